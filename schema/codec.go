@@ -1,0 +1,427 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// ContentTypeStructured is the content type of the structured mode.
+const ContentTypeStructured = "application/cloudevents+json"
+
+// Limits of what is decoded. They bound memory, not the vocabulary.
+const (
+	// MaxAttribute is the longest attribute value, in bytes.
+	MaxAttribute = 4096
+	// MaxExtensions is the largest number of attributes this version does not know.
+	MaxExtensions = 64
+	// MaxJSONDepth is the deepest nesting of an event's data.
+	MaxJSONDepth = 512
+)
+
+const headerPrefix = "ce-"
+
+// Encode returns the event in binary mode: attributes in ce-* headers, data in the body. The map has the
+// type of nats.Header.
+func (e *Event) Encode() (header map[string][]string, body []byte) {
+	var scratch [16]string
+	names := e.attributeNames(scratch[:0])
+	header = make(map[string][]string, len(names)+3)
+	values := make([]string, len(names))
+	var b []byte
+	for i, name := range names {
+		b = e.appendAttribute(b[:0], name)
+		values[i] = percentEncode(string(b))
+		header[headerPrefix+name] = values[i : i+1 : i+1]
+	}
+	return header, e.Data
+}
+
+// EncodeStructured returns the event as one JSON object, for Content-Type application/cloudevents+json.
+// JSON data is embedded byte for byte, other data as data_base64.
+func (e *Event) EncodeStructured() ([]byte, error) {
+	var buf bytes.Buffer
+	enc := jsontext.NewEncoder(&buf, jsontext.PreserveRawStrings(true))
+	var errs []error
+	write := func(t jsontext.Token) { errs = append(errs, enc.WriteToken(t)) }
+	write(jsontext.BeginObject)
+	for _, name := range e.attributeNames(nil) {
+		write(jsontext.String(name))
+		switch name {
+		case "epoch", "turn":
+			n, err := strconv.ParseInt(string(e.appendAttribute(nil, name)), 10, 64)
+			errs = append(errs, err)
+			write(jsontext.Int(n))
+		default:
+			write(jsontext.String(string(e.appendAttribute(nil, name))))
+		}
+	}
+	tail := ""
+	if len(e.Data) > 0 {
+		if e.isJSON() {
+			// Written by hand: the encoder would re-format the value, and the content hash is over raw bytes.
+			if !jsontext.Value(e.Data).IsValid() {
+				return nil, &DataError{Event: e.Type, Problem: "not valid JSON"}
+			}
+			tail = `,"data":` + string(e.Data)
+		} else {
+			write(jsontext.String("data_base64"))
+			write(jsontext.String(base64.StdEncoding.EncodeToString(e.Data)))
+		}
+	}
+	write(jsontext.EndObject)
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("encode event %s: %w", e.ID, err)
+	}
+	out := bytes.TrimSuffix(bytes.TrimSpace(buf.Bytes()), []byte("}"))
+	return append(append(out, tail...), '}'), nil
+}
+
+func (e *Event) isJSON() bool {
+	if e.DataContentType == "" || e.DataContentType == ContentTypeJSON {
+		return true
+	}
+	t, _, err := mime.ParseMediaType(e.DataContentType)
+	return err == nil && (t == ContentTypeJSON || strings.HasSuffix(t, "+json"))
+}
+
+// Decode reads an event in binary or structured mode, whichever the message is in: first the content
+// type decides, then ce-specversion, then a JSON body with specversion (a plain nats pub). Header names
+// are read without regard to case. It returns [ErrNotCloudEvent] or an [*AttributeError]. The event
+// shares memory with body.
+func Decode(header map[string][]string, body []byte) (*Event, error) {
+	attrs := make(map[string]string, 16)
+	contentType := ""
+	for name, values := range header {
+		if len(values) == 0 {
+			continue
+		}
+		if len(name) == len("content-type") && strings.EqualFold(name, "content-type") {
+			contentType = values[0]
+			continue
+		}
+		if len(name) <= len(headerPrefix) || !strings.EqualFold(name[:len(headerPrefix)], headerPrefix) {
+			continue
+		}
+		attr := strings.ToLower(name[len(headerPrefix):])
+		if _, twice := attrs[attr]; twice || len(values) > 1 {
+			return nil, &AttributeError{attr, "given twice"}
+		}
+		attrs[attr] = values[0]
+	}
+	media := contentType
+	if i := strings.IndexByte(media, ';'); i >= 0 {
+		media = media[:i]
+	}
+	media = strings.ToLower(strings.TrimSpace(media))
+	switch {
+	case media == ContentTypeStructured:
+		return decodeStructured(body)
+	case attrs["specversion"] != "":
+		return decodeBinary(attrs, contentType, body)
+	case strings.HasPrefix(media, "application/cloudevents"):
+		return nil, fmt.Errorf("%w: content type %.80q is not accepted, use %s", ErrNotCloudEvent, contentType, ContentTypeStructured)
+	case looksStructured(body):
+		return decodeStructured(body)
+	}
+	return nil, ErrNotCloudEvent
+}
+
+// looksStructured reports whether body is a JSON object with a member specversion at its top.
+func looksStructured(body []byte) bool {
+	trimmed := bytes.TrimLeft(body, " \t\r\n")
+	if len(trimmed) == 0 || trimmed[0] != '{' || !bytes.Contains(trimmed, []byte(`"specversion"`)) {
+		return false
+	}
+	dec := jsontext.NewDecoder(bytes.NewReader(trimmed))
+	if _, err := dec.ReadToken(); err != nil {
+		return false
+	}
+	for dec.PeekKind() == '"' {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return false
+		}
+		if name.String() == "specversion" {
+			return true
+		}
+		if dec.SkipValue() != nil {
+			return false
+		}
+	}
+	return false
+}
+
+func decodeBinary(attrs map[string]string, contentType string, body []byte) (*Event, error) {
+	e := &Event{Data: body}
+	for name, value := range attrs {
+		text, lone := percentDecode(value)
+		e.LonePercents += lone
+		if err := e.setAttribute(name, text); err != nil {
+			return nil, err
+		}
+	}
+	if e.DataContentType == "" && contentType != "" {
+		if err := e.setAttribute("datacontenttype", contentType); err != nil {
+			return nil, err
+		}
+	}
+	return e, e.checkAttributes(attrs["specversion"])
+}
+
+func decodeStructured(body []byte) (*Event, error) {
+	e := &Event{}
+	spec := ""
+	dec := jsontext.NewDecoder(bytes.NewBuffer(body))
+	fail := func(err error) (*Event, error) {
+		return nil, fmt.Errorf("%w: JSON envelope: %w", ErrNotCloudEvent, err)
+	}
+	if tok, err := dec.ReadToken(); err != nil {
+		return fail(err)
+	} else if tok.Kind() != '{' {
+		return fail(errors.New("not a JSON object"))
+	}
+	base64Seen, dataSeen := false, false
+	for dec.PeekKind() == '"' {
+		tok, err := dec.ReadToken()
+		if err != nil {
+			return fail(err)
+		}
+		name := tok.String()
+		value, err := dec.ReadValue()
+		if err != nil {
+			return fail(err)
+		}
+		switch name {
+		case "data":
+			dataSeen = true
+			e.Data = bytes.Clone(value)
+			continue
+		case "data_base64":
+			base64Seen = true
+			var text string
+			if err := json.Unmarshal(value, &text); err != nil {
+				return nil, &AttributeError{name, "must be a string"}
+			}
+			if e.Data, err = base64.StdEncoding.DecodeString(text); err != nil {
+				return nil, &AttributeError{name, "is not base64"}
+			}
+			continue
+		}
+		var text string
+		switch value.Kind() {
+		case 'n':
+			continue // null means absent
+		case '"':
+			if err := json.Unmarshal(value, &text); err != nil {
+				return fail(err)
+			}
+		case '0', 't', 'f':
+			text = string(value)
+		default:
+			return nil, &AttributeError{name, "must be a string, an integer or a boolean"}
+		}
+		if name == "specversion" {
+			spec = text
+		}
+		if err := e.setAttribute(name, text); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return fail(err)
+	}
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return fail(errors.New("text after the JSON object"))
+	}
+	if base64Seen && dataSeen {
+		return nil, &AttributeError{"data_base64", "given beside data"}
+	}
+	// Data given as a JSON string under a content type that is not JSON is that string's text.
+	if dataSeen && !e.isJSON() && len(e.Data) > 0 && e.Data[0] == '"' {
+		var text string
+		if err := json.Unmarshal(e.Data, &text); err != nil {
+			return fail(err)
+		}
+		e.Data = []byte(text)
+	}
+	return e, e.checkAttributes(spec)
+}
+
+// setAttribute stores one attribute from its text form.
+func (e *Event) setAttribute(name, text string) error {
+	if len(name) == 0 || len(name) > 20 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
+		return &AttributeError{fmt.Sprintf("%.40q", name), "attribute names are 1 to 20 of a-z and 0-9"}
+	}
+	if len(text) > MaxAttribute {
+		return &AttributeError{name, fmt.Sprintf("is longer than %d bytes", MaxAttribute)}
+	}
+	if !utf8.ValidString(text) {
+		return &AttributeError{name, "is not valid UTF-8"}
+	}
+	if strings.ContainsFunc(text, isForbidden) {
+		return &AttributeError{name, "has a control character"}
+	}
+	switch name {
+	case "specversion":
+	case "id":
+		e.ID = text
+	case "source":
+		e.Source = text
+	case "type":
+		e.Type = text
+	case "subject":
+		e.Subject = text
+	case "time":
+		if text != "" {
+			if _, err := time.Parse(time.RFC3339Nano, text); err != nil {
+				return &AttributeError{name, fmt.Sprintf("%.60q is not an RFC 3339 time", text)}
+			}
+		}
+		e.Time = text
+	case "epoch":
+		n, err := parseInteger(name, text, 1)
+		e.Epoch = Epoch(n) //nolint:gosec // 1..2^31-1
+		return err
+	case "turn":
+		n, err := parseInteger(name, text, 0)
+		e.Turn = n
+		return err
+	case "sequence":
+		n, err := strconv.ParseUint(text, 10, 63)
+		if err != nil || n == 0 || len(text) > 20 || text[0] == '+' {
+			return &AttributeError{name, fmt.Sprintf("%.40q is not a counter from 1 in up to 20 digits", text)}
+		}
+		e.Sequence = Sequence(n)
+	case "chain":
+		if !isHex(text, 64) {
+			return &AttributeError{name, "is not 64 lower-case hex digits"}
+		}
+		e.Chain = text
+	case "traceparent":
+		e.TraceParent = text
+	case "dataref":
+		if _, _, err := ParseDataRef(text); err != nil {
+			return &AttributeError{name, err.Error()}
+		}
+		e.DataRef = text
+	case "datacontenttype":
+		e.DataContentType = text
+	case "dataschema":
+		e.DataSchema = text
+	case "data", "database64":
+		return &AttributeError{name, "is not an attribute name"}
+	default:
+		if e.Extensions == nil {
+			e.Extensions = make(map[string]string)
+		}
+		if len(e.Extensions) >= MaxExtensions {
+			return &AttributeError{name, fmt.Sprintf("more than %d extension attributes", MaxExtensions)}
+		}
+		e.Extensions[name] = text
+	}
+	return nil
+}
+
+// isForbidden reports the characters that CloudEvents forbids in strings (C0, C1, DEL).
+func isForbidden(r rune) bool { return r < 0x20 || r >= 0x7f && r <= 0x9f }
+
+// parseInteger reads a CloudEvents Integer (signed 32 bits) of at least lowest.
+func parseInteger(name, text string, lowest int64) (int32, error) {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < lowest || text[0] == '+' {
+		return 0, &AttributeError{name, fmt.Sprintf("%.40q is not an integer from %d to 2147483647", text, lowest)}
+	}
+	return int32(n), nil
+}
+
+func (e *Event) checkAttributes(spec string) error {
+	switch {
+	case spec != SpecVersion:
+		return &AttributeError{"specversion", fmt.Sprintf("%.20q, want %q", spec, SpecVersion)}
+	case e.ID == "":
+		return &AttributeError{"id", "is missing"}
+	case e.Source == "":
+		return &AttributeError{"source", "is missing"}
+	case e.Type == "":
+		return &AttributeError{"type", "is missing"}
+	case e.Sequence != 0 && e.Epoch == 0:
+		return &AttributeError{"epoch", "is missing beside sequence"}
+	}
+	return nil
+}
+
+const upperHex = "0123456789ABCDEF"
+
+// percentEncode escapes what the CloudEvents HTTP binding escapes in header values: space, double quote,
+// percent, and everything outside U+0021 to U+007E.
+func percentEncode(s string) string {
+	n := 0
+	for i := range len(s) {
+		if mustEscape(s[i]) {
+			n++
+		}
+	}
+	if n == 0 {
+		return s
+	}
+	b := make([]byte, 0, len(s)+2*n)
+	for i := range len(s) {
+		if c := s[i]; mustEscape(c) {
+			b = append(b, '%', upperHex[c>>4], upperHex[c&15])
+		} else {
+			b = append(b, c)
+		}
+	}
+	return string(b)
+}
+
+func mustEscape(c byte) bool { return c <= ' ' || c >= 0x7f || c == '"' || c == '%' }
+
+// percentDecode undoes percentEncode exactly once. A percent sign that begins no escape is kept and
+// counted.
+func percentDecode(s string) (text string, lone int) {
+	if strings.IndexByte(s, '%') < 0 {
+		return s, 0
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b = append(b, s[i])
+			continue
+		}
+		if i+2 < len(s) { // room for two digits
+			hi, lo := unhex(s[i+1]), unhex(s[i+2])
+			if hi >= 0 && lo >= 0 {
+				b = append(b, byte(hi<<4|lo)) //nolint:gosec // both are 0..15
+				i += 2
+				continue
+			}
+		}
+		b = append(b, '%')
+		lone++
+	}
+	return string(b), lone
+}
+
+func unhex(c byte) int {
+	switch {
+	case c >= '0' && c <= '9':
+		return int(c - '0')
+	case c >= 'A' && c <= 'F':
+		return int(c-'A') + 10
+	case c >= 'a' && c <= 'f':
+		return int(c-'a') + 10
+	}
+	return -1
+}

@@ -1,0 +1,30 @@
+// Package schema is the ground floor of Waymark: what an event is, how it travels, and what a run's
+// events add up to. It has no I/O and does not know NATS; publisher, kvstore and consumer stand on it.
+//
+// It owns
+//
+//   - the vocabulary: one Go struct for the data of each event type, with validation that names the
+//     JSON path of what is wrong ([Data], [Validate]);
+//   - the wire format: CloudEvents 1.0 in binary and structured mode ([Decode], [Encode]), ids, content
+//     hash and chain ([Event]);
+//   - the names: fleets, runs, subjects, streams, buckets and the shard of a run ([Names], [ShardOf]);
+//   - the fold: [Head] (bounded, what a checkpoint stores) and [State] (with messages and results, what
+//     a recovery returns);
+//   - stored formats: [Record] frames and [Segment]s, each with a format version;
+//   - the requests and replies of the recovery service, and its error codes ([Code]).
+//
+// The fold is pure: no clock, no I/O, no randomness. Two laws hold and are tested as properties:
+//
+//	fold(all)            == fold(tail, onto fold(prefix))   at every cut
+//	State.Apply…; Head   == Head.Apply…                     after every prefix
+//
+// A run's status, as the fold sees it:
+//
+//	(nothing) ──started──▶ running ⇄ waiting
+//	                        │  ▲ resumed
+//	                        │  └── interrupted, orphaned ◀── running, waiting
+//	                        └──ended──▶ completed | failed | cancelled ──resumed(reopen)──▶ running
+//
+// Nothing here panics on any input: what cannot be understood comes back as an error or a [Verdict] with
+// a [Reason], and the caller stores it as a dead letter.
+package schema

@@ -1,0 +1,109 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Reason says why an event was rejected. It is a token of the dead letter's subject and a label of
+// metrics, so the set is closed.
+type Reason string
+
+// Reasons of dead letters.
+const (
+	// ReasonNotCloudEvent: the message is no CloudEvent in any accepted form.
+	ReasonNotCloudEvent Reason = "not_cloudevent"
+	// ReasonInvalidAttribute: a CloudEvents attribute is missing, malformed or contradicts the subject.
+	ReasonInvalidAttribute Reason = "invalid_attribute"
+	// ReasonInvalidData: the data breaks the schema of its type.
+	ReasonInvalidData Reason = "invalid_data"
+	// ReasonFenced: the epoch is below the run's; an older executor is still writing.
+	ReasonFenced Reason = "fenced"
+	// ReasonEpochAhead: the epoch is above the run's, and no takeover opened it.
+	ReasonEpochAhead Reason = "epoch_ahead"
+	// ReasonGap: the sequence is ahead of the next; events before it are missing.
+	ReasonGap Reason = "gap"
+	// ReasonChainMismatch: the chain does not follow from the event before.
+	ReasonChainMismatch Reason = "chain_mismatch"
+	// ReasonForked: another event stands at this epoch and sequence.
+	ReasonForked Reason = "forked"
+	// ReasonStale: a sequence so old that it cannot be told whether it is a duplicate or a fork.
+	ReasonStale Reason = "stale"
+	// ReasonRunEnded: the run has ended, and the event is none that may follow.
+	ReasonRunEnded Reason = "run_ended"
+	// ReasonAlreadyStarted: a second, different run.started.
+	ReasonAlreadyStarted Reason = "already_started"
+	// ReasonNotControl: the type belongs to the daemon or operator but came as an executor's, or the other
+	// way round.
+	ReasonNotControl Reason = "not_control"
+	// ReasonStaleTakeover: a run.resumed whose from does not match the fold.
+	ReasonStaleTakeover Reason = "stale_takeover"
+	// ReasonTurnOrder: a turn number that does not rise.
+	ReasonTurnOrder Reason = "turn_order"
+	// ReasonUnknownCall: a result, failure or settlement of a call nobody recorded.
+	ReasonUnknownCall Reason = "unknown_call"
+	// ReasonCallOpen: the call is open already.
+	ReasonCallOpen Reason = "call_open"
+	// ReasonNotInDoubt: a settlement of a call that is not in doubt.
+	ReasonNotInDoubt Reason = "not_in_doubt"
+	// ReasonUnknownInterrupt: an input for an interrupt the run does not wait for.
+	ReasonUnknownInterrupt Reason = "unknown_interrupt"
+	// ReasonPhaseCompleted: a phase that was completed begins again.
+	ReasonPhaseCompleted Reason = "phase_completed"
+	// ReasonTooMany: a cap of the checkpoint is reached (open calls, calls of a turn, marks, interrupts).
+	ReasonTooMany Reason = "too_many"
+)
+
+// Reasons lists every reason of a dead letter.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonNotCloudEvent, ReasonInvalidAttribute, ReasonInvalidData, ReasonFenced, ReasonEpochAhead,
+		ReasonGap, ReasonChainMismatch, ReasonForked, ReasonStale, ReasonRunEnded, ReasonAlreadyStarted,
+		ReasonNotControl, ReasonStaleTakeover, ReasonTurnOrder, ReasonUnknownCall, ReasonCallOpen,
+		ReasonNotInDoubt, ReasonUnknownInterrupt, ReasonPhaseCompleted, ReasonTooMany,
+	}
+}
+
+// ErrNotCloudEvent is returned by [Decode] for a message that is no CloudEvent in any accepted form. Send
+// ce-* headers, or a JSON envelope with Content-Type application/cloudevents+json.
+var ErrNotCloudEvent = errors.New("not a CloudEvent: no ce-specversion header, no application/cloudevents+json and no JSON body with specversion")
+
+// ErrCorrupt is returned when stored bytes (a checkpoint, a segment, a frame) do not match their own
+// digest or form. The log is the truth: rebuild from it.
+var ErrCorrupt = errors.New("corrupt stored data")
+
+// ErrFormat is returned for a stored value whose format version this binary does not know. Use a newer
+// binary; nothing was changed.
+var ErrFormat = errors.New("unknown format version")
+
+// AttributeError says which CloudEvents attribute is missing or malformed.
+type AttributeError struct {
+	// Name of the attribute.
+	Name string
+	// Problem in words.
+	Problem string
+}
+
+// Error names the attribute and the problem.
+func (e *AttributeError) Error() string {
+	return fmt.Sprintf("CloudEvents attribute %s: %s", e.Name, e.Problem)
+}
+
+// DataError says where an event's data breaks the schema of its type.
+type DataError struct {
+	// Event is the event's name, such as tool.called.
+	Event string
+	// Path is the JSON Pointer of what is wrong; empty for the whole.
+	Path string
+	// Problem in words.
+	Problem string
+}
+
+// Error names the event, the path and the problem.
+func (e *DataError) Error() string {
+	at := e.Path
+	if at == "" {
+		at = "/"
+	}
+	return fmt.Sprintf("data of %s at %s: %s", e.Event, at, e.Problem)
+}

@@ -1,0 +1,298 @@
+package schema
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+)
+
+// CheckpointFormat is the format version of stored checkpoints.
+const CheckpointFormat = 1
+
+// Caps keep a checkpoint bounded. An event that would pass a cap of open things is rejected with
+// [ReasonTooMany]; lists of the past drop their oldest entries and count on.
+const (
+	// MaxOpenCalls bounds the calls open at once.
+	MaxOpenCalls = 1024
+	// MaxTurnCalls bounds the calls of one turn.
+	MaxTurnCalls = 1024
+	// MaxInterrupts bounds what a run waits for at once.
+	MaxInterrupts = 64
+	// MaxMarks bounds the named points of a run.
+	MaxMarks = 64
+	// MaxCompletedPhases bounds the phases remembered as completed.
+	MaxCompletedPhases = 256
+	// MaxLabels, MaxLabelKey and MaxLabelValue bound labels.
+	MaxLabels     = 32
+	MaxLabelKey   = 64
+	MaxLabelValue = 256
+	// MaxGaps bounds the gaps described; further ones are counted.
+	MaxGaps = 16
+	// MaxIdentifier bounds tool call ids, interrupt ids, phase and mark names, in bytes.
+	MaxIdentifier = 256
+	// WindowEvents is the number of latest event ids in which duplicates are found.
+	WindowEvents = 64
+	// maxExcerpt bounds free text in a checkpoint, in bytes.
+	maxExcerpt = 256
+)
+
+// Status of a run.
+type Status string
+
+// Statuses.
+const (
+	StatusRunning     Status = "running"
+	StatusWaiting     Status = "waiting"
+	StatusInterrupted Status = "interrupted"
+	StatusOrphaned    Status = "orphaned"
+	StatusCompleted   Status = "completed"
+	StatusFailed      Status = "failed"
+	StatusCancelled   Status = "cancelled"
+)
+
+// Terminal reports whether the run has ended.
+func (s Status) Terminal() bool {
+	return s == StatusCompleted || s == StatusFailed || s == StatusCancelled
+}
+
+// Claimable reports whether another executor may take the run without asking.
+func (s Status) Claimable() bool { return s == StatusOrphaned || s == StatusInterrupted }
+
+// Position is a place in the log: the stream sequence and the id of the event there. The id is what tells
+// that a stream sequence was re-used after damage. For a message that is no CloudEvent the id is
+// "sha256-" and the first 32 hex digits of its frame's hash.
+type Position struct {
+	Stream StreamSequence `json:"stream_sequence"`
+	ID     string         `json:"id"`
+}
+
+// CallKey names a call: models re-use tool call ids.
+type CallKey struct {
+	Turn       int32  `json:"turn"`
+	ToolCallID string `json:"tool_call_id"`
+	// Occurrence counts from 1 the calls of the turn that share the id.
+	Occurrence int `json:"occurrence"`
+}
+
+// IdempotencyKey is the key that a tool is handed: the same on every run of the same call.
+func (k CallKey) IdempotencyKey(run string) string {
+	return fmt.Sprintf("%s.%d.%s.%d", run, k.Turn, k.ToolCallID, k.Occurrence)
+}
+
+// OpenCall is a call without a recorded outcome.
+type OpenCall struct {
+	CallKey
+	Name   string `json:"name"`
+	Replay Replay `json:"replay"`
+	// Since is the time of the event tool.called.
+	Since string `json:"since,omitzero"`
+	// Epoch in which it was called or last reopened.
+	Epoch Epoch `json:"epoch"`
+	// InDoubt: the epoch changed before an outcome was recorded; it must be settled.
+	InDoubt bool `json:"in_doubt,omitzero"`
+	// Held: in doubt, and the policy leaves it to a person.
+	Held bool `json:"held,omitzero"`
+	// Late: a fenced executor's result arrived and can be adopted.
+	Late bool `json:"late_result,omitzero"`
+}
+
+// OpenInterrupt is something the run waits for.
+type OpenInterrupt struct {
+	InterruptID string `json:"interrupt_id"`
+	Reason      string `json:"reason"`
+	ToolCallID  string `json:"tool_call_id,omitzero"`
+	Message     string `json:"message,omitzero"`
+	Since       string `json:"since,omitzero"`
+	ExpiresAt   string `json:"expires_at,omitzero"`
+}
+
+// Mark is a named point that can be restored.
+type Mark struct {
+	Name     string   `json:"name"`
+	Position Position `json:"position"`
+	Epoch    Epoch    `json:"epoch"`
+	Sequence Sequence `json:"sequence"`
+	Turn     int32    `json:"turn"`
+}
+
+// Gap is a range of a writer's events that are not in the log, or whose chain does not hold.
+type Gap struct {
+	Epoch Epoch `json:"epoch"`
+	// From and To are the first and last sequence missing.
+	From Sequence `json:"from"`
+	To   Sequence `json:"to"`
+	// At is where the gap was seen.
+	At Position `json:"at"`
+	// Reason is gap, chain_mismatch or epoch_ahead; "lost" when the log itself misses messages.
+	Reason Reason `json:"reason"`
+}
+
+// Counts of what a run's log holds.
+type Counts struct {
+	// Events accepted: they are in the digest.
+	Events       int64 `json:"events"`
+	Turns        int64 `json:"turns,omitzero"`
+	Messages     int64 `json:"messages,omitzero"`
+	ToolCalls    int64 `json:"tool_calls,omitzero"`
+	ToolResults  int64 `json:"tool_results,omitzero"`
+	ToolFailures int64 `json:"tool_failures,omitzero"`
+	Settled      int64 `json:"settled,omitzero"`
+	LateResults  int64 `json:"late_results,omitzero"`
+	Errors       int64 `json:"errors,omitzero"`
+	Artifacts    int64 `json:"artifacts,omitzero"`
+	Handoffs     int64 `json:"handoffs,omitzero"`
+	Compactions  int64 `json:"compactions,omitzero"`
+	Resumes      int64 `json:"resumes,omitzero"`
+	Duplicates   int64 `json:"duplicates,omitzero"`
+	DeadLetters  int64 `json:"dead_letters,omitzero"`
+	Fenced       int64 `json:"fenced,omitzero"`
+	Forked       int64 `json:"forked,omitzero"`
+	Gaps         int64 `json:"gaps,omitzero"`
+	Unknown      int64 `json:"unknown_types,omitzero"`
+	LonePercents int64 `json:"lone_percents,omitzero"`
+}
+
+// Head is the compact state of a run at one event: bounded in size whatever the run's length. It is what a
+// checkpoint stores. The zero Head is the state before the first event.
+type Head struct {
+	Fleet    string            `json:"fleet,omitzero"`
+	Run      string            `json:"run"`
+	Agent    string            `json:"agent,omitzero"`
+	Executor string            `json:"executor,omitzero"`
+	Task     string            `json:"task,omitzero"`
+	ThreadID string            `json:"thread_id,omitzero"`
+	Parent   *Parent           `json:"parent,omitzero"`
+	Labels   map[string]string `json:"labels,omitzero"`
+	Status   Status            `json:"status"`
+	// Implicit: the run began without run.started.
+	Implicit bool `json:"implicit,omitzero"`
+
+	Epoch    Epoch    `json:"epoch"`
+	Sequence Sequence `json:"sequence"`
+	// Position of the last message folded, accepted or not.
+	Position Position `json:"position"`
+	// Chain of the epoch's writer; Digest of all accepted events.
+	Chain  string `json:"chain,omitzero"`
+	Digest string `json:"digest,omitzero"`
+	// RequestID of the takeover that opened the epoch.
+	RequestID string `json:"request_id,omitzero"`
+
+	// Turn is the last turn that was started; TurnOpen says that it has not ended.
+	Turn        int32  `json:"turn"`
+	TurnOpen    bool   `json:"turn_open,omitzero"`
+	TurnPurpose string `json:"turn_purpose,omitzero"`
+	TurnEpoch   Epoch  `json:"turn_epoch,omitzero"`
+	// MaxTurns as the run's start set it.
+	MaxTurns        int32    `json:"max_turns,omitzero"`
+	Phase           string   `json:"phase,omitzero"`
+	CompletedPhases []string `json:"completed_phases,omitzero"`
+
+	OpenCalls []OpenCall `json:"open_calls,omitzero"`
+	// TurnCalls are the ids of the calls of the current turn that are closed, one entry a call.
+	TurnCalls  []string        `json:"turn_calls,omitzero"`
+	Interrupts []OpenInterrupt `json:"interrupts,omitzero"`
+	// CancelRequested: an operator asked for the run's end.
+	CancelRequested bool `json:"cancel_requested,omitzero"`
+
+	LastError *Error `json:"last_error,omitzero"`
+	Counts    Counts `json:"counts"`
+	Usage     Usage  `json:"usage,omitzero"`
+	Marks     []Mark `json:"restore_points,omitzero"`
+	Gaps      []Gap  `json:"gaps,omitzero"`
+	// SizeWarning: a hand-off was longer than [HandoffSizeWarning] characters.
+	SizeWarning bool   `json:"size_warning,omitzero"`
+	Summary     string `json:"summary,omitzero"`
+
+	StartedAt string `json:"started_at,omitzero"`
+	UpdatedAt string `json:"updated_at,omitzero"`
+	EndedAt   string `json:"ended_at,omitzero"`
+
+	// Window holds the short hashes of the latest accepted events, oldest first.
+	Window []string `json:"window,omitzero"`
+}
+
+// InDoubt returns the open calls that must be settled before the run can go on with them.
+func (h *Head) InDoubt() []OpenCall {
+	var calls []OpenCall
+	for _, c := range h.OpenCalls {
+		if c.InDoubt {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+// Clean reports whether the run is at a clean boundary: no turn and no call is open.
+func (h *Head) Clean() bool { return !h.TurnOpen && len(h.OpenCalls) == 0 }
+
+// Complete reports whether no event of the run is known to be missing.
+func (h *Head) Complete() bool { return h.Counts.Gaps == 0 }
+
+// SegmentIndex counts a run's sealed segments.
+type SegmentIndex struct {
+	Count int `json:"count"`
+	// Bytes as stored; Events sealed.
+	Bytes  int64 `json:"bytes,omitzero"`
+	Events int64 `json:"events,omitzero"`
+	// Last is the position of the last sealed event; the tail begins after it.
+	Last Position `json:"last,omitzero"`
+	// Digest and Chain of the run after the last sealed event.
+	Digest string `json:"digest,omitzero"`
+	Chain  string `json:"chain,omitzero"`
+}
+
+// Checkpoint is the value stored for a run: its head, and where its content lies.
+type Checkpoint struct {
+	// Format is [CheckpointFormat].
+	Format int `json:"format"`
+	Head
+	Segments SegmentIndex `json:"segments,omitzero"`
+	// Incarnation names the event stream the positions are of: its creation time. Another incarnation means
+	// that the stream was restored or made anew.
+	Incarnation string `json:"incarnation,omitzero"`
+	// TailBytes is the size of the run's events after the last segment.
+	TailBytes int64 `json:"tail_bytes,omitzero"`
+	// Sum is the SHA-256 (hex) of this value with an empty Sum.
+	Sum string `json:"sum"`
+}
+
+// sumSuffix ends every stored checkpoint; the 64 hex digits of the sum stand inside the quotes. The sum
+// is over the bytes as stored, so that a reader of another version can check fields it does not know.
+const sumSuffix = `"sum":""}`
+
+// EncodeCheckpoint returns the stored form, JSON that a person can read. It sets Format and Sum.
+func EncodeCheckpoint(c *Checkpoint) ([]byte, error) {
+	c.Format, c.Sum = CheckpointFormat, ""
+	b, err := json.Marshal(c, json.Deterministic(true))
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint of run %s: %w", c.Run, err)
+	}
+	c.Sum = Hash(sha256.Sum256(b)).String()
+	b = append(b[:len(b)-2], c.Sum...)
+	return append(b, `"}`...), nil
+}
+
+// DecodeCheckpoint reads a stored checkpoint and checks its sum. Errors wrap [ErrCorrupt] or [ErrFormat].
+func DecodeCheckpoint(b []byte) (*Checkpoint, error) {
+	const tail = len(sumSuffix) + 64
+	if len(b) < tail {
+		return nil, fmt.Errorf("checkpoint: too short: %w", ErrCorrupt)
+	}
+	sum := string(b[len(b)-66 : len(b)-2])
+	h := sha256.New()
+	_, _ = h.Write(b[:len(b)-66])
+	_, _ = h.Write([]byte(`"}`))
+	if hex.EncodeToString(h.Sum(nil)) != sum {
+		return nil, fmt.Errorf("checkpoint: sum differs: %w", ErrCorrupt)
+	}
+	c := new(Checkpoint)
+	if err := json.Unmarshal(b, c); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w: %w", ErrCorrupt, err)
+	}
+	if c.Format != CheckpointFormat {
+		return nil, fmt.Errorf("checkpoint of run %.64s: format %d: %w", c.Run, c.Format, ErrFormat)
+	}
+	return c, nil
+}

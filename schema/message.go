@@ -1,0 +1,137 @@
+package schema
+
+import (
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Roles of a [Message], the names of the OpenTelemetry GenAI conventions.
+const (
+	RoleSystem    = "system"
+	RoleUser      = "user"
+	RoleAssistant = "assistant"
+	RoleTool      = "tool"
+)
+
+// Types of a [Part], the names of the OpenTelemetry GenAI conventions. Unknown types are kept.
+const (
+	PartText             = "text"
+	PartReasoning        = "reasoning"
+	PartToolCall         = "tool_call"
+	PartToolCallResponse = "tool_call_response"
+	PartBlob             = "blob"
+	PartFile             = "file"
+	PartURI              = "uri"
+)
+
+// Message is one message of a conversation, in the form of the OpenTelemetry GenAI conventions.
+//
+// Everything is stored once: a part of type tool_call names the call by id and leaves its arguments to
+// the event tool.called; a tool_call_response leaves the response to tool.returned. [State] joins them.
+type Message struct {
+	// Role is system, user, assistant or tool. Required.
+	Role string `json:"role"`
+	// Name of the participant, where the provider has one.
+	Name string `json:"name,omitzero"`
+	// Parts in order. A message may have none (an empty or null content of the provider).
+	Parts []Part `json:"parts,omitzero"`
+	// Source keeps replay detail of a provider that is no content: signatures, null against absent,
+	// string against list, ids, per-message usage. Deleting it leaves text, calls and results intact.
+	Source jsontext.Value `json:"source,omitzero"`
+	// Extra keeps the members this version does not know.
+	Extra jsontext.Value `json:",embed"`
+}
+
+// Part is one piece of a [Message]. Which fields are set depends on Type.
+type Part struct {
+	// Type is one of the Part… constants, or a type of a later version. Required.
+	Type string `json:"type"`
+	// Content of text and reasoning; base64 data of a blob.
+	Content *string `json:"content,omitzero"`
+	// ID of the tool call, for tool_call and tool_call_response.
+	ID string `json:"id,omitzero"`
+	// Occurrence tells apart calls of one turn that share an id; 0 and 1 both mean the first.
+	Occurrence int `json:"occurrence,omitzero"`
+	// CallTurn is the turn of the call that ID names, when it is not the message's own turn.
+	CallTurn int32 `json:"call_turn,omitzero"`
+	// Name of the tool, for tool_call.
+	Name string `json:"name,omitzero"`
+	// Arguments of a tool_call. Empty when the event tool.called has them; [State.Joined] fills it.
+	Arguments jsontext.Value `json:"arguments,omitzero"`
+	// Response of a tool_call_response. Empty when tool.returned has it; [State.Joined] fills it.
+	Response jsontext.Value `json:"response,omitzero"`
+	// Modality of blob, file and uri: image, audio, video, document.
+	Modality string `json:"modality,omitzero"`
+	// MimeType of blob, file and uri.
+	MimeType string `json:"mime_type,omitzero"`
+	// URI of a uri part.
+	URI string `json:"uri,omitzero"`
+	// FileID of a file part.
+	FileID string `json:"file_id,omitzero"`
+	// Source keeps replay detail of a provider for this part; see [Message.Source].
+	Source jsontext.Value `json:"source,omitzero"`
+	// Extra keeps the members this version does not know.
+	Extra jsontext.Value `json:",embed"`
+}
+
+// Text returns a text part.
+func Text(s string) Part { return Part{Type: PartText, Content: &s} }
+
+// Reasoning returns a reasoning part.
+func Reasoning(s string) Part { return Part{Type: PartReasoning, Content: &s} }
+
+// CallPart returns the part of an assistant message that asks for the call id of the named tool.
+func CallPart(id, name string) Part { return Part{Type: PartToolCall, ID: id, Name: name} }
+
+// ResponsePart returns the part of a tool message that carries the response to call id.
+func ResponsePart(id string) Part { return Part{Type: PartToolCallResponse, ID: id} }
+
+// Usage counts tokens as the OpenTelemetry GenAI conventions name them. A provider's further counters
+// are kept in Extra.
+type Usage struct {
+	InputTokens              int64          `json:"input_tokens,omitzero"`
+	OutputTokens             int64          `json:"output_tokens,omitzero"`
+	CacheReadInputTokens     int64          `json:"cache_read_input_tokens,omitzero"`
+	CacheCreationInputTokens int64          `json:"cache_creation_input_tokens,omitzero"`
+	ReasoningOutputTokens    int64          `json:"reasoning_output_tokens,omitzero"`
+	Extra                    jsontext.Value `json:",embed"`
+}
+
+// IsZero reports whether nothing was counted.
+func (u Usage) IsZero() bool {
+	return u.InputTokens == 0 && u.OutputTokens == 0 && u.CacheReadInputTokens == 0 &&
+		u.CacheCreationInputTokens == 0 && u.ReasoningOutputTokens == 0 && len(u.Extra) == 0
+}
+
+// add sums the known counters; Extra is a provider's own and is not summed. Sums stop at the largest
+// number instead of wrapping.
+func (u *Usage) add(v Usage) {
+	u.InputTokens = addClamped(u.InputTokens, v.InputTokens)
+	u.OutputTokens = addClamped(u.OutputTokens, v.OutputTokens)
+	u.CacheReadInputTokens = addClamped(u.CacheReadInputTokens, v.CacheReadInputTokens)
+	u.CacheCreationInputTokens = addClamped(u.CacheCreationInputTokens, v.CacheCreationInputTokens)
+	u.ReasoningOutputTokens = addClamped(u.ReasoningOutputTokens, v.ReasoningOutputTokens)
+}
+
+// Error describes a failure: of a tool, a turn or a run.
+type Error struct {
+	// Type is a short stable name, as error.type of OpenTelemetry. Required.
+	Type string `json:"type"`
+	// Message is for people.
+	Message string `json:"message,omitzero"`
+	// Code is the failing system's own code.
+	Code string `json:"code,omitzero"`
+	// Retryable says that trying again may help.
+	Retryable bool `json:"retryable,omitzero"`
+	// Extra keeps the members this version does not know.
+	Extra jsontext.Value `json:",embed"`
+}
+
+func addClamped(a, b int64) int64 {
+	if b <= 0 {
+		return a
+	}
+	if s := a + b; s >= a {
+		return s
+	}
+	return 1<<63 - 1
+}

@@ -1,0 +1,148 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Record is a message of a run as the log has it: its place, its CloudEvents headers, its body.
+type Record struct {
+	// Stream is the message's stream sequence.
+	Stream StreamSequence
+	// Header holds the message's headers without those of NATS itself.
+	Header map[string][]string
+	// Body as published.
+	Body []byte
+}
+
+// NewRecord returns the record of a message, leaving out headers that belong to NATS (Nats-…): they
+// are instructions to the server and no part of the event.
+func NewRecord(stream StreamSequence, header map[string][]string, body []byte) Record {
+	kept := header
+	for name := range header {
+		if isNATSHeader(name) {
+			kept = make(map[string][]string, len(header))
+			for name, values := range header {
+				if !isNATSHeader(name) {
+					kept[name] = values
+				}
+			}
+			break
+		}
+	}
+	return Record{Stream: stream, Header: kept, Body: body}
+}
+
+func isNATSHeader(name string) bool {
+	return len(name) > 5 && strings.EqualFold(name[:5], "nats-")
+}
+
+// Size is the number of bytes of headers and body, the measure of what a run's log holds.
+func (r *Record) Size() int {
+	n := len(r.Body)
+	for name, values := range r.Header {
+		for _, v := range values {
+			n += len(name) + len(v)
+		}
+	}
+	return n
+}
+
+// A frame is: stream sequence, number of header lines, each line's name and value with their lengths,
+// length and bytes of the body; numbers are unsigned varints. Header lines are sorted by name, so that
+// equal records have equal frames.
+
+// AppendFrame appends the frame of a record.
+func AppendFrame(b []byte, r *Record) []byte {
+	b = binary.AppendUvarint(b, uint64(r.Stream))
+	names := make([]string, 0, 24)
+	lines := 0
+	for name, values := range r.Header {
+		names = append(names, name)
+		lines += len(values)
+	}
+	slices.Sort(names)
+	b = binary.AppendUvarint(b, uint64(lines)) //nolint:gosec // a length
+	for _, name := range names {
+		for _, value := range r.Header[name] {
+			b = appendBytes(b, name)
+			b = appendBytes(b, value)
+		}
+	}
+	return appendBytes(b, r.Body)
+}
+
+func appendBytes[T string | []byte](b []byte, s T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// FrameReader reads frames one after another. Records share memory with its input.
+type FrameReader struct {
+	rest []byte
+	// at counts the frames read, for messages.
+	at int
+}
+
+// NewFrameReader returns a reader of the frames in b.
+func NewFrameReader(b []byte) *FrameReader { return &FrameReader{rest: b} }
+
+// maxHeaderLines bounds what a damaged count can allocate.
+const maxHeaderLines = 256
+
+// Next returns the next record, io.EOF at the end, or an error that wraps [ErrCorrupt].
+func (f *FrameReader) Next() (Record, error) {
+	if len(f.rest) == 0 {
+		return Record{}, io.EOF
+	}
+	var r Record
+	stream, ok := f.uvarint()
+	lines, ok2 := f.uvarint()
+	if !ok || !ok2 || lines > maxHeaderLines {
+		return r, f.corrupt()
+	}
+	r.Stream = StreamSequence(stream)
+	r.Header = make(map[string][]string, lines)
+	for range lines {
+		name, ok := f.bytes()
+		value, ok2 := f.bytes()
+		if !ok || !ok2 {
+			return r, f.corrupt()
+		}
+		r.Header[string(name)] = append(r.Header[string(name)], string(value))
+	}
+	if r.Body, ok = f.bytes(); !ok {
+		return r, f.corrupt()
+	}
+	f.at++
+	return r, nil
+}
+
+func (f *FrameReader) corrupt() error { return fmt.Errorf("frame %d: %w", f.at+1, ErrCorrupt) }
+
+func (f *FrameReader) uvarint() (uint64, bool) {
+	v, n := binary.Uvarint(f.rest)
+	if n <= 0 {
+		return 0, false
+	}
+	f.rest = f.rest[n:]
+	return v, true
+}
+
+func (f *FrameReader) bytes() ([]byte, bool) {
+	n, ok := f.uvarint()
+	if !ok || n > uint64(len(f.rest)) {
+		return nil, false
+	}
+	b := f.rest[:n:n]
+	f.rest = f.rest[n:]
+	return b, true
+}
+
+// Equal reports whether two records are the same message at the same place.
+func (r *Record) Equal(o *Record) bool {
+	return r.Stream == o.Stream && bytes.Equal(AppendFrame(nil, r), AppendFrame(nil, o))
+}

@@ -1,0 +1,150 @@
+package schema
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/go-json-experiment/json"
+	"github.com/klauspost/compress/zstd"
+)
+
+// SegmentFormat is the format version of stored segments.
+const SegmentFormat = 1
+
+// Sizes of segments.
+const (
+	// MaxSegment is the largest segment as stored, in bytes.
+	MaxSegment = 512 << 10
+	// MaxSegmentRaw bounds the frames of one segment before compression, and so what a damaged or hostile
+	// segment can make a reader allocate.
+	MaxSegmentRaw = 4 << 20
+)
+
+// SegmentInfo describes a sealed range of a run's events. It is the first line of a stored segment, so
+// that segments alone suffice to rebuild a run.
+type SegmentInfo struct {
+	// Format is [SegmentFormat].
+	Format int `json:"format"`
+	// Fleet and Run the events are of.
+	Fleet string `json:"fleet"`
+	Run   string `json:"run"`
+	// Number counts a run's segments from 1.
+	Number int `json:"number"`
+	// Events in the segment.
+	Events int `json:"events"`
+	// First and Last are the positions of the first and last event.
+	First Position `json:"first"`
+	Last  Position `json:"last"`
+	// DigestBefore and DigestAfter are the run's digest before and after the range; "" before the first.
+	DigestBefore string `json:"digest_before,omitzero"`
+	DigestAfter  string `json:"digest_after,omitzero"`
+	// ChainBefore and ChainAfter are the writer's chain before and after.
+	ChainBefore string `json:"chain_before,omitzero"`
+	ChainAfter  string `json:"chain_after,omitzero"`
+	// RawBytes is the size of the frames before compression.
+	RawBytes int `json:"raw_bytes"`
+	// Sum is the SHA-256 of the compressed frames, hex.
+	Sum string `json:"sum"`
+}
+
+var segmentEncoders = sync.Pool{New: func() any {
+	// One goroutine a coder; level "default" compresses text well and keeps up with the log.
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
+	if err != nil {
+		return err
+	}
+	return enc
+}}
+
+var segmentDecoders = sync.Pool{New: func() any {
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxSegmentRaw))
+	if err != nil {
+		return err
+	}
+	return dec
+}}
+
+// EncodeSegment returns the stored form of a segment: info as one line of JSON, a line feed, the frames
+// compressed with zstd. It sets Format, RawBytes and Sum.
+func EncodeSegment(info SegmentInfo, frames []byte) ([]byte, error) {
+	if len(frames) > MaxSegmentRaw {
+		return nil, fmt.Errorf("segment %d of run %s: %d bytes of frames, at most %d", info.Number, info.Run, len(frames), MaxSegmentRaw)
+	}
+	enc, ok := segmentEncoders.Get().(*zstd.Encoder)
+	if !ok {
+		return nil, errors.New("zstd encoder cannot be made")
+	}
+	packed := enc.EncodeAll(frames, make([]byte, 0, len(frames)/3+64))
+	segmentEncoders.Put(enc)
+	sum := sha256.Sum256(packed)
+	info.Format, info.RawBytes, info.Sum = SegmentFormat, len(frames), Hash(sum).String()
+	head, err := json.Marshal(info)
+	if err != nil {
+		return nil, fmt.Errorf("segment %d of run %s: %w", info.Number, info.Run, err)
+	}
+	return append(append(head, '\n'), packed...), nil
+}
+
+// DecodeSegmentInfo reads only the description of a stored segment, and checks its sum.
+func DecodeSegmentInfo(stored []byte) (SegmentInfo, error) {
+	info, _, err := splitSegment(stored)
+	return info, err
+}
+
+// DecodeSegment returns the description and the frames of a stored segment. Errors wrap [ErrCorrupt] or
+// [ErrFormat].
+func DecodeSegment(stored []byte) (SegmentInfo, []byte, error) {
+	info, packed, err := splitSegment(stored)
+	if err != nil {
+		return info, nil, err
+	}
+	dec, ok := segmentDecoders.Get().(*zstd.Decoder)
+	if !ok {
+		return info, nil, errors.New("zstd decoder cannot be made")
+	}
+	frames, err := dec.DecodeAll(packed, make([]byte, 0, info.RawBytes))
+	segmentDecoders.Put(dec)
+	if err != nil || len(frames) != info.RawBytes {
+		return info, nil, fmt.Errorf("segment %d of run %.64s: frames: %w", info.Number, info.Run, errors.Join(ErrCorrupt, err))
+	}
+	return info, frames, nil
+}
+
+func splitSegment(stored []byte) (info SegmentInfo, packed []byte, err error) {
+	line, packed, ok := bytes.Cut(stored, []byte{'\n'})
+	if !ok {
+		return info, nil, fmt.Errorf("segment without description: %w", ErrCorrupt)
+	}
+	if err := json.Unmarshal(line, &info); err != nil {
+		return info, nil, fmt.Errorf("segment description: %w: %w", ErrCorrupt, err)
+	}
+	if info.Format != SegmentFormat {
+		return info, nil, fmt.Errorf("segment %d of run %.64s: format %d: %w", info.Number, info.Run, info.Format, ErrFormat)
+	}
+	sum := sha256.Sum256(packed)
+	if Hash(sum).String() != info.Sum || info.RawBytes < 0 || info.RawBytes > MaxSegmentRaw {
+		return info, nil, fmt.Errorf("segment %d of run %.64s: sum differs: %w", info.Number, info.Run, ErrCorrupt)
+	}
+	return info, packed, nil
+}
+
+// ReadFrames calls yield for each record in frames until it returns false.
+func ReadFrames(frames []byte, yield func(Record) bool) error {
+	r := NewFrameReader(frames)
+	for {
+		rec, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !yield(rec) {
+			return nil
+		}
+	}
+}

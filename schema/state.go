@@ -1,0 +1,168 @@
+package schema
+
+import (
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// State is all that a run's events add up to: the head, the conversation, the calls with their results.
+// It is what a recovery hands to the next executor. The zero State is the state before the first event.
+type State struct {
+	Head Head `json:"head"`
+	// Started is the data of run.started; nil when the run was opened implicitly.
+	Started *RunStartedData `json:"started,omitzero"`
+	// Messages in order, without those that a repeated turn superseded.
+	Messages []StateMessage `json:"messages,omitzero"`
+	// Turns in order.
+	Turns []StateTurn `json:"turns,omitzero"`
+	// Calls in the order they were recorded.
+	Calls []Call `json:"calls,omitzero"`
+	// Phases in order, with their outputs.
+	Phases      []StatePhase        `json:"phases,omitzero"`
+	Compactions []StateCompaction   `json:"compactions,omitzero"`
+	Waits       []StateWait         `json:"waits,omitzero"`
+	Handoffs    []StateHandoff      `json:"handoffs,omitzero"`
+	Artifacts   []ArtifactAddedData `json:"artifacts,omitzero"`
+	Errors      []ErrorRaisedData   `json:"errors,omitzero"`
+	Limits      []LimitReachedData  `json:"limits,omitzero"`
+	Decisions   []ToolDecidedData   `json:"decisions,omitzero"`
+	// Takeovers are the epochs after the first, in order.
+	Takeovers []RunResumedData `json:"takeovers,omitzero"`
+	Ended     *RunEndedData    `json:"ended,omitzero"`
+	// Unknown are events of types this version does not know.
+	Unknown []UnknownEvent `json:"unknown,omitzero"`
+}
+
+// StateMessage is a message and where it came from.
+type StateMessage struct {
+	Message
+	// Turn it belongs to; 0 outside any turn.
+	Turn int32 `json:"turn,omitzero"`
+	// EventID, Epoch and Time of the event that brought it.
+	EventID string `json:"event_id"`
+	Epoch   Epoch  `json:"epoch,omitzero"`
+	Time    string `json:"time,omitzero"`
+	// Refs name parts that are in the blob store; paths are relative to the message.
+	Refs []Ref `json:"refs,omitzero"`
+}
+
+// StateTurn is one turn.
+type StateTurn struct {
+	Turn    int32  `json:"turn"`
+	Purpose string `json:"purpose,omitzero"`
+	// Epoch in which it was last started.
+	Epoch Epoch `json:"epoch,omitzero"`
+	// Attempts counts the times it was started.
+	Attempts  int    `json:"attempts"`
+	StartedAt string `json:"started_at,omitzero"`
+	// Ended is the data of turn.ended without its messages; nil while the turn is open.
+	Ended   *TurnEndedData `json:"ended,omitzero"`
+	EndedAt string         `json:"ended_at,omitzero"`
+}
+
+// Outcome of a call.
+type Outcome string
+
+// Outcomes.
+const (
+	OutcomeOpen      Outcome = "open"
+	OutcomeReturned  Outcome = "returned"
+	OutcomeFailed    Outcome = "failed"
+	OutcomeAbandoned Outcome = "abandoned"
+)
+
+// Call is a tool call with what became of it.
+type Call struct {
+	CallKey
+	Name           string         `json:"name"`
+	Arguments      jsontext.Value `json:"arguments,omitzero"`
+	Replay         Replay         `json:"replay,omitzero"`
+	IdempotencyKey string         `json:"idempotency_key,omitzero"`
+	VerifySubject  string         `json:"verify_subject,omitzero"`
+	SideEffect     string         `json:"side_effect,omitzero"`
+	Source         jsontext.Value `json:"source,omitzero"`
+	Outcome        Outcome        `json:"outcome"`
+	// Result of a returned call, or of its settlement.
+	Result jsontext.Value `json:"result,omitzero"`
+	// IsError is the tool's own word; nil when it said nothing.
+	IsError      *bool          `json:"is_error,omitzero"`
+	ResultSource jsontext.Value `json:"result_source,omitzero"`
+	Error        *Error         `json:"error,omitzero"`
+	// Settlements of the call while it was in doubt, in order.
+	Settlements []Settlement `json:"settlements,omitzero"`
+	// InDoubt as in [OpenCall].
+	InDoubt bool `json:"in_doubt,omitzero"`
+	// Late is the result a fenced executor delivered while the call was in doubt.
+	Late *LateResult `json:"late,omitzero"`
+	// Refs name fields in the blob store: /arguments or /result.
+	Refs       []Ref  `json:"refs,omitzero"`
+	CalledAt   string `json:"called_at,omitzero"`
+	ClosedAt   string `json:"closed_at,omitzero"`
+	Epoch      Epoch  `json:"epoch,omitzero"`
+	DurationMS int64  `json:"duration_ms,omitzero"`
+}
+
+// LateResult is evidence of a fenced executor about a call in doubt.
+type LateResult struct {
+	EventID string         `json:"event_id"`
+	Epoch   Epoch          `json:"epoch"`
+	Result  jsontext.Value `json:"result,omitzero"`
+	IsError *bool          `json:"is_error,omitzero"`
+	Source  jsontext.Value `json:"source,omitzero"`
+	Error   *Error         `json:"error,omitzero"`
+	Refs    []Ref          `json:"refs,omitzero"`
+}
+
+// StatePhase is one phase; Completed says that it is never run again.
+type StatePhase struct {
+	Phase     string         `json:"phase"`
+	Index     int64          `json:"index,omitzero"`
+	Attempts  int            `json:"attempts"`
+	Completed bool           `json:"completed,omitzero"`
+	Output    jsontext.Value `json:"output,omitzero"`
+	Refs      []Ref          `json:"refs,omitzero"`
+}
+
+// StateCompaction is a compaction and its place: before Messages[At].
+type StateCompaction struct {
+	ContextCompactedData
+	At   int    `json:"at"`
+	Time string `json:"time,omitzero"`
+}
+
+// StateWait is something the run waited for and, once it came, the answer.
+type StateWait struct {
+	RunWaitingData
+	Input *RunInputData `json:"input,omitzero"`
+}
+
+// StateHandoff is a hand-off and what became of it: offered, accepted, declined or closed.
+type StateHandoff struct {
+	HandoffID string              `json:"handoff_id"`
+	Status    string              `json:"status"`
+	Offered   *HandoffOfferedData `json:"offered,omitzero"`
+	By        string              `json:"by,omitzero"`
+	Reason    string              `json:"reason,omitzero"`
+	ChildRun  string              `json:"child_run,omitzero"`
+}
+
+// UnknownEvent is an event of a type this version does not know, as it came.
+type UnknownEvent struct {
+	ID   string         `json:"id"`
+	Type string         `json:"type"`
+	Time string         `json:"time,omitzero"`
+	Data jsontext.Value `json:"data,omitzero"`
+	// Raw is data that is not JSON.
+	Raw []byte `json:"raw,omitzero"`
+}
+
+// Call returns the call with the key, or nil.
+func (s *State) Call(key CallKey) *Call {
+	for i := range slices.Backward(s.Calls) {
+		if s.Calls[i].CallKey == key {
+			return &s.Calls[i]
+		}
+	}
+	return nil
+}

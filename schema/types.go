@@ -1,0 +1,562 @@
+package schema
+
+import "github.com/go-json-experiment/json/jsontext"
+
+// TypePrefix and TypeSuffix enclose a name in the CloudEvents type: io.waymark.tool.called.v1.
+const (
+	TypePrefix = "io.waymark."
+	TypeSuffix = ".v1"
+)
+
+// Names of the events. The CloudEvents type is [TypeOf](name).
+const (
+	RunStarted         = "run.started"
+	RunResumed         = "run.resumed"
+	RunWaiting         = "run.waiting"
+	RunInput           = "run.input"
+	RunCancelRequested = "run.cancel_requested"
+	RunOrphaned        = "run.orphaned"
+	RunInterrupted     = "run.interrupted"
+	RunEnded           = "run.ended"
+	TurnStarted        = "turn.started"
+	TurnEnded          = "turn.ended"
+	MessageAdded       = "message.added"
+	ToolCalled         = "tool.called"
+	ToolReturned       = "tool.returned"
+	ToolFailed         = "tool.failed"
+	ToolDecided        = "tool.decided"
+	ToolSettled        = "tool.settled"
+	PhaseStarted       = "phase.started"
+	PhaseCompleted     = "phase.completed"
+	LimitReached       = "limit.reached"
+	ContextCompacted   = "context.compacted"
+	HandoffOffered     = "handoff.offered"
+	HandoffAccepted    = "handoff.accepted"
+	HandoffDeclined    = "handoff.declined"
+	HandoffClosed      = "handoff.closed"
+	ArtifactAdded      = "artifact.added"
+	CheckpointMarked   = "checkpoint.marked"
+	ErrorRaised        = "error.raised"
+	// Barrier is the daemon's own event on the reserved run [BarrierRun]; it is never folded.
+	Barrier = "barrier.published"
+)
+
+// Names of what the daemon says on the republished checkpoint subject or the observed subjects. They
+// are never in a run's log.
+const (
+	CheckpointCreated   = "checkpoint.created"
+	CheckpointUpdated   = "checkpoint.updated"
+	CheckpointFinalized = "checkpoint.finalized"
+	CheckpointPruned    = "checkpoint.pruned"
+	CheckpointCorrupted = "checkpoint.corrupted"
+	RunQuarantined      = "run.quarantined"
+	RunGapped           = "run.gapped"
+)
+
+// TypeOf returns the CloudEvents type of an event name.
+func TypeOf(name string) string { return TypePrefix + name + TypeSuffix }
+
+// Data is the payload of an event whose type this version knows.
+type Data interface {
+	// EventName is the name of the event that carries this data, such as tool.called.
+	EventName() string
+}
+
+// Replay says what a resumed run may do with a call whose result was not recorded.
+type Replay string
+
+// Replay policies. Absent means [ReplayHold]: side effects are unknown.
+const (
+	// ReplayPure may be run again freely.
+	ReplayPure Replay = "pure"
+	// ReplayIdempotent may be run again with the same idempotency key.
+	ReplayIdempotent Replay = "idempotent"
+	// ReplayVerify asks the tool's verify subject first.
+	ReplayVerify Replay = "verify"
+	// ReplayHold leaves it to a person. The default.
+	ReplayHold Replay = "hold"
+)
+
+// Settlement says how a call in doubt was settled.
+type Settlement string
+
+// Settlements.
+const (
+	// SettledRerun reopens the call under the current epoch: it will be run again.
+	SettledRerun Settlement = "rerun"
+	// SettledVerified closes it with what the tool itself says happened.
+	SettledVerified Settlement = "verified"
+	// SettledAdopted closes it with the late result that the older executor recorded.
+	SettledAdopted Settlement = "adopted"
+	// SettledAbandoned closes it without a result.
+	SettledAbandoned Settlement = "abandoned"
+	// SettledDecided closes it with what a person decided.
+	SettledDecided Settlement = "decided"
+)
+
+// Purposes of a turn.
+const (
+	PurposeWork     = "work"
+	PurposeRecovery = "recovery"
+)
+
+// Parent names the call of another run that started this run.
+type Parent struct {
+	// Run is the parent's run id. Required.
+	Run string `json:"run"`
+	// Turn of the parent, 0 when unknown.
+	Turn int32 `json:"turn,omitzero"`
+	// ToolCallID of the parent's call, empty when none is known.
+	ToolCallID string         `json:"tool_call_id,omitzero"`
+	Extra      jsontext.Value `json:",embed"`
+}
+
+// Ref names a large field that was moved to the blob store: its place in the data and the blob. The
+// blob's content is the field's JSON text.
+type Ref struct {
+	// Path is the JSON Pointer (RFC 6901) of the field in the event's data, such as /result.
+	Path string `json:"path"`
+	// DataRef is waymark-blob:<run>.sha256-<hex>; see [ParseDataRef]. No other scheme is followed.
+	DataRef string `json:"dataref"`
+	// Size of the blob in bytes.
+	Size int64 `json:"size,omitzero"`
+}
+
+// RunStartedData opens a run. It is a run's first event.
+type RunStartedData struct {
+	// Agent is the name of the agent. Required; same grammar as run ids.
+	Agent string `json:"agent"`
+	// Executor is the name of the process that drives the run. Required.
+	Executor string `json:"executor"`
+	// Task is what the run is to do, in words.
+	Task string `json:"task,omitzero"`
+	// ThreadID groups runs of one conversation.
+	ThreadID string `json:"thread_id,omitzero"`
+	Model    string `json:"model,omitzero"`
+	// ModelTier is a class of models, such as small or large.
+	ModelTier string            `json:"model_tier,omitzero"`
+	Provider  string            `json:"provider,omitzero"`
+	Labels    map[string]string `json:"labels,omitzero"`
+	Parent    *Parent           `json:"parent,omitzero"`
+	MaxTurns  int32             `json:"max_turns,omitzero"`
+	// ResumedFrom names the run that this one continues (fork, hand-off).
+	ResumedFrom string         `json:"resumed_from,omitzero"`
+	Source      jsontext.Value `json:"source,omitzero"`
+	Refs        []Ref          `json:"refs,omitzero"`
+	Extra       jsontext.Value `json:",embed"`
+}
+
+// From is the point at which an epoch took over.
+type From struct {
+	Epoch    Epoch    `json:"epoch"`
+	Sequence Sequence `json:"sequence"`
+	// Chain is the writer's chain there, hex; empty when nothing was chained.
+	Chain string `json:"chain,omitzero"`
+	// Digest of all accepted events up to there, hex.
+	Digest string `json:"digest"`
+}
+
+// RunResumedData opens a new epoch: the run has a new executor. Control event.
+type RunResumedData struct {
+	// Executor that takes over. Required.
+	Executor string `json:"executor"`
+	// Reason is claim, request, restart, input or reopen. Required.
+	Reason string `json:"reason"`
+	// RequestID makes a repeated takeover request continue the epoch it opened. Required.
+	RequestID string         `json:"request_id"`
+	From      From           `json:"from"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// RunWaitingData says that the run waits for somebody or something.
+type RunWaitingData struct {
+	InterruptID string `json:"interrupt_id"`
+	// Reason is human_input, tool_approval, external_system or auth.
+	Reason     string `json:"reason"`
+	Message    string `json:"message,omitzero"`
+	ToolCallID string `json:"tool_call_id,omitzero"`
+	// ResponseSchema is a JSON Schema that an answer must satisfy.
+	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
+	ExpiresAt      string         `json:"expires_at,omitzero"`
+	Refs           []Ref          `json:"refs,omitzero"`
+	Extra          jsontext.Value `json:",embed"`
+}
+
+// RunInputData answers a run that waits. Control event.
+type RunInputData struct {
+	InterruptID string `json:"interrupt_id"`
+	// Status is resolved, cancelled or expired; absent means resolved.
+	Status  string         `json:"status,omitzero"`
+	Payload jsontext.Value `json:"payload,omitzero"`
+	By      string         `json:"by,omitzero"`
+	Refs    []Ref          `json:"refs,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// RunCancelRequestedData asks the run's executor to stop. Control event.
+type RunCancelRequestedData struct {
+	By     string         `json:"by,omitzero"`
+	Reason string         `json:"reason,omitzero"`
+	Extra  jsontext.Value `json:",embed"`
+}
+
+// RunOrphanedData says that the run's executor fell silent. Control event.
+type RunOrphanedData struct {
+	Executor string `json:"executor,omitzero"`
+	// LastSeen is the RFC 3339 time of its last sign of life.
+	LastSeen string `json:"last_seen,omitzero"`
+	// Missed counts the heartbeats that did not come.
+	Missed int64          `json:"missed,omitzero"`
+	Extra  jsontext.Value `json:",embed"`
+}
+
+// RunInterruptedData says that the executor stopped cleanly and left the run to another.
+type RunInterruptedData struct {
+	// Reason is shutdown, preempted or budget.
+	Reason string         `json:"reason,omitzero"`
+	Extra  jsontext.Value `json:",embed"`
+}
+
+// RunEndedData ends a run.
+type RunEndedData struct {
+	// Status is completed, failed or cancelled. Required.
+	Status  string         `json:"status"`
+	Output  jsontext.Value `json:"output,omitzero"`
+	Summary string         `json:"summary,omitzero"`
+	// CompletedBy is the tool call that ended the run by contract.
+	CompletedBy string         `json:"completed_by,omitzero"`
+	Error       *Error         `json:"error,omitzero"`
+	Usage       *Usage         `json:"usage,omitzero"`
+	Source      jsontext.Value `json:"source,omitzero"`
+	Refs        []Ref          `json:"refs,omitzero"`
+	Extra       jsontext.Value `json:",embed"`
+}
+
+// TurnStartedData opens a turn: one model call and the tool calls it will ask for.
+type TurnStartedData struct {
+	// Turn counts from 1 and rises. Required.
+	Turn int32 `json:"turn"`
+	// Messages that are new to the model.
+	Messages []Message `json:"messages,omitzero"`
+	// Purpose is work (the default) or recovery.
+	Purpose string         `json:"purpose,omitzero"`
+	Refs    []Ref          `json:"refs,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// TurnEndedData closes a turn.
+type TurnEndedData struct {
+	// Turn that ends. Required.
+	Turn int32 `json:"turn"`
+	// Messages of the turn that were not published yet.
+	Messages []Message `json:"messages,omitzero"`
+	// FinishReasons as the provider gave them; never invented.
+	FinishReasons []string       `json:"finish_reasons,omitzero"`
+	ResponseID    string         `json:"response_id,omitzero"`
+	Model         string         `json:"model,omitzero"`
+	Usage         *Usage         `json:"usage,omitzero"`
+	DurationMS    int64          `json:"duration_ms,omitzero"`
+	Error         *Error         `json:"error,omitzero"`
+	Source        jsontext.Value `json:"source,omitzero"`
+	Refs          []Ref          `json:"refs,omitzero"`
+	Extra         jsontext.Value `json:",embed"`
+}
+
+// MessageAddedData adds one message to the conversation.
+type MessageAddedData struct {
+	Message Message        `json:"message"`
+	Refs    []Ref          `json:"refs,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// ToolCalledData records a tool call before the tool runs.
+type ToolCalledData struct {
+	// ToolCallID is the model's id of the call; models re-use them. Required.
+	ToolCallID string `json:"tool_call_id"`
+	// Name of the tool. Required.
+	Name string `json:"name"`
+	// Arguments as the model gave them: an object, or the provider's string to the letter.
+	Arguments jsontext.Value `json:"arguments,omitzero"`
+	// Replay policy; absent means hold.
+	Replay         Replay         `json:"replay,omitzero"`
+	IdempotencyKey string         `json:"idempotency_key,omitzero"`
+	VerifySubject  string         `json:"verify_subject,omitzero"`
+	SideEffect     string         `json:"side_effect,omitzero"`
+	Source         jsontext.Value `json:"source,omitzero"`
+	Refs           []Ref          `json:"refs,omitzero"`
+	Extra          jsontext.Value `json:",embed"`
+}
+
+// ToolReturnedData records a tool's result.
+type ToolReturnedData struct {
+	ToolCallID string         `json:"tool_call_id"`
+	Result     jsontext.Value `json:"result,omitzero"`
+	// IsError is the tool's own word that the result is an error; absent is kept apart from false.
+	IsError    *bool          `json:"is_error,omitzero"`
+	DurationMS int64          `json:"duration_ms,omitzero"`
+	Source     jsontext.Value `json:"source,omitzero"`
+	Refs       []Ref          `json:"refs,omitzero"`
+	Extra      jsontext.Value `json:",embed"`
+}
+
+// ToolFailedData records that a tool did not give a result.
+type ToolFailedData struct {
+	ToolCallID string         `json:"tool_call_id"`
+	Error      Error          `json:"error"`
+	Attempt    int64          `json:"attempt,omitzero"`
+	DurationMS int64          `json:"duration_ms,omitzero"`
+	Extra      jsontext.Value `json:",embed"`
+}
+
+// ToolDecidedData records a policy's or person's decision about a call.
+type ToolDecidedData struct {
+	ToolCallID string `json:"tool_call_id"`
+	// Decision is allow, deny or ask.
+	Decision string         `json:"decision"`
+	Policy   string         `json:"policy,omitzero"`
+	Reason   string         `json:"reason,omitzero"`
+	By       string         `json:"by,omitzero"`
+	Extra    jsontext.Value `json:",embed"`
+}
+
+// ToolSettledData settles a call in doubt. The executor or an operator writes it before acting on it.
+type ToolSettledData struct {
+	ToolCallID string     `json:"tool_call_id"`
+	How        Settlement `json:"how"`
+	// Result for verified and decided; for adopted the recorded late result is meant when absent.
+	Result  jsontext.Value `json:"result,omitzero"`
+	IsError *bool          `json:"is_error,omitzero"`
+	By      string         `json:"by,omitzero"`
+	Refs    []Ref          `json:"refs,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// PhaseStartedData opens a phase of the work.
+type PhaseStartedData struct {
+	Phase string         `json:"phase"`
+	Index int64          `json:"index,omitzero"`
+	Extra jsontext.Value `json:",embed"`
+}
+
+// PhaseCompletedData closes a phase; completed phases are never rerun on resume.
+type PhaseCompletedData struct {
+	Phase  string         `json:"phase"`
+	Index  int64          `json:"index,omitzero"`
+	Output jsontext.Value `json:"output,omitzero"`
+	Refs   []Ref          `json:"refs,omitzero"`
+	Extra  jsontext.Value `json:",embed"`
+}
+
+// LimitReachedData says that a budget ran out.
+type LimitReachedData struct {
+	// Limit is turns, tokens, time, context or budget.
+	Limit   string         `json:"limit"`
+	Value   jsontext.Value `json:"value,omitzero"`
+	Maximum jsontext.Value `json:"maximum,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// ContextCompactedData says that the model goes on with a summary of the turns so far.
+type ContextCompactedData struct {
+	Summary      string         `json:"summary"`
+	ThroughTurn  int32          `json:"through_turn"`
+	TokensBefore int64          `json:"tokens_before,omitzero"`
+	TokensAfter  int64          `json:"tokens_after,omitzero"`
+	Source       jsontext.Value `json:"source,omitzero"`
+	Refs         []Ref          `json:"refs,omitzero"`
+	Extra        jsontext.Value `json:",embed"`
+}
+
+// HandoffTests counts test results of a completed file.
+type HandoffTests struct {
+	Passed  int64 `json:"passed"`
+	Skipped int64 `json:"skipped,omitzero"`
+	Failed  int64 `json:"failed,omitzero"`
+}
+
+// HandoffCompleted is one finished or partly finished file of a hand-off.
+type HandoffCompleted struct {
+	File string `json:"file"`
+	// Status is done or partial.
+	Status string         `json:"status"`
+	Tests  *HandoffTests  `json:"tests,omitzero"`
+	Notes  string         `json:"notes,omitzero"`
+	Extra  jsontext.Value `json:",embed"`
+}
+
+// HandoffRemaining is one open piece of work of a hand-off.
+type HandoffRemaining struct {
+	File             string `json:"file,omitzero"`
+	Description      string `json:"description"`
+	ReferencePattern string `json:"reference_pattern,omitzero"`
+	// Priority is high, normal or low; absent means normal.
+	Priority string         `json:"priority,omitzero"`
+	Extra    jsontext.Value `json:",embed"`
+}
+
+// HandoffContext is what the next agent must know.
+type HandoffContext struct {
+	Decisions     []string       `json:"decisions,omitzero"`
+	Patterns      []string       `json:"patterns,omitzero"`
+	Issues        []string       `json:"issues,omitzero"`
+	FilesModified []string       `json:"files_modified,omitzero"`
+	Extra         jsontext.Value `json:",embed"`
+}
+
+// HandoffOfferedData offers the run's work to another agent or to a continuation of the same.
+type HandoffOfferedData struct {
+	HandoffID string `json:"handoff_id,omitzero"`
+	// Kind is continuation (the default) or transfer.
+	Kind string `json:"kind,omitzero"`
+	// Reason is threshold_critical, task_complete or error. Required.
+	Reason    string             `json:"reason"`
+	Completed []HandoffCompleted `json:"completed,omitzero"`
+	Remaining []HandoffRemaining `json:"remaining,omitzero"`
+	Context   *HandoffContext    `json:"context,omitzero"`
+	NextAgent string             `json:"next_agent,omitzero"`
+	// SizeChars is the size of the hand-off's text; above [HandoffSizeWarning] the run is flagged.
+	SizeChars int64          `json:"size_chars,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// HandoffSizeWarning is the number of characters above which a hand-off is flagged: a longer one costs
+// its reader more context than it saves.
+const HandoffSizeWarning = 4000
+
+// HandoffAcceptedData says that the hand-off was taken. Control event, as the two that follow.
+type HandoffAcceptedData struct {
+	HandoffID string         `json:"handoff_id"`
+	By        string         `json:"by,omitzero"`
+	ChildRun  string         `json:"child_run,omitzero"`
+	Reason    string         `json:"reason,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// HandoffDeclinedData says that the hand-off was not taken.
+type HandoffDeclinedData struct {
+	HandoffID string         `json:"handoff_id"`
+	By        string         `json:"by,omitzero"`
+	Reason    string         `json:"reason,omitzero"`
+	ChildRun  string         `json:"child_run,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// HandoffClosedData says that the hand-off is over.
+type HandoffClosedData struct {
+	HandoffID string         `json:"handoff_id"`
+	By        string         `json:"by,omitzero"`
+	Reason    string         `json:"reason,omitzero"`
+	ChildRun  string         `json:"child_run,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// ArtifactAddedData names something the run made.
+type ArtifactAddedData struct {
+	ArtifactID string `json:"artifact_id"`
+	Name       string `json:"name,omitzero"`
+	URI        string `json:"uri,omitzero"`
+	MediaType  string `json:"media_type,omitzero"`
+	Size       int64  `json:"size,omitzero"`
+	// Digest is sha256-<hex> of the content.
+	Digest string `json:"digest,omitzero"`
+	// Content carries a small artifact itself; a large one moves to the blob store.
+	Content jsontext.Value `json:"content,omitzero"`
+	Refs    []Ref          `json:"refs,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// CheckpointMarkedData pins this point of the run under a name.
+type CheckpointMarkedData struct {
+	Name  string         `json:"name"`
+	Extra jsontext.Value `json:",embed"`
+}
+
+// ErrorRaisedData records an error that did not end the run.
+type ErrorRaisedData struct {
+	Error Error `json:"error"`
+	// Scope is run, turn or tool; absent means run.
+	Scope string         `json:"scope,omitzero"`
+	Turn  int32          `json:"turn,omitzero"`
+	Extra jsontext.Value `json:",embed"`
+}
+
+// EventName implements [Data].
+func (*RunStartedData) EventName() string { return RunStarted }
+
+// EventName implements [Data].
+func (*RunResumedData) EventName() string { return RunResumed }
+
+// EventName implements [Data].
+func (*RunWaitingData) EventName() string { return RunWaiting }
+
+// EventName implements [Data].
+func (*RunInputData) EventName() string { return RunInput }
+
+// EventName implements [Data].
+func (*RunCancelRequestedData) EventName() string { return RunCancelRequested }
+
+// EventName implements [Data].
+func (*RunOrphanedData) EventName() string { return RunOrphaned }
+
+// EventName implements [Data].
+func (*RunInterruptedData) EventName() string { return RunInterrupted }
+
+// EventName implements [Data].
+func (*RunEndedData) EventName() string { return RunEnded }
+
+// EventName implements [Data].
+func (*TurnStartedData) EventName() string { return TurnStarted }
+
+// EventName implements [Data].
+func (*TurnEndedData) EventName() string { return TurnEnded }
+
+// EventName implements [Data].
+func (*MessageAddedData) EventName() string { return MessageAdded }
+
+// EventName implements [Data].
+func (*ToolCalledData) EventName() string { return ToolCalled }
+
+// EventName implements [Data].
+func (*ToolReturnedData) EventName() string { return ToolReturned }
+
+// EventName implements [Data].
+func (*ToolFailedData) EventName() string { return ToolFailed }
+
+// EventName implements [Data].
+func (*ToolDecidedData) EventName() string { return ToolDecided }
+
+// EventName implements [Data].
+func (*ToolSettledData) EventName() string { return ToolSettled }
+
+// EventName implements [Data].
+func (*PhaseStartedData) EventName() string { return PhaseStarted }
+
+// EventName implements [Data].
+func (*PhaseCompletedData) EventName() string { return PhaseCompleted }
+
+// EventName implements [Data].
+func (*LimitReachedData) EventName() string { return LimitReached }
+
+// EventName implements [Data].
+func (*ContextCompactedData) EventName() string { return ContextCompacted }
+
+// EventName implements [Data].
+func (*HandoffOfferedData) EventName() string { return HandoffOffered }
+
+// EventName implements [Data].
+func (*HandoffAcceptedData) EventName() string { return HandoffAccepted }
+
+// EventName implements [Data].
+func (*HandoffDeclinedData) EventName() string { return HandoffDeclined }
+
+// EventName implements [Data].
+func (*HandoffClosedData) EventName() string { return HandoffClosed }
+
+// EventName implements [Data].
+func (*ArtifactAddedData) EventName() string { return ArtifactAdded }
+
+// EventName implements [Data].
+func (*CheckpointMarkedData) EventName() string { return CheckpointMarked }
+
+// EventName implements [Data].
+func (*ErrorRaisedData) EventName() string { return ErrorRaised }

@@ -1,0 +1,475 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// newData makes empty data for an event name.
+var newData = map[string]func() Data{
+	RunStarted:         func() Data { return new(RunStartedData) },
+	RunResumed:         func() Data { return new(RunResumedData) },
+	RunWaiting:         func() Data { return new(RunWaitingData) },
+	RunInput:           func() Data { return new(RunInputData) },
+	RunCancelRequested: func() Data { return new(RunCancelRequestedData) },
+	RunOrphaned:        func() Data { return new(RunOrphanedData) },
+	RunInterrupted:     func() Data { return new(RunInterruptedData) },
+	RunEnded:           func() Data { return new(RunEndedData) },
+	TurnStarted:        func() Data { return new(TurnStartedData) },
+	TurnEnded:          func() Data { return new(TurnEndedData) },
+	MessageAdded:       func() Data { return new(MessageAddedData) },
+	ToolCalled:         func() Data { return new(ToolCalledData) },
+	ToolReturned:       func() Data { return new(ToolReturnedData) },
+	ToolFailed:         func() Data { return new(ToolFailedData) },
+	ToolDecided:        func() Data { return new(ToolDecidedData) },
+	ToolSettled:        func() Data { return new(ToolSettledData) },
+	PhaseStarted:       func() Data { return new(PhaseStartedData) },
+	PhaseCompleted:     func() Data { return new(PhaseCompletedData) },
+	LimitReached:       func() Data { return new(LimitReachedData) },
+	ContextCompacted:   func() Data { return new(ContextCompactedData) },
+	HandoffOffered:     func() Data { return new(HandoffOfferedData) },
+	HandoffAccepted:    func() Data { return new(HandoffAcceptedData) },
+	HandoffDeclined:    func() Data { return new(HandoffDeclinedData) },
+	HandoffClosed:      func() Data { return new(HandoffClosedData) },
+	ArtifactAdded:      func() Data { return new(ArtifactAddedData) },
+	CheckpointMarked:   func() Data { return new(CheckpointMarkedData) },
+	ErrorRaised:        func() Data { return new(ErrorRaisedData) },
+}
+
+// NewData returns empty data for an event name of the vocabulary, or nil.
+func NewData(name string) Data {
+	if f := newData[name]; f != nil {
+		return f()
+	}
+	return nil
+}
+
+// ParseData reads and validates the data of an event. Types that this version does not know give nil
+// and no error. Errors are of type [*DataError].
+func ParseData(e *Event) (Data, error) {
+	name := e.Name()
+	data := NewData(name)
+	if data == nil {
+		return nil, nil
+	}
+	if !e.isJSON() {
+		return nil, &DataError{Event: name, Problem: fmt.Sprintf("content type %.60q is not JSON", e.DataContentType)}
+	}
+	if len(e.Data) == 0 {
+		return nil, &DataError{Event: name, Problem: "is missing"}
+	}
+	if tooDeep(e.Data) {
+		return nil, &DataError{Event: name, Problem: fmt.Sprintf("is nested deeper than %d", MaxJSONDepth)}
+	}
+	if err := json.Unmarshal(e.Data, data); err != nil {
+		return nil, dataError(name, err)
+	}
+	if err := Validate(data); err != nil {
+		return nil, err
+	}
+	return data, nil
+}
+
+// tooDeep bounds nesting before a recursive reader sees the text. Brackets inside strings count as none.
+func tooDeep(b []byte) bool {
+	depth, inString := 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case inString:
+			switch c {
+			case '\\':
+				i++
+			case '"':
+				inString = false
+			}
+		case c == '"':
+			inString = true
+		case c == '{', c == '[':
+			if depth++; depth > MaxJSONDepth {
+				return true
+			}
+		case c == '}', c == ']':
+			depth--
+		}
+	}
+	return false
+}
+
+// dataError turns an error of the JSON reader into one that names the path.
+func dataError(name string, err error) error {
+	var known *DataError
+	if errors.As(err, &known) {
+		return known
+	}
+	out := &DataError{Event: name, Problem: err.Error()}
+	var semantic *json.SemanticError
+	var syntactic *jsontext.SyntacticError
+	switch {
+	case errors.As(err, &semantic):
+		out.Path = string(semantic.JSONPointer)
+		out.Problem = "has the wrong type"
+		if semantic.JSONKind != 0 && semantic.GoType != nil {
+			out.Problem = fmt.Sprintf("is a JSON %s where %s is wanted", semantic.JSONKind, jsonNameOf(semantic.GoType.Kind().String()))
+		}
+		if semantic.Err != nil {
+			out.Problem += ": " + semantic.Err.Error()
+		}
+	case errors.As(err, &syntactic):
+		out.Path = string(syntactic.JSONPointer)
+		out.Problem = "is not valid JSON"
+		if syntactic.Err != nil {
+			out.Problem += ": " + syntactic.Err.Error()
+		}
+	}
+	return out
+}
+
+func jsonNameOf(kind string) string {
+	switch kind {
+	case "struct", "map":
+		return "an object"
+	case "slice", "array":
+		return "an array"
+	case "bool":
+		return "a boolean"
+	case "string":
+		return "a string"
+	default:
+		return "a " + kind
+	}
+}
+
+// Validate returns a [*DataError] that names the JSON path of the first thing wrong with data, or nil.
+func Validate(data Data) error {
+	if data == nil {
+		return &DataError{Problem: "is missing"}
+	}
+	v := &checker{event: data.EventName()}
+	switch d := data.(type) {
+	case *RunStartedData:
+		v.name("/agent", d.Agent)
+		v.name("/executor", d.Executor)
+		v.labels(d.Labels)
+		v.notNegative("/max_turns", int64(d.MaxTurns))
+		if d.Parent != nil {
+			v.name("/parent/run", d.Parent.Run)
+			v.notNegative("/parent/turn", int64(d.Parent.Turn))
+			v.optional("/parent/tool_call_id", d.Parent.ToolCallID)
+		}
+		v.optional("/thread_id", d.ThreadID)
+		v.refs(d.Refs)
+	case *RunResumedData:
+		v.name("/executor", d.Executor)
+		v.oneOf("/reason", d.Reason, "claim", "request", "restart", "input", "reopen")
+		v.required("/request_id", d.RequestID)
+		v.hash("/from/chain", d.From.Chain)
+		v.hash("/from/digest", d.From.Digest)
+	case *RunWaitingData:
+		v.required("/interrupt_id", d.InterruptID)
+		v.oneOf("/reason", d.Reason, "human_input", "tool_approval", "external_system", "auth")
+		v.optional("/tool_call_id", d.ToolCallID)
+		v.time("/expires_at", d.ExpiresAt)
+		v.refs(d.Refs)
+	case *RunInputData:
+		v.required("/interrupt_id", d.InterruptID)
+		v.oneOf("/status", d.Status, "", "resolved", "cancelled", "expired")
+		v.refs(d.Refs)
+	case *RunCancelRequestedData:
+	case *RunOrphanedData:
+		v.time("/last_seen", d.LastSeen)
+		v.notNegative("/missed", d.Missed)
+	case *RunInterruptedData:
+		v.oneOf("/reason", d.Reason, "", "shutdown", "preempted", "budget")
+	case *RunEndedData:
+		v.oneOf("/status", d.Status, string(StatusCompleted), string(StatusFailed), string(StatusCancelled))
+		v.optional("/completed_by", d.CompletedBy)
+		v.error("/error", d.Error)
+		v.usage("/usage", d.Usage)
+		v.refs(d.Refs)
+	case *TurnStartedData:
+		v.turn("/turn", d.Turn)
+		v.oneOf("/purpose", d.Purpose, "", PurposeWork, PurposeRecovery)
+		v.messages("/messages", d.Messages)
+		v.refs(d.Refs)
+	case *TurnEndedData:
+		v.turn("/turn", d.Turn)
+		v.messages("/messages", d.Messages)
+		v.usage("/usage", d.Usage)
+		v.error("/error", d.Error)
+		v.notNegative("/duration_ms", d.DurationMS)
+		v.refs(d.Refs)
+	case *MessageAddedData:
+		v.message("/message", &d.Message)
+		v.refs(d.Refs)
+	case *ToolCalledData:
+		v.required("/tool_call_id", d.ToolCallID)
+		v.required("/name", d.Name)
+		v.oneOf("/replay", string(d.Replay), "", string(ReplayPure), string(ReplayIdempotent), string(ReplayVerify), string(ReplayHold))
+		if d.Replay == ReplayVerify {
+			v.required("/verify_subject", d.VerifySubject)
+		}
+		v.refs(d.Refs)
+	case *ToolReturnedData:
+		v.required("/tool_call_id", d.ToolCallID)
+		v.notNegative("/duration_ms", d.DurationMS)
+		v.refs(d.Refs)
+	case *ToolFailedData:
+		v.required("/tool_call_id", d.ToolCallID)
+		v.error("/error", &d.Error)
+		v.notNegative("/attempt", d.Attempt)
+		v.notNegative("/duration_ms", d.DurationMS)
+	case *ToolDecidedData:
+		v.required("/tool_call_id", d.ToolCallID)
+		v.oneOf("/decision", d.Decision, "allow", "deny", "ask")
+	case *ToolSettledData:
+		v.required("/tool_call_id", d.ToolCallID)
+		v.oneOf("/how", string(d.How), string(SettledRerun), string(SettledVerified), string(SettledAdopted),
+			string(SettledAbandoned), string(SettledDecided))
+		v.refs(d.Refs)
+	case *PhaseStartedData:
+		v.required("/phase", d.Phase)
+	case *PhaseCompletedData:
+		v.required("/phase", d.Phase)
+		v.refs(d.Refs)
+	case *LimitReachedData:
+		v.oneOf("/limit", d.Limit, "turns", "tokens", "time", "context", "budget")
+	case *ContextCompactedData:
+		v.notNegative("/through_turn", int64(d.ThroughTurn))
+		v.notNegative("/tokens_before", d.TokensBefore)
+		v.notNegative("/tokens_after", d.TokensAfter)
+		v.refs(d.Refs)
+	case *HandoffOfferedData:
+		v.handoff(d)
+	case *HandoffAcceptedData:
+		v.required("/handoff_id", d.HandoffID)
+		v.optionalName("/child_run", d.ChildRun)
+	case *HandoffDeclinedData:
+		v.required("/handoff_id", d.HandoffID)
+		v.optionalName("/child_run", d.ChildRun)
+	case *HandoffClosedData:
+		v.required("/handoff_id", d.HandoffID)
+		v.optionalName("/child_run", d.ChildRun)
+	case *ArtifactAddedData:
+		v.required("/artifact_id", d.ArtifactID)
+		v.notNegative("/size", d.Size)
+		v.refs(d.Refs)
+	case *CheckpointMarkedData:
+		v.required("/name", d.Name)
+	case *ErrorRaisedData:
+		v.error("/error", &d.Error)
+		v.oneOf("/scope", d.Scope, "", "run", "turn", "tool")
+		v.notNegative("/turn", int64(d.Turn))
+	}
+	if v.err != nil {
+		return v.err
+	}
+	return nil
+}
+
+// checker keeps the first thing wrong.
+type checker struct {
+	event string
+	err   *DataError
+}
+
+func (v *checker) fail(path, format string, args ...any) {
+	if v.err == nil {
+		v.err = &DataError{Event: v.event, Path: path, Problem: fmt.Sprintf(format, args...)}
+	}
+}
+
+func (v *checker) name(path, s string) {
+	switch {
+	case s == "":
+		v.fail(path, "is required")
+	case !ValidName(s):
+		v.fail(path, "%.80q is not a valid name: 1 to %d of A-Z a-z 0-9 _ -, beginning with a letter or digit", s, MaxName)
+	}
+}
+
+func (v *checker) optionalName(path, s string) {
+	if s != "" {
+		v.name(path, s)
+	}
+}
+
+// required checks an identifier: there, not longer than MaxIdentifier, valid UTF-8, without control
+// characters (they would break logs and terminals).
+func (v *checker) required(path, s string) {
+	if s == "" {
+		v.fail(path, "is required")
+		return
+	}
+	v.optional(path, s)
+}
+
+func (v *checker) optional(path, s string) {
+	if len(s) > MaxIdentifier {
+		v.fail(path, "is %d bytes long, at most %d", len(s), MaxIdentifier)
+		return
+	}
+	for _, r := range s {
+		if isForbidden(r) || r == utf8.RuneError {
+			v.fail(path, "has a control character or invalid UTF-8")
+			return
+		}
+	}
+}
+
+func (v *checker) oneOf(path, s string, allowed ...string) {
+	for _, a := range allowed {
+		if s == a {
+			return
+		}
+	}
+	if s == "" {
+		v.fail(path, "is required")
+		return
+	}
+	v.fail(path, "%.80q is none of %q", s, allowed)
+}
+
+func (v *checker) notNegative(path string, n int64) {
+	if n < 0 {
+		v.fail(path, "is negative")
+	}
+}
+
+func (v *checker) turn(path string, n int32) {
+	if n < 1 {
+		v.fail(path, "must be 1 or more")
+	}
+}
+
+func (v *checker) time(path, s string) {
+	if s == "" {
+		return
+	}
+	if _, err := time.Parse(time.RFC3339Nano, s); err != nil {
+		v.fail(path, "%.60q is not an RFC 3339 time", s)
+	}
+}
+
+func (v *checker) hash(path, s string) {
+	if s != "" && !isHex(s, 64) {
+		v.fail(path, "is not 64 lower-case hex digits")
+	}
+}
+
+func (v *checker) labels(labels map[string]string) {
+	if len(labels) > MaxLabels {
+		v.fail("/labels", "has %d entries, at most %d", len(labels), MaxLabels)
+	}
+	for k, val := range labels {
+		if k == "" || len(k) > MaxLabelKey || len(val) > MaxLabelValue {
+			// The smallest offending key would be nicer, but which one is named must not change the verdict.
+			v.fail("/labels", "keys have 1 to %d bytes, values at most %d", MaxLabelKey, MaxLabelValue)
+		}
+	}
+}
+
+func (v *checker) error(path string, e *Error) {
+	if e != nil && e.Type == "" {
+		v.fail(path+"/type", "is required")
+	}
+}
+
+func (v *checker) usage(path string, u *Usage) {
+	if u == nil {
+		return
+	}
+	v.notNegative(path+"/input_tokens", u.InputTokens)
+	v.notNegative(path+"/output_tokens", u.OutputTokens)
+	v.notNegative(path+"/cache_read_input_tokens", u.CacheReadInputTokens)
+	v.notNegative(path+"/cache_creation_input_tokens", u.CacheCreationInputTokens)
+	v.notNegative(path+"/reasoning_output_tokens", u.ReasoningOutputTokens)
+}
+
+func (v *checker) messages(path string, ms []Message) {
+	for i := range ms {
+		if v.err != nil {
+			return
+		}
+		m := &ms[i]
+		if problem := messageProblem(m); problem != nil {
+			v.fail(fmt.Sprintf("%s/%d%s", path, i, problem.Path), "%s", problem.Problem)
+		}
+	}
+}
+
+func (v *checker) message(path string, m *Message) {
+	if problem := messageProblem(m); problem != nil {
+		v.fail(path+problem.Path, "%s", problem.Problem)
+	}
+}
+
+func messageProblem(m *Message) *DataError {
+	switch m.Role {
+	case RoleSystem, RoleUser, RoleAssistant, RoleTool:
+	case "":
+		return &DataError{Path: "/role", Problem: "is required"}
+	default:
+		return &DataError{Path: "/role", Problem: fmt.Sprintf("%.40q is none of system, user, assistant, tool", m.Role)}
+	}
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		at := func(field string) string { return fmt.Sprintf("/parts/%d/%s", i, field) }
+		switch {
+		case p.Type == "":
+			return &DataError{Path: at("type"), Problem: "is required"}
+		case (p.Type == PartToolCall || p.Type == PartToolCallResponse) && p.ID == "":
+			return &DataError{Path: at("id"), Problem: "is required"}
+		case len(p.ID) > MaxIdentifier:
+			return &DataError{Path: at("id"), Problem: fmt.Sprintf("is longer than %d bytes", MaxIdentifier)}
+		case p.Occurrence < 0 || p.Occurrence > math.MaxInt32:
+			return &DataError{Path: at("occurrence"), Problem: "is negative or too large"}
+		case p.CallTurn < 0:
+			return &DataError{Path: at("call_turn"), Problem: "is negative"}
+		}
+	}
+	return nil
+}
+
+func (v *checker) refs(refs []Ref) {
+	for i, r := range refs {
+		path := fmt.Sprintf("/refs/%d", i)
+		if r.Path == "" || r.Path[0] != '/' || len(r.Path) > MaxIdentifier {
+			v.fail(path+"/path", "is not a JSON Pointer of at most %d bytes", MaxIdentifier)
+		}
+		if _, _, err := ParseDataRef(r.DataRef); err != nil {
+			v.fail(path+"/dataref", "%s", err)
+		}
+		v.notNegative(path+"/size", r.Size)
+	}
+}
+
+func (v *checker) handoff(d *HandoffOfferedData) {
+	v.optional("/handoff_id", d.HandoffID)
+	v.oneOf("/kind", d.Kind, "", "continuation", "transfer")
+	v.oneOf("/reason", d.Reason, "threshold_critical", "task_complete", "error")
+	v.notNegative("/size_chars", d.SizeChars)
+	v.optionalName("/next_agent", d.NextAgent)
+	for i := range d.Completed {
+		c := &d.Completed[i]
+		if c.File == "" {
+			v.fail(fmt.Sprintf("/completed/%d/file", i), "is required")
+		}
+		v.oneOf(fmt.Sprintf("/completed/%d/status", i), c.Status, "done", "partial")
+		if t := c.Tests; t != nil && (t.Passed < 0 || t.Skipped < 0 || t.Failed < 0) {
+			v.fail(fmt.Sprintf("/completed/%d/tests", i), "has a negative count")
+		}
+	}
+	for i := range d.Remaining {
+		r := &d.Remaining[i]
+		if r.Description == "" {
+			v.fail(fmt.Sprintf("/remaining/%d/description", i), "is required")
+		}
+		v.oneOf(fmt.Sprintf("/remaining/%d/priority", i), r.Priority, "", "high", "normal", "low")
+	}
+}

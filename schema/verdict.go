@@ -1,0 +1,55 @@
+package schema
+
+// VerdictKind says what the fold made of a record.
+type VerdictKind int
+
+// Verdicts.
+const (
+	// Applied: the event is part of the run's state.
+	Applied VerdictKind = iota + 1
+	// Evidence: a late result was kept beside its call; nothing else changed.
+	Evidence
+	// Duplicate: the event is in the log once more; nothing changed.
+	Duplicate
+	// Replayed: the record is at or before the head's position; nothing changed at all.
+	Replayed
+	// Rejected: the event was refused for Reason and belongs to the dead letters.
+	Rejected
+	// Regressed: another event stands at the head's position. The log was damaged and its sequences are
+	// re-used: nothing was changed, the caller must read the run anew from the log's beginning.
+	Regressed
+)
+
+// String names the verdict.
+func (k VerdictKind) String() string {
+	switch k {
+	case Applied:
+		return "applied"
+	case Evidence:
+		return "evidence"
+	case Duplicate:
+		return "duplicate"
+	case Replayed:
+		return "replayed"
+	case Rejected:
+		return "rejected"
+	case Regressed:
+		return "regressed"
+	default:
+		return "none"
+	}
+}
+
+// Verdict is what the fold made of a record.
+type Verdict struct {
+	Kind VerdictKind
+	// Reason and Detail of a rejection.
+	Reason Reason
+	Detail string
+	// Event as decoded; nil for what is no CloudEvent.
+	Event *Event
+	// Data of the event; nil for unknown types and for what was rejected before its data was read.
+	Data Data
+	// Boundary: a run can resume after this event.
+	Boundary bool
+}

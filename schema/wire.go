@@ -1,0 +1,269 @@
+package schema
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Verbs of the recovery service; the request subject is [ServiceSubject].
+const (
+	// VerbRecover takes a run over: barrier, new epoch, state.
+	VerbRecover = "recover"
+	// VerbGet reads a run without taking it over.
+	VerbGet = "get"
+	// VerbList lists runs.
+	VerbList = "list"
+	// VerbHistory lists the checkpoints kept of a run.
+	VerbHistory = "history"
+	// VerbSettle settles a call in doubt by an operator's word.
+	VerbSettle = "settle"
+)
+
+// Views of a run that recover and get answer with.
+const (
+	// ViewHead answers with the first reply only.
+	ViewHead = "head"
+	// ViewEvents streams the run's segments as stored and then the tail; the client folds.
+	ViewEvents = "events"
+	// ViewState streams the folded state as JSON. For runs up to [MaxStateView] bytes.
+	ViewState = "state"
+)
+
+// Limits and defaults of the service.
+const (
+	// MaxStateView bounds the payload of a run that the daemon folds for somebody else.
+	MaxStateView = 16 << 20
+	// FlowWindow is the number of bytes of replies that may be unacknowledged.
+	FlowWindow = 4 << 20
+	// MaxList and DefaultList bound a page of list.
+	MaxList     = 1000
+	DefaultList = 100
+)
+
+// Headers of replies.
+const (
+	// HeaderReply numbers the replies to one request from 1.
+	HeaderReply = "Waymark-Reply"
+	// HeaderKind says what a reply's body is: one of the Kind… constants.
+	HeaderKind = "Waymark-Kind"
+	// HeaderError and HeaderErrorCode are those of the NATS micro protocol.
+	HeaderError     = "Nats-Service-Error"
+	HeaderErrorCode = "Nats-Service-Error-Code"
+)
+
+// Kinds of replies. After the first reply, which is JSON, come those of the view, then an empty one that
+// ends the answer. A reply that carries a reply subject is acknowledged there with an empty message once
+// it was consumed; at most [FlowWindow] bytes are under way unacknowledged.
+const (
+	// KindAnswer is the first reply: [RecoverReply], [GetReply], ….
+	KindAnswer = "answer"
+	// KindSegment is a segment as stored; see [DecodeSegment].
+	KindSegment = "segment"
+	// KindFrames are frames of the tail; see [NewFrameReader].
+	KindFrames = "frames"
+	// KindState is a piece of the state's JSON; the pieces are put together in order.
+	KindState = "state"
+	// KindEnd is the last, empty reply.
+	KindEnd = "end"
+)
+
+// RecoverRequest asks for a run and takes it over.
+type RecoverRequest struct {
+	// Executor that takes over. Required.
+	Executor string `json:"executor"`
+	// Agent that the executor runs; when set it must be the run's.
+	Agent string `json:"agent,omitzero"`
+	// Reason is claim, request, restart, input or reopen; absent means request.
+	Reason string `json:"reason,omitzero"`
+	// RequestID makes a repeat of the request continue the epoch it opened. Required.
+	RequestID string `json:"request_id"`
+	// View is head, events or state; absent means head.
+	View string `json:"view,omitzero"`
+	// After, for the view events, leaves out segments up to and including this number: the client has them.
+	After int            `json:"after,omitzero"`
+	Extra jsontext.Value `json:",embed"`
+}
+
+// RecoverReply is the first reply to a takeover.
+type RecoverReply struct {
+	Head Head `json:"head"`
+	// Epoch that the executor now holds, and the first sequence it writes in it.
+	Epoch        Epoch    `json:"epoch"`
+	NextSequence Sequence `json:"next_sequence"`
+	// Chain from which the executor's chain goes on, hex.
+	Chain string `json:"chain"`
+	// LastStream is the stream sequence of the run's last event: the executor's next CAS.
+	LastStream StreamSequence `json:"last_stream_sequence"`
+	// InDoubt calls must be settled before the run goes on with them.
+	InDoubt []OpenCall `json:"in_doubt"`
+	// Complete is false when events of the run are known to be missing; Gaps says which.
+	Complete bool         `json:"complete"`
+	Gaps     []Gap        `json:"gaps"`
+	Segments SegmentIndex `json:"segments"`
+}
+
+// GetRequest reads a run without taking it over. The answer contains every event acknowledged before the
+// request.
+type GetRequest struct {
+	// View is head, events or state; absent means head.
+	View  string         `json:"view,omitzero"`
+	After int            `json:"after,omitzero"`
+	Extra jsontext.Value `json:",embed"`
+}
+
+// GetReply is the first reply to a read.
+type GetReply struct {
+	Head     Head         `json:"head"`
+	Complete bool         `json:"complete"`
+	Gaps     []Gap        `json:"gaps"`
+	Segments SegmentIndex `json:"segments"`
+	// Bytes of the run's events, sealed ones as stored.
+	Bytes int64 `json:"bytes"`
+}
+
+// ListRequest lists runs by their checkpoints. It does not wait for the folder.
+type ListRequest struct {
+	// Status keeps runs of these statuses; empty keeps all.
+	Status []Status `json:"status,omitzero"`
+	// Agent keeps runs of this agent.
+	Agent string `json:"agent,omitzero"`
+	// Parent keeps children of this run.
+	Parent string `json:"parent,omitzero"`
+	// Labels must all be there with these values.
+	Labels map[string]string `json:"labels,omitzero"`
+	// After continues a list behind this run id; pages are in the order of run ids.
+	After string `json:"after,omitzero"`
+	// Limit is the size of the page: 0 means [DefaultList], at most [MaxList].
+	Limit int            `json:"limit,omitzero"`
+	Extra jsontext.Value `json:",embed"`
+}
+
+// RunSummary is one line of a list.
+type RunSummary struct {
+	Run       string            `json:"run"`
+	Agent     string            `json:"agent,omitzero"`
+	Executor  string            `json:"executor,omitzero"`
+	Status    Status            `json:"status"`
+	Epoch     Epoch             `json:"epoch"`
+	Turn      int32             `json:"turn"`
+	OpenCalls int               `json:"open_calls,omitzero"`
+	InDoubt   int               `json:"in_doubt,omitzero"`
+	Events    int64             `json:"events"`
+	ToolCalls int64             `json:"tool_calls,omitzero"`
+	Parent    string            `json:"parent,omitzero"`
+	Labels    map[string]string `json:"labels,omitzero"`
+	Gapped    bool              `json:"gapped,omitzero"`
+	StartedAt string            `json:"started_at,omitzero"`
+	UpdatedAt string            `json:"updated_at,omitzero"`
+	Usage     Usage             `json:"usage,omitzero"`
+}
+
+// ListReply is a page of runs.
+type ListReply struct {
+	Runs []RunSummary `json:"runs"`
+	// Next is the After of the following page; empty at the end.
+	Next string `json:"next,omitzero"`
+}
+
+// HistoryReply lists the checkpoints kept of a run, newest first.
+type HistoryReply struct {
+	Run         string         `json:"run"`
+	Checkpoints []HistoryEntry `json:"checkpoints"`
+}
+
+// HistoryEntry is one checkpoint kept.
+type HistoryEntry struct {
+	Revision  Revision `json:"revision"`
+	Epoch     Epoch    `json:"epoch"`
+	Sequence  Sequence `json:"sequence"`
+	Turn      int32    `json:"turn"`
+	Status    Status   `json:"status"`
+	Events    int64    `json:"events"`
+	Position  Position `json:"position"`
+	Digest    string   `json:"digest,omitzero"`
+	UpdatedAt string   `json:"updated_at,omitzero"`
+	// Stored is when the server stored it, RFC 3339.
+	Stored string `json:"stored"`
+}
+
+// SettleRequest settles a call in doubt by an operator's word.
+type SettleRequest struct {
+	CallKey
+	How     Settlement     `json:"how"`
+	Result  jsontext.Value `json:"result,omitzero"`
+	IsError *bool          `json:"is_error,omitzero"`
+	By      string         `json:"by"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// SettleReply says where the settlement stands in the log.
+type SettleReply struct {
+	EventID string         `json:"event_id"`
+	Stream  StreamSequence `json:"stream_sequence"`
+}
+
+// Code is the stable code string of a service error.
+type Code string
+
+// Codes of service errors.
+const (
+	CodeBadRequest   Code = "bad_request"
+	CodeForbidden    Code = "forbidden"
+	CodeNotFound     Code = "run_not_found"
+	CodeConflict     Code = "conflict"
+	CodeRunEnded     Code = "run_ended"
+	CodeWrongAgent   Code = "wrong_agent"
+	CodeTooLarge     Code = "too_large"
+	CodeOverloaded   Code = "overloaded"
+	CodeInternal     Code = "internal"
+	CodeUnavailable  Code = "unavailable"
+	CodeDamaged      Code = "damaged"
+	CodeStorageFull  Code = "storage_full"
+	CodeNotInDoubt   Code = "not_in_doubt"
+	CodeUnknownFleet Code = "unknown_fleet"
+)
+
+// HTTPStatus is the number that goes into Nats-Service-Error-Code.
+func (c Code) HTTPStatus() int {
+	switch c {
+	case CodeBadRequest:
+		return http.StatusBadRequest
+	case CodeForbidden, CodeWrongAgent:
+		return http.StatusForbidden
+	case CodeNotFound, CodeUnknownFleet:
+		return http.StatusNotFound
+	case CodeConflict, CodeRunEnded, CodeNotInDoubt:
+		return http.StatusConflict
+	case CodeTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case CodeOverloaded:
+		return http.StatusTooManyRequests
+	case CodeUnavailable:
+		return http.StatusServiceUnavailable
+	case CodeStorageFull:
+		return http.StatusInsufficientStorage
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// ServiceError is the body of an error reply. The client SDK returns it as it is.
+type ServiceError struct {
+	Code    Code   `json:"code"`
+	Message string `json:"message"`
+	// Hint says what to do next.
+	Hint    string         `json:"hint,omitzero"`
+	Details jsontext.Value `json:"details,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// Error is the message, the code and the hint.
+func (e *ServiceError) Error() string {
+	s := fmt.Sprintf("%s (%s)", e.Message, e.Code)
+	if e.Hint != "" {
+		s += ": " + e.Hint
+	}
+	return s
+}
