@@ -1,0 +1,102 @@
+package natsd
+
+import (
+	"fmt"
+	"time"
+)
+
+// Defaults of Config.
+const (
+	DefaultMaxPayload  = 1 << 20
+	DefaultMaxMemory   = 256 << 20
+	DefaultStopTimeout = 30 * time.Second
+)
+
+// The server itself refuses payloads above 64 MiB; below 4 KiB its own API answers would not fit.
+const (
+	minMaxPayload = 4 << 10
+	maxMaxPayload = 64 << 20
+)
+
+// Sync says when JetStream writes its files through to the disk.
+type Sync int
+
+const (
+	// SyncAlways writes every acknowledged message through. The zero value, and the only safe one.
+	SyncAlways Sync = iota
+	// SyncInterval writes through every two minutes: a power cut takes back what was acknowledged since
+	// then. For tests, and for measuring what SyncAlways costs.
+	SyncInterval
+)
+
+// Config says how to run the embedded server. Only StateDir is required.
+type Config struct {
+	// StateDir is the directory that the server owns. Required; created with mode 0700 if missing.
+	StateDir string
+
+	// Port is the TCP port on 127.0.0.1. 0, the default, means the port of the last start in this
+	// directory when it is still free, otherwise any free one: clients that reconnect find a restarted
+	// server again, and two servers on one machine do not collide.
+	Port int
+
+	// Sync says when files are written through. Default SyncAlways.
+	Sync Sync
+
+	// MaxPayload is the largest message in bytes, headers included. 0 means 1 MiB; 4 KiB to 64 MiB.
+	MaxPayload int
+
+	// MaxStore bounds JetStream's files, in bytes. 0 means what the server chooses: three quarters
+	// of the space free at start.
+	MaxStore int64
+
+	// MaxMemory bounds JetStream's memory streams, in bytes. 0 means 256 MiB.
+	MaxMemory int64
+
+	// EncryptionKey encrypts the store (ChaCha20-Poly1305). Empty, the default, means no encryption. It cannot
+	// be changed for an existing store.
+	EncryptionKey string
+
+	// StopTimeout bounds Close. 0 means 30 seconds.
+	StopTimeout time.Duration
+
+	// Verbose passes the server's notices to the logger as well, at info level. Default: warnings and errors.
+	Verbose bool
+}
+
+// Validate reports the first field that is out of range, by name and value.
+func (c Config) Validate() error {
+	bad := func(field string, value any, want string) error {
+		return fmt.Errorf("%w: %s is %v: %s", ErrInvalidConfig, field, value, want)
+	}
+	switch {
+	case c.StateDir == "":
+		return bad("StateDir", `""`, "name the directory that the server may own")
+	case c.Port < 0 || c.Port > 65535:
+		return bad("Port", c.Port, "use 1 to 65535, or 0 for a free one")
+	case c.Sync != SyncAlways && c.Sync != SyncInterval:
+		return bad("Sync", int(c.Sync), "use SyncAlways or SyncInterval")
+	case c.MaxPayload != 0 && (c.MaxPayload < minMaxPayload || c.MaxPayload > maxMaxPayload):
+		return bad("MaxPayload", c.MaxPayload, fmt.Sprintf("use %d to %d bytes, or 0 for %d",
+			minMaxPayload, maxMaxPayload, DefaultMaxPayload))
+	case c.MaxStore < 0:
+		return bad("MaxStore", c.MaxStore, "use a number of bytes, or 0 for what the server chooses")
+	case c.MaxMemory < 0:
+		return bad("MaxMemory", c.MaxMemory, fmt.Sprintf("use a number of bytes, or 0 for %d", DefaultMaxMemory))
+	case c.StopTimeout < 0:
+		return bad("StopTimeout", c.StopTimeout, fmt.Sprintf("use a duration above 0, or 0 for %s", DefaultStopTimeout))
+	}
+	return nil
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxPayload == 0 {
+		c.MaxPayload = DefaultMaxPayload
+	}
+	if c.MaxMemory == 0 {
+		c.MaxMemory = DefaultMaxMemory
+	}
+	if c.StopTimeout == 0 {
+		c.StopTimeout = DefaultStopTimeout
+	}
+	return c
+}

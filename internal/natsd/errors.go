@@ -1,0 +1,84 @@
+package natsd
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+var (
+	// ErrInvalidConfig comes when a field of Config is out of range; the message names field and value.
+	ErrInvalidConfig = errors.New("invalid configuration of the embedded nats server")
+
+	// ErrStateDir comes when the state directory cannot be used: not a directory, not writable, open to
+	// every user, or one of its files does not parse. The message names the path and the remedy.
+	ErrStateDir = errors.New("state directory cannot be used")
+
+	// ErrLocked comes when another process uses the state directory. Use errors.As with *LockedError
+	// for its process id. Stop that process or choose another directory.
+	ErrLocked = errors.New("state directory is in use")
+
+	// ErrPortInUse comes when the port asked for is taken. Choose another or 0 for a free one.
+	ErrPortInUse = errors.New("port is in use")
+
+	// ErrStoreKey comes when the store was written with another encryption key than the one given, or
+	// with none. Going on would make the server replace the streams it cannot read.
+	ErrStoreKey = errors.New("store was written with another encryption key")
+
+	// ErrStart comes when the server refused to start for any other reason; the message is the server's.
+	ErrStart = errors.New("nats server did not start")
+
+	// ErrStopTimeout comes when the server did not stop within Config.StopTimeout. It may still be
+	// writing: end the process before another one uses the directory.
+	ErrStopTimeout = errors.New("nats server did not stop in time")
+
+	// ErrUnhealthy comes when the server's own health check fails; the message is the server's.
+	ErrUnhealthy = errors.New("nats server is unhealthy")
+
+	// ErrNotRunning comes when no server can be found by way of a state directory. Use errors.As with
+	// *NotRunningError for what was found instead. Start one with "waymark serve".
+	ErrNotRunning = errors.New("no waymark server is running")
+)
+
+// LockedError tells who holds a state directory. It matches ErrLocked.
+type LockedError struct {
+	Dir     string    // The state directory.
+	PID     int       // The holder's process id; 0 when it is not known.
+	Started time.Time // When the holder started; zero when it is not known.
+}
+
+// Error names the directory, the holder and what to do.
+func (e *LockedError) Error() string {
+	holder := "another process"
+	if e.PID != 0 {
+		holder = fmt.Sprintf("process %d (running since %s)", e.PID, e.Started.Format(time.RFC3339))
+	}
+	return fmt.Sprintf("%v: %s is held by %s: stop that process, or set another directory with WAYMARK_STATE_DIR",
+		ErrLocked, e.Dir, holder)
+}
+
+// Is makes errors.Is(err, ErrLocked) true.
+func (e *LockedError) Is(target error) bool { return target == ErrLocked }
+
+// NotRunningError tells why no server was found in a state directory. It matches ErrNotRunning.
+type NotRunningError struct {
+	Dir    string // The state directory that was searched.
+	PID    int    // The process id that endpoint.json names; 0 when there is no such file.
+	Reason string // What was found.
+	Err    error  // The underlying error, if any.
+}
+
+// Error names the directory, what was found there and the command that starts a server.
+func (e *NotRunningError) Error() string {
+	msg := fmt.Sprintf("%v in %s: %s", ErrNotRunning, e.Dir, e.Reason)
+	if e.Err != nil {
+		msg += fmt.Sprintf(" (%v)", e.Err)
+	}
+	return msg + `: start it with "waymark serve"`
+}
+
+// Is makes errors.Is(err, ErrNotRunning) true.
+func (e *NotRunningError) Is(target error) bool { return target == ErrNotRunning }
+
+// Unwrap returns the underlying error.
+func (e *NotRunningError) Unwrap() error { return e.Err }

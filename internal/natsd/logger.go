@@ -1,0 +1,63 @@
+package natsd
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/rs/zerolog"
+)
+
+// serverLog hands the server's log lines to zerolog. The text is a field, since it may hold what a client
+// chose (its name, a subject): encoded, it cannot forge a line. Traces, which hold payloads, never pass.
+type serverLog struct {
+	logger  zerolog.Logger
+	verbose bool
+
+	mu    sync.Mutex
+	fatal string // first fatal line: the server logs those and goes on, we do not
+}
+
+func (l *serverLog) text(format string, v []any) string {
+	return strings.TrimSpace(fmt.Sprintf(format, v...))
+}
+
+// Noticef logs what is worth knowing only when watching the server itself.
+func (l *serverLog) Noticef(format string, v ...any) {
+	if l.verbose {
+		l.logger.Info().Str("detail", l.text(format, v)).Msg("nats server notice")
+	}
+}
+
+// Warnf logs a warning.
+func (l *serverLog) Warnf(format string, v ...any) {
+	l.logger.Warn().Str("detail", l.text(format, v)).Msg("nats server warning")
+}
+
+// Errorf logs an error.
+func (l *serverLog) Errorf(format string, v ...any) {
+	l.logger.Error().Str("detail", l.text(format, v)).Msg("nats server error")
+}
+
+// Fatalf keeps the first line for Start to report. It does not end the process.
+func (l *serverLog) Fatalf(format string, v ...any) {
+	text := l.text(format, v)
+	l.mu.Lock()
+	if l.fatal == "" {
+		l.fatal = text
+	}
+	l.mu.Unlock()
+	l.logger.Error().Str("detail", text).Msg("nats server fatal error")
+}
+
+// Debugf is never called: debugging is off.
+func (l *serverLog) Debugf(string, ...any) {}
+
+// Tracef is never called: tracing is off.
+func (l *serverLog) Tracef(string, ...any) {}
+
+func (l *serverLog) fatalText() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fatal
+}

@@ -1,0 +1,19 @@
+//go:build !windows
+
+package natsd
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// processAlive says whether a process with this id exists, whoever owns it.
+func processAlive(pid int) bool {
+	process, err := os.FindProcess(pid)
+	if err != nil {
+		return false
+	}
+	err = process.Signal(syscall.Signal(0))
+	return err == nil || errors.Is(err, syscall.EPERM)
+}

@@ -1,0 +1,372 @@
+package natsd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofrs/flock"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+)
+
+// host is the only address the embedded server listens on: it speaks no TLS.
+const host = "127.0.0.1"
+
+// Server is a running embedded server. Its methods may be called from any goroutine.
+type Server struct {
+	cfg    Config
+	layout layout
+	log    *serverLog
+	lock   *flock.Flock
+	nats   *server.Server
+	id     identity
+	end    Endpoint
+
+	marked  bool // running.json is ours; only Start looks at it
+	unclean atomic.Bool
+	started chan struct{} // closed when the server's own start has returned
+	stopped chan struct{} // closed when the server has shut down, whoever asked for it
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Start locks the state directory, starts the server in it and returns when it accepts connections. ctx
+// bounds the start only. A start that takes long is recovering a large store; ending it early waits for that
+// recovery within Config.StopTimeout.
+//
+// It returns ErrInvalidConfig, ErrStateDir, ErrLocked, ErrPortInUse, ErrStoreKey or ErrStart.
+func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: cfg.withDefaults(), log: &serverLog{logger: logger, verbose: cfg.Verbose},
+		started: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	if s.layout, err = newLayout(cfg.StateDir); err != nil {
+		return nil, err
+	}
+	if err := s.layout.create(); err != nil {
+		return nil, err
+	}
+
+	if err = s.acquire(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.abort())
+		}
+	}()
+
+	if s.id, err = s.layout.loadIdentity(); err != nil {
+		return nil, err
+	}
+	if err = s.layout.checkKey(cfg.EncryptionKey); err != nil {
+		return nil, err
+	}
+	port, err := s.choosePort(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err = s.mark(); err != nil {
+		return nil, err
+	}
+	if err = s.run(ctx, port); err != nil {
+		return nil, err
+	}
+	if err = s.publish(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// abort takes a failed Start back. Before mark, running.json belongs to a process that ended uncleanly and
+// must stay for the next start to see.
+func (s *Server) abort() error {
+	switch {
+	case s.nats != nil:
+		return s.close()
+	case s.marked:
+		return errors.Join(removeFile(s.layout.running()), s.lock.Unlock())
+	}
+	return s.lock.Unlock()
+}
+
+// acquire locks the directory. flock is released by the system when the process ends, however it ends.
+func (s *Server) acquire() error {
+	s.lock = flock.New(s.layout.lock(), flock.SetPermissions(fileMode))
+	ok, err := s.lock.TryLock()
+	if err != nil {
+		return fmt.Errorf("%w: locking %s: %w", ErrStateDir, s.layout.lock(), err)
+	}
+	if ok {
+		return nil
+	}
+	locked := &LockedError{Dir: s.layout.root}
+	var holder marker
+	if readJSON(s.layout.running(), &holder) == nil { // without it the message is merely poorer
+		locked.PID, locked.Started = holder.PID, holder.Started
+	}
+	return errors.Join(locked, s.lock.Close())
+}
+
+// mark notes an unclean stop of the process before, then that this one runs.
+func (s *Server) mark() error {
+	var before marker
+	switch err := readJSON(s.layout.running(), &before); {
+	case err == nil || errors.Is(err, ErrStateDir): // a marker that does not parse was cut short: unclean as well
+		if err := writeJSON(s.layout.unclean(), before); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: %w", ErrStateDir, err)
+	}
+	_, err := os.Stat(s.layout.unclean())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrStateDir, err)
+	}
+	s.unclean.Store(err == nil)
+	s.marked = true
+	return writeJSON(s.layout.running(), marker{PID: os.Getpid(), Started: time.Now().UTC()})
+}
+
+// choosePort tries the port before the server opens its store: the server would first recover every stream
+// and then fail. The answer can be overtaken, so run looks again.
+func (s *Server) choosePort(ctx context.Context) (int, error) {
+	port := s.cfg.Port
+	if port == 0 {
+		port = s.id.Port
+	}
+	if port == 0 {
+		return server.RANDOM_PORT, nil
+	}
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	switch {
+	case err == nil:
+		return port, listener.Close()
+	case s.cfg.Port == 0:
+		return server.RANDOM_PORT, nil
+	}
+	return 0, portError(port, err)
+}
+
+func portError(port int, err error) error {
+	return fmt.Errorf("%w: %s:%d: %w: stop what listens there, choose another port, or 0 for a free one",
+		ErrPortInUse, host, port, err)
+}
+
+// options are the server's. DontListen is never set, in-process clients or not: with it, the server's
+// shutdown hangs in lame duck mode.
+func (s *Server) options(port int) *server.Options {
+	opts := &server.Options{
+		ServerName:             s.id.ServerName,
+		Host:                   host,
+		Port:                   port,
+		Users:                  []*server.User{{Username: s.id.User, Password: s.id.Password}},
+		MaxPayload:             int32(s.cfg.MaxPayload), //nolint:gosec // Validate bounds it.
+		JetStream:              true,
+		StoreDir:               s.layout.store(),
+		JetStreamMaxStore:      s.cfg.MaxStore,
+		JetStreamMaxMemory:     s.cfg.MaxMemory,
+		SyncAlways:             s.cfg.Sync == SyncAlways,
+		DisableJetStreamBanner: true,
+		NoSigs:                 true,
+	}
+	if s.cfg.EncryptionKey != "" {
+		opts.JetStreamKey, opts.JetStreamCipher = s.cfg.EncryptionKey, server.ChaCha
+	}
+	return opts
+}
+
+// run starts the server and waits until it serves.
+func (s *Server) run(ctx context.Context, port int) error {
+	ns, err := server.NewServer(s.options(port))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	s.nats = ns
+	ns.SetLoggerV2(s.log, false, false, false)
+
+	go func() {
+		defer close(s.started)
+		ns.Start()
+	}()
+	go func() {
+		defer close(s.stopped)
+		ns.WaitForShutdown()
+	}()
+
+	select {
+	case <-s.started:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrStart, context.Cause(ctx))
+	}
+	fatal := s.log.fatalText()
+	switch {
+	case fatal != "" && port > 0 && ns.Addr() == nil:
+		return portError(port, errors.New(fatal))
+	case fatal != "":
+		return fmt.Errorf("%w: %s", ErrStart, fatal)
+	case ns.Addr() == nil || !ns.JetStreamEnabled():
+		return fmt.Errorf("%w: it serves no clients or no JetStream, and does not say why: see its log", ErrStart)
+	}
+	return nil
+}
+
+// publish writes what clients need to find the server.
+func (s *Server) publish() error {
+	s.end = Endpoint{
+		URL:      s.nats.ClientURL(),
+		Context:  s.layout.context(),
+		PID:      os.Getpid(),
+		ServerID: s.nats.ID(),
+		Started:  time.Now().UTC(),
+	}
+	if port := s.Port(); port != s.id.Port {
+		s.id.Port = port
+		if err := writeJSON(s.layout.identity(), s.id); err != nil {
+			return err
+		}
+	}
+	natsContext := contextFile{
+		Description: "Waymark's embedded server in " + s.layout.root,
+		URL:         s.end.URL,
+		User:        s.id.User,
+		Password:    s.id.Password,
+	}
+	if err := writeJSON(s.layout.context(), natsContext); err != nil {
+		return err
+	}
+	return writeJSON(s.layout.endpoint(), s.end)
+}
+
+// Close stops the server and gives the directory back; calling it again returns the same answer. Clients
+// should be drained before. It returns ErrStopTimeout when the server does not end within
+// Config.StopTimeout; the directory then stays locked until the process ends.
+func (s *Server) Close() error {
+	s.closeOnce.Do(func() { s.closeErr = s.close() })
+	return s.closeErr
+}
+
+func (s *Server) close() error {
+	// Clients stop finding the server before it stops answering.
+	found := removeFile(s.layout.endpoint())
+	if err := s.stop(); err != nil {
+		return errors.Join(found, err)
+	}
+	// JetStream leaves asynchronously persisted buckets in the page cache, even on a clean stop. Only
+	// when they are on disk too may the marker go.
+	if s.cfg.Sync == SyncAlways {
+		if err := syncTree(s.layout.store()); err != nil {
+			return errors.Join(found, fmt.Errorf("%w: writing back %s: %w", ErrStateDir, s.layout.store(), err), s.lock.Unlock())
+		}
+	}
+	return errors.Join(found, removeFile(s.layout.running()), s.lock.Unlock())
+}
+
+func (s *Server) stop() error {
+	timeout := time.NewTimer(s.cfg.StopTimeout)
+	defer timeout.Stop()
+	// Stopping a server that is half started leaves its JetStream running, so let it get there first.
+	select {
+	case <-s.started:
+	case <-timeout.C:
+		return s.stopTimeout()
+	}
+	go s.nats.Shutdown() // ends when stopped is closed
+	select {
+	case <-s.stopped:
+		return nil
+	case <-timeout.C:
+		return s.stopTimeout()
+	}
+}
+
+func (s *Server) stopTimeout() error {
+	return fmt.Errorf("%w: %s: still busy in %s: end process %d before another one uses that directory",
+		ErrStopTimeout, s.cfg.StopTimeout, s.layout.root, os.Getpid())
+}
+
+// WaitForShutdown returns when the server has shut down, for whatever reason, or with ctx's error.
+func (s *Server) WaitForShutdown(ctx context.Context) error {
+	select {
+	case <-s.stopped:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Healthy runs the server's health check: it accepts connections, JetStream runs, and every stream and
+// consumer on disk was recovered. It returns ErrUnhealthy. After a full disk it stays unhealthy until a restart.
+func (s *Server) Healthy(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if status := s.nats.Healthz(nil); status.Error != "" || status.Status != "ok" {
+		return fmt.Errorf("%w: %s (%s): look at its log and at the space in %s, then restart",
+			ErrUnhealthy, status.Error, status.Status, s.layout.root)
+	}
+	return nil
+}
+
+// UncleanStart is true when an earlier process ended without Close and ClearUnclean was not called since:
+// what was not synced may be missing, whatever the streams say.
+func (s *Server) UncleanStart() bool { return s.unclean.Load() }
+
+// ClearUnclean records that the damage an unclean stop may have done was made good.
+func (s *Server) ClearUnclean() error {
+	if err := removeFile(s.layout.unclean()); err != nil {
+		return err
+	}
+	s.unclean.Store(false)
+	return nil
+}
+
+// Endpoint tells how clients on this machine reach the server.
+func (s *Server) Endpoint() Endpoint { return s.end }
+
+// URL is the address clients connect to, without credentials.
+func (s *Server) URL() string { return s.end.URL }
+
+// Port is the TCP port the server listens on.
+func (s *Server) Port() int {
+	if addr, ok := s.nats.Addr().(*net.TCPAddr); ok {
+		return addr.Port
+	}
+	return s.id.Port // after Close
+}
+
+// StateDir is the absolute path of the state directory.
+func (s *Server) StateDir() string { return s.layout.root }
+
+// Options carry the credentials, for clients that connect over TCP.
+func (s *Server) Options() []nats.Option {
+	return []nats.Option{nats.UserInfo(s.id.User, s.id.Password)}
+}
+
+// Connect opens a connection within this process, without a socket. Further options are added to the
+// credentials. The caller drains or closes it before Close.
+func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
+	all := append(s.Options(), nats.InProcessServer(s.nats))
+	conn, err := nats.Connect(s.end.URL, append(all, opts...)...)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the embedded nats server: %w", err)
+	}
+	return conn, nil
+}
+
+// Version is the version of the nats-server in this binary.
+func Version() string { return server.VERSION }

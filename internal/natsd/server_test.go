@@ -1,0 +1,406 @@
+package natsd_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/natstest"
+)
+
+// start starts a server and closes it with the test; a test may close it earlier.
+func start(t *testing.T, cfg natsd.Config) *natsd.Server {
+	t.Helper()
+	s, err := natsd.Start(t.Context(), cfg, natstest.Logger(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func connect(t *testing.T, s *natsd.Server) jetstream.JetStream {
+	t.Helper()
+	nc, err := s.Connect()
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	return js
+}
+
+func createStream(t *testing.T, js jetstream.JetStream) {
+	t.Helper()
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
+	require.NoError(t, err)
+}
+
+func TestServerKeepsStreamsCredentialsAndPortOverARestart(t *testing.T) {
+	cfg := natsd.Config{StateDir: filepath.Join(t.TempDir(), "with [brackets] and spaces")}
+	first := start(t, cfg)
+	js := connect(t, first)
+	createStream(t, js)
+	ack, err := js.Publish(t.Context(), "s", []byte("one"))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, ack.Sequence)
+	url, natsContext := first.URL(), readFile(t, first.Endpoint().Context)
+	js.Conn().Close()
+	require.NoError(t, first.Close())
+
+	second := start(t, cfg)
+	require.Equal(t, url, second.URL())
+	require.Equal(t, natsContext, readFile(t, second.Endpoint().Context))
+	require.NotEqual(t, first.Endpoint().ServerID, second.Endpoint().ServerID)
+	js = connect(t, second)
+	stream, err := js.Stream(t.Context(), "S")
+	require.NoError(t, err)
+	msg, err := stream.GetMsg(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, "one", string(msg.Data))
+	require.NoError(t, second.Healthy(t.Context()))
+}
+
+func TestServerRefusesWhoHasNoCredentials(t *testing.T) {
+	s := start(t, natsd.Config{StateDir: t.TempDir()})
+	for name, opts := range map[string][]nats.Option{
+		"anonymous":      nil,
+		"wrong password": {nats.UserInfo("waymark", "guess")},
+		"token":          {nats.Token("guess")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := nats.Connect(s.URL(), opts...)
+			require.ErrorIs(t, err, nats.ErrAuthorization)
+		})
+	}
+	nc, err := nats.Connect(s.URL(), s.Options()...)
+	require.NoError(t, err)
+	nc.Close()
+}
+
+func TestServerListensOnLoopbackOnly(t *testing.T) {
+	s := start(t, natsd.Config{StateDir: t.TempDir()})
+	require.True(t, strings.HasPrefix(s.URL(), "nats://127.0.0.1:"), s.URL())
+	addresses, err := net.InterfaceAddrs()
+	require.NoError(t, err)
+	for _, address := range addresses {
+		ip, ok := address.(*net.IPNet)
+		if !ok || ip.IP.IsLoopback() || ip.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		var dialer net.Dialer
+		_, err := dialer.DialContext(t.Context(), "tcp", net.JoinHostPort(ip.IP.String(), fmt.Sprint(s.Port())))
+		require.Error(t, err, "reachable at %s", ip)
+	}
+}
+
+func TestStateFilesAreTheOwnersAlone(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no mode bits: the directory inherits the rights of the user's profile")
+	}
+	root := filepath.Join(t.TempDir(), "state")
+	s := start(t, natsd.Config{StateDir: root})
+	createStream(t, connect(t, s))
+	store := filepath.Join(root, "nats", "store")
+	require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if strings.HasPrefix(path, store+string(filepath.Separator)) {
+			return nil // the server's own, below a directory that nobody else may enter
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		want := fs.FileMode(0o600)
+		if entry.IsDir() {
+			want = 0o700
+		}
+		require.Equal(t, want, info.Mode().Perm(), path)
+		return nil
+	}))
+}
+
+func TestStartRefusesADirectoryThatEveryUserMayWriteTo(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no mode bits")
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o777)) //nolint:gosec // that is the point
+	_, err := natsd.Start(t.Context(), natsd.Config{StateDir: dir}, natstest.Logger(t))
+	require.ErrorIs(t, err, natsd.ErrStateDir)
+	require.ErrorContains(t, err, "chmod o-w "+dir)
+}
+
+func TestStartRefusesADirectoryInUseAndNamesTheHolder(t *testing.T) {
+	t.Run("same process", func(t *testing.T) {
+		s := start(t, natsd.Config{StateDir: t.TempDir()})
+		requireLocked(t, s.StateDir(), os.Getpid())
+		require.NoError(t, s.Healthy(t.Context()), "the holder is not disturbed")
+		require.NoError(t, s.Close())
+		start(t, natsd.Config{StateDir: s.StateDir()})
+	})
+	t.Run("another process, until it is killed", func(t *testing.T) {
+		p := natstest.StartProcess(t)
+		requireLocked(t, p.StateDir(), p.PID())
+		p.Kill9(t)
+		start(t, natsd.Config{StateDir: p.StateDir()})
+	})
+}
+
+func requireLocked(t *testing.T, dir string, pid int) {
+	t.Helper()
+	_, err := natsd.Start(t.Context(), natsd.Config{StateDir: dir}, natstest.Logger(t))
+	require.ErrorIs(t, err, natsd.ErrLocked)
+	var locked *natsd.LockedError
+	require.ErrorAs(t, err, &locked)
+	require.Equal(t, dir, locked.Dir)
+	require.Equal(t, pid, locked.PID)
+	require.ErrorContains(t, err, dir)
+	require.ErrorContains(t, err, fmt.Sprintf("process %d", pid))
+	require.ErrorContains(t, err, "WAYMARK_STATE_DIR")
+}
+
+func TestStartRefusesATakenPortAndLeavesNothingBehind(t *testing.T) {
+	var lc net.ListenConfig
+	taken, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, taken.Close()) }()
+	port := taken.Addr().(*net.TCPAddr).Port //nolint:errcheck // a TCP listener's address
+
+	cfg := natsd.Config{StateDir: t.TempDir(), Port: port}
+	_, err = natsd.Start(t.Context(), cfg, natstest.Logger(t))
+	require.ErrorIs(t, err, natsd.ErrPortInUse)
+	require.ErrorContains(t, err, fmt.Sprintf("127.0.0.1:%d", port))
+	require.ErrorContains(t, err, "choose another port")
+
+	cfg.Port = 0
+	s := start(t, cfg)
+	require.False(t, s.UncleanStart())
+	require.NotEqual(t, port, s.Port())
+}
+
+func TestAFreePortIsTakenWhenTheLastOneIsGone(t *testing.T) {
+	cfg := natsd.Config{StateDir: t.TempDir()}
+	first := start(t, cfg)
+	port := first.Port()
+	require.NoError(t, first.Close())
+	var lc net.ListenConfig
+	taken, err := lc.Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, taken.Close()) }()
+	require.NotEqual(t, port, start(t, cfg).Port())
+}
+
+func TestUncleanStartStaysUntilItIsCleared(t *testing.T) {
+	p := natstest.StartProcess(t)
+	require.False(t, p.UncleanStart())
+	p.Stop(t)
+	p.Start(t)
+	require.False(t, p.UncleanStart(), "after a clean stop")
+	p.Kill9(t)
+	p.Start(t)
+	require.True(t, p.UncleanStart(), "after kill -9")
+	p.Stop(t)
+	p.Start(t)
+	require.True(t, p.UncleanStart(), "a clean restart does not make it good")
+	p.Stop(t)
+
+	s := start(t, natsd.Config{StateDir: p.StateDir()})
+	require.True(t, s.UncleanStart())
+	require.NoError(t, s.ClearUnclean())
+	require.False(t, s.UncleanStart())
+	require.NoError(t, s.Close())
+	require.False(t, start(t, natsd.Config{StateDir: p.StateDir()}).UncleanStart())
+}
+
+func TestAnUncleanStopIsStillKnownAfterAFailedStart(t *testing.T) {
+	p := natstest.StartProcess(t)
+	p.Kill9(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("asked to stop")
+	cancel(why)
+	_, err := natsd.Start(ctx, natsd.Config{StateDir: p.StateDir()}, natstest.Logger(t))
+	require.Error(t, err)
+	require.True(t, start(t, natsd.Config{StateDir: p.StateDir()}).UncleanStart())
+}
+
+func TestStartEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("asked to stop")
+	cancel(why)
+	cfg := natsd.Config{StateDir: t.TempDir()}
+	s, err := natsd.Start(ctx, cfg, natstest.Logger(t))
+	if err == nil { // the start was quicker than the look at ctx
+		require.NoError(t, s.Close())
+	} else {
+		require.ErrorIs(t, err, why)
+	}
+	require.False(t, start(t, cfg).UncleanStart())
+}
+
+func TestCloseMayBeCalledAgainAndAtOnce(t *testing.T) {
+	s := start(t, natsd.Config{StateDir: t.TempDir()})
+	done := make(chan error)
+	for range 3 {
+		go func() { done <- s.Close() }()
+	}
+	for range 3 {
+		require.NoError(t, <-done)
+	}
+	require.NoError(t, s.WaitForShutdown(t.Context()))
+	require.ErrorIs(t, s.Healthy(t.Context()), natsd.ErrUnhealthy)
+	_, err := natsd.Discover(t.Context(), s.StateDir())
+	require.ErrorIs(t, err, natsd.ErrNotRunning)
+}
+
+func TestWaitForShutdownEndsWithItsContext(t *testing.T) {
+	s := start(t, natsd.Config{StateDir: t.TempDir()})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.WaitForShutdown(ctx), context.Canceled)
+}
+
+func TestEncryptedStoreNeedsItsKey(t *testing.T) {
+	encrypted := natsd.Config{StateDir: t.TempDir(), EncryptionKey: "correct horse"}
+	s := start(t, encrypted)
+	js := connect(t, s)
+	createStream(t, js)
+	canary := []byte("canary-that-must-not-lie-on-the-disk")
+	_, err := js.Publish(t.Context(), "s", canary)
+	require.NoError(t, err)
+	js.Conn().Close()
+	require.NoError(t, s.Close())
+	require.NoError(t, filepath.WalkDir(s.StateDir(), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path) //nolint:gosec // the test's own directory
+		require.False(t, bytes.Contains(data, canary), path)
+		require.False(t, bytes.Contains(data, []byte(encrypted.EncryptionKey)), path)
+		return err
+	}))
+
+	plain := natsd.Config{StateDir: t.TempDir()}
+	s = start(t, plain)
+	js = connect(t, s)
+	createStream(t, js)
+	js.Conn().Close()
+	require.NoError(t, s.Close())
+
+	with := func(cfg natsd.Config, key string) natsd.Config {
+		cfg.EncryptionKey = key
+		return cfg
+	}
+	for name, cfg := range map[string]natsd.Config{
+		"another key":              with(encrypted, "correct house"),
+		"no key":                   with(encrypted, ""),
+		"a key, but the store has": with(plain, "correct horse"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := natsd.Start(t.Context(), cfg, natstest.Logger(t))
+			require.ErrorIs(t, err, natsd.ErrStoreKey)
+			require.ErrorContains(t, err, cfg.StateDir)
+		})
+	}
+	t.Run("fingerprint lost", func(t *testing.T) {
+		key := filepath.Join(encrypted.StateDir, "nats", "key.json")
+		kept := readFile(t, key)
+		require.NoError(t, os.Remove(key))
+		_, err := natsd.Start(t.Context(), encrypted, natstest.Logger(t))
+		require.ErrorIs(t, err, natsd.ErrStoreKey)
+		require.NoError(t, os.WriteFile(key, []byte(kept), 0o600))
+	})
+
+	js = connect(t, start(t, encrypted))
+	stream, err := js.Stream(t.Context(), "S")
+	require.NoError(t, err)
+	msg, err := stream.GetMsg(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, canary, msg.Data)
+}
+
+func TestLimitsReachTheServer(t *testing.T) {
+	s := start(t, natsd.Config{StateDir: t.TempDir(), MaxPayload: 8 << 10, MaxStore: 1 << 20, MaxMemory: 2 << 20})
+	js := connect(t, s)
+	require.EqualValues(t, 8<<10, js.Conn().MaxPayload())
+	require.ErrorIs(t, js.Conn().Publish("s", make([]byte, 8<<10+1)), nats.ErrMaxPayload)
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, MaxBytes: 2 << 20})
+	require.ErrorContains(t, err, "insufficient storage")
+}
+
+func TestStateFilesThatDoNotParseAreNamed(t *testing.T) {
+	for name, content := range map[string]string{
+		"not JSON":    "{",
+		"incomplete":  `{"user":"waymark"}`,
+		"twice":       `{"user":"a","user":"b"}`,
+		"huge":        `{"user":"` + strings.Repeat("x", 100<<10) + `"}`,
+		"port beyond": `{"server_name":"n","user":"u","password":"p","port":70000}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "nats", "identity.json")
+			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+			_, err := natsd.Start(t.Context(), natsd.Config{StateDir: dir}, natstest.Logger(t))
+			require.ErrorIs(t, err, natsd.ErrStateDir)
+			require.ErrorContains(t, err, path)
+		})
+	}
+}
+
+func TestServerLogGoesToTheLoggerFromWarningsUp(t *testing.T) {
+	for name, verbose := range map[string]bool{"quiet": false, "verbose": true} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			s, err := natsd.Start(t.Context(), natsd.Config{StateDir: t.TempDir(), Verbose: verbose}, zerolog.New(zerolog.SyncWriter(&out)))
+			require.NoError(t, err)
+			_, err = nats.Connect(s.URL(), nats.Name("evil\r\nname"))
+			require.ErrorIs(t, err, nats.ErrAuthorization)
+			require.NoError(t, s.Close())
+			require.Contains(t, out.String(), "authentication error")
+			require.Equal(t, verbose, strings.Contains(out.String(), "Listening for client connections"))
+			require.NotContains(t, out.String(), "\r")
+			for line := range strings.Lines(out.String()) {
+				require.True(t, strings.HasPrefix(line, "{"), line)
+			}
+		})
+	}
+}
+
+func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
+	for field, cfg := range map[string]natsd.Config{
+		"StateDir":    {},
+		"Port":        {StateDir: "x", Port: 65536},
+		"Sync":        {StateDir: "x", Sync: 7},
+		"MaxPayload":  {StateDir: "x", MaxPayload: 65 << 20},
+		"MaxStore":    {StateDir: "x", MaxStore: -1},
+		"MaxMemory":   {StateDir: "x", MaxMemory: -1},
+		"StopTimeout": {StateDir: "x", StopTimeout: -1},
+	} {
+		t.Run(field, func(t *testing.T) {
+			_, err := natsd.Start(t.Context(), cfg, natstest.Logger(t))
+			require.ErrorIs(t, err, natsd.ErrInvalidConfig)
+			require.ErrorContains(t, err, field)
+		})
+	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path) //nolint:gosec // the test's own directory
+	require.NoError(t, err)
+	return string(data)
+}
