@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/go-json-experiment/json"
 )
@@ -117,10 +119,11 @@ type Mark struct {
 	Turn     int32    `json:"turn"`
 }
 
-// Gap is a range of a writer's events that are not in the log, or whose chain does not hold.
+// Gap is a range of a writer's events that are not in the state: lost, or refused because one before them
+// is lost or its chain does not hold. A gap closes when its events arrive after all.
 type Gap struct {
 	Epoch Epoch `json:"epoch"`
-	// From and To are the first and last sequence missing.
+	// From and To are the first and last sequence that are not in the state.
 	From Sequence `json:"from"`
 	To   Sequence `json:"to"`
 	// At is where the gap was seen.
@@ -184,6 +187,8 @@ type Head struct {
 	TurnOpen    bool   `json:"turn_open,omitzero"`
 	TurnPurpose string `json:"turn_purpose,omitzero"`
 	TurnEpoch   Epoch  `json:"turn_epoch,omitzero"`
+	// TurnMessages counts the messages of the open turn; a repeat of the turn supersedes them.
+	TurnMessages int64 `json:"turn_messages,omitzero"`
 	// MaxTurns as the run's start set it.
 	MaxTurns        int32    `json:"max_turns,omitzero"`
 	Phase           string   `json:"phase,omitzero"`
@@ -229,6 +234,28 @@ func (h *Head) Clean() bool { return !h.TurnOpen && len(h.OpenCalls) == 0 }
 
 // Complete reports whether no event of the run is known to be missing.
 func (h *Head) Complete() bool { return h.Counts.Gaps == 0 }
+
+// Clone returns a copy that shares nothing with h.
+func (h *Head) Clone() Head {
+	c := *h
+	if h.Parent != nil {
+		parent := *h.Parent
+		c.Parent = &parent
+	}
+	if h.LastError != nil {
+		lastError := *h.LastError
+		c.LastError = &lastError
+	}
+	c.Labels = maps.Clone(h.Labels)
+	c.CompletedPhases = slices.Clone(h.CompletedPhases)
+	c.OpenCalls = slices.Clone(h.OpenCalls)
+	c.TurnCalls = slices.Clone(h.TurnCalls)
+	c.Interrupts = slices.Clone(h.Interrupts)
+	c.Marks = slices.Clone(h.Marks)
+	c.Gaps = slices.Clone(h.Gaps)
+	c.Window = slices.Clone(h.Window)
+	return c
+}
 
 // SegmentIndex counts a run's sealed segments.
 type SegmentIndex struct {

@@ -52,4 +52,10 @@ type Verdict struct {
 	Data Data
 	// Boundary: a run can resume after this event.
 	Boundary bool
+	// Call that the event opened, closed, settled or gave evidence for.
+	Call CallKey
+	// Superseded: the event repeats an open turn; its unfinished messages no longer count.
+	Superseded bool
+	// Opened: the event opened a turn without turn.started.
+	Opened bool
 }

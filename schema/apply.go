@@ -1,0 +1,365 @@
+package schema
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// NewHead returns the head of a run before its first event.
+func NewHead(fleet, run string) Head { return Head{Fleet: fleet, Run: run} }
+
+// RecordID is what a [Position] holds for a record: the event's id, or for what is no CloudEvent
+// "sha256-" and 32 hex digits. e is the decoded event or nil.
+func RecordID(rec *Record, e *Event) string {
+	if e != nil {
+		return e.ID
+	}
+	frame := *rec
+	frame.Stream = 0
+	sum := sha256.Sum256(AppendFrame(nil, &frame))
+	return "sha256-" + hex.EncodeToString(sum[:16])
+}
+
+// PositionOf returns the position of a record, decoding it for the id.
+func PositionOf(rec *Record) Position {
+	e, err := Decode(rec.Header, rec.Body)
+	if err != nil {
+		e = nil
+	}
+	return Position{Stream: rec.Stream, ID: RecordID(rec, e)}
+}
+
+// Apply folds one record of the run's log into the head and says what it made of it. It is pure and total:
+// any input gives a verdict. Records come in the order of the log; what is at or before the head's position
+// is a no-op, so that a replay is harmless.
+func (h *Head) Apply(rec *Record) Verdict {
+	if rec.Stream != 0 && rec.Stream < h.Position.Stream {
+		return Verdict{Kind: Replayed}
+	}
+	e, err := Decode(rec.Header, rec.Body)
+	if err != nil {
+		e = nil
+	}
+	id := RecordID(rec, e)
+	if rec.Stream != 0 && rec.Stream == h.Position.Stream {
+		if id == h.Position.ID {
+			return Verdict{Kind: Replayed, Event: e}
+		}
+		return Verdict{Kind: Regressed, Event: e}
+	}
+	var v Verdict
+	switch {
+	case err == nil:
+		v = h.judge(e, Position{Stream: rec.Stream, ID: id})
+	case errors.Is(err, ErrNotCloudEvent):
+		v = rejected(ReasonNotCloudEvent, "%s", err)
+	default:
+		v = rejected(ReasonInvalidAttribute, "%s", err)
+	}
+	v.Event = e
+	h.Position = Position{Stream: rec.Stream, ID: id}
+	switch v.Kind {
+	case Duplicate:
+		h.Counts.Duplicates++
+	case Rejected:
+		h.Counts.DeadLetters++
+		switch v.Reason {
+		case ReasonFenced:
+			h.Counts.Fenced++
+		case ReasonForked:
+			h.Counts.Forked++
+		default:
+		}
+	default:
+	}
+	return v
+}
+
+func rejected(reason Reason, format string, args ...any) Verdict {
+	return Verdict{Kind: Rejected, Reason: reason, Detail: fmt.Sprintf(format, args...)}
+}
+
+// place is how an event stands in the log: what names it among the latest events, and whether it is an
+// executor's sequenced event, a control event, or plain.
+type place struct {
+	at      Position
+	content Hash
+	key     string
+	control bool
+}
+
+// judge decides about an event: first its place (the gate), then its content.
+func (h *Head) judge(e *Event, at Position) Verdict {
+	if v := h.checkEnvelope(e); v.Kind != 0 {
+		return v
+	}
+	p := place{at: at, content: e.ContentHash(), control: e.IsControl()}
+	if e.Sequence != 0 {
+		p.key = shortHash(p.content[:])
+	} else {
+		sum := sha256.Sum256([]byte(e.Source + "\n" + e.ID))
+		p.key = shortHash(sum[:])
+	}
+	if slices.Contains(h.Window, p.key) {
+		return Verdict{Kind: Duplicate}
+	}
+	if e.Sequence != 0 && strings.HasPrefix(e.ID, e.Subject+".") && e.Subject != "" {
+		if want := EventID(e.Subject, e.Epoch, e.Sequence, p.content); e.ID != want {
+			return rejected(ReasonInvalidAttribute, "id %.120q does not match the content, which gives %s", e.ID, want)
+		}
+	}
+	name := e.Name()
+	if v := h.gate(e, &p, name); v.Kind != 0 {
+		return v
+	}
+	data, err := ParseData(e)
+	if name == RunResumed && p.control && err == nil {
+		if v := h.takeover(e, data); v.Kind != 0 {
+			return v
+		}
+	}
+	h.advance(e, &p, name)
+	var v Verdict
+	switch {
+	case err != nil:
+		v = rejected(ReasonInvalidData, "%s", err)
+	case data == nil:
+		h.Counts.Unknown++
+		v = Verdict{Kind: Applied}
+	default:
+		v = h.applyData(e, &p, data)
+		v.Data = data
+	}
+	return v
+}
+
+// checkEnvelope checks what an event says of itself against the run it was found in.
+func (h *Head) checkEnvelope(e *Event) Verdict {
+	if h.Run == "" && ValidName(e.Subject) {
+		h.Run = e.Subject
+	}
+	if e.Subject != "" && e.Subject != h.Run {
+		return rejected(ReasonInvalidAttribute, "subject %.80q is not the run %s whose log has it", e.Subject, h.Run)
+	}
+	if fleet, _, ok := ParseSource(e.Source); ok {
+		if h.Fleet == "" {
+			h.Fleet = fleet
+		}
+		if fleet != h.Fleet {
+			return rejected(ReasonInvalidAttribute, "source %.160q is not of fleet %s", e.Source, h.Fleet)
+		}
+	}
+	return Verdict{}
+}
+
+// gate decides whether the event's place is lawful. A zero Verdict lets it pass.
+func (h *Head) gate(e *Event, p *place, name string) Verdict {
+	// An executor without epochs is the lawful writer as long as nobody took the run over.
+	epoch := e.Epoch
+	if epoch == 0 {
+		epoch = 1
+	}
+	opened := max(h.Epoch, 1)
+	switch {
+	case p.control && name == RunResumed:
+		if h.Epoch == 0 || epoch > opened+1 {
+			return rejected(ReasonEpochAhead, "takeover to epoch %d of a run at epoch %d", epoch, h.Epoch)
+		}
+		if epoch <= opened {
+			return rejected(ReasonFenced, "takeover to epoch %d, the run is at %d", epoch, h.Epoch)
+		}
+		return Verdict{}
+	case epoch < opened:
+		return h.fencedOrLate(e, p, name)
+	case epoch > opened:
+		h.noteGap(Gap{Epoch: epoch, From: min(e.Sequence, 1), To: e.Sequence, Reason: ReasonEpochAhead, At: p.at})
+		return rejected(ReasonEpochAhead, "epoch %d, the run is at %d and no takeover opened it", epoch, h.Epoch)
+	case e.Sequence == 0:
+		return Verdict{}
+	case e.Sequence <= h.Sequence:
+		if h.Sequence-e.Sequence < WindowEvents/2 {
+			return rejected(ReasonForked, "another event stands at epoch %d sequence %d", e.Epoch, e.Sequence)
+		}
+		return rejected(ReasonStale, "sequence %d, the run is at %d", e.Sequence, h.Sequence)
+	case e.Sequence > h.Sequence+1:
+		h.noteGap(Gap{Epoch: epoch, From: h.Sequence + 1, To: e.Sequence, Reason: ReasonGap, At: p.at})
+		return rejected(ReasonGap, "sequence %d, the next is %d", e.Sequence, h.Sequence+1)
+	}
+	if e.Chain != "" {
+		prev, err := ParseHash(h.Chain)
+		if want := prev.Next(p.content).String(); err != nil || e.Chain != want {
+			h.noteGap(Gap{Epoch: epoch, From: e.Sequence, To: e.Sequence, Reason: ReasonChainMismatch, At: p.at})
+			return rejected(ReasonChainMismatch, "chain %.16s…, expected %.16s…", e.Chain, want)
+		}
+	}
+	return Verdict{}
+}
+
+// noteGap records a gap; refused events behind the same first one extend it.
+func (h *Head) noteGap(g Gap) {
+	for i := range h.Gaps {
+		o := &h.Gaps[i]
+		if o.Epoch == g.Epoch && o.From == g.From {
+			o.To = max(o.To, g.To)
+			return
+		}
+	}
+	h.Counts.Gaps++
+	if len(h.Gaps) < MaxGaps {
+		h.Gaps = append(h.Gaps, g)
+	}
+}
+
+// closeGaps forgets gaps of the current epoch whose events have all arrived.
+func (h *Head) closeGaps() {
+	if len(h.Gaps) == 0 {
+		return
+	}
+	h.Gaps = slices.DeleteFunc(h.Gaps, func(g Gap) bool {
+		closed := g.Epoch == h.Epoch && g.Reason != ReasonEpochAhead && g.To <= h.Sequence
+		if closed {
+			h.Counts.Gaps--
+		}
+		return closed
+	})
+	if len(h.Gaps) == 0 {
+		h.Gaps = nil
+	}
+}
+
+// fencedOrLate keeps the one thing a fenced executor may still say: the result of a call in doubt.
+func (h *Head) fencedOrLate(e *Event, p *place, name string) Verdict {
+	fenced := rejected(ReasonFenced, "epoch %d, the run is at %d", e.Epoch, h.Epoch)
+	if (name != ToolReturned && name != ToolFailed) || h.Status.Terminal() {
+		return fenced
+	}
+	data, err := ParseData(e)
+	if err != nil {
+		return fenced
+	}
+	i := h.findOpen(e.Turn, callIDOf(data))
+	if i < 0 || !h.OpenCalls[i].InDoubt || h.OpenCalls[i].Late || h.OpenCalls[i].Epoch > max(e.Epoch, 1) {
+		return fenced
+	}
+	h.OpenCalls[i].Late = true
+	h.Counts.LateResults++
+	h.addToDigest(e, p)
+	return Verdict{Kind: Evidence, Data: data, Boundary: true, Call: h.OpenCalls[i].CallKey}
+}
+
+func callIDOf(data Data) string {
+	switch d := data.(type) {
+	case *ToolReturnedData:
+		return d.ToolCallID
+	case *ToolFailedData:
+		return d.ToolCallID
+	case *ToolSettledData:
+		return d.ToolCallID
+	}
+	return ""
+}
+
+// takeover checks a run.resumed against the fold: it continues from exactly here or not at all.
+func (h *Head) takeover(e *Event, data Data) Verdict {
+	d, ok := data.(*RunResumedData)
+	if !ok {
+		return rejected(ReasonInvalidData, "run.resumed without its data")
+	}
+	if h.Status.Terminal() && d.Reason != "reopen" {
+		return rejected(ReasonRunEnded, "the run is %s; only a resume with reason reopen may follow", h.Status)
+	}
+	here := From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest}
+	if d.From != here {
+		return rejected(ReasonStaleTakeover, "takeover %s from epoch %d sequence %d, the run is at epoch %d sequence %d or its digest differs",
+			e.ID, d.From.Epoch, d.From.Sequence, h.Epoch, h.Sequence)
+	}
+	return Verdict{}
+}
+
+// advance moves sequence, chain and digest past an event whose place is lawful.
+func (h *Head) advance(e *Event, p *place, name string) {
+	if h.Epoch == 0 {
+		h.Epoch = 1
+	}
+	if e.Sequence != 0 {
+		prev, err := ParseHash(h.Chain)
+		if err != nil {
+			prev = Hash{}
+		}
+		h.Chain = prev.Next(p.content).String()
+		h.Sequence = e.Sequence
+		h.closeGaps()
+	}
+	h.addToDigest(e, p)
+	if h.Status == "" {
+		h.Status = StatusRunning
+		h.Implicit = name != RunStarted
+		h.StartedAt = e.Time
+		if _, executor, ok := ParseSource(e.Source); ok && !p.control {
+			h.Executor = executor
+		}
+	}
+	if !p.control && h.Status.Claimable() {
+		h.Status = h.active()
+	}
+}
+
+func (h *Head) addToDigest(e *Event, p *place) {
+	prev, err := ParseHash(h.Digest)
+	if err != nil {
+		prev = Hash{}
+	}
+	h.Digest = prev.Next(p.content).String()
+	h.Counts.Events++
+	h.Counts.LonePercents += int64(e.LonePercents)
+	if e.Time != "" {
+		h.UpdatedAt = e.Time
+	}
+	if len(h.Window) >= WindowEvents {
+		n := copy(h.Window, h.Window[len(h.Window)-WindowEvents+1:])
+		h.Window = h.Window[:n]
+	}
+	h.Window = append(h.Window, p.key)
+}
+
+// active is the status of a run that has an executor.
+func (h *Head) active() Status {
+	if len(h.Interrupts) > 0 {
+		return StatusWaiting
+	}
+	return StatusRunning
+}
+
+// findOpen returns the index of the open call with the id in the turn; turn 0 means the newest with that
+// id. -1 if there is none.
+func (h *Head) findOpen(turn int32, id string) int {
+	for i := range slices.Backward(h.OpenCalls) {
+		c := &h.OpenCalls[i]
+		if c.ToolCallID == id && (turn == 0 || c.Turn == turn) {
+			return i
+		}
+	}
+	return -1
+}
+
+// shortHash is the first 64 bits of a hash in 11 characters: enough that two of the latest events never
+// share one by accident.
+func shortHash(sum []byte) string { return base64.RawURLEncoding.EncodeToString(sum[:8]) }
+
+// excerpt cuts free text for the checkpoint at a rune boundary.
+func excerpt(s string) string {
+	if len(s) <= maxExcerpt {
+		return s
+	}
+	cut := maxExcerpt
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}

@@ -1,0 +1,331 @@
+package schema
+
+import "slices"
+
+// controlOnly are the types that an executor never writes with its own sequence.
+func controlOnly(name string) bool {
+	switch name {
+	case RunResumed, RunInput, RunCancelRequested, RunOrphaned, HandoffAccepted, HandoffDeclined, HandoffClosed:
+		return true
+	}
+	return false
+}
+
+// afterEnd are the types that may follow run.ended.
+func afterEnd(name string) bool {
+	switch name {
+	case HandoffOffered, HandoffAccepted, HandoffDeclined, HandoffClosed, CheckpointMarked, RunResumed:
+		return true
+	}
+	return false
+}
+
+// applyData changes the head by an event whose place is lawful and whose data is valid.
+func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
+	name := data.EventName()
+	switch {
+	case p.control && !controlOnly(name) && name != ToolSettled:
+		return rejected(ReasonNotControl, "%s is an executor's event and came as a control event", name)
+	case e.Sequence != 0 && controlOnly(name), name == RunResumed && !p.control:
+		return rejected(ReasonNotControl, "%s is a control event and came as an executor's", name)
+	case h.Status.Terminal() && !afterEnd(name):
+		return rejected(ReasonRunEnded, "the run is %s", h.Status)
+	}
+	applied := Verdict{Kind: Applied, Boundary: true}
+	switch d := data.(type) {
+	case *RunStartedData:
+		return h.runStarted(d)
+	case *RunResumedData:
+		h.runResumed(e, d)
+	case *RunWaitingData:
+		return h.runWaiting(e, d)
+	case *RunInputData:
+		i := slices.IndexFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.InterruptID == d.InterruptID })
+		if i < 0 {
+			return rejected(ReasonUnknownInterrupt, "the run does not wait for %.80q", d.InterruptID)
+		}
+		h.Interrupts = nilIfEmpty(slices.Delete(h.Interrupts, i, i+1))
+		if h.Status == StatusWaiting {
+			h.Status = h.active()
+		}
+	case *RunCancelRequestedData:
+		h.CancelRequested = true
+	case *RunOrphanedData:
+		if h.Status == StatusRunning || h.Status == StatusWaiting {
+			h.Status = StatusOrphaned
+		}
+	case *RunInterruptedData:
+		h.Status = StatusInterrupted
+	case *RunEndedData:
+		h.Status = Status(d.Status)
+		h.EndedAt = e.Time
+		h.Summary = excerpt(d.Summary)
+		h.Interrupts = nil
+		if d.Error != nil {
+			h.setError(d.Error)
+		}
+	case *TurnStartedData:
+		return h.turnStarted(e, d)
+	case *TurnEndedData:
+		return h.turnEnded(d)
+	case *MessageAddedData:
+		h.Counts.Messages++
+		if h.inOpenTurn(e) {
+			h.TurnMessages++
+		}
+	case *ToolCalledData:
+		return h.toolCalled(e, d)
+	case *ToolReturnedData:
+		return h.toolClosed(e, d.ToolCallID, &h.Counts.ToolResults)
+	case *ToolFailedData:
+		return h.toolClosed(e, d.ToolCallID, &h.Counts.ToolFailures)
+	case *ToolDecidedData, *LimitReachedData:
+		applied.Boundary = false
+	case *ToolSettledData:
+		return h.toolSettled(e, d)
+	case *PhaseStartedData:
+		if slices.Contains(h.CompletedPhases, d.Phase) {
+			return rejected(ReasonPhaseCompleted, "phase %.80q is completed and is never run again", d.Phase)
+		}
+		h.Phase = d.Phase
+	case *PhaseCompletedData:
+		if !slices.Contains(h.CompletedPhases, d.Phase) {
+			if len(h.CompletedPhases) >= MaxCompletedPhases {
+				return rejected(ReasonTooMany, "more than %d completed phases", MaxCompletedPhases)
+			}
+			h.CompletedPhases = append(h.CompletedPhases, d.Phase)
+		}
+		if h.Phase == d.Phase {
+			h.Phase = ""
+		}
+	case *ContextCompactedData:
+		h.Counts.Compactions++
+	case *HandoffOfferedData:
+		h.Counts.Handoffs++
+		h.SizeWarning = h.SizeWarning || d.SizeChars > HandoffSizeWarning
+	case *ArtifactAddedData:
+		h.Counts.Artifacts++
+		applied.Boundary = false
+	case *CheckpointMarkedData:
+		return h.marked(p, d)
+	case *ErrorRaisedData:
+		h.Counts.Errors++
+		h.setError(&d.Error)
+	}
+	return applied
+}
+
+func nilIfEmpty[T any](s []T) []T {
+	if len(s) == 0 {
+		return nil
+	}
+	return s
+}
+
+func (h *Head) setError(e *Error) {
+	h.LastError = &Error{Type: excerpt(e.Type), Message: excerpt(e.Message), Code: excerpt(e.Code), Retryable: e.Retryable}
+}
+
+func (h *Head) runStarted(d *RunStartedData) Verdict {
+	if h.Agent != "" {
+		return rejected(ReasonAlreadyStarted, "the run was started by agent %s", h.Agent)
+	}
+	h.Agent, h.Executor = d.Agent, d.Executor
+	h.Task, h.ThreadID = excerpt(d.Task), d.ThreadID
+	h.MaxTurns = d.MaxTurns
+	if d.Parent != nil {
+		h.Parent = &Parent{Run: d.Parent.Run, Turn: d.Parent.Turn, ToolCallID: d.Parent.ToolCallID}
+	}
+	if len(d.Labels) > 0 {
+		h.Labels = make(map[string]string, len(d.Labels))
+		for k, v := range d.Labels {
+			h.Labels[k] = v
+		}
+	}
+	return Verdict{Kind: Applied, Boundary: true}
+}
+
+func (h *Head) runResumed(e *Event, d *RunResumedData) {
+	h.Epoch, h.Sequence = e.Epoch, 0
+	h.Executor, h.RequestID = d.Executor, d.RequestID
+	h.Counts.Resumes++
+	if h.Status.Terminal() {
+		h.EndedAt, h.Summary, h.CancelRequested = "", "", false
+	}
+	h.Status = h.active()
+	for i := range h.OpenCalls {
+		c := &h.OpenCalls[i]
+		c.InDoubt = true
+		c.Held = c.Replay == ReplayHold
+	}
+}
+
+func (h *Head) runWaiting(e *Event, d *RunWaitingData) Verdict {
+	o := OpenInterrupt{
+		InterruptID: d.InterruptID, Reason: d.Reason, ToolCallID: d.ToolCallID,
+		Message: excerpt(d.Message), Since: e.Time, ExpiresAt: d.ExpiresAt,
+	}
+	i := slices.IndexFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.InterruptID == d.InterruptID })
+	switch {
+	case i >= 0:
+		h.Interrupts[i] = o
+	case len(h.Interrupts) >= MaxInterrupts:
+		return rejected(ReasonTooMany, "the run waits for %d things already", MaxInterrupts)
+	default:
+		h.Interrupts = append(h.Interrupts, o)
+	}
+	h.Status = StatusWaiting
+	return Verdict{Kind: Applied, Boundary: true}
+}
+
+func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
+	v := Verdict{Kind: Applied, Boundary: true}
+	switch {
+	case d.Turn > h.Turn:
+		h.openTurn(d.Turn)
+		h.TurnPurpose = ""
+	case d.Turn == h.Turn && h.TurnOpen && (h.Epoch > h.TurnEpoch || e.Epoch == 0):
+		// The executor that opened it is gone, and its unfinished messages with it. Closed calls stay.
+		h.Counts.Messages -= h.TurnMessages
+		h.TurnMessages = 0
+		h.TurnEpoch = h.Epoch
+		v.Superseded = true
+	default:
+		return rejected(ReasonTurnOrder, "turn %d, the run is at turn %d", d.Turn, h.Turn)
+	}
+	if d.Purpose == PurposeRecovery {
+		h.TurnPurpose = d.Purpose
+	}
+	h.TurnMessages += int64(len(d.Messages))
+	h.Counts.Messages += int64(len(d.Messages))
+	return v
+}
+
+func (h *Head) openTurn(turn int32) {
+	h.Turn, h.TurnOpen, h.TurnEpoch = turn, true, h.Epoch
+	h.TurnCalls, h.TurnMessages = nil, 0
+	h.Counts.Turns++
+}
+
+func (h *Head) turnEnded(d *TurnEndedData) Verdict {
+	switch {
+	case d.Turn == h.Turn && h.TurnOpen:
+	case d.Turn > h.Turn:
+		// An executor that only says how turns ended.
+		h.openTurn(d.Turn)
+	default:
+		return rejected(ReasonTurnOrder, "turn %d is not open, the run is at turn %d", d.Turn, h.Turn)
+	}
+	h.TurnOpen = false
+	h.Counts.Messages += int64(len(d.Messages))
+	if d.Usage != nil {
+		h.Usage.add(*d.Usage)
+	}
+	if d.Error != nil {
+		h.setError(d.Error)
+	}
+	return Verdict{Kind: Applied, Boundary: true}
+}
+
+// inOpenTurn reports whether an event belongs to the open turn; without a turn attribute it does.
+func (h *Head) inOpenTurn(e *Event) bool {
+	return h.TurnOpen && (e.Turn == 0 || e.Turn == h.Turn)
+}
+
+func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
+	turn := e.Turn
+	if turn == 0 {
+		turn = h.Turn
+	}
+	if turn < h.Turn {
+		return rejected(ReasonTurnOrder, "call of turn %d, the run is at turn %d", turn, h.Turn)
+	}
+	if h.findOpenExact(turn, d.ToolCallID) >= 0 {
+		return rejected(ReasonCallOpen, "call %.80q of turn %d is open", d.ToolCallID, turn)
+	}
+	opened := turn > h.Turn
+	if opened {
+		h.openTurn(turn)
+		h.TurnPurpose = ""
+	}
+	if len(h.OpenCalls) >= MaxOpenCalls || turn != 0 && len(h.TurnCalls) >= MaxTurnCalls {
+		return Verdict{Kind: Rejected, Reason: ReasonTooMany, Detail: "too many calls are open, or the turn has too many", Opened: opened}
+	}
+	key := CallKey{Turn: turn, ToolCallID: d.ToolCallID, Occurrence: 1}
+	if turn == 0 {
+		// Without turns nothing bounds the ids to remember, so the count of all calls tells them apart.
+		key.Occurrence = int(h.Counts.ToolCalls) + 1
+	}
+	for _, id := range h.TurnCalls {
+		if id == d.ToolCallID {
+			key.Occurrence++
+		}
+	}
+	replay := d.Replay
+	if replay == "" {
+		replay = ReplayHold
+	}
+	h.OpenCalls = append(h.OpenCalls, OpenCall{CallKey: key, Name: excerpt(d.Name), Replay: replay, Since: e.Time, Epoch: h.Epoch})
+	h.Counts.ToolCalls++
+	return Verdict{Kind: Applied, Boundary: true, Call: key, Opened: opened}
+}
+
+func (h *Head) findOpenExact(turn int32, id string) int {
+	return slices.IndexFunc(h.OpenCalls, func(c OpenCall) bool { return c.Turn == turn && c.ToolCallID == id })
+}
+
+func (h *Head) toolClosed(e *Event, id string, count *int64) Verdict {
+	i := h.findOpen(e.Turn, id)
+	if i < 0 {
+		if (e.Turn == 0 || e.Turn == h.Turn) && slices.Contains(h.TurnCalls, id) {
+			// One more result of a settled call: kept in the log as evidence, the first stands.
+			return Verdict{Kind: Evidence}
+		}
+		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", id, e.Turn)
+	}
+	*count++
+	return Verdict{Kind: Applied, Boundary: true, Call: h.closeCall(i)}
+}
+
+func (h *Head) closeCall(i int) CallKey {
+	key := h.OpenCalls[i].CallKey
+	h.OpenCalls = nilIfEmpty(slices.Delete(h.OpenCalls, i, i+1))
+	if key.Turn == h.Turn && key.Turn != 0 {
+		h.TurnCalls = append(h.TurnCalls, key.ToolCallID)
+	}
+	return key
+}
+
+func (h *Head) toolSettled(e *Event, d *ToolSettledData) Verdict {
+	i := h.findOpen(e.Turn, d.ToolCallID)
+	if i < 0 {
+		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, e.Turn)
+	}
+	c := &h.OpenCalls[i]
+	if !c.InDoubt {
+		return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, c.Turn)
+	}
+	if d.How == SettledAdopted && !c.Late && len(d.Result) == 0 && len(d.Refs) == 0 {
+		return rejected(ReasonInvalidData, "call %.80q has no late result to adopt", d.ToolCallID)
+	}
+	h.Counts.Settled++
+	if d.How == SettledRerun {
+		c.InDoubt, c.Held, c.Late, c.Epoch = false, false, false, h.Epoch
+		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}
+	}
+	return Verdict{Kind: Applied, Boundary: true, Call: h.closeCall(i)}
+}
+
+func (h *Head) marked(p *place, d *CheckpointMarkedData) Verdict {
+	m := Mark{Name: d.Name, Position: p.at, Epoch: h.Epoch, Sequence: h.Sequence, Turn: h.Turn}
+	i := slices.IndexFunc(h.Marks, func(o Mark) bool { return o.Name == d.Name })
+	switch {
+	case i >= 0:
+		h.Marks[i] = m
+	case len(h.Marks) >= MaxMarks:
+		return rejected(ReasonTooMany, "the run has %d marks already", MaxMarks)
+	default:
+		h.Marks = append(h.Marks, m)
+	}
+	return Verdict{Kind: Applied, Boundary: true}
+}

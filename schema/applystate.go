@@ -1,0 +1,364 @@
+package schema
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// NewState returns the state of a run before its first event.
+func NewState(fleet, run string) *State { return &State{Head: NewHead(fleet, run)} }
+
+// Apply folds one record into the state. The decision is [Head.Apply]'s, so State.Head is what a Head
+// alone would be; the state adds the content of what was accepted.
+func (s *State) Apply(rec *Record) Verdict {
+	v := s.Head.Apply(rec)
+	if v.Opened {
+		s.openTurn(v.Call.Turn, v.Event)
+	}
+	switch {
+	case v.Kind == Evidence && v.Data != nil && v.Call.ToolCallID != "":
+		s.late(v)
+	case v.Kind != Applied:
+	case v.Data == nil:
+		s.Unknown = append(s.Unknown, unknownEvent(v.Event))
+	default:
+		s.add(v)
+	}
+	return v
+}
+
+func unknownEvent(e *Event) UnknownEvent {
+	u := UnknownEvent{ID: e.ID, Type: e.Type, Time: e.Time}
+	if value := jsontext.Value(e.Data); e.isJSON() && !tooDeep(value) && value.IsValid() {
+		u.Data = value.Clone()
+	} else {
+		u.Raw = bytes.Clone(e.Data)
+	}
+	return u
+}
+
+// add puts the content of an applied event into the state.
+func (s *State) add(v Verdict) {
+	e := v.Event
+	switch d := v.Data.(type) {
+	case *RunStartedData:
+		s.Started = d
+	case *RunResumedData:
+		s.Takeovers = append(s.Takeovers, *d)
+		s.Ended = nil
+		for i := range s.Calls {
+			if s.Calls[i].Outcome == OutcomeOpen {
+				s.Calls[i].InDoubt = true
+			}
+		}
+	case *RunWaitingData:
+		s.Waits = append(s.Waits, StateWait{RunWaitingData: *d})
+	case *RunInputData:
+		for i := range slices.Backward(s.Waits) {
+			if w := &s.Waits[i]; w.InterruptID == d.InterruptID && w.Input == nil {
+				w.Input = d
+				break
+			}
+		}
+	case *RunEndedData:
+		s.Ended = d
+	case *TurnStartedData:
+		s.turnStarted(e, d, v.Superseded)
+	case *TurnEndedData:
+		s.turnEnded(e, d)
+	case *MessageAddedData:
+		turn := e.Turn
+		if turn == 0 && s.Head.TurnOpen {
+			turn = s.Head.Turn
+		}
+		s.addMessage(e, turn, d.Message, d.Refs, "/message")
+	case *ToolCalledData:
+		s.Calls = append(s.Calls, Call{
+			CallKey: v.Call, Name: d.Name, Arguments: d.Arguments, Replay: d.Replay, IdempotencyKey: d.IdempotencyKey,
+			VerifySubject: d.VerifySubject, SideEffect: d.SideEffect, Source: d.Source, Outcome: OutcomeOpen,
+			Refs: d.Refs, CalledAt: e.Time, Epoch: s.Head.Epoch,
+		})
+	case *ToolReturnedData:
+		if c := s.Call(v.Call); c != nil {
+			c.returned(d)
+			c.ClosedAt = e.Time
+		}
+	case *ToolFailedData:
+		if c := s.Call(v.Call); c != nil {
+			c.Outcome, c.InDoubt, c.Error, c.DurationMS, c.ClosedAt = OutcomeFailed, false, &d.Error, d.DurationMS, e.Time
+		}
+	case *ToolSettledData:
+		if c := s.Call(v.Call); c != nil {
+			c.settled(e, d, s.Head.Epoch)
+		}
+	case *ToolDecidedData:
+		s.Decisions = append(s.Decisions, *d)
+	case *PhaseStartedData:
+		p := s.phase(d.Phase)
+		p.Index = d.Index
+		p.Attempts++
+	case *PhaseCompletedData:
+		p := s.phase(d.Phase)
+		p.Index, p.Completed, p.Output, p.Refs = d.Index, true, d.Output, d.Refs
+	case *LimitReachedData:
+		s.Limits = append(s.Limits, *d)
+	case *ContextCompactedData:
+		s.Compactions = append(s.Compactions, StateCompaction{ContextCompactedData: *d, At: len(s.Messages), Time: e.Time})
+	case *HandoffOfferedData:
+		id := d.HandoffID
+		if id == "" {
+			id = e.ID
+		}
+		s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: "offered", Offered: d})
+	case *HandoffAcceptedData:
+		s.handoff(d.HandoffID, "accepted", d.By, d.Reason, d.ChildRun)
+	case *HandoffDeclinedData:
+		s.handoff(d.HandoffID, "declined", d.By, d.Reason, d.ChildRun)
+	case *HandoffClosedData:
+		s.handoff(d.HandoffID, "closed", d.By, d.Reason, d.ChildRun)
+	case *ArtifactAddedData:
+		s.Artifacts = append(s.Artifacts, *d)
+	case *ErrorRaisedData:
+		s.Errors = append(s.Errors, *d)
+	}
+}
+
+func (s *State) late(v Verdict) {
+	c := s.Call(v.Call)
+	if c == nil {
+		return
+	}
+	c.Late = &LateResult{EventID: v.Event.ID, Epoch: v.Event.Epoch}
+	switch d := v.Data.(type) {
+	case *ToolReturnedData:
+		c.Late.Result, c.Late.IsError, c.Late.Source, c.Late.Refs = d.Result, d.IsError, d.Source, d.Refs
+	case *ToolFailedData:
+		c.Late.Error = &d.Error
+	}
+}
+
+func (c *Call) returned(d *ToolReturnedData) {
+	c.Outcome, c.InDoubt, c.Result, c.IsError = OutcomeReturned, false, d.Result, d.IsError
+	c.ResultSource, c.DurationMS = d.Source, d.DurationMS
+	c.Refs = append(c.Refs, d.Refs...)
+}
+
+func (c *Call) settled(e *Event, d *ToolSettledData, epoch Epoch) {
+	c.Settlements = append(c.Settlements, d.How)
+	c.InDoubt = false
+	switch d.How {
+	case SettledRerun:
+		c.Late, c.Epoch = nil, epoch
+		return
+	case SettledAbandoned:
+		c.Outcome, c.Result, c.IsError = OutcomeAbandoned, d.Result, d.IsError
+		c.Refs = append(c.Refs, d.Refs...)
+	case SettledAdopted:
+		c.Outcome = OutcomeReturned
+		switch late := c.Late; {
+		case len(d.Result) > 0 || len(d.Refs) > 0 || late == nil:
+			c.Result, c.IsError = d.Result, d.IsError
+			c.Refs = append(c.Refs, d.Refs...)
+		case late.Error != nil:
+			c.Outcome, c.Error = OutcomeFailed, late.Error
+		default:
+			c.Result, c.IsError, c.ResultSource = late.Result, late.IsError, late.Source
+			c.Refs = append(c.Refs, late.Refs...)
+		}
+	default:
+		c.Outcome, c.Result, c.IsError = OutcomeReturned, d.Result, d.IsError
+		c.Refs = append(c.Refs, d.Refs...)
+	}
+	c.ClosedAt = e.Time
+}
+
+func (s *State) phase(name string) *StatePhase {
+	for i := range s.Phases {
+		if s.Phases[i].Phase == name {
+			return &s.Phases[i]
+		}
+	}
+	s.Phases = append(s.Phases, StatePhase{Phase: name})
+	return &s.Phases[len(s.Phases)-1]
+}
+
+func (s *State) handoff(id, status, by, reason, child string) {
+	for i := range slices.Backward(s.Handoffs) {
+		if h := &s.Handoffs[i]; h.HandoffID == id {
+			h.Status, h.By, h.Reason, h.ChildRun = status, by, reason, child
+			return
+		}
+	}
+	s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: status, By: by, Reason: reason, ChildRun: child})
+}
+
+func (s *State) openTurn(turn int32, e *Event) *StateTurn {
+	s.Turns = append(s.Turns, StateTurn{Turn: turn, Epoch: s.Head.Epoch, Attempts: 1, StartedAt: e.Time})
+	return &s.Turns[len(s.Turns)-1]
+}
+
+// OpenTurn returns the turn that has not ended, or nil.
+func (s *State) OpenTurn() *StateTurn {
+	if n := len(s.Turns); n > 0 && s.Head.TurnOpen {
+		return &s.Turns[n-1]
+	}
+	return nil
+}
+
+func (s *State) turnStarted(e *Event, d *TurnStartedData, superseded bool) {
+	var t *StateTurn
+	if superseded && len(s.Turns) > 0 {
+		t = &s.Turns[len(s.Turns)-1]
+		s.supersede(t.Turn)
+		t.Attempts++
+		t.Epoch, t.StartedAt = s.Head.Epoch, e.Time
+	} else {
+		t = s.openTurn(d.Turn, e)
+	}
+	t.Purpose = d.Purpose
+	for i := range d.Messages {
+		s.addMessage(e, d.Turn, d.Messages[i], d.Refs, fmt.Sprintf("/messages/%d", i))
+	}
+}
+
+// supersede drops the messages of an open turn. They are the last ones, but for messages of other turns
+// between them. Compactions move with what stood behind them.
+func (s *State) supersede(turn int32) {
+	kept := s.Messages[:0]
+	moved := make([]int, len(s.Messages)+1)
+	for i := range s.Messages {
+		moved[i] = len(kept)
+		if s.Messages[i].Turn != turn {
+			kept = append(kept, s.Messages[i])
+		}
+	}
+	moved[len(s.Messages)] = len(kept)
+	for i := range s.Compactions {
+		if at := &s.Compactions[i].At; *at < len(moved) {
+			*at = moved[*at]
+		}
+	}
+	clear(s.Messages[len(kept):])
+	s.Messages = nilIfEmpty(kept)
+}
+
+func (s *State) turnEnded(e *Event, d *TurnEndedData) {
+	var t *StateTurn
+	if n := len(s.Turns); n > 0 && s.Turns[n-1].Turn == d.Turn {
+		t = &s.Turns[n-1]
+	} else {
+		t = s.openTurn(d.Turn, e)
+	}
+	for i := range d.Messages {
+		s.addMessage(e, d.Turn, d.Messages[i], d.Refs, fmt.Sprintf("/messages/%d", i))
+	}
+	ended := *d
+	ended.Messages = nil
+	ended.Refs = nil
+	for _, r := range d.Refs {
+		if !strings.HasPrefix(r.Path, "/messages/") {
+			ended.Refs = append(ended.Refs, r)
+		}
+	}
+	t.Ended, t.EndedAt = &ended, e.Time
+}
+
+// addMessage appends a message; refs of the event below at become the message's own.
+func (s *State) addMessage(e *Event, turn int32, m Message, refs []Ref, at string) {
+	sm := StateMessage{Message: m, Turn: turn, EventID: e.ID, Epoch: s.Head.Epoch, Time: e.Time}
+	for _, r := range refs {
+		if rest, ok := strings.CutPrefix(r.Path, at); ok && strings.HasPrefix(rest, "/") {
+			sm.Refs = append(sm.Refs, Ref{Path: rest, DataRef: r.DataRef, Size: r.Size})
+		}
+	}
+	s.Messages = append(s.Messages, sm)
+}
+
+// Joined returns the messages with the arguments of tool_call parts and the responses of
+// tool_call_response parts filled in from the calls they name. The state is not changed.
+//
+// A part names its call by id and, where given, by call_turn and occurrence. Without them the k-th part of
+// a turn with an id means the k-th call of the turn with that id; if the message's turn has no such call,
+// the latest earlier turn's is meant.
+func (s *State) Joined() []StateMessage {
+	type slot struct {
+		turn int32
+		id   string
+	}
+	calls := make(map[slot][]int, len(s.Calls))
+	turnsOf := make(map[string][]int32, len(s.Calls))
+	for i := range s.Calls {
+		k := slot{s.Calls[i].Turn, s.Calls[i].ToolCallID}
+		if len(calls[k]) == 0 {
+			turnsOf[k.id] = append(turnsOf[k.id], k.turn)
+		}
+		calls[k] = append(calls[k], i)
+	}
+	type use struct {
+		slot
+		kind string
+	}
+	used := make(map[use]int)
+	find := func(turn int32, p *Part) *Call {
+		k := slot{turn, p.ID}
+		if p.CallTurn != 0 {
+			k.turn = p.CallTurn
+		} else if len(calls[k]) == 0 || used[use{k, p.Type}] >= len(calls[k]) && p.Occurrence == 0 {
+			for _, t := range slices.Backward(turnsOf[p.ID]) {
+				if turn == 0 || t < turn {
+					k.turn = t
+					break
+				}
+			}
+		}
+		list := calls[k]
+		n := used[use{k, p.Type}]
+		used[use{k, p.Type}]++
+		if p.Occurrence > 0 {
+			for _, i := range list {
+				if s.Calls[i].Occurrence == p.Occurrence {
+					return &s.Calls[i]
+				}
+			}
+			return nil
+		}
+		if n >= len(list) {
+			n = len(list) - 1
+		}
+		if n < 0 {
+			return nil
+		}
+		return &s.Calls[list[n]]
+	}
+	out := slices.Clone(s.Messages)
+	for i := range out {
+		parts := out[i].Parts
+		copied := false
+		for j := range parts {
+			p := &parts[j]
+			if p.Type != PartToolCall && p.Type != PartToolCallResponse {
+				continue
+			}
+			c := find(out[i].Turn, p)
+			if c == nil {
+				continue
+			}
+			if !copied {
+				parts = slices.Clone(parts)
+				out[i].Parts, copied = parts, true
+				p = &parts[j]
+			}
+			if p.Type == PartToolCall && len(p.Arguments) == 0 {
+				p.Arguments = c.Arguments
+			}
+			if p.Type == PartToolCallResponse && len(p.Response) == 0 {
+				p.Response = c.Result
+			}
+		}
+	}
+	return out
+}
