@@ -1,0 +1,14 @@
+package runlog
+
+import "errors"
+
+// ErrNoAnswer is returned when no server answered, or an answer broke off, before the patience of a read was over.
+// Ask again before your deadline: a leader may be on its way.
+var ErrNoAnswer = errors.New("no answer from the event stream")
+
+// ErrNoStream is returned when nobody serves the stream: it does not exist, its direct get is switched off, or the
+// connection's account cannot see it. Check that the fleet was provisioned.
+var ErrNoStream = errors.New("event stream is not served")
+
+// ErrAnswer is returned for an answer that is not in a form this version knows. It names what was received.
+var ErrAnswer = errors.New("unexpected answer from the event stream")

@@ -1,0 +1,92 @@
+package runlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// leaderAnswer is the answer of STREAM.MSG.GET.
+type leaderAnswer struct {
+	Message *struct {
+		Subject string `json:"subject"`
+		Seq     uint64 `json:"seq"`
+		Header  []byte `json:"hdrs"`
+		Data    []byte `json:"data"`
+	} `json:"message"`
+	Error *struct {
+		Code        int    `json:"code"`
+		ErrCode     int    `json:"err_code"`
+		Description string `json:"description"`
+	} `json:"error"`
+}
+
+// codeNoMessage is the server's error code for a message that is not there.
+const codeNoMessage = 10037
+
+// Last returns the run's last record from the stream's leader, false when the leader knows none.
+func Last(ctx context.Context, js jetstream.JetStream, names schema.Names, run string) (schema.Record, bool, error) {
+	return get(ctx, js, names, run, getRequest{LastFor: names.EventSubject(run)})
+}
+
+// Next returns the run's first record with a stream sequence of at least from, from the stream's leader; false when the
+// leader knows none.
+func Next(ctx context.Context, js jetstream.JetStream, names schema.Names, run string, from schema.StreamSequence) (schema.Record, bool, error) {
+	return get(ctx, js, names, run, getRequest{Seq: max(uint64(from), 1), NextFor: names.EventSubject(run)})
+}
+
+func (d *direct) nextOfLeader(ctx context.Context, names schema.Names, run string, from uint64) (schema.Record, error) {
+	rec, found, err := Next(ctx, d.js, names, run, schema.StreamSequence(from))
+	if err == nil && !found {
+		err = fmt.Errorf("record from %d on is with a replica but not with the leader: %w", from, ErrNoAnswer)
+	}
+	return rec, err
+}
+
+func get(ctx context.Context, js jetstream.JetStream, names schema.Names, run string, req getRequest) (schema.Record, bool, error) {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return schema.Record{}, false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	m, err := js.Conn().RequestWithContext(ctx, apiSubject(js, "STREAM.MSG.GET."+names.EventStream()), body)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return schema.Record{}, false, readError(names, run, ErrNoStream)
+	case err != nil:
+		return schema.Record{}, false, readError(names, run, fmt.Errorf("leader: %w: %w", ErrNoAnswer, err))
+	}
+	var answer leaderAnswer
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return schema.Record{}, false, readError(names, run, fmt.Errorf("leader: %w: %w", ErrAnswer, err))
+	}
+	if e := answer.Error; e != nil {
+		switch {
+		case e.ErrCode == codeNoMessage:
+			return schema.Record{}, false, nil
+		case e.Code == 503:
+			return schema.Record{}, false, readError(names, run, fmt.Errorf("leader: %s: %w", e.Description, ErrNoAnswer))
+		case e.Code == 404:
+			return schema.Record{}, false, readError(names, run, fmt.Errorf("leader: %s: %w", e.Description, ErrNoStream))
+		}
+		return schema.Record{}, false, readError(names, run, fmt.Errorf("leader: %d %s: %w", e.ErrCode, e.Description, ErrAnswer))
+	}
+	if answer.Message == nil || answer.Message.Seq == 0 {
+		return schema.Record{}, false, readError(names, run, fmt.Errorf("leader: neither message nor error: %w", ErrAnswer))
+	}
+	var header nats.Header
+	if len(answer.Message.Header) > 0 {
+		// What is no header block is left out, as it is everywhere a client meets it; the fold says what it thinks of it.
+		if h, err := nats.DecodeHeadersMsg(answer.Message.Header); err == nil {
+			header = h
+		}
+	}
+	return schema.NewRecord(schema.StreamSequence(answer.Message.Seq), header, answer.Message.Data), true, nil
+}

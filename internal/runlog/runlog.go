@@ -1,0 +1,287 @@
+package runlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// batchMessages and batchBytes bound one request of a read, and so what waits for a slow reader.
+	batchMessages = 512
+	batchBytes    = 1 << 20
+	// patience is how long a server may take between two messages of an answer.
+	patience = 5 * time.Second
+)
+
+// Headers of direct get answers.
+const (
+	headerStatus   = "Status"
+	headerSequence = "Nats-Sequence"
+	headerSubject  = "Nats-Subject"
+	headerPending  = "Nats-Num-Pending"
+	headerUpTo     = "Nats-UpTo-Sequence"
+)
+
+// Statuses of the server's own words.
+const (
+	statusEnd          = "204"
+	statusNotFound     = "404"
+	statusNoResponders = "503"
+)
+
+// getRequest is the body of a get, direct or of the leader.
+type getRequest struct {
+	Seq       uint64   `json:"seq,omitzero"`
+	NextFor   string   `json:"next_by_subj,omitzero"`
+	LastFor   string   `json:"last_by_subj,omitzero"`
+	MultiLast []string `json:"multi_last,omitzero"`
+	Batch     int      `json:"batch,omitzero"`
+	MaxBytes  int      `json:"max_bytes,omitzero"`
+}
+
+// Read calls yield for the run's records with a stream sequence of at least from, in order, to the end of the log as
+// one server shows it. The answer may be stale: compare it with a barrier. An error of yield ends the read and is
+// returned as it is. A run without records is no error.
+func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run string, from schema.StreamSequence,
+	yield func(schema.Record) error) error {
+	d, err := dial(js, names, 2*batchMessages)
+	if err != nil {
+		return readError(names, run, err)
+	}
+	defer d.close()
+	next := max(uint64(from), 1)
+	for {
+		more := false
+		err := d.ask(ctx, getRequest{Seq: next, NextFor: names.EventSubject(run), Batch: batchMessages, MaxBytes: batchBytes},
+			func(m *nats.Msg, status string) (bool, error) {
+				switch {
+				case status == statusNotFound:
+					return true, nil
+				case status == statusEnd:
+					pending := last(m.Header, headerPending)
+					more = pending != "0"
+					if _, err := strconv.ParseUint(pending, 10, 64); err != nil {
+						return true, fmt.Errorf("end of batch with pending %.20q: %w", pending, ErrAnswer)
+					}
+					return true, nil
+				case status != "":
+					return true, fmt.Errorf("status %.80s: %w", status, ErrAnswer)
+				}
+				rec, err := record(m)
+				if errors.Is(err, errNoPlace) {
+					// The message's own headers are no header block, so its place is lost. The leader's answer
+					// has it apart.
+					rec, err = d.nextOfLeader(ctx, names, run, next)
+				}
+				if err != nil {
+					return true, err
+				}
+				if uint64(rec.Stream) < next {
+					return true, fmt.Errorf("record %d after %d: %w", rec.Stream, next-1, ErrAnswer)
+				}
+				next = uint64(rec.Stream) + 1
+				if err := yield(rec); err != nil {
+					return true, &yieldError{err}
+				}
+				return false, nil
+			})
+		if err != nil {
+			if stopped := (*yieldError)(nil); errors.As(err, &stopped) {
+				return stopped.err
+			}
+			return readError(names, run, err)
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+// Answer is what one server knew at one moment.
+type Answer struct {
+	// Records holds the last record of each run asked for that has one.
+	Records map[string]schema.Record
+	// UpTo is the last stream sequence that the server had; 0 when it knew none of the runs.
+	UpTo schema.StreamSequence
+}
+
+// LastOf returns the last record of each of the runs as one single server shows them. It may be stale as a whole, but
+// it is of one moment: if it shows a barrier, it shows every event stored before that barrier.
+func LastOf(ctx context.Context, js jetstream.JetStream, names schema.Names, runs ...string) (Answer, error) {
+	answer := Answer{Records: make(map[string]schema.Record, len(runs))}
+	if len(runs) == 0 {
+		return answer, nil
+	}
+	d, err := dial(js, names, len(runs)+8)
+	if err != nil {
+		return answer, readError(names, runs[0], err)
+	}
+	defer d.close()
+	subjects := make([]string, len(runs))
+	for i, run := range runs {
+		subjects[i] = names.EventSubject(run)
+	}
+	err = d.ask(ctx, getRequest{MultiLast: subjects}, func(m *nats.Msg, status string) (bool, error) {
+		switch {
+		case status == statusNotFound:
+			return true, nil
+		case status == statusEnd:
+			if pending := last(m.Header, headerPending); pending != "0" {
+				return true, fmt.Errorf("last records with pending %.20q: %w", pending, ErrAnswer)
+			}
+			upTo, err := strconv.ParseUint(last(m.Header, headerUpTo), 10, 64)
+			if err != nil {
+				return true, fmt.Errorf("last records up to %.20q: %w", last(m.Header, headerUpTo), ErrAnswer)
+			}
+			answer.UpTo = schema.StreamSequence(upTo)
+			return true, nil
+		case status != "":
+			return true, fmt.Errorf("status %.80s: %w", status, ErrAnswer)
+		}
+		rec, err := record(m)
+		if errors.Is(err, errNoPlace) {
+			return true, fmt.Errorf("last record without readable headers: %w", ErrAnswer)
+		}
+		if err != nil {
+			return true, err
+		}
+		if run := names.RunOfSubject(last(m.Header, headerSubject)); run != "" {
+			answer.Records[run] = rec
+		}
+		return false, nil
+	})
+	if err != nil {
+		return answer, readError(names, strings.Join(runs, " and "), err)
+	}
+	return answer, nil
+}
+
+// direct is one caller's line to a stream's direct get.
+type direct struct {
+	js     jetstream.JetStream
+	stream string
+	inbox  string
+	msgs   chan *nats.Msg
+	sub    *nats.Subscription
+}
+
+// dial subscribes an inbox. The channel must hold a whole batch: nats.go drops what does not fit.
+func dial(js jetstream.JetStream, names schema.Names, room int) (*direct, error) {
+	d := &direct{js: js, stream: names.EventStream(), inbox: js.Conn().NewRespInbox(), msgs: make(chan *nats.Msg, room)}
+	// Not SubscribeSync: that allocates half a megabyte each time, and swallows messages whose header says 503.
+	sub, err := js.Conn().ChanSubscribe(d.inbox, d.msgs)
+	if err != nil {
+		return nil, err
+	}
+	d.sub = sub
+	return d, nil
+}
+
+func (d *direct) close() {
+	// A closed connection has no subscription to end.
+	_ = d.sub.Unsubscribe()
+}
+
+// ask sends one request and hands its answer over, message by message, until handle says done. status is empty for a
+// message of the stream and set for the server's own words.
+func (d *direct) ask(ctx context.Context, req getRequest, handle func(m *nats.Msg, status string) (done bool, err error)) error {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	if err := d.js.Conn().PublishRequest(apiSubject(d.js, "DIRECT.GET."+d.stream), d.inbox, body); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		select {
+		case m := <-d.msgs:
+			status := statusOf(m)
+			if strings.HasPrefix(status, statusNoResponders) {
+				return ErrNoStream
+			}
+			done, err := handle(m, status)
+			if err != nil || done {
+				return err
+			}
+			timer.Reset(patience)
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrNoAnswer, context.Cause(ctx))
+		case <-timer.C:
+			if d.js.Conn().IsClosed() {
+				return fmt.Errorf("%w: %w", ErrNoAnswer, nats.ErrConnectionClosed)
+			}
+			return fmt.Errorf("%w within %s", ErrNoAnswer, patience)
+		}
+	}
+}
+
+// statusOf returns the status line of the server's own words, "" for a message of the stream. The server adds the
+// sequence to each message of a stream, whatever headers that message brought along.
+func statusOf(m *nats.Msg) string {
+	if len(m.Header) == 0 || last(m.Header, headerSequence) != "" {
+		return ""
+	}
+	status := last(m.Header, headerStatus)
+	if status == "" {
+		return "none"
+	}
+	if status == statusEnd || status == statusNotFound {
+		return status
+	}
+	return strings.TrimSpace(status + " " + last(m.Header, "Description"))
+}
+
+// last returns the last value of a header: the one that the server appended.
+func last(h nats.Header, name string) string {
+	if values := h[name]; len(values) > 0 {
+		return values[len(values)-1]
+	}
+	return ""
+}
+
+// errNoPlace says that a message came without the headers that name its place.
+var errNoPlace = errors.New("message without its place")
+
+func record(m *nats.Msg) (schema.Record, error) {
+	if len(m.Header) == 0 {
+		return schema.Record{}, errNoPlace
+	}
+	seq, err := strconv.ParseUint(last(m.Header, headerSequence), 10, 64)
+	if err != nil || seq == 0 {
+		return schema.Record{}, fmt.Errorf("stream sequence %.24q: %w", last(m.Header, headerSequence), ErrAnswer)
+	}
+	return schema.NewRecord(schema.StreamSequence(seq), m.Header, m.Data), nil
+}
+
+func apiSubject(js jetstream.JetStream, rest string) string {
+	opts := js.Options()
+	switch {
+	case opts.APIPrefix != "":
+		return strings.TrimSuffix(opts.APIPrefix, ".") + "." + rest
+	case opts.Domain != "":
+		return "$JS." + opts.Domain + ".API." + rest
+	default:
+		return "$JS.API." + rest
+	}
+}
+
+// yieldError carries a caller's error past the wrapping of this package's own.
+type yieldError struct{ err error }
+
+func (e *yieldError) Error() string { return e.err.Error() }
+
+func readError(names schema.Names, run string, err error) error {
+	return fmt.Errorf("reading run %s from stream %s: %w", run, names.EventStream(), err)
+}

@@ -1,0 +1,236 @@
+package runlog_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestMain(m *testing.M) { natstest.Main(m) }
+
+var names = schema.NamesOf("acme", 0)
+
+func start(t *testing.T) jetstream.JetStream {
+	t.Helper()
+	js := natstest.Start(t).JetStream(t)
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: names.EventStream(), Subjects: []string{names.EventSubjects()}, AllowDirect: true,
+	})
+	require.NoError(t, err)
+	return js
+}
+
+func publish(t *testing.T, js jetstream.JetStream, run string, header nats.Header, body []byte) schema.StreamSequence {
+	t.Helper()
+	ack, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: names.EventSubject(run), Header: header, Data: body})
+	require.NoError(t, err)
+	return schema.StreamSequence(ack.Sequence)
+}
+
+func read(t *testing.T, js jetstream.JetStream, run string, from schema.StreamSequence) []schema.Record {
+	t.Helper()
+	var got []schema.Record
+	require.NoError(t, runlog.Read(t.Context(), js, names, run, from, func(r schema.Record) error {
+		got = append(got, r)
+		return nil
+	}))
+	return got
+}
+
+func TestReadReturnsOneRunInOrderOverManyBatches(t *testing.T) {
+	js := start(t)
+	var want []schema.StreamSequence
+	for i := range 1300 {
+		seq := publish(t, js, "a", nats.Header{"ce-id": {fmt.Sprint(i)}, "Nats-Msg-Id": {fmt.Sprint(i)}}, bytes.Repeat([]byte{'x'}, i))
+		want = append(want, seq)
+		publish(t, js, "b", nil, []byte("other"))
+	}
+	got := read(t, js, "a", 0)
+	require.Len(t, got, len(want))
+	for i, rec := range got {
+		require.Equal(t, want[i], rec.Stream)
+		require.Equal(t, map[string][]string{"ce-id": {fmt.Sprint(i)}}, rec.Header, "headers of NATS are no part of the event")
+		require.Len(t, rec.Body, i)
+	}
+	require.Equal(t, want[700:], positions(read(t, js, "a", want[700])), "from is inclusive")
+	require.Empty(t, read(t, js, "a", want[len(want)-1]+1))
+	require.Empty(t, read(t, js, "nobody", 0))
+}
+
+func positions(records []schema.Record) (at []schema.StreamSequence) {
+	for _, r := range records {
+		at = append(at, r.Stream)
+	}
+	return at
+}
+
+func TestReadStepsOverDeletedMessages(t *testing.T) {
+	js := start(t)
+	for range 5 {
+		publish(t, js, "a", nil, []byte("x"))
+	}
+	s, err := js.Stream(t.Context(), names.EventStream())
+	require.NoError(t, err)
+	require.NoError(t, s.DeleteMsg(t.Context(), 3))
+	require.Equal(t, []schema.StreamSequence{1, 2, 4, 5}, positions(read(t, js, "a", 0)))
+}
+
+func TestReadReturnsTheCallersErrorAsItIs(t *testing.T) {
+	js := start(t)
+	publish(t, js, "a", nil, []byte("x"))
+	stop := errors.New("enough")
+	require.Equal(t, stop, runlog.Read(t.Context(), js, names, "a", 0, func(schema.Record) error { return stop }))
+}
+
+// A publisher may write any header block. None of these may look like the server's word, or the log's end would be
+// seen too early and events after it lost.
+func TestHeadersOfPublishersDoNotPassForTheServers(t *testing.T) {
+	js := start(t)
+	raw := rawClient(t, js)
+	subject := names.EventSubject("a")
+	blocks := []string{
+		"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\n\r\n",
+		"NATS/1.0 404 Message Not Found\r\n\r\n",
+		"NATS/1.0 503\r\n\r\n",
+		"NATS/1.0\r\nStatus: 204\r\nDescription: EOB\r\nNats-Num-Pending: 0\r\n\r\n",
+		"NATS/1.0\r\nNats-Sequence: 99\r\nNats-Subject: waymark.events.acme.0.b\r\n\r\n",
+		"NATS/1.0\r\nno colon in this line\r\n\r\n",
+	}
+	for i, block := range blocks {
+		body := ""
+		raw(subject, block, body)
+		seq := publish(t, js, "a", nil, []byte("good"))
+		require.EqualValues(t, 2*i+2, seq, "the odd message was stored")
+	}
+	got := read(t, js, "a", 0)
+	require.Len(t, got, 2*len(blocks))
+	for i, rec := range got {
+		require.EqualValues(t, i+1, rec.Stream)
+		if i%2 == 1 {
+			require.Equal(t, "good", string(rec.Body))
+		}
+	}
+	rec, found, err := runlog.Next(t.Context(), js, names, "a", 11)
+	require.NoError(t, err)
+	require.True(t, found)
+	require.EqualValues(t, 11, rec.Stream)
+	require.Empty(t, rec.Header)
+}
+
+// rawClient writes header blocks that the client library would refuse.
+func rawClient(t *testing.T, js jetstream.JetStream) func(subject, header, body string) {
+	t.Helper()
+	nc := js.Conn()
+	conn, err := net.Dial("tcp", nc.ConnectedAddr())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	user, password := nc.Opts.User, nc.Opts.Password
+	_, err = fmt.Fprintf(conn, "CONNECT {\"headers\":true,\"verbose\":false,\"user\":%q,\"pass\":%q}\r\nPING\r\n", user, password)
+	require.NoError(t, err)
+	sync := func() {
+		var seen []byte
+		buf := make([]byte, 8<<10)
+		for !bytes.Contains(seen, []byte("PONG\r\n")) {
+			n, err := conn.Read(buf)
+			require.NoError(t, err)
+			seen = append(seen, buf[:n]...)
+			require.NotContains(t, string(seen), "-ERR")
+		}
+	}
+	sync()
+	return func(subject, header, body string) {
+		_, err := io.WriteString(conn, fmt.Sprintf("HPUB %s %d %d\r\n%s%s\r\nPING\r\n", subject, len(header), len(header)+len(body), header, body))
+		require.NoError(t, err)
+		sync()
+	}
+}
+
+func TestLastOfAnswersForSeveralRunsAtOneMoment(t *testing.T) {
+	js := start(t)
+	publish(t, js, "a", nil, []byte("1"))
+	publish(t, js, "a", nil, []byte("2"))
+	publish(t, js, schema.BarrierRun, nil, []byte("3"))
+	publish(t, js, "b", nil, []byte("4"))
+	got, err := runlog.LastOf(t.Context(), js, names, "a", schema.BarrierRun, "nobody")
+	require.NoError(t, err)
+	require.Len(t, got.Records, 2)
+	require.EqualValues(t, 2, got.Records["a"].Stream)
+	require.EqualValues(t, 3, got.Records[schema.BarrierRun].Stream)
+	require.EqualValues(t, 4, got.UpTo)
+
+	got, err = runlog.LastOf(t.Context(), js, names, "nobody")
+	require.NoError(t, err)
+	require.Empty(t, got.Records)
+}
+
+func TestLeaderAnswersForFirstAndLast(t *testing.T) {
+	js := start(t)
+	publish(t, js, "a", nats.Header{"ce-id": {"one"}}, []byte("1"))
+	publish(t, js, "b", nil, []byte("2"))
+	publish(t, js, "a", nats.Header{"ce-id": {"two"}, "Nats-Msg-Id": {"two"}}, []byte("3"))
+
+	rec, found, err := runlog.Last(t.Context(), js, names, "a")
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, schema.Record{Stream: 3, Header: map[string][]string{"ce-id": {"two"}}, Body: []byte("3")}, rec)
+
+	rec, found, err = runlog.Next(t.Context(), js, names, "a", 2)
+	require.NoError(t, err)
+	require.True(t, found)
+	require.EqualValues(t, 3, rec.Stream)
+
+	_, found, err = runlog.Last(t.Context(), js, names, "nobody")
+	require.NoError(t, err)
+	require.False(t, found)
+}
+
+func TestMissingStreamIsNamed(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	err := runlog.Read(t.Context(), js, names, "a", 0, func(schema.Record) error { return nil })
+	require.ErrorIs(t, err, runlog.ErrNoStream)
+	require.ErrorContains(t, err, names.EventStream())
+	_, err = runlog.LastOf(t.Context(), js, names, "a")
+	require.ErrorIs(t, err, runlog.ErrNoStream)
+	_, _, err = runlog.Last(t.Context(), js, names, "a")
+	require.ErrorIs(t, err, runlog.ErrNoStream)
+}
+
+// An answer that breaks off must not look like the end of the log.
+func TestAnswerThatBreaksOffIsAnError(t *testing.T) {
+	server := natstest.Start(t)
+	js := server.JetStream(t)
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: names.EventStream(), Subjects: []string{names.EventSubjects()}, AllowDirect: true,
+	})
+	require.NoError(t, err)
+	for range 600 {
+		publish(t, js, "a", nil, bytes.Repeat([]byte{'x'}, 100))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	seen := 0
+	err = runlog.Read(ctx, js, names, "a", 0, func(schema.Record) error {
+		if seen++; seen == 1 {
+			server.Stop(t)
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, runlog.ErrNoAnswer)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, seen, 600)
+	server.Resume(t)
+	require.Len(t, read(t, js, "a", 0), 600)
+}
