@@ -175,7 +175,7 @@ func (s *Server) options(port int) *server.Options {
 		Host:                   host,
 		Port:                   port,
 		Users:                  []*server.User{{Username: s.id.User, Password: s.id.Password}},
-		MaxPayload:             int32(s.cfg.MaxPayload), //nolint:gosec // Validate bounds it.
+		MaxPayload:             int32(s.cfg.MaxPayload), // Validate bounds it
 		JetStream:              true,
 		StoreDir:               s.layout.store(),
 		JetStreamMaxStore:      s.cfg.MaxStore,

@@ -138,7 +138,7 @@ func TestStartRefusesADirectoryThatEveryUserMayWriteTo(t *testing.T) {
 		t.Skip("Windows has no mode bits")
 	}
 	dir := t.TempDir()
-	require.NoError(t, os.Chmod(dir, 0o777)) //nolint:gosec // that is the point
+	require.NoError(t, os.Chmod(dir, 0o777))
 	_, err := natsd.Start(t.Context(), natsd.Config{StateDir: dir}, natstest.Logger(t))
 	require.ErrorIs(t, err, natsd.ErrStateDir)
 	require.ErrorContains(t, err, "chmod o-w "+dir)
@@ -178,7 +178,7 @@ func TestStartRefusesATakenPortAndLeavesNothingBehind(t *testing.T) {
 	taken, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, taken.Close()) }()
-	port := taken.Addr().(*net.TCPAddr).Port //nolint:errcheck // a TCP listener's address
+	port := taken.Addr().(*net.TCPAddr).Port //nolint:errcheck // a TCP listener has a TCP address
 
 	cfg := natsd.Config{StateDir: t.TempDir(), Port: port}
 	_, err = natsd.Start(t.Context(), cfg, natstest.Logger(t))
@@ -287,7 +287,7 @@ func TestEncryptedStoreNeedsItsKey(t *testing.T) {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		data, err := os.ReadFile(path) //nolint:gosec // the test's own directory
+		data, err := os.ReadFile(path)
 		require.False(t, bytes.Contains(data, canary), path)
 		require.False(t, bytes.Contains(data, []byte(encrypted.EncryptionKey)), path)
 		return err
@@ -400,7 +400,7 @@ func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()
-	data, err := os.ReadFile(path) //nolint:gosec // the test's own directory
+	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	return string(data)
 }

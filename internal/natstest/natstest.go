@@ -193,6 +193,7 @@ func awaitPort(tb testing.TB, start func() error) {
 // FailOnAsyncErrors is an option for Conn: an asynchronous error, such as a slow consumer or a permission
 // violation, fails the test.
 func FailOnAsyncErrors(tb testing.TB) nats.Option {
+	tb.Helper()
 	var mu sync.Mutex
 	ended := false
 	tb.Cleanup(func() {
@@ -217,6 +218,7 @@ func FailOnAsyncErrors(tb testing.TB) nats.Option {
 // Logger writes to the test's log, all levels. What comes after the test's end is dropped, for by then the
 // testing package would panic.
 func Logger(tb testing.TB) zerolog.Logger {
+	tb.Helper()
 	w := &testWriter{tb: tb}
 	tb.Cleanup(w.end)
 	return zerolog.New(w).Level(zerolog.TraceLevel)

@@ -1,0 +1,102 @@
+# Waymark's tasks. Needs a Go toolchain with a C compiler (for the race detector), git and a POSIX shell; fetches
+# the rest itself. "make" alone lists the targets, "make check" is what CI runs.
+
+include tools/versions.mk
+
+SHELL := /bin/sh
+BIN := .bin
+LINT := $(BIN)/golangci-lint-$(GOLANGCI_LINT_VERSION)
+ASYNCAPI := $(BIN)/asyncapi-$(ASYNCAPI_PARSER_VERSION)
+
+PKG ?= ./...
+TEST_TIMEOUT ?= 15m
+FUZZTIME ?= 5s
+PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64
+
+# In this order: what is quick to fail comes first, and the tests' own closing lines come last. A step that
+# fails does not keep the others from running.
+CHECK := generate-check lint vet cross bench fuzz race
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: check
+check: ## all that CI runs: generated files, lint, vet, cross-builds, benchmarks, fuzzing, race tests
+	@failed=; times=; \
+	for step in $(CHECK); do \
+		echo "== $$step"; \
+		begin=$$(date +%s); \
+		$(MAKE) --no-print-directory $$step || failed="$$failed $$step"; \
+		times="$$times $$step $$(($$(date +%s) - begin))s,"; \
+	done; \
+	echo "== took:$${times%,}"; \
+	if [ -n "$$failed" ]; then echo "== make check FAILED:$$failed" >&2; exit 1; fi; \
+	echo "== make check passed"
+
+.PHONY: build
+build: ## build the waymark binary into .bin
+	@mkdir -p $(BIN)
+	go build -trimpath -o $(BIN)/ ./cmd/...
+
+.PHONY: test
+test: ## run the tests, quickly (PKG=./schema for one package)
+	go test -timeout $(TEST_TIMEOUT) $(PKG)
+
+.PHONY: race
+race: ## run the tests under the race detector
+	go test -race -timeout $(TEST_TIMEOUT) $(PKG)
+
+.PHONY: fuzz
+fuzz: ## run each fuzz target for a few seconds (FUZZTIME=1m for longer)
+	@FUZZTIME=$(FUZZTIME) sh tools/fuzz.sh
+
+.PHONY: bench
+bench: ## run each benchmark once, to see that it works
+	go test -run '^$$' -bench . -benchtime 1x -timeout $(TEST_TIMEOUT) $(PKG)
+
+.PHONY: lint
+lint: $(LINT) ## run golangci-lint, layers and formatting included
+	$(LINT) run $(PKG)
+
+.PHONY: fmt
+fmt: $(LINT) ## format the code as lint wants it
+	$(LINT) fmt
+
+.PHONY: vet
+vet: ## run go vet
+	go vet $(PKG)
+
+.PHONY: cross
+cross: ## build and vet for the other platforms
+	@set -e; for platform in $(PLATFORMS); do \
+		echo "go build, go vet: $$platform"; \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build ./...; \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go vet ./...; \
+	done
+
+.PHONY: generate
+generate: ## write the generated files anew
+	go generate ./...
+
+.PHONY: generate-check
+generate-check: ## fail when a generated file is out of date
+	@sh tools/generate-check.sh
+
+.PHONY: asyncapi
+asyncapi: ## validate the AsyncAPI document (needs npm)
+	@sh tools/asyncapi.sh $(ASYNCAPI) $(ASYNCAPI_PARSER_VERSION)
+
+.PHONY: demo
+demo: build ## run the demonstration
+	$(BIN)/waymark demo
+
+.PHONY: clean
+clean: ## remove what was built and fetched
+	rm -rf $(BIN)
+
+# The version is part of the name, so that a new one is fetched when versions.mk changes.
+$(LINT):
+	@mkdir -p $(BIN)
+	GOBIN="$(CURDIR)/$(BIN)" go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+	@mv $(BIN)/golangci-lint $@
