@@ -1,0 +1,15 @@
+// Package lint holds the repository's rules as tests, those that golangci-lint cannot express or that
+// must not depend on it. It has no code for others to use: the rules are in its test files, one test each,
+// and a broken rule names the file, the line and the remedy.
+//
+// The rules:
+//
+//   - a Go file has at most 600 lines, unless it is generated or test data;
+//   - every package has a doc.go with its package comment;
+//   - tests wait on events, never with time.Sleep, and never skip without a reason;
+//   - no file names a path of somebody's machine;
+//   - imports go down the layers only: schema; kvstore and publisher; consumer; cmd;
+//   - every exported error sentinel has a comment, and one that is more than its name.
+//
+// Each rule is tried on a small example that breaks it, so that a rule that finds nothing is known to look.
+package lint
