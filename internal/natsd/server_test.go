@@ -404,3 +404,19 @@ func readFile(t *testing.T, path string) string {
 	require.NoError(t, err)
 	return string(data)
 }
+
+func TestEveryMessageIsSyncedUnlessAskedOtherwise(t *testing.T) {
+	for name, test := range map[string]struct {
+		cfg  natsd.Config
+		want bool
+	}{
+		"by default":                   {natsd.Config{}, true},
+		"with a bounded store":         {natsd.Config{MaxStore: 1 << 30}, true},
+		"not when the interval is set": {natsd.Config{Sync: natsd.SyncInterval}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.cfg.StateDir = t.TempDir()
+			require.Equal(t, test.want, natsd.JetStreamConfig(start(t, test.cfg)).SyncAlways)
+		})
+	}
+}
