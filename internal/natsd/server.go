@@ -277,19 +277,14 @@ func (s *Server) close() error {
 }
 
 func (s *Server) stop() error {
-	timeout := time.NewTimer(s.cfg.StopTimeout)
-	defer timeout.Stop()
-	// Stopping a server that is half started leaves its JetStream running, so let it get there first.
-	select {
-	case <-s.started:
-	case <-timeout.C:
-		return s.stopTimeout()
-	}
-	go s.nats.Shutdown() // ends when stopped is closed
+	go func() { // ends when stopped is closed
+		<-s.started // stopping a server that is half started would leave its JetStream running
+		s.nats.Shutdown()
+	}()
 	select {
 	case <-s.stopped:
 		return nil
-	case <-timeout.C:
+	case <-time.After(s.cfg.StopTimeout):
 		return s.stopTimeout()
 	}
 }

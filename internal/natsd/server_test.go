@@ -266,6 +266,18 @@ func TestCloseMayBeCalledAgainAndAtOnce(t *testing.T) {
 	require.ErrorIs(t, err, natsd.ErrNotRunning)
 }
 
+func TestCloseIsBoundedAndKeepsTheDirectoryWhenTimeIsUp(t *testing.T) {
+	cfg := natsd.Config{StateDir: t.TempDir(), StopTimeout: 1}
+	s, err := natsd.Start(t.Context(), cfg, natstest.Logger(t))
+	require.NoError(t, err)
+	err = s.Close()
+	require.ErrorIs(t, err, natsd.ErrStopTimeout)
+	require.ErrorContains(t, err, cfg.StateDir)
+	require.NoError(t, s.WaitForShutdown(t.Context()))
+	requireLocked(t, cfg.StateDir, os.Getpid())
+	require.FileExists(t, filepath.Join(cfg.StateDir, "running.json"))
+}
+
 func TestWaitForShutdownEndsWithItsContext(t *testing.T) {
 	s := start(t, natsd.Config{StateDir: t.TempDir()})
 	ctx, cancel := context.WithCancel(t.Context())
