@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -121,7 +122,9 @@ func (p *Process) launch(tb testing.TB) error {
 	require.NoError(tb, err)
 	// Not the test's context: that would kill -9 the child before its clean stop at the test's end.
 	cmd := exec.CommandContext(context.Background(), binary)
-	cmd.Env = append(os.Environ(), childVariable+"="+string(settings))
+	// A child built with the race detector would otherwise sleep for a second before it exits.
+	race := strings.TrimSpace(os.Getenv("GORACE") + " atexit_sleep_ms=0")
+	cmd.Env = append(os.Environ(), "GORACE="+race, childVariable+"="+string(settings))
 	logger := &testWriter{tb: tb}
 	tb.Cleanup(logger.end)
 	cmd.Stderr = logger
