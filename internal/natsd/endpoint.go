@@ -57,6 +57,7 @@ func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
 	case err != nil:
 		return Endpoint{}, fmt.Errorf("%w: %w", ErrStateDir, err)
 	}
+	end.Context = l.context() // the directory may be mounted elsewhere than where the server sees it
 
 	id, err := serverID(ctx, end.URL)
 	if err != nil {

@@ -381,8 +381,12 @@ func TestServerLogGoesToTheLoggerFromWarningsUp(t *testing.T) {
 			require.NoError(t, err)
 			_, err = nats.Connect(s.URL(), nats.Name("evil\r\nname"))
 			require.ErrorIs(t, err, nats.ErrAuthorization)
+			nc, err := s.Connect()
+			require.NoError(t, err)
+			nc.Close()
 			require.NoError(t, s.Close())
 			require.Contains(t, out.String(), "authentication error")
+			require.NotContains(t, out.String(), password(t, s))
 			require.Equal(t, verbose, strings.Contains(out.String(), "Listening for client connections"))
 			require.NotContains(t, out.String(), "\r")
 			for line := range strings.Lines(out.String()) {
@@ -390,6 +394,16 @@ func TestServerLogGoesToTheLoggerFromWarningsUp(t *testing.T) {
 			}
 		})
 	}
+}
+
+func password(t *testing.T, s *natsd.Server) string {
+	t.Helper()
+	var options nats.Options
+	for _, option := range s.Options() {
+		require.NoError(t, option(&options))
+	}
+	require.Len(t, options.Password, 43)
+	return options.Password
 }
 
 func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
