@@ -183,7 +183,6 @@ func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 	switch {
 	case d.Turn > h.Turn:
 		h.openTurn(d.Turn)
-		h.TurnPurpose = ""
 	case d.Turn == h.Turn && h.TurnOpen && (h.Epoch > h.TurnEpoch || e.Epoch == 0):
 		// The executor that opened it is gone, and its unfinished messages with it. Closed calls stay.
 		h.Counts.Messages -= h.TurnMessages
@@ -203,7 +202,7 @@ func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 
 func (h *Head) openTurn(turn int32) {
 	h.Turn, h.TurnOpen, h.TurnEpoch = turn, true, h.Epoch
-	h.TurnCalls, h.TurnMessages = nil, 0
+	h.TurnCalls, h.TurnMessages, h.TurnPurpose = nil, 0, ""
 	h.Counts.Turns++
 }
 
@@ -244,12 +243,16 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 		return rejected(ReasonCallOpen, "call %.80q of turn %d is open", d.ToolCallID, turn)
 	}
 	opened := turn > h.Turn
+	switch {
+	case len(h.OpenCalls) >= MaxOpenCalls:
+		return rejected(ReasonTooMany, "%d calls are open already", MaxOpenCalls)
+	case !opened && len(h.TurnCalls) >= MaxTurnCalls:
+		return rejected(ReasonTooMany, "turn %d has %d calls already", turn, MaxTurnCalls)
+	case h.callBytes(opened)+len(d.ToolCallID)+len(excerpt(d.Name)) > MaxCallBytes:
+		return rejected(ReasonTooMany, "the ids and names of the turn's and all open calls pass %d bytes", MaxCallBytes)
+	}
 	if opened {
 		h.openTurn(turn)
-		h.TurnPurpose = ""
-	}
-	if len(h.OpenCalls) >= MaxOpenCalls || turn != 0 && len(h.TurnCalls) >= MaxTurnCalls {
-		return Verdict{Kind: Rejected, Reason: ReasonTooMany, Detail: "too many calls are open, or the turn has too many", Opened: opened}
 	}
 	key := CallKey{Turn: turn, ToolCallID: d.ToolCallID, Occurrence: 1}
 	if turn == 0 {
@@ -268,6 +271,24 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 	h.OpenCalls = append(h.OpenCalls, OpenCall{CallKey: key, Name: excerpt(d.Name), Replay: replay, Since: e.Time, Epoch: h.Epoch})
 	h.Counts.ToolCalls++
 	return Verdict{Kind: Applied, Boundary: true, Call: key, Opened: opened}
+}
+
+// callBytes is what the ids and names of calls take in the head; those of the turn go when a new one opens.
+// Few calls cannot pass the cap and are not counted.
+func (h *Head) callBytes(newTurn bool) int {
+	n := 0
+	if len(h.OpenCalls)+len(h.TurnCalls) < MaxCallBytes/(2*(MaxIdentifier+len("…"))) {
+		return n
+	}
+	for i := range h.OpenCalls {
+		n += len(h.OpenCalls[i].ToolCallID) + len(h.OpenCalls[i].Name)
+	}
+	if !newTurn {
+		for _, id := range h.TurnCalls {
+			n += len(id)
+		}
+	}
+	return n
 }
 
 func (h *Head) findOpenExact(turn int32, id string) int {

@@ -15,7 +15,11 @@ func NewState(fleet, run string) *State { return &State{Head: NewHead(fleet, run
 // Apply folds one record into the state. The decision is [Head.Apply]'s, so State.Head is what a Head
 // alone would be; the state adds the content of what was accepted.
 func (s *State) Apply(rec *Record) Verdict {
+	unfinished := s.Head.TurnMessages
 	v := s.Head.Apply(rec)
+	if v.Superseded {
+		s.supersede(s.Head.Turn, unfinished)
+	}
 	if v.Opened {
 		s.openTurn(v.Call.Turn, v.Event)
 	}
@@ -213,7 +217,6 @@ func (s *State) turnStarted(e *Event, d *TurnStartedData, superseded bool) {
 	var t *StateTurn
 	if superseded && len(s.Turns) > 0 {
 		t = &s.Turns[len(s.Turns)-1]
-		s.supersede(t.Turn)
 		t.Attempts++
 		t.Epoch, t.StartedAt = s.Head.Epoch, e.Time
 	} else {
@@ -225,12 +228,22 @@ func (s *State) turnStarted(e *Event, d *TurnStartedData, superseded bool) {
 	}
 }
 
-// supersede drops the messages of an open turn. They are the last ones, but for messages of other turns
-// between them. Compactions move with what stood behind them.
-func (s *State) supersede(turn int32) {
-	kept := s.Messages[:0]
+// supersede drops the last n messages of an open turn: those since it was opened. Messages of other turns
+// may stand between them. Compactions move with what stood behind them.
+func (s *State) supersede(turn int32, n int64) {
+	from := len(s.Messages)
+	for ; from > 0 && n > 0; from-- {
+		if s.Messages[from-1].Turn == turn {
+			n--
+		}
+	}
+	kept := s.Messages[:from]
 	moved := make([]int, len(s.Messages)+1)
 	for i := range s.Messages {
+		if i < from {
+			moved[i] = i
+			continue
+		}
 		moved[i] = len(kept)
 		if s.Messages[i].Turn != turn {
 			kept = append(kept, s.Messages[i])

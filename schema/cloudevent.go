@@ -42,7 +42,7 @@ func (e *Event) CloudEvent() (ce.Event, error) {
 	if e.DataContentType != "" {
 		out.SetDataContentType(e.DataContentType)
 	}
-	out.DataEncoded = e.Data
+	out.DataEncoded, out.DataBase64 = e.Data, !e.isJSON()
 	if err := out.Validate(); err != nil {
 		return out, fmt.Errorf("event %s as CloudEvent: %w", e.ID, err)
 	}

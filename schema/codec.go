@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,9 @@ const (
 
 const headerPrefix = "ce-"
 
+// jsonSpace is the white space of JSON.
+const jsonSpace = " \t\r\n"
+
 // Encode returns the event in binary mode: attributes in ce-* headers, data in the body. The map has the
 // type of nats.Header.
 func (e *Event) Encode() (header map[string][]string, body []byte) {
@@ -48,7 +52,8 @@ func (e *Event) Encode() (header map[string][]string, body []byte) {
 }
 
 // EncodeStructured returns the event as one JSON object, for Content-Type application/cloudevents+json.
-// JSON data is embedded byte for byte, other data as data_base64.
+// JSON data is embedded byte for byte; other data, and JSON within white space (which no reader of the
+// envelope could tell from the envelope's own), as data_base64.
 func (e *Event) EncodeStructured() ([]byte, error) {
 	var buf bytes.Buffer
 	enc := jsontext.NewEncoder(&buf, jsontext.PreserveRawStrings(true))
@@ -68,11 +73,11 @@ func (e *Event) EncodeStructured() ([]byte, error) {
 	}
 	tail := ""
 	if len(e.Data) > 0 {
-		if e.isJSON() {
+		if e.isJSON() && !jsontext.Value(e.Data).IsValid() {
+			return nil, &DataError{Event: e.Type, Problem: "not valid JSON"}
+		}
+		if e.isJSON() && len(bytes.Trim(e.Data, jsonSpace)) == len(e.Data) {
 			// Written by hand: the encoder would re-format the value, and the content hash is over raw bytes.
-			if !jsontext.Value(e.Data).IsValid() {
-				return nil, &DataError{Event: e.Type, Problem: "not valid JSON"}
-			}
 			tail = `,"data":` + string(e.Data)
 		} else {
 			write(jsontext.String("data_base64"))
@@ -102,22 +107,29 @@ func (e *Event) isJSON() bool {
 func Decode(header map[string][]string, body []byte) (*Event, error) {
 	attrs := make(map[string]string, 16)
 	contentType := ""
+	twice := "" // the smallest name given twice: what is wrong must not depend on the map's order
 	for name, values := range header {
 		if len(values) == 0 {
 			continue
 		}
-		if len(name) == len("content-type") && strings.EqualFold(name, "content-type") {
+		if len(name) == len(headerContentType) && strings.EqualFold(name, headerContentType) {
+			if contentType != "" || len(values) > 1 {
+				twice = smaller(twice, headerContentType)
+			}
 			contentType = values[0]
 			continue
 		}
 		if len(name) <= len(headerPrefix) || !strings.EqualFold(name[:len(headerPrefix)], headerPrefix) {
 			continue
 		}
-		attr := strings.ToLower(name[len(headerPrefix):])
-		if _, twice := attrs[attr]; twice || len(values) > 1 {
-			return nil, &AttributeError{attr, "given twice"}
+		attr := lowerASCII(name[len(headerPrefix):])
+		if _, known := attrs[attr]; known || len(values) > 1 {
+			twice = smaller(twice, attr)
 		}
 		attrs[attr] = values[0]
+	}
+	if twice != "" {
+		return nil, &AttributeError{twice, "given twice"}
 	}
 	media := contentType
 	if i := strings.IndexByte(media, ';'); i >= 0 {
@@ -137,9 +149,35 @@ func Decode(header map[string][]string, body []byte) (*Event, error) {
 	return nil, ErrNotCloudEvent
 }
 
+const headerContentType = "content-type"
+
+// smaller returns the smaller of two names; empty is none.
+func smaller(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return min(a, b)
+}
+
+// lowerASCII is the lower case of a header name. Letters beyond ASCII stay: some of them fold to ASCII.
+func lowerASCII(s string) string {
+	for i := range len(s) {
+		if s[i] >= 'A' && s[i] <= 'Z' {
+			b := []byte(s)
+			for ; i < len(b); i++ {
+				if b[i] >= 'A' && b[i] <= 'Z' {
+					b[i] += 'a' - 'A'
+				}
+			}
+			return string(b)
+		}
+	}
+	return s
+}
+
 // looksStructured reports whether body is a JSON object with a member specversion at its top.
 func looksStructured(body []byte) bool {
-	trimmed := bytes.TrimLeft(body, " \t\r\n")
+	trimmed := bytes.TrimLeft(body, jsonSpace)
 	if len(trimmed) == 0 || trimmed[0] != '{' || !bytes.Contains(trimmed, []byte(`"specversion"`)) {
 		return false
 	}
@@ -164,8 +202,14 @@ func looksStructured(body []byte) bool {
 
 func decodeBinary(attrs map[string]string, contentType string, body []byte) (*Event, error) {
 	e := &Event{Data: body}
-	for name, value := range attrs {
-		text, lone := percentDecode(value)
+	var scratch [24]string
+	names := scratch[:0]
+	for name := range attrs {
+		names = append(names, name)
+	}
+	slices.Sort(names) // so that what is found wrong first is always the same
+	for _, name := range names {
+		text, lone := percentDecode(attrs[name])
 		e.LonePercents += lone
 		if err := e.setAttribute(name, text); err != nil {
 			return nil, err
@@ -275,6 +319,9 @@ func (e *Event) setAttribute(name, text string) error {
 	switch name {
 	case "specversion":
 	case "id":
+		if len(text) > MaxIdentifier {
+			return &AttributeError{name, fmt.Sprintf("is longer than %d bytes", MaxIdentifier)}
+		}
 		e.ID = text
 	case "source":
 		e.Source = text
@@ -284,7 +331,7 @@ func (e *Event) setAttribute(name, text string) error {
 		e.Subject = text
 	case "time":
 		if text != "" {
-			if _, err := time.Parse(time.RFC3339Nano, text); err != nil {
+			if !validTime(text) {
 				return &AttributeError{name, fmt.Sprintf("%.60q is not an RFC 3339 time", text)}
 			}
 		}
@@ -331,6 +378,17 @@ func (e *Event) setAttribute(name, text string) error {
 		e.Extensions[name] = text
 	}
 	return nil
+}
+
+// maxTime bounds the text of a time: room for more digits of the second than anyone measures.
+const maxTime = 48
+
+func validTime(text string) bool {
+	if len(text) > maxTime {
+		return false
+	}
+	_, err := time.Parse(time.RFC3339Nano, text)
+	return err == nil
 }
 
 // isForbidden reports the characters that CloudEvents forbids in strings (C0, C1, DEL).

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -13,6 +14,10 @@ import (
 // CheckpointFormat is the format version of stored checkpoints.
 const CheckpointFormat = 1
 
+// MaxCheckpoint bounds an encoded checkpoint, whatever the run's events: it follows from the caps below and
+// fits one message of a server with default settings. An ordinary run's checkpoint is below 4 KiB.
+const MaxCheckpoint = 1000 << 10
+
 // Caps keep a checkpoint bounded. An event that would pass a cap of open things is rejected with
 // [ReasonTooMany]; lists of the past drop their oldest entries and count on.
 const (
@@ -20,6 +25,8 @@ const (
 	MaxOpenCalls = 1024
 	// MaxTurnCalls bounds the calls of one turn.
 	MaxTurnCalls = 1024
+	// MaxCallBytes bounds the bytes of the ids and names of the open calls and of the turn's calls.
+	MaxCallBytes = 128 << 10
 	// MaxInterrupts bounds what a run waits for at once.
 	MaxInterrupts = 64
 	// MaxMarks bounds the named points of a run.
@@ -281,13 +288,41 @@ type Checkpoint struct {
 	Incarnation string `json:"incarnation,omitzero"`
 	// TailBytes is the size of the run's events after the last segment.
 	TailBytes int64 `json:"tail_bytes,omitzero"`
+	// TailEvents is their number, accepted or not.
+	TailEvents int64 `json:"tail_events,omitzero"`
 	// Sum is the SHA-256 (hex) of this value with an empty Sum.
 	Sum string `json:"sum"`
 }
 
-// sumSuffix ends every stored checkpoint; the 64 hex digits of the sum stand inside the quotes. The sum
-// is over the bytes as stored, so that a reader of another version can check fields it does not know.
-const sumSuffix = `"sum":""}`
+// sumEnd ends every stored checkpoint and every description of a segment; before it stand the 64 hex
+// digits of the sum, in the member "sum". The sum is over the bytes as stored, so that a reader of another
+// version can check fields it does not know.
+const sumEnd = `"}`
+
+const sumBegin = `"sum":"`
+
+// cutSum returns what stands before the digits of the sum, and the digits.
+func cutSum(b []byte) (open []byte, sum string, ok bool) {
+	at := len(b) - len(sumEnd) - 2*sha256.Size
+	if at < len(sumBegin) || !bytes.HasSuffix(b, []byte(sumEnd)) || !bytes.HasSuffix(b[:at], []byte(sumBegin)) {
+		return nil, "", false
+	}
+	return b[:at], string(b[at : len(b)-len(sumEnd)]), true
+}
+
+// checkFormat reads only the format version, because another version's other members may have other types.
+func checkFormat(b []byte, known int) error {
+	var probe struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(b, &probe); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if probe.Format != known {
+		return fmt.Errorf("format %d, this binary knows %d: %w", probe.Format, known, ErrFormat)
+	}
+	return nil
+}
 
 // EncodeCheckpoint returns the stored form, JSON that a person can read. It sets Format and Sum.
 func EncodeCheckpoint(c *Checkpoint) ([]byte, error) {
@@ -297,29 +332,28 @@ func EncodeCheckpoint(c *Checkpoint) ([]byte, error) {
 		return nil, fmt.Errorf("checkpoint of run %s: %w", c.Run, err)
 	}
 	c.Sum = Hash(sha256.Sum256(b)).String()
-	b = append(b[:len(b)-2], c.Sum...)
-	return append(b, `"}`...), nil
+	b = append(b[:len(b)-len(sumEnd)], c.Sum...)
+	return append(b, sumEnd...), nil
 }
 
 // DecodeCheckpoint reads a stored checkpoint and checks its sum. Errors wrap [ErrCorrupt] or [ErrFormat].
 func DecodeCheckpoint(b []byte) (*Checkpoint, error) {
-	const tail = len(sumSuffix) + 64
-	if len(b) < tail {
-		return nil, fmt.Errorf("checkpoint: too short: %w", ErrCorrupt)
+	open, sum, ok := cutSum(b)
+	if !ok {
+		return nil, fmt.Errorf("checkpoint: no sum at its end: %w", ErrCorrupt)
 	}
-	sum := string(b[len(b)-66 : len(b)-2])
 	h := sha256.New()
-	_, _ = h.Write(b[:len(b)-66])
-	_, _ = h.Write([]byte(`"}`))
+	_, _ = h.Write(open)
+	_, _ = h.Write([]byte(sumEnd))
 	if hex.EncodeToString(h.Sum(nil)) != sum {
 		return nil, fmt.Errorf("checkpoint: sum differs: %w", ErrCorrupt)
+	}
+	if err := checkFormat(b, CheckpointFormat); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
 	c := new(Checkpoint)
 	if err := json.Unmarshal(b, c); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w: %w", ErrCorrupt, err)
-	}
-	if c.Format != CheckpointFormat {
-		return nil, fmt.Errorf("checkpoint of run %.64s: format %d: %w", c.Run, c.Format, ErrFormat)
 	}
 	return c, nil
 }

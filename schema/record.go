@@ -90,8 +90,9 @@ type FrameReader struct {
 // NewFrameReader returns a reader of the frames in b.
 func NewFrameReader(b []byte) *FrameReader { return &FrameReader{rest: b} }
 
-// maxHeaderLines bounds what a damaged count can allocate.
-const maxHeaderLines = 256
+// fewHeaderLines is how many header lines are made room for before they are seen, so that a damaged count
+// allocates little.
+const fewHeaderLines = 32
 
 // Next returns the next record, io.EOF at the end, or an error that wraps [ErrCorrupt].
 func (f *FrameReader) Next() (Record, error) {
@@ -101,11 +102,11 @@ func (f *FrameReader) Next() (Record, error) {
 	var r Record
 	stream, ok := f.uvarint()
 	lines, ok2 := f.uvarint()
-	if !ok || !ok2 || lines > maxHeaderLines {
+	if !ok || !ok2 || lines > uint64(len(f.rest))/2 {
 		return r, f.corrupt()
 	}
 	r.Stream = StreamSequence(stream)
-	r.Header = make(map[string][]string, lines)
+	r.Header = make(map[string][]string, min(lines, fewHeaderLines))
 	for range lines {
 		name, ok := f.bytes()
 		value, ok2 := f.bytes()

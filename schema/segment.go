@@ -3,6 +3,7 @@ package schema
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -47,7 +48,7 @@ type SegmentInfo struct {
 	ChainAfter  string `json:"chain_after,omitzero"`
 	// RawBytes is the size of the frames before compression.
 	RawBytes int `json:"raw_bytes"`
-	// Sum is the SHA-256 of the compressed frames, hex.
+	// Sum is the SHA-256 (hex) of the whole stored segment with an empty Sum.
 	Sum string `json:"sum"`
 }
 
@@ -80,13 +81,15 @@ func EncodeSegment(info SegmentInfo, frames []byte) ([]byte, error) {
 	}
 	packed := enc.EncodeAll(frames, make([]byte, 0, len(frames)/3+64))
 	segmentEncoders.Put(enc)
-	sum := sha256.Sum256(packed)
-	info.Format, info.RawBytes, info.Sum = SegmentFormat, len(frames), Hash(sum).String()
-	head, err := json.Marshal(info)
+	info.Format, info.RawBytes, info.Sum = SegmentFormat, len(frames), ""
+	stored, err := json.Marshal(info)
 	if err != nil {
 		return nil, fmt.Errorf("segment %d of run %s: %w", info.Number, info.Run, err)
 	}
-	return append(append(head, '\n'), packed...), nil
+	stored = stored[:len(stored)-len(sumEnd)]
+	stored = append(stored, segmentSum(stored, packed)...)
+	stored = append(stored, sumEnd+"\n"...)
+	return append(stored, packed...), nil
 }
 
 // DecodeSegmentInfo reads only the description of a stored segment, and checks its sum.
@@ -114,20 +117,32 @@ func DecodeSegment(stored []byte) (SegmentInfo, []byte, error) {
 	return info, frames, nil
 }
 
+// segmentSum is the sum of a segment whose description begins with open, up to where the sum stands.
+func segmentSum(open, packed []byte) string {
+	h := sha256.New()
+	_, _ = h.Write(open)
+	_, _ = h.Write([]byte(sumEnd + "\n"))
+	_, _ = h.Write(packed)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
 func splitSegment(stored []byte) (info SegmentInfo, packed []byte, err error) {
 	line, packed, ok := bytes.Cut(stored, []byte{'\n'})
 	if !ok {
 		return info, nil, fmt.Errorf("segment without description: %w", ErrCorrupt)
 	}
+	open, sum, ok := cutSum(line)
+	if !ok || segmentSum(open, packed) != sum {
+		return info, nil, fmt.Errorf("segment: sum differs: %w", ErrCorrupt)
+	}
+	if err := checkFormat(line, SegmentFormat); err != nil {
+		return info, nil, fmt.Errorf("segment: %w", err)
+	}
 	if err := json.Unmarshal(line, &info); err != nil {
 		return info, nil, fmt.Errorf("segment description: %w: %w", ErrCorrupt, err)
 	}
-	if info.Format != SegmentFormat {
-		return info, nil, fmt.Errorf("segment %d of run %.64s: format %d: %w", info.Number, info.Run, info.Format, ErrFormat)
-	}
-	sum := sha256.Sum256(packed)
-	if Hash(sum).String() != info.Sum || info.RawBytes < 0 || info.RawBytes > MaxSegmentRaw {
-		return info, nil, fmt.Errorf("segment %d of run %.64s: sum differs: %w", info.Number, info.Run, ErrCorrupt)
+	if info.RawBytes < 0 || info.RawBytes > MaxSegmentRaw {
+		return info, nil, fmt.Errorf("segment %d of run %.64s: %d bytes of frames: %w", info.Number, info.Run, info.RawBytes, ErrCorrupt)
 	}
 	return info, packed, nil
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"time"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -63,6 +63,9 @@ func ParseData(e *Event) (Data, error) {
 	}
 	if len(e.Data) == 0 {
 		return nil, &DataError{Event: name, Problem: "is missing"}
+	}
+	if kind := jsontext.Value(e.Data).Kind(); kind != '{' && kind != 0 {
+		return nil, &DataError{Event: name, Problem: fmt.Sprintf("is a JSON %s where an object is wanted", kind)}
 	}
 	if tooDeep(e.Data) {
 		return nil, &DataError{Event: name, Problem: fmt.Sprintf("is nested deeper than %d", MaxJSONDepth)}
@@ -168,7 +171,11 @@ func Validate(data Data) error {
 		v.name("/executor", d.Executor)
 		v.oneOf("/reason", d.Reason, "claim", "request", "restart", "input", "reopen")
 		v.required("/request_id", d.RequestID)
+		if d.From.Epoch == 0 {
+			v.fail("/from/epoch", "is required")
+		}
 		v.hash("/from/chain", d.From.Chain)
+		v.required("/from/digest", d.From.Digest)
 		v.hash("/from/digest", d.From.Digest)
 	case *RunWaitingData:
 		v.required("/interrupt_id", d.InterruptID)
@@ -240,6 +247,9 @@ func Validate(data Data) error {
 	case *LimitReachedData:
 		v.oneOf("/limit", d.Limit, "turns", "tokens", "time", "context", "budget")
 	case *ContextCompactedData:
+		if d.Summary == "" && !slices.ContainsFunc(d.Refs, func(r Ref) bool { return r.Path == "/summary" }) {
+			v.fail("/summary", "is required")
+		}
 		v.notNegative("/through_turn", int64(d.ThroughTurn))
 		v.notNegative("/tokens_before", d.TokensBefore)
 		v.notNegative("/tokens_after", d.TokensAfter)
@@ -351,7 +361,7 @@ func (v *checker) time(path, s string) {
 	if s == "" {
 		return
 	}
-	if _, err := time.Parse(time.RFC3339Nano, s); err != nil {
+	if !validTime(s) {
 		v.fail(path, "%.60q is not an RFC 3339 time", s)
 	}
 }
