@@ -1,0 +1,283 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Headers and values of the NATS KV protocol.
+const (
+	headerOperation       = "KV-Operation"
+	operationDelete       = "DEL"
+	operationPurge        = "PURGE"
+	headerExpectedSubject = "Nats-Expected-Last-Subject-Sequence"
+	headerRollup          = "Nats-Rollup"
+	rollupSubject         = "sub"
+)
+
+// requestTimeout bounds a request whose context has no deadline.
+const requestTimeout = 5 * time.Second
+
+// bucket is a key-value bucket, spoken to by its subjects: the stock client neither sends headers with a
+// value nor pipelines, and asks the leader only where direct gets are off.
+type bucket struct {
+	js     jetstream.JetStream
+	name   string
+	stream string
+	prefix string
+	api    string
+}
+
+// entry is one stored value of a key.
+type entry struct {
+	key     string
+	value   []byte
+	header  nats.Header
+	rev     schema.Revision
+	stored  time.Time
+	deleted bool
+}
+
+func newBucket(js jetstream.JetStream, name string) bucket {
+	return bucket{js: js, name: name, stream: "KV_" + name, prefix: "$KV." + name + ".", api: apiPrefix(js)}
+}
+
+// apiPrefix is the prefix of JetStream's API subjects, with a dot at its end.
+func apiPrefix(js jetstream.JetStream) string {
+	opts := js.Options()
+	switch {
+	case opts.Domain != "":
+		return "$JS." + opts.Domain + ".API."
+	case opts.APIPrefix != "":
+		return strings.TrimSuffix(opts.APIPrefix, ".") + "."
+	default:
+		return jetstream.DefaultAPIPrefix
+	}
+}
+
+// withDeadline bounds a context that has no deadline.
+func withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, requestTimeout)
+}
+
+// get reads the last value of a key from any replica; it can be stale.
+func (b *bucket) get(ctx context.Context, key string) (entry, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	msg, err := b.js.Conn().RequestWithContext(ctx, b.api+"DIRECT.GET."+b.stream+"."+b.prefix+key, nil)
+	if errors.Is(err, nats.ErrNoResponders) {
+		// Direct gets are off, or there is no stream: the leader, or its absence, will tell.
+		return b.getFresh(ctx, key)
+	}
+	if err != nil {
+		return entry{}, translate(err)
+	}
+	e, err := b.entryOfDirect(msg)
+	if err != nil {
+		return e, err
+	}
+	return e.check()
+}
+
+// getFresh reads the last value of a key from the stream's leader.
+func (b *bucket) getFresh(ctx context.Context, key string) (entry, error) {
+	e, err := lastFresh(ctx, b.js, b.stream, b.prefix+key)
+	if err != nil {
+		return entry{}, err
+	}
+	e.key = key
+	return e.check()
+}
+
+// check turns the marker of a deletion into ErrNotFound; the entry keeps its revision.
+func (e entry) check() (entry, error) {
+	if e.deleted {
+		return e, fmt.Errorf("%w: deleted at revision %d", ErrNotFound, e.rev)
+	}
+	return e, nil
+}
+
+func deletion(h nats.Header) bool {
+	op := h.Get(headerOperation)
+	// Markers that the server itself leaves carry a reason instead of an operation.
+	return op == operationDelete || op == operationPurge || h.Get("Nats-Marker-Reason") != ""
+}
+
+// entryOfDirect reads the answer to a direct get.
+func (b *bucket) entryOfDirect(msg *nats.Msg) (entry, error) {
+	if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
+		if status == "404" {
+			return entry{}, ErrNotFound
+		}
+		return entry{}, fmt.Errorf("%w: stream %s answered %s %s", ErrUnavailable, b.stream, status, msg.Header.Get("Description"))
+	}
+	seq, err := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
+	if err != nil {
+		return entry{}, fmt.Errorf("stream %s: answer without a sequence: %w", b.stream, err)
+	}
+	stored, err := time.Parse(time.RFC3339Nano, msg.Header.Get(jetstream.TimeStampHeaer))
+	if err != nil {
+		return entry{}, fmt.Errorf("stream %s: answer without a time: %w", b.stream, err)
+	}
+	return entry{
+		key:     strings.TrimPrefix(msg.Header.Get(jetstream.SubjectHeader), b.prefix),
+		value:   msg.Data,
+		header:  msg.Header,
+		rev:     schema.Revision(seq),
+		stored:  stored,
+		deleted: deletion(msg.Header),
+	}, nil
+}
+
+// lastFresh asks a stream's leader for the last message of a subject.
+func lastFresh(ctx context.Context, js jetstream.JetStream, stream, subject string) (entry, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	req, err := json.Marshal(map[string]string{"last_by_subj": subject})
+	if err != nil {
+		return entry{}, err
+	}
+	msg, err := js.Conn().RequestWithContext(ctx, apiPrefix(js)+"STREAM.MSG.GET."+stream, req)
+	if err != nil {
+		return entry{}, translate(err)
+	}
+	var reply struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Sequence uint64    `json:"seq"`
+			Header   []byte    `json:"hdrs"`
+			Data     []byte    `json:"data"`
+			Time     time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(msg.Data, &reply); err != nil {
+		return entry{}, fmt.Errorf("stream %s: answer to a get: %w", stream, err)
+	}
+	if reply.Error != nil {
+		return entry{}, translate(reply.Error)
+	}
+	if reply.Message == nil {
+		return entry{}, fmt.Errorf("stream %s: empty answer to a get", stream)
+	}
+	e := entry{value: reply.Message.Data, rev: schema.Revision(reply.Message.Sequence), stored: reply.Message.Time}
+	if raw := reply.Message.Header; len(raw) > 0 {
+		if e.header, err = nats.DecodeHeadersMsg(raw); err != nil {
+			return entry{}, fmt.Errorf("stream %s: headers of message %d: %w", stream, e.rev, err)
+		}
+	}
+	e.deleted = deletion(e.header)
+	return e, nil
+}
+
+// message builds the put of a value. With cas the key must be at revision rev; 0 is a key never written.
+func (b *bucket) message(key string, value []byte, header nats.Header, cas bool, rev schema.Revision) *nats.Msg {
+	if header == nil {
+		header = nats.Header{}
+	}
+	if cas {
+		header[headerExpectedSubject] = []string{strconv.FormatUint(uint64(rev), 10)}
+	}
+	return &nats.Msg{Subject: b.prefix + key, Header: header, Data: value}
+}
+
+// put writes a value by compare-and-set. Revision 0 creates, also over the marker of a deletion.
+func (b *bucket) put(ctx context.Context, key string, value []byte, header nats.Header, rev schema.Revision) (schema.Revision, error) {
+	return b.publishCAS(ctx, b.message(key, value, header, true, rev), key, rev)
+}
+
+func (b *bucket) publishCAS(ctx context.Context, msg *nats.Msg, key string, rev schema.Revision) (schema.Revision, error) {
+	next, err := b.publish(ctx, msg)
+	if rev != 0 || !errors.Is(err, ErrConflict) {
+		return next, err
+	}
+	marker, ok, merr := b.marker(ctx, key)
+	if merr != nil {
+		return 0, merr
+	}
+	if !ok {
+		return 0, err
+	}
+	msg.Header[headerExpectedSubject] = []string{strconv.FormatUint(uint64(marker), 10)}
+	return b.publish(ctx, msg)
+}
+
+// marker returns the revision of the deletion that is the last message of the key, if it is one.
+func (b *bucket) marker(ctx context.Context, key string) (schema.Revision, bool, error) {
+	e, err := b.getFresh(ctx, key)
+	switch {
+	case err == nil:
+		return 0, false, nil
+	case errors.Is(err, ErrNotFound):
+		return e.rev, e.rev != 0, nil
+	default:
+		return 0, false, err
+	}
+}
+
+// publish sends one message and awaits its acknowledgement.
+func (b *bucket) publish(ctx context.Context, msg *nats.Msg) (schema.Revision, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	ack, err := b.js.PublishMsg(ctx, msg)
+	if err != nil {
+		return 0, b.explain(ctx, err)
+	}
+	return schema.Revision(ack.Sequence), nil
+}
+
+// explain translates the error of a write. When nobody answered, it asks whether there is a stream at all:
+// a publish into a missing stream looks like one into a stream without a leader.
+func (b *bucket) explain(ctx context.Context, err error) error {
+	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
+		if _, serr := b.js.Stream(ctx, b.stream); errors.Is(serr, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("%w: %s: %w", ErrStreamMissing, b.stream, err)
+		}
+	}
+	return translate(err)
+}
+
+// remove deletes a key and its history; a marker stays, so that a crash of the server cannot bring values
+// back. With cas the key must be at revision rev.
+func (b *bucket) remove(ctx context.Context, key string, cas bool, rev schema.Revision) error {
+	header := nats.Header{headerOperation: {operationPurge}, headerRollup: {rollupSubject}}
+	_, err := b.publish(ctx, b.message(key, nil, header, cas, rev))
+	return err
+}
+
+// erase takes a key out of the stream without a marker. After kill -9 of a lone server it can come back:
+// for what is harmless then.
+func (b *bucket) erase(ctx context.Context, key string) error {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	req, err := json.Marshal(map[string]string{"filter": b.prefix + key})
+	if err != nil {
+		return err
+	}
+	msg, err := b.js.Conn().RequestWithContext(ctx, b.api+"STREAM.PURGE."+b.stream, req)
+	if err != nil {
+		return b.explain(ctx, err)
+	}
+	var reply struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(msg.Data, &reply); err != nil {
+		return fmt.Errorf("stream %s: answer to a purge: %w", b.stream, err)
+	}
+	if reply.Error != nil {
+		return translate(reply.Error)
+	}
+	return nil
+}

@@ -1,0 +1,278 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Bounds on what PutBatch has under way.
+const (
+	// batchInFlight is the number of puts not yet acknowledged.
+	batchInFlight = 512
+	// batchInFlightBytes is their size.
+	batchInFlightBytes = 8 << 20
+)
+
+// Checkpoints is the checkpoint bucket of a shard: a run's checkpoint under its run id, and the daemon's own
+// keys. It is derived from the log: whatever is lost here is folded again.
+type Checkpoints struct {
+	bucket bucket
+	names  schema.Names
+	daemon string
+	// async publishes without waiting; its acknowledgements time out by themselves.
+	async jetstream.JetStream
+}
+
+// Item is one checkpoint to put.
+type Item struct {
+	// Checkpoint to store. Its Format and Sum are set.
+	Checkpoint *schema.Checkpoint
+	// Revision that the key must have; 0 creates.
+	Revision schema.Revision
+}
+
+// Result of one put: the new revision, or the error.
+type Result struct {
+	Revision schema.Revision
+	Err      error
+}
+
+// Stored is a checkpoint as it is kept, or what is known of one that cannot be read.
+type Stored struct {
+	// Run that the key names.
+	Run string
+	// Checkpoint is nil when Err is not.
+	Checkpoint *schema.Checkpoint
+	// Revision and time of the put, by the server's clock.
+	Revision schema.Revision
+	Stored   time.Time
+	// Err wraps [ErrCorrupt] or schema.ErrFormat.
+	Err error
+}
+
+// Get reads a run's checkpoint from any replica: it may be stale, so it is only good for what is checked
+// against the log afterwards. It returns [ErrNotFound], with the revision of a deletion if there was one;
+// [ErrCorrupt] or schema.ErrFormat, with the revision to replace.
+func (c *Checkpoints) Get(ctx context.Context, run string) (*schema.Checkpoint, schema.Revision, error) {
+	return c.read(ctx, run, c.bucket.get)
+}
+
+// GetFresh is [Checkpoints.Get] answered by the leader: for a revision to put with.
+func (c *Checkpoints) GetFresh(ctx context.Context, run string) (*schema.Checkpoint, schema.Revision, error) {
+	return c.read(ctx, run, c.bucket.getFresh)
+}
+
+func (c *Checkpoints) read(ctx context.Context, run string, get func(context.Context, string) (entry, error)) (*schema.Checkpoint, schema.Revision, error) {
+	if err := schema.CheckName("run id", run); err != nil {
+		return nil, 0, err
+	}
+	e, err := get(ctx, run)
+	if err != nil {
+		return nil, e.rev, fmt.Errorf("get checkpoint of run %s: %w", run, err)
+	}
+	cp, err := c.decode(run, e)
+	return cp, e.rev, err
+}
+
+// decode reads a stored value and checks that it is the run's.
+func (c *Checkpoints) decode(run string, e entry) (*schema.Checkpoint, error) {
+	cp, err := schema.DecodeCheckpoint(e.value)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint of run %s at revision %d: %w", run, e.rev, err)
+	}
+	if cp.Run != run || cp.Fleet != "" && cp.Fleet != c.names.Fleet {
+		return nil, fmt.Errorf("checkpoint of run %s at revision %d is one of run %.64s in fleet %.64s: %w", run, e.rev, cp.Run, cp.Fleet, ErrCorrupt)
+	}
+	return cp, nil
+}
+
+// Put stores a checkpoint if the key is at revision rev; 0 creates it. It returns the new revision, or
+// [ErrConflict], [ErrTooLarge], [ErrFull], [ErrUnavailable] (outcome unknown), [ErrStreamMissing].
+func (c *Checkpoints) Put(ctx context.Context, cp *schema.Checkpoint, rev schema.Revision) (schema.Revision, error) {
+	msg, err := c.message(cp, rev)
+	if err != nil {
+		return 0, err
+	}
+	next, err := c.bucket.publishCAS(ctx, msg, cp.Run, rev)
+	if err != nil {
+		return 0, putError(cp.Run, err)
+	}
+	return next, nil
+}
+
+func putError(run string, err error) error {
+	return fmt.Errorf("put checkpoint of run %s: %w", run, err)
+}
+
+// message builds a put: the checkpoint as the value, and headers that make its republished copy a CloudEvent.
+func (c *Checkpoints) message(cp *schema.Checkpoint, rev schema.Revision) (*nats.Msg, error) {
+	if err := schema.CheckName("run id", cp.Run); err != nil {
+		return nil, fmt.Errorf("put checkpoint: %w", err)
+	}
+	value, err := schema.EncodeCheckpoint(cp)
+	if err != nil {
+		return nil, fmt.Errorf("put: %w", err)
+	}
+	name := schema.CheckpointUpdated
+	switch {
+	case cp.Status.Terminal():
+		name = schema.CheckpointFinalized
+	case rev == 0:
+		name = schema.CheckpointCreated
+	}
+	event := schema.Event{
+		ID: cp.Run + "." + strconv.FormatUint(uint64(cp.Epoch), 10) + ".checkpoint." +
+			strconv.FormatUint(uint64(cp.Position.Stream), 10),
+		Source:          schema.Source(c.names.Fleet, c.daemon),
+		Type:            schema.TypeOf(name),
+		Subject:         cp.Run,
+		Time:            cp.UpdatedAt,
+		Epoch:           cp.Epoch,
+		DataContentType: schema.ContentTypeJSON,
+		Data:            value,
+	}
+	header, body := event.Encode()
+	return c.bucket.message(cp.Run, body, header, true, rev), nil
+}
+
+// PutBatch puts many checkpoints, each by compare-and-set on its own key, without waiting for one before
+// the next; what is under way is bounded in number and bytes. It returns when every put was answered or ctx
+// is done; the results are in the order of the items. Items must be of different runs: a second one of the
+// same run gets [ErrConflict]. Errors are those of [Checkpoints.Put].
+func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	results := make([]Result, len(items))
+	seen := make(map[string]struct{}, len(items))
+	flight := flight{results: results, items: items, store: c}
+	for i, item := range items {
+		if _, twice := seen[item.Checkpoint.Run]; twice {
+			results[i].Err = putError(item.Checkpoint.Run, fmt.Errorf("twice in one batch: %w", ErrConflict))
+			continue
+		}
+		seen[item.Checkpoint.Run] = struct{}{}
+		msg, err := c.message(item.Checkpoint, item.Revision)
+		if err != nil {
+			results[i].Err = err
+			continue
+		}
+		flight.room(ctx, len(msg.Data))
+		future, err := c.async.PublishMsgAsync(msg)
+		if err != nil {
+			results[i].Err = putError(item.Checkpoint.Run, translate(err))
+			continue
+		}
+		flight.add(i, future, len(msg.Data))
+	}
+	flight.land(ctx)
+	return results
+}
+
+// flight is what a batch has under way, oldest first.
+type flight struct {
+	store   *Checkpoints
+	items   []Item
+	results []Result
+	waiting []pendingPut
+	bytes   int
+}
+
+type pendingPut struct {
+	item   int
+	future jetstream.PubAckFuture
+	size   int
+}
+
+func (f *flight) add(item int, future jetstream.PubAckFuture, size int) {
+	f.waiting = append(f.waiting, pendingPut{item, future, size})
+	f.bytes += size
+}
+
+// room waits until one more put of the size fits in.
+func (f *flight) room(ctx context.Context, size int) {
+	for len(f.waiting) > 0 && (len(f.waiting) >= batchInFlight || f.bytes+size > batchInFlightBytes) {
+		f.first(ctx)
+	}
+}
+
+// land waits for all.
+func (f *flight) land(ctx context.Context) {
+	for len(f.waiting) > 0 {
+		f.first(ctx)
+	}
+}
+
+// first waits for the oldest put and keeps its result.
+func (f *flight) first(ctx context.Context) {
+	put := f.waiting[0]
+	f.waiting = f.waiting[1:]
+	f.bytes -= put.size
+	result, item := &f.results[put.item], f.items[put.item]
+	select {
+	case ack := <-put.future.Ok():
+		result.Revision = schema.Revision(ack.Sequence)
+		return
+	case err := <-put.future.Err():
+		result.Err = f.store.bucket.explain(ctx, err)
+	case <-ctx.Done():
+		// Its acknowledgement may be there already; a full queue must not turn it into a doubt.
+		select {
+		case ack := <-put.future.Ok():
+			result.Revision = schema.Revision(ack.Sequence)
+			return
+		default:
+			result.Err = fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+		}
+	}
+	if item.Revision == 0 && errors.Is(result.Err, ErrConflict) {
+		// Perhaps only a deletion stands there; Put knows how to create over it.
+		result.Revision, result.Err = f.store.Put(ctx, item.Checkpoint, 0)
+		return
+	}
+	result.Err = putError(item.Checkpoint.Run, result.Err)
+}
+
+// History returns the checkpoints kept of a run, newest first, those that cannot be read included with
+// their error. It ends at the newest deletion. It may be stale, and is empty for an unknown run.
+func (c *Checkpoints) History(ctx context.Context, run string) ([]Stored, error) {
+	if err := schema.CheckName("run id", run); err != nil {
+		return nil, err
+	}
+	entries, err := c.bucket.history(ctx, run)
+	if err != nil {
+		return nil, fmt.Errorf("history of run %s: %w", run, err)
+	}
+	var list []Stored
+	for _, e := range slices.Backward(entries) {
+		if e.deleted {
+			break
+		}
+		list = append(list, c.stored(run, e))
+	}
+	return list, nil
+}
+
+func (c *Checkpoints) stored(run string, e entry) Stored {
+	cp, err := c.decode(run, e)
+	return Stored{Run: run, Checkpoint: cp, Revision: e.rev, Stored: e.stored, Err: err}
+}
+
+// Delete removes a run's checkpoint and its history if the key is at revision rev. A marker stays.
+func (c *Checkpoints) Delete(ctx context.Context, run string, rev schema.Revision) error {
+	if err := schema.CheckName("run id", run); err != nil {
+		return err
+	}
+	if err := c.bucket.remove(ctx, run, true, rev); err != nil {
+		return fmt.Errorf("delete checkpoint of run %s: %w", run, err)
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// manyKeys is the number of keys asked for in one request; the server allows 1,024.
+	manyKeys = 512
+	// historyBatch bounds one request for the history of a key.
+	historyBatch = MaxCheckpointsPerRun
+)
+
+// directRequest is the body of a direct get that has several answers.
+type directRequest struct {
+	Seq       uint64   `json:"seq,omitzero"`
+	NextFor   string   `json:"next_by_subj,omitzero"`
+	MultiLast []string `json:"multi_last,omitzero"`
+	Batch     int      `json:"batch,omitzero"`
+}
+
+// direct asks any replica for several messages and calls yield for each. An answer that ends early is an
+// error, never a short list.
+func (b *bucket) direct(ctx context.Context, req directRequest, yield func(entry)) error {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	body, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	nc := b.js.Conn()
+	inbox := nc.NewInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		return translate(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
+	if err := nc.PublishRequest(b.api+"DIRECT.GET."+b.stream, inbox, body); err != nil {
+		return translate(err)
+	}
+	for {
+		msg, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return b.explain(ctx, err)
+		}
+		if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
+			switch {
+			case status == "204" && msg.Header.Get("Nats-Num-Pending") == "0", status == "404":
+				return nil
+			default:
+				return fmt.Errorf("%w: stream %s answered %s %s", ErrUnavailable, b.stream, status, msg.Header.Get("Description"))
+			}
+		}
+		e, err := b.entryOfDirect(msg)
+		if err != nil {
+			return err
+		}
+		yield(e)
+	}
+}
+
+// many reads the last values of keys, deletions left out, by key.
+func (b *bucket) many(ctx context.Context, keys []string) (map[string]entry, error) {
+	found := make(map[string]entry, len(keys))
+	for chunk := range slices.Chunk(keys, manyKeys) {
+		subjects := make([]string, len(chunk))
+		for i, key := range chunk {
+			subjects[i] = b.prefix + key
+		}
+		err := b.direct(ctx, directRequest{MultiLast: subjects}, func(e entry) {
+			if !e.deleted {
+				found[e.key] = e
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// history reads the values kept of a key, oldest first, deletions included.
+func (b *bucket) history(ctx context.Context, key string) ([]entry, error) {
+	var entries []entry
+	err := b.direct(ctx, directRequest{Seq: 1, NextFor: b.prefix + key, Batch: historyBatch}, func(e entry) {
+		entries = append(entries, e)
+	})
+	return entries, err
+}
+
+// keys returns the keys that match the filter and are not deleted, sorted. For few keys: it holds them all.
+func (b *bucket) keys(ctx context.Context, filter string) ([]string, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	kv, err := b.js.KeyValue(ctx, b.name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		return nil, fmt.Errorf("%w: %s: %w", ErrStreamMissing, b.stream, err)
+	}
+	if err != nil {
+		return nil, translate(err)
+	}
+	w, err := kv.WatchFiltered(ctx, []string{filter}, jetstream.IgnoreDeletes(), jetstream.MetaOnly())
+	if err != nil {
+		return nil, translate(err)
+	}
+	defer func() { _ = w.Stop() }() // fails only on a closed connection
+	var keys []string
+	for {
+		select {
+		case e, ok := <-w.Updates():
+			if !ok {
+				return nil, fmt.Errorf("%w: the list of keys of %s ended early", ErrUnavailable, b.name)
+			}
+			if e == nil { // the end of what is there now
+				slices.Sort(keys)
+				return keys, nil
+			}
+			keys = append(keys, e.Key())
+		case <-ctx.Done():
+			return nil, translate(ctx.Err())
+		}
+	}
+}
+
+// subjectPage is one page of the keys that match a filter, sorted; more says that others follow it. The
+// server counts all matching subjects for every page, so a page costs it about as much as the whole.
+func (b *bucket) subjectPage(ctx context.Context, filter string, offset int) (keys []string, more bool, err error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	req, err := json.Marshal(struct {
+		Filter string `json:"subjects_filter"`
+		Offset int    `json:"offset,omitzero"`
+	}{b.prefix + filter, offset})
+	if err != nil {
+		return nil, false, err
+	}
+	msg, err := b.js.Conn().RequestWithContext(ctx, b.api+"STREAM.INFO."+b.stream, req)
+	if err != nil {
+		return nil, false, translate(err)
+	}
+	var reply struct {
+		Error *jetstream.APIError `json:"error"`
+		Total int                 `json:"total"`
+		State struct {
+			Subjects map[string]uint64 `json:"subjects"`
+		} `json:"state"`
+	}
+	if err := json.Unmarshal(msg.Data, &reply); err != nil {
+		return nil, false, fmt.Errorf("stream %s: answer to info: %w", b.stream, err)
+	}
+	if reply.Error != nil {
+		return nil, false, translate(reply.Error)
+	}
+	keys = make([]string, 0, len(reply.State.Subjects))
+	for subject := range reply.State.Subjects {
+		keys = append(keys, strings.TrimPrefix(subject, b.prefix))
+	}
+	slices.Sort(keys)
+	return keys, len(keys) > 0 && offset+len(keys) < reply.Total, nil
+}

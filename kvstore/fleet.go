@@ -1,0 +1,253 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Defaults and limits of a fleet's settings.
+const (
+	// DefaultQuotaBytes is the quota of each shard's event stream: 10 GiB. The server reserves it, so that a
+	// fleet is told that it is full, cleanly, before the disk is.
+	DefaultQuotaBytes = 10 << 30
+	// UnlimitedQuota leaves a fleet bounded by its account and the server's disk alone. A disk that runs full
+	// stops every fleet until the server restarts.
+	UnlimitedQuota = -1
+	// MinQuotaBytes is the smallest quota: 16 MiB, room for a few dozen of the largest messages.
+	MinQuotaBytes = 16 << 20
+	// DefaultReserveBytes is what a full shard may grow further for the daemon's own control events: 64 MiB.
+	DefaultReserveBytes = 64 << 20
+	// DefaultCheckpointsPerRun is the number of checkpoints kept of a run.
+	DefaultCheckpointsPerRun = 5
+	// MaxCheckpointsPerRun is what a KV bucket can keep of one key.
+	MaxCheckpointsPerRun = 64
+	// MaxShards bounds the shards of a fleet.
+	MaxShards = 256
+	// MaxReplicas is the most replicas a JetStream stream can have.
+	MaxReplicas = 5
+)
+
+// SettingsFormat is the format version of stored fleet settings.
+const SettingsFormat = 1
+
+// FleetConfig says how a fleet is to be provisioned.
+type FleetConfig struct {
+	// Fleet name. Required; [schema.DefaultFleet] on a fresh machine.
+	Fleet string
+	// Shards that new runs are spread over; 0 means 1, at most [MaxShards]. Another number than before opens
+	// a new generation: runs stay where they began.
+	Shards int
+	// Replicas of every stream: 1 on a lone server, 3 on a cluster; 0 means 1. Going from 1 to more rebuilds
+	// the checkpoint buckets, because a bucket with asynchronous persistence cannot be replicated.
+	Replicas int
+	// QuotaBytes bounds the event stream of each shard, as JetStream counts bytes; 0 means
+	// [DefaultQuotaBytes], [UnlimitedQuota] none.
+	QuotaBytes int64
+	// ReserveBytes is how far beyond the quota the daemon may lift the limit for its own control events while
+	// the stream is full; 0 means [DefaultReserveBytes]. It is not used when the quota is unlimited.
+	ReserveBytes int64
+	// CheckpointsPerRun is the number of checkpoints kept of each run; 0 means [DefaultCheckpointsPerRun], at
+	// most [MaxCheckpointsPerRun].
+	CheckpointsPerRun int
+}
+
+// Defaults returns the configuration with the defaults in place of zeros.
+func (c FleetConfig) Defaults() FleetConfig {
+	if c.Shards == 0 {
+		c.Shards = 1
+	}
+	if c.Replicas == 0 {
+		c.Replicas = 1
+	}
+	if c.QuotaBytes == 0 {
+		c.QuotaBytes = DefaultQuotaBytes
+	}
+	if c.ReserveBytes == 0 {
+		c.ReserveBytes = DefaultReserveBytes
+	}
+	if c.CheckpointsPerRun == 0 {
+		c.CheckpointsPerRun = DefaultCheckpointsPerRun
+	}
+	return c
+}
+
+// Validate reports every field that is out of range, zeros standing for the defaults. The errors match
+// [ErrSettings].
+func (c FleetConfig) Validate() error {
+	c = c.Defaults()
+	var errs []error
+	bad := func(field string, value any, rule string) {
+		errs = append(errs, fmt.Errorf("%w: %s is %v, %s", ErrSettings, field, value, rule))
+	}
+	if err := schema.CheckName("fleet", c.Fleet); err != nil {
+		errs = append(errs, fmt.Errorf("%w: %w", ErrSettings, err))
+	}
+	if c.Shards < 1 || c.Shards > MaxShards {
+		bad("shards", c.Shards, fmt.Sprintf("use 1 to %d", MaxShards))
+	}
+	if c.Replicas < 1 || c.Replicas > MaxReplicas {
+		bad("replicas", c.Replicas, fmt.Sprintf("use 1 to %d (3 on a cluster of three)", MaxReplicas))
+	}
+	if c.QuotaBytes != UnlimitedQuota && c.QuotaBytes < MinQuotaBytes {
+		bad("quota_bytes", c.QuotaBytes, fmt.Sprintf("use at least %d, or %d for none", MinQuotaBytes, UnlimitedQuota))
+	}
+	if c.ReserveBytes < 0 || c.QuotaBytes > 0 && c.ReserveBytes > 1<<62-c.QuotaBytes {
+		bad("reserve_bytes", c.ReserveBytes, "use a number of bytes above 0 that can be added to the quota")
+	}
+	if c.CheckpointsPerRun < 1 || c.CheckpointsPerRun > MaxCheckpointsPerRun {
+		bad("checkpoints_per_run", c.CheckpointsPerRun, fmt.Sprintf("use 1 to %d", MaxCheckpointsPerRun))
+	}
+	return errors.Join(errs...)
+}
+
+// FleetSettings are a fleet's settings as stored. That they are stored is the marker that the fleet was
+// provisioned.
+type FleetSettings struct {
+	// Format is [SettingsFormat].
+	Format int `json:"format"`
+	// Fleet name.
+	Fleet string `json:"fleet"`
+	// Generations are the numbers of shards that runs were spread over, oldest first. The last is current.
+	Generations []int `json:"generations"`
+	// Provisioned shards: those below this number existed once, and are never made anew.
+	Provisioned int `json:"provisioned_shards"`
+	// Replicas, QuotaBytes, ReserveBytes and CheckpointsPerRun are those of [FleetConfig].
+	Replicas          int   `json:"replicas"`
+	QuotaBytes        int64 `json:"quota_bytes"`
+	ReserveBytes      int64 `json:"reserve_bytes"`
+	CheckpointsPerRun int   `json:"checkpoints_per_run"`
+	// Extra keeps the members of later versions.
+	Extra jsontext.Value `json:",embed"`
+}
+
+// Shards is the number of shards that exist: the largest of all generations.
+func (s *FleetSettings) Shards() int { return slices.Max(s.Generations) }
+
+// Candidates returns the shards that can hold a run, in the order to look: where it would begin now, then
+// where older generations put it. A run is started in the first, after the others were found not to have it.
+func (s *FleetSettings) Candidates(run string) []int {
+	var shards []int
+	for _, n := range slices.Backward(s.Generations) {
+		if i := schema.ShardOf(run, n); !slices.Contains(shards, i) {
+			shards = append(shards, i)
+		}
+	}
+	return shards
+}
+
+// Config returns the configuration that would provision the fleet as it is.
+func (s *FleetSettings) Config() FleetConfig {
+	return FleetConfig{
+		Fleet: s.Fleet, Shards: s.Generations[len(s.Generations)-1], Replicas: s.Replicas,
+		QuotaBytes: s.QuotaBytes, ReserveBytes: s.ReserveBytes, CheckpointsPerRun: s.CheckpointsPerRun,
+	}
+}
+
+// with returns the settings after a configuration, which has its defaults, was applied.
+func (s *FleetSettings) with(c FleetConfig) FleetSettings {
+	next := *s
+	next.Format, next.Fleet = SettingsFormat, c.Fleet
+	next.Replicas, next.CheckpointsPerRun = c.Replicas, c.CheckpointsPerRun
+	next.QuotaBytes, next.ReserveBytes = c.QuotaBytes, c.ReserveBytes
+	next.Generations = slices.Clone(s.Generations)
+	if n := len(next.Generations); n == 0 || next.Generations[n-1] != c.Shards {
+		next.Generations = append(next.Generations, c.Shards)
+	}
+	next.Provisioned = max(s.Provisioned, next.Shards())
+	return next
+}
+
+func (s *FleetSettings) equal(o *FleetSettings) bool {
+	return s.Format == o.Format && s.Fleet == o.Fleet && s.Provisioned == o.Provisioned &&
+		s.Config() == o.Config() && slices.Equal(s.Generations, o.Generations)
+}
+
+// decodeSettings reads stored settings. What it accepts is safe to use.
+func decodeSettings(fleet string, b []byte) (FleetSettings, error) {
+	var s FleetSettings
+	if err := json.Unmarshal(b, &s); err != nil {
+		return s, fmt.Errorf("settings of fleet %s: %w: %w", fleet, ErrCorrupt, err)
+	}
+	if s.Format != SettingsFormat {
+		return s, fmt.Errorf("settings of fleet %s: format %d: %w", fleet, s.Format, schema.ErrFormat)
+	}
+	if s.Fleet != fleet || len(s.Generations) == 0 || s.Provisioned < 0 || s.Provisioned > MaxShards {
+		return s, fmt.Errorf("settings of fleet %s: %w", fleet, ErrCorrupt)
+	}
+	for _, n := range s.Generations {
+		if n < 1 || n > MaxShards {
+			return s, fmt.Errorf("settings of fleet %s: %d shards: %w", fleet, n, ErrCorrupt)
+		}
+	}
+	if err := s.Config().Validate(); err != nil {
+		return s, fmt.Errorf("settings of fleet %s: %w: %w", fleet, ErrCorrupt, err)
+	}
+	return s, nil
+}
+
+// Fleets reads the settings of the fleets of an account.
+type Fleets struct{ bucket bucket }
+
+// NewFleets returns the fleets of the account that js speaks to. It does no I/O.
+func NewFleets(js jetstream.JetStream) *Fleets { return &Fleets{newBucket(js, schema.FleetBucket)} }
+
+// Get returns a fleet's settings from the leader, with their revision. It returns [ErrNotFound] for a fleet
+// that was not provisioned, [ErrStreamMissing] when no fleet ever was, [ErrCorrupt], schema.ErrFormat.
+func (f *Fleets) Get(ctx context.Context, fleet string) (FleetSettings, schema.Revision, error) {
+	if err := schema.CheckName("fleet", fleet); err != nil {
+		return FleetSettings{}, 0, err
+	}
+	e, err := f.bucket.getFresh(ctx, fleet)
+	if err != nil {
+		return FleetSettings{}, e.rev, fmt.Errorf("settings of fleet %s: %w", fleet, err)
+	}
+	s, err := decodeSettings(fleet, e.value)
+	return s, e.rev, err
+}
+
+// put stores settings by compare-and-set.
+func (f *Fleets) put(ctx context.Context, s *FleetSettings, rev schema.Revision) error {
+	b, err := json.Marshal(s, json.Deterministic(true))
+	if err != nil {
+		return fmt.Errorf("settings of fleet %s: %w", s.Fleet, err)
+	}
+	if _, err := f.bucket.put(ctx, s.Fleet, b, nil, rev); err != nil {
+		return fmt.Errorf("put settings of fleet %s: %w", s.Fleet, err)
+	}
+	return nil
+}
+
+// List returns the settings of all fleets, in the order of their names. Fleets are few: they are read all at
+// once. Settings that cannot be read are left out and named in the error, beside the others.
+func (f *Fleets) List(ctx context.Context) ([]FleetSettings, error) {
+	names, err := f.bucket.keys(ctx, "*")
+	if errors.Is(err, ErrStreamMissing) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list fleets: %w", err)
+	}
+	var (
+		list []FleetSettings
+		errs []error
+	)
+	for _, name := range names {
+		s, _, err := f.Get(ctx, name)
+		switch {
+		case errors.Is(err, ErrNotFound):
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			list = append(list, s)
+		}
+	}
+	return list, errors.Join(errs...)
+}

@@ -1,0 +1,253 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// provisionTries bounds how often Provision begins again because another replica changed the settings.
+const provisionTries = 8
+
+// Provision creates what a fleet needs on JetStream, verifies every flag of what is there, applies changed
+// settings, and stores them; many daemons may do it at once. It is idempotent.
+//
+// It returns [*ConfigError] (joined, when there are several) for a flag that somebody else changed;
+// [ErrStreamMissing] for a fleet that was provisioned and whose events, segments or blobs are gone, which is
+// an alarm and never repaired by making them anew; [ErrFull] when the server cannot reserve the quota;
+// [ErrSettings] for a configuration out of range.
+func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	cfg = cfg.Defaults()
+	p := provisioner{js: js, fleets: NewFleets(js)}
+	if err := p.checkServer(); err != nil {
+		return err
+	}
+	for range provisionTries {
+		err := p.fleet(ctx, cfg)
+		if !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	return fmt.Errorf("provision fleet %s: its settings keep changing: %w", cfg.Fleet, ErrConflict)
+}
+
+type provisioner struct {
+	js     jetstream.JetStream
+	fleets *Fleets
+}
+
+// resource is one stream of a fleet.
+type resource struct {
+	want jetstream.StreamConfig
+	// old is what earlier settings wanted; nil when there were none.
+	old *jetstream.StreamConfig
+	// truth must not be made anew once it existed.
+	truth bool
+	// existed: the fleet's marker says so.
+	existed bool
+	// reserve is how far the byte limit may be lifted, old and new.
+	reserve, oldReserve int64
+	// shared by all fleets: each fleet may ask for more replicas, none for fewer.
+	shared bool
+}
+
+func (p *provisioner) checkServer() error {
+	if most := p.js.Conn().MaxPayload(); most < minPayload {
+		return &ConfigError{
+			Stream:      "(server)",
+			Differences: []Difference{{Flag: "max_payload", Want: "at least " + strconv.Itoa(minPayload), Have: strconv.FormatInt(most, 10)}},
+			Hint:        "set max_payload: 1MB in the server's configuration",
+		}
+	}
+	return nil
+}
+
+func (p *provisioner) fleet(ctx context.Context, cfg FleetConfig) error {
+	for _, want := range sharedStreams(cfg.Replicas) {
+		if err := p.ensure(ctx, resource{want: want, shared: true}); err != nil {
+			return fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
+		}
+	}
+	old, rev, err := p.fleets.Get(ctx, cfg.Fleet)
+	known := err == nil
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	next := old.with(cfg)
+	list := resources(&next, &old, known)
+	if !known {
+		if err := p.checkFresh(ctx, list); err != nil {
+			return fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
+		}
+	}
+	var errs []error
+	for _, r := range list {
+		errs = append(errs, p.ensure(ctx, r))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
+	}
+	if known && next.equal(&old) {
+		return nil
+	}
+	return p.fleets.put(ctx, &next, rev)
+}
+
+// resources lists a fleet's streams, in the order in which they are made: what is derived comes last, so
+// that it never exists without the truth.
+func resources(next, old *FleetSettings, known bool) []resource {
+	var list []resource
+	add := func(existed, truth bool, of func(*FleetSettings) jetstream.StreamConfig) *resource {
+		r := resource{want: of(next), truth: truth, existed: known && existed}
+		if known {
+			c := of(old)
+			r.old = &c
+		}
+		list = append(list, r)
+		return &list[len(list)-1]
+	}
+	for i := range next.Shards() {
+		n, existed := schema.NamesOf(next.Fleet, i), i < old.Provisioned
+		r := add(existed, true, func(s *FleetSettings) jetstream.StreamConfig { return eventStream(n, s) })
+		r.reserve, r.oldReserve = next.ReserveBytes, old.ReserveBytes
+		add(existed, true, func(s *FleetSettings) jetstream.StreamConfig { return segmentStream(n, s) })
+	}
+	add(true, true, func(s *FleetSettings) jetstream.StreamConfig { return blobStream(next.Fleet, s) })
+	add(true, false, func(s *FleetSettings) jetstream.StreamConfig { return deadLetterStream(next.Fleet, s) })
+	for i := range next.Shards() {
+		n := schema.NamesOf(next.Fleet, i)
+		add(i < old.Provisioned, false, func(s *FleetSettings) jetstream.StreamConfig { return checkpointStream(n, s) })
+	}
+	return list
+}
+
+// checkFresh guards a fleet without a marker: content of a later stream without an earlier one cannot come
+// from an interrupted provisioning, which makes them in order. Then the marker was lost, and the truth too.
+func (p *provisioner) checkFresh(ctx context.Context, list []resource) error {
+	missing := ""
+	for _, r := range list {
+		info, err := p.info(ctx, r.want.Name)
+		switch {
+		case errors.Is(err, ErrStreamMissing):
+			if r.truth && missing == "" {
+				missing = r.want.Name
+			}
+		case err != nil:
+			return err
+		case missing != "" && info.State.LastSeq > 0:
+			return fmt.Errorf("%w: %s, although %s has content: restore it from a backup", ErrStreamMissing, missing, r.want.Name)
+		}
+	}
+	return nil
+}
+
+func (p *provisioner) info(ctx context.Context, stream string) (*jetstream.StreamInfo, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	s, err := p.js.Stream(ctx, stream)
+	if err != nil {
+		return nil, translate(err)
+	}
+	return s.CachedInfo(), nil
+}
+
+// ensure makes one stream what it must be.
+func (p *provisioner) ensure(ctx context.Context, r resource) error {
+	info, err := p.info(ctx, r.want.Name)
+	if errors.Is(err, ErrStreamMissing) {
+		if r.truth && r.existed {
+			return fmt.Errorf("%w: %s existed and holds what cannot be derived: restore it from a backup, it is not made anew",
+				ErrStreamMissing, r.want.Name)
+		}
+		return p.create(ctx, r)
+	}
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", r.want.Name, err)
+	}
+	return p.verify(ctx, r, info)
+}
+
+func (p *provisioner) create(ctx context.Context, r resource) error {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	s, err := p.js.CreateStream(ctx, r.want)
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		// Another replica was faster; what it made is verified like anything else.
+		if s, err = p.js.Stream(ctx, r.want.Name); err == nil {
+			return p.verify(ctx, r, s.CachedInfo())
+		}
+	}
+	if err != nil {
+		if err = translate(err); errors.Is(err, ErrFull) {
+			return fmt.Errorf("create stream %s with %d bytes: %w: the server cannot reserve that much: use a smaller quota, or give JetStream more room",
+				r.want.Name, r.want.MaxBytes, err)
+		}
+		return fmt.Errorf("create stream %s: %w", r.want.Name, err)
+	}
+	// A server that does not know a flag drops it in silence.
+	have := s.CachedInfo().Config
+	if c := compare(&have, nil, &r.want, limits{}); len(c.foreign) > 0 {
+		e := configError(apiPrefix(p.js), &have, &r.want, c.foreign, !r.truth)
+		e.Command, e.Hint = "", "the server does not know these flags: use nats-server 2.15.2 or newer"
+		return e
+	}
+	return nil
+}
+
+// verify compares a stream with what it must be, and applies what new settings ask for.
+func (p *provisioner) verify(ctx context.Context, r resource, info *jetstream.StreamInfo) error {
+	have, want := info.Config, r.want
+	if r.shared {
+		want.Replicas = max(want.Replicas, have.Replicas)
+		old := want
+		old.Replicas = have.Replicas
+		r.old = &old
+	}
+	used := int64(info.State.Bytes) //nolint:gosec // a size on disk
+	lift := limits{low: want.MaxBytes, high: max(want.MaxBytes+r.reserve, used)}
+	old := r.old
+	if old != nil && old.MaxBytes > 0 && have.MaxBytes >= old.MaxBytes && have.MaxBytes <= max(old.MaxBytes+r.oldReserve, used) {
+		// A limit lifted under the earlier settings counts as what they wanted.
+		o := *old
+		o.MaxBytes, old = have.MaxBytes, &o
+	}
+	c := compare(&have, old, &want, lift)
+	if len(c.foreign) > 0 {
+		return configError(apiPrefix(p.js), &have, &want, c.foreign, !r.truth)
+	}
+	if len(c.pending) == 0 {
+		return nil
+	}
+	return p.change(ctx, r, &have, &want, c.pending, used)
+}
+
+// change applies the flags that new settings ask for.
+func (p *provisioner) change(ctx context.Context, r resource, have, want *jetstream.StreamConfig, pending []flag, used int64) error {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	next := *have
+	for _, f := range pending {
+		if f.name == "persist_mode" && !r.truth {
+			if err := p.js.DeleteStream(ctx, want.Name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+				return fmt.Errorf("rebuild stream %s: %w", want.Name, translate(err))
+			}
+			return p.create(ctx, resource{want: *want})
+		}
+		f.set(&next, want)
+	}
+	if next.MaxBytes > 0 {
+		next.MaxBytes = max(next.MaxBytes, used)
+	}
+	if _, err := p.js.UpdateStream(ctx, next); err != nil {
+		return fmt.Errorf("update stream %s: %w", want.Name, translate(err))
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package kvstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// ackTimeout ends the wait for an asynchronous acknowledgement that got lost.
+	ackTimeout = 10 * time.Second
+	// asyncPending bounds the unacknowledged puts of all batches of a shard.
+	asyncPending = 4 * batchInFlight
+)
+
+// Shard is one shard of a fleet: its event stream's state, its checkpoints and its segments.
+type Shard struct {
+	// Names of the shard's resources.
+	Names schema.Names
+	// Checkpoints of the shard's runs.
+	Checkpoints *Checkpoints
+	// Segments of the shard's runs.
+	Segments *Segments
+
+	js       jetstream.JetStream
+	async    jetstream.JetStream
+	settings FleetSettings
+}
+
+// OpenShard returns a shard of a provisioned fleet. daemon names the replica in the source of checkpoint
+// events. It does no I/O. Close it after use.
+func OpenShard(js jetstream.JetStream, settings FleetSettings, shard int, daemon string) (*Shard, error) {
+	if err := settings.Config().Validate(); err != nil {
+		return nil, err
+	}
+	if shard < 0 || shard >= settings.Shards() {
+		return nil, fmt.Errorf("%w: fleet %s has no shard %d, it has %d", ErrSettings, settings.Fleet, shard, settings.Shards())
+	}
+	if err := schema.CheckName("daemon", daemon); err != nil {
+		return nil, err
+	}
+	async, err := asyncJetStream(js)
+	if err != nil {
+		return nil, fmt.Errorf("open shard %d of fleet %s: %w", shard, settings.Fleet, err)
+	}
+	names := schema.NamesOf(settings.Fleet, shard)
+	return &Shard{
+		Names:       names,
+		Checkpoints: &Checkpoints{newBucket(js, names.CheckpointBucket()), names, daemon, async},
+		Segments:    &Segments{newBucket(js, names.SegmentBucket()), names},
+		js:          js,
+		async:       async,
+		settings:    settings,
+	}, nil
+}
+
+// asyncJetStream returns a client of its own for pipelined puts: bounds and timeouts of asynchronous
+// publishing belong to a client as a whole.
+func asyncJetStream(js jetstream.JetStream) (jetstream.JetStream, error) {
+	opts := []jetstream.JetStreamOpt{
+		jetstream.WithPublishAsyncMaxPending(asyncPending),
+		jetstream.WithPublishAsyncTimeout(ackTimeout),
+	}
+	o := js.Options()
+	switch {
+	case o.Domain != "":
+		return jetstream.NewWithDomain(js.Conn(), o.Domain, opts...)
+	case o.APIPrefix != "":
+		return jetstream.NewWithAPIPrefix(js.Conn(), o.APIPrefix, opts...)
+	default:
+		return jetstream.New(js.Conn(), opts...)
+	}
+}
+
+// Close ends the wait for acknowledgements of puts that are under way; their batches get [ErrUnavailable].
+func (s *Shard) Close() { s.async.CleanupPublisher() }
+
+// Usage is the state of a shard's event stream.
+type Usage struct {
+	// Bytes and Messages stored, as JetStream counts them.
+	Bytes    int64
+	Messages uint64
+	// First and Last stream sequences; Last is 0 when nothing was ever stored.
+	First, Last schema.StreamSequence
+	// Limit in bytes; [UnlimitedQuota] for none.
+	Limit int64
+	// Incarnation as [Shard.Incarnation] returns it.
+	Incarnation string
+}
+
+// Incarnation returns the creation time of the event stream, as text. Another one than before means that
+// the stream was restored or made anew, and that stream sequences say nothing any more. It returns
+// [ErrStreamMissing].
+func (s *Shard) Incarnation(ctx context.Context) (string, error) {
+	u, err := s.Usage(ctx)
+	return u.Incarnation, err
+}
+
+// Usage asks the leader for the state of the event stream. It returns [ErrStreamMissing].
+func (s *Shard) Usage(ctx context.Context) (Usage, error) {
+	info, err := s.info(ctx)
+	if err != nil {
+		return Usage{}, err
+	}
+	return usageOf(info), nil
+}
+
+func usageOf(info *jetstream.StreamInfo) Usage {
+	return Usage{
+		Bytes:       int64(info.State.Bytes), //nolint:gosec // a size on disk
+		Messages:    info.State.Msgs,
+		First:       schema.StreamSequence(info.State.FirstSeq),
+		Last:        schema.StreamSequence(info.State.LastSeq),
+		Limit:       info.Config.MaxBytes,
+		Incarnation: schema.FormatTime(info.Created),
+	}
+}
+
+func (s *Shard) info(ctx context.Context) (*jetstream.StreamInfo, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, s.Names.EventStream())
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", s.Names.EventStream(), translate(err))
+	}
+	return stream.CachedInfo(), nil
+}

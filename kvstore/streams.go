@@ -1,0 +1,256 @@
+package kvstore
+
+import (
+	// The configuration of streams is nats.go's type, written for encoding/json: durations, flags and
+	// policies have the server's form only there.
+	stdjson "encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Sizes of messages and streams.
+const (
+	// MaxEventMessage is the largest event, headers and body: 512 KiB. So a segment can always hold one.
+	MaxEventMessage = 512 << 10
+	// maxSegmentMessage leaves room for headers beside a segment.
+	maxSegmentMessage = schema.MaxSegment + 8<<10
+	// maxDeadLetter leaves room for the description beside a whole event.
+	maxDeadLetter = MaxEventMessage + 16<<10
+	// deadLetterBytes bounds a fleet's dead letters: the oldest go first. The events themselves stay in
+	// their run's log or segments.
+	deadLetterBytes = 256 << 20
+	// fleetHistory keeps a few earlier settings, for whoever wonders what changed.
+	fleetHistory = 5
+	// minPayload is the smallest max_payload of a server that can carry every message.
+	minPayload = maxSegmentMessage + 8<<10
+	// duplicateWindow is how long message ids are remembered.
+	duplicateWindow = 2 * time.Minute
+)
+
+// base has every flag at the value that all of Waymark's streams share; no flag is left to a default of
+// the client or the server.
+func base(name, description string, replicas int, subjects ...string) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:                   name,
+		Description:            description,
+		Subjects:               subjects,
+		Retention:              jetstream.LimitsPolicy,
+		MaxConsumers:           -1,
+		MaxMsgs:                -1,
+		MaxBytes:               -1,
+		Discard:                jetstream.DiscardNew,
+		DiscardNewPerSubject:   false,
+		MaxAge:                 0,
+		MaxMsgsPerSubject:      -1,
+		MaxMsgSize:             -1,
+		Storage:                jetstream.FileStorage,
+		Replicas:               replicas,
+		NoAck:                  false,
+		Duplicates:             duplicateWindow,
+		Mirror:                 nil,
+		Sources:                nil,
+		Sealed:                 false,
+		DenyDelete:             false,
+		DenyPurge:              false,
+		AllowRollup:            false,
+		Compression:            jetstream.NoCompression,
+		FirstSeq:               0,
+		SubjectTransform:       nil,
+		RePublish:              nil,
+		AllowDirect:            true,
+		MirrorDirect:           false,
+		ConsumerLimits:         jetstream.StreamConsumerLimits{},
+		AllowMsgTTL:            false,
+		SubjectDeleteMarkerTTL: 0,
+		AllowMsgCounter:        false,
+		AllowAtomicPublish:     false,
+		AllowMsgSchedules:      false,
+		PersistMode:            jetstream.DefaultPersistMode,
+		AllowBatchPublish:      false,
+	}
+}
+
+// kvBase is base for a KV bucket, as the stock KV clients expect it.
+func kvBase(bucket, description string, replicas int, history int64) jetstream.StreamConfig {
+	c := base("KV_"+bucket, description, replicas, "$KV."+bucket+".>")
+	c.MaxMsgsPerSubject = history
+	c.AllowRollup = true
+	c.DenyDelete = true
+	return c
+}
+
+func eventStream(n schema.Names, s *FleetSettings) jetstream.StreamConfig {
+	c := base(n.EventStream(), "Waymark: events of runs, the truth", s.Replicas, n.EventSubjects())
+	c.MaxBytes = s.QuotaBytes
+	c.MaxMsgSize = MaxEventMessage
+	c.DenyDelete = true // purge of what is sealed goes by subject; nobody takes out single events
+	c.AllowAtomicPublish = true
+	return c
+}
+
+func checkpointStream(n schema.Names, s *FleetSettings) jetstream.StreamConfig {
+	c := kvBase(n.CheckpointBucket(), "Waymark: checkpoints of runs, derived from the events",
+		s.Replicas, int64(s.CheckpointsPerRun))
+	// One token: the keys of runs match, the daemon's own (_.fold, _.live.<run>) have more and do not.
+	c.RePublish = &jetstream.RePublish{
+		Source:      "$KV." + n.CheckpointBucket() + ".*",
+		Destination: n.CheckpointSubject("{{wildcard(1)}}"),
+	}
+	if s.Replicas == 1 {
+		// Derived from the log, so it need not be synced with each put. On replicas the server refuses it.
+		c.PersistMode = jetstream.AsyncPersistMode
+	}
+	return c
+}
+
+func segmentStream(n schema.Names, s *FleetSettings) jetstream.StreamConfig {
+	c := kvBase(n.SegmentBucket(), "Waymark: sealed events of runs, the truth", s.Replicas, 1)
+	c.MaxMsgSize = maxSegmentMessage
+	return c
+}
+
+func blobStream(fleet string, s *FleetSettings) jetstream.StreamConfig {
+	bucket := schema.BlobBucket(fleet)
+	c := base("OBJ_"+bucket, "Waymark: large payloads of runs, the truth", s.Replicas,
+		"$O."+bucket+".C.>", "$O."+bucket+".M.>")
+	c.AllowRollup = true // the object store replaces an object's description so
+	return c
+}
+
+func deadLetterStream(fleet string, s *FleetSettings) jetstream.StreamConfig {
+	c := base(schema.DeadLetterStream(fleet), "Waymark: events that were rejected, with the reason", s.Replicas,
+		schema.DeadLetterSubjects(fleet))
+	// A flood of bad events must not stop the fold, which stores the letter first: old ones make room.
+	c.Discard = jetstream.DiscardOld
+	c.MaxBytes = deadLetterBytes
+	c.MaxMsgSize = maxDeadLetter
+	return c
+}
+
+func sharedStreams(replicas int) []jetstream.StreamConfig {
+	return []jetstream.StreamConfig{
+		kvBase(schema.FleetBucket, "Waymark: settings of fleets", replicas, fleetHistory),
+		kvBase(schema.LeaseBucket, "Waymark: who folds which shard", replicas, 1),
+	}
+}
+
+// unchecked are the flags that may be anything: words for people, and where an operator places a stream.
+var unchecked = []string{"name", "description", "placement", "metadata", "template_owner"}
+
+// unchangeable are the flags that a server refuses to set back on an existing stream.
+var unchangeable = []string{
+	"storage", "sealed", "deny_delete", "deny_purge", "first_seq", "allow_msg_ttl", "allow_msg_counter",
+	"allow_msg_schedules", "persist_mode", "retention", "mirror",
+}
+
+// flag is one field of a stream's configuration.
+type flag struct {
+	name  string
+	index int
+}
+
+// checkedFlags are all fields of the configuration, save the unchecked ones, by name: a flag that a later
+// nats.go adds is checked without further ado.
+func checkedFlags() []flag {
+	t := reflect.TypeFor[jetstream.StreamConfig]()
+	flags := make([]flag, 0, t.NumField())
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if !slices.Contains(unchecked, name) {
+			flags = append(flags, flag{name, i})
+		}
+	}
+	slices.SortFunc(flags, func(a, b flag) int { return strings.Compare(a.name, b.name) })
+	return flags
+}
+
+func (f flag) of(c *jetstream.StreamConfig) any {
+	return reflect.ValueOf(c).Elem().Field(f.index).Interface()
+}
+
+func (f flag) set(c *jetstream.StreamConfig, from *jetstream.StreamConfig) {
+	reflect.ValueOf(c).Elem().Field(f.index).Set(reflect.ValueOf(from).Elem().Field(f.index))
+}
+
+func (f flag) same(a, b *jetstream.StreamConfig) bool {
+	va, vb := f.of(a), f.of(b)
+	if reflect.ValueOf(va).Kind() == reflect.Slice && reflect.ValueOf(va).Len() == 0 && reflect.ValueOf(vb).Len() == 0 {
+		return true // nil and empty are the same to the server
+	}
+	return reflect.DeepEqual(va, vb)
+}
+
+// show is the flag's value for people.
+func (f flag) show(c *jetstream.StreamConfig) string {
+	v := f.of(c)
+	if d, ok := v.(time.Duration); ok {
+		return d.String()
+	}
+	b, err := stdjson.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(b)
+}
+
+// limits says how far the byte limit of a stream may be above what is wanted.
+type limits struct{ low, high int64 }
+
+// comparison of a stream's configuration with what it must be.
+type comparison struct {
+	// foreign differences are those that nobody asked for.
+	foreign []flag
+	// pending are those that new settings ask for.
+	pending []flag
+}
+
+// compare sorts the flags in which have differs from want: those that are as old wants them are pending,
+// the others foreign. lift is the range in which the byte limit is as good as wanted.
+func compare(have, old, want *jetstream.StreamConfig, lift limits) comparison {
+	var c comparison
+	for _, f := range checkedFlags() {
+		if f.same(have, want) {
+			continue
+		}
+		if f.name == "max_bytes" && want.MaxBytes > 0 && have.MaxBytes >= lift.low && have.MaxBytes <= lift.high {
+			continue
+		}
+		if old != nil && f.same(have, old) {
+			c.pending = append(c.pending, f)
+			continue
+		}
+		c.foreign = append(c.foreign, f)
+	}
+	return c
+}
+
+// configError describes foreign differences and how to mend them.
+func configError(api string, have, want *jetstream.StreamConfig, foreign []flag, derived bool) *ConfigError {
+	e := &ConfigError{Stream: want.Name}
+	mended, stuck := *have, false
+	for _, f := range foreign {
+		e.Differences = append(e.Differences, Difference{Flag: f.name, Want: f.show(want), Have: f.show(have)})
+		f.set(&mended, want)
+		stuck = stuck || slices.Contains(unchangeable, f.name)
+	}
+	switch {
+	case !stuck:
+		b, err := stdjson.Marshal(mended)
+		if err == nil {
+			e.Command = "nats req '" + api + "STREAM.UPDATE." + want.Name + "' '" + strings.ReplaceAll(string(b), "'", `'\''`) + "'"
+		}
+	case derived:
+		e.Command = "nats stream rm --force " + want.Name
+		e.Hint = "the server cannot change this flag on an existing stream; its content is derived and will be rebuilt"
+	default:
+		e.Hint = "the server cannot change this flag on an existing stream; back up the fleet, and restore it into a new stream"
+	}
+	return e
+}
