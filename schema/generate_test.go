@@ -1,0 +1,319 @@
+package schema_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"pgregory.net/rapid"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// simulation makes random logs of one run: lawful writers, fenced writers, plain executors, the daemon, and
+// everything that can go wrong between them and the log. It follows the fold under test only to know what
+// the lawful next event would be.
+type simulation struct {
+	t     *rapid.T
+	head  schema.Head
+	log   []schema.Record
+	old   []schema.Writer
+	w     schema.Writer
+	nonce int
+	// ordinary leaves out damage: garbage, mutations, re-used stream sequences.
+	ordinary bool
+}
+
+func drawLog(t *rapid.T, steps int) []schema.Record {
+	s := &simulation{
+		t: t, head: schema.NewHead("f", "r1"),
+		w: schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-1", Epoch: 1},
+	}
+	if rapid.IntRange(0, 9).Draw(t, "opened") > 0 {
+		s.write(&schema.RunStartedData{Agent: "a", Executor: "ex-1", Labels: map[string]string{"k": "v", "l": "w"}}, 0)
+	}
+	for range rapid.IntRange(1, steps).Draw(t, "steps") {
+		s.step()
+	}
+	return s.log
+}
+
+func (s *simulation) pick(label string, n int) int { return rapid.IntRange(0, n-1).Draw(s.t, label) }
+
+func (s *simulation) oneOf(label string, from ...string) string {
+	return rapid.SampledFrom(from).Draw(s.t, label)
+}
+
+func (s *simulation) now() time.Time {
+	return time.Unix(1_700_000_000+int64(len(s.log)), 0)
+}
+
+func (s *simulation) push(header map[string][]string, body []byte) {
+	rec := schema.NewRecord(schema.StreamSequence(len(s.log)*2+1), header, body) //nolint:gosec // a small count
+	s.head.Apply(&rec)
+	s.log = append(s.log, rec)
+	// What the log accepted moves the lawful writer on.
+	if s.head.Epoch == s.w.Epoch {
+		s.w.Last = s.head.Sequence
+		if chain, err := schema.ParseHash(s.head.Chain); err == nil {
+			s.w.Chain = chain
+		}
+	}
+}
+
+func (s *simulation) write(d schema.Data, turn int32) {
+	e, _, err := s.w.Event(d, turn, s.now(), s.w.Chain, 0)
+	if err != nil {
+		s.t.Fatalf("generator made invalid data: %v", err)
+	}
+	s.push(e.Encode())
+}
+
+func (s *simulation) control(d schema.Data, epoch schema.Epoch) {
+	s.nonce++
+	e, err := schema.NewControl("f", "daemon", "r1", epoch, fmt.Sprint(s.nonce), d, s.now())
+	if err != nil {
+		s.t.Fatalf("generator made an invalid control event: %v", err)
+	}
+	s.push(e.Encode())
+}
+
+func (s *simulation) takeover() {
+	from := schema.From{Epoch: s.head.Epoch, Sequence: s.head.Sequence, Chain: s.head.Chain, Digest: s.head.Digest}
+	if s.head.Epoch == 0 {
+		return
+	}
+	epoch := s.head.Epoch + 1
+	switch s.pick("takeover", 8) {
+	case 0:
+		from.Sequence++
+	case 1:
+		epoch++
+	case 2:
+		epoch = s.head.Epoch
+	}
+	executor := fmt.Sprintf("ex-%d", s.nonce)
+	before := s.head.Epoch
+	s.control(&schema.RunResumedData{
+		Executor: executor, RequestID: "q", From: from,
+		Reason: s.oneOf("reason", "claim", "request", "reopen"),
+	}, epoch)
+	if s.head.Epoch > before {
+		s.old = append(s.old, s.w)
+		chain, err := schema.ParseHash(s.head.Chain)
+		if err != nil {
+			s.t.Fatalf("chain of the head: %v", err)
+		}
+		s.w = schema.Writer{Fleet: "f", Run: "r1", Executor: executor, Epoch: s.head.Epoch, Chain: chain}
+	}
+}
+
+// step adds one or two records to the log.
+func (s *simulation) step() {
+	switch n := s.pick("step", 100); {
+	case n < 55:
+		d, turn := s.data()
+		s.write(d, turn)
+	case n < 63:
+		s.takeover()
+	case n < 70:
+		s.control(s.controlData(), max(s.head.Epoch, 1))
+	case n < 75 && len(s.log) > 0: // a message is in the log once more
+		rec := s.log[s.pick("again", len(s.log))]
+		s.push(rec.Header, rec.Body)
+	case n < 80: // an older executor goes on
+		if len(s.old) == 0 {
+			return
+		}
+		i := s.pick("old", len(s.old))
+		w := &s.old[i]
+		d, turn := s.data()
+		e, _, err := w.Event(d, turn, s.now(), w.Chain, 0)
+		if err == nil && w.Commit(e) == nil {
+			s.push(e.Encode())
+		}
+	case n < 84: // events arrive in the wrong order, and perhaps again
+		a, turn := s.data()
+		b, turn2 := s.data()
+		e1, chain, _ := s.w.Event(a, turn, s.now(), s.w.Chain, 0)
+		e2, _, _ := s.w.Event(b, turn2, s.now(), chain, 1)
+		s.push(e2.Encode())
+		s.push(e1.Encode())
+		if s.pick("heal", 2) == 0 {
+			s.push(e2.Encode())
+		}
+	case n < 86: // a fork of the last event, or a broken chain
+		if s.w.Last == 0 {
+			return
+		}
+		w := s.w
+		w.Last -= schema.Sequence(s.pick("back", 2)) //nolint:gosec // 0 or 1
+		w.Chain[0] ^= 0xff
+		d, turn := s.data()
+		e, _, _ := w.Event(d, turn, s.now(), w.Chain, 0)
+		s.push(e.Encode())
+	case n < 93:
+		s.plain()
+	case n < 96:
+		s.mutated()
+	default:
+		s.garbage()
+	}
+}
+
+func (s *simulation) plain() {
+	var d schema.Data
+	turn := int32(0)
+	if s.pick("control", 5) == 0 {
+		d = s.controlData()
+	} else {
+		d, turn = s.data()
+	}
+	s.nonce++
+	e := &schema.Event{
+		ID: fmt.Sprintf("plain-%d", s.pick("id", 5)+s.nonce/2), Source: s.oneOf("source", "/waymark/f/p", "urn:x"),
+		Type: schema.TypeOf(d.EventName()), Subject: s.oneOf("subject", "r1", ""), Turn: turn,
+	}
+	if s.pick("epoch", 4) == 0 {
+		e.Epoch = s.head.Epoch
+	}
+	if s.pick("unknown", 6) == 0 {
+		e.Type = s.oneOf("type", "com.example.thing", "io.waymark.tool.called.v2", "io.waymark.new.thing.v1")
+	}
+	e.Data, _ = json.Marshal(d, json.Deterministic(true))
+	s.push(e.Encode())
+}
+
+// mutated is a lawful next event with its data or a header changed.
+func (s *simulation) mutated() {
+	d, turn := s.data()
+	e, _, err := s.w.Event(d, turn, s.now(), s.w.Chain, 0)
+	if err != nil {
+		s.t.Fatalf("generator: %v", err)
+	}
+	if s.pick("sealed", 2) == 0 { // the writer itself wrote nonsense
+		e.Data = s.mutate(e.Data)
+		s.w.Seal(e, s.w.Chain)
+		s.push(e.Encode())
+		return
+	}
+	header, body := e.Encode()
+	if s.pick("where", 2) == 0 {
+		body = s.mutate(body)
+	} else {
+		name := s.oneOf("header", "ce-epoch", "ce-sequence", "ce-turn", "ce-chain", "ce-subject", "ce-source", "ce-time", "ce-type", "ce-id")
+		value := s.oneOf("value", "", "0", "1", "2", "99999999999", "/waymark/g/x", "r2", "%", "%00", "caf\u00e9")
+		header[name] = []string{value}
+	}
+	s.push(header, body)
+}
+
+func (s *simulation) mutate(b []byte) []byte {
+	b = append([]byte(nil), b...)
+	switch i := s.pick("at", len(b)); s.pick("how", 3) {
+	case 0:
+		b[i] = rapid.Byte().Draw(s.t, "byte")
+	case 1:
+		b = append(b[:i], b[i+1:]...)
+	default:
+		b = append(b[:i+1], b[i:]...)
+	}
+	return b
+}
+
+func (s *simulation) garbage() {
+	header := map[string][]string{}
+	for range s.pick("headers", 4) {
+		header[rapid.StringMatching(`(ce-|CE-)?[a-z]{0,8}`).Draw(s.t, "name")] = []string{rapid.String().Draw(s.t, "text")}
+	}
+	s.push(header, []byte(s.oneOf("body", "", "{", "null", `{"specversion":"1.0"}`, `{"specversion":"1.0","id":"x","source":"y","type":"z","subject":"r1"}`, "\xff")))
+}
+
+func (s *simulation) controlData() schema.Data {
+	switch s.pick("control data", 7) {
+	case 0:
+		return &schema.RunInputData{InterruptID: s.oneOf("interrupt", "i1", "i2"), Payload: []byte(`{"ok":true}`)}
+	case 1:
+		return &schema.RunCancelRequestedData{By: "op"}
+	case 2, 3:
+		return &schema.RunOrphanedData{Executor: s.head.Executor}
+	case 4:
+		return &schema.HandoffAcceptedData{HandoffID: "h1", By: "b"}
+	case 5:
+		return &schema.HandoffClosedData{HandoffID: "h1"}
+	default:
+		return s.settled()
+	}
+}
+
+func (s *simulation) settled() schema.Data {
+	return &schema.ToolSettledData{
+		ToolCallID: s.oneOf("call", "c1", "c2", "c3"),
+		How:        schema.Settlement(s.oneOf("how settled", "rerun", "verified", "adopted", "abandoned", "decided")),
+	}
+}
+
+// data draws an executor's event and its turn attribute. Most are such as an executor would write next.
+func (s *simulation) data() (schema.Data, int32) {
+	turn := s.head.Turn
+	if s.pick("no turn", 8) == 0 {
+		turn = 0
+	}
+	next := s.head.Turn
+	if s.pick("turn rises", 3) > 0 || next == 0 {
+		next++
+	}
+	call := s.oneOf("call", "c1", "c2", "c3")
+	switch n := s.pick("data", 40); {
+	case n < 6:
+		messages := []schema.Message{userMessage("m"), userMessage("n")}[:s.pick("messages", 3)]
+		return &schema.TurnStartedData{Turn: next, Messages: messages, Purpose: s.oneOf("purpose", "", "work", "recovery")}, next
+	case n < 10:
+		turn = max(s.head.Turn, 1)
+		return &schema.TurnEndedData{
+			Turn: turn, Messages: []schema.Message{assistantMessage(schema.Text("done"))}[:s.pick("messages", 2)],
+			Usage: &schema.Usage{InputTokens: 3, OutputTokens: 5}, FinishReasons: []string{"stop"},
+		}, turn
+	case n < 14:
+		return &schema.MessageAddedData{Message: assistantMessage(schema.CallPart(call, "ls"))}, s.oneTurn(turn)
+	case n < 21:
+		return &schema.ToolCalledData{
+			ToolCallID: call, Name: "ls", Arguments: []byte(`{"a": 1}`),
+			Replay: schema.Replay(s.oneOf("replay", "", "pure", "idempotent", "hold")),
+		}, s.oneTurn(turn)
+	case n < 26:
+		return &schema.ToolReturnedData{ToolCallID: call, Result: []byte(`"ok"`)}, turn
+	case n < 28:
+		return &schema.ToolFailedData{ToolCallID: call, Error: schema.Error{Type: "timeout"}}, turn
+	case n < 30:
+		return s.settled(), turn
+	case n < 31:
+		return &schema.PhaseStartedData{Phase: s.oneOf("phase", "p1", "p2")}, turn
+	case n < 32:
+		return &schema.PhaseCompletedData{Phase: s.oneOf("phase", "p1", "p2"), Output: []byte("1")}, turn
+	case n < 33:
+		return &schema.RunWaitingData{InterruptID: s.oneOf("interrupt", "i1", "i2"), Reason: "auth"}, turn
+	case n < 34:
+		return &schema.ContextCompactedData{Summary: "s", ThroughTurn: turn}, turn
+	case n < 35:
+		return &schema.HandoffOfferedData{HandoffID: "h1", Reason: "error", SizeChars: int64(s.pick("size", 5000))}, turn
+	case n < 36:
+		return &schema.CheckpointMarkedData{Name: s.oneOf("mark", "a", "b")}, turn
+	case n < 37:
+		return &schema.ErrorRaisedData{Error: schema.Error{Type: "x", Message: "y"}}, turn
+	case n < 38:
+		return &schema.RunInterruptedData{Reason: "shutdown"}, turn
+	case n < 39:
+		return &schema.ArtifactAddedData{ArtifactID: "a"}, turn
+	default:
+		return &schema.RunEndedData{Status: s.oneOf("status", "completed", "failed", "cancelled")}, turn
+	}
+}
+
+// oneTurn is sometimes a turn ahead: an executor that does not say when turns start.
+func (s *simulation) oneTurn(turn int32) int32 {
+	if s.pick("ahead", 8) == 0 {
+		return s.head.Turn + 1
+	}
+	return turn
+}

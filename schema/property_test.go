@@ -1,0 +1,196 @@
+package schema_test
+
+import (
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// verdictOf is what two folds must agree on.
+type verdictOf struct {
+	Kind   schema.VerdictKind
+	Reason schema.Reason
+	Detail string
+	Call   schema.CallKey
+}
+
+func brief(v schema.Verdict) verdictOf { return verdictOf{v.Kind, v.Reason, v.Detail, v.Call} }
+
+func TestFoldOfTheWholeIsTheFoldOfTheTailOntoAStoredPrefix(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := drawLog(t, 40)
+		whole := schema.NewHead("f", "r1")
+		verdicts := make([]verdictOf, len(log))
+		prefixes := make([][]byte, 0, len(log))
+		for i := range log {
+			verdicts[i] = brief(whole.Apply(&log[i]))
+			stored, err := schema.EncodeCheckpoint(&schema.Checkpoint{Head: whole})
+			require.NoError(t, err)
+			require.Less(t, len(stored), schema.MaxCheckpoint)
+			prefixes = append(prefixes, stored)
+		}
+		for cut, stored := range prefixes {
+			c, err := schema.DecodeCheckpoint(stored)
+			require.NoError(t, err)
+			head := c.Head
+			for i := cut + 1; i < len(log); i++ {
+				require.Equal(t, verdicts[i], brief(head.Apply(&log[i])), "record %d after cut %d", i, cut)
+			}
+			require.Equal(t, whole, head, "cut after record %d", cut)
+		}
+	})
+}
+
+func TestStateAfterAJSONRoundTripFoldsOnEqually(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := drawLog(t, 40)
+		whole := schema.NewState("f", "r1")
+		head := schema.NewHead("f", "r1")
+		cut := rapid.IntRange(0, len(log)).Draw(t, "cut")
+		var stored []byte
+		for i := range log {
+			if i == cut {
+				stored = mustMarshal(t, whole)
+			}
+			v, hv := whole.Apply(&log[i]), head.Apply(&log[i])
+			require.Equal(t, brief(hv), brief(v))
+			require.Equal(t, head, whole.Head, "State.Head after record %d", i)
+			requireConsistent(t, whole)
+		}
+		if stored == nil {
+			stored = mustMarshal(t, whole)
+		}
+		resumed := new(schema.State)
+		require.NoError(t, json.Unmarshal(stored, resumed))
+		for i := cut; i < len(log); i++ {
+			resumed.Apply(&log[i])
+		}
+		require.Equal(t, string(mustMarshal(t, whole)), string(mustMarshal(t, resumed)))
+		require.NotPanics(t, func() { whole.Joined() })
+	})
+}
+
+func mustMarshal(t require.TestingT, v any) []byte {
+	b, err := json.Marshal(v, json.Deterministic(true))
+	require.NoError(t, err)
+	return b
+}
+
+// requireConsistent checks that a state's lists and its head's counts say the same.
+func requireConsistent(t require.TestingT, s *schema.State) {
+	c := &s.Head.Counts
+	require.Equal(t, int64(len(s.Messages)), c.Messages, "messages")
+	require.Equal(t, int64(len(s.Turns)), c.Turns, "turns")
+	require.Equal(t, int64(len(s.Calls)), c.ToolCalls, "calls")
+	require.Equal(t, int64(len(s.Takeovers)), c.Resumes, "takeovers")
+	require.Equal(t, int64(len(s.Errors)), c.Errors, "errors")
+	require.Equal(t, int64(len(s.Artifacts)), c.Artifacts, "artifacts")
+	require.Equal(t, int64(len(s.Compactions)), c.Compactions, "compactions")
+	require.Equal(t, int64(len(s.Unknown)), c.Unknown, "unknown")
+	var open []schema.CallKey
+	settled := 0
+	for i := range s.Calls {
+		call := &s.Calls[i]
+		settled += len(call.Settlements)
+		require.Same(t, call, s.Call(call.CallKey), "call keys are unique")
+		if call.Outcome == schema.OutcomeOpen {
+			open = append(open, call.CallKey)
+		} else {
+			require.False(t, call.InDoubt, "a closed call is not in doubt")
+		}
+	}
+	require.Equal(t, int64(settled), c.Settled, "settlements")
+	var headOpen []schema.CallKey
+	for _, o := range s.Head.OpenCalls {
+		headOpen = append(headOpen, o.CallKey)
+		call := s.Call(o.CallKey)
+		require.NotNil(t, call)
+		require.Equal(t, call.InDoubt, o.InDoubt)
+		require.Equal(t, call.Late != nil, o.Late)
+		require.Equal(t, call.Epoch, o.Epoch)
+	}
+	require.Equal(t, open, headOpen, "open calls, in the order they were recorded")
+	if s.Head.TurnOpen {
+		require.NotNil(t, s.OpenTurn())
+		require.Equal(t, s.Head.Turn, s.OpenTurn().Turn)
+		require.Nil(t, s.OpenTurn().Ended)
+	} else {
+		require.Nil(t, s.OpenTurn())
+	}
+	for _, comp := range s.Compactions {
+		require.LessOrEqual(t, comp.At, len(s.Messages))
+	}
+	require.Equal(t, s.Head.Status.Terminal(), s.Ended != nil, "ended")
+}
+
+func TestReplaysChangeNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := drawLog(t, 30)
+		s := schema.NewState("f", "r1")
+		for i := range log {
+			s.Apply(&log[i])
+		}
+		before := mustMarshal(t, s)
+		for i := range log {
+			require.Equal(t, schema.Replayed, s.Apply(&log[i]).Kind)
+		}
+		require.Equal(t, string(before), string(mustMarshal(t, s)))
+	})
+}
+
+func TestAClonedHeadSharesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := drawLog(t, 30)
+		h := schema.NewHead("f", "r1")
+		cut := rapid.IntRange(0, len(log)).Draw(t, "cut")
+		var clone schema.Head
+		var before []byte
+		for i := range log {
+			if i == cut {
+				clone = h.Clone()
+				require.Equal(t, h, clone)
+				before = mustMarshal(t, clone)
+			}
+			h.Apply(&log[i])
+		}
+		if before != nil {
+			require.Equal(t, string(before), string(mustMarshal(t, clone)))
+		}
+	})
+}
+
+func TestBodiesMayBeReusedAfterApply(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := drawLog(t, 30)
+		a, b := schema.NewState("f", "r1"), schema.NewState("f", "r1")
+		for i := range log {
+			a.Apply(&log[i])
+			rec := log[i]
+			rec.Body = append([]byte(nil), rec.Body...)
+			b.Apply(&rec)
+			clear(rec.Body) // a reader that re-uses its buffer
+		}
+		require.Equal(t, string(mustMarshal(t, a)), string(mustMarshal(t, b)))
+	})
+}
+
+func TestTheFoldAcceptsWhatTheModelAccepts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := drawLog(t, 50)
+		h := schema.NewHead("f", "r1")
+		m := newModel("f", "r1")
+		for i := range log {
+			v := h.Apply(&log[i])
+			kind := m.apply(&log[i])
+			require.Equal(t, kind, v.Kind, "record %d: %s %s", i, v.Reason, v.Detail)
+			require.Equal(t, m.digest(), h.Digest, "digest after record %d", i)
+			require.Equal(t, int64(len(m.accepted)), h.Counts.Events)
+			require.Equal(t, m.epoch, h.Epoch)
+			require.Equal(t, m.last, h.Sequence)
+		}
+	})
+}
