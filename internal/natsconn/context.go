@@ -1,0 +1,114 @@
+package natsconn
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+)
+
+// maxContextFile bounds what is read as a context.
+const maxContextFile = 1 << 20
+
+// configDir is where the NATS tools keep their contexts: the same on every system.
+func configDir(getenv func(string) string) (string, error) {
+	if dir := getenv("XDG_CONFIG_HOME"); dir != "" {
+		return filepath.Join(dir, "nats"), nil
+	}
+	home := getenv("HOME")
+	if runtime.GOOS == "windows" {
+		home = getenv("USERPROFILE")
+	}
+	if home == "" {
+		return "", fmt.Errorf("%w: there is no home directory to look in", ErrUnknownContext)
+	}
+	return filepath.Join(home, ".config", "nats"), nil
+}
+
+// contextPath returns the file of a context: the path itself, or the file of the name.
+func contextPath(nameOrPath string, getenv func(string) string) (string, error) {
+	if strings.HasSuffix(nameOrPath, ".json") || strings.ContainsAny(nameOrPath, `/\`) {
+		path, err := filepath.Abs(nameOrPath)
+		if err != nil {
+			return "", fmt.Errorf("%w %q: %w", ErrUnknownContext, nameOrPath, err)
+		}
+		if err := readable(path); err != nil {
+			return "", fmt.Errorf("%w: %w", ErrUnknownContext, err)
+		}
+		return path, nil
+	}
+	dir, err := configDir(getenv)
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(dir, "context")
+	if strings.Contains(nameOrPath, "..") {
+		return "", fmt.Errorf("%w %q: not a name", ErrUnknownContext, nameOrPath)
+	}
+	path := filepath.Join(dir, nameOrPath+".json")
+	err = readable(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("%w %q does not exist in %s; %s", ErrUnknownContext, nameOrPath, dir, known(dir))
+	case err != nil:
+		return "", fmt.Errorf("%w %q: %w", ErrUnknownContext, nameOrPath, err)
+	}
+	return path, nil
+}
+
+// known says which contexts there are.
+func known(dir string) string {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil || len(files) == 0 {
+		return "there are none"
+	}
+	for i, file := range files {
+		files[i] = strings.TrimSuffix(filepath.Base(file), ".json")
+	}
+	slices.Sort(files)
+	if len(files) > 10 {
+		files = append(files[:10], "…")
+	}
+	return "there are: " + strings.Join(files, ", ")
+}
+
+// selectedContext is the name chosen with "nats context select", or "".
+func selectedContext(getenv func(string) string) string {
+	dir, err := configDir(getenv)
+	if err != nil {
+		return ""
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "context.txt"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// contextURL is the address in a context file, for messages.
+func contextURL(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrUnknownContext, err)
+	}
+	if info.Size() > maxContextFile {
+		return "", fmt.Errorf("%w %s has %d bytes: it is no context file", ErrUnknownContext, path, info.Size())
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrUnknownContext, err)
+	}
+	var content struct {
+		URL string `json:"url"`
+	}
+	if err := json.Unmarshal(b, &content); err != nil {
+		return "", fmt.Errorf("%w %s does not parse: %w", ErrUnknownContext, path, err)
+	}
+	return content.URL, nil
+}

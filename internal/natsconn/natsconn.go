@@ -1,0 +1,242 @@
+package natsconn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/synadia-io/orbit.go/natscontext"
+
+	"github.com/waymarkio/waymark/internal/natsd"
+)
+
+// connectTimeout bounds the connection to one address.
+const connectTimeout = 5 * time.Second
+
+// Origin says which level named the server.
+type Origin string
+
+// Origins.
+const (
+	OriginFlag        Origin = "command line"
+	OriginEnvironment Origin = "environment"
+	OriginLocal       Origin = "state directory"
+	OriginSelected    Origin = "selected nats context"
+)
+
+// Config says where to look.
+type Config struct {
+	// Flags are the settings on the command line.
+	Flags Settings
+	// Getenv reads the environment. Required.
+	Getenv func(string) string
+	// StateDir is the state directory of the local server. Empty means that no local server is looked for.
+	StateDir string
+}
+
+// Explicit returns the server that flags or environment name; ok is false when they name none.
+func (c Config) Explicit() (t Target, ok bool, err error) {
+	env := FromEnvironment(c.Getenv)
+	switch {
+	case c.Flags.NamesServer():
+		settings := c.Flags
+		if c.Flags.Context == "" {
+			settings = env.credentials(c.Flags)
+			settings.URL, settings.Context = c.Flags.URL, ""
+		}
+		t, err = c.target(OriginFlag, settings)
+		return t, true, err
+	case env.NamesServer():
+		t, err = c.target(OriginEnvironment, env.credentials(c.Flags))
+		return t, true, err
+	}
+	return Target{}, false, nil
+}
+
+// Resolve returns the server to talk to: named, else local, else that of the selected context.
+func (c Config) Resolve(ctx context.Context) (Target, error) {
+	if t, ok, err := c.Explicit(); ok || err != nil {
+		return t, err
+	}
+	var missing error = ErrNoServer
+	if c.StateDir != "" {
+		end, err := natsd.Discover(ctx, c.StateDir)
+		switch {
+		case err == nil:
+			return c.local(end)
+		case !errors.Is(err, natsd.ErrNotRunning):
+			return Target{}, err
+		}
+		missing = fmt.Errorf("%w: %w", ErrNoServer, err)
+	}
+	if name := selectedContext(c.Getenv); name != "" {
+		settings := c.Flags
+		settings.Context = name
+		return c.target(OriginSelected, settings)
+	}
+	return Target{}, missing
+}
+
+func (c Config) local(end natsd.Endpoint) (Target, error) {
+	if err := c.Flags.validate(OriginFlag); err != nil {
+		return Target{}, err
+	}
+	over, err := c.Flags.options()
+	if err != nil {
+		return Target{}, err
+	}
+	return Target{Origin: OriginLocal, URL: end.URL, Context: end.Context, opts: over}, nil
+}
+
+func (c Config) target(origin Origin, s Settings) (Target, error) {
+	if err := s.validate(origin); err != nil {
+		return Target{}, err
+	}
+	opts, err := s.options()
+	if err != nil {
+		return Target{}, err
+	}
+	t := Target{Origin: origin, URL: s.URL, opts: opts}
+	if s.Context != "" {
+		if t.Context, err = contextPath(s.Context, c.Getenv); err != nil {
+			return Target{}, err
+		}
+		inContext, err := contextURL(t.Context)
+		if err != nil {
+			return Target{}, err
+		}
+		if t.URL == "" {
+			t.URL = inContext
+		}
+		if t.URL == "" {
+			return Target{}, fmt.Errorf("%w %s names no url", ErrUnknownContext, t.Context)
+		}
+	}
+	for address := range strings.SplitSeq(t.URL, ",") {
+		if _, err := parseAddress(address); err != nil {
+			return Target{}, fmt.Errorf("%w: %s %q: %w", ErrSettings, s.named("--nats", origin), redact(address), err)
+		}
+	}
+	return t, nil
+}
+
+// parseAddress accepts what nats.go does: a URL, or host and port.
+func parseAddress(address string) (*url.URL, error) {
+	address = strings.TrimSpace(address)
+	if !strings.Contains(address, "://") {
+		address = "nats://" + address
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		// The error of url.Parse holds the whole address, and so a password.
+		return nil, errors.New("not an address such as nats://127.0.0.1:4222")
+	}
+	switch u.Scheme {
+	case "nats", "tls", "ws", "wss":
+	default:
+		return nil, fmt.Errorf("%s:// is not spoken: use nats://, tls://, ws:// or wss://", u.Scheme)
+	}
+	if u.Hostname() == "" {
+		return nil, errors.New("names no host")
+	}
+	return u, nil
+}
+
+// redact takes user and password out of addresses.
+func redact(addresses string) string {
+	list := strings.Split(addresses, ",")
+	for i, address := range list {
+		address = strings.TrimSpace(address)
+		scheme, rest, ok := strings.Cut(address, "://")
+		if !ok {
+			scheme, rest = "", address
+		} else {
+			scheme += "://"
+		}
+		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+			rest = rest[at+1:]
+		}
+		list[i] = scheme + rest
+	}
+	return strings.Join(list, ",")
+}
+
+// Target is a server to connect to.
+type Target struct {
+	// Origin says which level named it.
+	Origin Origin
+	// URL is its address; it may hold credentials: show Address instead.
+	URL string
+	// Context is the path of the context file, or "".
+	Context string
+	opts    []nats.Option
+}
+
+// Address is the address without credentials.
+func (t Target) Address() string { return redact(t.URL) }
+
+// Connect connects. ctx also bounds later attempts to connect again: it should end with the program's last
+// use of the connection. Options are added to those of the target.
+func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, error) {
+	all := []nats.Option{
+		nats.Timeout(connectTimeout),
+		nats.ReconnectBufSize(-1), // nothing is sent long after its sender gave up
+		nats.SetCustomDialer(dialer{ctx: ctx}),
+	}
+	all = append(append(all, t.opts...), opts...)
+	var conn *nats.Conn
+	var err error
+	if t.Context != "" {
+		servers := func(o *nats.Options) error { // the address wins over the context's
+			o.Servers = nil
+			for address := range strings.SplitSeq(t.URL, ",") {
+				o.Servers = append(o.Servers, strings.TrimSpace(address))
+			}
+			return nil
+		}
+		conn, _, err = natscontext.Connect(t.Context, append(all, servers)...)
+	} else {
+		conn, err = nats.Connect(t.URL, all...)
+	}
+	switch {
+	case err == nil:
+		return conn, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case refused(err):
+		return nil, fmt.Errorf("%w: %s (named by %s): %w", ErrRefused, t.Address(), t.Origin, err)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%w of %s: %w", ErrSettings, t.Address(), err)
+	}
+	return nil, fmt.Errorf("%w at %s (named by %s): %w", ErrUnreachable, t.Address(), t.Origin, err)
+}
+
+func refused(err error) bool {
+	for _, sentinel := range []error{
+		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired, nats.ErrPermissionViolation,
+	} {
+		if errors.Is(err, sentinel) {
+			return true
+		}
+	}
+	return false
+}
+
+// dialer lets a context end the attempt to connect.
+type dialer struct {
+	ctx context.Context //nolint:containedctx // nats.go's dialer interface has no context
+}
+
+// Dial implements nats.CustomDialer.
+func (d dialer) Dial(network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(d.ctx, connectTimeout)
+	defer cancel()
+	var nd net.Dialer
+	return nd.DialContext(ctx, network, address)
+}

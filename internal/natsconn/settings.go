@@ -1,0 +1,186 @@
+package natsconn
+
+import (
+	"crypto/tls"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Settings name a server and the credentials for it. Empty fields are not set.
+type Settings struct {
+	// URL is one address or several, separated by commas.
+	URL string
+	// Context is the name of a NATS context, or the path of a context file.
+	Context string
+	// Creds is the path of a credentials file (JWT and seed).
+	Creds string
+	// User and Password of plain authentication. User alone with no Password is allowed.
+	User     string
+	Password string
+	// NKey is the path of a file with an NKey seed.
+	NKey string
+	// Token of token authentication.
+	Token string
+	// CA, Cert and Key are paths of PEM files for TLS.
+	CA   string
+	Cert string
+	Key  string
+}
+
+// field is one setting with its name on the command line and in the environment.
+type field struct {
+	flag, variable string
+	value          *string
+}
+
+func (s *Settings) fields() []field {
+	return []field{
+		{"--nats", "URL", &s.URL},
+		{"--context", "CONTEXT", &s.Context},
+		{"--creds", "CREDS", &s.Creds},
+		{"--user", "USER", &s.User},
+		{"--password", "PASSWORD", &s.Password},
+		{"--nkey", "NKEY", &s.NKey},
+		{"--token", "TOKEN", &s.Token},
+		{"--tls-ca", "CA", &s.CA},
+		{"--tls-cert", "CERT", &s.Cert},
+		{"--tls-key", "KEY", &s.Key},
+	}
+}
+
+// Variables are the environment variables that are read, in order; of two for one setting the first that is set
+// wins.
+func Variables() []string {
+	var names []string
+	var s Settings
+	for _, f := range s.fields() {
+		names = append(names, "WAYMARK_NATS_"+f.variable, "NATS_"+f.variable)
+	}
+	return names
+}
+
+// FromEnvironment reads the settings in the environment; getenv is os.Getenv in the program.
+func FromEnvironment(getenv func(string) string) Settings {
+	var s Settings
+	for _, f := range s.fields() {
+		*f.value = getenv("WAYMARK_NATS_" + f.variable)
+		if *f.value == "" {
+			*f.value = getenv("NATS_" + f.variable)
+		}
+	}
+	return s
+}
+
+// NamesServer reports whether the settings name a server, by address or context.
+func (s Settings) NamesServer() bool { return s.URL != "" || s.Context != "" }
+
+// hasCredentials reports whether the settings say who connects.
+func (s Settings) hasCredentials() bool {
+	return s.Creds != "" || s.User != "" || s.Password != "" || s.NKey != "" || s.Token != ""
+}
+
+// credentials returns s with what is said in over taken from there: who connects as a whole, TLS field by
+// field.
+func (s Settings) credentials(over Settings) Settings {
+	if over.hasCredentials() {
+		s.Creds, s.User, s.Password, s.NKey, s.Token = over.Creds, over.User, over.Password, over.NKey, over.Token
+	}
+	for to, from := range map[*string]string{&s.CA: over.CA, &s.Cert: over.Cert, &s.Key: over.Key} {
+		if from != "" {
+			*to = from
+		}
+	}
+	return s
+}
+
+// validate reports settings that contradict each other and files that cannot be read.
+func (s Settings) validate(origin Origin) error {
+	var kinds []string
+	for name, value := range map[string]string{"--creds": s.Creds, "--user": s.User, "--nkey": s.NKey, "--token": s.Token} {
+		if value != "" {
+			kinds = append(kinds, s.named(name, origin))
+		}
+	}
+	slices.Sort(kinds)
+	switch {
+	case len(kinds) > 1:
+		return fmt.Errorf("%w: %s are set at once: keep one of them", ErrSettings, strings.Join(kinds, " and "))
+	case s.Password != "" && s.User == "":
+		return fmt.Errorf("%w: %s is set without %s", ErrSettings, s.named("--password", origin), s.named("--user", origin))
+	case (s.Cert == "") != (s.Key == ""):
+		return fmt.Errorf("%w: %s and %s only work together", ErrSettings, s.named("--tls-cert", origin), s.named("--tls-key", origin))
+	}
+	files := []struct{ name, path string }{
+		{"--creds", s.Creds}, {"--nkey", s.NKey}, {"--tls-ca", s.CA}, {"--tls-cert", s.Cert}, {"--tls-key", s.Key},
+	}
+	for _, f := range files {
+		if f.path == "" {
+			continue
+		}
+		if err := readable(f.path); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrSettings, s.named(f.name, origin), err)
+		}
+	}
+	return nil
+}
+
+func readable(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+// named is how a person knows a setting: by its flag or by its variable.
+func (s Settings) named(flag string, origin Origin) string {
+	if origin != OriginEnvironment {
+		return flag
+	}
+	for _, f := range s.fields() {
+		if f.flag == flag {
+			return "NATS_" + f.variable
+		}
+	}
+	return flag
+}
+
+// options are the connection options of credentials and TLS. They replace what a context says.
+func (s Settings) options() ([]nats.Option, error) {
+	var opts []nats.Option
+	if s.hasCredentials() {
+		opts = append(opts, func(o *nats.Options) error {
+			o.User, o.Password, o.Token, o.Nkey = "", "", "", ""
+			o.UserJWT, o.SignatureCB, o.TokenHandler, o.UserInfo = nil, nil, nil, nil
+			return nil
+		})
+	}
+	switch {
+	case s.Creds != "":
+		opts = append(opts, nats.UserCredentials(s.Creds))
+	case s.NKey != "":
+		nkey, err := nats.NkeyOptionFromSeed(s.NKey)
+		if err != nil {
+			return nil, fmt.Errorf("%w: nkey seed in %s: %w", ErrSettings, s.NKey, err)
+		}
+		opts = append(opts, nkey)
+	case s.User != "":
+		opts = append(opts, nats.UserInfo(s.User, s.Password))
+	case s.Token != "":
+		opts = append(opts, nats.Token(s.Token))
+	}
+	if s.Cert != "" {
+		if _, err := tls.LoadX509KeyPair(s.Cert, s.Key); err != nil {
+			return nil, fmt.Errorf("%w: certificate %s with key %s: %w", ErrSettings, s.Cert, s.Key, err)
+		}
+		opts = append(opts, nats.ClientCert(s.Cert, s.Key))
+	}
+	if s.CA != "" {
+		opts = append(opts, nats.RootCAs(s.CA))
+	}
+	return opts, nil
+}
