@@ -153,10 +153,10 @@ func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
 	defer cancel()
 	results := make([]Result, len(items))
 	seen := make(map[string]struct{}, len(items))
-	flight := flight{results: results, items: items, store: c}
+	flight := flight{bucket: &c.bucket, results: results}
 	for i, item := range items {
 		if _, twice := seen[item.Checkpoint.Run]; twice {
-			results[i].Err = putError(item.Checkpoint.Run, fmt.Errorf("twice in one batch: %w", ErrConflict))
+			results[i].Err = errTwice
 			continue
 		}
 		seen[item.Checkpoint.Run] = struct{}{}
@@ -168,19 +168,30 @@ func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
 		flight.room(ctx, len(msg.Data))
 		future, err := c.async.PublishMsgAsync(msg)
 		if err != nil {
-			results[i].Err = putError(item.Checkpoint.Run, translate(err))
+			results[i].Err = translate(err)
 			continue
 		}
 		flight.add(i, future, len(msg.Data))
 	}
 	flight.land(ctx)
+	for i, item := range items {
+		switch err := results[i].Err; {
+		case err == nil:
+		case item.Revision == 0 && errors.Is(err, ErrConflict) && !errors.Is(err, errTwice):
+			// Perhaps only a deletion stands there; Put knows how to create over it.
+			results[i].Revision, results[i].Err = c.Put(ctx, item.Checkpoint, 0)
+		default:
+			results[i].Err = putError(item.Checkpoint.Run, err)
+		}
+	}
 	return results
 }
 
+var errTwice = fmt.Errorf("twice in one batch: %w", ErrConflict)
+
 // flight is what a batch has under way, oldest first.
 type flight struct {
-	store   *Checkpoints
-	items   []Item
+	bucket  *bucket
 	results []Result
 	waiting []pendingPut
 	bytes   int
@@ -216,29 +227,21 @@ func (f *flight) first(ctx context.Context) {
 	put := f.waiting[0]
 	f.waiting = f.waiting[1:]
 	f.bytes -= put.size
-	result, item := &f.results[put.item], f.items[put.item]
+	result := &f.results[put.item]
 	select {
 	case ack := <-put.future.Ok():
 		result.Revision = schema.Revision(ack.Sequence)
-		return
 	case err := <-put.future.Err():
-		result.Err = f.store.bucket.explain(ctx, err)
+		result.Err = f.bucket.explain(ctx, err)
 	case <-ctx.Done():
-		// Its acknowledgement may be there already; a full queue must not turn it into a doubt.
+		// Its acknowledgement may be there already; the end of ctx must not turn it into a doubt.
 		select {
 		case ack := <-put.future.Ok():
 			result.Revision = schema.Revision(ack.Sequence)
-			return
 		default:
 			result.Err = fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
 		}
 	}
-	if item.Revision == 0 && errors.Is(result.Err, ErrConflict) {
-		// Perhaps only a deletion stands there; Put knows how to create over it.
-		result.Revision, result.Err = f.store.Put(ctx, item.Checkpoint, 0)
-		return
-	}
-	result.Err = putError(item.Checkpoint.Run, result.Err)
 }
 
 // History returns the checkpoints kept of a run, newest first, those that cannot be read included with

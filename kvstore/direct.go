@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -24,46 +25,62 @@ type directRequest struct {
 	NextFor   string   `json:"next_by_subj,omitzero"`
 	MultiLast []string `json:"multi_last,omitzero"`
 	Batch     int      `json:"batch,omitzero"`
+	MaxBytes  int      `json:"max_bytes,omitzero"`
 }
 
-// direct asks any replica for several messages and calls yield for each. An answer that ends early is an
-// error, never a short list.
-func (b *bucket) direct(ctx context.Context, req directRequest, yield func(entry)) error {
+// direct asks any replica for several messages and calls yield for each. It returns how many more match and
+// were left out for the request's bounds. An answer that breaks off is an error, never a short list.
+func (b *bucket) direct(ctx context.Context, req directRequest, yield func(entry)) (pending uint64, err error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
 	body, err := json.Marshal(req)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	nc := b.js.Conn()
 	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {
-		return translate(err)
+		return 0, translate(err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
 	if err := nc.PublishRequest(b.api+"DIRECT.GET."+b.stream, inbox, body); err != nil {
-		return translate(err)
+		return 0, translate(err)
 	}
 	for {
 		msg, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return b.explain(ctx, err)
+			return 0, b.explain(ctx, err)
 		}
 		if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
-			switch {
-			case status == "204" && msg.Header.Get("Nats-Num-Pending") == "0", status == "404":
-				return nil
+			switch status {
+			case "204":
+				pending, err := strconv.ParseUint(msg.Header.Get("Nats-Num-Pending"), 10, 64)
+				if err != nil {
+					return 0, fmt.Errorf("%w: stream %s ended an answer without a count: %w", ErrUnavailable, b.stream, err)
+				}
+				return pending, nil
+			case "404":
+				return 0, nil
 			default:
-				return fmt.Errorf("%w: stream %s answered %s %s", ErrUnavailable, b.stream, status, msg.Header.Get("Description"))
+				return 0, fmt.Errorf("%w: stream %s answered %s %s", ErrUnavailable, b.stream, status, msg.Header.Get("Description"))
 			}
 		}
 		e, err := b.entryOfDirect(msg)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		yield(e)
 	}
+}
+
+// all is direct for requests whose answer must be whole.
+func (b *bucket) all(ctx context.Context, req directRequest, yield func(entry)) error {
+	pending, err := b.direct(ctx, req, yield)
+	if err == nil && pending != 0 {
+		err = fmt.Errorf("%w: stream %s left out %d messages of an answer", ErrUnavailable, b.stream, pending)
+	}
+	return err
 }
 
 // many reads the last values of keys, deletions left out, by key.
@@ -74,7 +91,7 @@ func (b *bucket) many(ctx context.Context, keys []string) (map[string]entry, err
 		for i, key := range chunk {
 			subjects[i] = b.prefix + key
 		}
-		err := b.direct(ctx, directRequest{MultiLast: subjects}, func(e entry) {
+		err := b.all(ctx, directRequest{MultiLast: subjects}, func(e entry) {
 			if !e.deleted {
 				found[e.key] = e
 			}
@@ -89,7 +106,7 @@ func (b *bucket) many(ctx context.Context, keys []string) (map[string]entry, err
 // history reads the values kept of a key, oldest first, deletions included.
 func (b *bucket) history(ctx context.Context, key string) ([]entry, error) {
 	var entries []entry
-	err := b.direct(ctx, directRequest{Seq: 1, NextFor: b.prefix + key, Batch: historyBatch}, func(e entry) {
+	err := b.all(ctx, directRequest{Seq: 1, NextFor: b.prefix + key, Batch: historyBatch}, func(e entry) {
 		entries = append(entries, e)
 	})
 	return entries, err

@@ -1,13 +1,37 @@
 package kvstore_test
 
 import (
+	"regexp"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
 )
+
+const (
+	eventStream      = "WAYMARK_EVENTS_alpha_0"
+	checkpointStream = "KV_WAYMARK_CHECKPOINTS_alpha_0"
+	segmentStream    = "KV_WAYMARK_SEGMENTS_alpha_0"
+	blobStream       = "OBJ_WAYMARK_BLOBS_alpha"
+	letterStream     = "WAYMARK_DEADLETTERS_alpha"
+	fleetStream      = "KV_WAYMARK_FLEETS"
+	leaseStream      = "KV_WAYMARK_LEASES"
+)
+
+func config(tb testing.TB, js jetstream.JetStream, stream string) jetstream.StreamConfig {
+	tb.Helper()
+	s, err := js.Stream(tb.Context(), stream)
+	require.NoError(tb, err)
+	return s.CachedInfo().Config
+}
 
 func TestProvisionIsIdempotent(t *testing.T) {
 	t.Parallel()
@@ -18,4 +42,287 @@ func TestProvisionIsIdempotent(t *testing.T) {
 	_, rev, err := kvstore.NewFleets(js).Get(t.Context(), "alpha")
 	require.NoError(t, err)
 	require.EqualValues(t, 1, rev, "settings that did not change are not written again")
+}
+
+func TestProvisionSpellsOutTheFlagsThatMatter(t *testing.T) {
+	t.Parallel()
+	js := newBench(t).js
+	c := config(t, js, eventStream)
+	require.Equal(t, []string{"waymark.events.alpha.0.*"}, c.Subjects)
+	require.Equal(t, jetstream.DiscardNew, c.Discard)
+	require.EqualValues(t, kvstore.MinQuotaBytes, c.MaxBytes)
+	require.EqualValues(t, 512<<10, c.MaxMsgSize)
+	require.True(t, c.AllowAtomicPublish)
+	require.False(t, c.AllowRollup || c.AllowMsgTTL || c.AllowMsgSchedules || c.AllowMsgCounter || c.DenyPurge)
+	require.Zero(t, c.MaxAge)
+	require.Equal(t, 2*time.Minute, c.Duplicates)
+
+	c = config(t, js, checkpointStream)
+	require.EqualValues(t, 5, c.MaxMsgsPerSubject)
+	require.Equal(t, jetstream.AsyncPersistMode, c.PersistMode)
+	require.True(t, c.AllowRollup && c.DenyDelete && c.AllowDirect)
+
+	c = config(t, js, segmentStream)
+	require.EqualValues(t, 1, c.MaxMsgsPerSubject)
+	require.Equal(t, jetstream.DefaultPersistMode, c.PersistMode, "segments are the truth")
+
+	_, err := js.ObjectStore(t.Context(), schema.BlobBucket("alpha"))
+	require.NoError(t, err)
+}
+
+func TestProvisionByManyReplicasAtOnce(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	var group errgroup.Group
+	for range 6 {
+		js := srv.JetStream(t)
+		group.Go(func() error { return kvstore.Provision(t.Context(), js, smallFleet()) })
+	}
+	require.NoError(t, group.Wait())
+}
+
+func TestChangedFlagIsNamedWithTheCommandThatMendsIt(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		stream, flag string
+		change       func(*jetstream.StreamConfig)
+	}{
+		"events: roll-up allowed":      {eventStream, "allow_rollup_hdrs", func(c *jetstream.StreamConfig) { c.AllowRollup = true }},
+		"events: age":                  {eventStream, "max_age", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }},
+		"events: old ones discarded":   {eventStream, "discard", func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld }},
+		"events: limit lowered":        {eventStream, "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 20 }},
+		"events: beyond the reserve":   {eventStream, "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 30 }},
+		"events: unlimited":            {eventStream, "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = -1 }},
+		"events: no atomic batches":    {eventStream, "allow_atomic", func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false }},
+		"events: window":               {eventStream, "duplicate_window", func(c *jetstream.StreamConfig) { c.Duplicates = time.Second }},
+		"events: subjects":             {eventStream, "subjects", func(c *jetstream.StreamConfig) { c.Subjects = append(c.Subjects, "more.>") }},
+		"events: messages":             {eventStream, "max_msgs", func(c *jetstream.StreamConfig) { c.MaxMsgs = 10 }},
+		"events: message size":         {eventStream, "max_msg_size", func(c *jetstream.StreamConfig) { c.MaxMsgSize = -1 }},
+		"events: per run":              {eventStream, "max_msgs_per_subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 9 }},
+		"events: no acks":              {eventStream, "no_ack", func(c *jetstream.StreamConfig) { c.NoAck = true }},
+		"events: fast batches":         {eventStream, "allow_batched", func(c *jetstream.StreamConfig) { c.AllowBatchPublish = true }},
+		"events: compression":          {eventStream, "compression", func(c *jetstream.StreamConfig) { c.Compression = jetstream.S2Compression }},
+		"events: purge denied":         {eventStream, "deny_purge", func(c *jetstream.StreamConfig) { c.DenyPurge = true }},
+		"events: TTL":                  {eventStream, "allow_msg_ttl", func(c *jetstream.StreamConfig) { c.AllowMsgTTL = true }},
+		"checkpoints: no announcement": {checkpointStream, "republish", func(c *jetstream.StreamConfig) { c.RePublish = nil }},
+		"checkpoints: all announced": {checkpointStream, "republish", func(c *jetstream.StreamConfig) {
+			c.RePublish = &jetstream.RePublish{Source: ">", Destination: "waymark.checkpoints.alpha.0.>"}
+		}},
+		"checkpoints: history":   {checkpointStream, "max_msgs_per_subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 }},
+		"checkpoints: direct":    {checkpointStream, "allow_direct", func(c *jetstream.StreamConfig) { c.AllowDirect = false }},
+		"segments: age":          {segmentStream, "max_age", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }},
+		"segments: per subject":  {segmentStream, "discard_new_per_subject", func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }},
+		"blobs: limit":           {blobStream, "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 20 }},
+		"blobs: consumer limits": {blobStream, "consumer_limits", func(c *jetstream.StreamConfig) { c.ConsumerLimits.MaxAckPending = 7 }},
+		"letters: limit":         {letterStream, "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 20 }},
+		"fleets: history":        {fleetStream, "max_msgs_per_subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 }},
+		"leases: age":            {leaseStream, "max_age", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			cfg := config(t, b.js, test.stream)
+			test.change(&cfg)
+			_, err := b.js.UpdateStream(t.Context(), cfg)
+			require.NoError(t, err)
+
+			err = kvstore.Provision(t.Context(), b.js, smallFleet())
+			var ce *kvstore.ConfigError
+			require.ErrorAs(t, err, &ce)
+			require.Equal(t, test.stream, ce.Stream)
+			flags := make([]string, 0, len(ce.Differences))
+			for _, d := range ce.Differences {
+				require.NotEqual(t, d.Want, d.Have)
+				flags = append(flags, d.Flag)
+			}
+			require.Equal(t, []string{test.flag}, flags)
+			if test.flag == "deny_purge" || test.flag == "allow_msg_ttl" {
+				require.Empty(t, ce.Command, "the server does not take this back")
+				require.Contains(t, ce.Hint, "back up")
+				return
+			}
+			runCommand(t, b.nc, ce.Command)
+			require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()), "the command mends it")
+		})
+	}
+}
+
+// runCommand does what the nats CLI would with the command of a ConfigError.
+func runCommand(tb testing.TB, nc *nats.Conn, command string) {
+	tb.Helper()
+	m := regexp.MustCompile(`^nats req '([^']+)' '(.*)'$`).FindStringSubmatch(command)
+	require.Len(tb, m, 3, "command %q", command)
+	reply, err := nc.RequestWithContext(tb.Context(), m[1], []byte(strings.ReplaceAll(m[2], `'\''`, "'")))
+	require.NoError(tb, err)
+	require.NotContains(tb, string(reply.Data), `"error"`)
+}
+
+func TestForeignPersistModeOfCheckpointsIsMendedByRemoval(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	cfg := config(t, b.js, checkpointStream)
+	cfg.PersistMode = jetstream.DefaultPersistMode
+	require.NoError(t, b.js.DeleteStream(t.Context(), checkpointStream))
+	_, err := b.js.CreateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	var ce *kvstore.ConfigError
+	require.ErrorAs(t, kvstore.Provision(t.Context(), b.js, smallFleet()), &ce)
+	require.Equal(t, "nats stream rm --force "+checkpointStream, ce.Command)
+	require.Equal(t, "persist_mode", ce.Differences[0].Flag)
+}
+
+func TestMissingTruthIsAnAlarm(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []string{eventStream, segmentStream, blobStream} {
+		t.Run(stream, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			require.NoError(t, b.js.DeleteStream(t.Context(), stream))
+			for range 2 {
+				err := kvstore.Provision(t.Context(), b.js, smallFleet())
+				require.ErrorIs(t, err, kvstore.ErrStreamMissing)
+				require.ErrorContains(t, err, stream)
+				require.ErrorContains(t, err, "backup")
+			}
+			_, err := b.js.Stream(t.Context(), stream)
+			require.ErrorIs(t, err, jetstream.ErrStreamNotFound, "it was made anew")
+		})
+	}
+}
+
+func TestMissingTruthIsAnAlarmEvenWithoutTheMarker(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	require.NoError(t, b.shard.Segments.Create(t.Context(), "run-1", 1, []byte("sealed")))
+	require.NoError(t, b.js.DeleteStream(t.Context(), fleetStream))
+	require.NoError(t, b.js.DeleteStream(t.Context(), eventStream))
+	err := kvstore.Provision(t.Context(), b.js, smallFleet())
+	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
+	require.ErrorContains(t, err, eventStream)
+}
+
+func TestInterruptedFirstProvisioningIsFinished(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	// As after a crash before the marker was put: some streams are there, empty.
+	for _, stream := range []string{fleetStream, blobStream, letterStream, checkpointStream} {
+		require.NoError(t, b.js.DeleteStream(t.Context(), stream))
+	}
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()))
+}
+
+func TestDerivedStreamsComeBack(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []string{checkpointStream, letterStream, leaseStream} {
+		t.Run(stream, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			before := config(t, b.js, stream)
+			require.NoError(t, b.js.DeleteStream(t.Context(), stream))
+			require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()))
+			require.Equal(t, before, config(t, b.js, stream))
+		})
+	}
+}
+
+func TestPutIntoMissingBucketSaysSo(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	require.NoError(t, b.js.DeleteStream(t.Context(), checkpointStream))
+	_, err := b.shard.Checkpoints.Put(t.Context(), checkpoint("run-1", 1), 0)
+	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
+	results := b.shard.Checkpoints.PutBatch(t.Context(), []kvstore.Item{{Checkpoint: checkpoint("run-1", 1)}})
+	require.ErrorIs(t, results[0].Err, kvstore.ErrStreamMissing)
+	_, _, err = b.shard.Checkpoints.Get(t.Context(), "run-1")
+	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
+	_, _, err = b.shard.Checkpoints.Watermark(t.Context())
+	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
+	_, _, err = b.shard.Checkpoints.List(t.Context(), "", 10, nil)
+	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
+}
+
+func TestChangedSettingsAreApplied(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	cfg := smallFleet()
+	cfg.QuotaBytes, cfg.CheckpointsPerRun, cfg.Shards = 32<<20, 9, 3
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
+	require.EqualValues(t, 32<<20, config(t, b.js, eventStream).MaxBytes)
+	require.EqualValues(t, 9, config(t, b.js, checkpointStream).MaxMsgsPerSubject)
+	require.EqualValues(t, 32<<20, config(t, b.js, "WAYMARK_EVENTS_alpha_2").MaxBytes)
+
+	s, _, err := kvstore.NewFleets(b.js).Get(t.Context(), "alpha")
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 3}, s.Generations)
+	require.Equal(t, cfg.Defaults(), s.Config())
+	for _, run := range []string{"run-1", "run-2", "run-3", "run-4"} {
+		shards := s.Candidates(run)
+		require.Equal(t, schema.ShardOf(run, 3), shards[0])
+		require.Contains(t, shards, 0, "where the first generation put it")
+	}
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg), "now they are verified")
+
+	cfg.Shards = 1
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
+	s, _, err = kvstore.NewFleets(b.js).Get(t.Context(), "alpha")
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 3, 1}, s.Generations)
+	require.Equal(t, 3, s.Shards(), "older shards stay")
+	require.NoError(t, b.js.DeleteStream(t.Context(), "WAYMARK_EVENTS_alpha_2"))
+	require.ErrorIs(t, kvstore.Provision(t.Context(), b.js, cfg), kvstore.ErrStreamMissing, "older shards are guarded")
+}
+
+func TestSettingsAreChecked(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	for field, cfg := range map[string]kvstore.FleetConfig{
+		"fleet":               {Fleet: "a.b"},
+		"shards":              {Fleet: "a", Shards: -1},
+		"replicas":            {Fleet: "a", Replicas: 6},
+		"quota_bytes":         {Fleet: "a", QuotaBytes: 1},
+		"reserve_bytes":       {Fleet: "a", ReserveBytes: -1},
+		"checkpoints_per_run": {Fleet: "a", CheckpointsPerRun: 65},
+	} {
+		err := kvstore.Provision(t.Context(), js, cfg)
+		require.ErrorIs(t, err, kvstore.ErrSettings, field)
+		require.ErrorContains(t, err, field)
+	}
+}
+
+func TestQuotaThatTheServerCannotReserveSaysSo(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	cfg := smallFleet()
+	cfg.QuotaBytes = 1 << 60
+	err := kvstore.Provision(t.Context(), js, cfg)
+	require.ErrorIs(t, err, kvstore.ErrFull)
+	require.ErrorContains(t, err, "smaller quota")
+}
+
+func TestFleetsAreListed(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	fleets := kvstore.NewFleets(js)
+	list, err := fleets.List(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, list)
+	for _, name := range []string{"beta", "alpha"} {
+		cfg := smallFleet()
+		cfg.Fleet = name
+		require.NoError(t, kvstore.Provision(t.Context(), js, cfg))
+	}
+	list, err = fleets.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	require.Equal(t, "alpha", list[0].Fleet)
+	require.Equal(t, "beta", list[1].Fleet)
+
+	kv, err := js.KeyValue(t.Context(), schema.FleetBucket)
+	require.NoError(t, err)
+	_, err = kv.Put(t.Context(), "beta", []byte(`{"format":99}`))
+	require.NoError(t, err)
+	list, err = fleets.List(t.Context())
+	require.ErrorIs(t, err, schema.ErrFormat)
+	require.Len(t, list, 1)
+	require.ErrorIs(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "beta"}), schema.ErrFormat, "left alone")
 }

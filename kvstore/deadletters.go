@@ -1,0 +1,230 @@
+package kvstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Headers of a stored dead letter. Its body is the original message as the NATS protocol writes it: the
+// header block, Waymark-Header-Bytes long, then the body. So the original's headers are kept verbatim, have
+// no power over the stream that they are stored in, and never make the letter larger than a message can be.
+const (
+	headerLetterReason      = "Waymark-Reason"
+	headerLetterDetail      = "Waymark-Detail"
+	headerLetterRun         = "Waymark-Run"
+	headerLetterSubject     = "Waymark-Subject"
+	headerLetterStream      = "Waymark-Stream"
+	headerLetterSequence    = "Waymark-Stream-Sequence"
+	headerLetterIncarnation = "Waymark-Incarnation"
+	headerLetterStored      = "Waymark-Stored"
+	headerLetterBytes       = "Waymark-Header-Bytes"
+)
+
+const (
+	// maxDetail bounds the words about a letter, in bytes.
+	maxDetail = 1024
+	// MaxLetters is the most dead letters that one List returns.
+	MaxLetters = 256
+	// letterBytes bounds the answer to one List.
+	letterBytes = 4 << 20
+)
+
+// DeadLetter is a message of an event stream that was rejected, whole, with the reason.
+type DeadLetter struct {
+	// Reason of the rejection. Required.
+	Reason schema.Reason
+	// Detail in words; control characters are replaced and it is cut to 1 KiB.
+	Detail string
+	// Run that the message's subject names; outside the grammar of run ids it is filed under "_".
+	Run string
+	// EventStream and Stream sequence where the message stands, Incarnation of that stream. Required.
+	EventStream string
+	Stream      schema.StreamSequence
+	Incarnation string
+	// Subject, Header and Body of the message as it was published; Stored is when.
+	Subject string
+	Header  map[string][]string
+	Body    []byte
+	Stored  time.Time
+
+	// Number of the letter in its stream and when it was Filed. Set by List.
+	Number uint64
+	Filed  time.Time
+	// Err says why a stored letter cannot be read; then Body holds it as stored. Set by List.
+	Err error
+}
+
+// DeadLetters is a fleet's stream of rejected messages.
+type DeadLetters struct {
+	bucket bucket
+	fleet  string
+}
+
+// NewDeadLetters returns a fleet's dead letters. It does no I/O.
+func NewDeadLetters(js jetstream.JetStream, fleet string) (*DeadLetters, error) {
+	if err := schema.CheckName("fleet", fleet); err != nil {
+		return nil, err
+	}
+	stream := schema.DeadLetterStream(fleet)
+	return &DeadLetters{bucket{js: js, name: stream, stream: stream, api: apiPrefix(js)}, fleet}, nil
+}
+
+// Put files a letter. Its message id is the event stream, its incarnation and the stream sequence: filed
+// again within two minutes it is the same letter; after that it stands twice, with equal ids. It returns
+// [ErrTooLarge], [ErrUnavailable] (file it again), [ErrStreamMissing].
+func (d *DeadLetters) Put(ctx context.Context, l DeadLetter) error {
+	if l.Reason == "" || l.EventStream == "" || l.Incarnation == "" || l.Stream == 0 {
+		return errors.New("put dead letter: reason, event stream, incarnation and stream sequence are required")
+	}
+	if !slices.Contains(schema.Reasons(), l.Reason) {
+		return fmt.Errorf("put dead letter: unknown reason %.40q", l.Reason)
+	}
+	block := headerBlock(l.Header)
+	sequence := strconv.FormatUint(uint64(l.Stream), 10)
+	header := nats.Header{
+		headerLetterReason:      {string(l.Reason)},
+		headerLetterDetail:      {printable(l.Detail, maxDetail)},
+		headerLetterSubject:     {printable(l.Subject, maxDetail)},
+		headerLetterStream:      {l.EventStream},
+		headerLetterSequence:    {sequence},
+		headerLetterIncarnation: {l.Incarnation},
+		headerLetterStored:      {schema.FormatTime(l.Stored)},
+		headerLetterBytes:       {strconv.Itoa(len(block))},
+		jetstream.MsgIDHeader:   {l.EventStream + "." + l.Incarnation + "." + sequence},
+	}
+	if schema.ValidName(l.Run) {
+		header[headerLetterRun] = []string{l.Run}
+	}
+	_, err := d.bucket.publish(ctx, &nats.Msg{
+		Subject: schema.DeadLetterSubject(d.fleet, l.Reason, l.Run),
+		Header:  header,
+		Data:    append(block, l.Body...),
+	})
+	if err != nil {
+		return fmt.Errorf("put dead letter of %s at %d: %w", l.EventStream, l.Stream, err)
+	}
+	return nil
+}
+
+// LetterFilter chooses dead letters; empty fields choose all.
+type LetterFilter struct {
+	// Reason of the rejection.
+	Reason schema.Reason
+	// Run, or "_" for the messages whose run has no valid name.
+	Run string
+}
+
+// List returns up to limit letters, at most [MaxLetters] and 4 MiB, oldest first, from the first after the
+// letter numbered after, and the after of the next page, 0 at the end. It may be stale.
+func (d *DeadLetters) List(ctx context.Context, filter LetterFilter, after uint64, limit int) (letters []DeadLetter, next uint64, err error) {
+	reason, run := "*", "*"
+	if filter.Reason != "" {
+		if !slices.Contains(schema.Reasons(), filter.Reason) {
+			return nil, 0, fmt.Errorf("list dead letters: unknown reason %.40q", filter.Reason)
+		}
+		reason = string(filter.Reason)
+	}
+	if filter.Run != "" {
+		if filter.Run != "_" && !schema.ValidName(filter.Run) {
+			return nil, 0, fmt.Errorf("list dead letters: %w", &schema.NameError{What: "run id", Name: filter.Run})
+		}
+		run = filter.Run
+	}
+	if limit < 1 {
+		return nil, 0, fmt.Errorf("list dead letters: limit is %d, use 1 or more", limit)
+	}
+	subject := strings.TrimSuffix(schema.DeadLetterSubjects(d.fleet), ">") + reason + "." + run
+	req := directRequest{Seq: after + 1, NextFor: subject, Batch: min(limit, MaxLetters), MaxBytes: letterBytes}
+	pending, err := d.bucket.direct(ctx, req, func(e entry) { letters = append(letters, letterOf(e)) })
+	if err != nil {
+		return nil, 0, fmt.Errorf("list dead letters of fleet %s: %w", d.fleet, err)
+	}
+	if pending > 0 && len(letters) > 0 {
+		next = letters[len(letters)-1].Number
+	}
+	return letters, next, nil
+}
+
+// letterOf reads a stored letter. One that cannot be read is returned with its error: a list does not end
+// at it.
+func letterOf(e entry) DeadLetter {
+	h := e.header
+	l := DeadLetter{
+		Reason: schema.Reason(h.Get(headerLetterReason)), Detail: h.Get(headerLetterDetail), Run: h.Get(headerLetterRun),
+		EventStream: h.Get(headerLetterStream), Incarnation: h.Get(headerLetterIncarnation), Subject: h.Get(headerLetterSubject),
+		Body: e.value, Number: uint64(e.rev), Filed: e.stored,
+	}
+	fail := func(err error) DeadLetter {
+		l.Err = fmt.Errorf("dead letter %d: %w: %w", e.rev, ErrCorrupt, err)
+		return l
+	}
+	sequence, err := strconv.ParseUint(h.Get(headerLetterSequence), 10, 64)
+	if err != nil {
+		return fail(err)
+	}
+	l.Stream = schema.StreamSequence(sequence)
+	if l.Stored, err = time.Parse(time.RFC3339Nano, h.Get(headerLetterStored)); err != nil {
+		return fail(err)
+	}
+	n, err := strconv.Atoi(h.Get(headerLetterBytes))
+	if err != nil || n < 0 || n > len(e.value) {
+		return fail(fmt.Errorf("header block of %.20q bytes", h.Get(headerLetterBytes)))
+	}
+	if n > 0 {
+		if l.Header, err = nats.DecodeHeadersMsg(e.value[:n]); err != nil {
+			return fail(err)
+		}
+	}
+	l.Body = e.value[n:]
+	return l
+}
+
+const blockStart = "NATS/1.0\r\n"
+
+// headerBlock writes headers as the NATS protocol does, sorted by name; nothing for none.
+func headerBlock(header map[string][]string) []byte {
+	if len(header) == 0 {
+		return nil
+	}
+	var b bytes.Buffer
+	b.WriteString(blockStart)
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		for _, value := range header[name] {
+			b.WriteString(name)
+			b.WriteByte(':')
+			b.WriteString(lineBreaks.Replace(value))
+			b.WriteString("\r\n")
+		}
+	}
+	b.WriteString("\r\n")
+	return b.Bytes()
+}
+
+// lineBreaks cannot come in a header that was received; a made-up one must not begin a line of its own.
+var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
+
+// printable replaces what does not print and cuts to n bytes at most.
+func printable(s string, n int) string {
+	if len(s) > n {
+		s = strings.ToValidUTF8(s[:n], "")
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}

@@ -1,0 +1,115 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// WatermarkFormat is the format version of stored watermarks.
+const WatermarkFormat = 1
+
+// Watermark says up to where a shard is folded: every event up to the position, and the event there, is in
+// the checkpoints.
+type Watermark struct {
+	// Format is [WatermarkFormat].
+	Format int `json:"format"`
+	// Incarnation of the event stream that the position is of.
+	Incarnation string `json:"incarnation"`
+	// Position of the last event folded. The zero position is the stream's beginning.
+	Position schema.Position `json:"position"`
+	// Folder that wrote it.
+	Folder string `json:"folder"`
+	// Updated is when, by the folder's clock, RFC 3339. For people; nothing is decided by it.
+	Updated string `json:"updated,omitzero"`
+	// Extra keeps the members of later versions.
+	Extra jsontext.Value `json:",embed"`
+}
+
+// Watermark reads the shard's watermark from the leader. It returns [ErrNotFound] before the first put,
+// [ErrCorrupt] or schema.ErrFormat with the revision to replace, [ErrStreamMissing].
+func (c *Checkpoints) Watermark(ctx context.Context) (Watermark, schema.Revision, error) {
+	return getWatermark(ctx, &c.bucket, schema.WatermarkKey)
+}
+
+// PutWatermark stores the watermark if the key is at revision rev; 0 creates it. Call it after the puts of
+// every checkpoint that it covers were acknowledged. Of two folders one gets [ErrConflict]: it has lost the
+// shard. It is not republished.
+func (c *Checkpoints) PutWatermark(ctx context.Context, w Watermark, rev schema.Revision) (schema.Revision, error) {
+	return putWatermark(ctx, &c.bucket, schema.WatermarkKey, w, rev)
+}
+
+// SafeWatermarks keeps a second watermark of each shard in a bucket that is synced like the log. A power cut
+// can take checkpoint puts back that the watermark counts; the folder lets this one lag behind by more than
+// the server's sync interval, and begins there after an unclean start of the server.
+type SafeWatermarks struct{ bucket bucket }
+
+// NewSafeWatermarks returns the safe watermarks of the account that js speaks to. It does no I/O.
+func NewSafeWatermarks(js jetstream.JetStream) *SafeWatermarks {
+	return &SafeWatermarks{newBucket(js, schema.LeaseBucket)}
+}
+
+func safeKey(n schema.Names) (string, error) {
+	if err := schema.CheckName("fleet", n.Fleet); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("safe.%s.%d", n.Fleet, n.Shard), nil
+}
+
+// Get reads a shard's safe watermark from the leader; errors are those of [Checkpoints.Watermark].
+func (s *SafeWatermarks) Get(ctx context.Context, n schema.Names) (Watermark, schema.Revision, error) {
+	key, err := safeKey(n)
+	if err != nil {
+		return Watermark{}, 0, err
+	}
+	return getWatermark(ctx, &s.bucket, key)
+}
+
+// Put stores a shard's safe watermark by compare-and-set, as [Checkpoints.PutWatermark] does.
+func (s *SafeWatermarks) Put(ctx context.Context, n schema.Names, w Watermark, rev schema.Revision) (schema.Revision, error) {
+	key, err := safeKey(n)
+	if err != nil {
+		return 0, err
+	}
+	return putWatermark(ctx, &s.bucket, key, w, rev)
+}
+
+func getWatermark(ctx context.Context, b *bucket, key string) (Watermark, schema.Revision, error) {
+	var w Watermark
+	e, err := b.getFresh(ctx, key)
+	if err != nil {
+		return w, e.rev, fmt.Errorf("get watermark %s of %s: %w", key, b.name, err)
+	}
+	if err := json.Unmarshal(e.value, &w); err != nil {
+		return Watermark{}, e.rev, fmt.Errorf("watermark %s of %s: %w: %w", key, b.name, ErrCorrupt, err)
+	}
+	switch {
+	case w.Format != WatermarkFormat:
+		return Watermark{}, e.rev, fmt.Errorf("watermark %s of %s: format %d: %w", key, b.name, w.Format, schema.ErrFormat)
+	case w.Incarnation == "", w.Position.Stream != 0 && w.Position.ID == "":
+		return Watermark{}, e.rev, fmt.Errorf("watermark %s of %s: %w", key, b.name, ErrCorrupt)
+	}
+	return w, e.rev, nil
+}
+
+func putWatermark(ctx context.Context, b *bucket, key string, w Watermark, rev schema.Revision) (schema.Revision, error) {
+	if w.Incarnation == "" || w.Position.Stream != 0 && w.Position.ID == "" {
+		return 0, fmt.Errorf("put watermark %s of %s: %w", key, b.name, errors.New("incarnation or the position's id is missing"))
+	}
+	w.Format = WatermarkFormat
+	value, err := json.Marshal(w, json.Deterministic(true))
+	if err != nil {
+		return 0, fmt.Errorf("put watermark %s of %s: %w", key, b.name, err)
+	}
+	next, err := b.put(ctx, key, value, nil, rev)
+	if err != nil {
+		return 0, fmt.Errorf("put watermark %s of %s: %w", key, b.name, err)
+	}
+	return next, nil
+}
