@@ -1,0 +1,216 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// foldWorld is a provisioned fleet on a real server, with an ear on the republished checkpoints.
+type foldWorld struct {
+	tb     testing.TB
+	server *natstest.Server
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	fleet  kvstore.FleetConfig
+	shard  *kvstore.Shard
+	names  schema.Names
+	heard  chan *schema.Checkpoint
+}
+
+func newFoldWorld(tb testing.TB) *foldWorld {
+	tb.Helper()
+	server := natstest.Start(tb)
+	w := &foldWorld{
+		tb: tb, server: server, nc: server.Conn(tb), fleet: kvstore.FleetConfig{Fleet: "default"},
+		names: schema.NamesOf("default", 0), heard: make(chan *schema.Checkpoint, 1<<14),
+	}
+	w.js = newJS(tb, w.nc)
+	w.provision()
+	w.shard = w.open("tester")
+	sub, err := w.nc.Subscribe("waymark.checkpoints.default.0.*", func(m *nats.Msg) {
+		if c, err := schema.DecodeCheckpoint(m.Data); err == nil {
+			w.heard <- c
+		}
+	})
+	require.NoError(tb, err)
+	require.NoError(tb, w.nc.Flush())
+	tb.Cleanup(func() { _ = sub.Unsubscribe() })
+	return w
+}
+
+func newJS(tb testing.TB, nc *nats.Conn) jetstream.JetStream {
+	tb.Helper()
+	js, err := jetstream.New(nc)
+	require.NoError(tb, err)
+	return js
+}
+
+func (w *foldWorld) provision() {
+	w.tb.Helper()
+	require.NoError(w.tb, kvstore.Provision(w.tb.Context(), w.js, w.fleet))
+}
+
+func (w *foldWorld) open(daemon string) *kvstore.Shard {
+	w.tb.Helper()
+	settings, _, err := kvstore.NewFleets(w.js).Get(w.tb.Context(), "default")
+	require.NoError(w.tb, err)
+	shard, err := kvstore.OpenShard(w.js, settings, 0, daemon)
+	require.NoError(w.tb, err)
+	w.tb.Cleanup(shard.Close)
+	return shard
+}
+
+// fold starts a folder and returns it with the function that stops it and waits for its end.
+func (w *foldWorld) fold(cfg consumer.FolderConfig) (*consumer.Folder, func()) {
+	w.tb.Helper()
+	cfg.Fleet = "default"
+	if cfg.Holder == "" {
+		cfg.Holder = "folder-1"
+	}
+	if cfg.ReconcileEvery == 0 {
+		cfg.ReconcileEvery = 50 * time.Millisecond
+	}
+	cfg.LeaseTTL = time.Second
+	cfg.Reprovision = func(ctx context.Context) error { return kvstore.Provision(ctx, w.js, w.fleet) }
+	nc := w.server.Conn(w.tb)
+	f, err := consumer.NewFolder(cfg, nc, newJS(w.tb, nc), w.open(cfg.Holder), time.Now, natstest.Logger(w.tb))
+	require.NoError(w.tb, err)
+	ctx, cancel := context.WithCancel(w.tb.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	stopped := false
+	stop := func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			require.NoError(w.tb, <-done)
+		}
+	}
+	w.tb.Cleanup(stop)
+	return f, stop
+}
+
+// await waits until a checkpoint satisfies the condition.
+func (w *foldWorld) await(what string, ok func(*schema.Checkpoint) bool) *schema.Checkpoint {
+	w.tb.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		select {
+		case c := <-w.heard:
+			if ok(c) {
+				return c
+			}
+		case <-deadline:
+			require.FailNow(w.tb, "no checkpoint in time", what)
+		}
+	}
+}
+
+// writer publishes the events of one run by compare-and-set, as an executor would, and keeps what was acknowledged.
+type writer struct {
+	w     *foldWorld
+	run   schema.Writer
+	last  uint64
+	acked []schema.Record
+	turn  int32
+}
+
+func (w *foldWorld) writer(run string) *writer {
+	return &writer{w: w, run: schema.Writer{Fleet: "default", Run: run, Executor: "executor-1", Epoch: 1}}
+}
+
+func (x *writer) publish(d schema.Data, turn int32) schema.StreamSequence {
+	x.w.tb.Helper()
+	e, _, err := x.run.Event(d, turn, time.Unix(1_700_000_000+int64(x.run.Last), 0), x.run.Chain, 0)
+	require.NoError(x.w.tb, err)
+	require.NoError(x.w.tb, x.run.Commit(e))
+	return x.send(e)
+}
+
+func (x *writer) send(e *schema.Event) schema.StreamSequence {
+	x.w.tb.Helper()
+	header, body := e.Encode()
+	msg := &nats.Msg{Subject: x.w.names.EventSubject(x.run.Run), Header: header, Data: body}
+	ack, err := x.w.js.PublishMsg(x.w.tb.Context(), msg, jetstream.WithMsgID(e.ID),
+		jetstream.WithExpectLastSequencePerSubject(x.last))
+	require.NoError(x.w.tb, err)
+	x.last = ack.Sequence
+	x.acked = append(x.acked, schema.NewRecord(schema.StreamSequence(ack.Sequence), header, body))
+	return schema.StreamSequence(ack.Sequence)
+}
+
+func (x *writer) start() schema.StreamSequence {
+	return x.publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1"}, 0)
+}
+
+// turnOf publishes one turn with one tool call; payload is the size of its result.
+func (x *writer) turnOf(payload int) schema.StreamSequence {
+	x.turn++
+	id := fmt.Sprintf("call-%d", x.turn)
+	x.publish(&schema.TurnStartedData{Turn: x.turn, Messages: []schema.Message{{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("go on")}}}}, x.turn)
+	x.publish(&schema.ToolCalledData{ToolCallID: id, Name: "read", Arguments: []byte(`{"path":"a"}`), Replay: schema.ReplayPure}, x.turn)
+	x.publish(&schema.ToolReturnedData{ToolCallID: id, Result: noise(payload, int64(x.turn))}, x.turn)
+	return x.publish(&schema.TurnEndedData{Turn: x.turn, Messages: []schema.Message{{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("done")}}}}, x.turn)
+}
+
+// noise is a JSON string of n characters that does not compress well.
+func noise(n int, seed int64) []byte {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	b := make([]byte, n+2)
+	x := uint64(seed)*0x9e3779b97f4a7c15 + 1 //nolint:gosec // a seed
+	for i := 1; i <= n; i++ {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		b[i] = letters[x%64]
+	}
+	b[0], b[n+1] = '"', '"'
+	return b
+}
+
+// model folds what was acknowledged, without any of the machinery under test but the pure fold.
+func (x *writer) model() schema.Head {
+	h := schema.NewHead("default", x.run.Run)
+	for i := range x.acked {
+		h.Apply(&x.acked[i])
+	}
+	return h
+}
+
+// segments decodes all segments of the run that a checkpoint counts, checks their links, and returns their records.
+func (w *foldWorld) segments(c *schema.Checkpoint) []schema.Record {
+	w.tb.Helper()
+	var all []schema.Record
+	before := schema.SegmentInfo{}
+	for n := 1; n <= c.Segments.Count; n++ {
+		stored, err := w.shard.Segments.GetFresh(w.tb.Context(), c.Run, n)
+		require.NoError(w.tb, err)
+		require.LessOrEqual(w.tb, len(stored), schema.MaxSegment)
+		info, frames, err := schema.DecodeSegment(stored)
+		require.NoError(w.tb, err)
+		require.Equal(w.tb, before.DigestAfter, info.DigestBefore)
+		require.Equal(w.tb, before.ChainAfter, info.ChainBefore)
+		require.NoError(w.tb, schema.ReadFrames(frames, func(r schema.Record) bool {
+			all = append(all, r)
+			return true
+		}))
+		before = info
+	}
+	if c.Segments.Count > 0 {
+		require.Equal(w.tb, before.Last, c.Segments.Last)
+		require.Equal(w.tb, before.DigestAfter, c.Segments.Digest)
+	}
+	require.Len(w.tb, all, int(c.Segments.Events))
+	return all
+}

@@ -1,0 +1,269 @@
+package consumer_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestAFolderChecksPointsWhatTheModelFolds(t *testing.T) {
+	w := newFoldWorld(t)
+	_, stop := w.fold(consumer.FolderConfig{})
+	var writers []*writer
+	for i := range 5 {
+		x := w.writer(fmt.Sprintf("run-%d", i))
+		x.start()
+		writers = append(writers, x)
+	}
+	for range 20 {
+		for _, x := range writers {
+			x.turnOf(300)
+		}
+	}
+	for _, x := range writers {
+		at := x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+		w.await("run ended", func(c *schema.Checkpoint) bool { return c.Run == x.run.Run && c.Position.Stream >= at })
+		c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), x.run.Run)
+		require.NoError(t, err)
+		require.Equal(t, x.model(), c.Head)
+		require.Positive(t, c.Segments.Count, "an ended run is sealed")
+		require.Zero(t, c.TailEvents)
+		got := w.segments(c)
+		require.Len(t, got, len(x.acked))
+		for i := range got {
+			require.True(t, got[i].Equal(&x.acked[i]), "record %d", i)
+		}
+	}
+	stop()
+	mark, _, err := w.shard.Checkpoints.Watermark(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, schema.StreamSequence(writers[4].last), mark.Position.Stream)
+}
+
+func TestAFolderGoesOnWhereTheOtherStopped(t *testing.T) {
+	w := newFoldWorld(t)
+	x := w.writer("run-1")
+	x.start()
+	for i := range 6 {
+		f, stop := w.fold(consumer.FolderConfig{Holder: fmt.Sprintf("folder-%d", i), SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
+		var at schema.StreamSequence
+		for range 3 {
+			at = x.turnOf(1000)
+		}
+		c := w.await("three turns", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+		require.Equal(t, x.model(), c.Head)
+		stop()
+		require.Zero(t, f.Stats().Rebuilds.Load())
+	}
+	c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	got := w.segments(c)
+	for i := range got {
+		require.True(t, got[i].Equal(&x.acked[i]), "record %d", i)
+	}
+}
+
+func TestSegmentsThatDoNotCompressStayBelowTheirSize(t *testing.T) {
+	w := newFoldWorld(t)
+	w.fold(consumer.FolderConfig{})
+	x := w.writer("run-1")
+	x.start()
+	for range 8 {
+		x.turnOf(400_000)
+	}
+	at := x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	c := w.await("end", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	require.Len(t, w.segments(c), len(x.acked))
+}
+
+func TestALostCheckpointBucketComesBackFromTheLog(t *testing.T) {
+	w := newFoldWorld(t)
+	_, _ = w.fold(consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
+	x, y := w.writer("run-x"), w.writer("run-y")
+	x.start()
+	y.start()
+	var at schema.StreamSequence
+	for range 5 {
+		x.turnOf(1000)
+		at = y.turnOf(1000)
+	}
+	before := w.await("y", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	require.NoError(t, w.js.DeleteStream(t.Context(), "KV_"+w.names.CheckpointBucket()))
+	at = x.turnOf(10)
+	after := w.await("x after the loss", func(c *schema.Checkpoint) bool { return c.Run == "run-x" && c.Position.Stream >= at })
+	require.Equal(t, x.model(), after.Head)
+	require.Len(t, w.segments(after), int(after.Segments.Events))
+	var c *schema.Checkpoint
+	require.Eventually(t, func() bool {
+		var err error
+		c, _, err = w.shard.Checkpoints.GetFresh(t.Context(), "run-y")
+		return err == nil && c.Position.Stream == before.Position.Stream
+	}, 10*time.Second, 5*time.Millisecond, "the run that nothing was added to comes back, too")
+	require.Equal(t, before.Head, c.Head)
+	require.Equal(t, before.Segments, c.Segments)
+}
+
+func TestACorruptCheckpointIsFoldedAnew(t *testing.T) {
+	w := newFoldWorld(t)
+	_, stop := w.fold(consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
+	x := w.writer("run-1")
+	x.start()
+	x.turnOf(3000)
+	at := x.turnOf(100)
+	w.await("two turns", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	stop()
+	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+	require.NoError(t, err)
+	_, err = kv.PutString(t.Context(), "run-1", `{"format":1,"run":"run-1","sum":"tampered"}`)
+	require.NoError(t, err)
+	f, _ := w.fold(consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
+	at = x.turnOf(100)
+	c := w.await("a third", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	require.Equal(t, x.model(), c.Head)
+	require.Equal(t, int64(1), f.Stats().Rebuilds.Load())
+	w.segments(c)
+}
+
+func TestAnUncountedSegmentIsAdopted(t *testing.T) {
+	w := newFoldWorld(t)
+	cfg := consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10}
+	_, stop := w.fold(cfg)
+	x := w.writer("run-1")
+	x.start()
+	at := x.turnOf(100)
+	w.await("first", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	stop()
+	old, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	mark, _, err := w.shard.Checkpoints.Watermark(t.Context())
+	require.NoError(t, err, "a stop finishes the batch in hand")
+	_, stop = w.fold(cfg)
+	at = x.turnOf(3000)
+	sealed := w.await("sealed", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at && c.Segments.Count > 0 })
+	stop()
+	// The crash: the segment is stored, the checkpoint that counts it in and the watermark are not.
+	_, rev2, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.Greater(t, rev2, rev)
+	_, err = w.shard.Checkpoints.Put(t.Context(), old, rev2)
+	require.NoError(t, err)
+	_, markRev, err := w.shard.Checkpoints.Watermark(t.Context())
+	require.NoError(t, err)
+	_, err = w.shard.Checkpoints.PutWatermark(t.Context(), mark, markRev)
+	require.NoError(t, err)
+	w.fold(cfg)
+	again := w.await("adopted", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at && c.Segments.Count > 0 })
+	require.Equal(t, sealed.Segments, again.Segments)
+	require.Equal(t, sealed.Head, again.Head)
+}
+
+func TestTwoFoldersNeverCorruptARun(t *testing.T) {
+	w := newFoldWorld(t)
+	a, stopA := w.fold(consumer.FolderConfig{Holder: "folder-a"})
+	b, _ := w.fold(consumer.FolderConfig{Holder: "folder-b"})
+	x := w.writer("run-1")
+	x.start()
+	at := x.turnOf(100)
+	w.await("first", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	require.Equal(t, int64(1), a.Stats().Leading.Load()+b.Stats().Leading.Load(), "one holds the lease")
+	// Force a second reign: take the lease away behind the holder's back.
+	require.NoError(t, w.js.DeleteStream(t.Context(), "KV_"+schema.LeaseBucket))
+	w.provision()
+	for range 30 {
+		at = x.turnOf(100)
+	}
+	c := w.await("thirty more", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	require.Equal(t, x.model(), c.Head)
+	stopA()
+	at = x.turnOf(100)
+	c = w.await("after a left", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	require.Equal(t, x.model(), c.Head)
+}
+
+func TestRejectedEventsBecomeDeadLettersAndBlockNobody(t *testing.T) {
+	w := newFoldWorld(t)
+	w.fold(consumer.FolderConfig{})
+	x := w.writer("run-1")
+	x.start()
+	_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Data: []byte("garbage")})
+	require.NoError(t, err)
+	_, err = w.js.Publish(t.Context(), w.names.EventSubject("bad$run"), []byte("{}"))
+	require.NoError(t, err)
+	good := w.writer("run-2")
+	good.start()
+	at := good.turnOf(10)
+	w.await("the other run", func(c *schema.Checkpoint) bool { return c.Run == "run-2" && c.Position.Stream >= at })
+	dead, err := kvstore.NewDeadLetters(w.js, "default")
+	require.NoError(t, err)
+	letters, _, err := dead.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, letters, 2)
+	require.Equal(t, schema.ReasonNotCloudEvent, letters[0].Reason)
+	require.Equal(t, "garbage", string(letters[0].Body))
+	require.Equal(t, schema.ReasonInvalidAttribute, letters[1].Reason)
+	c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.Equal(t, int64(1), c.Counts.DeadLetters)
+	_, _, err = w.shard.Checkpoints.GetFresh(t.Context(), "bad$run")
+	require.Error(t, err)
+}
+
+func TestAcceptedEventsAreObservedInOrder(t *testing.T) {
+	w := newFoldWorld(t)
+	seen := make(chan *nats.Msg, 64)
+	sub, err := w.nc.ChanSubscribe("waymark.observed.default.>", seen)
+	require.NoError(t, err)
+	defer func() { _ = sub.Unsubscribe() }()
+	require.NoError(t, w.nc.Flush())
+	w.fold(consumer.FolderConfig{})
+	x := w.writer("run-1")
+	x.start()
+	x.turnOf(10)
+	want := []string{"run.started", "turn.started", "tool.called", "tool.returned", "turn.ended"}
+	for i, name := range want {
+		select {
+		case m := <-seen:
+			require.Equal(t, schema.ObservedSubject("default", name, "run-1"), m.Subject)
+			e, err := schema.Decode(m.Header, m.Data)
+			require.NoError(t, err)
+			require.Equal(t, schema.Sequence(i+1), e.Sequence)
+		case <-time.After(10 * time.Second):
+			require.FailNow(t, "not observed", name)
+		}
+	}
+}
+
+func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
+	w := newFoldWorld(t)
+	f, stop := w.fold(consumer.FolderConfig{})
+	x := w.writer("run-1")
+	x.start()
+	at := x.turnOf(10)
+	w.await("one turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	stop()
+	require.Zero(t, f.Stats().Regressions.Load())
+	// The end of the log is lost, and its sequence is used again by another event.
+	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	config := stream.CachedInfo().Config
+	kept := x.acked[:3]
+	require.NoError(t, w.js.DeleteStream(t.Context(), w.names.EventStream()))
+	_, err = w.js.CreateStream(t.Context(), config)
+	require.NoError(t, err)
+	for _, rec := range kept {
+		_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Header: rec.Header, Data: rec.Body})
+		require.NoError(t, err)
+	}
+	_, err = w.js.Publish(t.Context(), w.names.EventSubject("run-1"), []byte("another one"))
+	require.NoError(t, err)
+	w.fold(consumer.FolderConfig{})
+	c := w.await("folded anew", func(c *schema.Checkpoint) bool { return c.Sequence == 3 && c.Counts.DeadLetters == 1 })
+	require.Equal(t, schema.StreamSequence(4), c.Position.Stream)
+}

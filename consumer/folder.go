@@ -1,0 +1,306 @@
+package consumer
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// FolderStats counts what a folder did since it was made. Every field may be read at any time.
+type FolderStats struct {
+	// Events folded, accepted or not, without replays; Replayed are those seen once more.
+	Events, Replayed atomic.Int64
+	// Applied events, and duplicates.
+	Applied, Duplicates atomic.Int64
+	// DeadLetters stored.
+	DeadLetters atomic.Int64
+	// Checkpoints put.
+	Checkpoints atomic.Int64
+	// Segments sealed, and their bytes as stored.
+	Segments, SegmentBytes atomic.Int64
+	// SealsRefused counts sealings that a full or failing bucket put off.
+	SealsRefused atomic.Int64
+	// Batches committed; Conflicts lost to another folder; Regressions of the log; Rebuilds of a run.
+	Batches, Conflicts, Regressions, Rebuilds atomic.Int64
+	// Position is the stream sequence of the last batch committed.
+	Position atomic.Uint64
+	// Leading is 1 while this folder holds the shard's lease.
+	Leading atomic.Int64
+}
+
+// Folder folds one shard: it reads the shard's events in order, and turns them into checkpoints and segments. Many
+// replicas may run a Folder for the same shard; the lease lets one work, and should two ever work at once, the CAS of
+// every checkpoint and of the watermark lets one win.
+//
+//	standing by ──lease──▶ reading _.fold ──▶ folding ──error, conflict, lease lost──▶ standing by
+//	                                           │  ▲
+//	                                 regressed ▼  │ from the log's beginning
+//	                                          rebuilding
+//
+// On failure nothing is lost: the log has every event, and the watermark says from where to fold again.
+type Folder struct {
+	cfg   FolderConfig
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	shard *kvstore.Shard
+	dead  *kvstore.DeadLetters
+	safe  *kvstore.SafeWatermarks
+	names schema.Names
+	log   zerolog.Logger
+	stats FolderStats
+	now   func() time.Time
+}
+
+// NewFolder returns a folder of a provisioned shard. Call Run to start it.
+func NewFolder(cfg FolderConfig, nc *nats.Conn, js jetstream.JetStream, shard *kvstore.Shard, now func() time.Time, log zerolog.Logger) (*Folder, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	dead, err := kvstore.NewDeadLetters(js, cfg.Fleet)
+	if err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	return &Folder{
+		cfg: cfg, nc: nc, js: js, shard: shard, dead: dead, safe: kvstore.NewSafeWatermarks(js),
+		names: schema.NamesOf(cfg.Fleet, cfg.Shard), now: now,
+		log: log.With().Str(keyFleet, cfg.Fleet).Int(keyShard, cfg.Shard).Logger(),
+	}, nil
+}
+
+// Stats returns the folder's counters.
+func (f *Folder) Stats() *FolderStats { return &f.stats }
+
+var (
+	// errRegressed ends a reign: the log is not the one that the checkpoints are of.
+	errRegressed = errors.New("the log went back: its sequences are re-used or its end is gone")
+	// errYield ends a reign: another folder has won.
+	errYield = errors.New("another folder won")
+)
+
+// Run folds until ctx ends. Failures of the server are waited out and logged, never returned: a folder that gives up
+// would leave its shard without checkpoints for good. It returns nil after a clean stop.
+func (f *Folder) Run(ctx context.Context) error {
+	const first, most = 100 * time.Millisecond, 5 * time.Second
+	wait := first
+	fromStart := false
+	unclean := f.cfg.UncleanStart
+	for ctx.Err() == nil {
+		began := f.now()
+		err := f.reign(ctx, &fromStart, &unclean)
+		switch {
+		case ctx.Err() != nil || err == nil:
+			return nil
+		case errors.Is(err, errYield):
+			f.stats.Conflicts.Add(1)
+			f.log.Warn().Err(err).Msg("another folder won, standing by")
+		case errors.Is(err, errRegressed):
+			f.stats.Regressions.Add(1)
+			fromStart = true
+			f.log.Error().Err(err).Msg("log regressed, folding it anew from its beginning")
+		default:
+			f.log.Warn().Err(err).Msg("fold interrupted, trying again")
+		}
+		if f.now().Sub(began) > most {
+			wait = first
+		}
+		if !sleep(ctx, wait) {
+			return nil
+		}
+		wait = min(2*wait, most)
+	}
+	return nil
+}
+
+// sleep waits and reports false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// reign is one time of holding the lease: read the position, fold from there, until something fails.
+func (f *Folder) reign(ctx context.Context, fromStart, unclean *bool) error {
+	lease, err := f.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	f.stats.Leading.Store(1)
+	defer f.stats.Leading.Store(0)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return f.keepLease(ctx, lease) })
+	group.Go(func() error {
+		s, err := f.begin(ctx, *fromStart, *unclean)
+		if err != nil {
+			return err
+		}
+		*fromStart = false
+		if *unclean {
+			s.caughtUp = f.cfg.AfterUnclean
+			*unclean = false
+		}
+		f.log.Info().Uint64(keyPosition, uint64(s.mark.Position.Stream)).Bool("rebuild", s.rebuild).Msg("folding")
+		return s.loop(ctx)
+	})
+	return group.Wait()
+}
+
+// reignState is what one reign keeps in memory. Dropped with it, so that nothing stale survives a lost lease.
+type reignState struct {
+	*Folder
+	incarnation string
+	mark        kvstore.Watermark
+	markRev     schema.Revision
+	// rebuild: checkpoints are not trusted, or the bucket was lost; runs are folded anew from segments and log.
+	rebuild bool
+	// distrust: stored checkpoints are of another log and are replaced, not read.
+	distrust bool
+	// caughtUp is called once the fold has passed everything that an unclean start put in doubt.
+	caughtUp func()
+	// doubted is the watermark that the unclean start found.
+	doubted schema.StreamSequence
+	runs    map[string]*list.Element
+	recent  *list.List // of *run, most recent first
+	// aging are watermarks on their way to becoming the safe one.
+	aging []aging
+}
+
+// begin reads the watermark and decides from where to fold.
+func (f *Folder) begin(ctx context.Context, fromStart, unclean bool) (*reignState, error) {
+	s := &reignState{Folder: f, runs: make(map[string]*list.Element), recent: list.New()}
+	var err error
+	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {
+		return nil, err
+	}
+	s.mark, s.markRev, err = f.shard.Checkpoints.Watermark(ctx)
+	if errors.Is(err, kvstore.ErrStreamMissing) && f.cfg.Reprovision != nil {
+		f.log.Error().Err(err).Msg("checkpoint bucket is gone, making it anew")
+		if err := f.cfg.Reprovision(ctx); err != nil {
+			return nil, err
+		}
+		s.mark, s.markRev, err = f.shard.Checkpoints.Watermark(ctx)
+	}
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt):
+		// A new shard, or a checkpoint bucket that was lost: it is derived and comes back.
+		s.rebuild = true
+		s.mark = kvstore.Watermark{}
+	case err != nil:
+		return nil, err
+	case s.mark.Incarnation != s.incarnation:
+		f.log.Error().Str("was", s.mark.Incarnation).Str("is", s.incarnation).Msg("event stream is another one, checkpoints are rebuilt")
+		s.rebuild, s.distrust = true, true
+		s.mark = kvstore.Watermark{}
+	}
+	if fromStart {
+		s.rebuild, s.distrust = true, true
+		s.mark = kvstore.Watermark{}
+	}
+	s.doubted = s.mark.Position.Stream
+	if unclean && !s.rebuild {
+		safe, _, err := f.safe.Get(ctx, f.names)
+		switch {
+		case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt):
+			s.mark = kvstore.Watermark{}
+		case err != nil:
+			return nil, err
+		case safe.Incarnation == s.incarnation && safe.Position.Stream < s.mark.Position.Stream:
+			s.mark = safe
+		}
+		f.log.Info().Uint64(keyPosition, uint64(s.mark.Position.Stream)).Msg("unclean start of the server, folding from the safe watermark")
+	}
+	if !s.rebuild && s.mark.Position.Stream > 0 {
+		if err := s.checkPosition(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s.mark.Incarnation = s.incarnation
+	return s, nil
+}
+
+// checkPosition compares the watermark with the log: what stands there must be what was folded, and the log must not
+// end before it.
+func (s *reignState) checkPosition(ctx context.Context) error {
+	stream, err := s.js.Stream(ctx, s.names.EventStream())
+	if err != nil {
+		return fmt.Errorf("event stream %s: %w", s.names.EventStream(), err)
+	}
+	at := s.mark.Position
+	info := stream.CachedInfo()
+	if info.State.LastSeq < uint64(at.Stream) {
+		return fmt.Errorf("%w: it ends at %d, folded up to %d", errRegressed, info.State.LastSeq, at.Stream)
+	}
+	msg, err := stream.GetMsg(ctx, uint64(at.Stream))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil // purged: what follows is still in order
+	}
+	if err != nil {
+		return fmt.Errorf("event stream %s at %d: %w", s.names.EventStream(), at.Stream, err)
+	}
+	rec := schema.NewRecord(at.Stream, msg.Header, msg.Data)
+	if got := schema.PositionOf(&rec); got.ID != at.ID {
+		return fmt.Errorf("%w: %s stands at %d, folded was %s", errRegressed, got.ID, at.Stream, at.ID)
+	}
+	return nil
+}
+
+func (f *Folder) acquire(ctx context.Context) (*kvstore.Lease, error) {
+	lease, err := kvstore.NewLease(f.js, kvstore.LeaseConfig{Name: kvstore.FoldLease(f.names), Holder: f.cfg.Holder, TTL: f.cfg.LeaseTTL})
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := lease.Acquire(ctx, f.now())
+		if err == nil {
+			return lease, nil
+		}
+		if !errors.Is(err, kvstore.ErrHeld) {
+			return nil, err
+		}
+		if !sleep(ctx, f.cfg.LeaseTTL/4) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// keepLease renews the lease until ctx ends, and then gives it back so that the next folder need not wait it out.
+func (f *Folder) keepLease(ctx context.Context, lease *kvstore.Lease) error {
+	tick := time.NewTicker(f.cfg.LeaseTTL / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+			defer cancel()
+			if err := lease.Release(release); err != nil && !errors.Is(err, kvstore.ErrLeaseLost) {
+				f.log.Debug().Err(err).Msg("lease not released, it runs out by itself")
+			}
+			return nil
+		case <-tick.C:
+		}
+		err := lease.Renew(ctx, f.now())
+		switch {
+		case errors.Is(err, kvstore.ErrLeaseLost):
+			return fmt.Errorf("%w: %w", errYield, err)
+		case err != nil && !lease.Valid(f.now()):
+			// The work is fenced by CAS in any case; stopping spares both sides the conflicts.
+			return fmt.Errorf("lease not renewed for %s: %w", f.cfg.LeaseTTL, err)
+		}
+	}
+}

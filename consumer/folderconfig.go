@@ -1,0 +1,123 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// FolderConfig sets how a shard is folded. The zero value of every field but the names means its default.
+type FolderConfig struct {
+	// Fleet and Shard to fold. Fleet is required; shards count from 0.
+	Fleet string
+	Shard int
+	// Holder names this daemon replica in the lease and as the source of checkpoints. Required; the grammar of
+	// names.
+	Holder string
+	// BatchEvents and BatchBytes end a batch. Defaults 1,024 events and 8 MiB.
+	BatchEvents int
+	BatchBytes  int
+	// Linger is how long a batch waits for more events after its first. Default 3 ms.
+	Linger time.Duration
+	// SealBytes and SealEvents are the size of an unsealed tail that is sealed at the next end of a turn.
+	// Defaults 256 KiB and 256 events.
+	SealBytes  int64
+	SealEvents int64
+	// SealMaxBytes and SealMaxEvents are sealed in any case, in the middle of a turn. Defaults 448 KiB, so that a
+	// segment that does not compress stays within schema.MaxSegment, and 1,024 events.
+	SealMaxBytes  int64
+	SealMaxEvents int64
+	// IdleSealAfter seals a tail above IdleSealBytes that nothing was added to for so long. Defaults one hour and
+	// 16 KiB.
+	IdleSealAfter time.Duration
+	IdleSealBytes int64
+	// CachedRuns bounds the runs whose head is kept in memory. Default 8,192, about 32 MiB.
+	CachedRuns int
+	// LeaseTTL is how long a folder that fell silent keeps its shard. Default 5 s; at least 1 s.
+	LeaseTTL time.Duration
+	// ReconcileEvery is the pace at which an idle folder compares its position with the log, seals idle tails and
+	// moves the safe watermark. Default 5 s.
+	ReconcileEvery time.Duration
+	// SafeAfter is the age of the safe watermark: two sync intervals of the server. Default 5 minutes.
+	SafeAfter time.Duration
+	// UncleanStart begins at the safe watermark: the server may have lost unsynced checkpoints in a power cut.
+	UncleanStart bool
+	// AfterUnclean is called once everything that the unclean start put in doubt was folded again, so that the
+	// next start may be a clean one. May be nil.
+	AfterUnclean func()
+	// Reprovision brings a lost checkpoint bucket back. Nil leaves that to the next start of the daemon.
+	Reprovision func(context.Context) error
+}
+
+// withDefaults returns the configuration with every default filled in.
+func (c FolderConfig) withDefaults() FolderConfig {
+	def := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	def64 := func(p *int64, v int64) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	defTime := func(p *time.Duration, v time.Duration) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	def(&c.BatchEvents, 1024)
+	def(&c.BatchBytes, 8<<20)
+	defTime(&c.Linger, 3*time.Millisecond)
+	def64(&c.SealBytes, 256<<10)
+	def64(&c.SealEvents, 256)
+	def64(&c.SealMaxBytes, 448<<10)
+	def64(&c.SealMaxEvents, 1024)
+	defTime(&c.IdleSealAfter, time.Hour)
+	def64(&c.IdleSealBytes, 16<<10)
+	def(&c.CachedRuns, 8192)
+	defTime(&c.LeaseTTL, 5*time.Second)
+	defTime(&c.ReconcileEvery, 5*time.Second)
+	defTime(&c.SafeAfter, 5*time.Minute)
+	return c
+}
+
+// Validate names the first field that cannot be used, with its value.
+func (c FolderConfig) Validate() error {
+	c = c.withDefaults()
+	if err := schema.CheckName("fleet", c.Fleet); err != nil {
+		return err
+	}
+	if err := schema.CheckName("holder", c.Holder); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name     string
+		got, min int64
+	}{
+		{"Shard", int64(c.Shard), 0},
+		{"BatchEvents", int64(c.BatchEvents), 1},
+		{"BatchBytes", int64(c.BatchBytes), 1 << 10},
+		{"SealBytes", c.SealBytes, 1},
+		{"SealEvents", c.SealEvents, 1},
+		{"SealMaxBytes", c.SealMaxBytes, c.SealBytes},
+		{"SealMaxEvents", c.SealMaxEvents, c.SealEvents},
+		{"IdleSealBytes", c.IdleSealBytes, 1},
+		{"CachedRuns", int64(c.CachedRuns), 1},
+		{"Linger", int64(c.Linger), 0},
+		{"LeaseTTL", int64(c.LeaseTTL), int64(time.Second)},
+		{"ReconcileEvery", int64(c.ReconcileEvery), int64(time.Millisecond)},
+		{"IdleSealAfter", int64(c.IdleSealAfter), 0},
+		{"SafeAfter", int64(c.SafeAfter), 0},
+	} {
+		if f.got < f.min {
+			return fmt.Errorf("folder: %s is %d, at least %d", f.name, f.got, f.min)
+		}
+	}
+	if c.SealMaxBytes > schema.MaxSegment-(32<<10) {
+		return fmt.Errorf("folder: SealMaxBytes is %d, at most %d: a segment that does not compress must fit", c.SealMaxBytes, schema.MaxSegment-(32<<10))
+	}
+	return nil
+}

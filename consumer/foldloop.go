@@ -1,0 +1,368 @@
+package consumer
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// arrived is a message of the shard's log on its way into a batch.
+type arrived struct {
+	subject string
+	rec     schema.Record
+}
+
+// pullBytes bounds what is under way from the server to the fold.
+const pullBytes = 16 << 20
+
+// loop reads the log from the watermark, inclusive, and folds it batch by batch.
+func (s *reignState) loop(ctx context.Context) error {
+	cons, err := s.js.OrderedConsumer(ctx, s.names.EventStream(), jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{s.names.EventSubjects()},
+		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:    max(uint64(s.mark.Position.Stream), 1),
+	})
+	if err != nil {
+		return fmt.Errorf("read event stream %s: %w", s.names.EventStream(), err)
+	}
+	messages, err := cons.Messages(jetstream.PullMaxBytes(pullBytes))
+	if err != nil {
+		return fmt.Errorf("read event stream %s: %w", s.names.EventStream(), err)
+	}
+	in := make(chan arrived, 256)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		<-ctx.Done()
+		messages.Stop()
+		return nil
+	})
+	group.Go(func() error {
+		defer close(in)
+		for {
+			msg, err := messages.Next()
+			if err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return fmt.Errorf("read event stream %s: %w", s.names.EventStream(), err)
+			}
+			meta, err := msg.Metadata()
+			if err != nil {
+				return fmt.Errorf("read event stream %s: %w", s.names.EventStream(), err)
+			}
+			a := arrived{msg.Subject(), schema.NewRecord(schema.StreamSequence(meta.Sequence.Stream), msg.Headers(), msg.Data())}
+			select {
+			case in <- a:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	group.Go(func() error { return s.fold(ctx, in) })
+	err = group.Wait()
+	if err == nil && ctx.Err() == nil {
+		return errors.New("event stream ended")
+	}
+	return err
+}
+
+// fold gathers batches and commits them. A batch is what is there now, up to a count, a size, and a linger.
+func (s *reignState) fold(ctx context.Context, in <-chan arrived) error {
+	tick := time.NewTicker(s.cfg.ReconcileEvery)
+	defer tick.Stop()
+	linger := time.NewTimer(time.Hour)
+	defer linger.Stop()
+	for {
+		b := batch{touched: make(map[string]*run)}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if err := s.reconcile(ctx); err != nil {
+				return err
+			}
+			continue
+		case a, ok := <-in:
+			if !ok {
+				return nil
+			}
+			if err := s.take(ctx, &b, &a); err != nil {
+				return err
+			}
+		}
+		linger.Reset(s.cfg.Linger)
+	gather:
+		for b.events < s.cfg.BatchEvents && b.bytes < s.cfg.BatchBytes {
+			select {
+			case a, ok := <-in:
+				if !ok {
+					break gather
+				}
+				if err := s.take(ctx, &b, &a); err != nil {
+					return err
+				}
+			case <-linger.C:
+				break gather
+			case <-ctx.Done():
+				break gather
+			}
+		}
+		if err := s.finish(ctx, &b); err != nil {
+			return err
+		}
+	}
+}
+
+// commitGrace is how long a batch in hand may take once the folder is told to stop.
+const commitGrace = 5 * time.Second
+
+// finish commits a batch even if the folder is told to stop meanwhile: half a batch would be folded twice for nothing.
+func (s *reignState) finish(ctx context.Context, b *batch) error {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(commitGrace, cancel) })
+	defer stop()
+	return s.commit(work, b)
+}
+
+// batch is what is folded between two puts of the watermark.
+type batch struct {
+	events, bytes int
+	last          schema.Position
+	touched       map[string]*run
+	dead          []kvstore.DeadLetter
+	accepted      []accepted
+}
+
+// accepted is an event to announce once it is checkpointed.
+type accepted struct {
+	run string
+	rec schema.Record
+	e   *schema.Event
+}
+
+// take folds one message into the batch.
+func (s *reignState) take(ctx context.Context, b *batch, a *arrived) error {
+	id := s.names.RunOfSubject(a.subject)
+	if id == schema.BarrierRun {
+		return nil
+	}
+	b.events++
+	b.bytes += a.rec.Size()
+	if !schema.ValidName(id) {
+		// Nobody can own or recover such a run: the message is kept as a dead letter and has no head.
+		b.last = schema.PositionOf(&a.rec)
+		b.dead = append(b.dead, s.deadLetter(a.subject, id, &a.rec, schema.ReasonInvalidAttribute,
+			fmt.Sprintf("the subject's last token %.80q is no run id", id)))
+		return nil
+	}
+	r, err := s.load(ctx, id, &a.rec)
+	if err != nil {
+		return err
+	}
+	v := r.observe(&a.rec, &s.cfg)
+	switch v.Kind {
+	case schema.Replayed:
+		s.stats.Replayed.Add(1)
+		b.last = schema.PositionOf(&a.rec)
+		return nil
+	case schema.Regressed:
+		return fmt.Errorf("%w: run %s at %d", errRegressed, id, a.rec.Stream)
+	case schema.Rejected:
+		b.dead = append(b.dead, s.deadLetter(a.subject, id, &a.rec, v.Reason, v.Detail))
+	case schema.Applied, schema.Evidence:
+		s.stats.Applied.Add(1)
+		b.accepted = append(b.accepted, accepted{id, a.rec, v.Event})
+	case schema.Duplicate:
+		s.stats.Duplicates.Add(1)
+	}
+	s.stats.Events.Add(1)
+	r.touched = s.now()
+	b.touched[id] = r
+	b.last = r.head.Position
+	return nil
+}
+
+func (s *reignState) deadLetter(subject, id string, rec *schema.Record, reason schema.Reason, detail string) kvstore.DeadLetter {
+	s.log.Warn().Str(keyRun, id).Uint64(keyPosition, uint64(rec.Stream)).Str(keyReason, string(reason)).Str("detail", detail).Msg("event rejected")
+	return kvstore.DeadLetter{
+		Subject: subject, Run: id, EventStream: s.names.EventStream(), Stream: rec.Stream, Incarnation: s.incarnation,
+		Reason: reason, Detail: detail, Header: rec.Header, Body: rec.Body,
+	}
+}
+
+// commit stores a batch in the order that makes a crash between any two steps harmless: dead letters, segments,
+// checkpoints, watermark, and only then the announcements.
+func (s *reignState) commit(ctx context.Context, b *batch) error {
+	if b.events == 0 || b.last.Stream == 0 {
+		return nil
+	}
+	for i := range b.dead {
+		if err := s.dead.Put(ctx, b.dead[i]); err != nil {
+			return fmt.Errorf("dead letter of run %s at %d: %w", b.dead[i].Run, b.dead[i].Stream, err)
+		}
+		s.stats.DeadLetters.Add(1)
+	}
+	for _, r := range b.touched {
+		if err := s.seal(ctx, r); err != nil {
+			return err
+		}
+	}
+	if err := s.store(ctx, b.touched); err != nil {
+		return err
+	}
+	if b.last.Stream > s.mark.Position.Stream {
+		next := s.mark
+		next.Position, next.Folder, next.Updated = b.last, s.cfg.Holder, schema.FormatTime(s.now())
+		rev, err := s.shard.Checkpoints.PutWatermark(ctx, next, s.markRev)
+		if err != nil {
+			return s.lost(fmt.Errorf("watermark: %w", err))
+		}
+		s.mark, s.markRev = next, rev
+	}
+	s.stats.Batches.Add(1)
+	s.stats.Position.Store(uint64(s.mark.Position.Stream))
+	s.settleDoubt()
+	s.announce(b.accepted)
+	s.evict()
+	return nil
+}
+
+// settleDoubt says once that everything an unclean start put in doubt was folded again.
+func (s *reignState) settleDoubt() {
+	if s.caughtUp != nil && s.mark.Position.Stream >= s.doubted {
+		s.caughtUp()
+		s.caughtUp = nil
+	}
+}
+
+// lost turns a conflict into yielding: somebody else folds this shard and has won.
+func (s *reignState) lost(err error) error {
+	if errors.Is(err, kvstore.ErrConflict) {
+		return fmt.Errorf("%w: %w", errYield, err)
+	}
+	return err
+}
+
+// store puts the checkpoints of the runs that moved, all at once, each with CAS on its own key.
+func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
+	var items []kvstore.Item
+	var runs []*run
+	var began, ended []string
+	for _, r := range touched {
+		// A run of which nothing was accepted has no checkpoint: garbage on a subject makes no run.
+		if !r.dirty || r.head.Counts.Events == 0 {
+			continue
+		}
+		c := r.checkpoint(s.incarnation)
+		items = append(items, kvstore.Item{Checkpoint: c, Revision: r.revision})
+		runs = append(runs, r)
+		switch over := r.head.Status.Terminal(); {
+		case !over && (r.stored == "" || r.stored.Terminal()):
+			began = append(began, r.id)
+		case over && r.stored != "" && !r.stored.Terminal():
+			ended = append(ended, r.id)
+		}
+	}
+	// The index names every run that may be live: it is written before the first checkpoint and taken back after
+	// the last, so that a crash between leaves one name too many and never one too few.
+	if err := s.shard.Checkpoints.PutLive(ctx, began...); err != nil {
+		return err
+	}
+	for i, res := range s.shard.Checkpoints.PutBatch(ctx, items) {
+		if res.Err != nil {
+			return s.lost(fmt.Errorf("checkpoint of run %s: %w", runs[i].id, res.Err))
+		}
+		runs[i].revision, runs[i].stored, runs[i].dirty = res.Revision, runs[i].head.Status, false
+		s.stats.Checkpoints.Add(1)
+	}
+	return s.shard.Checkpoints.EraseLive(ctx, ended...)
+}
+
+// load returns the run from memory, from its checkpoint, or folded anew when the checkpoint cannot be trusted.
+func (s *reignState) load(ctx context.Context, id string, rec *schema.Record) (*run, error) {
+	if el, ok := s.runs[id]; ok {
+		s.recent.MoveToFront(el)
+		r, ok := el.Value.(*run)
+		if !ok {
+			return nil, fmt.Errorf("run %s: cache holds a %T", id, el.Value)
+		}
+		return r, nil
+	}
+	r := &run{id: id, head: schema.NewHead(s.cfg.Fleet, id)}
+	c, rev, err := s.shard.Checkpoints.GetFresh(ctx, id)
+	r.revision = rev
+	switch {
+	case err == nil && !s.distrust && c.Incarnation == s.incarnation:
+		r.head, r.segments, r.stored = c.Head, c.Segments, c.Status
+		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
+		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents
+	case err == nil, errors.Is(err, kvstore.ErrCorrupt):
+		s.log.Warn().Str(keyRun, id).Err(err).Msg("checkpoint not trusted, folding the run anew")
+		err = s.refold(ctx, r, rec.Stream)
+	case errors.Is(err, kvstore.ErrNotFound):
+		if s.distrust || !begins(rec) {
+			err = s.refold(ctx, r, rec.Stream)
+		} else {
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load run %s: %w", id, err)
+	}
+	s.runs[id] = s.recent.PushFront(r)
+	return r, nil
+}
+
+// begins reports whether a record is the lawful first event of a run, so that nothing can be before it.
+func begins(rec *schema.Record) bool {
+	e, err := schema.Decode(rec.Header, rec.Body)
+	return err == nil && e.Epoch == 1 && e.Sequence == 1
+}
+
+// evict keeps the number of runs in memory bounded; a run that comes again is read from its checkpoint.
+func (s *reignState) evict() {
+	for el := s.recent.Back(); el != nil && s.recent.Len() > s.cfg.CachedRuns; {
+		prev := el.Prev()
+		if r, ok := el.Value.(*run); ok && !r.dirty {
+			s.recent.Remove(el)
+			delete(s.runs, r.id)
+		}
+		el = prev
+	}
+}
+
+// cached calls yield for every run in memory.
+func (s *reignState) cached(yield func(*run) bool) {
+	var next *list.Element
+	for el := s.recent.Front(); el != nil; el = next {
+		next = el.Next()
+		if r, ok := el.Value.(*run); ok && !yield(r) {
+			return
+		}
+	}
+}
+
+// announce says on the observed subjects what was accepted: in order, at most once. Who must not miss anything
+// consumes the event stream.
+func (s *reignState) announce(events []accepted) {
+	for i := range events {
+		a := &events[i]
+		name := a.e.Name()
+		if schema.NewData(name) == nil {
+			continue
+		}
+		if err := publishObserved(s.nc, schema.ObservedSubject(s.cfg.Fleet, name, a.run), &a.rec); err != nil {
+			s.log.Debug().Err(err).Str(keyRun, a.run).Msg("event not announced")
+			return
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package consumer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// publishObserved sends a record as it was published, without the instructions to the server.
+func publishObserved(nc *nats.Conn, subject string, rec *schema.Record) error {
+	return nc.PublishMsg(&nats.Msg{Subject: subject, Header: rec.Header, Data: rec.Body})
+}
+
+// seal turns the cut part of a run's tail into segments. A bucket that is full or fails stops sealing and never
+// folding: the cuts stay and are tried again with the next batch.
+func (s *reignState) seal(ctx context.Context, r *run) error {
+	if r.uncut {
+		if err := s.refold(ctx, r, r.head.Position.Stream+1); err != nil {
+			return fmt.Errorf("run %s: fold anew to seal: %w", r.id, err)
+		}
+	}
+	if len(r.cuts) == 0 {
+		return nil
+	}
+	err := s.sealCuts(ctx, r)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, errTailChanged):
+		return fmt.Errorf("%w: run %s: %w", errRegressed, r.id, err)
+	}
+	s.stats.SealsRefused.Add(1)
+	s.log.Warn().Err(err).Str(keyRun, r.id).Msg("tail not sealed, it stays in the log")
+	return nil
+}
+
+// errTailChanged says that the log does not hold what was folded from it.
+var errTailChanged = errors.New("the log's tail is not what was folded")
+
+// errSealed ends the read of a tail at the last cut.
+var errSealed = errors.New("sealed")
+
+// sealCuts reads the tail from the log, where it lies safely, and stores a segment for each cut.
+func (s *reignState) sealCuts(ctx context.Context, r *run) error {
+	var frames []byte
+	var first schema.Position
+	events := int64(0)
+	err := runlog.Read(ctx, s.js, s.names, r.id, r.segments.Last.Stream+1, func(rec schema.Record) error {
+		if len(r.cuts) == 0 {
+			return errSealed
+		}
+		if events == 0 {
+			first = schema.PositionOf(&rec)
+		}
+		events++
+		frames = schema.AppendFrame(frames, &rec)
+		k := r.cuts[0]
+		if rec.Stream < k.last.Stream {
+			return nil
+		}
+		if at := schema.PositionOf(&rec); at != k.last || events != k.events {
+			return fmt.Errorf("%w: %d events up to %s at %d, folded %d up to %s at %d",
+				errTailChanged, events, at.ID, at.Stream, k.events, k.last.ID, k.last.Stream)
+		}
+		if err := s.store1(ctx, r, first, k, frames); err != nil {
+			return err
+		}
+		r.cuts = r.cuts[1:]
+		frames, events = frames[:0], 0
+		return nil
+	})
+	if err != nil && !errors.Is(err, errSealed) {
+		return err
+	}
+	if len(r.cuts) > 0 {
+		// The answer came from a replica that lags, or the end of the log is gone; the reconciler tells which.
+		return fmt.Errorf("the log ends before the cut at %d", r.cuts[0].last.Stream)
+	}
+	r.cuts = nil
+	return nil
+}
+
+// store1 stores one segment and counts it in.
+func (s *reignState) store1(ctx context.Context, r *run, first schema.Position, k cut, frames []byte) error {
+	info := schema.SegmentInfo{
+		Fleet: s.cfg.Fleet, Run: r.id, Number: r.segments.Count + 1, Events: int(k.events), First: first, Last: k.last,
+		DigestBefore: r.segments.Digest, DigestAfter: k.digest, ChainBefore: r.segments.Chain, ChainAfter: k.chain,
+	}
+	stored, err := schema.EncodeSegment(info, frames)
+	if err != nil {
+		return err
+	}
+	err = s.shard.Segments.Create(ctx, r.id, info.Number, stored)
+	if errors.Is(err, kvstore.ErrExists) {
+		err = s.adopt(ctx, r, info, stored)
+	}
+	if err != nil {
+		return fmt.Errorf("segment %d of run %s: %w", info.Number, r.id, err)
+	}
+	r.segments = schema.SegmentIndex{
+		Count: info.Number, Bytes: r.segments.Bytes + int64(len(stored)), Events: r.segments.Events + k.events,
+		Last: k.last, Digest: k.digest, Chain: k.chain,
+	}
+	r.dirty = true
+	s.stats.Segments.Add(1)
+	s.stats.SegmentBytes.Add(int64(len(stored)))
+	s.log.Debug().Str(keyRun, r.id).Int(keySegment, info.Number).Int("bytes", len(stored)).Msg("sealed")
+	return nil
+}
+
+// adopt deals with a segment that a crash left uncounted. The same range is the same segment. Another range is
+// replaced, but only because its whole range was just read from the log: what the log lost is never deleted.
+func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo, stored []byte) error {
+	existing, err := s.shard.Segments.GetFresh(ctx, r.id, want.Number)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(existing, stored) {
+		return nil
+	}
+	info, err := schema.DecodeSegmentInfo(existing)
+	inLog := err != nil || info.First.Stream >= want.First.Stream && info.Last.Stream <= r.head.Position.Stream
+	if !inLog {
+		return fmt.Errorf("another segment %d is there, up to %d, and the log does not hold its range", want.Number, info.Last.Stream)
+	}
+	s.log.Warn().Str(keyRun, r.id).Int(keySegment, want.Number).Msg("uncounted segment of another range replaced")
+	if err := s.shard.Segments.Delete(ctx, r.id, want.Number); err != nil {
+		return err
+	}
+	return s.shard.Segments.Create(ctx, r.id, want.Number, stored)
+}
+
+// refold makes a run's head anew from its segments and the log, up to the record before stream until. It is for a
+// checkpoint that is missing, corrupt or of another log.
+func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
+	s.stats.Rebuilds.Add(1)
+	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, stored: r.stored, dirty: true, touched: r.touched}
+	sealed := make(map[schema.StreamSequence]string)
+	for n := 1; ; n++ {
+		stored, err := s.shard.Segments.GetFresh(ctx, r.id, n)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		info, frames, err := schema.DecodeSegment(stored)
+		if err != nil {
+			// It is refused, not guessed at: recovery says what is missing, and the log may still have the range.
+			s.log.Error().Err(err).Str(keyRun, r.id).Int(keySegment, n).Msg("segment is damaged")
+			break
+		}
+		err = schema.ReadFrames(frames, func(rec schema.Record) bool {
+			fresh.head.Apply(&rec)
+			sealed[rec.Stream] = schema.PositionOf(&rec).ID
+			return true
+		})
+		if err != nil {
+			return err
+		}
+		fresh.segments = schema.SegmentIndex{
+			Count: n, Bytes: fresh.segments.Bytes + int64(len(stored)), Events: fresh.segments.Events + int64(info.Events),
+			Last: info.Last, Digest: fresh.head.Digest, Chain: fresh.head.Chain,
+		}
+	}
+	err := runlog.Read(ctx, s.js, s.names, r.id, 1, func(rec schema.Record) error {
+		if rec.Stream >= until {
+			return errSealed
+		}
+		if id, ok := sealed[rec.Stream]; ok && id == schema.PositionOf(&rec).ID {
+			return nil
+		}
+		if rec.Stream <= fresh.head.Position.Stream {
+			// A sequence that damage freed and a later event re-used: it comes after everything sealed.
+			fresh.head.Position = schema.Position{}
+		}
+		fresh.observe(&rec, &s.cfg)
+		return nil
+	})
+	if err != nil && !errors.Is(err, errSealed) {
+		return err
+	}
+	*r = *fresh
+	return nil
+}

@@ -1,0 +1,88 @@
+package consumer
+
+import (
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// run is what the folder keeps of one run: its head, where its checkpoint stands, and how the tail will be cut.
+// Only the fold loop touches it.
+type run struct {
+	id   string
+	head schema.Head
+	// segments as the last checkpoint counts them, advanced by sealing.
+	segments schema.SegmentIndex
+	// tailEvents and tailBytes measure what is in the log after the last cut.
+	tailEvents int64
+	tailBytes  int64
+	// cuts are the ends of segments to come, in order; see [run.observe].
+	cuts []cut
+	// uncut: the tail was loaded too large to know its cuts; the run must be folded anew before it is sealed.
+	uncut bool
+	// revision of the checkpoint, 0 before the first.
+	revision schema.Revision
+	// stored is the status the last checkpoint had, "" before the first.
+	stored schema.Status
+	// dirty: the head moved since the last checkpoint.
+	dirty bool
+	// touched is when an event last came, for sealing idle tails.
+	touched time.Time
+}
+
+// cut is the end of a segment: everything a segment's description needs to know about that point.
+type cut struct {
+	last   schema.Position
+	digest string
+	chain  string
+	events int64
+	bytes  int64
+}
+
+// observe applies a record and marks where the tail is to be cut. The cuts depend on nothing but the records, so that
+// after a crash the same segments are made again.
+func (r *run) observe(rec *schema.Record, cfg *FolderConfig) schema.Verdict {
+	size := int64(rec.Size())
+	if r.tailEvents > 0 && r.tailBytes+size > cfg.SealMaxBytes && rec.Stream > r.head.Position.Stream {
+		r.cut()
+	}
+	v := r.head.Apply(rec)
+	if v.Kind == schema.Replayed || v.Kind == schema.Regressed {
+		return v
+	}
+	r.dirty = true
+	r.tailEvents++
+	r.tailBytes += size
+	large := r.tailBytes >= cfg.SealBytes || r.tailEvents >= cfg.SealEvents
+	_, turnEnd := v.Data.(*schema.TurnEndedData)
+	_, ended := v.Data.(*schema.RunEndedData)
+	switch {
+	case r.tailEvents >= cfg.SealMaxEvents,
+		large && (turnEnd || !r.head.TurnOpen),
+		ended && r.head.Status.Terminal():
+		r.cut()
+	}
+	return v
+}
+
+// cut ends a segment at the head's position.
+func (r *run) cut() {
+	if r.tailEvents == 0 {
+		return
+	}
+	r.cuts = append(r.cuts, cut{
+		last: r.head.Position, digest: r.head.Digest, chain: r.head.Chain,
+		events: r.tailEvents, bytes: r.tailBytes,
+	})
+	r.tailEvents, r.tailBytes = 0, 0
+}
+
+// checkpoint returns the value to store.
+func (r *run) checkpoint(incarnation string) *schema.Checkpoint {
+	c := &schema.Checkpoint{Head: r.head, Segments: r.segments, Incarnation: incarnation, TailBytes: r.tailBytes, TailEvents: r.tailEvents}
+	for _, k := range r.cuts {
+		c.TailBytes += k.bytes
+		c.TailEvents += k.events
+	}
+	return c
+}
