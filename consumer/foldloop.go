@@ -199,6 +199,9 @@ func (s *reignState) deadLetter(subject, id string, rec *schema.Record, reason s
 	}
 }
 
+// sealsAtOnce bounds the runs that are sealed side by side; each has its own tail in memory, below 1 MiB.
+const sealsAtOnce = 16
+
 // commit stores a batch in the order that makes a crash between any two steps harmless: dead letters, segments,
 // checkpoints, watermark, and only then the announcements.
 func (s *reignState) commit(ctx context.Context, b *batch) error {
@@ -211,10 +214,15 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 		}
 		s.stats.DeadLetters.Add(1)
 	}
+	sealing, sealCtx := errgroup.WithContext(ctx)
+	sealing.SetLimit(sealsAtOnce)
 	for _, r := range b.touched {
-		if err := s.seal(ctx, r); err != nil {
-			return err
+		if len(r.cuts) > 0 || r.uncut {
+			sealing.Go(func() error { return s.seal(sealCtx, r) })
 		}
+	}
+	if err := sealing.Wait(); err != nil {
+		return err
 	}
 	if err := s.store(ctx, b.touched); err != nil {
 		return err
