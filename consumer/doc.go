@@ -1,0 +1,39 @@
+// Package consumer is the daemon's work on a fleet: it folds the log into checkpoints and segments, and answers who asks
+// for a run.
+//
+// # What it owns
+//
+//   - [Folder]: one shard's fold loop. It reads the events in order, seals segments, puts checkpoints and the watermark.
+//   - [Service]: recovery and queries over NATS request-reply: recover, get, list, history, settle. It reads, and writes
+//     nothing but control events and barriers.
+//
+// The two meet in the buckets only. The service does not wait for a folder: a checkpoint of any age, or none, is where
+// it starts to fold from.
+//
+// # What it promises
+//
+//   - An answer to recover or get contains every event acknowledged before the request. For recover the proof is the
+//     acknowledgement of run.resumed, published by compare-and-set behind the last event folded; for get it is a
+//     barrier, shared by all who wait for one, and one server's answer that shows it.
+//   - Stale is never passed off as whole: without proof before the deadline the answer is 503.
+//   - A takeover opens exactly one epoch for a request_id, as long as that epoch is the run's current one.
+//   - Missing events are named in the answer, never folded over, and named only after the leader confirmed it.
+//   - Memory does not depend on a run's length: segments are sent as stored, long tails are read twice, replies under way
+//     are bounded, and so is what is folded for view state.
+//
+// # A takeover
+//
+//	read ──▶ judge ──▶ publish run.resumed, CAS on the last event ──▶ read back, fold ──▶ answer
+//	 ▲         │                    │
+//	 │         │ epoch open already, └── another event came first
+//	 │         ▼ or refusal           │
+//	 │      prove by barrier           │
+//	 └─────────┴───────────────────────┘
+//
+// # On failure
+//
+// A checkpoint that is missing, corrupt or of another log costs time: segments and log are read instead, and it is
+// counted. A log that went back is read from its beginning, and what the checkpoint knew beyond it is a gap. A corrupt
+// segment ends an answer with the code damaged and its place. A client that does not take its replies ends its own
+// answer and nothing else. Every error reply has a stable code and says what to do next.
+package consumer

@@ -1,0 +1,348 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// reasonLost names events that were stored once and are in the log no more.
+	reasonLost schema.Reason = "lost"
+	// maxReadTries bounds how often a read begins again because something moved beneath it.
+	maxReadTries = 6
+	// checkpointPatience bounds the wait for a checkpoint: without it there are still segments and the log.
+	checkpointPatience = 2 * time.Second
+	// maxTailBuffer is how much of a tail is kept in memory between folding and sending; a longer one is read
+	// again. A sealed run's tail is below it.
+	maxTailBuffer = 1 << 20
+)
+
+// reader reads runs: from a checkpoint of any age and the log after it, or from segments and log alone.
+type reader struct {
+	js    jetstream.JetStream
+	fleet string
+	log   zerolog.Logger
+	stats *ServiceStats
+}
+
+// shardSource is where the runs of one shard are read.
+type shardSource struct {
+	store   *kvstore.Shard
+	barrier *barrier
+}
+
+// reading is a run as it was read: folded up to the last event seen in the log. Whether that is the run's last event
+// is for the caller to prove.
+type reading struct {
+	src  *shardSource
+	run  string
+	head schema.Head
+	// index counts the segments that hold the run's older part.
+	index schema.SegmentIndex
+	// lost are events that were stored once and are missing; what the fold itself missed is in head.Gaps.
+	lost []schema.Gap
+	// logLast is the stream sequence of the run's last record in the log, 0 when the log has none.
+	logLast schema.StreamSequence
+	// missing are segments that are counted and not there.
+	missing map[int]bool
+	tail    tail
+}
+
+// empty reports whether nothing was found of the run.
+func (r *reading) empty() bool { return r.logLast == 0 && r.index.Count == 0 }
+
+// gaps are all places where events of the run are known to be missing.
+func (r *reading) gaps() []schema.Gap {
+	return append(append([]schema.Gap{}, r.head.Gaps...), r.lost...)
+}
+
+func (r *reading) complete() bool { return r.head.Complete() && len(r.lost) == 0 }
+
+// tail is the part of a run's log behind its last segment.
+type tail struct {
+	// from is where a read of the log begins; records up to and including the last segment's are no part.
+	from   schema.StreamSequence
+	events int64
+	bytes  int64
+	// chunks are the tail's frames in pieces that fit a reply; nil when the tail was too long to keep, or only the
+	// head was asked for.
+	chunks  [][]byte
+	dropped bool
+}
+
+// add counts a record and keeps its frame as long as the tail is short.
+func (t *tail) add(rec *schema.Record, keep bool) {
+	t.events++
+	t.bytes += int64(rec.Size())
+	if !keep || t.dropped {
+		return
+	}
+	if t.bytes > maxTailBuffer {
+		t.chunks, t.dropped = nil, true
+		return
+	}
+	n := len(t.chunks)
+	if n == 0 || len(t.chunks[n-1])+rec.Size() > maxFramesReply {
+		t.chunks = append(t.chunks, nil)
+		n++
+	}
+	t.chunks[n-1] = schema.AppendFrame(t.chunks[n-1], rec)
+}
+
+// mode says what a read may rely on.
+type mode struct {
+	// content: the events are wanted, not only the head.
+	content bool
+	// fresh: the checkpoint is asked of the leader.
+	fresh bool
+	// scratch: no checkpoint is used.
+	scratch bool
+	// walk: the log is asked of the leader, record by record.
+	walk bool
+	// accept: holes were confirmed and are folded as what they are.
+	accept bool
+}
+
+// read returns the run as the servers that happened to answer show it. Holes were confirmed by the leader.
+func (rd *reader) read(ctx context.Context, src *shardSource, run string, m mode) (*reading, error) {
+	for range maxReadTries {
+		r, err := rd.attempt(ctx, src, run, m)
+		var h *hole
+		switch {
+		case err == nil:
+			return r, nil
+		case errors.As(err, &h):
+			m, err = rd.confirm(ctx, src, run, h, m)
+			if err != nil {
+				return nil, err
+			}
+		case errors.Is(err, errAbsent), errors.Is(err, errOtherThere), errors.Is(err, errPrefix):
+			if !m.fresh {
+				m.fresh = true
+				continue
+			}
+			return rd.distrust(ctx, src, run, m, err)
+		default:
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("run %s: the log changed during %d reads: %w", run, maxReadTries, ErrStale)
+}
+
+// attempt reads once.
+func (rd *reader) attempt(ctx context.Context, src *shardSource, run string, m mode) (*reading, error) {
+	if !m.scratch {
+		if c := rd.checkpoint(ctx, src, run, m.fresh); c != nil {
+			return rd.fromCheckpoint(ctx, src, run, c, m)
+		}
+	}
+	return rd.fromScratch(ctx, src, run, m)
+}
+
+// checkpoint returns the run's checkpoint, nil when there is none to be used. That is never an error: it only costs time.
+func (rd *reader) checkpoint(ctx context.Context, src *shardSource, run string, fresh bool) *schema.Checkpoint {
+	ctx, cancel := context.WithTimeout(ctx, checkpointPatience)
+	defer cancel()
+	get := src.store.Checkpoints.Get
+	if fresh {
+		get = src.store.Checkpoints.GetFresh
+	}
+	c, _, err := get(ctx, run)
+	switch {
+	case err == nil && c.Position.Stream != 0:
+		return c
+	case err == nil, errors.Is(err, kvstore.ErrNotFound):
+		return nil
+	case errors.Is(err, kvstore.ErrCorrupt), errors.Is(err, schema.ErrFormat):
+		rd.stats.CorruptCheckpoints.Add(1)
+	}
+	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		rd.log.Warn().Err(err).Str(keyRun, run).Msg("checkpoint cannot be used, reading segments and log")
+	}
+	return nil
+}
+
+// fromCheckpoint folds the log from the checkpoint's position on, which must still be there.
+func (rd *reader) fromCheckpoint(ctx context.Context, src *shardSource, run string, c *schema.Checkpoint, m mode) (*reading, error) {
+	r := &reading{src: src, run: run, head: c.Head, index: c.Segments}
+	at, sealed := c.Position, c.Segments.Last.Stream
+	r.tail.from = at.Stream
+	if m.content {
+		if sealed > at.Stream {
+			// Sequences were re-used after damage: the tail cannot be told from the sealed part by its place.
+			return nil, errPrefix
+		}
+		r.tail.from = min(at.Stream, sealed+1)
+	} else {
+		r.tail.events, r.tail.bytes = c.TailEvents, c.TailBytes
+	}
+	var prefix tail
+	seen := false
+	err := rd.records(ctx, src, run, r.tail.from, m.walk, func(rec schema.Record) error {
+		r.logLast = rec.Stream
+		switch {
+		case rec.Stream < at.Stream:
+		case rec.Stream == at.Stream:
+			if schema.PositionOf(&rec).ID != at.ID {
+				return errOtherThere
+			}
+			seen = true
+		case !seen:
+			return errAbsent
+		default:
+			if err := rd.fold(&r.head, &rec, m.accept); err != nil {
+				return err
+			}
+			r.tail.add(&rec, m.content)
+			return nil
+		}
+		if m.content && rec.Stream > sealed {
+			prefix.add(&rec, false)
+			r.tail.add(&rec, true)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !seen:
+		return nil, errAbsent
+	case m.content && (prefix.events != c.TailEvents || prefix.bytes != c.TailBytes):
+		return nil, errPrefix
+	}
+	return r, nil
+}
+
+// fold applies a record. A hole is an error unless holes were confirmed.
+func (rd *reader) fold(head *schema.Head, rec *schema.Record, accept bool) error {
+	after := head.Position.Stream
+	v := head.Apply(rec)
+	if v.Kind != schema.Rejected || accept {
+		return nil
+	}
+	switch v.Reason {
+	case schema.ReasonGap, schema.ReasonChainMismatch, schema.ReasonEpochAhead, schema.ReasonStaleTakeover:
+		return &hole{after: after, at: rec.Stream, reason: v.Reason}
+	default:
+		return nil
+	}
+}
+
+// records reads the log by direct get, or record by record from the leader.
+func (rd *reader) records(ctx context.Context, src *shardSource, run string, from schema.StreamSequence, walk bool,
+	yield func(schema.Record) error) error {
+	if !walk {
+		return runlog.Read(ctx, rd.js, src.store.Names, run, from, yield)
+	}
+	for {
+		rec, found, err := runlog.Next(ctx, rd.js, src.store.Names, run, from)
+		if err != nil || !found {
+			return err
+		}
+		if err := yield(rec); err != nil {
+			return err
+		}
+		from = rec.Stream + 1
+	}
+}
+
+// confirm asks the leader about a hole, and returns how to read on: the events may only be missing from one replica, or
+// they were sealed and purged meanwhile, or they are gone.
+func (rd *reader) confirm(ctx context.Context, src *shardSource, run string, h *hole, m mode) (mode, error) {
+	if !m.walk {
+		rec, found, err := runlog.Next(ctx, rd.js, src.store.Names, run, h.after+1)
+		if err != nil {
+			return m, err
+		}
+		if !found || rec.Stream != h.at {
+			m.walk = true
+			return m, nil
+		}
+	}
+	if !m.fresh {
+		// A newer checkpoint may stand behind it, newer segments may hold what is missing.
+		m.fresh = true
+		return m, nil
+	}
+	if !m.scratch {
+		if c, _, err := src.store.Checkpoints.GetFresh(ctx, run); err == nil && c.Position.Stream < h.at {
+			if _, err := src.store.Segments.GetFresh(ctx, run, c.Segments.Count+1); err == nil {
+				m.scratch = true
+				return m, nil
+			}
+		}
+	}
+	rd.stats.Holes.Add(1)
+	rd.log.Error().Str(keyRun, run).Uint64("after", uint64(h.after)).Uint64("at", uint64(h.at)).Str(keyReason, string(h.reason)).
+		Msg("the leader confirms a hole in the log")
+	m.accept = true
+	return m, nil
+}
+
+// distrust reads the run anew without its checkpoint, whose place in the log is not what it was, and says what the
+// checkpoint knew and the log does not.
+func (rd *reader) distrust(ctx context.Context, src *shardSource, run string, m mode, cause error) (*reading, error) {
+	c := rd.checkpoint(ctx, src, run, true)
+	m.scratch, m.accept = true, true
+	r, err := rd.fromScratch(ctx, src, run, m)
+	if err != nil || c == nil {
+		return r, err
+	}
+	if errors.Is(cause, errPrefix) {
+		return rd.reconcilePrefix(ctx, r, c, m)
+	}
+	rec, found, err := runlog.Next(ctx, rd.js, src.store.Names, run, c.Position.Stream)
+	if err != nil {
+		return nil, err
+	}
+	if found && rec.Stream == c.Position.Stream && schema.PositionOf(&rec).ID == c.Position.ID {
+		// The leader has it: only the replica that answered was behind.
+		return nil, fmt.Errorf("run %s: a replica does not have the checkpoint's position %d: %w", run, c.Position.Stream, ErrStale)
+	}
+	rd.stats.Regressions.Add(1)
+	rd.log.Error().Err(cause).Str(keyRun, run).Uint64(keyPosition, uint64(c.Position.Stream)).
+		Msg("the log went back behind the checkpoint, read anew from its beginning")
+	r.noteLost(&c.Head)
+	return r, nil
+}
+
+// noteLost names the events that a checkpoint had folded and that this reading does not have.
+func (r *reading) noteLost(was *schema.Head) {
+	if r.head.Counts.Events >= was.Counts.Events {
+		return
+	}
+	gap := schema.Gap{Epoch: was.Epoch, From: 1, To: was.Sequence, At: was.Position, Reason: reasonLost}
+	if r.head.Epoch == was.Epoch {
+		gap.From = min(r.head.Sequence+1, max(was.Sequence, 1))
+	}
+	r.lost = append(r.lost, gap)
+}
+
+// reconcilePrefix compares a run read from segments and log with a checkpoint that counted other events in its tail. If
+// events are missing before the checkpoint, the checkpoint's head stands: it folded them, as the folder did.
+func (rd *reader) reconcilePrefix(ctx context.Context, r *reading, c *schema.Checkpoint, m mode) (*reading, error) {
+	m.content, m.scratch = false, false
+	short, err := rd.fromCheckpoint(ctx, r.src, r.run, c, m)
+	if err != nil || short.head.Digest == r.head.Digest {
+		return r, err
+	}
+	gaps := r.head.Gaps
+	if len(gaps) == 0 {
+		gaps = []schema.Gap{{Epoch: c.Epoch, From: 1, To: c.Sequence, At: c.Position}}
+	}
+	for _, g := range gaps {
+		g.Reason = reasonLost
+		r.lost = append(r.lost, g)
+	}
+	r.head, r.logLast = short.head, max(short.logLast, r.logLast)
+	return r, nil
+}

@@ -1,0 +1,118 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// maxBackoff bounds the pauses between tries of a read that found a server behind.
+const maxBackoff = 100 * time.Millisecond
+
+// find reads the run from the first of its shards that has it, without proof. An empty reading says that none showed it.
+func (rd *reader) find(ctx context.Context, shards []*shardSource, run string, m mode) (*reading, error) {
+	var r *reading
+	for _, src := range shards {
+		var err error
+		if r, err = rd.read(ctx, src, run, m); err != nil {
+			return nil, err
+		}
+		if !r.empty() {
+			break
+		}
+	}
+	return r, nil
+}
+
+// proven reads the run so that every event acknowledged before the call is in the reading. It returns [ErrNoRun] when
+// that is proven, and otherwise tries until ctx ends.
+func (rd *reader) proven(ctx context.Context, shards []*shardSource, run string, m mode) (*reading, error) {
+	return rd.repeat(ctx, run, func() (*reading, error) {
+		for _, src := range shards {
+			last, err := rd.lastProven(ctx, src, run)
+			if err != nil {
+				return nil, err
+			}
+			m := m
+			// A log without the run ends the question, unless segments show that the log itself was lost.
+			m.fresh = last == 0
+			r, err := rd.read(ctx, src, run, m)
+			switch {
+			case err != nil:
+				return nil, err
+			case r.logLast < last:
+				return nil, fmt.Errorf("run %s read up to %d of %d: %w", run, r.logLast, last, ErrStale)
+			case !r.empty():
+				return r, nil
+			}
+		}
+		return nil, fmt.Errorf("run %s: %w", run, ErrNoRun)
+	})
+}
+
+// current proves that a reading ends with the run's last event as of the call. It reports false when there is more.
+func (rd *reader) current(ctx context.Context, r *reading) (bool, error) {
+	last := schema.StreamSequence(0)
+	_, err := rd.repeat(ctx, r.run, func() (*reading, error) {
+		var err error
+		last, err = rd.lastProven(ctx, r.src, r.run)
+		return nil, err
+	})
+	return err == nil && last == r.logLast, err
+}
+
+// lastProven returns the stream sequence of the run's last event, 0 for none, from an answer that shows a barrier
+// published after the call.
+func (rd *reader) lastProven(ctx context.Context, src *shardSource, run string) (schema.StreamSequence, error) {
+	at, err := src.barrier.wait(ctx)
+	if err != nil {
+		return 0, err
+	}
+	backoff := staleBackoff
+	for {
+		answer, err := runlog.LastOf(ctx, rd.js, src.store.Names, run, schema.BarrierRun)
+		if err != nil {
+			return 0, err
+		}
+		if answer.Records[schema.BarrierRun].Stream >= at {
+			return answer.Records[run].Stream, nil
+		}
+		// This replica is behind. Any may answer the next time.
+		rd.stats.StaleAnswers.Add(1)
+		if err := pause(ctx, backoff); err != nil {
+			return 0, fmt.Errorf("no server shows barrier %d: %w: %w", at, ErrStale, err)
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// repeat tries until ctx ends what a lost answer, a missing leader or a replica that is behind can make fail.
+func (rd *reader) repeat(ctx context.Context, run string, try func() (*reading, error)) (*reading, error) {
+	backoff := staleBackoff
+	for {
+		r, err := try()
+		if err == nil || !transient(err) {
+			return r, err
+		}
+		if perr := pause(ctx, backoff); perr != nil {
+			return nil, fmt.Errorf("run %s: %w: %w", run, perr, err)
+		}
+		rd.log.Debug().Err(err).Str(keyRun, run).Msg("read repeated")
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// transient reports whether a failure may pass by itself.
+func transient(err error) bool {
+	var d *damaged
+	for _, lasting := range []error{ErrNoRun, ErrStopping, errTooLarge, errBusy, ErrClientGone, context.Canceled} {
+		if errors.Is(err, lasting) {
+			return false
+		}
+	}
+	return !errors.As(err, &d)
+}

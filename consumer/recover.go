@@ -1,0 +1,215 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nuid"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Reasons of a takeover.
+const (
+	reasonClaim   = "claim"
+	reasonRequest = "request"
+	reasonRestart = "restart"
+	reasonInput   = "input"
+	reasonReopen  = "reopen"
+)
+
+// takeover opens the next epoch of a run for the executor of the request, or continues the one that an earlier try of
+// the same request opened. The reading it returns ends with the event that did so, or behind it for a request that is
+// repeated later.
+//
+// prepare is called with each reading before its takeover is published: what may fail for the client's own reasons
+// fails before anything was changed.
+func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverRequest, m mode,
+	prepare func(*reading) error) (*reading, error) {
+	for {
+		r, err := s.reader.repeat(ctx, run, func() (*reading, error) {
+			return s.reader.find(ctx, s.shardsOf(run), run, m)
+		})
+		if err == nil && (r.empty() || r.head.Status == "") {
+			// Stale answers can hide a run; only a barrier may say that there is none.
+			r, err = s.reader.proven(ctx, s.shardsOf(run), run, m)
+		}
+		if err != nil {
+			return nil, err
+		}
+		again, refusal := s.judge(r, req)
+		if again || refusal != nil {
+			now, err := s.reader.current(ctx, r)
+			switch {
+			case err != nil:
+				return nil, err
+			case !now:
+				continue
+			case refusal != nil:
+				return nil, refusal
+			}
+			if err := prepare(r); err != nil {
+				return nil, err
+			}
+			s.stats.Continued.Add(1)
+			return r, nil
+		}
+		if err := prepare(r); err != nil {
+			return nil, err
+		}
+		opened, err := s.open(ctx, r, req)
+		if err != nil {
+			return nil, err
+		}
+		if opened {
+			s.stats.Takeovers.Add(1)
+			return r, nil
+		}
+		// Somebody else came first, or our own earlier try did: the next reading tells.
+		if err := pause(ctx, staleBackoff); err != nil {
+			return nil, fmt.Errorf("run %s: %w: %w", run, err, errRefused)
+		}
+	}
+}
+
+// judge says whether the request's epoch is open already, or why the request must be refused, as far as the reading
+// shows. Both must be proven to be current before they are believed.
+func (s *Service) judge(r *reading, req *schema.RecoverRequest) (again bool, refusal *schema.ServiceError) {
+	h := &r.head
+	switch {
+	case h.Status == "":
+		return false, fail(schema.CodeNotFound, "Look at the fleet's dead letters: what was published under this name was no lawful event.",
+			"run %s has no accepted event", r.run)
+	case req.Agent != "" && h.Agent != "" && req.Agent != h.Agent:
+		return false, fail(schema.CodeWrongAgent, "Ask with an executor of agent "+h.Agent+".", "run %s is one of agent %s, not %s", r.run, h.Agent, req.Agent)
+	case h.RequestID == req.RequestID && h.Epoch > 1:
+		if h.Executor != req.Executor {
+			return false, fail(schema.CodeConflict, "Use a request_id of its own for every takeover.",
+				"request_id %s opened epoch %d of run %s for executor %s", req.RequestID, h.Epoch, r.run, h.Executor)
+		}
+		return true, nil
+	case h.Status.Terminal() && req.Reason != reasonReopen:
+		return false, fail(schema.CodeRunEnded, "Read it with waymark.get, or ask with reason reopen to go on with it.",
+			"run %s has ended: %s", r.run, h.Status)
+	case req.Reason == reasonClaim && !h.Status.Claimable():
+		return false, fail(schema.CodeConflict, "Claim another run, or ask with reason request to take it over all the same.",
+			"run %s is %s with executor %s and not to be claimed", r.run, h.Status, h.Executor)
+	default:
+		return false, nil
+	}
+}
+
+// open publishes the takeover behind the reading's last event and folds it. It reports false when another event came
+// first. The acknowledgement is barrier and fence in one: it comes from the real leader, and the older executor's next
+// compare-and-set fails.
+func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverRequest) (bool, error) {
+	h := &r.head
+	data := &schema.RunResumedData{
+		Executor: req.Executor, Reason: req.Reason, RequestID: req.RequestID,
+		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
+	}
+	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.run, h.Epoch+1, nuid.Next(), data, s.now())
+	if err != nil {
+		return false, fmt.Errorf("takeover of run %s: %w", r.run, err)
+	}
+	at, err := publishControl(ctx, s.js, r.src.store, e, r.logLast)
+	if errors.Is(err, errRefused) {
+		s.stats.Refused.Add(1)
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("takeover of run %s: %w", r.run, err)
+	}
+	return s.advance(ctx, r, e, at)
+}
+
+// advance reads the log from the reading's last event to the control event at its place, and folds it. It reports false
+// when the event is not there, or the fold did not accept it.
+func (s *Service) advance(ctx context.Context, r *reading, e *schema.Event, at schema.StreamSequence) (bool, error) {
+	backoff := staleBackoff
+	for {
+		accepted := false
+		err := runlog.Read(ctx, s.js, r.src.store.Names, r.run, r.logLast+1, func(rec schema.Record) error {
+			if rec.Stream > at {
+				return errEnough
+			}
+			v := r.head.Apply(&rec)
+			r.logLast = rec.Stream
+			r.tail.add(&rec, true)
+			if rec.Stream == at {
+				accepted = v.Kind == schema.Applied && v.Event != nil && v.Event.ID == e.ID
+				return errEnough
+			}
+			return nil
+		})
+		switch {
+		case r.logLast >= at:
+			return accepted, nil
+		case err != nil && (errors.Is(err, errEnough) || !transient(err)):
+			return false, nil
+		}
+		s.stats.StaleAnswers.Add(1)
+		if perr := pause(ctx, backoff); perr != nil {
+			return false, fmt.Errorf("read back event %d of run %s: %w: %w", at, r.run, perr, errors.Join(err, ErrStale))
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// recover answers a takeover.
+func (s *Service) recover(ctx context.Context, t *task) error {
+	var req schema.RecoverRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if err := checkRecover(&req); err != nil {
+		return err
+	}
+	v, err := s.openView(req.View, req.After)
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	r, err := s.takeover(ctx, t.run, &req, v.mode(), func(r *reading) error { return v.prepare(ctx, r) })
+	if err != nil {
+		return err
+	}
+	if err := v.finish(ctx, r); err != nil {
+		return err
+	}
+	inDoubt := r.head.InDoubt()
+	if inDoubt == nil {
+		inDoubt = []schema.OpenCall{}
+	}
+	s.log.Info().Str(keyRun, r.run).Uint32("epoch", uint32(r.head.Epoch)).Str("executor", req.Executor).Str(keyReason, req.Reason).Msg("run taken over")
+	return s.answer(ctx, t, v, r, &schema.RecoverReply{
+		Head: r.head, Epoch: r.head.Epoch, NextSequence: r.head.Sequence + 1, Chain: r.head.Chain, LastStream: r.logLast,
+		InDoubt: inDoubt, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index,
+	})
+}
+
+// checkRecover validates a request and fills in its defaults.
+func checkRecover(req *schema.RecoverRequest) error {
+	if req.Reason == "" {
+		req.Reason = reasonRequest
+	}
+	if err := schema.CheckName("executor", req.Executor); err != nil {
+		return badField("/executor", err)
+	}
+	if req.Agent != "" {
+		if err := schema.CheckName("agent", req.Agent); err != nil {
+			return badField("/agent", err)
+		}
+	}
+	if err := schema.CheckName("request_id", req.RequestID); err != nil {
+		return badField("/request_id", err)
+	}
+	switch req.Reason {
+	case reasonClaim, reasonRequest, reasonRestart, reasonInput, reasonReopen:
+		return nil
+	default:
+		return badField("/reason", fmt.Errorf("reason %.40q is none of claim, request, restart, input, reopen", req.Reason))
+	}
+}

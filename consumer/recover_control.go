@@ -1,0 +1,79 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// JetStream's error codes that nats.go has no names for.
+const (
+	codeStoreFailed jetstream.ErrorCode = 10077
+	// codeCASInFlight and codeDuplicateInFlight say that another publish with the same subject or id is under way.
+	codeCASInFlight       jetstream.ErrorCode = 10164
+	codeDuplicateInFlight jetstream.ErrorCode = 10158
+)
+
+const (
+	// controlPatience bounds one try to publish a control event; the next is the same message.
+	controlPatience = 2 * time.Second
+	// controlRoom is what a full stream is lifted by for a control event or barrier, in bytes.
+	controlRoom = 16 << 10
+)
+
+// isFull reports whether a publish failed because the stream has reached its limit.
+func isFull(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.ErrorCode == codeStoreFailed && strings.Contains(api.Description, "maximum")
+}
+
+// publishControl stores a control event behind the run's last event, given by its stream sequence. A try without an
+// answer is repeated as the same message until ctx ends: then the outcome is unknown. It returns errRefused when
+// another event came first, or when an earlier try had succeeded without our hearing of it: read the run to tell.
+// A full stream is lifted, within the fleet's reserve.
+func publishControl(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, e *schema.Event,
+	last schema.StreamSequence) (schema.StreamSequence, error) {
+	header, body := e.Encode()
+	msg := &nats.Msg{Subject: shard.Names.EventSubject(e.Subject), Header: header, Data: body}
+	backoff := staleBackoff
+	for {
+		seq, err := publishOnce(ctx, js, msg, e.ID, last)
+		var api *jetstream.APIError
+		switch {
+		case err == nil:
+			return seq, nil
+		case errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+			api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant):
+			return 0, fmt.Errorf("%s: %w: %w", e.ID, errRefused, err)
+		case isFull(err):
+			if _, lerr := shard.LiftQuota(ctx, int64(len(body))+controlRoom); lerr != nil {
+				return 0, fmt.Errorf("%s: full stream: %w", e.ID, lerr)
+			}
+		case errors.As(err, &api) && api.ErrorCode != codeCASInFlight && api.ErrorCode != codeDuplicateInFlight && api.Code < 500:
+			return 0, fmt.Errorf("publish %s: %w", e.ID, err)
+		}
+		if perr := pause(ctx, backoff); perr != nil {
+			return 0, fmt.Errorf("publish %s: %w: %w", e.ID, perr, err)
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+func publishOnce(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, id string, last schema.StreamSequence) (schema.StreamSequence, error) {
+	ctx, cancel := context.WithTimeout(ctx, controlPatience)
+	defer cancel()
+	ack, err := js.PublishMsg(ctx, msg, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0),
+		jetstream.WithExpectLastSequencePerSubject(uint64(last)))
+	if err != nil {
+		return 0, err
+	}
+	return schema.StreamSequence(ack.Sequence), nil
+}

@@ -1,0 +1,264 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ServiceName is the name of the NATS micro service. All replicas share it and its queue group.
+const ServiceName = "waymark"
+
+// Service answers requests about the runs of one fleet: recover, get, list, history, settle. Every replica may answer
+// any of them; none waits for a folder.
+//
+//	NewService ──Run──▶ serving ──ctx ends──▶ draining ──all answered, or grace over──▶ stopped
+//
+// While it drains, requests that still arrive are told to ask again.
+type Service struct {
+	cfg     ServiceConfig
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	log     zerolog.Logger
+	stats   *ServiceStats
+	now     func() time.Time
+	reader  *reader
+	shards  []*shardSource
+	budget  *semaphore.Weighted
+	streams *semaphore.Weighted
+	ready   chan struct{}
+
+	mu     sync.RWMutex
+	closed bool
+	queue  chan *task
+	queued *semaphore.Weighted
+}
+
+// NewService returns the service of a fleet's shards, which are in the order of their numbers. Call Run to start it; the
+// shards stay the caller's to close.
+func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Shard, now func() time.Time,
+	log zerolog.Logger) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	if len(cfg.Generations) == 0 {
+		cfg.Generations = []int{len(shards)}
+	}
+	for _, n := range cfg.Generations {
+		if n < 1 || n > len(shards) {
+			return nil, fmt.Errorf("%w: Generations names %d shards, %d were given", ErrConfig, n, len(shards))
+		}
+	}
+	log = log.With().Str(keyFleet, cfg.Fleet).Logger()
+	s := &Service{
+		cfg: cfg, nc: nc, js: js, log: log, stats: newServiceStats(), now: now,
+		budget: semaphore.NewWeighted(cfg.StateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
+		ready: make(chan struct{}), queue: make(chan *task, cfg.Queue), queued: semaphore.NewWeighted(cfg.QueueBytes),
+	}
+	s.reader = &reader{js: js, fleet: cfg.Fleet, log: log, stats: s.stats}
+	for i, shard := range shards {
+		if want := schema.NamesOf(cfg.Fleet, i); shard.Names != want {
+			return nil, fmt.Errorf("%w: shard %d is %s, want %s", ErrConfig, i, shard.Names.EventStream(), want.EventStream())
+		}
+		s.shards = append(s.shards, &shardSource{store: shard, barrier: newBarrier(js, shard, cfg.Name, now, log, s.stats)})
+	}
+	return s, nil
+}
+
+// Stats are the service's counters.
+func (s *Service) Stats() *ServiceStats { return s.stats }
+
+// Ready is closed once requests are answered.
+func (s *Service) Ready() <-chan struct{} { return s.ready }
+
+// shardsOf returns the shards that can hold a run, the likeliest first.
+func (s *Service) shardsOf(run string) []*shardSource {
+	list := make([]*shardSource, 0, 1)
+	seen := make(map[int]bool, len(s.cfg.Generations))
+	for i := len(s.cfg.Generations) - 1; i >= 0; i-- {
+		if n := schema.ShardOf(run, s.cfg.Generations[i]); !seen[n] {
+			seen[n] = true
+			list = append(list, s.shards[n])
+		}
+	}
+	return list
+}
+
+// Run answers requests until ctx ends, then lets those in hand finish within the grace. It returns nil after a drain, and
+// an error when the service could not start or its connection was closed. It may be called once.
+func (s *Service) Run(ctx context.Context) error {
+	// Work in hand outlives ctx by the grace.
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	var helpers, workers errgroup.Group
+	for _, src := range s.shards {
+		helpers.Go(func() error { return src.barrier.run(work) })
+	}
+	for range s.cfg.Workers {
+		workers.Go(func() error {
+			for t := range s.queue {
+				s.serve(work, t)
+			}
+			return nil
+		})
+	}
+	stop := func() error {
+		cancel(ErrStopping)
+		return errors.Join(workers.Wait(), helpers.Wait())
+	}
+	down := make(chan struct{})
+	svc, err := s.listen(sync.OnceFunc(func() { close(down) }))
+	if err != nil {
+		s.closeQueue()
+		return errors.Join(err, stop())
+	}
+	s.log.Info().Str("version", s.cfg.Version).Msg("service answers")
+	close(s.ready)
+	var lost error
+	select {
+	case <-ctx.Done():
+	case <-down:
+		lost = fmt.Errorf("service of fleet %s: %w", s.cfg.Fleet, nats.ErrConnectionClosed)
+	}
+	return errors.Join(lost, s.drain(svc, &workers, stop))
+}
+
+// drain takes no more requests and lets those in hand finish.
+func (s *Service) drain(svc micro.Service, workers *errgroup.Group, stop func() error) error {
+	err := svc.Stop()
+	if errors.Is(err, nats.ErrConnectionClosed) {
+		err = nil
+	}
+	s.closeQueue()
+	grace := time.NewTimer(s.cfg.Grace)
+	defer grace.Stop()
+	done := make(chan struct{})
+	go func() {
+		_ = workers.Wait() // they return nil
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-grace.C:
+		s.log.Warn().Int64("requests", s.stats.Working.Load()+s.stats.Queued.Load()).Msg("requests given up at the end of the grace")
+	}
+	err = errors.Join(err, stop())
+	<-done
+	if !s.nc.IsClosed() && s.nc.IsConnected() {
+		if ferr := s.nc.FlushTimeout(s.cfg.Grace); ferr != nil && !errors.Is(ferr, nats.ErrConnectionClosed) {
+			err = errors.Join(err, fmt.Errorf("flush the last replies: %w", ferr))
+		}
+	}
+	return err
+}
+
+// listen registers the micro service and its endpoints.
+func (s *Service) listen(down func()) (micro.Service, error) {
+	svc, err := micro.AddService(s.nc, micro.Config{
+		Name: ServiceName, Version: s.cfg.Version, QueueGroup: ServiceName,
+		Description: "Waymark: recovery of runs and what is known of them",
+		Metadata:    map[string]string{"fleet": s.cfg.Fleet, "replica": s.cfg.Name, "shards": strconv.Itoa(len(s.shards))},
+		DoneHandler: func(micro.Service) { down() },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("service of fleet %s: %w", s.cfg.Fleet, err)
+	}
+	for _, e := range s.endpoints() {
+		run := "*"
+		if e.whole {
+			run = ""
+		}
+		err := svc.AddEndpoint(e.verb, micro.HandlerFunc(func(req micro.Request) { s.accept(e, req) }),
+			micro.WithEndpointSubject(schema.ServiceSubject(e.verb, s.cfg.Fleet, run)),
+			micro.WithEndpointMetadata(e.metadata(s.cfg.Fleet)))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("endpoint %s of fleet %s: %w", e.verb, s.cfg.Fleet, err), svc.Stop())
+		}
+	}
+	return svc, nil
+}
+
+// accept hands a request over to the workers, or refuses it. It never waits: the endpoint has one goroutine.
+func (s *Service) accept(e *endpoint, req micro.Request) {
+	e.count.Add(1)
+	if req.Reply() == "" {
+		return // nobody wants the answer, and nothing is done that nobody can be told of
+	}
+	t := &task{svc: s, endpoint: e, reply: req.Reply(), data: req.Data(), size: int64(len(req.Data())) + taskOverhead}
+	if !e.whole {
+		t.run = req.Subject()[strings.LastIndexByte(req.Subject(), '.')+1:]
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		s.refuse(t, fail(schema.CodeUnavailable, "Ask again: another replica answers.", "this replica is stopping"))
+		return
+	}
+	if s.queued.TryAcquire(t.size) {
+		select {
+		case s.queue <- t:
+			s.stats.Queued.Add(1)
+			return
+		default:
+			s.queued.Release(t.size)
+		}
+	}
+	s.refuse(t, fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again.",
+		"%d requests are waiting already", s.stats.Queued.Load()))
+}
+
+// closeQueue lets the workers end when they have answered what waits.
+func (s *Service) closeQueue() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.closed = true
+		close(s.queue)
+	}
+}
+
+// serve answers one request.
+func (s *Service) serve(ctx context.Context, t *task) {
+	s.stats.Queued.Add(-1)
+	s.stats.Working.Add(1)
+	defer func() {
+		s.stats.Working.Add(-1)
+		s.queued.Release(t.size)
+	}()
+	t.work = ctx
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	err := error(nil)
+	if !t.endpoint.whole {
+		if nerr := schema.CheckName("run id", t.run); nerr != nil {
+			err = fail(schema.CodeBadRequest, "Use the run's id as the last token of the subject.", "%s", nerr)
+		}
+	}
+	if err == nil {
+		err = t.endpoint.serve(ctx, t)
+	}
+	if err == nil {
+		return
+	}
+	if errors.Is(err, ErrClientGone) {
+		s.stats.ClientsGone.Add(1)
+		s.log.Debug().Err(err).Str("verb", t.endpoint.verb).Str(keyRun, t.run).Msg("answer given up")
+		return
+	}
+	s.refuse(t, s.explain(t, err))
+}

@@ -1,0 +1,99 @@
+package consumer
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ServiceConfig sets how a fleet's service answers. The zero value of every field but the names means its default.
+type ServiceConfig struct {
+	// Fleet that is served. Required.
+	Fleet string
+	// Name of this replica: the source of the control events it publishes. Required; the grammar of names.
+	Name string
+	// Version of the daemon, semantic. Default 0.0.0.
+	Version string
+	// Generations are the numbers of shards that runs were spread over, oldest first. Default: all shards.
+	Generations []int
+	// Workers is the number of requests answered at the same time. Default 64.
+	Workers int
+	// Queue and QueueBytes bound the requests that wait for a worker, and the size of all requests in hand; more are
+	// refused as overloaded. Defaults 1,024 and 16 MiB.
+	Queue      int
+	QueueBytes int64
+	// Streams is the number of answers with content (views events and state) at the same time, fewer than Workers,
+	// so that slow clients leave workers for others. Default half of Workers.
+	Streams int
+	// StateBudget bounds the payload folded for view state at the same time, in bytes. Default 64 MiB; at least
+	// schema.MaxStateView.
+	StateBudget int64
+	// Timeout is how long a request may take until its first reply. Default 10 s.
+	Timeout time.Duration
+	// AckTimeout is how long a client may take to acknowledge a reply with content. Default 30 s.
+	AckTimeout time.Duration
+	// StreamTimeout bounds a whole answer with content. Default 15 minutes.
+	StreamTimeout time.Duration
+	// Grace is how long requests in hand may take when the service stops. Default 10 s.
+	Grace time.Duration
+}
+
+// withDefaults returns the configuration with every default filled in.
+func (c ServiceConfig) withDefaults() ServiceConfig {
+	set(&c.Version, "0.0.0")
+	set(&c.Workers, 64)
+	set(&c.Queue, 1024)
+	set(&c.QueueBytes, 16<<20)
+	set(&c.Streams, max(c.Workers/2, 1))
+	set(&c.StateBudget, 64<<20)
+	set(&c.Timeout, 10*time.Second)
+	set(&c.AckTimeout, 30*time.Second)
+	set(&c.StreamTimeout, 15*time.Minute)
+	set(&c.Grace, 10*time.Second)
+	return c
+}
+
+// set gives a field that is zero its default.
+func set[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate names the first field that cannot be used, with its value. The error matches [ErrConfig].
+func (c ServiceConfig) Validate() error {
+	c = c.withDefaults()
+	if err := schema.CheckName("fleet", c.Fleet); err != nil {
+		return fmt.Errorf("%w: Fleet: %w", ErrConfig, err)
+	}
+	if err := schema.CheckName("replica", c.Name); err != nil {
+		return fmt.Errorf("%w: Name: %w", ErrConfig, err)
+	}
+	for _, f := range []struct {
+		name          string
+		got, min, max int64
+	}{
+		{"Workers", int64(c.Workers), 1, 1 << 16},
+		{"Queue", int64(c.Queue), 1, 1 << 20},
+		{"QueueBytes", c.QueueBytes, 1 << 20, 1 << 40},
+		{"Streams", int64(c.Streams), 1, int64(c.Workers)},
+		{"StateBudget", c.StateBudget, schema.MaxStateView, 1 << 40},
+		{"Timeout", int64(c.Timeout), int64(time.Millisecond), int64(time.Hour)},
+		{"AckTimeout", int64(c.AckTimeout), int64(time.Millisecond), int64(time.Hour)},
+		{"StreamTimeout", int64(c.StreamTimeout), int64(time.Millisecond), int64(24 * time.Hour)},
+		{"Grace", int64(c.Grace), int64(time.Millisecond), int64(time.Hour)},
+	} {
+		if f.got < f.min || f.got > f.max {
+			return fmt.Errorf("%w: %s is %d, use %d to %d", ErrConfig, f.name, f.got, f.min, f.max)
+		}
+	}
+	for _, n := range c.Generations {
+		if n < 1 || n > kvstore.MaxShards {
+			return fmt.Errorf("%w: Generations holds %d, use 1 to %d", ErrConfig, n, kvstore.MaxShards)
+		}
+	}
+	return nil
+}

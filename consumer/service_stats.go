@@ -1,0 +1,65 @@
+package consumer
+
+import (
+	"sync/atomic"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ServiceStats counts what a service did since it was made. Every field may be read at any time.
+type ServiceStats struct {
+	// Requests received, by verb.
+	Recovers, Gets, Lists, Histories, Settles atomic.Int64
+	// Replies sent, the last empty ones included, and their bytes.
+	Replies, ReplyBytes atomic.Int64
+	// Takeovers are epochs opened; Continued are requests that continued the epoch an earlier try had opened.
+	Takeovers, Continued atomic.Int64
+	// Refused counts control events whose compare-and-set found another event.
+	Refused atomic.Int64
+	// Barriers published; Waiters wait for one now.
+	Barriers, Waiters atomic.Int64
+	// StaleAnswers were found older than a barrier and asked for again.
+	StaleAnswers atomic.Int64
+	// FoldsFromScratch are reads without a checkpoint. CorruptCheckpoints and CorruptSegments were met on the way.
+	FoldsFromScratch, CorruptCheckpoints, CorruptSegments atomic.Int64
+	// Holes confirmed by the leader; Regressions of the log behind what was checkpointed or sealed.
+	Holes, Regressions atomic.Int64
+	// ClientsGone did not take their replies.
+	ClientsGone atomic.Int64
+	// Working and Queued requests now; Streaming answers now.
+	Working, Queued, Streaming atomic.Int64
+
+	errors map[schema.Code]*atomic.Int64
+}
+
+// codes are the labels of Errors; anything else would count as internal.
+var codes = []schema.Code{
+	schema.CodeBadRequest, schema.CodeForbidden, schema.CodeNotFound, schema.CodeConflict, schema.CodeRunEnded,
+	schema.CodeWrongAgent, schema.CodeTooLarge, schema.CodeOverloaded, schema.CodeInternal, schema.CodeUnavailable,
+	schema.CodeDamaged, schema.CodeStorageFull, schema.CodeNotInDoubt, schema.CodeUnknownFleet,
+}
+
+func newServiceStats() *ServiceStats {
+	s := &ServiceStats{errors: make(map[schema.Code]*atomic.Int64, len(codes))}
+	for _, code := range codes {
+		s.errors[code] = new(atomic.Int64)
+	}
+	return s
+}
+
+// Errors returns the number of error replies by code. Every code is there.
+func (s *ServiceStats) Errors() map[schema.Code]int64 {
+	counts := make(map[schema.Code]int64, len(s.errors))
+	for code, n := range s.errors {
+		counts[code] = n.Load()
+	}
+	return counts
+}
+
+func (s *ServiceStats) countError(code schema.Code) {
+	n, ok := s.errors[code]
+	if !ok {
+		n = s.errors[schema.CodeInternal]
+	}
+	n.Add(1)
+}

@@ -1,0 +1,221 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// taskOverhead is what a waiting request costs beside its body, roughly.
+const taskOverhead = 256
+
+// endpoint is one verb of the service.
+type endpoint struct {
+	verb string
+	// whole: the request is about the fleet, its subject names no run.
+	whole bool
+	// request and answer name the types in schema, for those who discover the service.
+	request, answer string
+	count           *atomic.Int64
+	serve           func(context.Context, *task) error
+}
+
+func (s *Service) endpoints() []*endpoint {
+	return []*endpoint{
+		{verb: schema.VerbRecover, request: "RecoverRequest", answer: "RecoverReply", count: &s.stats.Recovers, serve: s.recover},
+		{verb: schema.VerbGet, request: "GetRequest", answer: "GetReply", count: &s.stats.Gets, serve: s.get},
+		{verb: schema.VerbList, whole: true, request: "ListRequest", answer: "ListReply", count: &s.stats.Lists, serve: s.list},
+		{verb: schema.VerbHistory, request: "", answer: "HistoryReply", count: &s.stats.Histories, serve: s.history},
+		{verb: schema.VerbSettle, request: "SettleRequest", answer: "SettleReply", count: &s.stats.Settles, serve: s.settle},
+	}
+}
+
+// metadata describes the endpoint to those who discover it.
+func (e *endpoint) metadata(fleet string) map[string]string {
+	m := map[string]string{"fleet": fleet, "format": schema.ContentTypeJSON, "response": e.answer, "replies": "many"}
+	if e.request != "" {
+		m["request"] = e.request
+	}
+	return m
+}
+
+// task is one request in hand. It is answered on the connection and not through micro's request, which belongs to the
+// endpoint's goroutine.
+type task struct {
+	svc      *Service
+	endpoint *endpoint
+	run      string
+	reply    string
+	data     []byte
+	size     int64
+	// work outlives the deadline of the first reply; content is sent under it.
+	work context.Context //nolint:containedctx // a request's own, set by the worker that serves it
+	sent int
+}
+
+// decode reads the request's body; an empty one stands for an empty object.
+func (t *task) decode(into any) error {
+	if len(t.data) == 0 {
+		return nil
+	}
+	err := json.Unmarshal(t.data, into)
+	if err == nil {
+		return nil
+	}
+	path := ""
+	var semantic *json.SemanticError
+	var syntactic *jsontext.SyntacticError
+	switch {
+	case errors.As(err, &syntactic):
+		path = string(syntactic.JSONPointer)
+	case errors.As(err, &semantic):
+		path = string(semantic.JSONPointer)
+	}
+	return badField(path, err)
+}
+
+// badField refuses a request for one of its fields, named by its JSON Pointer.
+func badField(path string, err error) error {
+	if path == "" {
+		path = "/"
+	}
+	details, merr := json.Marshal(map[string]string{"path": path})
+	if merr != nil {
+		return merr
+	}
+	e := fail(schema.CodeBadRequest, "Mend the request; asking again with the same one gives the same answer.", "request at %.200s: %s", path, err)
+	e.Details = details
+	return e
+}
+
+// send sends one numbered reply. ack, if not empty, is where the client says that it took it.
+func (t *task) send(kind string, body []byte, ack string) error {
+	t.sent++
+	msg := &nats.Msg{
+		Subject: t.reply, Reply: ack, Data: body,
+		Header: nats.Header{schema.HeaderReply: {strconv.Itoa(t.sent)}, schema.HeaderKind: {kind}},
+	}
+	if err := t.svc.nc.PublishMsg(msg); err != nil {
+		return err
+	}
+	t.svc.stats.Replies.Add(1)
+	t.svc.stats.ReplyBytes.Add(int64(len(body)))
+	return nil
+}
+
+// first sends the first reply, as JSON.
+func (t *task) first(answer any) error {
+	body, err := json.Marshal(answer, json.Deterministic(true))
+	if err != nil {
+		return err
+	}
+	if limit := t.svc.nc.MaxPayload() - replyOverhead; int64(len(body)) > limit {
+		return fail(schema.CodeTooLarge, "Raise max_payload of the NATS server, or ask for less.", "the answer has %d bytes, a message at most %d", len(body), limit)
+	}
+	return t.send(schema.KindAnswer, body, "")
+}
+
+// replyOverhead is what the headers of a reply may take of a message.
+const replyOverhead = 1 << 10
+
+// whole sends an answer of one reply.
+func (t *task) whole(answer any) error {
+	if err := t.first(answer); err != nil {
+		return err
+	}
+	return t.send(schema.KindEnd, nil, "")
+}
+
+// refuse sends an error, which ends the answer.
+func (s *Service) refuse(t *task, e *schema.ServiceError) {
+	s.stats.countError(e.Code)
+	body, err := json.Marshal(e)
+	if err != nil {
+		s.log.Error().Err(err).Msg("error reply cannot be written")
+		return
+	}
+	t.sent++
+	err = s.nc.PublishMsg(&nats.Msg{Subject: t.reply, Data: body, Header: nats.Header{
+		schema.HeaderReply:     {strconv.Itoa(t.sent)},
+		schema.HeaderError:     {headerText(e.Message)},
+		schema.HeaderErrorCode: {strconv.Itoa(e.Code.HTTPStatus())},
+	}})
+	if err != nil {
+		s.log.Debug().Err(err).Msg("error reply not sent")
+		return
+	}
+	s.stats.Replies.Add(1)
+	s.stats.ReplyBytes.Add(int64(len(body)))
+}
+
+// headerText makes a message fit for a header line.
+func headerText(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if c < ' ' || c == 0x7f {
+			b[i] = ' '
+		}
+	}
+	return string(b)
+}
+
+// explain turns an error into what the client is told.
+func (s *Service) explain(t *task, err error) *schema.ServiceError {
+	const again = "Ask again, with the same request_id: a takeover that had happened is continued."
+	var told *schema.ServiceError
+	var broken *damaged
+	switch {
+	case errors.As(err, &told):
+		return told
+	case errors.Is(err, ErrNoRun):
+		return fail(schema.CodeNotFound, "Check the run id and the fleet: waymark.list."+s.cfg.Fleet+" names the runs there are.",
+			"fleet %s has no run %s", s.cfg.Fleet, t.run)
+	case errors.Is(err, errTooLarge):
+		return fail(schema.CodeTooLarge, "Ask for view events and fold it yourself; every SDK does.",
+			"run %s has more than %d bytes of events, the most that is folded for view state", t.run, schema.MaxStateView)
+	case errors.Is(err, errBusy):
+		return fail(schema.CodeOverloaded, "Ask again later, or for view events.", "no room to fold run %s now", t.run)
+	case errors.Is(err, kvstore.ErrFull):
+		return fail(schema.CodeStorageFull, "Raise the fleet's quota, or let sealed events be purged.",
+			"the event stream of run %s is full and so is its reserve", t.run)
+	case errors.As(err, &broken):
+		e := fail(schema.CodeDamaged, "Restore segment "+strconv.Itoa(broken.segment)+" from a backup, or ask for view head; after="+
+			strconv.Itoa(broken.segment)+" gives the events behind it.", "segment %d of run %s is missing or damaged", broken.segment, t.run)
+		if details, merr := json.Marshal(map[string]any{"segment": broken.segment, "gap": broken.gap}); merr == nil {
+			e.Details = details
+		}
+		return e
+	case errors.Is(err, kvstore.ErrStreamMissing), errors.Is(err, runlog.ErrNoStream):
+		s.log.Error().Err(err).Str(keyRun, t.run).Msg("a stream of the fleet is not served")
+		return fail(schema.CodeUnavailable, again, "a stream of fleet %s is not served", s.cfg.Fleet)
+	case isUnavailable(err):
+		s.log.Warn().Err(err).Str("verb", t.endpoint.verb).Str(keyRun, t.run).Msg("request not answered in time")
+		return fail(schema.CodeUnavailable, again, "no proof before the deadline that the answer is whole")
+	default:
+		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(keyRun, t.run).Msg("request failed")
+		return fail(schema.CodeInternal, "See the daemon's log.", "request failed")
+	}
+}
+
+// isUnavailable reports whether an error says only that no server answered, or none that was up to date.
+func isUnavailable(err error) bool {
+	for _, kind := range []error{
+		ErrStopping, ErrStale, errRefused, context.DeadlineExceeded, context.Canceled, runlog.ErrNoAnswer, kvstore.ErrUnavailable,
+		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded,
+		nats.ErrDisconnected,
+	} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,272 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nuid"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// get answers a read without takeover.
+func (s *Service) get(ctx context.Context, t *task) error {
+	var req schema.GetRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	v, err := s.openView(req.View, req.After)
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	r, err := s.reader.proven(ctx, s.shardsOf(t.run), t.run, v.mode())
+	if err == nil && r.head.Status == "" {
+		refusal := fail(schema.CodeNotFound, "Look at the fleet's dead letters: what was published under this name was no lawful event.",
+			"run %s has no accepted event", t.run)
+		return refusal
+	}
+	if err == nil {
+		err = v.prepare(ctx, r)
+	}
+	if err == nil {
+		err = v.finish(ctx, r)
+	}
+	if err != nil {
+		return err
+	}
+	return s.answer(ctx, t, v, r, &schema.GetReply{
+		Head: r.head, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index, Bytes: r.index.Bytes + r.tail.bytes,
+	})
+}
+
+// list answers with a page of runs, as their checkpoints are.
+func (s *Service) list(ctx context.Context, t *task) error {
+	var req schema.ListRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	set(&req.Limit, schema.DefaultList)
+	if req.Limit < 1 || req.Limit > schema.MaxList {
+		return badField("/limit", fmt.Errorf("limit is %d, use 1 to %d", req.Limit, schema.MaxList))
+	}
+	if req.After != "" {
+		if err := schema.CheckName("run id", req.After); err != nil {
+			return badField("/after", err)
+		}
+	}
+	for i, status := range req.Status {
+		if !slices.Contains(statuses, status) {
+			return badField(fmt.Sprintf("/status/%d", i), fmt.Errorf("status %.40q is none of %v", status, statuses))
+		}
+	}
+	page, next, err := s.page(ctx, &req)
+	if err != nil {
+		return err
+	}
+	reply := schema.ListReply{Runs: []schema.RunSummary{}, Next: next}
+	// A page that does not fit one message ends earlier.
+	room := t.svc.nc.MaxPayload()/2 - replyOverhead
+	for _, stored := range page {
+		sum := summary(&stored)
+		room -= summarySize(&sum)
+		if room < 0 && len(reply.Runs) > 0 {
+			reply.Next = reply.Runs[len(reply.Runs)-1].Run
+			break
+		}
+		reply.Runs = append(reply.Runs, sum)
+	}
+	return t.whole(&reply)
+}
+
+var statuses = []schema.Status{
+	schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned,
+	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
+}
+
+// page merges the pages of all shards. Behind the place where a shard stopped looking nothing is known of it, so the
+// merged page ends there, too.
+func (s *Service) page(ctx context.Context, req *schema.ListRequest) (page []kvstore.Stored, next string, err error) {
+	live := len(req.Status) > 0 && !slices.ContainsFunc(req.Status, schema.Status.Terminal)
+	for _, src := range s.shards {
+		list := src.store.Checkpoints.List
+		if live {
+			list = src.store.Checkpoints.ListLive
+		}
+		part, more, err := list(ctx, req.After, req.Limit, func(c *schema.Checkpoint) bool { return matches(c, req) })
+		if err != nil {
+			return nil, "", err
+		}
+		page = append(page, part...)
+		if more != "" && (next == "" || more < next) {
+			next = more
+		}
+	}
+	slices.SortFunc(page, func(a, b kvstore.Stored) int { return strings.Compare(a.Run, b.Run) })
+	if next != "" {
+		page = slices.DeleteFunc(page, func(p kvstore.Stored) bool { return p.Run > next })
+	}
+	if len(page) > req.Limit {
+		page = page[:req.Limit]
+		next = page[req.Limit-1].Run
+	}
+	return page, next, nil
+}
+
+// matches reports whether a checkpoint is one the request asks for.
+func matches(c *schema.Checkpoint, req *schema.ListRequest) bool {
+	if len(req.Status) > 0 && !slices.Contains(req.Status, c.Status) ||
+		req.Agent != "" && req.Agent != c.Agent ||
+		req.Parent != "" && (c.Parent == nil || c.Parent.Run != req.Parent) {
+		return false
+	}
+	for k, v := range req.Labels {
+		if got, ok := c.Labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// summary is a checkpoint's line in a list. Of one that cannot be read only the run is known.
+func summary(stored *kvstore.Stored) schema.RunSummary {
+	c := stored.Checkpoint
+	if c == nil {
+		return schema.RunSummary{Run: stored.Run}
+	}
+	sum := schema.RunSummary{
+		Run: stored.Run, Agent: c.Agent, Executor: c.Executor, Status: c.Status, Epoch: c.Epoch, Turn: c.Turn,
+		OpenCalls: len(c.OpenCalls), InDoubt: len(c.InDoubt()), Events: c.Counts.Events, ToolCalls: c.Counts.ToolCalls,
+		Labels: maps.Clone(c.Labels), Gapped: !c.Complete(), StartedAt: c.StartedAt, UpdatedAt: c.UpdatedAt, Usage: c.Usage,
+	}
+	if c.Parent != nil {
+		sum.Parent = c.Parent.Run
+	}
+	return sum
+}
+
+// summarySize is the size of a line in JSON, roughly; a page keeps to half of a message, so roughly will do.
+func summarySize(sum *schema.RunSummary) int64 {
+	n := 512 + len(sum.Run) + len(sum.Agent) + len(sum.Executor) + len(sum.Parent)
+	for k, v := range sum.Labels {
+		n += len(k) + len(v) + 6
+	}
+	return int64(n)
+}
+
+// history answers with the checkpoints kept of a run.
+func (s *Service) history(ctx context.Context, t *task) error {
+	reply := schema.HistoryReply{Run: t.run, Checkpoints: []schema.HistoryEntry{}}
+	for _, src := range s.shardsOf(t.run) {
+		list, err := src.store.Checkpoints.History(ctx, t.run)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return err
+		}
+		for _, stored := range list {
+			c := stored.Checkpoint
+			if c == nil {
+				s.stats.CorruptCheckpoints.Add(1)
+				continue
+			}
+			reply.Checkpoints = append(reply.Checkpoints, schema.HistoryEntry{
+				Revision: stored.Revision, Epoch: c.Epoch, Sequence: c.Sequence, Turn: c.Turn, Status: c.Status,
+				Events: c.Counts.Events, Position: c.Position, Digest: c.Digest, UpdatedAt: c.UpdatedAt, Stored: schema.FormatTime(stored.Stored),
+			})
+		}
+		if len(list) > 0 {
+			break
+		}
+	}
+	if len(reply.Checkpoints) == 0 {
+		// No checkpoint yet, or no such run: the log tells.
+		if _, err := s.reader.proven(ctx, s.shardsOf(t.run), t.run, mode{}); err != nil {
+			return err
+		}
+	}
+	return t.whole(&reply)
+}
+
+// settle records an operator's word about a call in doubt.
+func (s *Service) settle(ctx context.Context, t *task) error {
+	var req schema.SettleRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if err := schema.CheckName("operator", req.By); err != nil {
+		return badField("/by", err)
+	}
+	if req.ToolCallID == "" {
+		return badField("/tool_call_id", errors.New("is required"))
+	}
+	set(&req.Occurrence, 1)
+	data := &schema.ToolSettledData{ToolCallID: req.ToolCallID, How: req.How, Result: req.Result, IsError: req.IsError, By: req.By}
+	if _, err := schema.MarshalData(data); err != nil {
+		var wrong *schema.DataError
+		if errors.As(err, &wrong) {
+			return badField(wrong.Path, err)
+		}
+		return badField("/", err)
+	}
+	tried, after := "", schema.StreamSequence(0)
+	for {
+		r, err := s.reader.proven(ctx, s.shardsOf(t.run), t.run, mode{})
+		if err != nil {
+			return err
+		}
+		if tried != "" {
+			// The earlier try may have succeeded without our hearing of it.
+			if at, ok, err := s.reader.findEvent(ctx, r, after, tried); err != nil {
+				return err
+			} else if ok {
+				return t.whole(&schema.SettleReply{EventID: tried, Stream: at})
+			}
+		}
+		if err := settleable(r, &req); err != nil {
+			return err
+		}
+		e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, t.run, r.head.Epoch, nuid.Next(), data, s.now())
+		if err != nil {
+			return err
+		}
+		e.Turn = req.Turn
+		at, err := publishControl(ctx, s.js, r.src.store, e, r.logLast)
+		switch {
+		case errors.Is(err, errRefused):
+			s.stats.Refused.Add(1)
+			tried, after = e.ID, r.logLast
+			continue // decided anew on what the run is now
+		case err != nil:
+			return err
+		}
+		if ok, err := s.advance(ctx, r, e, at); err != nil {
+			return err
+		} else if ok {
+			return t.whole(&schema.SettleReply{EventID: e.ID, Stream: at})
+		}
+		tried = ""
+		if err := pause(ctx, staleBackoff); err != nil {
+			return err
+		}
+	}
+}
+
+// settleable checks that the call is in doubt and can be settled so. The reading is proven.
+func settleable(r *reading, req *schema.SettleRequest) error {
+	i := slices.IndexFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == req.CallKey })
+	const hint = "waymark.get shows the run's open calls and which of them are in doubt."
+	switch {
+	case i < 0:
+		return fail(schema.CodeNotInDoubt, hint, "run %s has no open call %s of turn %d, occurrence %d", r.run, req.ToolCallID, req.Turn, req.Occurrence)
+	case !r.head.OpenCalls[i].InDoubt:
+		return fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor is still at it", req.ToolCallID, req.Turn)
+	case req.How == schema.SettledAdopted && !r.head.OpenCalls[i].Late && len(req.Result) == 0:
+		return fail(schema.CodeConflict, "Give a result, or settle it otherwise.", "call %s of turn %d has no late result to adopt", req.ToolCallID, req.Turn)
+	default:
+		return nil
+	}
+}
