@@ -1,0 +1,359 @@
+package transcript
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// builder cuts a sequence of messages into turns, gives missing call ids and finds the calls of results.
+type builder struct {
+	run    *Run
+	format Format
+
+	cur     *Turn
+	key     string
+	number  int32
+	pending []Message
+	// open are calls without a result, oldest first.
+	open []*Call
+	// occurrences counts the current turn's calls by id.
+	occurrences map[string]int
+	last        time.Time
+}
+
+func newBuilder(run *Run, format Format) *builder { return &builder{run: run, format: format} }
+
+// answer is what a source tells about a model call.
+type answer struct {
+	finishReasons []string
+	responseID    string
+	model         string
+	usage         *schema.Usage
+}
+
+// assistant adds a message of the assistant. Messages with the same key belong to one turn; an empty key
+// begins a new one.
+func (b *builder) assistant(m *decoded, key string, a answer) *Turn {
+	b.see(m.At)
+	if b.cur == nil || key == "" || key != b.key {
+		b.endTurn()
+		b.number++
+		at := m.At
+		if n := len(b.pending); n > 0 && !b.pending[n-1].At.IsZero() {
+			at = b.pending[n-1].At
+		}
+		b.cur = &Turn{Number: b.number, New: b.pending, At: at}
+		b.key, b.pending, b.occurrences = key, nil, nil
+		b.run.Steps = append(b.run.Steps, Step{Turn: b.cur})
+	}
+	b.flushInto()
+	t := b.cur
+	t.FinishReasons, t.Usage = a.finishReasons, a.usage
+	if a.responseID != "" {
+		t.ResponseID = a.responseID
+	}
+	if a.model != "" {
+		t.Model = a.model
+		if b.run.Model == "" {
+			b.run.Model = a.model
+		}
+	}
+	var calls []*Call
+	for i := range m.calls {
+		calls = append(calls, b.call(m, &m.calls[i]))
+	}
+	m.Source = m.d.source(b.format)
+	t.Items = append(t.Items, Item{Message: &m.Message})
+	for _, c := range calls {
+		t.Items = append(t.Items, Item{Call: c})
+	}
+	t.EndAt = later(t.EndAt, m.At)
+	return t
+}
+
+// call gives a call its key: the source's id where it can be used, else step-<turn>.
+func (b *builder) call(m *decoded, p *pendingCall) *Call {
+	c := &Call{Arguments: p.args, At: m.At, legacy: p.legacy}
+	id, isString := unquote(p.rawID)
+	if isString {
+		raw := id
+		c.rawID = &raw
+	}
+	if !isString || !validIdentifier(id) || b.isOpen(id) {
+		if p.rawID == nil {
+			p.d.absent("id")
+		} else {
+			p.d.ID = p.rawID
+		}
+		if p.legacy {
+			p.d.Absent = nil
+		}
+		id = b.stepID()
+	}
+	if b.occurrences == nil {
+		b.occurrences = make(map[string]int)
+	}
+	b.occurrences[id]++
+	c.Key = schema.CallKey{Turn: b.number, ToolCallID: id, Occurrence: b.occurrences[id]}
+	c.Name, _ = unquote(p.name)
+	if !validIdentifier(c.Name) {
+		if p.name == nil {
+			p.d.absent("name")
+		} else {
+			p.d.Name = p.name
+		}
+		c.Name = "unnamed"
+	}
+	part := &m.Parts[p.part]
+	part.Type, part.ID, part.Name = schema.PartToolCall, id, c.Name
+	if c.Key.Occurrence > 1 {
+		part.Occurrence = c.Key.Occurrence
+	}
+	part.Source = p.d.source(b.format)
+	b.open = append(b.open, c)
+	return c
+}
+
+// isOpen reports whether the turn has an open call with the id: a second one could not be told from it.
+func (b *builder) isOpen(id string) bool {
+	return slices.ContainsFunc(b.open, func(c *Call) bool { return c.Key.Turn == b.number && c.Key.ToolCallID == id })
+}
+
+func (b *builder) stepID() string {
+	id := fmt.Sprintf("step-%d", b.number)
+	for i := 2; b.isOpen(id) || b.occurrences[id] > 0; i++ {
+		id = fmt.Sprintf("step-%d-%d", b.number, i)
+	}
+	return id
+}
+
+// other adds a message that is not the assistant's. Results that answer calls of the turn keep the message
+// in the turn; other messages wait for what follows.
+func (b *builder) other(m *decoded, belongs bool) {
+	b.see(m.At)
+	inTurn := belongs && b.cur != nil
+	for i := range m.responses {
+		if c := b.response(m, &m.responses[i]); c != nil && b.cur != nil && c.Key.Turn == b.cur.Number {
+			inTurn = true
+			b.flushInto()
+			b.cur.Items = append(b.cur.Items, Item{Result: c})
+		} else if c != nil {
+			// The result of an earlier turn: it is recorded there, behind the call.
+			b.recordLate(c)
+		}
+	}
+	m.Source = m.d.source(b.format)
+	if !inTurn {
+		b.pending = append(b.pending, m.Message)
+		return
+	}
+	b.flushInto()
+	b.cur.Items = append(b.cur.Items, Item{Message: &m.Message})
+	b.cur.EndAt = later(b.cur.EndAt, m.At)
+}
+
+// response finds the call that a result answers and closes it. Without one the result stays in its part.
+func (b *builder) response(m *decoded, p *pendingResponse) *Call {
+	part := &m.Parts[p.part]
+	part.Type = schema.PartToolCallResponse
+	raw, isString := unquote(p.rawID)
+	i := b.find(p, raw, isString)
+	if i < 0 {
+		part.ID = raw
+		if !validIdentifier(raw) {
+			part.ID = "unknown"
+			if p.rawID == nil {
+				p.d.absent("id")
+			} else {
+				p.d.ID = p.rawID
+			}
+		}
+		part.Response = p.content
+		p.d.From = fromMessage
+		if p.isError != nil {
+			p.d.IsError = marshalValue(*p.isError)
+		}
+		part.Source = p.d.source(b.format)
+		return nil
+	}
+	c := b.open[i]
+	b.open = slices.Delete(b.open, i, i+1)
+	part.ID = c.Key.ToolCallID
+	if c.Key.Occurrence > 1 {
+		part.Occurrence = c.Key.Occurrence
+	}
+	if b.cur == nil || c.Key.Turn != b.cur.Number {
+		part.CallTurn = c.Key.Turn
+	}
+	if p.legacy == "" && (!isString || raw != part.ID) {
+		if p.rawID == nil {
+			p.d.absent("id")
+		} else {
+			p.d.ID = p.rawID
+		}
+	}
+	part.Source = p.d.source(b.format)
+	c.Answered, c.Result, c.IsError, c.ResultAt = true, p.content, p.isError, m.At
+	return c
+}
+
+// find returns the index of the open call that a result answers: of the current turn first, in order; then
+// the latest earlier one. A result without an id answers the turn's first open call.
+func (b *builder) find(p *pendingResponse, raw string, isString bool) int {
+	matches := func(c *Call) bool {
+		switch {
+		case p.legacy != "":
+			return c.legacy && c.Name == p.legacy
+		case isString && c.rawID != nil:
+			return *c.rawID == raw
+		case isString:
+			return c.Key.ToolCallID == raw
+		default:
+			return b.cur != nil && c.Key.Turn == b.cur.Number
+		}
+	}
+	for i, c := range b.open {
+		if b.cur != nil && c.Key.Turn == b.cur.Number && matches(c) {
+			return i
+		}
+	}
+	for i, c := range slices.Backward(b.open) {
+		if matches(c) {
+			return i
+		}
+	}
+	return -1
+}
+
+// recordLate puts a result into the turn of its call, after the turn's last item that came before it.
+func (b *builder) recordLate(c *Call) {
+	for _, s := range slices.Backward(b.run.Steps) {
+		if s.Turn == nil || s.Turn.Number != c.Key.Turn {
+			continue
+		}
+		at := slices.IndexFunc(s.Turn.Items, func(it Item) bool { return it.Call == c })
+		// Behind the calls of the same answer, so that those still go out together.
+		for at+1 < len(s.Turn.Items) && s.Turn.Items[at+1].Call != nil {
+			at++
+		}
+		s.Turn.Items = slices.Insert(s.Turn.Items, at+1, Item{Result: c})
+		return
+	}
+}
+
+// flushInto moves waiting messages into the current turn: something of the turn came after them.
+func (b *builder) flushInto() {
+	for i := range b.pending {
+		b.cur.Items = append(b.cur.Items, Item{Message: &b.pending[i]})
+	}
+	b.pending = nil
+}
+
+// endTurn closes the current turn; waiting messages are the next one's.
+func (b *builder) endTurn() {
+	if b.cur == nil {
+		return
+	}
+	if b.cur.EndAt.IsZero() {
+		b.cur.EndAt = b.cur.At
+	}
+	b.cur, b.key = nil, ""
+}
+
+// compaction ends the turn and puts what waits before it.
+func (b *builder) compaction(c *Compaction) {
+	b.see(c.At)
+	b.endTurn()
+	b.flushOutside()
+	c.ThroughTurn = b.number
+	b.run.Steps = append(b.run.Steps, Step{Compaction: c})
+}
+
+func (b *builder) flushOutside() {
+	for i := range b.pending {
+		b.run.Steps = append(b.run.Steps, Step{Message: &b.pending[i]})
+	}
+	b.pending = nil
+}
+
+// finish ends the run: trailing messages are added outside any turn.
+func (b *builder) finish() *Run {
+	b.endTurn()
+	b.flushOutside()
+	if b.run.End.Status == "" {
+		b.run.End.Status = schema.StatusCompleted
+		if n := len(b.open); n > 0 {
+			// The agent was stopped before the tools answered.
+			b.run.End.Status = schema.StatusCancelled
+			b.run.End.Summary = fmt.Sprintf("the transcript ends with %d unanswered tool calls", n)
+			if n == 1 {
+				b.run.End.Summary = "the transcript ends with an unanswered tool call"
+			}
+		}
+	}
+	if b.run.End.At.IsZero() {
+		b.run.End.At = b.last
+	}
+	return b.run
+}
+
+func (b *builder) see(t time.Time) {
+	if t.IsZero() {
+		return
+	}
+	if b.run.StartedAt.IsZero() || t.Before(b.run.StartedAt) && len(b.run.Steps) == 0 {
+		b.run.StartedAt = t
+	}
+	b.last = later(b.last, t)
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// inline fills calls and responses of a message that is no turn's (a demonstration) into its parts.
+func (m *decoded) inline(f Format) {
+	for i := range m.calls {
+		p := &m.calls[i]
+		part := &m.Parts[p.part]
+		part.Type = schema.PartToolCall
+		part.ID, part.Name = inlineID(p.rawID, &p.d), inlineName(p.name, &p.d)
+		part.Arguments = p.args
+		part.Source = p.d.source(f)
+	}
+	m.calls = nil
+}
+
+func inlineID(raw jsontext.Value, d *detail) string {
+	id, ok := unquote(raw)
+	if ok && validIdentifier(id) {
+		return id
+	}
+	if raw == nil {
+		d.absent("id")
+	} else {
+		d.ID = raw
+	}
+	return "unknown"
+}
+
+func inlineName(raw jsontext.Value, d *detail) string {
+	name, ok := unquote(raw)
+	if ok && validIdentifier(name) {
+		return name
+	}
+	if raw == nil {
+		d.absent("name")
+	} else {
+		d.Name = raw
+	}
+	return "unnamed"
+}

@@ -1,0 +1,484 @@
+package transcript
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// thread cuts the lines of one thread (main or sub-agent) into a run.
+type thread struct {
+	*builder
+	s *session
+	// compaction waits for its summary.
+	compacted *Compaction
+	// meta is set from the first message line.
+	meta bool
+}
+
+// session reads a file of JSON lines and what belongs to it.
+type session struct {
+	rep  *Report
+	opts Options
+	path string
+	// main is the main thread; nil when the file is a sub-agent's own.
+	main *thread
+	// children are threads inside the file (sidechain lines and agent_progress copies), by agent id.
+	children map[string]*thread
+	copies   map[string]*thread
+	order    []string
+	// callOf names the main thread's call that started an agent.
+	callOf map[string]string
+	// roots finds the sidechain of lines without agent id, by uuid.
+	roots map[string]string
+	// owned are the agents that have a file of their own.
+	owned map[string]string
+	// turns and kinds are the main thread's calls: their turn, and the kind of agent they ask for.
+	turns map[string]int32
+	kinds map[string]string
+}
+
+// claudeRuns yields the main thread, then the sub-agents.
+func claudeRuns(path string, rep *Report, opts Options, yield func(*Run) bool) error {
+	s := &session{
+		rep: rep, opts: opts, path: path,
+		children: make(map[string]*thread), copies: make(map[string]*thread), callOf: make(map[string]string),
+		roots: make(map[string]string), turns: make(map[string]int32), kinds: make(map[string]string),
+	}
+	if agent, session, ok := sidechainFile(path); ok {
+		return s.loneAgent(agent, session, yield)
+	}
+	s.owned = subagentFiles(path)
+	id := opts.runID(fileBase(path), rep)
+	s.main = s.newThread(&Run{ID: id, Agent: opts.agent(ClaudeCode), Format: ClaudeCode, File: path})
+	if err := s.read(path, s.mainLine); err != nil {
+		return err
+	}
+	s.main.settle()
+	run := s.main.finish()
+	for c := range run.Calls {
+		s.turns[c.Key.ToolCallID] = c.Key.Turn
+		s.kinds[c.Key.ToolCallID] = agentKind(c)
+	}
+	empty := len(run.Steps) == 0
+	if !empty {
+		rep.count(run)
+		if !yield(run) {
+			return nil
+		}
+	}
+	s.main, run = nil, nil
+	for _, agent := range s.order {
+		t := s.children[agent]
+		if t == nil {
+			t = s.copies[agent]
+		}
+		if !s.yieldChild(id, agent, t, yield) {
+			return nil
+		}
+		delete(s.children, agent)
+		delete(s.copies, agent)
+	}
+	for _, agent := range slices.Sorted(keysOf(s.owned)) {
+		t := s.newThread(&Run{Format: ClaudeCode, File: s.owned[agent]})
+		if err := s.read(s.owned[agent], t.line); err != nil {
+			rep.problemIn(s.owned[agent], 0, "", err)
+			continue
+		}
+		if !s.yieldChild(id, agent, t, yield) {
+			return nil
+		}
+	}
+	if empty && rep.Runs == 0 {
+		rep.problem(0, "", errNoMessages)
+	}
+	return nil
+}
+
+func keysOf[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// yieldChild completes a sub-agent's run: id, agent, parent.
+func (s *session) yieldChild(parent, agent string, t *thread, yield func(*Run) bool) bool {
+	t.settle()
+	run := t.finish()
+	if len(run.Steps) == 0 {
+		return true
+	}
+	run.ID = s.opts.safe(parent+"-agent-"+agent, s.rep)
+	call := s.callOf[agent]
+	run.Parent = &schema.Parent{Run: parent, ToolCallID: call, Turn: s.turns[call]}
+	run.Agent = "subagent"
+	switch kind := s.kinds[call]; {
+	case strings.HasPrefix(agent, "acompact"):
+		run.Agent = "compaction"
+	case schema.ValidName(kind):
+		run.Agent = kind
+	}
+	s.rep.count(run)
+	return yield(run)
+}
+
+// loneAgent reads a sub-agent's file that was named itself.
+func (s *session) loneAgent(agent, parent string, yield func(*Run) bool) error {
+	t := s.newThread(&Run{Format: ClaudeCode, File: s.path})
+	if err := s.read(s.path, t.line); err != nil {
+		return err
+	}
+	if parent == "" {
+		parent = t.run.ThreadID
+	}
+	if !schema.ValidName(parent) {
+		parent = s.opts.safe(parent+"-session", s.rep)
+	}
+	if s.opts.RunID == "" {
+		s.yieldChild(parent, agent, t, yield)
+	} else {
+		s.yieldChild(parent, agent, t, func(run *Run) bool {
+			run.ID = s.opts.RunID
+			return yield(run)
+		})
+	}
+	if s.rep.Runs == 0 {
+		s.rep.problem(0, "", errNoMessages)
+	}
+	return nil
+}
+
+func (s *session) newThread(run *Run) *thread {
+	return &thread{builder: newBuilder(run, ClaudeCode), s: s}
+}
+
+// read hands each line that is a JSON object to f.
+func (s *session) read(path string, f func(line *object, typ string, n int) error) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	lines := newLineReader(&countReader{file, s.opts.OnRead}, s.opts.maxLine())
+	for {
+		b, err := lines.next()
+		n := lines.line
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, errLongLine):
+			s.rep.problemIn(path, n, "", err)
+			continue
+		case err != nil:
+			return err
+		}
+		s.rep.Lines++
+		if isBlank(b) {
+			s.rep.skip("blank")
+			continue
+		}
+		if err := checkJSON(b); err != nil {
+			p, cause := jsonProblem(err)
+			s.rep.problemIn(path, n, p, cause)
+			continue
+		}
+		o, ok := parseObject(b)
+		if !ok {
+			s.rep.problemIn(path, n, "", errors.New("the line is no JSON object"))
+			continue
+		}
+		typ, _ := o.str("type")
+		if err := f(o, typ, n); err != nil {
+			s.rep.problemIn(path, n, pathOf(err), err)
+		}
+	}
+}
+
+func pathOf(err error) string {
+	var p *pathError
+	if errors.As(err, &p) {
+		return p.path
+	}
+	return ""
+}
+
+// mainLine sorts a line of the session's file to its thread.
+func (s *session) mainLine(o *object, typ string, n int) error {
+	switch {
+	case isMessage(typ) && isTrue(o, "isSidechain"):
+		agent := s.sidechain(o)
+		if s.owned[agent] != "" {
+			s.rep.skip(typ + "/sidechain copy")
+			return nil
+		}
+		return s.child(s.children, agent).line(o, typ, n)
+	case typ == "progress":
+		return s.progress(o, n)
+	}
+	if typ == schema.RoleUser {
+		s.linkAgent(o)
+	}
+	return s.main.line(o, typ, n)
+}
+
+func isMessage(typ string) bool { return typ == schema.RoleUser || typ == schema.RoleAssistant }
+
+// child returns the thread of an agent inside the file.
+func (s *session) child(threads map[string]*thread, agent string) *thread {
+	t := threads[agent]
+	if t == nil {
+		t = s.newThread(&Run{Format: ClaudeCode, File: s.path})
+		threads[agent] = t
+		if !slices.Contains(s.order, agent) {
+			s.order = append(s.order, agent)
+		}
+	}
+	return t
+}
+
+// progress takes the copy of a sub-agent's message, unless the sub-agent has a file of its own.
+func (s *session) progress(o *object, n int) error {
+	raw, _ := o.get("data")
+	data, ok := parseObject(raw)
+	kind := ""
+	if ok {
+		kind, _ = data.str("type")
+	}
+	agent, _ := dataStr(data, "agentId")
+	if kind != "agent_progress" || agent == "" {
+		s.rep.skip(joinType("progress", kind))
+		return nil
+	}
+	if call, ok := o.str("parentToolUseID"); ok && call != "" {
+		s.callOf[agent] = call
+	}
+	if s.owned[agent] != "" {
+		s.rep.skip("progress/agent_progress (the sub-agent's file is there)")
+		return nil
+	}
+	inner, _ := data.get("message")
+	line, ok := parseObject(inner)
+	if !ok {
+		return at("/data/message", errNoMessage)
+	}
+	typ, _ := line.str("type")
+	if !isMessage(typ) {
+		s.rep.skip(joinType("progress/agent_progress", typ))
+		return nil
+	}
+	for _, name := range []string{"sessionId", "cwd", "version", "gitBranch"} {
+		if v, ok := o.get(name); ok {
+			if _, has := line.get(name); !has {
+				line.put(name, v)
+			}
+		}
+	}
+	return s.child(s.copies, agent).line(line, typ, n)
+}
+
+func dataStr(o *object, name string) (string, bool) {
+	if o == nil {
+		return "", false
+	}
+	return o.str(name)
+}
+
+// linkAgent learns from a call's result which agent the call started.
+func (s *session) linkAgent(o *object) {
+	raw, _ := o.get("toolUseResult")
+	result, ok := parseObject(raw)
+	if !ok {
+		return
+	}
+	agent, ok := result.str("agentId")
+	if !ok || agent == "" || s.callOf[agent] != "" {
+		return
+	}
+	raw, _ = o.get("message")
+	message, ok := parseObject(raw)
+	if !ok {
+		return
+	}
+	content, _ := message.get("content")
+	blocks, _ := parseArray(content)
+	for _, b := range blocks {
+		if block, ok := parseObject(b); ok {
+			if id, ok := block.str("tool_use_id"); ok {
+				s.callOf[agent] = id
+				return
+			}
+		}
+	}
+}
+
+// sidechain names the agent of a sidechain line. Older files have no agent id: a chain is then named after
+// its first line.
+func (s *session) sidechain(o *object) string {
+	uuid, _ := o.str("uuid")
+	parent, _ := o.str("parentUuid")
+	if agent, ok := o.str("agentId"); ok && agent != "" {
+		return agent
+	}
+	root, ok := s.roots[parent]
+	if !ok {
+		root = uuid
+		if len(root) > 8 {
+			root = root[:8]
+		}
+		if root == "" {
+			root = "sidechain"
+		}
+	}
+	s.roots[uuid] = root
+	return root
+}
+
+// line adds one line to the thread.
+func (t *thread) line(o *object, typ string, n int) error {
+	switch {
+	case isMessage(typ):
+	case typ == "system":
+		sub, _ := o.str("subtype")
+		if sub != "compact_boundary" {
+			t.s.rep.skip(joinType(typ, sub))
+			return nil
+		}
+		t.settle()
+		t.compacted = claudeCompaction(o)
+		return nil
+	default:
+		kind := ""
+		if raw, ok := o.get("data"); ok {
+			if data, ok := parseObject(raw); ok {
+				kind, _ = data.str("type")
+			}
+		}
+		t.s.rep.skip(joinType(typ, kind))
+		return nil
+	}
+	m, message, err := claudeMessage(o, typ)
+	if err != nil {
+		return err
+	}
+	if !t.meta {
+		t.meta = true
+		t.start(o, n)
+	}
+	if t.compacted != nil {
+		if typ == schema.RoleUser {
+			if text := textOf(&m.Message.Message); text != "" {
+				t.compacted.Summary = text
+			}
+		}
+		t.settle()
+	}
+	if typ == schema.RoleAssistant {
+		key, a := claudeAnswer(message)
+		t.assistant(m, key, a)
+	} else {
+		t.other(m, false)
+	}
+	return nil
+}
+
+// settle adds a compaction that waits for its summary.
+func (t *thread) settle() {
+	if t.compacted == nil {
+		return
+	}
+	c := t.compacted
+	t.compacted = nil
+	t.compaction(c)
+}
+
+// start keeps what the first line tells about the whole session.
+func (t *thread) start(o *object, n int) {
+	run := t.run
+	run.Line = n
+	if id, ok := o.str("sessionId"); ok && validIdentifier(id) {
+		run.ThreadID = id
+	}
+	d := detail{Line: make(map[string]jsontext.Value)}
+	for _, name := range []string{"sessionId", "agentId", "isSidechain", "userType", "cwd", "version", "gitBranch", "slug"} {
+		if v, ok := o.get(name); ok && len(v) <= maxMember {
+			d.Line[name] = v
+		}
+	}
+	run.Source = d.source(ClaudeCode)
+}
+
+func joinType(typ, sub string) string {
+	if typ == "" {
+		typ = "without type"
+	}
+	if len(typ) > 80 {
+		typ = typ[:80]
+	}
+	if sub == "" || len(sub) > 80 {
+		return typ
+	}
+	return typ + "/" + sub
+}
+
+// agentKind reads which kind of agent a call asks for.
+func agentKind(c *Call) string {
+	o, ok := parseObject(c.Arguments)
+	if !ok {
+		return ""
+	}
+	kind, _ := o.str("subagent_type")
+	return kind
+}
+
+// subagentFiles finds the files of a session's sub-agents, by agent id.
+func subagentFiles(path string) map[string]string {
+	folder := filepath.Join(strings.TrimSuffix(path, filepath.Ext(path)), "subagents")
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil
+	}
+	files := make(map[string]string)
+	for _, e := range entries {
+		if agent, ok := agentOfFile(e.Name()); ok && !e.IsDir() {
+			files[agent] = filepath.Join(folder, e.Name())
+		}
+	}
+	return files
+}
+
+func agentOfFile(name string) (string, bool) {
+	base, ok := strings.CutSuffix(name, ".jsonl")
+	if !ok {
+		return "", false
+	}
+	agent, ok := strings.CutPrefix(base, "agent-")
+	return agent, ok && agent != ""
+}
+
+// sidechainFile recognises the path of a sub-agent's own file: <session>/subagents/agent-<id>.jsonl.
+func sidechainFile(path string) (agent, session string, ok bool) {
+	agent, ok = agentOfFile(filepath.Base(path))
+	if !ok {
+		return "", "", false
+	}
+	folder := filepath.Dir(path)
+	if filepath.Base(folder) == "subagents" {
+		session = filepath.Base(filepath.Dir(folder))
+	}
+	return agent, session, true
+}
+
+// String names the session in errors.
+func (s *session) String() string { return fmt.Sprintf("session %s", s.path) }

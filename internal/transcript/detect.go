@@ -1,0 +1,188 @@
+package transcript
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// detectLines is how many lines are looked at; a broken first line must not hide the format.
+const detectLines = 64
+
+// detect recognises a file's format and whether it has a value a line.
+func detect(path string, maxLine int) (Format, bool, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", false, err
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return "", false, err
+	}
+	if info.IsDir() {
+		return "", false, errors.New("is a folder; name the files in it")
+	}
+	if info.Size() == 0 {
+		return "", false, fmt.Errorf("the file is empty: %w", ErrUnknownFormat)
+	}
+	lines := newLineReader(file, maxLine)
+	values := 0
+	var found Format
+	for range detectLines {
+		b, err := lines.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if errors.Is(err, errLongLine) {
+			continue
+		}
+		if err != nil {
+			return "", false, err
+		}
+		if isBlank(b) {
+			continue
+		}
+		v := jsontext.Value(b)
+		if !v.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) {
+			continue
+		}
+		values++
+		f := formatOf(v)
+		if f == "" {
+			continue
+		}
+		if found == "" {
+			found = f
+		}
+		if values > 1 || found == ClaudeCode {
+			return found, true, nil
+		}
+	}
+	if found != "" {
+		// One value on one line: a document, unless it is one of several lines.
+		return found, found == OpenAIChat && lines.line > 1, nil
+	}
+	f, err := detectDocument(path)
+	return f, false, err
+}
+
+// detectDocument looks at the members of a document's top level, or of its first element.
+func detectDocument(path string) (Format, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	r := bufio.NewReader(file)
+	if err := skipBOM(r); err != nil {
+		return "", err
+	}
+	d := jsontext.NewDecoder(r, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
+	kind := d.PeekKind()
+	if kind == '[' {
+		if _, err := d.ReadToken(); err != nil {
+			return "", unknown(err)
+		}
+		kind = d.PeekKind()
+		if kind == '{' || kind == '[' {
+			v, err := d.ReadValue()
+			if err != nil {
+				return "", unknown(err)
+			}
+			if o, ok := looseObject(v); ok && (o["messages"] || o["role"]) || v.Kind() == '[' {
+				return OpenAIChat, nil
+			}
+		}
+		return "", ErrUnknownFormat
+	}
+	if kind != '{' {
+		_, err := d.ReadToken()
+		return "", unknown(err)
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return "", unknown(err)
+	}
+	for d.PeekKind() != '}' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return "", unknown(err)
+		}
+		switch name.String() {
+		case "messages":
+			return OpenAIChat, nil
+		case "history":
+			return SWEAgent, nil
+		}
+		if err := d.SkipValue(); err != nil {
+			return "", unknown(err)
+		}
+	}
+	return "", ErrUnknownFormat
+}
+
+func unknown(err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return ErrUnknownFormat
+	}
+	return fmt.Errorf("%w (%w)", ErrUnknownFormat, err)
+}
+
+// formatOf tells the format of one complete value, "" when it is none.
+func formatOf(v jsontext.Value) Format {
+	if v.Kind() == '[' {
+		return ""
+	}
+	o, ok := looseObject(v)
+	switch {
+	case !ok:
+		return ""
+	case o["messages"]:
+		return OpenAIChat
+	case o["history"]:
+		return SWEAgent
+	case o["type"] && (o["sessionId"] || o["uuid"] || o["messageId"] || o["leafUuid"] || o["parentUuid"]):
+		return ClaudeCode
+	}
+	return ""
+}
+
+// looseObject returns the names of an object's members, of unchecked JSON.
+func looseObject(v jsontext.Value) (map[string]bool, bool) {
+	o, ok := parseObjectWith(v, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	if !ok {
+		return nil, false
+	}
+	names := make(map[string]bool, len(o.names))
+	for _, n := range o.names {
+		names[n] = true
+	}
+	return names, true
+}
+
+// messageList reports whether the document is an array of one run's messages.
+func (f *File) messageList() bool {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = file.Close() }()
+	r := bufio.NewReader(file)
+	if skipBOM(r) != nil {
+		return false
+	}
+	d := jsontext.NewDecoder(r, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
+	if _, err := d.ReadToken(); err != nil || d.PeekKind() != '{' {
+		return false
+	}
+	v, err := d.ReadValue()
+	if err != nil {
+		return false
+	}
+	o, _ := looseObject(v)
+	return o["role"] && !o["messages"]
+}

@@ -1,0 +1,69 @@
+package transcript
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// ErrUnknownFormat is returned by [Open] for a file that is none of the known formats. Name the format with
+// --format if you know better.
+var ErrUnknownFormat = errors.New("unknown transcript format: expected openai-chat (messages), claude-code (type, sessionId) or swe-agent (history)")
+
+// ErrSeveralRuns is returned by [Open] when a run id is given for a file that holds several runs.
+var ErrSeveralRuns = errors.New("a run id names one run, and the file holds several")
+
+// ErrAlreadyThere is returned by [Replay] for a run that is complete already. Nothing was changed; import
+// it under another run id to have it twice.
+var ErrAlreadyThere = errors.New("the run is already there and complete")
+
+// ErrDiverged is returned by [Replay] when the run that is already there is not a prefix of the
+// transcript. Nothing was published; import under another run id.
+var ErrDiverged = errors.New("the run that is already there differs from the transcript")
+
+// ErrUnresolvedBlob is returned by [Export] when content is in the blob store and no reader for it was given.
+var ErrUnresolvedBlob = errors.New("content is in the blob store")
+
+// errTooDeep refuses values that no event could carry.
+var errTooDeep = errors.New("is nested too deep")
+
+// Problem is something in a file that was not imported.
+type Problem struct {
+	// File as given.
+	File string
+	// Line from 1; 0 when it is the file as a whole.
+	Line int
+	// Path is the JSON Pointer inside the line or document; empty for all of it.
+	Path string
+	// Err says what is wrong.
+	Err error
+}
+
+// Error names file, line, path and problem.
+func (p *Problem) Error() string {
+	s := p.File
+	if p.Line > 0 {
+		s += fmt.Sprintf(":%d", p.Line)
+	}
+	if p.Path != "" {
+		s += " at " + p.Path
+	}
+	return s + ": " + p.Err.Error()
+}
+
+// Unwrap returns what is wrong.
+func (p *Problem) Unwrap() error { return p.Err }
+
+// jsonProblem splits an error of the JSON reader into path and cause.
+func jsonProblem(err error) (path string, cause error) {
+	var syntactic *jsontext.SyntacticError
+	if errors.As(err, &syntactic) {
+		cause = syntactic.Err
+		if cause == nil {
+			cause = err
+		}
+		return string(syntactic.JSONPointer), fmt.Errorf("not valid JSON: %w", cause)
+	}
+	return "", err
+}

@@ -1,0 +1,305 @@
+package transcript
+
+import (
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Export writes a run in a transcript format. It is derived from the state's messages, calls and results;
+// what came from the same format comes back JSON-equal. A run of another origin is written as that format
+// would have it. Content that is in the blob store must have been fetched before, see [Resolve];
+// [ErrUnresolvedBlob] says that it was not.
+func Export(w io.Writer, s *schema.State, f Format) error {
+	if err := resolved(s); err != nil {
+		return fmt.Errorf("export run %s: %w", s.Head.Run, err)
+	}
+	x := &exporter{s: s, f: f, calls: make(map[schema.CallKey]*schema.Call, len(s.Calls))}
+	for i := range s.Calls {
+		x.calls[s.Calls[i].CallKey] = &s.Calls[i]
+	}
+	var err error
+	switch f {
+	case OpenAIChat:
+		err = x.openAI(w)
+	case ClaudeCode:
+		err = x.claude(w)
+	case SWEAgent:
+		err = x.sweAgent(w)
+	default:
+		return fmt.Errorf("export run %s as %.60q: %w", s.Head.Run, f, ErrUnknownFormat)
+	}
+	if err != nil {
+		return fmt.Errorf("export run %s: %w", s.Head.Run, err)
+	}
+	return nil
+}
+
+// exporter writes one state in one format.
+type exporter struct {
+	s     *schema.State
+	f     Format
+	calls map[schema.CallKey]*schema.Call
+}
+
+// callOf finds the call that a part of a message names.
+func (x *exporter) callOf(m *schema.StateMessage, p *schema.Part) *schema.Call {
+	k := schema.CallKey{Turn: m.Turn, ToolCallID: p.ID, Occurrence: max(p.Occurrence, 1)}
+	if p.CallTurn != 0 {
+		k.Turn = p.CallTurn
+	}
+	return x.calls[k]
+}
+
+// write hands a value and a line feed on.
+func write(w io.Writer, v jsontext.Value) error {
+	_, err := w.Write(append(v, '\n'))
+	return err
+}
+
+// openAI writes the conversation as one line.
+func (x *exporter) openAI(w io.Writer) error {
+	var messages []jsontext.Value
+	joined := x.s.Joined()
+	for i := range joined {
+		messages = append(messages, x.chatMessages(&joined[i])...)
+	}
+	d := x.runDetail()
+	if d.Content == shapeList {
+		return write(w, array(messages))
+	}
+	var o writer
+	if d.Members["id"] == nil {
+		o.str("id", x.s.Head.Run)
+	}
+	o.members(d.Members)
+	o.set("messages", array(messages))
+	return write(w, o.value())
+}
+
+func (x *exporter) runDetail() detail {
+	if x.s.Started == nil {
+		return detail{}
+	}
+	d, _ := detailOf(x.s.Started.Source, x.f)
+	return d
+}
+
+// sweAgent writes a trajectory document.
+func (x *exporter) sweAgent(w io.Writer) error {
+	var history, steps []jsontext.Value
+	joined := x.s.Joined()
+	for i := range joined {
+		history = append(history, x.chatMessages(&joined[i])...)
+	}
+	for i := range x.s.Turns {
+		steps = append(steps, x.sweStep(x.s.Turns[i].Turn, joined))
+	}
+	d := x.runDetail()
+	var o writer
+	o.members(d.Members)
+	o.set("history", array(history))
+	o.set("trajectory", array(steps))
+	if d.Members["info"] == nil {
+		o.set("info", x.sweInfo())
+	}
+	return write(w, o.value())
+}
+
+// sweStep is one step of the trajectory: what was said, done and seen. Its observation is the message's.
+func (x *exporter) sweStep(turn int32, joined []schema.StateMessage) jsontext.Value {
+	var o writer
+	action, observation := quote(""), quote("")
+	for i := range x.s.Calls {
+		c := &x.s.Calls[i]
+		if c.Turn != turn {
+			continue
+		}
+		if c.Arguments != nil {
+			action = c.Arguments
+		}
+		if c.Result != nil {
+			observation = c.Result
+		}
+		break
+	}
+	response := ""
+	for i := range joined {
+		if m := &joined[i]; m.Turn == turn && m.Role == schema.RoleAssistant {
+			response = textOf(&m.Message)
+			if v := x.actionOf(m); v != nil {
+				action = v
+			}
+			break
+		}
+	}
+	o.set("action", action)
+	o.set("observation", observation)
+	o.str("response", response)
+	return o.value()
+}
+
+// actionOf is the action that the source wrote beside the call.
+func (x *exporter) actionOf(m *schema.StateMessage) jsontext.Value {
+	d, _ := detailOf(m.Source, SWEAgent)
+	return d.Members[fieldAction]
+}
+
+func (x *exporter) sweInfo() jsontext.Value {
+	var o writer
+	if e := x.s.Ended; e != nil {
+		d, _ := detailOf(e.Source, SWEAgent)
+		o.members(d.Members)
+		if d.Members["exit_status"] == nil && x.runFormat() != SWEAgent {
+			o.str("exit_status", e.Status)
+		}
+		if e.Output != nil {
+			o.set("submission", e.Output)
+		}
+	}
+	return o.value()
+}
+
+// runFormat is the format the run was imported from; empty for others.
+func (x *exporter) runFormat() Format {
+	if x.s.Started == nil {
+		return ""
+	}
+	return Format(x.s.Started.Labels["format"])
+}
+
+// ExportCloudEvents writes records as structured CloudEvents, one JSON object a line, as they were
+// published. Records that are no CloudEvents are counted and left out.
+func ExportCloudEvents(w io.Writer, records iter.Seq2[schema.Record, error]) (written, left int, err error) {
+	for rec, err := range records {
+		if err != nil {
+			return written, left, err
+		}
+		e, err := schema.Decode(rec.Header, rec.Body)
+		if err != nil {
+			left++
+			continue
+		}
+		b, err := e.EncodeStructured()
+		if err != nil {
+			return written, left, fmt.Errorf("export event %s: %w", e.ID, err)
+		}
+		v := jsontext.Value(b)
+		if err := v.Compact(); err != nil {
+			return written, left, fmt.Errorf("export event %s: %w", e.ID, err)
+		}
+		if err := write(w, v); err != nil {
+			return written, left, err
+		}
+		written++
+	}
+	return written, left, nil
+}
+
+// Resolve fetches what is in the blob store and puts it back in its place: contents of parts, arguments,
+// results, the run's output. fetch returns a blob's JSON text. The state's own slices are changed.
+func Resolve(s *schema.State, fetch func(ref schema.Ref) ([]byte, error)) error {
+	get := func(r schema.Ref) (jsontext.Value, error) {
+		b, err := fetch(r)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkJSON(b); err != nil {
+			return nil, fmt.Errorf("blob %s: %w", r.DataRef, err)
+		}
+		return b, nil
+	}
+	for i := range s.Messages {
+		m := &s.Messages[i]
+		m.Parts = slices.Clone(m.Parts)
+		for _, r := range m.Refs {
+			if err := resolvePart(m.Parts, r, get); err != nil {
+				return fmt.Errorf("message %d of run %s: %w", i, s.Head.Run, err)
+			}
+		}
+		m.Refs = nil
+	}
+	for i := range s.Calls {
+		c := &s.Calls[i]
+		for _, r := range c.Refs {
+			v, err := get(r)
+			switch {
+			case err != nil:
+				return fmt.Errorf("call %s of run %s: %w", c.ToolCallID, s.Head.Run, err)
+			case r.Path == "/arguments":
+				c.Arguments = v
+			case r.Path == "/result":
+				c.Result = v
+			}
+		}
+		c.Refs = nil
+	}
+	if s.Ended != nil && len(s.Ended.Refs) > 0 {
+		ended := *s.Ended
+		for _, r := range ended.Refs {
+			v, err := get(r)
+			if err != nil {
+				return fmt.Errorf("end of run %s: %w", s.Head.Run, err)
+			}
+			if r.Path == "/output" {
+				ended.Output = v
+			}
+		}
+		ended.Refs = nil
+		s.Ended = &ended
+	}
+	return nil
+}
+
+func resolvePart(parts []schema.Part, r schema.Ref, get func(schema.Ref) (jsontext.Value, error)) error {
+	var i int
+	var field string
+	if n, err := fmt.Sscanf(strings.ReplaceAll(r.Path, "/", " "), " parts %d %s", &i, &field); n != 2 || err != nil || i < 0 || i >= len(parts) {
+		return fmt.Errorf("blob at unknown place %q", r.Path)
+	}
+	v, err := get(r)
+	if err != nil {
+		return err
+	}
+	p := &parts[i]
+	switch field {
+	case "content":
+		s, ok := unquote(v)
+		if !ok {
+			return fmt.Errorf("blob %s is no text", r.DataRef)
+		}
+		p.Content = &s
+	case "arguments":
+		p.Arguments = v
+	case "response":
+		p.Response = v
+	case "uri":
+		if s, ok := unquote(v); ok {
+			p.URI = s
+		}
+	default:
+		return fmt.Errorf("blob at unknown place %q", r.Path)
+	}
+	return nil
+}
+
+// resolved reports what still is in the blob store.
+func resolved(s *schema.State) error {
+	for i := range s.Messages {
+		if len(s.Messages[i].Refs) > 0 {
+			return fmt.Errorf("message %d: %w", i, ErrUnresolvedBlob)
+		}
+	}
+	for i := range s.Calls {
+		if len(s.Calls[i].Refs) > 0 {
+			return fmt.Errorf("call %s: %w", s.Calls[i].ToolCallID, ErrUnresolvedBlob)
+		}
+	}
+	return nil
+}

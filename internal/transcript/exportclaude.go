@@ -1,0 +1,236 @@
+package transcript
+
+import (
+	"io"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// claude writes a line for each message, and one for each compaction at its place.
+func (x *exporter) claude(w io.Writer) error {
+	run := x.runDetail()
+	joined := x.s.Joined()
+	next := 0
+	for i := 0; i <= len(joined); i++ {
+		for ; next < len(x.s.Compactions) && x.s.Compactions[next].At <= i; next++ {
+			if err := write(w, x.claudeBoundary(&x.s.Compactions[next], &run)); err != nil {
+				return err
+			}
+		}
+		if i == len(joined) {
+			return nil
+		}
+		if err := write(w, x.claudeLine(&joined[i], &run)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// envelope writes what every line of the session has.
+func (x *exporter) envelope(o *writer, run *detail) {
+	if run.Line["sessionId"] == nil {
+		o.str("sessionId", x.sessionID())
+	}
+	o.members(run.Line)
+	sidechain := x.s.Started != nil && x.s.Started.Parent != nil
+	if run.Line["isSidechain"] == nil {
+		o.set("isSidechain", marshalValue(sidechain))
+	}
+	if _, agent, ok := strings.Cut(x.s.Head.Run, "-agent-"); ok && sidechain && run.Line["agentId"] == nil {
+		o.str("agentId", agent)
+	}
+}
+
+func (x *exporter) sessionID() string {
+	if x.s.Started != nil && x.s.Started.ThreadID != "" {
+		return x.s.Started.ThreadID
+	}
+	return x.s.Head.Run
+}
+
+func (x *exporter) claudeBoundary(c *schema.StateCompaction, run *detail) jsontext.Value {
+	d, _ := detailOf(c.Source, ClaudeCode)
+	var o writer
+	o.str("type", "system")
+	if d.Members["subtype"] == nil {
+		o.str("subtype", "compact_boundary")
+	}
+	if d.Members["content"] == nil {
+		o.str("content", "Conversation compacted")
+	}
+	if d.Members["timestamp"] == nil && c.Time != "" {
+		o.str("timestamp", c.Time)
+	}
+	o.members(d.Members)
+	x.envelope(&o, run)
+	return o.value()
+}
+
+// claudeLine writes a message with the line around it.
+func (x *exporter) claudeLine(m *schema.StateMessage, run *detail) jsontext.Value {
+	d, own := detailOf(m.Source, ClaudeCode)
+	var o writer
+	typ := m.Role
+	if typ != schema.RoleAssistant {
+		typ = schema.RoleUser
+	}
+	o.str("type", typ)
+	o.set("message", x.claudeMessage(m, &d, typ))
+	if m.Role == schema.RoleSystem && !own {
+		o.set("isMeta", jsontext.Value("true"))
+	}
+	if d.Line["timestamp"] == nil && m.Time != "" {
+		o.str("timestamp", m.Time)
+	}
+	o.members(d.Line)
+	x.envelope(&o, run)
+	return o.value()
+}
+
+func (x *exporter) claudeMessage(m *schema.StateMessage, d *detail, typ string) jsontext.Value {
+	var o writer
+	switch {
+	case d.Role != "":
+		o.str("role", d.Role)
+	case !d.lacks("role"):
+		o.str("role", typ)
+	}
+	content := m.Parts[:0:0]
+	for i := range m.Parts {
+		if pd, _ := detailOf(m.Parts[i].Source, ClaudeCode); pd.Field != "" && pd.JSON && m.Parts[i].Content != nil {
+			o.set(pd.Field, jsontext.Value(*m.Parts[i].Content))
+		} else {
+			content = append(content, m.Parts[i])
+		}
+	}
+	shape := d.Content
+	if shape == "" {
+		shape = naturalClaudeShape(typ, content)
+	}
+	switch {
+	case shape == shapeAbsent && len(content) == 0:
+	case shape == shapeNull && len(content) == 0:
+		o.set("content", jsontext.Value("null"))
+	case shape == shapeString && len(content) == 1 && content[0].Content != nil:
+		o.str("content", *content[0].Content)
+	case shape == shapeValue && len(content) == 1 && content[0].Content != nil:
+		o.set("content", jsontext.Value(*content[0].Content))
+	default:
+		blocks := make([]jsontext.Value, len(content))
+		for i := range content {
+			blocks[i] = x.claudeBlock(m, &content[i])
+		}
+		o.set("content", array(blocks))
+	}
+	o.members(d.Members)
+	return o.value()
+}
+
+// claudeBlock writes one block of a content list.
+func (x *exporter) claudeBlock(m *schema.StateMessage, p *schema.Part) jsontext.Value {
+	d, _ := detailOf(p.Source, ClaudeCode)
+	if d.JSON && p.Content != nil {
+		return jsontext.Value(*p.Content)
+	}
+	var o, inner writer
+	content := func(name string) {
+		if p.Content != nil {
+			o.str(name, *p.Content)
+		}
+	}
+	switch p.Type {
+	case schema.PartReasoning:
+		if d.Type != "" {
+			o.str("type", d.Type)
+		} else {
+			o.str("type", "thinking")
+			content("thinking")
+		}
+	case schema.PartToolCall:
+		o.str("type", "tool_use")
+		writeID(&o, "id", p.ID, &d)
+		writeName(&o, p.Name, &d)
+		if !d.lacks("input") {
+			o.set("input", inputOf(p.Arguments, &d))
+		}
+	case schema.PartToolCallResponse:
+		x.claudeResult(&o, m, p, &d)
+	case schema.PartBlob, schema.PartURI:
+		kind := "image"
+		if p.Modality == "document" {
+			kind = p.Modality
+		}
+		o.str("type", kind)
+		if p.Type == schema.PartBlob {
+			inner.str("type", "base64")
+			inner.str("media_type", p.MimeType)
+			if p.Content != nil {
+				inner.str("data", *p.Content)
+			}
+		} else {
+			inner.str("type", "url")
+			inner.str("url", p.URI)
+		}
+		inner.members(d.Inner)
+		o.set("source", inner.value())
+	default:
+		o.str("type", "text")
+		content("text")
+	}
+	o.members(d.Members)
+	return o.value()
+}
+
+// inputOf is an object; the text of another format's arguments is read as one where it is one.
+func inputOf(args jsontext.Value, d *detail) jsontext.Value {
+	if args.Kind() == '{' || d.Content != "" {
+		return orNull(args)
+	}
+	if s, ok := unquote(args); ok {
+		if v := jsontext.Value(s); v.Kind() == '{' && checkJSON(v) == nil {
+			return v
+		}
+	}
+	var o writer
+	if args != nil {
+		o.set("arguments", args)
+	}
+	return o.value()
+}
+
+func (x *exporter) claudeResult(o *writer, m *schema.StateMessage, p *schema.Part, d *detail) {
+	o.str("type", "tool_result")
+	writeID(o, "tool_use_id", p.ID, d)
+	v := p.Response
+	var call *schema.Call
+	if d.From != fromMessage {
+		call = x.callOf(m, p)
+	}
+	failed := call != nil && call.Error != nil
+	if v == nil && failed {
+		v = quote(call.Error.Message)
+	}
+	switch {
+	case d.lacks("content"):
+	case d.Content == shapeNull:
+		o.set("content", jsontext.Value("null"))
+	case v == nil:
+		o.str("content", "")
+	case v.Kind() == '"', v.Kind() == '[', d.Content == shapeValue:
+		o.set("content", v)
+	default:
+		o.str("content", string(v))
+	}
+	switch {
+	case d.IsError != nil:
+		o.set("is_error", d.IsError)
+	case call != nil && call.IsError != nil:
+		o.set("is_error", marshalValue(*call.IsError))
+	case failed:
+		o.set("is_error", jsontext.Value("true"))
+	}
+}

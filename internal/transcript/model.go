@@ -1,0 +1,254 @@
+package transcript
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Format names a transcript format.
+type Format string
+
+// Formats.
+const (
+	// Auto recognises the format by the file's content.
+	Auto Format = "auto"
+	// OpenAIChat is a chat-completions conversation: an object with messages, one a line, or one JSON
+	// document, or an array of them.
+	OpenAIChat Format = "openai-chat"
+	// ClaudeCode is a session of JSON lines, with its folder of sub-agents.
+	ClaudeCode Format = "claude-code"
+	// SWEAgent is a trajectory file with history, trajectory and info.
+	SWEAgent Format = "swe-agent"
+)
+
+// Formats lists the formats that can be read and written, without [Auto].
+func Formats() []Format { return []Format{OpenAIChat, ClaudeCode, SWEAgent} }
+
+// ParseFormat reads a format's name; the empty name is [Auto].
+func ParseFormat(s string) (Format, error) {
+	if s == "" || s == string(Auto) {
+		return Auto, nil
+	}
+	if slices.Contains(Formats(), Format(s)) {
+		return Format(s), nil
+	}
+	return "", fmt.Errorf("format %.60q: %w", s, ErrUnknownFormat)
+}
+
+// Run is one agent run as a transcript tells it.
+type Run struct {
+	// ID is a valid run id, from --run-id, the conversation or the file.
+	ID string
+	// Agent is a valid agent name.
+	Agent  string
+	Format Format
+	// Parent of a sub-agent's run; nil for a main thread.
+	Parent *schema.Parent
+	// ThreadID is the source's id of the conversation, where it has one.
+	ThreadID string
+	Model    string
+	// StartedAt is the first time the source tells; zero when it tells none.
+	StartedAt time.Time
+	// Source keeps what the source says about the run as a whole, as in [schema.RunStartedData].
+	Source jsontext.Value
+	Steps  []Step
+	End    End
+	// File and Line (from 1) the run was read from.
+	File string
+	Line int
+}
+
+// End says how the run ended.
+type End struct {
+	// Status is completed, failed or cancelled.
+	Status  schema.Status
+	Summary string
+	Output  jsontext.Value
+	Error   *schema.Error
+	Usage   *schema.Usage
+	Source  jsontext.Value
+	At      time.Time
+}
+
+// Step is a message outside any turn, a compaction or a turn: exactly one field is set.
+type Step struct {
+	Message    *Message
+	Compaction *Compaction
+	Turn       *Turn
+}
+
+// Message is a message and its time.
+type Message struct {
+	schema.Message
+	At time.Time
+}
+
+// Compaction is the point at which the model went on with a summary.
+type Compaction struct {
+	schema.ContextCompactedData
+	At time.Time
+}
+
+// Turn is one model call and the tool calls it asked for.
+type Turn struct {
+	Number int32
+	// New messages to the model, before its answer.
+	New []Message
+	// Items in the order of the file: the assistant's messages, the calls they ask for, results, and the
+	// messages that carry results.
+	Items []Item
+	// FinishReasons as the source gave them; nil when it gave none.
+	FinishReasons []string
+	ResponseID    string
+	Model         string
+	// Usage of the model call; nil when the source does not tell.
+	Usage *schema.Usage
+	// At is when the model was asked, EndAt when the turn was over; zero when unknown.
+	At, EndAt time.Time
+}
+
+// Item is a message, a call or a result: exactly one field is set.
+type Item struct {
+	Message *Message
+	Call    *Call
+	// Result is the call whose result this is.
+	Result *Call
+}
+
+// Call is a tool call with its result.
+type Call struct {
+	Key  schema.CallKey
+	Name string
+	// Arguments as the source has them: a string to the letter, or any other JSON value; nil when absent.
+	Arguments jsontext.Value
+	Source    jsontext.Value
+	// Answered: the source has a result, which may be absent content (nil).
+	Answered     bool
+	Result       jsontext.Value
+	IsError      *bool
+	ResultSource jsontext.Value
+	At, ResultAt time.Time
+
+	// rawID is the source's id, by which results find their call; nil when the source has none.
+	rawID *string
+	// legacy calls are found by name.
+	legacy bool
+}
+
+// Calls yields the run's calls in order.
+func (r *Run) Calls(yield func(*Call) bool) {
+	for _, s := range r.Steps {
+		if s.Turn == nil {
+			continue
+		}
+		for _, it := range s.Turn.Items {
+			if it.Call != nil && !yield(it.Call) {
+				return
+			}
+		}
+	}
+}
+
+// Turns counts the run's turns.
+func (r *Run) Turns() int {
+	n := 0
+	for _, s := range r.Steps {
+		if s.Turn != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// maxProblems bounds what a report keeps; further ones are counted.
+const maxProblems = 1000
+
+// Report says what was read from a file and what was not. It is whole once all runs were read.
+type Report struct {
+	File   string
+	Format Format
+	// Lines of the file and of its sub-agents' files; 0 for a document.
+	Lines int
+	// Runs read, children included.
+	Runs     int
+	Messages int
+	Turns    int
+	Calls    int
+	// Unanswered counts calls without a result.
+	Unanswered  int
+	Compactions int
+	// Skipped counts the lines that are no messages, by type.
+	Skipped map[string]int
+	// Problems are what was refused, by name. At most 1,000 are kept.
+	Problems []*Problem
+	// MoreProblems counts those that were not kept.
+	MoreProblems int
+	// Notes say what was decided on the way: ids made safe, members too large to keep.
+	Notes []string
+}
+
+// SkippedLines is the sum of Skipped.
+func (r *Report) SkippedLines() int {
+	n := 0
+	for _, c := range r.Skipped {
+		n += c
+	}
+	return n
+}
+
+func (r *Report) problem(line int, path string, err error) {
+	r.problemIn(r.File, line, path, err)
+}
+
+func (r *Report) problemIn(file string, line int, path string, err error) {
+	if len(r.Problems) >= maxProblems {
+		r.MoreProblems++
+		return
+	}
+	r.Problems = append(r.Problems, &Problem{File: file, Line: line, Path: path, Err: err})
+}
+
+func (r *Report) note(format string, args ...any) {
+	if len(r.Notes) < maxProblems {
+		r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+	}
+}
+
+func (r *Report) skip(kind string) {
+	if r.Skipped == nil {
+		r.Skipped = make(map[string]int)
+	}
+	r.Skipped[kind]++
+}
+
+// count adds a finished run.
+func (r *Report) count(run *Run) {
+	r.Runs++
+	for _, s := range run.Steps {
+		switch {
+		case s.Message != nil:
+			r.Messages++
+		case s.Compaction != nil:
+			r.Compactions++
+		case s.Turn != nil:
+			r.Turns++
+			r.Messages += len(s.Turn.New)
+			for _, it := range s.Turn.Items {
+				switch {
+				case it.Message != nil:
+					r.Messages++
+				case it.Call != nil:
+					r.Calls++
+					if !it.Call.Answered {
+						r.Unanswered++
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,370 @@
+package transcript
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Options say how a file is read.
+type Options struct {
+	// Format of the file; zero means [Auto].
+	Format Format
+	// RunID is the id of the file's one run. Zero: from the conversation or the file's name.
+	RunID string
+	// Agent is the agent's name. Zero: the format's name.
+	Agent string
+	// MaxLine bounds a line and an element of a JSON array, in bytes. Zero means [DefaultMaxLine].
+	MaxLine int
+	// OnRead is told how many bytes were read, for a progress bar; nil is no one.
+	OnRead func(n int)
+}
+
+// Validate names the field and value that is wrong.
+func (o Options) Validate() error {
+	if _, err := ParseFormat(string(o.Format)); err != nil {
+		return err
+	}
+	if o.RunID != "" {
+		if err := schema.CheckName("run id", o.RunID); err != nil {
+			return err
+		}
+	}
+	if o.Agent != "" {
+		if err := schema.CheckName("agent", o.Agent); err != nil {
+			return err
+		}
+	}
+	if o.MaxLine < 0 {
+		return fmt.Errorf("MaxLine %d is negative", o.MaxLine)
+	}
+	return nil
+}
+
+func (o Options) maxLine() int {
+	if o.MaxLine == 0 {
+		return DefaultMaxLine
+	}
+	return o.MaxLine
+}
+
+func (o Options) agent(f Format) string {
+	if o.Agent != "" {
+		return o.Agent
+	}
+	return string(f)
+}
+
+// runID is the run's id: the one that was asked for, else a name made safe.
+func (o Options) runID(name string, rep *Report) string {
+	if o.RunID != "" {
+		return o.RunID
+	}
+	return o.safe(name, rep)
+}
+
+// safe returns a name if it is a run id, else a run id made from it: the same name always gives the same id.
+func (o Options) safe(name string, rep *Report) string {
+	id := SafeID(name)
+	if id != name {
+		rep.note("run id %q does not fit and became %s", clip(name), id)
+	}
+	return id
+}
+
+func clip(s string) string {
+	if len(s) > 120 {
+		return s[:120] + "…"
+	}
+	return s
+}
+
+// SafeID returns name if it is a valid run id. Otherwise it keeps what is valid of it and adds eight hex
+// digits of its hash, so that different names stay different.
+func SafeID(name string) string {
+	if schema.ValidName(name) {
+		return name
+	}
+	var b strings.Builder
+	for _, r := range name {
+		ok := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-'
+		switch {
+		case b.Len() >= schema.MaxName-9:
+		case ok && (b.Len() > 0 || r != '_' && r != '-'):
+			b.WriteRune(r)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+	}
+	sum := sha256.Sum256([]byte(name))
+	base := strings.TrimRight(b.String(), "-")
+	if base == "" {
+		base = "run"
+	}
+	return base + "-" + hex.EncodeToString(sum[:4])
+}
+
+// fileBase is a file's name without its last extension. Either slash ends a folder, so that a path written
+// on another system gives the same name.
+func fileBase(path string) string {
+	base := filepath.Base(path)
+	if i := strings.LastIndexAny(base, `/\`); i >= 0 {
+		base = base[i+1:]
+	}
+	return strings.TrimSuffix(base, filepath.Ext(base))
+}
+
+// File is an opened transcript. [File.Runs] reads it.
+type File struct {
+	path  string
+	opts  Options
+	rep   *Report
+	lines bool
+	err   error
+}
+
+// Open recognises the file's format and prepares to read it. It fails with [ErrUnknownFormat],
+// [ErrSeveralRuns], an error of opts or of the file.
+func Open(path string, opts Options) (*File, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	f := &File{path: path, opts: opts, rep: &Report{File: path, Format: opts.Format}}
+	found, lines, err := detect(path, opts.maxLine())
+	if err != nil && (opts.Format == "" || opts.Format == Auto || !errors.Is(err, ErrUnknownFormat)) {
+		return nil, fmt.Errorf("open transcript %s: %w", path, err)
+	}
+	f.lines = lines
+	if f.rep.Format == "" || f.rep.Format == Auto {
+		f.rep.Format = found
+	}
+	if opts.RunID != "" && f.rep.Format == OpenAIChat {
+		n, err := f.countRuns(2)
+		if err != nil {
+			return nil, fmt.Errorf("open transcript %s: %w", path, err)
+		}
+		if n > 1 {
+			return nil, fmt.Errorf("open transcript %s with run id %s: %w", path, opts.RunID, ErrSeveralRuns)
+		}
+	}
+	return f, nil
+}
+
+// Report says what was read. It is whole once [File.Runs] is exhausted.
+func (f *File) Report() *Report { return f.rep }
+
+// Err returns what ended the reading early, such as a disk error; what is wrong with single lines is in
+// the report.
+func (f *File) Err() error { return f.err }
+
+// Runs yields the file's runs, one in memory at a time; a session's main thread comes before its
+// sub-agents. It is to be used once.
+func (f *File) Runs() iter.Seq[*Run] {
+	return func(yield func(*Run) bool) {
+		var err error
+		switch {
+		case f.rep.Format == ClaudeCode:
+			err = claudeRuns(f.path, f.rep, f.opts, yield)
+		case f.lines:
+			err = f.lineRuns(yield)
+		default:
+			err = f.documentRuns(yield)
+		}
+		if err != nil {
+			f.err = fmt.Errorf("read transcript %s: %w", f.path, err)
+		} else if f.rep.Runs == 0 && len(f.rep.Problems) == 0 {
+			f.rep.problem(0, "", errEmpty)
+		}
+	}
+}
+
+var errEmpty = errors.New("the file holds no run")
+
+// lineRuns reads a conversation a line.
+func (f *File) lineRuns(yield func(*Run) bool) error {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	lines := newLineReader(&countReader{file, f.opts.OnRead}, f.opts.maxLine())
+	ids := make(map[string]int)
+	for {
+		b, err := lines.next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, errLongLine):
+			f.rep.problem(lines.line, "", err)
+			continue
+		case err != nil:
+			return err
+		}
+		f.rep.Lines++
+		if isBlank(b) {
+			f.rep.skip("blank")
+			continue
+		}
+		if err := checkJSON(b); err != nil {
+			p, cause := jsonProblem(err)
+			f.rep.problem(lines.line, p, cause)
+			continue
+		}
+		if !f.one(b, lines.line, -1, ids, yield) {
+			return nil
+		}
+	}
+}
+
+// documentRuns reads one JSON document: a run, or an array of runs or of one run's messages.
+func (f *File) documentRuns(yield func(*Run) bool) error {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	r := bufio.NewReaderSize(&countReader{file, f.opts.OnRead}, 256<<10)
+	if err := skipBOM(r); err != nil {
+		return err
+	}
+	ids := make(map[string]int)
+	// Lenient here, strict on each value: one bad element must not hide the others.
+	d := jsontext.NewDecoder(r, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
+	fail := func(err error) error {
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		var syntactic *jsontext.SyntacticError
+		if !errors.As(err, &syntactic) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return err
+		}
+		p, cause := jsonProblem(err)
+		f.rep.problem(lineAt(f.path, d.InputOffset()), p, cause)
+		return nil
+	}
+	list := d.PeekKind() == '[' && f.rep.Format == OpenAIChat && !f.messageList()
+	if !list {
+		v, err := d.ReadValue()
+		if err != nil {
+			return fail(err)
+		}
+		f.document(v, d.InputOffset()-int64(len(v)), -1, ids, yield)
+		if _, err := d.ReadValue(); !errors.Is(err, io.EOF) {
+			f.rep.problem(lineAt(f.path, d.InputOffset()), "", errors.New("something follows the document"))
+		}
+		return nil
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return fail(err)
+	}
+	for i := 0; d.PeekKind() != ']'; i++ {
+		v, err := d.ReadValue()
+		if err != nil {
+			return fail(err)
+		}
+		if !f.document(v, d.InputOffset()-int64(len(v)), i, ids, yield) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// document reads one value of a document that begins at a byte offset.
+func (f *File) document(v jsontext.Value, offset int64, index int, ids map[string]int, yield func(*Run) bool) bool {
+	if err := checkJSON(v); err != nil {
+		p, cause := jsonProblem(err)
+		var syntactic *jsontext.SyntacticError
+		if errors.As(err, &syntactic) {
+			offset += syntactic.ByteOffset
+		}
+		f.rep.problem(lineAt(f.path, offset), indexed(index, p), cause)
+		return true
+	}
+	line := 1
+	if index >= 0 {
+		line = lineAt(f.path, offset)
+	}
+	return f.one(v, line, index, ids, yield)
+}
+
+func indexed(index int, path string) string {
+	if index < 0 {
+		return path
+	}
+	return fmt.Sprintf("/%d%s", index, path)
+}
+
+// one reads a checked value as a run and hands it on.
+func (f *File) one(v jsontext.Value, line, index int, ids map[string]int, yield func(*Run) bool) bool {
+	run := &Run{ID: f.idOf(v, line, index, ids), Agent: f.opts.agent(f.rep.Format), File: f.path, Line: line}
+	parse := openAIRun
+	if f.rep.Format == SWEAgent {
+		parse = sweRun
+	}
+	run, err := parse(v, run, f.rep)
+	if err != nil {
+		p := pathOf(err)
+		var in *pathError
+		if errors.As(err, &in) {
+			err = in.err
+		}
+		f.rep.problem(line, indexed(index, p), err)
+		return true
+	}
+	f.rep.count(run)
+	return yield(run)
+}
+
+// idOf is the conversation's own id, else the file's name; further runs of a file add line or index.
+func (f *File) idOf(v jsontext.Value, line, index int, ids map[string]int) string {
+	if f.opts.RunID != "" {
+		return f.opts.RunID
+	}
+	name := ""
+	if o, ok := parseObject(v); ok && f.rep.Format == OpenAIChat {
+		name, _ = o.str("id")
+	}
+	if name == "" {
+		name = fileBase(f.path)
+		switch {
+		case index >= 0:
+			name = fmt.Sprintf("%s-%d", name, index)
+		case f.lines:
+			name = fmt.Sprintf("%s-%d", name, line)
+		}
+	}
+	id := f.opts.safe(name, f.rep)
+	if before, again := ids[id]; again {
+		place := max(line, index)
+		unique := SafeID(fmt.Sprintf("%s-%d", id, place))
+		f.rep.note("run id %s of line %d was used in line %d and became %s", id, line, before, unique)
+		id = unique
+	}
+	ids[id] = line
+	return id
+}
+
+// countRuns counts the runs of a file up to a limit.
+func (f *File) countRuns(limit int) (int, error) {
+	n := 0
+	probe := &File{path: f.path, lines: f.lines, rep: &Report{File: f.path, Format: f.rep.Format}}
+	probe.opts = f.opts
+	probe.opts.OnRead, probe.opts.RunID = nil, ""
+	for range probe.Runs() {
+		if n++; n >= limit {
+			break
+		}
+	}
+	return n, probe.Err()
+}
