@@ -9,17 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/schema"
-)
-
-// Bounds on what PutBatch has under way.
-const (
-	// batchInFlight is the number of puts not yet acknowledged.
-	batchInFlight = 512
-	// batchInFlightBytes is their size.
-	batchInFlightBytes = 8 << 20
 )
 
 // Checkpoints is the checkpoint bucket of a shard: a run's checkpoint under its run id, and the daemon's own
@@ -28,8 +19,6 @@ type Checkpoints struct {
 	bucket bucket
 	names  schema.Names
 	daemon string
-	// async publishes without waiting; its acknowledgements time out by themselves.
-	async jetstream.JetStream
 }
 
 // Item is one checkpoint to put.
@@ -152,8 +141,15 @@ func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
 	results := make([]Result, len(items))
+	flight, err := c.bucket.newFlight(results)
+	if err != nil {
+		for i, item := range items {
+			results[i].Err = putError(item.Checkpoint.Run, err)
+		}
+		return results
+	}
+	defer flight.end()
 	seen := make(map[string]struct{}, len(items))
-	flight := flight{bucket: &c.bucket, results: results}
 	for i, item := range items {
 		if _, twice := seen[item.Checkpoint.Run]; twice {
 			results[i].Err = errTwice
@@ -165,13 +161,7 @@ func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
 			results[i].Err = err
 			continue
 		}
-		flight.room(ctx, len(msg.Data))
-		future, err := c.async.PublishMsgAsync(msg)
-		if err != nil {
-			results[i].Err = translate(err)
-			continue
-		}
-		flight.add(i, future, len(msg.Data))
+		flight.publish(ctx, i, msg)
 	}
 	flight.land(ctx)
 	for i, item := range items {
@@ -188,61 +178,6 @@ func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
 }
 
 var errTwice = fmt.Errorf("twice in one batch: %w", ErrConflict)
-
-// flight is what a batch has under way, oldest first.
-type flight struct {
-	bucket  *bucket
-	results []Result
-	waiting []pendingPut
-	bytes   int
-}
-
-type pendingPut struct {
-	item   int
-	future jetstream.PubAckFuture
-	size   int
-}
-
-func (f *flight) add(item int, future jetstream.PubAckFuture, size int) {
-	f.waiting = append(f.waiting, pendingPut{item, future, size})
-	f.bytes += size
-}
-
-// room waits until one more put of the size fits in.
-func (f *flight) room(ctx context.Context, size int) {
-	for len(f.waiting) > 0 && (len(f.waiting) >= batchInFlight || f.bytes+size > batchInFlightBytes) {
-		f.first(ctx)
-	}
-}
-
-// land waits for all.
-func (f *flight) land(ctx context.Context) {
-	for len(f.waiting) > 0 {
-		f.first(ctx)
-	}
-}
-
-// first waits for the oldest put and keeps its result.
-func (f *flight) first(ctx context.Context) {
-	put := f.waiting[0]
-	f.waiting = f.waiting[1:]
-	f.bytes -= put.size
-	result := &f.results[put.item]
-	select {
-	case ack := <-put.future.Ok():
-		result.Revision = schema.Revision(ack.Sequence)
-	case err := <-put.future.Err():
-		result.Err = f.bucket.explain(ctx, err)
-	case <-ctx.Done():
-		// Its acknowledgement may be there already; the end of ctx must not turn it into a doubt.
-		select {
-		case ack := <-put.future.Ok():
-			result.Revision = schema.Revision(ack.Sequence)
-		default:
-			result.Err = fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
-		}
-	}
-}
 
 // History returns the checkpoints kept of a run, newest first, those that cannot be read included with
 // their error. It ends at the newest deletion. It may be stale, and is empty for an unknown run.

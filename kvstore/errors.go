@@ -101,6 +101,7 @@ const (
 	codeInsufficientResources  jetstream.ErrorCode = 10023
 	codeMemoryExceeded         jetstream.ErrorCode = 10028
 	codeStorageExceeded        jetstream.ErrorCode = 10047
+	codeHeaderTooLarge         jetstream.ErrorCode = 10097
 	codeStoreFailed            jetstream.ErrorCode = 10077
 	codeStreamBytesRequired    jetstream.ErrorCode = 10113
 	codeStreamMaxBytesExceeded jetstream.ErrorCode = 10122
@@ -158,7 +159,7 @@ func kindOfAPI(api *jetstream.APIError) error {
 		return ErrStreamMissing
 	case jetstream.JSErrCodeMessageNotFound:
 		return ErrNotFound
-	case jetstream.JSErrCodeStreamMessageExceedsMaximum:
+	case jetstream.JSErrCodeStreamMessageExceedsMaximum, codeHeaderTooLarge:
 		return ErrTooLarge
 	case codeInsufficientResources, codeMemoryExceeded, codeStorageExceeded, codeStreamBytesRequired, codeStreamMaxBytesExceeded:
 		return ErrFull

@@ -170,6 +170,26 @@ func (s *FleetSettings) equal(o *FleetSettings) bool {
 		s.Config() == o.Config() && slices.Equal(s.Generations, o.Generations)
 }
 
+// validate reports what stored settings cannot have.
+func (s *FleetSettings) validate() error {
+	if len(s.Generations) == 0 {
+		return fmt.Errorf("%w: generations is empty, it holds a number of shards at least", ErrSettings)
+	}
+	for _, n := range s.Generations {
+		if n < 1 || n > MaxShards {
+			return fmt.Errorf("%w: generations has %d shards, use 1 to %d", ErrSettings, n, MaxShards)
+		}
+	}
+	if s.Provisioned < 0 || s.Provisioned > s.Shards() {
+		return fmt.Errorf("%w: provisioned_shards is %d of %d", ErrSettings, s.Provisioned, s.Shards())
+	}
+	c := s.Config()
+	if c != c.Defaults() {
+		return fmt.Errorf("%w: a setting is 0, stored settings have their defaults", ErrSettings)
+	}
+	return c.Validate()
+}
+
 // decodeSettings reads stored settings. What it accepts is safe to use.
 func decodeSettings(fleet string, b []byte) (FleetSettings, error) {
 	var s FleetSettings
@@ -179,16 +199,11 @@ func decodeSettings(fleet string, b []byte) (FleetSettings, error) {
 	if s.Format != SettingsFormat {
 		return s, fmt.Errorf("settings of fleet %s: format %d: %w", fleet, s.Format, schema.ErrFormat)
 	}
-	if s.Fleet != fleet || len(s.Generations) == 0 || s.Provisioned < 0 || s.Provisioned > MaxShards {
-		return s, fmt.Errorf("settings of fleet %s: %w", fleet, ErrCorrupt)
-	}
-	for _, n := range s.Generations {
-		if n < 1 || n > MaxShards {
-			return s, fmt.Errorf("settings of fleet %s: %d shards: %w", fleet, n, ErrCorrupt)
-		}
-	}
-	if err := s.Config().Validate(); err != nil {
+	if err := s.validate(); err != nil {
 		return s, fmt.Errorf("settings of fleet %s: %w: %w", fleet, ErrCorrupt, err)
+	}
+	if s.Fleet != fleet {
+		return s, fmt.Errorf("settings of fleet %s are those of fleet %s: %w", fleet, s.Fleet, ErrCorrupt)
 	}
 	return s, nil
 }

@@ -130,24 +130,23 @@ func (c *Checkpoints) LiveRuns(ctx context.Context, after string, limit int) (ru
 func (c *Checkpoints) PutLive(ctx context.Context, runs ...string) error {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	flight := flight{bucket: &c.bucket, results: make([]Result, len(runs))}
+	results := make([]Result, len(runs))
+	flight, err := c.bucket.newFlight(results)
+	if err != nil {
+		return fmt.Errorf("put runs into the live index: %w", err)
+	}
+	defer flight.end()
 	for i, run := range runs {
 		if err := schema.CheckName("run id", run); err != nil {
-			flight.results[i].Err = err
+			results[i].Err = err
 			continue
 		}
 		// Roll-up keeps one message of the key, whatever the bucket's history.
 		msg := c.bucket.message(schema.LiveKeyPrefix+run, nil, map[string][]string{headerRollup: {rollupSubject}}, false, 0)
-		flight.room(ctx, len(run))
-		future, err := c.async.PublishMsgAsync(msg)
-		if err != nil {
-			flight.results[i].Err = translate(err)
-			continue
-		}
-		flight.add(i, future, len(run))
+		flight.publish(ctx, i, msg)
 	}
 	flight.land(ctx)
-	for i, r := range flight.results {
+	for i, r := range results {
 		if r.Err != nil {
 			return fmt.Errorf("put run %.64q into the live index: %w", runs[i], r.Err)
 		}

@@ -42,7 +42,6 @@ func openShard(tb testing.TB, js jetstream.JetStream, fleet string) *kvstore.Sha
 	require.NoError(tb, err)
 	shard, err := kvstore.OpenShard(js, settings, 0, "daemon-1")
 	require.NoError(tb, err)
-	tb.Cleanup(shard.Close)
 	return shard
 }
 

@@ -3,18 +3,10 @@ package kvstore
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/schema"
-)
-
-const (
-	// ackTimeout ends the wait for an asynchronous acknowledgement that got lost.
-	ackTimeout = 10 * time.Second
-	// asyncPending bounds the unacknowledged puts of all batches of a shard.
-	asyncPending = 4 * batchInFlight
 )
 
 // Shard is one shard of a fleet: its event stream's state, its checkpoints and its segments.
@@ -27,14 +19,13 @@ type Shard struct {
 	Segments *Segments
 
 	js       jetstream.JetStream
-	async    jetstream.JetStream
 	settings FleetSettings
 }
 
 // OpenShard returns a shard of a provisioned fleet. daemon names the replica in the source of checkpoint
-// events. It does no I/O. Close it after use.
+// events. It does no I/O.
 func OpenShard(js jetstream.JetStream, settings FleetSettings, shard int, daemon string) (*Shard, error) {
-	if err := settings.Config().Validate(); err != nil {
+	if err := settings.validate(); err != nil {
 		return nil, err
 	}
 	if shard < 0 || shard >= settings.Shards() {
@@ -43,41 +34,15 @@ func OpenShard(js jetstream.JetStream, settings FleetSettings, shard int, daemon
 	if err := schema.CheckName("daemon", daemon); err != nil {
 		return nil, err
 	}
-	async, err := asyncJetStream(js)
-	if err != nil {
-		return nil, fmt.Errorf("open shard %d of fleet %s: %w", shard, settings.Fleet, err)
-	}
 	names := schema.NamesOf(settings.Fleet, shard)
 	return &Shard{
 		Names:       names,
-		Checkpoints: &Checkpoints{newBucket(js, names.CheckpointBucket()), names, daemon, async},
+		Checkpoints: &Checkpoints{newBucket(js, names.CheckpointBucket()), names, daemon},
 		Segments:    &Segments{newBucket(js, names.SegmentBucket()), names},
 		js:          js,
-		async:       async,
 		settings:    settings,
 	}, nil
 }
-
-// asyncJetStream returns a client of its own for pipelined puts: bounds and timeouts of asynchronous
-// publishing belong to a client as a whole.
-func asyncJetStream(js jetstream.JetStream) (jetstream.JetStream, error) {
-	opts := []jetstream.JetStreamOpt{
-		jetstream.WithPublishAsyncMaxPending(asyncPending),
-		jetstream.WithPublishAsyncTimeout(ackTimeout),
-	}
-	o := js.Options()
-	switch {
-	case o.Domain != "":
-		return jetstream.NewWithDomain(js.Conn(), o.Domain, opts...)
-	case o.APIPrefix != "":
-		return jetstream.NewWithAPIPrefix(js.Conn(), o.APIPrefix, opts...)
-	default:
-		return jetstream.New(js.Conn(), opts...)
-	}
-}
-
-// Close ends the wait for acknowledgements of puts that are under way; their batches get [ErrUnavailable].
-func (s *Shard) Close() { s.async.CleanupPublisher() }
 
 // Usage is the state of a shard's event stream.
 type Usage struct {

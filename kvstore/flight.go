@@ -1,0 +1,131 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Bounds on what a batch of puts has under way.
+const (
+	// flightMessages is the number of puts not yet acknowledged.
+	flightMessages = 512
+	// flightBytes is their size.
+	flightBytes = 8 << 20
+	// flightPatience is how long no acknowledgement at all may come: then the others are lost, too.
+	flightPatience = 5 * time.Second
+)
+
+// flight is what one call has published and not yet seen acknowledged. nats.go's asynchronous publisher
+// would do the same with a goroutine and a table that outlive the call; here everything ends with it.
+type flight struct {
+	bucket  *bucket
+	results []Result
+	sub     *nats.Subscription
+	inbox   string
+	// sizes of the puts under way, by item; their number and sum.
+	sizes   map[int]int
+	bytes   int
+	silence error
+}
+
+// newFlight returns a flight that writes the outcomes of its puts into results. End it after use.
+func (b *bucket) newFlight(results []Result) (*flight, error) {
+	inbox := b.js.Conn().NewInbox()
+	sub, err := b.js.Conn().SubscribeSync(inbox + ".*")
+	if err != nil {
+		return nil, translate(err)
+	}
+	return &flight{bucket: b, results: results, sub: sub, inbox: inbox + ".", sizes: make(map[int]int, flightMessages)}, nil
+}
+
+func (f *flight) end() { _ = f.sub.Unsubscribe() } // fails only on a closed connection
+
+// publish sends the put of an item once there is room for it.
+func (f *flight) publish(ctx context.Context, item int, msg *nats.Msg) {
+	for len(f.sizes) > 0 && (len(f.sizes) >= flightMessages || f.bytes+len(msg.Data) > flightBytes) {
+		f.receive(ctx)
+	}
+	if f.silence != nil {
+		f.results[item].Err = f.silence
+		return
+	}
+	msg.Reply = f.inbox + strconv.Itoa(item)
+	if err := f.bucket.js.Conn().PublishMsg(msg); err != nil {
+		f.results[item].Err = translate(err)
+		return
+	}
+	f.sizes[item] = len(msg.Data)
+	f.bytes += len(msg.Data)
+}
+
+// land waits until each put was answered, or given up.
+func (f *flight) land(ctx context.Context) {
+	for len(f.sizes) > 0 {
+		f.receive(ctx)
+	}
+}
+
+// receive waits for one acknowledgement. When none comes, all that are under way are given up.
+func (f *flight) receive(ctx context.Context) {
+	wait, cancel := context.WithTimeout(ctx, flightPatience)
+	defer cancel()
+	msg, err := f.sub.NextMsgWithContext(wait)
+	if errors.Is(err, nats.ErrNoResponders) {
+		// The subscription turns the server's word that nobody listens into an error without its subject.
+		f.giveUp(f.bucket.explain(ctx, err))
+		return
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		f.giveUp(fmt.Errorf("%w: %w", ErrUnavailable, err))
+		return
+	}
+	item, err := strconv.Atoi(strings.TrimPrefix(msg.Subject, f.inbox))
+	size, ours := f.sizes[item]
+	if err != nil || !ours {
+		return // a second answer
+	}
+	delete(f.sizes, item)
+	f.bytes -= size
+	f.results[item] = outcome(msg)
+}
+
+func (f *flight) giveUp(err error) {
+	f.silence = err
+	for item := range f.sizes {
+		f.results[item].Err = err
+	}
+	clear(f.sizes)
+	f.bytes = 0
+}
+
+// outcome reads the answer to a publish.
+func outcome(msg *nats.Msg) Result {
+	var ack struct {
+		Error    *jetstream.APIError `json:"error"`
+		Stream   string              `json:"stream"`
+		Sequence uint64              `json:"seq"`
+	}
+	if err := json.Unmarshal(msg.Data, &ack); err != nil {
+		return Result{Err: fmt.Errorf("%w: answer to a put: %w", ErrUnavailable, err)}
+	}
+	if ack.Error != nil {
+		return Result{Err: translate(ack.Error)}
+	}
+	if ack.Stream == "" || ack.Sequence == 0 {
+		return Result{Err: fmt.Errorf("%w: answer to a put without a sequence", ErrUnavailable)}
+	}
+	return Result{Revision: schema.Revision(ack.Sequence)}
+}

@@ -1,0 +1,148 @@
+package kvstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const ttl = 10 * time.Second
+
+func lease(tb testing.TB, js jetstream.JetStream, holder string) *kvstore.Lease {
+	tb.Helper()
+	l, err := kvstore.NewLease(js, kvstore.LeaseConfig{Name: kvstore.FoldLease(schema.NamesOf("alpha", 0)), Holder: holder, TTL: ttl})
+	require.NoError(tb, err)
+	return l
+}
+
+func requireHeldBy(tb testing.TB, err error, holder string) {
+	tb.Helper()
+	require.ErrorIs(tb, err, kvstore.ErrHeld)
+	var held *kvstore.HeldError
+	require.ErrorAs(tb, err, &held)
+	require.Equal(tb, holder, held.Holder)
+}
+
+func TestLeaseIsTakenOverAfterAFullTTLWithoutRenewal(t *testing.T) {
+	t.Parallel()
+	js := newBench(t).js
+	a, b := lease(t, js, "a"), lease(t, js, "b")
+	now := time.Now()
+	// The observer's clock is an hour off: only its own differences count.
+	off := now.Add(time.Hour)
+	require.NoError(t, a.Acquire(t.Context(), now))
+	require.True(t, a.Valid(now.Add(ttl/2)))
+
+	requireHeldBy(t, b.Acquire(t.Context(), off), "a")
+	requireHeldBy(t, b.Acquire(t.Context(), off.Add(ttl-1)), "a")
+	require.NoError(t, a.Renew(t.Context(), now.Add(ttl-1)))
+	requireHeldBy(t, b.Acquire(t.Context(), off.Add(ttl)), "a")
+	requireHeldBy(t, b.Acquire(t.Context(), off.Add(2*ttl-1)), "a")
+	require.False(t, b.Valid(off.Add(2*ttl-1)))
+	require.False(t, a.Valid(now.Add(2*ttl-1)), "the holder stops trusting its lease before others may take it")
+	require.NoError(t, b.Acquire(t.Context(), off.Add(2*ttl)))
+	require.True(t, b.Valid(off.Add(2*ttl)))
+
+	require.ErrorIs(t, a.Renew(t.Context(), now.Add(2*ttl)), kvstore.ErrLeaseLost)
+	require.False(t, a.Valid(now))
+	requireHeldBy(t, a.Acquire(t.Context(), now.Add(2*ttl)), "b")
+	holder, err := kvstore.Holder(t.Context(), js, kvstore.FoldLease(schema.NamesOf("alpha", 0)))
+	require.NoError(t, err)
+	require.Equal(t, "b", holder)
+}
+
+func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
+	t.Parallel()
+	js := newBench(t).js
+	a, b := lease(t, js, "a"), lease(t, js, "b")
+	now := time.Now()
+	require.NoError(t, a.Acquire(t.Context(), now))
+	requireHeldBy(t, b.Acquire(t.Context(), now), "a")
+	require.NoError(t, a.Release(t.Context()))
+	require.False(t, a.Valid(now))
+	require.NoError(t, b.Acquire(t.Context(), now))
+	require.ErrorIs(t, a.Release(t.Context()), kvstore.ErrLeaseLost)
+	holder, err := kvstore.Holder(t.Context(), js, kvstore.FoldLease(schema.NamesOf("alpha", 0)))
+	require.NoError(t, err)
+	require.Equal(t, "b", holder)
+}
+
+func TestNamesakeDoesNotInheritTheLease(t *testing.T) {
+	t.Parallel()
+	js := newBench(t).js
+	now := time.Now()
+	require.NoError(t, lease(t, js, "a").Acquire(t.Context(), now))
+	requireHeldBy(t, lease(t, js, "a").Acquire(t.Context(), now), "a")
+}
+
+func TestOfTwoThatSeeAnExpiredLeaseOneGetsIt(t *testing.T) {
+	t.Parallel()
+	js := newBench(t).js
+	now := time.Now()
+	require.NoError(t, lease(t, js, "dead").Acquire(t.Context(), now))
+	won := 0
+	rivals := []*kvstore.Lease{lease(t, js, "b"), lease(t, js, "c")}
+	for _, l := range rivals {
+		requireHeldBy(t, l.Acquire(t.Context(), now), "dead")
+	}
+	errs := make(chan error)
+	for _, l := range rivals {
+		go func() { errs <- l.Acquire(t.Context(), now.Add(ttl)) }()
+	}
+	for range rivals {
+		if err := <-errs; err == nil {
+			won++
+		} else {
+			require.ErrorIs(t, err, kvstore.ErrHeld)
+		}
+	}
+	require.Equal(t, 1, won)
+}
+
+func TestLongerTTLOfTheHolderIsRespected(t *testing.T) {
+	t.Parallel()
+	js := newBench(t).js
+	long, err := kvstore.NewLease(js, kvstore.LeaseConfig{Name: "x.y", Holder: "a", TTL: time.Minute})
+	require.NoError(t, err)
+	short, err := kvstore.NewLease(js, kvstore.LeaseConfig{Name: "x.y", Holder: "b", TTL: time.Second})
+	require.NoError(t, err)
+	now := time.Now()
+	require.NoError(t, long.Acquire(t.Context(), now))
+	requireHeldBy(t, short.Acquire(t.Context(), now), "a")
+	requireHeldBy(t, short.Acquire(t.Context(), now.Add(59*time.Second)), "a")
+	require.NoError(t, short.Acquire(t.Context(), now.Add(time.Minute)))
+}
+
+func TestUnreadableLeaseIsWaitedForAndReplaced(t *testing.T) {
+	t.Parallel()
+	js := newBench(t).js
+	name := kvstore.FoldLease(schema.NamesOf("alpha", 0))
+	kv, err := js.KeyValue(t.Context(), schema.LeaseBucket)
+	require.NoError(t, err)
+	_, err = kv.Put(t.Context(), name, []byte("junk"))
+	require.NoError(t, err)
+	l, now := lease(t, js, "a"), time.Now()
+	requireHeldBy(t, l.Acquire(t.Context(), now), "(unreadable)")
+	require.NoError(t, l.Acquire(t.Context(), now.Add(ttl)))
+
+	_, err = kv.Put(t.Context(), name, []byte(`{"format":9,"holder":"z","nonce":"","ttl_ms":1}`))
+	require.NoError(t, err)
+	require.ErrorIs(t, lease(t, js, "b").Acquire(t.Context(), now), schema.ErrFormat, "a newer version's lease is left alone")
+}
+
+func TestLeaseConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	js := newBench(t).js
+	for _, cfg := range []kvstore.LeaseConfig{
+		{Name: "", Holder: "a"}, {Name: "a..b", Holder: "a"}, {Name: "a.*", Holder: "a"}, {Name: "a.", Holder: "a"},
+		{Name: "a", Holder: ""}, {Name: "a", Holder: "x y"}, {Name: "a", Holder: "a", TTL: 1}, {Name: "a", Holder: "a", TTL: time.Hour},
+	} {
+		_, err := kvstore.NewLease(js, cfg)
+		require.Error(t, err, "%+v", cfg)
+	}
+}

@@ -1,0 +1,78 @@
+package kvstore_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestSegmentIsCreatedOnce(t *testing.T) {
+	t.Parallel()
+	segments := newBench(t).shard.Segments
+	require.NoError(t, segments.Create(t.Context(), "run-1", 1, []byte("first")))
+	require.ErrorIs(t, segments.Create(t.Context(), "run-1", 1, []byte("other")), kvstore.ErrExists)
+	for _, get := range []func() ([]byte, error){
+		func() ([]byte, error) { return segments.Get(t.Context(), "run-1", 1) },
+		func() ([]byte, error) { return segments.GetFresh(t.Context(), "run-1", 1) },
+	} {
+		b, err := get()
+		require.NoError(t, err)
+		require.Equal(t, "first", string(b))
+	}
+	_, err := segments.Get(t.Context(), "run-1", 2)
+	require.ErrorIs(t, err, kvstore.ErrNotFound)
+}
+
+func TestDeletedSegmentCanBeCreatedAgain(t *testing.T) {
+	t.Parallel()
+	segments := newBench(t).shard.Segments
+	require.NoError(t, segments.Delete(t.Context(), "run-1", 1), "nothing to delete")
+	require.NoError(t, segments.Create(t.Context(), "run-1", 1, []byte("first")))
+	require.NoError(t, segments.Delete(t.Context(), "run-1", 1))
+	_, err := segments.Get(t.Context(), "run-1", 1)
+	require.ErrorIs(t, err, kvstore.ErrNotFound)
+	require.NoError(t, segments.Create(t.Context(), "run-1", 1, []byte("second")))
+	require.ErrorIs(t, segments.Create(t.Context(), "run-1", 1, []byte("third")), kvstore.ErrExists)
+	b, err := segments.Get(t.Context(), "run-1", 1)
+	require.NoError(t, err)
+	require.Equal(t, "second", string(b))
+}
+
+func TestSegmentsOfARunAreListedByNumber(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	segments := b.shard.Segments
+	list, err := segments.List(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.Empty(t, list)
+	for _, n := range []int{11, 2, 1, 10, 3} {
+		require.NoError(t, segments.Create(t.Context(), "run-1", n, []byte("x")))
+	}
+	require.NoError(t, segments.Create(t.Context(), "run-11", 7, []byte("x")))
+	require.NoError(t, segments.Delete(t.Context(), "run-1", 3))
+	kv, err := b.js.KeyValue(t.Context(), b.names.SegmentBucket())
+	require.NoError(t, err)
+	for _, key := range []string{"run-1.x", "run-1.007", "run-1.0"} {
+		_, err = kv.Put(t.Context(), key, []byte("foreign"))
+		require.NoError(t, err)
+	}
+	list, err = segments.List(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 2, 10, 11}, list)
+}
+
+func TestSegmentSizes(t *testing.T) {
+	t.Parallel()
+	segments := newBench(t).shard.Segments
+	require.NoError(t, segments.Create(t.Context(), "run-1", 1, make([]byte, schema.MaxSegment)), "the largest fits")
+	require.ErrorIs(t, segments.Create(t.Context(), "run-1", 2, make([]byte, schema.MaxSegment+1)), kvstore.ErrTooLarge)
+	require.ErrorIs(t, segments.Create(t.Context(), "run-1", 2, nil), kvstore.ErrCorrupt)
+	for _, n := range []int{0, -1, kvstore.MaxSegments + 1} {
+		require.Error(t, segments.Create(t.Context(), "run-1", n, []byte("x")), n)
+		_, err := segments.Get(t.Context(), "run-1", n)
+		require.Error(t, err)
+	}
+}
