@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/transcript"
@@ -78,13 +79,22 @@ func essence(s *schema.State) []string {
 			if p.Content != nil {
 				content = *p.Content
 			}
-			out = append(out, fmt.Sprintf("%s %s %s %s %s %s %s %s", m.Role, p.Type, content, p.ID, p.Name, p.Arguments, p.Response, p.URI))
+			out = append(out, fmt.Sprintf("%s %s %s %s %s %s %s %s", m.Role, p.Type, content, p.ID, p.Name, canonical(p.Arguments), canonical(p.Response), p.URI))
 		}
 	}
 	for _, c := range s.Calls {
-		out = append(out, fmt.Sprintf("%v %s %s %s %s", c.CallKey, c.Name, c.Arguments, c.Outcome, c.Result))
+		out = append(out, fmt.Sprintf("%v %s %s %s %s", c.CallKey, c.Name, canonical(c.Arguments), c.Outcome, canonical(c.Result)))
 	}
 	return out
+}
+
+// canonical makes the order of members no difference.
+func canonical(v jsontext.Value) string {
+	c := v.Clone()
+	if err := c.Canonicalize(); err != nil {
+		return string(v)
+	}
+	return string(c)
 }
 
 // withoutSource publishes the same events again without any source{}.
