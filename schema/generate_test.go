@@ -111,14 +111,14 @@ func (s *simulation) takeover() {
 // step adds one or two records to the log.
 func (s *simulation) step() {
 	switch n := s.pick("step", 100); {
-	case n < 55:
+	case n < 52:
 		d, turn := s.data()
 		s.write(d, turn)
-	case n < 63:
+	case n < 60:
 		s.takeover()
-	case n < 70:
+	case n < 67:
 		s.control(s.controlData(), max(s.head.Epoch, 1))
-	case n < 75 && len(s.log) > 0: // a message is in the log once more
+	case n < 71 && len(s.log) > 0: // a message is in the log once more
 		rec := s.log[s.pick("again", len(s.log))]
 		s.push(rec.Header, rec.Body)
 	case n < 80: // an older executor goes on
@@ -128,6 +128,13 @@ func (s *simulation) step() {
 		i := s.pick("old", len(s.old))
 		w := &s.old[i]
 		d, turn := s.data()
+		if open := s.head.OpenCalls; len(open) > 0 && s.pick("result", 2) == 0 { // it comes back from a call
+			c := open[s.pick("open call", len(open))]
+			d, turn = &schema.ToolReturnedData{ToolCallID: c.ToolCallID, Result: []byte("1")}, c.Turn
+			if s.pick("failed", 3) == 0 {
+				d = &schema.ToolFailedData{ToolCallID: c.ToolCallID, Error: schema.Error{Type: "late"}}
+			}
+		}
 		e, _, err := w.Event(d, turn, s.now(), w.Chain, 0)
 		if err == nil && w.Commit(e) == nil {
 			s.push(e.Encode())
@@ -247,8 +254,12 @@ func (s *simulation) controlData() schema.Data {
 }
 
 func (s *simulation) settled() schema.Data {
+	id := s.oneOf("call", "c1", "c2", "c3")
+	if doubt := s.head.InDoubt(); len(doubt) > 0 && s.pick("in doubt", 4) > 0 {
+		id = doubt[0].ToolCallID
+	}
 	return &schema.ToolSettledData{
-		ToolCallID: s.oneOf("call", "c1", "c2", "c3"),
+		ToolCallID: id,
 		How:        schema.Settlement(s.oneOf("how settled", "rerun", "verified", "adopted", "abandoned", "decided")),
 	}
 }
