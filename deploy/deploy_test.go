@@ -1,0 +1,60 @@
+package deploy_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestOneNodeConfigurationServesAFleet(t *testing.T) {
+	t.Setenv("WAYMARK_NATS_PASSWORD", "correct-horse")
+	opts, err := server.ProcessConfigFile(filepath.Join("nats", "one-node.conf"))
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.1", opts.Host, "nothing listens beyond this machine")
+	require.True(t, opts.SyncAlways, "an acknowledgement means synced")
+	opts.Port, opts.StoreDir, opts.NoSigs, opts.NoLog = -1, t.TempDir(), true, true
+	s, err := server.NewServer(opts)
+	require.NoError(t, err)
+	s.Start()
+	defer s.WaitForShutdown()
+	defer s.Shutdown()
+	require.True(t, s.ReadyForConnections(10*time.Second))
+
+	_, err = nats.Connect(s.ClientURL())
+	require.ErrorIs(t, err, nats.ErrAuthorization, "nobody connects without the password")
+	nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("waymark", "correct-horse"))
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: schema.DefaultFleet}))
+	settings, _, err := kvstore.NewFleets(js).Get(t.Context(), schema.DefaultFleet)
+	require.NoError(t, err)
+	shard, err := kvstore.OpenShard(js, settings, 0, "tester")
+	require.NoError(t, err)
+	usage, err := shard.Usage(t.Context())
+	require.NoError(t, err)
+	require.NotEmpty(t, usage.Incarnation)
+}
+
+func TestServiceUnitIsValid(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not on this machine: waymark.service is unproven here")
+	}
+	out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", filepath.Join("systemd", "waymark.service")).CombinedOutput()
+	// The binary is not installed on a build machine; everything else it says counts.
+	for line := range strings.FieldsFuncSeq(string(out), func(r rune) bool { return r == '\n' }) {
+		require.Contains(t, line, "/usr/local/bin/waymark", "systemd-analyze: %s (%v)", line, err)
+	}
+}
