@@ -67,7 +67,6 @@ func (w *foldWorld) open(daemon string) *kvstore.Shard {
 	require.NoError(w.tb, err)
 	shard, err := kvstore.OpenShard(w.js, settings, 0, daemon)
 	require.NoError(w.tb, err)
-	w.tb.Cleanup(shard.Close)
 	return shard
 }
 

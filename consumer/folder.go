@@ -99,9 +99,10 @@ func (f *Folder) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		began := f.now()
 		err := f.reign(ctx, &fromStart, &unclean)
+		if ctx.Err() != nil {
+			break
+		}
 		switch {
-		case ctx.Err() != nil || err == nil:
-			return nil
 		case errors.Is(err, errYield):
 			f.stats.Conflicts.Add(1)
 			f.log.Warn().Err(err).Msg("another folder won, standing by")
