@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -169,7 +170,8 @@ func (b *bucket) subjectPage(ctx context.Context, filter string, offset int) (ke
 			Subjects map[string]uint64 `json:"subjects"`
 		} `json:"state"`
 	}
-	if err := json.Unmarshal(msg.Data, &reply); err != nil {
+	// Keys that are no text look alike here; they are nobody's, and must not spoil the others.
+	if err := json.Unmarshal(msg.Data, &reply, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
 		return nil, false, fmt.Errorf("stream %s: answer to info: %w", b.stream, err)
 	}
 	if reply.Error != nil {

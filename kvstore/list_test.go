@@ -69,6 +69,10 @@ func TestListShowsWhatItCannotRead(t *testing.T) {
 	require.NoError(t, err)
 	_, err = kv.Put(t.Context(), "run-00001", []byte("junk"))
 	require.NoError(t, err)
+	for _, key := range []string{"\xff", "\xfe", "not-valid!"} {
+		_, err = b.js.Publish(t.Context(), "$KV."+b.names.CheckpointBucket()+"."+key, []byte("foreign"))
+		require.NoError(t, err)
+	}
 	page, next, err := b.shard.Checkpoints.List(t.Context(), "", 10, func(*schema.Checkpoint) bool { return false })
 	require.NoError(t, err)
 	require.Empty(t, next)

@@ -1,0 +1,115 @@
+package kvstore_test
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// startCluster starts three servers in this process and returns a connection to them.
+func startCluster(tb testing.TB) *nats.Conn {
+	tb.Helper()
+	const size = 3
+	routes := make([]string, size)
+	ports := make([]int, size)
+	for i := range ports {
+		ports[i] = freePort(tb)
+		routes[i] = fmt.Sprintf("nats://127.0.0.1:%d", ports[i])
+	}
+	servers := make([]*server.Server, size)
+	for i := range servers {
+		s, err := server.NewServer(&server.Options{
+			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+			JetStream: true, StoreDir: tb.TempDir(),
+			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[i]},
+			Routes:  server.RoutesFromStr(fmt.Sprintf("%s,%s,%s", routes[0], routes[1], routes[2])),
+		})
+		require.NoError(tb, err)
+		s.Start()
+		tb.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		servers[i] = s
+	}
+	closed := make(chan struct{})
+	nc, err := nats.Connect(servers[0].ClientURL(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { nc.Close(); <-closed })
+	require.Eventually(tb, func() bool {
+		for _, s := range servers {
+			if s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == size {
+				return true
+			}
+		}
+		return false
+	}, 20*time.Second, 20*time.Millisecond, "the cluster has no leader")
+	return nc
+}
+
+func freePort(tb testing.TB) int {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(tb, err)
+	defer func() { require.NoError(tb, l.Close()) }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func TestOnAClusterOfThree(t *testing.T) {
+	t.Parallel()
+	nc := startCluster(t)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	cfg := smallFleet()
+	require.NoError(t, kvstore.Provision(t.Context(), js, cfg))
+	require.Equal(t, jetstream.AsyncPersistMode, config(t, js, checkpointStream).PersistMode)
+
+	cfg.Replicas = 3
+	require.NoError(t, kvstore.Provision(t.Context(), js, cfg), "from one replica to three")
+	require.NoError(t, kvstore.Provision(t.Context(), js, cfg))
+	for _, stream := range []string{eventStream, checkpointStream, segmentStream, blobStream, letterStream, fleetStream, leaseStream} {
+		require.Equal(t, 3, config(t, js, stream).Replicas, stream)
+		require.Equal(t, jetstream.DefaultPersistMode, config(t, js, stream).PersistMode, stream)
+	}
+
+	cps := openShard(t, js, "alpha").Checkpoints
+	require.Eventually(t, func() bool {
+		_, err := cps.PutWatermark(t.Context(), kvstore.Watermark{Incarnation: "i"}, 0)
+		return err == nil
+	}, 20*time.Second, 50*time.Millisecond, "the rebuilt bucket has no leader")
+	list := make([]kvstore.Item, 600)
+	for i := range list {
+		list[i].Checkpoint = checkpoint(fmt.Sprintf("run-%d", i), 1)
+	}
+	revs := make([]schema.Revision, len(list))
+	for i, r := range cps.PutBatch(t.Context(), list) {
+		require.NoError(t, r.Err)
+		revs[i] = r.Revision
+	}
+	for i, r := range cps.PutBatch(t.Context(), list) {
+		require.ErrorIs(t, r.Err, kvstore.ErrConflict, i)
+	}
+	_, err = cps.Put(t.Context(), checkpoint("run-7", 2), revs[7]+1)
+	require.ErrorIs(t, err, kvstore.ErrConflict)
+	next, err := cps.Put(t.Context(), checkpoint("run-7", 2), revs[7])
+	require.NoError(t, err)
+	_, rev, err := cps.GetFresh(t.Context(), "run-7")
+	require.NoError(t, err)
+	require.Equal(t, next, rev)
+}
+
+func TestReplicasWithoutAClusterAreRefused(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	cfg := smallFleet()
+	cfg.Replicas = 3
+	err := kvstore.Provision(t.Context(), b.js, cfg)
+	require.ErrorContains(t, err, "replicas > 1 not supported in non-clustered mode")
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()), "nothing has changed")
+}
