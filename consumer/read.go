@@ -300,6 +300,12 @@ func (rd *reader) distrust(ctx context.Context, src *shardSource, run string, m 
 	if errors.Is(cause, errPrefix) {
 		return rd.reconcilePrefix(ctx, r, c, m)
 	}
+	if errors.Is(cause, errAbsent) && r.index.Last.Stream >= c.Position.Stream && r.head.Counts.Events >= c.Counts.Events {
+		// The checkpoint is older than what was purged: a power cut can take puts of an asynchronous bucket back. The
+		// segments have what is between.
+		rd.log.Warn().Str(keyRun, run).Uint64(keyPosition, uint64(c.Position.Stream)).Msg("checkpoint is older than the log's beginning, segments read")
+		return r, nil
+	}
 	rec, found, err := runlog.Next(ctx, rd.js, src.store.Names, run, c.Position.Stream)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,309 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// serviceWorld is a fleet with a service and, unless a test starts one, no folder.
+type serviceWorld struct {
+	*foldWorld
+	svc    *consumer.Service
+	shards []*kvstore.Shard
+	client *nats.Conn
+	stop   func()
+}
+
+// setup changes the fleet and the service before they are made.
+type setup func(*kvstore.FleetConfig, *consumer.ServiceConfig)
+
+func newServiceWorld(tb testing.TB, changes ...setup) *serviceWorld {
+	tb.Helper()
+	server := natstest.Start(tb)
+	w := &serviceWorld{foldWorld: &foldWorld{
+		tb: tb, server: server, nc: server.Conn(tb), fleet: kvstore.FleetConfig{Fleet: "default", QuotaBytes: 256 << 20},
+		names: schema.NamesOf("default", 0), heard: make(chan *schema.Checkpoint, 1<<14),
+	}}
+	w.js = newJS(tb, w.nc)
+	cfg := consumer.ServiceConfig{}
+	for _, change := range changes {
+		change(&w.fleet, &cfg)
+	}
+	w.provision()
+	settings, _, err := kvstore.NewFleets(w.js).Get(tb.Context(), "default")
+	require.NoError(tb, err)
+	w.shard = w.open("tester")
+	w.client = server.Conn(tb)
+	w.svc, w.stop = w.serve(settings, cfg)
+	return w
+}
+
+// newDamagedWorld is a world whose event stream lets messages be deleted, as damage does: the real one forbids it.
+func newDamagedWorld(tb testing.TB, changes ...setup) *serviceWorld {
+	tb.Helper()
+	w := newServiceWorld(tb, changes...)
+	stream, err := w.js.Stream(tb.Context(), w.names.EventStream())
+	require.NoError(tb, err)
+	cfg := stream.CachedInfo().Config
+	require.NoError(tb, w.js.DeleteStream(tb.Context(), cfg.Name))
+	cfg.DenyDelete = false
+	_, err = w.js.CreateStream(tb.Context(), cfg)
+	require.NoError(tb, err)
+	return w
+}
+
+// serve starts a replica of the service and returns it with the function that stops it and waits for its end.
+func (w *serviceWorld) serve(settings kvstore.FleetSettings, cfg consumer.ServiceConfig) (*consumer.Service, func()) {
+	w.tb.Helper()
+	nc := w.server.Conn(w.tb)
+	js := newJS(w.tb, nc)
+	var shards []*kvstore.Shard
+	for i := range settings.Shards() {
+		shard, err := kvstore.OpenShard(js, settings, i, "service-1")
+		require.NoError(w.tb, err)
+		shards = append(shards, shard)
+	}
+	w.shards = shards
+	cfg.Fleet, cfg.Generations = "default", settings.Generations
+	if cfg.Name == "" {
+		cfg.Name = "service-1"
+	}
+	svc, err := consumer.NewService(cfg, nc, js, shards, time.Now, natstest.Logger(w.tb))
+	require.NoError(w.tb, err)
+	ctx, cancel := context.WithCancel(w.tb.Context())
+	done := make(chan error, 1)
+	go func() { done <- svc.Run(ctx) }()
+	select {
+	case <-svc.Ready():
+	case err := <-done:
+		require.NoError(w.tb, err)
+	}
+	stopped := false
+	stop := func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			require.NoError(w.tb, <-done)
+		}
+	}
+	w.tb.Cleanup(stop)
+	return svc, stop
+}
+
+// answer is all that a request was answered with.
+type answer struct {
+	first    []byte
+	kinds    []string
+	segments [][]byte
+	frames   [][]byte
+	state    []byte
+	bytes    int
+}
+
+// records are the events of the answer, in order.
+func (a *answer) records(tb testing.TB) []schema.Record {
+	tb.Helper()
+	var all []schema.Record
+	keep := func(r schema.Record) bool {
+		all = append(all, r)
+		return true
+	}
+	for _, stored := range a.segments {
+		_, frames, err := schema.DecodeSegment(stored)
+		require.NoError(tb, err)
+		require.NoError(tb, schema.ReadFrames(frames, keep))
+	}
+	for _, frames := range a.frames {
+		require.NoError(tb, schema.ReadFrames(frames, keep))
+	}
+	return all
+}
+
+// fold is what a client makes of the events of the answer.
+func (a *answer) fold(tb testing.TB, run string) *schema.State {
+	tb.Helper()
+	s := schema.NewState("default", run)
+	for _, r := range a.records(tb) {
+		s.Apply(&r)
+	}
+	return s
+}
+
+// errNoAnswer says that a request was not answered in time.
+var errNoAnswer = errors.New("no answer")
+
+// ask sends a request and takes the whole answer, acknowledging as a client must.
+func (w *serviceWorld) ask(verb, run string, req any) (*answer, error) {
+	w.tb.Helper()
+	return w.askWith(verb, run, req, func(*nats.Msg) {})
+}
+
+// askWith calls seen before each reply is acknowledged.
+func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) (*answer, error) {
+	w.tb.Helper()
+	body, ok := req.([]byte)
+	if !ok {
+		var err error
+		body, err = json.Marshal(req)
+		require.NoError(w.tb, err)
+	}
+	sub, err := w.client.SubscribeSync(w.client.NewRespInbox())
+	require.NoError(w.tb, err)
+	defer func() { _ = sub.Unsubscribe() }()
+	require.NoError(w.tb, w.client.PublishRequest(schema.ServiceSubject(verb, "default", run), sub.Subject, body))
+	a := &answer{}
+	for n := 1; ; n++ {
+		m, err := sub.NextMsg(30 * time.Second)
+		if err != nil {
+			return a, fmt.Errorf("%w: %w", errNoAnswer, err)
+		}
+		require.Equal(w.tb, strconv.Itoa(n), m.Header.Get(schema.HeaderReply), "replies are numbered")
+		if m.Header.Get(schema.HeaderErrorCode) != "" {
+			e := new(schema.ServiceError)
+			require.NoError(w.tb, json.Unmarshal(m.Data, e))
+			require.Equal(w.tb, strconv.Itoa(e.Code.HTTPStatus()), m.Header.Get(schema.HeaderErrorCode))
+			require.NotEmpty(w.tb, m.Header.Get(schema.HeaderError))
+			require.NotEmpty(w.tb, e.Hint)
+			return a, e
+		}
+		kind := m.Header.Get(schema.HeaderKind)
+		a.kinds = append(a.kinds, kind)
+		a.bytes += len(m.Data)
+		switch kind {
+		case schema.KindAnswer:
+			a.first = m.Data
+		case schema.KindSegment:
+			a.segments = append(a.segments, m.Data)
+		case schema.KindFrames:
+			a.frames = append(a.frames, m.Data)
+		case schema.KindState:
+			a.state = append(a.state, m.Data...)
+		case schema.KindEnd:
+			require.Empty(w.tb, m.Data)
+			return a, nil
+		default:
+			require.FailNow(w.tb, "unknown kind of reply", kind)
+		}
+		seen(m)
+		if m.Reply != "" {
+			require.NoError(w.tb, w.client.Publish(m.Reply, nil))
+		}
+	}
+}
+
+func (w *serviceWorld) get(run, view string) (*schema.GetReply, *answer) {
+	w.tb.Helper()
+	a, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: view})
+	require.NoError(w.tb, err)
+	return decodeAs[schema.GetReply](w.tb, a.first), a
+}
+
+func (w *serviceWorld) recover(run string, req schema.RecoverRequest) (*schema.RecoverReply, *answer) {
+	w.tb.Helper()
+	a, err := w.ask(schema.VerbRecover, run, req)
+	require.NoError(w.tb, err)
+	return decodeAs[schema.RecoverReply](w.tb, a.first), a
+}
+
+func decodeAs[T any](tb testing.TB, b []byte) *T {
+	tb.Helper()
+	v := new(T)
+	require.NoError(tb, json.Unmarshal(b, v))
+	return v
+}
+
+// refused is the error that a request must be answered with.
+func (w *serviceWorld) refused(verb, run string, req any) *schema.ServiceError {
+	w.tb.Helper()
+	_, err := w.ask(verb, run, req)
+	e := new(schema.ServiceError)
+	require.ErrorAs(w.tb, err, &e)
+	return e
+}
+
+func takeover(executor, request string) schema.RecoverRequest {
+	return schema.RecoverRequest{Executor: executor, Agent: "agent-1", RequestID: request}
+}
+
+// sealByHand moves the first n events of the writer into segments of at most per events each, counts them in a
+// checkpoint at the given number of events, and purges the sealed ones from the log if asked.
+func (w *serviceWorld) sealByHand(x *writer, n, per int, purge bool) schema.SegmentIndex {
+	w.tb.Helper()
+	head := schema.NewHead("default", x.run.Run)
+	var index schema.SegmentIndex
+	for from := 0; from < n; from += per {
+		to := min(from+per, n)
+		info := schema.SegmentInfo{
+			Fleet: "default", Run: x.run.Run, Number: index.Count + 1, Events: to - from,
+			First: schema.PositionOf(&x.acked[from]), Last: schema.PositionOf(&x.acked[to-1]),
+			DigestBefore: head.Digest, ChainBefore: head.Chain,
+		}
+		var frames []byte
+		for i := from; i < to; i++ {
+			frames = schema.AppendFrame(frames, &x.acked[i])
+			head.Apply(&x.acked[i])
+		}
+		info.DigestAfter, info.ChainAfter = head.Digest, head.Chain
+		stored, err := schema.EncodeSegment(info, frames)
+		require.NoError(w.tb, err)
+		require.NoError(w.tb, w.shard.Segments.Create(w.tb.Context(), x.run.Run, info.Number, stored))
+		index = schema.SegmentIndex{
+			Count: info.Number, Bytes: index.Bytes + int64(len(stored)), Events: index.Events + int64(info.Events),
+			Last: info.Last, Digest: info.DigestAfter, Chain: info.ChainAfter,
+		}
+	}
+	if purge {
+		for _, rec := range x.acked[:n] {
+			w.deleteMsg(rec.Stream)
+		}
+	}
+	return index
+}
+
+func (w *serviceWorld) deleteMsg(seq schema.StreamSequence) {
+	w.tb.Helper()
+	stream, err := w.js.Stream(w.tb.Context(), w.names.EventStream())
+	require.NoError(w.tb, err)
+	require.NoError(w.tb, stream.DeleteMsg(w.tb.Context(), uint64(seq)))
+}
+
+// checkpointAt puts a checkpoint of the writer's first n events, counting the segments.
+func (w *serviceWorld) checkpointAt(x *writer, n int, index schema.SegmentIndex) {
+	w.tb.Helper()
+	head := schema.NewHead("default", x.run.Run)
+	c := &schema.Checkpoint{Segments: index, Incarnation: "2026-01-01T00:00:00Z"}
+	for i := range n {
+		head.Apply(&x.acked[i])
+		if x.acked[i].Stream > index.Last.Stream {
+			c.TailEvents++
+			c.TailBytes += int64(x.acked[i].Size())
+		}
+	}
+	c.Head = head
+	_, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), x.run.Run)
+	if err != nil {
+		require.ErrorIs(w.tb, err, kvstore.ErrNotFound)
+	}
+	_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
+	require.NoError(w.tb, err)
+}
+
+type serviceConfig = consumer.ServiceConfig
+
+// smallSeals makes a folder seal early.
+func smallSeals() consumer.FolderConfig {
+	return consumer.FolderConfig{SealBytes: 16 << 10, SealEvents: 16, SealMaxBytes: 64 << 10, SealMaxEvents: 64}
+}
