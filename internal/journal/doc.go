@@ -1,0 +1,14 @@
+// Package journal keeps a history outside Waymark: what executors did, written down by themselves in a
+// plain file, and a deliberately dumb checker that compares it with what a recovery gave back.
+//
+// It owns the file's format, one JSON object a line. Every process appends with one write and one fsync to
+// the same file, so that a line is there before what it announces goes on, and a process that is killed
+// leaves whole lines. It knows nothing of NATS, events or the fold, and shares no code with them: it is the
+// witness.
+//
+// Order within one process is the order of the lines. Between processes only times compare, and only as
+// "ended before it began".
+//
+// Failure: a line that does not parse is an error that names its number. An unfinished last line is what a
+// killed writer leaves, and is ignored.
+package journal
