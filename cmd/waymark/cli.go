@@ -1,0 +1,68 @@
+package main
+
+import (
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/natsd"
+)
+
+// cli is the whole grammar. A variable in the tag environ is read when the flag is not given.
+type cli struct {
+	Help helpFlag `short:"h" help:"Show help, of a command when one is given."`
+
+	StateDir string          `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user's own)."`
+	Conn     connectionFlags `embed:"" group:"server"`
+	Fleet    string          `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
+	Timeout  time.Duration   `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
+	JSON     bool            `name:"json" group:"output" help:"Print JSON, for programs."`
+	Quiet    bool            `short:"q" group:"output" help:"Print no progress and no summary."`
+
+	Serve   serveCmd   `cmd:"" help:"Run the daemon, with a NATS server of its own unless one is named."`
+	Version versionCmd `cmd:"" help:"Show versions."`
+	HelpCmd helpCmd    `cmd:"" name:"help" help:"Show help and the exit codes."`
+}
+
+// connectionFlags name a server other than the local one.
+type connectionFlags struct {
+	NATS     string `name:"nats" placeholder:"URL" help:"Address of the NATS server (NATS_URL)."`
+	Context  string `placeholder:"NAME" help:"NATS context, by name or path (NATS_CONTEXT)."`
+	Creds    string `placeholder:"FILE" help:"Credentials file (NATS_CREDS)."`
+	User     string `placeholder:"NAME" help:"User (NATS_USER)."`
+	Password string `placeholder:"TEXT" help:"Password; better set in the environment (NATS_PASSWORD)."`
+	NKey     string `name:"nkey" placeholder:"FILE" help:"File with an NKey seed (NATS_NKEY)."`
+	Token    string `placeholder:"TEXT" help:"Token; better set in the environment (NATS_TOKEN)."`
+	TLSCA    string `name:"tls-ca" placeholder:"FILE" help:"CA certificates (NATS_CA)."`
+	TLSCert  string `name:"tls-cert" placeholder:"FILE" help:"Client certificate (NATS_CERT)."`
+	TLSKey   string `name:"tls-key" placeholder:"FILE" help:"Key of the client certificate (NATS_KEY)."`
+}
+
+func (f connectionFlags) settings() natsconn.Settings {
+	return natsconn.Settings{
+		URL: f.NATS, Context: f.Context, Creds: f.Creds, User: f.User, Password: f.Password,
+		NKey: f.NKey, Token: f.Token, CA: f.TLSCA, Cert: f.TLSCert, Key: f.TLSKey,
+	}
+}
+
+// stateDir is the state directory in use.
+func (a *app) stateDir() (string, error) {
+	return natsd.DefaultStateDir(func(name string) string {
+		if name == "WAYMARK_STATE_DIR" && a.cli.StateDir != "" {
+			return a.cli.StateDir
+		}
+		return a.getenv(name)
+	})
+}
+
+// helpFlag prints the help of what was given so far and ends the parse.
+type helpFlag bool
+
+// BeforeReset is called by kong before flags are checked, so that help needs no valid command line.
+func (helpFlag) BeforeReset(ctx *kong.Context) error {
+	if err := ctx.PrintUsage(false); err != nil {
+		return err
+	}
+	return errHelp
+}

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/kvstore"
+)
+
+// embeddedLease is the time to live of a folder's lease on the embedded server: only one process can use its
+// directory, so that after a crash nobody else needs to be waited for.
+const embeddedLease = time.Second
+
+// daemon is what serve puts together.
+type daemon struct {
+	// server is nil when the daemon joined another one.
+	server  *natsd.Server
+	target  natsconn.Target
+	service *consumer.Service
+	folders []*consumer.Folder
+	conns   []*nats.Conn
+}
+
+// start opens everything in order; each thing opened is added to open.
+func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*daemon, error) {
+	d := new(daemon)
+	if err := c.openServer(ctx, a, d, open, log); err != nil {
+		return nil, err
+	}
+	// The connections outlive ctx: work in hand is finished after it.
+	work := context.WithoutCancel(ctx)
+	serviceConn, err := d.connect(work, "service", registry, open, log)
+	if err != nil {
+		return nil, err
+	}
+	foldConn, err := d.connect(work, "folder", registry, open, log)
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(serviceConn)
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: %w", err)
+	}
+	settings, err := c.provision(ctx, a, js)
+	if err != nil {
+		return nil, err
+	}
+	shards := make([]*kvstore.Shard, settings.Shards())
+	for i := range shards {
+		if shards[i], err = kvstore.OpenShard(js, settings, i, c.Name); err != nil {
+			return nil, err
+		}
+	}
+	d.service, err = consumer.NewService(consumer.ServiceConfig{
+		Fleet: a.cli.Fleet, Name: c.Name, Version: serviceVersion(), Generations: settings.Generations, Grace: c.Grace,
+	}, serviceConn, js, shards, a.now, log)
+	if err != nil {
+		return nil, err
+	}
+	registerService(registry, a.cli.Fleet, d.service.Stats())
+	if c.NoFold {
+		return d, nil
+	}
+	return d, c.openFolders(a, d, foldConn, settings, registry, log)
+}
+
+// openServer starts the embedded server, or finds the one to join.
+func (c serveCmd) openServer(ctx context.Context, a *app, d *daemon, open *closers, log zerolog.Logger) error {
+	stateDir, stateErr := a.stateDir()
+	if !c.Embedded {
+		target, named, err := natsconn.Config{Flags: a.cli.Conn.settings(), Getenv: a.getenv}.Explicit()
+		if err != nil {
+			return err
+		}
+		if named {
+			if c.Port != 0 {
+				return fail(exitUsage, "leave out --port, or add --embedded", "--port is of the embedded server, and %s names another one", target.Origin)
+			}
+			d.target = target
+			log.Info().Str("url", target.Address()).Str("origin", string(target.Origin)).Msg("joining a nats server")
+			return nil
+		}
+	}
+	if stateErr != nil {
+		return stateErr
+	}
+	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	server, err := natsd.Start(startCtx, natsd.Config{StateDir: stateDir, Port: c.Port}, log)
+	if err != nil {
+		return err
+	}
+	d.server = server
+	// Close bounds itself.
+	open.add("nats server", 2*natsd.DefaultStopTimeout, func(context.Context) error { return server.Close() })
+	return nil
+}
+
+// connect opens one connection for one role, so that a slow reader of one does not hold up the other.
+func (d *daemon) connect(ctx context.Context, role string, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*nats.Conn, error) {
+	log = log.With().Str("connection", role).Logger()
+	closed := make(chan struct{})
+	opts := []nats.Option{
+		nats.Name("waymark " + role),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(250 * time.Millisecond),
+		nats.ReconnectBufSize(-1),
+		nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				log.Warn().Err(err).Msg("connection lost")
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) { log.Info().Msg("connection is back") }),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			event := log.Warn().Err(err)
+			if sub != nil {
+				event = event.Str("subject", sub.Subject)
+			}
+			event.Msg("asynchronous error")
+		}),
+	}
+	var nc *nats.Conn
+	var err error
+	if d.server != nil {
+		nc, err = d.server.Connect(opts...)
+	} else {
+		nc, err = d.target.Connect(ctx, opts...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	registerConnection(registry, role, nc)
+	d.conns = append(d.conns, nc)
+	open.add("connection of the "+role, closeTimeout, func(ctx context.Context) error {
+		nc.Close()
+		select {
+		case <-closed:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	return nc, nil
+}
+
+// provision makes sure that everything the fleet needs is there, and returns its settings as stored. What no
+// flag names stays as it was.
+func (c serveCmd) provision(ctx context.Context, a *app, js jetstream.JetStream) (kvstore.FleetSettings, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	fleets := kvstore.NewFleets(js)
+	config := kvstore.FleetConfig{Fleet: a.cli.Fleet}
+	switch stored, _, err := fleets.Get(ctx, a.cli.Fleet); {
+	case err == nil:
+		config = stored.Config()
+	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing):
+		return kvstore.FleetSettings{}, err
+	}
+	for to, from := range map[*int]int{
+		&config.Shards: c.Shards, &config.Replicas: c.Replicas, &config.CheckpointsPerRun: c.Checkpoints,
+	} {
+		if from != 0 {
+			*to = from
+		}
+	}
+	if c.Quota != 0 {
+		config.QuotaBytes = int64(c.Quota)
+	}
+	if err := kvstore.Provision(ctx, js, config); err != nil {
+		return kvstore.FleetSettings{}, err
+	}
+	settings, _, err := fleets.Get(ctx, a.cli.Fleet)
+	return settings, err
+}
+
+func (c serveCmd) openFolders(a *app, d *daemon, nc *nats.Conn, settings kvstore.FleetSettings, registry prometheus.Registerer, log zerolog.Logger) error {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return fmt.Errorf("jetstream: %w", err)
+	}
+	undone := newUnclean(d.server, settings.Shards(), log)
+	for i := range settings.Shards() {
+		shard, err := kvstore.OpenShard(js, settings, i, c.Name)
+		if err != nil {
+			return err
+		}
+		config := consumer.FolderConfig{
+			Fleet: a.cli.Fleet, Shard: i, Holder: c.Name,
+			UncleanStart: d.server != nil && d.server.UncleanStart(),
+			AfterUnclean: undone.shardDone,
+			Reprovision:  func(ctx context.Context) error { return kvstore.Provision(ctx, js, settings.Config()) },
+		}
+		if d.server != nil {
+			config.LeaseTTL = embeddedLease
+		}
+		folder, err := consumer.NewFolder(config, nc, js, shard, a.now, log)
+		if err != nil {
+			return err
+		}
+		registerFolder(registry, a.cli.Fleet, i, folder.Stats())
+		d.folders = append(d.folders, folder)
+	}
+	return nil
+}
+
+// run adds everything that runs to group. Each ends with ctx; the service finishes what it has in hand.
+func (d *daemon) run(ctx context.Context, group *errgroup.Group) {
+	group.Go(func() error { return d.service.Run(ctx) })
+	for _, f := range d.folders {
+		group.Go(func() error { return f.Run(ctx) })
+	}
+	if d.server != nil {
+		group.Go(func() error {
+			if err := d.server.WaitForShutdown(ctx); err != nil {
+				return nil // ctx ended: the server is stopped after its clients
+			}
+			return errors.New("the embedded nats server stopped by itself: see its messages above")
+		})
+	}
+}
+
+// health says what is wrong with the daemon, or nil.
+func (d *daemon) health(ctx context.Context) error {
+	for _, nc := range d.conns {
+		if !nc.IsConnected() {
+			return fmt.Errorf("not connected to the nats server (%s)", nc.Status())
+		}
+	}
+	if d.server != nil {
+		return d.server.Healthy(ctx)
+	}
+	return nil
+}
+
+func (d *daemon) ready(c serveCmd, a *app) ready {
+	r := ready{Fleet: a.cli.Fleet, Name: c.Name, Folding: !c.NoFold, URL: d.target.Address(), Context: d.target.Context}
+	if d.server != nil {
+		end := d.server.Endpoint()
+		r.URL, r.Context, r.Embedded = end.URL, end.Context, true
+	}
+	return r
+}
+
+// daemonName makes a name of the host's that no other replica has.
+func daemonName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "host"
+	}
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
+			return r
+		}
+		return '-'
+	}, host)
+	name = strings.Trim(name[:min(len(name), 40)], "-")
+	if name == "" {
+		name = "host"
+	}
+	id := nuid.Next()
+	return name + "-" + id[len(id)-6:]
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// exitCode is what the process ends with.
+type exitCode int
+
+// Exit codes; exitCodes explains them.
+const (
+	exitOK          exitCode = 0
+	exitFailure     exitCode = 1
+	exitUsage       exitCode = 2
+	exitUnavailable exitCode = 3
+	exitNotFound    exitCode = 4
+	exitConflict    exitCode = 5
+	exitDamaged     exitCode = 6
+	exitRefused     exitCode = 7
+	exitFull        exitCode = 8
+	exitInterrupted exitCode = 130
+)
+
+// exitCodes is the one table of exit codes: help, documentation and tests read it.
+var exitCodes = []struct {
+	code    exitCode
+	name    string
+	meaning string
+}{
+	{exitOK, "ok", "done; also when a follower was ended with Ctrl-C or its reader went away"},
+	{exitFailure, "failure", "any failure that no other code names"},
+	{exitUsage, "usage", "wrong flags, names or values; nothing was done"},
+	{exitUnavailable, "unavailable", "no server, no daemon, no answer in time, or a port in use: try again later"},
+	{exitNotFound, "not found", "the run, call, file or fleet does not exist"},
+	{exitConflict, "conflict", "the run is there already, has ended, or belongs to another executor; a directory is locked"},
+	{exitDamaged, "damaged", "input or stored data is broken or incomplete; what could be done was done"},
+	{exitRefused, "refused", "wrong credentials, or no permission"},
+	{exitFull, "full", "the fleet's quota or the disk is full; nothing was lost"},
+	{exitInterrupted, "interrupted", "ended by Ctrl-C before it was done"},
+}
+
+// failure is an error with the exit code and the hint that a user gets.
+type failure struct {
+	code exitCode
+	what string
+	hint string
+	err  error
+}
+
+// Error is what went wrong, without the hint.
+func (f *failure) Error() string { return f.what }
+
+// Unwrap returns the cause.
+func (f *failure) Unwrap() error { return f.err }
+
+// fail builds a failure without a cause.
+func fail(code exitCode, hint, format string, args ...any) error {
+	return &failure{code: code, what: fmt.Sprintf(format, args...), hint: hint}
+}
+
+// report prints err and returns the exit code.
+func report(ctx context.Context, err error, stderr io.Writer) int {
+	if err == nil || closedPipe(err) {
+		return int(exitOK)
+	}
+	f := explain(ctx, err)
+	// There is nowhere to report that standard error is gone.
+	_, _ = fmt.Fprintf(stderr, "waymark: %s\n", printable(f.what))
+	if f.hint != "" {
+		_, _ = fmt.Fprintf(stderr, "hint: %s\n", printable(f.hint))
+	}
+	return int(f.code)
+}
+
+// explain finds exit code and hint of an error. What a command knows better it has put into a failure.
+func explain(ctx context.Context, err error) *failure {
+	var f *failure
+	if errors.As(err, &f) {
+		return f
+	}
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
+		return &failure{code: exitInterrupted, what: "interrupted", err: err}
+	}
+	for _, explain := range []func(error) *failure{
+		explainServer, explainConnection, explainService, explainTranscript, explainPublisher, explainStorage, explainInput,
+	} {
+		if f := explain(err); f != nil {
+			f.err = err
+			if f.what == "" {
+				f.what = err.Error()
+			}
+			return f
+		}
+	}
+	return &failure{code: exitFailure, what: err.Error(), err: err}
+}
+
+const (
+	hintServe       = "start one with: waymark serve"
+	hintStateDir    = "set another directory with --state-dir or WAYMARK_STATE_DIR"
+	hintCredentials = "check --creds, --user, --nkey or --token and their NATS_ variables; the local server needs none"
+	hintFleetFull   = "end or delete runs, or raise the quota: waymark serve --quota SIZE"
+)
+
+func explainServer(err error) *failure {
+	var down *natsd.NotRunningError
+	var locked *natsd.LockedError
+	switch {
+	case errors.As(err, &locked):
+		holder := "another process"
+		if locked.PID != 0 {
+			holder = fmt.Sprintf("process %d", locked.PID)
+		}
+		return &failure{
+			code: exitConflict,
+			what: fmt.Sprintf("state directory %s is in use by %s", locked.Dir, holder),
+			hint: "stop that process, or " + hintStateDir,
+		}
+	case errors.As(err, &down):
+		return &failure{
+			code: exitUnavailable,
+			what: fmt.Sprintf("no waymark server is running in %s: %s", down.Dir, down.Reason),
+			hint: hintServe + ", or name another server with --nats or --context",
+		}
+	case errors.Is(err, natsd.ErrPortInUse):
+		what, _, _ := strings.Cut(err.Error(), ": stop what listens there")
+		return &failure{code: exitUnavailable, what: what, hint: "stop what listens there, or choose another port: waymark serve --port 0 takes a free one"}
+	case errors.Is(err, natsd.ErrStateDir):
+		return &failure{code: exitFailure, hint: hintStateDir}
+	case errors.Is(err, natsd.ErrStoreKey):
+		return &failure{code: exitRefused, hint: "give the key that the store was written with"}
+	case errors.Is(err, natsd.ErrInvalidConfig):
+		return &failure{code: exitUsage, hint: "see: waymark serve --help"}
+	}
+	return nil
+}
+
+func explainConnection(err error) *failure {
+	switch {
+	case errors.Is(err, natsconn.ErrSettings), errors.Is(err, natsconn.ErrUnknownContext):
+		return &failure{code: exitUsage, hint: "see: waymark help, section Which server"}
+	case errors.Is(err, natsconn.ErrNoServer):
+		return &failure{code: exitUnavailable, hint: hintServe}
+	case errors.Is(err, natsconn.ErrRefused), errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, nats.ErrAuthorization):
+		return &failure{code: exitRefused, hint: hintCredentials}
+	case errors.Is(err, natsconn.ErrUnreachable):
+		return &failure{code: exitUnavailable, hint: "check the address and that the server runs; a local one: waymark serve"}
+	}
+	return nil
+}
+
+// explainService words what the daemon answered.
+func explainService(err error) *failure {
+	var service *schema.ServiceError
+	if !errors.As(err, &service) {
+		return nil
+	}
+	f := &failure{what: service.Message, hint: service.Hint}
+	switch service.Code {
+	case schema.CodeBadRequest, schema.CodeTooLarge:
+		f.code = exitUsage
+	case schema.CodeForbidden:
+		f.code = exitRefused
+	case schema.CodeNotFound, schema.CodeUnknownFleet:
+		f.code = exitNotFound
+	case schema.CodeConflict, schema.CodeRunEnded, schema.CodeWrongAgent, schema.CodeNotInDoubt:
+		f.code = exitConflict
+	case schema.CodeOverloaded, schema.CodeUnavailable:
+		f.code = exitUnavailable
+	case schema.CodeDamaged:
+		f.code = exitDamaged
+	case schema.CodeStorageFull:
+		f.code = exitFull
+	default:
+		f.code = exitFailure
+	}
+	if f.hint == "" && f.code == exitNotFound {
+		f.hint = "list the runs with: waymark runs ls"
+	}
+	return f
+}
+
+// explainInput words names outside the grammar and broken stored data.
+func explainInput(err error) *failure {
+	var name *schema.NameError
+	switch {
+	case errors.As(err, &name):
+		return &failure{code: exitUsage, what: name.Error(), hint: "ids look like: fix-login-2026-01-31"}
+	case errors.Is(err, schema.ErrCorrupt), errors.Is(err, schema.ErrFormat):
+		return &failure{code: exitDamaged}
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+)
+
+// sentinel is what a user is told for an error.
+type sentinel struct {
+	err  error
+	code exitCode
+	hint string
+}
+
+// find returns the failure of the first sentinel that err wraps.
+func find(err error, list []sentinel) *failure {
+	for _, s := range list {
+		if errors.Is(err, s.err) {
+			return &failure{code: s.code, hint: s.hint}
+		}
+	}
+	return nil
+}
+
+var publisherErrors = []sentinel{
+	{publisher.ErrFenced, exitConflict, "see who holds the run: waymark runs get RUN"},
+	{publisher.ErrForked, exitConflict, "find the other process that writes this run, then take it over: waymark recover RUN"},
+	{publisher.ErrLogRegressed, exitDamaged, "see what is left: waymark runs get RUN"},
+	{publisher.ErrFleetFull, exitFull, hintFleetFull},
+	{publisher.ErrPayloadTooLarge, exitUsage, ""},
+	{publisher.ErrRunExists, exitConflict, "show it with: waymark runs get RUN; or choose another id with --run-id"},
+	{publisher.ErrRunNotFound, exitNotFound, "list the runs with: waymark runs ls"},
+	{publisher.ErrRunEnded, exitConflict, "see how it ended: waymark runs get RUN"},
+	{publisher.ErrWrongAgent, exitConflict, "see whose it is: waymark runs get RUN"},
+	{publisher.ErrNotInDoubt, exitConflict, "list the calls in doubt: waymark runs get RUN"},
+	{publisher.ErrHeld, exitConflict, "settle the call: waymark settle RUN TURN CALL --how abandoned"},
+	{publisher.ErrConflict, exitConflict, "look at the run and try again: waymark runs get RUN"},
+	{publisher.ErrCancelRequested, exitConflict, ""},
+	{publisher.ErrRejected, exitConflict, "see where the run stands: waymark runs get RUN"},
+	{publisher.ErrIncomplete, exitDamaged, "what is there: waymark runs get RUN"},
+	{publisher.ErrBlob, exitDamaged, ""},
+	{publisher.ErrBadAnswer, exitFailure, "use the same version here and for the daemon: waymark version"},
+	{publisher.ErrNotProvisioned, exitNotFound, "start a daemon for the fleet: waymark serve --fleet NAME"},
+	{publisher.ErrNoService, exitUnavailable, "start the daemon on that server: waymark serve, with the same --nats or --context"},
+	{publisher.ErrUnresolved, exitUnavailable, "try again: what was stored is not stored twice"},
+	{publisher.ErrUnavailable, exitUnavailable, "try again"},
+	{publisher.ErrConfig, exitUsage, ""},
+}
+
+// explainPublisher words the errors of the executor's SDK.
+func explainPublisher(err error) *failure {
+	var full *publisher.FullError
+	if errors.As(err, &full) {
+		f := &failure{code: exitFull, hint: hintFleetFull, what: fmt.Sprintf("fleet %s is full", full.Fleet)}
+		if full.Quota > 0 {
+			f.what += fmt.Sprintf(": %s of %s used", bytesText(full.Used), bytesText(full.Quota))
+		}
+		f.what += "; the event was not stored, nothing else was lost"
+		return f
+	}
+	return find(err, publisherErrors)
+}
+
+var storageErrors = []sentinel{
+	{kvstore.ErrStreamMissing, exitDamaged, "restore the stream from a backup; it is never made anew in silence"},
+	{kvstore.ErrSettings, exitUsage, "see: waymark serve --help"},
+	{kvstore.ErrFull, exitFull, "use a smaller quota (waymark serve --quota 1GiB), or make room on the disk"},
+	{kvstore.ErrUnavailable, exitUnavailable, "check that JetStream is enabled on the server, and try again"},
+	{kvstore.ErrHeld, exitConflict, "another daemon does this work; wait for it or stop it"},
+	{kvstore.ErrNotFound, exitNotFound, ""},
+	{kvstore.ErrConflict, exitConflict, "try again"},
+}
+
+// explainStorage words the errors of provisioning and of stored data.
+func explainStorage(err error) *failure {
+	var config *kvstore.ConfigError
+	if errors.As(err, &config) {
+		f := &failure{code: exitConflict, hint: config.Hint}
+		if config.Command != "" {
+			f.hint = "mend it with: " + config.Command
+		}
+		f.what = fmt.Sprintf("stream %s is not configured as it must be:", config.Stream)
+		for i, d := range config.Differences {
+			if i > 0 {
+				f.what += ","
+			}
+			f.what += fmt.Sprintf(" %s is %s, want %s", d.Flag, d.Have, d.Want)
+		}
+		return f
+	}
+	return find(err, storageErrors)
+}
+
+var transcriptErrors = []sentinel{
+	{transcript.ErrUnknownFormat, exitUsage, "name the format: waymark import --format openai-chat|claude-code|swe-agent"},
+	{transcript.ErrSeveralRuns, exitUsage, "leave out --run-id: each run is named by its conversation"},
+	{transcript.ErrAlreadyThere, exitConflict, "import it a second time with: --run-id ANOTHER"},
+	{transcript.ErrDiverged, exitConflict, "import it beside the other with: --run-id ANOTHER"},
+	{transcript.ErrUnresolvedBlob, exitDamaged, ""},
+}
+
+// explainTranscript words the errors of import and export.
+func explainTranscript(err error) *failure { return find(err, transcriptErrors) }

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+)
+
+// startLimit bounds the wait for a daemon to be ready or gone.
+const startLimit = 30 * time.Second
+
+// leakChecked runs the tests and then looks for goroutines that nobody awaited.
+type leakChecked struct{ m *testing.M }
+
+func (l leakChecked) Run() int {
+	code := l.m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return code
+}
+
+func TestMain(m *testing.M) {
+	testscript.Main(leakChecked{m}, map[string]func(){"waymark": main})
+}
+
+// TestScripts runs testdata/script/*.txtar. Beside testscript's commands they have:
+//
+//	waymark …            the program, in a process of its own
+//	serve [flags]        a daemon in this process, ready when the command returns; its ready line is in
+//	                     $READY, and URL, CONTEXT and HTTP are set from it
+//	stop                 ends it as Ctrl-C would and fails unless it ended well
+//	join, stop2          the same for a second daemon
+//	get URL STATUS       requests a URL; the body becomes standard output
+//	exits N waymark …    runs the program and fails unless it exits with N
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "script"),
+		Setup: func(env *testscript.Env) error {
+			for name, value := range map[string]string{
+				"WAYMARK_STATE_DIR": filepath.Join(env.WorkDir, "state"),
+				"XDG_CONFIG_HOME":   filepath.Join(env.WorkDir, "config"),
+				"HOME":              filepath.Join(env.WorkDir, "home"),
+				"WAYMARK_HTTP":      "127.0.0.1:0",
+				"WAYMARK_QUOTA":     "256MiB",
+				"GORACE":            "atexit_sleep_ms=0", // a race-built process would wait a second at its end
+			} {
+				env.Setenv(name, value)
+			}
+			env.Values[serverKey("serve")] = new(scriptServer)
+			env.Values[serverKey("join")] = new(scriptServer)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"serve": scriptServe("serve"),
+			"stop":  scriptStop("serve"),
+			"join":  scriptServe("join"),
+			"stop2": scriptStop("join"),
+			"exits": scriptExits,
+			"get":   scriptGet,
+		},
+	})
+}
+
+type serverKey string
+
+// scriptServer is the daemon that a script runs.
+type scriptServer struct {
+	stop func() (int, string)
+}
+
+func scriptServe(which serverKey) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		server, _ := ts.Value(which).(*scriptServer)
+		if neg || server.stop != nil {
+			ts.Fatalf("a daemon runs already, or use: exits N waymark serve …")
+		}
+		line, stop, err := startDaemon(args, ts.Getenv)
+		if err != nil {
+			ts.Fatalf("%v", err)
+		}
+		server.stop = stop
+		ts.Defer(func() {
+			if server.stop != nil {
+				server.stop()
+			}
+		})
+		if which != "serve" {
+			return
+		}
+		ts.Setenv("READY", line)
+		for name, pattern := range map[string]string{
+			"URL": ` url=(\S+)`, "CONTEXT": ` context=(\S+)`, "HTTP": ` http=(\S+)`,
+			"HTTPADDR": ` http=http://(\S+)`, "PORT": ` url=\S+:(\d+)`,
+		} {
+			if found := regexp.MustCompile(pattern).FindStringSubmatch(line); found != nil {
+				ts.Setenv(name, found[1])
+			}
+		}
+	}
+}
+
+func scriptStop(which serverKey) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, _ bool, _ []string) {
+		server, _ := ts.Value(which).(*scriptServer)
+		if server.stop == nil {
+			ts.Fatalf("no daemon runs")
+		}
+		code, stderr := server.stop()
+		server.stop = nil
+		ts.Logf("[stderr]\n%s", stderr)
+		if code != 0 {
+			ts.Fatalf("the daemon ended with %d", code)
+		}
+	}
+}
+
+func scriptExits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE command [args…]")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	code := "0"
+	var exit interface{ ExitCode() int }
+	if errors.As(err, &exit) {
+		code = fmt.Sprint(exit.ExitCode())
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if code != args[0] {
+		ts.Fatalf("exit code %s, want %s", code, args[0])
+	}
+}
+
+// startDaemon runs serve in this process and returns its ready line, and what stops it.
+func startDaemon(args []string, getenv func(string) string) (line string, stop func() (int, string), err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	stdout := newLineWriter()
+	stderr := new(lockedBuffer)
+	done := make(chan int, 1)
+	go func() {
+		done <- run(ctx, append([]string{"serve"}, args...), getenv, strings.NewReader(""), stdout, stderr)
+	}()
+	limit := time.NewTimer(startLimit)
+	defer limit.Stop()
+	stop = sync.OnceValues(func() (int, string) {
+		cancel()
+		return <-done, stderr.String()
+	})
+	select {
+	case line = <-stdout.first:
+		return line, stop, nil
+	case code := <-done:
+		cancel()
+		return "", nil, fmt.Errorf("the daemon ended with %d before it was ready:\n%s", code, stderr)
+	case <-limit.C:
+		code, text := stop()
+		return "", nil, fmt.Errorf("the daemon was not ready within %s and then ended with %d:\n%s", startLimit, code, text)
+	}
+}
+
+// lineWriter hands over the first line that is written to it.
+type lineWriter struct {
+	first chan string
+	once  sync.Once
+	buf   lockedBuffer
+}
+
+func newLineWriter() *lineWriter { return &lineWriter{first: make(chan string, 1)} }
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	n, err := w.buf.Write(p)
+	if line, _, ok := strings.Cut(w.buf.String(), "\n"); ok {
+		w.once.Do(func() { w.first <- line })
+	}
+	return n, err
+}
+
+// lockedBuffer may be written and read at the same time.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+var _ io.Writer = (*lockedBuffer)(nil)
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

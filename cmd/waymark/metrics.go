@@ -1,0 +1,126 @@
+package main
+
+import (
+	"strconv"
+	"sync/atomic"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// newRegistry returns a registry with what describes the process and the build.
+func newRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "waymark_build_info",
+		Help:        "1, with the version of this binary.",
+		ConstLabels: prometheus.Labels{"version": versions().Waymark, "nats_server": versions().NATSServer, "go": versions().Go},
+	})
+	info.Set(1)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info)
+	return registry
+}
+
+// counterOf makes a metric of a counter that somebody else keeps.
+func counterOf(name, help string, labels prometheus.Labels, n *atomic.Int64) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
+		func() float64 { return float64(n.Load()) })
+}
+
+func gaugeOf(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value)
+}
+
+// registerFolder adds a folder's counters, labelled with fleet and shard.
+func registerFolder(registry prometheus.Registerer, fleet string, shard int, s *consumer.FolderStats) {
+	labels := prometheus.Labels{"fleet": fleet, "shard": strconv.Itoa(shard)}
+	for _, c := range []struct {
+		name, help string
+		n          *atomic.Int64
+	}{
+		{"events", "Events folded, accepted or not.", &s.Events},
+		{"events_replayed", "Events seen once more after a restart or a lost race.", &s.Replayed},
+		{"events_applied", "Events accepted into the state of their run.", &s.Applied},
+		{"events_duplicate", "Events that were there already.", &s.Duplicates},
+		{"dead_letters", "Events rejected and kept with the reason.", &s.DeadLetters},
+		{"checkpoints", "Checkpoints put.", &s.Checkpoints},
+		{"segments", "Segments sealed.", &s.Segments},
+		{"segment_bytes", "Bytes of sealed segments, as stored.", &s.SegmentBytes},
+		{"seals_refused", "Sealings that a full or failing bucket put off.", &s.SealsRefused},
+		{"batches", "Batches committed.", &s.Batches},
+		{"conflicts", "Times that another folder won.", &s.Conflicts},
+		{"regressions", "Times that the log went back.", &s.Regressions},
+		{"rebuilds", "Runs folded anew from the log.", &s.Rebuilds},
+	} {
+		registry.MustRegister(counterOf("waymark_fold_"+c.name+"_total", c.help, labels, c.n))
+	}
+	registry.MustRegister(
+		gaugeOf("waymark_fold_position", "Stream sequence up to which the shard is folded.", labels,
+			func() float64 { return float64(s.Position.Load()) }),
+		gaugeOf("waymark_fold_leading", "1 while this process folds the shard.", labels,
+			func() float64 { return float64(s.Leading.Load()) }),
+	)
+}
+
+// registerService adds a service's counters, labelled with the fleet.
+func registerService(registry prometheus.Registerer, fleet string, s *consumer.ServiceStats) {
+	labels := prometheus.Labels{"fleet": fleet}
+	for verb, n := range map[string]*atomic.Int64{
+		schema.VerbRecover: &s.Recovers, schema.VerbGet: &s.Gets, schema.VerbList: &s.Lists,
+		schema.VerbHistory: &s.Histories, schema.VerbSettle: &s.Settles,
+	} {
+		registry.MustRegister(counterOf("waymark_service_requests_total", "Requests received, by verb.",
+			prometheus.Labels{"fleet": fleet, "verb": verb}, n))
+	}
+	for _, c := range []struct {
+		name, help string
+		n          *atomic.Int64
+	}{
+		{"replies", "Replies sent.", &s.Replies},
+		{"reply_bytes", "Bytes of replies.", &s.ReplyBytes},
+		{"takeovers", "Epochs opened.", &s.Takeovers},
+		{"takeovers_continued", "Repeated requests that continued the epoch they had opened.", &s.Continued},
+		{"refused", "Control events whose compare-and-set found another event.", &s.Refused},
+		{"barriers", "Barriers published.", &s.Barriers},
+		{"stale_answers", "Answers older than a barrier, asked for again.", &s.StaleAnswers},
+		{"folds_from_scratch", "Reads without a checkpoint.", &s.FoldsFromScratch},
+		{"corrupt_checkpoints", "Corrupt checkpoints met.", &s.CorruptCheckpoints},
+		{"corrupt_segments", "Corrupt segments met.", &s.CorruptSegments},
+		{"holes", "Missing events confirmed by the leader.", &s.Holes},
+		{"regressions", "Times that the log was behind what was checkpointed.", &s.Regressions},
+		{"clients_gone", "Clients that did not take their replies.", &s.ClientsGone},
+	} {
+		registry.MustRegister(counterOf("waymark_service_"+c.name+"_total", c.help, labels, c.n))
+	}
+	for name, n := range map[string]*atomic.Int64{"working": &s.Working, "queued": &s.Queued, "streaming": &s.Streaming} {
+		registry.MustRegister(gaugeOf("waymark_service_"+name, "Requests "+name+" now.", labels,
+			func() float64 { return float64(n.Load()) }))
+	}
+	for code := range s.Errors() {
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "waymark_service_errors_total", Help: "Error replies, by code.",
+			ConstLabels: prometheus.Labels{"fleet": fleet, "code": string(code)},
+		}, func() float64 { return float64(s.Errors()[code]) }))
+	}
+}
+
+// registerConnection adds the state of a NATS connection.
+func registerConnection(registry prometheus.Registerer, role string, nc *nats.Conn) {
+	labels := prometheus.Labels{"role": role}
+	registry.MustRegister(
+		gaugeOf("waymark_nats_connected", "1 while the connection is up.", labels, func() float64 {
+			if nc.IsConnected() {
+				return 1
+			}
+			return 0
+		}),
+		gaugeOf("waymark_nats_reconnects", "Times the connection came back.", labels,
+			func() float64 { return float64(nc.Stats().Reconnects) }),
+		gaugeOf("waymark_nats_in_bytes", "Bytes received.", labels, func() float64 { return float64(nc.Stats().InBytes) }),
+		gaugeOf("waymark_nats_out_bytes", "Bytes sent.", labels, func() float64 { return float64(nc.Stats().OutBytes) }),
+	)
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// maxWidth is the width that every table keeps to, in columns of a terminal.
+const maxWidth = 100
+
+// minColumn is what a column that may shrink keeps.
+const minColumn = 8
+
+// document prints one JSON document.
+func document(w io.Writer, v any) error {
+	b, err := json.Marshal(v, json.Deterministic(true), jsontext.WithIndent("  "))
+	if err != nil {
+		return fmt.Errorf("encoding the answer: %w", err)
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+// line prints one JSON document on a line of its own.
+func line(w io.Writer, v any) error {
+	b, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		return fmt.Errorf("encoding the answer: %w", err)
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+// column is a column of a table.
+type column struct {
+	title string
+	// right aligns numbers.
+	right bool
+	// shrinks says that the column may be cut when the table is too wide; those further right first.
+	shrinks bool
+}
+
+// printTable prints rows below their titles, within maxWidth.
+func printTable(w io.Writer, columns []column, rows [][]string) error {
+	widths := make([]int, len(columns))
+	for i, c := range columns {
+		widths[i] = text.StringWidthWithoutEscSequences(c.title)
+	}
+	for _, row := range rows {
+		for i := range row {
+			row[i] = printable(row[i])
+			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(row[i]))
+		}
+	}
+	fit(columns, widths)
+	t := table.NewWriter()
+	t.SetStyle(plain)
+	header := make(table.Row, len(columns))
+	configs := make([]table.ColumnConfig, len(columns))
+	for i, c := range columns {
+		header[i] = c.title
+		configs[i] = table.ColumnConfig{Number: i + 1, Align: text.AlignLeft, AlignHeader: text.AlignLeft}
+		if c.right {
+			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
+		}
+	}
+	t.AppendHeader(header)
+	t.SetColumnConfigs(configs)
+	for _, row := range rows {
+		cells := make(table.Row, len(row))
+		for i := range row {
+			cells[i] = text.Snip(row[i], widths[i], "…")
+		}
+		t.AppendRow(cells)
+	}
+	var b strings.Builder
+	for l := range strings.Lines(t.Render()) {
+		b.WriteString(strings.TrimRight(l, " \n"))
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// plain is a table without lines, two spaces between columns.
+var plain = table.Style{
+	Box:     table.BoxStyle{PaddingRight: "  "},
+	Format:  table.FormatOptions{Header: text.FormatUpper},
+	Options: table.OptionsNoBordersAndSeparators,
+}
+
+// fit takes width from the columns that may shrink, the widest first, until the table fits.
+func fit(columns []column, widths []int) {
+	total := 0
+	for _, w := range widths {
+		total += w + 2
+	}
+	for total-2 > maxWidth {
+		widest := -1
+		for i, c := range columns {
+			if c.shrinks && widths[i] > minColumn && (widest < 0 || widths[i] >= widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		widths[widest]--
+		total--
+	}
+}
+
+// printFields prints pairs of name and value; empty values are left out. Long values are cut.
+func printFields(w io.Writer, pairs ...string) error {
+	width := 0
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			width = max(width, len(pairs[i]))
+		}
+	}
+	var b strings.Builder
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] == "" {
+			continue
+		}
+		fmt.Fprintf(&b, "%-*s  %s\n", width, pairs[i], text.Snip(printable(pairs[i+1]), maxWidth-width-2, "…"))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// printable makes text from outside safe for a terminal and fit for one line: control characters, escapes
+// and direction overrides become visible escapes.
+func printable(s string) string {
+	clean := true
+	for _, r := range s {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			clean = false
+			break
+		}
+	}
+	if clean {
+		return s
+	}
+	var b strings.Builder
+	for i, r := range s {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			b.WriteByte(' ')
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case !unicode.IsPrint(r):
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// count prints a number, nothing for zero.
+func count[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d", n)
+}
+
+// bytesText prints a size for people.
+func bytesText(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	f, units := float64(n), "KMGTPE"
+	i := -1
+	for f >= unit && i < len(units)-1 {
+		f /= unit
+		i++
+	}
+	return strconv.FormatFloat(f, 'f', 1, 64) + " " + units[i:i+1] + "iB"
+}
+
+// ago prints how long before now an RFC 3339 time was; text that is none stays as it is.
+func ago(at string, now time.Time) string {
+	if at == "" {
+		return ""
+	}
+	t, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil {
+		return at
+	}
+	d := now.Sub(t)
+	switch {
+	case d < 0:
+		return t.Local().Format(time.DateTime)
+	case d < time.Minute:
+		return fmt.Sprintf("%ds ago", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh ago", int(d.Hours()))
+	}
+	return t.Local().Format(time.DateOnly)
+}

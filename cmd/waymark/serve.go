@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Limits of the steps of a start and a stop.
+const (
+	startTimeout = time.Minute
+	closeTimeout = 15 * time.Second
+)
+
+type serveCmd struct {
+	HTTP        string        `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Where health and metrics are served (WAYMARK_HTTP; default: ${http}). Port 0 takes a free one, off serves none."`
+	Port        int           `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded NATS server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
+	Embedded    bool          `help:"Run the embedded server even if the environment names another one."`
+	NoFold      bool          `help:"Answer requests, but write no checkpoints: another process folds."`
+	Quota       byteSize      `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB)."`
+	Checkpoints int           `default:"0" placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
+	Shards      int           `default:"0" placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards that new runs are spread over (WAYMARK_SHARDS; default: 1)."`
+	Replicas    int           `default:"0" placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Copies of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
+	Name        string        `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name of this daemon in leases and events (WAYMARK_NAME; default: made of the host's name)."`
+	Grace       time.Duration `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"How long work in hand may take on a stop (WAYMARK_GRACE; default: 10s)."`
+	LogLevel    string        `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
+	LogFormat   string        `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
+}
+
+// ready is the line that says that work is taken.
+type ready struct {
+	URL      string `json:"url"`
+	Context  string `json:"context,omitzero"`
+	HTTP     string `json:"http,omitzero"`
+	Fleet    string `json:"fleet"`
+	Name     string `json:"name"`
+	Embedded bool   `json:"embedded"`
+	Folding  bool   `json:"folding"`
+}
+
+// String is one line of keys and values.
+func (r ready) String() string {
+	s := "waymark is ready: url=" + r.URL
+	if r.Context != "" {
+		s += " context=" + quoted(r.Context)
+	}
+	if r.HTTP != "" {
+		s += " http=" + r.HTTP
+	}
+	return s + " fleet=" + r.Fleet
+}
+
+// quoted puts a path with spaces in quotes; others stay as they are, ready to be copied.
+func quoted(path string) string {
+	if strings.ContainsAny(path, " \t\"") {
+		return strconv.Quote(path)
+	}
+	return path
+}
+
+// Validate is called by kong.
+func (c serveCmd) Validate() error {
+	switch {
+	case c.Port < 0 || c.Port > 65535:
+		return fmt.Errorf("--port %d: use 1 to 65535, or 0 for the port of the last start", c.Port)
+	case c.Grace <= 0:
+		return fmt.Errorf("--grace %s: use a time above 0, such as 10s", c.Grace)
+	}
+	return nil
+}
+
+// Run serves until ctx ends. A stop that was asked for is no failure.
+func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
+	if err := schema.CheckName("fleet", a.cli.Fleet); err != nil {
+		return err
+	}
+	if c.Name == "" {
+		c.Name = daemonName()
+	}
+	if err := schema.CheckName("--name", c.Name); err != nil {
+		return err
+	}
+	log, err := newLogger(a.stderr, c.LogLevel, c.LogFormat)
+	if err != nil {
+		return err
+	}
+
+	var open closers
+	defer func() {
+		if closeErr := open.close(ctx); closeErr != nil {
+			log.Error().Err(closeErr).Msg("stopping was not clean")
+			err = errors.Join(err, closeErr)
+		}
+		if err == nil {
+			log.Info().Msg("stopped")
+		}
+	}()
+
+	// First what is cheap and can be taken already, so that a wrong start ends before anything is opened.
+	registry := newRegistry()
+	health, err := listenHealth(ctx, c.HTTP, registry)
+	if err != nil {
+		return err
+	}
+	if health != nil {
+		open.add("health server", closeTimeout, health.shutdown)
+	}
+	d, err := c.start(ctx, a, registry, &open, log)
+	if err != nil {
+		return interruptedStart(ctx, err)
+	}
+	if health != nil {
+		health.health = d.health
+	}
+	return c.serve(ctx, a, d, health, log)
+}
+
+// serve runs everything until ctx ends or something fails.
+func (c serveCmd) serve(ctx context.Context, a *app, d *daemon, health *healthServer, log zerolog.Logger) error {
+	group, ctx := errgroup.WithContext(ctx)
+	d.run(ctx, group)
+	if health != nil {
+		group.Go(health.run)
+		group.Go(func() error {
+			<-ctx.Done()
+			health.ready.Store(false)
+			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+			defer cancel()
+			return health.shutdown(limit)
+		})
+	}
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.service.Ready():
+		}
+		line := d.ready(c, a)
+		if health != nil {
+			health.ready.Store(true)
+			line.HTTP = health.url()
+		}
+		log.Info().Str("url", line.URL).Str("fleet", line.Fleet).Msg("ready")
+		return printReady(a, line)
+	})
+	return group.Wait()
+}
+
+func printReady(a *app, r ready) error {
+	if a.cli.JSON {
+		return line(a.stdout, r)
+	}
+	_, err := fmt.Fprintln(a.stdout, r)
+	return err
+}
+
+// interruptedStart makes a start that was interrupted by a signal no failure.
+func interruptedStart(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
