@@ -66,6 +66,10 @@ func TestProvisionSpellsOutTheFlagsThatMatter(t *testing.T) {
 	require.EqualValues(t, 1, c.MaxMsgsPerSubject)
 	require.Equal(t, jetstream.DefaultPersistMode, c.PersistMode, "segments are the truth")
 
+	c = config(t, js, letterStream)
+	require.Equal(t, jetstream.DiscardOld, c.Discard, "a flood of bad events must not stop the fold")
+	require.EqualValues(t, 256<<20, c.MaxBytes)
+
 	_, err := js.ObjectStore(t.Context(), schema.BlobBucket("alpha"))
 	require.NoError(t, err)
 }
