@@ -31,6 +31,8 @@ type FolderStats struct {
 	Segments, SegmentBytes atomic.Int64
 	// SealsRefused counts sealings that a full or failing bucket put off.
 	SealsRefused atomic.Int64
+	// Failures that ended a reign, the two below included.
+	Failures atomic.Int64
 	// Batches committed; Conflicts lost to another folder; Regressions of the log; Rebuilds of a run.
 	Batches, Conflicts, Regressions, Rebuilds atomic.Int64
 	// Position is the stream sequence of the last batch committed.
@@ -102,6 +104,7 @@ func (f *Folder) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
+		f.stats.Failures.Add(1)
 		switch {
 		case errors.Is(err, errYield):
 			f.stats.Conflicts.Add(1)
