@@ -10,6 +10,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+// directTries is how often any replica is asked before the leader is, which answers record by record.
+const directTries = 3
+
 // maxBackoff bounds the pauses between tries of a read that found a server behind.
 const maxBackoff = 100 * time.Millisecond
 
@@ -37,21 +40,34 @@ func (rd *reader) proven(ctx context.Context, shards []*shardSource, run string,
 			if err != nil {
 				return nil, err
 			}
-			m := m
-			// A log without the run ends the question, unless segments show that the log itself was lost.
-			m.fresh = last == 0
-			r, err := rd.read(ctx, src, run, m)
-			switch {
-			case err != nil:
-				return nil, err
-			case r.logLast < last:
-				return nil, fmt.Errorf("run %s read up to %d of %d: %w", run, r.logLast, last, ErrStale)
-			case !r.empty():
-				return r, nil
+			r, err := rd.readUpTo(ctx, src, run, m, last)
+			if err != nil || !r.empty() {
+				return r, err
 			}
 		}
 		return nil, fmt.Errorf("run %s: %w", run, ErrNoRun)
 	})
+}
+
+// readUpTo reads the run to an event that is known to be stored, 0 for none. Any replica may answer, and another one the
+// next time; in the end the leader does.
+func (rd *reader) readUpTo(ctx context.Context, src *shardSource, run string, m mode, last schema.StreamSequence) (*reading, error) {
+	// A log without the run ends the question, unless segments show that the log itself was lost.
+	m.fresh = last == 0
+	for try := 1; ; try++ {
+		m.walk = try > directTries
+		r, err := rd.read(ctx, src, run, m)
+		switch {
+		case err == nil && r.logLast >= last:
+			return r, nil
+		case err == nil:
+			err = fmt.Errorf("run %s read up to %d of %d: %w", run, r.logLast, last, ErrStale)
+		}
+		if m.walk || !errors.Is(err, ErrStale) {
+			return nil, err
+		}
+		rd.stats.StaleAnswers.Add(1)
+	}
 }
 
 // current proves that a reading ends with the run's last event as of the call. It reports false when there is more.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nats-io/nuid"
 
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -129,9 +128,9 @@ func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverReque
 // when the event is not there, or the fold did not accept it.
 func (s *Service) advance(ctx context.Context, r *reading, e *schema.Event, at schema.StreamSequence) (bool, error) {
 	backoff := staleBackoff
-	for {
+	for try := 1; ; try++ {
 		accepted := false
-		err := runlog.Read(ctx, s.js, r.src.store.Names, r.run, r.logLast+1, func(rec schema.Record) error {
+		err := s.reader.records(ctx, r.src, r.run, r.logLast+1, try > directTries, func(rec schema.Record) error {
 			if rec.Stream > at {
 				return errEnough
 			}

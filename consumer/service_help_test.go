@@ -83,6 +83,12 @@ func (w *serviceWorld) serve(settings kvstore.FleetSettings, cfg consumer.Servic
 	}
 	svc, err := consumer.NewService(cfg, nc, js, shards, time.Now, natstest.Logger(w.tb))
 	require.NoError(w.tb, err)
+	return svc, w.start(svc)
+}
+
+// start runs a service and returns the function that stops it and waits for its end.
+func (w *serviceWorld) start(svc *consumer.Service) func() {
+	w.tb.Helper()
 	ctx, cancel := context.WithCancel(w.tb.Context())
 	done := make(chan error, 1)
 	go func() { done <- svc.Run(ctx) }()
@@ -100,7 +106,7 @@ func (w *serviceWorld) serve(settings kvstore.FleetSettings, cfg consumer.Servic
 		}
 	}
 	w.tb.Cleanup(stop)
-	return svc, stop
+	return stop
 }
 
 // answer is all that a request was answered with.

@@ -1,0 +1,189 @@
+package consumer_test
+
+import (
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// lagging is a service that is answered by two "replicas" of the event stream: the real one, and a real copy of it that
+// stopped at some moment. Direct gets go to either, as on a cluster; everything else goes to the leader.
+type lagging struct {
+	*serviceWorld
+	// every sends one of n direct gets to the copy, at random, the others to the real stream; 1 sends all, 0 none.
+	every atomic.Int64
+	stale atomic.Int64
+}
+
+const copyName = "STALE_COPY"
+
+func newLagging(t *testing.T, cfg consumer.ServiceConfig) *lagging {
+	t.Helper()
+	w := newServiceWorld(t)
+	w.stop()
+	l := &lagging{serviceWorld: w}
+	nc := w.server.Conn(t)
+	sub, err := nc.Subscribe("REPLICAS.API.>", func(m *nats.Msg) {
+		subject := "$JS.API." + strings.TrimPrefix(m.Subject, "REPLICAS.API.")
+		if subject == "$JS.API.DIRECT.GET."+w.names.EventStream() {
+			if every := l.every.Load(); every > 0 && rand.Int64N(every) == 0 {
+				subject = "$JS.API.DIRECT.GET." + copyName
+				l.stale.Add(1)
+			}
+		}
+		_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = sub.Unsubscribe() })
+	js, err := jetstream.NewWithAPIPrefix(nc, "REPLICAS.API")
+	require.NoError(t, err)
+	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	require.NoError(t, err)
+	shard, err := kvstore.OpenShard(js, settings, 0, "service-1")
+	require.NoError(t, err)
+	cfg.Fleet, cfg.Name = "default", "service-1"
+	l.svc, err = consumer.NewService(cfg, nc, js, []*kvstore.Shard{shard}, time.Now, natstest.Logger(t))
+	require.NoError(t, err)
+	w.start(l.svc)
+	return l
+}
+
+// freeze makes the copy: all that the log has now, and nothing of what comes.
+func (l *lagging) freeze() jetstream.Stream {
+	l.tb.Helper()
+	ctx := l.tb.Context()
+	real, err := l.js.Stream(ctx, l.names.EventStream())
+	require.NoError(l.tb, err)
+	want := real.CachedInfo().State.LastSeq
+	cfg := jetstream.StreamConfig{Name: copyName, Mirror: &jetstream.StreamSource{Name: l.names.EventStream()}, AllowDirect: true}
+	stream, err := l.js.CreateStream(ctx, cfg)
+	require.NoError(l.tb, err)
+	require.Eventually(l.tb, func() bool {
+		info, err := stream.Info(ctx)
+		return err == nil && info.State.LastSeq >= want
+	}, 10*time.Second, 5*time.Millisecond)
+	cfg.Mirror = nil
+	cfg.Subjects = []string{"stale.copy"}
+	stream, err = l.js.UpdateStream(ctx, cfg)
+	require.NoError(l.tb, err)
+	return stream
+}
+
+func TestStaleReplicaIsNeverTakenForTheWhole(t *testing.T) {
+	l := newLagging(t, consumer.ServiceConfig{})
+	x := l.aRun("run-1", 3, 10)
+	l.freeze()
+	l.every.Store(2)
+	for i := range 20 {
+		x.turnOf(10)
+		reply, a := l.get("run-1", []string{schema.ViewHead, schema.ViewEvents}[i%2])
+		require.Equal(t, x.model(), reply.Head, "read %d", i)
+		require.True(t, reply.Complete)
+		if i%2 == 1 {
+			require.Len(t, a.records(t), len(x.acked))
+		}
+	}
+	for i := range 10 {
+		x.turnOf(10)
+		want := x.model()
+		reply, _ := l.recover("run-1", takeover("executor-2", "req-"+string(rune('a'+i))))
+		require.Equal(t, want.Counts.Events+1, reply.Head.Counts.Events)
+		require.True(t, reply.Complete)
+		x.resume(reply, "executor-2")
+		x.acked = l.get2(x)
+	}
+	require.Positive(t, l.stale.Load())
+	require.Positive(t, l.svc.Stats().StaleAnswers.Load())
+	require.Zero(t, l.svc.Stats().Holes.Load())
+	require.Zero(t, l.svc.Stats().Regressions.Load())
+}
+
+// get2 reads the run's events from the real stream.
+func (l *lagging) get2(x *writer) []schema.Record {
+	l.tb.Helper()
+	l.every.Store(0)
+	defer l.every.Store(2)
+	_, a := l.get(x.run.Run, schema.ViewEvents)
+	return a.records(l.tb)
+}
+
+func TestRunThatAStaleReplicaDoesNotHaveIsFound(t *testing.T) {
+	l := newLagging(t, consumer.ServiceConfig{})
+	l.aRun("older", 1, 10)
+	l.freeze()
+	l.every.Store(2)
+	for _, id := range []string{"a", "b", "c", "d"} {
+		x := l.aRun(id, 1, 10)
+		reply, _ := l.get(id, schema.ViewHead)
+		require.Equal(t, x.model(), reply.Head)
+		x = l.aRun(id+"2", 1, 10)
+		taken, _ := l.recover(id+"2", takeover("executor-2", "req-1"))
+		require.EqualValues(t, 2, taken.Epoch)
+	}
+	require.Equal(t, schema.CodeNotFound, l.refused(schema.VerbGet, "nobody", schema.GetRequest{}).Code)
+}
+
+func TestOnlyStaleReplicasGiveUnavailableAndNoAnswer(t *testing.T) {
+	l := newLagging(t, consumer.ServiceConfig{Timeout: 400 * time.Millisecond})
+	x := l.aRun("run-1", 3, 10)
+	l.freeze()
+	l.every.Store(1)
+	x.turnOf(10)
+	for _, verb := range []string{schema.VerbGet, schema.VerbRecover} {
+		var req any = schema.GetRequest{}
+		if verb == schema.VerbRecover {
+			req = takeover("executor-2", "req-1")
+		}
+		e := l.refused(verb, "run-1", req)
+		require.Equal(t, schema.CodeUnavailable, e.Code)
+	}
+	require.Zero(t, l.svc.Stats().Takeovers.Load())
+	// When the fault ends, service returns by itself.
+	l.every.Store(0)
+	reply, _ := l.get("run-1", schema.ViewHead)
+	require.Equal(t, x.model(), reply.Head)
+}
+
+// A checkpoint may be ahead of the replica that answers: that is no log that went back.
+func TestCheckpointAheadOfAStaleReplicaIsTrusted(t *testing.T) {
+	l := newLagging(t, consumer.ServiceConfig{})
+	x := l.aRun("run-1", 3, 10)
+	l.freeze()
+	x.turnOf(10)
+	l.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
+	l.every.Store(2)
+	for range 10 {
+		reply, _ := l.get("run-1", schema.ViewHead)
+		require.Equal(t, x.model(), reply.Head)
+		require.True(t, reply.Complete)
+	}
+	require.Zero(t, l.svc.Stats().Regressions.Load())
+}
+
+// A replica that lost an event in the middle is not believed: the leader has it.
+func TestHoleOfOneReplicaIsNoGap(t *testing.T) {
+	l := newLagging(t, consumer.ServiceConfig{})
+	x := l.aRun("run-1", 5, 10)
+	damaged := l.freeze()
+	require.NoError(t, damaged.DeleteMsg(t.Context(), uint64(x.acked[9].Stream)))
+	// Barriers reach the damaged replica too, or it would only be stale.
+	l.every.Store(3)
+	for range 12 {
+		reply, a := l.get("run-1", schema.ViewEvents)
+		require.Equal(t, x.model(), reply.Head)
+		require.True(t, reply.Complete)
+		require.Len(t, a.records(t), len(x.acked))
+	}
+	require.Zero(t, l.svc.Stats().Holes.Load())
+}
