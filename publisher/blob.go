@@ -1,0 +1,419 @@
+package publisher
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// maxHydrate bounds what one Hydrate loads, in blobs of the largest size.
+const maxHydrate = 8
+
+// field is a large field of an event's data: a JSON value, a text that may be absent, or a text.
+type field struct {
+	path  string
+	value *jsontext.Value
+	text  **string
+	str   *string
+}
+
+// size is about the bytes of the field's JSON: exact for values, without escapes for texts.
+func (f field) size() int {
+	switch {
+	case f.value != nil:
+		return len(*f.value)
+	case f.text != nil && *f.text != nil:
+		return len(**f.text) + 2
+	case f.str != nil && *f.str != "":
+		return len(*f.str) + 2
+	}
+	return 0
+}
+
+func (f field) json() ([]byte, error) {
+	switch {
+	case f.value != nil:
+		return *f.value, nil
+	case f.text != nil:
+		return json.Marshal(**f.text)
+	default:
+		return json.Marshal(*f.str)
+	}
+}
+
+func (f field) remove() {
+	switch {
+	case f.value != nil:
+		*f.value = nil
+	case f.text != nil:
+		*f.text = nil
+	default:
+		*f.str = ""
+	}
+}
+
+func (f field) set(b []byte) error {
+	switch {
+	case f.value != nil:
+		if !jsontext.Value(b).IsValid() {
+			return errors.New("is not JSON")
+		}
+		*f.value = b
+		return nil
+	case f.text != nil:
+		var s string
+		if err := json.Unmarshal(b, &s); err != nil {
+			return err
+		}
+		*f.text = &s
+		return nil
+	default:
+		return json.Unmarshal(b, f.str)
+	}
+}
+
+// largeFields returns a copy of data whose large fields can be changed, those fields, and its refs. Data without any
+// comes back as it is, with nil refs.
+func largeFields(data schema.Data) (schema.Data, []field, *[]schema.Ref) {
+	switch d := data.(type) {
+	case *schema.RunStartedData:
+		c := *d
+		return &c, []field{{path: "/task", str: &c.Task}}, &c.Refs
+	case *schema.RunWaitingData:
+		c := *d
+		return &c, []field{{path: "/response_schema", value: &c.ResponseSchema}}, &c.Refs
+	case *schema.RunEndedData:
+		c := *d
+		return &c, []field{{path: "/output", value: &c.Output}, {path: "/summary", str: &c.Summary}}, &c.Refs
+	case *schema.TurnStartedData:
+		c := *d
+		var fields []field
+		c.Messages, fields = messageFields(d.Messages)
+		return &c, fields, &c.Refs
+	case *schema.TurnEndedData:
+		c := *d
+		var fields []field
+		c.Messages, fields = messageFields(d.Messages)
+		return &c, fields, &c.Refs
+	case *schema.MessageAddedData:
+		c := *d
+		c.Message.Parts = slices.Clone(d.Message.Parts)
+		return &c, partFields("/message", &c.Message), &c.Refs
+	case *schema.ToolCalledData:
+		c := *d
+		return &c, []field{{path: "/arguments", value: &c.Arguments}}, &c.Refs
+	case *schema.ToolReturnedData:
+		c := *d
+		return &c, []field{{path: "/result", value: &c.Result}}, &c.Refs
+	case *schema.ToolSettledData:
+		c := *d
+		return &c, []field{{path: "/result", value: &c.Result}}, &c.Refs
+	case *schema.PhaseCompletedData:
+		c := *d
+		return &c, []field{{path: "/output", value: &c.Output}}, &c.Refs
+	case *schema.ContextCompactedData:
+		c := *d
+		return &c, []field{{path: "/summary", str: &c.Summary}}, &c.Refs
+	case *schema.ArtifactAddedData:
+		c := *d
+		return &c, []field{{path: "/content", value: &c.Content}}, &c.Refs
+	}
+	return data, nil, nil
+}
+
+func messageFields(messages []schema.Message) ([]schema.Message, []field) {
+	messages = slices.Clone(messages)
+	var fields []field
+	for i := range messages {
+		messages[i].Parts = slices.Clone(messages[i].Parts)
+		fields = append(fields, partFields("/messages/"+strconv.Itoa(i), &messages[i])...)
+	}
+	return messages, fields
+}
+
+// partFields are the large fields of a message, whose parts must be the caller's own.
+func partFields(at string, m *schema.Message) []field {
+	fields := []field{{path: at + "/source", value: &m.Source}}
+	for i := range m.Parts {
+		p := at + "/parts/" + strconv.Itoa(i)
+		fields = append(fields,
+			field{path: p + "/content", text: &m.Parts[i].Content},
+			field{path: p + "/arguments", value: &m.Parts[i].Arguments},
+			field{path: p + "/response", value: &m.Parts[i].Response},
+			field{path: p + "/source", value: &m.Parts[i].Source})
+	}
+	return fields
+}
+
+// prepare turns data into the body of an event, moving large fields to the blob store first, and returns the
+// dataref that names the first.
+func (f *Fleet) prepare(ctx context.Context, run string, data schema.Data) (body []byte, dataref string, err error) {
+	// Validated as the caller gave it: an error must name what the caller wrote.
+	if body, err = schema.MarshalData(data); err != nil {
+		return nil, "", err
+	}
+	if len(body) <= f.cfg.InlineLimit {
+		return body, "", nil
+	}
+	moved, fields, refs := largeFields(data)
+	fields = slices.DeleteFunc(fields, func(f field) bool { return f.size() == 0 })
+	slices.SortStableFunc(fields, func(a, b field) int { return b.size() - a.size() })
+	if refs != nil {
+		*refs = slices.Clone(*refs)
+	}
+	// The largest go first; fields that only an unlucky event must give up need be worth a reference.
+	const least = 1 << 10
+	total := len(body)
+	for _, fd := range fields {
+		size := fd.size()
+		if size <= f.cfg.InlineLimit && (total <= eventTarget || size < least) {
+			break
+		}
+		text, err := fd.json()
+		if err != nil {
+			return nil, "", fmt.Errorf("%s of %s: %w", fd.path, data.EventName(), err)
+		}
+		ref, err := f.putBlob(ctx, run, text)
+		if err != nil {
+			return nil, "", fmt.Errorf("%s of %s: %w", fd.path, data.EventName(), err)
+		}
+		ref.Path = fd.path
+		fd.remove()
+		*refs = append(*refs, ref)
+		if dataref == "" {
+			dataref = ref.DataRef
+		}
+		total -= len(text)
+	}
+	if dataref == "" {
+		return body, "", f.tooLarge(data, body)
+	}
+	if body, err = schema.MarshalData(moved); err != nil {
+		return nil, "", err
+	}
+	return body, dataref, f.tooLarge(moved, body)
+}
+
+// tooLarge reports a body that no message can carry, naming its largest field.
+func (f *Fleet) tooLarge(data schema.Data, body []byte) error {
+	limit := min(eventLimit, int(f.nc.MaxPayload())-8<<10)
+	if len(body) <= limit {
+		return nil
+	}
+	e := &PayloadTooLargeError{Event: data.EventName(), Total: len(body), Limit: limit}
+	e.Field, e.Size = largestField(body)
+	return e
+}
+
+// largestField descends into the largest member as long as it makes up most of its parent.
+func largestField(body []byte) (path string, size int) {
+	value := jsontext.Value(body)
+	for {
+		name, member := largestMember(value)
+		if member == nil || path != "" && len(member) < len(value)/2 {
+			return path, len(value)
+		}
+		path += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+		value = member
+	}
+}
+
+func largestMember(value jsontext.Value) (name string, largest jsontext.Value) {
+	dec := jsontext.NewDecoder(strings.NewReader(string(value)))
+	kind := value.Kind()
+	if kind != '{' && kind != '[' {
+		return "", nil
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return "", nil
+	}
+	for i := 0; dec.PeekKind() != '}' && dec.PeekKind() != ']'; i++ {
+		key := strconv.Itoa(i)
+		if kind == '{' {
+			tok, err := dec.ReadToken()
+			if err != nil {
+				return name, largest
+			}
+			key = tok.String()
+		}
+		member, err := dec.ReadValue()
+		if err != nil {
+			return name, largest
+		}
+		if len(member) > len(largest) {
+			name, largest = key, slices.Clone(member)
+		}
+	}
+	return name, largest
+}
+
+func (f *Fleet) blobStore(ctx context.Context) (jetstream.ObjectStore, error) {
+	f.blobMu.Lock()
+	defer f.blobMu.Unlock()
+	if f.blobs != nil {
+		return f.blobs, nil
+	}
+	store, err := f.js.ObjectStore(ctx, schema.BlobBucket(f.cfg.Fleet))
+	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, fmt.Errorf("%w: fleet %s has no object store %s for large fields", ErrNotProvisioned, f.cfg.Fleet, schema.BlobBucket(f.cfg.Fleet))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("object store %s: %w: %w", schema.BlobBucket(f.cfg.Fleet), ErrUnavailable, err)
+	}
+	f.blobs = store
+	return store, nil
+}
+
+// putBlob stores text under its content's name and returns the reference. It must be durable before the event that
+// refers to it is published.
+func (f *Fleet) putBlob(ctx context.Context, run string, text []byte) (schema.Ref, error) {
+	sum := sha256.Sum256(text)
+	digest := hex.EncodeToString(sum[:])
+	ref := schema.Ref{DataRef: schema.DataRef(run, digest), Size: int64(len(text))}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
+	defer cancel()
+	store, err := f.blobStore(ctx)
+	if err != nil {
+		return ref, err
+	}
+	name := schema.BlobName(run, digest)
+	if info, err := store.GetInfo(ctx, name); err == nil && info.Size == uint64(len(text)) {
+		return ref, nil // the same content was stored before
+	}
+	if _, err := store.PutBytes(ctx, name, text); err != nil {
+		var api *jetstream.APIError
+		if errors.As(err, &api) && isFull(api) {
+			return ref, f.fullError(ctx, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), api)
+		}
+		return ref, fmt.Errorf("blob %s: %w: %w", name, ErrUnavailable, err)
+	}
+	return ref, nil
+}
+
+// Blob loads what a dataref names, at most Config.MaxBlob bytes, and checks its SHA-256. No other scheme than
+// waymark-blob is followed. It returns [ErrBlob].
+func (f *Fleet) Blob(ctx context.Context, dataref string) ([]byte, error) {
+	run, digest, err := schema.ParseDataRef(dataref)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBlob, err)
+	}
+	name := schema.BlobName(run, digest)
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
+	defer cancel()
+	store, err := f.blobStore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	object, err := store.Get(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrBlob, name, err)
+	}
+	content, err := io.ReadAll(io.LimitReader(object, f.cfg.MaxBlob+1))
+	err = errors.Join(err, object.Close())
+	switch {
+	case int64(len(content)) > f.cfg.MaxBlob:
+		return nil, fmt.Errorf("%w: %s is larger than %d bytes; raise MaxBlob", ErrBlob, name, f.cfg.MaxBlob)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %s: %w", ErrBlob, name, err)
+	}
+	if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != digest {
+		return nil, fmt.Errorf("%w: %s: its content has SHA-256 %x", ErrBlob, name, sum)
+	}
+	return content, nil
+}
+
+// Hydrate loads the large fields of a state that are in the blob store, in place, and removes their refs. Each
+// content is checked against its name; the sum of all is bounded by eight times Config.MaxBlob.
+func (f *Fleet) Hydrate(ctx context.Context, s *schema.State) error {
+	h := hydrator{fleet: f, ctx: ctx, left: maxHydrate * f.cfg.MaxBlob}
+	for i := range s.Messages {
+		m := &s.Messages[i]
+		if len(m.Refs) > 0 {
+			m.Parts = slices.Clone(m.Parts)
+			h.fill(&m.Refs, partFields("", &m.Message)...)
+		}
+	}
+	for i := range s.Calls {
+		c := &s.Calls[i]
+		h.fill(&c.Refs, field{path: "/arguments", value: &c.Arguments}, field{path: "/result", value: &c.Result})
+		if c.Late != nil && len(c.Late.Refs) > 0 {
+			late := *c.Late
+			h.fill(&late.Refs, field{path: "/result", value: &late.Result})
+			c.Late = &late
+		}
+	}
+	for i := range s.Phases {
+		h.fill(&s.Phases[i].Refs, field{path: "/output", value: &s.Phases[i].Output})
+	}
+	for i := range s.Compactions {
+		h.fill(&s.Compactions[i].Refs, field{path: "/summary", str: &s.Compactions[i].Summary})
+	}
+	for i := range s.Waits {
+		w := &s.Waits[i]
+		h.fill(&w.Refs, field{path: "/response_schema", value: &w.ResponseSchema})
+		if w.Input != nil && len(w.Input.Refs) > 0 {
+			input := *w.Input
+			h.fill(&input.Refs, field{path: "/payload", value: &input.Payload})
+			w.Input = &input
+		}
+	}
+	for i := range s.Artifacts {
+		h.fill(&s.Artifacts[i].Refs, field{path: "/content", value: &s.Artifacts[i].Content})
+	}
+	if s.Started != nil && len(s.Started.Refs) > 0 {
+		d := *s.Started
+		h.fill(&d.Refs, field{path: "/task", str: &d.Task})
+		s.Started = &d
+	}
+	if s.Ended != nil && len(s.Ended.Refs) > 0 {
+		d := *s.Ended
+		h.fill(&d.Refs, field{path: "/output", value: &d.Output}, field{path: "/summary", str: &d.Summary})
+		s.Ended = &d
+	}
+	return h.err
+}
+
+type hydrator struct {
+	fleet *Fleet
+	ctx   context.Context //nolint:containedctx // lives as long as one call of Hydrate
+	left  int64
+	err   error
+}
+
+func (h *hydrator) fill(refs *[]schema.Ref, fields ...field) {
+	var rest []schema.Ref
+	for _, ref := range *refs {
+		i := slices.IndexFunc(fields, func(f field) bool { return f.path == ref.Path })
+		if h.err != nil || i < 0 {
+			rest = append(rest, ref)
+			continue
+		}
+		content, err := h.fleet.Blob(h.ctx, ref.DataRef)
+		h.left -= int64(len(content))
+		if err == nil && h.left < 0 {
+			err = fmt.Errorf("%w: the state's large fields pass %d bytes together; raise MaxBlob", ErrBlob, maxHydrate*h.fleet.cfg.MaxBlob)
+		}
+		if err == nil {
+			if bad := fields[i].set(content); bad != nil {
+				err = fmt.Errorf("%w: %s: %w", ErrBlob, ref.DataRef, bad)
+			}
+		}
+		if err != nil {
+			h.err = err
+			rest = append(rest, ref)
+		}
+	}
+	*refs = rest
+}

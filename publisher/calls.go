@@ -1,0 +1,150 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// callStage is what the handle itself did with an open call.
+type callStage int
+
+const (
+	// ready: recorded in this epoch, and not begun.
+	ready callStage = iota + 1
+	// running: begun by this handle.
+	running
+)
+
+// callID is an id within a turn; models re-use them.
+type callID struct {
+	turn int32
+	id   string
+}
+
+// callBook knows which calls this handle may run without a doubt. Under Run.mu.
+type callBook struct {
+	stage map[schema.CallKey]callStage
+	// asked counts the occurrences of an id that this handle brought to an end.
+	asked map[callID]int
+	// reserved are the occurrences that a Tool call is busy with.
+	reserved map[schema.CallKey]bool
+	// tries counts how often this handle began a call.
+	tries map[schema.CallKey]int
+}
+
+func (b *callBook) reset() {
+	*b = callBook{
+		stage: make(map[schema.CallKey]callStage), asked: make(map[callID]int),
+		reserved: make(map[schema.CallKey]bool), tries: make(map[schema.CallKey]int),
+	}
+}
+
+// note follows an event that the fold accepted; foreign ones were written by others.
+func (b *callBook) note(v schema.Verdict, _ schema.Epoch, foreign bool) {
+	if v.Kind != schema.Applied {
+		return
+	}
+	switch d := v.Data.(type) {
+	case *schema.ToolCalledData:
+		if !foreign {
+			b.stage[v.Call] = ready
+		}
+	case *schema.ToolReturnedData, *schema.ToolFailedData:
+		b.close(v.Call)
+		if id := (callID{v.Call.Turn, v.Call.ToolCallID}); !foreign {
+			b.asked[id] = max(b.asked[id], v.Call.Occurrence)
+		}
+	case *schema.ToolSettledData:
+		if d.How != schema.SettledRerun {
+			b.close(v.Call)
+		} else if b.stage[v.Call] != running {
+			b.stage[v.Call] = ready
+		}
+	case *schema.TurnStartedData:
+		for id := range b.asked {
+			if id.turn < d.Turn {
+				delete(b.asked, id)
+			}
+		}
+	}
+}
+
+func (b *callBook) close(key schema.CallKey) {
+	delete(b.stage, key)
+	delete(b.tries, key)
+}
+
+// reserve returns the key of the call that is asked for. Without an occurrence it is the first of its id that
+// this handle has not brought to an end and is not busy with.
+func (b *callBook) reserve(turn int32, id string, occurrence int) (schema.CallKey, bool) {
+	key := schema.CallKey{Turn: turn, ToolCallID: id, Occurrence: occurrence}
+	if occurrence == 0 {
+		for key.Occurrence = b.asked[callID{turn, id}] + 1; b.reserved[key]; key.Occurrence++ {
+		}
+	}
+	if b.reserved[key] {
+		return key, false
+	}
+	b.reserved[key] = true
+	return key, true
+}
+
+// callView is what is known about a call.
+type callView struct {
+	// known: the call was recorded.
+	known bool
+	// call is its record, nil when only the head is kept.
+	call *schema.Call
+	// open is its entry among the open calls, nil when it is closed.
+	open  *schema.OpenCall
+	stage callStage
+	tries int
+}
+
+// viewCall looks a call up.
+func (r *Run) viewCall(key schema.CallKey) callView {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := callView{stage: r.calls.stage[key], tries: r.calls.tries[key]}
+	if i := slices.IndexFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key }); i >= 0 {
+		open := r.head.OpenCalls[i]
+		v.known, v.open = true, &open
+	}
+	if r.state != nil {
+		if c := r.state.Call(key); c != nil {
+			call := *c
+			v.known, v.call = true, &call
+		}
+		return v
+	}
+	n := 0
+	for _, id := range r.head.TurnCalls {
+		if id == key.ToolCallID && key.Turn == r.head.Turn {
+			n++
+		}
+	}
+	v.known = v.known || n >= key.Occurrence
+	return v
+}
+
+// begin marks a call as run by this handle and returns the number of the attempt.
+func (r *Run) begin(key schema.CallKey, earlier int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls.stage[key] = running
+	r.calls.tries[key]++
+	return earlier + r.calls.tries[key]
+}
+
+// settle publishes a settlement. It reports again when the call changed meanwhile, so that it must be decided anew.
+func (r *Run) settle(ctx context.Context, key schema.CallKey, how schema.Settlement) (again bool, err error) {
+	err = r.publishNow(ctx, draft{data: &schema.ToolSettledData{ToolCallID: key.ToolCallID, How: how, By: r.fleet.cfg.Executor}, turn: key.Turn})
+	var rejected *RejectedError
+	if errors.As(err, &rejected) && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {
+		return true, nil
+	}
+	return false, err
+}

@@ -1,0 +1,182 @@
+package publisher
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Defaults of [Config].
+const (
+	DefaultPublishTimeout = 10 * time.Second
+	DefaultTryTimeout     = 2 * time.Second
+	DefaultRequestTimeout = 30 * time.Second
+	DefaultBackoff        = 2 * time.Millisecond
+	DefaultMaxBackoff     = 500 * time.Millisecond
+	DefaultInlineLimit    = 256 << 10
+	DefaultWindowEvents   = 64
+	DefaultWindowBytes    = 1 << 20
+	DefaultMaxBlob        = 64 << 20
+)
+
+const (
+	// eventTarget is the size above which more fields of an event move to the blob store: a full event then still
+	// fits the stream's limit of 512 KiB with its headers.
+	eventTarget = 448 << 10
+	// eventLimit is what an event may have at most; the stream refuses more.
+	eventLimit = 512<<10 - 2<<10
+	// maxWindowEvents is the server's limit of an atomic batch.
+	maxWindowEvents = 1000
+	// servicePatience is how long a request waits for a daemon to appear.
+	servicePatience = 2 * time.Second
+	// replyPatience is the longest silence within an answer of several replies.
+	replyPatience = 10 * time.Second
+)
+
+// Config says who the executor is and how it publishes. Executor is required, and either URL or Conn.
+type Config struct {
+	// URL of the NATS servers, dialled by Connect. Empty means Conn is given.
+	URL string
+	// Options for dialling URL: credentials, TLS, names. Reconnect buffering is switched off in any case.
+	Options []nats.Option
+	// Conn is a connection to use instead of dialling. It must have been made with nats.ReconnectBufSize(-1), for
+	// buffered messages are published after their caller gave up. It is not closed by Close.
+	Conn *nats.Conn
+
+	// Fleet the runs belong to; empty means [schema.DefaultFleet].
+	Fleet string
+	// Executor is the name of this process. Required.
+	Executor string
+	// Agent that runs are started with when their spec names none. Empty means that each spec names its own.
+	Agent string
+
+	// PublishTimeout is the deadline of one event or batch, retries included; 0 means 10 seconds.
+	PublishTimeout time.Duration
+	// TryTimeout is how long one try waits for its answer before the same event is sent again; 0 means 2 seconds.
+	TryTimeout time.Duration
+	// RequestTimeout is the deadline of a request to the daemon up to its first reply; 0 means 30 seconds. An answer
+	// of several replies may take longer, as long as it goes on.
+	RequestTimeout time.Duration
+	// Backoff is the first wait between tries, with jitter, doubled up to MaxBackoff; 0 means 2 ms.
+	Backoff time.Duration
+	// MaxBackoff is the longest wait between tries; 0 means 500 ms.
+	MaxBackoff time.Duration
+
+	// InlineLimit is the size in bytes above which a field goes to the blob store; 0 means 256 KiB, which is
+	// also the most.
+	InlineLimit int
+	// MaxBlob bounds a blob that is loaded, in bytes; 0 means 64 MiB.
+	MaxBlob int64
+
+	// WindowEvents and WindowBytes bound one batch of the pipelined mode; 0 means 64 events and 1 MiB. At most
+	// 1,000 events.
+	WindowEvents int
+	WindowBytes  int
+	// BatchFrom is the number of events from which they go out as one atomic batch; below it one after the other.
+	// 0 means 16 on one replica, where a batch costs several syncs, and 2 on more. A number above 1,000 switches
+	// batches off.
+	BatchFrom int
+	// GroupFrom is the number of runs waiting at once from which their events are sent together as one atomic batch;
+	// 0 means 16, a negative number switches it off.
+	GroupFrom int
+
+	// Now is the clock of events without a given time; nil means time.Now.
+	Now func() time.Time
+	// Logger gets what has no caller: nil means silence.
+	Logger *zerolog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	num := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	if c.Fleet == "" {
+		c.Fleet = schema.DefaultFleet
+	}
+	def(&c.PublishTimeout, DefaultPublishTimeout)
+	def(&c.TryTimeout, DefaultTryTimeout)
+	def(&c.RequestTimeout, DefaultRequestTimeout)
+	def(&c.Backoff, DefaultBackoff)
+	def(&c.MaxBackoff, max(DefaultMaxBackoff, c.Backoff))
+	num(&c.InlineLimit, DefaultInlineLimit)
+	num(&c.WindowEvents, DefaultWindowEvents)
+	num(&c.WindowBytes, DefaultWindowBytes)
+	num(&c.GroupFrom, defaultGroupFrom)
+	if c.MaxBlob == 0 {
+		c.MaxBlob = DefaultMaxBlob
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		nop := zerolog.Nop()
+		c.Logger = &nop
+	}
+	return c
+}
+
+// Validate reports the first field that is out of range. The error wraps [ErrConfig].
+func (c Config) Validate() error {
+	name := func(field, value string) error {
+		if err := schema.CheckName(field, value); err != nil {
+			return fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+		return nil
+	}
+	c = c.withDefaults()
+	if err := name("Fleet", c.Fleet); err != nil {
+		return err
+	}
+	if err := name("Executor", c.Executor); err != nil {
+		return err
+	}
+	if c.Agent != "" {
+		if err := name("Agent", c.Agent); err != nil {
+			return err
+		}
+	}
+	switch {
+	case c.URL == "" && c.Conn == nil:
+		return configError("URL", `""`, "name the NATS server, or give a Conn")
+	case c.URL != "" && c.Conn != nil:
+		return configError("URL", c.URL, "leave it empty when a Conn is given")
+	case c.Conn != nil && len(c.Options) > 0:
+		return configError("Options", len(c.Options), "they are for dialling; leave them out when a Conn is given")
+	case c.PublishTimeout < 0:
+		return configError("PublishTimeout", c.PublishTimeout, "use a duration above 0")
+	case c.TryTimeout < 0:
+		return configError("TryTimeout", c.TryTimeout, "use a duration above 0")
+	case c.RequestTimeout < 0:
+		return configError("RequestTimeout", c.RequestTimeout, "use a duration above 0")
+	case c.Backoff < 0:
+		return configError("Backoff", c.Backoff, "use a duration above 0")
+	case c.MaxBackoff < c.Backoff:
+		return configError("MaxBackoff", c.MaxBackoff, "use a duration of at least Backoff")
+	case c.InlineLimit < 1<<10 || c.InlineLimit > DefaultInlineLimit:
+		return configError("InlineLimit", c.InlineLimit, fmt.Sprintf("use 1024 to %d bytes", DefaultInlineLimit))
+	case c.MaxBlob < 0:
+		return configError("MaxBlob", c.MaxBlob, "use a number of bytes above 0")
+	case c.WindowEvents < 1 || c.WindowEvents > maxWindowEvents:
+		return configError("WindowEvents", c.WindowEvents, fmt.Sprintf("use 1 to %d", maxWindowEvents))
+	case c.WindowBytes < 1:
+		return configError("WindowBytes", c.WindowBytes, "use a number of bytes above 0")
+	case c.BatchFrom < 0:
+		return configError("BatchFrom", c.BatchFrom, "use 0 for the default, or a number of events")
+	}
+	if c.Conn != nil && c.Conn.Opts.AllowReconnect && c.Conn.Opts.ReconnectBufSize >= 0 {
+		return configError("Conn", "a connection with a reconnect buffer",
+			"connect with nats.ReconnectBufSize(-1): buffered events would be published after their caller gave up")
+	}
+	return nil
+}

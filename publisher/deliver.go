@@ -1,0 +1,404 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// deliver makes sealed events durable in order. On an error that leaves the handle usable, the events are kept as
+// pending, so that the same call goes on where it broke off.
+func (r *Run) deliver(ctx context.Context, items []*item) error {
+	err := r.deliverAll(ctx, items)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending, r.unknown = nil, false
+	if err == nil || r.dead != nil {
+		return err
+	}
+	for _, it := range items {
+		r.unknown = r.unknown || it.sent && it.stream == 0
+	}
+	switch {
+	case errors.Is(err, ErrRejected), errors.Is(err, ErrCancelRequested), errors.Is(err, ErrPayloadTooLarge):
+		r.unknown = false
+		return err // certainly not stored, and not lawful as it is
+	}
+	r.pending = items
+	if r.unknown && !errors.Is(err, ErrUnresolved) {
+		err = fmt.Errorf("%w: event %s of run %s: %w", ErrUnresolved, items[0].event.ID, r.id, err)
+	}
+	return err
+}
+
+func (r *Run) deliverAll(ctx context.Context, items []*item) error {
+	fresh := true
+	for _, it := range items {
+		fresh = fresh && it.stream == 0 && !it.sent
+	}
+	if fresh && len(items) > 1 && len(items) >= r.fleet.cfg.BatchFrom && len(items) <= maxWindowEvents {
+		if r.deliverBatch(ctx, items) {
+			return nil
+		}
+	}
+	for i, it := range items {
+		if it.stream != 0 {
+			continue // durable before, or found while an earlier one was resolved
+		}
+		if err := r.deliverOne(ctx, items[i:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deliverBatch sends the events as one atomic batch, once. It reports whether they are durable; if not, each must be
+// resolved singly.
+func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
+	msgs := make([]*nats.Msg, len(items))
+	for i, it := range items {
+		msgs[i] = r.message(it, r.last, i == 0)
+	}
+	a := r.fleet.sendBatch(ctx, msgs)
+	if a.kind != acked {
+		// None of them can be stored without the first.
+		items[0].sent = a.kind == silent
+		return false
+	}
+	first := a.seq - schema.StreamSequence(len(items)) + 1
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, it := range items {
+		r.durable(it, first+schema.StreamSequence(i))
+	}
+	return true
+}
+
+// deliverOne makes the first of items durable; the others are known to it because an earlier try may have stored
+// them, too. See the table of answers in the package's documentation.
+func (r *Run) deliverOne(ctx context.Context, items []*item) error {
+	it := items[0]
+	caller := ctx
+	ctx, cancel := context.WithTimeout(ctx, r.fleet.cfg.PublishTimeout)
+	defer cancel()
+	wait := r.fleet.backoff()
+	var lastErr error
+	for {
+		a := r.fleet.group.send(ctx, r.message(it, r.last, true))
+		switch a.kind {
+		case acked:
+			if a.duplicate {
+				if err := r.confirm(ctx, it, a.seq); err != nil {
+					it.sent, lastErr = true, err
+					break
+				}
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.durable(it, a.seq)
+			return r.dead
+		case wrongLast:
+			done, err := r.resolve(ctx, a.seq, items)
+			if done || err != nil && !errors.Is(err, errAgain) {
+				return err
+			}
+			if err == nil {
+				// Behind what others wrote. An earlier try can no longer be stored: its place is taken.
+				it.sent, lastErr = false, a.err
+				if ctx.Err() == nil {
+					continue
+				}
+			} else {
+				lastErr = err
+			}
+		case full:
+			return r.fleet.fullError(caller, r.names.EventStream(), a.err)
+		case oversized:
+			e := &PayloadTooLargeError{Event: it.event.Name(), Total: it.size, Limit: eventLimit}
+			e.Field, e.Size = largestField(it.event.Data)
+			return errors.Join(e, a.err)
+		case refused:
+			return fmt.Errorf("run %s: publishing %s: %w: %w", r.id, it.event.ID, ErrUnavailable, a.err)
+		case notSent:
+			lastErr = a.err
+			if r.fleet.nc.IsClosed() {
+				return fmt.Errorf("run %s: publishing %s: %w: %w", r.id, it.event.ID, ErrUnavailable, a.err)
+			}
+		case silent:
+			it.sent, lastErr = true, a.err
+		case inFlight:
+			lastErr = a.err
+		}
+		if !wait.wait(ctx) {
+			return r.expired(caller, it, lastErr)
+		}
+	}
+}
+
+// expired is the error of a publish whose deadline is over.
+func (r *Run) expired(caller context.Context, it *item, last error) error {
+	if last == nil {
+		last = context.DeadlineExceeded
+	}
+	if cause := context.Cause(caller); cause != nil {
+		last = fmt.Errorf("%w (%w)", cause, last)
+	}
+	var regressed *regression
+	if errors.As(last, &regressed) {
+		return r.die(regressed.err)
+	}
+	kind := ErrUnavailable
+	if it.sent {
+		kind = ErrUnresolved
+	}
+	return fmt.Errorf("run %s: publishing %s: %w: %w", r.id, it.event.ID, kind, last)
+}
+
+// die ends the handle.
+func (r *Run) die(err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dead == nil {
+		r.dead = err
+	}
+	return r.dead
+}
+
+// confirm checks that the message a server called a duplicate of it is it: message ids are shared by all subjects of
+// a stream, and anybody who may publish there could have used this one before.
+func (r *Run) confirm(ctx context.Context, it *item, at schema.StreamSequence) error {
+	rec, found, err := runlog.Next(ctx, r.fleet.js, r.names, r.id, at)
+	if err != nil {
+		return err
+	}
+	if !found || rec.Stream != at || schema.PositionOf(&rec).ID != it.event.ID {
+		return fmt.Errorf("message id %s is used by another message at stream sequence %d", it.event.ID, at)
+	}
+	return nil
+}
+
+// errAgain says that a resolution came to no result yet.
+var errAgain = errors.New("not resolved yet")
+
+// regression is a sign of a regressed log that a stale leader can give, too: it counts when it stays until the deadline.
+type regression struct{ err error }
+
+func (e *regression) Error() string   { return e.err.Error() }
+func (e *regression) Unwrap() []error { return []error{errAgain, e.err} }
+
+// resolve finds out why the run's last message is the one at upTo. done: the first of items is durable. No error and
+// not done: it is not in the log, and its place is behind what was folded meanwhile.
+func (r *Run) resolve(ctx context.Context, upTo schema.StreamSequence, items []*item) (done bool, err error) {
+	if upTo < r.last {
+		gone := fmt.Errorf("run %s: %w: %s at stream sequence %d was acknowledged, and the log ends at %d for this run",
+			r.id, ErrLogRegressed, r.lastID, r.last, upTo)
+		if r.fleet.replicas > 1 {
+			return false, &regression{gone}
+		}
+		return false, r.die(gone)
+	}
+	before := r.last
+	if err := r.catchUp(ctx, upTo, items); err != nil {
+		return false, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dead != nil {
+		return false, r.dead
+	}
+	if items[0].stream != 0 {
+		return true, nil
+	}
+	if r.last == before {
+		return false, errAgain // the server's answer was about a message that is gone again
+	}
+	return false, r.recheck(items)
+}
+
+// recheck asks the fold again about events that are to stand behind what others wrote. Under r.mu.
+func (r *Run) recheck(items []*item) error {
+	next := r.head.Clone()
+	for _, it := range items {
+		if it.stream != 0 {
+			continue
+		}
+		rec := schema.Record{Header: it.header, Body: it.event.Data}
+		if it.verdict = next.Apply(&rec); it.verdict.Kind == schema.Rejected {
+			return fmt.Errorf("run %s: %w", r.id, rejectedError(it))
+		}
+	}
+	return nil
+}
+
+// catchUp folds what stands behind the last message known, until the one at upTo was seen.
+func (r *Run) catchUp(ctx context.Context, upTo schema.StreamSequence, items []*item) error {
+	wait := r.fleet.backoff()
+	for {
+		seen := false
+		from, fromID := r.last, r.lastID
+		atFrom := from == 0
+		err := runlog.Read(ctx, r.fleet.js, r.names, r.id, max(from, 1), func(rec schema.Record) error {
+			if !atFrom && rec.Stream == from {
+				if got := schema.PositionOf(&rec).ID; got != fromID {
+					return r.die(fmt.Errorf("run %s: %w: stream sequence %d had %s and now has %s", r.id, ErrLogRegressed, from, fromID, got))
+				}
+				atFrom = true
+			}
+			if !atFrom {
+				return errHole
+			}
+			seen = seen || rec.Stream >= upTo
+			return r.meet(&rec, items)
+		})
+		switch {
+		case errors.Is(err, errHole):
+			// What was acknowledged is not where it was, and not because an older replica answered.
+			if err := r.rebuild(ctx, items); !errors.Is(err, errAgain) {
+				return err
+			}
+		case err != nil && (errors.Is(err, runlog.ErrNoAnswer) || errors.Is(err, runlog.ErrNoStream)):
+		case err != nil:
+			return err
+		case seen || upTo == 0:
+			return nil
+		}
+		if !wait.wait(ctx) {
+			return fmt.Errorf("%w: message %d of run %s was not shown: %w", errAgain, upTo, r.id, errors.Join(err, context.Cause(ctx)))
+		}
+	}
+}
+
+// errHole: the read shows later messages but not the one that the handle knows.
+var errHole = errors.New("messages are missing from the log")
+
+// meet folds one message behind the last one known, whoever wrote it.
+func (r *Run) meet(rec *schema.Record, items []*item) error {
+	var control func()
+	err := r.meetLocked(rec, items, &control)
+	if control != nil {
+		control()
+	}
+	return err
+}
+
+func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rec.Stream <= r.last {
+		return nil
+	}
+	end := func(err error) error {
+		if r.dead == nil {
+			r.dead = err
+		}
+		return r.dead
+	}
+	e, err := schema.Decode(rec.Header, rec.Body)
+	if err != nil {
+		e = nil
+	}
+	if r.starting && (e == nil || len(items) == 0 || e.ID != items[0].event.ID) {
+		return end(fmt.Errorf("start of run %s: %w: resume it, or choose another id", r.id, ErrRunExists))
+	}
+	if e != nil {
+		for _, it := range items {
+			if it.stream == 0 && e.ID == it.event.ID && e.Sequence == r.writer.Last+1 {
+				r.durable(it, rec.Stream)
+				return nil
+			}
+		}
+		switch {
+		case e.Epoch > r.writer.Epoch:
+			by := ""
+			if _, executor, ok := schema.ParseSource(e.Source); ok {
+				by = " (" + executor + ")"
+			}
+			return end(fmt.Errorf("run %s: %w: epoch %d%s, this handle has %d", r.id, ErrFenced, e.Epoch, by, r.writer.Epoch))
+		case e.Epoch == r.writer.Epoch && e.Sequence > r.writer.Last:
+			return end(fmt.Errorf("run %s: %w: %s at stream sequence %d is not of this handle", r.id, ErrForked, e.ID, rec.Stream))
+		}
+	}
+	v := r.apply(rec)
+	r.last, r.lastID = rec.Stream, schema.RecordID(rec, e)
+	if v.Kind == schema.Rejected && v.Reason == schema.ReasonForked && e.Epoch == r.writer.Epoch {
+		return end(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", r.id, ErrForked, e.ID, rec.Stream, v.Detail))
+	}
+	if v.Kind != schema.Applied {
+		return nil
+	}
+	r.calls.note(v, r.writer.Epoch, true)
+	if r.pipe != nil {
+		plan := *rec
+		plan.Stream = 0 // the plan has no places
+		r.pipe.head.Apply(&plan)
+	}
+	if r.onControl != nil {
+		*control = func() { r.onControl(v.Event, v.Data) }
+	}
+	// Work that has not begun must not begin behind a request to stop. The next try may: then the executor knows.
+	if _, cancel := v.Data.(*schema.RunCancelRequestedData); cancel && len(items) > 0 && r.pipe == nil && beginsWork(items) {
+		return fmt.Errorf("run %s: %w: %s was not published", r.id, ErrCancelRequested, items[0].event.Name())
+	}
+	return nil
+}
+
+// beginsWork reports whether an event that is not in the log yet begins something new.
+func beginsWork(items []*item) bool {
+	for _, it := range items {
+		if it.stream != 0 {
+			continue
+		}
+		switch d := it.data.(type) {
+		case *schema.ToolCalledData, *schema.PhaseStartedData:
+			return true
+		case *schema.TurnStartedData:
+			if d.Purpose != schema.PurposeRecovery {
+				return true
+			}
+		case *schema.ToolSettledData:
+			if d.How == schema.SettledRerun {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Resolve sends the events of a call that had no answer again, until they are durable or the deadline is over. It
+// returns nil at once when nothing is unresolved.
+func (r *Run) Resolve(ctx context.Context) error {
+	if err := r.enter(ctx); err != nil {
+		return err
+	}
+	defer r.leave()
+	r.mu.Lock()
+	items, unknown, dead := r.pending, r.unknown, r.dead
+	r.mu.Unlock()
+	if dead != nil || !unknown {
+		return dead
+	}
+	return r.deliver(ctx, items)
+}
+
+// Sync folds what others wrote into the run since the handle last published: inputs, cancellation, settlements. It
+// may return [ErrFenced]. Between servers it may be a moment late; publishing never is.
+func (r *Run) Sync(ctx context.Context) error {
+	if err := r.enter(ctx); err != nil {
+		return err
+	}
+	defer r.leave()
+	r.mu.Lock()
+	busy, err := r.pipe != nil, r.errLocked()
+	r.mu.Unlock()
+	if err != nil || busy {
+		return err // a pipeline meets them as it sends
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.fleet.cfg.PublishTimeout)
+	defer cancel()
+	return r.catchUp(ctx, r.last, nil)
+}

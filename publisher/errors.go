@@ -1,0 +1,261 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Errors of publishing. What ends a handle says so: such a handle refuses everything that follows with the same
+// error, and only [Fleet.Resume] goes on with the run.
+var (
+	// ErrFenced is returned when another executor took the run over: its epoch is above this handle's. Stop
+	// working on the run. Ends the handle.
+	ErrFenced = errors.New("run was taken over by another executor")
+	// ErrForked is returned when another process writes with this handle's epoch. One of the two was
+	// restored from a copy or started twice; find it before you resume. Ends the handle.
+	ErrForked = errors.New("another writer uses this run's epoch")
+	// ErrLogRegressed is returned when an event that was acknowledged to this handle is gone from the log: the
+	// server was restored from an older copy, or the stream was purged or deleted. Resume tells what is left. Ends
+	// the handle.
+	ErrLogRegressed = errors.New("an acknowledged event is gone from the log")
+	// ErrFleetFull is returned when the fleet's quota is used up; see [FullError]. The event was not stored and
+	// nothing was dropped: raise the quota or erase runs, then publish it again.
+	ErrFleetFull = errors.New("fleet is full")
+	// ErrPayloadTooLarge is returned for an event that passes the limit of a message although its large fields went to
+	// the blob store; see [PayloadTooLargeError].
+	ErrPayloadTooLarge = errors.New("event is too large")
+	// ErrUnresolved is returned when no answer came before the deadline: the event may be durable or not. Only
+	// the same event may follow: repeat the call, or call [Run.Resolve]; or resume the run.
+	ErrUnresolved = errors.New("no answer: it is not known whether the event was stored")
+	// ErrUnavailable is returned when the event or request could not be delivered before the deadline, and certainly
+	// has no effect. Try again later.
+	ErrUnavailable = errors.New("not available")
+	// ErrRejected is returned for an event that the fold would refuse; see [RejectedError]. It was not published.
+	ErrRejected = errors.New("event is not lawful here")
+	// ErrCancelRequested is returned when a request to cancel the run was found while new work was being
+	// published (a turn, a phase, a call). That event was not published. Wind up and end the run as cancelled, or
+	// publish it again to go on nevertheless.
+	ErrCancelRequested = errors.New("cancellation of the run was requested")
+	// ErrStopped is returned after Close of the fleet.
+	ErrStopped = errors.New("fleet handle is closed")
+)
+
+// Errors about runs.
+var (
+	// ErrRunExists is returned by Start when the run id is taken. Resume it, or choose another id.
+	ErrRunExists = errors.New("run exists already")
+	// ErrRunNotFound is returned when the fleet has no such run.
+	ErrRunNotFound = errors.New("run not found")
+	// ErrRunEnded is returned when the run has ended and the event or request is none that may follow. Resume
+	// with reason reopen to go on.
+	ErrRunEnded = errors.New("run has ended")
+	// ErrWrongAgent is returned by Resume when the run belongs to another agent than the one named.
+	ErrWrongAgent = errors.New("run belongs to another agent")
+	// ErrConflict is returned when the run changed while the request was served, or does not allow it now.
+	ErrConflict = errors.New("conflict")
+	// ErrIncomplete is returned when events of the run are known to be missing; see [IncompleteError].
+	ErrIncomplete = errors.New("run is incomplete")
+	// ErrNoService is returned when no daemon answers for the fleet. Start one with: waymark serve.
+	ErrNoService = errors.New("no waymark daemon answers")
+	// ErrBadAnswer is returned for an answer of the daemon that this version does not understand.
+	ErrBadAnswer = errors.New("unexpected answer of the daemon")
+	// ErrNoContent is returned by what needs the run's content on a handle that keeps only the head.
+	ErrNoContent = errors.New("handle keeps only the head")
+)
+
+// Errors of tool calls.
+var (
+	// ErrHeld is returned by Tool for a call whose outcome is unknown and whose policy forbids running it again;
+	// see [HeldError].
+	ErrHeld = errors.New("call is held")
+	// ErrDiverged is returned by Tool when the run asks for something else than it recorded; see [DivergedError].
+	ErrDiverged = errors.New("run diverged from its record")
+	// ErrToolFailed is returned by Tool for a tool that failed, now or as recorded; see [ToolError].
+	ErrToolFailed = errors.New("tool failed")
+	// ErrAbandoned is returned by Tool for a call that was settled without a result.
+	ErrAbandoned = errors.New("call was abandoned")
+	// ErrNotInDoubt is returned for the settlement of a call that is not in doubt.
+	ErrNotInDoubt = errors.New("call is not in doubt")
+)
+
+// Errors of configuration and blobs.
+var (
+	// ErrConfig is returned for a configuration or argument that is out of range. The message names the field.
+	ErrConfig = errors.New("invalid configuration")
+	// ErrNotProvisioned is returned by Connect and Start when the fleet's event stream is not there. Create the fleet
+	// with: waymark fleet create <name>, or start the daemon, which provisions its fleets.
+	ErrNotProvisioned = errors.New("fleet is not provisioned")
+	// ErrBlob is returned for a blob that is missing, too large or not what its name says.
+	ErrBlob = errors.New("blob cannot be loaded")
+)
+
+// FullError says whose quota is used up.
+type FullError struct {
+	// Fleet and the stream of the shard that is full.
+	Fleet, Stream string
+	// Quota and Used in bytes; 0 when the server did not say.
+	Quota, Used int64
+	// Answer of the server.
+	Answer string
+}
+
+// Error names the fleet, the quota and the next step.
+func (e *FullError) Error() string {
+	s := fmt.Sprintf("%s: fleet %s, stream %s", ErrFleetFull, e.Fleet, e.Stream)
+	if e.Quota > 0 {
+		s += fmt.Sprintf(", %d of %d bytes used", e.Used, e.Quota)
+	}
+	return s + fmt.Sprintf(" (%s): the event was not stored; raise the quota or erase runs that have ended, then publish again", e.Answer)
+}
+
+// Unwrap is [ErrFleetFull].
+func (e *FullError) Unwrap() error { return ErrFleetFull }
+
+// PayloadTooLargeError names the largest field of an event that is too large.
+type PayloadTooLargeError struct {
+	// Event is the event's name.
+	Event string
+	// Field is the JSON Pointer of its largest field, and Size the bytes of that field's JSON.
+	Field string
+	Size  int
+	// Total is the size of the event, and Limit what may be.
+	Total, Limit int
+}
+
+// Error names event, field, sizes and the next step.
+func (e *PayloadTooLargeError) Error() string {
+	return fmt.Sprintf("%s: %s has %d bytes, at most %d fit; its largest field %s has %d bytes: shorten it or publish it as an artifact",
+		ErrPayloadTooLarge, e.Event, e.Total, e.Limit, e.Field, e.Size)
+}
+
+// Unwrap is [ErrPayloadTooLarge].
+func (e *PayloadTooLargeError) Unwrap() error { return ErrPayloadTooLarge }
+
+// RejectedError says why the fold would refuse an event.
+type RejectedError struct {
+	// Event is the event's name.
+	Event string
+	// Reason and Detail as the fold gives them.
+	Reason schema.Reason
+	Detail string
+}
+
+// Error names event, reason and detail.
+func (e *RejectedError) Error() string {
+	return fmt.Sprintf("%s: %s: %s (%s); nothing was published", ErrRejected, e.Event, e.Detail, e.Reason)
+}
+
+// Unwrap is [ErrRejected], and [ErrRunEnded] or [ErrNotInDoubt] where that is the reason.
+func (e *RejectedError) Unwrap() []error {
+	switch e.Reason {
+	case schema.ReasonRunEnded:
+		return []error{ErrRejected, ErrRunEnded}
+	case schema.ReasonNotInDoubt:
+		return []error{ErrRejected, ErrNotInDoubt}
+	default:
+		return []error{ErrRejected}
+	}
+}
+
+// IncompleteError lists the events of a run that are known to be missing.
+type IncompleteError struct {
+	// Run that misses them.
+	Run string
+	// Gaps as far as they are described.
+	Gaps []schema.Gap
+	// Detail says more when there are no gaps to list.
+	Detail string
+}
+
+// Error names the run and the gaps.
+func (e *IncompleteError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: run %s", ErrIncomplete, e.Run)
+	for _, g := range e.Gaps {
+		fmt.Fprintf(&b, ", epoch %d misses %d to %d (%s)", g.Epoch, g.From, g.To, g.Reason)
+	}
+	if e.Detail != "" {
+		b.WriteString(", " + e.Detail)
+	}
+	return b.String()
+}
+
+// Unwrap is [ErrIncomplete].
+func (e *IncompleteError) Unwrap() error { return ErrIncomplete }
+
+// HeldError names a call that must be settled by a person, and how.
+type HeldError struct {
+	// Run and Key of the call.
+	Run string
+	Key schema.CallKey
+	// Name of the tool and its replay policy.
+	Name   string
+	Replay schema.Replay
+	// Command settles it.
+	Command string
+	// Detail in words.
+	Detail string
+}
+
+// Error names the call and the command that settles it.
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("%s: call %s of tool %s in turn %d of run %s: %s; %s", ErrHeld, e.Key.ToolCallID, e.Name, e.Key.Turn, e.Run, e.Detail, e.Command)
+}
+
+// Unwrap is [ErrHeld].
+func (e *HeldError) Unwrap() error { return ErrHeld }
+
+// DivergedError has both sides of a divergence.
+type DivergedError struct {
+	// Key of the call.
+	Key schema.CallKey
+	// Recorded and Asked are what the record and the run say.
+	Recorded, Asked CallContent
+}
+
+// CallContent is a tool and its arguments as JSON text.
+type CallContent struct {
+	Name      string
+	Arguments string
+}
+
+// Error shows both sides, shortened.
+func (e *DivergedError) Error() string {
+	return fmt.Sprintf("%s: call %s of turn %d was recorded as %s(%.200s) and is now asked as %s(%.200s)", ErrDiverged,
+		e.Key.ToolCallID, e.Key.Turn, e.Recorded.Name, e.Recorded.Arguments, e.Asked.Name, e.Asked.Arguments)
+}
+
+// Unwrap is [ErrDiverged].
+func (e *DivergedError) Unwrap() error { return ErrDiverged }
+
+// ToolError is the failure of a tool.
+type ToolError struct {
+	// Key of the call.
+	Key schema.CallKey
+	// Failure as recorded.
+	Failure schema.Error
+	// Replayed: the failure is the recorded one; the tool did not run now.
+	Replayed bool
+	// Cause is what the tool returned; nil for a replayed failure.
+	Cause error
+}
+
+// Error names the call and the failure.
+func (e *ToolError) Error() string {
+	return fmt.Sprintf("%s: call %s of turn %d: %s: %s", ErrToolFailed, e.Key.ToolCallID, e.Key.Turn, e.Failure.Type, e.Failure.Message)
+}
+
+// Unwrap is [ErrToolFailed] and the tool's own error.
+func (e *ToolError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{ErrToolFailed}
+	}
+	return []error{ErrToolFailed, e.Cause}
+}
+
+func configError(field string, value any, rule string) error {
+	return fmt.Errorf("%w: %s is %v: %s", ErrConfig, field, value, rule)
+}

@@ -1,0 +1,303 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Fleet is a connection to one fleet: it starts, resumes and reads runs. It may be used from several
+// goroutines.
+type Fleet struct {
+	cfg Config
+	nc  *nats.Conn
+	js  jetstream.JetStream
+	// closed is closed once the connection is; nil when the connection is the caller's.
+	closed chan struct{}
+	// generations are the numbers of shards that runs were spread over, oldest first.
+	generations []int
+	replicas    int
+	group       *group
+
+	blobMu sync.Mutex
+	blobs  jetstream.ObjectStore
+
+	mu      sync.Mutex
+	stopped bool
+	// pipelines are the runs in pipelined mode: Close waits for their senders.
+	pipelines map[*Run]struct{}
+}
+
+// fleetSettings are the members of a fleet's stored settings that an executor needs.
+type fleetSettings struct {
+	Generations []int `json:"generations"`
+	Replicas    int   `json:"replicas"`
+}
+
+// Connect dials, or takes the connection given, and looks the fleet up. It returns [ErrConfig],
+// [ErrNotProvisioned] or [ErrUnavailable]. Close the fleet when you are done.
+func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	f := &Fleet{cfg: cfg.withDefaults(), nc: cfg.Conn, pipelines: make(map[*Run]struct{})}
+	if f.nc == nil {
+		if err := f.dial(); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.lookup(ctx); err != nil {
+		return nil, errors.Join(err, f.closeConn(ctx))
+	}
+	if f.cfg.BatchFrom == 0 {
+		f.cfg.BatchFrom = 2
+		if f.replicas == 1 {
+			f.cfg.BatchFrom = 16
+		}
+	}
+	f.group = newGroup(f)
+	return f, nil
+}
+
+func (f *Fleet) dial() error {
+	f.closed = make(chan struct{})
+	opts := append(slices.Clone(f.cfg.Options), nats.ReconnectBufSize(-1), func(o *nats.Options) error {
+		before := o.ClosedCB
+		o.ClosedCB = func(nc *nats.Conn) {
+			if before != nil {
+				before(nc)
+			}
+			close(f.closed)
+		}
+		if o.Name == "" {
+			o.Name = "waymark " + f.cfg.Executor
+		}
+		return nil
+	})
+	nc, err := nats.Connect(f.cfg.URL, opts...)
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w: %w", f.cfg.URL, ErrUnavailable, err)
+	}
+	f.nc = nc
+	return nil
+}
+
+// lookup reads the fleet's shards and checks that its event stream is there.
+func (f *Fleet) lookup(ctx context.Context) error {
+	var err error
+	if f.js, err = jetstream.New(f.nc); err != nil {
+		return fmt.Errorf("JetStream: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
+	defer cancel()
+	f.generations = []int{1}
+	settings, err := f.settings(ctx)
+	if err != nil {
+		return err
+	}
+	if settings != nil {
+		f.generations = settings.Generations
+	}
+	info, err := f.js.Stream(ctx, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Errorf("%w: fleet %s has no stream %s", ErrNotProvisioned, f.cfg.Fleet, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
+	case err != nil:
+		return fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
+	}
+	f.replicas = max(info.CachedInfo().Config.Replicas, 1)
+	return nil
+}
+
+// settings returns nil for a fleet whose settings are not stored: it has one shard.
+func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
+	stream, err := f.js.Stream(ctx, "KV_"+schema.FleetBucket)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
+	}
+	msg, err := stream.GetLastMsgForSubject(ctx, "$KV."+schema.FleetBucket+"."+f.cfg.Fleet)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
+	}
+	if len(msg.Data) == 0 {
+		return nil, nil // deleted
+	}
+	s := new(fleetSettings)
+	if err := json.Unmarshal(msg.Data, s); err != nil {
+		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrBadAnswer, err)
+	}
+	if len(s.Generations) == 0 || slices.Min(s.Generations) < 1 {
+		return nil, fmt.Errorf("settings of fleet %s: %w: generations are %v", f.cfg.Fleet, ErrBadAnswer, s.Generations)
+	}
+	return s, nil
+}
+
+// Name of the fleet.
+func (f *Fleet) Name() string { return f.cfg.Fleet }
+
+// Executor is the name that this process writes as.
+func (f *Fleet) Executor() string { return f.cfg.Executor }
+
+// Conn is the connection, for what this package does not wrap.
+func (f *Fleet) Conn() *nats.Conn { return f.nc }
+
+// candidates returns the shards that can hold a run, where it would begin now first.
+func (f *Fleet) candidates(run string) []schema.Names {
+	var list []schema.Names
+	for _, n := range slices.Backward(f.generations) {
+		names := schema.NamesOf(f.cfg.Fleet, schema.ShardOf(run, n))
+		if !slices.Contains(list, names) {
+			list = append(list, names)
+		}
+	}
+	return list
+}
+
+// locate returns the shard that holds the run. Only older generations are asked whether they do.
+func (f *Fleet) locate(ctx context.Context, run string) (names schema.Names, found bool, err error) {
+	list := f.candidates(run)
+	if len(list) == 1 {
+		return list[0], false, nil
+	}
+	for _, names := range list {
+		_, found, err := runlog.Last(ctx, f.js, names, run)
+		if err != nil {
+			return names, false, fmt.Errorf("looking run %s up: %w: %w", run, ErrUnavailable, err)
+		}
+		if found {
+			return names, true, nil
+		}
+	}
+	return list[0], false, nil
+}
+
+// Close sends what pipelined runs still hold, waits for it until ctx ends, and closes the connection if Connect
+// dialled it. Runs are not ended by it: say so with [Run.End] or [Run.Interrupt] before.
+func (f *Fleet) Close(ctx context.Context) error {
+	f.mu.Lock()
+	if f.stopped {
+		f.mu.Unlock()
+		return nil
+	}
+	f.stopped = true
+	runs := make([]*Run, 0, len(f.pipelines))
+	for r := range f.pipelines {
+		runs = append(runs, r)
+	}
+	f.mu.Unlock()
+	var errs []error
+	for _, r := range runs {
+		errs = append(errs, r.stopPipeline(ctx))
+	}
+	f.group.stop()
+	return errors.Join(append(errs, f.closeConn(ctx))...)
+}
+
+func (f *Fleet) closeConn(ctx context.Context) error {
+	if f.closed == nil {
+		return nil
+	}
+	if err := f.nc.Drain(); err != nil {
+		f.nc.Close()
+	}
+	select {
+	case <-f.closed:
+		return nil
+	case <-ctx.Done():
+		f.nc.Close()
+		<-f.closed
+		return fmt.Errorf("closing fleet %s: %w", f.cfg.Fleet, context.Cause(ctx))
+	}
+}
+
+func (f *Fleet) isStopped() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stopped
+}
+
+// RunSpec says what a run is started with.
+type RunSpec struct {
+	// ID of the run: [A-Za-z0-9][A-Za-z0-9_-]{0,63}. Required.
+	ID string
+	// Agent's name; empty means the Config's. Required in one of the two.
+	Agent string
+	// Task is what the run is to do, in words.
+	Task string
+	// ThreadID groups runs of one conversation.
+	ThreadID string
+	// Model, ModelTier and Provider that the run begins with.
+	Model, ModelTier, Provider string
+	// Labels to find the run by.
+	Labels map[string]string
+	// Parent names the call of another run that started this one; nil means none.
+	Parent *schema.Parent
+	// MaxTurns is the run's own limit; 0 means none is known.
+	MaxTurns int32
+	// ResumedFrom names the run that this one continues (fork, hand-off).
+	ResumedFrom string
+	// Source keeps detail of the framework that the run comes from.
+	Source jsontext.Value
+	// Time of the start; zero means now.
+	Time time.Time
+	// HeadOnly keeps only the head in memory, not messages and results: for long runs that nobody asks for their
+	// state. Tool cannot return recorded results on such a handle.
+	HeadOnly bool
+	// OnControl is called for each control event that another wrote into the run (input, cancel, settlement),
+	// after it was folded. It must not block and not call the run. nil means none.
+	OnControl func(event *schema.Event, data schema.Data)
+}
+
+// Start publishes run.started and returns the handle of the new run, in epoch 1. It returns [ErrRunExists] when the
+// id is taken, and the errors of publishing. After [ErrUnresolved] or [ErrUnavailable] no handle is returned: resume
+// the run, or start it under another id.
+func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
+	if err := schema.CheckName("run id", spec.ID); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if spec.Agent == "" {
+		spec.Agent = f.cfg.Agent
+	}
+	if err := schema.CheckName("agent", spec.Agent); err != nil {
+		return nil, fmt.Errorf("start of run %s: %w: %w", spec.ID, ErrConfig, err)
+	}
+	if f.isStopped() {
+		return nil, fmt.Errorf("start of run %s: %w", spec.ID, ErrStopped)
+	}
+	names, found, err := f.locate(ctx, spec.ID)
+	if err != nil {
+		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
+	}
+	if found {
+		return nil, fmt.Errorf("start of run %s: %w: it is in shard %d", spec.ID, ErrRunExists, names.Shard)
+	}
+	r := newRun(f, names, spec.ID)
+	r.headOnly, r.onControl, r.starting = spec.HeadOnly, spec.OnControl, true
+	r.writer.Epoch = 1
+	data := &schema.RunStartedData{
+		Agent: spec.Agent, Executor: f.cfg.Executor, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
+		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,
+		MaxTurns: spec.MaxTurns, ResumedFrom: spec.ResumedFrom, Source: spec.Source,
+	}
+	if _, err := r.publish(ctx, draft{data: data, at: spec.Time}); err != nil {
+		return nil, err
+	}
+	return r, nil
+}

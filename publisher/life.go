@@ -1,0 +1,202 @@
+package publisher
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// StartPhase publishes phase.started. A completed phase is never run again: starting it is [ErrRejected]. Use
+// [Run.Phase] to skip it.
+func (r *Run) StartPhase(ctx context.Context, name string, index int64) error {
+	_, err := r.publish(ctx, draft{data: &schema.PhaseStartedData{Phase: name, Index: index}})
+	return err
+}
+
+// CompletePhase publishes phase.completed; output may be empty.
+func (r *Run) CompletePhase(ctx context.Context, name string, index int64, output jsontext.Value) error {
+	_, err := r.publish(ctx, draft{data: &schema.PhaseCompletedData{Phase: name, Index: index, Output: output}})
+	return err
+}
+
+// Phase runs work as a phase: phase.started, work, phase.completed with what work returned, written as JSON. A phase
+// that is completed already is skipped, and its recorded output returned; one that was interrupted runs from its own
+// start. When work fails the phase stays open and the error is returned.
+func (r *Run) Phase(ctx context.Context, name string, work func(context.Context) (output any, err error)) (jsontext.Value, error) {
+	if r.phaseCompleted(name) {
+		return r.phaseOutput(ctx, name)
+	}
+	if err := r.StartPhase(ctx, name, 0); err != nil {
+		return nil, err
+	}
+	value, err := work(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("phase %s of run %s: %w", name, r.id, err)
+	}
+	var output jsontext.Value
+	if value != nil {
+		if output, err = json.Marshal(value, json.Deterministic(true)); err != nil {
+			return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, err)
+		}
+	}
+	return output, r.CompletePhase(ctx, name, 0, output)
+}
+
+func (r *Run) phaseOutput(ctx context.Context, name string) (jsontext.Value, error) {
+	if err := r.Flush(ctx); err != nil {
+		return nil, err
+	}
+	var output jsontext.Value
+	dataref := ""
+	r.mu.Lock()
+	content := r.state != nil
+	if content {
+		for i := range r.state.Phases {
+			if p := &r.state.Phases[i]; p.Phase == name {
+				output = p.Output
+				for _, ref := range p.Refs {
+					dataref = ref.DataRef
+				}
+			}
+		}
+	}
+	r.mu.Unlock()
+	switch {
+	case !content:
+		return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, ErrNoContent)
+	case len(output) == 0 && dataref != "":
+		b, err := r.fleet.Blob(ctx, dataref)
+		return b, err
+	}
+	return output, nil
+}
+
+// Compact publishes context.compacted: the model goes on with a summary of the turns through d.ThroughTurn.
+func (r *Run) Compact(ctx context.Context, d schema.ContextCompactedData) error {
+	_, err := r.publish(ctx, draft{data: &d})
+	return err
+}
+
+// Artifact publishes artifact.added. Content above the inline limit goes to the blob store.
+func (r *Run) Artifact(ctx context.Context, d schema.ArtifactAddedData) error {
+	_, err := r.publish(ctx, draft{data: &d, turn: r.openTurnNumber()})
+	return err
+}
+
+// Error publishes error.raised: an error that did not end the run. scope is run, turn or tool; empty means run.
+func (r *Run) Error(ctx context.Context, e schema.Error, scope string) error {
+	turn := r.openTurnNumber()
+	_, err := r.publish(ctx, draft{data: &schema.ErrorRaisedData{Error: e, Scope: scope, Turn: turn}, turn: turn})
+	return err
+}
+
+// Limit publishes limit.reached. limit is turns, tokens, time, context or budget; value and maximum are written as
+// JSON, nil leaves them out. The run is then expected to run one turn with purpose recovery, and to end with a
+// summary.
+func (r *Run) Limit(ctx context.Context, limit string, value, maximum any) error {
+	d := &schema.LimitReachedData{Limit: limit}
+	for _, p := range []struct {
+		to   *jsontext.Value
+		from any
+	}{{&d.Value, value}, {&d.Maximum, maximum}} {
+		if p.from == nil {
+			continue
+		}
+		b, err := json.Marshal(p.from)
+		if err != nil {
+			return fmt.Errorf("limit %s of run %s: %w", limit, r.id, err)
+		}
+		*p.to = b
+	}
+	_, err := r.publish(ctx, draft{data: d})
+	return err
+}
+
+// Mark publishes checkpoint.marked: this point of the run can be restored by its name.
+func (r *Run) Mark(ctx context.Context, name string) error {
+	_, err := r.publish(ctx, draft{data: &schema.CheckpointMarkedData{Name: name}})
+	return err
+}
+
+// Wait publishes run.waiting: the run waits for somebody or something. The answer comes as a control event, see
+// [Run.Input].
+func (r *Run) Wait(ctx context.Context, d schema.RunWaitingData) error {
+	_, err := r.publish(ctx, draft{data: &d})
+	return err
+}
+
+// Input looks for the answer to what the run waits for. It reads the log first; ok is false as long as there is none.
+func (r *Run) Input(ctx context.Context, interruptID string) (input schema.RunInputData, ok bool, err error) {
+	if err := r.Sync(ctx); err != nil {
+		return input, false, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == nil {
+		return input, false, fmt.Errorf("input %s of run %s: %w", interruptID, r.id, ErrNoContent)
+	}
+	for i := len(r.state.Waits) - 1; i >= 0; i-- {
+		if w := &r.state.Waits[i]; w.InterruptID == interruptID && w.Input != nil {
+			return *w.Input, true, nil
+		}
+	}
+	return input, false, nil
+}
+
+// Interrupt publishes run.interrupted: this executor stops cleanly and leaves the run to another at once. reason is
+// shutdown, preempted or budget.
+func (r *Run) Interrupt(ctx context.Context, reason string) error {
+	return r.publishNow(ctx, draft{data: &schema.RunInterruptedData{Reason: reason}})
+}
+
+// RunEnd says how a run ended.
+type RunEnd struct {
+	// Status is completed, failed or cancelled; empty means completed, or failed when there is an Error.
+	Status schema.Status
+	// Output as JSON; Summary in words.
+	Output  jsontext.Value
+	Summary string
+	// CompletedBy is the tool call that ended the run by contract.
+	CompletedBy string
+	// Error that ended the run; nil means none.
+	Error *schema.Error
+	// Usage of the whole run; nil when nobody summed it up.
+	Usage *schema.Usage
+	// Source keeps detail of the framework that the run comes from.
+	Source jsontext.Value
+	// Time of the end; zero means now.
+	Time time.Time
+}
+
+// End publishes run.ended and waits until it is durable. Only hand-offs and marks may follow.
+func (r *Run) End(ctx context.Context, end RunEnd) error {
+	if end.Status == "" {
+		end.Status = schema.StatusCompleted
+		if end.Error != nil {
+			end.Status = schema.StatusFailed
+		}
+	}
+	return r.publishNow(ctx, draft{data: &schema.RunEndedData{
+		Status: string(end.Status), Output: end.Output, Summary: end.Summary, CompletedBy: end.CompletedBy,
+		Error: end.Error, Usage: end.Usage, Source: end.Source,
+	}, at: end.Time})
+}
+
+// openTurnNumber is the number of the open turn, 0 outside turns.
+func (r *Run) openTurnNumber() int32 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	head := r.head
+	if r.pipe != nil {
+		head = &r.pipe.head
+	}
+	if head.TurnOpen {
+		return head.Turn
+	}
+	return 0
+}

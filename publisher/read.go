@@ -1,0 +1,156 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Head reads a run's compact state without taking it over. It contains every event acknowledged before the call.
+func (f *Fleet) Head(ctx context.Context, run string) (schema.Head, error) {
+	if err := checkRun(run); err != nil {
+		return schema.Head{}, err
+	}
+	reply, err := askOne[schema.GetReply](ctx, f, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewHead})
+	if err != nil {
+		return schema.Head{}, err
+	}
+	return reply.Head, nil
+}
+
+func checkRun(run string) error {
+	if err := schema.CheckName("run id", run); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return nil
+}
+
+// Get reads a run with its content without taking it over. It contains every event acknowledged before the call;
+// large fields are references, see [Fleet.Hydrate]. For a run that misses events it returns the state as far as it
+// goes and an [*IncompleteError].
+func (f *Fleet) Get(ctx context.Context, run string) (*schema.State, error) {
+	s := schema.NewState(f.cfg.Fleet, run)
+	reply, err := f.events(ctx, run, func(rec schema.Record) error {
+		s.Apply(&rec)
+		return nil
+	}, func() { s = schema.NewState(f.cfg.Fleet, run) })
+	if err != nil {
+		return nil, err
+	}
+	return s, checkFold(run, &s.Head, &reply.Head, reply.Complete, reply.Gaps)
+}
+
+// Events calls yield for each of a run's records in the order of the log, with every event acknowledged before the
+// call, and holds none of them: a run of any size streams through. An error of yield ends it and is returned as it
+// is. For a run that misses events an [*IncompleteError] comes after the last record.
+func (f *Fleet) Events(ctx context.Context, run string, yield func(schema.Record) error) error {
+	head := schema.NewHead(f.cfg.Fleet, run)
+	reply, err := f.events(ctx, run, func(rec schema.Record) error {
+		if v := head.Apply(&rec); v.Kind == schema.Replayed {
+			return nil // shown before the answer broke off
+		}
+		return yield(rec)
+	}, nil)
+	if err != nil {
+		return err
+	}
+	return checkFold(run, &head, &reply.Head, reply.Complete, reply.Gaps)
+}
+
+// checkFold compares the fold of what was received with what the daemon says of it.
+func checkFold(run string, got, want *schema.Head, complete bool, gaps []schema.Gap) error {
+	// A fold without a first event is at sequence 0 of nothing, on both sides.
+	if got.Digest != want.Digest || got.Position != want.Position || got.Epoch != want.Epoch || got.Sequence != want.Sequence {
+		return &IncompleteError{Run: run, Gaps: gaps, Detail: fmt.Sprintf(
+			"the events received add up to digest %.16s at stream sequence %d, the daemon says %.16s at %d",
+			got.Digest, got.Position.Stream, want.Digest, want.Position.Stream)}
+	}
+	if !complete {
+		return &IncompleteError{Run: run, Gaps: gaps}
+	}
+	return nil
+}
+
+// yieldError carries a caller's error past the tries.
+type yieldError struct{ err error }
+
+func (e *yieldError) Error() string { return e.err.Error() }
+
+// events streams a run's records. When an answer breaks off it is asked for again: restart, if given, is called
+// before, else records may come twice.
+func (f *Fleet) events(ctx context.Context, run string, yield func(schema.Record) error, restart func()) (*schema.GetReply, error) {
+	if err := checkRun(run); err != nil {
+		return nil, err
+	}
+	var reply *schema.GetReply
+	tries := 0
+	err := f.ask(ctx, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewEvents}, func() *replies {
+		if tries++; tries > 1 && restart != nil {
+			restart()
+		}
+		return &replies{
+			first: func(body []byte) error {
+				reply = new(schema.GetReply)
+				return decodeAnswer(body, reply)
+			},
+			piece: func(kind string, body []byte) error { return readPiece(kind, body, yield) },
+		}
+	})
+	var own *yieldError
+	if errors.As(err, &own) {
+		return nil, own.err
+	}
+	return reply, err
+}
+
+// readPiece calls yield for the records in a reply of the view events.
+func readPiece(kind string, body []byte, yield func(schema.Record) error) error {
+	frames := body
+	switch kind {
+	case schema.KindFrames:
+	case schema.KindSegment:
+		var err error
+		if _, frames, err = schema.DecodeSegment(body); err != nil {
+			return fmt.Errorf("%w: %w", ErrBadAnswer, err)
+		}
+	default:
+		return fmt.Errorf("%w: a reply of kind %.20q was not asked for", ErrBadAnswer, kind)
+	}
+	reader := schema.NewFrameReader(frames)
+	for {
+		rec, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrBadAnswer, err)
+		}
+		if err := yield(rec); err != nil {
+			return &yieldError{err}
+		}
+	}
+}
+
+// List returns a page of the fleet's runs by their checkpoints. It may be a moment behind the log.
+func (f *Fleet) List(ctx context.Context, request schema.ListRequest) (*schema.ListReply, error) {
+	return askOne[schema.ListReply](ctx, f, schema.VerbList, "", &request)
+}
+
+// History returns the checkpoints kept of a run, newest first.
+func (f *Fleet) History(ctx context.Context, run string) (*schema.HistoryReply, error) {
+	if err := checkRun(run); err != nil {
+		return nil, err
+	}
+	return askOne[schema.HistoryReply](ctx, f, schema.VerbHistory, run, struct{}{})
+}
+
+// Settle settles a call in doubt by an operator's word. It returns [ErrNotInDoubt] when there is nothing to settle.
+func (f *Fleet) Settle(ctx context.Context, run string, request schema.SettleRequest) (*schema.SettleReply, error) {
+	if err := checkRun(run); err != nil {
+		return nil, err
+	}
+	return askOne[schema.SettleReply](ctx, f, schema.VerbSettle, run, &request)
+}

@@ -1,0 +1,224 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// repliesHeld is the number of replies that wait to be consumed. It is above what the flow control's window lets the
+// daemon send in pieces of a kilobyte.
+const repliesHeld = schema.FlowWindow / 1024
+
+// replies puts the numbered replies to one request together.
+type replies struct {
+	// next is the number of the reply that must come.
+	next int
+	// first takes the answer, piece what follows.
+	first func(body []byte) error
+	piece func(kind string, body []byte) error
+}
+
+// take consumes one reply. done says that it was the last.
+func (a *replies) take(m *nats.Msg) (done bool, err error) {
+	if err := errorOf(m); err != nil {
+		return true, err
+	}
+	text, kind := m.Header.Get(schema.HeaderReply), m.Header.Get(schema.HeaderKind)
+	if text == "" && kind == "" && a.next == 1 {
+		// A daemon may leave out the numbers where there is one reply only.
+		return true, a.first(m.Data)
+	}
+	number, err := strconv.Atoi(text)
+	switch {
+	case err != nil:
+		return true, fmt.Errorf("%w: reply number %.20q", ErrBadAnswer, text)
+	case number < a.next:
+		return false, nil // sent twice
+	case number > a.next:
+		return true, fmt.Errorf("%w: reply %d came instead of %d", errBroken, number, a.next)
+	case number == 1 && kind != schema.KindAnswer, number > 1 && kind == schema.KindAnswer:
+		return true, fmt.Errorf("%w: reply %d is of kind %.20q", ErrBadAnswer, number, kind)
+	}
+	a.next++
+	switch kind {
+	case schema.KindEnd:
+		return true, nil
+	case schema.KindAnswer:
+		return false, a.first(m.Data)
+	default:
+		return false, a.piece(kind, m.Data)
+	}
+}
+
+// errBroken: the answer broke off or has a hole. The request may be sent again.
+var errBroken = errors.New("the answer broke off")
+
+// retriable is a service error that another try may mend.
+type retriable struct{ err error }
+
+func (e *retriable) Error() string { return e.err.Error() }
+func (e *retriable) Unwrap() error { return e.err }
+
+// errorOf returns the error that a reply carries, or nil.
+func errorOf(m *nats.Msg) error {
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+		return &retriable{ErrNoService}
+	}
+	code := m.Header.Get(schema.HeaderErrorCode)
+	if code == "" {
+		return nil
+	}
+	e := new(schema.ServiceError)
+	if err := json.Unmarshal(m.Data, e); err != nil || e.Code == "" {
+		text := m.Header.Get(schema.HeaderError)
+		if code == "503" || code == "429" {
+			return &retriable{fmt.Errorf("%w: %s", ErrUnavailable, text)}
+		}
+		return fmt.Errorf("%w: error %s: %s", ErrBadAnswer, code, text)
+	}
+	if kind := kindOf(e.Code); kind != nil {
+		err := fmt.Errorf("%w: %w", kind, e)
+		if e.Code == schema.CodeUnavailable || e.Code == schema.CodeOverloaded {
+			return &retriable{err}
+		}
+		return err
+	}
+	return e
+}
+
+// kindOf is this package's error for a code of the service, or nil.
+func kindOf(code schema.Code) error {
+	switch code {
+	case schema.CodeNotFound:
+		return ErrRunNotFound
+	case schema.CodeRunEnded:
+		return ErrRunEnded
+	case schema.CodeWrongAgent:
+		return ErrWrongAgent
+	case schema.CodeConflict:
+		return ErrConflict
+	case schema.CodeUnavailable, schema.CodeOverloaded:
+		return ErrUnavailable
+	case schema.CodeDamaged:
+		return ErrIncomplete
+	case schema.CodeStorageFull:
+		return ErrFleetFull
+	case schema.CodeNotInDoubt:
+		return ErrNotInDoubt
+	case schema.CodeUnknownFleet:
+		return ErrNotProvisioned
+	case schema.CodeTooLarge:
+		return ErrPayloadTooLarge
+	default:
+		return nil
+	}
+}
+
+// ask sends a request until it has a whole answer. begin is called before each try and makes what consumes it.
+func (f *Fleet) ask(ctx context.Context, verb, run string, request any, begin func() *replies) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return fmt.Errorf("%s: %w", verb, err)
+	}
+	started := time.Now()
+	wait := f.backoff()
+	for {
+		err := f.try(ctx, schema.ServiceSubject(verb, f.cfg.Fleet, run), body, begin())
+		if err == nil {
+			return nil
+		}
+		what := verb
+		if run != "" {
+			what += " of run " + run
+		}
+		err = fmt.Errorf("%s: %w", what, err)
+		var again *retriable
+		waited := time.Since(started)
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case errors.Is(err, ErrNoService):
+			if waited > servicePatience {
+				return fmt.Errorf("%w for fleet %s: start one with: waymark serve", err, f.cfg.Fleet)
+			}
+		case !errors.As(err, &again) && !errors.Is(err, errBroken), waited > f.cfg.RequestTimeout:
+			return err
+		}
+		if !wait.wait(ctx) {
+			return err
+		}
+	}
+}
+
+// try sends a request once and consumes its answer.
+func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies) error {
+	room := make(chan *nats.Msg, repliesHeld)
+	inbox := f.nc.NewRespInbox()
+	sub, err := f.nc.ChanSubscribe(inbox, room)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // a closed connection has no subscription to end
+	if err := f.nc.PublishRequest(subject, inbox, body); err != nil {
+		return &retriable{fmt.Errorf("%w: %w", ErrUnavailable, err)}
+	}
+	a.next = 1
+	patience := min(replyPatience, f.cfg.RequestTimeout)
+	timer := time.NewTimer(f.cfg.RequestTimeout)
+	defer timer.Stop()
+	for {
+		select {
+		case m := <-room:
+			done, err := a.take(m)
+			if done || err != nil {
+				return err
+			}
+			if m.Reply != "" {
+				// The daemon may send more now. If this is lost the answer stops, and the request is sent again.
+				if err := f.nc.Publish(m.Reply, nil); err != nil {
+					return fmt.Errorf("%w: %w", errBroken, err)
+				}
+			}
+			timer.Reset(patience)
+		case <-timer.C:
+			if a.next == 1 {
+				return &retriable{fmt.Errorf("%w: no answer of the daemon in %s", ErrUnavailable, f.cfg.RequestTimeout)}
+			}
+			return fmt.Errorf("%w: nothing after reply %d for %s", errBroken, a.next-1, patience)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// askOne is ask for an answer of one reply.
+func askOne[T any](ctx context.Context, f *Fleet, verb, run string, request any) (*T, error) {
+	var out *T
+	err := f.ask(ctx, verb, run, request, func() *replies {
+		return &replies{
+			first: func(body []byte) error {
+				out = new(T)
+				return decodeAnswer(body, out)
+			},
+			piece: func(kind string, _ []byte) error {
+				return fmt.Errorf("%w: a reply of kind %.20q was not asked for", ErrBadAnswer, kind)
+			},
+		}
+	})
+	return out, err
+}
+
+func decodeAnswer(body []byte, out any) error {
+	if err := json.Unmarshal(body, out); err != nil {
+		return fmt.Errorf("%w: %w", ErrBadAnswer, err)
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nuid"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ResumeSpec says how a run is taken over.
+type ResumeSpec struct {
+	// Reason is claim, request, restart, input or reopen; empty means request. Only reopen takes over a run that
+	// has ended.
+	Reason string
+	// RequestID makes a repeat continue the epoch it opened instead of opening another; empty means a new one. Give
+	// one that outlives the process if the takeover must not be done twice.
+	RequestID string
+	// Agent the executor runs; empty means the Config's, and if that is empty, too, any.
+	Agent string
+	// AllowGaps takes over a run although events of it are known to be missing. Without it [ErrIncomplete] is
+	// returned; the takeover itself is done then, and can be repeated with AllowGaps.
+	AllowGaps bool
+	// HeadOnly and OnControl as in [RunSpec].
+	HeadOnly  bool
+	OnControl func(event *schema.Event, data schema.Data)
+}
+
+// Resume takes a run over: it opens a new epoch, which fences the older executor, and returns the handle with the
+// run's state, which contains every acknowledged event. Go on with [Run.OpenTurn], [Run.Phase] and [Turn.Tool].
+//
+// It returns [ErrRunNotFound], [ErrRunEnded], [ErrWrongAgent], [ErrConflict], [ErrIncomplete], [ErrUnavailable],
+// [ErrNoService]; what the daemon said is a *schema.ServiceError within, with its hint.
+func (f *Fleet) Resume(ctx context.Context, run string, spec ResumeSpec) (*Run, error) {
+	if err := checkRun(run); err != nil {
+		return nil, err
+	}
+	if f.isStopped() {
+		return nil, fmt.Errorf("resume of run %s: %w", run, ErrStopped)
+	}
+	if spec.Agent == "" {
+		spec.Agent = f.cfg.Agent
+	}
+	if spec.RequestID == "" {
+		spec.RequestID = nuid.Next()
+	}
+	request := &schema.RecoverRequest{
+		Executor: f.cfg.Executor, Agent: spec.Agent, Reason: spec.Reason, RequestID: spec.RequestID, View: schema.ViewEvents,
+	}
+	if spec.HeadOnly {
+		request.View = schema.ViewHead
+	}
+	names, _, err := f.locate(ctx, run)
+	if err != nil {
+		return nil, fmt.Errorf("resume of run %s: %w", run, err)
+	}
+	var state *schema.State
+	var reply *schema.RecoverReply
+	err = f.ask(ctx, schema.VerbRecover, run, request, func() *replies {
+		state = schema.NewState(f.cfg.Fleet, run)
+		return &replies{
+			first: func(body []byte) error {
+				reply = new(schema.RecoverReply)
+				return decodeAnswer(body, reply)
+			},
+			piece: func(kind string, body []byte) error {
+				return readPiece(kind, body, func(rec schema.Record) error {
+					state.Apply(&rec)
+					return nil
+				})
+			},
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if spec.HeadOnly {
+		state.Head = reply.Head
+	}
+	err = checkFold(run, &state.Head, &reply.Head, reply.Complete, reply.Gaps)
+	if err != nil && !(spec.AllowGaps && !reply.Complete && state.Head.Digest == reply.Head.Digest) {
+		return nil, fmt.Errorf("resume of run %s: %w", run, err)
+	}
+	r := newRun(f, names, run)
+	r.state, r.head, r.onControl = state, &state.Head, spec.OnControl
+	if err := r.takeUp(reply); err != nil {
+		return nil, err
+	}
+	if r.headOnly = spec.HeadOnly; r.headOnly {
+		r.keepHead()
+	}
+	return r, nil
+}
+
+// takeUp sets the handle to where the takeover stands.
+func (r *Run) takeUp(reply *schema.RecoverReply) error {
+	chain, err := schema.ParseHash(reply.Chain)
+	if err != nil || reply.Epoch == 0 || reply.NextSequence == 0 || reply.LastStream == 0 {
+		return fmt.Errorf("resume of run %s: %w: epoch %d, next sequence %d, last stream sequence %d, chain %.80q", r.id, ErrBadAnswer,
+			reply.Epoch, reply.NextSequence, reply.LastStream, reply.Chain)
+	}
+	if r.head.Epoch != reply.Epoch || r.head.Sequence != reply.NextSequence-1 || r.head.Position.Stream != reply.LastStream {
+		return fmt.Errorf("resume of run %s: %w: it says epoch %d, next sequence %d, last stream sequence %d; the events say %d, %d, %d", r.id,
+			ErrBadAnswer, reply.Epoch, reply.NextSequence, reply.LastStream, r.head.Epoch, r.head.Sequence+1, r.head.Position.Stream)
+	}
+	r.writer.Epoch, r.writer.Last, r.writer.Chain = reply.Epoch, reply.NextSequence-1, chain
+	r.last, r.lastID = reply.LastStream, r.head.Position.ID
+	return nil
+}
+
+// rebuild reads the run anew from the daemon, because the log no longer shows the message that the handle knows: the
+// janitor purges what is sealed once others have written behind it. It returns errAgain when the leader still has it.
+func (r *Run) rebuild(ctx context.Context, items []*item) error {
+	rec, found, err := runlog.Next(ctx, r.fleet.js, r.names, r.id, r.last)
+	if err != nil {
+		return errors.Join(errAgain, err)
+	}
+	if found && rec.Stream == r.last {
+		return errAgain // an older replica answered
+	}
+	gone := fmt.Errorf("run %s: %w: %s at stream sequence %d was acknowledged", r.id, ErrLogRegressed, r.lastID, r.last)
+	before := r.last
+	var behind []schema.Record
+	seen := false
+	err = r.fleet.Events(ctx, r.id, func(rec schema.Record) error {
+		switch {
+		case rec.Stream == before:
+			if seen = schema.PositionOf(&rec).ID == r.lastID; !seen {
+				return r.die(gone)
+			}
+		case rec.Stream > before:
+			if behind = append(behind, rec); len(behind) > maxBehind {
+				return r.die(fmt.Errorf("run %s: %w: more than %d messages were written behind this handle", r.id, ErrFenced, maxBehind))
+			}
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, ErrLogRegressed), errors.Is(err, ErrFenced):
+		return err
+	case errors.Is(err, ErrIncomplete), err == nil && !seen:
+		return r.die(errors.Join(gone, err))
+	case err != nil:
+		return errors.Join(errAgain, err)
+	}
+	for i := range behind {
+		if err := r.meet(&behind[i], items); err != nil {
+			return err
+		}
+	}
+	return errAgain // now read on from there
+}
+
+// maxBehind bounds what is held of the messages that others wrote behind a handle.
+const maxBehind = 4096

@@ -1,0 +1,358 @@
+package publisher
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Run is the handle of one run in one epoch. It may be used from several goroutines: events are published one
+// after another, in the order in which their calls came.
+//
+// What it returned without error is durable (in pipelined mode after Flush).
+type Run struct {
+	fleet     *Fleet
+	names     schema.Names
+	id        string
+	subject   string
+	headOnly  bool
+	onControl func(*schema.Event, schema.Data)
+
+	// turnstile is held while an event is published (in pipelined mode, queued); those who wait for it go
+	// through in order.
+	turnstile chan struct{}
+
+	mu sync.Mutex
+	// state is nil when only the head is kept; head is then the handle's own, else the state's.
+	state *schema.State
+	head  *schema.Head
+	// writer is after the last durable event; last and lastID are the run's last message, of whomever.
+	writer schema.Writer
+	last   schema.StreamSequence
+	lastID string
+	// starting: run.started is not durable yet.
+	starting bool
+	// pending are the events of a call that did not come to its end; unknown says that one of them may be stored.
+	pending []*item
+	unknown bool
+	// dead is the error that ended the handle.
+	dead error
+	pipe *pipeline
+
+	calls callBook
+}
+
+func newRun(f *Fleet, names schema.Names, id string) *Run {
+	r := &Run{
+		fleet: f, names: names, id: id, subject: names.EventSubject(id), turnstile: make(chan struct{}, 1),
+		state:  schema.NewState(f.cfg.Fleet, id),
+		writer: schema.Writer{Fleet: f.cfg.Fleet, Run: id, Executor: f.cfg.Executor},
+	}
+	r.head = &r.state.Head
+	r.calls.reset()
+	return r
+}
+
+// ID of the run.
+func (r *Run) ID() string { return r.id }
+
+// Epoch that the handle holds.
+func (r *Run) Epoch() schema.Epoch {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.writer.Epoch
+}
+
+// Head returns the run's compact state after the last durable event.
+func (r *Run) Head() schema.Head {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.head.Clone()
+}
+
+// State returns a snapshot of the run after the last durable event; large fields are references, see
+// [Fleet.Hydrate]. On a handle that keeps only the head the content is missing. The cost grows with the run: for a
+// look at one thing use [Run.View].
+func (r *Run) State() *schema.State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == nil {
+		return &schema.State{Head: r.head.Clone()}
+	}
+	return snapshot(r.state)
+}
+
+// View calls look with the run's state, which look must neither keep nor change; nor may it call the run. On a
+// handle that keeps only the head the content is missing.
+func (r *Run) View(look func(*schema.State)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.state
+	if s == nil {
+		s = &schema.State{Head: r.head.Clone()}
+	}
+	look(s)
+}
+
+// snapshot copies what later events change in place. What elements point to never changes.
+func snapshot(s *schema.State) *schema.State {
+	c := *s
+	c.Head = s.Head.Clone()
+	c.Messages = slices.Clone(s.Messages)
+	c.Turns = slices.Clone(s.Turns)
+	c.Calls = slices.Clone(s.Calls)
+	for i := range c.Calls {
+		c.Calls[i].Refs = slices.Clone(c.Calls[i].Refs)
+		c.Calls[i].Settlements = slices.Clone(c.Calls[i].Settlements)
+	}
+	c.Phases = slices.Clone(s.Phases)
+	c.Compactions = slices.Clone(s.Compactions)
+	c.Waits = slices.Clone(s.Waits)
+	c.Handoffs = slices.Clone(s.Handoffs)
+	c.Artifacts = slices.Clone(s.Artifacts)
+	c.Errors = slices.Clone(s.Errors)
+	c.Limits = slices.Clone(s.Limits)
+	c.Decisions = slices.Clone(s.Decisions)
+	c.Takeovers = slices.Clone(s.Takeovers)
+	c.Unknown = slices.Clone(s.Unknown)
+	return &c
+}
+
+// CancelRequested reports whether an operator's request to cancel the run was seen. It is seen when the run publishes
+// or calls [Run.Sync].
+func (r *Run) CancelRequested() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.head.CancelRequested
+}
+
+// Err returns the error that ended the handle, or [ErrUnresolved], or nil.
+func (r *Run) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.errLocked()
+}
+
+func (r *Run) errLocked() error {
+	switch {
+	case r.dead != nil:
+		return r.dead
+	case r.unknown:
+		return r.unresolved()
+	case r.pipe != nil && r.pipe.err != nil:
+		return r.pipe.err
+	}
+	return nil
+}
+
+func (r *Run) unresolved() error {
+	return fmt.Errorf("%w: event %s of run %s; repeat the call, call Resolve, or resume the run", ErrUnresolved, r.pending[0].event.ID, r.id)
+}
+
+// draft is an event to be: its data, its turn, and its time or zero.
+type draft struct {
+	data schema.Data
+	turn int32
+	at   time.Time
+
+	body    []byte
+	dataref string
+}
+
+// item is a sealed event.
+type item struct {
+	event  *schema.Event
+	header map[string][]string
+	data   schema.Data
+	// verdict of the fold before it was published.
+	verdict schema.Verdict
+	size    int
+	// stream sequence, once durable.
+	stream schema.StreamSequence
+	// sent: a try had no answer, so it may be stored.
+	sent bool
+}
+
+// message returns the item as a message that is stored only behind last.
+func (r *Run) message(it *item, last schema.StreamSequence, cas bool) *nats.Msg {
+	header := make(nats.Header, len(it.header)+5)
+	maps.Copy(header, it.header)
+	header[nats.MsgIdHdr] = []string{it.event.ID}
+	if cas {
+		header[nats.ExpectedLastSubjSeqHdr] = []string{fmt.Sprint(uint64(last))}
+	}
+	return &nats.Msg{Subject: r.subject, Header: header, Data: it.event.Data}
+}
+
+type timeKey struct{}
+
+// WithTime returns a context under which events have the given time instead of now: for importers, and tests that
+// compare bytes. A time in a spec goes before it.
+func WithTime(ctx context.Context, t time.Time) context.Context {
+	return context.WithValue(ctx, timeKey{}, t)
+}
+
+func (f *Fleet) timeOf(ctx context.Context, at time.Time) time.Time {
+	if !at.IsZero() {
+		return at
+	}
+	if t, ok := ctx.Value(timeKey{}).(time.Time); ok && !t.IsZero() {
+		return t
+	}
+	return f.cfg.Now()
+}
+
+// Publish publishes any event of an executor, for what has no method of its own here; turn is 0 outside turns.
+func (r *Run) Publish(ctx context.Context, data schema.Data, turn int32) error {
+	_, err := r.publish(ctx, draft{data: data, turn: turn})
+	return err
+}
+
+// publish makes the drafts durable, in order, or in pipelined mode queues them. It returns what the fold makes of
+// each.
+func (r *Run) publish(ctx context.Context, drafts ...draft) ([]schema.Verdict, error) {
+	for i := range drafts {
+		d := &drafts[i]
+		var err error
+		d.at = r.fleet.timeOf(ctx, d.at)
+		if d.body, d.dataref, err = r.fleet.prepare(ctx, r.id, d.data); err != nil {
+			return nil, fmt.Errorf("run %s: %w", r.id, err)
+		}
+	}
+	if err := r.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer r.leave()
+	if r.pipe != nil {
+		return r.enqueue(ctx, drafts)
+	}
+	items, err := r.resumeOrSeal(drafts)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.deliver(ctx, items); err != nil {
+		return nil, err
+	}
+	return verdicts(items), nil
+}
+
+func verdicts(items []*item) []schema.Verdict {
+	list := make([]schema.Verdict, len(items))
+	for i, it := range items {
+		list[i] = it.verdict
+	}
+	return list
+}
+
+// enter passes the turnstile.
+func (r *Run) enter(ctx context.Context) error {
+	select {
+	case r.turnstile <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("run %s: %w: waiting for earlier events: %w", r.id, ErrUnavailable, context.Cause(ctx))
+	}
+	if r.fleet.isStopped() {
+		r.leave()
+		return fmt.Errorf("run %s: %w", r.id, ErrStopped)
+	}
+	return nil
+}
+
+func (r *Run) leave() { <-r.turnstile }
+
+// resumeOrSeal returns the pending events if the drafts are the same, else newly sealed ones.
+func (r *Run) resumeOrSeal(drafts []draft) ([]*item, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dead != nil {
+		return nil, r.dead
+	}
+	if r.pending != nil {
+		if sameEvents(r.pending, drafts) {
+			return r.pending, nil
+		}
+		if r.unknown {
+			return nil, r.unresolved()
+		}
+		r.pending = nil
+	}
+	return r.seal(drafts, r.head, &r.writer)
+}
+
+func sameEvents(items []*item, drafts []draft) bool {
+	return slices.EqualFunc(items, drafts, func(it *item, d draft) bool {
+		return it.event.Type == schema.TypeOf(d.data.EventName()) && it.event.Turn == d.turn && string(it.event.Data) == string(d.body)
+	})
+}
+
+// seal makes events of drafts, behind writer, and asks the fold about them on a copy of head: what it would refuse
+// is not published. Under r.mu.
+func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) ([]*item, error) {
+	next := head.Clone()
+	items := make([]*item, len(drafts))
+	chain := writer.Chain
+	for i := range drafts {
+		d := &drafts[i]
+		e := &schema.Event{
+			Source:          schema.Source(writer.Fleet, writer.Executor),
+			Type:            schema.TypeOf(d.data.EventName()),
+			Subject:         r.id,
+			Time:            schema.FormatTime(d.at),
+			Epoch:           writer.Epoch,
+			Sequence:        writer.Last + schema.Sequence(i) + 1, //nolint:gosec // a small count
+			Turn:            d.turn,
+			DataRef:         d.dataref,
+			DataContentType: schema.ContentTypeJSON,
+			Data:            d.body,
+		}
+		chain = writer.Seal(e, chain)
+		it := &item{event: e, data: d.data}
+		it.header, _ = e.Encode()
+		rec := schema.Record{Header: it.header, Body: e.Data}
+		it.size = rec.Size()
+		if it.verdict = next.Apply(&rec); it.verdict.Kind == schema.Rejected {
+			return nil, fmt.Errorf("run %s: %w", r.id, rejectedError(it))
+		}
+		items[i] = it
+	}
+	return items, nil
+}
+
+func rejectedError(it *item) error {
+	return &RejectedError{Event: it.event.Name(), Reason: it.verdict.Reason, Detail: it.verdict.Detail}
+}
+
+// durable folds an event that is in the log at stream. Under r.mu.
+func (r *Run) durable(it *item, stream schema.StreamSequence) {
+	it.stream = stream
+	rec := schema.Record{Stream: stream, Header: it.header, Body: it.event.Data}
+	v := r.apply(&rec)
+	if err := r.writer.Commit(it.event); err != nil {
+		// Items are sealed behind the writer and committed in order: this cannot come.
+		r.dead = fmt.Errorf("run %s: %w: %w", r.id, ErrForked, err)
+	}
+	it.verdict = v
+	r.last, r.lastID = max(r.last, stream), it.event.ID
+	r.starting = false
+	r.calls.note(v, r.writer.Epoch, false)
+}
+
+func (r *Run) apply(rec *schema.Record) schema.Verdict {
+	if r.state != nil {
+		return r.state.Apply(rec)
+	}
+	return r.head.Apply(rec)
+}
+
+// keepHead drops the content, for a handle that keeps only the head.
+func (r *Run) keepHead() {
+	head := r.head.Clone()
+	r.state, r.head = nil, &head
+}

@@ -1,0 +1,185 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/synadia-io/orbit.go/jetstreamext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// answerKind is what a server's answer to one publish means.
+type answerKind int
+
+const (
+	// acked: the message is durable.
+	acked answerKind = iota + 1
+	// wrongLast: the subject's last message is another than expected.
+	wrongLast
+	// inFlight: another publish to the subject is under way.
+	inFlight
+	// full: a limit of the stream or account is reached.
+	full
+	// oversized: the message is larger than server or stream allow.
+	oversized
+	// notSent: the message certainly did not reach a stream.
+	notSent
+	// silent: no answer; the message may be stored or not.
+	silent
+	// refused: the server will not take this message; trying again is of no use.
+	refused
+)
+
+type answer struct {
+	kind answerKind
+	// seq is the stream sequence of an acked message, or the subject's last of a wrongLast.
+	seq schema.StreamSequence
+	// duplicate: the server had the message id already.
+	duplicate bool
+	err       error
+}
+
+// Error codes of the server that this package acts on.
+const (
+	codeWrongLast         = 10071
+	codeWrongLastConstant = 10164
+	codeDuplicateInFlight = 10158
+	codeNotReady          = 10163
+	codeStoreFailed       = 10077
+	codeStorageResources  = 10047
+	codeInsufficient      = 10023
+	codeAccountResources  = 10002
+	codeTooLarge          = 10054
+)
+
+func isFull(e *jetstream.APIError) bool {
+	switch e.ErrorCode {
+	case codeStorageResources, codeInsufficient, codeAccountResources:
+		return true
+	case codeStoreFailed:
+		return strings.Contains(e.Description, "maximum ") && strings.Contains(e.Description, "exceeded")
+	}
+	return false
+}
+
+// pubAck is the server's answer to a publish.
+type pubAck struct {
+	Stream    string              `json:"stream"`
+	Sequence  uint64              `json:"seq"`
+	Duplicate bool                `json:"duplicate"`
+	Error     *jetstream.APIError `json:"error"`
+}
+
+// send publishes one message and waits for the answer of this one try.
+func (f *Fleet) send(ctx context.Context, m *nats.Msg) answer {
+	try, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
+	defer cancel()
+	resp, err := f.nc.RequestMsgWithContext(try, m)
+	if err != nil {
+		return answerOf(err)
+	}
+	var ack pubAck
+	if err := json.Unmarshal(resp.Data, &ack); err != nil {
+		return answer{kind: silent, err: fmt.Errorf("answer %.80q: %w", resp.Data, err)}
+	}
+	switch {
+	case ack.Error != nil:
+		return answerOf(ack.Error)
+	case ack.Sequence == 0 || ack.Stream == "":
+		return answer{kind: silent, err: fmt.Errorf("answer %.80q is no acknowledgement", resp.Data)}
+	}
+	return answer{kind: acked, seq: schema.StreamSequence(ack.Sequence), duplicate: ack.Duplicate}
+}
+
+// answerOf translates what NATS says into what it means for the message.
+func answerOf(err error) answer {
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		a := answer{kind: refused, err: err}
+		switch {
+		case isFull(api):
+			a.kind = full
+		case api.ErrorCode == codeWrongLast:
+			// The number is only in the text.
+			_, number, _ := strings.Cut(api.Description, ": ")
+			n, bad := strconv.ParseUint(strings.TrimSpace(number), 10, 64)
+			a.kind, a.seq = wrongLast, schema.StreamSequence(n)
+			if bad != nil {
+				a.kind = inFlight
+			}
+		case api.ErrorCode == codeWrongLastConstant, api.ErrorCode == codeDuplicateInFlight, api.ErrorCode == codeNotReady:
+			a.kind = inFlight
+		case api.ErrorCode == codeTooLarge:
+			a.kind = oversized
+		case api.ErrorCode == codeStoreFailed, api.Code >= 500:
+			// The store failed at an unknown point, or a leader is on its way.
+			a.kind = silent
+		}
+		return a
+	}
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return answer{kind: oversized, err: err}
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed),
+		errors.Is(err, nats.ErrConnectionDraining), errors.Is(err, nats.ErrInvalidConnection):
+		return answer{kind: notSent, err: err}
+	}
+	return answer{kind: silent, err: err}
+}
+
+// sendBatch publishes messages as one atomic batch. Only an acked answer is final: after any other each message must
+// be resolved on its own. seq is the stream sequence of the last.
+func (f *Fleet) sendBatch(ctx context.Context, msgs []*nats.Msg) answer {
+	try, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
+	defer cancel()
+	ack, err := jetstreamext.PublishMsgBatch(try, f.js, msgs, jetstreamext.BatchFlowControl{})
+	if err != nil {
+		return answerOf(err)
+	}
+	if ack.Sequence < uint64(len(msgs)) {
+		return answer{kind: silent, err: fmt.Errorf("batch of %d acknowledged at %d", len(msgs), ack.Sequence)}
+	}
+	return answer{kind: acked, seq: schema.StreamSequence(ack.Sequence)}
+}
+
+// fullError asks for the quota, for the message; the error does not depend on the answer.
+func (f *Fleet) fullError(ctx context.Context, stream string, cause error) error {
+	e := &FullError{Fleet: f.cfg.Fleet, Stream: stream, Answer: cause.Error()}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
+	defer cancel()
+	if s, err := f.js.Stream(ctx, stream); err == nil {
+		info := s.CachedInfo()
+		e.Quota, e.Used = max(info.Config.MaxBytes, 0), int64(info.State.Bytes) //nolint:gosec // a size
+	}
+	return e
+}
+
+// backoff waits between tries, with jitter, longer each time.
+type backoff struct {
+	next, most time.Duration
+}
+
+func (f *Fleet) backoff() *backoff { return &backoff{next: f.cfg.Backoff, most: f.cfg.MaxBackoff} }
+
+// wait returns false when ctx ends first.
+func (b *backoff) wait(ctx context.Context) bool {
+	d := b.next/2 + rand.N(b.next/2+1) //nolint:gosec // jitter
+	b.next = min(2*b.next, b.most)
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,286 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Invocation is what a tool is told about its call.
+type Invocation struct {
+	// Key of the call.
+	Key schema.CallKey
+	// IdempotencyKey is the same whenever the call is run again. Hand it to the system that the tool changes.
+	IdempotencyKey string
+	// Attempt counts the runs of the call, from 1; above 1 an earlier one may have had its effect.
+	Attempt int
+}
+
+// ToolFunc runs a tool. An error is recorded as tool.failed, and a panic, too; a result that the model should see
+// as an error is a ToolResult with IsError.
+type ToolFunc func(ctx context.Context, inv Invocation) (ToolResult, error)
+
+// Result returns a tool's result of any value that can be written as JSON.
+func Result(v any) (ToolResult, error) {
+	b, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		return ToolResult{}, fmt.Errorf("result of type %T: %w", v, err)
+	}
+	return ToolResult{Result: b}, nil
+}
+
+// Tool runs a tool exactly as far as its record allows:
+//
+//   - recorded result or failure: returned (failures as [*ToolError]), the tool does not run;
+//   - not recorded: tool.called is published, then the tool runs, then tool.returned or tool.failed is published;
+//   - in doubt (called, and the epoch changed before an outcome was recorded): a late result of the older
+//     executor is adopted; else a pure or idempotent call is settled as rerun and run again with the same
+//     idempotency key; else [*HeldError] names the call and the command that settles it;
+//   - recorded as another tool or with other arguments: [*DivergedError] with both.
+//
+// A tool whose context ends before it returned has no recorded outcome: the call stays open.
+// Parallel calls of one turn may be run from several goroutines.
+func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResult, error) {
+	r := t.run
+	if err := r.Flush(ctx); err != nil {
+		return ToolResult{}, err
+	}
+	r.mu.Lock()
+	key, ok := r.calls.reserve(t.number, call.ID, call.Occurrence)
+	r.mu.Unlock()
+	if !ok {
+		return ToolResult{}, fmt.Errorf("%s: %w: call %s, occurrence %d, is being run by this handle", t, ErrConflict, call.ID, key.Occurrence)
+	}
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.calls.reserved, key)
+	}()
+	result, err := t.tool(ctx, key, call, run)
+	if err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		id := callID{key.Turn, key.ToolCallID}
+		r.calls.asked[id] = max(r.calls.asked[id], key.Occurrence)
+	}
+	return result, err
+}
+
+func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run ToolFunc) (ToolResult, error) {
+	r := t.run
+	for {
+		v := r.viewCall(key)
+		if !v.known {
+			if err := r.publishNow(ctx, call.draft(t.number)); err != nil {
+				return ToolResult{}, err
+			}
+			if v = r.viewCall(key); v.open == nil {
+				return ToolResult{}, fmt.Errorf("%s: %w: call %s was recorded as another occurrence than %d", t, ErrConflict, call.ID, key.Occurrence)
+			}
+			continue
+		}
+		if err := r.compare(ctx, key, v, call); err != nil {
+			return ToolResult{}, err
+		}
+		switch {
+		case v.open == nil:
+			return r.recorded(ctx, key, v)
+		case v.open.InDoubt:
+			how := schema.SettledRerun
+			switch {
+			case v.open.Late:
+				how = schema.SettledAdopted
+			case v.open.Replay != schema.ReplayPure && v.open.Replay != schema.ReplayIdempotent:
+				return ToolResult{}, r.held(v.open)
+			}
+			if _, err := r.settle(ctx, key, how); err != nil {
+				return ToolResult{}, err
+			}
+			continue // decided anew with what is recorded now
+		case v.stage == running && v.open.Replay != schema.ReplayPure && v.open.Replay != schema.ReplayIdempotent:
+			// This handle ran it and did not learn the outcome.
+			return ToolResult{}, r.held(v.open)
+		case v.stage == 0:
+			// Open in this epoch, and yet not by this handle: a repeated takeover with the same request id.
+			if v.open.Replay != schema.ReplayPure && v.open.Replay != schema.ReplayIdempotent {
+				return ToolResult{}, r.held(v.open)
+			}
+		}
+		return t.run.invoke(ctx, key, v, call, run)
+	}
+}
+
+// invoke runs the tool and publishes what became of it.
+func (r *Run) invoke(ctx context.Context, key schema.CallKey, v callView, call ToolCall, run ToolFunc) (ToolResult, error) {
+	inv := Invocation{Key: key, IdempotencyKey: call.IdempotencyKey}
+	earlier := 0
+	if v.call != nil {
+		if v.call.IdempotencyKey != "" {
+			inv.IdempotencyKey = v.call.IdempotencyKey
+		}
+		for _, how := range v.call.Settlements {
+			if how == schema.SettledRerun {
+				earlier++
+			}
+		}
+	}
+	if inv.IdempotencyKey == "" {
+		inv.IdempotencyKey = key.IdempotencyKey(r.id)
+	}
+	inv.Attempt = r.begin(key, earlier)
+	begun := r.fleet.cfg.Now()
+	result, err := protect(ctx, run, inv)
+	took := r.fleet.cfg.Now().Sub(begun)
+	if err != nil && ctx.Err() != nil {
+		// Whether the tool had its effect is not known: an outcome must not be invented.
+		return result, fmt.Errorf("tool %s of run %s, call %s: %w", call.Name, r.id, key.ToolCallID, err)
+	}
+	// The tool has run: its outcome is recorded even if the caller's context ends now.
+	record := context.WithoutCancel(ctx)
+	if err != nil {
+		failure := &ToolError{Key: key, Failure: failureOf(err), Cause: err}
+		data := &schema.ToolFailedData{ToolCallID: key.ToolCallID, Error: failure.Failure, Attempt: int64(inv.Attempt), DurationMS: took.Milliseconds()}
+		if err := r.publishNow(record, draft{data: data, turn: key.Turn}); err != nil {
+			return result, errors.Join(failure, err)
+		}
+		return result, failure
+	}
+	if result.Duration == 0 {
+		result.Duration = took
+	}
+	return result, r.publishNow(record, returned(key, result))
+}
+
+// panicError is a tool's panic.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+func protect(ctx context.Context, run ToolFunc, inv Invocation) (result ToolResult, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &panicError{value: p, stack: debug.Stack()}
+		}
+	}()
+	return run(ctx, inv)
+}
+
+// Failure may be implemented by the errors of tools, to say what is recorded of them.
+type Failure interface {
+	error
+	// ToolFailure is what is recorded; its Type is required.
+	ToolFailure() schema.Error
+}
+
+func failureOf(err error) schema.Error {
+	var own Failure
+	var panicked *panicError
+	e := schema.Error{Type: "error", Message: err.Error()}
+	switch {
+	case errors.As(err, &own):
+		if f := own.ToolFailure(); f.Type != "" {
+			return f
+		}
+	case errors.As(err, &panicked):
+		e.Type = "panic"
+	case errors.Is(err, context.DeadlineExceeded):
+		e.Type, e.Retryable = "timeout", true
+	}
+	return e
+}
+
+// recorded returns the outcome of a closed call.
+func (r *Run) recorded(ctx context.Context, key schema.CallKey, v callView) (ToolResult, error) {
+	c := v.call
+	if c == nil {
+		return ToolResult{}, fmt.Errorf("result of call %s in turn %d of run %s: %w; resume with the content", key.ToolCallID, key.Turn, r.id, ErrNoContent)
+	}
+	switch c.Outcome {
+	case schema.OutcomeFailed:
+		e := &ToolError{Key: key, Replayed: true}
+		if c.Error != nil {
+			e.Failure = *c.Error
+		}
+		return ToolResult{Recorded: true}, e
+	case schema.OutcomeAbandoned:
+		return ToolResult{Result: c.Result, IsError: c.IsError, Recorded: true},
+			fmt.Errorf("call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, ErrAbandoned)
+	}
+	result, err := r.field(ctx, c, "/result", c.Result)
+	return ToolResult{Result: result, IsError: c.IsError, Source: c.ResultSource, Recorded: true}, err
+}
+
+// field returns a field of a call, loading it if it is in the blob store.
+func (r *Run) field(ctx context.Context, c *schema.Call, path string, inline jsontext.Value) (jsontext.Value, error) {
+	if len(inline) > 0 {
+		return inline, nil
+	}
+	for _, ref := range c.Refs {
+		if ref.Path == path {
+			b, err := r.fleet.Blob(ctx, ref.DataRef)
+			return b, err
+		}
+	}
+	return nil, nil
+}
+
+// compare checks that what is asked is what was recorded.
+func (r *Run) compare(ctx context.Context, key schema.CallKey, v callView, call ToolCall) error {
+	diverged := &DivergedError{Key: key, Asked: CallContent{call.Name, string(call.Arguments)}}
+	if v.call == nil {
+		// Only the head is kept: it has the name, shortened.
+		if v.open != nil && v.open.Name != call.Name && len(call.Name) <= len(v.open.Name) {
+			diverged.Recorded = CallContent{Name: v.open.Name}
+			return fmt.Errorf("run %s: %w", r.id, diverged)
+		}
+		return nil
+	}
+	recorded, err := r.field(ctx, v.call, "/arguments", v.call.Arguments)
+	if err != nil {
+		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
+	}
+	if v.call.Name == call.Name && sameJSON(recorded, call.Arguments) {
+		return nil
+	}
+	diverged.Recorded = CallContent{v.call.Name, string(recorded)}
+	return fmt.Errorf("run %s: %w", r.id, diverged)
+}
+
+// sameJSON compares values by meaning: white space, order of members and spelling of numbers do not count.
+func sameJSON(a, b jsontext.Value) bool {
+	if string(a) == string(b) {
+		return true
+	}
+	if len(a) == 0 || len(b) == 0 {
+		return false
+	}
+	a, b = a.Clone(), b.Clone()
+	return a.Canonicalize() == nil && b.Canonicalize() == nil && string(a) == string(b)
+}
+
+// held says how an open call that must not be run again is settled.
+func (r *Run) held(c *schema.OpenCall) error {
+	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}
+	settle := fmt.Sprintf("waymark settle --fleet %s %s --turn %d --call %s", r.fleet.cfg.Fleet, r.id, c.Turn, c.ToolCallID)
+	switch {
+	case !c.InDoubt:
+		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)
+		e.Command = "publish its outcome with Return or Fail, or resume the run and settle it with: " + settle
+		return e
+	case c.Replay == schema.ReplayVerify:
+		e.Detail = "it is in doubt and its replay policy is verify, which this version does not ask by itself"
+	default:
+		e.Detail = "it is in doubt and its replay policy leaves it to a person"
+	}
+	e.Command = "find out what happened, then settle it with: " + settle + " --how decided|abandoned|rerun"
+	return e
+}
