@@ -329,7 +329,15 @@ func (m *decoded) inline(f Format) {
 		part.Arguments = p.args
 		part.Source = p.d.source(f)
 	}
-	m.calls = nil
+	for i := range m.responses {
+		p := &m.responses[i]
+		part := &m.Parts[p.part]
+		part.Type = schema.PartToolCallResponse
+		part.ID, part.Response = inlineID(p.rawID, &p.d), p.content
+		p.d.From = fromMessage
+		part.Source = p.d.source(f)
+	}
+	m.calls, m.responses = nil, nil
 }
 
 func inlineID(raw jsontext.Value, d *detail) string {

@@ -79,7 +79,7 @@ func detectDocument(path string) (Format, error) {
 	}
 	defer func() { _ = file.Close() }()
 	r := bufio.NewReader(file)
-	if err := skipBOM(r); err != nil {
+	if _, err := skipBOM(r); err != nil {
 		return "", err
 	}
 	d := jsontext.NewDecoder(r, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
@@ -172,7 +172,7 @@ func (f *File) messageList() bool {
 	}
 	defer func() { _ = file.Close() }()
 	r := bufio.NewReader(file)
-	if skipBOM(r) != nil {
+	if _, err := skipBOM(r); err != nil {
 		return false
 	}
 	d := jsontext.NewDecoder(r, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))

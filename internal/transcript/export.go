@@ -57,6 +57,47 @@ func (x *exporter) callOf(m *schema.StateMessage, p *schema.Part) *schema.Call {
 	return x.calls[k]
 }
 
+// messages are the run's messages, and one for each result that no message carries: an executor may leave
+// it at the result. A trajectory has its own place for those.
+func (x *exporter) messages() []schema.StateMessage {
+	joined := x.s.Joined()
+	if x.f == SWEAgent && x.runFormat() == SWEAgent {
+		return joined
+	}
+	carried := make(map[*schema.Call]bool)
+	last := make(map[int32]int)
+	for i := range joined {
+		m := &joined[i]
+		last[m.Turn] = i
+		for j := range m.Parts {
+			if p := &m.Parts[j]; p.Type == schema.PartToolCallResponse {
+				carried[x.callOf(m, p)] = true
+			}
+		}
+	}
+	behind := make(map[int][]schema.StateMessage)
+	for i := range x.s.Calls {
+		c := &x.s.Calls[i]
+		at, ok := last[c.Turn]
+		if c.Outcome == schema.OutcomeOpen || carried[c] || !ok {
+			continue
+		}
+		part := schema.ResponsePart(c.ToolCallID)
+		part.Occurrence, part.Response = c.Occurrence, c.Result
+		behind[at] = append(behind[at], schema.StateMessage{
+			Message: schema.Message{Role: schema.RoleTool, Parts: []schema.Part{part}}, Turn: c.Turn, Time: c.ClosedAt,
+		})
+	}
+	if len(behind) == 0 {
+		return joined
+	}
+	var out []schema.StateMessage
+	for i := range joined {
+		out = append(append(out, joined[i]), behind[i]...)
+	}
+	return out
+}
+
 // write hands a value and a line feed on.
 func write(w io.Writer, v jsontext.Value) error {
 	_, err := w.Write(append(v, '\n'))
@@ -66,7 +107,7 @@ func write(w io.Writer, v jsontext.Value) error {
 // openAI writes the conversation as one line.
 func (x *exporter) openAI(w io.Writer) error {
 	var messages []jsontext.Value
-	joined := x.s.Joined()
+	joined := x.messages()
 	for i := range joined {
 		messages = append(messages, x.chatMessages(&joined[i])...)
 	}
@@ -94,7 +135,7 @@ func (x *exporter) runDetail() detail {
 // sweAgent writes a trajectory document.
 func (x *exporter) sweAgent(w io.Writer) error {
 	var history, steps []jsontext.Value
-	joined := x.s.Joined()
+	joined := x.messages()
 	for i := range joined {
 		history = append(history, x.chatMessages(&joined[i])...)
 	}
@@ -115,14 +156,19 @@ func (x *exporter) sweAgent(w io.Writer) error {
 // sweStep is one step of the trajectory: what was said, done and seen. Its observation is the message's.
 func (x *exporter) sweStep(turn int32, joined []schema.StateMessage) jsontext.Value {
 	var o writer
-	action, observation := quote(""), quote("")
+	action, observation := quote(""), jsontext.Value("null")
 	for i := range x.s.Calls {
 		c := &x.s.Calls[i]
 		if c.Turn != turn {
 			continue
 		}
-		if c.Arguments != nil {
+		if c.Arguments.Kind() == '"' {
 			action = c.Arguments
+		} else if c.Arguments != nil {
+			action = quote(string(c.Arguments))
+		}
+		if c.Outcome != schema.OutcomeOpen {
+			observation = quote("")
 		}
 		if c.Result != nil {
 			observation = c.Result

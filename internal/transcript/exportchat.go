@@ -17,14 +17,7 @@ func (x *exporter) chatMessages(m *schema.StateMessage) []jsontext.Value {
 			responses++
 		}
 	}
-	_, own := detailOf(m.Source, x.f)
-	if x.f == SWEAgent && own || responses == 0 {
-		return []jsontext.Value{x.chatMessage(m)}
-	}
-	if responses == 1 && len(m.Parts) == 1 {
-		return []jsontext.Value{x.chatMessage(m)}
-	}
-	if x.f == OpenAIChat && own || x.runFormat() == x.f {
+	if _, own := detailOf(m.Source, x.f); own || responses == 0 || x.runFormat() == x.f {
 		return []jsontext.Value{x.chatMessage(m)}
 	}
 	// Foreign: each response becomes a message of its own, what remains another one.

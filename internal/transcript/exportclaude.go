@@ -12,10 +12,10 @@ import (
 // claude writes a line for each message, and one for each compaction at its place.
 func (x *exporter) claude(w io.Writer) error {
 	run := x.runDetail()
-	joined := x.s.Joined()
-	next := 0
+	joined := x.messages()
+	next, own := 0, 0
 	for i := 0; i <= len(joined); i++ {
-		for ; next < len(x.s.Compactions) && x.s.Compactions[next].At <= i; next++ {
+		for ; next < len(x.s.Compactions) && x.s.Compactions[next].At <= own; next++ {
 			if err := write(w, x.claudeBoundary(&x.s.Compactions[next], &run)); err != nil {
 				return err
 			}
@@ -25,6 +25,9 @@ func (x *exporter) claude(w io.Writer) error {
 		}
 		if err := write(w, x.claudeLine(&joined[i], &run)); err != nil {
 			return err
+		}
+		if joined[i].EventID != "" {
+			own++ // messages that were made up for results do not count
 		}
 	}
 	return nil
@@ -192,7 +195,7 @@ func inputOf(args jsontext.Value, d *detail) jsontext.Value {
 	}
 	if s, ok := unquote(args); ok {
 		if v := jsontext.Value(s); v.Kind() == '{' && checkJSON(v) == nil {
-			return v
+			return compact(v)
 		}
 	}
 	var o writer
@@ -218,7 +221,7 @@ func (x *exporter) claudeResult(o *writer, m *schema.StateMessage, p *schema.Par
 	case d.lacks("content"):
 	case d.Content == shapeNull:
 		o.set("content", jsontext.Value("null"))
-	case v == nil:
+	case v == nil, v.Kind() == 'n' && d.Content == "":
 		o.str("content", "")
 	case v.Kind() == '"', v.Kind() == '[', d.Content == shapeValue:
 		o.set("content", v)

@@ -63,17 +63,16 @@ func (l *lineReader) next() ([]byte, error) {
 	return b, nil
 }
 
-// skipBOM drops a byte order mark.
-func skipBOM(r *bufio.Reader) error {
+// skipBOM drops a byte order mark and returns how many bytes that were.
+func skipBOM(r *bufio.Reader) (int, error) {
 	head, err := r.Peek(len(utf8BOM))
 	if err != nil && !errors.Is(err, io.EOF) {
-		return err
+		return 0, err
 	}
 	if bytes.Equal(head, utf8BOM) {
-		_, err = r.Discard(len(utf8BOM))
-		return err
+		return r.Discard(len(utf8BOM))
 	}
-	return nil
+	return 0, nil
 }
 
 // lineAt returns the line (from 1) of a byte offset in a file, 0 when the file cannot be read.

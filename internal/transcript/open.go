@@ -235,7 +235,8 @@ func (f *File) documentRuns(yield func(*Run) bool) error {
 	}
 	defer func() { _ = file.Close() }()
 	r := bufio.NewReaderSize(&countReader{file, f.opts.OnRead}, 256<<10)
-	if err := skipBOM(r); err != nil {
+	bom, err := skipBOM(r)
+	if err != nil {
 		return err
 	}
 	ids := make(map[string]int)
@@ -250,7 +251,7 @@ func (f *File) documentRuns(yield func(*Run) bool) error {
 			return err
 		}
 		p, cause := jsonProblem(err)
-		f.rep.problem(lineAt(f.path, d.InputOffset()), p, cause)
+		f.rep.problem(lineAt(f.path, int64(bom)+errorOffset(err, d.InputOffset())), p, cause)
 		return nil
 	}
 	list := d.PeekKind() == '[' && f.rep.Format == OpenAIChat && !f.messageList()
@@ -259,9 +260,9 @@ func (f *File) documentRuns(yield func(*Run) bool) error {
 		if err != nil {
 			return fail(err)
 		}
-		f.document(v, d.InputOffset()-int64(len(v)), -1, ids, yield)
+		f.document(v, int64(bom)+d.InputOffset()-int64(len(v)), -1, ids, yield)
 		if _, err := d.ReadValue(); !errors.Is(err, io.EOF) {
-			f.rep.problem(lineAt(f.path, d.InputOffset()), "", errors.New("something follows the document"))
+			f.rep.problem(lineAt(f.path, int64(bom)+errorOffset(err, d.InputOffset())), "", errors.New("something follows the document"))
 		}
 		return nil
 	}
@@ -273,7 +274,7 @@ func (f *File) documentRuns(yield func(*Run) bool) error {
 		if err != nil {
 			return fail(err)
 		}
-		if !f.document(v, d.InputOffset()-int64(len(v)), i, ids, yield) {
+		if !f.document(v, int64(bom)+d.InputOffset()-int64(len(v)), i, ids, yield) {
 			return nil
 		}
 	}
@@ -284,11 +285,7 @@ func (f *File) documentRuns(yield func(*Run) bool) error {
 func (f *File) document(v jsontext.Value, offset int64, index int, ids map[string]int, yield func(*Run) bool) bool {
 	if err := checkJSON(v); err != nil {
 		p, cause := jsonProblem(err)
-		var syntactic *jsontext.SyntacticError
-		if errors.As(err, &syntactic) {
-			offset += syntactic.ByteOffset
-		}
-		f.rep.problem(lineAt(f.path, offset), indexed(index, p), cause)
+		f.rep.problem(lineAt(f.path, offset+errorOffset(err, 0)), indexed(index, p), cause)
 		return true
 	}
 	line := 1
@@ -296,6 +293,15 @@ func (f *File) document(v jsontext.Value, offset int64, index int, ids map[strin
 		line = lineAt(f.path, offset)
 	}
 	return f.one(v, line, index, ids, yield)
+}
+
+// errorOffset is where the JSON reader stopped; other errors are at the given place.
+func errorOffset(err error, otherwise int64) int64 {
+	var syntactic *jsontext.SyntacticError
+	if errors.As(err, &syntactic) {
+		return syntactic.ByteOffset
+	}
+	return otherwise
 }
 
 func indexed(index int, path string) string {

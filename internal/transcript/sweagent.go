@@ -45,9 +45,6 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 		switch {
 		case demo:
 			m.inline(SWEAgent)
-			for i := range m.responses {
-				b.response(m, &m.responses[i])
-			}
 			m.Source = m.d.source(SWEAgent)
 			b.pending = append(b.pending, m.Message)
 		case m.Role == schema.RoleAssistant:
@@ -89,7 +86,7 @@ func sweMessage(o *object, b *builder, demo bool) (*decoded, error) {
 	answers := role == schema.RoleTool || role == schema.RoleUser && len(b.pending) == 0 && b.awaits()
 	var m *decoded
 	var err error
-	if !demo && !hasID && (hasIDs || answers) && (role == schema.RoleUser || role == schema.RoleTool) {
+	if !hasID && (hasIDs || answers && !demo) && (role == schema.RoleUser || role == schema.RoleTool) {
 		m, err = sweObservation(c, o, ids, hasIDs)
 	} else {
 		if hasIDs {
@@ -210,9 +207,9 @@ func observationOf(steps []jsontext.Value, k int, action string) (jsontext.Value
 		if !ok {
 			return nil, false
 		}
-		a, _ := o.str(fieldAction)
+		a, isText := o.str(fieldAction)
 		obs, has := o.get("observation")
-		return obs, has && a == action && obs.Kind() != 'n'
+		return obs, has && isText && a == action && obs.Kind() != 'n'
 	}
 	if k < len(steps) {
 		if obs, ok := match(k); ok {

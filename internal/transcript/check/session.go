@@ -215,7 +215,7 @@ func (c *Conversation) trajectory(steps []any, actions []string) {
 				continue
 			}
 			step := object(steps[j])
-			if obs, has := step["observation"]; has && obs != nil && str(step, "action") == actions[k] {
+			if obs, has := step["observation"]; has && obs != nil && step["action"] == any(actions[k]) {
 				o.HasResult, o.Result = true, obs
 				break
 			}
