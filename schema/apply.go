@@ -236,6 +236,9 @@ func (h *Head) closeGaps() {
 // fencedOrLate keeps the one thing a fenced executor may still say: the result of a call in doubt.
 func (h *Head) fencedOrLate(e *Event, p *place, name string) Verdict {
 	fenced := rejected(ReasonFenced, "epoch %d, the run is at %d", e.Epoch, h.Epoch)
+	if e.Epoch == 0 {
+		fenced.Detail = fmt.Sprintf("no epoch, the run is at %d since a takeover", h.Epoch)
+	}
 	if (name != ToolReturned && name != ToolFailed) || h.Status.Terminal() {
 		return fenced
 	}

@@ -117,7 +117,7 @@ func (s *State) add(v Verdict) {
 		if id == "" {
 			id = e.ID
 		}
-		s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: "offered", Offered: d})
+		s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: "offered", Offered: withoutRepeats(d)})
 	case *HandoffAcceptedData:
 		s.handoff(d.HandoffID, "accepted", d.By, d.Reason, d.ChildRun)
 	case *HandoffDeclinedData:
@@ -129,6 +129,25 @@ func (s *State) add(v Verdict) {
 	case *ErrorRaisedData:
 		s.Errors = append(s.Errors, *d)
 	}
+}
+
+// withoutRepeats returns the hand-off with each modified file once, in the order of first mention.
+func withoutRepeats(d *HandoffOfferedData) *HandoffOfferedData {
+	if d.Context == nil || len(d.Context.FilesModified) < 2 {
+		return d
+	}
+	seen := make(map[string]bool, len(d.Context.FilesModified))
+	files := make([]string, 0, len(d.Context.FilesModified))
+	for _, file := range d.Context.FilesModified {
+		if !seen[file] {
+			seen[file] = true
+			files = append(files, file)
+		}
+	}
+	offered, context := *d, *d.Context
+	context.FilesModified = files
+	offered.Context = &context
+	return &offered
 }
 
 func (s *State) late(v Verdict) {

@@ -77,5 +77,5 @@ func FromCloudEvent(in ce.Event) (*Event, error) {
 			return nil, err
 		}
 	}
-	return e, e.checkAttributes(in.SpecVersion())
+	return e.checked(in.SpecVersion())
 }

@@ -220,7 +220,7 @@ func decodeBinary(attrs map[string]string, contentType string, body []byte) (*Ev
 			return nil, err
 		}
 	}
-	return e, e.checkAttributes(attrs["specversion"])
+	return e.checked(attrs["specversion"])
 }
 
 func decodeStructured(body []byte) (*Event, error) {
@@ -299,7 +299,7 @@ func decodeStructured(body []byte) (*Event, error) {
 		}
 		e.Data = []byte(text)
 	}
-	return e, e.checkAttributes(spec)
+	return e.checked(spec)
 }
 
 // setAttribute stores one attribute from its text form.
@@ -401,6 +401,14 @@ func parseInteger(name, text string, lowest int64) (int32, error) {
 		return 0, &AttributeError{name, fmt.Sprintf("%.40q is not an integer from %d to 2147483647", text, lowest)}
 	}
 	return int32(n), nil
+}
+
+// checked returns the event, or nil and what is wrong with its attributes.
+func (e *Event) checked(spec string) (*Event, error) {
+	if err := e.checkAttributes(spec); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 func (e *Event) checkAttributes(spec string) error {

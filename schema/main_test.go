@@ -54,7 +54,9 @@ func (r *testRun) record(header map[string][]string, body []byte) schema.Verdict
 	hv := r.head.Apply(&rec)
 	require.Equal(r.tb, hv.Kind, v.Kind)
 	require.Equal(r.tb, hv.Reason, v.Reason)
-	require.Equal(r.tb, r.head, r.state.Head, "State.Head must be what a Head alone is")
+	if len(r.log) < 100 || len(r.log)%64 == 0 { // comparing costs more than folding
+		require.Equal(r.tb, r.head, r.state.Head, "State.Head must be what a Head alone is")
+	}
 	return v
 }
 

@@ -143,6 +143,8 @@ func jsonNameOf(kind string) string {
 		return "a boolean"
 	case "string":
 		return "a string"
+	case "int", "int32", "int64", "uint32", "uint64":
+		return "an integer"
 	default:
 		return "a " + kind
 	}

@@ -1,0 +1,142 @@
+package schema_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestDataErrorsNameThePath(t *testing.T) {
+	long := strings.Repeat("x", schema.MaxIdentifier+1)
+	zero := strings.Repeat("0", 64)
+	for _, tc := range []struct{ event, data, path, problem string }{
+		{schema.RunStarted, `{}`, "/agent", "required"},
+		{schema.RunStarted, `{"agent":"a"}`, "/executor", "required"},
+		{schema.RunStarted, `{"agent":"a.b","executor":"e"}`, "/agent", "not a valid name"},
+		{schema.RunStarted, `{"agent":"a","executor":"e","max_turns":-1}`, "/max_turns", "negative"},
+		{schema.RunStarted, `{"agent":"a","executor":"e","parent":{}}`, "/parent/run", "required"},
+		{schema.RunStarted, `{"agent":"a","executor":"e","labels":{"":"x"}}`, "/labels", "1 to"},
+		{schema.RunStarted, `{"agent":"a","executor":"e","labels":{"a":1}}`, "/labels/a", "string"},
+		{schema.RunStarted, `{"agent":1}`, "/agent", "a JSON number where a string"},
+		{schema.RunStarted, `{"agent":"a","agent":"b"}`, "/agent", "duplicate"},
+		{schema.RunStarted, `{"agent":"` + "\xff" + `"}`, "/agent", "UTF-8"},
+		{schema.RunStarted, `{"agent":"a"`, "", "not valid JSON"},
+		{schema.RunStarted, `[]`, "", "an object is wanted"},
+		{schema.RunStarted, `{"agent":"a","executor":"e","thread_id":"` + long + `"}`, "/thread_id", "at most"},
+		{schema.RunResumed, `{}`, "/executor", "required"},
+		{schema.RunResumed, `{"executor":"e"}`, "/reason", "required"},
+		{schema.RunResumed, `{"executor":"e","reason":"because"}`, "/reason", "none of"},
+		{schema.RunResumed, `{"executor":"e","reason":"claim"}`, "/request_id", "required"},
+		{schema.RunResumed, `{"executor":"e","reason":"claim","request_id":"q","from":{"epoch":1,"sequence":1}}`, "/from/digest", "required"},
+		{schema.RunResumed, `{"executor":"e","reason":"claim","request_id":"q","from":{"epoch":1,"sequence":1,"digest":"x"}}`, "/from/digest", "64"},
+		{schema.RunResumed, `{"executor":"e","reason":"claim","request_id":"q","from":{"epoch":1,"sequence":-1}}`, "/from/sequence", ""},
+		{schema.RunResumed, `{"executor":"e","reason":"claim","request_id":"q","from":{"epoch":1,"sequence":1,"chain":"x","digest":"` + zero + `"}}`, "/from/chain", "64"},
+		{schema.RunWaiting, `{}`, "/interrupt_id", "required"},
+		{schema.RunWaiting, `{"interrupt_id":"i"}`, "/reason", "required"},
+		{schema.RunWaiting, `{"interrupt_id":"i","reason":"auth","expires_at":"tomorrow"}`, "/expires_at", "RFC 3339"},
+		{schema.RunInput, `{}`, "/interrupt_id", "required"},
+		{schema.RunInput, `{"interrupt_id":"i","status":"x"}`, "/status", "none of"},
+		{schema.RunOrphaned, `{"missed":-1}`, "/missed", "negative"},
+		{schema.RunOrphaned, `{"last_seen":"x"}`, "/last_seen", "RFC 3339"},
+		{schema.RunInterrupted, `{"reason":"x"}`, "/reason", "none of"},
+		{schema.RunEnded, `{}`, "/status", "required"},
+		{schema.RunEnded, `{"status":"running"}`, "/status", "none of"},
+		{schema.RunEnded, `{"status":"failed","error":{}}`, "/error/type", "required"},
+		{schema.RunEnded, `{"status":"failed","usage":{"input_tokens":-1}}`, "/usage/input_tokens", "negative"},
+		{schema.TurnStarted, `{}`, "/turn", "1 or more"},
+		{schema.TurnStarted, `{"turn":2147483648}`, "/turn", ""},
+		{schema.TurnStarted, `{"turn":1,"purpose":"x"}`, "/purpose", "none of"},
+		{schema.TurnStarted, `{"turn":1,"messages":[{"role":"user"},{}]}`, "/messages/1/role", "required"},
+		{schema.TurnStarted, `{"turn":1,"messages":[{"role":"bot"}]}`, "/messages/0/role", "none of"},
+		{schema.TurnStarted, `{"turn":1,"messages":[{"role":"user","parts":[{}]}]}`, "/messages/0/parts/0/type", "required"},
+		{schema.TurnEnded, `{"turn":0}`, "/turn", "1 or more"},
+		{schema.TurnEnded, `{"turn":1,"duration_ms":-1}`, "/duration_ms", "negative"},
+		{schema.TurnEnded, `{"turn":1,"refs":[{"path":"messages","dataref":""}]}`, "/refs/0/path", "JSON Pointer"},
+		{schema.TurnEnded, `{"turn":1,"refs":[{"path":"/messages","dataref":"http://x"}]}`, "/refs/0/dataref", "waymark-blob"},
+		{schema.MessageAdded, `{}`, "/message/role", "required"},
+		{schema.MessageAdded, `{"message":{"role":"tool","parts":[{"type":"tool_call_response"}]}}`, "/message/parts/0/id", "required"},
+		{schema.MessageAdded, `{"message":{"role":"tool","parts":[{"type":"tool_call","id":"` + long + `"}]}}`, "/message/parts/0/id", "longer"},
+		{schema.MessageAdded, `{"message":{"role":"tool","parts":[{"type":"text","occurrence":-1}]}}`, "/message/parts/0/occurrence", "negative"},
+		{schema.MessageAdded, `{"message":{"role":"tool","parts":[{"type":"text","call_turn":-1}]}}`, "/message/parts/0/call_turn", "negative"},
+		{schema.ToolCalled, `{}`, "/tool_call_id", "required"},
+		{schema.ToolCalled, `{"tool_call_id":"c"}`, "/name", "required"},
+		{schema.ToolCalled, `{"tool_call_id":"c\u0007","name":"n"}`, "/tool_call_id", "control character"},
+		{schema.ToolCalled, `{"tool_call_id":"` + long + `","name":"n"}`, "/tool_call_id", "at most"},
+		{schema.ToolCalled, `{"tool_call_id":"c","name":"n","replay":"twice"}`, "/replay", "none of"},
+		{schema.ToolCalled, `{"tool_call_id":"c","name":"n","replay":"verify"}`, "/verify_subject", "required"},
+		{schema.ToolReturned, `{}`, "/tool_call_id", "required"},
+		{schema.ToolReturned, `{"tool_call_id":"c","is_error":"no"}`, "/is_error", "boolean"},
+		{schema.ToolFailed, `{}`, "/tool_call_id", "required"},
+		{schema.ToolFailed, `{"tool_call_id":"c"}`, "/error/type", "required"},
+		{schema.ToolFailed, `{"tool_call_id":"c","error":{"type":"x"},"attempt":-1}`, "/attempt", "negative"},
+		{schema.ToolDecided, `{}`, "/tool_call_id", "required"},
+		{schema.ToolDecided, `{"tool_call_id":"c"}`, "/decision", "required"},
+		{schema.ToolSettled, `{}`, "/tool_call_id", "required"},
+		{schema.ToolSettled, `{"tool_call_id":"c"}`, "/how", "required"},
+		{schema.PhaseStarted, `{}`, "/phase", "required"},
+		{schema.PhaseCompleted, `{}`, "/phase", "required"},
+		{schema.LimitReached, `{}`, "/limit", "required"},
+		{schema.ContextCompacted, `{}`, "/summary", "required"},
+		{schema.ContextCompacted, `{"summary":"s","tokens_after":-1}`, "/tokens_after", "negative"},
+		{schema.HandoffOffered, `{}`, "/reason", "required"},
+		{schema.HandoffOffered, `{"reason":"error","completed":[{}]}`, "/completed/0/file", "required"},
+		{schema.HandoffOffered, `{"reason":"error","completed":[{"file":"f","status":"half"}]}`, "/completed/0/status", "none of"},
+		{schema.HandoffOffered, `{"reason":"error","completed":[{"file":"f","status":"done","tests":{"passed":-1}}]}`, "/completed/0/tests", "negative"},
+		{schema.HandoffOffered, `{"reason":"error","remaining":[{}]}`, "/remaining/0/description", "required"},
+		{schema.HandoffOffered, `{"reason":"error","next_agent":"a b"}`, "/next_agent", "not a valid name"},
+		{schema.HandoffAccepted, `{}`, "/handoff_id", "required"},
+		{schema.HandoffDeclined, `{}`, "/handoff_id", "required"},
+		{schema.HandoffClosed, `{"handoff_id":"h","child_run":"*"}`, "/child_run", "not a valid name"},
+		{schema.ArtifactAdded, `{}`, "/artifact_id", "required"},
+		{schema.ArtifactAdded, `{"artifact_id":"a","size":-1}`, "/size", "negative"},
+		{schema.CheckpointMarked, `{}`, "/name", "required"},
+		{schema.ErrorRaised, `{}`, "/error/type", "required"},
+		{schema.ErrorRaised, `{"error":{"type":"x"},"scope":"world"}`, "/scope", "none of"},
+		{schema.ToolReturned, `{"tool_call_id":"c","result":` + strings.Repeat("[", 600) + strings.Repeat("]", 600) + `}`, "", "deeper"},
+		{schema.ToolReturned, ``, "", "missing"},
+	} {
+		t.Run(tc.event+tc.path+" "+tc.problem, func(t *testing.T) {
+			data, err := schema.ParseData(&schema.Event{Type: schema.TypeOf(tc.event), Data: []byte(tc.data)})
+			require.Nil(t, data)
+			var bad *schema.DataError
+			require.ErrorAs(t, err, &bad)
+			require.Equal(t, tc.event, bad.Event)
+			require.Equal(t, tc.path, bad.Path, bad.Problem)
+			require.Contains(t, bad.Problem, tc.problem)
+			require.Contains(t, bad.Error(), tc.event)
+		})
+	}
+}
+
+func TestDataThatIsNotJSONIsRefusedForTheVocabularyOnly(t *testing.T) {
+	e := &schema.Event{Type: schema.TypeOf(schema.PhaseStarted), DataContentType: "text/plain", Data: []byte(`{"phase":"p"}`)}
+	_, err := schema.ParseData(e)
+	require.ErrorContains(t, err, "not JSON")
+	e.Type = "com.example.x"
+	data, err := schema.ParseData(e)
+	require.NoError(t, err)
+	require.Nil(t, data)
+	require.Error(t, schema.Validate(nil))
+}
+
+func TestMembersOfLaterVersionsAreKept(t *testing.T) {
+	for _, d := range samples() {
+		body := mustJSON(t, d)
+		body = append(body[:len(body)-1], `,"of_a_later_version":{"a":[1,null]}}`...)
+		data, err := schema.ParseData(&schema.Event{Type: schema.TypeOf(d.EventName()), Data: body})
+		require.NoError(t, err, d.EventName())
+		again := mustJSON(t, data)
+		require.JSONEq(t, string(body), string(again))
+	}
+}
+
+func TestNullAbsentAndEmptyStayApart(t *testing.T) {
+	for _, body := range []string{`{"tool_call_id":"c"}`, `{"tool_call_id":"c","result":null}`, `{"tool_call_id":"c","result":""}`, `{"tool_call_id":"c","result":[]}`} {
+		data, err := schema.ParseData(&schema.Event{Type: schema.TypeOf(schema.ToolReturned), Data: []byte(body)})
+		require.NoError(t, err)
+		require.Equal(t, body, string(mustJSON(t, data)))
+	}
+}
