@@ -75,8 +75,16 @@ func TestSegmentsThatDoNotCompressStayBelowTheirSize(t *testing.T) {
 	w.fold(consumer.FolderConfig{})
 	x := w.writer("run-1")
 	x.start()
-	for range 8 {
+	for range 4 {
 		x.turnOf(400_000)
+	}
+	x.turn++
+	x.publish(&schema.TurnStartedData{Turn: x.turn}, x.turn)
+	for i := range 5 {
+		// Within a turn nothing but the size ends a segment.
+		id := fmt.Sprintf("big-%d", i)
+		x.publish(&schema.ToolCalledData{ToolCallID: id, Name: "read"}, x.turn)
+		x.publish(&schema.ToolReturnedData{ToolCallID: id, Result: noise(240_000, int64(i))}, x.turn)
 	}
 	at := x.publish(&schema.RunEndedData{Status: "completed"}, 0)
 	c := w.await("end", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
@@ -266,4 +274,24 @@ func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
 	w.fold(consumer.FolderConfig{})
 	c := w.await("folded anew", func(c *schema.Checkpoint) bool { return c.Sequence == 3 && c.Counts.DeadLetters == 1 })
 	require.Equal(t, schema.StreamSequence(4), c.Position.Stream)
+}
+
+func TestAWatermarkThatTheLogContradictsIsNotTrusted(t *testing.T) {
+	w := newFoldWorld(t)
+	_, stop := w.fold(consumer.FolderConfig{})
+	x := w.writer("run-1")
+	x.start()
+	at := x.turnOf(10)
+	w.await("one turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	stop()
+	mark, rev, err := w.shard.Checkpoints.Watermark(t.Context())
+	require.NoError(t, err)
+	mark.Position.ID = "run-1.1.5.00000000"
+	_, err = w.shard.Checkpoints.PutWatermark(t.Context(), mark, rev)
+	require.NoError(t, err)
+	f, _ := w.fold(consumer.FolderConfig{})
+	at = x.turnOf(10)
+	c := w.await("folded anew", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	require.Equal(t, x.model(), c.Head)
+	require.Equal(t, int64(1), f.Stats().Regressions.Load())
 }
