@@ -21,6 +21,10 @@ type cli struct {
 	Quiet    bool            `short:"q" group:"output" help:"Print no progress and no summary."`
 
 	Serve   serveCmd   `cmd:"" help:"Run the daemon, with a NATS server of its own unless one is named."`
+	Runs    runsCmd    `cmd:"" help:"List, show and watch runs."`
+	Recover recoverCmd `cmd:"" help:"Take a run over: raise its epoch and show where to go on."`
+	Settle  settleCmd  `cmd:"" help:"Decide what became of a tool call in doubt."`
+	Events  eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`
 	Version versionCmd `cmd:"" help:"Show versions."`
 	HelpCmd helpCmd    `cmd:"" name:"help" help:"Show help and the exit codes."`
 }

@@ -46,7 +46,9 @@ func TestMain(m *testing.M) {
 //	                     $READY, and URL, CONTEXT and HTTP are set from it
 //	stop                 ends it as Ctrl-C would and fails unless it ended well
 //	join, stop2          the same for a second daemon
+//	agent RUN open|done  publishes a small run, as an executor without the SDK would
 //	get URL STATUS       requests a URL; the body becomes standard output
+//	until waymark …      runs the program until it prints something, for what the folder does in its own time
 //	exits N waymark …    runs the program and fails unless it exits with N
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -73,6 +75,8 @@ func TestScripts(t *testing.T) {
 			"stop2": scriptStop("join"),
 			"exits": scriptExits,
 			"get":   scriptGet,
+			"agent": scriptRun,
+			"until": scriptUntil,
 		},
 	})
 }
@@ -144,6 +148,29 @@ func scriptExits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if code != args[0] {
 		ts.Fatalf("exit code %s, want %s", code, args[0])
+	}
+}
+
+func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: until command [args…]")
+	}
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	limit := time.NewTimer(startLimit)
+	defer limit.Stop()
+	for {
+		if err := ts.Exec(args[0], args[1:]...); err != nil {
+			ts.Fatalf("%v", err)
+		}
+		if ts.ReadFile("stdout") != "" {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-limit.C:
+			ts.Fatalf("nothing was printed within %s", startLimit)
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 const maxWidth = 100
 
 // minColumn is what a column that may shrink keeps.
-const minColumn = 8
+const minColumn = 6
 
 // document prints one JSON document.
 func document(w io.Writer, v any) error {
@@ -50,8 +50,11 @@ type column struct {
 	shrinks bool
 }
 
-// printTable prints rows below their titles, within maxWidth.
+// printTable prints rows below their titles, within maxWidth. No rows are no table.
 func printTable(w io.Writer, columns []column, rows [][]string) error {
+	if len(rows) == 0 {
+		return nil
+	}
 	widths := make([]int, len(columns))
 	for i, c := range columns {
 		widths[i] = text.StringWidthWithoutEscSequences(c.title)

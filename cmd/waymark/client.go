@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// operator is the executor's name under which commands publish and ask.
+const operator = "waymark-cli"
+
+// client is a connection for one command.
+type client struct {
+	nc     *nats.Conn
+	target natsconn.Target
+	fleet  string
+	// wait bounds one answer.
+	wait   time.Duration
+	closed chan struct{}
+}
+
+// connect finds the server and connects. Close the client.
+func (a *app) connect(ctx context.Context, opts ...nats.Option) (*client, error) {
+	if err := schema.CheckName("fleet", a.cli.Fleet); err != nil {
+		return nil, err
+	}
+	if a.cli.Timeout <= 0 {
+		return nil, fail(exitUsage, "use a time such as 30s", "--timeout %s is not above 0", a.cli.Timeout)
+	}
+	config := natsconn.Config{Flags: a.cli.Conn.settings(), Getenv: a.getenv}
+	stateDir, stateErr := a.stateDir()
+	config.StateDir = stateDir
+	target, err := config.Resolve(ctx)
+	if err != nil {
+		if stateErr != nil && errors.Is(err, natsconn.ErrNoServer) {
+			return nil, stateErr
+		}
+		return nil, err
+	}
+	c := &client{target: target, fleet: a.cli.Fleet, wait: a.cli.Timeout, closed: make(chan struct{})}
+	opts = append([]nats.Option{
+		nats.Name("waymark cli"),
+		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // whoever waits gets the error
+	}, opts...)
+	if c.nc, err = target.Connect(ctx, opts...); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// close ends the connection and waits until it has.
+func (c *client) close() {
+	c.nc.Close()
+	<-c.closed
+}
+
+// ask sends a request to the daemon and decodes the first reply.
+func (c *client) ask(ctx context.Context, verb, run string, request, reply any) error {
+	if run != "" {
+		if err := schema.CheckName("run id", run); err != nil {
+			return err
+		}
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		return fmt.Errorf("encoding the request %s: %w", verb, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.wait)
+	defer cancel()
+	answer, err := c.nc.RequestWithContext(ctx, schema.ServiceSubject(verb, c.fleet, run), body)
+	switch {
+	case err == nil:
+	case errors.Is(err, nats.ErrNoResponders):
+		return &failure{
+			code: exitUnavailable,
+			what: fmt.Sprintf("no daemon answers for fleet %s on %s", c.fleet, c.target.Address()),
+			hint: "start one there: waymark serve, with the same --nats or --context and --fleet",
+			err:  err,
+		}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &failure{
+			code: exitUnavailable,
+			what: fmt.Sprintf("the daemon of fleet %s did not answer %s within %s", c.fleet, verb, c.wait),
+			hint: "try again, or allow more time with --timeout",
+			err:  err,
+		}
+	default:
+		return fmt.Errorf("asking the daemon to %s: %w", verb, err)
+	}
+	if code := answer.Header.Get(schema.HeaderErrorCode); code != "" {
+		return serviceError(answer)
+	}
+	if err := json.Unmarshal(answer.Data, reply); err != nil {
+		return fmt.Errorf("answer to %s: %w: %w", verb, publisher.ErrBadAnswer, err)
+	}
+	return nil
+}
+
+// serviceError is the error that a reply carries.
+func serviceError(answer *nats.Msg) error {
+	e := new(schema.ServiceError)
+	if err := json.Unmarshal(answer.Data, e); err != nil || e.Code == "" {
+		return fmt.Errorf("the daemon failed: %s (%s)", answer.Header.Get(schema.HeaderError), answer.Header.Get(schema.HeaderErrorCode))
+	}
+	return e
+}

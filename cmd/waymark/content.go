@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// withPublisher calls use with the SDK on the client's connection.
+func (c *client) withPublisher(ctx context.Context, executor string, use func(*publisher.Fleet) error) error {
+	fleet, err := publisher.Connect(ctx, publisher.Config{
+		Conn: c.nc, Fleet: c.fleet, Executor: executor, RequestTimeout: c.wait,
+	})
+	if err != nil {
+		return err
+	}
+	err = use(fleet)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	return errors.Join(err, fleet.Close(limit))
+}
+
+// showState prints all that a run's events add up to. Of a run that misses events it prints what is there, and
+// fails.
+func showState(ctx context.Context, a *app, cl *client, run string) error {
+	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		state, err := fleet.Get(ctx, run)
+		if err != nil && (!errors.Is(err, publisher.ErrIncomplete) || state == nil) {
+			return err
+		}
+		return errors.Join(printState(a, state), err)
+	})
+}
+
+func printState(a *app, s *schema.State) error {
+	if a.cli.JSON {
+		return document(a.stdout, s)
+	}
+	if err := printHead(a, &s.Head); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	messages := make([][]string, len(s.Messages))
+	for i, m := range s.Messages {
+		content := m.Message
+		content.Role = ""
+		messages[i] = []string{count(i + 1), count(m.Turn), m.Role, trimRole(messagesText([]schema.Message{content}))}
+	}
+	if err := printTable(a.stdout, []column{
+		{title: "message", right: true}, {title: "turn", right: true}, {title: "role"}, {title: "content", shrinks: true},
+	}, messages); err != nil {
+		return err
+	}
+	if len(s.Calls) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	calls := make([][]string, len(s.Calls))
+	for i, c := range s.Calls {
+		result := string(c.Result)
+		if c.Error != nil {
+			result = words(c.Error.Type, c.Error.Message)
+		}
+		calls[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome), string(c.Arguments), result}
+	}
+	return printTable(a.stdout, []column{
+		{title: "turn", right: true}, {title: "call", shrinks: true}, {title: "occ.", right: true}, {title: "tool", shrinks: true},
+		{title: "outcome"}, {title: "arguments", shrinks: true}, {title: "result", shrinks: true},
+	}, calls)
+}
+
+// trimRole takes the separator of an empty role away.
+func trimRole(s string) string {
+	if len(s) > 1 && s[0] == ':' {
+		return s[2:]
+	}
+	return s
+}
+
+// showEvents prints a run's events from its first, sealed ones included, and holds none of them.
+func showEvents(ctx context.Context, a *app, cl *client, run string) error {
+	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		return fleet.Events(ctx, run, func(r schema.Record) error {
+			return eventsCmd{}.print(a, r, run)
+		})
+	})
+}

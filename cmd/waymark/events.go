@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// eventsPending bounds the events that were read and not printed yet, per shard.
+const eventsPending = 512
+
+type eventsCmd struct {
+	Run_     string        `arg:"" name:"run" optional:"" help:"Run id; all runs of the fleet when left out."`
+	All      bool          `xor:"from" help:"Begin with the oldest event in the log (sealed events may have left it: see runs get --view events)."`
+	Since    time.Duration `xor:"from" placeholder:"TIME" help:"Begin so long ago, such as 10m."`
+	NoFollow bool          `help:"Stop at the end of the log instead of waiting for more."`
+	Accepted bool          `help:"Only events that the fold has accepted, live, at most once."`
+	Raw      bool          `help:"With --json: the CloudEvent in structured form, as other tools read it."`
+}
+
+// eventLine is an event as JSON.
+type eventLine struct {
+	Stream   schema.StreamSequence `json:"stream_sequence,omitzero"`
+	ID       string                `json:"id"`
+	Type     string                `json:"type"`
+	Source   string                `json:"source"`
+	Run      string                `json:"run"`
+	Time     string                `json:"time,omitzero"`
+	Epoch    schema.Epoch          `json:"epoch,omitzero"`
+	Sequence schema.Sequence       `json:"sequence,omitzero"`
+	Turn     int32                 `json:"turn,omitzero"`
+	DataRef  string                `json:"dataref,omitzero"`
+	Data     jsontext.Value        `json:"data,omitzero"`
+	// Bytes is data that is not JSON.
+	Bytes []byte `json:"data_base64,omitzero"`
+	// Problem says why a message is no event.
+	Problem string `json:"problem,omitzero"`
+}
+
+// Run follows events until Ctrl-C.
+func (c eventsCmd) Run(ctx context.Context, a *app) error {
+	if c.Run_ != "" {
+		if err := schema.CheckName("run id", c.Run_); err != nil {
+			return err
+		}
+	}
+	switch {
+	case c.Accepted && (c.All || c.Since != 0 || c.NoFollow):
+		return fail(exitUsage, "leave out --accepted to read the log", "--accepted is live only")
+	case c.Since < 0:
+		return fail(exitUsage, "write how long ago: --since 10m", "--since %s is below 0", c.Since)
+	case c.NoFollow && !c.All && c.Since == 0:
+		return fail(exitUsage, "add --all or --since", "--no-follow would show nothing: it begins at the end")
+	}
+	cl, err := a.connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	if c.Accepted {
+		err = c.observe(ctx, a, cl)
+	} else {
+		err = c.follow(ctx, a, cl)
+	}
+	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
+		return nil
+	}
+	return err
+}
+
+// observe prints what the folder announces.
+func (c eventsCmd) observe(ctx context.Context, a *app, cl *client) error {
+	run := "*"
+	if c.Run_ != "" {
+		run = c.Run_
+	}
+	arriving := make(chan *nats.Msg, eventsPending)
+	sub, err := cl.nc.ChanSubscribe("waymark.observed."+cl.fleet+".*.*."+run, arriving)
+	if err != nil {
+		return fmt.Errorf("observing events: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case m := <-arriving:
+			if err := c.print(a, schema.NewRecord(0, m.Header, m.Data), m.Subject); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// follow reads the event streams of the shards in question.
+func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
+	js, err := jetstream.New(cl.nc)
+	if err != nil {
+		return fmt.Errorf("jetstream: %w", err)
+	}
+	shards, err := c.shards(ctx, js, cl)
+	if err != nil {
+		return err
+	}
+	records := make(chan arrived)
+	group, ctx := errgroup.WithContext(ctx)
+	var readers errgroup.Group
+	for _, shard := range shards {
+		readers.Go(func() error { return c.read(ctx, js, schema.NamesOf(cl.fleet, shard), records) })
+	}
+	group.Go(func() error {
+		defer close(records)
+		return readers.Wait()
+	})
+	group.Go(func() error {
+		for r := range records {
+			if err := c.print(a, r.record, r.subject); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// shards are those that can hold the events asked for.
+func (c eventsCmd) shards(ctx context.Context, js jetstream.JetStream, cl *client) ([]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, cl.wait)
+	defer cancel()
+	settings, _, err := kvstore.NewFleets(js).Get(ctx, cl.fleet)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrStreamMissing):
+		return nil, &failure{
+			code: exitNotFound, err: err,
+			what: fmt.Sprintf("fleet %s does not exist on %s", cl.fleet, cl.target.Address()),
+			hint: "start a daemon for it: waymark serve --fleet " + cl.fleet,
+		}
+	case err != nil:
+		return nil, err
+	case c.Run_ != "":
+		return settings.Candidates(c.Run_), nil
+	}
+	all := make([]int, settings.Shards())
+	for i := range all {
+		all[i] = i
+	}
+	return all, nil
+}
+
+type arrived struct {
+	record  schema.Record
+	subject string
+}
+
+// read hands over the events of one shard in order.
+func (c eventsCmd) read(ctx context.Context, js jetstream.JetStream, names schema.Names, out chan<- arrived) error {
+	config := jetstream.OrderedConsumerConfig{FilterSubjects: []string{names.EventSubjects()}, DeliverPolicy: jetstream.DeliverNewPolicy}
+	if c.Run_ != "" {
+		config.FilterSubjects = []string{names.EventSubject(c.Run_)}
+	}
+	switch {
+	case c.All:
+		config.DeliverPolicy = jetstream.DeliverAllPolicy
+	case c.Since > 0:
+		from := time.Now().Add(-c.Since)
+		config.DeliverPolicy, config.OptStartTime = jetstream.DeliverByStartTimePolicy, &from
+	}
+	consumer, err := js.OrderedConsumer(ctx, names.EventStream(), config)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", names.EventStream(), err)
+	}
+	if c.NoFollow && consumer.CachedInfo().NumPending == 0 {
+		return nil
+	}
+	messages, err := consumer.Messages(jetstream.PullMaxMessages(eventsPending))
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", names.EventStream(), err)
+	}
+	defer messages.Stop()
+	for {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", names.EventStream(), err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", names.EventStream(), err)
+		}
+		record := schema.NewRecord(schema.StreamSequence(meta.Sequence.Stream), m.Headers(), m.Data())
+		select {
+		case out <- arrived{record, m.Subject()}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if c.NoFollow && meta.NumPending == 0 {
+			return nil
+		}
+	}
+}
+
+// print writes one event. The daemon's barriers are none of a run's.
+func (c eventsCmd) print(a *app, r schema.Record, subject string) error {
+	e, err := decodeRecord(&r)
+	if err != nil {
+		if a.cli.JSON {
+			return line(a.stdout, eventLine{Stream: r.Stream, Run: subject, Problem: err.Error()})
+		}
+		_, err = fmt.Fprintf(a.stdout, "%-12s  %8d  %s: %s\n", "", r.Stream, printable(subject), printable(err.Error()))
+		return err
+	}
+	if e.Subject == schema.BarrierRun {
+		return nil
+	}
+	switch {
+	case a.cli.JSON && c.Raw:
+		return printStructured(a, e)
+	case a.cli.JSON:
+		return line(a.stdout, newEventLine(r.Stream, e))
+	}
+	return printEvent(a, r.Stream, e)
+}
+
+func newEventLine(stream schema.StreamSequence, e *schema.Event) eventLine {
+	l := eventLine{
+		Stream: stream, ID: e.ID, Type: e.Type, Source: e.Source, Run: e.Subject, Time: e.Time, Epoch: e.Epoch,
+		Sequence: e.Sequence, Turn: e.Turn, DataRef: e.DataRef,
+	}
+	if v := jsontext.Value(e.Data); v.IsValid() {
+		l.Data = v
+	} else {
+		l.Bytes = e.Data
+	}
+	return l
+}
+
+func printEvent(a *app, stream schema.StreamSequence, e *schema.Event) error {
+	name := e.Name()
+	if name == "" {
+		name = e.Type
+	}
+	place := "-"
+	switch {
+	case e.Sequence != 0:
+		place = fmt.Sprintf("%d.%d", e.Epoch, uint64(e.Sequence))
+	case e.Epoch != 0:
+		place = fmt.Sprintf("%d.c", e.Epoch)
+	}
+	head := fmt.Sprintf("%-12s  %7d  %s  %-7s  %-16s  ", clock(e.Time), stream,
+		text.Pad(text.Snip(printable(e.Subject), 20, "…"), 20, ' '), place, text.Snip(printable(name), 16, "…"))
+	_, err := fmt.Fprintln(a.stdout, head+text.Snip(printable(gist(e)), max(maxWidth-text.StringWidthWithoutEscSequences(head), minColumn), "…"))
+	return err
+}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// decodeRecord reads a record as an event.
+func decodeRecord(r *schema.Record) (*schema.Event, error) { return schema.Decode(r.Header, r.Body) }
+
+// printStructured prints an event as a structured CloudEvent on one line.
+func printStructured(a *app, e *schema.Event) error {
+	b, err := e.EncodeStructured()
+	if err != nil {
+		return fmt.Errorf("event %s: %w", e.ID, err)
+	}
+	v := jsontext.Value(b)
+	if err := v.Compact(); err != nil {
+		return fmt.Errorf("event %s: %w", e.ID, err)
+	}
+	_, err = a.stdout.Write(append(v, '\n'))
+	return err
+}
+
+// tokensText shows what a run used.
+func tokensText(u schema.Usage) string {
+	if u.IsZero() {
+		return ""
+	}
+	t := fmt.Sprintf("%d in, %d out", u.InputTokens, u.OutputTokens)
+	if u.CacheReadInputTokens > 0 {
+		t += fmt.Sprintf(", %d from cache", u.CacheReadInputTokens)
+	}
+	return t
+}

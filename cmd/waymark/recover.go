@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nuid"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+type recoverCmd struct {
+	Run_      string `arg:"" name:"run" help:"Run id."`
+	Executor  string `required:"" placeholder:"NAME" help:"Executor that takes the run over. Whoever drives it now is fenced."`
+	Agent     string `placeholder:"NAME" help:"Fail unless the run is of this agent."`
+	Reason    string `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
+	RequestID string `placeholder:"ID" help:"Id of this takeover: asked again with the same id, it goes on with the epoch it opened (default: a new one)."`
+	View      string `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"What to show after it: head, state or events (default: head)."`
+}
+
+// recovery is what recover prints as JSON: the daemon's answer and the id under which it can be repeated.
+type recovery struct {
+	RequestID string `json:"request_id"`
+	schema.RecoverReply
+}
+
+// Run takes a run over and shows where to go on. The state is read after the takeover, so that nothing of the
+// older executor can follow it.
+func (c recoverCmd) Run(ctx context.Context, a *app) error {
+	if err := schema.CheckName("--executor", c.Executor); err != nil {
+		return err
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	if c.RequestID == "" {
+		c.RequestID = nuid.Next()
+	}
+	answer := recovery{RequestID: c.RequestID}
+	err = cl.ask(ctx, schema.VerbRecover, c.Run_, schema.RecoverRequest{
+		Executor: c.Executor, Agent: c.Agent, Reason: c.Reason, RequestID: c.RequestID, View: schema.ViewHead,
+	}, &answer.RecoverReply)
+	if err != nil {
+		return err
+	}
+	if err := c.show(ctx, a, cl, &answer); err != nil {
+		return err
+	}
+	if !answer.Complete {
+		return fail(exitDamaged, "what is there: waymark runs get "+c.Run_+" --view events",
+			"run %s was taken over, and events of it are missing: %d gaps", c.Run_, len(answer.Gaps))
+	}
+	return nil
+}
+
+func (c recoverCmd) show(ctx context.Context, a *app, cl *client, answer *recovery) error {
+	switch c.View {
+	case schema.ViewState:
+		return showState(ctx, a, cl, c.Run_)
+	case schema.ViewEvents:
+		return showEvents(ctx, a, cl, c.Run_)
+	}
+	if a.cli.JSON {
+		return document(a.stdout, answer)
+	}
+	if err := printFields(a.stdout,
+		"taken over by", c.Executor, "epoch", count(answer.Epoch), "next sequence", count(answer.NextSequence),
+		"request id", answer.RequestID, "in doubt", fmt.Sprintf("%d calls", len(answer.InDoubt)),
+	); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	if err := printHead(a, &answer.Head); err != nil {
+		return err
+	}
+	if len(answer.InDoubt) == 0 || a.cli.Quiet {
+		return nil
+	}
+	call := answer.InDoubt[0]
+	_, err := fmt.Fprintf(a.stderr, "settle a call in doubt with: waymark settle %s %d %s --how abandoned|decided|rerun\n",
+		c.Run_, call.Turn, printable(call.ToolCallID))
+	return err
+}
+
+type settleCmd struct {
+	Run_       string  `arg:"" name:"run" help:"Run id."`
+	Turn       int32   `arg:"" help:"Turn of the call."`
+	Call       string  `arg:"" help:"Tool call id."`
+	Occurrence int     `default:"1" placeholder:"N" help:"Which of the turn's calls with this id (default: 1)."`
+	How        string  `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: go on without."`
+	Result     *string `placeholder:"JSON" help:"Result of the call, for verified and decided."`
+	Error      bool    `help:"The result is an error, by the tool's own word."`
+	By         string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Who decides (WAYMARK_OPERATOR; default: waymark-cli)."`
+}
+
+// Run settles a call in doubt.
+func (c settleCmd) Run(ctx context.Context, a *app) error {
+	request := schema.SettleRequest{
+		CallKey: schema.CallKey{Turn: c.Turn, ToolCallID: c.Call, Occurrence: c.Occurrence},
+		How:     schema.Settlement(c.How), By: c.By,
+	}
+	if request.By == "" {
+		request.By = operator
+	}
+	takesResult := request.How == schema.SettledVerified || request.How == schema.SettledDecided
+	switch {
+	case c.Result != nil && !takesResult:
+		return fail(exitUsage, "leave out --result, or use --how decided", "--how %s takes no result", c.How)
+	case c.Result != nil:
+		request.Result = jsontext.Value(*c.Result)
+		if !request.Result.IsValid() {
+			return fail(exitUsage, `text is JSON only in quotes: --result '"done"'`, "--result is not JSON")
+		}
+	case takesResult:
+		return fail(exitUsage, `give it, such as --result '{"ok":true}' or --result null`, "--how %s needs --result", c.How)
+	}
+	if c.Error {
+		if !takesResult {
+			return fail(exitUsage, "leave out --error", "--error is about a result, and --how %s takes none", c.How)
+		}
+		request.IsError = &c.Error
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	var reply schema.SettleReply
+	if err := cl.ask(ctx, schema.VerbSettle, c.Run_, request, &reply); err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		return document(a.stdout, reply)
+	}
+	return printFields(a.stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", c.Call, c.Turn, c.How),
+		"event", reply.EventID, "position", count(reply.Stream))
+}
