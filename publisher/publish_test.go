@@ -1,0 +1,426 @@
+package publisher_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestRunIsInTheLogAsItWasPublished(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{user("hello")}})
+	require.NoError(t, err)
+	keys, err := turn.Answer(t.Context(), assistant(schema.Text("let me look"), schema.CallPart("c1", "read"), schema.CallPart("c2", "read")),
+		publisher.ToolCall{ID: "c1", Name: "read", Arguments: raw(`{"path":"a"}`), Replay: schema.ReplayPure},
+		publisher.ToolCall{ID: "c2", Name: "read", Arguments: raw(`{"path":"b"}`)})
+	require.NoError(t, err)
+	require.Equal(t, []schema.CallKey{{Turn: 1, ToolCallID: "c1", Occurrence: 1}, {Turn: 1, ToolCallID: "c2", Occurrence: 1}}, keys)
+	require.NoError(t, turn.Return(t.Context(), keys[1], publisher.ToolResult{Result: raw(`"bb"`)}))
+	require.NoError(t, turn.Fail(t.Context(), keys[0], schema.Error{Type: "not_found"}))
+	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{FinishReasons: []string{"stop"}, Usage: &schema.Usage{InputTokens: 7}}))
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Summary: "done"}))
+	s := w.requireSameFold(run)
+	require.Equal(t, schema.StatusCompleted, s.Head.Status)
+	require.Equal(t, []string{
+		"run.started", "turn.started", "message.added", "tool.called", "tool.called", "tool.returned", "tool.failed", "turn.ended", "run.ended",
+	}, names(w.log("r1")))
+	require.True(t, s.Head.Clean())
+}
+
+func TestStartRefusesATakenID(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	start(t, f, "r1")
+	_, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1"})
+	require.ErrorIs(t, err, publisher.ErrRunExists)
+	require.Len(t, w.log("r1"), 1)
+}
+
+func TestStartLooksIntoOlderShards(t *testing.T) {
+	w := newWorldWith(t, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 16 << 20, Shards: 1})
+	run := start(t, w.fleet(), "r3")
+	require.NoError(t, run.Mark(t.Context(), "here"))
+	w.config.Shards = 4
+	require.NoError(t, kvstore.Provision(t.Context(), w.js, w.config))
+	require.NotZero(t, schema.ShardOf("r3", 4), "the test needs a run that moves")
+	f := w.fleet()
+	_, err := f.Start(t.Context(), publisher.RunSpec{ID: "r3"})
+	require.ErrorIs(t, err, publisher.ErrRunExists)
+	w.serve()
+	again, err := f.Resume(t.Context(), "r3", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	require.NoError(t, again.Mark(t.Context(), "there"))
+	require.Len(t, w.log("r3"), 4, "the run stays where it began")
+}
+
+func TestUnlawfulEventsAreNotPublished(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{Number: 3})
+	require.NoError(t, err)
+	_, err = turn.Call(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"})
+	require.NoError(t, err)
+	before := len(w.log("r1"))
+	var rejected *publisher.RejectedError
+	_, err = run.StartTurn(t.Context(), publisher.TurnSpec{Number: 2})
+	require.ErrorAs(t, err, &rejected)
+	require.Equal(t, schema.ReasonTurnOrder, rejected.Reason)
+	_, err = turn.Call(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"})
+	require.ErrorAs(t, err, &rejected)
+	require.Equal(t, schema.ReasonCallOpen, rejected.Reason)
+	require.ErrorIs(t, turn.Return(t.Context(), schema.CallKey{Turn: 3, ToolCallID: "nobody"}, publisher.ToolResult{}), publisher.ErrRejected)
+	var data *schema.DataError
+	require.ErrorAs(t, turn.Fail(t.Context(), schema.CallKey{Turn: 3, ToolCallID: "c1"}, schema.Error{}), &data)
+	require.Equal(t, "/error/type", data.Path)
+	require.Len(t, w.log("r1"), before)
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	require.NoError(t, run.Mark(t.Context(), "late"), "a mark may follow the end")
+	require.ErrorIs(t, run.AddMessage(t.Context(), user("late")), publisher.ErrRunEnded)
+	w.requireSameFold(run)
+}
+
+func TestHigherEpochFencesTheHandle(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	old := start(t, f, "r1")
+	second, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	require.ErrorIs(t, old.Mark(t.Context(), "mine"), publisher.ErrFenced)
+	require.ErrorIs(t, old.Mark(t.Context(), "again"), publisher.ErrFenced, "the handle stays ended")
+	require.ErrorIs(t, old.Err(), publisher.ErrFenced)
+	require.NoError(t, second.Mark(t.Context(), "theirs"))
+	w.requireSameFold(second)
+}
+
+func TestTwoWritersWithOneEpochAreAFork(t *testing.T) {
+	for name, others := range map[string]int{"at the same sequence": 1, "further ahead": 2} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			run := start(t, w.fleet(), "r1")
+			// A copy of this process, restored from a snapshot, writes on.
+			writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-1", Epoch: 1, Last: 1}
+			chain, err := schema.ParseHash(run.Head().Chain)
+			require.NoError(t, err)
+			writer.Chain = chain
+			for range others {
+				e, _, err := writer.Event(&schema.CheckpointMarkedData{Name: "copy"}, 0, time.Now(), writer.Chain, 0)
+				require.NoError(t, err)
+				require.NoError(t, writer.Commit(e))
+				w.put(e)
+			}
+			require.ErrorIs(t, run.Mark(t.Context(), "mine"), publisher.ErrForked)
+			require.ErrorIs(t, run.Err(), publisher.ErrForked)
+			require.Len(t, w.log("r1"), 1+others)
+		})
+	}
+}
+
+func TestControlEventsAreFoldedAndPublishedBehind(t *testing.T) {
+	w := newWorld(t)
+	var heard []string
+	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1", OnControl: func(e *schema.Event, _ schema.Data) { heard = append(heard, e.Name()) }})
+	require.NoError(t, err)
+	require.NoError(t, run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "i1", Reason: "human_input"}))
+	_, ok, err := run.Input(t.Context(), "i1")
+	require.NoError(t, err)
+	require.False(t, ok)
+	w.control("r1", 1, &schema.RunInputData{InterruptID: "i1", Payload: raw(`"yes"`), By: "anna"})
+	w.control("r1", 1, &schema.RunOrphanedData{Executor: "exec-1"})
+	require.NoError(t, run.Mark(t.Context(), "behind"))
+	input, ok, err := run.Input(t.Context(), "i1")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, raw(`"yes"`), input.Payload)
+	require.Equal(t, []string{"run.input", "run.orphaned"}, heard)
+	require.Equal(t, schema.StatusRunning, w.requireSameFold(run).Head.Status)
+}
+
+func TestCancellationStopsNewWorkOnce(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	w.control("r1", 1, &schema.RunCancelRequestedData{By: "anna"})
+	ran := false
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "deploy"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		ran = true
+		return publisher.ToolResult{}, nil
+	})
+	require.ErrorIs(t, err, publisher.ErrCancelRequested)
+	require.False(t, ran)
+	require.True(t, run.CancelRequested())
+	require.NoError(t, run.Err(), "the handle goes on")
+	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
+	recovery, err := run.StartTurn(t.Context(), publisher.TurnSpec{Purpose: schema.PurposeRecovery})
+	require.NoError(t, err)
+	require.NoError(t, recovery.End(t.Context(), publisher.TurnEnd{}))
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Status: schema.StatusCancelled}))
+	w.requireSameFold(run)
+}
+
+func TestResultsAreStillPublishedBehindACancellation(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "deploy"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		w.control("r1", 1, &schema.RunCancelRequestedData{By: "anna"})
+		return publisher.Result("done")
+	})
+	require.NoError(t, err)
+	require.Empty(t, w.requireSameFold(run).Head.OpenCalls)
+}
+
+func TestForeignMessagesAreFoldedAndPublishedBehind(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	_, err := w.js.Publish(t.Context(), w.names.EventSubject("r1"), []byte("no event at all"))
+	require.NoError(t, err)
+	require.NoError(t, run.Mark(t.Context(), "behind"))
+	require.Equal(t, w.fold("r1"), run.State())
+	require.Equal(t, int64(1), run.Head().Counts.DeadLetters)
+}
+
+func TestLowerEpochIsPublishedBehind(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	start(t, f, "r1")
+	second, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-0", Epoch: 1, Last: 1}
+	e, _, err := writer.Event(&schema.CheckpointMarkedData{Name: "ghost"}, 0, time.Now(), schema.Hash{}, 0)
+	require.NoError(t, err)
+	w.put(e)
+	require.NoError(t, second.Mark(t.Context(), "mine"))
+	require.Equal(t, w.fold("r1"), second.State())
+	require.Equal(t, int64(1), second.Head().Counts.Fenced)
+}
+
+func TestLostLogIsARegression(t *testing.T) {
+	tests := map[string]func(*testing.T, *world, jetstream.Stream){
+		"when the run was purged": func(t *testing.T, w *world, s jetstream.Stream) {
+			require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("r1"))))
+		},
+		"when the stream was made anew": func(t *testing.T, w *world, s jetstream.Stream) {
+			cfg := s.CachedInfo().Config
+			require.NoError(t, w.js.DeleteStream(t.Context(), cfg.Name))
+			_, err := w.js.CreateStream(t.Context(), cfg)
+			require.NoError(t, err)
+		},
+		"when its sequences were used again": func(t *testing.T, w *world, s jetstream.Stream) {
+			cfg := s.CachedInfo().Config
+			require.NoError(t, w.js.DeleteStream(t.Context(), cfg.Name))
+			_, err := w.js.CreateStream(t.Context(), cfg)
+			require.NoError(t, err)
+			for range 5 {
+				w.control("r1", 1, &schema.RunCancelRequestedData{By: "anna"})
+			}
+		},
+	}
+	for name, damage := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			run := start(t, w.fleet(), "r1")
+			require.NoError(t, run.Mark(t.Context(), "one"))
+			s, err := w.js.Stream(t.Context(), w.names.EventStream())
+			require.NoError(t, err)
+			damage(t, w, s)
+			require.ErrorIs(t, run.Mark(t.Context(), "two"), publisher.ErrLogRegressed)
+			require.ErrorIs(t, run.Err(), publisher.ErrLogRegressed)
+		})
+	}
+}
+
+func TestFullFleetIsSaidAndHeals(t *testing.T) {
+	w := newWorldWith(t, kvstore.FleetConfig{Fleet: "default", QuotaBytes: kvstore.MinQuotaBytes})
+	run := start(t, w.fleet(), "r1")
+	big := strings.Repeat("x", 200<<10)
+	var err error
+	n := 0
+	for ; err == nil && n < 1000; n++ {
+		err = run.AddMessage(t.Context(), user(big))
+	}
+	require.ErrorIs(t, err, publisher.ErrFleetFull)
+	var full *publisher.FullError
+	require.ErrorAs(t, err, &full)
+	require.Equal(t, int64(kvstore.MinQuotaBytes), full.Quota)
+	require.Positive(t, full.Used)
+	require.NoError(t, run.Err(), "the handle goes on")
+	require.Len(t, w.log("r1"), n, "run.started, and each message that returned nil")
+
+	w.config.QuotaBytes *= 2
+	require.NoError(t, kvstore.Provision(t.Context(), w.js, w.config))
+	require.NoError(t, run.AddMessage(t.Context(), user(big)))
+	w.requireSameFold(run)
+}
+
+func TestOversizedEventNamesItsLargestField(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	_, err = turn.Call(t.Context(), publisher.ToolCall{ID: "c1", Name: "x", Source: raw(`{"a":1,"deep":{"b":"` + strings.Repeat("x", 600<<10) + `"}}`)})
+	var large *publisher.PayloadTooLargeError
+	require.ErrorAs(t, err, &large)
+	require.Equal(t, "/source/deep/b", large.Field)
+	require.Greater(t, large.Size, 600<<10)
+	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}), "the handle goes on")
+	w.requireSameFold(run)
+}
+
+func TestOversizedForTheStreamIsSaid(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	s, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	cfg := s.CachedInfo().Config
+	cfg.MaxMsgSize = 4 << 10
+	_, err = w.js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	require.ErrorIs(t, run.AddMessage(t.Context(), user(strings.Repeat("x", 8<<10))), publisher.ErrPayloadTooLarge)
+	require.NoError(t, run.Mark(t.Context(), "small"))
+	w.requireSameFold(run)
+}
+
+func TestEarlierTryThatSucceededIsFoundAgain(t *testing.T) {
+	w := newWorld(t)
+	p := newProxy(t, w.server.URL())
+	run := start(t, w.fleet(func(c *publisher.Config) {
+		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
+	}), "r1")
+	p.dropAcks(1)
+	require.NoError(t, run.Mark(t.Context(), "one"))
+	require.Equal(t, 1, p.dropped())
+	require.Len(t, w.log("r1"), 2, "the retry is the same message")
+	require.NoError(t, run.Mark(t.Context(), "two"))
+	w.requireSameFold(run)
+}
+
+func TestNoAnswerLeavesTheHandleUnresolved(t *testing.T) {
+	w := newWorld(t)
+	p := newProxy(t, w.server.URL())
+	run := start(t, w.fleet(func(c *publisher.Config) {
+		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
+		c.PublishTimeout, c.TryTimeout = 300*time.Millisecond, 100*time.Millisecond
+	}), "r1")
+	p.dropAcks(-1)
+	require.ErrorIs(t, run.Mark(t.Context(), "one"), publisher.ErrUnresolved)
+	require.ErrorIs(t, run.Err(), publisher.ErrUnresolved)
+	require.ErrorIs(t, run.Mark(t.Context(), "two"), publisher.ErrUnresolved, "another event may not follow")
+	p.dropAcks(0)
+	require.ErrorIs(t, run.Mark(t.Context(), "two"), publisher.ErrUnresolved, "not even when the server answers again")
+	require.NoError(t, run.Mark(t.Context(), "one"), "the same event may")
+	require.NoError(t, run.Err())
+	require.NoError(t, run.Mark(t.Context(), "two"))
+	require.Len(t, w.log("r1"), 3)
+	w.requireSameFold(run)
+}
+
+func TestResolveMendsAnUnresolvedHandle(t *testing.T) {
+	w := newWorld(t)
+	p := newProxy(t, w.server.URL())
+	run := start(t, w.fleet(func(c *publisher.Config) {
+		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
+		c.PublishTimeout, c.TryTimeout = 300*time.Millisecond, 100*time.Millisecond
+	}), "r1")
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	p.dropAcks(-1)
+	_, err = turn.Answer(t.Context(), assistant(schema.CallPart("c1", "x")), publisher.ToolCall{ID: "c1", Name: "x"})
+	require.ErrorIs(t, err, publisher.ErrUnresolved)
+	p.dropAcks(0)
+	require.NoError(t, run.Resolve(t.Context()))
+	require.NoError(t, run.Resolve(t.Context()), "nothing is left to resolve")
+	require.NoError(t, turn.Return(t.Context(), schema.CallKey{Turn: 1, ToolCallID: "c1"}, publisher.ToolResult{}))
+	require.Equal(t, []string{"run.started", "turn.started", "message.added", "tool.called", "tool.returned"}, names(w.log("r1")))
+	w.requireSameFold(run)
+}
+
+func TestServerThatRestartsIsWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 20 * time.Second }), "r1")
+	w.server.Stop(t)
+	done := make(chan error, 1)
+	go func() { done <- run.Mark(context.WithoutCancel(t.Context()), "one") }()
+	w.server.Resume(t)
+	require.NoError(t, <-done)
+	require.NoError(t, run.Mark(t.Context(), "two"))
+	w.requireSameFold(run)
+}
+
+func TestServerThatIsAwayMeansUnavailable(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 200 * time.Millisecond }), "r1")
+	w.server.Stop(t)
+	require.Eventually(t, func() bool { return !w.nc.IsConnected() }, 5*time.Second, time.Millisecond)
+	err := run.Mark(t.Context(), "one")
+	require.ErrorIs(t, err, publisher.ErrUnavailable)
+	require.NotErrorIs(t, err, publisher.ErrUnresolved, "nothing was sent, so nothing is in doubt")
+	w.server.Resume(t)
+	require.Eventually(t, w.nc.IsConnected, 5*time.Second, time.Millisecond)
+	require.NoError(t, run.Mark(t.Context(), "two"), "another event may follow")
+	require.Len(t, w.log("r1"), 2)
+	w.requireSameFold(run)
+}
+
+func TestServerKilledBetweenEventsLosesNothing(t *testing.T) {
+	tests := 3
+	p := newProcessWorld(t)
+	run := start(t, p.fleet, "r1")
+	for range tests {
+		require.NoError(t, run.Mark(t.Context(), "before"))
+		p.server.Kill9(t)
+		done := make(chan error, 1)
+		go func() { done <- run.Mark(context.WithoutCancel(t.Context()), "after") }()
+		p.server.Start(t)
+		require.NoError(t, <-done)
+	}
+	require.Equal(t, int64(1+2*tests), run.Head().Counts.Events)
+	s := schema.NewState("default", "r1")
+	for _, rec := range p.log(t, "r1") {
+		s.Apply(&rec)
+	}
+	require.Equal(t, s, run.State())
+}
+
+func TestMessageIDTakenByAnotherSubjectIsNoSuccess(t *testing.T) {
+	w := newWorld(t)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	ctx := publisher.WithTime(t.Context(), at)
+	f := w.fleet(func(c *publisher.Config) { c.PublishTimeout = 300 * time.Millisecond })
+	run, err := f.Start(ctx, publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-1", Epoch: 1, Last: 1}
+	e, _, err := writer.Event(&schema.CheckpointMarkedData{Name: "one"}, 0, at, schema.Hash{}, 0)
+	require.NoError(t, err)
+	// Somebody else in the fleet guesses the id and uses it first.
+	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("other"), Data: []byte("x")}, jetstream.WithMsgID(e.ID))
+	require.NoError(t, err)
+	err = run.Mark(ctx, "one")
+	require.ErrorIs(t, err, publisher.ErrUnresolved)
+	require.ErrorContains(t, err, "is used by another message")
+	require.Len(t, w.log("r1"), 1)
+}
+
+func TestCallerMayGiveUp(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, run.Mark(ctx, "one"), context.Canceled)
+	require.NoError(t, run.Resolve(t.Context()))
+	require.NoError(t, run.Mark(t.Context(), "two"))
+	w.requireSameFold(run)
+}
