@@ -22,7 +22,8 @@ var ErrAlreadyThere = errors.New("the run is already there and complete")
 // transcript. Nothing was published; import under another run id.
 var ErrDiverged = errors.New("the run that is already there differs from the transcript")
 
-// ErrUnresolvedBlob is returned by [Export] when content is in the blob store and no reader for it was given.
+// ErrUnresolvedBlob is returned by [Export] when content is in the blob store. Fetch it with the
+// publisher's Hydrate first.
 var ErrUnresolvedBlob = errors.New("content is in the blob store")
 
 // errTooDeep refuses values that no event could carry.

@@ -13,10 +13,13 @@ type EventOptions struct {
 	Fleet, Executor string
 	// At is the time of events whose source tells none; zero means 1970-01-01.
 	At time.Time
+	// After is the state of a run that was taken over: only the rest is made, in its epoch, and calls in doubt
+	// are settled before they are run again. nil means a new run.
+	After *schema.State
 }
 
-// Events returns the events of a run as an executor publishes them when nothing goes wrong: one epoch,
-// dense sequence, chain. It is pure; large fields stay in the events.
+// Events returns the events of a run as an executor publishes them: dense sequence, chain. It is pure; large
+// fields stay in the events.
 func Events(run *Run, o EventOptions) ([]*schema.Event, error) {
 	if err := schema.CheckName("fleet", o.Fleet); err != nil {
 		return nil, err
@@ -27,72 +30,50 @@ func Events(run *Run, o EventOptions) ([]*schema.Event, error) {
 	if o.At.IsZero() {
 		o.At = time.Unix(0, 0).UTC()
 	}
-	g := &generator{
-		w:    schema.Writer{Fleet: o.Fleet, Run: run.ID, Executor: o.Executor, Epoch: 1},
-		last: o.At,
-	}
-	for _, p := range plan(run) {
-		if err := g.op(run, &p); err != nil {
+	w := schema.Writer{Fleet: o.Fleet, Run: run.ID, Executor: o.Executor, Epoch: 1}
+	steps := plan(run, o.Executor)
+	inDoubt := make(map[schema.CallKey]bool)
+	if o.After != nil {
+		done, err := position(o.After, run, steps)
+		if err != nil {
 			return nil, fmt.Errorf("events of run %s: %w", run.ID, err)
 		}
-	}
-	return g.events, nil
-}
-
-type generator struct {
-	w      schema.Writer
-	last   time.Time
-	events []*schema.Event
-}
-
-func (g *generator) add(data schema.Data, turn int32, at time.Time) error {
-	if at.IsZero() {
-		at = g.last
-	}
-	g.last = at
-	e, _, err := g.w.Event(data, turn, at, g.w.Chain, 0)
-	if err != nil {
-		return err
-	}
-	if err := g.w.Commit(e); err != nil {
-		return err
-	}
-	g.events = append(g.events, e)
-	return nil
-}
-
-func (g *generator) op(run *Run, p *op) error {
-	switch p.kind {
-	case opStart:
-		return g.add(startData(run, g.w.Executor), 0, p.at)
-	case opMessage:
-		return g.add(&schema.MessageAddedData{Message: p.messages[0].Message}, 0, p.at)
-	case opCompact:
-		d := p.compact.ContextCompactedData
-		return g.add(&d, 0, p.at)
-	case opTurn:
-		return g.add(&schema.TurnStartedData{Turn: p.turn.Number, Messages: bare(p.messages)}, p.turn.Number, p.at)
-	case opTurnMessage:
-		return g.add(&schema.MessageAddedData{Message: p.messages[0].Message}, p.turn.Number, p.at)
-	case opAnswer:
-		for _, m := range p.messages {
-			if err := g.add(&schema.MessageAddedData{Message: m.Message}, p.turn.Number, m.At); err != nil {
-				return err
-			}
+		steps = steps[done:]
+		w.Epoch, w.Last = o.After.Head.Epoch, o.After.Head.Sequence
+		if w.Chain, err = schema.ParseHash(o.After.Head.Chain); err != nil {
+			return nil, fmt.Errorf("events of run %s: chain: %w", run.ID, err)
 		}
-		for _, c := range p.calls {
-			if err := g.add(calledData(run, c), c.Key.Turn, c.At); err != nil {
-				return err
-			}
+		for _, c := range o.After.Head.InDoubt() {
+			inDoubt[c.CallKey] = true
 		}
+	}
+	at := o.At
+	var events []*schema.Event
+	add := func(data schema.Data, turn int32) error {
+		e, _, err := w.Event(data, turn, at, w.Chain, 0)
+		if err == nil {
+			err = w.Commit(e)
+		}
+		if err != nil {
+			return fmt.Errorf("events of run %s: %w", run.ID, err)
+		}
+		events = append(events, e)
 		return nil
-	case opResult:
-		return g.add(returnedData(p.call), p.call.Key.Turn, p.at)
-	case opTurnEnd:
-		return g.add(turnEndData(p), p.turn.Number, p.at)
-	case opEnd:
-		return g.add(endData(run), 0, p.at)
-	default:
-		return fmt.Errorf("unknown step %d", p.kind)
 	}
+	for i := range steps {
+		s := &steps[i]
+		if !s.at.IsZero() {
+			at = s.at
+		}
+		if _, returned := s.data.(*schema.ToolReturnedData); returned && inDoubt[s.call.Key] {
+			settled := &schema.ToolSettledData{ToolCallID: s.call.Key.ToolCallID, How: schema.SettledRerun}
+			if err := add(settled, s.turn); err != nil {
+				return nil, err
+			}
+		}
+		if err := add(s.data, s.turn); err != nil {
+			return nil, err
+		}
+	}
+	return events, nil
 }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"slices"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -14,8 +12,8 @@ import (
 
 // Export writes a run in a transcript format. It is derived from the state's messages, calls and results;
 // what came from the same format comes back JSON-equal. A run of another origin is written as that format
-// would have it. Content that is in the blob store must have been fetched before, see [Resolve];
-// [ErrUnresolvedBlob] says that it was not.
+// would have it. Content that is in the blob store must have been fetched before (the publisher's
+// Hydrate does it); [ErrUnresolvedBlob] says that it was not.
 func Export(w io.Writer, s *schema.State, f Format) error {
 	if err := resolved(s); err != nil {
 		return fmt.Errorf("export run %s: %w", s.Head.Run, err)
@@ -246,93 +244,6 @@ func ExportCloudEvents(w io.Writer, records iter.Seq2[schema.Record, error]) (wr
 		written++
 	}
 	return written, left, nil
-}
-
-// Resolve fetches what is in the blob store and puts it back in its place: contents of parts, arguments,
-// results, the run's output. fetch returns a blob's JSON text. The state's own slices are changed.
-func Resolve(s *schema.State, fetch func(ref schema.Ref) ([]byte, error)) error {
-	get := func(r schema.Ref) (jsontext.Value, error) {
-		b, err := fetch(r)
-		if err != nil {
-			return nil, err
-		}
-		if err := checkJSON(b); err != nil {
-			return nil, fmt.Errorf("blob %s: %w", r.DataRef, err)
-		}
-		return b, nil
-	}
-	for i := range s.Messages {
-		m := &s.Messages[i]
-		m.Parts = slices.Clone(m.Parts)
-		for _, r := range m.Refs {
-			if err := resolvePart(m.Parts, r, get); err != nil {
-				return fmt.Errorf("message %d of run %s: %w", i, s.Head.Run, err)
-			}
-		}
-		m.Refs = nil
-	}
-	for i := range s.Calls {
-		c := &s.Calls[i]
-		for _, r := range c.Refs {
-			v, err := get(r)
-			switch {
-			case err != nil:
-				return fmt.Errorf("call %s of run %s: %w", c.ToolCallID, s.Head.Run, err)
-			case r.Path == "/arguments":
-				c.Arguments = v
-			case r.Path == "/result":
-				c.Result = v
-			}
-		}
-		c.Refs = nil
-	}
-	if s.Ended != nil && len(s.Ended.Refs) > 0 {
-		ended := *s.Ended
-		for _, r := range ended.Refs {
-			v, err := get(r)
-			if err != nil {
-				return fmt.Errorf("end of run %s: %w", s.Head.Run, err)
-			}
-			if r.Path == "/output" {
-				ended.Output = v
-			}
-		}
-		ended.Refs = nil
-		s.Ended = &ended
-	}
-	return nil
-}
-
-func resolvePart(parts []schema.Part, r schema.Ref, get func(schema.Ref) (jsontext.Value, error)) error {
-	var i int
-	var field string
-	if n, err := fmt.Sscanf(strings.ReplaceAll(r.Path, "/", " "), " parts %d %s", &i, &field); n != 2 || err != nil || i < 0 || i >= len(parts) {
-		return fmt.Errorf("blob at unknown place %q", r.Path)
-	}
-	v, err := get(r)
-	if err != nil {
-		return err
-	}
-	p := &parts[i]
-	switch field {
-	case "content":
-		s, ok := unquote(v)
-		if !ok {
-			return fmt.Errorf("blob %s is no text", r.DataRef)
-		}
-		p.Content = &s
-	case "arguments":
-		p.Arguments = v
-	case "response":
-		p.Response = v
-	case "uri":
-		if s, ok := unquote(v); ok {
-			p.URI = s
-		}
-	default:
-		return fmt.Errorf("blob at unknown place %q", r.Path)
-	}
-	return nil
 }
 
 // resolved reports what still is in the blob store.

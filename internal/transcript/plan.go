@@ -6,61 +6,66 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// opKind says what a step of the plan publishes.
-type opKind int
-
-const (
-	opStart opKind = iota + 1
-	// opMessage adds a message outside any turn, opTurnMessage one inside the turn.
-	opMessage
-	opCompact
-	opTurn
-	// opAnswer publishes what the model said and the calls it asked for, before they run.
-	opAnswer
-	opTurnMessage
-	opResult
-	opTurnEnd
-	opEnd
-)
-
-// op is one step of the plan: what is published together.
-type op struct {
-	kind opKind
-	turn *Turn
-	// messages of opMessage and opTurnMessage (one), opTurn, opAnswer, opTurnEnd.
-	messages []Message
-	calls    []*Call
-	call     *Call
-	compact  *Compaction
-	at       time.Time
+// step is one event of the plan.
+type step struct {
+	data schema.Data
+	turn int32
+	at   time.Time
+	// call of tool.called and tool.returned.
+	call *Call
+	// answer numbers the steps that go out together: what the model said and the calls it asked for.
+	answer int
 }
 
 // maxEventMessages bounds the messages of one event, in bytes: more of them go out in events of their own.
 const maxEventMessages = 128 << 10
 
-// plan lists what is published for a run, in order. It is the one description that [Events] and [Replay]
-// share.
-func plan(run *Run) []op {
-	ops := []op{{kind: opStart, at: run.StartedAt}}
+// planner lists steps.
+type planner struct {
+	steps   []step
+	answers int
+}
+
+func (p *planner) add(data schema.Data, turn int32, at time.Time) {
+	p.steps = append(p.steps, step{data: data, turn: turn, at: at})
+}
+
+// plan lists what is published for a run, event by event and in order. It is the one description that
+// [Events] and [Replay] share.
+func plan(run *Run, executor string) []step {
+	p := new(planner)
+	p.add(startData(run, executor), 0, run.StartedAt)
 	for _, s := range run.Steps {
 		switch {
 		case s.Message != nil:
-			ops = append(ops, op{kind: opMessage, messages: []Message{*s.Message}, at: s.Message.At})
+			p.message(s.Message, 0)
 		case s.Compaction != nil:
-			ops = append(ops, op{kind: opCompact, compact: s.Compaction, at: s.Compaction.At})
+			d := s.Compaction.ContextCompactedData
+			p.add(&d, 0, s.Compaction.At)
 		case s.Turn != nil:
-			ops = planTurn(ops, s.Turn)
+			p.planTurn(s.Turn)
 		}
 	}
-	return append(ops, op{kind: opEnd, at: run.End.At})
+	p.add(endData(run), 0, run.End.At)
+	// What the source gives no time happened when the last thing before it did.
+	for i := 1; i < len(p.steps); i++ {
+		if p.steps[i].at.IsZero() {
+			p.steps[i].at = p.steps[i-1].at
+		}
+	}
+	return p.steps
 }
 
-func planTurn(ops []op, t *Turn) []op {
+func (p *planner) message(m *Message, turn int32) {
+	p.add(&schema.MessageAddedData{Message: m.Message}, turn, m.At)
+}
+
+func (p *planner) planTurn(t *Turn) {
 	before, with := split(t.New)
-	for _, m := range before {
-		ops = append(ops, op{kind: opMessage, messages: []Message{m}, at: m.At})
+	for i := range before {
+		p.message(&before[i], 0)
 	}
-	ops = append(ops, op{kind: opTurn, turn: t, messages: with, at: t.At})
+	p.add(&schema.TurnStartedData{Turn: t.Number, Messages: bare(with)}, t.Number, t.At)
 
 	// Messages behind the last call and result need no event of their own: the turn's end brings them.
 	tail := len(t.Items)
@@ -68,30 +73,16 @@ func planTurn(ops []op, t *Turn) []op {
 		tail--
 	}
 	for i := 0; i < tail; {
-		it := t.Items[i]
-		switch {
+		switch it := t.Items[i]; {
 		case it.Result != nil:
-			ops = append(ops, op{kind: opResult, turn: t, call: it.Result, at: it.Result.ResultAt})
+			p.add(returnedData(it.Result), t.Number, it.Result.ResultAt)
+			p.steps[len(p.steps)-1].call = it.Result
 			i++
 		case it.Message != nil && it.Message.Role != schema.RoleAssistant:
-			ops = append(ops, op{kind: opTurnMessage, turn: t, messages: []Message{*it.Message}, at: it.Message.At})
+			p.message(it.Message, t.Number)
 			i++
 		default:
-			a := op{kind: opAnswer, turn: t}
-			for ; i < tail; i++ {
-				it := t.Items[i]
-				switch {
-				case it.Call != nil:
-					a.calls = append(a.calls, it.Call)
-					continue
-				case it.Message != nil && it.Message.Role == schema.RoleAssistant:
-					a.messages = append(a.messages, *it.Message)
-					a.at = it.Message.At
-					continue
-				}
-				break
-			}
-			ops = append(ops, a)
+			i = p.planAnswer(t, i, tail)
 		}
 	}
 	var rest []Message
@@ -99,10 +90,35 @@ func planTurn(ops []op, t *Turn) []op {
 		rest = append(rest, *it.Message)
 	}
 	before, with = split(rest)
-	for _, m := range before {
-		ops = append(ops, op{kind: opTurnMessage, turn: t, messages: []Message{m}, at: m.At})
+	for i := range before {
+		p.message(&before[i], t.Number)
 	}
-	return append(ops, op{kind: opTurnEnd, turn: t, messages: with, at: t.EndAt})
+	p.add(turnEndData(t, with), t.Number, t.EndAt)
+}
+
+// planAnswer takes the assistant's messages and calls that follow one another: messages first, then calls.
+func (p *planner) planAnswer(t *Turn, i, tail int) int {
+	p.answers++
+	first := len(p.steps)
+	var calls []*Call
+	for ; i < tail; i++ {
+		it := t.Items[i]
+		if it.Call != nil {
+			calls = append(calls, it.Call)
+		} else if it.Message != nil && it.Message.Role == schema.RoleAssistant {
+			p.message(it.Message, t.Number)
+		} else {
+			break
+		}
+	}
+	for _, c := range calls {
+		p.add(calledData(c), t.Number, c.At)
+		p.steps[len(p.steps)-1].call = c
+	}
+	for k := first; k < len(p.steps); k++ {
+		p.steps[k].answer = p.answers
+	}
+	return i
 }
 
 // split keeps the last messages that fit one event together and returns those before them apart.
@@ -145,15 +161,14 @@ func bare(ms []Message) []schema.Message {
 func startData(run *Run, executor string) *schema.RunStartedData {
 	return &schema.RunStartedData{
 		Agent: run.Agent, Executor: executor, ThreadID: run.ThreadID, Model: run.Model, Parent: run.Parent,
-		Labels: map[string]string{"format": string(run.Format)}, Source: run.Source,
+		Labels: labels(run), Source: run.Source,
 	}
 }
 
 // turnEndData is the data of turn.ended.
-func turnEndData(o *op) *schema.TurnEndedData {
-	t := o.turn
+func turnEndData(t *Turn, messages []Message) *schema.TurnEndedData {
 	d := &schema.TurnEndedData{
-		Turn: t.Number, Messages: bare(o.messages), FinishReasons: t.FinishReasons, ResponseID: t.ResponseID,
+		Turn: t.Number, Messages: bare(messages), FinishReasons: t.FinishReasons, ResponseID: t.ResponseID,
 		Model: t.Model, Usage: t.Usage,
 	}
 	if !t.At.IsZero() && t.EndAt.After(t.At) {
@@ -172,10 +187,9 @@ func endData(run *Run) *schema.RunEndedData {
 
 // calledData is the data of tool.called. Replaying a transcript has no side effect, so its calls may be run
 // again freely.
-func calledData(run *Run, c *Call) *schema.ToolCalledData {
+func calledData(c *Call) *schema.ToolCalledData {
 	return &schema.ToolCalledData{
-		ToolCallID: c.Key.ToolCallID, Name: c.Name, Arguments: c.Arguments, Replay: schema.ReplayPure,
-		IdempotencyKey: c.Key.IdempotencyKey(run.ID), Source: c.Source,
+		ToolCallID: c.Key.ToolCallID, Name: c.Name, Arguments: c.Arguments, Replay: schema.ReplayPure, Source: c.Source,
 	}
 }
 

@@ -1,0 +1,284 @@
+package transcript
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ReplayOptions say how a run is replayed.
+type ReplayOptions struct {
+	// Speed divides the source's pauses; 0 means as fast as possible.
+	Speed float64
+	// Execute is called whenever a tool runs, before its result is given: to count executions, or to do the
+	// work again. attempt counts from 1; above 1 an earlier execution may have had its effect. An error is the
+	// tool's failure. nil does nothing.
+	Execute func(ctx context.Context, call *Call, attempt int) error
+	// OnBoundary is called after each durable event; nil does nothing.
+	OnBoundary func(b Boundary)
+	// KeepState keeps the run's content in the handle; without it a run that is started here keeps only the
+	// head, for the transcript is in memory already.
+	KeepState bool
+}
+
+// Validate names the field and value that is wrong.
+func (o ReplayOptions) Validate() error {
+	if o.Speed < 0 || math.IsNaN(o.Speed) || math.IsInf(o.Speed, 0) {
+		return fmt.Errorf("speed %v: use 0 for as fast as possible, or a factor above 0", o.Speed)
+	}
+	return nil
+}
+
+// Boundary is an event that became durable.
+type Boundary struct {
+	Run string
+	// Step counts the plan's events from 1 to Steps, those that were there before included.
+	Step, Steps int
+	// Name of the event, such as tool.returned.
+	Name string
+	Turn int32
+	// Call of tool.called and tool.returned; zero for others.
+	Call schema.CallKey
+}
+
+// Outcome says what a replay did.
+type Outcome struct {
+	// Steps of the plan; Done of them were there before.
+	Steps, Done int
+	// Resumed: the run was there, unfinished, and was taken over.
+	Resumed bool
+	Epoch   schema.Epoch
+}
+
+// Replay publishes a run as the executor that made the transcript would have: turn by turn, calls before
+// their results. A run that is there already is taken over and continued where it stopped: recorded results
+// are not asked for again, messages are not doubled, an open turn goes on.
+//
+// It returns [ErrAlreadyThere] for a run that has ended, [ErrDiverged] for one that is no beginning of this
+// transcript (in both cases nothing was changed), and the publisher's errors.
+func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (Outcome, error) {
+	if err := o.Validate(); err != nil {
+		return Outcome{}, err
+	}
+	steps := plan(run, fleet.Executor())
+	out := Outcome{Steps: len(steps)}
+	spec := publisher.RunSpec{
+		ID: run.ID, Agent: run.Agent, ThreadID: run.ThreadID, Model: run.Model, Parent: run.Parent,
+		Labels: labels(run), Source: run.Source, Time: run.StartedAt, HeadOnly: !o.KeepState,
+	}
+	handle, err := fleet.Start(ctx, spec)
+	switch {
+	case err == nil:
+		o.boundary(run, steps, 0)
+		out.Epoch = handle.Epoch()
+		return out, drive(ctx, handle, run, steps, 1, o)
+	case !errors.Is(err, publisher.ErrRunExists):
+		return out, fmt.Errorf("replay run %s: %w", run.ID, err)
+	}
+	// Look before taking over: another agent's run must not be fenced because somebody chose its id.
+	there, err := fleet.Get(ctx, run.ID)
+	if err != nil {
+		return out, fmt.Errorf("replay run %s, which exists: %w", run.ID, err)
+	}
+	if out.Done, err = position(there, run, steps); err != nil {
+		return out, fmt.Errorf("replay run %s: %w", run.ID, err)
+	}
+	handle, err = fleet.Resume(ctx, run.ID, publisher.ResumeSpec{Reason: "restart"})
+	if err != nil {
+		return out, fmt.Errorf("replay run %s, which exists: %w", run.ID, err)
+	}
+	out.Resumed, out.Epoch = true, handle.Epoch()
+	out.Done, err = Continue(ctx, handle, run, o)
+	return out, err
+}
+
+// Continue goes on with a run whose handle the caller has from Start or Resume, from where its state shows it
+// to be. It returns how many steps were there before.
+func Continue(ctx context.Context, handle *publisher.Run, run *Run, o ReplayOptions) (done int, err error) {
+	if err := o.Validate(); err != nil {
+		return 0, err
+	}
+	steps := plan(run, "continued")
+	handle.View(func(s *schema.State) { done, err = position(s, run, steps) })
+	if err != nil {
+		return done, fmt.Errorf("continue run %s: %w", run.ID, err)
+	}
+	return done, drive(ctx, handle, run, steps, done, o)
+}
+
+func (o *ReplayOptions) boundary(run *Run, steps []step, i int) {
+	if o.OnBoundary == nil {
+		return
+	}
+	s := &steps[i]
+	b := Boundary{Run: run.ID, Step: i + 1, Steps: len(steps), Name: s.data.EventName(), Turn: s.turn}
+	if s.call != nil {
+		b.Call = s.call.Key
+	}
+	o.OnBoundary(b)
+}
+
+// driver publishes steps through the SDK.
+type driver struct {
+	handle *publisher.Run
+	turn   *publisher.Turn
+	run    *Run
+	steps  []step
+	o      ReplayOptions
+	last   time.Time
+}
+
+// drive publishes the steps from the given one on.
+func drive(ctx context.Context, handle *publisher.Run, run *Run, steps []step, from int, o ReplayOptions) error {
+	d := &driver{handle: handle, run: run, steps: steps, o: o, turn: handle.OpenTurn()}
+	if from > 0 {
+		d.last = steps[from-1].at
+	}
+	for i := from; i < len(steps); {
+		if err := d.pause(ctx, steps[i].at); err != nil {
+			return fmt.Errorf("replay run %s: %w", run.ID, err)
+		}
+		n := 1
+		for steps[i].answer > 0 && i+n < len(steps) && steps[i+n].answer == steps[i].answer {
+			n++
+		}
+		if err := d.publish(ctx, steps[i:i+n]); err != nil {
+			return fmt.Errorf("replay run %s, step %d of %d (%s): %w", run.ID, i+1, len(steps), steps[i].data.EventName(), d.wind(ctx, err))
+		}
+		for k := range n {
+			o.boundary(run, steps, i+k)
+		}
+		i += n
+	}
+	return nil
+}
+
+// wind ends a run whose end an operator asked for.
+func (d *driver) wind(ctx context.Context, err error) error {
+	if !errors.Is(err, publisher.ErrCancelRequested) {
+		return err
+	}
+	return errors.Join(err, d.handle.End(ctx, publisher.RunEnd{Status: schema.StatusCancelled, Summary: "cancelled on request"}))
+}
+
+// pause waits as long as the source did, divided by the speed.
+func (d *driver) pause(ctx context.Context, at time.Time) error {
+	if at.IsZero() {
+		return ctx.Err()
+	}
+	wait := time.Duration(0)
+	if d.o.Speed > 0 && !d.last.IsZero() && at.After(d.last) {
+		wait = time.Duration(float64(at.Sub(d.last)) / d.o.Speed)
+	}
+	if at.After(d.last) {
+		d.last = at
+	}
+	if wait <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// publish makes one step durable, or the steps of one answer.
+func (d *driver) publish(ctx context.Context, steps []step) error {
+	s := &steps[0]
+	ctx = publisher.WithTime(ctx, s.at)
+	if s.answer > 0 {
+		return d.answer(ctx, steps)
+	}
+	switch data := s.data.(type) {
+	case *schema.MessageAddedData:
+		if s.turn == 0 {
+			return d.handle.AddMessage(ctx, data.Message)
+		}
+		return d.turn.AddMessage(ctx, data.Message)
+	case *schema.ContextCompactedData:
+		return d.handle.Compact(ctx, *data)
+	case *schema.TurnStartedData:
+		turn, err := d.handle.StartTurn(ctx, publisher.TurnSpec{Number: data.Turn, Messages: data.Messages, Time: s.at})
+		d.turn = turn
+		return err
+	case *schema.ToolReturnedData:
+		return d.tool(ctx, s)
+	case *schema.TurnEndedData:
+		return d.turn.End(ctx, publisher.TurnEnd{
+			Messages: data.Messages, FinishReasons: data.FinishReasons, ResponseID: data.ResponseID, Model: data.Model,
+			Usage: data.Usage, Duration: time.Duration(data.DurationMS) * time.Millisecond, Time: s.at,
+		})
+	case *schema.RunEndedData:
+		return d.handle.End(ctx, publisher.RunEnd{
+			Status: schema.Status(data.Status), Output: data.Output, Summary: data.Summary, Error: data.Error,
+			Usage: data.Usage, Source: data.Source, Time: s.at,
+		})
+	default:
+		return d.handle.Publish(ctx, s.data, s.turn)
+	}
+}
+
+// answer publishes what the model said and the calls it asked for; what a crash left of it is only the rest.
+func (d *driver) answer(ctx context.Context, steps []step) error {
+	var messages []step
+	var calls []publisher.ToolCall
+	for _, s := range steps {
+		if s.call != nil {
+			calls = append(calls, toolCall(s.call))
+		} else {
+			messages = append(messages, s)
+		}
+	}
+	for i, s := range messages {
+		data, ok := s.data.(*schema.MessageAddedData)
+		if !ok {
+			return fmt.Errorf("%s is no message", s.data.EventName())
+		}
+		ctx := publisher.WithTime(ctx, s.at)
+		if i == len(messages)-1 {
+			_, err := d.turn.Answer(ctx, data.Message, calls...)
+			return err
+		}
+		if err := d.turn.AddMessage(ctx, data.Message); err != nil {
+			return err
+		}
+	}
+	_, err := d.turn.Call(ctx, calls...)
+	return err
+}
+
+func toolCall(c *Call) publisher.ToolCall {
+	data := calledData(c)
+	return publisher.ToolCall{
+		ID: data.ToolCallID, Name: data.Name, Arguments: data.Arguments, Replay: data.Replay, Source: data.Source,
+		Occurrence: c.Key.Occurrence, Time: c.At,
+	}
+}
+
+// tool runs the call as far as its record allows; the result is the transcript's.
+func (d *driver) tool(ctx context.Context, s *step) error {
+	data := returnedData(s.call)
+	_, err := d.turn.Tool(ctx, toolCall(s.call), func(ctx context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
+		if d.o.Execute != nil {
+			if err := d.o.Execute(ctx, s.call, inv.Attempt); err != nil {
+				return publisher.ToolResult{}, err
+			}
+		}
+		return publisher.ToolResult{
+			Result: data.Result, IsError: data.IsError, Source: data.Source,
+			Duration: time.Duration(data.DurationMS) * time.Millisecond, Time: s.at,
+		}, nil
+	})
+	return err
+}
+
+func labels(run *Run) map[string]string { return map[string]string{"format": string(run.Format)} }
