@@ -1,0 +1,205 @@
+package player
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waymarkio/waymark/internal/journal"
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Tool runs one call of a run and returns what the tool says.
+type Tool func(ctx context.Context, run *transcript.Run, call *transcript.Call) (publisher.ToolResult, error)
+
+// Witness writes entries down outside. A [journal.Writer] is one.
+type Witness interface {
+	Write(e journal.Entry) error
+}
+
+// Player plays runs, one after the other or several at once.
+type Player struct {
+	// Fleet to publish to. Required.
+	Fleet *publisher.Fleet
+	// Journal outside. Required.
+	Journal Witness
+	// Tool runs the calls. Required; see [Recorded].
+	Tool Tool
+	// Replay is the policy of a call; nil means that all are pure.
+	Replay func(call *transcript.Call) schema.Replay
+	// Now is the clock of the journal. Required.
+	Now func() time.Time
+}
+
+// Recorded is a Tool that returns what the transcript has.
+func Recorded(_ context.Context, _ *transcript.Run, call *transcript.Call) (publisher.ToolResult, error) {
+	return publisher.ToolResult{Result: call.Result, IsError: call.IsError, Source: call.ResultSource}, nil
+}
+
+// Play starts the run and plays it to its end.
+func (p *Player) Play(ctx context.Context, script *transcript.Run) error {
+	begun := p.Now()
+	run, err := p.Fleet.Start(ctx, publisher.RunSpec{
+		ID: script.ID, Agent: script.Agent, ThreadID: script.ThreadID, Model: script.Model, Parent: script.Parent,
+		Labels: map[string]string{"format": string(script.Format)}, Source: script.Source,
+	})
+	if err != nil {
+		return err
+	}
+	w := &walk{player: p, run: run, script: script, begun: begun}
+	return w.play(ctx)
+}
+
+// Resume takes the run over and plays it to its end, from wherever it stands.
+func (p *Player) Resume(ctx context.Context, script *transcript.Run) error {
+	begun := p.Now()
+	run, err := p.Fleet.Resume(ctx, script.ID, publisher.ResumeSpec{})
+	if errors.Is(err, publisher.ErrRunNotFound) {
+		// The executor was killed before run.started was acknowledged: there is nothing to go on from.
+		return p.Play(ctx, script)
+	}
+	if errors.Is(err, publisher.ErrRunEnded) {
+		// It was killed after the end was acknowledged.
+		return p.Journal.Write(journal.Entry{Op: journal.Done, Run: script.ID})
+	}
+	if err != nil {
+		return err
+	}
+	w := &walk{player: p, run: run, script: script, begun: begun}
+	if err := w.takenOver(); err != nil {
+		return err
+	}
+	return w.play(ctx)
+}
+
+// walk is the way through one script. What is recorded already is counted down before anything is published.
+type walk struct {
+	player *Player
+	run    *publisher.Run
+	script *transcript.Run
+	// begun is when the step under way began.
+	begun time.Time
+	// noted is the last sequence of the epoch that the journal has.
+	noted schema.Sequence
+
+	// outside, compactions are what is recorded of them and was not passed yet; turns is the last turn that has ended.
+	outside, compactions int
+	turns                int32
+	open                 *publisher.Turn
+	// inside counts the messages of the open turn.
+	inside int
+}
+
+// takenOver writes the takeover down and finds the place.
+func (w *walk) takenOver() error {
+	var from schema.From
+	w.run.View(func(s *schema.State) {
+		if n := len(s.Takeovers); n > 0 {
+			from = s.Takeovers[n-1].From
+		}
+		for i := range s.Messages {
+			switch s.Messages[i].Turn {
+			case 0:
+				w.outside++
+			case s.Head.Turn:
+				w.inside++
+			}
+		}
+		w.compactions = len(s.Compactions)
+		for i := range s.Turns {
+			if s.Turns[i].Ended != nil {
+				w.turns = max(w.turns, s.Turns[i].Turn)
+			}
+		}
+	})
+	w.open = w.run.OpenTurn()
+	return w.player.Journal.Write(journal.Entry{
+		Op: journal.Resumed, Run: w.run.ID(), Start: w.begun.UnixNano(),
+		Epoch: uint64(from.Epoch), Sequence: uint64(from.Sequence),
+	})
+}
+
+// boundary is what the journal says about an acknowledged event.
+type boundary struct {
+	kind string
+	call schema.CallKey
+}
+
+// note writes down what was acknowledged since the last time: the given events, and nothing else.
+func (w *walk) note(events ...boundary) error {
+	var sequence schema.Sequence
+	w.run.View(func(s *schema.State) { sequence = s.Head.Sequence })
+	if n := int(sequence - w.noted); n != len(events) { //nolint:gosec // a small difference
+		return fmt.Errorf("run %s: %d events were acknowledged, %d were published", w.run.ID(), n, len(events))
+	}
+	for _, e := range events {
+		w.noted++
+		err := w.player.Journal.Write(journal.Entry{
+			Op: journal.Ack, Run: w.run.ID(), Start: w.begun.UnixNano(), Kind: e.kind, Call: callOf(e.call),
+			Epoch: uint64(w.run.Epoch()), Sequence: uint64(w.noted),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	w.begun = w.player.Now()
+	return nil
+}
+
+func callOf(k schema.CallKey) journal.Call {
+	return journal.Call{Turn: int(k.Turn), ID: k.ToolCallID, Occurrence: k.Occurrence}
+}
+
+// play walks from the place found to the end.
+func (w *walk) play(ctx context.Context) error {
+	if w.run.Epoch() == 1 {
+		if err := w.note(boundary{kind: schema.RunStarted}); err != nil {
+			return err
+		}
+	}
+	for i := range w.script.Steps {
+		if err := w.step(ctx, &w.script.Steps[i]); err != nil {
+			return err
+		}
+	}
+	end := w.script.End
+	err := w.run.End(ctx, publisher.RunEnd{
+		Status: end.Status, Output: end.Output, Summary: end.Summary, Error: end.Error, Usage: end.Usage, Source: end.Source,
+	})
+	if err != nil {
+		return err
+	}
+	if err := w.note(boundary{kind: schema.RunEnded}); err != nil {
+		return err
+	}
+	return w.player.Journal.Write(journal.Entry{Op: journal.Done, Run: w.run.ID(), Epoch: uint64(w.run.Epoch())})
+}
+
+func (w *walk) step(ctx context.Context, s *transcript.Step) error {
+	switch {
+	case s.Message != nil:
+		if w.outside > 0 {
+			w.outside--
+			return nil
+		}
+		if err := w.run.AddMessage(ctx, s.Message.Message); err != nil {
+			return err
+		}
+		return w.note(boundary{kind: schema.MessageAdded})
+	case s.Compaction != nil:
+		if w.compactions > 0 {
+			w.compactions--
+			return nil
+		}
+		data := s.Compaction.ContextCompactedData
+		if err := w.run.Publish(ctx, &data, 0); err != nil {
+			return err
+		}
+		return w.note(boundary{kind: schema.ContextCompacted})
+	default:
+		return w.turn(ctx, s.Turn)
+	}
+}

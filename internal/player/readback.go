@@ -1,0 +1,51 @@
+package player
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/internal/journal"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ReadBack reads a run's events for [journal.Check]: what executors wrote, in the order of the log, without asking
+// the fold what it thinks of them. Control events have no place in a writer's sequence and are left out.
+func ReadBack(ctx context.Context, fleet *publisher.Fleet, run string) ([]journal.Event, error) {
+	var events []journal.Event
+	type id struct {
+		turn int
+		id   string
+	}
+	occurrence := make(map[id]int)
+	err := fleet.Events(ctx, run, func(rec schema.Record) error {
+		e, err := schema.Decode(rec.Header, rec.Body)
+		if err != nil {
+			return fmt.Errorf("message %d of run %s: %w", rec.Stream, run, err)
+		}
+		if e.Sequence == 0 {
+			return nil
+		}
+		event := journal.Event{Epoch: uint64(e.Epoch), Sequence: uint64(e.Sequence), Kind: e.Name()}
+		if event.Kind == schema.ToolCalled || event.Kind == schema.ToolReturned {
+			var data struct {
+				ToolCallID string `json:"tool_call_id"`
+			}
+			if err := json.Unmarshal(e.Data, &data); err != nil {
+				return fmt.Errorf("event %s: %w", e.ID, err)
+			}
+			key := id{int(e.Turn), data.ToolCallID}
+			event.Kind = journal.KindReturned
+			if e.Name() == schema.ToolCalled {
+				event.Kind = journal.KindCalled
+				occurrence[key]++
+			}
+			event.Call = journal.Call{Turn: key.turn, ID: key.id, Occurrence: occurrence[key]}
+		}
+		events = append(events, event)
+		return nil
+	})
+	return events, err
+}

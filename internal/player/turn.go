@@ -1,0 +1,203 @@
+package player
+
+import (
+	"context"
+
+	"github.com/waymarkio/waymark/internal/journal"
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// turn plays one turn, or what is missing of it.
+func (w *walk) turn(ctx context.Context, t *transcript.Turn) error {
+	if t.Number <= w.turns {
+		return nil
+	}
+	turn, recorded := w.open, 0
+	if turn != nil && turn.Number() == t.Number {
+		recorded = w.inside - len(t.New)
+	} else {
+		var err error
+		turn, err = w.run.StartTurn(ctx, publisher.TurnSpec{Number: t.Number, Messages: plain(t.New)})
+		if err != nil {
+			return err
+		}
+		if err := w.note(boundary{kind: schema.TurnStarted}); err != nil {
+			return err
+		}
+	}
+	// Messages behind the last call and result go out with the turn's end.
+	tail := len(t.Items)
+	for tail > 0 && t.Items[tail-1].Message != nil {
+		tail--
+	}
+	for i := 0; i < tail; i++ {
+		switch it := t.Items[i]; {
+		case it.Message != nil && recorded > 0:
+			recorded--
+		case it.Message != nil:
+			calls := callsAfter(t.Items[i+1 : tail])
+			if err := w.say(ctx, turn, it.Message, calls); err != nil {
+				return err
+			}
+			i += len(calls)
+		case it.Call != nil:
+			if err := w.call(ctx, turn, it.Call); err != nil {
+				return err
+			}
+		default:
+			if err := w.result(ctx, turn, it.Result); err != nil {
+				return err
+			}
+		}
+	}
+	err := turn.End(ctx, publisher.TurnEnd{
+		Messages: itemMessages(t.Items[tail:]), FinishReasons: t.FinishReasons, ResponseID: t.ResponseID, Model: t.Model, Usage: t.Usage,
+	})
+	if err != nil {
+		return err
+	}
+	w.open = nil
+	return w.note(boundary{kind: schema.TurnEnded})
+}
+
+// say publishes a message and the calls it asks for.
+func (w *walk) say(ctx context.Context, turn *publisher.Turn, m *transcript.Message, calls []*transcript.Call) error {
+	asked := make([]publisher.ToolCall, len(calls))
+	events := []boundary{{kind: schema.MessageAdded}}
+	for i, c := range calls {
+		asked[i] = w.toolCall(c)
+		events = append(events, boundary{journal.KindCalled, c.Key})
+	}
+	if _, err := turn.Answer(ctx, m.Message, asked...); err != nil {
+		return err
+	}
+	return w.note(events...)
+}
+
+// call publishes a call unless it is recorded: the answer that asks for it may have been cut short.
+func (w *walk) call(ctx context.Context, turn *publisher.Turn, c *transcript.Call) error {
+	recorded := false
+	w.run.View(func(s *schema.State) { recorded = s.Call(c.Key) != nil })
+	if recorded {
+		return nil
+	}
+	if _, err := turn.Call(ctx, w.toolCall(c)); err != nil {
+		return err
+	}
+	return w.note(boundary{journal.KindCalled, c.Key})
+}
+
+// result asks for the result of a call, which runs the tool unless it is recorded.
+func (w *walk) result(ctx context.Context, turn *publisher.Turn, c *transcript.Call) error {
+	write := func(op, note string) error {
+		return w.player.Journal.Write(journal.Entry{
+			Op: op, Run: w.run.ID(), Call: callOf(c.Key), Name: c.Name, Replay: string(w.replay(c)), Note: note,
+		})
+	}
+	before := w.settlements(c)
+	ran := false
+	// What the witness cannot take is no failure of the tool: with its context ended, the call stays open.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	result, err := turn.Tool(ctx, w.toolCall(c), func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
+		err := w.settled(c, before, write)
+		if err == nil {
+			err = write(journal.Begin, "")
+		}
+		if err != nil {
+			cancel()
+			return publisher.ToolResult{}, err
+		}
+		ran = true
+		result, err := w.player.Tool(ctx, w.script, c)
+		if err != nil {
+			return result, err
+		}
+		if err := write(journal.End, ""); err != nil {
+			cancel()
+			return result, err
+		}
+		return result, nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case ran:
+		return w.note(boundary{journal.KindReturned, c.Key})
+	case result.Recorded:
+		return w.settled(c, before, write)
+	default:
+		return nil
+	}
+}
+
+func (w *walk) settlements(c *transcript.Call) int {
+	n := 0
+	w.run.View(func(s *schema.State) {
+		if call := s.Call(c.Key); call != nil {
+			n = len(call.Settlements)
+		}
+	})
+	return n
+}
+
+// settled writes down that the call was settled by the SDK, if it was.
+func (w *walk) settled(c *transcript.Call, before int, write func(op, note string) error) error {
+	how := schema.Settlement("")
+	w.run.View(func(s *schema.State) {
+		if call := s.Call(c.Key); call != nil && len(call.Settlements) > before {
+			how = call.Settlements[len(call.Settlements)-1]
+		}
+	})
+	if how == "" {
+		return nil
+	}
+	if err := w.note(boundary{schema.ToolSettled, c.Key}); err != nil {
+		return err
+	}
+	return write(journal.Settled, string(how))
+}
+
+func (w *walk) replay(c *transcript.Call) schema.Replay {
+	if w.player.Replay == nil {
+		return schema.ReplayPure
+	}
+	return w.player.Replay(c)
+}
+
+func (w *walk) toolCall(c *transcript.Call) publisher.ToolCall {
+	return publisher.ToolCall{
+		ID: c.Key.ToolCallID, Name: c.Name, Arguments: c.Arguments, Replay: w.replay(c), Source: c.Source,
+		Occurrence: c.Key.Occurrence,
+	}
+}
+
+// callsAfter returns the calls at the beginning of items: those that the message before them asks for.
+func callsAfter(items []transcript.Item) []*transcript.Call {
+	var calls []*transcript.Call
+	for _, it := range items {
+		if it.Call == nil {
+			break
+		}
+		calls = append(calls, it.Call)
+	}
+	return calls
+}
+
+func plain(messages []transcript.Message) []schema.Message {
+	list := make([]schema.Message, len(messages))
+	for i := range messages {
+		list[i] = messages[i].Message
+	}
+	return list
+}
+
+func itemMessages(items []transcript.Item) []schema.Message {
+	list := make([]schema.Message, len(items))
+	for i, it := range items {
+		list[i] = it.Message.Message
+	}
+	return list
+}
