@@ -23,6 +23,9 @@ import (
 // ServiceName is the name of the NATS micro service. All replicas share it and its queue group.
 const ServiceName = "waymark"
 
+// flushPatience bounds the wait for the last replies to leave.
+const flushPatience = 5 * time.Second
+
 // Service answers requests about the runs of one fleet: recover, get, list, history, settle. Every replica may answer
 // any of them; none waits for a folder.
 //
@@ -127,8 +130,7 @@ func (s *Service) Run(ctx context.Context) error {
 		s.closeQueue()
 		return errors.Join(err, stop())
 	}
-	s.log.Info().Str("version", s.cfg.Version).Msg("service answers")
-	close(s.ready)
+	s.announceReady(ctx)
 	var lost error
 	select {
 	case <-ctx.Done():
@@ -136,6 +138,23 @@ func (s *Service) Run(ctx context.Context) error {
 		lost = fmt.Errorf("service of fleet %s: %w", s.cfg.Fleet, nats.ErrConnectionClosed)
 	}
 	return errors.Join(lost, s.drain(svc, &workers, stop))
+}
+
+// announceReady waits until the server knows the subscriptions.
+func (s *Service) announceReady(ctx context.Context) {
+	for ctx.Err() == nil && !s.nc.IsClosed() {
+		wait, cancel := context.WithTimeout(ctx, time.Second)
+		err := s.nc.FlushWithContext(wait)
+		cancel()
+		if err == nil {
+			s.log.Info().Str("version", s.cfg.Version).Msg("service answers")
+			close(s.ready)
+			return
+		}
+		if pause(ctx, maxBackoff) != nil {
+			return
+		}
+	}
 }
 
 // drain takes no more requests and lets those in hand finish.
@@ -160,7 +179,7 @@ func (s *Service) drain(svc micro.Service, workers *errgroup.Group, stop func() 
 	err = errors.Join(err, stop())
 	<-done
 	if !s.nc.IsClosed() && s.nc.IsConnected() {
-		if ferr := s.nc.FlushTimeout(s.cfg.Grace); ferr != nil && !errors.Is(ferr, nats.ErrConnectionClosed) {
+		if ferr := s.nc.FlushTimeout(flushPatience); ferr != nil && !errors.Is(ferr, nats.ErrConnectionClosed) {
 			err = errors.Join(err, fmt.Errorf("flush the last replies: %w", ferr))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
@@ -81,7 +82,11 @@ func (w *serviceWorld) serve(settings kvstore.FleetSettings, cfg consumer.Servic
 	if cfg.Name == "" {
 		cfg.Name = "service-1"
 	}
-	svc, err := consumer.NewService(cfg, nc, js, shards, time.Now, natstest.Logger(w.tb))
+	log := natstest.Logger(w.tb)
+	if _, fuzz := w.tb.(*testing.F); fuzz {
+		log = zerolog.Nop() // a fuzz test's own log must not be written to from within
+	}
+	svc, err := consumer.NewService(cfg, nc, js, shards, time.Now, log)
 	require.NoError(w.tb, err)
 	return svc, w.start(svc)
 }
