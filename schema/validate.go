@@ -220,6 +220,7 @@ func Validate(data Data) error {
 		v.required("/tool_call_id", d.ToolCallID)
 		v.required("/name", d.Name)
 		v.oneOf("/replay", string(d.Replay), "", string(ReplayPure), string(ReplayIdempotent), string(ReplayVerify), string(ReplayHold))
+		v.optional("/verify_subject", d.VerifySubject)
 		if d.Replay == ReplayVerify {
 			v.required("/verify_subject", d.VerifySubject)
 		}

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+type object = map[string]any
+
+// document is one file of JSON Schema.
+type document struct {
+	file, title string
+	root        reflect.Type
+}
+
+// builder makes the JSON Schemas of types. Those of struct types are kept by name and referred to.
+type builder struct {
+	source *source
+	defs   map[string]object
+	// ofEvents are the types that events' data reach: there Validate says what is required, elsewhere the
+	// JSON tag does (what is never left out).
+	ofEvents map[string]bool
+	events   []string
+}
+
+func newBuilder(dir string) (*builder, error) {
+	src, err := readSource(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &builder{source: src, defs: map[string]object{}, ofEvents: map[string]bool{}, events: eventNames(src)}, nil
+}
+
+// eventNames finds the vocabulary by the data types that the source declares.
+func eventNames(src *source) []string {
+	var names []string
+	for name := range src.doc {
+		base, ok := strings.CutSuffix(name, "Data")
+		if !ok || strings.Contains(name, ".") || base == "" {
+			continue
+		}
+		if event := eventOf(base); schema.NewData(event) != nil {
+			names = append(names, event)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// eventOf is the event's name for the name of its type: RunCancelRequested is run.cancel_requested.
+func eventOf(base string) string {
+	var b strings.Builder
+	words := 0
+	for i, r := range base {
+		if r >= 'A' && r <= 'Z' {
+			if i > 0 {
+				b.WriteByte("._"[min(words, 2)-1])
+			}
+			words++
+			r += 'a' - 'A'
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// others are the types besides events that have a schema of their own.
+func others() []document {
+	return []document{
+		{"head", "Head", reflect.TypeFor[schema.Head]()},
+		{"checkpoint", "Checkpoint", reflect.TypeFor[schema.Checkpoint]()},
+		{"state", "State", reflect.TypeFor[schema.State]()},
+		{"segment-info", "SegmentInfo", reflect.TypeFor[schema.SegmentInfo]()},
+		{"recover-request", "RecoverRequest", reflect.TypeFor[schema.RecoverRequest]()},
+		{"recover-reply", "RecoverReply", reflect.TypeFor[schema.RecoverReply]()},
+		{"get-request", "GetRequest", reflect.TypeFor[schema.GetRequest]()},
+		{"get-reply", "GetReply", reflect.TypeFor[schema.GetReply]()},
+		{"list-request", "ListRequest", reflect.TypeFor[schema.ListRequest]()},
+		{"list-reply", "ListReply", reflect.TypeFor[schema.ListReply]()},
+		{"history-reply", "HistoryReply", reflect.TypeFor[schema.HistoryReply]()},
+		{"settle-request", "SettleRequest", reflect.TypeFor[schema.SettleRequest]()},
+		{"settle-reply", "SettleReply", reflect.TypeFor[schema.SettleReply]()},
+		{"service-error", "ServiceError", reflect.TypeFor[schema.ServiceError]()},
+	}
+}
+
+func (b *builder) documents() []document {
+	docs := make([]document, 0, len(b.events))
+	for _, name := range b.events {
+		docs = append(docs, document{name, name, reflect.TypeOf(schema.NewData(name)).Elem()})
+	}
+	return append(docs, others()...)
+}
+
+func (b *builder) buildAll() error {
+	for _, name := range b.events {
+		b.markOfEvents(reflect.TypeOf(schema.NewData(name)).Elem())
+	}
+	for _, d := range b.documents() {
+		b.schemaOf(d.root)
+	}
+	known := map[string]bool{}
+	for name := range b.defs {
+		known[name] = true
+	}
+	for _, name := range b.source.wire {
+		if !known[name] {
+			return fmt.Errorf("type %s of wire.go has no JSON Schema: add it to others", name)
+		}
+	}
+	for _, name := range b.events {
+		if err := b.probe(name); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (b *builder) markOfEvents(t reflect.Type) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || b.ofEvents[t.Name()] {
+		return
+	}
+	b.ofEvents[t.Name()] = true
+	for i := range t.NumField() {
+		b.markOfEvents(t.Field(i).Type)
+	}
+}
+
+var rawType = reflect.TypeFor[jsontext.Value]()
+
+// schemaOf returns the schema of a type; of a struct it is a reference.
+func (b *builder) schemaOf(t reflect.Type) object {
+	switch {
+	case t == rawType:
+		return object{} // any JSON
+	case t.Kind() == reflect.Pointer:
+		return b.schemaOf(t.Elem())
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		if b.defs[t.Name()] == nil {
+			o := object{"type": "object", "properties": object{}}
+			b.defs[t.Name()] = o
+			describe(o, sentence(strings.TrimPrefix(b.source.doc[t.Name()], t.Name()+" ")))
+			b.addFields(o, t)
+		}
+		return object{"$ref": "#/$defs/" + t.Name()}
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return object{"type": "string", "contentEncoding": "base64"}
+		}
+		return object{"type": "array", "items": b.schemaOf(t.Elem())}
+	case reflect.Map:
+		return object{"type": "object", "additionalProperties": b.schemaOf(t.Elem())}
+	case reflect.Bool:
+		return object{"type": "boolean"}
+	case reflect.Int32:
+		return object{"type": "integer", "maximum": math.MaxInt32}
+	case reflect.Uint32: // epochs: a CloudEvents Integer
+		return object{"type": "integer", "minimum": 0, "maximum": math.MaxInt32}
+	case reflect.Uint64:
+		return object{"type": "integer", "minimum": 0}
+	case reflect.Int, reflect.Int64:
+		return object{"type": "integer"}
+	default:
+		o := object{"type": "string"}
+		// Reasons are open: a gap's may be one that only the daemon gives.
+		if values := b.source.values[t.Name()]; len(values) > 0 && t != reflect.TypeFor[schema.Reason]() {
+			o["enum"] = values
+		}
+		return o
+	}
+}
+
+// addFields adds the members of a struct and of those embedded in it.
+func (b *builder) addFields(o object, t reflect.Type) {
+	properties := child(o, "properties")
+	for i := range t.NumField() {
+		field := t.Field(i)
+		tag, given := field.Tag.Lookup("json")
+		name, options, _ := strings.Cut(tag, ",")
+		switch {
+		case field.Anonymous && !given:
+			b.addFields(o, field.Type)
+			continue
+		case name == "" || name == "-": // ",embed" keeps unknown members
+			continue
+		}
+		p := b.schemaOf(field.Type)
+		describe(p, b.source.doc[t.Name()+"."+field.Name])
+		properties[name] = p
+		if !b.ofEvents[t.Name()] && options != "omitzero" {
+			requireMember(o, name)
+		}
+	}
+}
+
+// sentence begins with a capital: the name of the Go type that began it says nothing to others.
+func sentence(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+func describe(o object, text string) {
+	if text != "" {
+		o["description"] = text
+	}
+}
+
+func child(o object, name string) object {
+	c, ok := o[name].(object)
+	if !ok {
+		c = object{}
+		o[name] = c
+	}
+	return c
+}
+
+func requireMember(o object, name string) {
+	list, _ := o["required"].([]string)
+	if !slices.Contains(list, name) {
+		list = append(list, name)
+		slices.Sort(list)
+		o["required"] = list
+	}
+}
+
+// standalone is a document with the definitions it needs.
+func (b *builder) standalone(d document) object {
+	o := maps.Clone(b.defs[d.root.Name()])
+	o["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	o["$id"] = "urn:waymark:schema:" + d.file
+	o["title"] = d.title
+	needed := object{}
+	b.collect(o, needed)
+	delete(needed, d.root.Name())
+	if len(needed) > 0 {
+		o["$defs"] = needed
+	}
+	return o
+}
+
+// collect adds the definitions that v refers to.
+func (b *builder) collect(v any, needed object) {
+	switch v := v.(type) {
+	case object:
+		if ref, ok := v["$ref"].(string); ok {
+			name := strings.TrimPrefix(ref, "#/$defs/")
+			if needed[name] == nil {
+				needed[name] = b.defs[name]
+				b.collect(b.defs[name], needed)
+			}
+		}
+		for _, c := range v {
+			b.collect(c, needed)
+		}
+	case []any:
+		for _, c := range v {
+			b.collect(c, needed)
+		}
+	}
+}
