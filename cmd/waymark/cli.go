@@ -21,12 +21,19 @@ type cli struct {
 	Quiet    bool            `short:"q" group:"output" help:"Print no progress and no summary."`
 
 	Serve   serveCmd   `cmd:"" help:"Run the daemon, with a NATS server of its own unless one is named."`
+	Import  importCmd  `cmd:"" help:"Replay transcripts as runs."`
+	Export  exportCmd  `cmd:"" help:"Write a run as a transcript, or its events."`
 	Runs    runsCmd    `cmd:"" help:"List, show and watch runs."`
 	Recover recoverCmd `cmd:"" help:"Take a run over: raise its epoch and show where to go on."`
 	Settle  settleCmd  `cmd:"" help:"Decide what became of a tool call in doubt."`
 	Events  eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`
+	Demo    demoCmd    `cmd:"" help:"Watch agents being killed and recovered, on a temporary directory."`
 	Version versionCmd `cmd:"" help:"Show versions."`
 	HelpCmd helpCmd    `cmd:"" name:"help" help:"Show help and the exit codes."`
+
+	DemoChild    demoChildCmd    `cmd:"" hidden:""`
+	DemoExecutor demoExecutorCmd `cmd:"" hidden:""`
+	DemoProgram  demoProgramCmd  `cmd:"" hidden:""`
 }
 
 // connectionFlags name a server other than the local one.

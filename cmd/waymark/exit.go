@@ -109,7 +109,7 @@ const (
 	hintServe       = "start one with: waymark serve"
 	hintStateDir    = "set another directory with --state-dir or WAYMARK_STATE_DIR"
 	hintCredentials = "check --creds, --user, --nkey or --token and their NATS_ variables; the local server needs none"
-	hintFleetFull   = "end or delete runs, or raise the quota: waymark serve --quota SIZE"
+	hintFleetFull   = "raise the quota: start the daemon with waymark serve --quota SIZE"
 )
 
 func explainServer(err error) *failure {

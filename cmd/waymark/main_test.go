@@ -47,6 +47,8 @@ func TestMain(m *testing.M) {
 //	stop                 ends it as Ctrl-C would and fails unless it ended well
 //	join, stop2          the same for a second daemon
 //	agent RUN open|done  publishes a small run, as an executor without the SDK would
+//	same FILE FILE       compares two JSON files as values
+//	bigchat FILE MIB     writes a conversation of that size
 //	get URL STATUS       requests a URL; the body becomes standard output
 //	until waymark …      runs the program until it prints something, for what the folder does in its own time
 //	exits N waymark …    runs the program and fails unless it exits with N
@@ -69,14 +71,16 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"serve": scriptServe("serve"),
-			"stop":  scriptStop("serve"),
-			"join":  scriptServe("join"),
-			"stop2": scriptStop("join"),
-			"exits": scriptExits,
-			"get":   scriptGet,
-			"agent": scriptRun,
-			"until": scriptUntil,
+			"serve":   scriptServe("serve"),
+			"stop":    scriptStop("serve"),
+			"join":    scriptServe("join"),
+			"stop2":   scriptStop("join"),
+			"exits":   scriptExits,
+			"get":     scriptGet,
+			"agent":   scriptRun,
+			"same":    scriptSame,
+			"bigchat": scriptBigChat,
+			"until":   scriptUntil,
 		},
 	})
 }

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// formatCloudEvents is the export of the events themselves.
+const formatCloudEvents = "cloudevents"
+
+type exportCmd struct {
+	Run_   string `arg:"" name:"run" help:"Run id."`
+	Format string `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent,cloudevents" placeholder:"FORMAT" help:"openai-chat, claude-code, swe-agent, cloudevents (one structured event a line), or auto: the format it was imported from, else openai-chat (default: auto)."`
+	Output string `short:"o" placeholder:"FILE" help:"Write to a new file instead of standard output."`
+	Force  bool   `help:"Replace the file if it exists."`
+}
+
+// Run writes a run. A file appears only when it is whole.
+func (c exportCmd) Run(ctx context.Context, a *app) error {
+	if err := schema.CheckName("run id", c.Run_); err != nil {
+		return err
+	}
+	if c.Output != "" && !c.Force {
+		if _, err := os.Lstat(c.Output); err == nil {
+			return fail(exitConflict, "add --force to replace it", "%s exists", c.Output)
+		}
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		if c.Output == "" {
+			return c.write(ctx, a, fleet, a.stdout)
+		}
+		return writeFile(c.Output, func(w io.Writer) error { return c.write(ctx, a, fleet, w) })
+	})
+}
+
+// write exports to w. Of a run that misses events it writes what is there, and fails.
+func (c exportCmd) write(ctx context.Context, a *app, fleet *publisher.Fleet, out io.Writer) error {
+	w := bufio.NewWriterSize(out, 64<<10)
+	var missing error
+	var err error
+	if c.Format == formatCloudEvents {
+		missing, err = c.events(ctx, a, fleet, w)
+	} else {
+		missing, err = c.transcript(ctx, fleet, w)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.Flush(), missing)
+}
+
+func (c exportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
+	state, err := fleet.Get(ctx, c.Run_)
+	if errors.Is(err, publisher.ErrIncomplete) && state != nil {
+		missing, err = err, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := fleet.Hydrate(ctx, state); err != nil {
+		return nil, err
+	}
+	format := transcript.Format(c.Format)
+	if format == transcript.Auto {
+		format = transcript.OpenAIChat
+		if state.Started != nil {
+			if from := transcript.Format(state.Started.Labels["format"]); slices.Contains(transcript.Formats(), from) {
+				format = from
+			}
+		}
+	}
+	return missing, transcript.Export(w, state, format)
+}
+
+// events streams: a run of any size goes through.
+func (c exportCmd) events(ctx context.Context, a *app, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
+	head, err := fleet.Head(ctx, c.Run_)
+	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
+		return nil, err
+	}
+	bar := a.newProgress("exporting", max(head.Counts.Events, 1), false)
+	defer bar.close()
+	errStopped := errors.New("stopped")
+	var records iter.Seq2[schema.Record, error] = func(yield func(schema.Record, error) bool) {
+		err := fleet.Events(ctx, c.Run_, func(r schema.Record) error {
+			bar.add(1)
+			if !yield(r, nil) {
+				return errStopped
+			}
+			return nil
+		})
+		switch {
+		case err == nil, errors.Is(err, errStopped):
+		case errors.Is(err, publisher.ErrIncomplete):
+			missing = err
+		default:
+			yield(schema.Record{}, err)
+		}
+	}
+	_, left, err := transcript.ExportCloudEvents(w, records)
+	if err == nil && left > 0 && !a.cli.Quiet {
+		_, err = fmt.Fprintf(a.stderr, "left out %d messages of the log that are no CloudEvents\n", left)
+	}
+	return missing, err
+}
+
+// writeFile puts a file in its place once it is whole. What a run that misses events has is kept, too.
+func writeFile(path string, write func(io.Writer) error) (err error) {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	writeErr := write(file)
+	keep := writeErr == nil || errors.Is(writeErr, publisher.ErrIncomplete)
+	if keep {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err == nil && keep {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil || !keep {
+		err = errors.Join(err, os.Remove(file.Name()))
+	}
+	if err != nil {
+		err = fmt.Errorf("writing %s: %w", path, err)
+	}
+	return errors.Join(writeErr, err)
+}
+
+// kindsText is a count of kinds, by name.
+func kindsText(kinds map[string]int) string {
+	t, total := "", 0
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		total += kinds[kind]
+		t = words(t, fmt.Sprintf("%d %s", kinds[kind], kind))
+	}
+	if total == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d lines not stored: %s", total, t)
+}

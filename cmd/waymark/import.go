@@ -1,0 +1,405 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type importCmd struct {
+	File     []string `arg:"" help:"Transcripts: files, or patterns such as runs/*.jsonl."`
+	Format   string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent" placeholder:"FORMAT" help:"auto, openai-chat, claude-code or swe-agent (default: auto)."`
+	RunID    string   `name:"run-id" placeholder:"ID" help:"Run id, for a file with one run (default: from the conversation or the file's name)."`
+	Agent    string   `placeholder:"NAME" help:"Agent of the runs (default: the format's name)."`
+	Executor string   `default:"waymark-import" placeholder:"NAME" help:"Executor that the runs are published as (default: waymark-import)."`
+	Speed    float64  `default:"0" placeholder:"N" help:"Keep the pauses of the source, divided by N; 0 goes as fast as possible (default: 0)."`
+	Jobs     int      `default:"4" placeholder:"N" help:"Runs replayed at the same time; each is in memory as a whole (default: 4)."`
+}
+
+// Fates of a run that was imported.
+const (
+	fateImported  = "imported"
+	fateContinued = "continued"
+	fateThere     = "already there"
+	fateFailed    = "failed"
+)
+
+// importedRun is what import says about one run.
+type importedRun struct {
+	Kind   string            `json:"kind"` // run
+	Run    string            `json:"run"`
+	File   string            `json:"file"`
+	Line   int               `json:"line,omitzero"`
+	Format transcript.Format `json:"format"`
+	Parent string            `json:"parent,omitzero"`
+	Fate   string            `json:"fate"`
+	Turns  int               `json:"turns"`
+	Events int               `json:"events"`
+	// Before is how many of the events were there already.
+	Before int          `json:"events_before,omitzero"`
+	Epoch  schema.Epoch `json:"epoch,omitzero"`
+	Error  string       `json:"error,omitzero"`
+}
+
+// importedFile is what import says about one file.
+type importedFile struct {
+	Kind        string            `json:"kind"` // file
+	File        string            `json:"file"`
+	Format      transcript.Format `json:"format"`
+	Lines       int               `json:"lines,omitzero"`
+	Runs        int               `json:"runs"`
+	Messages    int               `json:"messages"`
+	Turns       int               `json:"turns"`
+	Calls       int               `json:"tool_calls"`
+	Unanswered  int               `json:"unanswered_calls,omitzero"`
+	Compactions int               `json:"compactions,omitzero"`
+	// Skipped counts the lines that are no messages, by type.
+	Skipped  map[string]int `json:"skipped,omitzero"`
+	Problems []string       `json:"problems,omitzero"`
+	// MoreProblems counts those that are not listed.
+	MoreProblems int      `json:"more_problems,omitzero"`
+	Notes        []string `json:"notes,omitzero"`
+}
+
+// Run imports the files. One that cannot be read, or a run that is there already, does not keep the others from
+// being imported; a server that fails does.
+func (c importCmd) Run(ctx context.Context, a *app) error {
+	if c.Jobs < 1 || c.Jobs > 256 {
+		return fail(exitUsage, "use 1 to 256", "--jobs %d is out of range", c.Jobs)
+	}
+	replay := transcript.ReplayOptions{Speed: c.Speed}
+	if err := replay.Validate(); err != nil {
+		return &failure{code: exitUsage, what: "--" + err.Error(), hint: "see: waymark import --help", err: err}
+	}
+	options := transcript.Options{Format: transcript.Format(c.Format), RunID: c.RunID, Agent: c.Agent}
+	if err := options.Validate(); err != nil {
+		return err
+	}
+	files, size, err := expand(c.File)
+	if err != nil {
+		return err
+	}
+	if c.RunID != "" && len(files) > 1 {
+		return fail(exitUsage, "import one file at a time, or leave out --run-id", "--run-id names one run, and there are %d files", len(files))
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	im := &importer{app: a, options: options, replay: replay, jobs: c.Jobs, bar: a.newProgress("importing", size, true)}
+	err = cl.withPublisher(ctx, c.Executor, func(fleet *publisher.Fleet) error { return im.files(ctx, fleet, files) })
+	im.bar.close()
+	return im.finish(ctx, err)
+}
+
+// expand resolves patterns, which not every shell does, and adds up the sizes.
+func expand(args []string) (files []string, size int64, err error) {
+	for _, arg := range args {
+		found := []string{arg}
+		if _, err := os.Stat(arg); errors.Is(err, fs.ErrNotExist) && strings.ContainsAny(arg, "*?[") {
+			if found, err = filepath.Glob(arg); err != nil || len(found) == 0 {
+				return nil, 0, fail(exitNotFound, "check the pattern", "no file matches %s", arg)
+			}
+		}
+		for _, file := range found {
+			info, err := os.Stat(file)
+			switch {
+			case err != nil:
+				return nil, 0, &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
+			case info.IsDir():
+				return nil, 0, fail(exitUsage, "name its files: waymark import "+filepath.Join(file, "*.jsonl"), "%s is a directory", file)
+			}
+			size += info.Size()
+		}
+		files = append(files, found...)
+	}
+	return files, size, nil
+}
+
+// importer replays files one after the other, and the runs of a file several at a time.
+type importer struct {
+	app     *app
+	options transcript.Options
+	replay  transcript.ReplayOptions
+	jobs    int
+	bar     *progress
+
+	// mu guards what follows.
+	mu    sync.Mutex
+	fates map[string]int
+	// shown are the runs of the table, at most maxShown; more are only counted.
+	shown    []importedRun
+	seen     []importedFile
+	events   int
+	problems int
+	failures []error
+}
+
+// maxShown bounds the rows of a table that import prints.
+const maxShown = 40
+
+func (im *importer) files(ctx context.Context, fleet *publisher.Fleet, files []string) error {
+	im.fates = make(map[string]int)
+	for _, file := range files {
+		if err := im.file(ctx, fleet, file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// file imports one file. It returns what ends the whole import, such as a server that is gone.
+func (im *importer) file(ctx context.Context, fleet *publisher.Fleet, path string) error {
+	var read atomic.Int64
+	options := im.options
+	options.OnRead = func(n int) { read.Add(int64(n)) }
+	opened, err := transcript.Open(path, options)
+	if err != nil {
+		return im.failed(err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(im.jobs)
+	for run := range opened.Runs() {
+		if ctx.Err() != nil {
+			break
+		}
+		// What was read for this run is its share of the bar.
+		share := float64(read.Swap(0))
+		group.Go(func() error { return im.run(ctx, fleet, run, share) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := opened.Err(); err != nil {
+		return im.failed(err)
+	}
+	return im.report(opened.Report())
+}
+
+// run replays one run.
+func (im *importer) run(ctx context.Context, fleet *publisher.Fleet, run *transcript.Run, share float64) error {
+	options := im.replay
+	moved := 0.0
+	options.OnBoundary = func(b transcript.Boundary) {
+		to := share * float64(b.Step) / float64(b.Steps)
+		im.bar.add(to - moved)
+		moved = to
+	}
+	outcome, err := transcript.Replay(ctx, fleet, run, options)
+	im.bar.add(share - moved)
+	done := importedRun{
+		Kind: "run", Run: run.ID, File: run.File, Line: run.Line, Format: run.Format, Turns: run.Turns(), Events: outcome.Steps,
+		Before: outcome.Done, Epoch: outcome.Epoch, Fate: fateImported,
+	}
+	if run.Parent != nil {
+		done.Parent = run.Parent.Run
+	}
+	switch {
+	case err == nil && outcome.Resumed:
+		done.Fate = fateContinued
+	case errors.Is(err, transcript.ErrAlreadyThere):
+		done.Fate, done.Error = fateThere, err.Error()
+	case err != nil:
+		done.Fate, done.Error = fateFailed, err.Error()
+	}
+	if noteErr := im.note(done, err); noteErr != nil {
+		return noteErr
+	}
+	if err != nil && endsImport(ctx, err) {
+		return err
+	}
+	return nil
+}
+
+// endsImport reports whether the next run would meet the same failure.
+func endsImport(ctx context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return true
+	}
+	switch explain(ctx, err).code {
+	case exitUnavailable, exitFull, exitRefused:
+		return true
+	}
+	return false
+}
+
+// note keeps what became of a run.
+func (im *importer) note(done importedRun, err error) error {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	im.fates[done.Fate]++
+	if err == nil {
+		im.events += done.Events - done.Before
+	}
+	if err != nil && len(im.failures) < maxShown {
+		im.failures = append(im.failures, err)
+	}
+	if im.app.cli.JSON {
+		return line(im.app.stdout, done)
+	}
+	if len(im.shown) < maxShown {
+		im.shown = append(im.shown, done)
+	}
+	return nil
+}
+
+// failed notes a file that could not be read; the others still can.
+func (im *importer) failed(err error) error {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	im.fates[fateFailed]++
+	if len(im.failures) < maxShown {
+		im.failures = append(im.failures, err)
+	}
+	return nil
+}
+
+// report keeps what was read of a file.
+func (im *importer) report(r *transcript.Report) error {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	im.problems += len(r.Problems) + r.MoreProblems
+	file := importedFile{
+		Kind: "file", File: r.File, Format: r.Format, Lines: r.Lines, Runs: r.Runs, Messages: r.Messages, Turns: r.Turns,
+		Calls: r.Calls, Unanswered: r.Unanswered, Compactions: r.Compactions, Skipped: r.Skipped,
+		MoreProblems: r.MoreProblems, Notes: r.Notes,
+	}
+	for _, p := range r.Problems {
+		file.Problems = append(file.Problems, p.Error())
+		if _, err := fmt.Fprintf(im.app.stderr, "not imported: %s\n", printable(p.Error())); err != nil {
+			return err
+		}
+	}
+	if im.app.cli.JSON {
+		return line(im.app.stdout, file)
+	}
+	im.seen = append(im.seen, file)
+	return nil
+}
+
+// finish prints the summary and says how the import as a whole ended.
+func (im *importer) finish(ctx context.Context, err error) error {
+	if !im.app.cli.JSON && !im.app.cli.Quiet {
+		if printErr := im.print(); printErr != nil {
+			return printErr
+		}
+	}
+	if err != nil {
+		f := explain(ctx, err)
+		hint := "run the same command again: it goes on where it stopped"
+		if f.hint != "" {
+			hint = f.hint + "; then " + hint
+		}
+		return &failure{code: f.code, what: f.what, hint: hint, err: err}
+	}
+	return im.verdict(ctx)
+}
+
+// verdict is nil when everything was imported. Of several failures the one that matters most decides.
+func (im *importer) verdict(ctx context.Context) error {
+	var worst *failure
+	for _, err := range im.failures {
+		f := explain(ctx, err)
+		// A run that is there already is the mildest.
+		if worst == nil || worst.code == exitConflict && f.code != exitConflict {
+			worst = f
+		}
+	}
+	total := 0
+	for _, n := range im.fates {
+		total += n
+	}
+	switch {
+	case worst != nil:
+		not := im.fates[fateThere] + im.fates[fateFailed]
+		if not == 1 && total == 1 {
+			return worst
+		}
+		return &failure{
+			code: worst.code, hint: worst.hint, err: worst,
+			what: fmt.Sprintf("%d of %d were not imported (%d of them already there); the first: %s", not, total, im.fates[fateThere], worst.what),
+		}
+	case im.problems > 0:
+		return fail(exitDamaged, "mend the lines that are named above, or leave them out", "%s not imported; everything else was", placesText(im.problems))
+	}
+	return nil
+}
+
+func (im *importer) print() error {
+	rows := make([][]string, len(im.shown))
+	for i, r := range im.shown {
+		rows[i] = []string{r.Run, string(r.Format), r.Fate, count(r.Turns), count(r.Events), count(r.Before), r.Parent}
+	}
+	if err := printTable(im.app.stdout, []column{
+		{title: "run", shrinks: true}, {title: "format"}, {title: "fate"}, {title: "turns", right: true}, {title: "events", right: true},
+		{title: "before", right: true}, {title: "parent", shrinks: true},
+	}, rows); err != nil {
+		return err
+	}
+	var sum importedFile
+	skipped := map[string]int{}
+	for _, f := range im.seen {
+		sum.Lines, sum.Runs, sum.Messages = sum.Lines+f.Lines, sum.Runs+f.Runs, sum.Messages+f.Messages
+		sum.Turns, sum.Calls, sum.Unanswered = sum.Turns+f.Turns, sum.Calls+f.Calls, sum.Unanswered+f.Unanswered
+		sum.Compactions += f.Compactions
+		for kind, n := range f.Skipped {
+			skipped[kind] += n
+		}
+		sum.Notes = append(sum.Notes, f.Notes...)
+	}
+	fates := ""
+	for _, fate := range []string{fateImported, fateContinued, fateThere, fateFailed} {
+		if n := im.fates[fate]; n > 0 {
+			fates = words(fates, fmt.Sprintf("%d %s", n, fate))
+		}
+	}
+	if len(rows) > 0 {
+		if _, err := fmt.Fprintln(im.app.stdout); err != nil {
+			return err
+		}
+	}
+	if err := printFields(im.app.stdout,
+		"files", count(len(im.seen)), "runs", fates, "events", count(im.events), "messages", count(sum.Messages), "turns", count(sum.Turns),
+		"tool calls", callsText(sum.Calls, sum.Unanswered), "compactions", count(sum.Compactions),
+		"lines", count(sum.Lines), "no messages", kindsText(skipped), "refused", count(im.problems),
+	); err != nil {
+		return err
+	}
+	for i, n := range sum.Notes {
+		if i == maxShown {
+			_, err := fmt.Fprintf(im.app.stderr, "and %d more notes: see --json\n", len(sum.Notes)-i)
+			return err
+		}
+		if _, err := fmt.Fprintf(im.app.stderr, "note: %s\n", printable(n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func callsText(calls, unanswered int) string {
+	if unanswered == 0 {
+		return count(calls)
+	}
+	return fmt.Sprintf("%d, %d of them without a result", calls, unanswered)
+}
+
+func placesText(n int) string {
+	if n == 1 {
+		return "1 place in the input was"
+	}
+	return fmt.Sprintf("%d places in the input were", n)
+}
