@@ -289,7 +289,10 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 		return nil, fmt.Errorf("start of run %s: %w: it is in shard %d", spec.ID, ErrRunExists, names.Shard)
 	}
 	r := newRun(f, names, spec.ID)
-	r.headOnly, r.onControl, r.starting = spec.HeadOnly, spec.OnControl, true
+	r.onControl, r.starting = spec.OnControl, true
+	if spec.HeadOnly {
+		r.keepHead()
+	}
 	r.writer.Epoch = 1
 	data := &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,

@@ -17,6 +17,9 @@ import (
 // daemon send in pieces of a kilobyte.
 const repliesHeld = schema.FlowWindow / 1024
 
+// maxBroken is the number of answers that may break off before the request fails.
+const maxBroken = 4
+
 // replies puts the numbered replies to one request together.
 type replies struct {
 	// next is the number of the reply that must come.
@@ -128,7 +131,7 @@ func (f *Fleet) ask(ctx context.Context, verb, run string, request any, begin fu
 	if err != nil {
 		return fmt.Errorf("%s: %w", verb, err)
 	}
-	started := time.Now()
+	started, broken := time.Now(), 0
 	wait := f.backoff()
 	for {
 		err := f.try(ctx, schema.ServiceSubject(verb, f.cfg.Fleet, run), body, begin())
@@ -149,7 +152,12 @@ func (f *Fleet) ask(ctx context.Context, verb, run string, request any, begin fu
 			if waited > servicePatience {
 				return fmt.Errorf("%w for fleet %s: start one with: waymark serve", err, f.cfg.Fleet)
 			}
-		case !errors.As(err, &again) && !errors.Is(err, errBroken), waited > f.cfg.RequestTimeout:
+		case errors.Is(err, errBroken):
+			// It had begun: its deadline is one of progress, not of time.
+			if broken++; broken >= maxBroken {
+				return fmt.Errorf("%w: %w", ErrUnavailable, err)
+			}
+		case !errors.As(err, &again), waited > f.cfg.RequestTimeout:
 			return err
 		}
 		if !wait.wait(ctx) {

@@ -93,7 +93,7 @@ func (f *Fleet) Resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	if err := r.takeUp(reply); err != nil {
 		return nil, err
 	}
-	if r.headOnly = spec.HeadOnly; r.headOnly {
+	if spec.HeadOnly {
 		r.keepHead()
 	}
 	return r, nil

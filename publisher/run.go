@@ -22,7 +22,6 @@ type Run struct {
 	names     schema.Names
 	id        string
 	subject   string
-	headOnly  bool
 	onControl func(*schema.Event, schema.Data)
 
 	// turnstile is held while an event is published (in pipelined mode, queued); those who wait for it go

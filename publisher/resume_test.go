@@ -1,0 +1,355 @@
+package publisher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestResumeGoesOnExactlyThere(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run := start(t, f, "r1")
+	turn := openTurn(t, run)
+	require.NoError(t, turn.AddMessage(t.Context(), assistant(schema.Text("half an answer"))))
+	for epoch := schema.Epoch(2); epoch < 5; epoch++ {
+		run = resume(t, f, "r1")
+		require.Equal(t, epoch, run.Epoch())
+		w.requireSameFold(run)
+		turn = run.OpenTurn()
+		require.Equal(t, int32(1), turn.Number())
+		require.NoError(t, run.Mark(t.Context(), "here"))
+		require.Equal(t, schema.Sequence(1), run.Head().Sequence, "the sequence begins again")
+	}
+	again, err := run.StartTurn(t.Context(), publisher.TurnSpec{Number: 1, Messages: []schema.Message{user("once more")}})
+	require.NoError(t, err, "the interrupted turn may be started again")
+	require.NoError(t, again.End(t.Context(), publisher.TurnEnd{Messages: []schema.Message{assistant(schema.Text("whole"))}}))
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	s := w.requireSameFold(run)
+	require.Len(t, s.Messages, 2, "what the repeated turn superseded is gone")
+}
+
+func TestResumeWithTheSameRequestContinuesItsEpoch(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	start(t, f, "r1")
+	for range 3 {
+		run, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{RequestID: "deploy-17"})
+		require.NoError(t, err)
+		require.Equal(t, schema.Epoch(2), run.Epoch())
+		require.NoError(t, run.Mark(t.Context(), "here"))
+		w.requireSameFold(run)
+	}
+	require.Equal(t, []string{"run.started", "run.resumed", "checkpoint.marked", "checkpoint.marked", "checkpoint.marked"}, names(w.log("r1")))
+}
+
+func TestResumeIsRefusedWithAReason(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	for _, id := range []string{"ended", "reopened"} {
+		require.NoError(t, start(t, f, id).End(t.Context(), publisher.RunEnd{}))
+	}
+	start(t, f, "r1")
+	tests := map[string]struct {
+		run  string
+		spec publisher.ResumeSpec
+		want error
+	}{
+		"a run that is not there":    {run: "nobody", want: publisher.ErrRunNotFound},
+		"a run that has ended":       {run: "ended", want: publisher.ErrRunEnded},
+		"a run of another agent":     {run: "r1", spec: publisher.ResumeSpec{Agent: "writer"}, want: publisher.ErrWrongAgent},
+		"a run nobody may claim":     {run: "r1", spec: publisher.ResumeSpec{Reason: "claim"}, want: publisher.ErrConflict},
+		"a name outside the rules":   {run: "a.b", want: publisher.ErrConfig},
+		"a run that ended, reopened": {run: "reopened", spec: publisher.ResumeSpec{Reason: "reopen"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := f.Resume(t.Context(), test.run, test.spec)
+			require.ErrorIs(t, err, test.want)
+			var said *schema.ServiceError
+			if test.want != nil && !errors.Is(test.want, publisher.ErrConfig) {
+				require.ErrorAs(t, err, &said)
+				require.NotEmpty(t, said.Hint)
+			}
+		})
+	}
+}
+
+func TestReadsShowEveryAcknowledgedEvent(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run := start(t, f, "r1")
+	start(t, f, "r2")
+	for i := range 20 {
+		require.NoError(t, run.AddMessage(t.Context(), user(fmt.Sprint(i))))
+		head, err := f.Head(t.Context(), "r1")
+		require.NoError(t, err)
+		require.Equal(t, run.Head(), head)
+	}
+	s, err := f.Get(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Equal(t, run.State(), s)
+	var seen []schema.Record
+	require.NoError(t, f.Events(t.Context(), "r1", func(rec schema.Record) error {
+		seen = append(seen, rec)
+		return nil
+	}))
+	require.Equal(t, names(w.log("r1")), names(seen))
+	enough := errors.New("enough")
+	require.ErrorIs(t, f.Events(t.Context(), "r1", func(schema.Record) error { return enough }), enough)
+	_, err = f.Get(t.Context(), "nobody")
+	require.ErrorIs(t, err, publisher.ErrRunNotFound)
+	require.NoError(t, run.Mark(t.Context(), "reading takes nothing over"))
+}
+
+func TestLargeRunsStreamUnderFlowControl(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
+	require.NoError(t, err)
+	require.NoError(t, run.Pipelined(publisher.Window{}))
+	text := strings.Repeat("x", 100<<10)
+	for range 200 { // 20 MB, five windows of the flow control
+		require.NoError(t, run.AddMessage(t.Context(), user(text)))
+	}
+	require.NoError(t, run.Synchronous(t.Context()))
+	n := 0
+	require.NoError(t, f.Events(t.Context(), "r1", func(schema.Record) error {
+		n++
+		return nil
+	}))
+	require.Equal(t, 201, n)
+	again := resume(t, f, "r1")
+	require.Len(t, again.State().Messages, 200)
+	require.NoError(t, again.Mark(t.Context(), "here"))
+}
+
+func TestNoDaemonIsSaid(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = time.Second })
+	run := start(t, f, "r1")
+	_, err := f.Head(t.Context(), "r1")
+	require.ErrorIs(t, err, publisher.ErrNoService)
+	require.ErrorContains(t, err, "waymark serve")
+	require.NoError(t, run.Mark(t.Context(), "here"), "publishing needs no daemon")
+}
+
+// answering replies to requests of a verb with messages, as a daemon in trouble might.
+func answering(t *testing.T, w *world, verb string, reply func(try int, m *nats.Msg, send func(n int, kind string, body []byte))) {
+	t.Helper()
+	try := 0
+	sub, err := w.nc.Subscribe(schema.ServiceSubject(verb, "default", "*"), func(m *nats.Msg) {
+		try++
+		reply(try, m, func(n int, kind string, body []byte) {
+			out := nats.NewMsg(m.Reply)
+			out.Header.Set(schema.HeaderReply, fmt.Sprint(n))
+			out.Header.Set(schema.HeaderKind, kind)
+			out.Data = body
+			_ = w.nc.PublishMsg(out)
+		})
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = sub.Unsubscribe() })
+	require.NoError(t, w.nc.Flush())
+}
+
+func TestAnswersAreTakenWholeOrNotAtAll(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 300 * time.Millisecond })
+	run := start(t, f, "r1")
+	require.NoError(t, run.Mark(t.Context(), "a"))
+	head := run.Head()
+	first, err := json.Marshal(&schema.GetReply{Head: head, Complete: true})
+	require.NoError(t, err)
+	recs := w.log("r1")
+	frame := func(i int) []byte { return schema.AppendFrame(nil, &recs[i]) }
+	whole := func(send func(int, string, []byte)) {
+		send(1, schema.KindAnswer, first)
+		send(2, schema.KindFrames, frame(0))
+		send(3, schema.KindFrames, frame(1))
+		send(4, schema.KindEnd, nil)
+	}
+	tests := map[string]struct {
+		reply func(try int, send func(int, string, []byte))
+		want  error
+	}{
+		"a whole answer": {reply: func(_ int, send func(int, string, []byte)) { whole(send) }},
+		"a hole is asked for again": {reply: func(try int, send func(int, string, []byte)) {
+			if try > 1 {
+				whole(send)
+				return
+			}
+			send(1, schema.KindAnswer, first)
+			send(3, schema.KindFrames, frame(1))
+			send(4, schema.KindEnd, nil)
+		}},
+		"an answer that breaks off is asked for again": {reply: func(try int, send func(int, string, []byte)) {
+			if try > 1 {
+				whole(send)
+				return
+			}
+			send(1, schema.KindAnswer, first)
+			send(2, schema.KindFrames, frame(0))
+		}},
+		"a reply that comes twice counts once": {reply: func(_ int, send func(int, string, []byte)) {
+			send(1, schema.KindAnswer, first)
+			send(2, schema.KindFrames, frame(0))
+			send(2, schema.KindFrames, frame(0))
+			send(3, schema.KindFrames, frame(1))
+			send(4, schema.KindEnd, nil)
+		}},
+		"a missing event is noticed": {want: publisher.ErrIncomplete, reply: func(_ int, send func(int, string, []byte)) {
+			send(1, schema.KindAnswer, first)
+			send(2, schema.KindFrames, frame(0))
+			send(3, schema.KindEnd, nil)
+		}},
+		"damaged frames are noticed": {want: publisher.ErrBadAnswer, reply: func(_ int, send func(int, string, []byte)) {
+			send(1, schema.KindAnswer, first)
+			send(2, schema.KindFrames, frame(0)[:20])
+			send(3, schema.KindEnd, nil)
+		}},
+		"a damaged segment is noticed": {want: publisher.ErrBadAnswer, reply: func(_ int, send func(int, string, []byte)) {
+			send(1, schema.KindAnswer, first)
+			send(2, schema.KindSegment, []byte("{}\nno segment"))
+		}},
+		"an answer that is no JSON": {want: publisher.ErrBadAnswer, reply: func(_ int, send func(int, string, []byte)) {
+			send(1, schema.KindAnswer, []byte("hello"))
+		}},
+		"a kind nobody asked for": {want: publisher.ErrBadAnswer, reply: func(_ int, send func(int, string, []byte)) {
+			send(1, schema.KindAnswer, first)
+			send(2, "surprise", nil)
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			answering(t, w, schema.VerbGet, func(try int, _ *nats.Msg, send func(int, string, []byte)) { test.reply(try, send) })
+			s, err := f.Get(t.Context(), "r1")
+			require.ErrorIs(t, err, test.want)
+			if test.want == nil {
+				require.Equal(t, run.State(), s)
+			}
+			n := 0
+			err = f.Events(t.Context(), "r1", func(schema.Record) error {
+				n++
+				return nil
+			})
+			require.ErrorIs(t, err, test.want)
+			if test.want == nil {
+				require.Equal(t, 2, n, "no record is shown twice")
+			}
+		})
+	}
+}
+
+func TestBusyDaemonIsAskedAgain(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	run := start(t, f, "r1")
+	first, err := json.Marshal(&schema.GetReply{Head: run.Head(), Complete: true})
+	require.NoError(t, err)
+	answering(t, w, schema.VerbGet, func(try int, m *nats.Msg, send func(int, string, []byte)) {
+		if try < 3 {
+			out := nats.NewMsg(m.Reply)
+			out.Header.Set(schema.HeaderErrorCode, "429")
+			out.Header.Set(schema.HeaderError, "busy")
+			out.Data = []byte(`{"code":"overloaded","message":"busy","hint":"ask again"}`)
+			_ = w.nc.PublishMsg(out)
+			return
+		}
+		send(1, schema.KindAnswer, first)
+		send(2, schema.KindEnd, nil)
+	})
+	head, err := f.Head(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Equal(t, run.Head(), head)
+}
+
+func TestIncompleteRunIsRefusedUnlessAllowed(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run := start(t, f, "r1")
+	// An executor without this SDK leaves a hole.
+	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-0", Epoch: 1, Last: 5}
+	e, _, err := writer.Event(&schema.CheckpointMarkedData{Name: "late"}, 0, time.Now(), schema.Hash{}, 0)
+	require.NoError(t, err)
+	w.put(e)
+	_, err = f.Get(t.Context(), run.ID())
+	var incomplete *publisher.IncompleteError
+	require.ErrorAs(t, err, &incomplete)
+	require.Equal(t, schema.Sequence(2), incomplete.Gaps[0].From)
+	_, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{RequestID: "q1"})
+	require.ErrorIs(t, err, publisher.ErrIncomplete)
+	again, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{RequestID: "q1", AllowGaps: true})
+	require.NoError(t, err)
+	require.Equal(t, schema.Epoch(2), again.Epoch())
+	require.NoError(t, again.Mark(t.Context(), "here"))
+	require.Equal(t, w.fold("r1"), again.State())
+}
+
+func TestPurgedTailIsReadFromTheDaemon(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 10 * time.Second }), "r1")
+	require.NoError(t, run.Mark(t.Context(), "one"))
+	recs := w.log("r1")
+	w.control("r1", 1, &schema.RunCancelRequestedData{By: "anna"})
+	// The janitor purges what is sealed, up to the run's last event. The handle has not met that yet.
+	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	all := w.log("r1")
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("r1")), jetstream.WithPurgeSequence(uint64(all[2].Stream))))
+	require.Len(t, w.log("r1"), 1)
+	s := schema.NewState("default", "r1")
+	for i := range all {
+		s.Apply(&all[i])
+	}
+	answering(t, w, schema.VerbGet, func(_ int, _ *nats.Msg, send func(int, string, []byte)) {
+		first, err := json.Marshal(&schema.GetReply{Head: s.Head, Complete: true})
+		if err != nil {
+			return
+		}
+		send(1, schema.KindAnswer, first)
+		var frames []byte
+		for i := range all {
+			frames = schema.AppendFrame(frames, &all[i])
+		}
+		send(2, schema.KindFrames, frames)
+		send(3, schema.KindEnd, nil)
+	})
+	require.Len(t, recs, 2)
+	require.NoError(t, run.Mark(t.Context(), "two"))
+	require.True(t, run.CancelRequested())
+	last := w.log("r1")
+	s.Apply(&last[1])
+	require.Equal(t, s, run.State())
+}
+
+func TestClosedFleetRefuses(t *testing.T) {
+	w := newWorld(t)
+	f, err := publisher.Connect(t.Context(), publisher.Config{URL: w.server.URL(), Options: w.server.Options(), Executor: "exec-1", Agent: "coder"})
+	require.NoError(t, err)
+	run := start(t, f, "r1")
+	require.NoError(t, f.Close(context.WithoutCancel(t.Context())))
+	require.NoError(t, f.Close(t.Context()), "twice is fine")
+	require.ErrorIs(t, run.Mark(t.Context(), "late"), publisher.ErrStopped)
+	_, err = f.Start(t.Context(), publisher.RunSpec{ID: "r2"})
+	require.ErrorIs(t, err, publisher.ErrStopped)
+	_, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.ErrorIs(t, err, publisher.ErrStopped)
+}

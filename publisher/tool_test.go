@@ -1,0 +1,424 @@
+package publisher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// counted is a tool that counts its runs.
+func counted(n *atomic.Int64, result any) publisher.ToolFunc {
+	return func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		n.Add(1)
+		return publisher.Result(result)
+	}
+}
+
+func openTurn(tb testing.TB, run *publisher.Run) *publisher.Turn {
+	tb.Helper()
+	turn, err := run.StartTurn(tb.Context(), publisher.TurnSpec{})
+	require.NoError(tb, err)
+	return turn
+}
+
+// crashed is a run whose executor vanished inside the tool of one call.
+func crashed(t *testing.T, w *world, f *publisher.Fleet, call publisher.ToolCall) {
+	t.Helper()
+	turn := openTurn(t, start(t, f, "r1"))
+	_, err := turn.Answer(t.Context(), assistant(schema.CallPart(call.ID, call.Name)), call)
+	require.NoError(t, err)
+	w.serve()
+}
+
+func resume(tb testing.TB, f *publisher.Fleet, id string) *publisher.Run {
+	tb.Helper()
+	run, err := f.Resume(tb.Context(), id, publisher.ResumeSpec{Reason: "restart"})
+	require.NoError(tb, err)
+	return run
+}
+
+func TestToolRunsBetweenItsEvents(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn := openTurn(t, run)
+	result, err := turn.Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "read", Replay: schema.ReplayPure},
+		func(_ context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
+			require.Equal(t, "r1.1.c1.1", inv.IdempotencyKey)
+			require.Equal(t, 1, inv.Attempt)
+			require.Equal(t, "tool.called", names(w.log("r1"))[2], "the call is durable before the tool runs")
+			require.Len(t, w.log("r1"), 3)
+			return publisher.Result(map[string]int{"lines": 3})
+		})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"lines":3}`, string(result.Result))
+	require.False(t, result.Recorded)
+	s := w.requireSameFold(run)
+	require.Equal(t, schema.OutcomeReturned, s.Calls[0].Outcome)
+	require.JSONEq(t, `{"lines":3}`, string(s.Calls[0].Result))
+}
+
+func TestToolOfARecordedAnswerRuns(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn := openTurn(t, run)
+	call := publisher.ToolCall{ID: "c1", Name: "deploy", Arguments: raw(`{"to":"prod"}`)}
+	_, err := turn.Answer(t.Context(), assistant(schema.CallPart("c1", "deploy")), call)
+	require.NoError(t, err)
+	var n atomic.Int64
+	_, err = turn.Tool(t.Context(), call, counted(&n, "ok"))
+	require.NoError(t, err)
+	require.Equal(t, int64(1), n.Load(), "hold is about calls in doubt only")
+	w.requireSameFold(run)
+}
+
+func TestRecordedResultIsReturnedWithoutRunning(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	call := publisher.ToolCall{ID: "c1", Name: "deploy", Arguments: raw(`{"to":"prod","n":1}`)}
+	turn := openTurn(t, start(t, f, "r1"))
+	var n atomic.Int64
+	_, err := turn.Tool(t.Context(), call, counted(&n, "ok"))
+	require.NoError(t, err)
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "fail"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		n.Add(1)
+		return publisher.ToolResult{}, errors.New("no such host")
+	})
+	require.ErrorIs(t, err, publisher.ErrToolFailed)
+
+	w.serve()
+	run := resume(t, f, "r1")
+	turn = run.OpenTurn()
+	require.NotNil(t, turn)
+	before := len(w.log("r1"))
+	call.Arguments = raw(`{ "n": 1.0, "to": "prod" }`)
+	result, err := turn.Tool(t.Context(), call, counted(&n, "again"))
+	require.NoError(t, err)
+	require.True(t, result.Recorded)
+	require.JSONEq(t, `"ok"`, string(result.Result))
+	var failed *publisher.ToolError
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "fail"}, counted(&n, "again"))
+	require.ErrorAs(t, err, &failed)
+	require.True(t, failed.Replayed)
+	require.Equal(t, "no such host", failed.Failure.Message)
+	require.Equal(t, int64(2), n.Load())
+	require.Len(t, w.log("r1"), before)
+}
+
+func TestReusedIDIsANewCall(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	run := start(t, f, "r1")
+	turn := openTurn(t, run)
+	var n atomic.Int64
+	for i := range 3 {
+		result, err := turn.Tool(t.Context(), publisher.ToolCall{ID: "call_0", Name: "add", Arguments: raw(fmt.Sprint(i))}, counted(&n, i))
+		require.NoError(t, err)
+		require.JSONEq(t, fmt.Sprint(i), string(result.Result))
+	}
+	w.serve()
+	run = resume(t, f, "r1")
+	turn = run.OpenTurn()
+	for i := range 4 {
+		result, err := turn.Tool(t.Context(), publisher.ToolCall{ID: "call_0", Name: "add", Arguments: raw(fmt.Sprint(i))}, counted(&n, i))
+		require.NoError(t, err)
+		require.Equal(t, i < 3, result.Recorded)
+	}
+	require.Equal(t, int64(4), n.Load())
+	w.requireSameFold(run)
+}
+
+func TestCallInDoubtFollowsItsPolicy(t *testing.T) {
+	tests := map[string]struct {
+		replay schema.Replay
+		held   string
+	}{
+		"pure is run again":       {replay: schema.ReplayPure},
+		"idempotent is run again": {replay: schema.ReplayIdempotent},
+		"hold is held":            {replay: schema.ReplayHold, held: "waymark settle --fleet default r1 1 c1 --how"},
+		"no policy is held":       {held: "waymark settle --fleet default r1 1 c1 --how"},
+		"verify is held":          {replay: schema.ReplayVerify, held: "verify"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			f := w.fleet()
+			call := publisher.ToolCall{ID: "c1", Name: "deploy", Arguments: raw(`{"to":"prod"}`), Replay: test.replay}
+			if test.replay == schema.ReplayVerify {
+				call.VerifySubject = "tools.deploy.verify"
+			}
+			crashed(t, w, f, call)
+			run := resume(t, f, "r1")
+			require.Len(t, run.State().Head.InDoubt(), 1)
+			var inv publisher.Invocation
+			var n atomic.Int64
+			_, err := run.OpenTurn().Tool(t.Context(), call, func(_ context.Context, i publisher.Invocation) (publisher.ToolResult, error) {
+				inv = i
+				n.Add(1)
+				return publisher.Result("ok")
+			})
+			if test.held != "" {
+				require.ErrorIs(t, err, publisher.ErrHeld)
+				require.ErrorContains(t, err, test.held)
+				var held *publisher.HeldError
+				require.ErrorAs(t, err, &held)
+				require.Equal(t, "c1", held.Key.ToolCallID)
+				require.Zero(t, n.Load())
+				require.Len(t, run.State().Head.InDoubt(), 1)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, int64(1), n.Load())
+			require.Equal(t, "r1.1.c1.1", inv.IdempotencyKey)
+			require.Equal(t, 2, inv.Attempt)
+			require.Equal(t, []string{"run.started", "turn.started", "message.added", "tool.called", "run.resumed", "tool.settled", "tool.returned"}, names(w.log("r1")))
+			s := w.requireSameFold(run)
+			require.Equal(t, []schema.Settlement{schema.SettledRerun}, s.Calls[0].Settlements)
+		})
+	}
+}
+
+func TestOperatorsSettlementLetsTheCallGoOn(t *testing.T) {
+	tests := map[schema.Settlement]struct {
+		ran  int64
+		want error
+	}{
+		schema.SettledRerun:     {ran: 1},
+		schema.SettledDecided:   {},
+		schema.SettledAbandoned: {want: publisher.ErrAbandoned},
+	}
+	for how, test := range tests {
+		t.Run(string(how), func(t *testing.T) {
+			w := newWorld(t)
+			f := w.fleet()
+			call := publisher.ToolCall{ID: "c1", Name: "deploy"}
+			crashed(t, w, f, call)
+			run := resume(t, f, "r1")
+			var n atomic.Int64
+			_, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+			require.ErrorIs(t, err, publisher.ErrHeld)
+			request := schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, How: how, By: "anna"}
+			if how == schema.SettledDecided {
+				request.Result = raw(`"by hand"`)
+			}
+			_, err = f.Settle(t.Context(), "r1", request)
+			require.NoError(t, err)
+			_, err = f.Settle(t.Context(), "r1", request)
+			require.Error(t, err, "it is settled once")
+			require.NoError(t, run.Sync(t.Context()))
+			result, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+			require.ErrorIs(t, err, test.want)
+			require.Equal(t, test.ran, n.Load())
+			if how == schema.SettledDecided {
+				require.JSONEq(t, `"by hand"`, string(result.Result))
+			}
+			w.requireSameFold(run)
+		})
+	}
+}
+
+func TestSettlementByAnotherIsDecidedAnew(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	call := publisher.ToolCall{ID: "c1", Name: "deploy", Replay: schema.ReplayPure}
+	crashed(t, w, f, call)
+	run := resume(t, f, "r1")
+	// The operator is faster than this handle knows.
+	_, err := f.Settle(t.Context(), "r1", schema.SettleRequest{
+		CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, How: schema.SettledDecided, Result: raw(`"by hand"`), By: "anna",
+	})
+	require.NoError(t, err)
+	var n atomic.Int64
+	result, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+	require.NoError(t, err)
+	require.True(t, result.Recorded)
+	require.JSONEq(t, `"by hand"`, string(result.Result))
+	require.Zero(t, n.Load())
+	w.requireSameFold(run)
+}
+
+func TestLateResultOfTheFencedExecutorIsAdopted(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	call := publisher.ToolCall{ID: "c1", Name: "deploy"}
+	crashed(t, w, f, call)
+	old := w.fold("r1").Head
+	run := resume(t, f, "r1")
+	// The older executor's result arrives now: no SDK would publish it, the log takes it as evidence.
+	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-0", Epoch: 1, Last: old.Sequence}
+	chain, err := schema.ParseHash(old.Chain)
+	require.NoError(t, err)
+	e, _, err := writer.Event(&schema.ToolReturnedData{ToolCallID: "c1", Result: raw(`"deployed"`)}, 1, time.Now(), chain, 0)
+	require.NoError(t, err)
+	w.put(e)
+	require.NoError(t, run.Sync(t.Context()))
+	var n atomic.Int64
+	result, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+	require.NoError(t, err)
+	require.True(t, result.Recorded)
+	require.JSONEq(t, `"deployed"`, string(result.Result))
+	require.Zero(t, n.Load())
+	s := w.requireSameFold(run)
+	require.Equal(t, []schema.Settlement{schema.SettledAdopted}, s.Calls[0].Settlements)
+}
+
+func TestDivergenceShowsBothSides(t *testing.T) {
+	tests := map[string]publisher.ToolCall{
+		"another tool":    {ID: "c1", Name: "destroy", Arguments: raw(`{"to":"prod"}`)},
+		"other arguments": {ID: "c1", Name: "deploy", Arguments: raw(`{"to":"test"}`)},
+		"no arguments":    {ID: "c1", Name: "deploy"},
+	}
+	for name, asked := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			f := w.fleet()
+			turn := openTurn(t, start(t, f, "r1"))
+			var n atomic.Int64
+			_, err := turn.Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "deploy", Arguments: raw(`{"to":"prod"}`)}, counted(&n, "ok"))
+			require.NoError(t, err)
+			w.serve()
+			run := resume(t, f, "r1")
+			_, err = run.OpenTurn().Tool(t.Context(), asked, counted(&n, "ok"))
+			var diverged *publisher.DivergedError
+			require.ErrorAs(t, err, &diverged)
+			require.ErrorIs(t, err, publisher.ErrDiverged)
+			require.Equal(t, publisher.CallContent{Name: "deploy", Arguments: `{"to":"prod"}`}, diverged.Recorded)
+			require.Equal(t, publisher.CallContent{Name: asked.Name, Arguments: string(asked.Arguments)}, diverged.Asked)
+			require.Equal(t, int64(1), n.Load())
+			asked.Occurrence = diverged.Key.Occurrence + 1
+			_, err = run.OpenTurn().Tool(t.Context(), asked, counted(&n, "ok"))
+			require.NoError(t, err, "the executor may insist on a new call")
+			w.requireSameFold(run)
+		})
+	}
+}
+
+func TestPanicBecomesAFailure(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	_, err := openTurn(t, run).Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		panic("division by zero")
+	})
+	var failed *publisher.ToolError
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, "panic", failed.Failure.Type)
+	require.Equal(t, "panic: division by zero", failed.Failure.Message)
+	require.Equal(t, schema.OutcomeFailed, w.requireSameFold(run).Calls[0].Outcome)
+}
+
+func TestToolWhoseContextEndsStaysOpen(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn := openTurn(t, run)
+	for _, replay := range []schema.Replay{schema.ReplayHold, schema.ReplayPure} {
+		call := publisher.ToolCall{ID: string(replay), Name: "x", Replay: replay}
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := turn.Tool(ctx, call, func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
+			cancel()
+			return publisher.ToolResult{}, ctx.Err()
+		})
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	require.Len(t, run.Head().OpenCalls, 2)
+	var n atomic.Int64
+	_, err := turn.Tool(t.Context(), publisher.ToolCall{ID: "hold", Name: "x"}, counted(&n, "ok"))
+	require.ErrorIs(t, err, publisher.ErrHeld)
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "pure", Name: "x", Replay: schema.ReplayPure}, counted(&n, "ok"))
+	require.NoError(t, err)
+	require.Equal(t, int64(1), n.Load())
+	w.requireSameFold(run)
+}
+
+func TestResultIsRecordedAlthoughTheCallerLeft(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := openTurn(t, run).Tool(ctx, publisher.ToolCall{ID: "c1", Name: "x"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		cancel()
+		return publisher.Result("done")
+	})
+	require.NoError(t, err)
+	require.Equal(t, schema.OutcomeReturned, w.requireSameFold(run).Calls[0].Outcome)
+}
+
+func TestParallelToolsOfOneTurn(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn := openTurn(t, run)
+	var calls []publisher.ToolCall
+	var parts []schema.Part
+	for i := range 40 {
+		id := fmt.Sprintf("c%d", i)
+		calls = append(calls, publisher.ToolCall{ID: id, Name: "x", Arguments: raw(fmt.Sprint(i)), Replay: schema.ReplayPure})
+		parts = append(parts, schema.CallPart(id, "x"))
+	}
+	keys, err := turn.Answer(t.Context(), assistant(parts...), calls...)
+	require.NoError(t, err)
+	require.Len(t, keys, len(calls))
+	var group sync.WaitGroup
+	var n atomic.Int64
+	for _, call := range calls {
+		group.Go(func() {
+			result, err := turn.Tool(t.Context(), call, counted(&n, call.ID))
+			if err != nil || string(result.Result) != `"`+call.ID+`"` {
+				t.Errorf("call %s: %s, %v", call.ID, result.Result, err)
+			}
+		})
+	}
+	group.Wait()
+	require.Equal(t, int64(len(calls)), n.Load())
+	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
+	s := w.requireSameFold(run)
+	for i, c := range s.Calls {
+		require.Equal(t, calls[i].ID, c.ToolCallID, "the recorded order of calls is kept")
+		require.Equal(t, schema.OutcomeReturned, c.Outcome)
+	}
+}
+
+func TestLargeArgumentsAndResultsAreCompared(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	big := raw(`{"text":"` + strings.Repeat("x", 300<<10) + `"}`)
+	call := publisher.ToolCall{ID: "c1", Name: "write", Arguments: big}
+	var n atomic.Int64
+	_, err := openTurn(t, start(t, f, "r1")).Tool(t.Context(), call, counted(&n, strings.Repeat("y", 300<<10)))
+	require.NoError(t, err)
+	w.serve()
+	run := resume(t, f, "r1")
+	result, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, ""))
+	require.NoError(t, err)
+	require.Len(t, result.Result, 300<<10+2)
+	require.Equal(t, int64(1), n.Load())
+	run = resume(t, f, "r1")
+	call.Arguments = raw(`{"text":"` + strings.Repeat("x", 300<<10-1) + `z"}`)
+	_, err = run.OpenTurn().Tool(t.Context(), call, counted(&n, ""))
+	require.ErrorIs(t, err, publisher.ErrDiverged)
+}
+
+func TestHeadOnlyHandleKeepsNoContent(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
+	require.NoError(t, err)
+	var n atomic.Int64
+	_, err = openTurn(t, run).Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"}, counted(&n, "ok"))
+	require.NoError(t, err)
+	require.Empty(t, run.State().Calls)
+	require.Equal(t, w.fold("r1").Head, run.Head())
+	w.serve()
+	run, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{HeadOnly: true})
+	require.NoError(t, err)
+	_, err = run.OpenTurn().Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"}, counted(&n, "ok"))
+	require.ErrorIs(t, err, publisher.ErrNoContent, "a recorded result that is not there must not be run again")
+	require.Equal(t, int64(1), n.Load())
+	require.Equal(t, w.fold("r1").Head, run.Head())
+}
