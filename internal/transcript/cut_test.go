@@ -50,7 +50,7 @@ func crashing(tb require.TestingT, run *transcript.Run, cuts []int) *schema.Stat
 }
 
 // outcome is what must not depend on crashes.
-func outcome(s *schema.State) any {
+func outcome(s *schema.State) []any {
 	var turns []schema.StateTurn
 	for _, t := range s.Turns {
 		turns = append(turns, schema.StateTurn{Turn: t.Turn, Ended: t.Ended, StartedAt: t.StartedAt, EndedAt: t.EndedAt, Attempts: t.Attempts})

@@ -3,7 +3,7 @@ package transcript_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/waymarkio/waymark/internal/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }

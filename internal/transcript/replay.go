@@ -67,11 +67,7 @@ func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptio
 	}
 	steps := plan(run, fleet.Executor())
 	out := Outcome{Steps: len(steps)}
-	spec := publisher.RunSpec{
-		ID: run.ID, Agent: run.Agent, ThreadID: run.ThreadID, Model: run.Model, Parent: run.Parent,
-		Labels: labels(run), Source: run.Source, Time: run.StartedAt, HeadOnly: !o.KeepState,
-	}
-	handle, err := fleet.Start(ctx, spec)
+	handle, err := begin(ctx, fleet, run, o)
 	switch {
 	case err == nil:
 		o.boundary(run, steps, 0)
@@ -95,6 +91,21 @@ func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptio
 	out.Resumed, out.Epoch = true, handle.Epoch()
 	out.Done, err = Continue(ctx, handle, run, o)
 	return out, err
+}
+
+// begin starts the run unless it exists. It asks first: an executor of the same name that starts the same run
+// again publishes the same event, which the server takes for a repeat of the first one.
+func begin(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (*publisher.Run, error) {
+	switch _, err := fleet.Head(ctx, run.ID); {
+	case err == nil:
+		return nil, publisher.ErrRunExists
+	case !errors.Is(err, publisher.ErrRunNotFound):
+		return nil, err
+	}
+	return fleet.Start(ctx, publisher.RunSpec{
+		ID: run.ID, Agent: run.Agent, ThreadID: run.ThreadID, Model: run.Model, Parent: run.Parent,
+		Labels: labels(run), Source: run.Source, Time: run.StartedAt, HeadOnly: !o.KeepState,
+	})
 }
 
 // Continue goes on with a run whose handle the caller has from Start or Resume, from where its state shows it

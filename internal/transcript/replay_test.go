@@ -1,0 +1,184 @@
+package transcript_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/internal/transcript/check"
+	"github.com/waymarkio/waymark/internal/transcript/gen"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// replayFiles imports files through a server and proves each run against its source.
+func replayFiles(t *testing.T, w *world, files []string) {
+	t.Helper()
+	f := w.fleet("importer")
+	for _, path := range files {
+		runs, rep := open(t, path, transcript.Options{})
+		want, err := check.Read(path, string(rep.Format))
+		require.NoError(t, err)
+		require.Len(t, runs, len(want.Conversations))
+		for i, run := range runs {
+			executed := make(map[schema.CallKey]int)
+			out, err := transcript.Replay(t.Context(), f, run, transcript.ReplayOptions{
+				Execute: func(_ context.Context, c *transcript.Call, _ int) error {
+					executed[c.Key]++
+					return nil
+				},
+			})
+			require.NoError(t, err, run.ID)
+			require.False(t, out.Resumed)
+			for c := range run.Calls {
+				if c.Answered {
+					require.Equal(t, 1, executed[c.Key], "%s: %v", run.ID, c.Key)
+				}
+			}
+			s := w.recovered(f, run.ID)
+			requireEqual(t, want.Conversations[i], s, run.Format)
+			planned := fold(t, run.ID, events(t, run))
+			require.Equal(t, essence(planned), essence(s), "the SDK publishes what the plan says")
+			if !run.StartedAt.IsZero() {
+				require.Equal(t, outcome(planned), outcome(s))
+			}
+		}
+	}
+}
+
+func TestOwnTranscriptsAreReplayedThroughAServer(t *testing.T) {
+	w := newWorld(t)
+	replayFiles(t, w, transcripts(t, "testdata"))
+}
+
+func TestRealTranscriptsAreReplayedThroughAServer(t *testing.T) {
+	if _, err := os.Stat(sharedData); err != nil {
+		t.Skipf("no real transcripts at %s: their replay is not proven by this run", sharedData)
+	}
+	if testing.Short() {
+		t.Skip("short: the real transcripts are replayed without a server only")
+	}
+	w := newWorld(t)
+	replayFiles(t, w, transcripts(t, sharedData))
+}
+
+// A crash after any boundary and in any tool: another executor takes the run over and ends it equal.
+func TestAnExecutorThatDiesAnywhereIsContinued(t *testing.T) {
+	runs, _ := open(t, "testdata/mill-session.jsonl", transcript.Options{})
+	want, err := check.Read("testdata/mill-session.jsonl", check.ClaudeCode)
+	require.NoError(t, err)
+	w := newWorld(t)
+	fleets := []*publisher.Fleet{w.fleet("exec-0"), w.fleet("exec-1")}
+	steps := len(events(t, runs[0]))
+	for _, inTool := range []bool{false, true} {
+		for k := 1; k < steps; k++ {
+			run := *runs[0]
+			run.ID = fmt.Sprintf("die-%d-%t", k, inTool)
+			executed := make(map[schema.CallKey]int)
+			interrupted := make(map[schema.CallKey]bool)
+			acknowledged := 0
+			attempt := func(n, most int) error {
+				ctx, die := context.WithCancel(t.Context())
+				defer die()
+				done := 0
+				_, err := transcript.Replay(ctx, fleets[n%2], &run, transcript.ReplayOptions{
+					OnBoundary: func(b transcript.Boundary) {
+						require.Greater(t, b.Step, acknowledged, "nothing acknowledged is published again")
+						acknowledged = b.Step
+						if done++; done >= most && !inTool {
+							die()
+						}
+					},
+					Execute: func(ctx context.Context, c *transcript.Call, _ int) error {
+						executed[c.Key]++
+						if inTool && done >= most {
+							interrupted[c.Key] = true
+							die()
+						}
+						return ctx.Err()
+					},
+				})
+				return err
+			}
+			err := attempt(0, k)
+			for n := 1; err != nil; n++ {
+				require.ErrorIs(t, err, context.Canceled, "attempt %d after step %d", n-1, acknowledged)
+				require.Less(t, n, 2*steps)
+				err = attempt(n, max(k, 3))
+			}
+			s := w.recovered(fleets[0], run.ID)
+			requireEqual(t, want.Conversations[0], s, run.Format)
+			for key, n := range executed {
+				if !interrupted[key] {
+					require.Equal(t, 1, n, "%s: a recorded result was asked for again: %v", run.ID, key)
+				}
+			}
+		}
+	}
+}
+
+func TestARunThatIsThereIsNotTouched(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet("importer")
+	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
+	_, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{})
+	require.NoError(t, err)
+	_, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{})
+	require.ErrorIs(t, err, transcript.ErrAlreadyThere)
+
+	// Somebody else's live run under the id: it is neither fenced nor written into.
+	live, err := f.Start(t.Context(), publisher.RunSpec{ID: runs[1].ID, Agent: "coder"})
+	require.NoError(t, err)
+	_, err = transcript.Replay(t.Context(), w.fleet("other"), runs[1], transcript.ReplayOptions{})
+	require.ErrorIs(t, err, transcript.ErrDiverged)
+	require.NoError(t, live.Mark(t.Context(), "still mine"))
+}
+
+func TestSpeedDividesTheSourcesPauses(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet("importer")
+	runs, _ := open(t, "testdata/mill-document.json", transcript.Options{})
+	var times []time.Time
+	_, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{
+		Speed:      20, // the answer came 4.25 s after the question
+		OnBoundary: func(transcript.Boundary) { times = append(times, time.Now()) },
+	})
+	require.NoError(t, err)
+	require.Greater(t, times[len(times)-1].Sub(times[0]), 200*time.Millisecond)
+	_, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Speed: -1})
+	require.ErrorContains(t, err, "speed -1")
+}
+
+func TestALongRunAndALargeResultComeBackEqual(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: 5,000 turns and a result of 10 MB are replayed in the long run only")
+	}
+	w := newWorld(t)
+	f := w.fleet("importer")
+	for name, spec := range map[string]gen.Spec{
+		"5,000 turns and 40 MB": {Seed: 1, Turns: 5000, Text: 2400, Plain: true},
+		"a result of 10 MB":     {Seed: 2, Turns: 4, Result: 10 << 20, Plain: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, spec)
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			runs, _ := open(t, path, transcript.Options{RunID: fmt.Sprintf("big-%d", spec.Seed)})
+			want, err := check.Read(path, check.ClaudeCode)
+			require.NoError(t, err)
+			begun := time.Now()
+			out, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{})
+			require.NoError(t, err)
+			took := time.Since(begun)
+			begun = time.Now()
+			s := w.recovered(f, runs[0].ID)
+			t.Logf("%d MB, %d turns, %d events: replayed in %v, recovered in %v", info.Size()>>20, runs[0].Turns(), out.Steps, took, time.Since(begun))
+			requireEqual(t, want.Conversations[0], s, transcript.ClaudeCode)
+		})
+	}
+}
