@@ -88,7 +88,9 @@ func rejected(reason Reason, format string, args ...any) Verdict {
 // place is how an event stands in the log: what names it among the latest events, and whether it is an
 // executor's sequenced event, a control event, or plain.
 type place struct {
-	at      Position
+	at Position
+	// next is the writer's chain after the event; only of a sequenced event that passed the gate.
+	next    Hash
 	content Hash
 	key     string
 	control bool
@@ -191,11 +193,12 @@ func (h *Head) gate(e *Event, p *place, name string) Verdict {
 		h.noteGap(Gap{Epoch: epoch, From: h.Sequence + 1, To: e.Sequence, Reason: ReasonGap, At: p.at})
 		return rejected(ReasonGap, "sequence %d, the next is %d", e.Sequence, h.Sequence+1)
 	}
+	prev, err := ParseHash(h.Chain)
+	p.next = prev.Next(p.content)
 	if e.Chain != "" {
-		prev, err := ParseHash(h.Chain)
-		if want := prev.Next(p.content).String(); err != nil || e.Chain != want {
+		if chain, err2 := ParseHash(e.Chain); err != nil || err2 != nil || chain != p.next {
 			h.noteGap(Gap{Epoch: epoch, From: e.Sequence, To: e.Sequence, Reason: ReasonChainMismatch, At: p.at})
-			return rejected(ReasonChainMismatch, "chain %.16s…, expected %.16s…", e.Chain, want)
+			return rejected(ReasonChainMismatch, "chain %.16s…, expected %.16s…", e.Chain, p.next)
 		}
 	}
 	return Verdict{}
@@ -291,11 +294,7 @@ func (h *Head) advance(e *Event, p *place, name string) {
 		h.Epoch = 1
 	}
 	if e.Sequence != 0 {
-		prev, err := ParseHash(h.Chain)
-		if err != nil {
-			prev = Hash{}
-		}
-		h.Chain = prev.Next(p.content).String()
+		h.Chain = p.next.String()
 		h.Sequence = e.Sequence
 		h.closeGaps()
 	}

@@ -1,6 +1,9 @@
 package schema
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // controlOnly are the types that an executor never writes with its own sequence.
 func controlOnly(name string) bool {
@@ -137,10 +140,7 @@ func (h *Head) runStarted(d *RunStartedData) Verdict {
 		h.Parent = &Parent{Run: d.Parent.Run, Turn: d.Parent.Turn, ToolCallID: d.Parent.ToolCallID}
 	}
 	if len(d.Labels) > 0 {
-		h.Labels = make(map[string]string, len(d.Labels))
-		for k, v := range d.Labels {
-			h.Labels[k] = v
-		}
+		h.Labels = maps.Clone(d.Labels)
 	}
 	return Verdict{Kind: Applied, Boundary: true}
 }

@@ -59,8 +59,12 @@ func FromCloudEvent(in ce.Event) (*Event, error) {
 		return e.setAttribute(name, text)
 	}
 	attrs := [][2]string{
-		{"id", in.ID()}, {"source", in.Source()}, {"type", in.Type()}, {"subject", in.Subject()},
-		{"datacontenttype", in.DataContentType()}, {"dataschema", in.DataSchema()},
+		{"id", in.ID()},
+		{"source", in.Source()},
+		{"type", in.Type()},
+		{"subject", in.Subject()},
+		{"datacontenttype", in.DataContentType()},
+		{"dataschema", in.DataSchema()},
 	}
 	if !in.Time().IsZero() {
 		attrs = append(attrs, [2]string{"time", FormatTime(in.Time())})

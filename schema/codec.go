@@ -46,9 +46,29 @@ func (e *Event) Encode() (header map[string][]string, body []byte) {
 	for i, name := range names {
 		b = e.appendAttribute(b[:0], name)
 		values[i] = percentEncode(string(b))
-		header[headerPrefix+name] = values[i : i+1 : i+1]
+		header[headerName(name)] = values[i : i+1 : i+1]
 	}
 	return header, e.Data
+}
+
+// headerNames are the names of the headers that every event has, made once.
+var headerNames = func() map[string]string {
+	m := make(map[string]string)
+	full := Event{
+		Chain: "x", DataContentType: "x", DataRef: "x", DataSchema: "x", Epoch: 1, Sequence: 1, Subject: "x", Time: "x",
+		TraceParent: "x", Turn: 1,
+	}
+	for _, name := range full.attributeNames(nil) {
+		m[name] = headerPrefix + name
+	}
+	return m
+}()
+
+func headerName(attribute string) string {
+	if name, ok := headerNames[attribute]; ok {
+		return name
+	}
+	return headerPrefix + attribute
 }
 
 // EncodeStructured returns the event as one JSON object, for Content-Type application/cloudevents+json.
@@ -302,9 +322,18 @@ func decodeStructured(body []byte) (*Event, error) {
 	return e.checked(spec)
 }
 
+func validAttributeName(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return len(name) > 0 && len(name) <= 20
+}
+
 // setAttribute stores one attribute from its text form.
 func (e *Event) setAttribute(name, text string) error {
-	if len(name) == 0 || len(name) > 20 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
+	if !validAttributeName(name) {
 		return &AttributeError{fmt.Sprintf("%.40q", name), "attribute names are 1 to 20 of a-z and 0-9"}
 	}
 	if len(text) > MaxAttribute {
@@ -351,7 +380,7 @@ func (e *Event) setAttribute(name, text string) error {
 		}
 		e.Sequence = Sequence(n)
 	case "chain":
-		if !isHex(text, 64) {
+		if !isHash(text) {
 			return &AttributeError{name, "is not 64 lower-case hex digits"}
 		}
 		e.Chain = text
@@ -425,69 +454,4 @@ func (e *Event) checkAttributes(spec string) error {
 		return &AttributeError{"epoch", "is missing beside sequence"}
 	}
 	return nil
-}
-
-const upperHex = "0123456789ABCDEF"
-
-// percentEncode escapes what the CloudEvents HTTP binding escapes in header values: space, double quote,
-// percent, and everything outside U+0021 to U+007E.
-func percentEncode(s string) string {
-	n := 0
-	for i := range len(s) {
-		if mustEscape(s[i]) {
-			n++
-		}
-	}
-	if n == 0 {
-		return s
-	}
-	b := make([]byte, 0, len(s)+2*n)
-	for i := range len(s) {
-		if c := s[i]; mustEscape(c) {
-			b = append(b, '%', upperHex[c>>4], upperHex[c&15])
-		} else {
-			b = append(b, c)
-		}
-	}
-	return string(b)
-}
-
-func mustEscape(c byte) bool { return c <= ' ' || c >= 0x7f || c == '"' || c == '%' }
-
-// percentDecode undoes percentEncode exactly once. A percent sign that begins no escape is kept and
-// counted.
-func percentDecode(s string) (text string, lone int) {
-	if strings.IndexByte(s, '%') < 0 {
-		return s, 0
-	}
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] != '%' {
-			b = append(b, s[i])
-			continue
-		}
-		if i+2 < len(s) { // room for two digits
-			hi, lo := unhex(s[i+1]), unhex(s[i+2])
-			if hi >= 0 && lo >= 0 {
-				b = append(b, byte(hi<<4|lo)) //nolint:gosec // both are 0..15
-				i += 2
-				continue
-			}
-		}
-		b = append(b, '%')
-		lone++
-	}
-	return string(b), lone
-}
-
-func unhex(c byte) int {
-	switch {
-	case c >= '0' && c <= '9':
-		return int(c - '0')
-	case c >= 'A' && c <= 'F':
-		return int(c-'A') + 10
-	case c >= 'a' && c <= 'f':
-		return int(c-'a') + 10
-	}
-	return -1
 }

@@ -61,7 +61,11 @@ type Event struct {
 type Hash [sha256.Size]byte
 
 // String is lower-case hex.
-func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+func (h Hash) String() string {
+	var text [2 * sha256.Size]byte
+	hex.Encode(text[:], h[:])
+	return string(text[:])
+}
 
 // IsZero reports whether nothing was hashed.
 func (h Hash) IsZero() bool { return h == Hash{} }
@@ -72,7 +76,7 @@ func ParseHash(s string) (Hash, error) {
 	if s == "" {
 		return h, nil
 	}
-	if !isHex(s, 2*len(h)) {
+	if !isHash(s) {
 		return h, fmt.Errorf("%.80q is not 64 lower-case hex digits", s)
 	}
 	_, err := hex.Decode(h[:], []byte(s))

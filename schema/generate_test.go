@@ -20,8 +20,6 @@ type simulation struct {
 	old   []schema.Writer
 	w     schema.Writer
 	nonce int
-	// ordinary leaves out damage: garbage, mutations, re-used stream sequences.
-	ordinary bool
 }
 
 func drawLog(t *rapid.T, steps int) []schema.Record {

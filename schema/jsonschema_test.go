@@ -16,17 +16,17 @@ import (
 )
 
 // compileSchema compiles a generated file. Formats are asserted.
-func compileSchema(t testing.TB, name string) *jsonschema.Schema {
-	t.Helper()
+func compileSchema(tb testing.TB, name string) *jsonschema.Schema {
+	tb.Helper()
 	text, err := os.ReadFile(filepath.Join("jsonschema", name+".json"))
-	require.NoError(t, err, "go generate ./schema/... writes it")
+	require.NoError(tb, err, "go generate ./schema/... writes it")
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	c := jsonschema.NewCompiler()
 	c.AssertFormat()
-	require.NoError(t, c.AddResource("file:///"+name+".json", document))
+	require.NoError(tb, c.AddResource("file:///"+name+".json", document))
 	compiled, err := c.Compile("file:///" + name + ".json")
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return compiled
 }
 
@@ -63,8 +63,12 @@ func TestSchemasAndValidateAgree(t *testing.T) {
 			require.NoError(t, json.Unmarshal(text, &root))
 			for _, path := range memberPaths(root, "") {
 				for _, value := range []any{
-					remove{}, "x", "?!", strings.Repeat("x", 257), "a\x01b", -1.0, 0.0, 1.0, 2.5, 1e12, true,
-					[]any{}, []any{1.0}, map[string]any{}, map[string]any{"of_a_later_version": 1.0},
+					remove{},
+					"x", "?!", strings.Repeat("x", 257), "a\x01b", -1.0, 0.0, 1.0, 2.5, 1e12, true,
+					[]any{},
+					[]any{1.0},
+					map[string]any{},
+					map[string]any{"of_a_later_version": 1.0},
 				} {
 					var example any
 					require.NoError(t, json.Unmarshal(text, &example))

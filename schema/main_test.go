@@ -74,12 +74,6 @@ func (r *testRun) write(d schema.Data, turn int32) schema.Verdict {
 	return r.event(e)
 }
 
-// control publishes a control event of the run's epoch and folds it.
-func (r *testRun) control(d schema.Data) schema.Verdict {
-	r.tb.Helper()
-	return r.event(r.makeControl(d, max(r.head.Epoch, 1)))
-}
-
 func (r *testRun) makeControl(d schema.Data, epoch schema.Epoch) *schema.Event {
 	r.tb.Helper()
 	r.nonce++
@@ -106,16 +100,6 @@ func (r *testRun) takeover(executor string) schema.Writer {
 func (r *testRun) start() {
 	r.tb.Helper()
 	require.Equal(r.tb, schema.Applied, r.write(&schema.RunStartedData{Agent: "coder", Executor: r.w.Executor}, 0).Kind)
-}
-
-// plain publishes an event of an executor without SDK: no epoch, no sequence.
-func (r *testRun) plain(id string, d schema.Data, turn int32) schema.Verdict {
-	r.tb.Helper()
-	e := &schema.Event{
-		ID: id, Source: "/waymark/f/plain", Type: schema.TypeOf(d.EventName()), Subject: r.w.Run,
-		Time: schema.FormatTime(r.now()), Turn: turn, Data: mustJSON(r.tb, d),
-	}
-	return r.event(e)
 }
 
 func mustJSON(tb testing.TB, v any) []byte {

@@ -207,15 +207,15 @@ func ParseDataRef(s string) (run, sha256hex string, err error) {
 	if ok {
 		run, sha256hex, ok = strings.Cut(name, ".sha256-")
 	}
-	if !ok || !ValidName(run) || !isHex(sha256hex, 64) {
+	if !ok || !ValidName(run) || !isHash(sha256hex) {
 		return "", "", fmt.Errorf("dataref %.120q is not waymark-blob:<run>.sha256-<64 hex digits>", s)
 	}
 	return run, sha256hex, nil
 }
 
-// isHex reports whether s is n lower-case hex digits.
-func isHex(s string, n int) bool {
-	if len(s) != n {
+// isHash reports whether s is a SHA-256 sum in lower-case hex.
+func isHash(s string) bool {
+	if len(s) != 64 {
 		return false
 	}
 	for i := range len(s) {

@@ -56,26 +56,26 @@ func TestFramesReadBackAsTheyWereWritten(t *testing.T) {
 }
 
 // anySegment is a segment of a few events.
-func anySegment(t testing.TB) []byte {
-	t.Helper()
+func anySegment(tb testing.TB) []byte {
+	tb.Helper()
 	var frames []byte
-	names, events := goldenEvents(t)
+	names, events := goldenEvents(tb)
 	for i, name := range names[:8] {
 		header, body := events[name].Encode()
 		rec := schema.NewRecord(schema.StreamSequence(i+1), header, body) //nolint:gosec // a small count
 		frames = schema.AppendFrame(frames, &rec)
 	}
 	stored, err := schema.EncodeSegment(schema.SegmentInfo{Fleet: "f", Run: "r1", Number: 1, Events: 8}, frames)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return stored
 }
 
-func anyCheckpoint(t testing.TB) []byte {
-	t.Helper()
+func anyCheckpoint(tb testing.TB) []byte {
+	tb.Helper()
 	h := schema.NewHead("f", "r1")
 	h.Labels = map[string]string{"a": "b"}
 	b, err := schema.EncodeCheckpoint(&schema.Checkpoint{Head: h, Incarnation: "2026", TailBytes: 3})
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return b
 }
 

@@ -106,8 +106,7 @@ func tooDeep(b []byte) bool {
 
 // dataError turns an error of the JSON reader into one that names the path.
 func dataError(name string, err error) error {
-	var known *DataError
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*DataError](err); ok {
 		return known
 	}
 	out := &DataError{Event: name, Problem: err.Error()}
@@ -198,7 +197,7 @@ func Validate(data Data) error {
 	case *RunEndedData:
 		v.oneOf("/status", d.Status, string(StatusCompleted), string(StatusFailed), string(StatusCancelled))
 		v.optional("/completed_by", d.CompletedBy)
-		v.error("/error", d.Error)
+		v.error(d.Error)
 		v.usage("/usage", d.Usage)
 		v.refs(d.Refs)
 	case *TurnStartedData:
@@ -210,7 +209,7 @@ func Validate(data Data) error {
 		v.turn("/turn", d.Turn)
 		v.messages("/messages", d.Messages)
 		v.usage("/usage", d.Usage)
-		v.error("/error", d.Error)
+		v.error(d.Error)
 		v.notNegative("/duration_ms", d.DurationMS)
 		v.refs(d.Refs)
 	case *MessageAddedData:
@@ -231,7 +230,7 @@ func Validate(data Data) error {
 		v.refs(d.Refs)
 	case *ToolFailedData:
 		v.required("/tool_call_id", d.ToolCallID)
-		v.error("/error", &d.Error)
+		v.error(&d.Error)
 		v.notNegative("/attempt", d.Attempt)
 		v.notNegative("/duration_ms", d.DurationMS)
 	case *ToolDecidedData:
@@ -275,7 +274,7 @@ func Validate(data Data) error {
 	case *CheckpointMarkedData:
 		v.required("/name", d.Name)
 	case *ErrorRaisedData:
-		v.error("/error", &d.Error)
+		v.error(&d.Error)
 		v.oneOf("/scope", d.Scope, "", "run", "turn", "tool")
 		v.notNegative("/turn", int64(d.Turn))
 	}
@@ -336,10 +335,8 @@ func (v *checker) optional(path, s string) {
 }
 
 func (v *checker) oneOf(path, s string, allowed ...string) {
-	for _, a := range allowed {
-		if s == a {
-			return
-		}
+	if slices.Contains(allowed, s) {
+		return
 	}
 	if s == "" {
 		v.fail(path, "is required")
@@ -370,7 +367,7 @@ func (v *checker) time(path, s string) {
 }
 
 func (v *checker) hash(path, s string) {
-	if s != "" && !isHex(s, 64) {
+	if s != "" && !isHash(s) {
 		v.fail(path, "is not 64 lower-case hex digits")
 	}
 }
@@ -387,9 +384,9 @@ func (v *checker) labels(labels map[string]string) {
 	}
 }
 
-func (v *checker) error(path string, e *Error) {
+func (v *checker) error(e *Error) {
 	if e != nil && e.Type == "" {
-		v.fail(path+"/type", "is required")
+		v.fail("/error/type", "is required")
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -179,9 +180,7 @@ func headers(more object) object {
 		"ce-dataref":         object{"type": "string", "pattern": refPattern, "description": "The blob of the data's large field."},
 		"ce-datacontenttype": text("application/json for all of Waymark's own events."),
 	}
-	for name, schema := range more {
-		properties[name] = schema
-	}
+	maps.Copy(properties, more)
 	return object{
 		"type": "object", "properties": properties, "required": []string{"ce-id", "ce-source", "ce-specversion", "ce-type"},
 		"description": "CloudEvents 1.0, binary mode. Values are percent-encoded as in the CloudEvents HTTP binding.",

@@ -47,8 +47,7 @@ func (b *builder) probe(event string) error {
 // full is an example with every member set.
 func (p *prober) full(path string, t reflect.Type) object {
 	o := object{}
-	for i := range t.NumField() {
-		field := t.Field(i)
+	for field := range t.Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		if name == "" {
 			continue
@@ -200,6 +199,7 @@ func (p *prober) ask(at place) error {
 			property["propertyNames"] = object{"minLength": 1, "maxLength": schema.MaxLabelKey}
 			property["additionalProperties"] = object{"type": "string", "maxLength": schema.MaxLabelValue}
 		}
+	default: // booleans, lists, objects, any JSON: their shape says it all
 	}
 	p.conditions(owner, at, property)
 	return nil

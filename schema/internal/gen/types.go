@@ -132,8 +132,8 @@ func (b *builder) markOfEvents(t reflect.Type) {
 		return
 	}
 	b.ofEvents[t.Name()] = true
-	for i := range t.NumField() {
-		b.markOfEvents(t.Field(i).Type)
+	for field := range t.Fields() {
+		b.markOfEvents(field.Type)
 	}
 }
 
@@ -186,8 +186,7 @@ func (b *builder) schemaOf(t reflect.Type) object {
 // addFields adds the members of a struct and of those embedded in it.
 func (b *builder) addFields(o object, t reflect.Type) {
 	properties := child(o, "properties")
-	for i := range t.NumField() {
-		field := t.Field(i)
+	for field := range t.Fields() {
 		tag, given := field.Tag.Lookup("json")
 		name, options, _ := strings.Cut(tag, ",")
 		switch {
