@@ -30,6 +30,9 @@ type Player struct {
 	Tool Tool
 	// Replay is the policy of a call; nil means that all are pure.
 	Replay func(call *transcript.Call) schema.Replay
+	// AwaitPerson is how often to look whether a person has settled a call that is held; 0 means that such a call
+	// ends the walk with [publisher.ErrHeld].
+	AwaitPerson time.Duration
 	// Now is the clock of the journal. Required.
 	Now func() time.Time
 }

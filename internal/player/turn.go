@@ -2,6 +2,8 @@ package player
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/waymarkio/waymark/internal/journal"
 	"github.com/waymarkio/waymark/internal/transcript"
@@ -89,13 +91,45 @@ func (w *walk) call(ctx context.Context, turn *publisher.Turn, c *transcript.Cal
 	return w.note(boundary{journal.KindCalled, c.Key})
 }
 
-// result asks for the result of a call, which runs the tool unless it is recorded.
-func (w *walk) result(ctx context.Context, turn *publisher.Turn, c *transcript.Call) error {
-	write := func(op, note string) error {
+// witness returns what writes entries about a call.
+func (w *walk) witness(c *transcript.Call) func(op, note string) error {
+	return func(op, note string) error {
 		return w.player.Journal.Write(journal.Entry{
 			Op: op, Run: w.run.ID(), Call: callOf(c.Key), Name: c.Name, Replay: string(w.replay(c)), Note: note,
 		})
 	}
+}
+
+// result asks for the result of a call, which runs the tool unless it is recorded. A call that is held waits for a
+// person.
+func (w *walk) result(ctx context.Context, turn *publisher.Turn, c *transcript.Call) error {
+	err := w.ask(ctx, turn, c)
+	var held *publisher.HeldError
+	if !errors.As(err, &held) {
+		return err
+	}
+	if err := w.witness(c)(journal.Held, held.Detail); err != nil || w.player.AwaitPerson == 0 {
+		return errors.Join(held, err)
+	}
+	ticker := time.NewTicker(w.player.AwaitPerson)
+	defer ticker.Stop()
+	for errors.As(err, &held) {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := w.run.Sync(ctx); err != nil {
+			return err
+		}
+		err = w.ask(ctx, turn, c)
+	}
+	return err
+}
+
+// ask asks for a result once.
+func (w *walk) ask(ctx context.Context, turn *publisher.Turn, c *transcript.Call) error {
+	write := w.witness(c)
 	before := w.settlements(c)
 	ran := false
 	// What the witness cannot take is no failure of the tool: with its context ended, the call stays open.
