@@ -159,7 +159,7 @@ func TestADecompressionBombIsRefused(t *testing.T) {
 		}
 	}
 	small := pack([]byte("frames"))
-	for _, raw := range []int{-1, 0, 5, 7, schema.MaxSegmentRaw + 1} {
+	for _, raw := range []int{-1, 0, 5, 7, schema.MaxSegmentRaw + 1, 1 << 60} {
 		_, _, err := schema.DecodeSegment(sealedSegment(fmt.Sprintf(`{"format":1,"raw_bytes":%d`, raw), small))
 		require.ErrorIs(t, err, schema.ErrCorrupt)
 	}
