@@ -4,10 +4,10 @@
 //
 // The order in which a server is looked for, and the translation of settings into connection options:
 //
-//	1. flags               --nats, --context
-//	2. environment         WAYMARK_NATS_URL, NATS_URL, WAYMARK_NATS_CONTEXT, NATS_CONTEXT
-//	3. state directory     the server that "waymark serve" runs on this machine
-//	4. selected context    the one chosen with "nats context select"
+//  1. flags               --nats, --context
+//  2. environment         WAYMARK_NATS_URL, NATS_URL, WAYMARK_NATS_CONTEXT, NATS_CONTEXT
+//  3. state directory     the server that "waymark serve" runs on this machine
+//  4. selected context    the one chosen with "nats context select"
 //
 // The first level that names a server decides; those below it are not looked at. Within a level an address
 // wins over the address of a context, whose credentials are then still used.
