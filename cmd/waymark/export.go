@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -142,17 +141,4 @@ func writeFile(path string, write func(io.Writer) error) (err error) {
 		err = fmt.Errorf("writing %s: %w", path, err)
 	}
 	return errors.Join(writeErr, err)
-}
-
-// kindsText is a count of kinds, by name.
-func kindsText(kinds map[string]int) string {
-	t, total := "", 0
-	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-		total += kinds[kind]
-		t = words(t, fmt.Sprintf("%d %s", kinds[kind], kind))
-	}
-	if total == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d lines not stored: %s", total, t)
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -344,8 +346,8 @@ func (im *importer) print() error {
 		rows[i] = []string{r.Run, string(r.Format), r.Fate, count(r.Turns), count(r.Events), count(r.Before), r.Parent}
 	}
 	if err := printTable(im.app.stdout, []column{
-		{title: "run", shrinks: true}, {title: "format"}, {title: "fate"}, {title: "turns", right: true}, {title: "events", right: true},
-		{title: "before", right: true}, {title: "parent", shrinks: true},
+		{title: "run", shrinks: true}, {title: "format", drop: 2}, {title: "fate"}, {title: "turns", right: true},
+		{title: "events", right: true}, {title: "before", right: true, drop: 3}, {title: "parent", drop: 1},
 	}, rows); err != nil {
 		return err
 	}
@@ -374,8 +376,11 @@ func (im *importer) print() error {
 	if err := printFields(im.app.stdout,
 		"files", count(len(im.seen)), "runs", fates, "events", count(im.events), "messages", count(sum.Messages), "turns", count(sum.Turns),
 		"tool calls", callsText(sum.Calls, sum.Unanswered), "compactions", count(sum.Compactions),
-		"lines", count(sum.Lines), "no messages", kindsText(skipped), "refused", count(im.problems),
+		"lines", count(sum.Lines), "refused", count(im.problems),
 	); err != nil {
+		return err
+	}
+	if err := im.printSkipped(skipped); err != nil {
 		return err
 	}
 	for i, n := range sum.Notes {
@@ -388,6 +393,23 @@ func (im *importer) print() error {
 		}
 	}
 	return nil
+}
+
+// printSkipped lists the lines that are no messages, by type: each is a line that no export brings back.
+func (im *importer) printSkipped(kinds map[string]int) error {
+	if len(kinds) == 0 {
+		return nil
+	}
+	total := 0
+	rows := make([][]string, 0, len(kinds))
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		total += kinds[kind]
+		rows = append(rows, []string{count(kinds[kind]), kind})
+	}
+	if _, err := fmt.Fprintf(im.app.stdout, "\n%d lines are no messages and were not stored:\n", total); err != nil {
+		return err
+	}
+	return printTable(im.app.stdout, []column{{title: "lines", right: true}, {title: "type", shrinks: true}}, rows)
 }
 
 func callsText(calls, unanswered int) string {

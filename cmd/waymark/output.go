@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,7 +47,9 @@ type column struct {
 	title string
 	// right aligns numbers.
 	right bool
-	// shrinks says that the column may be cut when the table is too wide; those further right first.
+	// drop says that the column may be left out when the table is too wide: 1 goes first. 0 stays.
+	drop int
+	// shrinks says that the column may be cut when the table is still too wide.
 	shrinks bool
 }
 
@@ -65,6 +68,7 @@ func printTable(w io.Writer, columns []column, rows [][]string) error {
 			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(row[i]))
 		}
 	}
+	columns, rows, widths = dropped(columns, rows, widths)
 	fit(columns, widths)
 	t := table.NewWriter()
 	t.SetStyle(plain)
@@ -102,13 +106,38 @@ var plain = table.Style{
 	Options: table.OptionsNoBordersAndSeparators,
 }
 
-// fit takes width from the columns that may shrink, the widest first, until the table fits.
-func fit(columns []column, widths []int) {
-	total := 0
+// tableWidth is the width of a table with two spaces between columns.
+func tableWidth(widths []int) int {
+	total := -2
 	for _, w := range widths {
 		total += w + 2
 	}
-	for total-2 > maxWidth {
+	return total
+}
+
+// dropped leaves out columns that may be, one after the other, until the table fits.
+func dropped(columns []column, rows [][]string, widths []int) ([]column, [][]string, []int) {
+	for tableWidth(widths) > maxWidth {
+		first := -1
+		for i, c := range columns {
+			if c.drop > 0 && (first < 0 || c.drop < columns[first].drop) {
+				first = i
+			}
+		}
+		if first < 0 {
+			break
+		}
+		columns, widths = slices.Delete(slices.Clone(columns), first, first+1), slices.Delete(widths, first, first+1)
+		for i, row := range rows {
+			rows[i] = slices.Delete(row, first, first+1)
+		}
+	}
+	return columns, rows, widths
+}
+
+// fit takes width from the columns that may shrink, the widest first, until the table fits.
+func fit(columns []column, widths []int) {
+	for total := tableWidth(widths); total > maxWidth; total-- {
 		widest := -1
 		for i, c := range columns {
 			if c.shrinks && widths[i] > minColumn && (widest < 0 || widths[i] >= widths[widest]) {
@@ -119,7 +148,6 @@ func fit(columns []column, widths []int) {
 			return
 		}
 		widths[widest]--
-		total--
 	}
 }
 

@@ -82,9 +82,9 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 
 func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 	columns := []column{
-		{title: "run", shrinks: true}, {title: "agent", shrinks: true}, {title: "status"}, {title: "epoch", right: true},
-		{title: "turn", right: true}, {title: "calls", right: true}, {title: "open", right: true},
-		{title: "events", right: true}, {title: "updated"},
+		{title: "run", shrinks: true}, {title: "agent", drop: 1}, {title: "status"}, {title: "epoch", right: true, drop: 3},
+		{title: "turn", right: true}, {title: "calls", right: true, drop: 2}, {title: "open", right: true},
+		{title: "events", right: true, drop: 4}, {title: "updated"},
 	}
 	rows := make([][]string, len(runs))
 	for i, r := range runs {
