@@ -269,9 +269,6 @@ func (s *demoStage) killInMidCall(ctx context.Context) error {
 	if err := s.start("counter", false, 5, s.unfinished("counter")...); err != nil {
 		return err
 	}
-	if err := s.start("workshop", false, 1, s.unfinished("workshop")...); err != nil {
-		return err
-	}
 	err := s.await(ctx, "a tool call under way", func() bool { return s.acknowledged("counter") > 40 && len(s.underWay("counter")) > 1 })
 	if err != nil {
 		return err
@@ -284,6 +281,9 @@ func (s *demoStage) killInMidCall(ctx context.Context) error {
 
 // killAfterTheEffect kills the workshop when the mail is out, but its result is not recorded.
 func (s *demoStage) killAfterTheEffect(ctx context.Context) error {
+	if err := s.start("workshop", false, 1, s.unfinished("workshop")...); err != nil {
+		return err
+	}
 	err := s.await(ctx, "the mail", func() bool { return s.toolUnderWay("send_mail") && s.outside(demoOutbox) != "" })
 	if err != nil {
 		return err
