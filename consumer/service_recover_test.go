@@ -328,3 +328,19 @@ func TestRacingSettlementsSettleOnce(t *testing.T) {
 	require.EqualValues(t, 1, got.Head.Counts.Settled)
 	require.Zero(t, got.Head.Counts.DeadLetters)
 }
+
+func TestPoisonDoesNotKeepARunFromBeingTakenOver(t *testing.T) {
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	for _, header := range []nats.Header{nil, {"ce-specversion": {"9"}}, {"Status": {"204"}, "Description": {"EOB"}}, {"Nats-Sequence": {"1"}}} {
+		_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Header: header, Data: []byte("poison")})
+		require.NoError(t, err)
+	}
+	got, _ := w.get("run-1", schema.ViewHead)
+	require.EqualValues(t, 4, got.Head.Counts.DeadLetters)
+	require.Equal(t, x.model().Digest, got.Head.Digest)
+	reply, a := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "req-1", View: schema.ViewEvents})
+	require.EqualValues(t, 2, reply.Epoch)
+	require.True(t, reply.Complete)
+	require.Equal(t, reply.Head, a.fold(t, "run-1").Head)
+}

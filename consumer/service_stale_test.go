@@ -187,3 +187,26 @@ func TestHoleOfOneReplicaIsNoGap(t *testing.T) {
 	}
 	require.Zero(t, l.svc.Stats().Holes.Load())
 }
+
+// What a stale replica says of a run must not refuse a request, nor continue an epoch that is over.
+func TestStaleJudgementIsProvenBeforeItIsBelieved(t *testing.T) {
+	l := newLagging(t, consumer.ServiceConfig{})
+	x := l.aRun("ended", 1, 10)
+	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	l.aRun("taken", 1, 10)
+	l.recover("taken", takeover("executor-2", "req-1"))
+	l.freeze()
+	reopen := takeover("executor-2", "req-1")
+	reopen.Reason = "reopen"
+	reply, _ := l.recover("ended", reopen)
+	require.EqualValues(t, 2, reply.Epoch)
+	reply, _ = l.recover("taken", takeover("executor-3", "req-2"))
+	require.EqualValues(t, 3, reply.Epoch)
+	l.every.Store(2)
+	for i := range 6 {
+		reply, _ = l.recover("ended", takeover("executor-2", "again-"+string(rune('a'+i))))
+		require.EqualValues(t, 3+i, reply.Epoch, "the run was reopened")
+	}
+	reply, _ = l.recover("taken", takeover("executor-2", "req-1"))
+	require.EqualValues(t, 4, reply.Epoch, "epoch 2 is over, whatever a stale replica shows")
+}

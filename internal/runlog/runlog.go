@@ -30,6 +30,8 @@ const (
 	headerSubject  = "Nats-Subject"
 	headerPending  = "Nats-Num-Pending"
 	headerUpTo     = "Nats-UpTo-Sequence"
+	// headerBefore names the message that was sent before in the same answer.
+	headerBefore = "Nats-Last-Sequence"
 )
 
 // Statuses of the server's own words.
@@ -131,7 +133,16 @@ func LastOf(ctx context.Context, js jetstream.JetStream, names schema.Names, run
 	for i, run := range runs {
 		subjects[i] = names.EventSubject(run)
 	}
+	// A message whose own headers are no header block comes without its place; what follows it names that.
+	var bare *schema.Record
 	err = d.ask(ctx, getRequest{MultiLast: subjects}, func(m *nats.Msg, status string) (bool, error) {
+		if bare != nil && bare.Stream == 0 {
+			before, err := strconv.ParseUint(last(m.Header, headerBefore), 10, 64)
+			if err != nil || before == 0 {
+				return true, fmt.Errorf("message without its place, then %.24q: %w", last(m.Header, headerBefore), ErrAnswer)
+			}
+			bare.Stream = schema.StreamSequence(before)
+		}
 		switch {
 		case status == statusNotFound:
 			return true, nil
@@ -148,22 +159,49 @@ func LastOf(ctx context.Context, js jetstream.JetStream, names schema.Names, run
 		case status != "":
 			return true, fmt.Errorf("status %.80s: %w", status, ErrAnswer)
 		}
+		run := names.RunOfSubject(last(m.Header, headerSubject))
 		rec, err := record(m)
 		if errors.Is(err, errNoPlace) {
-			return true, fmt.Errorf("last record without readable headers: %w", ErrAnswer)
+			if bare != nil {
+				return true, fmt.Errorf("two messages without their places: %w", ErrAnswer)
+			}
+			bare = &schema.Record{Body: m.Data}
+			return false, nil
 		}
 		if err != nil {
 			return true, err
 		}
-		if run := names.RunOfSubject(last(m.Header, headerSubject)); run != "" {
+		if run != "" {
 			answer.Records[run] = rec
 		}
 		return false, nil
 	})
+	if err == nil && bare != nil {
+		err = answer.give(runs, bare)
+	}
 	if err != nil {
 		return answer, readError(names, strings.Join(runs, " and "), err)
 	}
 	return answer, nil
+}
+
+// give hands a record without headers to the only run that it can be of.
+func (a *Answer) give(runs []string, rec *schema.Record) error {
+	owner := ""
+	for _, run := range runs {
+		if _, ok := a.Records[run]; ok {
+			continue
+		}
+		if owner != "" {
+			return fmt.Errorf("record %d is the last of run %s or %s: %w", rec.Stream, owner, run, ErrAnswer)
+		}
+		owner = run
+	}
+	if owner == "" {
+		return fmt.Errorf("record %d is of no run that was asked for: %w", rec.Stream, ErrAnswer)
+	}
+	a.Records[owner] = *rec
+	return nil
 }
 
 // direct is one caller's line to a stream's direct get.
@@ -262,7 +300,13 @@ func record(m *nats.Msg) (schema.Record, error) {
 	if err != nil || seq == 0 {
 		return schema.Record{}, fmt.Errorf("stream sequence %.24q: %w", last(m.Header, headerSequence), ErrAnswer)
 	}
-	return schema.NewRecord(schema.StreamSequence(seq), m.Header, m.Data), nil
+	// The message is ours alone: what belongs to NATS is taken out in place, which a copy of the map would cost more.
+	for name := range m.Header {
+		if len(name) > 5 && strings.EqualFold(name[:5], "nats-") {
+			delete(m.Header, name)
+		}
+	}
+	return schema.Record{Stream: schema.StreamSequence(seq), Header: m.Header, Body: m.Data}, nil
 }
 
 func apiSubject(js jetstream.JetStream, rest string) string {

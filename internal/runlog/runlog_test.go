@@ -130,6 +130,30 @@ func TestHeadersOfPublishersDoNotPassForTheServers(t *testing.T) {
 	require.Empty(t, rec.Header)
 }
 
+func TestLastRecordWithoutReadableHeadersIsFound(t *testing.T) {
+	js := start(t)
+	raw := rawClient(t, js)
+	publish(t, js, "a", nil, []byte("good"))
+	raw(names.EventSubject("a"), "NATS/1.0\r\nno colon in this line\r\n\r\n", "bad")
+	for _, barrier := range []schema.StreamSequence{3, 4} {
+		publish(t, js, schema.BarrierRun, nil, nil)
+		if barrier == 4 { // now the odd message comes last in the answer
+			raw(names.EventSubject("a"), "NATS/1.0\r\nno colon in this line\r\n\r\n", "worse")
+		}
+		got, err := runlog.LastOf(t.Context(), js, names, "a", schema.BarrierRun)
+		require.NoError(t, err)
+		require.Equal(t, barrier, got.Records[schema.BarrierRun].Stream)
+		want := schema.Record{Stream: 2, Body: []byte("bad")}
+		if barrier == 4 {
+			want = schema.Record{Stream: 5, Body: []byte("worse")}
+		}
+		require.Equal(t, want, got.Records["a"])
+	}
+	publish(t, js, schema.BarrierRun, nil, nil)
+	_, err := runlog.LastOf(t.Context(), js, names, "a", "nobody", schema.BarrierRun)
+	require.ErrorIs(t, err, runlog.ErrAnswer, "nobody's or a's: it is not guessed")
+}
+
 // rawClient writes header blocks that the client library would refuse.
 func rawClient(t *testing.T, js jetstream.JetStream) func(subject, header, body string) {
 	t.Helper()
