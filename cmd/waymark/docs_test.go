@@ -1,0 +1,200 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/natsconn"
+)
+
+var update = flag.Bool("update", false, "write docs/cli.md anew")
+
+// cliDoc is the reference, made from the grammar, the table of exit codes and the connection's variables.
+func cliDoc(t *testing.T) string {
+	t.Helper()
+	parser, err := newParser(new(cli), func(string) string { return "" }, io.Discard, io.Discard)
+	require.NoError(t, err)
+	var b strings.Builder
+	b.WriteString(cliIntro)
+	b.WriteString("## Flags of every command\n\n")
+	flagTable(&b, parser.Model.Flags)
+	b.WriteString("## Commands\n\n")
+	for _, leaf := range parser.Model.Leaves(true) {
+		fmt.Fprintf(&b, "### waymark %s\n\n%s\n\n    waymark %s\n\n", commandPath(leaf), leaf.Help, commandUsage(leaf))
+		if len(leaf.Positional) > 0 {
+			b.WriteString("| argument | |\n|---|---|\n")
+			for _, p := range leaf.Positional {
+				fmt.Fprintf(&b, "| `%s` | %s |\n", p.Summary(), cell(p.Help))
+			}
+			b.WriteString("\n")
+		}
+		flagTable(&b, leaf.Flags)
+	}
+	b.WriteString("## Exit codes\n\n| code | name | meaning |\n|---|---|---|\n")
+	for _, e := range exitCodes {
+		fmt.Fprintf(&b, "| %d | %s | %s |\n", e.code, e.name, cell(e.meaning))
+	}
+	b.WriteString("\n## Environment\n\nA flag wins over its variable.\n\n| variable | flag |\n|---|---|\n")
+	for _, f := range allFlags(parser.Model.Node) {
+		if name := f.Tag.Get("environ"); name != "" {
+			fmt.Fprintf(&b, "| `%s` | `--%s` |\n", name, f.Name)
+		}
+	}
+	b.WriteString("\nThe connection, in pairs of which the first that is set wins:\n\n")
+	names := natsconn.Variables()
+	for i := 0; i < len(names); i += 2 {
+		fmt.Fprintf(&b, "- `%s`, `%s`\n", names[i], names[i+1])
+	}
+	b.WriteString(cliOutro)
+	return b.String()
+}
+
+func commandPath(n *kong.Node) string {
+	name := n.Name
+	for p := n.Parent; p != nil && p.Type == kong.CommandNode; p = p.Parent {
+		name = p.Name + " " + name
+	}
+	return name
+}
+
+func commandUsage(n *kong.Node) string {
+	s := commandPath(n)
+	for _, p := range n.Positional {
+		s += " " + p.Summary()
+	}
+	for _, f := range n.Flags {
+		if f.Required {
+			s += fmt.Sprintf(" --%s=%s", f.Name, f.FormatPlaceHolder())
+		}
+	}
+	if len(n.Flags) > 0 {
+		s += " [flags]"
+	}
+	return s
+}
+
+func flagTable(b *strings.Builder, flags []*kong.Flag) {
+	rows := 0
+	for _, f := range flags {
+		if f.Hidden {
+			continue
+		}
+		if rows++; rows == 1 {
+			b.WriteString("| flag | |\n|---|---|\n")
+		}
+		name := "--" + f.Name
+		if !f.IsBool() {
+			name += "=" + f.FormatPlaceHolder()
+		}
+		if f.Short != 0 {
+			name = fmt.Sprintf("-%c, %s", f.Short, name)
+		}
+		fmt.Fprintf(b, "| `%s` | %s |\n", name, cell(f.Help))
+	}
+	if rows > 0 {
+		b.WriteString("\n")
+	}
+}
+
+func allFlags(n *kong.Node) []*kong.Flag {
+	flags := n.Flags
+	for _, child := range n.Children {
+		if !child.Hidden {
+			flags = append(flags, allFlags(child)...)
+		}
+	}
+	return flags
+}
+
+func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+
+func TestTheReferenceIsThatOfTheGrammar(t *testing.T) {
+	file := filepath.Join("..", "..", "docs", "cli.md")
+	want := cliDoc(t)
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // documentation is for everybody
+	}
+	have, err := os.ReadFile(file)
+	require.NoError(t, err, "write it with: go test ./cmd/waymark -run Reference -update")
+	require.Equal(t, want, strings.ReplaceAll(string(have), "\r\n", "\n"), "write it with: go test ./cmd/waymark -run Reference -update")
+}
+
+func TestEveryFlagAndCommandHasHelp(t *testing.T) {
+	parser, err := newParser(new(cli), func(string) string { return "" }, io.Discard, io.Discard)
+	require.NoError(t, err)
+	for _, leaf := range parser.Model.Leaves(true) {
+		require.True(t, strings.HasSuffix(leaf.Help, "."), "help of %s: %q", commandPath(leaf), leaf.Help)
+	}
+	for _, f := range allFlags(parser.Model.Node) {
+		require.NotEmpty(t, f.Help, "help of --%s", f.Name)
+		if name := f.Tag.Get("environ"); name != "" {
+			require.Contains(t, f.Help, name, "help of --%s must name its variable", f.Name)
+		}
+	}
+}
+
+const cliIntro = `# The command waymark
+
+Written by a test from the program's own grammar; change the program, then run
+` + "`go test ./cmd/waymark -run Reference -update`" + `.
+
+One binary: the daemon (` + "`waymark serve`" + `) and the operator's commands. Standard output holds what was asked for:
+tables of at most 100 columns for people, with ` + "`--json`" + ` one JSON document, or one a line where the output is a
+stream (events, watch, import). Standard error holds progress, logs and failures. A failure is two lines, what went
+wrong and what to do next:
+
+    waymark: no waymark server is running in /home/ann/.local/state/waymark: there is no endpoint.json
+    hint: start one with: waymark serve, or name another server with --nats or --context
+
+Ctrl-C ends every command in order, a second one at once. A reader that goes away (` + "`| head`" + `) is no failure.
+
+## Which server
+
+The first of these that names one decides; those below are not looked at:
+
+1. ` + "`--nats`, `--context`" + `: the command line. An address wins over the context's, whose credentials are then used.
+2. ` + "`NATS_URL`, `NATS_CONTEXT`" + `: the environment; ` + "`WAYMARK_NATS_URL`" + ` and its like come before them.
+3. The server of ` + "`waymark serve`" + ` in the state directory of this user, or that of ` + "`--state-dir`" + `.
+4. The context selected with ` + "`nats context select`" + `.
+
+Credentials on the command line are always used. Those in the environment are used when the server was named by an address on
+the command line or in the environment; they never reach the local server, or a context named on the command line.
+
+` + "`waymark serve`" + ` joins a server of levels 1 and 2, and else runs its own on 127.0.0.1, with ` + "`--embedded`" + ` in any case. Other
+tools find that one through its context file: ` + "`nats --context <state directory>/nats/waymark.json kv ls`" + `.
+
+## Taking a run over
+
+` + "`waymark recover RUN --executor NAME`" + ` takes the run over: it opens a new epoch for NAME and fences whoever drives the run now. It
+prints where the run stands and which calls are in doubt; those with the policy hold wait for ` + "`waymark settle`" + `. An executor without
+the SDK goes on from what ` + "`--json`" + ` prints: epoch, next_sequence, chain, last_stream_sequence. Asked again with the same
+` + "`--request-id`" + ` it goes on with the epoch it opened. To look without taking over: ` + "`waymark runs get`" + `.
+
+`
+
+const cliOutro = `
+## Files
+
+| file | what |
+|---|---|
+| state directory | ` + "`--state-dir`, `WAYMARK_STATE_DIR`, else `$XDG_STATE_HOME/waymark` or `~/.local/state/waymark`; on Windows `%LocalAppData%\\waymark`" + ` |
+| ` + "`endpoint.json`" + ` in it | where the running server is; there while it runs |
+| ` + "`waymark.lock`" + ` | held by the process that uses the directory |
+| ` + "`running.json`, `unclean.json`" + ` | marks by which a start sees that the last stop was not clean |
+| ` + "`nats/waymark.json`" + ` | NATS context with the generated credentials, readable by its owner only |
+| ` + "`nats/store/`" + ` | JetStream's files |
+| ` + "`$XDG_CONFIG_HOME/nats/context/`" + ` | NATS contexts, shared with the nats command; else ` + "`~/.config/nats/context/`" + ` |
+
+## Health and metrics
+
+` + "`--http`" + ` serves ` + "`/healthz`" + ` (the connections are up and the embedded server is well), ` + "`/readyz`" + ` (work is taken as well; 503 while the
+daemon starts or stops) and ` + "`/metrics`" + ` (Prometheus, names begin with ` + "`waymark_`" + `). On 127.0.0.1 unless told otherwise.
+`

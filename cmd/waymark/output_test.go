@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestTablesKeepToTheirWidth(t *testing.T) {
+	long := strings.Repeat("x", 64)
+	runs := []schema.RunSummary{
+		{Run: long, Agent: long, Status: schema.StatusInterrupted, Gapped: true, InDoubt: 12, Epoch: 1 << 31, Turn: 1 << 30, Events: 1 << 60, ToolCalls: 1 << 60},
+		{Run: "short", Status: schema.StatusRunning},
+		{Run: "wide-界界界界界", Agent: strings.Repeat("界", 60), Status: schema.StatusRunning, UpdatedAt: "2026-01-02T03:04:05Z"},
+	}
+	var b bytes.Buffer
+	require.NoError(t, printRuns(&b, runs, time.Unix(0, 0)))
+	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	require.Len(t, lines, 4)
+	for _, l := range lines {
+		require.LessOrEqual(t, len([]rune(l)), maxWidth, l)
+		require.Equal(t, strings.TrimRight(l, " "), l)
+	}
+	require.Contains(t, lines[1], "gapped, 12 in doubt")
+	require.Contains(t, lines[2], "short")
+}
+
+func TestRunIDsAreNotCutWhileOtherColumnsCanGo(t *testing.T) {
+	id := strings.Repeat("y", 58)
+	var b bytes.Buffer
+	require.NoError(t, printRuns(&b, []schema.RunSummary{{Run: id, Agent: "coder", Status: schema.StatusRunning, Epoch: 3}}, time.Now()))
+	require.Contains(t, b.String(), id)
+	require.NotContains(t, b.String(), "AGENT")
+}
+
+func TestTextFromOutsideCannotSteerATerminal(t *testing.T) {
+	tests := map[string]string{
+		"plain":            "plain",
+		"日本語 ünïcode":      "日本語 ünïcode",
+		"two\nlines\tnow":  "two lines now",
+		"red \x1b[31mtext": `red \x1b[31mtext`,
+		"bell \a":          `bell \a`,
+		"right\u202eleft":  `right\u202eleft`,
+		"broken \xff byte": `broken \xff byte`,
+		"nul \x00":         `nul \x00`,
+		"c1 \u009b31m":     `c1 \u009b31m`,
+		"kept \ufffd":      "kept \ufffd",
+	}
+	for in, want := range tests {
+		require.Equal(t, want, printable(in))
+	}
+}
+
+func TestEveryFailureHasItsCode(t *testing.T) {
+	tests := []struct {
+		err  error
+		code exitCode
+		hint string
+	}{
+		{io.ErrUnexpectedEOF, exitFailure, ""},
+		{fmt.Errorf("x: %w", natsconn.ErrNoServer), exitUnavailable, "waymark serve"},
+		{fmt.Errorf("x: %w", natsconn.ErrRefused), exitRefused, "--creds"},
+		{fmt.Errorf("x: %w", natsconn.ErrSettings), exitUsage, "waymark help"},
+		{schema.CheckName("run id", "a b"), exitUsage, "ids look like"},
+		{&schema.ServiceError{Code: schema.CodeNotFound, Message: "no"}, exitNotFound, "waymark runs ls"},
+		{&schema.ServiceError{Code: schema.CodeDamaged, Hint: "restore"}, exitDamaged, "restore"},
+		{&schema.ServiceError{Code: schema.CodeStorageFull}, exitFull, ""},
+		{&schema.ServiceError{Code: schema.CodeOverloaded}, exitUnavailable, ""},
+		{&schema.ServiceError{Code: schema.CodeInternal}, exitFailure, ""},
+		{&publisher.FullError{Fleet: "f", Quota: 10, Used: 10}, exitFull, "--quota"},
+		{fmt.Errorf("x: %w", publisher.ErrFenced), exitConflict, "runs get"},
+		{fmt.Errorf("x: %w", publisher.ErrIncomplete), exitDamaged, "runs get"},
+		{fmt.Errorf("x: %w", publisher.ErrNoService), exitUnavailable, "waymark serve"},
+		{fmt.Errorf("x: %w", transcript.ErrUnknownFormat), exitUsage, "--format"},
+		{fmt.Errorf("x: %w", transcript.ErrAlreadyThere), exitConflict, "--run-id"},
+		{fmt.Errorf("x: %w", kvstore.ErrStreamMissing), exitDamaged, "backup"},
+		{&kvstore.ConfigError{Stream: "S", Command: "nats stream edit S"}, exitConflict, "nats stream edit S"},
+	}
+	for _, test := range tests {
+		f := explain(t.Context(), test.err)
+		require.Equal(t, test.code, f.code, "%v", test.err)
+		require.Contains(t, f.hint, test.hint, "%v", test.err)
+	}
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("interrupt signal received"))
+	require.Equal(t, exitInterrupted, explain(ctx, fmt.Errorf("reading: %w", context.Canceled)).code)
+	require.Equal(t, exitInterrupted, explain(ctx, fmt.Errorf("reading: %w", context.Cause(ctx))).code)
+	require.Equal(t, exitFailure, explain(ctx, io.ErrUnexpectedEOF).code, "a failure stays one")
+}
+
+func TestExitCodesAreExplainedOnce(t *testing.T) {
+	seen := map[exitCode]bool{}
+	for _, e := range exitCodes {
+		require.False(t, seen[e.code])
+		require.NotEmpty(t, e.meaning)
+		seen[e.code] = true
+	}
+	for _, list := range [][]sentinel{publisherErrors, storageErrors, transcriptErrors} {
+		for _, s := range list {
+			require.True(t, seen[s.code], "%v", s.err)
+		}
+	}
+}
+
+func TestAFailureIsTwoLinesAndAClosedReaderNone(t *testing.T) {
+	var b bytes.Buffer
+	require.Equal(t, 2, report(t.Context(), fail(exitUsage, "do that", "wrong\nthing"), &b))
+	require.Equal(t, "waymark: wrong thing\nhint: do that\n", b.String())
+	b.Reset()
+	require.Zero(t, report(t.Context(), fmt.Errorf("writing: %w", io.ErrClosedPipe), &b))
+	require.Zero(t, report(t.Context(), nil, &b))
+	require.Empty(t, b.String())
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]byteSize{
+		"0": 0, "4096": 4096, "64KiB": 64 << 10, "1.5MiB": 3 << 19, "10GiB": 10 << 30, "10g": 10 << 30, "1GB": 1e9, " 2 TB ": 2e12, "7b": 7,
+	} {
+		got, err := parseByteSize(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for _, text := range []string{"", "x", "-1", "1PiB", "NaN", "1e30", "GiB", "10 000"} {
+		_, err := parseByteSize(text)
+		require.ErrorContains(t, err, "is not a size", text)
+	}
+}
+
+func TestTheBarIsClearedAndNeverRunsOver(t *testing.T) {
+	var b bytes.Buffer
+	bar := newBar(&b, "importing", 100, true)
+	bar.add(60)
+	bar.add(60)
+	bar.add(-500)
+	bar.close()
+	require.Contains(t, b.String(), "importing")
+	new(progress).add(1)
+	new(progress).close()
+}
+
+func TestAHeldWaitEndsWithCtrlC(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stdout, stderr bytes.Buffer
+	code := run(ctx, []string{"runs", "ls", "--nats", "nats://192.0.2.1:4222"}, func(string) string { return "" }, nil, &stdout, &stderr)
+	require.Equal(t, int(exitInterrupted), code)
+	require.Equal(t, "waymark: interrupted\n", stderr.String())
+}
