@@ -88,8 +88,8 @@ func (r *Run) deliverOne(ctx context.Context, items []*item) error {
 	defer cancel()
 	wait := r.fleet.backoff()
 	var lastErr error
-	for {
-		a := r.fleet.group.send(ctx, r.message(it, r.last, true))
+	for again := it.sent; ; again = true {
+		a := r.fleet.group.send(ctx, r.names.EventStream(), r.message(it, r.last, true), again)
 		switch a.kind {
 		case acked:
 			if a.duplicate {
@@ -314,11 +314,7 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 		}
 		switch {
 		case e.Epoch > r.writer.Epoch:
-			by := ""
-			if _, executor, ok := schema.ParseSource(e.Source); ok {
-				by = " (" + executor + ")"
-			}
-			return end(fmt.Errorf("run %s: %w: epoch %d%s, this handle has %d", r.id, ErrFenced, e.Epoch, by, r.writer.Epoch))
+			return end(fmt.Errorf("run %s: %w: %s holds epoch %d, this handle has %d", r.id, ErrFenced, holder(e), e.Epoch, r.writer.Epoch))
 		case e.Epoch == r.writer.Epoch && e.Sequence > r.writer.Last:
 			return end(fmt.Errorf("run %s: %w: %s at stream sequence %d is not of this handle", r.id, ErrForked, e.ID, rec.Stream))
 		}
@@ -345,6 +341,19 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 		return fmt.Errorf("run %s: %w: %s was not published", r.id, ErrCancelRequested, items[0].event.Name())
 	}
 	return nil
+}
+
+// holder names the executor of a higher epoch by what it or its takeover says.
+func holder(e *schema.Event) string {
+	if data, err := schema.ParseData(e); err == nil {
+		if resumed, ok := data.(*schema.RunResumedData); ok {
+			return resumed.Executor
+		}
+	}
+	if _, executor, ok := schema.ParseSource(e.Source); ok {
+		return executor
+	}
+	return "somebody"
 }
 
 // beginsWork reports whether an event that is not in the log yet begins something new.

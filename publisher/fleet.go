@@ -206,7 +206,6 @@ func (f *Fleet) Close(ctx context.Context) error {
 	for _, r := range runs {
 		errs = append(errs, r.stopPipeline(ctx))
 	}
-	f.group.stop()
 	return errors.Join(append(errs, f.closeConn(ctx))...)
 }
 

@@ -168,3 +168,30 @@ func names(recs []schema.Record) []string {
 	}
 	return list
 }
+
+// limit sets the quota of the event stream, smaller than the smallest that a fleet can be provisioned with.
+func (w *world) limit(bytes int64) {
+	w.tb.Helper()
+	s, err := w.js.Stream(w.tb.Context(), w.names.EventStream())
+	require.NoError(w.tb, err)
+	cfg := s.CachedInfo().Config
+	cfg.MaxBytes = bytes
+	_, err = w.js.UpdateStream(w.tb.Context(), cfg)
+	require.NoError(w.tb, err)
+}
+
+// batched counts the messages of the event stream that came as members of an atomic batch.
+func (w *world) batched() int {
+	w.tb.Helper()
+	s, err := w.js.Stream(w.tb.Context(), w.names.EventStream())
+	require.NoError(w.tb, err)
+	n := 0
+	for seq := range s.CachedInfo().State.LastSeq {
+		msg, err := s.GetMsg(w.tb.Context(), seq+1)
+		require.NoError(w.tb, err)
+		if msg.Header.Get("Nats-Batch-Id") != "" {
+			n++
+		}
+	}
+	return n
+}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -121,7 +120,8 @@ func TestRefusedBatchIsResolvedSingly(t *testing.T) {
 }
 
 func TestPipelineErrorsStay(t *testing.T) {
-	w := newWorldWith(t, kvstore.FleetConfig{Fleet: "default", QuotaBytes: kvstore.MinQuotaBytes})
+	w := newWorld(t)
+	w.limit(1 << 20)
 	f := w.fleet()
 	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
 	require.NoError(t, err)
@@ -135,8 +135,7 @@ func TestPipelineErrorsStay(t *testing.T) {
 	require.ErrorIs(t, run.Flush(t.Context()), publisher.ErrFleetFull)
 	require.ErrorIs(t, run.Synchronous(t.Context()), publisher.ErrFleetFull)
 	require.Equal(t, w.fold("r1").Head, run.Head(), "the handle is where the log is")
-	w.config.QuotaBytes *= 2
-	require.NoError(t, kvstore.Provision(t.Context(), w.js, w.config))
+	w.limit(2 << 20)
 	require.NoError(t, run.Mark(t.Context(), "on"), "and goes on from there")
 	require.Equal(t, w.fold("r1").Head, run.Head())
 }
@@ -216,9 +215,9 @@ func TestCloseSaysWhatItCouldNotSend(t *testing.T) {
 }
 
 func TestManyRunsAtOnce(t *testing.T) {
-	w := newWorld(t)
 	for name, group := range map[string]int{"in groups": 4, "one by one": -1} {
 		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
 			f := w.fleet(func(c *publisher.Config) { c.GroupFrom = group })
 			var wait sync.WaitGroup
 			var failed atomic.Int64
@@ -242,6 +241,7 @@ func TestManyRunsAtOnce(t *testing.T) {
 			}
 			wait.Wait()
 			require.Zero(t, failed.Load())
+			require.Equal(t, group > 0, w.batched() > 0, "whether events of several runs went out as one batch")
 		})
 	}
 }

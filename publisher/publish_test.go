@@ -244,7 +244,8 @@ func TestLostLogIsARegression(t *testing.T) {
 }
 
 func TestFullFleetIsSaidAndHeals(t *testing.T) {
-	w := newWorldWith(t, kvstore.FleetConfig{Fleet: "default", QuotaBytes: kvstore.MinQuotaBytes})
+	w := newWorld(t)
+	w.limit(1 << 20)
 	run := start(t, w.fleet(), "r1")
 	big := strings.Repeat("x", 200<<10)
 	var err error
@@ -255,13 +256,12 @@ func TestFullFleetIsSaidAndHeals(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrFleetFull)
 	var full *publisher.FullError
 	require.ErrorAs(t, err, &full)
-	require.Equal(t, int64(kvstore.MinQuotaBytes), full.Quota)
+	require.Equal(t, int64(1<<20), full.Quota)
 	require.Positive(t, full.Used)
 	require.NoError(t, run.Err(), "the handle goes on")
 	require.Len(t, w.log("r1"), n, "run.started, and each message that returned nil")
 
-	w.config.QuotaBytes *= 2
-	require.NoError(t, kvstore.Provision(t.Context(), w.js, w.config))
+	w.limit(2 << 20)
 	require.NoError(t, run.AddMessage(t.Context(), user(big)))
 	w.requireSameFold(run)
 }
