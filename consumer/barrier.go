@@ -58,7 +58,8 @@ type round struct {
 }
 
 func newBarrier(js jetstream.JetStream, shard *kvstore.Shard, actor string, now func() time.Time, log zerolog.Logger,
-	stats *ServiceStats) *barrier {
+	stats *ServiceStats,
+) *barrier {
 	return &barrier{
 		js: js, names: shard.Names, shard: shard, actor: actor, now: now, log: log, stats: stats,
 		wake: make(chan struct{}, 1), purged: now(),

@@ -239,7 +239,8 @@ func (rd *reader) fold(head *schema.Head, rec *schema.Record, accept bool) error
 
 // records reads the log by direct get, or record by record from the leader.
 func (rd *reader) records(ctx context.Context, src *shardSource, run string, from schema.StreamSequence, walk bool,
-	yield func(schema.Record) error) error {
+	yield func(schema.Record) error,
+) error {
 	if !walk {
 		return runlog.Read(ctx, rd.js, src.store.Names, run, from, yield)
 	}

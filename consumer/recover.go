@@ -26,7 +26,8 @@ const (
 // prepare is called with each reading before its takeover is published: what may fail for the client's own reasons
 // fails before anything was changed.
 func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverRequest, m mode,
-	prepare func(*reading) error) (*reading, error) {
+	prepare func(*reading) error,
+) (*reading, error) {
 	for {
 		r, err := s.reader.repeat(ctx, run, func() (*reading, error) {
 			return s.reader.find(ctx, s.shardsOf(run), run, m)
@@ -183,7 +184,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		inDoubt = []schema.OpenCall{}
 	}
 	s.log.Info().Str(keyRun, r.run).Uint32("epoch", uint32(r.head.Epoch)).Str("executor", req.Executor).Str(keyReason, req.Reason).Msg("run taken over")
-	return s.answer(ctx, t, v, r, &schema.RecoverReply{
+	return s.answer(t, v, r, &schema.RecoverReply{
 		Head: r.head, Epoch: r.head.Epoch, NextSequence: r.head.Sequence + 1, Chain: r.head.Chain, LastStream: r.logLast,
 		InDoubt: inDoubt, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index,
 	})

@@ -40,7 +40,8 @@ func isFull(err error) bool {
 // another event came first, or when an earlier try had succeeded without our hearing of it: read the run to tell.
 // A full stream is lifted, within the fleet's reserve.
 func publishControl(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, e *schema.Event,
-	last schema.StreamSequence) (schema.StreamSequence, error) {
+	last schema.StreamSequence,
+) (schema.StreamSequence, error) {
 	header, body := e.Encode()
 	msg := &nats.Msg{Subject: shard.Names.EventSubject(e.Subject), Header: header, Data: body}
 	backoff := staleBackoff

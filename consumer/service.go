@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -54,7 +55,8 @@ type Service struct {
 // NewService returns the service of a fleet's shards, which are in the order of their numbers. Call Run to start it; the
 // shards stay the caller's to close.
 func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Shard, now func() time.Time,
-	log zerolog.Logger) (*Service, error) {
+	log zerolog.Logger,
+) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -93,8 +95,8 @@ func (s *Service) Ready() <-chan struct{} { return s.ready }
 func (s *Service) shardsOf(run string) []*shardSource {
 	list := make([]*shardSource, 0, 1)
 	seen := make(map[int]bool, len(s.cfg.Generations))
-	for i := len(s.cfg.Generations) - 1; i >= 0; i-- {
-		if n := schema.ShardOf(run, s.cfg.Generations[i]); !seen[n] {
+	for _, shards := range slices.Backward(s.cfg.Generations) {
+		if n := schema.ShardOf(run, shards); !seen[n] {
 			seen[n] = true
 			list = append(list, s.shards[n])
 		}

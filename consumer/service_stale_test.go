@@ -127,7 +127,7 @@ func TestRunThatAStaleReplicaDoesNotHaveIsFound(t *testing.T) {
 		x := l.aRun(id, 1, 10)
 		reply, _ := l.get(id, schema.ViewHead)
 		require.Equal(t, x.model(), reply.Head)
-		x = l.aRun(id+"2", 1, 10)
+		l.aRun(id+"2", 1, 10)
 		taken, _ := l.recover(id+"2", takeover("executor-2", "req-1"))
 		require.EqualValues(t, 2, taken.Epoch)
 	}

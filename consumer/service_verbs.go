@@ -40,7 +40,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	return s.answer(ctx, t, v, r, &schema.GetReply{
+	return s.answer(t, v, r, &schema.GetReply{
 		Head: r.head, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index, Bytes: r.index.Bytes + r.tail.bytes,
 	})
 }
@@ -206,8 +206,7 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 	set(&req.Occurrence, 1)
 	data := &schema.ToolSettledData{ToolCallID: req.ToolCallID, How: req.How, Result: req.Result, IsError: req.IsError, By: req.By}
 	if _, err := schema.MarshalData(data); err != nil {
-		var wrong *schema.DataError
-		if errors.As(err, &wrong) {
+		if wrong, ok := errors.AsType[*schema.DataError](err); ok {
 			return badField(wrong.Path, err)
 		}
 		return badField("/", err)

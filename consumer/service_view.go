@@ -110,17 +110,16 @@ func (v *view) finish(ctx context.Context, r *reading) error {
 }
 
 // answer sends the first reply and then what the view shows.
-func (s *Service) answer(ctx context.Context, t *task, v *view, r *reading, first any) error {
+func (s *Service) answer(t *task, v *view, r *reading, first any) error {
 	if v.kind == schema.ViewHead {
 		return t.whole(first)
 	}
 	if err := t.first(first); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.StreamTimeout)
+	// The deadline of the first reply is over; what follows has its own, and ends with the service.
+	ctx, cancel := context.WithTimeout(t.work, s.cfg.StreamTimeout)
 	defer cancel()
-	stop := context.AfterFunc(t.work, cancel)
-	defer stop()
 	out, err := openReplies(ctx, t, s.cfg.AckTimeout)
 	if err != nil {
 		return err

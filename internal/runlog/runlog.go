@@ -55,7 +55,8 @@ type getRequest struct {
 // one server shows it. The answer may be stale: compare it with a barrier. An error of yield ends the read and is
 // returned as it is. A run without records is no error.
 func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run string, from schema.StreamSequence,
-	yield func(schema.Record) error) error {
+	yield func(schema.Record) error,
+) error {
 	d, err := dial(js, names, 2*batchMessages)
 	if err != nil {
 		return readError(names, run, err)
