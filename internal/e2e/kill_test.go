@@ -1,0 +1,265 @@
+package e2e_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/journal"
+	"github.com/waymarkio/waymark/internal/player"
+	"github.com/waymarkio/waymark/internal/transcript"
+)
+
+// nothing is a witness for runs that nobody kills.
+type nothing struct{}
+
+func (nothing) Write(journal.Entry) error { return nil }
+
+func TestKilledExecutors(t *testing.T) {
+	kills := 30
+	if full() {
+		kills = 200
+	}
+	killTest(t, kills, 0)
+}
+
+func TestKilledExecutorsAndServers(t *testing.T) {
+	kills, servers := 15, 5
+	if full() {
+		kills, servers = 200, 20
+	}
+	killTest(t, kills, servers)
+}
+
+// killTest plays transcripts, kills executors at random boundaries and the daemon with its server in between, and
+// proves that what comes out is what comes out without kills.
+func killTest(t *testing.T, kills, servers int) {
+	if !full() {
+		t.Logf("%d kills of executors and %d of the server; WAYMARK_E2E_FULL=1 does 200 and 20", kills, servers)
+	}
+	rnd := random(t)
+	w := newWorld(t)
+	d := &director{world: w, reader: journal.NewReader(w.journal()), rnd: rnd}
+	sources := killSources(t)
+	for _, s := range sources {
+		for _, run := range s.runs {
+			d.orders = append(d.orders, executorOrder{File: s.file, Format: s.format, Run: run.ID})
+		}
+	}
+	// The reference comes first: it tells how many boundaries there are, so that the kills spread over all of them.
+	reference := d.reference(t, sources)
+	d.play(t, kills, servers)
+
+	fleet := w.fleet(t, "proof")
+	recovered := make(map[string][]journal.Event)
+	for _, s := range sources {
+		for i, run := range s.runs {
+			events, err := player.ReadBack(t.Context(), fleet, run.ID)
+			require.NoError(t, err)
+			recovered[run.ID] = events
+			require.JSONEq(t, reference[run.ID], essence(t, s.prove(t, fleet, i, run.ID)), run.ID)
+		}
+	}
+	facts := journal.Check(d.history, recovered)
+	t.Logf("%d kills of executors, %d of the server: %d boundaries acknowledged, %d recovered, %d lost; %d takeovers; "+
+		"%d executions of %d calls, %d in doubt run again, %d twice; recovery p50 %s, max %s",
+		d.killed, d.serverKills, facts.Acknowledged, facts.Recovered, facts.Lost, facts.Takeovers,
+		facts.Executions, facts.Calls, facts.Reruns, facts.Twice, d.quantile(2), d.quantile(1))
+	require.Empty(t, facts.Problems)
+	require.Equal(t, kills, d.killed)
+	require.Equal(t, servers, d.serverKills)
+	require.GreaterOrEqual(t, facts.Takeovers, kills/2, "too few kills met a run in hand for the test to mean something")
+	require.Zero(t, w.deadLetters(t))
+}
+
+// killSources are the transcripts that are played: all of them in full, else a part.
+func killSources(t *testing.T) []source {
+	t.Helper()
+	var sources []source
+	for _, file := range transcriptFiles(t, ownData) {
+		sources = append(sources, readSource(t, file))
+	}
+	if _, err := os.Stat(sharedData); err != nil {
+		t.Logf("no real transcripts at %s: only the project's own are played", sharedData)
+		return sources
+	}
+	for _, file := range transcriptFiles(t, sharedData) {
+		s := readSource(t, file)
+		const few, long = 8, 100
+		if !full() {
+			s.runs = s.runs[:min(len(s.runs), few)]
+			if slices.ContainsFunc(s.runs, func(r *transcript.Run) bool { return r.Turns() > long }) {
+				continue
+			}
+		}
+		sources = append(sources, s)
+	}
+	return sources
+}
+
+// director kills and restarts from outside; it knows what the journal shows.
+type director struct {
+	world   *world
+	reader  *journal.Reader
+	rnd     *rand.Rand
+	orders  []executorOrder
+	history []journal.Entry
+	// boundaries that a play without kills has.
+	boundaries int
+	// acks counts those acknowledged, left the kills to come.
+	acks, left  int
+	killed      int
+	serverKills int
+	attempts    int
+}
+
+// counter is a witness that counts boundaries.
+type counter struct{ acks int }
+
+func (c *counter) Write(e journal.Entry) error {
+	if e.Op == journal.Ack {
+		c.acks++
+	}
+	return nil
+}
+
+// reference plays every run once without kills, under another id, and returns the essence of each.
+func (d *director) reference(t *testing.T, sources []source) map[string]string {
+	t.Helper()
+	fleet := d.world.fleet(t, "reference")
+	c := new(counter)
+	p := &player.Player{Fleet: fleet, Journal: c, Tool: player.Recorded, Now: time.Now}
+	list := make(map[string]string)
+	for _, s := range sources {
+		for i, run := range s.runs {
+			script := *run
+			script.ID = fmt.Sprintf("reference-%d", len(list))
+			require.NoError(t, p.Play(t.Context(), &script))
+			list[run.ID] = essence(t, s.prove(t, fleet, i, script.ID))
+		}
+	}
+	d.boundaries = c.acks
+	return list
+}
+
+// play runs executors until every run has ended, and kills as often as asked.
+func (d *director) play(t *testing.T, kills, servers int) {
+	t.Helper()
+	// Which of the kills a server's kill comes before.
+	d.left = kills + servers
+	before := make(map[int]int)
+	for range servers {
+		before[d.rnd.IntN(kills)]++
+	}
+	for orders := d.unfinished(); len(orders) > 0; orders = d.unfinished() {
+		d.attempts++
+		require.Less(t, d.attempts, 3*(kills+servers)+10, "executors give up again and again")
+		p := d.world.executor(t, fmt.Sprintf("executor-%d", d.attempts), orders)
+		if d.killed < kills {
+			for range before[d.killed] {
+				if !d.boundary(t, p) {
+					break
+				}
+				before[d.killed]--
+				d.world.server.kill9(t)
+				d.serverKills++
+				d.left--
+				d.world.serve(t)
+			}
+			if d.boundary(t, p) {
+				p.kill9(t)
+				d.killed++
+				d.left--
+				d.look(t)
+				continue
+			}
+		}
+		select {
+		case <-p.gone:
+			code := p.cmd.ProcessState.ExitCode()
+			require.Contains(t, []int{0, exitUnavailable}, code, "executor: %s", p.log)
+		case <-time.After(3 * patience):
+			require.Fail(t, "the executor does not end", "%s", p.log)
+		}
+		d.look(t)
+	}
+}
+
+// unfinished returns the orders whose runs have not ended. Whoever was killed can have begun the first of them; the
+// next one is told to resume it, and finds out how far it is.
+func (d *director) unfinished() []executorOrder {
+	ended := make(map[string]bool)
+	for _, e := range d.history {
+		if e.Op == journal.Done {
+			ended[e.Run] = true
+		}
+	}
+	orders := slices.DeleteFunc(slices.Clone(d.orders), func(o executorOrder) bool { return ended[o.Run] })
+	if len(orders) > 0 {
+		orders[0].Resume = d.attempts > 0
+	}
+	return orders
+}
+
+// look reads what executors wrote since the last time.
+func (d *director) look(t *testing.T) {
+	t.Helper()
+	entries, err := d.reader.Next()
+	require.NoError(t, err)
+	d.history = append(d.history, entries...)
+	for _, e := range entries {
+		if e.Op == journal.Ack {
+			d.acks++
+		}
+	}
+}
+
+// quantile of the recovery times: 2 gives the median, 1 the maximum.
+func (d *director) quantile(nth int) time.Duration {
+	var list []time.Duration
+	for _, e := range d.history {
+		if e.Op == journal.Resumed {
+			list = append(list, time.Duration(e.At-e.Start))
+		}
+	}
+	if len(list) == 0 {
+		return 0
+	}
+	slices.Sort(list)
+	return list[(len(list)-1)/nth].Round(100 * time.Microsecond)
+}
+
+// boundary waits until the executor has acknowledged a random number of further boundaries, or a moment more. It is
+// false when the executor ended before.
+func (d *director) boundary(t *testing.T, p *child) bool {
+	t.Helper()
+	// The gaps to come are somewhat smaller than what is left for each, so that there is room for all kills.
+	gap := 3 * (d.boundaries - d.acks) / 2 / max(1, d.left)
+	target := d.acks + 1 + d.rnd.IntN(max(1, gap))
+	deadline := time.Now().Add(patience)
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for d.acks < target {
+		select {
+		case <-ticker.C:
+			d.look(t)
+		case <-p.gone:
+			return false
+		}
+		require.Less(t, time.Now(), deadline, "no progress: %s", p.log)
+	}
+	// Not only right behind a boundary.
+	timer := time.NewTimer(time.Duration(d.rnd.IntN(3000)) * time.Microsecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.gone:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,98 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// binary is the program under test, built by TestMain.
+var binary string
+
+func TestMain(m *testing.M) {
+	if settings := os.Getenv(executorVariable); settings != "" {
+		os.Exit(executorMain(settings)) //nolint:forbidigo // stands in for main
+	}
+	os.Exit(withBinary(m.Run)) //nolint:forbidigo // this is main
+}
+
+// withBinary builds the program, runs the tests and looks for what they left.
+func withBinary(run func() int) int {
+	fail := func(err error) int {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	dir, err := os.MkdirTemp("", "waymark-e2e-")
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary = filepath.Join(dir, "waymark")
+	if runtime.GOOS == "windows" {
+		binary += ".exe"
+	}
+	args := []string{"build", "-o", binary}
+	if raceDetector {
+		args = append(args, "-race")
+	}
+	out, err := exec.CommandContext(context.Background(), "go", append(args, "../../cmd/waymark")...).CombinedOutput()
+	if err != nil {
+		return fail(fmt.Errorf("building the program: %w\n%s", err, out))
+	}
+	code := run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		return fail(err)
+	}
+	return code
+}
+
+// full reports whether the full number of kills is asked for.
+func full() bool { return os.Getenv("WAYMARK_E2E_FULL") != "" }
+
+// random returns a source of random numbers whose seed is printed, and taken from the environment.
+func random(tb testing.TB) *rand.Rand {
+	tb.Helper()
+	seed := uint64(time.Now().UnixNano()) //nolint:gosec // any number will do
+	if text := os.Getenv("WAYMARK_E2E_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(tb, err, "WAYMARK_E2E_SEED")
+	}
+	tb.Logf("WAYMARK_E2E_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // chooses where to kill
+}
+
+// sharedData is where real transcripts lie beside the repository; they are not part of it.
+var sharedData = filepath.Join("..", "..", "..", "shared", "data")
+
+// ownData are the transcripts that the project carries.
+var ownData = filepath.Join("..", "..", "cmd", "waymark", "demodata")
+
+// transcriptFiles returns the transcripts below a folder. Sub-agents' files belong to their sessions.
+func transcriptFiles(tb testing.TB, folder string) []string {
+	tb.Helper()
+	var files []string
+	require.NoError(tb, filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && entry.Name() == "subagents":
+			return filepath.SkipDir
+		case strings.HasSuffix(path, ".jsonl"), strings.HasSuffix(path, ".traj"):
+			files = append(files, path)
+		}
+		return nil
+	}))
+	return files
+}
