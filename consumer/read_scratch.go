@@ -44,7 +44,7 @@ func (rd *reader) foldSegments(ctx context.Context, r *reading) error {
 			return fmt.Errorf("fold segment %d of run %s: %w", n, r.run, err)
 		}
 		before := r.head.Clone()
-		info, err := rd.foldSegment(&r.head, r.run, n, stored)
+		info, err := foldSegment(&r.head, r.run, n, stored, nil)
 		if err != nil {
 			// The log may still hold its events; if not, the hole is found there and named.
 			r.head = before
@@ -59,8 +59,8 @@ func (rd *reader) foldSegments(ctx context.Context, r *reading) error {
 	}
 }
 
-// foldSegment folds one segment onto a head, which is of no use after an error.
-func (rd *reader) foldSegment(head *schema.Head, run string, n int, stored []byte) (schema.SegmentInfo, error) {
+// foldSegment folds one segment onto a head, which is of no use after an error. each, if not nil, sees every record.
+func foldSegment(head *schema.Head, run string, n int, stored []byte, each func(*schema.Record)) (schema.SegmentInfo, error) {
 	info, frames, err := schema.DecodeSegment(stored)
 	if err != nil {
 		return info, err
@@ -73,6 +73,9 @@ func (rd *reader) foldSegment(head *schema.Head, run string, n int, stored []byt
 	}
 	if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
 		head.Apply(&rec)
+		if each != nil {
+			each(&rec)
+		}
 		return true
 	}); err != nil {
 		return info, err

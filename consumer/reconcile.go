@@ -10,7 +10,8 @@ import (
 )
 
 // reconcile is what an idle folder does from time to time: it compares its position with the log, so that it never
-// waits beyond the end of a log that went back; seals tails that nothing was added to; moves the safe watermark.
+// waits beyond the end of a log that went back; seals tails that nothing was added to; puts a
+// lifted quota back; moves the safe watermark.
 func (s *reignState) reconcile(ctx context.Context) error {
 	s.settleDoubt()
 	if s.mark.Position.Stream > 0 {
@@ -23,6 +24,10 @@ func (s *reignState) reconcile(ctx context.Context) error {
 	}
 	if err := s.sealIdle(ctx); err != nil {
 		return err
+	}
+	// What was lifted for a control event on a full stream goes back as soon as there is room below the quota.
+	if _, err := s.shard.LiftQuota(ctx, 0); err != nil {
+		s.log.Warn().Err(err).Msg("quota stays lifted")
 	}
 	return s.moveSafe(ctx)
 }

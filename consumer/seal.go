@@ -153,19 +153,15 @@ func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequ
 		if err != nil {
 			return err
 		}
-		info, frames, err := schema.DecodeSegment(stored)
-		if err != nil {
-			// It is refused, not guessed at: recovery says what is missing, and the log may still have the range.
-			s.log.Error().Err(err).Str(keyRun, r.id).Int(keySegment, n).Msg("segment is damaged")
-			break
-		}
-		err = schema.ReadFrames(frames, func(rec schema.Record) bool {
-			fresh.head.Apply(&rec)
-			sealed[rec.Stream] = schema.PositionOf(&rec).ID
-			return true
+		before := fresh.head.Clone()
+		info, err := foldSegment(&fresh.head, r.id, n, stored, func(rec *schema.Record) {
+			sealed[rec.Stream] = schema.PositionOf(rec).ID
 		})
 		if err != nil {
-			return err
+			// It is refused, not guessed at: recovery says what is missing, and the log may still have the range.
+			fresh.head = before
+			s.log.Error().Err(err).Str(keyRun, r.id).Int(keySegment, n).Msg("segment cannot be used")
+			break
 		}
 		fresh.segments = schema.SegmentIndex{
 			Count: n, Bytes: fresh.segments.Bytes + int64(len(stored)), Events: fresh.segments.Events + int64(info.Events),
