@@ -207,8 +207,7 @@ func (s *session) read(path string, f func(line *object, typ string, n int) erro
 }
 
 func pathOf(err error) string {
-	var p *pathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*pathError](err); ok {
 		return p.path
 	}
 	return ""

@@ -72,14 +72,7 @@ func (d *detail) isZero() bool {
 
 func (d *detail) absent(name string) { d.Absent = append(d.Absent, name) }
 
-func (d *detail) lacks(name string) bool {
-	for _, n := range d.Absent {
-		if n == name {
-			return true
-		}
-	}
-	return false
-}
+func (d *detail) lacks(name string) bool { return slices.Contains(d.Absent, name) }
 
 // source returns the stored form; nil when there is nothing to keep.
 func (d *detail) source(f Format) jsontext.Value {

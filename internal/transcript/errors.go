@@ -58,8 +58,7 @@ func (p *Problem) Unwrap() error { return p.Err }
 
 // jsonProblem splits an error of the JSON reader into path and cause.
 func jsonProblem(err error) (path string, cause error) {
-	var syntactic *jsontext.SyntacticError
-	if errors.As(err, &syntactic) {
+	if syntactic, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		cause = syntactic.Err
 		if cause == nil {
 			cause = err

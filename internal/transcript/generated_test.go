@@ -45,7 +45,7 @@ func TestGeneratedTranscriptsComeBackEqual(t *testing.T) {
 // messages go out together.
 func TestALongRunIsCutIntoEventsThatFit(t *testing.T) {
 	for _, f := range transcript.Formats() {
-		path := writeGenerated(t, t.TempDir(), f, gen.Spec{Seed: 7, Turns: 300, Text: 20 << 10, Plain: true})
+		path := writeGenerated(t, t.TempDir(), f, gen.Spec{Seed: 7, Turns: 40, Text: 20 << 10, Plain: true})
 		runs, _ := open(t, path, transcript.Options{})
 		for _, e := range events(t, runs[0]) {
 			require.Less(t, len(e.Data), 400<<10, "%s %s", f, e.Type)

@@ -186,13 +186,8 @@ func integer(v jsontext.Value) (int64, bool) {
 
 // boolean reads true or false.
 func boolean(v jsontext.Value) (b, ok bool) {
-	switch v.Kind() {
-	case 't':
-		return true, true
-	case 'f':
-		return false, true
-	}
-	return false, false
+	k := v.Kind()
+	return k == 't', k == 't' || k == 'f'
 }
 
 // timeOf reads an RFC 3339 text, or a count of seconds since 1970. Anything else is no time.

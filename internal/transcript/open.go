@@ -297,8 +297,7 @@ func (f *File) document(v jsontext.Value, offset int64, index int, ids map[strin
 
 // errorOffset is where the JSON reader stopped; other errors are at the given place.
 func errorOffset(err error, otherwise int64) int64 {
-	var syntactic *jsontext.SyntacticError
-	if errors.As(err, &syntactic) {
+	if syntactic, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		return syntactic.ByteOffset
 	}
 	return otherwise
@@ -321,8 +320,7 @@ func (f *File) one(v jsontext.Value, line, index int, ids map[string]int, yield 
 	run, err := parse(v, run, f.rep)
 	if err != nil {
 		p := pathOf(err)
-		var in *pathError
-		if errors.As(err, &in) {
+		if in, ok := errors.AsType[*pathError](err); ok {
 			err = in.err
 		}
 		f.rep.problem(line, indexed(index, p), err)

@@ -21,6 +21,9 @@ type ReplayOptions struct {
 	Execute func(ctx context.Context, call *Call, attempt int) error
 	// OnBoundary is called after each durable event; nil does nothing.
 	OnBoundary func(b Boundary)
+	// Pipelined sends windows of events together, for imports: boundaries are told a window later, and a
+	// replay that dies is continued from the last one that was told. Not for a replay with pauses.
+	Pipelined bool
 	// KeepState keeps the run's content in the handle; without it a run that is started here keeps only the
 	// head, for the transcript is in memory already.
 	KeepState bool
@@ -30,6 +33,9 @@ type ReplayOptions struct {
 func (o ReplayOptions) Validate() error {
 	if o.Speed < 0 || math.IsNaN(o.Speed) || math.IsInf(o.Speed, 0) {
 		return fmt.Errorf("speed %v: use 0 for as fast as possible, or a factor above 0", o.Speed)
+	}
+	if o.Pipelined && o.Speed > 0 {
+		return fmt.Errorf("speed %v: a pipelined replay has no pauses", o.Speed)
 	}
 	return nil
 }
@@ -142,11 +148,27 @@ type driver struct {
 	steps  []step
 	o      ReplayOptions
 	last   time.Time
+	// told counts the steps whose boundary was told.
+	told int
 }
+
+// Windows of a pipelined replay: large ones, for a batch costs the same whatever its size. After windowSteps
+// steps it waits for what it sent.
+const (
+	windowEvents = 512
+	windowBytes  = 4 << 20
+	windowSteps  = 4 * windowEvents
+)
 
 // drive publishes the steps from the given one on.
 func drive(ctx context.Context, handle *publisher.Run, run *Run, steps []step, from int, o ReplayOptions) error {
-	d := &driver{handle: handle, run: run, steps: steps, o: o, turn: handle.OpenTurn()}
+	d := &driver{handle: handle, run: run, steps: steps, o: o, turn: handle.OpenTurn(), told: from}
+	if o.Pipelined {
+		//nolint:contextcheck // the mode outlives the call
+		if err := handle.Pipelined(publisher.Window{Events: windowEvents, Bytes: windowBytes}); err != nil {
+			return fmt.Errorf("replay run %s: %w", run.ID, err)
+		}
+	}
 	if from > 0 {
 		d.last = steps[from-1].at
 	}
@@ -161,10 +183,26 @@ func drive(ctx context.Context, handle *publisher.Run, run *Run, steps []step, f
 		if err := d.publish(ctx, steps[i:i+n]); err != nil {
 			return fmt.Errorf("replay run %s, step %d of %d (%s): %w", run.ID, i+1, len(steps), steps[i].data.EventName(), d.wind(ctx, err))
 		}
-		for k := range n {
-			o.boundary(run, steps, i+k)
-		}
 		i += n
+		if err := d.tell(ctx, i); err != nil {
+			return fmt.Errorf("replay run %s, up to step %d of %d: %w", run.ID, i, len(steps), d.wind(ctx, err))
+		}
+	}
+	return nil
+}
+
+// tell tells the boundaries before step i, once they are durable.
+func (d *driver) tell(ctx context.Context, i int) error {
+	if d.o.Pipelined {
+		if i < len(d.steps) && i-d.told < windowSteps {
+			return nil
+		}
+		if err := d.handle.Flush(ctx); err != nil {
+			return err
+		}
+	}
+	for ; d.told < i; d.told++ {
+		d.o.boundary(d.run, d.steps, d.told)
 	}
 	return nil
 }
@@ -278,18 +316,40 @@ func toolCall(c *Call) publisher.ToolCall {
 // tool runs the call as far as its record allows; the result is the transcript's.
 func (d *driver) tool(ctx context.Context, s *step) error {
 	data := returnedData(s.call)
+	result := publisher.ToolResult{
+		Result: data.Result, IsError: data.IsError, Source: data.Source,
+		Duration: time.Duration(data.DurationMS) * time.Millisecond, Time: s.at,
+	}
+	if d.o.Pipelined && !d.inDoubt(s.call.Key) {
+		// Tool waits for the call to be durable before it runs; a transcript's result has no side effect.
+		if d.o.Execute != nil {
+			if err := d.o.Execute(ctx, s.call, 1); err != nil {
+				return err
+			}
+		}
+		return d.turn.Return(ctx, s.call.Key, result)
+	}
 	_, err := d.turn.Tool(ctx, toolCall(s.call), func(ctx context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
 		if d.o.Execute != nil {
 			if err := d.o.Execute(ctx, s.call, inv.Attempt); err != nil {
 				return publisher.ToolResult{}, err
 			}
 		}
-		return publisher.ToolResult{
-			Result: data.Result, IsError: data.IsError, Source: data.Source,
-			Duration: time.Duration(data.DurationMS) * time.Millisecond, Time: s.at,
-		}, nil
+		return result, nil
 	})
 	return err
+}
+
+// inDoubt reports whether the takeover left the outcome of a call open.
+func (d *driver) inDoubt(key schema.CallKey) (found bool) {
+	d.handle.View(func(s *schema.State) {
+		for i := range s.Head.OpenCalls {
+			if c := &s.Head.OpenCalls[i]; c.CallKey == key {
+				found = c.InDoubt
+			}
+		}
+	})
+	return found
 }
 
 func labels(run *Run) map[string]string { return map[string]string{"format": string(run.Format)} }

@@ -75,8 +75,12 @@ func TestAnExecutorThatDiesAnywhereIsContinued(t *testing.T) {
 	w := newWorld(t)
 	fleets := []*publisher.Fleet{w.fleet("exec-0"), w.fleet("exec-1")}
 	steps := len(events(t, runs[0]))
+	stride := 1
+	if testing.Short() {
+		stride = 7
+	}
 	for _, inTool := range []bool{false, true} {
-		for k := 1; k < steps; k++ {
+		for k := 1; k < steps; k += stride {
 			run := *runs[0]
 			run.ID = fmt.Sprintf("die-%d-%t", k, inTool)
 			executed := make(map[schema.CallKey]int)
@@ -154,6 +158,38 @@ func TestSpeedDividesTheSourcesPauses(t *testing.T) {
 	require.ErrorContains(t, err, "speed -1")
 }
 
+// A pipelined import that dies goes on from the last boundary that it told, and ends equal.
+func TestAPipelinedImportIsContinued(t *testing.T) {
+	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, gen.Spec{Seed: 11, Turns: 300})
+	runs, _ := open(t, path, transcript.Options{RunID: "piped"})
+	want, err := check.Read(path, check.ClaudeCode)
+	require.NoError(t, err)
+	w := newWorld(t)
+	f := w.fleet("importer")
+	acknowledged := 0
+	for die := 100; ; die += 700 {
+		ctx, cancel := context.WithCancel(t.Context())
+		executed := 0
+		_, err := transcript.Replay(ctx, f, runs[0], transcript.ReplayOptions{
+			Pipelined:  true,
+			OnBoundary: func(b transcript.Boundary) { acknowledged = b.Step },
+			Execute: func(ctx context.Context, _ *transcript.Call, _ int) error {
+				if executed++; executed == die/4 {
+					cancel()
+				}
+				return ctx.Err()
+			},
+		})
+		cancel()
+		if err == nil {
+			break
+		}
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	require.Equal(t, len(events(t, runs[0])), acknowledged)
+	requireEqual(t, want.Conversations[0], w.recovered(f, "piped"), transcript.ClaudeCode)
+}
+
 func TestALongRunAndALargeResultComeBackEqual(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 5,000 turns and a result of 10 MB are replayed in the long run only")
@@ -172,7 +208,7 @@ func TestALongRunAndALargeResultComeBackEqual(t *testing.T) {
 			want, err := check.Read(path, check.ClaudeCode)
 			require.NoError(t, err)
 			begun := time.Now()
-			out, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{})
+			out, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: spec.Turns > 1000})
 			require.NoError(t, err)
 			took := time.Since(begun)
 			begun = time.Now()

@@ -3,6 +3,7 @@ package transcript
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -216,7 +217,7 @@ func observationOf(steps []jsontext.Value, k int, action string) (jsontext.Value
 			return obs, true
 		}
 	}
-	for i := len(steps) - 1; i >= 0; i-- {
+	for i := range slices.Backward(steps) {
 		if obs, ok := match(i); ok {
 			return obs, true
 		}

@@ -24,9 +24,9 @@ type world struct {
 	server *natstest.Server
 }
 
-func newWorld(tb testing.TB) *world {
+func newWorld(tb testing.TB, opts ...natstest.Option) *world {
 	tb.Helper()
-	w := &world{tb: tb, server: natstest.Start(tb)}
+	w := &world{tb: tb, server: natstest.Start(tb, opts...)}
 	nc, js := w.connect()
 	fleet := kvstore.FleetConfig{Fleet: "default", QuotaBytes: 1 << 30}
 	require.NoError(tb, kvstore.Provision(tb.Context(), js, fleet))

@@ -141,12 +141,10 @@ func (s *Source) sweAgent(path string) error {
 	if err != nil {
 		return err
 	}
-	v, err := parse([]byte(strings.TrimPrefix(string(b), "\ufeff")))
-	if err != nil || loneSurrogate(b) || repeated(b) {
-		s.Unreadable = append(s.Unreadable, path)
+	doc, ok := s.value(path, 1, []byte(strings.TrimPrefix(string(b), "\ufeff")))
+	if !ok {
 		return nil
 	}
-	doc := object(v)
 	history, ok := doc["history"].([]any)
 	if !ok {
 		return errors.New("no history")

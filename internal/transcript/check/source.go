@@ -320,7 +320,7 @@ func (c *Conversation) call(raw any, name string, args any, legacy bool) {
 }
 
 // result gives a result to the call it answers: of this turn first, then of the latest earlier one.
-func (c *Conversation) result(raw any, function string, result, isError any) bool {
+func (c *Conversation) result(raw any, function string, result, isError any) {
 	matches := func(o *Call) bool {
 		switch {
 		case o.HasResult:
@@ -333,19 +333,17 @@ func (c *Conversation) result(raw any, function string, result, isError any) boo
 			return o.raw == raw || o.raw == nil && o.ID == raw
 		}
 	}
-	set := func(o *Call) bool {
-		o.HasResult, o.Result, o.IsError = true, result, isError
-		return true
-	}
+	set := func(o *Call) { o.HasResult, o.Result, o.IsError = true, result, isError }
 	for i := range c.Calls {
 		if o := &c.Calls[i]; o.Turn == c.turns && matches(o) {
-			return set(o)
+			set(o)
+			return
 		}
 	}
 	for i := range slices.Backward(c.Calls) {
 		if o := &c.Calls[i]; matches(o) {
-			return set(o)
+			set(o)
+			return
 		}
 	}
-	return false
 }
