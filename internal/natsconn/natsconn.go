@@ -64,7 +64,7 @@ func (c Config) Resolve(ctx context.Context) (Target, error) {
 	if t, ok, err := c.Explicit(); ok || err != nil {
 		return t, err
 	}
-	var missing error = ErrNoServer
+	missing := ErrNoServer
 	if c.StateDir != "" {
 		end, err := natsd.Discover(ctx, c.StateDir)
 		switch {
