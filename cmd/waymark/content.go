@@ -49,7 +49,7 @@ func printState(a *app, s *schema.State) error {
 	for i, m := range s.Messages {
 		content := m.Message
 		content.Role = ""
-		messages[i] = []string{count(i + 1), count(m.Turn), m.Role, trimRole(messagesText([]schema.Message{content}))}
+		messages[i] = []string{count(i + 1), count(m.Turn), m.Role, messagesText([]schema.Message{content})}
 	}
 	if err := printTable(a.stdout, []column{
 		{title: "message", right: true}, {title: "turn", right: true}, {title: "role"}, {title: "content", shrinks: true},
@@ -71,24 +71,21 @@ func printState(a *app, s *schema.State) error {
 		calls[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome), string(c.Arguments), result}
 	}
 	return printTable(a.stdout, []column{
-		{title: "turn", right: true}, {title: "call", shrinks: true}, {title: "occ.", right: true}, {title: "tool", shrinks: true},
-		{title: "outcome"}, {title: "arguments", shrinks: true}, {title: "result", shrinks: true},
+		{title: "turn", right: true},
+		{title: "call", shrinks: true},
+		{title: "occ.", right: true},
+		{title: "tool", shrinks: true},
+		{title: "outcome"},
+		{title: "arguments", shrinks: true},
+		{title: "result", shrinks: true},
 	}, calls)
-}
-
-// trimRole takes the separator of an empty role away.
-func trimRole(s string) string {
-	if len(s) > 1 && s[0] == ':' {
-		return s[2:]
-	}
-	return s
 }
 
 // showEvents prints a run's events from its first, sealed ones included, and holds none of them.
 func showEvents(ctx context.Context, a *app, cl *client, run string) error {
 	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
 		return fleet.Events(ctx, run, func(r schema.Record) error {
-			return eventsCmd{}.print(a, r, run)
+			return eventsCmd{}.show(a, r, run)
 		})
 	})
 }

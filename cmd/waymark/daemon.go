@@ -227,7 +227,7 @@ func (d *daemon) run(ctx context.Context, group *errgroup.Group) {
 	if d.server != nil {
 		group.Go(func() error {
 			if err := d.server.WaitForShutdown(ctx); err != nil {
-				return nil // ctx ended: the server is stopped after its clients
+				return nil //nolint:nilerr // a stop that was asked for: the server is stopped after its clients
 			}
 			return errors.New("the embedded nats server stopped by itself: see its messages above")
 		})

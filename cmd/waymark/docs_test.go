@@ -151,7 +151,7 @@ tables of at most 100 columns for people, with ` + "`--json`" + ` one JSON docum
 stream (events, watch, import). Standard error holds progress, logs and failures. A failure is two lines, what went
 wrong and what to do next:
 
-    waymark: no waymark server is running in /home/ann/.local/state/waymark: there is no endpoint.json
+    waymark: no waymark server is running in ~/.local/state/waymark: there is no endpoint.json
     hint: start one with: waymark serve, or name another server with --nats or --context
 
 Ctrl-C ends every command in order, a second one at once. A reader that goes away (` + "`| head`" + `) is no failure.

@@ -95,7 +95,7 @@ func (c eventsCmd) observe(ctx context.Context, a *app, cl *client) error {
 		case <-ctx.Done():
 			return nil
 		case m := <-arriving:
-			if err := c.print(a, schema.NewRecord(0, m.Header, m.Data), m.Subject); err != nil {
+			if err := c.show(a, schema.NewRecord(0, m.Header, m.Data), m.Subject); err != nil {
 				return err
 			}
 		}
@@ -124,7 +124,7 @@ func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
 	})
 	group.Go(func() error {
 		for r := range records {
-			if err := c.print(a, r.record, r.subject); err != nil {
+			if err := c.show(a, r.record, r.subject); err != nil {
 				return err
 			}
 		}
@@ -208,8 +208,8 @@ func (c eventsCmd) read(ctx context.Context, js jetstream.JetStream, names schem
 	}
 }
 
-// print writes one event. The daemon's barriers are none of a run's.
-func (c eventsCmd) print(a *app, r schema.Record, subject string) error {
+// show writes one event. The daemon's barriers are none of a run's.
+func (c eventsCmd) show(a *app, r schema.Record, subject string) error {
 	e, err := decodeRecord(&r)
 	if err != nil {
 		if a.cli.JSON {

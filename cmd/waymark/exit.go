@@ -84,8 +84,7 @@ func report(ctx context.Context, err error, stderr io.Writer) int {
 
 // explain finds exit code and hint of an error. What a command knows better it has put into a failure.
 func explain(ctx context.Context, err error) *failure {
-	var f *failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*failure](err); ok {
 		return f
 	}
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {

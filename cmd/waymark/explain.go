@@ -53,8 +53,7 @@ var publisherErrors = []sentinel{
 
 // explainPublisher words the errors of the executor's SDK.
 func explainPublisher(err error) *failure {
-	var full *publisher.FullError
-	if errors.As(err, &full) {
+	if full, ok := errors.AsType[*publisher.FullError](err); ok {
 		f := &failure{code: exitFull, hint: hintFleetFull, what: fmt.Sprintf("fleet %s is full", full.Fleet)}
 		if full.Quota > 0 {
 			f.what += fmt.Sprintf(": %s of %s used", bytesText(full.Used), bytesText(full.Quota))
@@ -77,8 +76,7 @@ var storageErrors = []sentinel{
 
 // explainStorage words the errors of provisioning and of stored data.
 func explainStorage(err error) *failure {
-	var config *kvstore.ConfigError
-	if errors.As(err, &config) {
+	if config, ok := errors.AsType[*kvstore.ConfigError](err); ok {
 		f := &failure{code: exitConflict, hint: config.Hint}
 		if config.Command != "" {
 			f.hint = "mend it with: " + config.Command

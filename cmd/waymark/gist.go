@@ -38,6 +38,9 @@ func gist(e *schema.Event) string {
 	return string(e.Data)
 }
 
+// maxParts bounds the parts of a message that are worth a look on one line.
+const maxParts = 8
+
 // words joins what is not empty.
 func words(list ...string) string {
 	kept := list[:0]
@@ -53,21 +56,24 @@ func words(list ...string) string {
 func messagesText(messages []schema.Message) string {
 	var list []string
 	for _, m := range messages {
-		t := m.Role
+		shown := []string{}
+		if m.Role != "" {
+			shown = append(shown, m.Role)
+		}
 		for _, p := range m.Parts {
 			switch {
 			case p.Content != nil:
-				t += ": " + *p.Content
+				shown = append(shown, *p.Content)
 			case p.Name != "":
-				t += ": " + p.Name
+				shown = append(shown, p.Name)
 			case p.ID != "":
-				t += ": " + p.ID
+				shown = append(shown, p.ID)
 			}
-			if len(t) > maxWidth {
+			if len(shown) > maxParts {
 				break
 			}
 		}
-		list = append(list, t)
+		list = append(list, strings.Join(shown, ": "))
 	}
 	return strings.Join(list, "; ")
 }

@@ -231,11 +231,7 @@ func endsImport(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return true
 	}
-	switch explain(ctx, err).code {
-	case exitUnavailable, exitFull, exitRefused:
-		return true
-	}
-	return false
+	return slices.Contains([]exitCode{exitUnavailable, exitFull, exitRefused}, explain(ctx, err).code)
 }
 
 // note keeps what became of a run.
@@ -346,8 +342,13 @@ func (im *importer) print() error {
 		rows[i] = []string{r.Run, string(r.Format), r.Fate, count(r.Turns), count(r.Events), count(r.Before), r.Parent}
 	}
 	if err := printTable(im.app.stdout, []column{
-		{title: "run", shrinks: true}, {title: "format", drop: 2}, {title: "fate"}, {title: "turns", right: true},
-		{title: "events", right: true}, {title: "before", right: true, drop: 3}, {title: "parent", drop: 1},
+		{title: "run", shrinks: true},
+		{title: "format", drop: 2},
+		{title: "fate"},
+		{title: "turns", right: true},
+		{title: "events", right: true},
+		{title: "before", right: true, drop: 3},
+		{title: "parent", drop: 1},
 	}, rows); err != nil {
 		return err
 	}

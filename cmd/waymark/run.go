@@ -90,19 +90,19 @@ func environment(getenv func(string) string) kong.Resolver {
 
 // usageError words kong's errors as ours, with the help that fits.
 func usageError(err error) error {
-	command := ""
+	var command strings.Builder
 	var parse *kong.ParseError
 	if errors.As(err, &parse) && parse.Context != nil {
 		for _, p := range parse.Context.Path {
 			if p.Command != nil {
-				command += p.Command.Name + " "
+				command.WriteString(p.Command.Name + " ")
 			}
 		}
 	}
 	return &failure{
 		code: exitUsage,
 		what: strings.TrimSpace(err.Error()),
-		hint: "see: waymark " + command + "--help",
+		hint: "see: waymark " + command.String() + "--help",
 		err:  err,
 	}
 }

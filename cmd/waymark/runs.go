@@ -82,9 +82,15 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 
 func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 	columns := []column{
-		{title: "run", shrinks: true}, {title: "agent", drop: 1}, {title: "status"}, {title: "epoch", right: true, drop: 3},
-		{title: "turn", right: true}, {title: "calls", right: true, drop: 2}, {title: "open", right: true},
-		{title: "events", right: true, drop: 4}, {title: "updated"},
+		{title: "run", shrinks: true},
+		{title: "agent", drop: 1},
+		{title: "status"},
+		{title: "epoch", right: true, drop: 3},
+		{title: "turn", right: true},
+		{title: "calls", right: true, drop: 2},
+		{title: "open", right: true},
+		{title: "events", right: true, drop: 4},
+		{title: "updated"},
 	}
 	rows := make([][]string, len(runs))
 	for i, r := range runs {
@@ -207,8 +213,13 @@ func printCalls(a *app, calls []schema.OpenCall) error {
 		return err
 	}
 	return printTable(a.stdout, []column{
-		{title: "turn", right: true}, {title: "call", shrinks: true}, {title: "occ.", right: true}, {title: "tool", shrinks: true},
-		{title: "replay"}, {title: "fate"}, {title: "since"},
+		{title: "turn", right: true},
+		{title: "call", shrinks: true},
+		{title: "occ.", right: true},
+		{title: "tool", shrinks: true},
+		{title: "replay"},
+		{title: "fate"},
+		{title: "since"},
 	}, rows)
 }
 
@@ -265,7 +276,14 @@ func (c runsHistoryCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	return printTable(a.stdout, []column{
-		{title: "revision", right: true}, {title: "epoch", right: true}, {title: "sequence", right: true}, {title: "turn", right: true},
-		{title: "status"}, {title: "events", right: true}, {title: "position", right: true}, {title: "digest"}, {title: "stored"},
+		{title: "revision", right: true},
+		{title: "epoch", right: true},
+		{title: "sequence", right: true},
+		{title: "turn", right: true},
+		{title: "status"},
+		{title: "events", right: true},
+		{title: "position", right: true},
+		{title: "digest"},
+		{title: "stored"},
 	}, rows)
 }

@@ -114,8 +114,12 @@ func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
 		open.add("health server", closeTimeout, health.shutdown)
 	}
 	d, err := c.start(ctx, a, registry, &open, log)
-	if err != nil {
-		return interruptedStart(ctx, err)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		log.Info().Err(err).Msg("start was interrupted")
+		return context.Cause(ctx)
+	case err != nil:
+		return err
 	}
 	if health != nil {
 		health.health = d.health
@@ -159,13 +163,5 @@ func printReady(a *app, r ready) error {
 		return line(a.stdout, r)
 	}
 	_, err := fmt.Fprintln(a.stdout, r)
-	return err
-}
-
-// interruptedStart makes a start that was interrupted by a signal no failure.
-func interruptedStart(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
 	return err
 }

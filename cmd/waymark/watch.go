@@ -87,7 +87,7 @@ func (w *watcher) one(ctx context.Context, run string, untilEnd bool, arriving <
 	look := time.NewTicker(watchLook)
 	defer look.Stop()
 	ended, err := w.look(ctx, run)
-	for err == nil && !(ended && untilEnd) {
+	for err == nil && (!ended || !untilEnd) {
 		select {
 		case <-ctx.Done():
 			return nil
