@@ -1,0 +1,30 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/natstest"
+)
+
+func TestAServerWithoutRoomForTheQuotaIsNamedWithTheWayOut(t *testing.T) {
+	server := natstest.Start(t, natstest.With(func(c *natsd.Config) { c.MaxStore = 512 << 20 }))
+	getenv := func(string) string { return "" }
+	var stdout, stderr bytes.Buffer
+	args := []string{"serve", "--http", "off", "--context", server.NATSD().Endpoint().Context, "--log-level", "error"}
+	code := run(t.Context(), args, getenv, strings.NewReader(""), &stdout, &stderr)
+	require.Equal(t, int(exitFull), code, stderr.String())
+	require.Contains(t, stderr.String(), "10737418240 bytes")
+	require.Contains(t, stderr.String(), "hint: use a smaller quota (waymark serve --quota 1GiB)")
+
+	// The way out works.
+	line, stop, err := startDaemon(append(args[1:], "--quota", "128MiB"), getenv)
+	require.NoError(t, err)
+	require.Contains(t, line, server.URL())
+	code, log := stop()
+	require.Equal(t, int(exitOK), code, log)
+}
