@@ -25,7 +25,7 @@ type Options struct {
 	RunID string
 	// Agent is the agent's name. Zero: the format's name.
 	Agent string
-	// MaxLine bounds a line and an element of a JSON array, in bytes. Zero means [DefaultMaxLine].
+	// MaxLine bounds a line, in bytes; a longer one is a problem of the report. Zero means [DefaultMaxLine].
 	MaxLine int
 	// OnRead is told how many bytes were read, for a progress bar; nil is no one.
 	OnRead func(n int)
