@@ -156,8 +156,13 @@ func (f *Folder) reign(ctx context.Context, fromStart, unclean *bool) error {
 		}
 		*fromStart = false
 		if *unclean {
-			s.caughtUp = f.cfg.AfterUnclean
-			*unclean = false
+			// A reign that fails before it caught up leaves the doubt to the next one.
+			s.caughtUp = func() {
+				*unclean = false
+				if f.cfg.AfterUnclean != nil {
+					f.cfg.AfterUnclean()
+				}
+			}
 		}
 		f.log.Info().Uint64(keyPosition, uint64(s.mark.Position.Stream)).Bool("rebuild", s.rebuild).Msg("folding")
 		return s.loop(ctx)

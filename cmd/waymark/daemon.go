@@ -55,7 +55,7 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}
-	settings, err := c.provision(ctx, a, js)
+	settings, err := c.provision(ctx, a, d, js)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 
 // provision makes sure that everything the fleet needs is there, and returns its settings as stored. What no
 // flag names stays as it was.
-func (c serveCmd) provision(ctx context.Context, a *app, js jetstream.JetStream) (kvstore.FleetSettings, error) {
+func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream.JetStream) (kvstore.FleetSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	fleets := kvstore.NewFleets(js)
@@ -168,6 +168,8 @@ func (c serveCmd) provision(ctx context.Context, a *app, js jetstream.JetStream)
 	switch stored, _, err := fleets.Get(ctx, a.cli.Fleet); {
 	case err == nil:
 		config = stored.Config()
+	case errors.Is(err, kvstore.ErrNotFound) && d.server != nil:
+		config.QuotaBytes = roomyQuota(d.server.MaxStore(), max(c.Shards, 1))
 	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing):
 		return kvstore.FleetSettings{}, err
 	}
@@ -187,6 +189,19 @@ func (c serveCmd) provision(ctx context.Context, a *app, js jetstream.JetStream)
 	settings, _, err := fleets.Get(ctx, a.cli.Fleet)
 	return settings, err
 }
+
+// roomyQuota is the default quota of a new fleet's shard on an embedded server that may store so many bytes: 0, the
+// usual default, or on a small disk what leaves half of the room to segments, blobs and dead letters. The server
+// reserves it.
+func roomyQuota(store int64, shards int) int64 {
+	if quota := store / 2 / int64(shards); quota < kvstore.DefaultQuotaBytes {
+		return max(quota, leastQuota)
+	}
+	return 0
+}
+
+// leastQuota is the smallest quota that is chosen without asking; less room than that is an error to be seen.
+const leastQuota = 64 << 20
 
 func (c serveCmd) openFolders(a *app, d *daemon, nc *nats.Conn, settings kvstore.FleetSettings, registry prometheus.Registerer, log zerolog.Logger) error {
 	js, err := jetstream.New(nc)

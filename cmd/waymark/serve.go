@@ -25,7 +25,7 @@ type serveCmd struct {
 	Port        int           `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded NATS server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
 	Embedded    bool          `help:"Run the embedded server even if the environment names another one."`
 	NoFold      bool          `help:"Answer requests, but write no checkpoints: another process folds."`
-	Quota       byteSize      `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB)."`
+	Quota       byteSize      `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
 	Checkpoints int           `default:"0" placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
 	Shards      int           `default:"0" placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards that new runs are spread over (WAYMARK_SHARDS; default: 1)."`
 	Replicas    int           `default:"0" placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Copies of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`

@@ -363,5 +363,13 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	return conn, nil
 }
 
+// MaxStore is how many bytes JetStream may store and reserve: Config.MaxStore, or what the server chose by the disk.
+func (s *Server) MaxStore() int64 {
+	if c := s.nats.JetStreamConfig(); c != nil {
+		return c.MaxStore
+	}
+	return 0
+}
+
 // Version is the version of the nats-server in this binary.
 func Version() string { return server.VERSION }
