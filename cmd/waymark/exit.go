@@ -183,8 +183,13 @@ func explainService(err error) *failure {
 	default:
 		f.code = exitFailure
 	}
-	if f.hint == "" && f.code == exitNotFound {
+	// The daemon's hints speak of requests; at a prompt the next step is a command.
+	switch service.Code {
+	case schema.CodeNotFound:
 		f.hint = "list the runs with: waymark runs ls"
+	case schema.CodeRunEnded:
+		f.hint = "read it with: waymark runs get RUN; to go on with it all the same: waymark recover RUN --reason reopen"
+	default:
 	}
 	return f
 }
