@@ -35,7 +35,9 @@ type executorSettings struct {
 type executorOrder struct {
 	File   string            `json:"file"`
 	Format transcript.Format `json:"format"`
-	Run    string            `json:"run"`
+	// Script is the id that the run has in the file, Run the one it gets.
+	Script string `json:"script"`
+	Run    string `json:"run"`
 	// Resume takes the run over, knowing nothing of how far it is.
 	Resume bool `json:"resume"`
 }
@@ -92,15 +94,17 @@ func execute(ctx context.Context, settings string) (err error) {
 				return err
 			}
 		}
-		i := slices.IndexFunc(scripts[order.File], func(r *transcript.Run) bool { return r.ID == order.Run })
+		i := slices.IndexFunc(scripts[order.File], func(r *transcript.Run) bool { return r.ID == order.Script })
 		if i < 0 {
-			return fmt.Errorf("%s has no run %s", order.File, order.Run)
+			return fmt.Errorf("%s has no run %s", order.File, order.Script)
 		}
+		script := *scripts[order.File][i]
+		script.ID = order.Run
 		play := p.Play
 		if order.Resume {
 			play = p.Resume
 		}
-		if err := play(ctx, scripts[order.File][i]); err != nil {
+		if err := play(ctx, &script); err != nil {
 			return err
 		}
 	}

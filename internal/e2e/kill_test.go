@@ -44,26 +44,20 @@ func killTest(t *testing.T, kills, servers int) {
 	}
 	rnd := random(t)
 	w := newWorld(t)
-	d := &director{world: w, reader: journal.NewReader(w.journal()), rnd: rnd}
 	sources := killSources(t)
-	for _, s := range sources {
-		for _, run := range s.runs {
-			d.orders = append(d.orders, executorOrder{File: s.file, Format: s.format, Run: run.ID})
-		}
-	}
+	d := &director{world: w, reader: journal.NewReader(w.journal()), rnd: rnd, sources: sources}
+	d.order()
 	// The reference comes first: it tells how many boundaries there are, so that the kills spread over all of them.
 	reference := d.reference(t, sources)
 	d.play(t, kills, servers)
 
 	fleet := w.fleet(t, "proof")
 	recovered := make(map[string][]journal.Event)
-	for _, s := range sources {
-		for i, run := range s.runs {
-			events, err := player.ReadBack(t.Context(), fleet, run.ID)
-			require.NoError(t, err)
-			recovered[run.ID] = events
-			require.JSONEq(t, reference[run.ID], essence(t, s.prove(t, fleet, i, run.ID)), run.ID)
-		}
+	for _, o := range d.orders {
+		events, err := player.ReadBack(t.Context(), fleet, o.Run)
+		require.NoError(t, err)
+		recovered[o.Run] = events
+		require.JSONEq(t, reference[o.Script], essence(t, o.source.prove(t, fleet, o.index, o.Run)), o.Run)
 	}
 	facts := journal.Check(d.history, recovered)
 	t.Logf("%d kills of executors, %d of the server: %d boundaries acknowledged, %d recovered, %d lost; %d takeovers; "+
@@ -102,12 +96,22 @@ func killSources(t *testing.T) []source {
 	return sources
 }
 
+// directed is an order and where its run is in the sources.
+type directed struct {
+	executorOrder
+	source source
+	index  int
+}
+
 // director kills and restarts from outside; it knows what the journal shows.
 type director struct {
 	world   *world
 	reader  *journal.Reader
 	rnd     *rand.Rand
-	orders  []executorOrder
+	sources []source
+	orders  []directed
+	// rounds counts how often all transcripts were ordered.
+	rounds  int
 	history []journal.Entry
 	// boundaries that a play without kills has.
 	boundaries int
@@ -145,6 +149,20 @@ func (d *director) reference(t *testing.T, sources []source) map[string]string {
 	}
 	d.boundaries = c.acks
 	return list
+}
+
+// order adds every run, once more.
+func (d *director) order() {
+	d.rounds++
+	for _, s := range d.sources {
+		for i, run := range s.runs {
+			o := executorOrder{File: s.file, Format: s.format, Script: run.ID, Run: run.ID}
+			if d.rounds > 1 {
+				o.Run = fmt.Sprintf("%s-%d", run.ID, d.rounds)
+			}
+			d.orders = append(d.orders, directed{o, s, i})
+		}
+	}
 }
 
 // play runs executors until every run has ended, and kills as often as asked.
@@ -199,9 +217,15 @@ func (d *director) unfinished() []executorOrder {
 			ended[e.Run] = true
 		}
 	}
-	orders := slices.DeleteFunc(slices.Clone(d.orders), func(o executorOrder) bool { return ended[o.Run] })
-	if len(orders) > 0 {
-		orders[0].Resume = d.attempts > 0
+	if len(ended) == len(d.orders) && d.left > 0 {
+		d.order() // the kills came late, and some of them found nothing left to kill
+	}
+	var orders []executorOrder
+	for _, o := range d.orders {
+		if !ended[o.Run] {
+			o.Resume = len(orders) == 0 && d.attempts > 0
+			orders = append(orders, o.executorOrder)
+		}
 	}
 	return orders
 }
@@ -238,8 +262,10 @@ func (d *director) quantile(nth int) time.Duration {
 // false when the executor ended before.
 func (d *director) boundary(t *testing.T, p *child) bool {
 	t.Helper()
-	// The gaps to come are somewhat smaller than what is left for each, so that there is room for all kills.
-	gap := 3 * (d.boundaries - d.acks) / 2 / max(1, d.left)
+	// There must be room for the kills to come: each may come some boundaries late.
+	const late = 20
+	left := d.rounds*d.boundaries - d.acks
+	gap := min(3*left/2/max(1, d.left), left-late*d.left)
 	target := d.acks + 1 + d.rnd.IntN(max(1, gap))
 	deadline := time.Now().Add(patience)
 	ticker := time.NewTicker(time.Millisecond)
