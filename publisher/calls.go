@@ -33,17 +33,20 @@ type callBook struct {
 	reserved map[schema.CallKey]bool
 	// tries counts how often this handle began a call.
 	tries map[schema.CallKey]int
+	// outcomes are those of tools that ran, as long as they are not durable.
+	outcomes map[schema.CallKey]*outcome
 }
 
 func (b *callBook) reset() {
 	*b = callBook{
 		stage: make(map[schema.CallKey]callStage), asked: make(map[callID]int),
 		reserved: make(map[schema.CallKey]bool), tries: make(map[schema.CallKey]int),
+		outcomes: make(map[schema.CallKey]*outcome),
 	}
 }
 
 // note follows an event that the fold accepted; foreign ones were written by others.
-func (b *callBook) note(v schema.Verdict, _ schema.Epoch, foreign bool) {
+func (b *callBook) note(v schema.Verdict, foreign bool) {
 	if v.Kind != schema.Applied {
 		return
 	}
@@ -75,6 +78,7 @@ func (b *callBook) note(v schema.Verdict, _ schema.Epoch, foreign bool) {
 func (b *callBook) close(key schema.CallKey) {
 	delete(b.stage, key)
 	delete(b.tries, key)
+	delete(b.outcomes, key)
 }
 
 // reserve returns the key of the call that is asked for. Without an occurrence it is the first of its id that
@@ -101,14 +105,15 @@ type callView struct {
 	// open is its entry among the open calls, nil when it is closed.
 	open  *schema.OpenCall
 	stage callStage
-	tries int
+	// outcome of a tool that ran, if it is not durable yet.
+	outcome *outcome
 }
 
 // viewCall looks a call up.
 func (r *Run) viewCall(key schema.CallKey) callView {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v := callView{stage: r.calls.stage[key], tries: r.calls.tries[key]}
+	v := callView{stage: r.calls.stage[key], outcome: r.calls.outcomes[key]}
 	if i := slices.IndexFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key }); i >= 0 {
 		open := r.head.OpenCalls[i]
 		v.known, v.open = true, &open

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -60,11 +61,14 @@ func (r *Run) deliverAll(ctx context.Context, items []*item) error {
 // deliverBatch sends the events as one atomic batch, once. It reports whether they are durable; if not, each must be
 // resolved singly.
 func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
+	if ctx.Err() != nil {
+		return false
+	}
 	msgs := make([]*nats.Msg, len(items))
 	for i, it := range items {
 		msgs[i] = r.message(it, r.last, i == 0)
 	}
-	a := r.fleet.sendBatch(ctx, msgs)
+	a := r.fleet.sendBatch(context.WithoutCancel(ctx), msgs)
 	if a.kind != acked {
 		// None of them can be stored without the first.
 		items[0].sent = a.kind == silent
@@ -84,7 +88,12 @@ func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
 func (r *Run) deliverOne(ctx context.Context, items []*item) error {
 	it := items[0]
 	caller := ctx
-	ctx, cancel := context.WithTimeout(ctx, r.fleet.cfg.PublishTimeout)
+	if caller.Err() != nil {
+		return r.expired(caller, it, nil)
+	}
+	// The caller's end counts between tries and not within one: it must not leave in doubt what is answered in a
+	// moment, for the other users of the handle would have to wait for its resolution.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.fleet.cfg.PublishTimeout)
 	defer cancel()
 	wait := r.fleet.backoff()
 	var lastErr error
@@ -110,7 +119,7 @@ func (r *Run) deliverOne(ctx context.Context, items []*item) error {
 			if err == nil {
 				// Behind what others wrote. An earlier try can no longer be stored: its place is taken.
 				it.sent, lastErr = false, a.err
-				if ctx.Err() == nil {
+				if ctx.Err() == nil && caller.Err() == nil {
 					continue
 				}
 			} else {
@@ -131,10 +140,10 @@ func (r *Run) deliverOne(ctx context.Context, items []*item) error {
 			}
 		case silent:
 			it.sent, lastErr = true, a.err
-		case inFlight:
+		default:
 			lastErr = a.err
 		}
-		if !wait.wait(ctx) {
+		if caller.Err() != nil || !wait.wait(ctx) {
 			return r.expired(caller, it, lastErr)
 		}
 	}
@@ -148,8 +157,7 @@ func (r *Run) expired(caller context.Context, it *item, last error) error {
 	if cause := context.Cause(caller); cause != nil {
 		last = fmt.Errorf("%w (%w)", cause, last)
 	}
-	var regressed *regression
-	if errors.As(last, &regressed) {
+	if regressed, ok := errors.AsType[*regression](last); ok && time.Since(regressed.since) >= regressionTrust {
 		return r.die(regressed.err)
 	}
 	kind := ErrUnavailable
@@ -185,8 +193,15 @@ func (r *Run) confirm(ctx context.Context, it *item, at schema.StreamSequence) e
 // errAgain says that a resolution came to no result yet.
 var errAgain = errors.New("not resolved yet")
 
-// regression is a sign of a regressed log that a stale leader can give, too: it counts when it stays until the deadline.
-type regression struct{ err error }
+// regressionTrust is how long a replicated stream must say that the log is shorter before it is believed. An isolated
+// old leader answers so for nearly as long.
+const regressionTrust = 10 * time.Second
+
+// regression is a sign of a regressed log that a stale leader can give, too: it counts once it has stayed.
+type regression struct {
+	err   error
+	since time.Time
+}
 
 func (e *regression) Error() string   { return e.err.Error() }
 func (e *regression) Unwrap() []error { return []error{errAgain, e.err} }
@@ -198,10 +213,14 @@ func (r *Run) resolve(ctx context.Context, upTo schema.StreamSequence, items []*
 		gone := fmt.Errorf("run %s: %w: %s at stream sequence %d was acknowledged, and the log ends at %d for this run",
 			r.id, ErrLogRegressed, r.lastID, r.last, upTo)
 		if r.fleet.replicas > 1 {
-			return false, &regression{gone}
+			if r.shorter.IsZero() {
+				r.shorter = time.Now()
+			}
+			return false, &regression{gone, r.shorter}
 		}
 		return false, r.die(gone)
 	}
+	r.shorter = time.Time{}
 	before := r.last
 	if err := r.catchUp(ctx, upTo, items); err != nil {
 		return false, err
@@ -327,7 +346,7 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 	if v.Kind != schema.Applied {
 		return nil
 	}
-	r.calls.note(v, r.writer.Epoch, true)
+	r.calls.note(v, true)
 	if r.pipe != nil {
 		plan := *rec
 		plan.Stream = 0 // the plan has no places

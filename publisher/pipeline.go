@@ -257,6 +257,19 @@ func (r *Run) stopPipeline(ctx context.Context) error {
 	return p.err
 }
 
+// settled is Flush for a call that goes on with the handle's state: in synchronous mode that may be unresolved, because
+// repeating what is unresolved is what mends it.
+func (r *Run) settled(ctx context.Context) error {
+	r.mu.Lock()
+	piped := r.pipe != nil
+	dead := r.dead
+	r.mu.Unlock()
+	if piped {
+		return r.Flush(ctx)
+	}
+	return dead
+}
+
 // publishNow publishes drafts and waits until they are durable, in either mode.
 func (r *Run) publishNow(ctx context.Context, drafts ...draft) error {
 	if _, err := r.publish(ctx, drafts...); err != nil {

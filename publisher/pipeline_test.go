@@ -87,6 +87,7 @@ func TestRefusedBatchIsResolvedSingly(t *testing.T) {
 		"its acknowledgement was lost":   func(_ *testing.T, _ *world, p *proxy) { p.dropAcks(1) },
 		"two acknowledgements were lost": func(_ *testing.T, _ *world, p *proxy) { p.dropAcks(2) },
 		"batches were switched off": func(t *testing.T, w *world, _ *proxy) {
+			t.Helper()
 			s, err := w.js.Stream(t.Context(), w.names.EventStream())
 			require.NoError(t, err)
 			cfg := s.CachedInfo().Config

@@ -211,15 +211,18 @@ func TestLowerEpochIsPublishedBehind(t *testing.T) {
 func TestLostLogIsARegression(t *testing.T) {
 	tests := map[string]func(*testing.T, *world, jetstream.Stream){
 		"when the run was purged": func(t *testing.T, w *world, s jetstream.Stream) {
+			t.Helper()
 			require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("r1"))))
 		},
 		"when the stream was made anew": func(t *testing.T, w *world, s jetstream.Stream) {
+			t.Helper()
 			cfg := s.CachedInfo().Config
 			require.NoError(t, w.js.DeleteStream(t.Context(), cfg.Name))
 			_, err := w.js.CreateStream(t.Context(), cfg)
 			require.NoError(t, err)
 		},
 		"when its sequences were used again": func(t *testing.T, w *world, s jetstream.Stream) {
+			t.Helper()
 			cfg := s.CachedInfo().Config
 			require.NoError(t, w.js.DeleteStream(t.Context(), cfg.Name))
 			_, err := w.js.CreateStream(t.Context(), cfg)

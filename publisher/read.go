@@ -99,8 +99,7 @@ func (f *Fleet) events(ctx context.Context, run string, yield func(schema.Record
 			piece: func(kind string, body []byte) error { return readPiece(kind, body, yield) },
 		}
 	})
-	var own *yieldError
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*yieldError](err); ok {
 		return nil, own.err
 	}
 	return reply, err

@@ -36,6 +36,8 @@ type Run struct {
 	writer schema.Writer
 	last   schema.StreamSequence
 	lastID string
+	// shorter is since when a replicated stream says that the log is shorter than it was; only for who delivers.
+	shorter time.Time
 	// starting: run.started is not durable yet.
 	starting bool
 	// pending are the events of a call that did not come to its end; unknown says that one of them may be stored.
@@ -340,7 +342,7 @@ func (r *Run) durable(it *item, stream schema.StreamSequence) {
 	it.verdict = v
 	r.last, r.lastID = max(r.last, stream), it.event.ID
 	r.starting = false
-	r.calls.note(v, r.writer.Epoch, false)
+	r.calls.note(v, false)
 }
 
 func (r *Run) apply(rec *schema.Record) schema.Verdict {

@@ -67,8 +67,9 @@ func isFull(e *jetstream.APIError) bool {
 		return true
 	case codeStoreFailed:
 		return strings.Contains(e.Description, "maximum ") && strings.Contains(e.Description, "exceeded")
+	default:
+		return false
 	}
-	return false
 }
 
 // pubAck is the server's answer to a publish.
@@ -102,8 +103,7 @@ func (f *Fleet) send(ctx context.Context, m *nats.Msg) answer {
 
 // answerOf translates what NATS says into what it means for the message.
 func answerOf(err error) answer {
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		a := answer{kind: refused, err: err}
 		switch {
 		case isFull(api):

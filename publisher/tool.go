@@ -44,11 +44,13 @@ func Result(v any) (ToolResult, error) {
 //     idempotency key; else [*HeldError] names the call and the command that settles it;
 //   - recorded as another tool or with other arguments: [*DivergedError] with both.
 //
-// A tool whose context ends before it returned has no recorded outcome: the call stays open.
+// A tool whose context ends before it returned has no recorded outcome: the call stays open. A tool that ran, and whose
+// outcome could not be published, is not run again by this handle: its result is returned beside the error, and
+// repeating the call publishes it.
 // Parallel calls of one turn may be run from several goroutines.
 func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResult, error) {
 	r := t.run
-	if err := r.Flush(ctx); err != nil {
+	if err := r.settled(ctx); err != nil {
 		return ToolResult{}, err
 	}
 	r.mu.Lock()
@@ -63,9 +65,10 @@ func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResul
 		delete(r.calls.reserved, key)
 	}()
 	result, err := t.tool(ctx, key, call, run)
-	if err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// An outcome that is not durable yet will be asked for again.
+	if r.calls.outcomes[key] == nil && (err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)) {
 		id := callID{key.Turn, key.ToolCallID}
 		r.calls.asked[id] = max(r.calls.asked[id], key.Occurrence)
 	}
@@ -91,6 +94,8 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 		switch {
 		case v.open == nil:
 			return r.recorded(ctx, key, v)
+		case v.outcome != nil:
+			return r.publishOutcome(ctx, key, v.outcome)
 		case v.open.InDoubt:
 			how := schema.SettledRerun
 			switch {
@@ -141,20 +146,40 @@ func (r *Run) invoke(ctx context.Context, key schema.CallKey, v callView, call T
 		// Whether the tool had its effect is not known: an outcome must not be invented.
 		return result, fmt.Errorf("tool %s of run %s, call %s: %w", call.Name, r.id, key.ToolCallID, err)
 	}
-	// The tool has run: its outcome is recorded even if the caller's context ends now.
-	record := context.WithoutCancel(ctx)
+	o := &outcome{result: result}
 	if err != nil {
 		failure := &ToolError{Key: key, Failure: failureOf(err), Cause: err}
-		data := &schema.ToolFailedData{ToolCallID: key.ToolCallID, Error: failure.Failure, Attempt: int64(inv.Attempt), DurationMS: took.Milliseconds()}
-		if err := r.publishNow(record, draft{data: data, turn: key.Turn}); err != nil {
-			return result, errors.Join(failure, err)
+		o.err = failure
+		o.draft = draft{
+			data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Error: failure.Failure, Attempt: int64(inv.Attempt), DurationMS: took.Milliseconds()},
+			turn: key.Turn,
 		}
-		return result, failure
+	} else {
+		if o.result.Duration == 0 {
+			o.result.Duration = took
+		}
+		o.draft = returned(key, o.result)
 	}
-	if result.Duration == 0 {
-		result.Duration = took
+	r.mu.Lock()
+	r.calls.outcomes[key] = o
+	r.mu.Unlock()
+	return r.publishOutcome(ctx, key, o)
+}
+
+// outcome is what became of a tool that ran, until it is durable.
+type outcome struct {
+	result ToolResult
+	err    error
+	draft  draft
+}
+
+// publishOutcome publishes what became of a tool. The tool has run: that is recorded even if the caller's context
+// has ended.
+func (r *Run) publishOutcome(ctx context.Context, key schema.CallKey, o *outcome) (ToolResult, error) {
+	if err := r.publishNow(context.WithoutCancel(ctx), o.draft); err != nil {
+		return o.result, errors.Join(o.err, fmt.Errorf("outcome of call %s in turn %d: %w", key.ToolCallID, key.Turn, err))
 	}
-	return result, r.publishNow(record, returned(key, result))
+	return o.result, o.err
 }
 
 // panicError is a tool's panic.
@@ -214,9 +239,10 @@ func (r *Run) recorded(ctx context.Context, key schema.CallKey, v callView) (Too
 	case schema.OutcomeAbandoned:
 		return ToolResult{Result: c.Result, IsError: c.IsError, Recorded: true},
 			fmt.Errorf("call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, ErrAbandoned)
+	default:
+		result, err := r.field(ctx, c, "/result", c.Result)
+		return ToolResult{Result: result, IsError: c.IsError, Source: c.ResultSource, Recorded: true}, err
 	}
-	result, err := r.field(ctx, c, "/result", c.Result)
-	return ToolResult{Result: result, IsError: c.IsError, Source: c.ResultSource, Recorded: true}, err
 }
 
 // field returns a field of a call, loading it if it is in the blob store.

@@ -422,3 +422,57 @@ func TestHeadOnlyHandleKeepsNoContent(t *testing.T) {
 	require.Equal(t, int64(1), n.Load())
 	require.Equal(t, w.fold("r1").Head, run.Head())
 }
+
+func TestToolThatRanIsNotRunAgainForItsRecord(t *testing.T) {
+	w := newWorld(t)
+	p := newProxy(t, w.server.URL())
+	run := start(t, w.fleet(func(c *publisher.Config) {
+		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
+		c.PublishTimeout, c.TryTimeout = 200*time.Millisecond, 100*time.Millisecond
+	}), "r1")
+	turn := openTurn(t, run)
+	var n atomic.Int64
+	pay := publisher.ToolCall{ID: "c1", Name: "pay"}
+	tool := func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		n.Add(1)
+		p.dropAcks(-1)
+		return publisher.Result("paid")
+	}
+	for range 2 {
+		result, err := turn.Tool(t.Context(), pay, tool)
+		require.ErrorIs(t, err, publisher.ErrUnresolved)
+		require.JSONEq(t, `"paid"`, string(result.Result), "the result is not lost to the caller")
+	}
+	p.dropAcks(0)
+	result, err := turn.Tool(t.Context(), pay, tool)
+	require.NoError(t, err)
+	require.JSONEq(t, `"paid"`, string(result.Result))
+
+	// The same when the call itself has no answer: the tool has not run.
+	p.dropAcks(-1)
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "pay"}, tool)
+	require.ErrorIs(t, err, publisher.ErrUnresolved)
+	require.Equal(t, int64(1), n.Load())
+	p.dropAcks(0)
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "pay"}, counted(&n, "paid"))
+	require.NoError(t, err)
+	require.Equal(t, int64(2), n.Load())
+
+	w.limit(1)
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c3", Name: "pay"}, counted(&n, "paid"))
+	require.ErrorIs(t, err, publisher.ErrFleetFull)
+	require.Equal(t, int64(2), n.Load())
+	w.limit(64 << 20)
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c3", Name: "pay"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		n.Add(1)
+		w.limit(1)
+		return publisher.ToolResult{}, errors.New("no money")
+	})
+	require.ErrorIs(t, err, publisher.ErrFleetFull)
+	require.ErrorIs(t, err, publisher.ErrToolFailed)
+	w.limit(64 << 20)
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c3", Name: "pay"}, counted(&n, "paid"))
+	require.ErrorIs(t, err, publisher.ErrToolFailed, "the failure is what is published")
+	require.Equal(t, int64(3), n.Load())
+	require.Len(t, w.requireSameFold(run).Calls, 3)
+}
