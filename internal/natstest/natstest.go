@@ -216,9 +216,12 @@ func FailOnAsyncErrors(tb testing.TB) nats.Option {
 }
 
 // Logger writes to the test's log, all levels. What comes after the test's end is dropped, for by then the
-// testing package would panic.
+// testing package would panic. A benchmark's logger writes nothing: its lines would bury the figures.
 func Logger(tb testing.TB) zerolog.Logger {
 	tb.Helper()
+	if _, ok := tb.(*testing.B); ok {
+		return zerolog.Nop()
+	}
 	w := &testWriter{tb: tb}
 	tb.Cleanup(w.end)
 	return zerolog.New(w).Level(zerolog.TraceLevel)
