@@ -101,8 +101,8 @@ func (f *Folder) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		began := f.now()
 		err := f.reign(ctx, &fromStart, &unclean)
-		if ctx.Err() != nil {
-			break
+		if stopped := ctx.Err() != nil; stopped {
+			return nil //nolint:nilerr // the reign ended because it was told to
 		}
 		f.stats.Failures.Add(1)
 		switch {

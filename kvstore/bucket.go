@@ -194,8 +194,8 @@ func (b *bucket) message(key string, value []byte, header nats.Header, cas bool,
 }
 
 // put writes a value by compare-and-set. Revision 0 creates, also over the marker of a deletion.
-func (b *bucket) put(ctx context.Context, key string, value []byte, header nats.Header, rev schema.Revision) (schema.Revision, error) {
-	return b.publishCAS(ctx, b.message(key, value, header, true, rev), key, rev)
+func (b *bucket) put(ctx context.Context, key string, value []byte, rev schema.Revision) (schema.Revision, error) {
+	return b.publishCAS(ctx, b.message(key, value, nil, true, rev), key, rev)
 }
 
 func (b *bucket) publishCAS(ctx context.Context, msg *nats.Msg, key string, rev schema.Revision) (schema.Revision, error) {

@@ -58,7 +58,9 @@ func freePort(tb testing.TB) int {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(tb, err)
 	defer func() { require.NoError(tb, l.Close()) }()
-	return l.Addr().(*net.TCPAddr).Port
+	addr, ok := l.Addr().(*net.TCPAddr)
+	require.True(tb, ok)
+	return addr.Port
 }
 
 func TestOnAClusterOfThree(t *testing.T) {

@@ -56,7 +56,7 @@ func TestDeadLetterKeepsTheWholeMessage(t *testing.T) {
 	require.Equal(t, map[string][]string{
 		"Nats-Rollup": {"all"}, "Nats-TTL": {"1s"}, "Nats-Msg-Id": {"mine"}, "ce-id": {"a", "b"}, "CE-ID": {"c"},
 		"Nats-Expected-Last-Sequence": {"99"}, "Status": {"404"}, "Waymark-Reason": {"forged"}, "x": {""}, "odd name": {"ü\u202e"},
-	}, map[string][]string(first.Header))
+	}, first.Header)
 	require.Equal(t, "\x00\xff\r\n\r\nbody", string(first.Body))
 	require.Equal(t, schema.ReasonNotCloudEvent, first.Reason)
 	require.Equal(t, "line??break ?[31m", first.Detail)

@@ -121,8 +121,7 @@ func kindOf(err error) error {
 	if err == nil {
 		return nil
 	}
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return kindOfAPI(api)
 	}
 	switch {
@@ -169,6 +168,7 @@ func kindOfAPI(api *jetstream.APIError) error {
 			return ErrFull
 		}
 		return ErrUnavailable
+	default:
 	}
 	if api.Code == 503 || api.Code == 408 {
 		return ErrUnavailable

@@ -234,7 +234,7 @@ func (f *Fleets) put(ctx context.Context, s *FleetSettings, rev schema.Revision)
 	if err != nil {
 		return fmt.Errorf("settings of fleet %s: %w", s.Fleet, err)
 	}
-	if _, err := f.bucket.put(ctx, s.Fleet, b, nil, rev); err != nil {
+	if _, err := f.bucket.put(ctx, s.Fleet, b, rev); err != nil {
 		return fmt.Errorf("put settings of fleet %s: %w", s.Fleet, err)
 	}
 	return nil

@@ -247,7 +247,7 @@ func (l *Lease) put(ctx context.Context, holder string, rev schema.Revision) (sc
 	if err != nil {
 		return 0, err
 	}
-	return l.bucket.put(ctx, l.cfg.Name, b, nil, rev)
+	return l.bucket.put(ctx, l.cfg.Name, b, rev)
 }
 
 func (l *Lease) wrap(verb string, err error) error {

@@ -139,8 +139,14 @@ func TestLeaseConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js
 	for _, cfg := range []kvstore.LeaseConfig{
-		{Name: "", Holder: "a"}, {Name: "a..b", Holder: "a"}, {Name: "a.*", Holder: "a"}, {Name: "a.", Holder: "a"},
-		{Name: "a", Holder: ""}, {Name: "a", Holder: "x y"}, {Name: "a", Holder: "a", TTL: 1}, {Name: "a", Holder: "a", TTL: time.Hour},
+		{Name: "", Holder: "a"},
+		{Name: "a..b", Holder: "a"},
+		{Name: "a.*", Holder: "a"},
+		{Name: "a.", Holder: "a"},
+		{Name: "a", Holder: ""},
+		{Name: "a", Holder: "x y"},
+		{Name: "a", Holder: "a", TTL: 1},
+		{Name: "a", Holder: "a", TTL: time.Hour},
 	} {
 		_, err := kvstore.NewLease(js, cfg)
 		require.Error(t, err, "%+v", cfg)

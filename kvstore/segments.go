@@ -49,7 +49,7 @@ func (s *Segments) Create(ctx context.Context, run string, n int, stored []byte)
 	if len(stored) == 0 {
 		return segmentError("create", run, n, fmt.Errorf("%w: it is empty", ErrCorrupt))
 	}
-	if _, err := s.bucket.put(ctx, key, stored, nil, 0); err != nil {
+	if _, err := s.bucket.put(ctx, key, stored, 0); err != nil {
 		if errors.Is(err, ErrConflict) {
 			err = fmt.Errorf("%w: %w", ErrExists, err)
 		}

@@ -107,7 +107,7 @@ func putWatermark(ctx context.Context, b *bucket, key string, w Watermark, rev s
 	if err != nil {
 		return 0, fmt.Errorf("put watermark %s of %s: %w", key, b.name, err)
 	}
-	next, err := b.put(ctx, key, value, nil, rev)
+	next, err := b.put(ctx, key, value, rev)
 	if err != nil {
 		return 0, fmt.Errorf("put watermark %s of %s: %w", key, b.name, err)
 	}
