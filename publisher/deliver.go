@@ -140,6 +140,10 @@ func (r *Run) deliverOne(ctx context.Context, items []*item) error {
 			}
 		case silent:
 			it.sent, lastErr = true, a.err
+		case inFlight:
+			// Over in the time of one replication; waiting longer only loses the next race, too.
+			lastErr = a.err
+			wait.next = min(wait.next, conflictBackoff)
 		default:
 			lastErr = a.err
 		}
@@ -192,6 +196,9 @@ func (r *Run) confirm(ctx context.Context, it *item, at schema.StreamSequence) e
 
 // errAgain says that a resolution came to no result yet.
 var errAgain = errors.New("not resolved yet")
+
+// conflictBackoff is the longest wait for another publish to the run that is under way.
+const conflictBackoff = 10 * time.Millisecond
 
 // regressionTrust is how long a replicated stream must say that the log is shorter before it is believed. An isolated
 // old leader answers so for nearly as long.
