@@ -1,0 +1,168 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/journal"
+	"github.com/waymarkio/waymark/internal/player"
+	"github.com/waymarkio/waymark/publisher"
+)
+
+const checkpointBucket = "WAYMARK_CHECKPOINTS_default_0"
+
+func TestWithoutAFolderRecoveryReturnsEveryAcknowledgedEvent(t *testing.T) {
+	w := newWorld(t, "--no-fold")
+	fleet := w.fleet(t, "player")
+	c := new(counter)
+	p := &player.Player{Fleet: fleet, Journal: c, Tool: player.Recorded, Now: time.Now}
+	read := 0
+	for _, file := range transcriptFiles(t, ownData) {
+		s := readSource(t, file)
+		for i, run := range s.runs {
+			require.NoError(t, p.Play(t.Context(), run))
+			s.prove(t, fleet, i, run.ID)
+			events, err := player.ReadBack(t.Context(), fleet, run.ID)
+			require.NoError(t, err)
+			read += len(events)
+		}
+	}
+	require.Equal(t, c.acks, read)
+
+	// A takeover in the middle of a run, by another executor.
+	open, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "open", Agent: "a"})
+	require.NoError(t, err)
+	for i := range 50 {
+		require.NoError(t, open.AddMessage(t.Context(), text("user", fmt.Sprint(i))))
+	}
+	taken, err := w.fleet(t, "other").Resume(t.Context(), "open", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	require.Len(t, taken.State().Messages, 50)
+
+	js := w.jetStream(t)
+	bucket, err := js.KeyValue(t.Context(), checkpointBucket)
+	if err == nil {
+		_, err = bucket.Get(t.Context(), "open")
+	}
+	require.Error(t, err, "nobody folds, so there is no checkpoint")
+}
+
+// live is a witness that lets others see how far a run is.
+type live struct{ acks atomic.Int64 }
+
+func (l *live) Write(e journal.Entry) error {
+	if e.Op == journal.Ack {
+		l.acks.Add(1)
+	}
+	return nil
+}
+
+func TestADeletedCheckpointBucketComesBackAndRecoveriesAreRightMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	js := w.jetStream(t)
+	fleet := w.fleet(t, "player")
+	reader := w.fleet(t, "reader")
+	done := make(chan error, 1)
+	progress := new(live)
+	// One run that goes on until it is told to stop.
+	run, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "busy", Agent: "a"})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() {
+		text := text("user", strings.Repeat("work ", 100))
+		for ctx.Err() == nil {
+			if err := run.AddMessage(context.WithoutCancel(ctx), text); err != nil {
+				done <- err
+				return
+			}
+			progress.acks.Add(1)
+		}
+		done <- nil
+	}()
+
+	const deletions, reads = 3, 15
+	for range deletions {
+		requireCheckpoint(t, js, "busy", "before the deletion")
+		require.NoError(t, js.DeleteKeyValue(t.Context(), checkpointBucket))
+		for range reads {
+			acknowledged := progress.acks.Load()
+			state, err := reader.Get(t.Context(), "busy")
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, int64(len(state.Messages)), acknowledged, "what was acknowledged before the request is in the answer")
+		}
+		requireCheckpoint(t, js, "busy", "the bucket comes back")
+	}
+	stop()
+	require.NoError(t, <-done)
+	acknowledged := progress.acks.Load()
+	require.Greater(t, acknowledged, int64(100))
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	taken, err := reader.Resume(t.Context(), "busy", publisher.ResumeSpec{Reason: "reopen"})
+	require.NoError(t, err)
+	require.EqualValues(t, acknowledged, len(taken.State().Messages))
+	require.Zero(t, w.deadLetters(t))
+	t.Logf("%d deletions under %d acknowledged boundaries", deletions, acknowledged)
+}
+
+// requireCheckpoint waits until the bucket is there and has a checkpoint of the run.
+func requireCheckpoint(t *testing.T, js jetstream.JetStream, run, why string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		bucket, err := js.KeyValue(t.Context(), checkpointBucket)
+		if err != nil {
+			return false
+		}
+		_, err = bucket.Get(t.Context(), run)
+		return err == nil
+	}, patience, 10*time.Millisecond, why)
+}
+
+func TestAFullFleetIsAClearErrorAndLosesNothing(t *testing.T) {
+	w := newWorld(t, "--quota", "16MiB")
+	fleet := w.fleet(t, "player")
+	acknowledged := make(map[string]int)
+	runs := make(map[string]*publisher.Run)
+	var full *publisher.FullError
+	// Many small runs: none has enough to be sealed and purged out of the way at once.
+	for i := 0; full == nil; i++ {
+		require.Less(t, i, 10_000, "the fleet is never full")
+		id := fmt.Sprintf("run-%d", i)
+		run, err := fleet.Start(t.Context(), publisher.RunSpec{ID: id, Agent: "a"})
+		if errors.As(err, &full) {
+			break
+		}
+		require.NoError(t, err)
+		runs[id] = run
+		for range 2 {
+			err := run.AddMessage(t.Context(), text("user", strings.Repeat("x", 100_000)))
+			if errors.As(err, &full) {
+				break
+			}
+			require.NoError(t, err)
+			acknowledged[id]++
+		}
+	}
+	t.Logf("full after %d runs: %v", len(runs), full)
+	require.ErrorIs(t, full, publisher.ErrFleetFull)
+	require.Equal(t, "default", full.Fleet)
+
+	// Reads and takeovers work on a full fleet, and what was acknowledged is there.
+	other := w.fleet(t, "other")
+	for id := range runs {
+		state, err := other.Get(t.Context(), id)
+		require.NoError(t, err, id)
+		require.Len(t, state.Messages, acknowledged[id], id)
+	}
+	taken, err := other.Resume(t.Context(), "run-0", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	require.Len(t, taken.State().Messages, acknowledged["run-0"])
+}
