@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/kvstore"
@@ -18,47 +17,29 @@ import (
 type arrived struct {
 	subject string
 	rec     schema.Record
+	// first: the server accepted it as the first message on its subject, so nothing of its run is before it.
+	first bool
 }
-
-// pullBytes bounds what is under way from the server to the fold.
-const pullBytes = 16 << 20
 
 // loop reads the log from the watermark, inclusive, and folds it batch by batch.
 func (s *reignState) loop(ctx context.Context) error {
-	cons, err := s.js.OrderedConsumer(ctx, s.names.EventStream(), jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{s.names.EventSubjects()},
-		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:    max(uint64(s.mark.Position.Stream), 1),
-	})
+	reader, err := openLog(ctx, s.nc, s.js, s.names, s.mark.Position.Stream)
 	if err != nil {
-		return fmt.Errorf("read event stream %s: %w", s.names.EventStream(), err)
+		return err
 	}
-	messages, err := cons.Messages(jetstream.PullMaxBytes(pullBytes))
-	if err != nil {
-		return fmt.Errorf("read event stream %s: %w", s.names.EventStream(), err)
-	}
+	defer reader.close(ctx, s.js)
 	in := make(chan arrived, 256)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		<-ctx.Done()
-		messages.Stop()
-		return nil
-	})
-	group.Go(func() error {
 		defer close(in)
 		for {
-			msg, err := messages.Next()
+			a, err := reader.next(ctx)
 			if err != nil {
 				if ctx.Err() != nil {
 					return nil
 				}
-				return fmt.Errorf("read event stream %s: %w", s.names.EventStream(), err)
+				return err
 			}
-			meta, err := msg.Metadata()
-			if err != nil {
-				return fmt.Errorf("read event stream %s: %w", s.names.EventStream(), err)
-			}
-			a := arrived{msg.Subject(), schema.NewRecord(schema.StreamSequence(meta.Sequence.Stream), msg.Headers(), msg.Data())}
 			select {
 			case in <- a:
 			case <-ctx.Done():
@@ -164,7 +145,7 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrived) error {
 			fmt.Sprintf("the subject's last token %.80q is no run id", id)))
 		return nil
 	}
-	r, err := s.load(ctx, id, &a.rec)
+	r, err := s.load(ctx, id, a)
 	if err != nil {
 		return err
 	}
@@ -267,7 +248,11 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 	var began, ended []string
 	for _, r := range touched {
 		// A run of which nothing was accepted has no checkpoint: garbage on a subject makes no run.
-		if !r.dirty || r.head.Counts.Events == 0 {
+		// It need not be kept in memory either: the log has it.
+		if r.head.Counts.Events == 0 {
+			r.dirty = false
+		}
+		if !r.dirty {
 			continue
 		}
 		c := r.checkpoint(s.incarnation)
@@ -296,7 +281,7 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 }
 
 // load returns the run from memory, from its checkpoint, or folded anew when the checkpoint cannot be trusted.
-func (s *reignState) load(ctx context.Context, id string, rec *schema.Record) (*run, error) {
+func (s *reignState) load(ctx context.Context, id string, a *arrived) (*run, error) {
 	if el, ok := s.runs[id]; ok {
 		s.recent.MoveToFront(el)
 		r, ok := el.Value.(*run)
@@ -315,12 +300,12 @@ func (s *reignState) load(ctx context.Context, id string, rec *schema.Record) (*
 		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents
 	case err == nil, errors.Is(err, kvstore.ErrCorrupt):
 		s.log.Warn().Str(keyRun, id).Err(err).Msg("checkpoint not trusted, folding the run anew")
-		err = s.refold(ctx, r, rec.Stream)
+		err = s.refold(ctx, r, a.rec.Stream)
 	case errors.Is(err, kvstore.ErrNotFound):
-		if s.distrust || !begins(rec) {
-			err = s.refold(ctx, r, rec.Stream)
-		} else {
-			err = nil
+		// A run without a checkpoint is new, or nothing of it was accepted so far, or its checkpoint is lost.
+		err = nil
+		if s.distrust || !a.first {
+			err = s.refold(ctx, r, a.rec.Stream)
 		}
 	}
 	if err != nil {
@@ -328,12 +313,6 @@ func (s *reignState) load(ctx context.Context, id string, rec *schema.Record) (*
 	}
 	s.runs[id] = s.recent.PushFront(r)
 	return r, nil
-}
-
-// begins reports whether a record is the lawful first event of a run, so that nothing can be before it.
-func begins(rec *schema.Record) bool {
-	e, err := schema.Decode(rec.Header, rec.Body)
-	return err == nil && e.Epoch == 1 && e.Sequence == 1
 }
 
 // evict keeps the number of runs in memory bounded; a run that comes again is read from its checkpoint.

@@ -56,7 +56,7 @@ func get(ctx context.Context, js jetstream.JetStream, names schema.Names, run st
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	m, err := js.Conn().RequestWithContext(ctx, apiSubject(js, "STREAM.MSG.GET."+names.EventStream()), body)
+	m, err := js.Conn().RequestWithContext(ctx, APISubject(js, "STREAM.MSG.GET."+names.EventStream()), body)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return schema.Record{}, false, readError(names, run, ErrNoStream)

@@ -238,7 +238,7 @@ func (d *direct) ask(ctx context.Context, req getRequest, handle func(m *nats.Ms
 	if err != nil {
 		return err
 	}
-	if err := d.js.Conn().PublishRequest(apiSubject(d.js, "DIRECT.GET."+d.stream), d.inbox, body); err != nil {
+	if err := d.js.Conn().PublishRequest(APISubject(d.js, "DIRECT.GET."+d.stream), d.inbox, body); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}
 	timer := time.NewTimer(patience)
@@ -310,7 +310,8 @@ func record(m *nats.Msg) (schema.Record, error) {
 	return schema.Record{Stream: schema.StreamSequence(seq), Header: m.Header, Body: m.Data}, nil
 }
 
-func apiSubject(js jetstream.JetStream, rest string) string {
+// APISubject is a subject of the JetStream API as this client reaches it: by its prefix or domain.
+func APISubject(js jetstream.JetStream, rest string) string {
 	opts := js.Options()
 	switch {
 	case opts.APIPrefix != "":
