@@ -194,3 +194,24 @@ func TestTheFoldAcceptsWhatTheModelAccepts(t *testing.T) {
 		}
 	})
 }
+
+func TestAnAdoptedEventIsAnAppliedOne(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := drawLog(t, 40)
+		applied, adopted := schema.NewState("f", "r1"), schema.NewState("f", "r1")
+		for i := range log {
+			want := applied.Apply(&log[i])
+			unplaced := log[i]
+			unplaced.Stream = 0
+			next := adopted.Head.Clone()
+			switch v := next.Apply(&unplaced); want.Kind {
+			case schema.Applied, schema.Evidence, schema.Duplicate:
+				require.Equal(t, brief(want), brief(v))
+				adopted.Adopt(next, v, log[i].Stream)
+			default:
+				adopted.Apply(&log[i])
+			}
+			require.Equal(t, applied, adopted, "after record %d", i)
+		}
+	})
+}
