@@ -27,7 +27,7 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	const size = 3
-	var routes, ports = "", make([]int, size)
+	routes, ports := "", make([]int, size)
 	for i := range ports {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)

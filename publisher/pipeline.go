@@ -108,13 +108,13 @@ func (r *Run) enqueue(ctx context.Context, drafts []draft) ([]schema.Verdict, er
 			return nil, err
 		}
 	}
-	items, err := r.seal(drafts, &p.head, &p.writer)
+	items, next, err := r.seal(drafts, &p.head, &p.writer)
 	if err != nil {
 		return nil, err
 	}
+	p.head = next
 	for _, it := range items {
-		rec := schema.Record{Header: it.header, Body: it.event.Data}
-		p.head.Apply(&rec)
+		it.next = nil // the plan goes on with it
 		if err := p.writer.Commit(it.event); err != nil {
 			return nil, fmt.Errorf("run %s: %w", r.id, err)
 		}

@@ -177,6 +177,10 @@ type item struct {
 	size    int
 	// stream sequence, once durable.
 	stream schema.StreamSequence
+	// base and next are the heads' positions and the head after the event, when it was sealed alone: what the fold said
+	// then holds as long as nothing came between.
+	base schema.Position
+	next *schema.Head
 	// sent: a try had no answer, so it may be stored.
 	sent bool
 }
@@ -284,7 +288,8 @@ func (r *Run) resumeOrSeal(drafts []draft) ([]*item, error) {
 		}
 		r.pending = nil
 	}
-	return r.seal(drafts, r.head, &r.writer)
+	items, _, err := r.seal(drafts, r.head, &r.writer)
+	return items, err
 }
 
 func sameEvents(items []*item, drafts []draft) bool {
@@ -294,9 +299,9 @@ func sameEvents(items []*item, drafts []draft) bool {
 }
 
 // seal makes events of drafts, behind writer, and asks the fold about them on a copy of head: what it would refuse
-// is not published. Under r.mu.
-func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) ([]*item, error) {
-	next := head.Clone()
+// is not published. next is that copy, after them. Under r.mu.
+func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (sealed []*item, next schema.Head, err error) {
+	next = head.Clone()
 	items := make([]*item, len(drafts))
 	chain := writer.Chain
 	for i := range drafts {
@@ -319,11 +324,15 @@ func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) ([]
 		rec := schema.Record{Header: it.header, Body: e.Data}
 		it.size = rec.Size()
 		if it.verdict = next.Apply(&rec); it.verdict.Kind == schema.Rejected {
-			return nil, fmt.Errorf("run %s: %w", r.id, rejectedError(it))
+			return nil, next, fmt.Errorf("run %s: %w", r.id, rejectedError(it))
 		}
 		items[i] = it
 	}
-	return items, nil
+	if len(items) == 1 {
+		adopted := next
+		items[0].base, items[0].next = head.Position, &adopted
+	}
+	return items, next, nil
 }
 
 func rejectedError(it *item) error {
@@ -333,8 +342,14 @@ func rejectedError(it *item) error {
 // durable folds an event that is in the log at stream. Under r.mu.
 func (r *Run) durable(it *item, stream schema.StreamSequence) {
 	it.stream = stream
-	rec := schema.Record{Stream: stream, Header: it.header, Body: it.event.Data}
-	v := r.apply(&rec)
+	v := it.verdict
+	if it.next != nil && r.state != nil && it.base == r.head.Position && stream > it.base.Stream && v.Kind == schema.Applied {
+		r.state.Adopt(*it.next, v, stream)
+	} else {
+		rec := schema.Record{Stream: stream, Header: it.header, Body: it.event.Data}
+		v = r.apply(&rec)
+	}
+	it.next = nil
 	if err := r.writer.Commit(it.event); err != nil {
 		// Items are sealed behind the writer and committed in order: this cannot come.
 		r.dead = fmt.Errorf("run %s: %w: %w", r.id, ErrForked, err)
