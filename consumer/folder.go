@@ -119,24 +119,12 @@ func (f *Folder) Run(ctx context.Context) error {
 		if f.now().Sub(began) > most {
 			wait = first
 		}
-		if !sleep(ctx, wait) {
+		if pause(ctx, wait) != nil {
 			return nil
 		}
 		wait = min(2*wait, most)
 	}
 	return nil
-}
-
-// sleep waits and reports false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // reign is one time of holding the lease: read the position, fold from there, until something fails.
@@ -282,7 +270,7 @@ func (f *Folder) acquire(ctx context.Context) (*kvstore.Lease, error) {
 		if !errors.Is(err, kvstore.ErrHeld) {
 			return nil, err
 		}
-		if !sleep(ctx, f.cfg.LeaseTTL/4) {
+		if pause(ctx, f.cfg.LeaseTTL/4) != nil {
 			return nil, ctx.Err()
 		}
 	}
