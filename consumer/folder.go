@@ -119,9 +119,7 @@ func (f *Folder) Run(ctx context.Context) error {
 		if f.now().Sub(began) > most {
 			wait = first
 		}
-		if pause(ctx, wait) != nil {
-			return nil
-		}
+		_ = pause(ctx, wait) // the loop ends with ctx, too
 		wait = min(2*wait, most)
 	}
 	return nil
