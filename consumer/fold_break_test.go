@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -55,4 +56,102 @@ func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextFolder(t *testing.T) {
 	require.Equal(t, x.model(), c.Head)
 	require.Zero(t, folder.Stats().Regressions.Load())
 	require.Len(t, w.segments(c), len(x.acked))
+}
+func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
+	w := newFoldWorld(t)
+	cfg := consumer.FolderConfig{SealBytes: 1 << 10}
+	_, stop := w.fold(cfg)
+	x := w.writer("run-1")
+	x.start()
+	for range 5 {
+		x.turnOf(2000)
+	}
+	w.await("sealed", func(c *schema.Checkpoint) bool { return int(c.Segments.Events) == len(x.acked) })
+	stop()
+
+	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	require.NoError(t, w.js.DeleteStream(t.Context(), w.names.EventStream()))
+	_, err = w.js.CreateStream(t.Context(), stream.CachedInfo().Config)
+	require.NoError(t, err)
+	x.last = 0
+	old := len(x.acked)
+	for range 3 {
+		x.turnOf(2000)
+	}
+	cfg.Holder = "folder-2"
+	folder, _ := w.fold(cfg)
+	c := w.await("new turns", func(c *schema.Checkpoint) bool { return c.Turn == 8 && !c.TurnOpen })
+	model := schema.NewHead("default", "run-1")
+	for i := range x.acked {
+		if i == old {
+			model.Position = schema.Position{}
+		}
+		model.Apply(&x.acked[i])
+	}
+	require.Equal(t, model, c.Head)
+	// Past the place where the old log ended.
+	for range 4 {
+		x.turnOf(2000)
+	}
+	w.await("sealed again", func(c *schema.Checkpoint) bool { return c.Turn == 12 && int(c.Segments.Events) == len(x.acked) })
+	require.Zero(t, folder.Stats().Regressions.Load())
+}
+
+func TestACheckpointAheadOfALogThatLostItsEndHidesNothing(t *testing.T) {
+	w := newFoldWorld(t)
+	_, stop := w.fold(consumer.FolderConfig{})
+	x := w.writer("run-1")
+	x.start()
+	at := x.turnOf(10)
+	w.await("one turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	stop()
+	// As if events of this run had been folded whose places the log has lost and gives away again.
+	c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	c.Position = schema.Position{Stream: at + 100, ID: "run-1.1.9.00000000"}
+	_, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
+	require.NoError(t, err)
+	folder, _ := w.fold(consumer.FolderConfig{Holder: "folder-2"})
+	at = x.turnOf(10)
+	c = w.await("the next turn", func(c *schema.Checkpoint) bool { return c.Position.Stream == at })
+	require.Equal(t, x.model(), c.Head)
+	require.Zero(t, folder.Stats().Regressions.Load())
+}
+
+func TestASegmentThatAnotherFolderCountedIsNeverReplaced(t *testing.T) {
+	w := newFoldWorld(t)
+	_, stop := w.fold(consumer.FolderConfig{})
+	x := w.writer("run-1")
+	x.start()
+	at := x.turnOf(2000)
+	w.await("one turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	stop()
+	// The other folder sealed what had waited long enough: another range than a tail of this size ends with.
+	idle := consumer.FolderConfig{Holder: "folder-2", IdleSealBytes: 1, IdleSealAfter: time.Nanosecond}
+	_, stop = w.fold(idle)
+	at = x.turnOf(10)
+	w.await("sealed", func(c *schema.Checkpoint) bool { return c.Segments.Last.Stream >= at })
+	stop()
+	before, err := w.shard.Segments.GetFresh(t.Context(), "run-1", 1)
+	require.NoError(t, err)
+	// Taken back to before it was counted, as one sees it who read the checkpoint earlier.
+	c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.Zero(t, c.TailEvents)
+	for _, rec := range x.acked {
+		c.TailBytes += int64(rec.Size())
+		c.TailEvents++
+	}
+	c.Segments = schema.SegmentIndex{}
+	_, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
+	require.NoError(t, err)
+	_, _ = w.fold(consumer.FolderConfig{Holder: "folder-3", SealBytes: 1 << 10})
+	at = x.turnOf(2000)
+	c = w.await("sealed again", func(c *schema.Checkpoint) bool { return c.Segments.Last.Stream >= at })
+	require.Equal(t, x.model(), c.Head)
+	after, err := w.shard.Segments.GetFresh(t.Context(), "run-1", 1)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(before, after), "the counted segment was replaced")
+	require.Equal(t, x.acked, w.segments(c))
 }

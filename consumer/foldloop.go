@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -293,8 +294,14 @@ func (s *reignState) load(ctx context.Context, id string, a *arrived) (*run, err
 	r := &run{id: id, head: schema.NewHead(s.cfg.Fleet, id)}
 	c, rev, err := s.shard.Checkpoints.GetFresh(ctx, id)
 	r.revision = rev
+	trusted := err == nil && !s.distrust && c.Incarnation == s.incarnation
+	if trusted && c.Position.Stream >= a.rec.Stream {
+		if trusted, err = s.stands(ctx, id, c.Position); err != nil {
+			return nil, fmt.Errorf("load run %s: %w", id, err)
+		}
+	}
 	switch {
-	case err == nil && !s.distrust && c.Incarnation == s.incarnation:
+	case trusted:
 		r.head, r.segments, r.stored = c.Head, c.Segments, c.Status
 		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
 		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents
@@ -313,6 +320,13 @@ func (s *reignState) load(ctx context.Context, id string, a *arrived) (*run, err
 	}
 	s.runs[id] = s.recent.PushFront(r)
 	return r, nil
+}
+
+// stands reports whether the log has the event of a checkpoint that is ahead of what is being read, as it is after a
+// crash. If not, sequences were freed by damage, and what is read there now must not be taken for what was folded.
+func (s *reignState) stands(ctx context.Context, id string, at schema.Position) (bool, error) {
+	rec, found, err := runlog.Next(ctx, s.js, s.names, id, at.Stream)
+	return found && schema.PositionOf(&rec) == at, err
 }
 
 // evict keeps the number of runs in memory bounded; a run that comes again is read from its checkpoint.

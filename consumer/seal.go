@@ -30,6 +30,13 @@ func (s *reignState) seal(ctx context.Context, r *run) error {
 		return nil
 	}
 	err := s.sealCuts(ctx, r)
+	if errors.Is(err, errRecut) {
+		// The cuts of what is behind it are found by folding anew, which takes it in.
+		if err := s.refold(ctx, r, r.head.Position.Stream+1); err != nil {
+			return fmt.Errorf("run %s: fold anew to adopt a segment: %w", r.id, err)
+		}
+		err = s.sealCuts(ctx, r)
+	}
 	switch {
 	case err == nil:
 		return nil
@@ -117,8 +124,12 @@ func (s *reignState) store1(ctx context.Context, r *run, first schema.Position, 
 	return nil
 }
 
-// adopt deals with a segment that a crash left uncounted. The same range is the same segment. Another range is
-// replaced, but only because its whole range was just read from the log: what the log lost is never deleted.
+// errRecut says that another range is sealed already than the one that was about to be.
+var errRecut = errors.New("another range is sealed already")
+
+// adopt deals with a segment that nobody counted so far, or that another folder counted meanwhile. What continues the
+// run is taken as it is, whatever its range: it may be counted, and what it holds may be purged. Only what cannot be
+// used is replaced, by what was just read from the log.
 func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo, stored []byte) error {
 	existing, err := s.shard.Segments.GetFresh(ctx, r.id, want.Number)
 	if err != nil {
@@ -128,11 +139,17 @@ func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo,
 		return nil
 	}
 	info, err := schema.DecodeSegmentInfo(existing)
-	inLog := err != nil || info.First.Stream >= want.First.Stream && info.Last.Stream <= r.head.Position.Stream
-	if !inLog {
-		return fmt.Errorf("another segment %d is there, up to %d, and the log does not hold its range", want.Number, info.Last.Stream)
+	if err == nil {
+		err = continues(&info, r.id, want.Number, want.DigestBefore)
 	}
-	s.log.Warn().Str(keyRun, r.id).Int(keySegment, want.Number).Msg("uncounted segment of another range replaced")
+	if err == nil {
+		if info.Last.Stream > r.head.Position.Stream {
+			return fmt.Errorf("segment %d is there already, up to %d, which was not folded yet", want.Number, info.Last.Stream)
+		}
+		s.log.Info().Str(keyRun, r.id).Int(keySegment, want.Number).Msg("uncounted segment of another range adopted")
+		return errRecut
+	}
+	s.log.Warn().Err(err).Str(keyRun, r.id).Int(keySegment, want.Number).Msg("segment that cannot be used replaced")
 	if err := s.shard.Segments.Delete(ctx, r.id, want.Number); err != nil {
 		return err
 	}
@@ -144,7 +161,7 @@ func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo,
 func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
 	s.stats.Rebuilds.Add(1)
 	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, stored: r.stored, dirty: true, touched: r.touched}
-	sealed := make(map[schema.StreamSequence]string)
+	fresh.sealed = make(map[schema.StreamSequence]string)
 	for n := 1; ; n++ {
 		stored, err := s.shard.Segments.GetFresh(ctx, r.id, n)
 		if errors.Is(err, kvstore.ErrNotFound) {
@@ -155,7 +172,7 @@ func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequ
 		}
 		before := fresh.head.Clone()
 		info, err := foldSegment(&fresh.head, r.id, n, stored, func(rec *schema.Record) {
-			sealed[rec.Stream] = schema.PositionOf(rec).ID
+			fresh.sealed[rec.Stream] = schema.PositionOf(rec).ID
 		})
 		if err != nil {
 			// It is refused, not guessed at: recovery says what is missing, and the log may still have the range.
@@ -168,23 +185,42 @@ func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequ
 			Last: info.Last, Digest: fresh.head.Digest, Chain: fresh.head.Chain,
 		}
 	}
-	err := runlog.Read(ctx, s.js, s.names, r.id, 1, func(rec schema.Record) error {
-		if rec.Stream >= until {
-			return errSealed
-		}
-		if id, ok := sealed[rec.Stream]; ok && id == schema.PositionOf(&rec).ID {
-			return nil
-		}
-		if rec.Stream <= fresh.head.Position.Stream {
-			// A sequence that damage freed and a later event re-used: it comes after everything sealed.
-			fresh.head.Position = schema.Position{}
-		}
-		fresh.observe(&rec, &s.cfg)
-		return nil
-	})
-	if err != nil && !errors.Is(err, errSealed) {
+	if err := s.refoldLog(ctx, fresh, until); err != nil {
 		return err
+	}
+	for at := range fresh.sealed {
+		if at < until {
+			delete(fresh.sealed, at) // it does not come again
+		}
 	}
 	*r = *fresh
 	return nil
+}
+
+// refoldLog folds what the log has of a run before stream until. Any server may answer, and it may be behind; the
+// leader tells whether that was all, for a hole here would be folded into the checkpoint.
+func (s *reignState) refoldLog(ctx context.Context, fresh *run, until schema.StreamSequence) error {
+	from := schema.StreamSequence(1)
+	for {
+		next, found, err := runlog.Next(ctx, s.js, s.names, fresh.id, from)
+		if err != nil {
+			return err
+		}
+		if !found || next.Stream >= until {
+			return nil
+		}
+		fresh.observe(&next, &s.cfg)
+		from = next.Stream + 1
+		err = runlog.Read(ctx, s.js, s.names, fresh.id, from, func(rec schema.Record) error {
+			if rec.Stream >= until {
+				return errSealed
+			}
+			fresh.observe(&rec, &s.cfg)
+			from = rec.Stream + 1
+			return nil
+		})
+		if err != nil && !errors.Is(err, errSealed) {
+			return err
+		}
+	}
 }

@@ -26,6 +26,9 @@ type run struct {
 	stored schema.Status
 	// dirty: the head moved since the last checkpoint.
 	dirty bool
+	// sealed names what segments hold that the log may still bring, after the run was folded anew: damage may have
+	// freed the sequences behind it, and others may stand there now.
+	sealed map[schema.StreamSequence]string
 	// touched is when an event last came, for sealing idle tails.
 	touched time.Time
 }
@@ -42,6 +45,16 @@ type cut struct {
 // observe applies a record and marks where the tail is to be cut. The cuts depend on nothing but the records, so that
 // after a crash the same segments are made again.
 func (r *run) observe(rec *schema.Record, cfg *FolderConfig) schema.Verdict {
+	if rec.Stream <= r.segments.Last.Stream && r.segments.Last.Stream <= r.head.Position.Stream && r.sealed != nil {
+		if id, ok := r.sealed[rec.Stream]; ok && id == schema.PositionOf(rec).ID {
+			return schema.Verdict{Kind: schema.Replayed}
+		}
+		// A sequence that damage freed and a later event uses again: it comes after everything sealed, and the tail
+		// begins with it.
+		r.head.Position = schema.Position{}
+		r.segments.Last.Stream = rec.Stream - 1
+		r.sealed = nil
+	}
 	size := int64(rec.Size())
 	if r.tailEvents > 0 && r.tailBytes+size > cfg.SealMaxBytes && rec.Stream > r.head.Position.Stream {
 		r.cut()
