@@ -102,6 +102,9 @@ func (r *Run) deliverOne(ctx context.Context, items []*item) error {
 		switch a.kind {
 		case acked:
 			if a.duplicate {
+				if r.starting && !it.sent {
+					return r.die(fmt.Errorf("start of run %s: %w: resume it, or choose another id", r.id, ErrRunExists))
+				}
 				if err := r.confirm(ctx, it, a.seq); err != nil {
 					it.sent, lastErr = true, err
 					break
@@ -328,7 +331,9 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 	if err != nil {
 		e = nil
 	}
-	if r.starting && (e == nil || len(items) == 0 || e.ID != items[0].event.ID) {
+	// The same start, by an executor of the same name at the same time, is another's all the same unless this handle
+	// sent it before.
+	if r.starting && (e == nil || len(items) == 0 || e.ID != items[0].event.ID || !items[0].sent) {
 		return end(fmt.Errorf("start of run %s: %w: resume it, or choose another id", r.id, ErrRunExists))
 	}
 	if e != nil {

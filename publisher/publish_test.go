@@ -46,6 +46,21 @@ func TestStartRefusesATakenID(t *testing.T) {
 	require.Len(t, w.log("r1"), 1)
 }
 
+func TestStartRefusesTheSameStartOfAnotherHandle(t *testing.T) {
+	w := newWorld(t)
+	spec := publisher.RunSpec{ID: "r1", Agent: "agent-1"}
+	// A process that died and began again with the time of its input makes the identical event.
+	ctx := publisher.WithTime(t.Context(), time.Unix(1_700_000_000, 0))
+	first, err := w.fleet().Start(ctx, spec)
+	require.NoError(t, err)
+	_, err = w.fleet().Start(ctx, spec)
+	require.ErrorIs(t, err, publisher.ErrRunExists)
+	require.NoError(t, first.Mark(t.Context(), "still the writer"))
+	_, err = w.fleet().Start(ctx, spec)
+	require.ErrorIs(t, err, publisher.ErrRunExists)
+	require.Len(t, w.log("r1"), 2)
+}
+
 func TestStartLooksIntoOlderShards(t *testing.T) {
 	w := newWorldWith(t, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 16 << 20, Shards: 1})
 	run := start(t, w.fleet(), "r3")
