@@ -6,7 +6,8 @@
 //
 // Environment:
 //
-//	WAYMARK_E2E_FULL=1        the full number of kills (200 executors; 200 and 20 times the server)
+//	WAYMARK_E2E_FULL=1        the full number of kills (200 executors; 200 and 20 times the server), over all
+//	                          transcripts; under the race detector the program is built with it, too
 //	WAYMARK_E2E_SEED=n        the seed of the kills; a failing run prints its own
 //	WAYMARK_E2E_KEEP=1        keep the directories of failing tests
 //	WAYMARK_TRANSCRIPTS=dir   a folder of further transcripts for the round trip

@@ -98,7 +98,7 @@ func roundTrip(t *testing.T, files []string) {
 				messages += len(s.want.Conversations[i].Messages)
 				calls += len(state.Calls)
 				// The program's own export of every run takes a process each: for many runs in one file, a few.
-				if i < 5 || full() {
+				if i < 3 || full() {
 					require.NoError(t, s.want.Conversations[i].Export(w.cli(t, "export", run.ID)))
 				}
 			}
