@@ -22,7 +22,7 @@ import (
 	"github.com/waymarkio/waymark/internal/transcript/gen"
 )
 
-// kills is how many times an executor process dies in the long test.
+// kills is how many times an executor process dies in the full test; in the other, internal/e2e does more of them.
 const kills = 200
 
 // journal is what executors wrote down outside of Waymark.
@@ -86,10 +86,11 @@ func (c *lineCounter) count(tb testing.TB) int {
 
 // A real process is killed at random boundaries and in random tools, and another one goes on each time.
 func TestExecutorProcessesAreKilledAndContinued(t *testing.T) {
-	wanted := kills
-	if testing.Short() {
-		wanted = 12
+	wanted := 12
+	if os.Getenv("WAYMARK_E2E_FULL") != "" {
+		wanted = kills
 	}
+	t.Logf("%d kills; WAYMARK_E2E_FULL=1 does %d", wanted, kills)
 	w := newWorld(t)
 	endpoint, err := natsd.Discover(t.Context(), w.server.StateDir())
 	require.NoError(t, err)
