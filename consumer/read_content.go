@@ -239,6 +239,8 @@ type stateSink struct {
 	bytes  int64
 	budget *semaphore.Weighted
 	held   int64
+	// last is the stream sequence of the last record that came.
+	last schema.StreamSequence
 }
 
 // take counts payload and takes its share of the budget, which is never waited for: those who wait while they hold a
@@ -277,9 +279,6 @@ func (s *stateSink) segment(_ int, stored []byte) error {
 	if err != nil {
 		return err
 	}
-	if info.First.Stream <= s.state.Head.Position.Stream {
-		s.state.Head.Position = schema.Position{}
-	}
 	return s.apply(frames)
 }
 
@@ -292,6 +291,10 @@ func (s *stateSink) frames(chunk []byte) error {
 
 func (s *stateSink) apply(frames []byte) error {
 	return schema.ReadFrames(frames, func(rec schema.Record) bool {
+		if rec.Stream <= s.last {
+			s.state.Head.Position = schema.Position{} // sequences that damage freed were used again
+		}
+		s.last = rec.Stream
 		s.state.Apply(&rec)
 		return true
 	})

@@ -301,3 +301,21 @@ func TestRunsOfSeveralShardsAndGenerationsAreFound(t *testing.T) {
 	}
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "nobody", schema.GetRequest{}).Code)
 }
+
+func TestStateOfARunWhoseLogBeginsAgainIsWhole(t *testing.T) {
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 5, 10)
+	w.sealByHand(x, len(x.acked), 7, false)
+	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	require.NoError(t, w.js.DeleteStream(t.Context(), w.names.EventStream()))
+	_, err = w.js.CreateStream(t.Context(), stream.CachedInfo().Config)
+	require.NoError(t, err)
+	x.last = 0
+	x.turnOf(10)
+	reply, a := w.get("run-1", schema.ViewState)
+	require.True(t, reply.Complete, "%v", reply.Gaps)
+	state := decodeAs[schema.State](t, a.state)
+	require.Equal(t, reply.Head.Digest, state.Head.Digest)
+	require.Len(t, state.Turns, 6)
+}

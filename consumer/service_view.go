@@ -98,6 +98,7 @@ func (v *view) finish(ctx context.Context, r *reading) error {
 	if v.state.state.Head.Position.Stream < r.logLast {
 		rest := *r
 		rest.index = schema.SegmentIndex{}
+		v.state.last = 0 // the tail comes again from its beginning
 		if err := v.svc.reader.content(ctx, &rest, 0, v.state); err != nil {
 			return err
 		}

@@ -33,10 +33,12 @@ func checkRun(run string) error {
 // goes and an [*IncompleteError].
 func (f *Fleet) Get(ctx context.Context, run string) (*schema.State, error) {
 	s := schema.NewState(f.cfg.Fleet, run)
+	var at place
 	reply, err := f.events(ctx, run, func(rec schema.Record) error {
+		at.follow(&s.Head, &rec)
 		s.Apply(&rec)
 		return nil
-	}, func() { s = schema.NewState(f.cfg.Fleet, run) })
+	}, func() { s, at = schema.NewState(f.cfg.Fleet, run), place{} })
 	if err != nil {
 		return nil, err
 	}
@@ -48,16 +50,36 @@ func (f *Fleet) Get(ctx context.Context, run string) (*schema.State, error) {
 // is. For a run that misses events an [*IncompleteError] comes after the last record.
 func (f *Fleet) Events(ctx context.Context, run string, yield func(schema.Record) error) error {
 	head := schema.NewHead(f.cfg.Fleet, run)
+	var at place
+	shown, again := 0, 0
 	reply, err := f.events(ctx, run, func(rec schema.Record) error {
+		at.follow(&head, &rec)
+		if again > 0 {
+			again-- // shown before the answer broke off
+			return nil
+		}
+		shown++
 		if v := head.Apply(&rec); v.Kind == schema.Replayed {
-			return nil // shown before the answer broke off
+			return nil
 		}
 		return yield(rec)
-	}, nil)
+	}, func() { at, again = place{}, shown })
 	if err != nil {
 		return err
 	}
 	return checkFold(run, &head, &reply.Head, reply.Complete, reply.Gaps)
+}
+
+// place follows the stream sequences of one answer. They rise, save where the log was damaged or made anew after
+// older events had been sealed: then they begin again, with events that come behind everything before them.
+type place struct{ last schema.StreamSequence }
+
+// follow makes the head take the record for what it is: behind what came before it.
+func (p *place) follow(head *schema.Head, rec *schema.Record) {
+	if rec.Stream <= p.last {
+		head.Position = schema.Position{}
+	}
+	p.last = rec.Stream
 }
 
 // checkFold compares the fold of what was received with what the daemon says of it.

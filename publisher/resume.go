@@ -61,6 +61,7 @@ func (f *Fleet) Resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	var reply *schema.RecoverReply
 	err = f.ask(ctx, schema.VerbRecover, run, request, func() *replies {
 		state = schema.NewState(f.cfg.Fleet, run)
+		var at place
 		return &replies{
 			first: func(body []byte) error {
 				reply = new(schema.RecoverReply)
@@ -68,6 +69,7 @@ func (f *Fleet) Resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 			},
 			piece: func(kind string, body []byte) error {
 				return readPiece(kind, body, func(rec schema.Record) error {
+					at.follow(&state.Head, &rec)
 					state.Apply(&rec)
 					return nil
 				})
