@@ -102,8 +102,7 @@ func (t demoToolbox) command(ctx context.Context, args []string) (string, error)
 	cmd.Dir = t.scratch
 	out, err := cmd.Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
 		}
 		return "", err

@@ -108,7 +108,7 @@ func TestADeletedCheckpointBucketComesBackAndRecoveriesAreRightMeanwhile(t *test
 	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
 	taken, err := reader.Resume(t.Context(), "busy", publisher.ResumeSpec{Reason: "reopen"})
 	require.NoError(t, err)
-	require.EqualValues(t, acknowledged, len(taken.State().Messages))
+	require.Len(t, taken.State().Messages, int(acknowledged))
 	require.Zero(t, w.deadLetters(t))
 	t.Logf("%d deletions under %d acknowledged boundaries", deletions, acknowledged)
 }

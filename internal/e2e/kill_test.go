@@ -15,11 +15,6 @@ import (
 	"github.com/waymarkio/waymark/internal/transcript"
 )
 
-// nothing is a witness for runs that nobody kills.
-type nothing struct{}
-
-func (nothing) Write(journal.Entry) error { return nil }
-
 func TestKilledExecutors(t *testing.T) {
 	kills := 30
 	if full() {
@@ -39,6 +34,7 @@ func TestKilledExecutorsAndServers(t *testing.T) {
 // killTest plays transcripts, kills executors at random boundaries and the daemon with its server in between, and
 // proves that what comes out is what comes out without kills.
 func killTest(t *testing.T, kills, servers int) {
+	t.Helper()
 	if !full() {
 		t.Logf("%d kills of executors and %d of the server; WAYMARK_E2E_FULL=1 does 200 and 20", kills, servers)
 	}

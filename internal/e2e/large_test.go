@@ -48,7 +48,7 @@ func largeRun(t *testing.T, file string, least int64) (turns int32, epoch uint64
 	begun = time.Now()
 	handle, err := fleet.Resume(t.Context(), run, publisher.ResumeSpec{Reason: "reopen"})
 	require.NoError(t, err)
-	require.Equal(t, len(state.Messages), len(handle.State().Messages))
+	require.Len(t, handle.State().Messages, len(state.Messages))
 	t.Logf("%d bytes, %d events: import %s, read and proof %s, takeover %s", info.Size(), state.Head.Counts.Events,
 		importTook.Round(time.Millisecond), proofTook.Round(time.Millisecond), time.Since(begun).Round(time.Millisecond))
 	return state.Head.Turn, uint64(handle.Epoch())

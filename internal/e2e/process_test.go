@@ -107,27 +107,6 @@ func (c *child) kill9(tb testing.TB) {
 	<-c.gone
 }
 
-func (c *child) ended() bool {
-	select {
-	case <-c.gone:
-		return true
-	default:
-		return false
-	}
-}
-
-// stop lets the process end in order.
-func (c *child) stop(tb testing.TB) {
-	tb.Helper()
-	require.NoError(tb, c.stdin.Close())
-	select {
-	case <-c.gone:
-		require.NoError(tb, c.err, "%s: %s", c.name, c.log)
-	case <-time.After(patience):
-		require.Fail(tb, "does not stop", "%s: %s", c.name, c.log)
-	}
-}
-
 // world is a state directory, the daemon on it, and a journal outside.
 type world struct {
 	dir    string

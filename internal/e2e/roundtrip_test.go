@@ -68,6 +68,7 @@ type imported struct {
 // roundTrip imports files with the program, each into a fleet of its own daemon, recovers and exports every run, and
 // compares with what separate code reads from the source.
 func roundTrip(t *testing.T, files []string) {
+	t.Helper()
 	require.NotEmpty(t, files)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
