@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -241,14 +242,13 @@ func (s *reignState) checkPosition(ctx context.Context) error {
 	if info.State.LastSeq < uint64(at.Stream) {
 		return fmt.Errorf("%w: it ends at %d, folded up to %d", errRegressed, info.State.LastSeq, at.Stream)
 	}
-	msg, err := stream.GetMsg(ctx, uint64(at.Stream))
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	rec, found, err := runlog.At(ctx, s.js, s.names, at.Stream)
+	if err != nil {
+		return err
+	}
+	if !found {
 		return nil // purged: what follows is still in order
 	}
-	if err != nil {
-		return fmt.Errorf("event stream %s at %d: %w", s.names.EventStream(), at.Stream, err)
-	}
-	rec := schema.NewRecord(at.Stream, msg.Header, msg.Data)
 	if got := schema.PositionOf(&rec); got.ID != at.ID {
 		return fmt.Errorf("%w: %s stands at %d, folded was %s", errRegressed, got.ID, at.Stream, at.ID)
 	}

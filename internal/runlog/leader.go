@@ -41,6 +41,11 @@ func Next(ctx context.Context, js jetstream.JetStream, names schema.Names, run s
 	return get(ctx, js, names, run, getRequest{Seq: max(uint64(from), 1), NextFor: names.EventSubject(run)})
 }
 
+// At returns the record at a stream sequence, of whichever run, from the stream's leader; false when there is none.
+func At(ctx context.Context, js jetstream.JetStream, names schema.Names, at schema.StreamSequence) (schema.Record, bool, error) {
+	return get(ctx, js, names, fmt.Sprintf("at %d", at), getRequest{Seq: uint64(at)})
+}
+
 func (d *direct) nextOfLeader(ctx context.Context, names schema.Names, run string, from uint64) (schema.Record, error) {
 	rec, found, err := Next(ctx, d.js, names, run, schema.StreamSequence(from))
 	if err == nil && !found {
