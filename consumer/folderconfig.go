@@ -53,34 +53,19 @@ type FolderConfig struct {
 
 // withDefaults returns the configuration with every default filled in.
 func (c FolderConfig) withDefaults() FolderConfig {
-	def := func(p *int, v int) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	def64 := func(p *int64, v int64) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	defTime := func(p *time.Duration, v time.Duration) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	def(&c.BatchEvents, 1024)
-	def(&c.BatchBytes, 8<<20)
-	defTime(&c.Linger, 3*time.Millisecond)
-	def64(&c.SealBytes, 256<<10)
-	def64(&c.SealEvents, 256)
-	def64(&c.SealMaxBytes, 448<<10)
-	def64(&c.SealMaxEvents, 1024)
-	defTime(&c.IdleSealAfter, time.Hour)
-	def64(&c.IdleSealBytes, 16<<10)
-	def(&c.CachedRuns, 8192)
-	defTime(&c.LeaseTTL, 5*time.Second)
-	defTime(&c.ReconcileEvery, 5*time.Second)
-	defTime(&c.SafeAfter, 5*time.Minute)
+	set(&c.BatchEvents, 1024)
+	set(&c.BatchBytes, 8<<20)
+	set(&c.Linger, 3*time.Millisecond)
+	set(&c.SealBytes, 256<<10)
+	set(&c.SealEvents, 256)
+	set(&c.SealMaxBytes, 448<<10)
+	set(&c.SealMaxEvents, 1024)
+	set(&c.IdleSealAfter, time.Hour)
+	set(&c.IdleSealBytes, 16<<10)
+	set(&c.CachedRuns, 8192)
+	set(&c.LeaseTTL, 5*time.Second)
+	set(&c.ReconcileEvery, 5*time.Second)
+	set(&c.SafeAfter, 5*time.Minute)
 	return c
 }
 
