@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,12 +10,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/waymarkio/waymark/internal/transcript"
 )
 
 // binary is the program under test, built by TestMain.
@@ -81,7 +83,8 @@ var sharedData = filepath.Join("..", "..", "..", "shared", "data")
 // ownData are the transcripts that the project carries.
 var ownData = filepath.Join("..", "..", "cmd", "waymark", "demodata")
 
-// transcriptFiles returns the transcripts below a folder. Sub-agents' files belong to their sessions.
+// transcriptFiles returns the transcripts below a folder, and says what is none. Sub-agents' files belong to their
+// sessions.
 func transcriptFiles(tb testing.TB, folder string) []string {
 	tb.Helper()
 	var files []string
@@ -91,9 +94,16 @@ func transcriptFiles(tb testing.TB, folder string) []string {
 			return err
 		case entry.IsDir() && entry.Name() == "subagents":
 			return filepath.SkipDir
-		case strings.HasSuffix(path, ".jsonl"), strings.HasSuffix(path, ".traj"):
-			files = append(files, path)
+		case entry.IsDir():
+			return nil
 		}
+		_, err = transcript.Open(path, transcript.Options{})
+		if errors.Is(err, transcript.ErrUnknownFormat) {
+			tb.Logf("no transcript, and not proven: %s", path)
+			return nil
+		}
+		require.NoError(tb, err)
+		files = append(files, path)
 		return nil
 	}))
 	return files
