@@ -57,6 +57,7 @@ func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextFolder(t *testing.T) {
 	require.Zero(t, folder.Stats().Regressions.Load())
 	require.Len(t, w.segments(c), len(x.acked))
 }
+
 func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
 	w := newFoldWorld(t)
 	cfg := consumer.FolderConfig{SealBytes: 1 << 10}
