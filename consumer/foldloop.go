@@ -14,27 +14,19 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// arrived is a message of the shard's log on its way into a batch.
-type arrived struct {
-	subject string
-	rec     schema.Record
-	// first: the server accepted it as the first message on its subject, so nothing of its run is before it.
-	first bool
-}
-
 // loop reads the log from the watermark, inclusive, and folds it batch by batch.
 func (s *reignState) loop(ctx context.Context) error {
-	reader, err := openLog(ctx, s.nc, s.js, s.names, s.mark.Position.Stream)
+	reader, err := runlog.Follow(ctx, s.nc, s.js, s.names, runlog.FollowFrom{Stream: s.mark.Position.Stream})
 	if err != nil {
 		return err
 	}
-	defer reader.close(ctx, s.js)
-	in := make(chan arrived, 256)
+	defer reader.Close(ctx, s.js)
+	in := make(chan runlog.Arrived, 256)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(in)
 		for {
-			a, err := reader.next(ctx)
+			a, err := reader.Next(ctx)
 			if err != nil {
 				if ctx.Err() != nil {
 					return nil
@@ -57,7 +49,7 @@ func (s *reignState) loop(ctx context.Context) error {
 }
 
 // fold gathers batches and commits them. A batch is what is there now, up to a count, a size, and a linger.
-func (s *reignState) fold(ctx context.Context, in <-chan arrived) error {
+func (s *reignState) fold(ctx context.Context, in <-chan runlog.Arrived) error {
 	tick := time.NewTicker(s.cfg.ReconcileEvery)
 	defer tick.Stop()
 	linger := time.NewTimer(time.Hour)
@@ -132,17 +124,17 @@ type accepted struct {
 }
 
 // take folds one message into the batch.
-func (s *reignState) take(ctx context.Context, b *batch, a *arrived) error {
-	id := s.names.RunOfSubject(a.subject)
+func (s *reignState) take(ctx context.Context, b *batch, a *runlog.Arrived) error {
+	id := s.names.RunOfSubject(a.Subject)
 	if id == schema.BarrierRun {
 		return nil
 	}
 	b.events++
-	b.bytes += a.rec.Size()
+	b.bytes += a.Record.Size()
 	if !schema.ValidName(id) {
 		// Nobody can own or recover such a run: the message is kept as a dead letter and has no head.
-		b.last = schema.PositionOf(&a.rec)
-		b.dead = append(b.dead, s.deadLetter(a.subject, id, &a.rec, schema.ReasonInvalidAttribute,
+		b.last = schema.PositionOf(&a.Record)
+		b.dead = append(b.dead, s.deadLetter(a.Subject, id, &a.Record, schema.ReasonInvalidAttribute,
 			fmt.Sprintf("the subject's last token %.80q is no run id", id)))
 		return nil
 	}
@@ -150,19 +142,19 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrived) error {
 	if err != nil {
 		return err
 	}
-	v := r.observe(&a.rec, &s.cfg)
+	v := r.observe(&a.Record, &s.cfg)
 	switch v.Kind {
 	case schema.Replayed:
 		s.stats.Replayed.Add(1)
-		b.last = schema.PositionOf(&a.rec)
+		b.last = schema.PositionOf(&a.Record)
 		return nil
 	case schema.Regressed:
-		return fmt.Errorf("%w: run %s at %d", errRegressed, id, a.rec.Stream)
+		return fmt.Errorf("%w: run %s at %d", errRegressed, id, a.Record.Stream)
 	case schema.Rejected:
-		b.dead = append(b.dead, s.deadLetter(a.subject, id, &a.rec, v.Reason, v.Detail))
+		b.dead = append(b.dead, s.deadLetter(a.Subject, id, &a.Record, v.Reason, v.Detail))
 	case schema.Applied, schema.Evidence:
 		s.stats.Applied.Add(1)
-		b.accepted = append(b.accepted, accepted{id, a.rec, v.Event})
+		b.accepted = append(b.accepted, accepted{id, a.Record, v.Event})
 	case schema.Duplicate:
 		s.stats.Duplicates.Add(1)
 	}
@@ -282,7 +274,7 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 }
 
 // load returns the run from memory, from its checkpoint, or folded anew when the checkpoint cannot be trusted.
-func (s *reignState) load(ctx context.Context, id string, a *arrived) (*run, error) {
+func (s *reignState) load(ctx context.Context, id string, a *runlog.Arrived) (*run, error) {
 	if el, ok := s.runs[id]; ok {
 		s.recent.MoveToFront(el)
 		r, ok := el.Value.(*run)
@@ -295,7 +287,7 @@ func (s *reignState) load(ctx context.Context, id string, a *arrived) (*run, err
 	c, rev, err := s.shard.Checkpoints.GetFresh(ctx, id)
 	r.revision = rev
 	trusted := err == nil && !s.distrust && c.Incarnation == s.incarnation
-	if trusted && c.Position.Stream >= a.rec.Stream {
+	if trusted && c.Position.Stream >= a.Record.Stream {
 		if trusted, err = s.stands(ctx, id, c.Position); err != nil {
 			return nil, fmt.Errorf("load run %s: %w", id, err)
 		}
@@ -307,12 +299,12 @@ func (s *reignState) load(ctx context.Context, id string, a *arrived) (*run, err
 		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents
 	case err == nil, errors.Is(err, kvstore.ErrCorrupt):
 		s.log.Warn().Str(keyRun, id).Err(err).Msg("checkpoint not trusted, folding the run anew")
-		err = s.refold(ctx, r, a.rec.Stream)
+		err = s.refold(ctx, r, a.Record.Stream)
 	case errors.Is(err, kvstore.ErrNotFound):
 		// A run without a checkpoint is new, or nothing of it was accepted so far, or its checkpoint is lost.
 		err = nil
-		if s.distrust || !a.first {
-			err = s.refold(ctx, r, a.rec.Stream)
+		if s.distrust || !a.First {
+			err = s.refold(ctx, r, a.Record.Stream)
 		}
 	}
 	if err != nil {

@@ -175,6 +175,9 @@ func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // a closed connection has no subscription to end
+	// An answer that was on its way when the connection broke never comes: ask again at once.
+	lost := f.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
+	defer f.nc.RemoveStatusListener(lost)
 	if err := f.nc.PublishRequest(subject, inbox, body); err != nil {
 		return &retriable{fmt.Errorf("%w: %w", ErrUnavailable, err)}
 	}
@@ -196,6 +199,11 @@ func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies
 				}
 			}
 			timer.Reset(patience)
+		case <-lost:
+			if a.next == 1 {
+				return &retriable{fmt.Errorf("%w: the connection was lost before the daemon answered", ErrUnavailable)}
+			}
+			return fmt.Errorf("%w: the connection was lost after reply %d", errBroken, a.next-1)
 		case <-timer.C:
 			if a.next == 1 {
 				return &retriable{fmt.Errorf("%w: no answer of the daemon in %s", ErrUnavailable, f.cfg.RequestTimeout)}

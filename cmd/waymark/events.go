@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -116,7 +117,7 @@ func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var readers errgroup.Group
 	for _, shard := range shards {
-		readers.Go(func() error { return c.read(ctx, js, schema.NamesOf(cl.fleet, shard), records) })
+		readers.Go(func() error { return c.read(ctx, cl.nc, js, schema.NamesOf(cl.fleet, shard), records) })
 	}
 	group.Go(func() error {
 		defer close(records)
@@ -162,48 +163,54 @@ type arrived struct {
 	subject string
 }
 
-// read hands over the events of one shard in order.
-func (c eventsCmd) read(ctx context.Context, js jetstream.JetStream, names schema.Names, out chan<- arrived) error {
-	config := jetstream.OrderedConsumerConfig{FilterSubjects: []string{names.EventSubjects()}, DeliverPolicy: jetstream.DeliverNewPolicy}
-	if c.Run_ != "" {
-		config.FilterSubjects = []string{names.EventSubject(c.Run_)}
+// read hands over the events of one shard in order. A reading that broke off goes on behind what was shown.
+func (c eventsCmd) read(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, out chan<- arrived) error {
+	from := runlog.FollowFrom{Run: c.Run_, New: !c.All}
+	if c.Since > 0 && !c.All {
+		from.Since = time.Now().Add(-c.Since)
 	}
-	switch {
-	case c.All:
-		config.DeliverPolicy = jetstream.DeliverAllPolicy
-	case c.Since > 0:
-		from := time.Now().Add(-c.Since)
-		config.DeliverPolicy, config.OptStartTime = jetstream.DeliverByStartTimePolicy, &from
-	}
-	consumer, err := js.OrderedConsumer(ctx, names.EventStream(), config)
-	if err != nil {
-		return fmt.Errorf("reading %s: %w", names.EventStream(), err)
-	}
-	if c.NoFollow && consumer.CachedInfo().NumPending == 0 {
-		return nil
-	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(eventsPending))
-	if err != nil {
-		return fmt.Errorf("reading %s: %w", names.EventStream(), err)
-	}
-	defer messages.Stop()
 	for {
-		m, err := messages.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			return fmt.Errorf("reading %s: %w", names.EventStream(), err)
+		done, err := c.readOn(ctx, nc, js, names, &from, out)
+		if done || ctx.Err() != nil || !errors.Is(err, runlog.ErrBroken) {
+			return err
 		}
-		meta, err := m.Metadata()
-		if err != nil {
-			return fmt.Errorf("reading %s: %w", names.EventStream(), err)
-		}
-		record := schema.NewRecord(schema.StreamSequence(meta.Sequence.Stream), m.Headers(), m.Data())
 		select {
-		case out <- arrived{record, m.Subject()}:
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-time.After(readAgainAfter):
 		}
-		if c.NoFollow && meta.NumPending == 0 {
-			return nil
+	}
+}
+
+// readAgainAfter is the pause before a reading that broke off goes on.
+const readAgainAfter = 250 * time.Millisecond
+
+// readOn reads until something breaks. done says that nothing more is to come.
+func (c eventsCmd) readOn(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, from *runlog.FollowFrom, out chan<- arrived) (done bool, err error) {
+	follower, err := runlog.Follow(ctx, nc, js, names, *from)
+	if err != nil {
+		if from.Stream != 0 {
+			err = fmt.Errorf("%w: %w", runlog.ErrBroken, err) // it worked before: the server is on its way back
+		}
+		return false, err
+	}
+	defer follower.Close(ctx, js)
+	if c.NoFollow && follower.Pending() == 0 {
+		return true, nil
+	}
+	for {
+		m, err := follower.Next(ctx)
+		if err != nil {
+			return false, err
+		}
+		from.Stream = m.Record.Stream + 1
+		select {
+		case out <- arrived{m.Record, m.Subject}:
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+		if c.NoFollow && m.Pending == 0 {
+			return true, nil
 		}
 	}
 }

@@ -12,3 +12,7 @@ var ErrNoStream = errors.New("event stream is not served")
 
 // ErrAnswer is returned for an answer that is not in a form this version knows. It names what was received.
 var ErrAnswer = errors.New("unexpected answer from the event stream")
+
+// ErrBroken is returned by a [Follower] whose reading broke off: the connection was lost, the consumer is gone, or a
+// message got lost on its way. Follow again from behind the last message that was delivered.
+var ErrBroken = errors.New("reading the event stream broke off")

@@ -1,8 +1,7 @@
-package consumer
+package runlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -29,16 +27,35 @@ const (
 	consumerIdle = time.Minute
 )
 
-// errReadAgain ends a reign because the reading broke off; the next one reads from the watermark.
-var errReadAgain = errors.New("reading the event stream broke off")
+// Arrived is a message of a shard's log.
+type Arrived struct {
+	Subject string
+	Record  schema.Record
+	// First: the server accepted it as the first message on its subject, so nothing of its run is before it.
+	First bool
+	// Pending is the number of messages behind it when it was sent.
+	Pending uint64
+}
 
-// logReader reads a shard's log in the order of the stream, each message once. It speaks to the consumer itself, as
+// FollowFrom says where a [Follower] begins and what it reads.
+type FollowFrom struct {
+	// Run to read; empty means all runs of the shard.
+	Run string
+	// Stream sequence to begin with, inclusive; 0 means the log's beginning.
+	Stream schema.StreamSequence
+	// Since begins with the first message stored then or later; it counts when Stream is 0.
+	Since time.Time
+	// New begins behind what is stored now; it counts when Stream is 0 and Since is zero.
+	New bool
+}
+
+// Follower reads a shard's log in the order of the stream, each message once. It speaks to the consumer itself, as
 // stock clients take a message without a body whose headers look like the server's own words (Status: 100) for
 // exactly that: one such message, published by anybody, would keep them from ever reading what is behind it. What
 // the server says comes without a reply subject, what the stream holds comes with one.
 //
-// Whatever goes wrong ends the reading with an error: what was not delivered is read again, by another reader.
-type logReader struct {
+// Whatever goes wrong ends the reading with an error that wraps [ErrBroken]: what was not delivered is read again, by another reader.
+type Follower struct {
 	nc       *nats.Conn
 	consumer jetstream.Consumer
 	stream   string
@@ -53,26 +70,37 @@ type logReader struct {
 	delivered uint64
 }
 
-// openLog makes a reader that begins at a stream sequence.
-func openLog(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, from schema.StreamSequence) (*logReader, error) {
-	cons, err := js.CreateConsumer(ctx, names.EventStream(), jetstream.ConsumerConfig{
+// Follow makes a follower. Close it after use.
+func Follow(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, from FollowFrom) (*Follower, error) {
+	config := jetstream.ConsumerConfig{
 		FilterSubjects:    []string{names.EventSubjects()},
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:       max(uint64(from), 1),
+		OptStartSeq:       max(uint64(from.Stream), 1),
 		AckPolicy:         jetstream.AckNonePolicy,
 		MaxDeliver:        1,
 		Replicas:          1,
 		MemoryStorage:     true,
 		InactiveThreshold: consumerIdle,
-	})
+	}
+	if from.Run != "" {
+		config.FilterSubjects = []string{names.EventSubject(from.Run)}
+	}
+	switch {
+	case from.Stream != 0:
+	case !from.Since.IsZero():
+		config.DeliverPolicy, config.OptStartSeq, config.OptStartTime = jetstream.DeliverByStartTimePolicy, 0, &from.Since
+	case from.New:
+		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverNewPolicy, 0
+	}
+	cons, err := js.CreateConsumer(ctx, names.EventStream(), config)
 	if err != nil {
 		return nil, fmt.Errorf("read event stream %s: %w", names.EventStream(), err)
 	}
-	r := &logReader{
+	r := &Follower{
 		nc: nc, consumer: cons, stream: names.EventStream(), inbox: nc.NewInbox(),
 		// Never full: of one request's messages, with room for what the server says.
 		msgs:    make(chan *nats.Msg, pullMessages+256),
-		subject: runlog.APISubject(js, "CONSUMER.MSG.NEXT."+names.EventStream()+"."+cons.CachedInfo().Name),
+		subject: APISubject(js, "CONSUMER.MSG.NEXT."+names.EventStream()+"."+cons.CachedInfo().Name),
 	}
 	if r.sub, err = nc.ChanSubscribe(r.inbox+".*", r.msgs); err != nil {
 		return nil, r.broken(err)
@@ -81,8 +109,11 @@ func openLog(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names s
 	return r, nil
 }
 
-// close ends the reading and takes the consumer away, which otherwise goes by itself.
-func (r *logReader) close(ctx context.Context, js jetstream.JetStream) {
+// Pending is the number of messages that were stored when the follower was made and are to be read.
+func (r *Follower) Pending() uint64 { return r.consumer.CachedInfo().NumPending }
+
+// Close ends the reading and takes the consumer away, which otherwise goes by itself.
+func (r *Follower) Close(ctx context.Context, js jetstream.JetStream) {
 	r.nc.RemoveStatusListener(r.status)
 	_ = r.sub.Unsubscribe()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -92,12 +123,12 @@ func (r *logReader) close(ctx context.Context, js jetstream.JetStream) {
 	}
 }
 
-func (r *logReader) broken(err error) error {
-	return fmt.Errorf("%w: %s: %w", errReadAgain, r.stream, err)
+func (r *Follower) broken(err error) error {
+	return fmt.Errorf("%w: %s: %w", ErrBroken, r.stream, err)
 }
 
 // pull asks for the next messages.
-func (r *logReader) pull() error {
+func (r *Follower) pull() error {
 	body, err := json.Marshal(map[string]int64{
 		"batch": pullMessages, "max_bytes": pullBytes,
 		"expires": int64(pullExpires), "idle_heartbeat": int64(pullHeartbeat),
@@ -110,29 +141,29 @@ func (r *logReader) pull() error {
 	return r.nc.PublishRequest(r.subject, r.inbox+"."+strconv.Itoa(r.pulls), body)
 }
 
-// next returns the next message of the log, and waits for it until ctx ends.
-func (r *logReader) next(ctx context.Context) (arrived, error) {
+// Next returns the next message of the log, and waits for it until ctx ends.
+func (r *Follower) Next(ctx context.Context) (Arrived, error) {
 	silence := time.NewTimer(pullSilence)
 	defer silence.Stop()
 	for {
 		if r.open == 0 {
 			if err := r.pull(); err != nil {
-				return arrived{}, r.broken(err)
+				return Arrived{}, r.broken(err)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return arrived{}, ctx.Err()
+			return Arrived{}, ctx.Err()
 		case status := <-r.status:
 			// What was under way is lost, and so may the consumer be.
-			return arrived{}, r.broken(fmt.Errorf("the connection was %s", strings.ToLower(status.String())))
+			return Arrived{}, r.broken(fmt.Errorf("the connection was %s", strings.ToLower(status.String())))
 		case <-silence.C:
-			return arrived{}, r.broken(fmt.Errorf("no answer within %s", pullSilence))
+			return Arrived{}, r.broken(fmt.Errorf("no answer within %s", pullSilence))
 		case m := <-r.msgs:
 			silence.Reset(pullSilence)
 			if m.Reply == "" {
 				if err := r.said(m); err != nil {
-					return arrived{}, r.broken(err)
+					return Arrived{}, r.broken(err)
 				}
 				continue
 			}
@@ -142,21 +173,21 @@ func (r *logReader) next(ctx context.Context) (arrived, error) {
 }
 
 // message takes a message of the stream.
-func (r *logReader) message(m *nats.Msg) (arrived, error) {
+func (r *Follower) message(m *nats.Msg) (Arrived, error) {
 	meta, err := m.Metadata()
 	if err != nil {
-		return arrived{}, r.broken(err)
+		return Arrived{}, r.broken(err)
 	}
 	if meta.Sequence.Consumer != r.delivered+1 {
-		return arrived{}, r.broken(fmt.Errorf("message %d of the consumer came after %d", meta.Sequence.Consumer, r.delivered))
+		return Arrived{}, r.broken(fmt.Errorf("message %d of the consumer came after %d", meta.Sequence.Consumer, r.delivered))
 	}
 	r.delivered++
 	if r.open > 0 {
 		r.open--
 	}
-	return arrived{
-		subject: m.Subject, rec: schema.NewRecord(schema.StreamSequence(meta.Sequence.Stream), m.Header, m.Data),
-		first: isFirst(m.Header),
+	return Arrived{
+		Subject: m.Subject, Record: schema.NewRecord(schema.StreamSequence(meta.Sequence.Stream), m.Header, m.Data),
+		First: isFirst(m.Header), Pending: meta.NumPending,
 	}, nil
 }
 
@@ -168,7 +199,7 @@ func isFirst(h nats.Header) bool {
 }
 
 // said takes what the server says of a request.
-func (r *logReader) said(m *nats.Msg) error {
+func (r *Follower) said(m *nats.Msg) error {
 	if m.Subject != r.inbox+"."+strconv.Itoa(r.pulls) {
 		return nil // of an earlier request
 	}

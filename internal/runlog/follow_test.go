@@ -1,0 +1,54 @@
+package runlog_test
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestFollowerReadsEachMessageOnceWhateverItLooksLike(t *testing.T) {
+	js := start(t)
+	for _, header := range []nats.Header{
+		nil, {"Status": {"100"}}, {"Status": {"404"}}, {"Status": {"503"}},
+		{"Status": {"409"}, "Description": {"Consumer Deleted"}},
+	} {
+		publish(t, js, "a", header, nil)
+	}
+	last := publish(t, js, "b", nil, []byte("end"))
+	f, err := runlog.Follow(t.Context(), js.Conn(), js, names, runlog.FollowFrom{})
+	require.NoError(t, err)
+	defer f.Close(t.Context(), js)
+	require.Equal(t, uint64(last), f.Pending())
+	for want := schema.StreamSequence(1); want <= last; want++ {
+		m, err := f.Next(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, m.Record.Stream)
+		require.Equal(t, uint64(last-want), m.Pending)
+	}
+}
+
+func TestFollowerBeginsWhereItIsTold(t *testing.T) {
+	js := start(t)
+	publish(t, js, "a", nil, []byte("1"))
+	publish(t, js, "b", nil, []byte("2"))
+	publish(t, js, "a", nil, []byte("3"))
+	next := func(from runlog.FollowFrom) string {
+		f, err := runlog.Follow(t.Context(), js.Conn(), js, names, from)
+		require.NoError(t, err)
+		defer f.Close(t.Context(), js)
+		if from.New {
+			publish(t, js, "a", nil, []byte("new"))
+		}
+		m, err := f.Next(t.Context())
+		require.NoError(t, err)
+		return string(m.Record.Body)
+	}
+	require.Equal(t, "1", next(runlog.FollowFrom{}))
+	require.Equal(t, "2", next(runlog.FollowFrom{Stream: 2}))
+	require.Equal(t, "3", next(runlog.FollowFrom{Stream: 2, Run: "a"}))
+	require.Equal(t, "new", next(runlog.FollowFrom{New: true}))
+}
