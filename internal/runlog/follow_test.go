@@ -13,7 +13,10 @@ import (
 func TestFollowerReadsEachMessageOnceWhateverItLooksLike(t *testing.T) {
 	js := start(t)
 	for _, header := range []nats.Header{
-		nil, {"Status": {"100"}}, {"Status": {"404"}}, {"Status": {"503"}},
+		nil,
+		{"Status": {"100"}},
+		{"Status": {"404"}},
+		{"Status": {"503"}},
 		{"Status": {"409"}, "Description": {"Consumer Deleted"}},
 	} {
 		publish(t, js, "a", header, nil)
