@@ -107,27 +107,7 @@ func (c chat) field(m *decoded, part schema.Part, field string) {
 
 // content turns the member content into parts and notes its shape where the parts do not tell it.
 func (c chat) content(m *decoded, o *object) {
-	v, has := o.take("content")
-	shape := shapeAbsent
-	if has {
-		switch v.Kind() {
-		case 'n':
-			shape = shapeNull
-		case '"':
-			shape = shapeString
-			s, _ := unquote(v)
-			m.Parts = append(m.Parts, schema.Text(s))
-		case '[':
-			shape = shapeList
-			values, _ := parseArray(v)
-			for _, e := range values {
-				m.Parts = append(m.Parts, c.block(e))
-			}
-		default:
-			shape = shapeValue
-			m.Parts = append(m.Parts, jsonPart(v, c.format))
-		}
-	}
+	shape := m.content(o, c.format, func(v jsontext.Value) { m.Parts = append(m.Parts, c.block(v)) })
 	if shape != naturalChatShape(m.Role, m.Parts) {
 		m.d.Content = shape
 	}

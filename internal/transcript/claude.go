@@ -35,27 +35,7 @@ func claudeMessage(line *object, typ string) (*decoded, *object, error) {
 		m.Role = typ
 		m.d.absent("role")
 	}
-	v, has := o.take("content")
-	shape := shapeAbsent
-	if has {
-		switch v.Kind() {
-		case 'n':
-			shape = shapeNull
-		case '"':
-			shape = shapeString
-			s, _ := unquote(v)
-			m.Parts = append(m.Parts, schema.Text(s))
-		case '[':
-			shape = shapeList
-			values, _ := parseArray(v)
-			for _, e := range values {
-				m.claudeBlock(e, typ)
-			}
-		default:
-			shape = shapeValue
-			m.Parts = append(m.Parts, jsonPart(v, ClaudeCode))
-		}
-	}
+	shape := m.content(o, ClaudeCode, func(v jsontext.Value) { m.claudeBlock(v, typ) })
 	if shape != naturalClaudeShape(m.Role, m.Parts) {
 		m.d.Content = shape
 	}

@@ -95,7 +95,7 @@ func (x *exporter) chatMessage(m *schema.StateMessage) jsontext.Value {
 		o.str(name, strings.Join(reasoning, "\n"))
 	}
 	if !answered {
-		x.chatShape(&o, m.Role, &d, content)
+		o.content(d.Content, naturalChatShape(m.Role, content), content, x.chatBlock)
 	}
 	if len(calls) > 0 {
 		o.set("tool_calls", array(calls))
@@ -114,29 +114,6 @@ func orNull(v jsontext.Value) jsontext.Value {
 		return jsontext.Value("null")
 	}
 	return v
-}
-
-// chatShape writes the content in the shape it had.
-func (x *exporter) chatShape(o *writer, role string, d *detail, content []schema.Part) {
-	shape := d.Content
-	if shape == "" {
-		shape = naturalChatShape(role, content)
-	}
-	switch {
-	case shape == shapeAbsent && len(content) == 0:
-	case shape == shapeNull && len(content) == 0:
-		o.set("content", jsontext.Value("null"))
-	case shape == shapeString && len(content) == 1 && content[0].Content != nil:
-		o.str("content", *content[0].Content)
-	case shape == shapeValue && len(content) == 1 && content[0].Content != nil:
-		o.set("content", jsontext.Value(*content[0].Content))
-	default:
-		blocks := make([]jsontext.Value, len(content))
-		for i := range content {
-			blocks[i] = x.chatBlock(&content[i])
-		}
-		o.set("content", array(blocks))
-	}
 }
 
 // chatBlock writes one element of a content list.

@@ -110,25 +110,7 @@ func (x *exporter) claudeMessage(m *schema.StateMessage, d *detail, typ string) 
 			content = append(content, m.Parts[i])
 		}
 	}
-	shape := d.Content
-	if shape == "" {
-		shape = naturalClaudeShape(typ, content)
-	}
-	switch {
-	case shape == shapeAbsent && len(content) == 0:
-	case shape == shapeNull && len(content) == 0:
-		o.set("content", jsontext.Value("null"))
-	case shape == shapeString && len(content) == 1 && content[0].Content != nil:
-		o.str("content", *content[0].Content)
-	case shape == shapeValue && len(content) == 1 && content[0].Content != nil:
-		o.set("content", jsontext.Value(*content[0].Content))
-	default:
-		blocks := make([]jsontext.Value, len(content))
-		for i := range content {
-			blocks[i] = x.claudeBlock(m, &content[i])
-		}
-		o.set("content", array(blocks))
-	}
+	o.content(d.Content, naturalClaudeShape(typ, content), content, func(p *schema.Part) jsontext.Value { return x.claudeBlock(m, p) })
 	o.members(d.Members)
 	return o.value()
 }
