@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/runlog"
@@ -353,7 +354,9 @@ func (s *reignState) announce(events []accepted) {
 		if schema.NewData(name) == nil {
 			continue
 		}
-		if err := publishObserved(s.nc, schema.ObservedSubject(s.cfg.Fleet, name, a.run), &a.rec); err != nil {
+		// As it was published, without the instructions to the server.
+		msg := &nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, name, a.run), Header: a.rec.Header, Data: a.rec.Body}
+		if err := s.nc.PublishMsg(msg); err != nil {
 			s.log.Debug().Err(err).Str(keyRun, a.run).Msg("event not announced")
 			return
 		}

@@ -14,10 +14,24 @@ import (
 // hold what may be purged from the log already.
 func (rd *reader) fromScratch(ctx context.Context, src *shardSource, run string, m mode) (*reading, error) {
 	r := &reading{src: src, run: run, head: schema.NewHead(rd.fleet, run)}
-	if err := rd.foldSegments(ctx, r); err != nil {
+	// Segments whose bucket is lost are no segments: the log may still have everything, and says so if not.
+	get := func(ctx context.Context, run string, n int) ([]byte, error) {
+		stored, err := src.store.Segments.Get(ctx, run, n)
+		if errors.Is(err, kvstore.ErrStreamMissing) {
+			err = kvstore.ErrNotFound
+		}
+		return stored, err
+	}
+	var err error
+	r.index, err = foldSegments(ctx, get, &r.head, run, nil, func(n int, err error) {
+		// The log may still hold its events; if not, the hole is found there and named.
+		rd.stats.CorruptSegments.Add(1)
+		rd.log.Error().Err(err).Str(keyRun, run).Int(keySegment, n).Msg("segment cannot be used")
+	})
+	if err != nil {
 		return nil, err
 	}
-	err := rd.foldLog(ctx, r, m)
+	err = rd.foldLog(ctx, r, m)
 	if errors.Is(err, errOtherThere) {
 		rd.stats.Regressions.Add(1)
 		rd.log.Error().Str(keyRun, run).Uint64(keyPosition, uint64(r.index.Last.Stream)).
@@ -33,28 +47,30 @@ func (rd *reader) fromScratch(ctx context.Context, src *shardSource, run string,
 	return r, nil
 }
 
-// foldSegments folds every segment that continues the run, and stops at the first that does not.
-func (rd *reader) foldSegments(ctx context.Context, r *reading) error {
+// foldSegments folds every segment that continues the run onto a head, and stops at the first that does not: bad is told
+// of one that is there and cannot be used. each, if not nil, sees every record; of a segment that turns out bad, too.
+func foldSegments(ctx context.Context, get func(ctx context.Context, run string, n int) ([]byte, error), head *schema.Head, run string,
+	each func(*schema.Record), bad func(n int, err error),
+) (schema.SegmentIndex, error) {
+	var index schema.SegmentIndex
 	for n := 1; ; n++ {
-		stored, err := r.src.store.Segments.Get(ctx, r.run, n)
-		if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing) {
-			return nil
+		stored, err := get(ctx, run, n)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			return index, nil
 		}
 		if err != nil {
-			return fmt.Errorf("fold segment %d of run %s: %w", n, r.run, err)
+			return index, fmt.Errorf("fold segment %d of run %s: %w", n, run, err)
 		}
-		before := r.head.Clone()
-		info, err := foldSegment(&r.head, r.run, n, stored, nil)
+		before := head.Clone()
+		info, err := foldSegment(head, run, n, stored, each)
 		if err != nil {
-			// The log may still hold its events; if not, the hole is found there and named.
-			r.head = before
-			rd.stats.CorruptSegments.Add(1)
-			rd.log.Error().Err(err).Str(keyRun, r.run).Int(keySegment, n).Msg("segment cannot be used")
-			return nil
+			*head = before
+			bad(n, err)
+			return index, nil
 		}
-		r.index = schema.SegmentIndex{
-			Count: n, Bytes: r.index.Bytes + int64(len(stored)), Events: r.index.Events + int64(info.Events),
-			Last: info.Last, Digest: r.head.Digest, Chain: r.head.Chain,
+		index = schema.SegmentIndex{
+			Count: n, Bytes: index.Bytes + int64(len(stored)), Events: index.Events + int64(info.Events),
+			Last: info.Last, Digest: head.Digest, Chain: head.Chain,
 		}
 	}
 }

@@ -6,17 +6,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// publishObserved sends a record as it was published, without the instructions to the server.
-func publishObserved(nc *nats.Conn, subject string, rec *schema.Record) error {
-	return nc.PublishMsg(&nats.Msg{Subject: subject, Header: rec.Header, Data: rec.Body})
-}
 
 // seal turns the cut part of a run's tail into segments. A bucket that is full or fails stops sealing and never
 // folding: the cuts stay and are tried again with the next batch.
@@ -53,9 +46,6 @@ func (s *reignState) seal(ctx context.Context, r *run) error {
 // errTailChanged says that the log does not hold what was folded from it.
 var errTailChanged = errors.New("the log's tail is not what was folded")
 
-// errSealed ends the read of a tail at the last cut.
-var errSealed = errors.New("sealed")
-
 // sealCuts reads the tail from the log, where it lies safely, and stores a segment for each cut.
 func (s *reignState) sealCuts(ctx context.Context, r *run) error {
 	var frames []byte
@@ -63,7 +53,7 @@ func (s *reignState) sealCuts(ctx context.Context, r *run) error {
 	events := int64(0)
 	err := runlog.Read(ctx, s.js, s.names, r.id, r.segments.Last.Stream+1, func(rec schema.Record) error {
 		if len(r.cuts) == 0 {
-			return errSealed
+			return errEnough
 		}
 		if events == 0 {
 			first = schema.PositionOf(&rec)
@@ -78,14 +68,14 @@ func (s *reignState) sealCuts(ctx context.Context, r *run) error {
 			return fmt.Errorf("%w: %d events up to %s at %d, folded %d up to %s at %d",
 				errTailChanged, events, at.ID, at.Stream, k.events, k.last.ID, k.last.Stream)
 		}
-		if err := s.store1(ctx, r, first, k, frames); err != nil {
+		if err := s.storeSegment(ctx, r, first, k, frames); err != nil {
 			return err
 		}
 		r.cuts = r.cuts[1:]
 		frames, events = frames[:0], 0
 		return nil
 	})
-	if err != nil && !errors.Is(err, errSealed) {
+	if err != nil && !errors.Is(err, errEnough) {
 		return err
 	}
 	if len(r.cuts) > 0 {
@@ -96,8 +86,8 @@ func (s *reignState) sealCuts(ctx context.Context, r *run) error {
 	return nil
 }
 
-// store1 stores one segment and counts it in.
-func (s *reignState) store1(ctx context.Context, r *run, first schema.Position, k cut, frames []byte) error {
+// storeSegment stores one segment and counts it in.
+func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Position, k cut, frames []byte) error {
 	info := schema.SegmentInfo{
 		Fleet: s.cfg.Fleet, Run: r.id, Number: r.segments.Count + 1, Events: int(k.events), First: first, Last: k.last,
 		DigestBefore: r.segments.Digest, DigestAfter: k.digest, ChainBefore: r.segments.Chain, ChainAfter: k.chain,
@@ -162,28 +152,15 @@ func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequ
 	s.stats.Rebuilds.Add(1)
 	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, stored: r.stored, dirty: true, touched: r.touched}
 	fresh.sealed = make(map[schema.StreamSequence]string)
-	for n := 1; ; n++ {
-		stored, err := s.shard.Segments.GetFresh(ctx, r.id, n)
-		if errors.Is(err, kvstore.ErrNotFound) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		before := fresh.head.Clone()
-		info, err := foldSegment(&fresh.head, r.id, n, stored, func(rec *schema.Record) {
-			fresh.sealed[rec.Stream] = schema.PositionOf(rec).ID
-		})
-		if err != nil {
+	var err error
+	fresh.segments, err = foldSegments(ctx, s.shard.Segments.GetFresh, &fresh.head, r.id,
+		func(rec *schema.Record) { fresh.sealed[rec.Stream] = schema.PositionOf(rec).ID },
+		func(n int, err error) {
 			// It is refused, not guessed at: recovery says what is missing, and the log may still have the range.
-			fresh.head = before
 			s.log.Error().Err(err).Str(keyRun, r.id).Int(keySegment, n).Msg("segment cannot be used")
-			break
-		}
-		fresh.segments = schema.SegmentIndex{
-			Count: n, Bytes: fresh.segments.Bytes + int64(len(stored)), Events: fresh.segments.Events + int64(info.Events),
-			Last: info.Last, Digest: fresh.head.Digest, Chain: fresh.head.Chain,
-		}
+		})
+	if err != nil {
+		return err
 	}
 	if err := s.refoldLog(ctx, fresh, until); err != nil {
 		return err
@@ -213,13 +190,13 @@ func (s *reignState) refoldLog(ctx context.Context, fresh *run, until schema.Str
 		from = next.Stream + 1
 		err = runlog.Read(ctx, s.js, s.names, fresh.id, from, func(rec schema.Record) error {
 			if rec.Stream >= until {
-				return errSealed
+				return errEnough
 			}
 			fresh.observe(&rec, &s.cfg)
 			from = rec.Stream + 1
 			return nil
 		})
-		if err != nil && !errors.Is(err, errSealed) {
+		if err != nil && !errors.Is(err, errEnough) {
 			return err
 		}
 	}
