@@ -113,7 +113,7 @@ func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
 	if err != nil {
 		return err
 	}
-	records := make(chan arrived)
+	records := make(chan runlog.Arrived)
 	group, ctx := errgroup.WithContext(ctx)
 	var readers errgroup.Group
 	for _, shard := range shards {
@@ -125,7 +125,7 @@ func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
 	})
 	group.Go(func() error {
 		for r := range records {
-			if err := c.show(a, r.record, r.subject); err != nil {
+			if err := c.show(a, r.Record, r.Subject); err != nil {
 				return err
 			}
 		}
@@ -158,13 +158,8 @@ func (c eventsCmd) shards(ctx context.Context, js jetstream.JetStream, cl *clien
 	return all, nil
 }
 
-type arrived struct {
-	record  schema.Record
-	subject string
-}
-
 // read hands over the events of one shard in order. A reading that broke off goes on behind what was shown.
-func (c eventsCmd) read(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, out chan<- arrived) error {
+func (c eventsCmd) read(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, out chan<- runlog.Arrived) error {
 	from := runlog.FollowFrom{Run: c.Run_, New: !c.All}
 	if c.Since > 0 && !c.All {
 		from.Since = time.Now().Add(-c.Since)
@@ -186,7 +181,7 @@ func (c eventsCmd) read(ctx context.Context, nc *nats.Conn, js jetstream.JetStre
 const readAgainAfter = 250 * time.Millisecond
 
 // readOn reads until something breaks. done says that nothing more is to come.
-func (c eventsCmd) readOn(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, from *runlog.FollowFrom, out chan<- arrived) (done bool, err error) {
+func (c eventsCmd) readOn(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, from *runlog.FollowFrom, out chan<- runlog.Arrived) (done bool, err error) {
 	follower, err := runlog.Follow(ctx, nc, js, names, *from)
 	if err != nil {
 		if from.Stream != 0 {
@@ -205,7 +200,7 @@ func (c eventsCmd) readOn(ctx context.Context, nc *nats.Conn, js jetstream.JetSt
 		}
 		from.Stream = m.Record.Stream + 1
 		select {
-		case out <- arrived{m.Record, m.Subject}:
+		case out <- m:
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
 		}
