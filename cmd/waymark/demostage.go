@@ -345,15 +345,16 @@ func (s *demoStage) holdAndSettle(ctx context.Context, tool, file string) error 
 	if result != "" {
 		args = append(args, "--result", result)
 	}
-	if err := s.operator(ctx, append(args, "--by", "person")...); err != nil {
-		return err
-	}
+	// Written down before it is said: the executor may act on the answer before the command has ended.
 	person, err := journal.Open(demoJournal(s.dir), s.app.now)
 	if err != nil {
 		return err
 	}
 	entry := journal.Entry{Op: journal.Settled, Run: held.Run, Call: held.Call, Name: held.Name, Replay: held.Replay, Note: how}
-	return errors.Join(person.Write(entry), person.Close())
+	if err := errors.Join(person.Write(entry), person.Close()); err != nil {
+		return err
+	}
+	return s.operator(ctx, append(args, "--by", "person")...)
 }
 
 // operator runs one of the operator's commands to its end.

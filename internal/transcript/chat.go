@@ -25,7 +25,7 @@ const (
 func (c chat) message(o *object) (*decoded, error) {
 	m := new(decoded)
 	role, ok := o.takeStr("role")
-	if !ok {
+	if !ok || role == "" {
 		return nil, errNoRole
 	}
 	switch role {

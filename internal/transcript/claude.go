@@ -27,6 +27,9 @@ func claudeMessage(line *object, typ string) (*decoded, *object, error) {
 	whole, _ := parseObject(raw)
 	m := new(decoded)
 	if role, ok := o.takeStr("role"); ok {
+		if role == "" {
+			return nil, nil, errNoRole
+		}
 		m.Role = role
 		if role != typ {
 			m.d.Role, m.Role = role, typ

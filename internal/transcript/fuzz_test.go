@@ -23,6 +23,8 @@ func fuzzFormat(f *testing.F, format transcript.Format, ext string) {
 		f.Add(b)
 	}
 	f.Add([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"\u0000","function":{"name":"","arguments":null}}]}]}`))
+	f.Add([]byte(`{"messages":[{"role":"","content":"a role that says nothing"}]}`))
+	f.Add([]byte(`{"type":"user","uuid":"1","message":{"role":"","content":"a role that says nothing"}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		path := filepath.Join(t.TempDir(), "x"+ext)
 		if err := os.WriteFile(path, b, 0o600); err != nil {
