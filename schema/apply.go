@@ -307,8 +307,12 @@ func (h *Head) advance(e *Event, p *place, name string) {
 			h.Executor = executor
 		}
 	}
-	if !p.control && h.Status.Claimable() {
-		h.Status = h.active()
+	if !p.control {
+		// The executor came back before anybody claimed the run.
+		h.Unattended = ""
+		if h.Status.Claimable() {
+			h.Status = h.active()
+		}
 	}
 }
 

@@ -25,6 +25,34 @@ func afterEnd(name string) bool {
 
 // applyData changes the head by an event whose place is lawful and whose data is valid.
 func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
+	progress := h.progress(e, data)
+	v := h.applyKnown(e, p, data)
+	if progress && v.Kind == Applied {
+		h.Stalled = 0
+	}
+	return v
+}
+
+// progress reports whether an event, if it is lawful, brings the run to where it was not before. What a new executor
+// repeats after each takeover does not: an open turn that is started again, its messages, its calls.
+func (h *Head) progress(e *Event, data Data) bool {
+	switch d := data.(type) {
+	case *TurnEndedData, *ToolReturnedData, *ToolFailedData, *PhaseCompletedData, *RunWaitingData, *RunInputData,
+		*RunEndedData, *ContextCompactedData, *HandoffOfferedData:
+		return true
+	case *ToolSettledData:
+		return d.How != SettledRerun
+	case *TurnStartedData:
+		return !h.TurnOpen
+	case *MessageAddedData:
+		return !h.inOpenTurn(e)
+	default:
+		return false
+	}
+}
+
+// applyKnown is applyData without the count of claims.
+func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	name := data.EventName()
 	switch {
 	case p.control && !controlOnly(name) && name != ToolSettled:
@@ -41,26 +69,21 @@ func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 	case *RunResumedData:
 		h.runResumed(e, d)
 	case *RunWaitingData:
-		return h.runWaiting(e, d)
+		return h.runWaiting(e, p, d)
 	case *RunInputData:
-		i := slices.IndexFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.InterruptID == d.InterruptID })
-		if i < 0 {
-			return rejected(ReasonUnknownInterrupt, "the run does not wait for %.80q", d.InterruptID)
-		}
-		h.Interrupts = nilIfEmpty(slices.Delete(h.Interrupts, i, i+1))
-		if h.Status == StatusWaiting {
-			h.Status = h.active()
-		}
+		return h.runInput(d)
 	case *RunCancelRequestedData:
 		h.CancelRequested = true
+		h.unattended()
 	case *RunOrphanedData:
 		if h.Status == StatusRunning || h.Status == StatusWaiting {
-			h.Status = StatusOrphaned
+			h.leave(StatusOrphaned)
 		}
 	case *RunInterruptedData:
-		h.Status = StatusInterrupted
+		h.leave(StatusInterrupted)
 	case *RunEndedData:
 		h.Status = Status(d.Status)
+		h.CompletedBy = d.CompletedBy
 		h.EndedAt = e.Time
 		h.Summary = excerpt(d.Summary)
 		h.Interrupts = nil
@@ -82,7 +105,10 @@ func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 		return h.toolClosed(e, d.ToolCallID, &h.Counts.ToolResults)
 	case *ToolFailedData:
 		return h.toolClosed(e, d.ToolCallID, &h.Counts.ToolFailures)
-	case *ToolDecidedData, *LimitReachedData:
+	case *ToolDecidedData:
+		applied.Boundary = false
+	case *LimitReachedData:
+		h.Limit = d.Limit
 		applied.Boundary = false
 	case *ToolSettledData:
 		return h.toolSettled(e, d)
@@ -104,8 +130,13 @@ func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 	case *ContextCompactedData:
 		h.Counts.Compactions++
 	case *HandoffOfferedData:
-		h.Counts.Handoffs++
-		h.SizeWarning = h.SizeWarning || d.SizeChars > HandoffSizeWarning
+		return h.handoffOffered(e, p, d)
+	case *HandoffAcceptedData:
+		return h.handoffAccepted(d)
+	case *HandoffDeclinedData:
+		return h.handoffOver(d.HandoffID)
+	case *HandoffClosedData:
+		return h.handoffOver(d.HandoffID)
 	case *ArtifactAddedData:
 		h.Counts.Artifacts++
 		applied.Boundary = false
@@ -133,7 +164,13 @@ func (h *Head) runStarted(d *RunStartedData) Verdict {
 	if h.Agent != "" {
 		return rejected(ReasonAlreadyStarted, "the run was started by agent %s", h.Agent)
 	}
-	h.Agent, h.Executor = d.Agent, d.Executor
+	h.Agent, h.Executor, h.Instance = d.Agent, d.Executor, d.Instance
+	if ValidName(d.ResumedFrom) {
+		h.ResumedFrom = d.ResumedFrom
+	}
+	if d.Handoff != nil {
+		h.Handoff = &HandoffSource{Run: d.Handoff.Run, HandoffID: d.Handoff.HandoffID, OfferHash: d.Handoff.OfferHash}
+	}
 	h.Task, h.ThreadID = excerpt(d.Task), d.ThreadID
 	h.MaxTurns = d.MaxTurns
 	if d.Parent != nil {
@@ -147,10 +184,18 @@ func (h *Head) runStarted(d *RunStartedData) Verdict {
 
 func (h *Head) runResumed(e *Event, d *RunResumedData) {
 	h.Epoch, h.Sequence = e.Epoch, 0
-	h.Executor, h.RequestID = d.Executor, d.RequestID
+	h.Executor, h.Instance, h.RequestID = d.Executor, d.Instance, d.RequestID
 	h.Counts.Resumes++
 	if h.Status.Terminal() {
-		h.EndedAt, h.Summary, h.CancelRequested = "", "", false
+		h.EndedAt, h.Summary, h.CompletedBy, h.CancelRequested = "", "", "", false
+	}
+	h.Unattended = ""
+	switch d.Reason {
+	case "claim", "restart":
+		h.Stalled++
+	default:
+		// Somebody wants it tried again.
+		h.Stalled = 0
 	}
 	h.Status = h.active()
 	for i := range h.OpenCalls {
@@ -160,10 +205,41 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 	}
 }
 
-func (h *Head) runWaiting(e *Event, d *RunWaitingData) Verdict {
+// leave says that the run has no executor any more. One that waits goes on waiting.
+func (h *Head) leave(as Status) {
+	h.Status = as
+	if len(h.Interrupts) > 0 && !h.CancelRequested {
+		h.Status, h.Unattended = StatusWaiting, as
+	}
+}
+
+// unattended makes a run that has no executor claimable, because there is something to do for it.
+func (h *Head) unattended() {
+	if h.Unattended != "" {
+		h.Status, h.Unattended = h.Unattended, ""
+	}
+}
+
+func (h *Head) runInput(d *RunInputData) Verdict {
+	i := slices.IndexFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.InterruptID == d.InterruptID })
+	if i < 0 {
+		return rejected(ReasonUnknownInterrupt, "the run does not wait for %.80q", d.InterruptID)
+	}
+	h.Interrupts = nilIfEmpty(slices.Delete(h.Interrupts, i, i+1))
+	switch {
+	case len(h.Interrupts) > 0:
+	case h.Unattended != "":
+		h.unattended()
+	case h.Status == StatusWaiting:
+		h.Status = h.active()
+	}
+	return Verdict{Kind: Applied, Boundary: true}
+}
+
+func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 	o := OpenInterrupt{
 		InterruptID: d.InterruptID, Reason: d.Reason, ToolCallID: d.ToolCallID,
-		Message: excerpt(d.Message), Since: e.Time, ExpiresAt: d.ExpiresAt,
+		Message: excerpt(d.Message), Since: e.Time, ExpiresAt: d.ExpiresAt, Position: p.at,
 	}
 	i := slices.IndexFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.InterruptID == d.InterruptID })
 	switch {

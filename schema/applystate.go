@@ -34,6 +34,11 @@ func (s *State) Adopt(next Head, v Verdict, stream StreamSequence) {
 // settleAt gives the last record, which was applied with stream sequence 0, its place.
 func (h *Head) settleAt(stream StreamSequence) {
 	h.Position.Stream = stream
+	for i := range h.Interrupts {
+		if at := &h.Interrupts[i].Position; at.Stream == 0 && at.ID == h.Position.ID {
+			at.Stream = stream
+		}
+	}
 	for i := range h.Marks {
 		if at := &h.Marks[i].Position; at.Stream == 0 && at.ID == h.Position.ID {
 			at.Stream = stream
@@ -139,11 +144,7 @@ func (s *State) add(v Verdict) {
 	case *ContextCompactedData:
 		s.Compactions = append(s.Compactions, StateCompaction{ContextCompactedData: *d, At: len(s.Messages), Time: e.Time})
 	case *HandoffOfferedData:
-		id := d.HandoffID
-		if id == "" {
-			id = e.ID
-		}
-		s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: "offered", Offered: withoutRepeats(d)})
+		s.offered(handoffID(e, d), withoutRepeats(d))
 	case *HandoffAcceptedData:
 		s.handoff(d.HandoffID, "accepted", d.By, d.Reason, d.ChildRun)
 	case *HandoffDeclinedData:
@@ -233,6 +234,16 @@ func (s *State) phase(name string) *StatePhase {
 	}
 	s.Phases = append(s.Phases, StatePhase{Phase: name})
 	return &s.Phases[len(s.Phases)-1]
+}
+
+func (s *State) offered(id string, d *HandoffOfferedData) {
+	for i := range slices.Backward(s.Handoffs) {
+		if h := &s.Handoffs[i]; h.HandoffID == id && h.Status == HandoffStatusOffered {
+			h.Offered = d
+			return
+		}
+	}
+	s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: HandoffStatusOffered, Offered: d})
 }
 
 func (s *State) handoff(id, status, by, reason, child string) {

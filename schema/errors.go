@@ -48,6 +48,10 @@ const (
 	ReasonNotInDoubt Reason = "not_in_doubt"
 	// ReasonUnknownInterrupt: an input for an interrupt the run does not wait for.
 	ReasonUnknownInterrupt Reason = "unknown_interrupt"
+	// ReasonUnknownHandoff answers an offer that the run has not open.
+	ReasonUnknownHandoff Reason = "unknown_handoff"
+	// ReasonHandoffTaken accepts an offer that was accepted, or accepts another offer than was made.
+	ReasonHandoffTaken Reason = "handoff_taken"
 	// ReasonPhaseCompleted: a phase that was completed begins again.
 	ReasonPhaseCompleted Reason = "phase_completed"
 	// ReasonTooMany: a cap of the checkpoint is reached (open calls, calls of a turn, marks, interrupts).

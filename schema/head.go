@@ -29,6 +29,8 @@ const (
 	MaxCallBytes = 128 << 10
 	// MaxInterrupts bounds what a run waits for at once.
 	MaxInterrupts = 64
+	// MaxHandoffs bounds the hand-offs that are offered or accepted at once.
+	MaxHandoffs = 64
 	// MaxMarks bounds the named points of a run.
 	MaxMarks = 64
 	// MaxCompletedPhases bounds the phases remembered as completed.
@@ -66,7 +68,8 @@ func (s Status) Terminal() bool {
 	return s == StatusCompleted || s == StatusFailed || s == StatusCancelled
 }
 
-// Claimable reports whether another executor may take the run without asking.
+// Claimable reports whether another executor may take the run without asking. A run that waits is not: nothing can be
+// done for it before the answer comes.
 func (s Status) Claimable() bool { return s == StatusOrphaned || s == StatusInterrupted }
 
 // Position is a place in the log: the stream sequence and the id of the event there. The id is what tells
@@ -115,6 +118,30 @@ type OpenInterrupt struct {
 	Message     string `json:"message,omitzero"`
 	Since       string `json:"since,omitzero"`
 	ExpiresAt   string `json:"expires_at,omitzero"`
+	// Position of run.waiting, which has the schema of the answer.
+	Position Position `json:"position"`
+}
+
+// Statuses of an open hand-off.
+const (
+	HandoffStatusOffered  = "offered"
+	HandoffStatusAccepted = "accepted"
+)
+
+// OpenHandoff is a hand-off that was offered and neither declined nor closed.
+type OpenHandoff struct {
+	HandoffID string `json:"handoff_id"`
+	// Status is offered or accepted.
+	Status    string `json:"status"`
+	Kind      string `json:"kind"`
+	Reason    string `json:"reason"`
+	NextAgent string `json:"next_agent,omitzero"`
+	// OfferHash is the content hash of handoff.offered; who accepts says it, so that both mean the same offer.
+	OfferHash string `json:"offer_hash"`
+	Since     string `json:"since,omitzero"`
+	// By and ChildRun of an accepted one: who took it, and the run that carries it out.
+	By       string `json:"by,omitzero"`
+	ChildRun string `json:"child_run,omitzero"`
 }
 
 // Mark is a named point that can be restored.
@@ -167,15 +194,27 @@ type Counts struct {
 // Head is the compact state of a run at one event: bounded in size whatever the run's length. It is what a
 // checkpoint stores. The zero Head is the state before the first event.
 type Head struct {
-	Fleet    string            `json:"fleet,omitzero"`
-	Run      string            `json:"run"`
-	Agent    string            `json:"agent,omitzero"`
-	Executor string            `json:"executor,omitzero"`
-	Task     string            `json:"task,omitzero"`
-	ThreadID string            `json:"thread_id,omitzero"`
-	Parent   *Parent           `json:"parent,omitzero"`
-	Labels   map[string]string `json:"labels,omitzero"`
-	Status   Status            `json:"status"`
+	Fleet    string `json:"fleet,omitzero"`
+	Run      string `json:"run"`
+	Agent    string `json:"agent,omitzero"`
+	Executor string `json:"executor,omitzero"`
+	// Instance of the executor, when it said so; see [Heartbeat].
+	Instance string  `json:"instance,omitzero"`
+	Task     string  `json:"task,omitzero"`
+	ThreadID string  `json:"thread_id,omitzero"`
+	Parent   *Parent `json:"parent,omitzero"`
+	// ResumedFrom names the run that this one continues.
+	ResumedFrom string `json:"resumed_from,omitzero"`
+	// Handoff is the accepted offer that the run carries out.
+	Handoff *HandoffSource    `json:"handoff,omitzero"`
+	Labels  map[string]string `json:"labels,omitzero"`
+	Status  Status            `json:"status"`
+	// Unattended is orphaned or interrupted for a run that waits and has no executor meanwhile: its status once nothing
+	// is waited for.
+	Unattended Status `json:"unattended,omitzero"`
+	// Stalled counts the latest takeovers with reason claim or restart behind which the run made no progress: no turn,
+	// call or phase was closed, nothing was waited for, answered or handed over. Quarantine goes by it.
+	Stalled int `json:"claims_without_progress,omitzero"`
 	// Implicit: the run began without run.started.
 	Implicit bool `json:"implicit,omitzero"`
 
@@ -205,6 +244,7 @@ type Head struct {
 	// TurnCalls are the ids of the calls of the current turn that are closed, one entry a call.
 	TurnCalls  []string        `json:"turn_calls,omitzero"`
 	Interrupts []OpenInterrupt `json:"interrupts,omitzero"`
+	Handoffs   []OpenHandoff   `json:"handoffs,omitzero"`
 	// CancelRequested: an operator asked for the run's end.
 	CancelRequested bool `json:"cancel_requested,omitzero"`
 
@@ -216,6 +256,11 @@ type Head struct {
 	// SizeWarning: a hand-off was longer than [HandoffSizeWarning] characters.
 	SizeWarning bool   `json:"size_warning,omitzero"`
 	Summary     string `json:"summary,omitzero"`
+	// Limit is the last limit that was reached: turns, tokens, time, context or budget.
+	Limit string `json:"limit_reached,omitzero"`
+	// CompletedBy is the tool call by which the run ended as its completion contract says; empty for a run that ended
+	// otherwise.
+	CompletedBy string `json:"completed_by,omitzero"`
 
 	StartedAt string `json:"started_at,omitzero"`
 	UpdatedAt string `json:"updated_at,omitzero"`
@@ -258,6 +303,11 @@ func (h *Head) Clone() Head {
 	c.OpenCalls = slices.Clone(h.OpenCalls)
 	c.TurnCalls = slices.Clone(h.TurnCalls)
 	c.Interrupts = slices.Clone(h.Interrupts)
+	c.Handoffs = slices.Clone(h.Handoffs)
+	if h.Handoff != nil {
+		handoff := *h.Handoff
+		c.Handoff = &handoff
+	}
 	c.Marks = slices.Clone(h.Marks)
 	c.Gaps = slices.Clone(h.Gaps)
 	c.Window = slices.Clone(h.Window)

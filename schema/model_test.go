@@ -27,6 +27,9 @@ type model struct {
 	calls      []modelCall
 	waits      map[string]bool
 	phases     map[string]bool
+	// offers are the open hand-offs; true once one is accepted.
+	offers map[string]bool
+	hashes map[string]string
 }
 
 type modelCall struct {
@@ -39,7 +42,7 @@ type modelCall struct {
 }
 
 func newModel(fleet, run string) *model {
-	return &model{fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]bool{}, phases: map[string]bool{}}
+	return &model{fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]bool{}, phases: map[string]bool{}, offers: map[string]bool{}, hashes: map[string]string{}}
 }
 
 func (m *model) digest() string {
@@ -200,12 +203,36 @@ func (m *model) content(e *schema.Event, data schema.Data, control bool) schema.
 		} else {
 			c.closed, c.closedInItsTurn = true, c.turn == m.turn
 		}
+	case *schema.HandoffOfferedData:
+		if m.offers[d.HandoffID] {
+			return yes(false)
+		}
+		hash := e.ContentHash()
+		m.offers[d.HandoffID], m.hashes[d.HandoffID] = false, hash.String()
+	case *schema.HandoffAcceptedData:
+		taken, open := m.offers[d.HandoffID]
+		if !open || taken || d.OfferHash != "" && d.OfferHash != m.hashes[d.HandoffID] {
+			return yes(false)
+		}
+		m.offers[d.HandoffID] = true
+	case *schema.HandoffDeclinedData:
+		return m.over(d.HandoffID)
+	case *schema.HandoffClosedData:
+		return m.over(d.HandoffID)
 	case *schema.PhaseStartedData:
 		return yes(!m.phases[d.Phase])
 	case *schema.PhaseCompletedData:
 		m.phases[d.Phase] = true
 	}
 	return yes(true)
+}
+
+func (m *model) over(handoff string) schema.VerdictKind {
+	if _, open := m.offers[handoff]; !open {
+		return schema.Rejected
+	}
+	delete(m.offers, handoff)
+	return schema.Applied
 }
 
 func (m *model) begin(turn int32) { m.turn, m.open, m.openedIn = turn, true, m.epoch }

@@ -94,6 +94,14 @@ const (
 	SettledDecided Settlement = "decided"
 )
 
+// Kinds of a hand-off.
+const (
+	// HandoffContinuation is carried on by the same agent with a fresh context. The default.
+	HandoffContinuation = "continuation"
+	// HandoffTransfer goes to another agent.
+	HandoffTransfer = "transfer"
+)
+
 // Purposes of a turn.
 const (
 	PurposeWork     = "work"
@@ -128,6 +136,8 @@ type RunStartedData struct {
 	Agent string `json:"agent"`
 	// Executor is the name of the process that drives the run. Required.
 	Executor string `json:"executor"`
+	// Instance tells one start of the executor's process from the next; see [Heartbeat].
+	Instance string `json:"instance,omitzero"`
 	// Task is what the run is to do, in words.
 	Task string `json:"task,omitzero"`
 	// ThreadID groups runs of one conversation.
@@ -140,10 +150,12 @@ type RunStartedData struct {
 	Parent    *Parent           `json:"parent,omitzero"`
 	MaxTurns  int32             `json:"max_turns,omitzero"`
 	// ResumedFrom names the run that this one continues (fork, hand-off).
-	ResumedFrom string         `json:"resumed_from,omitzero"`
-	Source      jsontext.Value `json:"source,omitzero"`
-	Refs        []Ref          `json:"refs,omitzero"`
-	Extra       jsontext.Value `json:",embed"`
+	ResumedFrom string `json:"resumed_from,omitzero"`
+	// Handoff is the accepted offer that the run carries out; nil for none.
+	Handoff *HandoffSource `json:"handoff,omitzero"`
+	Source  jsontext.Value `json:"source,omitzero"`
+	Refs    []Ref          `json:"refs,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
 }
 
 // From is the point at which an epoch took over.
@@ -160,6 +172,8 @@ type From struct {
 type RunResumedData struct {
 	// Executor that takes over. Required.
 	Executor string `json:"executor"`
+	// Instance of the executor; see [Heartbeat].
+	Instance string `json:"instance,omitzero"`
 	// Reason is claim, request, restart, input or reopen. Required.
 	Reason string `json:"reason"`
 	// RequestID makes a repeated takeover request continue the epoch it opened. Required.
@@ -175,6 +189,8 @@ type RunWaitingData struct {
 	Reason     string `json:"reason"`
 	Message    string `json:"message,omitzero"`
 	ToolCallID string `json:"tool_call_id,omitzero"`
+	// Occurrence tells the call from others of the turn with its id; absent means the first.
+	Occurrence int `json:"occurrence,omitzero"`
 	// ResponseSchema is a JSON Schema that an answer must satisfy.
 	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
 	ExpiresAt      string         `json:"expires_at,omitzero"`
@@ -203,6 +219,8 @@ type RunCancelRequestedData struct {
 // RunOrphanedData says that the run's executor fell silent. Control event.
 type RunOrphanedData struct {
 	Executor string `json:"executor,omitzero"`
+	// Instance of the executor that fell silent, when the run's is known.
+	Instance string `json:"instance,omitzero"`
 	// LastSeen is the RFC 3339 time of its last sign of life.
 	LastSeen string `json:"last_seen,omitzero"`
 	// Missed counts the heartbeats that did not come.
@@ -212,7 +230,7 @@ type RunOrphanedData struct {
 
 // RunInterruptedData says that the executor stopped cleanly and left the run to another.
 type RunInterruptedData struct {
-	// Reason is shutdown, preempted or budget.
+	// Reason is shutdown, preempted, budget or waiting: nobody needs to attend the run until it is answered.
 	Reason string         `json:"reason,omitzero"`
 	Extra  jsontext.Value `json:",embed"`
 }
@@ -311,6 +329,8 @@ type ToolFailedData struct {
 // ToolDecidedData records a policy's or person's decision about a call.
 type ToolDecidedData struct {
 	ToolCallID string `json:"tool_call_id"`
+	// Occurrence tells the call from others of the turn with its id; absent means the first.
+	Occurrence int `json:"occurrence,omitzero"`
 	// Decision is allow, deny or ask.
 	Decision string         `json:"decision"`
 	Policy   string         `json:"policy,omitzero"`
@@ -403,6 +423,25 @@ type HandoffContext struct {
 	Extra         jsontext.Value `json:",embed"`
 }
 
+// HandoffTool counts what a run did with one tool.
+type HandoffTool struct {
+	Name     string         `json:"name"`
+	Calls    int64          `json:"calls"`
+	Failures int64          `json:"failures,omitzero"`
+	Extra    jsontext.Value `json:",embed"`
+}
+
+// HandoffSource names the offer that a run carries out.
+type HandoffSource struct {
+	// Run that offered. Required.
+	Run string `json:"run"`
+	// HandoffID of the offer. Required.
+	HandoffID string `json:"handoff_id"`
+	// OfferHash is the content hash of the offer as it was accepted, hex. Required.
+	OfferHash string         `json:"offer_hash"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
 // HandoffOfferedData offers the run's work to another agent or to a continuation of the same.
 type HandoffOfferedData struct {
 	HandoffID string `json:"handoff_id,omitzero"`
@@ -414,6 +453,12 @@ type HandoffOfferedData struct {
 	Remaining []HandoffRemaining `json:"remaining,omitzero"`
 	Context   *HandoffContext    `json:"context,omitzero"`
 	NextAgent string             `json:"next_agent,omitzero"`
+	// Tools that the run used, from its log.
+	Tools []HandoffTool `json:"tools,omitzero"`
+	// Usage of the run up to the offer, from its log.
+	Usage *Usage `json:"usage,omitzero"`
+	// Lineage are the runs that this one continues, the nearest first.
+	Lineage []string `json:"lineage,omitzero"`
 	// SizeChars is the size of the hand-off's text; above [HandoffSizeWarning] the run is flagged.
 	SizeChars int64          `json:"size_chars,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
@@ -425,9 +470,11 @@ const HandoffSizeWarning = 4000
 
 // HandoffAcceptedData says that the hand-off was taken. Control event, as the two that follow.
 type HandoffAcceptedData struct {
-	HandoffID string         `json:"handoff_id"`
-	By        string         `json:"by,omitzero"`
-	ChildRun  string         `json:"child_run,omitzero"`
+	HandoffID string `json:"handoff_id"`
+	By        string `json:"by,omitzero"`
+	ChildRun  string `json:"child_run,omitzero"`
+	// OfferHash is the content hash of the offer that is accepted, hex; where given it must be the offer's.
+	OfferHash string         `json:"offer_hash,omitzero"`
 	Reason    string         `json:"reason,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
 }

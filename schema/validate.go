@@ -166,10 +166,18 @@ func Validate(data Data) error {
 			v.notNegative("/parent/turn", int64(d.Parent.Turn))
 			v.optional("/parent/tool_call_id", d.Parent.ToolCallID)
 		}
+		v.optionalName("/instance", d.Instance)
+		if d.Handoff != nil {
+			v.name("/handoff/run", d.Handoff.Run)
+			v.required("/handoff/handoff_id", d.Handoff.HandoffID)
+			v.required("/handoff/offer_hash", d.Handoff.OfferHash)
+			v.hash("/handoff/offer_hash", d.Handoff.OfferHash)
+		}
 		v.optional("/thread_id", d.ThreadID)
 		v.refs(d.Refs)
 	case *RunResumedData:
 		v.name("/executor", d.Executor)
+		v.optionalName("/instance", d.Instance)
 		v.oneOf("/reason", d.Reason, "claim", "request", "restart", "input", "reopen")
 		v.required("/request_id", d.RequestID)
 		if d.From.Epoch == 0 {
@@ -182,6 +190,7 @@ func Validate(data Data) error {
 		v.required("/interrupt_id", d.InterruptID)
 		v.oneOf("/reason", d.Reason, "human_input", "tool_approval", "external_system", "auth")
 		v.optional("/tool_call_id", d.ToolCallID)
+		v.notNegative("/occurrence", int64(d.Occurrence))
 		v.time("/expires_at", d.ExpiresAt)
 		v.refs(d.Refs)
 	case *RunInputData:
@@ -193,7 +202,7 @@ func Validate(data Data) error {
 		v.time("/last_seen", d.LastSeen)
 		v.notNegative("/missed", d.Missed)
 	case *RunInterruptedData:
-		v.oneOf("/reason", d.Reason, "", "shutdown", "preempted", "budget")
+		v.oneOf("/reason", d.Reason, "", "shutdown", "preempted", "budget", "waiting")
 	case *RunEndedData:
 		v.oneOf("/status", d.Status, string(StatusCompleted), string(StatusFailed), string(StatusCancelled))
 		v.optional("/completed_by", d.CompletedBy)
@@ -235,6 +244,7 @@ func Validate(data Data) error {
 		v.notNegative("/duration_ms", d.DurationMS)
 	case *ToolDecidedData:
 		v.required("/tool_call_id", d.ToolCallID)
+		v.notNegative("/occurrence", int64(d.Occurrence))
 		v.oneOf("/decision", d.Decision, "allow", "deny", "ask")
 	case *ToolSettledData:
 		v.required("/tool_call_id", d.ToolCallID)
@@ -260,6 +270,7 @@ func Validate(data Data) error {
 		v.handoff(d)
 	case *HandoffAcceptedData:
 		v.required("/handoff_id", d.HandoffID)
+		v.hash("/offer_hash", d.OfferHash)
 		v.optionalName("/child_run", d.ChildRun)
 	case *HandoffDeclinedData:
 		v.required("/handoff_id", d.HandoffID)
@@ -461,10 +472,19 @@ func (v *checker) refs(refs []Ref) {
 
 func (v *checker) handoff(d *HandoffOfferedData) {
 	v.optional("/handoff_id", d.HandoffID)
-	v.oneOf("/kind", d.Kind, "", "continuation", "transfer")
+	v.oneOf("/kind", d.Kind, "", HandoffContinuation, HandoffTransfer)
 	v.oneOf("/reason", d.Reason, "threshold_critical", "task_complete", "error")
 	v.notNegative("/size_chars", d.SizeChars)
 	v.optionalName("/next_agent", d.NextAgent)
+	v.usage("/usage", d.Usage)
+	for i := range d.Tools {
+		t := &d.Tools[i]
+		if t.Name == "" {
+			v.fail(fmt.Sprintf("/tools/%d/name", i), "is required")
+		}
+		v.notNegative(fmt.Sprintf("/tools/%d/calls", i), t.Calls)
+		v.notNegative(fmt.Sprintf("/tools/%d/failures", i), t.Failures)
+	}
 	for i := range d.Completed {
 		c := &d.Completed[i]
 		if c.File == "" {

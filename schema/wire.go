@@ -19,6 +19,14 @@ const (
 	VerbHistory = "history"
 	// VerbSettle settles a call in doubt by an operator's word.
 	VerbSettle = "settle"
+	// VerbClaim hands a claimable run of the fleet to the executor that asks.
+	VerbClaim = "claim"
+	// VerbInput answers a run that waits.
+	VerbInput = "input"
+	// VerbCancel asks a run's executor to stop.
+	VerbCancel = "cancel"
+	// VerbHandoff accepts, declines or closes a hand-off.
+	VerbHandoff = "handoff"
 )
 
 // Views of a run that recover and get answer with.
@@ -73,6 +81,8 @@ const (
 type RecoverRequest struct {
 	// Executor that takes over. Required.
 	Executor string `json:"executor"`
+	// Instance of the executor; see [Heartbeat].
+	Instance string `json:"instance,omitzero"`
 	// Agent that the executor runs; when set it must be the run's.
 	Agent string `json:"agent,omitzero"`
 	// Reason is claim, request, restart, input or reopen; absent means request.
@@ -131,6 +141,8 @@ type ListRequest struct {
 	Agent string `json:"agent,omitzero"`
 	// Parent keeps children of this run.
 	Parent string `json:"parent,omitzero"`
+	// Related keeps runs whose parent this is, or that continue it.
+	Related string `json:"related,omitzero"`
 	// Labels must all be there with these values.
 	Labels map[string]string `json:"labels,omitzero"`
 	// After continues a list behind this run id; pages are in the order of run ids.
@@ -142,22 +154,28 @@ type ListRequest struct {
 
 // RunSummary is one line of a list.
 type RunSummary struct {
-	Run       string            `json:"run"`
-	Agent     string            `json:"agent,omitzero"`
-	Executor  string            `json:"executor,omitzero"`
-	Status    Status            `json:"status"`
-	Epoch     Epoch             `json:"epoch"`
-	Turn      int32             `json:"turn"`
-	OpenCalls int               `json:"open_calls,omitzero"`
-	InDoubt   int               `json:"in_doubt,omitzero"`
-	Events    int64             `json:"events"`
-	ToolCalls int64             `json:"tool_calls,omitzero"`
-	Parent    string            `json:"parent,omitzero"`
-	Labels    map[string]string `json:"labels,omitzero"`
-	Gapped    bool              `json:"gapped,omitzero"`
-	StartedAt string            `json:"started_at,omitzero"`
-	UpdatedAt string            `json:"updated_at,omitzero"`
-	Usage     Usage             `json:"usage,omitzero"`
+	Run       string `json:"run"`
+	Agent     string `json:"agent,omitzero"`
+	Executor  string `json:"executor,omitzero"`
+	Status    Status `json:"status"`
+	Epoch     Epoch  `json:"epoch"`
+	Turn      int32  `json:"turn"`
+	OpenCalls int    `json:"open_calls,omitzero"`
+	InDoubt   int    `json:"in_doubt,omitzero"`
+	Events    int64  `json:"events"`
+	ToolCalls int64  `json:"tool_calls,omitzero"`
+	Parent    string `json:"parent,omitzero"`
+	// ResumedFrom is the run that this one continues.
+	ResumedFrom string `json:"resumed_from,omitzero"`
+	// Waits counts what the run waits for.
+	Waits int `json:"waits,omitzero"`
+	// Quarantined: too many claims made no progress, and nobody is given the run before somebody asks for it by name.
+	Quarantined bool              `json:"quarantined,omitzero"`
+	Labels      map[string]string `json:"labels,omitzero"`
+	Gapped      bool              `json:"gapped,omitzero"`
+	StartedAt   string            `json:"started_at,omitzero"`
+	UpdatedAt   string            `json:"updated_at,omitzero"`
+	Usage       Usage             `json:"usage,omitzero"`
 }
 
 // ListReply is a page of runs.
@@ -223,6 +241,16 @@ const (
 	CodeStorageFull  Code = "storage_full"
 	CodeNotInDoubt   Code = "not_in_doubt"
 	CodeUnknownFleet Code = "unknown_fleet"
+	// CodeUnknownInterrupt answers something that the run does not wait for, or no longer.
+	CodeUnknownInterrupt Code = "unknown_interrupt"
+	// CodeInvalidAnswer answers with what the run's response_schema does not allow; details name the places.
+	CodeInvalidAnswer Code = "invalid_answer"
+	// CodeUnknownHandoff names a hand-off that the run has not open.
+	CodeUnknownHandoff Code = "unknown_handoff"
+	// CodeHandoffTaken accepts an offer that another accepted, or that is not the one that was read.
+	CodeHandoffTaken Code = "handoff_taken"
+	// CodeQuarantined claims by name a run whose claims made no progress.
+	CodeQuarantined Code = "quarantined"
 )
 
 // HTTPStatus is the number that goes into Nats-Service-Error-Code.
@@ -232,9 +260,11 @@ func (c Code) HTTPStatus() int {
 		return http.StatusBadRequest
 	case CodeForbidden, CodeWrongAgent:
 		return http.StatusForbidden
-	case CodeNotFound, CodeUnknownFleet:
+	case CodeNotFound, CodeUnknownFleet, CodeUnknownInterrupt, CodeUnknownHandoff:
 		return http.StatusNotFound
-	case CodeConflict, CodeRunEnded, CodeNotInDoubt:
+	case CodeInvalidAnswer:
+		return http.StatusUnprocessableEntity
+	case CodeConflict, CodeRunEnded, CodeNotInDoubt, CodeHandoffTaken, CodeQuarantined:
 		return http.StatusConflict
 	case CodeTooLarge:
 		return http.StatusRequestEntityTooLarge

@@ -129,6 +129,10 @@ func (b *builder) services(channels, operations, messages object) {
 		{schema.VerbList, "", "ListRequest", "ListReply", false, "Lists runs."},
 		{schema.VerbHistory, "{run}", "", "HistoryReply", false, "Lists the checkpoints kept of a run."},
 		{schema.VerbSettle, "{run}", "SettleRequest", "SettleReply", false, "Settles a call in doubt by an operator's word."},
+		{schema.VerbClaim, "", "ClaimRequest", "ClaimReply", false, "Hands a claimable run to the executor that asks."},
+		{schema.VerbInput, "{run}", "InputRequest", "ControlReply", false, "Answers a run that waits."},
+		{schema.VerbCancel, "{run}", "CancelRequest", "ControlReply", false, "Asks a run's executor to stop."},
+		{schema.VerbHandoff, "{run}", "HandoffRequest", "ControlReply", false, "Accepts, declines or closes a hand-off."},
 	} {
 		request, reply := s.verb+"Request", s.verb+"Reply"
 		payload := object{}

@@ -88,6 +88,16 @@ func others() []document {
 		{"history-reply", "HistoryReply", reflect.TypeFor[schema.HistoryReply]()},
 		{"settle-request", "SettleRequest", reflect.TypeFor[schema.SettleRequest]()},
 		{"settle-reply", "SettleReply", reflect.TypeFor[schema.SettleReply]()},
+		{"claim-request", "ClaimRequest", reflect.TypeFor[schema.ClaimRequest]()},
+		{"claim-reply", "ClaimReply", reflect.TypeFor[schema.ClaimReply]()},
+		{"input-request", "InputRequest", reflect.TypeFor[schema.InputRequest]()},
+		{"cancel-request", "CancelRequest", reflect.TypeFor[schema.CancelRequest]()},
+		{"handoff-request", "HandoffRequest", reflect.TypeFor[schema.HandoffRequest]()},
+		{"control-reply", "ControlReply", reflect.TypeFor[schema.ControlReply]()},
+		{"heartbeat", "Heartbeat", reflect.TypeFor[schema.Heartbeat]()},
+		{"notice", "Notice", reflect.TypeFor[schema.Notice]()},
+		{"verify-request", "VerifyRequest", reflect.TypeFor[schema.VerifyRequest]()},
+		{"verify-reply", "VerifyReply", reflect.TypeFor[schema.VerifyReply]()},
 		{"service-error", "ServiceError", reflect.TypeFor[schema.ServiceError]()},
 	}
 }

@@ -1,0 +1,279 @@
+package schema
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Defaults of the life of a fleet.
+const (
+	// DefaultHeartbeatMS is the pace of heartbeats, and DefaultSilenceMS how long an executor may be silent before its
+	// runs are orphaned, in milliseconds.
+	DefaultHeartbeatMS = 3000
+	DefaultSilenceMS   = 10000
+	// DefaultMaxClaims is the number of claims in a row without progress after which a run is quarantined.
+	DefaultMaxClaims = 3
+)
+
+// Heartbeat is what an executor publishes on [HeartbeatSubject], over core NATS: one for all of its runs, every few
+// seconds. Any accepted event of a run counts as a sign of life of its executor, too.
+type Heartbeat struct {
+	// Executor that lives. Required; the subject's last token.
+	Executor string `json:"executor"`
+	// Instance tells one start of the process from the next (the grammar of names): a run that names an instance needs
+	// signs of life of that instance, so that a process that died and came back under its name does not keep
+	// alive what it forgot. Empty counts for runs that name none.
+	Instance string `json:"instance,omitzero"`
+	// IntervalMS is the pace, in milliseconds; absent means [DefaultHeartbeatMS]. An executor is gone after three
+	// intervals or the fleet's silence, whichever is longer.
+	IntervalMS int64 `json:"interval_ms,omitzero"`
+	// Time at the executor, RFC 3339; for people, liveness goes by the time of arrival.
+	Time string `json:"time,omitzero"`
+	// Runs that the executor has in hand, and the most it takes; 0 when it does not say.
+	Runs     int `json:"runs,omitzero"`
+	Capacity int `json:"capacity,omitzero"`
+	// Leaving: the executor stops now, and does nothing more for any run.
+	Leaving bool           `json:"leaving,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// AgentHeartbeats is the wildcard of heartbeats of the Synadia Agent Protocol, which count for runs whose executor is
+// the instance. No stream of ours may ever capture agents.>.
+const AgentHeartbeats = "agents.hb.*.*.*"
+
+// AgentHeartbeat is a heartbeat of the Synadia Agent Protocol. The instance is gone after three intervals.
+type AgentHeartbeat struct {
+	Agent      string         `json:"agent"`
+	Owner      string         `json:"owner"`
+	Session    string         `json:"session,omitzero"`
+	InstanceID string         `json:"instance_id"`
+	TS         string         `json:"ts,omitzero"`
+	IntervalS  float64        `json:"interval_s,omitzero"`
+	Extra      jsontext.Value `json:",embed"`
+}
+
+// Notice tells an executor over core NATS that somebody else wrote into a run that it has or had: it may look at once,
+// and not only when it next publishes. It may be lost, and promises nothing but that there is something to read.
+type Notice struct {
+	Run string `json:"run"`
+	// Name of the event, such as run.cancel_requested.
+	Name string `json:"name"`
+	// Position of the event in the log.
+	Position Position `json:"position"`
+}
+
+// ClaimRequest asks for a run that has no executor. The daemon chooses: runs that were the executor's own first, then
+// the one that has been claimable for longest.
+type ClaimRequest struct {
+	// Executor that claims, and its instance; see [Heartbeat]. Executor is required.
+	Executor string `json:"executor"`
+	Instance string `json:"instance,omitzero"`
+	// RequestID as in [RecoverRequest]: a repeat answers with the run that the first try was given. Required.
+	RequestID string `json:"request_id"`
+	// Agents whose runs the executor can go on with; empty means all.
+	Agents []string `json:"agents,omitzero"`
+	// Labels must all be there with these values.
+	Labels map[string]string `json:"labels,omitzero"`
+	Extra  jsontext.Value    `json:",embed"`
+}
+
+// ClaimReply gives a run, or says when to ask again.
+type ClaimReply struct {
+	// Run that was claimed; empty when there is none now. Its content comes from a recover request with reason claim and
+	// the same request_id, which continues the epoch.
+	Run   string `json:"run,omitzero"`
+	Epoch Epoch  `json:"epoch,omitzero"`
+	// Claimable counts the runs that the executor could have been given, this one included.
+	Claimable int `json:"claimable"`
+	// RetryAfterMS is how long to wait before the next request, in milliseconds; add jitter. 0 means at once.
+	RetryAfterMS int64 `json:"retry_after_ms"`
+}
+
+// InputRequest answers something that a run waits for.
+type InputRequest struct {
+	// InterruptID as in run.waiting. Required.
+	InterruptID string `json:"interrupt_id"`
+	// Status is resolved (the default), cancelled or expired.
+	Status string `json:"status,omitzero"`
+	// Payload answers as run.waiting's response_schema asks; required by most.
+	Payload jsontext.Value `json:"payload,omitzero"`
+	// By whom; the grammar of names. Required.
+	By string `json:"by"`
+	// RequestID makes a repeat of the request find its first try; empty means every try is one of its own.
+	RequestID string         `json:"request_id,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// CancelRequest asks a run's executor to stop. A run without one is claimed first: who claims it winds it up.
+type CancelRequest struct {
+	// By whom; the grammar of names. Required.
+	By     string         `json:"by"`
+	Reason string         `json:"reason,omitzero"`
+	Extra  jsontext.Value `json:",embed"`
+}
+
+// What can be done with a hand-off.
+const (
+	HandoffAccept  = "accept"
+	HandoffDecline = "decline"
+	HandoffClose   = "close"
+)
+
+// HandoffRequest accepts, declines or closes a hand-off.
+type HandoffRequest struct {
+	HandoffID string `json:"handoff_id"`
+	// Action is accept, decline or close. Required.
+	Action string `json:"action"`
+	// By whom; the grammar of names. Required.
+	By string `json:"by"`
+	// ChildRun that carries the work on; required to accept. Accepting again with the same child run is answered as the
+	// first time.
+	ChildRun string `json:"child_run,omitzero"`
+	// OfferHash is the content hash of the offer that was read, hex; required to accept.
+	OfferHash string         `json:"offer_hash,omitzero"`
+	Reason    string         `json:"reason,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// ControlReply says where the control event of a request stands in the log.
+type ControlReply struct {
+	EventID string         `json:"event_id"`
+	Stream  StreamSequence `json:"stream_sequence"`
+}
+
+// Outcomes of a verification.
+const (
+	// VerifyDone: the call had its effect; the result is that of the call.
+	VerifyDone = "done"
+	// VerifyNotDone: the call had no effect, now and for ever: it may be run.
+	VerifyNotDone = "not_done"
+	// VerifyUnknown: the tool cannot tell; a person decides.
+	VerifyUnknown = "unknown"
+)
+
+// VerifyRequest is what a tool is asked on a call's verify subject: what became of the call?
+type VerifyRequest struct {
+	Fleet string `json:"fleet"`
+	Run   string `json:"run"`
+	CallKey
+	Name           string         `json:"name"`
+	Arguments      jsontext.Value `json:"arguments,omitzero"`
+	IdempotencyKey string         `json:"idempotency_key"`
+	// Epoch that asks. A tool that answers not_done must refuse the call of any older epoch from then on.
+	Epoch Epoch          `json:"epoch"`
+	Extra jsontext.Value `json:",embed"`
+}
+
+// VerifyReply is the tool's answer.
+type VerifyReply struct {
+	// Outcome is done, not_done or unknown. Required.
+	Outcome string `json:"outcome"`
+	// Result of a call that was done; IsError is the tool's own word about it.
+	Result  jsontext.Value `json:"result,omitzero"`
+	IsError *bool          `json:"is_error,omitzero"`
+	// Reason in words, for who decides.
+	Reason string         `json:"reason,omitzero"`
+	Extra  jsontext.Value `json:",embed"`
+}
+
+// LiveFormat is the format version of entries of the live index.
+const LiveFormat = 1
+
+// Live is a run's entry in the live index: what liveness and claims need to know of it without its checkpoint. Derived
+// from the head; it is rewritten when one of its fields changes, which is seldom.
+type Live struct {
+	Format   int               `json:"format"`
+	Run      string            `json:"run"`
+	Agent    string            `json:"agent,omitzero"`
+	Executor string            `json:"executor,omitzero"`
+	Instance string            `json:"instance,omitzero"`
+	Labels   map[string]string `json:"labels,omitzero"`
+	Status   Status            `json:"status"`
+	Epoch    Epoch             `json:"epoch"`
+	// Stalled and CancelRequested as in [Head].
+	Stalled         int  `json:"claims_without_progress,omitzero"`
+	CancelRequested bool `json:"cancel_requested,omitzero"`
+	// ExpiresAt is when the first thing that the run waits for expires; empty means never.
+	ExpiresAt string `json:"expires_at,omitzero"`
+	// Offers are the agents that hand-offs of the run are offered to: "" for a continuation by the run's own.
+	Offers []string `json:"offers,omitzero"`
+	// Since is the time of the event that last changed the entry.
+	Since string `json:"since,omitzero"`
+}
+
+// HeartbeatSubject is where an executor's heartbeats go.
+func HeartbeatSubject(fleet, executor string) string {
+	return "waymark.heartbeats." + fleet + "." + executor
+}
+
+// NoticeSubject is where an executor is told of what others wrote into its runs.
+func NoticeSubject(fleet, executor string) string { return "waymark.notices." + fleet + "." + executor }
+
+// Live reports whether the run belongs into the live index: it has not ended, or a hand-off of it waits for a taker.
+func (h *Head) Live() bool {
+	return !h.Status.Terminal() || len(h.offers()) > 0
+}
+
+func (h *Head) offers() []string {
+	var agents []string
+	for i := range h.Handoffs {
+		if o := &h.Handoffs[i]; o.Status == HandoffStatusOffered && !slices.Contains(agents, o.NextAgent) {
+			agents = append(agents, o.NextAgent)
+		}
+	}
+	return agents
+}
+
+// Quarantined reports whether the run is claimable but for maxClaims claims in a row that made no progress. 0 means
+// [DefaultMaxClaims], a negative number never.
+func (h *Head) Quarantined(maxClaims int) bool {
+	return quarantined(h.Status, h.Stalled, maxClaims)
+}
+
+// Quarantined is [Head.Quarantined] by the entry.
+func (l *Live) Quarantined(maxClaims int) bool {
+	return quarantined(l.Status, l.Stalled, maxClaims)
+}
+
+func quarantined(status Status, stalled, maxClaims int) bool {
+	if maxClaims == 0 {
+		maxClaims = DefaultMaxClaims
+	}
+	return maxClaims > 0 && status.Claimable() && stalled >= maxClaims
+}
+
+// LiveOf returns a run's entry of the live index.
+func LiveOf(h *Head) Live {
+	l := Live{
+		Format: LiveFormat, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Instance: h.Instance,
+		Labels: maps.Clone(h.Labels), Status: h.Status, Epoch: h.Epoch, Stalled: h.Stalled,
+		CancelRequested: h.CancelRequested, Offers: h.offers(), Since: h.UpdatedAt,
+	}
+	for i := range h.Interrupts {
+		// RFC 3339 times of one offset compare as text only when they are written alike; parsed they always do.
+		if at := h.Interrupts[i].ExpiresAt; at != "" && (l.ExpiresAt == "" || before(at, l.ExpiresAt)) {
+			l.ExpiresAt = at
+		}
+	}
+	return l
+}
+
+// Same reports whether two entries differ in nothing but Since.
+func (l *Live) Same(o *Live) bool {
+	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.Instance == o.Instance && l.Status == o.Status &&
+		l.Epoch == o.Epoch && l.Stalled == o.Stalled && l.CancelRequested == o.CancelRequested && l.ExpiresAt == o.ExpiresAt &&
+		slices.Equal(l.Offers, o.Offers) && maps.Equal(l.Labels, o.Labels)
+}
+
+// before compares two RFC 3339 times; one that cannot be read comes last.
+func before(a, b string) bool {
+	at, err := time.Parse(time.RFC3339Nano, a)
+	if err != nil {
+		return false
+	}
+	bt, err := time.Parse(time.RFC3339Nano, b)
+	return err != nil || at.Before(bt)
+}
