@@ -111,7 +111,7 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		h.Limit = d.Limit
 		applied.Boundary = false
 	case *ToolSettledData:
-		return h.toolSettled(e, d)
+		return h.toolSettled(e, p, d)
 	case *PhaseStartedData:
 		if slices.Contains(h.CompletedPhases, d.Phase) {
 			return rejected(ReasonPhaseCompleted, "phase %.80q is completed and is never run again", d.Phase)
@@ -200,6 +200,10 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 	h.Status = h.active()
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
+		if c.Cleared {
+			c.Cleared, c.Epoch = false, h.Epoch
+			continue
+		}
 		c.InDoubt = true
 		c.Held = c.Replay == ReplayHold
 	}
@@ -226,6 +230,12 @@ func (h *Head) runInput(d *RunInputData) Verdict {
 		return rejected(ReasonUnknownInterrupt, "the run does not wait for %.80q", d.InterruptID)
 	}
 	h.Interrupts = nilIfEmpty(slices.Delete(h.Interrupts, i, i+1))
+	h.answered()
+	return Verdict{Kind: Applied, Boundary: true}
+}
+
+// answered lets the run go on once nothing is waited for any more.
+func (h *Head) answered() {
 	switch {
 	case len(h.Interrupts) > 0:
 	case h.Unattended != "":
@@ -233,13 +243,29 @@ func (h *Head) runInput(d *RunInputData) Verdict {
 	case h.Status == StatusWaiting:
 		h.Status = h.active()
 	}
-	return Verdict{Kind: Applied, Boundary: true}
+}
+
+// attended reports whether the run has an executor, as far as its log says.
+func (h *Head) attended() bool { return h.Unattended == "" && !h.Status.Claimable() }
+
+// uncleared: an executor of the run is there and may have begun what was cleared.
+func (h *Head) uncleared() {
+	for i := range h.OpenCalls {
+		h.OpenCalls[i].Cleared = false
+	}
 }
 
 func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 	o := OpenInterrupt{
-		InterruptID: d.InterruptID, Reason: d.Reason, ToolCallID: d.ToolCallID,
+		InterruptID: d.InterruptID, Reason: d.Reason, ToolCallID: d.ToolCallID, Occurrence: d.Occurrence,
 		Message: excerpt(d.Message), Since: e.Time, ExpiresAt: d.ExpiresAt, Position: p.at,
+	}
+	if d.ToolCallID != "" {
+		o.Turn = e.Turn
+		if o.Turn == 0 {
+			o.Turn = h.Turn
+		}
+		o.Occurrence = max(o.Occurrence, 1)
 	}
 	i := slices.IndexFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.InterruptID == d.InterruptID })
 	switch {
@@ -393,7 +419,7 @@ func (h *Head) closeCall(i int) CallKey {
 	return key
 }
 
-func (h *Head) toolSettled(e *Event, d *ToolSettledData) Verdict {
+func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 	i := h.findOpen(e.Turn, d.ToolCallID)
 	if i < 0 {
 		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, e.Turn)
@@ -406,8 +432,16 @@ func (h *Head) toolSettled(e *Event, d *ToolSettledData) Verdict {
 		return rejected(ReasonInvalidData, "call %.80q has no late result to adopt", d.ToolCallID)
 	}
 	h.Counts.Settled++
+	attended, key := h.attended(), c.CallKey
+	if len(h.Interrupts) > 0 {
+		h.Interrupts = nilIfEmpty(slices.DeleteFunc(h.Interrupts, func(o OpenInterrupt) bool {
+			return o.Reason == WaitToolInDoubt && key == CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}
+		}))
+		h.answered()
+	}
 	if d.How == SettledRerun {
 		c.InDoubt, c.Held, c.Late, c.Epoch = false, false, false, h.Epoch
+		c.Cleared = p.control && !attended
 		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}
 	}
 	return Verdict{Kind: Applied, Boundary: true, Call: h.closeCall(i)}

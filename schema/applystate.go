@@ -85,9 +85,9 @@ func (s *State) add(v Verdict) {
 	case *RunResumedData:
 		s.Takeovers = append(s.Takeovers, *d)
 		s.Ended = nil
-		for i := range s.Calls {
-			if s.Calls[i].Outcome == OutcomeOpen {
-				s.Calls[i].InDoubt = true
+		for i := range s.Head.OpenCalls {
+			if c := s.Call(s.Head.OpenCalls[i].CallKey); c != nil {
+				c.InDoubt, c.Epoch = s.Head.OpenCalls[i].InDoubt, s.Head.OpenCalls[i].Epoch
 			}
 		}
 	case *RunWaitingData:

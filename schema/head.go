@@ -106,6 +106,9 @@ type OpenCall struct {
 	InDoubt bool `json:"in_doubt,omitzero"`
 	// Held: in doubt, and the policy leaves it to a person.
 	Held bool `json:"held,omitzero"`
+	// Cleared: an operator settled it as rerun while the run had no executor, so the next takeover leaves it out of
+	// doubt: nobody can have begun it since.
+	Cleared bool `json:"cleared,omitzero"`
 	// Late: a fenced executor's result arrived and can be adopted.
 	Late bool `json:"late_result,omitzero"`
 }
@@ -115,9 +118,12 @@ type OpenInterrupt struct {
 	InterruptID string `json:"interrupt_id"`
 	Reason      string `json:"reason"`
 	ToolCallID  string `json:"tool_call_id,omitzero"`
-	Message     string `json:"message,omitzero"`
-	Since       string `json:"since,omitzero"`
-	ExpiresAt   string `json:"expires_at,omitzero"`
+	// Turn and Occurrence of the call.
+	Turn       int32  `json:"turn,omitzero"`
+	Occurrence int    `json:"occurrence,omitzero"`
+	Message    string `json:"message,omitzero"`
+	Since      string `json:"since,omitzero"`
+	ExpiresAt  string `json:"expires_at,omitzero"`
 	// Position of run.waiting, which has the schema of the answer.
 	Position Position `json:"position"`
 }

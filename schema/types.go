@@ -102,6 +102,16 @@ const (
 	HandoffTransfer = "transfer"
 )
 
+// Reasons to wait.
+const (
+	WaitHumanInput     = "human_input"
+	WaitToolApproval   = "tool_approval"
+	WaitExternalSystem = "external_system"
+	WaitAuth           = "auth"
+	// WaitToolInDoubt waits for the settlement of a held call.
+	WaitToolInDoubt = "tool_in_doubt"
+)
+
 // Purposes of a turn.
 const (
 	PurposeWork     = "work"
@@ -185,7 +195,8 @@ type RunResumedData struct {
 // RunWaitingData says that the run waits for somebody or something.
 type RunWaitingData struct {
 	InterruptID string `json:"interrupt_id"`
-	// Reason is human_input, tool_approval, external_system or auth.
+	// Reason is human_input, tool_approval, external_system, auth, or tool_in_doubt: a held call, whose settlement ends
+	// the waiting, too.
 	Reason     string `json:"reason"`
 	Message    string `json:"message,omitzero"`
 	ToolCallID string `json:"tool_call_id,omitzero"`

@@ -188,7 +188,7 @@ func Validate(data Data) error {
 		v.hash("/from/digest", d.From.Digest)
 	case *RunWaitingData:
 		v.required("/interrupt_id", d.InterruptID)
-		v.oneOf("/reason", d.Reason, "human_input", "tool_approval", "external_system", "auth")
+		v.oneOf("/reason", d.Reason, WaitHumanInput, WaitToolApproval, WaitExternalSystem, WaitAuth, WaitToolInDoubt)
 		v.optional("/tool_call_id", d.ToolCallID)
 		v.notNegative("/occurrence", int64(d.Occurrence))
 		v.time("/expires_at", d.ExpiresAt)
