@@ -255,6 +255,8 @@ func (h *Head) fencedOrLate(e *Event, p *place, name string) Verdict {
 	}
 	h.OpenCalls[i].Late = true
 	h.Counts.LateResults++
+	// Nobody need decide any more: the next executor adopts it.
+	h.noDoubt(h.OpenCalls[i].CallKey)
 	h.addToDigest(e, p)
 	return Verdict{Kind: Evidence, Data: data, Boundary: true, Call: h.OpenCalls[i].CallKey}
 }

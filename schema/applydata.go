@@ -245,6 +245,17 @@ func (h *Head) answered() {
 	}
 }
 
+// noDoubt ends the waiting for the settlement of a call.
+func (h *Head) noDoubt(key CallKey) {
+	if len(h.Interrupts) == 0 {
+		return
+	}
+	h.Interrupts = nilIfEmpty(slices.DeleteFunc(h.Interrupts, func(o OpenInterrupt) bool {
+		return o.Reason == WaitToolInDoubt && key == CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}
+	}))
+	h.answered()
+}
+
 // attended reports whether the run has an executor, as far as its log says.
 func (h *Head) attended() bool { return h.Unattended == "" && !h.Status.Claimable() }
 
@@ -432,13 +443,8 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 		return rejected(ReasonInvalidData, "call %.80q has no late result to adopt", d.ToolCallID)
 	}
 	h.Counts.Settled++
-	attended, key := h.attended(), c.CallKey
-	if len(h.Interrupts) > 0 {
-		h.Interrupts = nilIfEmpty(slices.DeleteFunc(h.Interrupts, func(o OpenInterrupt) bool {
-			return o.Reason == WaitToolInDoubt && key == CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}
-		}))
-		h.answered()
-	}
+	attended := h.attended()
+	h.noDoubt(c.CallKey)
 	if d.How == SettledRerun {
 		c.InDoubt, c.Held, c.Late, c.Epoch = false, false, false, h.Epoch
 		c.Cleared = p.control && !attended
