@@ -26,7 +26,7 @@
 //	acknowledged           durable
 //	wrong last sequence    the run is read up to the sequence named, then
 //	                         my own id              the earlier try had succeeded: durable
-//	                         higher epoch           ErrFenced, the handle ends
+//	                         higher epoch           ErrFenced, the handle ends; the outcome of a call in doubt is handed in as evidence
 //	                         control event          folded; published behind it, unless the fold then refuses it
 //	                                                (ErrRejected) or it is a cancellation and this begins new
 //	                                                work (ErrCancelRequested, once)

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -239,10 +240,13 @@ func (r *Run) publish(ctx context.Context, drafts ...draft) ([]schema.Verdict, e
 		return r.enqueue(ctx, drafts)
 	}
 	items, err := r.resumeOrSeal(drafts)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = r.deliver(ctx, items)
 	}
-	if err := r.deliver(ctx, items); err != nil {
+	if errors.Is(err, ErrFenced) {
+		err = r.late(ctx, drafts, err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return verdicts(items), nil

@@ -253,7 +253,7 @@ func TestLateResultOfTheFencedExecutorIsAdopted(t *testing.T) {
 	crashed(t, w, f, call)
 	old := w.fold("r1").Head
 	run := resume(t, f, "r1")
-	// The older executor's result arrives now: no SDK would publish it, the log takes it as evidence.
+	// The older executor has no SDK: its result arrives late, and the log takes it as evidence.
 	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-0", Epoch: 1, Last: old.Sequence}
 	chain, err := schema.ParseHash(old.Chain)
 	require.NoError(t, err)

@@ -1,0 +1,69 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// late hands in the outcomes among drafts that a fenced handle could not record: what became of a call in doubt is
+// evidence, whoever says it, and spares a person the question or a tool its second run. It returns the error that
+// fenced the handle, whatever becomes of the evidence. Called past the turnstile.
+func (r *Run) late(ctx context.Context, drafts []draft, fenced error) error {
+	for i := range drafts {
+		switch drafts[i].data.(type) {
+		case *schema.ToolReturnedData, *schema.ToolFailedData:
+			if err := r.offerLate(ctx, &drafts[i]); err != nil {
+				fenced = fmt.Errorf("%w; the outcome of its call in turn %d was not stored either: %w", fenced, drafts[i].turn, err)
+			}
+		}
+	}
+	return fenced
+}
+
+// offerLate publishes one outcome behind the newest event of the run, if the fold takes it as evidence there. Not for a
+// call that was settled or run anew meanwhile: that would be one dead letter more.
+func (r *Run) offerLate(ctx context.Context, d *draft) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.fleet.cfg.PublishTimeout)
+	defer cancel()
+	r.mu.Lock()
+	head, last, writer := r.head.Clone(), r.last, r.writer
+	r.mu.Unlock()
+	e := &schema.Event{
+		Source: schema.Source(writer.Fleet, writer.Executor), Type: schema.TypeOf(d.data.EventName()), Subject: r.id,
+		Time: schema.FormatTime(d.at), Epoch: writer.Epoch, Sequence: writer.Last + 1, Turn: d.turn,
+		DataRef: d.dataref, DataContentType: schema.ContentTypeJSON, Data: d.body,
+	}
+	writer.Seal(e, writer.Chain)
+	it := &item{event: e, data: d.data}
+	it.header, _ = e.Encode()
+	wait := r.fleet.backoff()
+	for {
+		err := runlog.Read(ctx, r.fleet.js, r.names, r.id, last+1, func(rec schema.Record) error {
+			head.Apply(&rec)
+			last = max(last, rec.Stream)
+			return nil
+		})
+		if err == nil {
+			probe := head.Clone()
+			rec := schema.Record{Header: it.header, Body: e.Data}
+			if v := probe.Apply(&rec); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
+				return nil // nobody asks any more, or an earlier try is in the log
+			}
+			switch a := r.fleet.send(ctx, r.message(it, last, true)); a.kind {
+			case acked:
+				return nil
+			case full, oversized, refused:
+				return a.err
+			default:
+				err = a.err // the next reading tells
+			}
+		}
+		if !wait.wait(ctx) {
+			return errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
