@@ -296,10 +296,7 @@ func sameJSON(a, b jsontext.Value) bool {
 // held says how an open call that must not be run again is settled.
 func (r *Run) held(c *schema.OpenCall) error {
 	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}
-	settle := fmt.Sprintf("waymark settle --fleet %s %s %d %s", r.fleet.cfg.Fleet, r.id, c.Turn, c.ToolCallID)
-	if c.Occurrence > 1 {
-		settle += fmt.Sprintf(" --occurrence %d", c.Occurrence)
-	}
+	settle := schema.SettleCommand(r.fleet.cfg.Fleet, r.id, c.CallKey, "")
 	switch {
 	case !c.InDoubt:
 		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)

@@ -91,7 +91,11 @@ func (s *State) add(v Verdict) {
 			}
 		}
 	case *RunWaitingData:
-		s.Waits = append(s.Waits, StateWait{RunWaitingData: *d})
+		w := StateWait{RunWaitingData: *d}
+		if d.ToolCallID != "" {
+			w.Turn = s.turnOf(e)
+		}
+		s.Waits = append(s.Waits, w)
 	case *RunInputData:
 		for i := range slices.Backward(s.Waits) {
 			if w := &s.Waits[i]; w.InterruptID == d.InterruptID && w.Input == nil {
@@ -131,7 +135,7 @@ func (s *State) add(v Verdict) {
 			c.settled(e, d, s.Head.Epoch)
 		}
 	case *ToolDecidedData:
-		s.Decisions = append(s.Decisions, *d)
+		s.Decisions = append(s.Decisions, StateDecision{ToolDecidedData: *d, Turn: s.turnOf(e), Epoch: s.Head.Epoch, Time: e.Time})
 	case *PhaseStartedData:
 		p := s.phase(d.Phase)
 		p.Index = d.Index
@@ -156,6 +160,14 @@ func (s *State) add(v Verdict) {
 	case *ErrorRaisedData:
 		s.Errors = append(s.Errors, *d)
 	}
+}
+
+// turnOf is the turn of an event about a call; without the attribute it is the latest.
+func (s *State) turnOf(e *Event) int32 {
+	if e.Turn != 0 {
+		return e.Turn
+	}
+	return s.Head.Turn
 }
 
 // withoutRepeats returns the hand-off with each modified file once, in the order of first mention.

@@ -26,7 +26,7 @@ type State struct {
 	Artifacts   []ArtifactAddedData `json:"artifacts,omitzero"`
 	Errors      []ErrorRaisedData   `json:"errors,omitzero"`
 	Limits      []LimitReachedData  `json:"limits,omitzero"`
-	Decisions   []ToolDecidedData   `json:"decisions,omitzero"`
+	Decisions   []StateDecision     `json:"decisions,omitzero"`
 	// Takeovers are the epochs after the first, in order.
 	Takeovers []RunResumedData `json:"takeovers,omitzero"`
 	Ended     *RunEndedData    `json:"ended,omitzero"`
@@ -134,7 +134,18 @@ type StateCompaction struct {
 // StateWait is something the run waited for and, once it came, the answer.
 type StateWait struct {
 	RunWaitingData
+	// Turn of the call that it is about; 0 when it is about none.
+	Turn  int32         `json:"turn,omitzero"`
 	Input *RunInputData `json:"input,omitzero"`
+}
+
+// StateDecision is a decision about a call, and where it was made.
+type StateDecision struct {
+	ToolDecidedData
+	// Turn of the call, and the epoch whose executor decided.
+	Turn  int32  `json:"turn"`
+	Epoch Epoch  `json:"epoch,omitzero"`
+	Time  string `json:"time,omitzero"`
 }
 
 // StateHandoff is a hand-off and what became of it: offered, accepted, declined or closed.
@@ -155,6 +166,16 @@ type UnknownEvent struct {
 	Data jsontext.Value `json:"data,omitzero"`
 	// Raw is data that is not JSON.
 	Raw []byte `json:"raw,omitzero"`
+}
+
+// Decision returns the latest decision about the call, or nil. Later epochs keep to it.
+func (s *State) Decision(key CallKey) *StateDecision {
+	for i := range slices.Backward(s.Decisions) {
+		if d := &s.Decisions[i]; d.Turn == key.Turn && d.ToolCallID == key.ToolCallID && max(d.Occurrence, 1) == key.Occurrence {
+			return d
+		}
+	}
+	return nil
 }
 
 // Call returns the call with the key, or nil.

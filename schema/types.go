@@ -102,6 +102,16 @@ const (
 	HandoffTransfer = "transfer"
 )
 
+// Decisions about a call.
+const (
+	// DecisionAllow lets it run.
+	DecisionAllow = "allow"
+	// DecisionDeny does not; it fails without having run.
+	DecisionDeny = "deny"
+	// DecisionAsk leaves it to a person; it does not run before another decision allows it.
+	DecisionAsk = "ask"
+)
+
 // Reasons to wait.
 const (
 	WaitHumanInput     = "human_input"

@@ -245,7 +245,7 @@ func Validate(data Data) error {
 	case *ToolDecidedData:
 		v.required("/tool_call_id", d.ToolCallID)
 		v.notNegative("/occurrence", int64(d.Occurrence))
-		v.oneOf("/decision", d.Decision, "allow", "deny", "ask")
+		v.oneOf("/decision", d.Decision, DecisionAllow, DecisionDeny, DecisionAsk)
 	case *ToolSettledData:
 		v.required("/tool_call_id", d.ToolCallID)
 		v.oneOf("/how", string(d.How), string(SettledRerun), string(SettledVerified), string(SettledAdopted),

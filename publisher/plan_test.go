@@ -1,0 +1,44 @@
+package publisher_test
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestPlanTellsWhatAResumeDoes(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	turn := openTurn(t, start(t, f, "r1"))
+	var n atomic.Int64
+	read := publisher.ToolCall{ID: "c1", Name: "read", Replay: schema.ReplayPure}
+	_, err := turn.Tool(t.Context(), read, counted(&n, "text"))
+	require.NoError(t, err)
+	_, err = turn.Call(t.Context(), publisher.ToolCall{ID: "c2", Name: "deploy"})
+	require.NoError(t, err)
+	w.serve()
+	before := len(w.log("r1"))
+	plan, err := f.Plan(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Len(t, w.log("r1"), before, "a plan takes nothing over")
+	require.Equal(t, schema.CallReuse, plan.Reused[0].Action)
+	require.Equal(t, schema.CallHold, plan.Calls[0].Action)
+
+	run := resume(t, f, "r1")
+	require.Equal(t, plan.Epoch, run.Epoch())
+	require.Equal(t, plan.Turn.Turn, run.OpenTurn().Number())
+	result, err := run.OpenTurn().Tool(t.Context(), read, counted(&n, "text"))
+	require.NoError(t, err)
+	require.True(t, result.Recorded)
+	_, err = run.OpenTurn().Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "deploy"}, counted(&n, "done"))
+	var held *publisher.HeldError
+	require.ErrorAs(t, err, &held)
+	require.Contains(t, held.Command, plan.Calls[0].Command)
+
+	_, err = f.Plan(t.Context(), "r2")
+	require.ErrorIs(t, err, publisher.ErrRunNotFound)
+}

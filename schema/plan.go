@@ -1,0 +1,314 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// What the next executor does with a run.
+const (
+	// PlanContinue: it goes on with the work.
+	PlanContinue = "continue"
+	// PlanWait: nothing can be done before somebody answers or settles; no executor is needed.
+	PlanWait = "wait"
+	// PlanCancel: it winds the run up, because somebody asked for its end.
+	PlanCancel = "cancel"
+	// PlanEnded: the run has ended. Only a resume with reason reopen goes on with it, and then as planned.
+	PlanEnded = "ended"
+)
+
+// What becomes of the turn that the run is in.
+const (
+	// TurnContinue: the model's answer is recorded; the turn goes on behind it.
+	TurnContinue = "continue"
+	// TurnRepeat: the turn was begun and the model's answer is not recorded; the model is asked again.
+	TurnRepeat = "repeat"
+	// TurnNext: no turn is open; the next one begins.
+	TurnNext = "next"
+)
+
+// CallAction says what becomes of a call.
+type CallAction string
+
+// Actions.
+const (
+	// CallReuse: the recorded outcome is returned, the tool does not run.
+	CallReuse CallAction = "reuse"
+	// CallRerun: the tool runs.
+	CallRerun CallAction = "rerun"
+	// CallAdopt: the late result of the older executor is taken.
+	CallAdopt CallAction = "adopt"
+	// CallVerify: the tool's verify subject is asked what became of the call.
+	CallVerify CallAction = "verify"
+	// CallHold: a person must settle it.
+	CallHold CallAction = "hold"
+	// CallWait: a person must approve it first; it has not run.
+	CallWait CallAction = "wait"
+	// CallDeny: it was denied and has not run; that is recorded as its failure.
+	CallDeny CallAction = "deny"
+)
+
+// Plan is what the next executor of a run would do, known before anything is done: the takeover itself is part of it.
+// It is made by [PlanOf] from the record alone. An executor's own approval policy is asked when a call that has no
+// decision yet is about to run, and is not foreseen here.
+type Plan struct {
+	Fleet    string `json:"fleet"`
+	Run      string `json:"run"`
+	Agent    string `json:"agent,omitzero"`
+	Executor string `json:"executor,omitzero"`
+	Status   Status `json:"status"`
+	// Next is continue, wait, cancel or ended.
+	Next string `json:"next"`
+	// Quarantined: nobody is given the run before somebody asks for it by name, by the default number of claims.
+	Quarantined bool `json:"quarantined,omitzero"`
+	// Incomplete: events of the run are known to be missing; a resume must allow gaps.
+	Incomplete bool `json:"incomplete,omitzero"`
+	// From is the point that the next executor goes on from.
+	From PlanPoint `json:"from"`
+	// Epoch of the next executor.
+	Epoch Epoch    `json:"epoch"`
+	Turn  PlanTurn `json:"turn"`
+	// Calls without an outcome, in the order in which they were recorded. What becomes of each is its Action.
+	Calls []PlanCall `json:"calls"`
+	// Reused are the calls whose outcome is recorded, in order: none of them runs again.
+	Reused []PlanCall `json:"reused"`
+	// Waits is what the run waits for.
+	Waits []OpenInterrupt `json:"waits"`
+	// PhasesSkipped are completed and never run again; PhaseRestarted was interrupted and begins at its own start,
+	// empty for none.
+	PhasesSkipped  []string `json:"phases_skipped"`
+	PhaseRestarted string   `json:"phase_restarted,omitzero"`
+	Saved          Saved    `json:"saved"`
+}
+
+// PlanPoint is a point of a run.
+type PlanPoint struct {
+	Epoch    Epoch    `json:"epoch"`
+	Sequence Sequence `json:"sequence"`
+	Turn     int32    `json:"turn"`
+	Position Position `json:"position"`
+	// Time of the last accepted event, RFC 3339.
+	Time string `json:"time,omitzero"`
+}
+
+// PlanTurn is what becomes of the turn.
+type PlanTurn struct {
+	// Turn that is worked on next, from 1.
+	Turn int32 `json:"turn"`
+	// Action is continue, repeat or next.
+	Action string `json:"action"`
+	// Messages of the turn that are recorded. On repeat they are superseded.
+	Messages int64 `json:"messages"`
+}
+
+// PlanCall is a call and what becomes of it.
+type PlanCall struct {
+	CallKey
+	Name   string     `json:"name"`
+	Replay Replay     `json:"replay,omitzero"`
+	Action CallAction `json:"action"`
+	// Why in words.
+	Why string `json:"why"`
+	// Outcome that is reused.
+	Outcome Outcome `json:"outcome,omitzero"`
+	// IdempotencyKey that the tool is handed on a rerun.
+	IdempotencyKey string `json:"idempotency_key,omitzero"`
+	// VerifySubject that is asked, and what happens when it cannot tell: Command.
+	VerifySubject string `json:"verify_subject,omitzero"`
+	// InterruptID of what the call waits for.
+	InterruptID string `json:"interrupt_id,omitzero"`
+	// Command settles a call that is held, or that its tool cannot vouch for.
+	Command string `json:"command,omitzero"`
+}
+
+// Saved is what need not be done again, against starting the run over. Times are sums of what was recorded: calls that
+// ran at once count one after the other, and what has no recorded duration counts as nothing.
+type Saved struct {
+	// Turns that have ended, and the tokens they used.
+	Turns int64 `json:"turns"`
+	Usage Usage `json:"usage,omitzero"`
+	// Tokens are Usage's input and output tokens together.
+	Tokens int64 `json:"tokens"`
+	// Calls whose outcome is recorded.
+	Calls int64 `json:"calls"`
+	// ModelMS and ToolMS are the recorded durations of those turns' model calls and of those tool calls, in
+	// milliseconds; DurationMS is their sum.
+	ModelMS    int64 `json:"model_ms"`
+	ToolMS     int64 `json:"tool_ms"`
+	DurationMS int64 `json:"duration_ms"`
+}
+
+// SettleCommand is the command by which a person settles a call in doubt; how is one or more settlements, or empty.
+func SettleCommand(fleet, run string, key CallKey, how string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "waymark settle --fleet %s %s %d %s", fleet, run, key.Turn, shellWord(key.ToolCallID))
+	if key.Occurrence > 1 {
+		fmt.Fprintf(&b, " --occurrence %d", key.Occurrence)
+	}
+	if how != "" {
+		b.WriteString(" --how " + how)
+	}
+	return b.String()
+}
+
+// shellWord quotes what a shell would not take for one word.
+func shellWord(s string) string {
+	plain := s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("_-.:/@%+=,", r):
+			return false
+		}
+		return true
+	})
+	if plain {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// PlanOf says what the next executor would do with the run. It is pure, and changes nothing of the state.
+func PlanOf(s *State) Plan {
+	h := &s.Head
+	p := Plan{
+		Fleet: h.Fleet, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status,
+		Quarantined: h.Quarantined(0), Incomplete: !h.Complete(),
+		From:  PlanPoint{Epoch: h.Epoch, Sequence: h.Sequence, Turn: h.Turn, Position: h.Position, Time: h.UpdatedAt},
+		Epoch: h.Epoch + 1, Turn: planTurn(s), Calls: []PlanCall{}, Reused: []PlanCall{},
+		Waits: append([]OpenInterrupt{}, h.Interrupts...), PhasesSkipped: append([]string{}, h.CompletedPhases...),
+		PhaseRestarted: h.Phase,
+	}
+	for i := range s.Calls {
+		c := &s.Calls[i]
+		if c.Outcome != OutcomeOpen {
+			p.Reused = append(p.Reused, reusedCall(c))
+			p.Saved.Calls++
+			p.Saved.ToolMS = addClamped(p.Saved.ToolMS, c.DurationMS)
+		}
+	}
+	for i := range h.OpenCalls {
+		p.Calls = append(p.Calls, s.planCall(&h.OpenCalls[i]))
+	}
+	for i := range s.Turns {
+		if t := &s.Turns[i]; t.Ended != nil {
+			p.Saved.Turns++
+			p.Saved.ModelMS = addClamped(p.Saved.ModelMS, t.Ended.DurationMS)
+			if t.Ended.Usage != nil {
+				p.Saved.Usage.add(*t.Ended.Usage)
+			}
+		}
+	}
+	p.Saved.Tokens = addClamped(p.Saved.Usage.InputTokens, p.Saved.Usage.OutputTokens)
+	p.Saved.DurationMS = addClamped(p.Saved.ModelMS, p.Saved.ToolMS)
+	switch {
+	case h.Status.Terminal():
+		p.Next = PlanEnded
+	case h.CancelRequested:
+		p.Next = PlanCancel
+	case len(h.Interrupts) > 0:
+		p.Next = PlanWait
+	default:
+		p.Next = PlanContinue
+	}
+	return p
+}
+
+func planTurn(s *State) PlanTurn {
+	h := &s.Head
+	if !h.TurnOpen {
+		return PlanTurn{Turn: h.Turn + 1, Action: TurnNext}
+	}
+	t := PlanTurn{Turn: h.Turn, Action: TurnRepeat, Messages: h.TurnMessages}
+	answered := slices.ContainsFunc(s.Messages, func(m StateMessage) bool { return m.Turn == h.Turn && m.Role == RoleAssistant })
+	called := slices.ContainsFunc(s.Calls, func(c Call) bool { return c.Turn == h.Turn })
+	if answered || called {
+		t.Action = TurnContinue
+	}
+	return t
+}
+
+func reusedCall(c *Call) PlanCall {
+	p := PlanCall{CallKey: c.CallKey, Name: c.Name, Replay: c.Replay, Action: CallReuse, Outcome: c.Outcome, Why: "its result is recorded"}
+	switch c.Outcome {
+	case OutcomeFailed:
+		p.Why = "its failure is recorded"
+	case OutcomeAbandoned:
+		p.Why = "it was settled without a result"
+	default:
+	}
+	return p
+}
+
+// planCall says what becomes of an open call once another executor has taken the run over.
+func (s *State) planCall(o *OpenCall) PlanCall {
+	h := &s.Head
+	p := PlanCall{CallKey: o.CallKey, Name: o.Name, Replay: o.Replay, Action: CallRerun}
+	key := o.IdempotencyKey(h.Run)
+	c := s.Call(o.CallKey)
+	if c != nil && c.IdempotencyKey != "" {
+		key = c.IdempotencyKey
+	}
+	if o.Late {
+		p.Action, p.Why = CallAdopt, "the result of the older executor arrived late and is taken"
+		return p
+	}
+	if d := s.Decision(o.CallKey); d != nil && d.Decision != DecisionAllow {
+		s.planUndecided(&p, d)
+		if p.Action == CallRerun {
+			p.IdempotencyKey = key
+		}
+		return p
+	}
+	switch {
+	case o.Cleared:
+		p.Why, p.IdempotencyKey = "an operator settled it: it is run", key
+	case o.Replay == ReplayPure:
+		p.Why, p.IdempotencyKey = "its tool is pure", key
+	case o.Replay == ReplayIdempotent:
+		p.Why, p.IdempotencyKey = "its tool does nothing twice under the same key", key
+	case o.Replay == ReplayVerify && c != nil && c.VerifySubject != "":
+		p.Action, p.VerifySubject, p.IdempotencyKey = CallVerify, c.VerifySubject, key
+		p.Why = "its tool is asked what became of it; when it cannot tell, a person settles it"
+		p.Command = SettleCommand(h.Fleet, h.Run, o.CallKey, "abandoned|decided|rerun")
+	default:
+		p.Action, p.Command = CallHold, SettleCommand(h.Fleet, h.Run, o.CallKey, "abandoned|decided|rerun")
+		p.Why = "whether it had its effect is not known, and its policy leaves that to a person"
+		if o.Replay == ReplayVerify {
+			p.Why = "whether it had its effect is not known, and it names no subject to ask"
+		}
+		for i := range h.Interrupts {
+			if w := &h.Interrupts[i]; w.Reason == WaitToolInDoubt && w.of(o.CallKey) {
+				p.InterruptID = w.InterruptID
+			}
+		}
+	}
+	return p
+}
+
+// planUndecided is for a call that nobody allowed: it never ran, whatever its policy.
+func (s *State) planUndecided(p *PlanCall, d *StateDecision) {
+	if d.Decision == DecisionDeny {
+		p.Action, p.Why = CallDeny, "it was denied and has not run"
+		return
+	}
+	for i := range s.Head.Interrupts {
+		if w := &s.Head.Interrupts[i]; w.Reason == WaitToolApproval && w.of(p.CallKey) {
+			p.Action, p.InterruptID, p.Why = CallWait, w.InterruptID, "it has not run and waits for its approval"
+			return
+		}
+	}
+	for i := range slices.Backward(s.Waits) {
+		w := &s.Waits[i]
+		if w.Reason != WaitToolApproval || w.Turn != p.Turn || w.ToolCallID != p.ToolCallID || max(w.Occurrence, 1) != p.Occurrence || w.Input == nil {
+			continue
+		}
+		p.InterruptID, p.Why = w.InterruptID, "it has not run; the answer about its approval is acted on"
+		return
+	}
+	p.Action, p.Why = CallWait, "it has not run; a person is asked to approve it"
+}
+
+// of reports whether the wait is about the call.
+func (o *OpenInterrupt) of(key CallKey) bool {
+	return key == CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}
+}

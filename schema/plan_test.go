@@ -1,0 +1,249 @@
+package schema_test
+
+import (
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// open opens a turn and calls a tool in it.
+func (r *testRun) open(call schema.ToolCalledData) {
+	r.tb.Helper()
+	r.start()
+	r.write(&schema.TurnStartedData{Turn: 1}, 1)
+	call.ToolCallID, call.Name = "c1", "deploy"
+	require.Equal(r.tb, schema.Applied, r.write(&call, 1).Kind)
+}
+
+func (r *testRun) operator(d schema.Data, turn int32) schema.Verdict {
+	r.tb.Helper()
+	e := r.makeControl(d, r.head.Epoch)
+	e.Turn = turn
+	return r.event(e)
+}
+
+func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
+	const settle = "waymark settle --fleet f r1 1 c1 --how abandoned|decided|rerun"
+	decided := func(r *testRun, decision string) {
+		require.Equal(r.tb, schema.Applied, r.write(&schema.ToolDecidedData{ToolCallID: "c1", Decision: decision}, 1).Kind)
+	}
+	asked := func(r *testRun) {
+		decided(r, schema.DecisionAsk)
+		require.Equal(r.tb, schema.Applied, r.write(&schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitToolApproval, ToolCallID: "c1"}, 1).Kind)
+	}
+	tests := map[string]struct {
+		call schema.ToolCalledData
+		then func(r *testRun)
+		want schema.PlanCall
+		next string
+	}{
+		"pure is run again": {
+			call: schema.ToolCalledData{Replay: schema.ReplayPure},
+			want: schema.PlanCall{Action: schema.CallRerun, IdempotencyKey: "r1.1.c1.1"},
+		},
+		"idempotent is run again under its own key": {
+			call: schema.ToolCalledData{Replay: schema.ReplayIdempotent, IdempotencyKey: "order-7"},
+			want: schema.PlanCall{Action: schema.CallRerun, IdempotencyKey: "order-7"},
+		},
+		"verify asks its subject": {
+			call: schema.ToolCalledData{Replay: schema.ReplayVerify, VerifySubject: "tools.deploy.verify"},
+			want: schema.PlanCall{Action: schema.CallVerify, VerifySubject: "tools.deploy.verify", IdempotencyKey: "r1.1.c1.1", Command: settle},
+		},
+		"no policy is held": {
+			want: schema.PlanCall{Action: schema.CallHold, Command: settle},
+		},
+		"already in doubt is the same": {
+			then: func(r *testRun) { r.takeover("ex-2") },
+			want: schema.PlanCall{Action: schema.CallHold, Command: settle},
+		},
+		"held and waited for names what it waits for": {
+			then: func(r *testRun) {
+				r.takeover("ex-2")
+				r.write(&schema.RunWaitingData{InterruptID: "h1", Reason: schema.WaitToolInDoubt, ToolCallID: "c1"}, 1)
+			},
+			want: schema.PlanCall{Action: schema.CallHold, Command: settle, InterruptID: "h1"},
+			next: schema.PlanWait,
+		},
+		"cleared by an operator while nobody had the run is run": {
+			then: func(r *testRun) {
+				r.takeover("ex-2")
+				r.operator(&schema.RunOrphanedData{Executor: "ex-2"}, 0)
+				require.Equal(r.tb, schema.Applied, r.operator(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "anna"}, 1).Kind)
+			},
+			want: schema.PlanCall{Action: schema.CallRerun, IdempotencyKey: "r1.1.c1.1"},
+		},
+		"cleared while its executor was there may have begun, and is held": {
+			then: func(r *testRun) {
+				r.takeover("ex-2")
+				require.Equal(r.tb, schema.Applied, r.operator(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "anna"}, 1).Kind)
+			},
+			want: schema.PlanCall{Action: schema.CallHold, Command: settle},
+		},
+		"a late result is adopted": {
+			then: func(r *testRun) {
+				old := r.takeover("ex-2")
+				e, _, err := old.Event(&schema.ToolReturnedData{ToolCallID: "c1"}, 1, r.now(), old.Chain, 0)
+				require.NoError(r.tb, err)
+				require.Equal(r.tb, schema.Evidence, r.event(e).Kind)
+			},
+			want: schema.PlanCall{Action: schema.CallAdopt},
+		},
+		"asked and not answered waits": {
+			then: asked,
+			want: schema.PlanCall{Action: schema.CallWait, InterruptID: "i1"},
+			next: schema.PlanWait,
+		},
+		"decided to ask and not asked yet waits": {
+			then: func(r *testRun) { decided(r, schema.DecisionAsk) },
+			want: schema.PlanCall{Action: schema.CallWait},
+		},
+		"answered goes on with the answer": {
+			then: func(r *testRun) {
+				asked(r)
+				require.Equal(r.tb, schema.Applied, r.operator(&schema.RunInputData{InterruptID: "i1", Payload: []byte(`{"decision":"allow"}`), By: "anna"}, 0).Kind)
+			},
+			want: schema.PlanCall{Action: schema.CallRerun, InterruptID: "i1", IdempotencyKey: "r1.1.c1.1"},
+		},
+		"denied never ran and is denied": {
+			then: func(r *testRun) { decided(r, schema.DecisionDeny) },
+			want: schema.PlanCall{Action: schema.CallDeny},
+		},
+		"allowed may have run": {
+			then: func(r *testRun) { decided(r, schema.DecisionAsk); decided(r, schema.DecisionAllow) },
+			want: schema.PlanCall{Action: schema.CallHold, Command: settle},
+		},
+		"another call's decision does not count": {
+			then: func(r *testRun) {
+				require.Equal(r.tb, schema.Applied, r.write(&schema.ToolDecidedData{ToolCallID: "c1", Occurrence: 2, Decision: schema.DecisionDeny}, 1).Kind)
+			},
+			want: schema.PlanCall{Action: schema.CallHold, Command: settle},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := newTestRun(t)
+			r.open(test.call)
+			if test.then != nil {
+				test.then(r)
+			}
+			before := mustJSON(t, r.state)
+			p := schema.PlanOf(r.state)
+			require.Equal(t, before, mustJSON(t, r.state), "a plan changes nothing")
+			require.Len(t, p.Calls, 1)
+			got := p.Calls[0]
+			require.NotEmpty(t, got.Why)
+			got.Why = ""
+			test.want.CallKey, test.want.Name = schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, "deploy"
+			if test.want.Replay = test.call.Replay; test.want.Replay == "" {
+				test.want.Replay = schema.ReplayHold
+			}
+			require.Equal(t, test.want, got)
+			if test.next == "" {
+				test.next = schema.PlanContinue
+			}
+			require.Equal(t, test.next, p.Next)
+			require.Equal(t, r.head.Epoch+1, p.Epoch)
+			require.Equal(t, schema.PlanTurn{Turn: 1, Action: schema.TurnContinue}, p.Turn)
+		})
+	}
+}
+
+func TestThePlanSaysWhereItGoesOn(t *testing.T) {
+	tests := map[string]struct {
+		write func(r *testRun)
+		turn  schema.PlanTurn
+		next  string
+	}{
+		"a new run begins its first turn": {
+			write: func(*testRun) {}, turn: schema.PlanTurn{Turn: 1, Action: schema.TurnNext}, next: schema.PlanContinue,
+		},
+		"a turn without an answer is repeated": {
+			write: func(r *testRun) {
+				r.write(&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{userMessage("hi")}}, 1)
+			},
+			turn: schema.PlanTurn{Turn: 1, Action: schema.TurnRepeat, Messages: 1}, next: schema.PlanContinue,
+		},
+		"a turn with an answer goes on": {
+			write: func(r *testRun) {
+				r.write(&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{userMessage("hi")}}, 1)
+				r.write(&schema.MessageAddedData{Message: assistantMessage(schema.Text("yes"))}, 1)
+			},
+			turn: schema.PlanTurn{Turn: 1, Action: schema.TurnContinue, Messages: 2}, next: schema.PlanContinue,
+		},
+		"a run that ended stays": {
+			write: func(r *testRun) {
+				r.write(&schema.TurnEndedData{Turn: 3}, 3)
+				r.write(&schema.RunEndedData{Status: "completed"}, 0)
+			},
+			turn: schema.PlanTurn{Turn: 4, Action: schema.TurnNext}, next: schema.PlanEnded,
+		},
+		"a request to cancel goes before what is waited for": {
+			write: func(r *testRun) {
+				r.write(&schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitHumanInput}, 0)
+				r.operator(&schema.RunCancelRequestedData{By: "anna"}, 0)
+			},
+			turn: schema.PlanTurn{Turn: 1, Action: schema.TurnNext}, next: schema.PlanCancel,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := newTestRun(t)
+			r.start()
+			test.write(r)
+			p := schema.PlanOf(r.state)
+			require.Equal(t, test.turn, p.Turn)
+			require.Equal(t, test.next, p.Next)
+			require.Equal(t, schema.PlanPoint{
+				Epoch: 1, Sequence: r.head.Sequence, Turn: r.head.Turn, Position: r.head.Position, Time: r.head.UpdatedAt,
+			}, p.From)
+			require.Equal(t, len(r.head.Interrupts), len(p.Waits))
+		})
+	}
+}
+
+func TestThePlanSaysWhatIsSaved(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	r.write(&schema.PhaseStartedData{Phase: "build"}, 0)
+	r.write(&schema.PhaseCompletedData{Phase: "build"}, 0)
+	r.write(&schema.PhaseStartedData{Phase: "deploy"}, 0)
+	for turn := int32(1); turn <= 2; turn++ {
+		r.write(&schema.TurnStartedData{Turn: turn}, turn)
+		r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "read"}, turn)
+		r.write(&schema.ToolReturnedData{ToolCallID: "c1", DurationMS: 100}, turn)
+		r.write(&schema.ToolCalledData{ToolCallID: "c2", Name: "write"}, turn)
+		r.write(&schema.ToolFailedData{ToolCallID: "c2", Error: schema.Error{Type: "error"}, DurationMS: 10}, turn)
+		r.write(&schema.TurnEndedData{Turn: turn, DurationMS: 1000, Usage: &schema.Usage{InputTokens: 50, OutputTokens: 7, CacheReadInputTokens: 40}}, turn)
+	}
+	// The open turn is repeated: nothing of it is saved.
+	r.write(&schema.TurnStartedData{Turn: 3}, 3)
+	p := schema.PlanOf(r.state)
+	require.Equal(t, schema.Saved{
+		Turns: 2, Usage: schema.Usage{InputTokens: 100, OutputTokens: 14, CacheReadInputTokens: 80}, Tokens: 114,
+		Calls: 4, ModelMS: 2000, ToolMS: 220, DurationMS: 2220,
+	}, p.Saved)
+	require.Equal(t, []string{"build"}, p.PhasesSkipped)
+	require.Equal(t, "deploy", p.PhaseRestarted)
+	require.Len(t, p.Reused, 4)
+	require.Equal(t, schema.OutcomeFailed, p.Reused[1].Outcome)
+	require.Equal(t, schema.CallReuse, p.Reused[1].Action)
+
+	var back schema.Plan
+	require.NoError(t, json.Unmarshal(mustJSON(t, p), &back))
+	require.Equal(t, p, back)
+}
+
+func TestTheSettleCommandCanBePasted(t *testing.T) {
+	tests := map[string]schema.CallKey{
+		`waymark settle --fleet f r1 2 call_1`:                {Turn: 2, ToolCallID: "call_1", Occurrence: 1},
+		`waymark settle --fleet f r1 2 call_1 --occurrence 3`: {Turn: 2, ToolCallID: "call_1", Occurrence: 3},
+		`waymark settle --fleet f r1 2 'a b'\''c'`:            {Turn: 2, ToolCallID: "a b'c", Occurrence: 1},
+		`waymark settle --fleet f r1 2 '$(rm)'`:               {Turn: 2, ToolCallID: "$(rm)"},
+	}
+	for want, key := range tests {
+		require.Equal(t, want, schema.SettleCommand("f", "r1", key, ""))
+	}
+}
