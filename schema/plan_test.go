@@ -199,7 +199,7 @@ func TestThePlanSaysWhereItGoesOn(t *testing.T) {
 			require.Equal(t, schema.PlanPoint{
 				Epoch: 1, Sequence: r.head.Sequence, Turn: r.head.Turn, Position: r.head.Position, Time: r.head.UpdatedAt,
 			}, p.From)
-			require.Equal(t, len(r.head.Interrupts), len(p.Waits))
+			require.Len(t, p.Waits, len(r.head.Interrupts))
 		})
 	}
 }
