@@ -42,6 +42,7 @@ type Service struct {
 	now     func() time.Time
 	reader  *reader
 	shards  []*shardSource
+	roster  *Roster
 	budget  *semaphore.Weighted
 	streams *semaphore.Weighted
 	ready   chan struct{}
@@ -53,9 +54,9 @@ type Service struct {
 }
 
 // NewService returns the service of a fleet's shards, which are in the order of their numbers. Call Run to start it; the
-// shards stay the caller's to close.
-func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Shard, now func() time.Time,
-	log zerolog.Logger,
+// shards stay the caller's to close, and the roster of the same shards the caller's to run.
+func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Shard, roster *Roster,
+	now func() time.Time, log zerolog.Logger,
 ) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -71,7 +72,7 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 	}
 	log = log.With().Str(keyFleet, cfg.Fleet).Logger()
 	s := &Service{
-		cfg: cfg, nc: nc, js: js, log: log, stats: newServiceStats(), now: now,
+		cfg: cfg, nc: nc, js: js, log: log, stats: newServiceStats(), now: now, roster: roster,
 		budget: semaphore.NewWeighted(cfg.StateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
 		ready: make(chan struct{}), queue: make(chan *task, cfg.Queue), queued: semaphore.NewWeighted(cfg.QueueBytes),
 	}

@@ -23,6 +23,7 @@ import (
 type serviceWorld struct {
 	*foldWorld
 	svc    *consumer.Service
+	roster *consumer.Roster
 	shards []*kvstore.Shard
 	client *nats.Conn
 	stop   func()
@@ -86,9 +87,17 @@ func (w *serviceWorld) serve(settings kvstore.FleetSettings, cfg consumer.Servic
 	if _, fuzz := w.tb.(*testing.F); fuzz {
 		log = zerolog.Nop() // a fuzz test's own log must not be written to from within
 	}
-	svc, err := consumer.NewService(cfg, nc, js, shards, time.Now, log)
+	w.roster = consumer.NewRoster(shards, 0, time.Now, log)
+	svc, err := consumer.NewService(cfg, nc, js, shards, w.roster, time.Now, log)
 	require.NoError(w.tb, err)
 	return svc, w.start(svc)
+}
+
+// newService makes a service whose roster stays empty.
+func newService(tb testing.TB, cfg serviceConfig, nc *nats.Conn, shards []*kvstore.Shard, now func() time.Time) (*consumer.Service, error) {
+	tb.Helper()
+	log := natstest.Logger(tb)
+	return consumer.NewService(cfg, nc, newJS(tb, nc), shards, consumer.NewRoster(shards, 0, now, log), now, log)
 }
 
 // start runs a service and returns the function that stops it and waits for its end.

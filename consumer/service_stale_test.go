@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
-	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -53,7 +52,7 @@ func newLagging(t *testing.T, cfg consumer.ServiceConfig) *lagging {
 	shard, err := kvstore.OpenShard(js, settings, 0, "service-1")
 	require.NoError(t, err)
 	cfg.Fleet, cfg.Name = "default", "service-1"
-	l.svc, err = consumer.NewService(cfg, nc, js, []*kvstore.Shard{shard}, time.Now, natstest.Logger(t))
+	l.svc, err = newService(t, cfg, nc, []*kvstore.Shard{shard}, time.Now)
 	require.NoError(t, err)
 	w.start(l.svc)
 	return l

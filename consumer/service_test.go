@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
-	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -97,7 +96,7 @@ func TestOlderBarriersArePurged(t *testing.T) {
 		clock = clock.Add(time.Second)
 		return clock
 	}
-	svc, err := consumer.NewService(serviceConfig{Fleet: "default", Name: "service-1"}, w.nc, w.js, []*kvstore.Shard{w.shard}, now, natstest.Logger(t))
+	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-1"}, w.nc, []*kvstore.Shard{w.shard}, now)
 	require.NoError(t, err)
 	w.start(svc)
 	for range 200 {
@@ -416,7 +415,7 @@ func TestStopGivesUpAtTheEndOfTheGrace(t *testing.T) {
 func TestConnectionThatIsClosedEndsRun(t *testing.T) {
 	w := newServiceWorld(t)
 	nc := w.server.Conn(t)
-	svc, err := consumer.NewService(serviceConfig{Fleet: "default", Name: "service-2"}, nc, newJS(t, nc), []*kvstore.Shard{w.shard}, time.Now, natstest.Logger(t))
+	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-2"}, nc, []*kvstore.Shard{w.shard}, time.Now)
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())

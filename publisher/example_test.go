@@ -36,7 +36,9 @@ func daemon() (config publisher.Config, stop func()) {
 	must(err)
 	shard, err := kvstore.OpenShard(js, settings, 0, "daemon")
 	must(err)
-	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "daemon"}, nc, js, []*kvstore.Shard{shard}, time.Now, zerolog.Nop())
+	shards := []*kvstore.Shard{shard}
+	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "daemon"}, nc, js, shards,
+		consumer.NewRoster(shards, 0, time.Now, zerolog.Nop()), time.Now, zerolog.Nop())
 	must(err)
 	done := make(chan error, 1)
 	go func() { done <- service.Run(ctx) }()

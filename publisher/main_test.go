@@ -77,7 +77,8 @@ func (w *world) serve() {
 		require.NoError(w.tb, err)
 		shards = append(shards, shard)
 	}
-	svc, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "service-1", Generations: settings.Generations}, nc, js, shards, time.Now, natstest.Logger(w.tb))
+	svc, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "service-1", Generations: settings.Generations}, nc, js, shards,
+		consumer.NewRoster(shards, 0, time.Now, natstest.Logger(w.tb)), time.Now, natstest.Logger(w.tb))
 	require.NoError(w.tb, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

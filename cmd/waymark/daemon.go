@@ -31,6 +31,7 @@ type daemon struct {
 	server  *natsd.Server
 	target  natsconn.Target
 	service *consumer.Service
+	roster  *consumer.Roster
 	folders []*consumer.Folder
 	conns   []*nats.Conn
 }
@@ -65,9 +66,10 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 			return nil, err
 		}
 	}
+	d.roster = consumer.NewRoster(shards, 0, a.now, log)
 	d.service, err = consumer.NewService(consumer.ServiceConfig{
 		Fleet: a.cli.Fleet, Name: c.Name, Version: serviceVersion(), Generations: settings.Generations, Grace: c.Grace,
-	}, serviceConn, js, shards, a.now, log)
+	}, serviceConn, js, shards, d.roster, a.now, log)
 	if err != nil {
 		return nil, err
 	}

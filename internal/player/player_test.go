@@ -39,8 +39,9 @@ func newFleet(t *testing.T) *publisher.Fleet {
 	require.NoError(t, err)
 	shard, err := kvstore.OpenShard(js, settings, 0, "test")
 	require.NoError(t, err)
+	shards := []*kvstore.Shard{shard}
 	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "test", Version: "0.0.0", Grace: time.Second},
-		nc, js, []*kvstore.Shard{shard}, time.Now, natstest.Logger(t))
+		nc, js, shards, consumer.NewRoster(shards, 0, time.Now, natstest.Logger(t)), time.Now, natstest.Logger(t))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -37,7 +37,8 @@ func newWorld(tb testing.TB, opts ...natstest.Option) *world {
 	folder, err := consumer.NewFolder(consumer.FolderConfig{Fleet: "default", Holder: "daemon-1"}, nc, js, shard, time.Now, natstest.Logger(tb))
 	require.NoError(tb, err)
 	cfg := consumer.ServiceConfig{Fleet: "default", Name: "daemon-1", Generations: settings.Generations}
-	service, err := consumer.NewService(cfg, nc, js, []*kvstore.Shard{shard}, time.Now, natstest.Logger(tb))
+	shards := []*kvstore.Shard{shard}
+	service, err := consumer.NewService(cfg, nc, js, shards, consumer.NewRoster(shards, 0, time.Now, natstest.Logger(tb)), time.Now, natstest.Logger(tb))
 	require.NoError(tb, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)

@@ -1,0 +1,271 @@
+package consumer
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// MaxCandidates bounds the runs that [Roster.Claimable] returns: as many as a claim may lose races for.
+const MaxCandidates = 32
+
+// Roster is what a daemon knows of the runs of a fleet that have not ended: the live index of all its shards, in
+// memory. Folders find the runs whose executor is gone in it, and the service the runs that can be claimed. It is fed by
+// a watch of each shard's live index and lags behind it by as much as a message takes; nothing is decided by it
+// alone, as whoever acts on an entry does so by compare-and-set on the run's log.
+//
+// It costs about one KiB a run. All methods may be called at any time from any goroutine.
+type Roster struct {
+	stores    []*kvstore.Shard
+	maxClaims int
+	now       func() time.Time
+	log       zerolog.Logger
+
+	mu     sync.RWMutex
+	shards []rosterShard
+	// claimable runs, quarantined ones included, the longest claimable first.
+	claimable []*rosterEntry
+}
+
+// rosterShard is the part of one shard.
+type rosterShard struct {
+	runs map[string]*rosterEntry
+	// broken are the runs whose entry cannot be read, at the revision it has.
+	broken map[string]schema.Revision
+	// synced: every entry that was there when the watch began is in.
+	synced bool
+	// round counts the watches; an entry that a new one did not bring is gone.
+	round uint64
+}
+
+// rosterEntry is one run. Everything but hidden and round is never changed: another entry takes its place.
+type rosterEntry struct {
+	live     schema.Live
+	revision schema.Revision
+	shard    int
+	// since is Live.Since, and expires Live.ExpiresAt; zero when there is none.
+	since, expires time.Time
+	// changed is when the entry came, by the daemon's clock.
+	changed time.Time
+	hidden  time.Time
+	round   uint64
+}
+
+// NewRoster returns an empty roster of a fleet's shards, which are in the order of their numbers. Call Run to fill it.
+// maxClaims as in [schema.Live.Quarantined]; it is what [Roster.Counts] goes by. now is the daemon's clock.
+func NewRoster(shards []*kvstore.Shard, maxClaims int, now func() time.Time, log zerolog.Logger) *Roster {
+	r := &Roster{stores: shards, maxClaims: maxClaims, now: now, log: log, shards: make([]rosterShard, len(shards))}
+	for i := range r.shards {
+		r.shards[i].runs = make(map[string]*rosterEntry)
+		r.shards[i].broken = make(map[string]schema.Revision)
+	}
+	return r
+}
+
+// ClaimWant says which runs an executor can be given.
+type ClaimWant struct {
+	// Executor that claims: runs that were its own come first.
+	Executor string
+	// Agents whose runs it can go on with; empty means all.
+	Agents []string
+	// Labels must all be there with these values.
+	Labels map[string]string
+	// MaxClaims after which a run is quarantined, as in [schema.Live.Quarantined].
+	MaxClaims int
+}
+
+func (w *ClaimWant) matches(l *schema.Live) bool {
+	if l.Quarantined(w.MaxClaims) || len(w.Agents) > 0 && !slices.Contains(w.Agents, l.Agent) {
+		return false
+	}
+	for key, value := range w.Labels {
+		if got, ok := l.Labels[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Claimable returns up to [MaxCandidates] runs that the executor can be given, and the number of all of them: its own
+// first, then the one that has been claimable for longest. Runs that were hidden until after now are left out.
+//
+// The cost is that of the claimable runs, not of the live ones.
+func (r *Roster) Claimable(now time.Time, want ClaimWant) (candidates []schema.Live, total int) {
+	var own, others []schema.Live
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, e := range r.claimable {
+		if !want.matches(&e.live) || e.hidden.After(now) {
+			continue
+		}
+		total++
+		switch {
+		case e.live.Executor == want.Executor && len(own) < MaxCandidates:
+			own = append(own, e.live)
+		case len(own)+len(others) < MaxCandidates:
+			others = append(others, e.live)
+		}
+	}
+	candidates = append(own, others...)
+	return candidates[:min(len(candidates), MaxCandidates)], total
+}
+
+// Hide leaves a run out of [Roster.Claimable] until then, or until its entry changes: somebody is about to take it, or
+// has found it taken.
+func (r *Roster) Hide(run string, until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.find(run); e != nil {
+		e.hidden = until
+	}
+}
+
+// Get returns a run's entry; false when the run has ended, is unknown, or its entry cannot be read.
+func (r *Roster) Get(run string) (schema.Live, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if e := r.find(run); e != nil {
+		return e.live, true
+	}
+	return schema.Live{}, false
+}
+
+func (r *Roster) find(run string) *rosterEntry {
+	for i := range r.shards {
+		if e, ok := r.shards[i].runs[run]; ok {
+			return e
+		}
+	}
+	return nil
+}
+
+// Synced reports whether the live index of every shard is in, and none of their watches is broken. Without that an
+// answer may leave out runs.
+func (r *Roster) Synced() bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for i := range r.shards {
+		if !r.shards[i].synced {
+			return false
+		}
+	}
+	return true
+}
+
+// RosterCounts says how many runs are live, and how many of those claimable and quarantined: nobody is given one of
+// those before somebody asks for it by name. Unreadable entries are being mended by the shard's folder.
+type RosterCounts struct{ Live, Claimable, Quarantined, Unreadable int }
+
+// Counts counts the runs.
+func (r *Roster) Counts() RosterCounts {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var c RosterCounts
+	for i := range r.shards {
+		c.Live += len(r.shards[i].runs)
+		c.Unreadable += len(r.shards[i].broken)
+	}
+	for _, e := range r.claimable {
+		if e.live.Quarantined(r.maxClaims) {
+			c.Quarantined++
+		} else {
+			c.Claimable++
+		}
+	}
+	return c
+}
+
+// begin is called when a watch of a shard begins, and sync when it has brought everything that was there: what it did
+// not bring is gone.
+func (r *Roster) begin(shard int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shards[shard].round++
+}
+
+func (r *Roster) sync(shard int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &r.shards[shard]
+	var kept []*rosterEntry
+	for run, e := range s.runs {
+		if e.round != s.round {
+			delete(s.runs, run)
+		}
+	}
+	for _, e := range r.claimable {
+		if e.shard != shard || e.round == s.round {
+			kept = append(kept, e)
+		}
+	}
+	r.claimable = kept
+	s.synced = true
+}
+
+// unsync is called when a watch broke. What is known stays, as the best that is known.
+func (r *Roster) unsync(shard int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shards[shard].synced = false
+}
+
+// apply takes one change of a shard's live index.
+func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &r.shards[shard]
+	old := s.runs[c.Run]
+	// A bucket that was made anew counts its revisions from the beginning.
+	if old != nil && c.Live != nil && old.revision == c.Revision && old.live.Same(c.Live) {
+		old.round = s.round
+		return
+	}
+	if old != nil {
+		delete(s.runs, c.Run)
+		r.unclaimable(old)
+	}
+	delete(s.broken, c.Run)
+	if c.Live == nil {
+		if c.Err != nil {
+			s.broken[c.Run] = c.Revision
+		}
+		return
+	}
+	e := &rosterEntry{
+		live: *c.Live, revision: c.Revision, shard: shard, changed: r.now(), round: s.round,
+		since: parseTime(c.Live.Since), expires: parseTime(c.Live.ExpiresAt),
+	}
+	s.runs[c.Run] = e
+	if e.live.Status.Claimable() {
+		at, _ := slices.BinarySearchFunc(r.claimable, e, byAge)
+		r.claimable = slices.Insert(r.claimable, at, e)
+	}
+}
+
+func (r *Roster) unclaimable(e *rosterEntry) {
+	if at, ok := slices.BinarySearchFunc(r.claimable, e, byAge); ok {
+		r.claimable = slices.Delete(r.claimable, at, at+1)
+	}
+}
+
+func byAge(a, b *rosterEntry) int {
+	if c := a.since.Compare(b.since); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(a.live.Run, b.live.Run), cmp.Compare(a.shard, b.shard))
+}
+
+// parseTime returns the zero time for what is none.
+func parseTime(s string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
