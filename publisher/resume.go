@@ -114,6 +114,12 @@ func (r *Run) takeUp(reply *schema.RecoverReply) error {
 	}
 	r.writer.Epoch, r.writer.Last, r.writer.Chain = reply.Epoch, reply.NextSequence-1, chain
 	r.last, r.lastID = reply.LastStream, r.head.Position.ID
+	for i := range r.head.OpenCalls {
+		if c := &r.head.OpenCalls[i]; c.Cleared {
+			// Nobody has begun it, and from here on only this handle may.
+			r.calls.stage[c.CallKey] = ready
+		}
+	}
 	return nil
 }
 

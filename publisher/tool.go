@@ -117,8 +117,23 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 				return ToolResult{}, r.held(v.open)
 			}
 		}
+		if v.open.Cleared {
+			// To others it counts as not begun until this handle writes: see [schema.OpenCall].
+			if err := r.publishNow(ctx, cleared(key)); err != nil {
+				return ToolResult{}, err
+			}
+			continue
+		}
 		return t.run.invoke(ctx, key, v, call, run)
 	}
+}
+
+// cleared says that a call which an operator settled as rerun is begun now.
+func cleared(key schema.CallKey) draft {
+	return draft{turn: key.Turn, data: &schema.ToolDecidedData{
+		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Decision: schema.DecisionAllow,
+		Policy: "settlement", Reason: "an operator settled it as rerun",
+	}}
 }
 
 // invoke runs the tool and publishes what became of it.

@@ -25,7 +25,7 @@ func afterEnd(name string) bool {
 
 // applyData changes the head by an event whose place is lawful and whose data is valid.
 func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
-	progress := h.progress(e, data)
+	progress := h.progress(e, p, data)
 	v := h.applyKnown(e, p, data)
 	if progress && v.Kind == Applied {
 		h.Stalled = 0
@@ -33,19 +33,27 @@ func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 	return v
 }
 
-// progress reports whether an event, if it is lawful, brings the run to where it was not before. What a new executor
-// repeats after each takeover does not: an open turn that is started again, its messages, its calls.
-func (h *Head) progress(e *Event, data Data) bool {
+// progress reports whether an event, if it is lawful, brings the run to where it was not before, or is a person's word
+// that it should be tried again. What a new executor repeats after each takeover does neither: an open turn that is
+// started again, its messages and calls, a call settled to run again, what is waited for or offered already, a note to
+// the model that it was resumed, another compaction.
+func (h *Head) progress(e *Event, p *place, data Data) bool {
 	switch d := data.(type) {
-	case *TurnEndedData, *ToolReturnedData, *ToolFailedData, *PhaseCompletedData, *RunWaitingData, *RunInputData,
-		*RunEndedData, *ContextCompactedData, *HandoffOfferedData:
+	case *TurnEndedData, *ToolReturnedData, *ToolFailedData, *RunInputData, *RunCancelRequestedData, *RunEndedData:
 		return true
 	case *ToolSettledData:
-		return d.How != SettledRerun
+		return p.control || d.How != SettledRerun
 	case *TurnStartedData:
-		return !h.TurnOpen
+		// A turn behind an open one counts when its writer opened both: it got that far.
+		return !h.TurnOpen || d.Turn > h.Turn && h.TurnEpoch == h.Epoch
 	case *MessageAddedData:
-		return !h.inOpenTurn(e)
+		return !h.inOpenTurn(e) && (d.Message.Role == RoleAssistant || d.Message.Role == RoleTool)
+	case *PhaseCompletedData:
+		return !slices.Contains(h.CompletedPhases, d.Phase)
+	case *RunWaitingData:
+		return h.interrupt(d.InterruptID) < 0
+	case *HandoffOfferedData:
+		return h.openHandoff(handoffID(e, d)) < 0
 	default:
 		return false
 	}
@@ -134,7 +142,7 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	case *HandoffAcceptedData:
 		return h.handoffAccepted(d)
 	case *HandoffDeclinedData:
-		return h.handoffOver(d.HandoffID)
+		return h.handoffDeclined(d.HandoffID)
 	case *HandoffClosedData:
 		return h.handoffOver(d.HandoffID)
 	case *ArtifactAddedData:
@@ -187,7 +195,7 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 	h.Executor, h.Instance, h.RequestID = d.Executor, d.Instance, d.RequestID
 	h.Counts.Resumes++
 	if h.Status.Terminal() {
-		h.EndedAt, h.Summary, h.CompletedBy, h.CancelRequested = "", "", "", false
+		h.EndedAt, h.Summary, h.CompletedBy, h.Limit, h.CancelRequested = "", "", "", "", false
 	}
 	h.Unattended = ""
 	switch d.Reason {
@@ -201,7 +209,7 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
 		if c.Cleared {
-			c.Cleared, c.Epoch = false, h.Epoch
+			c.Epoch = h.Epoch
 			continue
 		}
 		c.InDoubt = true
@@ -224,8 +232,12 @@ func (h *Head) unattended() {
 	}
 }
 
+func (h *Head) interrupt(id string) int {
+	return slices.IndexFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.InterruptID == id })
+}
+
 func (h *Head) runInput(d *RunInputData) Verdict {
-	i := slices.IndexFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.InterruptID == d.InterruptID })
+	i := h.interrupt(d.InterruptID)
 	if i < 0 {
 		return rejected(ReasonUnknownInterrupt, "the run does not wait for %.80q", d.InterruptID)
 	}
@@ -256,10 +268,7 @@ func (h *Head) noDoubt(key CallKey) {
 	h.answered()
 }
 
-// attended reports whether the run has an executor, as far as its log says.
-func (h *Head) attended() bool { return h.Unattended == "" && !h.Status.Claimable() }
-
-// uncleared: an executor of the run is there and may have begun what was cleared.
+// uncleared: an executor of the run has written, and may now begin what was cleared.
 func (h *Head) uncleared() {
 	for i := range h.OpenCalls {
 		h.OpenCalls[i].Cleared = false
@@ -271,21 +280,40 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 		InterruptID: d.InterruptID, Reason: d.Reason, ToolCallID: d.ToolCallID, Occurrence: d.Occurrence,
 		Message: excerpt(d.Message), Since: e.Time, ExpiresAt: d.ExpiresAt, Position: p.at,
 	}
+	call := -1
 	if d.ToolCallID != "" {
 		o.Turn = e.Turn
 		if o.Turn == 0 {
 			o.Turn = h.Turn
 		}
+		// At most one call of a turn and id is open; it is the one that is meant.
+		call = h.findOpen(e.Turn, d.ToolCallID)
+		if call >= 0 && (d.Occurrence == 0 || d.Occurrence == h.OpenCalls[call].Occurrence) {
+			o.Turn, o.Occurrence = h.OpenCalls[call].Turn, h.OpenCalls[call].Occurrence
+		} else {
+			call = -1
+		}
 		o.Occurrence = max(o.Occurrence, 1)
 	}
-	i := slices.IndexFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.InterruptID == d.InterruptID })
-	switch {
+	if d.Reason == WaitToolInDoubt {
+		// Nothing would ever end the waiting for what is settled.
+		switch {
+		case call < 0:
+			return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, o.Turn)
+		case !h.OpenCalls[call].InDoubt:
+			return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, o.Turn)
+		}
+	}
+	switch i := h.interrupt(d.InterruptID); {
 	case i >= 0:
 		h.Interrupts[i] = o
 	case len(h.Interrupts) >= MaxInterrupts:
 		return rejected(ReasonTooMany, "the run waits for %d things already", MaxInterrupts)
 	default:
 		h.Interrupts = append(h.Interrupts, o)
+	}
+	if d.Reason == WaitToolInDoubt {
+		h.OpenCalls[call].Held = true
 	}
 	h.Status = StatusWaiting
 	return Verdict{Kind: Applied, Boundary: true}
@@ -418,6 +446,7 @@ func (h *Head) toolClosed(e *Event, id string, count *int64) Verdict {
 		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", id, e.Turn)
 	}
 	*count++
+	h.noDoubt(h.OpenCalls[i].CallKey)
 	return Verdict{Kind: Applied, Boundary: true, Call: h.closeCall(i)}
 }
 
@@ -443,11 +472,10 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 		return rejected(ReasonInvalidData, "call %.80q has no late result to adopt", d.ToolCallID)
 	}
 	h.Counts.Settled++
-	attended := h.attended()
 	h.noDoubt(c.CallKey)
 	if d.How == SettledRerun {
 		c.InDoubt, c.Held, c.Late, c.Epoch = false, false, false, h.Epoch
-		c.Cleared = p.control && !attended
+		c.Cleared = p.control
 		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}
 	}
 	return Verdict{Kind: Applied, Boundary: true, Call: h.closeCall(i)}

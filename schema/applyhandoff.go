@@ -55,6 +55,14 @@ func (h *Head) handoffAccepted(d *HandoffAcceptedData) Verdict {
 	return Verdict{Kind: Applied, Boundary: true}
 }
 
+// handoffDeclined takes an offer back that nobody took. An accepted one is carried out: it can only be closed.
+func (h *Head) handoffDeclined(id string) Verdict {
+	if i := h.openHandoff(id); i >= 0 && h.Handoffs[i].Status == HandoffStatusAccepted {
+		return rejected(ReasonHandoffTaken, "hand-off %.80q was accepted by %.80q and cannot be declined", id, h.Handoffs[i].By)
+	}
+	return h.handoffOver(id)
+}
+
 // handoffOver takes a declined or closed offer off the open ones.
 func (h *Head) handoffOver(id string) Verdict {
 	i := h.openHandoff(id)

@@ -261,7 +261,10 @@ func (s *State) offered(id string, d *HandoffOfferedData) {
 func (s *State) handoff(id, status, by, reason, child string) {
 	for i := range slices.Backward(s.Handoffs) {
 		if h := &s.Handoffs[i]; h.HandoffID == id {
-			h.Status, h.By, h.Reason, h.ChildRun = status, by, reason, child
+			h.Status, h.By, h.Reason = status, by, reason
+			if child != "" {
+				h.ChildRun = child // who closes it need not say whose it was
+			}
 			return
 		}
 	}

@@ -50,7 +50,7 @@ const (
 	ReasonUnknownInterrupt Reason = "unknown_interrupt"
 	// ReasonUnknownHandoff answers an offer that the run has not open.
 	ReasonUnknownHandoff Reason = "unknown_handoff"
-	// ReasonHandoffTaken accepts an offer that was accepted, or accepts another offer than was made.
+	// ReasonHandoffTaken accepts, declines or makes anew an offer that was accepted, or accepts another than was made.
 	ReasonHandoffTaken Reason = "handoff_taken"
 	// ReasonPhaseCompleted: a phase that was completed begins again.
 	ReasonPhaseCompleted Reason = "phase_completed"
@@ -64,7 +64,7 @@ func Reasons() []Reason {
 		ReasonNotCloudEvent, ReasonInvalidAttribute, ReasonInvalidData, ReasonFenced, ReasonEpochAhead,
 		ReasonGap, ReasonChainMismatch, ReasonForked, ReasonStale, ReasonRunEnded, ReasonAlreadyStarted,
 		ReasonNotControl, ReasonStaleTakeover, ReasonTurnOrder, ReasonUnknownCall, ReasonCallOpen,
-		ReasonNotInDoubt, ReasonUnknownInterrupt, ReasonPhaseCompleted, ReasonTooMany,
+		ReasonNotInDoubt, ReasonUnknownInterrupt, ReasonUnknownHandoff, ReasonHandoffTaken, ReasonPhaseCompleted, ReasonTooMany,
 	}
 }
 

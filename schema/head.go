@@ -104,10 +104,10 @@ type OpenCall struct {
 	Epoch Epoch `json:"epoch"`
 	// InDoubt: the epoch changed before an outcome was recorded; it must be settled.
 	InDoubt bool `json:"in_doubt,omitzero"`
-	// Held: in doubt, and the policy leaves it to a person.
+	// Held: in doubt, and left to a person: by its policy, or because the run waits for its settlement.
 	Held bool `json:"held,omitzero"`
-	// Cleared: an operator settled it as rerun while the run had no executor, so the next takeover leaves it out of
-	// doubt: nobody can have begun it since.
+	// Cleared: an operator settled it as rerun, and no executor has written since. A takeover leaves it out of doubt:
+	// who begins a cleared call writes an event of its own first, so nobody has begun it.
 	Cleared bool `json:"cleared,omitzero"`
 	// Late: a fenced executor's result arrived and can be adopted.
 	Late bool `json:"late_result,omitzero"`
@@ -219,7 +219,8 @@ type Head struct {
 	// is waited for.
 	Unattended Status `json:"unattended,omitzero"`
 	// Stalled counts the latest takeovers with reason claim or restart behind which the run made no progress: no turn,
-	// call or phase was closed, nothing was waited for, answered or handed over. Quarantine goes by it.
+	// call or phase was closed, nothing new was waited for or offered, nothing said outside a turn, and nobody asked
+	// for it, answered it or cancelled it. Quarantine goes by it.
 	Stalled int `json:"claims_without_progress,omitzero"`
 	// Implicit: the run began without run.started.
 	Implicit bool `json:"implicit,omitzero"`

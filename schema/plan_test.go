@@ -75,10 +75,18 @@ func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
 			},
 			want: schema.PlanCall{Action: schema.CallRerun, IdempotencyKey: "r1.1.c1.1"},
 		},
-		"cleared while its executor was there may have begun, and is held": {
+		"cleared while its executor was there has not begun before that wrote, and is run": {
 			then: func(r *testRun) {
 				r.takeover("ex-2")
 				require.Equal(r.tb, schema.Applied, r.operator(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "anna"}, 1).Kind)
+			},
+			want: schema.PlanCall{Action: schema.CallRerun, IdempotencyKey: "r1.1.c1.1"},
+		},
+		"cleared, and its executor wrote since: it may have begun, and is held": {
+			then: func(r *testRun) {
+				r.takeover("ex-2")
+				require.Equal(r.tb, schema.Applied, r.operator(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "anna"}, 1).Kind)
+				decided(r, schema.DecisionAllow)
 			},
 			want: schema.PlanCall{Action: schema.CallHold, Command: settle},
 		},

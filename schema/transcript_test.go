@@ -26,7 +26,7 @@ import (
 //	release                 … and comes now
 //	fork …                  as write, at the sequence of the writer's last event
 //	control [epoch=N] TYPE [DATA]
-//	takeover EXECUTOR [reason=…] [epoch=+N] [from=stale]
+//	takeover EXECUTOR [instance=…] [reason=…] [epoch=+N] [from=stale]
 //	plain id=ID [turn=N] [epoch=N] [subject=…] [source=…] TYPE [DATA]
 //	raw [NAME:VALUE] … [BODY]                 a message as it is, headers first
 //	again N                 the log's message N comes once more, as another message
@@ -196,6 +196,8 @@ func (tr *transcript) takeOver(rest string) schema.Verdict {
 		switch name {
 		case "reason":
 			d.Reason = value
+		case "instance":
+			d.Instance = value
 		case "from":
 			d.From.Sequence++
 		case "epoch":

@@ -360,7 +360,9 @@ type ToolDecidedData struct {
 	Extra    jsontext.Value `json:",embed"`
 }
 
-// ToolSettledData settles a call in doubt. The executor or an operator writes it before acting on it.
+// ToolSettledData settles a call in doubt. The executor or an operator writes it before acting on it. An executor that
+// acts on an operator's rerun writes an event of its own before it begins the tool, such as tool.decided: a call
+// that an operator settled as rerun counts as not begun until then.
 type ToolSettledData struct {
 	ToolCallID string     `json:"tool_call_id"`
 	How        Settlement `json:"how"`

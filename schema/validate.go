@@ -190,6 +190,9 @@ func Validate(data Data) error {
 		v.required("/interrupt_id", d.InterruptID)
 		v.oneOf("/reason", d.Reason, WaitHumanInput, WaitToolApproval, WaitExternalSystem, WaitAuth, WaitToolInDoubt)
 		v.optional("/tool_call_id", d.ToolCallID)
+		if d.Reason == WaitToolInDoubt {
+			v.required("/tool_call_id", d.ToolCallID)
+		}
 		v.notNegative("/occurrence", int64(d.Occurrence))
 		v.time("/expires_at", d.ExpiresAt)
 		v.refs(d.Refs)
@@ -199,6 +202,8 @@ func Validate(data Data) error {
 		v.refs(d.Refs)
 	case *RunCancelRequestedData:
 	case *RunOrphanedData:
+		v.optionalName("/executor", d.Executor)
+		v.optionalName("/instance", d.Instance)
 		v.time("/last_seen", d.LastSeen)
 		v.notNegative("/missed", d.Missed)
 	case *RunInterruptedData:
@@ -477,6 +482,9 @@ func (v *checker) handoff(d *HandoffOfferedData) {
 	v.notNegative("/size_chars", d.SizeChars)
 	v.optionalName("/next_agent", d.NextAgent)
 	v.usage("/usage", d.Usage)
+	for i, run := range d.Lineage {
+		v.name(fmt.Sprintf("/lineage/%d", i), run)
+	}
 	for i := range d.Tools {
 		t := &d.Tools[i]
 		if t.Name == "" {
