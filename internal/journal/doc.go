@@ -3,8 +3,8 @@
 //
 // It owns the file's format, one JSON object a line. Every process appends with one write and one fsync to
 // the same file, so that a line is there before what it announces goes on, and a process that is killed
-// leaves whole lines. It knows nothing of NATS, events or the fold, and shares no code with them: it is the
-// witness.
+// leaves whole lines. OpenUnsynced leaves out the fsync, which the killing of processes does not need. It knows
+// nothing of NATS, events or the fold, and shares no code with them: it is the witness.
 //
 // Order within one process is the order of the lines. Between processes only times compare, and only as
 // "ended before it began".

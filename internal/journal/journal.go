@@ -26,6 +26,11 @@ const (
 	// Done says that the run has ended, Failed that its executor gave up.
 	Done   = "done"
 	Failed = "failed"
+	// Effect is written by a tool itself, at the moment at which the world outside is changed: between its Begin and
+	// its End. It counts executions that were cut short.
+	Effect = "effect"
+	// Killed is written by whoever kills a process, right before; PIDOf is the process.
+	Killed = "killed"
 )
 
 // Rerun is the note of a [Settled] entry that lets the tool run again.
@@ -73,13 +78,16 @@ type Entry struct {
 	Replay string `json:"replay,omitzero"`
 	// Note is for people: how a call was settled, why an executor gave up.
 	Note string `json:"note,omitzero"`
+	// PIDOf is the process that a killed entry is about.
+	PIDOf int `json:"pid_of,omitzero"`
 }
 
 // Writer appends entries.
 type Writer struct {
-	file *os.File
-	pid  int
-	now  func() time.Time
+	file     *os.File
+	pid      int
+	now      func() time.Time
+	unsynced bool
 }
 
 // Open opens the file for appending, and makes it when it is not there.
@@ -91,7 +99,18 @@ func Open(path string, now func() time.Time) (*Writer, error) {
 	return &Writer{file: file, pid: os.Getpid(), now: now}, nil
 }
 
-// Write appends one entry, with time and process, and returns once it is on disk.
+// OpenUnsynced is [Open] for a writer that leaves the syncing to the system: what is killed is a process and not the
+// machine, and hundreds of writers must not wait for one disk.
+func OpenUnsynced(path string, now func() time.Time) (*Writer, error) {
+	w, err := Open(path, now)
+	if err != nil {
+		return nil, err
+	}
+	w.unsynced = true
+	return w, nil
+}
+
+// Write appends one entry, with time and process, and returns once it is on disk; see [OpenUnsynced].
 func (w *Writer) Write(e Entry) error {
 	e.At, e.PID = w.now().UnixNano(), w.pid
 	line, err := json.Marshal(&e)
@@ -100,6 +119,9 @@ func (w *Writer) Write(e Entry) error {
 	}
 	if _, err := w.file.Write(append(line, '\n')); err != nil {
 		return fmt.Errorf("write journal: %w", err)
+	}
+	if w.unsynced {
+		return nil
 	}
 	if err := w.file.Sync(); err != nil {
 		return fmt.Errorf("write journal: %w", err)
