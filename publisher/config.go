@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/schema"
@@ -21,6 +22,7 @@ const (
 	DefaultWindowEvents   = 64
 	DefaultWindowBytes    = 1 << 20
 	DefaultMaxBlob        = 64 << 20
+	DefaultHeartbeat      = schema.DefaultHeartbeatMS * time.Millisecond
 )
 
 const (
@@ -53,6 +55,14 @@ type Config struct {
 	Executor string
 	// Agent that runs are started with when their spec names none. Empty means that each spec names its own.
 	Agent string
+	// Instance tells this start of the process from the next one under the same name, so that nobody takes the runs
+	// that the last one left behind for its own. Empty means that Connect makes one, or that runs name none where
+	// there are no heartbeats.
+	Instance string
+	// Heartbeat is the pace at which the executor says that it lives, once it has a run in hand or looks for one; 0
+	// means 3 seconds, a negative duration that it says nothing: its runs are then orphaned when they are silent for
+	// as long as the fleet allows.
+	Heartbeat time.Duration
 
 	// PublishTimeout is the deadline of one event or batch, retries included; 0 means 10 seconds.
 	PublishTimeout time.Duration
@@ -104,6 +114,10 @@ func (c Config) withDefaults() Config {
 	if c.Fleet == "" {
 		c.Fleet = schema.DefaultFleet
 	}
+	def(&c.Heartbeat, DefaultHeartbeat)
+	if c.Instance == "" && c.Heartbeat > 0 {
+		c.Instance = nuid.Next()
+	}
 	def(&c.PublishTimeout, DefaultPublishTimeout)
 	def(&c.TryTimeout, DefaultTryTimeout)
 	def(&c.RequestTimeout, DefaultRequestTimeout)
@@ -146,7 +160,14 @@ func (c Config) Validate() error {
 			return err
 		}
 	}
+	if c.Instance != "" {
+		if err := name("Instance", c.Instance); err != nil {
+			return err
+		}
+	}
 	switch {
+	case c.Heartbeat > 0 && c.Heartbeat < time.Millisecond:
+		return configError("Heartbeat", c.Heartbeat, "use at least a millisecond, or a negative duration for none")
 	case c.URL == "" && c.Conn == nil:
 		return configError("URL", `""`, "name the NATS server, or give a Conn")
 	case c.URL != "" && c.Conn != nil:

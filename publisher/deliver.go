@@ -178,10 +178,7 @@ func (r *Run) expired(caller context.Context, it *item, last error) error {
 func (r *Run) die(err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.dead == nil {
-		r.dead = err
-	}
-	return r.dead
+	return r.ended(err)
 }
 
 // confirm checks that the message a server called a duplicate of it is it: message ids are shared by all subjects of
@@ -257,8 +254,8 @@ func (r *Run) recheck(items []*item) error {
 			continue
 		}
 		rec := schema.Record{Header: it.header, Body: it.event.Data}
-		if it.verdict = next.Apply(&rec); it.verdict.Kind == schema.Rejected {
-			return fmt.Errorf("run %s: %w", r.id, rejectedError(it))
+		if err := judge(&next, it, &rec); err != nil {
+			return fmt.Errorf("run %s: %w", r.id, err)
 		}
 	}
 	return nil
@@ -321,12 +318,6 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 	if rec.Stream <= r.last {
 		return nil
 	}
-	end := func(err error) error {
-		if r.dead == nil {
-			r.dead = err
-		}
-		return r.dead
-	}
 	e, err := schema.Decode(rec.Header, rec.Body)
 	if err != nil {
 		e = nil
@@ -334,7 +325,7 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 	// The same start, by an executor of the same name at the same time, is another's all the same unless this handle
 	// sent it before.
 	if r.starting && (e == nil || len(items) == 0 || e.ID != items[0].event.ID || !items[0].sent) {
-		return end(fmt.Errorf("start of run %s: %w: resume it, or choose another id", r.id, ErrRunExists))
+		return r.ended(fmt.Errorf("start of run %s: %w: resume it, or choose another id", r.id, ErrRunExists))
 	}
 	if e != nil {
 		for _, it := range items {
@@ -345,15 +336,15 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 		}
 		switch {
 		case e.Epoch > r.writer.Epoch:
-			return end(fmt.Errorf("run %s: %w: %s holds epoch %d, this handle has %d", r.id, ErrFenced, holder(e), e.Epoch, r.writer.Epoch))
+			return r.ended(fmt.Errorf("run %s: %w: %s holds epoch %d, this handle has %d", r.id, ErrFenced, holder(e), e.Epoch, r.writer.Epoch))
 		case e.Epoch == r.writer.Epoch && e.Sequence > r.writer.Last:
-			return end(fmt.Errorf("run %s: %w: %s at stream sequence %d is not of this handle", r.id, ErrForked, e.ID, rec.Stream))
+			return r.ended(fmt.Errorf("run %s: %w: %s at stream sequence %d is not of this handle", r.id, ErrForked, e.ID, rec.Stream))
 		}
 	}
 	v := r.apply(rec)
 	r.last, r.lastID = rec.Stream, schema.RecordID(rec, e)
 	if v.Kind == schema.Rejected && v.Reason == schema.ReasonForked && e.Epoch == r.writer.Epoch {
-		return end(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", r.id, ErrForked, e.ID, rec.Stream, v.Detail))
+		return r.ended(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", r.id, ErrForked, e.ID, rec.Stream, v.Detail))
 	}
 	if v.Kind != schema.Applied {
 		return nil
@@ -367,9 +358,14 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 	if r.onControl != nil {
 		*control = func() { r.onControl(v.Event, v.Data) }
 	}
+	r.wake()
 	// Work that has not begun must not begin behind a request to stop. The next try may: then the executor knows.
-	if _, cancel := v.Data.(*schema.RunCancelRequestedData); cancel && len(items) > 0 && r.pipe == nil && beginsWork(items) {
-		return fmt.Errorf("run %s: %w: %s was not published", r.id, ErrCancelRequested, items[0].event.Name())
+	if _, cancel := v.Data.(*schema.RunCancelRequestedData); cancel && r.head.CancelRequested {
+		r.haltWith(r.cancelError())
+		if r.untold = r.pipe == nil; r.untold && len(items) > 0 && beginsWork(items) {
+			r.untold = false
+			return fmt.Errorf("%w: %s was not published", r.cancelError(), items[0].event.Name())
+		}
 	}
 	return nil
 }
@@ -433,7 +429,7 @@ func (r *Run) Sync(ctx context.Context) error {
 	}
 	defer r.leave()
 	r.mu.Lock()
-	busy, err := r.pipe != nil, r.errLocked()
+	busy, err := r.pipe != nil && !r.pipe.idle(), r.errLocked()
 	r.mu.Unlock()
 	if err != nil || busy {
 		return err // a pipeline meets them as it sends

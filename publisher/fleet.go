@@ -33,10 +33,26 @@ type Fleet struct {
 	blobMu sync.Mutex
 	blobs  jetstream.ObjectStore
 
+	// life ends, with ErrStopped as its cause, when the fleet is closed.
+	life context.Context //nolint:containedctx // the life of the handle itself
+	end  context.CancelCauseFunc
+	// background are the goroutines that look at runs because of a notice; looks bounds how many read at once.
+	background sync.WaitGroup
+	looks      chan struct{}
+	// waitPoll is how often a wait looks by itself.
+	waitPoll time.Duration
+	hand     hand
+
 	mu      sync.Mutex
 	stopped bool
 	// pipelines are the runs in pipelined mode: Close waits for their senders.
 	pipelines map[*Run]struct{}
+	// alive: heartbeats and notices have begun. beaten is closed when the last heartbeat was sent; nil for none.
+	alive   bool
+	beaten  chan struct{}
+	notices *nats.Subscription
+	// capacity is the most runs that the executors of this handle take.
+	capacity int
 }
 
 // fleetSettings are the members of a fleet's stored settings that an executor needs.
@@ -51,7 +67,11 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	f := &Fleet{cfg: cfg.withDefaults(), nc: cfg.Conn, pipelines: make(map[*Run]struct{})}
+	f := &Fleet{
+		cfg: cfg.withDefaults(), nc: cfg.Conn, pipelines: make(map[*Run]struct{}),
+		looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, hand: hand{runs: make(map[string][]*Run)},
+	}
+	f.life, f.end = context.WithCancelCause(context.Background())
 	if f.nc == nil {
 		if err := f.dial(); err != nil {
 			return nil, err
@@ -155,6 +175,9 @@ func (f *Fleet) Name() string { return f.cfg.Fleet }
 // Executor is the name that this process writes as.
 func (f *Fleet) Executor() string { return f.cfg.Executor }
 
+// Instance tells this start of the process from others under its name; see [Config]. Empty for none.
+func (f *Fleet) Instance() string { return f.cfg.Instance }
+
 // Conn is the connection, for what this package does not wrap.
 func (f *Fleet) Conn() *nats.Conn { return f.nc }
 
@@ -188,8 +211,9 @@ func (f *Fleet) locate(ctx context.Context, run string) (names schema.Names, fou
 	return list[0], false, nil
 }
 
-// Close sends what pipelined runs still hold, waits for it until ctx ends, and closes the connection if Connect
-// dialled it. Runs are not ended by it: say so with [Run.End] or [Run.Interrupt] before.
+// Close sends what pipelined runs still hold, waits for it until ctx ends, says that the executor leaves, and closes
+// the connection if Connect dialled it. Runs are not ended by it, and what is left in hand is orphaned at once: say how
+// they stand with [Run.End] or [Run.Interrupt] before.
 func (f *Fleet) Close(ctx context.Context) error {
 	f.mu.Lock()
 	if f.stopped {
@@ -202,10 +226,12 @@ func (f *Fleet) Close(ctx context.Context) error {
 		runs = append(runs, r)
 	}
 	f.mu.Unlock()
+	f.end(ErrStopped)
 	var errs []error
 	for _, r := range runs {
 		errs = append(errs, r.stopPipeline(ctx))
 	}
+	errs = append(errs, f.depart())
 	return errors.Join(append(errs, f.closeConn(ctx))...)
 }
 
@@ -260,7 +286,8 @@ type RunSpec struct {
 	// state. Tool cannot return recorded results on such a handle.
 	HeadOnly bool
 	// OnControl is called for each control event that another wrote into the run (input, cancel, settlement),
-	// after it was folded. It must not block and not call the run. nil means none.
+	// after it was folded, by whoever folds it: a publish, or the fleet because of a notice. It must not block and
+	// not call the run. nil means none.
 	OnControl func(event *schema.Event, data schema.Data)
 }
 
@@ -277,8 +304,8 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if err := schema.CheckName("agent", spec.Agent); err != nil {
 		return nil, fmt.Errorf("start of run %s: %w: %w", spec.ID, ErrConfig, err)
 	}
-	if f.isStopped() {
-		return nil, fmt.Errorf("start of run %s: %w", spec.ID, ErrStopped)
+	if err := f.appear(); err != nil {
+		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
 	}
 	names, found, err := f.locate(ctx, spec.ID)
 	if err != nil {
@@ -294,7 +321,7 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	}
 	r.writer.Epoch = 1
 	data := &schema.RunStartedData{
-		Agent: spec.Agent, Executor: f.cfg.Executor, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
+		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.cfg.Instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,
 		MaxTurns: spec.MaxTurns, ResumedFrom: spec.ResumedFrom, Source: spec.Source,
 	}

@@ -39,6 +39,9 @@ type pipeline struct {
 	done   chan struct{}
 }
 
+// idle: the sender waits, and will go on waiting for as long as the run's turnstile is held.
+func (p *pipeline) idle() bool { return len(p.queue) == 0 && !p.busy }
+
 func (p *pipeline) notify() {
 	close(p.changed)
 	p.changed = make(chan struct{})

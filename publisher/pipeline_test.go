@@ -21,7 +21,7 @@ func TestPipelinedEventsAreTheSameEvents(t *testing.T) {
 	for _, window := range []int{0, 1, 3, 64, 1000} {
 		w := newWorld(t)
 		ctx := publisher.WithTime(t.Context(), at)
-		run, err := w.fleet().Start(ctx, publisher.RunSpec{ID: "r1"})
+		run, err := w.fleet(func(c *publisher.Config) { c.Instance = "one" }).Start(ctx, publisher.RunSpec{ID: "r1"})
 		require.NoError(t, err)
 		if window > 0 {
 			require.NoError(t, run.Pipelined(publisher.Window{Events: window}))

@@ -120,6 +120,16 @@ func kindOf(code schema.Code) error {
 		return ErrNotProvisioned
 	case schema.CodeTooLarge:
 		return ErrPayloadTooLarge
+	case schema.CodeUnknownInterrupt:
+		return ErrUnknownInterrupt
+	case schema.CodeInvalidAnswer:
+		return ErrInvalidAnswer
+	case schema.CodeUnknownHandoff:
+		return ErrUnknownHandoff
+	case schema.CodeHandoffTaken:
+		return ErrHandoffTaken
+	case schema.CodeQuarantined:
+		return ErrQuarantined
 	default:
 		return nil
 	}

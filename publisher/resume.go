@@ -38,17 +38,22 @@ func (f *Fleet) Resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	if err := checkRun(run); err != nil {
 		return nil, err
 	}
-	if f.isStopped() {
-		return nil, fmt.Errorf("resume of run %s: %w", run, ErrStopped)
-	}
 	if spec.Agent == "" {
 		spec.Agent = f.cfg.Agent
+	}
+	return f.resume(ctx, run, spec)
+}
+
+// resume is Resume of a run of any agent, unless spec names one.
+func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, error) {
+	if err := f.appear(); err != nil {
+		return nil, fmt.Errorf("resume of run %s: %w", run, err)
 	}
 	if spec.RequestID == "" {
 		spec.RequestID = nuid.Next()
 	}
 	request := &schema.RecoverRequest{
-		Executor: f.cfg.Executor, Agent: spec.Agent, Reason: spec.Reason, RequestID: spec.RequestID, View: schema.ViewEvents,
+		Executor: f.cfg.Executor, Instance: f.cfg.Instance, Agent: spec.Agent, Reason: spec.Reason, RequestID: spec.RequestID, View: schema.ViewEvents,
 	}
 	if spec.HeadOnly {
 		request.View = schema.ViewHead
@@ -113,12 +118,19 @@ func (r *Run) takeUp(reply *schema.RecoverReply) error {
 			ErrBadAnswer, reply.Epoch, reply.NextSequence, reply.LastStream, r.head.Epoch, r.head.Sequence+1, r.head.Position.Stream)
 	}
 	r.writer.Epoch, r.writer.Last, r.writer.Chain = reply.Epoch, reply.NextSequence-1, chain
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.last, r.lastID = reply.LastStream, r.head.Position.ID
 	for i := range r.head.OpenCalls {
 		if c := &r.head.OpenCalls[i]; c.Cleared {
 			// Nobody has begun it, and from here on only this handle may.
 			r.calls.stage[c.CallKey] = ready
 		}
+	}
+	r.keep()
+	if r.head.CancelRequested {
+		r.haltWith(r.cancelError())
+		r.untold = true
 	}
 	return nil
 }

@@ -47,6 +47,19 @@ type Run struct {
 	// dead is the error that ended the handle.
 	dead error
 	pipe *pipeline
+	// untold: a request to cancel was folded, and no call has said so yet.
+	untold bool
+	// inHand: the handle is in the fleet's hand.
+	inHand bool
+	// changed is closed when something of the run changed that somebody may wait for; nil when nobody does.
+	changed chan struct{}
+	// looking: a notice is being followed up; again says that another came, noticed is the furthest place named.
+	looking, again bool
+	noticed        schema.StreamSequence
+
+	// halt ends, with the reason as its cause, when work on the run should end.
+	halt     context.Context //nolint:containedctx // the life of the handle itself
+	haltWith context.CancelCauseFunc
 
 	calls callBook
 }
@@ -59,6 +72,7 @@ func newRun(f *Fleet, names schema.Names, id string) *Run {
 	}
 	r.head = &r.state.Head
 	r.calls.reset()
+	r.halt, r.haltWith = context.WithCancelCause(context.Background())
 	return r
 }
 
@@ -127,11 +141,14 @@ func snapshot(s *schema.State) *schema.State {
 	return &c
 }
 
-// CancelRequested reports whether an operator's request to cancel the run was seen. It is seen when the run publishes
-// or calls [Run.Sync].
+// CancelRequested reports whether an operator's request to cancel the run was seen. It is seen when the daemon's
+// notice comes, and at the latest when the run publishes or calls [Run.Sync].
 func (r *Run) CancelRequested() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.head.CancelRequested {
+		r.untold = false
+	}
 	return r.head.CancelRequested
 }
 
@@ -293,6 +310,11 @@ func (r *Run) resumeOrSeal(drafts []draft) ([]*item, error) {
 		r.pending = nil
 	}
 	items, _, err := r.seal(drafts, r.head, &r.writer)
+	if err == nil && r.untold && r.head.CancelRequested && beginsWork(items) {
+		// It was folded between two publishes. Work must not begin behind it before the executor knows.
+		r.untold = false
+		return nil, fmt.Errorf("%w: %s was not published", r.cancelError(), items[0].event.Name())
+	}
 	return items, err
 }
 
@@ -327,8 +349,8 @@ func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (se
 		it.header, _ = e.Encode()
 		rec := schema.Record{Header: it.header, Body: e.Data}
 		it.size = rec.Size()
-		if it.verdict = next.Apply(&rec); it.verdict.Kind == schema.Rejected {
-			return nil, next, fmt.Errorf("run %s: %w", r.id, rejectedError(it))
+		if err := judge(&next, it, &rec); err != nil {
+			return nil, next, fmt.Errorf("run %s: %w", r.id, err)
 		}
 		items[i] = it
 	}
@@ -337,6 +359,26 @@ func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (se
 		items[0].base, items[0].next = head.Position, &adopted
 	}
 	return items, next, nil
+}
+
+// judge asks the fold about an event that is to follow next. A wait for a call that was settled meanwhile is lawful to
+// the fold, but nobody would ever end it.
+func judge(next *schema.Head, it *item, rec *schema.Record) error {
+	if d, ok := it.data.(*schema.RunWaitingData); ok && d.Reason == schema.WaitToolInDoubt && !inDoubt(next, it.event.Turn, d) {
+		return &RejectedError{Event: it.event.Name(), Reason: schema.ReasonNotInDoubt, Detail: fmt.Sprintf("call %.80q is not in doubt", d.ToolCallID)}
+	}
+	if it.verdict = next.Apply(rec); it.verdict.Kind == schema.Rejected {
+		return rejectedError(it)
+	}
+	return nil
+}
+
+func inDoubt(h *schema.Head, turn int32, d *schema.RunWaitingData) bool {
+	key := schema.CallKey{Turn: turn, ToolCallID: d.ToolCallID, Occurrence: max(d.Occurrence, 1)}
+	if turn == 0 {
+		key.Turn = h.Turn
+	}
+	return slices.ContainsFunc(h.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key && c.InDoubt })
 }
 
 func rejectedError(it *item) error {
@@ -356,12 +398,14 @@ func (r *Run) durable(it *item, stream schema.StreamSequence) {
 	it.next = nil
 	if err := r.writer.Commit(it.event); err != nil {
 		// Items are sealed behind the writer and committed in order: this cannot come.
-		r.dead = fmt.Errorf("run %s: %w: %w", r.id, ErrForked, err)
+		r.ended(fmt.Errorf("run %s: %w: %w", r.id, ErrForked, err))
 	}
 	it.verdict = v
 	r.last, r.lastID = max(r.last, stream), it.event.ID
 	r.starting = false
 	r.calls.note(v, false)
+	r.keep()
+	r.wake()
 }
 
 func (r *Run) apply(rec *schema.Record) schema.Verdict {

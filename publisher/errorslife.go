@@ -1,0 +1,50 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Errors about who drives a run, and what it waits for.
+var (
+	// ErrNothing is returned by Claim when no run waits for an executor; see [NothingError].
+	ErrNothing = errors.New("no run to claim")
+	// ErrQuarantined is returned for the claim of a run whose claims made no progress. Look into it, then resume it
+	// with reason request.
+	ErrQuarantined = errors.New("run is quarantined")
+	// ErrUnknownInterrupt is returned for what the run does not wait for, or no longer.
+	ErrUnknownInterrupt = errors.New("run does not wait for this")
+	// ErrInvalidAnswer is returned for an answer that the run's response_schema does not allow; the *schema.ServiceError
+	// within has the places in its details.
+	ErrInvalidAnswer = errors.New("answer is not what the run asks for")
+	// ErrInputCancelled is returned by Ask and AwaitInput when somebody called the question off.
+	ErrInputCancelled = errors.New("question was cancelled")
+	// ErrInputExpired is returned by Ask and AwaitInput when no answer came in time.
+	ErrInputExpired = errors.New("question expired without an answer")
+	// ErrUnknownHandoff is returned for a hand-off that the run has not open.
+	ErrUnknownHandoff = errors.New("run has no such open hand-off")
+	// ErrHandoffTaken is returned when another accepted the hand-off, or it is another offer than the one that was read.
+	ErrHandoffTaken = errors.New("hand-off was taken by another")
+	// ErrShutdown is the cause with which the context of work ends when its executor is shut down.
+	ErrShutdown = errors.New("executor is shut down")
+	// ErrWaiting is returned by waits under an executor with WaitDetached, and by work that lets its run go until it is
+	// answered.
+	ErrWaiting = errors.New("run waits, and is let go meanwhile")
+)
+
+// NothingError says when it is worth asking for a run again.
+type NothingError struct {
+	// RetryAfter is how long to wait; add jitter.
+	RetryAfter time.Duration
+	// Claimable counts the runs that wait for an executor but may not be given out now.
+	Claimable int
+}
+
+// Error says how many runs wait, and when to ask again.
+func (e *NothingError) Error() string {
+	return fmt.Sprintf("%s: %d wait, ask again in %s", ErrNothing, e.Claimable, e.RetryAfter)
+}
+
+// Unwrap is [ErrNothing].
+func (e *NothingError) Unwrap() error { return ErrNothing }

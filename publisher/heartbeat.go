@@ -1,0 +1,201 @@
+package publisher
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// departPatience is how long Close waits for the server to have what it says last.
+const departPatience = time.Second
+
+// hand are the runs that this process drives: what notices are for, and what heartbeats count. A run is taken in hand
+// by Start, Resume and Claim, and let go when it ended, was interrupted, or its handle ended.
+type hand struct {
+	mu   sync.Mutex
+	runs map[string][]*Run
+}
+
+func (h *hand) take(r *Run) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.runs[r.id] = append(h.runs[r.id], r)
+}
+
+func (h *hand) letGo(r *Run) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	// The slice may be held by of: it is replaced, not changed.
+	var rest []*Run
+	for _, o := range h.runs[r.id] {
+		if o != r {
+			rest = append(rest, o)
+		}
+	}
+	if h.runs[r.id] = rest; rest == nil {
+		delete(h.runs, r.id)
+	}
+}
+
+// of returns the handles of a run; more than one when it was taken over within the process.
+func (h *hand) of(run string) []*Run {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.runs[run]
+}
+
+func (h *hand) size() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.runs)
+}
+
+// keep takes the run in hand or lets it go, as its own events say. Under Run.mu.
+func (r *Run) keep() {
+	held := r.dead == nil && !r.head.Status.Terminal() && !r.head.Status.Claimable() && r.head.Unattended == ""
+	if held == r.inHand {
+		return
+	}
+	if r.inHand = held; held {
+		r.fleet.hand.take(r)
+	} else {
+		r.fleet.hand.letGo(r)
+	}
+}
+
+// ended ends the handle, unless it has ended, and returns why it did. Under Run.mu.
+func (r *Run) ended(err error) error {
+	if r.dead == nil {
+		r.dead = err
+		r.haltWith(err)
+		r.keep()
+		r.wake()
+	}
+	return r.dead
+}
+
+// wake lets everybody look again who waits for the run. Under Run.mu.
+func (r *Run) wake() {
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+}
+
+// appear begins heartbeats, and listens for notices: from now on this process is an executor, and no mere reader.
+func (f *Fleet) appear() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped {
+		return ErrStopped
+	}
+	if f.alive {
+		return nil
+	}
+	sub, err := f.nc.Subscribe(schema.NoticeSubject(f.cfg.Fleet, f.cfg.Executor), f.noticed)
+	if err != nil {
+		return fmt.Errorf("listening for notices: %w: %w", ErrUnavailable, err)
+	}
+	f.alive, f.notices = true, sub
+	if f.cfg.Heartbeat > 0 {
+		f.beaten = make(chan struct{})
+		go f.beat()
+	}
+	return nil
+}
+
+// depart says that the executor does nothing more for any run. Nothing was begun after stopped was set.
+func (f *Fleet) depart() error {
+	f.background.Wait()
+	if !f.alive {
+		return nil
+	}
+	if f.beaten != nil {
+		<-f.beaten
+		if f.heartbeat(true) && f.closed == nil {
+			// The caller may close the connection next, with what is not written yet. Whoever does not hear it notices
+			// the silence.
+			if err := f.nc.FlushTimeout(departPatience); err != nil {
+				f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("last heartbeat is not confirmed")
+			}
+		}
+	}
+	if err := f.notices.Unsubscribe(); err != nil && !f.nc.IsClosed() {
+		return fmt.Errorf("closing fleet %s: notices: %w", f.cfg.Fleet, err)
+	}
+	return nil
+}
+
+// beat publishes heartbeats until the fleet is closed, or its connection for good.
+func (f *Fleet) beat() {
+	defer close(f.beaten)
+	changed := f.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer f.nc.RemoveStatusListener(changed)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-changed:
+			// Connected again: everybody wants to know now.
+		case <-f.life.Done():
+			return
+		}
+		if f.nc.IsClosed() {
+			return
+		}
+		f.heartbeat(false)
+		// The jitter keeps executors that were started together from speaking together.
+		timer.Reset(f.cfg.Heartbeat - rand.N(f.cfg.Heartbeat/8+1)) //nolint:gosec // jitter
+	}
+}
+
+// heartbeat publishes one. What is not sent, because there is no connection, is not sent later either.
+func (f *Fleet) heartbeat(leaving bool) bool {
+	f.mu.Lock()
+	capacity := f.capacity
+	f.mu.Unlock()
+	body, err := json.Marshal(&schema.Heartbeat{
+		Executor: f.cfg.Executor, Instance: f.cfg.Instance, IntervalMS: f.cfg.Heartbeat.Milliseconds(),
+		Time: schema.FormatTime(f.cfg.Now()), Runs: f.hand.size(), Capacity: capacity, Leaving: leaving,
+	})
+	if err == nil {
+		err = f.nc.Publish(schema.HeartbeatSubject(f.cfg.Fleet, f.cfg.Executor), body)
+	}
+	if err != nil {
+		f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("heartbeat is not sent")
+	}
+	return err == nil
+}
+
+// Context returns a context that ends when work on the run should: with the cause [ErrCancelRequested] when somebody
+// asked for its end, with what ended the handle ([ErrFenced] and the others), with [ErrStopped] when the fleet is
+// closed, or as parent does. It ends as soon as the daemon's notice comes, without anything being published. To wind up
+// under a request to cancel, go on with [context.WithoutCancel]. Call cancel once the context is not needed any more.
+func (r *Run) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
+	ctx, with := context.WithCancelCause(parent)
+	stops := make([]func() bool, 0, 2)
+	for _, of := range []context.Context{r.halt, r.fleet.life} {
+		if of.Err() != nil {
+			with(context.Cause(of))
+			continue
+		}
+		stops = append(stops, context.AfterFunc(of, func() { with(context.Cause(of)) }))
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		with(context.Canceled)
+	}
+}
+
+// cancelError is the reason to stop that an operator gave.
+func (r *Run) cancelError() error { return fmt.Errorf("run %s: %w", r.id, ErrCancelRequested) }

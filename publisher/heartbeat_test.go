@@ -1,0 +1,175 @@
+package publisher_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 10 * time.Second
+
+// heartbeats collects what executors say of themselves.
+func (w *world) heartbeats() func() schema.Heartbeat {
+	w.tb.Helper()
+	sub, err := w.nc.SubscribeSync(schema.HeartbeatSubject("default", "*"))
+	require.NoError(w.tb, err)
+	require.NoError(w.tb, w.nc.Flush())
+	return func() schema.Heartbeat {
+		w.tb.Helper()
+		m, err := sub.NextMsg(patience)
+		require.NoError(w.tb, err)
+		var h schema.Heartbeat
+		require.NoError(w.tb, json.Unmarshal(m.Data, &h))
+		require.Equal(w.tb, schema.HeartbeatSubject("default", h.Executor), m.Subject)
+		return h
+	}
+}
+
+// notify sends an executor a notice of the run's last event, as the folder does.
+func (w *world) notify(executor, run string) {
+	w.tb.Helper()
+	log := w.log(run)
+	last := log[len(log)-1]
+	body, err := json.Marshal(&schema.Notice{Run: run, Name: "control", Position: schema.PositionOf(&last)})
+	require.NoError(w.tb, err)
+	require.NoError(w.tb, w.nc.Publish(schema.NoticeSubject("default", executor), body))
+}
+
+func TestAnExecutorSaysThatItLivesAndThatItLeaves(t *testing.T) {
+	w := newWorld(t)
+	next := w.heartbeats()
+	f := w.fleet(func(c *publisher.Config) { c.Heartbeat = 20 * time.Millisecond })
+	require.NotEmpty(t, f.Instance())
+	run := start(t, f, "r1")
+	require.Equal(t, f.Instance(), run.Head().Instance)
+	h := next()
+	require.Equal(t, "exec-1", h.Executor)
+	require.Equal(t, f.Instance(), h.Instance)
+	require.Equal(t, int64(20), h.IntervalMS)
+	require.False(t, h.Leaving)
+	start(t, f, "r2")
+	require.Eventually(t, func() bool { return next().Runs == 2 }, patience, time.Millisecond)
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	require.Eventually(t, func() bool { return next().Runs == 1 }, patience, time.Millisecond)
+	require.NoError(t, f.Close(t.Context()))
+	require.Eventually(t, func() bool { return next().Leaving }, patience, time.Millisecond)
+}
+
+func TestHeartbeatsGoOnAfterTheServerWasAway(t *testing.T) {
+	w := newWorld(t)
+	next := w.heartbeats()
+	f := w.fleet(func(c *publisher.Config) { c.Heartbeat = time.Hour })
+	start(t, f, "r1")
+	next()
+	w.server.Restart(t)
+	require.Equal(t, f.Instance(), next().Instance, "the first thing that is said is who lives")
+}
+
+func TestWhoOnlyReadsSaysNothingOfItself(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	first := w.fleet(func(c *publisher.Config) { c.Heartbeat = -1 })
+	run := start(t, first, "r1")
+	require.Empty(t, run.Head().Instance, "nobody can look for signs of life of an executor that gives none")
+	next := w.heartbeats()
+	reader := w.fleet(func(c *publisher.Config) { c.Executor = "reader" })
+	_, err := reader.Head(t.Context(), "r1")
+	require.NoError(t, err)
+	_, err = reader.List(t.Context(), schema.ListRequest{})
+	require.NoError(t, err)
+	require.NoError(t, reader.Close(t.Context()))
+	second := w.fleet(func(c *publisher.Config) { c.Executor = "exec-2"; c.Heartbeat = time.Hour })
+	start(t, second, "r2")
+	require.Equal(t, "exec-2", next().Executor, "the reader's heartbeats would have come before")
+}
+
+func TestACancelledRunsContextEndsWithoutItsExecutorDoingAnything(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	run := start(t, f, "r1")
+	ctx, cancel := run.Context(t.Context())
+	defer cancel()
+	require.NoError(t, ctx.Err())
+	w.control("r1", 1, &schema.RunCancelRequestedData{By: "ann"})
+	w.notify("exec-1", "r1")
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), publisher.ErrCancelRequested)
+	again, cancelAgain := run.Context(t.Context())
+	defer cancelAgain()
+	require.ErrorIs(t, context.Cause(again), publisher.ErrCancelRequested, "at once")
+	_, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.ErrorIs(t, err, publisher.ErrCancelRequested, "who looks at errors only is told, too")
+	_, err = run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err, "once")
+	w.requireSameFold(run)
+}
+
+func TestARunTakenOverEndsItsOlderHandlesContext(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	older, newer := w.fleet(), w.fleet(func(c *publisher.Config) { c.Executor = "exec-2" })
+	run := start(t, older, "r1")
+	ctx, cancel := run.Context(t.Context())
+	defer cancel()
+	resume(t, newer, "r1")
+	w.notify("exec-1", "r1")
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), publisher.ErrFenced)
+	require.ErrorIs(t, run.Err(), publisher.ErrFenced)
+}
+
+func TestAClosedFleetEndsItsRunsContexts(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	run := start(t, f, "r1")
+	ctx, cancel := run.Context(t.Context())
+	defer cancel()
+	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	require.NoError(t, ctx.Err(), "hand-offs may follow the end")
+	require.NoError(t, f.Close(t.Context()))
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), publisher.ErrStopped)
+}
+
+func TestNoticesThatMeanNothingAreIgnored(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	seen := make(chan string, 1)
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", OnControl: func(e *schema.Event, _ schema.Data) { seen <- e.Name() }})
+	require.NoError(t, err)
+	for _, body := range []string{"", "hello", "{}", `{"run":"nobody"}`, `{"run":"r1","position":{"stream_sequence":1}}`, `{"run":7}`} {
+		require.NoError(t, w.nc.Publish(schema.NoticeSubject("default", "exec-1"), []byte(body)))
+	}
+	require.NoError(t, w.nc.Publish(schema.NoticeSubject("default", "exec-1"), []byte(`{"run":"r1","position":{"stream_sequence":1000000}}`)))
+	require.NoError(t, run.Mark(t.Context(), "the handle goes on"))
+	w.control("r1", 1, &schema.RunCancelRequestedData{By: "ann"})
+	w.notify("exec-1", "r1")
+	require.Equal(t, schema.RunCancelRequested, <-seen)
+}
+
+func TestAnIdlePipelineMeetsWhatANoticeNames(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	run := start(t, f, "r1")
+	require.NoError(t, run.Pipelined(publisher.Window{}))
+	for range 100 {
+		require.NoError(t, run.AddMessage(t.Context(), user("x")))
+	}
+	ctx, cancel := run.Context(t.Context())
+	defer cancel()
+	require.NoError(t, run.Flush(t.Context()))
+	w.control("r1", 1, &schema.RunCancelRequestedData{By: "ann"})
+	w.notify("exec-1", "r1")
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), publisher.ErrCancelRequested)
+	require.NoError(t, run.AddMessage(t.Context(), user("the pipeline goes on behind it")))
+	require.NoError(t, run.Synchronous(t.Context()))
+	w.requireSameFold(run)
+}

@@ -1,0 +1,284 @@
+package publisher
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nuid"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// waitPoll is how often whoever waits for a run looks by itself: notices may be lost.
+const waitPoll = 5 * time.Second
+
+// Input answers something that a run waits for.
+type Input struct {
+	// InterruptID as the run gave it. Required.
+	InterruptID string
+	// Status is resolved, cancelled or expired; empty means resolved.
+	Status string
+	// Payload is the answer, as JSON and as the run's response_schema asks for; most answers need one.
+	Payload []byte
+	// By whom; empty means this executor.
+	By string
+	// RequestID makes a repeat of the request find its first try; empty means a new one. Tries within one call are
+	// one request in any case.
+	RequestID string
+}
+
+// Input answers what a run waits for, whoever drives it. It returns [ErrUnknownInterrupt] for what the run does not
+// wait for, or no longer, [ErrInvalidAnswer] for a payload that the run did not ask for, [ErrRunNotFound],
+// [ErrUnavailable] and [ErrNoService].
+func (f *Fleet) Input(ctx context.Context, run string, in Input) error {
+	if err := checkRun(run); err != nil {
+		return err
+	}
+	if in.InterruptID == "" {
+		return configError("InterruptID", `""`, "say what is answered")
+	}
+	request := &schema.InputRequest{InterruptID: in.InterruptID, Status: in.Status, Payload: in.Payload, By: in.By, RequestID: in.RequestID}
+	if request.By == "" {
+		request.By = f.cfg.Executor
+	}
+	if request.RequestID == "" {
+		request.RequestID = nuid.Next()
+	}
+	_, err := askOne[schema.ControlReply](ctx, f, schema.VerbInput, run, request)
+	return err
+}
+
+// Cancel asks the executor of a run to stop, in the name of by; empty means this executor. The run has not ended when it
+// returns: its executor, or the next one, ends it. It returns [ErrRunEnded], [ErrRunNotFound], [ErrUnavailable] and
+// [ErrNoService].
+func (f *Fleet) Cancel(ctx context.Context, run, by, reason string) error {
+	if err := checkRun(run); err != nil {
+		return err
+	}
+	if by == "" {
+		by = f.cfg.Executor
+	}
+	_, err := askOne[schema.ControlReply](ctx, f, schema.VerbCancel, run, &schema.CancelRequest{By: by, Reason: reason})
+	return err
+}
+
+// Ask publishes run.waiting and waits for the answer. The question is asked once: when it is open already, as on a run
+// that was resumed, it is only waited for, and when its answer was recorded, that is returned at once. So the interrupt
+// id, which is required, must be the same on every run of the same work.
+//
+// It returns [ErrInputCancelled] and [ErrInputExpired] beside the answer that says so, [ErrCancelRequested] when the
+// run's end is asked for meanwhile, what ended the handle, and the errors of publishing.
+func (r *Run) Ask(ctx context.Context, d schema.RunWaitingData) (schema.RunInputData, error) {
+	if d.InterruptID == "" {
+		return schema.RunInputData{}, fmt.Errorf("run %s: %w", r.id,
+			configError("InterruptID", `""`, "give the question an id that is the same whenever the work asks it"))
+	}
+	if err := r.settled(ctx); err != nil {
+		return schema.RunInputData{}, err
+	}
+	r.mu.Lock()
+	_, state := r.inputLocked(d.InterruptID)
+	content := r.state != nil
+	r.mu.Unlock()
+	if !content {
+		return schema.RunInputData{}, fmt.Errorf("question %s of run %s: %w", d.InterruptID, r.id, ErrNoContent)
+	}
+	if state == inputUnknown {
+		if err := r.publishNow(ctx, draft{data: &d}); err != nil {
+			return schema.RunInputData{}, err
+		}
+	}
+	return r.awaitInput(ctx, d.InterruptID)
+}
+
+// AwaitInput waits for the answer to what the run waits for; see [Run.Ask]. It returns [ErrUnknownInterrupt] when the
+// run neither waits for it nor has its answer.
+func (r *Run) AwaitInput(ctx context.Context, interruptID string) (schema.RunInputData, error) {
+	if err := r.Sync(ctx); err != nil && !transient(err) {
+		return schema.RunInputData{}, err
+	}
+	return r.awaitInput(ctx, interruptID)
+}
+
+func (r *Run) awaitInput(ctx context.Context, id string) (schema.RunInputData, error) {
+	var input schema.RunInputData
+	err := r.awaitThat(ctx, "the answer to "+id, func() (bool, error) {
+		found, state := r.inputLocked(id)
+		switch {
+		case r.state == nil:
+			return false, fmt.Errorf("answer to %s of run %s: %w", id, r.id, ErrNoContent)
+		case state == inputUnknown:
+			return false, fmt.Errorf("run %s: %w: %.80q", r.id, ErrUnknownInterrupt, id)
+		case state == inputOpen:
+			return false, nil
+		}
+		input = found
+		return true, nil
+	})
+	if err != nil {
+		return input, err
+	}
+	return r.answer(ctx, input)
+}
+
+// answer loads what of an answer is in the blob store, and says as an error when it is none.
+func (r *Run) answer(ctx context.Context, input schema.RunInputData) (schema.RunInputData, error) {
+	for _, ref := range input.Refs {
+		if ref.Path == "/payload" && len(input.Payload) == 0 {
+			b, err := r.fleet.Blob(ctx, ref.DataRef)
+			if err != nil {
+				return input, err
+			}
+			input.Payload = b
+		}
+	}
+	switch input.Status {
+	case "cancelled":
+		return input, fmt.Errorf("run %s: question %.80q: %w by %s", r.id, input.InterruptID, ErrInputCancelled, input.By)
+	case "expired":
+		return input, fmt.Errorf("run %s: question %.80q: %w", r.id, input.InterruptID, ErrInputExpired)
+	}
+	return input, nil
+}
+
+type inputState int
+
+const (
+	inputUnknown inputState = iota
+	inputOpen
+	inputGiven
+)
+
+// inputLocked looks for a question and its answer. Under Run.mu.
+func (r *Run) inputLocked(id string) (schema.RunInputData, inputState) {
+	if slices.ContainsFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == id }) {
+		return schema.RunInputData{}, inputOpen
+	}
+	if r.state != nil {
+		for i := range slices.Backward(r.state.Waits) {
+			if w := &r.state.Waits[i]; w.InterruptID == id && w.Input != nil {
+				return *w.Input, inputGiven
+			}
+		}
+	}
+	return schema.RunInputData{}, inputUnknown
+}
+
+func digestOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// AwaitSettled waits until a call is no longer in doubt: after a [HeldError], repeat the call behind it. That the run
+// waits for it is published once, so that everybody sees it. Its errors are those of [Run.Ask]; for a call that is not
+// in doubt it returns nil at once.
+func (r *Run) AwaitSettled(ctx context.Context, key schema.CallKey) error {
+	if err := r.Sync(ctx); err != nil && !transient(err) {
+		return err
+	}
+	if err := r.settled(ctx); err != nil {
+		return err
+	}
+	switch err := r.publishHeld(ctx, key); {
+	case errors.Is(err, ErrNotInDoubt):
+		return nil
+	case err != nil:
+		return err
+	}
+	return r.awaitThat(ctx, fmt.Sprintf("the settlement of call %.80q of turn %d", key.ToolCallID, key.Turn), func() (bool, error) {
+		return !r.inDoubtLocked(key), nil
+	})
+}
+
+func (r *Run) inDoubtLocked(key schema.CallKey) bool {
+	return slices.ContainsFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key && c.InDoubt })
+}
+
+// publishHeld says once that the run waits for the settlement of a call. It returns [ErrNotInDoubt] when there is
+// nothing to wait for.
+func (r *Run) publishHeld(ctx context.Context, key schema.CallKey) error {
+	r.mu.Lock()
+	open, call := r.inDoubtLocked(key), ""
+	waits := slices.ContainsFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool {
+		return o.Reason == schema.WaitToolInDoubt && key == schema.CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}
+	})
+	if i := slices.IndexFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key }); i >= 0 {
+		call = r.head.OpenCalls[i].Name
+	}
+	r.mu.Unlock()
+	switch {
+	case !open:
+		return fmt.Errorf("call %.80q of turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, ErrNotInDoubt)
+	case waits:
+		return nil
+	}
+	data := &schema.RunWaitingData{
+		InterruptID: heldInterrupt(key), Reason: schema.WaitToolInDoubt, ToolCallID: key.ToolCallID, Occurrence: key.Occurrence,
+		Message: fmt.Sprintf("What became of call %.80s of tool %.80s in turn %d?", key.ToolCallID, call, key.Turn),
+	}
+	return r.publishNow(ctx, draft{data: data, turn: key.Turn})
+}
+
+// heldInterrupt is the id of the wait for a call: the same in every process, so that nobody waits twice.
+func heldInterrupt(key schema.CallKey) string {
+	id := fmt.Sprintf("in-doubt.%d.%d.%s", key.Turn, key.Occurrence, key.ToolCallID)
+	if len(id) > schema.MaxIdentifier {
+		id = fmt.Sprintf("in-doubt.%d.%d.sha256-%s", key.Turn, key.Occurrence, digestOf(key.ToolCallID))
+	}
+	return id
+}
+
+// awaitThat waits until done, which is called under Run.mu whenever the run changed, says so or fails.
+func (r *Run) awaitThat(ctx context.Context, what string, done func() (bool, error)) error {
+	pause := func() time.Duration {
+		most := r.fleet.waitPoll
+		return most - rand.N(most/4+1) //nolint:gosec // jitter
+	}
+	poll := time.NewTimer(pause())
+	defer poll.Stop()
+	r.mu.Lock()
+	cancelled := r.head.CancelRequested
+	r.mu.Unlock()
+	for {
+		r.mu.Lock()
+		ok, err := done()
+		if err == nil && !ok {
+			err = r.dead
+		}
+		if err == nil && !ok && !cancelled && r.head.CancelRequested {
+			r.untold = false
+			err = fmt.Errorf("waiting for %s: %w", what, r.cancelError())
+		}
+		if r.changed == nil {
+			r.changed = make(chan struct{})
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		if ok || err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-poll.C:
+			if err := r.Sync(ctx); err != nil && !transient(err) {
+				return err
+			}
+			poll.Reset(pause())
+		case <-r.fleet.life.Done():
+			return fmt.Errorf("run %s: waiting for %s: %w", r.id, what, ErrStopped)
+		case <-ctx.Done():
+			return fmt.Errorf("run %s: waiting for %s: %w", r.id, what, context.Cause(ctx))
+		}
+	}
+}
+
+// transient errors of a look at the run do not end a wait: the next look, or a notice, may bring what is waited for.
+func transient(err error) bool {
+	return errors.Is(err, errAgain) || errors.Is(err, ErrUnavailable)
+}
