@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
@@ -94,10 +95,10 @@ func (w *serviceWorld) serve(settings kvstore.FleetSettings, cfg consumer.Servic
 }
 
 // newService makes a service whose roster stays empty.
-func newService(tb testing.TB, cfg serviceConfig, nc *nats.Conn, shards []*kvstore.Shard, now func() time.Time) (*consumer.Service, error) {
+func newService(tb testing.TB, cfg serviceConfig, js jetstream.JetStream, shards []*kvstore.Shard, now func() time.Time) (*consumer.Service, error) {
 	tb.Helper()
 	log := natstest.Logger(tb)
-	return consumer.NewService(cfg, nc, newJS(tb, nc), shards, consumer.NewRoster(shards, 0, now, log), now, log)
+	return consumer.NewService(cfg, js.Conn(), js, shards, consumer.NewRoster(shards, 0, now, log), now, log)
 }
 
 // start runs a service and returns the function that stops it and waits for its end.

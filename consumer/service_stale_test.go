@@ -52,7 +52,7 @@ func newLagging(t *testing.T, cfg consumer.ServiceConfig) *lagging {
 	shard, err := kvstore.OpenShard(js, settings, 0, "service-1")
 	require.NoError(t, err)
 	cfg.Fleet, cfg.Name = "default", "service-1"
-	l.svc, err = newService(t, cfg, nc, []*kvstore.Shard{shard}, time.Now)
+	l.svc, err = newService(t, cfg, js, []*kvstore.Shard{shard}, time.Now)
 	require.NoError(t, err)
 	w.start(l.svc)
 	return l
