@@ -27,7 +27,8 @@ const ServiceName = "waymark"
 // flushPatience bounds the wait for the last replies to leave.
 const flushPatience = 5 * time.Second
 
-// Service answers requests about the runs of one fleet: recover, get, list, history, settle. Every replica may answer
+// Service answers requests about the runs of one fleet: recover, get, list, history, settle, claim, input, cancel,
+// handoff. Every replica may answer
 // any of them; none waits for a folder.
 //
 //	NewService ──Run──▶ serving ──ctx ends──▶ draining ──all answered, or grace over──▶ stopped
@@ -45,6 +46,7 @@ type Service struct {
 	roster  *Roster
 	budget  *semaphore.Weighted
 	streams *semaphore.Weighted
+	answers *semaphore.Weighted
 	ready   chan struct{}
 
 	mu     sync.RWMutex
@@ -74,7 +76,7 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 	s := &Service{
 		cfg: cfg, nc: nc, js: js, log: log, stats: newServiceStats(), now: now, roster: roster,
 		budget: semaphore.NewWeighted(cfg.StateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
-		ready: make(chan struct{}), queue: make(chan *task, cfg.Queue), queued: semaphore.NewWeighted(cfg.QueueBytes),
+		answers: semaphore.NewWeighted(answersAtOnce), ready: make(chan struct{}), queue: make(chan *task, cfg.Queue), queued: semaphore.NewWeighted(cfg.QueueBytes),
 	}
 	s.reader = &reader{js: js, fleet: cfg.Fleet, log: log, stats: s.stats}
 	for i, shard := range shards {

@@ -42,6 +42,7 @@ func TestServiceIsDiscovered(t *testing.T) {
 	require.Equal(t, map[string]string{
 		"recover": "waymark.recover.default.*", "get": "waymark.get.default.*", "list": "waymark.list.default",
 		"history": "waymark.history.default.*", "settle": "waymark.settle.default.*",
+		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 	}, subjects)
 }
 
@@ -96,7 +97,7 @@ func TestOlderBarriersArePurged(t *testing.T) {
 		clock = clock.Add(time.Second)
 		return clock
 	}
-	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-1"}, w.nc, []*kvstore.Shard{w.shard}, now)
+	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-1"}, w.js, []*kvstore.Shard{w.shard}, now)
 	require.NoError(t, err)
 	w.start(svc)
 	for range 200 {
@@ -415,7 +416,7 @@ func TestStopGivesUpAtTheEndOfTheGrace(t *testing.T) {
 func TestConnectionThatIsClosedEndsRun(t *testing.T) {
 	w := newServiceWorld(t)
 	nc := w.server.Conn(t)
-	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-2"}, nc, []*kvstore.Shard{w.shard}, time.Now)
+	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-2"}, newJS(t, nc), []*kvstore.Shard{w.shard}, time.Now)
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -525,12 +526,22 @@ func TestRequestsWithoutAReplySubjectChangeNothing(t *testing.T) {
 
 func FuzzRequests(f *testing.F) {
 	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 2 * time.Second })
-	w.aRun("run-1", 1, 10)
-	verbs := []string{schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle}
+	x := w.aRun("run-1", 1, 10)
+	x.wait("w1", yesOrNo)
+	x.wait("w2", `{"items":{"$ref":"#"},"pattern":"a+"}`)
+	hash := x.offer("h1", "error")
+	verbs := []string{
+		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
+		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff,
+	}
 	for i := range verbs {
 		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))
 		f.Add(uint16(i), []byte(`{"executor":null,"after":-1}`))
 		f.Add(uint16(i), binary.AppendUvarint(nil, 1<<40))
+		f.Add(uint16(i), []byte(`{"interrupt_id":"w1","payload":{"ok":true},"by":"alice","request_id":"r","reason":"x","labels":{"a":"b"},"agents":["a"]}`))
+		f.Add(uint16(i), []byte(`{"interrupt_id":"w2","status":"cancelled","payload":[["a",1e9]],"by":"alice"}`))
+		f.Add(uint16(i), []byte(`{"handoff_id":"h1","action":"accept","by":"e","child_run":"run-2","offer_hash":"`+hash+`"}`))
+		f.Add(uint16(i), []byte(`{"handoff_id":"h1","action":"close","by":"e"}`))
 	}
 	f.Fuzz(func(t *testing.T, verb uint16, body []byte) {
 		w.tb = t

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nats-io/nuid"
-
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -27,9 +25,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	defer v.close()
 	r, err := s.reader.proven(ctx, s.shardsOf(t.run), t.run, v.mode())
 	if err == nil && r.head.Status == "" {
-		refusal := fail(schema.CodeNotFound, "Look at the fleet's dead letters: what was published under this name was no lawful event.",
-			"run %s has no accepted event", t.run)
-		return refusal
+		return errNothingAccepted(t.run)
 	}
 	if err == nil {
 		err = v.prepare(ctx, r)
@@ -212,47 +208,13 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 		}
 		return badField("/", err)
 	}
-	tried, after := "", schema.StreamSequence(0)
-	for {
-		r, err := s.reader.proven(ctx, s.shardsOf(t.run), t.run, mode{})
-		if err != nil {
-			return err
-		}
-		if tried != "" {
-			// The earlier try may have succeeded without our hearing of it.
-			if at, ok, err := s.reader.findEvent(ctx, r, after, tried); err != nil {
-				return err
-			} else if ok {
-				return t.whole(&schema.SettleReply{EventID: tried, Stream: at})
-			}
-		}
-		if err := settleable(r, &req); err != nil {
-			return err
-		}
-		e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, t.run, r.head.Epoch, nuid.Next(), data, s.now())
-		if err != nil {
-			return err
-		}
-		e.Turn = req.Turn
-		at, err := publishControl(ctx, s.js, r.src.store, e, r.logLast)
-		switch {
-		case errors.Is(err, errRefused):
-			s.stats.Refused.Add(1)
-			tried, after = e.ID, r.logLast
-			continue // decided anew on what the run is now
-		case err != nil:
-			return err
-		}
-		if ok, err := s.advance(ctx, r, e, at); err != nil {
-			return err
-		} else if ok {
-			return t.whole(&schema.SettleReply{EventID: e.ID, Stream: at})
-		}
-		tried = ""
-		if err := pause(ctx, staleBackoff); err != nil {
-			return err
-		}
+	reply, err := s.control(ctx, t.run, "", func(_ context.Context, r *reading) (decision, error) {
+		return decision{data: data, turn: req.Turn}, settleable(r, &req)
+	})
+	if err != nil {
+		return err
 	}
+	return t.whole(&schema.SettleReply{EventID: reply.EventID, Stream: reply.Stream})
 }
 
 // settleable checks that the call is in doubt and can be settled so. The reading is proven.

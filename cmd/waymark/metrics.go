@@ -71,7 +71,8 @@ func registerService(registry prometheus.Registerer, fleet string, s *consumer.S
 	labels := prometheus.Labels{"fleet": fleet}
 	for verb, n := range map[string]*atomic.Int64{
 		schema.VerbRecover: &s.Recovers, schema.VerbGet: &s.Gets, schema.VerbList: &s.Lists,
-		schema.VerbHistory: &s.Histories, schema.VerbSettle: &s.Settles,
+		schema.VerbHistory: &s.Histories, schema.VerbSettle: &s.Settles, schema.VerbInput: &s.Inputs,
+		schema.VerbCancel: &s.Cancels, schema.VerbHandoff: &s.Handoffs,
 	} {
 		registry.MustRegister(counterOf("waymark_service_requests_total", "Requests received, by verb.",
 			prometheus.Labels{"fleet": fleet, "verb": verb}, n))

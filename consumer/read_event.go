@@ -1,0 +1,147 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// lateSegments is how many of a run's latest segments are looked through for an earlier try of a request.
+const lateSegments = 2
+
+// lately looks for the latest event of the run that matches, in what the log holds and the latest segments. It returns
+// nil for none. match is given the event's id, and the event, nil when the message is none.
+func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, e *schema.Event) bool) (*schema.ControlReply, error) {
+	var found *schema.ControlReply
+	look := func(rec *schema.Record) {
+		e, err := schema.Decode(rec.Header, rec.Body)
+		if err != nil {
+			e = nil
+		}
+		if id := schema.PositionOf(rec).ID; match(id, e) {
+			found = &schema.ControlReply{EventID: id, Stream: rec.Stream}
+		}
+	}
+	for from := schema.StreamSequence(1); from <= r.logLast; {
+		err := runlog.Read(ctx, rd.js, r.src.store.Names, r.run, from, func(rec schema.Record) error {
+			from = rec.Stream + 1
+			if rec.Stream > r.logLast {
+				return errEnough
+			}
+			look(&rec)
+			return nil
+		})
+		switch {
+		case err != nil && !errors.Is(err, errEnough):
+			return nil, err
+		case from > r.logLast:
+		default: // a replica that is behind
+			if err := pause(ctx, staleBackoff); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if found != nil {
+		return found, nil
+	}
+	numbers, err := r.src.store.Segments.List(ctx, r.run)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(numbers)
+	for i := len(numbers) - 1; i >= max(0, len(numbers)-lateSegments) && found == nil; i-- {
+		frames, err := rd.frames(ctx, r, numbers[i])
+		if err != nil {
+			return nil, err
+		}
+		if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
+			look(&rec)
+			return true
+		}); err != nil {
+			return nil, rd.segmentGone(numbers[i], r, err)
+		}
+	}
+	return found, nil
+}
+
+// frames returns the records of a segment.
+func (rd *reader) frames(ctx context.Context, r *reading, n int) ([]byte, error) {
+	stored, err := r.src.store.Segments.GetFresh(ctx, r.run, n)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		return nil, rd.segmentGone(n, r, err)
+	case err != nil:
+		return nil, fmt.Errorf("segment %d of run %s: %w", n, r.run, err)
+	}
+	_, frames, err := schema.DecodeSegment(stored)
+	if err != nil {
+		return nil, rd.segmentGone(n, r, err)
+	}
+	return frames, nil
+}
+
+// eventAt returns the run's event at a position that its head names: from the log, or from the segment that it was sealed
+// into meanwhile. It is false when neither has it.
+func (rd *reader) eventAt(ctx context.Context, r *reading, at schema.Position) (*schema.Event, bool, error) {
+	rec, found, err := runlog.At(ctx, rd.js, r.src.store.Names, at.Stream)
+	if err != nil {
+		return nil, false, err
+	}
+	if found && schema.PositionOf(&rec).ID == at.ID {
+		return decoded(&rec)
+	}
+	numbers, err := r.src.store.Segments.List(ctx, r.run)
+	if err != nil {
+		return nil, false, err
+	}
+	// Segments follow each other in the log, so halving finds the one. Where damage let sequences be used again it may
+	// not, and the event counts as missing.
+	slices.Sort(numbers)
+	for lo, hi := 0, len(numbers); lo < hi; {
+		mid := int(uint(lo+hi) >> 1) //nolint:gosec // both are lengths
+		stored, err := r.src.store.Segments.GetFresh(ctx, r.run, numbers[mid])
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return nil, false, fmt.Errorf("segment %d of run %s: %w", numbers[mid], r.run, err)
+		}
+		var info schema.SegmentInfo
+		var frames []byte
+		if err == nil {
+			info, frames, err = schema.DecodeSegment(stored)
+		}
+		switch {
+		case err != nil:
+			return nil, false, rd.segmentGone(numbers[mid], r, err)
+		case info.Last.Stream < at.Stream:
+			lo = mid + 1
+			continue
+		case info.First.Stream > at.Stream:
+			hi = mid
+			continue
+		}
+		var there *schema.Record
+		if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
+			if rec.Stream == at.Stream && schema.PositionOf(&rec).ID == at.ID {
+				there = &rec
+			}
+			return there == nil
+		}); err != nil {
+			return nil, false, rd.segmentGone(numbers[mid], r, err)
+		}
+		if there == nil {
+			return nil, false, nil
+		}
+		return decoded(there)
+	}
+	return nil, false, nil
+}
+
+// decoded is the event of a record that the fold accepted, so it is one.
+func decoded(rec *schema.Record) (*schema.Event, bool, error) {
+	e, err := schema.Decode(rec.Header, rec.Body)
+	return e, err == nil, err
+}

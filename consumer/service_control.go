@@ -1,0 +1,293 @@
+package consumer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nuid"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// controlOverhead is what the headers of a control event may take of a message.
+const controlOverhead = 4 << 10
+
+// hintRun is the next step of who asked for something that the run is not ready for.
+const hintRun = "waymark.get shows what the run is now and what it waits for."
+
+// decision is what is to be written into a run as it was read.
+type decision struct {
+	data schema.Data
+	turn int32
+	// there, instead, says that it was written before, and where.
+	there *schema.ControlReply
+}
+
+// control writes a control event into a run: decide says which, on a proven reading, and is asked anew whenever another
+// event came first. once, if not empty, names the event, so that a repeat of the request finds it; see [onceOf].
+func (s *Service) control(ctx context.Context, run, once string,
+	decide func(context.Context, *reading) (decision, error),
+) (*schema.ControlReply, error) {
+	tried, after := "", schema.StreamSequence(0)
+	for {
+		r, err := s.reader.proven(ctx, s.shardsOf(run), run, mode{})
+		if err != nil {
+			return nil, err
+		}
+		if r.head.Status == "" {
+			return nil, errNothingAccepted(run)
+		}
+		if tried != "" {
+			// The earlier try may have succeeded without our hearing of it.
+			if at, ok, err := s.reader.findEvent(ctx, r, after, tried); err != nil {
+				return nil, err
+			} else if ok {
+				return &schema.ControlReply{EventID: tried, Stream: at}, nil
+			}
+		}
+		if once != "" {
+			there, err := s.reader.lately(ctx, r, func(id string, _ *schema.Event) bool { return strings.HasSuffix(id, ".c."+once) })
+			if err != nil || there != nil {
+				return there, err
+			}
+		}
+		d, err := decide(ctx, r)
+		if err != nil || d.there != nil {
+			return d.there, err
+		}
+		e, err := s.controlEvent(r, once, &d)
+		if err != nil {
+			return nil, err
+		}
+		at, err := publishControl(ctx, s.js, r.src.store, e, r.logLast)
+		switch {
+		case errors.Is(err, errRefused):
+			s.stats.Refused.Add(1)
+			tried, after = e.ID, r.logLast
+			continue // decided anew on what the run is now
+		case err != nil:
+			return nil, err
+		}
+		if ok, err := s.advance(ctx, r, e, at); err != nil {
+			return nil, err
+		} else if ok {
+			s.log.Info().Str(keyRun, run).Str("event", e.Name()).Str("id", e.ID).Msg("control event stored")
+			return &schema.ControlReply{EventID: e.ID, Stream: at}, nil
+		}
+		tried = ""
+		if err := pause(ctx, staleBackoff); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// controlEvent builds the event of a decision. What the fold would refuse, or no message carries, is the request's fault.
+func (s *Service) controlEvent(r *reading, once string, d *decision) (*schema.Event, error) {
+	if once == "" {
+		once = nuid.Next()
+	}
+	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.run, r.head.Epoch, once, d.data, s.now())
+	if err == nil {
+		_, err = schema.ParseData(e)
+	}
+	if wrong, ok := errors.AsType[*schema.DataError](err); ok {
+		return nil, badField(wrong.Path, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.Turn = d.turn
+	if limit := s.nc.MaxPayload() - controlOverhead; int64(len(e.Data)) > limit {
+		return nil, fail(schema.CodeTooLarge, "Send less, or raise max_payload of the NATS server.",
+			"the event has %d bytes, a message at most %d", len(e.Data), limit)
+	}
+	return e, nil
+}
+
+// onceOf names a control event by who asked for it and how: the same again for a repeat of the request.
+func onceOf(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p) // a hash takes everything
+	}
+	return hex.EncodeToString(h.Sum(nil)[:12])
+}
+
+// errNothingAccepted answers for a name under which no lawful event was published.
+func errNothingAccepted(run string) error {
+	return fail(schema.CodeNotFound, "Look at the fleet's dead letters: what was published under this name was no lawful event.",
+		"run %s has no accepted event", run)
+}
+
+// errEnded answers for what a run that has ended can do no more.
+func errEnded(r *reading) error {
+	return fail(schema.CodeRunEnded, "Read it with waymark.get, or take it over with reason reopen to go on with it.",
+		"run %s has ended: %s", r.run, r.head.Status)
+}
+
+// cancel asks a run's executor to stop.
+func (s *Service) cancel(ctx context.Context, t *task) error {
+	var req schema.CancelRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if err := schema.CheckName("operator", req.By); err != nil {
+		return badField("/by", err)
+	}
+	reply, err := s.control(ctx, t.run, "", func(ctx context.Context, r *reading) (decision, error) {
+		switch {
+		case r.head.Status.Terminal():
+			return decision{}, errEnded(r)
+		case !r.head.CancelRequested:
+			return decision{data: &schema.RunCancelRequestedData{By: req.By, Reason: req.Reason}}, nil
+		}
+		there, err := s.reader.lately(ctx, r, func(_ string, e *schema.Event) bool { return e != nil && e.Name() == schema.RunCancelRequested })
+		if there == nil {
+			there = &schema.ControlReply{}
+		}
+		return decision{there: there}, err
+	})
+	if err != nil {
+		return err
+	}
+	return t.whole(reply)
+}
+
+// handoff accepts, declines or closes a hand-off.
+func (s *Service) handoff(ctx context.Context, t *task) error {
+	var req schema.HandoffRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if err := checkHandoff(t.run, &req); err != nil {
+		return err
+	}
+	reply, err := s.control(ctx, t.run, "", func(ctx context.Context, r *reading) (decision, error) {
+		return s.decideHandoff(ctx, r, &req)
+	})
+	if err != nil {
+		return err
+	}
+	return t.whole(reply)
+}
+
+// checkHandoff validates a request.
+func checkHandoff(run string, req *schema.HandoffRequest) error {
+	if req.HandoffID == "" {
+		return badField("/handoff_id", errors.New("is required"))
+	}
+	if err := schema.CheckName("taker", req.By); err != nil {
+		return badField("/by", err)
+	}
+	if req.ChildRun != "" || req.Action == schema.HandoffAccept {
+		if err := schema.CheckName("child run", req.ChildRun); err != nil {
+			return badField("/child_run", err)
+		}
+		if req.ChildRun == run {
+			return badField("/child_run", errors.New("is the run that offers"))
+		}
+	}
+	switch req.Action {
+	case schema.HandoffAccept:
+		if _, err := schema.ParseHash(req.OfferHash); err != nil || req.OfferHash == "" {
+			return badField("/offer_hash", fmt.Errorf("%.80q is no content hash of 64 hex digits", req.OfferHash))
+		}
+		return nil
+	case schema.HandoffDecline, schema.HandoffClose:
+		return nil
+	default:
+		return badField("/action", fmt.Errorf("action %.40q is none of accept, decline, close", req.Action))
+	}
+}
+
+// decideHandoff says what a request does to the hand-off as it is. What it did before is found and not done twice.
+func (s *Service) decideHandoff(ctx context.Context, r *reading, req *schema.HandoffRequest) (decision, error) {
+	var open *schema.OpenHandoff
+	for i := range r.head.Handoffs {
+		if r.head.Handoffs[i].HandoffID == req.HandoffID {
+			open = &r.head.Handoffs[i]
+		}
+	}
+	accept := req.Action == schema.HandoffAccept
+	switch {
+	case open == nil && !accept:
+		if there, err := s.doneHandoff(ctx, r, req); err != nil || there != nil {
+			return decision{there: there}, err
+		}
+		return decision{}, errUnknownHandoff(r, req.HandoffID)
+	case open == nil:
+		return decision{}, errUnknownHandoff(r, req.HandoffID)
+	case open.Status == schema.HandoffStatusAccepted && accept && open.By == req.By && open.ChildRun == req.ChildRun:
+		there, err := s.doneHandoff(ctx, r, req)
+		if there == nil {
+			there = &schema.ControlReply{}
+		}
+		return decision{there: there}, err
+	case open.Status == schema.HandoffStatusAccepted && req.Action != schema.HandoffClose:
+		return decision{}, errHandoffTaken(r, open)
+	case accept && open.OfferHash != req.OfferHash:
+		e := fail(schema.CodeHandoffTaken, "Read the offer again, and accept it by its own hash.",
+			"hand-off %.80q of run %s is another offer than the one that was read: its hash is %s", open.HandoffID, r.run, open.OfferHash)
+		return decision{}, detailed(e, map[string]string{"offer_hash": open.OfferHash})
+	}
+	switch req.Action {
+	case schema.HandoffAccept:
+		return decision{data: &schema.HandoffAcceptedData{
+			HandoffID: req.HandoffID, By: req.By, ChildRun: req.ChildRun, OfferHash: req.OfferHash, Reason: req.Reason,
+		}}, nil
+	case schema.HandoffDecline:
+		return decision{data: &schema.HandoffDeclinedData{HandoffID: req.HandoffID, By: req.By, ChildRun: req.ChildRun, Reason: req.Reason}}, nil
+	default:
+		return decision{data: &schema.HandoffClosedData{HandoffID: req.HandoffID, By: req.By, ChildRun: req.ChildRun, Reason: req.Reason}}, nil
+	}
+}
+
+// doneHandoff finds the event that an earlier try of the request wrote.
+func (s *Service) doneHandoff(ctx context.Context, r *reading, req *schema.HandoffRequest) (*schema.ControlReply, error) {
+	return s.reader.lately(ctx, r, func(_ string, e *schema.Event) bool {
+		if e == nil {
+			return false
+		}
+		switch e.Name() {
+		case schema.HandoffAccepted, schema.HandoffDeclined, schema.HandoffClosed:
+		default:
+			return false
+		}
+		data, err := schema.ParseData(e)
+		if err != nil {
+			return false
+		}
+		switch d := data.(type) {
+		case *schema.HandoffAcceptedData:
+			return req.Action == schema.HandoffAccept && d.HandoffID == req.HandoffID && d.By == req.By && d.ChildRun == req.ChildRun
+		case *schema.HandoffDeclinedData:
+			return req.Action == schema.HandoffDecline && d.HandoffID == req.HandoffID && d.By == req.By
+		case *schema.HandoffClosedData:
+			return req.Action == schema.HandoffClose && d.HandoffID == req.HandoffID && d.By == req.By
+		}
+		return false
+	})
+}
+
+func errUnknownHandoff(r *reading, id string) error {
+	var open []string
+	for i := range r.head.Handoffs {
+		o := &r.head.Handoffs[i]
+		open = append(open, fmt.Sprintf("%.80q (%s)", o.HandoffID, o.Status))
+	}
+	has := "it has none open"
+	if len(open) > 0 {
+		has = "open are " + strings.Join(open, ", ")
+	}
+	return fail(schema.CodeUnknownHandoff, hintRun, "run %s has no open hand-off %.80q: %s", r.run, id, has)
+}
+
+func errHandoffTaken(r *reading, o *schema.OpenHandoff) error {
+	e := fail(schema.CodeHandoffTaken, "Leave it to them; run "+o.ChildRun+" carries it on. close ends it.",
+		"hand-off %.80q of run %s was accepted by %s for run %s", o.HandoffID, r.run, o.By, o.ChildRun)
+	return detailed(e, map[string]string{"by": o.By, "child_run": o.ChildRun})
+}

@@ -1,0 +1,205 @@
+package consumer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/answer"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// answersAtOnce bounds the answers that are held against their schemas at the same time: each may take some tenths of a
+// second and some tens of MiB.
+const answersAtOnce = 4
+
+const (
+	inputResolved  = "resolved"
+	inputCancelled = "cancelled"
+	inputExpired   = "expired"
+)
+
+// input answers something that a run waits for.
+//
+// An answer is held against the schema that was asked by. A schema that cannot be used, because it is wrong, refers to
+// something outside itself or costs too much, lets no answer through: nobody can say what the executor would make of
+// it. The run is not stuck for that: status cancelled needs no schema, and the executor asks anew.
+func (s *Service) input(ctx context.Context, t *task) error {
+	var req schema.InputRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if err := checkInput(&req); err != nil {
+		return err
+	}
+	once := ""
+	if req.RequestID != "" {
+		once = onceOf(req.RequestID, req.InterruptID, req.By)
+	}
+	var checked schema.Position
+	reply, err := s.control(ctx, t.run, once, func(ctx context.Context, r *reading) (decision, error) {
+		o, err := answerable(r, &req)
+		if err != nil {
+			return decision{}, err
+		}
+		if req.Status == inputResolved && checked != o.Position {
+			if err := s.checkAnswer(ctx, r, o, req.Payload); err != nil {
+				return decision{}, err
+			}
+			checked = o.Position
+		}
+		return decision{data: &schema.RunInputData{InterruptID: req.InterruptID, Status: req.Status, Payload: req.Payload, By: req.By}}, nil
+	})
+	if err != nil {
+		return err
+	}
+	return t.whole(reply)
+}
+
+// checkInput validates a request and fills in its defaults.
+func checkInput(req *schema.InputRequest) error {
+	set(&req.Status, inputResolved)
+	switch {
+	case req.InterruptID == "":
+		return badField("/interrupt_id", errors.New("is required"))
+	case req.Status == inputExpired:
+		return badField("/status", errors.New("expired is the daemon's word alone; use resolved or cancelled"))
+	case req.Status != inputResolved && req.Status != inputCancelled:
+		return badField("/status", fmt.Errorf("status %.40q is none of resolved, cancelled", req.Status))
+	}
+	if err := schema.CheckName("person", req.By); err != nil {
+		return badField("/by", err)
+	}
+	if req.RequestID != "" {
+		if err := schema.CheckName("request_id", req.RequestID); err != nil {
+			return badField("/request_id", err)
+		}
+	}
+	return nil
+}
+
+// answerable finds what is answered. The reading is proven.
+func answerable(r *reading, req *schema.InputRequest) (*schema.OpenInterrupt, error) {
+	if r.head.Status.Terminal() {
+		return nil, errEnded(r)
+	}
+	i := slices.IndexFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == req.InterruptID })
+	if i < 0 {
+		waits := "it waits for nothing"
+		var open []string
+		for _, o := range r.head.Interrupts {
+			open = append(open, fmt.Sprintf("%.80q (%s)", o.InterruptID, o.Reason))
+		}
+		if len(open) > 0 {
+			waits = "it waits for " + strings.Join(open, ", ")
+		}
+		return nil, fail(schema.CodeUnknownInterrupt, "Answer one of those, or look whether somebody else answered first: "+hintRun,
+			"run %s does not wait for %.80q: %s", r.run, req.InterruptID, waits)
+	}
+	o := &r.head.Interrupts[i]
+	if o.Reason == schema.WaitToolInDoubt && req.Status == inputResolved {
+		return nil, fail(schema.CodeConflict, "Settle the call with waymark.settle; that ends the waiting, too.",
+			"interrupt %.80q waits for the settlement of call %.80q of turn %d, and an answer settles nothing", o.InterruptID, o.ToolCallID, o.Turn)
+	}
+	return o, nil
+}
+
+// checkAnswer holds a payload against the schema that the run asked by.
+func (s *Service) checkAnswer(ctx context.Context, r *reading, o *schema.OpenInterrupt, payload jsontext.Value) error {
+	e, found, err := s.reader.eventAt(ctx, r, o.Position)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fail(schema.CodeDamaged, "Answer with status cancelled, and let the executor ask anew.",
+			"the event that asked for %.80q is no longer at %d", o.InterruptID, o.Position.Stream)
+	}
+	parsed, err := schema.ParseData(e)
+	asked, ok := parsed.(*schema.RunWaitingData)
+	if err != nil || !ok {
+		return fmt.Errorf("event %s of run %s is no lawful run.waiting: %w", o.Position.ID, r.run, errors.Join(err, schema.ErrCorrupt))
+	}
+	text, err := s.responseSchema(ctx, r, asked)
+	if err != nil {
+		return err
+	}
+	if len(text) == 0 {
+		return nil
+	}
+	if err := s.answers.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.answers.Release(1)
+	problems, err := answer.Check(text, payload)
+	switch {
+	case err != nil:
+		return unusable(o.InterruptID, err.Error())
+	case len(problems) > 0:
+		e := fail(schema.CodeInvalidAnswer, "Mend the answer at the places named in details; response_schema of run.waiting says what is asked.",
+			"the answer to %.80q is not what was asked for: at %q: %s", o.InterruptID, problems[0].Path, problems[0].Problem)
+		return detailed(e, problems)
+	}
+	return nil
+}
+
+// unusable answers for a schema that no answer can be held against.
+func unusable(interrupt, why string) error {
+	e := fail(schema.CodeInvalidAnswer, "Answer with status cancelled, which needs no schema, and let the executor ask anew with one that can be used.",
+		"the response_schema of %.80q lets no answer through: %s", interrupt, why)
+	return detailed(e, []answer.Problem{{Problem: why}})
+}
+
+// responseSchema returns the schema of the answer, empty for none. A large one is in the blob store.
+func (s *Service) responseSchema(ctx context.Context, r *reading, asked *schema.RunWaitingData) ([]byte, error) {
+	i := slices.IndexFunc(asked.Refs, func(ref schema.Ref) bool { return ref.Path == "/response_schema" })
+	if len(asked.ResponseSchema) > 0 || i < 0 {
+		return asked.ResponseSchema, nil
+	}
+	run, digest, err := schema.ParseDataRef(asked.Refs[i].DataRef)
+	if err != nil {
+		return nil, unusable(asked.InterruptID, err.Error())
+	}
+	name := schema.BlobName(run, digest)
+	store, err := s.js.ObjectStore(ctx, schema.BlobBucket(s.cfg.Fleet))
+	var object jetstream.ObjectResult
+	if err == nil {
+		object, err = store.Get(ctx, name)
+	}
+	switch {
+	case errors.Is(err, jetstream.ErrObjectNotFound), errors.Is(err, jetstream.ErrBucketNotFound):
+		return nil, unusable(asked.InterruptID, "blob "+name+" is missing")
+	case err != nil:
+		return nil, fmt.Errorf("blob %s of run %s: %w", name, r.run, err)
+	}
+	text, err := io.ReadAll(io.LimitReader(object, answer.MaxSchema+1))
+	if len(text) > answer.MaxSchema {
+		_ = object.Close() // the rest is not wanted
+		return text, nil   // refused for its size by the check
+	}
+	if err = errors.Join(err, object.Close()); err != nil {
+		return nil, fmt.Errorf("blob %s of run %s: %w", name, r.run, err)
+	}
+	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != digest {
+		return nil, unusable(asked.InterruptID, "blob "+name+" is not what its name says")
+	}
+	return text, nil
+}
+
+// detailed adds details to an error.
+func detailed(e *schema.ServiceError, details any) error {
+	b, err := json.Marshal(details, json.Deterministic(true))
+	if err != nil {
+		return err
+	}
+	e.Details = b
+	return e
+}
