@@ -362,11 +362,13 @@ func (h *Head) findOpen(turn int32, id string) int {
 func shortHash(sum []byte) string { return base64.RawURLEncoding.EncodeToString(sum[:8]) }
 
 // excerpt cuts free text for the checkpoint at a rune boundary.
-func excerpt(s string) string {
-	if len(s) <= maxExcerpt {
+func excerpt(s string) string { return cut(s, maxExcerpt) }
+
+func cut(s string, limit int) string {
+	if len(s) <= limit {
 		return s
 	}
-	cut := maxExcerpt
+	cut := limit
 	for cut > 0 && !utf8.RuneStart(s[cut]) {
 		cut--
 	}

@@ -84,7 +84,7 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		h.CancelRequested = true
 		h.unattended()
 	case *RunOrphanedData:
-		if h.Status == StatusRunning || h.Status == StatusWaiting {
+		if h.Unattended == "" && !h.Status.Claimable() { // how it was left stands
 			h.leave(StatusOrphaned)
 		}
 	case *RunInterruptedData:

@@ -75,7 +75,7 @@ func TestTheCheckpointOfAnOrdinaryRunStaysSmall(t *testing.T) {
 func TestTheWorstCheckpointIsBounded(t *testing.T) {
 	h := schema.NewHead("f", strings.Repeat("r", schema.MaxName))
 	w := schema.Writer{Fleet: "f", Run: h.Run, Executor: strings.Repeat("e", schema.MaxName), Epoch: 1}
-	at := newTestRun(t).now()
+	at := newTestRun(t).now().Add(123456789)
 	n := schema.StreamSequence(1 << 60)
 	apply := func(d schema.Data, turn int32) schema.Verdict {
 		t.Helper()
@@ -96,12 +96,13 @@ func TestTheWorstCheckpointIsBounded(t *testing.T) {
 	}
 	require.Equal(t, schema.Applied, apply(&schema.RunStartedData{
 		Agent: strings.Repeat("a", schema.MaxName), Executor: w.Executor, Task: free, ThreadID: id(1), Labels: labels,
-		Parent: &schema.Parent{Run: h.Run, ToolCallID: id(1)},
+		Parent: &schema.Parent{Run: h.Run, ToolCallID: id(1)}, Instance: strings.Repeat("i", schema.MaxName), ResumedFrom: h.Run,
+		Handoff: &schema.HandoffSource{Run: h.Run, HandoffID: id(1), OfferHash: strings.Repeat("0", 64)},
 	}, 0).Kind)
 	failure := schema.Error{Type: free, Message: free, Code: free}
 	require.Equal(t, schema.Applied, apply(&schema.ErrorRaisedData{Error: failure}, 0).Kind)
 	for i := range 70 {
-		apply(&schema.RunWaitingData{InterruptID: id(i), Reason: "external_system", Message: free, ToolCallID: id(i), ExpiresAt: "2026-03-01T12:00:00Z"}, 0)
+		apply(&schema.RunWaitingData{InterruptID: id(i), Reason: "external_system", Message: free, ToolCallID: id(i), ExpiresAt: schema.FormatTime(at)}, 0)
 		e := &schema.Event{ // a mark's position has a plain event's id, as long as they come
 			ID: id(i), Source: "urn:x", Type: schema.TypeOf(schema.CheckpointMarked), Data: mustJSON(t, &schema.CheckpointMarkedData{Name: id(i)}),
 		}
@@ -115,31 +116,60 @@ func TestTheWorstCheckpointIsBounded(t *testing.T) {
 		rec = schema.NewRecord(n, header, body)
 		require.Equal(t, schema.ReasonEpochAhead, h.Apply(&rec).Reason)
 	}
+	control := func(d schema.Data) schema.Verdict {
+		n++
+		epoch := h.Epoch
+		if d.EventName() == schema.RunResumed {
+			epoch++
+		}
+		e, err := schema.NewControl("f", "daemon", h.Run, epoch, fmt.Sprint(n), d, at)
+		require.NoError(t, err)
+		header, body := e.Encode()
+		rec := schema.NewRecord(n, header, body)
+		return h.Apply(&rec)
+	}
+	handoffs := 0
+	for i := range schema.MaxHandoffs + 3 {
+		v := apply(&schema.HandoffOfferedData{HandoffID: id(i), Kind: schema.HandoffContinuation, Reason: "threshold_critical", NextAgent: strings.Repeat("a", schema.MaxName)}, 0)
+		if v.Reason == schema.ReasonTooMany {
+			continue
+		}
+		handoffs++
+		require.Equal(t, schema.Applied, control(&schema.HandoffAcceptedData{HandoffID: id(i), By: free, ChildRun: h.Run}).Kind)
+	}
+	require.Equal(t, schema.MaxHandoffs, handoffs)
+	apply(&schema.LimitReachedData{Limit: "context"}, 0)
 	for i := range 300 {
 		apply(&schema.PhaseCompletedData{Phase: id(i)}, 0)
 	}
 	apply(&schema.PhaseStartedData{Phase: id(999)}, 0)
-	refused := 0
-	for i := range 1200 {
-		d := &schema.ToolCalledData{ToolCallID: id(i), Name: id(i), Replay: schema.ReplayIdempotent}
-		if i > 335 { // then many short ones
-			d.ToolCallID, d.Name = fmt.Sprintf(`"%d`, i), `"`
-		}
-		if apply(d, 1<<30).Reason == schema.ReasonTooMany {
-			refused++
-		}
-		if i%2 == 0 {
-			apply(&schema.ToolReturnedData{ToolCallID: d.ToolCallID}, 1<<30)
-		}
+	// As many open calls as there may be, which share all bytes that there are; then in doubt, held, with late results.
+	short := func(i int) string {
+		return fmt.Sprintf("%04d%s", i, strings.Repeat(`"`, schema.MaxCallBytes/schema.MaxOpenCalls/2-4))
 	}
-	require.Positive(t, refused)
+	for i := range schema.MaxOpenCalls {
+		require.Equal(t, schema.Applied, apply(&schema.ToolCalledData{ToolCallID: short(i), Name: short(i)}, 1<<30).Kind)
+	}
+	require.Equal(t, schema.ReasonTooMany, apply(&schema.ToolCalledData{ToolCallID: "c", Name: "n"}, 1<<30).Reason)
+	require.Equal(t, schema.Applied, control(&schema.RunResumedData{
+		Executor: w.Executor, Instance: h.Instance, Reason: "claim", RequestID: id(1),
+		From: schema.From{Epoch: 1, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
+	}).Kind)
+	for i := range schema.MaxOpenCalls {
+		require.Equal(t, schema.Evidence, apply(&schema.ToolReturnedData{ToolCallID: short(i)}, 1<<30).Kind)
+	}
+	require.Len(t, h.InDoubt(), schema.MaxOpenCalls)
 	require.Len(t, h.Gaps, schema.MaxGaps)
 	require.Len(t, h.Marks, schema.MaxMarks)
 	require.Len(t, h.Interrupts, schema.MaxInterrupts)
+	require.Len(t, h.Handoffs, schema.MaxHandoffs)
 	require.Len(t, h.CompletedPhases, schema.MaxCompletedPhases)
-	b, err := schema.EncodeCheckpoint(&schema.Checkpoint{Head: h})
+	b, err := schema.EncodeCheckpoint(&schema.Checkpoint{
+		Head: h, Incarnation: schema.FormatTime(at), TailBytes: 1 << 62, TailEvents: 1 << 62,
+		Segments: schema.SegmentIndex{Count: 1 << 60, Bytes: 1 << 62, Events: 1 << 62, Last: h.Position, Digest: h.Digest, Chain: h.Chain},
+	})
 	require.NoError(t, err)
 	t.Logf("%d bytes, %d open calls, %d closed ones of the turn", len(b), len(h.OpenCalls), len(h.TurnCalls))
-	require.Greater(t, len(b), schema.MaxCheckpoint/2, "this is meant to be near the worst")
+	require.Greater(t, len(b), schema.MaxCheckpoint*9/10, "this is meant to be the worst")
 	require.Less(t, len(b), schema.MaxCheckpoint)
 }

@@ -28,12 +28,44 @@ func drawLog(t *rapid.T, steps int) []schema.Record {
 		w: schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-1", Epoch: 1},
 	}
 	if rapid.IntRange(0, 9).Draw(t, "opened") > 0 {
-		s.write(&schema.RunStartedData{Agent: "a", Executor: "ex-1", Labels: map[string]string{"k": "v", "l": "w"}}, 0)
+		s.write(&schema.RunStartedData{Agent: "a", Executor: "ex-1", Instance: s.oneOf("instance", "", "i1"), Labels: map[string]string{"k": "v", "l": "w"}}, 0)
 	}
+	s.opening()
 	for range rapid.IntRange(1, steps).Draw(t, "steps") {
 		s.step()
 	}
 	return s.log
+}
+
+// opening brings the run to where chance alone seldom would.
+func (s *simulation) opening() {
+	n := s.pick("opening", 10)
+	if n > 1 {
+		s.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay", Replay: schema.Replay(s.oneOf("replay", "", "idempotent"))}, 1)
+		s.takeoverAs("claim", s.head.Epoch+1)
+	}
+	if n == 3 || n > 6 {
+		s.control(&schema.RunOrphanedData{Executor: s.head.Executor}, s.head.Epoch)
+		s.takeoverAs("claim", s.head.Epoch+1)
+	}
+	if n > 3 {
+		s.write(&schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitToolInDoubt, ToolCallID: "c1"}, 1)
+	}
+	if n == 1 || n == 5 {
+		s.write(&schema.RunWaitingData{InterruptID: "i2", Reason: schema.WaitAuth}, 0)
+	}
+	if n == 1 || n > 4 {
+		s.write(&schema.RunInterruptedData{Reason: "waiting"}, 0)
+	}
+	if n == 8 {
+		s.control(&schema.RunCancelRequestedData{By: "op"}, s.head.Epoch)
+	}
+	if n == 6 || n == 7 {
+		s.control(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "op"}, s.head.Epoch)
+	}
+	if n == 6 {
+		s.takeoverAs("claim", s.head.Epoch+1)
+	}
 }
 
 func (s *simulation) pick(label string, n int) int { return rapid.IntRange(0, n-1).Draw(s.t, label) }
@@ -77,26 +109,33 @@ func (s *simulation) control(d schema.Data, epoch schema.Epoch) {
 }
 
 func (s *simulation) takeover() {
-	from := schema.From{Epoch: s.head.Epoch, Sequence: s.head.Sequence, Chain: s.head.Chain, Digest: s.head.Digest}
 	if s.head.Epoch == 0 {
 		return
 	}
 	epoch := s.head.Epoch + 1
 	switch s.pick("takeover", 8) {
 	case 0:
-		from.Sequence++
-	case 1:
 		epoch++
-	case 2:
+	case 1:
 		epoch = s.head.Epoch
+	}
+	s.takeoverAs(s.oneOf("reason", "claim", "claim", "restart", "request", "input", "reopen"), epoch)
+}
+
+func (s *simulation) takeoverAs(reason string, epoch schema.Epoch) {
+	from := schema.From{Epoch: max(s.head.Epoch, 1), Sequence: s.head.Sequence, Chain: s.head.Chain, Digest: s.head.Digest}
+	if from.Digest == "" {
+		from.Digest = schema.Hash{}.String()
+	}
+	if s.pick("from elsewhere", 16) == 15 {
+		from.Sequence++
 	}
 	executor := fmt.Sprintf("ex-%d", s.nonce)
 	before := s.head.Epoch
 	s.control(&schema.RunResumedData{
-		Executor: executor, RequestID: "q", From: from,
-		Reason: s.oneOf("reason", "claim", "request", "reopen"),
+		Executor: executor, RequestID: "q", From: from, Instance: s.oneOf("instance", "", "i2"), Reason: reason,
 	}, epoch)
-	if s.head.Epoch > before {
+	if s.head.Epoch > before && s.head.Epoch > 1 {
 		s.old = append(s.old, s.w)
 		chain, err := schema.ParseHash(s.head.Chain)
 		if err != nil {
@@ -109,9 +148,11 @@ func (s *simulation) takeover() {
 // step adds one or two records to the log.
 func (s *simulation) step() {
 	switch n := s.pick("step", 100); {
-	case n < 52:
+	case n < 36:
 		d, turn := s.data()
 		s.write(d, turn)
+	case n < 52:
+		s.life()
 	case n < 60:
 		s.takeover()
 	case n < 67:
@@ -234,18 +275,64 @@ func (s *simulation) garbage() {
 	s.push(header, []byte(s.oneOf("body", "", "{", "null", `{"specversion":"1.0"}`, `{"specversion":"1.0","id":"x","source":"y","type":"z","subject":"r1"}`, "\xff")))
 }
 
-func (s *simulation) controlData() schema.Data {
-	switch s.pick("control data", 7) {
+// life is what befalls a run and its executor: it waits, stops, falls silent, is answered, is taken over.
+func (s *simulation) life() {
+	switch s.pick("life", 6) {
 	case 0:
-		return &schema.RunInputData{InterruptID: s.oneOf("interrupt", "i1", "i2"), Payload: []byte(`{"ok":true}`)}
+		s.write(s.waiting(), 0)
 	case 1:
-		return &schema.RunCancelRequestedData{By: "op"}
-	case 2, 3:
-		return &schema.RunOrphanedData{Executor: s.head.Executor}
+		s.write(&schema.RunInterruptedData{Reason: s.oneOf("why", "shutdown", "waiting")}, 0)
+	case 2:
+		s.control(&schema.RunOrphanedData{Executor: s.head.Executor}, max(s.head.Epoch, 1))
+	case 3:
+		s.control(s.input(), max(s.head.Epoch, 1))
 	case 4:
-		return &schema.HandoffAcceptedData{HandoffID: "h1", By: "b"}
-	case 5:
-		return &schema.HandoffClosedData{HandoffID: "h1"}
+		s.control(s.settled(), max(s.head.Epoch, 1))
+	default:
+		s.takeover()
+	}
+}
+
+// waiting is often about a call in doubt, if there is one.
+func (s *simulation) waiting() schema.Data {
+	d := &schema.RunWaitingData{InterruptID: s.oneOf("interrupt", "i1", "i2", "i3"), Reason: s.oneOf("reason", "auth", "tool_approval", "tool_in_doubt")}
+	if open := s.head.OpenCalls; len(open) > 0 && s.pick("about a call", 3) > 0 {
+		c := open[s.pick("open call", len(open))]
+		d.ToolCallID, d.Occurrence = c.ToolCallID, s.pick("occurrence", 2)*c.Occurrence
+	} else if d.Reason == schema.WaitToolInDoubt {
+		d.ToolCallID = "c9"
+	}
+	return d
+}
+
+func (s *simulation) input() schema.Data {
+	d := &schema.RunInputData{InterruptID: s.oneOf("interrupt", "i1", "i2", "i3"), Payload: []byte(`{"ok":true}`)}
+	if open := s.head.Interrupts; len(open) > 0 && s.pick("open", 4) > 0 {
+		d.InterruptID = open[s.pick("interrupt", len(open))].InterruptID
+	}
+	return d
+}
+
+func (s *simulation) controlData() schema.Data {
+	handoff := s.oneOf("handoff", "h1", "h1", "h2")
+	switch s.pick("control data", 9) {
+	case 0, 1:
+		return s.input()
+	case 2:
+		return &schema.RunCancelRequestedData{By: "op"}
+	case 3:
+		return &schema.RunOrphanedData{Executor: s.head.Executor}
+	case 4, 5:
+		d := &schema.HandoffAcceptedData{HandoffID: handoff, By: "b", ChildRun: "r2"}
+		if open := s.head.Handoffs; len(open) > 0 {
+			d.HandoffID = open[0].HandoffID
+			d.OfferHash = s.oneOf("offer", "", open[0].OfferHash, schema.Hash{}.String())
+		}
+		return d
+	case 6:
+		return &schema.HandoffDeclinedData{HandoffID: handoff}
+	case 7:
+		return &schema.HandoffClosedData{HandoffID: handoff}
 	default:
 		return s.settled()
 	}
@@ -284,7 +371,9 @@ func (s *simulation) data() (schema.Data, int32) {
 			Usage: &schema.Usage{InputTokens: 3, OutputTokens: 5}, FinishReasons: []string{"stop"},
 		}, turn
 	case n < 14:
-		return &schema.MessageAddedData{Message: assistantMessage(schema.CallPart(call, "ls"))}, s.oneTurn(turn)
+		m := assistantMessage(schema.CallPart(call, "ls"))
+		m.Role = s.oneOf("role", "assistant", "assistant", "user", "tool", "system")
+		return &schema.MessageAddedData{Message: m}, s.oneTurn(turn)
 	case n < 21:
 		return &schema.ToolCalledData{
 			ToolCallID: call, Name: "ls", Arguments: []byte(`{"a": 1}`),
@@ -301,11 +390,11 @@ func (s *simulation) data() (schema.Data, int32) {
 	case n < 32:
 		return &schema.PhaseCompletedData{Phase: s.oneOf("phase", "p1", "p2"), Output: []byte("1")}, turn
 	case n < 33:
-		return &schema.RunWaitingData{InterruptID: s.oneOf("interrupt", "i1", "i2"), Reason: "auth"}, turn
+		return s.waiting(), turn
 	case n < 34:
 		return &schema.ContextCompactedData{Summary: "s", ThroughTurn: turn}, turn
 	case n < 35:
-		return &schema.HandoffOfferedData{HandoffID: "h1", Reason: "error", SizeChars: int64(s.pick("size", 5000))}, turn
+		return &schema.HandoffOfferedData{HandoffID: s.oneOf("handoff", "h1", "h1", "h2", ""), Reason: "error", SizeChars: int64(s.pick("size", 5000))}, turn
 	case n < 36:
 		return &schema.CheckpointMarkedData{Name: s.oneOf("mark", "a", "b")}, turn
 	case n < 37:

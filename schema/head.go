@@ -145,7 +145,7 @@ type OpenHandoff struct {
 	// OfferHash is the content hash of handoff.offered; who accepts says it, so that both mean the same offer.
 	OfferHash string `json:"offer_hash"`
 	Since     string `json:"since,omitzero"`
-	// By and ChildRun of an accepted one: who took it, and the run that carries it out.
+	// By and ChildRun of an accepted one: who took it, shortened to a name's length, and the run that carries it out.
 	By       string `json:"by,omitzero"`
 	ChildRun string `json:"child_run,omitzero"`
 }

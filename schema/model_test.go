@@ -3,6 +3,7 @@ package schema_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strings"
 
@@ -24,25 +25,61 @@ type model struct {
 	turn       int32
 	open       bool
 	openedIn   schema.Epoch
-	calls      []modelCall
-	waits      map[string]bool
-	phases     map[string]bool
+	calls      []*modelCall
+	// waits are what the run waits for; the call whose settlement ends the waiting, or nil.
+	waits  map[string]*modelCall
+	phases map[string]bool
 	// offers are the open hand-offs; true once one is accepted.
 	offers map[string]bool
 	hashes map[string]string
+	// end is how the run ended; gone is how its executor left it, since it last wrote or another took over.
+	end, gone schema.Status
+	cancelled bool
+	// wrote is the number of events when an executor last wrote.
+	wrote int
+	// claims in a row without progress.
+	claims int
 }
 
 type modelCall struct {
 	turn            int32
 	id              string
+	occurrence      int
 	epoch           schema.Epoch
 	closed, doubt   bool
 	late            bool
 	closedInItsTurn bool
+	// cleared is the number of events when an operator settled it as rerun; 0 for never or not the latest settlement.
+	cleared int
+}
+
+// status says what the log adds up to, from the facts.
+func (m *model) status() (status, unattended schema.Status) {
+	needed := len(m.waits) == 0 || m.cancelled
+	switch {
+	case len(m.accepted) == 0:
+		return "", ""
+	case m.ended:
+		return m.end, ""
+	case m.gone != "" && needed:
+		return m.gone, ""
+	case len(m.waits) > 0:
+		return schema.StatusWaiting, m.gone
+	default:
+		return schema.StatusRunning, ""
+	}
+}
+
+// clear says that nobody can have begun the call since an operator settled it.
+func (m *model) clear(c *modelCall) bool { return !c.closed && c.cleared > m.wrote }
+
+// decided ends the waiting for the settlement of a call.
+func (m *model) decided(c *modelCall) {
+	maps.DeleteFunc(m.waits, func(_ string, about *modelCall) bool { return about == c })
 }
 
 func newModel(fleet, run string) *model {
-	return &model{fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]bool{}, phases: map[string]bool{}, offers: map[string]bool{}, hashes: map[string]string{}}
+	return &model{fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]*modelCall{}, phases: map[string]bool{}, offers: map[string]bool{}, hashes: map[string]string{}}
 }
 
 func (m *model) digest() string {
@@ -111,13 +148,56 @@ func (m *model) apply(rec *schema.Record) schema.VerdictKind {
 	m.epoch = at
 	m.accepted = append(m.accepted, content)
 	m.seen[key] = true
+	if !control {
+		m.gone, m.wrote = "", len(m.accepted)
+	}
 	switch {
 	case dataErr != nil:
 		return no
 	case data == nil:
 		return schema.Applied
 	}
-	return m.content(e, data, control)
+	forward := m.forward(e, data, control)
+	kind := m.content(e, data, control)
+	if forward && kind == schema.Applied {
+		m.claims = 0
+	}
+	return kind
+}
+
+// forward reports whether an event brings the run on, by what was there before it.
+func (m *model) forward(e *schema.Event, data schema.Data, control bool) bool {
+	inTurn := m.open && (e.Turn == 0 || e.Turn == m.turn)
+	switch d := data.(type) {
+	case *schema.TurnEndedData, *schema.RunEndedData, *schema.RunCancelRequestedData, *schema.RunInputData,
+		*schema.ToolReturnedData, *schema.ToolFailedData:
+		return true
+	case *schema.RunResumedData:
+		return d.Reason != "claim" && d.Reason != "restart"
+	case *schema.ToolSettledData:
+		return control || d.How != schema.SettledRerun
+	case *schema.TurnStartedData:
+		superseding := d.Turn == m.turn
+		return !m.open || !superseding && m.openedIn == m.epoch
+	case *schema.MessageAddedData:
+		return !inTurn && d.Message.Role != schema.RoleUser && d.Message.Role != schema.RoleSystem
+	case *schema.PhaseCompletedData:
+		return !m.phases[d.Phase]
+	case *schema.RunWaitingData:
+		_, already := m.waits[d.InterruptID]
+		return !already
+	case *schema.HandoffOfferedData:
+		_, already := m.offers[offerID(e, d)]
+		return !already
+	}
+	return false
+}
+
+func offerID(e *schema.Event, d *schema.HandoffOfferedData) string {
+	if d.HandoffID == "" {
+		return e.ID
+	}
+	return d.HandoffID
 }
 
 func (m *model) content(e *schema.Event, data schema.Data, control bool) schema.VerdictKind {
@@ -146,18 +226,40 @@ func (m *model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 		return yes(fresh)
 	case *schema.RunResumedData:
-		m.epoch, m.last, m.ended = e.Epoch, 0, false
-		for i := range m.calls {
-			m.calls[i].doubt = !m.calls[i].closed
+		if m.ended {
+			m.cancelled = false
 		}
+		m.epoch, m.last, m.ended, m.gone = e.Epoch, 0, false, ""
+		for _, c := range m.calls {
+			c.doubt = !c.closed && !m.clear(c)
+			if m.clear(c) {
+				c.epoch = m.epoch
+			}
+		}
+		m.claims++
 	case *schema.RunWaitingData:
-		m.waits[d.InterruptID] = true
+		var about *modelCall
+		if d.Reason == schema.WaitToolInDoubt {
+			about = m.find(e.Turn, d.ToolCallID, false)
+			if about == nil || !about.doubt || d.Occurrence != 0 && d.Occurrence != about.occurrence {
+				return yes(false)
+			}
+		}
+		m.waits[d.InterruptID] = about
 	case *schema.RunInputData:
-		ok := m.waits[d.InterruptID]
+		_, ok := m.waits[d.InterruptID]
 		delete(m.waits, d.InterruptID)
 		return yes(ok)
+	case *schema.RunCancelRequestedData:
+		m.cancelled = true
+	case *schema.RunOrphanedData:
+		if m.gone == "" {
+			m.gone = schema.StatusOrphaned
+		}
+	case *schema.RunInterruptedData:
+		m.gone = schema.StatusInterrupted
 	case *schema.RunEndedData:
-		m.ended = true
+		m.ended, m.end = true, schema.Status(d.Status)
 		clear(m.waits)
 	case *schema.TurnStartedData:
 		if d.Turn == m.turn && m.open && (m.epoch > m.openedIn || e.Epoch == 0) {
@@ -187,7 +289,13 @@ func (m *model) content(e *schema.Event, data schema.Data, control bool) schema.
 		if turn > m.turn {
 			m.begin(turn)
 		}
-		m.calls = append(m.calls, modelCall{turn: turn, id: d.ToolCallID, epoch: m.epoch})
+		c := &modelCall{turn: turn, id: d.ToolCallID, epoch: m.epoch, occurrence: 1}
+		for _, o := range m.calls {
+			if o.turn == turn && (turn == 0 || o.id == c.id) {
+				c.occurrence++
+			}
+		}
+		m.calls = append(m.calls, c)
 	case *schema.ToolReturnedData:
 		return m.close(e, d.ToolCallID)
 	case *schema.ToolFailedData:
@@ -197,18 +305,23 @@ func (m *model) content(e *schema.Event, data schema.Data, control bool) schema.
 		if c == nil || !c.doubt || d.How == schema.SettledAdopted && !c.late && len(d.Result) == 0 && len(d.Refs) == 0 {
 			return yes(false)
 		}
-		c.doubt = false
+		c.doubt, c.cleared = false, 0
+		m.decided(c)
 		if d.How == schema.SettledRerun {
 			c.late, c.epoch = false, m.epoch
+			if control {
+				c.cleared = len(m.accepted)
+			}
 		} else {
 			c.closed, c.closedInItsTurn = true, c.turn == m.turn
 		}
 	case *schema.HandoffOfferedData:
-		if m.offers[d.HandoffID] {
+		id := offerID(e, d)
+		if m.offers[id] {
 			return yes(false)
 		}
 		hash := e.ContentHash()
-		m.offers[d.HandoffID], m.hashes[d.HandoffID] = false, hash.String()
+		m.offers[id], m.hashes[id] = false, hash.String()
 	case *schema.HandoffAcceptedData:
 		taken, open := m.offers[d.HandoffID]
 		if !open || taken || d.OfferHash != "" && d.OfferHash != m.hashes[d.HandoffID] {
@@ -216,6 +329,9 @@ func (m *model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 		m.offers[d.HandoffID] = true
 	case *schema.HandoffDeclinedData:
+		if m.offers[d.HandoffID] {
+			return yes(false)
+		}
 		return m.over(d.HandoffID)
 	case *schema.HandoffClosedData:
 		return m.over(d.HandoffID)
@@ -240,7 +356,7 @@ func (m *model) begin(turn int32) { m.turn, m.open, m.openedIn = turn, true, m.e
 // find returns the newest open call; exact forbids turn 0 as "any".
 func (m *model) find(turn int32, id string, exact bool) *modelCall {
 	for i := len(m.calls) - 1; i >= 0; i-- {
-		c := &m.calls[i]
+		c := m.calls[i]
 		if !c.closed && c.id == id && (c.turn == turn || !exact && turn == 0) {
 			return c
 		}
@@ -251,6 +367,7 @@ func (m *model) find(turn int32, id string, exact bool) *modelCall {
 func (m *model) close(e *schema.Event, id string) schema.VerdictKind {
 	if c := m.find(e.Turn, id, false); c != nil {
 		c.closed, c.doubt, c.closedInItsTurn = true, false, c.turn == m.turn
+		m.decided(c)
 		return schema.Applied
 	}
 	for _, c := range m.calls {
@@ -279,6 +396,7 @@ func (m *model) late(e *schema.Event, data schema.Data, err error, content schem
 		return schema.Rejected
 	}
 	c.late = true
+	m.decided(c)
 	m.accepted = append(m.accepted, content)
 	m.seen[key] = true
 	return schema.Evidence

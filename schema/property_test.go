@@ -1,6 +1,8 @@
 package schema_test
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/go-json-experiment/json"
@@ -191,8 +193,91 @@ func TestTheFoldAcceptsWhatTheModelAccepts(t *testing.T) {
 			require.Equal(t, int64(len(m.accepted)), h.Counts.Events)
 			require.Equal(t, m.epoch, h.Epoch)
 			require.Equal(t, m.last, h.Sequence)
+			requireSameLife(t, m, &h)
 		}
 	})
+}
+
+// requireSameLife compares what a fleet goes by: who is needed, how often nothing came of a claim, what may be begun.
+func requireSameLife(t *rapid.T, m *model, h *schema.Head) {
+	status, unattended := m.status()
+	require.Equal(t, status, h.Status)
+	require.Equal(t, unattended, h.Unattended)
+	require.Equal(t, m.claims, h.Stalled, "claims without progress")
+	require.Equal(t, m.cancelled, h.CancelRequested)
+	type call struct {
+		turn           int32
+		id             string
+		occurrence     int
+		epoch          schema.Epoch
+		doubt, cleared bool
+	}
+	var want, got []call
+	for _, c := range m.calls {
+		if !c.closed {
+			want = append(want, call{c.turn, c.id, c.occurrence, c.epoch, c.doubt, m.clear(c)})
+		}
+	}
+	for _, c := range h.OpenCalls {
+		got = append(got, call{c.Turn, c.ToolCallID, c.Occurrence, c.Epoch, c.InDoubt, c.Cleared})
+		require.False(t, c.Held && !c.InDoubt, "only what is in doubt is held")
+	}
+	require.Equal(t, want, got)
+	waits := make([]string, 0, len(h.Interrupts))
+	for _, o := range h.Interrupts {
+		waits = append(waits, o.InterruptID)
+	}
+	require.ElementsMatch(t, slices.Collect(maps.Keys(m.waits)), waits)
+	offers := map[string]bool{}
+	for _, o := range h.Handoffs {
+		offers[o.HandoffID] = o.Status == schema.HandoffStatusAccepted
+	}
+	require.Equal(t, m.offers, offers)
+}
+
+// TestTheRandomLogsReachWhatTheyAreMeantToReach keeps the other tests of this file honest: a rule that no log comes to
+// would be compared with nothing.
+func TestTheRandomLogsReachWhatTheyAreMeantToReach(t *testing.T) {
+	seen := map[string]int{}
+	logs := rapid.Custom(func(t *rapid.T) []schema.Record { return drawLog(t, 50) })
+	for seed := range 300 {
+		h := schema.NewHead("f", "r1")
+		for _, rec := range logs.Example(seed) {
+			before := h.Clone()
+			h.Apply(&rec)
+			note := func(what string, is bool) {
+				if is {
+					seen[what]++
+				}
+			}
+			note("waits without an executor", h.Unattended != "")
+			note("becomes claimable by an answer", before.Unattended != "" && h.Status.Claimable() && len(h.Interrupts) == 0)
+			note("becomes claimable by a cancellation", before.Unattended != "" && h.Status.Claimable() && len(h.Interrupts) > 0)
+			note("comes back by itself", before.Status.Claimable() && !h.Status.Claimable() && h.Epoch == before.Epoch)
+			note("two claims without progress", h.Stalled >= 2)
+			note("progress", before.Stalled > 0 && h.Stalled == 0 && h.Epoch == before.Epoch)
+			for i := range h.OpenCalls {
+				c := &h.OpenCalls[i]
+				note("cleared over a takeover", c.Cleared && h.Epoch > before.Epoch && before.Epoch > 0)
+				note("not cleared any more", i < len(before.OpenCalls) && before.OpenCalls[i].CallKey == c.CallKey && before.OpenCalls[i].Cleared && !c.Cleared)
+			}
+			for _, o := range h.Interrupts {
+				note("waits for a settlement", o.Reason == schema.WaitToolInDoubt)
+			}
+			note("a settlement ends the waiting", before.Counts.Settled < h.Counts.Settled && len(h.Interrupts) < len(before.Interrupts))
+			for _, o := range h.Handoffs {
+				note("hand-off "+o.Status, true)
+			}
+		}
+	}
+	t.Log(seen)
+	for _, what := range []string{
+		"waits without an executor", "becomes claimable by an answer", "becomes claimable by a cancellation", "comes back by itself",
+		"two claims without progress", "progress", "cleared over a takeover", "not cleared any more", "waits for a settlement",
+		"a settlement ends the waiting", "hand-off offered", "hand-off accepted",
+	} {
+		require.Positive(t, seen[what], what)
+	}
 }
 
 func TestAnAdoptedEventIsAnAppliedOne(t *testing.T) {

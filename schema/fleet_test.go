@@ -1,0 +1,115 @@
+package schema_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// fullHead is a head that has something in every field that the live index is made of.
+func fullHead() schema.Head {
+	return schema.Head{
+		Fleet: "f", Run: "r1", Agent: "coder", Executor: "ex-1", Instance: "a1", Labels: map[string]string{"team": "blue"},
+		Status: schema.StatusWaiting, Epoch: 3, Stalled: 2, CancelRequested: true, UpdatedAt: "2026-03-01T12:00:05Z",
+		Interrupts: []schema.OpenInterrupt{
+			{InterruptID: "i1"},
+			{InterruptID: "i2", ExpiresAt: "2026-03-01T14:30:00+02:00"},
+			{InterruptID: "i3", ExpiresAt: "2026-03-01T13:00:00Z"},
+		},
+		Handoffs: []schema.OpenHandoff{
+			{HandoffID: "h1", Status: schema.HandoffStatusOffered, NextAgent: "tester"},
+			{HandoffID: "h2", Status: schema.HandoffStatusAccepted, NextAgent: "reviewer"},
+			{HandoffID: "h3", Status: schema.HandoffStatusOffered},
+			{HandoffID: "h4", Status: schema.HandoffStatusOffered, NextAgent: "tester"},
+		},
+	}
+}
+
+func TestTheLiveEntryHasWhatLivenessAndClaimsNeed(t *testing.T) {
+	h := fullHead()
+	l := schema.LiveOf(&h)
+	require.Equal(t, schema.Live{
+		Format: schema.LiveFormat, Run: "r1", Agent: "coder", Executor: "ex-1", Instance: "a1", Labels: map[string]string{"team": "blue"},
+		Status: schema.StatusWaiting, Epoch: 3, Stalled: 2, CancelRequested: true, Since: "2026-03-01T12:00:05Z",
+		ExpiresAt: "2026-03-01T14:30:00+02:00", // half an hour before 13:00 in UTC, though the text sorts behind it
+		Offers:    []string{"tester", ""},
+	}, l)
+	h.Labels["team"] = "red"
+	require.Equal(t, "blue", l.Labels["team"], "the entry shares nothing with the head")
+}
+
+func TestALiveEntryIsTheSameUntilOneOfItsFieldsChanges(t *testing.T) {
+	h := fullHead()
+	a, b := schema.LiveOf(&h), schema.LiveOf(&h)
+	b.Since = "2026-03-01T12:00:06Z"
+	require.True(t, a.Same(&b), "only when it last changed differs")
+	for name, change := range map[string]func(h *schema.Head){
+		"run":       func(h *schema.Head) { h.Run = "r2" },
+		"agent":     func(h *schema.Head) { h.Agent = "tester" },
+		"executor":  func(h *schema.Head) { h.Executor = "ex-2" },
+		"instance":  func(h *schema.Head) { h.Instance = "b2" },
+		"label":     func(h *schema.Head) { h.Labels = map[string]string{"team": "red"} },
+		"no labels": func(h *schema.Head) { h.Labels = nil },
+		"status":    func(h *schema.Head) { h.Status = schema.StatusOrphaned },
+		"epoch":     func(h *schema.Head) { h.Epoch++ },
+		"claims":    func(h *schema.Head) { h.Stalled++ },
+		"cancel":    func(h *schema.Head) { h.CancelRequested = false },
+		"expiry":    func(h *schema.Head) { h.Interrupts = h.Interrupts[:1] },
+		"offers":    func(h *schema.Head) { h.Handoffs = h.Handoffs[1:2] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := fullHead()
+			change(&h)
+			b := schema.LiveOf(&h)
+			require.False(t, a.Same(&b))
+			require.False(t, b.Same(&a))
+		})
+	}
+}
+
+func TestARunIsInTheLiveIndexUntilItEndedAndNothingIsOffered(t *testing.T) {
+	offered := []schema.OpenHandoff{{HandoffID: "h1", Status: schema.HandoffStatusOffered}}
+	accepted := []schema.OpenHandoff{{HandoffID: "h1", Status: schema.HandoffStatusAccepted}}
+	for _, status := range []schema.Status{schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned} {
+		require.True(t, (&schema.Head{Status: status}).Live(), status)
+	}
+	for _, status := range []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled} {
+		require.False(t, (&schema.Head{Status: status}).Live(), status)
+		require.True(t, (&schema.Head{Status: status, Handoffs: offered}).Live(), "%s, and offered", status)
+		require.False(t, (&schema.Head{Status: status, Handoffs: accepted}).Live(), "%s, and taken", status)
+	}
+}
+
+func TestQuarantineIsForClaimableRunsWhoseClaimsMadeNoProgress(t *testing.T) {
+	for _, tc := range []struct {
+		status       schema.Status
+		stalled, max int
+		want         bool
+	}{
+		{schema.StatusOrphaned, 2, 0, false},
+		{schema.StatusOrphaned, 3, 0, true},
+		{schema.StatusInterrupted, 4, 0, true},
+		{schema.StatusRunning, 3, 0, false}, // the third try is under way
+		{schema.StatusWaiting, 3, 0, false},
+		{schema.StatusFailed, 3, 0, false},
+		{schema.StatusOrphaned, 1, 1, true},
+		{schema.StatusOrphaned, 3, 4, false},
+		{schema.StatusOrphaned, 1000, -1, false},
+	} {
+		h := schema.Head{Status: tc.status, Stalled: tc.stalled}
+		l := schema.LiveOf(&h)
+		require.Equal(t, tc.want, h.Quarantined(tc.max), "%+v", tc)
+		require.Equal(t, tc.want, l.Quarantined(tc.max), "%+v", tc)
+	}
+}
+
+func TestOnlyOrphanedAndInterruptedRunsAreClaimable(t *testing.T) {
+	for status, want := range map[schema.Status]bool{
+		schema.StatusRunning: false, schema.StatusWaiting: false, schema.StatusOrphaned: true, schema.StatusInterrupted: true,
+		schema.StatusCompleted: false, schema.StatusFailed: false, schema.StatusCancelled: false,
+	} {
+		require.Equal(t, want, status.Claimable(), status)
+	}
+}
