@@ -130,13 +130,17 @@ func (w *walk) result(ctx context.Context, turn *publisher.Turn, c *transcript.C
 // ask asks for a result once.
 func (w *walk) ask(ctx context.Context, turn *publisher.Turn, c *transcript.Call) error {
 	write := w.witness(c)
-	before := w.settlements(c)
+	before, decided := w.settlements(c), w.decisions(c)
 	ran := false
 	// What the witness cannot take is no failure of the tool: with its context ended, the call stays open.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	result, err := turn.Tool(ctx, w.toolCall(c), func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
 		err := w.settled(c, before, write)
+		if err == nil && w.decisions(c) > decided {
+			// Who begins what a person cleared says so first.
+			err = w.note(boundary{schema.ToolDecided, c.Key})
+		}
 		if err == nil {
 			err = write(journal.Begin, "")
 		}
@@ -172,6 +176,19 @@ func (w *walk) settlements(c *transcript.Call) int {
 	w.run.View(func(s *schema.State) {
 		if call := s.Call(c.Key); call != nil {
 			n = len(call.Settlements)
+		}
+	})
+	return n
+}
+
+func (w *walk) decisions(c *transcript.Call) int {
+	n := 0
+	w.run.View(func(s *schema.State) {
+		for i := range s.Decisions {
+			d := &s.Decisions[i]
+			if c.Key == (schema.CallKey{Turn: d.Turn, ToolCallID: d.ToolCallID, Occurrence: max(d.Occurrence, 1)}) {
+				n++
+			}
 		}
 	})
 	return n
