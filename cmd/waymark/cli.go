@@ -26,6 +26,12 @@ type cli struct {
 	Runs    runsCmd    `cmd:"" help:"List, show and watch runs."`
 	Recover recoverCmd `cmd:"" help:"Take a run over: raise its epoch and show where to go on."`
 	Settle  settleCmd  `cmd:"" help:"Decide what became of a tool call in doubt."`
+	Plan    planCmd    `cmd:"" help:"Show what the next executor of a run would do. Nothing is written."`
+	Input   inputCmd   `cmd:"" help:"Answer a run that waits, or show what it asks."`
+	Cancel  cancelCmd  `cmd:"" help:"Ask for a run's end: its executor winds it up."`
+	Release releaseCmd `cmd:"" help:"Let the fleet claim a run again that is quarantined or stuck."`
+	Handoff handoffCmd `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
+	Tree    treeCmd    `cmd:"" help:"Show where a run comes from and what came of it: parents, children, continuations, hand-offs."`
 	Events  eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`
 	Demo    demoCmd    `cmd:"" help:"Watch agents being killed and recovered, on a temporary directory."`
 	Version versionCmd `cmd:"" help:"Show versions."`

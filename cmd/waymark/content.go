@@ -11,9 +11,11 @@ import (
 
 // withPublisher calls use with the SDK on the client's connection.
 func (c *client) withPublisher(ctx context.Context, executor string, use func(*publisher.Fleet) error) error {
-	fleet, err := publisher.Connect(ctx, publisher.Config{
-		Conn: c.nc, Fleet: c.fleet, Executor: executor, RequestTimeout: c.wait,
-	})
+	config := publisher.Config{Conn: c.nc, Fleet: c.fleet, Executor: executor, RequestTimeout: c.wait}
+	if executor == operator {
+		config.Heartbeat = -1 // a command keeps no run
+	}
+	fleet, err := publisher.Connect(ctx, config)
 	if err != nil {
 		return err
 	}

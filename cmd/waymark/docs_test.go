@@ -37,6 +37,9 @@ func cliDoc(t *testing.T) string {
 			b.WriteString("\n")
 		}
 		flagTable(&b, leaf.Flags)
+		if leaf.Detail != "" {
+			b.WriteString(leaf.Detail + "\n\n")
+		}
 	}
 	b.WriteString("## Exit codes\n\n| code | name | meaning |\n|---|---|---|\n")
 	for _, e := range exitCodes {

@@ -39,10 +39,10 @@ var exitCodes = []struct {
 }{
 	{exitOK, "ok", "done; also when a follower was ended with Ctrl-C or its reader went away"},
 	{exitFailure, "failure", "any failure that no other code names"},
-	{exitUsage, "usage", "wrong flags, names or values; nothing was done"},
+	{exitUsage, "usage", "wrong flags, names or values, or an answer that its schema does not allow; nothing was done"},
 	{exitUnavailable, "unavailable", "no server, no daemon, no answer in time, or a port in use: try again later"},
-	{exitNotFound, "not found", "the run, call, file or fleet does not exist"},
-	{exitConflict, "conflict", "the run is there already, has ended, or belongs to another executor; a directory is locked"},
+	{exitNotFound, "not found", "the run, call, file or fleet does not exist, or the run does not wait for this, or has no such hand-off open"},
+	{exitConflict, "conflict", "the run is there already, has ended, is quarantined or belongs to another executor; a hand-off is taken; a directory is locked"},
 	{exitDamaged, "damaged", "input or stored data is broken or incomplete; what could be done was done"},
 	{exitRefused, "refused", "wrong credentials, or no permission"},
 	{exitFull, "full", "the fleet's quota or the disk is full; nothing was lost"},
@@ -166,13 +166,13 @@ func explainService(err error) *failure {
 	}
 	f := &failure{what: service.Message, hint: service.Hint}
 	switch service.Code {
-	case schema.CodeBadRequest, schema.CodeTooLarge:
+	case schema.CodeBadRequest, schema.CodeTooLarge, schema.CodeInvalidAnswer:
 		f.code = exitUsage
 	case schema.CodeForbidden:
 		f.code = exitRefused
-	case schema.CodeNotFound, schema.CodeUnknownFleet:
+	case schema.CodeNotFound, schema.CodeUnknownFleet, schema.CodeUnknownInterrupt, schema.CodeUnknownHandoff:
 		f.code = exitNotFound
-	case schema.CodeConflict, schema.CodeRunEnded, schema.CodeWrongAgent, schema.CodeNotInDoubt:
+	case schema.CodeConflict, schema.CodeRunEnded, schema.CodeWrongAgent, schema.CodeNotInDoubt, schema.CodeHandoffTaken, schema.CodeQuarantined:
 		f.code = exitConflict
 	case schema.CodeOverloaded, schema.CodeUnavailable:
 		f.code = exitUnavailable
@@ -189,6 +189,8 @@ func explainService(err error) *failure {
 		f.hint = "list the runs with: waymark runs ls"
 	case schema.CodeRunEnded:
 		f.hint = "read it with: waymark runs get RUN; to go on with it all the same: waymark recover RUN --reason reopen"
+	case schema.CodeQuarantined:
+		f.hint = "look at it with: waymark runs get RUN; then let the fleet try again with: waymark release RUN"
 	default:
 	}
 	return f

@@ -34,6 +34,28 @@ func gist(e *schema.Event) string {
 		return words(d.ToolCallID, d.Error.Type, d.Error.Message)
 	case *schema.ToolSettledData:
 		return words(d.ToolCallID, string(d.How), d.By)
+	case *schema.ToolDecidedData:
+		return words(d.ToolCallID, d.Decision, d.Policy, d.Reason, d.By)
+	case *schema.RunWaitingData:
+		return words(d.InterruptID, d.Reason, d.Message)
+	case *schema.RunInputData:
+		return words(d.InterruptID, d.Status, d.By, string(d.Payload))
+	case *schema.RunCancelRequestedData:
+		return words(d.By, d.Reason)
+	case *schema.RunOrphanedData:
+		return words("executor "+d.Executor, d.LastSeen)
+	case *schema.RunInterruptedData:
+		return d.Reason
+	case *schema.LimitReachedData:
+		return words(d.Limit, string(d.Value), string(d.Maximum))
+	case *schema.HandoffOfferedData:
+		return words(d.HandoffID, d.Kind, d.Reason, d.NextAgent)
+	case *schema.HandoffAcceptedData:
+		return words(d.HandoffID, d.By, d.ChildRun)
+	case *schema.HandoffDeclinedData:
+		return words(d.HandoffID, d.By, d.Reason)
+	case *schema.HandoffClosedData:
+		return words(d.HandoffID, d.By, d.Reason)
 	}
 	return string(e.Data)
 }

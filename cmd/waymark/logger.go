@@ -21,8 +21,8 @@ func newLogger(w io.Writer, level, format string) (zerolog.Logger, error) {
 	return zerolog.New(w).Level(l).With().Timestamp().Logger(), nil
 }
 
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a file descriptor
 }

@@ -47,6 +47,7 @@ func TestMain(m *testing.M) {
 //	stop                 ends it as Ctrl-C would and fails unless it ended well
 //	join, stop2          the same for a second daemon
 //	agent RUN open|done  publishes a small run, as an executor without the SDK would
+//	publish RUN FILE     publishes the events of a file, one a line, as the run's executor
 //	same FILE FILE       compares two JSON files as values
 //	bigchat FILE MIB     writes a conversation of that size
 //	get URL STATUS       requests a URL; the body becomes standard output
@@ -78,6 +79,7 @@ func TestScripts(t *testing.T) {
 			"exits":   scriptExits,
 			"get":     scriptGet,
 			"agent":   scriptRun,
+			"publish": scriptPublish,
 			"same":    scriptSame,
 			"bigchat": scriptBigChat,
 			"until":   scriptUntil,

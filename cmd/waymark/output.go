@@ -245,3 +245,35 @@ func ago(at string, now time.Time) string {
 	}
 	return t.Local().Format(time.DateOnly)
 }
+
+// localTime prints an RFC 3339 time as that of this place; text that is none stays as it is.
+func localTime(at string) string {
+	t, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil {
+		return at
+	}
+	return t.Local().Format(time.DateTime)
+}
+
+// wrapped is text from outside as a block: indented by two, within maxWidth, its own line breaks kept.
+func wrapped(s string) string {
+	var b strings.Builder
+	for l := range strings.Lines(s) {
+		for part := range strings.Lines(text.WrapSoft(printable(strings.TrimRight(l, "\r\n")), maxWidth-2)) {
+			b.WriteString("  " + strings.TrimRight(part, " \n") + "\n")
+		}
+	}
+	return b.String()
+}
+
+// indented is a JSON value from outside as a block; nothing for none.
+func indented(v jsontext.Value) string {
+	if len(v) == 0 {
+		return ""
+	}
+	v = v.Clone()
+	if err := v.Indent(jsontext.WithIndent("  ")); err != nil {
+		return wrapped(string(v))
+	}
+	return wrapped(string(v))
+}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -82,6 +84,118 @@ func publishRun(ctx context.Context, end natsd.Endpoint, run string, open bool) 
 		}
 	}
 	return nil
+}
+
+// scriptPublish publishes the events of a file to the local server, as the run's executor without the SDK would: publish
+// RUN FILE. Each line is the name of an event, its turn where it has one, and its data: tool.called@1 {"name":"hammer"}.
+// A run that is there goes on where it stands.
+func scriptPublish(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: publish RUN FILE")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	var events []scriptEvent
+	for l := range strings.Lines(ts.ReadFile(args[1])) {
+		if l = strings.TrimSpace(l); l == "" {
+			continue
+		}
+		e, err := parseScriptEvent(l)
+		if err != nil {
+			ts.Fatalf("%s: %v", args[1], err)
+		}
+		events = append(events, e)
+	}
+	end, err := natsd.Discover(ctx, filepath.Join(ts.Getenv("WORK"), "state"))
+	if err == nil {
+		err = publishEvents(ctx, end, args[0], events)
+	}
+	if err != nil {
+		ts.Fatalf("%v", err)
+	}
+}
+
+// scriptEvent is what a line of a script's file says.
+type scriptEvent struct {
+	data schema.Data
+	turn int32
+}
+
+func parseScriptEvent(line string) (scriptEvent, error) {
+	name, text, _ := strings.Cut(line, " ")
+	name, turn, _ := strings.Cut(name, "@")
+	e := schema.Event{Type: schema.TypeOf(name), DataContentType: schema.ContentTypeJSON, Data: []byte(text)}
+	data, err := schema.ParseData(&e)
+	if err != nil {
+		return scriptEvent{}, err
+	}
+	if data == nil {
+		return scriptEvent{}, fmt.Errorf("event %q is not known", name)
+	}
+	n := 0
+	if turn != "" {
+		if n, err = strconv.Atoi(turn); err != nil {
+			return scriptEvent{}, err
+		}
+	}
+	return scriptEvent{data: data, turn: int32(n)}, nil //nolint:gosec // a test's own number
+}
+
+func publishEvents(ctx context.Context, end natsd.Endpoint, run string, events []scriptEvent) (err error) {
+	closed := make(chan struct{})
+	nc, err := end.Connect(nats.ReconnectBufSize(-1), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		nc.Close()
+		<-closed
+	}()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	w, err := writerOf(ctx, nc, run)
+	if err != nil {
+		return err
+	}
+	for _, next := range events {
+		e, _, err := w.Event(next.data, next.turn, time.Now(), w.Chain, 0)
+		if err != nil {
+			return err
+		}
+		header, body := e.Encode()
+		msg := &nats.Msg{Subject: schema.NamesOf(schema.DefaultFleet, 0).EventSubject(run), Header: header, Data: body}
+		if _, err := js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID)); err != nil {
+			return fmt.Errorf("publish %s: %w", e.ID, err)
+		}
+		if err := w.Commit(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writerOf makes the writer that goes on with the run, or begins it.
+func writerOf(ctx context.Context, nc *nats.Conn, run string) (*schema.Writer, error) {
+	w := &schema.Writer{Fleet: schema.DefaultFleet, Run: run, Executor: "shell-test", Epoch: 1}
+	answer, err := nc.RequestWithContext(ctx, schema.ServiceSubject(schema.VerbGet, w.Fleet, run), []byte(`{}`))
+	if err != nil {
+		return nil, err
+	}
+	if answer.Header.Get(schema.HeaderErrorCode) != "" {
+		if err := serviceError(answer); !strings.Contains(err.Error(), string(schema.CodeNotFound)) {
+			return nil, err
+		}
+		return w, nil
+	}
+	var reply schema.GetReply
+	if err := json.Unmarshal(answer.Data, &reply); err != nil {
+		return nil, err
+	}
+	w.Executor, w.Epoch, w.Last = reply.Head.Executor, reply.Head.Epoch, reply.Head.Sequence
+	w.Chain, err = schema.ParseHash(reply.Head.Chain)
+	return w, err
 }
 
 func textMessage(role, text string) schema.Message {

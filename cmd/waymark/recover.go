@@ -19,6 +19,15 @@ type recoverCmd struct {
 	View      string `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"What to show after it: head, state or events (default: head)."`
 }
 
+// Help is the text below the flags.
+func (recoverCmd) Help() string {
+	return `Look before with waymark plan. To let the fleet's own executors have the run, use waymark release instead.
+
+Examples:
+  waymark recover fix-login --executor laptop
+  waymark recover fix-login --executor laptop --request-id try-1 --json     for an executor without the SDK`
+}
+
 // recovery is what recover prints as JSON: the daemon's answer and the id under which it can be repeated.
 type recovery struct {
 	RequestID string `json:"request_id"`
@@ -78,13 +87,7 @@ func (c recoverCmd) show(ctx context.Context, a *app, cl *client, answer *recove
 	if err := printHead(a, &answer.Head); err != nil {
 		return err
 	}
-	if len(answer.InDoubt) == 0 || a.cli.Quiet {
-		return nil
-	}
-	call := answer.InDoubt[0]
-	_, err := fmt.Fprintf(a.stderr, "settle a call in doubt with: waymark settle %s %d %s --how abandoned|decided|rerun\n",
-		c.Run_, call.Turn, printable(call.ToolCallID))
-	return err
+	return printSteps(a, &answer.Head)
 }
 
 type settleCmd struct {
@@ -96,6 +99,15 @@ type settleCmd struct {
 	Result     *string `placeholder:"JSON" help:"Result of the call, for verified and decided."`
 	Error      bool    `help:"The result is an error, by the tool's own word."`
 	By         string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Who decides (WAYMARK_OPERATOR; default: waymark-cli)."`
+}
+
+// Help is the text below the flags.
+func (settleCmd) Help() string {
+	return `The calls in doubt of a run are listed by waymark runs get, and what becomes of each without you by waymark plan.
+
+Examples:
+  waymark settle fix-login 3 call-1 --how abandoned
+  waymark settle fix-login 3 call-1 --how decided --result '{"invoice":17}' --by ann`
 }
 
 // Run settles a call in doubt.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/waymarkio/waymark/schema"
@@ -24,8 +23,11 @@ var statuses = []schema.Status{
 	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
 }
 
+// quarantined is what --status takes beside the statuses: a run that has none of its own for it.
+const quarantined schema.Status = "quarantined"
+
 type runsLsCmd struct {
-	Status []schema.Status   `sep:"," placeholder:"STATUS" help:"Only runs of these: running, waiting, interrupted, orphaned, completed, failed, cancelled."`
+	Status []schema.Status   `sep:"," placeholder:"STATUS" help:"Only runs of these: running, waiting, interrupted, orphaned, completed, failed, cancelled; or quarantined: claimed again and again without progress."`
 	Agent  string            `placeholder:"NAME" help:"Only runs of this agent."`
 	Parent string            `placeholder:"RUN" help:"Only children of this run."`
 	Label  map[string]string `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
@@ -36,8 +38,8 @@ type runsLsCmd struct {
 // Run lists runs in the order of their ids. A list is of checkpoints: it may be a moment old.
 func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 	for _, s := range c.Status {
-		if !slices.Contains(statuses, s) {
-			return fail(exitUsage, fmt.Sprintf("use one of %v", statuses), "status %q is not known", s)
+		if !slices.Contains(statuses, s) && s != quarantined {
+			return fail(exitUsage, fmt.Sprintf("use one of %v or %s", statuses, quarantined), "status %q is not known", s)
 		}
 	}
 	if c.Limit < 0 {
@@ -50,7 +52,7 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 	defer cl.close()
 	var all schema.ListReply
 	all.Runs = []schema.RunSummary{}
-	request := schema.ListRequest{Status: c.Status, Agent: c.Agent, Parent: c.Parent, Labels: c.Label, After: c.After}
+	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, Parent: c.Parent, Labels: c.Label, After: c.After}
 	for {
 		request.Limit = schema.MaxList
 		if c.Limit > 0 {
@@ -60,7 +62,7 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 		if err := cl.ask(ctx, schema.VerbList, "", request, &page); err != nil {
 			return err
 		}
-		all.Runs, all.Next = append(all.Runs, page.Runs...), page.Next
+		all.Runs, all.Next = append(all.Runs, slices.DeleteFunc(page.Runs, c.unwanted)...), page.Next
 		if page.Next == "" || c.Limit > 0 && len(all.Runs) >= c.Limit {
 			break
 		}
@@ -80,6 +82,30 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 	return err
 }
 
+// asked are the statuses that the daemon is asked for: only what can be claimed can be quarantined.
+func (c runsLsCmd) asked() []schema.Status {
+	var list []schema.Status
+	for _, s := range c.Status {
+		if s != quarantined {
+			list = append(list, s)
+		}
+	}
+	if !slices.Contains(c.Status, quarantined) {
+		return list
+	}
+	for _, s := range statuses {
+		if s.Claimable() && !slices.Contains(list, s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// unwanted reports whether a run came only because it could have been quarantined.
+func (c runsLsCmd) unwanted(r schema.RunSummary) bool {
+	return slices.Contains(c.Status, quarantined) && !r.Quarantined && !slices.Contains(c.Status, r.Status)
+}
+
 func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 	columns := []column{
 		{title: "run", shrinks: true},
@@ -95,23 +121,11 @@ func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 	rows := make([][]string, len(runs))
 	for i, r := range runs {
 		rows[i] = []string{
-			r.Run, r.Agent, statusText(r.Status, r.Gapped, r.InDoubt), count(r.Epoch), count(r.Turn), count(r.ToolCalls),
+			r.Run, r.Agent, summaryStatus(&r), count(r.Epoch), count(r.Turn), count(r.ToolCalls),
 			count(r.OpenCalls), count(r.Events), ago(r.UpdatedAt, now),
 		}
 	}
 	return printTable(w, columns, rows)
-}
-
-// statusText is the status with what must not be overlooked.
-func statusText(s schema.Status, gapped bool, inDoubt int) string {
-	t := string(s)
-	if gapped {
-		t += ", gapped"
-	}
-	if inDoubt > 0 {
-		t += fmt.Sprintf(", %d in doubt", inDoubt)
-	}
-	return t
 }
 
 type runsGetCmd struct {
@@ -139,10 +153,10 @@ func (c runsGetCmd) Run(ctx context.Context, a *app) error {
 	if a.cli.JSON {
 		return document(a.stdout, reply)
 	}
-	if err := printHead(a, &reply.Head); err != nil {
+	if err := printHead(a, &reply.Head, "segments", segmentsText(reply.Segments)); err != nil {
 		return err
 	}
-	return printFields(a.stdout, "segments", segmentsText(reply.Segments))
+	return printSteps(a, &reply.Head)
 }
 
 func segmentsText(s schema.SegmentIndex) string {
@@ -151,104 +165,6 @@ func segmentsText(s schema.SegmentIndex) string {
 	}
 	return fmt.Sprintf("%d, %d events in %s", s.Count, s.Events, bytesText(s.Bytes))
 }
-
-// printHead shows where a run stands, and the calls that are open.
-func printHead(a *app, h *schema.Head) error {
-	now := a.now()
-	turn := count(h.Turn)
-	if h.TurnOpen {
-		turn += " (open)"
-	}
-	parent := ""
-	if h.Parent != nil {
-		parent = fmt.Sprintf("%s, turn %d, call %s", h.Parent.Run, h.Parent.Turn, h.Parent.ToolCallID)
-	}
-	lastError := ""
-	if h.LastError != nil {
-		lastError = h.LastError.Type + ": " + h.LastError.Message
-	}
-	started := ago(h.StartedAt, now)
-	if h.EndedAt != "" {
-		started += ", ended " + ago(h.EndedAt, now)
-	}
-	counts := fmt.Sprintf("%d events, %d turns, %d messages, %d calls, %d results",
-		h.Counts.Events, h.Counts.Turns, h.Counts.Messages, h.Counts.ToolCalls, h.Counts.ToolResults)
-	if err := printFields(a.stdout,
-		"run", h.Run, "agent", h.Agent, "executor", h.Executor, "task", h.Task, "thread", h.ThreadID, "parent", parent,
-		"status", statusText(h.Status, !h.Complete(), len(h.InDoubt())), "epoch", count(h.Epoch), "sequence", count(h.Sequence),
-		"turn", turn, "phase", h.Phase, "phases done", strings.Join(h.CompletedPhases, ", "), "labels", labelsText(h.Labels),
-		"counts", counts, "rejected", rejectedText(h.Counts), "tokens", tokensText(h.Usage), "last error", lastError,
-		"summary", h.Summary, "started", started, "updated", ago(h.UpdatedAt, now), "position", positionText(h.Position),
-		"digest", h.Digest,
-	); err != nil {
-		return err
-	}
-	for _, g := range h.Gaps {
-		if _, err := fmt.Fprintf(a.stdout, "gap: epoch %d misses %d to %d (%s), seen at %d\n", g.Epoch, g.From, g.To, g.Reason, g.At.Stream); err != nil {
-			return err
-		}
-	}
-	return printCalls(a, h.OpenCalls)
-}
-
-// printCalls lists open calls; none is no table.
-func printCalls(a *app, calls []schema.OpenCall) error {
-	if len(calls) == 0 {
-		return nil
-	}
-	rows := make([][]string, len(calls))
-	for i, c := range calls {
-		fate := "running"
-		switch {
-		case c.Late:
-			fate = "in doubt, late result"
-		case c.Held:
-			fate = "in doubt, held"
-		case c.InDoubt:
-			fate = "in doubt"
-		}
-		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Replay), fate, ago(c.Since, a.now())}
-	}
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
-		return err
-	}
-	return printTable(a.stdout, []column{
-		{title: "turn", right: true},
-		{title: "call", shrinks: true},
-		{title: "occ.", right: true},
-		{title: "tool", shrinks: true},
-		{title: "replay"},
-		{title: "fate"},
-		{title: "since"},
-	}, rows)
-}
-
-func labelsText(labels map[string]string) string {
-	list := make([]string, 0, len(labels))
-	for k, v := range labels {
-		list = append(list, k+"="+v)
-	}
-	slices.Sort(list)
-	return strings.Join(list, " ")
-}
-
-// rejectedText names what was not accepted; empty when all was.
-func rejectedText(c schema.Counts) string {
-	var list []string
-	for _, n := range []struct {
-		count int64
-		what  string
-	}{
-		{c.DeadLetters, "dead letters"}, {c.Fenced, "fenced"}, {c.Forked, "forked"}, {c.Duplicates, "duplicates"}, {c.Gaps, "gaps"},
-	} {
-		if n.count > 0 {
-			list = append(list, fmt.Sprintf("%d %s", n.count, n.what))
-		}
-	}
-	return strings.Join(list, ", ")
-}
-
-func positionText(p schema.Position) string { return fmt.Sprintf("%d (%s)", p.Stream, p.ID) }
 
 type runsHistoryCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// summaryStatus is a run's status in a list, with what must not be overlooked.
+func summaryStatus(r *schema.RunSummary) string {
+	t := waitingText(r.Status, r.Waits)
+	if r.Quarantined {
+		t += ", quarantined"
+	}
+	return t + damageText(r.Gapped, r.InDoubt)
+}
+
+// headStatus is a run's status with what must not be overlooked, and whether anybody attends to it.
+func headStatus(h *schema.Head) string {
+	t := waitingText(h.Status, len(h.Interrupts))
+	if h.Unattended != "" {
+		t += fmt.Sprintf(", no executor (%s)", h.Unattended)
+	}
+	if h.CancelRequested && !h.Status.Terminal() {
+		t += ", cancel requested"
+	}
+	if h.Quarantined(0) {
+		t += ", quarantined"
+	}
+	return t + damageText(!h.Complete(), len(h.InDoubt()))
+}
+
+// waitingText is the status, with the number of things waited for where it says more than the status.
+func waitingText(s schema.Status, waits int) string {
+	switch {
+	case s == schema.StatusWaiting && waits > 1:
+		return fmt.Sprintf("%s for %d", s, waits)
+	case s != schema.StatusWaiting && waits > 0:
+		return fmt.Sprintf("%s, %d unanswered", s, waits)
+	}
+	return string(s)
+}
+
+func damageText(gapped bool, inDoubt int) string {
+	t := ""
+	if gapped {
+		t = ", gapped"
+	}
+	if inDoubt > 0 {
+		t += fmt.Sprintf(", %d in doubt", inDoubt)
+	}
+	return t
+}
+
+// printHead shows where a run stands: its calls that are open, what it waits for, and its hand-offs. more are further pairs
+// of name and value.
+func printHead(a *app, h *schema.Head, more ...string) error {
+	now := a.now()
+	parent := ""
+	if h.Parent != nil {
+		parent = fmt.Sprintf("%s, turn %d, call %s", h.Parent.Run, h.Parent.Turn, h.Parent.ToolCallID)
+	}
+	lastError := ""
+	if h.LastError != nil {
+		lastError = h.LastError.Type + ": " + h.LastError.Message
+	}
+	started := ago(h.StartedAt, now)
+	if h.EndedAt != "" {
+		started += ", ended " + ago(h.EndedAt, now)
+	}
+	counts := fmt.Sprintf("%d events, %d turns, %d messages, %d calls, %d results",
+		h.Counts.Events, h.Counts.Turns, h.Counts.Messages, h.Counts.ToolCalls, h.Counts.ToolResults)
+	fields := []string{
+		"run", h.Run, "agent", h.Agent, "executor", h.Executor, "instance", h.Instance, "task", h.Task, "thread", h.ThreadID,
+		"parent", parent, "continues", continuesText(h),
+		"status", headStatus(h), "claims", claimsText(h), "ended by", endedBy(h), "limit reached", h.Limit,
+		"epoch", count(h.Epoch), "sequence", count(h.Sequence), "turn", turnText(h), "phase", h.Phase,
+		"phases done", strings.Join(h.CompletedPhases, ", "), "labels", labelsText(h.Labels),
+		"counts", counts, "rejected", rejectedText(h.Counts), "tokens", tokensText(h.Usage), "last error", lastError,
+		"summary", h.Summary, "started", started, "updated", ago(h.UpdatedAt, now), "position", positionText(h.Position),
+		"digest", h.Digest,
+	}
+	if err := printFields(a.stdout, append(fields, more...)...); err != nil {
+		return err
+	}
+	for _, g := range h.Gaps {
+		if _, err := fmt.Fprintf(a.stdout, "gap: epoch %d misses %d to %d (%s), seen at %d\n", g.Epoch, g.From, g.To, g.Reason, g.At.Stream); err != nil {
+			return err
+		}
+	}
+	if err := printCalls(a, h.OpenCalls); err != nil {
+		return err
+	}
+	if err := printWaits(a, h.Interrupts); err != nil {
+		return err
+	}
+	return printHandoffs(a, h.Handoffs)
+}
+
+// turnText is the last turn, of how many, and whether it is open and what for.
+func turnText(h *schema.Head) string {
+	t := count(h.Turn)
+	if h.MaxTurns > 0 {
+		t = fmt.Sprintf("%d of at most %d", h.Turn, h.MaxTurns)
+	}
+	switch {
+	case h.TurnOpen && h.TurnPurpose != "":
+		t += fmt.Sprintf(" (open, %s)", h.TurnPurpose)
+	case h.TurnOpen:
+		t += " (open)"
+	}
+	return t
+}
+
+// continuesText names the run whose work this one carries on.
+func continuesText(h *schema.Head) string {
+	if h.Handoff != nil {
+		return fmt.Sprintf("%s, by hand-off %s", h.Handoff.Run, h.Handoff.HandoffID)
+	}
+	return h.ResumedFrom
+}
+
+// claimsText says what keeps a run from being claimed, or soon will.
+func claimsText(h *schema.Head) string {
+	switch {
+	case h.Quarantined(0):
+		return fmt.Sprintf("%d in a row made no progress: nobody is given the run any more", h.Stalled)
+	case h.Stalled > 0 && !h.Status.Terminal():
+		return fmt.Sprintf("%d made no progress; quarantined after %d in a row", h.Stalled, schema.DefaultMaxClaims)
+	}
+	return ""
+}
+
+// endedBy says whether a completed run ended as its completion contract asks.
+func endedBy(h *schema.Head) string {
+	switch {
+	case h.CompletedBy != "":
+		return "call " + h.CompletedBy + ", by its completion contract"
+	case h.Status == schema.StatusCompleted && h.Limit != "":
+		return "its executor, behind a limit; no call of a completion contract"
+	case h.Status == schema.StatusCompleted:
+		return "its executor; no call of a completion contract"
+	}
+	return ""
+}
+
+// printCalls lists open calls; none is no table.
+func printCalls(a *app, calls []schema.OpenCall) error {
+	rows := make([][]string, len(calls))
+	for i, c := range calls {
+		fate := "running"
+		switch {
+		case c.Late:
+			fate = "in doubt, late result"
+		case c.Held:
+			fate = "in doubt, held"
+		case c.InDoubt:
+			fate = "in doubt"
+		case c.Cleared:
+			fate = "to be run again"
+		}
+		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Replay), fate, ago(c.Since, a.now())}
+	}
+	return printBelow(a, []column{
+		{title: "turn", right: true},
+		{title: "call", shrinks: true},
+		{title: "occ.", right: true},
+		{title: "tool", shrinks: true},
+		{title: "replay"},
+		{title: "fate"},
+		{title: "since"},
+	}, rows)
+}
+
+// printWaits lists what a run waits for.
+func printWaits(a *app, waits []schema.OpenInterrupt) error {
+	rows := make([][]string, len(waits))
+	for i, w := range waits {
+		rows[i] = []string{w.InterruptID, w.Reason, w.ToolCallID, w.Message, ago(w.Since, a.now()), untilText(w.ExpiresAt)}
+	}
+	return printBelow(a, []column{
+		{title: "waits for", shrinks: true},
+		{title: "reason"},
+		{title: "call", shrinks: true},
+		{title: "asks", shrinks: true},
+		{title: "since"},
+		{title: "expires"},
+	}, rows)
+}
+
+// untilText is when something expires; what never does says so.
+func untilText(at string) string {
+	if at == "" {
+		return "never"
+	}
+	return localTime(at)
+}
+
+// printHandoffs lists the hand-offs that are open.
+func printHandoffs(a *app, handoffs []schema.OpenHandoff) error {
+	rows := make([][]string, len(handoffs))
+	for i, o := range handoffs {
+		rows[i] = []string{o.HandoffID, o.Status, o.Kind, o.Reason, o.NextAgent, o.By, o.ChildRun, ago(o.Since, a.now())}
+	}
+	return printBelow(a, handoffColumns(), rows)
+}
+
+func handoffColumns() []column {
+	return []column{
+		{title: "hand-off", shrinks: true},
+		{title: "status"},
+		{title: "kind", drop: 1},
+		{title: "reason", shrinks: true, drop: 3},
+		{title: "to agent", shrinks: true},
+		{title: "by", shrinks: true, drop: 2},
+		{title: "child run", shrinks: true},
+		{title: "since"},
+	}
+}
+
+// printBelow prints a table with an empty line before it; no rows are nothing. Columns that may be cut and hold nothing
+// are left out.
+func printBelow(a *app, columns []column, rows [][]string) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	for i, c := range slices.Backward(columns) {
+		if !c.shrinks || slices.ContainsFunc(rows, func(row []string) bool { return row[i] != "" }) {
+			continue
+		}
+		columns = slices.Delete(columns, i, i+1)
+		for j := range rows {
+			rows[j] = slices.Delete(rows[j], i, i+1)
+		}
+	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	return printTable(a.stdout, columns, rows)
+}
+
+func labelsText(labels map[string]string) string {
+	list := make([]string, 0, len(labels))
+	for k, v := range labels {
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
+
+// rejectedText names what was not accepted; empty when all was.
+func rejectedText(c schema.Counts) string {
+	var list []string
+	for _, n := range []struct {
+		count int64
+		what  string
+	}{
+		{c.DeadLetters, "dead letters"}, {c.Fenced, "fenced"}, {c.Forked, "forked"}, {c.Duplicates, "duplicates"}, {c.Gaps, "gaps"},
+	} {
+		if n.count > 0 {
+			list = append(list, fmt.Sprintf("%d %s", n.count, n.what))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+func positionText(p schema.Position) string { return fmt.Sprintf("%d (%s)", p.Stream, p.ID) }

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// family builds a tree as gather would, from lines: the run, and what it names as parent, resumed_from, handoff or (for
+// what only an accepted hand-off says of it) from.
+func family(lines ...string) *tree {
+	t := &tree{nodes: map[string]*treeNode{}, from: map[string]string{}}
+	for _, l := range lines {
+		fields := strings.Fields(l)
+		n := &treeNode{Run: fields[0], Agent: "coder", Status: schema.StatusRunning, status: "running"}
+		from := ""
+		for _, f := range fields[1:] {
+			kind, of, _ := strings.Cut(f, "=")
+			switch kind {
+			case tieParent:
+				n.Parent = &schema.Parent{Run: of, Turn: 2, ToolCallID: "call-1"}
+			case tieResumed:
+				n.ResumedFrom = of
+			case tieHandoff:
+				n.Handoff = &schema.HandoffSource{Run: of, HandoffID: "half"}
+			case "from":
+				from = of
+			}
+		}
+		t.add(n, from)
+	}
+	return t
+}
+
+// shape is the tree in words: each run with its depth.
+func shape(reply treeReply) string {
+	var list []string
+	for _, n := range reply.Runs {
+		list = append(list, fmt.Sprintf("%d%s", n.Depth, n.Run))
+	}
+	return strings.Join(list, " ")
+}
+
+func TestEachRunIsInTheTreeOnceWhateverRunsSayOfEachOther(t *testing.T) {
+	tests := []struct {
+		name  string
+		lines []string
+		want  string
+	}{
+		{"alone", []string{"a"}, "0a"},
+		{"below its parent, siblings in order", []string{"b parent=a", "a", "d parent=a from=a", "c parent=a from=a"}, "0a 1b 1c 1d"},
+		{"below the run it continues before its parent", []string{"a", "c parent=a resumed_from=b from=a", "b parent=a from=a"}, "0a 1b 2c"},
+		{"below the run that handed over before all others", []string{"a", "b parent=a from=a", "c parent=a handoff=b resumed_from=a from=b"}, "0a 1b 2c"},
+		{"named by a hand-off before it exists", []string{"a", "b from=a"}, "0a 1b"},
+		{"itself", []string{"a resumed_from=a"}, "0a"},
+		{"two that continue each other", []string{"a resumed_from=b", "b resumed_from=a"}, "0b 1a"},
+		{"two that continue each other below a parent", []string{"a", "p parent=a resumed_from=q from=a", "q resumed_from=p from=p"}, "0a 1q 2p"},
+		{"a ring that hangs on nothing", []string{"a", "p resumed_from=q from=a", "q resumed_from=r from=p", "r resumed_from=p from=q"}, "0a 1r 2q 3p"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			run := strings.Fields(test.lines[0])[0]
+			require.Equal(t, test.want, shape(family(test.lines...).arrange(run)))
+		})
+	}
+}
+
+func TestATreeIsDrawnWithinItsWidth(t *testing.T) {
+	gathered := family("b parent=a", "a", "c handoff=b from=b", "d resumed_from=c from=c", "e parent=b from=b", "f parent=a from=a")
+	gathered.nodes["b"].Handoffs = []schema.OpenHandoff{
+		{HandoffID: "half", Status: schema.HandoffStatusAccepted, Kind: schema.HandoffTransfer, Reason: "error", ChildRun: "c", By: "x"},
+		{HandoffID: "rest", Status: schema.HandoffStatusOffered, Kind: schema.HandoffTransfer, Reason: "error", NextAgent: "roofer"},
+	}
+	gathered.nodes["f"].Missing = true
+	var stdout bytes.Buffer
+	a := &app{stdout: &stdout, now: time.Now}
+	reply := gathered.arrange("b")
+	require.NoError(t, printTree(a, &reply))
+	require.Equal(t, strings.Join([]string{
+		"RUN                    AGENT   STATUS             TURN  BY",
+		"a                      coder   running",
+		"├─ b ◀                 coder   running                  call call-1 of turn 2",
+		"│  │  · hand-off rest  roofer  offered                  transfer, error",
+		"│  ├─ c                coder   running                  hand-off half, accepted",
+		"│  │  └─ d             coder   running                  continues it",
+		"│  └─ e                coder   running                  call call-1 of turn 2",
+		"└─ f                   coder   not in this fleet        call call-1 of turn 2",
+		"",
+	}, "\n"), stdout.String())
+
+	deep := []string{"r0"}
+	for i := 1; i < 60; i++ {
+		deep = append(deep, fmt.Sprintf("r%d parent=r%d from=r%d", i, i-1, i-1))
+	}
+	stdout.Reset()
+	reply = family(deep...).arrange("r0")
+	require.NoError(t, printTree(a, &reply))
+	for l := range strings.Lines(stdout.String()) {
+		require.LessOrEqual(t, len([]rune(l)), maxWidth+1)
+	}
+}
+
+func TestAHandOffThatAnotherTookIsNotTheRunsOwn(t *testing.T) {
+	gathered := family("a", "b handoff=a from=a")
+	reply := gathered.arrange("a")
+	require.Equal(t, "hand-off half, over", reply.tieText(&reply.Runs[1]))
+	gathered.nodes["a"].Handoffs = []schema.OpenHandoff{{HandoffID: "half", Status: schema.HandoffStatusAccepted, ChildRun: "other"}}
+	reply = gathered.arrange("a")
+	require.Equal(t, "hand-off half, accepted by run other", reply.tieText(&reply.Runs[1]))
+}
