@@ -1,8 +1,6 @@
 package publisher
 
 import (
-	"context"
-	"errors"
 	"slices"
 
 	"github.com/waymarkio/waymark/schema"
@@ -35,13 +33,16 @@ type callBook struct {
 	tries map[schema.CallKey]int
 	// outcomes are those of tools that ran, as long as they are not durable.
 	outcomes map[schema.CallKey]*outcome
+	// questions are what people are asked about calls.
+	questions map[schema.CallKey]*schema.RunWaitingData
 }
 
 func (b *callBook) reset() {
 	*b = callBook{
 		stage: make(map[schema.CallKey]callStage), asked: make(map[callID]int),
 		reserved: make(map[schema.CallKey]bool), tries: make(map[schema.CallKey]int),
-		outcomes: make(map[schema.CallKey]*outcome),
+		outcomes:  make(map[schema.CallKey]*outcome),
+		questions: make(map[schema.CallKey]*schema.RunWaitingData),
 	}
 }
 
@@ -79,6 +80,7 @@ func (b *callBook) close(key schema.CallKey) {
 	delete(b.stage, key)
 	delete(b.tries, key)
 	delete(b.outcomes, key)
+	delete(b.questions, key)
 }
 
 // reserve returns the key of the call that is asked for. Without an occurrence it is the first of its id that
@@ -102,6 +104,8 @@ type callView struct {
 	known bool
 	// call is its record, nil when only the head is kept.
 	call *schema.Call
+	// decision is the latest about the call, nil when there is none or only the head is kept.
+	decision *schema.StateDecision
 	// open is its entry among the open calls, nil when it is closed.
 	open  *schema.OpenCall
 	stage callStage
@@ -123,6 +127,10 @@ func (r *Run) viewCall(key schema.CallKey) callView {
 			call := *c
 			v.known, v.call = true, &call
 		}
+		if d := r.state.Decision(key); d != nil {
+			decision := *d
+			v.decision = &decision
+		}
 		return v
 	}
 	n := 0
@@ -142,14 +150,4 @@ func (r *Run) begin(key schema.CallKey, earlier int) int {
 	r.calls.stage[key] = running
 	r.calls.tries[key]++
 	return earlier + r.calls.tries[key]
-}
-
-// settle publishes a settlement. It reports again when the call changed meanwhile, so that it must be decided anew.
-func (r *Run) settle(ctx context.Context, key schema.CallKey, how schema.Settlement) (again bool, err error) {
-	err = r.publishNow(ctx, draft{data: &schema.ToolSettledData{ToolCallID: key.ToolCallID, How: how, By: r.fleet.cfg.Executor}, turn: key.Turn})
-	var rejected *RejectedError
-	if errors.As(err, &rejected) && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {
-		return true, nil
-	}
-	return false, err
 }

@@ -16,6 +16,7 @@ const (
 	DefaultPublishTimeout = 10 * time.Second
 	DefaultTryTimeout     = 2 * time.Second
 	DefaultRequestTimeout = 30 * time.Second
+	DefaultVerifyTimeout  = 10 * time.Second
 	DefaultBackoff        = 2 * time.Millisecond
 	DefaultMaxBackoff     = 500 * time.Millisecond
 	DefaultInlineLimit    = 256 << 10
@@ -71,6 +72,12 @@ type Config struct {
 	// RequestTimeout is the deadline of a request to the daemon up to its first reply; 0 means 30 seconds. An answer
 	// of several replies may take longer, as long as it goes on.
 	RequestTimeout time.Duration
+	// VerifyTimeout is how long the tool of a call in doubt is asked what became of it, tries while nobody listens
+	// included; 0 means 10 seconds. A call that is not verified by then is held.
+	VerifyTimeout time.Duration
+	// Policy decides about every call before its tool runs; nil means that all of them may. Runs need their content
+	// for it: it is no use with HeadOnly.
+	Policy Policy
 	// Backoff is the first wait between tries, with jitter, doubled up to MaxBackoff; 0 means 2 ms.
 	Backoff time.Duration
 	// MaxBackoff is the longest wait between tries; 0 means 500 ms.
@@ -121,6 +128,7 @@ func (c Config) withDefaults() Config {
 	def(&c.PublishTimeout, DefaultPublishTimeout)
 	def(&c.TryTimeout, DefaultTryTimeout)
 	def(&c.RequestTimeout, DefaultRequestTimeout)
+	def(&c.VerifyTimeout, DefaultVerifyTimeout)
 	def(&c.Backoff, DefaultBackoff)
 	def(&c.MaxBackoff, max(DefaultMaxBackoff, c.Backoff))
 	num(&c.InlineLimit, DefaultInlineLimit)
@@ -180,6 +188,8 @@ func (c Config) Validate() error {
 		return configError("TryTimeout", c.TryTimeout, "use a duration above 0")
 	case c.RequestTimeout < 0:
 		return configError("RequestTimeout", c.RequestTimeout, "use a duration above 0")
+	case c.VerifyTimeout < 0:
+		return configError("VerifyTimeout", c.VerifyTimeout, "use a duration above 0")
 	case c.Backoff < 0:
 		return configError("Backoff", c.Backoff, "use a duration above 0")
 	case c.MaxBackoff < c.Backoff:

@@ -26,7 +26,7 @@ func (r *Run) deliver(ctx context.Context, items []*item) error {
 		r.unknown = r.unknown || it.sent && it.stream == 0
 	}
 	switch {
-	case errors.Is(err, ErrRejected), errors.Is(err, ErrCancelRequested), errors.Is(err, ErrPayloadTooLarge):
+	case errors.Is(err, ErrRejected), errors.Is(err, ErrCancelRequested), errors.Is(err, ErrPayloadTooLarge), errors.Is(err, errOutdated):
 		r.unknown = false
 		return err // certainly not stored, and not lawful as it is
 	}
@@ -345,6 +345,9 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 	r.last, r.lastID = rec.Stream, schema.RecordID(rec, e)
 	if v.Kind == schema.Rejected && v.Reason == schema.ReasonForked && e.Epoch == r.writer.Epoch {
 		return r.ended(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", r.id, ErrForked, e.ID, rec.Stream, v.Detail))
+	}
+	if r.pipe == nil && outdates(v, items) {
+		return fmt.Errorf("run %s: %w: the late result of call %s of turn %d came first", r.id, errOutdated, v.Call.ToolCallID, v.Call.Turn)
 	}
 	if v.Kind != schema.Applied {
 		return nil

@@ -20,6 +20,9 @@ type Invocation struct {
 	IdempotencyKey string
 	// Attempt counts the runs of the call, from 1; above 1 an earlier one may have had its effect.
 	Attempt int
+	// Epoch of the run under which the tool is called. A tool that answers on a verify subject refuses what is older
+	// than the question it answered; see [ServeVerify].
+	Epoch schema.Epoch
 }
 
 // ToolFunc runs a tool. An error is recorded as tool.failed, and a panic, too; a result that the model should see
@@ -38,10 +41,15 @@ func Result(v any) (ToolResult, error) {
 // Tool runs a tool exactly as far as its record allows:
 //
 //   - recorded result or failure: returned (failures as [*ToolError]), the tool does not run;
-//   - not recorded: tool.called is published, then the tool runs, then tool.returned or tool.failed is published;
+//   - not recorded: tool.called is published, then the Config's [Policy] decides about it, then the tool runs, then
+//     tool.returned or tool.failed is published;
+//   - denied, by a policy or a person: recorded as a failure of the type [DeniedType] and returned as [*ToolError];
 //   - in doubt (called, and the epoch changed before an outcome was recorded): a late result of the older
-//     executor is adopted; else a pure or idempotent call is settled as rerun and run again with the same
-//     idempotency key; else [*HeldError] names the call and the command that settles it;
+//     executor is adopted; else a call that was never allowed to run, and a pure or idempotent one, is settled as
+//     rerun and run again with the same idempotency key; else the tool of a verify call is asked on its
+//     subject: what it did is the result, what it did not do is settled as rerun; else [*HeldError] names the call and
+//     the command that settles it. Each settlement is recorded before it is acted on;
+//   - settled as rerun by an operator, at any time: run;
 //   - recorded as another tool or with other arguments: [*DivergedError] with both.
 //
 // A tool whose context ends before it returned has no recorded outcome: the call stays open. A tool that ran, and whose
@@ -80,6 +88,11 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 	for {
 		v := r.viewCall(key)
 		if !v.known {
+			if call.Replay == schema.ReplayVerify {
+				if err := checkVerifySubject(call.VerifySubject); err != nil {
+					return ToolResult{}, fmt.Errorf("call %s in %s: %w", call.ID, t, err)
+				}
+			}
 			if err := r.publishNow(ctx, call.draft(t.number)); err != nil {
 				return ToolResult{}, err
 			}
@@ -97,34 +110,28 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 		case v.outcome != nil:
 			return r.publishOutcome(ctx, key, v.outcome)
 		case v.open.InDoubt:
-			how := schema.SettledRerun
-			switch {
-			case v.open.Late:
-				how = schema.SettledAdopted
-			case v.open.Replay != schema.ReplayPure && v.open.Replay != schema.ReplayIdempotent:
-				return ToolResult{}, r.held(v.open)
-			}
-			if _, err := r.settle(ctx, key, how); err != nil {
+			if err := t.settleDoubt(ctx, key, v, call); err != nil {
 				return ToolResult{}, err
 			}
 			continue // decided anew with what is recorded now
-		case v.stage == running && v.open.Replay != schema.ReplayPure && v.open.Replay != schema.ReplayIdempotent:
+		case v.stage == running && !rerunnable(v.open.Replay):
 			// This handle ran it and did not learn the outcome.
-			return ToolResult{}, r.held(v.open)
-		case v.stage == 0:
-			// Open in this epoch, and yet not by this handle: a repeated takeover with the same request id.
-			if v.open.Replay != schema.ReplayPure && v.open.Replay != schema.ReplayIdempotent {
-				return ToolResult{}, r.held(v.open)
-			}
+			return ToolResult{}, r.held(v.open, "")
 		}
-		if v.open.Cleared {
+		may, err := t.decide(ctx, key, v, call)
+		if err != nil {
+			return ToolResult{}, err
+		}
+		switch {
+		case !may:
+		case v.open.Cleared:
 			// To others it counts as not begun until this handle writes: see [schema.OpenCall].
 			if err := r.publishNow(ctx, cleared(key)); err != nil {
 				return ToolResult{}, err
 			}
-			continue
+		default:
+			return r.invoke(ctx, key, v, call, run)
 		}
-		return t.run.invoke(ctx, key, v, call, run)
 	}
 }
 
@@ -138,20 +145,14 @@ func cleared(key schema.CallKey) draft {
 
 // invoke runs the tool and publishes what became of it.
 func (r *Run) invoke(ctx context.Context, key schema.CallKey, v callView, call ToolCall, run ToolFunc) (ToolResult, error) {
-	inv := Invocation{Key: key, IdempotencyKey: call.IdempotencyKey}
+	inv := Invocation{Key: key, IdempotencyKey: r.idempotencyKey(key, v, call), Epoch: r.Epoch()}
 	earlier := 0
 	if v.call != nil {
-		if v.call.IdempotencyKey != "" {
-			inv.IdempotencyKey = v.call.IdempotencyKey
-		}
 		for _, how := range v.call.Settlements {
 			if how == schema.SettledRerun {
 				earlier++
 			}
 		}
-	}
-	if inv.IdempotencyKey == "" {
-		inv.IdempotencyKey = key.IdempotencyKey(r.id)
 	}
 	inv.Attempt = r.begin(key, earlier)
 	begun := r.fleet.cfg.Now()
@@ -306,22 +307,4 @@ func sameJSON(a, b jsontext.Value) bool {
 	}
 	a, b = a.Clone(), b.Clone()
 	return a.Canonicalize() == nil && b.Canonicalize() == nil && string(a) == string(b)
-}
-
-// held says how an open call that must not be run again is settled.
-func (r *Run) held(c *schema.OpenCall) error {
-	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}
-	settle := schema.SettleCommand(r.fleet.cfg.Fleet, r.id, c.CallKey, "")
-	switch {
-	case !c.InDoubt:
-		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)
-		e.Command = "publish its outcome with Return or Fail, or resume the run and settle it with: " + settle
-		return e
-	case c.Replay == schema.ReplayVerify:
-		e.Detail = "it is in doubt and its replay policy is verify, which this version does not ask by itself"
-	default:
-		e.Detail = "it is in doubt and its replay policy leaves it to a person"
-	}
-	e.Command = "find out what happened, then settle it with: " + settle + " --how abandoned|decided|rerun"
-	return e
 }

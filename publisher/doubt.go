@@ -1,0 +1,126 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// rerunnable reports whether a call may be run again whatever became of it before.
+func rerunnable(replay schema.Replay) bool {
+	return replay == schema.ReplayPure || replay == schema.ReplayIdempotent
+}
+
+// settleDoubt settles a call in doubt as its record and its policy say. What is to be done with the call is decided
+// anew afterwards, by what is recorded then.
+func (t *Turn) settleDoubt(ctx context.Context, key schema.CallKey, v callView, call ToolCall) error {
+	r := t.run
+	settled := schema.ToolSettledData{ToolCallID: key.ToolCallID, How: schema.SettledRerun, By: r.fleet.cfg.Executor}
+	switch {
+	case v.open.Late:
+		settled.How = schema.SettledAdopted
+	case v.undecided():
+		// Nobody allowed it, so it never ran.
+	case rerunnable(v.open.Replay):
+	case v.open.Replay == schema.ReplayVerify:
+		reply, err := r.askTool(ctx, key, v, call)
+		if unknown, ok := errors.AsType[*unverified](err); ok {
+			return r.held(v.open, unknown.why)
+		}
+		if err != nil {
+			return fmt.Errorf("verifying call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
+		}
+		if reply.Outcome == schema.VerifyDone {
+			settled.How, settled.Result, settled.IsError = schema.SettledVerified, reply.Result, reply.IsError
+		}
+	default:
+		return r.held(v.open, "")
+	}
+	err := r.settle(ctx, key, &settled)
+	rejected, ok := errors.AsType[*RejectedError](err)
+	if ok && rejected.Reason == schema.ReasonInvalidData && settled.How == schema.SettledVerified {
+		return r.held(v.open, "the tool's answer cannot be recorded: "+rejected.Detail)
+	}
+	return err
+}
+
+// askTool asks the verify subject that was recorded with the call. A handle that keeps only the head knows what its
+// caller says.
+func (r *Run) askTool(ctx context.Context, key schema.CallKey, v callView, call ToolCall) (*schema.VerifyReply, error) {
+	request := &schema.VerifyRequest{
+		Fleet: r.fleet.cfg.Fleet, Run: r.id, CallKey: key, Name: call.Name, Arguments: call.Arguments,
+		IdempotencyKey: r.idempotencyKey(key, v, call), Epoch: r.Epoch(),
+	}
+	subject := call.VerifySubject
+	if v.call != nil {
+		subject = v.call.VerifySubject
+		var err error
+		if request.Arguments, err = r.field(ctx, v.call, "/arguments", v.call.Arguments); err != nil {
+			return nil, err
+		}
+	}
+	return r.verify(ctx, subject, request)
+}
+
+// idempotencyKey is the recorded key, else the call's own, else the one that its place gives.
+func (r *Run) idempotencyKey(key schema.CallKey, v callView, call ToolCall) string {
+	switch {
+	case v.call != nil && v.call.IdempotencyKey != "":
+		return v.call.IdempotencyKey
+	case v.call == nil && call.IdempotencyKey != "":
+		return call.IdempotencyKey
+	default:
+		return key.IdempotencyKey(r.id)
+	}
+}
+
+// errOutdated: the call changed between a decision about it and its publication.
+var errOutdated = errors.New("the call changed meanwhile")
+
+// settle publishes a settlement. When the call changed meanwhile nothing is settled, and that is no error: it is to be
+// decided anew.
+func (r *Run) settle(ctx context.Context, key schema.CallKey, settled *schema.ToolSettledData) error {
+	err := r.publishNow(ctx, draft{data: settled, turn: key.Turn})
+	if rejected, ok := errors.AsType[*RejectedError](err); ok && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {
+		return nil
+	}
+	if errors.Is(err, errOutdated) {
+		return nil
+	}
+	return err
+}
+
+// outdates reports whether evidence that arrived before items are published takes the ground from one of them: a call
+// whose result is known now must not be run again.
+func outdates(v schema.Verdict, items []*item) bool {
+	if v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
+		return false
+	}
+	for _, it := range items {
+		d, ok := it.data.(*schema.ToolSettledData)
+		if ok && it.stream == 0 && d.How == schema.SettledRerun && it.verdict.Call == v.Call {
+			return true
+		}
+	}
+	return false
+}
+
+// held says how an open call that must not be run again is settled. why is what its tool answered, if it was asked.
+func (r *Run) held(c *schema.OpenCall, why string) error {
+	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}
+	settle := schema.SettleCommand(r.fleet.cfg.Fleet, r.id, c.CallKey, "")
+	switch {
+	case !c.InDoubt:
+		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)
+		e.Command = "publish its outcome with Return or Fail, or resume the run and settle it with: " + settle
+		return e
+	case why != "":
+		e.Detail = "it is in doubt and could not be verified: " + why
+	default:
+		e.Detail = "it is in doubt and its replay policy leaves it to a person"
+	}
+	e.Command = "find out what happened, then settle it with: " + settle + " --how abandoned|decided|rerun"
+	return e
+}

@@ -1,0 +1,237 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// maxVerifyReply bounds the answer of a verify subject, in bytes.
+	maxVerifyReply = 1 << 20
+	// verifyWorkers is how many questions ServeVerify answers at once, and verifyRoom how many wait for a worker.
+	verifyWorkers = 8
+	verifyRoom    = 1024
+	// serveFlush is how long ServeVerify waits for the server to know of the subscription.
+	serveFlush = 10 * time.Second
+)
+
+// checkVerifySubject allows literal subjects only: a question about one call must not be answered by whoever listens
+// to something else, nor reach the server's or Waymark's own subjects.
+func checkVerifySubject(subject string) error {
+	if subject == "" {
+		return fmt.Errorf("%w: VerifySubject is empty: name the subject that is asked about a call in doubt", ErrConfig)
+	}
+	tokens := strings.Split(subject, ".")
+	for _, token := range tokens {
+		if token == "" || token == "*" || token == ">" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+			return configError("VerifySubject", fmt.Sprintf("%.120q", subject), "use a literal subject, without wildcards, spaces or empty tokens")
+		}
+	}
+	if tokens[0] == "waymark" || strings.HasPrefix(tokens[0], "$") {
+		return configError("VerifySubject", fmt.Sprintf("%.120q", subject), "use a subject of the tool's own, not one of waymark.> or $…")
+	}
+	return nil
+}
+
+// unverified says why a call could not be verified.
+type unverified struct{ why string }
+
+func (e *unverified) Error() string { return e.why }
+
+// verify asks the tool what became of a call. The error is an [*unverified] when the tool could not tell.
+func (r *Run) verify(ctx context.Context, subject string, request *schema.VerifyRequest) (*schema.VerifyReply, error) {
+	if err := checkVerifySubject(subject); err != nil {
+		return nil, &unverified{err.Error()}
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, fmt.Errorf("question about call %s: %w", request.ToolCallID, err)
+	}
+	timeout := r.fleet.cfg.VerifyTimeout
+	asked, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	// A tool that is just starting gets a few chances, the last of them well before the end.
+	wait := &backoff{next: timeout / 50, most: timeout / 4}
+	for {
+		m, err := r.fleet.nc.RequestWithContext(asked, subject, body)
+		switch {
+		case err == nil:
+			return readVerify(m)
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, nats.ErrMaxPayload):
+			return nil, &unverified{fmt.Sprintf("the question has %d bytes, more than the server takes", len(body))}
+		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrReconnectBufExceeded):
+			if wait.wait(asked) {
+				continue
+			}
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, &unverified{fmt.Sprintf("nobody listens on %s", subject)}
+		case asked.Err() != nil:
+			return nil, &unverified{fmt.Sprintf("no answer on %s within %s", subject, timeout)}
+		default:
+			return nil, &unverified{fmt.Sprintf("asking %s: %s", subject, err)}
+		}
+	}
+}
+
+// readVerify reads a tool's answer, of which nothing is believed that is not plain.
+func readVerify(m *nats.Msg) (*schema.VerifyReply, error) {
+	if code := m.Header.Get(schema.HeaderErrorCode); code != "" {
+		return nil, &unverified{fmt.Sprintf("the tool answered with error %.40s: %.200s", code, m.Header.Get(schema.HeaderError))}
+	}
+	if len(m.Data) > maxVerifyReply {
+		return nil, &unverified{fmt.Sprintf("the tool's answer has %d bytes, at most %d are read", len(m.Data), maxVerifyReply)}
+	}
+	reply := new(schema.VerifyReply)
+	if err := json.Unmarshal(m.Data, reply); err != nil {
+		return nil, &unverified{fmt.Sprintf("the tool's answer cannot be read: %s", err)}
+	}
+	switch reply.Outcome {
+	case schema.VerifyDone, schema.VerifyNotDone:
+		return reply, nil
+	case schema.VerifyUnknown:
+		if reply.Reason == "" {
+			return nil, &unverified{"the tool cannot tell"}
+		}
+		return nil, &unverified{fmt.Sprintf("the tool cannot tell: %.400s", reply.Reason)}
+	default:
+		return nil, &unverified{fmt.Sprintf("the tool answered with outcome %.40q, which is none of done, not_done, unknown", reply.Outcome)}
+	}
+}
+
+// VerifyFunc tells what became of a call. An error, and a panic, is answered as unknown.
+type VerifyFunc func(ctx context.Context, request schema.VerifyRequest) (schema.VerifyReply, error)
+
+// ServeVerify answers questions about a tool's calls: run it beside the tool, under the subject that its calls name
+// as [ToolCall].VerifySubject. Instances with one queue name share the questions; an empty queue answers all of them.
+//
+// Answer by the idempotency key, from where the effect itself is recorded:
+//
+//   - done, with the result, when the call had its effect. It is recorded as the call's result, and the tool
+//     does not run.
+//   - not_done when it had none. The call is then run, so the answer must hold for ever: the older executor may be
+//     paused and not dead, and call the tool after the question was answered. A tool that answers not_done must from
+//     then on refuse that call for any epoch below request.Epoch. Record that in the same transaction in which you
+//     looked for the effect, and check it in the one that has the effect; [Invocation].Epoch tells the tool whose
+//     call it is.
+//   - unknown when neither can be said. A person is asked.
+//
+// The connection must stay open until stop was called. stop takes no more questions, ends the context of those in
+// hand, and returns when they are answered.
+func ServeVerify(nc *nats.Conn, subject, queue string, answer VerifyFunc) (stop func() error, err error) {
+	if err := checkVerifySubject(subject); err != nil {
+		return nil, err
+	}
+	if answer == nil {
+		return nil, configError("answer", "nil", "give the function that tells what became of a call")
+	}
+	questions := make(chan *nats.Msg, verifyRoom)
+	var sub *nats.Subscription
+	if queue == "" {
+		sub, err = nc.ChanSubscribe(subject, questions)
+	} else {
+		sub, err = nc.ChanQueueSubscribe(subject, queue, questions)
+	}
+	if err == nil {
+		err = nc.FlushTimeout(serveFlush)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("serving %s: %w: %w", subject, ErrUnavailable, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var workers sync.WaitGroup
+	var failed errorBox
+	for range verifyWorkers {
+		workers.Go(func() {
+			for {
+				select {
+				case m := <-questions:
+					failed.keep(answerVerify(ctx, nc, m, answer))
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	return sync.OnceValue(func() error {
+		err := sub.Unsubscribe()
+		cancel()
+		workers.Wait()
+		if err != nil {
+			err = fmt.Errorf("ending the service on %s: %w", subject, err)
+		}
+		return errors.Join(err, failed.first())
+	}), nil
+}
+
+// errorBox keeps the first error of several goroutines.
+type errorBox struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (b *errorBox) keep(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == nil {
+		b.err = err
+	}
+}
+
+func (b *errorBox) first() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}
+
+// answerVerify answers one question. Whoever asked waits for an answer whatever happens.
+func answerVerify(ctx context.Context, nc *nats.Conn, m *nats.Msg, answer VerifyFunc) error {
+	if m.Reply == "" {
+		return nil // nobody waits for the answer
+	}
+	unknown := func(format string, args ...any) schema.VerifyReply {
+		return schema.VerifyReply{Outcome: schema.VerifyUnknown, Reason: fmt.Sprintf(format, args...)}
+	}
+	var request schema.VerifyRequest
+	var reply schema.VerifyReply
+	if err := json.Unmarshal(m.Data, &request); err != nil {
+		reply = unknown("the question cannot be read: %s", err)
+	} else if reply, err = protectVerify(ctx, answer, request); err != nil {
+		reply = unknown("%s", err)
+	}
+	body, err := json.Marshal(reply)
+	if err != nil {
+		body, err = json.Marshal(unknown("the tool's answer cannot be written: %s", err))
+	} else if most := min(nc.MaxPayload(), maxVerifyReply); int64(len(body)) > most {
+		body, err = json.Marshal(unknown("the tool's answer has %d bytes, at most %d can be sent", len(body), most))
+	}
+	if err == nil {
+		err = m.Respond(body)
+	}
+	if err != nil {
+		return fmt.Errorf("answer about call %s of run %s: %w", request.ToolCallID, request.Run, err)
+	}
+	return nil
+}
+
+func protectVerify(ctx context.Context, answer VerifyFunc, request schema.VerifyRequest) (reply schema.VerifyReply, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &panicError{value: p, stack: debug.Stack()}
+		}
+	}()
+	return answer(ctx, request)
+}
