@@ -179,8 +179,8 @@ func (r *Run) askPerson(ctx context.Context, key schema.CallKey, v callView, cal
 			return err
 		}
 	}
-	input, err := r.awaitAnswer(ctx, id)
-	if err != nil {
+	input, err := r.AwaitInput(ctx, id)
+	if err != nil && !errors.Is(err, ErrInputCancelled) && !errors.Is(err, ErrInputExpired) {
 		return fmt.Errorf("approval of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
 	}
 	data := &schema.ToolDecidedData{
@@ -233,20 +233,4 @@ func (r *Run) deny(ctx context.Context, key schema.CallKey, d *schema.StateDecis
 		return err
 	}
 	return failure
-}
-
-// awaitAnswer waits for the answer to what the run waits for.
-func (r *Run) awaitAnswer(ctx context.Context, id string) (schema.RunInputData, error) {
-	wait := &backoff{next: 50 * time.Millisecond, most: 2 * time.Second}
-	for {
-		input, ok, err := r.Input(ctx, id)
-		switch {
-		case ok || err != nil && !errors.Is(err, ErrUnavailable):
-			return input, err
-		case r.CancelRequested():
-			return input, ErrCancelRequested
-		case !wait.wait(ctx):
-			return input, context.Cause(ctx)
-		}
-	}
 }

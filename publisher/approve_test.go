@@ -175,6 +175,7 @@ func TestAPersonsAnswerDecides(t *testing.T) {
 			require.Equal(t, 1, s.Head.Interrupts[0].Occurrence)
 			test.input.InterruptID = id
 			w.control("r1", 1, &test.input)
+			w.notify("exec-1", "r1")
 			err := <-done
 			s = w.requireSameFold(run)
 			require.Equal(t, "ask prod it changes production exec-1", decisions(s)[0])
@@ -210,6 +211,7 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 		return func(t *testing.T, w *world, _ *publisher.Turn) {
 			t.Helper()
 			w.control("r1", w.fold("r1").Head.Epoch, &schema.RunInputData{InterruptID: "approval.1.c1.1", Payload: raw(`{"decision":"` + decision + `"}`), By: "anna"})
+			w.notify("exec-1", "r1")
 		}
 	}
 	tests := map[string]struct {
