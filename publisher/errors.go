@@ -222,9 +222,10 @@ type CallContent struct {
 	Arguments string
 }
 
-// Error shows both sides, shortened.
+// Error shows both sides, shortened, and says what to do next.
 func (e *DivergedError) Error() string {
-	return fmt.Sprintf("%s: call %s of turn %d was recorded as %s(%.200s) and is now asked as %s(%.200s)", ErrDiverged,
+	return fmt.Sprintf("%s: call %s of turn %d was recorded as %s(%.200s) and is now asked as %s(%.200s): ask for what was recorded, "+
+		"as the recorded messages of the turn do; what is new needs a call id of its own", ErrDiverged,
 		e.Key.ToolCallID, e.Key.Turn, e.Recorded.Name, e.Recorded.Arguments, e.Asked.Name, e.Asked.Arguments)
 }
 
