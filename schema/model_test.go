@@ -355,8 +355,7 @@ func (m *model) begin(turn int32) { m.turn, m.open, m.openedIn = turn, true, m.e
 
 // find returns the newest open call; exact forbids turn 0 as "any".
 func (m *model) find(turn int32, id string, exact bool) *modelCall {
-	for i := len(m.calls) - 1; i >= 0; i-- {
-		c := m.calls[i]
+	for _, c := range slices.Backward(m.calls) {
 		if !c.closed && c.id == id && (c.turn == turn || !exact && turn == 0) {
 			return c
 		}

@@ -1,0 +1,300 @@
+package schema_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// lifeStates are the states of a run as a fleet sees them, in the order of the page's columns.
+var lifeStates = []string{"new", "running", "waiting", "waiting, unattended", "waiting, cancelled", "orphaned", "interrupted", "ended"}
+
+// lifeState names the state of a head.
+func lifeState(h *schema.Head) string {
+	switch {
+	case h.Status == "":
+		return "new"
+	case h.Status.Terminal():
+		return "ended"
+	case h.Unattended != "":
+		return "waiting, unattended"
+	case h.Status == schema.StatusWaiting && h.CancelRequested:
+		return "waiting, cancelled"
+	default:
+		return string(h.Status)
+	}
+}
+
+// lifeRun is a run in one of the states. It has an open turn, a call in doubt, an open hand-off, and waits for as many
+// things as it is told to where the state waits; ended is how it ended.
+func lifeRun(t *testing.T, state string, waits int, ended schema.Status) *testRun {
+	t.Helper()
+	r := newTestRun(t)
+	if state == "new" {
+		return r
+	}
+	must := func(v schema.Verdict) { require.Equal(t, schema.Applied, v.Kind, v.Detail) }
+	r.start()
+	must(r.write(&schema.TurnStartedData{Turn: 1}, 1))
+	must(r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"}, 1))
+	r.takeover("ex-2")
+	must(r.write(&schema.HandoffOfferedData{HandoffID: "h-1", Reason: "error"}, 0))
+	control := func(d schema.Data) { must(r.event(r.makeControl(d, r.head.Epoch))) }
+	if strings.HasPrefix(state, "waiting") {
+		for i := range waits {
+			must(r.write(&schema.RunWaitingData{InterruptID: fmt.Sprintf("i-%d", i+1), Reason: schema.WaitHumanInput}, 0))
+		}
+	}
+	switch state {
+	case "waiting, unattended":
+		must(r.write(&schema.RunInterruptedData{Reason: "waiting"}, 0))
+	case "waiting, cancelled":
+		control(&schema.RunCancelRequestedData{})
+	case "orphaned":
+		control(&schema.RunOrphanedData{})
+	case "interrupted":
+		must(r.write(&schema.RunInterruptedData{}, 0))
+	case "ended":
+		must(r.write(&schema.RunEndedData{Status: string(ended)}, 0))
+	}
+	require.Equal(t, state, lifeState(&r.head))
+	return r
+}
+
+// lifeEvent is something that may happen to a run.
+type lifeEvent struct {
+	name string
+	// waits of a run that waits; 1 unless said otherwise.
+	waits int
+	data  schema.Data
+	// control: it comes from the daemon or an operator.
+	control bool
+}
+
+// lifeEvents has every type of the vocabulary, in each of the forms that may differ.
+func lifeEvents() []lifeEvent {
+	var events []lifeEvent
+	for _, d := range samples() {
+		name := d.EventName()
+		switch d := d.(type) {
+		case *schema.RunResumedData:
+			for _, reason := range []string{"claim", "input", "reopen", "request", "restart"} {
+				again := *d
+				again.Reason = reason
+				events = append(events, lifeEvent{name + " " + reason, 1, &again, true})
+			}
+		case *schema.RunInputData:
+			events = append(events, lifeEvent{name + ", the last answer", 1, d, true}, lifeEvent{name + ", one of several", 2, d, true})
+		case *schema.RunStartedData:
+			events = append(events, lifeEvent{name, 1, d, false})
+		case *schema.RunEndedData:
+			for _, status := range []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled} {
+				events = append(events, lifeEvent{name + " " + string(status), 1, &schema.RunEndedData{Status: string(status)}, false})
+			}
+		case *schema.HandoffOfferedData:
+			events = append(events, lifeEvent{name, 1, &schema.HandoffOfferedData{HandoffID: "h-2", Reason: "error"}, false})
+		case *schema.HandoffAcceptedData:
+			events = append(events, lifeEvent{name, 1, &schema.HandoffAcceptedData{HandoffID: "h-1"}, true})
+		case *schema.ToolSettledData:
+			events = append(events, lifeEvent{name + " by the executor", 1, d, false}, lifeEvent{name + " by an operator", 1, d, true})
+		case *schema.ToolCalledData:
+			events = append(events, lifeEvent{name, 1, &schema.ToolCalledData{ToolCallID: "c2", Name: "ls"}, false})
+		default:
+			events = append(events, lifeEvent{name, 1, d, controlTypes[name]})
+		}
+	}
+	return events
+}
+
+// happen returns the state behind an event, or "refused".
+func (l lifeEvent) happen(t *testing.T, state string, ended schema.Status) string {
+	t.Helper()
+	r := lifeRun(t, state, l.waits, ended)
+	turn := int32(0)
+	if strings.HasPrefix(l.name, "tool.") {
+		turn = 1
+	}
+	e, _, err := r.w.Event(l.data, turn, r.now(), r.w.Chain, 0)
+	require.NoError(t, err)
+	if l.control {
+		epoch := max(r.head.Epoch, 1)
+		data := l.data
+		if d, ok := data.(*schema.RunResumedData); ok {
+			epoch++
+			from := *d
+			from.From = schema.From{Epoch: max(r.head.Epoch, 1), Sequence: r.head.Sequence, Chain: r.head.Chain, Digest: r.head.Digest}
+			if from.From.Digest == "" {
+				from.From.Digest = schema.Hash{}.String()
+			}
+			data = &from
+		}
+		e = r.makeControl(data, epoch)
+		e.Turn = turn
+	}
+	v := r.event(e)
+	after := lifeState(&r.head)
+	switch {
+	case v.Kind == schema.Applied:
+		return after
+	case after == state:
+		return "refused"
+	default: // a sign of life all the same
+		return "refused, " + after
+	}
+}
+
+// lifeRow is what an event makes of a run in each state.
+type lifeRow struct {
+	events []string
+	cells  []string
+}
+
+func lifeTable(t *testing.T) []lifeRow {
+	t.Helper()
+	var rows []lifeRow
+	for _, event := range lifeEvents() {
+		cells := make([]string, len(lifeStates))
+		for i, state := range lifeStates {
+			cells[i] = event.happen(t, state, schema.StatusCompleted)
+			if state == "ended" {
+				for _, ended := range []schema.Status{schema.StatusFailed, schema.StatusCancelled} {
+					require.Equal(t, cells[i], event.happen(t, state, ended), "%s behind %s: the page has one column for all ends", event.name, ended)
+				}
+			}
+		}
+		if i := slices.IndexFunc(rows, func(r lifeRow) bool { return slices.Equal(r.cells, cells) }); i >= 0 {
+			rows[i].events = append(rows[i].events, event.name)
+			continue
+		}
+		rows = append(rows, lifeRow{[]string{event.name}, cells})
+	}
+	return rows
+}
+
+// label names the events of a row: all of one type are named by the type.
+func (r *lifeRow) label() string {
+	var types []string
+	forms := map[string][]string{}
+	for _, event := range r.events {
+		name, form, _ := strings.Cut(event, " ")
+		name = strings.TrimSuffix(name, ",")
+		if forms[name] == nil {
+			types = append(types, name)
+		}
+		forms[name] = append(forms[name], form)
+	}
+	all := map[string]int{}
+	for _, event := range lifeEvents() {
+		name, _, _ := strings.Cut(event.name, " ")
+		all[strings.TrimSuffix(name, ",")]++
+	}
+	out := make([]string, 0, len(types))
+	for _, name := range types {
+		if len(forms[name]) == all[name] {
+			out = append(out, "`"+name+"`")
+			continue
+		}
+		out = append(out, "`"+name+"` ("+strings.Join(forms[name], ", ")+")")
+	}
+	return strings.Join(out, ", ")
+}
+
+// drawn is the label of an arrow: what any event of the executor does is not told one by one.
+func (r *lifeRow) drawn() string {
+	control, own := lifeRow{}, lifeRow{}
+	events := lifeEvents()
+	for _, name := range r.events {
+		if events[slices.IndexFunc(events, func(e lifeEvent) bool { return e.name == name })].control {
+			control.events = append(control.events, name)
+		} else {
+			own.events = append(own.events, name)
+		}
+	}
+	var parts []string
+	if len(own.events) > len(events)/3 {
+		parts = append(parts, "its executor writes")
+	} else if len(own.events) > 0 {
+		parts = append(parts, own.label())
+	}
+	if len(control.events) > 0 {
+		parts = append(parts, control.label())
+	}
+	return strings.ReplaceAll(strings.Join(parts, "; "), "`", "")
+}
+
+// TestTheDrawingOfARunsLifeIsWhatTheFoldDoes derives the page's drawing and table from the fold: every event in every
+// state. go test ./schema -update writes them anew.
+func TestTheDrawingOfARunsLifeIsWhatTheFoldDoes(t *testing.T) {
+	rows := lifeTable(t)
+	var b strings.Builder
+	b.WriteString("```mermaid\nstateDiagram-v2\n")
+	ids := map[string]string{}
+	for i, state := range lifeStates[1:] {
+		ids[state] = fmt.Sprintf("s%d", i+1)
+		fmt.Fprintf(&b, "    state \"%s\" as %s\n", state, ids[state])
+	}
+	edges := map[string]*lifeRow{}
+	var order []string
+	for _, row := range rows {
+		for i, to := range row.cells {
+			from := lifeStates[i]
+			if ids[to] == "" || to == from || from == "new" && to != "running" {
+				continue
+			}
+			key := "[*] --> " + ids[to]
+			if from != "new" {
+				key = ids[from] + " --> " + ids[to]
+			}
+			if edges[key] == nil {
+				edges[key] = new(lifeRow)
+				order = append(order, key)
+			}
+			edges[key].events = append(edges[key].events, row.events...)
+		}
+	}
+	slices.Sort(order)
+	for _, key := range order {
+		fmt.Fprintf(&b, "    %s: %s\n", key, edges[key].drawn())
+	}
+	fmt.Fprintf(&b, "    %s --> [*]\n```\n\n", ids["ended"])
+	fmt.Fprintf(&b, "| event | %s |\n|%s\n", strings.Join(lifeStates, " | "), strings.Repeat("---|", len(lifeStates)+1))
+	for _, row := range rows {
+		cells := slices.Clone(row.cells)
+		for i := range cells {
+			switch cells[i] {
+			case lifeStates[i]:
+				cells[i] = "·"
+			case "refused":
+				cells[i] = "–"
+			default:
+				cells[i] = strings.Replace(cells[i], "refused, ", "– ", 1)
+			}
+		}
+		fmt.Fprintf(&b, "| %s | %s |\n", row.label(), strings.Join(cells, " | "))
+	}
+	requireGenerated(t, filepath.Join("..", "docs", "run-life.md"), "statuses", b.String())
+}
+
+// requireGenerated compares a part of a page, between its marks, with what it must be.
+func requireGenerated(t *testing.T, file, part, want string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	begin, end := "<!-- "+part+": made by a test -->\n", "<!-- end of "+part+" -->\n"
+	before, rest, ok := strings.Cut(string(text), begin)
+	require.True(t, ok, "%s has no mark %q", file, begin)
+	got, after, ok := strings.Cut(rest, end)
+	require.True(t, ok, "%s has no mark %q", file, end)
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(before+begin+want+end+after), 0o644))
+		return
+	}
+	require.Equal(t, want, got, "go test ./schema -update writes it anew")
+}
