@@ -76,13 +76,14 @@ func (c handoffLsCmd) print(a *app, s *schema.State) error {
 		}
 		if at := slices.IndexFunc(s.Head.Handoffs, func(h schema.OpenHandoff) bool { return h.HandoffID == o.HandoffID }); at >= 0 {
 			row[7] = ago(s.Head.Handoffs[at].Since, a.now())
-			if o.Status == schema.HandoffStatusOffered {
+			if offered == "" && o.Status == schema.HandoffStatusOffered {
 				offered = o.HandoffID
 			}
 		}
 		rows[i] = row
 	}
-	if err := printTable(a.stdout, append(handoffColumns(), column{title: "why", shrinks: true}), rows); err != nil || a.cli.Quiet {
+	columns, rows := withoutEmpty(append(handoffColumns(), column{title: "why", shrinks: true}), rows)
+	if err := printTable(a.stdout, columns, rows); err != nil || a.cli.Quiet {
 		return err
 	}
 	var err error
@@ -130,7 +131,7 @@ func (t handoffTarget) decide(ctx context.Context, a *app, request schema.Handof
 	if err != nil {
 		return nil, nil, err
 	}
-	open, err := t.choose(h)
+	open, err := t.choose(h, request.Action)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -149,7 +150,7 @@ func (t handoffTarget) decide(ctx context.Context, a *app, request schema.Handof
 }
 
 // choose finds the hand-off that was named, or the only one that is open.
-func (t handoffTarget) choose(h *schema.Head) (*schema.OpenHandoff, error) {
+func (t handoffTarget) choose(h *schema.Head, action string) (*schema.OpenHandoff, error) {
 	i := slices.IndexFunc(h.Handoffs, func(o schema.OpenHandoff) bool { return o.HandoffID == t.Handoff })
 	if t.Handoff == "" && len(h.Handoffs) == 1 {
 		i = 0
@@ -159,6 +160,9 @@ func (t handoffTarget) choose(h *schema.Head) (*schema.OpenHandoff, error) {
 		names[j] = shellWord(h.Handoffs[j].HandoffID)
 	}
 	switch {
+	case i < 0 && t.Handoff != "" && action != schema.HandoffAccept:
+		// It may be a repeat: the daemon knows whether it was the first try that ended it.
+		return &schema.OpenHandoff{HandoffID: t.Handoff}, nil
 	case len(names) == 0:
 		return nil, fail(exitNotFound, "see those that are over: "+onFleet(h.Fleet, "handoff ls "+h.Run), "run %s has no open hand-off", h.Run)
 	case i < 0 && t.Handoff == "":

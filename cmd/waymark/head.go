@@ -220,25 +220,30 @@ func handoffColumns() []column {
 	}
 }
 
-// printBelow prints a table with an empty line before it; no rows are nothing. Columns that may be cut and hold nothing
-// are left out.
+// printBelow prints a table with an empty line before it; no rows are nothing.
 func printBelow(a *app, columns []column, rows [][]string) error {
 	if len(rows) == 0 {
 		return nil
 	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	columns, rows = withoutEmpty(columns, rows)
+	return printTable(a.stdout, columns, rows)
+}
+
+// withoutEmpty leaves out the columns that may be cut and hold nothing.
+func withoutEmpty(columns []column, rows [][]string) ([]column, [][]string) {
 	for i, c := range slices.Backward(columns) {
 		if !c.shrinks || slices.ContainsFunc(rows, func(row []string) bool { return row[i] != "" }) {
 			continue
 		}
-		columns = slices.Delete(columns, i, i+1)
+		columns = slices.Delete(slices.Clone(columns), i, i+1)
 		for j := range rows {
 			rows[j] = slices.Delete(rows[j], i, i+1)
 		}
 	}
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
-		return err
-	}
-	return printTable(a.stdout, columns, rows)
+	return columns, rows
 }
 
 func labelsText(labels map[string]string) string {

@@ -21,8 +21,11 @@ import (
 // maxAnswer bounds an answer that is read from a file or standard input, in bytes.
 const maxAnswer = 1 << 20
 
-// resolved is the status of an answer that answers.
-const resolved = "resolved"
+// Statuses of an answer.
+const (
+	resolved        = "resolved"
+	cancelledAnswer = "cancelled"
+)
 
 type inputCmd struct {
 	Run_      string  `arg:"" name:"run" help:"Run id."`
@@ -33,7 +36,7 @@ type inputCmd struct {
 	Allow     bool    `xor:"answer" help:"Allow the tool call that waits for approval."`
 	Deny      bool    `xor:"answer" help:"Deny it."`
 	Reason    string  `placeholder:"TEXT" help:"Why it is allowed or denied."`
-	Status    string  `default:"resolved" enum:"resolved,cancelled,expired" placeholder:"STATUS" help:"resolved, cancelled (nobody will answer) or expired (default: resolved)."`
+	Status    string  `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled: nobody will answer (default: resolved)."`
 	By        string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Who answers (WAYMARK_OPERATOR; default: waymark-cli)."`
 	RequestID string  `placeholder:"ID" help:"Id of this answer: sent again with the same id, it counts once (default: a new one)."`
 }
@@ -183,6 +186,9 @@ func (c inputCmd) choose(h *schema.Head) (*schema.OpenInterrupt, error) {
 		i = 0
 	}
 	switch {
+	case i < 0 && c.Interrupt != "" && c.RequestID != "":
+		// It may be a repeat: the daemon knows whether it was the first try that answered.
+		return &schema.OpenInterrupt{InterruptID: c.Interrupt}, nil
 	case len(h.Interrupts) == 0 && h.Status.Terminal():
 		return nil, fail(exitConflict, "see how it ended: "+onFleet(h.Fleet, "runs get "+h.Run), "run %s has ended as %s and waits for nothing", h.Run, h.Status)
 	case len(h.Interrupts) == 0:
@@ -194,7 +200,7 @@ func (c inputCmd) choose(h *schema.Head) (*schema.OpenInterrupt, error) {
 	}
 	w := &h.Interrupts[i]
 	switch {
-	case w.Reason == schema.WaitToolInDoubt:
+	case w.Reason == schema.WaitToolInDoubt && c.Status != cancelledAnswer:
 		key := schema.CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: w.Occurrence}
 		return nil, fail(exitUsage, "settle the call: "+settleCommand(h, key)+" --how abandoned|decided|rerun",
 			"run %s waits for the settlement of call %s, which no answer can be", h.Run, w.ToolCallID)
@@ -216,16 +222,19 @@ func waitNames(h *schema.Head) string {
 func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head, w *schema.OpenInterrupt, payload jsontext.Value) error {
 	answer := answered{
 		Run: h.Run, InterruptID: w.InterruptID, Status: c.Status, Payload: payload, By: c.By, RequestID: c.RequestID,
-		Remaining: len(h.Interrupts) - 1,
+		Remaining: len(h.Interrupts),
 	}
 	if answer.RequestID == "" {
 		answer.RequestID = nuid.Next()
+	}
+	if slices.Contains(h.Interrupts, *w) {
+		answer.Remaining--
 	}
 	err := cl.ask(ctx, schema.VerbInput, h.Run, schema.InputRequest{
 		InterruptID: answer.InterruptID, Status: answer.Status, Payload: payload, By: answer.By, RequestID: answer.RequestID,
 	}, &answer.ControlReply)
 	if err != nil {
-		return c.explain(h, err)
+		return explainAnswer(h, w.InterruptID, err)
 	}
 	if a.cli.JSON {
 		return document(a.stdout, answer)
@@ -241,15 +250,15 @@ func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head
 	switch {
 	case answer.Remaining > 0:
 		next = fmt.Sprintf("the run still waits for %d more: %s", answer.Remaining, onFleet(h.Fleet, "input "+h.Run))
-	case h.Unattended != "":
+	case h.Unattended != "" || h.Status.Claimable():
 		next = "the run has no executor: the next one that claims it goes on"
 	}
 	_, err = fmt.Fprintln(a.stderr, printable(next))
 	return err
 }
 
-// explain adds to a refusal what the daemon's words cannot know of a prompt.
-func (c inputCmd) explain(h *schema.Head, err error) error {
+// explainAnswer words the refusal of an answer: the next step at a prompt is a command.
+func explainAnswer(h *schema.Head, interrupt string, err error) error {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok {
 		return err
@@ -258,11 +267,11 @@ func (c inputCmd) explain(h *schema.Head, err error) error {
 	case schema.CodeInvalidAnswer:
 		f := &failure{code: exitUsage, what: service.Message, hint: "see what is asked: " + onFleet(h.Fleet, "input "+h.Run), err: err}
 		if places := answerProblems(service); places != "" {
-			f.what += ": " + places
+			f.what = fmt.Sprintf("the answer to %s is not what run %s asks for: %s", interrupt, h.Run, places)
 		}
 		return f
 	case schema.CodeUnknownInterrupt:
-		return &failure{code: exitNotFound, what: service.Message, hint: "it was answered meanwhile; see: " + onFleet(h.Fleet, "runs get "+h.Run), err: err}
+		return &failure{code: exitNotFound, what: service.Message, hint: "it may have been answered already: " + onFleet(h.Fleet, "runs get "+h.Run), err: err}
 	default:
 		return err
 	}
@@ -270,20 +279,18 @@ func (c inputCmd) explain(h *schema.Head, err error) error {
 
 // answerProblems are the places of an answer that its schema does not allow.
 func answerProblems(e *schema.ServiceError) string {
-	var details struct {
-		Problems []struct {
-			Path    string `json:"path"`
-			Problem string `json:"problem"`
-		} `json:"problems"`
+	var problems []struct {
+		Path    string `json:"path"`
+		Problem string `json:"problem"`
 	}
-	if json.Unmarshal(e.Details, &details) != nil {
+	if json.Unmarshal(e.Details, &problems) != nil {
 		return ""
 	}
-	list := make([]string, len(details.Problems))
-	for i, p := range details.Problems {
+	list := make([]string, len(problems))
+	for i, p := range problems {
 		list[i] = p.Problem
 		if p.Path != "" {
-			list[i] = p.Path + " " + p.Problem
+			list[i] = "at " + p.Path + ": " + p.Problem
 		}
 	}
 	return strings.Join(list, "; ")
