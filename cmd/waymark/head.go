@@ -183,7 +183,7 @@ func printWaits(a *app, waits []schema.OpenInterrupt) error {
 	return printBelow(a, []column{
 		{title: "waits for", shrinks: true},
 		{title: "reason"},
-		{title: "call", shrinks: true},
+		{title: "call", shrinks: true, drop: 1},
 		{title: "asks", shrinks: true},
 		{title: "since"},
 		{title: "expires"},

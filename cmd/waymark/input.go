@@ -335,7 +335,13 @@ func (c inputCmd) show(ctx context.Context, a *app, cl *client, h *schema.Head) 
 			return err
 		}
 	}
-	return printSteps(a, &schema.Head{Fleet: h.Fleet, Run: h.Run, Interrupts: waits, OpenCalls: h.OpenCalls, Status: schema.StatusWaiting})
+	// Of the calls in doubt only those are named that the question is about.
+	calls := slices.DeleteFunc(slices.Clone(h.OpenCalls), func(call schema.OpenCall) bool {
+		return !slices.ContainsFunc(waits, func(w schema.OpenInterrupt) bool {
+			return w.Reason == schema.WaitToolInDoubt && call.CallKey == schema.CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: w.Occurrence}
+		})
+	})
+	return printSteps(a, &schema.Head{Fleet: h.Fleet, Run: h.Run, Interrupts: waits, OpenCalls: calls, Status: schema.StatusWaiting})
 }
 
 // asked completes what a run waits for from its content.

@@ -256,17 +256,10 @@ func localTime(at string) string {
 }
 
 // wrapped is text from outside as a block: indented by two, within maxWidth, its own line breaks kept.
-func wrapped(s string) string {
-	var b strings.Builder
-	for l := range strings.Lines(s) {
-		for part := range strings.Lines(text.WrapSoft(printable(strings.TrimRight(l, "\r\n")), maxWidth-2)) {
-			b.WriteString("  " + strings.TrimRight(part, " \n") + "\n")
-		}
-	}
-	return b.String()
-}
+func wrapped(s string) string { return block(s, text.WrapSoft) }
 
-// indented is a JSON value from outside as a block; nothing for none.
+// indented is a JSON value from outside as a block; nothing for none. What is too long is broken anywhere, and nothing of it
+// is left out.
 func indented(v jsontext.Value) string {
 	if len(v) == 0 {
 		return ""
@@ -275,5 +268,19 @@ func indented(v jsontext.Value) string {
 	if err := v.Indent(jsontext.WithIndent("  ")); err != nil {
 		return wrapped(string(v))
 	}
-	return wrapped(string(v))
+	return block(string(v), text.WrapHard)
+}
+
+// block indents text by two and breaks its lines; what a line begins with is kept before its parts.
+func block(s string, wrap func(string, int) string) string {
+	var b strings.Builder
+	for l := range strings.Lines(s) {
+		l = printable(strings.TrimRight(l, "\r\n"))
+		rest := strings.TrimLeft(l, " ")
+		indent := "  " + l[:min(len(l)-len(rest), maxWidth/2)]
+		for part := range strings.Lines(wrap(rest, maxWidth-len(indent))) {
+			b.WriteString(strings.TrimRight(indent+strings.TrimRight(part, "\n"), " ") + "\n")
+		}
+	}
+	return b.String()
 }

@@ -160,3 +160,18 @@ func TestAHeldWaitEndsWithCtrlC(t *testing.T) {
 	require.Equal(t, int(exitInterrupted), code)
 	require.Equal(t, "waymark: interrupted\n", stderr.String())
 }
+
+func TestABlockKeepsWhatALineBeginsWithAndAllOfAValue(t *testing.T) {
+	long := strings.Repeat("word  ", 40)
+	text := indented([]byte(`{"a":{"b":"` + long + `"},"n":1}`))
+	var joined strings.Builder
+	for l := range strings.Lines(text) {
+		require.LessOrEqual(t, len(l), maxWidth+1)
+		joined.WriteString(strings.TrimPrefix(strings.TrimSuffix(l, "\n"), "      "))
+	}
+	require.Contains(t, text, "\n    \"a\": {\n")
+	require.Equal(t, 40, strings.Count(joined.String(), "word"))
+	require.Contains(t, wrapped("one\n  two "+long), "\n    two word")
+	require.Equal(t, "  a \\x1b[31m b\n", wrapped("a \x1b[31m b"))
+	require.Empty(t, indented(nil))
+}

@@ -159,21 +159,35 @@ func savedText(s *schema.Saved) string {
 	return t
 }
 
-// printPlanCalls lists the calls that are not simply reused.
+// printPlanCalls lists the calls that are not simply reused, and below it why, each reason once.
 func printPlanCalls(a *app, calls []schema.PlanCall) error {
-	rows := make([][]string, len(calls))
-	for i, c := range calls {
-		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Replay), string(c.Action), c.Why}
+	if len(calls) == 0 {
+		return nil
 	}
-	return printBelow(a, []column{
+	rows := make([][]string, len(calls))
+	var why []string
+	told := map[string]bool{}
+	for i, c := range calls {
+		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Replay), string(c.Action)}
+		if reason := string(c.Action) + " " + c.Why; !told[reason] {
+			told[reason] = true
+			why = append(why, string(c.Action), c.Why)
+		}
+	}
+	if err := printBelow(a, []column{
 		{title: "turn", right: true},
 		{title: "call", shrinks: true},
 		{title: "occ.", right: true},
 		{title: "tool", shrinks: true},
 		{title: "replay"},
 		{title: "plan"},
-		{title: "why", shrinks: true},
-	}, rows)
+	}, rows); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	return printFields(a.stdout, why...)
 }
 
 func printReused(a *app, calls []schema.PlanCall) error {

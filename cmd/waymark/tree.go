@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/schema"
@@ -15,6 +16,8 @@ import (
 const (
 	// maxTree bounds the runs of a tree.
 	maxTree = 1000
+	// maxTie is the width that is left to how a run came about: ids of runs go first.
+	maxTie = 40
 	// treeReaders is the number of runs that are read at the same time.
 	treeReaders = 8
 )
@@ -366,14 +369,14 @@ func printTree(a *app, reply *treeReply) error {
 		if n.Missing {
 			status = "not in this fleet"
 		}
-		rows = append(rows, []string{name, n.Agent, status, count(n.Turn), reply.tieText(n)})
+		rows = append(rows, []string{name, n.Agent, status, count(n.Turn), text.Snip(printable(reply.tieText(n)), maxTie, "…")})
 		for _, o := range offers {
 			to := o.NextAgent
 			if to == "" {
 				to = n.Agent
 			}
 			rows = append(rows, []string{
-				trunk(reply.Runs, i) + "· hand-off " + o.HandoffID, to, o.Status, "", words(o.Kind, o.Reason, ago(o.Since, a.now())),
+				trunk(reply.Runs, i) + "· hand-off " + o.HandoffID, to, o.Status, "", words(o.Kind, ago(o.Since, a.now())),
 			})
 		}
 	}

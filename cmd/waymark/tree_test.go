@@ -86,7 +86,7 @@ func TestATreeIsDrawnWithinItsWidth(t *testing.T) {
 		"RUN                    AGENT   STATUS             TURN  BY",
 		"a                      coder   running",
 		"├─ b ◀                 coder   running                  call call-1 of turn 2",
-		"│  │  · hand-off rest  roofer  offered                  transfer, error",
+		"│  │  · hand-off rest  roofer  offered                  transfer",
 		"│  ├─ c                coder   running                  hand-off half, accepted",
 		"│  │  └─ d             coder   running                  continues it",
 		"│  └─ e                coder   running                  call call-1 of turn 2",
