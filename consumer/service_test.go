@@ -449,7 +449,8 @@ func TestListPagesAndFilters(t *testing.T) {
 		_, err := shard.Checkpoints.Put(t.Context(), c, 0)
 		require.NoError(t, err)
 		if !c.Status.Terminal() {
-			require.NoError(t, shard.Checkpoints.PutLive(t.Context(), id))
+			_, err = shard.Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: schema.LiveOf(&c.Head)})
+			require.NoError(t, err)
 		}
 	}
 	list := func(req schema.ListRequest) []string {

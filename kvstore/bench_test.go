@@ -152,8 +152,15 @@ func BenchmarkLive(b *testing.B) {
 	}
 	putMany(b, s, 10_000)
 	for b.Loop() {
-		require.NoError(b, s.shard.Checkpoints.PutLive(b.Context(), runs...))
-		require.NoError(b, s.shard.Checkpoints.EraseLive(b.Context(), runs...))
+		marks := make([]kvstore.LiveAt, len(runs))
+		for i, rev := range putLive(b, s, runs...) {
+			marks[i] = kvstore.LiveAt{Run: runs[i], Revision: rev}
+		}
+		for i, r := range s.shard.Checkpoints.EraseLive(b.Context(), marks...) {
+			require.NoError(b, r.Err)
+			marks[i].Revision = r.Revision
+		}
+		require.NoError(b, s.shard.Checkpoints.PurgeLive(b.Context(), marks...))
 	}
 	b.ReportMetric(float64(b.N)*benchRuns/b.Elapsed().Seconds(), "runs/s")
 }

@@ -257,12 +257,16 @@ func (b *bucket) remove(ctx context.Context, key string, cas bool, rev schema.Re
 	return err
 }
 
-// erase takes a key out of the stream without a marker. After kill -9 of a lone server it can come back:
-// for what is harmless then.
-func (b *bucket) erase(ctx context.Context, key string) error {
+// purge takes what a key has up to a revision out of the stream, without a marker. After kill -9 of a lone server it can
+// come back: for what is harmless then.
+func (b *bucket) purge(ctx context.Context, key string, upTo schema.Revision) error {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	req, err := json.Marshal(map[string]string{"filter": b.prefix + key})
+	req, err := json.Marshal(struct {
+		Filter string `json:"filter"`
+		// Below says below which sequence.
+		Below uint64 `json:"seq"`
+	}{b.prefix + key, uint64(upTo) + 1})
 	if err != nil {
 		return err
 	}

@@ -57,8 +57,12 @@ func TestNamesOutsideTheGrammarNeverBecomeKeys(t *testing.T) {
 		_, err = b.shard.Checkpoints.History(t.Context(), run)
 		require.ErrorAs(t, err, &ne, "%q", run)
 		require.ErrorAs(t, b.shard.Checkpoints.Delete(t.Context(), run, 1), &ne, "%q", run)
-		require.ErrorAs(t, b.shard.Checkpoints.PutLive(t.Context(), run), &ne, "%q", run)
-		require.ErrorAs(t, b.shard.Checkpoints.EraseLive(t.Context(), run), &ne, "%q", run)
+		_, err = b.shard.Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: schema.Live{Run: run}})
+		require.ErrorAs(t, err, &ne, "%q", run)
+		require.ErrorAs(t, b.shard.Checkpoints.EraseLive(t.Context(), kvstore.LiveAt{Run: run, Revision: 1})[0].Err, &ne, "%q", run)
+		require.ErrorAs(t, b.shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: run, Revision: 1}), &ne, "%q", run)
+		_, err = b.shard.Checkpoints.LiveOf(t.Context(), run)
+		require.ErrorAs(t, err, &ne, "%q", run)
 		require.ErrorAs(t, b.shard.Segments.Create(t.Context(), run, 1, []byte("x")), &ne, "%q", run)
 		_, err = b.shard.Segments.List(t.Context(), run)
 		require.ErrorAs(t, err, &ne, "%q", run)
@@ -152,7 +156,7 @@ func TestRepublishedCheckpointIsACloudEvent(t *testing.T) {
 	require.NoError(t, err)
 	cps := b.shard.Checkpoints
 
-	require.NoError(t, cps.PutLive(t.Context(), "run-1"))
+	putLive(t, b, "run-1")
 	_, err = cps.PutWatermark(t.Context(), kvstore.Watermark{Incarnation: "x"}, 0)
 	require.NoError(t, err)
 	rev, err := cps.Put(t.Context(), checkpoint("run-1", 7), 0)

@@ -7,17 +7,11 @@ import (
 	"sort"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/waymarkio/waymark/schema"
 )
 
-const (
-	// listExamined bounds the checkpoints that one call of List reads.
-	listExamined = 8192
-	// liveInFlight bounds the requests of EraseLive under way.
-	liveInFlight = 16
-)
+// listExamined bounds the checkpoints that one call of List reads.
+const listExamined = 8192
 
 // List returns up to limit of the shard's checkpoints in the order of run ids, from the first after the run
 // named by after ("" for the beginning), and the after of the next page ("" at the end). filter, if not nil,
@@ -123,52 +117,4 @@ func (c *Checkpoints) LiveRuns(ctx context.Context, after string, limit int) (ru
 		return nil, "", fmt.Errorf("list live runs of %s: %w", c.bucket.name, err)
 	}
 	return runs, next, nil
-}
-
-// PutLive adds runs to the live index. Call it before the first checkpoint of a run is put, so that no live
-// run is ever missing from the index. Runs that are there already do no harm.
-func (c *Checkpoints) PutLive(ctx context.Context, runs ...string) error {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	results := make([]Result, len(runs))
-	flight, err := c.bucket.newFlight(results)
-	if err != nil {
-		return fmt.Errorf("put runs into the live index: %w", err)
-	}
-	defer flight.end()
-	for i, run := range runs {
-		if err := schema.CheckName("run id", run); err != nil {
-			results[i].Err = err
-			continue
-		}
-		// Roll-up keeps one message of the key, whatever the bucket's history.
-		msg := c.bucket.message(schema.LiveKeyPrefix+run, nil, map[string][]string{headerRollup: {rollupSubject}}, false, 0)
-		flight.publish(ctx, i, msg)
-	}
-	flight.land(ctx)
-	for i, r := range results {
-		if r.Err != nil {
-			return fmt.Errorf("put run %.64q into the live index: %w", runs[i], r.Err)
-		}
-	}
-	return nil
-}
-
-// EraseLive takes runs out of the live index. Call it after the checkpoint that ends a run was put. After
-// kill -9 of a lone server an entry can come back: whoever meets one of an ended run erases it again.
-func (c *Checkpoints) EraseLive(ctx context.Context, runs ...string) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(liveInFlight)
-	for _, run := range runs {
-		group.Go(func() error {
-			if err := schema.CheckName("run id", run); err != nil {
-				return err
-			}
-			if err := c.bucket.erase(ctx, schema.LiveKeyPrefix+run); err != nil {
-				return fmt.Errorf("erase run %s from the live index: %w", run, err)
-			}
-			return nil
-		})
-	}
-	return group.Wait()
 }

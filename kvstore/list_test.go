@@ -33,7 +33,7 @@ func TestListPagesInTheOrderOfRunIDs(t *testing.T) {
 	_, rev, err := cps.GetFresh(t.Context(), "run-00003")
 	require.NoError(t, err)
 	require.NoError(t, cps.Delete(t.Context(), "run-00003", rev))
-	require.NoError(t, cps.PutLive(t.Context(), "run-00001"))
+	putLive(t, b, "run-00001")
 
 	var runs []string
 	for after, pages := "", 0; ; pages++ {
@@ -79,41 +79,6 @@ func TestListShowsWhatItCannotRead(t *testing.T) {
 	require.Len(t, page, 1)
 	require.Equal(t, "run-00001", page[0].Run)
 	require.ErrorIs(t, page[0].Err, kvstore.ErrCorrupt)
-}
-
-func TestLiveIndexNamesRunsThatHaveNotEnded(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	cps := b.shard.Checkpoints
-	putMany(t, b, 20)
-	require.NoError(t, cps.PutLive(t.Context(), "run-00004", "run-00002", "run-00009", "unborn"))
-	require.NoError(t, cps.PutLive(t.Context(), "run-00002"), "twice is once")
-	kv, err := b.js.KeyValue(t.Context(), b.names.CheckpointBucket())
-	require.NoError(t, err)
-	kept, err := kv.History(t.Context(), schema.LiveKeyPrefix+"run-00002")
-	require.NoError(t, err)
-	require.Len(t, kept, 1)
-	runs, next, err := cps.LiveRuns(t.Context(), "", 10)
-	require.NoError(t, err)
-	require.Empty(t, next)
-	require.Equal(t, []string{"run-00002", "run-00004", "run-00009", "unborn"}, runs)
-
-	page, next, err := cps.ListLive(t.Context(), "", 10, nil)
-	require.NoError(t, err)
-	require.Empty(t, next)
-	require.Len(t, page, 3, "a run without a checkpoint yet is left out")
-
-	runs, next, err = cps.LiveRuns(t.Context(), "run-00002", 1)
-	require.NoError(t, err)
-	require.Equal(t, "run-00004", next)
-	require.Equal(t, []string{"run-00004"}, runs)
-
-	require.NoError(t, cps.EraseLive(t.Context(), "run-00004", "unborn", "never-there"))
-	runs, _, err = cps.LiveRuns(t.Context(), "", 10)
-	require.NoError(t, err)
-	require.Equal(t, []string{"run-00002", "run-00009"}, runs)
-	_, _, err = cps.GetFresh(t.Context(), "run-00004")
-	require.NoError(t, err, "its checkpoint stays")
 }
 
 func TestListOfAnEmptyBucket(t *testing.T) {

@@ -1,6 +1,20 @@
 package kvstore
 
-import "github.com/waymarkio/waymark/schema"
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// liveInFlight bounds the requests under way that erase from the live index for good.
+const liveInFlight = 16
 
 // LiveEntry is a run's entry of the live index, or what is known of it.
 type LiveEntry struct {
@@ -10,6 +24,261 @@ type LiveEntry struct {
 	Live *schema.Live
 	// Revision of the entry, or of its erasure.
 	Revision schema.Revision
-	// Err says why the entry cannot be read: it wraps [ErrCorrupt] or schema.ErrFormat.
+	// Err says why the entry cannot be read: it wraps [ErrCorrupt] or schema.ErrFormat. Whoever folds the shard puts it
+	// anew from the run's checkpoint.
 	Err error
+}
+
+// LivePut is an entry to put into the live index.
+type LivePut struct {
+	Live schema.Live
+	// Revision that the entry must have; 0 puts over whatever is there.
+	Revision schema.Revision
+}
+
+// LiveAt is an entry of the live index at a revision.
+type LiveAt struct {
+	Run      string
+	Revision schema.Revision
+}
+
+// decodeLive reads the value of an entry.
+func decodeLive(run string, value []byte) (*schema.Live, error) {
+	broken := func(err error) (*schema.Live, error) {
+		return nil, fmt.Errorf("live entry of run %s: %w", run, err)
+	}
+	var probe struct {
+		Format int `json:"format"`
+	}
+	// Before entries had a value they were empty; that is format 0.
+	if len(value) > 0 {
+		if err := json.Unmarshal(value, &probe); err != nil {
+			return broken(fmt.Errorf("%w: %w", ErrCorrupt, err))
+		}
+	}
+	if probe.Format != schema.LiveFormat {
+		return broken(fmt.Errorf("format %d, this binary knows %d: %w", probe.Format, schema.LiveFormat, schema.ErrFormat))
+	}
+	l := new(schema.Live)
+	if err := json.Unmarshal(value, l); err != nil {
+		return broken(fmt.Errorf("%w: %w", ErrCorrupt, err))
+	}
+	if l.Run != run {
+		return broken(fmt.Errorf("it is one of run %.64q: %w", l.Run, ErrCorrupt))
+	}
+	return l, nil
+}
+
+func liveEntry(run string, e entry) LiveEntry {
+	l := LiveEntry{Run: run, Revision: e.rev}
+	if !e.deleted {
+		l.Live, l.Err = decodeLive(run, e.value)
+	}
+	return l
+}
+
+// PutLive puts entries into the live index and returns their revisions. Call it before the first checkpoint of a run
+// is put, so that no live run is ever missing from the index, and again when an entry changes. An entry that is put anew
+// has a new revision, whatever it holds. The size of an entry is bounded by the caps of the head.
+//
+// An error names the first entry that was not put: [ErrConflict] when it was not at the revision named. The others may
+// be there.
+func (c *Checkpoints) PutLive(ctx context.Context, entries ...LivePut) ([]schema.Revision, error) {
+	if len(entries) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	results := make([]Result, len(entries))
+	flight, err := c.bucket.newFlight(results)
+	if err != nil {
+		return nil, fmt.Errorf("put runs into the live index: %w", err)
+	}
+	defer flight.end()
+	for i := range entries {
+		e := &entries[i]
+		if results[i].Err = schema.CheckName("run id", e.Live.Run); results[i].Err != nil {
+			continue
+		}
+		value, err := json.Marshal(&e.Live, json.Deterministic(true))
+		if err != nil {
+			results[i].Err = err
+			continue
+		}
+		// Roll-up keeps one message of the key, whatever the bucket's history.
+		header := map[string][]string{headerRollup: {rollupSubject}}
+		flight.publish(ctx, i, c.bucket.message(schema.LiveKeyPrefix+e.Live.Run, value, header, e.Revision != 0, e.Revision))
+	}
+	flight.land(ctx)
+	revisions := make([]schema.Revision, len(entries))
+	for i, r := range results {
+		if r.Err != nil {
+			return nil, fmt.Errorf("put run %.64q into the live index: %w", entries[i].Live.Run, r.Err)
+		}
+		revisions[i] = r.Revision
+	}
+	return revisions, nil
+}
+
+// EraseLive takes entries out of the live index, each only at its revision: a run that came back to life meanwhile
+// has another one, and stays. Call it after the checkpoint that ends the run was put, with revisions known before.
+//
+// What stays is a mark, so that who watches the index hears of it; the results are its revision, or [ErrConflict]. Give
+// it to [Checkpoints.PurgeLive] some seconds later.
+func (c *Checkpoints) EraseLive(ctx context.Context, entries ...LiveAt) []Result {
+	results := make([]Result, len(entries))
+	if len(entries) == 0 {
+		return results
+	}
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	flight, err := c.bucket.newFlight(results)
+	for i, e := range entries {
+		switch nameErr := schema.CheckName("run id", e.Run); {
+		case err != nil:
+			results[i].Err = err
+		case nameErr != nil:
+			results[i].Err = nameErr
+		case e.Revision == 0:
+			results[i].Err = fmt.Errorf("without a revision: %w", ErrConflict)
+		default:
+			header := map[string][]string{headerOperation: {operationPurge}, headerRollup: {rollupSubject}}
+			flight.publish(ctx, i, c.bucket.message(schema.LiveKeyPrefix+e.Run, nil, header, true, e.Revision))
+		}
+	}
+	if err == nil {
+		flight.land(ctx)
+		flight.end()
+	}
+	for i := range results {
+		if results[i].Err != nil {
+			results[i].Err = fmt.Errorf("erase run %.64s from the live index: %w", entries[i].Run, results[i].Err)
+		}
+	}
+	return results
+}
+
+// PurgeLive takes the marks of erased entries away: nothing is left of them. What was put after a mark stays. After
+// kill -9 of a lone server a mark, or even the entry, can come back: whoever meets one of an ended run erases it again.
+func (c *Checkpoints) PurgeLive(ctx context.Context, marks ...LiveAt) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(liveInFlight)
+	for _, m := range marks {
+		group.Go(func() error {
+			if err := schema.CheckName("run id", m.Run); err != nil {
+				return err
+			}
+			if err := c.bucket.purge(ctx, schema.LiveKeyPrefix+m.Run, m.Revision); err != nil {
+				return fmt.Errorf("purge run %s from the live index: %w", m.Run, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// LiveOf reads one run's entry from the leader, also one that was erased or cannot be read. It returns [ErrNotFound] when
+// there is nothing.
+func (c *Checkpoints) LiveOf(ctx context.Context, run string) (LiveEntry, error) {
+	if err := schema.CheckName("run id", run); err != nil {
+		return LiveEntry{}, err
+	}
+	e, err := c.bucket.getFresh(ctx, schema.LiveKeyPrefix+run)
+	if err != nil && !e.deleted {
+		return LiveEntry{Run: run}, fmt.Errorf("live entry of run %s: %w", run, err)
+	}
+	return liveEntry(run, e), nil
+}
+
+// Live calls yield for every entry of the live index in the order of run ids, erased ones that have not been purged and
+// unreadable ones included, until it returns false. It may be stale.
+func (c *Checkpoints) Live(ctx context.Context, yield func(LiveEntry) bool) error {
+	err := c.pages(ctx, schema.LiveKeyPrefix, "", func(runs []string) (bool, error) {
+		for chunk := range slices.Chunk(runs, manyKeys) {
+			var entries []LiveEntry
+			subjects := make([]string, len(chunk))
+			for i, run := range chunk {
+				subjects[i] = c.bucket.prefix + schema.LiveKeyPrefix + run
+			}
+			err := c.bucket.all(ctx, directRequest{MultiLast: subjects}, func(e entry) {
+				entries = append(entries, liveEntry(strings.TrimPrefix(e.key, schema.LiveKeyPrefix), e))
+			})
+			if err != nil {
+				return false, err
+			}
+			slices.SortFunc(entries, func(a, b LiveEntry) int { return strings.Compare(a.Run, b.Run) })
+			for i := range entries {
+				if !yield(entries[i]) {
+					return false, nil
+				}
+			}
+		}
+		return true, nil
+	}, func() {})
+	if err != nil {
+		return fmt.Errorf("read the live index of %s: %w", c.bucket.name, err)
+	}
+	return nil
+}
+
+// LiveWatch brings what the live index holds, and then its changes.
+//
+//	watching ──every entry once──▶ synced ──changes, in order──▶ … ──anything wrong──▶ broken
+//
+// A watch that broke is over: close it and begin another, which brings everything once more. That way nothing that
+// happened meanwhile is missed, not even that the bucket was deleted and made anew.
+type LiveWatch struct {
+	bucket *bucket
+	follow *runlog.Follower
+	synced bool
+	told   bool
+}
+
+// WatchLive begins a watch. It returns [ErrStreamMissing] while there is no bucket.
+func (c *Checkpoints) WatchLive(ctx context.Context) (*LiveWatch, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	follow, err := runlog.FollowLast(ctx, c.bucket.js.Conn(), c.bucket.js, c.bucket.stream, c.bucket.prefix+schema.LiveKeyPrefix+"*")
+	if err != nil {
+		return nil, fmt.Errorf("watch the live index: %w", translate(err))
+	}
+	return &LiveWatch{bucket: &c.bucket, follow: follow, synced: follow.Pending() == 0}, nil
+}
+
+// Close ends the watch.
+func (w *LiveWatch) Close(ctx context.Context) { w.follow.Close(ctx, w.bucket.js) }
+
+// Next returns the next entry or change, and waits for it until ctx ends; synced is true, once, when everything that
+// was there at the beginning has been returned, and then there may be no entry beside it (Run is empty). Any
+// error but that of ctx says that the watch broke.
+func (w *LiveWatch) Next(ctx context.Context) (e LiveEntry, synced bool, err error) {
+	for {
+		if w.synced && !w.told {
+			w.told = true
+			return LiveEntry{}, true, nil
+		}
+		m, idle, err := w.follow.NextOrIdle(ctx)
+		if err != nil {
+			return LiveEntry{}, false, err
+		}
+		if idle {
+			// What was to end the snapshot may have been erased before it was sent.
+			if !w.synced {
+				waiting, err := w.follow.Waiting(ctx)
+				if err != nil {
+					return LiveEntry{}, false, err
+				}
+				w.synced = waiting == 0
+			}
+			continue
+		}
+		w.synced = w.synced || m.Pending == 0
+		run, ours := strings.CutPrefix(m.Subject, w.bucket.prefix+schema.LiveKeyPrefix)
+		if !ours || !schema.ValidName(run) {
+			continue
+		}
+		return liveEntry(run, entry{
+			value: m.Record.Body, rev: schema.Revision(m.Record.Stream), deleted: deletion(m.Record.Header),
+		}), false, nil
+	}
 }

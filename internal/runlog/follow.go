@@ -92,15 +92,33 @@ func Follow(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names sc
 	case from.New:
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverNewPolicy, 0
 	}
-	cons, err := js.CreateConsumer(ctx, names.EventStream(), config)
+	return follow(ctx, nc, js, names.EventStream(), config)
+}
+
+// FollowLast makes a follower of any stream that reads the last message of each subject that the filter matches, and
+// then what is stored on them, in the order of the stream.
+func FollowLast(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream, filter string) (*Follower, error) {
+	return follow(ctx, nc, js, stream, jetstream.ConsumerConfig{
+		FilterSubjects:    []string{filter},
+		DeliverPolicy:     jetstream.DeliverLastPerSubjectPolicy,
+		AckPolicy:         jetstream.AckNonePolicy,
+		MaxDeliver:        1,
+		Replicas:          1,
+		MemoryStorage:     true,
+		InactiveThreshold: consumerIdle,
+	})
+}
+
+func follow(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, config jetstream.ConsumerConfig) (*Follower, error) {
+	cons, err := js.CreateConsumer(ctx, stream, config)
 	if err != nil {
-		return nil, fmt.Errorf("read event stream %s: %w", names.EventStream(), err)
+		return nil, fmt.Errorf("read stream %s: %w", stream, err)
 	}
 	r := &Follower{
-		nc: nc, consumer: cons, stream: names.EventStream(), inbox: nc.NewInbox(),
+		nc: nc, consumer: cons, stream: stream, inbox: nc.NewInbox(),
 		// Never full: of one request's messages, with room for what the server says.
 		msgs:    make(chan *nats.Msg, pullMessages+256),
-		subject: APISubject(js, "CONSUMER.MSG.NEXT."+names.EventStream()+"."+cons.CachedInfo().Name),
+		subject: APISubject(js, "CONSUMER.MSG.NEXT."+stream+"."+cons.CachedInfo().Name),
 	}
 	if r.sub, err = nc.ChanSubscribe(r.inbox+".*", r.msgs); err != nil {
 		return nil, r.broken(err)
@@ -143,31 +161,55 @@ func (r *Follower) pull() error {
 
 // Next returns the next message of the log, and waits for it until ctx ends.
 func (r *Follower) Next(ctx context.Context) (Arrived, error) {
+	for {
+		a, idle, err := r.NextOrIdle(ctx)
+		if err != nil || !idle {
+			return a, err
+		}
+	}
+}
+
+// Waiting asks the server how many messages are yet to be read.
+func (r *Follower) Waiting(ctx context.Context) (uint64, error) {
+	info, err := r.consumer.Info(ctx)
+	if err != nil {
+		return 0, r.broken(err)
+	}
+	return info.NumPending, nil
+}
+
+// NextOrIdle is Next, but returns with idle set, and no message, about every second in which none came and the server
+// said that it is still there.
+func (r *Follower) NextOrIdle(ctx context.Context) (a Arrived, idle bool, err error) {
 	silence := time.NewTimer(pullSilence)
 	defer silence.Stop()
 	for {
 		if r.open == 0 {
 			if err := r.pull(); err != nil {
-				return Arrived{}, r.broken(err)
+				return Arrived{}, false, r.broken(err)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return Arrived{}, ctx.Err()
+			return Arrived{}, false, ctx.Err()
 		case status := <-r.status:
 			// What was under way is lost, and so may the consumer be.
-			return Arrived{}, r.broken(fmt.Errorf("the connection was %s", strings.ToLower(status.String())))
+			return Arrived{}, false, r.broken(fmt.Errorf("the connection was %s", strings.ToLower(status.String())))
 		case <-silence.C:
-			return Arrived{}, r.broken(fmt.Errorf("no answer within %s", pullSilence))
+			return Arrived{}, false, r.broken(fmt.Errorf("no answer within %s", pullSilence))
 		case m := <-r.msgs:
 			silence.Reset(pullSilence)
 			if m.Reply == "" {
 				if err := r.said(m); err != nil {
-					return Arrived{}, r.broken(err)
+					return Arrived{}, false, r.broken(err)
+				}
+				if m.Header.Get("Status") == "100" {
+					return Arrived{}, true, nil
 				}
 				continue
 			}
-			return r.message(m)
+			a, err := r.message(m)
+			return a, false, err
 		}
 	}
 }
