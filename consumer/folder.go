@@ -34,6 +34,15 @@ type FolderStats struct {
 	SealsRefused atomic.Int64
 	// Failures that ended a reign, the two below included.
 	Failures atomic.Int64
+	// LivePuts counts entries put into the live index, LiveMended those that were wrong, and LiveConflicts those that
+	// stayed because they were put anew before they were erased.
+	LivePuts, LiveMended, LiveConflicts atomic.Int64
+	// Orphaned runs; Expired waits; RacesLost of either, as another event came first.
+	Orphaned, Expired, RacesLost atomic.Int64
+	// FreshGraces counts the times that everybody got the whole silence anew.
+	FreshGraces atomic.Int64
+	// Notices sent to executors; Quarantined runs announced.
+	Notices, Quarantined atomic.Int64
 	// Batches committed; Conflicts lost to another folder; Regressions of the log; Rebuilds of a run.
 	Batches, Conflicts, Regressions, Rebuilds atomic.Int64
 	// Position is the stream sequence of the last batch committed.
@@ -175,11 +184,17 @@ type reignState struct {
 	recent  *list.List // of *run, most recent first
 	// aging are watermarks on their way to becoming the safe one.
 	aging []aging
+	// marks of erased live entries that are yet to be purged, oldest first.
+	marks []liveMark
+	// suspects are runs whose live entry is to be compared with their checkpoint.
+	suspects chan string
+	// behind is the number of messages of the log that were not folded when last looked.
+	behind atomic.Uint64
 }
 
 // begin reads the watermark and decides from where to fold.
 func (f *Folder) begin(ctx context.Context, fromStart, unclean bool) (*reignState, error) {
-	s := &reignState{Folder: f, runs: make(map[string]*list.Element), recent: list.New()}
+	s := &reignState{Folder: f, runs: make(map[string]*list.Element), recent: list.New(), suspects: make(chan string, suspectsWaiting)}
 	var err error
 	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {
 		return nil, err

@@ -47,6 +47,20 @@ type FolderConfig struct {
 	// AfterUnclean is called once everything that the unclean start put in doubt was folded again, so that the
 	// next start may be a clean one. May be nil.
 	AfterUnclean func()
+	// Roster and Heartbeats of the fleet, which all folders of a daemon share. Without both no run is orphaned and no wait
+	// expires.
+	Roster     *Roster
+	Heartbeats *Heartbeats
+	// Silence is how long an executor may be silent before its runs are orphaned; three of its own intervals if that is
+	// longer. Default 10 s.
+	Silence time.Duration
+	// SweepEvery is the pace at which silent executors are looked for. Default 1 s.
+	SweepEvery time.Duration
+	// OrphansPerSecond bounds the control events by which runs are orphaned and waits expire. Default 200.
+	OrphansPerSecond int
+	// MaxClaims is the number of claims in a row without progress after which a run is quarantined. Default 3; a negative
+	// number is never.
+	MaxClaims int
 	// Reprovision brings a lost checkpoint bucket back. Nil leaves that to the next start of the daemon.
 	Reprovision func(context.Context) error
 }
@@ -66,6 +80,10 @@ func (c FolderConfig) withDefaults() FolderConfig {
 	set(&c.LeaseTTL, 5*time.Second)
 	set(&c.ReconcileEvery, 5*time.Second)
 	set(&c.SafeAfter, 5*time.Minute)
+	set(&c.Silence, schema.DefaultSilenceMS*time.Millisecond)
+	set(&c.SweepEvery, time.Second)
+	set(&c.OrphansPerSecond, 200)
+	set(&c.MaxClaims, schema.DefaultMaxClaims)
 	return c
 }
 
@@ -96,6 +114,9 @@ func (c FolderConfig) Validate() error {
 		{"ReconcileEvery", int64(c.ReconcileEvery), int64(time.Millisecond)},
 		{"IdleSealAfter", int64(c.IdleSealAfter), 0},
 		{"SafeAfter", int64(c.SafeAfter), 0},
+		{"SweepEvery", int64(c.SweepEvery), int64(time.Millisecond)},
+		{"Silence", int64(c.Silence), 3 * int64(c.SweepEvery)},
+		{"OrphansPerSecond", int64(c.OrphansPerSecond), 1},
 	} {
 		if f.got < f.min {
 			return fmt.Errorf("folder: %s is %d, at least %d", f.name, f.got, f.min)

@@ -22,6 +22,7 @@ func (s *reignState) loop(ctx context.Context) error {
 		return err
 	}
 	defer reader.Close(ctx, s.js)
+	s.behind.Store(reader.Pending())
 	in := make(chan runlog.Arrived, 256)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -42,6 +43,8 @@ func (s *reignState) loop(ctx context.Context) error {
 		}
 	})
 	group.Go(func() error { return s.fold(ctx, in) })
+	group.Go(func() error { return s.keepLive(ctx) })
+	group.Go(func() error { return s.keepAlive(ctx) })
 	err = group.Wait()
 	if err == nil && ctx.Err() == nil {
 		return errors.New("event stream ended")
@@ -55,13 +58,24 @@ func (s *reignState) fold(ctx context.Context, in <-chan runlog.Arrived) error {
 	defer tick.Stop()
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
+	quiet := false
 	for {
-		b := batch{touched: make(map[string]*run)}
+		b := batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 			if err := s.reconcile(ctx); err != nil {
+				return err
+			}
+			// Messages that were counted as waiting may have been purged instead of read.
+			if quiet && len(in) == 0 {
+				s.behind.Store(0)
+			}
+			quiet = true
+			continue
+		case id := <-s.suspects:
+			if err := s.mend(ctx, id); err != nil {
 				return err
 			}
 			continue
@@ -73,6 +87,7 @@ func (s *reignState) fold(ctx context.Context, in <-chan runlog.Arrived) error {
 				return err
 			}
 		}
+		quiet = false
 		linger.Reset(s.cfg.Linger)
 	gather:
 		for b.events < s.cfg.BatchEvents && b.bytes < s.cfg.BatchBytes {
@@ -93,8 +108,12 @@ func (s *reignState) fold(ctx context.Context, in <-chan runlog.Arrived) error {
 		if err := s.finish(ctx, &b); err != nil {
 			return err
 		}
+		s.behind.Store(b.behind)
 	}
 }
+
+// caughtUpWithLog reports whether everything but the last batch or so of the log is folded.
+func (s *reignState) caughtUpWithLog() bool { return s.behind.Load() <= uint64(s.cfg.BatchEvents) } //nolint:gosec // at least 1
 
 // commitGrace is how long a batch in hand may take once the folder is told to stop.
 const commitGrace = 5 * time.Second
@@ -115,6 +134,11 @@ type batch struct {
 	touched       map[string]*run
 	dead          []kvstore.DeadLetter
 	accepted      []accepted
+	// signs of life of executors, and notices to them.
+	signs   map[sign]struct{}
+	notices []notice
+	// behind is the number of messages behind the last one.
+	behind uint64
 }
 
 // accepted is an event to announce once it is checkpointed.
@@ -127,6 +151,7 @@ type accepted struct {
 // take folds one message into the batch.
 func (s *reignState) take(ctx context.Context, b *batch, a *runlog.Arrived) error {
 	id := s.names.RunOfSubject(a.Subject)
+	b.behind = a.Pending
 	if id == schema.BarrierRun {
 		return nil
 	}
@@ -143,6 +168,7 @@ func (s *reignState) take(ctx context.Context, b *batch, a *runlog.Arrived) erro
 	if err != nil {
 		return err
 	}
+	had := r.head.Executor
 	v := r.observe(&a.Record, &s.cfg)
 	switch v.Kind {
 	case schema.Replayed:
@@ -156,6 +182,7 @@ func (s *reignState) take(ctx context.Context, b *batch, a *runlog.Arrived) erro
 	case schema.Applied, schema.Evidence:
 		s.stats.Applied.Add(1)
 		b.accepted = append(b.accepted, accepted{id, a.Record, v.Event})
+		b.heed(r, had, &v)
 	case schema.Duplicate:
 		s.stats.Duplicates.Add(1)
 	}
@@ -214,7 +241,12 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	s.stats.Batches.Add(1)
 	s.stats.Position.Store(uint64(s.mark.Position.Stream))
 	s.settleDoubt()
+	if s.cfg.Heartbeats != nil {
+		s.cfg.Heartbeats.signs(b.signs)
+	}
 	s.announce(b.accepted)
+	s.notify(b.notices)
+	s.quarantine(b.touched)
 	s.evict()
 	return nil
 }
@@ -239,7 +271,6 @@ func (s *reignState) lost(err error) error {
 func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 	var items []kvstore.Item
 	var runs []*run
-	var began, ended []string
 	for _, r := range touched {
 		// A run of which nothing was accepted has no checkpoint: garbage on a subject makes no run.
 		// It need not be kept in memory either: the log has it.
@@ -252,26 +283,24 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 		c := r.checkpoint(s.incarnation)
 		items = append(items, kvstore.Item{Checkpoint: c, Revision: r.revision})
 		runs = append(runs, r)
-		switch over := r.head.Status.Terminal(); {
-		case !over && (r.stored == "" || r.stored.Terminal()):
-			began = append(began, r.id)
-		case over && r.stored != "" && !r.stored.Terminal():
-			ended = append(ended, r.id)
-		}
 	}
 	// The index names every run that may be live: it is written before the first checkpoint and taken back after
 	// the last, so that a crash between leaves one name too many and never one too few.
-	if err := s.shard.Checkpoints.PutLive(ctx, began...); err != nil {
+	if err := s.putLive(ctx, runs); err != nil {
+		return err
+	}
+	ended, err := s.endLive(ctx, runs)
+	if err != nil {
 		return err
 	}
 	for i, res := range s.shard.Checkpoints.PutBatch(ctx, items) {
 		if res.Err != nil {
 			return s.lost(fmt.Errorf("checkpoint of run %s: %w", runs[i].id, res.Err))
 		}
-		runs[i].revision, runs[i].stored, runs[i].dirty = res.Revision, runs[i].head.Status, false
+		runs[i].revision, runs[i].dirty = res.Revision, false
 		s.stats.Checkpoints.Add(1)
 	}
-	return s.shard.Checkpoints.EraseLive(ctx, ended...)
+	return s.eraseLive(ctx, ended)
 }
 
 // load returns the run from memory, from its checkpoint, or folded anew when the checkpoint cannot be trusted.
@@ -295,7 +324,9 @@ func (s *reignState) load(ctx context.Context, id string, a *runlog.Arrived) (*r
 	}
 	switch {
 	case trusted:
-		r.head, r.segments, r.stored = c.Head, c.Segments, c.Status
+		r.head, r.segments = c.Head, c.Segments
+		r.enter()
+		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
 		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
 		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents
 	case err == nil, errors.Is(err, kvstore.ErrCorrupt):

@@ -29,6 +29,9 @@ func (s *reignState) reconcile(ctx context.Context) error {
 	if _, err := s.shard.LiftQuota(ctx, 0); err != nil {
 		s.log.Warn().Err(err).Msg("quota stays lifted")
 	}
+	if err := s.purgeMarks(ctx); err != nil {
+		return err
+	}
 	return s.moveSafe(ctx)
 }
 

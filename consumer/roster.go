@@ -2,11 +2,15 @@ package consumer
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -76,7 +80,7 @@ type ClaimWant struct {
 	Agents []string
 	// Labels must all be there with these values.
 	Labels map[string]string
-	// MaxClaims after which a run is quarantined, as in [schema.Live.Quarantined].
+	// MaxClaims after which a run is quarantined, as in [schema.Live.Quarantined]; 0 means the roster's own.
 	MaxClaims int
 }
 
@@ -92,12 +96,77 @@ func (w *ClaimWant) matches(l *schema.Live) bool {
 	return true
 }
 
+const (
+	// rosterAnew is how often the live index is read anew although nothing is known to be wrong: a watch that fell far
+	// behind may have missed that an entry was erased.
+	rosterAnew = 5 * time.Minute
+	// rosterWait and rosterMaxWait are how long a broken watch is not begun again.
+	rosterWait    = 50 * time.Millisecond
+	rosterMaxWait = 2 * time.Second
+)
+
+// errAnew ends a watch that is to be begun again.
+var errAnew = errors.New("it is time to read the index anew")
+
+// Run keeps the roster up to date until ctx ends; it returns nil then. A watch that breaks is begun again, and brings
+// everything once more.
+func (r *Roster) Run(ctx context.Context) error {
+	var group errgroup.Group
+	for i, store := range r.stores {
+		group.Go(func() error {
+			wait := rosterWait
+			for ctx.Err() == nil {
+				began := r.now()
+				err := r.watch(ctx, i, store.Checkpoints)
+				if ctx.Err() != nil || errors.Is(err, errAnew) {
+					continue
+				}
+				r.unsync(i)
+				if r.now().Sub(began) > rosterMaxWait {
+					wait = rosterWait
+				}
+				r.log.Warn().Err(err).Str(keyFleet, store.Names.Fleet).Int(keyShard, i).Msg("live index not watched, trying again")
+				_ = pause(ctx, wait) // the loop ends with ctx, too
+				wait = min(2*wait, rosterMaxWait)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// watch follows the live index of one shard.
+func (r *Roster) watch(ctx context.Context, shard int, cps *kvstore.Checkpoints) error {
+	w, err := cps.WatchLive(ctx)
+	if err != nil {
+		return err
+	}
+	defer w.Close(ctx)
+	anew, cancel := context.WithTimeoutCause(ctx, rosterAnew, errAnew)
+	defer cancel()
+	r.begin(shard)
+	for {
+		e, synced, err := w.Next(anew)
+		switch {
+		case err != nil && ctx.Err() == nil && anew.Err() != nil:
+			return errAnew
+		case err != nil:
+			return err
+		case synced:
+			r.sync(shard)
+		default:
+			r.apply(shard, &e)
+		}
+	}
+}
+
 // Claimable returns up to [MaxCandidates] runs that the executor can be given, and the number of all of them: its own
 // first, then the one that has been claimable for longest. Runs that were hidden until after now are left out.
 //
 // The cost is that of the claimable runs, not of the live ones.
 func (r *Roster) Claimable(now time.Time, want ClaimWant) (candidates []schema.Live, total int) {
 	var own, others []schema.Live
+	set(&want.MaxClaims, r.maxClaims)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, e := range r.claimable {
@@ -181,12 +250,57 @@ func (r *Roster) Counts() RosterCounts {
 	return c
 }
 
+// lacks reports whether the shard's live index, as far as it is known to be complete, has no entry of the run.
+func (r *Roster) lacks(shard int, run string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	s := &r.shards[shard]
+	_, there := s.runs[run]
+	return s.synced && !there
+}
+
+// due returns up to limit entries of a shard that a run's folder has something to do for.
+func (r *Roster) due(shard, limit int, is func(*rosterEntry) bool) []*rosterEntry {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var due []*rosterEntry
+	for _, e := range r.shards[shard].runs {
+		if is(e) {
+			if due = append(due, e); len(due) == limit {
+				break
+			}
+		}
+	}
+	return due
+}
+
+// stands reports whether an entry is still that of its run.
+func (r *Roster) stands(e *rosterEntry) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.shards[e.shard].runs[e.live.Run] == e
+}
+
+// unreadable returns the runs of a shard whose entry cannot be read.
+func (r *Roster) unreadable(shard int) []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Keys(r.shards[shard].broken))
+}
+
+func (r *Roster) syncedShard(shard int) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.shards[shard].synced
+}
+
 // begin is called when a watch of a shard begins, and sync when it has brought everything that was there: what it did
 // not bring is gone.
 func (r *Roster) begin(shard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shards[shard].round++
+	clear(r.shards[shard].broken)
 }
 
 func (r *Roster) sync(shard int) {
@@ -232,7 +346,7 @@ func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
 	}
 	delete(s.broken, c.Run)
 	if c.Live == nil {
-		if c.Err != nil {
+		if errors.Is(c.Err, kvstore.ErrCorrupt) {
 			s.broken[c.Run] = c.Revision
 		}
 		return

@@ -150,7 +150,7 @@ func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo,
 // checkpoint that is missing, corrupt or of another log.
 func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
 	s.stats.Rebuilds.Add(1)
-	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, stored: r.stored, dirty: true, touched: r.touched}
+	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, quarantined: r.quarantined, dirty: true, touched: r.touched}
 	fresh.sealed = make(map[schema.StreamSequence]string)
 	var err error
 	fresh.segments, err = foldSegments(ctx, s.shard.Segments.GetFresh, &fresh.head, r.id,

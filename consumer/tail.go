@@ -22,8 +22,12 @@ type run struct {
 	uncut bool
 	// revision of the checkpoint, 0 before the first.
 	revision schema.Revision
-	// stored is the status the last checkpoint had, "" before the first.
-	stored schema.Status
+	// live is the run's entry of the live index, nil when it should have none; liveRev is its revision, 0 when this reign
+	// did not put it.
+	live    *schema.Live
+	liveRev schema.Revision
+	// quarantined: it was announced that nobody is given the run.
+	quarantined bool
 	// dirty: the head moved since the last checkpoint.
 	dirty bool
 	// sealed names what segments hold that the log may still bring, after the run was folded anew: damage may have

@@ -24,8 +24,8 @@ type LiveEntry struct {
 	Live *schema.Live
 	// Revision of the entry, or of its erasure.
 	Revision schema.Revision
-	// Err says why the entry cannot be read: it wraps [ErrCorrupt] or schema.ErrFormat. Whoever folds the shard puts it
-	// anew from the run's checkpoint.
+	// Err says why the entry cannot be read: it wraps [ErrCorrupt], also for one of an earlier version, which whoever folds
+	// the shard puts anew from the run's checkpoint; or schema.ErrFormat for one of a later version.
 	Err error
 }
 
@@ -56,7 +56,10 @@ func decodeLive(run string, value []byte) (*schema.Live, error) {
 			return broken(fmt.Errorf("%w: %w", ErrCorrupt, err))
 		}
 	}
-	if probe.Format != schema.LiveFormat {
+	if probe.Format < schema.LiveFormat {
+		return broken(fmt.Errorf("format %d is older than this binary's %d: %w", probe.Format, schema.LiveFormat, ErrCorrupt))
+	}
+	if probe.Format > schema.LiveFormat {
 		return broken(fmt.Errorf("format %d, this binary knows %d: %w", probe.Format, schema.LiveFormat, schema.ErrFormat))
 	}
 	l := new(schema.Live)

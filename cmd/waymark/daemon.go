@@ -31,9 +31,11 @@ type daemon struct {
 	server  *natsd.Server
 	target  natsconn.Target
 	service *consumer.Service
-	roster  *consumer.Roster
-	folders []*consumer.Folder
-	conns   []*nats.Conn
+	// roster is what claims are answered from, and heartbeats what the folders go by; nil without folders.
+	roster     *consumer.Roster
+	heartbeats *consumer.Heartbeats
+	folders    []*consumer.Folder
+	conns      []*nats.Conn
 }
 
 // start opens everything in order; each thing opened is added to open.
@@ -66,7 +68,8 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 			return nil, err
 		}
 	}
-	d.roster = consumer.NewRoster(shards, 0, a.now, log)
+	d.roster = consumer.NewRoster(shards, c.MaxClaims, a.now, log)
+	registerRoster(registry, a.cli.Fleet, d.roster)
 	d.service, err = consumer.NewService(consumer.ServiceConfig{
 		Fleet: a.cli.Fleet, Name: c.Name, Version: serviceVersion(), Generations: settings.Generations, Grace: c.Grace,
 	}, serviceConn, js, shards, d.roster, a.now, log)
@@ -210,6 +213,8 @@ func (c serveCmd) openFolders(a *app, d *daemon, nc *nats.Conn, settings kvstore
 	if err != nil {
 		return fmt.Errorf("jetstream: %w", err)
 	}
+	d.heartbeats = consumer.NewHeartbeats(a.cli.Fleet, nc, a.now, log)
+	registerHeartbeats(registry, a.cli.Fleet, d.heartbeats, c.Silence)
 	undone := newUnclean(d.server, settings.Shards(), log)
 	for i := range settings.Shards() {
 		shard, err := kvstore.OpenShard(js, settings, i, c.Name)
@@ -218,6 +223,7 @@ func (c serveCmd) openFolders(a *app, d *daemon, nc *nats.Conn, settings kvstore
 		}
 		config := consumer.FolderConfig{
 			Fleet: a.cli.Fleet, Shard: i, Holder: c.Name,
+			Roster: d.roster, Heartbeats: d.heartbeats, Silence: c.Silence, MaxClaims: c.MaxClaims,
 			UncleanStart: d.server != nil && d.server.UncleanStart(),
 			AfterUnclean: undone.shardDone,
 			Reprovision:  func(ctx context.Context) error { return kvstore.Provision(ctx, js, settings.Config()) },
@@ -238,6 +244,10 @@ func (c serveCmd) openFolders(a *app, d *daemon, nc *nats.Conn, settings kvstore
 // run adds everything that runs to group. Each ends with ctx; the service finishes what it has in hand.
 func (d *daemon) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.service.Run(ctx) })
+	group.Go(func() error { return d.roster.Run(ctx) })
+	if d.heartbeats != nil {
+		group.Go(func() error { return d.heartbeats.Run(ctx) })
+	}
 	for _, f := range d.folders {
 		group.Go(func() error { return f.Run(ctx) })
 	}

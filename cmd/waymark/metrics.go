@@ -3,6 +3,7 @@ package main
 import (
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
@@ -51,6 +52,15 @@ func registerFolder(registry prometheus.Registerer, fleet string, shard int, s *
 		{"segments", "Segments sealed.", &s.Segments},
 		{"segment_bytes", "Bytes of sealed segments, as stored.", &s.SegmentBytes},
 		{"seals_refused", "Sealings that a full or failing bucket put off.", &s.SealsRefused},
+		{"live_puts", "Entries put into the live index.", &s.LivePuts},
+		{"live_mended", "Entries of the live index that were wrong.", &s.LiveMended},
+		{"live_conflicts", "Entries that were put anew before they were erased.", &s.LiveConflicts},
+		{"orphaned", "Runs orphaned: their executor was gone.", &s.Orphaned},
+		{"expired", "Waits of runs that expired.", &s.Expired},
+		{"races_lost", "Runs left alone, as another event came before they were orphaned or their wait expired.", &s.RacesLost},
+		{"fresh_graces", "Times that every executor got the whole silence anew.", &s.FreshGraces},
+		{"notices", "Notices sent to executors.", &s.Notices},
+		{"quarantined", "Times that a run was quarantined.", &s.Quarantined},
 		{"batches", "Batches committed.", &s.Batches},
 		{"conflicts", "Times that another folder won.", &s.Conflicts},
 		{"regressions", "Times that the log went back.", &s.Regressions},
@@ -63,6 +73,40 @@ func registerFolder(registry prometheus.Registerer, fleet string, shard int, s *
 			func() float64 { return float64(s.Position.Load()) }),
 		gaugeOf("waymark_fold_leading", "1 while this process folds the shard.", labels,
 			func() float64 { return float64(s.Leading.Load()) }),
+	)
+}
+
+// registerRoster adds what is known of the fleet's live runs.
+func registerRoster(registry prometheus.Registerer, fleet string, r *consumer.Roster) {
+	labels := prometheus.Labels{"fleet": fleet}
+	for _, g := range []struct {
+		name, help string
+		of         func(consumer.RosterCounts) int
+	}{
+		{"live", "Runs that have not ended, or have a hand-off on offer.", func(c consumer.RosterCounts) int { return c.Live }},
+		{"claimable", "Runs that an executor can be given.", func(c consumer.RosterCounts) int { return c.Claimable }},
+		{"quarantined", "Runs that nobody is given before somebody asks for them by name.", func(c consumer.RosterCounts) int { return c.Quarantined }},
+		{"unreadable", "Entries of the live index that cannot be read and are being mended.", func(c consumer.RosterCounts) int { return c.Unreadable }},
+	} {
+		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
+	}
+	registry.MustRegister(gaugeOf("waymark_roster_synced", "1 while the live index is followed.", labels, func() float64 {
+		if r.Synced() {
+			return 1
+		}
+		return 0
+	}))
+}
+
+// registerHeartbeats adds what is heard of executors.
+func registerHeartbeats(registry prometheus.Registerer, fleet string, h *consumer.Heartbeats, silence time.Duration) {
+	labels := prometheus.Labels{"fleet": fleet}
+	s := h.Stats()
+	registry.MustRegister(
+		gaugeOf("waymark_executors_alive", "Executors that are alive.", labels, func() float64 { return float64(h.Alive(silence)) }),
+		counterOf("waymark_heartbeats_received_total", "Heartbeats heard.", labels, &s.Received),
+		counterOf("waymark_heartbeats_refused_total", "Heartbeats that were none.", labels, &s.Refused),
+		counterOf("waymark_heartbeats_lost_total", "Heartbeats that came faster than they were read.", labels, &s.Lost),
 	)
 }
 

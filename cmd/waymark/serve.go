@@ -18,19 +18,23 @@ import (
 const (
 	startTimeout = time.Minute
 	closeTimeout = 15 * time.Second
+	// leastSilence is the shortest --silence: one heartbeat.
+	leastSilence = schema.DefaultHeartbeatMS * time.Millisecond
 )
 
 type serveCmd struct {
 	HTTP        string        `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Where health and metrics are served (WAYMARK_HTTP; default: ${http}). Port 0 takes a free one, off serves none."`
 	Port        int           `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded NATS server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
 	Embedded    bool          `help:"Run the embedded server even if the environment names another one."`
-	NoFold      bool          `help:"Answer requests, but write no checkpoints: another process folds."`
+	NoFold      bool          `help:"Answer requests, claims included, but write no checkpoints and look for no silent executor: another process does."`
 	Quota       byteSize      `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
 	Checkpoints int           `default:"0" placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
 	Shards      int           `default:"0" placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards that new runs are spread over (WAYMARK_SHARDS; default: 1)."`
 	Replicas    int           `default:"0" placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Copies of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
 	Name        string        `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name of this daemon in leases and events (WAYMARK_NAME; default: made of the host's name)."`
 	Grace       time.Duration `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"How long work in hand may take on a stop (WAYMARK_GRACE; default: 10s)."`
+	Silence     time.Duration `default:"10s" placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"How long an executor may be silent before its runs can be claimed, 3s or more (WAYMARK_SILENCE; default: 10s)."`
+	MaxClaims   int           `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress after which nobody is given a run any more; -1 is never (WAYMARK_MAX_CLAIMS; default: 3)."`
 	LogLevel    string        `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat   string        `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
@@ -73,6 +77,10 @@ func (c serveCmd) Validate() error {
 		return fmt.Errorf("--port %d: use 1 to 65535, or 0 for the port of the last start", c.Port)
 	case c.Grace <= 0:
 		return fmt.Errorf("--grace %s: use a time above 0, such as 10s", c.Grace)
+	case c.Silence < leastSilence:
+		return fmt.Errorf("--silence %s: use %s or more; executors heartbeat every %s", c.Silence, leastSilence, schema.DefaultHeartbeatMS*time.Millisecond)
+	case c.MaxClaims == 0:
+		return errors.New("--max-claims 0: use 1 or more, or -1 for never")
 	}
 	return nil
 }

@@ -1,0 +1,301 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// liveMarkAge is how long the mark of an erased entry stays, so that every watch of the index has seen it, and
+	// maxLiveMarks bounds those that wait.
+	liveMarkAge  = 10 * time.Second
+	maxLiveMarks = 1 << 16
+	// liveCheckEvery is the pace at which the whole index is compared with the checkpoints, beside the start of a reign.
+	liveCheckEvery = 10 * time.Minute
+	// liveCheckPage is the number of checkpoints in memory for it.
+	liveCheckPage = 512
+	// suspectsWaiting is the number of runs that wait to be mended; more are found again.
+	suspectsWaiting = 1 << 10
+	// liveReads bounds the reads of single entries under way.
+	liveReads = 16
+)
+
+// liveMark is the mark of an erased entry, and when it was left.
+type liveMark struct {
+	kvstore.LiveAt
+	at time.Time
+}
+
+// enter sets the run's entry of the live index beside its head: what the index holds if every run's is as its checkpoint
+// says, which holds unless somebody else wrote there or a crash came between, and is mended then.
+func (r *run) enter() {
+	r.live, r.liveRev = nil, 0
+	if r.head.Live() {
+		l := schema.LiveOf(&r.head)
+		r.live = &l
+	}
+}
+
+// putLive puts the entries of the runs that begin to live, or whose entry changed. It comes before their checkpoints,
+// so that a crash between leaves one entry too many and never one too few. A run that comes back to life has had no
+// entry, and gets one with a new revision.
+func (s *reignState) putLive(ctx context.Context, runs []*run) error {
+	var puts []kvstore.LivePut
+	var of []*run
+	for _, r := range runs {
+		if !r.head.Live() {
+			continue
+		}
+		l := schema.LiveOf(&r.head)
+		if r.live != nil && r.live.Same(&l) && !s.missing(r) {
+			continue
+		}
+		// What this reign did not put itself it puts over; what it put must still be there.
+		puts = append(puts, kvstore.LivePut{Live: l, Revision: r.liveRev})
+		of = append(of, r)
+	}
+	revisions, err := s.shard.Checkpoints.PutLive(ctx, puts...)
+	if err != nil {
+		return s.lost(err)
+	}
+	for i, r := range of {
+		r.live, r.liveRev = &puts[i].Live, revisions[i]
+	}
+	s.stats.LivePuts.Add(int64(len(puts)))
+	return nil
+}
+
+// missing reports whether the index has lost the entry of a run that this reign put none of.
+func (s *reignState) missing(r *run) bool {
+	return r.liveRev == 0 && s.cfg.Roster != nil && s.cfg.Roster.lacks(s.cfg.Shard, r.id)
+}
+
+// endLive returns the entries that are to be erased once the checkpoints of the runs are put. Revisions that are not
+// known are read now, before: an entry that somebody puts after the checkpoint, because the run came back to life, has
+// a later one.
+func (s *reignState) endLive(ctx context.Context, runs []*run) ([]kvstore.LiveAt, error) {
+	var ended []*run
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(liveReads)
+	for _, r := range runs {
+		if r.head.Live() || r.live == nil {
+			continue
+		}
+		ended = append(ended, r)
+		if r.liveRev != 0 {
+			continue
+		}
+		group.Go(func() error {
+			e, err := s.shard.Checkpoints.LiveOf(groupCtx, r.id)
+			switch {
+			case errors.Is(err, kvstore.ErrNotFound):
+				return nil
+			case err != nil:
+				return err
+			case e.Live != nil || e.Err != nil:
+				r.liveRev = e.Revision
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	var entries []kvstore.LiveAt
+	for _, r := range ended {
+		if r.liveRev != 0 {
+			entries = append(entries, kvstore.LiveAt{Run: r.id, Revision: r.liveRev})
+		}
+		r.live, r.liveRev = nil, 0
+	}
+	return entries, nil
+}
+
+// eraseLive erases the entries of runs that have ended.
+func (s *reignState) eraseLive(ctx context.Context, entries []kvstore.LiveAt) error {
+	for i, res := range s.shard.Checkpoints.EraseLive(ctx, entries...) {
+		switch {
+		case errors.Is(res.Err, kvstore.ErrConflict):
+			// Somebody put it anew. If that was no folder, who compares the index with the checkpoints mends it.
+			s.stats.LiveConflicts.Add(1)
+			s.log.Info().Err(res.Err).Str(keyRun, entries[i].Run).Msg("live entry stays, it was put anew")
+		case res.Err != nil:
+			return res.Err
+		default:
+			s.leaveMark(entries[i].Run, res.Revision)
+		}
+	}
+	return nil
+}
+
+// leaveMark remembers the mark of an erased entry until it is old enough to be purged.
+func (s *reignState) leaveMark(run string, rev schema.Revision) {
+	s.marks = append(s.marks, liveMark{kvstore.LiveAt{Run: run, Revision: rev}, s.now()})
+}
+
+// purgeMarks takes old marks away.
+func (s *reignState) purgeMarks(ctx context.Context) error {
+	now, n := s.now(), 0
+	for n < len(s.marks) && (now.Sub(s.marks[n].at) >= liveMarkAge || len(s.marks)-n > maxLiveMarks) {
+		n++
+	}
+	old := make([]kvstore.LiveAt, n)
+	for i := range old {
+		old[i] = s.marks[i].LiveAt
+	}
+	if err := s.shard.Checkpoints.PurgeLive(ctx, old...); err != nil {
+		return err
+	}
+	s.marks = append(s.marks[:0:0], s.marks[n:]...)
+	return nil
+}
+
+// suspect asks for a comparison of the run's entry with its checkpoint. It never waits: what is left out is found again.
+func (s *reignState) suspect(run string) {
+	select {
+	case s.suspects <- run:
+	default:
+	}
+}
+
+// mend makes a run's entry what its checkpoint says. Only the goroutine that folds may, or an entry that was put before
+// its checkpoint would be taken for a wrong one.
+func (s *reignState) mend(ctx context.Context, id string) error {
+	cps := s.shard.Checkpoints
+	e, err := cps.LiveOf(ctx, id)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+	case err != nil:
+		return err
+	case errors.Is(e.Err, schema.ErrFormat):
+		return nil // of a later version, which knows better
+	}
+	var head schema.Head
+	var cached *run
+	if el, ok := s.runs[id]; ok {
+		cached, _ = el.Value.(*run) // nothing else is ever put in
+		head = cached.head
+	} else {
+		c, _, err := cps.GetFresh(ctx, id)
+		switch {
+		case errors.Is(err, kvstore.ErrNotFound):
+		case errors.Is(err, kvstore.ErrCorrupt), errors.Is(err, schema.ErrFormat):
+			return nil // its next event folds it anew
+		case err != nil:
+			return err
+		case c.Incarnation != s.incarnation:
+			return nil
+		default:
+			head = c.Head
+		}
+	}
+	lives := head.Counts.Events > 0 && head.Live()
+	if lives {
+		l := schema.LiveOf(&head)
+		if e.Live != nil && e.Live.Same(&l) {
+			return nil
+		}
+		revisions, err := cps.PutLive(ctx, kvstore.LivePut{Live: l, Revision: e.Revision})
+		if err != nil {
+			return s.lost(err)
+		}
+		if cached != nil {
+			cached.live, cached.liveRev = &l, revisions[0]
+		}
+	} else {
+		switch {
+		case e.Live != nil || e.Err != nil:
+			if err := s.eraseLive(ctx, []kvstore.LiveAt{{Run: id, Revision: e.Revision}}); err != nil {
+				return err
+			}
+		case e.Revision != 0:
+			s.leaveMark(id, e.Revision) // left by a folder that did not come to purge it
+			return nil
+		default:
+			return nil
+		}
+	}
+	s.stats.LiveMended.Add(1)
+	s.log.Info().Str(keyRun, id).Bool("live", lives).AnErr("was", e.Err).Msg("live entry mended")
+	return nil
+}
+
+// checkLive compares the live index with the checkpoints of the live runs, and not with those of all runs: entries are
+// put before the first checkpoint, so that none is missing that this would have to find.
+func (s *reignState) checkLive(ctx context.Context) error {
+	cps := s.shard.Checkpoints
+	entries := make(map[string]*schema.Live)
+	err := cps.Live(ctx, func(e kvstore.LiveEntry) bool {
+		if !errors.Is(e.Err, schema.ErrFormat) {
+			entries[e.Run] = e.Live
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for after := ""; ; {
+		page, next, err := cps.ListLive(ctx, after, liveCheckPage, nil)
+		if err != nil {
+			return err
+		}
+		for i := range page {
+			c, e := page[i].Checkpoint, entries[page[i].Run]
+			if c == nil || e == nil || !c.Live() {
+				continue // whatever is left in entries is looked at
+			}
+			if l := schema.LiveOf(&c.Head); e.Same(&l) {
+				delete(entries, page[i].Run)
+			}
+		}
+		if next == "" {
+			break
+		}
+		after = next
+	}
+	for run := range entries {
+		select {
+		case s.suspects <- run:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// keepLive compares the index with the checkpoints when a reign has caught up with the log, and from time to time: what a
+// crash left between two puts, or another hand wrote, is mended.
+func (s *reignState) keepLive(ctx context.Context) error {
+	tick := time.NewTicker(s.cfg.SweepEvery)
+	defer tick.Stop()
+	var checked time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if s.cfg.Roster != nil {
+			for _, run := range s.cfg.Roster.unreadable(s.cfg.Shard) {
+				s.suspect(run)
+			}
+		}
+		if !s.caughtUpWithLog() || !checked.IsZero() && s.now().Sub(checked) < liveCheckEvery {
+			continue
+		}
+		if err := s.checkLive(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // it was told to stop
+			}
+			return fmt.Errorf("compare the live index with the checkpoints: %w", err)
+		}
+		checked = s.now()
+	}
+}

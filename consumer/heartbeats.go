@@ -1,0 +1,342 @@
+package consumer
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Bounds on what is remembered of executors.
+const (
+	// maxInstances bounds the instances of all executors, and maxOwnInstances those of one; the one that has been silent
+	// for longest is forgotten first.
+	maxInstances    = 1 << 16
+	maxOwnInstances = 64
+	// maxHeartbeat is the largest heartbeat that is read, in bytes.
+	maxHeartbeat = 16 << 10
+	// maxInterval is the longest pace that an executor may say, so that none is trusted for days.
+	maxInterval = 10 * time.Minute
+	// agentInterval is the pace of the Synadia Agent Protocol when a heartbeat does not say it.
+	agentInterval = 30 * time.Second
+	// heartbeatsWaiting is the number of heartbeats that wait to be read; more are lost, which is noticed.
+	heartbeatsWaiting = 1 << 13
+)
+
+// HeartbeatStats counts what was heard. Every field may be read at any time.
+type HeartbeatStats struct {
+	// Received heartbeats that were lawful, Refused ones that were not, and Lost ones, that came too fast.
+	Received, Refused, Lost atomic.Int64
+}
+
+// Heartbeats is when each executor of a fleet was last seen alive, by the daemon's clock: by its heartbeats over core
+// NATS, those of the Synadia Agent Protocol included, and by its accepted events, which the daemon's folders report. All
+// folders of a daemon share one.
+//
+// It is bounded: of more than 65,536 instances the one that has been silent for longest is forgotten, and counts
+// as never seen.
+type Heartbeats struct {
+	fleet string
+	nc    *nats.Conn
+	now   func() time.Time
+	log   zerolog.Logger
+	stats HeartbeatStats
+
+	mu sync.Mutex
+	// executors by name; each has at least one instance.
+	executors map[string]map[string]*list.Element
+	// recent holds an *instanceLife each, last seen first.
+	recent *list.List
+	// steady is since when nothing was missed; zero while nobody listens.
+	steady time.Time
+	lost   int
+	subs   []*nats.Subscription
+}
+
+// instanceLife is what is known of one instance of an executor. The instance of who names none is "".
+type instanceLife struct {
+	executor, instance string
+	seen               time.Time
+	// interval is the pace it said; 0 when only its events were seen.
+	interval time.Duration
+	// left is when it said that it leaves; zero when it did not.
+	left time.Time
+}
+
+// NewHeartbeats returns an empty table. Call Run to listen.
+func NewHeartbeats(fleet string, nc *nats.Conn, now func() time.Time, log zerolog.Logger) *Heartbeats {
+	return &Heartbeats{
+		fleet: fleet, nc: nc, now: now, log: log.With().Str(keyFleet, fleet).Logger(),
+		executors: make(map[string]map[string]*list.Element), recent: list.New(),
+	}
+}
+
+// Stats returns the counters.
+func (h *Heartbeats) Stats() *HeartbeatStats { return &h.stats }
+
+// Run listens until ctx ends. It returns nil then, and an error when the connection was closed before.
+func (h *Heartbeats) Run(ctx context.Context) error {
+	msgs := make(chan *nats.Msg, heartbeatsWaiting)
+	status := h.nc.StatusChanged(nats.CONNECTED, nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
+	defer h.nc.RemoveStatusListener(status)
+	var subs []*nats.Subscription
+	defer func() {
+		h.setSteady(nil, time.Time{})
+		for _, sub := range subs {
+			_ = sub.Unsubscribe() // fails only on a closed connection
+		}
+	}()
+	for _, subject := range []string{schema.HeartbeatSubject(h.fleet, "*"), schema.AgentHeartbeats} {
+		sub, err := h.nc.ChanSubscribe(subject, msgs)
+		if err != nil {
+			return fmt.Errorf("listen to %s: %w", subject, err)
+		}
+		subs = append(subs, sub)
+	}
+	if h.nc.IsConnected() {
+		h.setSteady(subs, h.now())
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case s := <-status:
+			switch s {
+			case nats.CONNECTED:
+				h.setSteady(subs, h.now())
+			case nats.CLOSED:
+				return fmt.Errorf("heartbeats of fleet %s: %w", h.fleet, nats.ErrConnectionClosed)
+			default:
+				h.setSteady(subs, time.Time{})
+			}
+		case m := <-msgs:
+			h.take(m)
+		}
+	}
+}
+
+func (h *Heartbeats) setSteady(subs []*nats.Subscription, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.subs, h.steady = subs, at
+}
+
+// Steady is since when no heartbeat can have been missed: not before the last reconnect, and not before heartbeats
+// came faster than they were read. It is false while nobody listens.
+func (h *Heartbeats) Steady() (time.Time, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	lost := 0
+	for _, sub := range h.subs {
+		n, _ := sub.Dropped() // fails only on a closed connection
+		lost += n
+	}
+	if lost > h.lost {
+		h.stats.Lost.Add(int64(lost - h.lost))
+		h.lost, h.steady = lost, h.now()
+	}
+	return h.steady, !h.steady.IsZero()
+}
+
+// errHeartbeat says why a heartbeat is refused.
+var errHeartbeat = errors.New("no heartbeat")
+
+// take reads one message. What is no heartbeat is counted and says nothing of anybody.
+func (h *Heartbeats) take(m *nats.Msg) {
+	var err error
+	if strings.HasPrefix(m.Subject, "agents.") {
+		err = h.agent(m)
+	} else {
+		err = h.executor(m)
+	}
+	if err != nil {
+		h.stats.Refused.Add(1)
+		h.log.Debug().Err(err).Str("subject", m.Subject).Msg("heartbeat refused")
+		return
+	}
+	h.stats.Received.Add(1)
+}
+
+func (h *Heartbeats) executor(m *nats.Msg) error {
+	var b schema.Heartbeat
+	if err := readHeartbeat(m.Data, &b); err != nil {
+		return err
+	}
+	if err := schema.CheckName("executor", b.Executor); err != nil {
+		return err
+	}
+	if m.Subject != schema.HeartbeatSubject(h.fleet, b.Executor) {
+		return fmt.Errorf("%w: it is one of executor %s", errHeartbeat, b.Executor)
+	}
+	if b.Instance != "" {
+		if err := schema.CheckName("instance", b.Instance); err != nil {
+			return err
+		}
+	}
+	if b.IntervalMS < 0 || b.IntervalMS > maxInterval.Milliseconds() {
+		return fmt.Errorf("%w: interval_ms is %d, use 1 to %d", errHeartbeat, b.IntervalMS, maxInterval.Milliseconds())
+	}
+	interval := time.Duration(b.IntervalMS) * time.Millisecond
+	set(&interval, schema.DefaultHeartbeatMS*time.Millisecond)
+	h.beat(b.Executor, b.Instance, interval, b.Leaving)
+	return nil
+}
+
+func (h *Heartbeats) agent(m *nats.Msg) error {
+	var b schema.AgentHeartbeat
+	if err := readHeartbeat(m.Data, &b); err != nil {
+		return err
+	}
+	if err := schema.CheckName("instance_id", b.InstanceID); err != nil {
+		return err
+	}
+	if b.IntervalS < 0 || math.IsNaN(b.IntervalS) || b.IntervalS > maxInterval.Seconds() {
+		return fmt.Errorf("%w: interval_s is %g, use up to %g", errHeartbeat, b.IntervalS, maxInterval.Seconds())
+	}
+	interval := time.Duration(b.IntervalS * float64(time.Second))
+	set(&interval, agentInterval)
+	h.beat(b.InstanceID, "", interval, false)
+	return nil
+}
+
+func readHeartbeat(data []byte, into any) error {
+	if len(data) > maxHeartbeat {
+		return fmt.Errorf("%w: %d bytes, at most %d", errHeartbeat, len(data), maxHeartbeat)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("%w: %w", errHeartbeat, err)
+	}
+	return nil
+}
+
+// beat notes a heartbeat.
+func (h *Heartbeats) beat(executor, instance string, interval time.Duration, leaving bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.touch(executor, instance)
+	l.interval, l.left = interval, time.Time{}
+	if leaving {
+		l.left = l.seen
+	}
+}
+
+// sign is a sign of life of an executor. It does not take back that the instance leaves: what is folded now
+// may have been published before.
+type sign struct{ executor, instance string }
+
+// signs notes signs of life.
+func (h *Heartbeats) signs(of map[sign]struct{}) {
+	if len(of) == 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range of {
+		h.touch(s.executor, s.instance)
+	}
+}
+
+// touch returns the instance, seen now.
+func (h *Heartbeats) touch(executor, instance string) *instanceLife {
+	own := h.executors[executor]
+	el := own[instance]
+	if el == nil {
+		if len(own) >= maxOwnInstances {
+			h.forget(oldest(own))
+		}
+		if h.recent.Len() >= maxInstances {
+			h.forget(h.recent.Back())
+		}
+		el = h.recent.PushFront(&instanceLife{executor: executor, instance: instance})
+		if own = h.executors[executor]; own == nil {
+			own = make(map[string]*list.Element, 1)
+			h.executors[executor] = own
+		}
+		own[instance] = el
+	}
+	h.recent.MoveToFront(el)
+	l := lifeOf(el)
+	l.seen = h.now()
+	return l
+}
+
+func lifeOf(el *list.Element) *instanceLife {
+	l, _ := el.Value.(*instanceLife) // nothing else is ever put in
+	return l
+}
+
+func oldest(own map[string]*list.Element) *list.Element {
+	var first *list.Element
+	for _, el := range own {
+		if first == nil || lifeOf(el).seen.Before(lifeOf(first).seen) {
+			first = el
+		}
+	}
+	return first
+}
+
+func (h *Heartbeats) forget(el *list.Element) {
+	l := lifeOf(el)
+	h.recent.Remove(el)
+	own := h.executors[l.executor]
+	delete(own, l.instance)
+	if len(own) == 0 {
+		delete(h.executors, l.executor)
+	}
+}
+
+// silence is how long the instance may be silent, given the fleet's.
+func (l *instanceLife) silence(fleet time.Duration) time.Duration { return max(fleet, 3*l.interval) }
+
+// last returns what is known of a run's executor: of the instance that the run names, or, when it names none, of the
+// instance that lives longest. It is false when it was never seen.
+func (h *Heartbeats) last(executor, instance string, fleet time.Duration) (instanceLife, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	own := h.executors[executor]
+	if instance != "" {
+		el, ok := own[instance]
+		if !ok {
+			return instanceLife{}, false
+		}
+		return *lifeOf(el), true
+	}
+	var best instanceLife
+	for _, el := range own {
+		l := lifeOf(el)
+		stays, bestStays := l.left.IsZero(), best.left.IsZero()
+		switch {
+		case best.seen.IsZero(), stays && !bestStays,
+			stays == bestStays && l.seen.Add(l.silence(fleet)).After(best.seen.Add(best.silence(fleet))):
+			best = *l
+		}
+	}
+	return best, !best.seen.IsZero()
+}
+
+// Alive counts the executors that are alive, given the fleet's silence.
+func (h *Heartbeats) Alive(fleet time.Duration) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now, n := h.now(), 0
+	for _, own := range h.executors {
+		for _, el := range own {
+			if l := lifeOf(el); l.left.IsZero() && now.Sub(l.seen) < l.silence(fleet) {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}

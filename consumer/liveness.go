@@ -1,0 +1,255 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// lateTicks is the number of missed ticks after which the daemon itself counts as having been stopped.
+	lateTicks = 3
+	// sweepsAtOnce bounds the runs that a sweep writes to side by side.
+	sweepsAtOnce = 8
+	// sweepPatience bounds one of them.
+	sweepPatience = 5 * time.Second
+	// statusExpired is the status of a run.input that nobody gave in time.
+	statusExpired = "expired"
+)
+
+// sweeper finds, tick by tick, the runs of a shard whose executor is gone and those whose wait has expired, and says so
+// in their log, behind the last event that is checkpointed. Another event there says that somebody was faster, and that
+// there is nothing to do.
+//
+//	not ready ──caught up, roster in, heartbeats heard──▶ in grace ──silence──▶ sweeping
+//	                                                        ▲                    │
+//	                                                        └──late tick, reconnect┘
+//
+// It keeps no timer and no goroutine for a run: a tick goes through the roster once.
+type sweeper struct {
+	cfg    *FolderConfig
+	js     jetstream.JetStream
+	shard  *kvstore.Shard
+	stats  *FolderStats
+	now    func() time.Time
+	log    zerolog.Logger
+	pace   *rate.Limiter
+	ready  func() bool
+	wonder func(run string)
+
+	// grace is since when the silence of executors counts; zero before the first sweep.
+	grace time.Time
+	// beaten is when the sweeper was last seen to run.
+	beaten time.Time
+}
+
+// keepAlive sweeps while the reign lasts.
+func (s *reignState) keepAlive(ctx context.Context) error {
+	if s.cfg.Roster == nil || s.cfg.Heartbeats == nil {
+		return nil
+	}
+	w := newSweeper(&s.cfg, s.js, s.shard, &s.stats, s.now, s.log)
+	w.ready, w.wonder = s.caughtUpWithLog, s.suspect
+	tick := time.NewTicker(s.cfg.SweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := w.sweep(ctx); err != nil && ctx.Err() == nil {
+			// The next tick tries again, and who loses the lease stops.
+			w.log.Warn().Err(err).Msg("sweep interrupted, trying again")
+		}
+	}
+}
+
+func newSweeper(cfg *FolderConfig, js jetstream.JetStream, shard *kvstore.Shard, stats *FolderStats, now func() time.Time, log zerolog.Logger) *sweeper {
+	return &sweeper{
+		cfg: cfg, js: js, shard: shard, stats: stats, now: now, log: log,
+		pace:  rate.NewLimiter(rate.Limit(cfg.OrphansPerSecond), sweepsAtOnce),
+		ready: func() bool { return true }, wonder: func(string) {},
+	}
+}
+
+// beat notes that the daemon runs. It reports false when it did not for some ticks: what executors said meanwhile may not
+// have been read yet, so that everybody gets the whole silence anew.
+func (w *sweeper) beat() bool {
+	now := w.now()
+	late := !w.beaten.IsZero() && now.Sub(w.beaten) > lateTicks*w.cfg.SweepEvery
+	w.beaten = now
+	if late {
+		w.regrace(now, "the daemon was stopped or slow")
+	}
+	return !late
+}
+
+func (w *sweeper) regrace(now time.Time, why string) {
+	w.grace = now
+	w.stats.FreshGraces.Add(1)
+	w.log.Info().Str(keyReason, why).Dur("silence", w.cfg.Silence).Msg("every executor gets the whole silence anew")
+}
+
+// sweep is one tick.
+func (w *sweeper) sweep(ctx context.Context) error {
+	if !w.beat() {
+		return nil
+	}
+	steady, heard := w.cfg.Heartbeats.Steady()
+	if !heard || !w.ready() || !w.cfg.Roster.syncedShard(w.cfg.Shard) {
+		return nil
+	}
+	if w.grace.IsZero() {
+		w.regrace(w.now(), "this folder begins")
+	}
+	if steady.After(w.grace) {
+		w.regrace(steady, "heartbeats may have been missed")
+	}
+	due := w.cfg.Roster.due(w.cfg.Shard, w.perTick(), func(e *rosterEntry) bool { return w.gone(e) || w.expired(e) })
+	var group errgroup.Group
+	group.SetLimit(sweepsAtOnce)
+	var paced error
+	for _, e := range due {
+		if paced = w.pace.Wait(ctx); paced != nil {
+			break
+		}
+		// Waiting took time, in which the executor may have come back, or the daemon have been stopped.
+		if !w.beat() || !w.cfg.Roster.stands(e) {
+			continue
+		}
+		gone, expired := w.gone(e), w.expired(e)
+		if !gone && !expired {
+			continue
+		}
+		now := w.now()
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, sweepPatience)
+			defer cancel()
+			return w.write(ctx, e, gone, now)
+		})
+	}
+	return errors.Join(group.Wait(), paced)
+}
+
+// perTick is how many runs one tick may write to.
+func (w *sweeper) perTick() int {
+	return max(int(float64(w.cfg.OrphansPerSecond)*w.cfg.SweepEvery.Seconds()), 1)
+}
+
+// attended reports whether the run needs an executor. One that waits costs nothing, whoever is gone.
+func attended(l *schema.Live) bool {
+	return l.Status == schema.StatusRunning || l.Status == schema.StatusWaiting && l.CancelRequested
+}
+
+// gone reports whether the run needs an executor and its own is silent for too long, or has left.
+func (w *sweeper) gone(e *rosterEntry) bool {
+	if !attended(&e.live) || e.live.Executor == "" {
+		return false
+	}
+	now := w.now()
+	l, seen := w.cfg.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
+	if seen && !l.left.IsZero() && (e.live.Instance != "" || e.changed.Before(l.left)) {
+		// It does nothing more. A process that names no instance may be a new one by now, if the run came after it.
+		return true
+	}
+	since := later(e.changed, w.grace)
+	if seen {
+		since = later(since, l.seen)
+	}
+	return now.Sub(since) >= l.silence(w.cfg.Silence)
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func (w *sweeper) expired(e *rosterEntry) bool {
+	return !e.expires.IsZero() && !e.expires.After(w.now())
+}
+
+// write says in the run's log that its executor is gone, or which of its waits have expired.
+func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now time.Time) error {
+	run := e.live.Run
+	c, _, err := w.shard.Checkpoints.GetFresh(ctx, run)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt), errors.Is(err, schema.ErrFormat):
+		w.wonder(run)
+		return nil
+	case err != nil:
+		return err
+	}
+	l := schema.LiveOf(&c.Head)
+	if !c.Live() || !l.Same(&e.live) {
+		// The checkpoint comes a moment after its entry. If that is not it, the entry is wrong.
+		w.wonder(run)
+		return nil
+	}
+	at := c.Position.Stream
+	for i := range c.Interrupts {
+		o := &c.Interrupts[i]
+		expires := parseTime(o.ExpiresAt)
+		if expires.IsZero() || expires.After(now) {
+			continue
+		}
+		data := &schema.RunInputData{InterruptID: o.InterruptID, Status: statusExpired, By: w.cfg.Holder}
+		if at, err = w.publish(ctx, c, data, at); err != nil || at == 0 {
+			return err
+		}
+		w.stats.Expired.Add(1)
+		w.log.Info().Str(keyRun, run).Str("interrupt", o.InterruptID).Msg("wait expired")
+	}
+	if !gone {
+		return nil
+	}
+	data := w.orphaned(e, now)
+	if at, err = w.publish(ctx, c, data, at); err != nil || at == 0 {
+		return err
+	}
+	w.stats.Orphaned.Add(1)
+	w.log.Info().Str(keyRun, run).Str("executor", data.Executor).Str("instance", data.Instance).
+		Str("last_seen", data.LastSeen).Msg("run orphaned: its executor is gone")
+	return nil
+}
+
+// orphaned is the data of run.orphaned.
+func (w *sweeper) orphaned(e *rosterEntry, now time.Time) *schema.RunOrphanedData {
+	data := &schema.RunOrphanedData{Executor: e.live.Executor, Instance: e.live.Instance}
+	l, seen := w.cfg.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
+	since := later(e.changed, w.grace)
+	if seen {
+		data.LastSeen = schema.FormatTime(l.seen)
+		since = l.seen
+	}
+	data.Missed = int64(now.Sub(since) / cmp.Or(l.interval, schema.DefaultHeartbeatMS*time.Millisecond))
+	return data
+}
+
+// publish stores a control event behind the run's last event and returns its place, or 0 when another came first.
+func (w *sweeper) publish(ctx context.Context, c *schema.Checkpoint, data schema.Data, last schema.StreamSequence) (schema.StreamSequence, error) {
+	e, err := schema.NewControl(w.cfg.Fleet, w.cfg.Holder, c.Run, c.Epoch, nuid.Next(), data, w.now())
+	if err != nil {
+		return 0, fmt.Errorf("%s of run %s: %w", data.EventName(), c.Run, err)
+	}
+	at, err := publishControl(ctx, w.js, w.shard, e, last)
+	if errors.Is(err, errRefused) {
+		w.stats.RacesLost.Add(1)
+		w.log.Debug().Str(keyRun, c.Run).Str("event", data.EventName()).Msg("another event came first")
+		return 0, nil
+	}
+	return at, err
+}

@@ -1,0 +1,139 @@
+package consumer
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// notice is what an executor is told once the batch is stored.
+type notice struct {
+	executor string
+	schema.Notice
+}
+
+// heed takes what an accepted event says about its run's executor: an event of its own is a sign of life, and of
+// a control event it is told. had is the executor that the run had before the event: of a takeover the one that lost it
+// is told.
+func (b *batch) heed(r *run, had string, v *schema.Verdict) {
+	e := v.Event
+	if v.Kind != schema.Applied {
+		return // evidence, of an executor that is fenced
+	}
+	if !e.IsControl() {
+		if r.head.Executor != "" {
+			b.signs[sign{r.head.Executor, r.head.Instance}] = struct{}{}
+		}
+		return
+	}
+	if had != "" {
+		b.notices = append(b.notices, notice{had, schema.Notice{Run: r.id, Name: e.Name(), Position: r.head.Position}})
+	}
+}
+
+// notify tells executors of what others wrote into their runs: at most once, as who is told reads the log anyway.
+func (s *reignState) notify(notices []notice) {
+	for i := range notices {
+		body, err := json.Marshal(&notices[i].Notice)
+		if err == nil {
+			err = s.nc.Publish(schema.NoticeSubject(s.cfg.Fleet, notices[i].executor), body)
+		}
+		if err != nil {
+			s.log.Debug().Err(err).Str(keyRun, notices[i].Run).Msg("executor not told")
+			return
+		}
+		s.stats.Notices.Add(1)
+	}
+}
+
+// quarantined is the data of run.quarantined.
+type quarantined struct {
+	// Reason in words, for people.
+	Reason string `json:"reason"`
+	// Claims in a row without progress.
+	Claims int `json:"claims_without_progress"`
+	// Status of the run, and the turn it is at.
+	Status    schema.Status `json:"status"`
+	Turn      int32         `json:"turn"`
+	OpenCalls int           `json:"open_calls,omitzero"`
+	LastError *schema.Error `json:"last_error,omitzero"`
+}
+
+// quarantine announces the runs that nobody is given any more: once each time that a run becomes claimable after too
+// many claims without progress. Nothing of it is in the log; the head says the same.
+func (s *reignState) quarantine(touched map[string]*run) {
+	for _, r := range touched {
+		was := r.quarantined
+		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
+		if !r.quarantined || was {
+			continue
+		}
+		h := &r.head
+		reason := quarantineReason(h)
+		s.log.Warn().Str(keyRun, r.id).Str(keyReason, reason).Msg("run quarantined")
+		body, err := json.Marshal(&quarantined{
+			Reason: reason, Claims: h.Stalled, Status: h.Status, Turn: h.Turn, OpenCalls: len(h.OpenCalls), LastError: h.LastError,
+		})
+		if err == nil {
+			e := schema.Event{
+				ID: r.id + "." + strconv.FormatUint(uint64(h.Epoch), 10) + ".quarantined." +
+					strconv.FormatUint(uint64(h.Position.Stream), 10),
+				Source: schema.Source(s.cfg.Fleet, s.cfg.Holder), Type: schema.TypeOf(schema.RunQuarantined), Subject: r.id,
+				Time: schema.FormatTime(s.now()), Epoch: h.Epoch, DataContentType: schema.ContentTypeJSON, Data: body,
+			}
+			header, data := e.Encode()
+			err = s.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, schema.RunQuarantined, r.id), Header: header, Data: data})
+		}
+		if err != nil {
+			s.log.Debug().Err(err).Str(keyRun, r.id).Msg("quarantine not announced")
+		}
+		s.stats.Quarantined.Add(1)
+	}
+}
+
+// reasonCalls is the number of open calls that a reason names.
+const reasonCalls = 3
+
+// quarantineReason says in words why a run is quarantined: how often it was claimed, where it stands, and what may keep
+// it there.
+func quarantineReason(h *schema.Head) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d claims in a row made no progress; the run is %s ", h.Stalled, h.Status)
+	switch {
+	case h.TurnOpen:
+		fmt.Fprintf(&b, "within turn %d", h.Turn)
+	case h.Turn > 0:
+		fmt.Fprintf(&b, "after turn %d", h.Turn)
+	default:
+		b.WriteString("before its first turn")
+	}
+	if h.Phase != "" {
+		fmt.Fprintf(&b, ", in phase %s", h.Phase)
+	}
+	if n := len(h.OpenCalls); n > 0 {
+		fmt.Fprintf(&b, ", %d open calls:", n)
+		for i := range h.OpenCalls[:min(n, reasonCalls)] {
+			c := &h.OpenCalls[i]
+			fmt.Fprintf(&b, " %s (%s", c.Name, c.ToolCallID)
+			switch {
+			case c.Held:
+				b.WriteString(", held for a person")
+			case c.InDoubt:
+				b.WriteString(", in doubt")
+			}
+			b.WriteByte(')')
+		}
+		if n > reasonCalls {
+			b.WriteString(" …")
+		}
+	}
+	if h.LastError != nil {
+		fmt.Fprintf(&b, "; the last error: %s", h.LastError.Message)
+	}
+	return b.String()
+}
