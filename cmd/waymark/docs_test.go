@@ -179,7 +179,23 @@ tools find that one through its context file: ` + "`nats --context <state direct
 ` + "`waymark recover RUN --executor NAME`" + ` takes the run over: it opens a new epoch for NAME and fences whoever drives the run now. It
 prints where the run stands and which calls are in doubt; those with the policy hold wait for ` + "`waymark settle`" + `. An executor without
 the SDK goes on from what ` + "`--json`" + ` prints: epoch, next_sequence, chain, last_stream_sequence. Asked again with the same
-` + "`--request-id`" + ` it goes on with the epoch it opened. To look without taking over: ` + "`waymark runs get`" + `.
+` + "`--request-id`" + ` it goes on with the epoch it opened. To look without taking over: ` + "`waymark runs get`" + `. An executor that
+then neither publishes nor sends heartbeats is taken for gone after ten seconds, and the fleet may claim the run.
+
+## When a run needs a person
+
+` + "`waymark runs ls --status waiting,quarantined`" + ` lists the runs that go on only when somebody acts, and ` + "`waymark runs get RUN`" + ` prints the
+command that comes next, ready to be pasted.
+
+| the run | what it means | what comes next |
+|---|---|---|
+| waits | it asks something, or a tool call needs approval; it costs nothing meanwhile and needs no executor | ` + "`waymark input RUN`" + ` shows what it asks and answers it |
+| has a held call | the call may or may not have had its effect, and its policy leaves that to a person | look outside, then ` + "`waymark settle RUN TURN CALL --how …`" + ` |
+| is quarantined | several claims in a row made no progress, so nobody is given it any more | find out why, then ` + "`waymark release RUN`" + ` |
+| hangs | its executor lives and does nothing | ` + "`waymark release RUN --force`" + `, or ` + "`waymark cancel RUN`" + ` |
+| offers a hand-off that nobody takes | no executor runs that agent | ` + "`waymark handoff decline RUN --reason …`" + ` |
+
+` + "`waymark plan RUN`" + ` says beforehand what the next executor does with each call, and ` + "`waymark tree RUN`" + ` where the run comes from.
 
 `
 

@@ -39,10 +39,10 @@ var exitCodes = []struct {
 }{
 	{exitOK, "ok", "done; also when a follower was ended with Ctrl-C or its reader went away"},
 	{exitFailure, "failure", "any failure that no other code names"},
-	{exitUsage, "usage", "wrong flags, names or values, or an answer that its schema does not allow; nothing was done"},
+	{exitUsage, "usage", "wrong flags, names, values or answers; nothing was done"},
 	{exitUnavailable, "unavailable", "no server, no daemon, no answer in time, or a port in use: try again later"},
-	{exitNotFound, "not found", "the run, call, file or fleet does not exist, or the run does not wait for this, or has no such hand-off open"},
-	{exitConflict, "conflict", "the run is there already, has ended, is quarantined or belongs to another executor; a hand-off is taken; a directory is locked"},
+	{exitNotFound, "not found", "the run, call, question, hand-off, file or fleet is not there, or no longer"},
+	{exitConflict, "conflict", "run exists, ended, is quarantined or another's; hand-off or directory is taken"},
 	{exitDamaged, "damaged", "input or stored data is broken or incomplete; what could be done was done"},
 	{exitRefused, "refused", "wrong credentials, or no permission"},
 	{exitFull, "full", "the fleet's quota or the disk is full; nothing was lost"},

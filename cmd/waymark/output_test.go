@@ -116,6 +116,20 @@ func TestExitCodesAreExplainedOnce(t *testing.T) {
 	}
 }
 
+func TestHelpKeepsToItsWidth(t *testing.T) {
+	pages := [][]string{{"help"}}
+	for _, c := range []string{"plan", "input", "cancel", "release", "tree", "recover", "settle", "handoff accept", "handoff decline", "handoff close", "runs ls"} {
+		pages = append(pages, append(strings.Fields(c), "--help"))
+	}
+	for _, args := range pages {
+		var stdout, stderr bytes.Buffer
+		require.Zero(t, run(t.Context(), args, func(string) string { return "" }, nil, &stdout, &stderr), stderr.String())
+		for l := range strings.Lines(stdout.String()) {
+			require.LessOrEqual(t, len([]rune(l)), maxWidth+1, "%v: %s", args, l)
+		}
+	}
+}
+
 func TestAFailureIsTwoLinesAndAClosedReaderNone(t *testing.T) {
 	var b bytes.Buffer
 	require.Equal(t, 2, report(t.Context(), fail(exitUsage, "do that", "wrong\nthing"), &b))

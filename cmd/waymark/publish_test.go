@@ -88,7 +88,7 @@ func publishRun(ctx context.Context, end natsd.Endpoint, run string, open bool) 
 
 // scriptPublish publishes the events of a file to the local server, as the run's executor without the SDK would: publish
 // RUN FILE. Each line is the name of an event, its turn where it has one, and its data: tool.called@1 {"name":"hammer"}.
-// A run that is there goes on where it stands.
+// A line that begins with ! is an event that is lost on its way. A run that is there goes on where it stands.
 func scriptPublish(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: publish RUN FILE")
@@ -119,10 +119,12 @@ func scriptPublish(ts *testscript.TestScript, neg bool, args []string) {
 type scriptEvent struct {
 	data schema.Data
 	turn int32
+	lost bool
 }
 
 func parseScriptEvent(line string) (scriptEvent, error) {
-	name, text, _ := strings.Cut(line, " ")
+	kept, lost := strings.CutPrefix(line, "!")
+	name, text, _ := strings.Cut(kept, " ")
 	name, turn, _ := strings.Cut(name, "@")
 	e := schema.Event{Type: schema.TypeOf(name), DataContentType: schema.ContentTypeJSON, Data: []byte(text)}
 	data, err := schema.ParseData(&e)
@@ -138,7 +140,7 @@ func parseScriptEvent(line string) (scriptEvent, error) {
 			return scriptEvent{}, err
 		}
 	}
-	return scriptEvent{data: data, turn: int32(n)}, nil //nolint:gosec // a test's own number
+	return scriptEvent{data: data, turn: int32(n), lost: lost}, nil //nolint:gosec // a test's own number
 }
 
 func publishEvents(ctx context.Context, end natsd.Endpoint, run string, events []scriptEvent) (err error) {
@@ -166,11 +168,13 @@ func publishEvents(ctx context.Context, end natsd.Endpoint, run string, events [
 		}
 		header, body := e.Encode()
 		msg := &nats.Msg{Subject: schema.NamesOf(schema.DefaultFleet, 0).EventSubject(run), Header: header, Data: body}
-		if _, err := js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID)); err != nil {
-			return fmt.Errorf("publish %s: %w", e.ID, err)
+		if next.lost {
+			err = w.Commit(e)
+		} else if _, err = js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID)); err == nil {
+			err = w.Commit(e)
 		}
-		if err := w.Commit(e); err != nil {
-			return err
+		if err != nil {
+			return fmt.Errorf("publish %s: %w", e.ID, err)
 		}
 	}
 	return nil

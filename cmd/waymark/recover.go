@@ -21,11 +21,13 @@ type recoverCmd struct {
 
 // Help is the text below the flags.
 func (recoverCmd) Help() string {
-	return `Look before with waymark plan. To let the fleet's own executors have the run, use waymark release instead.
+	return `Look before with waymark plan. To let the fleet's own executors have the run, use waymark release instead. An ` +
+		`executor that then gives no sign of life, neither an event nor a heartbeat, is taken for gone after ten seconds, and the fleet ` +
+		`may claim the run.
 
 Examples:
   waymark recover fix-login --executor laptop
-  waymark recover fix-login --executor laptop --request-id try-1 --json     for an executor without the SDK`
+  waymark recover fix-login --executor laptop --request-id try-1 --json`
 }
 
 // recovery is what recover prints as JSON: the daemon's answer and the id under which it can be repeated.
