@@ -148,13 +148,18 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("%s: %s: %s (%s); nothing was published", ErrRejected, e.Event, e.Detail, e.Reason)
 }
 
-// Unwrap is [ErrRejected], and [ErrRunEnded] or [ErrNotInDoubt] where that is the reason.
+// Unwrap is [ErrRejected], and [ErrRunEnded], [ErrNotInDoubt], [ErrUnknownHandoff] or [ErrHandoffTaken] where that is the
+// reason.
 func (e *RejectedError) Unwrap() []error {
 	switch e.Reason {
 	case schema.ReasonRunEnded:
 		return []error{ErrRejected, ErrRunEnded}
 	case schema.ReasonNotInDoubt:
 		return []error{ErrRejected, ErrNotInDoubt}
+	case schema.ReasonHandoffTaken:
+		return []error{ErrRejected, ErrHandoffTaken}
+	case schema.ReasonUnknownHandoff:
+		return []error{ErrRejected, ErrUnknownHandoff}
 	default:
 		return []error{ErrRejected}
 	}

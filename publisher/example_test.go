@@ -2,6 +2,7 @@ package publisher_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -166,8 +167,8 @@ func ExampleRun_Phase() {
 	// {"image":"app:7"}
 }
 
-// A hand-off tells the next agent what is done and what is left, in as few words as possible.
-func ExampleRun_Handoff() {
+// A hand-off tells the next agent what is done and what is left, in as few words as possible. One taker gets it.
+func ExampleFleet_AcceptHandoff() {
 	config, stop := daemon()
 	defer stop()
 	ctx := context.Background()
@@ -175,17 +176,34 @@ func ExampleRun_Handoff() {
 	must(err)
 	run, err := fleet.Start(ctx, publisher.RunSpec{ID: "refactor"})
 	must(err)
-	handoff := run.Handoff("threshold_critical").
+	offer, err := run.Handoff("threshold_critical").
 		Completed(schema.HandoffCompleted{File: "store.go", Status: "done"}).
 		Remaining(schema.HandoffRemaining{File: "api.go", Description: "use the new store", Priority: "high"}).
 		Decisions("keep the old API").
-		FilesModified("store.go", "store_test.go", "store.go")
-	tooLong, err := handoff.Offer(ctx)
+		FilesModified("store.go", "store_test.go", "store.go").
+		Offer(ctx)
 	must(err)
-	fmt.Println(handoff.Data().Context.FilesModified, handoff.Size(), "characters, too long:", tooLong)
+	fmt.Println(offer.HandoffID, offer.Data.Context.FilesModified, offer.Data.SizeChars, "characters, too long:", offer.TooLong)
+
+	config.Executor = "laptop-2"
+	second, err := publisher.Connect(ctx, config)
+	must(err)
+	offers, err := second.Offers(ctx, "refactor")
+	must(err)
+	child, err := second.AcceptHandoff(ctx, offers[0], publisher.RunSpec{ID: "refactor-2", Task: "Use the new store in api.go"})
+	must(err)
+	head := child.Head()
+	fmt.Println(head.Run, "carries", head.Handoff.HandoffID, "of", head.Handoff.Run, "out")
+
+	_, err = fleet.AcceptHandoff(ctx, offer, publisher.RunSpec{})
+	var taken *publisher.HandoffTakenError
+	fmt.Println(errors.As(err, &taken), taken.By, taken.ChildRun)
+	must(second.Close(ctx))
 	must(fleet.Close(ctx))
 	// Output:
-	// [store.go store_test.go] 76 characters, too long: false
+	// handoff.0 [store.go store_test.go] 76 characters, too long: false
+	// refactor-2 carries handoff.0 of refactor out
+	// true laptop-2 refactor-2
 }
 
 // Artifacts are what a run made. Large content goes to the fleet's object store.

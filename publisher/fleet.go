@@ -278,6 +278,8 @@ type RunSpec struct {
 	MaxTurns int32
 	// ResumedFrom names the run that this one continues (fork, hand-off).
 	ResumedFrom string
+	// Handoff is the accepted offer that the run carries out; nil means none. [Fleet.AcceptHandoff] sets it.
+	Handoff *schema.HandoffSource
 	// Source keeps detail of the framework that the run comes from.
 	Source jsontext.Value
 	// Time of the start; zero means now.
@@ -323,7 +325,7 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	data := &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.cfg.Instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,
-		MaxTurns: spec.MaxTurns, ResumedFrom: spec.ResumedFrom, Source: spec.Source,
+		MaxTurns: spec.MaxTurns, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Source: spec.Source,
 	}
 	if _, err := r.publish(ctx, draft{data: data, at: spec.Time}); err != nil {
 		return nil, err

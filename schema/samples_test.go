@@ -16,7 +16,7 @@ func samples() []schema.Data {
 		&schema.RunStartedData{
 			Agent: "coder", Executor: "ex-1", Task: "mend the \"bug\" in naïve.go 🐛", ThreadID: "th-1", Model: "m", ModelTier: "large",
 			Provider: "p", Labels: map[string]string{"team": "blue"}, Parent: &schema.Parent{Run: "r0", Turn: 2, ToolCallID: "c9"},
-			MaxTurns: 20, ResumedFrom: "r-1", Instance: "a1", Handoff: &schema.HandoffSource{Run: "r-1", HandoffID: "h-1", OfferHash: zero}, Source: []byte(`{"cwd":"/src"}`),
+			MaxTurns: 20, ResumedFrom: "r-1", Instance: "a1", Handoff: &schema.HandoffSource{Run: "r-1", HandoffID: "h-1", OfferHash: zero, Lineage: []string{"r-0"}}, Source: []byte(`{"cwd":"/src"}`),
 		},
 		&schema.RunResumedData{
 			Executor: "ex-2", Instance: "b2", Reason: "claim", RequestID: "q-1",

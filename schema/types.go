@@ -395,8 +395,11 @@ type HandoffSource struct {
 	// HandoffID of the offer. Required.
 	HandoffID string `json:"handoff_id"`
 	// OfferHash is the content hash of the offer as it was accepted, hex. Required.
-	OfferHash string         `json:"offer_hash"`
-	Extra     jsontext.Value `json:",embed"`
+	OfferHash string `json:"offer_hash"`
+	// Lineage are the runs that the offering run continues, the nearest first, as its offer has them. Checkpoints leave
+	// it out.
+	Lineage []string       `json:"lineage,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
 }
 
 // HandoffOfferedData offers the run's work to another agent or to a continuation of the same.

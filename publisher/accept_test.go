@@ -1,0 +1,350 @@
+package publisher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func executor(name string) func(*publisher.Config) {
+	return func(c *publisher.Config) { c.Executor = name }
+}
+
+// offered is a run with an offer.
+func offered(tb testing.TB, f *publisher.Fleet) (*publisher.Run, publisher.Offer) {
+	tb.Helper()
+	run := start(tb, f, "r1")
+	offer, err := run.Handoff("threshold_critical").ID("h1").Decisions("no cgo").Offer(tb.Context())
+	require.NoError(tb, err)
+	return run, offer
+}
+
+func TestAnOfferHasWhatTheLogKnows(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run, err := f.Start(t.Context(), publisher.RunSpec{
+		ID: "r2", ResumedFrom: "r1", Handoff: &schema.HandoffSource{Run: "r1", HandoffID: "h0", OfferHash: fmt.Sprintf("%064d", 0), Lineage: []string{"r0"}},
+	})
+	require.NoError(t, err)
+	turn := openTurn(t, run)
+	o := newOutside(t)
+	for i, name := range []string{"read", "write", "read"} {
+		_, err := turn.Tool(t.Context(), publisher.ToolCall{ID: fmt.Sprint(i), Name: name}, o.tool)
+		require.NoError(t, err)
+	}
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "4", Name: "write"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		return publisher.ToolResult{}, errors.New("disk full")
+	})
+	require.ErrorIs(t, err, publisher.ErrToolFailed)
+	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{Usage: &schema.Usage{InputTokens: 7, OutputTokens: 2}}))
+	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a1", Name: "b.go"}))
+	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a2", URI: "s3://x/c"}))
+	offer, err := run.Handoff("task_complete").NextAgent("tester").FilesModified("a.go", "b.go", "a.go").Offer(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a.go", "b.go", "s3://x/c"}, offer.Data.Context.FilesModified)
+	require.Equal(t, []schema.HandoffTool{{Name: "read", Calls: 2}, {Name: "write", Calls: 2, Failures: 1}}, offer.Data.Tools)
+	require.Equal(t, &schema.Usage{InputTokens: 7, OutputTokens: 2}, offer.Data.Usage)
+	require.Equal(t, []string{"r1", "r0"}, offer.Data.Lineage)
+	require.Equal(t, int64(len("a.gob.gos3://x/c")), offer.Data.SizeChars)
+	require.Equal(t, "handoff.1.tester", offer.HandoffID)
+	w.requireSameFold(run)
+
+	read, err := f.Offers(t.Context(), "r2")
+	require.NoError(t, err)
+	require.Equal(t, []publisher.Offer{offer}, read, "what is read is what was offered")
+}
+
+func TestAnAcceptedOfferIsCarriedOutByTheChild(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	_, offer := offered(t, w.fleet())
+	second := w.fleet(executor("exec-2"))
+	child, err := second.AcceptHandoff(t.Context(), offer, publisher.RunSpec{Task: "go on"})
+	require.NoError(t, err)
+	s := w.requireSameFold(child)
+	require.Equal(t, &schema.HandoffSource{Run: "r1", HandoffID: "h1", OfferHash: offer.Hash}, s.Head.Handoff)
+	require.Equal(t, "r1", s.Head.ResumedFrom)
+	require.Equal(t, &schema.Parent{Run: "r1"}, s.Head.Parent)
+	require.Equal(t, "coder", s.Head.Agent, "a continuation is the same agent's")
+	accepted := w.fold("r1").Head.Handoffs[0]
+	require.Equal(t, schema.HandoffStatusAccepted, accepted.Status)
+	require.Equal(t, "exec-2", accepted.By)
+	require.Equal(t, child.ID(), accepted.ChildRun)
+
+	again, err := second.AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
+	require.NoError(t, err)
+	require.Same(t, child, again, "the process keeps its handle")
+
+	grandchild, err := child.Handoff("error").Offer(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"r1"}, grandchild.Data.Lineage)
+	require.NoError(t, second.CloseHandoff(t.Context(), offer, "", "done"))
+	require.Empty(t, w.fold("r1").Head.Handoffs)
+}
+
+func TestOneOfManyTakersGetsTheOffer(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	_, offer := offered(t, w.fleet())
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	var children []*publisher.Run
+	var taken []*publisher.HandoffTakenError
+	for i := range 6 {
+		f := w.fleet(executor(fmt.Sprintf("taker-%d", i)))
+		group.Go(func() {
+			child, err := f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				children = append(children, child)
+				return
+			}
+			lost, ok := errors.AsType[*publisher.HandoffTakenError](err)
+			if !ok || !errors.Is(err, publisher.ErrHandoffTaken) {
+				t.Errorf("taker %d: %v", i, err)
+				return
+			}
+			taken = append(taken, lost)
+		})
+	}
+	group.Wait()
+	require.Len(t, children, 1)
+	head := children[0].Head()
+	require.Len(t, taken, 5)
+	for _, lost := range taken {
+		require.Equal(t, head.Executor, lost.By)
+		require.Equal(t, head.Run, lost.ChildRun)
+	}
+}
+
+func TestAnOfferThatIsNotOpenIsNotAccepted(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run, offer := offered(t, f)
+	newer, err := run.Handoff("threshold_critical").ID("h1").Decisions("cgo after all").Offer(t.Context())
+	require.NoError(t, err)
+	_, err = f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
+	var taken *publisher.HandoffTakenError
+	require.ErrorAs(t, err, &taken)
+	require.Empty(t, taken.By)
+	require.ErrorContains(t, err, "is another offer now")
+
+	require.NoError(t, f.DeclineHandoff(t.Context(), newer, "anna", "no time"))
+	_, err = f.AcceptHandoff(t.Context(), newer, publisher.RunSpec{})
+	require.ErrorIs(t, err, publisher.ErrUnknownHandoff)
+	require.Equal(t, "declined", w.fold("r1").Handoffs[0].Status)
+	require.Equal(t, "no time", w.fold("r1").Handoffs[0].Reason)
+	require.ErrorIs(t, f.DeclineHandoff(t.Context(), publisher.Offer{Run: "r1", HandoffID: "h9"}, "", ""), publisher.ErrUnknownHandoff)
+
+	for name, bad := range map[string]struct {
+		offer publisher.Offer
+		spec  publisher.RunSpec
+	}{
+		"no run":              {offer: publisher.Offer{HandoffID: "h1", Hash: newer.Hash}},
+		"no hash":             {offer: publisher.Offer{Run: "r1", HandoffID: "h1"}},
+		"its own child":       {offer: newer, spec: publisher.RunSpec{ID: "r1"}},
+		"continues something": {offer: newer, spec: publisher.RunSpec{ResumedFrom: "r7"}},
+	} {
+		_, err := f.AcceptHandoff(t.Context(), bad.offer, bad.spec)
+		require.ErrorIs(t, err, publisher.ErrConfig, name)
+	}
+}
+
+func TestAnUnrelatedRunUnderTheChildsIDIsFoundBeforeTheAcceptance(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	_, offer := offered(t, f)
+	start(t, f, "r2")
+	_, err := f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "r2"})
+	require.ErrorIs(t, err, publisher.ErrRunExists)
+	require.Equal(t, schema.HandoffStatusOffered, w.fold("r1").Head.Handoffs[0].Status)
+}
+
+func TestAnAcceptedHandoffCannotBeOfferedAnew(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run, offer := offered(t, f)
+	_, err := w.fleet(executor("exec-2")).AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
+	require.NoError(t, err)
+	require.NoError(t, run.Sync(t.Context()))
+	_, err = run.Handoff("error").ID("h1").Offer(t.Context())
+	require.ErrorIs(t, err, publisher.ErrHandoffTaken)
+}
+
+// The taker dies behind each step of the transaction.
+func TestAcceptingAgainGoesOnWhereItWas(t *testing.T) {
+	accepted := func(w *world, offer publisher.Offer, child string) {
+		w.control("r1", 1, &schema.HandoffAcceptedData{HandoffID: "h1", By: "exec-2", ChildRun: child, OfferHash: offer.Hash})
+	}
+	begin := func(w *world, offer publisher.Offer, by, child string) *publisher.Run {
+		run, err := w.fleet(executor(by)).Start(w.tb.Context(), publisher.RunSpec{
+			ID: child, ResumedFrom: "r1", Handoff: &schema.HandoffSource{Run: "r1", HandoffID: "h1", OfferHash: offer.Hash},
+		})
+		require.NoError(w.tb, err)
+		return run
+	}
+	tests := map[string]struct {
+		before func(w *world, offer publisher.Offer)
+		// reread: the taker reads the offers anew.
+		by     string
+		reread bool
+		epoch  schema.Epoch
+		want   error
+	}{
+		"before the acceptance": {before: func(*world, publisher.Offer) {}, by: "exec-2", epoch: 1},
+		"behind the acceptance": {before: func(w *world, o publisher.Offer) { accepted(w, o, "c1") }, by: "exec-2", epoch: 1},
+		"behind the acceptance, and another comes": {
+			before: func(w *world, o publisher.Offer) { accepted(w, o, "c1") }, by: "exec-3", want: publisher.ErrHandoffTaken,
+		},
+		"behind the acceptance, and another goes on in its name": {
+			before: func(w *world, o publisher.Offer) { accepted(w, o, "c1") }, by: "exec-3", reread: true, epoch: 1,
+		},
+		"accepted for another child": {
+			before: func(w *world, o publisher.Offer) { accepted(w, o, "c9") }, by: "exec-2", reread: true, want: publisher.ErrHandoffTaken,
+		},
+		"behind the start of the child": {
+			before: func(w *world, o publisher.Offer) { accepted(w, o, "c1"); begin(w, o, "exec-2", "c1") }, by: "exec-2", epoch: 2,
+		},
+		"behind the start of the child, and another comes": {
+			before: func(w *world, o publisher.Offer) { accepted(w, o, "c1"); begin(w, o, "exec-2", "c1") }, by: "exec-3", want: publisher.ErrHandoffTaken,
+		},
+		"behind the end of the child": {
+			before: func(w *world, o publisher.Offer) {
+				accepted(w, o, "c1")
+				require.NoError(w.tb, begin(w, o, "exec-2", "c1").End(w.tb.Context(), publisher.RunEnd{}))
+			},
+			by: "exec-2", want: publisher.ErrRunEnded,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.serve()
+			_, offer := offered(t, w.fleet())
+			test.before(w, offer)
+			f := w.fleet(executor(test.by))
+			if test.reread {
+				offers, err := f.Offers(t.Context(), "r1")
+				require.NoError(t, err)
+				offer = offers[0]
+			}
+			child, err := f.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "c1"})
+			require.ErrorIs(t, err, test.want)
+			if taken, ok := errors.AsType[*publisher.HandoffTakenError](err); ok {
+				require.Equal(t, "exec-2", taken.By)
+				require.Contains(t, []string{"c1", "c9"}, taken.ChildRun)
+			}
+			if test.want == nil {
+				require.Equal(t, test.epoch, child.Epoch())
+				require.Equal(t, test.by, child.Head().Executor)
+				w.requireSameFold(child)
+			}
+			parent := w.fold("r1")
+			require.Zero(t, parent.Head.Counts.DeadLetters)
+			require.Len(t, parent.Head.Handoffs, 1)
+			if !errors.Is(test.want, publisher.ErrHandoffTaken) {
+				require.Equal(t, "c1", parent.Head.Handoffs[0].ChildRun)
+			}
+		})
+	}
+}
+
+// The executor dies behind each step of a continuation; whoever resumes the parent continues it.
+func TestContinuingAgainGoesOnWhereItWas(t *testing.T) {
+	child := func(run, id string) string { // the child's default id is part of the promise
+		w := newWorld(t)
+		w.serve()
+		parent := start(t, w.fleet(), run)
+		c, err := parent.Continue(t.Context(), parent.Handoff("threshold_critical").ID(id), publisher.RunSpec{})
+		require.NoError(t, err)
+		return c.ID()
+	}("r1", "h1")
+	offers := func(w *world, parent *publisher.Run) publisher.Offer {
+		offer, err := parent.Handoff("threshold_critical").ID("h1").Offer(w.tb.Context())
+		require.NoError(w.tb, err)
+		return offer
+	}
+	accepts := func(w *world, parent *publisher.Run) publisher.Offer {
+		offer := offers(w, parent)
+		w.control("r1", 1, &schema.HandoffAcceptedData{HandoffID: "h1", By: "exec-1", ChildRun: child, OfferHash: offer.Hash})
+		return offer
+	}
+	starts := func(w *world, parent *publisher.Run) *publisher.Run {
+		offer := accepts(w, parent)
+		run, err := w.fleet().Start(w.tb.Context(), publisher.RunSpec{
+			ID: child, ResumedFrom: "r1", Handoff: &schema.HandoffSource{Run: "r1", HandoffID: "h1", OfferHash: offer.Hash},
+		})
+		require.NoError(w.tb, err)
+		return run
+	}
+	tests := map[string]struct {
+		before func(w *world, parent *publisher.Run)
+		by     string
+		epoch  schema.Epoch
+		want   error
+	}{
+		"before the offer":              {before: func(*world, *publisher.Run) {}, by: "exec-1", epoch: 1},
+		"behind the offer":              {before: func(w *world, p *publisher.Run) { offers(w, p) }, by: "exec-1", epoch: 1},
+		"behind the acceptance":         {before: func(w *world, p *publisher.Run) { accepts(w, p) }, by: "exec-1", epoch: 1},
+		"behind the acceptance, others": {before: func(w *world, p *publisher.Run) { accepts(w, p) }, by: "exec-2", epoch: 1},
+		"behind the start":              {before: func(w *world, p *publisher.Run) { starts(w, p) }, by: "exec-1", epoch: 2},
+		"behind the start, others":      {before: func(w *world, p *publisher.Run) { starts(w, p) }, by: "exec-2", want: publisher.ErrHandoffTaken},
+		"behind the child's end": {
+			before: func(w *world, p *publisher.Run) {
+				require.NoError(w.tb, starts(w, p).End(w.tb.Context(), publisher.RunEnd{}))
+			}, by: "exec-2", want: publisher.ErrRunEnded,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.serve()
+			test.before(w, start(t, w.fleet(), "r1"))
+			f := w.fleet(executor(test.by))
+			parent := resume(t, f, "r1")
+			got, err := parent.Continue(t.Context(), parent.Handoff("threshold_critical").ID("h1"), publisher.RunSpec{})
+			require.ErrorIs(t, err, test.want)
+			if test.want == nil {
+				require.Equal(t, child, got.ID())
+				require.Equal(t, test.epoch, got.Epoch())
+				require.Equal(t, test.by, got.Head().Executor)
+				require.Equal(t, "r1", got.Head().Handoff.Run)
+			} else {
+				require.Nil(t, got)
+			}
+			s := w.requireSameFold(parent)
+			require.Equal(t, schema.StatusCompleted, s.Head.Status)
+			require.Equal(t, "continued by run "+child, s.Head.Summary)
+			require.Len(t, s.Head.Handoffs, 1)
+			require.Equal(t, child, s.Head.Handoffs[0].ChildRun)
+		})
+	}
+}
+
+func TestARunWithAnOpenCallIsNotContinuedElsewhere(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run := start(t, f, "r1")
+	_, err := openTurn(t, run).Call(t.Context(), publisher.ToolCall{ID: "c1", Name: "deploy"})
+	require.NoError(t, err)
+	before := len(w.log("r1"))
+	_, err = run.Continue(t.Context(), run.Handoff("threshold_critical"), publisher.RunSpec{})
+	require.ErrorIs(t, err, publisher.ErrConflict)
+	require.ErrorContains(t, err, "deploy")
+	require.Len(t, w.log("r1"), before)
+	_, err = run.Continue(t.Context(), start(t, f, "r2").Handoff("error"), publisher.RunSpec{})
+	require.ErrorIs(t, err, publisher.ErrConfig)
+}
