@@ -94,6 +94,24 @@ func TestOneOfManyTakersGetsTheOffer(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
 	_, offer := offered(t, w.fleet())
+	requireOneTaker(t, w, offer)
+}
+
+// The taker died before it started the child, and many go on in its name.
+func TestOneOfManyStartsTheChildOfADeadTaker(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	_, offer := offered(t, f)
+	w.control("r1", 1, &schema.HandoffAcceptedData{HandoffID: "h1", By: "exec-2", ChildRun: "c1", OfferHash: offer.Hash})
+	offers, err := f.Offers(t.Context(), "r1")
+	require.NoError(t, err)
+	requireOneTaker(t, w, offers[0])
+}
+
+// requireOneTaker lets many take the offer at once: one gets the child, the others hear who that is.
+func requireOneTaker(t *testing.T, w *world, offer publisher.Offer) {
+	t.Helper()
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	var children []*publisher.Run
@@ -119,6 +137,7 @@ func TestOneOfManyTakersGetsTheOffer(t *testing.T) {
 	group.Wait()
 	require.Len(t, children, 1)
 	head := children[0].Head()
+	require.Equal(t, schema.Epoch(1), head.Epoch)
 	require.Len(t, taken, 5)
 	for _, lost := range taken {
 		require.Equal(t, head.Executor, lost.By)
