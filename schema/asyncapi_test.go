@@ -41,11 +41,19 @@ func TestTheAsyncAPIDocumentIsWhole(t *testing.T) {
 	require.Equal(t, "waymark.checkpoints.{fleet}.{shard}.{run}", lookup("channels/checkpoints/address"))
 	require.Equal(t, "waymark.observed.{fleet}.{entity}.{verb}.{run}", lookup("channels/observed/address"))
 	require.Equal(t, "waymark.deadletters.{fleet}.{reason}.{run}", lookup("channels/deadletters/address"))
-	for _, verb := range []string{schema.VerbRecover, schema.VerbGet, schema.VerbHistory, schema.VerbSettle} {
+	require.Equal(t, "waymark.heartbeats.{fleet}.{executor}", lookup("channels/heartbeats/address"))
+	require.Equal(t, "receive", lookup("operations/receiveHeartbeat/action"), "the daemon hears them")
+	require.Equal(t, "waymark.notices.{fleet}.{executor}", lookup("channels/notices/address"))
+	require.Equal(t, "send", lookup("operations/sendNotice/action"))
+	require.NotNil(t, lookup("channels/notices/parameters/executor"))
+	for _, verb := range []string{
+		schema.VerbRecover, schema.VerbGet, schema.VerbHistory, schema.VerbSettle, schema.VerbInput, schema.VerbCancel, schema.VerbHandoff,
+	} {
 		require.Equal(t, "waymark."+verb+".{fleet}.{run}", lookup("channels/"+verb+"/address"))
 		require.NotNil(t, lookup("operations/"+verb+"/reply/channel"))
 	}
 	require.Equal(t, "waymark.list.{fleet}", lookup("channels/list/address"))
+	require.Equal(t, "waymark.claim.{fleet}", lookup("channels/claim/address"))
 	for _, d := range samples() {
 		name := strings.ReplaceAll(d.EventName(), ".", "_")
 		require.NotNil(t, lookup("channels/events/messages/"+name), name)

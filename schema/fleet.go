@@ -138,7 +138,8 @@ type HandoffRequest struct {
 	Extra     jsontext.Value `json:",embed"`
 }
 
-// ControlReply says where the control event of a request stands in the log.
+// ControlReply says where the control event of a request stands in the log. Both are zero for an event that was there
+// before the request and lies too far back to be looked for: what was asked for holds.
 type ControlReply struct {
 	EventID string         `json:"event_id"`
 	Stream  StreamSequence `json:"stream_sequence"`
@@ -193,6 +194,8 @@ type Live struct {
 	Labels   map[string]string `json:"labels,omitzero"`
 	Status   Status            `json:"status"`
 	Epoch    Epoch             `json:"epoch"`
+	// RequestID of the takeover that opened the epoch: a claim that is repeated finds the run that it was given by it.
+	RequestID string `json:"request_id,omitzero"`
 	// Stalled and CancelRequested as in [Head].
 	Stalled         int  `json:"claims_without_progress,omitzero"`
 	CancelRequested bool `json:"cancel_requested,omitzero"`
@@ -249,7 +252,7 @@ func quarantined(status Status, stalled, maxClaims int) bool {
 func LiveOf(h *Head) Live {
 	l := Live{
 		Format: LiveFormat, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Instance: h.Instance,
-		Labels: maps.Clone(h.Labels), Status: h.Status, Epoch: h.Epoch, Stalled: h.Stalled,
+		Labels: maps.Clone(h.Labels), Status: h.Status, Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
 		CancelRequested: h.CancelRequested, Offers: h.offers(), Since: h.UpdatedAt,
 	}
 	for i := range h.Interrupts {
@@ -264,7 +267,7 @@ func LiveOf(h *Head) Live {
 // Same reports whether two entries differ in nothing but Since.
 func (l *Live) Same(o *Live) bool {
 	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.Instance == o.Instance && l.Status == o.Status &&
-		l.Epoch == o.Epoch && l.Stalled == o.Stalled && l.CancelRequested == o.CancelRequested && l.ExpiresAt == o.ExpiresAt &&
+		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.CancelRequested == o.CancelRequested && l.ExpiresAt == o.ExpiresAt &&
 		slices.Equal(l.Offers, o.Offers) && maps.Equal(l.Labels, o.Labels)
 }
 

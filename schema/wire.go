@@ -143,6 +143,8 @@ type ListRequest struct {
 	Parent string `json:"parent,omitzero"`
 	// Related keeps runs whose parent this is, or that continue it.
 	Related string `json:"related,omitzero"`
+	// Quarantined keeps runs that are quarantined; see [RunSummary].
+	Quarantined bool `json:"quarantined,omitzero"`
 	// Labels must all be there with these values.
 	Labels map[string]string `json:"labels,omitzero"`
 	// After continues a list behind this run id; pages are in the order of run ids.

@@ -9,7 +9,7 @@ import (
 )
 
 // asyncAPI is the AsyncAPI 3.0 document of Waymark's wire format, from the daemon's point of view: it
-// receives events and requests, and sends checkpoints, observed events, dead letters and replies.
+// receives events, heartbeats and requests, and sends checkpoints, observed events, dead letters, notices and replies.
 func (b *builder) asyncAPI() object {
 	schemas := object{}
 	for name, def := range b.defs {
@@ -45,6 +45,17 @@ func (b *builder) asyncAPI() object {
 	deadletters["address"] = strings.TrimSuffix(schema.DeadLetterSubject("{fleet}", "{reason}", "_"), "_") + "{run}"
 	deadletters["parameters"] = parameters("fleet", "reason", "run")
 	operations["sendDeadLetter"] = operation("send", "deadletters", "Each refused message.")
+
+	messages["heartbeat"] = message("Heartbeat", "A sign of life of an executor, for all of its runs.", object{"type": "object"}, schemaRef("Heartbeat"))
+	channels["heartbeats"] = channel(schema.HeartbeatSubject("{fleet}", "{executor}"),
+		"Executors say that they live, every few seconds, over core NATS. Who is silent for longer has its runs handed to others.", []string{"heartbeat"})
+	operations["receiveHeartbeat"] = operation("receive", "heartbeats", "Executors publish one for all of their runs.")
+
+	messages["notice"] = message("Notice", "Somebody else wrote into a run that the executor has or had. A hint, at most once.",
+		object{"type": "object"}, schemaRef("Notice"))
+	channels["notices"] = channel(schema.NoticeSubject("{fleet}", "{executor}"),
+		"Tells an executor to look at a run at once, over core NATS. Who misses one finds out with its next publish.", []string{"notice"})
+	operations["sendNotice"] = operation("send", "notices", "Each control event in a run of the executor.")
 
 	b.services(channels, operations, messages)
 	return object{
@@ -129,9 +140,9 @@ func (b *builder) services(channels, operations, messages object) {
 		{schema.VerbList, "", "ListRequest", "ListReply", false, "Lists runs."},
 		{schema.VerbHistory, "{run}", "", "HistoryReply", false, "Lists the checkpoints kept of a run."},
 		{schema.VerbSettle, "{run}", "SettleRequest", "SettleReply", false, "Settles a call in doubt by an operator's word."},
-		{schema.VerbClaim, "", "ClaimRequest", "ClaimReply", false, "Hands a claimable run to the executor that asks."},
-		{schema.VerbInput, "{run}", "InputRequest", "ControlReply", false, "Answers a run that waits."},
-		{schema.VerbCancel, "{run}", "CancelRequest", "ControlReply", false, "Asks a run's executor to stop."},
+		{schema.VerbClaim, "", "ClaimRequest", "ClaimReply", false, "Hands a claimable run to the executor that asks: one of its own first, then the one that waits for longest."},
+		{schema.VerbInput, "{run}", "InputRequest", "ControlReply", false, "Answers something that a run waits for, as its response_schema asks."},
+		{schema.VerbCancel, "{run}", "CancelRequest", "ControlReply", false, "Asks a run's executor to stop; once is enough."},
 		{schema.VerbHandoff, "{run}", "HandoffRequest", "ControlReply", false, "Accepts, declines or closes a hand-off."},
 	} {
 		request, reply := s.verb+"Request", s.verb+"Reply"
@@ -211,12 +222,13 @@ func channel(address, description string, messages []string) object {
 
 func parameters(names ...string) object {
 	all := object{
-		"fleet":  object{"description": "Fleet name."},
-		"shard":  object{"description": "Shard number, from 0: FNV-1a-32 of the run id modulo the number of shards."},
-		"run":    object{"description": "Run id."},
-		"entity": object{"description": "First token of the event's name, such as tool."},
-		"verb":   object{"description": "Second token of the event's name, such as called."},
-		"reason": object{"description": "Why the message was refused.", "enum": reasons()},
+		"fleet":    object{"description": "Fleet name."},
+		"shard":    object{"description": "Shard number, from 0: FNV-1a-32 of the run id modulo the number of shards."},
+		"run":      object{"description": "Run id."},
+		"executor": object{"description": "Name of the executor."},
+		"entity":   object{"description": "First token of the event's name, such as tool."},
+		"verb":     object{"description": "Second token of the event's name, such as called."},
+		"reason":   object{"description": "Why the message was refused.", "enum": reasons()},
 	}
 	out := object{}
 	for name, p := range all {
