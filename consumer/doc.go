@@ -4,8 +4,8 @@
 // # What it owns
 //
 //   - [Folder]: one shard's fold loop. It reads the events in order, seals segments, puts checkpoints and the watermark.
-//   - [Service]: recovery and queries over NATS request-reply: recover, get, list, history, settle. It reads, and writes
-//     nothing but control events and barriers.
+//   - [Service]: recovery and queries over NATS request-reply: recover, get, list, history, settle, claim, input, cancel,
+//     handoff. It reads, and writes nothing but control events and barriers.
 //
 // The two meet in the buckets only. The service does not wait for a folder: a checkpoint of any age, or none, is where
 // it starts to fold from.
@@ -17,6 +17,9 @@
 //     barrier, shared by all who wait for one, and one server's answer that shows it.
 //   - Stale is never passed off as whole: without proof before the deadline the answer is 503.
 //   - A takeover opens exactly one epoch for a request_id, as long as that epoch is the run's current one.
+//   - A claim gives a run to one executor: by the same compare-and-set, on a reading in which the run is claimable. A repeat of
+//     the request is given the same run, also by another replica.
+//   - What was asked for twice (an answer, a cancel, a hand-off) is written once; who comes second is told who was first.
 //   - Missing events are named in the answer, never folded over, and named only after the leader confirmed it.
 //   - Memory does not depend on a run's length: segments are sent as stored, long tails are read twice, replies under way
 //     are bounded, and so is what is folded for view state.

@@ -80,8 +80,7 @@ func (s *Service) judge(r *reading, req *schema.RecoverRequest) (again bool, ref
 	h := &r.head
 	switch {
 	case h.Status == "":
-		return false, fail(schema.CodeNotFound, "Look at the fleet's dead letters: what was published under this name was no lawful event.",
-			"run %s has no accepted event", r.run)
+		return false, errNothingAccepted(r.run)
 	case req.Agent != "" && h.Agent != "" && req.Agent != h.Agent:
 		return false, fail(schema.CodeWrongAgent, "Ask with an executor of agent "+h.Agent+".", "run %s is one of agent %s, not %s", r.run, h.Agent, req.Agent)
 	case h.RequestID == req.RequestID && h.Epoch > 1:
@@ -91,11 +90,13 @@ func (s *Service) judge(r *reading, req *schema.RecoverRequest) (again bool, ref
 		}
 		return true, nil
 	case h.Status.Terminal() && req.Reason != reasonReopen:
-		return false, fail(schema.CodeRunEnded, "Read it with waymark.get, or ask with reason reopen to go on with it.",
-			"run %s has ended: %s", r.run, h.Status)
+		return false, errEnded(r)
 	case req.Reason == reasonClaim && !h.Status.Claimable():
 		return false, fail(schema.CodeConflict, "Claim another run, or ask with reason request to take it over all the same.",
 			"run %s is %s with executor %s and not to be claimed", r.run, h.Status, h.Executor)
+	case req.Reason == reasonClaim && h.Quarantined(s.cfg.MaxClaims):
+		return false, fail(schema.CodeQuarantined, "Look at what it stops at, then: waymark release "+r.run+"; or ask with reason request.",
+			"run %s is quarantined: %d claims in a row made no progress", r.run, h.Stalled)
 	default:
 		return false, nil
 	}
@@ -107,7 +108,7 @@ func (s *Service) judge(r *reading, req *schema.RecoverRequest) (again bool, ref
 func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverRequest) (bool, error) {
 	h := &r.head
 	data := &schema.RunResumedData{
-		Executor: req.Executor, Reason: req.Reason, RequestID: req.RequestID,
+		Executor: req.Executor, Instance: req.Instance, Reason: req.Reason, RequestID: req.RequestID,
 		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
 	}
 	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.run, h.Epoch+1, nuid.Next(), data, s.now())
@@ -198,6 +199,11 @@ func checkRecover(req *schema.RecoverRequest) error {
 	}
 	if err := schema.CheckName("executor", req.Executor); err != nil {
 		return badField("/executor", err)
+	}
+	if req.Instance != "" {
+		if err := schema.CheckName("instance", req.Instance); err != nil {
+			return badField("/instance", err)
+		}
 	}
 	if req.Agent != "" {
 		if err := schema.CheckName("agent", req.Agent); err != nil {

@@ -35,7 +35,12 @@ type Roster struct {
 	shards []rosterShard
 	// claimable runs, quarantined ones included, the longest claimable first.
 	claimable []*rosterEntry
+	// taken finds the run of a takeover by its request.
+	taken map[takeoverKey]*rosterEntry
 }
+
+// takeoverKey names a takeover: who asked for it, and by which request.
+type takeoverKey struct{ executor, request string }
 
 // rosterShard is the part of one shard.
 type rosterShard struct {
@@ -64,7 +69,7 @@ type rosterEntry struct {
 // NewRoster returns an empty roster of a fleet's shards, which are in the order of their numbers. Call Run to fill it.
 // maxClaims as in [schema.Live.Quarantined]; it is what [Roster.Counts] goes by. now is the daemon's clock.
 func NewRoster(shards []*kvstore.Shard, maxClaims int, now func() time.Time, log zerolog.Logger) *Roster {
-	r := &Roster{stores: shards, maxClaims: maxClaims, now: now, log: log, shards: make([]rosterShard, len(shards))}
+	r := &Roster{stores: shards, maxClaims: maxClaims, now: now, log: log, shards: make([]rosterShard, len(shards)), taken: make(map[takeoverKey]*rosterEntry)}
 	for i := range r.shards {
 		r.shards[i].runs = make(map[string]*rosterEntry)
 		r.shards[i].broken = make(map[string]schema.Revision)
@@ -311,6 +316,7 @@ func (r *Roster) sync(shard int) {
 	for run, e := range s.runs {
 		if e.round != s.round {
 			delete(s.runs, run)
+			r.forget(e)
 		}
 	}
 	for _, e := range r.claimable {
@@ -343,6 +349,7 @@ func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
 	if old != nil {
 		delete(s.runs, c.Run)
 		r.unclaimable(old)
+		r.forget(old)
 	}
 	delete(s.broken, c.Run)
 	if c.Live == nil {
@@ -356,9 +363,30 @@ func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
 		since: parseTime(c.Live.Since), expires: parseTime(c.Live.ExpiresAt),
 	}
 	s.runs[c.Run] = e
+	if e.live.RequestID != "" {
+		r.taken[takeoverKey{e.live.Executor, e.live.RequestID}] = e
+	}
 	if e.live.Status.Claimable() {
 		at, _ := slices.BinarySearchFunc(r.claimable, e, byAge)
 		r.claimable = slices.Insert(r.claimable, at, e)
+	}
+}
+
+// takenBy returns the run whose current epoch an executor's request opened.
+func (r *Roster) takenBy(executor, request string) (schema.Live, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if e := r.taken[takeoverKey{executor, request}]; e != nil {
+		return e.live, true
+	}
+	return schema.Live{}, false
+}
+
+// forget takes an entry's takeover out, unless another run's entry took its place.
+func (r *Roster) forget(e *rosterEntry) {
+	key := takeoverKey{e.live.Executor, e.live.RequestID}
+	if r.taken[key] == e {
+		delete(r.taken, key)
 	}
 }
 

@@ -47,6 +47,7 @@ type Service struct {
 	budget  *semaphore.Weighted
 	streams *semaphore.Weighted
 	answers *semaphore.Weighted
+	claims  *claims
 	ready   chan struct{}
 
 	mu     sync.RWMutex
@@ -76,7 +77,7 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 	s := &Service{
 		cfg: cfg, nc: nc, js: js, log: log, stats: newServiceStats(), now: now, roster: roster,
 		budget: semaphore.NewWeighted(cfg.StateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
-		answers: semaphore.NewWeighted(answersAtOnce), ready: make(chan struct{}), queue: make(chan *task, cfg.Queue), queued: semaphore.NewWeighted(cfg.QueueBytes),
+		answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now), ready: make(chan struct{}), queue: make(chan *task, cfg.Queue), queued: semaphore.NewWeighted(cfg.QueueBytes),
 	}
 	s.reader = &reader{js: js, fleet: cfg.Fleet, log: log, stats: s.stats}
 	for i, shard := range shards {

@@ -8,6 +8,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+// Bounds of ClaimRate.
+const minClaimRate, maxClaimRate = 0.01, 1e6
+
 // ServiceConfig sets how a fleet's service answers. The zero value of every field but the names means its default.
 type ServiceConfig struct {
 	// Fleet that is served. Required.
@@ -36,6 +39,13 @@ type ServiceConfig struct {
 	AckTimeout time.Duration
 	// StreamTimeout bounds a whole answer with content. Default 15 minutes.
 	StreamTimeout time.Duration
+	// ClaimRate is the number of takeovers a second that this replica begins for claims, and ClaimBurst how many at
+	// once after a rest; who comes then is told when to ask again. Defaults 50 and 20.
+	ClaimRate  float64
+	ClaimBurst int
+	// MaxClaims is the number of claims in a row without progress after which a run is quarantined: nobody is given it
+	// before somebody asks for it by name. Default schema.DefaultMaxClaims; a negative number means never.
+	MaxClaims int
 	// Grace is how long requests in hand may take when the service stops. Default 10 s.
 	Grace time.Duration
 }
@@ -51,6 +61,9 @@ func (c ServiceConfig) withDefaults() ServiceConfig {
 	set(&c.Timeout, 10*time.Second)
 	set(&c.AckTimeout, 30*time.Second)
 	set(&c.StreamTimeout, 15*time.Minute)
+	set(&c.ClaimRate, 50)
+	set(&c.ClaimBurst, 20)
+	set(&c.MaxClaims, schema.DefaultMaxClaims)
 	set(&c.Grace, 10*time.Second)
 	return c
 }
@@ -84,11 +97,16 @@ func (c ServiceConfig) Validate() error {
 		{"Timeout", int64(c.Timeout), int64(time.Millisecond), int64(time.Hour)},
 		{"AckTimeout", int64(c.AckTimeout), int64(time.Millisecond), int64(time.Hour)},
 		{"StreamTimeout", int64(c.StreamTimeout), int64(time.Millisecond), int64(24 * time.Hour)},
+		{"ClaimBurst", int64(c.ClaimBurst), 1, 1 << 16},
+		{"MaxClaims", int64(c.MaxClaims), -1 << 31, 1 << 31},
 		{"Grace", int64(c.Grace), int64(time.Millisecond), int64(time.Hour)},
 	} {
 		if f.got < f.min || f.got > f.max {
 			return fmt.Errorf("%w: %s is %d, use %d to %d", ErrConfig, f.name, f.got, f.min, f.max)
 		}
+	}
+	if !(c.ClaimRate >= minClaimRate && c.ClaimRate <= maxClaimRate) {
+		return fmt.Errorf("%w: ClaimRate is %g, use %g to %g a second", ErrConfig, c.ClaimRate, minClaimRate, maxClaimRate)
 	}
 	for _, n := range c.Generations {
 		if n < 1 || n > kvstore.MaxShards {

@@ -118,13 +118,13 @@ func onceOf(parts ...string) string {
 }
 
 // errNothingAccepted answers for a name under which no lawful event was published.
-func errNothingAccepted(run string) error {
+func errNothingAccepted(run string) *schema.ServiceError {
 	return fail(schema.CodeNotFound, "Look at the fleet's dead letters: what was published under this name was no lawful event.",
 		"run %s has no accepted event", run)
 }
 
 // errEnded answers for what a run that has ended can do no more.
-func errEnded(r *reading) error {
+func errEnded(r *reading) *schema.ServiceError {
 	return fail(schema.CodeRunEnded, "Read it with waymark.get, or take it over with reason reopen to go on with it.",
 		"run %s has ended: %s", r.run, r.head.Status)
 }

@@ -40,7 +40,9 @@ func TestRacingCancelsAreOneEvent(t *testing.T) {
 	var wg sync.WaitGroup
 	replies := make([]*schema.ControlReply, 8)
 	for i := range replies {
-		wg.Go(func() { replies[i] = w.control(schema.VerbCancel, "run-1", schema.CancelRequest{By: fmt.Sprintf("operator-%d", i)}) })
+		wg.Go(func() {
+			replies[i] = w.control(schema.VerbCancel, "run-1", schema.CancelRequest{By: fmt.Sprintf("operator-%d", i)})
+		})
 	}
 	wg.Wait()
 	for _, r := range replies {

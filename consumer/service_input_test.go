@@ -86,8 +86,10 @@ func TestRefusedAnswers(t *testing.T) {
 		{"what the run does not wait for", "run-1", answerTo("w9", `{}`), schema.CodeUnknownInterrupt, `waits for "w1" (human_input)`, ``},
 		{"a run that has ended", "ended", answerTo("w1", `{"ok":true}`), schema.CodeRunEnded, "failed", ``},
 		{"a run that does not exist", "nobody", answerTo("w1", `{}`), schema.CodeNotFound, "nobody", ``},
-		{"what was not asked for", "run-1", answerTo("w1", `{"ok":"yes","why":"because"}`), schema.CodeInvalidAnswer, `at "/ok"`,
-			`[{"path":"/ok","problem":"got string, want boolean"},{"path":"/why","problem":"maxLength: got 7, want 5"}]`},
+		{
+			"what was not asked for", "run-1", answerTo("w1", `{"ok":"yes","why":"because"}`), schema.CodeInvalidAnswer, `at "/ok"`,
+			`[{"path":"/ok","problem":"got string, want boolean"},{"path":"/why","problem":"maxLength: got 7, want 5"}]`,
+		},
 		{"nothing where something is asked for", "run-1", answerTo("w1", ``), schema.CodeInvalidAnswer, "is required", `[{"path":"","problem":"is required"}]`},
 		{"a schema that is none", "run-1", answerTo("broken", `{}`), schema.CodeInvalidAnswer, "/type", ``},
 		{"a schema that leads elsewhere", "run-1", answerTo("remote", `{}`), schema.CodeInvalidAnswer, "only to places within itself", ``},

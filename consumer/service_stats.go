@@ -14,6 +14,10 @@ type ServiceStats struct {
 	Replies, ReplyBytes atomic.Int64
 	// Takeovers are epochs opened; Continued are requests that continued the epoch an earlier try had opened.
 	Takeovers, Continued atomic.Int64
+	// ClaimsGiven are claims answered with a run, ClaimsRepeated with the one that an earlier try was given. ClaimsEmpty found
+	// none, ClaimsLimited came when the rate was used up. ClaimsLost are runs that somebody else was found to have, or
+	// that could not be read.
+	ClaimsGiven, ClaimsRepeated, ClaimsEmpty, ClaimsLimited, ClaimsLost atomic.Int64
 	// Refused counts control events whose compare-and-set found another event.
 	Refused atomic.Int64
 	// Barriers published; Waiters wait for one now.

@@ -36,6 +36,7 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbList, whole: true, request: "ListRequest", answer: "ListReply", count: &s.stats.Lists, serve: s.list},
 		{verb: schema.VerbHistory, request: "", answer: "HistoryReply", count: &s.stats.Histories, serve: s.history},
 		{verb: schema.VerbSettle, request: "SettleRequest", answer: "SettleReply", count: &s.stats.Settles, serve: s.settle},
+		{verb: schema.VerbClaim, whole: true, request: "ClaimRequest", answer: "ClaimReply", count: &s.stats.Claims, serve: s.claim},
 		{verb: schema.VerbInput, request: "InputRequest", answer: "ControlReply", count: &s.stats.Inputs, serve: s.input},
 		{verb: schema.VerbCancel, request: "CancelRequest", answer: "ControlReply", count: &s.stats.Cancels, serve: s.cancel},
 		{verb: schema.VerbHandoff, request: "HandoffRequest", answer: "ControlReply", count: &s.stats.Handoffs, serve: s.handoff},

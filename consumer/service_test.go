@@ -43,6 +43,7 @@ func TestServiceIsDiscovered(t *testing.T) {
 		"recover": "waymark.recover.default.*", "get": "waymark.get.default.*", "list": "waymark.list.default",
 		"history": "waymark.history.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
+		"claim": "waymark.claim.default",
 	}, subjects)
 }
 
@@ -57,6 +58,8 @@ func TestConfigurationNamesWhatIsWrong(t *testing.T) {
 		"StateBudget": func(c *serviceConfig) { c.StateBudget = 1 },
 		"Timeout":     func(c *serviceConfig) { c.Timeout = -time.Second },
 		"Generations": func(c *serviceConfig) { c.Generations = []int{0} },
+		"ClaimRate":   func(c *serviceConfig) { c.ClaimRate = -1 },
+		"ClaimBurst":  func(c *serviceConfig) { c.ClaimBurst = -1 },
 	} {
 		c := ok
 		change(&c)
@@ -442,8 +445,16 @@ func TestListPagesAndFilters(t *testing.T) {
 			Fleet: "default", Run: id, Agent: []string{"agent-1", "agent-2"}[i%2], Status: []schema.Status{schema.StatusRunning, schema.StatusCompleted}[i%2],
 			Labels: map[string]string{"n": fmt.Sprint(i % 5)}, Epoch: 1, Position: schema.Position{Stream: 1, ID: "x"},
 		}}
-		if i == 7 {
+		switch i {
+		case 7:
 			c.Parent = &schema.Parent{Run: "run-01"}
+		case 9:
+			c.ResumedFrom = "run-01"
+		case 11:
+			c.Handoff = &schema.HandoffSource{Run: "run-01"}
+		case 12, 14:
+			c.Status, c.Stalled = schema.StatusOrphaned, i-10
+			c.Interrupts = []schema.OpenInterrupt{{InterruptID: "a"}, {InterruptID: "b"}}
 		}
 		shard := w.shards[schema.ShardOf(id, 3)]
 		_, err := shard.Checkpoints.Put(t.Context(), c, 0)
@@ -485,12 +496,24 @@ func TestListPagesAndFilters(t *testing.T) {
 	}
 	even := every(func(i int) bool { return i%2 == 0 })
 	require.Equal(t, even, list(schema.ListRequest{Agent: "agent-1", Limit: 3}))
-	require.Equal(t, even, list(schema.ListRequest{Status: []schema.Status{schema.StatusRunning}, Limit: 3}))
+	require.Equal(t, every(func(i int) bool { return i%2 == 0 && i != 12 && i != 14 }), list(schema.ListRequest{Status: []schema.Status{schema.StatusRunning}, Limit: 3}))
+	require.Equal(t, []string{"run-12", "run-14"}, list(schema.ListRequest{Status: []schema.Status{schema.StatusOrphaned}}))
+	require.Equal(t, []string{"run-14"}, list(schema.ListRequest{Quarantined: true}))
+	require.Empty(t, list(schema.ListRequest{Quarantined: true, Status: []schema.Status{schema.StatusCompleted}}))
 	require.Equal(t, every(func(i int) bool { return i%10 == 3 }), list(schema.ListRequest{
 		Status: []schema.Status{schema.StatusCompleted}, Labels: map[string]string{"n": "3"},
 	}))
 	require.Equal(t, []string{"run-07"}, list(schema.ListRequest{Parent: "run-01"}))
+	require.Equal(t, []string{"run-07", "run-09", "run-11"}, list(schema.ListRequest{Related: "run-01", Limit: 2}))
 	require.Empty(t, list(schema.ListRequest{Agent: "nobody"}))
+	a, err := w.ask(schema.VerbList, "", schema.ListRequest{After: "run-08"})
+	require.NoError(t, err)
+	lines := decodeAs[schema.ListReply](t, a.first).Runs
+	require.Equal(t, "run-01", lines[0].ResumedFrom)
+	require.Equal(t, 2, lines[3].Waits)
+	require.False(t, lines[3].Quarantined)
+	require.True(t, lines[5].Quarantined)
+	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{Related: "a.b"}).Message, "/related")
 	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{Limit: 5000}).Message, "/limit")
 	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: "a.b"}).Message, "/after")
 	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{Status: []schema.Status{"asleep"}}).Message, "/status/0")
@@ -533,7 +556,7 @@ func FuzzRequests(f *testing.F) {
 	hash := x.offer("h1", "error")
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
-		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff,
+		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim,
 	}
 	for i := range verbs {
 		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))
@@ -548,7 +571,7 @@ func FuzzRequests(f *testing.F) {
 		w.tb = t
 		v := verbs[int(verb)%len(verbs)]
 		run := "run-1"
-		if v == schema.VerbList {
+		if v == schema.VerbList || v == schema.VerbClaim {
 			run = ""
 		}
 		_, err := w.ask(v, run, body)

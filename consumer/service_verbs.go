@@ -52,6 +52,11 @@ func (s *Service) list(ctx context.Context, t *task) error {
 	if req.Limit < 1 || req.Limit > schema.MaxList {
 		return badField("/limit", fmt.Errorf("limit is %d, use 1 to %d", req.Limit, schema.MaxList))
 	}
+	if req.Related != "" {
+		if err := schema.CheckName("run id", req.Related); err != nil {
+			return badField("/related", err)
+		}
+	}
 	if req.After != "" {
 		if err := schema.CheckName("run id", req.After); err != nil {
 			return badField("/after", err)
@@ -70,7 +75,7 @@ func (s *Service) list(ctx context.Context, t *task) error {
 	// A page that does not fit one message ends earlier.
 	room := t.svc.nc.MaxPayload()/2 - replyOverhead
 	for _, stored := range page {
-		sum := summary(&stored)
+		sum := s.summary(&stored)
 		room -= summarySize(&sum)
 		if room < 0 && len(reply.Runs) > 0 {
 			reply.Next = reply.Runs[len(reply.Runs)-1].Run
@@ -89,13 +94,13 @@ var statuses = []schema.Status{
 // page merges the pages of all shards. Behind the place where a shard stopped looking nothing is known of it, so the
 // merged page ends there, too.
 func (s *Service) page(ctx context.Context, req *schema.ListRequest) (page []kvstore.Stored, next string, err error) {
-	live := len(req.Status) > 0 && !slices.ContainsFunc(req.Status, schema.Status.Terminal)
+	live := req.Quarantined || len(req.Status) > 0 && !slices.ContainsFunc(req.Status, schema.Status.Terminal)
 	for _, src := range s.shards {
 		list := src.store.Checkpoints.List
 		if live {
 			list = src.store.Checkpoints.ListLive
 		}
-		part, more, err := list(ctx, req.After, req.Limit, func(c *schema.Checkpoint) bool { return matches(c, req) })
+		part, more, err := list(ctx, req.After, req.Limit, func(c *schema.Checkpoint) bool { return s.matches(c, req) })
 		if err != nil {
 			return nil, "", err
 		}
@@ -116,8 +121,10 @@ func (s *Service) page(ctx context.Context, req *schema.ListRequest) (page []kvs
 }
 
 // matches reports whether a checkpoint is one the request asks for.
-func matches(c *schema.Checkpoint, req *schema.ListRequest) bool {
+func (s *Service) matches(c *schema.Checkpoint, req *schema.ListRequest) bool {
 	if len(req.Status) > 0 && !slices.Contains(req.Status, c.Status) ||
+		req.Quarantined && !c.Quarantined(s.cfg.MaxClaims) ||
+		req.Related != "" && !related(c, req.Related) ||
 		req.Agent != "" && req.Agent != c.Agent ||
 		req.Parent != "" && (c.Parent == nil || c.Parent.Run != req.Parent) {
 		return false
@@ -130,8 +137,13 @@ func matches(c *schema.Checkpoint, req *schema.ListRequest) bool {
 	return true
 }
 
+// related reports whether a run was started by another, continues it, or carries out its hand-off.
+func related(c *schema.Checkpoint, run string) bool {
+	return c.Parent != nil && c.Parent.Run == run || c.ResumedFrom == run || c.Handoff != nil && c.Handoff.Run == run
+}
+
 // summary is a checkpoint's line in a list. Of one that cannot be read only the run is known.
-func summary(stored *kvstore.Stored) schema.RunSummary {
+func (s *Service) summary(stored *kvstore.Stored) schema.RunSummary {
 	c := stored.Checkpoint
 	if c == nil {
 		return schema.RunSummary{Run: stored.Run}
@@ -139,6 +151,7 @@ func summary(stored *kvstore.Stored) schema.RunSummary {
 	sum := schema.RunSummary{
 		Run: stored.Run, Agent: c.Agent, Executor: c.Executor, Status: c.Status, Epoch: c.Epoch, Turn: c.Turn,
 		OpenCalls: len(c.OpenCalls), InDoubt: len(c.InDoubt()), Events: c.Counts.Events, ToolCalls: c.Counts.ToolCalls,
+		ResumedFrom: c.ResumedFrom, Waits: len(c.Interrupts), Quarantined: c.Quarantined(s.cfg.MaxClaims),
 		Labels: maps.Clone(c.Labels), Gapped: !c.Complete(), StartedAt: c.StartedAt, UpdatedAt: c.UpdatedAt, Usage: c.Usage,
 	}
 	if c.Parent != nil {
@@ -149,7 +162,7 @@ func summary(stored *kvstore.Stored) schema.RunSummary {
 
 // summarySize is the size of a line in JSON, roughly; a page keeps to half of a message, so roughly will do.
 func summarySize(sum *schema.RunSummary) int64 {
-	n := 512 + len(sum.Run) + len(sum.Agent) + len(sum.Executor) + len(sum.Parent)
+	n := 512 + len(sum.Run) + len(sum.Agent) + len(sum.Executor) + len(sum.Parent) + len(sum.ResumedFrom)
 	for k, v := range sum.Labels {
 		n += len(k) + len(v) + 6
 	}

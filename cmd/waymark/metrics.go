@@ -116,7 +116,7 @@ func registerService(registry prometheus.Registerer, fleet string, s *consumer.S
 	for verb, n := range map[string]*atomic.Int64{
 		schema.VerbRecover: &s.Recovers, schema.VerbGet: &s.Gets, schema.VerbList: &s.Lists,
 		schema.VerbHistory: &s.Histories, schema.VerbSettle: &s.Settles, schema.VerbInput: &s.Inputs,
-		schema.VerbCancel: &s.Cancels, schema.VerbHandoff: &s.Handoffs,
+		schema.VerbCancel: &s.Cancels, schema.VerbHandoff: &s.Handoffs, schema.VerbClaim: &s.Claims,
 	} {
 		registry.MustRegister(counterOf("waymark_service_requests_total", "Requests received, by verb.",
 			prometheus.Labels{"fleet": fleet, "verb": verb}, n))
@@ -129,6 +129,11 @@ func registerService(registry prometheus.Registerer, fleet string, s *consumer.S
 		{"reply_bytes", "Bytes of replies.", &s.ReplyBytes},
 		{"takeovers", "Epochs opened.", &s.Takeovers},
 		{"takeovers_continued", "Repeated requests that continued the epoch they had opened.", &s.Continued},
+		{"claims_given", "Claims answered with a run.", &s.ClaimsGiven},
+		{"claims_repeated", "Claims answered with the run that an earlier try was given.", &s.ClaimsRepeated},
+		{"claims_empty", "Claims that found no run.", &s.ClaimsEmpty},
+		{"claims_limited", "Claims that came when the rate was used up.", &s.ClaimsLimited},
+		{"claims_lost", "Runs that a claim found taken, or could not read.", &s.ClaimsLost},
 		{"refused", "Control events whose compare-and-set found another event.", &s.Refused},
 		{"barriers", "Barriers published.", &s.Barriers},
 		{"stale_answers", "Answers older than a barrier, asked for again.", &s.StaleAnswers},

@@ -51,13 +51,17 @@ func TestProblemsNameTheirPlaces(t *testing.T) {
 		{"no JSON", `{}`, `{"a":`, []answer.Problem{{"/a", "is not valid JSON: jsontext: unexpected EOF within \"/a\" after offset 5"}}},
 		{"two values", `{}`, `1 2`, []answer.Problem{{"", "is not valid JSON: invalid character after top-level value"}}},
 		{"a number to compute with for hours", `{"multipleOf":3}`, `[1e999999999]`, []answer.Problem{{"/0", "is a number of more than 400 digits, or its exponent is beyond 400"}}},
-		{"a format is asserted where the draft says so", `{"$schema":"http://json-schema.org/draft-07/schema#","format":"email"}`, `"no"`,
-			[]answer.Problem{{"", "is not a valid email"}}},
+		{
+			"a format is asserted where the draft says so", `{"$schema":"http://json-schema.org/draft-07/schema#","format":"email"}`, `"no"`,
+			[]answer.Problem{{"", "is not a valid email"}},
+		},
 		{"all branches of an anyOf", `{"anyOf":[{"type":"string"},{"type":"object","required":["x"]}]}`, `{}`, []answer.Problem{
 			{"", "got object, want string"}, {"", "missing property 'x'"},
 		}},
-		{"a schema that refers to itself", `{"properties":{"next":{"$ref":"#"}},"required":["v"]}`, `{"v":1,"next":{"v":1,"next":{}}}`,
-			[]answer.Problem{{"/next/next", "missing property 'v'"}}},
+		{
+			"a schema that refers to itself", `{"properties":{"next":{"$ref":"#"}},"required":["v"]}`, `{"v":1,"next":{"v":1,"next":{}}}`,
+			[]answer.Problem{{"/next/next", "missing property 'v'"}},
+		},
 		{"a schema that is a metaschema", `{"$ref":"https://json-schema.org/draft-07/schema#"}`, `{"type":7}`, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

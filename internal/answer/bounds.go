@@ -59,6 +59,7 @@ func bounded(text []byte, most int) *Problem {
 					Problem: fmt.Sprintf("is a number of more than %d digits, or its exponent is beyond %d", maxDigits, maxExponent),
 				}
 			}
+		default: // small whatever they are
 		}
 	}
 }
