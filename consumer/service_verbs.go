@@ -157,12 +157,15 @@ func (s *Service) summary(stored *kvstore.Stored) schema.RunSummary {
 	if c.Parent != nil {
 		sum.Parent = c.Parent.Run
 	}
+	if c.Handoff != nil {
+		sum.HandoffOf = c.Handoff.Run
+	}
 	return sum
 }
 
 // summarySize is the size of a line in JSON, roughly; a page keeps to half of a message, so roughly will do.
 func summarySize(sum *schema.RunSummary) int64 {
-	n := 512 + len(sum.Run) + len(sum.Agent) + len(sum.Executor) + len(sum.Parent) + len(sum.ResumedFrom)
+	n := 512 + len(sum.Run) + len(sum.Agent) + len(sum.Executor) + len(sum.Parent) + len(sum.ResumedFrom) + len(sum.HandoffOf)
 	for k, v := range sum.Labels {
 		n += len(k) + len(v) + 6
 	}

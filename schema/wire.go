@@ -169,6 +169,8 @@ type RunSummary struct {
 	Parent    string `json:"parent,omitzero"`
 	// ResumedFrom is the run that this one continues.
 	ResumedFrom string `json:"resumed_from,omitzero"`
+	// HandoffOf is the run whose hand-off this one carries out.
+	HandoffOf string `json:"handoff_of,omitzero"`
 	// Waits counts what the run waits for.
 	Waits int `json:"waits,omitzero"`
 	// Quarantined: too many claims made no progress, and nobody is given the run before somebody asks for it by name.

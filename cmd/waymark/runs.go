@@ -53,6 +53,7 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 	var all schema.ListReply
 	all.Runs = []schema.RunSummary{}
 	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, Parent: c.Parent, Labels: c.Label, After: c.After}
+	request.Quarantined = len(c.Status) == 1 && c.Status[0] == quarantined
 	for {
 		request.Limit = schema.MaxList
 		if c.Limit > 0 {

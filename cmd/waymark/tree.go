@@ -18,6 +18,8 @@ const (
 	maxTree = 1000
 	// maxTie is the width that is left to how a run came about: ids of runs go first.
 	maxTie = 40
+	// maxAsked is the number of runs up to which each is asked for by itself; for more the whole fleet is listed once.
+	maxAsked = 4
 	// treeReaders is the number of runs that are read at the same time.
 	treeReaders = 8
 )
@@ -113,7 +115,9 @@ type tree struct {
 	// found is the order in which the runs were found, and from the run that each was found by.
 	found []string
 	from  map[string]string
-	cut   bool
+	// tied are the runs that name each run, once the whole fleet was listed for it; nil before.
+	tied map[string][]string
+	cut  bool
 }
 
 // gather reads the way up, and then level by level what is below each run on it.
@@ -133,13 +137,10 @@ func (t *tree) gather(ctx context.Context, run string, depth int) error {
 	level := slices.Clone(t.found)
 	for range depth {
 		next, err := t.below(ctx, level)
-		if err != nil || len(next) == 0 {
+		if err != nil || len(next) == 0 || t.cut {
 			return err
 		}
 		level = next
-	}
-	if t.cut || len(level) == 0 {
-		return nil
 	}
 	// One look further tells whether anything is left out.
 	more, err := t.children(ctx, level)
@@ -234,26 +235,30 @@ func (t *tree) below(ctx context.Context, level []string) ([]string, error) {
 
 // children finds the runs that are tied to those of a level and not in the tree yet, each with the run it was found by.
 func (t *tree) children(ctx context.Context, level []string) ([][2]string, error) {
+	if len(level) > maxAsked && t.tied == nil {
+		if err := t.listAll(ctx); err != nil {
+			return nil, err
+		}
+	}
 	found := make([][]string, len(level))
-	group, asking := errgroup.WithContext(ctx)
-	group.SetLimit(treeReaders)
 	for i, run := range level {
 		n := t.nodes[run]
-		if schema.CheckName("run id", run) != nil {
-			continue
-		}
-		group.Go(func() (err error) {
-			found[i], err = t.related(asking, run)
-			for _, o := range n.Handoffs {
-				if o.ChildRun != "" {
-					found[i] = append(found[i], o.ChildRun)
-				}
+		switch {
+		case schema.CheckName("run id", run) != nil:
+			continue // what is no name of a run has nothing below it
+		case t.tied != nil:
+			found[i] = slices.Clone(t.tied[run])
+		default:
+			var err error
+			if found[i], err = t.related(ctx, run); err != nil {
+				return nil, err
 			}
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
+		}
+		for _, o := range n.Handoffs {
+			if o.ChildRun != "" {
+				found[i] = append(found[i], o.ChildRun)
+			}
+		}
 	}
 	var list [][2]string
 	seen := map[string]bool{}
@@ -268,23 +273,44 @@ func (t *tree) children(ctx context.Context, level []string) ([][2]string, error
 	return list, nil
 }
 
-// related lists the runs that name this one as their parent or continue it, no more than a tree can show.
-func (t *tree) related(ctx context.Context, run string) ([]string, error) {
-	var list []string
-	request := schema.ListRequest{Related: run, Limit: schema.MaxList}
+// related lists the runs that name this one, no more than a tree can show.
+func (t *tree) related(ctx context.Context, run string) (list []string, err error) {
+	err = t.list(ctx, schema.ListRequest{Related: run}, func(r *schema.RunSummary) bool {
+		list = append(list, r.Run)
+		return len(list) <= maxTree
+	})
+	return list, err
+}
+
+// listAll lists the fleet once and keeps which runs name which: what related asks of one run makes the daemon look at all
+// of them, too.
+func (t *tree) listAll(ctx context.Context) error {
+	t.tied = map[string][]string{}
+	return t.list(ctx, schema.ListRequest{}, func(r *schema.RunSummary) bool {
+		for i, of := range []string{r.Parent, r.ResumedFrom, r.HandoffOf} {
+			if of != "" && !slices.Contains([]string{r.Parent, r.ResumedFrom, r.HandoffOf}[:i], of) {
+				t.tied[of] = append(t.tied[of], r.Run)
+			}
+		}
+		return true
+	})
+}
+
+// list calls yield for every run that the request asks for, until it returns false.
+func (t *tree) list(ctx context.Context, request schema.ListRequest, yield func(*schema.RunSummary) bool) error {
+	request.Limit = schema.MaxList
 	for {
 		var page schema.ListReply
 		if err := t.client.ask(ctx, schema.VerbList, "", request, &page); err != nil {
-			return nil, err
+			return err
 		}
 		for i := range page.Runs {
-			// A daemon that does not know the filter would list them all.
-			if r := &page.Runs[i]; r.Parent == run || r.ResumedFrom == run {
-				list = append(list, r.Run)
+			if !yield(&page.Runs[i]) {
+				return nil
 			}
 		}
-		if page.Next == "" || len(list) > maxTree {
-			return list, nil
+		if page.Next == "" {
+			return nil
 		}
 		request.After = page.Next
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/schema"
@@ -113,4 +115,53 @@ func TestAHandOffThatAnotherTookIsNotTheRunsOwn(t *testing.T) {
 	gathered.nodes["a"].Handoffs = []schema.OpenHandoff{{HandoffID: "half", Status: schema.HandoffStatusAccepted, ChildRun: "other"}}
 	reply = gathered.arrange("a")
 	require.Equal(t, "hand-off half, accepted by run other", reply.tieText(&reply.Runs[1]))
+}
+
+func TestATreeIsBounded(t *testing.T) {
+	nc, _ := startServe(t)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	start := func(run string, d schema.RunStartedData) {
+		d.Agent, d.Executor = "coder", "tree-test"
+		w := schema.Writer{Fleet: schema.DefaultFleet, Run: run, Executor: d.Executor, Epoch: 1}
+		e, _, err := w.Event(&d, 0, time.Now(), w.Chain, 0)
+		require.NoError(t, err)
+		header, body := e.Encode()
+		_, err = js.PublishMsgAsync(&nats.Msg{Subject: schema.NamesOf(schema.DefaultFleet, 0).EventSubject(run), Header: header, Data: body})
+		require.NoError(t, err)
+	}
+	start("root", schema.RunStartedData{})
+	for i := range maxTree + 50 {
+		start(fmt.Sprintf("child-%04d", i), schema.RunStartedData{Parent: &schema.Parent{Run: "root"}})
+	}
+	start("last", schema.RunStartedData{Parent: &schema.Parent{Run: "child-1049"}})
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-time.After(startLimit):
+		require.Fail(t, "publishing took too long")
+	}
+	cl := &client{nc: nc, fleet: schema.DefaultFleet, wait: startLimit}
+	require.Eventually(t, func() bool {
+		var page schema.ListReply
+		err := cl.ask(t.Context(), schema.VerbList, "", schema.ListRequest{Limit: schema.MaxList, After: "child-1048"}, &page)
+		return err == nil && len(page.Runs) == 3
+	}, startLimit, 20*time.Millisecond)
+
+	all := &tree{client: cl, nodes: map[string]*treeNode{}}
+	require.NoError(t, all.gather(t.Context(), "root", 8))
+	require.Len(t, all.arrange("root").Runs, maxTree)
+	require.True(t, all.arrange("root").Cut)
+
+	// From a run further down the way up and what is below it come first.
+	below := &tree{client: cl, nodes: map[string]*treeNode{}}
+	require.NoError(t, below.gather(t.Context(), "child-1049", 1))
+	reply := below.arrange("child-1049")
+	require.Len(t, reply.Runs, maxTree)
+	require.Contains(t, shape(reply), "1child-1049 2last")
+	require.True(t, reply.Cut)
+
+	way := &tree{client: cl, nodes: map[string]*treeNode{}}
+	require.NoError(t, way.gather(t.Context(), "last", 0))
+	require.Equal(t, "0root 1child-1049 2last", shape(way.arrange("last")))
+	require.True(t, way.arrange("last").Cut)
 }
