@@ -8,6 +8,12 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+// DefaultClaimRate and DefaultClaimBurst are how many claims a replica serves with a run: a second, and at once.
+const (
+	DefaultClaimRate  = 50
+	DefaultClaimBurst = 20
+)
+
 // Bounds of ClaimRate.
 const minClaimRate, maxClaimRate = 0.01, 1e6
 
@@ -40,7 +46,7 @@ type ServiceConfig struct {
 	// StreamTimeout bounds a whole answer with content. Default 15 minutes.
 	StreamTimeout time.Duration
 	// ClaimRate is the number of takeovers a second that this replica begins for claims, and ClaimBurst how many at
-	// once after a rest; who comes then is told when to ask again. Defaults 50 and 20.
+	// once after a rest; who comes then is told when to ask again. Defaults DefaultClaimRate and DefaultClaimBurst.
 	ClaimRate  float64
 	ClaimBurst int
 	// MaxClaims is the number of claims in a row without progress after which a run is quarantined: nobody is given it
@@ -61,8 +67,8 @@ func (c ServiceConfig) withDefaults() ServiceConfig {
 	set(&c.Timeout, 10*time.Second)
 	set(&c.AckTimeout, 30*time.Second)
 	set(&c.StreamTimeout, 15*time.Minute)
-	set(&c.ClaimRate, 50)
-	set(&c.ClaimBurst, 20)
+	set(&c.ClaimRate, DefaultClaimRate)
+	set(&c.ClaimBurst, DefaultClaimBurst)
 	set(&c.MaxClaims, schema.DefaultMaxClaims)
 	set(&c.Grace, 10*time.Second)
 	return c
