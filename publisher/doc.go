@@ -42,6 +42,40 @@
 //	usable ──no answer──▶ unresolved ──same call, Resolve──▶ usable
 //	   └──fenced, forked, regressed──▶ ended        (only Resume goes on with the run)
 //
+// # What becomes of a call
+//
+// [Turn.Tool] looks at the record, does the first of these that applies, and looks again. What it decides is recorded
+// before it is acted on, and a decision that something else outran is made anew.
+//
+//	not recorded                        tool.called is published
+//	recorded otherwise                  ErrDiverged, with both sides
+//	closed                              its outcome is returned
+//	in doubt: a late result is there    settled as adopted
+//	          never allowed to run      settled as rerun
+//	          pure, idempotent          settled as rerun
+//	          verify: done              settled as verified, with what the tool says
+//	          verify: not_done          settled as rerun
+//	          verify: anything else     ErrHeld, with the reason
+//	          hold                      ErrHeld, with the command that settles it
+//	begun by this handle, no outcome    run again if pure or idempotent, else ErrHeld
+//	no decision, and there is a Policy  it is asked; tool.decided
+//	decided: ask                        run.waiting, once; the answer is the next decision
+//	decided: deny                       tool.failed of type denied
+//	open, and nothing against it        the tool runs; tool.returned or tool.failed
+//
+// [Fleet.Plan] says the same in advance. [ServeVerify] is the tool's side of verify.
+//
+// # Hand-offs
+//
+// An offer is accepted by its hash and the id of the child that carries it out, in one control event that one taker
+// gets; the child's run.started cites the offer. Whoever repeats [Fleet.AcceptHandoff] or [Run.Continue] after a crash
+// goes on behind the last step that is in the log:
+//
+//	offered ──▶ accepted for child C ──▶ C is started ──▶ the parent has ended (Continue)
+//	   │               │                      └── dead here: C is resumed, or left to who has it
+//	   │               └── dead here: C is started, in the taker's name
+//	   └── dead here: the offer stands, or is replaced when it is offered again under its id
+//
 // # Batches
 //
 // Several events of one call, or of one window in pipelined mode, go out as one atomic batch when there are enough of
