@@ -254,8 +254,8 @@ func (r *Run) recheck(items []*item) error {
 			continue
 		}
 		rec := schema.Record{Header: it.header, Body: it.event.Data}
-		if err := judge(&next, it, &rec); err != nil {
-			return fmt.Errorf("run %s: %w", r.id, err)
+		if it.verdict = next.Apply(&rec); it.verdict.Kind == schema.Rejected {
+			return fmt.Errorf("run %s: %w", r.id, rejectedError(it))
 		}
 	}
 	return nil

@@ -53,6 +53,8 @@ type Fleet struct {
 	notices *nats.Subscription
 	// capacity is the most runs that the executors of this handle take.
 	capacity int
+	// claims are those that were begun and neither came to a run in hand nor to nothing.
+	claims []claim
 }
 
 // fleetSettings are the members of a fleet's stored settings that an executor needs.

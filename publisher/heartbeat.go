@@ -81,6 +81,27 @@ func (r *Run) ended(err error) error {
 	return r.dead
 }
 
+// letGo ends the handle because its own executor has done with the run, so that nothing of this process follows what it
+// said last. What a tool did nevertheless may still be handed in; see late.
+func (r *Run) letGo(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gone = r.gone || r.dead == nil
+	_ = r.ended(err) // or ended before: what it is then, it stays
+}
+
+func (r *Run) wentAway() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gone
+}
+
+// publishLast publishes a run's interruption and lets it go. The pipelined mode must have been left.
+func (r *Run) publishLast(ctx context.Context, last error, d draft) error {
+	_, err := r.publishAnd(ctx, last, d)
+	return err
+}
+
 // wake lets everybody look again who waits for the run. Under Run.mu.
 func (r *Run) wake() {
 	if r.changed != nil {

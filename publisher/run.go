@@ -44,8 +44,9 @@ type Run struct {
 	// pending are the events of a call that did not come to its end; unknown says that one of them may be stored.
 	pending []*item
 	unknown bool
-	// dead is the error that ended the handle.
+	// dead is the error that ended the handle; gone says that it was its own executor's doing.
 	dead error
+	gone bool
 	pipe *pipeline
 	// untold: a request to cancel was folded, and no call has said so yet.
 	untold bool
@@ -53,6 +54,8 @@ type Run struct {
 	inHand bool
 	// changed is closed when something of the run changed that somebody may wait for; nil when nobody does.
 	changed chan struct{}
+	// driver drives the run; nil when no executor does.
+	driver *drive
 	// looking: a notice is being followed up; again says that another came, noticed is the furthest place named.
 	looking, again bool
 	noticed        schema.StreamSequence
@@ -241,6 +244,11 @@ func (r *Run) Publish(ctx context.Context, data schema.Data, turn int32) error {
 // publish makes the drafts durable, in order, or in pipelined mode queues them. It returns what the fold makes of
 // each.
 func (r *Run) publish(ctx context.Context, drafts ...draft) ([]schema.Verdict, error) {
+	return r.publishAnd(ctx, nil, drafts...)
+}
+
+// publishAnd is publish that ends the handle with last, unless that is nil, before anything else can be published.
+func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]schema.Verdict, error) {
 	for i := range drafts {
 		d := &drafts[i]
 		var err error
@@ -253,14 +261,20 @@ func (r *Run) publish(ctx context.Context, drafts ...draft) ([]schema.Verdict, e
 		return nil, err
 	}
 	defer r.leave()
-	if r.pipe != nil {
+	switch {
+	case r.pipe != nil && last != nil:
+		return nil, fmt.Errorf("run %s: %w: its work has begun the pipelined mode again", r.id, errPipeline)
+	case r.pipe != nil:
 		return r.enqueue(ctx, drafts)
 	}
 	items, err := r.resumeOrSeal(drafts)
 	if err == nil {
 		err = r.deliver(ctx, items)
 	}
-	if errors.Is(err, ErrFenced) {
+	if err == nil && last != nil {
+		r.letGo(last)
+	}
+	if errors.Is(err, ErrFenced) || r.wentAway() {
 		err = r.late(ctx, drafts, err)
 	}
 	if err != nil {
@@ -349,8 +363,8 @@ func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (se
 		it.header, _ = e.Encode()
 		rec := schema.Record{Header: it.header, Body: e.Data}
 		it.size = rec.Size()
-		if err := judge(&next, it, &rec); err != nil {
-			return nil, next, fmt.Errorf("run %s: %w", r.id, err)
+		if it.verdict = next.Apply(&rec); it.verdict.Kind == schema.Rejected {
+			return nil, next, fmt.Errorf("run %s: %w", r.id, rejectedError(it))
 		}
 		items[i] = it
 	}
@@ -359,26 +373,6 @@ func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (se
 		items[0].base, items[0].next = head.Position, &adopted
 	}
 	return items, next, nil
-}
-
-// judge asks the fold about an event that is to follow next. A wait for a call that was settled meanwhile is lawful to
-// the fold, but nobody would ever end it.
-func judge(next *schema.Head, it *item, rec *schema.Record) error {
-	if d, ok := it.data.(*schema.RunWaitingData); ok && d.Reason == schema.WaitToolInDoubt && !inDoubt(next, it.event.Turn, d) {
-		return &RejectedError{Event: it.event.Name(), Reason: schema.ReasonNotInDoubt, Detail: fmt.Sprintf("call %.80q is not in doubt", d.ToolCallID)}
-	}
-	if it.verdict = next.Apply(rec); it.verdict.Kind == schema.Rejected {
-		return rejectedError(it)
-	}
-	return nil
-}
-
-func inDoubt(h *schema.Head, turn int32, d *schema.RunWaitingData) bool {
-	key := schema.CallKey{Turn: turn, ToolCallID: d.ToolCallID, Occurrence: max(d.Occurrence, 1)}
-	if turn == 0 {
-		key.Turn = h.Turn
-	}
-	return slices.ContainsFunc(h.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key && c.InDoubt })
 }
 
 func rejectedError(it *item) error {

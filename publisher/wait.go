@@ -73,7 +73,8 @@ func (f *Fleet) Cancel(ctx context.Context, run, by, reason string) error {
 // id, which is required, must be the same on every run of the same work.
 //
 // It returns [ErrInputCancelled] and [ErrInputExpired] beside the answer that says so, [ErrCancelRequested] when the
-// run's end is asked for meanwhile, what ended the handle, and the errors of publishing.
+// run's end is asked for meanwhile, what ended the handle, and the errors of publishing. Under an [Executor] with
+// WaitDetached it does not wait: it returns [ErrWaiting], for the work to return.
 func (r *Run) Ask(ctx context.Context, d schema.RunWaitingData) (schema.RunInputData, error) {
 	if d.InterruptID == "" {
 		return schema.RunInputData{}, fmt.Errorf("run %s: %w", r.id,
@@ -222,7 +223,12 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey) error {
 		InterruptID: heldInterrupt(key), Reason: schema.WaitToolInDoubt, ToolCallID: key.ToolCallID, Occurrence: key.Occurrence,
 		Message: fmt.Sprintf("What became of call %.80s of tool %.80s in turn %d?", key.ToolCallID, call, key.Turn),
 	}
-	return r.publishNow(ctx, draft{data: data, turn: key.Turn})
+	err := r.publishNow(ctx, draft{data: data, turn: key.Turn})
+	if rejected, ok := errors.AsType[*RejectedError](err); ok && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {
+		// It was settled, and perhaps closed by it, in this moment.
+		return fmt.Errorf("%w: %w", ErrNotInDoubt, err)
+	}
+	return err
 }
 
 // heldInterrupt is the id of the wait for a call: the same in every process, so that nobody waits twice.
@@ -243,6 +249,7 @@ func (r *Run) awaitThat(ctx context.Context, what string, done func() (bool, err
 	poll := time.NewTimer(pause())
 	defer poll.Stop()
 	r.mu.Lock()
+	detached := r.driver != nil && r.driver.executor.spec.WaitDetached
 	cancelled := r.head.CancelRequested
 	r.mu.Unlock()
 	for {
@@ -260,8 +267,11 @@ func (r *Run) awaitThat(ctx context.Context, what string, done func() (bool, err
 		}
 		changed := r.changed
 		r.mu.Unlock()
-		if ok || err != nil {
+		switch {
+		case ok || err != nil:
 			return err
+		case detached:
+			return fmt.Errorf("%s: %w", what, ErrWaiting)
 		}
 		select {
 		case <-changed:

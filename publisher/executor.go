@@ -1,0 +1,360 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Defaults of [ExecutorSpec].
+const (
+	DefaultCapacity = 100
+	DefaultGrace    = 10 * time.Second
+)
+
+// Work does what is left to do of a run, from wherever its record ends: turns that ended are not repeated, phases that
+// are completed are skipped ([Run.Phase]), recorded results are returned ([Turn.Tool]). ctx is that of [Run.Context];
+// it ends with the cause [ErrShutdown], too. What it returns decides what becomes of the run; see [Executor].
+type Work func(ctx context.Context, run *Run) error
+
+// ExecutorSpec says which runs an executor drives, and how.
+type ExecutorSpec struct {
+	// Agents that it can be, each with what makes the work on one run of it. Required. An error, or a panic, leaves the
+	// run to others and counts as a claim without progress.
+	Agents map[string]func(ctx context.Context, run *Run) (Work, error)
+	// Labels that runs must have, with these values, to be claimed.
+	Labels map[string]string
+	// Capacity is the number of runs in hand at which no more are claimed; 0 means 100, a negative number that none is
+	// claimed at all. Start and Adopt are not held back by it.
+	Capacity int
+	// Grace is how long work may take to stop once Serve's ctx has ended, and how long it is tried after that to say how
+	// its runs stand; 0 means 10 seconds each.
+	Grace time.Duration
+	// WaitDetached lets runs go that wait: Ask, AwaitInput and AwaitSettled return [ErrWaiting] instead of waiting, for
+	// the work to return. The run then costs nothing until it is answered, and whoever claims it comes to the same
+	// question and is given the answer.
+	WaitDetached bool
+	// AllowGaps, HeadOnly and OnControl as in [ClaimSpec].
+	AllowGaps bool
+	HeadOnly  bool
+	OnControl func(event *schema.Event, data schema.Data)
+	// OnOutcome is called once for each run that the executor is done with, with what its work returned, or why it
+	// could not be published. nil means none.
+	OnOutcome func(run string, outcome Outcome, err error)
+}
+
+// Executor drives runs: it claims them up to its capacity, or is given them, and says in the log what became of each.
+// When the work on a run returns,
+//
+//   - nil: the run ends as completed, unless the work has ended it;
+//   - anything after the run's end was asked for: it ends as cancelled;
+//   - anything after Serve's ctx ended: it is interrupted, and others may claim it at once;
+//   - a [*HeldError] of the run: that it waits for the settlement is published, once, and the run let go until then;
+//   - [ErrWaiting]: the run is let go until it is answered;
+//   - [ErrUnavailable], [ErrUnresolved], [ErrFleetFull]: it is interrupted, for nothing is wrong with the work;
+//   - any other error, or a panic: it ends as failed, with the error's [Failure] if it has one.
+//
+// When the handle has ended (fenced, forked, regressed) nothing is published, whatever the work returns. What could not
+// be published, because the server is away, is tried again until it can, or until the executor stops and its grace is
+// over.
+type Executor struct {
+	fleet *Fleet
+	spec  ExecutorSpec
+
+	// working ends, with ErrShutdown as its cause, when Serve's ctx does; finishing when what is left is left.
+	working, finishing context.Context //nolint:containedctx // the executor's own life
+	shut               context.CancelCauseFunc
+	giveUp             context.CancelFunc
+	// freed wakes the claiming after a run was let go.
+	freed chan struct{}
+
+	mu      sync.Mutex
+	serving bool
+	over    bool
+	driven  map[*drive]struct{}
+	left    []error
+}
+
+// drive is one run in the hands of an executor.
+type drive struct {
+	executor *Executor
+	run      *Run
+	// taken: what ends the drive has begun, in its own goroutine or because its grace is over. Under Executor.mu.
+	taken bool
+	// done is closed when the executor is done with the run.
+	done chan struct{}
+}
+
+// NewExecutor makes an executor of the fleet. It does nothing before [Executor.Serve]. It returns [ErrConfig].
+func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
+	spec.Agents, spec.Labels = maps.Clone(spec.Agents), maps.Clone(spec.Labels)
+	if spec.Capacity == 0 {
+		spec.Capacity = DefaultCapacity
+	}
+	if spec.Grace == 0 {
+		spec.Grace = DefaultGrace
+	}
+	if len(spec.Agents) == 0 {
+		return nil, configError("Agents", "empty", "name at least one agent and what makes its work")
+	}
+	for agent, factory := range spec.Agents {
+		if err := schema.CheckName("agent", agent); err != nil {
+			return nil, fmt.Errorf("%w: Agents: %w", ErrConfig, err)
+		}
+		if factory == nil {
+			return nil, configError("Agents", agent+" without a function", "give the function that makes its work")
+		}
+	}
+	if spec.Grace < 0 {
+		return nil, configError("Grace", spec.Grace, "use a duration above 0")
+	}
+	e := &Executor{fleet: f, spec: spec, freed: make(chan struct{}, 1), driven: make(map[*drive]struct{})}
+	e.working, e.shut = context.WithCancelCause(context.Background())
+	e.finishing, e.giveUp = context.WithCancel(context.Background())
+	return e, nil
+}
+
+// Start begins a run, as [Fleet.Start] does, and drives it. Before Serve it waits for Serve to begin. It returns
+// [ErrStopped] once Serve has ended, and [ErrConfig] for an agent that the executor has not.
+func (e *Executor) Start(ctx context.Context, spec RunSpec) (*Run, error) {
+	if spec.Agent == "" {
+		spec.Agent = e.fleet.cfg.Agent
+	}
+	if err := e.knows(spec.Agent); err != nil {
+		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
+	}
+	if e.stopping() {
+		return nil, fmt.Errorf("start of run %s: executor: %w", spec.ID, ErrStopped)
+	}
+	if spec.OnControl == nil {
+		spec.OnControl = e.spec.OnControl
+	}
+	run, err := e.fleet.Start(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	if !e.take(run) {
+		err := fmt.Errorf("start of run %s: executor: %w", spec.ID, ErrStopped)
+		return nil, errors.Join(err, run.publishLast(ctx, err, draft{data: &schema.RunInterruptedData{Reason: "shutdown"}}))
+	}
+	return run, nil
+}
+
+// Adopt drives a run whose handle another part of the process has: an executor, whose work returns after it, or the
+// program itself. The epoch goes on, and nothing is published: a run handed over inside the process keeps its handle.
+// It returns [ErrStopped], [ErrConfig], [ErrRunEnded], and what ended the handle.
+func (e *Executor) Adopt(run *Run) error {
+	head := run.Head()
+	err := run.Err()
+	switch {
+	case run.fleet != e.fleet:
+		err = configError("run", run.id, "it is of another fleet handle")
+	case err != nil && !errors.Is(err, ErrUnresolved):
+	case head.Status.Terminal():
+		err = ErrRunEnded
+	default:
+		err = e.knows(head.Agent)
+	}
+	if err != nil {
+		return fmt.Errorf("adoption of run %s: %w", run.id, err)
+	}
+	if !e.take(run) {
+		return fmt.Errorf("adoption of run %s: executor: %w", run.id, ErrStopped)
+	}
+	return nil
+}
+
+func (e *Executor) knows(agent string) error {
+	if e.spec.Agents[agent] != nil {
+		return nil
+	}
+	return configError("agent", fmt.Sprintf("%.80q", agent), fmt.Sprintf("this executor has %v", slices.Sorted(maps.Keys(e.spec.Agents))))
+}
+
+func (e *Executor) stopping() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.over
+}
+
+// take begins to drive a run, or returns false when the executor has stopped.
+func (e *Executor) take(run *Run) bool {
+	d := &drive{executor: e, run: run, done: make(chan struct{})}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over {
+		return false
+	}
+	run.mu.Lock()
+	run.driver = d
+	run.mu.Unlock()
+	e.driven[d] = struct{}{}
+	if e.serving {
+		go e.drive(d)
+	}
+	return true
+}
+
+// Serve claims runs and drives them, and those given to Start and Adopt, until ctx ends or the fleet is closed. Then
+// nothing more is claimed, the contexts of all work end with the cause [ErrShutdown], and what has not returned within
+// the grace is abandoned: its run is left to others, and its handle ends, so that it can publish nothing more. Serve
+// returns once it is done with every run: nil, or an error that names those of which it could not say how they stand.
+// Only work that was abandoned may still be running then. Serve may be called once. Close the fleet after it.
+func (e *Executor) Serve(ctx context.Context) error {
+	if err := e.begin(); err != nil {
+		return fmt.Errorf("executor %s: %w", e.fleet.cfg.Executor, err)
+	}
+	defer e.giveUp()
+	asking, stopAsking := context.WithCancel(ctx)
+	defer stopAsking()
+	claiming, stopClaiming := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopClaiming()
+	claimed := make(chan struct{})
+	go func() {
+		defer close(claimed)
+		e.claimRuns(asking, claiming)
+	}()
+	var err error
+	select {
+	case <-ctx.Done():
+	case <-e.fleet.life.Done():
+		err = context.Cause(e.fleet.life)
+	}
+	stopAsking()
+	e.shut(ErrShutdown)
+	grace := time.NewTimer(e.spec.Grace)
+	defer grace.Stop()
+	over := false
+	wait := func(done <-chan struct{}) {
+		if over {
+			return
+		}
+		select {
+		case <-done:
+		case <-grace.C:
+			over = true
+		}
+	}
+	// A claim that is under way may bring a run: it is waited for, to be given back.
+	wait(claimed)
+	stopClaiming()
+	<-claimed
+	for _, d := range e.close() {
+		wait(d.done)
+	}
+	e.abandon()
+	last := time.AfterFunc(e.spec.Grace, e.giveUp)
+	defer last.Stop()
+	for _, d := range e.inHand() {
+		<-d.done
+	}
+	e.fleet.addCapacity(-max(e.spec.Capacity, 0))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return errors.Join(append(e.left, err)...)
+}
+
+func (e *Executor) begin() error {
+	if err := e.fleet.appear(); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.serving {
+		return configError("Serve", "called again", "make another executor")
+	}
+	e.serving = true
+	e.fleet.addCapacity(max(e.spec.Capacity, 0))
+	for d := range e.driven {
+		go e.drive(d)
+	}
+	return nil
+}
+
+// addCapacity changes what heartbeats say.
+func (f *Fleet) addCapacity(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.capacity += n
+}
+
+// close lets nothing more in, and returns what is in hand.
+func (e *Executor) close() []*drive {
+	e.mu.Lock()
+	e.over = true
+	e.mu.Unlock()
+	return e.inHand()
+}
+
+func (e *Executor) inHand() []*drive {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Collect(maps.Keys(e.driven))
+}
+
+// claimRuns claims runs as long as there is room for them. A claim that is under way when ctx ends goes on until
+// claiming ends.
+func (e *Executor) claimRuns(ctx, claiming context.Context) {
+	spec := ClaimSpec{
+		Agents: slices.Sorted(maps.Keys(e.spec.Agents)), Labels: e.spec.Labels,
+		AllowGaps: e.spec.AllowGaps, HeadOnly: e.spec.HeadOnly, OnControl: e.spec.OnControl,
+	}
+	var pause claimPauses
+	for e.hasRoom(ctx) {
+		run, err := e.fleet.Claim(claiming, spec)
+		switch {
+		case err == nil:
+			e.take(run)
+		case !errors.Is(err, ErrNothing):
+			e.fleet.cfg.Logger.Warn().Err(err).Str("executor", e.fleet.cfg.Executor).Msg("claim failed")
+		}
+		if !pause.after(ctx, err) {
+			return
+		}
+	}
+}
+
+// hasRoom waits until fewer runs than the capacity are in hand. It returns false when ctx ends first.
+func (e *Executor) hasRoom(ctx context.Context) bool {
+	for {
+		e.mu.Lock()
+		room := len(e.driven) < e.spec.Capacity
+		e.mu.Unlock()
+		if room {
+			return ctx.Err() == nil && !e.fleet.isStopped()
+		}
+		select {
+		case <-e.freed:
+		case <-ctx.Done():
+			return false
+		case <-e.fleet.life.Done():
+			return false
+		}
+	}
+}
+
+// abandon finishes the runs whose work did not stop.
+func (e *Executor) abandon() {
+	for _, d := range e.inHand() {
+		if e.finishes(d) {
+			go e.finish(d, graceOver, fmt.Errorf("work on run %s did not stop within %s: %w", d.run.id, e.spec.Grace, ErrShutdown))
+		}
+	}
+}
+
+// finishes reports, once, that the caller is to finish the drive.
+func (e *Executor) finishes(d *drive) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if d.taken {
+		return false
+	}
+	d.taken = true
+	return true
+}

@@ -1,0 +1,233 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// mostFinishPause is the longest wait between two tries to say how a run stands.
+	mostFinishPause = time.Second
+	// maxFailureText bounds the text of an error that ends a run.
+	maxFailureText = 8 << 10
+)
+
+// drive does the work on a run and finishes it.
+func (e *Executor) drive(d *drive) {
+	ctx, cancel := d.run.Context(e.working)
+	defer cancel()
+	begun, err := e.work(ctx, d.run)
+	if e.finishes(d) {
+		e.finish(d, e.classify(ctx, d, begun, err), err)
+	}
+}
+
+// work makes the work and does it. begun says that it was made.
+func (e *Executor) work(ctx context.Context, run *Run) (begun bool, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			panicked := &panicError{value: p, stack: debug.Stack()}
+			e.fleet.cfg.Logger.Error().Str("run", run.id).Bytes("stack", panicked.stack).Err(panicked).Msg("work panicked")
+			err = panicked
+		}
+	}()
+	if errors.Is(context.Cause(ctx), ErrShutdown) {
+		return false, ErrShutdown
+	}
+	agent := run.Head().Agent
+	if err := e.knows(agent); err != nil {
+		return false, fmt.Errorf("run %s: %w", run.id, err)
+	}
+	work, err := e.spec.Agents[agent](ctx, run)
+	if err != nil {
+		return false, fmt.Errorf("work of agent %s for run %s: %w", agent, run.id, err)
+	}
+	if work == nil {
+		return false, fmt.Errorf("work of agent %s for run %s: %w", agent, run.id, configError("Work", "nil", "return an error when there is none"))
+	}
+	begun = true // before a panic, too
+	return begun, work(ctx, run)
+}
+
+// classify says what the return of work means. The run's own state goes before what the work says of it.
+func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error) trigger {
+	r := d.run
+	r.mu.Lock()
+	mine, dead, cancelled := r.driver == d, r.dead != nil, r.head.CancelRequested
+	status, unattended := r.head.Status, r.head.Unattended
+	r.mu.Unlock()
+	cause := context.Cause(ctx)
+	var panicked *panicError
+	held, isHeld := errors.AsType[*HeldError](err)
+	switch {
+	case !mine:
+		return handleAdopted
+	case dead:
+		return handleEnded
+	case status.Terminal():
+		return workEnded
+	case status == schema.StatusInterrupted, unattended == schema.StatusInterrupted:
+		return workLetGo
+	case err == nil:
+		return workDone
+	case cancelled && (errors.Is(cause, ErrCancelRequested) || errors.Is(err, ErrCancelRequested)):
+		return runCancelled
+	case !begun && !errors.Is(err, ErrShutdown):
+		return notBegun
+	case errors.As(err, &panicked):
+		return workPanicked
+	case isHeld && held.Run == r.id:
+		return callHeld
+	case errors.Is(err, ErrWaiting):
+		return runWaits
+	case errors.Is(cause, ErrShutdown), errors.Is(cause, ErrStopped):
+		return executorStops
+	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrUnresolved), errors.Is(err, ErrFleetFull), errors.Is(err, ErrNoService):
+		return notRecorded
+	default:
+		return workFailed
+	}
+}
+
+// finish says in the log what became of the run, and lets it go.
+func (e *Executor) finish(d *drive, on trigger, cause error) {
+	outcome, err := e.publishFinish(d, on, cause)
+	log := e.fleet.cfg.Logger
+	switch {
+	case outcome == OutcomeLeft:
+		log.Error().Str("run", d.run.id).Err(err).Msg("run is left as it stands: it is orphaned once this process falls silent")
+		err = fmt.Errorf("run %s is left as it stands, and is orphaned once this process falls silent: %w", d.run.id, err)
+	case err != nil:
+		log.Info().Str("run", d.run.id).Str("outcome", string(outcome)).Err(err).Msg("executor is done with the run")
+	default:
+		log.Debug().Str("run", d.run.id).Str("outcome", string(outcome)).Msg("executor is done with the run")
+	}
+	d.run.mu.Lock()
+	if d.run.driver == d {
+		d.run.driver = nil
+	}
+	d.run.mu.Unlock()
+	e.mu.Lock()
+	delete(e.driven, d)
+	if outcome == OutcomeLeft {
+		e.left = append(e.left, err)
+	}
+	e.mu.Unlock()
+	select {
+	case e.freed <- struct{}{}:
+	default:
+	}
+	if e.spec.OnOutcome != nil {
+		e.spec.OnOutcome(d.run.id, outcome, err)
+	}
+	close(d.done)
+}
+
+// publishFinish tries until it is said how the run stands, or until the executor stops and its grace is over. It returns
+// what became of the run, and the work's error or that of publishing.
+func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, error) {
+	r := d.run
+	wait := &backoff{next: e.fleet.cfg.Backoff, most: mostFinishPause}
+	for {
+		err := r.mend(e.finishing)
+		broken := errors.Is(err, errPipeline)
+		if broken && on == workDone {
+			// What the work took for done is not in the log.
+			on, cause = notRecorded, err
+		}
+		t := transitionOn(on)
+		if err == nil {
+			err = e.publishTransition(d, t, cause)
+		}
+		// The run may end, be taken over and be adopted until its end is durable.
+		r.mu.Lock()
+		status, dead, gone, mine := r.head.Status, r.dead, r.gone, r.driver == d
+		r.mu.Unlock()
+		switch {
+		case !mine:
+			return OutcomeHandedOver, cause
+		case dead != nil && !gone:
+			return OutcomeDropped, errors.Join(cause, dead)
+		case status.Terminal():
+			return Outcome(status), cause
+		case err == nil:
+			return t.to, cause
+		case broken:
+			continue
+		case errors.Is(err, ErrStopped), !wait.wait(e.finishing):
+			return OutcomeLeft, errors.Join(cause, err)
+		}
+	}
+}
+
+// publishTransition publishes what the table asks for, unless an earlier try has.
+func (e *Executor) publishTransition(d *drive, t transition, cause error) error {
+	r, ctx := d.run, e.finishing
+	r.mu.Lock()
+	mine, status, unattended := r.driver == d, r.head.Status, r.head.Unattended
+	r.mu.Unlock()
+	switch {
+	case !mine, status.Terminal():
+		return nil
+	case status == schema.StatusInterrupted, unattended == schema.StatusInterrupted:
+		r.letGo(letGoError(r, cause))
+		return nil
+	}
+	if held, ok := errors.AsType[*HeldError](cause); ok && t.wait {
+		// Settled in this moment, or open in this epoch: then it is in doubt for who claims the run next.
+		if err := r.publishHeld(ctx, held.Key); err != nil && !errors.Is(err, ErrNotInDoubt) {
+			return err
+		}
+	}
+	if t.interrupted != "" {
+		return r.publishLast(ctx, letGoError(r, cause), draft{data: &schema.RunInterruptedData{Reason: t.interrupted}})
+	}
+	if t.ended != "" {
+		return r.End(ctx, RunEnd{Status: t.ended, Error: failureFor(t, cause)})
+	}
+	return nil
+}
+
+// letGoError is what a handle answers once its run was let go.
+func letGoError(r *Run, cause error) error {
+	if cause == nil {
+		return fmt.Errorf("run %s: %w: the executor let it go", r.id, ErrStopped)
+	}
+	return fmt.Errorf("run %s: the executor let it go: %w", r.id, cause)
+}
+
+// failureFor is what a run that failed says of it.
+func failureFor(t transition, cause error) *schema.Error {
+	if t.ended != schema.StatusFailed {
+		return nil
+	}
+	failure := failureOf(cause)
+	failure.Message = strings.ToValidUTF8(failure.Message, "\uFFFD")
+	if len(failure.Message) > maxFailureText {
+		failure.Message = strings.ToValidUTF8(failure.Message[:maxFailureText], "") + "…"
+	}
+	return &failure
+}
+
+// errPipeline: queued events were not published.
+var errPipeline = errors.New("queued events are not in the log")
+
+// mend brings a handle, in whatever condition its work left it, to where it can say how the run stands: it leaves the
+// pipelined mode, and finds out what became of events without an answer.
+func (r *Run) mend(ctx context.Context) error {
+	if err := r.enter(ctx); err != nil {
+		return err
+	}
+	err := r.stopPipeline(ctx)
+	r.leave()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errPipeline, err)
+	}
+	return r.Resolve(ctx)
+}
