@@ -8,94 +8,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// claimDesk answers claims: it gives out those of its runs that the recovery service lets it take over, as the daemon
-// does for all runs of a fleet.
-type claimDesk struct {
-	w *world
-
-	mu    sync.Mutex
-	runs  []string
-	given map[string]schema.ClaimReply
-	// silent answers are not sent, although the run was taken over.
-	silent int
-	asked  []schema.ClaimRequest
-}
-
-// desk opens a claim desk for runs.
-func (w *world) desk(runs ...string) *claimDesk {
-	w.tb.Helper()
-	d := &claimDesk{w: w, runs: runs, given: make(map[string]schema.ClaimReply)}
-	nc := w.server.Conn(w.tb, nats.ReconnectBufSize(-1))
-	sub, err := nc.Subscribe(schema.ServiceSubject(schema.VerbClaim, "default", ""), func(m *nats.Msg) {
-		if body := d.answer(nc, m.Data); body != nil {
-			_ = m.Respond(body)
+// claimed claims a run, waiting until the daemon knows of one.
+func claimed(tb testing.TB, f *publisher.Fleet, spec publisher.ClaimSpec) *publisher.Run {
+	tb.Helper()
+	var run *publisher.Run
+	require.Eventually(tb, func() bool {
+		var err error
+		if run, err = f.Claim(tb.Context(), spec); err != nil {
+			require.ErrorIs(tb, err, publisher.ErrNothing)
 		}
-	})
-	require.NoError(w.tb, err)
-	require.NoError(w.tb, nc.Flush())
-	w.tb.Cleanup(func() { _ = sub.Unsubscribe() })
-	return d
-}
-
-func (d *claimDesk) add(run string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.runs = append(d.runs, run)
-}
-
-func (d *claimDesk) requests() []schema.ClaimRequest {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return append([]schema.ClaimRequest(nil), d.asked...)
-}
-
-func (d *claimDesk) answer(nc *nats.Conn, body []byte) []byte {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var request schema.ClaimRequest
-	if err := json.Unmarshal(body, &request); err != nil {
-		return nil
-	}
-	d.asked = append(d.asked, request)
-	reply, ok := d.given[request.RequestID]
-	if !ok {
-		reply = schema.ClaimReply{RetryAfterMS: 1}
-		for i, run := range d.runs {
-			if !d.takeOver(nc, run, &request) {
-				continue
-			}
-			reply = schema.ClaimReply{Run: run, Claimable: len(d.runs)}
-			d.runs = append(d.runs[:i:i], d.runs[i+1:]...)
-			d.given[request.RequestID] = reply
-			break
-		}
-	}
-	if d.silent > 0 {
-		d.silent--
-		return nil
-	}
-	out, err := json.Marshal(&reply)
-	if err != nil {
-		return nil
-	}
-	return out
-}
-
-func (d *claimDesk) takeOver(nc *nats.Conn, run string, c *schema.ClaimRequest) bool {
-	body, err := json.Marshal(&schema.RecoverRequest{Executor: c.Executor, Instance: c.Instance, Reason: "claim", RequestID: c.RequestID})
-	if err != nil {
-		return false
-	}
-	m, err := nc.Request(schema.ServiceSubject(schema.VerbRecover, "default", run), body, patience)
-	return err == nil && m.Header.Get(schema.HeaderErrorCode) == ""
+		return err == nil
+	}, patience, 10*time.Millisecond)
+	return run
 }
 
 // orphan says of a run that its executor fell silent, as the daemon does.
@@ -110,44 +40,43 @@ func named(name string) func(*publisher.Config) {
 
 func TestAClaimBringsARunThatNobodyDrives(t *testing.T) {
 	w := newWorld(t)
-	w.serve()
+	w.daemon()
 	f := w.fleet()
 	require.NoError(t, start(t, f, "r1").Mark(t.Context(), "here"))
-	desk := w.desk("r1")
+	w.orphan("r1", 1)
 	second := w.fleet(named("exec-2"))
 	_, err := second.Claim(t.Context(), publisher.ClaimSpec{Labels: map[string]string{"a": "b"}})
-	require.ErrorIs(t, err, publisher.ErrNothing)
 	nothing, ok := errors.AsType[*publisher.NothingError](err)
-	require.True(t, ok)
-	require.Equal(t, time.Millisecond, nothing.RetryAfter)
-	w.orphan("r1", 1)
-	run, err := second.Claim(t.Context(), publisher.ClaimSpec{})
-	require.NoError(t, err)
+	require.True(t, ok, "%v", err)
+	require.Positive(t, nothing.RetryAfter)
+	_, err = second.Claim(t.Context(), publisher.ClaimSpec{Agents: []string{"writer"}})
+	require.ErrorIs(t, err, publisher.ErrNothing)
+	run := claimed(t, second, publisher.ClaimSpec{})
 	require.Equal(t, schema.Epoch(2), run.Epoch())
+	require.Equal(t, second.Instance(), run.Head().Instance)
+	require.Equal(t, "claim", run.State().Takeovers[0].Reason)
 	w.requireSameFold(run)
-	asked := desk.requests()
-	require.Equal(t, map[string]string{"a": "b"}, asked[0].Labels)
-	require.Equal(t, []string{"coder"}, asked[0].Agents)
-	require.Equal(t, second.Instance(), asked[0].Instance)
-	require.NotEqual(t, asked[0].RequestID, asked[1].RequestID)
 }
 
 func TestARunWhoseClaimHadNoAnswerIsNotLost(t *testing.T) {
 	w := newWorld(t)
-	w.serve()
+	w.daemon()
 	start(t, w.fleet(), "r1")
 	w.orphan("r1", 1)
-	desk := w.desk("r1")
-	desk.silent = 100
-	second := w.fleet(named("exec-2"), func(c *publisher.Config) { c.RequestTimeout = 200 * time.Millisecond })
-	_, err := second.Claim(t.Context(), publisher.ClaimSpec{})
-	require.ErrorIs(t, err, publisher.ErrUnavailable)
-	require.Equal(t, "exec-2", w.fold("r1").Head.Executor, "the daemon gave it, and nobody has it in hand")
-	desk.mu.Lock()
-	desk.silent = 0
-	desk.mu.Unlock()
+	p := newProxy(t, w.server.URL())
+	second := w.fleet(named("exec-2"), func(c *publisher.Config) {
+		c.Conn, c.URL, c.Options, c.RequestTimeout = nil, p.url(), w.server.Options(), 200*time.Millisecond
+	})
+	p.loseClaims(true)
+	require.Eventually(t, func() bool {
+		_, err := second.Claim(t.Context(), publisher.ClaimSpec{})
+		require.ErrorIs(t, err, publisher.ErrUnavailable)
+		return w.fold("r1").Head.Executor == "exec-2"
+	}, patience, time.Millisecond, "the daemon gives it, and nobody has it in hand")
+	p.loseClaims(false)
 	var run *publisher.Run
 	require.Eventually(t, func() bool {
+		var err error
 		run, err = second.Claim(t.Context(), publisher.ClaimSpec{})
 		return err == nil
 	}, patience, 10*time.Millisecond)
@@ -157,7 +86,7 @@ func TestARunWhoseClaimHadNoAnswerIsNotLost(t *testing.T) {
 
 func TestTwoExecutorsClaimEachRunOnce(t *testing.T) {
 	w := newWorld(t)
-	w.serve()
+	w.daemon()
 	f := w.fleet()
 	var runs []string
 	for i := range 50 {
@@ -165,9 +94,8 @@ func TestTwoExecutorsClaimEachRunOnce(t *testing.T) {
 		start(t, f, runs[i])
 		w.orphan(runs[i], 1)
 	}
-	w.desk(runs...)
 	var mu sync.Mutex
-	claimed := map[string]int{}
+	given := map[string]int{}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var group sync.WaitGroup
@@ -181,9 +109,12 @@ func TestTwoExecutorsClaimEachRunOnce(t *testing.T) {
 				mu.Lock()
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
+					cancel()
+					mu.Unlock()
+					return
 				}
-				claimed[run.ID()]++
-				if len(claimed) == len(runs) {
+				given[run.ID()]++
+				if len(given) == len(runs) {
 					cancel()
 				}
 				mu.Unlock()
@@ -191,8 +122,8 @@ func TestTwoExecutorsClaimEachRunOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	require.Len(t, claimed, 50)
-	for run, times := range claimed {
+	require.Len(t, given, 50)
+	for run, times := range given {
 		require.Equal(t, 1, times, run)
 		require.Equal(t, []string{"run.started", "run.orphaned", "run.resumed", "run.ended"}, names(w.log(run)))
 	}
@@ -200,19 +131,21 @@ func TestTwoExecutorsClaimEachRunOnce(t *testing.T) {
 
 func TestClaimsStopWithTheirConsumer(t *testing.T) {
 	w := newWorld(t)
-	w.serve()
+	w.daemon()
 	f := w.fleet()
 	for _, id := range []string{"r1", "r2"} {
 		start(t, f, id)
 		w.orphan(id, 1)
 	}
-	w.desk("r1", "r2")
+	first := ""
 	for run, err := range w.fleet(named("exec-2")).Claims(t.Context(), publisher.ClaimSpec{}) {
 		require.NoError(t, err)
-		require.Equal(t, "r1", run.ID())
+		first = run.ID()
 		break
 	}
-	require.Equal(t, schema.StatusOrphaned, w.fold("r2").Head.Status)
+	for _, id := range []string{"r1", "r2"} {
+		require.Equal(t, id != first, w.fold(id).Head.Status == schema.StatusOrphaned, id)
+	}
 	_, err := f.Claim(t.Context(), publisher.ClaimSpec{Agents: []string{"a.b"}})
 	require.ErrorIs(t, err, publisher.ErrConfig)
 	require.NoError(t, f.Close(t.Context()))
@@ -226,7 +159,7 @@ func TestClaimsStopWithTheirConsumer(t *testing.T) {
 
 func TestAClaimedRunThatMissesEventsIsGivenBack(t *testing.T) {
 	w := newWorld(t)
-	w.serve()
+	w.daemon()
 	start(t, w.fleet(), "r1")
 	head := w.fold("r1").Head
 	chain, err := schema.ParseHash(head.Chain)
@@ -236,14 +169,13 @@ func TestAClaimedRunThatMissesEventsIsGivenBack(t *testing.T) {
 	require.NoError(t, err)
 	w.put(e)
 	w.orphan("r1", 1)
-	desk := w.desk("r1")
 	second := w.fleet(named("exec-2"))
-	_, err = second.Claim(t.Context(), publisher.ClaimSpec{})
+	require.Eventually(t, func() bool {
+		_, err = second.Claim(t.Context(), publisher.ClaimSpec{})
+		return !errors.Is(err, publisher.ErrNothing)
+	}, patience, 10*time.Millisecond)
 	require.ErrorIs(t, err, publisher.ErrIncomplete)
 	require.Equal(t, schema.StatusInterrupted, w.fold("r1").Head.Status)
 	require.Equal(t, 1, w.fold("r1").Head.Stalled, "in the end it is quarantined")
-	desk.add("r1")
-	run, err := second.Claim(t.Context(), publisher.ClaimSpec{AllowGaps: true})
-	require.NoError(t, err)
-	require.Equal(t, schema.Epoch(3), run.Epoch())
+	require.Equal(t, schema.Epoch(3), claimed(t, second, publisher.ClaimSpec{AllowGaps: true}).Epoch())
 }

@@ -199,7 +199,7 @@ func TestWhatWorkReturnsDecidesWhatBecomesOfItsRun(t *testing.T) {
 
 func TestShutdownLeavesRunsClaimableAtOnce(t *testing.T) {
 	w := newWorld(t)
-	w.serve()
+	w.daemon()
 	f := w.fleet()
 	begun, cause := make(chan struct{}), make(chan error, 3)
 	s := serveRuns(t, f, func(ctx context.Context, _ *publisher.Run) error {
@@ -215,13 +215,11 @@ func TestShutdownLeavesRunsClaimableAtOnce(t *testing.T) {
 	require.NoError(t, s.stop())
 	_, err := s.Start(t.Context(), publisher.RunSpec{ID: "r4"})
 	require.ErrorIs(t, err, publisher.ErrStopped)
-	w.desk("r1", "r2", "r3")
 	second := w.fleet(named("exec-2"))
 	for range 3 {
 		require.ErrorIs(t, <-cause, publisher.ErrShutdown)
 		require.Equal(t, publisher.OutcomeInterrupted, (<-s.outcomes).outcome)
-		_, err := second.Claim(t.Context(), publisher.ClaimSpec{})
-		require.NoError(t, err)
+		claimed(t, second, publisher.ClaimSpec{})
 	}
 	require.Equal(t, "shutdown", interruption(t, w, "r1"))
 }
@@ -296,8 +294,9 @@ func TestAToolThatOutlastsItsExecutorStillHandsItsResultIn(t *testing.T) {
 
 func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
 	w := newWorld(t)
-	w.serve()
-	desk := w.desk("r1")
+	w.daemon()
+	asked, err := w.nc.SubscribeSync(schema.ServiceSubject(schema.VerbClaim, "default", ""))
+	require.NoError(t, err)
 	var starts atomic.Int32
 	s := serveRuns(t, w.fleet(), func(ctx context.Context, run *publisher.Run) error {
 		starts.Add(1)
@@ -312,8 +311,10 @@ func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
 	require.Equal(t, publisher.OutcomeWaiting, got.outcome)
 	require.ErrorIs(t, got.err, publisher.ErrWaiting)
 	require.Equal(t, "waiting", interruption(t, w, "r1"))
-	n := len(desk.requests())
-	require.Eventually(t, func() bool { return len(desk.requests()) > n+3 }, patience, time.Millisecond)
+	for range 2 {
+		_, err := asked.NextMsg(patience)
+		require.NoError(t, err)
+	}
 	require.Equal(t, int32(1), starts.Load(), "nobody attends it before it is answered")
 	w.control("r1", 1, &schema.RunInputData{InterruptID: "q1", Payload: raw("true"), By: "ann"})
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
@@ -324,12 +325,11 @@ func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
 
 func TestARunWithAHeldCallWaitsForItsSettlement(t *testing.T) {
 	w := newWorld(t)
-	w.serve()
+	w.daemon()
 	f := w.fleet()
 	call := publisher.ToolCall{ID: "c1", Name: "charge"}
 	crashed(t, w, f, call)
 	w.orphan("r1", 1)
-	w.desk("r1", "r1")
 	work := func(ctx context.Context, run *publisher.Run) error {
 		result, err := run.OpenTurn().Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 			return publisher.Result("charged twice")
@@ -364,7 +364,7 @@ func TestARunWithAHeldCallWaitsForItsSettlement(t *testing.T) {
 
 func TestExecutorsDriveNoMoreRunsThanTheyHaveRoomFor(t *testing.T) {
 	w := newWorld(t)
-	w.serve()
+	w.daemon()
 	f := w.fleet()
 	var runs []string
 	for i := range 20 {
@@ -372,7 +372,6 @@ func TestExecutorsDriveNoMoreRunsThanTheyHaveRoomFor(t *testing.T) {
 		start(t, f, runs[i])
 		w.orphan(runs[i], 1)
 	}
-	w.desk(runs...)
 	next := w.heartbeats()
 	var inHand, most atomic.Int32
 	release := make(chan struct{})

@@ -32,8 +32,10 @@ type proxy struct {
 	mu sync.Mutex
 	// drop acknowledgements: that many, all when negative.
 	drop, swallowed int
-	conns           []net.Conn
-	closed          bool
+	// dropClaims swallows the answers to claims.
+	dropClaims bool
+	conns      []net.Conn
+	closed     bool
 }
 
 func newProxy(tb testing.TB, server string) *proxy {
@@ -72,7 +74,19 @@ func (p *proxy) dropped() int {
 	return p.swallowed
 }
 
+// loseClaims swallows the answers to claims from now on, or no longer.
+func (p *proxy) loseClaims(lose bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dropClaims = lose
+}
+
 func (p *proxy) swallow(payload []byte) bool {
+	if bytes.Contains(payload, []byte(`"retry_after_ms":`)) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.dropClaims
+	}
 	if !bytes.Contains(payload, []byte(`"stream":"WAYMARK_EVENTS_`)) || !bytes.Contains(payload, []byte(`"seq":`)) {
 		return false
 	}
