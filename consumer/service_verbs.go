@@ -38,7 +38,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	}
 	//nolint:contextcheck // a task carries its own context
 	return s.answer(t, v, r, &schema.GetReply{
-		Head: r.head, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index, Bytes: r.index.Bytes + r.tail.bytes,
+		Head: r.head, Quarantined: r.head.Quarantined(s.cfg.MaxClaims), Complete: r.complete(), Gaps: r.gaps(), Segments: r.index, Bytes: r.index.Bytes + r.tail.bytes,
 	})
 }
 

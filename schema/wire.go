@@ -125,10 +125,12 @@ type GetRequest struct {
 
 // GetReply is the first reply to a read.
 type GetReply struct {
-	Head     Head         `json:"head"`
-	Complete bool         `json:"complete"`
-	Gaps     []Gap        `json:"gaps"`
-	Segments SegmentIndex `json:"segments"`
+	Head Head `json:"head"`
+	// Quarantined as in [RunSummary], by the daemon's own number of claims.
+	Quarantined bool         `json:"quarantined,omitzero"`
+	Complete    bool         `json:"complete"`
+	Gaps        []Gap        `json:"gaps"`
+	Segments    SegmentIndex `json:"segments"`
 	// Bytes of the run's events, sealed ones as stored.
 	Bytes int64 `json:"bytes"`
 }

@@ -48,15 +48,16 @@ func (c cancelCmd) Run(ctx context.Context, a *app) error {
 	if err := cl.ask(ctx, schema.VerbCancel, c.Run_, schema.CancelRequest{By: by, Reason: c.Reason}, &answer.ControlReply); err != nil {
 		return err
 	}
-	h, err := cl.head(ctx, c.Run_)
+	reply, err := cl.get(ctx, c.Run_)
 	if err != nil {
 		return fmt.Errorf("the request is stored; looking at the run behind it: %w", err)
 	}
+	h := &reply.Head
 	answer.Status, answer.Executor = h.Status, h.Executor
 	if a.cli.JSON {
 		return document(a.stdout, answer)
 	}
-	if err := printFields(a.stdout, "requested", "that run "+c.Run_+" ends", "by", by, "status", headStatus(h),
+	if err := printFields(a.stdout, "requested", "that run "+c.Run_+" ends", "by", by, "status", headStatus(h, reply.Quarantined),
 		"event", answer.EventID, "position", count(answer.Stream)); err != nil || a.cli.Quiet {
 		return err
 	}
@@ -64,7 +65,7 @@ func (c cancelCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case h.Status.Terminal():
 		next = "it has ended meanwhile"
-	case h.Quarantined(0):
+	case reply.Quarantined:
 		next = "nobody is given the run, for its claims made no progress; let one try to wind it up: " + onFleet(h.Fleet, "release "+h.Run)
 	case h.Status.Claimable():
 		next = "it has no executor: the next one that claims it winds it up"
@@ -81,13 +82,13 @@ func decider(by string) (string, error) {
 	return by, schema.CheckName("--by", by)
 }
 
-// head reads where a run stands.
-func (c *client) head(ctx context.Context, run string) (*schema.Head, error) {
-	var reply schema.GetReply
-	if err := c.ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, &reply); err != nil {
+// get reads where a run stands.
+func (c *client) get(ctx context.Context, run string) (*schema.GetReply, error) {
+	reply := new(schema.GetReply)
+	if err := c.ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, reply); err != nil {
 		return nil, err
 	}
-	return &reply.Head, nil
+	return reply, nil
 }
 
 type releaseCmd struct {
@@ -128,10 +129,11 @@ func (c releaseCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer cl.close()
-	h, err := cl.head(ctx, c.Run_)
+	reply, err := cl.get(ctx, c.Run_)
 	if err != nil {
 		return err
 	}
+	h := &reply.Head
 	answer := released{Run: h.Run, Was: h.Status, Status: h.Status, Epoch: h.Epoch, Stalled: h.Stalled, InDoubt: len(h.InDoubt())}
 	switch {
 	case h.Status.Terminal():
@@ -152,7 +154,7 @@ func (c releaseCmd) Run(ctx context.Context, a *app) error {
 	if a.cli.JSON {
 		return document(a.stdout, answer)
 	}
-	return c.print(a, h, answer)
+	return c.print(a, reply, answer)
 }
 
 // release takes the run over by request, which ends a quarantine, and lets go of it. Were this process killed between the
@@ -173,7 +175,7 @@ func (c releaseCmd) release(ctx context.Context, cl *client, answer released) (r
 	return answer, err
 }
 
-func (c releaseCmd) print(a *app, before *schema.Head, answer released) error {
+func (c releaseCmd) print(a *app, before *schema.GetReply, answer released) error {
 	what := "the run can be claimed"
 	switch {
 	case answer.Status == schema.StatusWaiting && answer.Released:
@@ -187,10 +189,10 @@ func (c releaseCmd) print(a *app, before *schema.Head, answer released) error {
 	if answer.Stalled > 0 {
 		claims = fmt.Sprintf("%d without progress are forgotten", answer.Stalled)
 	}
-	if err := printFields(a.stdout, "released", what, "was", headStatus(before), "epoch", count(answer.Epoch), "claims", claims,
+	if err := printFields(a.stdout, "released", what, "was", headStatus(&before.Head, before.Quarantined), "epoch", count(answer.Epoch), "claims", claims,
 		"in doubt", count(answer.InDoubt)); err != nil || answer.InDoubt == 0 || a.cli.Quiet {
 		return err
 	}
-	_, err := fmt.Fprintf(a.stderr, "see what becomes of the calls in doubt with: %s\n", onFleet(before.Fleet, "plan "+before.Run))
+	_, err := fmt.Fprintf(a.stderr, "see what becomes of the calls in doubt with: %s\n", onFleet(before.Head.Fleet, "plan "+before.Head.Run))
 	return err
 }

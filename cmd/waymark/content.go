@@ -41,7 +41,7 @@ func printState(a *app, s *schema.State) error {
 	if a.cli.JSON {
 		return document(a.stdout, s)
 	}
-	if err := printHead(a, &s.Head); err != nil {
+	if err := printHead(a, &s.Head, s.Head.Quarantined(0)); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintln(a.stdout); err != nil {

@@ -189,8 +189,6 @@ func explainService(err error) *failure {
 		f.hint = "list the runs with: waymark runs ls"
 	case schema.CodeRunEnded:
 		f.hint = "read it with: waymark runs get RUN; to go on with it all the same: waymark recover RUN --reason reopen"
-	case schema.CodeQuarantined:
-		f.hint = "look at it with: waymark runs get RUN; then let the fleet try again with: waymark release RUN"
 	default:
 	}
 	return f

@@ -127,10 +127,11 @@ func (t handoffTarget) decide(ctx context.Context, a *app, request schema.Handof
 		return nil, nil, err
 	}
 	defer cl.close()
-	h, err := cl.head(ctx, t.Run_)
+	reply, err := cl.get(ctx, t.Run_)
 	if err != nil {
 		return nil, nil, err
 	}
+	h := &reply.Head
 	open, err := t.choose(h, request.Action)
 	if err != nil {
 		return nil, nil, err

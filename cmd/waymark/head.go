@@ -18,7 +18,7 @@ func summaryStatus(r *schema.RunSummary) string {
 }
 
 // headStatus is a run's status with what must not be overlooked, and whether anybody attends to it.
-func headStatus(h *schema.Head) string {
+func headStatus(h *schema.Head, quarantined bool) string {
 	t := waitingText(h.Status, len(h.Interrupts))
 	if h.Unattended != "" {
 		t += fmt.Sprintf(", no executor (%s)", h.Unattended)
@@ -26,7 +26,7 @@ func headStatus(h *schema.Head) string {
 	if h.CancelRequested && !h.Status.Terminal() {
 		t += ", cancel requested"
 	}
-	if h.Quarantined(0) {
+	if quarantined {
 		t += ", quarantined"
 	}
 	return t + damageText(!h.Complete(), len(h.InDoubt()))
@@ -55,8 +55,8 @@ func damageText(gapped bool, inDoubt int) string {
 }
 
 // printHead shows where a run stands: its calls that are open, what it waits for, and its hand-offs. more are further pairs
-// of name and value.
-func printHead(a *app, h *schema.Head, more ...string) error {
+// of name and value. Whether the run is quarantined is for the daemon to say, which knows the fleet's number of claims.
+func printHead(a *app, h *schema.Head, quarantined bool, more ...string) error {
 	now := a.now()
 	parent := ""
 	if h.Parent != nil {
@@ -75,7 +75,7 @@ func printHead(a *app, h *schema.Head, more ...string) error {
 	fields := []string{
 		"run", h.Run, "agent", h.Agent, "executor", h.Executor, "instance", h.Instance, "task", h.Task, "thread", h.ThreadID,
 		"parent", parent, "continues", continuesText(h),
-		"status", headStatus(h), "claims", claimsText(h), "ended by", endedBy(h), "limit reached", h.Limit,
+		"status", headStatus(h, quarantined), "claims", claimsText(h, quarantined), "ended by", endedBy(h), "limit reached", h.Limit,
 		"epoch", count(h.Epoch), "sequence", count(h.Sequence), "turn", turnText(h), "phase", h.Phase,
 		"phases done", strings.Join(h.CompletedPhases, ", "), "labels", labelsText(h.Labels),
 		"counts", counts, "rejected", rejectedText(h.Counts), "tokens", tokensText(h.Usage), "last error", lastError,
@@ -123,12 +123,12 @@ func continuesText(h *schema.Head) string {
 }
 
 // claimsText says what keeps a run from being claimed, or soon will.
-func claimsText(h *schema.Head) string {
+func claimsText(h *schema.Head, quarantined bool) string {
 	switch {
-	case h.Quarantined(0):
+	case quarantined:
 		return fmt.Sprintf("%d in a row made no progress: nobody is given the run any more", h.Stalled)
 	case h.Stalled > 0 && !h.Status.Terminal():
-		return fmt.Sprintf("%d made no progress; quarantined after %d in a row", h.Stalled, schema.DefaultMaxClaims)
+		return fmt.Sprintf("%d in a row made no progress", h.Stalled)
 	}
 	return ""
 }

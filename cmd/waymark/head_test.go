@@ -33,7 +33,7 @@ func TestAHeadShowsWhoAttendsToTheRun(t *testing.T) {
 		"cancelled":                         {Status: schema.StatusCancelled, CancelRequested: true},
 		"running, cancel requested, gapped": {Status: schema.StatusRunning, CancelRequested: true, Counts: schema.Counts{Gaps: 1}},
 	} {
-		require.Equal(t, want, headStatus(&h))
+		require.Equal(t, want, headStatus(&h, h.Quarantined(0)))
 	}
 }
 
@@ -71,7 +71,7 @@ func TestStepsAreBoundedAndNameEachThingOnce(t *testing.T) {
 		h.Interrupts = append(h.Interrupts, schema.OpenInterrupt{InterruptID: id, Reason: schema.WaitHumanInput})
 	}
 	var stderr bytes.Buffer
-	require.NoError(t, printSteps(&app{cli: new(cli), stderr: &stderr, now: time.Now}, h))
+	require.NoError(t, printSteps(&app{cli: new(cli), stderr: &stderr, now: time.Now}, h, false))
 	require.Equal(t, `answer with: waymark input r a --text TEXT|--json-value JSON
 answer with: waymark input r b --text TEXT|--json-value JSON
 answer with: waymark input r c --text TEXT|--json-value JSON

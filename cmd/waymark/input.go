@@ -96,8 +96,8 @@ func (c inputCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer cl.close()
-	var reply schema.GetReply
-	if err := cl.ask(ctx, schema.VerbGet, c.Run_, schema.GetRequest{View: schema.ViewHead}, &reply); err != nil {
+	reply, err := cl.get(ctx, c.Run_)
+	if err != nil {
 		return err
 	}
 	head := &reply.Head
@@ -341,7 +341,7 @@ func (c inputCmd) show(ctx context.Context, a *app, cl *client, h *schema.Head) 
 			return w.Reason == schema.WaitToolInDoubt && call.CallKey == schema.CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: w.Occurrence}
 		})
 	})
-	return printSteps(a, &schema.Head{Fleet: h.Fleet, Run: h.Run, Interrupts: waits, OpenCalls: calls, Status: schema.StatusWaiting})
+	return printSteps(a, &schema.Head{Fleet: h.Fleet, Run: h.Run, Interrupts: waits, OpenCalls: calls, Status: schema.StatusWaiting}, false)
 }
 
 // asked completes what a run waits for from its content.

@@ -81,7 +81,7 @@ func (c planCmd) print(a *app, h *schema.Head, p *schema.Plan) error {
 	}
 	at := p.From
 	if err := printFields(a.stdout,
-		"run", p.Run, "agent", p.Agent, "executor", p.Executor, "status", headStatus(h), "next", next, "incomplete", incomplete,
+		"run", p.Run, "agent", p.Agent, "executor", p.Executor, "status", headStatus(h, p.Quarantined), "next", next, "incomplete", incomplete,
 		"goes on from", fmt.Sprintf("epoch %d, sequence %d, turn %d, %s", at.Epoch, at.Sequence, at.Turn, ago(at.Time, a.now())),
 		"position", positionText(at.Position), "new epoch", count(p.Epoch), "turn", turn,
 		"phases skipped", strings.Join(p.PhasesSkipped, ", "), "phase again", again,

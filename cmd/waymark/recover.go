@@ -86,10 +86,10 @@ func (c recoverCmd) show(ctx context.Context, a *app, cl *client, answer *recove
 	if _, err := fmt.Fprintln(a.stdout); err != nil {
 		return err
 	}
-	if err := printHead(a, &answer.Head); err != nil {
+	if err := printHead(a, &answer.Head, false); err != nil {
 		return err
 	}
-	return printSteps(a, &answer.Head)
+	return printSteps(a, &answer.Head, false)
 }
 
 type settleCmd struct {

@@ -147,17 +147,17 @@ func (c runsGetCmd) Run(ctx context.Context, a *app) error {
 	case schema.ViewEvents:
 		return showEvents(ctx, a, cl, c.Run_)
 	}
-	var reply schema.GetReply
-	if err := cl.ask(ctx, schema.VerbGet, c.Run_, schema.GetRequest{View: schema.ViewHead}, &reply); err != nil {
+	reply, err := cl.get(ctx, c.Run_)
+	if err != nil {
 		return err
 	}
 	if a.cli.JSON {
 		return document(a.stdout, reply)
 	}
-	if err := printHead(a, &reply.Head, "segments", segmentsText(reply.Segments)); err != nil {
+	if err := printHead(a, &reply.Head, reply.Quarantined, "segments", segmentsText(reply.Segments)); err != nil {
 		return err
 	}
-	return printSteps(a, &reply.Head)
+	return printSteps(a, &reply.Head, reply.Quarantined)
 }
 
 func segmentsText(s schema.SegmentIndex) string {

@@ -11,11 +11,11 @@ import (
 const maxSteps = 3
 
 // printSteps prints what a person can do about the run now, each with the command that does it.
-func printSteps(a *app, h *schema.Head) error {
+func printSteps(a *app, h *schema.Head, quarantined bool) error {
 	if a.cli.Quiet || a.cli.JSON {
 		return nil
 	}
-	for _, step := range steps(h) {
+	for _, step := range steps(h, quarantined) {
 		if _, err := fmt.Fprintln(a.stderr, printable(step)); err != nil {
 			return err
 		}
@@ -23,9 +23,9 @@ func printSteps(a *app, h *schema.Head) error {
 	return nil
 }
 
-func steps(h *schema.Head) []string {
+func steps(h *schema.Head, quarantined bool) []string {
 	var list []string
-	if h.Quarantined(0) {
+	if quarantined {
 		list = append(list, "see what it does before it stops: "+onFleet(h.Fleet, "runs get "+h.Run+" --view state")+"; let the fleet try again with: "+onFleet(h.Fleet, "release "+h.Run))
 	}
 	shown := 0

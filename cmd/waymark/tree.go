@@ -187,8 +187,7 @@ func (t *tree) read(ctx context.Context, run string) (*treeNode, error) {
 		n.Missing = true
 		return n, nil
 	}
-	var reply schema.GetReply
-	err := t.client.ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, &reply)
+	reply, err := t.client.get(ctx, run)
 	if service, ok := errors.AsType[*schema.ServiceError](err); ok && service.Code == schema.CodeNotFound {
 		n.Missing = true
 		return n, nil
@@ -200,7 +199,7 @@ func (t *tree) read(ctx context.Context, run string) (*treeNode, error) {
 	n.Agent, n.Executor, n.Status, n.Epoch, n.Turn = h.Agent, h.Executor, h.Status, h.Epoch, h.Turn
 	n.Waits, n.InDoubt, n.Handoffs = len(h.Interrupts), len(h.InDoubt()), h.Handoffs
 	n.Parent, n.ResumedFrom, n.Handoff = h.Parent, h.ResumedFrom, h.Handoff
-	n.status = headStatus(h)
+	n.status = headStatus(h, reply.Quarantined)
 	return n, nil
 }
 
