@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -419,4 +420,56 @@ func TestAClaimWithoutAnAnswerIsFinishedByItsRepeat(t *testing.T) {
 	r := w.claim(req)
 	require.Equal(t, "run-1", r.Run)
 	require.EqualValues(t, 1, w.svc.Stats().Takeovers.Load())
+}
+
+// The whole way: a folder writes the live index, the roster follows it, and the claimer of a claimer that left is given the
+// run once more.
+func TestClaimsFollowTheLiveIndex(t *testing.T) {
+	w := newServiceWorld(t)
+	w.fold(consumer.FolderConfig{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.roster.Run(ctx) }()
+	defer func() {
+		cancel()
+		require.NoError(t, <-done)
+	}()
+	claimable := func(want int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			_, total := w.roster.Claimable(time.Now(), consumer.ClaimWant{Executor: "x"})
+			return w.roster.Synced() && total == want
+		}, 20*time.Second, 5*time.Millisecond)
+	}
+	x := w.aRun("run-1", 1, 10)
+	w.aRun("busy", 1, 10)
+	x.publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
+	claimable(1)
+	for epoch := schema.Epoch(2); epoch <= 4; epoch++ {
+		req := claimFor(fmt.Sprintf("executor-%d", epoch))
+		r := w.claim(req)
+		require.Equal(t, "run-1", r.Run)
+		require.Equal(t, epoch, r.Epoch)
+		reply, _ := w.recover("run-1", schema.RecoverRequest{Executor: req.Executor, RequestID: req.RequestID, Reason: "claim"})
+		require.Equal(t, epoch, reply.Epoch)
+		claimable(0)
+		x.resume(reply, req.Executor)
+		x.turnOf(10)
+		x.publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
+		claimable(1)
+	}
+	// A run that waits needs nobody, until it is answered.
+	reply := w.claim(claimFor("executor-5"))
+	require.EqualValues(t, 5, reply.Epoch)
+	got, _ := w.get("run-1", schema.ViewHead)
+	x.run = schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-5", Epoch: 5}
+	chain, err := schema.ParseHash(got.Head.Chain)
+	require.NoError(t, err)
+	x.run.Chain, x.last = chain, uint64(got.Head.Position.Stream)
+	x.wait("w1", yesOrNo)
+	x.publish(&schema.RunInterruptedData{Reason: "waiting"}, 0)
+	claimable(0)
+	w.control(schema.VerbInput, "run-1", answerTo("w1", `{"ok":true}`))
+	claimable(1)
+	require.EqualValues(t, 6, w.claim(claimFor("executor-6")).Epoch)
 }

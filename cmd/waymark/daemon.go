@@ -71,7 +71,7 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 	d.roster = consumer.NewRoster(shards, c.MaxClaims, a.now, log)
 	registerRoster(registry, a.cli.Fleet, d.roster)
 	d.service, err = consumer.NewService(consumer.ServiceConfig{
-		Fleet: a.cli.Fleet, Name: c.Name, Version: serviceVersion(), Generations: settings.Generations, Grace: c.Grace,
+		Fleet: a.cli.Fleet, Name: c.Name, Version: serviceVersion(), Generations: settings.Generations, Grace: c.Grace, MaxClaims: c.MaxClaims,
 	}, serviceConn, js, shards, d.roster, a.now, log)
 	if err != nil {
 		return nil, err
