@@ -53,13 +53,18 @@ func (v *callView) undecided() bool {
 func (t *Turn) decide(ctx context.Context, key schema.CallKey, v callView, call ToolCall) (done bool, err error) {
 	r := t.run
 	policy := r.fleet.cfg.Policy
+	noContent := func() error {
+		return fmt.Errorf("approval of call %s in turn %d of run %s: %w: start or resume the run with its content", key.ToolCallID, key.Turn, r.id, ErrNoContent)
+	}
 	switch {
+	case v.call == nil && v.approving:
+		return false, noContent()
 	case v.decision == nil && policy == nil:
 	case v.decision == nil && v.stage == running:
 		// It has run already, when no policy was there to ask.
 	case v.decision == nil:
 		if v.call == nil {
-			return false, fmt.Errorf("approval of call %s in turn %d of run %s: %w: start or resume the run with its content", key.ToolCallID, key.Turn, r.id, ErrNoContent)
+			return false, noContent()
 		}
 		call.Occurrence = key.Occurrence
 		d, err := policy(ctx, r, call)
@@ -158,11 +163,14 @@ func (r *Run) hasQuestion(key schema.CallKey) bool {
 
 // askPerson waits for a person's answer about a call, asking first if the question was lost, and records it.
 func (r *Run) askPerson(ctx context.Context, key schema.CallKey, v callView, call ToolCall) error {
-	id := approvalID(key)
-	asked := false
+	id, asked := approvalID(key), false
 	r.View(func(s *schema.State) {
 		for i := range s.Waits {
-			asked = asked || s.Waits[i].InterruptID == id
+			// Whoever asked may have given the question another id.
+			w := &s.Waits[i]
+			if w.Reason == schema.WaitToolApproval && key == (schema.CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: max(w.Occurrence, 1)}) {
+				id, asked = w.InterruptID, true
+			}
 		}
 	})
 	if !asked {

@@ -129,6 +129,24 @@ func TestAPolicyNeedsTheContent(t *testing.T) {
 	require.Zero(t, asked)
 }
 
+func TestACallThatWaitsForItsApprovalDoesNotRunOnAHandleWithoutContent(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet()
+	o := newOutside(t)
+	call := publisher.ToolCall{ID: "c1", Name: "deploy", Replay: schema.ReplayIdempotent}
+	turn := openTurn(t, start(t, f, "r1"))
+	_, err := turn.Call(t.Context(), call)
+	require.NoError(t, err)
+	require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "c1", Decision: schema.DecisionAsk}))
+	require.NoError(t, turn.Run().Wait(t.Context(), schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitToolApproval, ToolCallID: "c1"}))
+	w.serve()
+	run, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{HeadOnly: true})
+	require.NoError(t, err)
+	_, err = run.OpenTurn().Tool(t.Context(), call, o.tool)
+	require.ErrorIs(t, err, publisher.ErrNoContent)
+	require.Empty(t, o.keys())
+}
+
 func ask() publisher.Decision {
 	return publisher.Decision{Decision: schema.DecisionAsk, Policy: "prod", Reason: "it changes production", Expires: time.Hour}
 }
@@ -232,7 +250,12 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 			steps: []step{decide("ask"), asks}, later: answer("deny"), want: publisher.ErrToolFailed, message: "first",
 		},
 		"after the answer": {steps: []step{decide("ask"), asks, answer("allow")}, runs: 1, message: "first"},
-		"after no":         {steps: []step{decide("ask"), asks, answer("deny")}, want: publisher.ErrToolFailed, message: "first"},
+		"after a question of another's making, answered": {steps: []step{decide("ask"), func(t *testing.T, w *world, turn *publisher.Turn) {
+			t.Helper()
+			require.NoError(t, turn.Run().Wait(t.Context(), schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitToolApproval, ToolCallID: "c1", Message: "theirs"}))
+			w.control("r1", 1, &schema.RunInputData{InterruptID: "i1", Payload: raw(`{"decision":"allow"}`), By: "anna"})
+		}}, runs: 1, message: "theirs"},
+		"after no": {steps: []step{decide("ask"), asks, answer("deny")}, want: publisher.ErrToolFailed, message: "first"},
 		"after the recorded no": {
 			steps: []step{decide("ask"), asks, answer("deny"), decide("deny")}, want: publisher.ErrToolFailed, message: "first",
 		},

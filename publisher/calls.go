@@ -106,6 +106,8 @@ type callView struct {
 	call *schema.Call
 	// decision is the latest about the call, nil when there is none or only the head is kept.
 	decision *schema.StateDecision
+	// approving: a person is asked whether it may run.
+	approving bool
 	// open is its entry among the open calls, nil when it is closed.
 	open  *schema.OpenCall
 	stage callStage
@@ -122,6 +124,9 @@ func (r *Run) viewCall(key schema.CallKey) callView {
 		open := r.head.OpenCalls[i]
 		v.known, v.open = true, &open
 	}
+	v.approving = slices.ContainsFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool {
+		return o.Reason == schema.WaitToolApproval && key == schema.CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}
+	})
 	if r.state != nil {
 		if c := r.state.Call(key); c != nil {
 			call := *c

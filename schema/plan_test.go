@@ -2,9 +2,11 @@ package schema_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -242,6 +244,44 @@ func TestThePlanSaysWhatIsSaved(t *testing.T) {
 	var back schema.Plan
 	require.NoError(t, json.Unmarshal(mustJSON(t, p), &back))
 	require.Equal(t, p, back)
+}
+
+func TestThePlanIsTheSameBeforeAndBehindTheTakeover(t *testing.T) {
+	planSchema := compileSchema(t, "plan")
+	compared := 0
+	rapid.Check(t, func(t *rapid.T) {
+		s := schema.NewState("f", "r1")
+		log := drawLog(t, 40)
+		for i := range log {
+			s.Apply(&log[i])
+		}
+		if s.Head.Status == "" {
+			return // nothing was accepted: there is no run
+		}
+		before := schema.PlanOf(s)
+		require.NoError(t, checkSchema(t, planSchema, mustMarshal(t, before)))
+		require.Len(t, before.Calls, len(s.Head.OpenCalls))
+		require.Len(t, s.Calls, len(before.Calls)+len(before.Reused), "every call is in the plan once")
+		reason := "claim"
+		if s.Head.Status.Terminal() {
+			reason = "reopen"
+		}
+		e, err := schema.NewControl("f", "daemon", "r1", s.Head.Epoch+1, "plan", &schema.RunResumedData{
+			Executor: "ex-9", Reason: reason, RequestID: "plan",
+			From: schema.From{Epoch: s.Head.Epoch, Sequence: s.Head.Sequence, Chain: s.Head.Chain, Digest: s.Head.Digest},
+		}, time.Unix(1e9, 0))
+		require.NoError(t, err)
+		header, body := e.Encode()
+		rec := schema.NewRecord(s.Head.Position.Stream+1, header, body)
+		require.Equal(t, schema.Applied, s.Apply(&rec).Kind)
+		after := schema.PlanOf(s)
+		require.Equal(t, before.Calls, after.Calls)
+		require.Equal(t, before.Turn, after.Turn)
+		require.Equal(t, before.Saved, after.Saved)
+		require.Equal(t, before.Epoch+1, after.Epoch)
+		compared += len(before.Calls)
+	})
+	require.NotZero(t, compared, "no log had an open call")
 }
 
 func TestTheSettleCommandCanBePasted(t *testing.T) {

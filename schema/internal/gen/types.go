@@ -78,6 +78,7 @@ func others() []document {
 		{"head", "Head", reflect.TypeFor[schema.Head]()},
 		{"checkpoint", "Checkpoint", reflect.TypeFor[schema.Checkpoint]()},
 		{"state", "State", reflect.TypeFor[schema.State]()},
+		{"plan", "Plan", reflect.TypeFor[schema.Plan]()},
 		{"segment-info", "SegmentInfo", reflect.TypeFor[schema.SegmentInfo]()},
 		{"recover-request", "RecoverRequest", reflect.TypeFor[schema.RecoverRequest]()},
 		{"recover-reply", "RecoverReply", reflect.TypeFor[schema.RecoverReply]()},
