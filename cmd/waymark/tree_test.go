@@ -135,6 +135,12 @@ func TestATreeIsBounded(t *testing.T) {
 		start(fmt.Sprintf("child-%04d", i), schema.RunStartedData{Parent: &schema.Parent{Run: "root"}})
 	}
 	start("last", schema.RunStartedData{Parent: &schema.Parent{Run: "child-1049"}})
+	start("a-top", schema.RunStartedData{})
+	for i := range maxAsked + 1 {
+		child := fmt.Sprintf("a-%d", i)
+		start(child, schema.RunStartedData{Parent: &schema.Parent{Run: "a-top"}, ResumedFrom: "a-top"})
+		start(child+"-next", schema.RunStartedData{Handoff: &schema.HandoffSource{Run: child, HandoffID: "half", OfferHash: strings.Repeat("0", 64)}})
+	}
 	select {
 	case <-js.PublishAsyncComplete():
 	case <-time.After(startLimit):
@@ -146,6 +152,11 @@ func TestATreeIsBounded(t *testing.T) {
 		err := cl.ask(t.Context(), schema.VerbList, "", schema.ListRequest{Limit: schema.MaxList, After: "child-1048"}, &page)
 		return err == nil && len(page.Runs) == 3
 	}, startLimit, 20*time.Millisecond)
+
+	wide := &tree{client: cl, nodes: map[string]*treeNode{}}
+	require.NoError(t, wide.gather(t.Context(), "a-top", 8))
+	require.Equal(t, "0a-top 1a-0 2a-0-next 1a-1 2a-1-next 1a-2 2a-2-next 1a-3 2a-3-next 1a-4 2a-4-next", shape(wide.arrange("a-top")))
+	require.False(t, wide.cut)
 
 	all := &tree{client: cl, nodes: map[string]*treeNode{}}
 	require.NoError(t, all.gather(t.Context(), "root", 8))
