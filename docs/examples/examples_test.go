@@ -1,0 +1,482 @@
+package examples_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/docs/examples"
+	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestMain(m *testing.M) { natstest.Main(m) }
+
+const patience = 20 * time.Second
+
+// world is a server with the fleet "default" and the daemon's service.
+type world struct {
+	tb     testing.TB
+	server *natstest.Server
+}
+
+func newWorld(tb testing.TB) *world {
+	tb.Helper()
+	w := &world{tb: tb, server: natstest.Start(tb)}
+	nc := w.server.Conn(tb, nats.ReconnectBufSize(-1))
+	js, err := jetstream.New(nc)
+	require.NoError(tb, err)
+	require.NoError(tb, kvstore.Provision(tb.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20}))
+	settings, _, err := kvstore.NewFleets(js).Get(tb.Context(), "default")
+	require.NoError(tb, err)
+	shard, err := kvstore.OpenShard(js, settings, 0, "daemon")
+	require.NoError(tb, err)
+	shards := []*kvstore.Shard{shard}
+	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "daemon"}, nc, js, shards,
+		consumer.NewRoster(shards, 0, time.Now, natstest.Logger(tb)), time.Now, natstest.Logger(tb))
+	require.NoError(tb, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- service.Run(ctx) }()
+	tb.Cleanup(func() {
+		cancel()
+		require.NoError(tb, <-done)
+	})
+	<-service.Ready()
+	return w
+}
+
+// fleet connects an executor.
+func (w *world) fleet(executor string, policy publisher.Policy) *publisher.Fleet {
+	w.tb.Helper()
+	f, err := publisher.Connect(w.tb.Context(), publisher.Config{
+		Conn: w.server.Conn(w.tb, nats.ReconnectBufSize(-1)), Executor: executor, Agent: "coder", Policy: policy,
+	})
+	require.NoError(w.tb, err)
+	w.tb.Cleanup(func() { require.NoError(w.tb, f.Close(context.Background())) })
+	return f
+}
+
+func start(t *testing.T, f *publisher.Fleet) *publisher.Run {
+	t.Helper()
+	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	return run
+}
+
+func startTurn(t *testing.T, run *publisher.Run) *publisher.Turn {
+	t.Helper()
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	return turn
+}
+
+func takeOver(t *testing.T, f *publisher.Fleet) *publisher.Run {
+	t.Helper()
+	run, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	return run
+}
+
+// crash is where an executor dies in a tool.
+type crash string
+
+const (
+	before crash = "before the tool had its effect"
+	after  crash = "after it, and before the result was recorded"
+)
+
+// dying runs a tool's effect as far as the crash lets it: the executor's context ends there, so nothing more is recorded.
+type dying struct {
+	where crash
+	die   context.CancelFunc
+}
+
+func (d *dying) effect(do func()) error {
+	if d.where == after {
+		do()
+	}
+	d.die()
+	return context.Canceled
+}
+
+// bothWindows are where an executor may die in a tool.
+var bothWindows = []crash{before, after}
+
+// pair is a world with an executor that dies, and one that takes over.
+func pair(t *testing.T) (w *world, first, second *publisher.Fleet) {
+	t.Helper()
+	w = newWorld(t)
+	return w, w.fleet("ex-1", nil), w.fleet("ex-2", nil)
+}
+
+func TestAPureCallIsRunAgain(t *testing.T) {
+	for _, where := range bothWindows {
+		t.Run(string(where), func(t *testing.T) {
+			_, first, second := pair(t)
+			ctx, die := context.WithCancel(t.Context())
+			d := &dying{where, die}
+			reads := 0
+			_, err := examples.ReadFile(ctx, startTurn(t, start(t, first)), "c1", "main.go", func(string) (string, error) {
+				return "", d.effect(func() { reads++ })
+			})
+			require.Error(t, err)
+			result, err := examples.ReadFile(t.Context(), takeOver(t, second).OpenTurn(), "c1", "main.go", func(string) (string, error) {
+				reads++
+				return "package main", nil
+			})
+			require.NoError(t, err)
+			require.JSONEq(t, `"package main"`, string(result.Result))
+			require.Equal(t, map[crash]int{before: 1, after: 2}[where], reads)
+		})
+	}
+}
+
+// bank counts by key what was charged.
+type bank struct {
+	charged map[string]int64
+	asked   int
+	then    func() error
+}
+
+func (b *bank) Charge(_ context.Context, key string, cents int64) (string, error) {
+	b.asked++
+	if b.then != nil && b.charged == nil && b.asked == 1 {
+		if err := b.then(); err != nil {
+			return "", err
+		}
+	}
+	b.book(key, cents)
+	return "receipt for " + key, nil
+}
+
+func (b *bank) book(key string, cents int64) {
+	if b.charged == nil {
+		b.charged = map[string]int64{}
+	}
+	b.charged[key] = cents
+}
+
+func TestAnIdempotentCallIsRunAgainWithItsKey(t *testing.T) {
+	for _, where := range bothWindows {
+		t.Run(string(where), func(t *testing.T) {
+			_, first, second := pair(t)
+			ctx, die := context.WithCancel(t.Context())
+			d := &dying{where, die}
+			b := new(bank)
+			b.then = func() error { return d.effect(func() { b.book("r1.1.c1.1", 500) }) }
+			_, err := examples.Charge(ctx, startTurn(t, start(t, first)), "c1", 500, b)
+			require.Error(t, err)
+			result, err := examples.Charge(t.Context(), takeOver(t, second).OpenTurn(), "c1", 500, b)
+			require.NoError(t, err)
+			require.JSONEq(t, `"receipt for r1.1.c1.1"`, string(result.Result))
+			require.Equal(t, 2, b.asked)
+			require.Equal(t, map[string]int64{"r1.1.c1.1": 500}, b.charged, "the money moved once")
+		})
+	}
+}
+
+func TestTheToolOfAVerifyCallIsAsked(t *testing.T) {
+	for _, where := range bothWindows {
+		t.Run(string(where), func(t *testing.T) {
+			w, first, second := pair(t)
+			bookings := new(examples.Bookings)
+			stop, err := examples.ServeBookings(w.server.Conn(t), bookings)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, stop()) })
+			turn := startTurn(t, start(t, first))
+			call := publisher.ToolCall{ID: "c1", Name: "book", Arguments: jsontext.Value(`{"seat":"7A"}`), Replay: schema.ReplayVerify, VerifySubject: "bookings.verify"}
+			ctx, die := context.WithCancel(t.Context())
+			var paused publisher.Invocation
+			_, err = turn.Tool(ctx, call, func(_ context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
+				paused = inv
+				d := &dying{where, die}
+				return publisher.ToolResult{}, d.effect(func() {
+					_, err := bookings.Book(inv, "7A")
+					require.NoError(t, err)
+				})
+			})
+			require.Error(t, err)
+			run := takeOver(t, second)
+			result, err := examples.Book(t.Context(), run.OpenTurn(), "c1", "7A", bookings)
+			require.NoError(t, err)
+			require.JSONEq(t, `"7A"`, string(result.Result))
+			how := run.State().Calls[0].Settlements
+			require.Equal(t, map[crash][]schema.Settlement{before: {schema.SettledRerun}, after: {schema.SettledVerified}}[where], how)
+			_, err = bookings.Book(paused, "7A")
+			if where == before {
+				require.ErrorIs(t, err, examples.ErrTooLate, "the older executor was only paused, and comes too late")
+			} else {
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+func TestAHeldCallIsAPersons(t *testing.T) {
+	for _, where := range bothWindows {
+		t.Run(string(where), func(t *testing.T) {
+			_, first, second := pair(t)
+			ctx, die := context.WithCancel(t.Context())
+			d := &dying{where, die}
+			letters := 0
+			_, err := examples.Mail(ctx, startTurn(t, start(t, first)), "c1", "ann", func(string) error { return d.effect(func() { letters++ }) })
+			require.Error(t, err)
+			send := func(string) error { letters++; return nil }
+			run := takeOver(t, second)
+			_, err = examples.Mail(t.Context(), run.OpenTurn(), "c1", "ann", send)
+			held, ok := errors.AsType[*publisher.HeldError](err)
+			require.True(t, ok)
+			require.Contains(t, held.Command, "waymark settle")
+			// The person looks into the outbox.
+			request := schema.SettleRequest{CallKey: held.Key, How: schema.SettledRerun, By: "ann"}
+			if letters == 1 {
+				request.How, request.Result = schema.SettledDecided, jsontext.Value(`"sent"`)
+			}
+			_, err = second.Settle(t.Context(), "r1", request)
+			require.NoError(t, err)
+			require.NoError(t, run.AwaitSettled(t.Context(), held.Key))
+			result, err := examples.Mail(t.Context(), run.OpenTurn(), "c1", "ann", send)
+			require.NoError(t, err)
+			require.JSONEq(t, `"sent"`, string(result.Result))
+			require.Equal(t, 1, letters)
+		})
+	}
+}
+
+func TestAPolicyAsksAPersonAndRefuses(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet("ex-1", examples.Careful)
+	run := start(t, f)
+	turn := startTurn(t, run)
+	answered := make(chan error, 1)
+	go func() {
+		answered <- answerOnce(t, f, schema.WaitToolApproval, `{"decision":"allow"}`)
+	}()
+	letters := 0
+	_, err := examples.Mail(t.Context(), turn, "c1", "ann", func(string) error { letters++; return nil })
+	require.NoError(t, err)
+	require.NoError(t, <-answered)
+	require.Equal(t, 1, letters)
+	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "delete"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		return publisher.ToolResult{}, errors.New("it must not run")
+	})
+	failed, ok := errors.AsType[*publisher.ToolError](err)
+	require.True(t, ok)
+	require.Equal(t, publisher.DeniedType, failed.Failure.Type)
+}
+
+// answerOnce waits until the run asks, and answers.
+func answerOnce(t *testing.T, f *publisher.Fleet, reason, payload string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		head, err := f.Head(ctx, "r1")
+		if err != nil {
+			return err
+		}
+		for _, o := range head.Interrupts {
+			if o.Reason == reason {
+				return f.Input(ctx, "r1", publisher.Input{InterruptID: o.InterruptID, Payload: []byte(payload), By: "ann"})
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func TestAnAnswerFindsTheRunOnAnotherExecutor(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.fleet("ex-1", nil), w.fleet("ex-2", nil)
+	run := start(t, first)
+	ctx, die := context.WithCancel(t.Context())
+	asked := make(chan error, 1)
+	go func() {
+		_, err := examples.Colour(ctx, run)
+		asked <- err
+	}()
+	require.Eventually(t, func() bool {
+		head, err := second.Head(t.Context(), "r1")
+		return err == nil && head.Status == schema.StatusWaiting
+	}, patience, 10*time.Millisecond)
+	die()
+	require.Error(t, <-asked)
+	require.ErrorIs(t, second.Input(t.Context(), "r1", publisher.Input{InterruptID: "colour", Payload: []byte(`"green"`)}), publisher.ErrInvalidAnswer)
+	require.NoError(t, second.Input(t.Context(), "r1", publisher.Input{InterruptID: "colour", Payload: []byte(`"red"`)}))
+	colour, err := examples.Colour(t.Context(), takeOver(t, second))
+	require.NoError(t, err)
+	require.Equal(t, "red", colour)
+}
+
+func TestPhasesAreSkippedOrBegunAgain(t *testing.T) {
+	w := newWorld(t)
+	var done []string
+	phase := func(name string, err error) func(context.Context) (any, error) {
+		return func(context.Context) (any, error) {
+			done = append(done, name)
+			return name, err
+		}
+	}
+	err := examples.Release(t.Context(), start(t, w.fleet("ex-1", nil)), phase("build", nil), phase("test", errors.New("killed")), phase("publish", nil))
+	require.Error(t, err)
+	run := takeOver(t, w.fleet("ex-2", nil))
+	require.NoError(t, examples.Release(t.Context(), run, phase("build", nil), phase("test", nil), phase("publish", nil)))
+	require.Equal(t, []string{"build", "test", "test", "publish"}, done)
+}
+
+// model says, turn by turn, what it is told to; it counts how often it was asked.
+type model struct {
+	mu     sync.Mutex
+	asked  int
+	script [][]publisher.ToolCall
+}
+
+func (m *model) next(_ context.Context, conversation []schema.StateMessage) (schema.Message, []publisher.ToolCall, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked++
+	said := 0
+	for _, message := range conversation {
+		if message.Role == schema.RoleAssistant {
+			said++
+		}
+	}
+	answer := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("I go on.")}}
+	if said >= len(m.script) {
+		return answer, nil, nil
+	}
+	for _, call := range m.script[said] {
+		answer.Parts = append(answer.Parts, schema.CallPart(call.ID, call.Name))
+	}
+	return answer, m.script[said], nil
+}
+
+func TestTheLoopGoesOnWhereTheRecordEnds(t *testing.T) {
+	w := newWorld(t)
+	m := &model{script: [][]publisher.ToolCall{
+		{{ID: "a", Name: "look", Replay: schema.ReplayPure}, {ID: "b", Name: "look", Replay: schema.ReplayPure}},
+		{{ID: "c", Name: "look", Replay: schema.ReplayPure}},
+	}}
+	ran := 0
+	ctx, die := context.WithCancel(t.Context())
+	looking := examples.Loop(m.next, map[string]publisher.ToolFunc{"look": func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		if ran++; ran == 2 {
+			die() // in the second call of the first turn
+			return publisher.ToolResult{}, context.Canceled
+		}
+		return publisher.Result("seen")
+	}})
+	require.Error(t, looking(ctx, start(t, w.fleet("ex-1", nil))))
+	require.Equal(t, 1, m.asked)
+
+	run := takeOver(t, w.fleet("ex-2", nil))
+	require.NoError(t, looking(t.Context(), run))
+	require.Equal(t, 3, m.asked, "once for each turn: not again for the one that was interrupted")
+	require.Equal(t, 4, ran, "only the call in doubt ran twice")
+	require.Len(t, run.State().Turns, 3)
+	require.NoError(t, looking(t.Context(), run))
+	require.Equal(t, 3, m.asked, "there is nothing left to do")
+}
+
+func TestWhoIsCancelledMayTidyUp(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet("ex-1", nil)
+	tidied, outcomes := make(chan struct{}), make(chan publisher.Outcome, 1)
+	working := make(chan struct{})
+	work := examples.WindUp(func(ctx context.Context, _ *publisher.Run) error {
+		close(working)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}, func(ctx context.Context) error { close(tidied); return ctx.Err() })
+	e, err := f.NewExecutor(publisher.ExecutorSpec{
+		Agents: map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
+			"coder": func(context.Context, *publisher.Run) (publisher.Work, error) { return work, nil },
+		},
+		Capacity:  -1,
+		OnOutcome: func(_ string, outcome publisher.Outcome, _ error) { outcomes <- outcome },
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- e.Serve(ctx) }()
+	run, err := e.Start(t.Context(), publisher.RunSpec{ID: "r1"})
+	require.NoError(t, err)
+	<-working
+	require.NoError(t, f.Cancel(t.Context(), "r1", "ann", "too dear"))
+	require.NoError(t, run.Sync(t.Context())) // the daemon's notice would do the same; there is no folder here
+	<-tidied
+	require.Equal(t, publisher.OutcomeCancelled, <-outcomes)
+	stop()
+	require.NoError(t, <-served)
+	head, err := f.Head(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Equal(t, schema.StatusCancelled, head.Status)
+}
+
+func TestAnOfferIsCarriedOutOnce(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.fleet("ex-1", nil), w.fleet("ex-2", nil)
+	run := start(t, first)
+	startTurn(t, run)
+	_, err := examples.TakeOffer(t.Context(), second, "r1")
+	require.ErrorIs(t, err, examples.ErrNoOffer)
+	offer, err := examples.HandOver(t.Context(), run, schema.HandoffRemaining{Description: "review parser.go"})
+	require.NoError(t, err)
+	child, err := examples.TakeOffer(t.Context(), second, "r1")
+	require.NoError(t, err)
+	head := child.Head()
+	require.Equal(t, "reviewer", head.Agent)
+	require.Equal(t, &schema.HandoffSource{Run: "r1", HandoffID: "to-review", OfferHash: offer.Hash}, head.Handoff)
+	_, err = examples.TakeOffer(t.Context(), first, "r1")
+	require.ErrorIs(t, err, examples.ErrNoOffer)
+	_, err = first.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "mine"})
+	require.ErrorIs(t, err, publisher.ErrHandoffTaken)
+}
+
+func TestARunOutOfTurnsEndsWithASummary(t *testing.T) {
+	w := newWorld(t)
+	oneTurn := func(ctx context.Context, run *publisher.Run) (bool, error) {
+		turn, err := run.StartTurn(ctx, publisher.TurnSpec{})
+		if err != nil {
+			return false, err
+		}
+		full, err := examples.TooFull(run)
+		require.NoError(t, err)
+		require.Equal(t, turn.Number() > 1, full)
+		return false, turn.End(ctx, publisher.TurnEnd{Usage: &schema.Usage{InputTokens: 195_000}})
+	}
+	asked := 0
+	sumUp := func(context.Context, []schema.StateMessage) (schema.Message, []publisher.ToolCall, error) {
+		if asked++; asked == 1 {
+			return schema.Message{}, nil, errors.New("the executor dies")
+		}
+		return schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("Half of it is done.")}}, nil, nil
+	}
+	work := examples.Bounded(2, oneTurn, sumUp)
+	require.Error(t, work(t.Context(), start(t, w.fleet("ex-1", nil))))
+	run := takeOver(t, w.fleet("ex-2", nil))
+	require.NoError(t, work(t.Context(), run))
+	head := run.Head()
+	require.Equal(t, schema.StatusFailed, head.Status)
+	require.Equal(t, "turns", head.Limit)
+	require.Equal(t, "Half of it is done.", head.Summary)
+	require.Equal(t, int32(3), head.Turn)
+	require.Equal(t, schema.PurposeRecovery, head.TurnPurpose)
+	require.Empty(t, head.CompletedBy)
+}

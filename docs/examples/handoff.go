@@ -1,0 +1,46 @@
+package examples
+
+import (
+	"context"
+	"errors"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// snippet: handoff
+
+// HandOver offers what is left to another agent. Files, tools, usage and lineage come from the log. A second try with
+// the same id does not make a second offer.
+func HandOver(ctx context.Context, run *publisher.Run, left ...schema.HandoffRemaining) (publisher.Offer, error) {
+	h := run.Handoff("threshold_critical").ID("to-review").Kind(schema.HandoffTransfer).NextAgent("reviewer").
+		Decisions("The parser stays recursive.")
+	for _, piece := range left {
+		h.Remaining(piece)
+	}
+	return h.Offer(ctx)
+}
+
+// ErrNoOffer is returned by TakeOffer when the run offers nothing that nobody took.
+var ErrNoOffer = errors.New("nothing is offered")
+
+// TakeOffer carries out the oldest offer of a run that nobody took, in a run of its own, which cites the offer.
+func TakeOffer(ctx context.Context, fleet *publisher.Fleet, parent string) (*publisher.Run, error) {
+	offers, err := fleet.Offers(ctx, parent)
+	if err != nil {
+		return nil, err
+	}
+	for _, offer := range offers {
+		if offer.Status != schema.HandoffStatusOffered {
+			continue
+		}
+		child, err := fleet.AcceptHandoff(ctx, offer, publisher.RunSpec{})
+		if errors.Is(err, publisher.ErrHandoffTaken) {
+			continue // another was faster
+		}
+		return child, err // an error here: take the same offer again, it goes on where it was
+	}
+	return nil, ErrNoOffer
+}
+
+// end of handoff

@@ -1,0 +1,94 @@
+package examples_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+var update = flag.Bool("update", false, "write the code in docs/executors.md anew")
+
+const page = "../executors.md"
+
+// snippets are the pieces of a file that the page shows, by name.
+func snippets(t *testing.T, file string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	out := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?ms)^(?://|#) snippet: ([a-z-]+)\n(.*?)^(?://|#) end of ([a-z-]+)$`).FindAllStringSubmatch(string(text), -1) {
+		require.Equal(t, m[1], m[3], file)
+		out[m[1]] = strings.Trim(m[2], "\n") + "\n"
+	}
+	require.Len(t, out, strings.Count(string(text), " snippet: "), "%s has a snippet without an end", file)
+	return out
+}
+
+var block = regexp.MustCompile("(?s)<!-- from ([a-z./]+): ([a-z-]+) -->\n```([a-z]+)\n(.*?)```\n")
+
+func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	shown := map[string]bool{}
+	got := block.ReplaceAllStringFunc(string(text), func(s string) string {
+		m := block.FindStringSubmatch(s)
+		code, ok := snippets(t, m[1])[m[2]]
+		require.True(t, ok, "%s has no snippet %s", m[1], m[2])
+		shown[m[1]+": "+m[2]] = true
+		return "<!-- from " + m[1] + ": " + m[2] + " -->\n```" + m[3] + "\n" + code + "```\n"
+	})
+	if *update {
+		require.NoError(t, os.WriteFile(page, []byte(got), 0o644))
+		text = []byte(got)
+	}
+	require.Equal(t, got, string(text), "go test ./docs/examples -update writes it anew")
+	require.Equal(t, strings.Count(string(text), "```go\n"), strings.Count(string(text), "-->\n```go\n"), "code on the page that no file has")
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, file := range append(files, "shortest/main.go", "plain.sh") {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for name := range snippets(t, file) {
+			require.True(t, shown[file+": "+name], "the page does not show %s of %s", name, file)
+		}
+	}
+}
+
+// TestThePlainExecutorOnThePageIsARun folds what the page's commands publish.
+func TestThePlainExecutorOnThePageIsARun(t *testing.T) {
+	head := schema.NewHead("default", "run-1")
+	beats, stream := 0, schema.StreamSequence(0)
+	for line := range strings.Lines(snippets(t, "plain.sh")["plain"]) {
+		m := regexp.MustCompile(`^nats pub (\S+)((?: -H \S+)*) '(.*)'\n$`).FindStringSubmatch(line)
+		require.NotNil(t, m, line)
+		if m[1] == schema.HeartbeatSubject("default", "py-1") {
+			require.Contains(t, m[3], `"instance":"s1"`)
+			beats++
+			continue
+		}
+		require.Equal(t, schema.NamesOf("default", 0).EventSubject("run-1"), m[1])
+		header := map[string][]string{}
+		for _, h := range strings.Split(m[2], " -H ")[1:] {
+			name, value, ok := strings.Cut(h, ":")
+			require.True(t, ok)
+			header[name] = []string{value}
+		}
+		stream++
+		rec := schema.NewRecord(stream, header, []byte(m[3]))
+		v := head.Apply(&rec)
+		require.Equal(t, schema.Applied, v.Kind, "%s %s", line, v.Detail)
+		require.NotNil(t, v.Data, line)
+	}
+	require.Equal(t, 1, beats)
+	require.Equal(t, "py-1", head.Executor)
+	require.Equal(t, "s1", head.Instance)
+	require.Len(t, head.OpenCalls, 1)
+}

@@ -1,0 +1,89 @@
+package examples
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// snippet: approvals
+
+// Careful is a Config.Policy: what leaves the house is asked about, what deletes is refused.
+func Careful(_ context.Context, _ *publisher.Run, call publisher.ToolCall) (publisher.Decision, error) {
+	switch call.Name {
+	case "mail", "charge":
+		return publisher.Decision{
+			Decision: schema.DecisionAsk, Policy: "outside", Reason: "It cannot be taken back.", Expires: 24 * time.Hour,
+		}, nil
+	case "delete":
+		return publisher.Decision{Decision: schema.DecisionDeny, Policy: "no-delete", Reason: "Agents delete nothing here."}, nil
+	default:
+		return publisher.Decision{Decision: schema.DecisionAllow, Policy: "inside"}, nil
+	}
+}
+
+// end of approvals
+
+// snippet: ask
+
+// Colour asks a person, once, and returns the answer on whatever executor it finds.
+func Colour(ctx context.Context, run *publisher.Run) (string, error) {
+	input, err := run.Ask(ctx, schema.RunWaitingData{
+		InterruptID:    "colour", // the same each time that the work comes here
+		Reason:         schema.WaitHumanInput,
+		Message:        "Which colour shall the door have?",
+		ResponseSchema: jsontext.Value(`{"type":"string","enum":["red","blue"]}`),
+		ExpiresAt:      schema.FormatTime(time.Now().Add(24 * time.Hour)),
+	})
+	switch {
+	case errors.Is(err, publisher.ErrInputExpired), errors.Is(err, publisher.ErrInputCancelled):
+		return "blue", nil // nobody minds
+	case err != nil:
+		return "", err // under an executor with WaitDetached this is ErrWaiting: return it
+	}
+	var colour string
+	return colour, json.Unmarshal(input.Payload, &colour)
+}
+
+// end of ask
+
+// snippet: phases
+
+// Release does three things, and none of them twice. A phase that was interrupted begins again at its own start.
+func Release(ctx context.Context, run *publisher.Run, build, test, publish func(context.Context) (any, error)) error {
+	for _, phase := range []struct {
+		name string
+		work func(context.Context) (any, error)
+	}{{"build", build}, {"test", test}, {"publish", publish}} {
+		if _, err := run.Phase(ctx, phase.name, phase.work); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// end of phases
+
+// snippet: cancel
+
+// WindUp gives the work a chance to tidy up when somebody asked for the run's end.
+func WindUp(work publisher.Work, tidy func(ctx context.Context) error) publisher.Work {
+	return func(ctx context.Context, run *publisher.Run) error {
+		err := work(ctx, run)
+		if errors.Is(context.Cause(ctx), publisher.ErrCancelRequested) {
+			// ctx has ended. What is left to do must not end with it.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			err = errors.Join(err, tidy(ctx))
+		}
+		return err // the executor ends the run as cancelled
+	}
+}
+
+// end of cancel
