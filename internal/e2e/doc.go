@@ -4,16 +4,26 @@
 // with SIGKILL from outside. What executors did is told by the journal outside, what must come out by code that
 // reads the input files as plain JSON ([check]); neither knows the fold.
 //
+// There are two kinds of executors. Those of executor_test.go play transcripts and are told which runs to resume. The
+// workers of worker_test.go are a fleet: they start runs and claim those of others, with calls of every policy, whose
+// tools count their effects in the journal. Tools with policy verify live in a process of their own, the shop.
+//
 // Environment:
 //
 //	WAYMARK_E2E_FULL=1        the full number of kills (200 executors; 200 and 20 times the server), over all
-//	                          transcripts; under the race detector the program is built with it, too
+//	                          transcripts; the full fleet (100 executors, 1,000 runs, a minute of kills; 1,000
+//	                          orphans at once), with the default silence; under the race detector the program is
+//	                          built with it, too
 //	WAYMARK_E2E_SEED=n        the seed of the kills; a failing run prints its own
 //	WAYMARK_E2E_KEEP=1        keep the directories of failing tests
+//	WAYMARK_E2E_AGENT_SERVICE=specs
+//	                          what npm installs as the host SDK of the Synadia Agent Protocol, such as archives of its
+//	                          packages, where the registry does not have it
 //	WAYMARK_TRANSCRIPTS=dir   a folder of further transcripts for the round trip
 //
 // Real transcripts are read from shared/data beside the repository when they are there; a test that misses them
-// says so. The plain run keeps below four minutes on two cores under the race detector.
+// says so. So do tests that need Node.js and npm. The plain run keeps below five minutes on two cores under the race
+// detector.
 //
 // [check]: https://pkg.go.dev/github.com/waymarkio/waymark/internal/transcript/check
 package e2e

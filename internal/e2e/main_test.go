@@ -23,8 +23,12 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
-	if settings := os.Getenv(executorVariable); settings != "" {
-		os.Exit(executorMain(settings)) //nolint:forbidigo // stands in for main
+	for variable, program := range map[string]func(settings string) int{
+		executorVariable: executorMain, workerVariable: workerMain, shopVariable: shopMain,
+	} {
+		if settings := os.Getenv(variable); settings != "" {
+			os.Exit(program(settings)) //nolint:forbidigo // stands in for main
+		}
 	}
 	os.Exit(withBinary(m.Run)) //nolint:forbidigo // this is main
 }

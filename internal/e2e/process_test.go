@@ -59,6 +59,13 @@ func (b *logBuffer) String() string {
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
 
+// count counts lines that have a text, as far as they are kept.
+func (b *logBuffer) count(text string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bytes.Count(b.buf.Bytes(), []byte(text))
+}
+
 // environment is this process's without what names servers.
 func environment(more ...string) []string {
 	var env []string
@@ -112,6 +119,8 @@ type world struct {
 	dir    string
 	server *child
 	starts int
+	// flags of the daemon's last start.
+	flags []string
 }
 
 // newWorld starts a daemon with an embedded server. Flags are those of waymark serve.
@@ -129,6 +138,7 @@ func (w *world) journal() string { return filepath.Join(w.dir, "outside.jsonl") 
 func (w *world) serve(tb testing.TB, flags ...string) {
 	tb.Helper()
 	w.starts++
+	w.flags = flags
 	args := append([]string{"demo-child", "--json", "serve", "--embedded", "--http", "off", "--quota", "2GiB"}, flags...)
 	cmd := exec.CommandContext(context.Background(), binary, args...)
 	cmd.Env = environment("WAYMARK_STATE_DIR=" + w.state())
