@@ -151,6 +151,11 @@ func (e *RejectedError) Error() string {
 // Unwrap is [ErrRejected], and [ErrRunEnded], [ErrNotInDoubt], [ErrUnknownHandoff] or [ErrHandoffTaken] where that is the
 // reason.
 func (e *RejectedError) Unwrap() []error {
+	// A call that is closed is not in doubt: what asks for its settlement comes too late.
+	about := e.Event == schema.RunWaiting || e.Event == schema.ToolSettled
+	if e.Reason == schema.ReasonUnknownCall && about {
+		return []error{ErrRejected, ErrNotInDoubt}
+	}
 	switch e.Reason {
 	case schema.ReasonRunEnded:
 		return []error{ErrRejected, ErrRunEnded}
