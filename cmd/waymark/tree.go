@@ -93,7 +93,7 @@ func (c treeCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer cl.close()
-	t := &tree{client: cl, nodes: map[string]*treeNode{}}
+	t := &tree{client: cl, limit: maxTree, nodes: map[string]*treeNode{}}
 	if err := t.gather(ctx, c.Run_, c.Depth); err != nil {
 		return err
 	}
@@ -111,7 +111,9 @@ func (c treeCmd) Run(ctx context.Context, a *app) error {
 // tree gathers the runs around one run.
 type tree struct {
 	client *client
-	nodes  map[string]*treeNode
+	// limit bounds the runs.
+	limit int
+	nodes map[string]*treeNode
 	// found is the order in which the runs were found, and from the run that each was found by.
 	found []string
 	from  map[string]string
@@ -123,7 +125,7 @@ type tree struct {
 // gather reads the way up, and then level by level what is below each run on it.
 func (t *tree) gather(ctx context.Context, run string, depth int) error {
 	t.from = map[string]string{}
-	for at := run; at != "" && t.nodes[at] == nil && len(t.found) < maxTree; {
+	for at := run; at != "" && t.nodes[at] == nil && len(t.found) < t.limit; {
 		n, err := t.read(ctx, at)
 		if err != nil {
 			return err
@@ -209,7 +211,7 @@ func (t *tree) below(ctx context.Context, level []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if room := maxTree - len(t.found); len(children) > room {
+	if room := t.limit - len(t.found); len(children) > room {
 		children, t.cut = children[:room], true
 	}
 	nodes := make([]*treeNode, len(children))
@@ -276,7 +278,7 @@ func (t *tree) children(ctx context.Context, level []string) ([][2]string, error
 func (t *tree) related(ctx context.Context, run string) (list []string, err error) {
 	err = t.list(ctx, schema.ListRequest{Related: run}, func(r *schema.RunSummary) bool {
 		list = append(list, r.Run)
-		return len(list) <= maxTree
+		return len(list) <= t.limit
 	})
 	return list, err
 }

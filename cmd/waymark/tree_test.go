@@ -118,61 +118,59 @@ func TestAHandOffThatAnotherTookIsNotTheRunsOwn(t *testing.T) {
 }
 
 func TestATreeIsBounded(t *testing.T) {
+	const limit = 40
 	nc, _ := startServe(t)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
+	started := 0
 	start := func(run string, d schema.RunStartedData) {
+		started++
 		d.Agent, d.Executor = "coder", "tree-test"
 		w := schema.Writer{Fleet: schema.DefaultFleet, Run: run, Executor: d.Executor, Epoch: 1}
 		e, _, err := w.Event(&d, 0, time.Now(), w.Chain, 0)
 		require.NoError(t, err)
 		header, body := e.Encode()
-		_, err = js.PublishMsgAsync(&nats.Msg{Subject: schema.NamesOf(schema.DefaultFleet, 0).EventSubject(run), Header: header, Data: body})
+		_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.NamesOf(schema.DefaultFleet, 0).EventSubject(run), Header: header, Data: body})
 		require.NoError(t, err)
 	}
 	start("root", schema.RunStartedData{})
-	for i := range maxTree + 50 {
-		start(fmt.Sprintf("child-%04d", i), schema.RunStartedData{Parent: &schema.Parent{Run: "root"}})
+	for i := range limit + 10 {
+		start(fmt.Sprintf("child-%02d", i), schema.RunStartedData{Parent: &schema.Parent{Run: "root"}})
 	}
-	start("last", schema.RunStartedData{Parent: &schema.Parent{Run: "child-1049"}})
+	start("last", schema.RunStartedData{Parent: &schema.Parent{Run: "child-49"}})
 	start("a-top", schema.RunStartedData{})
 	for i := range maxAsked + 1 {
 		child := fmt.Sprintf("a-%d", i)
 		start(child, schema.RunStartedData{Parent: &schema.Parent{Run: "a-top"}, ResumedFrom: "a-top"})
 		start(child+"-next", schema.RunStartedData{Handoff: &schema.HandoffSource{Run: child, HandoffID: "half", OfferHash: strings.Repeat("0", 64)}})
 	}
-	select {
-	case <-js.PublishAsyncComplete():
-	case <-time.After(startLimit):
-		require.Fail(t, "publishing took too long")
-	}
 	cl := &client{nc: nc, fleet: schema.DefaultFleet, wait: startLimit}
 	require.Eventually(t, func() bool {
-		var page schema.ListReply
-		err := cl.ask(t.Context(), schema.VerbList, "", schema.ListRequest{Limit: schema.MaxList, After: "child-1048"}, &page)
-		return err == nil && len(page.Runs) == 3
-	}, startLimit, 20*time.Millisecond)
+		runs := 0
+		err := (&tree{client: cl}).list(t.Context(), schema.ListRequest{}, func(*schema.RunSummary) bool { runs++; return true })
+		return err == nil && runs == started
+	}, startLimit, 50*time.Millisecond, "a checkpoint of each run")
 
-	wide := &tree{client: cl, nodes: map[string]*treeNode{}}
+	wide := &tree{client: cl, limit: limit, nodes: map[string]*treeNode{}}
 	require.NoError(t, wide.gather(t.Context(), "a-top", 8))
 	require.Equal(t, "0a-top 1a-0 2a-0-next 1a-1 2a-1-next 1a-2 2a-2-next 1a-3 2a-3-next 1a-4 2a-4-next", shape(wide.arrange("a-top")))
 	require.False(t, wide.cut)
 
-	all := &tree{client: cl, nodes: map[string]*treeNode{}}
+	all := &tree{client: cl, limit: limit, nodes: map[string]*treeNode{}}
 	require.NoError(t, all.gather(t.Context(), "root", 8))
-	require.Len(t, all.arrange("root").Runs, maxTree)
+	require.Len(t, all.arrange("root").Runs, limit)
 	require.True(t, all.arrange("root").Cut)
 
 	// From a run further down the way up and what is below it come first.
-	below := &tree{client: cl, nodes: map[string]*treeNode{}}
-	require.NoError(t, below.gather(t.Context(), "child-1049", 1))
-	reply := below.arrange("child-1049")
-	require.Len(t, reply.Runs, maxTree)
-	require.Contains(t, shape(reply), "1child-1049 2last")
+	below := &tree{client: cl, limit: limit, nodes: map[string]*treeNode{}}
+	require.NoError(t, below.gather(t.Context(), "child-49", 1))
+	reply := below.arrange("child-49")
+	require.Len(t, reply.Runs, limit)
+	require.Contains(t, shape(reply), "1child-49 2last")
 	require.True(t, reply.Cut)
 
-	way := &tree{client: cl, nodes: map[string]*treeNode{}}
+	way := &tree{client: cl, limit: limit, nodes: map[string]*treeNode{}}
 	require.NoError(t, way.gather(t.Context(), "last", 0))
-	require.Equal(t, "0root 1child-1049 2last", shape(way.arrange("last")))
+	require.Equal(t, "0root 1child-49 2last", shape(way.arrange("last")))
 	require.True(t, way.arrange("last").Cut)
 }
