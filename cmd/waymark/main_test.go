@@ -63,6 +63,7 @@ func TestScripts(t *testing.T) {
 				"HOME":              filepath.Join(env.WorkDir, "home"),
 				"WAYMARK_HTTP":      "127.0.0.1:0",
 				"WAYMARK_QUOTA":     "256MiB",
+				"WAYMARK_SILENCE":   "10m",               // the executors of scripts send no heartbeats
 				"GORACE":            "atexit_sleep_ms=0", // a race-built process would wait a second at its end
 			} {
 				env.Setenv(name, value)
