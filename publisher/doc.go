@@ -5,10 +5,11 @@
 // lets only one writer in, the answers of the server, large fields, and the handle's own fold of the run. What comes
 // after the acknowledgement belongs to package consumer.
 //
-//	fleet ── Start, Resume ──▶ run ── StartTurn ──▶ turn ── Answer, Tool, End
-//	  │                         ├── Phase, Compact, Artifact, Error, Limit, Mark, Wait, Handoff
-//	  └── Get, Head, Events,    └── End, Interrupt
-//	      List, History, Settle
+//	fleet ── Start, Resume, Claim ──▶ run ── StartTurn ──▶ turn ── Answer, Tool, End
+//	  ├── NewExecutor ── Serve         ├── Phase, Compact, Artifact, Error, Limit, Mark, Handoff
+//	  ├── Get, Head, Events, List,     ├── Ask, AwaitInput, AwaitSettled, Context
+//	  │   History, Plan                └── End, Interrupt
+//	  └── Input, Cancel, Settle
 //
 // # Promises
 //
@@ -40,7 +41,30 @@
 // # States of a handle
 //
 //	usable ──no answer──▶ unresolved ──same call, Resolve──▶ usable
-//	   └──fenced, forked, regressed──▶ ended        (only Resume goes on with the run)
+//	   ├──fenced, forked, regressed──▶ ended        (only Resume goes on with the run)
+//	   └──let go by its executor─────▶ ended        (whoever claims it)
+//
+// # Who lives
+//
+// A fleet handle that has begun, resumed or claimed a run, or looked for one, says every few seconds over core NATS
+// that this instance of the executor lives: one heartbeat for all of its runs, by one goroutine. The daemon calls the
+// runs of who falls silent orphaned, and hands them to others. Close says that the executor leaves. The same handle
+// hears notices of what others wrote into its runs: it reads them in the background, sixteen at once, so that a
+// [Run.Context] ends and a wait goes on although nothing is published. A notice that is lost delays: what was written
+// is met by the next publish, and whoever waits looks every five seconds.
+//
+// # Executors
+//
+// [Executor] claims runs and drives them, each in a goroutine of its own for as long as its work runs. One table in
+// executorstates.go says what is published when the work is over; how an executor is written is in docs/executors.md.
+// A claim whose answer was lost is repeated with its request id, for its run lives as long as this process does, and
+// nobody else would be given it.
+//
+//	             ┌─ work ──▶ completed, failed, cancelled         run.ended
+//	claimed,     │
+//	started, ────┼─ let go ─▶ interrupted, waiting                run.interrupted: claimable at once, or once answered
+//	adopted      │
+//	             └─ lost ──▶ dropped, handed over, left           nothing
 //
 // # What becomes of a call
 //

@@ -4,6 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/schema"
 )
 
 // Errors about who drives a run, and what it waits for.
@@ -15,8 +19,8 @@ var (
 	ErrQuarantined = errors.New("run is quarantined")
 	// ErrUnknownInterrupt is returned for what the run does not wait for, or no longer.
 	ErrUnknownInterrupt = errors.New("run does not wait for this")
-	// ErrInvalidAnswer is returned for an answer that the run's response_schema does not allow; the *schema.ServiceError
-	// within has the places in its details.
+	// ErrInvalidAnswer is returned for an answer that the run's response_schema does not allow; see
+	// [InvalidAnswerError].
 	ErrInvalidAnswer = errors.New("answer is not what the run asks for")
 	// ErrInputCancelled is returned by Ask and AwaitInput when somebody called the question off.
 	ErrInputCancelled = errors.New("question was cancelled")
@@ -32,6 +36,37 @@ var (
 	// answered.
 	ErrWaiting = errors.New("run waits, and is let go meanwhile")
 )
+
+// InvalidAnswerError names what is wrong with an answer.
+type InvalidAnswerError struct {
+	// Places that are wrong; empty when the run asked with a schema that lets nothing through.
+	Places []InvalidPlace
+	// Said is what the daemon said, with its hint.
+	Said *schema.ServiceError
+}
+
+// InvalidPlace is one place in an answer that the run's response_schema does not allow.
+type InvalidPlace struct {
+	// Path is a JSON Pointer into the answer; empty for all of it.
+	Path string `json:"path"`
+	// Problem in words.
+	Problem string `json:"problem"`
+}
+
+// Error is what the daemon said.
+func (e *InvalidAnswerError) Error() string { return fmt.Sprintf("%s: %s", ErrInvalidAnswer, e.Said) }
+
+// Unwrap is [ErrInvalidAnswer] and what the daemon said.
+func (e *InvalidAnswerError) Unwrap() []error { return []error{ErrInvalidAnswer, e.Said} }
+
+// invalidAnswer reads the places from what the daemon said. Details of another form are left to Said.
+func invalidAnswer(said *schema.ServiceError) error {
+	e := &InvalidAnswerError{Said: said}
+	if err := json.Unmarshal(said.Details, &e.Places); err != nil {
+		e.Places = nil
+	}
+	return e
+}
 
 // NothingError says when it is worth asking for a run again.
 type NothingError struct {

@@ -12,15 +12,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
-	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// daemon stands for `waymark serve`: a server with the fleet "default" and its recovery service. It returns the
-// Config of an executor.
+// daemon stands for `waymark serve`: a server with the fleet "default" and what works on it. It returns the Config of
+// an executor.
 func daemon() (config publisher.Config, stop func()) {
 	dir, err := os.MkdirTemp("", "waymark-example-")
 	must(err)
@@ -33,20 +32,11 @@ func daemon() (config publisher.Config, stop func()) {
 	js, err := jetstream.New(nc)
 	must(err)
 	must(kvstore.Provision(ctx, js, kvstore.FleetConfig{QuotaBytes: 64 << 20, Fleet: "default"}))
-	settings, _, err := kvstore.NewFleets(js).Get(ctx, "default")
+	wait, err := startDaemon(ctx, nc, js, zerolog.Nop())
 	must(err)
-	shard, err := kvstore.OpenShard(js, settings, 0, "daemon")
-	must(err)
-	shards := []*kvstore.Shard{shard}
-	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "daemon"}, nc, js, shards,
-		consumer.NewRoster(shards, 0, time.Now, zerolog.Nop()), time.Now, zerolog.Nop())
-	must(err)
-	done := make(chan error, 1)
-	go func() { done <- service.Run(ctx) }()
-	<-service.Ready()
 	return publisher.Config{URL: server.URL(), Options: server.Options(), Executor: "laptop-1", Agent: "coder"}, func() {
 		cancel()
-		must(<-done)
+		must(wait())
 		nc.Close()
 		<-closed
 		must(server.Close())

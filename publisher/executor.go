@@ -139,7 +139,7 @@ func (e *Executor) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !e.take(run) {
+	if !e.take(run) { //nolint:contextcheck // work outlives the call
 		err := fmt.Errorf("start of run %s: executor: %w", spec.ID, ErrStopped)
 		return nil, errors.Join(err, run.publishLast(ctx, err, draft{data: &schema.RunInterruptedData{Reason: "shutdown"}}))
 	}
@@ -207,7 +207,7 @@ func (e *Executor) take(run *Run) bool {
 // returns once it is done with every run: nil, or an error that names those of which it could not say how they stand.
 // Only work that was abandoned may still be running then. Serve may be called once. Close the fleet after it.
 func (e *Executor) Serve(ctx context.Context) error {
-	if err := e.begin(); err != nil {
+	if err := e.begin(); err != nil { //nolint:contextcheck // work ends with a cause and a grace of its own
 		return fmt.Errorf("executor %s: %w", e.fleet.cfg.Executor, err)
 	}
 	defer e.giveUp()
@@ -224,7 +224,7 @@ func (e *Executor) Serve(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-e.fleet.life.Done():
-		err = context.Cause(e.fleet.life)
+		err = ErrStopped
 	}
 	stopAsking()
 	e.shut(ErrShutdown)
@@ -310,7 +310,7 @@ func (e *Executor) claimRuns(ctx, claiming context.Context) {
 		run, err := e.fleet.Claim(claiming, spec)
 		switch {
 		case err == nil:
-			e.take(run)
+			e.take(run) //nolint:contextcheck // work outlives the call
 		case !errors.Is(err, ErrNothing):
 			e.fleet.cfg.Logger.Warn().Err(err).Str("executor", e.fleet.cfg.Executor).Msg("claim failed")
 		}

@@ -87,6 +87,9 @@ func errorOf(m *nats.Msg) error {
 		}
 		return fmt.Errorf("%w: error %s: %s", ErrBadAnswer, code, text)
 	}
+	if e.Code == schema.CodeInvalidAnswer {
+		return invalidAnswer(e)
+	}
 	if kind := kindOf(e.Code); kind != nil {
 		err := fmt.Errorf("%w: %w", kind, e)
 		if e.Code == schema.CodeUnavailable || e.Code == schema.CodeOverloaded {
@@ -122,8 +125,6 @@ func kindOf(code schema.Code) error {
 		return ErrPayloadTooLarge
 	case schema.CodeUnknownInterrupt:
 		return ErrUnknownInterrupt
-	case schema.CodeInvalidAnswer:
-		return ErrInvalidAnswer
 	case schema.CodeUnknownHandoff:
 		return ErrUnknownHandoff
 	case schema.CodeHandoffTaken:

@@ -392,7 +392,7 @@ func (r *Run) durable(it *item, stream schema.StreamSequence) {
 	it.next = nil
 	if err := r.writer.Commit(it.event); err != nil {
 		// Items are sealed behind the writer and committed in order: this cannot come.
-		r.ended(fmt.Errorf("run %s: %w: %w", r.id, ErrForked, err))
+		_ = r.ended(fmt.Errorf("run %s: %w: %w", r.id, ErrForked, err))
 	}
 	it.verdict = v
 	r.last, r.lastID = max(r.last, stream), it.event.ID

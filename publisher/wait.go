@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/schema"
@@ -25,7 +26,7 @@ type Input struct {
 	// Status is resolved, cancelled or expired; empty means resolved.
 	Status string
 	// Payload is the answer, as JSON and as the run's response_schema asks for; most answers need one.
-	Payload []byte
+	Payload jsontext.Value
 	// By whom; empty means this executor.
 	By string
 	// RequestID makes a repeat of the request find its first try; empty means a new one. Tries within one call are
@@ -34,7 +35,7 @@ type Input struct {
 }
 
 // Input answers what a run waits for, whoever drives it. It returns [ErrUnknownInterrupt] for what the run does not
-// wait for, or no longer, [ErrInvalidAnswer] for a payload that the run did not ask for, [ErrRunNotFound],
+// wait for, or no longer, [*InvalidAnswerError] for a payload that the run did not ask for, [ErrRunNotFound],
 // [ErrUnavailable] and [ErrNoService].
 func (f *Fleet) Input(ctx context.Context, run string, in Input) error {
 	if err := checkRun(run); err != nil {

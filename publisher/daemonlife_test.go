@@ -1,0 +1,102 @@
+package publisher_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+)
+
+func TestAnAnswerReachesWhoWaitsForIt(t *testing.T) {
+	w := newWorld(t)
+	w.daemon()
+	run := start(t, w.fleet(), "r1")
+	done := w.ask(t.Context(), run)
+	ann := w.fleet(named("ann"))
+	err := ann.Input(t.Context(), "r1", publisher.Input{InterruptID: "q1", Payload: raw(`"perhaps"`)})
+	require.ErrorIs(t, err, publisher.ErrInvalidAnswer)
+	invalid, ok := errors.AsType[*publisher.InvalidAnswerError](err)
+	require.True(t, ok)
+	require.Len(t, invalid.Places, 1)
+	require.NotEmpty(t, invalid.Places[0].Problem)
+	require.ErrorIs(t, ann.Input(t.Context(), "r1", publisher.Input{InterruptID: "q2"}), publisher.ErrUnknownInterrupt)
+	require.ErrorIs(t, ann.Input(t.Context(), "r1", publisher.Input{}), publisher.ErrConfig)
+	require.NoError(t, ann.Input(t.Context(), "r1", publisher.Input{InterruptID: "q1", Payload: raw("true")}))
+	got := <-done
+	require.NoError(t, got.err)
+	require.Equal(t, raw("true"), got.input.Payload)
+	require.Equal(t, "ann", got.input.By)
+	w.requireSameFold(run)
+}
+
+func TestACancelReachesAnIdleExecutorAndItsRunEnds(t *testing.T) {
+	w := newWorld(t)
+	w.daemon()
+	cause := make(chan error, 1)
+	s := serveRuns(t, w.fleet(), func(ctx context.Context, _ *publisher.Run) error {
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return context.Cause(ctx)
+	})
+	begin(t, s, "r1")
+	require.NoError(t, w.fleet(named("ann")).Cancel(t.Context(), "r1", "", "wrong order"))
+	require.ErrorIs(t, <-cause, publisher.ErrCancelRequested)
+	require.Equal(t, publisher.OutcomeCancelled, s.outcome(t, "r1").outcome)
+	require.ErrorIs(t, w.fleet().Cancel(t.Context(), "r1", "ann", ""), publisher.ErrRunEnded)
+}
+
+func TestWhatALeavingExecutorHadInHandIsClaimedByTheNext(t *testing.T) {
+	w := newWorld(t)
+	w.daemon()
+	first := w.fleet()
+	start(t, first, "r1")
+	require.NoError(t, first.Close(t.Context()), "it leaves without a word about its run")
+	s := serveRuns(t, w.fleet(named("exec-2")), func(context.Context, *publisher.Run) error { return nil },
+		func(spec *publisher.ExecutorSpec) { spec.Capacity = 1 })
+	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
+	require.Equal(t, []string{"run.started", "run.orphaned", "run.resumed", "run.ended"}, names(w.log("r1")))
+}
+
+func TestACancelledRunThatNobodyDrivesIsClaimedToBeWoundUp(t *testing.T) {
+	w := newWorld(t)
+	w.daemon()
+	f := w.fleet()
+	run := start(t, f, "r1")
+	require.NoError(t, run.Wait(t.Context(), question))
+	require.NoError(t, run.Interrupt(t.Context(), "waiting"))
+	require.NoError(t, f.Cancel(t.Context(), "r1", "ann", ""))
+	s := serveRuns(t, f, func(ctx context.Context, run *publisher.Run) error {
+		require.ErrorIs(t, context.Cause(ctx), publisher.ErrCancelRequested, "from the beginning")
+		require.NoError(t, run.Mark(context.WithoutCancel(ctx), "wound up"))
+		return ctx.Err()
+	}, func(spec *publisher.ExecutorSpec) { spec.Capacity = 1 })
+	require.Equal(t, publisher.OutcomeCancelled, s.outcome(t, "r1").outcome)
+	require.Equal(t, []string{"run.started", "run.waiting", "run.interrupted", "run.cancel_requested", "run.resumed", "checkpoint.marked", "run.ended"},
+		names(w.log("r1")))
+}
+
+func TestARunWithoutProgressIsGivenToNobodyAfterAWhile(t *testing.T) {
+	w := newWorld(t)
+	w.daemon()
+	s := serveRuns(t, w.fleet(), nil, func(spec *publisher.ExecutorSpec) {
+		spec.Capacity = 1
+		spec.Agents = map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
+			"coder": func(context.Context, *publisher.Run) (publisher.Work, error) { return nil, errors.New("no model") },
+		}
+	})
+	begin(t, s, "r1")
+	for range 4 { // once as it was started, and three claims
+		require.Equal(t, publisher.OutcomeInterrupted, s.outcome(t, "r1").outcome)
+	}
+	head := w.fold("r1").Head
+	require.True(t, head.Quarantined(0))
+	_, err := w.fleet().Claim(t.Context(), publisher.ClaimSpec{})
+	require.ErrorIs(t, err, publisher.ErrNothing)
+	_, err = w.fleet().Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: "claim"})
+	require.ErrorIs(t, err, publisher.ErrQuarantined)
+	_, err = w.fleet().Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err, "somebody who asks for it by name gets it")
+}

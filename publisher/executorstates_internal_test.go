@@ -1,0 +1,15 @@
+package publisher
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestEveryTriggerHasItsTransition(t *testing.T) {
+	for on := workDone; on <= serverAway; on++ {
+		require.Equal(t, on, transitionOn(on).on)
+		require.NotEmpty(t, transitionOn(on).when)
+	}
+	require.Len(t, transitions, int(serverAway))
+}
