@@ -23,8 +23,12 @@ func (w *world) daemon() {
 	js, err := jetstream.New(nc)
 	require.NoError(w.tb, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	wait, err := startDaemon(ctx, nc, js, natstest.Logger(w.tb))
+	heartbeats, wait, err := startDaemon(ctx, nc, js, natstest.Logger(w.tb))
 	require.NoError(w.tb, err)
+	require.Eventually(w.tb, func() bool {
+		_, listening := heartbeats.Steady()
+		return listening
+	}, patience, time.Millisecond)
 	w.tb.Cleanup(func() {
 		cancel()
 		require.NoError(w.tb, wait())
@@ -34,24 +38,24 @@ func (w *world) daemon() {
 // startDaemon runs what a daemon does for the fleet "default" until ctx ends: the folders, which also tell executors what
 // others wrote and orphan the runs of silent ones, and the service, which gives runs out. It returns once requests are
 // answered; wait waits for the end.
-func startDaemon(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, log zerolog.Logger) (wait func() error, err error) {
+func startDaemon(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, log zerolog.Logger) (heartbeats *consumer.Heartbeats, wait func() error, err error) {
 	settings, _, err := kvstore.NewFleets(js).Get(ctx, "default")
 	if err != nil {
-		return nil, fmt.Errorf("settings: %w", err)
+		return nil, nil, fmt.Errorf("settings: %w", err)
 	}
 	shards := make([]*kvstore.Shard, settings.Shards())
 	for i := range shards {
 		if shards[i], err = kvstore.OpenShard(js, settings, i, "daemon"); err != nil {
-			return nil, fmt.Errorf("shard %d: %w", i, err)
+			return nil, nil, fmt.Errorf("shard %d: %w", i, err)
 		}
 	}
 	roster := consumer.NewRoster(shards, 0, time.Now, log)
-	heartbeats := consumer.NewHeartbeats("default", nc, time.Now, log)
+	heartbeats = consumer.NewHeartbeats("default", nc, time.Now, log)
 	service, err := consumer.NewService(consumer.ServiceConfig{
 		Fleet: "default", Name: "daemon", Generations: settings.Generations, ClaimRate: 1000, ClaimBurst: 1000,
 	}, nc, js, shards, roster, time.Now, log)
 	if err != nil {
-		return nil, fmt.Errorf("service: %w", err)
+		return nil, nil, fmt.Errorf("service: %w", err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for i, shard := range shards {
@@ -59,7 +63,7 @@ func startDaemon(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, log
 			Fleet: "default", Shard: i, Holder: "daemon", Roster: roster, Heartbeats: heartbeats, SweepEvery: 50 * time.Millisecond,
 		}, nc, js, shard, time.Now, log)
 		if err != nil {
-			return nil, fmt.Errorf("folder %d: %w", i, err)
+			return nil, nil, fmt.Errorf("folder %d: %w", i, err)
 		}
 		group.Go(func() error { return folder.Run(ctx) })
 	}
@@ -70,5 +74,5 @@ func startDaemon(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, log
 	case <-service.Ready():
 	case <-ctx.Done():
 	}
-	return group.Wait, nil
+	return heartbeats, group.Wait, nil
 }

@@ -177,6 +177,7 @@ func TestNobodyWaitsForACallThatWasSettledMeanwhile(t *testing.T) {
 	run := resume(t, f, "r1")
 	w.control("r1", 2, &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledAbandoned, By: "ann"})
 	err := run.Wait(t.Context(), schema.RunWaitingData{InterruptID: "w", Reason: schema.WaitToolInDoubt, ToolCallID: "c1"})
-	require.ErrorIs(t, err, publisher.ErrNotInDoubt, "the settlement was found when it was published")
+	require.ErrorIs(t, err, publisher.ErrRejected, "the settlement was found when it was published")
+	require.NoError(t, run.AwaitSettled(t.Context(), schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}))
 	require.Empty(t, w.requireSameFold(run).Waits)
 }
