@@ -282,7 +282,8 @@ func (w *worker) call(ctx context.Context, turn *publisher.Turn, c workerCall) e
 	ran := false
 	_, err := turn.Tool(ctx, toolCall(c), func(ctx context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
 		ran = true
-		if list := settlements(); len(list) > before {
+		// Only a person may settle a call that is held, and writes that down itself.
+		if list := settlements(); len(list) > before && replay != schema.ReplayHold && replay != "" {
 			if err := write(journal.Settled, string(list[len(list)-1])); err != nil {
 				return publisher.ToolResult{}, err
 			}
