@@ -336,7 +336,7 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 		}
 		switch {
 		case e.Epoch > r.writer.Epoch:
-			return r.ended(fmt.Errorf("run %s: %w: %s holds epoch %d, this handle has %d", r.id, ErrFenced, holder(e), e.Epoch, r.writer.Epoch))
+			return r.ended(fmt.Errorf("run %s: %w: %s holds epoch %d, this handle has %d: stop working on the run", r.id, ErrFenced, holder(e), e.Epoch, r.writer.Epoch))
 		case e.Epoch == r.writer.Epoch && e.Sequence > r.writer.Last:
 			return r.ended(fmt.Errorf("run %s: %w: %s at stream sequence %d is not of this handle", r.id, ErrForked, e.ID, rec.Stream))
 		}

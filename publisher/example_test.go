@@ -130,7 +130,7 @@ func ExampleFleet_Resume() {
 	// sending the invoice
 	// epoch 2 turn 1
 	// "sent" from the record: true
-	// the first one: run billing: run was taken over by another executor: laptop-2 holds epoch 2, this handle has 1
+	// the first one: run billing: run was taken over by another executor: laptop-2 holds epoch 2, this handle has 1: stop working on the run
 }
 
 // Phases that were completed are skipped, in this process or in any that takes the run over.

@@ -57,7 +57,7 @@ func TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo(t *testing.T) {
 			require.NoError(t, run.Interrupt(t.Context(), "shutdown"))
 			claim(t, newer, publisher.ClaimSpec{Labels: map[string]string{"id": run.ID()}})
 			return run.AddMessage(t.Context(), text("user", "too late"))
-		}, publisher.ErrFenced, "newer", ""},
+		}, publisher.ErrFenced, "newer holds epoch 2", "stop working on the run"},
 		{"an answer to something that is not waited for", func(t *testing.T, run *publisher.Run) error {
 			t.Helper()
 			require.NoError(t, run.Wait(t.Context(), question))
@@ -79,11 +79,11 @@ func TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo(t *testing.T) {
 			require.NoError(t, err)
 			_, err = older.AcceptHandoff(t.Context(), offers[0], publisher.RunSpec{ID: "child-two", Agent: "a"})
 			return err
-		}, publisher.ErrHandoffTaken, "child-one", ""},
+		}, publisher.ErrHandoffTaken, "child-one", "leave it to them"},
 		{"a hand-off that was never offered", func(t *testing.T, run *publisher.Run) error {
 			t.Helper()
 			return newer.DeclineHandoff(t.Context(), publisher.Offer{Run: run.ID(), HandoffID: "no-such"}, "person", "no")
-		}, publisher.ErrUnknownHandoff, "no-such", ""},
+		}, publisher.ErrUnknownHandoff, "no-such", "waymark.get shows"},
 	}
 	for i, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -92,6 +92,7 @@ func TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo(t *testing.T) {
 			require.NoError(t, err)
 			err = test.refused(t, run)
 			require.ErrorIs(t, err, test.is)
+			require.NotEmpty(t, test.hint)
 			require.ErrorContains(t, err, test.says)
 			require.ErrorContains(t, err, test.hint)
 			if said, ok := errors.AsType[*schema.ServiceError](err); ok {
