@@ -173,3 +173,24 @@ func TestAnIdlePipelineMeetsWhatANoticeNames(t *testing.T) {
 	require.NoError(t, run.Synchronous(t.Context()))
 	w.requireSameFold(run)
 }
+
+func TestANoticeIsFollowedUpBehindWhatAPipelineIsSending(t *testing.T) {
+	w := newWorld(t)
+	p := newProxy(t, w.server.URL())
+	f := w.fleet(func(c *publisher.Config) { c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options() })
+	run := start(t, f, "r1")
+	ctx, cancel := run.Context(t.Context())
+	defer cancel()
+	require.NoError(t, run.Pipelined(publisher.Window{}))
+	p.dropAcks(-1)
+	require.NoError(t, run.AddMessage(t.Context(), user("stored, and its answer lost")))
+	require.Eventually(t, func() bool { return p.dropped() > 0 }, patience, time.Millisecond)
+	w.control("r1", 1, &schema.RunCancelRequestedData{By: "ann"})
+	w.notify("exec-1", "r1")
+	require.Never(t, func() bool { return ctx.Err() != nil }, 20*time.Millisecond, time.Millisecond, "the log is not read while it is written to")
+	p.dropAcks(0)
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), publisher.ErrCancelRequested)
+	require.NoError(t, run.Synchronous(t.Context()))
+	w.requireSameFold(run)
+}
