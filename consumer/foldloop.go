@@ -210,6 +210,9 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	if b.events == 0 || b.last.Stream == 0 {
 		return nil
 	}
+	if s.cfg.Heartbeats != nil {
+		s.cfg.Heartbeats.signs(b.signs)
+	}
 	for i := range b.dead {
 		if err := s.dead.Put(ctx, b.dead[i]); err != nil {
 			return fmt.Errorf("dead letter of run %s at %d: %w", b.dead[i].Run, b.dead[i].Stream, err)
@@ -241,9 +244,6 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	s.stats.Batches.Add(1)
 	s.stats.Position.Store(uint64(s.mark.Position.Stream))
 	s.settleDoubt()
-	if s.cfg.Heartbeats != nil {
-		s.cfg.Heartbeats.signs(b.signs)
-	}
 	s.announce(b.accepted)
 	s.notify(b.notices)
 	s.quarantine(b.touched)

@@ -12,6 +12,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+var noLog = zerolog.Nop()
+
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 // tableOf is a roster of one shard with these entries, which nothing feeds.

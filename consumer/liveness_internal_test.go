@@ -1,0 +1,421 @@
+package consumer
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const beat = schema.DefaultHeartbeatMS * time.Millisecond
+
+func TestTheRunOfASilentExecutorIsOrphaned(t *testing.T) {
+	w := newLifeWorld(t)
+	w.hb.beat("executor-1", "i1", beat, false)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.pass(10, nil)
+	r.stays(schema.StatusRunning)
+	w.pass(1, nil)
+	c := r.becomes(schema.StatusOrphaned)
+	require.Equal(t, int64(1), w.stats.Orphaned.Load())
+	data := lastData[schema.RunOrphanedData](r)
+	require.Equal(t, "executor-1", data.Executor)
+	require.Equal(t, "i1", data.Instance)
+	require.Equal(t, schema.FormatTime(noon), data.LastSeen)
+	require.Equal(t, int64(3), data.Missed)
+	w.pass(30, nil)
+	require.Equal(t, c.Position, r.checkpoint().Position, "once is enough")
+	require.Equal(t, int64(1), w.stats.Orphaned.Load())
+	got, _ := w.roster.Claimable(w.clock.Now(), ClaimWant{Executor: "x"})
+	require.Equal(t, []string{"run-1"}, runsOf(got))
+}
+
+func TestAHeartbeatKeepsAliveWithoutEvents(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	second := 0
+	w.pass(60, func() {
+		if second++; second%9 == 0 { // two of three are lost
+			w.hb.beat("executor-1", "i1", beat, false)
+		}
+	})
+	r.stays(schema.StatusRunning)
+	w.pass(12, nil)
+	r.becomes(schema.StatusOrphaned)
+}
+
+func TestEventsKeepAliveWithoutHeartbeats(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	idle := w.begin("run-2", "executor-1", "i1")
+	for range 6 {
+		w.pass(9, nil)
+		r.own(&schema.ErrorRaisedData{Error: schema.Error{Type: "x", Message: "y"}})
+	}
+	r.stays(schema.StatusRunning)
+	idle.stays(schema.StatusRunning)
+	w.pass(11, nil)
+	r.becomes(schema.StatusOrphaned)
+	idle.becomes(schema.StatusOrphaned)
+}
+
+func TestAnotherInstanceDoesNotKeepAlive(t *testing.T) {
+	w := newLifeWorld(t)
+	named := w.begin("run-1", "executor-1", "i1")
+	plain := w.begin("run-2", "executor-1", "")
+	w.pass(20, func() { w.hb.beat("executor-1", "i2", beat, false) })
+	named.becomes(schema.StatusOrphaned)
+	require.Equal(t, int64(1), w.stats.Orphaned.Load())
+	require.Equal(t, schema.StatusRunning, plain.checkpoint().Status, "a run that names no instance lives under any")
+	w.pass(11, nil)
+	plain.becomes(schema.StatusOrphaned)
+}
+
+func TestControlEventsAreNoSignOfLife(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	for range 3 {
+		w.pass(4, nil)
+		// It changes nothing in the entry.
+		r.control(&schema.ToolSettledData{ToolCallID: "none", How: schema.SettledRerun, By: "me"})
+	}
+	r.becomes(schema.StatusOrphaned)
+}
+
+func TestAnExecutorThatLeavesIsGoneAtOnce(t *testing.T) {
+	w := newLifeWorld(t)
+	w.hb.beat("executor-1", "i1", beat, false)
+	w.hb.beat("executor-2", "", beat, false)
+	first := w.begin("run-1", "executor-1", "i1")
+	second := w.begin("run-2", "executor-2", "")
+	w.pass(1, nil)
+	w.hb.beat("executor-1", "i1", beat, true)
+	w.hb.beat("executor-2", "", beat, true)
+	w.hb.signs(map[sign]struct{}{{"executor-1", "i1"}: {}, {"executor-2", ""}: {}}) // of events that were on their way
+	w.pass(1, nil)
+	first.becomes(schema.StatusOrphaned)
+	second.becomes(schema.StatusOrphaned)
+	// A process without an instance may have come back under the name.
+	second.control(&schema.RunResumedData{Executor: "executor-2", Reason: "claim", RequestID: "q1"})
+	w.pass(10, nil)
+	require.Equal(t, schema.StatusRunning, second.checkpoint().Status)
+	w.pass(1, nil)
+	second.becomes(schema.StatusOrphaned)
+}
+
+func TestAWaitingRunNeedsNoExecutorUntilItIsAnswered(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	r.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
+	w.pass(100, nil)
+	r.stays(schema.StatusWaiting)
+	r.control(&schema.RunInputData{InterruptID: "q1", By: "me"})
+	w.pass(9, nil)
+	r.stays(schema.StatusRunning)
+	w.pass(2, nil)
+	r.becomes(schema.StatusOrphaned)
+}
+
+func TestAWaitingRunThatIsToBeCancelledNeedsAnExecutor(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	r.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
+	w.pass(20, nil)
+	r.control(&schema.RunCancelRequestedData{By: "me"})
+	w.pass(11, nil)
+	r.becomes(schema.StatusOrphaned)
+}
+
+func TestAWaitExpires(t *testing.T) {
+	w := newLifeWorld(t)
+	at := func(seconds int) string { return schema.FormatTime(noon.Add(time.Duration(seconds) * time.Second)) }
+	r := w.begin("run-1", "executor-1", "i1")
+	r.own(&schema.RunWaitingData{InterruptID: "early-1", Reason: "human_input", ExpiresAt: at(30)})
+	r.own(&schema.RunWaitingData{InterruptID: "early-2", Reason: "human_input", ExpiresAt: at(30)})
+	r.own(&schema.RunWaitingData{InterruptID: "late", Reason: "human_input", ExpiresAt: at(60)})
+	r.own(&schema.RunWaitingData{InterruptID: "never", Reason: "human_input"})
+	w.pass(29, nil)
+	r.stays(schema.StatusWaiting)
+	w.pass(1, nil)
+	r.settled(func(c *schema.Checkpoint) bool { return len(c.Interrupts) == 2 })
+	data := lastData[schema.RunInputData](r)
+	require.Equal(t, "early-2", data.InterruptID)
+	require.Equal(t, "expired", data.Status)
+	require.Equal(t, "daemon-1", data.By)
+	w.pass(30, nil)
+	c := r.settled(func(c *schema.Checkpoint) bool { return len(c.Interrupts) == 1 })
+	require.Equal(t, "never", c.Interrupts[0].InterruptID)
+	require.Equal(t, schema.StatusWaiting, c.Status)
+	require.Equal(t, int64(3), w.stats.Expired.Load())
+	require.Zero(t, w.stats.Orphaned.Load())
+}
+
+func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.pass(10, nil)
+	// The event is in the log, and the folder has not come to it.
+	w.stop()
+	r.publish(&schema.TurnStartedData{Turn: 1})
+	last := r.last
+	w.pass(1, nil)
+	require.Equal(t, int64(1), w.stats.RacesLost.Load())
+	require.Zero(t, w.stats.Orphaned.Load())
+	w.fold(w.config())
+	r.folded()
+	c := r.checkpoint()
+	require.Equal(t, last, c.Position.Stream, "nothing was written behind it")
+	require.Equal(t, schema.StatusRunning, c.Status)
+	w.pass(9, nil)
+	require.Equal(t, int64(1), w.stats.RacesLost.Load(), "its event is a sign of life")
+}
+
+func TestAFolderThatBeginsGivesEverybodyTheWholeSilence(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.clock.forward(time.Hour)
+	w.pass(10, nil)
+	r.stays(schema.StatusRunning)
+	w.sweeper = w.newSweeper() // another folder
+	w.pass(10, nil)
+	r.stays(schema.StatusRunning)
+	w.pass(1, nil)
+	r.becomes(schema.StatusOrphaned)
+}
+
+func TestADaemonThatWasStoppedGivesEverybodyTheWholeSilence(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.pass(9, nil)
+	w.clock.forward(time.Minute)
+	require.NoError(t, w.sweep(t.Context()))
+	w.pass(9, nil)
+	r.stays(schema.StatusRunning)
+	require.Equal(t, int64(2), w.stats.FreshGraces.Load())
+	w.pass(1, nil)
+	r.becomes(schema.StatusOrphaned)
+}
+
+func TestNobodyIsGoneWhileNobodyListensOrTheFolderIsBehind(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.pass(1, nil)
+	w.hb.setSteady(nil, time.Time{})
+	w.pass(60, nil)
+	r.stays(schema.StatusRunning)
+	w.hb.setSteady(nil, w.clock.Now()) // the connection is back
+	w.pass(9, nil)
+	r.stays(schema.StatusRunning)
+	behind := true
+	w.ready = func() bool { return !behind }
+	w.pass(60, nil)
+	r.stays(schema.StatusRunning)
+	w.roster.unsync(0)
+	behind = false
+	w.pass(2, nil)
+	r.stays(schema.StatusRunning)
+	w.roster.sync(0)
+	w.pass(1, nil)
+	r.becomes(schema.StatusOrphaned)
+}
+
+func TestAnExecutorWithASlowPaceHasThreeOfItsIntervals(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.hb.beat("executor-1", "i1", 20*time.Second, false)
+	w.pass(60, nil)
+	r.stays(schema.StatusRunning)
+	w.pass(1, nil)
+	r.becomes(schema.StatusOrphaned)
+	require.Equal(t, int64(3), lastData[schema.RunOrphanedData](r).Missed)
+}
+
+func TestOrphansArePaced(t *testing.T) {
+	w := newLifeWorld(t)
+	var runs []*lifeRun
+	for i := range 12 {
+		r := &lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: fmt.Sprintf("run-%02d", i), Executor: "executor-1", Epoch: 1}}
+		r.publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", Instance: "i1"})
+		runs = append(runs, r)
+	}
+	for _, r := range runs {
+		r.folded()
+	}
+	w.cfg.OrphansPerSecond = 5
+	w.pass(11, nil)
+	require.Equal(t, int64(5), w.stats.Orphaned.Load())
+	for _, r := range runs {
+		if c := r.checkpoint(); c.Position.Stream == r.last {
+			continue
+		}
+		r.becomes(schema.StatusOrphaned)
+	}
+	require.Eventually(t, func() bool { return w.roster.Counts().Claimable == 5 }, 10*time.Second, time.Millisecond)
+	w.pass(2, func() {
+		want := min(w.stats.Orphaned.Load(), 12)
+		require.Eventually(t, func() bool { return int64(w.roster.Counts().Claimable) == want }, 10*time.Second, time.Millisecond)
+	})
+	for _, r := range runs {
+		r.becomes(schema.StatusOrphaned)
+	}
+	require.Equal(t, int64(12), w.stats.Orphaned.Load())
+}
+
+// heard waits until so many heartbeats were taken, lawful or not.
+func (w *lifeWorld) heard(n int64) {
+	w.tb.Helper()
+	require.Eventually(w.tb, func() bool { return w.hb.stats.Received.Load()+w.hb.stats.Refused.Load() >= n }, 10*time.Second, time.Millisecond)
+}
+
+func (w *lifeWorld) listen() {
+	w.tb.Helper()
+	w.hb.setSteady(nil, time.Time{})
+	w.run(w.hb.Run)
+	require.Eventually(w.tb, func() bool { _, ok := w.hb.Steady(); return ok }, 10*time.Second, time.Millisecond)
+	require.NoError(w.tb, w.nc.Flush())
+}
+
+func TestHeartbeatsOfTheSynadiaAgentProtocolCount(t *testing.T) {
+	w := newLifeWorld(t)
+	w.listen()
+	r := w.begin("run-1", "VYbb7aZ0Zf0o2Fh4iU1sdp", "")
+	n := int64(0)
+	say := func() {
+		require.NoError(t, w.nc.Publish("agents.hb.coder.me.s1",
+			[]byte(`{"agent":"coder","owner":"me","session":"s1","instance_id":"VYbb7aZ0Zf0o2Fh4iU1sdp","ts":"2026-01-02T12:00:00Z","interval_s":4.5}`)))
+		n++
+		w.heard(n)
+	}
+	w.pass(30, say)
+	r.stays(schema.StatusRunning)
+	w.pass(13, nil)
+	r.stays(schema.StatusRunning)
+	w.pass(1, nil) // three intervals and a half
+	r.becomes(schema.StatusOrphaned)
+}
+
+func TestWhatIsNoHeartbeatIsCountedAndSaysNothing(t *testing.T) {
+	w := newLifeWorld(t)
+	w.listen()
+	r := w.begin("run-1", "executor-1", "i1")
+	garbage := []nats.Msg{
+		{Subject: "waymark.heartbeats.default.executor-1", Data: []byte("junk")},
+		{Subject: "waymark.heartbeats.default.executor-1"},
+		{Subject: "waymark.heartbeats.default.executor-1", Data: []byte(`{"executor":"executor-2","instance":"i1"}`)},
+		{Subject: "waymark.heartbeats.default.executor-2", Data: []byte(`{"executor":"executor-1","instance":"i1"}`)},
+		{Subject: "waymark.heartbeats.default.executor-1", Data: []byte(`{"executor":"executor-1","instance":"i 1"}`)},
+		{Subject: "waymark.heartbeats.default.executor-1", Data: []byte(`{"executor":"executor-1","instance":"i1","interval_ms":-1}`)},
+		{Subject: "waymark.heartbeats.default.executor-1", Data: []byte(`{"executor":"executor-1","instance":"i1","interval_ms":9000000000}`)},
+		{Subject: "waymark.heartbeats.default.executor-1", Data: append([]byte(`{"executor":"executor-1","instance":"i1","x":"`), make([]byte, maxHeartbeat)...)},
+		{Subject: "agents.hb.a.b.c", Data: []byte(`{"instance_id":"not a name"}`)},
+		{Subject: "agents.hb.a.b.c", Data: []byte(`{"instance_id":"executor-1","interval_s":-3}`)},
+		{Subject: "agents.hb.a.b.c", Data: []byte(`{"instance_id":"executor-1","interval_s":1e12}`)},
+	}
+	w.pass(10, func() {
+		for i := range garbage {
+			require.NoError(t, w.nc.PublishMsg(&garbage[i]))
+		}
+	})
+	w.heard(int64(10 * len(garbage)))
+	require.Equal(t, int64(10*len(garbage)), w.hb.stats.Refused.Load())
+	w.pass(1, nil)
+	r.becomes(schema.StatusOrphaned)
+	body, err := json.Marshal(&schema.Heartbeat{Executor: "executor-1", Instance: "i1"})
+	require.NoError(t, err)
+	require.NoError(t, w.nc.Publish(schema.HeartbeatSubject("default", "executor-1"), body))
+	w.heard(int64(10*len(garbage)) + 1)
+	require.Equal(t, int64(1), w.hb.stats.Received.Load())
+	require.Equal(t, 1, w.hb.Alive(10*time.Second))
+}
+
+func TestAReconnectGivesEverybodyTheWholeSilence(t *testing.T) {
+	w := newLifeWorld(t)
+	w.listen()
+	before, _ := w.hb.Steady()
+	w.clock.forward(time.Second)
+	w.server.Restart(t)
+	require.Eventually(t, func() bool {
+		since, ok := w.hb.Steady()
+		return ok && since.After(before)
+	}, 20*time.Second, time.Millisecond)
+	require.NoError(t, w.nc.Flush())
+	body, err := json.Marshal(&schema.Heartbeat{Executor: "executor-1"})
+	require.NoError(t, err)
+	require.NoError(t, w.nc.Publish(schema.HeartbeatSubject("default", "executor-1"), body))
+	w.heard(1)
+}
+
+func TestWhatIsRememberedOfExecutorsIsBounded(t *testing.T) {
+	c := &clock{now: noon}
+	h := NewHeartbeats("default", nil, c.Now, noLog)
+	for i := range maxInstances + 100 {
+		c.forward(time.Microsecond)
+		h.beat(fmt.Sprintf("executor-%d", i), "i1", beat, false)
+	}
+	require.Equal(t, maxInstances, h.recent.Len())
+	require.Len(t, h.executors, maxInstances)
+	_, ok := h.last("executor-99", "i1", time.Second)
+	require.False(t, ok, "the one that was silent for longest is forgotten")
+	_, ok = h.last("executor-100", "i1", time.Second)
+	require.True(t, ok)
+	for i := range 3 * maxOwnInstances {
+		c.forward(time.Microsecond)
+		h.beat("restless", fmt.Sprintf("i%d", i), beat, false)
+	}
+	require.Len(t, h.executors["restless"], maxOwnInstances)
+	require.Equal(t, maxInstances, h.recent.Len())
+	l, ok := h.last("restless", "", time.Second)
+	require.True(t, ok)
+	require.Equal(t, fmt.Sprintf("i%d", 3*maxOwnInstances-1), l.instance)
+}
+
+func BenchmarkSweepOf10000LiveRuns(b *testing.B) {
+	c := &clock{now: noon}
+	h := NewHeartbeats("default", nil, c.Now, noLog)
+	h.setSteady(nil, noon)
+	r := NewRoster(make([]*kvstore.Shard, 1), 3, c.Now, noLog)
+	r.begin(0)
+	for i := range 10_000 {
+		l := orphan(fmt.Sprintf("run-%05d", i), fmt.Sprintf("executor-%03d", i%100), 5)
+		l.Status, l.Instance = schema.StatusRunning, "i1"
+		r.apply(0, &kvstore.LiveEntry{Run: l.Run, Live: &l, Revision: schema.Revision(i + 1)}) //nolint:gosec // small
+		h.beat(l.Executor, l.Instance, beat, false)
+	}
+	r.sync(0)
+	cfg := FolderConfig{Fleet: "default", Holder: "daemon-1", Roster: r, Heartbeats: h}.withDefaults()
+	w := newSweeper(&cfg, nil, nil, new(FolderStats), c.Now, noLog)
+	b.ReportAllocs()
+	for b.Loop() {
+		require.NoError(b, w.sweep(b.Context()))
+	}
+}
+
+func BenchmarkClaimableAmong10000LiveRuns(b *testing.B) {
+	for _, orphans := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("%d claimable", orphans), func(b *testing.B) {
+			r := NewRoster(make([]*kvstore.Shard, 1), 3, func() time.Time { return noon }, noLog)
+			r.begin(0)
+			for i := range 10_000 {
+				l := orphan(fmt.Sprintf("run-%05d", i), fmt.Sprintf("executor-%03d", i%100), i)
+				if i >= orphans {
+					l.Status = schema.StatusRunning
+				}
+				r.apply(0, &kvstore.LiveEntry{Run: l.Run, Live: &l, Revision: schema.Revision(i + 1)}) //nolint:gosec // small
+			}
+			r.sync(0)
+			want := ClaimWant{Executor: "executor-007", Agents: []string{"agent-1"}, Labels: map[string]string{"team": "a"}}
+			b.ReportAllocs()
+			for b.Loop() {
+				got, total := r.Claimable(noon, want)
+				require.Len(b, got, MaxCandidates)
+				require.Equal(b, orphans, total)
+			}
+		})
+	}
+}
