@@ -245,8 +245,8 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	s.stats.Position.Store(uint64(s.mark.Position.Stream))
 	s.settleDoubt()
 	s.announce(b.accepted)
-	s.notify(b.notices)
 	s.quarantine(b.touched)
+	s.notify(b.notices)
 	s.evict()
 	return nil
 }

@@ -80,10 +80,10 @@ func TestAnotherInstanceDoesNotKeepAlive(t *testing.T) {
 func TestControlEventsAreNoSignOfLife(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
+	r.control(&schema.RunCancelRequestedData{By: "me"})
 	for range 3 {
 		w.pass(4, nil)
-		// It changes nothing in the entry.
-		r.control(&schema.ToolSettledData{ToolCallID: "none", How: schema.SettledRerun, By: "me"})
+		r.control(&schema.RunCancelRequestedData{By: "me"}) // once more: it changes nothing in the entry
 	}
 	r.becomes(schema.StatusOrphaned)
 }
@@ -101,6 +101,10 @@ func TestAnExecutorThatLeavesIsGoneAtOnce(t *testing.T) {
 	w.pass(1, nil)
 	first.becomes(schema.StatusOrphaned)
 	second.becomes(schema.StatusOrphaned)
+	// What the log brings of an instance later is not of its future.
+	late := w.begin("run-3", "executor-1", "i1")
+	w.pass(1, nil)
+	late.becomes(schema.StatusOrphaned)
 	// A process without an instance may have come back under the name.
 	second.control(&schema.RunResumedData{Executor: "executor-2", Reason: "claim", RequestID: "q1"})
 	w.pass(10, nil)

@@ -1,0 +1,359 @@
+package consumer
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// entry is the run's entry as stored.
+func (r *lifeRun) entry() kvstore.LiveEntry {
+	r.w.tb.Helper()
+	e, err := r.w.shard.Checkpoints.LiveOf(r.w.tb.Context(), r.out.Run)
+	require.NoError(r.w.tb, err)
+	return e
+}
+
+// erased waits until nothing is left of the run's entry.
+func (r *lifeRun) erased() {
+	r.w.tb.Helper()
+	require.Eventually(r.w.tb, func() bool {
+		r.w.clock.forward(liveMarkAge)
+		_, err := r.w.shard.Checkpoints.LiveOf(r.w.tb.Context(), r.out.Run)
+		_, known := r.w.roster.Get(r.out.Run)
+		return err != nil && !known
+	}, 10*time.Second, time.Millisecond)
+}
+
+func TestTheLiveIndexSaysWhatTheHeadSays(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	began := r.entry()
+	require.Equal(t, "i1", began.Live.Instance)
+	r.own(&schema.TurnStartedData{Turn: 1})
+	r.own(&schema.TurnEndedData{Turn: 1})
+	require.Equal(t, began, r.entry(), "it is put when it changes, and not with every event")
+	r.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input", ExpiresAt: "2027-01-01T00:00:00Z"})
+	waits := r.entry()
+	require.Greater(t, waits.Revision, began.Revision)
+	require.Equal(t, "2027-01-01T00:00:00Z", waits.Live.ExpiresAt)
+	r.own(&schema.RunEndedData{Status: "completed"})
+	_, known := w.roster.Get("run-1")
+	require.False(t, known)
+	mark := r.entry()
+	require.Nil(t, mark.Live)
+	require.NoError(t, mark.Err)
+	r.erased()
+	r.control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
+	again := r.entry()
+	require.Greater(t, again.Revision, mark.Revision)
+	require.Equal(t, "executor-2", again.Live.Executor)
+}
+
+func TestARunWithAHandOffOnOfferStaysInTheIndexAfterItsEnd(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	r.own(&schema.HandoffOfferedData{HandoffID: "h1", Kind: "transfer", Reason: "task_complete", NextAgent: "agent-2"})
+	r.own(&schema.RunEndedData{Status: "completed"})
+	l, known := w.roster.Get("run-1")
+	require.True(t, known)
+	require.Equal(t, []string{"agent-2"}, l.Offers)
+	r.control(&schema.HandoffDeclinedData{HandoffID: "h1", By: "me"})
+	r.erased()
+}
+
+func TestARunThatBeginsAndEndsInOneBatchLeavesNoEntry(t *testing.T) {
+	w := newLifeWorld(t)
+	w.stop()
+	r := &lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-1", Epoch: 1}}
+	r.publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1"})
+	r.publish(&schema.RunEndedData{Status: "completed"})
+	w.stop = w.fold(w.config())
+	r.folded()
+	_, err := w.shard.Checkpoints.LiveOf(t.Context(), "run-1")
+	require.ErrorIs(t, err, kvstore.ErrNotFound)
+	require.Zero(t, w.folder.stats.LivePuts.Load())
+}
+
+func TestARunOfAnEarlierReignIsTakenOutWhenItEnds(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.stop()
+	w.stop = w.fold(w.config())
+	r.own(&schema.RunEndedData{Status: "completed"})
+	r.erased()
+	require.Zero(t, w.folder.stats.LivePuts.Load())
+}
+
+func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
+	w := newLifeWorld(t)
+	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+	require.NoError(t, err)
+	put := func(run, value string) {
+		t.Helper()
+		_, err := kv.PutString(t.Context(), schema.LiveKeyPrefix+run, value)
+		require.NoError(t, err)
+	}
+	good, junk, older, wrong := w.begin("good", "e1", "i1"), w.begin("junk", "e1", "i1"), w.begin("older", "e1", "i1"), w.begin("wrong", "e1", "i1")
+	newer, ended, left, missing := w.begin("newer", "e1", "i1"), w.begin("ended", "e1", "i1"), w.begin("left", "e1", "i1"), w.begin("missing", "e1", "i1")
+	before := ended.entry()
+	ended.own(&schema.RunEndedData{Status: "completed"})
+	left.own(&schema.RunEndedData{Status: "completed"})
+	w.stop()
+	kept := good.entry()
+	put("junk", "junk")
+	put("older", "")
+	put("newer", `{"format":99}`)
+	value, err := json.Marshal(before.Live)
+	require.NoError(t, err)
+	put("ended", string(value))
+	other := *wrong.entry().Live
+	other.Status, other.Executor = schema.StatusOrphaned, "e2"
+	value, err = json.Marshal(&other)
+	require.NoError(t, err)
+	put("wrong", string(value))
+	other.Run = "nobody"
+	value, err = json.Marshal(&other)
+	require.NoError(t, err)
+	put("nobody", string(value))
+	require.NoError(t, w.shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "missing", Revision: missing.entry().Revision}))
+	// A watch does not hear of a purge, as nobody but a folder does it to a mark.
+	again := w.begin2(t)
+
+	cfg := w.config()
+	cfg.Roster, cfg.SweepEvery = again, time.Millisecond
+	w.stop = w.fold(cfg)
+	for _, r := range []*lifeRun{junk, older, wrong} {
+		r.folded()
+		e := r.entry()
+		require.Equal(t, "e1", e.Live.Executor, r.out.Run)
+		require.Equal(t, schema.StatusRunning, e.Live.Status)
+	}
+	w.roster = again
+	missing.own(&schema.TurnStartedData{Turn: 1})
+	require.Equal(t, "e1", missing.entry().Live.Executor, "its next event puts it anew")
+	require.Eventually(t, func() bool { return w.folder.stats.LiveMended.Load() == 5 }, 10*time.Second, time.Millisecond)
+	for _, r := range []*lifeRun{ended, left, {w: w, out: schema.Writer{Run: "nobody"}}} {
+		r.erased()
+	}
+	require.Equal(t, kept, good.entry())
+	require.ErrorIs(t, newer.entry().Err, schema.ErrFormat, "a later version knows better")
+	require.Equal(t, RosterCounts{Live: 5}, again.Counts())
+	// While the folder folds, an entry that cannot be read does not wait for the next check.
+	put("good", "junk")
+	require.Eventually(t, func() bool { return w.folder.stats.LiveMended.Load() == 6 }, 10*time.Second, time.Millisecond)
+	good.folded()
+	require.Equal(t, kept.Live, good.entry().Live)
+}
+
+// begin2 is another roster, as another daemon has.
+func (w *lifeWorld) begin2(tb testing.TB) *Roster {
+	tb.Helper()
+	r := NewRoster([]*kvstore.Shard{w.shard}, 0, w.clock.Now, noLog)
+	w.run(r.Run)
+	require.Eventually(tb, r.Synced, 10*time.Second, time.Millisecond)
+	return r
+}
+
+// paused is a reign of a folder that was stopped by the system, after it had folded what the log has.
+func (w *lifeWorld) paused() *reignState {
+	w.tb.Helper()
+	folder, err := NewFolder(w.config(), w.nc, w.js, w.shard, w.clock.Now, noLog)
+	require.NoError(w.tb, err)
+	s, err := folder.begin(w.tb.Context(), false, false)
+	require.NoError(w.tb, err)
+	return s
+}
+
+// fetch folds what the log has of the run after its checkpoint into the paused reign.
+func (r *lifeRun) fetch(s *reignState) *run {
+	r.w.tb.Helper()
+	got, err := s.load(r.w.tb.Context(), r.out.Run, &runlog.Arrived{})
+	require.NoError(r.w.tb, err)
+	require.NoError(r.w.tb, runlog.Read(r.w.tb.Context(), r.w.js, r.w.names, r.out.Run, got.head.Position.Stream+1, func(rec schema.Record) error {
+		got.observe(&rec, &s.cfg)
+		return nil
+	}))
+	return got
+}
+
+func TestAFolderPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.stop()
+	r.publish(&schema.RunEndedData{Status: "completed"})
+	old := w.paused()
+	ended := r.fetch(old)
+	entries, err := old.endLive(t.Context(), []*run{ended})
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	c := ended.checkpoint(old.incarnation)
+	for _, res := range w.shard.Checkpoints.PutBatch(t.Context(), []kvstore.Item{{Checkpoint: c, Revision: ended.revision}}) {
+		require.NoError(t, res.Err)
+	}
+
+	// The folder stands still here; another one takes the shard over, and the run is reopened.
+	w.stop = w.fold(w.config())
+	r.control(&schema.RunResumedData{Executor: "executor-2", Reason: "reopen", RequestID: "q1"})
+	stands := r.entry()
+
+	require.NoError(t, old.eraseLive(t.Context(), entries))
+	require.Equal(t, int64(1), old.stats.LiveConflicts.Load())
+	require.Equal(t, stands, r.entry())
+	l, known := w.roster.Get("run-1")
+	require.True(t, known)
+	require.Equal(t, schema.StatusRunning, l.Status)
+}
+
+func TestAFolderPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.stop()
+	old := w.paused()
+	got := r.fetch(old)
+	got.live = nil // the reign put it itself
+	require.NoError(t, old.putLive(t.Context(), []*run{got}))
+	r.publish(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
+	got = r.fetch(old)
+
+	w.stop = w.fold(w.config())
+	r.own(&schema.RunEndedData{Status: "completed"})
+
+	require.ErrorIs(t, old.putLive(t.Context(), []*run{got}), errYield)
+	_, known := w.roster.Get("run-1")
+	require.False(t, known)
+}
+
+func TestTheRosterIsThatOfTheBucketThatIsThere(t *testing.T) {
+	w := newLifeWorld(t)
+	w.stop()
+	cfg := w.config()
+	cfg.Reprovision = func(ctx context.Context) error {
+		return kvstore.Provision(ctx, w.js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20})
+	}
+	w.stop = w.fold(cfg)
+	r := w.begin("run-1", "executor-1", "i1")
+	stale := orphan("stale", "executor-1", 5)
+	_, err := w.shard.Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: stale})
+	require.NoError(t, err)
+	known := func(run string) func() bool {
+		return func() bool { _, ok := w.roster.Get(run); return ok && w.roster.Synced() }
+	}
+	require.Eventually(t, known("stale"), 10*time.Second, time.Millisecond)
+
+	w.server.Restart(t)
+	s := w.begin("run-2", "executor-1", "i1")
+	require.True(t, known("stale")())
+
+	require.NoError(t, w.js.DeleteStream(t.Context(), "KV_"+w.names.CheckpointBucket()))
+	require.Eventually(t, func() bool { return !known("stale")() && known("run-1")() && known("run-2")() }, 20*time.Second, time.Millisecond)
+	_, total := w.roster.Claimable(w.clock.Now(), ClaimWant{})
+	require.Zero(t, total)
+	r.own(&schema.RunEndedData{Status: "completed"})
+	s.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
+	require.Equal(t, RosterCounts{Live: 1}, w.roster.Counts())
+}
+
+// listenTo collects what comes on a subject.
+func (w *lifeWorld) listenTo(subject string) chan *nats.Msg {
+	w.tb.Helper()
+	msgs := make(chan *nats.Msg, 64)
+	sub, err := w.nc.ChanSubscribe(subject, msgs)
+	require.NoError(w.tb, err)
+	require.NoError(w.tb, w.nc.Flush())
+	w.tb.Cleanup(func() { _ = sub.Unsubscribe() })
+	return msgs
+}
+
+func next(tb testing.TB, msgs chan *nats.Msg) *nats.Msg {
+	tb.Helper()
+	select {
+	case m := <-msgs:
+		return m
+	case <-time.After(10 * time.Second):
+		require.FailNow(tb, "nothing came")
+		return nil
+	}
+}
+
+func TestExecutorsAreToldWhatOthersWroteIntoTheirRuns(t *testing.T) {
+	w := newLifeWorld(t)
+	msgs := w.listenTo(schema.NoticeSubject("default", "*"))
+	r := w.begin("run-1", "executor-1", "i1")
+	r.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
+	r.control(&schema.RunCancelRequestedData{By: "me"})
+	r.control(&schema.RunInputData{InterruptID: "q1", By: "me"})
+	r.control(&schema.RunInputData{InterruptID: "q1", By: "me"}) // refused: nobody is told
+	r.control(&schema.RunResumedData{Executor: "executor-2", Reason: "request", RequestID: "q1"})
+	r.control(&schema.RunOrphanedData{Executor: "executor-2"})
+	require.Eventually(t, func() bool { return w.folder.stats.Notices.Load() == 4 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, w.nc.Publish(schema.NoticeSubject("default", "end"), nil))
+	for _, want := range []struct{ executor, name string }{
+		{"executor-1", schema.RunCancelRequested},
+		{"executor-1", schema.RunInput},
+		{"executor-1", schema.RunResumed},
+		{"executor-2", schema.RunOrphaned},
+	} {
+		m := next(t, msgs)
+		require.Equal(t, schema.NoticeSubject("default", want.executor), m.Subject)
+		var n schema.Notice
+		require.NoError(t, json.Unmarshal(m.Data, &n))
+		require.Equal(t, "run-1", n.Run)
+		require.Equal(t, want.name, n.Name)
+		require.NotZero(t, n.Position.Stream)
+		require.NotEmpty(t, n.Position.ID)
+	}
+	require.Equal(t, schema.NoticeSubject("default", "end"), next(t, msgs).Subject)
+}
+
+func TestAQuarantineIsAnnouncedOnce(t *testing.T) {
+	w := newLifeWorld(t)
+	msgs := w.listenTo(schema.ObservedSubject("default", schema.RunQuarantined, "*"))
+	r := w.begin("run-1", "executor-1", "i1")
+	r.own(&schema.TurnStartedData{Turn: 4})
+	r.own(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayHold})
+	r.own(&schema.ErrorRaisedData{Error: schema.Error{Type: "net", Message: "no route to bank"}})
+	claim := func(reason, request string) {
+		t.Helper()
+		r.control(&schema.RunResumedData{Executor: "executor-1", Reason: reason, RequestID: request})
+		r.control(&schema.RunOrphanedData{Executor: "executor-1"})
+	}
+	claim("claim", "q1")
+	claim("claim", "q2")
+	r.control(&schema.RunResumedData{Executor: "executor-1", Reason: "claim", RequestID: "q3"})
+	require.Empty(t, msgs)
+	require.Zero(t, w.folder.stats.Quarantined.Load(), "the third claim has a chance")
+	r.control(&schema.RunOrphanedData{Executor: "executor-1"})
+	m := next(t, msgs)
+	e, err := schema.Decode(m.Header, m.Data)
+	require.NoError(t, err)
+	require.Equal(t, "run-1", e.Subject)
+	require.Equal(t, schema.RunQuarantined, e.Name())
+	var data quarantined
+	require.NoError(t, json.Unmarshal(e.Data, &data))
+	require.Equal(t, "3 claims in a row made no progress; the run is orphaned within turn 4, 1 open calls: "+
+		"pay (c1, held for a person); the last error: no route to bank", data.Reason)
+	require.Equal(t, RosterCounts{Live: 1, Quarantined: 1}, w.roster.Counts())
+
+	w.stop()
+	w.stop = w.fold(w.config())
+	r.control(&schema.RunOrphanedData{Executor: "executor-1"}) // once more: it changes nothing
+	require.Eventually(t, func() bool { return w.folder.stats.Notices.Load() == 1 }, 10*time.Second, time.Millisecond)
+	require.Zero(t, w.folder.stats.Quarantined.Load(), "another folder does not say it again")
+	claim("request", "q4")
+	claim("claim", "q5")
+	claim("claim", "q6")
+	require.Equal(t, RosterCounts{Live: 1, Claimable: 1}, w.roster.Counts(), "who asks by name begins anew")
+	claim("claim", "q7")
+	next(t, msgs)
+	require.Equal(t, int64(1), w.folder.stats.Quarantined.Load())
+	require.Empty(t, msgs)
+}
