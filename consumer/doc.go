@@ -6,9 +6,11 @@
 //   - [Folder]: one shard's fold loop. It reads the events in order, seals segments, puts checkpoints and the watermark.
 //   - [Service]: recovery and queries over NATS request-reply: recover, get, list, history, settle, claim, input, cancel,
 //     handoff. It reads, and writes nothing but control events and barriers.
+//   - [Roster]: the runs that have not ended, in memory, from a watch of the live index; claims are answered from it.
+//   - [Heartbeats]: when each executor was last seen alive.
 //
-// The two meet in the buckets only. The service does not wait for a folder: a checkpoint of any age, or none, is where
-// it starts to fold from.
+// Folder and service meet in the buckets only. The service does not wait for a folder: a checkpoint of any age, or none,
+// is where it starts to fold from.
 //
 // # What it promises
 //
@@ -32,6 +34,30 @@
 //	 │         ▼ or refusal           │
 //	 │      prove by barrier           │
 //	 └─────────┴───────────────────────┘
+//
+// # Who is gone
+//
+// A folder that leads its shard, has caught up with the log and hears the heartbeats goes through the roster once a
+// second, without a timer or goroutine for a run. A run that is running, or waiting and to be cancelled, needs signs of
+// life of its executor: of the instance that it names, or of any if it names none. A heartbeat is one, and so is an accepted
+// event of the executor's own. After the fleet's silence (10 s), or three of the executor's intervals if that is longer, or
+// at once when it says that it leaves, the run is orphaned, and a wait that has expired is answered as such:
+//
+//	running ──silence──▶ read its checkpoint ──▶ run.orphaned, CAS on the event there ──▶ claimable
+//	                                                   └── another event came first: it is alive
+//
+// Everybody gets the whole silence anew after a change of the folder, a reconnect, lost heartbeats, and when the daemon
+// itself was stopped, which a late tick tells. A daemon that does not fold (serve --no-fold) has a roster and
+// answers claims; it orphans nobody. An executor that never heartbeats is known by its events alone, and only to the
+// daemon that folds their shard: on a fleet of several shards, heartbeat.
+//
+// # The live index
+//
+// An entry for each run that has not ended, or whose hand-off is on offer, in the checkpoint bucket. The folder puts it before
+// the run's first checkpoint and when it changes, and erases it after the last one, at the revision it knew before that:
+// a folder that was paused in between cannot erase a run that came back to life. What a crash left between the steps, or
+// another hand wrote, is mended from the checkpoints when a reign begins and every ten minutes, and an entry
+// that cannot be read at once.
 //
 // # On failure
 //

@@ -292,7 +292,7 @@ func (s *reignState) keepLive(ctx context.Context) error {
 		}
 		if err := s.checkLive(ctx); err != nil {
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // it was told to stop
+				return nil
 			}
 			return fmt.Errorf("compare the live index with the checkpoints: %w", err)
 		}

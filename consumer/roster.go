@@ -108,6 +108,8 @@ const (
 	// rosterWait and rosterMaxWait are how long a broken watch is not begun again.
 	rosterWait    = 50 * time.Millisecond
 	rosterMaxWait = 2 * time.Second
+	// rosterPatience bounds the beginning of a watch: a request that a reconnect swallowed is not answered.
+	rosterPatience = 2 * time.Second
 )
 
 // errAnew ends a watch that is to be begun again.
@@ -142,7 +144,9 @@ func (r *Roster) Run(ctx context.Context) error {
 
 // watch follows the live index of one shard.
 func (r *Roster) watch(ctx context.Context, shard int, cps *kvstore.Checkpoints) error {
-	w, err := cps.WatchLive(ctx)
+	begin, cancelBegin := context.WithTimeout(ctx, rosterPatience)
+	defer cancelBegin()
+	w, err := cps.WatchLive(begin)
 	if err != nil {
 		return err
 	}

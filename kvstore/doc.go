@@ -14,6 +14,7 @@
 //     writers never both win.
 //   - A checkpoint's put is its announcement: its republished copy is the CloudEvent checkpoint.created,
 //     updated or finalized.
+//   - An entry of the live index is erased only at the revision that was named: a run that came back to life has another.
 //   - A segment is created, never overwritten.
 //   - Nothing that should exist is made anew in silence: a fleet that was provisioned and misses its events,
 //     segments or blobs is [ErrStreamMissing]. Checkpoint buckets are derived, so they come back by themselves.
@@ -34,6 +35,7 @@
 // to read. Reads named Fresh ask the stream's leader; the others may be answered by any replica and can be
 // stale. Neither is linearizable: only an event that was published after the question is (a barrier).
 //
-// Nothing here keeps a cache or runs a goroutine of its own beyond a call. Methods are safe for concurrent
+// Nothing here keeps a cache or runs a goroutine of its own beyond a call; a [LiveWatch] keeps a subscription until it is closed.
+// Methods are safe for concurrent
 // use, except those of a [Lease], which has one owner.
 package kvstore

@@ -8,6 +8,8 @@
 //   - [Last] and [Next] ask the stream's leader. That is fresher, but slower, and no proof either: an isolated old
 //     leader answers, too.
 //
+// A [Follower] reads a whole shard, or the keys of a bucket, and goes on with what comes.
+//
 // What it promises: records come in the order of the log, none twice, and an answer that broke off (a timeout, a lost
 // server) is an error and never looks like the end of the log. Records are read in batches bounded in count and
 // bytes, so that a slow reader costs little memory. A message is told from the server's own words by the header the
