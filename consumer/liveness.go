@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -48,6 +49,7 @@ type sweeper struct {
 	ready  func() bool
 	wonder func(run string)
 
+	mu sync.Mutex
 	// grace is since when the silence of executors counts; zero before the first sweep.
 	grace time.Time
 	// beaten is when the sweeper was last seen to run.
@@ -61,17 +63,33 @@ func (s *reignState) keepAlive(ctx context.Context) error {
 	}
 	w := newSweeper(&s.cfg, s.js, s.shard, &s.stats, s.now, s.log)
 	w.ready, w.wonder = s.caughtUpWithLog, s.suspect
+	var group errgroup.Group
+	// Beside the sweeps: one that waits for a slow disk is no sign that the daemon was stopped.
+	group.Go(func() error {
+		s.everyTick(ctx, func() { w.beat() })
+		return nil
+	})
+	group.Go(func() error {
+		s.everyTick(ctx, func() {
+			if err := w.sweep(ctx); err != nil && ctx.Err() == nil {
+				// The next tick tries again, and who loses the lease stops.
+				w.log.Warn().Err(err).Msg("sweep interrupted, trying again")
+			}
+		})
+		return nil
+	})
+	return group.Wait()
+}
+
+func (s *reignState) everyTick(ctx context.Context, do func()) {
 	tick := time.NewTicker(s.cfg.SweepEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
-		}
-		if err := w.sweep(ctx); err != nil && ctx.Err() == nil {
-			// The next tick tries again, and who loses the lease stops.
-			w.log.Warn().Err(err).Msg("sweep interrupted, trying again")
+			do()
 		}
 	}
 }
@@ -87,6 +105,8 @@ func newSweeper(cfg *FolderConfig, js jetstream.JetStream, shard *kvstore.Shard,
 // beat notes that the daemon runs. It reports false when it did not for some ticks: what executors said meanwhile may not
 // have been read yet, so that everybody gets the whole silence anew.
 func (w *sweeper) beat() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	now := w.now()
 	late := !w.beaten.IsZero() && now.Sub(w.beaten) > lateTicks*w.cfg.SweepEvery
 	w.beaten = now
@@ -96,6 +116,25 @@ func (w *sweeper) beat() bool {
 	return !late
 }
 
+// graceFrom brings the grace up to date with what is known of the heartbeats.
+func (w *sweeper) graceFrom(steady time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.grace.IsZero() {
+		w.regrace(w.now(), "this folder begins")
+	}
+	if steady.After(w.grace) {
+		w.regrace(steady, "heartbeats may have been missed")
+	}
+}
+
+func (w *sweeper) since() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.grace
+}
+
+// regrace is called under w.mu.
 func (w *sweeper) regrace(now time.Time, why string) {
 	w.grace = now
 	w.stats.FreshGraces.Add(1)
@@ -111,12 +150,7 @@ func (w *sweeper) sweep(ctx context.Context) error {
 	if !heard || !w.ready() || !w.cfg.Roster.syncedShard(w.cfg.Shard) {
 		return nil
 	}
-	if w.grace.IsZero() {
-		w.regrace(w.now(), "this folder begins")
-	}
-	if steady.After(w.grace) {
-		w.regrace(steady, "heartbeats may have been missed")
-	}
+	w.graceFrom(steady)
 	due := w.cfg.Roster.due(w.cfg.Shard, w.perTick(), func(e *rosterEntry) bool { return w.gone(e) || w.expired(e) })
 	var group errgroup.Group
 	group.SetLimit(sweepsAtOnce)
@@ -164,7 +198,7 @@ func (w *sweeper) gone(e *rosterEntry) bool {
 		// It does nothing more. A process that names no instance may be a new one by now, if the run came after it.
 		return true
 	}
-	since := later(e.changed, w.grace)
+	since := later(e.changed, w.since())
 	if seen {
 		since = later(since, l.seen)
 	}
@@ -230,7 +264,7 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now time
 func (w *sweeper) orphaned(e *rosterEntry, now time.Time) *schema.RunOrphanedData {
 	data := &schema.RunOrphanedData{Executor: e.live.Executor, Instance: e.live.Instance}
 	l, seen := w.cfg.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
-	since := later(e.changed, w.grace)
+	since := later(e.changed, w.since())
 	if seen {
 		data.LastSeen = schema.FormatTime(l.seen)
 		since = l.seen

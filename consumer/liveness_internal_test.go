@@ -206,6 +206,21 @@ func TestADaemonThatWasStoppedGivesEverybodyTheWholeSilence(t *testing.T) {
 	r.becomes(schema.StatusOrphaned)
 }
 
+func TestASlowSweepIsNoSignThatTheDaemonWasStopped(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.pass(1, nil)
+	for range 8 { // a sweep waits for the disk meanwhile
+		w.clock.forward(time.Second)
+		require.True(t, w.beat())
+	}
+	w.pass(1, nil)
+	r.stays(schema.StatusRunning)
+	w.pass(1, nil)
+	r.becomes(schema.StatusOrphaned)
+	require.Equal(t, int64(1), w.stats.FreshGraces.Load())
+}
+
 func TestNobodyIsGoneWhileNobodyListensOrTheFolderIsBehind(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
