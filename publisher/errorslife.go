@@ -78,7 +78,11 @@ type NothingError struct {
 
 // Error says how many runs wait, and when to ask again.
 func (e *NothingError) Error() string {
-	return fmt.Sprintf("%s: %d wait, ask again in %s", ErrNothing, e.Claimable, e.RetryAfter)
+	why := "none is claimable"
+	if e.Claimable > 0 {
+		why = fmt.Sprintf("%d are claimable, and claims are paced", e.Claimable)
+	}
+	return fmt.Sprintf("%s: %s; ask again in %s", ErrNothing, why, e.RetryAfter)
 }
 
 // Unwrap is [ErrNothing].
