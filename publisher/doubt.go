@@ -121,6 +121,7 @@ func (r *Run) held(c *schema.OpenCall, why string) error {
 	default:
 		e.Detail = "it is in doubt and its replay policy leaves it to a person"
 	}
-	e.Command = "find out what happened, then settle it with: " + settle + " --how abandoned|decided|rerun"
+	e.Command = "find out what happened, then settle it with: " +
+		schema.SettleCommand(r.fleet.cfg.Fleet, r.id, c.CallKey, "abandoned|decided|rerun")
 	return e
 }

@@ -139,7 +139,8 @@ type Saved struct {
 	DurationMS int64 `json:"duration_ms"`
 }
 
-// SettleCommand is the command by which a person settles a call in doubt; how is one or more settlements, or empty.
+// SettleCommand is the command by which a person settles a call in doubt; how is one or more settlements, or empty. Several
+// are quoted as one word, so that a shell into which the command is pasted as it stands settles nothing.
 func SettleCommand(fleet, run string, key CallKey, how string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "waymark settle --fleet %s %s %d %s", fleet, run, key.Turn, shellWord(key.ToolCallID))
@@ -147,7 +148,7 @@ func SettleCommand(fleet, run string, key CallKey, how string) string {
 		fmt.Fprintf(&b, " --occurrence %d", key.Occurrence)
 	}
 	if how != "" {
-		b.WriteString(" --how " + how)
+		b.WriteString(" --how " + shellWord(how))
 	}
 	return b.String()
 }

@@ -28,7 +28,7 @@ func (r *testRun) operator(d schema.Data, turn int32) schema.Verdict {
 }
 
 func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
-	const settle = "waymark settle --fleet f r1 1 c1 --how abandoned|decided|rerun"
+	const settle = "waymark settle --fleet f r1 1 c1 --how 'abandoned|decided|rerun'"
 	decided := func(r *testRun, decision string) {
 		require.Equal(r.tb, schema.Applied, r.write(&schema.ToolDecidedData{ToolCallID: "c1", Decision: decision}, 1).Kind)
 	}

@@ -97,7 +97,7 @@ func (c *client) ask(ctx context.Context, verb, run string, request, reply any) 
 		return fmt.Errorf("asking the daemon to %s: %w", verb, err)
 	}
 	if code := answer.Header.Get(schema.HeaderErrorCode); code != "" {
-		return serviceError(answer)
+		return c.aboutRun(run, serviceError(answer))
 	}
 	if err := json.Unmarshal(answer.Data, reply); err != nil {
 		return fmt.Errorf("answer to %s: %w: %w", verb, publisher.ErrBadAnswer, err)
@@ -112,4 +112,24 @@ func serviceError(answer *nats.Msg) error {
 		return fmt.Errorf("the daemon failed: %s (%s)", answer.Header.Get(schema.HeaderError), answer.Header.Get(schema.HeaderErrorCode))
 	}
 	return e
+}
+
+// aboutRun gives a refusal the next step at a prompt, with the run in it, so that it can be pasted.
+func (c *client) aboutRun(run string, err error) error {
+	service, ok := errors.AsType[*schema.ServiceError](err)
+	if !ok || run == "" {
+		return err
+	}
+	f := explainService(err)
+	switch service.Code {
+	case schema.CodeRunEnded:
+		f.hint = "see how it ended: " + onFleet(c.fleet, "runs get "+run) + "; to go on with it all the same: " +
+			onFleet(c.fleet, "recover "+run+" --executor NAME --reason reopen")
+	case schema.CodeNotInDoubt:
+		f.hint = "see the run's calls: " + onFleet(c.fleet, "runs get "+run+" --view state")
+	default:
+		return err
+	}
+	f.err = err
+	return f
 }

@@ -188,7 +188,7 @@ func explainService(err error) *failure {
 	case schema.CodeNotFound:
 		f.hint = "list the runs with: waymark runs ls"
 	case schema.CodeRunEnded:
-		f.hint = "read it with: waymark runs get RUN; to go on with it all the same: waymark recover RUN --reason reopen"
+		f.hint = "see how it ended: waymark runs get RUN; to go on with it all the same: waymark recover RUN --executor NAME --reason reopen"
 	default:
 	}
 	return f

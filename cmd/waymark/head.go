@@ -90,7 +90,7 @@ func printHead(a *app, h *schema.Head, quarantined bool, more ...string) error {
 			return err
 		}
 	}
-	if err := printCalls(a, h.OpenCalls); err != nil {
+	if err := printCalls(a, h.OpenCalls, h.Interrupts); err != nil {
 		return err
 	}
 	if err := printWaits(a, h.Interrupts); err != nil {
@@ -128,7 +128,7 @@ func claimsText(h *schema.Head, quarantined bool) string {
 	case quarantined:
 		return fmt.Sprintf("%d in a row made no progress: nobody is given the run any more", h.Stalled)
 	case h.Stalled > 0 && !h.Status.Terminal():
-		return fmt.Sprintf("%d in a row made no progress", h.Stalled)
+		return fmt.Sprintf("%d since its last progress", h.Stalled)
 	}
 	return ""
 }
@@ -146,8 +146,13 @@ func endedBy(h *schema.Head) string {
 	return ""
 }
 
-// printCalls lists open calls; none is no table.
-func printCalls(a *app, calls []schema.OpenCall) error {
+// aboutCall reports whether what a run waits for is about that call.
+func aboutCall(w *schema.OpenInterrupt, key schema.CallKey) bool {
+	return schema.CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: max(w.Occurrence, 1)} == key
+}
+
+// printCalls lists open calls; none is no table. waits are what the run waits for.
+func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt) error {
 	rows := make([][]string, len(calls))
 	for i, c := range calls {
 		fate := "running"
@@ -160,6 +165,10 @@ func printCalls(a *app, calls []schema.OpenCall) error {
 			fate = "in doubt"
 		case c.Cleared:
 			fate = "to be run again"
+		case slices.ContainsFunc(waits, func(w schema.OpenInterrupt) bool {
+			return w.Reason == schema.WaitToolApproval && aboutCall(&w, c.CallKey)
+		}):
+			fate = "not allowed yet"
 		}
 		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Replay), fate, ago(c.Since, a.now())}
 	}

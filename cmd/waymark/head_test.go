@@ -72,9 +72,25 @@ func TestStepsAreBoundedAndNameEachThingOnce(t *testing.T) {
 	}
 	var stderr bytes.Buffer
 	require.NoError(t, printSteps(&app{cli: new(cli), stderr: &stderr, now: time.Now}, h, false))
-	require.Equal(t, `answer with: waymark input r a --text TEXT|--json-value JSON
-answer with: waymark input r b --text TEXT|--json-value JSON
-answer with: waymark input r c --text TEXT|--json-value JSON
+	require.Equal(t, `answer with: waymark input r a --json-value JSON (or --text TEXT)
+answer with: waymark input r b --json-value JSON (or --text TEXT)
+answer with: waymark input r c --json-value JSON (or --text TEXT)
 see all that it asks with: waymark input r
 `, stderr.String())
+}
+
+func TestAStepThatIsPastedAsItStandsDecidesOnlyWhatItsLineSays(t *testing.T) {
+	h := &schema.Head{
+		Run: "r", Status: schema.StatusWaiting,
+		Interrupts: []schema.OpenInterrupt{
+			{InterruptID: "may-i", Reason: schema.WaitToolApproval, Turn: 1, ToolCallID: "c1"},
+			{InterruptID: "colour", Reason: schema.WaitHumanInput},
+		},
+		OpenCalls: []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}, InDoubt: true, Held: true}},
+	}
+	list := steps(h, true)
+	require.Len(t, list, 8)
+	for _, step := range list {
+		require.NotContains(t, step, "|", "a shell would run what stands before it")
+	}
 }

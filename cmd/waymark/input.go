@@ -57,9 +57,11 @@ Examples:
 // question is what a run waits for, with the words and the schema of the one who asks.
 type question struct {
 	schema.OpenInterrupt
-	// Tool and Arguments of the call that it is about.
+	// Tool and Arguments of the call that it is about, what it changes, and the key under which to look for that.
 	Tool           string         `json:"tool,omitzero"`
 	Arguments      jsontext.Value `json:"arguments,omitzero"`
+	SideEffect     string         `json:"side_effect,omitzero"`
+	IdempotencyKey string         `json:"idempotency_key,omitzero"`
 	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
 }
 
@@ -201,8 +203,7 @@ func (c inputCmd) choose(h *schema.Head) (*schema.OpenInterrupt, error) {
 	w := &h.Interrupts[i]
 	switch {
 	case w.Reason == schema.WaitToolInDoubt && c.Status != cancelledAnswer:
-		key := schema.CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: w.Occurrence}
-		return nil, fail(exitUsage, "settle the call: "+settleCommand(h, key)+" --how abandoned|decided|rerun",
+		return nil, fail(exitUsage, "see how it is settled: "+onFleet(h.Fleet, "plan "+h.Run),
 			"run %s waits for the settlement of call %s, which no answer can be", h.Run, w.ToolCallID)
 	case (c.Allow || c.Deny) && w.ToolCallID == "":
 		return nil, fail(exitUsage, "answer with --text or --json-value", "%s of run %s is about no tool call: there is nothing to allow or deny", w.InterruptID, h.Run)
@@ -246,7 +247,7 @@ func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head
 	if a.cli.Quiet {
 		return nil
 	}
-	next := "its executor " + h.Executor + " is told"
+	next := "its executor " + h.Executor + " is told; if that is gone, another claims the run"
 	switch {
 	case answer.Remaining > 0:
 		next = fmt.Sprintf("the run still waits for %d more: %s", answer.Remaining, onFleet(h.Fleet, "input "+h.Run))
@@ -338,7 +339,7 @@ func (c inputCmd) show(ctx context.Context, a *app, cl *client, h *schema.Head) 
 	// Of the calls in doubt only those are named that the question is about.
 	calls := slices.DeleteFunc(slices.Clone(h.OpenCalls), func(call schema.OpenCall) bool {
 		return !slices.ContainsFunc(waits, func(w schema.OpenInterrupt) bool {
-			return w.Reason == schema.WaitToolInDoubt && call.CallKey == schema.CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: w.Occurrence}
+			return w.Reason == schema.WaitToolInDoubt && aboutCall(&w, call.CallKey)
 		})
 	})
 	return printSteps(a, &schema.Head{Fleet: h.Fleet, Run: h.Run, Interrupts: waits, OpenCalls: calls, Status: schema.StatusWaiting}, false)
@@ -365,7 +366,10 @@ func asked(ctx context.Context, fleet *publisher.Fleet, s *schema.State, w *sche
 	}
 	if w.ToolCallID != "" {
 		if call := s.Call(schema.CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: w.Occurrence}); call != nil {
-			q.Tool, q.Arguments = call.Name, call.Arguments
+			q.Tool, q.Arguments, q.SideEffect, q.IdempotencyKey = call.Name, call.Arguments, call.SideEffect, call.IdempotencyKey
+			if q.IdempotencyKey == "" {
+				q.IdempotencyKey = call.CallKey.IdempotencyKey(s.Head.Run)
+			}
 		}
 	}
 	return q, nil
@@ -378,7 +382,7 @@ func (q *question) show(a *app) error {
 		call = fmt.Sprintf("%s of turn %d", q.ToolCallID, q.Turn)
 	}
 	if err := printFields(a.stdout, "waits for", q.InterruptID, "reason", q.Reason, "call", call, "tool", q.Tool,
-		"since", ago(q.Since, a.now()), "expires", untilText(q.ExpiresAt)); err != nil {
+		"side effect", q.SideEffect, "key", q.IdempotencyKey, "since", ago(q.Since, a.now()), "expires", untilText(q.ExpiresAt)); err != nil {
 		return err
 	}
 	for _, part := range []struct{ title, text string }{

@@ -210,18 +210,17 @@ func printCommands(a *app, h *schema.Head, p *schema.Plan) error {
 	var lines []string
 	for i := range p.Calls {
 		c := &p.Calls[i]
-		command := settleCommand(h, c.CallKey) + " --how abandoned|decided|rerun"
 		switch c.Action {
 		case schema.CallHold:
-			lines = append(lines, "settle it with: "+command)
+			lines = append(lines, settleSteps(h, c.CallKey)...)
 		case schema.CallVerify:
-			lines = append(lines, "asks "+c.VerifySubject+"; when the tool cannot tell: "+command)
+			lines = append(lines, verifySteps(h, c)...)
 		default:
 		}
 	}
 	for i := range p.Waits {
 		if w := &p.Waits[i]; w.Reason != schema.WaitToolInDoubt {
-			lines = append(lines, answerStep(h, w))
+			lines = append(lines, answerSteps(h, w)...)
 		}
 	}
 	for i, l := range lines {
@@ -235,4 +234,17 @@ func printCommands(a *app, h *schema.Head, p *schema.Plan) error {
 		}
 	}
 	return nil
+}
+
+// verifySteps say whom the next executor asks about a call. One that waits for a person because the tool could not tell is
+// asked about again when the waiting is called off.
+func verifySteps(h *schema.Head, c *schema.PlanCall) []string {
+	for i := range h.Interrupts {
+		w := &h.Interrupts[i]
+		if w.Reason == schema.WaitToolInDoubt && aboutCall(w, c.CallKey) {
+			again := onFleet(h.Fleet, "input "+h.Run+" "+shellWord(w.InterruptID)+" --status "+cancelledAnswer)
+			return append(settleSteps(h, c.CallKey), "  ask "+c.VerifySubject+" again:  "+again)
+		}
+	}
+	return []string{"asks " + c.VerifySubject + " about call " + c.ToolCallID + " of turn " + count(c.Turn)}
 }

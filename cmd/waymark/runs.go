@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/waymarkio/waymark/schema"
@@ -39,7 +40,11 @@ type runsLsCmd struct {
 func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 	for _, s := range c.Status {
 		if !slices.Contains(statuses, s) && s != quarantined {
-			return fail(exitUsage, fmt.Sprintf("use one of %v or %s", statuses, quarantined), "status %q is not known", s)
+			known := make([]string, len(statuses))
+			for i := range statuses {
+				known[i] = string(statuses[i])
+			}
+			return fail(exitUsage, "use some of "+strings.Join(known, ", ")+", "+string(quarantined), "status %q is not known", s)
 		}
 	}
 	if c.Limit < 0 {

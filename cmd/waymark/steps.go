@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/waymarkio/waymark/schema"
@@ -38,14 +39,15 @@ func steps(h *schema.Head, quarantined bool) []string {
 			list = append(list, "see all that it asks with: "+onFleet(h.Fleet, "input "+h.Run))
 			break
 		}
-		list = append(list, answerStep(h, w))
+		list = append(list, answerSteps(h, w)...)
 	}
 	shown = 0
 	for _, c := range h.InDoubt() {
 		if shown++; shown > maxSteps {
+			list = append(list, "see what becomes of all calls in doubt with: "+onFleet(h.Fleet, "plan "+h.Run))
 			break
 		}
-		list = append(list, "settle a call in doubt with: "+settleCommand(h, c.CallKey)+" --how abandoned|decided|rerun")
+		list = append(list, settleSteps(h, c.CallKey)...)
 	}
 	for i := range h.Handoffs {
 		if o := &h.Handoffs[i]; o.Status == schema.HandoffStatusOffered {
@@ -56,13 +58,30 @@ func steps(h *schema.Head, quarantined bool) []string {
 	return list
 }
 
-// answerStep says how to answer something that a run waits for.
-func answerStep(h *schema.Head, w *schema.OpenInterrupt) string {
+// answerSteps say how to answer something that a run waits for. Who pastes one of the commands decides by that, so each
+// choice has a line of its own, and what the person must fill in cannot be sent as it stands.
+func answerSteps(h *schema.Head, w *schema.OpenInterrupt) []string {
 	command := onFleet(h.Fleet, "input "+h.Run+" "+shellWord(w.InterruptID))
 	if w.Reason == schema.WaitToolApproval {
-		return "allow or deny the call with: " + command + " --allow|--deny"
+		return []string{"allow the call with: " + command + " --allow", "or deny it with: " + command + " --deny"}
 	}
-	return "answer with: " + command + " --text TEXT|--json-value JSON"
+	// An answer as it stands here is no JSON, and no shell takes the parenthesis.
+	return []string{"answer with: " + command + " --json-value JSON (or --text TEXT)"}
+}
+
+// settleSteps say how a person settles a call: a line for each choice, as for answers. Before a takeover nobody doubts it.
+func settleSteps(h *schema.Head, key schema.CallKey) []string {
+	when := "find out what became of it, then say one of:"
+	if !slices.ContainsFunc(h.InDoubt(), func(c schema.OpenCall) bool { return c.CallKey == key }) {
+		when = "once its executor is gone, find out what became of it, then say one of:"
+	}
+	command := settleCommand(h, key) + " --how "
+	return []string{
+		fmt.Sprintf("call %s of turn %d is left to a person: %s", key.ToolCallID, key.Turn, when),
+		"  it was done:    " + command + "decided --result JSON",
+		"  it was not:     " + command + "rerun",
+		"  go on without:  " + command + "abandoned",
+	}
 }
 
 // settleCommand is the command that settles a call, but for how.
