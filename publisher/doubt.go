@@ -107,6 +107,18 @@ func outdates(v schema.Verdict, items []*item) bool {
 	return false
 }
 
+// leftInDoubt returns a [*HeldError] for a call of which nobody knows what became of it and that must not be run again,
+// if there is one: the run must not be completed over it.
+func (r *Run) leftInDoubt() error {
+	head := r.planned()
+	for i := range head.OpenCalls {
+		if c := &head.OpenCalls[i]; c.InDoubt && !c.Late && !rerunnable(c.Replay) {
+			return r.held(c, "")
+		}
+	}
+	return nil
+}
+
 // held says how an open call that must not be run again is settled. why is what its tool answered, if it was asked.
 func (r *Run) held(c *schema.OpenCall, why string) error {
 	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}

@@ -52,10 +52,10 @@ type ExecutorSpec struct {
 // Executor drives runs: it claims them up to its capacity, or is given them, and says in the log what became of each.
 // When the work on a run returns,
 //
+//   - anything after the run's end was asked for, nil included: it ends as cancelled;
+//   - anything after Serve's ctx ended, nil included: it is interrupted, and others may claim it at once;
 //   - nil: the run ends as completed, unless the work has ended it;
-//   - anything after the run's end was asked for: it ends as cancelled;
-//   - anything after Serve's ctx ended: it is interrupted, and others may claim it at once;
-//   - a [*HeldError] of the run: that it waits for the settlement is published, once, and the run let go until then;
+//   - a [*HeldError] of the run, or nil while a call is in doubt that must not be run again: that it waits for the settlement is published, once, and the run let go until then;
 //   - [ErrWaiting]: the run is let go until it is answered;
 //   - [ErrUnavailable], [ErrUnresolved], [ErrFleetFull]: it is interrupted, for nothing is wrong with the work;
 //   - any other error, or a panic: it ends as failed, with the error's [Failure] if it has one.

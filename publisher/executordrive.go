@@ -22,14 +22,21 @@ const (
 func (e *Executor) drive(d *drive) {
 	ctx, cancel := d.run.Context(e.working)
 	defer cancel()
-	begun, err := e.work(ctx, d.run)
-	if e.finishes(d) {
-		e.finish(d, e.classify(ctx, d, begun, err), err)
-	}
+	begun, err := false, errGoexit
+	// Deferred, for work may end its goroutine instead of returning.
+	defer func() {
+		if e.finishes(d) {
+			e.finish(d, e.classify(ctx, d, begun, err), err)
+		}
+	}()
+	err = e.work(ctx, d.run, &begun)
 }
 
+// errGoexit stands for what work returns that does not return.
+var errGoexit = errors.New("its goroutine was ended by runtime.Goexit")
+
 // work makes the work and does it. begun says that it was made.
-func (e *Executor) work(ctx context.Context, run *Run) (begun bool, err error) {
+func (e *Executor) work(ctx context.Context, run *Run, begun *bool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			panicked := &panicError{value: p, stack: debug.Stack()}
@@ -38,21 +45,24 @@ func (e *Executor) work(ctx context.Context, run *Run) (begun bool, err error) {
 		}
 	}()
 	if errors.Is(context.Cause(ctx), ErrShutdown) {
-		return false, ErrShutdown
+		return ErrShutdown
 	}
 	agent := run.Head().Agent
 	if err := e.knows(agent); err != nil {
-		return false, fmt.Errorf("run %s: %w", run.id, err)
+		return fmt.Errorf("run %s: %w", run.id, err)
 	}
 	work, err := e.spec.Agents[agent](ctx, run)
 	if err != nil {
-		return false, fmt.Errorf("work of agent %s for run %s: %w", agent, run.id, err)
+		return fmt.Errorf("work of agent %s for run %s: %w", agent, run.id, err)
 	}
 	if work == nil {
-		return false, fmt.Errorf("work of agent %s for run %s: %w", agent, run.id, configError("Work", "nil", "return an error when there is none"))
+		return fmt.Errorf("work of agent %s for run %s: %w", agent, run.id, configError("Work", "nil", "return an error when there is none"))
 	}
-	begun = true // before a panic, too
-	return begun, work(ctx, run)
+	*begun = true // before a panic, too
+	if err := work(ctx, run); err != nil || ctx.Err() != nil {
+		return err
+	}
+	return run.leftInDoubt()
 }
 
 // classify says what the return of work means. The run's own state goes before what the work says of it.
@@ -74,10 +84,13 @@ func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error
 		return workEnded
 	case status == schema.StatusInterrupted, unattended == schema.StatusInterrupted:
 		return workLetGo
-	case err == nil:
-		return workDone
 	case cancelled && (errors.Is(cause, ErrCancelRequested) || errors.Is(err, ErrCancelRequested)):
 		return runCancelled
+	case err == nil && !errors.Is(cause, ErrShutdown) && !errors.Is(cause, ErrStopped):
+		return workDone
+	case err == nil:
+		// It may have stopped half-way because it was told to. If nothing was left to do, the next executor finds so.
+		return executorStops
 	case !begun && !errors.Is(err, ErrShutdown):
 		return notBegun
 	case errors.As(err, &panicked):

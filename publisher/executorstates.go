@@ -66,7 +66,7 @@ var transitions = []transition{
 	{on: workFailed, when: "work returns an error", to: OutcomeFailed, ended: schema.StatusFailed},
 	{on: workPanicked, when: "work panics", to: OutcomeFailed, ended: schema.StatusFailed},
 	{on: runCancelled, when: "work stops because the run's end was asked for", to: OutcomeCancelled, ended: schema.StatusCancelled},
-	{on: callHeld, when: "work returns that a call is held", to: OutcomeWaiting, wait: true, interrupted: "waiting"},
+	{on: callHeld, when: "work returns that a call is held, or nil over one in doubt", to: OutcomeWaiting, wait: true, interrupted: "waiting"},
 	{on: runWaits, when: "work returns that the run waits", to: OutcomeWaiting, interrupted: "waiting"},
 	{on: executorStops, when: "work stops because the executor does", to: OutcomeInterrupted, interrupted: "shutdown"},
 	{on: graceOver, when: "work does not stop within the grace", to: OutcomeInterrupted, interrupted: "shutdown"},

@@ -1,0 +1,112 @@
+package publisher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// untilTold returns nil as soon as its context ends, as much code does that was written for a server.
+func untilTold(begun chan<- struct{}) publisher.Work {
+	return func(ctx context.Context, _ *publisher.Run) error {
+		begun <- struct{}{}
+		<-ctx.Done()
+		return nil
+	}
+}
+
+func TestWorkThatReturnsNilBecauseItWasToldToStopIsNotDone(t *testing.T) {
+	t.Run("by the executor's shutdown", func(t *testing.T) {
+		w := newWorld(t)
+		begun := make(chan struct{}, 1)
+		s := serveRuns(t, w.fleet(), untilTold(begun))
+		begin(t, s, "r1")
+		<-begun
+		require.NoError(t, s.stop())
+		require.Equal(t, publisher.OutcomeInterrupted, s.outcome(t, "r1").outcome)
+		require.Equal(t, schema.StatusInterrupted, w.fold("r1").Head.Status, "others go on with it")
+	})
+	t.Run("by a request for the run's end", func(t *testing.T) {
+		w := newWorld(t)
+		begun := make(chan struct{}, 1)
+		s := serveRuns(t, w.fleet(), untilTold(begun))
+		begin(t, s, "r1")
+		<-begun
+		w.control("r1", 1, &schema.RunCancelRequestedData{By: "ann"})
+		w.notify("exec-1", "r1")
+		require.Equal(t, publisher.OutcomeCancelled, s.outcome(t, "r1").outcome)
+		require.Equal(t, schema.StatusCancelled, w.fold("r1").Head.Status)
+	})
+}
+
+func TestWorkThatEndsItsGoroutineFailsItsRun(t *testing.T) {
+	w := newWorld(t)
+	s := serveRuns(t, w.fleet(), func(context.Context, *publisher.Run) error {
+		runtime.Goexit()
+		return nil
+	})
+	begin(t, s, "r1")
+	got := s.outcome(t, "r1")
+	require.Equal(t, publisher.OutcomeFailed, got.outcome)
+	require.ErrorContains(t, got.err, "Goexit")
+}
+
+func TestARunIsNotCompletedOverACallInDoubt(t *testing.T) {
+	w := newWorld(t)
+	w.daemon()
+	f := w.fleet()
+	crashed(t, w, f, publisher.ToolCall{ID: "c1", Name: "charge"})
+	w.orphan("r1", 1)
+	// This work does not come to the call again: its model asked for something else this time.
+	s := serveRuns(t, w.fleet(named("exec-2")), func(ctx context.Context, run *publisher.Run) error {
+		if turn := run.OpenTurn(); turn != nil {
+			return turn.End(ctx, publisher.TurnEnd{})
+		}
+		return nil
+	}, func(spec *publisher.ExecutorSpec) { spec.Capacity = 1 })
+	got := s.outcome(t, "r1")
+	require.Equal(t, publisher.OutcomeWaiting, got.outcome)
+	require.ErrorIs(t, got.err, publisher.ErrHeld)
+	head := w.fold("r1").Head
+	require.Equal(t, schema.StatusWaiting, head.Status)
+	require.Equal(t, schema.WaitToolInDoubt, head.Interrupts[0].Reason, "a person is asked about it")
+	w.control("r1", 2, &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledAbandoned, By: "ann"})
+	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
+}
+
+func TestAHeldRunCanBeFailedByItsWork(t *testing.T) {
+	w := newWorld(t)
+	w.daemon()
+	f := w.fleet()
+	crashed(t, w, f, publisher.ToolCall{ID: "c1", Name: "charge"})
+	w.orphan("r1", 1)
+	s := serveRuns(t, w.fleet(named("exec-2")), func(context.Context, *publisher.Run) error { return errors.New("no") },
+		func(spec *publisher.ExecutorSpec) { spec.Capacity = 1 })
+	require.Equal(t, publisher.OutcomeFailed, s.outcome(t, "r1").outcome)
+}
+
+func TestRollingRestartsQuarantineNoRun(t *testing.T) {
+	w := newWorld(t)
+	w.daemon()
+	begun := make(chan struct{}, 1)
+	s := serveRuns(t, w.fleet(), untilTold(begun))
+	begin(t, s, "r1") // whose only turn takes longer than the restarts
+	for i := range 2 * schema.DefaultMaxClaims {
+		select {
+		case <-begun:
+		case <-time.After(patience):
+			require.FailNow(t, "nobody is given the run any more", "restart %d: %+v", i, w.fold("r1").Head)
+		}
+		require.NoError(t, s.stop())
+		s = serveRuns(t, w.fleet(named(fmt.Sprintf("exec-%d", i+2))), untilTold(begun), func(spec *publisher.ExecutorSpec) { spec.Capacity = 1 })
+	}
+	<-begun
+}
