@@ -88,6 +88,9 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 			h.leave(StatusOrphaned)
 		}
 	case *RunInterruptedData:
+		if d.Reason == InterruptedShutdown && h.Stalled > 0 {
+			h.Stalled-- // its executor was told to stop: that says nothing about the run
+		}
 		h.leave(StatusInterrupted)
 	case *RunEndedData:
 		h.Status = Status(d.Status)

@@ -257,6 +257,9 @@ func (m *model) content(e *schema.Event, data schema.Data, control bool) schema.
 			m.gone = schema.StatusOrphaned
 		}
 	case *schema.RunInterruptedData:
+		if d.Reason == "shutdown" {
+			m.claims = max(m.claims-1, 0)
+		}
 		m.gone = schema.StatusInterrupted
 	case *schema.RunEndedData:
 		m.ended, m.end = true, schema.Status(d.Status)

@@ -207,7 +207,7 @@ func Validate(data Data) error {
 		v.time("/last_seen", d.LastSeen)
 		v.notNegative("/missed", d.Missed)
 	case *RunInterruptedData:
-		v.oneOf("/reason", d.Reason, "", "shutdown", "preempted", "budget", "waiting")
+		v.oneOf("/reason", d.Reason, "", InterruptedShutdown, "preempted", "budget", "waiting")
 	case *RunEndedData:
 		v.oneOf("/status", d.Status, string(StatusCompleted), string(StatusFailed), string(StatusCancelled))
 		v.optional("/completed_by", d.CompletedBy)
