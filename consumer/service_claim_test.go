@@ -296,7 +296,7 @@ func TestQuarantinedRunsAreGivenToNobodyBeforeSomebodyAsks(t *testing.T) {
 		chain, err := schema.ParseHash(reply.Head.Chain)
 		require.NoError(t, err)
 		x.run.Chain, x.last = chain, uint64(reply.Head.Position.Stream)
-		x.publish(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
+		x.publish(&schema.RunInterruptedData{Reason: "preempted"}, 0)
 		w.told("run-1")
 	}
 	require.Empty(t, w.claim(claimFor("executor-2")).Run)

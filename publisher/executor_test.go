@@ -328,7 +328,7 @@ func TestARunWithAHeldCallWaitsForItsSettlement(t *testing.T) {
 	w.daemon()
 	f := w.fleet()
 	call := publisher.ToolCall{ID: "c1", Name: "charge"}
-	crashed(t, w, f, call)
+	called(t, f, call)
 	w.orphan("r1", 1)
 	work := func(ctx context.Context, run *publisher.Run) error {
 		result, err := run.OpenTurn().Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {

@@ -63,7 +63,7 @@ func TestARunIsNotCompletedOverACallInDoubt(t *testing.T) {
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
-	crashed(t, w, f, publisher.ToolCall{ID: "c1", Name: "charge"})
+	called(t, f, publisher.ToolCall{ID: "c1", Name: "charge"})
 	w.orphan("r1", 1)
 	// This work does not come to the call again: its model asked for something else this time.
 	s := serveRuns(t, w.fleet(named("exec-2")), func(ctx context.Context, run *publisher.Run) error {
@@ -86,7 +86,7 @@ func TestAHeldRunCanBeFailedByItsWork(t *testing.T) {
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
-	crashed(t, w, f, publisher.ToolCall{ID: "c1", Name: "charge"})
+	called(t, f, publisher.ToolCall{ID: "c1", Name: "charge"})
 	w.orphan("r1", 1)
 	s := serveRuns(t, w.fleet(named("exec-2")), func(context.Context, *publisher.Run) error { return errors.New("no") },
 		func(spec *publisher.ExecutorSpec) { spec.Capacity = 1 })

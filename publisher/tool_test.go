@@ -34,10 +34,17 @@ func openTurn(tb testing.TB, run *publisher.Run) *publisher.Turn {
 // crashed is a run whose executor vanished inside the tool of one call.
 func crashed(t *testing.T, w *world, f *publisher.Fleet, call publisher.ToolCall) {
 	t.Helper()
+	called(t, f, call)
+	w.serve()
+}
+
+// called is crashed for a test that has a daemon: a service beside it, which gives no runs out, would answer every
+// second claim.
+func called(t *testing.T, f *publisher.Fleet, call publisher.ToolCall) {
+	t.Helper()
 	turn := openTurn(t, start(t, f, "r1"))
 	_, err := turn.Answer(t.Context(), assistant(schema.CallPart(call.ID, call.Name)), call)
 	require.NoError(t, err)
-	w.serve()
 }
 
 func resume(tb testing.TB, f *publisher.Fleet, id string) *publisher.Run {
