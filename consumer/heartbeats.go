@@ -20,14 +20,16 @@ import (
 
 // Bounds on what is remembered of executors.
 const (
-	// maxInstances bounds the instances of all executors, and maxOwnInstances those of one; the one that has been silent
-	// for longest is forgotten first.
-	maxInstances    = 1 << 16
+	// maxInstances bounds the instances of all executors; the one that has been silent for longest is forgotten first.
+	maxInstances = 1 << 16
+	// maxOwnInstances bounds those of one executor that are remembered although they are gone for certain.
 	maxOwnInstances = 64
 	// maxHeartbeat is the largest heartbeat that is read, in bytes.
 	maxHeartbeat = 16 << 10
 	// maxInterval is the longest pace that an executor may say, so that none is trusted for days.
 	maxInterval = 10 * time.Minute
+	// surelyGone is the silence after which nobody counts as alive any more, whatever its pace.
+	surelyGone = 3 * maxInterval
 	// agentInterval is the pace of the Synadia Agent Protocol when a heartbeat does not say it.
 	agentInterval = 30 * time.Second
 	// heartbeatsWaiting is the number of heartbeats that wait to be read; more are lost, which is noticed.
@@ -252,8 +254,11 @@ func (h *Heartbeats) touch(executor, instance string) *instanceLife {
 	own := h.executors[executor]
 	el := own[instance]
 	if el == nil {
+		// A name that many processes share is no reason to take any of them for dead.
 		if len(own) >= maxOwnInstances {
-			h.forget(oldest(own))
+			if first := oldest(own); h.now().Sub(lifeOf(first).seen) >= surelyGone {
+				h.forget(first)
+			}
 		}
 		if h.recent.Len() >= maxInstances {
 			h.forget(h.recent.Back())

@@ -384,7 +384,7 @@ func TestWhatIsRememberedOfExecutorsIsBounded(t *testing.T) {
 	_, ok = h.last("executor-100", "i1", time.Second)
 	require.True(t, ok)
 	for i := range 3 * maxOwnInstances {
-		c.forward(time.Microsecond)
+		c.forward(surelyGone)
 		h.beat("restless", fmt.Sprintf("i%d", i), beat, false)
 	}
 	require.Len(t, h.executors["restless"], maxOwnInstances)

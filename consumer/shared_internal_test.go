@@ -1,0 +1,29 @@
+package consumer
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestManyProcessesMayShareAName is a deployment of many replicas whose configuration names them all alike.
+func TestManyProcessesMayShareAName(t *testing.T) {
+	c := &clock{now: noon}
+	h := NewHeartbeats("default", nil, c.Now, noLog)
+	const replicas = 3 * maxOwnInstances
+	for range 3 {
+		for i := range replicas {
+			c.forward(beat / replicas)
+			h.beat("coder", fmt.Sprintf("pod-%d", i), beat, false)
+		}
+	}
+	for i := range replicas {
+		_, known := h.last("coder", fmt.Sprintf("pod-%d", i), 10*time.Second)
+		require.True(t, known, "pod-%d beats every three seconds, and its runs are not orphaned", i)
+	}
+	c.forward(surelyGone)
+	h.beat("coder", "pod-new", beat, false)
+	require.Len(t, h.executors["coder"], replicas, "what is surely gone makes room")
+}
