@@ -205,6 +205,12 @@ func (w *sweeper) gone(e *rosterEntry) bool {
 	return now.Sub(since) >= l.silence(w.cfg.Silence)
 }
 
+// heard reports whether the run's executor was heard of within its silence, and does not leave.
+func (w *sweeper) heard(e *rosterEntry) bool {
+	l, seen := w.cfg.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
+	return seen && l.left.IsZero() && w.now().Sub(l.seen) < l.silence(w.cfg.Silence)
+}
+
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
@@ -219,7 +225,12 @@ func (w *sweeper) expired(e *rosterEntry) bool {
 // write says in the run's log that its executor is gone, or which of its waits have expired.
 func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now time.Time) error {
 	run := e.live.Run
+	asked := w.now()
 	c, _, err := w.shard.Checkpoints.GetFresh(ctx, run)
+	if err == nil && gone && (w.now().Sub(asked) > lateTicks*w.cfg.SweepEvery || w.heard(e)) {
+		// A server that was stopped answers before it brings the heartbeats that waited for it, too. The next tick tells.
+		return nil
+	}
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt), errors.Is(err, schema.ErrFormat):
 		w.wonder(run)
