@@ -188,13 +188,15 @@ type reignState struct {
 	marks []liveMark
 	// suspects are runs whose live entry is to be compared with their checkpoint.
 	suspects chan string
+	// vanished are runs whose live entry is gone.
+	vanished chan string
 	// behind is the number of messages of the log that were not folded when last looked.
 	behind atomic.Uint64
 }
 
 // begin reads the watermark and decides from where to fold.
 func (f *Folder) begin(ctx context.Context, fromStart, unclean bool) (*reignState, error) {
-	s := &reignState{Folder: f, runs: make(map[string]*list.Element), recent: list.New(), suspects: make(chan string, suspectsWaiting)}
+	s := &reignState{Folder: f, runs: make(map[string]*list.Element), recent: list.New(), suspects: make(chan string, suspectsWaiting), vanished: make(chan string)}
 	var err error
 	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -165,10 +166,12 @@ func (s *reignState) suspect(run string) {
 	}
 }
 
-// mend makes a run's entry what its checkpoint says. Only the goroutine that folds may, or an entry that was put before
-// its checkpoint would be taken for a wrong one.
+// mend makes a run's entry what its checkpoint says, and its checkpoint what the log says if that is gone or cannot be
+// read: a run whose executor is dead has no next event that would. Only the goroutine that folds may, or an entry that
+// was put before its checkpoint would be taken for a wrong one.
 func (s *reignState) mend(ctx context.Context, id string) error {
 	cps := s.shard.Checkpoints
+	cached := s.inMemory(id)
 	e, err := cps.LiveOf(ctx, id)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
@@ -177,24 +180,24 @@ func (s *reignState) mend(ctx context.Context, id string) error {
 	case errors.Is(e.Err, schema.ErrFormat):
 		return nil // of a later version, which knows better
 	}
+	c, _, err := cps.GetFresh(ctx, id)
 	var head schema.Head
-	var cached *run
-	if el, ok := s.runs[id]; ok {
-		cached, _ = el.Value.(*run) // nothing else is ever put in
-		head = cached.head
-	} else {
-		c, _, err := cps.GetFresh(ctx, id)
-		switch {
-		case errors.Is(err, kvstore.ErrNotFound):
-		case errors.Is(err, kvstore.ErrCorrupt), errors.Is(err, schema.ErrFormat):
-			return nil // its next event folds it anew
-		case err != nil:
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt):
+		if cached, err = s.restore(ctx, id); err != nil {
 			return err
-		case c.Incarnation != s.incarnation:
-			return nil
-		default:
-			head = c.Head
 		}
+		head = cached.head
+	case errors.Is(err, schema.ErrFormat):
+		return nil
+	case err != nil:
+		return err
+	case cached != nil:
+		head = cached.head
+	case c.Incarnation != s.incarnation:
+		return nil
+	default:
+		head = c.Head
 	}
 	lives := head.Counts.Events > 0 && head.Live()
 	if lives {
@@ -225,6 +228,31 @@ func (s *reignState) mend(ctx context.Context, id string) error {
 	s.stats.LiveMended.Add(1)
 	s.log.Info().Str(keyRun, id).Bool("live", lives).AnErr("was", e.Err).Msg("live entry mended")
 	return nil
+}
+
+// inMemory returns a run that is in memory, or nil.
+func (s *reignState) inMemory(id string) *run {
+	el, ok := s.runs[id]
+	if !ok {
+		return nil
+	}
+	r, _ := el.Value.(*run) // nothing else is ever put in
+	return r
+}
+
+// restore folds a run anew whose checkpoint is gone or cannot be read, and puts it.
+func (s *reignState) restore(ctx context.Context, id string) (*run, error) {
+	if el, ok := s.runs[id]; ok {
+		s.recent.Remove(el)
+		delete(s.runs, id)
+	}
+	// Up to where the log is folded; what comes behind that comes by itself.
+	r, err := s.load(ctx, id, &runlog.Arrived{Record: schema.Record{Stream: s.mark.Position.Stream + 1}})
+	if err != nil || r.head.Counts.Events == 0 {
+		return r, err
+	}
+	s.log.Warn().Str(keyRun, id).Msg("checkpoint was gone or damaged, folded from the log")
+	return r, s.store(ctx, map[string]*run{id: r})
 }
 
 // checkLive compares the live index with the checkpoints of the live runs, and not with those of all runs: entries are
@@ -285,6 +313,15 @@ func (s *reignState) keepLive(ctx context.Context) error {
 		if s.cfg.Roster != nil {
 			for _, run := range s.cfg.Roster.unreadable(s.cfg.Shard) {
 				s.suspect(run)
+			}
+		}
+		if s.cfg.Roster != nil && s.caughtUpWithLog() {
+			for _, run := range s.cfg.Roster.takeVanished(s.cfg.Shard) {
+				select {
+				case s.vanished <- run:
+				case <-ctx.Done():
+					return nil
+				}
 			}
 		}
 		if !s.caughtUpWithLog() || !checked.IsZero() && s.now().Sub(checked) < liveCheckEvery {

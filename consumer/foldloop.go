@@ -79,6 +79,14 @@ func (s *reignState) fold(ctx context.Context, in <-chan runlog.Arrived) error {
 				return err
 			}
 			continue
+		case id := <-s.vanished:
+			if r := s.inMemory(id); r != nil && !r.head.Live() {
+				continue // for it has ended
+			}
+			if err := s.mend(ctx, id); err != nil {
+				return err
+			}
+			continue
 		case a, ok := <-in:
 			if !ok {
 				return nil

@@ -19,6 +19,10 @@ import (
 // MaxCandidates bounds the runs that [Roster.Claimable] returns: as many as a claim may lose races for.
 const MaxCandidates = 32
 
+// maxVanished bounds the runs of a shard that are remembered because their entry is gone. The shard's folder looks at
+// them every tick; a daemon that does not fold it keeps the first.
+const maxVanished = 1 << 12
+
 // Roster is what a daemon knows of the runs of a fleet that have not ended: the live index of all its shards, in
 // memory. Folders find the runs whose executor is gone in it, and the service the runs that can be claimed. It is fed by
 // a watch of each shard's live index and lags behind it by as much as a message takes; nothing is decided by it
@@ -47,6 +51,8 @@ type rosterShard struct {
 	runs map[string]*rosterEntry
 	// broken are the runs whose entry cannot be read, at the revision it has.
 	broken map[string]schema.Revision
+	// vanished are runs that had an entry and have none: because they have ended, or because another hand took it.
+	vanished map[string]struct{}
 	// synced: every entry that was there when the watch began is in.
 	synced bool
 	// round counts the watches; an entry that a new one did not bring is gone.
@@ -73,6 +79,7 @@ func NewRoster(shards []*kvstore.Shard, maxClaims int, now func() time.Time, log
 	for i := range r.shards {
 		r.shards[i].runs = make(map[string]*rosterEntry)
 		r.shards[i].broken = make(map[string]schema.Revision)
+		r.shards[i].vanished = make(map[string]struct{})
 	}
 	return r
 }
@@ -297,6 +304,22 @@ func (r *Roster) unreadable(shard int) []string {
 	return slices.Collect(maps.Keys(r.shards[shard].broken))
 }
 
+func (s *rosterShard) vanish(run string) {
+	if len(s.vanished) < maxVanished {
+		s.vanished[run] = struct{}{}
+	}
+}
+
+// takeVanished returns, once each, the runs of a shard whose entry is gone.
+func (r *Roster) takeVanished(shard int) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &r.shards[shard]
+	runs := slices.Collect(maps.Keys(s.vanished))
+	clear(s.vanished)
+	return runs
+}
+
 func (r *Roster) syncedShard(shard int) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -321,6 +344,7 @@ func (r *Roster) sync(shard int) {
 		if e.round != s.round {
 			delete(s.runs, run)
 			r.forget(e)
+			s.vanish(run)
 		}
 	}
 	for _, e := range r.claimable {
@@ -357,11 +381,15 @@ func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
 	}
 	delete(s.broken, c.Run)
 	if c.Live == nil {
-		if errors.Is(c.Err, kvstore.ErrCorrupt) {
+		switch {
+		case errors.Is(c.Err, kvstore.ErrCorrupt):
 			s.broken[c.Run] = c.Revision
+		case old != nil && c.Err == nil:
+			s.vanish(c.Run)
 		}
 		return
 	}
+	delete(s.vanished, c.Run)
 	e := &rosterEntry{
 		live: *c.Live, revision: c.Revision, shard: shard, changed: r.now(), round: s.round,
 		since: parseTime(c.Live.Since), expires: parseTime(c.Live.ExpiresAt),

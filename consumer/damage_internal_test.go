@@ -1,0 +1,67 @@
+package consumer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame damages what is derived from the log while the run's executor is
+// dead: no event of the run comes any more that would put it right.
+func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
+	for name, damage := range map[string]func(*testing.T, *lifeWorld, *lifeRun){
+		"nothing": func(*testing.T, *lifeWorld, *lifeRun) {},
+		"its live entry is deleted": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
+			kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+			require.NoError(t, err)
+			require.NoError(t, kv.Delete(t.Context(), schema.LiveKeyPrefix+"r1"))
+		},
+		"its live entry is purged, unheard": func(t *testing.T, w *lifeWorld, r *lifeRun) {
+			require.NoError(t, w.shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "r1", Revision: r.entry().Revision}))
+			w.roster.begin(0) // the index is read anew from time to time
+			w.roster.sync(0)
+		},
+		"its checkpoint is junk": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
+			kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+			require.NoError(t, err)
+			_, err = kv.PutString(t.Context(), "r1", "junk")
+			require.NoError(t, err)
+		},
+		"its checkpoint is deleted": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
+			kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+			require.NoError(t, err)
+			require.NoError(t, kv.Delete(t.Context(), "r1"))
+		},
+	} {
+		for _, when := range []string{"while the folder folds", "between two folders"} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				w := newLifeWorld(t)
+				w.stop()
+				cfg := w.config()
+				cfg.SweepEvery, cfg.Silence = 50*time.Millisecond, 2*time.Second
+				w.stop = w.fold(cfg)
+				r := w.begin("r1", "e1", "i1")
+				if when == "between two folders" {
+					w.stop()
+				}
+				damage(t, w, r)
+				if when == "between two folders" {
+					w.stop = w.fold(cfg)
+				}
+				require.Eventually(t, func() bool {
+					w.clock.forward(2 * time.Millisecond)
+					c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "r1")
+					return err == nil && c.Status == schema.StatusOrphaned
+				}, 15*time.Second, time.Millisecond)
+				require.Eventually(t, func() bool {
+					l, known := w.roster.Get("r1")
+					return known && l.Status == schema.StatusOrphaned
+				}, 10*time.Second, time.Millisecond, "and can be claimed")
+			})
+		}
+	}
+}
