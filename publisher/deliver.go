@@ -38,11 +38,14 @@ func (r *Run) deliver(ctx context.Context, items []*item) error {
 }
 
 func (r *Run) deliverAll(ctx context.Context, items []*item) error {
-	fresh := true
+	fresh, from := true, r.fleet.cfg.BatchFrom
 	for _, it := range items {
 		fresh = fresh && it.stream == 0 && !it.sent
+		if it.together && from <= maxWindowEvents {
+			from = 2
+		}
 	}
-	if fresh && len(items) > 1 && len(items) >= r.fleet.cfg.BatchFrom && len(items) <= maxWindowEvents {
+	if fresh && len(items) > 1 && len(items) >= from && len(items) <= maxWindowEvents {
 		if r.deliverBatch(ctx, items) {
 			return nil
 		}

@@ -183,6 +183,8 @@ type draft struct {
 	data schema.Data
 	turn int32
 	at   time.Time
+	// together: the events of the call mean something only if all of them are stored.
+	together bool
 
 	body    []byte
 	dataref string
@@ -204,6 +206,8 @@ type item struct {
 	next *schema.Head
 	// sent: a try had no answer, so it may be stored.
 	sent bool
+	// together as of its draft.
+	together bool
 }
 
 // message returns the item as a message that is stored only behind last.
@@ -359,7 +363,7 @@ func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (se
 			Data:            d.body,
 		}
 		chain = writer.Seal(e, chain)
-		it := &item{event: e, data: d.data}
+		it := &item{event: e, data: d.data, together: d.together}
 		it.header, _ = e.Encode()
 		rec := schema.Record{Header: it.header, Body: e.Data}
 		it.size = rec.Size()

@@ -106,13 +106,17 @@ func (c ToolCall) draft(turn int32) draft {
 }
 
 // Answer publishes what the model answered and the calls it asks for, before anything is acted on: a crash must
-// neither lose the text that asked for a call nor ask the model twice. Run the calls with [Turn.Tool] afterwards.
-// From Config.BatchFrom events up they are one atomic batch.
+// neither lose the text that asked for a call, nor a call that the text asks for, nor ask the model twice. So they go out
+// as one atomic batch, unless Config.BatchFrom switches batches off or the run is pipelined; only when the server does
+// not answer the batch are they brought in one after the other. Run the calls with [Turn.Tool] afterwards.
 func (t *Turn) Answer(ctx context.Context, m schema.Message, calls ...ToolCall) ([]schema.CallKey, error) {
 	drafts := make([]draft, 0, len(calls)+1)
 	drafts = append(drafts, draft{data: &schema.MessageAddedData{Message: m}, turn: t.number})
 	for _, c := range calls {
 		drafts = append(drafts, c.draft(t.number))
+	}
+	for i := range drafts {
+		drafts[i].together = true
 	}
 	verdicts, err := t.run.publish(ctx, drafts...)
 	if err != nil {
