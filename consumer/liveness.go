@@ -198,7 +198,13 @@ func (w *sweeper) gone(e *rosterEntry) bool {
 		// It does nothing more. A process that names no instance may be a new one by now, if the run came after it.
 		return true
 	}
-	since := later(e.changed, w.since())
+	since := e.changed
+	if seen && l.interval > 0 {
+		// It says by itself that it lives. That somebody else wrote, such as the answer to what the run waited for, is no
+		// sign that it does.
+		since = e.held
+	}
+	since = later(since, w.since())
 	if seen {
 		since = later(since, l.seen)
 	}

@@ -160,6 +160,18 @@ func TestAWaitExpires(t *testing.T) {
 	require.Zero(t, w.stats.Orphaned.Load())
 }
 
+func TestAnAnswerIsNoSignOfLifeOfTheExecutor(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.hb.beat("executor-1", "i1", beat, false)
+	r.own(&schema.RunWaitingData{InterruptID: "ask", Reason: "human_input"})
+	w.pass(60, nil)
+	r.stays(schema.StatusWaiting)
+	r.control(&schema.RunInputData{InterruptID: "ask", By: "anna"})
+	w.pass(1, nil)
+	r.becomes(schema.StatusOrphaned)
+}
+
 func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")

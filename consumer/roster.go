@@ -68,7 +68,9 @@ type rosterEntry struct {
 	since, expires time.Time
 	// changed is when the entry came, by the daemon's clock.
 	changed time.Time
-	hidden  time.Time
+	// held is since when the run has its executor, by the same clock: what others write does not change it.
+	held   time.Time
+	hidden time.Time
 	round   uint64
 }
 
@@ -393,6 +395,10 @@ func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
 	e := &rosterEntry{
 		live: *c.Live, revision: c.Revision, shard: shard, changed: r.now(), round: s.round,
 		since: parseTime(c.Live.Since), expires: parseTime(c.Live.ExpiresAt),
+	}
+	e.held = e.changed
+	if old != nil && old.live.Epoch == e.live.Epoch && old.live.Executor == e.live.Executor && old.live.Instance == e.live.Instance {
+		e.held = old.held
 	}
 	s.runs[c.Run] = e
 	if e.live.RequestID != "" {
