@@ -46,8 +46,10 @@ func cliDoc(t *testing.T) string {
 		fmt.Fprintf(&b, "| %d | %s | %s |\n", e.code, e.name, cell(e.meaning))
 	}
 	b.WriteString("\n## Environment\n\nA flag wins over its variable.\n\n| variable | flag |\n|---|---|\n")
+	told := map[string]bool{} // several commands may have one flag of the same meaning
 	for _, f := range allFlags(parser.Model.Node) {
-		if name := f.Tag.Get("environ"); name != "" {
+		if name := f.Tag.Get("environ"); name != "" && !told[name+f.Name] {
+			told[name+f.Name] = true
 			fmt.Fprintf(&b, "| `%s` | `--%s` |\n", name, f.Name)
 		}
 	}

@@ -29,6 +29,17 @@ type eventsCmd struct {
 	Raw      bool          `help:"With --json: the CloudEvent in structured form, as other tools read it."`
 }
 
+// Help is the text below the flags.
+func (eventsCmd) Help() string {
+	return `The columns are the time, the position in the log, the run, the event's epoch and sequence, the event, and what it says. A ` +
+		`c in place of the sequence is a control event: not the executor but the daemon or a person wrote it.
+
+Examples:
+  waymark events                                  what happens from now on, in all runs
+  waymark events fix-login --all --no-follow      a run from its beginning
+  waymark events --since 10m --json`
+}
+
 // eventLine is an event as JSON.
 type eventLine struct {
 	Stream   schema.StreamSequence `json:"stream_sequence,omitzero"`
