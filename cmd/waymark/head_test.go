@@ -90,6 +90,9 @@ func TestAStepThatIsPastedAsItStandsDecidesOnlyWhatItsLineSays(t *testing.T) {
 	}
 	list := steps(h, true)
 	require.Len(t, list, 8)
+	h.OpenCalls = append(h.OpenCalls, schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c3", Occurrence: 1}, Replay: schema.ReplayPure, InDoubt: true})
+	require.Equal(t, append(list, "see what becomes of the calls in doubt with: waymark plan r"), steps(h, true),
+		"a call that its policy settles is left to no person")
 	for _, step := range list {
 		require.NotContains(t, step, "|", "a shell would run what stands before it")
 	}

@@ -115,19 +115,20 @@ func (c runsLsCmd) unwanted(r schema.RunSummary) bool {
 func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 	columns := []column{
 		{title: "run", shrinks: true},
-		{title: "agent", drop: 1},
+		{title: "agent", drop: 2},
+		{title: "executor", drop: 1},
 		{title: "status"},
-		{title: "epoch", right: true, drop: 3},
+		{title: "epoch", right: true, drop: 4},
 		{title: "turn", right: true},
-		{title: "calls", right: true, drop: 2},
+		{title: "calls", right: true, drop: 3},
 		{title: "open", right: true},
-		{title: "events", right: true, drop: 4},
+		{title: "events", right: true, drop: 5},
 		{title: "updated"},
 	}
 	rows := make([][]string, len(runs))
 	for i, r := range runs {
 		rows[i] = []string{
-			r.Run, r.Agent, summaryStatus(&r), count(r.Epoch), count(r.Turn), count(r.ToolCalls),
+			r.Run, r.Agent, r.Executor, summaryStatus(&r), count(r.Epoch), count(r.Turn), count(r.ToolCalls),
 			count(r.OpenCalls), count(r.Events), ago(r.UpdatedAt, now),
 		}
 	}

@@ -27,7 +27,7 @@ func printSteps(a *app, h *schema.Head, quarantined bool) error {
 func steps(h *schema.Head, quarantined bool) []string {
 	var list []string
 	if quarantined {
-		list = append(list, "see what it does before it stops: "+onFleet(h.Fleet, "runs get "+h.Run+" --view state")+"; let the fleet try again with: "+onFleet(h.Fleet, "release "+h.Run))
+		list = append(list, "see how it was given up: "+onFleet(h.Fleet, "runs get "+h.Run+" --view events")+" and the logs of those executors; let the fleet try again with: "+onFleet(h.Fleet, "release "+h.Run))
 	}
 	shown := 0
 	for i := range h.Interrupts {
@@ -41,13 +41,18 @@ func steps(h *schema.Head, quarantined bool) []string {
 		}
 		list = append(list, answerSteps(h, w)...)
 	}
-	shown = 0
+	shown, more := 0, false
 	for _, c := range h.InDoubt() {
-		if shown++; shown > maxSteps {
-			list = append(list, "see what becomes of all calls in doubt with: "+onFleet(h.Fleet, "plan "+h.Run))
-			break
+		// What is not held is settled by its policy: a person may look at it, and need not do anything.
+		if !c.Held || shown == maxSteps {
+			more = true
+			continue
 		}
+		shown++
 		list = append(list, settleSteps(h, c.CallKey)...)
+	}
+	if more {
+		list = append(list, "see what becomes of the calls in doubt with: "+onFleet(h.Fleet, "plan "+h.Run))
 	}
 	for i := range h.Handoffs {
 		if o := &h.Handoffs[i]; o.Status == schema.HandoffStatusOffered {
