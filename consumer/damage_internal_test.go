@@ -16,22 +16,26 @@ func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
 	for name, damage := range map[string]func(*testing.T, *lifeWorld, *lifeRun){
 		"nothing": func(*testing.T, *lifeWorld, *lifeRun) {},
 		"its live entry is deleted": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
+			t.Helper()
 			kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
 			require.NoError(t, err)
 			require.NoError(t, kv.Delete(t.Context(), schema.LiveKeyPrefix+"r1"))
 		},
 		"its live entry is purged, unheard": func(t *testing.T, w *lifeWorld, r *lifeRun) {
+			t.Helper()
 			require.NoError(t, w.shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "r1", Revision: r.entry().Revision}))
 			w.roster.begin(0) // the index is read anew from time to time
 			w.roster.sync(0)
 		},
 		"its checkpoint is junk": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
+			t.Helper()
 			kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
 			require.NoError(t, err)
 			_, err = kv.PutString(t.Context(), "r1", "junk")
 			require.NoError(t, err)
 		},
 		"its checkpoint is deleted": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
+			t.Helper()
 			kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
 			require.NoError(t, err)
 			require.NoError(t, kv.Delete(t.Context(), "r1"))

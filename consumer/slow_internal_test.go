@@ -19,13 +19,13 @@ func TestNobodyIsGoneBecauseTheServerWasStopped(t *testing.T) {
 	due := w.roster.due(0, 1, func(*rosterEntry) bool { return true })
 	require.Len(t, due, 1)
 
-	now := w.sweeper.now
-	w.sweeper.now = func() time.Time {
+	now := w.now
+	w.now = func() time.Time {
 		w.clock.forward(4 * time.Second) // each answer takes so long
 		return now()
 	}
 	require.NoError(t, w.write(t.Context(), due[0], true, w.clock.Now()))
-	w.sweeper.now = now
+	w.now = now
 	require.Zero(t, w.stats.Orphaned.Load())
 
 	// And one that is heard of between the look at the clock and the answer has come back.
