@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -447,6 +448,23 @@ func TestAnOfferIsCarriedOutOnce(t *testing.T) {
 	require.ErrorIs(t, err, examples.ErrNoOffer)
 	_, err = first.AcceptHandoff(t.Context(), offer, publisher.RunSpec{ID: "mine"})
 	require.ErrorIs(t, err, publisher.ErrHandoffTaken)
+}
+
+func TestAnOfferWhoseTakerDiedIsCarriedOutByTheNext(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.fleet("ex-1", nil), w.fleet("ex-2", nil)
+	offer, err := examples.HandOver(t.Context(), start(t, first), schema.HandoffRemaining{Description: "review parser.go"})
+	require.NoError(t, err)
+	body, err := json.Marshal(&schema.HandoffRequest{HandoffID: offer.HandoffID, Action: schema.HandoffAccept, By: "dead", ChildRun: "child", OfferHash: offer.Hash})
+	require.NoError(t, err)
+	reply, err := first.Conn().RequestWithContext(t.Context(), schema.ServiceSubject(schema.VerbHandoff, "default", "r1"), body)
+	require.NoError(t, err)
+	require.Empty(t, reply.Header.Get(schema.HeaderErrorCode))
+	child, err := examples.TakeOffer(t.Context(), second, "r1")
+	require.NoError(t, err)
+	require.Equal(t, "child", child.ID())
+	_, err = examples.TakeOffer(t.Context(), first, "r1")
+	require.ErrorIs(t, err, examples.ErrNoOffer, "now it is carried out")
 }
 
 func TestARunOutOfTurnsEndsWithASummary(t *testing.T) {

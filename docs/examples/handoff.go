@@ -24,15 +24,18 @@ func HandOver(ctx context.Context, run *publisher.Run, left ...schema.HandoffRem
 // ErrNoOffer is returned by TakeOffer when the run offers nothing that nobody took.
 var ErrNoOffer = errors.New("nothing is offered")
 
-// TakeOffer carries out the oldest offer of a run that nobody took, in a run of its own, which cites the offer.
+// TakeOffer carries out the oldest offer of a run that nobody took, or whose taker died before it started the child, in a
+// run of its own, which cites the offer.
 func TakeOffer(ctx context.Context, fleet *publisher.Fleet, parent string) (*publisher.Run, error) {
 	offers, err := fleet.Offers(ctx, parent)
 	if err != nil {
 		return nil, err
 	}
 	for _, offer := range offers {
-		if offer.Status != schema.HandoffStatusOffered {
-			continue
+		if offer.Status == schema.HandoffStatusAccepted {
+			if _, err := fleet.Head(ctx, offer.ChildRun); !errors.Is(err, publisher.ErrRunNotFound) {
+				continue // its taker carries it out
+			}
 		}
 		child, err := fleet.AcceptHandoff(ctx, offer, publisher.RunSpec{})
 		if errors.Is(err, publisher.ErrHandoffTaken) {
