@@ -79,6 +79,8 @@ type Executor struct {
 	over    bool
 	driven  map[*drive]struct{}
 	left    []error
+	// starting are the runs that Start is busy with.
+	starting map[string]bool
 }
 
 // drive is one run in the hands of an executor.
@@ -114,14 +116,16 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 	if spec.Grace < 0 {
 		return nil, configError("Grace", spec.Grace, "use a duration above 0")
 	}
-	e := &Executor{fleet: f, spec: spec, freed: make(chan struct{}, 1), driven: make(map[*drive]struct{})}
+	e := &Executor{fleet: f, spec: spec, freed: make(chan struct{}, 1), driven: make(map[*drive]struct{}), starting: make(map[string]bool)}
 	e.working, e.shut = context.WithCancelCause(context.Background())
 	e.finishing, e.giveUp = context.WithCancel(context.Background())
 	return e, nil
 }
 
-// Start begins a run, as [Fleet.Start] does, and drives it. Before Serve it waits for Serve to begin. It returns
-// [ErrStopped] once Serve has ended, and [ErrConfig] for an agent that the executor has not.
+// Start begins a run, as [Fleet.Start] does, and drives it. Before Serve it waits for Serve to begin. After
+// [ErrUnresolved] and [ErrUnavailable] call it again: a run that an earlier call of this process began after all is
+// taken in hand, for as long as the process lives nobody else would. It returns [ErrStopped] once Serve has ended, and
+// [ErrConfig] for an agent that the executor has not.
 func (e *Executor) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if spec.Agent == "" {
 		spec.Agent = e.fleet.cfg.Agent
@@ -135,7 +139,7 @@ func (e *Executor) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if spec.OnControl == nil {
 		spec.OnControl = e.spec.OnControl
 	}
-	run, err := e.fleet.Start(ctx, spec)
+	run, err := e.begun(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +148,37 @@ func (e *Executor) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 		return nil, errors.Join(err, run.publishLast(ctx, err, draft{data: &schema.RunInterruptedData{Reason: "shutdown"}}))
 	}
 	return run, nil
+}
+
+// begun starts a run, or takes up the one that an earlier call began without hearing of it.
+func (e *Executor) begun(ctx context.Context, spec RunSpec) (*Run, error) {
+	e.mu.Lock()
+	busy := e.starting[spec.ID]
+	if !busy {
+		e.starting[spec.ID] = true
+	}
+	e.mu.Unlock()
+	if busy {
+		return nil, fmt.Errorf("start of run %s: %w: another call is starting it", spec.ID, ErrRunExists)
+	}
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.starting, spec.ID)
+	}()
+	run, err := e.fleet.Start(ctx, spec)
+	if !errors.Is(err, ErrRunExists) || e.fleet.cfg.Instance == "" || len(e.fleet.hand.of(spec.ID)) > 0 {
+		return run, err
+	}
+	head, headErr := e.fleet.Head(ctx, spec.ID)
+	switch {
+	case headErr != nil:
+		return nil, errors.Join(err, headErr)
+	case head.Executor != e.fleet.cfg.Executor, head.Instance != e.fleet.cfg.Instance, head.Agent != spec.Agent,
+		head.Status != schema.StatusRunning, head.Epoch != 1, head.Counts.Events != 1:
+		return nil, err
+	}
+	return e.fleet.resume(ctx, spec.ID, ResumeSpec{Reason: "restart", Agent: spec.Agent, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl})
 }
 
 // Adopt drives a run whose handle another part of the process has: an executor, whose work returns after it, or the

@@ -110,3 +110,23 @@ func TestRollingRestartsQuarantineNoRun(t *testing.T) {
 	}
 	<-begun
 }
+
+func TestARunThatWasBegunUnheardIsDrivenByTheNextTry(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	p := newProxy(t, w.server.URL())
+	f := w.fleet(func(c *publisher.Config) {
+		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
+		c.TryTimeout, c.PublishTimeout = 50*time.Millisecond, 100*time.Millisecond
+	})
+	s := serveRuns(t, f, func(context.Context, *publisher.Run) error { return nil })
+	p.dropAcks(-1)
+	_, err := s.Start(t.Context(), publisher.RunSpec{ID: "r1"})
+	require.ErrorIs(t, err, publisher.ErrUnresolved)
+	p.dropAcks(0)
+	require.Equal(t, []string{"run.started"}, names(w.log("r1")))
+	begin(t, s, "r1")
+	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
+	_, err = s.Start(t.Context(), publisher.RunSpec{ID: "r1"})
+	require.ErrorIs(t, err, publisher.ErrRunExists, "and not once more")
+}
