@@ -359,7 +359,7 @@ func (s *demoStage) holdAndSettle(ctx context.Context, tool, file string) error 
 
 // operator runs one of the operator's commands to its end.
 func (s *demoStage) operator(ctx context.Context, args ...string) error {
-	s.say("person", "$ waymark %s", strings.Join(args, " "))
+	s.say("person", "$ %s", shellCommand(args))
 	p, err := s.fleet.start(args[0], args...)
 	if err != nil {
 		return err

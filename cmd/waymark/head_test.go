@@ -61,6 +61,8 @@ func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {
 	} {
 		require.Equal(t, want, shellWord(in))
 	}
+	require.Equal(t, `waymark settle r 3 m1 --how decided --result '"sent"'`,
+		shellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))
 	h := &schema.Head{Fleet: "blue", Run: "r"}
 	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3", settleCommand(h, schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
 }

@@ -116,3 +116,17 @@ func shellWord(s string) string {
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
+
+// shellCommand is a command of this program as a person types it.
+func shellCommand(args []string) string {
+	var b strings.Builder
+	b.WriteString("waymark")
+	for _, arg := range args {
+		if strings.HasPrefix(arg, "--") {
+			b.WriteString(" " + arg) // a flag of this program, not text from outside
+			continue
+		}
+		b.WriteString(" " + shellWord(arg))
+	}
+	return b.String()
+}
