@@ -108,11 +108,16 @@ func outdates(v schema.Verdict, items []*item) bool {
 }
 
 // leftInDoubt returns a [*HeldError] for a call of which nobody knows what became of it and that must not be run again,
-// if there is one: the run must not be completed over it.
+// if there is one: the run must not be completed over it. It is in doubt, or this handle began it and did not learn its
+// outcome; then it is in doubt for the next executor.
 func (r *Run) leftInDoubt() error {
 	head := r.planned()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for i := range head.OpenCalls {
-		if c := &head.OpenCalls[i]; c.InDoubt && !c.Late && !rerunnable(c.Replay) {
+		c := &head.OpenCalls[i]
+		begun := r.calls.stage[c.CallKey] == running && r.calls.outcomes[c.CallKey] == nil
+		if (c.InDoubt && !c.Late || begun) && !rerunnable(c.Replay) {
 			return r.held(c, "")
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -78,6 +79,39 @@ func TestARunIsNotCompletedOverACallInDoubt(t *testing.T) {
 	head := w.fold("r1").Head
 	require.Equal(t, schema.StatusWaiting, head.Status)
 	require.Equal(t, schema.WaitToolInDoubt, head.Interrupts[0].Reason, "a person is asked about it")
+	w.control("r1", 2, &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledAbandoned, By: "ann"})
+	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
+}
+
+func TestARunIsNotCompletedOverACallWhoseToolTimedOut(t *testing.T) {
+	w := newWorld(t)
+	w.daemon()
+	var charges atomic.Int32
+	s := serveRuns(t, w.fleet(), func(ctx context.Context, run *publisher.Run) error {
+		if run.OpenTurn() != nil || run.Head().Turn > 0 {
+			return nil
+		}
+		turn, err := run.StartTurn(ctx, publisher.TurnSpec{})
+		if err != nil {
+			return err
+		}
+		short, cancel := context.WithCancel(ctx)
+		_, err = turn.Tool(short, publisher.ToolCall{ID: "c1", Name: "charge"}, func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
+			charges.Add(1)
+			cancel()
+			return publisher.ToolResult{}, ctx.Err()
+		})
+		require.Error(t, err) // which this work takes lightly
+		return turn.End(ctx, publisher.TurnEnd{})
+	}, func(spec *publisher.ExecutorSpec) { spec.Capacity = 1 })
+	begin(t, s, "r1")
+	for range 2 { // the first leaves it, to the second it is in doubt
+		got := s.outcome(t, "r1")
+		require.Equal(t, publisher.OutcomeWaiting, got.outcome)
+		require.ErrorIs(t, got.err, publisher.ErrHeld)
+	}
+	require.Equal(t, schema.WaitToolInDoubt, w.fold("r1").Head.Interrupts[0].Reason, "a person is asked about it")
+	require.Equal(t, int32(1), charges.Load())
 	w.control("r1", 2, &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledAbandoned, By: "ann"})
 	require.Equal(t, publisher.OutcomeCompleted, s.outcome(t, "r1").outcome)
 }
