@@ -71,7 +71,7 @@ type rosterEntry struct {
 	// held is since when the run has its executor, by the same clock: what others write does not change it.
 	held   time.Time
 	hidden time.Time
-	round   uint64
+	round  uint64
 }
 
 // NewRoster returns an empty roster of a fleet's shards, which are in the order of their numbers. Call Run to fill it.
