@@ -89,6 +89,8 @@ type drive struct {
 	run      *Run
 	// taken: what ends the drive has begun, in its own goroutine or because its grace is over. Under Executor.mu.
 	taken bool
+	// raised: why no work could be made for the run is in its log.
+	raised bool
 	// done is closed when the executor is done with the run.
 	done chan struct{}
 }

@@ -429,7 +429,10 @@ func TestRunsWithoutWorkAreLeftToOthers(t *testing.T) {
 		got := s.outcome(t, agent)
 		require.Equal(t, publisher.OutcomeInterrupted, got.outcome, agent)
 		require.Error(t, got.err)
-		require.Equal(t, schema.StatusInterrupted, w.fold(agent).Head.Status)
+		state := w.fold(agent)
+		require.Equal(t, schema.StatusInterrupted, state.Head.Status)
+		require.Len(t, state.Errors, 1, "why is in the log, once")
+		require.Contains(t, got.err.Error(), state.Errors[0].Error.Message)
 	}
 	_, err := s.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "unknown"})
 	require.ErrorIs(t, err, publisher.ErrConfig)

@@ -194,9 +194,16 @@ func (e *Executor) publishTransition(d *drive, t transition, cause error) error 
 	}
 	if held, ok := errors.AsType[*HeldError](cause); ok && t.wait {
 		// Settled in this moment, or open in this epoch: then it is in doubt for who claims the run next.
-		if err := r.publishHeld(ctx, held.Key); err != nil && !errors.Is(err, ErrNotInDoubt) {
+		if err := r.publishHeld(ctx, held.Key, held.Detail); err != nil && !errors.Is(err, ErrNotInDoubt) {
 			return err
 		}
+	}
+	if t.on == notBegun && cause != nil && !d.raised {
+		// The run does not fail by it, and who looks at why nobody gets it begun finds it nowhere else.
+		if err := r.publishNow(ctx, draft{data: &schema.ErrorRaisedData{Error: *recordedError(cause), Scope: "run"}}); err != nil {
+			return err
+		}
+		d.raised = true
 	}
 	if t.interrupted != "" {
 		return r.publishLast(ctx, letGoError(r, cause), draft{data: &schema.RunInterruptedData{Reason: t.interrupted}})
@@ -220,6 +227,11 @@ func failureFor(t transition, cause error) *schema.Error {
 	if t.ended != schema.StatusFailed {
 		return nil
 	}
+	return recordedError(cause)
+}
+
+// recordedError is an error as it is recorded, not too long.
+func recordedError(cause error) *schema.Error {
 	failure := failureOf(cause)
 	failure.Message = strings.ToValidUTF8(failure.Message, "\uFFFD")
 	if len(failure.Message) > maxFailureText {

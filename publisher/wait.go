@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -187,7 +188,7 @@ func (r *Run) AwaitSettled(ctx context.Context, key schema.CallKey) error {
 	if err := r.settled(ctx); err != nil {
 		return err
 	}
-	switch err := r.publishHeld(ctx, key); {
+	switch err := r.publishHeld(ctx, key, ""); {
 	case errors.Is(err, ErrNotInDoubt):
 		return nil
 	case err != nil:
@@ -204,7 +205,7 @@ func (r *Run) inDoubtLocked(key schema.CallKey) bool {
 
 // publishHeld says once that the run waits for the settlement of a call. It returns [ErrNotInDoubt] when there is
 // nothing to wait for.
-func (r *Run) publishHeld(ctx context.Context, key schema.CallKey) error {
+func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) error {
 	r.mu.Lock()
 	open, call := r.inDoubtLocked(key), ""
 	waits := slices.ContainsFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool {
@@ -223,6 +224,9 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey) error {
 	data := &schema.RunWaitingData{
 		InterruptID: heldInterrupt(key), Reason: schema.WaitToolInDoubt, ToolCallID: key.ToolCallID, Occurrence: key.Occurrence,
 		Message: fmt.Sprintf("What became of call %.80s of tool %.80s in turn %d?", key.ToolCallID, call, key.Turn),
+	}
+	if why != "" {
+		data.Message += " " + strings.ToValidUTF8(why, "\uFFFD")
 	}
 	err := r.publishNow(ctx, draft{data: data, turn: key.Turn})
 	if rejected, ok := errors.AsType[*RejectedError](err); ok && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {
