@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,6 +75,13 @@ type instanceLife struct {
 	interval time.Duration
 	// left is when it said that it leaves; zero when it did not.
 	left time.Time
+	// givenUp are the runs that it gives up.
+	givenUp []schema.GivenUp
+}
+
+// gaveUp reports whether the instance does nothing more for the run in this epoch.
+func (l *instanceLife) gaveUp(run string, epoch schema.Epoch) bool {
+	return slices.Contains(l.givenUp, schema.GivenUp{Run: run, Epoch: epoch})
 }
 
 // NewHeartbeats returns an empty table. Call Run to listen.
@@ -191,7 +199,10 @@ func (h *Heartbeats) executor(m *nats.Msg) error {
 	}
 	interval := time.Duration(b.IntervalMS) * time.Millisecond
 	set(&interval, schema.DefaultHeartbeatMS*time.Millisecond)
-	h.beat(b.Executor, b.Instance, interval, b.Leaving)
+	if len(b.GivenUp) > schema.MaxGivenUp {
+		return fmt.Errorf("%w: %d runs are given up, at most %d", errHeartbeat, len(b.GivenUp), schema.MaxGivenUp)
+	}
+	h.beat(b.Executor, b.Instance, interval, b.Leaving, b.GivenUp...)
 	return nil
 }
 
@@ -223,11 +234,11 @@ func readHeartbeat(data []byte, into any) error {
 }
 
 // beat notes a heartbeat.
-func (h *Heartbeats) beat(executor, instance string, interval time.Duration, leaving bool) {
+func (h *Heartbeats) beat(executor, instance string, interval time.Duration, leaving bool, givenUp ...schema.GivenUp) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.touch(executor, instance)
-	l.interval, l.left = interval, time.Time{}
+	l.interval, l.left, l.givenUp = interval, time.Time{}, givenUp
 	if leaving {
 		l.left = l.seen
 	}

@@ -198,6 +198,9 @@ func (w *sweeper) gone(e *rosterEntry) bool {
 		// It does nothing more. A process that names no instance may be a new one by now, if the run came after it.
 		return true
 	}
+	if seen && l.gaveUp(e.live.Run, e.live.Epoch) {
+		return true
+	}
 	since := e.changed
 	if seen && l.interval > 0 {
 		// It says by itself that it lives. That somebody else wrote, such as the answer to what the run waited for, is no
@@ -211,10 +214,10 @@ func (w *sweeper) gone(e *rosterEntry) bool {
 	return now.Sub(since) >= l.silence(w.cfg.Silence)
 }
 
-// heard reports whether the run's executor was heard of within its silence, and does not leave.
+// heard reports whether the run's executor was heard of within its silence, and neither leaves nor gave the run up.
 func (w *sweeper) heard(e *rosterEntry) bool {
 	l, seen := w.cfg.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
-	return seen && l.left.IsZero() && w.now().Sub(l.seen) < l.silence(w.cfg.Silence)
+	return seen && l.left.IsZero() && !l.gaveUp(e.live.Run, e.live.Epoch) && w.now().Sub(l.seen) < l.silence(w.cfg.Silence)
 }
 
 func later(a, b time.Time) time.Time {

@@ -16,6 +16,7 @@ import (
 const (
 	DefaultCapacity = 100
 	DefaultGrace    = 10 * time.Second
+	DefaultPatience = time.Minute
 )
 
 // Work does what is left to do of a run, from wherever its record ends: turns that ended are not repeated, phases that
@@ -36,6 +37,9 @@ type ExecutorSpec struct {
 	// Grace is how long work may take to stop once Serve's ctx has ended, and how long it is tried after that to say how
 	// its runs stand; 0 means 10 seconds each.
 	Grace time.Duration
+	// Patience is how long it is tried to say what became of a run while the server is there and does not take it; then the
+	// run is given up and orphaned. A server that is away, and a fleet that is full, are waited for. 0 means one minute.
+	Patience time.Duration
 	// WaitDetached lets runs go that wait: Ask, AwaitInput and AwaitSettled return [ErrWaiting] instead of waiting, for
 	// the work to return. The run then costs nothing until it is answered, and whoever claims it comes to the same
 	// question and is given the answer.
@@ -104,6 +108,9 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 	if spec.Grace == 0 {
 		spec.Grace = DefaultGrace
 	}
+	if spec.Patience == 0 {
+		spec.Patience = DefaultPatience
+	}
 	if len(spec.Agents) == 0 {
 		return nil, configError("Agents", "empty", "name at least one agent and what makes its work")
 	}
@@ -114,6 +121,9 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 		if factory == nil {
 			return nil, configError("Agents", agent+" without a function", "give the function that makes its work")
 		}
+	}
+	if spec.Patience < 0 {
+		return nil, configError("Patience", spec.Patience, "use a duration above 0")
 	}
 	if spec.Grace < 0 {
 		return nil, configError("Grace", spec.Grace, "use a duration above 0")

@@ -114,8 +114,8 @@ func (e *Executor) finish(d *drive, on trigger, cause error) {
 	log := e.fleet.cfg.Logger
 	switch {
 	case outcome == OutcomeLeft:
-		log.Error().Str("run", d.run.id).Err(err).Msg("run is left as it stands: it is orphaned once this process falls silent")
-		err = fmt.Errorf("run %s is left as it stands, and is orphaned once this process falls silent: %w", d.run.id, err)
+		log.Error().Str("run", d.run.id).Err(err).Msg("run is left as it stands, for others to find it orphaned")
+		err = fmt.Errorf("run %s is left as it stands, for others to find it orphaned: %w", d.run.id, err)
 	case err != nil:
 		log.Info().Str("run", d.run.id).Str("outcome", string(outcome)).Err(err).Msg("executor is done with the run")
 	default:
@@ -147,6 +147,7 @@ func (e *Executor) finish(d *drive, on trigger, cause error) {
 func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, error) {
 	r := d.run
 	wait := &backoff{next: e.fleet.cfg.Backoff, most: mostFinishPause}
+	begun := time.Now()
 	for {
 		err := r.mend(e.finishing)
 		broken := errors.Is(err, errPipeline)
@@ -173,7 +174,17 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 			return t.to, cause
 		case broken:
 			continue
-		case errors.Is(err, ErrStopped), !wait.wait(e.finishing):
+		case errors.Is(err, ErrFleetFull), !e.fleet.nc.IsConnected():
+			// Nobody else could say more now.
+			begun = time.Now()
+		case time.Since(begun) > e.spec.Patience:
+			// This process lives, and its heartbeats would keep the run from everybody else.
+			e.fleet.abandon(r)
+			err = errors.Join(cause, err)
+			r.letGo(letGoError(r, err))
+			return OutcomeLeft, err
+		}
+		if errors.Is(err, ErrStopped) || !wait.wait(e.finishing) {
 			return OutcomeLeft, errors.Join(cause, err)
 		}
 	}

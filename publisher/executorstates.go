@@ -20,7 +20,8 @@ const (
 	// OutcomeDropped: the handle ended, for another process has the run, or its log is not what it was. Nothing was
 	// published.
 	OutcomeDropped Outcome = "dropped"
-	// OutcomeLeft: what had to be said could not be published. The run is orphaned once this process falls silent.
+	// OutcomeLeft: what had to be said could not be published. The run is orphaned: once this process falls silent, or
+	// because its heartbeats give the run up.
 	OutcomeLeft Outcome = "left"
 )
 
@@ -76,7 +77,7 @@ var transitions = []transition{
 	{on: workLetGo, when: "work interrupted the run itself", to: OutcomeInterrupted},
 	{on: handleAdopted, when: "another executor adopts the handle", to: OutcomeHandedOver},
 	{on: handleEnded, when: "the handle is fenced, forked or its log regressed", to: OutcomeDropped},
-	{on: serverAway, when: "the server is away until the grace is over", to: OutcomeLeft},
+	{on: serverAway, when: "nothing can be published until the grace or the patience is over", to: OutcomeLeft},
 }
 
 // transitionOn returns what follows.

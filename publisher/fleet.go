@@ -53,6 +53,8 @@ type Fleet struct {
 	notices *nats.Subscription
 	// capacity is the most runs that the executors of this handle take.
 	capacity int
+	// givenUp are the latest runs that could not be let go in their log.
+	givenUp []schema.GivenUp
 	// claims are those that were begun and neither came to a run in hand nor to nothing.
 	claims []claim
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -178,14 +179,26 @@ func (f *Fleet) beat() {
 	}
 }
 
+// abandon says with every further heartbeat that nothing more is done for the run in the handle's epoch.
+func (f *Fleet) abandon(r *Run) {
+	left := schema.GivenUp{Run: r.id, Epoch: r.Epoch()}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.givenUp = append(f.givenUp, left)
+	if more := len(f.givenUp) - schema.MaxGivenUp; more > 0 {
+		f.givenUp = slices.Delete(f.givenUp, 0, more)
+	}
+}
+
 // heartbeat publishes one. What is not sent, because there is no connection, is not sent later either.
 func (f *Fleet) heartbeat(leaving bool) bool {
 	f.mu.Lock()
-	capacity := f.capacity
+	capacity, givenUp := f.capacity, slices.Clone(f.givenUp)
 	f.mu.Unlock()
 	body, err := json.Marshal(&schema.Heartbeat{
 		Executor: f.cfg.Executor, Instance: f.cfg.Instance, IntervalMS: f.cfg.Heartbeat.Milliseconds(),
 		Time: schema.FormatTime(f.cfg.Now()), Runs: f.hand.size(), Capacity: capacity, Leaving: leaving,
+		GivenUp: givenUp,
 	})
 	if err == nil {
 		err = f.nc.Publish(schema.HeartbeatSubject(f.cfg.Fleet, f.cfg.Executor), body)

@@ -36,8 +36,21 @@ type Heartbeat struct {
 	Runs     int `json:"runs,omitzero"`
 	Capacity int `json:"capacity,omitzero"`
 	// Leaving: the executor stops now, and does nothing more for any run.
-	Leaving bool           `json:"leaving,omitzero"`
+	Leaving bool `json:"leaving,omitzero"`
+	// GivenUp are runs for which it does nothing more although it could not say so in their log: they are orphaned. At
+	// most [MaxGivenUp].
+	GivenUp []GivenUp      `json:"given_up,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
+}
+
+// MaxGivenUp bounds the runs that a heartbeat gives up.
+const MaxGivenUp = 64
+
+// GivenUp is a run that an executor gives up, and the epoch in which it had it: what it says does not count for a later
+// one, in which it may have the run again.
+type GivenUp struct {
+	Run   string `json:"run"`
+	Epoch Epoch  `json:"epoch"`
 }
 
 // AgentHeartbeats is the wildcard of heartbeats of the Synadia Agent Protocol, which count for runs whose executor is
