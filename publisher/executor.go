@@ -65,8 +65,8 @@ type ExecutorSpec struct {
 //   - any other error, or a panic: it ends as failed, with the error's [Failure] if it has one.
 //
 // When the handle has ended (fenced, forked, regressed) nothing is published, whatever the work returns. What could not
-// be published, because the server is away, is tried again until it can, or until the executor stops and its grace is
-// over.
+// be published is tried again until it can, or until the executor stops and its grace is over, or, while the server is
+// there and does not take it, for ExecutorSpec.Patience.
 type Executor struct {
 	fleet *Fleet
 	spec  ExecutorSpec
