@@ -41,6 +41,8 @@ type HandoffTakenError struct {
 	// By and ChildRun are who took it and the run that carries it out. Empty when nobody did: the offer was replaced by
 	// another, to be read before it is accepted.
 	By, ChildRun string
+	// Instance of By that drives the child, when it is another of this executor's own name; else empty.
+	Instance string
 	// Cause is the daemon's answer; nil when the child run itself says it.
 	Cause error
 }
@@ -49,6 +51,10 @@ type HandoffTakenError struct {
 func (e *HandoffTakenError) Error() string {
 	if e.By == "" {
 		return fmt.Sprintf("%s: hand-off %s of run %s is another offer now: read it again with Offers, and accept that", ErrHandoffTaken, e.HandoffID, e.Run)
+	}
+	if e.Instance != "" {
+		return fmt.Sprintf("%s: hand-off %s of run %s was accepted by %s for run %s, which its instance %s drives: leave it to them; if they died, accept it again once the run is orphaned",
+			ErrHandoffTaken, e.HandoffID, e.Run, e.By, e.ChildRun, e.Instance)
 	}
 	return fmt.Sprintf("%s: hand-off %s of run %s was accepted by %s for run %s: leave it to them; if they never start it, read it again with Offers and accept that",
 		ErrHandoffTaken, e.HandoffID, e.Run, e.By, e.ChildRun)
@@ -109,7 +115,9 @@ func childID(run, handoff string) string {
 // offer are in offer.Data; put them before the child's model.
 //
 // An offer that [Fleet.Offers] shows as accepted is gone on with in the name of who took it, for one that died before it
-// started the child. Whoever starts the child first has it.
+// started the child. Whoever starts the child first has it, also among the instances of one executor's name; see
+// [Config]. A child that another instance began and left (it is orphaned or interrupted) is gone on with. The child of an
+// instance that died is orphaned after its silence, 10 seconds by default: until then it counts as driven.
 //
 // It returns [*HandoffTakenError], [ErrUnknownHandoff] when the hand-off is not open any more, [ErrRunExists] when the
 // child's id is taken by a run that has nothing to do with the offer, [ErrRunEnded] when the child has ended, and the
@@ -191,9 +199,16 @@ func (f *Fleet) startedChild(ctx context.Context, source *schema.HandoffSource, 
 		return nil, fmt.Errorf("hand-off %s of run %s: %w: run %s carried it out and is %s", source.HandoffID, source.Run, ErrRunEnded, spec.ID, head.Status)
 	case head.Executor != f.cfg.Executor:
 		return nil, &HandoffTakenError{Run: source.Run, HandoffID: source.HandoffID, By: head.Executor, ChildRun: spec.ID}
+	case f.drivenByAnother(&head):
+		return nil, &HandoffTakenError{Run: source.Run, HandoffID: source.HandoffID, By: head.Executor, ChildRun: spec.ID, Instance: head.Instance}
 	}
-	// An earlier start of this process began it.
+	// An earlier start of this process began it, or another instance that is gone.
 	return f.Resume(ctx, spec.ID, ResumeSpec{Reason: "restart", Agent: spec.Agent, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl})
+}
+
+// drivenByAnother reports whether another instance of this executor's name has the run, and nobody said that it left it.
+func (f *Fleet) drivenByAnother(h *schema.Head) bool {
+	return h.Instance != "" && f.cfg.Instance != "" && h.Instance != f.cfg.Instance && !h.Status.Claimable() && h.Unattended == ""
 }
 
 // DeclineHandoff says that an offer is not taken; by is who says so, empty means this executor. It returns

@@ -145,6 +145,36 @@ func requireOneTaker(t *testing.T, w *world, offer publisher.Offer) {
 	}
 }
 
+// Two machines may run under one executor's name.
+func TestOneOfManyInstancesOfAnExecutorGetsTheOffer(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	_, offer := offered(t, w.fleet())
+	first, second := w.fleet(executor("exec-2")), w.fleet(executor("exec-2"))
+	child, err := first.AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
+	require.NoError(t, err)
+	_, err = second.AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
+	taken, ok := errors.AsType[*publisher.HandoffTakenError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "exec-2", taken.By)
+	require.Equal(t, first.Instance(), taken.Instance)
+	require.ErrorContains(t, err, first.Instance(), "the name alone would not tell them apart")
+	require.NoError(t, child.Mark(t.Context(), "still here"), "the first is not fenced")
+	require.Equal(t, schema.Epoch(1), w.fold(child.ID()).Head.Epoch)
+}
+
+func TestAnInstanceGoesOnWithTheChildItStartedItself(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	_, offer := offered(t, w.fleet())
+	same := func(c *publisher.Config) { c.Executor, c.Instance = "exec-2", "i1" }
+	_, err := w.fleet(same).AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
+	require.NoError(t, err)
+	child, err := w.fleet(same).AcceptHandoff(t.Context(), offer, publisher.RunSpec{})
+	require.NoError(t, err, "a handle that the process lost, no other process")
+	require.Equal(t, schema.Epoch(2), child.Epoch())
+}
+
 func TestAnOfferThatIsNotOpenIsNotAccepted(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
@@ -233,8 +263,28 @@ func TestAcceptingAgainGoesOnWhereItWas(t *testing.T) {
 		"accepted for another child": {
 			before: func(w *world, o publisher.Offer) { accepted(w, o, "c9") }, by: "exec-2", reread: true, want: publisher.ErrHandoffTaken,
 		},
-		"behind the start of the child": {
-			before: func(w *world, o publisher.Offer) { accepted(w, o, "c1"); begin(w, o, "exec-2", "c1") }, by: "exec-2", epoch: 2,
+		"behind the start of the child, which was orphaned": {
+			before: func(w *world, o publisher.Offer) {
+				accepted(w, o, "c1")
+				begin(w, o, "exec-2", "c1")
+				w.control("c1", 1, &schema.RunOrphanedData{Executor: "exec-2"})
+			}, by: "exec-2", epoch: 2,
+		},
+		"behind the start of the child, which was orphaned as it waited": {
+			before: func(w *world, o publisher.Offer) {
+				accepted(w, o, "c1")
+				require.NoError(w.tb, begin(w, o, "exec-2", "c1").Wait(w.tb.Context(), question))
+				w.control("c1", 1, &schema.RunOrphanedData{Executor: "exec-2"})
+			}, by: "exec-2", epoch: 2,
+		},
+		"behind the start of the child, which was let go": {
+			before: func(w *world, o publisher.Offer) {
+				accepted(w, o, "c1")
+				require.NoError(w.tb, begin(w, o, "exec-2", "c1").Interrupt(w.tb.Context(), "preempted"))
+			}, by: "exec-2", epoch: 2,
+		},
+		"behind the start of the child, which another instance still drives": {
+			before: func(w *world, o publisher.Offer) { accepted(w, o, "c1"); begin(w, o, "exec-2", "c1") }, by: "exec-2", want: publisher.ErrHandoffTaken,
 		},
 		"behind the start of the child, and another comes": {
 			before: func(w *world, o publisher.Offer) { accepted(w, o, "c1"); begin(w, o, "exec-2", "c1") }, by: "exec-3", want: publisher.ErrHandoffTaken,
@@ -318,8 +368,12 @@ func TestContinuingAgainGoesOnWhereItWas(t *testing.T) {
 		"behind the offer":              {before: func(w *world, p *publisher.Run) { offers(w, p) }, by: "exec-1", epoch: 1},
 		"behind the acceptance":         {before: func(w *world, p *publisher.Run) { accepts(w, p) }, by: "exec-1", epoch: 1},
 		"behind the acceptance, others": {before: func(w *world, p *publisher.Run) { accepts(w, p) }, by: "exec-2", epoch: 1},
-		"behind the start":              {before: func(w *world, p *publisher.Run) { starts(w, p) }, by: "exec-1", epoch: 2},
-		"behind the start, others":      {before: func(w *world, p *publisher.Run) { starts(w, p) }, by: "exec-2", want: publisher.ErrHandoffTaken},
+		"behind the start, orphaned": {before: func(w *world, p *publisher.Run) {
+			starts(w, p)
+			w.orphan(child, 1)
+		}, by: "exec-1", epoch: 2},
+		"behind the start, driven": {before: func(w *world, p *publisher.Run) { starts(w, p) }, by: "exec-1", want: publisher.ErrHandoffTaken},
+		"behind the start, others": {before: func(w *world, p *publisher.Run) { starts(w, p) }, by: "exec-2", want: publisher.ErrHandoffTaken},
 		"behind the child's end": {
 			before: func(w *world, p *publisher.Run) {
 				require.NoError(w.tb, starts(w, p).End(w.tb.Context(), publisher.RunEnd{}))
