@@ -5,12 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"time"
-
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -37,27 +33,25 @@ type ClaimSpec struct {
 	OnControl func(event *schema.Event, data schema.Data)
 }
 
-// claim is a request for a run, until the run is in hand. The daemon may have taken the run over in the name of this
-// executor although no answer came; as this process lives on, nobody else would take it. So the request is not
-// forgotten: a later claim repeats it.
-type claim struct {
-	id     string
-	agents []string
-	labels map[string]string
-	// run that the daemon gave; empty as long as it did not answer.
-	run string
-	// due is when it is tried again, pause how long it waited before.
-	due   time.Time
-	pause time.Duration
-}
-
 // Claim asks once for a run that has no executor, and takes it over: a run that was left, whose executor fell silent,
 // or that waited and was answered. Which one is the daemon's choice: runs of this executor's name first, then the one
 // that has waited for longest.
 //
-// It returns [*NothingError] when there is none now, [ErrIncomplete] as spec says, [ErrUnavailable], [ErrNoService], and
-// [ErrConflict] when the run was taken from this executor in this moment.
+// A run that the daemon gave and that could not be taken in hand is this executor's, and nobody else is given it. Later
+// claims try it again, after 1 second and then ever longer, up to 30 seconds; between the tries they claim others. From
+// the sixth try on, after half a minute, it is given back for others to try, which needs only its head. What cannot be
+// given back either is left after the 24th try, some ten minutes later. While the daemon is away no try counts. With 8
+// of them no new claim is begun.
+//
+// It returns [*NothingError] when there is none now, [*ClaimedRunError] with what becomes of a run that could not be taken
+// in hand (within it [ErrIncomplete] as spec says, and [ErrConflict] when the run was taken from this executor in this
+// moment), [ErrUnavailable] and [ErrNoService].
 func (f *Fleet) Claim(ctx context.Context, spec ClaimSpec) (*Run, error) {
+	return f.claimOnce(ctx, spec, false)
+}
+
+// claimOnce is Claim, or only of what an earlier one was given or may have been given.
+func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, pendingOnly bool) (*Run, error) {
 	if len(spec.Agents) == 0 && f.cfg.Agent != "" {
 		spec.Agents = []string{f.cfg.Agent}
 	}
@@ -69,35 +63,18 @@ func (f *Fleet) Claim(ctx context.Context, spec ClaimSpec) (*Run, error) {
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	c := f.claimOf(spec)
-	run, err := f.claim(ctx, &c, spec)
-	if err != nil && f.mayBeOurs(ctx, &c, err) {
-		c.pause = min(max(2*c.pause, claimPause), mostClaimPause)
-		c.due = time.Now().Add(c.pause)
-		f.mu.Lock()
-		f.claims = append(f.claims, c)
-		f.mu.Unlock()
+	c, ok := f.claimOf(&spec, pendingOnly)
+	if !ok {
+		return nil, &NothingError{}
 	}
-	return run, err
+	run, err := f.claim(ctx, &c, &spec)
+	if err != nil {
+		return nil, f.claimFailed(ctx, &c, &spec, err)
+	}
+	return run, nil
 }
 
-// claimOf returns a claim for the spec: one that was not brought to its end, or a new one.
-func (f *Fleet) claimOf(spec ClaimSpec) claim {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := time.Now()
-	i := slices.IndexFunc(f.claims, func(c claim) bool {
-		return slices.Equal(c.agents, spec.Agents) && maps.Equal(c.labels, spec.Labels) && !c.due.After(now)
-	})
-	if i < 0 {
-		return claim{id: nuid.Next(), agents: slices.Clone(spec.Agents), labels: maps.Clone(spec.Labels)}
-	}
-	c := f.claims[i]
-	f.claims = slices.Delete(f.claims, i, i+1)
-	return c
-}
-
-func (f *Fleet) claim(ctx context.Context, c *claim, spec ClaimSpec) (*Run, error) {
+func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec) (*Run, error) {
 	if c.run == "" {
 		reply, err := askOne[schema.ClaimReply](ctx, f, schema.VerbClaim, "", &schema.ClaimRequest{
 			Executor: f.cfg.Executor, Instance: f.cfg.Instance, RequestID: c.id, Agents: spec.Agents, Labels: spec.Labels,
@@ -108,62 +85,21 @@ func (f *Fleet) claim(ctx context.Context, c *claim, spec ClaimSpec) (*Run, erro
 		if reply.Run == "" {
 			return nil, &NothingError{RetryAfter: time.Duration(max(reply.RetryAfterMS, 0)) * time.Millisecond, Claimable: reply.Claimable}
 		}
-		c.run = reply.Run
+		c.run, c.pause = reply.Run, 0
 	}
 	// The run is this executor's now: the caller's end must not leave it lying.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
 	defer cancel()
-	resume := ResumeSpec{Reason: "claim", RequestID: c.id, AllowGaps: spec.AllowGaps, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl}
-	run, err := f.resume(ctx, c.run, resume)
+	run, err := f.resume(bounded, c.run, c.resumption(spec))
 	if incomplete, ok := errors.AsType[*IncompleteError](err); ok {
-		return nil, f.giveBack(ctx, resume, incomplete)
+		return nil, errors.Join(err, f.giveBack(ctx, c, spec, incomplete))
 	}
 	return run, err
 }
 
-// giveBack lets go of a run that was claimed and cannot be gone on with. It counts as a claim without progress, so that
-// the run is not passed around for ever.
-func (f *Fleet) giveBack(ctx context.Context, resume ResumeSpec, why *IncompleteError) error {
-	resume.AllowGaps, resume.HeadOnly, resume.OnControl = true, true, nil
-	run, err := f.resume(ctx, why.Run, resume)
-	if err == nil {
-		err = run.publishLast(ctx, fmt.Errorf("run %s: %w", run.id, why), draft{data: &schema.RunInterruptedData{Reason: "preempted"}})
-	}
-	if err != nil {
-		return fmt.Errorf("giving run %s back, which misses events: %w", why.Run, err)
-	}
-	return why
-}
-
-// mayBeOurs reports whether, after an error, the daemon may have given this executor a run that it has not in hand.
-func (f *Fleet) mayBeOurs(ctx context.Context, c *claim, err error) bool {
-	said, refused := errors.AsType[*schema.ServiceError](err)
-	if refused {
-		switch said.Code {
-		case schema.CodeUnavailable, schema.CodeOverloaded, schema.CodeInternal:
-			refused = false // it could not say
-		default:
-		}
-	}
-	_, givenBack := errors.AsType[*IncompleteError](err)
-	switch {
-	case errors.Is(err, ErrNothing), errors.Is(err, ErrStopped), givenBack:
-		return false
-	case c.run == "", !refused:
-		return !refused
-	}
-	// Taken by somebody else, or is it still waiting for this executor?
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
-	defer cancel()
-	head, err := f.Head(ctx, c.run)
-	if err != nil {
-		return !errors.Is(err, ErrRunNotFound)
-	}
-	return head.RequestID == c.id && !head.Status.Terminal()
-}
-
 // Claims yields run after run, as long as its consumer goes on and ctx has not ended. When there is nothing to claim it
-// waits for as long as the daemon says, with jitter. Other errors are yielded, and the next claim follows after a pause;
+// waits for as long as the daemon says, with jitter. Other errors are yielded, and the next claim follows after a pause,
+// a short one where it was about one run ([*ClaimedRunError]);
 // [ErrStopped] and [ErrConfig] are the last. What was yielded must be driven or let go by the consumer.
 func (f *Fleet) Claims(ctx context.Context, spec ClaimSpec) iter.Seq2[*Run, error] {
 	return func(yield func(*Run, error) bool) {
@@ -184,22 +120,42 @@ func (f *Fleet) Claims(ctx context.Context, spec ClaimSpec) iter.Seq2[*Run, erro
 }
 
 // claimPauses paces claims. The zero value is ready.
-type claimPauses struct{ next time.Duration }
+type claimPauses struct {
+	next time.Duration
+	// bad is the run that the last claim could not take in hand, and short the pause after it.
+	bad   string
+	short time.Duration
+}
 
-// after waits for as long as is due after a claim: not at all after one that brought a run, for as long as the daemon
-// says when there was none, longer each time after errors. It returns false when ctx ends first.
+// after waits for as long as is due after a claim. It returns false when ctx ends first.
 func (p *claimPauses) after(ctx context.Context, err error) bool {
+	d, wait := p.due(err)
+	return !wait || sleep(ctx, d)
+}
+
+// due is not at all after a claim that brought a run, as long as the daemon says when there was none, and longer each time
+// after errors. One run that cannot be taken in hand says nothing about the next: the pause after it is short, and
+// grows only when the same is given again at once, or when none of them can even be given back, so that an executor
+// that can take nothing in hand does not take all there is from others.
+func (p *claimPauses) due(err error) (d time.Duration, wait bool) {
 	nothing, none := errors.AsType[*NothingError](err)
+	failed, one := errors.AsType[*ClaimedRunError](err)
 	switch {
 	case err == nil:
-		p.next = 0
-		return true
+		*p = claimPauses{}
+		return 0, false
 	case none:
-		p.next = 0
-		return sleep(ctx, nothing.RetryAfter)
+		*p = claimPauses{}
+		return nothing.RetryAfter, true
+	case one && failed.Fate != ClaimRetried && failed.Run != p.bad:
+		p.bad, p.short = failed.Run, leastPause
+		return p.short, true
+	case one:
+		p.bad, p.short = failed.Run, min(max(2*p.short, leastPause), mostClaimPause)
+		return p.short, true
 	}
 	p.next = min(max(2*p.next, claimPause), mostClaimPause)
-	return sleep(ctx, p.next)
+	return p.next, true
 }
 
 // sleep waits for d and up to half as long again, so that those who wait for the same do not come together. It returns

@@ -157,24 +157,34 @@ func TestClaimsStopWithTheirConsumer(t *testing.T) {
 	require.ErrorIs(t, errs[0], publisher.ErrStopped)
 }
 
+// gap puts an event into the log of a run in epoch 1 that comes after others which are not there.
+func (w *world) gap(run string) {
+	w.tb.Helper()
+	head := w.fold(run).Head
+	chain, err := schema.ParseHash(head.Chain)
+	require.NoError(w.tb, err)
+	writer := schema.Writer{Fleet: "default", Run: run, Executor: "exec-1", Epoch: 1, Last: head.Sequence + 3, Chain: chain}
+	e, _, err := writer.Event(&schema.CheckpointMarkedData{Name: "x"}, 0, time.Now(), chain, 0)
+	require.NoError(w.tb, err)
+	w.put(e)
+}
+
 func TestAClaimedRunThatMissesEventsIsGivenBack(t *testing.T) {
 	w := newWorld(t)
 	w.daemon()
 	start(t, w.fleet(), "r1")
-	head := w.fold("r1").Head
-	chain, err := schema.ParseHash(head.Chain)
-	require.NoError(t, err)
-	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-1", Epoch: 1, Last: head.Sequence + 3, Chain: chain}
-	e, _, err := writer.Event(&schema.CheckpointMarkedData{Name: "x"}, 0, time.Now(), chain, 0)
-	require.NoError(t, err)
-	w.put(e)
+	w.gap("r1")
 	w.orphan("r1", 1)
 	second := w.fleet(named("exec-2"))
+	var err error
 	require.Eventually(t, func() bool {
 		_, err = second.Claim(t.Context(), publisher.ClaimSpec{})
 		return !errors.Is(err, publisher.ErrNothing)
 	}, patience, 10*time.Millisecond)
 	require.ErrorIs(t, err, publisher.ErrIncomplete)
+	failed, ok := errors.AsType[*publisher.ClaimedRunError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, publisher.ClaimGivenBack, failed.Fate)
 	require.Equal(t, schema.StatusInterrupted, w.fold("r1").Head.Status)
 	require.Equal(t, 1, w.fold("r1").Head.Stalled, "in the end it is quarantined")
 	require.Equal(t, schema.Epoch(3), claimed(t, second, publisher.ClaimSpec{AllowGaps: true}).Epoch())

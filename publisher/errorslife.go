@@ -87,3 +87,48 @@ func (e *NothingError) Error() string {
 
 // Unwrap is [ErrNothing].
 func (e *NothingError) Unwrap() error { return ErrNothing }
+
+// ClaimFate is what becomes of a run that was claimed and could not be taken in hand.
+type ClaimFate string
+
+// Fates of a claimed run.
+const (
+	// ClaimRetried: it stays this executor's, and a later claim tries it again.
+	ClaimRetried ClaimFate = "retried"
+	// ClaimGivenBack: others may claim it.
+	ClaimGivenBack ClaimFate = "given_back"
+	// ClaimGone: it has ended, or another has it or may claim it.
+	ClaimGone ClaimFate = "gone"
+	// ClaimLeft: it is not tried again, and could not be given back. It lies under this executor's name until its
+	// process ends, or a person takes it away.
+	ClaimLeft ClaimFate = "left"
+)
+
+// ClaimedRunError says which run was claimed and could not be taken in hand, and what becomes of it.
+type ClaimedRunError struct {
+	Run  string
+	Fate ClaimFate
+	// RetryAfter is when a claim tries a retried one again, at the earliest.
+	RetryAfter time.Duration
+	// Err is why.
+	Err error
+}
+
+// Error names the run, what becomes of it, and the next step.
+func (e *ClaimedRunError) Error() string {
+	fate := ""
+	switch e.Fate {
+	case ClaimRetried:
+		fate = fmt.Sprintf("a claim tries it again after %s", e.RetryAfter)
+	case ClaimGivenBack:
+		fate = "it was given back, and others may claim it"
+	case ClaimGone:
+		fate = "it is not this executor's any more"
+	case ClaimLeft:
+		fate = fmt.Sprintf("it is left as it stands; end this executor's process, or: waymark release %s --force", e.Run)
+	}
+	return fmt.Sprintf("claimed run %s cannot be taken in hand: %s: %s", e.Run, fate, e.Err)
+}
+
+// Unwrap is Err.
+func (e *ClaimedRunError) Unwrap() error { return e.Err }

@@ -32,7 +32,8 @@ type ExecutorSpec struct {
 	// Labels that runs must have, with these values, to be claimed.
 	Labels map[string]string
 	// Capacity is the number of runs in hand at which no more are claimed; 0 means 100, a negative number that none is
-	// claimed at all. Start and Adopt are not held back by it.
+	// claimed at all. Start and Adopt are not held back by it, and neither is a run that was claimed before they filled
+	// it and could not be taken in hand at once; see [Fleet.Claim].
 	Capacity int
 	// Grace is how long work may take to stop once Serve's ctx has ended, and how long it is tried after that to say how
 	// its runs stand; 0 means 10 seconds each.
@@ -345,16 +346,21 @@ func (e *Executor) inHand() []*drive {
 	return slices.Collect(maps.Keys(e.driven))
 }
 
-// claimRuns claims runs as long as there is room for them. A claim that is under way when ctx ends goes on until
-// claiming ends.
+// claimRuns claims runs as long as there is room for them. A run that an earlier claim was given, or may have been, is this
+// executor's and nobody else would drive it: it is taken in hand also when the room was filled meanwhile. A claim that is
+// under way when ctx ends goes on until claiming ends.
 func (e *Executor) claimRuns(ctx, claiming context.Context) {
 	spec := ClaimSpec{
 		Agents: slices.Sorted(maps.Keys(e.spec.Agents)), Labels: e.spec.Labels,
 		AllowGaps: e.spec.AllowGaps, HeadOnly: e.spec.HeadOnly, OnControl: e.spec.OnControl,
 	}
 	var pause claimPauses
-	for e.hasRoom(ctx) {
-		run, err := e.fleet.Claim(claiming, spec)
+	for {
+		room, ok := e.mayClaim(ctx, &spec)
+		if !ok {
+			return
+		}
+		run, err := e.fleet.claimOnce(claiming, spec, !room)
 		switch {
 		case err == nil:
 			e.take(run) //nolint:contextcheck // work outlives the call
@@ -367,23 +373,42 @@ func (e *Executor) claimRuns(ctx, claiming context.Context) {
 	}
 }
 
-// hasRoom waits until fewer runs than the capacity are in hand. It returns false when ctx ends first.
-func (e *Executor) hasRoom(ctx context.Context) bool {
+// mayClaim waits until fewer runs than the capacity are in hand, or, without room, until an earlier claim is to be tried
+// again. It returns false when ctx ends first.
+func (e *Executor) mayClaim(ctx context.Context, spec *ClaimSpec) (room, ok bool) {
 	for {
 		e.mu.Lock()
-		room := len(e.driven) < e.spec.Capacity
+		room = len(e.driven) < e.spec.Capacity
 		e.mu.Unlock()
-		if room {
-			return ctx.Err() == nil && !e.fleet.isStopped()
+		due, pending := e.fleet.pendingDue(spec)
+		pending = pending && e.spec.Capacity > 0 // who claims nothing leaves it to the executor that does
+		left := time.Until(due)
+		if room || pending && left <= 0 {
+			return room, ctx.Err() == nil && !e.fleet.isStopped()
 		}
-		select {
-		case <-e.freed:
-		case <-ctx.Done():
-			return false
-		case <-e.fleet.life.Done():
-			return false
+		if !e.awaitFreed(ctx, pending, left) {
+			return false, false
 		}
 	}
+}
+
+// awaitFreed waits until a run was let go, or a pending claim is due in left. It returns false when ctx ends first.
+func (e *Executor) awaitFreed(ctx context.Context, pending bool, left time.Duration) bool {
+	var due <-chan time.Time
+	if pending {
+		timer := time.NewTimer(left)
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-e.freed:
+	case <-due:
+	case <-ctx.Done():
+		return false
+	case <-e.fleet.life.Done():
+		return false
+	}
+	return true
 }
 
 // abandon finishes the runs whose work did not stop.

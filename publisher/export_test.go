@@ -4,3 +4,31 @@ import "time"
 
 // SetWaitPoll sets how often waits look by themselves. Call it before the first.
 func SetWaitPoll(f *Fleet, d time.Duration) { f.waitPoll = d }
+
+// SetClaimRetry sets how soon a claimed run that could not be taken in hand is tried again first. Call it before the
+// first claim.
+func SetClaimRetry(f *Fleet, d time.Duration) { f.claimRetry = d }
+
+// PendingClaims counts the claims that are tried again.
+func PendingClaims(f *Fleet) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.claims)
+}
+
+// Tries after which a claimed run is given back, and given up.
+const (
+	ClaimGiveBackAfter = claimGiveBackAfter
+	ClaimGiveUpAfter   = claimGiveUpAfter
+)
+
+// ClaimPausesAfter returns the pauses after claims that failed one after the other, without jitter.
+func ClaimPausesAfter(errs ...error) []time.Duration {
+	var p claimPauses
+	var list []time.Duration
+	for _, err := range errs {
+		d, _ := p.due(err)
+		list = append(list, d)
+	}
+	return list
+}

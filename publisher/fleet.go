@@ -55,8 +55,10 @@ type Fleet struct {
 	capacity int
 	// givenUp are the latest runs that could not be let go in their log.
 	givenUp []schema.GivenUp
-	// claims are those that were begun and neither came to a run in hand nor to nothing.
-	claims []claim
+	// claims are those that were begun and neither came to a run in hand nor to nothing. claimRetry is how soon one is
+	// tried again first.
+	claims     []claim
+	claimRetry time.Duration
 }
 
 // fleetSettings are the members of a fleet's stored settings that an executor needs.
@@ -73,7 +75,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	}
 	f := &Fleet{
 		cfg: cfg.withDefaults(), nc: cfg.Conn, pipelines: make(map[*Run]struct{}),
-		looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, hand: hand{runs: make(map[string][]*Run)},
+		looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
 	}
 	f.life, f.end = context.WithCancelCause(context.Background())
 	if f.nc == nil {

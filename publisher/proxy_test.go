@@ -34,8 +34,12 @@ type proxy struct {
 	drop, swallowed int
 	// dropClaims swallows the answers to claims.
 	dropClaims bool
-	conns      []net.Conn
-	closed     bool
+	// spoilRun makes that many answers to takeovers of the run unusable, all when spoil is negative.
+	// spoilt is the subject of the last: a connection may be sent one message for two subscriptions.
+	spoilRun, spoilt string
+	spoil            int
+	conns            []net.Conn
+	closed           bool
 }
 
 func newProxy(tb testing.TB, server string) *proxy {
@@ -79,6 +83,29 @@ func (p *proxy) loseClaims(lose bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropClaims = lose
+}
+
+// spoilTakeovers makes the next n answers to takeovers of the run unusable, all from now on when n is negative.
+func (p *proxy) spoilTakeovers(run string, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spoilRun, p.spoil = run, n
+}
+
+// spoiled changes, in place, an answer that is to be unusable.
+func (p *proxy) spoiled(subject string, payload []byte) {
+	const member = `"next_sequence":`
+	at := bytes.Index(payload, []byte(member))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at < 0 || p.spoil == 0 && subject != p.spoilt || !bytes.Contains(payload, []byte(`"run":"`+p.spoilRun+`"`)) {
+		return
+	}
+	if p.spoil > 0 && subject != p.spoilt {
+		p.spoil--
+	}
+	p.spoilt = subject
+	payload[at+1] = 'N'
 }
 
 func (p *proxy) swallow(payload []byte) bool {
@@ -158,6 +185,7 @@ func (p *proxy) filter(to io.Writer, from *bufio.Reader) error {
 			if p.swallow(payload) {
 				continue
 			}
+			p.spoiled(string(fields[1]), payload)
 			line = append(line, payload...)
 		}
 		if _, err := to.Write(line); err != nil {
