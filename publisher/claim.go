@@ -40,7 +40,7 @@ type ClaimSpec struct {
 // A run that the daemon gave and that could not be taken in hand is this executor's, and nobody else is given it. Later
 // claims try it again, after 1 second and then ever longer, up to 30 seconds; between the tries they claim others. From
 // the sixth try on, after half a minute, it is given back for others to try, which needs only its head. What cannot be
-// given back either is left after the 24th try, some ten minutes later. While the daemon is away no try counts. With 8
+// given back either is left after the 24th try, some ten minutes later: the heartbeats give it up, and it is orphaned. While the daemon is away no try counts. With 8
 // of them no new claim is begun.
 //
 // It returns [*NothingError] when there is none now, [*ClaimedRunError] with what becomes of a run that could not be taken
@@ -85,7 +85,7 @@ func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec) (*Run, err
 		if reply.Run == "" {
 			return nil, &NothingError{RetryAfter: time.Duration(max(reply.RetryAfterMS, 0)) * time.Millisecond, Claimable: reply.Claimable}
 		}
-		c.run, c.pause = reply.Run, 0
+		c.run, c.epoch, c.pause = reply.Run, reply.Epoch, 0
 	}
 	// The run is this executor's now: the caller's end must not leave it lying.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)

@@ -100,7 +100,7 @@ func TestARunThatCannotEvenBeGivenBackIsLeftAndNamed(t *testing.T) {
 	start(t, w.fleet(), "r1")
 	w.orphan("r1", 1)
 	p := newProxy(t, w.server.URL())
-	second := w.fleet(through(w, p, "exec-2"))
+	second := w.fleet(through(w, p, "exec-2"), func(c *publisher.Config) { c.Heartbeat = 20 * time.Millisecond })
 	publisher.SetClaimRetry(second, time.Millisecond)
 	p.spoilTakeovers("r1", -1)
 	for range publisher.ClaimGiveUpAfter - 1 {
@@ -110,7 +110,10 @@ func TestARunThatCannotEvenBeGivenBackIsLeftAndNamed(t *testing.T) {
 	require.Equal(t, publisher.ClaimLeft, failed.Fate)
 	require.ErrorContains(t, failed, "waymark release r1 --force")
 	require.Zero(t, publisher.PendingClaims(second))
-	require.Equal(t, schema.StatusRunning, w.fold("r1").Head.Status)
+	p.spoilTakeovers("", 0)
+	run := claimed(t, w.fleet(named("exec-3")), publisher.ClaimSpec{})
+	require.Equal(t, "r1", run.ID(), "the heartbeats give it up")
+	require.Equal(t, schema.Epoch(3), run.Epoch())
 }
 
 func TestARunThatSomebodyElseTookMeanwhileIsNotTriedAgain(t *testing.T) {

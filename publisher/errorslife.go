@@ -99,8 +99,8 @@ const (
 	ClaimGivenBack ClaimFate = "given_back"
 	// ClaimGone: it has ended, or another has it or may claim it.
 	ClaimGone ClaimFate = "gone"
-	// ClaimLeft: it is not tried again, and could not be given back. It lies under this executor's name until its
-	// process ends, or a person takes it away.
+	// ClaimLeft: it is not tried again, and could not be given back. The executor's heartbeats give it up, and it is
+	// orphaned; without heartbeats it lies under the executor's name until a person takes it away.
 	ClaimLeft ClaimFate = "left"
 )
 
@@ -125,7 +125,7 @@ func (e *ClaimedRunError) Error() string {
 	case ClaimGone:
 		fate = "it is not this executor's any more"
 	case ClaimLeft:
-		fate = fmt.Sprintf("it is left as it stands; end this executor's process, or: waymark release %s --force", e.Run)
+		fate = fmt.Sprintf("it is left as it stands and is orphaned by the heartbeats; if it is not: waymark release %s --force", e.Run)
 	}
 	return fmt.Sprintf("claimed run %s cannot be taken in hand: %s: %s", e.Run, fate, e.Err)
 }
