@@ -73,7 +73,8 @@ func walk(t *testing.T, visit func(path string)) {
 			}
 			return nil
 		}
-		if entry.Type().IsRegular() {
+		// In a linked work tree .git is a file, and no part of the repository.
+		if entry.Type().IsRegular() && entry.Name() != ".git" {
 			visit(filepath.ToSlash(rel))
 		}
 		return nil
