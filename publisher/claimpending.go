@@ -130,7 +130,7 @@ func (f *Fleet) claimFailed(ctx context.Context, c *claim, spec *ClaimSpec, err 
 	}
 	if c.tries >= claimGiveUpAfter {
 		failed.Fate = ClaimLeft
-		f.leave(schema.GivenUp{Run: c.run, Epoch: c.epoch})
+		f.abandon(schema.GivenUp{Run: c.run, Epoch: c.epoch})
 		return failed
 	}
 	f.postpone(c, f.claimRetry, mostClaimRetries*f.claimRetry)
@@ -181,16 +181,6 @@ func (f *Fleet) giveBack(ctx context.Context, c *claim, spec *ClaimSpec, why err
 	}
 	c.back = true
 	return nil
-}
-
-// leave says in heartbeats that nothing more is done for a run, so that it is orphaned.
-func (f *Fleet) leave(left schema.GivenUp) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.givenUp = append(f.givenUp, left)
-	if more := len(f.givenUp) - schema.MaxGivenUp; more > 0 {
-		f.givenUp = slices.Delete(f.givenUp, 0, more)
-	}
 }
 
 // resumption is how the claim's run is taken in hand.

@@ -179,7 +179,7 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 			begun = time.Now()
 		case time.Since(begun) > e.spec.Patience:
 			// This process lives, and its heartbeats would keep the run from everybody else.
-			e.fleet.abandon(r)
+			e.fleet.abandon(schema.GivenUp{Run: r.id, Epoch: r.Epoch()})
 			err = errors.Join(cause, err)
 			r.letGo(letGoError(r, err))
 			return OutcomeLeft, err

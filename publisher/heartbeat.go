@@ -179,9 +179,8 @@ func (f *Fleet) beat() {
 	}
 }
 
-// abandon says with every further heartbeat that nothing more is done for the run in the handle's epoch.
-func (f *Fleet) abandon(r *Run) {
-	left := schema.GivenUp{Run: r.id, Epoch: r.Epoch()}
+// abandon says with every further heartbeat that nothing more is done for a run in that epoch, so that it is orphaned.
+func (f *Fleet) abandon(left schema.GivenUp) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.givenUp = append(f.givenUp, left)

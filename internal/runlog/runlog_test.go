@@ -154,7 +154,8 @@ func TestLastRecordWithoutReadableHeadersIsFound(t *testing.T) {
 	require.ErrorIs(t, err, runlog.ErrAnswer, "nobody's or a's: it is not guessed")
 }
 
-// rawClient writes header blocks that the client library would refuse.
+// rawClient writes header blocks that the client library would refuse, and waits until each is stored: the server answers
+// the sender before that.
 func rawClient(t *testing.T, js jetstream.JetStream) func(subject, header, body string) {
 	t.Helper()
 	nc := js.Conn()
@@ -175,10 +176,17 @@ func rawClient(t *testing.T, js jetstream.JetStream) func(subject, header, body 
 		}
 	}
 	sync()
+	last := func() uint64 {
+		stream, err := js.Stream(t.Context(), names.EventStream())
+		require.NoError(t, err)
+		return stream.CachedInfo().State.LastSeq
+	}
 	return func(subject, header, body string) {
+		before := last()
 		_, err := io.WriteString(conn, fmt.Sprintf("HPUB %s %d %d\r\n%s%s\r\nPING\r\n", subject, len(header), len(header)+len(body), header, body))
 		require.NoError(t, err)
 		sync()
+		require.Eventually(t, func() bool { return last() > before }, 10*time.Second, time.Millisecond)
 	}
 }
 
