@@ -267,10 +267,16 @@ func TestCloseMayBeCalledAgainAndAtOnce(t *testing.T) {
 }
 
 func TestCloseIsBoundedAndKeepsTheDirectoryWhenTimeIsUp(t *testing.T) {
-	cfg := natsd.Config{StateDir: t.TempDir(), StopTimeout: 1}
-	s, err := natsd.Start(t.Context(), cfg, natstest.Logger(t))
-	require.NoError(t, err)
-	err = s.Close()
+	var cfg natsd.Config
+	var s *natsd.Server
+	var err error
+	// On a busy machine the server may have stopped before anybody looks at the clock: then it was in time.
+	for try := 0; err == nil && try < 20; try++ {
+		cfg = natsd.Config{StateDir: t.TempDir(), StopTimeout: 1}
+		s, err = natsd.Start(t.Context(), cfg, natstest.Logger(t))
+		require.NoError(t, err)
+		err = s.Close()
+	}
 	require.ErrorIs(t, err, natsd.ErrStopTimeout)
 	require.ErrorContains(t, err, cfg.StateDir)
 	require.NoError(t, s.WaitForShutdown(t.Context()))
