@@ -168,7 +168,7 @@ func (r *Run) askPerson(ctx context.Context, key schema.CallKey, v callView, cal
 		for i := range s.Waits {
 			// Whoever asked may have given the question another id.
 			w := &s.Waits[i]
-			if w.Reason == schema.WaitToolApproval && key == (schema.CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: max(w.Occurrence, 1)}) {
+			if w.Reason == schema.WaitToolApproval && w.CallKey() == key {
 				id, asked = w.InterruptID, true
 			}
 		}

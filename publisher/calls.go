@@ -125,7 +125,7 @@ func (r *Run) viewCall(key schema.CallKey) callView {
 		v.known, v.open = true, &open
 	}
 	v.approving = slices.ContainsFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool {
-		return o.Reason == schema.WaitToolApproval && key == schema.CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}
+		return o.Reason == schema.WaitToolApproval && o.CallKey() == key
 	})
 	if r.state != nil {
 		if c := r.state.Call(key); c != nil {

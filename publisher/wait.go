@@ -209,7 +209,7 @@ func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) e
 	r.mu.Lock()
 	open, call := r.inDoubtLocked(key), ""
 	waits := slices.ContainsFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool {
-		return o.Reason == schema.WaitToolInDoubt && key == schema.CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}
+		return o.Reason == schema.WaitToolInDoubt && o.CallKey() == key
 	})
 	if i := slices.IndexFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key }); i >= 0 {
 		call = r.head.OpenCalls[i].Name

@@ -266,7 +266,7 @@ func (h *Head) noDoubt(key CallKey) {
 		return
 	}
 	h.Interrupts = nilIfEmpty(slices.DeleteFunc(h.Interrupts, func(o OpenInterrupt) bool {
-		return o.Reason == WaitToolInDoubt && key == CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}
+		return o.Reason == WaitToolInDoubt && o.CallKey() == key
 	}))
 	h.answered()
 }

@@ -128,6 +128,11 @@ type OpenInterrupt struct {
 	Position Position `json:"position"`
 }
 
+// CallKey names the call that the run's waiting is about. Its ToolCallID is empty when it is about none.
+func (o *OpenInterrupt) CallKey() CallKey {
+	return CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: max(o.Occurrence, 1)}
+}
+
 // Statuses of an open hand-off.
 const (
 	HandoffStatusOffered  = "offered"

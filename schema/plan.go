@@ -278,7 +278,7 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 			p.Why = "whether it had its effect is not known, and it names no subject to ask"
 		}
 		for i := range h.Interrupts {
-			if w := &h.Interrupts[i]; w.Reason == WaitToolInDoubt && w.of(o.CallKey) {
+			if w := &h.Interrupts[i]; w.Reason == WaitToolInDoubt && w.CallKey() == o.CallKey {
 				p.InterruptID = w.InterruptID
 			}
 		}
@@ -293,23 +293,18 @@ func (s *State) planUndecided(p *PlanCall, d *StateDecision) {
 		return
 	}
 	for i := range s.Head.Interrupts {
-		if w := &s.Head.Interrupts[i]; w.Reason == WaitToolApproval && w.of(p.CallKey) {
+		if w := &s.Head.Interrupts[i]; w.Reason == WaitToolApproval && w.CallKey() == p.CallKey {
 			p.Action, p.InterruptID, p.Why = CallWait, w.InterruptID, "it has not run and waits for its approval"
 			return
 		}
 	}
 	for i := range slices.Backward(s.Waits) {
 		w := &s.Waits[i]
-		if w.Reason != WaitToolApproval || w.Turn != p.Turn || w.ToolCallID != p.ToolCallID || max(w.Occurrence, 1) != p.Occurrence || w.Input == nil {
+		if w.Reason != WaitToolApproval || w.CallKey() != p.CallKey || w.Input == nil {
 			continue
 		}
 		p.InterruptID, p.Why = w.InterruptID, "it has not run; the answer about its approval is acted on"
 		return
 	}
 	p.Action, p.Why = CallWait, "it has not run; a person is asked to approve it"
-}
-
-// of reports whether the wait is about the call.
-func (o *OpenInterrupt) of(key CallKey) bool {
-	return key == CallKey{Turn: o.Turn, ToolCallID: o.ToolCallID, Occurrence: o.Occurrence}
 }

@@ -139,6 +139,11 @@ type StateWait struct {
 	Input *RunInputData `json:"input,omitzero"`
 }
 
+// CallKey names the call that the wait is about. Its ToolCallID is empty when it is about none.
+func (w *StateWait) CallKey() CallKey {
+	return CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: max(w.Occurrence, 1)}
+}
+
 // StateDecision is a decision about a call, and where it was made.
 type StateDecision struct {
 	ToolDecidedData
@@ -146,6 +151,11 @@ type StateDecision struct {
 	Turn  int32  `json:"turn"`
 	Epoch Epoch  `json:"epoch,omitzero"`
 	Time  string `json:"time,omitzero"`
+}
+
+// CallKey names the call that was decided about.
+func (d *StateDecision) CallKey() CallKey {
+	return CallKey{Turn: d.Turn, ToolCallID: d.ToolCallID, Occurrence: max(d.Occurrence, 1)}
 }
 
 // StateHandoff is a hand-off and what became of it: offered, accepted, declined or closed.
@@ -171,7 +181,7 @@ type UnknownEvent struct {
 // Decision returns the latest decision about the call, or nil. Later epochs keep to it.
 func (s *State) Decision(key CallKey) *StateDecision {
 	for i := range slices.Backward(s.Decisions) {
-		if d := &s.Decisions[i]; d.Turn == key.Turn && d.ToolCallID == key.ToolCallID && max(d.Occurrence, 1) == key.Occurrence {
+		if d := &s.Decisions[i]; d.CallKey() == key {
 			return d
 		}
 	}

@@ -146,11 +146,6 @@ func endedBy(h *schema.Head) string {
 	return ""
 }
 
-// aboutCall reports whether what a run waits for is about that call.
-func aboutCall(w *schema.OpenInterrupt, key schema.CallKey) bool {
-	return schema.CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: max(w.Occurrence, 1)} == key
-}
-
 // printCalls lists open calls; none is no table. waits are what the run waits for.
 func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt) error {
 	rows := make([][]string, len(calls))
@@ -166,7 +161,7 @@ func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt) e
 		case c.Cleared:
 			fate = "to be run again"
 		case slices.ContainsFunc(waits, func(w schema.OpenInterrupt) bool {
-			return w.Reason == schema.WaitToolApproval && aboutCall(&w, c.CallKey)
+			return w.Reason == schema.WaitToolApproval && w.CallKey() == c.CallKey
 		}):
 			fate = "not allowed yet"
 		}

@@ -339,7 +339,7 @@ func (c inputCmd) show(ctx context.Context, a *app, cl *client, h *schema.Head) 
 	// Of the calls in doubt only those are named that the question is about.
 	calls := slices.DeleteFunc(slices.Clone(h.OpenCalls), func(call schema.OpenCall) bool {
 		return !slices.ContainsFunc(waits, func(w schema.OpenInterrupt) bool {
-			return w.Reason == schema.WaitToolInDoubt && aboutCall(&w, call.CallKey)
+			return w.Reason == schema.WaitToolInDoubt && w.CallKey() == call.CallKey
 		})
 	})
 	return printSteps(a, &schema.Head{Fleet: h.Fleet, Run: h.Run, Interrupts: waits, OpenCalls: calls, Status: schema.StatusWaiting}, false)
@@ -365,7 +365,7 @@ func asked(ctx context.Context, fleet *publisher.Fleet, s *schema.State, w *sche
 		}
 	}
 	if w.ToolCallID != "" {
-		if call := s.Call(schema.CallKey{Turn: w.Turn, ToolCallID: w.ToolCallID, Occurrence: w.Occurrence}); call != nil {
+		if call := s.Call(w.CallKey()); call != nil {
 			q.Tool, q.Arguments, q.SideEffect, q.IdempotencyKey = call.Name, call.Arguments, call.SideEffect, call.IdempotencyKey
 			if q.IdempotencyKey == "" {
 				q.IdempotencyKey = call.CallKey.IdempotencyKey(s.Head.Run)

@@ -241,7 +241,7 @@ func printCommands(a *app, h *schema.Head, p *schema.Plan) error {
 func verifySteps(h *schema.Head, c *schema.PlanCall) []string {
 	for i := range h.Interrupts {
 		w := &h.Interrupts[i]
-		if w.Reason == schema.WaitToolInDoubt && aboutCall(w, c.CallKey) {
+		if w.Reason == schema.WaitToolInDoubt && w.CallKey() == c.CallKey {
 			again := onFleet(h.Fleet, "input "+h.Run+" "+shellWord(w.InterruptID)+" --status "+cancelledAnswer)
 			return append(settleSteps(h, c.CallKey), "  ask "+c.VerifySubject+" again:  "+again)
 		}

@@ -186,7 +186,7 @@ func (w *walk) decisions(c *transcript.Call) int {
 	w.run.View(func(s *schema.State) {
 		for i := range s.Decisions {
 			d := &s.Decisions[i]
-			if c.Key == (schema.CallKey{Turn: d.Turn, ToolCallID: d.ToolCallID, Occurrence: max(d.Occurrence, 1)}) {
+			if d.CallKey() == c.Key {
 				n++
 			}
 		}
