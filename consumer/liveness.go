@@ -25,8 +25,6 @@ const (
 	sweepsAtOnce = 8
 	// sweepPatience bounds one of them.
 	sweepPatience = 5 * time.Second
-	// statusExpired is the status of a run.input that nobody gave in time.
-	statusExpired = "expired"
 )
 
 // sweeper finds, tick by tick, the runs of a shard whose executor is gone and those whose wait has expired, and says so
@@ -260,7 +258,7 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now time
 		if expires.IsZero() || expires.After(now) {
 			continue
 		}
-		data := &schema.RunInputData{InterruptID: o.InterruptID, Status: statusExpired, By: w.cfg.Holder}
+		data := &schema.RunInputData{InterruptID: o.InterruptID, Status: schema.InputExpired, By: w.cfg.Holder}
 		if at, err = w.publish(ctx, c, data, at); err != nil || at == 0 {
 			return err
 		}

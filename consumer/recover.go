@@ -10,15 +10,6 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Reasons of a takeover.
-const (
-	reasonClaim   = "claim"
-	reasonRequest = "request"
-	reasonRestart = "restart"
-	reasonInput   = "input"
-	reasonReopen  = "reopen"
-)
-
 // takeover opens the next epoch of a run for the executor of the request, or continues the one that an earlier try of
 // the same request opened. The reading it returns ends with the event that did so, or behind it for a request that is
 // repeated later.
@@ -89,12 +80,12 @@ func (s *Service) judge(r *reading, req *schema.RecoverRequest) (again bool, ref
 				"request_id %s opened epoch %d of run %s for executor %s", req.RequestID, h.Epoch, r.run, h.Executor)
 		}
 		return true, nil
-	case h.Status.Terminal() && req.Reason != reasonReopen:
+	case h.Status.Terminal() && req.Reason != schema.TakeoverReopen:
 		return false, errEnded(r)
-	case req.Reason == reasonClaim && !h.Status.Claimable():
+	case req.Reason == schema.TakeoverClaim && !h.Status.Claimable():
 		return false, fail(schema.CodeConflict, "Claim another run, or ask with reason request to take it over all the same.",
 			"run %s is %s with executor %s and not to be claimed", r.run, h.Status, h.Executor)
-	case req.Reason == reasonClaim && h.Quarantined(s.cfg.MaxClaims):
+	case req.Reason == schema.TakeoverClaim && h.Quarantined(s.cfg.MaxClaims):
 		return false, fail(schema.CodeQuarantined, "Look at what it stops at, then: waymark release "+r.run+"; or ask with reason request.",
 			"run %s is quarantined: %d claims in a row made no progress", r.run, h.Stalled)
 	default:
@@ -195,7 +186,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 // checkRecover validates a request and fills in its defaults.
 func checkRecover(req *schema.RecoverRequest) error {
 	if req.Reason == "" {
-		req.Reason = reasonRequest
+		req.Reason = schema.TakeoverRequest
 	}
 	if err := schema.CheckName("executor", req.Executor); err != nil {
 		return badField("/executor", err)
@@ -214,7 +205,7 @@ func checkRecover(req *schema.RecoverRequest) error {
 		return badField("/request_id", err)
 	}
 	switch req.Reason {
-	case reasonClaim, reasonRequest, reasonRestart, reasonInput, reasonReopen:
+	case schema.TakeoverClaim, schema.TakeoverRequest, schema.TakeoverRestart, schema.TakeoverInput, schema.TakeoverReopen:
 		return nil
 	default:
 		return badField("/reason", fmt.Errorf("reason %.40q is none of claim, request, restart, input, reopen", req.Reason))

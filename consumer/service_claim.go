@@ -324,7 +324,7 @@ func (s *Service) given(run string, epoch schema.Epoch, req *schema.ClaimRequest
 func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest, q *claim) (schema.Epoch, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimPatience)
 	defer cancel()
-	rr := &schema.RecoverRequest{Executor: req.Executor, Instance: req.Instance, Reason: reasonClaim, RequestID: req.RequestID}
+	rr := &schema.RecoverRequest{Executor: req.Executor, Instance: req.Instance, Reason: schema.TakeoverClaim, RequestID: req.RequestID}
 	for {
 		// Once something may have been published only a proven reading tells that it was not stored.
 		read := func() (*reading, error) { return s.reader.find(ctx, s.shardsOf(run), run, mode{}) }

@@ -22,12 +22,6 @@ import (
 // second and some tens of MiB.
 const answersAtOnce = 4
 
-const (
-	inputResolved  = "resolved"
-	inputCancelled = "cancelled"
-	inputExpired   = "expired"
-)
-
 // input answers something that a run waits for.
 //
 // An answer is held against the schema that was asked by. A schema that cannot be used, because it is wrong, refers to
@@ -51,7 +45,7 @@ func (s *Service) input(ctx context.Context, t *task) error {
 		if err != nil {
 			return decision{}, err
 		}
-		if req.Status == inputResolved && checked != o.Position {
+		if req.Status == schema.InputResolved && checked != o.Position {
 			if err := s.checkAnswer(ctx, r, o, req.Payload); err != nil {
 				return decision{}, err
 			}
@@ -67,13 +61,13 @@ func (s *Service) input(ctx context.Context, t *task) error {
 
 // checkInput validates a request and fills in its defaults.
 func checkInput(req *schema.InputRequest) error {
-	set(&req.Status, inputResolved)
+	set(&req.Status, schema.InputResolved)
 	switch {
 	case req.InterruptID == "":
 		return badField("/interrupt_id", errors.New("is required"))
-	case req.Status == inputExpired:
+	case req.Status == schema.InputExpired:
 		return badField("/status", errors.New("expired is the daemon's word alone; use resolved or cancelled"))
-	case req.Status != inputResolved && req.Status != inputCancelled:
+	case req.Status != schema.InputResolved && req.Status != schema.InputCancelled:
 		return badField("/status", fmt.Errorf("status %.40q is none of resolved, cancelled", req.Status))
 	}
 	if err := schema.CheckName("person", req.By); err != nil {
@@ -106,7 +100,7 @@ func answerable(r *reading, req *schema.InputRequest) (*schema.OpenInterrupt, er
 			"run %s does not wait for %.80q: %s", r.run, req.InterruptID, waits)
 	}
 	o := &r.head.Interrupts[i]
-	if o.Reason == schema.WaitToolInDoubt && req.Status == inputResolved {
+	if o.Reason == schema.WaitToolInDoubt && req.Status == schema.InputResolved {
 		return nil, fail(schema.CodeConflict, "Settle the call with waymark.settle; that ends the waiting, too.",
 			"interrupt %.80q waits for the settlement of call %.80q of turn %d, and an answer settles nothing", o.InterruptID, o.ToolCallID, o.Turn)
 	}

@@ -203,7 +203,7 @@ func (f *Fleet) startedChild(ctx context.Context, source *schema.HandoffSource, 
 		return nil, &HandoffTakenError{Run: source.Run, HandoffID: source.HandoffID, By: head.Executor, ChildRun: spec.ID, Instance: head.Instance}
 	}
 	// An earlier start of this process began it, or another instance that is gone.
-	return f.Resume(ctx, spec.ID, ResumeSpec{Reason: "restart", Agent: spec.Agent, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl})
+	return f.Resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: spec.Agent, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl})
 }
 
 // drivenByAnother reports whether another instance of this executor's name has the run, and nobody said that it left it.

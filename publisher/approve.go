@@ -203,10 +203,10 @@ func (r *Run) askPerson(ctx context.Context, key schema.CallKey, v callView, cal
 // approvalOf reads a person's answer. Whatever is no plain permission is a denial.
 func approvalOf(input *schema.RunInputData) (decision, reason string) {
 	switch input.Status {
-	case "", "resolved":
-	case "cancelled":
+	case "", schema.InputResolved:
+	case schema.InputCancelled:
 		return schema.DecisionDeny, "the question was cancelled"
-	case "expired":
+	case schema.InputExpired:
 		return schema.DecisionDeny, "nobody answered in time"
 	default:
 		return schema.DecisionDeny, fmt.Sprintf("the question was closed as %.40q", input.Status)

@@ -174,7 +174,7 @@ func (f *Fleet) giveBack(ctx context.Context, c *claim, spec *ClaimSpec, why err
 	resume.AllowGaps, resume.HeadOnly, resume.OnControl = true, true, nil
 	run, err := f.resume(ctx, c.run, resume)
 	if err == nil {
-		err = run.publishLast(ctx, fmt.Errorf("run %s: %w", run.id, why), draft{data: &schema.RunInterruptedData{Reason: "preempted"}})
+		err = run.publishLast(ctx, fmt.Errorf("run %s: %w", run.id, why), draft{data: &schema.RunInterruptedData{Reason: schema.InterruptedPreempted}})
 	}
 	if err != nil {
 		return fmt.Errorf("giving run %s back: %w", c.run, err)
@@ -185,5 +185,5 @@ func (f *Fleet) giveBack(ctx context.Context, c *claim, spec *ClaimSpec, why err
 
 // resumption is how the claim's run is taken in hand.
 func (c *claim) resumption(spec *ClaimSpec) ResumeSpec {
-	return ResumeSpec{Reason: "claim", RequestID: c.id, AllowGaps: spec.AllowGaps, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl}
+	return ResumeSpec{Reason: schema.TakeoverClaim, RequestID: c.id, AllowGaps: spec.AllowGaps, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl}
 }

@@ -158,7 +158,7 @@ func (e *Executor) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	}
 	if !e.take(run) { //nolint:contextcheck // work outlives the call
 		err := fmt.Errorf("start of run %s: executor: %w", spec.ID, ErrStopped)
-		return nil, errors.Join(err, run.publishLast(ctx, err, draft{data: &schema.RunInterruptedData{Reason: "shutdown"}}))
+		return nil, errors.Join(err, run.publishLast(ctx, err, draft{data: &schema.RunInterruptedData{Reason: schema.InterruptedShutdown}}))
 	}
 	return run, nil
 }
@@ -191,7 +191,7 @@ func (e *Executor) begun(ctx context.Context, spec RunSpec) (*Run, error) {
 		head.Status != schema.StatusRunning, head.Epoch != 1, head.Counts.Events != 1:
 		return nil, err
 	}
-	return e.fleet.resume(ctx, spec.ID, ResumeSpec{Reason: "restart", Agent: spec.Agent, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl})
+	return e.fleet.resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: spec.Agent, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl})
 }
 
 // Adopt drives a run whose handle another part of the process has: an executor, whose work returns after it, or the

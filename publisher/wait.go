@@ -142,9 +142,9 @@ func (r *Run) answer(ctx context.Context, input schema.RunInputData) (schema.Run
 		}
 	}
 	switch input.Status {
-	case "cancelled":
+	case schema.InputCancelled:
 		return input, fmt.Errorf("run %s: question %.80q: %w by %s", r.id, input.InterruptID, ErrInputCancelled, input.By)
-	case "expired":
+	case schema.InputExpired:
 		return input, fmt.Errorf("run %s: question %.80q: %w", r.id, input.InterruptID, ErrInputExpired)
 	}
 	return input, nil

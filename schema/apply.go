@@ -279,7 +279,7 @@ func (h *Head) takeover(e *Event, data Data) Verdict {
 	if !ok {
 		return rejected(ReasonInvalidData, "run.resumed without its data")
 	}
-	if h.Status.Terminal() && d.Reason != "reopen" {
+	if h.Status.Terminal() && d.Reason != TakeoverReopen {
 		return rejected(ReasonRunEnded, "the run is %s; only a resume with reason reopen may follow", h.Status)
 	}
 	here := From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest}

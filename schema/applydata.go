@@ -202,7 +202,7 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 	}
 	h.Unattended = ""
 	switch d.Reason {
-	case "claim", "restart":
+	case TakeoverClaim, TakeoverRestart:
 		h.Stalled++
 	default:
 		// Somebody wants it tried again.

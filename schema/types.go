@@ -183,10 +183,6 @@ type RunOrphanedData struct {
 	Extra  jsontext.Value `json:",embed"`
 }
 
-// InterruptedShutdown is the reason of an executor that was told to stop. The claim before it does not count as one
-// without progress: a fleet that is restarted, one executor after the other, quarantines nothing.
-const InterruptedShutdown = "shutdown"
-
 // RunInterruptedData says that the executor stopped cleanly and left the run to another.
 type RunInterruptedData struct {
 	// Reason is shutdown, preempted, budget or waiting: nobody needs to attend the run until it is answered.

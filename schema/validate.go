@@ -178,7 +178,7 @@ func Validate(data Data) error {
 	case *RunResumedData:
 		v.name("/executor", d.Executor)
 		v.optionalName("/instance", d.Instance)
-		v.oneOf("/reason", d.Reason, "claim", "request", "restart", "input", "reopen")
+		v.oneOf("/reason", d.Reason, TakeoverClaim, TakeoverRequest, TakeoverRestart, TakeoverInput, TakeoverReopen)
 		v.required("/request_id", d.RequestID)
 		if d.From.Epoch == 0 {
 			v.fail("/from/epoch", "is required")
@@ -198,7 +198,7 @@ func Validate(data Data) error {
 		v.refs(d.Refs)
 	case *RunInputData:
 		v.required("/interrupt_id", d.InterruptID)
-		v.oneOf("/status", d.Status, "", "resolved", "cancelled", "expired")
+		v.oneOf("/status", d.Status, "", InputResolved, InputCancelled, InputExpired)
 		v.refs(d.Refs)
 	case *RunCancelRequestedData:
 	case *RunOrphanedData:
@@ -207,7 +207,7 @@ func Validate(data Data) error {
 		v.time("/last_seen", d.LastSeen)
 		v.notNegative("/missed", d.Missed)
 	case *RunInterruptedData:
-		v.oneOf("/reason", d.Reason, "", InterruptedShutdown, "preempted", "budget", "waiting")
+		v.oneOf("/reason", d.Reason, "", InterruptedShutdown, InterruptedPreempted, InterruptedBudget, InterruptedWaiting)
 	case *RunEndedData:
 		v.oneOf("/status", d.Status, string(StatusCompleted), string(StatusFailed), string(StatusCancelled))
 		v.optional("/completed_by", d.CompletedBy)

@@ -65,3 +65,40 @@ const (
 	PurposeWork     = "work"
 	PurposeRecovery = "recovery"
 )
+
+// Reasons of a takeover.
+const (
+	// TakeoverClaim is an executor's that asked the fleet for work.
+	TakeoverClaim = "claim"
+	// TakeoverRequest is one that somebody asked for, of whatever executor the run has. The default.
+	TakeoverRequest = "request"
+	// TakeoverRestart is one by the executor that has the run, begun again.
+	TakeoverRestart = "restart"
+	// TakeoverInput is for an answer that the run waited for.
+	TakeoverInput = "input"
+	// TakeoverReopen is of a run that has ended. No other reason takes over one of those.
+	TakeoverReopen = "reopen"
+)
+
+// Statuses of an answer.
+const (
+	// InputResolved gives it. The default.
+	InputResolved = "resolved"
+	// InputCancelled says that nobody will answer.
+	InputCancelled = "cancelled"
+	// InputExpired says that nobody answered in time. It is the daemon's word alone.
+	InputExpired = "expired"
+)
+
+// Reasons of an executor that leaves a run.
+const (
+	// InterruptedShutdown is one that was told to stop. The claim before it does not count as one without progress: a
+	// fleet that is restarted, one executor after the other, quarantines nothing.
+	InterruptedShutdown = "shutdown"
+	// InterruptedPreempted leaves the run to another executor, for this one cannot go on with it.
+	InterruptedPreempted = "preempted"
+	// InterruptedBudget is an executor that has used up what it may spend.
+	InterruptedBudget = "budget"
+	// InterruptedWaiting is of a run that nobody needs to attend until it is answered.
+	InterruptedWaiting = "waiting"
+)

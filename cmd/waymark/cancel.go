@@ -165,7 +165,7 @@ func (c releaseCmd) release(ctx context.Context, cl *client, answer released) (r
 		if err != nil {
 			return err
 		}
-		if err := run.Interrupt(ctx, "preempted"); err != nil {
+		if err := run.Interrupt(ctx, schema.InterruptedPreempted); err != nil {
 			return fmt.Errorf("run %s was taken over and not let go of, run the command again: %w", c.Run_, err)
 		}
 		h := run.Head()

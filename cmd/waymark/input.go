@@ -21,12 +21,6 @@ import (
 // maxAnswer bounds an answer that is read from a file or standard input, in bytes.
 const maxAnswer = 1 << 20
 
-// Statuses of an answer.
-const (
-	resolved        = "resolved"
-	cancelledAnswer = "cancelled"
-)
-
 type inputCmd struct {
 	Run_      string  `arg:"" name:"run" help:"Run id."`
 	Interrupt string  `arg:"" optional:"" help:"Id of what is answered; may be left out when the run waits for one thing."`
@@ -103,7 +97,7 @@ func (c inputCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	head := &reply.Head
-	if payload == nil && c.Status == resolved {
+	if payload == nil && c.Status == schema.InputResolved {
 		return c.show(ctx, a, cl, head)
 	}
 	wait, err := c.choose(head)
@@ -117,11 +111,11 @@ func (c inputCmd) Run(ctx context.Context, a *app) error {
 func (c inputCmd) payload(a *app) (jsontext.Value, error) {
 	given := c.JSONValue != nil || c.Text != nil || c.File != "" || c.Allow || c.Deny
 	switch {
-	case c.Status != resolved && given:
+	case c.Status != schema.InputResolved && given:
 		return nil, fail(exitUsage, "leave out one of the two", "--status %s takes no answer", c.Status)
 	case c.Reason != "" && !c.Allow && !c.Deny:
 		return nil, fail(exitUsage, "put it into the answer", "--reason is of --allow and --deny")
-	case c.Status != resolved:
+	case c.Status != schema.InputResolved:
 		return nil, nil
 	case c.Allow, c.Deny:
 		return c.decision()
@@ -202,7 +196,7 @@ func (c inputCmd) choose(h *schema.Head) (*schema.OpenInterrupt, error) {
 	}
 	w := &h.Interrupts[i]
 	switch {
-	case w.Reason == schema.WaitToolInDoubt && c.Status != cancelledAnswer:
+	case w.Reason == schema.WaitToolInDoubt && c.Status != schema.InputCancelled:
 		return nil, fail(exitUsage, "see how it is settled: "+onFleet(h.Fleet, "plan "+h.Run),
 			"run %s waits for the settlement of call %s, which no answer can be", h.Run, w.ToolCallID)
 	case (c.Allow || c.Deny) && w.ToolCallID == "":

@@ -242,7 +242,7 @@ func verifySteps(h *schema.Head, c *schema.PlanCall) []string {
 	for i := range h.Interrupts {
 		w := &h.Interrupts[i]
 		if w.Reason == schema.WaitToolInDoubt && w.CallKey() == c.CallKey {
-			again := onFleet(h.Fleet, "input "+h.Run+" "+shellWord(w.InterruptID)+" --status "+cancelledAnswer)
+			again := onFleet(h.Fleet, "input "+h.Run+" "+shellWord(w.InterruptID)+" --status "+schema.InputCancelled)
 			return append(settleSteps(h, c.CallKey), "  ask "+c.VerifySubject+" again:  "+again)
 		}
 	}

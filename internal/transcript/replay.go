@@ -90,7 +90,7 @@ func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptio
 	if out.Done, err = position(there, run, steps); err != nil {
 		return out, fmt.Errorf("replay run %s: %w", run.ID, err)
 	}
-	handle, err = fleet.Resume(ctx, run.ID, publisher.ResumeSpec{Reason: "restart"})
+	handle, err = fleet.Resume(ctx, run.ID, publisher.ResumeSpec{Reason: schema.TakeoverRestart})
 	if err != nil {
 		return out, fmt.Errorf("replay run %s, which exists: %w", run.ID, err)
 	}
