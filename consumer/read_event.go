@@ -23,7 +23,7 @@ func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, 
 		if err != nil {
 			e = nil
 		}
-		if id := schema.PositionOf(rec).ID; match(id, e) {
+		if id := schema.RecordID(rec, e); match(id, e) {
 			found = &schema.ControlReply{EventID: id, Stream: rec.Stream}
 		}
 	}
@@ -55,7 +55,7 @@ func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, 
 	}
 	slices.Sort(numbers)
 	for i := len(numbers) - 1; i >= max(0, len(numbers)-lateSegments) && found == nil; i-- {
-		frames, err := rd.frames(ctx, r, numbers[i])
+		_, frames, err := rd.frames(ctx, r, numbers[i])
 		if err != nil {
 			return nil, err
 		}
@@ -69,20 +69,20 @@ func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, 
 	return found, nil
 }
 
-// frames returns the records of a segment.
-func (rd *reader) frames(ctx context.Context, r *reading, n int) ([]byte, error) {
+// frames returns what a segment says of itself, and its records.
+func (rd *reader) frames(ctx context.Context, r *reading, n int) (schema.SegmentInfo, []byte, error) {
 	stored, err := r.src.store.Segments.GetFresh(ctx, r.run, n)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
-		return nil, rd.segmentGone(n, r, err)
+		return schema.SegmentInfo{}, nil, rd.segmentGone(n, r, err)
 	case err != nil:
-		return nil, fmt.Errorf("segment %d of run %s: %w", n, r.run, err)
+		return schema.SegmentInfo{}, nil, fmt.Errorf("segment %d of run %s: %w", n, r.run, err)
 	}
-	_, frames, err := schema.DecodeSegment(stored)
+	info, frames, err := schema.DecodeSegment(stored)
 	if err != nil {
-		return nil, rd.segmentGone(n, r, err)
+		return schema.SegmentInfo{}, nil, rd.segmentGone(n, r, err)
 	}
-	return frames, nil
+	return info, frames, nil
 }
 
 // eventAt returns the run's event at a position that its head names: from the log, or from the segment that it was sealed
@@ -104,18 +104,10 @@ func (rd *reader) eventAt(ctx context.Context, r *reading, at schema.Position) (
 	slices.Sort(numbers)
 	for lo, hi := 0, len(numbers); lo < hi; {
 		mid := int(uint(lo+hi) >> 1) //nolint:gosec // both are lengths
-		stored, err := r.src.store.Segments.GetFresh(ctx, r.run, numbers[mid])
-		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-			return nil, false, fmt.Errorf("segment %d of run %s: %w", numbers[mid], r.run, err)
-		}
-		var info schema.SegmentInfo
-		var frames []byte
-		if err == nil {
-			info, frames, err = schema.DecodeSegment(stored)
-		}
+		info, frames, err := rd.frames(ctx, r, numbers[mid])
 		switch {
 		case err != nil:
-			return nil, false, rd.segmentGone(numbers[mid], r, err)
+			return nil, false, err
 		case info.Last.Stream < at.Stream:
 			lo = mid + 1
 			continue
