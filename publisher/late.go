@@ -32,14 +32,7 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 	r.mu.Lock()
 	head, last, writer := r.head.Clone(), r.last, r.writer
 	r.mu.Unlock()
-	e := &schema.Event{
-		Source: schema.Source(writer.Fleet, writer.Executor), Type: schema.TypeOf(d.data.EventName()), Subject: r.id,
-		Time: schema.FormatTime(d.at), Epoch: writer.Epoch, Sequence: writer.Last + 1, Turn: d.turn,
-		DataRef: d.dataref, DataContentType: schema.ContentTypeJSON, Data: d.body,
-	}
-	writer.Seal(e, writer.Chain)
-	it := &item{event: e, data: d.data}
-	it.header, _ = e.Encode()
+	it, _ := d.seal(&writer, writer.Last+1, writer.Chain)
 	wait := r.fleet.backoff()
 	for {
 		err := runlog.Read(ctx, r.fleet.js, r.names, r.id, last+1, func(rec schema.Record) error {
@@ -49,7 +42,7 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 		})
 		if err == nil {
 			probe := head.Clone()
-			rec := schema.Record{Header: it.header, Body: e.Data}
+			rec := schema.Record{Header: it.header, Body: it.event.Data}
 			if v := probe.Apply(&rec); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
 				return nil // nobody asks any more, or an earlier try is in the log
 			}

@@ -342,6 +342,26 @@ func sameEvents(items []*item, drafts []draft) bool {
 	})
 }
 
+// seal makes an event of the draft, with that sequence and behind that chain, and returns the chain after it.
+func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence, chain schema.Hash) (*item, schema.Hash) {
+	e := &schema.Event{
+		Source:          schema.Source(writer.Fleet, writer.Executor),
+		Type:            schema.TypeOf(d.data.EventName()),
+		Subject:         writer.Run,
+		Time:            schema.FormatTime(d.at),
+		Epoch:           writer.Epoch,
+		Sequence:        sequence,
+		Turn:            d.turn,
+		DataRef:         d.dataref,
+		DataContentType: schema.ContentTypeJSON,
+		Data:            d.body,
+	}
+	chain = writer.Seal(e, chain)
+	it := &item{event: e, data: d.data, together: d.together}
+	it.header, _ = e.Encode()
+	return it, chain
+}
+
 // seal makes events of drafts, behind writer, and asks the fold about them on a copy of head: what it would refuse
 // is not published. next is that copy, after them. Under r.mu.
 func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (sealed []*item, next schema.Head, err error) {
@@ -349,23 +369,9 @@ func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (se
 	items := make([]*item, len(drafts))
 	chain := writer.Chain
 	for i := range drafts {
-		d := &drafts[i]
-		e := &schema.Event{
-			Source:          schema.Source(writer.Fleet, writer.Executor),
-			Type:            schema.TypeOf(d.data.EventName()),
-			Subject:         r.id,
-			Time:            schema.FormatTime(d.at),
-			Epoch:           writer.Epoch,
-			Sequence:        writer.Last + schema.Sequence(i) + 1, //nolint:gosec // a small count
-			Turn:            d.turn,
-			DataRef:         d.dataref,
-			DataContentType: schema.ContentTypeJSON,
-			Data:            d.body,
-		}
-		chain = writer.Seal(e, chain)
-		it := &item{event: e, data: d.data, together: d.together}
-		it.header, _ = e.Encode()
-		rec := schema.Record{Header: it.header, Body: e.Data}
+		var it *item
+		it, chain = drafts[i].seal(writer, writer.Last+schema.Sequence(i)+1, chain) //nolint:gosec // a small count
+		rec := schema.Record{Header: it.header, Body: it.event.Data}
 		it.size = rec.Size()
 		if it.verdict = next.Apply(&rec); it.verdict.Kind == schema.Rejected {
 			return nil, next, fmt.Errorf("run %s: %w", r.id, rejectedError(it))
