@@ -3,8 +3,6 @@ package publisher
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -100,8 +98,7 @@ func offersOf(s *schema.State) []Offer {
 
 // childID is the run that carries a hand-off out when nobody names one: the same whoever accepts, and whenever.
 func childID(run, handoff string) string {
-	sum := sha256.Sum256([]byte(run + "\n" + handoff))
-	tail := "-" + hex.EncodeToString(sum[:4])
+	tail := "-" + digestOf(run + "\n" + handoff)[:8]
 	return run[:min(len(run), schema.MaxName-len(tail))] + tail
 }
 

@@ -2,8 +2,6 @@ package publisher
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -121,8 +119,7 @@ func (r *Run) allow(ctx context.Context, key schema.CallKey, data *schema.ToolDe
 func approvalID(key schema.CallKey) string {
 	id := fmt.Sprintf("approval.%d.%s.%d", key.Turn, key.ToolCallID, key.Occurrence)
 	if len(id) > schema.MaxIdentifier {
-		sum := sha256.Sum256([]byte(id))
-		id = "approval." + hex.EncodeToString(sum[:])
+		id = "approval." + digestOf(id)
 	}
 	return id
 }

@@ -162,12 +162,5 @@ func (p *claimPauses) due(err error) (d time.Duration, wait bool) {
 // false when ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	d = max(d, leastPause)
-	timer := time.NewTimer(d + rand.N(d/2+1)) //nolint:gosec // jitter
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return passed(ctx, d+rand.N(d/2+1)) //nolint:gosec // jitter
 }

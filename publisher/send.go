@@ -174,6 +174,11 @@ func (f *Fleet) backoff() *backoff { return &backoff{next: f.cfg.Backoff, most: 
 func (b *backoff) wait(ctx context.Context) bool {
 	d := b.next/2 + rand.N(b.next/2+1) //nolint:gosec // jitter
 	b.next = min(2*b.next, b.most)
+	return passed(ctx, d)
+}
+
+// passed waits until d is over. It returns false when ctx ends first.
+func passed(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -198,7 +198,7 @@ func (r *Run) publishOutcome(ctx context.Context, key schema.CallKey, o *outcome
 	return o.result, o.err
 }
 
-// panicError is a tool's panic.
+// panicError is a panic of a function of the user's, a tool or what answers for one.
 type panicError struct {
 	value any
 	stack []byte
@@ -206,13 +206,14 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
-func protect(ctx context.Context, run ToolFunc, inv Invocation) (result ToolResult, err error) {
+// protect calls a function of the user's. Its panic is a [*panicError].
+func protect[In, Out any](ctx context.Context, run func(context.Context, In) (Out, error), in In) (out Out, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &panicError{value: p, stack: debug.Stack()}
 		}
 	}()
-	return run(ctx, inv)
+	return run(ctx, in)
 }
 
 // Failure may be implemented by the errors of tools, to say what is recorded of them.

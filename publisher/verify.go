@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -209,7 +208,7 @@ func answerVerify(ctx context.Context, nc *nats.Conn, m *nats.Msg, answer Verify
 	var reply schema.VerifyReply
 	if err := json.Unmarshal(m.Data, &request); err != nil {
 		reply = unknown("the question cannot be read: %s", err)
-	} else if reply, err = protectVerify(ctx, answer, request); err != nil {
+	} else if reply, err = protect(ctx, answer, request); err != nil {
 		reply = unknown("%s", err)
 	}
 	body, err := json.Marshal(reply)
@@ -225,13 +224,4 @@ func answerVerify(ctx context.Context, nc *nats.Conn, m *nats.Msg, answer Verify
 		return fmt.Errorf("answer about call %s of run %s: %w", request.ToolCallID, request.Run, err)
 	}
 	return nil
-}
-
-func protectVerify(ctx context.Context, answer VerifyFunc, request schema.VerifyRequest) (reply schema.VerifyReply, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &panicError{value: p, stack: debug.Stack()}
-		}
-	}()
-	return answer(ctx, request)
 }

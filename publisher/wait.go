@@ -173,6 +173,7 @@ func (r *Run) inputLocked(id string) (schema.RunInputData, inputState) {
 	return schema.RunInputData{}, inputUnknown
 }
 
+// digestOf is the SHA-256 of a text, as 64 hexadecimal digits.
 func digestOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
