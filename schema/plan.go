@@ -139,23 +139,28 @@ type Saved struct {
 	DurationMS int64 `json:"duration_ms"`
 }
 
-// SettleCommand is the command by which a person settles a call in doubt; how is one or more settlements, or empty. Several
-// are quoted as one word, so that a shell into which the command is pasted as it stands settles nothing.
+// SettleCommand is the command by which a person settles a call in doubt. An empty fleet leaves it to who runs the
+// command. how is one or more settlements, or empty; several are quoted as one word, so that a shell into which the
+// command is pasted as it stands settles nothing.
 func SettleCommand(fleet, run string, key CallKey, how string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "waymark settle --fleet %s %s %d %s", fleet, run, key.Turn, shellWord(key.ToolCallID))
+	b.WriteString("waymark settle ")
+	if fleet != "" {
+		b.WriteString("--fleet " + fleet + " ")
+	}
+	fmt.Fprintf(&b, "%s %d %s", run, key.Turn, ShellWord(key.ToolCallID))
 	if key.Occurrence > 1 {
 		fmt.Fprintf(&b, " --occurrence %d", key.Occurrence)
 	}
 	if how != "" {
-		b.WriteString(" --how " + shellWord(how))
+		b.WriteString(" --how " + ShellWord(how))
 	}
 	return b.String()
 }
 
-// shellWord quotes what a shell would not take for one word.
-func shellWord(s string) string {
-	plain := s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+// ShellWord writes text from outside so that a shell reads it as one word and nothing else.
+func ShellWord(s string) string {
+	plain := s != "" && s[0] != '-' && !strings.ContainsFunc(s, func(r rune) bool {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("_-.:/@%+=,", r):
 			return false

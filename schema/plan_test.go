@@ -290,8 +290,10 @@ func TestTheSettleCommandCanBePasted(t *testing.T) {
 		`waymark settle --fleet f r1 2 call_1 --occurrence 3`: {Turn: 2, ToolCallID: "call_1", Occurrence: 3},
 		`waymark settle --fleet f r1 2 'a b'\''c'`:            {Turn: 2, ToolCallID: "a b'c", Occurrence: 1},
 		`waymark settle --fleet f r1 2 '$(rm)'`:               {Turn: 2, ToolCallID: "$(rm)"},
+		`waymark settle --fleet f r1 2 '-x'`:                  {Turn: 2, ToolCallID: "-x"},
 	}
 	for want, key := range tests {
 		require.Equal(t, want, schema.SettleCommand("f", "r1", key, ""))
 	}
+	require.Equal(t, "waymark settle r1 2 call_1 --how rerun", schema.SettleCommand("", "r1", schema.CallKey{Turn: 2, ToolCallID: "call_1"}, string(schema.SettledRerun)))
 }

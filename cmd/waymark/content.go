@@ -29,12 +29,22 @@ func (c *client) withPublisher(ctx context.Context, executor string, use func(*p
 // fails.
 func showState(ctx context.Context, a *app, cl *client, run string) error {
 	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-		state, err := fleet.Get(ctx, run)
-		if err != nil && (!errors.Is(err, publisher.ErrIncomplete) || state == nil) {
+		state, missing, err := stateOf(ctx, fleet, run)
+		if err != nil {
 			return err
 		}
-		return errors.Join(printState(a, state), err)
+		return errors.Join(printState(a, state), missing)
 	})
+}
+
+// stateOf reads all that a run's events add up to. Of a run that misses events the state is what is there, and missing
+// says what is not.
+func stateOf(ctx context.Context, fleet *publisher.Fleet, run string) (state *schema.State, missing, err error) {
+	state, err = fleet.Get(ctx, run)
+	if errors.Is(err, publisher.ErrIncomplete) && state != nil {
+		missing, err = err, nil
+	}
+	return state, missing, err
 }
 
 func printState(a *app, s *schema.State) error {

@@ -66,10 +66,7 @@ func (c exportCmd) write(ctx context.Context, a *app, fleet *publisher.Fleet, ou
 }
 
 func (c exportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
-	state, err := fleet.Get(ctx, c.Run_)
-	if errors.Is(err, publisher.ErrIncomplete) && state != nil {
-		missing, err = err, nil
-	}
+	state, missing, err := stateOf(ctx, fleet, c.Run_)
 	if err != nil {
 		return nil, err
 	}

@@ -40,10 +40,7 @@ func (c handoffLsCmd) Run(ctx context.Context, a *app) error {
 	var state *schema.State
 	var missing error
 	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) (err error) {
-		state, err = fleet.Get(ctx, c.Run_)
-		if errors.Is(err, publisher.ErrIncomplete) && state != nil {
-			missing, err = err, nil
-		}
+		state, missing, err = stateOf(ctx, fleet, c.Run_)
 		return err
 	})
 	if err != nil {
@@ -92,7 +89,7 @@ func (c handoffLsCmd) print(a *app, s *schema.State) error {
 		_, err = fmt.Fprintln(a.stderr, "no hand-offs")
 	case offered != "":
 		_, err = fmt.Fprintf(a.stderr, "an executor accepts an offer by itself; decline with: %s --reason TEXT\n",
-			printable(onFleet(s.Head.Fleet, "handoff decline "+c.Run_+" "+shellWord(offered))))
+			printable(onFleet(s.Head.Fleet, "handoff decline "+c.Run_+" "+schema.ShellWord(offered))))
 	}
 	return err
 }
@@ -158,7 +155,7 @@ func (t handoffTarget) choose(h *schema.Head, action string) (*schema.OpenHandof
 	}
 	names := make([]string, len(h.Handoffs))
 	for j := range h.Handoffs {
-		names[j] = shellWord(h.Handoffs[j].HandoffID)
+		names[j] = schema.ShellWord(h.Handoffs[j].HandoffID)
 	}
 	switch {
 	case i < 0 && t.Handoff != "" && action != schema.HandoffAccept:

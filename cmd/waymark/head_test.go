@@ -59,7 +59,7 @@ func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {
 		"":             "''",
 		"toolu_01:2/3": "toolu_01:2/3",
 	} {
-		require.Equal(t, want, shellWord(in))
+		require.Equal(t, want, schema.ShellWord(in))
 	}
 	require.Equal(t, `waymark settle r 3 m1 --how decided --result '"sent"'`,
 		shellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))

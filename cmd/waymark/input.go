@@ -209,7 +209,7 @@ func (c inputCmd) choose(h *schema.Head) (*schema.OpenInterrupt, error) {
 func waitNames(h *schema.Head) string {
 	names := make([]string, len(h.Interrupts))
 	for i := range h.Interrupts {
-		names[i] = shellWord(h.Interrupts[i].InterruptID)
+		names[i] = schema.ShellWord(h.Interrupts[i].InterruptID)
 	}
 	return strings.Join(names, ", ")
 }
@@ -274,10 +274,7 @@ func explainAnswer(h *schema.Head, interrupt string, err error) error {
 
 // answerProblems are the places of an answer that its schema does not allow.
 func answerProblems(e *schema.ServiceError) string {
-	var problems []struct {
-		Path    string `json:"path"`
-		Problem string `json:"problem"`
-	}
+	var problems []publisher.InvalidPlace
 	if json.Unmarshal(e.Details, &problems) != nil {
 		return ""
 	}
@@ -303,8 +300,9 @@ func (c inputCmd) show(ctx context.Context, a *app, cl *client, h *schema.Head) 
 	}
 	reply := questions{Run: h.Run, Waits: make([]question, len(waits))}
 	err := cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-		state, err := fleet.Get(ctx, h.Run)
-		if err != nil && (!errors.Is(err, publisher.ErrIncomplete) || state == nil) {
+		// Of a run that misses events what is there is shown.
+		state, _, err := stateOf(ctx, fleet, h.Run)
+		if err != nil {
 			return err
 		}
 		for i := range waits {

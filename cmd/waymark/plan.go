@@ -35,15 +35,15 @@ func (c planCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer cl.close()
 	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-		state, err := fleet.Get(ctx, c.Run_)
-		if err != nil && (!errors.Is(err, publisher.ErrIncomplete) || state == nil) {
+		state, missing, err := stateOf(ctx, fleet, c.Run_)
+		if err != nil {
 			return err
 		}
 		plan := schema.PlanOf(state)
 		if a.cli.JSON {
-			return errors.Join(document(a.stdout, plan), err)
+			return errors.Join(document(a.stdout, plan), missing)
 		}
-		return errors.Join(c.print(a, &state.Head, &plan), err)
+		return errors.Join(c.print(a, &state.Head, &plan), missing)
 	})
 }
 
@@ -242,7 +242,7 @@ func verifySteps(h *schema.Head, c *schema.PlanCall) []string {
 	for i := range h.Interrupts {
 		w := &h.Interrupts[i]
 		if w.Reason == schema.WaitToolInDoubt && w.CallKey() == c.CallKey {
-			again := onFleet(h.Fleet, "input "+h.Run+" "+shellWord(w.InterruptID)+" --status "+schema.InputCancelled)
+			again := onFleet(h.Fleet, "input "+h.Run+" "+schema.ShellWord(w.InterruptID)+" --status "+schema.InputCancelled)
 			return append(settleSteps(h, c.CallKey), "  ask "+c.VerifySubject+" again:  "+again)
 		}
 	}

@@ -66,7 +66,7 @@ func steps(h *schema.Head, quarantined bool) []string {
 // answerSteps say how to answer something that a run waits for. Who pastes one of the commands decides by that, so each
 // choice has a line of its own, and what the person must fill in cannot be sent as it stands.
 func answerSteps(h *schema.Head, w *schema.OpenInterrupt) []string {
-	command := onFleet(h.Fleet, "input "+h.Run+" "+shellWord(w.InterruptID))
+	command := onFleet(h.Fleet, "input "+h.Run+" "+schema.ShellWord(w.InterruptID))
 	if w.Reason == schema.WaitToolApproval {
 		return []string{"allow the call with: " + command + " --allow", "or deny it with: " + command + " --deny"}
 	}
@@ -91,11 +91,7 @@ func settleSteps(h *schema.Head, key schema.CallKey) []string {
 
 // settleCommand is the command that settles a call, but for how.
 func settleCommand(h *schema.Head, key schema.CallKey) string {
-	command := onFleet(h.Fleet, fmt.Sprintf("settle %s %d %s", h.Run, key.Turn, shellWord(key.ToolCallID)))
-	if key.Occurrence > 1 {
-		command += fmt.Sprintf(" --occurrence %d", key.Occurrence)
-	}
-	return command
+	return onFleet(h.Fleet, strings.TrimPrefix(schema.SettleCommand("", h.Run, key, ""), "waymark "))
 }
 
 // onFleet is a command of this program, on the fleet in question.
@@ -104,17 +100,6 @@ func onFleet(fleet, command string) string {
 		return "waymark " + command
 	}
 	return "waymark --fleet " + fleet + " " + command
-}
-
-// shellWord writes text from outside so that a shell reads it as one word and nothing else.
-func shellWord(s string) string {
-	safe := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.:/@%+=,", r)
-	}
-	if s != "" && s[0] != '-' && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // shellCommand is a command of this program as a person types it.
@@ -126,7 +111,7 @@ func shellCommand(args []string) string {
 			b.WriteString(" " + arg) // a flag of this program, not text from outside
 			continue
 		}
-		b.WriteString(" " + shellWord(arg))
+		b.WriteString(" " + schema.ShellWord(arg))
 	}
 	return b.String()
 }
