@@ -30,6 +30,8 @@ type FolderStats struct {
 	Checkpoints atomic.Int64
 	// Segments sealed, and their bytes as stored.
 	Segments, SegmentBytes atomic.Int64
+	// TailReads counts the tails that were read from the log to be sealed, as they were not kept in memory.
+	TailReads atomic.Int64
 	// SealsRefused counts sealings that a full or failing bucket put off.
 	SealsRefused atomic.Int64
 	// Failures that ended a reign, the two below included.
@@ -182,6 +184,8 @@ type reignState struct {
 	doubted schema.StreamSequence
 	runs    map[string]*list.Element
 	recent  *list.List // of *run, most recent first
+	// room for the frames of tails.
+	room frameRoom
 	// aging are watermarks on their way to becoming the safe one.
 	aging []aging
 	// marks of erased live entries that are yet to be purged, oldest first.
@@ -197,6 +201,7 @@ type reignState struct {
 // begin reads the watermark and decides from where to fold.
 func (f *Folder) begin(ctx context.Context, fromStart, unclean bool) (*reignState, error) {
 	s := &reignState{Folder: f, runs: make(map[string]*list.Element), recent: list.New(), suspects: make(chan string, suspectsWaiting), vanished: make(chan string)}
+	s.room.limit = f.cfg.TailMemory
 	var err error
 	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {
 		return nil, err

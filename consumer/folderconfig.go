@@ -35,6 +35,9 @@ type FolderConfig struct {
 	IdleSealBytes int64
 	// CachedRuns bounds the runs whose head is kept in memory. Default 8,192, about 32 MiB.
 	CachedRuns int
+	// TailMemory bounds, in bytes, the memory for what waits to be sealed; what finds no room there is read from the log
+	// once more. Default 32 MiB; negative keeps nothing.
+	TailMemory int64
 	// LeaseTTL is how long a folder that fell silent keeps its shard. Default 5 s; at least 1 s.
 	LeaseTTL time.Duration
 	// ReconcileEvery is the pace at which an idle folder compares its position with the log, seals idle tails and
@@ -77,6 +80,7 @@ func (c FolderConfig) withDefaults() FolderConfig {
 	set(&c.IdleSealAfter, time.Hour)
 	set(&c.IdleSealBytes, 16<<10)
 	set(&c.CachedRuns, 8192)
+	set(&c.TailMemory, 32<<20)
 	set(&c.LeaseTTL, 5*time.Second)
 	set(&c.ReconcileEvery, 5*time.Second)
 	set(&c.SafeAfter, 5*time.Minute)

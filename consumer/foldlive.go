@@ -242,8 +242,9 @@ func (s *reignState) inMemory(id string) *run {
 
 // restore folds a run anew whose checkpoint is gone or cannot be read, and puts it.
 func (s *reignState) restore(ctx context.Context, id string) (*run, error) {
-	if el, ok := s.runs[id]; ok {
-		s.recent.Remove(el)
+	if r := s.inMemory(id); r != nil {
+		r.forget()
+		s.recent.Remove(s.runs[id])
 		delete(s.runs, id)
 	}
 	// Up to where the log is folded; what comes behind that comes by itself.

@@ -321,7 +321,7 @@ func (s *reignState) load(ctx context.Context, id string, a *runlog.Arrived) (*r
 		}
 		return r, nil
 	}
-	r := &run{id: id, head: schema.NewHead(s.cfg.Fleet, id)}
+	r := &run{id: id, head: schema.NewHead(s.cfg.Fleet, id), tail: frames{room: &s.room}}
 	c, rev, err := s.shard.Checkpoints.GetFresh(ctx, id)
 	r.revision = rev
 	trusted := err == nil && !s.distrust && c.Incarnation == s.incarnation
@@ -366,6 +366,7 @@ func (s *reignState) evict() {
 	for el := s.recent.Back(); el != nil && s.recent.Len() > s.cfg.CachedRuns; {
 		prev := el.Prev()
 		if r, ok := el.Value.(*run); ok && !r.dirty {
+			r.forget()
 			s.recent.Remove(el)
 			delete(s.runs, r.id)
 		}

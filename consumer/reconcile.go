@@ -47,11 +47,17 @@ func (s *reignState) checkBucket(ctx context.Context) error {
 	return nil
 }
 
+// tailIdle is when the memory of a tail that nothing was added to goes to the others.
+const tailIdle = 30 * time.Second
+
 // sealIdle seals what has waited long enough and is large enough to be worth a segment.
 func (s *reignState) sealIdle(ctx context.Context) error {
 	now := s.now()
 	idle := make(map[string]*run)
 	s.cached(func(r *run) bool {
+		if now.Sub(r.touched) >= tailIdle {
+			r.tail.drop()
+		}
 		waiting := len(r.cuts) > 0
 		if waiting || r.tailBytes >= s.cfg.IdleSealBytes && now.Sub(r.touched) >= s.cfg.IdleSealAfter {
 			idle[r.id] = r

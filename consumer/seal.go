@@ -46,21 +46,40 @@ func (s *reignState) seal(ctx context.Context, r *run) error {
 // errTailChanged says that the log does not hold what was folded from it.
 var errTailChanged = errors.New("the log's tail is not what was folded")
 
-// sealCuts reads the tail from the log, where it lies safely, and stores a segment for each cut.
+// sealCuts stores a segment for each cut.
 func (s *reignState) sealCuts(ctx context.Context, r *run) error {
-	var frames []byte
+	for len(r.cuts) > 0 {
+		k := &r.cuts[0]
+		if !k.frames.kept() {
+			if err := s.sealFromLog(ctx, r); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := s.storeSegment(ctx, r, k.first, k, *k.frames.b); err != nil {
+			return err
+		}
+		k.frames.drop()
+		r.cuts = r.cuts[1:]
+	}
+	r.cuts = nil
+	return nil
+}
+
+// sealFromLog reads what is not kept of the tail from the log, where it lies safely, and stores a segment for each cut up
+// to one whose frames are kept.
+func (s *reignState) sealFromLog(ctx context.Context, r *run) error {
+	s.stats.TailReads.Add(1)
+	var raw []byte
 	var first schema.Position
 	events := int64(0)
 	err := runlog.Read(ctx, s.js, s.names, r.id, r.segments.Last.Stream+1, func(rec schema.Record) error {
-		if len(r.cuts) == 0 {
-			return errEnough
-		}
 		if events == 0 {
 			first = schema.PositionOf(&rec)
 		}
 		events++
-		frames = schema.AppendFrame(frames, &rec)
-		k := r.cuts[0]
+		raw = schema.AppendFrame(raw, &rec)
+		k := &r.cuts[0]
 		if rec.Stream < k.last.Stream {
 			return nil
 		}
@@ -68,26 +87,28 @@ func (s *reignState) sealCuts(ctx context.Context, r *run) error {
 			return fmt.Errorf("%w: %d events up to %s at %d, folded %d up to %s at %d",
 				errTailChanged, events, at.ID, at.Stream, k.events, k.last.ID, k.last.Stream)
 		}
-		if err := s.storeSegment(ctx, r, first, k, frames); err != nil {
+		if err := s.storeSegment(ctx, r, first, k, raw); err != nil {
 			return err
 		}
 		r.cuts = r.cuts[1:]
-		frames, events = frames[:0], 0
+		raw, events = raw[:0], 0
+		if len(r.cuts) == 0 || r.cuts[0].frames.kept() {
+			return errEnough
+		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, errEnough) {
+	switch {
+	case errors.Is(err, errEnough):
+		return nil
+	case err != nil:
 		return err
 	}
-	if len(r.cuts) > 0 {
-		// The answer came from a replica that lags, or the end of the log is gone; the reconciler tells which.
-		return fmt.Errorf("the log ends before the cut at %d", r.cuts[0].last.Stream)
-	}
-	r.cuts = nil
-	return nil
+	// The answer came from a replica that lags, or the end of the log is gone; the reconciler tells which.
+	return fmt.Errorf("the log ends before the cut at %d", r.cuts[0].last.Stream)
 }
 
 // storeSegment stores one segment and counts it in.
-func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Position, k cut, frames []byte) error {
+func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Position, k *cut, frames []byte) error {
 	info := schema.SegmentInfo{
 		Fleet: s.cfg.Fleet, Run: r.id, Number: r.segments.Count + 1, Events: int(k.events), First: first, Last: k.last,
 		DigestBefore: r.segments.Digest, DigestAfter: k.digest, ChainBefore: r.segments.Chain, ChainAfter: k.chain,
@@ -151,6 +172,7 @@ func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo,
 func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
 	s.stats.Rebuilds.Add(1)
 	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, quarantined: r.quarantined, dirty: true, touched: r.touched}
+	fresh.tail.room = r.tail.room
 	fresh.sealed = make(map[schema.StreamSequence]string)
 	var err error
 	fresh.segments, err = foldSegments(ctx, s.shard.Segments.GetFresh, &fresh.head, r.id,
@@ -170,6 +192,7 @@ func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequ
 			delete(fresh.sealed, at) // it does not come again
 		}
 	}
+	r.forget()
 	*r = *fresh
 	return nil
 }

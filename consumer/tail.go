@@ -16,6 +16,10 @@ type run struct {
 	// tailEvents and tailBytes measure what is in the log after the last cut.
 	tailEvents int64
 	tailBytes  int64
+	// tailFirst is the position of its first record; unknown for a tail that was begun before the run was loaded.
+	tailFirst schema.Position
+	// tail has its frames, if they are kept.
+	tail frames
 	// cuts are the ends of segments to come, in order; see [run.observe].
 	cuts []cut
 	// uncut: the tail was loaded too large to know its cuts; the run must be folded anew before it is sealed.
@@ -39,6 +43,9 @@ type run struct {
 
 // cut is the end of a segment: everything a segment's description needs to know about that point.
 type cut struct {
+	// first and frames of the segment, if they are kept.
+	first  schema.Position
+	frames frames
 	last   schema.Position
 	digest string
 	chain  string
@@ -68,6 +75,10 @@ func (r *run) observe(rec *schema.Record, cfg *FolderConfig) schema.Verdict {
 		return v
 	}
 	r.dirty = true
+	if r.tailEvents == 0 {
+		r.tailFirst = r.head.Position
+	}
+	r.tail.add(rec, int(size), r.tailEvents == 0)
 	r.tailEvents++
 	r.tailBytes += size
 	large := r.tailBytes >= cfg.SealBytes || r.tailEvents >= cfg.SealEvents
@@ -88,10 +99,18 @@ func (r *run) cut() {
 		return
 	}
 	r.cuts = append(r.cuts, cut{
-		last: r.head.Position, digest: r.head.Digest, chain: r.head.Chain,
+		first: r.tailFirst, frames: r.tail.hand(), last: r.head.Position, digest: r.head.Digest, chain: r.head.Chain,
 		events: r.tailEvents, bytes: r.tailBytes,
 	})
 	r.tailEvents, r.tailBytes = 0, 0
+}
+
+// forget gives back what is kept of the tail: the log has it.
+func (r *run) forget() {
+	r.tail.drop()
+	for i := range r.cuts {
+		r.cuts[i].frames.drop()
+	}
 }
 
 // checkpoint returns the value to store.

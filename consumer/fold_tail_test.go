@@ -1,0 +1,57 @@
+package consumer_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// TestSegmentsAreTheSameFromMemoryAndFromTheLog folds one log three times: with room for every tail, for some, for none.
+func TestSegmentsAreTheSameFromMemoryAndFromTheLog(t *testing.T) {
+	const runs = 5
+	folded := func(room int64) (stored [][]byte, read int64) {
+		w := newFoldWorld(t)
+		writers := make([]*writer, runs)
+		for i := range writers {
+			writers[i] = w.writer(fmt.Sprintf("run-%d", i))
+			writers[i].start()
+		}
+		for n := range 12 {
+			for i, x := range writers {
+				x.turnOf(600 * (1 + (i+n)%4))
+			}
+		}
+		var at schema.StreamSequence
+		for _, x := range writers {
+			at = x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+		}
+		f, stop := w.fold(consumer.FolderConfig{SealBytes: 8 << 10, SealMaxBytes: 12 << 10, BatchEvents: 40, TailMemory: room})
+		w.await("all", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+		stop()
+		for _, x := range writers {
+			c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), x.run.Run)
+			require.NoError(t, err)
+			require.Len(t, w.segments(c), len(x.acked))
+			for n := 1; n <= c.Segments.Count; n++ {
+				b, err := w.shard.Segments.GetFresh(t.Context(), x.run.Run, n)
+				require.NoError(t, err)
+				stored = append(stored, b)
+			}
+		}
+		return stored, f.Stats().TailReads.Load()
+	}
+	memory, read := folded(0)
+	require.Zero(t, read)
+	require.Greater(t, len(memory), 2*runs)
+	log, read := folded(-1)
+	require.Positive(t, read)
+	require.Equal(t, memory, log)
+	both, some := folded(24 << 10)
+	require.Positive(t, some)
+	require.Less(t, some, read)
+	require.Equal(t, memory, both)
+}

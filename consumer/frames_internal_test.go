@@ -1,0 +1,80 @@
+package consumer
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// TestFramesAreWholeOrNotKeptAndWithinTheirRoom adds, hands over and drops in any order.
+func TestFramesAreWholeOrNotKeptAndWithinTheirRoom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		room := &frameRoom{limit: rapid.Int64Range(0, 96<<10).Draw(t, "limit")}
+		type tail struct {
+			frames
+			events int
+			want   []byte
+		}
+		tails := make([]tail, 3)
+		for i := range tails {
+			tails[i].room = room
+		}
+		var handed []tail
+		check := func(f *tail) {
+			if f.kept() {
+				require.Equal(t, f.want, *f.b)
+			}
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			f := &tails[rapid.IntRange(0, len(tails)-1).Draw(t, "tail")]
+			switch rapid.IntRange(0, 9).Draw(t, "step") {
+			case 0:
+				if f.events > 0 {
+					handed = append(handed, tail{frames: f.hand(), want: f.want})
+					f.events, f.want = 0, nil
+				}
+			case 1:
+				if len(handed) > 0 {
+					check(&handed[0])
+					handed[0].drop()
+					handed = handed[1:]
+				}
+			case 2:
+				f.drop()
+			default:
+				rec := schema.Record{
+					Stream: schema.StreamSequence(rapid.Uint64().Draw(t, "stream")),
+					Header: map[string][]string{"ce-id": {"a", ""}, "b": nil},
+					Body:   make([]byte, rapid.IntRange(0, 20<<10).Draw(t, "size")),
+				}
+				f.add(&rec, rec.Size(), f.events == 0)
+				f.events++
+				f.want = schema.AppendFrame(f.want, &rec)
+			}
+			check(f)
+			require.LessOrEqual(t, room.used.Load(), room.limit)
+		}
+		for i := range tails {
+			tails[i].drop()
+		}
+		for i := range handed {
+			check(&handed[i])
+			handed[i].drop()
+		}
+		require.Zero(t, room.used.Load())
+	})
+}
+
+func TestATailThatNeverFitsIsNotKept(t *testing.T) {
+	f := frames{room: &frameRoom{limit: 64 << 20}}
+	rec := schema.Record{Body: make([]byte, 9<<20)}
+	f.add(&rec, rec.Size(), true)
+	require.False(t, f.kept())
+	require.Zero(t, f.room.used.Load())
+	small := schema.Record{Body: []byte("x")}
+	f.add(&small, small.Size(), false)
+	require.False(t, f.kept(), "of a tail whose beginning is not kept nothing is")
+}
