@@ -193,6 +193,7 @@ func (s *reignState) take(ctx context.Context, b *batch, a *runlog.Arrived) erro
 		b.heed(r, had, &v)
 	case schema.Duplicate:
 		s.stats.Duplicates.Add(1)
+	case schema.Skipped:
 	}
 	s.stats.Events.Add(1)
 	r.touched = s.now()

@@ -57,8 +57,11 @@ type reading struct {
 	tail    tail
 }
 
-// empty reports whether nothing was found of the run.
-func (r *reading) empty() bool { return r.logLast == 0 && r.index.Count == 0 }
+// empty reports whether nothing was found of the run. A mark that it is begun elsewhere is nothing of it.
+func (r *reading) empty() bool {
+	c := &r.head.Counts
+	return r.index.Count == 0 && c.Events == 0 && c.DeadLetters == 0 && c.Duplicates == 0
+}
 
 // gaps are all places where events of the run are known to be missing.
 func (r *reading) gaps() []schema.Gap {

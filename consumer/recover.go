@@ -180,6 +180,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	return s.answer(t, v, r, &schema.RecoverReply{
 		Head: r.head, Epoch: r.head.Epoch, NextSequence: r.head.Sequence + 1, Chain: r.head.Chain, LastStream: r.logLast,
 		InDoubt: inDoubt, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index,
+		Shard: &r.src.store.Names.Shard,
 	})
 }
 

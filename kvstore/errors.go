@@ -42,6 +42,11 @@ var (
 	ErrLeaseLost = errors.New("lease is lost")
 	// ErrSettings is returned for fleet settings that are out of range or may not be changed so.
 	ErrSettings = errors.New("invalid fleet settings")
+	// ErrOpening is returned when the number of shards is to change while the last change is under way: ask again after
+	// [OpeningTime].
+	ErrOpening = errors.New("a change of the shards is under way")
+	// ErrGenerations is returned for one number of shards more than [MaxGenerations]: use one of those the fleet has had.
+	ErrGenerations = errors.New("too many generations of shards")
 )
 
 // HeldError says who holds a lease. It matches [ErrHeld].

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -31,6 +32,12 @@ const (
 	MaxCheckpointsPerRun = 64
 	// MaxShards bounds the shards of a fleet.
 	MaxShards = 256
+	// MaxGenerations bounds the numbers of shards that a fleet has had: a lookup of a run may ask one shard for each.
+	// Going back to an earlier number makes no further one.
+	MaxGenerations = 8
+	// OpeningTime is how long a new generation is being opened: longer than any client goes by settings that it has
+	// read before. See [FleetSettings].
+	OpeningTime = time.Minute
 	// MaxReplicas is the most replicas a JetStream stream can have.
 	MaxReplicas = 5
 )
@@ -115,8 +122,15 @@ type FleetSettings struct {
 	Format int `json:"format"`
 	// Fleet name.
 	Fleet string `json:"fleet"`
-	// Generations are the numbers of shards that runs were spread over, oldest first. The last is current.
+	// Generations are the numbers of shards that runs were spread over, oldest first, each once, at most
+	// [MaxGenerations]. The last is current.
 	Generations []int `json:"generations"`
+	// Change counts the changes of Generations, from 0.
+	Change int `json:"change,omitzero"`
+	// Opening: the last change is younger than [OpeningTime]. Clients may still begin runs by the generation before, so
+	// that whoever begins one by the current generation first leaves a mark (schema.RunPlaced) where the older one would
+	// put it. [Fleets.Opened] ends it.
+	Opening bool `json:"opening,omitzero"`
 	// Provisioned shards: those below this number existed once, and are never made anew.
 	Provisioned int `json:"provisioned_shards"`
 	// Replicas, QuotaBytes, ReserveBytes and CheckpointsPerRun are those of [FleetConfig].
@@ -159,21 +173,29 @@ func (s *FleetSettings) with(c FleetConfig) FleetSettings {
 	next.QuotaBytes, next.ReserveBytes = c.QuotaBytes, c.ReserveBytes
 	next.Generations = slices.Clone(s.Generations)
 	if n := len(next.Generations); n == 0 || next.Generations[n-1] != c.Shards {
+		// An equal older generation puts every run where this one does.
+		next.Generations = slices.DeleteFunc(next.Generations, func(n int) bool { return n == c.Shards })
 		next.Generations = append(next.Generations, c.Shards)
+		if n > 0 {
+			next.Change, next.Opening = s.Change+1, true
+		}
 	}
 	next.Provisioned = max(s.Provisioned, next.Shards())
 	return next
 }
 
 func (s *FleetSettings) equal(o *FleetSettings) bool {
-	return s.Format == o.Format && s.Fleet == o.Fleet && s.Provisioned == o.Provisioned &&
-		s.Config() == o.Config() && slices.Equal(s.Generations, o.Generations)
+	return s.Format == o.Format && s.Fleet == o.Fleet && s.Provisioned == o.Provisioned && s.Change == o.Change &&
+		s.Opening == o.Opening && s.Config() == o.Config() && slices.Equal(s.Generations, o.Generations)
 }
 
 // validate reports what stored settings cannot have.
 func (s *FleetSettings) validate() error {
 	if len(s.Generations) == 0 {
 		return fmt.Errorf("%w: generations is empty, it holds a number of shards at least", ErrSettings)
+	}
+	if s.Opening && len(s.Generations) < 2 {
+		return fmt.Errorf("%w: opening, but generations has one number of shards", ErrSettings)
 	}
 	for _, n := range s.Generations {
 		if n < 1 || n > MaxShards {
@@ -238,6 +260,22 @@ func (f *Fleets) put(ctx context.Context, s *FleetSettings, rev schema.Revision)
 		return fmt.Errorf("put settings of fleet %s: %w", s.Fleet, err)
 	}
 	return nil
+}
+
+// Opened ends the opening of a fleet's current generation, for whoever knows that the change with this number is older
+// than [OpeningTime]. It does nothing when somebody was faster, or when the fleet was changed again.
+func (f *Fleets) Opened(ctx context.Context, fleet string, change int) error {
+	for range provisionTries {
+		s, rev, err := f.Get(ctx, fleet)
+		if err != nil || !s.Opening || s.Change != change {
+			return err
+		}
+		s.Opening = false
+		if err := f.put(ctx, &s, rev); !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	return fmt.Errorf("end of the opening of fleet %s: its settings keep changing: %w", fleet, ErrConflict)
 }
 
 // List returns the settings of all fleets, in the order of their names. Fleets are few: they are read all at

@@ -82,6 +82,14 @@ func (p *provisioner) fleet(ctx context.Context, cfg FleetConfig) error {
 		return err
 	}
 	next := old.with(cfg)
+	switch {
+	case known && old.Opening && next.Change != old.Change:
+		return fmt.Errorf("provision fleet %s with %d shards: %w: its change to %d is under way, ask again in %s", cfg.Fleet, cfg.Shards,
+			ErrOpening, old.Config().Shards, OpeningTime)
+	case len(next.Generations) > MaxGenerations:
+		return fmt.Errorf("provision fleet %s with %d shards: %w: it has had %v, use one of them again", cfg.Fleet, cfg.Shards,
+			ErrGenerations, old.Generations)
+	}
 	list := resources(&next, &old, known)
 	if !known {
 		if err := p.checkFresh(ctx, list); err != nil {

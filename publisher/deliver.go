@@ -325,6 +325,14 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 	if err != nil {
 		e = nil
 	}
+	if mark, ok := schema.PlacedOf(e); ok {
+		if r.starting && mark.Change > r.placedBy {
+			return fmt.Errorf("start of run %s: %w", r.id, &movedError{mark.Change})
+		}
+		r.apply(rec)
+		r.last, r.lastID = rec.Stream, schema.RecordID(rec, e)
+		return nil
+	}
 	// The same start, by an executor of the same name at the same time, is another's all the same unless this handle
 	// sent it before.
 	if r.starting && (e == nil || len(items) == 0 || e.ID != items[0].event.ID || !items[0].sent) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -25,8 +26,9 @@ type Fleet struct {
 	js  jetstream.JetStream
 	// closed is closed once the connection is; nil when the connection is the caller's.
 	closed chan struct{}
-	// generations are the numbers of shards that runs were spread over, oldest first.
-	generations []int
+	// placing is the latest reading of where runs are; who holds placingTurn makes the next one.
+	placing     atomic.Pointer[placing]
+	placingTurn chan struct{}
 	replicas    int
 	group       *group
 
@@ -51,6 +53,8 @@ type Fleet struct {
 	alive   bool
 	beaten  chan struct{}
 	notices *nats.Subscription
+	// changes tells that the fleet's shards were changed.
+	changes *nats.Subscription
 	// capacity is the most runs that the executors of this handle take.
 	capacity int
 	// givenUp are the latest runs that could not be let go in their log.
@@ -64,7 +68,8 @@ type Fleet struct {
 // fleetSettings are the members of a fleet's stored settings that an executor needs.
 type fleetSettings struct {
 	Generations []int `json:"generations"`
-	Replicas    int   `json:"replicas"`
+	Change      int   `json:"change"`
+	Opening     bool  `json:"opening"`
 }
 
 // Connect dials, or takes the connection given, and looks the fleet up. It returns [ErrConfig],
@@ -75,7 +80,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	}
 	f := &Fleet{
 		cfg: cfg.withDefaults(), nc: cfg.Conn, pipelines: make(map[*Run]struct{}),
-		looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
+		placingTurn: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
 	}
 	f.life, f.end = context.WithCancelCause(context.Background())
 	if f.nc == nil {
@@ -127,13 +132,8 @@ func (f *Fleet) lookup(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
 	defer cancel()
-	f.generations = []int{1}
-	settings, err := f.settings(ctx)
-	if err != nil {
+	if _, err := f.readPlacing(ctx); err != nil {
 		return err
-	}
-	if settings != nil {
-		f.generations = settings.Generations
 	}
 	info, err := f.js.Stream(ctx, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
 	switch {
@@ -146,27 +146,44 @@ func (f *Fleet) lookup(ctx context.Context) error {
 	return nil
 }
 
-// settings returns nil for a fleet whose settings are not stored: it has one shard.
+// codeNoStream and codeNoMessage are the leader's words for settings that are not stored.
+const (
+	codeNoStream  = 10059
+	codeNoMessage = 10037
+)
+
+// settings reads the fleet's settings from their leader. It returns nil for a fleet whose settings are not stored: it has
+// one shard.
 func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
-	stream, err := f.js.Stream(ctx, "KV_"+schema.FleetBucket)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, nil
+	body, err := json.Marshal(struct {
+		LastFor string `json:"last_by_subj"`
+	}{"$KV." + schema.FleetBucket + "." + f.cfg.Fleet})
+	if err != nil {
+		return nil, fmt.Errorf("settings of fleet %s: %w", f.cfg.Fleet, err)
 	}
+	m, err := f.nc.RequestWithContext(ctx, runlog.APISubject(f.js, "STREAM.MSG.GET.KV_"+schema.FleetBucket), body)
 	if err != nil {
 		return nil, fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
 	}
-	msg, err := stream.GetLastMsgForSubject(ctx, "$KV."+schema.FleetBucket+"."+f.cfg.Fleet)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	var answer struct {
+		Message struct {
+			Data []byte `json:"data"`
+		} `json:"message"`
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrBadAnswer, err)
+	}
+	switch e := answer.Error; {
+	case e != nil && (e.ErrorCode == codeNoStream || e.ErrorCode == codeNoMessage):
 		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
-	}
-	if len(msg.Data) == 0 {
+	case e != nil:
+		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrUnavailable, e)
+	case len(answer.Message.Data) == 0:
 		return nil, nil // deleted
 	}
 	s := new(fleetSettings)
-	if err := json.Unmarshal(msg.Data, s); err != nil {
+	if err := json.Unmarshal(answer.Message.Data, s); err != nil {
 		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrBadAnswer, err)
 	}
 	if len(s.Generations) == 0 || slices.Min(s.Generations) < 1 {
@@ -186,36 +203,6 @@ func (f *Fleet) Instance() string { return f.cfg.Instance }
 
 // Conn is the connection, for what this package does not wrap.
 func (f *Fleet) Conn() *nats.Conn { return f.nc }
-
-// candidates returns the shards that can hold a run, where it would begin now first.
-func (f *Fleet) candidates(run string) []schema.Names {
-	var list []schema.Names
-	for _, n := range slices.Backward(f.generations) {
-		names := schema.NamesOf(f.cfg.Fleet, schema.ShardOf(run, n))
-		if !slices.Contains(list, names) {
-			list = append(list, names)
-		}
-	}
-	return list
-}
-
-// locate returns the shard that holds the run. Only older generations are asked whether they do.
-func (f *Fleet) locate(ctx context.Context, run string) (names schema.Names, found bool, err error) {
-	list := f.candidates(run)
-	if len(list) == 1 {
-		return list[0], false, nil
-	}
-	for _, names := range list {
-		_, found, err := runlog.Last(ctx, f.js, names, run)
-		if err != nil {
-			return names, false, fmt.Errorf("looking run %s up: %w: %w", run, ErrUnavailable, err)
-		}
-		if found {
-			return names, true, nil
-		}
-	}
-	return list[0], false, nil
-}
 
 // Close sends what pipelined runs still hold, waits for it until ctx ends, says that the executor leaves, and closes
 // the connection if Connect dialled it. Runs are not ended by it, and what is left in hand is orphaned at once: say how
@@ -315,15 +302,15 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
 	}
-	names, found, err := f.locate(ctx, spec.ID)
-	if err != nil {
-		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
-	}
-	if found {
-		return nil, fmt.Errorf("start of run %s: %w: it is in shard %d", spec.ID, ErrRunExists, names.Shard)
-	}
+	return f.begin(ctx, spec.ID, func(ctx context.Context, p *placing, names schema.Names) (*Run, error) {
+		return f.startIn(ctx, p, names, spec)
+	})
+}
+
+// startIn starts a run in a shard.
+func (f *Fleet) startIn(ctx context.Context, p *placing, names schema.Names, spec RunSpec) (*Run, error) {
 	r := newRun(f, names, spec.ID)
-	r.onControl, r.starting = spec.OnControl, true
+	r.onControl, r.starting, r.placedBy = spec.OnControl, true, p.change
 	if spec.HeadOnly {
 		r.keepHead()
 	}

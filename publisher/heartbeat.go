@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -125,7 +126,12 @@ func (f *Fleet) appear() error {
 	if err != nil {
 		return fmt.Errorf("listening for notices: %w: %w", ErrUnavailable, err)
 	}
-	f.alive, f.notices = true, sub
+	// At most once: who does not hear it reads the settings before it next begins a run, if its reading is not fresh.
+	changes, err := f.nc.Subscribe(schema.SettingsSubject(f.cfg.Fleet), func(*nats.Msg) { f.outdated() })
+	if err != nil {
+		return errors.Join(fmt.Errorf("listening for changes of the fleet: %w: %w", ErrUnavailable, err), sub.Unsubscribe())
+	}
+	f.alive, f.notices, f.changes = true, sub, changes
 	if f.cfg.Heartbeat > 0 {
 		f.beaten = make(chan struct{})
 		go f.beat()
@@ -149,7 +155,7 @@ func (f *Fleet) depart() error {
 			}
 		}
 	}
-	if err := f.notices.Unsubscribe(); err != nil && !f.nc.IsClosed() {
+	if err := errors.Join(f.notices.Unsubscribe(), f.changes.Unsubscribe()); err != nil && !f.nc.IsClosed() {
 		return fmt.Errorf("closing fleet %s: notices: %w", f.cfg.Fleet, err)
 	}
 	return nil

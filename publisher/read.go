@@ -59,7 +59,7 @@ func (f *Fleet) Events(ctx context.Context, run string, yield func(schema.Record
 			return nil
 		}
 		shown++
-		if v := head.Apply(&rec); v.Kind == schema.Replayed {
+		if v := head.Apply(&rec); v.Kind == schema.Replayed || v.Kind == schema.Skipped {
 			return nil
 		}
 		return yield(rec)

@@ -58,13 +58,9 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	if spec.HeadOnly {
 		request.View = schema.ViewHead
 	}
-	names, _, err := f.locate(ctx, run)
-	if err != nil {
-		return nil, fmt.Errorf("resume of run %s: %w", run, err)
-	}
 	var state *schema.State
 	var reply *schema.RecoverReply
-	err = f.ask(ctx, schema.VerbRecover, run, request, func() *replies {
+	err := f.ask(ctx, schema.VerbRecover, run, request, func() *replies {
 		state = schema.NewState(f.cfg.Fleet, run)
 		var at place
 		return &replies{
@@ -95,6 +91,10 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		// What is missing is missing in the content; where the run stands is the daemon's word.
 		state.Head = reply.Head
 	}
+	names, err := f.shardOf(ctx, run, reply)
+	if err != nil {
+		return nil, fmt.Errorf("resume of run %s: %w", run, err)
+	}
 	r := newRun(f, names, run)
 	r.state, r.head, r.onControl = state, &state.Head, spec.OnControl
 	if err := r.takeUp(reply); err != nil {
@@ -104,6 +104,14 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		r.keepHead()
 	}
 	return r, nil
+}
+
+// shardOf returns the shard that holds a run that was taken over.
+func (f *Fleet) shardOf(ctx context.Context, run string, reply *schema.RecoverReply) (schema.Names, error) {
+	if reply.Shard == nil {
+		return f.locate(ctx, run) // an older daemon
+	}
+	return schema.NamesOf(f.cfg.Fleet, *reply.Shard), nil
 }
 
 // takeUp sets the handle to where the takeover stands.

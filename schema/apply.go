@@ -53,6 +53,10 @@ func (h *Head) Apply(rec *Record) Verdict {
 		}
 		return Verdict{Kind: Regressed, Event: e}
 	}
+	if _, mark := PlacedOf(e); mark {
+		h.Position = Position{Stream: rec.Stream, ID: id}
+		return Verdict{Kind: Skipped, Event: e}
+	}
 	var v Verdict
 	switch {
 	case err == nil:

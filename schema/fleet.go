@@ -225,6 +225,10 @@ func HeartbeatSubject(fleet, executor string) string {
 	return "waymark.heartbeats." + fleet + "." + executor
 }
 
+// SettingsSubject is where it is told, over core NATS and at most once, that the fleet's shards were changed: whoever
+// knows them may read the settings anew. The message says nothing.
+func SettingsSubject(fleet string) string { return "waymark.settings." + fleet }
+
 // NoticeSubject is where an executor is told of what others wrote into its runs.
 func NoticeSubject(fleet, executor string) string { return "waymark.notices." + fleet + "." + executor }
 

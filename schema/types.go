@@ -39,6 +39,8 @@ const (
 	ErrorRaised        = "error.raised"
 	// Barrier is the daemon's own event on the reserved run [BarrierRun]; it is never folded.
 	Barrier = "barrier.published"
+	// RunPlaced is a mark that the run is begun in another shard, see [Placed]; it is never folded.
+	RunPlaced = "run.placed"
 )
 
 // Names of what the daemon says on the republished checkpoint subject or the observed subjects. They

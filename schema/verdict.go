@@ -18,6 +18,8 @@ const (
 	// Regressed: another event stands at the head's position. The log was damaged and its sequences are
 	// re-used: nothing was changed, the caller must read the run anew from the log's beginning.
 	Regressed
+	// Skipped: the record is a mark and no event of the run; see [Placed]. Only the position moved.
+	Skipped
 )
 
 // String names the verdict.
@@ -35,6 +37,8 @@ func (k VerdictKind) String() string {
 		return "rejected"
 	case Regressed:
 		return "regressed"
+	case Skipped:
+		return "skipped"
 	default:
 		return "none"
 	}

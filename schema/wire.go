@@ -112,6 +112,8 @@ type RecoverReply struct {
 	Complete bool         `json:"complete"`
 	Gaps     []Gap        `json:"gaps"`
 	Segments SegmentIndex `json:"segments"`
+	// Shard that holds the run: where the executor publishes. Absent from daemons that do not say it.
+	Shard *int `json:"shard,omitzero"`
 }
 
 // GetRequest reads a run without taking it over. The answer contains every event acknowledged before the

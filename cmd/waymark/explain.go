@@ -72,6 +72,8 @@ func explainPublisher(err error) *failure {
 var storageErrors = []sentinel{
 	{kvstore.ErrStreamMissing, exitDamaged, "restore the stream from a backup; it is never made anew in silence"},
 	{kvstore.ErrSettings, exitUsage, "see: waymark serve --help"},
+	{kvstore.ErrOpening, exitConflict, "see how far it is, and try again in a minute: waymark shards"},
+	{kvstore.ErrGenerations, exitUsage, "use a number of shards that the fleet has had: waymark shards"},
 	{kvstore.ErrFull, exitFull, "use a smaller quota (waymark serve --quota 1GiB), or make room on the disk"},
 	{kvstore.ErrUnavailable, exitUnavailable, "check that JetStream is enabled on the server, and try again"},
 	{kvstore.ErrHeld, exitConflict, "another daemon does this work; wait for it or stop it"},

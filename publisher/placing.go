@@ -1,0 +1,246 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// placingFresh is how old a reading of the fleet's settings may be when a run is begun by it.
+	placingFresh = 3 * time.Second
+	// startPatience bounds a start from then on. Both together, and the time for which an isolated leader may answer with
+	// old settings, are well below the minute for which a new generation of shards is being opened.
+	startPatience = 30 * time.Second
+	// placingTries bounds how often a start is begun anew because the settings change under it.
+	placingTries = 8
+)
+
+// placing is where the fleet's runs are, as its settings said. It is never changed: another takes its place.
+type placing struct {
+	// generations are the numbers of shards that runs were spread over, oldest first.
+	generations []int
+	// change counts their changes; opening says that the last of them is not over.
+	change  int
+	opening bool
+	// read is when the reading began; zero when it is known to be outdated.
+	read time.Time
+}
+
+// shards returns the shards that can hold a run, where it would begin now first, each once.
+func (p *placing) shards(run string) []int {
+	var list []int
+	for _, n := range slices.Backward(p.generations) {
+		if i := schema.ShardOf(run, n); !slices.Contains(list, i) {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// before is the shard in which the generation before the current one begins a run.
+func (p *placing) before(run string) int {
+	return schema.ShardOf(run, p.generations[max(len(p.generations)-2, 0)])
+}
+
+// placed returns a reading of the settings that is fresh enough to begin a run by. However many ask, one reads.
+func (f *Fleet) placed(ctx context.Context) (*placing, error) {
+	p := f.placing.Load()
+	if time.Since(p.read) < placingFresh {
+		return p, nil
+	}
+	select {
+	case f.placingTurn <- struct{}{}:
+		defer func() { <-f.placingTurn }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrUnavailable, context.Cause(ctx))
+	}
+	if p = f.placing.Load(); time.Since(p.read) < placingFresh {
+		return p, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
+	defer cancel()
+	return f.readPlacing(ctx)
+}
+
+// readPlacing reads the settings from their leader.
+func (f *Fleet) readPlacing(ctx context.Context) (*placing, error) {
+	p := &placing{generations: []int{1}, read: time.Now()}
+	settings, err := f.settings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if settings != nil {
+		p.generations, p.change, p.opening = settings.Generations, settings.Change, settings.Opening && len(settings.Generations) > 1
+	}
+	f.placing.Store(p)
+	return p, nil
+}
+
+// outdated makes the next start read the settings anew.
+func (f *Fleet) outdated() {
+	p := f.placing.Load()
+	old := *p
+	old.read = time.Time{}
+	f.placing.CompareAndSwap(p, &old) // or another reading came just now
+}
+
+// locate returns the shard that holds the run, as its leader shows it, and where it would begin when none does.
+func (f *Fleet) locate(ctx context.Context, run string) (schema.Names, error) {
+	p, err := f.placed(ctx)
+	if err != nil {
+		return schema.Names{}, err
+	}
+	list := p.shards(run)
+	if len(list) == 1 {
+		return schema.NamesOf(f.cfg.Fleet, list[0]), nil
+	}
+	for _, i := range list {
+		names := schema.NamesOf(f.cfg.Fleet, i)
+		if found, err := f.seek(ctx, names, run); err != nil || found {
+			return names, err
+		}
+	}
+	return schema.NamesOf(f.cfg.Fleet, list[0]), nil
+}
+
+// look asks the leader of a shard for a run: whether it has an event of it, and which message is its last, with the change
+// of the settings that its latest mark belongs to, -1 for none.
+func (f *Fleet) look(ctx context.Context, names schema.Names, run string) (found bool, last schema.StreamSequence, change int, err error) {
+	change = -1
+	for {
+		rec, there, err := runlog.Next(ctx, f.js, names, run, last+1)
+		if err != nil {
+			return false, 0, 0, fmt.Errorf("looking run %s up: %w: %w", run, ErrUnavailable, err)
+		}
+		if !there {
+			return false, last, change, nil
+		}
+		e, err := schema.Decode(rec.Header, rec.Body)
+		if err != nil {
+			e = nil
+		}
+		mark, ok := schema.PlacedOf(e)
+		if !ok {
+			return true, rec.Stream, change, nil
+		}
+		last, change = rec.Stream, mark.Change
+	}
+}
+
+// claimPlace makes sure that a run which is about to begin in the first of its shards is in no other, and, while that
+// shard's generation is being opened, that nobody can begin it by the generation before. It reports the shard that has
+// the run, or false.
+func (f *Fleet) claimPlace(ctx context.Context, p *placing, run string) (schema.Names, bool, error) {
+	list := p.shards(run)
+	for _, i := range list[1:] {
+		names := schema.NamesOf(f.cfg.Fleet, i)
+		find := f.seek
+		if p.opening && i == p.before(run) {
+			find = func(ctx context.Context, names schema.Names, run string) (bool, error) {
+				return f.mark(ctx, names, run, schema.Placed{Shard: list[0], Change: p.change})
+			}
+		}
+		if found, err := find(ctx, names, run); err != nil || found {
+			return names, found, err
+		}
+	}
+	return schema.NamesOf(f.cfg.Fleet, list[0]), false, nil
+}
+
+func (f *Fleet) seek(ctx context.Context, names schema.Names, run string) (bool, error) {
+	found, _, _, err := f.look(ctx, names, run)
+	return found, err
+}
+
+// mark leaves a mark on the run's subject in a shard in which it must not be begun any more, by compare-and-set behind
+// older marks. It reports whether the run is there, in which case there is none to leave.
+func (f *Fleet) mark(ctx context.Context, names schema.Names, run string, placed schema.Placed) (found bool, err error) {
+	e, err := schema.NewPlaced(f.cfg.Fleet, f.cfg.Executor, run, nuid.Next(), placed, f.cfg.Now())
+	if err != nil {
+		return false, fmt.Errorf("mark of run %s: %w", run, err)
+	}
+	header, body := e.Encode()
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.PublishTimeout)
+	defer cancel()
+	wait, last := f.backoff(), schema.StreamSequence(0)
+	for {
+		m := &nats.Msg{Subject: names.EventSubject(run), Header: nats.Header{jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(uint64(last), 10)}}, Data: body}
+		for name, values := range header {
+			m.Header[name] = values
+		}
+		// Nothing else tells a mark that was stored from one that was not: no answer is looked up like a refusal.
+		a := f.send(ctx, m)
+		switch a.kind {
+		case acked:
+			return false, nil
+		case full:
+			return false, f.fullError(ctx, names.EventStream(), a.err)
+		case refused, oversized:
+			return false, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, a.err)
+		case notSent:
+			if f.nc.IsClosed() {
+				return false, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, a.err)
+			}
+		case wrongLast, silent, inFlight:
+			var change int
+			if found, last, change, err = f.look(ctx, names, run); err == nil && (found || change == placed.Change) {
+				return found, nil
+			}
+		}
+		if !wait.wait(ctx) {
+			return false, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, errors.Join(a.err, err, context.Cause(ctx)))
+		}
+	}
+}
+
+// movedError says that a run must be begun in another shard than was tried, by settings that are at least so new.
+type movedError struct{ change int }
+
+func (e *movedError) Error() string {
+	return fmt.Sprintf("the run is placed by change %d of the fleet's shards", e.change)
+}
+
+// begin starts a run in the shard that the settings name, which may change meanwhile.
+func (f *Fleet) begin(ctx context.Context, run string, start func(context.Context, *placing, schema.Names) (*Run, error)) (*Run, error) {
+	wait := f.backoff()
+	for try := 1; ; try++ {
+		r, err := f.beginOnce(ctx, run, start)
+		moved, ok := errors.AsType[*movedError](err)
+		if !ok {
+			return r, err
+		}
+		f.outdated()
+		if try == placingTries || !wait.wait(ctx) {
+			return nil, fmt.Errorf("start of run %s: %w: %w", run, ErrUnavailable, moved)
+		}
+	}
+}
+
+// beginOnce starts a run by one reading of the settings, unless it turns out to be too old.
+func (f *Fleet) beginOnce(ctx context.Context, run string, start func(context.Context, *placing, schema.Names) (*Run, error)) (*Run, error) {
+	p, err := f.placed(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("start of run %s: %w", run, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	names, found, err := f.claimPlace(ctx, p, run)
+	if err != nil {
+		return nil, fmt.Errorf("start of run %s: %w", run, err)
+	}
+	if found {
+		return nil, fmt.Errorf("start of run %s: %w: it is in shard %d", run, ErrRunExists, names.Shard)
+	}
+	return start(ctx, p, names)
+}
