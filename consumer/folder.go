@@ -34,6 +34,11 @@ type FolderStats struct {
 	TailReads atomic.Int64
 	// SealsRefused counts sealings that a full or failing bucket put off.
 	SealsRefused atomic.Int64
+	// Purges of a run, the events that they took out of the log, and their bytes (headers and data).
+	Purges, PurgedEvents, PurgedBytes atomic.Int64
+	// ProofsFailed counts the times that what was to be purged was not proven to be sealed; PurgesPutOff those that were
+	// tried again; Relieved those that the log was nearly full and was relieved without waiting.
+	ProofsFailed, PurgesPutOff, Relieved atomic.Int64
 	// Failures that ended a reign, the two below included.
 	Failures atomic.Int64
 	// LivePuts counts entries put into the live index, LiveMended those that were wrong, and LiveConflicts those that
@@ -196,6 +201,8 @@ type reignState struct {
 	vanished chan string
 	// behind is the number of messages of the log that were not folded when last looked.
 	behind atomic.Uint64
+	// janitor purges what is sealed.
+	janitor *janitor
 }
 
 // begin reads the watermark and decides from where to fold.
@@ -249,7 +256,9 @@ func (f *Folder) begin(ctx context.Context, fromStart, unclean bool) (*reignStat
 		}
 	}
 	s.mark.Incarnation = s.incarnation
-	return s, nil
+	s.stats.Position.Store(uint64(s.mark.Position.Stream))
+	s.janitor, err = f.newJanitor(ctx, s.incarnation, unclean)
+	return s, err
 }
 
 // checkPosition compares the watermark with the log: what stands there must be what was folded, and the log must not

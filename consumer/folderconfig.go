@@ -8,6 +8,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+// DefaultPurgeAfter is how long events stay in the log after they were sealed.
+const DefaultPurgeAfter = 10 * time.Minute
+
 // FolderConfig sets how a shard is folded. The zero value of every field but the names means its default.
 type FolderConfig struct {
 	// Fleet and Shard to fold. Fleet is required; shards count from 0.
@@ -64,6 +67,12 @@ type FolderConfig struct {
 	// MaxClaims is the number of claims in a row without progress after which a run is quarantined. Default 3; a negative
 	// number is never.
 	MaxClaims int
+	// PurgeAfter is how long events stay in the log after they were sealed. Default 10 minutes; a negative time is for ever.
+	PurgeAfter time.Duration
+	// Synced: the server writes each message through to the disk before it acknowledges it (sync_interval: always). If
+	// not, a power cut can take a segment back and leave the purge of its events, so that nothing is purged within
+	// SafeAfter, however full the log is, and PurgeAfter is at least SafeAfter.
+	Synced bool
 	// Reprovision brings a lost checkpoint bucket back. Nil leaves that to the next start of the daemon.
 	Reprovision func(context.Context) error
 }
@@ -84,6 +93,7 @@ func (c FolderConfig) withDefaults() FolderConfig {
 	set(&c.LeaseTTL, 5*time.Second)
 	set(&c.ReconcileEvery, 5*time.Second)
 	set(&c.SafeAfter, 5*time.Minute)
+	set(&c.PurgeAfter, DefaultPurgeAfter)
 	set(&c.Silence, schema.DefaultSilenceMS*time.Millisecond)
 	set(&c.SweepEvery, time.Second)
 	set(&c.OrphansPerSecond, 200)
@@ -126,8 +136,23 @@ func (c FolderConfig) Validate() error {
 			return fmt.Errorf("folder: %s is %d, at least %d", f.name, f.got, f.min)
 		}
 	}
+	if c.purges() && !c.Synced && c.PurgeAfter < c.SafeAfter {
+		return fmt.Errorf("folder: PurgeAfter is %s, at least SafeAfter, %s, with a server that does not sync each message", c.PurgeAfter, c.SafeAfter)
+	}
 	if c.SealMaxBytes > schema.MaxSegment-(32<<10) {
 		return fmt.Errorf("folder: SealMaxBytes is %d, at most %d: a segment that does not compress must fit", c.SealMaxBytes, schema.MaxSegment-(32<<10))
 	}
 	return nil
+}
+
+// purges reports whether sealed events are ever purged.
+func (c *FolderConfig) purges() bool { return c.PurgeAfter > 0 }
+
+// leastGrace is how long sealed events stay even in a full log: two sync intervals of a server that may lose what it
+// acknowledged.
+func (c *FolderConfig) leastGrace() time.Duration {
+	if c.Synced {
+		return 0
+	}
+	return c.SafeAfter
 }

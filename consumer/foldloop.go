@@ -45,6 +45,7 @@ func (s *reignState) loop(ctx context.Context) error {
 	group.Go(func() error { return s.fold(ctx, in) })
 	group.Go(func() error { return s.keepLive(ctx) })
 	group.Go(func() error { return s.keepAlive(ctx) })
+	group.Go(func() error { return s.janitor.run(ctx, s.caughtUpWithLog) })
 	err = group.Wait()
 	if err == nil && ctx.Err() == nil {
 		return errors.New("event stream ended")
@@ -73,6 +74,11 @@ func (s *reignState) fold(ctx context.Context, in <-chan runlog.Arrived) error {
 				s.behind.Store(0)
 			}
 			quiet = true
+			continue
+		case need := <-s.janitor.press:
+			if err := s.sealPressed(ctx, need); err != nil {
+				return err
+			}
 			continue
 		case id := <-s.suspects:
 			if err := s.mend(ctx, id); err != nil {
@@ -331,6 +337,15 @@ func (s *reignState) load(ctx context.Context, id string, a *runlog.Arrived) (*r
 			return nil, fmt.Errorf("load run %s: %w", id, err)
 		}
 	}
+	if trusted && c.Position.Stream < a.Record.Stream && a.Behind != c.Position.Stream {
+		// What is between may have been purged, if the checkpoint is an older one: a crash of the server can take puts
+		// of an asynchronous bucket back.
+		beyond, err := s.sealedBeyond(ctx, id, c.Segments.Count)
+		if err != nil {
+			return nil, fmt.Errorf("load run %s: %w", id, err)
+		}
+		trusted = !beyond
+	}
 	switch {
 	case trusted:
 		r.head, r.segments = c.Head, c.Segments
@@ -344,7 +359,12 @@ func (s *reignState) load(ctx context.Context, id string, a *runlog.Arrived) (*r
 	case errors.Is(err, kvstore.ErrNotFound):
 		// A run without a checkpoint is new, or nothing of it was accepted so far, or its checkpoint is lost.
 		err = nil
-		if s.distrust || !a.First {
+		anew := s.distrust || !a.First
+		if !anew && s.janitor.purgedBefore {
+			// A crash may have brought the first message back and not what was purged behind it.
+			anew, err = s.sealedBeyond(ctx, id, 0)
+		}
+		if err == nil && anew {
 			err = s.refold(ctx, r, a.Record.Stream)
 		}
 	}

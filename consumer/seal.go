@@ -23,6 +23,15 @@ func (s *reignState) seal(ctx context.Context, r *run) error {
 		return nil
 	}
 	err := s.sealCuts(ctx, r)
+	if errors.Is(err, errTailChanged) {
+		// Another folder may have sealed it, and the janitor purged it.
+		switch beyond, berr := s.sealedBeyond(ctx, r.id, r.segments.Count); {
+		case berr != nil:
+			return fmt.Errorf("run %s: %w", r.id, berr)
+		case beyond:
+			err = errRecut
+		}
+	}
 	if errors.Is(err, errRecut) {
 		// The cuts of what is behind it are found by folding anew, which takes it in.
 		if err := s.refold(ctx, r, r.head.Position.Stream+1); err != nil {
@@ -35,6 +44,8 @@ func (s *reignState) seal(ctx context.Context, r *run) error {
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, errYield):
+		return err
 	case errors.Is(err, errTailChanged):
 		return fmt.Errorf("%w: run %s: %w", errRegressed, r.id, err)
 	}
@@ -107,6 +118,16 @@ func (s *reignState) sealFromLog(ctx context.Context, r *run) error {
 	return fmt.Errorf("the log ends before the cut at %d", r.cuts[0].last.Stream)
 }
 
+// sealedBeyond reports whether there are segments of a run behind the first n: then what is known of the run is older
+// than what may be purged.
+func (s *reignState) sealedBeyond(ctx context.Context, run string, n int) (bool, error) {
+	_, err := s.shard.Segments.GetFresh(ctx, run, n+1)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // storeSegment stores one segment and counts it in.
 func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Position, k *cut, frames []byte) error {
 	info := schema.SegmentInfo{
@@ -115,6 +136,9 @@ func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Posi
 	}
 	stored, err := schema.EncodeSegment(info, frames)
 	if err != nil {
+		return err
+	}
+	if err := s.janitor.sealing(ctx, r.id, first.Stream, k.last.Stream, k.bytes); err != nil {
 		return err
 	}
 	err = s.shard.Segments.Create(ctx, r.id, info.Number, stored)

@@ -260,28 +260,38 @@ func (b *bucket) remove(ctx context.Context, key string, cas bool, rev schema.Re
 // purge takes what a key has up to a revision out of the stream, without a marker. After kill -9 of a lone server it can
 // come back: for what is harmless then.
 func (b *bucket) purge(ctx context.Context, key string, upTo schema.Revision) error {
+	_, err := purgeBelow(ctx, b.js, b.stream, b.prefix+key, uint64(upTo)+1)
+	if err != nil {
+		return b.explain(ctx, err)
+	}
+	return nil
+}
+
+// purgeBelow takes the messages of one subject below a sequence out of a stream, and returns how many they were.
+func purgeBelow(ctx context.Context, js jetstream.JetStream, stream, subject string, below uint64) (uint64, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
 	req, err := json.Marshal(struct {
 		Filter string `json:"filter"`
 		// Below says below which sequence.
 		Below uint64 `json:"seq"`
-	}{b.prefix + key, uint64(upTo) + 1})
+	}{subject, below})
 	if err != nil {
-		return err
+		return 0, err
 	}
-	msg, err := b.js.Conn().RequestWithContext(ctx, b.api+"STREAM.PURGE."+b.stream, req)
+	msg, err := js.Conn().RequestWithContext(ctx, apiPrefix(js)+"STREAM.PURGE."+stream, req)
 	if err != nil {
-		return b.explain(ctx, err)
+		return 0, translate(err)
 	}
 	var reply struct {
-		Error *jetstream.APIError `json:"error"`
+		Error  *jetstream.APIError `json:"error"`
+		Purged uint64              `json:"purged"`
 	}
 	if err := json.Unmarshal(msg.Data, &reply); err != nil {
-		return fmt.Errorf("stream %s: answer to a purge: %w", b.stream, err)
+		return 0, fmt.Errorf("stream %s: answer to a purge: %w", stream, err)
 	}
 	if reply.Error != nil {
-		return translate(reply.Error)
+		return 0, translate(reply.Error)
 	}
-	return nil
+	return reply.Purged, nil
 }

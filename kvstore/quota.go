@@ -8,6 +8,9 @@ import (
 // liftSlack is added to what is asked for: the server counts subject and record overhead of each message.
 const liftSlack = 4 << 10
 
+// Quota is the limit that the fleet's settings give to the event stream, in bytes; [UnlimitedQuota] for none.
+func (s *Shard) Quota() int64 { return s.settings.QuotaBytes }
+
 // LiftQuota makes room for need bytes of the daemon's own control events in a full event stream: it raises
 // the stream's limit to just above what is stored, at most to quota and reserve, so that executors find
 // little of the room. With room enough below the quota, or with need 0 once usage has fallen, the limit goes

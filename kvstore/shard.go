@@ -94,3 +94,21 @@ func (s *Shard) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	}
 	return stream.CachedInfo(), nil
 }
+
+// PurgeRun takes a run's events below a stream sequence out of the log, for good, and returns how many they were. Call it
+// for what is proven to be in segments that the run's checkpoint counts, and never up to the run's last event: compare-
+// and-set on an empty subject starts from nothing. What is gone already is no error, so a purge whose outcome is not
+// known may be repeated. It returns [ErrUnavailable] (outcome unknown) or [ErrStreamMissing].
+func (s *Shard) PurgeRun(ctx context.Context, run string, below schema.StreamSequence) (int64, error) {
+	if err := schema.CheckName("run id", run); err != nil {
+		return 0, err
+	}
+	if below <= 1 {
+		return 0, nil // the server takes 0 for everything
+	}
+	n, err := purgeBelow(ctx, s.js, s.Names.EventStream(), s.Names.EventSubject(run), uint64(below))
+	if err != nil {
+		return 0, fmt.Errorf("purge run %s below %d from %s: %w", run, below, s.Names.EventStream(), err)
+	}
+	return int64(n), nil //nolint:gosec // a number of messages
+}

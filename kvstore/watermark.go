@@ -48,23 +48,34 @@ func (c *Checkpoints) PutWatermark(ctx context.Context, w Watermark, rev schema.
 // SafeWatermarks keeps a second watermark of each shard in a bucket that is synced like the log. A power cut
 // can take checkpoint puts back that the watermark counts; the folder lets this one lag behind by more than
 // the server's sync interval, and begins there after an unclean start of the server.
-type SafeWatermarks struct{ bucket bucket }
+type SafeWatermarks struct {
+	bucket bucket
+	// kind of watermark: the first token of the keys.
+	kind string
+}
 
 // NewSafeWatermarks returns the safe watermarks of the account that js speaks to. It does no I/O.
 func NewSafeWatermarks(js jetstream.JetStream) *SafeWatermarks {
-	return &SafeWatermarks{newBucket(js, schema.LeaseBucket)}
+	return &SafeWatermarks{newBucket(js, schema.LeaseBucket), "safe"}
 }
 
-func safeKey(n schema.Names) (string, error) {
+// NewPurgeMarks returns the janitors' marks of the account that js speaks to, kept beside the safe watermarks: everything
+// below a shard's mark was looked at for what can be purged. They are hints; one that is lost costs a walk through
+// the log. It does no I/O.
+func NewPurgeMarks(js jetstream.JetStream) *SafeWatermarks {
+	return &SafeWatermarks{newBucket(js, schema.LeaseBucket), "purged"}
+}
+
+func (s *SafeWatermarks) key(n schema.Names) (string, error) {
 	if err := schema.CheckName("fleet", n.Fleet); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("safe.%s.%d", n.Fleet, n.Shard), nil
+	return fmt.Sprintf("%s.%s.%d", s.kind, n.Fleet, n.Shard), nil
 }
 
 // Get reads a shard's safe watermark from the leader; errors are those of [Checkpoints.Watermark].
 func (s *SafeWatermarks) Get(ctx context.Context, n schema.Names) (Watermark, schema.Revision, error) {
-	key, err := safeKey(n)
+	key, err := s.key(n)
 	if err != nil {
 		return Watermark{}, 0, err
 	}
@@ -73,7 +84,7 @@ func (s *SafeWatermarks) Get(ctx context.Context, n schema.Names) (Watermark, sc
 
 // Put stores a shard's safe watermark by compare-and-set, as [Checkpoints.PutWatermark] does.
 func (s *SafeWatermarks) Put(ctx context.Context, n schema.Names, w Watermark, rev schema.Revision) (schema.Revision, error) {
-	key, err := safeKey(n)
+	key, err := s.key(n)
 	if err != nil {
 		return 0, err
 	}

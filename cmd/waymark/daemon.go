@@ -224,6 +224,7 @@ func (c serveCmd) openFolders(a *app, d *daemon, nc *nats.Conn, settings kvstore
 		config := consumer.FolderConfig{
 			Fleet: a.cli.Fleet, Shard: i, Holder: c.Name,
 			Roster: d.roster, Heartbeats: d.heartbeats, Silence: c.Silence, MaxClaims: c.MaxClaims,
+			PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced || d.server != nil,
 			UncleanStart: d.server != nil && d.server.UncleanStart(),
 			AfterUnclean: undone.shardDone,
 			Reprovision:  func(ctx context.Context) error { return kvstore.Provision(ctx, js, settings.Config()) },

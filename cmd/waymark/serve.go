@@ -35,6 +35,8 @@ type serveCmd struct {
 	Grace       time.Duration `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"How long work in hand may take on a stop (WAYMARK_GRACE; default: 10s)."`
 	Silence     time.Duration `default:"10s" placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"How long an executor may be silent before its runs can be claimed, 3s or more (WAYMARK_SILENCE; default: 10s)."`
 	MaxClaims   int           `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress after which nobody is given a run any more; -1 is never (WAYMARK_MAX_CLAIMS; default: 3)."`
+	PurgeAfter  purgeTime     `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"How long events stay in the log after they were moved to segments, or never (WAYMARK_PURGE_AFTER; default: 10m). A log that is nearly full does not wait."`
+	Synced      bool          `environ:"WAYMARK_SYNCED" help:"The NATS server joined runs with sync_interval: always (WAYMARK_SYNCED). Without it no event is purged within 5m of being moved, as a power cut could take the move back."`
 	LogLevel    string        `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat   string        `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
@@ -79,9 +81,28 @@ func (c serveCmd) Validate() error {
 		return fmt.Errorf("--grace %s: use a time above 0, such as 10s", c.Grace)
 	case c.Silence < leastSilence:
 		return fmt.Errorf("--silence %s: use %s or more; executors heartbeat every %s", c.Silence, leastSilence, schema.DefaultHeartbeatMS*time.Millisecond)
+	case c.PurgeAfter == 0:
+		return errors.New("--purge-after 0s: use a time above 0, such as 10m, or never")
 	case c.MaxClaims == 0:
 		return errors.New("--max-claims 0: use 1 or more, or -1 for never")
 	}
+	return nil
+}
+
+// purgeTime is how long events stay in the log after they were sealed; negative is for ever.
+type purgeTime time.Duration
+
+// UnmarshalText reads a time, or never.
+func (p *purgeTime) UnmarshalText(text []byte) error {
+	if string(text) == "never" {
+		*p = -1
+		return nil
+	}
+	d, err := time.ParseDuration(string(text))
+	if err != nil || d < 0 {
+		return fmt.Errorf("%.40q is not a time: use one such as 10m, or never", text)
+	}
+	*p = purgeTime(d)
 	return nil
 }
 

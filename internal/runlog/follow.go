@@ -33,6 +33,8 @@ type Arrived struct {
 	Record  schema.Record
 	// First: the server accepted it as the first message on its subject, so nothing of its run is before it.
 	First bool
+	// Behind is the stream sequence of the run's last message before it, as the server compared; 0 when it did not.
+	Behind schema.StreamSequence
 	// Pending is the number of messages behind it when it was sent.
 	Pending uint64
 }
@@ -47,6 +49,8 @@ type FollowFrom struct {
 	Since time.Time
 	// New begins behind what is stored now; it counts when Stream is 0 and Since is zero.
 	New bool
+	// HeadersOnly leaves the bodies out.
+	HeadersOnly bool
 }
 
 // Follower reads a shard's log in the order of the stream, each message once. It speaks to the consumer itself, as
@@ -81,6 +85,7 @@ func Follow(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names sc
 		Replicas:          1,
 		MemoryStorage:     true,
 		InactiveThreshold: consumerIdle,
+		HeadersOnly:       from.HeadersOnly,
 	}
 	if from.Run != "" {
 		config.FilterSubjects = []string{names.EventSubject(from.Run)}
@@ -227,17 +232,23 @@ func (r *Follower) message(m *nats.Msg) (Arrived, error) {
 	if r.open > 0 {
 		r.open--
 	}
+	behind, first := expected(m.Header)
 	return Arrived{
 		Subject: m.Subject, Record: schema.NewRecord(schema.StreamSequence(meta.Sequence.Stream), m.Header, m.Data),
-		First: isFirst(m.Header), Pending: meta.NumPending,
+		First: first, Behind: behind, Pending: meta.NumPending,
 	}, nil
 }
 
-// isFirst reports whether the server compared and found that nothing had been published on the message's subject.
-// What the event says of itself is no proof: an event of epoch 1 and sequence 1 can stand behind others.
-func isFirst(h nats.Header) bool {
-	expected := h[jetstream.ExpectedLastSubjSeqHeader]
-	return len(expected) == 1 && expected[0] == "0" && len(h[jetstream.ExpectedLastSubjSeqSubjHeader]) == 0
+// expected tells which message the server found to be the last on the message's subject when it accepted it; first says
+// that there was none. What the event says of itself is no proof: an event of epoch 1 and sequence 1 can stand behind
+// others.
+func expected(h nats.Header) (last schema.StreamSequence, first bool) {
+	values := h[jetstream.ExpectedLastSubjSeqHeader]
+	if len(values) != 1 || len(h[jetstream.ExpectedLastSubjSeqSubjHeader]) != 0 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(values[0], 10, 64)
+	return schema.StreamSequence(n), err == nil && values[0] == "0"
 }
 
 // said takes what the server says of a request.

@@ -1,0 +1,202 @@
+package consumer
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// provenAtOnce bounds the events of one proof, which are in memory as their sums.
+const provenAtOnce = 1 << 15
+
+// proof says what of a run's log may be purged.
+type proof struct {
+	// last is the stream sequence of the last event that may go, events and bytes how much that is.
+	last   schema.StreamSequence
+	events int64
+	bytes  int64
+	// more: the log has more to prove behind it.
+	more bool
+	// sealed is up to where the checkpoint counts the run's events as sealed.
+	sealed schema.StreamSequence
+}
+
+// unproven says why what is sealed of a run must not be purged.
+type unproven struct {
+	run, why string
+	// segment that is at fault, 0 for none.
+	segment int
+	err     error
+}
+
+func (e *unproven) Error() string {
+	s := fmt.Sprintf("run %s: %s", e.run, e.why)
+	if e.segment != 0 {
+		s = fmt.Sprintf("run %s, segment %d: %s", e.run, e.segment, e.why)
+	}
+	if e.err != nil {
+		s += ": " + e.err.Error()
+	}
+	return s
+}
+
+func (e *unproven) Unwrap() error { return e.err }
+
+// hint is what to do next.
+func (e *unproven) hint(run string) string {
+	if e.segment != 0 {
+		return fmt.Sprintf("the log still has what it held: keep it, restore the segment bucket from a backup, and look with: waymark export %s", run)
+	}
+	return "look what is missing with: waymark get " + run
+}
+
+// prove shows that every event of the run that the log has up to a place is in a segment that the run's checkpoint
+// counts, byte for byte. What it goes by is read now, from the leaders; what it remembers is nothing.
+//
+//   - The checkpoint as stored names the number of segments and the digest they end with.
+//   - Each segment, from the last one down, has the right sum, and ends where the next one begins.
+//   - Each event of the log in question has its equal in one of them.
+//   - The event at the checkpoint's position is in the log and stays: it is the run's last, or has later ones behind it.
+func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSequence) (proof, error) {
+	c, _, err := j.shard.Checkpoints.GetFresh(ctx, run)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		return proof{}, nil // nothing is counted yet
+	case err != nil:
+		return proof{}, err
+	case c.Incarnation != j.incarnation || c.Segments.Count == 0 || c.Position.Stream == 0:
+		return proof{}, nil
+	}
+	upTo = min(upTo, c.Segments.Last.Stream, c.Position.Stream-1)
+	if upTo == 0 {
+		return proof{}, nil
+	}
+	rec, found, err := runlog.Next(ctx, j.js, j.names, run, c.Position.Stream)
+	if err != nil {
+		return proof{}, err
+	}
+	if !found || schema.PositionOf(&rec) != c.Position {
+		return proof{}, &unproven{run: run, why: fmt.Sprintf("the checkpoint's event %s is not at %d in the log", c.Position.ID, c.Position.Stream)}
+	}
+	p, sums, first, err := j.stretch(ctx, run, upTo)
+	if err == nil {
+		err = j.match(ctx, c, sums, first)
+	}
+	if err != nil {
+		return proof{}, err
+	}
+	p.sealed = c.Segments.Last.Stream
+	return p, nil
+}
+
+// recordSum is what an event is compared by.
+type recordSum [sha256.Size]byte
+
+func sumOf(scratch []byte, rec *schema.Record) (recordSum, []byte) {
+	scratch = schema.AppendFrame(scratch[:0], rec)
+	return sha256.Sum256(scratch), scratch
+}
+
+// stretch reads what the log has of the run up to a place, and where it begins.
+func (j *janitor) stretch(ctx context.Context, run string, upTo schema.StreamSequence) (p proof, sums map[schema.StreamSequence]recordSum, first schema.StreamSequence, err error) {
+	sums = make(map[schema.StreamSequence]recordSum)
+	var scratch []byte
+	beyond := false
+	err = runlog.Read(ctx, j.js, j.names, run, 1, func(rec schema.Record) error {
+		if rec.Stream > upTo {
+			beyond = true
+			return errEnough
+		}
+		if p.events == provenAtOnce {
+			beyond, p.more = true, true
+			return errEnough
+		}
+		if first == 0 {
+			first = rec.Stream
+		}
+		sums[rec.Stream], scratch = sumOf(scratch, &rec)
+		p.events++
+		p.bytes += int64(rec.Size())
+		p.last = rec.Stream
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return proof{}, nil, 0, err
+	}
+	if !beyond {
+		// The run has an event behind it, the leader said: this replica lags, and may hide one before it, too.
+		return proof{}, nil, 0, fmt.Errorf("run %s: a replica shows nothing behind %d: %w", run, upTo, ErrStale)
+	}
+	return p, sums, first, nil
+}
+
+// match finds each of the sums in a segment that the checkpoint counts.
+func (j *janitor) match(ctx context.Context, c *schema.Checkpoint, sums map[schema.StreamSequence]recordSum, first schema.StreamSequence) error {
+	last := schema.StreamSequence(0) // that is looked for
+	for at := range sums {
+		last = max(last, at)
+	}
+	digest, chain := c.Segments.Digest, c.Segments.Chain
+	var scratch []byte
+	for n := c.Segments.Count; len(sums) > 0; n-- {
+		bad := func(why string, err error) error {
+			return &unproven{run: c.Run, why: why, segment: max(n, 1), err: err}
+		}
+		if n == 0 {
+			return bad(fmt.Sprintf("%d events of the log from %d on are in no segment", len(sums), first), nil)
+		}
+		stored, err := j.shard.Segments.GetFresh(ctx, c.Run, n)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			return bad("it is counted and not there", err)
+		}
+		if err != nil {
+			return err
+		}
+		info, err := schema.DecodeSegmentInfo(stored)
+		switch {
+		case err != nil:
+			return bad("it cannot be read", err)
+		case info.Fleet != j.cfg.Fleet || info.Run != c.Run || info.Number != n:
+			return bad(fmt.Sprintf("it is segment %d of run %.64s of fleet %.64s", info.Number, info.Run, info.Fleet), nil)
+		case info.DigestAfter != digest || info.ChainAfter != chain:
+			return bad(fmt.Sprintf("it ends with digest %.16s…, what follows it with %.16s…", info.DigestAfter, digest), nil)
+		case n == c.Segments.Count && info.Last != c.Segments.Last:
+			return bad(fmt.Sprintf("it ends with %s at %d, the checkpoint counts up to %s at %d", info.Last.ID, info.Last.Stream, c.Segments.Last.ID, c.Segments.Last.Stream), nil)
+		}
+		digest, chain = info.DigestBefore, info.ChainBefore
+		if info.First.Stream > last {
+			continue // all of it is younger than what is about to go
+		}
+		_, frames, err := schema.DecodeSegment(stored)
+		if err != nil {
+			return bad("it cannot be read", err)
+		}
+		events, differs := 0, schema.StreamSequence(0)
+		if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
+			events++
+			if want, ok := sums[rec.Stream]; ok {
+				var got recordSum
+				if got, scratch = sumOf(scratch, &rec); got != want {
+					differs = rec.Stream
+					return false
+				}
+				delete(sums, rec.Stream)
+			}
+			return true
+		}); err != nil {
+			return bad("its events cannot be read", err)
+		}
+		if differs != 0 {
+			return bad(fmt.Sprintf("the event at %d is not the one in the log", differs), nil)
+		}
+		if events != info.Events {
+			return bad(fmt.Sprintf("it holds %d events and says %d", events, info.Events), nil)
+		}
+	}
+	return nil
+}

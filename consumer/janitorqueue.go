@@ -1,0 +1,194 @@
+package consumer
+
+import (
+	"container/list"
+	"slices"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// unknownGain is what the purge of a run is taken to free that was found by a walk, in bytes.
+const unknownGain = 256 << 10
+
+// purgeEntry is a run of whose log something may be purged.
+type purgeEntry struct {
+	run string
+	// first and upTo bound what was sealed by the time since; bytes of the events in it.
+	first, upTo schema.StreamSequence
+	bytes       int64
+	// counted is where a checkpoint must count the run as sealed before the entry is done; 0 if only a walk has met it.
+	counted schema.StreamSequence
+	since   time.Time
+	// next is the same of what was sealed too late to go with it.
+	nextFirst, nextUpTo schema.StreamSequence
+	nextBytes           int64
+	// failed: the proof failed, and fullness is no reason to try sooner.
+	failed bool
+	// taken: it is being purged.
+	taken bool
+}
+
+// purgeQueue holds the runs in the order in which they come due. Seals of a run within a window go together, so that a
+// busy run is purged a few times in the grace period and not once for each segment.
+type purgeQueue struct {
+	grace, window time.Duration
+	order         *list.List // of *purgeEntry, by since
+	byRun         map[string]*list.Element
+	// skipped is the first stream sequence of what did not fit, 0 for nothing.
+	skipped schema.StreamSequence
+}
+
+func newPurgeQueue(grace time.Duration) purgeQueue {
+	return purgeQueue{grace: grace, window: grace / 4, order: list.New(), byRun: make(map[string]*list.Element)}
+}
+
+func (q *purgeQueue) len() int { return q.order.Len() }
+
+func entryOf(el *list.Element) *purgeEntry {
+	e, _ := el.Value.(*purgeEntry) // nothing else is ever put in
+	return e
+}
+
+// sealed adds what is being sealed of a run.
+func (q *purgeQueue) sealed(run string, first, last schema.StreamSequence, bytes int64, now time.Time) {
+	el, ok := q.byRun[run]
+	if !ok {
+		q.add(&purgeEntry{run: run, first: first, upTo: last, counted: last, bytes: bytes, since: now})
+		return
+	}
+	e := entryOf(el)
+	if !e.taken && e.nextUpTo == 0 && e.upTo < first && now.Sub(e.since) <= q.window {
+		e.upTo, e.counted, e.bytes = last, last, e.bytes+bytes
+		return
+	}
+	if e.upTo >= first {
+		e.upTo = first - 1 // a walk could not know that this was not sealed yet
+	}
+	if e.nextUpTo == 0 {
+		e.nextFirst = first
+	}
+	e.nextFirst, e.nextUpTo, e.nextBytes = min(e.nextFirst, first), last, e.nextBytes+bytes
+}
+
+// found adds a run that a walk has met, with a place up to which it may be sealed. It reports false when there is no room.
+func (q *purgeQueue) found(run string, from, at schema.StreamSequence, now time.Time) bool {
+	if el, ok := q.byRun[run]; ok {
+		e := entryOf(el)
+		e.first = min(e.first, from)
+		if !e.taken && e.nextUpTo == 0 && now.Sub(e.since) <= q.window {
+			e.upTo = max(e.upTo, at)
+		}
+		return true
+	}
+	if q.len() >= maxPurgeQueue {
+		return false
+	}
+	q.add(&purgeEntry{run: run, first: from, upTo: at, bytes: unknownGain, since: now})
+	return true
+}
+
+func (q *purgeQueue) add(e *purgeEntry) {
+	if q.len() >= maxPurgeQueue {
+		q.skip(e.first)
+		return
+	}
+	q.byRun[e.run] = q.order.PushBack(e)
+}
+
+func (q *purgeQueue) skip(first schema.StreamSequence) {
+	if q.skipped == 0 || first < q.skipped {
+		q.skipped = first
+	}
+}
+
+// first is the lowest place of anything that waits.
+func (q *purgeQueue) first() (schema.StreamSequence, bool) {
+	low := q.skipped
+	for el := q.order.Front(); el != nil; el = el.Next() {
+		e := entryOf(el)
+		for _, at := range []schema.StreamSequence{e.first, e.nextFirst} {
+			if at != 0 && (low == 0 || at < low) {
+				low = at
+			}
+		}
+	}
+	return low, low != 0
+}
+
+// wait is the time until the next run comes due.
+func (q *purgeQueue) wait(now time.Time) time.Duration {
+	for el := q.order.Front(); el != nil; el = el.Next() {
+		if e := entryOf(el); !e.taken {
+			return e.since.Add(q.grace + q.window).Sub(now)
+		}
+	}
+	return q.grace
+}
+
+// due marks the next run that has waited long enough as taken and returns it. Hand it to done.
+func (q *purgeQueue) due(now time.Time) (purgeEntry, bool) {
+	for el := q.order.Front(); el != nil; el = el.Next() {
+		e := entryOf(el)
+		if e.taken {
+			continue
+		}
+		if now.Sub(e.since) < q.grace+q.window {
+			break
+		}
+		e.taken = true
+		return *e, true
+	}
+	return purgeEntry{}, false
+}
+
+// gains marks runs as taken whose purge frees most, for so many bytes, as far as they have waited for least.
+func (q *purgeQueue) gains(bytes int64, least time.Duration, now time.Time) []purgeEntry {
+	var may []*purgeEntry
+	for el := q.order.Front(); el != nil; el = el.Next() {
+		e := entryOf(el)
+		// The last seal that went into it may be as old as the window.
+		if e.taken || e.failed || least > 0 && now.Sub(e.since) < least+q.window {
+			continue
+		}
+		if least == 0 && e.nextUpTo != 0 {
+			e.upTo, e.counted, e.bytes = e.nextUpTo, e.nextUpTo, e.bytes+e.nextBytes
+			e.nextFirst, e.nextUpTo, e.nextBytes = 0, 0, 0
+		}
+		may = append(may, e)
+	}
+	slices.SortStableFunc(may, func(a, b *purgeEntry) int { return int(min(max(b.bytes-a.bytes, -1), 1)) })
+	var most []purgeEntry
+	for _, e := range may {
+		if bytes <= 0 {
+			break
+		}
+		bytes -= e.bytes
+		e.taken = true
+		most = append(most, *e)
+	}
+	return most
+}
+
+// done ends the purge of an entry; again keeps it for later.
+func (q *purgeQueue) done(was purgeEntry, again bool, now time.Time) {
+	el, ok := q.byRun[was.run]
+	if !ok {
+		return
+	}
+	e := entryOf(el)
+	q.order.Remove(el)
+	e.taken, e.failed, e.since = false, was.failed && again, now
+	switch {
+	case again && e.nextUpTo != 0:
+		e.upTo, e.counted, e.bytes = e.nextUpTo, e.nextUpTo, e.bytes+e.nextBytes
+	case again:
+	case e.nextUpTo != 0:
+		e.first, e.upTo, e.counted, e.bytes = e.nextFirst, e.nextUpTo, e.nextUpTo, e.nextBytes
+	default:
+		delete(q.byRun, was.run)
+		return
+	}
+	e.nextFirst, e.nextUpTo, e.nextBytes = 0, 0, 0
+	q.byRun[was.run] = q.order.PushBack(e)
+}
