@@ -146,14 +146,13 @@ func (j *janitor) run(ctx context.Context, caughtUp func() bool) error {
 		case <-tick.C:
 		}
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return j.walk(ctx) })
-	group.Go(func() error { return j.purge(ctx) })
-	err := group.Wait()
-	if ctx.Err() != nil && !errors.Is(err, errYield) {
-		return nil
+	group, both := errgroup.WithContext(ctx)
+	group.Go(func() error { return j.walk(both) })
+	group.Go(func() error { return j.purge(both) })
+	if err := group.Wait(); ctx.Err() == nil || errors.Is(err, errYield) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // purge works the queue off.
@@ -172,8 +171,8 @@ func (j *janitor) purge(ctx context.Context) error {
 			if err := j.purgeRun(ctx, e); err != nil {
 				return err
 			}
-			if pause(ctx, purgePause) != nil {
-				return nil
+			if err := pause(ctx, purgePause); err != nil {
+				return err
 			}
 		}
 		if now := j.now(); now.Sub(marked) >= min(markEvery, j.cfg.PurgeAfter) {
@@ -185,8 +184,8 @@ func (j *janitor) purge(ctx context.Context) error {
 			}
 			marked = now
 		}
-		if pause(ctx, min(wait, j.nextDue())) != nil {
-			return nil
+		if err := pause(ctx, min(wait, j.nextDue())); err != nil {
+			return err
 		}
 	}
 }

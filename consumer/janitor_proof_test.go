@@ -71,8 +71,10 @@ func (w *tampered) encode(info schema.SegmentInfo, frames []byte) []byte {
 
 func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
 	for name, damage := range map[string]func(*tampered){
-		"a segment is missing":     func(w *tampered) { require.NoError(w.tb, w.kv.Delete(w.tb.Context(), schema.SegmentKey("run-bad", 2))) },
-		"the latest is missing":    func(w *tampered) { require.NoError(w.tb, w.kv.Delete(w.tb.Context(), schema.SegmentKey("run-bad", w.c.Segments.Count))) },
+		"a segment is missing": func(w *tampered) { require.NoError(w.tb, w.kv.Delete(w.tb.Context(), schema.SegmentKey("run-bad", 2))) },
+		"the latest is missing": func(w *tampered) {
+			require.NoError(w.tb, w.kv.Delete(w.tb.Context(), schema.SegmentKey("run-bad", w.c.Segments.Count)))
+		},
 		"a byte of it has flipped": func(w *tampered) { _, _, b := w.segment(2); b = bytes.Clone(b); b[len(b)-9] ^= 1; w.put(2, b) },
 		"it is another segment of the run": func(w *tampered) {
 			_, _, b := w.segment(1)

@@ -42,19 +42,19 @@ func (j *janitor) walk(ctx context.Context) error {
 	for {
 		from, ok := j.walkFrom()
 		if !ok {
-			if pause(ctx, j.cfg.SweepEvery) != nil {
-				return nil
+			if err := pause(ctx, j.cfg.SweepEvery); err != nil {
+				return err
 			}
 			continue
 		}
 		err := j.walkOnce(ctx, from, schema.StreamSequence(j.stats.Position.Load()))
 		if ctx.Err() != nil {
-			return nil
+			return ctx.Err()
 		}
 		if err != nil {
 			j.log.Debug().Err(err).Msg("walk through the log broke off, beginning again")
-			if pause(ctx, walkRetry) != nil {
-				return nil
+			if err := pause(ctx, walkRetry); err != nil {
+				return err
 			}
 			continue
 		}
