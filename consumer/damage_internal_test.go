@@ -57,7 +57,7 @@ func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
 					w.stop = w.fold(cfg)
 				}
 				require.Eventually(t, func() bool {
-					w.clock.forward(2 * time.Millisecond)
+					w.clock.Forward(2 * time.Millisecond)
 					c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "r1")
 					return err == nil && c.Status == schema.StatusOrphaned
 				}, 15*time.Second, time.Millisecond)

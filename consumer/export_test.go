@@ -1,6 +1,9 @@
 package consumer
 
 import (
+	"sync"
+	"time"
+
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -18,4 +21,27 @@ func (r *Roster) Feed(entries ...schema.Live) {
 		r.mu.RUnlock()
 		r.apply(shard, &kvstore.LiveEntry{Run: l.Run, Live: &l, Revision: next})
 	}
+}
+
+// HandClock is a clock that goes when a test moves it.
+type HandClock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+// NewHandClock returns a clock that stands at a time.
+func NewHandClock(at time.Time) *HandClock { return &HandClock{now: at} }
+
+// Now is the time at which it stands.
+func (c *HandClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// Forward moves it.
+func (c *HandClock) Forward(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
 }

@@ -101,12 +101,7 @@ func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
 
 func TestACheckpointAheadOfALogThatLostItsEndHidesNothing(t *testing.T) {
 	w := newFoldWorld(t)
-	_, stop := w.fold(consumer.FolderConfig{})
-	x := w.writer("run-1")
-	x.start()
-	at := x.turnOf(10)
-	w.await("one turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
-	stop()
+	x, at, _ := w.foldedTurn(10)
 	// As if events of this run had been folded whose places the log has lost and gives away again.
 	c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
@@ -122,16 +117,11 @@ func TestACheckpointAheadOfALogThatLostItsEndHidesNothing(t *testing.T) {
 
 func TestASegmentThatAnotherFolderCountedIsNeverReplaced(t *testing.T) {
 	w := newFoldWorld(t)
-	_, stop := w.fold(consumer.FolderConfig{})
-	x := w.writer("run-1")
-	x.start()
-	at := x.turnOf(2000)
-	w.await("one turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
-	stop()
+	x, _, _ := w.foldedTurn(2000)
 	// The other folder sealed what had waited long enough: another range than a tail of this size ends with.
 	idle := consumer.FolderConfig{Holder: "folder-2", IdleSealBytes: 1, IdleSealAfter: time.Nanosecond}
-	_, stop = w.fold(idle)
-	at = x.turnOf(10)
+	_, stop := w.fold(idle)
+	at := x.turnOf(10)
 	w.await("sealed", func(c *schema.Checkpoint) bool { return c.Segments.Last.Stream >= at })
 	stop()
 	before, err := w.shard.Segments.GetFresh(t.Context(), "run-1", 1)

@@ -100,6 +100,18 @@ func (w *foldWorld) fold(cfg consumer.FolderConfig) (*consumer.Folder, func()) {
 	return f, stop
 }
 
+// foldedTurn is run-1 with one turn, whose tool returned payload characters, folded up to at by a folder that has stopped.
+func (w *foldWorld) foldedTurn(payload int) (x *writer, at schema.StreamSequence, f *consumer.Folder) {
+	w.tb.Helper()
+	f, stop := w.fold(consumer.FolderConfig{})
+	x = w.writer("run-1")
+	x.start()
+	at = x.turnOf(payload)
+	w.await("one turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	stop()
+	return x, at, f
+}
+
 // await waits until a checkpoint satisfies the condition.
 func (w *foldWorld) await(what string, ok func(*schema.Checkpoint) bool) *schema.Checkpoint {
 	w.tb.Helper()

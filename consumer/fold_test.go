@@ -250,12 +250,7 @@ func TestAcceptedEventsAreObservedInOrder(t *testing.T) {
 
 func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
 	w := newFoldWorld(t)
-	f, stop := w.fold(consumer.FolderConfig{})
-	x := w.writer("run-1")
-	x.start()
-	at := x.turnOf(10)
-	w.await("one turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
-	stop()
+	x, _, f := w.foldedTurn(10)
 	require.Zero(t, f.Stats().Regressions.Load())
 	// The end of the log is lost, and its sequence is used again by another event.
 	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
@@ -278,19 +273,14 @@ func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
 
 func TestAWatermarkThatTheLogContradictsIsNotTrusted(t *testing.T) {
 	w := newFoldWorld(t)
-	_, stop := w.fold(consumer.FolderConfig{})
-	x := w.writer("run-1")
-	x.start()
-	at := x.turnOf(10)
-	w.await("one turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
-	stop()
+	x, _, _ := w.foldedTurn(10)
 	mark, rev, err := w.shard.Checkpoints.Watermark(t.Context())
 	require.NoError(t, err)
 	mark.Position.ID = "run-1.1.5.00000000"
 	_, err = w.shard.Checkpoints.PutWatermark(t.Context(), mark, rev)
 	require.NoError(t, err)
 	f, _ := w.fold(consumer.FolderConfig{})
-	at = x.turnOf(10)
+	at := x.turnOf(10)
 	c := w.await("folded anew", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	require.Equal(t, x.model(), c.Head)
 	require.Equal(t, int64(1), f.Stats().Regressions.Load())

@@ -26,7 +26,7 @@ func (r *lifeRun) entry() kvstore.LiveEntry {
 func (r *lifeRun) erased() {
 	r.w.tb.Helper()
 	require.Eventually(r.w.tb, func() bool {
-		r.w.clock.forward(liveMarkAge)
+		r.w.clock.Forward(liveMarkAge)
 		_, err := r.w.shard.Checkpoints.LiveOf(r.w.tb.Context(), r.out.Run)
 		_, known := r.w.roster.Get(r.out.Run)
 		return err != nil && !known
@@ -255,7 +255,7 @@ func TestTheRosterIsThatOfTheBucketThatIsThere(t *testing.T) {
 
 	require.NoError(t, w.js.DeleteStream(t.Context(), "KV_"+w.names.CheckpointBucket()))
 	require.Eventually(t, func() bool {
-		w.clock.forward(10 * time.Millisecond) // a lease whose release got lost runs out by this clock
+		w.clock.Forward(10 * time.Millisecond) // a lease whose release got lost runs out by this clock
 		return !known("stale")() && known("run-1")() && known("run-2")()
 	}, 20*time.Second, time.Millisecond)
 	_, total := w.roster.Claimable(w.clock.Now(), ClaimWant{})

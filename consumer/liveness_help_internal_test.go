@@ -18,24 +18,6 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// clock goes when it is told to.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) forward(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
-
 // lifeWorld is a fleet whose folder folds in real time, and whose sweeps and clock are the test's own.
 type lifeWorld struct {
 	tb     testing.TB
@@ -44,7 +26,7 @@ type lifeWorld struct {
 	js     jetstream.JetStream
 	shard  *kvstore.Shard
 	names  schema.Names
-	clock  *clock
+	clock  *HandClock
 	roster *Roster
 	hb     *Heartbeats
 	folder *Folder
@@ -55,7 +37,7 @@ type lifeWorld struct {
 func newLifeWorld(tb testing.TB) *lifeWorld {
 	tb.Helper()
 	server := natstest.Start(tb)
-	w := &lifeWorld{tb: tb, server: server, nc: server.Conn(tb), names: schema.NamesOf("default", 0), clock: &clock{now: noon}}
+	w := &lifeWorld{tb: tb, server: server, nc: server.Conn(tb), names: schema.NamesOf("default", 0), clock: NewHandClock(noon)}
 	var err error
 	w.js, err = jetstream.New(w.nc)
 	require.NoError(tb, err)
@@ -115,7 +97,7 @@ func (w *lifeWorld) newSweeper() *sweeper {
 func (w *lifeWorld) pass(seconds int, each func()) {
 	w.tb.Helper()
 	for range seconds {
-		w.clock.forward(time.Second)
+		w.clock.Forward(time.Second)
 		if each != nil {
 			each()
 		}

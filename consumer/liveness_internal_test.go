@@ -195,7 +195,7 @@ func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
 func TestAFolderThatBeginsGivesEverybodyTheWholeSilence(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
-	w.clock.forward(time.Hour)
+	w.clock.Forward(time.Hour)
 	w.pass(10, nil)
 	r.stays(schema.StatusRunning)
 	w.sweeper = w.newSweeper() // another folder
@@ -209,7 +209,7 @@ func TestADaemonThatWasStoppedGivesEverybodyTheWholeSilence(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(9, nil)
-	w.clock.forward(time.Minute)
+	w.clock.Forward(time.Minute)
 	require.NoError(t, w.sweep(t.Context()))
 	w.pass(9, nil)
 	r.stays(schema.StatusRunning)
@@ -223,7 +223,7 @@ func TestASlowSweepIsNoSignThatTheDaemonWasStopped(t *testing.T) {
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(1, nil)
 	for range 8 { // a sweep waits for the disk meanwhile
-		w.clock.forward(time.Second)
+		w.clock.Forward(time.Second)
 		require.True(t, w.beat())
 	}
 	w.pass(1, nil)
@@ -369,7 +369,7 @@ func TestAReconnectGivesEverybodyTheWholeSilence(t *testing.T) {
 	w := newLifeWorld(t)
 	w.listen()
 	before, _ := w.hb.Steady()
-	w.clock.forward(time.Second)
+	w.clock.Forward(time.Second)
 	w.server.Restart(t)
 	require.Eventually(t, func() bool {
 		since, ok := w.hb.Steady()
@@ -383,10 +383,10 @@ func TestAReconnectGivesEverybodyTheWholeSilence(t *testing.T) {
 }
 
 func TestWhatIsRememberedOfExecutorsIsBounded(t *testing.T) {
-	c := &clock{now: noon}
+	c := NewHandClock(noon)
 	h := NewHeartbeats("default", nil, c.Now, noLog)
 	for i := range maxInstances + 100 {
-		c.forward(time.Microsecond)
+		c.Forward(time.Microsecond)
 		h.beat(fmt.Sprintf("executor-%d", i), "i1", beat, false)
 	}
 	require.Equal(t, maxInstances, h.recent.Len())
@@ -396,7 +396,7 @@ func TestWhatIsRememberedOfExecutorsIsBounded(t *testing.T) {
 	_, ok = h.last("executor-100", "i1", time.Second)
 	require.True(t, ok)
 	for i := range 3 * maxOwnInstances {
-		c.forward(surelyGone)
+		c.Forward(surelyGone)
 		h.beat("restless", fmt.Sprintf("i%d", i), beat, false)
 	}
 	require.Len(t, h.executors["restless"], maxOwnInstances)
@@ -407,7 +407,7 @@ func TestWhatIsRememberedOfExecutorsIsBounded(t *testing.T) {
 }
 
 func BenchmarkSweepOf10000LiveRuns(b *testing.B) {
-	c := &clock{now: noon}
+	c := NewHandClock(noon)
 	h := NewHeartbeats("default", nil, c.Now, noLog)
 	h.setSteady(nil, noon)
 	r := NewRoster(make([]*kvstore.Shard, 1), 3, c.Now, noLog)

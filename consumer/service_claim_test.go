@@ -310,32 +310,14 @@ func TestQuarantinedRunsAreGivenToNobodyBeforeSomebodyAsks(t *testing.T) {
 	require.Zero(t, reply.Head.Stalled)
 }
 
-// handClock is a clock that tests move.
-type handClock struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func (c *handClock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at
-}
-
-func (c *handClock) move(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = c.at.Add(d)
-}
-
 func TestClaimsAboveTheRateAreToldToComeOneByOne(t *testing.T) {
 	w := newServiceWorld(t)
 	w.stop()
-	clock := &handClock{at: time.Unix(1_700_000_000, 0)}
+	clock := consumer.NewHandClock(time.Unix(1_700_000_000, 0))
 	log := natstest.Logger(t)
-	w.roster = consumer.NewRoster(w.shards, 0, clock.now, log)
+	w.roster = consumer.NewRoster(w.shards, 0, clock.Now, log)
 	nc := w.server.Conn(t)
-	svc, err := consumer.NewService(serviceConfig{Fleet: "default", Name: "service-1", ClaimRate: 10, ClaimBurst: 3}, nc, newJS(t, nc), w.shards, w.roster, clock.now, log)
+	svc, err := consumer.NewService(serviceConfig{Fleet: "default", Name: "service-1", ClaimRate: 10, ClaimBurst: 3}, nc, newJS(t, nc), w.shards, w.roster, clock.Now, log)
 	require.NoError(t, err)
 	w.start(svc)
 	for i := range 12 {
@@ -353,7 +335,7 @@ func TestClaimsAboveTheRateAreToldToComeOneByOne(t *testing.T) {
 		require.LessOrEqual(t, r.RetryAfterMS, place+place/2, "with some jitter")
 	}
 	require.EqualValues(t, 5, svc.Stats().ClaimsLimited.Load())
-	clock.move(100 * time.Millisecond)
+	clock.Forward(100 * time.Millisecond)
 	require.NotEmpty(t, w.claim(claimFor("executor-2")).Run)
 	require.Empty(t, w.claim(claimFor("executor-2")).Run)
 	for range 1000 {

@@ -328,3 +328,19 @@ type serviceConfig = consumer.ServiceConfig
 func smallSeals() consumer.FolderConfig {
 	return consumer.FolderConfig{SealBytes: 16 << 10, SealEvents: 16, SealMaxBytes: 64 << 10, SealMaxEvents: 64}
 }
+
+// requireOneWon wants one of those who raced to have come first, and the others to have been refused with the code.
+func requireOneWon(tb testing.TB, errs []error, code schema.Code) {
+	tb.Helper()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+			continue
+		}
+		e := new(schema.ServiceError)
+		require.ErrorAs(tb, err, &e)
+		require.Equal(tb, code, e.Code)
+	}
+	require.Equal(tb, 1, won)
+}

@@ -313,17 +313,7 @@ func TestRacingSettlementsSettleOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	won := 0
-	for _, err := range errs {
-		if err == nil {
-			won++
-			continue
-		}
-		e := new(schema.ServiceError)
-		require.ErrorAs(t, err, &e)
-		require.Equal(t, schema.CodeNotInDoubt, e.Code)
-	}
-	require.Equal(t, 1, won)
+	requireOneWon(t, errs, schema.CodeNotInDoubt)
 	got, _ := w.get("run-1", schema.ViewHead)
 	require.EqualValues(t, 1, got.Head.Counts.Settled)
 	require.Zero(t, got.Head.Counts.DeadLetters)

@@ -10,12 +10,12 @@ import (
 
 // TestManyProcessesMayShareAName is a deployment of many replicas whose configuration names them all alike.
 func TestManyProcessesMayShareAName(t *testing.T) {
-	c := &clock{now: noon}
+	c := NewHandClock(noon)
 	h := NewHeartbeats("default", nil, c.Now, noLog)
 	const replicas = 3 * maxOwnInstances
 	for range 3 {
 		for i := range replicas {
-			c.forward(beat / replicas)
+			c.Forward(beat / replicas)
 			h.beat("coder", fmt.Sprintf("pod-%d", i), beat, false)
 		}
 	}
@@ -23,7 +23,7 @@ func TestManyProcessesMayShareAName(t *testing.T) {
 		_, known := h.last("coder", fmt.Sprintf("pod-%d", i), 10*time.Second)
 		require.True(t, known, "pod-%d beats every three seconds, and its runs are not orphaned", i)
 	}
-	c.forward(surelyGone)
+	c.Forward(surelyGone)
 	h.beat("coder", "pod-new", beat, false)
 	require.Len(t, h.executors["coder"], replicas, "what is surely gone makes room")
 }

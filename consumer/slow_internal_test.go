@@ -15,13 +15,13 @@ func TestNobodyIsGoneBecauseTheServerWasStopped(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("r1", "e1", "i1")
 	w.pass(1, nil)
-	w.clock.forward(time.Minute)
+	w.clock.Forward(time.Minute)
 	due := w.roster.due(0, 1, func(*rosterEntry) bool { return true })
 	require.Len(t, due, 1)
 
 	now := w.now
 	w.now = func() time.Time {
-		w.clock.forward(4 * time.Second) // each answer takes so long
+		w.clock.Forward(4 * time.Second) // each answer takes so long
 		return now()
 	}
 	require.NoError(t, w.write(t.Context(), due[0], true, w.clock.Now()))
@@ -33,7 +33,7 @@ func TestNobodyIsGoneBecauseTheServerWasStopped(t *testing.T) {
 	require.NoError(t, w.write(t.Context(), due[0], true, w.clock.Now()))
 	require.Zero(t, w.stats.Orphaned.Load())
 
-	w.clock.forward(time.Minute)
+	w.clock.Forward(time.Minute)
 	require.NoError(t, w.write(t.Context(), due[0], true, w.clock.Now()))
 	r.settled(func(c *schema.Checkpoint) bool { return c.Status == schema.StatusOrphaned })
 }
