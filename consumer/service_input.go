@@ -2,11 +2,8 @@ package consumer
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -15,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/answer"
+	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -164,28 +162,22 @@ func (s *Service) responseSchema(ctx context.Context, r *reading, asked *schema.
 	}
 	name := schema.BlobName(run, digest)
 	store, err := s.js.ObjectStore(ctx, schema.BlobBucket(s.cfg.Fleet))
-	var object jetstream.ObjectResult
+	var text []byte
 	if err == nil {
-		object, err = store.Get(ctx, name)
+		text, err = blob.Load(ctx, store, run, digest, answer.MaxSchema)
 	}
 	switch {
+	case err == nil:
+		return text, nil
 	case errors.Is(err, jetstream.ErrObjectNotFound), errors.Is(err, jetstream.ErrBucketNotFound):
 		return nil, unusable(asked.InterruptID, "blob "+name+" is missing")
-	case err != nil:
-		return nil, fmt.Errorf("blob %s of run %s: %w", name, r.run, err)
-	}
-	text, err := io.ReadAll(io.LimitReader(object, answer.MaxSchema+1))
-	if len(text) > answer.MaxSchema {
-		_ = object.Close() // the rest is not wanted
-		return text, nil   // refused for its size by the check
-	}
-	if err = errors.Join(err, object.Close()); err != nil {
-		return nil, fmt.Errorf("blob %s of run %s: %w", name, r.run, err)
-	}
-	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != digest {
+	case errors.Is(err, blob.ErrTooLarge):
+		return nil, unusable(asked.InterruptID, fmt.Sprintf("blob %s is too large: at most %d bytes are checked", name, answer.MaxSchema))
+	case errors.Is(err, blob.ErrChanged):
 		return nil, unusable(asked.InterruptID, "blob "+name+" is not what its name says")
+	default:
+		return nil, fmt.Errorf("blob %s of run %s: %w", name, r.run, err)
 	}
-	return text, nil
 }
 
 // detailed adds details to an error.

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -316,20 +316,12 @@ func (f *Fleet) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	object, err := store.Get(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrBlob, name, err)
-	}
-	content, err := io.ReadAll(io.LimitReader(object, f.cfg.MaxBlob+1))
-	err = errors.Join(err, object.Close())
+	content, err := blob.Load(ctx, store, run, digest, f.cfg.MaxBlob)
 	switch {
-	case int64(len(content)) > f.cfg.MaxBlob:
-		return nil, fmt.Errorf("%w: %s is larger than %d bytes; raise MaxBlob", ErrBlob, name, f.cfg.MaxBlob)
+	case errors.Is(err, blob.ErrTooLarge):
+		return nil, fmt.Errorf("%w: %s: %w; raise MaxBlob", ErrBlob, name, err)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %s: %w", ErrBlob, name, err)
-	}
-	if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != digest {
-		return nil, fmt.Errorf("%w: %s: its content has SHA-256 %x", ErrBlob, name, sum)
 	}
 	return content, nil
 }

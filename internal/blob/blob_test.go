@@ -1,0 +1,59 @@
+package blob_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/blob"
+	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestMain(m *testing.M) { natstest.Main(m) }
+
+func digestOf(content string) string {
+	sum := sha256.Sum256([]byte(content))
+	return hex.EncodeToString(sum[:])
+}
+
+func TestOnlyWhatTheNameSaysIsLoadedAndNoMoreThanAllowed(t *testing.T) {
+	js := natstest.Start(t).JetStream(t)
+	store, err := js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "blobs"})
+	require.NoError(t, err)
+	large := strings.Repeat("x", 300<<10) // more than one chunk
+	for name, content := range map[string]string{digestOf("text"): "text", digestOf(large): large, digestOf(""): "", digestOf("asked"): "swapped"} {
+		_, err := store.PutBytes(t.Context(), schema.BlobName("r1", name), []byte(content))
+		require.NoError(t, err)
+	}
+	tests := map[string]struct {
+		content string
+		most    int64
+		want    error
+	}{
+		"within the bound":             {content: "text", most: 5},
+		"of exactly the bound":         {content: "text", most: 4},
+		"one byte above it":            {content: "text", most: 3, want: blob.ErrTooLarge},
+		"of several chunks":            {content: large, most: 1 << 20},
+		"of several chunks, far above": {content: large, most: 10, want: blob.ErrTooLarge},
+		"empty":                        {content: "", most: 0},
+		"other than its name":          {content: "asked", most: 100, want: blob.ErrChanged},
+		"missing":                      {content: "never stored", most: 100, want: jetstream.ErrObjectNotFound},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := blob.Load(t.Context(), store, "r1", digestOf(test.content), test.most)
+			if test.want != nil {
+				require.ErrorIs(t, err, test.want)
+				require.Nil(t, got)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, test.content, string(got))
+		})
+	}
+}
