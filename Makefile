@@ -11,13 +11,16 @@ ASYNCAPI := $(BIN)/asyncapi-$(ASYNCAPI_PARSER_VERSION)
 PKG ?= ./...
 TEST_TIMEOUT ?= 15m
 FUZZTIME ?= 5s
-# How long each benchmark runs; "make check" only sees that each works.
+# Cases of "make bench", all of them by default, and its flags.
+BENCH ?=
+BENCHFLAGS ?=
+# How long each Go benchmark runs; "make check" only sees that each works.
 BENCHTIME ?= 1s
 PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64
 
 # In this order: what is quick to fail comes first, and the tests' own closing lines come last. A step that
 # fails does not keep the others from running.
-CHECK := generate-check lint vet cross bench fuzz race
+CHECK := generate-check lint vet cross gobench fuzz race
 
 .PHONY: help
 help: ## list the targets
@@ -54,7 +57,11 @@ fuzz: ## run each fuzz target for a few seconds (FUZZTIME=1m for longer)
 	@FUZZTIME=$(FUZZTIME) sh tools/fuzz.sh
 
 .PHONY: bench
-bench: ## measure: fold, codec, publish, recovery, each beside raw JetStream (BENCHTIME=5s PKG=./publisher)
+bench: build ## measure Waymark beside raw JetStream (BENCH="boundary lag" BENCHFLAGS="--server cluster"; see waymark bench --help)
+	$(BIN)/waymark bench $(BENCH) $(BENCHFLAGS)
+
+.PHONY: gobench
+gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=5s PKG=./publisher)
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout $(TEST_TIMEOUT) $(PKG)
 
 .PHONY: lint

@@ -34,9 +34,11 @@ type cli struct {
 	Tree    treeCmd    `cmd:"" help:"Show where a run comes from and what came of it: parents, children, continuations, hand-offs."`
 	Events  eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`
 	Demo    demoCmd    `cmd:"" help:"Watch agents being killed and recovered, on a temporary directory."`
+	Bench   benchCmd   `cmd:"" help:"Measure Waymark beside raw JetStream, and make reports of it."`
 	Version versionCmd `cmd:"" help:"Show versions."`
 	HelpCmd helpCmd    `cmd:"" name:"help" help:"Show help and the exit codes."`
 
+	BenchChild   benchChildCmd   `cmd:"" hidden:""`
 	DemoChild    demoChildCmd    `cmd:"" hidden:""`
 	DemoExecutor demoExecutorCmd `cmd:"" hidden:""`
 	DemoProgram  demoProgramCmd  `cmd:"" hidden:""`

@@ -91,7 +91,7 @@ func explain(ctx context.Context, err error) *failure {
 		return &failure{code: exitInterrupted, what: "interrupted", err: err}
 	}
 	for _, explain := range []func(error) *failure{
-		explainServer, explainConnection, explainService, explainTranscript, explainPublisher, explainStorage, explainInput,
+		explainBench, explainServer, explainConnection, explainService, explainTranscript, explainPublisher, explainStorage, explainInput,
 	} {
 		if f := explain(err); f != nil {
 			f.err = err

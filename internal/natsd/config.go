@@ -59,8 +59,28 @@ type Config struct {
 	// StopTimeout bounds Close. 0 means 30 seconds.
 	StopTimeout time.Duration
 
+	// Cluster makes the server one node of a cluster on this machine. Nil, the default, means a lone server.
+	Cluster *Cluster
+
 	// Verbose passes the server's notices to the logger as well, at info level. Default: warnings and errors.
 	Verbose bool
+}
+
+// Cluster names the nodes of a cluster on one machine, for measurements and rehearsals: its routes listen on 127.0.0.1
+// and speak no TLS. Every node is given the same name, ports and credentials, and a state directory of its own.
+type Cluster struct {
+	// Name of the cluster. Required.
+	Name string
+	// Node is this node's place in Ports, from 0.
+	Node int
+	// Ports are where the nodes take each other's routes. Required, one a node.
+	Ports []int
+	// User and Password of clients and routes, instead of those that a lone server makes for itself. Required.
+	User, Password string
+}
+
+func (c *Cluster) valid() bool {
+	return c == nil || c.Name != "" && c.Node >= 0 && c.Node < len(c.Ports) && c.User != "" && c.Password != ""
 }
 
 // Validate reports the first field that is out of range, by name and value.
@@ -82,6 +102,9 @@ func (c Config) Validate() error {
 		return bad("MaxStore", c.MaxStore, "use a number of bytes, or 0 for what the server chooses")
 	case c.MaxMemory < 0:
 		return bad("MaxMemory", c.MaxMemory, fmt.Sprintf("use a number of bytes, or 0 for %d", DefaultMaxMemory))
+	case !c.Cluster.valid():
+		return bad("Cluster", fmt.Sprintf("%q, node %d of %d", c.Cluster.Name, c.Cluster.Node, len(c.Cluster.Ports)),
+			"give it a name, the ports of all nodes, one of them as node, and credentials")
 	case c.StopTimeout < 0:
 		return bad("StopTimeout", c.StopTimeout, fmt.Sprintf("use a duration above 0, or 0 for %s", DefaultStopTimeout))
 	}

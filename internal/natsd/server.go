@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"strconv"
 	"sync"
@@ -71,6 +72,9 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 
 	if s.id, err = s.layout.loadIdentity(); err != nil {
 		return nil, err
+	}
+	if c := cfg.Cluster; c != nil {
+		s.id.User, s.id.Password = c.User, c.Password
 	}
 	if err = s.layout.checkKey(cfg.EncryptionKey); err != nil {
 		return nil, err
@@ -183,6 +187,12 @@ func (s *Server) options(port int) *server.Options {
 		SyncAlways:             s.cfg.Sync == SyncAlways,
 		DisableJetStreamBanner: true,
 		NoSigs:                 true,
+	}
+	if c := s.cfg.Cluster; c != nil {
+		opts.Cluster = server.ClusterOpts{Name: c.Name, Host: host, Port: c.Ports[c.Node], Username: c.User, Password: c.Password}
+		for _, port := range c.Ports {
+			opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats", User: url.UserPassword(c.User, c.Password), Host: net.JoinHostPort(host, strconv.Itoa(port))})
+		}
 	}
 	if s.cfg.EncryptionKey != "" {
 		opts.JetStreamKey, opts.JetStreamCipher = s.cfg.EncryptionKey, server.ChaCha

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -103,6 +104,36 @@ func TestServerListensOnLoopbackOnly(t *testing.T) {
 		_, err := dialer.DialContext(t.Context(), "tcp", net.JoinHostPort(ip.IP.String(), fmt.Sprint(s.Port())))
 		require.Error(t, err, "reachable at %s", ip)
 	}
+}
+
+func TestNodesOfAClusterFindEachOther(t *testing.T) {
+	var servers [3]*natsd.Server
+	cluster := natsd.Cluster{Name: "c", Ports: make([]int, len(servers)), User: "u", Password: "p"}
+	for i := range servers {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		addr, ok := l.Addr().(*net.TCPAddr)
+		require.True(t, ok)
+		cluster.Ports[i] = addr.Port
+		require.NoError(t, l.Close())
+	}
+	for i := range servers {
+		node := cluster
+		node.Node = i
+		s, err := natsd.Start(t.Context(), natsd.Config{StateDir: t.TempDir(), Sync: natsd.SyncInterval, Cluster: &node}, zerolog.Nop())
+		require.NoError(t, err)
+		servers[i] = s
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+	}
+	nc, err := nats.Connect(servers[0].URL(), nats.UserInfo("u", "p"))
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, Replicas: 3})
+		return err == nil
+	}, time.Minute, 20*time.Millisecond, "a stream of three replicas needs all three")
 }
 
 func TestStateFilesAreTheOwnersAlone(t *testing.T) {
@@ -421,6 +452,7 @@ func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
 		"MaxStore":    {StateDir: "x", MaxStore: -1},
 		"MaxMemory":   {StateDir: "x", MaxMemory: -1},
 		"StopTimeout": {StateDir: "x", StopTimeout: -1},
+		"Cluster":     {StateDir: "x", Cluster: &natsd.Cluster{Name: "c"}},
 	} {
 		t.Run(field, func(t *testing.T) {
 			_, err := natsd.Start(t.Context(), cfg, natstest.Logger(t))

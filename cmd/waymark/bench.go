@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+
+	"github.com/waymarkio/waymark/internal/bench"
+)
+
+// benchCmd measures, and makes reports of what was measured.
+type benchCmd struct {
+	Run benchRunCmd `cmd:"" default:"withargs" help:"Measure Waymark beside raw JetStream, on temporary servers of its own. Every event written is read back and verified."`
+}
+
+// benchRunCmd measures.
+type benchRunCmd struct {
+	Case       []string `arg:"" optional:"" help:"Cases to measure; see --list. None means all."`
+	List       bool     `help:"List the cases and measure nothing."`
+	Server     string   `default:"embedded" enum:"embedded,process,cluster" placeholder:"KIND" help:"embedded in this process, process of its own, or cluster of three processes (default: embedded)."`
+	Sync       string   `default:"always" enum:"always,default" placeholder:"WHEN" help:"When servers write through to the disk: always, or JetStream's default of two minutes (default: always)."`
+	Rounds     int      `default:"0" placeholder:"N" help:"Rounds of raw and of Waymark, in turns; figures are their medians (default: 5)."`
+	Runs       int      `default:"0" placeholder:"R" help:"Runs at once, in place of what the case measures."`
+	Turns      int      `default:"0" placeholder:"T" help:"Turns of a run, in place of what the case measures."`
+	Shards     int      `default:"0" placeholder:"N" help:"Shards of the fleet, in place of what the case measures."`
+	Daemons    int      `default:"0" placeholder:"N" help:"Daemons in processes of their own (default: one within this process)."`
+	Out        string   `placeholder:"FILE" help:"Append the results to a file, one line of JSON each."`
+	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile of this process, in pprof's form."`
+	MemProfile string   `name:"memprofile" placeholder:"FILE" help:"Write a profile of what was allocated, in pprof's form."`
+	Store      string   `placeholder:"DIR" help:"Where the servers' temporary directories are made: the disk that is measured (default: the system's)."`
+	Small      bool     `name:"quick" help:"Only see that each case works, in seconds; the figures mean nothing."`
+}
+
+// options are those of the measurement.
+func (c benchRunCmd) options(a *app) (bench.Options, error) {
+	binary, err := os.Executable()
+	if err != nil {
+		return bench.Options{}, err
+	}
+	log, err := newLogger(a.stderr, "error", "auto")
+	if err != nil {
+		return bench.Options{}, err
+	}
+	v := versions()
+	o := bench.Options{
+		Server: bench.ServerKind(c.Server), Sync: bench.Sync(c.Sync), Rounds: c.Rounds, Runs: c.Runs, Turns: c.Turns,
+		Shards: c.Shards, Daemons: c.Daemons, Store: c.Store, Quick: c.Small, Now: a.now, Logger: log,
+		Version: strings.TrimSpace(v.Waymark + " " + v.Revision),
+		Child: func() *exec.Cmd {
+			// Not the context of the measurement: its processes are stopped in order, by their standard input.
+			cmd := exec.CommandContext(context.Background(), binary, "bench-child")
+			cmd.Stderr = a.stderr
+			return cmd
+		},
+	}
+	if !a.cli.Quiet {
+		o.Progress = func(text string) { _, _ = fmt.Fprintln(a.stderr, "measuring", text) } // as progress bars do
+	}
+	return o, o.Validate()
+}
+
+// Run measures the cases and prints a table of them, or with --json each line as it comes.
+func (c benchRunCmd) Run(ctx context.Context, a *app) (err error) {
+	cases, err := bench.Find(c.Case...)
+	if err != nil {
+		return err
+	}
+	if c.List {
+		return listCases(a, cases)
+	}
+	o, err := c.options(a)
+	if err != nil {
+		return err
+	}
+	var outs []io.Writer
+	if a.cli.JSON {
+		outs = append(outs, a.stdout)
+	}
+	if c.Out != "" {
+		file, err := os.OpenFile(c.Out, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // figures are no secret
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		outs = append(outs, file)
+	}
+	stopProfile, err := c.profile()
+	if err != nil {
+		return err
+	}
+	var results []bench.Result
+	err = bench.Run(ctx, cases, o, func(r *bench.Result) error {
+		results = append(results, *r)
+		_, err := r.WriteTo(io.MultiWriter(outs...))
+		return err
+	})
+	err = errors.Join(err, stopProfile())
+	if !a.cli.JSON {
+		err = errors.Join(err, printResults(a.stdout, results))
+	}
+	return err
+}
+
+// profile begins the profiles that were asked for; stop writes them.
+func (c benchRunCmd) profile() (stop func() error, err error) {
+	stop = func() error { return nil }
+	if c.CPUProfile != "" {
+		file, err := os.Create(c.CPUProfile)
+		if err != nil {
+			return nil, err
+		}
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
+		stop = func() error {
+			pprof.StopCPUProfile()
+			return file.Close()
+		}
+	}
+	if c.MemProfile == "" {
+		return stop, nil
+	}
+	stopCPU := stop
+	return func() error {
+		file, err := os.Create(c.MemProfile)
+		if err != nil {
+			return errors.Join(stopCPU(), err)
+		}
+		runtime.GC() // what is in use is told as of the last collection
+		return errors.Join(stopCPU(), pprof.Lookup("allocs").WriteTo(file, 0), file.Close())
+	}, nil
+}
+
+// benchCase is a case for programs.
+type benchCase struct {
+	Name  string   `json:"name"`
+	About string   `json:"about"`
+	Uses  []string `json:"options,omitzero"`
+}
+
+func listCases(a *app, cases []bench.Case) error {
+	list := make([]benchCase, len(cases))
+	var rows [][]string
+	for i, c := range cases {
+		list[i] = benchCase{c.Name, c.About, c.Uses}
+		rows = append(rows, []string{c.Name, c.About})
+	}
+	if a.cli.JSON {
+		return document(a.stdout, list)
+	}
+	return printTable(a.stdout, []column{{title: "CASE"}, {title: "MEASURES", shrinks: true}}, rows)
+}
+
+// printResults prints a row for each line that was measured.
+func printResults(w io.Writer, results []bench.Result) error {
+	rows := make([][]string, len(results))
+	for i, r := range results {
+		rows[i] = r.Row()
+	}
+	return printTable(w, []column{
+		{title: "CASE", shrinks: true}, {title: "RATE/S", right: true}, {title: "P50 US", right: true}, {title: "P99 US", right: true, drop: 1},
+		{title: "RAW/S", right: true, drop: 2}, {title: "RAW P50", right: true}, {title: "AIM", shrinks: true},
+	}, rows)
+}
+
+// benchChildCmd is a process of a measurement: a server or a daemon.
+type benchChildCmd struct{}
+
+// Run is what its standard input says, until that ends.
+func (benchChildCmd) Run(ctx context.Context, a *app) error {
+	log, err := newLogger(a.stderr, "error", "auto")
+	if err != nil {
+		return err
+	}
+	// Ctrl-C reaches every process of a terminal; this one ends when the measurement has closed its input.
+	return bench.Child(context.WithoutCancel(ctx), a.stdin, a.stdout, log)
+}
+
+// explainBench words the errors of measurements.
+func explainBench(err error) *failure {
+	return find(err, []sentinel{
+		{bench.ErrWrongData, exitDamaged, "look for the fault before anything is measured again: these figures are worth nothing"},
+		{bench.ErrUnknownCase, exitUsage, "list the cases with: waymark bench --list"},
+		{bench.ErrOptions, exitUsage, "see: waymark bench run --help"},
+		{bench.ErrResult, exitDamaged, "use files that were written by: waymark bench --out FILE"},
+		{bench.ErrChild, exitFailure, "its messages are above; --server embedded needs no further process"},
+	})
+}

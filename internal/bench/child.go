@@ -1,0 +1,211 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/natsd"
+)
+
+// childWait bounds each step of a child's life.
+const childWait = time.Minute
+
+// childRole is the first line that a child reads: what it is to be. One of the two is set.
+type childRole struct {
+	Server *serverRole `json:"server,omitzero"`
+	Daemon *daemonRole `json:"daemon,omitzero"`
+}
+
+type serverRole struct {
+	StateDir string         `json:"state_dir"`
+	Interval bool           `json:"sync_interval"`
+	Cluster  *natsd.Cluster `json:"cluster,omitzero"`
+}
+
+type daemonRole struct {
+	URL      string       `json:"url"`
+	User     string       `json:"user"`
+	Password string       `json:"password"`
+	Config   daemonConfig `json:"config"`
+}
+
+// childAnswer is each line that a child writes: one when it is ready, one for each line that it reads after the first.
+type childAnswer struct {
+	Error string     `json:"error,omitzero"`
+	URL   string     `json:"url,omitzero"`
+	Usage usage      `json:"usage"`
+	Fold  foldCounts `json:"fold"`
+}
+
+// Child is the main function of a process of the measurement: a server or a daemon, as its standard input says. It ends
+// when standard input does, or with ctx.
+func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, log zerolog.Logger) error {
+	in := bufio.NewReader(stdin)
+	answer := func(a childAnswer) error {
+		line, err := json.Marshal(a)
+		if err != nil {
+			return err
+		}
+		_, err = stdout.Write(append(line, '\n'))
+		return err
+	}
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("%w: it was told nothing: %w", ErrChild, err)
+	}
+	var role childRole
+	if err := json.Unmarshal(line, &role); err != nil {
+		return fmt.Errorf("%w: %w", ErrChild, err)
+	}
+	begin, cancel := context.WithTimeout(ctx, childWait)
+	defer cancel()
+	stop, tell, err := role.start(begin, log)
+	if err != nil {
+		return errors.Join(err, answer(childAnswer{Error: err.Error()}))
+	}
+	first := tell()
+	for err = answer(first); err == nil; {
+		if _, err = in.ReadBytes('\n'); err == nil {
+			err = answer(tell())
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return errors.Join(err, stop())
+}
+
+// start becomes what the role says. tell is how it is doing.
+func (r childRole) start(ctx context.Context, log zerolog.Logger) (stop func() error, tell func() childAnswer, err error) {
+	switch {
+	case r.Server != nil:
+		s, err := natsd.Start(ctx, r.Server.config(), log)
+		if err != nil {
+			return nil, nil, err
+		}
+		return s.Close, func() childAnswer { return childAnswer{URL: s.URL(), Usage: ownUsage()} }, nil
+	case r.Daemon != nil:
+		connect := func(name string) (*link, error) {
+			return dial(r.Daemon.URL, name, nats.UserInfo(r.Daemon.User, r.Daemon.Password))
+		}
+		d, err := startDaemon(ctx, r.Daemon.Config, connect, log)
+		if err != nil {
+			return nil, nil, err
+		}
+		return d.stop, func() childAnswer { return childAnswer{Usage: ownUsage(), Fold: d.counts()} }, nil
+	}
+	return nil, nil, fmt.Errorf("%w: it is to be nothing", ErrChild)
+}
+
+func (r serverRole) config() natsd.Config {
+	cfg := natsd.Config{StateDir: r.StateDir, Cluster: r.Cluster}
+	if r.Interval {
+		cfg.Sync = natsd.SyncInterval
+	}
+	return cfg
+}
+
+// child is a running process.
+type child struct {
+	name  string
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	out   *bufio.Reader
+	first childAnswer
+	mu    sync.Mutex
+	gone  bool
+}
+
+// startChild starts a process and waits until it is ready.
+func startChild(ctx context.Context, command func() *exec.Cmd, name string, role childRole) (_ *child, err error) {
+	if command == nil {
+		return nil, fmt.Errorf("%w: Child is not set: it makes the processes that %s needs", ErrOptions, name)
+	}
+	line, err := json.Marshal(role)
+	if err != nil {
+		return nil, err
+	}
+	c := &child{name: name, cmd: command()}
+	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	c.out = bufio.NewReader(out)
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrChild, name, err)
+	}
+	stopKill := context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() }) // it may have ended already
+	defer stopKill()
+	if c.first, err = c.ask(line); err != nil {
+		return nil, errors.Join(err, c.kill())
+	}
+	return c, nil
+}
+
+// ask writes a line and reads the answer.
+func (c *child) ask(line []byte) (a childAnswer, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	timer := time.AfterFunc(childWait, func() { _ = c.cmd.Process.Kill() })
+	defer timer.Stop()
+	if _, err = c.stdin.Write(append(line, '\n')); err == nil {
+		line, err = c.out.ReadBytes('\n')
+	}
+	if err == nil {
+		err = json.Unmarshal(line, &a)
+	}
+	if err == nil && a.Error != "" {
+		err = errors.New(a.Error)
+	}
+	if err != nil {
+		return a, fmt.Errorf("%w: %s: %w", ErrChild, c.name, err)
+	}
+	return a, nil
+}
+
+// tell asks how the process is doing.
+func (c *child) tell() (childAnswer, error) { return c.ask(nil) }
+
+// stop lets the process end cleanly. Called again, or after kill, it does nothing.
+func (c *child) stop() error {
+	if c.gone {
+		return nil
+	}
+	c.gone = true
+	timer := time.AfterFunc(childWait, func() { _ = c.cmd.Process.Kill() })
+	defer timer.Stop()
+	err := c.stdin.Close()
+	if wait := c.cmd.Wait(); wait != nil {
+		return fmt.Errorf("%w: %s did not end well: %w", ErrChild, c.name, errors.Join(err, wait))
+	}
+	return nil
+}
+
+// kill ends the process as kill -9 does, and waits until it is gone.
+func (c *child) kill() error {
+	if c.gone {
+		return nil
+	}
+	c.gone = true
+	if err := c.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrChild, c.name, err)
+	}
+	var exit *exec.ExitError
+	if err := c.cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		return fmt.Errorf("%w: %s: %w", ErrChild, c.name, err)
+	}
+	return nil
+}

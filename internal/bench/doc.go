@@ -1,0 +1,31 @@
+// Package bench measures Waymark beside raw JetStream, on the same server and in the same moments.
+//
+// # What it owns
+//
+// A list of cases, each of which measures one thing; the world they are measured in (servers, a provisioned fleet,
+// daemons, executors, the raw stream beside them); the rounds, their medians and their spread; the line of JSON that
+// a case leaves, and the report made of such lines. Command waymark bench is its only user.
+//
+// # What it promises
+//
+//   - Raw and Waymark are measured in alternating rounds within one run of a case: raw, ours, raw, ours. A figure is
+//     the median over the rounds, and its spread is said.
+//   - What was written is read back and compared, event by event, with what the executors hold: count, sequence, chain
+//     and digest. A difference fails the case: a fast answer that is wrong is none.
+//   - A figure that a case does not measure, or the system does not tell, is absent. It is never 0 instead.
+//   - Processes, connections and directories are gone when Run returns, however it ends.
+//
+// # A case
+//
+//	Case ── Variants(options) ──▶ Variant, Variant, …            one line of JSON each
+//	Variant: open World ▶ Setup ▶ warm up ▶ Raw, Ours, Raw, Ours, … ▶ Settle ▶ Verify ▶ Finish ▶ close
+//
+// A case is added by writing one and naming it in [Cases]. It says only what a round does; CPU, memory, bytes on the
+// device, checkpoints and the bytes that JetStream counts are measured around its rounds.
+//
+// # A world
+//
+// The server runs in this process (embedded), in a process of its own, or as a cluster of three. Such processes, and
+// those of daemons, are this same binary started again; see [Child]. They end when their standard input does, so that
+// none outlives the measurement.
+package bench

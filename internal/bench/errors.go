@@ -1,0 +1,53 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+var (
+	// ErrUnknownCase is returned for a name that no case has; see [UnknownCaseError].
+	ErrUnknownCase = errors.New("there is no such case")
+	// ErrOptions is returned for options out of range. The message names the field.
+	ErrOptions = errors.New("invalid options")
+	// ErrWrongData is returned when what was read back is not what was written; see [WrongDataError]. The figures of
+	// that case are worth nothing: look for the fault before you measure again.
+	ErrWrongData = errors.New("what was read back is not what was written")
+	// ErrResult is returned for a line that is no result of this program.
+	ErrResult = errors.New("not a result of waymark bench")
+	// ErrChild is returned when a process of the measurement did not start or ended early.
+	ErrChild = errors.New("a process of the measurement failed")
+)
+
+// UnknownCaseError names the case that is not there. It matches [ErrUnknownCase].
+type UnknownCaseError struct{ Name string }
+
+// Error names the case and those there are.
+func (e *UnknownCaseError) Error() string {
+	all := Cases()
+	names := make([]string, len(all))
+	for i, c := range all {
+		names[i] = c.Name
+	}
+	return fmt.Sprintf("%s: %q; there are %s", ErrUnknownCase, e.Name, strings.Join(names, ", "))
+}
+
+// Unwrap makes the error match ErrUnknownCase.
+func (e *UnknownCaseError) Unwrap() error { return ErrUnknownCase }
+
+// WrongDataError says where what was read differs from what was written. It matches [ErrWrongData].
+type WrongDataError struct {
+	// Run that differs, and the Field of its head.
+	Run, Field string
+	// Wrote and Read are the two values.
+	Wrote, Read any
+}
+
+// Error names run, field and both values.
+func (e *WrongDataError) Error() string {
+	return fmt.Sprintf("%s: run %s: %s: wrote %v, read %v", ErrWrongData, e.Run, e.Field, e.Wrote, e.Read)
+}
+
+// Unwrap makes the error match ErrWrongData.
+func (e *WrongDataError) Unwrap() error { return ErrWrongData }

@@ -1,0 +1,91 @@
+package bench
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+)
+
+// percentile is the p-quantile of sorted times in us; nil for none.
+func percentile(sorted []time.Duration, p float64) *float64 {
+	if len(sorted) == 0 {
+		return nil
+	}
+	at := int(math.Ceil(p*float64(len(sorted)))) - 1
+	v := float64(sorted[max(at, 0)]) / float64(time.Microsecond)
+	return &v
+}
+
+// median is that of the values; nil for none. It sorts them.
+func median(values []float64) *float64 {
+	if len(values) == 0 {
+		return nil
+	}
+	slices.Sort(values)
+	m := values[len(values)/2]
+	if len(values)%2 == 0 {
+		m = (values[len(values)/2-1] + m) / 2
+	}
+	return &m
+}
+
+// ratio is a by b; nil where one of them was not measured.
+func ratio(a, b *float64) *float64 {
+	if a == nil || b == nil || *b == 0 {
+		return nil
+	}
+	r := *a / *b
+	return &r
+}
+
+// figures are the medians of a side's rounds; nil for no rounds.
+func figures(samples []Sample) *Figures {
+	if len(samples) == 0 {
+		return nil
+	}
+	f := new(Figures)
+	var rates, sizes, p50, p99, p999 []float64
+	add := func(to *[]float64, v *float64) {
+		if v != nil {
+			*to = append(*to, *v)
+		}
+	}
+	for _, s := range samples {
+		f.Count += s.Boundaries
+		if s.Elapsed > 0 && s.Boundaries > 0 {
+			rates = append(rates, float64(s.Boundaries)/s.Elapsed.Seconds())
+		}
+		if s.Elapsed > 0 && s.Bytes > 0 {
+			sizes = append(sizes, float64(s.Bytes)/1e6/s.Elapsed.Seconds())
+		}
+		slices.Sort(s.Latencies)
+		add(&p50, percentile(s.Latencies, 0.5))
+		add(&p99, percentile(s.Latencies, 0.99))
+		add(&p999, percentile(s.Latencies, 0.999))
+	}
+	spreadOf := rates
+	if len(rates) == 0 {
+		spreadOf = p50
+	}
+	f.PerSecond, f.MBPerSecond = median(rates), median(sizes)
+	f.P50, f.P99, f.P999 = median(p50), median(p99), median(p999)
+	if len(spreadOf) > 1 {
+		width := spreadOf[len(spreadOf)-1] - spreadOf[0] // median has sorted them
+		f.Spread = ratio(&width, median(spreadOf))
+	}
+	return f
+}
+
+// foldLags are the percentiles over all rounds together: a lag is a property of the daemon, not of a round.
+func foldLags(samples []Sample) (p50, p99 *float64) {
+	var all []time.Duration
+	for _, s := range samples {
+		all = append(all, s.FoldLags...)
+	}
+	slices.Sort(all)
+	return percentile(all, 0.5), percentile(all, 0.99)
+}
+
+// sortedKeys are those of parameters, in order.
+func sortedKeys(m map[string]any) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,125 @@
+package bench
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// reading is what a world has used and stored up to a moment.
+type reading struct {
+	// used by kind of process: measuring, server, daemon. A measuring process may hold servers and daemons, too.
+	used map[string]usage
+	fold foldCounts
+	// log, segments and checkpoints as JetStream counts them.
+	log, segments, checkpoints stored
+}
+
+// stored is what streams hold: messages and bytes now, and the messages that were ever put.
+type stored struct{ messages, bytes, puts float64 }
+
+// putBytes is the size of all that was put since before: exact as long as nothing was taken out, else by the mean size
+// of what is there.
+func (s stored) putBytes(before stored) *float64 {
+	puts := s.puts - before.puts
+	b := 0.0
+	switch {
+	case puts == 0:
+	case s.messages-before.messages == puts:
+		b = s.bytes - before.bytes
+	case s.messages == 0:
+		return nil
+	default:
+		b = s.bytes / s.messages * puts
+	}
+	return &b
+}
+
+// read takes a reading.
+func (w *World) read(ctx context.Context) (reading, error) {
+	r := reading{used: map[string]usage{"measuring": ownUsage()}}
+	merge := func(kind string, u usage) {
+		if old, ok := r.used[kind]; ok {
+			u = usage{CPU: sum(old.CPU, u.CPU), Resident: sum(old.Resident, u.Resident), PeakResident: sum(old.PeakResident, u.PeakResident), Written: sum(old.Written, u.Written)}
+		}
+		r.used[kind] = u
+	}
+	for _, c := range w.servers.children {
+		a, err := c.tell()
+		if err != nil {
+			return r, err
+		}
+		merge("server", a.Usage)
+	}
+	for _, d := range w.daemons {
+		counts, u, err := d.tell()
+		if err != nil {
+			return r, err
+		}
+		r.fold.add(counts)
+		if d.child != nil && !d.gone {
+			merge("daemon", u)
+		}
+	}
+	for _, shard := range w.shards {
+		for stream, into := range map[string]*stored{
+			shard.Names.EventStream():              &r.log,
+			"KV_" + shard.Names.SegmentBucket():    &r.segments,
+			"KV_" + shard.Names.CheckpointBucket(): &r.checkpoints,
+		} {
+			if err := into.add(ctx, w.JS, stream); err != nil {
+				return r, err
+			}
+		}
+	}
+	return r, nil
+}
+
+func (s *stored) add(ctx context.Context, js jetstream.JetStream, name string) error {
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return err
+	}
+	state := stream.CachedInfo().State
+	s.messages += float64(state.Msgs)
+	s.bytes += float64(state.Bytes)
+	s.puts += float64(state.LastSeq)
+	return nil
+}
+
+// sum is that of two figures; nil where one was not told.
+func sum(a, b *float64) *float64 {
+	if a == nil || b == nil {
+		return nil
+	}
+	s := *a + *b
+	return &s
+}
+
+// spent is what was used in a world while our rounds ran, by kind of process.
+type spent struct {
+	cpu     map[string]float64
+	written *float64
+	// known is false once a kind of process told nothing.
+	known bool
+}
+
+// add puts the usage between two readings on top.
+func (s *spent) add(before, after reading) {
+	if s.cpu == nil {
+		s.cpu, s.known = make(map[string]float64), true
+	}
+	written := new(float64)
+	for kind, now := range after.used {
+		if d := minus(now.CPU, before.used[kind].CPU); d != nil {
+			s.cpu[kind] += *d
+		} else {
+			s.known = false
+		}
+		written = sum(written, minus(now.Written, before.used[kind].Written))
+	}
+	if s.written == nil {
+		s.written = new(float64)
+	}
+	s.written = sum(s.written, written)
+}

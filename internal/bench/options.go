@@ -1,0 +1,143 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// ServerKind says where the NATS server of a measurement runs.
+type ServerKind string
+
+// Kinds of servers.
+const (
+	// Embedded runs in the measuring process, as in "waymark serve" without further flags.
+	Embedded ServerKind = "embedded"
+	// OwnProcess is a server in a process of its own, on loopback.
+	OwnProcess ServerKind = "process"
+	// ThreeNodes is a cluster of three processes on loopback; everything has three replicas.
+	ThreeNodes ServerKind = "cluster"
+)
+
+// Sync says when the servers write through to the disk.
+type Sync string
+
+// When servers write through.
+const (
+	// SyncAlways writes every acknowledged message through, as Waymark's own server does.
+	SyncAlways Sync = "always"
+	// SyncDefault writes through at JetStream's default interval of two minutes.
+	SyncDefault Sync = "default"
+)
+
+// DefaultRounds is the number of rounds of raw and ours each.
+const DefaultRounds = 5
+
+// Options say how to measure. The zero value measures in an embedded server that syncs always.
+type Options struct {
+	// Server and Sync; empty means Embedded and SyncAlways.
+	Server ServerKind
+	Sync   Sync
+	// Rounds of each side; 0 means 5, with Quick 1.
+	Rounds int
+	// Runs and Turns of the workload; 0 means what the case measures by itself, often several values.
+	Runs, Turns int
+	// Shards of the fleet; 0 means 1, or what the case measures.
+	Shards int
+	// Daemons is the number of daemons in processes of their own; 0 means one within the measuring process, or what
+	// the case measures.
+	Daemons int
+	// Store is the directory below which the servers' temporary directories are made; empty means the system's.
+	Store string
+	// Quick makes every case as small as it can be while it still does all that it does: to see that it works. Its
+	// figures mean nothing.
+	Quick bool
+	// Child makes the command of a process that calls [Child]. Required for the kinds of servers and daemons that are
+	// processes; the measurement owns standard input and output.
+	Child func() *exec.Cmd
+	// Version of Waymark, for the results.
+	Version string
+	// Now is the clock of what is written; nil means time.Now. Durations are always measured.
+	Now func() time.Time
+	// Progress is told what is being measured; nil tells nobody.
+	Progress func(text string)
+	// Logger of servers, daemons and executors. The zero value is silent.
+	Logger zerolog.Logger
+}
+
+// Defaults returns the options with defaults in place of zeros, where a default does not depend on the case.
+func (o Options) Defaults() Options {
+	if o.Server == "" {
+		o.Server = Embedded
+	}
+	if o.Sync == "" {
+		o.Sync = SyncAlways
+	}
+	if o.Rounds == 0 {
+		o.Rounds = o.Pick(0, DefaultRounds, 1)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	return o
+}
+
+// Validate reports the first field that is out of range. The error wraps [ErrOptions].
+func (o Options) Validate() error {
+	bad := func(field string, value any, want string) error {
+		return fmt.Errorf("%w: %s is %v: %s", ErrOptions, field, value, want)
+	}
+	switch {
+	case o.Server != "" && o.Server != Embedded && o.Server != OwnProcess && o.Server != ThreeNodes:
+		return bad("server", o.Server, "use embedded, process or cluster")
+	case o.Sync != "" && o.Sync != SyncAlways && o.Sync != SyncDefault:
+		return bad("sync", o.Sync, "use always or default")
+	case o.Rounds < 0 || o.Rounds > 1000:
+		return bad("rounds", o.Rounds, "use 1 to 1000")
+	case o.Runs < 0 || o.Runs > 100_000_000:
+		return bad("runs", o.Runs, "use 1 to 100000000")
+	case o.Turns < 0 || o.Turns > 1_000_000:
+		return bad("turns", o.Turns, "use 1 to 1000000")
+	case o.Shards < 0 || o.Shards > 64:
+		return bad("shards", o.Shards, "use 1 to 64")
+	case o.Daemons < 0 || o.Daemons > 16:
+		return bad("daemons", o.Daemons, "use 1 to 16, or 0 for one within this process")
+	}
+	return nil
+}
+
+// Pick chooses a size of a workload: what was asked for, else the usual one, or the quick one.
+func (o Options) Pick(asked, usual, quick int) int {
+	switch {
+	case asked > 0:
+		return asked
+	case o.Quick:
+		return quick
+	}
+	return usual
+}
+
+// Span is Pick for lists.
+func (o Options) Span(asked int, usual, quick []int) []int {
+	switch {
+	case asked > 0:
+		return []int{asked}
+	case o.Quick:
+		return quick
+	}
+	return usual
+}
+
+// storeDir is where the temporary directories are made.
+func (o Options) storeDir() string {
+	if o.Store != "" {
+		return o.Store
+	}
+	return os.TempDir()
+}

@@ -1,0 +1,167 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+
+	"github.com/go-json-experiment/json"
+)
+
+// Format is the version of the lines that Result is written as.
+const Format = 1
+
+// maxLine bounds one line of results.
+const maxLine = 1 << 20
+
+// Result is what one variant of a case measured: one line of JSON. Pointers that are nil were not measured.
+type Result struct {
+	Format int `json:"waymark_bench"`
+	// Case and Parameters name the line.
+	Case       string         `json:"case"`
+	Parameters map[string]any `json:"parameters,omitzero"`
+	// Quick lines only say that the case works.
+	Quick bool `json:"quick,omitzero"`
+	// Error says why there are no figures.
+	Error string `json:"error,omitzero"`
+
+	Server   ServerKind `json:"server"`
+	Sync     Sync       `json:"sync"`
+	Replicas string     `json:"replicas"` // R1, R3
+	Shards   int        `json:"shards"`
+	// Daemons in processes of their own; absent when the daemon is part of the measuring process.
+	Daemons int `json:"daemons,omitzero"`
+	Rounds  int `json:"rounds"`
+
+	// Ours and Raw are medians over the rounds.
+	Ours *Figures `json:"waymark,omitzero"`
+	Raw  *Figures `json:"raw,omitzero"`
+	// RateRatio is our boundaries/s by those of raw; P50Ratio our median latency by that of raw.
+	RateRatio *float64 `json:"rate_ratio,omitzero"`
+	P50Ratio  *float64 `json:"p50_ratio,omitzero"`
+
+	// PayloadBytes are what executors asked to be kept, in our rounds.
+	PayloadBytes *float64 `json:"payload_bytes,omitzero"`
+	// DeviceBytes were written to the device by all processes, as the system counts them; the log, segments,
+	// checkpoints and whatever the raw rounds wrote are not told apart, so it is measured over our rounds alone.
+	DeviceBytes *float64 `json:"device_bytes,omitzero"`
+	// LogBytes, SegmentBytes, CheckpointBytes are what JetStream counted, every put included, also of checkpoints
+	// that are gone by now.
+	LogBytes        *float64 `json:"log_bytes,omitzero"`
+	SegmentBytes    *float64 `json:"segment_bytes,omitzero"`
+	CheckpointBytes *float64 `json:"checkpoint_bytes,omitzero"`
+	// StoredPerPayload is log, segments and checkpoint puts by payload; DevicePerPayload the device's bytes by payload;
+	// KeptPerPayload what is stored in the end by payload.
+	StoredPerPayload *float64 `json:"stored_per_payload,omitzero"`
+	DevicePerPayload *float64 `json:"device_per_payload,omitzero"`
+	KeptPerPayload   *float64 `json:"kept_per_payload,omitzero"`
+
+	// Fold lag: from accepted to checkpointed.
+	FoldLagP50 *float64 `json:"fold_lag_p50_us,omitzero"`
+	FoldLagP99 *float64 `json:"fold_lag_p99_us,omitzero"`
+	// EventsPerCheckpoint is how many events one put of a checkpoint covered.
+	EventsPerCheckpoint *float64 `json:"events_per_checkpoint,omitzero"`
+	// CPU per boundary in us, in our rounds: of all processes, and of each kind where they are processes.
+	CPU map[string]float64 `json:"cpu_us_per_boundary,omitzero"`
+	// PeakMemory is the largest resident size in bytes, of each kind of process.
+	PeakMemory map[string]float64 `json:"peak_memory_bytes,omitzero"`
+	// Extra holds what one case alone measures, by a name that says the unit.
+	Extra map[string]float64 `json:"extra,omitzero"`
+	// Aims of the design that the line speaks about.
+	Aims []Aim `json:"aims,omitzero"`
+	// Verified is the number of events that were read back and found right.
+	Verified int64 `json:"verified_events"`
+
+	Version string  `json:"version"`
+	Machine Machine `json:"machine"`
+	// Began is when, RFC 3339; Took in seconds, the preparation included.
+	Began string  `json:"began"`
+	Took  float64 `json:"took_s"`
+}
+
+// Figures are those of one side.
+type Figures struct {
+	// Count of boundaries over all rounds, or of whatever is measured.
+	Count int64 `json:"count"`
+	// PerSecond, and MBPerSecond of what has a size.
+	PerSecond   *float64 `json:"per_second,omitzero"`
+	MBPerSecond *float64 `json:"mb_per_second,omitzero"`
+	// Percentiles of single ones, in us.
+	P50  *float64 `json:"p50_us,omitzero"`
+	P99  *float64 `json:"p99_us,omitzero"`
+	P999 *float64 `json:"p99_9_us,omitzero"`
+	// Spread is the distance between the fastest and the slowest round, by the median: of PerSecond, else of P50.
+	// Absent with a single round.
+	Spread *float64 `json:"spread,omitzero"`
+}
+
+// Aim is a figure of the design beside what was measured.
+type Aim struct {
+	// What in words.
+	What string `json:"what"`
+	// AtMost or AtLeast is to be reached.
+	AtMost  *float64 `json:"at_most,omitzero"`
+	AtLeast *float64 `json:"at_least,omitzero"`
+	// Value as measured, and whether it is good enough.
+	Value   float64 `json:"value"`
+	Reached bool    `json:"reached"`
+}
+
+// AtMost adds an aim; it adds nothing when the value was not measured.
+func (r *Result) AtMost(what string, value *float64, limit float64) {
+	if value != nil {
+		r.Aims = append(r.Aims, Aim{What: what, AtMost: &limit, Value: *value, Reached: *value <= limit})
+	}
+}
+
+// AtLeast adds an aim; it adds nothing when the value was not measured.
+func (r *Result) AtLeast(what string, value *float64, limit float64) {
+	if value != nil {
+		r.Aims = append(r.Aims, Aim{What: what, AtLeast: &limit, Value: *value, Reached: *value >= limit})
+	}
+}
+
+// Set adds a figure of the case's own; its name says the unit.
+func (r *Result) Set(name string, value float64) {
+	if r.Extra == nil {
+		r.Extra = make(map[string]float64)
+	}
+	r.Extra[name] = value
+}
+
+// WriteTo writes the result as one line.
+func (r *Result) WriteTo(w io.Writer) (int64, error) {
+	line, err := json.Marshal(r, json.Deterministic(true))
+	if err != nil {
+		return 0, fmt.Errorf("result of %s: %w", r.Case, err)
+	}
+	n, err := w.Write(append(line, '\n'))
+	return int64(n), err
+}
+
+// ReadResults reads lines written by WriteTo; empty ones are left out. It returns [ErrResult] with the number of the
+// first line that is none.
+func ReadResults(in io.Reader) ([]Result, error) {
+	var results []Result
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxLine)
+	for n := 1; lines.Scan(); n++ {
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		var r Result
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("line %d: %w: %w", n, ErrResult, err)
+		}
+		if r.Format != Format || r.Case == "" {
+			return nil, fmt.Errorf("line %d: %w of format %d: it is of format %d, case %q", n, ErrResult, Format, r.Format, r.Case)
+		}
+		results = append(results, r)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrResult, err)
+	}
+	return results, nil
+}

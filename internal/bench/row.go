@@ -1,0 +1,61 @@
+package bench
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Row is the result as a row of a table: title, our boundaries/s, p50 and p99 in us, those of raw (rate and p50), and the
+// aims. What was not measured is empty.
+func (r *Result) Row() []string {
+	title := title(r.Case, r.Parameters)
+	if r.Error != "" {
+		return []string{title, "", "", "", "", "", "failed: " + r.Error}
+	}
+	row := []string{title, "", "", "", "", "", r.aims()}
+	if f := r.Ours; f != nil {
+		row[1], row[2], row[3] = number(f.PerSecond), number(f.P50), number(f.P99)
+	}
+	if f := r.Raw; f != nil {
+		row[4], row[5] = number(f.PerSecond), number(f.P50)
+	}
+	return row
+}
+
+// aims are all of them in words.
+func (r *Result) aims() string {
+	var list []string
+	for _, a := range r.Aims {
+		list = append(list, a.String())
+	}
+	return strings.Join(list, "; ")
+}
+
+// String says what was measured beside what is to be reached.
+func (a Aim) String() string {
+	verdict := "missed"
+	if a.Reached {
+		verdict = "reached"
+	}
+	switch {
+	case a.AtMost != nil:
+		return fmt.Sprintf("%s: %s of at most %s, %s", a.What, number(&a.Value), number(a.AtMost), verdict)
+	case a.AtLeast != nil:
+		return fmt.Sprintf("%s: %s of at least %s, %s", a.What, number(&a.Value), number(a.AtLeast), verdict)
+	}
+	return a.What + ": " + number(&a.Value)
+}
+
+// number is a figure with three or four digits that count; nothing for none.
+func number(v *float64) string {
+	switch {
+	case v == nil:
+		return ""
+	case *v >= 100 || *v <= -100:
+		return strconv.FormatFloat(*v, 'f', 0, 64)
+	case *v >= 10 || *v <= -10:
+		return strconv.FormatFloat(*v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(*v, 'f', 2, 64)
+}

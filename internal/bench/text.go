@@ -1,0 +1,55 @@
+package bench
+
+import (
+	"math/rand/v2"
+	"strings"
+)
+
+// vocabulary is the number of words that texts are made of: about as many as a long conversation uses, so that a text
+// compresses about as prose does.
+const vocabulary = 8192
+
+var words = makeWords()
+
+// makeWords makes the same words every time.
+func makeWords() []string {
+	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // text, not secrets
+	const begin, middle = "bcdfghjklmnprstvwz", "aeiou"
+	all := make([]string, vocabulary)
+	for i := range all {
+		var b strings.Builder
+		for range 1 + rng.IntN(4) {
+			b.WriteByte(begin[rng.IntN(len(begin))])
+			b.WriteByte(middle[rng.IntN(len(middle))])
+			if rng.IntN(3) == 0 {
+				b.WriteByte(begin[rng.IntN(len(begin))])
+			}
+		}
+		all[i] = b.String()
+	}
+	return all
+}
+
+// Text makes random words. The same seed makes the same text. It has one owner.
+type Text struct{ rng *rand.Rand }
+
+// NewText returns a source of text.
+func NewText(seed uint64) *Text {
+	return &Text{rng: rand.New(rand.NewPCG(seed, 0x77617970))} //nolint:gosec // text, not secrets
+}
+
+// Bytes returns words of exactly n bytes together.
+func (t *Text) Bytes(n int) []byte {
+	b := make([]byte, 0, n+16)
+	for len(b) < n {
+		b = append(b, words[t.rng.IntN(len(words))]...)
+		b = append(b, ' ')
+	}
+	return b[:n]
+}
+
+// Quoted returns a JSON string of exactly n bytes, quotes included.
+func (t *Text) Quoted(n int) []byte {
+	b := append([]byte{'"'}, t.Bytes(n-2)...)
+	return append(b, '"')
+}

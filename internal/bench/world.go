@@ -1,0 +1,334 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// FleetName is the fleet of every world.
+const FleetName = "bench"
+
+// pollEvery is the pace at which what others do is looked for.
+const pollEvery = 2 * time.Millisecond
+
+// readyWait bounds the wait for a cluster to take streams.
+const readyWait = time.Minute
+
+// WorldSpec says what a world is made of.
+type WorldSpec struct {
+	Server ServerKind
+	Sync   Sync
+	// Shards of the fleet, at least 1.
+	Shards int
+	// Daemons in processes of their own; 0 is one within this process, unless NoDaemon.
+	Daemons int
+	// NoDaemon starts none: the case starts its own, with [World.StartDaemon].
+	NoDaemon bool
+	// NoFold lets the daemons answer requests without folding.
+	NoFold bool
+	// Silence of executors until their runs are orphaned; 0 means ten minutes, so that nothing is while a machine is
+	// busy. LeaseTTL of folders; 0 means theirs.
+	Silence, LeaseTTL time.Duration
+}
+
+// World is where one variant is measured. It has one owner.
+type World struct {
+	// Options of the measurement, with defaults.
+	Options Options
+	Spec    WorldSpec
+	// JS is a JetStream client over TCP, of the measuring side.
+	JS jetstream.JetStream
+	// Conn is its connection.
+	Conn *nats.Conn
+	// Settings of the fleet as provisioned.
+	Settings kvstore.FleetSettings
+
+	dir     string
+	servers *servers
+	daemons []*worldDaemon
+	shards  []*kvstore.Shard
+	closers []func(context.Context) error
+	// verified is the number of events that were read back.
+	verified int64
+	began    int // daemons that were ever started
+}
+
+// worldDaemon is one daemon, within this process or in its own.
+type worldDaemon struct {
+	own   *daemon
+	child *child
+	// last counts of a daemon that ended.
+	last foldCounts
+	gone bool
+}
+
+// openWorld starts servers, provisions a fleet and starts its daemons.
+func openWorld(ctx context.Context, spec WorldSpec, o Options) (w *World, err error) {
+	w = &World{Options: o, Spec: spec}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.close(ctx))
+		}
+	}()
+	if w.dir, err = os.MkdirTemp(o.Store, "waymark-bench-"); err != nil {
+		return w, fmt.Errorf("directory of the store: %w", err)
+	}
+	w.Defer(func(context.Context) error { return os.RemoveAll(w.dir) })
+	if w.servers, err = startServers(ctx, spec, o, w.dir); err != nil {
+		return w, err
+	}
+	w.Defer(func(context.Context) error { return w.servers.stop() })
+	if w.Conn, err = w.Connect("measurement"); err != nil {
+		return w, err
+	}
+	if w.JS, err = jetstream.New(w.Conn); err != nil {
+		return w, err
+	}
+	if err := w.provision(ctx); err != nil {
+		return w, err
+	}
+	if w.shards, err = openShards(w.JS, w.Settings, "bench"); err != nil {
+		return w, err
+	}
+	w.Defer(func(context.Context) error { return w.StopDaemons() })
+	if !spec.NoDaemon {
+		for range max(spec.Daemons, 1) {
+			if err := w.StartDaemon(ctx); err != nil {
+				return w, err
+			}
+		}
+		if !spec.NoFold {
+			return w, w.AwaitLeaders(ctx)
+		}
+	}
+	return w, nil
+}
+
+// provision makes the fleet and the raw stream beside it. A cluster that has just begun refuses until its nodes have
+// found each other.
+func (w *World) provision(ctx context.Context) error {
+	cfg := kvstore.FleetConfig{Fleet: FleetName, Shards: w.Spec.Shards, Replicas: w.Replicas(), QuotaBytes: kvstore.UnlimitedQuota}
+	var last error
+	err := w.Await(ctx, readyWait, "the servers taking streams", func() (bool, error) {
+		if last = w.createRaw(ctx); last == nil {
+			last = kvstore.Provision(ctx, w.JS, cfg)
+		}
+		return last == nil, nil
+	})
+	if err != nil {
+		return errors.Join(err, last)
+	}
+	w.Settings, _, err = kvstore.NewFleets(w.JS).Get(ctx, FleetName)
+	return err
+}
+
+// Replicas of every stream.
+func (w *World) Replicas() int {
+	if w.Spec.Server == ThreeNodes {
+		return clusterSize
+	}
+	return 1
+}
+
+// Defer adds a step that is done when the world ends, in reverse order.
+func (w *World) Defer(step func(context.Context) error) { w.closers = append(w.closers, step) }
+
+// close ends everything, whatever fails on the way.
+func (w *World) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), childWait)
+	defer cancel()
+	var errs []error
+	for _, step := range slices.Backward(w.closers) {
+		errs = append(errs, step(ctx))
+	}
+	w.closers = nil
+	return errors.Join(errs...)
+}
+
+// Connect opens a connection over TCP, as an executor does. It is closed when the world ends.
+func (w *World) Connect(name string) (*nats.Conn, error) {
+	l, err := w.servers.connect(name)
+	if err != nil {
+		return nil, err
+	}
+	w.Defer(func(context.Context) error { l.close(); return nil })
+	return l.Conn, nil
+}
+
+// Fleet connects an executor, over a connection of its own. It is closed when the world ends.
+func (w *World) Fleet(ctx context.Context, executor string, changes ...func(*publisher.Config)) (*publisher.Fleet, error) {
+	nc, err := w.Connect(executor)
+	if err != nil {
+		return nil, err
+	}
+	cfg := publisher.Config{Conn: nc, Fleet: FleetName, Executor: executor, Agent: "bench", Logger: &w.Options.Logger}
+	for _, change := range changes {
+		change(&cfg)
+	}
+	f, err := publisher.Connect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	w.Defer(f.Close)
+	return f, nil
+}
+
+// Shards of the fleet, in the order of their numbers.
+func (w *World) Shards() []*kvstore.Shard { return w.shards }
+
+// Dir is the temporary directory of the world; what is written there is gone when it ends.
+func (w *World) Dir() string { return w.dir }
+
+// StartDaemon starts one more daemon: in a process of its own, unless the specification asks for none of those. It
+// returns when the daemon answers requests.
+func (w *World) StartDaemon(ctx context.Context) error {
+	cfg := daemonConfig{
+		Fleet: FleetName, Name: fmt.Sprintf("daemon-%d", w.began), NoFold: w.Spec.NoFold,
+		LeaseMS: w.Spec.LeaseTTL.Milliseconds(), SilenceMS: w.Spec.Silence.Milliseconds(),
+	}
+	w.began++
+	d := new(worldDaemon)
+	var err error
+	if w.Spec.Daemons > 0 {
+		d.child, err = startChild(ctx, w.Options.Child, cfg.Name, childRole{Daemon: &daemonRole{
+			URL: w.servers.url, User: w.servers.user, Password: w.servers.password, Config: cfg,
+		}})
+	} else {
+		d.own, err = startDaemon(ctx, cfg, w.servers.connectInside, w.Options.Logger)
+	}
+	if err != nil {
+		return err
+	}
+	w.daemons = append(w.daemons, d)
+	return nil
+}
+
+// Daemons is the number of daemons that were started; those that were stopped or killed keep their number.
+func (w *World) Daemons() int { return len(w.daemons) }
+
+// Leading is the number of shards that a daemon folds; 0 for one that is gone.
+func (w *World) Leading(daemon int) (int64, error) {
+	c, _, err := w.daemons[daemon].tell()
+	return c.Leading, err
+}
+
+// KillDaemon ends the process of a daemon as kill -9 does.
+func (w *World) KillDaemon(daemon int) error {
+	d := w.daemons[daemon]
+	if d.child == nil {
+		return fmt.Errorf("%w: daemon %d is no process of its own", ErrChild, daemon)
+	}
+	if _, _, err := d.tell(); err != nil { // its counts so far
+		return err
+	}
+	d.gone = true
+	return d.child.kill()
+}
+
+// StopDaemons ends all daemons cleanly.
+func (w *World) StopDaemons() error {
+	var errs []error
+	for _, d := range w.daemons {
+		if !d.gone {
+			errs = append(errs, d.stop())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tell asks a daemon how it is doing.
+func (d *worldDaemon) tell() (foldCounts, usage, error) {
+	switch {
+	case d.gone:
+		c := d.last
+		c.Leading = 0
+		return c, usage{}, nil
+	case d.own != nil:
+		d.last = d.own.counts()
+		return d.last, usage{}, nil
+	}
+	a, err := d.child.tell()
+	if err == nil {
+		d.last = a.Fold
+	}
+	return d.last, a.Usage, err
+}
+
+func (d *worldDaemon) stop() error {
+	_, _, told := d.tell()
+	d.gone = true
+	if d.own != nil {
+		return errors.Join(told, d.own.stop())
+	}
+	return errors.Join(told, d.child.stop())
+}
+
+// AwaitLeaders waits until every shard is folded by a daemon.
+func (w *World) AwaitLeaders(ctx context.Context) error {
+	return w.Await(ctx, readyWait, "the daemons folding every shard", func() (bool, error) {
+		n := int64(0)
+		for _, d := range w.daemons {
+			c, _, err := d.tell()
+			if err != nil {
+				return false, err
+			}
+			n += c.Leading
+		}
+		return n >= int64(len(w.shards)), nil
+	})
+}
+
+// AwaitFolded waits until everything that is in the log now is checkpointed.
+func (w *World) AwaitFolded(ctx context.Context) error {
+	for _, shard := range w.shards {
+		usage, err := w.JS.Stream(ctx, shard.Names.EventStream())
+		if err != nil {
+			return err
+		}
+		last := schema.StreamSequence(usage.CachedInfo().State.LastSeq)
+		if last == 0 {
+			continue
+		}
+		err = w.Await(ctx, 5*time.Minute, "the fold of "+shard.Names.EventStream(), func() (bool, error) {
+			mark, _, err := shard.Checkpoints.Watermark(ctx)
+			if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+				return false, err
+			}
+			return mark.Position.Stream >= last, nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Await looks for a condition until it holds, ctx ends, or the time is over: an error that names what was waited for.
+func (w *World) Await(ctx context.Context, limit time.Duration, what string, holds func() (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("waited %s for %s", limit, what))
+	defer cancel()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		ok, err := holds()
+		if ok || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
