@@ -33,6 +33,9 @@ var errAbsent = errors.New("nothing at the checkpoint's position")
 // errOtherThere says that the log has another event where the checkpoint or the last segment stands.
 var errOtherThere = errors.New("another event at the position")
 
+// errMoved says that more of the run was sealed, and perhaps purged, while it was read.
+var errMoved = errors.New("more of the run was sealed meanwhile")
+
 // errPrefix says that the log does not hold all events between the last segment and the checkpoint.
 var errPrefix = errors.New("events before the checkpoint are missing")
 
@@ -41,6 +44,8 @@ type hole struct {
 	// after is the last event before it, at the first one behind it.
 	after, at schema.StreamSequence
 	reason    schema.Reason
+	// of is the reading that met it.
+	of *reading
 }
 
 func (h *hole) Error() string {

@@ -52,6 +52,8 @@ type reading struct {
 	lost []schema.Gap
 	// logLast is the stream sequence of the run's last record in the log, 0 when the log has none.
 	logLast schema.StreamSequence
+	// unusable: the segment behind those of the index is there, and damaged.
+	unusable bool
 	// missing are segments that are counted and not there.
 	missing map[int]bool
 	tail    tail
@@ -119,6 +121,9 @@ type mode struct {
 func (rd *reader) read(ctx context.Context, src *shardSource, run string, m mode) (*reading, error) {
 	for range maxReadTries {
 		r, err := rd.attempt(ctx, src, run, m)
+		if err == nil && m.accept {
+			err = rd.unmoved(ctx, r)
+		}
 		var h *hole
 		switch {
 		case err == nil:
@@ -128,17 +133,38 @@ func (rd *reader) read(ctx context.Context, src *shardSource, run string, m mode
 			if err != nil {
 				return nil, err
 			}
+		case errors.Is(err, errMoved):
+			m.scratch, m.accept = true, false
 		case errors.Is(err, errAbsent), errors.Is(err, errOtherThere), errors.Is(err, errPrefix):
 			if !m.fresh {
 				m.fresh = true
 				continue
 			}
-			return rd.distrust(ctx, src, run, m, err)
+			if r, err = rd.distrust(ctx, src, run, m, err); !errors.Is(err, errMoved) {
+				return r, err
+			}
 		default:
 			return nil, err
 		}
 	}
 	return nil, fmt.Errorf("run %s: the log changed during %d reads: %w", run, maxReadTries, ErrStale)
+}
+
+// unmoved makes sure that what a reading misses was not sealed and purged while it was read: then there are segments that
+// it does not know. Only after that may something be called lost.
+func (rd *reader) unmoved(ctx context.Context, r *reading) error {
+	if r.unusable {
+		return nil // what is in it is missing from the reading for another reason
+	}
+	_, err := r.src.store.Segments.GetFresh(ctx, r.run, r.index.Count+1)
+	switch {
+	case err == nil:
+		return errMoved
+	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrStreamMissing):
+		return nil
+	default:
+		return err
+	}
 }
 
 // attempt reads once.
@@ -216,13 +242,21 @@ func (rd *reader) fromCheckpoint(ctx context.Context, src *shardSource, run stri
 	})
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, r.placed(err)
 	case !seen:
 		return nil, errAbsent
 	case m.content && (prefix.events != c.TailEvents || prefix.bytes != c.TailBytes):
 		return nil, errPrefix
 	}
 	return r, nil
+}
+
+// placed adds to a hole which reading met it.
+func (r *reading) placed(err error) error {
+	if h, ok := errors.AsType[*hole](err); ok {
+		h.of = r
+	}
+	return err
 }
 
 // fold applies a record. A hole is an error unless holes were confirmed.
@@ -277,13 +311,12 @@ func (rd *reader) confirm(ctx context.Context, src *shardSource, run string, h *
 		m.fresh = true
 		return m, nil
 	}
-	if !m.scratch {
-		if c, _, err := src.store.Checkpoints.GetFresh(ctx, run); err == nil && c.Position.Stream < h.at {
-			if _, err := src.store.Segments.GetFresh(ctx, run, c.Segments.Count+1); err == nil {
-				m.scratch = true
-				return m, nil
-			}
-		}
+	switch err := rd.unmoved(ctx, h.of); {
+	case errors.Is(err, errMoved):
+		m.scratch = true
+		return m, nil
+	case err != nil:
+		return m, err
 	}
 	rd.stats.Holes.Add(1)
 	rd.log.Error().Str(keyRun, run).Uint64("after", uint64(h.after)).Uint64("at", uint64(h.at)).Str(keyReason, string(h.reason)).
@@ -298,6 +331,9 @@ func (rd *reader) distrust(ctx context.Context, src *shardSource, run string, m 
 	c := rd.checkpoint(ctx, src, run, true)
 	m.scratch, m.accept = true, true
 	r, err := rd.fromScratch(ctx, src, run, m)
+	if err == nil {
+		err = rd.unmoved(ctx, r)
+	}
 	if err != nil || c == nil {
 		return r, err
 	}
@@ -342,8 +378,13 @@ func (r *reading) noteLost(was *schema.Head) {
 func (rd *reader) reconcilePrefix(ctx context.Context, r *reading, c *schema.Checkpoint, m mode) (*reading, error) {
 	m.content, m.scratch = false, false
 	short, err := rd.fromCheckpoint(ctx, r.src, r.run, c, m)
-	if err != nil || short.head.Digest == r.head.Digest {
-		return r, err
+	switch {
+	case err != nil:
+		return nil, err
+	case short.logLast != r.logLast:
+		return nil, fmt.Errorf("run %s went on from %d to %d: %w", r.run, r.logLast, short.logLast, errMoved)
+	case short.head.Digest == r.head.Digest:
+		return r, nil
 	}
 	gaps := r.head.Gaps
 	if len(gaps) == 0 {

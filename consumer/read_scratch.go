@@ -25,6 +25,7 @@ func (rd *reader) fromScratch(ctx context.Context, src *shardSource, run string,
 	var err error
 	r.index, err = foldSegments(ctx, get, &r.head, run, nil, func(n int, err error) {
 		// The log may still hold its events; if not, the hole is found there and named.
+		r.unusable = true
 		rd.stats.CorruptSegments.Add(1)
 		rd.log.Error().Err(err).Str(keyRun, run).Int(keySegment, n).Msg("segment cannot be used")
 	})
@@ -39,7 +40,7 @@ func (rd *reader) fromScratch(ctx context.Context, src *shardSource, run string,
 		err = rd.foldRegressedLog(ctx, r, m)
 	}
 	if err != nil {
-		return nil, err
+		return nil, r.placed(err)
 	}
 	if !r.empty() {
 		rd.stats.FoldsFromScratch.Add(1)
