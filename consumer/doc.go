@@ -23,8 +23,10 @@
 //     the request is given the same run, also by another replica.
 //   - What was asked for twice (an answer, a cancel, a hand-off) is written once; who comes second is told who was first.
 //   - Missing events are named in the answer, never folded over, and named only after the leader confirmed it.
-//   - Memory does not depend on a run's length: segments are sent as stored, long tails are read twice, replies under way
-//     are bounded, and so is what is folded for view state.
+//   - Memory does not depend on a run's length: segments are sent as stored, four are fetched ahead, long tails are read
+//     twice, replies under way are bounded, and so is what is folded for view state.
+//   - The segments of view events are sent while the run is read and proven, the answer behind them: before it came nothing
+//     is called whole.
 //
 // # A takeover
 //
@@ -63,6 +65,7 @@
 //
 // A checkpoint that is missing, corrupt or of another log costs time: segments and log are read instead, and it is
 // counted. A log that went back is read from its beginning, and what the checkpoint knew beyond it is a gap. A corrupt
-// segment ends an answer with the code damaged and its place. A client that does not take its replies ends its own
+// segment ends an answer with the code damaged and its place. Segments that were sent, and are not what the run was found
+// to be, are taken back. A tail that is sealed and purged while it is read is taken from its segments. A client that does not take its replies ends its own
 // answer and nothing else. Every error reply has a stable code and says what to do next.
 package consumer

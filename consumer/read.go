@@ -54,9 +54,7 @@ type reading struct {
 	logLast schema.StreamSequence
 	// unusable: the segment behind those of the index is there, and damaged.
 	unusable bool
-	// missing are segments that are counted and not there.
-	missing map[int]bool
-	tail    tail
+	tail     tail
 }
 
 // empty reports whether nothing was found of the run. A mark that it is begun elsewhere is nothing of it.
@@ -75,7 +73,9 @@ func (r *reading) complete() bool { return r.head.Complete() && len(r.lost) == 0
 // tail is the part of a run's log behind its last segment.
 type tail struct {
 	// from is where a read of the log begins; records up to and including the last segment's are no part.
-	from   schema.StreamSequence
+	from schema.StreamSequence
+	// first is the place of its first record.
+	first  schema.StreamSequence
 	events int64
 	bytes  int64
 	// chunks are the tail's frames in pieces that fit a reply; nil when the tail was too long to keep, or only the
@@ -86,6 +86,9 @@ type tail struct {
 
 // add counts a record and keeps its frame as long as the tail is short.
 func (t *tail) add(rec *schema.Record, keep bool) {
+	if t.events == 0 {
+		t.first = rec.Stream
+	}
 	t.events++
 	t.bytes += int64(rec.Size())
 	if !keep || t.dropped {

@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -30,81 +29,43 @@ type sink interface {
 	frames(chunk []byte) error
 }
 
-// content hands over everything that was read of a run: segments after the given number, then the tail up to exactly
-// the last event of the reading. A segment that is missing or corrupt is a *damaged error: what follows it would not
-// follow from what was sent before.
-func (rd *reader) content(ctx context.Context, r *reading, after int, to sink) error {
-	digest, follows := "", false
-	for n := after + 1; n <= r.index.Count; n++ {
-		if r.missing[n] {
-			follows = false
-			continue
-		}
-		stored, err := r.src.store.Segments.Get(ctx, r.run, n)
-		switch {
-		case errors.Is(err, kvstore.ErrNotFound):
-			return rd.segmentGone(n, r, err)
-		case err != nil:
-			return fmt.Errorf("segment %d of run %s: %w", n, r.run, err)
-		}
-		info, err := schema.DecodeSegmentInfo(stored)
-		if err == nil {
-			if !follows {
-				digest, follows = info.DigestBefore, true
-			}
-			err = continues(&info, r.run, n, digest)
-		}
-		if err == nil && n == r.index.Count && info.DigestAfter != r.index.Digest {
-			err = fmt.Errorf("ends with digest %.16s…, the checkpoint counts %.16s…: %w", info.DigestAfter, r.index.Digest, schema.ErrCorrupt)
-		}
-		if err != nil {
-			return rd.segmentGone(n, r, err)
-		}
-		digest = info.DigestAfter
-		if err := to.segment(n, stored); err != nil {
-			return err
-		}
-	}
-	if !r.tail.dropped {
-		for _, chunk := range r.tail.chunks {
-			if err := to.frames(chunk); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	return rd.longTail(ctx, r, to)
-}
-
-// checkSegments looks for segments that are counted and not there, before anything is sent: they are gaps of the answer,
-// which goes on behind them.
-func (rd *reader) checkSegments(ctx context.Context, r *reading, after int) error {
-	if r.index.Count <= after {
-		return nil
-	}
-	numbers, err := r.src.store.Segments.List(ctx, r.run)
-	if err != nil {
+// content hands over everything that was read of a run behind the given place: segments, then the tail up to exactly the
+// last event of the reading. A segment that is missing is a gap of the reading. One that is corrupt is a *damaged error:
+// what follows it would not follow from what was sent before.
+func (rd *reader) content(ctx context.Context, r *reading, p *place, to sink) error {
+	if err := rd.sealed(ctx, r, p, to); err != nil {
 		return err
 	}
-	there := make(map[int]bool, len(numbers))
-	for _, n := range numbers {
-		there[n] = true
+	return rd.unsealed(ctx, r, to)
+}
+
+// sealed hands over the segments of a reading from a place on.
+func (rd *reader) sealed(ctx context.Context, r *reading, p *place, to sink) error {
+	err := rd.segments(ctx, r.src, r.run, &r.index, p, to)
+	if err == nil {
+		return rd.noteMissing(ctx, r, p)
 	}
-	for n := after + 1; n <= r.index.Count; n++ {
-		if there[n] {
-			continue
-		}
-		if r.missing == nil {
-			r.missing = make(map[int]bool)
-		}
-		r.missing[n] = true
-		gap, err := rd.gapOfSegment(ctx, r, n)
-		if err != nil {
+	var send *sendError
+	var bad *damaged
+	switch {
+	case errors.As(err, &send):
+		return send.err
+	case errors.As(err, &bad):
+		return rd.segmentGone(bad.segment, r, bad.err)
+	default:
+		return err
+	}
+}
+
+// unsealed hands over the tail of a reading.
+func (rd *reader) unsealed(ctx context.Context, r *reading, to sink) error {
+	if r.tail.dropped {
+		return rd.longTail(ctx, r, to)
+	}
+	for _, chunk := range r.tail.chunks {
+		if err := to.frames(chunk); err != nil {
 			return err
 		}
-		r.lost = append(r.lost, gap)
-		rd.stats.CorruptSegments.Add(1)
-		rd.log.Error().Str(keyRun, r.run).Int(keySegment, n).Msg("segment is missing")
 	}
 	return nil
 }
@@ -162,57 +123,6 @@ func (rd *reader) segmentGone(n int, r *reading, err error) error {
 	rd.stats.CorruptSegments.Add(1)
 	rd.log.Error().Err(err).Str(keyRun, r.run).Int(keySegment, n).Msg("segment is missing or damaged")
 	return &damaged{segment: n, gap: schema.Gap{Epoch: r.head.Epoch, At: r.index.Last, Reason: reasonLost}, err: err}
-}
-
-// errEnough ends a read at the last event of a reading.
-var errEnough = errors.New("the last event was read")
-
-// longTail reads a tail again that was too long to keep. A server that has less than was seen before is asked again.
-func (rd *reader) longTail(ctx context.Context, r *reading, to sink) error {
-	from, events := r.tail.from, int64(0)
-	var chunk []byte
-	flush := func() error {
-		if len(chunk) == 0 {
-			return nil
-		}
-		err := to.frames(chunk)
-		chunk = nil // the sink may hold on to it
-		return err
-	}
-	for from <= r.logLast {
-		err := runlog.Read(ctx, rd.js, r.src.store.Names, r.run, from, func(rec schema.Record) error {
-			if rec.Stream > r.logLast {
-				return errEnough
-			}
-			from = rec.Stream + 1
-			if rec.Stream <= r.index.Last.Stream {
-				return nil
-			}
-			events++
-			if len(chunk) > 0 && len(chunk)+rec.Size() > maxFramesReply {
-				if err := flush(); err != nil {
-					return err
-				}
-			}
-			chunk = schema.AppendFrame(chunk, &rec)
-			return nil
-		})
-		if errors.Is(err, errEnough) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		if from <= r.logLast {
-			if err := pause(ctx, staleBackoff); err != nil {
-				return err
-			}
-		}
-	}
-	if events != r.tail.events {
-		return fmt.Errorf("run %s: %d events were in the tail, %d are left: %w", r.run, r.tail.events, events, ErrStale)
-	}
-	return flush()
 }
 
 // pause waits, or returns why it may not.

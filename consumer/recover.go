@@ -159,7 +159,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if err := checkRecover(&req); err != nil {
 		return err
 	}
-	v, err := s.openView(req.View, req.After)
+	v, err := s.openView(t, req.View, req.After) //nolint:contextcheck // a task carries its own context
 	if err != nil {
 		return err
 	}
@@ -176,11 +176,12 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		inDoubt = []schema.OpenCall{}
 	}
 	s.log.Info().Str(keyRun, r.run).Uint32("epoch", uint32(r.head.Epoch)).Str("executor", req.Executor).Str(keyReason, req.Reason).Msg("run taken over")
-	//nolint:contextcheck // a task carries its own context
-	return s.answer(t, v, r, &schema.RecoverReply{
-		Head: r.head, Epoch: r.head.Epoch, NextSequence: r.head.Sequence + 1, Chain: r.head.Chain, LastStream: r.logLast,
-		InDoubt: inDoubt, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index,
-		Shard: &r.src.store.Names.Shard,
+	return s.answer(v, r, func() any {
+		return &schema.RecoverReply{
+			Head: r.head, Epoch: r.head.Epoch, NextSequence: r.head.Sequence + 1, Chain: r.head.Chain, LastStream: r.logLast,
+			InDoubt: inDoubt, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index,
+			Shard: &r.src.store.Names.Shard,
+		}
 	})
 }
 

@@ -93,9 +93,10 @@ func BenchmarkEvents(b *testing.B) {
 			size(b, x)
 			first := time.Duration(0)
 			for b.Loop() {
-				start := time.Now()
+				start, come := time.Now(), false
 				_, err := w.askWith(schema.VerbGet, "run-1", schema.GetRequest{View: schema.ViewEvents}, func(m *nats.Msg) {
-					if m.Header.Get(schema.HeaderReply) == "2" {
+					if kind := m.Header.Get(schema.HeaderKind); !come && (kind == schema.KindSegment || kind == schema.KindFrames) {
+						come = true
 						first += time.Since(start)
 					}
 				})

@@ -132,6 +132,8 @@ type answer struct {
 	frames   [][]byte
 	state    []byte
 	bytes    int
+	// again counts how often the answer took back what it had sent.
+	again int
 }
 
 // records are the events of the answer, in order.
@@ -212,8 +214,13 @@ func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) 
 			a.frames = append(a.frames, m.Data)
 		case schema.KindState:
 			a.state = append(a.state, m.Data...)
+		case schema.KindAgain:
+			require.Empty(w.tb, m.Data)
+			require.Nil(w.tb, a.first, "nothing is taken back behind the answer")
+			a.segments, a.frames, a.again = nil, nil, a.again+1
 		case schema.KindEnd:
 			require.Empty(w.tb, m.Data)
+			require.NotNil(w.tb, a.first)
 			return a, nil
 		default:
 			require.FailNow(w.tb, "unknown kind of reply", kind)
@@ -263,9 +270,23 @@ func takeover(executor, request string) schema.RecoverRequest {
 // checkpoint at the given number of events, and purges the sealed ones from the log if asked.
 func (w *serviceWorld) sealByHand(x *writer, n, per int, purge bool) schema.SegmentIndex {
 	w.tb.Helper()
+	index := w.sealMore(x, schema.SegmentIndex{}, n, per)
+	if purge {
+		for _, rec := range x.acked[:n] {
+			w.deleteMsg(rec.Stream)
+		}
+	}
+	return index
+}
+
+// sealMore goes on sealing behind the segments of the index.
+func (w *serviceWorld) sealMore(x *writer, index schema.SegmentIndex, n, per int) schema.SegmentIndex {
+	w.tb.Helper()
 	head := schema.NewHead("default", x.run.Run)
-	var index schema.SegmentIndex
-	for from := 0; from < n; from += per {
+	for i := range index.Events {
+		head.Apply(&x.acked[i])
+	}
+	for from := int(index.Events); from < n; from += per {
 		to := min(from+per, n)
 		info := schema.SegmentInfo{
 			Fleet: "default", Run: x.run.Run, Number: index.Count + 1, Events: to - from,
@@ -284,11 +305,6 @@ func (w *serviceWorld) sealByHand(x *writer, n, per int, purge bool) schema.Segm
 		index = schema.SegmentIndex{
 			Count: info.Number, Bytes: index.Bytes + int64(len(stored)), Events: index.Events + int64(info.Events),
 			Last: info.Last, Digest: info.DigestAfter, Chain: info.ChainAfter,
-		}
-	}
-	if purge {
-		for _, rec := range x.acked[:n] {
-			w.deleteMsg(rec.Stream)
 		}
 	}
 	return index

@@ -28,6 +28,8 @@ type ServiceStats struct {
 	FoldsFromScratch, CorruptCheckpoints, CorruptSegments atomic.Int64
 	// Holes confirmed by the leader; Regressions of the log behind what was checkpointed or sealed.
 	Holes, Regressions atomic.Int64
+	// Restarted are answers that took back what was sent before the run was found to be damaged.
+	Restarted atomic.Int64
 	// ClientsGone did not take their replies.
 	ClientsGone atomic.Int64
 	// Working and Queued requests now; Streaming answers now.

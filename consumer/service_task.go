@@ -116,8 +116,8 @@ func (t *task) send(kind string, body []byte, ack string) error {
 	return nil
 }
 
-// first sends the first reply, as JSON.
-func (t *task) first(answer any) error {
+// answer sends the answer, as JSON.
+func (t *task) answer(answer any) error {
 	body, err := json.Marshal(answer, json.Deterministic(true))
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ const replyOverhead = 1 << 10
 
 // whole sends an answer of one reply.
 func (t *task) whole(answer any) error {
-	if err := t.first(answer); err != nil {
+	if err := t.answer(answer); err != nil {
 		return err
 	}
 	return t.send(schema.KindEnd, nil, "")

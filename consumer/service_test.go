@@ -265,7 +265,9 @@ func TestSlowClientHoldsTheAnswerAndLittleMemory(t *testing.T) {
 					break
 				}
 				total += len(m.Data)
-				require.NoError(t, w.client.Publish(m.Reply, nil))
+				if m.Reply != "" { // the answer itself comes between
+					require.NoError(t, w.client.Publish(m.Reply, nil))
+				}
 				if n%40 == 0 {
 					peak = max(peak, heap())
 				}

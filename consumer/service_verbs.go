@@ -18,7 +18,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
-	v, err := s.openView(req.View, req.After)
+	v, err := s.openView(t, req.View, req.After) //nolint:contextcheck // a task carries its own context
 	if err != nil {
 		return err
 	}
@@ -36,9 +36,10 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	//nolint:contextcheck // a task carries its own context
-	return s.answer(t, v, r, &schema.GetReply{
-		Head: r.head, Quarantined: r.head.Quarantined(s.cfg.MaxClaims), Complete: r.complete(), Gaps: r.gaps(), Segments: r.index, Bytes: r.index.Bytes + r.tail.bytes,
+	return s.answer(v, r, func() any {
+		return &schema.GetReply{
+			Head: r.head, Quarantined: r.head.Quarantined(s.cfg.MaxClaims), Complete: r.complete(), Gaps: r.gaps(), Segments: r.index, Bytes: r.index.Bytes + r.tail.bytes,
+		}
 	})
 }
 

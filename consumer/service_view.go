@@ -3,6 +3,7 @@ package consumer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -24,18 +25,24 @@ const (
 // view is what a client asked to see of a run, and what was prepared for it.
 type view struct {
 	svc   *Service
+	task  *task
 	kind  string
 	after int
 	state *stateSink
 	held  bool
+	// out and early belong to view events; cancel ends the deadline of both.
+	out    *replies
+	early  *early
+	cancel context.CancelFunc
 }
 
-// openView checks the view of a request and takes its place among the answers with content.
-func (s *Service) openView(kind string, after int) (*view, error) {
+// openView checks the view of a request and takes its place among the answers with content. For view events it begins to
+// send: close must be called before anything else is sent to the client.
+func (s *Service) openView(t *task, kind string, after int) (*view, error) {
 	if kind == "" {
 		kind = schema.ViewHead
 	}
-	v := &view{svc: s, kind: kind, after: after}
+	v := &view{svc: s, task: t, kind: kind, after: after}
 	switch kind {
 	case schema.ViewHead, schema.ViewEvents, schema.ViewState:
 	default:
@@ -51,14 +58,51 @@ func (s *Service) openView(kind string, after int) (*view, error) {
 		v.held = true
 		s.stats.Streaming.Add(1)
 	}
+	if kind == schema.ViewEvents {
+		if err := v.begin(); err != nil {
+			v.close()
+			return nil, err
+		}
+	}
 	return v, nil
 }
 
+// begin sends the segments that are known already, while the run is read and proven.
+func (v *view) begin() error {
+	ctx, err := v.open()
+	if err != nil {
+		return err
+	}
+	v.early = v.svc.reader.begin(ctx, v.svc.shardsOf(v.task.run), v.task.run, v.after, v.out)
+	return nil
+}
+
+// open makes ready to send content. That has a deadline of its own, beside that of the answer, and ends with the service.
+func (v *view) open() (context.Context, error) {
+	ctx, cancel := context.WithTimeout(v.task.work, v.svc.cfg.StreamTimeout)
+	out, err := openReplies(ctx, v.task, v.svc.cfg.AckTimeout)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	v.out, v.cancel = out, cancel
+	return ctx, nil
+}
+
+// close ends what is still being sent and gives back what was taken. It may be called again.
 func (v *view) close() {
+	if v.out != nil {
+		v.cancel()
+		if v.early != nil {
+			v.early.stop()
+		}
+		v.out.close()
+	}
 	if v.state != nil {
 		v.state.release()
 	}
 	if v.held {
+		v.held = false
 		v.svc.streams.Release(1)
 		v.svc.stats.Streaming.Add(-1)
 	}
@@ -73,7 +117,6 @@ func (v *view) prepare(ctx context.Context, r *reading) error {
 		if v.after > r.index.Count {
 			return badField("/after", fmt.Errorf("after is %d, the run has %d segments", v.after, r.index.Count))
 		}
-		return v.svc.reader.checkSegments(ctx, r, v.after)
 	case schema.ViewState:
 		if v.state != nil {
 			v.state.release()
@@ -82,10 +125,7 @@ func (v *view) prepare(ctx context.Context, r *reading) error {
 		if r.index.Bytes > schema.MaxStateView || r.tail.bytes > schema.MaxStateView {
 			return errTooLarge
 		}
-		if err := v.svc.reader.checkSegments(ctx, r, 0); err != nil {
-			return err
-		}
-		return v.svc.reader.content(ctx, r, 0, v.state)
+		return v.svc.reader.content(ctx, r, &place{next: 1}, v.state)
 	}
 	return nil
 }
@@ -99,7 +139,7 @@ func (v *view) finish(ctx context.Context, r *reading) error {
 		rest := *r
 		rest.index = schema.SegmentIndex{}
 		v.state.last = 0 // the tail comes again from its beginning
-		if err := v.svc.reader.content(ctx, &rest, 0, v.state); err != nil {
+		if err := v.svc.reader.content(ctx, &rest, &place{next: 1}, v.state); err != nil {
 			return err
 		}
 	}
@@ -110,31 +150,62 @@ func (v *view) finish(ctx context.Context, r *reading) error {
 	return nil
 }
 
-// answer sends the first reply and then what the view shows.
-func (s *Service) answer(t *task, v *view, r *reading, first any) error {
-	if v.kind == schema.ViewHead {
-		return t.whole(first)
-	}
-	if err := t.first(first); err != nil {
-		return err
-	}
-	// The deadline of the first reply is over; what follows has its own, and ends with the service.
-	ctx, cancel := context.WithTimeout(t.work, s.cfg.StreamTimeout)
-	defer cancel()
-	out, err := openReplies(ctx, t, s.cfg.AckTimeout)
-	if err != nil {
-		return err
-	}
-	defer out.close()
-	if v.kind == schema.ViewEvents {
-		err = s.reader.content(ctx, r, v.after, out)
-	} else {
-		err = out.json(v.state.state)
-	}
-	if err != nil {
-		return err
+// answer sends what the view shows, and the answer itself, which is built when all that it says is known.
+func (s *Service) answer(v *view, r *reading, build func() any) error {
+	t := v.task
+	switch v.kind {
+	case schema.ViewHead:
+		return t.whole(build())
+	case schema.ViewState:
+		if err := t.answer(build()); err != nil {
+			return err
+		}
+		if _, err := v.open(); err != nil {
+			return err
+		}
+		if err := v.out.json(v.state.state); err != nil {
+			return err
+		}
+	default:
+		if err := v.segments(r); err != nil {
+			return err
+		}
+		if err := t.answer(build()); err != nil {
+			return err
+		}
+		if err := s.reader.unsealed(v.out.ctx, r, v.out); err != nil {
+			return err
+		}
 	}
 	return t.send(schema.KindEnd, nil, "")
+}
+
+// segments sends what was not sent early of a reading's segments. If damage made the reading another one than what was
+// sent already, that is taken back.
+func (v *view) segments(r *reading) error {
+	if err := v.early.wait(); err != nil {
+		return err
+	}
+	ctx, rd, p := v.out.ctx, v.svc.reader, &v.early.place
+	begun := p.next > v.after+1
+	if begun && (v.early.src != r.src || !p.fits(&r.index)) {
+		return v.again(r)
+	}
+	err := rd.sealed(ctx, r, p, v.out)
+	if begun && errors.Is(err, errDoesNotFollow) {
+		return v.again(r)
+	}
+	return err
+}
+
+// again takes back what was sent and sends the segments of the reading.
+func (v *view) again(r *reading) error {
+	v.svc.stats.Restarted.Add(1)
+	v.svc.log.Warn().Str(keyRun, r.run).Msg("segments that were sent are not what the run was found to be, sent anew")
+	if err := v.task.send(schema.KindAgain, nil, ""); err != nil {
+		return err
+	}
+	return v.svc.reader.sealed(v.out.ctx, r, &place{next: v.after + 1}, v.out)
 }
 
 // replies sends content under flow control: what the client has not acknowledged is bounded, and a client that is gone

@@ -48,24 +48,39 @@ func (f *Fleet) Get(ctx context.Context, run string) (*schema.State, error) {
 // Events calls yield for each of a run's records in the order of the log, with every event acknowledged before the
 // call, and holds none of them: a run of any size streams through. An error of yield ends it and is returned as it
 // is. For a run that misses events an [*IncompleteError] comes after the last record.
+//
+// Records come as they arrive, before it is known that they are all: until Events has returned nil they are the
+// beginning of the run at best. Damage that is found meanwhile can make them another run's than the one that is left;
+// that is an [*IncompleteError], too.
 func (f *Fleet) Events(ctx context.Context, run string, yield func(schema.Record) error) error {
 	head := schema.NewHead(f.cfg.Fleet, run)
 	var at place
-	shown, again := 0, 0
+	// passed counts the records of this answer, shown those that yield saw; digest is what they folded to.
+	passed, shown, digest := 0, 0, ""
 	reply, err := f.events(ctx, run, func(rec schema.Record) error {
 		at.follow(&head, &rec)
-		if again > 0 {
-			again-- // shown before the answer broke off
+		v := head.Apply(&rec)
+		passed++
+		switch {
+		case passed < shown:
+			return nil
+		case passed == shown:
+			if head.Digest != digest {
+				return &IncompleteError{Run: run, Detail: "the events that came first are not those that the run was found to have"}
+			}
 			return nil
 		}
-		shown++
-		if v := head.Apply(&rec); v.Kind == schema.Replayed || v.Kind == schema.Skipped {
+		shown, digest = passed, head.Digest
+		if v.Kind == schema.Replayed || v.Kind == schema.Skipped {
 			return nil
 		}
 		return yield(rec)
-	}, func() { at, again = place{}, shown })
+	}, func() { head, at, passed = schema.NewHead(f.cfg.Fleet, run), place{}, 0 })
 	if err != nil {
 		return err
+	}
+	if passed < shown {
+		return &IncompleteError{Run: run, Gaps: reply.Gaps, Detail: fmt.Sprintf("%d events came first, and the run was found to have %d", shown, passed)}
 	}
 	return checkFold(run, &head, &reply.Head, reply.Complete, reply.Gaps)
 }
@@ -101,8 +116,8 @@ type yieldError struct{ err error }
 
 func (e *yieldError) Error() string { return e.err.Error() }
 
-// events streams a run's records. When an answer breaks off it is asked for again: restart, if given, is called
-// before, else records may come twice.
+// events streams a run's records. restart is called when they come again from the first: when an answer broke off and is
+// asked for again, or takes back what it had sent.
 func (f *Fleet) events(ctx context.Context, run string, yield func(schema.Record) error, restart func()) (*schema.GetReply, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
@@ -110,15 +125,16 @@ func (f *Fleet) events(ctx context.Context, run string, yield func(schema.Record
 	var reply *schema.GetReply
 	tries := 0
 	err := f.ask(ctx, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewEvents}, func() *replies {
-		if tries++; tries > 1 && restart != nil {
+		if tries++; tries > 1 {
 			restart()
 		}
 		return &replies{
-			first: func(body []byte) error {
+			answer: func(body []byte) error {
 				reply = new(schema.GetReply)
 				return decodeAnswer(body, reply)
 			},
-			piece: func(kind string, body []byte) error { return readPiece(kind, body, yield) },
+			again: restart,
+			piece: func(kind string, frames []byte) error { return readPiece(kind, frames, yield) },
 		}
 	})
 	if own, ok := errors.AsType[*yieldError](err); ok {
@@ -128,16 +144,8 @@ func (f *Fleet) events(ctx context.Context, run string, yield func(schema.Record
 }
 
 // readPiece calls yield for the records in a reply of the view events.
-func readPiece(kind string, body []byte, yield func(schema.Record) error) error {
-	frames := body
-	switch kind {
-	case schema.KindFrames:
-	case schema.KindSegment:
-		var err error
-		if _, frames, err = schema.DecodeSegment(body); err != nil {
-			return fmt.Errorf("%w: %w", ErrBadAnswer, err)
-		}
-	default:
+func readPiece(kind string, frames []byte, yield func(schema.Record) error) error {
+	if kind != schema.KindFrames && kind != schema.KindSegment {
 		return fmt.Errorf("%w: a reply of kind %.20q was not asked for", ErrBadAnswer, kind)
 	}
 	reader := schema.NewFrameReader(frames)

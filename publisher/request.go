@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -12,6 +13,9 @@ import (
 
 	"github.com/waymarkio/waymark/schema"
 )
+
+// repliesUnpacked bounds the replies that were unpacked and wait to be consumed: at most 8 MiB, mostly less than 1 MiB.
+const repliesUnpacked = 2
 
 // repliesHeld is the number of replies that wait to be consumed. It is above what the flow control's window lets the
 // daemon send in pieces of a kilobyte.
@@ -22,22 +26,41 @@ const maxBroken = 4
 
 // replies puts the numbered replies to one request together.
 type replies struct {
-	// next is the number of the reply that must come.
-	next int
-	// first takes the answer, piece what follows.
-	first func(body []byte) error
-	piece func(kind string, body []byte) error
+	// next is the number of the reply that must come; answered says that the answer has come.
+	next     int
+	answered bool
+	// answer takes the answer, piece what content comes before and behind it: the frames of records, or a kind that was
+	// not asked for. again forgets all pieces before it.
+	answer func(body []byte) error
+	piece  func(kind string, frames []byte) error
+	again  func()
+}
+
+// reply is one reply as it came. The frames of a segment are unpacked already, or err says why they are not.
+type reply struct {
+	*nats.Msg
+	frames []byte
+	err    error
+}
+
+// unpack makes a reply ready to be taken: what can be done of it while another one is taken.
+func unpack(m *nats.Msg) reply {
+	r := reply{Msg: m, frames: m.Data}
+	if m.Header.Get(schema.HeaderKind) == schema.KindSegment && m.Header.Get(schema.HeaderErrorCode) == "" {
+		_, r.frames, r.err = schema.DecodeSegment(m.Data)
+	}
+	return r
 }
 
 // take consumes one reply. done says that it was the last.
-func (a *replies) take(m *nats.Msg) (done bool, err error) {
-	if err := errorOf(m); err != nil {
+func (a *replies) take(m reply) (done bool, err error) {
+	if err := errorOf(m.Msg); err != nil {
 		return true, err
 	}
 	text, kind := m.Header.Get(schema.HeaderReply), m.Header.Get(schema.HeaderKind)
 	if text == "" && kind == "" && a.next == 1 {
 		// A daemon may leave out the numbers where there is one reply only.
-		return true, a.first(m.Data)
+		return true, a.answer(m.Data)
 	}
 	number, err := strconv.Atoi(text)
 	switch {
@@ -47,7 +70,7 @@ func (a *replies) take(m *nats.Msg) (done bool, err error) {
 		return false, nil // sent twice
 	case number > a.next:
 		return true, fmt.Errorf("%w: reply %d came instead of %d", errBroken, number, a.next)
-	case number == 1 && kind != schema.KindAnswer, number > 1 && kind == schema.KindAnswer:
+	case a.answered && (kind == schema.KindAnswer || kind == schema.KindAgain), !a.answered && kind == schema.KindEnd:
 		return true, fmt.Errorf("%w: reply %d is of kind %.20q", ErrBadAnswer, number, kind)
 	}
 	a.next++
@@ -55,10 +78,16 @@ func (a *replies) take(m *nats.Msg) (done bool, err error) {
 	case schema.KindEnd:
 		return true, nil
 	case schema.KindAnswer:
-		return false, a.first(m.Data)
-	default:
-		return false, a.piece(kind, m.Data)
+		a.answered = true
+		return false, a.answer(m.Data)
+	case schema.KindAgain:
+		a.again()
+		return false, nil
 	}
+	if m.err != nil {
+		return true, fmt.Errorf("%w: %w", ErrBadAnswer, m.err)
+	}
+	return false, a.piece(kind, m.frames)
 }
 
 // errBroken: the answer broke off or has a hole. The request may be sent again.
@@ -192,13 +221,32 @@ func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies
 	if err := f.nc.PublishRequest(subject, inbox, body); err != nil {
 		return &retriable{fmt.Errorf("%w: %w", ErrUnavailable, err)}
 	}
+	unpacked := make(chan reply, repliesUnpacked)
+	left := make(chan struct{})
+	var unpacker sync.WaitGroup
+	defer unpacker.Wait()
+	defer close(left)
+	unpacker.Go(func() {
+		for {
+			select {
+			case m := <-room:
+				select {
+				case unpacked <- unpack(m):
+				case <-left:
+					return
+				}
+			case <-left:
+				return
+			}
+		}
+	})
 	a.next = 1
 	patience := min(replyPatience, f.cfg.RequestTimeout)
 	timer := time.NewTimer(f.cfg.RequestTimeout)
 	defer timer.Stop()
 	for {
 		select {
-		case m := <-room:
+		case m := <-unpacked:
 			done, err := a.take(m)
 			if done || err != nil {
 				return err
@@ -231,10 +279,11 @@ func askOne[T any](ctx context.Context, f *Fleet, verb, run string, request any)
 	var out *T
 	err := f.ask(ctx, verb, run, request, func() *replies {
 		return &replies{
-			first: func(body []byte) error {
+			answer: func(body []byte) error {
 				out = new(T)
 				return decodeAnswer(body, out)
 			},
+			again: func() {},
 			piece: func(kind string, _ []byte) error {
 				return fmt.Errorf("%w: a reply of kind %.20q was not asked for", ErrBadAnswer, kind)
 			},

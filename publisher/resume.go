@@ -61,15 +61,17 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	var state *schema.State
 	var reply *schema.RecoverReply
 	err := f.ask(ctx, schema.VerbRecover, run, request, func() *replies {
-		state = schema.NewState(f.cfg.Fleet, run)
 		var at place
+		begin := func() { state, at = schema.NewState(f.cfg.Fleet, run), place{} }
+		begin()
 		return &replies{
-			first: func(body []byte) error {
+			answer: func(body []byte) error {
 				reply = new(schema.RecoverReply)
 				return decodeAnswer(body, reply)
 			},
-			piece: func(kind string, body []byte) error {
-				return readPiece(kind, body, func(rec schema.Record) error {
+			again: begin,
+			piece: func(kind string, frames []byte) error {
+				return readPiece(kind, frames, func(rec schema.Record) error {
 					at.follow(&state.Head, &rec)
 					state.Apply(&rec)
 					return nil

@@ -31,7 +31,7 @@ const (
 
 // Views of a run that recover and get answer with.
 const (
-	// ViewHead answers with the first reply only.
+	// ViewHead answers with one reply.
 	ViewHead = "head"
 	// ViewEvents streams the run's segments as stored and then the tail; the client folds.
 	ViewEvents = "events"
@@ -61,12 +61,18 @@ const (
 	HeaderErrorCode = "Nats-Service-Error-Code"
 )
 
-// Kinds of replies. After the first reply, which is JSON, come those of the view, then an empty one that
-// ends the answer. A reply that carries a reply subject is acknowledged there with an empty message once
-// it was consumed; at most [FlowWindow] bytes are under way unacknowledged.
+// Kinds of replies. One of them is the answer, which is JSON; those of the view come before or behind it, pieces of
+// content in their order; an empty one ends it all. Content that comes before the answer is sent while the run is still
+// being read: nothing is known to be whole before the answer has come, says that it is complete, and its head has the
+// digest that the content folds to. A reply that carries a reply subject is acknowledged there with an empty message
+// once it was consumed; at most [FlowWindow] bytes are under way unacknowledged.
 const (
-	// KindAnswer is the first reply: [RecoverReply], [GetReply], ….
+	// KindAnswer is the answer: [RecoverReply], [GetReply], …. It comes once. With view events segments come before it
+	// and the tail behind it; with view state it comes first.
 	KindAnswer = "answer"
+	// KindAgain takes back all that was sent before it, and is empty: the run was found to be damaged, and what it is
+	// comes behind. The numbers of replies go on.
+	KindAgain = "again"
 	// KindSegment is a segment as stored; see [DecodeSegment].
 	KindSegment = "segment"
 	// KindFrames are frames of the tail; see [NewFrameReader].
@@ -96,7 +102,7 @@ type RecoverRequest struct {
 	Extra jsontext.Value `json:",embed"`
 }
 
-// RecoverReply is the first reply to a takeover.
+// RecoverReply is the answer to a takeover.
 type RecoverReply struct {
 	Head Head `json:"head"`
 	// Epoch that the executor now holds, and the first sequence it writes in it.
@@ -125,7 +131,7 @@ type GetRequest struct {
 	Extra jsontext.Value `json:",embed"`
 }
 
-// GetReply is the first reply to a read.
+// GetReply is the answer to a read.
 type GetReply struct {
 	Head Head `json:"head"`
 	// Quarantined as in [RunSummary], by the daemon's own number of claims.

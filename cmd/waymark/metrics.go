@@ -148,6 +148,7 @@ func registerService(registry prometheus.Registerer, fleet string, s *consumer.S
 		{"corrupt_segments", "Corrupt segments met.", &s.CorruptSegments},
 		{"holes", "Missing events confirmed by the leader.", &s.Holes},
 		{"regressions", "Times that the log was behind what was checkpointed.", &s.Regressions},
+		{"restarted", "Answers that took back segments sent before the run was found to be damaged.", &s.Restarted},
 		{"clients_gone", "Clients that did not take their replies.", &s.ClientsGone},
 	} {
 		registry.MustRegister(counterOf("waymark_service_"+c.name+"_total", c.help, labels, c.n))

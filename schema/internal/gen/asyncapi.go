@@ -128,7 +128,9 @@ func (b *builder) services(channels, operations, messages object) {
 	content["contentType"] = "application/octet-stream"
 	end := message("End", "The last reply. It is empty.", numbered(schema.KindEnd), object{})
 	end["contentType"] = "application/octet-stream"
-	messages["content"], messages["end"] = content, end
+	again := message("Again", "Takes back all that was sent before it. It is empty.", numbered(schema.KindAgain), object{})
+	again["contentType"] = "application/octet-stream"
+	messages["content"], messages["again"], messages["end"] = content, again, end
 
 	for _, s := range []struct {
 		verb, run, request, reply string
@@ -155,9 +157,9 @@ func (b *builder) services(channels, operations, messages object) {
 		replies := []string{reply, "serviceError"}
 		if s.streams {
 			replyHeaders = numbered(schema.KindAnswer)
-			replies = append(replies, "content", "end")
+			replies = append(replies, "content", "again", "end")
 		}
-		messages[reply] = message(reply, "The first reply.", replyHeaders, schemaRef(s.reply))
+		messages[reply] = message(reply, "The answer.", replyHeaders, schemaRef(s.reply))
 		channels[s.verb] = channel(schema.ServiceSubject(s.verb, "{fleet}", s.run), s.what, []string{request})
 		replyChannel := channel("", "Replies, on the request's reply subject.", replies)
 		replyChannel["address"] = nil

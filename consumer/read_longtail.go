@@ -1,0 +1,123 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// errEnough ends a read at the last event of a reading.
+var errEnough = errors.New("the last event was read")
+
+// errSealed says that the tail's beginning was sealed and purged since it was read.
+var errSealed = errors.New("the tail was sealed meanwhile")
+
+// chunks puts records together to replies with frames.
+type chunks struct {
+	to     sink
+	buf    []byte
+	events int64
+}
+
+func (c *chunks) add(rec *schema.Record) error {
+	if len(c.buf) > 0 && len(c.buf)+rec.Size() > maxFramesReply {
+		if err := c.flush(); err != nil {
+			return err
+		}
+	}
+	c.buf = schema.AppendFrame(c.buf, rec)
+	c.events++
+	return nil
+}
+
+func (c *chunks) flush() error {
+	if len(c.buf) == 0 {
+		return nil
+	}
+	err := c.to.frames(c.buf)
+	c.buf = nil // the sink may hold on to it
+	return err
+}
+
+// longTail reads a tail again that was too long to keep. A server that has less than was seen before is asked again, and
+// what was sealed and purged since then comes from the new segments.
+func (rd *reader) longTail(ctx context.Context, r *reading, to sink) error {
+	from, out := r.tail.from, &chunks{to: to}
+	for from <= r.logLast {
+		err := runlog.Read(ctx, rd.js, r.src.store.Names, r.run, from, func(rec schema.Record) error {
+			if rec.Stream > r.logLast {
+				return errEnough
+			}
+			from = rec.Stream + 1
+			if rec.Stream <= r.index.Last.Stream {
+				return nil
+			}
+			if out.events == 0 && rec.Stream != r.tail.first {
+				return errSealed
+			}
+			return out.add(&rec)
+		})
+		switch {
+		case errors.Is(err, errSealed):
+			if from, err = rd.sealedTail(ctx, r, out); err != nil {
+				return err
+			}
+		case errors.Is(err, errEnough):
+			from = r.logLast + 1
+		case err != nil:
+			return err
+		case from <= r.logLast:
+			if err := pause(ctx, staleBackoff); err != nil {
+				return err
+			}
+		}
+	}
+	if out.events != r.tail.events {
+		return fmt.Errorf("run %s: %d events were in the tail, %d are left: %w", r.run, r.tail.events, out.events, ErrStale)
+	}
+	return out.flush()
+}
+
+// sealedTail takes the beginning of a tail from the segments that it became, as the leader has them, and returns where
+// the log goes on. What a segment holds beyond the reading's last event is left out.
+func (rd *reader) sealedTail(ctx context.Context, r *reading, out *chunks) (schema.StreamSequence, error) {
+	from, digest := r.tail.from, r.index.Digest
+	for n := r.index.Count + 1; from <= r.logLast; n++ {
+		stored, err := r.src.store.Segments.GetFresh(ctx, r.run, n)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			if out.events == 0 {
+				return 0, fmt.Errorf("run %s: the log begins behind %d, and no segment %d has what was before: %w", r.run, r.tail.first, n, ErrStale)
+			}
+			break
+		}
+		if err != nil {
+			return 0, fmt.Errorf("segment %d of run %s: %w", n, r.run, err)
+		}
+		info, frames, err := schema.DecodeSegment(stored)
+		if err == nil {
+			err = continues(&info, r.run, n, digest)
+		}
+		if err != nil {
+			return 0, rd.segmentGone(n, r, err)
+		}
+		var failed error
+		if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
+			if rec.Stream > r.logLast {
+				return false
+			}
+			failed = out.add(&rec)
+			return failed == nil
+		}); err != nil {
+			return 0, rd.segmentGone(n, r, err)
+		}
+		if failed != nil {
+			return 0, failed
+		}
+		from, digest = info.Last.Stream+1, info.DigestAfter
+	}
+	return from, nil
+}

@@ -1,0 +1,120 @@
+package publisher_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// reply is what a daemon made by a test sends.
+type reply struct {
+	kind string
+	body []byte
+}
+
+// answering serves reads of run r1 with the given replies.
+func (w *world) answering(t *testing.T, replies ...reply) {
+	t.Helper()
+	sub, err := w.nc.Subscribe(schema.ServiceSubject(schema.VerbGet, "default", "r1"), func(m *nats.Msg) {
+		for i, r := range replies {
+			out := nats.NewMsg(m.Reply)
+			out.Header.Set(schema.HeaderReply, strconv.Itoa(i+1))
+			out.Header.Set(schema.HeaderKind, r.kind)
+			out.Data = r.body
+			_ = w.nc.PublishMsg(out)
+		}
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = sub.Unsubscribe() })
+	require.NoError(t, w.nc.Flush())
+}
+
+// content is a run of a few events: in frames, in a segment, and the answer that goes with it.
+func content(t *testing.T, agent string) (frames, segment, answer reply, head schema.Head) {
+	t.Helper()
+	run := schema.Writer{Fleet: "default", Run: "r1", Executor: "e1", Epoch: 1}
+	head = schema.NewHead("default", "r1")
+	info := schema.SegmentInfo{Fleet: "default", Run: "r1", Number: 1}
+	var buf []byte
+	chain := run.Chain
+	for i, d := range []schema.Data{
+		&schema.RunStartedData{Executor: "e1", Agent: agent},
+		&schema.ErrorRaisedData{Error: schema.Error{Type: "noise", Message: agent}},
+	} {
+		e, next, err := run.Event(d, 0, time.Unix(1_700_000_000, 0), chain, 0)
+		require.NoError(t, err)
+		require.NoError(t, run.Commit(e))
+		chain = next
+		header, body := e.Encode()
+		rec := schema.NewRecord(schema.StreamSequence(i+1), header, body)
+		buf = schema.AppendFrame(buf, &rec)
+		require.Equal(t, schema.Applied, head.Apply(&rec).Kind)
+		if i == 0 {
+			info.First = schema.PositionOf(&rec)
+		}
+		info.Last, info.Events = schema.PositionOf(&rec), i+1
+	}
+	info.DigestAfter = head.Digest
+	stored, err := schema.EncodeSegment(info, buf)
+	require.NoError(t, err)
+	first, err := json.Marshal(&schema.GetReply{Head: head, Complete: true, Gaps: []schema.Gap{}})
+	require.NoError(t, err)
+	return reply{schema.KindFrames, buf}, reply{schema.KindSegment, stored}, reply{schema.KindAnswer, first}, head
+}
+
+func TestContentMayComeBeforeAndBehindTheAnswer(t *testing.T) {
+	frames, segment, answer, head := content(t, "agent-1")
+	_, wrong, _, _ := content(t, "agent-2")
+	none, err := json.Marshal(&schema.GetReply{Head: schema.NewHead("default", "r1"), Complete: true, Gaps: []schema.Gap{}})
+	require.NoError(t, err)
+	empty := reply{schema.KindAnswer, none}
+	again, end := reply{kind: schema.KindAgain}, reply{kind: schema.KindEnd}
+	for _, c := range []struct {
+		name    string
+		replies []reply
+		// get is what Get returns, events what Events does.
+		get, events error
+	}{
+		{"segments before it", []reply{segment, answer, end}, nil, nil},
+		{"frames behind it", []reply{answer, frames, end}, nil, nil},
+		{"what was taken back and comes again is shown once", []reply{frames, again, segment, answer, end}, nil, nil},
+		{"what was taken back is not folded, and who saw it is told", []reply{wrong, again, segment, answer, end}, nil, publisher.ErrIncomplete},
+		{"what was taken back and does not come again is missed", []reply{frames, again, empty, end}, nil, publisher.ErrIncomplete},
+		{"what was not taken back is folded", []reply{wrong, answer, end}, publisher.ErrIncomplete, publisher.ErrIncomplete},
+		{"an end without an answer is none", []reply{segment, end}, publisher.ErrBadAnswer, publisher.ErrBadAnswer},
+		{"nothing is taken back behind it", []reply{segment, answer, again, end}, publisher.ErrBadAnswer, publisher.ErrBadAnswer},
+		{"it comes once", []reply{segment, answer, answer, end}, publisher.ErrBadAnswer, publisher.ErrBadAnswer},
+		{"a damaged segment is none", []reply{{schema.KindSegment, wrong.body[:len(wrong.body)-1]}, answer, end}, publisher.ErrBadAnswer, publisher.ErrBadAnswer},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.answering(t, c.replies...)
+			f := w.fleet()
+			state, err := f.Get(t.Context(), "r1")
+			if c.get == nil {
+				require.NoError(t, err)
+				require.Contains(t, []string{head.Digest, ""}, state.Head.Digest)
+			} else {
+				require.ErrorIs(t, err, c.get)
+			}
+			var seen []schema.StreamSequence
+			err = f.Events(t.Context(), "r1", func(rec schema.Record) error {
+				seen = append(seen, rec.Stream)
+				return nil
+			})
+			if c.events == nil {
+				require.NoError(t, err)
+				require.Equal(t, []schema.StreamSequence{1, 2}, seen)
+			} else {
+				require.ErrorIs(t, err, c.events)
+			}
+		})
+	}
+}
