@@ -23,26 +23,10 @@ func (s *reignState) loop(ctx context.Context) error {
 	}
 	defer reader.Close(ctx, s.js)
 	s.behind.Store(reader.Pending())
-	in := make(chan runlog.Arrived, 256)
+	in := newIntake(reader, s.names, s.cfg.BatchEvents)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		defer close(in)
-		for {
-			a, err := reader.Next(ctx)
-			if err != nil {
-				if ctx.Err() != nil {
-					return nil
-				}
-				return err
-			}
-			select {
-			case in <- a:
-			case <-ctx.Done():
-				return nil
-			}
-		}
-	})
-	group.Go(func() error { return s.fold(ctx, in) })
+	group.Go(func() error { return in.run(ctx) })
+	group.Go(func() error { return s.fold(ctx, in.lots) })
 	group.Go(func() error { return s.keepLive(ctx) })
 	group.Go(func() error { return s.keepAlive(ctx) })
 	group.Go(func() error { return s.janitor.run(ctx, s.caughtUpWithLog) })
@@ -54,7 +38,7 @@ func (s *reignState) loop(ctx context.Context) error {
 }
 
 // fold gathers batches and commits them. A batch is what is there now, up to a count, a size, and a linger.
-func (s *reignState) fold(ctx context.Context, in <-chan runlog.Arrived) error {
+func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 	tick := time.NewTicker(s.cfg.ReconcileEvery)
 	defer tick.Stop()
 	linger := time.NewTimer(time.Hour)
@@ -93,37 +77,53 @@ func (s *reignState) fold(ctx context.Context, in <-chan runlog.Arrived) error {
 				return err
 			}
 			continue
-		case a, ok := <-in:
+		case l, ok := <-in:
 			if !ok {
 				return nil
 			}
-			if err := s.take(ctx, &b, &a); err != nil {
+			if err := s.takeLot(ctx, &b, l); err != nil {
 				return err
 			}
 		}
 		quiet = false
-		linger.Reset(s.cfg.Linger)
-	gather:
-		for b.events < s.cfg.BatchEvents && b.bytes < s.cfg.BatchBytes {
-			select {
-			case a, ok := <-in:
-				if !ok {
-					break gather
-				}
-				if err := s.take(ctx, &b, &a); err != nil {
-					return err
-				}
-			case <-linger.C:
-				break gather
-			case <-ctx.Done():
-				break gather
-			}
+		if err := s.gather(ctx, &b, in, linger); err != nil {
+			return err
 		}
 		if err := s.finish(ctx, &b); err != nil {
 			return err
 		}
 		s.behind.Store(b.behind)
 	}
+}
+
+// catchUpLinger is how many lingers a batch waits for what the log is known to have.
+const catchUpLinger = 8
+
+// gather fills a batch that has its first message. Who is behind the log takes larger batches for as long: each costs one
+// put of every run in it.
+func (s *reignState) gather(ctx context.Context, b *batch, in <-chan *lot, linger *time.Timer) error {
+	linger.Reset(s.cfg.Linger)
+	late := false
+	for b.events < s.cfg.BatchEvents && b.bytes < s.cfg.BatchBytes && (!late || b.behind > 0) {
+		select {
+		case l, ok := <-in:
+			if !ok {
+				return nil
+			}
+			if err := s.takeLot(ctx, b, l); err != nil {
+				return err
+			}
+		case <-linger.C:
+			if late || b.behind == 0 {
+				return nil
+			}
+			late = true
+			linger.Reset((catchUpLinger - 1) * s.cfg.Linger)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
 }
 
 // caughtUpWithLog reports whether everything but the last batch or so of the log is folded.
@@ -162,32 +162,47 @@ type accepted struct {
 	e   *schema.Event
 }
 
+// takeLot folds a lot into the batch once it is prepared.
+func (s *reignState) takeLot(ctx context.Context, b *batch, l *lot) error {
+	select {
+	case <-l.ready:
+	case <-ctx.Done():
+		return nil // and with it whoever folds
+	}
+	for i := range l.arrivals {
+		if err := s.take(ctx, b, &l.arrivals[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // take folds one message into the batch.
-func (s *reignState) take(ctx context.Context, b *batch, a *runlog.Arrived) error {
-	id := s.names.RunOfSubject(a.Subject)
+func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
+	id := a.run
 	b.behind = a.Pending
 	if id == schema.BarrierRun {
 		return nil
 	}
 	b.events++
-	b.bytes += a.Record.Size()
+	b.bytes += a.size
 	if !schema.ValidName(id) {
 		// Nobody can own or recover such a run: the message is kept as a dead letter and has no head.
-		b.last = schema.PositionOf(&a.Record)
+		b.last = a.prepared.Position()
 		b.dead = append(b.dead, s.deadLetter(a.Subject, id, &a.Record, schema.ReasonInvalidAttribute,
 			fmt.Sprintf("the subject's last token %.80q is no run id", id)))
 		return nil
 	}
-	r, err := s.load(ctx, id, a)
+	r, err := s.load(ctx, id, &a.Arrived)
 	if err != nil {
 		return err
 	}
 	had := r.head.Executor
-	v := r.observe(&a.Record, &s.cfg)
+	v := r.take(&a.prepared, a.size, &s.cfg)
 	switch v.Kind {
 	case schema.Replayed:
 		s.stats.Replayed.Add(1)
-		b.last = schema.PositionOf(&a.Record)
+		b.last = a.prepared.Position()
 		return nil
 	case schema.Regressed:
 		return fmt.Errorf("%w: run %s at %d", errRegressed, id, a.Record.Stream)

@@ -9,10 +9,12 @@ import (
 )
 
 const (
-	// minFrames and maxFrames are the smallest and the largest buffer for the frames of a tail, as powers of two: 4 KiB
-	// and 8 MiB. A tail beyond it, of one message that large, is read from the log.
+	// minFrames and maxFrames are the smallest and the largest buffer for frames, as powers of two: 4 KiB and 8 MiB. A
+	// message beyond it is read from the log.
 	minFrames = 12
 	maxFrames = 23
+	// usualFrames is how large the buffers of a tail get by themselves, as a power of two: 32 KiB.
+	usualFrames = 15
 )
 
 // framePools hold buffers that are not in use, by size.
@@ -37,22 +39,31 @@ func (m *frameRoom) take(n int64) bool {
 // on; if not, the log has them.
 type frames struct {
 	room *frameRoom
-	// b is nil when nothing is kept.
-	b *[]byte
+	// parts hold whole frames each; without any nothing is kept.
+	parts []*[]byte
 }
 
-func (f *frames) kept() bool { return f.b != nil }
+func (f *frames) kept() bool { return len(f.parts) > 0 }
 
 // add appends a record. begins says that it is the first of the tail; of a tail whose beginning is not kept nothing is.
 func (f *frames) add(rec *schema.Record, size int, begins bool) {
-	if f.room == nil || !begins && f.b == nil {
+	if f.room == nil || !begins && !f.kept() {
 		return
 	}
 	if !f.grow(size + frameOverhead(rec)) {
 		f.drop()
 		return
 	}
-	*f.b = schema.AppendFrame(*f.b, rec)
+	end := f.parts[len(f.parts)-1]
+	*end = schema.AppendFrame(*end, rec)
+}
+
+// appendTo appends all frames to b.
+func (f *frames) appendTo(b []byte) []byte {
+	for _, part := range f.parts {
+		b = append(b, *part...)
+	}
+	return b
 }
 
 // frameOverhead bounds what the frame of a record has beside its headers and body: numbers of up to ten bytes.
@@ -64,51 +75,39 @@ func frameOverhead(rec *schema.Record) int {
 	return 10 * n
 }
 
-// grow makes room for n more bytes and reports whether there is.
+// grow makes room for n more bytes at the end of the last part and reports whether there is.
 func (f *frames) grow(n int) bool {
-	have, length := 0, 0
-	if f.b != nil {
-		have, length = cap(*f.b), len(*f.b)
-	}
-	if length+n <= have {
+	if i := len(f.parts) - 1; i >= 0 && len(*f.parts[i])+n <= cap(*f.parts[i]) {
 		return true
 	}
-	class := max(bits.Len(uint(length+n-1)), minFrames) //nolint:gosec // sizes of memory
-	if class > maxFrames || !f.room.take(int64(1)<<class-int64(have)) {
+	// Each part is twice as large as the one before, up to the usual size: many runs have short tails.
+	class := max(bits.Len(uint(n-1)), min(minFrames+len(f.parts), usualFrames)) //nolint:gosec // a size in memory
+	if class > maxFrames || !f.room.take(1<<class) {
 		return false
 	}
-	next, ok := framePools[class].Get().(*[]byte)
+	part, ok := framePools[class].Get().(*[]byte)
 	if !ok {
 		fresh := make([]byte, 0, 1<<class)
-		next = &fresh
+		part = &fresh
 	}
-	if f.b != nil {
-		*next = append(*next, *f.b...)
-		pool(f.b)
-	}
-	f.b = next
+	f.parts = append(f.parts, part)
 	return true
-}
-
-// pool gives a buffer to whoever needs one of its size.
-func pool(b *[]byte) {
-	*b = (*b)[:0]
-	framePools[bits.Len(uint(cap(*b)))-1].Put(b)
 }
 
 // drop gives the memory back.
 func (f *frames) drop() {
-	if f.b == nil {
-		return
+	for _, part := range f.parts {
+		size := cap(*part)
+		f.room.used.Add(-int64(size))
+		*part = (*part)[:0]
+		framePools[bits.Len(uint(size))-1].Put(part) //nolint:gosec // a size in memory
 	}
-	f.room.used.Add(-int64(cap(*f.b)))
-	pool(f.b)
-	f.b = nil
+	f.parts = nil
 }
 
 // hand returns the frames and keeps none; the records that come begin a new tail.
 func (f *frames) hand() frames {
 	h := *f
-	f.b = nil
+	f.parts = nil
 	return h
 }

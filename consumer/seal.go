@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
@@ -57,6 +58,9 @@ func (s *reignState) seal(ctx context.Context, r *run) error {
 // errTailChanged says that the log does not hold what was folded from it.
 var errTailChanged = errors.New("the log's tail is not what was folded")
 
+// rawSegments hold buffers for the frames of one segment.
+var rawSegments = sync.Pool{New: func() any { return new([]byte) }}
+
 // sealCuts stores a segment for each cut.
 func (s *reignState) sealCuts(ctx context.Context, r *run) error {
 	for len(r.cuts) > 0 {
@@ -67,7 +71,11 @@ func (s *reignState) sealCuts(ctx context.Context, r *run) error {
 			}
 			continue
 		}
-		if err := s.storeSegment(ctx, r, k.first, k, *k.frames.b); err != nil {
+		raw := rawSegments.Get().(*[]byte) //nolint:forcetypeassert,errcheck // nothing else is put in
+		*raw = k.frames.appendTo((*raw)[:0])
+		err := s.storeSegment(ctx, r, k.first, k, *raw)
+		rawSegments.Put(raw)
+		if err != nil {
 			return err
 		}
 		k.frames.drop()

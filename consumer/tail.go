@@ -53,11 +53,18 @@ type cut struct {
 	bytes  int64
 }
 
-// observe applies a record and marks where the tail is to be cut. The cuts depend on nothing but the records, so that
-// after a crash the same segments are made again.
+// observe prepares a record and takes it.
 func (r *run) observe(rec *schema.Record, cfg *FolderConfig) schema.Verdict {
+	p := schema.Prepare(rec)
+	return r.take(&p, rec.Size(), cfg)
+}
+
+// take applies a record of a size and marks where the tail is to be cut. The cuts depend on nothing but the records, so
+// that after a crash the same segments are made again.
+func (r *run) take(p *schema.Prepared, bytes int, cfg *FolderConfig) schema.Verdict {
+	rec := p.Record
 	if rec.Stream <= r.segments.Last.Stream && r.segments.Last.Stream <= r.head.Position.Stream && r.sealed != nil {
-		if id, ok := r.sealed[rec.Stream]; ok && id == schema.PositionOf(rec).ID {
+		if id, ok := r.sealed[rec.Stream]; ok && id == p.Position().ID {
 			return schema.Verdict{Kind: schema.Replayed}
 		}
 		// A sequence that damage freed and a later event uses again: it comes after everything sealed, and the tail
@@ -66,11 +73,11 @@ func (r *run) observe(rec *schema.Record, cfg *FolderConfig) schema.Verdict {
 		r.segments.Last.Stream = rec.Stream - 1
 		r.sealed = nil
 	}
-	size := int64(rec.Size())
+	size := int64(bytes)
 	if r.tailEvents > 0 && r.tailBytes+size > cfg.SealMaxBytes && rec.Stream > r.head.Position.Stream {
 		r.cut()
 	}
-	v := r.head.Apply(rec)
+	v := r.head.ApplyPrepared(p)
 	if v.Kind == schema.Replayed || v.Kind == schema.Regressed {
 		return v
 	}
@@ -78,7 +85,7 @@ func (r *run) observe(rec *schema.Record, cfg *FolderConfig) schema.Verdict {
 	if r.tailEvents == 0 {
 		r.tailFirst = r.head.Position
 	}
-	r.tail.add(rec, int(size), r.tailEvents == 0)
+	r.tail.add(rec, bytes, r.tailEvents == 0)
 	r.tailEvents++
 	r.tailBytes += size
 	large := r.tailBytes >= cfg.SealBytes || r.tailEvents >= cfg.SealEvents

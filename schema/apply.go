@@ -39,35 +39,43 @@ func PositionOf(rec *Record) Position {
 // any input gives a verdict. Records come in the order of the log; what is at or before the head's position
 // is a no-op, so that a replay is harmless.
 func (h *Head) Apply(rec *Record) Verdict {
-	if rec.Stream != 0 && rec.Stream < h.Position.Stream {
+	if h.passed(rec) {
 		return Verdict{Kind: Replayed}
 	}
-	e, err := Decode(rec.Header, rec.Body)
-	if err != nil {
-		e = nil
+	p := Prepare(rec)
+	return h.ApplyPrepared(&p)
+}
+
+// passed reports whether a record is before the head's position.
+func (h *Head) passed(rec *Record) bool { return rec.Stream != 0 && rec.Stream < h.Position.Stream }
+
+// ApplyPrepared is [Head.Apply] of a record that was prepared. The verdict shares memory with the preparation.
+func (h *Head) ApplyPrepared(p *Prepared) Verdict {
+	if h.passed(p.Record) {
+		return Verdict{Kind: Replayed}
 	}
-	id := RecordID(rec, e)
-	if rec.Stream != 0 && rec.Stream == h.Position.Stream {
-		if id == h.Position.ID {
-			return Verdict{Kind: Replayed, Event: e}
+	at := p.Position()
+	if at.Stream != 0 && at.Stream == h.Position.Stream {
+		if at.ID == h.Position.ID {
+			return Verdict{Kind: Replayed, Event: p.Event}
 		}
-		return Verdict{Kind: Regressed, Event: e}
+		return Verdict{Kind: Regressed, Event: p.Event}
 	}
-	if _, mark := PlacedOf(e); mark {
-		h.Position = Position{Stream: rec.Stream, ID: id}
-		return Verdict{Kind: Skipped, Event: e}
+	if _, mark := PlacedOf(p.Event); mark {
+		h.Position = at
+		return Verdict{Kind: Skipped, Event: p.Event}
 	}
 	var v Verdict
 	switch {
-	case err == nil:
-		v = h.judge(e, Position{Stream: rec.Stream, ID: id})
-	case errors.Is(err, ErrNotCloudEvent):
-		v = rejected(ReasonNotCloudEvent, "%s", err)
+	case p.err == nil:
+		v = h.judge(&place{Prepared: p, at: at})
+	case errors.Is(p.err, ErrNotCloudEvent):
+		v = rejected(ReasonNotCloudEvent, "%s", p.err)
 	default:
-		v = rejected(ReasonInvalidAttribute, "%s", err)
+		v = rejected(ReasonInvalidAttribute, "%s", p.err)
 	}
-	v.Event = e
-	h.Position = Position{Stream: rec.Stream, ID: id}
+	v.Event = p.Event
+	h.Position = at
 	switch v.Kind {
 	case Duplicate:
 		h.Counts.Duplicates++
@@ -89,28 +97,19 @@ func rejected(reason Reason, format string, args ...any) Verdict {
 	return Verdict{Kind: Rejected, Reason: reason, Detail: fmt.Sprintf(format, args...)}
 }
 
-// place is how an event stands in the log: what names it among the latest events, and whether it is an
-// executor's sequenced event, a control event, or plain.
+// place is how a prepared event stands in the log.
 type place struct {
+	*Prepared
 	at Position
 	// next is the writer's chain after the event; only of a sequenced event that passed the gate.
-	next    Hash
-	content Hash
-	key     string
-	control bool
+	next Hash
 }
 
 // judge decides about an event: first its place (the gate), then its content.
-func (h *Head) judge(e *Event, at Position) Verdict {
+func (h *Head) judge(p *place) Verdict {
+	e := p.Event
 	if v := h.checkEnvelope(e); v.Kind != 0 {
 		return v
-	}
-	p := place{at: at, content: e.ContentHash(), control: e.IsControl()}
-	if e.Sequence != 0 {
-		p.key = shortHash(p.content[:])
-	} else {
-		sum := sha256.Sum256([]byte(e.Source + "\n" + e.ID))
-		p.key = shortHash(sum[:])
 	}
 	if slices.Contains(h.Window, p.key) {
 		return Verdict{Kind: Duplicate}
@@ -120,27 +119,25 @@ func (h *Head) judge(e *Event, at Position) Verdict {
 			return rejected(ReasonInvalidAttribute, "id %.120q does not match the content, which gives %s", e.ID, want)
 		}
 	}
-	name := e.Name()
-	if v := h.gate(e, &p, name); v.Kind != 0 {
+	if v := h.gate(e, p, p.name); v.Kind != 0 {
 		return v
 	}
-	data, err := ParseData(e)
-	if name == RunResumed && p.control && err == nil {
-		if v := h.takeover(e, data); v.Kind != 0 {
+	if p.name == RunResumed && p.control && p.dataErr == nil {
+		if v := h.takeover(e, p.data); v.Kind != 0 {
 			return v
 		}
 	}
-	h.advance(e, &p, name)
+	h.advance(e, p, p.name)
 	var v Verdict
 	switch {
-	case err != nil:
-		v = rejected(ReasonInvalidData, "%s", err)
-	case data == nil:
+	case p.dataErr != nil:
+		v = rejected(ReasonInvalidData, "%s", p.dataErr)
+	case p.data == nil:
 		h.Counts.Unknown++
 		v = Verdict{Kind: Applied}
 	default:
-		v = h.applyData(e, &p, data)
-		v.Data = data
+		v = h.applyData(e, p, p.data)
+		v.Data = p.data
 	}
 	return v
 }
@@ -249,11 +246,10 @@ func (h *Head) fencedOrLate(e *Event, p *place, name string) Verdict {
 	if (name != ToolReturned && name != ToolFailed) || h.Status.Terminal() {
 		return fenced
 	}
-	data, err := ParseData(e)
-	if err != nil {
+	if p.dataErr != nil {
 		return fenced
 	}
-	i := h.findOpen(e.Turn, callIDOf(data))
+	i := h.findOpen(e.Turn, callIDOf(p.data))
 	if i < 0 || !h.OpenCalls[i].InDoubt || h.OpenCalls[i].Late || h.OpenCalls[i].Epoch > max(e.Epoch, 1) {
 		return fenced
 	}
@@ -262,7 +258,7 @@ func (h *Head) fencedOrLate(e *Event, p *place, name string) Verdict {
 	// Nobody need decide any more: the next executor adopts it.
 	h.noDoubt(h.OpenCalls[i].CallKey)
 	h.addToDigest(e, p)
-	return Verdict{Kind: Evidence, Data: data, Boundary: true, Call: h.OpenCalls[i].CallKey}
+	return Verdict{Kind: Evidence, Data: p.data, Boundary: true, Call: h.OpenCalls[i].CallKey}
 }
 
 func callIDOf(data Data) string {

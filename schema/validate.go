@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -81,6 +82,9 @@ func ParseData(e *Event) (Data, error) {
 
 // tooDeep bounds nesting before a recursive reader sees the text. Brackets inside strings count as none.
 func tooDeep(b []byte) bool {
+	if bytes.Count(b, []byte{'{'})+bytes.Count(b, []byte{'['}) <= MaxJSONDepth {
+		return false // as nearly always, and told without a look at each byte
+	}
 	depth, inString := 0, false
 	for i := 0; i < len(b); i++ {
 		switch c := b[i]; {

@@ -186,14 +186,13 @@ func (r *Follower) Waiting(ctx context.Context) (uint64, error) {
 // NextOrIdle is Next, but returns with idle set, and no message, about every second in which none came and the server
 // said that it is still there.
 func (r *Follower) NextOrIdle(ctx context.Context) (a Arrived, idle bool, err error) {
+	a, h, err := r.there()
+	if err != nil || h != nothing {
+		return a, h == stillThere, err
+	}
 	silence := time.NewTimer(pullSilence)
 	defer silence.Stop()
 	for {
-		if r.open == 0 {
-			if err := r.pull(); err != nil {
-				return Arrived{}, false, r.broken(err)
-			}
-		}
 		select {
 		case <-ctx.Done():
 			return Arrived{}, false, ctx.Err()
@@ -204,19 +203,67 @@ func (r *Follower) NextOrIdle(ctx context.Context) (a Arrived, idle bool, err er
 			return Arrived{}, false, r.broken(fmt.Errorf("no answer within %s", pullSilence))
 		case m := <-r.msgs:
 			silence.Reset(pullSilence)
-			if m.Reply == "" {
-				if err := r.said(m); err != nil {
-					return Arrived{}, false, r.broken(err)
-				}
-				if m.Header.Get("Status") == "100" {
-					return Arrived{}, true, nil
-				}
-				continue
+			a, h, err := r.hear(m)
+			if err == nil && h == nothing {
+				a, h, err = r.there()
 			}
-			a, err := r.message(m)
-			return a, false, err
+			if err != nil || h != nothing {
+				return a, h == stillThere, err
+			}
 		}
 	}
+}
+
+// NextIfThere is Next for who does not want to wait: there is false when no message has arrived.
+func (r *Follower) NextIfThere() (a Arrived, there bool, err error) {
+	a, h, err := r.there()
+	return a, h == message, err
+}
+
+// heard is what a message on the inbox was.
+type heard int
+
+const (
+	// nothing that concerns a reader.
+	nothing heard = iota
+	// stillThere is the server's word that it has nothing to send.
+	stillThere
+	// message of the stream.
+	message
+)
+
+// there takes what has arrived, and asks for more before the last of it was taken.
+func (r *Follower) there() (Arrived, heard, error) {
+	for {
+		if r.open == 0 {
+			if err := r.pull(); err != nil {
+				return Arrived{}, nothing, r.broken(err)
+			}
+		}
+		select {
+		case m := <-r.msgs:
+			if a, h, err := r.hear(m); err != nil || h != nothing {
+				return a, h, err
+			}
+		default:
+			return Arrived{}, nothing, nil
+		}
+	}
+}
+
+// hear takes one message of the inbox.
+func (r *Follower) hear(m *nats.Msg) (Arrived, heard, error) {
+	if m.Reply == "" {
+		if err := r.said(m); err != nil {
+			return Arrived{}, nothing, r.broken(err)
+		}
+		if m.Header.Get("Status") == "100" {
+			return Arrived{}, stillThere, nil
+		}
+		return Arrived{}, nothing, nil
+	}
+	a, err := r.message(m)
+	return a, message, err
 }
 
 // message takes a message of the stream.
@@ -234,7 +281,7 @@ func (r *Follower) message(m *nats.Msg) (Arrived, error) {
 	}
 	behind, first := expected(m.Header)
 	return Arrived{
-		Subject: m.Subject, Record: schema.NewRecord(schema.StreamSequence(meta.Sequence.Stream), m.Header, m.Data),
+		Subject: m.Subject, Record: own(schema.StreamSequence(meta.Sequence.Stream), m),
 		First: first, Behind: behind, Pending: meta.NumPending,
 	}, nil
 }

@@ -55,3 +55,29 @@ func TestFollowerBeginsWhereItIsTold(t *testing.T) {
 	require.Equal(t, "3", next(runlog.FollowFrom{Stream: 2, Run: "a"}))
 	require.Equal(t, "new", next(runlog.FollowFrom{New: true}))
 }
+
+func TestFollowerBringsWhatHasArrivedWithoutWaiting(t *testing.T) {
+	js := start(t)
+	f, err := runlog.Follow(t.Context(), js.Conn(), js, names, runlog.FollowFrom{})
+	require.NoError(t, err)
+	defer f.Close(t.Context(), js)
+	_, there, err := f.NextIfThere()
+	require.NoError(t, err)
+	require.False(t, there)
+	const all = 5000 // more than one request brings
+	go func() {
+		for range all {
+			_ = js.Conn().Publish(names.EventSubject("a"), nil)
+		}
+	}()
+	got := schema.StreamSequence(0)
+	for got < all {
+		a, err := f.Next(t.Context())
+		for there = true; there; a, there, err = f.NextIfThere() {
+			require.NoError(t, err)
+			got++
+			require.Equal(t, got, a.Record.Stream)
+		}
+		require.NoError(t, err)
+	}
+}

@@ -301,13 +301,18 @@ func record(m *nats.Msg) (schema.Record, error) {
 	if err != nil || seq == 0 {
 		return schema.Record{}, fmt.Errorf("stream sequence %.24q: %w", last(m.Header, headerSequence), ErrAnswer)
 	}
-	// The message is ours alone: what belongs to NATS is taken out in place, which a copy of the map would cost more.
+	return own(schema.StreamSequence(seq), m), nil
+}
+
+// own is schema.NewRecord of a message that is ours alone: what belongs to NATS is taken out in place, which a copy of
+// the map would cost more.
+func own(stream schema.StreamSequence, m *nats.Msg) schema.Record {
 	for name := range m.Header {
 		if len(name) > 5 && strings.EqualFold(name[:5], "nats-") {
 			delete(m.Header, name)
 		}
 	}
-	return schema.Record{Stream: schema.StreamSequence(seq), Header: m.Header, Body: m.Data}, nil
+	return schema.Record{Stream: stream, Header: m.Header, Body: m.Data}
 }
 
 // APISubject is a subject of the JetStream API as this client reaches it: by its prefix or domain.

@@ -1,0 +1,48 @@
+package schema
+
+import (
+	"crypto/sha256"
+)
+
+// Prepared is a record and everything about it that does not depend on the records before it: what was decoded,
+// validated and hashed. It is made once a record, on any goroutine, while the records before it are still being folded.
+type Prepared struct {
+	// Record that was prepared; it is not to be changed.
+	Record *Record
+	// Event is nil for what is no CloudEvent, and err says why.
+	Event *Event
+	err   error
+	// id is that of the record's position.
+	id string
+	// content is the event's hash, and key what names the event among the latest.
+	content Hash
+	key     string
+	control bool
+	name    string
+	// data is nil for unknown types, and when dataErr is not.
+	data    Data
+	dataErr error
+}
+
+// Prepare decodes, validates and hashes a record. It is pure and total.
+func Prepare(rec *Record) Prepared {
+	p := Prepared{Record: rec}
+	if p.Event, p.err = Decode(rec.Header, rec.Body); p.err != nil {
+		p.Event = nil
+		p.id = RecordID(rec, nil)
+		return p
+	}
+	e := p.Event
+	p.id, p.name, p.control, p.content = e.ID, e.Name(), e.IsControl(), e.ContentHash()
+	if e.Sequence != 0 {
+		p.key = shortHash(p.content[:])
+	} else {
+		sum := sha256.Sum256([]byte(e.Source + "\n" + e.ID))
+		p.key = shortHash(sum[:])
+	}
+	p.data, p.dataErr = ParseData(e)
+	return p
+}
+
+// Position returns the position of the record.
+func (p *Prepared) Position() Position { return Position{Stream: p.Record.Stream, ID: p.id} }
