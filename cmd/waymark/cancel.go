@@ -66,7 +66,7 @@ func (c cancelCmd) Run(ctx context.Context, a *app) error {
 	case h.Status.Terminal():
 		next = "it has ended meanwhile"
 	case reply.Quarantined:
-		next = "nobody is given the run, for its claims made no progress; let one try to wind it up: " + onFleet(h.Fleet, "release "+h.Run)
+		next = "nobody is given the run, for its claims made no progress; let one try to wind it up: " + a.prompt.command("release "+h.Run)
 	case h.Status.Claimable():
 		next = "it has no executor: the next one that claims it winds it up"
 	}
@@ -137,14 +137,14 @@ func (c releaseCmd) Run(ctx context.Context, a *app) error {
 	answer := released{Run: h.Run, Was: h.Status, Status: h.Status, Epoch: h.Epoch, Stalled: h.Stalled, InDoubt: len(h.InDoubt())}
 	switch {
 	case h.Status.Terminal():
-		return fail(exitConflict, "to go on with it all the same: "+onFleet(h.Fleet, "recover "+h.Run+" --executor NAME --reason reopen"),
+		return fail(exitConflict, "to go on with it all the same: "+a.prompt.command("recover "+h.Run+" --executor NAME --reason reopen"),
 			"run %s has ended as %s: there is nothing to release", h.Run, h.Status)
 	case h.Unattended != "" && h.Stalled == 0:
 		// It has no executor and needs none before it is answered.
 	case h.Status.Claimable() && h.Stalled == 0:
 		// Whoever asks is given it.
 	case !h.Status.Claimable() && h.Unattended == "" && !c.Force:
-		return fail(exitConflict, "see what it does: "+onFleet(h.Fleet, "runs get "+h.Run)+"; to fence the executor all the same add --force",
+		return fail(exitConflict, "see what it does: "+a.prompt.command("runs get "+h.Run)+"; to fence the executor all the same add --force",
 			"run %s is %s with executor %s, which may be at work on it", h.Run, h.Status, h.Executor)
 	default:
 		if answer, err = c.release(ctx, cl, answer); err != nil {
@@ -193,6 +193,6 @@ func (c releaseCmd) print(a *app, before *schema.GetReply, answer released) erro
 		"in doubt", count(answer.InDoubt)); err != nil || answer.InDoubt == 0 || a.cli.Quiet {
 		return err
 	}
-	_, err := fmt.Fprintf(a.stderr, "see what becomes of the calls in doubt with: %s\n", onFleet(before.Head.Fleet, "plan "+before.Head.Run))
+	_, err := fmt.Fprintf(a.stderr, "see what becomes of the calls in doubt with: %s\n", a.prompt.command("plan "+before.Head.Run))
 	return err
 }

@@ -22,6 +22,7 @@ type client struct {
 	nc     *nats.Conn
 	target natsconn.Target
 	fleet  string
+	prompt prompt
 	// wait bounds one answer.
 	wait   time.Duration
 	closed chan struct{}
@@ -45,7 +46,7 @@ func (a *app) connect(ctx context.Context, opts ...nats.Option) (*client, error)
 		}
 		return nil, err
 	}
-	c := &client{target: target, fleet: a.cli.Fleet, wait: a.cli.Timeout, closed: make(chan struct{})}
+	c := &client{target: target, fleet: a.cli.Fleet, prompt: a.prompt, wait: a.cli.Timeout, closed: make(chan struct{})}
 	opts = append([]nats.Option{
 		nats.Name("waymark cli"),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
@@ -83,7 +84,7 @@ func (c *client) ask(ctx context.Context, verb, run string, request, reply any) 
 		return &failure{
 			code: exitUnavailable,
 			what: fmt.Sprintf("no daemon answers for fleet %s on %s", c.fleet, c.target.Address()),
-			hint: "start one there: waymark serve, with the same --nats or --context and --fleet",
+			hint: "start one there: " + c.prompt.command(c.serveWords()),
 			err:  err,
 		}
 	case errors.Is(err, context.DeadlineExceeded):
@@ -105,6 +106,14 @@ func (c *client) ask(ctx context.Context, verb, run string, request, reply any) 
 	return nil
 }
 
+// serveWords are those of the command that starts a daemon on the server of this client.
+func (c *client) serveWords() string {
+	if c.target.Origin == natsconn.OriginSelected {
+		return "serve --context " + schema.ShellWord(c.target.Context) // serve does not look for a selected one
+	}
+	return "serve"
+}
+
 // serviceError is the error that a reply carries.
 func serviceError(answer *nats.Msg) error {
 	e := new(schema.ServiceError)
@@ -123,13 +132,16 @@ func (c *client) aboutRun(run string, err error) error {
 	f := explainService(err)
 	switch service.Code {
 	case schema.CodeRunEnded:
-		f.hint = "see how it ended: " + onFleet(c.fleet, "runs get "+run) + "; to go on with it all the same: " +
-			onFleet(c.fleet, "recover "+run+" --executor NAME --reason reopen")
+		f.hint = "see how it ended: " + c.prompt.command("runs get "+run) + "; to go on with it all the same: " +
+			c.prompt.command("recover "+run+" --executor NAME --reason reopen")
+	case schema.CodeQuarantined:
+		f.hint = "look at what it stops at: " + c.prompt.command("runs get "+run+" --view events") + "; then let the fleet try again: " +
+			c.prompt.command("release "+run)
 	case schema.CodeNotInDoubt:
-		f.hint = "see the run's calls: " + onFleet(c.fleet, "runs get "+run+" --view state")
+		f.hint = "see the run's calls: " + c.prompt.command("runs get "+run+" --view state")
 	default:
 		return err
 	}
-	f.err = err
+	f.err, f.own = err, false
 	return f
 }

@@ -159,6 +159,9 @@ wrong and what to do next:
     waymark: no waymark server is running in ~/.local/state/waymark: there is no endpoint.json
     hint: start one with: waymark serve, or name another server with --nats or --context
 
+The commands in hints and next steps can be pasted: they repeat the flags that named the server and the fleet. Passwords, tokens and the
+credentials within an address are never shown; give those in the environment.
+
 Ctrl-C ends every command in order, a second one at once. A reader that goes away (` + "`| head`" + `) is no failure.
 
 ## Which server

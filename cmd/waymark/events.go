@@ -155,7 +155,7 @@ func (c eventsCmd) shards(ctx context.Context, js jetstream.JetStream, cl *clien
 		return nil, &failure{
 			code: exitNotFound, err: err,
 			what: fmt.Sprintf("fleet %s does not exist on %s", cl.fleet, cl.target.Address()),
-			hint: "start a daemon for it: waymark serve --fleet " + cl.fleet,
+			hint: "start a daemon for it: " + cl.prompt.command(cl.serveWords()),
 		}
 	case err != nil:
 		return nil, err

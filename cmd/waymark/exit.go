@@ -54,7 +54,9 @@ type failure struct {
 	code exitCode
 	what string
 	hint string
-	err  error
+	// own: the hint is this program's own text from end to end, and its commands lack the flags that name the server.
+	own bool
+	err error
 }
 
 // Error is what went wrong, without the hint.
@@ -69,17 +71,25 @@ func fail(code exitCode, hint, format string, args ...any) error {
 }
 
 // report prints err and returns the exit code.
-func report(ctx context.Context, err error, stderr io.Writer) int {
+func report(ctx context.Context, err error, p prompt, stderr io.Writer) int {
 	if err == nil || closedPipe(err) {
 		return int(exitOK)
 	}
 	f := explain(ctx, err)
 	// There is nowhere to report that standard error is gone.
 	_, _ = fmt.Fprintf(stderr, "waymark: %s\n", printable(f.what))
-	if f.hint != "" {
-		_, _ = fmt.Fprintf(stderr, "hint: %s\n", printable(f.hint))
+	if hint := f.advice(p); hint != "" {
+		_, _ = fmt.Fprintf(stderr, "hint: %s\n", printable(hint))
 	}
 	return int(f.code)
+}
+
+// advice is the hint, its commands as they are typed.
+func (f *failure) advice(p prompt) string {
+	if f.own {
+		return p.fill(f.hint)
+	}
+	return f.hint
 }
 
 // explain finds exit code and hint of an error. What a command knows better it has put into a failure.
@@ -130,10 +140,11 @@ func explainServer(err error) *failure {
 			code: exitUnavailable,
 			what: fmt.Sprintf("no waymark server is running in %s: %s", down.Dir, down.Reason),
 			hint: hintServe + ", or name another server with --nats or --context",
+			own:  true,
 		}
 	case errors.Is(err, natsd.ErrPortInUse):
 		what, _, _ := strings.Cut(err.Error(), ": stop what listens there")
-		return &failure{code: exitUnavailable, what: what, hint: "stop what listens there, or choose another port: waymark serve --port 0 takes a free one"}
+		return &failure{code: exitUnavailable, what: what, hint: "stop what listens there, or choose another port: waymark serve --port 0 takes a free one", own: true}
 	case errors.Is(err, natsd.ErrStateDir):
 		return &failure{code: exitFailure, hint: hintStateDir}
 	case errors.Is(err, natsd.ErrStoreKey):
@@ -149,7 +160,7 @@ func explainConnection(err error) *failure {
 	case errors.Is(err, natsconn.ErrSettings), errors.Is(err, natsconn.ErrUnknownContext):
 		return &failure{code: exitUsage, hint: "see: waymark help, section Which server"}
 	case errors.Is(err, natsconn.ErrNoServer):
-		return &failure{code: exitUnavailable, hint: hintServe}
+		return &failure{code: exitUnavailable, hint: hintServe, own: true}
 	case errors.Is(err, natsconn.ErrRefused), errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, nats.ErrAuthorization):
 		return &failure{code: exitRefused, hint: hintCredentials}
 	case errors.Is(err, natsconn.ErrUnreachable):
@@ -186,9 +197,9 @@ func explainService(err error) *failure {
 	// The daemon's hints speak of requests; at a prompt the next step is a command.
 	switch service.Code {
 	case schema.CodeNotFound:
-		f.hint = "list the runs with: waymark runs ls"
+		f.hint, f.own = "list the runs with: waymark runs ls", true
 	case schema.CodeRunEnded:
-		f.hint = "see how it ended: waymark runs get RUN; to go on with it all the same: waymark recover RUN --executor NAME --reason reopen"
+		f.hint, f.own = "see how it ended: waymark runs get RUN; to go on with it all the same: waymark recover RUN --executor NAME --reason reopen", true
 	default:
 	}
 	return f

@@ -9,7 +9,7 @@ import (
 	"github.com/waymarkio/waymark/publisher"
 )
 
-// sentinel is what a user is told for an error.
+// sentinel is what a user is told for an error. Its hint is text of this program alone: see [prompt.fill].
 type sentinel struct {
 	err  error
 	code exitCode
@@ -20,7 +20,7 @@ type sentinel struct {
 func find(err error, list []sentinel) *failure {
 	for _, s := range list {
 		if errors.Is(err, s.err) {
-			return &failure{code: s.code, hint: s.hint}
+			return &failure{code: s.code, hint: s.hint, own: true}
 		}
 	}
 	return nil
@@ -49,8 +49,8 @@ var publisherErrors = []sentinel{
 	{publisher.ErrIncomplete, exitDamaged, "what is there: waymark runs get RUN"},
 	{publisher.ErrBlob, exitDamaged, ""},
 	{publisher.ErrBadAnswer, exitFailure, "use the same version here and for the daemon: waymark version"},
-	{publisher.ErrNotProvisioned, exitNotFound, "start a daemon for the fleet: waymark serve --fleet NAME"},
-	{publisher.ErrNoService, exitUnavailable, "start the daemon on that server: waymark serve, with the same --nats or --context"},
+	{publisher.ErrNotProvisioned, exitNotFound, "start a daemon for the fleet: waymark serve"},
+	{publisher.ErrNoService, exitUnavailable, "start the daemon on that server: waymark serve, with --context if nats context select chose it"},
 	{publisher.ErrUnresolved, exitUnavailable, "try again: what was stored is not stored twice"},
 	{publisher.ErrUnavailable, exitUnavailable, "try again"},
 	{publisher.ErrConfig, exitUsage, ""},
@@ -59,7 +59,7 @@ var publisherErrors = []sentinel{
 // explainPublisher words the errors of the executor's SDK.
 func explainPublisher(err error) *failure {
 	if full, ok := errors.AsType[*publisher.FullError](err); ok {
-		f := &failure{code: exitFull, hint: hintFleetFull, what: fmt.Sprintf("fleet %s is full", full.Fleet)}
+		f := &failure{code: exitFull, hint: hintFleetFull, own: true, what: fmt.Sprintf("fleet %s is full", full.Fleet)}
 		if full.Quota > 0 {
 			f.what += fmt.Sprintf(": %s of %s used", bytesText(full.Used), bytesText(full.Quota))
 		}

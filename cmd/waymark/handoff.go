@@ -89,7 +89,7 @@ func (c handoffLsCmd) print(a *app, s *schema.State) error {
 		_, err = fmt.Fprintln(a.stderr, "no hand-offs")
 	case offered != "":
 		_, err = fmt.Fprintf(a.stderr, "an executor accepts an offer by itself; decline with: %s --reason TEXT\n",
-			printable(onFleet(s.Head.Fleet, "handoff decline "+c.Run_+" "+schema.ShellWord(offered))))
+			printable(a.prompt.command("handoff decline "+c.Run_+" "+schema.ShellWord(offered))))
 	}
 	return err
 }
@@ -129,7 +129,7 @@ func (t handoffTarget) decide(ctx context.Context, a *app, request schema.Handof
 		return nil, nil, err
 	}
 	h := &reply.Head
-	open, err := t.choose(h, request.Action)
+	open, err := t.choose(a.prompt, h, request.Action)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -142,13 +142,13 @@ func (t handoffTarget) decide(ctx context.Context, a *app, request schema.Handof
 		OfferHash: request.OfferHash, Reason: request.Reason,
 	}
 	if err := cl.ask(ctx, schema.VerbHandoff, h.Run, request, &done.ControlReply); err != nil {
-		return nil, nil, explainHandoff(h, err)
+		return nil, nil, explainHandoff(a.prompt, h, err)
 	}
 	return done, open, nil
 }
 
 // choose finds the hand-off that was named, or the only one that is open.
-func (t handoffTarget) choose(h *schema.Head, action string) (*schema.OpenHandoff, error) {
+func (t handoffTarget) choose(p prompt, h *schema.Head, action string) (*schema.OpenHandoff, error) {
 	i := slices.IndexFunc(h.Handoffs, func(o schema.OpenHandoff) bool { return o.HandoffID == t.Handoff })
 	if t.Handoff == "" && len(h.Handoffs) == 1 {
 		i = 0
@@ -162,7 +162,7 @@ func (t handoffTarget) choose(h *schema.Head, action string) (*schema.OpenHandof
 		// It may be a repeat: the daemon knows whether it was the first try that ended it.
 		return &schema.OpenHandoff{HandoffID: t.Handoff}, nil
 	case len(names) == 0:
-		return nil, fail(exitNotFound, "see those that are over: "+onFleet(h.Fleet, "handoff ls "+h.Run), "run %s has no open hand-off", h.Run)
+		return nil, fail(exitNotFound, "see those that are over: "+p.command("handoff ls "+h.Run), "run %s has no open hand-off", h.Run)
 	case i < 0 && t.Handoff == "":
 		return nil, fail(exitUsage, "name one of: "+strings.Join(names, ", "), "run %s has %d open hand-offs", h.Run, len(names))
 	case i < 0:
@@ -171,12 +171,12 @@ func (t handoffTarget) choose(h *schema.Head, action string) (*schema.OpenHandof
 	return &h.Handoffs[i], nil
 }
 
-func explainHandoff(h *schema.Head, err error) error {
+func explainHandoff(p prompt, h *schema.Head, err error) error {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok || service.Code != schema.CodeHandoffTaken && service.Code != schema.CodeUnknownHandoff {
 		return err
 	}
-	f := &failure{code: exitConflict, what: service.Message, hint: "see who has it: " + onFleet(h.Fleet, "handoff ls "+h.Run), err: err}
+	f := &failure{code: exitConflict, what: service.Message, hint: "see who has it: " + p.command("handoff ls "+h.Run), err: err}
 	if service.Code == schema.CodeUnknownHandoff {
 		f.code = exitNotFound
 	}

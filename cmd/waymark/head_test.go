@@ -63,8 +63,7 @@ func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {
 	}
 	require.Equal(t, `waymark settle r 3 m1 --how decided --result '"sent"'`,
 		shellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))
-	h := &schema.Head{Fleet: "blue", Run: "r"}
-	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3", settleCommand(h, schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
+	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3", settleCommand(prompt{flags: "--fleet blue "}, "r", schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
 }
 
 func TestStepsAreBoundedAndNameEachThingOnce(t *testing.T) {
@@ -90,10 +89,10 @@ func TestAStepThatIsPastedAsItStandsDecidesOnlyWhatItsLineSays(t *testing.T) {
 		},
 		OpenCalls: []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}, InDoubt: true, Held: true}},
 	}
-	list := steps(h, true)
+	list := steps(prompt{}, h, true)
 	require.Len(t, list, 8)
 	h.OpenCalls = append(h.OpenCalls, schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c3", Occurrence: 1}, Replay: schema.ReplayPure, InDoubt: true})
-	require.Equal(t, append(list, "see what becomes of the calls in doubt with: waymark plan r"), steps(h, true),
+	require.Equal(t, append(list, "see what becomes of the calls in doubt with: waymark plan r"), steps(prompt{}, h, true),
 		"a call that its policy settles is left to no person")
 	for _, step := range list {
 		require.NotContains(t, step, "|", "a shell would run what stands before it")

@@ -44,6 +44,7 @@ func listenHealth(ctx context.Context, address string, registry *prometheus.Regi
 			code: exitUnavailable,
 			what: fmt.Sprintf("cannot listen on --http %s: %v", address, err),
 			hint: "stop what listens there, or choose another address: waymark serve --http 127.0.0.1:0 takes a free port",
+			own:  true,
 			err:  err,
 		}
 	}

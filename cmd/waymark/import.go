@@ -122,7 +122,7 @@ func expand(args []string) (files []string, size int64, err error) {
 			case err != nil:
 				return nil, 0, &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
 			case info.IsDir():
-				return nil, 0, fail(exitUsage, "name its files: waymark import "+filepath.Join(file, "*.jsonl"), "%s is a directory", file)
+				return nil, 0, fail(exitUsage, "name its files, such as "+schema.ShellWord(file)+"/*.jsonl", "%s is a directory", file)
 			}
 			size += info.Size()
 		}
@@ -298,8 +298,8 @@ func (im *importer) finish(ctx context.Context, err error) error {
 	if err != nil {
 		f := explain(ctx, err)
 		hint := "run the same command again: it goes on where it stopped"
-		if f.hint != "" {
-			hint = f.hint + "; then " + hint
+		if first := f.advice(im.app.prompt); first != "" {
+			hint = first + "; then " + hint
 		}
 		return &failure{code: f.code, what: f.what, hint: hint, err: err}
 	}

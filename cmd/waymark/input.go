@@ -100,7 +100,7 @@ func (c inputCmd) Run(ctx context.Context, a *app) error {
 	if payload == nil && c.Status == schema.InputResolved {
 		return c.show(ctx, a, cl, head)
 	}
-	wait, err := c.choose(head)
+	wait, err := c.choose(a.prompt, head)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func readAnswer(r io.Reader, name string, promised bool) (jsontext.Value, error)
 }
 
 // choose finds what is answered: what was named, or the only thing that the run waits for.
-func (c inputCmd) choose(h *schema.Head) (*schema.OpenInterrupt, error) {
+func (c inputCmd) choose(p prompt, h *schema.Head) (*schema.OpenInterrupt, error) {
 	i := slices.IndexFunc(h.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == c.Interrupt })
 	if c.Interrupt == "" && len(h.Interrupts) == 1 {
 		i = 0
@@ -186,9 +186,9 @@ func (c inputCmd) choose(h *schema.Head) (*schema.OpenInterrupt, error) {
 		// It may be a repeat: the daemon knows whether it was the first try that answered.
 		return &schema.OpenInterrupt{InterruptID: c.Interrupt}, nil
 	case len(h.Interrupts) == 0 && h.Status.Terminal():
-		return nil, fail(exitConflict, "see how it ended: "+onFleet(h.Fleet, "runs get "+h.Run), "run %s has ended as %s and waits for nothing", h.Run, h.Status)
+		return nil, fail(exitConflict, "see how it ended: "+p.command("runs get "+h.Run), "run %s has ended as %s and waits for nothing", h.Run, h.Status)
 	case len(h.Interrupts) == 0:
-		return nil, fail(exitNotFound, "it may have been answered already: "+onFleet(h.Fleet, "runs get "+h.Run), "run %s is %s and waits for nothing", h.Run, h.Status)
+		return nil, fail(exitNotFound, "it may have been answered already: "+p.command("runs get "+h.Run), "run %s is %s and waits for nothing", h.Run, h.Status)
 	case i < 0 && c.Interrupt == "":
 		return nil, fail(exitUsage, "name one of: "+waitNames(h), "run %s waits for %d things", h.Run, len(h.Interrupts))
 	case i < 0:
@@ -197,7 +197,7 @@ func (c inputCmd) choose(h *schema.Head) (*schema.OpenInterrupt, error) {
 	w := &h.Interrupts[i]
 	switch {
 	case w.Reason == schema.WaitToolInDoubt && c.Status != schema.InputCancelled:
-		return nil, fail(exitUsage, "see how it is settled: "+onFleet(h.Fleet, "plan "+h.Run),
+		return nil, fail(exitUsage, "see how it is settled: "+p.command("plan "+h.Run),
 			"run %s waits for the settlement of call %s, which no answer can be", h.Run, w.ToolCallID)
 	case (c.Allow || c.Deny) && w.ToolCallID == "":
 		return nil, fail(exitUsage, "answer with --text or --json-value", "%s of run %s is about no tool call: there is nothing to allow or deny", w.InterruptID, h.Run)
@@ -229,7 +229,7 @@ func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head
 		InterruptID: answer.InterruptID, Status: answer.Status, Payload: payload, By: answer.By, RequestID: answer.RequestID,
 	}, &answer.ControlReply)
 	if err != nil {
-		return explainAnswer(h, w.InterruptID, err)
+		return explainAnswer(a.prompt, h, w.InterruptID, err)
 	}
 	if a.cli.JSON {
 		return document(a.stdout, answer)
@@ -244,7 +244,7 @@ func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head
 	next := "its executor " + h.Executor + " is told; if that is gone, another claims the run"
 	switch {
 	case answer.Remaining > 0:
-		next = fmt.Sprintf("the run still waits for %d more: %s", answer.Remaining, onFleet(h.Fleet, "input "+h.Run))
+		next = fmt.Sprintf("the run still waits for %d more: %s", answer.Remaining, a.prompt.command("input "+h.Run))
 	case h.Unattended != "" || h.Status.Claimable():
 		next = "the run has no executor: the next one that claims it goes on"
 	}
@@ -253,20 +253,20 @@ func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head
 }
 
 // explainAnswer words the refusal of an answer: the next step at a prompt is a command.
-func explainAnswer(h *schema.Head, interrupt string, err error) error {
+func explainAnswer(p prompt, h *schema.Head, interrupt string, err error) error {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok {
 		return err
 	}
 	switch service.Code {
 	case schema.CodeInvalidAnswer:
-		f := &failure{code: exitUsage, what: service.Message, hint: "see what is asked: " + onFleet(h.Fleet, "input "+h.Run), err: err}
+		f := &failure{code: exitUsage, what: service.Message, hint: "see what is asked: " + p.command("input "+h.Run), err: err}
 		if places := answerProblems(service); places != "" {
 			f.what = fmt.Sprintf("the answer to %s is not what run %s asks for: %s", interrupt, h.Run, places)
 		}
 		return f
 	case schema.CodeUnknownInterrupt:
-		return &failure{code: exitNotFound, what: service.Message, hint: "it may have been answered already: " + onFleet(h.Fleet, "runs get "+h.Run), err: err}
+		return &failure{code: exitNotFound, what: service.Message, hint: "it may have been answered already: " + p.command("runs get "+h.Run), err: err}
 	default:
 		return err
 	}
@@ -292,7 +292,7 @@ func answerProblems(e *schema.ServiceError) string {
 func (c inputCmd) show(ctx context.Context, a *app, cl *client, h *schema.Head) error {
 	waits := h.Interrupts
 	if c.Interrupt != "" || len(waits) == 0 {
-		w, err := inputCmd{Interrupt: c.Interrupt}.choose(h)
+		w, err := inputCmd{Interrupt: c.Interrupt}.choose(a.prompt, h)
 		if err != nil {
 			return err
 		}

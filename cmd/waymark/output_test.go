@@ -142,11 +142,11 @@ func TestHelpKeepsToItsWidth(t *testing.T) {
 
 func TestAFailureIsTwoLinesAndAClosedReaderNone(t *testing.T) {
 	var b bytes.Buffer
-	require.Equal(t, 2, report(t.Context(), fail(exitUsage, "do that", "wrong\nthing"), &b))
+	require.Equal(t, 2, report(t.Context(), fail(exitUsage, "do that", "wrong\nthing"), prompt{}, &b))
 	require.Equal(t, "waymark: wrong thing\nhint: do that\n", b.String())
 	b.Reset()
-	require.Zero(t, report(t.Context(), fmt.Errorf("writing: %w", io.ErrClosedPipe), &b))
-	require.Zero(t, report(t.Context(), nil, &b))
+	require.Zero(t, report(t.Context(), fmt.Errorf("writing: %w", io.ErrClosedPipe), prompt{}, &b))
+	require.Zero(t, report(t.Context(), nil, prompt{}, &b))
 	require.Empty(t, b.String())
 }
 

@@ -212,15 +212,15 @@ func printCommands(a *app, h *schema.Head, p *schema.Plan) error {
 		c := &p.Calls[i]
 		switch c.Action {
 		case schema.CallHold:
-			lines = append(lines, settleSteps(h, c.CallKey)...)
+			lines = append(lines, settleSteps(a.prompt, h, c.CallKey)...)
 		case schema.CallVerify:
-			lines = append(lines, verifySteps(h, c)...)
+			lines = append(lines, verifySteps(a.prompt, h, c)...)
 		default:
 		}
 	}
 	for i := range p.Waits {
 		if w := &p.Waits[i]; w.Reason != schema.WaitToolInDoubt {
-			lines = append(lines, answerSteps(h, w)...)
+			lines = append(lines, answerSteps(a.prompt, h, w)...)
 		}
 	}
 	for i, l := range lines {
@@ -238,12 +238,12 @@ func printCommands(a *app, h *schema.Head, p *schema.Plan) error {
 
 // verifySteps say whom the next executor asks about a call. One that waits for a person because the tool could not tell is
 // asked about again when the waiting is called off.
-func verifySteps(h *schema.Head, c *schema.PlanCall) []string {
+func verifySteps(p prompt, h *schema.Head, c *schema.PlanCall) []string {
 	for i := range h.Interrupts {
 		w := &h.Interrupts[i]
 		if w.Reason == schema.WaitToolInDoubt && w.CallKey() == c.CallKey {
-			again := onFleet(h.Fleet, "input "+h.Run+" "+schema.ShellWord(w.InterruptID)+" --status "+schema.InputCancelled)
-			return append(settleSteps(h, c.CallKey), "  ask "+c.VerifySubject+" again:  "+again)
+			again := p.command("input " + h.Run + " " + schema.ShellWord(w.InterruptID) + " --status " + schema.InputCancelled)
+			return append(settleSteps(p, h, c.CallKey), "  ask "+c.VerifySubject+" again:  "+again)
 		}
 	}
 	return []string{"asks " + c.VerifySubject + " about call " + c.ToolCallID + " of turn " + count(c.Turn)}

@@ -61,7 +61,7 @@ func (c recoverCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if !answer.Complete {
-		return fail(exitDamaged, "what is there: waymark runs get "+c.Run_+" --view events",
+		return fail(exitDamaged, "what is there: "+a.prompt.command("runs get "+c.Run_+" --view events"),
 			"run %s was taken over, and events of it are missing: %d gaps", c.Run_, len(answer.Gaps))
 	}
 	return nil

@@ -20,6 +20,8 @@ type app struct {
 	stderr io.Writer
 	// now is the clock of everything that prints or compares times.
 	now func() time.Time
+	// prompt writes the commands that are shown.
+	prompt prompt
 	// parser is the grammar itself, for help.
 	parser *kong.Kong
 }
@@ -30,7 +32,8 @@ var errHelp = errors.New("help was shown")
 // run parses args, runs the command and prints its failure. It returns the exit code.
 func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now}
-	return report(ctx, a.main(ctx, args), stderr)
+	err := a.main(ctx, args)
+	return report(ctx, err, a.prompt, stderr)
 }
 
 func (a *app) main(ctx context.Context, args []string) error {
@@ -50,6 +53,7 @@ func (a *app) main(ctx context.Context, args []string) error {
 	if err != nil {
 		return usageError(err)
 	}
+	a.prompt = promptOf(a.cli, a.getenv)
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	return parsed.Run(a)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/schema"
 )
 
 func TestAServerWithoutRoomForTheQuotaIsNamedWithTheWayOut(t *testing.T) {
@@ -19,7 +20,7 @@ func TestAServerWithoutRoomForTheQuotaIsNamedWithTheWayOut(t *testing.T) {
 	code := run(t.Context(), args, getenv, strings.NewReader(""), &stdout, &stderr)
 	require.Equal(t, int(exitFull), code, stderr.String())
 	require.Contains(t, stderr.String(), "10737418240 bytes")
-	require.Contains(t, stderr.String(), "hint: use a smaller quota (waymark serve --quota 1GiB)")
+	require.Contains(t, stderr.String(), "hint: use a smaller quota (waymark --context "+schema.ShellWord(args[4])+" serve --quota 1GiB)")
 
 	// The way out works.
 	line, stop, err := startDaemon(append(args[1:], "--quota", "128MiB"), getenv)

@@ -16,7 +16,7 @@ func printSteps(a *app, h *schema.Head, quarantined bool) error {
 	if a.cli.Quiet || a.cli.JSON {
 		return nil
 	}
-	for _, step := range steps(h, quarantined) {
+	for _, step := range steps(a.prompt, h, quarantined) {
 		if _, err := fmt.Fprintln(a.stderr, printable(step)); err != nil {
 			return err
 		}
@@ -24,10 +24,10 @@ func printSteps(a *app, h *schema.Head, quarantined bool) error {
 	return nil
 }
 
-func steps(h *schema.Head, quarantined bool) []string {
+func steps(p prompt, h *schema.Head, quarantined bool) []string {
 	var list []string
 	if quarantined {
-		list = append(list, "see how it was given up: "+onFleet(h.Fleet, "runs get "+h.Run+" --view events")+" and the logs of those executors; let the fleet try again with: "+onFleet(h.Fleet, "release "+h.Run))
+		list = append(list, "see how it was given up: "+p.command("runs get "+h.Run+" --view events")+" and the logs of those executors; let the fleet try again with: "+p.command("release "+h.Run))
 	}
 	shown := 0
 	for i := range h.Interrupts {
@@ -36,10 +36,10 @@ func steps(h *schema.Head, quarantined bool) []string {
 			continue // its call is in doubt, and settling it is the answer
 		}
 		if shown++; shown > maxSteps {
-			list = append(list, "see all that it asks with: "+onFleet(h.Fleet, "input "+h.Run))
+			list = append(list, "see all that it asks with: "+p.command("input "+h.Run))
 			break
 		}
-		list = append(list, answerSteps(h, w)...)
+		list = append(list, answerSteps(p, h, w)...)
 	}
 	shown, more := 0, false
 	for _, c := range h.InDoubt() {
@@ -49,14 +49,14 @@ func steps(h *schema.Head, quarantined bool) []string {
 			continue
 		}
 		shown++
-		list = append(list, settleSteps(h, c.CallKey)...)
+		list = append(list, settleSteps(p, h, c.CallKey)...)
 	}
 	if more {
-		list = append(list, "see what becomes of the calls in doubt with: "+onFleet(h.Fleet, "plan "+h.Run))
+		list = append(list, "see what becomes of the calls in doubt with: "+p.command("plan "+h.Run))
 	}
 	for i := range h.Handoffs {
 		if o := &h.Handoffs[i]; o.Status == schema.HandoffStatusOffered {
-			list = append(list, "see the offer with: "+onFleet(h.Fleet, "handoff ls "+h.Run))
+			list = append(list, "see the offer with: "+p.command("handoff ls "+h.Run))
 			break
 		}
 	}
@@ -65,8 +65,8 @@ func steps(h *schema.Head, quarantined bool) []string {
 
 // answerSteps say how to answer something that a run waits for. Who pastes one of the commands decides by that, so each
 // choice has a line of its own, and what the person must fill in cannot be sent as it stands.
-func answerSteps(h *schema.Head, w *schema.OpenInterrupt) []string {
-	command := onFleet(h.Fleet, "input "+h.Run+" "+schema.ShellWord(w.InterruptID))
+func answerSteps(p prompt, h *schema.Head, w *schema.OpenInterrupt) []string {
+	command := p.command("input " + h.Run + " " + schema.ShellWord(w.InterruptID))
 	if w.Reason == schema.WaitToolApproval {
 		return []string{"allow the call with: " + command + " --allow", "or deny it with: " + command + " --deny"}
 	}
@@ -75,12 +75,12 @@ func answerSteps(h *schema.Head, w *schema.OpenInterrupt) []string {
 }
 
 // settleSteps say how a person settles a call: a line for each choice, as for answers. Before a takeover nobody doubts it.
-func settleSteps(h *schema.Head, key schema.CallKey) []string {
+func settleSteps(p prompt, h *schema.Head, key schema.CallKey) []string {
 	when := "find out what became of it, then say one of:"
 	if !slices.ContainsFunc(h.InDoubt(), func(c schema.OpenCall) bool { return c.CallKey == key }) {
 		when = "once its executor is gone, find out what became of it, then say one of:"
 	}
-	command := settleCommand(h, key) + " --how "
+	command := settleCommand(p, h.Run, key) + " --how "
 	return []string{
 		fmt.Sprintf("call %s of turn %d is left to a person: %s", key.ToolCallID, key.Turn, when),
 		"  it was done:    " + command + "decided --result JSON",
@@ -90,16 +90,8 @@ func settleSteps(h *schema.Head, key schema.CallKey) []string {
 }
 
 // settleCommand is the command that settles a call, but for how.
-func settleCommand(h *schema.Head, key schema.CallKey) string {
-	return onFleet(h.Fleet, strings.TrimPrefix(schema.SettleCommand("", h.Run, key, ""), "waymark "))
-}
-
-// onFleet is a command of this program, on the fleet in question.
-func onFleet(fleet, command string) string {
-	if fleet == "" || fleet == schema.DefaultFleet {
-		return "waymark " + command
-	}
-	return "waymark --fleet " + fleet + " " + command
+func settleCommand(p prompt, run string, key schema.CallKey) string {
+	return p.command(strings.TrimPrefix(schema.SettleCommand("", run, key, ""), "waymark "))
 }
 
 // shellCommand is a command of this program as a person types it.

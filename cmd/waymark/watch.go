@@ -28,7 +28,7 @@ type runsWatchCmd struct {
 func (c runsWatchCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case c.Run_ == "" && c.UntilEnd:
-		return fail(exitUsage, "name a run: waymark runs watch RUN --until-end", "--until-end is of one run")
+		return fail(exitUsage, "name a run: "+a.prompt.command("runs watch RUN --until-end"), "--until-end is of one run")
 	case c.Run_ != "":
 		if err := schema.CheckName("run id", c.Run_); err != nil {
 			return err

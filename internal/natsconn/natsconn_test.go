@@ -215,3 +215,18 @@ func TestEveryVariableIsDocumentedOnce(t *testing.T) {
 		return map[string]string{"NATS_URL": "a", "WAYMARK_NATS_TOKEN": "b", "NATS_TOKEN": "c"}[name]
 	}))
 }
+
+func TestSettingsAreShownAsFlagsWithoutTheirSecrets(t *testing.T) {
+	s := natsconn.Settings{
+		URL: "nats://ann:secret@a:1, b:2", Context: "prod", Creds: "c", User: "ann", Password: "secret", NKey: "n", Token: "secret",
+		CA: "ca", Cert: "cert", Key: "key",
+	}
+	var got []string
+	for flag, value := range s.Flags() {
+		got = append(got, flag+" "+value)
+	}
+	require.Equal(t, []string{
+		"--nats nats://a:1,b:2", "--context prod", "--creds c", "--user ann", "--nkey n", "--tls-ca ca", "--tls-cert cert", "--tls-key key",
+	}, got)
+	require.Equal(t, "secret", s.Password, "the settings stay as they are")
+}

@@ -3,6 +3,7 @@ package natsconn
 import (
 	"crypto/tls"
 	"fmt"
+	"iter"
 	"os"
 	"slices"
 	"strings"
@@ -73,6 +74,19 @@ func FromEnvironment(getenv func(string) string) Settings {
 		}
 	}
 	return s
+}
+
+// Flags yields the settings as flags of a command line, in a fixed order, for commands that are shown. What is secret is
+// left out: the password, the token, and the credentials within addresses.
+func (s Settings) Flags() iter.Seq2[string, string] {
+	s.Password, s.Token, s.URL = "", "", redact(s.URL)
+	return func(yield func(flag, value string) bool) {
+		for _, f := range s.fields() {
+			if *f.value != "" && !yield(f.flag, *f.value) {
+				return
+			}
+		}
+	}
 }
 
 // NamesServer reports whether the settings name a server, by address or context.
