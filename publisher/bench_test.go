@@ -2,6 +2,7 @@ package publisher_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/natstest"
@@ -42,7 +44,9 @@ func BenchmarkBoundary(b *testing.B) {
 			header[name] = values
 		}
 	}
-	bare, sdk, full := make([]time.Duration, 0, b.N), make([]time.Duration, 0, b.N), make([]time.Duration, 0, b.N)
+	bare, sdk := make([]time.Duration, 0, b.N), make([]time.Duration, 0, b.N)
+	full, fenced := make([]time.Duration, 0, b.N), make([]time.Duration, 0, b.N)
+	place := uint64(0)
 	for b.Loop() {
 		t0 := time.Now()
 		_, err := w.js.Publish(ctx, w.names.EventSubject("raw"), body)
@@ -54,6 +58,13 @@ func BenchmarkBoundary(b *testing.B) {
 		_, err = w.js.PublishMsg(ctx, m)
 		full = append(full, time.Since(t2))
 		require.NoError(b, err)
+		c := &nats.Msg{Subject: w.names.EventSubject("raw3"), Header: maps.Clone(header), Data: body}
+		id := fmt.Sprintf("raw3.1.%d.01234567", len(fenced))
+		t4 := time.Now()
+		ack, err := w.js.PublishMsg(ctx, c, jetstream.WithMsgID(id), jetstream.WithExpectLastSequencePerSubject(place))
+		fenced = append(fenced, time.Since(t4))
+		require.NoError(b, err)
+		place = ack.Sequence
 		message := user(payload)
 		t3 := time.Now()
 		err = run.AddMessage(ctx, message)
@@ -62,6 +73,7 @@ func BenchmarkBoundary(b *testing.B) {
 	}
 	b.ReportMetric(percentile(bare, 0.5), "raw-p50-us")
 	b.ReportMetric(percentile(full, 0.5), "rawheaders-p50-us")
+	b.ReportMetric(percentile(fenced, 0.5), "rawcas-p50-us")
 	b.ReportMetric(percentile(sdk, 0.5), "sdk-p50-us")
 	b.ReportMetric(percentile(sdk, 0.5)/percentile(bare, 0.5), "ratio")
 	b.ReportMetric(percentile(sdk, 0.99), "sdk-p99-us")

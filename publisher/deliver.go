@@ -71,7 +71,7 @@ func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
 	for i, it := range items {
 		msgs[i] = r.message(it, r.last, i == 0)
 	}
-	a := r.fleet.sendBatch(context.WithoutCancel(ctx), msgs)
+	a := r.fleet.sendBatch(context.WithoutCancel(ctx), msgs, nil)
 	if a.kind != acked {
 		// None of them can be stored without the first.
 		items[0].sent = a.kind == silent
@@ -101,7 +101,7 @@ func (r *Run) deliverOne(ctx context.Context, items []*item) error {
 	wait := r.fleet.backoff()
 	var lastErr error
 	for again := it.sent; ; again = true {
-		a := r.fleet.group.send(ctx, r.names.EventStream(), r.message(it, r.last, true), again)
+		a := r.fleet.group.send(ctx, r.names.EventStream(), r.message(it, r.last, true), again, it.readWanted)
 		switch a.kind {
 		case acked:
 			if a.duplicate {
@@ -256,8 +256,8 @@ func (r *Run) recheck(items []*item) error {
 		if it.stream != 0 {
 			continue
 		}
-		rec := schema.Record{Header: it.header, Body: it.event.Data}
-		if it.verdict = next.Apply(&rec); it.verdict.Kind == schema.Rejected {
+		it.read()
+		if it.verdict = it.foretell(&next); it.verdict.Kind == schema.Rejected {
 			return fmt.Errorf("run %s: %w", r.id, rejectedError(it))
 		}
 	}

@@ -31,6 +31,7 @@ type Fleet struct {
 	placingTurn chan struct{}
 	replicas    int
 	group       *group
+	mail        mail
 
 	blobMu sync.Mutex
 	blobs  jetstream.ObjectStore
@@ -225,6 +226,7 @@ func (f *Fleet) Close(ctx context.Context) error {
 		errs = append(errs, r.stopPipeline(ctx))
 	}
 	errs = append(errs, f.depart())
+	f.mail.stop()
 	return errors.Join(append(errs, f.closeConn(ctx))...)
 }
 

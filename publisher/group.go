@@ -2,7 +2,6 @@ package publisher
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"time"
 
@@ -64,9 +63,9 @@ func newGroup(f *Fleet) *group { return &group{fleet: f, lanes: make(map[string]
 // send publishes one message of a stream, in a group when enough others wait. again says that this message was tried
 // before: it goes alone then, because a batch is never sent twice, and one member that is stored already spoils it for
 // all.
-func (g *group) send(ctx context.Context, stream string, m *nats.Msg, again bool) answer {
+func (g *group) send(ctx context.Context, stream string, m *nats.Msg, again bool, meanwhile func()) answer {
 	if again || g.fleet.cfg.GroupFrom < 0 {
-		return g.fleet.send(ctx, m)
+		return g.fleet.send(ctx, m, meanwhile)
 	}
 	g.mu.Lock()
 	l := g.lanes[stream]
@@ -82,7 +81,7 @@ func (g *group) send(ctx context.Context, stream string, m *nats.Msg, again bool
 	}()
 	if l.active < g.fleet.cfg.GroupFrom {
 		g.mu.Unlock()
-		return g.fleet.send(ctx, m)
+		return g.fleet.send(ctx, m, meanwhile)
 	}
 	w := &waiter{msg: m, signal: make(chan signal, 2)}
 	l.waiting = append(l.waiting, w)
@@ -92,6 +91,7 @@ func (g *group) send(ctx context.Context, stream string, m *nats.Msg, again bool
 		default:
 		}
 		g.mu.Unlock()
+		meanwhile()
 		return g.follow(ctx, l, w)
 	}
 	l.leading = true
@@ -102,7 +102,7 @@ func (g *group) send(ctx context.Context, stream string, m *nats.Msg, again bool
 // finish sends what did not go with a batch.
 func (g *group) finish(ctx context.Context, w *waiter, a answer) answer {
 	if a.kind == alone {
-		return g.fleet.send(ctx, w.msg)
+		return g.fleet.send(ctx, w.msg, nil)
 	}
 	return a
 }
@@ -157,11 +157,10 @@ func (g *group) lead(ctx context.Context, l *lane) answer {
 	if len(members) >= g.fleet.cfg.GroupFrom {
 		msgs := make([]*nats.Msg, len(members))
 		for i, w := range members {
-			// A copy: the batch's own headers must not be in a later try.
-			msgs[i] = &nats.Msg{Subject: w.msg.Subject, Header: maps.Clone(w.msg.Header), Data: w.msg.Data}
+			msgs[i] = w.msg
 		}
 		// The batch is everybody's: it does not end with the leader's context.
-		a = g.fleet.sendBatch(context.WithoutCancel(ctx), msgs)
+		a = g.fleet.sendBatch(context.WithoutCancel(ctx), msgs, nil)
 		if a.kind != acked && a.kind != silent {
 			a = answer{kind: alone} // refused as a whole: nothing of it is stored
 		}

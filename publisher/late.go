@@ -42,11 +42,11 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 		})
 		if err == nil {
 			probe := head.Clone()
-			rec := schema.Record{Header: it.header, Body: it.event.Data}
+			rec := it.record(0)
 			if v := probe.Apply(&rec); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
 				return nil // nobody asks any more, or an earlier try is in the log
 			}
-			switch a := r.fleet.send(ctx, r.message(it, last, true)); a.kind {
+			switch a := r.fleet.send(ctx, r.message(it, last, true), nil); a.kind {
 			case acked:
 				return nil
 			case full, oversized, refused:

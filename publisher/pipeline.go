@@ -115,7 +115,7 @@ func (r *Run) enqueue(ctx context.Context, drafts []draft) ([]schema.Verdict, er
 	if err != nil {
 		return nil, err
 	}
-	p.head = next
+	p.head = *next
 	for _, it := range items {
 		it.next = nil // the plan goes on with it
 		if err := p.writer.Commit(it.event); err != nil {

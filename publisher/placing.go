@@ -180,7 +180,7 @@ func (f *Fleet) mark(ctx context.Context, names schema.Names, run string, placed
 			m.Header[name] = values
 		}
 		// Nothing else tells a mark that was stored from one that was not: no answer is looked up like a refusal.
-		a := f.send(ctx, m)
+		a := f.send(ctx, m, nil)
 		switch a.kind {
 		case acked:
 			return false, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -194,11 +195,21 @@ type draft struct {
 
 // item is a sealed event.
 type item struct {
-	event  *schema.Event
-	header map[string][]string
-	data   schema.Data
-	// verdict of the fold before it was published.
+	event *schema.Event
+	// header is the event's, and from the first try on the message's: those of NATS are no part of the event. It is
+	// not changed any more once the first try has begun.
+	header  map[string][]string
+	tried   bool
+	content schema.Hash // of the event
+	// data is the event's, as the caller gave it: nothing may look into it once the call has returned, unless it is
+	// own, which is read back from the event.
+	data schema.Data
+	own  bool
+	// plain: the fold of the event is that of its data, see schema.Head.ApplySealed.
+	plain bool
+	// verdict of the fold before it was published. wanted: somebody keeps its data.
 	verdict schema.Verdict
+	wanted  bool
 	size    int
 	// stream sequence, once durable.
 	stream schema.StreamSequence
@@ -212,15 +223,65 @@ type item struct {
 	together bool
 }
 
-// message returns the item as a message that is stored only behind last.
+// message returns the item as a message that is stored only behind last. Each try has a message of its own; the first
+// lends it the item's header.
 func (r *Run) message(it *item, last schema.StreamSequence, cas bool) *nats.Msg {
-	header := make(nats.Header, len(it.header)+5)
-	maps.Copy(header, it.header)
+	header := nats.Header(it.header)
+	if it.tried {
+		header = make(nats.Header, len(it.header))
+		maps.Copy(header, it.header)
+		delete(header, nats.ExpectedLastSubjSeqHdr)
+	}
+	it.tried = true
 	header[nats.MsgIdHdr] = []string{it.event.ID}
 	if cas {
-		header[nats.ExpectedLastSubjSeqHdr] = []string{fmt.Sprint(uint64(last))}
+		header[nats.ExpectedLastSubjSeqHdr] = []string{strconv.FormatUint(uint64(last), 10)}
 	}
 	return &nats.Msg{Subject: r.subject, Header: header, Data: it.event.Data}
+}
+
+// record is the item as the log has it.
+func (it *item) record(stream schema.StreamSequence) schema.Record {
+	return schema.NewRecord(stream, it.header, it.event.Data)
+}
+
+// foretell asks the fold about the item on head, which takes it in.
+func (it *item) foretell(head *schema.Head) schema.Verdict {
+	if it.plain {
+		return head.ApplySealed(it.event, it.content, it.data, 0)
+	}
+	rec := it.record(0)
+	return head.Apply(&rec)
+}
+
+// read makes the data of a plain item its own.
+func (it *item) read() {
+	if it.own || !it.plain {
+		return
+	}
+	if data, err := schema.ParseData(it.event); err == nil {
+		it.data, it.verdict.Data, it.own = data, data, true
+	} else {
+		it.plain = false // then the fold says the same when it reads it
+	}
+}
+
+// readWanted is the work that is left to do while the item is on its way.
+func (it *item) readWanted() {
+	if it.wanted {
+		it.read()
+	}
+}
+
+// plainData reports whether data is of the kinds that most of a run's events are. They are folded as they are given;
+// the others are read back first, as everybody else reads them.
+func plainData(data schema.Data) bool {
+	switch data.(type) {
+	case *schema.TurnStartedData, *schema.TurnEndedData, *schema.MessageAddedData, *schema.ToolCalledData, *schema.ToolReturnedData,
+		*schema.ToolFailedData:
+		return true
+	}
+	return false
 }
 
 type timeKey struct{}
@@ -358,31 +419,35 @@ func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence, chain sche
 		DataContentType: schema.ContentTypeJSON,
 		Data:            d.body,
 	}
-	chain = writer.Seal(e, chain)
-	it := &item{event: e, data: d.data, together: d.together}
+	content := e.ContentHash()
+	chain = writer.SealAs(e, content, chain)
+	it := &item{event: e, data: d.data, content: content, together: d.together}
 	it.header, _ = e.Encode()
+	rec := schema.Record{Header: it.header, Body: e.Data}
+	it.size = rec.Size()
+	// A year of five digits is nothing that a reader takes for a time.
+	it.plain = d.dataref == "" && d.at.UTC().Year() < 10000 && d.at.UTC().Year() > 0 && plainData(d.data)
 	return it, chain
 }
 
 // seal makes events of drafts, behind writer, and asks the fold about them on a copy of head: what it would refuse
 // is not published. next is that copy, after them. Under r.mu.
-func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (sealed []*item, next schema.Head, err error) {
-	next = head.Clone()
+func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (sealed []*item, next *schema.Head, err error) {
+	next = new(schema.Head)
+	*next = head.Clone()
 	items := make([]*item, len(drafts))
 	chain := writer.Chain
 	for i := range drafts {
 		var it *item
 		it, chain = drafts[i].seal(writer, writer.Last+schema.Sequence(i)+1, chain) //nolint:gosec // a small count
-		rec := schema.Record{Header: it.header, Body: it.event.Data}
-		it.size = rec.Size()
-		if it.verdict = next.Apply(&rec); it.verdict.Kind == schema.Rejected {
+		if it.verdict = it.foretell(next); it.verdict.Kind == schema.Rejected {
 			return nil, next, fmt.Errorf("run %s: %w", r.id, rejectedError(it))
 		}
+		it.wanted = r.state != nil
 		items[i] = it
 	}
 	if len(items) == 1 {
-		adopted := next
-		items[0].base, items[0].next = head.Position, &adopted
+		items[0].base, items[0].next = head.Position, next
 	}
 	return items, next, nil
 }
@@ -394,12 +459,13 @@ func rejectedError(it *item) error {
 // durable folds an event that is in the log at stream. Under r.mu.
 func (r *Run) durable(it *item, stream schema.StreamSequence) {
 	it.stream = stream
+	it.readWanted()
 	v := it.verdict
-	if it.next != nil && r.state != nil && it.base == r.head.Position && stream > it.base.Stream && v.Kind == schema.Applied {
-		r.state.Adopt(*it.next, v, stream)
-	} else {
-		rec := schema.Record{Stream: stream, Header: it.header, Body: it.event.Data}
-		v = r.apply(&rec)
+	switch {
+	case it.next != nil && it.base == r.head.Position && stream > it.base.Stream && v.Kind == schema.Applied:
+		r.adopt(*it.next, v, stream)
+	default:
+		v = r.applyItem(it, stream)
 	}
 	it.next = nil
 	if err := r.writer.Commit(it.event); err != nil {
@@ -412,6 +478,27 @@ func (r *Run) durable(it *item, stream schema.StreamSequence) {
 	r.calls.note(v, false)
 	r.keep()
 	r.wake()
+}
+
+func (r *Run) adopt(next schema.Head, v schema.Verdict, stream schema.StreamSequence) {
+	if r.state != nil {
+		r.state.Adopt(next, v, stream)
+		return
+	}
+	r.head.Adopt(next, stream)
+}
+
+// applyItem folds an item whose foretold head does not hold, or that has none.
+func (r *Run) applyItem(it *item, stream schema.StreamSequence) schema.Verdict {
+	it.read()
+	switch {
+	case !it.plain:
+		rec := it.record(stream)
+		return r.apply(&rec)
+	case r.state != nil:
+		return r.state.ApplySealed(it.event, it.content, it.data, stream)
+	}
+	return r.head.ApplySealed(it.event, it.content, it.data, stream)
 }
 
 func (r *Run) apply(rec *schema.Record) schema.Verdict {

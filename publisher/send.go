@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -12,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/synadia-io/orbit.go/jetstreamext"
+	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -80,13 +81,14 @@ type pubAck struct {
 	Error     *jetstream.APIError `json:"error"`
 }
 
-// send publishes one message and waits for the answer of this one try.
-func (f *Fleet) send(ctx context.Context, m *nats.Msg) answer {
-	try, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
-	defer cancel()
-	resp, err := f.nc.RequestMsgWithContext(try, m)
+// send publishes one message and waits for the answer of this one try. meanwhile is as in request.
+func (f *Fleet) send(ctx context.Context, m *nats.Msg, meanwhile func()) answer {
+	resp, err := f.request(ctx, m, meanwhile)
 	if err != nil {
 		return answerOf(err)
+	}
+	if seq, ok := quickAck(resp.Data); ok {
+		return answer{kind: acked, seq: schema.StreamSequence(seq)}
 	}
 	var ack pubAck
 	if err := json.Unmarshal(resp.Data, &ack); err != nil {
@@ -136,19 +138,69 @@ func answerOf(err error) answer {
 	return answer{kind: silent, err: err}
 }
 
-// sendBatch publishes messages as one atomic batch. Only an acked answer is final: after any other each message must
-// be resolved on its own. seq is the stream sequence of the last.
-func (f *Fleet) sendBatch(ctx context.Context, msgs []*nats.Msg) answer {
-	try, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
-	defer cancel()
-	ack, err := jetstreamext.PublishMsgBatch(try, f.js, msgs, jetstreamext.BatchFlowControl{})
+// Headers of an atomic batch.
+const (
+	headerBatch         = "Nats-Batch-Id"
+	headerBatchSequence = "Nats-Batch-Sequence"
+	headerBatchCommit   = "Nats-Batch-Commit"
+)
+
+// batchSequences are the numbers of a batch's members as header values, made once.
+var batchSequences = func() (list [maxWindowEvents][]string) {
+	for i := range list {
+		list[i] = []string{strconv.Itoa(i + 1)}
+	}
+	return list
+}()
+
+// sendBatch publishes messages, which it leaves as they are, as one atomic batch. Only the last is answered: a batch
+// of which anything did not arrive is refused there. Only an acked answer is final: after any other each message must be
+// resolved on its own. seq is the stream sequence of the last. meanwhile is as in request.
+func (f *Fleet) sendBatch(ctx context.Context, msgs []*nats.Msg, meanwhile func()) answer {
+	id := nuid.Next()
+	ids := []string{id}
+	last := len(msgs) - 1
+	end := &nats.Msg{}
+	for i, m := range msgs {
+		header := make(nats.Header, len(m.Header)+3)
+		maps.Copy(header, m.Header)
+		header[headerBatch] = ids
+		header[headerBatchSequence] = batchSequences[i]
+		member := &nats.Msg{Subject: m.Subject, Header: header, Data: m.Data}
+		if i == last {
+			header[headerBatchCommit] = batchSequences[0]
+			end = member
+			break
+		}
+		if err := f.nc.PublishMsg(member); err != nil {
+			if meanwhile != nil {
+				meanwhile()
+			}
+			return answerOf(err) // without its end the server drops the batch
+		}
+	}
+	resp, err := f.request(ctx, end, meanwhile)
 	if err != nil {
 		return answerOf(err)
 	}
-	if ack.Sequence < uint64(len(msgs)) {
-		return answer{kind: silent, err: fmt.Errorf("batch of %d acknowledged at %d", len(msgs), ack.Sequence)}
+	var ack batchAck
+	if err := json.Unmarshal(resp.Data, &ack); err != nil {
+		return answer{kind: silent, err: fmt.Errorf("answer %.80q: %w", resp.Data, err)}
+	}
+	switch {
+	case ack.Error != nil:
+		return answerOf(ack.Error)
+	case ack.Batch != id || ack.Count != len(msgs) || ack.Sequence < uint64(len(msgs)):
+		return answer{kind: silent, err: fmt.Errorf("answer %.120q does not acknowledge the batch %s of %d", resp.Data, id, len(msgs))}
 	}
 	return answer{kind: acked, seq: schema.StreamSequence(ack.Sequence)}
+}
+
+// batchAck is the server's answer to the last message of a batch.
+type batchAck struct {
+	pubAck
+	Batch string `json:"batch"`
+	Count int    `json:"count"`
 }
 
 // fullError asks for the quota, for the message; the error does not depend on the answer.

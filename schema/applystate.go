@@ -21,31 +21,6 @@ func (s *State) Apply(rec *Record) Verdict {
 	return v
 }
 
-// Adopt is Apply for a writer, which asks the fold about an event before it publishes it: next is a clone of s.Head
-// after Apply of the event's record with stream sequence 0, v that verdict, and stream the place that the event then got.
-// It is for events that were not rejected, and nothing may have been applied to s since the clone was made.
-func (s *State) Adopt(next Head, v Verdict, stream StreamSequence) {
-	unfinished := s.Head.TurnMessages
-	next.settleAt(stream)
-	s.Head = next
-	s.follow(v, unfinished)
-}
-
-// settleAt gives the last record, which was applied with stream sequence 0, its place.
-func (h *Head) settleAt(stream StreamSequence) {
-	h.Position.Stream = stream
-	for i := range h.Interrupts {
-		if at := &h.Interrupts[i].Position; at.Stream == 0 && at.ID == h.Position.ID {
-			at.Stream = stream
-		}
-	}
-	for i := range h.Marks {
-		if at := &h.Marks[i].Position; at.Stream == 0 && at.ID == h.Position.ID {
-			at.Stream = stream
-		}
-	}
-}
-
 // follow adds the content of what the head made of a record. unfinished is the number of messages of the open turn
 // before it.
 func (s *State) follow(v Verdict, unfinished int64) {

@@ -266,8 +266,10 @@ func (w *Writer) Event(data Data, turn int32, at time.Time, prev Hash, offset in
 
 // Seal sets id and chain of an event whose other attributes are final, and returns the chain after it.
 // It is for callers that add attributes (traceparent, dataref) after Event.
-func (w *Writer) Seal(e *Event, prev Hash) Hash {
-	content := e.ContentHash()
+func (w *Writer) Seal(e *Event, prev Hash) Hash { return w.SealAs(e, e.ContentHash(), prev) }
+
+// SealAs is Seal for a caller that knows the event's content hash.
+func (w *Writer) SealAs(e *Event, content, prev Hash) Hash {
 	next := prev.Next(content)
 	e.ID = EventID(e.Subject, e.Epoch, e.Sequence, content)
 	e.Chain = next.String()

@@ -14,17 +14,21 @@ import (
 // everything that can go wrong between them and the log. It follows the fold under test only to know what
 // the lawful next event would be.
 type simulation struct {
-	t     *rapid.T
-	head  schema.Head
-	log   []schema.Record
-	old   []schema.Writer
-	w     schema.Writer
-	nonce int
+	t    *rapid.T
+	head schema.Head
+	log  []schema.Record
+	// sealed is the data that the sealed event at that place of the log was made of.
+	sealed map[int]schema.Data
+	old    []schema.Writer
+	w      schema.Writer
+	nonce  int
 }
 
-func drawLog(t *rapid.T, steps int) []schema.Record {
+func drawLog(t *rapid.T, steps int) []schema.Record { return drawSimulation(t, steps).log }
+
+func drawSimulation(t *rapid.T, steps int) *simulation {
 	s := &simulation{
-		t: t, head: schema.NewHead("f", "r1"),
+		t: t, head: schema.NewHead("f", "r1"), sealed: map[int]schema.Data{},
 		w: schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-1", Epoch: 1},
 	}
 	if rapid.IntRange(0, 9).Draw(t, "opened") > 0 {
@@ -34,7 +38,7 @@ func drawLog(t *rapid.T, steps int) []schema.Record {
 	for range rapid.IntRange(1, steps).Draw(t, "steps") {
 		s.step()
 	}
-	return s.log
+	return s
 }
 
 // opening brings the run to where chance alone seldom would.
@@ -96,6 +100,7 @@ func (s *simulation) write(d schema.Data, turn int32) {
 	if err != nil {
 		s.t.Fatalf("generator made invalid data: %v", err)
 	}
+	s.sealed[len(s.log)] = d
 	s.push(e.Encode())
 }
 

@@ -34,14 +34,18 @@ func Prepare(rec *Record) Prepared {
 	}
 	e := p.Event
 	p.id, p.name, p.control, p.content = e.ID, e.Name(), e.IsControl(), e.ContentHash()
-	if e.Sequence != 0 {
-		p.key = shortHash(p.content[:])
-	} else {
-		sum := sha256.Sum256([]byte(e.Source + "\n" + e.ID))
-		p.key = shortHash(sum[:])
-	}
+	p.key = keyOf(e, p.content)
 	p.data, p.dataErr = ParseData(e)
 	return p
+}
+
+// keyOf is what names the event among the latest.
+func keyOf(e *Event, content Hash) string {
+	if e.Sequence != 0 {
+		return shortHash(content[:])
+	}
+	sum := sha256.Sum256([]byte(e.Source + "\n" + e.ID))
+	return shortHash(sum[:])
 }
 
 // Position returns the position of the record.

@@ -1,0 +1,65 @@
+package publisher_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// A caller may use its message again once the call has returned, however the call ended.
+func TestHandleKeepsNothingOfWhatItsCallersGave(t *testing.T) {
+	w := newWorld(t)
+	p := newProxy(t, w.server.URL())
+	f := w.fleet(func(c *publisher.Config) {
+		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
+	})
+	for _, headOnly := range []bool{false, true} {
+		id := map[bool]string{false: "whole", true: "head"}[headOnly]
+		t.Run(id, func(t *testing.T) {
+			run, err := f.Start(t.Context(), publisher.RunSpec{ID: id, HeadOnly: headOnly})
+			require.NoError(t, err)
+			turn := openTurn(t, run)
+			messages := []schema.Message{user("one"), user("two")}
+			require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{Messages: messages}))
+			messages[0].Parts[0] = schema.Text("changed")
+			messages[1] = schema.Message{}
+
+			p.dropAcks(-1)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			data := &schema.TurnStartedData{Turn: 2, Messages: []schema.Message{user("three")}}
+			require.ErrorIs(t, run.Publish(ctx, data, 2), publisher.ErrUnresolved)
+			data.Turn, data.Messages = 7, append(data.Messages, user("four"))
+			p.dropAcks(0)
+			require.NoError(t, run.Resolve(t.Context()))
+
+			require.NoError(t, run.Pipelined(publisher.Window{}))
+			end := &schema.TurnEndedData{Turn: 2, Messages: []schema.Message{user("five")}}
+			require.NoError(t, run.Publish(t.Context(), end, 2))
+			end.Messages[0].Parts = nil
+			require.NoError(t, run.Synchronous(t.Context()))
+
+			log := w.fold(id)
+			require.Equal(t, log.Head, run.Head())
+			if !headOnly {
+				require.Equal(t, log, run.State())
+			}
+			require.Equal(t, int64(4), log.Head.Counts.Messages)
+		})
+	}
+}
+
+// Nobody takes a year of five digits for a time: an import that gives one is refused as the fold refuses it.
+func TestEventOfAYearBeyondFourDigitsIsRefused(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	ctx := publisher.WithTime(t.Context(), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC))
+	require.ErrorIs(t, run.AddMessage(ctx, user("late")), publisher.ErrRejected)
+	require.NoError(t, run.AddMessage(t.Context(), user("in time")))
+	w.requireSameFold(run)
+}

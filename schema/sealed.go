@@ -1,0 +1,58 @@
+package schema
+
+// ApplySealed is [Head.Apply] for the writer that sealed the event: the same verdict and the same head, without
+// decoding what was encoded a moment ago. stream is the event's place in the log; 0 asks what the fold will make of it
+// before it has one, see [State.Adopt].
+//
+// The event must be one that Decode(Encode(e)) returns unchanged, content its [Event.ContentHash], and e.Data what
+// [MarshalData] made of data. Verdict.Data is data itself, and the head keeps nothing of it that can be changed from
+// outside.
+func (h *Head) ApplySealed(e *Event, content Hash, data Data, stream StreamSequence) Verdict {
+	p := Prepared{
+		Record: &Record{Stream: stream}, Event: e, id: e.ID, name: e.Name(), control: e.IsControl(), content: content, data: data,
+	}
+	p.key = keyOf(e, content)
+	if tooDeep(e.Data) {
+		p.data, p.dataErr = ParseData(e) // reading it is what refuses it
+	}
+	return h.ApplyPrepared(&p)
+}
+
+// ApplySealed is [Head.ApplySealed] with the content: the state keeps data, which must be nobody else's. [ParseData] of
+// the event makes such a one.
+func (s *State) ApplySealed(e *Event, content Hash, data Data, stream StreamSequence) Verdict {
+	unfinished := s.Head.TurnMessages
+	v := s.Head.ApplySealed(e, content, data, stream)
+	s.follow(v, unfinished)
+	return v
+}
+
+// Adopt is Apply for a writer, which asks the fold about an event before it publishes it: next is a clone of s.Head
+// after Apply of the event's record with stream sequence 0, v that verdict, and stream the place that the event then got.
+// It is for events that were not rejected, and nothing may have been applied to s since the clone was made.
+func (s *State) Adopt(next Head, v Verdict, stream StreamSequence) {
+	unfinished := s.Head.TurnMessages
+	s.Head.Adopt(next, stream)
+	s.follow(v, unfinished)
+}
+
+// Adopt is [State.Adopt] for a head alone.
+func (h *Head) Adopt(next Head, stream StreamSequence) {
+	*h = next
+	h.settleAt(stream)
+}
+
+// settleAt gives the last record, which was applied with stream sequence 0, its place.
+func (h *Head) settleAt(stream StreamSequence) {
+	h.Position.Stream = stream
+	for i := range h.Interrupts {
+		if at := &h.Interrupts[i].Position; at.Stream == 0 && at.ID == h.Position.ID {
+			at.Stream = stream
+		}
+	}
+	for i := range h.Marks {
+		if at := &h.Marks[i].Position; at.Stream == 0 && at.ID == h.Position.ID {
+			at.Stream = stream
+		}
+	}
+}

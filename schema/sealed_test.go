@@ -1,0 +1,110 @@
+package schema_test
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestASealedEventIsFoldedAsItsRecordIs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSimulation(t, 40)
+		whole := schema.NewState("f", "r1")
+		sealed := schema.NewState("f", "r1")
+		for i := range s.log {
+			rec := s.log[i]
+			data, made := s.sealed[i]
+			if !made {
+				require.Equal(t, whole.Apply(&rec), sealed.Apply(&rec))
+				continue
+			}
+			e, err := schema.Decode(rec.Header, rec.Body)
+			require.NoError(t, err)
+			told, asked := whole.Head.Clone(), whole.Head.Clone()
+			nowhere := rec
+			nowhere.Stream = 0
+			want := told.Apply(&nowhere)
+			require.Equal(t, brief(want), brief(asked.ApplySealed(e, e.ContentHash(), data, 0)))
+			require.Equal(t, told, asked, "record %d", i)
+
+			own, err := schema.ParseData(e)
+			require.NoError(t, err)
+			require.Equal(t, brief(whole.Apply(&rec)), brief(sealed.ApplySealed(e, e.ContentHash(), own, rec.Stream)))
+			require.Equal(t, whole, sealed, "record %d", i)
+			require.Equal(t, brief(whole.Apply(&rec)), brief(sealed.ApplySealed(e, e.ContentHash(), own, rec.Stream)), "once more")
+			require.Equal(t, whole, sealed, "once more")
+		}
+	})
+}
+
+func TestASealedEventIsRefusedForWhatReadingItWouldRefuse(t *testing.T) {
+	deep := make([]byte, 0, 2*schema.MaxJSONDepth+2)
+	for range schema.MaxJSONDepth + 1 {
+		deep = append(deep, '[')
+	}
+	for range schema.MaxJSONDepth + 1 {
+		deep = append(deep, ']')
+	}
+	data := &schema.MessageAddedData{Message: userMessage("hi")}
+	data.Message.Source = deep
+	w := schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-1", Epoch: 1}
+	e, _, err := w.Event(data, 0, time.Unix(1, 0), schema.Hash{}, 0)
+	require.NoError(t, err)
+	head := schema.NewHead("f", "r1")
+	require.Equal(t, schema.ReasonInvalidData, head.ApplySealed(e, e.ContentHash(), data, 0).Reason)
+}
+
+// Who published an event may use its data again: a head that was told of it does not change with it.
+func TestAHeadKeepsNothingOfTheDataItIsToldOf(t *testing.T) {
+	for i := range samples() {
+		data := samples()[i] // made anew: they share what they refer to
+		t.Run(data.EventName(), func(t *testing.T) {
+			w := schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-1", Epoch: 1}
+			head := schema.NewHead("f", "r1")
+			turn := &schema.TurnStartedData{Turn: 1}
+			if data.EventName() == turn.EventName() {
+				turn.Turn = 0
+			}
+			for i, d := range []schema.Data{turn, &schema.ToolCalledData{ToolCallID: "c1", Name: "ls"}, data} {
+				if i == 0 && turn.Turn == 0 || i == 1 && d.EventName() == data.EventName() {
+					continue
+				}
+				e, next, err := w.Event(d, 1, time.Unix(1, 0), w.Chain, 0)
+				require.NoError(t, err)
+				head.ApplySealed(e, e.ContentHash(), d, schema.StreamSequence(i+1)) //nolint:gosec // a small count
+				w.Last, w.Chain = w.Last+1, next
+			}
+			before := mustMarshal(t, head)
+			scribble(reflect.ValueOf(data))
+			require.Equal(t, string(before), string(mustMarshal(t, head)))
+		})
+	}
+}
+
+// scribble overwrites whatever v refers to.
+func scribble(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			scribble(v.Elem())
+			v.Elem().SetZero()
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			scribble(v.Field(i))
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			scribble(v.Index(i))
+			v.Index(i).SetZero()
+		}
+	case reflect.Map:
+		v.Clear()
+	default:
+	}
+}
