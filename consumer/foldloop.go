@@ -203,6 +203,9 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 	case schema.Replayed:
 		s.stats.Replayed.Add(1)
 		b.last = a.prepared.Position()
+		if r.dirty {
+			b.touched[id] = r // folded anew, from segments that have this event
+		}
 		return nil
 	case schema.Regressed:
 		return fmt.Errorf("%w: run %s at %d", errRegressed, id, a.Record.Stream)

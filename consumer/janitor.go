@@ -115,6 +115,17 @@ func (j *janitor) putMark(ctx context.Context, at schema.StreamSequence) error {
 	return nil
 }
 
+// markOnce makes sure that there is a mark before anything is purged: it tells later reigns that a log which begins with
+// a run's first message may have been purged all the same.
+func (j *janitor) markOnce(ctx context.Context) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.markRev != 0 {
+		return nil
+	}
+	return j.putMark(ctx, 1)
+}
+
 // storeMark stores the mark if it can be moved on: below everything that waits, and below what is not folded yet.
 func (j *janitor) storeMark(ctx context.Context, folded schema.StreamSequence) error {
 	j.mu.Lock()
@@ -258,6 +269,9 @@ func (j *janitor) purgeOnce(ctx context.Context, run string, upTo schema.StreamS
 	}
 	if took := j.now().Sub(began); took > proofTrust {
 		return p, fmt.Errorf("the proof took %s: %w", took, ErrStale)
+	}
+	if err := j.markOnce(ctx); err != nil {
+		return p, err
 	}
 	n, err := j.shard.PurgeRun(ctx, run, p.last+1)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,10 @@ type tap struct {
 	prefixes []string
 	mu       sync.Mutex
 	before   func(subject string)
+	// dead connections send and receive nothing more, and none is made anew; after says that the request that was seen last
+	// is still sent.
+	dead  atomic.Bool
+	after bool
 }
 
 // set changes the function.
@@ -37,6 +42,9 @@ func (d *tap) set(before func(subject string)) {
 
 // Dial implements nats.CustomDialer.
 func (d *tap) Dial(network, address string) (net.Conn, error) {
+	if d.dead.Load() {
+		return nil, net.ErrClosed
+	}
 	conn, err := new(net.Dialer).DialContext(context.Background(), network, address)
 	return &tappedConn{conn, d}, err
 }
@@ -62,6 +70,17 @@ func (c *tappedConn) Write(b []byte) (int, error) {
 		if before != nil {
 			before(string(subject))
 		}
+		if c.tap.dead.Load() {
+			if c.tap.after {
+				_, _ = c.Conn.Write(b)
+			}
+			_ = c.Close()
+			return 0, net.ErrClosed
+		}
+	}
+	if c.tap.dead.Load() {
+		_ = c.Close()
+		return 0, net.ErrClosed
 	}
 	return c.Conn.Write(b)
 }

@@ -47,7 +47,7 @@ func (j *janitor) walk(ctx context.Context) error {
 			}
 			continue
 		}
-		err := j.walkOnce(ctx, from, schema.StreamSequence(j.stats.Position.Load()))
+		err := j.walkOnce(ctx, from)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -74,11 +74,13 @@ func (j *janitor) walkFrom() (schema.StreamSequence, bool) {
 	return j.walking, j.walking != 0
 }
 
-// walkOnce looks at the messages of the log from one place to another. A run that it meets once has nothing before that
+// walkOnce looks at the messages of the log from a place to its end, which may be behind what is folded: an earlier reign
+// may have sealed what is folded once more. A run that it meets once has nothing before that
 // message, or it was looked at: ended runs have one message each in the log, and cost nothing here.
-func (j *janitor) walkOnce(ctx context.Context, from, to schema.StreamSequence) error {
-	if from >= to {
-		return nil
+func (j *janitor) walkOnce(ctx context.Context, from schema.StreamSequence) error {
+	usage, err := j.shard.Usage(ctx)
+	if err != nil || from >= usage.Last {
+		return err
 	}
 	follower, err := runlog.Follow(ctx, j.nc, j.js, j.names, runlog.FollowFrom{Stream: from, HeadersOnly: true})
 	if err != nil {
@@ -100,7 +102,7 @@ func (j *janitor) walkOnce(ctx context.Context, from, to schema.StreamSequence) 
 				return err
 			}
 		}
-		if a.Record.Stream >= to || a.Pending == 0 {
+		if a.Record.Stream >= usage.Last || a.Pending == 0 {
 			return nil
 		}
 		if n%walkStep == 0 {
