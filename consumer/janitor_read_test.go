@@ -230,7 +230,7 @@ func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
 			require.Empty(t, reply.Gaps, msg)
 			require.Equal(t, want, reply.Head, msg)
 			if view == schema.ViewEvents {
-				require.Equal(t, len(x.acked), len(a.records(t)), msg)
+				require.Len(t, a.records(t), len(x.acked), msg)
 				require.Equal(t, want, a.fold(t, run).Head, msg)
 			}
 		} else {
