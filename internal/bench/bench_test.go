@@ -2,7 +2,11 @@ package bench_test
 
 import (
 	"bytes"
+	"context"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,6 +56,220 @@ func TestEveryCaseGivesAWellFormedLineForEachVariant(t *testing.T) {
 				require.NotZero(t, r.Machine.CPUs)
 				require.NotEmpty(t, r.Began)
 			}
+		})
+	}
+}
+
+// oneRun is a case of a run with two turns; what it hands in for verification is changed before.
+func oneRun(change func(wrote []bench.Wrote) []bench.Wrote) bench.Case {
+	return bench.Case{Name: "one", About: "one run", Variants: func(bench.Options) []bench.Variant {
+		return []bench.Variant{{Setup: func(ctx context.Context, w *bench.World) (*bench.Trial, error) {
+			f, err := w.Fleet(ctx, "executor")
+			if err != nil {
+				return nil, err
+			}
+			players, err := bench.StartRuns(ctx, f, "run", 2)
+			if err != nil {
+				return nil, err
+			}
+			return &bench.Trial{
+				Ours: func(ctx context.Context, _ int) (bench.Sample, error) {
+					return bench.Together(ctx, []bench.Turner{players[0], players[1]}, 2)
+				},
+				Verify: func(ctx context.Context) error { return w.Verify(ctx, change(bench.WroteBy(players...))) },
+			}, nil
+		}}}
+	}}
+}
+
+func TestACaseWhoseDataIsWrongFails(t *testing.T) {
+	for name, change := range map[string]func([]bench.Wrote) []bench.Wrote{
+		"another digest":          func(w []bench.Wrote) []bench.Wrote { w[1].Head.Digest = w[0].Head.Digest; return w },
+		"another chain":           func(w []bench.Wrote) []bench.Wrote { w[1].Head.Chain = w[0].Head.Chain; return w },
+		"an event that is gone":   func(w []bench.Wrote) []bench.Wrote { w[0].Head.Counts.Events++; return w },
+		"a sequence not reached":  func(w []bench.Wrote) []bench.Wrote { w[0].Head.Sequence++; return w },
+		"another epoch":           func(w []bench.Wrote) []bench.Wrote { w[0].Head.Epoch++; return w },
+		"nothing to be looked at": func([]bench.Wrote) []bench.Wrote { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var lines []bench.Result
+			err := bench.Run(t.Context(), []bench.Case{oneRun(change)}, quick(t), func(r *bench.Result) error {
+				lines = append(lines, *r)
+				return nil
+			})
+			require.ErrorIs(t, err, bench.ErrWrongData)
+			require.Len(t, lines, 1)
+			require.NotEmpty(t, lines[0].Error, "the line says so")
+			require.Nil(t, lines[0].Ours, "and has no figures")
+		})
+	}
+}
+
+func TestARunThatIsNotThereFailsItsCase(t *testing.T) {
+	c := oneRun(func(w []bench.Wrote) []bench.Wrote { w[0].Run = "gone"; return w })
+	err := bench.Run(t.Context(), []bench.Case{c}, quick(t), func(*bench.Result) error { return nil })
+	require.ErrorContains(t, err, "gone")
+}
+
+func same(w []bench.Wrote) []bench.Wrote { return w }
+
+func TestEveryKindOfServerAndDaemonIsMeasured(t *testing.T) {
+	for name, c := range map[string]struct {
+		server   bench.ServerKind
+		sync     bench.Sync
+		daemons  int
+		shards   int
+		replicas string
+		kinds    []string
+	}{
+		"embedded":                       {bench.Embedded, bench.SyncAlways, 0, 1, "R1", []string{"all"}},
+		"embedded, default sync, shards": {bench.Embedded, bench.SyncDefault, 0, 3, "R1", []string{"all"}},
+		"all processes":                  {bench.OwnProcess, bench.SyncAlways, 2, 2, "R1", []string{"all", "daemon", "measuring", "server"}},
+		"cluster":                        {bench.ThreeNodes, bench.SyncAlways, 0, 1, "R3", []string{"all", "measuring", "server"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := quick(t)
+			o.Server, o.Sync, o.Daemons, o.Shards = c.server, c.sync, c.daemons, c.shards
+			results := measure(t, o, oneRun(same))
+			require.Len(t, results, 1)
+			r := results[0]
+			require.Equal(t, c.server, r.Server)
+			require.Equal(t, c.sync, r.Sync)
+			require.Equal(t, c.replicas, r.Replicas)
+			require.Equal(t, c.shards, r.Shards)
+			require.EqualValues(t, 16, r.Ours.Count)
+			require.EqualValues(t, 18, r.Verified, "two runs began, and had two turns each")
+			require.InDelta(t, 4*bench.TurnPayload, *r.PayloadBytes, 0)
+			require.Greater(t, *r.LogBytes, *r.PayloadBytes, "each event has headers")
+			require.Nil(t, r.Raw, "there was no raw round")
+			require.Nil(t, r.KeptPerPayload, "nor was anything purged")
+			if r.CPU != nil {
+				require.ElementsMatch(t, c.kinds, slices.Collect(maps.Keys(r.CPU)))
+			}
+		})
+	}
+}
+
+func TestAMeasurementThatIsInterruptedLeavesNothingBehind(t *testing.T) {
+	o := quick(t)
+	o.Server, o.Daemons = bench.OwnProcess, 1
+	ctx, cancel := context.WithCancel(t.Context())
+	c := oneRun(same)
+	variants := c.Variants
+	c.Variants = func(o bench.Options) []bench.Variant {
+		list := variants(o)
+		setup := list[0].Setup
+		list[0].Setup = func(ctx context.Context, w *bench.World) (*bench.Trial, error) {
+			trial, err := setup(ctx, w)
+			cancel()
+			return trial, err
+		}
+		return list
+	}
+	err := bench.Run(ctx, []bench.Case{c}, o, func(*bench.Result) error { t.Error("a line of what was not measured"); return nil })
+	require.ErrorIs(t, err, context.Canceled)
+	left, err := os.ReadDir(o.Store)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+func TestALedgerCountsAsJetStreamDoes(t *testing.T) {
+	var counted, stored float64
+	c := bench.Case{Name: "ledger", Variants: func(bench.Options) []bench.Variant {
+		return []bench.Variant{{Setup: func(ctx context.Context, w *bench.World) (*bench.Trial, error) {
+			ledger, err := w.KeepLedger(ctx)
+			if err != nil {
+				return nil, err
+			}
+			bucket := "KV_" + w.Shards()[0].Names.CheckpointBucket()
+			before, err := w.JS.Stream(ctx, bucket)
+			if err != nil {
+				return nil, err
+			}
+			f, err := w.Fleet(ctx, "executor")
+			if err != nil {
+				return nil, err
+			}
+			player, err := bench.StartRun(ctx, f, "run") // one checkpoint, its entry in the live index: nothing goes
+			return &bench.Trial{
+				Ours:   func(context.Context, int) (bench.Sample, error) { return bench.Sample{}, nil },
+				Verify: func(ctx context.Context) error { return w.Verify(ctx, bench.WroteBy(player)) },
+				Finish: func(ctx context.Context, _ *bench.Result) error {
+					var missed float64
+					counted, missed, err = ledger.Bytes(ctx)
+					if err != nil {
+						return err
+					}
+					require.Zero(t, missed)
+					after, err := w.JS.Stream(ctx, bucket)
+					if err != nil {
+						return err
+					}
+					stored = float64(after.CachedInfo().State.Bytes - before.CachedInfo().State.Bytes)
+					return nil
+				},
+			}, err
+		}}}
+	}}
+	measure(t, quick(t), c)
+	require.Positive(t, stored)
+	require.InDelta(t, stored, counted, 0)
+}
+
+func TestOptionsNameTheFieldThatIsWrong(t *testing.T) {
+	for field, o := range map[string]bench.Options{
+		"server":  {Server: "moon"},
+		"sync":    {Sync: "never"},
+		"rounds":  {Rounds: -1},
+		"runs":    {Runs: -1},
+		"turns":   {Turns: -1},
+		"shards":  {Shards: 65},
+		"daemons": {Daemons: 17},
+	} {
+		err := bench.Run(t.Context(), nil, o, nil)
+		require.ErrorIs(t, err, bench.ErrOptions)
+		require.ErrorContains(t, err, field)
+	}
+	o := quick(t)
+	o.Child, o.Server = nil, bench.OwnProcess
+	err := bench.Run(t.Context(), []bench.Case{oneRun(same)}, o, func(*bench.Result) error { return nil })
+	require.ErrorIs(t, err, bench.ErrOptions, "processes need a command")
+}
+
+func TestCasesAreFoundByName(t *testing.T) {
+	found, err := bench.Find("lag", "boundary")
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	require.Equal(t, "boundary", found[0].Name, "in the order of the list")
+	all, err := bench.Find()
+	require.NoError(t, err)
+	require.Len(t, all, len(bench.Cases()))
+	_, err = bench.Find("boundary", "moon")
+	require.ErrorIs(t, err, bench.ErrUnknownCase)
+	require.ErrorContains(t, err, `"moon"`)
+	for _, c := range all {
+		require.Regexp(t, "^[a-z]+$", c.Name)
+		require.NotEqual(t, "report", c.Name, "it is a command")
+		require.NotEmpty(t, c.About)
+	}
+}
+
+func TestLinesThatAreNoResultsAreNamed(t *testing.T) {
+	for name, line := range map[string]string{
+		"no JSON":        "x",
+		"another format": `{"waymark_bench":2,"case":"boundary"}`,
+		"another thing":  `{"hello":1}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			good := `{"waymark_bench":1,"case":"boundary","server":"embedded","sync":"always","replicas":"R1","shards":1,"rounds":1,"verified_events":1,"version":"v","machine":{},"began":"","took_s":0}`
+			_, err := bench.ReadResults(strings.NewReader(good + "\n\n" + line + "\n"))
+			require.ErrorIs(t, err, bench.ErrResult)
+			require.ErrorContains(t, err, "line 3")
+			results, err := bench.ReadResults(strings.NewReader(good))
+			require.NoError(t, err)
+			require.Len(t, results, 1)
 		})
 	}
 }

@@ -69,6 +69,13 @@ type Sample struct {
 func Cases() []Case {
 	return []Case{
 		boundaryCase(),
+		boundariesCase(),
+		lagCase(),
+		foldCase(),
+		growthCase(),
+		keptCase(),
+		recoveryCase(),
+		memoryCase(),
 	}
 }
 

@@ -29,6 +29,10 @@ type daemonConfig struct {
 	LeaseMS int64
 	// SilenceMS is how long executors may be silent; 0 means ten minutes.
 	SilenceMS int64
+	// PurgeMS is how long sealed events stay in the log; 0 means the default, a negative number for ever. Synced says
+	// that the server writes each message through.
+	PurgeMS int64
+	Synced  bool
 }
 
 // foldCounts are what a daemon's folders did.
@@ -98,7 +102,7 @@ func startDaemon(ctx context.Context, cfg daemonConfig, connect connector, log z
 		return nil, err
 	}
 	if !cfg.NoFold {
-		if err := d.openFolders(cfg, foldConn, settings, roster, work, log); err != nil {
+		if err := d.openFolders(work, cfg, foldConn, settings, roster, log); err != nil {
 			return nil, err
 		}
 	}
@@ -126,7 +130,7 @@ func (d *daemon) connect(connect connector, name string) (*nats.Conn, error) {
 	return l.Conn, nil
 }
 
-func (d *daemon) openFolders(cfg daemonConfig, nc *nats.Conn, settings kvstore.FleetSettings, roster *consumer.Roster, work context.Context, log zerolog.Logger) error {
+func (d *daemon) openFolders(work context.Context, cfg daemonConfig, nc *nats.Conn, settings kvstore.FleetSettings, roster *consumer.Roster, log zerolog.Logger) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return err
@@ -144,7 +148,7 @@ func (d *daemon) openFolders(cfg daemonConfig, nc *nats.Conn, settings kvstore.F
 	for i, shard := range shards {
 		f, err := consumer.NewFolder(consumer.FolderConfig{
 			Fleet: cfg.Fleet, Shard: i, Holder: cfg.Name, Roster: roster, Heartbeats: heartbeats, Silence: silence,
-			LeaseTTL: time.Duration(cfg.LeaseMS) * time.Millisecond,
+			LeaseTTL: time.Duration(cfg.LeaseMS) * time.Millisecond, PurgeAfter: time.Duration(cfg.PurgeMS) * time.Millisecond, Synced: cfg.Synced,
 		}, nc, js, shard, time.Now, log)
 		if err != nil {
 			return err

@@ -98,7 +98,8 @@ func sum(a, b *float64) *float64 {
 
 // spent is what was used in a world while our rounds ran, by kind of process.
 type spent struct {
-	cpu     map[string]float64
+	cpu map[string]float64
+	// written is nil once a process told nothing.
 	written *float64
 	// known is false once a kind of process told nothing.
 	known bool
@@ -107,7 +108,7 @@ type spent struct {
 // add puts the usage between two readings on top.
 func (s *spent) add(before, after reading) {
 	if s.cpu == nil {
-		s.cpu, s.known = make(map[string]float64), true
+		s.cpu, s.known, s.written = make(map[string]float64), true, new(float64)
 	}
 	written := new(float64)
 	for kind, now := range after.used {
@@ -117,9 +118,6 @@ func (s *spent) add(before, after reading) {
 			s.known = false
 		}
 		written = sum(written, minus(now.Written, before.used[kind].Written))
-	}
-	if s.written == nil {
-		s.written = new(float64)
 	}
 	s.written = sum(s.written, written)
 }

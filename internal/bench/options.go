@@ -38,7 +38,7 @@ const DefaultRounds = 5
 
 // Options say how to measure. The zero value measures in an embedded server that syncs always.
 type Options struct {
-	// Server and Sync; empty means Embedded and SyncAlways.
+	// Server and Sync; empty means Embedded, and SyncAlways unless a case is about the other.
 	Server ServerKind
 	Sync   Sync
 	// Rounds of each side; 0 means 5, with Quick 1.
@@ -72,9 +72,6 @@ type Options struct {
 func (o Options) Defaults() Options {
 	if o.Server == "" {
 		o.Server = Embedded
-	}
-	if o.Sync == "" {
-		o.Sync = SyncAlways
 	}
 	if o.Rounds == 0 {
 		o.Rounds = o.Pick(0, DefaultRounds, 1)

@@ -21,7 +21,7 @@ func Run(ctx context.Context, cases []Case, o Options, emit func(*Result) error)
 	for _, c := range cases {
 		for _, v := range c.Variants(o) {
 			o.Progress(title(c.Name, v.Parameters))
-			r, err := measure(ctx, c, v, o)
+			r, err := measure(ctx, v, o)
 			if ctx.Err() != nil {
 				return errors.Join(append(errs, context.Cause(ctx))...)
 			}
@@ -55,6 +55,9 @@ func (v *Variant) spec(o Options) WorldSpec {
 	if v.World != nil {
 		v.World(&spec)
 	}
+	if spec.Sync == "" {
+		spec.Sync = SyncAlways
+	}
 	return spec
 }
 
@@ -75,7 +78,7 @@ func describe(r *Result, c Case, v Variant, o Options) {
 }
 
 // measure opens a world, measures a variant in it and closes it.
-func measure(ctx context.Context, c Case, v Variant, o Options) (_ *Result, err error) {
+func measure(ctx context.Context, v Variant, o Options) (_ *Result, err error) {
 	ctx, cancel := context.WithCancel(ctx) // whatever a case started under it ends here
 	defer cancel()
 	began := time.Now()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -26,9 +27,6 @@ const (
 	TurnPayload    = startedBytes + calledBytes + returnedBytes + endedBytes
 )
 
-// turnSizes are the payloads of a turn's boundaries, in order.
-var turnSizes = [TurnBoundaries]int{startedBytes, calledBytes, returnedBytes, endedBytes}
-
 // Player plays turns on a run. It has one owner.
 type Player struct {
 	Run  *publisher.Run
@@ -43,6 +41,23 @@ func StartRun(ctx context.Context, f *publisher.Fleet, id string) (*Player, erro
 		return nil, fmt.Errorf("start run %s: %w", id, err)
 	}
 	return &Player{Run: run, text: NewText(seedOf(id))}, nil
+}
+
+// starters begin runs at once.
+const starters = 64
+
+// StartRuns begins n runs named prefix-0, prefix-1 and so on.
+func StartRuns(ctx context.Context, f *publisher.Fleet, prefix string, n int) ([]*Player, error) {
+	players := make([]*Player, n)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(starters)
+	for i := range players {
+		group.Go(func() (err error) {
+			players[i], err = StartRun(ctx, f, fmt.Sprintf("%s-%d", prefix, i))
+			return err
+		})
+	}
+	return players, group.Wait()
 }
 
 // seedOf gives every run text of its own.

@@ -1,0 +1,106 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Aims of many runs in one process, by their number: boundaries/s by raw single publishes of as many goroutines.
+var boundariesAims = map[int]float64{64: 2, 256: 5}
+
+// boundariesCase is many runs of one process at once: how much they can make durable together.
+func boundariesCase() Case {
+	return Case{
+		Name:  "boundaries",
+		About: "Many runs in one process at full speed, beside as many goroutines that publish raw messages one by one.",
+		Uses:  []string{"runs", "turns", "shards", "daemons"},
+		Variants: func(o Options) []Variant {
+			var list []Variant
+			for _, runs := range o.Span(o.Runs, []int{1, 16, 64, 256}, []int{1, 32}) {
+				turns := o.Pick(o.Turns, max(8, 256/runs), 2)
+				list = append(list, Variant{
+					Parameters: map[string]any{"runs": runs, "turns": turns},
+					Setup:      func(ctx context.Context, w *World) (*Trial, error) { return boundariesTrial(ctx, w, runs, turns) },
+				})
+			}
+			return list
+		},
+	}
+}
+
+func boundariesTrial(ctx context.Context, w *World, runs, turns int) (*Trial, error) {
+	f, err := w.Fleet(ctx, "executor")
+	if err != nil {
+		return nil, err
+	}
+	sizes, err := w.WireSizes(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	players, err := StartRuns(ctx, f, "run", runs)
+	if err != nil {
+		return nil, err
+	}
+	ours, raw := make([]Turner, runs), make([]Turner, runs)
+	for i, p := range players {
+		ours[i], raw[i] = p, NewRawWriter(w.JS, p.Run.ID(), sizes)
+	}
+	return &Trial{
+		WarmUp: func(ctx context.Context) error {
+			if _, err := Together(ctx, raw, 1); err != nil {
+				return err
+			}
+			_, err := Together(ctx, ours, 1)
+			return err
+		},
+		Raw:    func(ctx context.Context, _ int) (Sample, error) { return Together(ctx, raw, turns) },
+		Ours:   func(ctx context.Context, _ int) (Sample, error) { return Together(ctx, ours, turns) },
+		Verify: func(ctx context.Context) error { return w.Verify(ctx, WroteBy(players...)) },
+		Finish: func(_ context.Context, r *Result) error {
+			if aim, ok := boundariesAims[runs]; ok {
+				r.AtLeast(fmt.Sprintf("boundaries/s of %d runs by raw publishes/s of as many goroutines", runs), r.RateRatio, aim)
+			} else {
+				r.AtMost("p50 of a boundary by p50 of a raw publish of as many goroutines", r.P50Ratio, boundaryAim)
+			}
+			return nil
+		},
+	}, nil
+}
+
+// Turner is whoever plays turns: a [Player] or a [RawWriter].
+type Turner interface {
+	Turn(ctx context.Context, do func(context.Context, Step) error) error
+}
+
+// Together lets all play so many turns at once, each in a goroutine, and returns what they did together.
+func Together(ctx context.Context, all []Turner, turns int) (Sample, error) {
+	clocks := make([]Clock, len(all))
+	begin := make(chan struct{})
+	group, ctx := errgroup.WithContext(ctx)
+	for i, t := range all {
+		clocks[i].Latencies = make([]time.Duration, 0, turns*TurnBoundaries)
+		group.Go(func() error {
+			<-begin
+			for range turns {
+				if err := t.Turn(ctx, clocks[i].Time); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	began := time.Now()
+	close(begin)
+	if err := group.Wait(); err != nil {
+		return Sample{}, err
+	}
+	s := Sample{Elapsed: time.Since(began), Payload: int64(len(all) * turns * TurnPayload)}
+	for _, c := range clocks {
+		s.Latencies = append(s.Latencies, c.Latencies...)
+	}
+	s.Boundaries = int64(len(s.Latencies))
+	return s, nil
+}

@@ -1,0 +1,204 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Aims of the fold, by raw async publishes.
+const (
+	foldAloneAim  = 0.5
+	foldBesideAim = 0.3
+)
+
+// foldCase is how fast the log becomes checkpoints.
+func foldCase() Case {
+	return Case{
+		Name:  "fold",
+		About: "Folding into the KV, catching up alone and beside async publishers, by raw async publishes of as many bytes.",
+		Uses:  []string{"runs", "turns", "shards", "daemons"},
+		Variants: func(o Options) []Variant {
+			runs, turns := o.Pick(o.Runs, 64, 4), o.Pick(o.Turns, 50, 3)
+			variant := func(how string, alone bool) Variant {
+				return Variant{
+					Parameters: map[string]any{"runs": runs, "turns": turns, "how": how},
+					World: func(s *WorldSpec) {
+						s.NoDaemon = alone
+						if s.Sync == "" {
+							s.Sync = SyncDefault // what the design speaks of
+						}
+					},
+					Setup: func(ctx context.Context, w *World) (*Trial, error) {
+						f := &foldTrial{w: w, runs: runs, turns: turns, alone: alone}
+						return f.trial(), nil
+					},
+				}
+			}
+			return []Variant{variant("catching up", true), variant("beside publishers", false)}
+		},
+	}
+}
+
+// foldTrial publishes events without the SDK, as fast as JetStream takes them.
+type foldTrial struct {
+	w           *World
+	runs, turns int
+	alone       bool
+	wrote       []Wrote
+	// events of the coming round, and raw messages of the same sizes.
+	events, raw []*nats.Msg
+	payload     int64
+}
+
+func (f *foldTrial) trial() *Trial {
+	return &Trial{
+		Raw: func(ctx context.Context, round int) (Sample, error) {
+			if err := f.prepare(round); err != nil {
+				return Sample{}, err
+			}
+			return f.publish(ctx, f.raw)
+		},
+		Ours: f.ours,
+		Settle: func(ctx context.Context) error {
+			if f.w.Daemons() == 0 {
+				return nil
+			}
+			return f.w.AwaitFolded(ctx)
+		},
+		Verify: func(ctx context.Context) error {
+			if f.alone { // whoever reads back asks a daemon
+				if err := f.w.StartDaemon(ctx); err != nil {
+					return err
+				}
+			}
+			return f.w.Verify(ctx, f.wrote)
+		},
+		Finish: func(_ context.Context, r *Result) error {
+			if f.alone {
+				r.AtLeast("events folded/s by raw async publishes/s", r.RateRatio, foldAloneAim)
+			} else {
+				r.AtLeast("events published and folded/s by raw async publishes/s", r.RateRatio, foldBesideAim)
+			}
+			return nil
+		},
+	}
+}
+
+// prepare makes the messages of a round, of runs of its own.
+func (f *foldTrial) prepare(round int) error {
+	f.events, f.raw, f.payload = nil, nil, 0
+	type writer struct {
+		w    schema.Writer
+		head schema.Head
+		text *Text
+	}
+	writers := make([]*writer, f.runs)
+	add := func(x *writer, d schema.Data, turn int32) error {
+		e, _, err := x.w.Event(d, turn, f.w.Options.Now(), x.w.Chain, 0)
+		if err != nil {
+			return err
+		}
+		if err := x.w.Commit(e); err != nil {
+			return err
+		}
+		header, body := e.Encode()
+		record := schema.NewRecord(0, header, body)
+		x.head.Apply(&record)
+		shard := f.w.shards[f.w.Settings.Candidates(x.w.Run)[0]]
+		f.events = append(f.events, &nats.Msg{Subject: shard.Names.EventSubject(x.w.Run), Header: header, Data: body})
+		f.raw = append(f.raw, &nats.Msg{Subject: RawSubject(x.w.Run), Data: x.text.Bytes(headerSize(header) + len(body))})
+		return nil
+	}
+	for i := range writers {
+		run := fmt.Sprintf("round-%d-run-%d", round, i)
+		x := &writer{
+			w:    schema.Writer{Fleet: FleetName, Run: run, Executor: "executor", Epoch: 1},
+			head: schema.NewHead(FleetName, run), text: NewText(seedOf(run)),
+		}
+		writers[i] = x
+		if err := add(x, &schema.RunStartedData{Agent: "bench", Executor: "executor"}, 0); err != nil {
+			return err
+		}
+	}
+	for turn := range int32(f.turns) { // the runs advance together, as they would
+		for _, x := range writers {
+			for _, d := range turnData(x.text, turn+1) {
+				if err := add(x, d, turn+1); err != nil {
+					return err
+				}
+			}
+			f.payload += TurnPayload
+		}
+	}
+	for _, x := range writers {
+		f.wrote = append(f.wrote, Wrote{Run: x.w.Run, Head: x.head})
+	}
+	return nil
+}
+
+// turnData is what the events of a turn hold, as [Player.Turn] publishes them.
+func turnData(text *Text, turn int32) [TurnBoundaries]schema.Data {
+	id := fmt.Sprintf("call-%d", turn)
+	say := func(role string, n int) []schema.Message {
+		return []schema.Message{{Role: role, Parts: []schema.Part{schema.Text(string(text.Bytes(n)))}}}
+	}
+	return [TurnBoundaries]schema.Data{
+		&schema.TurnStartedData{Turn: turn, Messages: say(schema.RoleUser, startedBytes)},
+		&schema.ToolCalledData{ToolCallID: id, Name: "read", Arguments: text.Quoted(calledBytes), Replay: schema.ReplayPure},
+		&schema.ToolReturnedData{ToolCallID: id, Result: text.Quoted(returnedBytes)},
+		&schema.TurnEndedData{Turn: turn, Messages: say(schema.RoleAssistant, endedBytes), FinishReasons: []string{"stop"}},
+	}
+}
+
+// publish sends messages asynchronously, and is done when each was acknowledged.
+func (f *foldTrial) publish(ctx context.Context, messages []*nats.Msg) (Sample, error) {
+	futures := make([]jetstream.PubAckFuture, 0, len(messages))
+	began := time.Now()
+	for _, m := range messages {
+		future, err := f.w.JS.PublishMsgAsync(m)
+		if err != nil {
+			return Sample{}, err
+		}
+		futures = append(futures, future)
+	}
+	for _, future := range futures {
+		select {
+		case <-future.Ok():
+		case err := <-future.Err():
+			return Sample{}, err
+		case <-ctx.Done():
+			return Sample{}, context.Cause(ctx)
+		}
+	}
+	return Sample{Elapsed: time.Since(began), Boundaries: int64(len(messages)), Payload: f.payload}, nil
+}
+
+// ours is from the first publish until all is folded, or alone from the daemon's start: that is then part of it.
+func (f *foldTrial) ours(ctx context.Context, _ int) (s Sample, err error) {
+	began := time.Now()
+	if s, err = f.publish(ctx, f.events); err != nil {
+		return s, err
+	}
+	if f.alone {
+		began = time.Now()
+		for range max(f.w.Spec.Daemons, 1) {
+			if err := f.w.StartDaemon(ctx); err != nil {
+				return s, err
+			}
+		}
+	}
+	if err := f.w.AwaitFolded(ctx); err != nil {
+		return s, err
+	}
+	s.Elapsed = time.Since(began)
+	if f.alone {
+		return s, f.w.StopDaemons()
+	}
+	return s, nil
+}

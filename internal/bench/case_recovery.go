@@ -1,0 +1,210 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Aims of recovery: the head of a run of any length in us, content in MB/s of payload, its first byte in us.
+const (
+	headAim      = 3000
+	eventsAim    = 100
+	firstByteAim = 5000
+	// eventsRunEvents is the length of the run whose content is read.
+	eventsRunEvents = 20_000
+)
+
+// recoveryCase is how soon somebody knows where a run stands, and has its content.
+func recoveryCase() Case {
+	return Case{
+		Name:  "recovery",
+		About: "A run's head by the length of the run, beside one raw publish and one read of its last message; its events, beside reading the same messages raw.",
+		Uses:  []string{"turns", "daemons"},
+		Variants: func(o Options) []Variant {
+			variant := func(view string, events int) Variant {
+				turns := max(1, events/TurnBoundaries)
+				return Variant{
+					Parameters: map[string]any{"view": view, "turns": turns},
+					Setup: func(ctx context.Context, w *World) (*Trial, error) {
+						t := &recovery{w: w, view: view, turns: turns}
+						return t.trial(ctx)
+					},
+				}
+			}
+			var list []Variant
+			for _, events := range o.Span(o.Turns*TurnBoundaries, []int{1000, 10_000, 100_000}, []int{40, 400}) {
+				list = append(list, variant("head", events))
+			}
+			return append(list, variant("events", o.Pick(o.Turns*TurnBoundaries, eventsRunEvents, 400)))
+		},
+	}
+}
+
+// recovery is one variant.
+type recovery struct {
+	w      *World
+	view   string
+	turns  int
+	player *Player
+	// reader is another process's handle.
+	reader *publisher.Fleet
+	names  schema.Names
+	first  []time.Duration
+}
+
+// trial writes the run, pipelined, and waits until it is folded and sealed as far as it will be.
+func (t *recovery) trial(ctx context.Context) (*Trial, error) {
+	f, err := t.w.Fleet(ctx, "executor")
+	if err != nil {
+		return nil, err
+	}
+	if t.player, err = StartRun(ctx, f, "run"); err != nil {
+		return nil, err
+	}
+	if err := t.player.Run.Pipelined(publisher.Window{Events: 256}); err != nil { //nolint:contextcheck // the pipeline outlives the call
+		return nil, err
+	}
+	for range t.turns {
+		if err := t.player.Turn(ctx, func(ctx context.Context, step Step) error { return step(ctx) }); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.player.Run.Synchronous(ctx); err != nil {
+		return nil, err
+	}
+	if t.reader, err = t.w.Fleet(ctx, "reader"); err != nil {
+		return nil, err
+	}
+	t.names = t.w.shards[t.w.Settings.Candidates("run")[0]].Names
+	trial := &Trial{
+		Verify: func(ctx context.Context) error { return t.w.Verify(ctx, WroteBy(t.player)) },
+		Raw:    t.rawHead, Ours: t.head,
+		Finish: func(_ context.Context, r *Result) error {
+			r.AtMost("us for the head, p50", r.Ours.P50, headAim)
+			return nil
+		},
+	}
+	if t.view == "events" {
+		trial.Raw, trial.Ours, trial.Finish = t.rawEvents, t.events, t.finishEvents
+	}
+	return trial, nil
+}
+
+// times does something so often that its median means something.
+func (t *recovery) times(ctx context.Context, n int, do func(ctx context.Context) error) (Sample, error) {
+	var c Clock
+	began := time.Now()
+	for range n {
+		if err := c.Time(ctx, do); err != nil {
+			return Sample{}, err
+		}
+	}
+	return Sample{Boundaries: int64(n), Elapsed: time.Since(began), Latencies: c.Latencies}, nil
+}
+
+const headsPerRound = 100
+
+// rawHead is the least that could prove where a run stands: a publish, and a read of the last message.
+func (t *recovery) rawHead(ctx context.Context, _ int) (Sample, error) {
+	stream, err := t.w.JS.Stream(ctx, t.names.EventStream())
+	if err != nil {
+		return Sample{}, err
+	}
+	subject := t.names.EventSubject("run")
+	return t.times(ctx, t.w.Options.Pick(0, headsPerRound, 3), func(ctx context.Context) error {
+		if _, err := t.w.JS.Publish(ctx, RawSubject("barrier"), nil); err != nil {
+			return err
+		}
+		_, err := stream.GetLastMsgForSubject(ctx, subject)
+		return err
+	})
+}
+
+func (t *recovery) head(ctx context.Context, _ int) (Sample, error) {
+	want := t.player.Run.Head().Digest
+	return t.times(ctx, t.w.Options.Pick(0, headsPerRound, 3), func(ctx context.Context) error {
+		head, err := t.reader.Head(ctx, "run")
+		if err == nil && head.Digest != want {
+			err = &WrongDataError{Run: "run", Field: "digest", Wrote: want, Read: head.Digest}
+		}
+		return err
+	})
+}
+
+// sample is that of one reading of the whole run.
+func (t *recovery) sample(began time.Time) Sample {
+	elapsed := time.Since(began)
+	return Sample{
+		Boundaries: int64(t.turns * TurnBoundaries), Elapsed: elapsed, Bytes: int64(t.turns) * TurnPayload,
+		Latencies: []time.Duration{elapsed},
+	}
+}
+
+// rawEvents reads the messages of the run with an ordered consumer, and does nothing with them.
+func (t *recovery) rawEvents(ctx context.Context, _ int) (Sample, error) {
+	began := time.Now()
+	consumer, err := t.w.JS.OrderedConsumer(ctx, t.names.EventStream(), jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{t.names.EventSubject("run")},
+	})
+	if err != nil {
+		return Sample{}, err
+	}
+	left := t.player.Run.Head().Counts.Events
+	done := make(chan struct{})
+	running, err := consumer.Consume(func(jetstream.Msg) {
+		if left--; left == 0 {
+			close(done)
+		}
+	}, jetstream.PullMaxMessages(2000))
+	if err != nil {
+		return Sample{}, err
+	}
+	defer func() {
+		running.Stop()
+		<-running.Closed()
+	}()
+	select {
+	case <-done:
+		return t.sample(began), nil
+	case <-ctx.Done():
+		return Sample{}, context.Cause(ctx)
+	}
+}
+
+func (t *recovery) events(ctx context.Context, _ int) (Sample, error) {
+	began := time.Now()
+	first := time.Duration(0)
+	err := t.reader.Events(ctx, "run", func(schema.Record) error {
+		if first == 0 {
+			first = time.Since(began)
+		}
+		return nil
+	})
+	if err != nil {
+		return Sample{}, fmt.Errorf("events of the run: %w", err)
+	}
+	t.first = append(t.first, first)
+	return t.sample(began), nil
+}
+
+func (t *recovery) finishEvents(_ context.Context, r *Result) error {
+	if len(t.first) == 0 {
+		return errors.New("no event was read")
+	}
+	var us []float64
+	for _, d := range t.first {
+		us = append(us, float64(d)/float64(time.Microsecond))
+	}
+	first := median(us)
+	r.Set("first_event_us", *first)
+	r.AtLeast("MB/s of payload", r.Ours.MBPerSecond, eventsAim)
+	r.AtMost("us to the first event", first, firstByteAim)
+	return nil
+}

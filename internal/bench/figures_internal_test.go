@@ -1,0 +1,85 @@
+package bench
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFiguresAreMediansOverRounds(t *testing.T) {
+	us := func(n ...int) (l []time.Duration) {
+		for _, v := range n {
+			l = append(l, time.Duration(v)*time.Microsecond)
+		}
+		return l
+	}
+	f := figures([]Sample{
+		{Boundaries: 100, Elapsed: time.Second, Latencies: us(3, 1, 2)},
+		{Boundaries: 300, Elapsed: time.Second, Latencies: us(30, 10, 20), Bytes: 5e6},
+		{Boundaries: 200, Elapsed: time.Second, Latencies: us(6, 4, 5)},
+	})
+	require.EqualValues(t, 600, f.Count)
+	require.InDelta(t, 200, *f.PerSecond, 1e-9)
+	require.InDelta(t, 5, *f.P50, 1e-9)
+	require.InDelta(t, 6, *f.P99, 1e-9)
+	require.InDelta(t, 1, *f.Spread, 1e-9, "from 100 to 300 around 200")
+	require.InDelta(t, 5, *f.MBPerSecond, 1e-9)
+	require.Nil(t, figures(nil))
+	one := figures([]Sample{{Boundaries: 1, Elapsed: time.Second}})
+	require.Nil(t, one.Spread, "one round has no spread")
+	require.Nil(t, one.P50, "nothing was timed")
+	require.Nil(t, one.MBPerSecond)
+}
+
+func TestPutBytesAreExactWhereNothingIsGone(t *testing.T) {
+	require.InDelta(t, 300, *stored{messages: 5, bytes: 500, puts: 5}.putBytes(stored{messages: 2, bytes: 200, puts: 2}), 0)
+	require.InDelta(t, 800, *stored{messages: 5, bytes: 500, puts: 10}.putBytes(stored{messages: 2, bytes: 200, puts: 2}), 0, "by the mean size")
+	require.InDelta(t, 0, *stored{puts: 2}.putBytes(stored{puts: 2}), 0)
+	require.Nil(t, stored{puts: 3}.putBytes(stored{puts: 2}), "nothing is left to go by")
+}
+
+func TestTheFileSystemIsThatOfTheDeepestMount(t *testing.T) {
+	const mounts = "a / ext4 rw 0 0\nb /var tmpfs rw 0 0\nc /var/lib xfs rw 0 0\nd /var/lib btrfs rw 0 0\n"
+	require.Equal(t, "ext4", filesystem(mounts, "/home"))
+	require.Equal(t, "tmpfs", filesystem(mounts, "/var/library"))
+	require.Equal(t, "btrfs", filesystem(mounts, "/var/lib/store"), "the later mount covers the earlier one")
+	require.Empty(t, filesystem("", "/home"))
+}
+
+func TestUsageIsAddedByKindOfProcess(t *testing.T) {
+	v := func(f float64) *float64 { return &f }
+	var s spent
+	s.add(reading{used: map[string]usage{"measuring": {CPU: v(1), Written: v(10)}, "server": {CPU: v(5), Written: v(1)}}},
+		reading{used: map[string]usage{"measuring": {CPU: v(3), Written: v(15)}, "server": {CPU: v(6), Written: v(2)}}})
+	require.Equal(t, map[string]float64{"measuring": 2, "server": 1}, s.cpu)
+	require.InDelta(t, 6, *s.written, 0)
+	require.True(t, s.known)
+	s.add(reading{used: map[string]usage{"measuring": {}}}, reading{used: map[string]usage{"measuring": {}}})
+	require.False(t, s.known, "what is not told is not 0")
+	require.Nil(t, s.written)
+	s.add(reading{used: map[string]usage{"measuring": {Written: v(1)}}}, reading{used: map[string]usage{"measuring": {Written: v(2)}}})
+	require.Nil(t, s.written, "a part is not the whole")
+}
+
+func TestTextsHaveTheirSizeAndAreTheSameEachTime(t *testing.T) {
+	for _, n := range []int{2, 3, 300, 4096} {
+		require.Len(t, NewText(1).Bytes(n), n)
+		require.Len(t, NewText(1).Quoted(n), n)
+	}
+	again := NewText(7)
+	require.Equal(t, NewText(7).Bytes(100), again.Bytes(100))
+	require.NotEqual(t, NewText(7).Bytes(100), again.Bytes(100), "it goes on")
+	require.NotEqual(t, NewText(7).Bytes(100), NewText(8).Bytes(100))
+}
+
+func TestAimsSayWhetherTheyAreReached(t *testing.T) {
+	v := func(f float64) *float64 { return &f }
+	var r Result
+	r.AtMost("a", v(1.1), 1.15)
+	r.AtMost("b", v(1.2), 1.15)
+	r.AtLeast("c", v(2), 2)
+	r.AtLeast("d", nil, 2)
+	require.Len(t, r.Aims, 3, "what was not measured is no aim")
+	require.Equal(t, "a: 1.10 of at most 1.15, reached; b: 1.20 of at most 1.15, missed; c: 2.00 of at least 2.00, reached", r.aims())
+}
