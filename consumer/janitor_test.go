@@ -89,6 +89,10 @@ func TestWhatIsSealedIsPurgedAfterItsGraceAndTheLastEventStays(t *testing.T) {
 		w.requireWhole(x, c)
 		if i < 2 {
 			require.Len(t, w.log(x.run.Run), 1, "an ended run leaves one message")
+			kept, err := w.shard.Checkpoints.History(t.Context(), x.run.Run)
+			require.NoError(t, err)
+			require.Len(t, kept, 1, "and one checkpoint")
+			require.Equal(t, c.Position, kept[0].Checkpoint.Position)
 		}
 	}
 	stats := f.Stats()

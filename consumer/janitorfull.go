@@ -14,7 +14,7 @@ const (
 	fullAt, fullTo = 75, 50
 	// fillRate is how fast a log is taken to fill at most, in bytes a second: it says how soon to look again.
 	fillRate = 200 << 20
-	// fullLook bounds the pauses between two looks at how full the log is.
+	// fullLookMin and fullLookMax bound the pauses between two looks at how full the log is.
 	fullLookMin, fullLookMax = 50 * time.Millisecond, purgeTick
 )
 
@@ -53,6 +53,13 @@ func (j *janitor) relieve(ctx context.Context) (time.Duration, error) {
 		}
 		if j.stats.PurgedEvents.Load() > before {
 			continue
+		}
+		j.mu.Lock()
+		waiting := j.queue.waiting()
+		j.mu.Unlock()
+		if waiting >= need {
+			// What is sealed will do once it may go; sealing more would only make small segments.
+			return fullLookMax / 4, nil
 		}
 		select {
 		case j.press <- need:

@@ -22,6 +22,8 @@ type proof struct {
 	bytes  int64
 	// more: the log has more to prove behind it.
 	more bool
+	// ended: the run has ended, and all of it is sealed.
+	ended bool
 	// sealed is up to where the checkpoint counts the run's events as sealed.
 	sealed schema.StreamSequence
 }
@@ -91,6 +93,7 @@ func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSeque
 		return proof{}, err
 	}
 	p.sealed = c.Segments.Last.Stream
+	p.ended = c.Status.Terminal() && c.Segments.Last == c.Position
 	return p, nil
 }
 

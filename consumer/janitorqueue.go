@@ -170,6 +170,15 @@ func (q *purgeQueue) gains(bytes int64, least time.Duration, now time.Time) []pu
 	return most
 }
 
+// waiting is how much is sealed and not purged yet, in bytes.
+func (q *purgeQueue) waiting() (bytes int64) {
+	for el := q.order.Front(); el != nil; el = el.Next() {
+		e := entryOf(el)
+		bytes += e.bytes + e.nextBytes
+	}
+	return bytes
+}
+
 // done ends the purge of an entry; again keeps it for later.
 func (q *purgeQueue) done(was purgeEntry, again bool, now time.Time) {
 	el, ok := q.byRun[was.run]

@@ -260,22 +260,27 @@ func (b *bucket) remove(ctx context.Context, key string, cas bool, rev schema.Re
 // purge takes what a key has up to a revision out of the stream, without a marker. After kill -9 of a lone server it can
 // come back: for what is harmless then.
 func (b *bucket) purge(ctx context.Context, key string, upTo schema.Revision) error {
-	_, err := purgeBelow(ctx, b.js, b.stream, b.prefix+key, uint64(upTo)+1)
+	_, err := purge(ctx, b.js, b.stream, purgeRequest{Filter: b.prefix + key, Below: uint64(upTo) + 1})
 	if err != nil {
 		return b.explain(ctx, err)
 	}
 	return nil
 }
 
-// purgeBelow takes the messages of one subject below a sequence out of a stream, and returns how many they were.
-func purgeBelow(ctx context.Context, js jetstream.JetStream, stream, subject string, below uint64) (uint64, error) {
+// purgeRequest says which messages of one subject are to go. A request that names neither of the two takes all.
+type purgeRequest struct {
+	Filter string `json:"filter"`
+	// Below says below which sequence.
+	Below uint64 `json:"seq,omitzero"`
+	// Keep says how many of the last ones stay.
+	Keep uint64 `json:"keep,omitzero"`
+}
+
+// purge takes messages of one subject out of a stream, and returns how many they were.
+func purge(ctx context.Context, js jetstream.JetStream, stream string, what purgeRequest) (uint64, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	req, err := json.Marshal(struct {
-		Filter string `json:"filter"`
-		// Below says below which sequence.
-		Below uint64 `json:"seq"`
-	}{subject, below})
+	req, err := json.Marshal(what)
 	if err != nil {
 		return 0, err
 	}

@@ -204,6 +204,17 @@ func (c *Checkpoints) stored(run string, e entry) Stored {
 	return Stored{Run: run, Checkpoint: cp, Revision: e.rev, Stored: e.stored, Err: err}
 }
 
+// Trim leaves the latest checkpoint of a run alone: for one that has ended, whose earlier checkpoints are of no more use.
+func (c *Checkpoints) Trim(ctx context.Context, run string) error {
+	if err := schema.CheckName("run id", run); err != nil {
+		return err
+	}
+	if _, err := purge(ctx, c.bucket.js, c.bucket.stream, purgeRequest{Filter: c.bucket.prefix + run, Keep: 1}); err != nil {
+		return fmt.Errorf("trim checkpoints of run %s: %w", run, err)
+	}
+	return nil
+}
+
 // Delete removes a run's checkpoint and its history if the key is at revision rev. A marker stays.
 func (c *Checkpoints) Delete(ctx context.Context, run string, rev schema.Revision) error {
 	if err := schema.CheckName("run id", run); err != nil {
