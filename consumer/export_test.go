@@ -45,3 +45,6 @@ func (c *HandClock) Forward(d time.Duration) {
 	defer c.mu.Unlock()
 	c.now = c.now.Add(d)
 }
+
+// SetOpening sets how old a change of the shards is when its opening ends. Call it before Run.
+func SetOpening(s *Settings, d time.Duration) { s.opening = d }

@@ -21,11 +21,11 @@ func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverR
 ) (*reading, error) {
 	for {
 		r, err := s.reader.repeat(ctx, run, func() (*reading, error) {
-			return s.reader.find(ctx, s.shardsOf(run), run, m)
+			return s.find(ctx, run, m)
 		})
 		if err == nil && (r.empty() || r.head.Status == "") {
 			// Stale answers can hide a run; only a barrier may say that there is none.
-			r, err = s.reader.proven(ctx, s.shardsOf(run), run, m)
+			r, err = s.proven(ctx, run, m)
 		}
 		if err != nil {
 			return nil, err

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -30,17 +28,21 @@ const maxVanished = 1 << 12
 //
 // It costs about one KiB a run. All methods may be called at any time from any goroutine.
 type Roster struct {
-	stores    []*kvstore.Shard
 	maxClaims int
 	now       func() time.Time
 	log       zerolog.Logger
 
 	mu     sync.RWMutex
+	stores []*kvstore.Shard
 	shards []rosterShard
+	// follow begins to follow a shard while the roster runs; nil while it does not.
+	follow func(shard int, store *kvstore.Shard)
 	// claimable runs, quarantined ones included, the longest claimable first.
 	claimable []*rosterEntry
 	// taken finds the run of a takeover by its request.
 	taken map[takeoverKey]*rosterEntry
+	// twins are runs that have an entry in two shards.
+	twins map[string]struct{}
 }
 
 // takeoverKey names a takeover: who asked for it, and by which request.
@@ -77,12 +79,8 @@ type rosterEntry struct {
 // NewRoster returns an empty roster of a fleet's shards, which are in the order of their numbers. Call Run to fill it.
 // maxClaims as in [schema.Live.Quarantined]; it is what [Roster.Counts] goes by. now is the daemon's clock.
 func NewRoster(shards []*kvstore.Shard, maxClaims int, now func() time.Time, log zerolog.Logger) *Roster {
-	r := &Roster{stores: shards, maxClaims: maxClaims, now: now, log: log, shards: make([]rosterShard, len(shards)), taken: make(map[takeoverKey]*rosterEntry)}
-	for i := range r.shards {
-		r.shards[i].runs = make(map[string]*rosterEntry)
-		r.shards[i].broken = make(map[string]schema.Revision)
-		r.shards[i].vanished = make(map[string]struct{})
-	}
+	r := &Roster{maxClaims: maxClaims, now: now, log: log, taken: make(map[takeoverKey]*rosterEntry), twins: make(map[string]struct{})}
+	r.Grow(shards...)
 	return r
 }
 
@@ -108,74 +106,6 @@ func (w *ClaimWant) matches(l *schema.Live) bool {
 		}
 	}
 	return true
-}
-
-const (
-	// rosterAnew is how often the live index is read anew although nothing is known to be wrong: a watch that fell far
-	// behind may have missed that an entry was erased.
-	rosterAnew = 5 * time.Minute
-	// rosterWait and rosterMaxWait are how long a broken watch is not begun again.
-	rosterWait    = 50 * time.Millisecond
-	rosterMaxWait = 2 * time.Second
-	// rosterPatience bounds the beginning of a watch: a request that a reconnect swallowed is not answered.
-	rosterPatience = 2 * time.Second
-)
-
-// errAnew ends a watch that is to be begun again.
-var errAnew = errors.New("it is time to read the index anew")
-
-// Run keeps the roster up to date until ctx ends; it returns nil then. A watch that breaks is begun again, and brings
-// everything once more.
-func (r *Roster) Run(ctx context.Context) error {
-	var group errgroup.Group
-	for i, store := range r.stores {
-		group.Go(func() error {
-			wait := rosterWait
-			for ctx.Err() == nil {
-				began := r.now()
-				err := r.watch(ctx, i, store.Checkpoints)
-				if ctx.Err() != nil || errors.Is(err, errAnew) {
-					continue
-				}
-				r.unsync(i)
-				if r.now().Sub(began) > rosterMaxWait {
-					wait = rosterWait
-				}
-				r.log.Warn().Err(err).Str(keyFleet, store.Names.Fleet).Int(keyShard, i).Msg("live index not watched, trying again")
-				_ = pause(ctx, wait) // the loop ends with ctx, too
-				wait = min(2*wait, rosterMaxWait)
-			}
-			return nil
-		})
-	}
-	return group.Wait()
-}
-
-// watch follows the live index of one shard.
-func (r *Roster) watch(ctx context.Context, shard int, cps *kvstore.Checkpoints) error {
-	begin, cancelBegin := context.WithTimeout(ctx, rosterPatience)
-	defer cancelBegin()
-	w, err := cps.WatchLive(begin)
-	if err != nil {
-		return err
-	}
-	defer w.Close(ctx)
-	anew, cancel := context.WithTimeoutCause(ctx, rosterAnew, errAnew)
-	defer cancel()
-	r.begin(shard)
-	for {
-		e, synced, err := w.Next(anew)
-		switch {
-		case err != nil && ctx.Err() == nil && anew.Err() != nil:
-			return errAnew
-		case err != nil:
-			return err
-		case synced:
-			r.sync(shard)
-		default:
-			r.apply(shard, &e)
-		}
-	}
 }
 
 // Claimable returns up to [MaxCandidates] runs that the executor can be given, and the number of all of them: its own
@@ -247,13 +177,14 @@ func (r *Roster) Synced() bool {
 
 // RosterCounts says how many runs are live, and how many of those claimable and quarantined: nobody is given one of
 // those before somebody asks for it by name. Unreadable entries are being mended by the shard's folder.
-type RosterCounts struct{ Live, Claimable, Quarantined, Unreadable int }
+// Twice are runs that were begun in two shards, which must not be.
+type RosterCounts struct{ Live, Claimable, Quarantined, Unreadable, Twice int }
 
 // Counts counts the runs.
 func (r *Roster) Counts() RosterCounts {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	var c RosterCounts
+	c := RosterCounts{Twice: len(r.twins)}
 	for i := range r.shards {
 		c.Live += len(r.shards[i].runs)
 		c.Unreadable += len(r.shards[i].broken)
@@ -346,6 +277,7 @@ func (r *Roster) sync(shard int) {
 		if e.round != s.round {
 			delete(s.runs, run)
 			r.forget(e)
+			r.parted(run)
 			s.vanish(run)
 		}
 	}
@@ -380,6 +312,9 @@ func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
 		delete(s.runs, c.Run)
 		r.unclaimable(old)
 		r.forget(old)
+		if c.Live == nil {
+			r.parted(c.Run)
+		}
 	}
 	delete(s.broken, c.Run)
 	if c.Live == nil {
@@ -401,6 +336,9 @@ func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
 		e.held = old.held
 	}
 	s.runs[c.Run] = e
+	if old == nil {
+		r.suspectTwins(e)
+	}
 	if e.live.RequestID != "" {
 		r.taken[takeoverKey{e.live.Executor, e.live.RequestID}] = e
 	}

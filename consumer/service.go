@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -42,7 +42,7 @@ type Service struct {
 	stats   *ServiceStats
 	now     func() time.Time
 	reader  *reader
-	shards  []*shardSource
+	places  atomic.Pointer[places]
 	roster  *Roster
 	budget  *semaphore.Weighted
 	streams *semaphore.Weighted
@@ -54,6 +54,10 @@ type Service struct {
 	closed bool
 	queue  chan *task
 	queued *semaphore.Weighted
+
+	growing sync.Mutex
+	// tend begins what a shard needs while the service runs; nil while it does not.
+	tend func(*shardSource)
 }
 
 // NewService returns the service of a fleet's shards, which are in the order of their numbers. Call Run to start it; the
@@ -68,11 +72,6 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 	if len(cfg.Generations) == 0 {
 		cfg.Generations = []int{len(shards)}
 	}
-	for _, n := range cfg.Generations {
-		if n < 1 || n > len(shards) {
-			return nil, fmt.Errorf("%w: Generations names %d shards, %d were given", ErrConfig, n, len(shards))
-		}
-	}
 	log = log.With().Str(keyFleet, cfg.Fleet).Logger()
 	s := &Service{
 		cfg: cfg, nc: nc, js: js, log: log, stats: newServiceStats(), now: now, roster: roster,
@@ -80,11 +79,9 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 		answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now), ready: make(chan struct{}), queue: make(chan *task, cfg.Queue), queued: semaphore.NewWeighted(cfg.QueueBytes),
 	}
 	s.reader = &reader{js: js, fleet: cfg.Fleet, log: log, stats: s.stats}
-	for i, shard := range shards {
-		if want := schema.NamesOf(cfg.Fleet, i); shard.Names != want {
-			return nil, fmt.Errorf("%w: shard %d is %s, want %s", ErrConfig, i, shard.Names.EventStream(), want.EventStream())
-		}
-		s.shards = append(s.shards, &shardSource{store: shard, barrier: newBarrier(js, shard, cfg.Name, now, log, s.stats)})
+	s.places.Store(new(places))
+	if err := s.Place(cfg.Generations, shards...); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -95,19 +92,6 @@ func (s *Service) Stats() *ServiceStats { return s.stats }
 // Ready is closed once requests are answered.
 func (s *Service) Ready() <-chan struct{} { return s.ready }
 
-// shardsOf returns the shards that can hold a run, the likeliest first.
-func (s *Service) shardsOf(run string) []*shardSource {
-	list := make([]*shardSource, 0, 1)
-	seen := make(map[int]bool, len(s.cfg.Generations))
-	for _, shards := range slices.Backward(s.cfg.Generations) {
-		if n := schema.ShardOf(run, shards); !seen[n] {
-			seen[n] = true
-			list = append(list, s.shards[n])
-		}
-	}
-	return list
-}
-
 // Run answers requests until ctx ends, then lets those in hand finish within the grace. It returns nil after a drain, and
 // an error when the service could not start or its connection was closed. It may be called once.
 func (s *Service) Run(ctx context.Context) error {
@@ -115,9 +99,9 @@ func (s *Service) Run(ctx context.Context) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	var helpers, workers errgroup.Group
-	for _, src := range s.shards {
+	s.tendWith(func(src *shardSource) {
 		helpers.Go(func() error { return src.barrier.run(work) })
-	}
+	})
 	for range s.cfg.Workers {
 		workers.Go(func() error {
 			for t := range s.queue {
@@ -127,6 +111,7 @@ func (s *Service) Run(ctx context.Context) error {
 		})
 	}
 	stop := func() error {
+		s.tendWith(nil)
 		cancel(ErrStopping)
 		return errors.Join(workers.Wait(), helpers.Wait())
 	}
@@ -197,7 +182,7 @@ func (s *Service) listen(down func()) (micro.Service, error) {
 	svc, err := micro.AddService(s.nc, micro.Config{
 		Name: ServiceName, Version: s.cfg.Version, QueueGroup: ServiceName,
 		Description: "Waymark: recovery of runs and what is known of them",
-		Metadata:    map[string]string{"fleet": s.cfg.Fleet, "replica": s.cfg.Name, "shards": strconv.Itoa(len(s.shards))},
+		Metadata:    map[string]string{"fleet": s.cfg.Fleet, "replica": s.cfg.Name, "shards": strconv.Itoa(len(s.places.Load().shards))},
 		DoneHandler: func(micro.Service) { down() },
 	})
 	if err != nil {

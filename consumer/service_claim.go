@@ -327,9 +327,9 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 	rr := &schema.RecoverRequest{Executor: req.Executor, Instance: req.Instance, Reason: schema.TakeoverClaim, RequestID: req.RequestID}
 	for {
 		// Once something may have been published only a proven reading tells that it was not stored.
-		read := func() (*reading, error) { return s.reader.find(ctx, s.shardsOf(run), run, mode{}) }
+		read := func() (*reading, error) { return s.find(ctx, run, mode{}) }
 		if q.begun != "" {
-			read = func() (*reading, error) { return s.reader.proven(ctx, s.shardsOf(run), run, mode{}) }
+			read = func() (*reading, error) { return s.proven(ctx, run, mode{}) }
 		}
 		r, err := s.reader.repeat(ctx, run, read)
 		if errors.Is(err, ErrNoRun) || err == nil && r.empty() {

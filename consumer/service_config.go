@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -27,6 +28,9 @@ type ServiceConfig struct {
 	Version string
 	// Generations are the numbers of shards that runs were spread over, oldest first. Default: all shards.
 	Generations []int
+	// Refresh reads the fleet's settings again, unless a reading began after the time given, and calls [Service.Place] if
+	// they were changed. It is called before a run is said not to exist. Nil means that they never change.
+	Refresh func(ctx context.Context, after time.Time) error
 	// Workers is the number of requests answered at the same time. Default 64.
 	Workers int
 	// Queue and QueueBytes bound the requests that wait for a worker, and the size of all requests in hand; more are

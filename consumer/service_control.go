@@ -34,7 +34,7 @@ func (s *Service) control(ctx context.Context, run, once string,
 ) (*schema.ControlReply, error) {
 	tried, after := "", schema.StreamSequence(0)
 	for {
-		r, err := s.reader.proven(ctx, s.shardsOf(run), run, mode{})
+		r, err := s.proven(ctx, run, mode{})
 		if err != nil {
 			return nil, err
 		}

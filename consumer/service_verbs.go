@@ -23,7 +23,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 		return err
 	}
 	defer v.close()
-	r, err := s.reader.proven(ctx, s.shardsOf(t.run), t.run, v.mode())
+	r, err := s.proven(ctx, t.run, v.mode())
 	if err == nil && r.head.Status == "" {
 		return errNothingAccepted(t.run)
 	}
@@ -96,7 +96,7 @@ var statuses = []schema.Status{
 // merged page ends there, too.
 func (s *Service) page(ctx context.Context, req *schema.ListRequest) (page []kvstore.Stored, next string, err error) {
 	live := req.Quarantined || len(req.Status) > 0 && !slices.ContainsFunc(req.Status, schema.Status.Terminal)
-	for _, src := range s.shards {
+	for _, src := range s.places.Load().shards {
 		list := src.store.Checkpoints.List
 		if live {
 			list = src.store.Checkpoints.ListLive
@@ -176,7 +176,7 @@ func summarySize(sum *schema.RunSummary) int64 {
 // history answers with the checkpoints kept of a run.
 func (s *Service) history(ctx context.Context, t *task) error {
 	reply := schema.HistoryReply{Run: t.run, Checkpoints: []schema.HistoryEntry{}}
-	for _, src := range s.shardsOf(t.run) {
+	for _, src := range s.places.Load().of(t.run) {
 		list, err := src.store.Checkpoints.History(ctx, t.run)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			return err
@@ -198,7 +198,7 @@ func (s *Service) history(ctx context.Context, t *task) error {
 	}
 	if len(reply.Checkpoints) == 0 {
 		// No checkpoint yet, or no such run: the log tells.
-		if _, err := s.reader.proven(ctx, s.shardsOf(t.run), t.run, mode{}); err != nil {
+		if _, err := s.proven(ctx, t.run, mode{}); err != nil {
 			return err
 		}
 	}

@@ -73,7 +73,7 @@ func (v *view) begin() error {
 	if err != nil {
 		return err
 	}
-	v.early = v.svc.reader.begin(ctx, v.svc.shardsOf(v.task.run), v.task.run, v.after, v.out)
+	v.early = v.svc.reader.begin(ctx, v.svc.places.Load().of(v.task.run), v.task.run, v.after, v.out)
 	return nil
 }
 

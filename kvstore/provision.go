@@ -25,18 +25,42 @@ func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) err
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	cfg = cfg.Defaults()
+	_, err := provision(ctx, js, cfg.Fleet, func(*FleetSettings) FleetConfig { return cfg })
+	return err
+}
+
+// Change provisions a fleet that exists with what change makes of its configuration, and returns the settings as they
+// are then. It returns the errors of [Provision], [ErrNotFound] for a fleet that does not exist, [ErrOpening] while an
+// earlier change of the number of shards is under way, and [ErrGenerations].
+//
+// The caller tells the fleet's daemons and executors, on schema.SettingsSubject; they look by themselves, too.
+func Change(ctx context.Context, js jetstream.JetStream, fleet string, change func(*FleetConfig)) (FleetSettings, error) {
+	if _, _, err := NewFleets(js).Get(ctx, fleet); err != nil {
+		return FleetSettings{}, err
+	}
+	return provision(ctx, js, fleet, func(s *FleetSettings) FleetConfig {
+		cfg := FleetConfig{Fleet: fleet}
+		if len(s.Generations) > 0 {
+			cfg = s.Config()
+		}
+		change(&cfg)
+		return cfg
+	})
+}
+
+// provision provisions a fleet as want says, given the settings that are stored; zero for a new fleet.
+func provision(ctx context.Context, js jetstream.JetStream, fleet string, want func(*FleetSettings) FleetConfig) (FleetSettings, error) {
 	p := provisioner{js: js, fleets: NewFleets(js)}
 	if err := p.checkServer(); err != nil {
-		return err
+		return FleetSettings{}, err
 	}
 	for range provisionTries {
-		err := p.fleet(ctx, cfg)
+		s, err := p.fleet(ctx, fleet, want)
 		if !errors.Is(err, ErrConflict) {
-			return err
+			return s, err
 		}
 	}
-	return fmt.Errorf("provision fleet %s: its settings keep changing: %w", cfg.Fleet, ErrConflict)
+	return FleetSettings{}, fmt.Errorf("provision fleet %s: its settings keep changing: %w", fleet, ErrConflict)
 }
 
 type provisioner struct {
@@ -70,30 +94,36 @@ func (p *provisioner) checkServer() error {
 	return nil
 }
 
-func (p *provisioner) fleet(ctx context.Context, cfg FleetConfig) error {
+func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetSettings) FleetConfig) (FleetSettings, error) {
+	var none FleetSettings
+	old, rev, err := p.fleets.Get(ctx, fleet)
+	known := err == nil
+	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrStreamMissing) {
+		return none, err
+	}
+	cfg := want(&old)
+	if err := cfg.Validate(); err != nil {
+		return none, err
+	}
+	cfg = cfg.Defaults()
 	for _, want := range sharedStreams(cfg.Replicas) {
 		if err := p.ensure(ctx, resource{want: want, shared: true}); err != nil {
-			return fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
+			return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
 		}
-	}
-	old, rev, err := p.fleets.Get(ctx, cfg.Fleet)
-	known := err == nil
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return err
 	}
 	next := old.with(cfg)
 	switch {
 	case known && old.Opening && next.Change != old.Change:
-		return fmt.Errorf("provision fleet %s with %d shards: %w: its change to %d is under way, ask again in %s", cfg.Fleet, cfg.Shards,
+		return none, fmt.Errorf("provision fleet %s with %d shards: %w: its change to %d is under way, ask again in %s", cfg.Fleet, cfg.Shards,
 			ErrOpening, old.Config().Shards, OpeningTime)
 	case len(next.Generations) > MaxGenerations:
-		return fmt.Errorf("provision fleet %s with %d shards: %w: it has had %v, use one of them again", cfg.Fleet, cfg.Shards,
+		return none, fmt.Errorf("provision fleet %s with %d shards: %w: it has had %v, use one of them again", cfg.Fleet, cfg.Shards,
 			ErrGenerations, old.Generations)
 	}
 	list := resources(&next, &old, known)
 	if !known {
 		if err := p.checkFresh(ctx, list); err != nil {
-			return fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
+			return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
 		}
 	}
 	var errs []error
@@ -101,12 +131,12 @@ func (p *provisioner) fleet(ctx context.Context, cfg FleetConfig) error {
 		errs = append(errs, p.ensure(ctx, r))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
+		return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
 	}
 	if known && next.equal(&old) {
-		return nil
+		return next, nil
 	}
-	return p.fleets.put(ctx, &next, rev)
+	return next, p.fleets.put(ctx, &next, rev)
 }
 
 // resources lists a fleet's streams, in the order in which they are made: what is derived comes last, so

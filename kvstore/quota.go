@@ -9,7 +9,7 @@ import (
 const liftSlack = 4 << 10
 
 // Quota is the limit that the fleet's settings give to the event stream, in bytes; [UnlimitedQuota] for none.
-func (s *Shard) Quota() int64 { return s.settings.QuotaBytes }
+func (s *Shard) Quota() int64 { return s.settings.Load().QuotaBytes }
 
 // LiftQuota makes room for need bytes of the daemon's own control events in a full event stream: it raises
 // the stream's limit to just above what is stored, at most to quota and reserve, so that executors find
@@ -26,7 +26,8 @@ func (s *Shard) LiftQuota(ctx context.Context, need int64) (limit int64, err err
 	if err != nil {
 		return 0, err
 	}
-	quota, most := s.settings.QuotaBytes, s.settings.QuotaBytes+s.settings.ReserveBytes
+	settings := s.settings.Load()
+	quota, most := settings.QuotaBytes, settings.QuotaBytes+settings.ReserveBytes
 	usage := usageOf(info)
 	if quota == UnlimitedQuota {
 		return usage.Limit, nil
@@ -35,7 +36,7 @@ func (s *Shard) LiftQuota(ctx context.Context, need int64) (limit int64, err err
 	if need > 0 {
 		if need > most || usage.Bytes > most-need {
 			return usage.Limit, fmt.Errorf("lift quota of %s: %d bytes stored of %d and a reserve of %d: %w",
-				s.Names.EventStream(), usage.Bytes, quota, s.settings.ReserveBytes, ErrFull)
+				s.Names.EventStream(), usage.Bytes, quota, settings.ReserveBytes, ErrFull)
 		}
 		target = max(quota, min(usage.Bytes+need+liftSlack, most))
 	}

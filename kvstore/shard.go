@@ -3,6 +3,7 @@ package kvstore
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -19,7 +20,7 @@ type Shard struct {
 	Segments *Segments
 
 	js       jetstream.JetStream
-	settings FleetSettings
+	settings *atomic.Pointer[FleetSettings]
 }
 
 // OpenShard returns a shard of a provisioned fleet. daemon names the replica in the source of checkpoint
@@ -35,14 +36,19 @@ func OpenShard(js jetstream.JetStream, settings FleetSettings, shard int, daemon
 		return nil, err
 	}
 	names := schema.NamesOf(settings.Fleet, shard)
+	current := new(atomic.Pointer[FleetSettings])
+	current.Store(&settings)
 	return &Shard{
 		Names:       names,
 		Checkpoints: &Checkpoints{newBucket(js, names.CheckpointBucket()), names, daemon},
 		Segments:    &Segments{newBucket(js, names.SegmentBucket()), names},
 		js:          js,
-		settings:    settings,
+		settings:    current,
 	}, nil
 }
+
+// Update tells the shard of its fleet's settings, which were changed: its quota goes by them.
+func (s *Shard) Update(settings FleetSettings) { s.settings.Store(&settings) }
 
 // Usage is the state of a shard's event stream.
 type Usage struct {

@@ -32,6 +32,7 @@ type cli struct {
 	Release releaseCmd `cmd:"" help:"Let the fleet claim a run again that is quarantined or stuck."`
 	Handoff handoffCmd `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
 	Tree    treeCmd    `cmd:"" help:"Show where a run comes from and what came of it: parents, children, continuations, hand-offs."`
+	Shards  shardsCmd  `cmd:"" help:"Show the fleet's shards, or change their number."`
 	Events  eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`
 	Demo    demoCmd    `cmd:"" help:"Watch agents being killed and recovered, on a temporary directory."`
 	Bench   benchCmd   `cmd:"" help:"Measure Waymark beside raw JetStream, and make reports of it."`

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,8 +35,10 @@ type daemon struct {
 	// roster is what claims are answered from, and heartbeats what the folders go by; nil without folders.
 	roster     *consumer.Roster
 	heartbeats *consumer.Heartbeats
-	folders    []*consumer.Folder
-	conns      []*nats.Conn
+	// shards brings the shards of the fleet into service, and settings those that are added.
+	shards   *daemonShards
+	settings *consumer.Settings
+	conns    []*nats.Conn
 }
 
 // start opens everything in order; each thing opened is added to open.
@@ -58,29 +61,11 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}
-	settings, err := c.provision(ctx, a, d, js)
+	settings, err := c.provision(ctx, a, d, js, log)
 	if err != nil {
 		return nil, err
 	}
-	shards := make([]*kvstore.Shard, settings.Shards())
-	for i := range shards {
-		if shards[i], err = kvstore.OpenShard(js, settings, i, c.Name); err != nil {
-			return nil, err
-		}
-	}
-	d.roster = consumer.NewRoster(shards, c.MaxClaims, a.now, log)
-	registerRoster(registry, a.cli.Fleet, d.roster)
-	d.service, err = consumer.NewService(consumer.ServiceConfig{
-		Fleet: a.cli.Fleet, Name: c.Name, Version: serviceVersion(), Generations: settings.Generations, Grace: c.Grace, MaxClaims: c.MaxClaims,
-	}, serviceConn, js, shards, d.roster, a.now, log)
-	if err != nil {
-		return nil, err
-	}
-	registerService(registry, a.cli.Fleet, d.service.Stats())
-	if c.NoFold {
-		return d, nil
-	}
-	return d, c.openFolders(a, d, foldConn, settings, registry, log)
+	return d, c.openShards(a, d, serviceConn, foldConn, js, settings, registry, log)
 }
 
 // openServer starts the embedded server, or finds the one to join.
@@ -165,22 +150,35 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 
 // provision makes sure that everything the fleet needs is there, and returns its settings as stored. What no
 // flag names stays as it was.
-func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream.JetStream) (kvstore.FleetSettings, error) {
+func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream.JetStream, log zerolog.Logger) (kvstore.FleetSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	fleets := kvstore.NewFleets(js)
 	config := kvstore.FleetConfig{Fleet: a.cli.Fleet}
+	change := kvstore.Provision
 	switch stored, _, err := fleets.Get(ctx, a.cli.Fleet); {
 	case err == nil:
 		config = stored.Config()
+		if c.Shards != 0 && c.Shards != config.Shards {
+			log.Warn().Int("shards", config.Shards).Int("asked", c.Shards).Str("hint", a.prompt.command("shards set "+strconv.Itoa(c.Shards))).
+				Msg("the fleet has another number of shards: --shards is for a new fleet")
+		}
+		change = func(ctx context.Context, js jetstream.JetStream, want kvstore.FleetConfig) error {
+			_, err := kvstore.Change(ctx, js, a.cli.Fleet, func(c *kvstore.FleetConfig) {
+				want.Shards = c.Shards // which may change at this moment
+				*c = want
+			})
+			return err
+		}
 	case errors.Is(err, kvstore.ErrNotFound) && d.server != nil:
 		config.QuotaBytes = roomyQuota(d.server.MaxStore(), max(c.Shards, 1))
 	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing):
 		return kvstore.FleetSettings{}, err
 	}
-	for to, from := range map[*int]int{
-		&config.Shards: c.Shards, &config.Replicas: c.Replicas, &config.CheckpointsPerRun: c.Checkpoints,
-	} {
+	if config.Shards == 0 {
+		config.Shards = c.Shards
+	}
+	for to, from := range map[*int]int{&config.Replicas: c.Replicas, &config.CheckpointsPerRun: c.Checkpoints} {
 		if from != 0 {
 			*to = from
 		}
@@ -188,7 +186,7 @@ func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream
 	if c.Quota != 0 {
 		config.QuotaBytes = int64(c.Quota)
 	}
-	if err := kvstore.Provision(ctx, js, config); err != nil {
+	if err := change(ctx, js, config); err != nil {
 		return kvstore.FleetSettings{}, err
 	}
 	settings, _, err := fleets.Get(ctx, a.cli.Fleet)
@@ -208,40 +206,6 @@ func roomyQuota(store int64, shards int) int64 {
 // leastQuota is the smallest quota that is chosen without asking; less room than that is an error to be seen.
 const leastQuota = 64 << 20
 
-func (c serveCmd) openFolders(a *app, d *daemon, nc *nats.Conn, settings kvstore.FleetSettings, registry prometheus.Registerer, log zerolog.Logger) error {
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return fmt.Errorf("jetstream: %w", err)
-	}
-	d.heartbeats = consumer.NewHeartbeats(a.cli.Fleet, nc, a.now, log)
-	registerHeartbeats(registry, a.cli.Fleet, d.heartbeats, c.Silence)
-	undone := newUnclean(d.server, settings.Shards(), log)
-	for i := range settings.Shards() {
-		shard, err := kvstore.OpenShard(js, settings, i, c.Name)
-		if err != nil {
-			return err
-		}
-		config := consumer.FolderConfig{
-			Fleet: a.cli.Fleet, Shard: i, Holder: c.Name,
-			Roster: d.roster, Heartbeats: d.heartbeats, Silence: c.Silence, MaxClaims: c.MaxClaims,
-			PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced || d.server != nil,
-			UncleanStart: d.server != nil && d.server.UncleanStart(),
-			AfterUnclean: undone.shardDone,
-			Reprovision:  func(ctx context.Context) error { return kvstore.Provision(ctx, js, settings.Config()) },
-		}
-		if d.server != nil {
-			config.LeaseTTL = embeddedLease
-		}
-		folder, err := consumer.NewFolder(config, nc, js, shard, a.now, log)
-		if err != nil {
-			return err
-		}
-		registerFolder(registry, a.cli.Fleet, i, folder.Stats())
-		d.folders = append(d.folders, folder)
-	}
-	return nil
-}
-
 // run adds everything that runs to group. Each ends with ctx; the service finishes what it has in hand.
 func (d *daemon) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.service.Run(ctx) })
@@ -249,9 +213,10 @@ func (d *daemon) run(ctx context.Context, group *errgroup.Group) {
 	if d.heartbeats != nil {
 		group.Go(func() error { return d.heartbeats.Run(ctx) })
 	}
-	for _, f := range d.folders {
+	d.shards.runFolders(func(f *consumer.Folder) {
 		group.Go(func() error { return f.Run(ctx) })
-	}
+	})
+	group.Go(func() error { return d.settings.Run(ctx) })
 	if d.server != nil {
 		group.Go(func() error {
 			if err := d.server.WaitForShutdown(ctx); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -116,19 +117,32 @@ func (c eventsCmd) observe(ctx context.Context, a *app, cl *client) error {
 
 // follow reads the event streams of the shards in question.
 func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
-	js, err := jetstream.New(cl.nc)
-	if err != nil {
-		return fmt.Errorf("jetstream: %w", err)
-	}
-	shards, err := c.shards(ctx, js, cl)
+	js, settings, err := cl.settings(ctx)
 	if err != nil {
 		return err
 	}
 	records := make(chan runlog.Arrived)
 	group, ctx := errgroup.WithContext(ctx)
 	var readers errgroup.Group
-	for _, shard := range shards {
-		readers.Go(func() error { return c.read(ctx, cl.nc, js, schema.NamesOf(cl.fleet, shard), records) })
+	read := func(shard int, from runlog.FollowFrom) {
+		readers.Go(func() error { return c.read(ctx, cl.nc, js, schema.NamesOf(cl.fleet, shard), from, records) })
+	}
+	open := c.shards(settings)
+	for _, shard := range open {
+		read(shard, c.from())
+	}
+	if !c.NoFollow {
+		// Shards that are added are read from their beginning: it is all news.
+		readers.Go(func() error {
+			return c.followSettings(ctx, js, cl.fleet, func(settings kvstore.FleetSettings) {
+				for _, shard := range c.shards(settings) {
+					if !slices.Contains(open, shard) {
+						open = append(open, shard)
+						read(shard, runlog.FollowFrom{Run: c.Run_})
+					}
+				}
+			})
+		})
 	}
 	group.Go(func() error {
 		defer close(records)
@@ -145,36 +159,49 @@ func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
 	return group.Wait()
 }
 
-// shards are those that can hold the events asked for.
-func (c eventsCmd) shards(ctx context.Context, js jetstream.JetStream, cl *client) ([]int, error) {
-	ctx, cancel := context.WithTimeout(ctx, cl.wait)
-	defer cancel()
-	settings, _, err := kvstore.NewFleets(js).Get(ctx, cl.fleet)
-	switch {
-	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrStreamMissing):
-		return nil, &failure{
-			code: exitNotFound, err: err,
-			what: fmt.Sprintf("fleet %s does not exist on %s", cl.fleet, cl.target.Address()),
-			hint: "start a daemon for it: " + cl.prompt.command(cl.serveWords()),
+// settingsEvery is how often a command that goes on for ever looks for shards that were added.
+const settingsEvery = 2 * time.Second
+
+// followSettings hands the fleet's settings over every few seconds until ctx ends.
+func (eventsCmd) followSettings(ctx context.Context, js jetstream.JetStream, fleet string, take func(kvstore.FleetSettings)) error {
+	tick := time.NewTicker(settingsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
 		}
-	case err != nil:
-		return nil, err
-	case c.Run_ != "":
-		return settings.Candidates(c.Run_), nil
+		// A server that is away is waited for, as the readers do.
+		if settings, _, err := kvstore.NewFleets(js).Get(ctx, fleet); err == nil {
+			take(settings)
+		}
+	}
+}
+
+// shards are those that can hold the events asked for.
+func (c eventsCmd) shards(settings kvstore.FleetSettings) []int {
+	if c.Run_ != "" {
+		return settings.Candidates(c.Run_)
 	}
 	all := make([]int, settings.Shards())
 	for i := range all {
 		all[i] = i
 	}
-	return all, nil
+	return all
 }
 
-// read hands over the events of one shard in order. A reading that broke off goes on behind what was shown.
-func (c eventsCmd) read(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, out chan<- runlog.Arrived) error {
+// from is where the reading of a shard begins.
+func (c eventsCmd) from() runlog.FollowFrom {
 	from := runlog.FollowFrom{Run: c.Run_, New: !c.All}
 	if c.Since > 0 && !c.All {
 		from.Since = time.Now().Add(-c.Since)
 	}
+	return from
+}
+
+// read hands over the events of one shard in order. A reading that broke off goes on behind what was shown.
+func (c eventsCmd) read(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, from runlog.FollowFrom, out chan<- runlog.Arrived) error {
 	for {
 		done, err := c.readOn(ctx, nc, js, names, &from, out)
 		if done || ctx.Err() != nil || !errors.Is(err, runlog.ErrBroken) {
@@ -221,7 +248,7 @@ func (c eventsCmd) readOn(ctx context.Context, nc *nats.Conn, js jetstream.JetSt
 	}
 }
 
-// show writes one event. The daemon's barriers are none of a run's.
+// show writes one event. The daemon's barriers, and marks that a run is elsewhere, are none of a run's.
 func (c eventsCmd) show(a *app, r schema.Record, subject string) error {
 	e, err := decodeRecord(&r)
 	if err != nil {
@@ -231,7 +258,7 @@ func (c eventsCmd) show(a *app, r schema.Record, subject string) error {
 		_, err = fmt.Fprintf(a.stdout, "%-12s  %8d  %s: %s\n", "", r.Stream, printable(subject), printable(err.Error()))
 		return err
 	}
-	if e.Subject == schema.BarrierRun {
+	if _, mark := schema.PlacedOf(e); mark || e.Subject == schema.BarrierRun {
 		return nil
 	}
 	switch {

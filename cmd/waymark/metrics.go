@@ -92,6 +92,7 @@ func registerRoster(registry prometheus.Registerer, fleet string, r *consumer.Ro
 		{"live", "Runs that have not ended, or have a hand-off on offer.", func(c consumer.RosterCounts) int { return c.Live }},
 		{"claimable", "Runs that an executor can be given.", func(c consumer.RosterCounts) int { return c.Claimable }},
 		{"quarantined", "Runs that nobody is given before somebody asks for them by name.", func(c consumer.RosterCounts) int { return c.Quarantined }},
+		{"in_two_shards", "Runs that were begun in two shards, which must not be: see the log.", func(c consumer.RosterCounts) int { return c.Twice }},
 		{"unreadable", "Entries of the live index that cannot be read and are being mended.", func(c consumer.RosterCounts) int { return c.Unreadable }},
 	} {
 		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
@@ -102,6 +103,23 @@ func registerRoster(registry prometheus.Registerer, fleet string, r *consumer.Ro
 		}
 		return 0
 	}))
+}
+
+// registerSettings adds what is known of the fleet's shards.
+func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.Settings) {
+	labels := prometheus.Labels{"fleet": fleet}
+	registry.MustRegister(
+		gaugeOf("waymark_shards", "Shards of the fleet, those included that no run begins in any more.", labels, func() float64 {
+			current := s.Current()
+			return float64(current.Shards())
+		}),
+		gaugeOf("waymark_shards_opening", "1 while a change of the number of shards is under way.", labels, func() float64 {
+			if s.Current().Opening {
+				return 1
+			}
+			return 0
+		}),
+	)
 }
 
 // registerHeartbeats adds what is heard of executors.

@@ -1,0 +1,149 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// rosterAnew is how often the live index is read anew although nothing is known to be wrong: a watch that fell far
+	// behind may have missed that an entry was erased.
+	rosterAnew = 5 * time.Minute
+	// rosterWait and rosterMaxWait are how long a broken watch is not begun again.
+	rosterWait    = 50 * time.Millisecond
+	rosterMaxWait = 2 * time.Second
+	// rosterPatience bounds the beginning of a watch: a request that a reconnect swallowed is not answered.
+	rosterPatience = 2 * time.Second
+)
+
+// errAnew ends a watch that is to be begun again.
+var errAnew = errors.New("it is time to read the index anew")
+
+// Grow adds shards, in the order of their numbers, to those that the roster has. It may be called while the roster runs,
+// which is not synced until their index is in.
+func (r *Roster) Grow(added ...*kvstore.Shard) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, store := range added {
+		i := len(r.shards)
+		r.shards = append(r.shards, rosterShard{
+			runs: make(map[string]*rosterEntry), broken: make(map[string]schema.Revision), vanished: make(map[string]struct{}),
+		})
+		r.stores = append(r.stores, store)
+		if r.follow != nil {
+			r.follow(i, store)
+		}
+	}
+}
+
+// Run keeps the roster up to date until ctx ends; it returns nil then. A watch that breaks is begun again, and brings
+// everything once more.
+func (r *Roster) Run(ctx context.Context) error {
+	var group errgroup.Group
+	r.followWith(func(i int, store *kvstore.Shard) {
+		group.Go(func() error {
+			r.keepWatching(ctx, i, store)
+			return nil
+		})
+	})
+	<-ctx.Done()
+	r.followWith(nil)
+	return group.Wait()
+}
+
+// followWith begins to follow the shards, those that come later included, or ends that with nil.
+func (r *Roster) followWith(follow func(int, *kvstore.Shard)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.follow = follow; follow != nil {
+		for i, store := range r.stores {
+			follow(i, store)
+		}
+	}
+}
+
+func (r *Roster) keepWatching(ctx context.Context, i int, store *kvstore.Shard) {
+	wait := rosterWait
+	for ctx.Err() == nil {
+		began := r.now()
+		err := r.watch(ctx, i, store.Checkpoints)
+		if ctx.Err() != nil || errors.Is(err, errAnew) {
+			continue
+		}
+		r.unsync(i)
+		if r.now().Sub(began) > rosterMaxWait {
+			wait = rosterWait
+		}
+		r.log.Warn().Err(err).Str(keyFleet, store.Names.Fleet).Int(keyShard, i).Msg("live index not watched, trying again")
+		_ = pause(ctx, wait) // the loop ends with ctx, too
+		wait = min(2*wait, rosterMaxWait)
+	}
+}
+
+// watch follows the live index of one shard.
+func (r *Roster) watch(ctx context.Context, shard int, cps *kvstore.Checkpoints) error {
+	begin, cancelBegin := context.WithTimeout(ctx, rosterPatience)
+	defer cancelBegin()
+	w, err := cps.WatchLive(begin)
+	if err != nil {
+		return err
+	}
+	defer w.Close(ctx)
+	anew, cancel := context.WithTimeoutCause(ctx, rosterAnew, errAnew)
+	defer cancel()
+	r.begin(shard)
+	for {
+		e, synced, err := w.Next(anew)
+		switch {
+		case err != nil && ctx.Err() == nil && anew.Err() != nil:
+			return errAnew
+		case err != nil:
+			return err
+		case synced:
+			r.sync(shard)
+		default:
+			r.apply(shard, &e)
+		}
+	}
+}
+
+// suspectTwins looks for a run, whose entry has just come, in the other shards: it was begun twice. That cannot come from
+// executors whose settings are read as they must be, and is an alarm. Under r.mu.
+func (r *Roster) suspectTwins(e *rosterEntry) {
+	for i := range r.shards {
+		other := r.shards[i].runs[e.live.Run]
+		if i == e.shard || other == nil {
+			continue
+		}
+		if _, known := r.twins[e.live.Run]; !known {
+			r.log.Error().Str(keyRun, e.live.Run).Ints("shards", []int{i, e.shard}).
+				Strs("executors", []string{other.live.Executor, e.live.Executor}).
+				Str("hint", "requests reach the run in the shard that waymark runs get names; stop the executor of the other").
+				Msg("run was begun in two shards")
+		}
+		r.twins[e.live.Run] = struct{}{}
+		return
+	}
+}
+
+// parted forgets that a run is in two shards once it is not. Under r.mu, after an entry of it went.
+func (r *Roster) parted(run string) {
+	if _, ok := r.twins[run]; !ok {
+		return
+	}
+	n := 0
+	for i := range r.shards {
+		if _, ok := r.shards[i].runs[run]; ok {
+			n++
+		}
+	}
+	if n < 2 {
+		delete(r.twins, run)
+	}
+}

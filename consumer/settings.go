@@ -1,0 +1,166 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// settingsEvery is how often a daemon reads its fleet's settings although nobody told it of a change.
+	settingsEvery = 2 * time.Second
+	// settingsPatience bounds one reading.
+	settingsPatience = 5 * time.Second
+)
+
+// Settings keeps a daemon up to date with the settings of its fleet: shards that are added come into service without a
+// restart. It reads them from the leader every two seconds, and at once when it is told on schema.SettingsSubject or
+// somebody must know; it costs no consumer. When the number of shards was changed it tells everybody, and ends the opening
+// of the new generation once that is old enough.
+type Settings struct {
+	fleet   string
+	fleets  *kvstore.Fleets
+	nc      *nats.Conn
+	now     func() time.Time
+	log     zerolog.Logger
+	apply   func(kvstore.FleetSettings) error
+	opening time.Duration
+
+	// turn is held by who reads.
+	turn chan struct{}
+
+	mu      sync.Mutex
+	current kvstore.FleetSettings
+	// read is when the latest reading began.
+	read time.Time
+	// seen is when the change that is under way was first seen.
+	seen time.Time
+}
+
+// NewSettings follows the settings of a fleet from those that the daemon began with. apply is called with each new ones,
+// one after the other; when it fails the same are applied again a little later.
+func NewSettings(current kvstore.FleetSettings, nc *nats.Conn, js jetstream.JetStream, now func() time.Time, log zerolog.Logger,
+	apply func(kvstore.FleetSettings) error,
+) *Settings {
+	return &Settings{
+		fleet: current.Fleet, fleets: kvstore.NewFleets(js), nc: nc, now: now, log: log.With().Str(keyFleet, current.Fleet).Logger(),
+		apply: apply, opening: kvstore.OpeningTime, turn: make(chan struct{}, 1), current: current, seen: now(),
+	}
+}
+
+// Current are the settings that were applied last.
+func (s *Settings) Current() kvstore.FleetSettings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
+// Refresh reads the settings, unless a reading began after the time given, and applies what changed.
+func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, settingsPatience)
+	defer cancel()
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("settings of fleet %s: %w", s.fleet, context.Cause(ctx))
+	}
+	if s.readAfter(after) {
+		return nil
+	}
+	began := s.now()
+	next, _, err := s.fleets.Get(ctx, s.fleet)
+	if err != nil {
+		return err
+	}
+	was := s.Current()
+	changed := next.Change != was.Change
+	if changed || next.Shards() != was.Shards() || next.Opening != was.Opening || !slices.Equal(next.Generations, was.Generations) || next.Config() != was.Config() {
+		if err := s.apply(next); err != nil {
+			return fmt.Errorf("settings of fleet %s: %w", s.fleet, err)
+		}
+	}
+	s.mu.Lock()
+	s.current, s.read = next, began
+	if changed {
+		s.seen = s.now()
+	}
+	s.mu.Unlock()
+	if changed {
+		s.log.Info().Ints("generations", next.Generations).Bool("opening", next.Opening).Msg("shards of the fleet changed")
+		s.tell()
+	}
+	return nil
+}
+
+func (s *Settings) readAfter(after time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.read.After(after)
+}
+
+// tell tells everybody that there is something to read.
+func (s *Settings) tell() {
+	if err := s.nc.Publish(schema.SettingsSubject(s.fleet), nil); err != nil {
+		s.log.Debug().Err(err).Msg("change of the fleet not told; who needs to know looks by itself")
+	}
+}
+
+// Run follows the settings until ctx ends; it returns nil then.
+func (s *Settings) Run(ctx context.Context) error {
+	told := make(chan struct{}, 1) // more are no more news
+	sub, err := s.nc.Subscribe(schema.SettingsSubject(s.fleet), func(*nats.Msg) {
+		select {
+		case told <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("listen to %s: %w", schema.SettingsSubject(s.fleet), err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
+	tick := time.NewTicker(settingsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-told:
+		}
+		err := s.Refresh(ctx, s.now())
+		if err == nil {
+			err = s.endOpening(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn().Err(err).Msg("settings of the fleet not followed, trying again")
+		}
+	}
+}
+
+// endOpening ends the opening of the current generation once every executor must know of it.
+func (s *Settings) endOpening(ctx context.Context) error {
+	s.mu.Lock()
+	due, change := s.current.Opening && s.now().Sub(s.seen) >= s.opening, s.current.Change
+	s.mu.Unlock()
+	if !due {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, settingsPatience)
+	defer cancel()
+	if err := s.fleets.Opened(ctx, s.fleet, change); err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	s.tell()
+	return s.Refresh(ctx, s.now())
+}
