@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
@@ -54,6 +53,8 @@ type FolderStats struct {
 	Batches, Conflicts, Regressions, Rebuilds atomic.Int64
 	// Position is the stream sequence of the last batch committed.
 	Position atomic.Uint64
+	// HandedOver counts the times that the shard was given up to another replica.
+	HandedOver atomic.Int64
 	// Leading is 1 while this folder holds the shard's lease.
 	Leading atomic.Int64
 }
@@ -106,6 +107,8 @@ var (
 	errRegressed = errors.New("the log went back: its sequences are re-used or its end is gone")
 	// errYield ends a reign: another folder has won.
 	errYield = errors.New("another folder won")
+	// errHandOver ends a reign: another replica should have the shard.
+	errHandOver = errors.New("the shard is handed over")
 )
 
 // Run folds until ctx ends. Failures of the server are waited out and logged, never returned: a folder that gives up
@@ -120,6 +123,10 @@ func (f *Folder) Run(ctx context.Context) error {
 		err := f.reign(ctx, &fromStart, &unclean)
 		if stopped := ctx.Err() != nil; stopped {
 			return nil //nolint:nilerr // the reign ended because it was told to
+		}
+		if errors.Is(err, errHandOver) {
+			f.stats.HandedOver.Add(1)
+			continue
 		}
 		f.stats.Failures.Add(1)
 		switch {
@@ -150,27 +157,45 @@ func (f *Folder) reign(ctx context.Context, fromStart, unclean *bool) error {
 	}
 	f.stats.Leading.Store(1)
 	defer f.stats.Leading.Store(0)
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return f.keepLease(ctx, lease) })
-	group.Go(func() error {
-		s, err := f.begin(ctx, *fromStart, *unclean)
-		if err != nil {
-			return err
-		}
-		*fromStart = false
-		if *unclean {
-			// A reign that fails before it caught up leaves the doubt to the next one.
-			s.caughtUp = func() {
-				*unclean = false
-				if f.cfg.AfterUnclean != nil {
-					f.cfg.AfterUnclean()
-				}
+	work, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	// The lease is kept until the batch in hand is committed, so that nobody folds the shard meanwhile.
+	keep, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
+	kept := make(chan error, 1)
+	go func() {
+		err := f.keepLease(keep, lease)
+		stop(err)
+		kept <- err
+	}()
+	err = f.work(work, fromStart, unclean)
+	release()
+	lost := <-kept
+	f.giveBack(ctx, lease)
+	if lost != nil {
+		return lost
+	}
+	return err
+}
+
+// work folds until something fails, or ctx ends.
+func (f *Folder) work(ctx context.Context, fromStart, unclean *bool) error {
+	s, err := f.begin(ctx, *fromStart, *unclean)
+	if err != nil {
+		return err
+	}
+	*fromStart = false
+	if *unclean {
+		// A reign that fails before it caught up leaves the doubt to the next one.
+		s.caughtUp = func() {
+			*unclean = false
+			if f.cfg.AfterUnclean != nil {
+				f.cfg.AfterUnclean()
 			}
 		}
-		f.log.Info().Uint64(keyPosition, uint64(s.mark.Position.Stream)).Bool("rebuild", s.rebuild).Msg("folding")
-		return s.loop(ctx)
-	})
-	return group.Wait()
+	}
+	f.log.Info().Uint64(keyPosition, uint64(s.mark.Position.Stream)).Bool("rebuild", s.rebuild).Msg("folding")
+	return s.loop(ctx)
 }
 
 // reignState is what one reign keeps in memory. Dropped with it, so that nothing stale survives a lost lease.
@@ -292,41 +317,70 @@ func (f *Folder) acquire(ctx context.Context) (*kvstore.Lease, error) {
 		return nil, err
 	}
 	for {
-		err := lease.Acquire(ctx, f.now())
+		others := time.Duration(0)
+		if !f.cfg.Balance.mine(f.cfg.Shard) {
+			others = f.cfg.LeaseTTL
+		}
+		err := lease.AcquireAfter(ctx, f.now(), others)
 		if err == nil {
+			f.cfg.Balance.took(f.cfg.Shard)
 			return lease, nil
 		}
 		if !errors.Is(err, kvstore.ErrHeld) {
 			return nil, err
 		}
-		if pause(ctx, f.cfg.LeaseTTL/4) != nil {
-			return nil, ctx.Err()
+		if err := f.cfg.Balance.await(ctx, f.cfg.Shard, f.cfg.LeaseTTL/4); err != nil {
+			return nil, err
 		}
 	}
 }
 
-// keepLease renews the lease until ctx ends, and then gives it back so that the next folder need not wait it out.
+// keepLease renews the lease until ctx ends; before that it returns why the shard must not be folded on.
 func (f *Folder) keepLease(ctx context.Context, lease *kvstore.Lease) error {
-	tick := time.NewTicker(f.cfg.LeaseTTL / 3)
+	tick := time.NewTicker(f.cfg.LeaseTTL / leaseBeats)
 	defer tick.Stop()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
-			release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-			defer cancel()
-			if err := lease.Release(release); err != nil && !errors.Is(err, kvstore.ErrLeaseLost) {
-				f.log.Debug().Err(err).Msg("lease not released, it runs out by itself")
-			}
 			return nil
 		case <-tick.C:
 		}
+		if f.cfg.Balance.handOver(f.cfg.Shard) {
+			return errHandOver
+		}
+		if n%(leaseBeats/leaseRenewals) != 0 {
+			continue
+		}
 		err := lease.Renew(ctx, f.now())
 		switch {
+		case ctx.Err() != nil:
+			return nil
 		case errors.Is(err, kvstore.ErrLeaseLost):
 			return fmt.Errorf("%w: %w", errYield, err)
 		case err != nil && !lease.Valid(f.now()):
 			// The work is fenced by CAS in any case; stopping spares both sides the conflicts.
 			return fmt.Errorf("lease not renewed for %s: %w", f.cfg.LeaseTTL, err)
 		}
+	}
+}
+
+const (
+	// leaseRenewals is how often the lease is renewed within its time to live, and leaseBeats how often it is asked whether
+	// the shard is to be handed over.
+	leaseRenewals = 3
+	leaseBeats    = 12
+	// releasePatience bounds the release of a lease.
+	releasePatience = 2 * time.Second
+)
+
+// giveBack releases the lease, so that the next folder need not wait it out, and tells it.
+func (f *Folder) giveBack(ctx context.Context, lease *kvstore.Lease) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releasePatience)
+	defer cancel()
+	switch err := lease.Release(ctx); {
+	case err == nil:
+		f.cfg.Balance.freed(f.cfg.Shard)
+	case !errors.Is(err, kvstore.ErrLeaseLost):
+		f.log.Debug().Err(err).Msg("lease not released, it runs out by itself")
 	}
 }

@@ -57,6 +57,8 @@ type FolderConfig struct {
 	// expires.
 	Roster     *Roster
 	Heartbeats *Heartbeats
+	// Balance says whether the shard is this replica's to fold; nil means that it has no others.
+	Balance *Balance
 	// Silence is how long an executor may be silent before its runs are orphaned; three of its own intervals if that is
 	// longer. Default 10 s.
 	Silence time.Duration

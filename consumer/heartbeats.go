@@ -35,6 +35,10 @@ const (
 	agentInterval = 30 * time.Second
 	// heartbeatsWaiting is the number of heartbeats that wait to be read; more are lost, which is noticed.
 	heartbeatsWaiting = 1 << 13
+	// maxUnheard bounds the executors that wait to be told to other replicas.
+	maxUnheard = 1 << 12
+	// awakeEvery is how often the daemon looks whether it was stopped.
+	awakeEvery = time.Second
 )
 
 // HeartbeatStats counts what was heard. Every field may be read at any time.
@@ -65,12 +69,18 @@ type Heartbeats struct {
 	steady time.Time
 	lost   int
 	subs   []*nats.Subscription
+	// awake is when Run was last seen to run, by the machine's clock; zero while it does not.
+	awake time.Time
+	// unheard are executors that were seen by their events and not by heartbeats, for other replicas to know.
+	unheard map[sign]struct{}
 }
 
 // instanceLife is what is known of one instance of an executor. The instance of who names none is "".
 type instanceLife struct {
 	executor, instance string
 	seen               time.Time
+	// beaten is when its last heartbeat came; zero for none.
+	beaten time.Time
 	// interval is the pace it said; 0 when only its events were seen.
 	interval time.Duration
 	// left is when it said that it leaves; zero when it did not.
@@ -78,6 +88,9 @@ type instanceLife struct {
 	// givenUp are the runs that it gives up.
 	givenUp []schema.GivenUp
 }
+
+// unheard reports whether the instance is known by its events and not by heartbeats: none came so far, or none any more.
+func (l *instanceLife) unheard() bool { return l.beaten.IsZero() || l.seen.Sub(l.beaten) > 2*l.interval }
 
 // gaveUp reports whether the instance does nothing more for the run in this epoch.
 func (l *instanceLife) gaveUp(run string, epoch schema.Epoch) bool {
@@ -88,7 +101,7 @@ func (l *instanceLife) gaveUp(run string, epoch schema.Epoch) bool {
 func NewHeartbeats(fleet string, nc *nats.Conn, now func() time.Time, log zerolog.Logger) *Heartbeats {
 	return &Heartbeats{
 		fleet: fleet, nc: nc, now: now, log: log.With().Str(keyFleet, fleet).Logger(),
-		executors: make(map[string]map[string]*list.Element), recent: list.New(),
+		executors: make(map[string]map[string]*list.Element), recent: list.New(), unheard: make(map[sign]struct{}),
 	}
 }
 
@@ -117,10 +130,16 @@ func (h *Heartbeats) Run(ctx context.Context) error {
 	if h.nc.IsConnected() {
 		h.setSteady(subs, h.now())
 	}
+	h.wakeful(time.Now())
+	defer h.wakeful(time.Time{})
+	tick := time.NewTicker(awakeEvery)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-tick.C:
+			h.wakeful(time.Now())
 		case s := <-status:
 			switch s {
 			case nats.CONNECTED:
@@ -133,6 +152,22 @@ func (h *Heartbeats) Run(ctx context.Context) error {
 		case m := <-msgs:
 			h.take(m)
 		}
+	}
+}
+
+// wakeful notes that heartbeats are read. If they were not for some seconds, because the daemon was stopped, they may not
+// have been read yet. The daemon's own clock does not tell, where a test sets it.
+func (h *Heartbeats) wakeful(at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.noteStop(at)
+	h.awake = at
+}
+
+// noteStop is called under h.mu.
+func (h *Heartbeats) noteStop(at time.Time) {
+	if !h.awake.IsZero() && !h.steady.IsZero() && at.Sub(h.awake) > lateTicks*awakeEvery {
+		h.steady = h.now()
 	}
 }
 
@@ -156,6 +191,7 @@ func (h *Heartbeats) Steady() (time.Time, bool) {
 		h.stats.Lost.Add(int64(lost - h.lost))
 		h.lost, h.steady = lost, h.now()
 	}
+	h.noteStop(time.Now())
 	return h.steady, !h.steady.IsZero()
 }
 
@@ -238,7 +274,7 @@ func (h *Heartbeats) beat(executor, instance string, interval time.Duration, lea
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.touch(executor, instance)
-	l.interval, l.left, l.givenUp = interval, time.Time{}, givenUp
+	l.interval, l.left, l.givenUp, l.beaten = interval, time.Time{}, givenUp, l.seen
 	if leaving {
 		l.left = l.seen
 	}
@@ -256,7 +292,37 @@ func (h *Heartbeats) signs(of map[sign]struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for s := range of {
-		h.touch(s.executor, s.instance)
+		l := h.touch(s.executor, s.instance)
+		if l.unheard() && len(h.unheard) < maxUnheard {
+			h.unheard[s] = struct{}{}
+		}
+	}
+}
+
+// takeUnheard returns, once each, up to limit executors that were seen by their events alone: only the daemon that folds
+// them sees those.
+func (h *Heartbeats) takeUnheard(limit int) []seenExecutor {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var list []seenExecutor
+	for s := range h.unheard {
+		if len(list) == limit {
+			break
+		}
+		list = append(list, seenExecutor{s.executor, s.instance})
+		delete(h.unheard, s)
+	}
+	return list
+}
+
+// heardElsewhere notes executors that another replica saw alive.
+func (h *Heartbeats) heardElsewhere(list []seenExecutor) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range list[:min(len(list), maxSeen)] {
+		if schema.ValidName(s.Executor) && (s.Instance == "" || schema.ValidName(s.Instance)) {
+			h.touch(s.Executor, s.Instance)
+		}
 	}
 }
 

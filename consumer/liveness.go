@@ -48,8 +48,10 @@ type sweeper struct {
 	wonder func(run string)
 
 	mu sync.Mutex
-	// grace is since when the silence of executors counts; zero before the first sweep.
-	grace time.Time
+	// grace is since when the silence of executors counts that are known by their events, which only a folder sees; zero
+	// before the first sweep. heard is since when that of executors that heartbeat does: a daemon hears them whoever
+	// folds.
+	grace, heardSince time.Time
 	// beaten is when the sweeper was last seen to run.
 	beaten time.Time
 }
@@ -119,22 +121,29 @@ func (w *sweeper) graceFrom(steady time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.grace.IsZero() {
-		w.regrace(w.now(), "this folder begins")
+		w.regrace(w.now(), "this folder begins; who heartbeats was heard before")
+		w.heardSince = steady
 	}
 	if steady.After(w.grace) {
 		w.regrace(steady, "heartbeats may have been missed")
 	}
+	w.heardSince = later(w.heardSince, steady)
 }
 
-func (w *sweeper) since() time.Time {
+// since is since when the silence of an executor counts. One that heartbeats and was heard by this daemon before it
+// began to fold has not got the whole silence anew by that.
+func (w *sweeper) since(l *instanceLife) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.grace
+	if l.unheard() {
+		return w.grace
+	}
+	return w.heardSince
 }
 
 // regrace is called under w.mu.
 func (w *sweeper) regrace(now time.Time, why string) {
-	w.grace = now
+	w.grace, w.heardSince = now, now
 	w.stats.FreshGraces.Add(1)
 	w.log.Info().Str(keyReason, why).Dur("silence", w.cfg.Silence).Msg("every executor gets the whole silence anew")
 }
@@ -205,7 +214,7 @@ func (w *sweeper) gone(e *rosterEntry) bool {
 		// sign that it does.
 		since = e.held
 	}
-	since = later(since, w.since())
+	since = later(since, w.since(&l))
 	if seen {
 		since = later(since, l.seen)
 	}
@@ -282,7 +291,7 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now time
 func (w *sweeper) orphaned(e *rosterEntry, now time.Time) *schema.RunOrphanedData {
 	data := &schema.RunOrphanedData{Executor: e.live.Executor, Instance: e.live.Instance}
 	l, seen := w.cfg.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
-	since := later(e.changed, w.since())
+	since := later(e.changed, w.since(&l))
 	if seen {
 		data.LastSeen = schema.FormatTime(l.seen)
 		since = l.seen

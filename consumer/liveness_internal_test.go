@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/kvstore"
@@ -19,7 +20,7 @@ func TestTheRunOfASilentExecutorIsOrphaned(t *testing.T) {
 	w := newLifeWorld(t)
 	w.hb.beat("executor-1", "i1", beat, false)
 	r := w.begin("run-1", "executor-1", "i1")
-	w.pass(10, nil)
+	w.pass(9, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
 	c := r.becomes(schema.StatusOrphaned)
@@ -192,7 +193,56 @@ func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
 	require.Equal(t, int64(1), w.stats.RacesLost.Load(), "its event is a sign of life")
 }
 
-func TestAFolderThatBeginsGivesEverybodyTheWholeSilence(t *testing.T) {
+func TestAnotherFolderTakesAHeartbeatForWhatItIs(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	w.pass(3, nil)
+	w.hb.beat("executor-1", "i1", beat, false)
+	w.pass(9, nil)
+	w.sweeper = w.newSweeper() // its daemon has heard the heartbeats all along
+	r.stays(schema.StatusRunning)
+	w.pass(1, nil)
+	require.Equal(t, schema.FormatTime(noon.Add(3*time.Second)), lastData[schema.RunOrphanedData](r).LastSeen)
+}
+
+func TestAnExecutorWhoseHeartbeatsStayAwayHasTheWholeSilenceWithAnotherFolder(t *testing.T) {
+	w := newLifeWorld(t)
+	w.hb.beat("executor-1", "i1", beat, false)
+	r := w.begin("run-1", "executor-1", "i1")
+	for range 3 {
+		w.pass(9, nil)
+		r.own(&schema.ErrorRaisedData{Error: schema.Error{Type: "x", Message: "y"}})
+	}
+	w.pass(9, nil)
+	w.sweeper = w.newSweeper() // it does not know what the other folder has seen last
+	w.pass(10, nil)
+	r.stays(schema.StatusRunning)
+	w.pass(1, nil)
+	r.becomes(schema.StatusOrphaned)
+}
+
+func TestWhoIsKnownByEventsIsAliveForEveryReplica(t *testing.T) {
+	w := newLifeWorld(t)
+	other := NewHeartbeats("default", w.nc, w.clock.Now, zerolog.Nop())
+	silent, steady := sign{"silent", "i1"}, sign{"steady", "i1"}
+	for _, h := range []*Heartbeats{w.hb, other} {
+		h.beat("steady", "i1", beat, false)
+	}
+	w.clock.Forward(time.Second)
+	other.signs(map[sign]struct{}{silent: {}, steady: {}})
+	told := other.takeUnheard(maxSeen)
+	require.Equal(t, []seenExecutor{{"silent", "i1"}}, told, "who heartbeats is heard by all")
+	require.Empty(t, other.takeUnheard(maxSeen), "once is enough")
+	w.hb.heardElsewhere(append(told, seenExecutor{Executor: "no name"}))
+	l, seen := w.hb.last("silent", "i1", time.Minute)
+	require.True(t, seen)
+	require.Equal(t, w.clock.Now(), l.seen)
+	require.Empty(t, w.hb.takeUnheard(maxSeen), "what was heard from others is not told again")
+	_, seen = w.hb.last("no name", "", time.Minute)
+	require.False(t, seen)
+}
+
+func TestAFolderThatBeginsGivesWhoIsKnownByEventsTheWholeSilence(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.clock.Forward(time.Hour)

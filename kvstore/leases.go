@@ -125,33 +125,44 @@ func checkLeaseName(name string) error {
 // again at intervals well below the time to live. now is the time before the call. On a lease that one
 // holds it renews.
 func (l *Lease) Acquire(ctx context.Context, now time.Time) error {
+	return l.AcquireAfter(ctx, now, 0)
+}
+
+// AcquireAfter is Acquire for who should not be the first to take the lease: one that is free, or whose holder fell silent,
+// is left to others for the time given, and taken then.
+func (l *Lease) AcquireAfter(ctx context.Context, now time.Time, others time.Duration) error {
 	if l.held != 0 {
 		return l.Renew(ctx, now)
 	}
 	e, err := l.bucket.getFresh(ctx, l.cfg.Name)
-	if errors.Is(err, ErrNotFound) {
-		return l.take(ctx, now, e.rev)
-	}
-	if err != nil {
+	free := errors.Is(err, ErrNotFound)
+	if err != nil && !free {
 		return l.wrap("acquire", err)
 	}
-	v, err := decodeLease(e.value)
-	switch {
-	case errors.Is(err, schema.ErrFormat):
-		return l.wrap("acquire", err)
-	case err != nil:
-		// Nobody can renew what nobody can read, but its writer may yet: wait like for any other.
-		v = leaseValue{Holder: "(unreadable)", TTLms: l.cfg.TTL.Milliseconds()}
-	case v.Nonce == l.nonce:
-		// Our own put, whose answer got lost.
-		return l.take(ctx, now, e.rev)
-	case v.Holder == "":
-		return l.take(ctx, now, e.rev)
+	v := leaseValue{Holder: "nobody"}
+	if !free {
+		v, err = decodeLease(e.value)
+		switch {
+		case errors.Is(err, schema.ErrFormat):
+			return l.wrap("acquire", err)
+		case err != nil:
+			// Nobody can renew what nobody can read, but its writer may yet: wait like for any other.
+			v = leaseValue{Holder: "(unreadable)", TTLms: l.cfg.TTL.Milliseconds()}
+		case v.Nonce == l.nonce:
+			// Our own put, whose answer got lost.
+			return l.take(ctx, now, e.rev)
+		case v.Holder == "":
+			free, v.Holder = true, "nobody"
+		}
 	}
-	if l.seen != e.rev {
+	if l.seen != e.rev || l.since.IsZero() {
 		l.seen, l.since = e.rev, now
 	}
-	if now.Sub(l.since) < l.patience(v) {
+	patience := others
+	if !free {
+		patience += l.patience(v)
+	}
+	if now.Sub(l.since) < patience {
 		return &HeldError{Lease: l.cfg.Name, Holder: v.Holder}
 	}
 	return l.take(ctx, now, e.rev)
@@ -168,13 +179,13 @@ func (l *Lease) take(ctx context.Context, now time.Time, rev schema.Revision) er
 	next, err := l.put(ctx, l.cfg.Holder, rev)
 	if errors.Is(err, ErrConflict) {
 		// Somebody was faster, just now.
-		l.seen = 0
+		l.since = time.Time{}
 		return &HeldError{Lease: l.cfg.Name, Holder: "another replica"}
 	}
 	if err != nil {
 		return l.wrap("acquire", err)
 	}
-	l.held, l.renewed, l.seen = next, now, 0
+	l.held, l.renewed, l.since = next, now, time.Time{}
 	return nil
 }
 

@@ -152,3 +152,20 @@ func TestLeaseConfigIsChecked(t *testing.T) {
 		require.Error(t, err, "%+v", cfg)
 	}
 }
+
+func TestWhoIsNotNextLeavesALeaseToOthersForAWhile(t *testing.T) {
+	t.Parallel()
+	js := newBench(t).js
+	a, b, c := lease(t, js, "a"), lease(t, js, "b"), lease(t, js, "c")
+	now := time.Now()
+	requireHeldBy(t, b.AcquireAfter(t.Context(), now, ttl), "nobody")
+	requireHeldBy(t, b.AcquireAfter(t.Context(), now.Add(ttl-1), ttl), "nobody")
+	require.NoError(t, a.Acquire(t.Context(), now.Add(ttl-1)), "who is next takes it at once")
+	requireHeldBy(t, b.AcquireAfter(t.Context(), now.Add(ttl), ttl), "a")
+	requireHeldBy(t, b.AcquireAfter(t.Context(), now.Add(3*ttl-1), ttl), "a")
+	require.NoError(t, b.AcquireAfter(t.Context(), now.Add(3*ttl), ttl), "nobody else did")
+	requireHeldBy(t, c.AcquireAfter(t.Context(), now.Add(3*ttl), ttl), "b")
+	require.NoError(t, b.Release(t.Context()))
+	requireHeldBy(t, c.AcquireAfter(t.Context(), now.Add(5*ttl), ttl), "nobody")
+	require.NoError(t, c.AcquireAfter(t.Context(), now.Add(6*ttl), ttl))
+}

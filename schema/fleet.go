@@ -225,6 +225,9 @@ func HeartbeatSubject(fleet, executor string) string {
 	return "waymark.heartbeats." + fleet + "." + executor
 }
 
+// ReplicaSubject is where the replicas of a fleet's daemon say over core NATS that they are there, to share its shards.
+func ReplicaSubject(fleet string) string { return "waymark.replicas." + fleet }
+
 // SettingsSubject is where it is told, over core NATS and at most once, that the fleet's shards were changed: whoever
 // knows them may read the settings anew. The message says nothing.
 func SettingsSubject(fleet string) string { return "waymark.settings." + fleet }

@@ -35,6 +35,8 @@ type daemon struct {
 	// roster is what claims are answered from, and heartbeats what the folders go by; nil without folders.
 	roster     *consumer.Roster
 	heartbeats *consumer.Heartbeats
+	// balance shares the shards with other replicas; nil where there can be none.
+	balance *consumer.Balance
 	// shards brings the shards of the fleet into service, and settings those that are added.
 	shards   *daemonShards
 	settings *consumer.Settings
@@ -212,6 +214,9 @@ func (d *daemon) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.roster.Run(ctx) })
 	if d.heartbeats != nil {
 		group.Go(func() error { return d.heartbeats.Run(ctx) })
+	}
+	if d.balance != nil {
+		group.Go(func() error { return d.balance.Run(ctx) })
 	}
 	d.shards.runFolders(func(f *consumer.Folder) {
 		group.Go(func() error { return f.Run(ctx) })

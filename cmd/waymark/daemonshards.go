@@ -66,6 +66,11 @@ func (c serveCmd) openShards(a *app, d *daemon, serviceConn, foldConn *nats.Conn
 	}
 	d.heartbeats = consumer.NewHeartbeats(a.cli.Fleet, foldConn, a.now, log)
 	registerHeartbeats(registry, a.cli.Fleet, d.heartbeats, c.Silence)
+	if d.server == nil {
+		// An embedded server has no other replica.
+		d.balance = consumer.NewBalance(a.cli.Fleet, c.Name, settings.Shards(), foldConn, d.heartbeats, a.now, log)
+		registerBalance(registry, a.cli.Fleet, d.balance)
+	}
 	return s.openFolders(settings, newUnclean(d.server, settings.Shards(), log))
 }
 
@@ -83,6 +88,9 @@ func (s *daemonShards) grow(settings kvstore.FleetSettings) error {
 	}
 	if s.fold == nil {
 		return nil
+	}
+	if d := s.daemon; d.balance != nil {
+		d.balance.Grow(settings.Shards())
 	}
 	// What was not there when the server started was not lost with it.
 	return s.openFolders(settings, nil)
@@ -118,7 +126,7 @@ func (s *daemonShards) openFolders(settings kvstore.FleetSettings, undone *uncle
 		}
 		config := consumer.FolderConfig{
 			Fleet: fleet, Shard: i, Holder: s.Name,
-			Roster: d.roster, Heartbeats: d.heartbeats, Silence: s.Silence, MaxClaims: s.MaxClaims,
+			Roster: d.roster, Heartbeats: d.heartbeats, Balance: d.balance, Silence: s.Silence, MaxClaims: s.MaxClaims,
 			PurgeAfter: time.Duration(s.PurgeAfter), Synced: s.Synced || d.server != nil,
 			Reprovision: func(ctx context.Context) error {
 				_, err := kvstore.Change(ctx, s.fold, fleet, func(*kvstore.FleetConfig) {})

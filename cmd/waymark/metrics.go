@@ -67,6 +67,7 @@ func registerFolder(registry prometheus.Registerer, fleet string, shard int, s *
 		{"fresh_graces", "Times that every executor got the whole silence anew.", &s.FreshGraces},
 		{"notices", "Notices sent to executors.", &s.Notices},
 		{"quarantined", "Times that a run was quarantined.", &s.Quarantined},
+		{"handed_over", "Times that the shard was given up to another replica.", &s.HandedOver},
 		{"batches", "Batches committed.", &s.Batches},
 		{"conflicts", "Times that another folder won.", &s.Conflicts},
 		{"regressions", "Times that the log went back.", &s.Regressions},
@@ -120,6 +121,12 @@ func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.
 			return 0
 		}),
 	)
+}
+
+// registerBalance adds what is known of the daemon's replicas.
+func registerBalance(registry prometheus.Registerer, fleet string, b *consumer.Balance) {
+	registry.MustRegister(gaugeOf("waymark_replicas", "Replicas that share the shards of the fleet, this one included.",
+		prometheus.Labels{"fleet": fleet}, func() float64 { return float64(b.Replicas()) }))
 }
 
 // registerHeartbeats adds what is heard of executors.

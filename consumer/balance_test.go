@@ -1,0 +1,71 @@
+package consumer_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// replica is one that shares shards and folds nothing.
+func replica(tb testing.TB, server *natstest.Server, name string, shards int) *consumer.Balance {
+	tb.Helper()
+	nc := server.Conn(tb)
+	log := natstest.Logger(tb)
+	return consumer.NewBalance("default", name, shards, nc, consumer.NewHeartbeats("default", nc, time.Now, log), time.Now, log)
+}
+
+func TestReplicasAgreeOnWhoFoldsWhat(t *testing.T) {
+	const shards = 6
+	server := natstest.Start(t)
+	a, b := replica(t, server, "a", shards), replica(t, server, "b", shards)
+	require.Len(t, consumer.Mine(a), shards, "who is alone has all")
+	run(t, a.Run)
+	run(t, b.Run)
+	agree := func(replicas ...*consumer.Balance) func() bool {
+		return func() bool {
+			var all []int
+			for _, r := range replicas {
+				mine := consumer.Mine(r)
+				if len(mine) != shards/len(replicas) {
+					return false
+				}
+				all = append(all, mine...)
+			}
+			seen := make(map[int]bool)
+			for _, i := range all {
+				seen[i] = true
+			}
+			return len(seen) == shards
+		}
+	}
+	require.Eventually(t, agree(a, b), 20*time.Second, 10*time.Millisecond)
+	t.Run("while a third one is there", func(t *testing.T) {
+		c := replica(t, server, "c", shards)
+		run(t, c.Run)
+		require.Eventually(t, agree(a, b, c), 20*time.Second, 10*time.Millisecond)
+		require.Equal(t, 3, a.Replicas())
+	})
+	// It has said that it leaves.
+	require.Eventually(t, agree(a, b), 20*time.Second, 10*time.Millisecond)
+}
+
+func TestWhatIsNoAnnouncementChangesNothing(t *testing.T) {
+	server := natstest.Start(t)
+	a := replica(t, server, "a", 4)
+	run(t, a.Run)
+	b := replica(t, server, "b", 4)
+	run(t, b.Run)
+	require.Eventually(t, func() bool { return a.Replicas() == 2 }, 20*time.Second, 10*time.Millisecond)
+	nc := server.Conn(t)
+	for _, body := range []string{"", "null", "{", `{"holder":"c"}`, `{"holder":"no name","id":"x"}`, `{"holder":"c","id":"c.1","leaving":true,"freed":[-1,4,1000000]}`} {
+		require.NoError(t, nc.Publish(schema.ReplicaSubject("default"), []byte(body)))
+	}
+	require.NoError(t, nc.Publish(schema.ReplicaSubject("default"), []byte(`{"holder":"c","id":"c.1"}`)))
+	require.Eventually(t, func() bool { return a.Replicas() == 3 }, 20*time.Second, 10*time.Millisecond, "what comes behind them is read")
+	require.Eventually(t, func() bool { return a.Replicas() == 2 }, 20*time.Second, 10*time.Millisecond, "it was heard once, and is not counted for long")
+}
