@@ -61,6 +61,12 @@
 // another hand wrote, is mended from the checkpoints when a reign begins and every ten minutes, and an entry
 // that cannot be read at once.
 //
+// # What is purged
+//
+// A folder's janitor purges what was sealed, ten minutes later, or at once when the log is nearly full. It never deletes what
+// it has not just proven to be in segments that the run's checkpoint counts, byte for byte, as the leaders show them;
+// a run's last event stays. See docs/decisions/0021.
+//
 // # On failure
 //
 // A checkpoint that is missing, corrupt or of another log costs time: segments and log are read instead, and it is

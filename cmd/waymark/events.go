@@ -23,7 +23,7 @@ const eventsPending = 512
 
 type eventsCmd struct {
 	Run_     string        `arg:"" name:"run" optional:"" help:"Run id; all runs of the fleet when left out."`
-	All      bool          `xor:"from" help:"Begin with the oldest event in the log (sealed events may have left it: see runs get --view events)."`
+	All      bool          `xor:"from" help:"Begin with the run's first event, or of all runs with the oldest in the log, which those that were moved to segments have left."`
 	Since    time.Duration `xor:"from" placeholder:"TIME" help:"Begin so long ago, such as 10m."`
 	NoFollow bool          `help:"Stop at the end of the log instead of waiting for more."`
 	Accepted bool          `help:"Only events that the fold has accepted, live, at most once."`
@@ -129,7 +129,21 @@ func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
 	}
 	open := c.shards(settings)
 	for _, shard := range open {
-		read(shard, c.from())
+		if !c.All || c.Run_ == "" {
+			read(shard, c.from())
+			continue
+		}
+		readers.Go(func() error {
+			last, err := c.sealed(ctx, js, settings, shard, records)
+			if err != nil {
+				return err
+			}
+			from := c.from()
+			if last != 0 {
+				from.Stream = last + 1
+			}
+			return c.read(ctx, cl.nc, js, schema.NamesOf(cl.fleet, shard), from, records)
+		})
 	}
 	if !c.NoFollow {
 		// Shards that are added are read from their beginning: it is all news.
@@ -198,6 +212,43 @@ func (c eventsCmd) from() runlog.FollowFrom {
 		from.Since = time.Now().Add(-c.Since)
 	}
 	return from
+}
+
+// sealed hands over the events of the run that were moved to segments, and returns where they end.
+func (c eventsCmd) sealed(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, shard int, out chan<- runlog.Arrived) (schema.StreamSequence, error) {
+	store, err := kvstore.OpenShard(js, settings, shard, "waymark")
+	if err != nil {
+		return 0, err
+	}
+	last := schema.StreamSequence(0)
+	for n := 1; ; n++ {
+		stored, err := store.Segments.Get(ctx, c.Run_, n)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			return last, nil
+		}
+		if err != nil {
+			return last, err
+		}
+		info, frames, err := schema.DecodeSegment(stored)
+		if err != nil {
+			return last, fmt.Errorf("segment %d of run %s: %w", n, c.Run_, err)
+		}
+		err = schema.ReadFrames(frames, func(rec schema.Record) bool {
+			select {
+			case out <- runlog.Arrived{Subject: store.Names.EventSubject(c.Run_), Record: rec}:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		})
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return last, err
+		}
+		last = info.Last.Stream
+	}
 }
 
 // read hands over the events of one shard in order. A reading that broke off goes on behind what was shown.
