@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"runtime/pprof"
 	"strings"
@@ -16,7 +17,8 @@ import (
 
 // benchCmd measures, and makes reports of what was measured.
 type benchCmd struct {
-	Run benchRunCmd `cmd:"" default:"withargs" help:"Measure Waymark beside raw JetStream, on temporary servers of its own. Every event written is read back and verified."`
+	Report benchReportCmd `cmd:"" help:"Make a page and plots of results, to look at."`
+	Run    benchRunCmd    `cmd:"" default:"withargs" help:"Measure Waymark beside raw JetStream, on temporary servers of its own. Every event written is read back and verified."`
 }
 
 // benchRunCmd measures.
@@ -31,6 +33,7 @@ type benchRunCmd struct {
 	Shards     int      `default:"0" placeholder:"N" help:"Shards of the fleet, in place of what the case measures."`
 	Daemons    int      `default:"0" placeholder:"N" help:"Daemons in processes of their own (default: one within this process)."`
 	Out        string   `placeholder:"FILE" help:"Append the results to a file, one line of JSON each."`
+	Report     string   `placeholder:"DIR" help:"Make a report of the results in a directory, too; see waymark bench report."`
 	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile of this process, in pprof's form."`
 	MemProfile string   `name:"memprofile" placeholder:"FILE" help:"Write a profile of what was allocated, in pprof's form."`
 	Store      string   `placeholder:"DIR" help:"Where the servers' temporary directories are made: the disk that is measured (default: the system's)."`
@@ -104,6 +107,9 @@ func (c benchRunCmd) Run(ctx context.Context, a *app) (err error) {
 	if !a.cli.JSON {
 		err = errors.Join(err, printResults(a.stdout, results))
 	}
+	if c.Report != "" && len(results) > 0 {
+		err = errors.Join(err, writeReport(a, c.Report, results))
+	}
 	return err
 }
 
@@ -157,21 +163,73 @@ func listCases(a *app, cases []bench.Case) error {
 	return printTable(a.stdout, []column{{title: "CASE"}, {title: "MEASURES", shrinks: true}}, rows)
 }
 
-// printResults prints a row for each line that was measured.
+// printResults prints a row for each line that was measured, then what was to be reached.
 func printResults(w io.Writer, results []bench.Result) error {
 	rows := make([][]string, len(results))
+	var verdicts strings.Builder
 	for i, r := range results {
 		rows[i] = r.Row()
+		for _, v := range r.Verdicts() {
+			verdicts.WriteString(v + "\n")
+		}
 	}
-	return printTable(w, []column{
+	if err := printTable(w, []column{
 		{title: "CASE", shrinks: true},
 		{title: "RATE/S", right: true},
 		{title: "P50 US", right: true},
 		{title: "P99 US", right: true, drop: 1},
-		{title: "RAW/S", right: true, drop: 2},
+		{title: "RAW/S", right: true},
 		{title: "RAW P50", right: true},
-		{title: "AIM", shrinks: true},
-	}, rows)
+	}, rows); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, verdicts.String())
+	return err
+}
+
+// benchReportCmd makes a page and plots of lines that were measured, perhaps on several machines.
+type benchReportCmd struct {
+	File   []string `arg:"" help:"Results, as waymark bench --out wrote them. Of lines that were measured again the last counts."`
+	Report string   `default:"bench-report" placeholder:"DIR" help:"Directory of the report (default: bench-report)."`
+}
+
+// Run reads the files and writes the report.
+func (c benchReportCmd) Run(a *app) error {
+	var results []bench.Result
+	for _, name := range c.File {
+		file, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		read, err := bench.ReadResults(file)
+		if err := errors.Join(err, file.Close()); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		results = append(results, read...)
+	}
+	return writeReport(a, c.Report, results)
+}
+
+// benchReport is what a report consists of, for programs.
+type benchReport struct {
+	Dir   string   `json:"dir"`
+	Files []string `json:"files"`
+}
+
+func writeReport(a *app, dir string, results []bench.Result) error {
+	files, err := bench.WriteReport(dir, results)
+	if err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		return line(a.stdout, benchReport{dir, files})
+	}
+	for _, name := range files {
+		if _, err := fmt.Fprintln(a.stdout, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // benchChildCmd is a process of a measurement: a server or a daemon.

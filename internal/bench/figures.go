@@ -45,12 +45,8 @@ func figures(samples []Sample) *Figures {
 		return nil
 	}
 	f := new(Figures)
-	var rates, sizes, p50, p99, p999 []float64
-	add := func(to *[]float64, v *float64) {
-		if v != nil {
-			*to = append(*to, *v)
-		}
-	}
+	var rates, sizes, p50 []float64
+	var all []time.Duration // what is rare is looked for in all rounds together
 	for _, s := range samples {
 		f.Count += s.Boundaries
 		if s.Elapsed > 0 && s.Boundaries > 0 {
@@ -60,16 +56,24 @@ func figures(samples []Sample) *Figures {
 			sizes = append(sizes, float64(s.Bytes)/1e6/s.Elapsed.Seconds())
 		}
 		slices.Sort(s.Latencies)
-		add(&p50, percentile(s.Latencies, 0.5))
-		add(&p99, percentile(s.Latencies, 0.99))
-		add(&p999, percentile(s.Latencies, 0.999))
+		if v := percentile(s.Latencies, 0.5); v != nil {
+			p50 = append(p50, *v)
+		}
+		all = append(all, s.Latencies...)
+	}
+	slices.Sort(all)
+	if len(all) >= 100 {
+		f.P99 = percentile(all, 0.99)
+	}
+	if len(all) >= 1000 {
+		f.P999 = percentile(all, 0.999)
 	}
 	spreadOf := rates
 	if len(rates) == 0 {
 		spreadOf = p50
 	}
 	f.PerSecond, f.MBPerSecond = median(rates), median(sizes)
-	f.P50, f.P99, f.P999 = median(p50), median(p99), median(p999)
+	f.P50 = median(p50)
 	if len(spreadOf) > 1 {
 		width := spreadOf[len(spreadOf)-1] - spreadOf[0] // median has sorted them
 		f.Spread = ratio(&width, median(spreadOf))
@@ -87,5 +91,5 @@ func foldLags(samples []Sample) (p50, p99 *float64) {
 	return percentile(all, 0.5), percentile(all, 0.99)
 }
 
-// sortedKeys are those of parameters, in order.
-func sortedKeys(m map[string]any) []string { return slices.Sorted(maps.Keys(m)) }
+// sortedKeys are those of a map, in order.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -18,20 +18,26 @@ type reading struct {
 // stored is what streams hold: messages and bytes now, and the messages that were ever put.
 type stored struct{ messages, bytes, puts float64 }
 
-// putBytes is the size of all that was put since before: exact as long as nothing was taken out, else by the mean size
-// of what is there.
+// putBytes is the size of all that was put since before; nil when something was taken out meanwhile.
 func (s stored) putBytes(before stored) *float64 {
-	puts := s.puts - before.puts
-	b := 0.0
-	switch {
-	case puts == 0:
-	case s.messages-before.messages == puts:
-		b = s.bytes - before.bytes
-	case s.messages == 0:
+	if s.messages-before.messages != s.puts-before.puts {
 		return nil
-	default:
-		b = s.bytes / s.messages * puts
 	}
+	b := s.bytes - before.bytes
+	return &b
+}
+
+// meanPutBytes is the same for a bucket that keeps only the latest of a key: what is gone counts as what is there
+// does on average.
+func (s stored) meanPutBytes(before stored) *float64 {
+	puts := s.puts - before.puts
+	if exact := s.putBytes(before); exact != nil {
+		return exact
+	}
+	if s.messages == 0 {
+		return nil
+	}
+	b := s.bytes / s.messages * puts
 	return &b
 }
 

@@ -47,7 +47,7 @@ type Result struct {
 	// checkpoints and whatever the raw rounds wrote are not told apart, so it is measured over our rounds alone.
 	DeviceBytes *float64 `json:"device_bytes,omitzero"`
 	// LogBytes, SegmentBytes, CheckpointBytes are what JetStream counted, every put included, also of checkpoints
-	// that are gone by now.
+	// that are gone by now: those count as the ones that are there do on average, save where the case has counted each.
 	LogBytes        *float64 `json:"log_bytes,omitzero"`
 	SegmentBytes    *float64 `json:"segment_bytes,omitzero"`
 	CheckpointBytes *float64 `json:"checkpoint_bytes,omitzero"`
@@ -87,7 +87,8 @@ type Figures struct {
 	// PerSecond, and MBPerSecond of what has a size.
 	PerSecond   *float64 `json:"per_second,omitzero"`
 	MBPerSecond *float64 `json:"mb_per_second,omitzero"`
-	// Percentiles of single ones, in us.
+	// Percentiles of single ones, in us: the median of the rounds' P50; P99 and P999 over all rounds together, from
+	// 100 and 1,000 single ones up.
 	P50  *float64 `json:"p50_us,omitzero"`
 	P99  *float64 `json:"p99_us,omitzero"`
 	P999 *float64 `json:"p99_9_us,omitzero"`

@@ -3,17 +3,12 @@ package bench
 import (
 	"fmt"
 	"strconv"
-	"strings"
 )
 
-// Row is the result as a row of a table: title, our boundaries/s, p50 and p99 in us, those of raw (rate and p50), and the
-// aims. What was not measured is empty.
+// Row is the result as a row of a table: title, our boundaries/s, p50 and p99 in us, those of raw (rate and p50). What was
+// not measured is empty.
 func (r *Result) Row() []string {
-	title := title(r.Case, r.Parameters)
-	if r.Error != "" {
-		return []string{title, "", "", "", "", "", "failed: " + r.Error}
-	}
-	row := []string{title, "", "", "", "", "", r.aims()}
+	row := []string{title(r.Case, r.Parameters), "", "", "", "", ""}
 	if f := r.Ours; f != nil {
 		row[1], row[2], row[3] = number(f.PerSecond), number(f.P50), number(f.P99)
 	}
@@ -23,13 +18,17 @@ func (r *Result) Row() []string {
 	return row
 }
 
-// aims are all of them in words.
-func (r *Result) aims() string {
-	var list []string
-	for _, a := range r.Aims {
-		list = append(list, a.String())
+// Verdicts says for each aim of the line, in words, whether it was reached; or why the line failed.
+func (r *Result) Verdicts() []string {
+	name := title(r.Case, r.Parameters) + ": "
+	if r.Error != "" {
+		return []string{name + "failed"}
 	}
-	return strings.Join(list, "; ")
+	list := make([]string, len(r.Aims))
+	for i, a := range r.Aims {
+		list[i] = name + a.String()
+	}
+	return list
 }
 
 // String says what was measured beside what is to be reached.

@@ -238,7 +238,7 @@ func (m *measurement) fillBytes(begin, end reading) {
 	r.DeviceBytes = m.spent.written
 	r.LogBytes = end.log.putBytes(begin.log)
 	r.SegmentBytes = end.segments.putBytes(begin.segments)
-	r.CheckpointBytes = end.checkpoints.putBytes(begin.checkpoints)
+	r.CheckpointBytes = end.checkpoints.meanPutBytes(begin.checkpoints)
 	r.fillRatios()
 }
 
