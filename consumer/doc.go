@@ -5,7 +5,7 @@
 //
 //   - [Folder]: one shard's fold loop. It reads the events in order, seals segments, puts checkpoints and the watermark.
 //   - [Service]: recovery and queries over NATS request-reply: recover, get, list, history, settle, claim, input, cancel,
-//     handoff. It reads, and writes nothing but control events and barriers.
+//     handoff, fleet. It reads, and writes nothing but control events and barriers.
 //   - [Roster]: the runs that have not ended, in memory, from a watch of the live index; claims are answered from it.
 //   - [Heartbeats]: when each executor was last seen alive.
 //

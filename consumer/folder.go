@@ -29,6 +29,9 @@ type FolderStats struct {
 	Checkpoints atomic.Int64
 	// Segments sealed, and their bytes as stored.
 	Segments, SegmentBytes atomic.Int64
+	// PayloadBytes and LogBytes of the events folded: their bodies, and what they take in the log; CheckpointBytes of the
+	// checkpoints put, as JetStream counts them.
+	PayloadBytes, LogBytes, CheckpointBytes atomic.Int64
 	// TailReads counts the tails that were read from the log to be sealed, as they were not kept in memory.
 	TailReads atomic.Int64
 	// SealsRefused counts sealings that a full or failing bucket put off.
@@ -228,6 +231,8 @@ type reignState struct {
 	behind atomic.Uint64
 	// janitor purges what is sealed.
 	janitor *janitor
+	// totals adds up what the reign folds to what was folded before it.
+	totals totals
 }
 
 // begin reads the watermark and decides from where to fold.
@@ -282,6 +287,7 @@ func (f *Folder) begin(ctx context.Context, fromStart, unclean bool) (*reignStat
 	}
 	s.mark.Incarnation = s.incarnation
 	s.stats.Position.Store(uint64(s.mark.Position.Stream))
+	s.totals.begin(&s.mark, s.stats.totals())
 	s.janitor, err = f.newJanitor(ctx, s.incarnation, unclean)
 	return s, err
 }

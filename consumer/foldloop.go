@@ -219,7 +219,7 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 		s.stats.Duplicates.Add(1)
 	case schema.Skipped:
 	}
-	s.stats.Events.Add(1)
+	s.stats.measure(&a.Arrived)
 	r.touched = s.now()
 	b.touched[id] = r
 	b.last = r.head.Position
@@ -268,6 +268,7 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	if b.last.Stream > s.mark.Position.Stream {
 		next := s.mark
 		next.Position, next.Folder, next.Updated = b.last, s.cfg.Holder, schema.FormatTime(s.now())
+		next.Totals = s.totals.with(s.stats.totals())
 		rev, err := s.shard.Checkpoints.PutWatermark(ctx, next, s.markRev)
 		if err != nil {
 			return s.lost(fmt.Errorf("watermark: %w", err))
@@ -331,7 +332,7 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 			return s.lost(fmt.Errorf("checkpoint of run %s: %w", runs[i].id, res.Err))
 		}
 		runs[i].revision, runs[i].dirty = res.Revision, false
-		s.stats.Checkpoints.Add(1)
+		s.stats.measurePut(res.Bytes)
 	}
 	return s.eraseLive(ctx, ended)
 }

@@ -176,13 +176,17 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		inDoubt = []schema.OpenCall{}
 	}
 	s.log.Info().Str(keyRun, r.run).Uint32("epoch", uint32(r.head.Epoch)).Str("executor", req.Executor).Str(keyReason, req.Reason).Msg("run taken over")
-	return s.answer(v, r, func() any {
+	err = s.answer(v, r, func() any {
 		return &schema.RecoverReply{
 			Head: r.head, Epoch: r.head.Epoch, NextSequence: r.head.Sequence + 1, Chain: r.head.Chain, LastStream: r.logLast,
 			InDoubt: inDoubt, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index,
 			Shard: &r.src.store.Names.Shard,
 		}
 	})
+	if err == nil {
+		s.stats.Recovery.observe(r.run, t.arrived, s.now())
+	}
+	return err
 }
 
 // checkRecover validates a request and fills in its defaults.

@@ -28,7 +28,7 @@ const ServiceName = "waymark"
 const flushPatience = 5 * time.Second
 
 // Service answers requests about the runs of one fleet: recover, get, list, history, settle, claim, input, cancel,
-// handoff. Every replica may answer
+// handoff, fleet. Every replica may answer
 // any of them; none waits for a folder.
 //
 //	NewService ──Run──▶ serving ──ctx ends──▶ draining ──all answered, or grace over──▶ stopped
@@ -48,6 +48,7 @@ type Service struct {
 	streams *semaphore.Weighted
 	answers *semaphore.Weighted
 	claims  *claims
+	lookout *lookout
 	ready   chan struct{}
 
 	mu     sync.RWMutex
@@ -78,6 +79,7 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 		budget: semaphore.NewWeighted(cfg.StateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
 		answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now), ready: make(chan struct{}), queue: make(chan *task, cfg.Queue), queued: semaphore.NewWeighted(cfg.QueueBytes),
 	}
+	s.lookout = &lookout{svc: s}
 	s.reader = &reader{js: js, fleet: cfg.Fleet, log: log, stats: s.stats}
 	s.places.Store(new(places))
 	if err := s.Place(cfg.Generations, shards...); err != nil {
@@ -209,7 +211,7 @@ func (s *Service) accept(e *endpoint, req micro.Request) {
 	if req.Reply() == "" {
 		return // nobody wants the answer, and nothing is done that nobody can be told of
 	}
-	t := &task{svc: s, endpoint: e, reply: req.Reply(), data: req.Data(), size: int64(len(req.Data())) + taskOverhead}
+	t := &task{svc: s, endpoint: e, arrived: s.now(), reply: req.Reply(), data: req.Data(), size: int64(len(req.Data())) + taskOverhead}
 	if !e.whole {
 		t.run = req.Subject()[strings.LastIndexByte(req.Subject(), '.')+1:]
 	}

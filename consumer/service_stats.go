@@ -9,7 +9,7 @@ import (
 // ServiceStats counts what a service did since it was made. Every field may be read at any time.
 type ServiceStats struct {
 	// Requests received, by verb.
-	Recovers, Gets, Lists, Histories, Settles, Claims, Inputs, Cancels, Handoffs atomic.Int64
+	Recovers, Gets, Lists, Histories, Settles, Claims, Inputs, Cancels, Handoffs, Fleets atomic.Int64
 	// Replies sent, the last empty ones included, and their bytes.
 	Replies, ReplyBytes atomic.Int64
 	// Takeovers are epochs opened; Continued are requests that continued the epoch an earlier try had opened.
@@ -34,6 +34,9 @@ type ServiceStats struct {
 	ClientsGone atomic.Int64
 	// Working and Queued requests now; Streaming answers now.
 	Working, Queued, Streaming atomic.Int64
+
+	// Recovery tells how long takeovers took.
+	Recovery RecoveryStats
 
 	errors map[schema.Code]*atomic.Int64
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -40,6 +41,7 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbInput, request: "InputRequest", answer: "ControlReply", count: &s.stats.Inputs, serve: s.input},
 		{verb: schema.VerbCancel, request: "CancelRequest", answer: "ControlReply", count: &s.stats.Cancels, serve: s.cancel},
 		{verb: schema.VerbHandoff, request: "HandoffRequest", answer: "ControlReply", count: &s.stats.Handoffs, serve: s.handoff},
+		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: s.fleet},
 	}
 }
 
@@ -61,6 +63,7 @@ type task struct {
 	reply    string
 	data     []byte
 	size     int64
+	arrived  time.Time
 	// work outlives the deadline of the first reply; content is sent under it.
 	work context.Context //nolint:containedctx // a request's own, set by the worker that serves it
 	sent int

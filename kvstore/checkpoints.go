@@ -32,7 +32,9 @@ type Item struct {
 // Result of one put: the new revision, or the error.
 type Result struct {
 	Revision schema.Revision
-	Err      error
+	// Bytes that the put takes in its stream.
+	Bytes int
+	Err   error
 }
 
 // Stored is a checkpoint as it is kept, or what is known of one that cannot be read.
@@ -140,7 +142,7 @@ func (c *Checkpoints) message(cp *schema.Checkpoint, rev schema.Revision) (*nats
 func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	results := make([]Result, len(items))
+	results, sizes := make([]Result, len(items)), make([]int, len(items))
 	flight, err := c.bucket.newFlight(results)
 	if err != nil {
 		for i, item := range items {
@@ -161,10 +163,12 @@ func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
 			results[i].Err = err
 			continue
 		}
+		sizes[i] = storedBytes(msg)
 		flight.publish(ctx, i, msg)
 	}
 	flight.land(ctx)
 	for i, item := range items {
+		results[i].Bytes = sizes[i]
 		switch err := results[i].Err; {
 		case err == nil:
 		case item.Revision == 0 && errors.Is(err, ErrConflict) && !errors.Is(err, errTwice):

@@ -28,6 +28,8 @@ type Watermark struct {
 	Folder string `json:"folder"`
 	// Updated is when, by the folder's clock, RFC 3339. For people; nothing is decided by it.
 	Updated string `json:"updated,omitzero"`
+	// Totals of what was folded up to the position.
+	Totals schema.FoldTotals `json:"totals,omitzero"`
 	// Extra keeps the members of later versions.
 	Extra jsontext.Value `json:",embed"`
 }

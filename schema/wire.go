@@ -27,6 +27,8 @@ const (
 	VerbCancel = "cancel"
 	// VerbHandoff accepts, declines or closes a hand-off.
 	VerbHandoff = "handoff"
+	// VerbFleet says how the fleet is.
+	VerbFleet = "fleet"
 )
 
 // Views of a run that recover and get answer with.

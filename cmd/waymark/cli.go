@@ -20,24 +20,25 @@ type cli struct {
 	JSON     bool            `name:"json" group:"output" help:"Print JSON, for programs."`
 	Quiet    bool            `short:"q" group:"output" help:"Print no progress and no summary."`
 
-	Serve   serveCmd   `cmd:"" help:"Run the daemon, with a NATS server of its own unless one is named."`
-	Import  importCmd  `cmd:"" help:"Replay transcripts as runs."`
-	Export  exportCmd  `cmd:"" help:"Write a run as a transcript, or its events."`
-	Runs    runsCmd    `cmd:"" help:"List, show and watch runs."`
-	Recover recoverCmd `cmd:"" help:"Take a run over: raise its epoch and show where to go on."`
-	Settle  settleCmd  `cmd:"" help:"Decide what became of a tool call in doubt."`
-	Plan    planCmd    `cmd:"" help:"Show what the next executor of a run would do. Nothing is written."`
-	Input   inputCmd   `cmd:"" help:"Answer a run that waits, or show what it asks."`
-	Cancel  cancelCmd  `cmd:"" help:"Ask for a run's end: its executor winds it up."`
-	Release releaseCmd `cmd:"" help:"Let the fleet claim a run again that is quarantined or stuck."`
-	Handoff handoffCmd `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
-	Tree    treeCmd    `cmd:"" help:"Show where a run comes from and what came of it: parents, children, continuations, hand-offs."`
-	Shards  shardsCmd  `cmd:"" help:"Show the fleet's shards, or change their number."`
-	Events  eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`
-	Demo    demoCmd    `cmd:"" help:"Watch agents being killed and recovered, on a temporary directory."`
-	Bench   benchCmd   `cmd:"" help:"Measure Waymark beside raw JetStream, and make reports of it."`
-	Version versionCmd `cmd:"" help:"Show versions."`
-	HelpCmd helpCmd    `cmd:"" name:"help" help:"Show help and the exit codes."`
+	Serve    serveCmd   `cmd:"" help:"Run the daemon, with a NATS server of its own unless one is named."`
+	Import   importCmd  `cmd:"" help:"Replay transcripts as runs."`
+	Export   exportCmd  `cmd:"" help:"Write a run as a transcript, or its events."`
+	Runs     runsCmd    `cmd:"" help:"List, show and watch runs."`
+	Recover  recoverCmd `cmd:"" help:"Take a run over: raise its epoch and show where to go on."`
+	Settle   settleCmd  `cmd:"" help:"Decide what became of a tool call in doubt."`
+	Plan     planCmd    `cmd:"" help:"Show what the next executor of a run would do. Nothing is written."`
+	Input    inputCmd   `cmd:"" help:"Answer a run that waits, or show what it asks."`
+	Cancel   cancelCmd  `cmd:"" help:"Ask for a run's end: its executor winds it up."`
+	Release  releaseCmd `cmd:"" help:"Let the fleet claim a run again that is quarantined or stuck."`
+	Handoff  handoffCmd `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
+	Tree     treeCmd    `cmd:"" help:"Show where a run comes from and what came of it: parents, children, continuations, hand-offs."`
+	FleetCmd fleetCmd   `cmd:"" name:"fleet" help:"Show how the fleet is: what waits, is stored and who folds, by shard."`
+	Shards   shardsCmd  `cmd:"" help:"Show the fleet's shards, or change their number."`
+	Events   eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`
+	Demo     demoCmd    `cmd:"" help:"Watch agents being killed and recovered, on a temporary directory."`
+	Bench    benchCmd   `cmd:"" help:"Measure Waymark beside raw JetStream, and make reports of it."`
+	Version  versionCmd `cmd:"" help:"Show versions."`
+	HelpCmd  helpCmd    `cmd:"" name:"help" help:"Show help and the exit codes."`
 
 	BenchChild   benchChildCmd   `cmd:"" hidden:""`
 	DemoChild    demoChildCmd    `cmd:"" hidden:""`

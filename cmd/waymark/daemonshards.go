@@ -57,6 +57,7 @@ func (c serveCmd) openShards(a *app, d *daemon, serviceConn, foldConn *nats.Conn
 		return err
 	}
 	registerService(registry, a.cli.Fleet, d.service.Stats())
+	registerFleet(registry, a.cli.Fleet, d.service)
 	if c.NoFold {
 		return nil
 	}

@@ -220,5 +220,5 @@ const cliOutro = `
 ## Health and metrics
 
 ` + "`--http`" + ` serves ` + "`/healthz`" + ` (the connections are up and the embedded server is well), ` + "`/readyz`" + ` (work is taken as well; 503 while the
-daemon starts or stops) and ` + "`/metrics`" + ` (Prometheus, names begin with ` + "`waymark_`" + `). On 127.0.0.1 unless told otherwise.
+daemon starts or stops) and ` + "`/metrics`" + ` (Prometheus, names begin with ` + "`waymark_`" + `; [metrics.md](metrics.md) has them all). On 127.0.0.1 unless told otherwise.
 `

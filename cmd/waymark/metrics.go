@@ -147,7 +147,7 @@ func registerService(registry prometheus.Registerer, fleet string, s *consumer.S
 	for verb, n := range map[string]*atomic.Int64{
 		schema.VerbRecover: &s.Recovers, schema.VerbGet: &s.Gets, schema.VerbList: &s.Lists,
 		schema.VerbHistory: &s.Histories, schema.VerbSettle: &s.Settles, schema.VerbInput: &s.Inputs,
-		schema.VerbCancel: &s.Cancels, schema.VerbHandoff: &s.Handoffs, schema.VerbClaim: &s.Claims,
+		schema.VerbCancel: &s.Cancels, schema.VerbHandoff: &s.Handoffs, schema.VerbFleet: &s.Fleets, schema.VerbClaim: &s.Claims,
 	} {
 		registry.MustRegister(counterOf("waymark_service_requests_total", "Requests received, by verb.",
 			prometheus.Labels{"fleet": fleet, "verb": verb}, n))
@@ -188,6 +188,11 @@ func registerService(registry prometheus.Registerer, fleet string, s *consumer.S
 			ConstLabels: prometheus.Labels{"fleet": fleet, "code": string(code)},
 		}, func() float64 { return float64(s.Errors()[code]) }))
 	}
+}
+
+// registerFleet adds what is known of the fleet as a whole, and of its recoveries.
+func registerFleet(registry prometheus.Registerer, fleet string, s *consumer.Service) {
+	registry.MustRegister(newFleetMetrics(fleet, s.State), newRecoveryMetrics(fleet, &s.Stats().Recovery))
 }
 
 // registerConnection adds the state of a NATS connection.

@@ -37,6 +37,8 @@ type Arrived struct {
 	Behind schema.StreamSequence
 	// Pending is the number of messages behind it when it was sent.
 	Pending uint64
+	// Stored is the number of bytes that the message takes in the stream, as JetStream counts them.
+	Stored int
 }
 
 // FollowFrom says where a [Follower] begins and what it reads.
@@ -282,8 +284,21 @@ func (r *Follower) message(m *nats.Msg) (Arrived, error) {
 	behind, first := expected(m.Header)
 	return Arrived{
 		Subject: m.Subject, Record: own(schema.StreamSequence(meta.Sequence.Stream), m),
-		First: first, Behind: behind, Pending: meta.NumPending,
+		First: first, Behind: behind, Pending: meta.NumPending, Stored: stored(m),
 	}, nil
+}
+
+// recordOverhead is what JetStream stores with each message beside its subject, headers and body: a record's frame and
+// hash, and the length of the headers.
+const recordOverhead = 22 + 8 + 4
+
+// stored is what a message that was delivered as it is stored takes in the stream.
+func stored(m *nats.Msg) int {
+	n := m.Size() - len(m.Reply) + recordOverhead // its size is counted with the reply subject of its delivery
+	if len(m.Header) == 0 {
+		n -= 4
+	}
+	return n
 }
 
 // expected tells which message the server found to be the last on the message's subject when it accepted it; first says

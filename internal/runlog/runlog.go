@@ -30,6 +30,7 @@ const (
 	headerSubject  = "Nats-Subject"
 	headerPending  = "Nats-Num-Pending"
 	headerUpTo     = "Nats-UpTo-Sequence"
+	headerTime     = "Nats-Time-Stamp"
 	// headerBefore names the message that was sent before in the same answer.
 	headerBefore = "Nats-Last-Sequence"
 )

@@ -94,6 +94,8 @@ func others() []document {
 		{"input-request", "InputRequest", reflect.TypeFor[schema.InputRequest]()},
 		{"cancel-request", "CancelRequest", reflect.TypeFor[schema.CancelRequest]()},
 		{"handoff-request", "HandoffRequest", reflect.TypeFor[schema.HandoffRequest]()},
+		{"fleet-request", "FleetRequest", reflect.TypeFor[schema.FleetRequest]()},
+		{"fleet-reply", "FleetReply", reflect.TypeFor[schema.FleetReply]()},
 		{"control-reply", "ControlReply", reflect.TypeFor[schema.ControlReply]()},
 		{"heartbeat", "Heartbeat", reflect.TypeFor[schema.Heartbeat]()},
 		{"notice", "Notice", reflect.TypeFor[schema.Notice]()},

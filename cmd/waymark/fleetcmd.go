@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+type fleetCmd struct{}
+
+// Help is the text below the flags.
+func (fleetCmd) Help() string {
+	return `One replica of the daemon answers, and looks at the streams and buckets themselves: it tells of shards that nobody folds, too.
+What waits is accepted and safe, and recovery has it; it is only not in a checkpoint yet. Amplification is the number of bytes stored for
+each byte of payload. Recoveries are those of the replica that answered; its metrics and those of the others have them all.
+
+Examples:
+  waymark fleet
+  waymark fleet --json`
+}
+
+// Run shows how the fleet is. A shard that could not be looked at is an error, after what is known was shown.
+func (c fleetCmd) Run(ctx context.Context, a *app) error {
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	var reply schema.FleetReply
+	if err := cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		err = document(a.stdout, &reply)
+	} else {
+		err = printFleet(a, &reply)
+	}
+	if err != nil {
+		return err
+	}
+	for i := range reply.Shards {
+		if s := &reply.Shards[i]; s.Error != "" {
+			return fail(exitUnavailable, "see the daemon's log and the NATS server", "shard %d of fleet %s cannot be looked at: %s", s.Shard, reply.Fleet, s.Error)
+		}
+	}
+	return nil
+}
+
+func printFleet(a *app, reply *schema.FleetReply) error {
+	recovery := "none since it started"
+	if r := &reply.Recovery; r.Count > 0 {
+		recovery = fmt.Sprintf("run %s in %s, %s; %d in all", r.LastRun, milliseconds(r.LastMS), ago(r.LastAt, a.now()), r.Count)
+	}
+	if err := printFields(a.stdout,
+		"fleet", reply.Fleet, "answered by", reply.Replica,
+		"runs", fmt.Sprintf("%d live, %d claimable, %d quarantined", reply.Runs.Live, reply.Runs.Claimable, reply.Runs.Quarantined),
+		"last recovery by it", recovery,
+	); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	rows := make([][]string, len(reply.Shards))
+	for i := range reply.Shards {
+		rows[i] = shardRow(&reply.Shards[i])
+	}
+	return printTable(a.stdout, []column{
+		{title: "shard", right: true},
+		{title: "folder"},
+		{title: "waiting", right: true},
+		{title: "oldest", right: true},
+		{title: "log"},
+		{title: "segments", right: true},
+		{title: "stored/payload", right: true},
+		{title: "bytes/event", right: true},
+		{title: "events/put", right: true},
+		{title: "position", right: true},
+	}, rows)
+}
+
+func shardRow(s *schema.ShardState) []string {
+	if s.Error != "" {
+		return []string{strconv.Itoa(s.Shard), "unknown", "", "", "", "", "", "", "", ""}
+	}
+	folder := s.Folder
+	if folder == "" {
+		folder = "nobody"
+	}
+	oldest := ""
+	if s.Waiting > 0 {
+		oldest = (time.Duration(s.WaitingMS) * time.Millisecond).Round(100 * time.Millisecond).String()
+	}
+	log := bytesText(s.LogBytes)
+	if s.QuotaBytes > 0 {
+		log += fmt.Sprintf(" of %s (%d%%)", bytesText(s.QuotaBytes), 100*s.LogBytes/s.QuotaBytes)
+	}
+	amplification, perEvent, perPut := "", "", ""
+	if s.Totals.Events > 0 {
+		amplification = fmt.Sprintf("%.2f", s.Totals.Amplification())
+		perEvent = bytesText(int64(s.Totals.BytesPerEvent()))
+		perPut = fmt.Sprintf("%.1f", s.Totals.EventsPerCheckpoint())
+	}
+	return []string{
+		strconv.Itoa(s.Shard), folder, strconv.FormatInt(s.Waiting, 10), oldest, log, bytesText(s.SegmentBytes), amplification, perEvent, perPut, count(s.Position),
+	}
+}
+
+// milliseconds is a duration for people.
+func milliseconds(ms float64) string {
+	return time.Duration(ms * float64(time.Millisecond)).Round(10 * time.Microsecond).String()
+}

@@ -1,0 +1,127 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// stateAge is how old a look at the shards may be that is shown again.
+	stateAge = 2 * time.Second
+	// statePatience bounds one look at a shard.
+	statePatience = 2 * time.Second
+	// shardsAtOnce bounds the shards that are looked at side by side.
+	shardsAtOnce = 8
+)
+
+// lookout looks at the shards of a fleet from outside, as the streams and buckets show them: it needs no folder, so that
+// it tells also, and above all, of a shard that nobody folds. A look costs about ten small requests a shard, whatever is
+// stored, and is shown again for two seconds.
+type lookout struct {
+	svc *Service
+
+	mu     sync.Mutex
+	at     time.Time
+	shards []schema.ShardState
+}
+
+// look returns the state of each shard and when it was looked at.
+func (l *lookout) look(ctx context.Context) ([]schema.ShardState, time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sources := l.svc.places.Load().shards
+	if now := l.svc.now(); len(l.shards) == len(sources) && now.Sub(l.at) < stateAge {
+		return l.shards, l.at
+	}
+	shards := make([]schema.ShardState, len(sources))
+	var group errgroup.Group
+	group.SetLimit(shardsAtOnce)
+	for i, src := range sources {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, statePatience)
+			defer cancel()
+			shards[i] = l.shard(ctx, src.store)
+			return nil
+		})
+	}
+	_ = group.Wait() // a shard carries its own error
+	l.shards, l.at = shards, l.svc.now()
+	return l.shards, l.at
+}
+
+// shard looks at one shard.
+func (l *lookout) shard(ctx context.Context, store *kvstore.Shard) schema.ShardState {
+	s := schema.ShardState{Shard: store.Names.Shard}
+	if err := l.fill(ctx, store, &s); err != nil {
+		l.svc.log.Debug().Err(err).Int(keyShard, s.Shard).Msg("shard cannot be looked at")
+		return schema.ShardState{Shard: s.Shard, Error: err.Error()}
+	}
+	return s
+}
+
+func (l *lookout) fill(ctx context.Context, store *kvstore.Shard, s *schema.ShardState) error {
+	js := l.svc.js
+	// The watermark first: what is folded while the rest is read makes the count of what waits too high, never too low.
+	mark, _, err := store.Checkpoints.Watermark(ctx)
+	derived := errors.Is(err, kvstore.ErrStreamMissing) // the bucket is lost, and comes back
+	if err != nil && !derived && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
+		return err
+	}
+	usage, err := store.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	if mark.Incarnation != usage.Incarnation {
+		mark = kvstore.Watermark{} // of another log, or none yet: everything waits
+	}
+	waiting, err := runlog.Behind(ctx, js, store.Names, mark.Position.Stream)
+	if err != nil {
+		return err
+	}
+	kept, err := store.Kept(ctx)
+	if err != nil && !derived {
+		return err
+	}
+	if s.Folder, err = kvstore.Holder(ctx, js, kvstore.FoldLease(store.Names)); err != nil {
+		return err
+	}
+	s.Position, s.FoldedAt, s.Last, s.Totals = mark.Position.Stream, mark.Updated, usage.Last, mark.Totals
+	s.LogBytes, s.LogMessages, s.LimitBytes = usage.Bytes, usage.Messages, usage.Limit
+	if s.QuotaBytes = store.Quota(); s.QuotaBytes == kvstore.UnlimitedQuota {
+		s.QuotaBytes, s.LimitBytes = 0, 0
+	}
+	s.SegmentBytes, s.CheckpointBytes = kept.Segments, kept.Checkpoints
+	if s.Waiting = waiting.Events; s.Waiting > 0 && !waiting.Stored.IsZero() {
+		s.WaitingSince = schema.FormatTime(waiting.Stored)
+		s.WaitingMS = max(l.svc.now().Sub(waiting.Stored).Milliseconds(), 0)
+	}
+	return nil
+}
+
+// State says how the fleet is, up to two seconds ago. It is what the verb fleet answers with. A shard that cannot be looked
+// at carries its error.
+func (s *Service) State(ctx context.Context) *schema.FleetReply {
+	shards, at := s.lookout.look(ctx)
+	runs := s.roster.Counts()
+	return &schema.FleetReply{
+		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards,
+		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined},
+		Recovery: s.stats.Recovery.state(),
+	}
+}
+
+// fleet answers how the fleet is.
+func (s *Service) fleet(ctx context.Context, t *task) error {
+	if err := t.decode(new(schema.FleetRequest)); err != nil {
+		return err
+	}
+	return t.whole(s.State(ctx))
+}

@@ -1,0 +1,107 @@
+package schema
+
+import "github.com/go-json-experiment/json/jsontext"
+
+// FoldTotals adds up what was folded and stored of a shard, since its watermark was first put or lost. The folder keeps
+// them in the watermark, so that they survive it; a crash loses none and counts none twice. Bytes are those of one copy,
+// as JetStream counts them.
+type FoldTotals struct {
+	// Events folded, accepted or not.
+	Events int64 `json:"events"`
+	// PayloadBytes are the bodies of these events.
+	PayloadBytes int64 `json:"payload_bytes"`
+	// LogBytes are the same events as stored in the log; SegmentBytes the segments that were made of them, without
+	// their keys; CheckpointBytes every put of a checkpoint.
+	LogBytes        int64 `json:"log_bytes"`
+	SegmentBytes    int64 `json:"segment_bytes"`
+	CheckpointBytes int64 `json:"checkpoint_bytes"`
+	// Checkpoints and Segments put.
+	Checkpoints int64 `json:"checkpoints"`
+	Segments    int64 `json:"segments"`
+}
+
+// StoredBytes is all that was written for the events.
+func (t *FoldTotals) StoredBytes() int64 { return t.LogBytes + t.SegmentBytes + t.CheckpointBytes }
+
+// Amplification is the number of bytes stored for each byte of payload; 0 without payload.
+func (t *FoldTotals) Amplification() float64 { return ratio(t.StoredBytes(), t.PayloadBytes) }
+
+// BytesPerEvent is the number of bytes stored for each event; 0 without events.
+func (t *FoldTotals) BytesPerEvent() float64 { return ratio(t.StoredBytes(), t.Events) }
+
+// EventsPerCheckpoint is the number of events that share one put of a checkpoint; 0 without puts.
+func (t *FoldTotals) EventsPerCheckpoint() float64 { return ratio(t.Events, t.Checkpoints) }
+
+func ratio(a, b int64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return float64(a) / float64(b)
+}
+
+// FleetRequest asks how the fleet is. Its body may be empty.
+type FleetRequest struct {
+	Extra jsontext.Value `json:",embed"`
+}
+
+// FleetReply says how a fleet is, as its streams and buckets show it, and what the replica that answers knows itself.
+type FleetReply struct {
+	Fleet string `json:"fleet"`
+	// Replica that answers, and when it looked, RFC 3339: up to two seconds ago.
+	Replica string `json:"replica"`
+	At      string `json:"at"`
+	// Runs as the replica's roster has them.
+	Runs FleetRuns `json:"runs"`
+	// Recovery counts the replica's own takeovers.
+	Recovery FleetRecovery `json:"recovery"`
+	Shards   []ShardState  `json:"shards"`
+}
+
+// FleetRuns counts the runs of a fleet that have not ended.
+type FleetRuns struct {
+	// Live runs have not ended, or have a hand-off on offer.
+	Live int `json:"live"`
+	// Claimable runs can be given to an executor; Quarantined ones are given to nobody before somebody asks for them.
+	Claimable   int `json:"claimable"`
+	Quarantined int `json:"quarantined"`
+}
+
+// FleetRecovery tells of the takeovers that a replica did since it started.
+type FleetRecovery struct {
+	Count int64 `json:"count"`
+	// LastMS is how long the last one took, from the request's arrival to the last reply, in milliseconds; LastRun and
+	// LastAt say of which run and when, RFC 3339.
+	LastMS  float64 `json:"last_ms,omitzero"`
+	LastRun string  `json:"last_run,omitzero"`
+	LastAt  string  `json:"last_at,omitzero"`
+}
+
+// ShardState is how a shard of a fleet is.
+type ShardState struct {
+	Shard int `json:"shard"`
+	// Folder is the replica that holds the shard's lease; empty when it is free. One that died holds it until it runs out.
+	Folder string `json:"folder,omitzero"`
+	// Position up to which the shard is folded, and when the folder said so, RFC 3339; Last is the log's last stream
+	// sequence, barriers included.
+	Position StreamSequence `json:"position"`
+	FoldedAt string         `json:"folded_at,omitzero"`
+	Last     StreamSequence `json:"last"`
+	// Waiting counts the events that were accepted and are not checkpointed yet; WaitingSince is when the oldest of them
+	// was stored, by the server's clock, RFC 3339, and WaitingMS how long ago that is, in milliseconds.
+	Waiting      int64  `json:"waiting"`
+	WaitingSince string `json:"waiting_since,omitzero"`
+	WaitingMS    int64  `json:"waiting_ms"`
+	// LogBytes and LogMessages in the event stream; QuotaBytes is its size for executors, 0 when it has none, and
+	// LimitBytes what the daemon has lifted it to.
+	LogBytes    int64  `json:"log_bytes"`
+	LogMessages uint64 `json:"log_messages"`
+	QuotaBytes  int64  `json:"quota_bytes"`
+	LimitBytes  int64  `json:"limit_bytes"`
+	// SegmentBytes and CheckpointBytes kept now.
+	SegmentBytes    int64 `json:"segment_bytes"`
+	CheckpointBytes int64 `json:"checkpoint_bytes"`
+	// Totals of all that was folded.
+	Totals FoldTotals `json:"totals"`
+	// Error says why the shard could not be looked at; then the rest means nothing.
+	Error string `json:"error,omitzero"`
+}
