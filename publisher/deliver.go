@@ -71,7 +71,13 @@ func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
 	for i, it := range items {
 		msgs[i] = r.message(it, r.last, i == 0)
 	}
-	a := r.fleet.sendBatch(context.WithoutCancel(ctx), msgs, nil)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.fleet.cfg.TryTimeout)
+	defer cancel()
+	a := r.fleet.group.sendTogether(ctx, r.names, r.id, msgs, func() {
+		for _, it := range items {
+			it.readWanted()
+		}
+	})
 	if a.kind != acked {
 		// None of them can be stored without the first.
 		items[0].sent = a.kind == silent
@@ -101,7 +107,7 @@ func (r *Run) deliverOne(ctx context.Context, items []*item) error {
 	wait := r.fleet.backoff()
 	var lastErr error
 	for again := it.sent; ; again = true {
-		a := r.fleet.group.send(ctx, r.names.EventStream(), r.message(it, r.last, true), again, it.readWanted)
+		a := r.fleet.group.send(ctx, r.names, r.id, r.message(it, r.last, true), again, it.readWanted)
 		switch a.kind {
 		case acked:
 			if a.duplicate {

@@ -39,3 +39,15 @@ func TrustPlacing(f *Fleet) {
 	p.read = time.Now().Add(time.Hour)
 	f.placing.Store(&p)
 }
+
+// GroupWaiting counts those who wait for the next group of the fleet's first shard, and those who are on their way in
+// one or by themselves.
+func GroupWaiting(f *Fleet) (waiting, others int) {
+	f.group.mu.Lock()
+	defer f.group.mu.Unlock()
+	for _, l := range f.group.lanes {
+		waiting += len(l.waiting)
+		others += l.active - len(l.waiting)
+	}
+	return waiting, others
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -176,9 +177,7 @@ func (f *Fleet) mark(ctx context.Context, names schema.Names, run string, placed
 	wait, last := f.backoff(), schema.StreamSequence(0)
 	for {
 		m := &nats.Msg{Subject: names.EventSubject(run), Header: nats.Header{jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(uint64(last), 10)}}, Data: body}
-		for name, values := range header {
-			m.Header[name] = values
-		}
+		maps.Copy(m.Header, header)
 		// Nothing else tells a mark that was stored from one that was not: no answer is looked up like a refusal.
 		a := f.send(ctx, m, nil)
 		switch a.kind {
@@ -192,7 +191,7 @@ func (f *Fleet) mark(ctx context.Context, names schema.Names, run string, placed
 			if f.nc.IsClosed() {
 				return false, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, a.err)
 			}
-		case wrongLast, silent, inFlight:
+		case wrongLast, silent, inFlight, alone:
 			var change int
 			if found, last, change, err = f.look(ctx, names, run); err == nil && (found || change == placed.Change) {
 				return found, nil

@@ -38,8 +38,10 @@ type proxy struct {
 	// spoilt is the subject of the last: a connection may be sent one message for two subscriptions.
 	spoilRun, spoilt string
 	spoil            int
-	conns            []net.Conn
-	closed           bool
+	// held is closed when answers may go on; nil when none is held up.
+	held   chan struct{}
+	conns  []net.Conn
+	closed bool
 }
 
 func newProxy(tb testing.TB, server string) *proxy {
@@ -51,6 +53,7 @@ func newProxy(tb testing.TB, server string) *proxy {
 	p := &proxy{listener: listener, target: u.Host}
 	p.group.Go(p.serve)
 	tb.Cleanup(func() {
+		p.release()
 		_ = listener.Close()
 		p.mu.Lock()
 		p.closed = true
@@ -70,6 +73,22 @@ func (p *proxy) dropAcks(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop = n
+}
+
+// hold holds acknowledgements, and what comes behind them, up until release.
+func (p *proxy) hold() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = make(chan struct{})
+}
+
+func (p *proxy) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held != nil {
+		close(p.held)
+		p.held = nil
+	}
 }
 
 func (p *proxy) dropped() int {
@@ -116,6 +135,12 @@ func (p *proxy) swallow(payload []byte) bool {
 	}
 	if !bytes.Contains(payload, []byte(`"stream":"WAYMARK_EVENTS_`)) || !bytes.Contains(payload, []byte(`"seq":`)) {
 		return false
+	}
+	p.mu.Lock()
+	held := p.held
+	p.mu.Unlock()
+	if held != nil {
+		<-held
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

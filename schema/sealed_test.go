@@ -95,8 +95,8 @@ func scribble(v reflect.Value) {
 			v.Elem().SetZero()
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			scribble(v.Field(i))
+		for _, field := range v.Fields() {
+			scribble(field)
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
