@@ -161,7 +161,7 @@ func (b *Balance) Run(ctx context.Context) error {
 		now := b.now()
 		b.tick(now, now.Sub(at) > presence-announceEvery)
 		at = now
-		b.announce(announcement{Seen: b.heartbeats.takeUnheard(maxSeen)})
+		b.announce(announcement{Seen: b.heartbeats.takeUnheard()})
 	}
 }
 

@@ -90,7 +90,9 @@ type instanceLife struct {
 }
 
 // unheard reports whether the instance is known by its events and not by heartbeats: none came so far, or none any more.
-func (l *instanceLife) unheard() bool { return l.beaten.IsZero() || l.seen.Sub(l.beaten) > 2*l.interval }
+func (l *instanceLife) unheard() bool {
+	return l.beaten.IsZero() || l.seen.Sub(l.beaten) > 2*l.interval
+}
 
 // gaveUp reports whether the instance does nothing more for the run in this epoch.
 func (l *instanceLife) gaveUp(run string, epoch schema.Epoch) bool {
@@ -299,14 +301,14 @@ func (h *Heartbeats) signs(of map[sign]struct{}) {
 	}
 }
 
-// takeUnheard returns, once each, up to limit executors that were seen by their events alone: only the daemon that folds
+// takeUnheard returns, once each, up to maxSeen executors that were seen by their events alone: only the daemon that folds
 // them sees those.
-func (h *Heartbeats) takeUnheard(limit int) []seenExecutor {
+func (h *Heartbeats) takeUnheard() []seenExecutor {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var list []seenExecutor
 	for s := range h.unheard {
-		if len(list) == limit {
+		if len(list) == maxSeen {
 			break
 		}
 		list = append(list, seenExecutor{s.executor, s.instance})

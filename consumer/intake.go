@@ -69,7 +69,7 @@ func (in *intake) run(ctx context.Context) error {
 		defer close(in.lots)
 		err := in.read(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was told to stop
+			return nil // it was told to stop
 		}
 		return err
 	})

@@ -54,9 +54,9 @@ type cut struct {
 }
 
 // observe prepares a record and takes it.
-func (r *run) observe(rec *schema.Record, cfg *FolderConfig) schema.Verdict {
+func (r *run) observe(rec *schema.Record, cfg *FolderConfig) {
 	p := schema.Prepare(rec)
-	return r.take(&p, rec.Size(), cfg)
+	r.take(&p, rec.Size(), cfg)
 }
 
 // take applies a record of a size and marks where the tail is to be cut. The cuts depend on nothing but the records, so

@@ -197,7 +197,7 @@ func (s *sharded) prove(f *publisher.Fleet, runs int) {
 		state, err := f.Get(s.tb.Context(), id)
 		require.NoError(s.tb, err, id)
 		require.EqualValues(s.tb, n, state.Head.Sequence, id)
-		require.EqualValues(s.tb, n, state.Head.Counts.Events, id)
+		require.Equal(s.tb, n, state.Head.Counts.Events, id)
 		require.Zero(s.tb, state.Head.Counts.Duplicates+state.Head.Counts.DeadLetters, id)
 		require.Equal(s.tb, schema.StatusCompleted, state.Head.Status, id)
 		var places []int
@@ -221,7 +221,7 @@ func (s *sharded) prove(f *publisher.Fleet, runs int) {
 			last = c
 			return c.Digest == state.Head.Digest
 		}), "run %s is not folded to its end: %v", id, last)
-		require.EqualValues(s.tb, n, last.Counts.Events, "run %s", id)
+		require.Equal(s.tb, n, last.Counts.Events, "run %s", id)
 	}
 	dead, err := s.js.Stream(s.tb.Context(), schema.DeadLetterStream("default"))
 	require.NoError(s.tb, err)
