@@ -44,7 +44,8 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
 	quiet := false
-	for {
+	// Who is told to stop may have left a lot out, and takes nothing more: what comes next is behind it.
+	for ctx.Err() == nil {
 		b := batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
 		select {
 		case <-ctx.Done():
@@ -81,7 +82,7 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 			if !ok {
 				return nil
 			}
-			if err := s.takeLot(ctx, &b, l); err != nil {
+			if told, err := s.takeLot(ctx, &b, l); err != nil || told {
 				return err
 			}
 		}
@@ -94,6 +95,7 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 		}
 		s.behind.Store(b.behind)
 	}
+	return nil
 }
 
 // catchUpLinger is how many lingers a batch waits for what the log is known to have.
@@ -110,7 +112,7 @@ func (s *reignState) gather(ctx context.Context, b *batch, in <-chan *lot, linge
 			if !ok {
 				return nil
 			}
-			if err := s.takeLot(ctx, b, l); err != nil {
+			if told, err := s.takeLot(ctx, b, l); err != nil || told {
 				return err
 			}
 		case <-linger.C:
@@ -162,19 +164,20 @@ type accepted struct {
 	e   *schema.Event
 }
 
-// takeLot folds a lot into the batch once it is prepared.
-func (s *reignState) takeLot(ctx context.Context, b *batch, l *lot) error {
+// takeLot folds a lot into the batch once it is prepared. Who is told to stop meanwhile has left it out, and must not fold
+// what is behind it.
+func (s *reignState) takeLot(ctx context.Context, b *batch, l *lot) (told bool, err error) {
 	select {
 	case <-l.ready:
 	case <-ctx.Done():
-		return nil // and with it whoever folds
+		return true, nil
 	}
 	for i := range l.arrivals {
 		if err := s.take(ctx, b, &l.arrivals[i]); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return false, nil
 }
 
 // take folds one message into the batch.
