@@ -1,0 +1,51 @@
+package consumer
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut: a hole would be folded over for ever.
+func TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	linger := time.NewTimer(time.Hour)
+	defer linger.Stop()
+	s := &reignState{Folder: &Folder{cfg: FolderConfig{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
+	barrier := func(pending uint64) *lot {
+		l := &lot{ready: make(chan struct{})}
+		l.arrivals = []arrival{{Arrived: runlog.Arrived{Pending: pending}, run: schema.BarrierRun}}
+		return l
+	}
+	for range 200 {
+		in := make(chan *lot, 2)
+		first, second := barrier(1), barrier(2)
+		close(second.ready)
+		in <- first
+		in <- second
+		b := &batch{}
+		require.NoError(t, s.gather(ctx, b, in, linger))
+		require.Zero(t, b.behind, "the second lot was folded and the first was not")
+	}
+}
+
+// TestAFolderToldToStopTakesNoFurtherBatch: the lot that a batch left out is in front of it.
+func TestAFolderToldToStopTakesNoFurtherBatch(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &reignState{Folder: &Folder{cfg: FolderConfig{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
+	for range 200 {
+		in := make(chan *lot, 1)
+		l := &lot{ready: make(chan struct{}), arrivals: []arrival{{Arrived: runlog.Arrived{Pending: 7}, run: schema.BarrierRun}}}
+		close(l.ready)
+		in <- l
+		cancel()
+		require.NoError(t, s.fold(ctx, in))
+		require.Len(t, in, 1)
+	}
+}
