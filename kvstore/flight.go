@@ -2,7 +2,6 @@ package kvstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -31,7 +30,10 @@ type flight struct {
 	bucket  *bucket
 	results []Result
 	sub     *nats.Subscription
-	inbox   string
+	// acks has room for every answer that is under way.
+	acks   chan *nats.Msg
+	closed chan nats.Status
+	inbox  string
 	// sizes of the puts under way, by item; their number and sum.
 	sizes   map[int]int
 	bytes   int
@@ -41,14 +43,23 @@ type flight struct {
 // newFlight returns a flight that writes the outcomes of its puts into results. End it after use.
 func (b *bucket) newFlight(results []Result) (*flight, error) {
 	inbox := b.js.Conn().NewInbox()
-	sub, err := b.js.Conn().SubscribeSync(inbox + ".*")
+	// Not SubscribeSync: that allocates half a megabyte each time.
+	room := min(len(results), flightMessages)
+	acks := make(chan *nats.Msg, 2*room)
+	sub, err := b.js.Conn().ChanSubscribe(inbox+".*", acks)
 	if err != nil {
 		return nil, translate(err)
 	}
-	return &flight{bucket: b, results: results, sub: sub, inbox: inbox + ".", sizes: make(map[int]int, flightMessages)}, nil
+	return &flight{
+		bucket: b, results: results, sub: sub, acks: acks, closed: b.js.Conn().StatusChanged(nats.CLOSED),
+		inbox: inbox + ".", sizes: make(map[int]int, room),
+	}, nil
 }
 
-func (f *flight) end() { _ = f.sub.Unsubscribe() } // fails only on a closed connection
+func (f *flight) end() {
+	f.bucket.js.Conn().RemoveStatusListener(f.closed)
+	_ = f.sub.Unsubscribe() // fails only on a closed connection
+}
 
 // publish sends the put of an item once there is room for it.
 func (f *flight) publish(ctx context.Context, item int, msg *nats.Msg) {
@@ -77,19 +88,30 @@ func (f *flight) land(ctx context.Context) {
 
 // receive waits for one acknowledgement. When none comes, all that are under way are given up.
 func (f *flight) receive(ctx context.Context) {
-	wait, cancel := context.WithTimeout(ctx, flightPatience)
-	defer cancel()
-	msg, err := f.sub.NextMsgWithContext(wait)
-	if errors.Is(err, nats.ErrNoResponders) {
-		// The subscription turns the server's word that nobody listens into an error without its subject.
-		f.giveUp(f.bucket.explain(ctx, err))
+	select {
+	case msg := <-f.acks:
+		f.answered(ctx, msg)
 		return
+	default:
 	}
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		f.giveUp(fmt.Errorf("%w: %w", ErrUnavailable, err))
+	patience := time.NewTimer(flightPatience)
+	defer patience.Stop()
+	select {
+	case msg := <-f.acks:
+		f.answered(ctx, msg)
+	case <-ctx.Done():
+		f.giveUp(fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx)))
+	case <-f.closed:
+		f.giveUp(fmt.Errorf("%w: %w", ErrUnavailable, nats.ErrConnectionClosed))
+	case <-patience.C:
+		f.giveUp(fmt.Errorf("%w: no answer within %s", ErrUnavailable, flightPatience))
+	}
+}
+
+// answered takes the answer to one put.
+func (f *flight) answered(ctx context.Context, msg *nats.Msg) {
+	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
+		f.giveUp(f.bucket.explain(ctx, nats.ErrNoResponders))
 		return
 	}
 	item, err := strconv.Atoi(strings.TrimPrefix(msg.Subject, f.inbox))
