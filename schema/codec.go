@@ -125,7 +125,8 @@ func (e *Event) isJSON() bool {
 // are read without regard to case. It returns [ErrNotCloudEvent] or an [*AttributeError]. The event
 // shares memory with body.
 func Decode(header map[string][]string, body []byte) (*Event, error) {
-	attrs := make(map[string]string, 16)
+	var scratch [24]attribute
+	attrs := scratch[:0]
 	contentType := ""
 	twice := "" // the smallest name given twice: what is wrong must not depend on the map's order
 	for name, values := range header {
@@ -143,10 +144,21 @@ func Decode(header map[string][]string, body []byte) (*Event, error) {
 			continue
 		}
 		attr := lowerASCII(name[len(headerPrefix):])
-		if _, known := attrs[attr]; known || len(values) > 1 {
+		if len(values) > 1 {
 			twice = smaller(twice, attr)
 		}
-		attrs[attr] = values[0]
+		attrs = append(attrs, attribute{attr, values[0]})
+	}
+	// Sorted, so that what is found wrong first is always the same.
+	slices.SortFunc(attrs, func(a, b attribute) int { return strings.Compare(a.name, b.name) })
+	spec := ""
+	for i, a := range attrs {
+		if i > 0 && attrs[i-1].name == a.name {
+			twice = smaller(twice, a.name)
+		}
+		if a.name == "specversion" {
+			spec = a.value
+		}
 	}
 	if twice != "" {
 		return nil, &AttributeError{twice, "given twice"}
@@ -159,8 +171,8 @@ func Decode(header map[string][]string, body []byte) (*Event, error) {
 	switch {
 	case media == ContentTypeStructured:
 		return decodeStructured(body)
-	case attrs["specversion"] != "":
-		return decodeBinary(attrs, contentType, body)
+	case spec != "":
+		return decodeBinary(attrs, spec, contentType, body)
 	case strings.HasPrefix(media, "application/cloudevents"):
 		return nil, fmt.Errorf("%w: content type %.80q is not accepted, use %s", ErrNotCloudEvent, contentType, ContentTypeStructured)
 	case looksStructured(body):
@@ -168,6 +180,9 @@ func Decode(header map[string][]string, body []byte) (*Event, error) {
 	}
 	return nil, ErrNotCloudEvent
 }
+
+// attribute is one of an event as a header brings it.
+type attribute struct{ name, value string }
 
 const headerContentType = "content-type"
 
@@ -220,18 +235,13 @@ func looksStructured(body []byte) bool {
 	return false
 }
 
-func decodeBinary(attrs map[string]string, contentType string, body []byte) (*Event, error) {
+// decodeBinary reads an event whose attributes are sorted by name.
+func decodeBinary(attrs []attribute, spec, contentType string, body []byte) (*Event, error) {
 	e := &Event{Data: body}
-	var scratch [24]string
-	names := scratch[:0]
-	for name := range attrs {
-		names = append(names, name)
-	}
-	slices.Sort(names) // so that what is found wrong first is always the same
-	for _, name := range names {
-		text, lone := percentDecode(attrs[name])
+	for _, a := range attrs {
+		text, lone := percentDecode(a.value)
 		e.LonePercents += lone
-		if err := e.setAttribute(name, text); err != nil {
+		if err := e.setAttribute(a.name, text); err != nil {
 			return nil, err
 		}
 	}
@@ -240,7 +250,7 @@ func decodeBinary(attrs map[string]string, contentType string, body []byte) (*Ev
 			return nil, err
 		}
 	}
-	return e.checked(attrs["specversion"])
+	return e.checked(spec)
 }
 
 func decodeStructured(body []byte) (*Event, error) {
@@ -339,11 +349,13 @@ func (e *Event) setAttribute(name, text string) error {
 	if len(text) > MaxAttribute {
 		return &AttributeError{name, fmt.Sprintf("is longer than %d bytes", MaxAttribute)}
 	}
-	if !utf8.ValidString(text) {
-		return &AttributeError{name, "is not valid UTF-8"}
-	}
-	if strings.ContainsFunc(text, isForbidden) {
-		return &AttributeError{name, "has a control character"}
+	if !printable(text) {
+		if !utf8.ValidString(text) {
+			return &AttributeError{name, "is not valid UTF-8"}
+		}
+		if strings.ContainsFunc(text, isForbidden) {
+			return &AttributeError{name, "has a control character"}
+		}
 	}
 	switch name {
 	case "specversion":
@@ -418,6 +430,16 @@ func validTime(text string) bool {
 	}
 	_, err := time.Parse(time.RFC3339Nano, text)
 	return err == nil
+}
+
+// printable reports whether a text has nothing but printable ASCII, as nearly all have.
+func printable(text string) bool {
+	for i := range len(text) {
+		if text[i] < ' ' || text[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
 }
 
 // isForbidden reports the characters that CloudEvents forbids in strings (C0, C1, DEL).

@@ -61,6 +61,9 @@ var segmentEncoders = sync.Pool{New: func() any {
 	return enc
 }}
 
+// packedSegments hold buffers for what the encoders write.
+var packedSegments = sync.Pool{New: func() any { return new([]byte) }}
+
 var segmentDecoders = sync.Pool{New: func() any {
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxSegmentRaw))
 	if err != nil {
@@ -79,15 +82,20 @@ func EncodeSegment(info SegmentInfo, frames []byte) ([]byte, error) {
 	if !ok {
 		return nil, errors.New("zstd encoder cannot be made")
 	}
-	packed := enc.EncodeAll(frames, make([]byte, 0, len(frames)/3+64))
+	buf := packedSegments.Get().(*[]byte) //nolint:forcetypeassert,errcheck // nothing else is put in
+	defer packedSegments.Put(buf)
+	*buf = enc.EncodeAll(frames, (*buf)[:0])
+	packed := *buf
 	segmentEncoders.Put(enc)
 	info.Format, info.RawBytes, info.Sum = SegmentFormat, len(frames), ""
-	stored, err := json.Marshal(info)
+	open, err := json.Marshal(info)
 	if err != nil {
 		return nil, fmt.Errorf("segment %d of run %s: %w", info.Number, info.Run, err)
 	}
-	stored = stored[:len(stored)-len(sumEnd)]
-	stored = append(stored, segmentSum(stored, packed)...)
+	open = open[:len(open)-len(sumEnd)]
+	stored := make([]byte, 0, len(open)+2*sha256.Size+len(sumEnd)+1+len(packed))
+	stored = append(stored, open...)
+	stored = append(stored, segmentSum(open, packed)...)
 	stored = append(stored, sumEnd+"\n"...)
 	return append(stored, packed...), nil
 }
