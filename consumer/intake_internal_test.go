@@ -38,13 +38,13 @@ func TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
 // TestAFolderToldToStopTakesNoFurtherBatch: the lot that a batch left out is in front of it.
 func TestAFolderToldToStopTakesNoFurtherBatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
 	s := &reignState{Folder: &Folder{cfg: FolderConfig{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
 	for range 200 {
 		in := make(chan *lot, 1)
 		l := &lot{ready: make(chan struct{}), arrivals: []arrival{{Arrived: runlog.Arrived{Pending: 7}, run: schema.BarrierRun}}}
 		close(l.ready)
 		in <- l
-		cancel()
 		require.NoError(t, s.fold(ctx, in))
 		require.Len(t, in, 1)
 	}
