@@ -310,7 +310,7 @@ func TestAnExecutorWithASlowPaceHasThreeOfItsIntervals(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.hb.beat("executor-1", "i1", 20*time.Second, false)
-	w.pass(60, nil)
+	w.pass(59, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
 	r.becomes(schema.StatusOrphaned)
