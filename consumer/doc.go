@@ -67,6 +67,15 @@
 // it has not just proven to be in segments that the run's checkpoint counts, byte for byte, as the leaders show them;
 // a run's last event stays. See docs/decisions/0021.
 //
+// # The index of runs
+//
+// Beside the live index there are two more, in the same bucket, so that a list or a tree reads its own runs and not all of
+// them. A run that is not live has a key by its place in the log, its agent and its status, and each run one below every run
+// that it came of (schema.EndedKey, schema.ChildKeys). The folder puts them before the checkpoint that they are of; a run
+// is at every moment in the live index or among the ended ones, or both. A list reads the live ones from the roster, the
+// ended ones from the index in volumes of the log, from the newest down, and then the checkpoints of its own page, which
+// decide: what an index says too much is not listed. A bucket without index is filled once, and lists say so.
+//
 // # On failure
 //
 // A checkpoint that is missing, corrupt or of another log costs time: segments and log are read instead, and it is

@@ -46,6 +46,8 @@ type FolderStats struct {
 	// LivePuts counts entries put into the live index, LiveMended those that were wrong, and LiveConflicts those that
 	// stayed because they were put anew before they were erased.
 	LivePuts, LiveMended, LiveConflicts atomic.Int64
+	// IndexPuts counts entries put into the index of runs.
+	IndexPuts atomic.Int64
 	// Orphaned runs; Expired waits; RacesLost of either, as another event came first.
 	Orphaned, Expired, RacesLost atomic.Int64
 	// FreshGraces counts the times that everybody got the whole silence anew.
@@ -227,6 +229,10 @@ type reignState struct {
 	suspects chan string
 	// vanished are runs whose live entry is gone.
 	vanished chan string
+	// index is how far the index of runs is, and fills are runs that it is to be filled with.
+	index    kvstore.IndexState
+	indexRev schema.Revision
+	fills    chan indexChunk
 	// behind is the number of messages of the log that were not folded when last looked.
 	behind atomic.Uint64
 	// janitor purges what is sealed.
@@ -237,7 +243,7 @@ type reignState struct {
 
 // begin reads the watermark and decides from where to fold.
 func (f *Folder) begin(ctx context.Context, fromStart, unclean bool) (*reignState, error) {
-	s := &reignState{Folder: f, runs: make(map[string]*list.Element), recent: list.New(), suspects: make(chan string, suspectsWaiting), vanished: make(chan string)}
+	s := &reignState{Folder: f, runs: make(map[string]*list.Element), recent: list.New(), suspects: make(chan string, suspectsWaiting), vanished: make(chan string), fills: make(chan indexChunk)}
 	s.room.limit = f.cfg.TailMemory
 	var err error
 	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {
@@ -286,6 +292,9 @@ func (f *Folder) begin(ctx context.Context, fromStart, unclean bool) (*reignStat
 		}
 	}
 	s.mark.Incarnation = s.incarnation
+	if err := s.beginIndex(ctx); err != nil {
+		return nil, err
+	}
 	s.stats.Position.Store(uint64(s.mark.Position.Stream))
 	s.totals.begin(&s.mark, s.stats.totals())
 	s.janitor, err = f.newJanitor(ctx, s.incarnation, unclean)

@@ -34,10 +34,11 @@ type liveMark struct {
 	at time.Time
 }
 
-// enter sets the run's entry of the live index beside its head: what the index holds if every run's is as its checkpoint
+// enter sets the run's entries of the live index and of that of runs beside its head: what these hold if every run's is as its checkpoint
 // says, which holds unless somebody else wrote there or a crash came between, and is mended then.
 func (r *run) enter() {
 	r.live, r.liveRev = nil, 0
+	r.index = indexedOf(&r.head)
 	if r.head.Live() {
 		l := schema.LiveOf(&r.head)
 		r.live = &l

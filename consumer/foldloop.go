@@ -28,6 +28,9 @@ func (s *reignState) loop(ctx context.Context) error {
 	group.Go(func() error { return in.run(ctx) })
 	group.Go(func() error { return s.fold(ctx, in.lots) })
 	group.Go(func() error { return s.keepLive(ctx) })
+	if !s.index.Complete && !s.index.Folding {
+		group.Go(func() error { return s.fillIndex(ctx) })
+	}
 	group.Go(func() error { return s.keepAlive(ctx) })
 	group.Go(func() error { return s.janitor.run(ctx, s.caughtUpWithLog) })
 	err = group.Wait()
@@ -46,6 +49,11 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 	quiet := false
 	// Who is told to stop may have left a lot out, and takes nothing more: what comes next is behind it.
 	for ctx.Err() == nil {
+		if s.behind.Load() == 0 {
+			if err := s.indexFolded(ctx); err != nil {
+				return err
+			}
+		}
 		b := batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
 		select {
 		case <-ctx.Done():
@@ -62,6 +70,11 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 			continue
 		case need := <-s.janitor.press:
 			if err := s.sealPressed(ctx, need); err != nil {
+				return err
+			}
+			continue
+		case chunk := <-s.fills:
+			if err := s.indexRuns(ctx, chunk); err != nil {
 				return err
 			}
 			continue
@@ -324,6 +337,9 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 	// The index names every run that may be live: it is written before the first checkpoint and taken back after
 	// the last, so that a crash between leaves one name too many and never one too few.
 	if err := s.putLive(ctx, runs); err != nil {
+		return err
+	}
+	if err := s.putIndex(ctx, runs); err != nil {
 		return err
 	}
 	ended, err := s.endLive(ctx, runs)

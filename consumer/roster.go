@@ -59,6 +59,8 @@ type rosterShard struct {
 	synced bool
 	// round counts the watches; an entry that a new one did not bring is gone.
 	round uint64
+	// seen is the last revision of the bucket that a change of an entry had.
+	seen schema.Revision
 }
 
 // rosterEntry is one run. Everything but hidden and round is never changed: another entry takes its place.
@@ -66,8 +68,8 @@ type rosterEntry struct {
 	live     schema.Live
 	revision schema.Revision
 	shard    int
-	// since is Live.Since, and expires Live.ExpiresAt; zero when there is none.
-	since, expires time.Time
+	// since is Live.Since, expires Live.ExpiresAt, and started Live.StartedAt; zero when there is none.
+	since, expires, started time.Time
 	// changed is when the entry came, by the daemon's clock.
 	changed time.Time
 	// held is since when the run has its executor, by the same clock: what others write does not change it.
@@ -265,6 +267,7 @@ func (r *Roster) begin(shard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shards[shard].round++
+	r.shards[shard].seen = 0
 	clear(r.shards[shard].broken)
 }
 
@@ -302,6 +305,7 @@ func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.shards[shard]
+	s.seen = max(s.seen, c.Revision)
 	old := s.runs[c.Run]
 	// A bucket that was made anew counts its revisions from the beginning.
 	if old != nil && c.Live != nil && old.revision == c.Revision && old.live.Same(c.Live) {
@@ -329,7 +333,7 @@ func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
 	delete(s.vanished, c.Run)
 	e := &rosterEntry{
 		live: *c.Live, revision: c.Revision, shard: shard, changed: r.now(), round: s.round,
-		since: parseTime(c.Live.Since), expires: parseTime(c.Live.ExpiresAt),
+		since: parseTime(c.Live.Since), expires: parseTime(c.Live.ExpiresAt), started: parseTime(c.Live.StartedAt),
 	}
 	e.held = e.changed
 	if old != nil && old.live.Epoch == e.live.Epoch && old.live.Executor == e.live.Executor && old.live.Instance == e.live.Instance {
@@ -386,4 +390,32 @@ func parseTime(s string) time.Time {
 		return time.Time{}
 	}
 	return t
+}
+
+// live calls yield for every run, and reports whether that were all there are: not before the live index of every shard is
+// in. yield must not call the roster.
+func (r *Roster) live(yield func(shard int, l *schema.Live, started time.Time)) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for i := range r.shards {
+		if !r.shards[i].synced {
+			return false
+		}
+	}
+	for i := range r.shards {
+		for _, e := range r.shards[i].runs {
+			yield(i, &e.live, e.started)
+		}
+	}
+	return true
+}
+
+// seen is the last revision of a shard's bucket that the roster has heard of.
+func (r *Roster) seen(shard int) schema.Revision {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if shard >= len(r.shards) {
+		return 0
+	}
+	return r.shards[shard].seen
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -435,90 +434,6 @@ func TestConnectionThatIsClosedEndsRun(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		require.FailNow(t, "Run did not end")
 	}
-}
-
-func TestListPagesAndFilters(t *testing.T) {
-	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) { f.Shards, f.QuotaBytes = 3, kvstore.MinQuotaBytes })
-	var want []string
-	for i := range 25 {
-		id := fmt.Sprintf("run-%02d", i)
-		want = append(want, id)
-		c := &schema.Checkpoint{Head: schema.Head{
-			Fleet: "default", Run: id, Agent: []string{"agent-1", "agent-2"}[i%2], Status: []schema.Status{schema.StatusRunning, schema.StatusCompleted}[i%2],
-			Labels: map[string]string{"n": fmt.Sprint(i % 5)}, Epoch: 1, Position: schema.Position{Stream: 1, ID: "x"},
-		}}
-		switch i {
-		case 7:
-			c.Parent = &schema.Parent{Run: "run-01"}
-		case 9:
-			c.ResumedFrom = "run-01"
-		case 11:
-			c.Handoff = &schema.HandoffSource{Run: "run-01"}
-		case 12, 14:
-			c.Status, c.Stalled = schema.StatusOrphaned, i-10
-			c.Interrupts = []schema.OpenInterrupt{{InterruptID: "a"}, {InterruptID: "b"}}
-		}
-		shard := w.shards[schema.ShardOf(id, 3)]
-		_, err := shard.Checkpoints.Put(t.Context(), c, 0)
-		require.NoError(t, err)
-		if !c.Status.Terminal() {
-			_, err = shard.Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: schema.LiveOf(&c.Head)})
-			require.NoError(t, err)
-		}
-	}
-	list := func(req schema.ListRequest) []string {
-		t.Helper()
-		var all []string
-		for range 100 {
-			a, err := w.ask(schema.VerbList, "", req)
-			require.NoError(t, err)
-			reply := decodeAs[schema.ListReply](t, a.first)
-			for _, r := range reply.Runs {
-				all = append(all, r.Run)
-			}
-			if reply.Next == "" {
-				return all
-			}
-			req.After = reply.Next
-		}
-		require.FailNow(t, "the list does not end")
-		return nil
-	}
-	require.Equal(t, want, list(schema.ListRequest{}))
-	for _, limit := range []int{1, 4, 7, 24, 25, 26} {
-		require.Equal(t, want, list(schema.ListRequest{Limit: limit}), "limit %d", limit)
-	}
-	every := func(keep func(int) bool) []string {
-		return slices.DeleteFunc(slices.Clone(want), func(id string) bool {
-			var i int
-			_, err := fmt.Sscanf(id, "run-%d", &i)
-			require.NoError(t, err)
-			return !keep(i)
-		})
-	}
-	even := every(func(i int) bool { return i%2 == 0 })
-	require.Equal(t, even, list(schema.ListRequest{Agent: "agent-1", Limit: 3}))
-	require.Equal(t, every(func(i int) bool { return i%2 == 0 && i != 12 && i != 14 }), list(schema.ListRequest{Status: []schema.Status{schema.StatusRunning}, Limit: 3}))
-	require.Equal(t, []string{"run-12", "run-14"}, list(schema.ListRequest{Status: []schema.Status{schema.StatusOrphaned}}))
-	require.Equal(t, []string{"run-14"}, list(schema.ListRequest{Quarantined: true}))
-	require.Empty(t, list(schema.ListRequest{Quarantined: true, Status: []schema.Status{schema.StatusCompleted}}))
-	require.Equal(t, every(func(i int) bool { return i%10 == 3 }), list(schema.ListRequest{
-		Status: []schema.Status{schema.StatusCompleted}, Labels: map[string]string{"n": "3"},
-	}))
-	require.Equal(t, []string{"run-07"}, list(schema.ListRequest{Parent: "run-01"}))
-	require.Equal(t, []string{"run-07", "run-09", "run-11"}, list(schema.ListRequest{Related: "run-01", Limit: 2}))
-	require.Empty(t, list(schema.ListRequest{Agent: "nobody"}))
-	a, err := w.ask(schema.VerbList, "", schema.ListRequest{After: "run-08"})
-	require.NoError(t, err)
-	lines := decodeAs[schema.ListReply](t, a.first).Runs
-	require.Equal(t, "run-01", lines[0].ResumedFrom)
-	require.Equal(t, 2, lines[3].Waits)
-	require.False(t, lines[3].Quarantined)
-	require.True(t, lines[5].Quarantined)
-	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{Related: "a.b"}).Message, "/related")
-	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{Limit: 5000}).Message, "/limit")
-	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{After: "a.b"}).Message, "/after")
-	require.Contains(t, w.refused(schema.VerbList, "", schema.ListRequest{Status: []schema.Status{"asleep"}}).Message, "/status/0")
 }
 
 func TestHistoryListsTheCheckpointsKept(t *testing.T) {

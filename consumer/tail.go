@@ -30,6 +30,8 @@ type run struct {
 	// did not put it.
 	live    *schema.Live
 	liveRev schema.Revision
+	// index is what the index of runs holds of it.
+	index indexed
 	// quarantined: it was announced that nobody is given the run.
 	quarantined bool
 	// dirty: the head moved since the last checkpoint.

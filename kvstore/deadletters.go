@@ -148,11 +148,11 @@ func (d *DeadLetters) List(ctx context.Context, filter LetterFilter, after uint6
 	}
 	subject := strings.TrimSuffix(schema.DeadLetterSubjects(d.fleet), ">") + reason + "." + run
 	req := directRequest{Seq: after + 1, NextFor: subject, Batch: min(limit, MaxLetters), MaxBytes: letterBytes}
-	pending, err := d.bucket.direct(ctx, req, func(e entry) { letters = append(letters, letterOf(e)) })
+	end, err := d.bucket.direct(ctx, req, func(e entry) { letters = append(letters, letterOf(e)) })
 	if err != nil {
 		return nil, 0, fmt.Errorf("list dead letters of fleet %s: %w", d.fleet, err)
 	}
-	if pending > 0 && len(letters) > 0 {
+	if end.pending > 0 && len(letters) > 0 {
 		next = letters[len(letters)-1].Number
 	}
 	return letters, next, nil

@@ -11,6 +11,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
 )
 
 const (
@@ -27,49 +29,64 @@ type directRequest struct {
 	MultiLast []string `json:"multi_last,omitzero"`
 	Batch     int      `json:"batch,omitzero"`
 	MaxBytes  int      `json:"max_bytes,omitzero"`
+	StartTime string   `json:"start_time,omitzero"`
 }
 
-// direct asks any replica for several messages and calls yield for each. It returns how many more match and
-// were left out for the request's bounds. An answer that breaks off is an error, never a short list.
-func (b *bucket) direct(ctx context.Context, req directRequest, yield func(entry)) (pending uint64, err error) {
+// directEnd is what ends an answer of several messages.
+type directEnd struct {
+	// pending is how many more match and were left out for the request's bounds.
+	pending uint64
+	// upTo is the last sequence that the replica which answered had, if it answers that at all.
+	upTo schema.Revision
+}
+
+// errTooMany says that more keys match than the server returns at once.
+var errTooMany = errors.New("too many keys for one answer")
+
+// direct asks any replica for several messages and calls yield for each. An answer that breaks off is an error, never a
+// short list.
+func (b *bucket) direct(ctx context.Context, req directRequest, yield func(entry)) (directEnd, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
 	body, err := json.Marshal(req)
 	if err != nil {
-		return 0, err
+		return directEnd{}, err
 	}
 	nc := b.js.Conn()
 	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {
-		return 0, translate(err)
+		return directEnd{}, translate(err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
 	if err := nc.PublishRequest(b.api+"DIRECT.GET."+b.stream, inbox, body); err != nil {
-		return 0, translate(err)
+		return directEnd{}, translate(err)
 	}
 	for {
 		msg, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return 0, b.explain(ctx, err)
+			return directEnd{}, b.explain(ctx, err)
 		}
 		if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
 			switch status {
 			case "204":
 				pending, err := strconv.ParseUint(msg.Header.Get("Nats-Num-Pending"), 10, 64)
 				if err != nil {
-					return 0, fmt.Errorf("%w: stream %s ended an answer without a count: %w", ErrUnavailable, b.stream, err)
+					return directEnd{}, fmt.Errorf("%w: stream %s ended an answer without a count: %w", ErrUnavailable, b.stream, err)
 				}
-				return pending, nil
+				upTo, _ := strconv.ParseUint(msg.Header.Get("Nats-UpTo-Sequence"), 10, 64) // some answers have none
+				return directEnd{pending, schema.Revision(upTo)}, nil
 			case "404":
-				return 0, nil
+				return directEnd{}, nil
+			case "413":
+				return directEnd{}, errTooMany
 			default:
-				return 0, fmt.Errorf("%w: stream %s answered %s %s", ErrUnavailable, b.stream, status, msg.Header.Get("Description"))
+				return directEnd{}, fmt.Errorf("%w: stream %s answered %s %s", ErrUnavailable, b.stream, status, msg.Header.Get("Description"))
 			}
 		}
 		e, err := b.entryOfDirect(msg)
 		if err != nil {
-			return 0, err
+			return directEnd{}, err
 		}
 		yield(e)
 	}
@@ -77,9 +94,9 @@ func (b *bucket) direct(ctx context.Context, req directRequest, yield func(entry
 
 // all is direct for requests whose answer must be whole.
 func (b *bucket) all(ctx context.Context, req directRequest, yield func(entry)) error {
-	pending, err := b.direct(ctx, req, yield)
-	if err == nil && pending != 0 {
-		err = fmt.Errorf("%w: stream %s left out %d messages of an answer", ErrUnavailable, b.stream, pending)
+	end, err := b.direct(ctx, req, yield)
+	if err == nil && end.pending != 0 {
+		err = fmt.Errorf("%w: stream %s left out %d messages of an answer", ErrUnavailable, b.stream, end.pending)
 	}
 	return err
 }

@@ -97,6 +97,17 @@ func (c *Checkpoints) pages(ctx context.Context, prefix, after string, yield fun
 	return nil
 }
 
+// Runs calls yield with the runs that have a checkpoint, sorted, a page of the server's list of subjects (100,000 keys) at a
+// time, from the first after the run named, until it returns false. Each page makes the server count all keys of the
+// bucket: it is for what is done once.
+func (c *Checkpoints) Runs(ctx context.Context, after string, yield func(runs []string) bool) error {
+	err := c.pages(ctx, "", after, func(runs []string) (bool, error) { return yield(runs), nil }, func() {})
+	if err != nil {
+		return fmt.Errorf("list runs of %s: %w", c.bucket.name, err)
+	}
+	return nil
+}
+
 // LiveRuns returns up to limit runs of the live index, sorted, from the first after the run named by after,
 // and the after of the next page ("" at the end). It reads no checkpoint; the cost is that of the live runs.
 func (c *Checkpoints) LiveRuns(ctx context.Context, after string, limit int) (runs []string, next string, err error) {

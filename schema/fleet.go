@@ -216,6 +216,8 @@ type Live struct {
 	ExpiresAt string `json:"expires_at,omitzero"`
 	// Offers are the agents that hand-offs of the run are offered to: "" for a continuation by the run's own.
 	Offers []string `json:"offers,omitzero"`
+	// StartedAt as in [Head]: live runs are listed by it.
+	StartedAt string `json:"started_at,omitzero"`
 	// Since is the time of the event that last changed the entry.
 	Since string `json:"since,omitzero"`
 }
@@ -273,7 +275,7 @@ func LiveOf(h *Head) Live {
 	l := Live{
 		Format: LiveFormat, Run: h.Run, Agent: h.Agent, Executor: h.Executor, Instance: h.Instance,
 		Labels: maps.Clone(h.Labels), Status: h.Status, Epoch: h.Epoch, RequestID: h.RequestID, Stalled: h.Stalled,
-		CancelRequested: h.CancelRequested, Offers: h.offers(), Since: h.UpdatedAt,
+		CancelRequested: h.CancelRequested, Offers: h.offers(), StartedAt: h.StartedAt, Since: h.UpdatedAt,
 	}
 	for i := range h.Interrupts {
 		// RFC 3339 times of one offset compare as text only when they are written alike; parsed they always do.
@@ -288,6 +290,7 @@ func LiveOf(h *Head) Live {
 func (l *Live) Same(o *Live) bool {
 	return l.Run == o.Run && l.Agent == o.Agent && l.Executor == o.Executor && l.Instance == o.Instance && l.Status == o.Status &&
 		l.Epoch == o.Epoch && l.RequestID == o.RequestID && l.Stalled == o.Stalled && l.CancelRequested == o.CancelRequested && l.ExpiresAt == o.ExpiresAt &&
+		l.StartedAt == o.StartedAt &&
 		slices.Equal(l.Offers, o.Offers) && maps.Equal(l.Labels, o.Labels)
 }
 

@@ -145,7 +145,9 @@ type GetReply struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// ListRequest lists runs by their checkpoints. It does not wait for the folder.
+// ListRequest lists runs by their checkpoints. It does not wait for the folder. The newest come first: those that have not
+// ended from the one started last, then those that have from the one ended last. With Parent or Related the list is in the
+// order of run ids.
 type ListRequest struct {
 	// Status keeps runs of these statuses; empty keeps all.
 	Status []Status `json:"status,omitzero"`
@@ -159,7 +161,11 @@ type ListRequest struct {
 	Quarantined bool `json:"quarantined,omitzero"`
 	// Labels must all be there with these values.
 	Labels map[string]string `json:"labels,omitzero"`
-	// After continues a list behind this run id; pages are in the order of run ids.
+	// Since and Until keep runs of that time, RFC 3339, Since included and Until not: an ended run's is when the server
+	// stored its last event, that of another is when it was started, as its executor said. Not with Parent or Related.
+	Since string `json:"since,omitzero"`
+	Until string `json:"until,omitzero"`
+	// After continues a list: it is the Next of the page before, and good for the same request only.
 	After string `json:"after,omitzero"`
 	// Limit is the size of the page: 0 means [DefaultList], at most [MaxList].
 	Limit int            `json:"limit,omitzero"`
@@ -194,11 +200,14 @@ type RunSummary struct {
 	Usage       Usage             `json:"usage,omitzero"`
 }
 
-// ListReply is a page of runs.
+// ListReply is a page of runs. A list of all its pages has every run once that could be listed from its beginning to its
+// end; one that was reopened meanwhile, or written to after its end, may be missing.
 type ListReply struct {
 	Runs []RunSummary `json:"runs"`
-	// Next is the After of the following page; empty at the end.
+	// Next is the After of the following page; empty at the end. A page may be short, or empty, with more to come.
 	Next string `json:"next,omitzero"`
+	// Incomplete: the index that the list is read from is still being built, and runs may be missing.
+	Incomplete bool `json:"incomplete,omitzero"`
 }
 
 // HistoryReply lists the checkpoints kept of a run, newest first.

@@ -32,11 +32,25 @@ type runsLsCmd struct {
 	Agent  string            `placeholder:"NAME" help:"Only runs of this agent."`
 	Parent string            `placeholder:"RUN" help:"Only children of this run."`
 	Label  map[string]string `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
-	Limit  int               `default:"100" placeholder:"N" help:"At most so many (default: 100); 0 lists all."`
-	After  string            `placeholder:"RUN" help:"Begin behind this run id."`
+	Since  string            `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, so long ago or later: 90m, 36h, 2d, or a time such as 2026-01-31T08:00:00Z."`
+	Until  string            `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, longer ago than that."`
+	Limit  int               `default:"100" placeholder:"N" help:"At most so many (default: 100)."`
+	All    bool              `help:"List all of them, however many there are; --limit counts for nothing then."`
+	After  string            `placeholder:"PLACE" help:"Go on behind the place that the list before named."`
 }
 
-// Run lists runs in the order of their ids. A list is of checkpoints: it may be a moment old.
+// Help is the text below the flags.
+func (runsLsCmd) Help() string {
+	return `Runs that have not ended come first, the one that was started last at the top; below them those that have, the one that ended ` +
+		`last at the top. With --parent the list is in the order of run ids. A list is of checkpoints: it may be a moment old. ` +
+		`When a run ended is when the server stored its last event; when one was started is what its executor said.
+
+Examples:
+  waymark runs ls --status failed --since 2d
+  waymark runs ls --agent coder --label team=blue --all --json`
+}
+
+// Run lists runs. A list is of checkpoints: it may be a moment old.
 func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 	for _, s := range c.Status {
 		if !slices.Contains(statuses, s) && s != quarantined {
@@ -47,8 +61,19 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 			return fail(exitUsage, "use some of "+strings.Join(known, ", ")+", "+string(quarantined), "status %q is not known", s)
 		}
 	}
-	if c.Limit < 0 {
-		return fail(exitUsage, "use 0 for all", "--limit %d is below 0", c.Limit)
+	if c.Limit < 1 {
+		return fail(exitUsage, "use --all for all", "--limit %d is below 1", c.Limit)
+	}
+	if c.Parent != "" && (c.Since != "" || c.Until != "") {
+		return fail(exitUsage, "leave one of them out", "--parent does not go with --since and --until")
+	}
+	since, err := moment("--since", c.Since, a.now())
+	if err != nil {
+		return err
+	}
+	until, err := moment("--until", c.Until, a.now())
+	if err != nil {
+		return err
 	}
 	cl, err := a.connect(ctx)
 	if err != nil {
@@ -57,11 +82,11 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 	defer cl.close()
 	var all schema.ListReply
 	all.Runs = []schema.RunSummary{}
-	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, Parent: c.Parent, Labels: c.Label, After: c.After}
+	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, Parent: c.Parent, Labels: c.Label, Since: since, Until: until, After: c.After}
 	request.Quarantined = len(c.Status) == 1 && c.Status[0] == quarantined
 	for {
 		request.Limit = schema.MaxList
-		if c.Limit > 0 {
+		if !c.All {
 			request.Limit = min(schema.MaxList, c.Limit-len(all.Runs))
 		}
 		var page schema.ListReply
@@ -69,10 +94,16 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		all.Runs, all.Next = append(all.Runs, slices.DeleteFunc(page.Runs, c.unwanted)...), page.Next
-		if page.Next == "" || c.Limit > 0 && len(all.Runs) >= c.Limit {
+		all.Incomplete = all.Incomplete || page.Incomplete
+		if page.Next == "" || !c.All && len(all.Runs) >= c.Limit {
 			break
 		}
 		request.After = page.Next
+	}
+	if all.Incomplete && !a.cli.Quiet {
+		if _, err := fmt.Fprintln(a.stderr, "the daemon is still indexing the runs of this fleet: some may be missing"); err != nil {
+			return err
+		}
 	}
 	if a.cli.JSON {
 		return document(a.stdout, all)
@@ -81,11 +112,31 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if all.Next != "" && !a.cli.Quiet {
-		_, err = fmt.Fprintf(a.stderr, "there are more: --after %s, or --limit 0 for all\n", all.Next)
+		_, err = fmt.Fprintf(a.stderr, "there are more: --all for all, or --after %s\n", all.Next)
 	} else if len(all.Runs) == 0 && !a.cli.Quiet {
 		_, err = fmt.Fprintln(a.stderr, "no runs")
 	}
 	return err
+}
+
+// moment reads a time, or how long ago it was, as RFC 3339; "" is none.
+func moment(flag, text string, now time.Time) (string, error) {
+	if text == "" {
+		return "", nil
+	}
+	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return schema.FormatTime(at), nil
+	}
+	days, isDays := strings.CutSuffix(text, "d")
+	ago, err := time.ParseDuration(text)
+	if isDays {
+		ago, err = time.ParseDuration(days + "h")
+		ago *= 24
+	}
+	if err != nil || ago < 0 {
+		return "", fail(exitUsage, "use an age such as 90m, 36h or 2d, or a time such as 2026-01-31T08:00:00Z", "%s %q is no time", flag, text)
+	}
+	return schema.FormatTime(now.Add(-ago)), nil
 }
 
 // asked are the statuses that the daemon is asked for: only what can be claimed can be quarantined.

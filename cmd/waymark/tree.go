@@ -18,8 +18,6 @@ const (
 	maxTree = 1000
 	// maxTie is the width that is left to how a run came about: ids of runs go first.
 	maxTie = 40
-	// maxAsked is the number of runs up to which each is asked for by itself; for more the whole fleet is listed once.
-	maxAsked = 4
 	// treeReaders is the number of runs that are read at the same time.
 	treeReaders = 8
 )
@@ -117,9 +115,7 @@ type tree struct {
 	// found is the order in which the runs were found, and from the run that each was found by.
 	found []string
 	from  map[string]string
-	// tied are the runs that name each run, once the whole fleet was listed for it; nil before.
-	tied map[string][]string
-	cut  bool
+	cut   bool
 }
 
 // gather reads the way up, and then level by level what is below each run on it.
@@ -236,26 +232,23 @@ func (t *tree) below(ctx context.Context, level []string) ([]string, error) {
 
 // children finds the runs that are tied to those of a level and not in the tree yet, each with the run it was found by.
 func (t *tree) children(ctx context.Context, level []string) ([][2]string, error) {
-	if len(level) > maxAsked && t.tied == nil {
-		if err := t.listAll(ctx); err != nil {
-			return nil, err
-		}
-	}
 	found := make([][]string, len(level))
+	group, asking := errgroup.WithContext(ctx)
+	group.SetLimit(treeReaders)
 	for i, run := range level {
-		n := t.nodes[run]
-		switch {
-		case schema.CheckName("run id", run) != nil:
+		if schema.CheckName("run id", run) != nil {
 			continue // what is no name of a run has nothing below it
-		case t.tied != nil:
-			found[i] = slices.Clone(t.tied[run])
-		default:
-			var err error
-			if found[i], err = t.related(ctx, run); err != nil {
-				return nil, err
-			}
 		}
-		for _, o := range n.Handoffs {
+		group.Go(func() (err error) {
+			found[i], err = t.related(asking, run)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	for i, run := range level {
+		for _, o := range t.nodes[run].Handoffs {
 			if o.ChildRun != "" {
 				found[i] = append(found[i], o.ChildRun)
 			}
@@ -281,20 +274,6 @@ func (t *tree) related(ctx context.Context, run string) (list []string, err erro
 		return len(list) <= t.limit
 	})
 	return list, err
-}
-
-// listAll lists the fleet once and keeps which runs name which: what related asks of one run makes the daemon look at all
-// of them, too.
-func (t *tree) listAll(ctx context.Context) error {
-	t.tied = map[string][]string{}
-	return t.list(ctx, schema.ListRequest{}, func(r *schema.RunSummary) bool {
-		for i, of := range []string{r.Parent, r.ResumedFrom, r.HandoffOf} {
-			if of != "" && !slices.Contains([]string{r.Parent, r.ResumedFrom, r.HandoffOf}[:i], of) {
-				t.tied[of] = append(t.tied[of], r.Run)
-			}
-		}
-		return true
-	})
 }
 
 // list calls yield for every run that the request asks for, until it returns false.

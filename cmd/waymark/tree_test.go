@@ -139,7 +139,7 @@ func TestATreeIsBounded(t *testing.T) {
 	}
 	start("last", schema.RunStartedData{Parent: &schema.Parent{Run: "child-49"}})
 	start("a-top", schema.RunStartedData{})
-	for i := range maxAsked + 1 {
+	for i := range 5 {
 		child := fmt.Sprintf("a-%d", i)
 		start(child, schema.RunStartedData{Parent: &schema.Parent{Run: "a-top"}, ResumedFrom: "a-top"})
 		start(child+"-next", schema.RunStartedData{Handoff: &schema.HandoffSource{Run: child, HandoffID: "half", OfferHash: strings.Repeat("0", 64)}})

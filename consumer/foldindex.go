@@ -1,0 +1,185 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// indexStep is the number of runs whose checkpoints are indexed at once when the index is filled from them, so that
+// folding does not wait for longer.
+const indexStep = 256
+
+// indexed is what the index of runs holds of one: the key under which it is listed as ended, "" while it is live, at which
+// position, and the keys under which it is found by what it came of.
+type indexed struct {
+	ended    string
+	at       schema.StreamSequence
+	children []string
+}
+
+func indexedOf(h *schema.Head) indexed {
+	i := indexed{children: schema.ChildKeys(h)}
+	if !h.Live() {
+		i.ended, i.at = schema.EndedKey(h), h.Position.Stream
+	}
+	return i
+}
+
+// putIndex brings the index of runs up to what the heads say, before their checkpoints are put: what a run needs there
+// first, and then what it has there no more. A crash between leaves a name too many, which differs from its checkpoint, or
+// is put once more; a run is at every moment in the live index, or among the ended ones, or both.
+func (s *reignState) putIndex(ctx context.Context, runs []*run) error {
+	var puts []kvstore.IndexPut
+	var gone []string
+	next := make([]indexed, len(runs))
+	for i, r := range runs {
+		next[i] = indexedOf(&r.head)
+		puts = appendIndexPuts(puts, &r.head, &r.index)
+		if r.index.ended != "" && r.index.ended != next[i].ended {
+			gone = append(gone, r.index.ended)
+		}
+	}
+	if err := s.shard.Checkpoints.PutIndex(ctx, puts...); err != nil {
+		return err
+	}
+	if err := s.shard.Checkpoints.TakeIndex(ctx, gone...); err != nil {
+		return err
+	}
+	for i, r := range runs {
+		r.index = next[i]
+	}
+	s.stats.IndexPuts.Add(int64(len(puts)))
+	return nil
+}
+
+// appendIndexPuts appends the entries that a run needs and does not have.
+func appendIndexPuts(puts []kvstore.IndexPut, h *schema.Head, has *indexed) []kvstore.IndexPut {
+	needs := indexedOf(h)
+	if needs.ended != "" && (needs.ended != has.ended || needs.at != has.at) {
+		e := schema.EndedOf(h)
+		puts = append(puts, kvstore.IndexPut{Key: needs.ended, Ended: &e})
+	}
+	for i, key := range needs.children {
+		// What a run came of is only ever added to.
+		if i >= len(has.children) || has.children[i] != key {
+			puts = append(puts, kvstore.IndexPut{Key: key})
+		}
+	}
+	return puts
+}
+
+// beginIndex reads how far the index of runs is, and begins one where there is none.
+func (s *reignState) beginIndex(ctx context.Context) error {
+	var err error
+	cps := s.shard.Checkpoints
+	if s.index, s.indexRev, err = cps.IndexState(ctx); err != nil {
+		return err
+	}
+	switch {
+	case s.distrust:
+		// What is there is of another log, and every run comes anew.
+		if err := cps.ClearIndex(ctx); err != nil {
+			return err
+		}
+		return s.keepIndexState(ctx, kvstore.IndexState{Folding: true})
+	case s.rebuild:
+		return s.keepIndexState(ctx, kvstore.IndexState{Folding: true})
+	default:
+		return nil
+	}
+}
+
+func (s *reignState) keepIndexState(ctx context.Context, st kvstore.IndexState) error {
+	rev, err := s.shard.Checkpoints.PutIndexState(ctx, st, s.indexRev)
+	if err != nil {
+		return s.lost(err)
+	}
+	s.index, s.indexRev = st, rev
+	return nil
+}
+
+// indexFolded is called when nothing of the log waits to be folded: an index that is filled by folding is complete.
+func (s *reignState) indexFolded(ctx context.Context) error {
+	if s.index.Complete || !s.index.Folding {
+		return nil
+	}
+	if err := s.keepIndexState(ctx, kvstore.IndexState{Complete: true}); err != nil {
+		return err
+	}
+	s.log.Info().Msg("index of runs is complete")
+	return nil
+}
+
+// indexChunk is a part of the runs whose checkpoints are to be indexed: those up to the last one. None are the end.
+type indexChunk struct{ runs []string }
+
+// fillIndex goes once through the checkpoints of a bucket that was written by an earlier version, and has every run
+// indexed by the goroutine that folds: another could put an entry of a run that has just come back to life.
+func (s *reignState) fillIndex(ctx context.Context) error {
+	if s.index.Complete || s.index.Folding {
+		return nil
+	}
+	s.log.Info().Str("after", s.index.After).Msg("indexing the runs of an earlier version")
+	send := func(runs []string) bool {
+		select {
+		case s.fills <- indexChunk{runs}:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	err := s.shard.Checkpoints.Runs(ctx, s.index.After, func(runs []string) bool {
+		for len(runs) > 0 {
+			n := min(indexStep, len(runs))
+			if !send(runs[:n]) {
+				return false
+			}
+			runs = runs[n:]
+		}
+		return true
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("fill the index of runs: %w", err)
+	}
+	send(nil)
+	return nil
+}
+
+// indexRuns indexes a part of the runs by their checkpoints. One whose checkpoint cannot be read is folded anew.
+func (s *reignState) indexRuns(ctx context.Context, chunk indexChunk) error {
+	if len(chunk.runs) == 0 {
+		if err := s.keepIndexState(ctx, kvstore.IndexState{Complete: true}); err != nil {
+			return err
+		}
+		s.log.Info().Msg("index of runs is complete")
+		return nil
+	}
+	found, _, err := s.shard.Checkpoints.Of(ctx, chunk.runs)
+	if err != nil {
+		return err
+	}
+	var puts []kvstore.IndexPut
+	for i := range found {
+		switch {
+		case found[i].Err == nil:
+			puts = appendIndexPuts(puts, &found[i].Checkpoint.Head, &indexed{})
+		case errors.Is(found[i].Err, kvstore.ErrCorrupt):
+			// Its checkpoint is put anew, and its entries with it.
+			if _, err := s.restore(ctx, found[i].Run); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.shard.Checkpoints.PutIndex(ctx, puts...); err != nil {
+		return err
+	}
+	s.stats.IndexPuts.Add(int64(len(puts)))
+	return s.keepIndexState(ctx, kvstore.IndexState{After: chunk.runs[len(chunk.runs)-1]})
+}

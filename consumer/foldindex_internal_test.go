@@ -1,0 +1,148 @@
+package consumer
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ended are the entries of the index of ended runs, whichever run they are of.
+func (w *lifeWorld) ended() []string {
+	w.tb.Helper()
+	page, err := w.shard.Checkpoints.Ended(w.tb.Context(), kvstore.EndedQuery{Before: 1 << 20, Limit: 100})
+	require.NoError(w.tb, err)
+	keys := []string{}
+	for i := range page.Runs {
+		keys = append(keys, schema.EndedKey(&schema.Head{
+			Run: page.Runs[i].Run, Agent: page.Runs[i].Agent, Status: page.Runs[i].Status, Position: schema.Position{Stream: page.Runs[i].Position},
+		})+fmt.Sprintf("@%d", page.Runs[i].Position))
+	}
+	return keys
+}
+
+// key is what ended has of a run that is as its checkpoint says.
+func (r *lifeRun) key() string {
+	h := r.checkpoint().Head
+	return schema.EndedKey(&h) + fmt.Sprintf("@%d", h.Position.Stream)
+}
+
+func TestARunIsListedAsEndedFromItsEndUntilItComesBack(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	require.Empty(t, w.ended())
+	r.own(&schema.RunEndedData{Status: "completed"})
+	require.Equal(t, []string{r.key()}, w.ended())
+	r.control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
+	require.Empty(t, w.ended())
+	r.own(&schema.RunEndedData{Status: "cancelled"})
+	require.Equal(t, []string{r.key()}, w.ended())
+	other := w.begin("run-2", "executor-1", "i1")
+	other.own(&schema.HandoffOfferedData{HandoffID: "h1", Kind: "transfer", Reason: "task_complete", NextAgent: "agent-2"})
+	other.own(&schema.RunEndedData{Status: "completed"})
+	require.Equal(t, []string{r.key()}, w.ended(), "a run with a hand-off on offer is in the live index instead")
+	other.control(&schema.HandoffDeclinedData{HandoffID: "h1", By: "me"})
+	require.Equal(t, []string{other.key(), r.key()}, w.ended())
+}
+
+// A folder stores a run's new state in steps. Wherever it stops, the run is in the live index or among the ended ones, and
+// the next folder makes of both what the checkpoint says.
+func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
+	changes := map[string]func(*lifeRun){
+		"end": func(r *lifeRun) { r.publish(&schema.RunEndedData{Status: "completed"}) },
+		"reopen": func(r *lifeRun) {
+			r.own(&schema.RunEndedData{Status: "completed"})
+			r.w.stop()
+			c := r.checkpoint()
+			e, err := schema.NewControl("default", "service-1", r.out.Run, 2, "n1", &schema.RunResumedData{
+				Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1",
+				From: schema.From{Epoch: c.Epoch, Sequence: c.Sequence, Chain: c.Chain, Digest: c.Digest},
+			}, r.w.clock.Now())
+			require.NoError(r.w.tb, err)
+			r.send(e)
+		},
+		"written to after its end": func(r *lifeRun) {
+			r.own(&schema.RunEndedData{Status: "completed"})
+			r.w.stop()
+			r.publish(&schema.TurnStartedData{Turn: 1})
+		},
+	}
+	for name, change := range changes {
+		for done := range 6 {
+			t.Run(fmt.Sprintf("%s, %d steps", name, done), func(t *testing.T) {
+				w := newLifeWorld(t)
+				r := w.begin("run-1", "executor-1", "i1")
+				if name == "end" {
+					w.stop()
+				}
+				change(r)
+				was := r.checkpoint()
+
+				s, err := w.folder.begin(t.Context(), false, false)
+				require.NoError(t, err)
+				rec, found, err := runlog.Next(t.Context(), w.js, w.names, "run-1", was.Position.Stream+1)
+				require.NoError(t, err)
+				require.True(t, found)
+				b := batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
+				require.NoError(t, s.take(t.Context(), &b, &runlog.Arrived{Subject: w.names.EventSubject("run-1"), Record: rec}))
+				x := b.touched["run-1"]
+				require.NotNil(t, x)
+				before := x.index
+				var erase []kvstore.LiveAt
+				for _, step := range []func() error{
+					func() error { return s.putLive(t.Context(), []*run{x}) },
+					func() error { return w.shard.Checkpoints.PutIndex(t.Context(), appendIndexPuts(nil, &x.head, &before)...) },
+					func() error { return s.putIndex(t.Context(), []*run{x}) },
+					func() (err error) {
+						erase, err = s.endLive(t.Context(), []*run{x})
+						if err == nil {
+							_, err = w.shard.Checkpoints.Put(t.Context(), x.checkpoint(s.incarnation), x.revision)
+						}
+						return err
+					},
+					func() error { return s.eraseLive(t.Context(), erase) },
+				}[:done] {
+					require.NoError(t, step())
+				}
+				e, err := w.shard.Checkpoints.LiveOf(t.Context(), "run-1")
+				require.True(t, err == nil && e.Live != nil || len(w.ended()) > 0, "it is in one of the indexes")
+
+				cfg := w.config()
+				cfg.SweepEvery, cfg.Silence = time.Millisecond, 3*time.Hour
+				w.stop = w.fold(cfg)
+				r.settled(func(c *schema.Checkpoint) bool { return c.Position.Stream >= r.last })
+				if r.checkpoint().Live() {
+					require.Eventually(t, func() bool { return len(w.ended()) == 0 }, 10*time.Second, time.Millisecond)
+				} else {
+					require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, []string{r.key()}, w.ended()) }, 10*time.Second, time.Millisecond)
+				}
+			})
+		}
+	}
+}
+
+func TestWhatARunCameOfFindsIt(t *testing.T) {
+	w := newLifeWorld(t)
+	r := &lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-1", Epoch: 1}}
+	r.own(&schema.RunStartedData{
+		Agent: "agent-1", Executor: "executor-1", Instance: "i1", Parent: &schema.Parent{Run: "above"}, ResumedFrom: "before",
+	})
+	puts := w.folder.stats.IndexPuts.Load()
+	r.own(&schema.TurnStartedData{Turn: 1})
+	require.Equal(t, puts, w.folder.stats.IndexPuts.Load(), "it is named once")
+	r.own(&schema.RunEndedData{Status: "completed"})
+	for _, of := range []string{"above", "before"} {
+		runs, err := w.shard.Checkpoints.Children(t.Context(), of)
+		require.NoError(t, err)
+		require.Equal(t, []string{"run-1"}, runs)
+	}
+	runs, err := w.shard.Checkpoints.Children(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.Empty(t, runs)
+}

@@ -1,0 +1,201 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// IndexFormat is the format version of [IndexState].
+	IndexFormat = 1
+	// IndexVersion is the version of the index of runs that this binary writes and reads. A bucket whose index is of an
+	// earlier one is indexed anew.
+	IndexVersion = 1
+)
+
+// IndexState says how far the index of runs has come: that of ended runs, and that of what came of each run. Whoever
+// folds the shard keeps it.
+type IndexState struct {
+	// Format is [IndexFormat].
+	Format int `json:"format"`
+	// Version of the index.
+	Version int `json:"version"`
+	// Complete: every run that has a checkpoint is in the index if it belongs there.
+	Complete bool `json:"complete"`
+	// After is the run up to which an index that is being filled from the checkpoints has come, in the order of run ids.
+	After string `json:"after,omitzero"`
+	// Folding: it is filled by folding the log from its beginning, and complete when that has come to the log's end.
+	Folding bool           `json:"folding,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// IndexState reads how far the index is from the leader, and the revision to put another with. Where nothing is known, or
+// nothing that can be read or is of this version, it is the zero state.
+func (c *Checkpoints) IndexState(ctx context.Context) (IndexState, schema.Revision, error) {
+	e, err := c.bucket.getFresh(ctx, schema.IndexKey)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return IndexState{}, e.rev, nil
+	case err != nil:
+		return IndexState{}, 0, fmt.Errorf("get the state of the index of %s: %w", c.bucket.name, err)
+	}
+	return decodeIndexState(e.value), e.rev, nil
+}
+
+func decodeIndexState(value []byte) IndexState {
+	var st IndexState
+	if err := json.Unmarshal(value, &st); err != nil || st.Format != IndexFormat || st.Version != IndexVersion {
+		return IndexState{}
+	}
+	return st
+}
+
+// PutIndexState stores how far the index is if the key is at revision rev; 0 creates it. Of two folders one gets
+// [ErrConflict].
+func (c *Checkpoints) PutIndexState(ctx context.Context, st IndexState, rev schema.Revision) (schema.Revision, error) {
+	st.Format, st.Version = IndexFormat, IndexVersion
+	value, err := json.Marshal(st, json.Deterministic(true))
+	if err != nil {
+		return 0, fmt.Errorf("put the state of the index of %s: %w", c.bucket.name, err)
+	}
+	next, err := c.bucket.put(ctx, schema.IndexKey, value, rev)
+	if err != nil {
+		return 0, fmt.Errorf("put the state of the index of %s: %w", c.bucket.name, err)
+	}
+	return next, nil
+}
+
+// ClearIndex takes every entry of the index out: they are of another log.
+func (c *Checkpoints) ClearIndex(ctx context.Context) error {
+	for _, prefix := range []string{schema.EndedKeyPrefix, schema.ChildKeyPrefix} {
+		if err := c.bucket.purge(ctx, prefix+">", maxRevision); err != nil {
+			return fmt.Errorf("clear the index of %s: %w", c.bucket.name, err)
+		}
+	}
+	return nil
+}
+
+// maxRevision is above every revision.
+const maxRevision schema.Revision = 1<<63 - 1
+
+// IndexPut is an entry to put into the index of runs.
+type IndexPut struct {
+	// Key as schema.EndedKey or schema.ChildKeys returns it.
+	Key string
+	// Ended is the value of an entry of the index of ended runs; nil for the others, which have none.
+	Ended *schema.Ended
+}
+
+// PutIndex puts entries into the index of runs, over whatever is there. Call it before the checkpoint that they are of is
+// put, so that a crash between leaves one name too many and never one too few: who reads the index compares what it
+// finds with the checkpoints. An error names the first entry that was not put; others may be there.
+func (c *Checkpoints) PutIndex(ctx context.Context, puts ...IndexPut) error {
+	if len(puts) == 0 {
+		return nil
+	}
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	results := make([]Result, len(puts))
+	flight, err := c.bucket.newFlight(results)
+	if err != nil {
+		return fmt.Errorf("put into the index of %s: %w", c.bucket.name, err)
+	}
+	defer flight.end()
+	for i := range puts {
+		value := []byte(nil)
+		if puts[i].Ended != nil {
+			if value, err = json.Marshal(puts[i].Ended, json.Deterministic(true)); err != nil {
+				results[i].Err = err
+				continue
+			}
+		}
+		// Roll-up keeps one message of the key, whatever the bucket's history.
+		header := map[string][]string{headerRollup: {rollupSubject}}
+		flight.publish(ctx, i, c.bucket.message(puts[i].Key, value, header, false, 0))
+	}
+	flight.land(ctx)
+	for i, r := range results {
+		if r.Err != nil {
+			return fmt.Errorf("put %.200q into the index of %s: %w", puts[i].Key, c.bucket.name, r.Err)
+		}
+	}
+	return nil
+}
+
+// TakeIndex takes entries out of the index of runs: of a run that came back to life, or was written to after its end. Call it
+// before the checkpoint that says so is put. After kill -9 of a lone server an entry can come back, which is harmless: it
+// differs from the run's checkpoint.
+func (c *Checkpoints) TakeIndex(ctx context.Context, keys ...string) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(liveInFlight)
+	for _, key := range keys {
+		group.Go(func() error {
+			if err := c.bucket.purge(ctx, key, maxRevision); err != nil {
+				return fmt.Errorf("take %.200q out of the index of %s: %w", key, c.bucket.name, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// Children returns the runs that came of a run, sorted, and the cost is theirs. Some may have no checkpoint yet.
+func (c *Checkpoints) Children(ctx context.Context, run string) ([]string, error) {
+	if err := schema.CheckName("run id", run); err != nil {
+		return nil, err
+	}
+	var runs []string
+	err := c.pages(ctx, schema.ChildKeyPrefix+run+".", "", func(page []string) (bool, error) {
+		runs = append(runs, page...)
+		return true, nil
+	}, func() {})
+	if err != nil {
+		return nil, fmt.Errorf("list what came of run %s: %w", run, err)
+	}
+	return runs, nil
+}
+
+// Of reads the checkpoints of some runs, from any replica, in the order given: those that cannot be read with their error,
+// and of a run that has none with [ErrNotFound]. upTo is the last revision that the replicas which answered had, at
+// least; 0 when they do not say.
+func (c *Checkpoints) Of(ctx context.Context, runs []string) (list []Stored, upTo schema.Revision, err error) {
+	found := make(map[string]entry, len(runs))
+	for chunk := range slices.Chunk(runs, manyKeys) {
+		// An answer that found nothing does not say how old it is; the state of the index is always there.
+		subjects := []string{c.bucket.prefix + schema.IndexKey}
+		for _, run := range chunk {
+			subjects = append(subjects, c.bucket.prefix+run)
+		}
+		end, err := c.bucket.direct(ctx, directRequest{MultiLast: subjects}, func(e entry) {
+			if !e.deleted {
+				found[e.key] = e
+			}
+		})
+		if err == nil && end.pending > 0 {
+			err = fmt.Errorf("%w: stream %s left out %d messages of an answer", ErrUnavailable, c.bucket.stream, end.pending)
+		}
+		if err != nil {
+			return nil, 0, fmt.Errorf("read checkpoints of %s: %w", c.bucket.name, err)
+		}
+		if upTo == 0 || end.upTo < upTo {
+			upTo = end.upTo
+		}
+	}
+	list = make([]Stored, len(runs))
+	for i, run := range runs {
+		if e, ok := found[run]; ok {
+			list[i] = c.stored(run, e)
+		} else {
+			list[i] = Stored{Run: run, Err: fmt.Errorf("checkpoint of run %s: %w", run, ErrNotFound)}
+		}
+	}
+	return list, upTo, nil
+}

@@ -1,0 +1,123 @@
+package schema
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// The index of a shard's runs, in its checkpoint bucket: what a list and a tree read instead of every checkpoint. It is
+// derived from the checkpoints, each entry's key can be computed from one, and whoever erases a run takes out
+// [EndedKey] and [ChildKeys] of its last checkpoint.
+const (
+	// EndedKeyPrefix begins the keys of the index of ended runs; see [EndedKey].
+	EndedKeyPrefix = "_.ended."
+	// ChildKeyPrefix begins the keys of the index of what came of a run; see [ChildKeys].
+	ChildKeyPrefix = "_.child."
+	// IndexKey is the key of what is known of the index itself.
+	IndexKey = "_.index"
+	// NoAgent stands in an [EndedKey] for an agent that is missing, or no name.
+	NoAgent = "-"
+	// EndedFormat is the format version of entries of the index of ended runs.
+	EndedFormat = 1
+)
+
+// EndedShifts are the sizes of the volumes that the index of ended runs is kept in, as powers of two of stream sequences, the
+// smallest first. No two runs have the same last event, so that a smallest volume holds at most 512 runs: a server returns
+// twice as many at once.
+var EndedShifts = [...]uint{9, 14, 19} //nolint:gochecknoglobals // a constant
+
+// Ended is a run's entry in the index of ended runs: its line in a list, and its place there.
+type Ended struct {
+	Format int `json:"format"`
+	// Position is the stream sequence of the run's last event. Ended runs are listed from the highest down.
+	Position StreamSequence `json:"position"`
+	RunSummary
+	Extra jsontext.Value `json:",embed"`
+}
+
+// EndedOf returns the entry of a run that is not [Head.Live].
+func EndedOf(h *Head) Ended {
+	return Ended{Format: EndedFormat, Position: h.Position.Stream, RunSummary: SummaryOf(h)}
+}
+
+// EndedKey is the key of a run's entry in the index of ended runs: _.ended.<volume>.<agent>.<status>.<run>. The volume is
+// three numbers, the largest first, so that a filter can name a range of the log of any of three sizes.
+func EndedKey(h *Head) string {
+	return EndedVolume(h.Position.Stream, 0) + "." + AgentToken(h.Agent) + "." + string(h.Status) + "." + h.Run
+}
+
+// EndedVolume is the part of a filter for [EndedKey] that chooses the volume of a level that a position is in; levels
+// are those of [EndedShifts].
+func EndedVolume(at StreamSequence, level int) string {
+	var b strings.Builder
+	b.WriteString(strings.TrimSuffix(EndedKeyPrefix, "."))
+	top := len(EndedShifts) - 1
+	for i := top; i >= 0; i-- {
+		n := uint64(at) >> EndedShifts[i]
+		if i < top {
+			n &= 1<<(EndedShifts[i+1]-EndedShifts[i]) - 1
+		}
+		b.WriteByte('.')
+		if i < level {
+			b.WriteByte('*')
+		} else {
+			b.WriteString(strconv.FormatUint(n, 10))
+		}
+	}
+	return b.String()
+}
+
+// AgentToken is an agent as a token of a key.
+func AgentToken(agent string) string {
+	if ValidName(agent) {
+		return agent
+	}
+	return NoAgent
+}
+
+// ChildKeys are the keys under which a run is found by those that it came of: _.child.<run it came of>.<run>. It came of the
+// run whose call started it, of the one that it continues, and of the one whose hand-off it carries out. What is no
+// name of a run is left out.
+func ChildKeys(h *Head) []string {
+	var keys []string
+	for _, of := range h.cameOf() {
+		if key := ChildKeyPrefix + of + "." + h.Run; ValidName(of) && !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// cameOf are the runs that a run came of, "" where there is none.
+func (h *Head) cameOf() [3]string {
+	of := [3]string{1: h.ResumedFrom}
+	if h.Parent != nil {
+		of[0] = h.Parent.Run
+	}
+	if h.Handoff != nil {
+		of[2] = h.Handoff.Run
+	}
+	return of
+}
+
+// SummaryOf is a run's line in a list, as its head says. Quarantined is left to whoever knows after how many claims.
+func SummaryOf(h *Head) RunSummary {
+	of := h.cameOf()
+	return RunSummary{
+		Run: h.Run, Agent: h.Agent, Executor: h.Executor, Status: h.Status, Epoch: h.Epoch, Turn: h.Turn,
+		OpenCalls: len(h.OpenCalls), InDoubt: len(h.InDoubt()), Events: h.Counts.Events, ToolCalls: h.Counts.ToolCalls,
+		Parent: of[0], ResumedFrom: of[1], HandoffOf: of[2], Waits: len(h.Interrupts),
+		Labels: h.Labels, Gapped: !h.Complete(), StartedAt: h.StartedAt, UpdatedAt: h.UpdatedAt, Usage: h.Usage,
+	}
+}
+
+// SummaryOfLive is what an entry of the live index says of a line in a list, for a run whose checkpoint cannot be read.
+func SummaryOfLive(l *Live) RunSummary {
+	return RunSummary{
+		Run: l.Run, Agent: l.Agent, Executor: l.Executor, Status: l.Status, Epoch: l.Epoch, Labels: l.Labels,
+		StartedAt: l.StartedAt, UpdatedAt: l.Since,
+	}
+}
