@@ -2,10 +2,10 @@ package consumer
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/runlog"
@@ -97,7 +97,9 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				var erase []kvstore.LiveAt
 				for _, step := range []func() error{
 					func() error { return s.putLive(t.Context(), []*run{x}) },
-					func() error { return w.shard.Checkpoints.PutIndex(t.Context(), appendIndexPuts(nil, &x.head, &before)...) },
+					func() error {
+						return w.shard.Checkpoints.PutIndex(t.Context(), appendIndexPuts(nil, &x.head, &before)...)
+					},
 					func() error { return s.putIndex(t.Context(), []*run{x}) },
 					func() (err error) {
 						erase, err = s.endLive(t.Context(), []*run{x})
@@ -120,7 +122,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				if r.checkpoint().Live() {
 					require.Eventually(t, func() bool { return len(w.ended()) == 0 }, 10*time.Second, time.Millisecond)
 				} else {
-					require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, []string{r.key()}, w.ended()) }, 10*time.Second, time.Millisecond)
+					require.Eventually(t, func() bool { return slices.Equal([]string{r.key()}, w.ended()) }, 10*time.Second, time.Millisecond)
 				}
 			})
 		}
