@@ -233,6 +233,9 @@ type reignState struct {
 	index    kvstore.IndexState
 	indexRev schema.Revision
 	fills    chan indexChunk
+	// passed is the last message of the log that was taken, and indexUpTo the one up to which all must be folded before an
+	// index that is filled by folding is complete.
+	passed, indexUpTo schema.StreamSequence
 	// behind is the number of messages of the log that were not folded when last looked.
 	behind atomic.Uint64
 	// janitor purges what is sealed.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -85,12 +86,16 @@ func (s *reignState) beginIndex(ctx context.Context) error {
 		if err := cps.ClearIndex(ctx); err != nil {
 			return err
 		}
-		return s.keepIndexState(ctx, kvstore.IndexState{Folding: true})
+		err = s.keepIndexState(ctx, kvstore.IndexState{Folding: true})
 	case s.rebuild:
-		return s.keepIndexState(ctx, kvstore.IndexState{Folding: true})
-	default:
-		return nil
+		err = s.keepIndexState(ctx, kvstore.IndexState{Folding: true})
 	}
+	if err != nil || !s.index.Folding {
+		return err
+	}
+	usage, err := s.shard.Usage(ctx)
+	s.passed, s.indexUpTo = s.mark.Position.Stream, usage.Last
+	return err
 }
 
 func (s *reignState) keepIndexState(ctx context.Context, st kvstore.IndexState) error {
@@ -102,10 +107,18 @@ func (s *reignState) keepIndexState(ctx context.Context, st kvstore.IndexState) 
 	return nil
 }
 
-// indexFolded is called when nothing of the log waits to be folded: an index that is filled by folding is complete.
+// indexFolded is called between batches. An index that is filled by folding is complete when the fold has come to where the
+// log ended when it began.
 func (s *reignState) indexFolded(ctx context.Context) error {
-	if s.index.Complete || !s.index.Folding {
+	if s.index.Complete || !s.index.Folding || s.passed < s.indexUpTo && s.behind.Load() > 0 {
 		return nil
+	}
+	if s.passed < s.indexUpTo {
+		// What it ended with may be gone since, or still on its way here: the leader knows.
+		next, found, err := runlog.Next(ctx, s.js, s.names, "*", s.passed+1)
+		if err != nil || found && next.Stream <= s.indexUpTo {
+			return err
+		}
 	}
 	if err := s.keepIndexState(ctx, kvstore.IndexState{Complete: true}); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/synadia-io/orbit.go/jetstreamext"
+	"github.com/nats-io/nuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/kvstore"
@@ -41,7 +41,7 @@ type shardFill struct {
 	cfg   Config
 	js    jetstream.JetStream
 	names schema.Names
-	// runs are the numbers of the shard's runs, in order, as a function of their place.
+	// shards of the fleet.
 	shards int
 	seen   func(runs int)
 }
@@ -88,6 +88,9 @@ func (f *shardFill) fill(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		for b := range batches {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			if err := f.publish(ctx, b); err != nil {
 				return err
 			}
@@ -185,13 +188,22 @@ func (f *shardFill) message(e *schema.Event, i int) *nats.Msg {
 
 // publish stores a batch, whole or not at all. After an answer that did not come nobody knows; another Fill finds out.
 func (f *shardFill) publish(ctx context.Context, b batch) error {
-	ctx, cancel := context.WithTimeout(ctx, batchWait)
+	// What is begun is ended, also when the fill is stopped: who goes on at once must find it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchWait)
 	defer cancel()
-	if len(b.msgs) == 1 {
-		_, err := f.js.PublishMsg(ctx, b.msgs[0])
-		return err
+	id, last := nuid.Next(), len(b.msgs)-1
+	for i, msg := range b.msgs {
+		msg.Header["Nats-Batch-Id"] = []string{id}
+		msg.Header["Nats-Batch-Sequence"] = []string{strconv.Itoa(i + 1)}
+		if i == last {
+			break
+		}
+		if err := f.js.Conn().PublishMsg(msg); err != nil {
+			return err // without its end the server drops the batch
+		}
 	}
-	if _, err := jetstreamext.PublishMsgBatch(ctx, f.js, b.msgs, jetstreamext.BatchFlowControl{}); err != nil {
+	b.msgs[last].Header["Nats-Batch-Commit"] = []string{"1"}
+	if _, err := f.js.PublishMsg(ctx, b.msgs[last], jetstream.WithRetryAttempts(0)); err != nil {
 		return fmt.Errorf("%s from %s on: %w", f.names.EventStream(), b.msgs[0].Subject, err)
 	}
 	return nil

@@ -116,7 +116,7 @@ func (c Config) Run(n int) ([]*schema.Event, error) {
 		switch n % 20 {
 		case 3:
 			end.Status = "failed"
-			end.Error = &schema.Error{Message: "it broke"}
+			end.Error = &schema.Error{Type: "internal", Message: "it broke"}
 		case 13:
 			end.Status = "cancelled"
 		}
