@@ -49,10 +49,8 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 	quiet := false
 	// Who is told to stop may have left a lot out, and takes nothing more: what comes next is behind it.
 	for ctx.Err() == nil {
-		if s.behind.Load() == 0 {
-			if err := s.indexFolded(ctx); err != nil {
-				return err
-			}
+		if err := s.indexFolded(ctx); err != nil {
+			return err
 		}
 		b := batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
 		select {
@@ -197,6 +195,7 @@ func (s *reignState) takeLot(ctx context.Context, b *batch, l *lot) (told bool, 
 func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 	id := a.run
 	b.behind = a.Pending
+	s.passed = a.Record.Stream
 	if id == schema.BarrierRun {
 		return nil
 	}
