@@ -155,13 +155,12 @@ func (s *reignState) fillIndex(ctx context.Context) error {
 		}
 		return true
 	})
-	if ctx.Err() != nil {
-		return nil
-	}
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("fill the index of runs: %w", err)
 	}
-	send(nil)
+	if err == nil && ctx.Err() == nil {
+		send(nil)
+	}
 	return nil
 }
 

@@ -40,9 +40,7 @@ func TestEndedRunsAreReadFromTheNewestDown(t *testing.T) {
 	for at := schema.StreamSequence(1); at <= 3000; at++ {
 		positions = append(positions, at)
 	}
-	for _, at := range []schema.StreamSequence{4095, 4096, 32767, 32768, 40_000, 1<<20 - 1, 1 << 20, 9 << 20, 9<<20 + 1, 70 << 20} {
-		positions = append(positions, at)
-	}
+	positions = append(positions, 4095, 4096, 32767, 32768, 40_000, 1<<20-1, 1<<20, 9<<20, 9<<20+1, 70<<20)
 	putEnded(t, b, positions...)
 	_, err := b.shard.Checkpoints.PutIndexState(t.Context(), kvstore.IndexState{Complete: true}, 0)
 	require.NoError(t, err)
