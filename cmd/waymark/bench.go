@@ -19,6 +19,7 @@ import (
 type benchCmd struct {
 	Report benchReportCmd `cmd:"" help:"Make a page and plots of results, to look at."`
 	Run    benchRunCmd    `cmd:"" default:"withargs" help:"Measure Waymark beside raw JetStream, on temporary servers of its own. Every event written is read back and verified."`
+	Store  benchStoreCmd  `cmd:"" help:"Fill a fleet with made-up runs, for measurements at a size."`
 }
 
 // benchRunCmd measures.

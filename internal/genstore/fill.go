@@ -27,10 +27,11 @@ const (
 	foldedEvery = 500 * time.Millisecond
 )
 
-// Progress says how far a fill has come. Both may be called from several goroutines.
+// Progress says how far a fill has come. Its functions may be called from several goroutines.
 type Progress struct {
-	// Published is called with the number of runs that were published since the last call, those found at the beginning
-	// included.
+	// Found is called, once for each shard, with the number of runs that are there already.
+	Found func(runs int)
+	// Published is called with the number of runs that were published since the last call.
 	Published func(runs int)
 	// Folded is called with the number of events that the folders have yet to fold.
 	Folded func(behind uint64)
@@ -43,7 +44,7 @@ type shardFill struct {
 	names schema.Names
 	// shards of the fleet.
 	shards int
-	seen   func(runs int)
+	p      Progress
 }
 
 // batch is what is published at once.
@@ -68,7 +69,7 @@ func Fill(ctx context.Context, js jetstream.JetStream, cfg Config, p Progress) e
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for shard := range settings.Shards() {
-		f := &shardFill{cfg: cfg, js: js, names: schema.NamesOf(cfg.Fleet, shard), shards: settings.Shards(), seen: p.Published}
+		f := &shardFill{cfg: cfg, js: js, names: schema.NamesOf(cfg.Fleet, shard), shards: settings.Shards(), p: p}
 		group.Go(func() error { return f.fill(ctx) })
 	}
 	return group.Wait()
@@ -94,7 +95,7 @@ func (f *shardFill) fill(ctx context.Context) error {
 			if err := f.publish(ctx, b); err != nil {
 				return err
 			}
-			f.seen(b.runs)
+			f.p.Published(b.runs)
 		}
 		return nil
 	})
@@ -132,7 +133,7 @@ func (f *shardFill) resume(ctx context.Context) (int, error) {
 			there++
 		}
 	}
-	f.seen(there)
+	f.p.Found(there)
 	return from, failed
 }
 

@@ -34,17 +34,18 @@ func TestAStoreIsFilledWithRunsThatCanBeRecovered(t *testing.T) {
 	require.NoError(t, err)
 
 	ctx, cancel := context.WithCancel(t.Context())
-	var published atomic.Int64
-	err = genstore.Fill(ctx, js, config(runs, live), genstore.Progress{Published: func(n int) {
+	var found, published atomic.Int64
+	err = genstore.Fill(ctx, js, config(runs, live), genstore.Progress{Found: func(n int) { found.Add(int64(n)) }, Published: func(n int) {
 		if published.Add(int64(n)) >= runs/3 {
 			cancel()
 		}
 	}})
 	require.ErrorIs(t, err, context.Canceled)
-	published.Store(0)
-	count := genstore.Progress{Published: func(n int) { published.Add(int64(n)) }}
+	require.Zero(t, found.Load())
+	count := genstore.Progress{Found: func(n int) { found.Add(int64(n)) }, Published: func(n int) { published.Add(int64(n)) }}
 	require.NoError(t, genstore.Fill(t.Context(), js, config(runs, live), count))
 	require.EqualValues(t, runs, published.Load())
+	require.GreaterOrEqual(t, found.Load(), int64(runs/3))
 
 	ctx, cancel = context.WithCancel(t.Context())
 	done := make(chan error, shards)
