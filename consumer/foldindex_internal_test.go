@@ -122,9 +122,9 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				w.stop = w.fold(cfg)
 				r.settled(func(c *schema.Checkpoint) bool { return c.Position.Stream >= r.last })
 				if r.checkpoint().Live() {
-					require.Eventually(t, func() bool { return len(w.ended()) == 0 }, 10*time.Second, time.Millisecond)
+					require.Eventually(t, func() bool { return len(w.ended()) == 0 }, time.Minute, time.Millisecond)
 				} else {
-					require.Eventually(t, func() bool { return slices.Equal([]string{r.key()}, w.ended()) }, 10*time.Second, time.Millisecond)
+					require.Eventually(t, func() bool { return slices.Equal([]string{r.key()}, w.ended()) }, time.Minute, time.Millisecond)
 				}
 			})
 		}
