@@ -167,12 +167,10 @@ func listCases(a *app, cases []bench.Case) error {
 // printResults prints a row for each line that was measured, then what was to be reached.
 func printResults(w io.Writer, results []bench.Result) error {
 	rows := make([][]string, len(results))
-	var verdicts strings.Builder
+	var verdicts [][]string
 	for i, r := range results {
 		rows[i] = r.Row()
-		for _, v := range r.Verdicts() {
-			verdicts.WriteString(v + "\n")
-		}
+		verdicts = append(verdicts, r.Verdicts()...)
 	}
 	if err := printTable(w, []column{
 		{title: "CASE", shrinks: true},
@@ -181,11 +179,21 @@ func printResults(w io.Writer, results []bench.Result) error {
 		{title: "P99 US", right: true, drop: 1},
 		{title: "RAW/S", right: true},
 		{title: "RAW P50", right: true},
-	}, rows); err != nil {
+		{title: "RATE/RAW", right: true},
+		{title: "P50/RAW", right: true},
+	}, rows); err != nil || len(verdicts) == 0 {
 		return err
 	}
-	_, err := io.WriteString(w, verdicts.String())
-	return err
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	return printTable(w, []column{
+		{title: "CASE", shrinks: true},
+		{title: "AIM", shrinks: true},
+		{title: "MEASURED", right: true},
+		{title: "TO REACH"},
+		{title: "VERDICT"},
+	}, verdicts)
 }
 
 // benchReportCmd makes a page and plots of lines that were measured, perhaps on several machines.

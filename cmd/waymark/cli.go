@@ -9,7 +9,8 @@ import (
 	"github.com/waymarkio/waymark/internal/natsd"
 )
 
-// cli is the whole grammar. A variable in the tag environ is read when the flag is not given.
+// cli is the whole grammar. A variable in the tag environ is read when the flag is not given. Commands with the tag serverless
+// ask no server: their help leaves out the flags that name one.
 type cli struct {
 	Help helpFlag `short:"h" help:"Show help, of a command when one is given."`
 
@@ -35,10 +36,10 @@ type cli struct {
 	FleetCmd fleetCmd   `cmd:"" name:"fleet" help:"Show how the fleet is: what waits, is stored and who folds, by shard."`
 	Shards   shardsCmd  `cmd:"" help:"Show the fleet's shards, or change their number."`
 	Events   eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`
-	Demo     demoCmd    `cmd:"" help:"Watch agents being killed and recovered, on a temporary directory."`
-	Bench    benchCmd   `cmd:"" help:"Measure Waymark beside raw JetStream, and make reports of it."`
-	Version  versionCmd `cmd:"" help:"Show versions."`
-	HelpCmd  helpCmd    `cmd:"" name:"help" help:"Show help and the exit codes."`
+	Demo     demoCmd    `cmd:"" serverless:"" help:"Watch agents being killed and recovered, on a temporary directory."`
+	Bench    benchCmd   `cmd:"" serverless:"" help:"Measure Waymark beside raw JetStream, and make reports of it."`
+	Version  versionCmd `cmd:"" serverless:"" help:"Show versions."`
+	HelpCmd  helpCmd    `cmd:"" serverless:"" name:"help" help:"Show help and the exit codes."`
 
 	BenchChild   benchChildCmd   `cmd:"" hidden:""`
 	DemoChild    demoChildCmd    `cmd:"" hidden:""`

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/alecthomas/kong"
 )
 
 type helpCmd struct {
@@ -41,6 +43,23 @@ Exit codes:
 	}
 	_, err := a.stdout.Write([]byte(b.String()))
 	return err
+}
+
+// printHelp is kong's help, without the flags that name a server where the command asks none.
+func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
+	for n := ctx.Selected(); n != nil; n = n.Parent {
+		if n.Tag == nil || !n.Tag.Has("serverless") {
+			continue
+		}
+		for _, f := range ctx.Model.Flags {
+			if f.Group != nil && f.Group.Key == "server" && !f.Hidden {
+				f.Hidden = true
+				defer func() { f.Hidden = false }()
+			}
+		}
+		break
+	}
+	return kong.DefaultHelpPrinter(options, ctx)
 }
 
 // exitCodeEntry is one exit code for programs.

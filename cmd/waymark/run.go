@@ -66,6 +66,7 @@ func newParser(c *cli, getenv func(string) string, stdout, stderr io.Writer) (*k
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(int) {}),
 		kong.NoDefaultHelp(),
+		kong.Help(printHelp),
 		kong.Resolvers(environment(getenv)),
 		kong.TypeMapper(reflect.TypeFor[byteSize](), kong.MapperFunc(decodeByteSize)),
 		kong.ExplicitGroups([]kong.Group{

@@ -70,7 +70,7 @@ func keptTrial(ctx context.Context, w *World, runs, turns int) (*Trial, error) {
 			for name, s := range map[string]stored{"log": kept.log, "segment": kept.segments, "checkpoint": kept.checkpoints} {
 				r.Set(fmt.Sprintf("kept_%s_bytes", name), s.bytes)
 			}
-			r.AtMost("bytes kept per payload byte", r.KeptPerPayload, keptAim)
+			r.AtMost("kept per payload byte", r.KeptPerPayload, keptAim).For(GoalKept, "")
 			return nil
 		},
 	}, nil

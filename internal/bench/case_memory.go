@@ -55,7 +55,7 @@ func memoryTrial(ctx context.Context, w *World, runs, turns int) (*Trial, error)
 			}
 			r.Set("idle_bytes", *idle.Resident)
 			r.Set("after_work_bytes", *after.Resident)
-			r.AtMost("bytes of an idle daemon", idle.Resident, idleMemoryAim)
+			r.AtMost("idle, bytes", idle.Resident, idleMemoryAim).For(GoalIdleMemory, "")
 			return nil
 		},
 	}, nil

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -67,6 +68,14 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, log zerolog.L
 	if err := json.Unmarshal(line, &role); err != nil {
 		return fmt.Errorf("%w: %w", ErrChild, err)
 	}
+	// Nodes of a cluster look for each other before all are there, and say so; what keeps them from being ready is in
+	// the answer.
+	var asked atomic.Bool
+	log = log.Hook(zerolog.HookFunc(func(e *zerolog.Event, _ zerolog.Level, _ string) {
+		if !asked.Load() {
+			e.Discard()
+		}
+	}))
 	begin, cancel := context.WithTimeout(ctx, childWait)
 	defer cancel()
 	stop, tell, err := role.start(begin, log)
@@ -76,6 +85,7 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, log zerolog.L
 	first := tell()
 	for err = answer(first); err == nil; {
 		if _, err = in.ReadBytes('\n'); err == nil {
+			asked.Store(true)
 			err = answer(tell())
 		}
 	}

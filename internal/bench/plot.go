@@ -42,7 +42,7 @@ func draw(results []Result) ([]plot, error) {
 		},
 		{
 			"growth-p50.svg", "Time of a durable boundary, by the length of a run", "turns", "p50, us",
-			growthCurves(results, func(r *Result) *float64 { return r.Ours.P50 }),
+			append(growthCurves(results, func(r *Result) *float64 { return r.Ours.P50 }), rawGrowthCurves(results)...),
 		},
 		{"boundaries.svg", "Durable boundaries a second, by runs in one process", "runs", "boundaries/s", boundariesCurves(results)},
 	} {
@@ -67,6 +67,16 @@ func (r *Result) parameter(name string) (float64, bool) {
 		return float64(v), true
 	}
 	return 0, false
+}
+
+// rawGrowthCurves are the times of raw publishes that were measured beside the runs at full speed.
+func rawGrowthCurves(results []Result) []curve {
+	return pointsOf(results, "growth", "turns", func(r *Result) map[string]*float64 {
+		if r.Raw == nil || r.Parameters["speed"] != "full" {
+			return nil
+		}
+		return map[string]*float64{"raw JetStream (" + r.where() + ")": r.Raw.P50}
+	})
 }
 
 // growthCurves are those of the two paces, and the aims over the same lengths.

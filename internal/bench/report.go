@@ -77,7 +77,8 @@ func page(results []Result, plots []plot) []byte {
 		b.WriteString("**Lines of `--quick` only say that a case works; their figures mean nothing.**\n\n")
 	}
 	machines(&b, results)
-	aims(&b, results)
+	goals(&b, results)
+	furtherAims(&b, results)
 	for _, p := range plots {
 		fmt.Fprintf(&b, "## %s\n\n![%s](%s)\n\n", p.title, p.title, p.file)
 	}
@@ -107,26 +108,23 @@ func machines(b *bytes.Buffer, results []Result) {
 	b.WriteString(strings.Join(told, "\n") + "\n\n")
 }
 
-// aims is the table of the design beside what was measured.
-func aims(b *bytes.Buffer, results []Result) {
+// furtherAims is the table of the aims that are beside the design's table.
+func furtherAims(b *bytes.Buffer, results []Result) {
 	var rows [][]string
 	for _, r := range results {
 		for _, a := range r.Aims {
-			limit, verdict := "", "**missed**"
-			switch {
-			case a.AtMost != nil:
-				limit = "at most " + number(a.AtMost)
-			case a.AtLeast != nil:
-				limit = "at least " + number(a.AtLeast)
+			if a.Goal != "" && !r.Quick {
+				continue
 			}
-			if a.Reached {
-				verdict = "reached"
+			verdict := a.verdict()
+			if !a.Reached {
+				verdict = "**" + verdict + "**"
 			}
-			rows = append(rows, []string{title(r.Case, r.Parameters), r.where(), a.What, limit, number(&a.Value), verdict})
+			rows = append(rows, []string{title(r.Case, r.Parameters), r.where(), a.What, a.limit(), number(&a.Value), verdict})
 		}
 	}
 	if len(rows) > 0 {
-		b.WriteString("## What is to be reached\n\n")
+		b.WriteString("## Further aims\n\n")
 		markdown(b, []string{"line", "server", "what", "to reach", "measured", ""}, rows)
 	}
 }
@@ -171,18 +169,18 @@ func section(b *bytes.Buffer, name string, results []Result) {
 	}
 	header := []string{"line", "server"}
 	var lines [][]string
-	var extras []string
+	var failed []string
+	var extras []Result
 	for _, r := range results {
 		if r.Case != name {
 			continue
 		}
 		if r.Error != "" {
-			extras = append(extras, fmt.Sprintf("- %s FAILED: %s", title(name, r.Parameters), r.Error))
+			failed = append(failed, fmt.Sprintf("- %s, %s FAILED: %s", title(name, r.Parameters), r.where(), r.Error))
 			continue
 		}
-		for _, key := range sortedKeys(r.Extra) {
-			v := r.Extra[key]
-			extras = append(extras, fmt.Sprintf("- %s: %s = %s", title(name, r.Parameters), key, number(&v)))
+		if len(r.Extra) > 0 {
+			extras = append(extras, r)
 		}
 		if r.Ours == nil {
 			r.Ours = new(Figures)
@@ -199,7 +197,39 @@ func section(b *bytes.Buffer, name string, results []Result) {
 	for _, c := range figureColumns {
 		header = append(header, c.title)
 	}
-	for i := len(header) - 1; i >= 2; i-- { // columns that no line has
+	table(b, header, lines)
+	further(b, extras)
+	if len(failed) > 0 {
+		b.WriteString(strings.Join(failed, "\n") + "\n\n")
+	}
+}
+
+// further is the table of what the case alone measures.
+func further(b *bytes.Buffer, results []Result) {
+	names := make(map[string]bool)
+	for _, r := range results {
+		for name := range r.Extra {
+			names[name] = true
+		}
+	}
+	columns := sortedKeys(names)
+	lines := make([][]string, len(results))
+	for i, r := range results {
+		lines[i] = []string{title(r.Case, r.Parameters), r.where()}
+		for _, name := range columns {
+			lines[i] = append(lines[i], number(figureOf(r.Extra, name)))
+		}
+	}
+	header := []string{"line", "server"}
+	for _, name := range columns {
+		header = append(header, strings.ReplaceAll(name, "_", " "))
+	}
+	table(b, header, lines)
+}
+
+// table writes the columns that any line has; the first two always. It writes nothing for no line.
+func table(b *bytes.Buffer, header []string, lines [][]string) {
+	for i := len(header) - 1; i >= 2; i-- {
 		if !slices.ContainsFunc(lines, func(l []string) bool { return l[i] != "" }) {
 			header = slices.Delete(header, i, i+1)
 			for j := range lines {
@@ -209,9 +239,6 @@ func section(b *bytes.Buffer, name string, results []Result) {
 	}
 	if len(lines) > 0 {
 		markdown(b, header, lines)
-	}
-	if len(extras) > 0 {
-		b.WriteString(strings.Join(extras, "\n") + "\n\n")
 	}
 }
 

@@ -50,7 +50,7 @@ func TestAReportShowsEveryLineWithItsAimsAndPlots(t *testing.T) {
 	}
 	bytes, err := os.ReadFile(filepath.Join(dir, "growth-bytes.svg"))
 	require.NoError(t, err)
-	for _, text := range []string{"full (embedded", "a checkpoint each", "at most 2.00", "at most 3.00", ">1000<", ">50<"} {
+	for _, text := range []string{"full (embedded", "paced (embedded", "at most 2.00", "at most 3.00", ">1000<", ">50<"} {
 		require.Contains(t, string(bytes), text)
 	}
 }

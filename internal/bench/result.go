@@ -97,32 +97,6 @@ type Figures struct {
 	Spread *float64 `json:"spread,omitzero"`
 }
 
-// Aim is a figure of the design beside what was measured.
-type Aim struct {
-	// What in words.
-	What string `json:"what"`
-	// AtMost or AtLeast is to be reached.
-	AtMost  *float64 `json:"at_most,omitzero"`
-	AtLeast *float64 `json:"at_least,omitzero"`
-	// Value as measured, and whether it is good enough.
-	Value   float64 `json:"value"`
-	Reached bool    `json:"reached"`
-}
-
-// AtMost adds an aim; it adds nothing when the value was not measured.
-func (r *Result) AtMost(what string, value *float64, limit float64) {
-	if value != nil {
-		r.Aims = append(r.Aims, Aim{What: what, AtMost: &limit, Value: *value, Reached: *value <= limit})
-	}
-}
-
-// AtLeast adds an aim; it adds nothing when the value was not measured.
-func (r *Result) AtLeast(what string, value *float64, limit float64) {
-	if value != nil {
-		r.Aims = append(r.Aims, Aim{What: what, AtLeast: &limit, Value: *value, Reached: *value >= limit})
-	}
-}
-
 // Set adds a figure of the case's own; its name says the unit.
 func (r *Result) Set(name string, value float64) {
 	if r.Extra == nil {

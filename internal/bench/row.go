@@ -1,14 +1,11 @@
 package bench
 
-import (
-	"fmt"
-	"strconv"
-)
+import "strconv"
 
-// Row is the result as a row of a table: title, our boundaries/s, p50 and p99 in us, those of raw (rate and p50). What was
-// not measured is empty.
+// Row is the result as a row of a table: title, our boundaries/s, p50 and p99 in us, those of raw (rate and p50), rate
+// and p50 by those of raw. What was not measured is empty.
 func (r *Result) Row() []string {
-	row := []string{title(r.Case, r.Parameters), "", "", "", "", ""}
+	row := []string{title(r.Case, r.Parameters), "", "", "", "", "", number(r.RateRatio), number(r.P50Ratio)}
 	if f := r.Ours; f != nil {
 		row[1], row[2], row[3] = number(f.PerSecond), number(f.P50), number(f.P99)
 	}
@@ -18,32 +15,18 @@ func (r *Result) Row() []string {
 	return row
 }
 
-// Verdicts says for each aim of the line, in words, whether it was reached; or why the line failed.
-func (r *Result) Verdicts() []string {
-	name := title(r.Case, r.Parameters) + ": "
+// Verdicts are the aims of the line as rows of a table: title, what was measured, the figure, what is to be reached and
+// whether it was. A line that failed has one that says so.
+func (r *Result) Verdicts() [][]string {
+	name := title(r.Case, r.Parameters)
 	if r.Error != "" {
-		return []string{name + "failed"}
+		return [][]string{{name, "", "", "", "failed"}}
 	}
-	list := make([]string, len(r.Aims))
+	list := make([][]string, len(r.Aims))
 	for i, a := range r.Aims {
-		list[i] = name + a.String()
+		list[i] = []string{name, a.What, number(&a.Value), a.limit(), a.verdict()}
 	}
 	return list
-}
-
-// String says what was measured beside what is to be reached.
-func (a Aim) String() string {
-	verdict := "missed"
-	if a.Reached {
-		verdict = "reached"
-	}
-	switch {
-	case a.AtMost != nil:
-		return fmt.Sprintf("%s: %s of at most %s, %s", a.What, number(&a.Value), number(a.AtMost), verdict)
-	case a.AtLeast != nil:
-		return fmt.Sprintf("%s: %s of at least %s, %s", a.What, number(&a.Value), number(a.AtLeast), verdict)
-	}
-	return a.What + ": " + number(&a.Value)
 }
 
 // number is a figure with three or four digits that count; nothing for none.

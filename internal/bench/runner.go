@@ -66,10 +66,7 @@ func describe(r *Result, c Case, v Variant, o Options) {
 	spec := v.spec(o)
 	r.Format, r.Case, r.Parameters, r.Quick = Format, c.Name, v.Parameters, o.Quick
 	r.Server, r.Sync, r.Shards, r.Daemons = spec.Server, spec.Sync, spec.Shards, spec.Daemons
-	r.Replicas = "R1"
-	if spec.Server == ThreeNodes {
-		r.Replicas = "R3"
-	}
+	r.Replicas = replicasOf(spec.Server)
 	if r.Rounds == 0 {
 		r.Rounds = o.Rounds
 	}
