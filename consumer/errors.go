@@ -39,6 +39,9 @@ var errMoved = errors.New("more of the run was sealed meanwhile")
 // errPrefix says that the log does not hold all events between the last segment and the checkpoint.
 var errPrefix = errors.New("events before the checkpoint are missing")
 
+// errAfterWithAt says that two fields of a request do not go together.
+var errAfterWithAt = errors.New("after does not go with at")
+
 // hole is a place where a run's log does not go on as it should. It is confirmed before it is believed.
 type hole struct {
 	// after is the last event before it, at the first one behind it.

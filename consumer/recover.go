@@ -156,6 +156,9 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
+	if req.At != "" {
+		return s.recoverAt(ctx, t, &req)
+	}
 	if err := checkRecover(&req); err != nil {
 		return err
 	}

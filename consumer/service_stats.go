@@ -30,6 +30,8 @@ type ServiceStats struct {
 	Holes, Regressions atomic.Int64
 	// Restarted are answers that took back what was sent before the run was found to be damaged.
 	Restarted atomic.Int64
+	// Points are answers with a run as it was at a point of its history.
+	Points atomic.Int64
 	// ClientsGone did not take their replies.
 	ClientsGone atomic.Int64
 	// Working and Queued requests now; Streaming answers now.
@@ -47,6 +49,7 @@ var codes = []schema.Code{
 	schema.CodeWrongAgent, schema.CodeTooLarge, schema.CodeOverloaded, schema.CodeInternal, schema.CodeUnavailable,
 	schema.CodeDamaged, schema.CodeStorageFull, schema.CodeNotInDoubt, schema.CodeUnknownFleet,
 	schema.CodeUnknownInterrupt, schema.CodeInvalidAnswer, schema.CodeUnknownHandoff, schema.CodeHandoffTaken, schema.CodeQuarantined,
+	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged,
 }
 
 func newServiceStats() *ServiceStats {

@@ -15,6 +15,9 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
+	if req.At != "" {
+		return s.getAt(ctx, t, &req)
+	}
 	v, err := s.openView(t, req.View, req.After) //nolint:contextcheck // a task carries its own context
 	if err != nil {
 		return err

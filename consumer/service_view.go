@@ -43,20 +43,16 @@ func (s *Service) openView(t *task, kind string, after int) (*view, error) {
 		kind = schema.ViewHead
 	}
 	v := &view{svc: s, task: t, kind: kind, after: after}
-	switch kind {
-	case schema.ViewHead, schema.ViewEvents, schema.ViewState:
-	default:
-		return nil, badField("/view", fmt.Errorf("view %.40q is none of head, events, state", kind))
+	if err := v.check(); err != nil {
+		return nil, err
 	}
 	if after < 0 || after != 0 && kind != schema.ViewEvents {
 		return nil, badField("/after", fmt.Errorf("after is %d: it is the number of a segment, with view events", after))
 	}
 	if kind != schema.ViewHead {
-		if !s.streams.TryAcquire(1) {
-			return nil, fail(schema.CodeOverloaded, "Ask again later; view head is always there.", "%d answers with content are under way", s.cfg.Streams)
+		if err := v.hold(); err != nil {
+			return nil, err
 		}
-		v.held = true
-		s.stats.Streaming.Add(1)
 	}
 	if kind == schema.ViewEvents {
 		if err := v.begin(); err != nil {
@@ -65,6 +61,37 @@ func (s *Service) openView(t *task, kind string, after int) (*view, error) {
 		}
 	}
 	return v, nil
+}
+
+// pointView checks the view of a request for a point and takes its place: whatever is shown, the run is folded.
+func (s *Service) pointView(t *task, kind string) (*view, error) {
+	if kind == "" {
+		kind = schema.ViewHead
+	}
+	v := &view{svc: s, task: t, kind: kind}
+	if err := v.check(); err != nil {
+		return nil, err
+	}
+	return v, v.hold()
+}
+
+func (v *view) check() error {
+	switch v.kind {
+	case schema.ViewHead, schema.ViewEvents, schema.ViewState:
+		return nil
+	default:
+		return badField("/view", fmt.Errorf("view %.40q is none of head, events, state", v.kind))
+	}
+}
+
+// hold takes a place among the answers with content.
+func (v *view) hold() error {
+	if !v.svc.streams.TryAcquire(1) {
+		return fail(schema.CodeOverloaded, "Ask again later; view head of a run's end is always there.", "%d answers with content are under way", v.svc.cfg.Streams)
+	}
+	v.held = true
+	v.svc.stats.Streaming.Add(1)
+	return nil
 }
 
 // begin sends the segments that are known already, while the run is read and proven.

@@ -62,6 +62,13 @@ var (
 	ErrNoService = errors.New("no waymark daemon answers")
 	// ErrBadAnswer is returned for an answer of the daemon that this version does not understand.
 	ErrBadAnswer = errors.New("unexpected answer of the daemon")
+	// ErrPointNotFound is returned for a point that the run's history does not have.
+	ErrPointNotFound = errors.New("the run has no such point")
+	// ErrPointAmbiguous is returned for a point that the run's history has more than once: a sequence that several
+	// epochs have. The daemon's answer names them.
+	ErrPointAmbiguous = errors.New("the run has that point more than once")
+	// ErrPointPurged is returned for a point whose events, or some before it, are no longer kept.
+	ErrPointPurged = errors.New("the point is no longer kept")
 	// ErrNoContent is returned by what needs the run's content on a handle that keeps only the head.
 	ErrNoContent = errors.New("handle keeps only the head")
 )

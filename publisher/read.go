@@ -21,6 +21,22 @@ func (f *Fleet) Head(ctx context.Context, run string) (schema.Head, error) {
 	return reply.Head, nil
 }
 
+// HeadAt is [Fleet.Head] of a run as it was at a point of its history. Beside the errors of Head it returns
+// [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
+func (f *Fleet) HeadAt(ctx context.Context, run string, point schema.Point) (schema.Head, error) {
+	if err := checkRun(run); err != nil {
+		return schema.Head{}, err
+	}
+	reply, err := askOne[schema.GetReply](ctx, f, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewHead, At: point.String()})
+	if err != nil {
+		return schema.Head{}, err
+	}
+	if reply.At == nil && point.Kind != schema.PointEnd {
+		return schema.Head{}, fmt.Errorf("%w: the daemon answered with the run's end and not with point %s: it is older than this SDK", ErrBadAnswer, point)
+	}
+	return reply.Head, nil
+}
+
 func checkRun(run string) error {
 	if err := schema.CheckName("run id", run); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
@@ -32,9 +48,15 @@ func checkRun(run string) error {
 // large fields are references, see [Fleet.Hydrate]. For a run that misses events it returns the state as far as it
 // goes and an [*IncompleteError].
 func (f *Fleet) Get(ctx context.Context, run string) (*schema.State, error) {
+	return f.GetAt(ctx, run, schema.Point{})
+}
+
+// GetAt is [Fleet.Get] of a run as it was at a point of its history: all that its events up to there add up to, and nothing
+// of what came behind. Beside the errors of Get it returns [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
+func (f *Fleet) GetAt(ctx context.Context, run string, point schema.Point) (*schema.State, error) {
 	s := schema.NewState(f.cfg.Fleet, run)
 	var at place
-	reply, err := f.events(ctx, run, func(rec schema.Record) error {
+	reply, err := f.events(ctx, run, point, func(rec schema.Record) error {
 		at.follow(&s.Head, &rec)
 		s.Apply(&rec)
 		return nil
@@ -53,11 +75,17 @@ func (f *Fleet) Get(ctx context.Context, run string) (*schema.State, error) {
 // beginning of the run at best. Damage that is found meanwhile can make them another run's than the one that is left;
 // that is an [*IncompleteError], too.
 func (f *Fleet) Events(ctx context.Context, run string, yield func(schema.Record) error) error {
+	return f.EventsAt(ctx, run, schema.Point{}, yield)
+}
+
+// EventsAt is [Fleet.Events] up to a point of the run's history. Beside the errors of Events it returns
+// [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
+func (f *Fleet) EventsAt(ctx context.Context, run string, point schema.Point, yield func(schema.Record) error) error {
 	head := schema.NewHead(f.cfg.Fleet, run)
 	var at place
 	// passed counts the records of this answer, shown those that yield saw; digest is what they folded to.
 	passed, shown, digest := 0, 0, ""
-	reply, err := f.events(ctx, run, func(rec schema.Record) error {
+	reply, err := f.events(ctx, run, point, func(rec schema.Record) error {
 		at.follow(&head, &rec)
 		v := head.Apply(&rec)
 		passed++
@@ -118,13 +146,17 @@ func (e *yieldError) Error() string { return e.err.Error() }
 
 // events streams a run's records. restart is called when they come again from the first: when an answer broke off and is
 // asked for again, or takes back what it had sent.
-func (f *Fleet) events(ctx context.Context, run string, yield func(schema.Record) error, restart func()) (*schema.GetReply, error) {
+func (f *Fleet) events(ctx context.Context, run string, point schema.Point, yield func(schema.Record) error, restart func()) (*schema.GetReply, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
 	}
+	request := &schema.GetRequest{View: schema.ViewEvents}
+	if point.Kind != schema.PointEnd {
+		request.At = point.String()
+	}
 	var reply *schema.GetReply
 	tries := 0
-	err := f.ask(ctx, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewEvents}, func() *replies {
+	err := f.ask(ctx, schema.VerbGet, run, request, func() *replies {
 		if tries++; tries > 1 {
 			restart()
 		}
@@ -139,6 +171,9 @@ func (f *Fleet) events(ctx context.Context, run string, yield func(schema.Record
 	})
 	if own, ok := errors.AsType[*yieldError](err); ok {
 		return nil, own.err
+	}
+	if err == nil && request.At != "" && reply.At == nil {
+		return nil, fmt.Errorf("%w: the daemon answered with the run's end and not with point %s: it is older than this SDK", ErrBadAnswer, point)
 	}
 	return reply, err
 }

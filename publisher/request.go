@@ -160,6 +160,12 @@ func kindOf(code schema.Code) error {
 		return ErrHandoffTaken
 	case schema.CodeQuarantined:
 		return ErrQuarantined
+	case schema.CodePointNotFound:
+		return ErrPointNotFound
+	case schema.CodePointAmbiguous:
+		return ErrPointAmbiguous
+	case schema.CodePointPurged:
+		return ErrPointPurged
 	default:
 		return nil
 	}

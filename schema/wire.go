@@ -100,7 +100,10 @@ type RecoverRequest struct {
 	// View is head, events or state; absent means head.
 	View string `json:"view,omitzero"`
 	// After, for the view events, leaves out segments up to and including this number: the client has them.
-	After int            `json:"after,omitzero"`
+	After int `json:"after,omitzero"`
+	// At is a point of the run in its text form, see [Point]: the run as it was there is shown, and nothing is taken over.
+	// Executor and RequestID are not needed then.
+	At    string         `json:"at,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
 
@@ -122,14 +125,19 @@ type RecoverReply struct {
 	Segments SegmentIndex `json:"segments"`
 	// Shard that holds the run: where the executor publishes. Absent from daemons that do not say it.
 	Shard *int `json:"shard,omitzero"`
+	// At says where the point of the request was found. With it nothing was taken over: epoch, next sequence and chain are
+	// those of the run at the point, for reading only.
+	At *Moment `json:"at,omitzero"`
 }
 
 // GetRequest reads a run without taking it over. The answer contains every event acknowledged before the
 // request.
 type GetRequest struct {
 	// View is head, events or state; absent means head.
-	View  string         `json:"view,omitzero"`
-	After int            `json:"after,omitzero"`
+	View  string `json:"view,omitzero"`
+	After int    `json:"after,omitzero"`
+	// At is a point of the run in its text form, see [Point]; absent means its end.
+	At    string         `json:"at,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
 
@@ -143,6 +151,9 @@ type GetReply struct {
 	Segments    SegmentIndex `json:"segments"`
 	// Bytes of the run's events, sealed ones as stored.
 	Bytes int64 `json:"bytes"`
+	// At says where the point of the request was found; absent for a run's end. Head, Complete and Gaps are the run's as it was
+	// there, Segments and Bytes are those of today.
+	At *Moment `json:"at,omitzero"`
 }
 
 // ListRequest lists runs by their checkpoints. It does not wait for the folder. The newest come first: those that have not
@@ -276,6 +287,12 @@ const (
 	CodeHandoffTaken Code = "handoff_taken"
 	// CodeQuarantined claims by name a run whose claims made no progress.
 	CodeQuarantined Code = "quarantined"
+	// CodePointNotFound names a point that the run does not have; details name what there is.
+	CodePointNotFound Code = "point_not_found"
+	// CodePointAmbiguous names a point that the run has more than once; details name them.
+	CodePointAmbiguous Code = "point_ambiguous"
+	// CodePointPurged names a point whose events, or some before it, are no longer kept.
+	CodePointPurged Code = "point_purged"
 )
 
 // HTTPStatus is the number that goes into Nats-Service-Error-Code.
@@ -285,12 +302,14 @@ func (c Code) HTTPStatus() int {
 		return http.StatusBadRequest
 	case CodeForbidden, CodeWrongAgent:
 		return http.StatusForbidden
-	case CodeNotFound, CodeUnknownFleet, CodeUnknownInterrupt, CodeUnknownHandoff:
+	case CodeNotFound, CodeUnknownFleet, CodeUnknownInterrupt, CodeUnknownHandoff, CodePointNotFound:
 		return http.StatusNotFound
 	case CodeInvalidAnswer:
 		return http.StatusUnprocessableEntity
-	case CodeConflict, CodeRunEnded, CodeNotInDoubt, CodeHandoffTaken, CodeQuarantined:
+	case CodeConflict, CodeRunEnded, CodeNotInDoubt, CodeHandoffTaken, CodeQuarantined, CodePointAmbiguous:
 		return http.StatusConflict
+	case CodePointPurged:
+		return http.StatusGone
 	case CodeTooLarge:
 		return http.StatusRequestEntityTooLarge
 	case CodeOverloaded:

@@ -47,6 +47,49 @@ func stateOf(ctx context.Context, fleet *publisher.Fleet, run string) (state *sc
 	return state, missing, err
 }
 
+// parsePoint reads a point of a run from a flag.
+func parsePoint(flag, text string) (schema.Point, error) {
+	p, err := schema.ParsePoint(text)
+	if err != nil {
+		return p, fail(exitUsage, "list a run's points with: waymark runs history RUN", "%s %s", flag, err)
+	}
+	return p, nil
+}
+
+// showAt prints a run as it was at a point.
+func showAt(ctx context.Context, a *app, cl *client, run string, at schema.Point, view string) error {
+	switch view {
+	case schema.ViewState:
+		return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+			state, err := fleet.GetAt(ctx, run, at)
+			if state == nil {
+				return err
+			}
+			return errors.Join(printState(a, state), err)
+		})
+	case schema.ViewEvents:
+		return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+			return fleet.EventsAt(ctx, run, at, func(r schema.Record) error { return eventsCmd{}.show(a, r, run) })
+		})
+	}
+	var reply schema.GetReply
+	if err := cl.ask(ctx, schema.VerbGet, run, schema.GetRequest{At: at.String()}, &reply); err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		if err := document(a.stdout, &reply); err != nil {
+			return err
+		}
+	} else if err := printHead(a, &reply.Head, reply.Quarantined, "as it was at", at.String(), "events until then", count(reply.At.Records)); err != nil {
+		return err
+	}
+	if !reply.Complete {
+		return fail(exitDamaged, "what is there: "+cl.prompt.command("runs get "+run+" --view events"),
+			"events of run %s before %s are missing: %d gaps", run, at, len(reply.Gaps))
+	}
+	return nil
+}
+
 func printState(a *app, s *schema.State) error {
 	if a.cli.JSON {
 		return document(a.stdout, s)

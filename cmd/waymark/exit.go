@@ -181,9 +181,11 @@ func explainService(err error) *failure {
 		f.code = exitUsage
 	case schema.CodeForbidden:
 		f.code = exitRefused
-	case schema.CodeNotFound, schema.CodeUnknownFleet, schema.CodeUnknownInterrupt, schema.CodeUnknownHandoff:
+	case schema.CodeNotFound, schema.CodeUnknownFleet, schema.CodeUnknownInterrupt, schema.CodeUnknownHandoff,
+		schema.CodePointNotFound, schema.CodePointPurged:
 		f.code = exitNotFound
-	case schema.CodeConflict, schema.CodeRunEnded, schema.CodeWrongAgent, schema.CodeNotInDoubt, schema.CodeHandoffTaken, schema.CodeQuarantined:
+	case schema.CodeConflict, schema.CodeRunEnded, schema.CodeWrongAgent, schema.CodeNotInDoubt, schema.CodeHandoffTaken, schema.CodeQuarantined,
+		schema.CodePointAmbiguous:
 		f.code = exitConflict
 	case schema.CodeOverloaded, schema.CodeUnavailable:
 		f.code = exitUnavailable

@@ -174,6 +174,7 @@ func registerService(registry prometheus.Registerer, fleet string, s *consumer.S
 		{"holes", "Missing events confirmed by the leader.", &s.Holes},
 		{"regressions", "Times that the log was behind what was checkpointed.", &s.Regressions},
 		{"restarted", "Answers that took back segments sent before the run was found to be damaged.", &s.Restarted},
+		{"points", "Answers with a run as it was at a point of its history.", &s.Points},
 		{"clients_gone", "Clients that did not take their replies.", &s.ClientsGone},
 	} {
 		registry.MustRegister(counterOf("waymark_service_"+c.name+"_total", c.help, labels, c.n))

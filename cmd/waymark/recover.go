@@ -12,7 +12,9 @@ import (
 
 type recoverCmd struct {
 	Run_      string `arg:"" name:"run" help:"Run id."`
-	Executor  string `required:"" placeholder:"NAME" help:"Executor that takes the run over. Whoever drives it now is fenced."`
+	Executor  string `placeholder:"NAME" help:"Executor that takes the run over. Whoever drives it now is fenced."`
+	At        string `placeholder:"POINT" xor:"point" help:"Show the run as it was at a point, and take nothing over: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID."`
+	Step      int    `name:"resume-step" placeholder:"K" xor:"point" help:"Show the run as it was before its K-th tool call: the same as --at step:K."`
 	Agent     string `placeholder:"NAME" help:"Fail unless the run is of this agent."`
 	Reason    string `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
 	RequestID string `placeholder:"ID" help:"Id of this takeover: asked again with the same id, it goes on with the epoch it opened (default: a new one)."`
@@ -21,13 +23,18 @@ type recoverCmd struct {
 
 // Help is the text below the flags.
 func (recoverCmd) Help() string {
-	return `Look before with waymark plan. To let the fleet's own executors have the run, use waymark release instead. An ` +
+	return `With --at or --resume-step nothing is written: the run is shown exactly as it was there, and goes on as it is. waymark runs ` +
+		`history lists the points.
+
+Look before with waymark plan. To let the fleet's own executors have the run, use waymark release instead. An ` +
 		`executor that then gives no sign of life, neither an event nor a heartbeat, is taken for gone after ten seconds, and the fleet ` +
 		`may claim the run.
 
 Examples:
   waymark recover fix-login --executor laptop
-  waymark recover fix-login --executor laptop --request-id try-1 --json`
+  waymark recover fix-login --executor laptop --request-id try-1 --json
+  waymark recover fix-login --at turn:7
+  waymark recover fix-login --at mark:before-deploy --view state --json`
 }
 
 // recovery is what recover prints as JSON: the daemon's answer and the id under which it can be repeated.
@@ -39,14 +46,28 @@ type recovery struct {
 // Run takes a run over and shows where to go on. The state is read after the takeover, so that nothing of the
 // older executor can follow it.
 func (c recoverCmd) Run(ctx context.Context, a *app) error {
-	if err := schema.CheckName("--executor", c.Executor); err != nil {
+	at, past, err := c.point()
+	switch {
+	case err != nil:
 		return err
+	case past && c.Executor != "":
+		return fail(exitUsage, "leave out --executor to look at it", "nobody can take over what a run was at %s: its log only grows", at)
+	case past:
+	case c.Executor == "":
+		return fail(exitUsage, "name who takes the run over with --executor, or a point to look at with --at", "neither --executor nor --at is given")
+	default:
+		if err := schema.CheckName("--executor", c.Executor); err != nil {
+			return err
+		}
 	}
 	cl, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer cl.close()
+	if past {
+		return showAt(ctx, a, cl, c.Run_, at, c.View)
+	}
 	if c.RequestID == "" {
 		c.RequestID = nuid.Next()
 	}
@@ -65,6 +86,21 @@ func (c recoverCmd) Run(ctx context.Context, a *app) error {
 			"run %s was taken over, and events of it are missing: %d gaps", c.Run_, len(answer.Gaps))
 	}
 	return nil
+}
+
+// point is the point that was asked for; past says that there is one.
+func (c recoverCmd) point() (at schema.Point, past bool, err error) {
+	text := c.At
+	switch {
+	case c.Step < 0:
+		return at, false, fail(exitUsage, "steps are counted from 1", "--resume-step %d is below 1", c.Step)
+	case c.Step > 0:
+		text = fmt.Sprintf("step:%d", c.Step)
+	case text == "":
+		return at, false, nil
+	}
+	at, err = parsePoint("--at", text)
+	return at, true, err
 }
 
 func (c recoverCmd) show(ctx context.Context, a *app, cl *client, answer *recovery) error {

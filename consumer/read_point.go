@@ -1,0 +1,307 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// maxCandidates bounds the places that are named for a point that a run has more than once.
+const maxCandidates = 16
+
+// moment is a run as it was at a point.
+type moment struct {
+	head schema.Head
+	// records counts the run's messages up to the point.
+	records int64
+}
+
+// complete reports whether no event up to the point is known to be missing.
+func (m *moment) complete() bool { return m.head.Complete() }
+
+// walker is a sink that folds a run's content in the order of the log.
+type walker struct {
+	head    schema.Head
+	records int64
+	// next is the number of the segment that comes next.
+	next int
+	last schema.StreamSequence
+	// before and behind see the head around each record; true of either ends the walk.
+	before func(*schema.Prepared) bool
+	behind func(schema.Verdict) bool
+}
+
+// errSegmentMissing says that a walk came to events that are no longer there.
+var errSegmentMissing = errors.New("a segment is missing")
+
+func (w *walker) segment(n int, stored []byte) error {
+	if n != w.next {
+		return fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)
+	}
+	w.next++
+	_, frames, err := schema.DecodeSegment(stored)
+	if err != nil {
+		return &damaged{segment: n, err: err}
+	}
+	return w.frames(frames)
+}
+
+func (w *walker) frames(chunk []byte) error {
+	var stop error
+	err := schema.ReadFrames(chunk, func(rec schema.Record) bool {
+		if rec.Stream <= w.last {
+			w.head.Position = schema.Position{} // sequences that damage freed were used again
+		}
+		w.last = rec.Stream
+		p := schema.Prepare(&rec)
+		if w.before(&p) {
+			stop = errEnough
+			return false
+		}
+		v := w.head.ApplyPrepared(&p)
+		w.records++
+		if w.behind(v) {
+			stop = errEnough
+		}
+		return stop == nil
+	})
+	return errors.Join(err, stop)
+}
+
+// locate finds a point of a run that was read with its content, and folds exactly what is up to it. What the log has
+// instead of a damaged segment is taken from there.
+func (rd *reader) locate(ctx context.Context, r *reading, p schema.Point) (*moment, *reading, error) {
+	m, err := rd.search(ctx, r, p)
+	var bad *damaged
+	if !errors.As(err, &bad) && !errors.Is(err, errSegmentMissing) {
+		return m, r, err
+	}
+	whole, werr := rd.fromLog(ctx, r)
+	if werr != nil {
+		return nil, r, werr
+	}
+	if whole == nil {
+		if errors.Is(err, errSegmentMissing) {
+			return nil, r, fail(schema.CodePointPurged, "Restore it from a backup, or ask for a point that is before it.",
+				"point %s of run %s: %s, and the log does not have its events any more", p, r.run, err)
+		}
+		return nil, r, err
+	}
+	m, err = rd.search(ctx, whole, p)
+	return m, whole, err
+}
+
+// fromLog reads a run of which a segment cannot be used from the segments before it and the log. It returns nil when the
+// log does not have the events any more.
+func (rd *reader) fromLog(ctx context.Context, r *reading) (*reading, error) {
+	whole, err := rd.fromScratch(ctx, r.src, r.run, mode{content: true, scratch: true, accept: true})
+	if err != nil || whole.head.Digest != r.head.Digest || whole.logLast != r.logLast {
+		return nil, err
+	}
+	return whole, nil
+}
+
+// search walks through a run for a point.
+func (rd *reader) search(ctx context.Context, r *reading, p schema.Point) (*moment, error) {
+	finder, want, err := rd.finder(ctx, r, p)
+	if err != nil {
+		return nil, err
+	}
+	var found []moment
+	w := &walker{head: schema.NewHead(rd.fleet, r.run), next: 1}
+	many := finder.Many(r.head.Epoch)
+	var ahead *moment
+	w.before = func(rec *schema.Prepared) bool {
+		if finder.Before(&w.head, rec) {
+			ahead = &moment{head: w.head.Clone(), records: w.records}
+		}
+		return false
+	}
+	w.behind = func(v schema.Verdict) bool {
+		switch {
+		case ahead != nil && finder.Confirmed(v):
+			found = append(found, *ahead)
+		case finder.Behind(&w.head, v):
+			found = append(found, moment{head: w.head.Clone(), records: w.records})
+		}
+		ahead = nil
+		return len(found) > 0 && !many || len(found) == maxCandidates
+	}
+	err = rd.content(ctx, r, &place{next: 1}, w)
+	switch {
+	case err != nil && !errors.Is(err, errEnough):
+		return nil, err
+	case err == nil && w.next != r.index.Count+1:
+		return nil, fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)
+	}
+	atEnd := p.Kind == schema.PointEnd || p.Kind == schema.PointTurn && p.Number == 0 && w.head.Turn == 0
+	if len(found) == 0 && atEnd {
+		found = append(found, moment{head: w.head, records: w.records})
+	}
+	switch {
+	case len(found) == 0:
+		return nil, noPoint(p, &r.head)
+	case len(found) > 1:
+		return nil, manyPoints(p, r.run, found)
+	case want != "" && found[0].head.Digest != want:
+		return nil, fail(schema.CodeDamaged, "See what is wrong with: waymark verify "+r.run+".",
+			"checkpoint %d of run %s has digest %.16s…, the events up to it %.16s…", p.Number, r.run, want, found[0].head.Digest)
+	}
+	return &found[0], nil
+}
+
+// finder is what looks for a point of a run, and the digest that the run must have there, if that is known.
+func (rd *reader) finder(ctx context.Context, r *reading, p schema.Point) (*schema.Finder, string, error) {
+	switch p.Kind {
+	case schema.PointMark:
+		for i := range r.head.Marks {
+			if m := &r.head.Marks[i]; m.Name == p.Name {
+				return schema.PositionFinder(m.Position), "", nil
+			}
+		}
+		return nil, "", noPoint(p, &r.head)
+	case schema.PointCheckpoint:
+		list, err := r.src.store.Checkpoints.History(ctx, r.run)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return nil, "", err
+		}
+		kept := make([]string, 0, len(list))
+		for i := range list {
+			c := &list[i]
+			if uint64(c.Revision) != p.Number {
+				kept = append(kept, fmt.Sprintf("checkpoint:%d", c.Revision))
+				continue
+			}
+			if c.Err != nil {
+				rd.stats.CorruptCheckpoints.Add(1)
+				return nil, "", fail(schema.CodeDamaged, "Name the place otherwise: waymark runs history "+r.run+" lists all points.",
+					"checkpoint %d of run %s cannot be read: %s", p.Number, r.run, c.Err)
+			}
+			return schema.PositionFinder(c.Checkpoint.Position), c.Checkpoint.Digest, nil
+		}
+		e := fail(schema.CodePointNotFound, "Use one of those that are kept, or any other kind of point: waymark runs history "+r.run+" lists them.",
+			"no checkpoint of run %s is kept at revision %d", r.run, p.Number)
+		return nil, "", withPoints(e, kept)
+	default:
+		return schema.NewFinder(p), "", nil
+	}
+}
+
+// noPoint says that a run does not have a point, and what it has instead.
+func noPoint(p schema.Point, h *schema.Head) error {
+	has := fmt.Sprintf("it is at epoch %d, sequence %d, turn %d", h.Epoch, h.Sequence, h.Turn)
+	switch p.Kind {
+	case schema.PointStep:
+		has = fmt.Sprintf("it has %d tool calls", h.Counts.ToolCalls)
+	case schema.PointMark:
+		names := make([]string, len(h.Marks))
+		for i := range h.Marks {
+			names[i] = "mark:" + h.Marks[i].Name
+		}
+		has = fmt.Sprintf("it has %d marks", len(names))
+		e := fail(schema.CodePointNotFound, "Name one of its marks: waymark runs history "+h.Run+" lists them.", "run %s has no point %s: %s", h.Run, p, has)
+		return withPoints(e, names)
+	case schema.PointTurn:
+		if h.TurnOpen && uint64(h.Turn) == p.Number { //nolint:gosec // turns are from 1
+			has = "that turn has not ended"
+		}
+	default:
+	}
+	return fail(schema.CodePointNotFound, "waymark runs history "+h.Run+" lists the points there are.", "run %s has no point %s: %s", h.Run, p, has)
+}
+
+// manyPoints names the places of a point that a run has more than once.
+func manyPoints(p schema.Point, run string, found []moment) error {
+	names := make([]string, len(found))
+	for i := range found {
+		names[i] = schema.Point{Kind: p.Kind, Epoch: found[i].head.Epoch, Number: p.Number}.String()
+	}
+	e := fail(schema.CodePointAmbiguous, "Say which one is meant: "+strings.Join(names, " or ")+".",
+		"run %s has %d points %s, one in each of several epochs", run, len(found), p)
+	return withPoints(e, names)
+}
+
+// withPoints puts the names of points into the details of an error.
+func withPoints(e *schema.ServiceError, names []string) error {
+	details, err := json.Marshal(map[string][]string{"points": names})
+	if err != nil {
+		return err
+	}
+	e.Details = details
+	return e
+}
+
+// cutter is a sink that hands on the first records of a run's content and ends behind them: whole segments as stored,
+// the rest as frames.
+type cutter struct {
+	left int64
+	to   sink
+}
+
+func (c *cutter) segment(n int, stored []byte) error {
+	info, err := schema.DecodeSegmentInfo(stored)
+	if err != nil {
+		return err
+	}
+	if int64(info.Events) <= c.left {
+		c.left -= int64(info.Events)
+		if err := c.to.segment(n, stored); err != nil {
+			return err
+		}
+		return c.done()
+	}
+	_, frames, err := schema.DecodeSegment(stored)
+	if err != nil {
+		return err
+	}
+	return c.frames(frames)
+}
+
+func (c *cutter) frames(chunk []byte) error {
+	out := &chunks{to: c.to}
+	var failed error
+	if err := schema.ReadFrames(chunk, func(rec schema.Record) bool {
+		c.left--
+		failed = out.add(&rec)
+		return failed == nil && c.left > 0
+	}); err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	if err := out.flush(); err != nil {
+		return err
+	}
+	return c.done()
+}
+
+// done ends the reading behind the last record: what follows may be damaged and is nobody's business.
+func (c *cutter) done() error {
+	if c.left == 0 {
+		return errEnough
+	}
+	return nil
+}
+
+// contentTo hands over a run's content up to a moment.
+func (rd *reader) contentTo(ctx context.Context, r *reading, m *moment, to sink) error {
+	c := &cutter{left: m.records, to: to}
+	if c.left == 0 {
+		return nil // the point is before the first event
+	}
+	err := rd.content(ctx, r, &place{next: 1}, c)
+	switch {
+	case err != nil && !errors.Is(err, errEnough):
+		return err
+	case c.left != 0:
+		return fmt.Errorf("run %s: %d of %d messages up to the point are gone: %w", r.run, c.left, m.records, ErrStale)
+	}
+	return nil
+}

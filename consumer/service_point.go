@@ -1,0 +1,101 @@
+package consumer
+
+import (
+	"context"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// pointOf reads the point of a request, of which the other fields are checked already.
+func pointOf(text string, after int) (schema.Point, error) {
+	p, err := schema.ParsePoint(text)
+	switch {
+	case err != nil:
+		return p, badField("/at", err)
+	case after != 0:
+		return p, badField("/after", errAfterWithAt)
+	}
+	return p, nil
+}
+
+// answerAt answers with a run as it was at a point. It takes nothing over and writes nothing but a barrier.
+func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.Point, build func(*reading, *moment, *schema.Moment) any) error {
+	v, err := s.pointView(t, view)
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	r, err := s.proven(ctx, t.run, mode{content: true})
+	if err == nil && r.head.Status == "" {
+		return errNothingAccepted(t.run)
+	}
+	if err != nil {
+		return err
+	}
+	m, r, err := s.reader.locate(ctx, r, p)
+	if err != nil {
+		return err
+	}
+	switch v.kind {
+	case schema.ViewEvents:
+		if _, err := v.open(); err != nil {
+			return err
+		}
+		if err := s.reader.contentTo(v.out.ctx, r, m, v.out); err != nil {
+			return err
+		}
+	case schema.ViewState:
+		v.state = &stateSink{state: schema.NewState(s.cfg.Fleet, r.run), budget: s.budget}
+		if err := s.reader.contentTo(ctx, r, m, v.state); err != nil {
+			return err
+		}
+	}
+	s.stats.Points.Add(1)
+	if err := t.answer(build(r, m, &schema.Moment{Point: p.String(), Records: m.records, Position: m.head.Position})); err != nil {
+		return err
+	}
+	if v.kind == schema.ViewState {
+		if _, err := v.open(); err != nil {
+			return err
+		}
+		if err := v.out.json(v.state.state); err != nil {
+			return err
+		}
+	}
+	return t.send(schema.KindEnd, nil, "")
+}
+
+// getAt answers a read of a run as it was at a point.
+func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) error {
+	p, err := pointOf(req.At, req.After)
+	if err != nil {
+		return err
+	}
+	return s.answerAt(ctx, t, req.View, p, func(r *reading, m *moment, at *schema.Moment) any {
+		return &schema.GetReply{
+			Head: m.head, Quarantined: m.head.Quarantined(s.cfg.MaxClaims), Complete: m.complete(), Gaps: gapsOf(&m.head), Segments: r.index,
+			Bytes: r.index.Bytes + r.tail.bytes, At: at,
+		}
+	})
+}
+
+// recoverAt answers a recovery at a point. The point is in the past and belongs to nobody, so no epoch is opened.
+func (s *Service) recoverAt(ctx context.Context, t *task, req *schema.RecoverRequest) error {
+	p, err := pointOf(req.At, req.After)
+	if err != nil {
+		return err
+	}
+	return s.answerAt(ctx, t, req.View, p, func(r *reading, m *moment, at *schema.Moment) any {
+		inDoubt := m.head.InDoubt()
+		if inDoubt == nil {
+			inDoubt = []schema.OpenCall{}
+		}
+		return &schema.RecoverReply{
+			Head: m.head, Epoch: m.head.Epoch, NextSequence: m.head.Sequence + 1, Chain: m.head.Chain, LastStream: m.head.Position.Stream,
+			InDoubt: inDoubt, Complete: m.complete(), Gaps: gapsOf(&m.head), Segments: r.index, Shard: &r.src.store.Names.Shard, At: at,
+		}
+	})
+}
+
+// gapsOf are a head's gaps, never nil.
+func gapsOf(h *schema.Head) []schema.Gap { return append([]schema.Gap{}, h.Gaps...) }

@@ -1,0 +1,209 @@
+package consumer_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// at asks for a run as it was at a point, in a view.
+func (w *serviceWorld) at(run, view, point string) (*schema.GetReply, *answer) {
+	w.tb.Helper()
+	a, err := w.ask(schema.VerbGet, run, schema.GetRequest{View: view, At: point})
+	require.NoError(w.tb, err)
+	return decodeAs[schema.GetReply](w.tb, a.first), a
+}
+
+// requireFirst checks in every view that a point is exactly the writer's first n events.
+func (w *serviceWorld) requireFirst(x *writer, point string, n int) {
+	w.tb.Helper()
+	want := schema.NewHead("default", x.run.Run)
+	for i := range n {
+		want.Apply(&x.acked[i])
+	}
+	reply, _ := w.at(x.run.Run, schema.ViewHead, point)
+	require.Equal(w.tb, want, reply.Head, point)
+	require.True(w.tb, reply.Complete)
+	require.Equal(w.tb, &schema.Moment{Point: point, Records: int64(n), Position: want.Position}, reply.At)
+
+	reply, a := w.at(x.run.Run, schema.ViewEvents, point)
+	require.Equal(w.tb, want.Digest, reply.Head.Digest)
+	got := a.records(w.tb)
+	require.Len(w.tb, got, n)
+	for i := range got {
+		require.True(w.tb, x.acked[i].Equal(&got[i]), "event %d", i)
+	}
+
+	reply, a = w.at(x.run.Run, schema.ViewState, point)
+	require.Equal(w.tb, want.Digest, reply.Head.Digest)
+	require.Equal(w.tb, want, decodeAs[schema.State](w.tb, a.state).Head)
+
+	a, err := w.ask(schema.VerbRecover, x.run.Run, schema.RecoverRequest{At: point})
+	require.NoError(w.tb, err)
+	recovered := decodeAs[schema.RecoverReply](w.tb, a.first)
+	require.Equal(w.tb, want, recovered.Head)
+	require.NotNil(w.tb, recovered.At)
+}
+
+// pointWorld is a run of ten turns, of which the first events are sealed and purged as the case has it. Event 0 is its start, then
+// each turn has four; a mark follows the fifth turn.
+func pointWorld(t *testing.T, prepare func(*serviceWorld, *writer)) (*serviceWorld, *writer) {
+	t.Helper()
+	w := newDamagedWorld(t)
+	w.aRun("other", 2, 10)
+	x := w.aRun("run-1", 5, 300)
+	x.publish(&schema.CheckpointMarkedData{Name: "before: deploy"}, 0)
+	for range 5 {
+		x.turnOf(300)
+	}
+	require.Len(t, x.acked, 42)
+	prepare(w, x)
+	return w, x
+}
+
+func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		prepare func(*serviceWorld, *writer)
+	}{
+		{"from the log alone", func(*serviceWorld, *writer) {}},
+		{"from segments that are not purged", func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false)) }},
+		{"from segments alone", func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) }},
+		{"from segments without a checkpoint", func(w *serviceWorld, x *writer) { w.sealByHand(x, 30, 7, true) }},
+		{"from the log instead of a segment with a flipped bit", func(w *serviceWorld, x *writer) {
+			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
+			w.flipSegment(x, 2)
+		}},
+		{"from the log instead of a segment that is gone", func(w *serviceWorld, x *writer) {
+			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
+			require.NoError(w.tb, w.shard.Segments.Delete(w.tb.Context(), x.run.Run, 2))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w, x := pointWorld(t, c.prepare)
+			w.requireFirst(x, "end", 42)
+			w.requireFirst(x, "turn:0", 1)
+			w.requireFirst(x, "turn:3", 13)
+			w.requireFirst(x, "turn:10", 42)
+			w.requireFirst(x, "mark:before: deploy", 22)
+			w.requireFirst(x, "step:1", 2)
+			w.requireFirst(x, "step:10", 39)
+			w.requireFirst(x, "event:"+schema.PositionOf(&x.acked[16]).ID, 17)
+			for _, n := range []int{1, 7, 8, 20, 29, 30, 31, 41, 42} {
+				w.requireFirst(x, fmt.Sprintf("seq:%d", n), n)
+				w.requireFirst(x, fmt.Sprintf("seq:1.%d", n), n)
+			}
+			require.Equal(t, schema.StatusRunning, w.model(x).Status)
+			require.Equal(t, schema.Epoch(1), w.model(x).Epoch, "looking takes nothing over")
+		})
+	}
+}
+
+// model is the run's head as the service shows it.
+func (w *serviceWorld) model(x *writer) schema.Head {
+	w.tb.Helper()
+	reply, _ := w.get(x.run.Run, schema.ViewHead)
+	return reply.Head
+}
+
+// flipSegment flips one bit of a stored segment.
+func (w *serviceWorld) flipSegment(x *writer, n int) {
+	w.tb.Helper()
+	kv, err := w.js.KeyValue(w.tb.Context(), w.names.SegmentBucket())
+	require.NoError(w.tb, err)
+	e, err := kv.Get(w.tb.Context(), schema.SegmentKey(x.run.Run, n))
+	require.NoError(w.tb, err)
+	bad := append([]byte{}, e.Value()...)
+	bad[len(bad)/2] ^= 1
+	_, err = kv.Put(w.tb.Context(), schema.SegmentKey(x.run.Run, n), bad)
+	require.NoError(w.tb, err)
+}
+
+func TestACheckpointsRevisionIsAPoint(t *testing.T) {
+	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
+	for n := 2; n <= 20; n += 2 {
+		w.checkpointAt(x, n, schema.SegmentIndex{})
+	}
+	history, err := w.shard.Checkpoints.History(t.Context(), x.run.Run)
+	require.NoError(t, err)
+	require.Len(t, history, 5)
+	for i, c := range history {
+		w.requireFirst(x, fmt.Sprintf("checkpoint:%d", c.Revision), 20-2*i)
+	}
+	e := w.refused(schema.VerbGet, x.run.Run, schema.GetRequest{At: "checkpoint:1"})
+	require.Equal(t, schema.CodePointNotFound, e.Code)
+	require.Contains(t, string(e.Details), fmt.Sprintf("checkpoint:%d", history[4].Revision))
+}
+
+func TestASequenceOfSeveralEpochsIsAskedForByItsEpoch(t *testing.T) {
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 2, 10)
+	w.recover("run-1", takeover("executor-2", "request-1"))
+	second := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "seq:1.10"})
+	require.Equal(t, schema.CodePointNotFound, second.Code)
+	w.requireFirst(x, "seq:3", 3) // the second epoch has written nothing yet
+
+	reply, _ := w.get("run-1", schema.ViewHead)
+	y := &writer{w: w.foldWorld, run: schema.Writer{
+		Fleet: "default", Run: "run-1", Executor: "executor-2", Epoch: 2,
+	}, last: uint64(reply.Head.Position.Stream), turn: 2}
+	chain, err := schema.ParseHash(reply.Head.Chain)
+	require.NoError(t, err)
+	y.run.Chain = chain
+	y.turnOf(10)
+	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "seq:3"})
+	require.Equal(t, schema.CodePointAmbiguous, e.Code)
+	require.JSONEq(t, `{"points":["seq:1.3","seq:2.3"]}`, string(e.Details))
+	require.Contains(t, e.Hint, "seq:1.3 or seq:2.3")
+	w.requireFirst(x, "seq:1.3", 3)
+	at, _ := w.at("run-1", schema.ViewHead, "seq:2.3")
+	require.Equal(t, schema.Epoch(2), at.Head.Epoch)
+	require.Equal(t, schema.Sequence(3), at.Head.Sequence)
+	w.requireFirst(x, "seq:8", 8) // only the first epoch came so far
+}
+
+func TestAPointThatIsNotThereIsRefusedByName(t *testing.T) {
+	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
+	x.publish(&schema.TurnStartedData{Turn: 11}, 11)
+	for at, says := range map[string]string{
+		"seq:44": "sequence 43", "seq:2.1": "epoch 1", "turn:12": "turn 11", "turn:11": "has not ended", "step:11": "10 tool calls",
+		"mark:other": "1 marks", "event:none": "sequence 43", "checkpoint:7": "revision 7",
+	} {
+		e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: at})
+		require.Equal(t, schema.CodePointNotFound, e.Code, at)
+		require.Contains(t, e.Message, says, at)
+	}
+	for _, at := range []string{"7", "turn:x", "line:1"} {
+		require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: at}).Code, at)
+		require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{At: at}).Code, at)
+	}
+	require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "turn:1", View: schema.ViewEvents, After: 1}).Code)
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "nobody", schema.GetRequest{At: "turn:1"}).Code)
+}
+
+func TestAPointIsGoneWhenItsEventsAre(t *testing.T) {
+	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
+		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
+		require.NoError(w.tb, w.shard.Segments.Delete(w.tb.Context(), x.run.Run, 2))
+	})
+	w.requireFirst(x, "seq:7", 7)
+	for _, at := range []string{"seq:8", "turn:9", "end", "mark:before: deploy"} {
+		e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: at})
+		require.Equal(t, schema.CodePointPurged, e.Code, at)
+		require.Contains(t, e.Message, "segment 2")
+	}
+}
+
+func TestAPointBehindADamagedSegmentIsRefused(t *testing.T) {
+	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
+		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
+		w.flipSegment(x, 2)
+	})
+	w.requireFirst(x, "seq:7", 7)
+	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "seq:8"})
+	require.Equal(t, schema.CodeDamaged, e.Code)
+	require.Contains(t, string(e.Details), `"segment":2`)
+}

@@ -1,0 +1,182 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// PointKind says by what a [Point] names a place of a run.
+type PointKind string
+
+// Kinds of points.
+const (
+	// PointEnd is the run's last event; the zero Point.
+	PointEnd PointKind = ""
+	// PointSequence is behind the executor's event with a sequence, of an epoch or of the only one that has it.
+	PointSequence PointKind = "seq"
+	// PointTurn is behind the end of a turn; turn 0 is before the first turn.
+	PointTurn PointKind = "turn"
+	// PointCheckpoint is where the checkpoint at a revision of its bucket stands.
+	PointCheckpoint PointKind = "checkpoint"
+	// PointMark is behind the latest event checkpoint.marked of a name.
+	PointMark PointKind = "mark"
+	// PointStep is before a tool call was recorded: the calls of a run are its steps, counted from 1.
+	PointStep PointKind = "step"
+	// PointEvent is behind the event with an id: any event, control events included.
+	PointEvent PointKind = "event"
+)
+
+// Point names a place in a run's history, at which the run can be restored: everything up to it, nothing behind it. Its
+// text form is what requests and commands take.
+//
+//	seq:120  seq:2.14  turn:7  step:3  checkpoint:5120  mark:before-deploy  event:ID  end
+type Point struct {
+	Kind PointKind
+	// Number is the sequence, turn, step or revision.
+	Number uint64
+	// Epoch of a sequence; 0 means the only epoch that has it.
+	Epoch Epoch
+	// Name is the mark's name or the event's id.
+	Name string
+}
+
+// MaxPoint bounds the text form of a point, in bytes.
+const MaxPoint = 512
+
+// ErrPoint is returned for text that names no point; the message has the forms there are.
+var ErrPoint = errors.New("not a point of a run: use seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID or end")
+
+// ParsePoint reads the text form of a point. Errors wrap [ErrPoint].
+func ParsePoint(s string) (Point, error) {
+	if s == "" || s == "end" {
+		return Point{}, nil
+	}
+	bad := func(why string) (Point, error) {
+		return Point{}, fmt.Errorf("%.80q: %s: %w", s, why, ErrPoint)
+	}
+	kind, rest, ok := strings.Cut(s, ":")
+	if !ok {
+		return bad("it has no kind")
+	}
+	p := Point{Kind: PointKind(kind)}
+	if len(s) > MaxPoint {
+		return bad(fmt.Sprintf("it has %d bytes, at most %d are allowed", len(s), MaxPoint))
+	}
+	switch p.Kind {
+	case PointMark, PointEvent:
+		if rest == "" {
+			return bad("the name is missing")
+		}
+		p.Name = rest
+		return p, nil
+	case PointSequence:
+		if epoch, sequence, both := strings.Cut(rest, "."); both {
+			n, err := strconv.ParseUint(epoch, 10, 32)
+			if err != nil || n == 0 {
+				return bad("the epoch is no number from 1")
+			}
+			p.Epoch, rest = Epoch(n), sequence
+		}
+	case PointTurn, PointCheckpoint, PointStep:
+	default:
+		return bad("its kind is not known")
+	}
+	n, err := strconv.ParseUint(rest, 10, 64)
+	switch {
+	case err != nil:
+		return bad("it needs a number")
+	case n == 0 && p.Kind != PointTurn:
+		return bad("numbers begin with 1")
+	}
+	p.Number = n
+	return p, nil
+}
+
+// String is the text form.
+func (p Point) String() string {
+	switch p.Kind {
+	case PointEnd:
+		return "end"
+	case PointMark, PointEvent:
+		return string(p.Kind) + ":" + p.Name
+	case PointSequence:
+		if p.Epoch != 0 {
+			return fmt.Sprintf("seq:%d.%d", p.Epoch, p.Number)
+		}
+	default:
+	}
+	return fmt.Sprintf("%s:%d", p.Kind, p.Number)
+}
+
+// Moment is where a point of a run was found.
+type Moment struct {
+	// Point as it was asked for.
+	Point string `json:"point"`
+	// Records counts the run's messages up to it, accepted or not, from the run's first.
+	Records int64 `json:"records"`
+	// Position of the last of them.
+	Position Position `json:"position"`
+}
+
+// Finder looks for a point among a run's records, which it is shown in the order of the log.
+//
+//	Before(head, record) ── head.Apply(record) ── Behind(head, verdict)
+//
+// Both say whether the point is there: before the record, or behind it. A finder of a checkpoint looks for the position
+// that the checkpoint stands at, see [PositionFinder].
+type Finder struct {
+	point Point
+	at    Position
+}
+
+// NewFinder returns a finder of a point that the records themselves show: all kinds but checkpoint.
+func NewFinder(p Point) *Finder { return &Finder{point: p} }
+
+// PositionFinder returns a finder of the place behind the record at a position.
+func PositionFinder(at Position) *Finder { return &Finder{at: at} }
+
+// Many reports whether a run at an epoch can have the point more than once: then one that was found is not enough.
+func (f *Finder) Many(epoch Epoch) bool {
+	return f.point.Kind == PointSequence && f.point.Epoch == 0 && epoch > 1
+}
+
+// Before reports whether the point is before the record that is about to be applied.
+func (f *Finder) Before(h *Head, p *Prepared) bool {
+	switch f.point.Kind {
+	case PointStep:
+		return p.name == ToolCalled && h.Counts.ToolCalls+1 == int64(f.point.Number) //nolint:gosec // a count
+	case PointTurn:
+		return f.point.Number == 0 && h.Turn == 0 && h.Status != "" && (p.name == TurnStarted || p.name == TurnEnded)
+	default:
+		return false
+	}
+}
+
+// Confirmed reports whether a record before which the point was found is what it was taken for: the fold accepted it.
+func (f *Finder) Confirmed(v Verdict) bool { return v.Kind == Applied }
+
+// Behind reports whether the point is behind the record that was applied last.
+func (f *Finder) Behind(h *Head, v Verdict) bool {
+	if f.at.ID != "" {
+		return h.Position == f.at
+	}
+	if v.Kind != Applied && v.Kind != Evidence {
+		return false
+	}
+	switch f.point.Kind {
+	case PointSequence:
+		return v.Kind == Applied && v.Event.Sequence == Sequence(f.point.Number) && (f.point.Epoch == 0 || max(v.Event.Epoch, 1) == f.point.Epoch)
+	case PointTurn:
+		d, ok := v.Data.(*TurnEndedData)
+		return ok && f.point.Number != 0 && uint64(d.Turn) == f.point.Number //nolint:gosec // turns are from 1
+	case PointMark:
+		d, ok := v.Data.(*CheckpointMarkedData)
+		return ok && d.Name == f.point.Name
+	case PointEvent:
+		return v.Event.ID == f.point.Name
+	default:
+		return false
+	}
+}

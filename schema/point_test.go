@@ -1,0 +1,58 @@
+package schema_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestPointsAreReadAndWrittenAlike(t *testing.T) {
+	for text, want := range map[string]schema.Point{
+		"end":                 {},
+		"seq:120":             {Kind: schema.PointSequence, Number: 120},
+		"seq:2.14":            {Kind: schema.PointSequence, Number: 14, Epoch: 2},
+		"turn:0":              {Kind: schema.PointTurn},
+		"turn:7":              {Kind: schema.PointTurn, Number: 7},
+		"step:3":              {Kind: schema.PointStep, Number: 3},
+		"checkpoint:5120":     {Kind: schema.PointCheckpoint, Number: 5120},
+		"mark:before: deploy": {Kind: schema.PointMark, Name: "before: deploy"},
+		"event:run-1.2.c.XYZ": {Kind: schema.PointEvent, Name: "run-1.2.c.XYZ"},
+	} {
+		t.Run(text, func(t *testing.T) {
+			got, err := schema.ParsePoint(text)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			require.Equal(t, text, got.String())
+		})
+	}
+}
+
+func TestWhatIsNoPointIsRefusedByName(t *testing.T) {
+	for _, text := range []string{
+		"7", "turn", "turn:", "turn:x", "turn:-1", "seq:0", "seq:1.0", "seq:0.1", "seq:1.2.3", "step:0", "checkpoint:0", "mark:", "event:", "line:3", ":", "seq: 1",
+	} {
+		t.Run(text, func(t *testing.T) {
+			_, err := schema.ParsePoint(text)
+			require.ErrorIs(t, err, schema.ErrPoint)
+			require.ErrorContains(t, err, text)
+		})
+	}
+}
+
+func FuzzPoint(f *testing.F) {
+	for _, seed := range []string{"end", "seq:120", "seq:2.14", "turn:0", "mark:a", "event:x.1.2", "checkpoint:9", "turn:99999999999999999999"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := schema.ParsePoint(text)
+		if err != nil {
+			require.ErrorIs(t, err, schema.ErrPoint)
+			return
+		}
+		again, err := schema.ParsePoint(p.String())
+		require.NoError(t, err)
+		require.Equal(t, p, again)
+	})
+}
