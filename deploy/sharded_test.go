@@ -1,0 +1,177 @@
+package deploy_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// The server's partition and [schema.ShardOf] must be one function, for runs that programs without the SDK begin are
+// looked for where the latter says.
+func TestTheMappingRoutesEventsToTheShardOfTheirRun(t *testing.T) {
+	const shards, runs = 4, 10_000
+	s := startConfigured(t, filepath.Join("nats", "sharded.conf"))
+	nc := connectTo(t, s)
+
+	// Ten thousand names of every kind, over core NATS: what the mapping makes of the subject is all that counts.
+	routed := make(chan *nats.Msg, runs)
+	sub, err := nc.ChanSubscribe("waymark.events.default.*.*", routed)
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	for i := range runs {
+		require.NoError(t, nc.Publish("waymark.events.default."+runName(i), nil))
+	}
+	require.NoError(t, nc.Flush())
+	count := make(map[string]int)
+	for i := range runs {
+		var m *nats.Msg
+		select {
+		case m = <-routed:
+		case <-time.After(time.Minute):
+			require.Fail(t, "an event was not routed", "%d of %d came", i, runs)
+		}
+		token := strings.Split(m.Subject, ".")
+		require.Equal(t, schema.NamesOf("default", schema.ShardOf(token[4], shards)).EventSubject(token[4]), m.Subject)
+		count[token[3]]++
+	}
+	require.Len(t, count, shards)
+	require.NoError(t, sub.Unsubscribe())
+
+	// And with streams: acknowledged by the shard's, fenced there, and addressed to a shard by name as well.
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: schema.DefaultFleet, Shards: shards, QuotaBytes: kvstore.MinQuotaBytes}))
+	for i := range 20 {
+		run := runName(i)
+		want := schema.NamesOf("default", schema.ShardOf(run, shards))
+		first := jetstream.WithExpectLastSequencePerSubject(0)
+		ack, err := js.Publish(t.Context(), "waymark.events.default."+run, []byte("{}"), first)
+		require.NoError(t, err)
+		require.Equal(t, want.EventStream(), ack.Stream)
+		_, err = js.Publish(t.Context(), "waymark.events.default."+run, []byte("{}"), first)
+		require.ErrorContains(t, err, "wrong last sequence", "the compare-and-set is on the subject as mapped")
+		ack, err = js.Publish(t.Context(), want.EventSubject(run), []byte("{}"), jetstream.WithExpectLastSequencePerSubject(ack.Sequence))
+		require.NoError(t, err, "who knows the shard may name it")
+		require.Equal(t, want.EventStream(), ack.Stream)
+	}
+}
+
+// TestAMappingIsAddedWithTheShards adds what the configuration shows in its comment, after shards were added to the fleet. The server
+// is started anew with it: one that is told to read its mappings again does not answer for JetStream afterwards.
+func TestAMappingIsAddedWithTheShards(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"one-node.conf", "sharded.conf"} {
+		text, err := os.ReadFile(filepath.Join("nats", name))
+		require.NoError(t, err)
+		text = bytes.ReplaceAll(text, []byte("port: 4222"), []byte("port: -1"))
+		text = bytes.ReplaceAll(text, []byte("/var/lib/waymark/nats"), []byte(dir))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+	}
+	conf := filepath.Join(dir, "sharded.conf")
+	s := startConfigured(t, conf)
+	nc := connectTo(t, s)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	fleet := kvstore.FleetConfig{Fleet: schema.DefaultFleet, Shards: 4, QuotaBytes: kvstore.MinQuotaBytes}
+	require.NoError(t, kvstore.Provision(t.Context(), js, fleet))
+	begun := make(map[string]string) // run to stream
+	publish := func(subject, run string, last uint64) string {
+		ack, err := js.Publish(t.Context(), subject+run, []byte("{}"), jetstream.WithExpectLastSequencePerSubject(last))
+		require.NoError(t, err, subject+run)
+		return ack.Stream
+	}
+	for i := range 20 {
+		run := fmt.Sprintf("old-%d", i)
+		begun[run] = publish("waymark.events.default.", run, 0)
+	}
+
+	fleet.Shards = 8
+	require.NoError(t, kvstore.Provision(t.Context(), js, fleet))
+	text, err := os.ReadFile(conf)
+	require.NoError(t, err)
+	comment := regexp.MustCompile(`(?m)^#   ("waymark\.events\.default\.of8.*)$`).FindSubmatch(text)
+	require.NotNil(t, comment, "the line for eight shards")
+	added := bytes.Replace(text, []byte("mappings {\n"), append([]byte("mappings {\n  "), append(comment[1], '\n')...), 1)
+	require.NotEqual(t, text, added)
+	require.NoError(t, os.WriteFile(conf, added, 0o600))
+	s.Shutdown()
+	s.WaitForShutdown()
+	js, err = jetstream.New(connectTo(t, startConfigured(t, conf)))
+	require.NoError(t, err)
+
+	settings, _, err := kvstore.NewFleets(js).Get(t.Context(), schema.DefaultFleet)
+	require.NoError(t, err)
+	spread := make(map[string]bool)
+	for i := range 100 {
+		run := fmt.Sprintf("new-%d", i)
+		stream := publish("waymark.events.default.of8.", run, 0)
+		require.Equal(t, schema.NamesOf("default", schema.ShardOf(run, 8)).EventStream(), stream)
+		require.Contains(t, settings.Candidates(run), schema.ShardOf(run, 8))
+		spread[stream] = true
+	}
+	require.Len(t, spread, 8)
+	for run, stream := range begun {
+		info, err := js.Stream(t.Context(), stream)
+		require.NoError(t, err)
+		last, err := info.GetLastMsgForSubject(t.Context(), schema.NamesOf("default", schema.ShardOf(run, 4)).EventSubject(run))
+		require.NoError(t, err)
+		require.Equal(t, stream, publish("waymark.events.default.", run, last.Sequence), "a run goes on where it began")
+		require.Contains(t, settings.Candidates(run), schema.ShardOf(run, 4), "and is looked for there")
+	}
+}
+
+func startConfigured(t *testing.T, file string) *server.Server {
+	t.Helper()
+	t.Setenv("WAYMARK_NATS_PASSWORD", "correct-horse")
+	opts, err := server.ProcessConfigFile(file)
+	require.NoError(t, err)
+	require.True(t, opts.SyncAlways, "what one-node.conf says holds here, too")
+	if opts.Port == server.DEFAULT_PORT { // not changed by the test
+		opts.Port, opts.StoreDir = -1, t.TempDir()
+	}
+	opts.NoSigs, opts.NoLog = true, true
+	s, err := server.NewServer(opts)
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	require.True(t, s.ReadyForConnections(time.Minute))
+	return s
+}
+
+func connectTo(t *testing.T, s *server.Server) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("waymark", "correct-horse"))
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// runName makes names of many lengths and alphabets.
+func runName(i int) string {
+	switch i % 4 {
+	case 0:
+		return fmt.Sprintf("run-%d", i)
+	case 1:
+		return fmt.Sprintf("%x", i*2654435761)
+	case 2:
+		return fmt.Sprintf("Fix_Login-%s%d", strings.Repeat("z", i%40), i)
+	default:
+		return fmt.Sprintf("%d", i)
+	}
+}
