@@ -27,7 +27,7 @@ type importCmd struct {
 	Agent    string   `placeholder:"NAME" help:"Agent of the runs (default: the format's name)."`
 	Executor string   `default:"waymark-import" placeholder:"NAME" help:"Executor that the runs are published as (default: waymark-import)."`
 	Speed    float64  `default:"0" placeholder:"N" help:"Keep the pauses of the source, divided by N; 0 goes as fast as possible (default: 0)."`
-	Jobs     int      `default:"4" placeholder:"N" help:"Runs replayed at the same time; each is in memory as a whole (default: 4)."`
+	Jobs     int      `default:"4" placeholder:"N" help:"Runs replayed at the same time, of all files; each is in memory as a whole (default: 4)."`
 }
 
 // Fates of a run that was imported.
@@ -131,7 +131,7 @@ func expand(args []string) (files []string, size int64, err error) {
 	return files, size, nil
 }
 
-// importer replays files one after the other, and the runs of a file several at a time.
+// importer reads files one after the other, and replays their runs several at a time.
 type importer struct {
 	app     *app
 	options transcript.Options
@@ -142,6 +142,8 @@ type importer struct {
 	// mu guards what follows.
 	mu    sync.Mutex
 	fates map[string]int
+	// busy has the runs that are being replayed, or wait for it, each with the end of the last who does.
+	busy map[string]chan struct{}
 	// shown are the runs of the table, at most maxShown; more are only counted.
 	shown    []importedRun
 	seen     []importedFile
@@ -153,18 +155,48 @@ type importer struct {
 // maxShown bounds the rows of a table that import prints.
 const maxShown = 40
 
+// files imports files. It returns what ends the whole import, such as a server that is gone.
 func (im *importer) files(ctx context.Context, fleet *publisher.Fleet, files []string) error {
-	im.fates = make(map[string]int)
+	im.fates, im.busy = make(map[string]int), make(map[string]chan struct{})
+	group, within := errgroup.WithContext(ctx)
+	group.SetLimit(im.jobs)
 	for _, file := range files {
-		if err := im.file(ctx, fleet, file); err != nil {
-			return err
+		if within.Err() != nil {
+			break
+		}
+		if err := im.file(within, group, fleet, file); err != nil {
+			return errors.Join(group.Wait(), err)
 		}
 	}
-	return nil
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return context.Cause(ctx) // what was not begun is named nowhere else
 }
 
-// file imports one file. It returns what ends the whole import, such as a server that is gone.
-func (im *importer) file(ctx context.Context, fleet *publisher.Fleet, path string) error {
+// enqueue notes that a run will be replayed, which several files may hold: behind is over when those before it are, and
+// over is to be called when this one is.
+func (im *importer) enqueue(run string) (behind <-chan struct{}, over func()) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	before, mine := im.busy[run], make(chan struct{})
+	if before == nil {
+		before = make(chan struct{})
+		close(before)
+	}
+	im.busy[run] = mine
+	return before, func() {
+		im.mu.Lock()
+		defer im.mu.Unlock()
+		close(mine)
+		if im.busy[run] == mine {
+			delete(im.busy, run)
+		}
+	}
+}
+
+// file reads one file and hands its runs to group. What is said about the file comes behind its runs.
+func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publisher.Fleet, path string) error {
 	var read atomic.Int64
 	options := im.options
 	options.OnRead = func(n int) { read.Add(int64(n)) }
@@ -172,23 +204,33 @@ func (im *importer) file(ctx context.Context, fleet *publisher.Fleet, path strin
 	if err != nil {
 		return im.failed(err)
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(im.jobs)
+	// left counts the runs that are not over, and the reading of the file.
+	var left atomic.Int64
+	left.Add(1)
+	done := func() error {
+		if left.Add(-1) > 0 || ctx.Err() != nil {
+			return nil
+		}
+		if err := opened.Err(); err != nil {
+			return im.failed(err)
+		}
+		return im.report(opened.Report())
+	}
 	for run := range opened.Runs() {
 		if ctx.Err() != nil {
 			break
 		}
 		// What was read for this run is its share of the bar.
 		share := float64(read.Swap(0))
-		group.Go(func() error { return im.run(ctx, fleet, run, share) })
+		left.Add(1)
+		behind, over := im.enqueue(run.ID)
+		group.Go(func() error {
+			defer over()
+			<-behind
+			return errors.Join(im.run(ctx, fleet, run, share), done())
+		})
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	if err := opened.Err(); err != nil {
-		return im.failed(err)
-	}
-	return im.report(opened.Report())
+	return done()
 }
 
 // run replays one run.

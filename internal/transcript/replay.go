@@ -21,8 +21,8 @@ type ReplayOptions struct {
 	Execute func(ctx context.Context, call *Call, attempt int) error
 	// OnBoundary is called after each durable event; nil does nothing.
 	OnBoundary func(b Boundary)
-	// Pipelined sends windows of events together, for imports: boundaries are told a window later, and a
-	// replay that dies is continued from the last one that was told. Not for a replay with pauses.
+	// Pipelined sends windows of events together, for imports: boundaries are told a few windows later, and a
+	// replay that dies is continued behind the last event that is in the log. Not for a replay with pauses.
 	Pipelined bool
 	// KeepState keeps the run's content in the handle; without it a run that is started here keeps only the
 	// head, for the transcript is in memory already.
@@ -158,17 +158,36 @@ const (
 	windowEvents = 512
 	windowBytes  = 4 << 20
 	windowSteps  = 4 * windowEvents
+	// leaveWithin bounds how long what is queued is waited for when a replay breaks off.
+	leaveWithin = 10 * time.Second
 )
 
 // drive publishes the steps from the given one on.
 func drive(ctx context.Context, handle *publisher.Run, run *Run, steps []step, from int, o ReplayOptions) error {
 	d := &driver{handle: handle, run: run, steps: steps, o: o, turn: handle.OpenTurn(), told: from}
-	if o.Pipelined {
-		//nolint:contextcheck // the mode outlives the call
-		if err := handle.Pipelined(publisher.Window{Events: windowEvents, Bytes: windowBytes}); err != nil {
-			return fmt.Errorf("replay run %s: %w", run.ID, err)
-		}
+	if !o.Pipelined {
+		return d.wind(ctx, d.drive(ctx, from))
 	}
+	//nolint:contextcheck // the mode outlives the call
+	if err := handle.Pipelined(publisher.Window{Events: windowEvents, Bytes: windowBytes}); err != nil {
+		return fmt.Errorf("replay run %s: %w", run.ID, err)
+	}
+	err := d.drive(ctx, from)
+	// The mode has a goroutine: it ends with the replay. What is queued still goes out when the caller has gone away.
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	defer cancel()
+	if left := handle.Synchronous(leave); left != nil {
+		if err == nil {
+			err = fmt.Errorf("replay run %s: %w", run.ID, left)
+		}
+		return err
+	}
+	return d.wind(leave, err)
+}
+
+// drive publishes the steps from the given one on, in the mode that the handle is in.
+func (d *driver) drive(ctx context.Context, from int) error {
+	run, steps := d.run, d.steps
 	if from > 0 {
 		d.last = steps[from-1].at
 	}
@@ -176,16 +195,20 @@ func drive(ctx context.Context, handle *publisher.Run, run *Run, steps []step, f
 		if err := d.pause(ctx, steps[i].at); err != nil {
 			return fmt.Errorf("replay run %s: %w", run.ID, err)
 		}
+		if d.o.Pipelined && d.handle.CancelRequested() {
+			// Outside of the mode publishing itself says so.
+			return fmt.Errorf("replay run %s, step %d of %d: %w", run.ID, i+1, len(steps), publisher.ErrCancelRequested)
+		}
 		n := 1
 		for steps[i].answer > 0 && i+n < len(steps) && steps[i+n].answer == steps[i].answer {
 			n++
 		}
 		if err := d.publish(ctx, steps[i:i+n]); err != nil {
-			return fmt.Errorf("replay run %s, step %d of %d (%s): %w", run.ID, i+1, len(steps), steps[i].data.EventName(), d.wind(ctx, err))
+			return fmt.Errorf("replay run %s, step %d of %d (%s): %w", run.ID, i+1, len(steps), steps[i].data.EventName(), err)
 		}
 		i += n
 		if err := d.tell(ctx, i); err != nil {
-			return fmt.Errorf("replay run %s, up to step %d of %d: %w", run.ID, i, len(steps), d.wind(ctx, err))
+			return fmt.Errorf("replay run %s, up to step %d of %d: %w", run.ID, i, len(steps), err)
 		}
 	}
 	return nil

@@ -190,6 +190,34 @@ func TestAPipelinedImportIsContinued(t *testing.T) {
 	requireEqual(t, want.Conversations[0], w.recovered(f, "piped"), transcript.ClaudeCode)
 }
 
+// In pipelined mode publishing itself does not say that a run is to end: the replay looks for it.
+func TestAPipelinedImportThatIsToEndEndsCancelled(t *testing.T) {
+	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, gen.Spec{Seed: 11, Turns: 1500, Plain: true})
+	runs, _ := open(t, path, transcript.Options{RunID: "unwanted"})
+	w := newWorld(t)
+	f := w.fleet("importer")
+	told, asked := 0, false
+	out, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{
+		Pipelined:  true,
+		OnBoundary: func(b transcript.Boundary) { told = b.Step },
+		Execute: func(ctx context.Context, _ *transcript.Call, _ int) error {
+			if asked {
+				return nil
+			}
+			asked = true
+			return f.Cancel(ctx, "unwanted", "olga", "wrong file")
+		},
+	})
+	require.ErrorIs(t, err, publisher.ErrCancelRequested)
+	require.Less(t, told, out.Steps)
+	s := w.recovered(f, "unwanted")
+	require.Equal(t, schema.StatusCancelled, s.Head.Status)
+	require.Zero(t, s.Head.Counts.Gaps)
+	require.Less(t, int(s.Head.Sequence), out.Steps)
+	_, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: true})
+	require.ErrorIs(t, err, transcript.ErrAlreadyThere)
+}
+
 func TestALongRunAndALargeResultComeBackEqual(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 5,000 turns and a result of 10 MB are replayed in the long run only")
