@@ -76,6 +76,8 @@ func Cases() []Case {
 		keptCase(),
 		recoveryCase(),
 		memoryCase(),
+		shardsCase(),
+		replicasCase(),
 	}
 }
 

@@ -33,6 +33,8 @@ type daemonConfig struct {
 	// that the server writes each message through.
 	PurgeMS int64
 	Synced  bool
+	// Shared says that there are other daemons to share the shards with.
+	Shared bool
 }
 
 // foldCounts are what a daemon's folders did.
@@ -141,13 +143,18 @@ func (d *daemon) openFolders(work context.Context, cfg daemonConfig, nc *nats.Co
 	}
 	heartbeats := consumer.NewHeartbeats(cfg.Fleet, nc, time.Now, log)
 	d.group.Go(func() error { return heartbeats.Run(work) })
+	var balance *consumer.Balance
+	if cfg.Shared {
+		balance = consumer.NewBalance(cfg.Fleet, cfg.Name, len(shards), nc, heartbeats, time.Now, log)
+		d.group.Go(func() error { return balance.Run(work) })
+	}
 	silence := daemonSilence
 	if cfg.SilenceMS > 0 {
 		silence = time.Duration(cfg.SilenceMS) * time.Millisecond
 	}
 	for i, shard := range shards {
 		f, err := consumer.NewFolder(consumer.FolderConfig{
-			Fleet: cfg.Fleet, Shard: i, Holder: cfg.Name, Roster: roster, Heartbeats: heartbeats, Silence: silence,
+			Fleet: cfg.Fleet, Shard: i, Holder: cfg.Name, Roster: roster, Heartbeats: heartbeats, Balance: balance, Silence: silence,
 			LeaseTTL: time.Duration(cfg.LeaseMS) * time.Millisecond, PurgeAfter: time.Duration(cfg.PurgeMS) * time.Millisecond, Synced: cfg.Synced,
 		}, nc, js, shard, time.Now, log)
 		if err != nil {

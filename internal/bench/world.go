@@ -199,6 +199,7 @@ func (w *World) StartDaemon(ctx context.Context) error {
 		Fleet: FleetName, Name: fmt.Sprintf("daemon-%d", w.began), NoFold: w.Spec.NoFold,
 		LeaseMS: w.Spec.LeaseTTL.Milliseconds(), SilenceMS: w.Spec.Silence.Milliseconds(),
 		PurgeMS: w.Spec.PurgeAfter.Milliseconds(), Synced: w.Spec.Sync == SyncAlways,
+		Shared: w.Spec.Daemons > 0,
 	}
 	w.began++
 	d := new(worldDaemon)
