@@ -43,15 +43,15 @@ func TestReplicasAgreeOnWhoFoldsWhat(t *testing.T) {
 			return len(seen) == shards
 		}
 	}
-	require.Eventually(t, agree(a, b), 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, agree(a, b), time.Minute, 10*time.Millisecond)
 	t.Run("while a third one is there", func(t *testing.T) {
 		c := replica(t, server, "c", shards)
 		run(t, c.Run)
-		require.Eventually(t, agree(a, b, c), 20*time.Second, 10*time.Millisecond)
+		require.Eventually(t, agree(a, b, c), time.Minute, 10*time.Millisecond)
 		require.Equal(t, 3, a.Replicas())
 	})
 	// It has said that it leaves.
-	require.Eventually(t, agree(a, b), 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, agree(a, b), time.Minute, 10*time.Millisecond)
 }
 
 func TestWhatIsNoAnnouncementChangesNothing(t *testing.T) {
@@ -60,12 +60,12 @@ func TestWhatIsNoAnnouncementChangesNothing(t *testing.T) {
 	run(t, a.Run)
 	b := replica(t, server, "b", 4)
 	run(t, b.Run)
-	require.Eventually(t, func() bool { return a.Replicas() == 2 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return a.Replicas() == 2 }, time.Minute, 10*time.Millisecond)
 	nc := server.Conn(t)
 	for _, body := range []string{"", "null", "{", `{"holder":"c"}`, `{"holder":"no name","id":"x"}`, `{"holder":"c","id":"c.1","leaving":true,"freed":[-1,4,1000000]}`} {
 		require.NoError(t, nc.Publish(schema.ReplicaSubject("default"), []byte(body)))
 	}
 	require.NoError(t, nc.Publish(schema.ReplicaSubject("default"), []byte(`{"holder":"c","id":"c.1"}`)))
-	require.Eventually(t, func() bool { return a.Replicas() == 3 }, 20*time.Second, 10*time.Millisecond, "what comes behind them is read")
-	require.Eventually(t, func() bool { return a.Replicas() == 2 }, 20*time.Second, 10*time.Millisecond, "it was heard once, and is not counted for long")
+	require.Eventually(t, func() bool { return a.Replicas() == 3 }, time.Minute, 10*time.Millisecond, "what comes behind them is read")
+	require.Eventually(t, func() bool { return a.Replicas() == 2 }, time.Minute, 10*time.Millisecond, "it was heard once, and is not counted for long")
 }

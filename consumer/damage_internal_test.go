@@ -60,11 +60,11 @@ func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
 					w.clock.Forward(2 * time.Millisecond)
 					c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "r1")
 					return err == nil && c.Status == schema.StatusOrphaned
-				}, 15*time.Second, time.Millisecond)
+				}, time.Minute, time.Millisecond)
 				require.Eventually(t, func() bool {
 					l, known := w.roster.Get("r1")
 					return known && l.Status == schema.StatusOrphaned
-				}, 10*time.Second, time.Millisecond, "and can be claimed")
+				}, time.Minute, time.Millisecond, "and can be claimed")
 			})
 		}
 	}

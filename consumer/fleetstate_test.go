@@ -54,7 +54,7 @@ func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
 
 	_, stop := w.fold(consumer.FolderConfig{})
 	w.told("run-1")
-	require.Eventually(t, func() bool { return look().Waiting == 0 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return look().Waiting == 0 }, time.Minute, time.Millisecond)
 	s = look()
 	require.NotEmpty(t, s.Folder)
 	require.Equal(t, x.acked[len(x.acked)-1].Stream, s.Position)
@@ -88,7 +88,7 @@ func TestTotalsAreThoseOfTheStoreAndSurviveTheFolder(t *testing.T) {
 		require.Eventually(t, func() bool {
 			s = svc.State(t.Context()).Shards[0]
 			return s.Waiting == 0
-		}, 20*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 		stop()
 		require.EqualValues(t, events, s.Totals.Events, "round %d", round)
 		require.Equal(t, payload, s.Totals.PayloadBytes)
@@ -144,7 +144,7 @@ func TestTheVerbFleetTellsOfTheReplicaThatAnswers(t *testing.T) {
 	require.Eventually(t, func() bool {
 		reply = ask()
 		return reply.Recovery.Count > 0
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.EqualValues(t, 1, reply.Recovery.Count, "what was refused is no recovery")
 	require.Equal(t, "run-1", reply.Recovery.LastRun)
 	require.NotEmpty(t, reply.Recovery.LastAt)

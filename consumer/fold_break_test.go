@@ -43,7 +43,7 @@ func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextFolder(t *testing.T) {
 	// Behind the garbage, so that it is not what the next folder begins with.
 	ack2, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-2"), Data: []byte("garbage")})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= ack2.Sequence }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= ack2.Sequence }, time.Minute, time.Millisecond)
 	stop()
 
 	folder, _ = w.fold(consumer.FolderConfig{Holder: "folder-2", SealBytes: 1 << 10})

@@ -115,7 +115,7 @@ func (w *foldWorld) foldedTurn(payload int) (x *writer, at schema.StreamSequence
 // await waits until a checkpoint satisfies the condition.
 func (w *foldWorld) await(what string, ok func(*schema.Checkpoint) bool) *schema.Checkpoint {
 	w.tb.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		select {
 		case c := <-w.heard:

@@ -110,7 +110,7 @@ func TestAllFoldsOfAMixedLogAreOne(t *testing.T) {
 				require.Eventually(t, func() bool {
 					c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), x.run.Run)
 					return err == nil && c.Position == model.Head.Position
-				}, 10*time.Second, 5*time.Millisecond)
+				}, time.Minute, 5*time.Millisecond)
 				c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), x.run.Run)
 				require.NoError(t, err)
 				stored, err := schema.EncodeCheckpoint(&schema.Checkpoint{Head: model.Head})

@@ -28,11 +28,11 @@ func TestTheWatermarkNeverPassesACheckpointThatWasNotStored(t *testing.T) {
 	x.start()
 	at := x.turnOf(10)
 	w.await("first turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
-	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= uint64(at) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= uint64(at) }, time.Minute, time.Millisecond)
 	// A watermark fits, a checkpoint does not.
 	w.limit("KV_"+w.names.CheckpointBucket(), 600)
 	later := x.turnOf(10)
-	require.Eventually(t, func() bool { return f.Stats().Failures.Load() >= 2 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Stats().Failures.Load() >= 2 }, time.Minute, time.Millisecond)
 	mark, _, err := w.shard.Checkpoints.Watermark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, at, mark.Position.Stream)

@@ -30,7 +30,7 @@ func (r *lifeRun) erased() {
 		_, err := r.w.shard.Checkpoints.LiveOf(r.w.tb.Context(), r.out.Run)
 		_, known := r.w.roster.Get(r.out.Run)
 		return err != nil && !known
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 func TestTheLiveIndexSaysWhatTheHeadSays(t *testing.T) {
@@ -140,7 +140,7 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	w.roster = again
 	missing.own(&schema.TurnStartedData{Turn: 1})
 	require.Equal(t, "e1", missing.entry().Live.Executor, "its next event puts it anew")
-	require.Eventually(t, func() bool { return w.folder.stats.LiveMended.Load() == 5 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.folder.stats.LiveMended.Load() == 5 }, time.Minute, time.Millisecond)
 	for _, r := range []*lifeRun{ended, left, {w: w, out: schema.Writer{Run: "nobody"}}} {
 		r.erased()
 	}
@@ -149,7 +149,7 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	require.Equal(t, RosterCounts{Live: 5}, again.Counts())
 	// While the folder folds, an entry that cannot be read does not wait for the next check.
 	put("good", "junk")
-	require.Eventually(t, func() bool { return w.folder.stats.LiveMended.Load() == 6 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.folder.stats.LiveMended.Load() == 6 }, time.Minute, time.Millisecond)
 	good.folded()
 	require.Equal(t, kept.Live, good.entry().Live)
 }
@@ -159,7 +159,7 @@ func (w *lifeWorld) begin2(tb testing.TB) *Roster {
 	tb.Helper()
 	r := NewRoster([]*kvstore.Shard{w.shard}, 0, w.clock.Now, noLog)
 	w.run(r.Run)
-	require.Eventually(tb, r.Synced, 10*time.Second, time.Millisecond)
+	require.Eventually(tb, r.Synced, time.Minute, time.Millisecond)
 	return r
 }
 
@@ -247,7 +247,7 @@ func TestTheRosterIsThatOfTheBucketThatIsThere(t *testing.T) {
 	known := func(run string) func() bool {
 		return func() bool { _, ok := w.roster.Get(run); return ok && w.roster.Synced() }
 	}
-	require.Eventually(t, known("stale"), 10*time.Second, time.Millisecond)
+	require.Eventually(t, known("stale"), time.Minute, time.Millisecond)
 
 	w.server.Restart(t)
 	s := w.begin("run-2", "executor-1", "i1")
@@ -257,7 +257,7 @@ func TestTheRosterIsThatOfTheBucketThatIsThere(t *testing.T) {
 	require.Eventually(t, func() bool {
 		w.clock.Forward(10 * time.Millisecond) // a lease whose release got lost runs out by this clock
 		return !known("stale")() && known("run-1")() && known("run-2")()
-	}, 20*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	_, total := w.roster.Claimable(w.clock.Now(), ClaimWant{})
 	require.Zero(t, total)
 	r.own(&schema.RunEndedData{Status: "completed"})
@@ -281,7 +281,7 @@ func next(tb testing.TB, msgs chan *nats.Msg) *nats.Msg {
 	select {
 	case m := <-msgs:
 		return m
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		require.FailNow(tb, "nothing came")
 		return nil
 	}
@@ -297,7 +297,7 @@ func TestExecutorsAreToldWhatOthersWroteIntoTheirRuns(t *testing.T) {
 	r.control(&schema.RunInputData{InterruptID: "q1", By: "me"}) // refused: nobody is told
 	r.control(&schema.RunResumedData{Executor: "executor-2", Reason: "request", RequestID: "q1"})
 	r.control(&schema.RunOrphanedData{Executor: "executor-2"})
-	require.Eventually(t, func() bool { return w.folder.stats.Notices.Load() == 4 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.folder.stats.Notices.Load() == 4 }, time.Minute, time.Millisecond)
 	require.NoError(t, w.nc.Publish(schema.NoticeSubject("default", "end"), nil))
 	for _, want := range []struct{ executor, name string }{
 		{"executor-1", schema.RunCancelRequested},
@@ -349,7 +349,7 @@ func TestAQuarantineIsAnnouncedOnce(t *testing.T) {
 	w.stop()
 	w.stop = w.fold(w.config())
 	r.control(&schema.RunOrphanedData{Executor: "executor-1"}) // once more: it changes nothing
-	require.Eventually(t, func() bool { return w.folder.stats.Notices.Load() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.folder.stats.Notices.Load() == 1 }, time.Minute, time.Millisecond)
 	require.Zero(t, w.folder.stats.Quarantined.Load(), "another folder does not say it again")
 	claim("request", "q4")
 	claim("claim", "q5")

@@ -269,6 +269,7 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	}
 	sealing, sealCtx := errgroup.WithContext(ctx)
 	sealing.SetLimit(sealsAtOnce)
+	segments := s.stats.Segments.Load()
 	for _, r := range b.touched {
 		if len(r.cuts) > 0 || r.uncut {
 			sealing.Go(func() error { return s.seal(sealCtx, r) })
@@ -279,6 +280,9 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	}
 	if err := s.store(ctx, b.touched); err != nil {
 		return err
+	}
+	if s.stats.Segments.Load() > segments {
+		s.janitor.counted()
 	}
 	if b.last.Stream > s.mark.Position.Stream {
 		next := s.mark

@@ -22,6 +22,10 @@ const (
 	// process that was stopped in between must not act on what it knew.
 	purgePatience = 30 * time.Second
 	proofTrust    = 10 * time.Second
+	// proofBytes bounds the events of one proof. A proof that took too long is begun again with a quarter, down to
+	// leastProofBytes: on a slow machine a long run goes piece by piece.
+	proofBytes      = 32 << 20
+	leastProofBytes = 2 << 20
 	// markEvery is the pace at which the janitor's mark is stored.
 	markEvery = time.Minute
 	// purgeTick is the longest pause before the queue is looked at again.
@@ -53,13 +57,17 @@ type janitor struct {
 	purgedBefore bool
 	// wake tells the walk that there is room in the queue.
 	wake chan struct{}
+	// sealedMore tells who relieves a log that more of it is sealed and counted.
+	sealedMore chan struct{}
+	// pressed: the last look found the log nearly full. It is of the goroutine that purges.
+	pressed bool
 }
 
 // newJanitor reads the mark of earlier reigns.
 func (f *Folder) newJanitor(ctx context.Context, incarnation string, unclean bool) (*janitor, error) {
 	j := &janitor{
 		Folder: f, incarnation: incarnation, marks: kvstore.NewPurgeMarks(f.js), press: make(chan int64),
-		queue: newPurgeQueue(f.cfg.PurgeAfter), wake: make(chan struct{}, 1),
+		queue: newPurgeQueue(f.cfg.PurgeAfter), wake: make(chan struct{}, 1), sealedMore: make(chan struct{}, 1),
 	}
 	mark, rev, err := j.marks.Get(ctx, f.names)
 	switch {
@@ -174,12 +182,12 @@ func (j *janitor) purge(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for {
+		for looked := time.Now(); time.Since(looked) < wait; {
 			e, ok := j.takeDue()
 			if !ok {
 				break
 			}
-			if err := j.purgeRun(ctx, e); err != nil {
+			if err := j.purgeRun(ctx, e, proofBytes); err != nil {
 				return err
 			}
 			if err := pause(ctx, purgePause); err != nil {
@@ -195,9 +203,34 @@ func (j *janitor) purge(ctx context.Context) error {
 			}
 			marked = now
 		}
-		if err := pause(ctx, min(wait, j.nextDue())); err != nil {
+		if err := j.rest(ctx, min(wait, j.nextDue())); err != nil {
 			return err
 		}
+	}
+}
+
+// rest waits for that long, or until there is more to gain in a log that is nearly full.
+func (j *janitor) rest(ctx context.Context, d time.Duration) error {
+	var more <-chan struct{}
+	if j.pressed {
+		more = j.sealedMore
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-more:
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// counted is told that checkpoints count more segments than before.
+func (j *janitor) counted() {
+	select {
+	case j.sealedMore <- struct{}{}:
+	default:
 	}
 }
 
@@ -228,11 +261,14 @@ func (j *janitor) room() {
 }
 
 // purgeRun proves and purges what an entry names. Only what concerns more than this run is an error.
-func (j *janitor) purgeRun(ctx context.Context, e purgeEntry) error {
+func (j *janitor) purgeRun(ctx context.Context, e purgeEntry, piece int64) error {
 	again := false
 	for {
+		// Asked before the proof: what is folded by now has its checkpoint.
+		folded := schema.StreamSequence(j.stats.Position.Load())
 		work, cancel := context.WithTimeout(ctx, purgePatience)
-		p, err := j.purgeOnce(work, e.run, e.upTo)
+		p, err := j.purgeOnce(work, e.run, e.upTo, piece)
+		late := work.Err() != nil
 		cancel()
 		var un *unproven
 		switch {
@@ -241,7 +277,10 @@ func (j *janitor) purgeRun(ctx context.Context, e purgeEntry) error {
 		case err == nil && p.more:
 			continue
 		case err == nil:
-			again = p.sealed < e.counted // its checkpoint is about to be put
+			again = p.sealed < e.counted || folded < e.met // its checkpoint is about to be put
+		case (late || errors.Is(err, errSlowProof)) && piece > leastProofBytes:
+			piece = max(piece/4, leastProofBytes)
+			continue
 		case errors.As(err, &un):
 			j.stats.ProofsFailed.Add(1)
 			j.log.Error().Err(err).Str(keyRun, e.run).Str("hint", un.hint(e.run)).
@@ -260,15 +299,24 @@ func (j *janitor) purgeRun(ctx context.Context, e purgeEntry) error {
 	return nil
 }
 
+// errSlowProof says that a proof took so long that something may have changed meanwhile.
+var errSlowProof = errors.New("the proof took too long")
+
 // purgeOnce proves a stretch of a run and purges it.
-func (j *janitor) purgeOnce(ctx context.Context, run string, upTo schema.StreamSequence) (proof, error) {
+func (j *janitor) purgeOnce(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (proof, error) {
 	began := j.now()
-	p, err := j.prove(ctx, run, upTo)
+	p, err := j.prove(ctx, run, upTo, piece)
 	if err != nil || p.events == 0 {
 		return p, err
 	}
 	if took := j.now().Sub(began); took > proofTrust {
-		return p, fmt.Errorf("the proof took %s: %w", took, ErrStale)
+		return p, fmt.Errorf("%w: it took %s", errSlowProof, took)
+	}
+	j.mu.Lock()
+	may := j.queue.mayGo(run, p.last)
+	j.mu.Unlock()
+	if !may {
+		return p, fmt.Errorf("run %s: sealed while it was proven: %w", run, ErrStale)
 	}
 	if err := j.markOnce(ctx); err != nil {
 		return p, err

@@ -37,7 +37,7 @@ func (x *writer) insist(d schema.Data, turn int32) time.Duration {
 		require.True(x.w.tb, errors.As(err, &api) && strings.Contains(api.Description, "maximum bytes exceeded"), "%v", err)
 		waited = time.Since(began)
 		return false
-	}, 30*time.Second, 5*time.Millisecond, "the fleet stays full")
+	}, time.Minute, 5*time.Millisecond, "the fleet stays full")
 	return waited
 }
 
@@ -84,7 +84,6 @@ func TestAFleetTakesManyTimesItsQuotaWhileItsDaemonPurges(t *testing.T) {
 	t.Logf("%d bytes through a quota of %d, full %d times, at most %s; purged %d bytes, relieved %d times", bytes, quota, full, longest,
 		f.Stats().PurgedBytes.Load(), f.Stats().Relieved.Load())
 	require.Greater(t, bytes, 3*quota)
-	require.Less(t, longest, 10*time.Second)
 	for _, x := range writers {
 		reply, a := w.get(x.run.Run, schema.ViewEvents)
 		require.True(t, reply.Complete)
@@ -107,7 +106,7 @@ func TestAFullLogWaitsForTwoSyncIntervalsOfAServerThatDoesNotSync(t *testing.T) 
 	for range 32 {
 		x.turnOf(400_000)
 	}
-	require.Eventually(t, func() bool { return f.Stats().Relieved.Load() > 2 }, 20*time.Second, time.Millisecond, "it is full, and looked after")
+	require.Eventually(t, func() bool { return f.Stats().Relieved.Load() > 2 }, time.Minute, time.Millisecond, "it is full, and looked after")
 	require.Zero(t, f.Stats().PurgedEvents.Load())
 	require.Len(t, w.log("run-1"), len(x.acked))
 }

@@ -78,7 +78,7 @@ func TestAFolderThatDiesAtAnyStepLosesNothing(t *testing.T) {
 				}
 				x.publish(&schema.RunEndedData{Status: "completed"}, 0)
 				died := func() bool { return d.dead.Load() }
-				require.Eventually(t, func() bool { return died() || len(w.log(x.run.Run)) == 1 }, 20*time.Second, time.Millisecond)
+				require.Eventually(t, func() bool { return died() || len(w.log(x.run.Run)) == 1 }, time.Minute, time.Millisecond)
 				d.dead.Store(true)
 				w.freeLease()
 				cfg.Holder = fmt.Sprintf("folder-%d-b", k)
@@ -127,7 +127,7 @@ func TestAFolderThatWasPausedAtAnyStepHarmsNothing(t *testing.T) {
 					default: // a folder purges and marks as often as it comes to it
 						return nth > 1 && len(w.log(run)) < 8
 					}
-				}, 20*time.Second, time.Millisecond)
+				}, time.Minute, time.Millisecond)
 				w.freeLease()
 				cfg.Holder = "newer-" + run
 				f, stop := w.fold(cfg)

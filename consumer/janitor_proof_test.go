@@ -131,7 +131,7 @@ func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
 			cfg := hasty()
 			cfg.Holder = "folder-2"
 			f, _ := w.fold(cfg)
-			require.Eventually(t, func() bool { return f.Stats().ProofsFailed.Load() >= 2 }, 20*time.Second, time.Millisecond, "it is said, and tried again")
+			require.Eventually(t, func() bool { return f.Stats().ProofsFailed.Load() >= 2 }, time.Minute, time.Millisecond, "it is said, and tried again")
 			require.Equal(t, before, w.log("run-bad"), "nothing is purged")
 			w.requireWhole(w.sound, w.awaitPurged(w.sound))
 		})
@@ -145,7 +145,7 @@ func TestWhatIsMendedIsPurgedAfterAll(t *testing.T) {
 	cfg := hasty()
 	cfg.Holder = "folder-2"
 	f, _ := w.fold(cfg)
-	require.Eventually(t, func() bool { return f.Stats().ProofsFailed.Load() >= 1 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Stats().ProofsFailed.Load() >= 1 }, time.Minute, time.Millisecond)
 	w.put(2, sound)
 	w.requireWhole(w.bad, w.awaitPurged(w.bad))
 }

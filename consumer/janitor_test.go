@@ -47,7 +47,7 @@ func (w *foldWorld) awaitPurged(x *writer) *schema.Checkpoint {
 			}
 		}
 		return true
-	}, 20*time.Second, 5*time.Millisecond, "not purged")
+	}, time.Minute, 5*time.Millisecond, "not purged")
 	return c
 }
 

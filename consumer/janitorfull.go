@@ -16,11 +16,14 @@ const (
 	fillRate = 200 << 20
 	// fullLookMin and fullLookMax bound the pauses between two looks at how full the log is.
 	fullLookMin, fullLookMax = 50 * time.Millisecond, purgeTick
+	// fullPieces is in how many pieces room is made at least, so that some is there soon.
+	fullPieces = 4
 )
 
 // relieve makes room in a log that is nearly full: what is sealed goes without waiting for the grace period, most gain
 // first, and if that is not enough, tails are sealed early. It returns when to look again.
 func (j *janitor) relieve(ctx context.Context) (time.Duration, error) {
+	j.pressed = false
 	quota := j.shard.Quota()
 	if quota == kvstore.UnlimitedQuota {
 		return fullLookMax, nil
@@ -31,12 +34,13 @@ func (j *janitor) relieve(ctx context.Context) (time.Duration, error) {
 			if ctx.Err() == nil {
 				j.log.Warn().Err(err).Msg("how full the log is cannot be told")
 			}
-			return fullLookMax, nil
+			return fullLookMax / 4, nil
 		}
 		if usage.Bytes < quota/100*fullAt {
 			room := quota/100*fullAt - usage.Bytes
 			return max(min(time.Duration(float64(room)/fillRate*float64(time.Second)), fullLookMax), fullLookMin), nil
 		}
+		j.pressed = true
 		j.stats.Relieved.Add(1)
 		need := usage.Bytes - quota/100*fullTo
 		j.mu.Lock()
@@ -44,7 +48,7 @@ func (j *janitor) relieve(ctx context.Context) (time.Duration, error) {
 		j.mu.Unlock()
 		before := j.stats.PurgedEvents.Load()
 		for _, e := range runs {
-			if err := j.purgeRun(ctx, e); err != nil {
+			if err := j.purgeRun(ctx, e, max(min(need/fullPieces, proofBytes), leastProofBytes)); err != nil {
 				return 0, err
 			}
 			if ctx.Err() != nil {
@@ -58,15 +62,12 @@ func (j *janitor) relieve(ctx context.Context) (time.Duration, error) {
 		waiting := j.queue.waiting()
 		j.mu.Unlock()
 		if waiting >= need {
-			// What is sealed will do once it may go; sealing more would only make small segments.
+			// What is sealed will do once it is counted and may go; sealing more would only make small segments.
 			return fullLookMax / 4, nil
 		}
 		select {
 		case j.press <- need:
 		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
-		if pause(ctx, fullLookMin) != nil {
 			return 0, ctx.Err()
 		}
 		return fullLookMin, nil
@@ -96,5 +97,9 @@ func (s *reignState) sealPressed(ctx context.Context, need int64) error {
 		}
 		sealed[r.id] = r
 	}
-	return s.store(ctx, sealed)
+	if err := s.store(ctx, sealed); err != nil {
+		return err
+	}
+	s.janitor.counted()
+	return nil
 }

@@ -22,7 +22,7 @@ type proof struct {
 	bytes  int64
 	// more: the log has more to prove behind it.
 	more bool
-	// ended: the run has ended, and all of it is sealed.
+	// ended: the run has ended, all of it is sealed, and this is the last of it.
 	ended bool
 	// sealed is up to where the checkpoint counts the run's events as sealed.
 	sealed schema.StreamSequence
@@ -64,7 +64,7 @@ func (e *unproven) hint(run string) string {
 //   - Each segment, from the last one down, has the right sum, and ends where the next one begins.
 //   - Each event of the log in question has its equal in one of them.
 //   - The event at the checkpoint's position is in the log and stays: it is the run's last, or has later ones behind it.
-func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSequence) (proof, error) {
+func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (proof, error) {
 	c, _, err := j.shard.Checkpoints.GetFresh(ctx, run)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
@@ -85,7 +85,7 @@ func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSeque
 	if !found || schema.PositionOf(&rec) != c.Position {
 		return proof{}, &unproven{run: run, why: fmt.Sprintf("the checkpoint's event %s is not at %d in the log", c.Position.ID, c.Position.Stream)}
 	}
-	p, sums, first, err := j.stretch(ctx, run, upTo)
+	p, sums, first, err := j.stretch(ctx, run, upTo, piece)
 	if err == nil {
 		err = j.match(ctx, c, sums, first)
 	}
@@ -93,7 +93,7 @@ func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSeque
 		return proof{}, err
 	}
 	p.sealed = c.Segments.Last.Stream
-	p.ended = c.Status.Terminal() && c.Segments.Last == c.Position
+	p.ended = !p.more && c.Status.Terminal() && c.Segments.Last == c.Position
 	return p, nil
 }
 
@@ -105,8 +105,8 @@ func sumOf(scratch []byte, rec *schema.Record) (recordSum, []byte) {
 	return sha256.Sum256(scratch), scratch
 }
 
-// stretch reads what the log has of the run up to a place, and where it begins.
-func (j *janitor) stretch(ctx context.Context, run string, upTo schema.StreamSequence) (p proof, sums map[schema.StreamSequence]recordSum, first schema.StreamSequence, err error) {
+// stretch reads what the log has of the run up to a place, about so many bytes of it, and where it begins.
+func (j *janitor) stretch(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (p proof, sums map[schema.StreamSequence]recordSum, first schema.StreamSequence, err error) {
 	sums = make(map[schema.StreamSequence]recordSum)
 	var scratch []byte
 	beyond := false
@@ -115,7 +115,7 @@ func (j *janitor) stretch(ctx context.Context, run string, upTo schema.StreamSeq
 			beyond = true
 			return errEnough
 		}
-		if p.events == provenAtOnce {
+		if p.events == provenAtOnce || p.bytes >= piece {
 			beyond, p.more = true, true
 			return errEnough
 		}

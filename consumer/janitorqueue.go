@@ -20,9 +20,11 @@ type purgeEntry struct {
 	// counted is where a checkpoint must count the run as sealed before the entry is done; 0 if only a walk has met it.
 	counted schema.StreamSequence
 	since   time.Time
-	// next is the same of what was sealed too late to go with it.
-	nextFirst, nextUpTo schema.StreamSequence
-	nextBytes           int64
+	// met is where a walk met the run last: the fold must have come so far before the entry is done.
+	met schema.StreamSequence
+	// next is the same of what was sealed, or met, too late to go with it.
+	nextFirst, nextUpTo, nextCounted, nextMet schema.StreamSequence
+	nextBytes                                 int64
 	// failed: the proof failed, and fullness is no reason to try sooner.
 	failed bool
 	// taken: it is being purged.
@@ -62,13 +64,21 @@ func (q *purgeQueue) sealed(run string, first, last schema.StreamSequence, bytes
 		e.upTo, e.counted, e.bytes = last, last, e.bytes+bytes
 		return
 	}
-	if e.upTo >= first {
-		e.upTo = first - 1 // a walk could not know that this was not sealed yet
-	}
 	if e.nextUpTo == 0 {
 		e.nextFirst = first
 	}
-	e.nextFirst, e.nextUpTo, e.nextBytes = min(e.nextFirst, first), last, e.nextBytes+bytes
+	if e.upTo >= first {
+		// A walk could not know that this was not sealed yet.
+		e.nextUpTo, e.nextMet = max(e.nextUpTo, e.upTo), max(e.nextMet, e.met)
+		e.upTo = first - 1
+	}
+	e.nextFirst, e.nextUpTo, e.nextCounted, e.nextBytes = min(e.nextFirst, first), max(e.nextUpTo, last), last, e.nextBytes+bytes
+}
+
+// mayGo reports whether what is being purged of a run may go up to a place: it was not sealed after the entry was taken.
+func (q *purgeQueue) mayGo(run string, upTo schema.StreamSequence) bool {
+	el, ok := q.byRun[run]
+	return ok && upTo <= entryOf(el).upTo
 }
 
 // found adds a run that a walk has met, with a place up to which it may be sealed. It reports false when there is no room.
@@ -76,15 +86,21 @@ func (q *purgeQueue) found(run string, from, at schema.StreamSequence, now time.
 	if el, ok := q.byRun[run]; ok {
 		e := entryOf(el)
 		e.first = min(e.first, from)
-		if !e.taken && e.nextUpTo == 0 && now.Sub(e.since) <= q.window {
-			e.upTo = max(e.upTo, at)
+		switch {
+		case at <= max(e.upTo, e.nextUpTo):
+		case !e.taken && e.nextUpTo == 0 && now.Sub(e.since) <= q.window:
+			e.upTo, e.met = at, at
+		case e.nextUpTo == 0:
+			e.nextFirst, e.nextUpTo, e.nextMet, e.nextBytes = e.upTo+1, at, at, unknownGain
+		default:
+			e.nextUpTo, e.nextMet = at, at
 		}
 		return true
 	}
 	if q.len() >= maxPurgeQueue {
 		return false
 	}
-	q.add(&purgeEntry{run: run, first: from, upTo: at, bytes: unknownGain, since: now})
+	q.add(&purgeEntry{run: run, first: from, upTo: at, met: at, bytes: unknownGain, since: now})
 	return true
 }
 
@@ -152,8 +168,7 @@ func (q *purgeQueue) gains(bytes int64, least time.Duration, now time.Time) []pu
 			continue
 		}
 		if least == 0 && e.nextUpTo != 0 {
-			e.upTo, e.counted, e.bytes = e.nextUpTo, e.nextUpTo, e.bytes+e.nextBytes
-			e.nextFirst, e.nextUpTo, e.nextBytes = 0, 0, 0
+			e.join()
 		}
 		may = append(may, e)
 	}
@@ -189,15 +204,25 @@ func (q *purgeQueue) done(was purgeEntry, again bool, now time.Time) {
 	q.order.Remove(el)
 	e.taken, e.failed, e.since = false, was.failed && again, now
 	switch {
-	case again && e.nextUpTo != 0:
-		e.upTo, e.counted, e.bytes = e.nextUpTo, e.nextUpTo, e.bytes+e.nextBytes
 	case again:
+		e.join()
 	case e.nextUpTo != 0:
-		e.first, e.upTo, e.counted, e.bytes = e.nextFirst, e.nextUpTo, e.nextUpTo, e.nextBytes
+		e.first, e.upTo, e.counted, e.met, e.bytes = e.nextFirst, e.nextUpTo, e.nextCounted, e.nextMet, e.nextBytes
+		e.dropNext()
 	default:
 		delete(q.byRun, was.run)
 		return
 	}
-	e.nextFirst, e.nextUpTo, e.nextBytes = 0, 0, 0
 	q.byRun[was.run] = q.order.PushBack(e)
+}
+
+// join makes one of what an entry names and of what came too late to go with it.
+func (e *purgeEntry) join() {
+	e.upTo, e.counted, e.met = max(e.upTo, e.nextUpTo), max(e.counted, e.nextCounted), max(e.met, e.nextMet)
+	e.bytes += e.nextBytes
+	e.dropNext()
+}
+
+func (e *purgeEntry) dropNext() {
+	e.nextFirst, e.nextUpTo, e.nextCounted, e.nextMet, e.nextBytes = 0, 0, 0, 0, 0
 }

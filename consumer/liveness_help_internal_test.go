@@ -53,7 +53,7 @@ func newLifeWorld(tb testing.TB) *lifeWorld {
 	w.run(w.roster.Run)
 	w.stop = w.fold(w.config())
 	w.sweeper = w.newSweeper()
-	require.Eventually(tb, func() bool { return w.roster.Synced() && w.folder.stats.Leading.Load() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(tb, func() bool { return w.roster.Synced() && w.folder.stats.Leading.Load() == 1 }, time.Minute, time.Millisecond)
 	return w
 }
 
@@ -187,7 +187,7 @@ func (r *lifeRun) settled(ok func(*schema.Checkpoint) bool) *schema.Checkpoint {
 		l, known := r.w.roster.Get(r.out.Run)
 		want := schema.LiveOf(&c.Head)
 		return known == c.Live() && (!known || l.Same(&want))
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	return c
 }
 

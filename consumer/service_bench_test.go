@@ -116,7 +116,7 @@ func BenchmarkEvents(b *testing.B) {
 			cons, err := js.SubscribeSync(w.names.EventSubject("run-1"), nats.OrderedConsumer())
 			require.NoError(b, err)
 			for range n + 1 {
-				_, err := cons.NextMsg(10 * time.Second)
+				_, err := cons.NextMsg(time.Minute)
 				require.NoError(b, err)
 			}
 			require.NoError(b, cons.Unsubscribe())

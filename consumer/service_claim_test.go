@@ -421,7 +421,7 @@ func TestClaimsFollowTheLiveIndex(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, total := w.roster.Claimable(time.Now(), consumer.ClaimWant{Executor: "x"})
 			return w.roster.Synced() && total == want
-		}, 20*time.Second, 5*time.Millisecond)
+		}, time.Minute, 5*time.Millisecond)
 	}
 	x := w.aRun("run-1", 1, 10)
 	w.aRun("busy", 1, 10)

@@ -189,7 +189,7 @@ func (w *serviceWorld) askWith(verb, run string, req any, seen func(*nats.Msg)) 
 	require.NoError(w.tb, w.client.PublishRequest(schema.ServiceSubject(verb, "default", run), sub.Subject, body))
 	a := &answer{}
 	for n := 1; ; n++ {
-		m, err := sub.NextMsg(30 * time.Second)
+		m, err := sub.NextMsg(time.Minute)
 		if err != nil {
 			return a, fmt.Errorf("%w: %w", errNoAnswer, err)
 		}

@@ -71,7 +71,7 @@ func (l *lagging) freeze() jetstream.Stream {
 	require.Eventually(l.tb, func() bool {
 		info, err := stream.Info(ctx)
 		return err == nil && info.State.LastSeq >= want
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	cfg.Mirror = nil
 	cfg.Subjects = []string{"stale.copy"}
 	stream, err = l.js.UpdateStream(ctx, cfg)

@@ -110,16 +110,16 @@ func TestADaemonTakesUpNewShardsByItself(t *testing.T) {
 	g := newGrowing(t)
 	run(t, g.roster.Run)
 	g.follow()
-	require.Eventually(t, g.roster.Synced, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, g.roster.Synced, time.Minute, 10*time.Millisecond)
 	g.reshard(3)
 	require.NoError(t, g.client.Publish(schema.SettingsSubject("default"), nil))
-	require.Eventually(t, func() bool { return g.settings.Current().Change == 1 }, 10*time.Second, 10*time.Millisecond)
-	require.Eventually(t, g.roster.Synced, 10*time.Second, 10*time.Millisecond, "the index of the new shards is followed")
+	require.Eventually(t, func() bool { return g.settings.Current().Change == 1 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, g.roster.Synced, time.Minute, 10*time.Millisecond, "the index of the new shards is followed")
 	_, err := g.shards[2].Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: schema.Live{
 		Format: schema.LiveFormat, Run: "run-1", Status: schema.StatusOrphaned, Epoch: 1,
 	}})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return g.roster.Counts().Claimable == 1 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return g.roster.Counts().Claimable == 1 }, time.Minute, 10*time.Millisecond)
 }
 
 func TestSettingsThatCouldNotBeAppliedAreAppliedLater(t *testing.T) {
@@ -142,8 +142,8 @@ func TestTheDaemonEndsTheOpeningOfAGeneration(t *testing.T) {
 	require.Eventually(t, func() bool {
 		s, _, err := fleets.Get(t.Context(), "default")
 		return err == nil && !s.Opening && s.Change == 1
-	}, 20*time.Second, 20*time.Millisecond)
-	require.Eventually(t, func() bool { return !g.settings.Current().Opening }, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return !g.settings.Current().Opening }, time.Minute, 10*time.Millisecond)
 }
 
 func TestARunInTwoShardsIsAnAlarm(t *testing.T) {
@@ -159,9 +159,9 @@ func TestARunInTwoShardsIsAnAlarm(t *testing.T) {
 		require.NoError(t, err)
 		revisions = append(revisions, rev...)
 	}
-	require.Eventually(t, func() bool { return g.roster.Counts().Twice == 1 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return g.roster.Counts().Twice == 1 }, time.Minute, 10*time.Millisecond)
 	for _, res := range g.shards[0].Checkpoints.EraseLive(t.Context(), kvstore.LiveAt{Run: "twin", Revision: revisions[0]}) {
 		require.NoError(t, res.Err)
 	}
-	require.Eventually(t, func() bool { return g.roster.Counts().Twice == 0 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return g.roster.Counts().Twice == 0 }, time.Minute, 10*time.Millisecond)
 }

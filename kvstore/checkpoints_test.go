@@ -196,7 +196,7 @@ func TestRepublishedCheckpointIsACloudEvent(t *testing.T) {
 
 func next(tb testing.TB, sub *nats.Subscription) *nats.Msg {
 	tb.Helper()
-	msg, err := sub.NextMsg(5 * time.Second)
+	msg, err := sub.NextMsg(time.Minute)
 	require.NoError(tb, err)
 	return msg
 }

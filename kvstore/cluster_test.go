@@ -49,7 +49,7 @@ func startCluster(tb testing.TB) *nats.Conn {
 			}
 		}
 		return false
-	}, 20*time.Second, 20*time.Millisecond, "the cluster has no leader")
+	}, time.Minute, 20*time.Millisecond, "the cluster has no leader")
 	return nc
 }
 
@@ -84,7 +84,7 @@ func TestOnAClusterOfThree(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := cps.PutWatermark(t.Context(), kvstore.Watermark{Incarnation: "i"}, 0)
 		return err == nil
-	}, 20*time.Second, 50*time.Millisecond, "the rebuilt bucket has no leader")
+	}, time.Minute, 50*time.Millisecond, "the rebuilt bucket has no leader")
 	list := make([]kvstore.Item, 600)
 	for i := range list {
 		list[i].Checkpoint = checkpoint(fmt.Sprintf("run-%d", i), 1)

@@ -180,7 +180,7 @@ func TestAPersonsAnswerDecides(t *testing.T) {
 				_, err := turn.Tool(t.Context(), call, o.tool)
 				done <- err
 			}()
-			require.Eventually(t, func() bool { return w.fold("r1").Head.Status == schema.StatusWaiting }, 10*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return w.fold("r1").Head.Status == schema.StatusWaiting }, time.Minute, 5*time.Millisecond)
 			s := w.fold("r1")
 			require.Empty(t, o.keys())
 			wait := s.Waits[0]
@@ -288,7 +288,7 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 				require.Eventually(t, func() bool {
 					s := w.fold("r1")
 					return len(s.Head.Interrupts) == 1 && !s.Calls[0].InDoubt
-				}, 10*time.Second, 5*time.Millisecond)
+				}, time.Minute, 5*time.Millisecond)
 				test.later(t, w, run.OpenTurn())
 			}
 			err = <-done
@@ -319,7 +319,7 @@ func TestTheQuestionsIdFitsWhateverTheCallsId(t *testing.T) {
 		_, err := turn.Tool(ctx, publisher.ToolCall{ID: strings.Repeat("x", schema.MaxIdentifier), Name: "deploy"}, nil)
 		done <- err
 	}()
-	require.Eventually(t, func() bool { return len(w.fold("r1").Head.Interrupts) == 1 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.fold("r1").Head.Interrupts) == 1 }, time.Minute, 5*time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.LessOrEqual(t, len(w.fold("r1").Waits[0].InterruptID), schema.MaxIdentifier)

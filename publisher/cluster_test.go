@@ -66,7 +66,7 @@ func newCluster(t *testing.T) *cluster {
 			}
 		}
 		return false
-	}, 30*time.Second, 20*time.Millisecond, "the cluster has no leader")
+	}, time.Minute, 20*time.Millisecond, "the cluster has no leader")
 	require.NoError(t, kvstore.Provision(t.Context(), c.js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20, Replicas: 3}))
 	return c
 }
@@ -93,7 +93,7 @@ func (c *cluster) requireWholeLog(run *publisher.Run) {
 	require.Eventually(c.tb, func() bool {
 		log = c.fold(run.ID())
 		return log.Head.Position == run.Head().Position
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	c.requireFold(log, run)
 }
 

@@ -17,6 +17,8 @@ const (
 	DefaultTryTimeout     = 2 * time.Second
 	DefaultRequestTimeout = 30 * time.Second
 	DefaultVerifyTimeout  = 10 * time.Second
+	DefaultFullPatience   = 30 * time.Second
+	DefaultFullTimeout    = 2 * time.Minute
 	DefaultBackoff        = 2 * time.Millisecond
 	DefaultMaxBackoff     = 500 * time.Millisecond
 	DefaultInlineLimit    = 256 << 10
@@ -65,10 +67,18 @@ type Config struct {
 	// as long as the fleet allows.
 	Heartbeat time.Duration
 
-	// PublishTimeout is the deadline of one event or batch, retries included; 0 means 10 seconds.
+	// PublishTimeout is the deadline of one event or batch, retries included; 0 means 10 seconds. It does not count while
+	// the fleet is full.
 	PublishTimeout time.Duration
 	// TryTimeout is how long one try waits for its answer before the same event is sent again; 0 means 2 seconds.
 	TryTimeout time.Duration
+	// FullPatience is how long an event waits in a full fleet, counted from the last time that its daemon was seen making
+	// room: what is moved to segments leaves the log. 0 means 30 seconds, a negative duration that it does not wait. The
+	// caller's context ends the wait at any time.
+	FullPatience time.Duration
+	// FullTimeout bounds the wait of an event in a full fleet as a whole, when room is made and others take it; 0 means 2
+	// minutes. The start of a run waits for 30 seconds at most.
+	FullTimeout time.Duration
 	// RequestTimeout is the deadline of a request to the daemon up to its first reply; 0 means 30 seconds. An answer
 	// of several replies may take longer, as long as it goes on.
 	RequestTimeout time.Duration
@@ -127,6 +137,8 @@ func (c Config) withDefaults() Config {
 	}
 	def(&c.PublishTimeout, DefaultPublishTimeout)
 	def(&c.TryTimeout, DefaultTryTimeout)
+	def(&c.FullPatience, DefaultFullPatience)
+	def(&c.FullTimeout, DefaultFullTimeout)
 	def(&c.RequestTimeout, DefaultRequestTimeout)
 	def(&c.VerifyTimeout, DefaultVerifyTimeout)
 	def(&c.Backoff, DefaultBackoff)
@@ -186,6 +198,8 @@ func (c Config) Validate() error {
 		return configError("PublishTimeout", c.PublishTimeout, "use a duration above 0")
 	case c.TryTimeout < 0:
 		return configError("TryTimeout", c.TryTimeout, "use a duration above 0")
+	case c.FullTimeout < 0:
+		return configError("FullTimeout", c.FullTimeout, "use a duration above 0; a negative FullPatience is for not waiting")
 	case c.RequestTimeout < 0:
 		return configError("RequestTimeout", c.RequestTimeout, "use a duration above 0")
 	case c.VerifyTimeout < 0:

@@ -93,8 +93,30 @@ func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
 }
 
 // deliverOne makes the first of items durable; the others are known to it because an earlier try may have stored
-// them, too. See the table of answers in the package's documentation.
+// them, too. It waits while the fleet is full and its daemon makes room.
 func (r *Run) deliverOne(ctx context.Context, items []*item) error {
+	var room roomWait
+	for {
+		err := r.deliverWithin(ctx, items)
+		refused, ok := err.(*refusedFull) //nolint:errorlint // it is never wrapped
+		if !ok {
+			return err
+		}
+		// Not stored by this try, and in doubt still if an earlier one had no answer.
+		if err := r.fleet.awaitRoom(ctx, &room, r.names.EventStream(), refused.answer); err != nil {
+			return err
+		}
+	}
+}
+
+// refusedFull says that the stream is full. It goes no further than to deliverOne.
+type refusedFull struct{ answer error }
+
+func (e *refusedFull) Error() string { return e.answer.Error() }
+
+// deliverWithin is deliverOne until the deadline of one event, or until the stream is full. See the table of answers in
+// the package's documentation.
+func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 	it := items[0]
 	caller := ctx
 	if caller.Err() != nil {
@@ -138,7 +160,7 @@ func (r *Run) deliverOne(ctx context.Context, items []*item) error {
 				lastErr = err
 			}
 		case full:
-			return r.fleet.fullError(caller, r.names.EventStream(), a.err)
+			return &refusedFull{a.err}
 		case oversized:
 			e := &PayloadTooLargeError{Event: it.event.Name(), Total: it.size, Limit: eventLimit}
 			e.Field, e.Size = largestField(it.event.Data)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -21,8 +22,8 @@ var (
 	// server was restored from an older copy, or the stream was purged or deleted. Resume tells what is left. Ends
 	// the handle.
 	ErrLogRegressed = errors.New("an acknowledged event is gone from the log")
-	// ErrFleetFull is returned when the fleet's quota is used up; see [FullError]. The event was not stored and
-	// nothing was dropped: raise the quota or erase runs, then publish it again.
+	// ErrFleetFull is returned when the fleet's quota is used up and no room was made in time; see [FullError] and
+	// Config.FullPatience. The event was not stored and nothing was dropped: publish it again later, or raise the quota.
 	ErrFleetFull = errors.New("fleet is full")
 	// ErrPayloadTooLarge is returned for an event that passes the limit of a message although its large fields went to
 	// the blob store; see [PayloadTooLargeError].
@@ -105,6 +106,10 @@ type FullError struct {
 	Fleet, Stream string
 	// Quota and Used in bytes; 0 when the server did not say.
 	Quota, Used int64
+	// Waited is how long the event waited for room, and Relieved says whether events were taken out of the stream
+	// meanwhile: then the daemon is making room, and the event may find some later.
+	Waited   time.Duration
+	Relieved bool
 	// Answer of the server.
 	Answer string
 }
@@ -115,7 +120,12 @@ func (e *FullError) Error() string {
 	if e.Quota > 0 {
 		s += fmt.Sprintf(", %d of %d bytes used", e.Used, e.Quota)
 	}
-	return s + fmt.Sprintf(" (%s): the event was not stored; raise the quota or erase runs that have ended, then publish again", e.Answer)
+	s += fmt.Sprintf(" (%s): the event was not stored", e.Answer)
+	if e.Relieved {
+		return s + fmt.Sprintf("; room was made in the %s that it waited, and others took it: publish again, or raise the quota", e.Waited.Round(time.Millisecond))
+	}
+	return s + fmt.Sprintf("; no room was made in the %s that it waited: see that the fleet's daemon runs and purges, or raise the quota, then publish again",
+		e.Waited.Round(time.Millisecond))
 }
 
 // Unwrap is [ErrFleetFull].

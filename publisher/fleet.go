@@ -31,6 +31,7 @@ type Fleet struct {
 	placingTurn chan struct{}
 	replicas    int
 	group       *group
+	rooms       rooms
 	mail        mail
 
 	blobMu sync.Mutex

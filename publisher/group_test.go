@@ -53,7 +53,7 @@ func (c *crowd) crowdedIn(t *testing.T, publish func(ctx context.Context, i int)
 	require.Eventually(t, func() bool {
 		waiting, others := publisher.GroupWaiting(c.fleet)
 		return waiting == 0 && others == 1
-	}, 20*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	for i := range c.runs {
 		c.wait.Go(func() { c.errs[i] = publish(t.Context(), i) })
 	}
@@ -65,7 +65,7 @@ func (c *crowd) crowdedIn(t *testing.T, publish func(ctx context.Context, i int)
 			before, same = waiting, 0
 		}
 		return same >= 10 && waiting >= len(c.runs)/2
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	return waiting
 }
 
@@ -201,7 +201,7 @@ func TestBatchWhoseAnswerIsLostIsResolvedSingly(t *testing.T) {
 	waiting := c.crowdedIn(t, c.mark)
 	c.proxy.dropAcks(-1)
 	c.proxy.release()
-	require.Eventually(t, func() bool { return c.end() >= before+2+uint64(len(c.runs)) }, 20*time.Second, 10*time.Millisecond) //nolint:gosec // a count
+	require.Eventually(t, func() bool { return c.end() >= before+2+uint64(len(c.runs)) }, time.Minute, 10*time.Millisecond) //nolint:gosec // a count
 	c.proxy.dropAcks(0)
 	c.wait.Wait()
 	c.requireAll(t, 2)

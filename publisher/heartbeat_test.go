@@ -13,7 +13,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // heartbeats collects what executors say of themselves.
 func (w *world) heartbeats() func() schema.Heartbeat {

@@ -49,7 +49,7 @@ func newWorldWith(tb testing.TB, fleet kvstore.FleetConfig, opts ...natstest.Opt
 // fleet connects an executor. changes may be nil.
 func (w *world) fleet(changes ...func(*publisher.Config)) *publisher.Fleet {
 	w.tb.Helper()
-	cfg := publisher.Config{Conn: w.nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 3 * time.Second, TryTimeout: 300 * time.Millisecond, VerifyTimeout: 300 * time.Millisecond}
+	cfg := publisher.Config{Conn: w.nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 3 * time.Second, TryTimeout: 300 * time.Millisecond, VerifyTimeout: 300 * time.Millisecond, FullPatience: -1}
 	for _, change := range changes {
 		change(&cfg)
 	}

@@ -175,6 +175,7 @@ func (f *Fleet) mark(ctx context.Context, names schema.Names, run string, placed
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.PublishTimeout)
 	defer cancel()
 	wait, last := f.backoff(), schema.StreamSequence(0)
+	var room roomWait
 	for {
 		m := &nats.Msg{Subject: names.EventSubject(run), Header: nats.Header{jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(uint64(last), 10)}}, Data: body}
 		maps.Copy(m.Header, header)
@@ -184,7 +185,10 @@ func (f *Fleet) mark(ctx context.Context, names schema.Names, run string, placed
 		case acked:
 			return false, nil
 		case full:
-			return false, f.fullError(ctx, names.EventStream(), a.err)
+			if err := f.awaitRoom(ctx, &room, names.EventStream(), a.err); err != nil {
+				return false, err
+			}
+			continue
 		case refused, oversized:
 			return false, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, a.err)
 		case notSent:

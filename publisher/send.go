@@ -203,18 +203,6 @@ type batchAck struct {
 	Count int    `json:"count"`
 }
 
-// fullError asks for the quota, for the message; the error does not depend on the answer.
-func (f *Fleet) fullError(ctx context.Context, stream string, cause error) error {
-	e := &FullError{Fleet: f.cfg.Fleet, Stream: stream, Answer: cause.Error()}
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
-	defer cancel()
-	if s, err := f.js.Stream(ctx, stream); err == nil {
-		info := s.CachedInfo()
-		e.Quota, e.Used = max(info.Config.MaxBytes, 0), int64(info.State.Bytes) //nolint:gosec // a size
-	}
-	return e
-}
-
 // backoff waits between tries, with jitter, longer each time.
 type backoff struct {
 	next, most time.Duration

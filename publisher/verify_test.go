@@ -101,7 +101,7 @@ func TestAToolThatIsJustStartingIsAskedAgain(t *testing.T) {
 		done <- err
 	}()
 	before := w.nc.Stats().InMsgs
-	require.Eventually(t, func() bool { return w.nc.Stats().InMsgs > before }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.nc.Stats().InMsgs > before }, time.Minute, time.Millisecond)
 	serveVerify(t, w, func(context.Context, schema.VerifyRequest) (schema.VerifyReply, error) {
 		return schema.VerifyReply{Outcome: schema.VerifyDone, Result: raw(`1`)}, nil
 	})

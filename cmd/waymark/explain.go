@@ -67,6 +67,9 @@ func explainPublisher(err error) *failure {
 			f.what += fmt.Sprintf(": %s of %s used", bytesText(full.Used), bytesText(full.Quota))
 		}
 		f.what += "; the event was not stored, nothing else was lost"
+		if full.Relieved {
+			f.hint = hintFleetRelieved
+		}
 		return f
 	}
 	return find(err, publisherErrors)

@@ -19,7 +19,7 @@ import (
 )
 
 // startLimit bounds the wait for a daemon to be ready or gone.
-const startLimit = 30 * time.Second
+const startLimit = 2 * time.Minute
 
 // leakChecked runs the tests and then looks for goroutines that nobody awaited.
 type leakChecked struct{ m *testing.M }

@@ -91,6 +91,7 @@ func TestEveryFailureHasItsCode(t *testing.T) {
 		{fmt.Errorf("x: %w", publisher.ErrHandoffTaken), exitConflict, "waymark handoff ls"},
 		{fmt.Errorf("x: %w", publisher.ErrQuarantined), exitConflict, "waymark release"},
 		{&publisher.FullError{Fleet: "f", Quota: 10, Used: 10}, exitFull, "--quota"},
+		{&publisher.FullError{Fleet: "f", Quota: 10, Used: 10, Relieved: true}, exitFull, "try again later"},
 		{fmt.Errorf("x: %w", publisher.ErrFenced), exitConflict, "runs get"},
 		{fmt.Errorf("x: %w", publisher.ErrIncomplete), exitDamaged, "runs get"},
 		{fmt.Errorf("x: %w", publisher.ErrNoService), exitUnavailable, "waymark serve"},

@@ -127,12 +127,11 @@ func requireCheckpoint(t *testing.T, js jetstream.JetStream, run, why string) {
 }
 
 func TestAFullFleetIsAClearErrorAndLosesNothing(t *testing.T) {
-	w := newWorld(t, "--quota", "16MiB")
+	w := newWorld(t, "--quota", "16MiB", "--purge-after", "never")
 	fleet := w.fleet(t, "player")
 	acknowledged := make(map[string]int)
 	runs := make(map[string]*publisher.Run)
 	var full *publisher.FullError
-	// Many small runs: none has enough to be sealed and purged out of the way at once.
 	for i := 0; full == nil; i++ {
 		require.Less(t, i, 10_000, "the fleet is never full")
 		id := fmt.Sprintf("run-%d", i)

@@ -1,0 +1,61 @@
+package consumer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// A walk through a long log meets a run again and again, also long after the run's purge came due: nothing of it is forgotten.
+func TestWhatAWalkMeetsLateIsPurgedWithTheNextRound(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	q := newPurgeQueue(time.Minute)
+	require.True(t, q.found("run-1", 1, 10, now))
+	require.True(t, q.found("run-1", 1, 12, now.Add(time.Second)))
+	require.True(t, q.found("run-1", 1, 20, now.Add(time.Minute)), "after the window")
+	now = now.Add(2 * time.Minute)
+	e, ok := q.due(now)
+	require.True(t, ok)
+	require.EqualValues(t, 12, e.upTo)
+	require.EqualValues(t, 12, e.met)
+	require.True(t, q.found("run-1", 1, 30, now), "while it is purged")
+	q.done(e, false, now)
+	now = now.Add(2 * time.Minute)
+	e, ok = q.due(now)
+	require.True(t, ok)
+	require.EqualValues(t, 13, e.first)
+	require.EqualValues(t, 30, e.upTo)
+	require.EqualValues(t, 30, e.met)
+	require.Zero(t, e.counted, "a walk does not know what is sealed")
+	q.done(e, true, now)
+	now = now.Add(2 * time.Minute)
+	e, ok = q.due(now)
+	require.True(t, ok, "it is tried again")
+	require.EqualValues(t, 30, e.upTo)
+	q.done(e, false, now)
+	require.Zero(t, q.len())
+}
+
+// What is sealed once its run is taken out of the queue waits for its own grace, though a walk met it before.
+func TestWhatIsSealedDuringAPurgeDoesNotGoWithIt(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	q := newPurgeQueue(time.Minute)
+	require.True(t, q.found("run-1", 1, 30, now))
+	now = now.Add(2 * time.Minute)
+	e, ok := q.due(now)
+	require.True(t, ok)
+	require.True(t, q.mayGo("run-1", 30))
+	q.sealed("run-1", 11, 20, 100, now)
+	require.True(t, q.mayGo("run-1", 10))
+	require.False(t, q.mayGo("run-1", 11))
+	q.done(e, false, now)
+	_, ok = q.due(now.Add(time.Minute))
+	require.False(t, ok)
+	now = now.Add(2 * time.Minute)
+	e, ok = q.due(now)
+	require.True(t, ok)
+	require.Equal(t, []schema.StreamSequence{11, 30, 20, 30}, []schema.StreamSequence{e.first, e.upTo, e.counted, e.met})
+}

@@ -1,0 +1,135 @@
+package publisher_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// patient waits in a full fleet for as long as it takes.
+func patient(c *publisher.Config) { c.FullPatience, c.FullTimeout = time.Hour, time.Hour }
+
+// fill publishes a run until the fleet is full.
+func (w *world) fill(id string) {
+	w.tb.Helper()
+	run := start(w.tb, w.fleet(), id)
+	for _, size := range []int{100 << 10, 1 << 10, 1} {
+		var err error
+		for n := 0; err == nil; n++ {
+			require.Less(w.tb, n, 1000)
+			err = run.AddMessage(w.tb.Context(), user(strings.Repeat("x", size)))
+		}
+		require.ErrorIs(w.tb, err, publisher.ErrFleetFull)
+	}
+}
+
+// tries returns what was sent to a run, stored or not.
+func (w *world) tries(run string) func() {
+	w.tb.Helper()
+	sub, err := w.nc.SubscribeSync(w.names.EventSubject(run))
+	require.NoError(w.tb, err)
+	require.NoError(w.tb, w.nc.Flush())
+	return func() {
+		w.tb.Helper()
+		_, err := sub.NextMsg(time.Minute)
+		require.NoError(w.tb, err)
+	}
+}
+
+// relieve takes all but the last event of a run out of the log, as the daemon does.
+func (w *world) relieve(run string) {
+	w.tb.Helper()
+	s, err := w.js.Stream(w.tb.Context(), w.names.EventStream())
+	require.NoError(w.tb, err)
+	require.NoError(w.tb, s.Purge(w.tb.Context(), jetstream.WithPurgeSubject(w.names.EventSubject(run)), jetstream.WithPurgeKeep(1)))
+}
+
+func TestAnEventWaitsInAFullFleetUntilRoomIsMade(t *testing.T) {
+	for name, pipelined := range map[string]bool{"synchronous": false, "pipelined": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			// Its deadline does not count meanwhile.
+			run := start(t, w.fleet(patient, func(c *publisher.Config) { c.PublishTimeout, c.TryTimeout = time.Minute, time.Minute }), "r1")
+			w.limit(1 << 20)
+			w.fill("other")
+			tried := w.tries("r1")
+			if pipelined {
+				require.NoError(t, run.Pipelined(publisher.Window{}))
+			}
+			done := make(chan error, 1)
+			go func() {
+				for range 5 {
+					if err := run.AddMessage(t.Context(), user(strings.Repeat("y", 1<<10))); err != nil {
+						done <- err
+						return
+					}
+				}
+				done <- run.Flush(t.Context())
+			}()
+			for range 3 {
+				tried()
+			}
+			require.Empty(t, w.log("r1")[1:], "nothing is stored")
+			w.relieve("other")
+			require.NoError(t, <-done)
+			require.Len(t, w.log("r1"), 6)
+			w.requireSameFold(run)
+		})
+	}
+}
+
+func TestWhoWaitsForRoomCanBeStopped(t *testing.T) {
+	w := newWorld(t)
+	f := w.fleet(patient)
+	run := start(t, f, "r1")
+	w.limit(1 << 20)
+	w.fill("other")
+	tried := w.tries("r1")
+	waiting := func(ctx context.Context) chan error {
+		done := make(chan error, 1)
+		go func() { done <- run.AddMessage(ctx, user(strings.Repeat("y", 1<<10))) }()
+		tried()
+		tried()
+		return done
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := waiting(ctx)
+	cancel()
+	err := <-done
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, publisher.ErrFleetFull)
+	require.NotErrorIs(t, err, publisher.ErrUnresolved, "it is known not to be stored")
+	require.NoError(t, run.Err(), "the handle goes on")
+
+	done = waiting(t.Context())
+	require.NoError(t, f.Close(t.Context()))
+	err = <-done
+	require.ErrorIs(t, err, publisher.ErrStopped)
+	require.ErrorIs(t, err, publisher.ErrFleetFull)
+	require.Len(t, w.log("r1"), 1)
+}
+
+func TestPatienceWithAFullFleetEnds(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(func(c *publisher.Config) { c.FullPatience = 50 * time.Millisecond }), "r1")
+	w.limit(1 << 20)
+	w.fill("other")
+	err := run.AddMessage(t.Context(), user(strings.Repeat("y", 1<<10)))
+	var full *publisher.FullError
+	require.ErrorAs(t, err, &full)
+	require.GreaterOrEqual(t, full.Waited, 50*time.Millisecond)
+	require.False(t, full.Relieved)
+	require.EqualValues(t, 1<<20, full.Quota)
+	require.Positive(t, full.Used)
+	require.ErrorContains(t, err, "no room was made")
+	w.relieve("other")
+	require.NoError(t, run.AddMessage(t.Context(), user("z")))
+	require.Equal(t, schema.StatusRunning, w.requireSameFold(run).Head.Status)
+}
