@@ -60,6 +60,25 @@ fuzz: ## run each fuzz target for a few seconds (FUZZTIME=1m for longer)
 bench: build ## measure Waymark beside raw JetStream (BENCH="boundary lag" BENCHFLAGS="--server cluster"; see waymark bench --help)
 	$(BIN)/waymark bench $(BENCH) $(BENCHFLAGS)
 
+# Where "make bench-all" and "make bench-peers" leave their lines, and of which systems.
+BENCH_OUT ?= bench-results.jsonl
+PEERS_OUT ?= bench-peers.jsonl
+PEERS ?=
+
+.PHONY: bench-all
+bench-all: build ## measure every case on one server and on a cluster of three, then report (idle machine; 15 to 25 minutes)
+	rm -f $(BENCH_OUT)
+	$(BIN)/waymark bench --out $(BENCH_OUT) $(BENCHFLAGS)
+	$(BIN)/waymark bench boundary boundaries lag fold growth kept recovery --server cluster --rounds 3 --out $(BENCH_OUT) $(BENCHFLAGS)
+	$(BIN)/waymark bench report $(BENCH_OUT) $(wildcard $(PEERS_OUT)) --report bench-report
+
+.PHONY: bench-peers
+bench-peers: ## measure LangGraph and DBOS with the same workload (needs node, npm and PostgreSQL; 3 minutes)
+	@mkdir -p $(BIN)/peers
+	cp internal/bench/peers/*.mjs internal/bench/peers/package*.json $(BIN)/peers/
+	npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $(BIN)/peers
+	node $(BIN)/peers/main.mjs $(PEERS) >$(PEERS_OUT)
+
 .PHONY: gobench
 gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=5s PKG=./publisher)
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout $(TEST_TIMEOUT) $(PKG)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	chart "github.com/wcharczuk/go-chart/v2"
 	"github.com/wcharczuk/go-chart/v2/drawing"
@@ -17,6 +18,9 @@ type plot struct {
 	file, title string
 	svg         []byte
 }
+
+// rawName begins the names of curves of raw JetStream, which are dashed.
+const rawName = "raw JetStream"
 
 // point is a figure of a line of a case, over one of its parameters.
 type point struct{ x, y float64 }
@@ -75,7 +79,7 @@ func rawGrowthCurves(results []Result) []curve {
 		if r.Raw == nil || r.Parameters["speed"] != "full" {
 			return nil
 		}
-		return map[string]*float64{"raw JetStream (" + r.where() + ")": r.Raw.P50}
+		return map[string]*float64{rawName + " (" + r.where() + ")": r.Raw.P50}
 	})
 }
 
@@ -91,7 +95,7 @@ func boundariesCurves(results []Result) []curve {
 	return pointsOf(results, "boundaries", "runs", func(r *Result) map[string]*float64 {
 		m := map[string]*float64{"Waymark (" + r.where() + ")": r.Ours.PerSecond}
 		if r.Raw != nil {
-			m["raw JetStream ("+r.where()+")"] = r.Raw.PerSecond
+			m[rawName+" ("+r.where()+")"] = r.Raw.PerSecond
 		}
 		return m
 	})
@@ -144,19 +148,24 @@ func limitsOver(curves []curve, limits []float64) []curve {
 // picture draws curves over a logarithmic x, from 0.
 func picture(x, y string, curves []curve) ([]byte, error) {
 	c := chart.Chart{
-		Width: 900, Height: 480,
-		Background: chart.Style{Padding: chart.Box{Top: 60, Left: 20, Right: 20, Bottom: 20}},
+		Width: 900, Height: 440 + legendLine*len(curves),
+		Background: chart.Style{Padding: chart.Box{Top: legendLine*len(curves) + 30, Left: 20, Right: 30, Bottom: 20}},
 		XAxis:      chart.XAxis{Name: x, Range: &chart.LogarithmicRange{}},
 		YAxis:      chart.YAxis{Name: y},
+		// Without series it would be a spot in the corner.
+		YAxisSecondary: chart.YAxis{Style: chart.Hidden()},
 	}
 	top := 0.0
 	var ticks []float64
 	for i, curve := range curves {
+		color := drawing.ColorFromHex(colors[i%len(colors)])
 		series := chart.ContinuousSeries{Name: curve.name, Style: chart.Style{
-			StrokeColor: chart.GetDefaultColor(i), StrokeWidth: 2, DotColor: chart.GetDefaultColor(i), DotWidth: 3,
+			StrokeColor: color, StrokeWidth: 2, DotColor: color, DotWidth: 3,
 		}}
 		if curve.aim {
 			series.Style = chart.Style{StrokeColor: drawing.ColorFromHex("888888"), StrokeWidth: 1, StrokeDashArray: []float64{4, 4}}
+		} else if strings.HasPrefix(curve.name, rawName) {
+			series.Style.StrokeDashArray = []float64{8, 4}
 		}
 		for _, p := range curve.points {
 			series.XValues, series.YValues = append(series.XValues, p.x), append(series.YValues, p.y)
@@ -174,12 +183,37 @@ func picture(x, y string, curves []curve) ([]byte, error) {
 	for _, at := range slices.Compact(ticks) {
 		c.XAxis.Ticks = append(c.XAxis.Ticks, chart.Tick{Value: at, Label: strconv.FormatFloat(at, 'g', 6, 64)})
 	}
-	c.Elements = []chart.Renderable{chart.LegendThin(&c)}
+	c.Elements = []chart.Renderable{legend(&c)}
 	var b bytes.Buffer
 	if err := c.Render(chart.SVG, &b); err != nil {
 		return nil, err
 	}
 	return b.Bytes(), nil
+}
+
+// colors tell eight curves apart, also for people who do not see red and green apart.
+var colors = []string{"0072b2", "d55e00", "009e73", "cc79a7", "e69f00", "56b4e9", "000000", "8c564b"}
+
+// legendLine is the height of a line of the legend.
+const legendLine = 18
+
+// legend has a line above the chart for each curve: a stroke as it is drawn, and its name.
+func legend(c *chart.Chart) chart.Renderable {
+	const left, stroke = 30, 34
+	return func(r chart.Renderer, _ chart.Box, defaults chart.Style) {
+		for i, s := range c.Series {
+			style, y := s.GetStyle(), 20+i*legendLine
+			r.SetStrokeColor(style.StrokeColor)
+			r.SetStrokeWidth(style.StrokeWidth)
+			r.SetStrokeDashArray(style.StrokeDashArray)
+			r.MoveTo(left, y-4)
+			r.LineTo(left+stroke, y-4)
+			r.Stroke()
+			text := chart.Style{FontColor: chart.DefaultTextColor, FontSize: 9}.InheritFrom(defaults)
+			text.GetTextOptions().WriteToRenderer(r)
+			r.Text(s.GetName(), left+stroke+10, y)
+		}
+	}
 }
 
 // roundStep divides what reaches up to top into four to ten steps of 1, 2 or 5 times a power of ten.

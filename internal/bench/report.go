@@ -18,7 +18,7 @@ func WriteReport(dir string, results []Result) (files []string, err error) {
 	if len(results) == 0 {
 		return nil, fmt.Errorf("%w: there is no line to report", ErrResult)
 	}
-	results = latest(results)
+	results, peers := splitPeers(latest(results))
 	plots, err := draw(results)
 	if err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func WriteReport(dir string, results []Result) (files []string, err error) {
 		}
 	}
 	files = append([]string{ReportName}, files...)
-	return files, os.WriteFile(filepath.Join(dir, ReportName), page(results, plots), 0o644) //nolint:gosec // as above
+	return files, os.WriteFile(filepath.Join(dir, ReportName), page(results, peers, plots), 0o644) //nolint:gosec // as above
 }
 
 // latest drops lines that a later one measured again.
@@ -52,7 +52,7 @@ func latest(results []Result) []Result {
 
 // circumstances are what tells a line from others of its case.
 func (r *Result) circumstances() string {
-	return fmt.Sprint(title(r.Case, r.Parameters), r.Quick, r.Server, r.Sync, r.Replicas, r.Shards, r.Daemons)
+	return fmt.Sprint(title(r.Case, r.Parameters), r.Quick, r.Server, r.Sync, r.Replicas, r.Shards, r.Daemons, r.Peer.circumstances())
 }
 
 // where is the server in words: "embedded, R1, sync always".
@@ -68,7 +68,7 @@ func (r *Result) where() string {
 }
 
 // page is the report in Markdown.
-func page(results []Result, plots []plot) []byte {
+func page(results []Result, peers []Peer, plots []plot) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Waymark beside raw JetStream\n\n")
 	b.WriteString("Made by `waymark bench report`. Raw and Waymark were measured in turns within each line; rates and p50 are medians over the\n" +
@@ -79,6 +79,7 @@ func page(results []Result, plots []plot) []byte {
 	machines(&b, results)
 	goals(&b, results)
 	furtherAims(&b, results)
+	beside(&b, peers, results)
 	for _, p := range plots {
 		fmt.Fprintf(&b, "## %s\n\n![%s](%s)\n\n", p.title, p.title, p.file)
 	}

@@ -73,6 +73,9 @@ type Result struct {
 	// Verified is the number of events that were read back and found right.
 	Verified int64 `json:"verified_events"`
 
+	// Peer is set in a line that another system left, and then nothing else is.
+	Peer *Peer `json:"peer,omitzero"`
+
 	Version string  `json:"version"`
 	Machine Machine `json:"machine"`
 	// Began is when, RFC 3339; Took in seconds, the preparation included.
@@ -127,6 +130,12 @@ func ReadResults(in io.Reader) ([]Result, error) {
 			continue
 		}
 		var r Result
+		if peer, err := readPeer(line); err != nil {
+			return nil, fmt.Errorf("line %d: %w: %w", n, ErrResult, err)
+		} else if peer != nil {
+			results = append(results, Result{Format: Format, Case: peerCase, Quick: peer.Quick, Peer: peer})
+			continue
+		}
 		if err := json.Unmarshal(line, &r); err != nil {
 			return nil, fmt.Errorf("line %d: %w: %w", n, ErrResult, err)
 		}

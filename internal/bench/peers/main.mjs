@@ -9,13 +9,14 @@ import { quantile, turnPayload } from "./workload.mjs";
 
 const versionOf = (name) => createRequire(import.meta.url)(`./node_modules/${name}/package.json`).version;
 
-// Several runs at once are short: their rate is what is looked for. An ordinary channel of 1,000 turns would take gigabytes.
+// Several runs at once are short: their rate is what is looked for. 1,000 turns in an ordinary channel would take gigabytes, and with a
+// delta channel many minutes: each turn loads what came before.
 const many = [[16, 10], [64, 10]];
 const peers = [
   { name: "dbos", system: `DBOS ${versionOf("@dbos-inc/dbos-sdk")}`, open: dbos, sizes: [[1, 10], [1, 50], [1, 200], [1, 1000], ...many], recovery: 200 },
   {
     name: "langgraph_delta", system: `LangGraph ${versionOf("@langchain/langgraph")}, delta channel`,
-    open: (url) => langgraph("delta", url), sizes: [[1, 10], [1, 50], [1, 200], [1, 1000], ...many], recovery: 200,
+    open: (url) => langgraph("delta", url), sizes: [[1, 10], [1, 50], [1, 200], ...many], recovery: 200,
   },
   {
     name: "langgraph", system: `LangGraph ${versionOf("@langchain/langgraph")}`,
@@ -26,6 +27,9 @@ const peers = [
 const wanted = process.argv.slice(2);
 const quick = process.env.PEERS_QUICK !== undefined;
 const postgres = await startPostgres();
+for (const signal of ["SIGINT", "SIGTERM"]) {
+  process.once(signal, () => postgres.stop().finally(() => process.exit(1)));
+}
 try {
   for (const peer of peers.filter((p) => wanted.length === 0 || wanted.includes(p.name))) {
     const opened = await peer.open(await postgres.create(peer.name));

@@ -38,6 +38,7 @@ export async function startPostgres() {
   let pool;
   for (let tries = 0; ; tries++) {
     pool = new pg.Pool({ connectionString: url("postgres"), max: 2 });
+    pool.on("error", () => {}); // a connection that ends while idle: the next query says what is wrong
     try {
       await pool.query("SELECT 1");
       break;
