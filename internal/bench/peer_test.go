@@ -21,8 +21,8 @@ func TestOtherSystemsStandBesideOurLinesOfTheSameWorkload(t *testing.T) {
 	require.NoError(t, err)
 	page, err := os.ReadFile(filepath.Join(dir, "report.md"))
 	require.NoError(t, err)
-	require.Contains(t, string(page), "| Other 1.0 | Store 2, here | 1.00 | 200 | 7.00 | 4242 |  |  |  | 99.5 |")
-	require.Contains(t, string(page), "| Waymark | embedded, R1, sync always | 1.00 | 200 |")
+	require.Contains(t, string(page), "| Other 1.0 | Store 2, here | 1 | 200 | 7.00 | 4242 |  |  |  | 99.5 |")
+	require.Contains(t, string(page), "| Waymark | embedded, R1, sync always | 1 | 200 |")
 	require.NotContains(t, string(page), "## peer")
 	for _, line := range []string{`{"waymark_bench_peer":2,"system":"x","runs":1,"turns":1}`, `{"waymark_bench_peer":1,"runs":1,"turns":1}`} {
 		_, err := bench.ReadResults(strings.NewReader(line))
