@@ -78,6 +78,7 @@ func Cases() []Case {
 		memoryCase(),
 		shardsCase(),
 		replicasCase(),
+		millionCase(),
 	}
 }
 

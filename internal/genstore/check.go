@@ -21,17 +21,9 @@ func Check(ctx context.Context, cfg Config, count int, get func(ctx context.Cont
 	count = min(count, cfg.Runs)
 	for i := range count {
 		n := i * cfg.Runs / count
-		events, err := cfg.Run(n)
+		want, err := HeadOf(cfg, n)
 		if err != nil {
 			return err
-		}
-		want := schema.NewHead(cfg.Fleet, RunID(n))
-		for at, e := range events {
-			header, body := e.Encode()
-			rec := schema.NewRecord(schema.StreamSequence(at+1), header, body) //nolint:gosec // small
-			if v := want.Apply(&rec); v.Kind != schema.Applied {
-				return fmt.Errorf("%w: event %s of run %s is not lawful: %s", ErrDiffers, e.ID, RunID(n), v.Detail)
-			}
 		}
 		got, err := get(ctx, RunID(n))
 		if err != nil {
@@ -44,4 +36,22 @@ func Check(ctx context.Context, cfg Config, count int, get func(ctx context.Cont
 		}
 	}
 	return nil
+}
+
+// HeadOf is the head of a run after its last event, as the fold of what its number says. Stream sequences in it count the
+// run's own events.
+func HeadOf(cfg Config, n int) (schema.Head, error) {
+	events, err := cfg.Run(n)
+	if err != nil {
+		return schema.Head{}, err
+	}
+	head := schema.NewHead(cfg.Fleet, RunID(n))
+	for at, e := range events {
+		header, body := e.Encode()
+		rec := schema.NewRecord(schema.StreamSequence(at+1), header, body) //nolint:gosec // small
+		if v := head.Apply(&rec); v.Kind != schema.Applied {
+			return head, fmt.Errorf("%w: event %s of run %s is not lawful: %s", ErrDiffers, e.ID, RunID(n), v.Detail)
+		}
+	}
+	return head, nil
 }
