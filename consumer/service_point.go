@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"slices"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -99,3 +100,40 @@ func (s *Service) recoverAt(ctx context.Context, t *task, req *schema.RecoverReq
 
 // gapsOf are a head's gaps, never nil.
 func gapsOf(h *schema.Head) []schema.Gap { return append([]schema.Gap{}, h.Gaps...) }
+
+// mark pins the point where a run stands.
+func (s *Service) mark(ctx context.Context, t *task) error {
+	var req schema.MarkRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if err := schema.CheckName("operator", req.By); err != nil {
+		return badField("/by", err)
+	}
+	reply, err := s.control(ctx, t.run, "", func(_ context.Context, r *reading) (decision, error) {
+		return markable(r, &req)
+	})
+	if err != nil {
+		return err
+	}
+	return t.whole(reply)
+}
+
+// markable says what marking a run as it is means: a new mark, one that stands there already, or a conflict.
+func markable(r *reading, req *schema.MarkRequest) (decision, error) {
+	data := &schema.CheckpointMarkedData{Name: req.Name, By: req.By}
+	i := slices.IndexFunc(r.head.Marks, func(m schema.Mark) bool { return m.Name == req.Name })
+	switch {
+	case i >= 0 && r.head.Marks[i].Position == r.head.Position:
+		at := r.head.Position
+		return decision{there: &schema.ControlReply{EventID: at.ID, Stream: at.Stream}}, nil
+	case i >= 0 && !req.Move:
+		m := &r.head.Marks[i]
+		return decision{}, fail(schema.CodeConflict, "Choose another name, or say that the mark moves.",
+			"run %s has mark %.80q already, at epoch %d, sequence %d, turn %d", r.run, req.Name, m.Epoch, m.Sequence, m.Turn)
+	case i < 0 && len(r.head.Marks) >= schema.MaxMarks:
+		return decision{}, fail(schema.CodeConflict, "Move one of them.", "run %s has %d marks, the most that a run can have", r.run, schema.MaxMarks)
+	default:
+		return decision{data: data}, nil
+	}
+}

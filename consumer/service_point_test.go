@@ -207,3 +207,36 @@ func TestAPointBehindADamagedSegmentIsRefused(t *testing.T) {
 	require.Equal(t, schema.CodeDamaged, e.Code)
 	require.Contains(t, string(e.Details), `"segment":2`)
 }
+
+func TestAPersonMarksWhereARunStands(t *testing.T) {
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 2, 10)
+	mark := func(name string, move bool) *schema.ControlReply {
+		a, err := w.ask(schema.VerbMark, "run-1", schema.MarkRequest{Name: name, By: "ann", Move: move})
+		require.NoError(t, err)
+		return decodeAs[schema.ControlReply](t, a.first)
+	}
+	first := mark("before", false)
+	require.Equal(t, first, mark("before", false), "a repeat is the same mark")
+	x.last = uint64(first.Stream)
+	x.turnOf(10)
+	e := w.refused(schema.VerbMark, "run-1", schema.MarkRequest{Name: "before", By: "ann"})
+	require.Equal(t, schema.CodeConflict, e.Code)
+	require.Contains(t, e.Message, "turn 2")
+	at, _ := w.at("run-1", schema.ViewHead, "mark:before")
+	require.Equal(t, first.EventID, at.At.Position.ID)
+	require.Equal(t, int32(2), at.Head.Turn)
+	require.Equal(t, "executor-1", at.Head.Executor)
+
+	moved := mark("before", true)
+	at, _ = w.at("run-1", schema.ViewHead, "mark:before")
+	require.Equal(t, moved.EventID, at.At.Position.ID)
+	require.Equal(t, int32(3), at.Head.Turn)
+	require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbMark, "run-1", schema.MarkRequest{By: "ann"}).Code)
+	require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbMark, "run-1", schema.MarkRequest{Name: "x", By: "a b"}).Code)
+	for i := 1; i < schema.MaxMarks; i++ {
+		mark(fmt.Sprint(i), false)
+	}
+	require.Equal(t, schema.CodeConflict, w.refused(schema.VerbMark, "run-1", schema.MarkRequest{Name: "one more", By: "ann"}).Code)
+	require.Zero(t, w.model(x).Counts.DeadLetters)
+}

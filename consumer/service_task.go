@@ -41,6 +41,7 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbInput, request: "InputRequest", answer: "ControlReply", count: &s.stats.Inputs, serve: s.input},
 		{verb: schema.VerbCancel, request: "CancelRequest", answer: "ControlReply", count: &s.stats.Cancels, serve: s.cancel},
 		{verb: schema.VerbHandoff, request: "HandoffRequest", answer: "ControlReply", count: &s.stats.Handoffs, serve: s.handoff},
+		{verb: schema.VerbMark, request: "MarkRequest", answer: "ControlReply", count: &s.stats.Marks, serve: s.mark},
 		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: s.fleet},
 	}
 }

@@ -70,6 +70,19 @@ func (f *Fleet) Cancel(ctx context.Context, run, by, reason string) error {
 	return err
 }
 
+// Mark pins the point where a run stands under a name, on behalf of a person or a program that is not the run's executor;
+// by names them and may be empty for this fleet handle's executor. move takes the name from the point that has it,
+// otherwise that is [ErrConflict]. An executor marks its own run with [Run.Mark].
+func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*schema.ControlReply, error) {
+	if err := checkRun(run); err != nil {
+		return nil, err
+	}
+	if by == "" {
+		by = f.cfg.Executor
+	}
+	return askOne[schema.ControlReply](ctx, f, schema.VerbMark, run, &schema.MarkRequest{Name: name, By: by, Move: move})
+}
+
 // Ask publishes run.waiting and waits for the answer. The question is asked once: when it is open already, as on a run
 // that was resumed, it is only waited for, and when its answer was recorded, that is returned at once. So the interrupt
 // id, which is required, must be the same on every run of the same work.

@@ -63,7 +63,7 @@ func (h *Head) progress(e *Event, p *place, data Data) bool {
 func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	name := data.EventName()
 	switch {
-	case p.control && !controlOnly(name) && name != ToolSettled:
+	case p.control && !controlOnly(name) && name != ToolSettled && name != CheckpointMarked:
 		return rejected(ReasonNotControl, "%s is an executor's event and came as a control event", name)
 	case e.Sequence != 0 && controlOnly(name), name == RunResumed && !p.control:
 		return rejected(ReasonNotControl, "%s is a control event and came as an executor's", name)

@@ -212,7 +212,7 @@ func (m *model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 		return schema.Rejected
 	}
-	if control && !forControl && name != schema.ToolSettled || e.Sequence > 0 && forControl || name == schema.RunResumed && !control {
+	if control && !forControl && name != schema.ToolSettled && name != schema.CheckpointMarked || e.Sequence > 0 && forControl || name == schema.RunResumed && !control {
 		return yes(false)
 	}
 	if m.ended && !strings.HasPrefix(name, "handoff.") && name != schema.CheckpointMarked && name != schema.RunResumed {

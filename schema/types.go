@@ -476,7 +476,9 @@ type ArtifactAddedData struct {
 
 // CheckpointMarkedData pins this point of the run under a name.
 type CheckpointMarkedData struct {
-	Name  string         `json:"name"`
+	Name string `json:"name"`
+	// By is who marked it, when it was not the run's executor: an operator's mark is a control event.
+	By    string         `json:"by,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
 

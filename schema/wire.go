@@ -27,6 +27,8 @@ const (
 	VerbCancel = "cancel"
 	// VerbHandoff accepts, declines or closes a hand-off.
 	VerbHandoff = "handoff"
+	// VerbMark pins the point where a run stands under a name.
+	VerbMark = "mark"
 	// VerbFleet says how the fleet is.
 	VerbFleet = "fleet"
 )
@@ -219,6 +221,18 @@ type ListReply struct {
 	Next string `json:"next,omitzero"`
 	// Incomplete: the index that the list is read from is still being built, and runs may be missing.
 	Incomplete bool `json:"incomplete,omitzero"`
+}
+
+// MarkRequest pins the point where a run stands: it can be restored by the name. A repeat is answered like the first one as
+// long as nothing was written behind it.
+type MarkRequest struct {
+	// Name of the point, at most [MaxIdentifier] bytes. Required.
+	Name string `json:"name"`
+	// By whom; the grammar of names. Required.
+	By string `json:"by"`
+	// Move takes the name from the point that has it; without it that is a conflict.
+	Move  bool           `json:"move,omitzero"`
+	Extra jsontext.Value `json:",embed"`
 }
 
 // HistoryReply lists the checkpoints kept of a run, newest first.

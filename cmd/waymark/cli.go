@@ -29,6 +29,7 @@ type cli struct {
 	Settle   settleCmd  `cmd:"" help:"Decide what became of a tool call in doubt."`
 	Plan     planCmd    `cmd:"" help:"Show what the next executor of a run would do. Nothing is written."`
 	Input    inputCmd   `cmd:"" help:"Answer a run that waits, or show what it asks."`
+	Mark     markCmd    `cmd:"" help:"Pin the point where a run stands under a name."`
 	Cancel   cancelCmd  `cmd:"" help:"Ask for a run's end: its executor winds it up."`
 	Release  releaseCmd `cmd:"" help:"Let the fleet claim a run again that is quarantined or stuck."`
 	Handoff  handoffCmd `cmd:"" help:"List, accept, decline and close a run's hand-offs."`

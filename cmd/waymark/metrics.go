@@ -147,7 +147,7 @@ func registerService(registry prometheus.Registerer, fleet string, s *consumer.S
 	for verb, n := range map[string]*atomic.Int64{
 		schema.VerbRecover: &s.Recovers, schema.VerbGet: &s.Gets, schema.VerbList: &s.Lists,
 		schema.VerbHistory: &s.Histories, schema.VerbSettle: &s.Settles, schema.VerbInput: &s.Inputs,
-		schema.VerbCancel: &s.Cancels, schema.VerbHandoff: &s.Handoffs, schema.VerbFleet: &s.Fleets, schema.VerbClaim: &s.Claims,
+		schema.VerbCancel: &s.Cancels, schema.VerbHandoff: &s.Handoffs, schema.VerbMark: &s.Marks, schema.VerbFleet: &s.Fleets, schema.VerbClaim: &s.Claims,
 	} {
 		registry.MustRegister(counterOf("waymark_service_requests_total", "Requests received, by verb.",
 			prometheus.Labels{"fleet": fleet, "verb": verb}, n))

@@ -15,7 +15,7 @@ type runsCmd struct {
 	Ls      runsLsCmd      `cmd:"" aliases:"list" help:"List runs."`
 	Get     runsGetCmd     `cmd:"" help:"Show a run, with every event acknowledged so far."`
 	Watch   runsWatchCmd   `cmd:"" help:"Show each checkpoint of a run or of all runs as it is made."`
-	History runsHistoryCmd `cmd:"" help:"List the checkpoints kept of a run."`
+	History runsHistoryCmd `cmd:"" help:"List the points at which a run can be restored."`
 }
 
 // statuses are all that a run can have.
@@ -222,42 +222,4 @@ func segmentsText(s schema.SegmentIndex) string {
 		return ""
 	}
 	return fmt.Sprintf("%d, %d events in %s", s.Count, s.Events, bytesText(s.Bytes))
-}
-
-type runsHistoryCmd struct {
-	Run_ string `arg:"" name:"run" help:"Run id."`
-}
-
-// Run lists the checkpoints kept of a run, newest first.
-func (c runsHistoryCmd) Run(ctx context.Context, a *app) error {
-	cl, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cl.close()
-	var reply schema.HistoryReply
-	if err := cl.ask(ctx, schema.VerbHistory, c.Run_, struct{}{}, &reply); err != nil {
-		return err
-	}
-	if a.cli.JSON {
-		return document(a.stdout, reply)
-	}
-	rows := make([][]string, len(reply.Checkpoints))
-	for i, e := range reply.Checkpoints {
-		rows[i] = []string{
-			count(e.Revision), count(e.Epoch), count(e.Sequence), count(e.Turn), string(e.Status), count(e.Events),
-			count(e.Position.Stream), fmt.Sprintf("%.16s", e.Digest), ago(e.Stored, a.now()),
-		}
-	}
-	return printTable(a.stdout, []column{
-		{title: "revision", right: true},
-		{title: "epoch", right: true},
-		{title: "sequence", right: true},
-		{title: "turn", right: true},
-		{title: "status"},
-		{title: "events", right: true},
-		{title: "position", right: true},
-		{title: "digest"},
-		{title: "stored"},
-	}, rows)
 }

@@ -146,6 +146,7 @@ func (b *builder) services(channels, operations, messages object) {
 		{schema.VerbInput, "{run}", "InputRequest", "ControlReply", false, "Answers something that a run waits for, as its response_schema asks."},
 		{schema.VerbCancel, "{run}", "CancelRequest", "ControlReply", false, "Asks a run's executor to stop; once is enough."},
 		{schema.VerbHandoff, "{run}", "HandoffRequest", "ControlReply", false, "Accepts, declines or closes a hand-off."},
+		{schema.VerbMark, "{run}", "MarkRequest", "ControlReply", false, "Pins the point where a run stands under a name."},
 		{schema.VerbFleet, "", "FleetRequest", "FleetReply", false, "Says how the fleet is: what is folded, stored and waits."},
 	} {
 		request, reply := s.verb+"Request", s.verb+"Reply"

@@ -93,6 +93,7 @@ func others() []document {
 		{"claim-reply", "ClaimReply", reflect.TypeFor[schema.ClaimReply]()},
 		{"input-request", "InputRequest", reflect.TypeFor[schema.InputRequest]()},
 		{"cancel-request", "CancelRequest", reflect.TypeFor[schema.CancelRequest]()},
+		{"mark-request", "MarkRequest", reflect.TypeFor[schema.MarkRequest]()},
 		{"handoff-request", "HandoffRequest", reflect.TypeFor[schema.HandoffRequest]()},
 		{"fleet-request", "FleetRequest", reflect.TypeFor[schema.FleetRequest]()},
 		{"fleet-reply", "FleetReply", reflect.TypeFor[schema.FleetReply]()},

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type runsHistoryCmd struct {
+	Run_  string `arg:"" name:"run" help:"Run id."`
+	Limit int    `default:"50" placeholder:"N" help:"At most so many points, the newest (default: 50); 0 lists all."`
+}
+
+// Help is the text below the flags.
+func (runsHistoryCmd) Help() string {
+	return `A point is what waymark recover --at takes. Every boundary of a run is one as long as its events are kept; those with a revision ` +
+		`have a checkpoint of their own, too, which checkpoint:REVISION names. The columns are as after the event of their line.
+
+Examples:
+  waymark runs history fix-login
+  waymark runs history fix-login --limit 0 --json`
+}
+
+// historyPoint is one boundary of a run.
+type historyPoint struct {
+	// Point is its shortest name; others name it, too.
+	Point    string          `json:"point"`
+	Event    string          `json:"event"`
+	EventID  string          `json:"event_id"`
+	Position schema.Position `json:"position"`
+	Epoch    schema.Epoch    `json:"epoch"`
+	Sequence schema.Sequence `json:"sequence"`
+	Turn     int32           `json:"turn"`
+	Status   schema.Status   `json:"status"`
+	Events   int64           `json:"events"`
+	Digest   string          `json:"digest"`
+	Time     string          `json:"time,omitzero"`
+	// Revision of the checkpoint that stands here, if one is kept.
+	Revision schema.Revision `json:"revision,omitzero"`
+}
+
+// runHistory is what history prints as JSON.
+type runHistory struct {
+	schema.HistoryReply
+	// Points are newest first. Omitted counts the older ones that were left out.
+	Points  []historyPoint `json:"points"`
+	Omitted int64          `json:"omitted"`
+}
+
+// Run lists the points of a run, newest first. Of a run that misses events it lists what is there, and fails.
+func (c runsHistoryCmd) Run(ctx context.Context, a *app) error {
+	if c.Limit < 0 {
+		return fail(exitUsage, "use 0 for all", "--limit %d is below 0", c.Limit)
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	history := runHistory{Points: []historyPoint{}}
+	if err := cl.ask(ctx, schema.VerbHistory, c.Run_, struct{}{}, &history.HistoryReply); err != nil {
+		return err
+	}
+	missing := cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		return c.collect(ctx, fleet, &history)
+	})
+	if missing != nil && len(history.Points) == 0 {
+		return missing
+	}
+	history.finish(c.Limit)
+	if a.cli.JSON {
+		return errors.Join(document(a.stdout, history), missing)
+	}
+	return errors.Join(history.print(a), missing)
+}
+
+// collect reads the run's boundaries, and keeps the newest.
+func (c runsHistoryCmd) collect(ctx context.Context, fleet *publisher.Fleet, history *runHistory) error {
+	head := schema.NewHead("", c.Run_)
+	last := schema.StreamSequence(0)
+	return fleet.Events(ctx, c.Run_, func(rec schema.Record) error {
+		if rec.Stream <= last {
+			head.Position = schema.Position{} // sequences that damage freed were used again
+		}
+		last = rec.Stream
+		v := head.Apply(&rec)
+		if !v.Boundary {
+			return nil
+		}
+		history.Points = append(history.Points, newHistoryPoint(&head, v))
+		if c.Limit > 0 && len(history.Points) >= 2*c.Limit {
+			history.keep(c.Limit)
+		}
+		return nil
+	})
+}
+
+// keep drops all but the newest points, which are last.
+func (history *runHistory) keep(n int) {
+	drop := len(history.Points) - n
+	if drop <= 0 {
+		return
+	}
+	history.Points = slices.Delete(history.Points, 0, drop)
+	history.Omitted += int64(drop)
+}
+
+func newHistoryPoint(h *schema.Head, v schema.Verdict) historyPoint {
+	e := v.Event
+	p := historyPoint{
+		Event: e.Name(), EventID: e.ID, Position: h.Position, Epoch: h.Epoch, Sequence: h.Sequence, Turn: h.Turn, Status: h.Status,
+		Events: h.Counts.Events, Digest: h.Digest, Time: e.Time,
+	}
+	name := schema.Point{Kind: schema.PointEvent, Name: e.ID}
+	switch d := v.Data.(type) {
+	case *schema.TurnEndedData:
+		name = schema.Point{Kind: schema.PointTurn, Number: uint64(d.Turn)} //nolint:gosec // turns are from 1
+	case *schema.CheckpointMarkedData:
+		name = schema.Point{Kind: schema.PointMark, Name: d.Name}
+	default:
+		if e.Sequence != 0 && v.Kind == schema.Applied {
+			name = schema.Point{Kind: schema.PointSequence, Epoch: h.Epoch, Number: uint64(e.Sequence)}
+		}
+	}
+	p.Point = name.String()
+	return p
+}
+
+// finish brings the points into their order and says which of them have checkpoints of their own. A mark that was moved names
+// its latest place alone.
+func (history *runHistory) finish(limit int) {
+	if limit > 0 {
+		history.keep(limit)
+	}
+	revisions := make(map[schema.Position]schema.Revision, len(history.Checkpoints))
+	for _, c := range history.Checkpoints {
+		revisions[c.Position] = max(revisions[c.Position], c.Revision)
+	}
+	slices.Reverse(history.Points)
+	marks := map[string]bool{}
+	for i := range history.Points {
+		p := &history.Points[i]
+		p.Revision = revisions[p.Position]
+		if p.Event != schema.CheckpointMarked {
+			continue
+		}
+		if marks[p.Point] {
+			p.Point = schema.Point{Kind: schema.PointEvent, Name: p.EventID}.String()
+		}
+		marks[p.Point] = true
+	}
+}
+
+func (history *runHistory) print(a *app) error {
+	rows := make([][]string, len(history.Points))
+	for i, p := range history.Points {
+		revision := ""
+		if p.Revision != 0 {
+			revision = count(p.Revision)
+		}
+		rows[i] = []string{
+			p.Point, p.Event, count(p.Turn), string(p.Status), count(p.Events), revision, fmt.Sprintf("%.16s", p.Digest), ago(p.Time, a.now()),
+		}
+	}
+	if err := printTable(a.stdout, []column{
+		{title: "point", shrinks: true},
+		{title: "event"},
+		{title: "turn", right: true},
+		{title: "status"},
+		{title: "events", right: true},
+		{title: "revision", right: true},
+		{title: "digest", drop: 1},
+		{title: "time"},
+	}, rows); err != nil {
+		return err
+	}
+	if history.Omitted > 0 && !a.cli.Quiet {
+		_, err := fmt.Fprintf(a.stderr, "%d older points: --limit 0 lists all\n", history.Omitted)
+		return err
+	}
+	return nil
+}
