@@ -38,12 +38,14 @@ type sharded struct {
 	acked map[string]int64
 	stop  atomic.Bool
 	work  sync.WaitGroup
+	puts  checkpointPuts
 }
 
 func newSharded(tb testing.TB, shards int, replicas ...string) *sharded {
 	tb.Helper()
 	s := &sharded{tb: tb, server: natstest.Start(tb), shards: shards, replicas: make(map[string]*child), began: make(map[string]int), acked: make(map[string]int64)}
 	s.js = s.server.JetStream(tb)
+	s.puts.watch(tb, s.server.Conn(tb))
 	for _, name := range replicas {
 		s.serve(name)
 	}
@@ -226,14 +228,19 @@ func (s *sharded) prove(f *publisher.Fleet, runs int) {
 	dead, err := s.js.Stream(s.tb.Context(), schema.DeadLetterStream("default"))
 	require.NoError(s.tb, err)
 	require.Zero(s.tb, dead.CachedInfo().State.Msgs)
+	s.puts.prove(s.tb, s.acked)
 	s.tb.Logf("%d events of %d runs, none lost, none twice", total, runs)
 }
 
 func TestReplicasShareTheShardsWhateverBecomesOfThem(t *testing.T) {
 	s := newSharded(t, 4, "a", "b", "c")
 	s.awaitShared("three replicas started", "a", "b", "c")
+	runs := 24
+	if full() {
+		runs = 200
+	}
 	fleet := s.connect("executor-1")
-	s.drive(fleet, "run", 24)
+	s.drive(fleet, "run", runs)
 
 	s.replicas["b"].kill9(t)
 	s.awaitShared("one is killed", "a", "c")
@@ -260,21 +267,31 @@ func TestReplicasShareTheShardsWhateverBecomesOfThem(t *testing.T) {
 	s.awaitShared("one is stopped for long", "b")
 	require.NoError(t, s.replicas["a"].cmd.Process.Signal(syscall.SIGCONT))
 	s.awaitShared("it goes on", "a", "b")
-	s.prove(fleet, 24)
+	s.prove(fleet, runs)
 }
 
-func TestShardsAreAddedWhileRunsPublishAndStart(t *testing.T) {
-	s := newSharded(t, 1, "a", "b")
+func TestShardsAreAddedWhileRunsPublishAndStart(t *testing.T) { addShards(t, 1) }
+
+func TestAFleetOfTwoShardsGrowsToFourUnderLoad(t *testing.T) { addShards(t, 2) }
+
+// addShards makes four shards of fewer under runs that publish all the time, and proves every run.
+func addShards(t *testing.T, from int) {
+	t.Helper()
+	times := 1
+	if full() {
+		times = 8
+	}
+	s := newSharded(t, from, "a", "b")
 	fleet, late := s.connect("executor-1"), s.connect("executor-2")
-	s.drive(fleet, "before", 50)
+	s.drive(fleet, "before", 50*times)
 	require.True(t, s.eventually(func() bool { return !slices.Contains(s.holders(), "") }))
-	s.drive(fleet, "during", 25)
+	s.drive(fleet, "during", 25*times)
 	s.cli("shards", "set", "4")
 	s.shards = 4
-	s.drive(late, "unaware", 10)
-	s.drive(s.connect("executor-3"), "after", 40)
-	s.awaitShared("four shards in place of one", "a", "b")
-	s.prove(fleet, 125)
+	s.drive(late, "unaware", 10*times)
+	s.drive(s.connect("executor-3"), "after", 40*times)
+	s.awaitShared(fmt.Sprintf("four shards in place of %d", from), "a", "b")
+	s.prove(fleet, 125*times)
 	spread := make(map[int]int)
 	for id := range s.acked {
 		for i := range s.shards {
@@ -287,5 +304,9 @@ func TestShardsAreAddedWhileRunsPublishAndStart(t *testing.T) {
 		}
 	}
 	require.Len(t, spread, 4, "new runs began in all shards: %v", spread)
-	require.GreaterOrEqual(t, spread[0], 50, "older runs stayed")
+	stayed := 0
+	for i := range from {
+		stayed += spread[i]
+	}
+	require.GreaterOrEqual(t, stayed, 50*times, "older runs stayed")
 }
