@@ -68,9 +68,10 @@ PEERS ?=
 .PHONY: bench-all
 bench-all: build ## measure every case on one server and on a cluster of three, then report (idle machine; 15 to 25 minutes)
 	rm -f $(BENCH_OUT)
-	$(BIN)/waymark bench --out $(BENCH_OUT) $(BENCHFLAGS)
-	$(BIN)/waymark bench boundary boundaries lag fold growth kept recovery --server cluster --rounds 3 --out $(BENCH_OUT) $(BENCHFLAGS)
-	$(BIN)/waymark bench report $(BENCH_OUT) $(wildcard $(PEERS_OUT)) --report bench-report
+	@failed=0; \
+	$(BIN)/waymark bench --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
+	$(BIN)/waymark bench boundary boundaries lag fold growth kept recovery --server cluster --rounds 3 --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
+	$(BIN)/waymark bench report $(BENCH_OUT) $(wildcard $(PEERS_OUT)) --report bench-report && exit $$failed
 
 .PHONY: bench-peers
 bench-peers: ## measure LangGraph and DBOS with the same workload (needs node, npm and PostgreSQL; 3 minutes)

@@ -79,7 +79,7 @@ func beside(b *bytes.Buffer, peers []Peer, results []Result) {
 		"PostgreSQL as it comes. What a boundary and a recovery is in each, and what the bytes count, says internal/bench/peers/README.md:\n" +
 		"orders of magnitude, no more. Stored is PostgreSQL's log alone; ours is log, segments and every checkpoint. With other clients and\n" +
 		"other shapes of the same workload these systems were measured to be faster: DBOS at a p50 of 1.1 to 1.6 ms, LangGraph with a delta\n" +
-		"channel at 1.6 to 3.0 ms and with an ordinary one at 4 to 21 ms, on another machine of two cores.\n\n")
+		"channel at 1.6 to 3.0 ms and with an ordinary one at 4 to 21 ms, on a machine of two cores.\n\n")
 	if slices.ContainsFunc(peers, func(p Peer) bool { return p.Quick }) {
 		b.WriteString("**Some lines only say that the scripts work; their figures mean nothing.**\n\n")
 	}
