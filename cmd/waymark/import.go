@@ -81,7 +81,7 @@ func (c importCmd) Run(ctx context.Context, a *app) error {
 	if c.Jobs < 1 || c.Jobs > 256 {
 		return fail(exitUsage, "use 1 to 256", "--jobs %d is out of range", c.Jobs)
 	}
-	replay := transcript.ReplayOptions{Speed: c.Speed}
+	replay := transcript.ReplayOptions{Speed: c.Speed, Pipelined: c.Speed == 0}
 	if err := replay.Validate(); err != nil {
 		return &failure{code: exitUsage, what: "--" + err.Error(), hint: "see: waymark import --help", err: err}
 	}
