@@ -25,6 +25,8 @@ const (
 	batchWait = time.Minute
 	// foldedEvery is the pace at which the folder is asked how far it is.
 	foldedEvery = 500 * time.Millisecond
+	// foldedTries is how many times in a row the server may be unavailable meanwhile.
+	foldedTries = 20
 )
 
 // Progress says how far a fill has come. Its functions may be called from several goroutines.
@@ -218,28 +220,18 @@ func AwaitFolded(ctx context.Context, js jetstream.JetStream, fleet string, p Pr
 	}
 	tick := time.NewTicker(foldedEvery)
 	defer tick.Stop()
-	for {
-		behind := uint64(0)
-		for i := range settings.Shards() {
-			shard, err := kvstore.OpenShard(js, settings, i, "generator")
-			if err != nil {
-				return err
-			}
-			usage, err := shard.Usage(ctx)
-			if err != nil {
-				return err
-			}
-			mark, _, err := shard.Checkpoints.Watermark(ctx)
-			if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-				return err
-			}
-			if n := uint64(usage.Last); n > uint64(mark.Position.Stream) {
-				behind += n - uint64(mark.Position.Stream)
-			}
+	for silent := 0; ; {
+		behind, err := behindOf(ctx, js, settings)
+		// A server that is busy with a million runs may miss an answer; one that misses many is gone.
+		if silent++; err != nil && (silent > foldedTries || !errors.Is(err, kvstore.ErrUnavailable)) {
+			return err
 		}
-		p.Folded(behind)
-		if behind <= uint64(settings.Shards()) { //nolint:gosec // small
-			return nil // a barrier is not folded
+		if err == nil {
+			silent = 0
+			p.Folded(behind)
+			if behind <= uint64(settings.Shards()) { //nolint:gosec // small
+				return nil // a barrier is not folded
+			}
 		}
 		select {
 		case <-tick.C:
@@ -247,4 +239,27 @@ func AwaitFolded(ctx context.Context, js jetstream.JetStream, fleet string, p Pr
 			return ctx.Err()
 		}
 	}
+}
+
+// behindOf counts the events that are not folded yet.
+func behindOf(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings) (uint64, error) {
+	behind := uint64(0)
+	for i := range settings.Shards() {
+		shard, err := kvstore.OpenShard(js, settings, i, "generator")
+		if err != nil {
+			return 0, err
+		}
+		usage, err := shard.Usage(ctx)
+		if err != nil {
+			return 0, err
+		}
+		mark, _, err := shard.Checkpoints.Watermark(ctx)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return 0, err
+		}
+		if n := uint64(usage.Last); n > uint64(mark.Position.Stream) {
+			behind += n - uint64(mark.Position.Stream)
+		}
+	}
+	return behind, nil
 }
