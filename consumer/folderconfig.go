@@ -19,7 +19,8 @@ type FolderConfig struct {
 	// Holder names this daemon replica in the lease and as the source of checkpoints. Required; the grammar of
 	// names.
 	Holder string
-	// BatchEvents and BatchBytes end a batch. Defaults 1,024 events and 8 MiB.
+	// BatchEvents and BatchBytes end a batch; of a log that has more than another batch it takes four times as many events.
+	// Defaults 1,024 events and 8 MiB.
 	BatchEvents int
 	BatchBytes  int
 	// Linger is how long a batch waits for more events after its first. Default 3 ms.

@@ -109,15 +109,35 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 	return nil
 }
 
-// catchUpLinger is how many lingers a batch waits for what the log is known to have.
-const catchUpLinger = 8
+const (
+	// catchUpLinger is how many lingers a batch waits for what the log is known to have.
+	catchUpLinger = 8
+	// farBehindLinger and farBehindEvents are the same for who is more than a batch behind, and how many batches' events
+	// go into one then. Nobody's checkpoint is fresh before it has caught up, and it does so in fewer puts.
+	farBehindLinger = 32
+	farBehindEvents = 4
+)
+
+// farBehind reports whether there is more than another batch behind this one.
+func (s *reignState) farBehind(b *batch) bool {
+	return b.behind > uint64(s.cfg.BatchEvents) //nolint:gosec // at least 1
+}
+
+// full reports whether a batch takes nothing more. Its bytes are bounded however far it is behind.
+func (s *reignState) full(b *batch) bool {
+	most := s.cfg.BatchEvents
+	if s.farBehind(b) {
+		most *= farBehindEvents
+	}
+	return b.events >= most || b.bytes >= s.cfg.BatchBytes
+}
 
 // gather fills a batch that has its first message. Who is behind the log takes larger batches for as long: each costs one
 // put of every run in it.
 func (s *reignState) gather(ctx context.Context, b *batch, in <-chan *lot, linger *time.Timer) error {
 	linger.Reset(s.cfg.Linger)
 	late := false
-	for b.events < s.cfg.BatchEvents && b.bytes < s.cfg.BatchBytes && (!late || b.behind > 0) {
+	for !s.full(b) && (!late || b.behind > 0) {
 		select {
 		case l, ok := <-in:
 			if !ok {
@@ -131,7 +151,11 @@ func (s *reignState) gather(ctx context.Context, b *batch, in <-chan *lot, linge
 				return nil
 			}
 			late = true
-			linger.Reset((catchUpLinger - 1) * s.cfg.Linger)
+			lingers := catchUpLinger
+			if s.farBehind(b) {
+				lingers = farBehindLinger
+			}
+			linger.Reset(time.Duration(lingers-1) * s.cfg.Linger)
 		case <-ctx.Done():
 			return nil
 		}

@@ -49,3 +49,37 @@ func TestAFolderToldToStopTakesNoFurtherBatch(t *testing.T) {
 		require.Len(t, in, 1)
 	}
 }
+
+// TestABatchIsLargerFarBehindTheLogAndBoundedInBytes: catching up costs a put of every run and batch.
+func TestABatchIsLargerFarBehindTheLogAndBoundedInBytes(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		size         int
+		pending      uint64
+		events, left int
+	}{
+		{"caught up", 1, 0, 10, 40},
+		{"another batch behind", 1, 10, 10, 40},
+		{"more than another batch behind", 1, 11, 40, 10},
+		{"far behind, large events", 100, 1000, 20, 30},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			linger := time.NewTimer(time.Hour)
+			defer linger.Stop()
+			cfg := FolderConfig{Fleet: "default", Holder: "folder-1", BatchEvents: 10, BatchBytes: 2000, Linger: time.Hour}
+			s := &reignState{Folder: &Folder{cfg: cfg.withDefaults()}}
+			in := make(chan *lot, 50)
+			for range cap(in) {
+				a := arrival{Arrived: runlog.Arrived{Pending: c.pending}, run: "no run", size: c.size}
+				a.prepared = schema.Prepare(&a.Record)
+				l := &lot{ready: make(chan struct{}), arrivals: []arrival{a}}
+				close(l.ready)
+				in <- l
+			}
+			b := new(batch)
+			require.NoError(t, s.gather(t.Context(), b, in, linger))
+			require.Equal(t, c.events, b.events)
+			require.Len(t, in, c.left)
+		})
+	}
+}
