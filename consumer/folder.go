@@ -209,6 +209,7 @@ type reignState struct {
 	incarnation string
 	mark        kvstore.Watermark
 	markRev     schema.Revision
+	pace        pace
 	// rebuild: checkpoints are not trusted, or the bucket was lost; runs are folded anew from segments and log.
 	rebuild bool
 	// distrust: stored checkpoints are of another log and are replaced, not read.

@@ -101,12 +101,35 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 		if err := s.gather(ctx, &b, in, linger); err != nil {
 			return err
 		}
+		began := time.Now()
 		if err := s.finish(ctx, &b); err != nil {
 			return err
 		}
+		s.pace.committed(time.Since(began))
 		s.behind.Store(b.behind)
 	}
 	return nil
+}
+
+// Bounds on how a folder paces its commits.
+const (
+	// pacedLinger is how many times as long as a commit a batch gathers: puts take a fifth of the time of a busy folder,
+	// and the server has the rest for those who publish.
+	pacedLinger = 4
+	// maxPacedLinger is the longest that is waited for this.
+	maxPacedLinger = 200 * time.Millisecond
+)
+
+// pace tells from what commits take how long to gather for the next. Each batch puts a checkpoint of every run in it: with
+// many runs at work on a busy server a batch of a few milliseconds holds one event a run, and its puts take what the
+// executors' events need. Where commits are short, so is the wait.
+type pace struct{ last, before time.Duration }
+
+func (p *pace) committed(took time.Duration) { p.last, p.before = took, p.last }
+
+// linger returns how long to gather. It goes by the shorter of two commits: one that sealed a segment says nothing.
+func (p *pace) linger() time.Duration {
+	return min(pacedLinger*min(p.last, p.before), maxPacedLinger)
 }
 
 const (
@@ -135,7 +158,7 @@ func (s *reignState) full(b *batch) bool {
 // gather fills a batch that has its first message. Who is behind the log takes larger batches for as long: each costs one
 // put of every run in it.
 func (s *reignState) gather(ctx context.Context, b *batch, in <-chan *lot, linger *time.Timer) error {
-	linger.Reset(s.cfg.Linger)
+	linger.Reset(max(s.cfg.Linger, s.pace.linger()))
 	late := false
 	for !s.full(b) && (!late || b.behind > 0) {
 		select {
