@@ -17,6 +17,10 @@ const (
 	foldBesideAim = 0.3
 )
 
+// stallWait is how long a publish waits for room among those that are not acknowledged yet: a disk that is busy for a moment
+// makes a round slow, and does not fail it.
+const stallWait = time.Minute
+
 // foldCase is how fast the log becomes checkpoints.
 func foldCase() Case {
 	return Case{
@@ -161,7 +165,7 @@ func (f *foldTrial) publish(ctx context.Context, messages []*nats.Msg) (Sample, 
 	futures := make([]jetstream.PubAckFuture, 0, len(messages))
 	began := time.Now()
 	for _, m := range messages {
-		future, err := f.w.JS.PublishMsgAsync(m)
+		future, err := f.w.JS.PublishMsgAsync(m, jetstream.WithStallWait(stallWait))
 		if err != nil {
 			return Sample{}, err
 		}
