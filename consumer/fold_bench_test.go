@@ -45,7 +45,7 @@ func BenchmarkFoldCatchingUp(b *testing.B) {
 		var last jetstream.PubAckFuture
 		for _, m := range msgs {
 			var err error
-			last, err = w.js.PublishMsgAsync(m)
+			last, err = w.js.PublishMsgAsync(m, jetstream.WithStallWait(time.Minute)) // a busy disk is slow, not at fault
 			require.NoError(b, err)
 		}
 		<-w.js.PublishAsyncComplete()

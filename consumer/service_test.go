@@ -42,7 +42,7 @@ func TestServiceIsDiscovered(t *testing.T) {
 		"recover": "waymark.recover.default.*", "get": "waymark.get.default.*", "list": "waymark.list.default",
 		"history": "waymark.history.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
-		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default",
+		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*",
 	}, subjects)
 }
 
