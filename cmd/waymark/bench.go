@@ -24,7 +24,7 @@ type benchCmd struct {
 
 // benchRunCmd measures.
 type benchRunCmd struct {
-	Case       []string `arg:"" optional:"" help:"Cases to measure; see --list. None means all."`
+	Case       []string `arg:"" optional:"" help:"Cases to measure; see --list. None means all but million, which takes half an hour."`
 	List       bool     `help:"List the cases and measure nothing."`
 	Server     string   `default:"embedded" enum:"embedded,process,cluster" placeholder:"KIND" help:"embedded in this process, process of its own, or cluster of three processes (default: embedded)."`
 	Sync       string   `default:"" enum:",always,default" placeholder:"WHEN" help:"When servers write through to the disk: always, or JetStream's default of two minutes (default: always, save in cases about the other)."`
@@ -76,6 +76,9 @@ func (c benchRunCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	if c.List {
+		if len(c.Case) == 0 {
+			cases = bench.Cases()
+		}
 		return listCases(a, cases)
 	}
 	o, err := c.options(a) //nolint:contextcheck // the processes of a measurement are stopped in order, not by a context

@@ -14,6 +14,8 @@ type Case struct {
 	About string
 	// Uses names the options that the case understands beside rounds, server and sync: runs, turns, shards, daemons.
 	Uses []string
+	// Named: measured only when it is asked for by name, because it takes long or much of a disk.
+	Named bool
 	// Variants are what is measured under given options, each in a world of its own.
 	Variants func(o Options) []Variant
 }
@@ -82,12 +84,12 @@ func Cases() []Case {
 	}
 }
 
-// Find returns the cases with the given names, in the order of Cases; all of them for no names. It returns
-// [ErrUnknownCase] for a name that none has.
+// Find returns the cases with the given names, in the order of Cases. For no names it returns all but those that have to
+// be asked for. It returns [ErrUnknownCase] for a name that none has.
 func Find(names ...string) ([]Case, error) {
 	all := Cases()
 	if len(names) == 0 {
-		return all, nil
+		return slices.DeleteFunc(all, func(c Case) bool { return c.Named }), nil
 	}
 	var found []Case
 	for _, c := range all {

@@ -28,7 +28,7 @@ func foldCase() Case {
 		About: "Folding into the KV, catching up alone, and beside async publishers, by raw async publishes of as many bytes.",
 		Uses:  []string{"runs", "turns", "shards", "daemons"},
 		Variants: func(o Options) []Variant {
-			runs, turns := o.Pick(o.Runs, 64, 4), o.Pick(o.Turns, 100, 3)
+			runs, turns := o.Pick(o.Runs, 64, 4), o.Pick(o.Turns, 200, 3)
 			variant := func(how string, alone bool) Variant {
 				return Variant{
 					Parameters: map[string]any{"runs": runs, "turns": turns, "how": how},

@@ -38,7 +38,8 @@ func millionCase() Case {
 		Name: "million",
 		About: "A store of a million runs beside one of a thousand: a daemon's start and memory, recovery, claims, and lists by page, status, " +
 			"agent, label and age. It takes about 10 GB of disk and, on two cores, half an hour.",
-		Uses: []string{"runs", "shards"},
+		Uses:  []string{"runs", "shards"},
+		Named: true,
 		Variants: func(o Options) []Variant {
 			few := new(million) // the figures that the large store is compared with
 			variant := func(runs, live int) Variant {
