@@ -241,7 +241,7 @@ type LiveWatch struct {
 func (c *Checkpoints) WatchLive(ctx context.Context) (*LiveWatch, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	follow, err := runlog.FollowLast(ctx, c.bucket.js.Conn(), c.bucket.js, c.bucket.stream, c.bucket.prefix+schema.LiveKeyPrefix+"*")
+	follow, err := runlog.FollowKeys(ctx, c.bucket.js.Conn(), c.bucket.js, c.bucket.stream, c.bucket.prefix+schema.LiveKeyPrefix+"*")
 	if err != nil {
 		return nil, fmt.Errorf("watch the live index: %w", translate(err))
 	}

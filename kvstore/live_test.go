@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/natstest"
@@ -284,4 +285,20 @@ func TestAWatchEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	_, _, err = w.Next(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// To be asked for the last entry of each run makes a server read every block that has one before it answers, and store
+// nothing meanwhile.
+func TestAWatchDoesNotAskForTheLastEntryOfEachRun(t *testing.T) {
+	b := newBench(t)
+	w, err := b.shard.Checkpoints.WatchLive(t.Context())
+	require.NoError(t, err)
+	defer w.Close(t.Context())
+	stream, err := b.js.Stream(t.Context(), "KV_"+b.shard.Names.CheckpointBucket())
+	require.NoError(t, err)
+	var policies []jetstream.DeliverPolicy
+	for c := range stream.ListConsumers(t.Context()).Info() {
+		policies = append(policies, c.Config.DeliverPolicy)
+	}
+	require.Equal(t, []jetstream.DeliverPolicy{jetstream.DeliverAllPolicy}, policies)
 }

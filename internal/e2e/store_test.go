@@ -104,12 +104,12 @@ func TestAFleetOfThousandsOfRunsIsListedAndGoneOnWith(t *testing.T) {
 	require.Less(t, slices.Index(names(again), ended), live+1)
 
 	fleet := w.fleet(t, "claimer")
-	run := claim(t, fleet, publisher.ClaimSpec{Agents: []string{"agent-9"}})
+	run := claim(t, fleet, publisher.ClaimSpec{Agents: []string{"agent-19"}})
 	require.Contains(t, sorted, run.ID())
 	require.EqualValues(t, 2, run.Epoch())
 	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Status: "completed"}))
 	require.Eventually(t, func() bool {
-		page := w.listed(t, "--status", "completed", "--agent", "agent-9", "--all")
+		page := w.listed(t, "--status", "completed", "--agent", "agent-19", "--all")
 		return len(page) > 0 && page[0].Run == run.ID()
 	}, patience, 50*time.Millisecond, "it ended last, and is at the top")
 }

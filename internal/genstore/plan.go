@@ -121,7 +121,7 @@ func (c Config) Run(n int) ([]*schema.Event, error) {
 			end.Status = "cancelled"
 		}
 		g.add(end, 0)
-	case n%2 == 0:
+	case n*c.Live/c.Runs%2 == 0: // every other one of those that live
 		g.add(&schema.RunWaitingData{InterruptID: "q", Reason: "human_input"}, 0)
 	}
 	return g.events, g.err
