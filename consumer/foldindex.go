@@ -130,13 +130,10 @@ func (s *reignState) indexFolded(ctx context.Context) error {
 // indexChunk is a part of the runs whose checkpoints are to be indexed: those up to the last one. None are the end.
 type indexChunk struct{ runs []string }
 
-// fillIndex goes once through the checkpoints of a bucket that was written by an earlier version, and has every run
+// fillIndex goes once through the checkpoints, behind a run, of a bucket that was written by an earlier version, and has every run
 // indexed by the goroutine that folds: another could put an entry of a run that has just come back to life.
-func (s *reignState) fillIndex(ctx context.Context) error {
-	if s.index.Complete || s.index.Folding {
-		return nil
-	}
-	s.log.Info().Str("after", s.index.After).Msg("indexing the runs of an earlier version")
+func (s *reignState) fillIndex(ctx context.Context, after string) error {
+	s.log.Info().Str("after", after).Msg("indexing the runs of an earlier version")
 	send := func(runs []string) bool {
 		select {
 		case s.fills <- indexChunk{runs}:
@@ -145,7 +142,7 @@ func (s *reignState) fillIndex(ctx context.Context) error {
 			return false
 		}
 	}
-	err := s.shard.Checkpoints.Runs(ctx, s.index.After, func(runs []string) bool {
+	err := s.shard.Checkpoints.Runs(ctx, after, func(runs []string) bool {
 		for len(runs) > 0 {
 			n := min(indexStep, len(runs))
 			if !send(runs[:n]) {

@@ -24,12 +24,13 @@ func (s *reignState) loop(ctx context.Context) error {
 	defer reader.Close(ctx, s.js)
 	s.behind.Store(reader.Pending())
 	in := newIntake(reader, s.names, s.cfg.BatchEvents)
+	begun := s.index // the state is the folding goroutine's from here on
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return in.run(ctx) })
 	group.Go(func() error { return s.fold(ctx, in.lots) })
 	group.Go(func() error { return s.keepLive(ctx) })
-	if !s.index.Complete && !s.index.Folding {
-		group.Go(func() error { return s.fillIndex(ctx) })
+	if !begun.Complete && !begun.Folding {
+		group.Go(func() error { return s.fillIndex(ctx, begun.After) })
 	}
 	group.Go(func() error { return s.keepAlive(ctx) })
 	group.Go(func() error { return s.janitor.run(ctx, s.caughtUpWithLog) })

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -181,6 +182,11 @@ func TestALedgerCountsAsJetStreamDoes(t *testing.T) {
 	var counted, stored float64
 	c := bench.Case{Name: "ledger", Variants: func(bench.Options) []bench.Variant {
 		return []bench.Variant{{Setup: func(ctx context.Context, w *bench.World) (*bench.Trial, error) {
+			// A new shard's index is complete once the fold says so; that replaces what was stored before.
+			require.Eventually(t, func() bool {
+				index, _, err := w.Shards()[0].Checkpoints.IndexState(ctx)
+				return err == nil && index.Complete
+			}, time.Minute, 10*time.Millisecond)
 			ledger, err := w.KeepLedger(ctx)
 			if err != nil {
 				return nil, err
