@@ -106,7 +106,7 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 		if err := s.finish(ctx, &b); err != nil {
 			return err
 		}
-		s.pace.committed(time.Since(began))
+		s.pace.committed(cost{time.Since(began), len(b.touched)})
 		s.behind.Store(b.behind)
 	}
 	return nil
@@ -117,20 +117,30 @@ const (
 	// pacedLinger is how many times as long as a commit a batch gathers: puts take a fifth of the time of a busy folder,
 	// and the server has the rest for those who publish.
 	pacedLinger = 4
+	// lingerPerPut bounds that by what was put: a short batch that took long met a slow disk, which waiting does not help.
+	lingerPerPut = 400 * time.Microsecond
 	// maxPacedLinger is the longest that is waited for this.
 	maxPacedLinger = 200 * time.Millisecond
 )
 
-// pace tells from what commits take how long to gather for the next. Each batch puts a checkpoint of every run in it: with
+// pace tells from what commits cost how long to gather for the next. Each batch puts a checkpoint of every run in it: with
 // many runs at work on a busy server a batch of a few milliseconds holds one event a run, and its puts take what the
-// executors' events need. Where commits are short, so is the wait.
-type pace struct{ last, before time.Duration }
+// executors' events need. Where commits are short or have few runs, so is the wait.
+type pace struct{ last, before cost }
 
-func (p *pace) committed(took time.Duration) { p.last, p.before = took, p.last }
+// cost is how long a commit took, and of how many runs it put checkpoints.
+type cost struct {
+	took time.Duration
+	puts int
+}
 
-// linger returns how long to gather. It goes by the shorter of two commits: one that sealed a segment says nothing.
+func (p *pace) committed(c cost) { p.last, p.before = c, p.last }
+
+// linger returns how long to gather. It goes by the cheaper of two commits: one that sealed a segment says nothing.
 func (p *pace) linger() time.Duration {
-	return min(pacedLinger*min(p.last, p.before), maxPacedLinger)
+	took := pacedLinger * min(p.last.took, p.before.took)
+	puts := lingerPerPut * time.Duration(min(p.last.puts, p.before.puts))
+	return min(took, puts, maxPacedLinger)
 }
 
 const (

@@ -42,7 +42,7 @@ func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.P
 		if _, err := v.open(); err != nil {
 			return err
 		}
-		if err := s.reader.contentTo(v.out.ctx, r, m, v.out); err != nil {
+		if err := s.reader.contentTo(v.out.ctx, r, m, v.out); err != nil { //nolint:contextcheck // a task carries its own context
 			return err
 		}
 	case schema.ViewState:

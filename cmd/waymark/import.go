@@ -209,7 +209,7 @@ func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publ
 	left.Add(1)
 	done := func() error {
 		if left.Add(-1) > 0 || ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // that it was interrupted is said for all files together
 		}
 		if err := opened.Err(); err != nil {
 			return im.failed(err)
