@@ -52,6 +52,8 @@ type reading struct {
 	lost []schema.Gap
 	// logLast is the stream sequence of the run's last record in the log, 0 when the log has none.
 	logLast schema.StreamSequence
+	// damage was met and survived.
+	damage []schema.Damage
 	// unusable: the segment behind those of the index is there, and damaged.
 	unusable bool
 	tail     tail
@@ -172,33 +174,65 @@ func (rd *reader) unmoved(ctx context.Context, r *reading) error {
 
 // attempt reads once.
 func (rd *reader) attempt(ctx context.Context, src *shardSource, run string, m mode) (*reading, error) {
-	if !m.scratch {
-		if c := rd.checkpoint(ctx, src, run, m.fresh); c != nil {
-			return rd.fromCheckpoint(ctx, src, run, c, m)
-		}
+	if m.scratch {
+		return rd.fromScratch(ctx, src, run, m)
 	}
-	return rd.fromScratch(ctx, src, run, m)
+	c, damage := rd.checkpoint(ctx, src, run, m.fresh)
+	var r *reading
+	var err error
+	if c != nil {
+		r, err = rd.fromCheckpoint(ctx, src, run, c, m)
+	} else {
+		r, err = rd.fromScratch(ctx, src, run, m)
+	}
+	if err == nil && damage != nil {
+		r.damage = append(r.damage, *damage)
+	}
+	return r, err
 }
 
-// checkpoint returns the run's checkpoint, nil when there is none to be used. That is never an error: it only costs time.
-func (rd *reader) checkpoint(ctx context.Context, src *shardSource, run string, fresh bool) *schema.Checkpoint {
+// checkpoint returns the run's checkpoint, an earlier one when it cannot be read, and nil when there is none to be used. That
+// is never an error: it only costs time. What could not be read is told.
+func (rd *reader) checkpoint(ctx context.Context, src *shardSource, run string, fresh bool) (*schema.Checkpoint, *schema.Damage) {
 	ctx, cancel := context.WithTimeout(ctx, checkpointPatience)
 	defer cancel()
 	get := src.store.Checkpoints.Get
 	if fresh {
 		get = src.store.Checkpoints.GetFresh
 	}
-	c, _, err := get(ctx, run)
+	c, rev, err := get(ctx, run)
 	switch {
 	case err == nil && c.Position.Stream != 0:
-		return c
+		return c, nil
 	case err == nil, errors.Is(err, kvstore.ErrNotFound):
-		return nil
+		return nil, nil
 	case errors.Is(err, kvstore.ErrCorrupt), errors.Is(err, schema.ErrFormat):
 		rd.stats.CorruptCheckpoints.Add(1)
+		damage := &schema.Damage{What: schema.DamagedCheckpoint, Revision: rev, Detail: err.Error(), Instead: "segments and log"}
+		earlier := rd.earlier(ctx, src, run, rev)
+		if earlier != nil {
+			damage.Instead = fmt.Sprintf("checkpoint %d and the log behind it", earlier.Revision)
+			c = earlier.Checkpoint
+		}
+		rd.log.Error().Err(err).Str(keyRun, run).Str("instead", damage.Instead).Msg("checkpoint is corrupt")
+		return c, damage
 	}
 	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		rd.log.Warn().Err(err).Str(keyRun, run).Msg("checkpoint cannot be used, reading segments and log")
+	}
+	return nil, nil
+}
+
+// earlier returns the newest readable checkpoint before a revision, or nil.
+func (rd *reader) earlier(ctx context.Context, src *shardSource, run string, before schema.Revision) *kvstore.Stored {
+	list, err := src.store.Checkpoints.History(ctx, run)
+	if err != nil {
+		return nil // without it there are still segments and the log
+	}
+	for i := range list {
+		if s := &list[i]; s.Err == nil && s.Revision < before && s.Checkpoint.Position.Stream != 0 {
+			return s
+		}
 	}
 	return nil
 }
@@ -331,9 +365,13 @@ func (rd *reader) confirm(ctx context.Context, src *shardSource, run string, h *
 // distrust reads the run anew without its checkpoint, whose place in the log is not what it was, and says what the
 // checkpoint knew and the log does not.
 func (rd *reader) distrust(ctx context.Context, src *shardSource, run string, m mode, cause error) (*reading, error) {
-	c := rd.checkpoint(ctx, src, run, true)
+	c, damage := rd.checkpoint(ctx, src, run, true)
 	m.scratch, m.accept = true, true
 	r, err := rd.fromScratch(ctx, src, run, m)
+	if err == nil && damage != nil {
+		damage.Instead = "segments and log"
+		r.damage = append(r.damage, *damage)
+	}
 	if err == nil {
 		err = rd.unmoved(ctx, r)
 	}

@@ -57,6 +57,27 @@ func (rd *reader) sealed(ctx context.Context, r *reading, p *place, to sink) err
 	}
 }
 
+// mended makes a reading whole whose segments cannot all be used: by the segments before the first of those, and the log,
+// if that still has what they hold. It reports false when the reading stays as it is.
+func (rd *reader) mended(ctx context.Context, r *reading, cause error) (bool, error) {
+	var bad *damaged
+	if cause != nil && !errors.As(cause, &bad) || cause == nil && len(r.lost) == 0 {
+		return false, nil
+	}
+	whole, err := rd.fromLog(ctx, r)
+	if err != nil || whole == nil {
+		return false, err
+	}
+	n := whole.index.Count + 1
+	detail := "it is counted and not there"
+	if bad != nil {
+		detail = bad.err.Error()
+	}
+	whole.damage = append(r.damage, schema.Damage{What: schema.DamagedSegment, Segment: n, Detail: detail, Instead: "the log"})
+	*r = *whole
+	return true, nil
+}
+
 // unsealed hands over the tail of a reading.
 func (rd *reader) unsealed(ctx context.Context, r *reading, to sink) error {
 	if r.tail.dropped {

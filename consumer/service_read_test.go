@@ -98,9 +98,14 @@ func TestEveryViewShowsAllThatWasAcknowledged(t *testing.T) {
 			require.NoError(w.tb, err)
 			bad := append([]byte{}, e.Value()...)
 			bad[40] ^= 1
+			require.NoError(w.tb, kv.Purge(w.tb.Context(), x.run.Run))
 			_, err = kv.Put(w.tb.Context(), x.run.Run, bad)
 			require.NoError(w.tb, err)
 		}, true},
+		{"with a corrupt checkpoint and an earlier one", func(w *serviceWorld, x *writer) {
+			w.checkpointAt(x, 30, w.sealByHand(x, 20, 8, true))
+			w.flipCheckpoint(x.run.Run)
+		}, false},
 		{"with the checkpoint bucket deleted", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 30, w.sealByHand(x, 20, 8, true))
 			require.NoError(w.tb, w.js.DeleteKeyValue(w.tb.Context(), w.names.CheckpointBucket()))

@@ -39,6 +39,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	return s.answer(v, r, func() any {
 		return &schema.GetReply{
 			Head: r.head, Quarantined: r.head.Quarantined(s.cfg.MaxClaims), Complete: r.complete(), Gaps: r.gaps(), Segments: r.index, Bytes: r.index.Bytes + r.tail.bytes,
+			Damage: r.damage,
 		}
 	})
 }

@@ -152,6 +152,17 @@ func (v *view) prepare(ctx context.Context, r *reading) error {
 		if r.index.Bytes > schema.MaxStateView || r.tail.bytes > schema.MaxStateView {
 			return errTooLarge
 		}
+		before := len(r.lost)
+		err := v.svc.reader.content(ctx, r, &place{next: 1}, v.state)
+		if err == nil && len(r.lost) == before {
+			return nil
+		}
+		mended, merr := v.svc.reader.mended(ctx, r, err)
+		if merr != nil || !mended {
+			return errors.Join(err, merr)
+		}
+		v.state.release()
+		v.state = &stateSink{state: schema.NewState(v.svc.cfg.Fleet, r.run), budget: v.svc.budget}
 		return v.svc.reader.content(ctx, r, &place{next: 1}, v.state)
 	}
 	return nil
@@ -215,14 +226,24 @@ func (v *view) segments(r *reading) error {
 	}
 	ctx, rd, p := v.out.ctx, v.svc.reader, &v.early.place
 	begun := p.next > v.after+1
+	before := len(r.lost)
+	var err error
 	if begun && (v.early.src != r.src || !p.fits(&r.index)) {
-		return v.again(r)
+		err = v.again(r)
+	} else {
+		err = rd.sealed(ctx, r, p, v.out)
+		if begun && errors.Is(err, errDoesNotFollow) {
+			err = v.again(r)
+		}
 	}
-	err := rd.sealed(ctx, r, p, v.out)
-	if begun && errors.Is(err, errDoesNotFollow) {
-		return v.again(r)
+	if err == nil && len(r.lost) == before {
+		return nil
 	}
-	return err
+	mended, merr := rd.mended(ctx, r, err)
+	if merr != nil || !mended || v.after > r.index.Count {
+		return errors.Join(err, merr)
+	}
+	return v.again(r)
 }
 
 // again takes back what was sent and sends the segments of the reading.

@@ -125,11 +125,35 @@ type RecoverReply struct {
 	Complete bool         `json:"complete"`
 	Gaps     []Gap        `json:"gaps"`
 	Segments SegmentIndex `json:"segments"`
+	// Damage was met and survived: nothing of it is in the answer.
+	Damage []Damage `json:"damage,omitzero"`
 	// Shard that holds the run: where the executor publishes. Absent from daemons that do not say it.
 	Shard *int `json:"shard,omitzero"`
 	// At says where the point of the request was found. With it nothing was taken over: epoch, next sequence and chain are
 	// those of the run at the point, for reading only.
 	At *Moment `json:"at,omitzero"`
+}
+
+// Kinds of damage.
+const (
+	// DamagedCheckpoint: a checkpoint cannot be read.
+	DamagedCheckpoint = "checkpoint"
+	// DamagedSegment: a segment cannot be read, or is gone.
+	DamagedSegment = "segment"
+)
+
+// Damage tells who reads a run that something stored of it is damaged, and what was used instead. The answer is whole
+// unless it says otherwise; verify tells more.
+type Damage struct {
+	// What is checkpoint or segment.
+	What string `json:"what"`
+	// Revision of the checkpoint, Segment by its number.
+	Revision Revision `json:"revision,omitzero"`
+	Segment  int      `json:"segment,omitzero"`
+	// Detail in words.
+	Detail string `json:"detail"`
+	// Instead is what the answer was made from, in words: an earlier checkpoint, segments and log, or the log.
+	Instead string `json:"instead"`
 }
 
 // GetRequest reads a run without taking it over. The answer contains every event acknowledged before the
@@ -153,6 +177,8 @@ type GetReply struct {
 	Segments    SegmentIndex `json:"segments"`
 	// Bytes of the run's events, sealed ones as stored.
 	Bytes int64 `json:"bytes"`
+	// Damage was met and survived: nothing of it is in the answer.
+	Damage []Damage `json:"damage,omitzero"`
 	// At says where the point of the request was found; absent for a run's end. Head, Complete and Gaps are the run's as it was
 	// there, Segments and Bytes are those of today.
 	At *Moment `json:"at,omitzero"`

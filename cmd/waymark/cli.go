@@ -28,6 +28,7 @@ type cli struct {
 	Recover  recoverCmd `cmd:"" help:"Take a run over: raise its epoch and show where to go on."`
 	Settle   settleCmd  `cmd:"" help:"Decide what became of a tool call in doubt."`
 	Plan     planCmd    `cmd:"" help:"Show what the next executor of a run would do. Nothing is written."`
+	Verify   verifyCmd  `cmd:"" help:"Compare all that is stored of a run with its events, and name what is damaged."`
 	Input    inputCmd   `cmd:"" help:"Answer a run that waits, or show what it asks."`
 	Mark     markCmd    `cmd:"" help:"Pin the point where a run stands under a name."`
 	Cancel   cancelCmd  `cmd:"" help:"Ask for a run's end: its executor winds it up."`

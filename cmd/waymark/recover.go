@@ -81,6 +81,9 @@ func (c recoverCmd) Run(ctx context.Context, a *app) error {
 	if err := c.show(ctx, a, cl, &answer); err != nil {
 		return err
 	}
+	if err := printDamage(a, c.Run_, answer.Damage); err != nil {
+		return err
+	}
 	if !answer.Complete {
 		return fail(exitDamaged, "what is there: "+a.prompt.command("runs get "+c.Run_+" --view events"),
 			"run %s was taken over, and events of it are missing: %d gaps", c.Run_, len(answer.Gaps))

@@ -214,6 +214,9 @@ func (c runsGetCmd) Run(ctx context.Context, a *app) error {
 	if err := printHead(a, &reply.Head, reply.Quarantined, "segments", segmentsText(reply.Segments)); err != nil {
 		return err
 	}
+	if err := printDamage(a, c.Run_, reply.Damage); err != nil {
+		return err
+	}
 	return printSteps(a, &reply.Head, reply.Quarantined)
 }
 

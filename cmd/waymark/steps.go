@@ -24,6 +24,21 @@ func printSteps(a *app, h *schema.Head, quarantined bool) error {
 	return nil
 }
 
+// printDamage says what of a run is damaged, and was survived.
+func printDamage(a *app, run string, damage []schema.Damage) error {
+	if a.cli.JSON {
+		return nil
+	}
+	for _, d := range damage {
+		what := fmt.Sprintf("%s %d", d.What, max(uint64(d.Revision), uint64(d.Segment))) //nolint:gosec // one of the two is 0
+		if _, err := fmt.Fprintln(a.stderr, printable(fmt.Sprintf("%s of run %s is damaged, %s was used instead; see: %s", what, run, d.Instead,
+			a.prompt.command("verify "+run)))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func steps(p prompt, h *schema.Head, quarantined bool) []string {
 	var list []string
 	if quarantined {
