@@ -32,6 +32,8 @@ type reader struct {
 	fleet string
 	log   zerolog.Logger
 	stats *ServiceStats
+	// shards are those that can hold a run.
+	shards func(run string) []*shardSource
 }
 
 // shardSource is where the runs of one shard are read.

@@ -132,6 +132,20 @@ func (rd *reader) eventAt(ctx context.Context, r *reading, at schema.Position) (
 	return nil, false, nil
 }
 
+// askedAt is eventAt of an event that a fork may have taken over from its base.
+func (rd *reader) askedAt(ctx context.Context, r *reading, at schema.Position) (*schema.Event, bool, error) {
+	for range schema.MaxBases {
+		e, found, err := rd.eventAt(ctx, r, at)
+		if err != nil || found || r.head.Base == nil {
+			return e, found, err
+		}
+		if r, err = rd.find(ctx, rd.shards(r.head.Base.Run), r.head.Base.Run, mode{}); err != nil {
+			return nil, false, err
+		}
+	}
+	return nil, false, nil
+}
+
 // decoded is the event of a record that the fold accepted, so it is one.
 func decoded(rec *schema.Record) (*schema.Event, bool, error) {
 	e, err := schema.Decode(rec.Header, rec.Body)

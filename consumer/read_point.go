@@ -195,6 +195,10 @@ func (rd *reader) finder(ctx context.Context, r *reading, p schema.Point) (*sche
 
 // noPoint says that a run does not have a point, and what it has instead.
 func noPoint(p schema.Point, h *schema.Head) error {
+	if h.Base != nil && p.Kind != schema.PointMark {
+		return fail(schema.CodePointNotFound, "waymark runs history "+h.Run+" lists the points there are; what was before the fork are points of run "+h.Base.Run+".",
+			"run %s, a fork of run %s at %s, has no point %s of its own", h.Run, h.Base.Run, h.Base.Point, p)
+	}
 	has := fmt.Sprintf("it is at epoch %d, sequence %d, turn %d", h.Epoch, h.Sequence, h.Turn)
 	switch p.Kind {
 	case schema.PointStep:

@@ -80,7 +80,10 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 		answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now), ready: make(chan struct{}), queue: make(chan *task, cfg.Queue), queued: semaphore.NewWeighted(cfg.QueueBytes),
 	}
 	s.lookout = &lookout{svc: s}
-	s.reader = &reader{js: js, fleet: cfg.Fleet, log: log, stats: s.stats}
+	s.reader = &reader{
+		js: js, fleet: cfg.Fleet, log: log, stats: s.stats,
+		shards: func(run string) []*shardSource { return s.places.Load().of(run) },
+	}
 	s.places.Store(new(places))
 	if err := s.Place(cfg.Generations, shards...); err != nil {
 		return nil, err

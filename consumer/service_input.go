@@ -107,7 +107,7 @@ func answerable(r *reading, req *schema.InputRequest) (*schema.OpenInterrupt, er
 
 // checkAnswer holds a payload against the schema that the run asked by.
 func (s *Service) checkAnswer(ctx context.Context, r *reading, o *schema.OpenInterrupt, payload jsontext.Value) error {
-	e, found, err := s.reader.eventAt(ctx, r, o.Position)
+	e, found, err := s.reader.askedAt(ctx, r, o.Position)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,9 @@ func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.P
 			return err
 		}
 	case schema.ViewState:
-		v.state = &stateSink{state: schema.NewState(s.cfg.Fleet, r.run), budget: s.budget}
+		if err := v.fold(ctx, r.run, m.head.Base); err != nil {
+			return err
+		}
 		if err := s.reader.contentTo(ctx, r, m, v.state); err != nil {
 			return err
 		}

@@ -148,9 +148,11 @@ func (v *view) prepare(ctx context.Context, r *reading) error {
 		if v.state != nil {
 			v.state.release()
 		}
-		v.state = &stateSink{state: schema.NewState(v.svc.cfg.Fleet, r.run), budget: v.svc.budget}
 		if r.index.Bytes > schema.MaxStateView || r.tail.bytes > schema.MaxStateView {
 			return errTooLarge
+		}
+		if err := v.fold(ctx, r.run, r.head.Base); err != nil {
+			return err
 		}
 		before := len(r.lost)
 		err := v.svc.reader.content(ctx, r, &place{next: 1}, v.state)
@@ -162,10 +164,18 @@ func (v *view) prepare(ctx context.Context, r *reading) error {
 			return errors.Join(err, merr)
 		}
 		v.state.release()
-		v.state = &stateSink{state: schema.NewState(v.svc.cfg.Fleet, r.run), budget: v.svc.budget}
+		if err := v.fold(ctx, r.run, r.head.Base); err != nil {
+			return err
+		}
 		return v.svc.reader.content(ctx, r, &place{next: 1}, v.state)
 	}
 	return nil
+}
+
+// fold begins a state to fold a run to, with the content that a fork has of its base.
+func (v *view) fold(ctx context.Context, run string, base *schema.BaseRef) error {
+	v.state = &stateSink{state: schema.NewState(v.svc.cfg.Fleet, run), budget: v.svc.budget}
+	return v.svc.reader.graft(ctx, v.state, run, base, 0)
 }
 
 // finish brings a folded state up to what was read since, and compares it with the head.

@@ -21,6 +21,8 @@ const (
 	InCheckpoint = "checkpoint"
 	InSegment    = "segment"
 	InLog        = "log"
+	// InBase is the part of another run that a fork begins with.
+	InBase = "base"
 )
 
 // Finding is something stored of a run that is not what it must be.
@@ -71,6 +73,8 @@ type Verification struct {
 	Position schema.Position `json:"position"`
 	Digest   string          `json:"digest"`
 	Findings []Finding       `json:"findings"`
+	// Base of a fork. It is another run's, perhaps in another shard: see [VerifyBase].
+	Base *schema.BaseRef `json:"base,omitzero"`
 }
 
 // verifyTries bounds how often a run is verified anew because more of it was sealed and purged meanwhile.
@@ -97,6 +101,32 @@ func Verify(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, f
 	}
 }
 
+// VerifyBase checks that a run, in the shard that has it, is what a fork of it began with, up to there. It returns nil when it
+// is, and [ErrNoRun] when the shard does not have the run.
+func VerifyBase(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet string, base schema.BaseRef) (*Finding, error) {
+	v := &verifier{
+		js: js, shard: shard, head: schema.NewHead(fleet, base.Run), sums: map[schema.StreamSequence]recordSum{}, base: &base,
+		links: map[schema.StreamSequence]link{}, is: Verification{Run: base.Run, Shard: shard.Names.Shard},
+	}
+	err := v.readSegments(ctx)
+	if err == nil {
+		err = v.readLog(ctx)
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("verify base %s: %w", base.Run, err)
+	case v.is.Records == 0:
+		return nil, ErrNoRun
+	case v.baseDigest == base.Digest:
+		return nil, nil
+	}
+	f := &Finding{In: InBase, Event: base.Position, Problem: fmt.Sprintf("run %s had digest %.16s… there, and has %.16s…", base.Run, base.Digest, v.baseDigest)}
+	if v.baseDigest == "" {
+		f.Problem = fmt.Sprintf("run %s does not have the event any more", base.Run)
+	}
+	return f, nil
+}
+
 // verifier is one verification under way.
 type verifier struct {
 	js    jetstream.JetStream
@@ -121,6 +151,9 @@ type verifier struct {
 	// compared are checkpoints whose heads are right, and how many records were folded there.
 	compared []comparedAt
 	scratch  []byte
+	// base is what is looked for in the other run of a fork, and baseDigest what was found there.
+	base       *schema.BaseRef
+	baseDigest string
 	// suspect is the first event whose content is not what its id says.
 	suspect *Finding
 }
@@ -154,7 +187,7 @@ func (v *verifier) verify(ctx context.Context) (moved bool, err error) {
 		return false, ErrNoRun
 	}
 	v.conclude()
-	v.is.Events, v.is.Position, v.is.Digest = v.head.Counts.Events, v.head.Position, v.head.Digest
+	v.is.Events, v.is.Position, v.is.Digest, v.is.Base = v.head.Counts.Events, v.head.Position, v.head.Digest, v.head.Base
 	if len(v.is.Findings) == 0 {
 		return false, nil
 	}
@@ -306,6 +339,9 @@ func (v *verifier) fold(rec *schema.Record, in string, segment int) {
 	v.last = rec.Stream
 	verdict := v.head.Apply(rec)
 	v.is.Records++
+	if v.base != nil && v.baseDigest == "" && v.head.Position.ID == v.base.Position.ID {
+		v.baseDigest = v.head.Digest
+	}
 	if verdict.Kind == schema.Rejected && v.suspect == nil {
 		v.suspect = suspicious(rec, &verdict, in, segment)
 	}

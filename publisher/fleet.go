@@ -278,6 +278,9 @@ type RunSpec struct {
 	Handoff *schema.HandoffSource
 	// Source keeps detail of the framework that the run comes from.
 	Source jsontext.Value
+	// base of a fork and the run's state there; nil for none.
+	base      *schema.Base
+	baseState *schema.State
 	// Time of the start; zero means now.
 	Time time.Time
 	// HeadOnly keeps only the head in memory, not messages and results: for long runs that nobody asks for their
@@ -314,6 +317,9 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 func (f *Fleet) startIn(ctx context.Context, p *placing, names schema.Names, spec RunSpec) (*Run, error) {
 	r := newRun(f, names, spec.ID)
 	r.onControl, r.starting, r.placedBy = spec.OnControl, true, p.change
+	if spec.baseState != nil {
+		r.state.Graft(snapshot(spec.baseState))
+	}
 	if spec.HeadOnly {
 		r.keepHead()
 	}
@@ -321,7 +327,7 @@ func (f *Fleet) startIn(ctx context.Context, p *placing, names schema.Names, spe
 	data := &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.cfg.Instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,
-		MaxTurns: spec.MaxTurns, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Source: spec.Source,
+		MaxTurns: spec.MaxTurns, ResumedFrom: spec.ResumedFrom, Handoff: spec.Handoff, Base: spec.base, Source: spec.Source,
 	}
 	if _, err := r.publish(ctx, draft{data: data, at: spec.Time}); err != nil {
 		return nil, err

@@ -54,17 +54,29 @@ func (f *Fleet) Get(ctx context.Context, run string) (*schema.State, error) {
 // GetAt is [Fleet.Get] of a run as it was at a point of its history: all that its events up to there add up to, and nothing
 // of what came behind. Beside the errors of Get it returns [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
 func (f *Fleet) GetAt(ctx context.Context, run string, point schema.Point) (*schema.State, error) {
-	s := schema.NewState(f.cfg.Fleet, run)
-	var at place
-	reply, err := f.events(ctx, run, point, func(rec schema.Record) error {
-		at.follow(&s.Head, &rec)
-		s.Apply(&rec)
-		return nil
-	}, func() { s, at = schema.NewState(f.cfg.Fleet, run), place{} })
-	if err != nil {
-		return nil, err
+	s, _, err := f.stateAt(ctx, run, atOf(point), 0)
+	return s, err
+}
+
+// atOf is a point as a request has it: empty for a run's end, which needs no search.
+func atOf(point schema.Point) string {
+	if point.Kind == schema.PointEnd {
+		return ""
 	}
-	return s, checkFold(run, &s.Head, &reply.Head, reply.Complete, reply.Gaps)
+	return point.String()
+}
+
+// stateAt reads a run at a point; forks counts the forks of it that were read already.
+func (f *Fleet) stateAt(ctx context.Context, run, at string, forks int) (*schema.State, *schema.GetReply, error) {
+	a := newAssembly(f, run)
+	reply, err := f.events(ctx, run, at, func(rec schema.Record) error { return a.take(rec) }, func() { a = newAssembly(f, run) })
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := a.finish(ctx, forks); err != nil {
+		return nil, nil, err
+	}
+	return a.state, reply, checkFold(run, &a.state.Head, &reply.Head, reply.Complete, reply.Gaps)
 }
 
 // Events calls yield for each of a run's records in the order of the log, with every event acknowledged before the
@@ -85,7 +97,7 @@ func (f *Fleet) EventsAt(ctx context.Context, run string, point schema.Point, yi
 	var at place
 	// passed counts the records of this answer, shown those that yield saw; digest is what they folded to.
 	passed, shown, digest := 0, 0, ""
-	reply, err := f.events(ctx, run, point, func(rec schema.Record) error {
+	reply, err := f.events(ctx, run, atOf(point), func(rec schema.Record) error {
 		at.follow(&head, &rec)
 		v := head.Apply(&rec)
 		passed++
@@ -146,14 +158,11 @@ func (e *yieldError) Error() string { return e.err.Error() }
 
 // events streams a run's records. restart is called when they come again from the first: when an answer broke off and is
 // asked for again, or takes back what it had sent.
-func (f *Fleet) events(ctx context.Context, run string, point schema.Point, yield func(schema.Record) error, restart func()) (*schema.GetReply, error) {
+func (f *Fleet) events(ctx context.Context, run, at string, yield func(schema.Record) error, restart func()) (*schema.GetReply, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
 	}
-	request := &schema.GetRequest{View: schema.ViewEvents}
-	if point.Kind != schema.PointEnd {
-		request.At = point.String()
-	}
+	request := &schema.GetRequest{View: schema.ViewEvents, At: at}
 	var reply *schema.GetReply
 	tries := 0
 	err := f.ask(ctx, schema.VerbGet, run, request, func() *replies {
@@ -173,7 +182,7 @@ func (f *Fleet) events(ctx context.Context, run string, point schema.Point, yiel
 		return nil, own.err
 	}
 	if err == nil && request.At != "" && reply.At == nil {
-		return nil, fmt.Errorf("%w: the daemon answered with the run's end and not with point %s: it is older than this SDK", ErrBadAnswer, point)
+		return nil, fmt.Errorf("%w: the daemon answered with the run's end and not with point %s: it is older than this SDK", ErrBadAnswer, at)
 	}
 	return reply, err
 }

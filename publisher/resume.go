@@ -58,11 +58,10 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	if spec.HeadOnly {
 		request.View = schema.ViewHead
 	}
-	var state *schema.State
+	var read *assembly
 	var reply *schema.RecoverReply
 	err := f.ask(ctx, schema.VerbRecover, run, request, func() *replies {
-		var at place
-		begin := func() { state, at = schema.NewState(f.cfg.Fleet, run), place{} }
+		begin := func() { read = newAssembly(f, run) }
 		begin()
 		return &replies{
 			answer: func(body []byte) error {
@@ -71,17 +70,17 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 			},
 			again: begin,
 			piece: func(kind string, frames []byte) error {
-				return readPiece(kind, frames, func(rec schema.Record) error {
-					at.follow(&state.Head, &rec)
-					state.Apply(&rec)
-					return nil
-				})
+				return readPiece(kind, frames, func(rec schema.Record) error { return read.take(rec) })
 			},
 		}
 	})
+	if err == nil {
+		err = read.finish(ctx, 0)
+	}
 	if err != nil {
 		return nil, err
 	}
+	state := read.state
 	if spec.HeadOnly {
 		state.Head = reply.Head
 	}

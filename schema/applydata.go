@@ -175,6 +175,12 @@ func (h *Head) runStarted(d *RunStartedData) Verdict {
 	if h.Agent != "" {
 		return rejected(ReasonAlreadyStarted, "the run was started by agent %s", h.Agent)
 	}
+	if d.Base != nil {
+		if h.Counts.Events != 1 || h.Epoch != 1 {
+			return rejected(ReasonAlreadyStarted, "a fork begins with its base, and the run has %d events", h.Counts.Events-1)
+		}
+		h.fork(d.Base)
+	}
 	h.Agent, h.Executor, h.Instance = d.Agent, d.Executor, d.Instance
 	if ValidName(d.ResumedFrom) {
 		h.ResumedFrom = d.ResumedFrom

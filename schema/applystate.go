@@ -57,14 +57,13 @@ func (s *State) add(v Verdict) {
 	switch d := v.Data.(type) {
 	case *RunStartedData:
 		s.Started = d
+		if d.Base != nil {
+			s.doubted()
+		}
 	case *RunResumedData:
 		s.Takeovers = append(s.Takeovers, *d)
 		s.Ended = nil
-		for i := range s.Head.OpenCalls {
-			if c := s.Call(s.Head.OpenCalls[i].CallKey); c != nil {
-				c.InDoubt, c.Epoch = s.Head.OpenCalls[i].InDoubt, s.Head.OpenCalls[i].Epoch
-			}
-		}
+		s.doubted()
 	case *RunWaitingData:
 		w := StateWait{RunWaitingData: *d}
 		if d.ToolCallID != "" {

@@ -217,9 +217,11 @@ type Head struct {
 	// ResumedFrom names the run that this one continues.
 	ResumedFrom string `json:"resumed_from,omitzero"`
 	// Handoff is the accepted offer that the run carries out.
-	Handoff *HandoffSource    `json:"handoff,omitzero"`
-	Labels  map[string]string `json:"labels,omitzero"`
-	Status  Status            `json:"status"`
+	Handoff *HandoffSource `json:"handoff,omitzero"`
+	// Base is where the run begins when it is a fork.
+	Base   *BaseRef          `json:"base,omitzero"`
+	Labels map[string]string `json:"labels,omitzero"`
+	Status Status            `json:"status"`
 	// Unattended is orphaned or interrupted for a run that waits and has no executor meanwhile: its status once nothing
 	// is waited for.
 	Unattended Status `json:"unattended,omitzero"`
@@ -305,6 +307,10 @@ func (h *Head) Clone() Head {
 	if h.Parent != nil {
 		parent := *h.Parent
 		c.Parent = &parent
+	}
+	if h.Base != nil {
+		base := *h.Base
+		c.Base = &base
 	}
 	if h.LastError != nil {
 		lastError := *h.LastError

@@ -24,7 +24,7 @@ const (
 	PointMark PointKind = "mark"
 	// PointStep is before a tool call was recorded: the calls of a run are its steps, counted from 1.
 	PointStep PointKind = "step"
-	// PointEvent is behind the event with an id: any event, control events included.
+	// PointEvent is behind the message with an id as a [Position] has it: any event, control events and refused ones included.
 	PointEvent PointKind = "event"
 )
 
@@ -162,20 +162,21 @@ func (f *Finder) Behind(h *Head, v Verdict) bool {
 	if f.at.ID != "" {
 		return h.Position == f.at
 	}
-	if v.Kind != Applied && v.Kind != Evidence {
+	if f.point.Kind == PointEvent {
+		return h.Position.ID == f.point.Name && v.Kind != Replayed && v.Kind != Regressed
+	}
+	if v.Kind != Applied {
 		return false
 	}
 	switch f.point.Kind {
 	case PointSequence:
-		return v.Kind == Applied && v.Event.Sequence == Sequence(f.point.Number) && (f.point.Epoch == 0 || max(v.Event.Epoch, 1) == f.point.Epoch)
+		return v.Event.Sequence == Sequence(f.point.Number) && (f.point.Epoch == 0 || max(v.Event.Epoch, 1) == f.point.Epoch)
 	case PointTurn:
 		d, ok := v.Data.(*TurnEndedData)
 		return ok && f.point.Number != 0 && uint64(d.Turn) == f.point.Number //nolint:gosec // turns are from 1
 	case PointMark:
 		d, ok := v.Data.(*CheckpointMarkedData)
 		return ok && d.Name == f.point.Name
-	case PointEvent:
-		return v.Event.ID == f.point.Name
 	default:
 		return false
 	}

@@ -109,9 +109,11 @@ type RunStartedData struct {
 	ResumedFrom string `json:"resumed_from,omitzero"`
 	// Handoff is the accepted offer that the run carries out; nil for none.
 	Handoff *HandoffSource `json:"handoff,omitzero"`
-	Source  jsontext.Value `json:"source,omitzero"`
-	Refs    []Ref          `json:"refs,omitzero"`
-	Extra   jsontext.Value `json:",embed"`
+	// Base is where the run begins when it is a fork of another one; nil for none.
+	Base   *Base          `json:"base,omitzero"`
+	Source jsontext.Value `json:"source,omitzero"`
+	Refs   []Ref          `json:"refs,omitzero"`
+	Extra  jsontext.Value `json:",embed"`
 }
 
 // From is the point at which an epoch took over.

@@ -178,6 +178,11 @@ func Validate(data Data) error {
 			v.hash("/handoff/offer_hash", d.Handoff.OfferHash)
 		}
 		v.optional("/thread_id", d.ThreadID)
+		if d.Base != nil {
+			if path, problem := d.Base.check(); problem != "" {
+				v.fail(path, "%s", problem)
+			}
+		}
 		v.refs(d.Refs)
 	case *RunResumedData:
 		v.name("/executor", d.Executor)

@@ -29,6 +29,10 @@ type cli struct {
 	Settle   settleCmd  `cmd:"" help:"Decide what became of a tool call in doubt."`
 	Plan     planCmd    `cmd:"" help:"Show what the next executor of a run would do. Nothing is written."`
 	Verify   verifyCmd  `cmd:"" help:"Compare all that is stored of a run with its events, and name what is damaged."`
+	Fork     forkCmd    `cmd:"" help:"Begin a new run that goes on from a point of another one."`
+	Diff     diffCmd    `cmd:"" help:"Find the first tool call in which two runs, or two points, differ."`
+	Bisect   bisectCmd  `cmd:"" help:"Find the first event of a run after which something holds."`
+	Replay   replayCmd  `cmd:"" help:"Read a run anew and check that its tool calls come out the same."`
 	Input    inputCmd   `cmd:"" help:"Answer a run that waits, or show what it asks."`
 	Mark     markCmd    `cmd:"" help:"Pin the point where a run stands under a name."`
 	Cancel   cancelCmd  `cmd:"" help:"Ask for a run's end: its executor winds it up."`

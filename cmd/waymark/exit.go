@@ -28,6 +28,7 @@ const (
 	exitDamaged     exitCode = 6
 	exitRefused     exitCode = 7
 	exitFull        exitCode = 8
+	exitDiffers     exitCode = 9
 	exitInterrupted exitCode = 130
 )
 
@@ -46,6 +47,7 @@ var exitCodes = []struct {
 	{exitDamaged, "damaged", "input or stored data is broken or incomplete; what could be done was done"},
 	{exitRefused, "refused", "wrong credentials, or no permission"},
 	{exitFull, "full", "the fleet's quota or the disk is full; nothing was lost"},
+	{exitDiffers, "differs", "two runs differ, or a replay came out otherwise than recorded or expected"},
 	{exitInterrupted, "interrupted", "ended by Ctrl-C before it was done"},
 }
 

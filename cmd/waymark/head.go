@@ -119,6 +119,9 @@ func continuesText(h *schema.Head) string {
 	if h.Handoff != nil {
 		return fmt.Sprintf("%s, by hand-off %s", h.Handoff.Run, h.Handoff.HandoffID)
 	}
+	if h.Base != nil {
+		return fmt.Sprintf("%s at %s, as a fork", h.Base.Run, h.Base.Point)
+	}
 	return h.ResumedFrom
 }
 

@@ -51,7 +51,7 @@ func (c recoverCmd) Run(ctx context.Context, a *app) error {
 	case err != nil:
 		return err
 	case past && c.Executor != "":
-		return fail(exitUsage, "leave out --executor to look at it", "nobody can take over what a run was at %s: its log only grows", at)
+		return fail(exitUsage, "leave out --executor to look at it; to go on from there: waymark fork "+c.Run_+" --at "+schema.ShellWord(at.String())+" --executor "+c.Executor, "nobody can take over what a run was at %s: its log only grows", at)
 	case past:
 	case c.Executor == "":
 		return fail(exitUsage, "name who takes the run over with --executor, or a point to look at with --at", "neither --executor nor --at is given")

@@ -96,7 +96,7 @@ func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings kvs
 		if err != nil {
 			return err
 		}
-		v, err := consumer.Verify(ctx, js, shard, settings.Fleet, c.Run_)
+		v, err := verifyRun(ctx, js, settings, shard, c.Run_)
 		if errors.Is(err, consumer.ErrNoRun) {
 			continue
 		}
@@ -124,7 +124,7 @@ func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, sett
 			return err
 		}
 		for _, run := range runs {
-			v, err := consumer.Verify(ctx, js, shard, settings.Fleet, run)
+			v, err := verifyRun(ctx, js, settings, shard, run)
 			if errors.Is(err, consumer.ErrNoRun) {
 				continue // erased meanwhile
 			}
@@ -142,6 +142,30 @@ func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, sett
 		}
 	}
 	return nil
+}
+
+// verifyRun verifies a run, and what a fork stands on.
+func verifyRun(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, shard *kvstore.Shard, run string) (*consumer.Verification, error) {
+	v, err := consumer.Verify(ctx, js, shard, settings.Fleet, run)
+	if err != nil || v.Base == nil {
+		return v, err
+	}
+	for _, i := range settings.Candidates(v.Base.Run) {
+		shard, err := kvstore.OpenShard(js, settings, i, operator)
+		if err != nil {
+			return nil, err
+		}
+		f, err := consumer.VerifyBase(ctx, js, shard, settings.Fleet, *v.Base)
+		if errors.Is(err, consumer.ErrNoRun) {
+			continue
+		}
+		if err == nil && f != nil {
+			v.Findings = append(v.Findings, *f)
+		}
+		return v, err
+	}
+	v.Findings = append(v.Findings, consumer.Finding{In: consumer.InBase, Event: v.Base.Position, Problem: "run " + v.Base.Run + " is no longer there"})
+	return v, nil
 }
 
 // runsOf are the runs of a shard, sorted.

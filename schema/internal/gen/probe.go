@@ -64,6 +64,9 @@ func (p *prober) value(path string, t reflect.Type) any {
 	case reflect.Pointer:
 		return p.value(path, t.Elem())
 	case reflect.Struct:
+		if t == reflect.TypeFor[schema.Base]() {
+			return exampleBase()
+		}
 		return p.full(path, t)
 	case reflect.Slice:
 		if t == rawType {
@@ -78,6 +81,18 @@ func (p *prober) value(path string, t reflect.Type) any {
 		return "x"
 	default:
 		return 1
+	}
+}
+
+// exampleBase is the base of a fork: a head is described by its own type, and is right only as a whole.
+func exampleBase() object {
+	digest := strings.Repeat("0", 64)
+	return object{
+		"run": "x", "point": "end", "position": object{"stream_sequence": 1, "id": "x"}, "records": 1, "digest": digest,
+		"head": object{
+			"run": "x", "status": "running", "epoch": 1, "sequence": 1, "position": object{"stream_sequence": 1, "id": "x"}, "digest": digest,
+			"turn": 0, "counts": object{"events": 1},
+		},
 	}
 }
 

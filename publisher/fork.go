@@ -1,0 +1,123 @@
+package publisher
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ForkSpec says what is forked, and as what.
+type ForkSpec struct {
+	// ID of the new run. Required.
+	ID string
+	// Run that is forked, and the point at which; the zero point is its end. It may itself be a fork.
+	Run string
+	At  schema.Point
+	// Agent and Task of the fork; empty means those of the run.
+	Agent, Task string
+	// Labels of the fork; nil means those of the run.
+	Labels map[string]string
+	// HeadOnly and OnControl as in [RunSpec].
+	HeadOnly  bool
+	OnControl func(event *schema.Event, data schema.Data)
+}
+
+// Fork begins a run that goes on from a point of another one: with its messages, its calls and their results, its phases
+// and what it waited for there. It is one event, whatever the length of the run. Nothing of the other run is written, by
+// this or by anything that the fork does, and whatever becomes of the other run, the fork stays what it is as long as the
+// events up to the point are kept.
+//
+// A call that was open at the point is in doubt in the fork, and settled by its policy: the other run's executor may still be
+// at it. Its idempotency key stays that of the other run. Hand-offs, marks and the tokens used stay with the other run.
+//
+// It returns the errors of [Fleet.GetAt] for the point, [ErrIncomplete] for a run that misses events before it, and those of
+// [Fleet.Start].
+func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
+	if err := checkRun(spec.Run); err != nil {
+		return nil, err
+	}
+	if spec.ID == spec.Run {
+		return nil, fmt.Errorf("fork of run %s: %w: a fork is a run of its own and needs another id", spec.Run, ErrConfig)
+	}
+	state, reply, err := f.stateAt(ctx, spec.Run, spec.At.String(), 0)
+	if err != nil {
+		return nil, fmt.Errorf("fork of run %s: %w", spec.Run, err)
+	}
+	start := RunSpec{
+		ID: spec.ID, Agent: spec.Agent, Task: spec.Task, Labels: spec.Labels, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl,
+		ResumedFrom: spec.Run, base: schema.BaseOf(spec.At, reply.At.Records, &state.Head), baseState: state,
+	}
+	if start.Agent == "" {
+		start.Agent = state.Head.Agent
+	}
+	if start.Labels == nil {
+		start.Labels = maps.Clone(state.Head.Labels)
+	}
+	if s := state.Started; s != nil {
+		start.ThreadID, start.Model, start.ModelTier, start.Provider, start.MaxTurns = s.ThreadID, s.Model, s.ModelTier, s.Provider, s.MaxTurns
+		if start.Task == "" {
+			start.Task = s.Task
+		}
+	}
+	if start.HeadOnly {
+		start.baseState = nil
+	}
+	return f.Start(ctx, start)
+}
+
+// assembly folds the records of one answer to a run's state. Those of a fork are held until the content of its base is
+// there.
+type assembly struct {
+	fleet *Fleet
+	state *schema.State
+	at    place
+	base  *schema.Base
+	held  []schema.Record
+	begun bool
+}
+
+func newAssembly(f *Fleet, run string) *assembly {
+	return &assembly{fleet: f, state: schema.NewState(f.cfg.Fleet, run)}
+}
+
+// take takes the next record.
+func (a *assembly) take(rec schema.Record) error {
+	if !a.begun {
+		a.base, a.begun = schema.BaseOfRecord(&rec)
+	}
+	if a.base != nil {
+		a.held = append(a.held, rec)
+		return nil
+	}
+	a.at.follow(&a.state.Head, &rec)
+	a.state.Apply(&rec)
+	return nil
+}
+
+// finish reads the base of a fork, and folds what was held.
+func (a *assembly) finish(ctx context.Context, forks int) error {
+	if a.base == nil {
+		return nil
+	}
+	run, base := a.state.Head.Run, a.base
+	if forks == schema.MaxBases {
+		return fmt.Errorf("run %s: %w: it is a fork of a fork, more than %d times", run, ErrBadAnswer, schema.MaxBases)
+	}
+	state, _, err := a.fleet.stateAt(ctx, base.Run, schema.Point{Kind: schema.PointEvent, Name: base.Position.ID}.String(), forks+1)
+	if err != nil {
+		return fmt.Errorf("run %s is a fork of run %s: %w", run, base.Run, err)
+	}
+	if state.Head.Digest != base.Digest {
+		return &IncompleteError{Run: run, Detail: fmt.Sprintf("it is a fork of run %s at digest %.16s…, which has %.16s… there", base.Run, base.Digest, state.Head.Digest)}
+	}
+	a.state.Graft(state)
+	held := a.held
+	a.base, a.held = nil, nil
+	for i := range held {
+		a.at.follow(&a.state.Head, &held[i])
+		a.state.Apply(&held[i])
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package publisher_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// turnWith is one turn with one call, whose tool returns the result.
+func turnWith(t *testing.T, run *publisher.Run, id string, result any) {
+	t.Helper()
+	turn := openTurn(t, run)
+	_, err := turn.Tool(t.Context(), publisher.ToolCall{ID: id, Name: "read", Replay: schema.ReplayPure},
+		func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+			return publisher.Result(result)
+		})
+	require.NoError(t, err)
+	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{Messages: []schema.Message{assistant(schema.Text("after " + id))}}))
+}
+
+func callIDs(s *schema.State) []string {
+	var ids []string
+	for i := range s.Calls {
+		ids = append(ids, s.Calls[i].ToolCallID)
+	}
+	return ids
+}
+
+func TestAForkOfAForkGoesOnWhileItsOriginDoes(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	origin := start(t, f, "origin")
+	turnWith(t, origin, "c1", 1)
+	turnWith(t, origin, "c2", 2)
+
+	turn1 := schema.Point{Kind: schema.PointTurn, Number: 1}
+	fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "origin", At: turn1})
+	require.NoError(t, err)
+	require.Equal(t, []string{"c1"}, callIDs(fork.State()))
+	require.Equal(t, "write it", fork.State().Started.Task)
+	turnWith(t, origin, "c3", 3)
+	turnWith(t, fork, "f2", 20)
+
+	second, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "second", Run: "fork", At: schema.Point{}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"c1", "f2"}, callIDs(second.State()))
+	turnWith(t, fork, "f3", 30)
+
+	// Resumed by another, the fork of the fork has all that it stands on, and goes on.
+	other := w.fleet(func(c *publisher.Config) { c.Executor = "exec-2" })
+	resumed := resume(t, other, "second")
+	require.Equal(t, schema.Epoch(2), resumed.Epoch())
+	turnWith(t, resumed, "s3", 300)
+	turnWith(t, origin, "c4", 4)
+	require.Equal(t, []string{"c1", "f2", "s3"}, callIDs(resumed.State()))
+
+	for run, want := range map[string][]string{
+		"origin": {"c1", "c2", "c3", "c4"}, "fork": {"c1", "f2", "f3"}, "second": {"c1", "f2", "s3"},
+	} {
+		state, err := f.Get(t.Context(), run)
+		require.NoError(t, err)
+		require.Equal(t, want, callIDs(state), run)
+		require.Len(t, state.Messages, len(want), run)
+		require.Zero(t, state.Head.Counts.DeadLetters, run)
+	}
+	require.Equal(t, resumed.State(), func() *schema.State {
+		state, err := other.Get(t.Context(), "second")
+		require.NoError(t, err)
+		return state
+	}())
+	require.Equal(t, []string{"run.started", "run.resumed", "turn.started", "tool.called", "tool.returned", "turn.ended"}, names(w.log("second")),
+		"a fork stores its own events alone")
+	at, err := f.GetAt(t.Context(), "second", schema.Point{Kind: schema.PointTurn, Number: 3})
+	require.NoError(t, err)
+	require.Equal(t, []string{"c1", "f2", "s3"}, callIDs(at))
+}
+
+func TestACallThatWasOpenIsInDoubtInTheFork(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	origin := start(t, f, "origin")
+	turn := openTurn(t, origin)
+	calls := []publisher.ToolCall{{ID: "c1", Name: "read", Replay: schema.ReplayPure}, {ID: "c2", Name: "pay", Replay: schema.ReplayHold}}
+	_, err := turn.Answer(t.Context(), assistant(schema.CallPart("c1", "read"), schema.CallPart("c2", "pay")), calls...)
+	require.NoError(t, err)
+
+	fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "origin"})
+	require.NoError(t, err)
+	require.Len(t, fork.Head().OpenCalls, 2)
+	var ran atomic.Int64
+	result, err := fork.OpenTurn().Tool(t.Context(), calls[0], counted(&ran, "fork"))
+	require.NoError(t, err)
+	require.JSONEq(t, `"fork"`, string(result.Result))
+	_, err = fork.OpenTurn().Tool(t.Context(), calls[1], counted(&ran, "paid twice"))
+	require.ErrorIs(t, err, publisher.ErrHeld, "the other run's executor may be at it")
+	require.Equal(t, int64(1), ran.Load())
+
+	result, err = turn.Tool(t.Context(), calls[1], counted(&ran, "origin"))
+	require.NoError(t, err)
+	require.JSONEq(t, `"origin"`, string(result.Result))
+	require.Len(t, origin.Head().OpenCalls, 1, "what the fork does is nothing to its origin")
+}
+
+func TestAForkIsRefusedWithAReason(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	turnWith(t, start(t, f, "origin"), "c1", 1)
+	for _, c := range []struct {
+		name string
+		spec publisher.ForkSpec
+		err  error
+	}{
+		{"under the run's own id", publisher.ForkSpec{ID: "origin", Run: "origin"}, publisher.ErrConfig},
+		{"under no id", publisher.ForkSpec{Run: "origin"}, publisher.ErrConfig},
+		{"of no run", publisher.ForkSpec{ID: "f", Run: "nobody"}, publisher.ErrRunNotFound},
+		{"at no point", publisher.ForkSpec{ID: "f", Run: "origin", At: schema.Point{Kind: schema.PointTurn, Number: 7}}, publisher.ErrPointNotFound},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := f.Fork(t.Context(), c.spec)
+			require.ErrorIs(t, err, c.err)
+		})
+	}
+	_, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "f", Run: "origin"})
+	require.NoError(t, err)
+	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "f", Run: "origin"})
+	require.ErrorIs(t, err, publisher.ErrRunExists)
+}

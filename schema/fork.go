@@ -1,0 +1,167 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+)
+
+// MaxBases bounds how many runs a fork stands on: a fork of a fork of a fork.
+const MaxBases = 64
+
+// BaseRef names where a fork began: another run of the fleet, up to one of its events. Nothing of it is ever written by
+// the fork, and what is written into it later is no part of the fork.
+type BaseRef struct {
+	// Run that was forked.
+	Run string `json:"run"`
+	// Point as it was asked for, in its text form.
+	Point string `json:"point,omitzero"`
+	// Position of the last message that the fork has of it, and how many they are.
+	Position Position `json:"position"`
+	Records  int64    `json:"records"`
+	// Digest of the run there.
+	Digest string `json:"digest"`
+}
+
+// Base is where a fork begins, with the run's head there: the fork is folded from it without reading the other run.
+type Base struct {
+	BaseRef
+	// Head of the run there, which has the digest.
+	Head Head `json:"head"`
+}
+
+// BaseOf returns the base of a fork of a run at a point. What a fork does not take over of the head is left out.
+func BaseOf(point Point, records int64, head *Head) *Base {
+	b := &Base{
+		BaseRef: BaseRef{Run: head.Run, Point: point.String(), Position: head.Position, Records: records, Digest: head.Digest},
+		Head:    head.Clone(),
+	}
+	b.Head.Window, b.Head.Marks, b.Head.Gaps, b.Head.Handoffs, b.Head.Handoff = nil, nil, nil, nil, nil
+	return b
+}
+
+// check returns what is wrong with a base, as a path and a problem.
+func (b *Base) check() (path, problem string) {
+	h := &b.Head
+	_, err := ParseHash(b.Digest)
+	switch {
+	case !ValidName(b.Run):
+		return "/base/run", "is no run id"
+	case err != nil || b.Digest == "":
+		return "/base/digest", "is no digest of 64 hex digits"
+	case b.Position.ID == "" || len(b.Position.ID) > MaxPoint:
+		return "/base/position/id", "is missing or too long"
+	case b.Records < 1:
+		return "/base/records", "is below 1"
+	case h.Run != b.Run:
+		return "/base/head/run", "is another run than the base's"
+	case h.Digest != b.Digest:
+		return "/base/head/digest", "is another one than the base's"
+	case h.Turn < 0 || h.TurnMessages < 0 || h.Counts.Messages < h.TurnMessages:
+		return "/base/head/turn", "or its messages are below 0"
+	}
+	for _, l := range []struct {
+		path   string
+		n, max int
+	}{
+		{"/base/head/open_calls", len(h.OpenCalls), MaxOpenCalls},
+		{"/base/head/turn_calls", len(h.TurnCalls), MaxTurnCalls},
+		{"/base/head/interrupts", len(h.Interrupts), MaxInterrupts},
+		{"/base/head/completed_phases", len(h.CompletedPhases), MaxCompletedPhases},
+	} {
+		if l.n > l.max {
+			return l.path, fmt.Sprintf("has %d entries, at most %d are allowed", l.n, l.max)
+		}
+	}
+	return h.checkTexts()
+}
+
+// checkTexts checks the texts that a fork takes over: a base is no way around the caps of a checkpoint.
+func (h *Head) checkTexts() (path, problem string) {
+	const limit = 2 * MaxIdentifier
+	long := func(texts ...string) bool {
+		return slices.ContainsFunc(texts, func(s string) bool { return len(s) > limit })
+	}
+	if h.callBytes(false) > MaxCallBytes {
+		return "/base/head/open_calls", fmt.Sprintf("have more than %d bytes of ids and names", MaxCallBytes)
+	}
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; c.Turn < 0 || c.Occurrence < 1 || long(c.ToolCallID, c.Name, string(c.Replay), c.Since) {
+			return fmt.Sprintf("/base/head/open_calls/%d", i), "is no open call"
+		}
+	}
+	for i := range h.Interrupts {
+		if o := &h.Interrupts[i]; long(o.InterruptID, o.Reason, o.ToolCallID, o.Message, o.Since, o.ExpiresAt, o.Position.ID) {
+			return fmt.Sprintf("/base/head/interrupts/%d", i), "has a text that is too long"
+		}
+	}
+	for i, id := range h.TurnCalls {
+		if long(id) {
+			return fmt.Sprintf("/base/head/turn_calls/%d", i), "is too long"
+		}
+	}
+	for i, phase := range append([]string{h.Phase, h.TurnPurpose}, h.CompletedPhases...) {
+		if long(phase) {
+			return fmt.Sprintf("/base/head/completed_phases/%d", i), "is too long"
+		}
+	}
+	return "", ""
+}
+
+// fork makes the head of a run that has nothing but its start the one that the base had. What was open there is in doubt:
+// the other run's executor may still be at it. What concerns the other run alone (its hand-offs, marks, tokens used, errors)
+// is not taken over.
+func (h *Head) fork(b *Base) {
+	was := b.Head.Clone()
+	ref := b.BaseRef
+	h.Base = &ref
+	h.Turn, h.TurnOpen, h.TurnPurpose, h.TurnMessages, h.TurnCalls = was.Turn, was.TurnOpen, was.TurnPurpose, was.TurnMessages, was.TurnCalls
+	h.TurnEpoch = 0 // the fork's executor may begin the turn anew
+	h.Phase, h.CompletedPhases = was.Phase, was.CompletedPhases
+	h.OpenCalls, h.Interrupts = was.OpenCalls, was.Interrupts
+	for i := range h.OpenCalls {
+		c := &h.OpenCalls[i]
+		c.InDoubt, c.Cleared, c.Epoch = true, false, h.Epoch
+		c.Held = c.Replay == ReplayHold
+	}
+	n, o := &h.Counts, &was.Counts
+	n.Turns, n.Messages, n.ToolCalls, n.ToolResults, n.ToolFailures = o.Turns, o.Messages, o.ToolCalls, o.ToolResults, o.ToolFailures
+	n.Settled, n.Artifacts, n.Compactions = o.Settled, o.Artifacts, o.Compactions
+	h.Status = h.active()
+}
+
+// Graft gives a state that has no event yet the content of the base that its run.started is going to name: what was said,
+// called and returned there. The base's state is not to be used any more.
+func (s *State) Graft(base *State) {
+	s.Messages, s.Turns, s.Calls, s.Phases = base.Messages, base.Turns, base.Calls, base.Phases
+	s.Compactions, s.Waits, s.Artifacts, s.Decisions = base.Compactions, base.Waits, base.Artifacts, base.Decisions
+	s.Unknown = base.Unknown
+}
+
+// doubted brings the calls of the state up to what the head says of them.
+func (s *State) doubted() {
+	for i := range s.Head.OpenCalls {
+		if c := s.Call(s.Head.OpenCalls[i].CallKey); c != nil {
+			c.InDoubt, c.Epoch = s.Head.OpenCalls[i].InDoubt, s.Head.OpenCalls[i].Epoch
+		}
+	}
+}
+
+// BaseOfRecord returns the base that a run's first record names if the run is a fork, and nil if it is none. It is false for
+// a mark, which is no event of the run: the next record tells.
+func BaseOfRecord(rec *Record) (base *Base, first bool) {
+	e, err := Decode(rec.Header, rec.Body)
+	if err != nil {
+		return nil, true
+	}
+	if _, mark := PlacedOf(e); mark {
+		return nil, false
+	}
+	if e.Name() != RunStarted {
+		return nil, true
+	}
+	data, err := ParseData(e)
+	if d, ok := data.(*RunStartedData); ok && err == nil {
+		return d.Base, true
+	}
+	return nil, true
+}
