@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -239,4 +240,41 @@ func TestAPersonMarksWhereARunStands(t *testing.T) {
 	}
 	require.Equal(t, schema.CodeConflict, w.refused(schema.VerbMark, "run-1", schema.MarkRequest{Name: "one more", By: "ann"}).Code)
 	require.Zero(t, w.model(x).Counts.DeadLetters)
+}
+
+func TestOfTenBoundariesFiveHaveRevisionsAndAllAreRestored(t *testing.T) {
+	w := newServiceWorld(t)
+	w.fold(smallSeals())
+	x := w.writer("run-1")
+	revisions := map[int]schema.Revision{}
+	folded := func() {
+		n := len(x.acked)
+		require.Eventually(t, func() bool {
+			c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+			revisions[n] = rev
+			return err == nil && c.Position.Stream == x.acked[n-1].Stream
+		}, time.Minute, 5*time.Millisecond)
+	}
+	x.start()
+	folded()
+	for i := range 9 {
+		x.publish(&schema.CheckpointMarkedData{Name: fmt.Sprint("mark ", i)}, 0)
+		folded()
+	}
+	a, err := w.ask(schema.VerbHistory, "run-1", struct{}{})
+	require.NoError(t, err)
+	history := decodeAs[schema.HistoryReply](t, a.first).Checkpoints
+	require.Len(t, history, 5)
+	for i, c := range history {
+		require.Equal(t, revisions[10-i], c.Revision)
+		w.requireFirst(x, fmt.Sprintf("checkpoint:%d", c.Revision), 10-i)
+	}
+	for n := 1; n <= 10; n++ {
+		w.requireFirst(x, fmt.Sprintf("seq:%d", n), n)
+	}
+	for i := range 9 {
+		w.requireFirst(x, fmt.Sprint("mark:mark ", i), i+2)
+	}
+	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: fmt.Sprintf("checkpoint:%d", revisions[3])})
+	require.Equal(t, schema.CodePointNotFound, e.Code, "an older revision is no longer kept, its place is")
 }
