@@ -1,0 +1,480 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// What the doctor holds a fleet against.
+const (
+	// leastServer is the first server whose flags are all known.
+	leastServer = "2.15.2"
+	// consumersMost is how many consumers a server allows a stream by default.
+	consumersMost = 1000
+	// fullWarn and fullFail are the parts of a limit, in percent, from which on it is spoken of.
+	fullWarn, fullFail = 80, 97
+	// clockWarn and clockFail are differences of clocks.
+	clockWarn, clockFail = 2 * time.Second, 30 * time.Second
+	// lagWarn is how long accepted events may wait for the fold.
+	lagWarn = 10 * time.Second
+)
+
+type doctorCmd struct {
+	Monitor string `placeholder:"URL" help:"Monitoring address of the NATS server, such as http://127.0.0.1:8222: without it the sync interval of a server that is not Waymark's own cannot be seen."`
+}
+
+// Help is the text below the flags.
+func (doctorCmd) Help() string {
+	return `Checked are the server's version and limits, whether what it acknowledges is on disk, the flags of every stream and bucket, room ` +
+		`in quotas and on the disk, consumers, clocks, credentials, replicas, who folds each shard, how far behind the fold is, and what ` +
+		`was rejected. What is not right comes with what to do. Nothing is changed. The exit code is 1 when a check fails; warnings alone are 0.
+
+Examples:
+  waymark doctor
+  waymark doctor --nats nats://10.0.0.5:4222 --monitor http://10.0.0.5:8222 --json`
+}
+
+// Results of a check.
+const (
+	checkOK      = "ok"
+	checkWarning = "warning"
+	checkFailed  = "FAILED"
+	checkUnknown = "unknown"
+)
+
+// check is one thing that was looked at.
+type check struct {
+	Name   string `json:"check"`
+	Result string `json:"result"`
+	Detail string `json:"detail"`
+	// Do is what to run or set; empty when nothing is to be done.
+	Do string `json:"do,omitzero"`
+}
+
+// diagnosis is what doctor prints as JSON.
+type diagnosis struct {
+	Fleet    string  `json:"fleet"`
+	Server   string  `json:"server"`
+	Failed   int     `json:"failed"`
+	Warnings int     `json:"warnings"`
+	Checks   []check `json:"checks"`
+}
+
+// doctor is one look.
+type doctor struct {
+	cl     *client
+	js     jetstream.JetStream
+	p      prompt
+	checks []check
+}
+
+func (d *doctor) add(name, result, do, format string, args ...any) {
+	d.checks = append(d.checks, check{Name: name, Result: result, Detail: fmt.Sprintf(format, args...), Do: do})
+}
+
+// Run looks at everything.
+func (c doctorCmd) Run(ctx context.Context, a *app) error {
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	js, settings, err := cl.settings(ctx)
+	if err != nil {
+		return err
+	}
+	d := &doctor{cl: cl, js: js, p: a.prompt}
+	d.server()
+	d.credentials()
+	d.durability(ctx, c.Monitor, &settings)
+	d.streams(ctx, &settings)
+	d.account(ctx)
+	d.disk(a)
+	d.fleet(ctx)
+	out := diagnosis{Fleet: cl.fleet, Server: cl.target.Address(), Checks: d.checks}
+	for _, k := range d.checks {
+		switch k.Result {
+		case checkFailed:
+			out.Failed++
+		case checkWarning:
+			out.Warnings++
+		}
+	}
+	if a.cli.JSON {
+		err = document(a.stdout, out)
+	} else {
+		err = printDiagnosis(a, &out)
+	}
+	if err == nil && out.Failed > 0 {
+		err = fail(exitFailure, "", "%d of %d checks failed", out.Failed, len(out.Checks))
+	}
+	return err
+}
+
+func printDiagnosis(a *app, d *diagnosis) error {
+	rows := make([][]string, len(d.Checks))
+	for i, k := range d.Checks {
+		rows[i] = []string{k.Result, k.Name, k.Detail}
+	}
+	if err := printTable(a.stdout, []column{{title: "result"}, {title: "check"}, {title: "detail", shrinks: true}}, rows); err != nil {
+		return err
+	}
+	// What is to be run is not cut to a line's width.
+	for _, k := range d.Checks {
+		if k.Do == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(a.stdout, "\n%s: %s\n  do: %s\n", printable(k.Name), printable(k.Detail), printable(k.Do)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// server checks version and the size of messages.
+func (d *doctor) server() {
+	have := d.cl.nc.ConnectedServerVersion()
+	if older(have, leastServer) {
+		d.add("server version", checkFailed, "run nats-server "+leastServer+" or newer", "it is %s", have)
+	} else {
+		d.add("server version", checkOK, "", "%s", have)
+	}
+	most := d.cl.nc.MaxPayload()
+	if most < schema.MaxCheckpoint {
+		d.add("message size", checkFailed, "set max_payload: 1MB in the server's configuration", "max_payload is %s", bytesText(most))
+	} else {
+		d.add("message size", checkOK, "", "max_payload is %s", bytesText(most))
+	}
+}
+
+// older compares versions such as 2.15.2; what cannot be read counts as older.
+func older(have, want string) bool {
+	numbers := func(s string) (n [3]int) {
+		s, _, _ = strings.Cut(s, "-")
+		for i, part := range strings.SplitN(s, ".", 3) {
+			v, err := strconv.Atoi(part)
+			if err != nil {
+				return [3]int{}
+			}
+			n[i] = v
+		}
+		return n
+	}
+	h, w := numbers(have), numbers(want)
+	for i := range h {
+		if h[i] != w[i] {
+			return h[i] < w[i]
+		}
+	}
+	return false
+}
+
+// credentials checks that not just anybody may do what this command does.
+func (d *doctor) credentials() {
+	local := loopback(d.cl.nc.ConnectedAddr())
+	switch {
+	case !d.cl.nc.AuthRequired() && !local:
+		d.add("credentials", checkFailed, "configure accounts with credentials on the server", "%s lets in anybody who can reach it", d.cl.target.Address())
+	case !d.cl.nc.AuthRequired():
+		d.add("credentials", checkWarning, "configure accounts with credentials on the server", "the server lets in anybody on this machine")
+	default:
+		d.add("credentials", checkOK, "", "the server asks for them")
+	}
+	if _, err := d.cl.nc.TLSConnectionState(); err != nil && !local {
+		d.add("encryption", checkWarning, "configure TLS on the server, and use --tls-ca", "the connection to %s is not encrypted", d.cl.target.Address())
+	} else {
+		d.add("encryption", checkOK, "", "%s", map[bool]string{true: "the connection does not leave this machine", false: "TLS"}[err != nil])
+	}
+}
+
+// loopback reports whether an address is of this machine.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// durability checks that what is acknowledged is on disk. Only the monitoring address tells how a server that is not
+// Waymark's own writes.
+func (d *doctor) durability(ctx context.Context, monitor string, settings *kvstore.FleetSettings) {
+	const name = "durability"
+	const do = "set sync_interval: always in the jetstream block of the server's configuration"
+	switch {
+	case monitor == "" && d.cl.target.Origin == natsconn.OriginLocal:
+		d.add(name, checkOK, "", "the local server writes every acknowledged message through")
+		return
+	case monitor == "":
+		d.add(name, checkUnknown, "ask again with --monitor http://HOST:8222", "how the server writes to disk is told on its monitoring address only")
+		return
+	}
+	always, interval, err := syncOf(ctx, monitor)
+	switch {
+	case err != nil:
+		d.add(name, checkUnknown, "check the address, and that the server has http_port or https_port set", "%s", err)
+	case always:
+		d.add(name, checkOK, "", "sync_interval is always")
+	case settings.Replicas > 1:
+		d.add(name, checkWarning, do, "files are written through every %s: a power cut of all nodes takes back what was acknowledged since", interval)
+	default:
+		d.add(name, checkFailed, do, "files are written through every %s: a power cut takes back what was acknowledged since", interval)
+	}
+}
+
+// syncOf asks a server's monitoring address how it writes.
+func syncOf(ctx context.Context, monitor string) (always bool, interval time.Duration, err error) {
+	address, err := url.JoinPath(monitor, "jsz")
+	if err != nil {
+		return false, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?config=true", nil)
+	if err != nil {
+		return false, 0, err
+	}
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false, 0, err
+	}
+	defer func() { _ = answer.Body.Close() }() // it was read
+	var info struct {
+		Config *struct {
+			SyncAlways   bool  `json:"sync_always"`
+			SyncInterval int64 `json:"sync_interval"`
+		} `json:"config"`
+	}
+	if err := json.UnmarshalRead(http.MaxBytesReader(nil, answer.Body, 1<<20), &info); err != nil {
+		return false, 0, fmt.Errorf("%s: %w", address, err)
+	}
+	if info.Config == nil {
+		return false, 0, fmt.Errorf("%s does not tell the configuration of JetStream", address)
+	}
+	return info.Config.SyncAlways, time.Duration(info.Config.SyncInterval), nil
+}
+
+// streams checks flags, limits, consumers, replicas and the clock, by what the server says of each stream.
+func (d *doctor) streams(ctx context.Context, settings *kvstore.FleetSettings) {
+	list := kvstore.Inspect(ctx, d.js, settings)
+	flags, room, consumers, replicas := 0, 0, 0, 0
+	for i := range list {
+		s := &list[i]
+		config := new(kvstore.ConfigError)
+		switch {
+		case errors.As(s.Err, &config):
+			flags++
+			f := explainStorage(s.Err)
+			d.add("stream flags", checkFailed, f.hint, "%s", f.what)
+		case errors.Is(s.Err, kvstore.ErrStreamMissing) && s.Truth:
+			flags++
+			d.add("stream flags", checkFailed, "restore it from a backup; it is never made anew in silence", "stream %s is gone, which holds what cannot be derived", s.Stream)
+		case errors.Is(s.Err, kvstore.ErrStreamMissing):
+			flags++
+			d.add("stream flags", checkWarning, "restart the daemon: it is derived, and made anew", "stream %s is gone", s.Stream)
+		case s.Err != nil:
+			flags++
+			d.add("stream flags", checkUnknown, "", "%s: %s", s.Stream, s.Err)
+		}
+		if s.Info == nil {
+			continue
+		}
+		room += d.room(s)
+		if n := s.Info.State.Consumers; n >= consumersMost*fullWarn/100 {
+			consumers++
+			d.add("consumers", checkWarning, "list them with: nats consumer ls "+s.Stream+"; delete those that nobody uses", "stream %s has %d consumers of at most %d", s.Stream, n, consumersMost)
+		}
+		replicas += d.replicas(s)
+		if i == 0 {
+			d.clock(s.Info)
+		}
+	}
+	for _, all := range []struct {
+		name string
+		bad  int
+	}{{"stream flags", flags}, {"room in streams", room}, {"consumers", consumers}, {"replicas", replicas}} {
+		if all.bad == 0 {
+			d.add(all.name, checkOK, "", "%d streams", len(list))
+		}
+	}
+}
+
+// room checks a stream's byte limit. One that makes room by itself is never full.
+func (d *doctor) room(s *kvstore.Inspected) int {
+	limit := s.Info.Config.MaxBytes
+	if limit <= 0 || s.Info.Config.Discard == jetstream.DiscardOld {
+		return 0
+	}
+	percent := int64(s.Info.State.Bytes) * 100 / limit //nolint:gosec // a size on disk
+	result := checkWarning
+	switch {
+	case percent >= fullFail:
+		result = checkFailed
+	case percent < fullWarn:
+		return 0
+	}
+	d.add("room in streams", result, "raise the quota: start the daemon with "+d.p.command("serve")+" --quota SIZE, or let sealed events be purged earlier (--purge-after)",
+		"stream %s is at %d %% of %s", s.Stream, percent, bytesText(limit))
+	return 1
+}
+
+// replicas checks that a stream has a leader, and that its replicas are there.
+func (d *doctor) replicas(s *kvstore.Inspected) int {
+	bad := 0
+	cluster := s.Info.Cluster
+	if cluster == nil {
+		return 0
+	}
+	if cluster.Leader == "" {
+		bad++
+		d.add("replicas", checkFailed, "start the missing servers; see: nats server report jetstream", "stream %s has no leader: nothing can be written", s.Stream)
+	}
+	for _, r := range cluster.Replicas {
+		if r.Current && !r.Offline {
+			continue
+		}
+		bad++
+		state := fmt.Sprintf("is %d messages behind", r.Lag)
+		if r.Offline {
+			state = "is offline"
+		}
+		d.add("replicas", checkWarning, "see: nats stream info "+s.Stream, "the replica of stream %s on %s %s", s.Stream, r.Name, state)
+	}
+	return bad
+}
+
+// clock compares this machine's clock with the server's.
+func (d *doctor) clock(info *jetstream.StreamInfo) {
+	if info.TimeStamp.IsZero() {
+		d.add("clock", checkUnknown, "", "the server does not say its time")
+		return
+	}
+	off := time.Since(info.TimeStamp).Abs().Round(time.Millisecond)
+	const do = "let both machines follow NTP"
+	switch {
+	case off >= clockFail:
+		d.add("clock", checkFailed, do, "this machine and the server are %s apart", off)
+	case off >= clockWarn:
+		d.add("clock", checkWarning, do, "this machine and the server are %s apart", off)
+	default:
+		d.add("clock", checkOK, "", "this machine and the server agree within %s", clockWarn)
+	}
+}
+
+// account checks the limits of the account.
+func (d *doctor) account(ctx context.Context) {
+	const name = "account limits"
+	info, err := d.js.AccountInfo(ctx)
+	if err != nil {
+		d.add(name, checkUnknown, "", "%s", err)
+		return
+	}
+	limit := info.Limits.MaxStore
+	if limit <= 0 {
+		d.add(name, checkOK, "", "the account has no limit of its own")
+		return
+	}
+	percent := int64(max(info.Store, info.ReservedStore)) * 100 / limit //nolint:gosec // sizes on disk
+	if percent >= fullWarn {
+		d.add(name, checkWarning, "raise the account's max_file, or lower the fleets' quotas", "%d %% of %s are used or promised", percent, bytesText(limit))
+		return
+	}
+	d.add(name, checkOK, "", "%d %% of %s are used or promised", percent, bytesText(limit))
+}
+
+// disk checks the room where the local server writes.
+func (d *doctor) disk(a *app) {
+	const name = "disk"
+	if d.cl.target.Origin != natsconn.OriginLocal {
+		d.add(name, checkUnknown, "", "the server is not of this state directory: look on its machine")
+		return
+	}
+	dir, err := a.stateDir()
+	if err != nil {
+		d.add(name, checkUnknown, "", "%s", err)
+		return
+	}
+	free, total, err := diskRoom(dir)
+	switch {
+	case err != nil:
+		d.add(name, checkUnknown, "", "%s", err)
+	case free < total/100*(100-fullFail):
+		d.add(name, checkFailed, "make room: a full disk stops the server until it is restarted", "%s of %s are free", bytesText(free), bytesText(total))
+	case free < total/100*(100-fullWarn)/2:
+		d.add(name, checkWarning, "make room, or lower the quota", "%s of %s are free", bytesText(free), bytesText(total))
+	default:
+		d.add(name, checkOK, "", "%s of %s are free", bytesText(free), bytesText(total))
+	}
+}
+
+// fleet checks the daemons: whether one answers, who folds each shard, and how far behind.
+func (d *doctor) fleet(ctx context.Context) {
+	var reply schema.FleetReply
+	if err := d.cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
+		d.add("daemon", checkFailed, d.p.command(d.cl.serveWords()), "none answers: %s", err)
+		return
+	}
+	d.add("daemon", checkOK, "", "%s answers", reply.Replica)
+	folded, behind := 0, 0
+	for i := range reply.Shards {
+		s := &reply.Shards[i]
+		switch {
+		case s.Error != "":
+			d.add("lock", checkUnknown, "", "shard %d: %s", s.Shard, s.Error)
+			continue
+		case s.Folder == "":
+			d.add("lock", checkFailed, d.p.command(d.cl.serveWords()), "nobody holds the lease of shard %d: nothing of it is folded, and nobody dead is noticed", s.Shard)
+			continue
+		}
+		folded++
+		if lag := time.Duration(s.WaitingMS) * time.Millisecond; lag > lagWarn {
+			behind++
+			d.add("fold", checkWarning, "see: "+d.p.command("fleet"), "%d events of shard %d are accepted and not checkpointed, the oldest for %s", s.Waiting, s.Shard, lag)
+		}
+	}
+	if folded == len(reply.Shards) {
+		d.add("lock", checkOK, "", "each of %d shards is folded by one daemon", folded)
+	}
+	if behind == 0 {
+		d.add("fold", checkOK, "", "nothing waits for longer than %s", lagWarn)
+	}
+	if reply.Runs.Quarantined > 0 {
+		d.add("quarantine", checkWarning, d.p.command("runs ls --status quarantined"), "%d runs are given to nobody: their claims made no progress", reply.Runs.Quarantined)
+	}
+	d.letters(ctx)
+}
+
+// letters checks what was rejected.
+func (d *doctor) letters(ctx context.Context) {
+	const name = "dead letters"
+	ctx, cancel := context.WithTimeout(ctx, d.cl.wait)
+	defer cancel()
+	stream, err := d.js.Stream(ctx, schema.DeadLetterStream(d.cl.fleet))
+	if err != nil {
+		if !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, nats.ErrTimeout) {
+			d.add(name, checkUnknown, "", "%s", err)
+		}
+		return
+	}
+	if n := stream.CachedInfo().State.Msgs; n > 0 {
+		d.add(name, checkWarning, "nats stream view "+schema.DeadLetterStream(d.cl.fleet), "%d events were rejected, each is kept with its reason", n)
+		return
+	}
+	d.add(name, checkOK, "", "none")
+}
