@@ -80,7 +80,7 @@ func TestAStateOfAForkHasWhatItsBaseHad(t *testing.T) {
 	}
 	var texts []string
 	for _, m := range s.Messages {
-		texts = append(texts, m.Parts[0].Content)
+		texts = append(texts, *m.Parts[0].Content)
 	}
 	require.Equal(t, []string{"go", "done", "anew"}, texts, "the message of the turn that was begun anew is superseded")
 	require.Len(t, s.Calls, 3)

@@ -57,8 +57,8 @@ const (
 	checkUnknown = "unknown"
 )
 
-// check is one thing that was looked at.
-type check struct {
+// checkup is one thing that was looked at.
+type checkup struct {
 	Name   string `json:"check"`
 	Result string `json:"result"`
 	Detail string `json:"detail"`
@@ -68,11 +68,11 @@ type check struct {
 
 // diagnosis is what doctor prints as JSON.
 type diagnosis struct {
-	Fleet    string  `json:"fleet"`
-	Server   string  `json:"server"`
-	Failed   int     `json:"failed"`
-	Warnings int     `json:"warnings"`
-	Checks   []check `json:"checks"`
+	Fleet    string    `json:"fleet"`
+	Server   string    `json:"server"`
+	Failed   int       `json:"failed"`
+	Warnings int       `json:"warnings"`
+	Checks   []checkup `json:"checks"`
 }
 
 // doctor is one look.
@@ -80,11 +80,11 @@ type doctor struct {
 	cl     *client
 	js     jetstream.JetStream
 	p      prompt
-	checks []check
+	checks []checkup
 }
 
 func (d *doctor) add(name, result, do, format string, args ...any) {
-	d.checks = append(d.checks, check{Name: name, Result: result, Detail: fmt.Sprintf(format, args...), Do: do})
+	d.checks = append(d.checks, checkup{Name: name, Result: result, Detail: fmt.Sprintf(format, args...), Do: do})
 }
 
 // Run looks at everything.

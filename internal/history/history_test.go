@@ -102,7 +102,11 @@ func TestAPredicateIsAskedAfterAnEvent(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.Holds(&h, e)
 	require.Error(t, err, "what makes no sense is said")
-	for _, text := range []string{``, `event.name ==`, `nothing == 1`, `event.name`, `1 + 1`} {
+	p, err = history.CompilePredicate(`event.name`)
+	require.NoError(t, err)
+	_, err = p.Holds(&h, e)
+	require.ErrorContains(t, err, "true or false")
+	for _, text := range []string{``, `event.name ==`, `nothing == 1`, `1 + 1`} {
 		_, err := history.CompilePredicate(text)
 		require.Error(t, err, text)
 	}

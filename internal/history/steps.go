@@ -33,8 +33,13 @@ func Steps(s *schema.State) []Step {
 	for i := range s.Calls {
 		c := &s.Calls[i]
 		steps[i] = Step{
-			Number: i + 1, CallKey: c.CallKey, Name: c.Name, Arguments: c.Arguments, Outcome: c.Outcome, Result: c.Result,
-			IsError: c.IsError != nil && *c.IsError,
+			Number: i + 1, CallKey: c.CallKey, Name: c.Name, Outcome: c.Outcome, IsError: c.IsError != nil && *c.IsError,
+		}
+		if len(c.Arguments) > 0 {
+			steps[i].Arguments = c.Arguments
+		}
+		if len(c.Result) > 0 {
+			steps[i].Result = c.Result
 		}
 		if c.Error != nil {
 			steps[i].Error = c.Error.Type + ": " + c.Error.Message
