@@ -514,8 +514,10 @@ func (v *verifier) conclude() {
 		}
 	}
 	if events > 0 {
-		v.found(&Finding{In: InLog, Event: schema.Position{Stream: missing}, Instead: "its segment",
-			Problem: fmt.Sprintf("%d events that were sealed, and not purged, are gone, the first at %d", events, missing)})
+		v.found(&Finding{
+			In: InLog, Event: schema.Position{Stream: missing}, Instead: "its segment",
+			Problem: fmt.Sprintf("%d events that were sealed, and not purged, are gone, the first at %d", events, missing),
+		})
 	}
 	if !whole && v.suspect != nil {
 		v.found(v.suspect)

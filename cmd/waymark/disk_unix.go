@@ -14,5 +14,5 @@ func diskRoom(dir string) (free, total int64, err error) {
 		return 0, 0, fmt.Errorf("disk of %s: %w", dir, err)
 	}
 	block := int64(s.Bsize)                                      //nolint:unconvert,gosec // its type differs between systems
-	return int64(s.Bavail) * block, int64(s.Blocks) * block, nil //nolint:unconvert,gosec // likewise
+	return int64(s.Bavail) * block, int64(s.Blocks) * block, nil //nolint:gosec // likewise
 }

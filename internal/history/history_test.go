@@ -105,7 +105,7 @@ func TestAPredicateIsAskedAfterAnEvent(t *testing.T) {
 	p, err = history.CompilePredicate(`event.name`)
 	require.NoError(t, err)
 	_, err = p.Holds(&h, e)
-	require.ErrorContains(t, err, "true or false")
+	require.ErrorContains(t, err, "bool(string)")
 	for _, text := range []string{``, `event.name ==`, `nothing == 1`, `1 + 1`} {
 		_, err := history.CompilePredicate(text)
 		require.Error(t, err, text)

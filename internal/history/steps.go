@@ -140,6 +140,6 @@ func sameJSON(a, b jsontext.Value) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
-	left, right := jsontext.Value(slices.Clone(a)), jsontext.Value(slices.Clone(b))
+	left, right := slices.Clone(a), slices.Clone(b)
 	return len(a) > 0 && len(b) > 0 && left.Canonicalize() == nil && right.Canonicalize() == nil && bytes.Equal(left, right)
 }
