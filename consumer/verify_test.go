@@ -184,9 +184,12 @@ func (w *serviceWorld) flipInLog(marker string) {
 	require.Equal(w.tb, 1, flipped, "the event is in one file")
 	w.server.Resume(w.tb)
 	require.Eventually(w.tb, func() bool {
-		_, err := w.js.Stream(w.tb.Context(), w.names.EventStream())
-		return err == nil && w.client.IsConnected()
-	}, time.Minute, 10*time.Millisecond)
+		if _, err := w.js.Stream(w.tb.Context(), w.names.EventStream()); err != nil || !w.client.IsConnected() {
+			return false
+		}
+		_, err := w.client.Request(schema.ServiceSubject(schema.VerbFleet, "default", ""), nil, 10*time.Second)
+		return err == nil
+	}, time.Minute, 10*time.Millisecond, "the service is there again, too")
 }
 
 func TestAFlippedBitOfALogMessageIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
