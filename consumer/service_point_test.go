@@ -139,6 +139,19 @@ func TestACheckpointsRevisionIsAPoint(t *testing.T) {
 	require.Contains(t, string(e.Details), fmt.Sprintf("checkpoint:%d", history[4].Revision))
 }
 
+func TestACheckpointThatIsNotTheFoldIsNoPoint(t *testing.T) {
+	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
+	w.checkpointAt(x, 20, schema.SegmentIndex{})
+	c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	c.Digest = x.model().Digest
+	rev, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
+	require.NoError(t, err)
+	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: fmt.Sprintf("checkpoint:%d", rev)})
+	require.Equal(t, schema.CodeDamaged, e.Code)
+	w.requireFirst(x, "seq:20", 20)
+}
+
 func TestASequenceOfSeveralEpochsIsAskedForByItsEpoch(t *testing.T) {
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 2, 10)

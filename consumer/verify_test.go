@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -259,6 +260,13 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 			_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
 			require.NoError(w.tb, err)
 		}, consumer.InCheckpoint, "counts 21 events behind its segments, there are 20"},
+		{"an event that was sealed otherwise than it was logged", func(w *serviceWorld, x *writer) {
+			// What is no part of the CloudEvent does not change the fold.
+			header := maps.Clone(x.acked[5].Header)
+			header["X-Note"] = []string{"changed"}
+			x.acked[5].Header = header
+			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
+		}, consumer.InLog, "is not the event that was sealed"},
 		{"a forged event in an executor's place", func(w *serviceWorld, x *writer) {
 			e, _, err := x.run.Event(&schema.CheckpointMarkedData{Name: "forged"}, 0, time.Unix(1_700_000_000, 0), x.run.Chain, 0)
 			require.NoError(w.tb, err)

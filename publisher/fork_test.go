@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -106,6 +107,26 @@ func TestACallThatWasOpenIsInDoubtInTheFork(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `"origin"`, string(result.Result))
 	require.Len(t, origin.Head().OpenCalls, 1, "what the fork does is nothing to its origin")
+}
+
+func TestAForkOfWhatItsBaseNeverWasIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	origin := start(t, f, "origin")
+	turnWith(t, origin, "c1", 1)
+	head := origin.Head()
+	before, err := f.HeadAt(t.Context(), "origin", schema.Point{Kind: schema.PointSequence, Number: 2})
+	require.NoError(t, err)
+	head.Digest = before.Digest
+	forger := schema.Writer{Fleet: "default", Run: "fork", Executor: "exec-1", Epoch: 1}
+	e, _, err := forger.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: schema.BaseOf(schema.Point{}, 5, &head)}, 0, time.Now(), forger.Chain, 0)
+	require.NoError(t, err)
+	w.put(e)
+	_, err = f.Get(t.Context(), "fork")
+	require.ErrorIs(t, err, publisher.ErrIncomplete)
+	_, err = f.Resume(t.Context(), "fork", publisher.ResumeSpec{})
+	require.ErrorIs(t, err, publisher.ErrIncomplete)
 }
 
 func TestAForkIsRefusedWithAReason(t *testing.T) {
