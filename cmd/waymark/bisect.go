@@ -20,12 +20,12 @@ func (bisectCmd) Help() string {
 	return `The run's events are gone through from the first, and the first one after which the expression is true is shown, with the points ` +
 		`before and behind it. The expression language is that of expr-lang.org. It knows two values: event, with name, id, source, time, ` +
 		`epoch, sequence, turn and data; and run, the run's head after the event as waymark runs get --json shows it. Where an expression ` +
-		`makes no sense, because a member is missing, it does not hold; a?.b is nil where a is. The exit code is 4 when it never holds.
+		`makes no sense, because a member is missing, it does not hold; a?.b is nil where a is, and a ?? 0 stands in for it. The exit code is 4 when it never holds.
 
 Examples:
   waymark bisect fix-login 'event.name == "tool.called" && event.data.name == "Bash"'
   waymark bisect fix-login 'event.data.arguments?.command contains "rm -rf"'
-  waymark bisect fix-login 'run.usage?.output_tokens > 100000'`
+  waymark bisect fix-login '(run.usage?.output_tokens ?? 0) > 100000'`
 }
 
 // bisected is what bisect prints as JSON.
