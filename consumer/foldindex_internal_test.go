@@ -131,6 +131,38 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 	}
 }
 
+// Who folds everything anew clears the index and may be gone before it is through. The next one finds checkpoints of runs that
+// the cleared index has no more.
+func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	r.own(&schema.RunEndedData{Status: "completed"})
+	w.stop()
+	cps := w.shard.Checkpoints
+	_, rev, err := cps.IndexState(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, cps.ClearIndex(t.Context()))
+	_, err = cps.PutIndexState(t.Context(), kvstore.IndexState{Folding: true}, rev)
+	require.NoError(t, err)
+	mark, markRev, err := cps.Watermark(t.Context())
+	require.NoError(t, err)
+	first, found, err := runlog.Next(t.Context(), w.js, w.names, "run-1", 1)
+	require.NoError(t, err)
+	require.True(t, found)
+	begun := schema.Prepare(&first)
+	mark.Position = begun.Position()
+	_, err = cps.PutWatermark(t.Context(), mark, markRev)
+	require.NoError(t, err)
+	require.Empty(t, w.ended())
+
+	w.stop = w.fold(w.config())
+	require.Eventually(t, func() bool {
+		st, _, err := cps.IndexState(t.Context())
+		return err == nil && st.Complete
+	}, time.Minute, time.Millisecond)
+	require.Equal(t, []string{r.key()}, w.ended())
+}
+
 func TestWhatARunCameOfFindsIt(t *testing.T) {
 	w := newLifeWorld(t)
 	r := &lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-1", Epoch: 1}}

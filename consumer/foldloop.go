@@ -449,6 +449,11 @@ func (s *reignState) load(ctx context.Context, id string, a *runlog.Arrived) (*r
 	case trusted:
 		r.head, r.segments = c.Head, c.Segments
 		r.enter()
+		if s.index.Folding {
+			// The index was begun anew, perhaps by a reign that trusted nothing and got no further than this event: that a run
+			// has a checkpoint does not say that the index has the run.
+			r.index, r.dirty = indexed{}, true
+		}
 		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
 		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
 		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents

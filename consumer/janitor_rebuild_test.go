@@ -209,3 +209,50 @@ func (w *foldWorld) purgeMark() schema.StreamSequence {
 	}
 	return mark.Position.Stream
 }
+
+// What the log has no more is in the segments alone. One that is lost does not take those behind it along.
+func TestSegmentsBehindALostOneAreKeptWhoeverFoldsTheRunAnew(t *testing.T) {
+	for name, damage := range map[string]func(w *foldWorld){
+		"lost": func(w *foldWorld) {},
+		"damaged": func(w *foldWorld) {
+			require.NoError(w.tb, w.shard.Segments.Create(w.tb.Context(), "run-1", 2, []byte("nothing of use")))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFoldWorld(t)
+			_, stop := w.fold(hasty())
+			x := w.writer("run-1")
+			x.start()
+			for range 12 {
+				x.turnOf(900)
+			}
+			c := w.awaitPurged(x)
+			require.Greater(t, c.Segments.Count, 4)
+			stop()
+			kept := make(map[int][]byte)
+			for n := 3; n <= c.Segments.Count; n++ {
+				stored, err := w.shard.Segments.GetFresh(t.Context(), "run-1", n)
+				require.NoError(t, err)
+				kept[n] = stored
+			}
+			require.NoError(t, w.shard.Segments.Delete(t.Context(), "run-1", 2))
+			damage(w)
+			_, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+			require.NoError(t, err)
+			require.NoError(t, w.shard.Checkpoints.Delete(t.Context(), "run-1", rev))
+
+			f, _ := w.fold(hasty())
+			for range 12 {
+				x.turnOf(900)
+			}
+			require.Eventually(t, func() bool { return f.Stats().SealsRefused.Load() > 0 }, time.Minute, 5*time.Millisecond,
+				"what is not sealed is said")
+			require.Eventually(t, func() bool { return uint64(f.Stats().Position.Load()) >= x.last }, time.Minute, 5*time.Millisecond)
+			for n, was := range kept {
+				stored, err := w.shard.Segments.GetFresh(t.Context(), "run-1", n)
+				require.NoError(t, err, "segment %d", n)
+				require.Equal(t, was, stored, "segment %d", n)
+			}
+		})
+	}
+}

@@ -146,6 +146,11 @@ func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Posi
 	if err != nil {
 		return err
 	}
+	if r.refolded {
+		if err := s.keepsNext(ctx, r.id, info.Number+1, info.DigestAfter); err != nil {
+			return err
+		}
+	}
 	if err := s.janitor.sealing(ctx, r.id, first.Stream, k.last.Stream, k.bytes); err != nil {
 		return err
 	}
@@ -172,7 +177,7 @@ var errRecut = errors.New("another range is sealed already")
 
 // adopt deals with a segment that nobody counted so far, or that another folder counted meanwhile. What continues the
 // run is taken as it is, whatever its range: it may be counted, and what it holds may be purged. Only what cannot be
-// used is replaced, by what was just read from the log.
+// used is replaced, by what the log has; one that is whole and does not continue the run, only while the log has all of it.
 func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo, stored []byte) error {
 	existing, err := s.shard.Segments.GetFresh(ctx, r.id, want.Number)
 	if err != nil {
@@ -192,6 +197,9 @@ func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo,
 		s.log.Info().Str(keyRun, r.id).Int(keySegment, want.Number).Msg("uncounted segment of another range adopted")
 		return errRecut
 	}
+	if kept := s.stillInLog(ctx, r.id, want.Number, existing); kept != nil {
+		return kept
+	}
 	s.log.Warn().Err(err).Str(keyRun, r.id).Int(keySegment, want.Number).Msg("segment that cannot be used replaced")
 	if err := s.shard.Segments.Delete(ctx, r.id, want.Number); err != nil {
 		return err
@@ -199,11 +207,66 @@ func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo,
 	return s.shard.Segments.Create(ctx, r.id, want.Number, stored)
 }
 
+// errOnlyCopy says that a segment behind a damaged or lost one has events that the log has no more.
+var errOnlyCopy = errors.New("the segment has events that the log has no more, and one before it is damaged or lost: restore that from a backup")
+
+// keepsNext refuses to store a segment of a run that was folded anew where the next one is there already and continues
+// another: the one in between was lost, and what follows it may be the only copy of its events.
+func (s *reignState) keepsNext(ctx context.Context, run string, next int, digest string) error {
+	stored, err := s.shard.Segments.GetFresh(ctx, run, next)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info, err := schema.DecodeSegmentInfo(stored); err == nil && continues(&info, run, next, digest) == nil {
+		return nil
+	}
+	return s.stillInLog(ctx, run, next, stored)
+}
+
+// stillInLog reports with [errOnlyCopy] that a whole segment of a run has an event that is not in the log as it was. Of one
+// that is damaged nothing is lost.
+func (s *reignState) stillInLog(ctx context.Context, run string, number int, stored []byte) error {
+	info, frames, err := schema.DecodeSegment(stored)
+	if err != nil || info.Fleet != s.cfg.Fleet || info.Run != run || info.Number != number {
+		return nil //nolint:nilerr // it cannot be used by anybody
+	}
+	sums := make(map[schema.StreamSequence]recordSum, info.Events)
+	var scratch []byte
+	last := schema.StreamSequence(0)
+	if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
+		sums[rec.Stream], scratch = sumOf(scratch, &rec)
+		last = max(last, rec.Stream)
+		return true
+	}); err != nil {
+		return nil //nolint:nilerr // it cannot be used by anybody
+	}
+	err = runlog.Read(ctx, s.js, s.names, run, info.First.Stream, func(rec schema.Record) error {
+		if rec.Stream > last {
+			return errEnough
+		}
+		var got recordSum
+		if got, scratch = sumOf(scratch, &rec); sums[rec.Stream] == got {
+			delete(sums, rec.Stream)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return err
+	}
+	if len(sums) > 0 {
+		return fmt.Errorf("segment %d: %w", number, errOnlyCopy)
+	}
+	return nil
+}
+
 // refold makes a run's head anew from its segments and the log, up to the record before stream until. It is for a
 // checkpoint that is missing, corrupt or of another log.
 func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
 	s.stats.Rebuilds.Add(1)
-	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, quarantined: r.quarantined, dirty: true, touched: r.touched}
+	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, quarantined: r.quarantined, dirty: true, touched: r.touched, refolded: true}
 	fresh.tail.room = r.tail.room
 	fresh.sealed = make(map[schema.StreamSequence]string)
 	var err error

@@ -41,6 +41,7 @@ func TestTheFirstDivergenceIsFound(t *testing.T) {
 		{"none but the spelling", []schema.Call{first}, []schema.Call{call("read", `{"b": 2.0, "a":1}`, `"\u0078"`)}, 1, ""},
 		{"another name", []schema.Call{first, first}, []schema.Call{first, call("write", `{"a":1,"b":2}`, `"x"`)}, 1, history.FieldName},
 		{"other arguments", []schema.Call{first}, []schema.Call{call("read", `{"a":1}`, `"x"`)}, 0, history.FieldArguments},
+		{"ids of 64 bits", []schema.Call{call("read", `{"id":9007199254740993}`, `"x"`)}, []schema.Call{call("read", `{"id":9007199254740992}`, `"x"`)}, 0, history.FieldArguments},
 		{"another result", []schema.Call{first}, []schema.Call{call("read", `{"a":1,"b":2}`, `"y"`)}, 0, history.FieldResult},
 		{"a result and none", []schema.Call{call("read", `1`, `null`)}, []schema.Call{call("read", `1`, ``)}, 0, history.FieldResult},
 		{"returned and still open", []schema.Call{call("read", `1`, ``)}, []schema.Call{open}, 0, history.FieldResult},
