@@ -247,7 +247,7 @@ func TestSegmentsBehindALostOneAreKeptWhoeverFoldsTheRunAnew(t *testing.T) {
 			}
 			require.Eventually(t, func() bool { return f.Stats().SealsRefused.Load() > 0 }, time.Minute, 5*time.Millisecond,
 				"what is not sealed is said")
-			require.Eventually(t, func() bool { return uint64(f.Stats().Position.Load()) >= x.last }, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return f.Stats().Position.Load() >= x.last }, time.Minute, 5*time.Millisecond)
 			for n, was := range kept {
 				stored, err := w.shard.Segments.GetFresh(t.Context(), "run-1", n)
 				require.NoError(t, err, "segment %d", n)
