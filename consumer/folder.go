@@ -230,10 +230,10 @@ type reignState struct {
 	suspects chan string
 	// vanished are runs whose live entry is gone.
 	vanished chan string
-	// index is how far the index of runs is, and fills are runs that it is to be filled with.
+	// index is how far the index of runs is, and fills are runs that it is to be filled with, in parts; an empty one is the end.
 	index    kvstore.IndexState
 	indexRev schema.Revision
-	fills    chan indexChunk
+	fills    chan []string
 	// passed is the last message of the log that was taken, and indexUpTo the one up to which all must be folded before an
 	// index that is filled by folding is complete.
 	passed, indexUpTo schema.StreamSequence
@@ -247,7 +247,7 @@ type reignState struct {
 
 // begin reads the watermark and decides from where to fold.
 func (f *Folder) begin(ctx context.Context, fromStart, unclean bool) (*reignState, error) {
-	s := &reignState{Folder: f, runs: make(map[string]*list.Element), recent: list.New(), suspects: make(chan string, suspectsWaiting), vanished: make(chan string), fills: make(chan indexChunk)}
+	s := &reignState{Folder: f, runs: make(map[string]*list.Element), recent: list.New(), suspects: make(chan string, suspectsWaiting), vanished: make(chan string), fills: make(chan []string)}
 	s.room.limit = f.cfg.TailMemory
 	var err error
 	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {

@@ -110,7 +110,7 @@ func (s *reignState) keepIndexState(ctx context.Context, st kvstore.IndexState) 
 // indexFolded is called between batches. An index that is filled by folding is complete when the fold has come to where the
 // log ended when it began.
 func (s *reignState) indexFolded(ctx context.Context) error {
-	if s.index.Complete || !s.index.Folding || s.passed < s.indexUpTo && s.behind.Load() > 0 {
+	if !s.index.Folding || s.passed < s.indexUpTo && s.behind.Load() > 0 {
 		return nil
 	}
 	if s.passed < s.indexUpTo {
@@ -120,6 +120,11 @@ func (s *reignState) indexFolded(ctx context.Context) error {
 			return err
 		}
 	}
+	return s.completeIndex(ctx)
+}
+
+// completeIndex says that the index has every run.
+func (s *reignState) completeIndex(ctx context.Context) error {
 	if err := s.keepIndexState(ctx, kvstore.IndexState{Complete: true}); err != nil {
 		return err
 	}
@@ -127,16 +132,13 @@ func (s *reignState) indexFolded(ctx context.Context) error {
 	return nil
 }
 
-// indexChunk is a part of the runs whose checkpoints are to be indexed: those up to the last one. None are the end.
-type indexChunk struct{ runs []string }
-
-// fillIndex goes once through the checkpoints, behind a run, of a bucket that was written by an earlier version, and has every run
-// indexed by the goroutine that folds: another could put an entry of a run that has just come back to life.
+// fillIndex goes once through the checkpoints, behind a run, of a bucket that was written by an earlier version, and has
+// every run indexed by the goroutine that folds: another could put an entry of a run that has just come back to life.
 func (s *reignState) fillIndex(ctx context.Context, after string) error {
 	s.log.Info().Str("after", after).Msg("indexing the runs of an earlier version")
 	send := func(runs []string) bool {
 		select {
-		case s.fills <- indexChunk{runs}:
+		case s.fills <- runs:
 			return true
 		case <-ctx.Done():
 			return false
@@ -161,16 +163,13 @@ func (s *reignState) fillIndex(ctx context.Context, after string) error {
 	return nil
 }
 
-// indexRuns indexes a part of the runs by their checkpoints. One whose checkpoint cannot be read is folded anew.
-func (s *reignState) indexRuns(ctx context.Context, chunk indexChunk) error {
-	if len(chunk.runs) == 0 {
-		if err := s.keepIndexState(ctx, kvstore.IndexState{Complete: true}); err != nil {
-			return err
-		}
-		s.log.Info().Msg("index of runs is complete")
-		return nil
+// indexRuns indexes a part of the runs by their checkpoints; no runs are the end. One whose checkpoint cannot be read is
+// folded anew.
+func (s *reignState) indexRuns(ctx context.Context, runs []string) error {
+	if len(runs) == 0 {
+		return s.completeIndex(ctx)
 	}
-	found, _, err := s.shard.Checkpoints.Of(ctx, chunk.runs)
+	found, _, err := s.shard.Checkpoints.Of(ctx, runs)
 	if err != nil {
 		return err
 	}
@@ -190,5 +189,5 @@ func (s *reignState) indexRuns(ctx context.Context, chunk indexChunk) error {
 		return err
 	}
 	s.stats.IndexPuts.Add(int64(len(puts)))
-	return s.keepIndexState(ctx, kvstore.IndexState{After: chunk.runs[len(chunk.runs)-1]})
+	return s.keepIndexState(ctx, kvstore.IndexState{After: runs[len(runs)-1]})
 }

@@ -34,8 +34,8 @@ type liveMark struct {
 	at time.Time
 }
 
-// enter sets the run's entries of the live index and of that of runs beside its head: what these hold if every run's is as its checkpoint
-// says, which holds unless somebody else wrote there or a crash came between, and is mended then.
+// enter sets the run's entries of the live index and of that of runs beside its head: what these hold if every run's is as
+// its checkpoint says, which holds unless somebody else wrote there or a crash came between, and is mended then.
 func (r *run) enter() {
 	r.live, r.liveRev = nil, 0
 	r.index = indexedOf(&r.head)

@@ -72,8 +72,8 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 				return err
 			}
 			continue
-		case chunk := <-s.fills:
-			if err := s.indexRuns(ctx, chunk); err != nil {
+		case runs := <-s.fills:
+			if err := s.indexRuns(ctx, runs); err != nil {
 				return err
 			}
 			continue
