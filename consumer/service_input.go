@@ -161,11 +161,7 @@ func (s *Service) responseSchema(ctx context.Context, r *reading, asked *schema.
 		return nil, unusable(asked.InterruptID, err.Error())
 	}
 	name := schema.BlobName(run, digest)
-	store, err := s.js.ObjectStore(ctx, schema.BlobBucket(s.cfg.Fleet))
-	var text []byte
-	if err == nil {
-		text, err = blob.Load(ctx, store, run, digest, answer.MaxSchema)
-	}
+	text, err := blob.Load(ctx, s.js, schema.BlobBucket(s.cfg.Fleet), run, digest, answer.MaxSchema)
 	switch {
 	case err == nil:
 		return text, nil

@@ -164,6 +164,11 @@ func (f *Fleet) prepare(ctx context.Context, run string, data schema.Data) (body
 	if body, err = schema.MarshalData(data); err != nil {
 		return nil, "", err
 	}
+	if f.redactor != nil {
+		if data, body, err = f.redact(data, body); err != nil {
+			return nil, "", err
+		}
+	}
 	if len(body) <= f.cfg.InlineLimit {
 		return body, "", nil
 	}
@@ -267,13 +272,17 @@ func (f *Fleet) blobStore(ctx context.Context) (jetstream.ObjectStore, error) {
 	}
 	store, err := f.js.ObjectStore(ctx, schema.BlobBucket(f.cfg.Fleet))
 	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, fmt.Errorf("%w: fleet %s has no object store %s for large fields", ErrNotProvisioned, f.cfg.Fleet, schema.BlobBucket(f.cfg.Fleet))
+		return nil, f.noBlobs()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("object store %s: %w: %w", schema.BlobBucket(f.cfg.Fleet), ErrUnavailable, err)
 	}
 	f.blobs = store
 	return store, nil
+}
+
+func (f *Fleet) noBlobs() error {
+	return fmt.Errorf("%w: fleet %s has no object store %s for large fields", ErrNotProvisioned, f.cfg.Fleet, schema.BlobBucket(f.cfg.Fleet))
 }
 
 // putBlob stores text under its content's name and returns the reference. It must be durable before the event that
@@ -284,6 +293,13 @@ func (f *Fleet) putBlob(ctx context.Context, run string, text []byte) (schema.Re
 	ref := schema.Ref{DataRef: schema.DataRef(run, digest), Size: int64(len(text))}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
 	defer cancel()
+	ctx, done := f.denied.Context(ctx, schema.BlobBucket(f.cfg.Fleet))
+	defer done()
+	ref, err := f.storeBlob(ctx, ref, run, digest, text)
+	return ref, permitted(ctx, err)
+}
+
+func (f *Fleet) storeBlob(ctx context.Context, ref schema.Ref, run, digest string, text []byte) (schema.Ref, error) {
 	store, err := f.blobStore(ctx)
 	if err != nil {
 		return ref, err
@@ -312,12 +328,13 @@ func (f *Fleet) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	name := schema.BlobName(run, digest)
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
 	defer cancel()
-	store, err := f.blobStore(ctx)
-	if err != nil {
-		return nil, err
-	}
-	content, err := blob.Load(ctx, store, run, digest, f.cfg.MaxBlob)
+	ctx, done := f.denied.Context(ctx, schema.BlobBucket(f.cfg.Fleet))
+	defer done()
+	content, err := blob.Load(ctx, f.js, schema.BlobBucket(f.cfg.Fleet), run, digest, f.cfg.MaxBlob)
+	err = permitted(ctx, err)
 	switch {
+	case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil, f.noBlobs()
 	case errors.Is(err, blob.ErrTooLarge):
 		return nil, fmt.Errorf("%w: %s: %w; raise MaxBlob", ErrBlob, name, err)
 	case err != nil:

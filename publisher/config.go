@@ -111,6 +111,9 @@ type Config struct {
 	// they are where that was measured to be faster. 0 means 16, a negative number switches it off.
 	GroupFrom int
 
+	// Redaction says what is taken out of every event before anything of it leaves this process; nil means nothing.
+	Redaction *Redaction
+
 	// Now is the clock of events without a given time; nil means time.Now.
 	Now func() time.Time
 	// Logger gets what has no caller: nil means silence.
@@ -218,6 +221,11 @@ func (c Config) Validate() error {
 		return configError("WindowBytes", c.WindowBytes, "use a number of bytes above 0")
 	case c.BatchFrom < 0:
 		return configError("BatchFrom", c.BatchFrom, "use 0 for the default, or a number of events")
+	}
+	if c.Redaction != nil {
+		if err := c.Redaction.validate(); err != nil {
+			return err
+		}
 	}
 	if c.Conn != nil && c.Conn.Opts.AllowReconnect && c.Conn.Opts.ReconnectBufSize >= 0 {
 		return configError("Conn", "a connection with a reconnect buffer",

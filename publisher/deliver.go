@@ -167,6 +167,11 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 			return errors.Join(e, a.err)
 		case refused:
 			return fmt.Errorf("run %s: publishing %s: %w: %w", r.id, it.event.ID, ErrUnavailable, a.err)
+		case denying:
+			return r.undelivered(it, a.err)
+		case deaf:
+			it.sent = true
+			return r.undelivered(it, a.err)
 		case notSent:
 			lastErr = a.err
 			if r.fleet.nc.IsClosed() {
@@ -198,11 +203,16 @@ func (r *Run) expired(caller context.Context, it *item, last error) error {
 	if regressed, ok := errors.AsType[*regression](last); ok && time.Since(regressed.since) >= regressionTrust {
 		return r.die(regressed.err)
 	}
+	return r.undelivered(it, last)
+}
+
+// undelivered is the error of an event that is given up: it is not durable, or not known to be.
+func (r *Run) undelivered(it *item, why error) error {
 	kind := ErrUnavailable
 	if it.sent {
 		kind = ErrUnresolved
 	}
-	return fmt.Errorf("run %s: publishing %s: %w: %w", r.id, it.event.ID, kind, last)
+	return fmt.Errorf("run %s: publishing %s: %w: %w", r.id, it.event.ID, kind, why)
 }
 
 // die ends the handle.

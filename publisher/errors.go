@@ -34,6 +34,9 @@ var (
 	// ErrUnavailable is returned when the event or request could not be delivered before the deadline, and certainly
 	// has no effect. Try again later.
 	ErrUnavailable = errors.New("not available")
+	// ErrNotPermitted is returned when the server refuses the credentials, or what they may not do. Nothing was stored. The
+	// message names the subject and the next step: other credentials, or the inbox prefix of their role.
+	ErrNotPermitted = errors.New("not permitted")
 	// ErrRejected is returned for an event that the fold would refuse; see [RejectedError]. It was not published.
 	ErrRejected = errors.New("event is not lawful here")
 	// ErrCancelRequested is returned when a request to cancel the run was found while new work was being

@@ -51,3 +51,6 @@ func GroupWaiting(f *Fleet) (waiting, others int) {
 	}
 	return waiting, others
 }
+
+// RedactValue is what a redaction makes of a value that is not Waymark's own.
+func RedactValue(r *Redaction, in []byte) ([]byte, error) { return newRedactor(r).value(in) }

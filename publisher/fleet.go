@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -33,6 +34,10 @@ type Fleet struct {
 	group       *group
 	rooms       rooms
 	mail        mail
+	// redactor is nil when nothing is taken out of events.
+	redactor *redactor
+	// denied hears what the server does not permit.
+	denied *denied.Watch
 
 	blobMu sync.Mutex
 	blobs  jetstream.ObjectStore
@@ -75,7 +80,7 @@ type fleetSettings struct {
 }
 
 // Connect dials, or takes the connection given, and looks the fleet up. It returns [ErrConfig],
-// [ErrNotProvisioned] or [ErrUnavailable]. Close the fleet when you are done.
+// [ErrNotProvisioned], [ErrNotPermitted] or [ErrUnavailable]. Close the fleet when you are done.
 func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -84,11 +89,14 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		cfg: cfg.withDefaults(), nc: cfg.Conn, pipelines: make(map[*Run]struct{}),
 		placingTurn: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
 	}
+	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())
 	if f.nc == nil {
 		if err := f.dial(); err != nil {
 			return nil, err
 		}
+	} else {
+		f.denied = denied.Of(f.nc)
 	}
 	if err := f.lookup(ctx); err != nil {
 		return nil, errors.Join(err, f.closeConn(ctx))
@@ -105,6 +113,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 
 func (f *Fleet) dial() error {
 	f.closed = make(chan struct{})
+	f.denied = denied.New()
 	opts := append(slices.Clone(f.cfg.Options), nats.ReconnectBufSize(-1), func(o *nats.Options) error {
 		before := o.ClosedCB
 		o.ClosedCB = func(nc *nats.Conn) {
@@ -113,6 +122,7 @@ func (f *Fleet) dial() error {
 			}
 			close(f.closed)
 		}
+		o.AsyncErrorCB = f.denied.Handler(o.AsyncErrorCB)
 		if o.Name == "" {
 			o.Name = "waymark " + f.cfg.Executor
 		}
@@ -120,10 +130,29 @@ func (f *Fleet) dial() error {
 	})
 	nc, err := nats.Connect(f.cfg.URL, opts...)
 	if err != nil {
-		return fmt.Errorf("connecting to %s: %w: %w", f.cfg.URL, ErrUnavailable, err)
+		return fmt.Errorf("connecting to %s: %w: %w", f.cfg.URL, connectKind(err), err)
 	}
 	f.nc = nc
 	return nil
+}
+
+// connectKind tells a server that refuses the credentials from one that is not there.
+func connectKind(err error) error {
+	for _, refused := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired} {
+		if errors.Is(err, refused) {
+			return ErrNotPermitted
+		}
+	}
+	return ErrUnavailable
+}
+
+// permitted puts a refusal that ended ctx in place of what came of it; ctx is of denied.Watch.Context.
+func permitted(ctx context.Context, err error) error {
+	cause := denied.Cause(ctx, err)
+	if e, ok := errors.AsType[*denied.Error](cause); ok {
+		return fmt.Errorf("%w: %w", ErrNotPermitted, e)
+	}
+	return err
 }
 
 // lookup reads the fleet's shards and checks that its event stream is there.
@@ -134,6 +163,12 @@ func (f *Fleet) lookup(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
 	defer cancel()
+	ctx, done := f.denied.Context(ctx, "")
+	defer done()
+	return permitted(ctx, f.lookupPermitted(ctx))
+}
+
+func (f *Fleet) lookupPermitted(ctx context.Context) error {
 	if _, err := f.readPlacing(ctx); err != nil {
 		return err
 	}

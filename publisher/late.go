@@ -49,7 +49,7 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 			switch a := r.fleet.send(ctx, r.message(it, last, true), nil); a.kind {
 			case acked:
 				return nil
-			case full, oversized, refused:
+			case full, oversized, refused, denying, deaf:
 				return a.err
 			default:
 				err = a.err // the next reading tells

@@ -3,12 +3,16 @@ package publisher
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/denied"
 )
 
 // idleMailboxes bounds the subscriptions that are kept for answers. Where more publish at the same moment, the
@@ -89,6 +93,7 @@ func (m *mail) stop() {
 // request publishes the message and returns the answer to this one try, at the latest after the try timeout. meanwhile,
 // unless it is nil, is called once the message is on its way, in any case.
 func (f *Fleet) request(ctx context.Context, m *nats.Msg, meanwhile func()) (*nats.Msg, error) {
+	refusals := f.denied.Tail()
 	box := f.mail.take(f.nc)
 	if box == nil {
 		return f.requestShared(ctx, m, meanwhile)
@@ -121,6 +126,10 @@ func (f *Fleet) request(ctx context.Context, m *nats.Msg, meanwhile func()) (*na
 				return nil, nats.ErrNoResponders
 			}
 			return resp, nil
+		case <-refusals.Heard():
+			if err := f.refusedBy(refusals.Take(), m.Subject, box.prefix); err != nil {
+				return nil, err
+			}
 		case <-box.timer.C:
 			return nil, nats.ErrTimeout
 		case <-ctx.Done():
@@ -136,7 +145,32 @@ func (f *Fleet) requestShared(ctx context.Context, m *nats.Msg, meanwhile func()
 	if meanwhile != nil {
 		meanwhile()
 	}
-	return f.nc.RequestMsgWithContext(try, m)
+	inbox := f.nc.Opts.InboxPrefix
+	if inbox == "" {
+		inbox = strings.TrimSuffix(nats.InboxPrefix, ".")
+	}
+	refusals := f.denied.Tail()
+	resp, err := f.nc.RequestMsgWithContext(try, m)
+	for err != nil {
+		select {
+		case <-refusals.Heard():
+			if e := f.refusedBy(refusals.Take(), m.Subject, inbox); e != nil {
+				return nil, e
+			}
+		default:
+			return nil, err
+		}
+	}
+	return resp, nil
+}
+
+// refusedBy returns the refusal as the error of a request on subject that is answered below inbox, nil when it is of
+// something else.
+func (*Fleet) refusedBy(e *denied.Error, subject, inbox string) error {
+	if e.Publish && e.Subject == subject || !e.Publish && strings.HasPrefix(e.Subject, inbox) {
+		return fmt.Errorf("%w: %w", ErrNotPermitted, e)
+	}
+	return nil
 }
 
 // quickAck reads the common form of an acknowledgement, {"stream":"…", "seq":N}. Whatever else there is is left to the

@@ -189,7 +189,7 @@ func (f *Fleet) mark(ctx context.Context, names schema.Names, run string, placed
 				return false, err
 			}
 			continue
-		case refused, oversized:
+		case refused, oversized, denying, deaf:
 			return false, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, a.err)
 		case notSent:
 			if f.nc.IsClosed() {

@@ -216,6 +216,7 @@ func (f *Fleet) ask(ctx context.Context, verb, run string, request any, begin fu
 func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies) error {
 	room := make(chan *nats.Msg, repliesHeld)
 	inbox := f.nc.NewRespInbox()
+	refusals := f.denied.Tail()
 	sub, err := f.nc.ChanSubscribe(inbox, room)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -264,6 +265,10 @@ func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies
 				}
 			}
 			timer.Reset(patience)
+		case <-refusals.Heard():
+			if err := f.refusedBy(refusals.Take(), subject, inbox); err != nil {
+				return err
+			}
 		case <-lost:
 			if a.next == 1 {
 				return &retriable{fmt.Errorf("%w: the connection was lost before the daemon answered", ErrUnavailable)}

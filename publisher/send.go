@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -36,6 +37,10 @@ const (
 	notSent
 	// silent: no answer; the message may be stored or not.
 	silent
+	// denying: the server does not permit the publish. The message was not stored.
+	denying
+	// deaf: the server does not permit to be answered. The message may be stored or not.
+	deaf
 	// refused: the server will not take this message; trying again is of no use.
 	refused
 )
@@ -127,6 +132,12 @@ func answerOf(err error) answer {
 			a.kind = silent
 		}
 		return a
+	}
+	if e, ok := errors.AsType[*denied.Error](err); ok {
+		if e.Publish {
+			return answer{kind: denying, err: err}
+		}
+		return answer{kind: deaf, err: err}
 	}
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):

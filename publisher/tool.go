@@ -278,7 +278,11 @@ func (r *Run) field(ctx context.Context, c *schema.Call, path string, inline jso
 
 // compare checks that what is asked is what was recorded.
 func (r *Run) compare(ctx context.Context, key schema.CallKey, v callView, call ToolCall) error {
-	diverged := &DivergedError{Key: key, Asked: CallContent{call.Name, string(call.Arguments)}}
+	asked, err := r.fleet.redactor.value(call.Arguments)
+	if err != nil {
+		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
+	}
+	diverged := &DivergedError{Key: key, Asked: CallContent{call.Name, string(asked)}}
 	if v.call == nil {
 		// Only the head is kept: it has the name, shortened.
 		if v.open != nil && v.open.Name != call.Name && len(call.Name) <= len(v.open.Name) {
@@ -291,7 +295,7 @@ func (r *Run) compare(ctx context.Context, key schema.CallKey, v callView, call 
 	if err != nil {
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
 	}
-	if v.call.Name == call.Name && sameJSON(recorded, call.Arguments) {
+	if v.call.Name == call.Name && sameJSON(recorded, asked) {
 		return nil
 	}
 	diverged.Recorded = CallContent{v.call.Name, string(recorded)}

@@ -46,7 +46,7 @@ func TestOnlyWhatTheNameSaysIsLoadedAndNoMoreThanAllowed(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := blob.Load(t.Context(), store, "r1", digestOf(test.content), test.most)
+			got, err := blob.Load(t.Context(), js, "blobs", "r1", digestOf(test.content), test.most)
 			if test.want != nil {
 				require.ErrorIs(t, err, test.want)
 				require.Nil(t, got)
