@@ -47,14 +47,16 @@ func TestOneNodeConfigurationServesAFleet(t *testing.T) {
 	require.NotEmpty(t, usage.Incarnation)
 }
 
-func TestServiceUnitIsValid(t *testing.T) {
+func TestServiceUnitsAreValid(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		t.Skip("systemd-analyze is not on this machine: waymark.service is unproven here")
+		t.Skip("systemd-analyze is not on this machine: the units are unproven here")
 	}
-	out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", filepath.Join("systemd", "waymark.service")).CombinedOutput()
-	// The binary is not installed on a build machine; everything else it says counts.
-	for line := range strings.FieldsFuncSeq(string(out), func(r rune) bool { return r == '\n' }) {
-		require.Contains(t, line, "/usr/local/bin/waymark", "systemd-analyze: %s (%v)", line, err)
+	for _, unit := range []string{"waymark.service", "waymark-joined.service"} {
+		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", filepath.Join("systemd", unit)).CombinedOutput()
+		// The binary is not installed on a build machine; everything else it says counts.
+		for line := range strings.FieldsFuncSeq(string(out), func(r rune) bool { return r == '\n' }) {
+			require.Contains(t, line, "/usr/local/bin/waymark", "systemd-analyze of %s: %s (%v)", unit, line, err)
+		}
 	}
 }

@@ -39,7 +39,7 @@ type cli struct {
 	Release  releaseCmd `cmd:"" help:"Let the fleet claim a run again that is quarantined or stuck."`
 	Handoff  handoffCmd `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
 	Tree     treeCmd    `cmd:"" help:"Show where a run comes from and what came of it: parents, children, continuations, hand-offs."`
-	FleetCmd fleetCmd   `cmd:"" name:"fleet" help:"Show how the fleet is: what waits, is stored and who folds, by shard."`
+	FleetCmd fleetCmd   `cmd:"" name:"fleet" help:"Show how the fleet is: what waits, is stored and who folds, by shard; or add a fleet."`
 	Shards   shardsCmd  `cmd:"" help:"Show the fleet's shards, or change their number."`
 	Doctor   doctorCmd  `cmd:"" help:"Check server, streams, limits, clocks and daemons of the fleet, and say what to do."`
 	Events   eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`

@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -50,7 +51,11 @@ func (a *app) connect(ctx context.Context, opts ...nats.Option) (*client, error)
 	opts = append([]nats.Option{
 		nats.Name("waymark cli"),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // whoever waits gets the error
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if e, ok := denied.From(err); ok {
+				a.refuse(e) // nobody else is told of it
+			}
+		}),
 	}, opts...)
 	if c.nc, err = target.Connect(ctx, opts...); err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/kvstore"
@@ -41,11 +43,22 @@ type daemon struct {
 	shards   *daemonShards
 	settings *consumer.Settings
 	conns    []*nats.Conn
+	// refuse ends a start because the server does not permit what it needs; nil once it has started.
+	refuse atomic.Pointer[context.CancelCauseFunc]
+}
+
+// refused hears of what the server does not permit.
+func (d *daemon) refused(e *denied.Error) {
+	if refuse := d.refuse.Load(); refuse != nil {
+		(*refuse)(e)
+	}
 }
 
 // start opens everything in order; each thing opened is added to open.
 func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*daemon, error) {
 	d := new(daemon)
+	d.refuse.Store(&a.refuse)
+	defer d.refuse.Store(nil)
 	if err := c.openServer(ctx, a, d, open, log); err != nil {
 		return nil, err
 	}
@@ -120,6 +133,10 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 		nats.ReconnectHandler(func(*nats.Conn) { log.Info().Msg("connection is back") }),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			event := log.Warn().Err(err)
+			if e, ok := denied.From(err); ok {
+				event = event.Str("hint", e.Hint())
+				d.refused(e)
+			}
 			if sub != nil {
 				event = event.Str("subject", sub.Subject)
 			}

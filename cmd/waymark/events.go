@@ -125,7 +125,7 @@ func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var readers errgroup.Group
 	read := func(shard int, from runlog.FollowFrom) {
-		readers.Go(func() error { return c.read(ctx, cl.nc, js, schema.NamesOf(cl.fleet, shard), from, records) })
+		readers.Go(func() error { return c.read(ctx, js, schema.NamesOf(cl.fleet, shard), from, records) })
 	}
 	open := c.shards(settings)
 	for _, shard := range open {
@@ -142,7 +142,7 @@ func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
 			if last != 0 {
 				from.Stream = last + 1
 			}
-			return c.read(ctx, cl.nc, js, schema.NamesOf(cl.fleet, shard), from, records)
+			return c.read(ctx, js, schema.NamesOf(cl.fleet, shard), from, records)
 		})
 	}
 	if !c.NoFollow {
@@ -252,9 +252,9 @@ func (c eventsCmd) sealed(ctx context.Context, js jetstream.JetStream, settings 
 }
 
 // read hands over the events of one shard in order. A reading that broke off goes on behind what was shown.
-func (c eventsCmd) read(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, from runlog.FollowFrom, out chan<- runlog.Arrived) error {
+func (c eventsCmd) read(ctx context.Context, js jetstream.JetStream, names schema.Names, from runlog.FollowFrom, out chan<- runlog.Arrived) error {
 	for {
-		done, err := c.readOn(ctx, nc, js, names, &from, out)
+		done, err := c.readOn(ctx, js, names, &from, out)
 		if done || ctx.Err() != nil || !errors.Is(err, runlog.ErrBroken) {
 			return err
 		}
@@ -269,21 +269,21 @@ func (c eventsCmd) read(ctx context.Context, nc *nats.Conn, js jetstream.JetStre
 // readAgainAfter is the pause before a reading that broke off goes on.
 const readAgainAfter = 250 * time.Millisecond
 
-// readOn reads until something breaks. done says that nothing more is to come.
-func (c eventsCmd) readOn(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, names schema.Names, from *runlog.FollowFrom, out chan<- runlog.Arrived) (done bool, err error) {
-	follower, err := runlog.Follow(ctx, nc, js, names, *from)
+// readOn reads until something breaks. done says that nothing more is to come. It makes no consumer: an observer may not.
+func (c eventsCmd) readOn(ctx context.Context, js jetstream.JetStream, names schema.Names, from *runlog.FollowFrom, out chan<- runlog.Arrived) (done bool, err error) {
+	scanner, err := runlog.Scan(ctx, js, names, *from)
 	if err != nil {
-		if from.Stream != 0 {
-			err = fmt.Errorf("%w: %w", runlog.ErrBroken, err) // it worked before: the server is on its way back
-		}
 		return false, err
 	}
-	defer follower.Close(ctx, js)
-	if c.NoFollow && follower.Pending() == 0 {
-		return true, nil
-	}
+	defer scanner.Close()
 	for {
-		m, err := follower.Next(ctx)
+		m, there, err := scanner.NextIfThere(ctx)
+		if err == nil && !there {
+			if c.NoFollow {
+				return true, nil
+			}
+			m, err = scanner.Next(ctx)
+		}
 		if err != nil {
 			return false, err
 		}
@@ -292,9 +292,6 @@ func (c eventsCmd) readOn(ctx context.Context, nc *nats.Conn, js jetstream.JetSt
 		case out <- m:
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
-		}
-		if c.NoFollow && m.Pending == 0 {
-			return true, nil
 		}
 	}
 }

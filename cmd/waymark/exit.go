@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/schema"
@@ -98,6 +99,9 @@ func (f *failure) advice(p prompt) string {
 func explain(ctx context.Context, err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
+	}
+	if e, ok := errors.AsType[*denied.Error](err); ok {
+		return &failure{code: exitRefused, what: e.What(), hint: e.Hint(), err: err}
 	}
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return &failure{code: exitInterrupted, what: "interrupted", err: err}

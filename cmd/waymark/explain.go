@@ -55,6 +55,7 @@ var publisherErrors = []sentinel{
 	{publisher.ErrNotProvisioned, exitNotFound, "start a daemon for the fleet: waymark serve"},
 	{publisher.ErrNoService, exitUnavailable, "start the daemon on that server: waymark serve, with --context if nats context select chose it"},
 	{publisher.ErrUnresolved, exitUnavailable, "try again: what was stored is not stored twice"},
+	{publisher.ErrNotPermitted, exitRefused, ""},
 	{publisher.ErrUnavailable, exitUnavailable, "try again"},
 	{publisher.ErrConfig, exitUsage, ""},
 }

@@ -9,10 +9,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type fleetCmd struct{}
+type fleetCmd struct {
+	Show fleetShowCmd `cmd:"" default:"1" help:"Show how the fleet is. What fleet does when nothing else is asked."`
+	Add  fleetAddCmd  `cmd:"" help:"Make a fleet, or change one: keys, accounts and permissions for a server that several fleets share, streams and buckets."`
+}
+
+type fleetShowCmd struct{}
 
 // Help is the text below the flags.
-func (fleetCmd) Help() string {
+func (fleetShowCmd) Help() string {
 	return `One replica of the daemon answers, and looks at the streams and buckets themselves: it tells of shards that nobody folds, too.
 What waits is accepted and safe, and recovery has it; it is only not in a checkpoint yet. Amplification is the number of bytes stored for
 each byte of payload. Recoveries are those of the replica that answered; its metrics and those of the others have them all.
@@ -23,7 +28,7 @@ Examples:
 }
 
 // Run shows how the fleet is. A shard that could not be looked at is an error, after what is known was shown.
-func (c fleetCmd) Run(ctx context.Context, a *app) error {
+func (c fleetShowCmd) Run(ctx context.Context, a *app) error {
 	cl, err := a.connect(ctx)
 	if err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/waymarkio/waymark/internal/denied"
 )
 
 // app is what every command is given besides its own flags: the world outside, and the global flags.
@@ -22,6 +24,8 @@ type app struct {
 	now func() time.Time
 	// prompt writes the commands that are shown.
 	prompt prompt
+	// refuse ends the command because the server does not permit what it does.
+	refuse context.CancelCauseFunc
 	// parser is the grammar itself, for help.
 	parser *kong.Kong
 }
@@ -31,8 +35,13 @@ var errHelp = errors.New("help was shown")
 
 // run parses args, runs the command and prints its failure. It returns the exit code.
 func run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now}
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	a := &app{getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now, refuse: refuse}
 	err := a.main(ctx, args)
+	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok {
+		err = refused // whatever came of it
+	}
 	return report(ctx, err, a.prompt, stderr)
 }
 

@@ -50,6 +50,8 @@ type getRequest struct {
 	MultiLast []string `json:"multi_last,omitzero"`
 	Batch     int      `json:"batch,omitzero"`
 	MaxBytes  int      `json:"max_bytes,omitzero"`
+	// Start stands for the sequence: from this time on.
+	Start *time.Time `json:"start_time,omitzero"`
 }
 
 // Read calls yield for the run's records with a stream sequence of at least from, in order, to the end of the log as

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// executor connects the SDK as a fleet's executor.
+func (s *secured) executor(t *testing.T, fleet, name string) *publisher.Fleet {
+	t.Helper()
+	f, err := publisher.Connect(t.Context(), publisher.Config{
+		URL: s.url(), Options: s.options(t, fleet, access.Executor), Fleet: fleet, Executor: name, Agent: "clerk",
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), securedWait)
+		defer cancel()
+		require.NoError(t, f.Close(ctx))
+	})
+	return f
+}
+
+// The whole program works within the permissions of the shipped configuration, on three nodes with TLS and encryption.
+func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
+	const fleet, canary = "payments", "the-canary-of-this-disk"
+	s := startSecured(t, fleet)
+	s.daemon(t, fleet)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*securedWait)
+	defer cancel()
+
+	// An executor publishes: single events, a batch, a field that goes to the object store; and leaves.
+	first := s.executor(t, fleet, "one")
+	r, err := first.Start(ctx, publisher.RunSpec{ID: "r1", Task: canary})
+	require.NoError(t, err)
+	large := strings.Repeat("0123456789abcdef", 20<<10)
+	require.NoError(t, r.Publish(ctx, &schema.MessageAddedData{Message: schema.Message{
+		Role: schema.RoleUser, Parts: []schema.Part{schema.Text(large)},
+	}}, 0))
+	turn, err := r.StartTurn(ctx, publisher.TurnSpec{})
+	require.NoError(t, err)
+	_, err = turn.Answer(ctx, schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("adding")}},
+		publisher.ToolCall{ID: "c1", Name: "add", Replay: schema.ReplayPure})
+	require.NoError(t, err)
+	_, err = turn.Tool(ctx, publisher.ToolCall{ID: "c1", Name: "add", Replay: schema.ReplayPure},
+		func(context.Context, publisher.Invocation) (publisher.ToolResult, error) { return publisher.Result(42) })
+	require.NoError(t, err)
+	require.NoError(t, r.Interrupt(ctx, "shutdown"))
+
+	// Another claims the run, and has its content.
+	second := s.executor(t, fleet, "two")
+	var claimed *publisher.Run
+	require.Eventually(t, func() bool {
+		claimed, err = second.Claim(ctx, publisher.ClaimSpec{Agents: []string{"clerk"}})
+		return err == nil && claimed != nil
+	}, securedWait, 50*time.Millisecond, "the run that was left is claimed")
+	state := claimed.State()
+	require.NoError(t, second.Hydrate(ctx, state))
+	require.Equal(t, large, *state.Messages[0].Parts[0].Content)
+	require.Equal(t, canary, state.Started.Task)
+	require.NoError(t, claimed.End(ctx, publisher.RunEnd{Status: schema.StatusCompleted}))
+
+	// An observer reads; it sees what is republished, too.
+	requireHas(t, s.as(t, fleet, access.Observer, 0, "runs", "ls"), "r1")
+	requireHas(t, s.as(t, fleet, access.Observer, 0, "runs", "get", "r1", "--view", "state"), canary)
+	requireHas(t, s.as(t, fleet, access.Observer, 0, "runs", "watch", "r1", "--until-end"), "completed")
+	requireHas(t, s.as(t, fleet, access.Observer, 0, "events", "r1", "--all", "--no-follow"), "tool.returned")
+	requireHas(t, s.as(t, fleet, access.Observer, 0, "export", "r1", "--format", "cloudevents"), "run.started")
+	requireHas(t, s.as(t, fleet, access.Observer, 0, "fleet"), fleet)
+
+	// One that must miss nothing reads by the durable consumer that was made for observers.
+	stream := schema.NamesOf(fleet, 0).EventStream()
+	maker, err := jetstream.New(s.connect(t, fleet, access.Daemon).Conn)
+	require.NoError(t, err)
+	_, err = maker.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{Durable: access.ObserverConsumer, AckPolicy: jetstream.AckExplicitPolicy})
+	require.NoError(t, err)
+	reader, err := jetstream.New(s.connect(t, fleet, access.Observer).Conn)
+	require.NoError(t, err)
+	durable, err := reader.Consumer(ctx, stream, access.ObserverConsumer)
+	require.NoError(t, err)
+	message, err := durable.Next(jetstream.FetchMaxWait(securedWait / 2))
+	require.NoError(t, err)
+	require.NoError(t, message.DoubleAck(ctx))
+
+	// The service has no endpoint that an operator may not use.
+	found, err := s.connect(t, fleet, access.Operator).Request("$SRV.INFO.waymark", nil, securedWait)
+	require.NoError(t, err)
+	var service micro.Info
+	require.NoError(t, json.Unmarshal(found.Data, &service))
+	require.Greater(t, len(service.Endpoints), 8)
+	for _, endpoint := range service.Endpoints {
+		require.Contains(t, access.RightsOf(access.Operator, fleet, 1).Publish, endpoint.Subject)
+	}
+
+	// An operator decides.
+	r2, err := first.Start(ctx, publisher.RunSpec{ID: "r2"})
+	require.NoError(t, err)
+	s.as(t, fleet, access.Operator, 0, "cancel", "r2", "--reason", "test")
+	require.NoError(t, r2.Interrupt(ctx, "shutdown"))
+	s.as(t, fleet, access.Operator, 0, "recover", "r2", "--executor", "person")
+
+	// Nothing of it can be read on a stolen disk.
+	require.True(t, s.onDisk(t, "WAYMARK") || !s.onDisk(t, canary), "the search finds what is there")
+	require.False(t, s.onDisk(t, canary))
+}
+
+// requireHas is require.Contains for long texts.
+func requireHas(t *testing.T, text, want string) {
+	t.Helper()
+	require.True(t, strings.Contains(text, want), "%q is not in: %.4000s", want, text)
+}

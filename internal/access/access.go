@@ -1,0 +1,229 @@
+package access
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Role is what somebody does in a fleet.
+type Role string
+
+// Roles.
+const (
+	// Executor drives runs: it publishes events, claims, recovers, and reads what it recovers.
+	Executor Role = "executor"
+	// Observer reads runs and sees what happens. It changes nothing.
+	Observer Role = "observer"
+	// Operator does all that observers and executors may, and decides what people decide.
+	Operator Role = "operator"
+	// Daemon folds, answers, and makes the fleet's streams and buckets. It is the only one in their account.
+	Daemon Role = "daemon"
+)
+
+// Roles are all of them, the least powerful first.
+func Roles() []Role { return []Role{Observer, Executor, Operator, Daemon} }
+
+// APIPrefix is where the requests of a client's account to JetStream's API are mapped to.
+const APIPrefix = "$JS.waymark.API."
+
+// ObserverConsumer is the durable consumer of a shard's events that observers may read from, if it was made.
+const ObserverConsumer = "observer"
+
+// ClientAccount is the account of a fleet's executors, observers and operators.
+func ClientAccount(fleet string) string { return "FLEET_" + fleet }
+
+// StoreAccount is the account of a fleet's streams, buckets and daemons.
+func StoreAccount(fleet string) string { return "WAYMARK_" + fleet }
+
+// InboxPrefix begins the subjects on which a role is answered. Each has its own, because who reads another's answers could
+// also forge the next one, by naming it as reply subject. The client must be told of it: nats.CustomInboxPrefix.
+func InboxPrefix(role Role) string { return "_INBOX_" + string(role) }
+
+// kind is how something crosses from one account to the other.
+type kind int
+
+const (
+	// service is published by clients and answered at most once.
+	service kind = iota
+	// streaming is published by clients and may be answered many times.
+	streaming
+	// stream is published by the daemon, or the server, and heard by clients.
+	stream
+)
+
+// grant is one thing that clients may do.
+type grant struct {
+	subject string
+	kind    kind
+	// api: the subject is one of JetStream's API.
+	api   bool
+	roles []Role
+}
+
+// Verbs of the daemon's service, by who may use them.
+var (
+	// readingVerbs change nothing.
+	readingVerbs = []string{schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbFleet}
+	// workingVerbs are what an executor needs: for its own runs, those it claims, and those it started.
+	workingVerbs = []string{schema.VerbRecover, schema.VerbClaim, schema.VerbHandoff, schema.VerbCancel}
+	// decidingVerbs are a person's word: an executor that had them could approve its own calls.
+	decidingVerbs = []string{schema.VerbInput, schema.VerbSettle, schema.VerbMark}
+)
+
+// grants lists what clients of a fleet may do. It is the one list: rights, imports and exports are made of it.
+func grants(fleet string, shards int) []grant {
+	var list []grant
+	add := func(kind kind, subject string, roles ...Role) {
+		list = append(list, grant{subject: subject, kind: kind, roles: roles})
+	}
+	api := func(kind kind, subject string, roles ...Role) {
+		list = append(list, grant{subject: subject, kind: kind, api: true, roles: roles})
+	}
+	verbs := func(verbs []string, roles ...Role) {
+		for _, verb := range verbs {
+			// Those of the whole fleet end with its name, those of a run with the run.
+			add(streaming, schema.ServiceSubject(verb, fleet, ""), roles...)
+			add(streaming, schema.ServiceSubject(verb, fleet, "*"), roles...)
+		}
+	}
+	verbs(readingVerbs, Observer, Executor, Operator)
+	verbs(workingVerbs, Executor, Operator)
+	verbs(decidingVerbs, Operator)
+	add(service, schema.HeartbeatSubject(fleet, "*"), Executor, Operator)
+
+	add(service, schema.AgentHeartbeats, Executor, Operator)
+
+	add(stream, schema.SettingsSubject(fleet), Observer, Executor, Operator)
+	add(stream, schema.NoticeSubject(fleet, "*"), Executor, Operator)
+	add(stream, schema.ObservedSubject(fleet, "*.*", "*"), Observer, Operator)
+	add(stream, "waymark.checkpoints."+fleet+".*.*", Observer, Operator) // of all shards, those to come included
+
+	api(service, "STREAM.MSG.GET.KV_"+schema.FleetBucket, Observer, Executor, Operator)
+	for i := range shards {
+		n := schema.NamesOf(fleet, i)
+		add(service, n.EventSubjects(), Executor, Operator)
+		api(service, "STREAM.INFO."+n.EventStream(), Observer, Executor, Operator)
+		api(service, "STREAM.MSG.GET."+n.EventStream(), Observer, Executor, Operator)
+		api(streaming, "DIRECT.GET."+n.EventStream(), Observer, Executor, Operator)
+		// A durable consumer that the daemon's key, or NACK, made for observers that must miss nothing.
+		api(service, "CONSUMER.INFO."+n.EventStream()+"."+ObserverConsumer, Observer, Operator)
+		api(streaming, "CONSUMER.MSG.NEXT."+n.EventStream()+"."+ObserverConsumer, Observer, Operator)
+		add(service, "$JS.ACK."+n.EventStream()+"."+ObserverConsumer+".>", Observer, Operator)
+		api(service, "STREAM.MSG.GET.KV_"+n.SegmentBucket(), Observer, Operator)
+		api(service, "DIRECT.GET.KV_"+n.SegmentBucket()+".$KV."+n.SegmentBucket()+".*.*", Observer, Operator)
+	}
+	blobs := schema.BlobBucket(fleet)
+	add(service, "$O."+blobs+".C.*", Executor, Operator)
+	add(service, "$O."+blobs+".M.*", Executor, Operator)
+	api(service, "STREAM.INFO.OBJ_"+blobs, Observer, Executor, Operator)
+	api(service, "DIRECT.GET.OBJ_"+blobs+".$O."+blobs+".M.*", Observer, Executor, Operator)
+	api(streaming, "DIRECT.GET.OBJ_"+blobs, Observer, Executor, Operator)
+	// "nats micro ls" of an operator.
+	for _, verb := range []string{"PING", "INFO", "STATS"} {
+		add(streaming, "$SRV."+verb, Operator)
+		add(streaming, "$SRV."+verb+".waymark", Operator)
+	}
+	return list
+}
+
+// Rights are the permissions of a user, as the server's configuration has them.
+type Rights struct {
+	// Publish and Subscribe are what is allowed; all else is refused, and logged by the server.
+	Publish, Subscribe []string
+	// NotPublish is refused although Publish allows it.
+	NotPublish []string
+}
+
+// RightsOf returns the rights of a role in a fleet of so many shards; [Daemon] in [StoreAccount], the others in
+// [ClientAccount]. More shards than there are do no harm.
+func RightsOf(role Role, fleet string, shards int) Rights {
+	if role == Daemon {
+		return daemonRights(fleet, shards)
+	}
+	// _R_ is where the server takes what is said to a long answer: go on. In the clients' account nothing else is behind it; and
+	// allow_responses, which is meant for that, refused some of it on a cluster.
+	r := Rights{Subscribe: []string{InboxPrefix(role) + ".>"}, Publish: []string{"_R_.>"}}
+	for _, g := range grants(fleet, shards) {
+		switch {
+		case !slices.Contains(g.roles, role):
+		case g.kind == stream:
+			r.Subscribe = append(r.Subscribe, g.subject)
+		case g.api:
+			r.Publish = append(r.Publish, APIPrefix+g.subject)
+		default:
+			r.Publish = append(r.Publish, g.subject)
+		}
+	}
+	if role != Observer {
+		for i := range shards {
+			// A forged barrier could pass a stale answer off as whole.
+			r.NotPublish = append(r.NotPublish, schema.NamesOf(fleet, i).EventSubject(schema.BarrierRun))
+		}
+	}
+	return r
+}
+
+// serverAPI is the prefix of JetStream's API.
+const serverAPI = "$JS.API."
+
+// daemonRights lists what the daemon does on the streams of its fleet. It can do nothing to another stream.
+func daemonRights(fleet string, shards int) Rights {
+	r := Rights{
+		Publish: []string{
+			"_R_.>", "_INBOX_*.>", // answers, to clients and within the account
+			schema.SettingsSubject(fleet), schema.ReplicaSubject(fleet), schema.NoticeSubject(fleet, "*"),
+			schema.ObservedSubject(fleet, "*.*", "*"),
+		},
+		Subscribe: []string{
+			InboxPrefix(Daemon) + ".>", "$SRV.>",
+			schema.SettingsSubject(fleet), schema.ReplicaSubject(fleet), schema.HeartbeatSubject(fleet, "*"), schema.AgentHeartbeats,
+		},
+	}
+	for _, verb := range slices.Concat(readingVerbs, workingVerbs, decidingVerbs) {
+		for _, run := range []string{"", "*"} {
+			r.Publish = append(r.Publish, schema.ServiceSubject(verb, fleet, run)) // for who shares its key: fleet add, shards set
+			r.Subscribe = append(r.Subscribe, schema.ServiceSubject(verb, fleet, run))
+		}
+	}
+	own := func(stream string, derived bool, subjects ...string) {
+		r.Publish = append(r.Publish, subjects...)
+		for _, verb := range []string{"CREATE", "INFO", "UPDATE", "PURGE", "MSG.GET"} {
+			r.Publish = append(r.Publish, serverAPI+"STREAM."+verb+"."+stream)
+		}
+		if derived {
+			r.Publish = append(r.Publish, serverAPI+"STREAM.DELETE."+stream)
+		}
+		r.Publish = append(r.Publish,
+			serverAPI+"DIRECT.GET."+stream, serverAPI+"DIRECT.GET."+stream+".>",
+			serverAPI+"CONSUMER.CREATE."+stream, serverAPI+"CONSUMER.CREATE."+stream+".>",
+			serverAPI+"CONSUMER.INFO."+stream+".*", serverAPI+"CONSUMER.DELETE."+stream+".*",
+			serverAPI+"CONSUMER.MSG.NEXT."+stream+".*", "$JS.FC."+stream+".>",
+		)
+	}
+	bucket := func(name string, derived bool) { own("KV_"+name, derived, "$KV."+name+".>") }
+	bucket(schema.FleetBucket, false)
+	bucket(schema.LeaseBucket, false)
+	for i := range shards {
+		n := schema.NamesOf(fleet, i)
+		own(n.EventStream(), false, n.EventSubjects())
+		bucket(n.SegmentBucket(), false)
+		bucket(n.CheckpointBucket(), true)
+	}
+	blobs := schema.BlobBucket(fleet)
+	own("OBJ_"+blobs, false, "$O."+blobs+".C.*", "$O."+blobs+".M.*")
+	own(schema.DeadLetterStream(fleet), false, schema.DeadLetterSubjects(fleet))
+	return r
+}
+
+// streams is the number of streams of a fleet.
+func streams(shards int) int { return 3*shards + 4 }
+
+// shardsText is the number of shards for people.
+func shardsText(n int) string {
+	if n == 1 {
+		return "one shard"
+	}
+	return strconv.Itoa(n) + " shards"
+}

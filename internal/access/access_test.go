@@ -1,0 +1,160 @@
+package access_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/schema"
+)
+
+var update = flag.Bool("update", false, "write the example anew")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// example is the fleet of the file that is shipped; nobody has its seeds.
+func example() access.Account {
+	return access.Account{
+		Fleet: "example", Shards: 2, Storage: 120 << 30, Connections: 1000, VerifySubjects: []string{"tools.>"},
+		Keys: map[access.Role][]string{
+			access.Daemon:   {"UBZPLLSXOQATZQKVNY5F4UVXDDQSHTEP5NW3ZVTXZB67OFPIIIDQ3A5P"},
+			access.Executor: {"UARMTKAKF6436Z5RYY6U5M32BJXPIX64CVC2BTI5VADJAFAMEDWNBU4J"},
+			access.Observer: {"UCZLBXUNBYTDIN5WDQGCNSUXCNGIJF3AUARKKJ7C57RT7U5ITBFWDTKJ"},
+			access.Operator: {"UBOLFLU5O7I5ZMHTU2QXT5QGFGDDF4II2FCBSXFINMYGYII522VDGLFY"},
+		},
+	}
+}
+
+func TestTheShippedExampleIsWhatTheListsSay(t *testing.T) {
+	file := filepath.Join("..", "..", "deploy", "nats", "three-nodes", "fleet-example.conf")
+	want, err := example().Config()
+	require.NoError(t, err)
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // an example is for everybody
+	}
+	have, err := os.ReadFile(file)
+	require.NoError(t, err, "write it with: go test ./internal/access -update")
+	require.Equal(t, want, string(have), "write it with: go test ./internal/access -update")
+}
+
+func TestTheServerReadsTheConfiguration(t *testing.T) {
+	text, err := example().Config()
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	require.NoError(t, os.WriteFile(file, []byte("jetstream {}\naccounts {\n"+text+"\n}\n"), 0o600))
+	opts, err := server.ProcessConfigFile(file)
+	require.NoError(t, err)
+	require.Len(t, opts.Nkeys, 4)
+	for _, user := range opts.Nkeys {
+		store := user.Account.Name == access.StoreAccount("example")
+		require.Equal(t, store, user.Nkey == example().Keys[access.Daemon][0], "the daemon alone is where the streams are")
+		require.NotEmpty(t, user.Permissions.Publish.Allow)
+		require.NotEmpty(t, user.Permissions.Subscribe.Allow)
+	}
+}
+
+func TestRolesHaveWhatTheyNeedAndNoMore(t *testing.T) {
+	has := func(list []string, subject string) bool {
+		return slices.ContainsFunc(list, func(pattern string) bool { return server.SubjectsCollide(pattern, subject) && covers(pattern, subject) })
+	}
+	n := schema.NamesOf("f", 0)
+	publish := map[access.Role][]string{}
+	for _, role := range access.Roles() {
+		r := access.RightsOf(role, "f", 1)
+		publish[role] = r.Publish
+		for _, list := range [][]string{r.Publish, r.Subscribe} {
+			for _, subject := range list {
+				require.NotContains(t, []string{">", "*", "*.>", "waymark.>", "$JS.>", "$JS.API.>", "$KV.>", "$O.>", "_INBOX.>"}, subject, "%s", role)
+				if role != access.Daemon {
+					require.False(t, strings.HasPrefix(subject, "$JS.API."), "%s: %s", role, subject)
+					require.False(t, strings.HasPrefix(subject, "$KV."), "%s: %s", role, subject)
+				}
+			}
+		}
+		require.True(t, has(r.Subscribe, access.InboxPrefix(role)+".x"), "%s is answered", role)
+		for _, other := range access.Roles() {
+			if other != role {
+				require.False(t, has(r.Subscribe, access.InboxPrefix(other)+".x"), "%s hears what %s is answered", role, other)
+			}
+		}
+	}
+	for _, c := range []struct {
+		subject string
+		roles   []access.Role
+	}{
+		{n.EventSubject("r"), []access.Role{access.Executor, access.Operator, access.Daemon}},
+		{schema.HeartbeatSubject("f", "e"), []access.Role{access.Executor, access.Operator}},
+		{schema.ServiceSubject(schema.VerbGet, "f", "r"), access.Roles()},
+		{schema.ServiceSubject(schema.VerbCancel, "f", "r"), []access.Role{access.Executor, access.Operator, access.Daemon}},
+		{schema.ServiceSubject(schema.VerbInput, "f", "r"), []access.Role{access.Operator, access.Daemon}},
+		{"$KV." + n.SegmentBucket() + ".r.1", []access.Role{access.Daemon}},
+		{"$JS.API.STREAM.PURGE." + n.EventStream(), []access.Role{access.Daemon}},
+		{"$JS.API.STREAM.DELETE." + n.EventStream(), nil},
+		{"$JS.API.STREAM.DELETE.KV_" + n.CheckpointBucket(), []access.Role{access.Daemon}},
+		{schema.NamesOf("g", 0).EventSubject("r"), nil},
+		{schema.ServiceSubject(schema.VerbGet, "g", "r"), nil},
+	} {
+		for _, role := range access.Roles() {
+			require.Equal(t, slices.Contains(c.roles, role), has(publish[role], c.subject), "%s to %s", role, c.subject)
+		}
+	}
+	for _, role := range []access.Role{access.Executor, access.Operator} {
+		require.Contains(t, access.RightsOf(role, "f", 1).NotPublish, n.EventSubject(schema.BarrierRun))
+	}
+}
+
+// A verb that is added to the service must be given to somebody.
+func TestEveryVerbIsGranted(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join("..", "..", "schema", "wire.go"))
+	require.NoError(t, err)
+	verbs := regexp.MustCompile(`\bVerb[A-Z]\w* = "(\w+)"`).FindAllStringSubmatch(string(source), -1)
+	require.Greater(t, len(verbs), 9)
+	operator, daemon := access.RightsOf(access.Operator, "f", 1), access.RightsOf(access.Daemon, "f", 1)
+	for _, verb := range verbs {
+		require.Contains(t, operator.Publish, schema.ServiceSubject(verb[1], "f", "*"))
+		require.Contains(t, daemon.Subscribe, schema.ServiceSubject(verb[1], "f", "*"))
+	}
+}
+
+// covers reports whether a literal subject matches a pattern.
+func covers(pattern, subject string) bool {
+	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
+	for i, token := range p {
+		switch {
+		case token == ">":
+			return len(s) > i
+		case i >= len(s), token != "*" && token != s[i]:
+			return false
+		}
+	}
+	return len(p) == len(s)
+}
+
+func TestAccountsThatCannotBeAreRefused(t *testing.T) {
+	for name, change := range map[string]func(*access.Account){
+		"name":            func(a *access.Account) { a.Fleet = "a b" },
+		"no shard":        func(a *access.Account) { a.Shards = 0 },
+		"storage":         func(a *access.Account) { a.Storage = -1 },
+		"role":            func(a *access.Account) { a.Keys = map[access.Role][]string{"root": {"U"}} },
+		"verify all":      func(a *access.Account) { a.VerifySubjects = []string{">"} },
+		"verify ours":     func(a *access.Account) { a.VerifySubjects = []string{"waymark.events.>"} },
+		"verify system":   func(a *access.Account) { a.VerifySubjects = []string{"$JS.API.>"} },
+		"verify injected": func(a *access.Account) { a.VerifySubjects = []string{"tools\" ] } {"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := example()
+			change(&a)
+			_, err := a.Config()
+			require.Error(t, err)
+		})
+	}
+}

@@ -1,0 +1,123 @@
+package runlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// scanPause is how often a scanner that is at the end asks whether there is more.
+const scanPause = 250 * time.Millisecond
+
+// Scanner reads a shard's log by direct gets: for who may read and may make no consumer. It asks a few times a second
+// while there is nothing new, and any replica may answer: a [Follower] is quicker and cheaper for who reads for long.
+type Scanner struct {
+	line    *direct
+	request getRequest
+	// ready are records that were read and not yet handed over; pending is what the server said lies behind them.
+	ready   []Arrived
+	pending uint64
+}
+
+// Scan makes a scanner. Close it after use.
+func Scan(ctx context.Context, js jetstream.JetStream, names schema.Names, from FollowFrom) (*Scanner, error) {
+	s := &Scanner{request: getRequest{Seq: uint64(from.Stream), NextFor: names.EventSubjects(), Batch: batchMessages, MaxBytes: batchBytes}}
+	if from.Run != "" {
+		s.request.NextFor = names.EventSubject(from.Run)
+	}
+	switch {
+	case from.Stream != 0:
+	case !from.Since.IsZero():
+		s.request.Start = &from.Since
+	case from.New:
+		stream, err := js.Stream(ctx, names.EventStream())
+		if err != nil {
+			return nil, fmt.Errorf("read stream %s: %w", names.EventStream(), err)
+		}
+		s.request.Seq = stream.CachedInfo().State.LastSeq + 1
+	default:
+		s.request.Seq = 1
+	}
+	line, err := dial(js, names, 2*batchMessages)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrBroken, names.EventStream(), err)
+	}
+	s.line = line
+	return s, nil
+}
+
+// Close ends the reading.
+func (s *Scanner) Close() { s.line.close() }
+
+// Next returns the next message of the log, and waits for it until ctx ends. Its Pending is how many lie behind it, as far
+// as the server that answered knows.
+func (s *Scanner) Next(ctx context.Context) (Arrived, error) {
+	for {
+		a, there, err := s.NextIfThere(ctx)
+		if err != nil || there {
+			return a, err
+		}
+		pause := time.NewTimer(scanPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return Arrived{}, ctx.Err()
+		}
+	}
+}
+
+// NextIfThere is Next for who does not wait: there is false at the end of the log.
+func (s *Scanner) NextIfThere(ctx context.Context) (a Arrived, there bool, err error) {
+	if len(s.ready) == 0 {
+		if err := s.more(ctx); err != nil {
+			return Arrived{}, false, err
+		}
+	}
+	if len(s.ready) == 0 {
+		return Arrived{}, false, nil
+	}
+	a = s.ready[0]
+	s.ready = s.ready[1:]
+	a.Pending = s.pending + uint64(len(s.ready))
+	return a, true, nil
+}
+
+// more asks for the next messages.
+func (s *Scanner) more(ctx context.Context) error {
+	err := s.line.ask(ctx, s.request, func(m *nats.Msg, status string) (bool, error) {
+		switch {
+		case status == statusNotFound:
+			s.pending = 0
+			return true, nil
+		case status == statusEnd:
+			n, err := strconv.ParseUint(last(m.Header, headerPending), 10, 64)
+			s.pending = n
+			return true, err
+		case status != "":
+			return true, fmt.Errorf("the server said %.80q: %w", status, ErrAnswer)
+		}
+		subject := last(m.Header, headerSubject)
+		rec, err := record(m)
+		if err != nil {
+			return true, err
+		}
+		s.request.Seq, s.request.Start = uint64(rec.Stream)+1, nil
+		s.ready = append(s.ready, Arrived{Subject: subject, Record: rec})
+		return false, nil
+	})
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	if errors.Is(err, ErrNoStream) {
+		return fmt.Errorf("read stream %s: %w", s.line.stream, err)
+	}
+	return fmt.Errorf("%w: %s: %w", ErrBroken, s.line.stream, err)
+}
