@@ -172,7 +172,7 @@ func (w *writer) blank() { w.WriteByte('\n') }
 
 func (w *writer) line(format string, args ...any) {
 	w.WriteString(strings.Repeat("  ", w.depth))
-	fmt.Fprintf(w, format, args...)
+	_, _ = fmt.Fprintf(w, format, args...) // a strings.Builder takes everything
 	w.WriteByte('\n')
 }
 
