@@ -96,6 +96,13 @@ func (j *serverLog) Errorf(format string, v ...any)  { j.add("ERR", format, v) }
 func (j *serverLog) Debugf(string, ...any)           {}
 func (j *serverLog) Tracef(string, ...any)           {}
 
+// String is the whole log, for failures.
+func (j *serverLog) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Join(j.lines, "\n")
+}
+
 // has reports whether a line has all of the words.
 func (j *serverLog) has(words ...string) bool {
 	j.mu.Lock()
@@ -197,7 +204,7 @@ func startSecured(t *testing.T, fleets ...string) *secured {
 	})
 	for _, srv := range s.servers {
 		require.Eventually(t, func() bool { return srv.ReadyForConnections(time.Millisecond) && srv.JetStreamIsCurrent() },
-			securedWait, 10*time.Millisecond, "the cluster forms: %v", s.logs.lines)
+			securedWait, 10*time.Millisecond, "the cluster forms: %v", s.logs)
 	}
 	for _, fleet := range fleets {
 		s.waymark(t, 0, "fleet", "add", fleet, "--dir", s.fleets)
