@@ -1,14 +1,13 @@
 package schema_test
 
 import (
-	"maps"
-	"slices"
 	"testing"
 
 	"github.com/go-json-experiment/json"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/waymarkio/waymark/internal/modelfold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -180,59 +179,48 @@ func TestBodiesMayBeReusedAfterApply(t *testing.T) {
 	})
 }
 
-func TestTheFoldAcceptsWhatTheModelAccepts(t *testing.T) {
+func TestTheFoldAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 50)
-		h := schema.NewHead("f", "r1")
-		m := newModel("f", "r1")
+		s := schema.NewState("f", "r1")
+		m := modelfold.New("f", "r1")
 		for i := range log {
-			v := h.Apply(&log[i])
-			kind := m.apply(&log[i])
+			v := s.Apply(&log[i])
+			kind := m.Apply(&log[i])
 			require.Equal(t, kind, v.Kind, "record %d: %s %s", i, v.Reason, v.Detail)
-			require.Equal(t, m.digest(), h.Digest, "digest after record %d", i)
-			require.Equal(t, int64(len(m.accepted)), h.Counts.Events)
-			require.Equal(t, m.epoch, h.Epoch)
-			require.Equal(t, m.last, h.Sequence)
-			requireSameLife(t, m, &h)
+			require.Empty(t, m.StateDifferences(s), "after record %d", i)
+			for _, c := range s.Head.OpenCalls {
+				require.False(t, c.Held && !c.InDoubt, "only what is in doubt is held")
+			}
 		}
 	})
 }
 
-// requireSameLife compares what a fleet goes by: who is needed, how often nothing came of a claim, what may be begun.
-func requireSameLife(t *rapid.T, m *model, h *schema.Head) {
-	status, unattended := m.status()
-	require.Equal(t, status, h.Status)
-	require.Equal(t, unattended, h.Unattended)
-	require.Equal(t, m.claims, h.Stalled, "claims without progress")
-	require.Equal(t, m.cancelled, h.CancelRequested)
-	type call struct {
-		turn           int32
-		id             string
-		occurrence     int
-		epoch          schema.Epoch
-		doubt, cleared bool
-	}
-	var want, got []call
-	for _, c := range m.calls {
-		if !c.closed {
-			want = append(want, call{c.turn, c.id, c.occurrence, c.epoch, c.doubt, m.clear(c)})
+func TestAForkAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := drawLog(t, 30)
+		base := schema.NewHead("f", "r1")
+		for i := range log {
+			base.Apply(&log[i])
 		}
-	}
-	for _, c := range h.OpenCalls {
-		got = append(got, call{c.Turn, c.ToolCallID, c.Occurrence, c.Epoch, c.InDoubt, c.Cleared})
-		require.False(t, c.Held && !c.InDoubt, "only what is in doubt is held")
-	}
-	require.Equal(t, want, got)
-	waits := make([]string, 0, len(h.Interrupts))
-	for _, o := range h.Interrupts {
-		waits = append(waits, o.InterruptID)
-	}
-	require.ElementsMatch(t, slices.Collect(maps.Keys(m.waits)), waits)
-	offers := map[string]bool{}
-	for _, o := range h.Handoffs {
-		offers[o.HandoffID] = o.Status == schema.HandoffStatusAccepted
-	}
-	require.Equal(t, m.offers, offers)
+		if base.Status == "" {
+			return // nothing to fork
+		}
+		fork := &simulation{
+			t: t, head: schema.NewHead("f", "r2"), sealed: map[int]schema.Data{},
+			w: schema.Writer{Fleet: "f", Run: "r2", Executor: "ex-1", Epoch: 1},
+		}
+		fork.write(&schema.RunStartedData{Agent: "a", Executor: "ex-1", Base: schema.BaseOf(schema.Point{}, int64(len(log)), &base)}, 0)
+		for range rapid.IntRange(0, 20).Draw(t, "steps") {
+			fork.step()
+		}
+		h, m := schema.NewHead("f", "r2"), modelfold.New("f", "r2")
+		for i := range fork.log {
+			v, kind := h.Apply(&fork.log[i]), m.Apply(&fork.log[i])
+			require.Equal(t, kind, v.Kind, "record %d: %s %s", i, v.Reason, v.Detail)
+			require.Empty(t, m.Differences(&h), "after record %d", i)
+		}
+	})
 }
 
 // TestTheRandomLogsReachWhatTheyAreMeantToReach keeps the other tests of this file honest: a rule that no log comes to

@@ -1,0 +1,127 @@
+package modelfold
+
+import (
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Difference is one thing that the model and the fold do not agree about.
+type Difference struct {
+	// What differs, in a word or two.
+	What string
+	// Model and Fold are what each of them says.
+	Model, Fold string
+}
+
+// String is one line.
+func (d Difference) String() string {
+	return fmt.Sprintf("%s: the model says %s, the fold %s", d.What, d.Model, d.Fold)
+}
+
+// differences collects what differs.
+type differences []Difference
+
+func (d *differences) compare(what string, model, fold any) {
+	if m, f := fmt.Sprint(model), fmt.Sprint(fold); m != f {
+		*d = append(*d, Difference{what, m, f})
+	}
+}
+
+// Differences says where a head is not what the log adds up to. Both are of the same events.
+func (m *Model) Differences(h *schema.Head) []Difference {
+	var d differences
+	chain := ""
+	if m.chain != [32]byte{} {
+		chain = hex.EncodeToString(m.chain[:])
+	}
+	status, unattended := m.Status()
+	d.compare("events", len(m.Accepted), h.Counts.Events)
+	d.compare("digest", m.Digest(), h.Digest)
+	d.compare("chain", chain, h.Chain)
+	d.compare("epoch", m.epoch, h.Epoch)
+	d.compare("sequence", m.last, h.Sequence)
+	d.compare("position", m.at, h.Position)
+	d.compare("agent", m.agent, h.Agent)
+	d.compare("status", status, h.Status)
+	d.compare("unattended", unattended, h.Unattended)
+	d.compare("claims without progress", m.claims, h.Stalled)
+	d.compare("cancel requested", m.cancelled, h.CancelRequested)
+	d.compare("turn", m.turn, h.Turn)
+	d.compare("turn open", m.open, h.TurnOpen)
+	d.compare("open calls", m.openCallsText(), headCallsText(h))
+	waits := make([]string, 0, len(h.Interrupts))
+	for i := range h.Interrupts {
+		waits = append(waits, h.Interrupts[i].InterruptID)
+	}
+	slices.Sort(waits)
+	d.compare("waits", slices.Sorted(maps.Keys(m.waits)), waits)
+	offers := map[string]bool{}
+	for i := range h.Handoffs {
+		offers[h.Handoffs[i].HandoffID] = h.Handoffs[i].Status == schema.HandoffStatusAccepted
+	}
+	d.compare("hand-offs", m.offers, offers)
+	phases := slices.Sorted(maps.Keys(m.phases))
+	folded := slices.Sorted(slices.Values(h.CompletedPhases))
+	d.compare("completed phases", phases, folded)
+	return d
+}
+
+func callText(turn int32, id string, occurrence int, epoch schema.Epoch, doubt, late, cleared bool) string {
+	return fmt.Sprintf("%d/%s/%d in epoch %d doubt=%t late=%t cleared=%t", turn, id, occurrence, epoch, doubt, late, cleared)
+}
+
+func (m *Model) openCallsText() string {
+	var all []string
+	for _, c := range m.calls {
+		if !c.closed {
+			all = append(all, callText(c.turn, c.id, c.occurrence, c.epoch, c.doubt, c.late, m.clear(c)))
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+func headCallsText(h *schema.Head) string {
+	var all []string
+	for i := range h.OpenCalls {
+		c := &h.OpenCalls[i]
+		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Epoch, c.InDoubt, c.Late, c.Cleared))
+	}
+	return strings.Join(all, "; ")
+}
+
+// StateDifferences says where a state is not what the log adds up to: its head, what was said, and what came of the calls. The
+// content of a fork's base is not in the fork's log, so a fork's head alone is compared.
+func (m *Model) StateDifferences(s *schema.State) []Difference {
+	d := differences(m.Differences(&s.Head))
+	if s.Head.Base != nil {
+		return d
+	}
+	said, folded := make([]string, 0, len(m.messages)), make([]string, 0, len(s.Messages))
+	for _, msg := range m.messages {
+		said = append(said, fmt.Sprintf("%d %s %s", msg.turn, msg.role, msg.text))
+	}
+	for i := range s.Messages {
+		msg := &s.Messages[i]
+		folded = append(folded, fmt.Sprintf("%d %s %s", msg.Turn, msg.Role, partsText(msg.Parts)))
+	}
+	d.compare("messages", said, folded)
+	calls, closed := make([]string, 0, len(m.calls)), make([]string, 0, len(s.Calls))
+	for _, c := range m.calls {
+		calls = append(calls, fmt.Sprintf("%d/%s/%d %s %s", c.turn, c.id, c.occurrence, c.outcome, c.result))
+	}
+	for i := range s.Calls {
+		c := &s.Calls[i]
+		result := string(c.Result)
+		if c.Outcome == schema.OutcomeFailed && c.Error != nil {
+			result = c.Error.Message
+		}
+		closed = append(closed, fmt.Sprintf("%d/%s/%d %s %s", c.Turn, c.ToolCallID, c.Occurrence, c.Outcome, result))
+	}
+	d.compare("calls", calls, closed)
+	return d
+}

@@ -1,0 +1,530 @@
+package modelfold
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Accepted is an event that counts.
+type Accepted struct {
+	// Stream is its place in the log.
+	Stream schema.StreamSequence
+	// ID, Name, Epoch and Sequence as the event says them; Sequence is 0 of a control event.
+	ID, Name string
+	Epoch    schema.Epoch
+	Sequence schema.Sequence
+	// Content is the hash of its content.
+	Content [32]byte
+	// Evidence: a late result, kept beside its call and of no other effect.
+	Evidence bool
+}
+
+// Model is what the log of one run adds up to. Use New.
+type Model struct {
+	// Accepted are the events that count, in the order of the log.
+	Accepted []Accepted
+	// Beyond is true when the log has something that the model does not know; see the package's page.
+	Beyond bool
+
+	fleet, run string
+	seen       map[string]bool
+	epoch      schema.Epoch
+	last       schema.Sequence
+	chain      [32]byte
+	agent      string
+	ended      bool
+	turn       int32
+	open       bool
+	openedIn   schema.Epoch
+	calls      []*call
+	messages   []*message
+	// waits are what the run waits for; the call whose settlement ends the waiting, or nil.
+	waits  map[string]*call
+	phases map[string]bool
+	// offers are the open hand-offs; true once one is accepted.
+	offers map[string]bool
+	hashes map[string]string
+	// end is how the run ended; gone is how its executor left it, since it last wrote or another took over.
+	end, gone schema.Status
+	cancelled bool
+	// wrote is the number of events when an executor last wrote.
+	wrote int
+	// claims in a row without progress.
+	claims int
+	at     schema.Position
+}
+
+type call struct {
+	turn            int32
+	id              string
+	occurrence      int
+	epoch           schema.Epoch
+	closed, doubt   bool
+	late            bool
+	closedInItsTurn bool
+	// cleared is the number of events when an operator settled it as rerun; 0 for never or not the latest settlement.
+	cleared int
+	outcome schema.Outcome
+	result  string
+	// given is what a late result says.
+	given        string
+	givenFailure bool
+}
+
+type message struct {
+	turn int32
+	role string
+	text string
+	// unfinished: of the open turn, and gone when the turn is started again.
+	unfinished bool
+}
+
+// New returns the model of a run before its first event.
+func New(fleet, run string) *Model {
+	return &Model{
+		fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]*call{}, phases: map[string]bool{},
+		offers: map[string]bool{}, hashes: map[string]string{},
+	}
+}
+
+// Fold returns the model of a whole log.
+func Fold(fleet, run string, log []schema.Record) *Model {
+	m := New(fleet, run)
+	for i := range log {
+		m.Apply(&log[i])
+	}
+	return m
+}
+
+// Digest is the hash over the events that count, in hex; empty before the first.
+func (m *Model) Digest() string { return m.DigestOf(len(m.Accepted)) }
+
+// DigestOf is the digest of the first n events that count.
+func (m *Model) DigestOf(n int) string {
+	if n == 0 {
+		return ""
+	}
+	var d [32]byte
+	for _, a := range m.Accepted[:n] {
+		d = sha256.Sum256(append(d[:], a.Content[:]...))
+	}
+	return hex.EncodeToString(d[:])
+}
+
+// Digests are the digests after each number of events, the first of them empty.
+func (m *Model) Digests() []string {
+	all := []string{""}
+	var d [32]byte
+	for _, a := range m.Accepted {
+		d = sha256.Sum256(append(d[:], a.Content[:]...))
+		all = append(all, hex.EncodeToString(d[:]))
+	}
+	return all
+}
+
+// Epoch is the run's epoch, 0 before its first event.
+func (m *Model) Epoch() schema.Epoch { return m.epoch }
+
+// Sequence is that of its executor's last event in the epoch.
+func (m *Model) Sequence() schema.Sequence { return m.last }
+
+// Status says what the log adds up to, and how the executor of a waiting run left it.
+func (m *Model) Status() (status, unattended schema.Status) {
+	needed := len(m.waits) == 0 || m.cancelled
+	switch {
+	case len(m.Accepted) == 0:
+		return "", ""
+	case m.ended:
+		return m.end, ""
+	case m.gone != "" && needed:
+		return m.gone, ""
+	case len(m.waits) > 0:
+		return schema.StatusWaiting, m.gone
+	default:
+		return schema.StatusRunning, ""
+	}
+}
+
+// contentHash is SHA-256 of the attributes except id and chain, sorted, name=value and a line feed each, an empty line, and
+// the data.
+func contentHash(e *schema.Event) [32]byte {
+	attributes := map[string]string{
+		"specversion": "1.0", "source": e.Source, "type": e.Type, "subject": e.Subject, "time": e.Time,
+		"traceparent": e.TraceParent, "dataref": e.DataRef, "datacontenttype": e.DataContentType, "dataschema": e.DataSchema,
+	}
+	if e.Epoch > 0 {
+		attributes["epoch"] = strconv.FormatUint(uint64(e.Epoch), 10)
+	}
+	if e.Sequence > 0 {
+		attributes["sequence"] = fmt.Sprintf("%020d", uint64(e.Sequence))
+	}
+	if e.Turn != 0 {
+		attributes["turn"] = strconv.Itoa(int(e.Turn))
+	}
+	maps.Copy(attributes, e.Extensions)
+	var text []byte
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		_, extension := e.Extensions[name]
+		if attributes[name] != "" || name == "source" || extension {
+			text = fmt.Appendf(text, "%s=%s\n", name, attributes[name])
+		}
+	}
+	return sha256.Sum256(append(append(text, '\n'), e.Data...))
+}
+
+// Apply folds one record of the log. Records come in the order of the log, each once.
+func (m *Model) Apply(rec *schema.Record) schema.VerdictKind {
+	const no = schema.Rejected
+	if rec.Stream != 0 && rec.Stream < m.at.Stream {
+		return schema.Replayed
+	}
+	e, err := schema.Decode(rec.Header, rec.Body)
+	at := schema.Position{Stream: rec.Stream, ID: schema.RecordID(rec, e)}
+	if rec.Stream != 0 && rec.Stream == m.at.Stream {
+		if at == m.at {
+			return schema.Replayed
+		}
+		return schema.Regressed
+	}
+	m.at = at
+	if err == nil && e.Type == schema.TypeOf(schema.RunPlaced) {
+		return schema.Skipped
+	}
+	if err != nil || e.Subject != "" && e.Subject != m.run {
+		return no
+	}
+	if parts := strings.Split(e.Source, "/"); len(parts) == 4 && parts[0] == "" && parts[1] == "waymark" &&
+		schema.ValidName(parts[2]) && schema.ValidName(parts[3]) && parts[2] != m.fleet {
+		return no
+	}
+	content := contentHash(e)
+	key := "plain " + e.Source + "\n" + e.ID
+	if e.Sequence > 0 {
+		key = "sequenced " + hex.EncodeToString(content[:])
+	}
+	if m.seen[key] {
+		return schema.Duplicate
+	}
+	if e.Sequence > 0 && e.Subject != "" && strings.HasPrefix(e.ID, e.Subject+".") &&
+		e.ID != fmt.Sprintf("%s.%d.%d.%s", e.Subject, e.Epoch, e.Sequence, hex.EncodeToString(content[:4])) {
+		return no
+	}
+	name := e.Name()
+	control := e.IsControl()
+	data, dataErr := schema.ParseData(e)
+	epoch, now := max(e.Epoch, 1), max(m.epoch, 1)
+	resume, _ := data.(*schema.RunResumedData)
+	switch {
+	case control && name == schema.RunResumed:
+		if m.epoch == 0 || epoch != m.epoch+1 {
+			return no
+		}
+		if resume != nil {
+			want := schema.From{Epoch: m.epoch, Sequence: m.last, Digest: m.Digest()}
+			if m.chain != [32]byte{} {
+				want.Chain = hex.EncodeToString(m.chain[:])
+			}
+			if resume.From != want || m.ended && resume.Reason != schema.TakeoverReopen {
+				return no
+			}
+		}
+	case epoch < now:
+		return m.late(rec, e, data, dataErr, content, key)
+	case epoch > now:
+		return no
+	case e.Sequence > 0:
+		next := sha256.Sum256(append(m.chain[:], content[:]...))
+		if e.Sequence != m.last+1 || e.Chain != "" && e.Chain != hex.EncodeToString(next[:]) {
+			return no
+		}
+		m.last, m.chain = e.Sequence, next
+	}
+	m.epoch = now
+	m.accept(rec, e, content, key, false)
+	if !control {
+		m.gone, m.wrote = "", len(m.Accepted)
+	}
+	switch {
+	case dataErr != nil:
+		return no
+	case data == nil:
+		return schema.Applied
+	}
+	forward := m.forward(e, data, control)
+	kind := m.content(e, data, control)
+	if forward && kind == schema.Applied {
+		m.claims = 0
+	}
+	return kind
+}
+
+func (m *Model) accept(rec *schema.Record, e *schema.Event, content [32]byte, key string, evidence bool) {
+	m.Accepted = append(m.Accepted, Accepted{
+		Stream: rec.Stream, ID: e.ID, Name: e.Name(), Epoch: e.Epoch, Sequence: e.Sequence, Content: content, Evidence: evidence,
+	})
+	m.seen[key] = true
+}
+
+// forward reports whether an event brings the run on, by what was there before it.
+func (m *Model) forward(e *schema.Event, data schema.Data, control bool) bool {
+	inTurn := m.open && (e.Turn == 0 || e.Turn == m.turn)
+	switch d := data.(type) {
+	case *schema.TurnEndedData, *schema.RunEndedData, *schema.RunCancelRequestedData, *schema.RunInputData,
+		*schema.ToolReturnedData, *schema.ToolFailedData:
+		return true
+	case *schema.RunResumedData:
+		return d.Reason != schema.TakeoverClaim && d.Reason != schema.TakeoverRestart
+	case *schema.ToolSettledData:
+		return control || d.How != schema.SettledRerun
+	case *schema.TurnStartedData:
+		superseding := d.Turn == m.turn
+		return !m.open || !superseding && m.openedIn == m.epoch
+	case *schema.MessageAddedData:
+		return !inTurn && d.Message.Role != schema.RoleUser && d.Message.Role != schema.RoleSystem
+	case *schema.PhaseCompletedData:
+		return !m.phases[d.Phase]
+	case *schema.RunWaitingData:
+		_, already := m.waits[d.InterruptID]
+		return !already
+	case *schema.HandoffOfferedData:
+		_, already := m.offers[offerID(e, d)]
+		return !already
+	}
+	return false
+}
+
+func offerID(e *schema.Event, d *schema.HandoffOfferedData) string {
+	if d.HandoffID == "" {
+		return e.ID
+	}
+	return d.HandoffID
+}
+
+func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.VerdictKind {
+	name := data.EventName()
+	forControl := slices.Contains([]string{
+		schema.RunResumed, schema.RunInput, schema.RunCancelRequested, schema.RunOrphaned,
+		schema.HandoffAccepted, schema.HandoffDeclined, schema.HandoffClosed,
+	}, name)
+	yes := func(ok bool) schema.VerdictKind {
+		if ok {
+			return schema.Applied
+		}
+		return schema.Rejected
+	}
+	if control && !forControl && name != schema.ToolSettled && name != schema.CheckpointMarked ||
+		e.Sequence > 0 && forControl || name == schema.RunResumed && !control {
+		return yes(false)
+	}
+	if m.ended && !strings.HasPrefix(name, "handoff.") && name != schema.CheckpointMarked && name != schema.RunResumed {
+		return yes(false)
+	}
+	switch d := data.(type) {
+	case *schema.RunStartedData:
+		if m.agent != "" || d.Base != nil && (len(m.Accepted) != 1 || m.epoch != 1) {
+			return yes(false)
+		}
+		m.agent = d.Agent
+		if d.Base != nil {
+			m.fork(&d.Base.Head)
+		}
+	case *schema.RunResumedData:
+		if m.ended {
+			m.cancelled = false
+		}
+		m.epoch, m.last, m.ended, m.gone = e.Epoch, 0, false, ""
+		for _, c := range m.calls {
+			c.doubt = !c.closed && !m.clear(c)
+			if m.clear(c) {
+				c.epoch = m.epoch
+			}
+		}
+		m.claims++
+	case *schema.RunWaitingData:
+		var about *call
+		if d.Reason == schema.WaitToolInDoubt {
+			about = m.find(e.Turn, d.ToolCallID, false)
+			if about == nil || !about.doubt || d.Occurrence != 0 && d.Occurrence != about.occurrence {
+				return yes(false)
+			}
+		}
+		m.waits[d.InterruptID] = about
+	case *schema.RunInputData:
+		_, ok := m.waits[d.InterruptID]
+		delete(m.waits, d.InterruptID)
+		return yes(ok)
+	case *schema.RunCancelRequestedData:
+		m.cancelled = true
+	case *schema.RunOrphanedData:
+		if m.gone == "" {
+			m.gone = schema.StatusOrphaned
+		}
+	case *schema.RunInterruptedData:
+		if d.Reason == schema.InterruptedShutdown {
+			m.claims = max(m.claims-1, 0)
+		}
+		m.gone = schema.StatusInterrupted
+	case *schema.RunEndedData:
+		m.ended, m.end = true, schema.Status(d.Status)
+		clear(m.waits)
+	case *schema.TurnStartedData:
+		if d.Turn == m.turn && m.open && (m.epoch > m.openedIn || e.Epoch == 0) {
+			m.openedIn = m.epoch
+			m.messages = slices.DeleteFunc(m.messages, func(msg *message) bool { return msg.unfinished })
+			m.say(d.Turn, d.Messages, true)
+			return yes(true)
+		}
+		if d.Turn <= m.turn {
+			return yes(false)
+		}
+		m.begin(d.Turn)
+		m.say(d.Turn, d.Messages, true)
+	case *schema.TurnEndedData:
+		if d.Turn > m.turn {
+			m.begin(d.Turn)
+		}
+		if d.Turn != m.turn || !m.open {
+			return yes(false)
+		}
+		m.open = false
+		m.finished()
+		m.say(d.Turn, d.Messages, false)
+	case *schema.MessageAddedData:
+		turn := e.Turn
+		if turn == 0 && m.open {
+			turn = m.turn
+		}
+		m.say(turn, []schema.Message{d.Message}, m.open && (e.Turn == 0 || e.Turn == m.turn))
+	case *schema.ToolCalledData:
+		turn := e.Turn
+		if turn == 0 {
+			turn = m.turn
+		}
+		if turn < m.turn || m.find(turn, d.ToolCallID, true) != nil {
+			return yes(false)
+		}
+		if m.openCalls() >= schema.MaxOpenCalls {
+			m.Beyond = true
+		}
+		if turn > m.turn {
+			m.begin(turn)
+		}
+		c := &call{turn: turn, id: d.ToolCallID, epoch: m.epoch, occurrence: 1, outcome: schema.OutcomeOpen}
+		for _, o := range m.calls {
+			if o.turn == turn && (turn == 0 || o.id == c.id) {
+				c.occurrence++
+			}
+		}
+		m.calls = append(m.calls, c)
+	case *schema.ToolReturnedData:
+		return m.close(e, d.ToolCallID, schema.OutcomeReturned, string(d.Result))
+	case *schema.ToolFailedData:
+		return m.close(e, d.ToolCallID, schema.OutcomeFailed, d.Error.Message)
+	case *schema.ToolSettledData:
+		return yes(m.settle(e, d, control))
+	case *schema.HandoffOfferedData:
+		id := offerID(e, d)
+		if m.offers[id] {
+			return yes(false)
+		}
+		hash := contentHash(e)
+		m.offers[id], m.hashes[id] = false, hex.EncodeToString(hash[:])
+	case *schema.HandoffAcceptedData:
+		taken, open := m.offers[d.HandoffID]
+		if !open || taken || d.OfferHash != "" && d.OfferHash != m.hashes[d.HandoffID] {
+			return yes(false)
+		}
+		m.offers[d.HandoffID] = true
+	case *schema.HandoffDeclinedData:
+		if m.offers[d.HandoffID] {
+			return yes(false)
+		}
+		return m.over(d.HandoffID)
+	case *schema.HandoffClosedData:
+		return m.over(d.HandoffID)
+	case *schema.PhaseStartedData:
+		return yes(!m.phases[d.Phase])
+	case *schema.PhaseCompletedData:
+		m.phases[d.Phase] = true
+	}
+	return yes(true)
+}
+
+// fork begins a run at another one's head.
+func (m *Model) fork(was *schema.Head) {
+	m.turn, m.open, m.openedIn = was.Turn, was.TurnOpen, 0
+	closed := func(turn int32, id string) {
+		m.calls = append(m.calls, &call{turn: turn, id: id, closed: true, closedInItsTurn: true})
+	}
+	for _, id := range was.TurnCalls {
+		closed(was.Turn, id)
+	}
+	if was.Turn == 0 {
+		for range was.Counts.ToolCalls - int64(len(was.OpenCalls)) {
+			closed(0, "\x00")
+		}
+	}
+	for _, o := range was.OpenCalls {
+		m.calls = append(m.calls, &call{
+			turn: o.Turn, id: o.ToolCallID, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, outcome: schema.OutcomeOpen,
+		})
+	}
+	for _, p := range was.CompletedPhases {
+		m.phases[p] = true
+	}
+	for _, w := range was.Interrupts {
+		m.waits[w.InterruptID] = nil
+		for _, c := range m.calls {
+			if key := w.CallKey(); w.Reason == schema.WaitToolInDoubt && !c.closed && c.turn == key.Turn && c.id == key.ToolCallID && c.occurrence == key.Occurrence {
+				m.waits[w.InterruptID] = c
+			}
+		}
+	}
+	m.Beyond = m.Beyond || len(was.TurnCalls) > 0 && was.Turn == 0
+}
+
+func (m *Model) over(handoff string) schema.VerdictKind {
+	if _, open := m.offers[handoff]; !open {
+		return schema.Rejected
+	}
+	delete(m.offers, handoff)
+	return schema.Applied
+}
+
+func (m *Model) begin(turn int32) {
+	m.finished()
+	m.turn, m.open, m.openedIn = turn, true, m.epoch
+}
+
+// finished: nothing that was said so far is taken back any more.
+func (m *Model) finished() {
+	for _, msg := range m.messages {
+		msg.unfinished = false
+	}
+}
+
+func (m *Model) say(turn int32, messages []schema.Message, unfinished bool) {
+	for i := range messages {
+		m.messages = append(m.messages, &message{turn: turn, role: messages[i].Role, text: partsText(messages[i].Parts), unfinished: unfinished})
+	}
+}
+
+func partsText(parts []schema.Part) string {
+	var text []byte
+	for i := range parts {
+		p := &parts[i]
+		text = append(text, p.Type+":"+p.ID...)
+		if p.Content != nil {
+			text = append(text, *p.Content...)
+		}
+		text = append(text, '\n')
+	}
+	return string(text)
+}
