@@ -9,6 +9,8 @@ LINT := $(BIN)/golangci-lint-$(GOLANGCI_LINT_VERSION)
 ASYNCAPI := $(BIN)/asyncapi-$(ASYNCAPI_PARSER_VERSION)
 
 PKG ?= ./...
+# The readers of the files in deploy, a module of its own.
+DEPLOYCHECK := tools/deploycheck
 TEST_TIMEOUT ?= 15m
 FUZZTIME ?= 5s
 # Cases of "make bench", all of them by default, and its flags.
@@ -20,14 +22,14 @@ PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64
 
 # In this order: what is quick to fail comes first, and the tests' own closing lines come last. A step that
 # fails does not keep the others from running.
-CHECK := generate-check lint vet cross gobench fuzz race
+CHECK := generate-check lint vet deploycheck cross gobench fuzz race
 
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: check
-check: ## all that CI runs: generated files, lint, vet, cross-builds, benchmarks, fuzzing, race tests
+check: ## all that CI runs: generated files, lint, vet, deploy files, cross-builds, benchmarks, fuzzing, race tests
 	@failed=; times=; \
 	for step in $(CHECK); do \
 		echo "== $$step"; \
@@ -87,6 +89,7 @@ gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=
 .PHONY: lint
 lint: $(LINT) ## run golangci-lint, layers and formatting included
 	$(LINT) run $(PKG)
+	cd $(DEPLOYCHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 
 .PHONY: fmt
 fmt: $(LINT) ## format the code as lint wants it
@@ -95,6 +98,11 @@ fmt: $(LINT) ## format the code as lint wants it
 .PHONY: vet
 vet: ## run go vet
 	go vet $(PKG)
+	cd $(DEPLOYCHECK) && go vet ./...
+
+.PHONY: deploycheck
+deploycheck: ## hand the files in deploy to the real readers: kustomize, compose, buildkit, Prometheus (a module of its own)
+	cd $(DEPLOYCHECK) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: cross
 cross: ## build and vet for the other platforms
