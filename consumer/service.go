@@ -27,6 +27,9 @@ const ServiceName = "waymark"
 // flushPatience bounds the wait for the last replies to leave.
 const flushPatience = 5 * time.Second
 
+// refusalsLogged is how many wrong requests a second are in the log; the metrics count all.
+const refusalsLogged = 20
+
 // Service answers requests about the runs of one fleet: recover, get, list, history, settle, claim, input, cancel,
 // handoff, fleet. Every replica may answer
 // any of them; none waits for a folder.
@@ -35,21 +38,23 @@ const flushPatience = 5 * time.Second
 //
 // While it drains, requests that still arrive are told to ask again.
 type Service struct {
-	cfg     ServiceConfig
-	nc      *nats.Conn
-	js      jetstream.JetStream
-	log     zerolog.Logger
-	stats   *ServiceStats
-	now     func() time.Time
-	reader  *reader
-	places  atomic.Pointer[places]
-	roster  *Roster
-	budget  *semaphore.Weighted
-	streams *semaphore.Weighted
-	answers *semaphore.Weighted
-	claims  *claims
-	lookout *lookout
-	ready   chan struct{}
+	cfg ServiceConfig
+	nc  *nats.Conn
+	js  jetstream.JetStream
+	log zerolog.Logger
+	// refusals takes what was asked wrongly, so much a second: who floods the service cannot flood the log.
+	refusals zerolog.Logger
+	stats    *ServiceStats
+	now      func() time.Time
+	reader   *reader
+	places   atomic.Pointer[places]
+	roster   *Roster
+	budget   *semaphore.Weighted
+	streams  *semaphore.Weighted
+	answers  *semaphore.Weighted
+	claims   *claims
+	lookout  *lookout
+	ready    chan struct{}
 
 	mu     sync.RWMutex
 	closed bool
@@ -79,6 +84,7 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 		budget: semaphore.NewWeighted(cfg.StateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
 		answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now), ready: make(chan struct{}), queue: make(chan *task, cfg.Queue), queued: semaphore.NewWeighted(cfg.QueueBytes),
 	}
+	s.refusals = log.Sample(&zerolog.BurstSampler{Burst: refusalsLogged, Period: time.Second})
 	s.lookout = &lookout{svc: s}
 	s.reader = &reader{
 		js: js, fleet: cfg.Fleet, log: log, stats: s.stats,

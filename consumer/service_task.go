@@ -146,6 +146,11 @@ func (t *task) whole(answer any) error {
 // refuse sends an error, which ends the answer.
 func (s *Service) refuse(t *task, e *schema.ServiceError) {
 	s.stats.countError(e.Code)
+	switch e.Code {
+	case schema.CodeBadRequest, schema.CodeForbidden, schema.CodeTooLarge:
+		s.refusals.Info().Str("verb", t.endpoint.verb).Str(keyRun, t.run).Str("code", string(e.Code)).Str("detail", e.Message).Msg("request refused")
+	default:
+	}
 	body, err := json.Marshal(e)
 	if err != nil {
 		s.log.Error().Err(err).Msg("error reply cannot be written")

@@ -43,6 +43,9 @@ func (c exportCmd) Run(ctx context.Context, a *app) error {
 	defer cl.close()
 	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
 		if c.Output == "" {
+			if isTerminal(a.stdout) { // all formats are JSON
+				return c.write(ctx, a, fleet, &escapingWriter{to: a.stdout})
+			}
 			return c.write(ctx, a, fleet, a.stdout)
 		}
 		return writeFile(c.Output, func(w io.Writer) error { return c.write(ctx, a, fleet, w) })

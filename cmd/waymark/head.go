@@ -86,7 +86,7 @@ func printHead(a *app, h *schema.Head, quarantined bool, more ...string) error {
 		return err
 	}
 	for _, g := range h.Gaps {
-		if _, err := fmt.Fprintf(a.stdout, "gap: epoch %d misses %d to %d (%s), seen at %d\n", g.Epoch, g.From, g.To, g.Reason, g.At.Stream); err != nil {
+		if _, err := fmt.Fprintf(a.stdout, "gap: epoch %d misses %d to %d (%s), seen at %d\n", g.Epoch, g.From, g.To, printable(string(g.Reason)), g.At.Stream); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -15,8 +16,12 @@ func newLogger(w io.Writer, level, format string) (zerolog.Logger, error) {
 	if err != nil || level == "" {
 		return zerolog.Nop(), fail(exitUsage, "use debug, info, warn or error", "log level %q is not known", level)
 	}
+	// Values may be what somebody else chose: a reason, a name, a subject.
 	if format == "console" || format == "auto" && isTerminal(w) {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly}
+		safe := func(v any) string { return printable(fmt.Sprintf("%s", v)) }
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, FormatMessage: safe, FormatFieldValue: safe}
+	} else {
+		w = &escapingWriter{to: w}
 	}
 	return zerolog.New(w).Level(l).With().Timestamp().Logger(), nil
 }

@@ -21,6 +21,9 @@ import (
 // startLimit bounds the wait for a daemon to be ready or gone.
 const startLimit = 2 * time.Minute
 
+// pollEvery is how often a test looks whether something has come.
+const pollEvery = 5 * time.Millisecond
+
 // leakChecked runs the tests and then looks for goroutines that nobody awaited.
 type leakChecked struct{ m *testing.M }
 
@@ -183,9 +186,13 @@ func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
 
 // startDaemon runs serve in this process and returns its ready line, and what stops it.
 func startDaemon(args []string, getenv func(string) string) (line string, stop func() (int, string), err error) {
+	return startDaemonTo(new(lockedBuffer), args, getenv)
+}
+
+// startDaemonTo is startDaemon with its log for the test to read.
+func startDaemonTo(stderr *lockedBuffer, args []string, getenv func(string) string) (line string, stop func() (int, string), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	stdout := newLineWriter()
-	stderr := new(lockedBuffer)
 	done := make(chan int, 1)
 	go func() {
 		done <- run(ctx, append([]string{"serve"}, args...), getenv, strings.NewReader(""), stdout, stderr)

@@ -28,7 +28,7 @@ func document(w io.Writer, v any) error {
 	if err != nil {
 		return fmt.Errorf("encoding the answer: %w", err)
 	}
-	_, err = w.Write(append(b, '\n'))
+	_, err = w.Write(append(escaped(b), '\n'))
 	return err
 }
 
@@ -38,7 +38,7 @@ func line(w io.Writer, v any) error {
 	if err != nil {
 		return fmt.Errorf("encoding the answer: %w", err)
 	}
-	_, err = w.Write(append(b, '\n'))
+	_, err = w.Write(append(escaped(b), '\n'))
 	return err
 }
 

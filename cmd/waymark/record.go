@@ -21,6 +21,9 @@ func printStructured(a *app, e *schema.Event) error {
 	if err := v.Compact(); err != nil {
 		return fmt.Errorf("event %s: %w", e.ID, err)
 	}
+	if isTerminal(a.stdout) { // elsewhere the event stays as it is, byte for byte
+		v = escaped(v)
+	}
 	_, err = a.stdout.Write(append(v, '\n'))
 	return err
 }

@@ -140,6 +140,7 @@ func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	if health != nil {
+		health.guard(log)
 		open.add("health server", closeTimeout, health.shutdown)
 	}
 	d, err := c.start(ctx, a, registry, &open, log)

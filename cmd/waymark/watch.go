@@ -124,7 +124,7 @@ func (w *watcher) show(m *nats.Msg) error {
 	}
 	c, err := schema.DecodeCheckpoint(m.Data)
 	if err != nil {
-		_, err = fmt.Fprintf(w.app.stderr, "skipped a checkpoint on %s: %v\n", printable(m.Subject), err)
+		_, err = fmt.Fprintf(w.app.stderr, "skipped a checkpoint on %s: %s\n", printable(m.Subject), printable(err.Error()))
 		return err
 	}
 	return w.print(&c.Head)
@@ -146,7 +146,7 @@ func (w *watcher) print(h *schema.Head) error {
 		}
 	}
 	_, err := fmt.Fprintf(w.app.stdout, "%-12s  %-32s  %-12s  %5d  %5d  %6d  %4d  %7d\n",
-		clock(h.UpdatedAt), printable(h.Run), h.Status, h.Epoch, h.Turn, h.Counts.ToolCalls, len(h.OpenCalls), h.Counts.Events)
+		clock(h.UpdatedAt), printable(h.Run), printable(string(h.Status)), h.Epoch, h.Turn, h.Counts.ToolCalls, len(h.OpenCalls), h.Counts.Events)
 	return err
 }
 
