@@ -173,7 +173,7 @@ func (f *Folder) reign(ctx context.Context, fromStart, unclean *bool) error {
 		stop(err)
 		kept <- err
 	}()
-	err = f.work(work, fromStart, unclean)
+	err = f.work(work, lease, fromStart, unclean)
 	release()
 	lost := <-kept
 	f.giveBack(ctx, lease)
@@ -184,8 +184,8 @@ func (f *Folder) reign(ctx context.Context, fromStart, unclean *bool) error {
 }
 
 // work folds until something fails, or ctx ends.
-func (f *Folder) work(ctx context.Context, fromStart, unclean *bool) error {
-	s, err := f.begin(ctx, *fromStart, *unclean)
+func (f *Folder) work(ctx context.Context, lease *kvstore.Lease, fromStart, unclean *bool) error {
+	s, err := f.begin(ctx, lease, *fromStart, *unclean)
 	if err != nil {
 		return err
 	}
@@ -206,6 +206,8 @@ func (f *Folder) work(ctx context.Context, fromStart, unclean *bool) error {
 // reignState is what one reign keeps in memory. Dropped with it, so that nothing stale survives a lost lease.
 type reignState struct {
 	*Folder
+	// lease that the reign holds, or has lost.
+	lease       *kvstore.Lease
 	incarnation string
 	mark        kvstore.Watermark
 	markRev     schema.Revision
@@ -246,8 +248,8 @@ type reignState struct {
 }
 
 // begin reads the watermark and decides from where to fold.
-func (f *Folder) begin(ctx context.Context, fromStart, unclean bool) (*reignState, error) {
-	s := &reignState{Folder: f, runs: make(map[string]*list.Element), recent: list.New(), suspects: make(chan string, suspectsWaiting), vanished: make(chan string), fills: make(chan []string)}
+func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unclean bool) (*reignState, error) {
+	s := &reignState{Folder: f, lease: lease, runs: make(map[string]*list.Element), recent: list.New(), suspects: make(chan string, suspectsWaiting), vanished: make(chan string), fills: make(chan []string)}
 	s.room.limit = f.cfg.TailMemory
 	var err error
 	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {

@@ -17,9 +17,13 @@ const indexStep = 256
 // indexed is what the index of runs holds of one: the key under which it is listed as ended, "" while it is live, at which
 // position, and the keys under which it is found by what it came of.
 type indexed struct {
-	ended    string
-	at       schema.StreamSequence
+	ended string
+	at    schema.StreamSequence
+	// rev is the revision of the entry, 0 when this reign did not put it.
+	rev      schema.Revision
 	children []string
+	// unsure: perhaps it does not hold them, and they are put whatever this says.
+	unsure bool
 }
 
 func indexedOf(h *schema.Head) indexed {
@@ -35,38 +39,124 @@ func indexedOf(h *schema.Head) indexed {
 // is put once more; a run is at every moment in the live index, or among the ended ones, or both.
 func (s *reignState) putIndex(ctx context.Context, runs []*run) error {
 	var puts []kvstore.IndexPut
-	var gone []string
+	var gone []kvstore.IndexAt
 	next := make([]indexed, len(runs))
 	for i, r := range runs {
 		next[i] = indexedOf(&r.head)
+		if next[i].ended == r.index.ended {
+			next[i].rev = r.index.rev
+		}
 		puts = appendIndexPuts(puts, &r.head, &r.index)
 		if r.index.ended != "" && r.index.ended != next[i].ended {
-			gone = append(gone, r.index.ended)
+			gone = append(gone, kvstore.IndexAt{Key: r.index.ended, Revision: r.index.rev})
 		}
 	}
-	if err := s.shard.Checkpoints.PutIndex(ctx, puts...); err != nil {
+	revisions, err := s.putEntries(ctx, puts)
+	if err != nil {
 		return err
 	}
-	if err := s.shard.Checkpoints.TakeIndex(ctx, gone...); err != nil {
+	if err := s.takeEntries(ctx, gone); err != nil {
 		return err
 	}
 	for i, r := range runs {
+		if rev, ok := revisions[next[i].ended]; ok {
+			next[i].rev = rev
+		}
 		r.index = next[i]
 	}
 	s.stats.IndexPuts.Add(int64(len(puts)))
 	return nil
 }
 
+// putEntries puts entries into the index of runs and returns their revisions by key. What stands where nothing was
+// expected, or another revision, was left by a crash or an earlier reign, and is replaced; or it is of another
+// folder, which took the shard while this one was paused. The lease tells: it was taken before anything else was done. It is
+// looked at behind the revisions, so that what is put after that look is in the way of compare-and-set.
+func (s *reignState) putEntries(ctx context.Context, puts []kvstore.IndexPut) (map[string]schema.Revision, error) {
+	cps := s.shard.Checkpoints
+	revisions := make(map[string]schema.Revision, len(puts))
+	var again []kvstore.IndexPut
+	var keys []string
+	for i, res := range cps.PutIndex(ctx, puts...) {
+		switch {
+		case errors.Is(res.Err, kvstore.ErrConflict):
+			again, keys = append(again, puts[i]), append(keys, puts[i].Key)
+		case res.Err != nil:
+			return nil, res.Err
+		default:
+			revisions[puts[i].Key] = res.Revision
+		}
+	}
+	if len(again) == 0 {
+		return revisions, nil
+	}
+	there, err := cps.IndexRevisions(ctx, keys...)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.leads(ctx); err != nil {
+		return nil, err
+	}
+	for i := range again {
+		again[i].Revision = there[i]
+	}
+	for i, res := range cps.PutIndex(ctx, again...) {
+		if res.Err != nil {
+			return nil, s.lost(res.Err)
+		}
+		revisions[again[i].Key] = res.Revision
+	}
+	return revisions, nil
+}
+
+// takeEntries takes entries out of the index of runs, as they were before anybody else can have taken the shard.
+func (s *reignState) takeEntries(ctx context.Context, entries []kvstore.IndexAt) error {
+	var keys []string
+	for _, e := range entries {
+		if e.Revision == 0 {
+			keys = append(keys, e.Key)
+		}
+	}
+	if len(keys) > 0 {
+		there, err := s.shard.Checkpoints.IndexRevisions(ctx, keys...)
+		if err != nil {
+			return err
+		}
+		if err := s.leads(ctx); err != nil {
+			return err
+		}
+		for i := range entries {
+			if entries[i].Revision == 0 {
+				entries[i].Revision, there = there[0], there[1:]
+			}
+		}
+	}
+	return s.shard.Checkpoints.TakeIndex(ctx, entries...)
+}
+
+// leads makes sure that nobody else has taken the shard up to now.
+func (s *reignState) leads(ctx context.Context) error {
+	err := s.lease.Stands(ctx)
+	if errors.Is(err, kvstore.ErrLeaseLost) {
+		return fmt.Errorf("%w: %w", errYield, err)
+	}
+	return err
+}
+
 // appendIndexPuts appends the entries that a run needs and does not have.
 func appendIndexPuts(puts []kvstore.IndexPut, h *schema.Head, has *indexed) []kvstore.IndexPut {
 	needs := indexedOf(h)
-	if needs.ended != "" && (needs.ended != has.ended || needs.at != has.at) {
+	if needs.ended != "" && (has.unsure || needs.ended != has.ended || needs.at != has.at) {
 		e := schema.EndedOf(h)
-		puts = append(puts, kvstore.IndexPut{Key: needs.ended, Ended: &e})
+		put := kvstore.IndexPut{Key: needs.ended, Ended: &e}
+		if needs.ended == has.ended {
+			put.Revision = has.rev
+		}
+		puts = append(puts, put)
 	}
 	for i, key := range needs.children {
 		// What a run came of is only ever added to.
-		if i >= len(has.children) || has.children[i] != key {
+		if has.unsure || i >= len(has.children) || has.children[i] != key {
 			puts = append(puts, kvstore.IndexPut{Key: key})
 		}
 	}
@@ -83,7 +173,7 @@ func (s *reignState) beginIndex(ctx context.Context) error {
 	switch {
 	case s.distrust:
 		// What is there is of another log, and every run comes anew.
-		if err := cps.ClearIndex(ctx); err != nil {
+		if err := s.clearIndex(ctx); err != nil {
 			return err
 		}
 		err = s.keepIndexState(ctx, kvstore.IndexState{Folding: true})
@@ -96,6 +186,18 @@ func (s *reignState) beginIndex(ctx context.Context) error {
 	usage, err := s.shard.Usage(ctx)
 	s.passed, s.indexUpTo = s.mark.Position.Stream, usage.Last
 	return err
+}
+
+// clearIndex takes everything out of the index that was there before anybody else can have taken the shard.
+func (s *reignState) clearIndex(ctx context.Context) error {
+	latest, err := s.shard.Checkpoints.Latest(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.leads(ctx); err != nil {
+		return err
+	}
+	return s.shard.Checkpoints.ClearIndex(ctx, latest)
 }
 
 func (s *reignState) keepIndexState(ctx context.Context, st kvstore.IndexState) error {
@@ -169,7 +271,8 @@ func (s *reignState) indexRuns(ctx context.Context, runs []string) error {
 	if len(runs) == 0 {
 		return s.completeIndex(ctx)
 	}
-	found, _, err := s.shard.Checkpoints.Of(ctx, runs)
+	// A replica that is behind would have runs indexed as they were, and those left out that it knows as live.
+	found, err := s.shard.Checkpoints.OfFresh(ctx, runs)
 	if err != nil {
 		return err
 	}
@@ -185,7 +288,7 @@ func (s *reignState) indexRuns(ctx context.Context, runs []string) error {
 			}
 		}
 	}
-	if err := s.shard.Checkpoints.PutIndex(ctx, puts...); err != nil {
+	if _, err := s.putEntries(ctx, puts); err != nil {
 		return err
 	}
 	s.stats.IndexPuts.Add(int64(len(puts)))

@@ -84,7 +84,9 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				change(r)
 				was := r.checkpoint()
 
-				s, err := w.folder.begin(t.Context(), false, false)
+				lease, err := w.folder.acquire(t.Context())
+				require.NoError(t, err)
+				s, err := w.folder.begin(t.Context(), lease, false, false)
 				require.NoError(t, err)
 				rec, found, err := runlog.Next(t.Context(), w.js, w.names, "run-1", was.Position.Stream+1)
 				require.NoError(t, err)
@@ -100,7 +102,8 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				for _, step := range []func() error{
 					func() error { return s.putLive(t.Context(), []*run{x}) },
 					func() error {
-						return w.shard.Checkpoints.PutIndex(t.Context(), appendIndexPuts(nil, &x.head, &before)...)
+						_, err := s.putEntries(t.Context(), appendIndexPuts(nil, &x.head, &before))
+						return err
 					},
 					func() error { return s.putIndex(t.Context(), []*run{x}) },
 					func() (err error) {
@@ -117,6 +120,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				e, err := w.shard.Checkpoints.LiveOf(t.Context(), "run-1")
 				require.True(t, err == nil && e.Live != nil || len(w.ended()) > 0, "it is in one of the indexes")
 
+				require.NoError(t, lease.Release(t.Context()))
 				cfg := w.config()
 				cfg.SweepEvery, cfg.Silence = time.Millisecond, 3*time.Hour
 				w.stop = w.fold(cfg)
@@ -131,6 +135,102 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 	}
 }
 
+// A folder that was paused between two steps goes on with what it knew: the shard is another's by then, and the run has ended
+// under the same key once more.
+func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
+	for name, known := range map[string]bool{"it did not put the entry itself": false, "it had put the entry itself": true} {
+		t.Run("takes none out/"+name, func(t *testing.T) {
+			w := newLifeWorld(t)
+			r := w.begin("run-1", "executor-1", "i1")
+			r.own(&schema.RunEndedData{Status: "completed"})
+			s := w.paused()
+			x := r.fetch(s)
+			require.NotEmpty(t, x.index.ended)
+			if known {
+				revisions, err := w.shard.Checkpoints.IndexRevisions(t.Context(), x.index.ended)
+				require.NoError(t, err)
+				x.index.rev = revisions[0]
+			}
+			r.control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
+			x = r.fetch(s)
+			require.True(t, x.head.Live())
+			r.own(&schema.RunEndedData{Status: "completed"})
+			require.Equal(t, x.index.ended, indexedOf(&r.checkpoint().Head).ended, "under the same key")
+			if err := s.putIndex(t.Context(), []*run{x}); !known {
+				require.ErrorIs(t, err, errYield)
+			}
+			require.Equal(t, []string{r.key()}, w.ended())
+		})
+		t.Run("puts none back/"+name, func(t *testing.T) {
+			w := newLifeWorld(t)
+			r := w.begin("run-1", "executor-1", "i1")
+			s := w.paused()
+			if known {
+				r.own(&schema.RunEndedData{Status: "completed"})
+			}
+			r.fetch(s)
+			r.own(&schema.RunEndedData{Status: "completed"})
+			x := r.fetch(s)
+			if known {
+				revisions, err := w.shard.Checkpoints.IndexRevisions(t.Context(), x.index.ended)
+				require.NoError(t, err)
+				x.index.rev = revisions[0]
+			}
+			r.control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
+			r.own(&schema.RunEndedData{Status: "completed"})
+			require.Equal(t, []string{r.key()}, w.ended())
+			require.ErrorIs(t, s.putIndex(t.Context(), []*run{x}), errYield)
+			require.Equal(t, []string{r.key()}, w.ended())
+		})
+	}
+	t.Run("clears nothing", func(t *testing.T) {
+		w := newLifeWorld(t)
+		w.begin("run-0", "executor-1", "i1")
+		s := w.paused()
+		latest, err := w.shard.Checkpoints.Latest(t.Context())
+		require.NoError(t, err)
+		r := w.begin("run-1", "executor-1", "i1")
+		r.own(&schema.RunEndedData{Status: "completed"})
+		require.ErrorIs(t, s.clearIndex(t.Context()), errYield)
+		require.NoError(t, w.shard.Checkpoints.ClearIndex(t.Context(), latest))
+		require.Equal(t, []string{r.key()}, w.ended())
+	})
+}
+
+// A run that is folded anew is listed as what it was until the fold says otherwise, and not in two places then.
+func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
+	w := newLifeWorld(t)
+	r := w.begin("run-1", "executor-1", "i1")
+	r.own(&schema.RunEndedData{Status: "completed"})
+	c := r.checkpoint()
+	require.Len(t, w.ended(), 1)
+	w.stop()
+	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+	require.NoError(t, err)
+	_, err = kv.PutString(t.Context(), "run-1", "junk")
+	require.NoError(t, err)
+	e, err := schema.NewControl("default", "service-1", "run-1", 2, "n1", &schema.RunResumedData{
+		Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1",
+		From: schema.From{Epoch: c.Epoch, Sequence: c.Sequence, Chain: c.Chain, Digest: c.Digest},
+	}, w.clock.Now())
+	require.NoError(t, err)
+	r.send(e)
+	w.stop = w.fold(w.config())
+	require.Eventually(t, func() bool {
+		c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+		return err == nil && c.Position.Stream == r.last
+	}, time.Minute, time.Millisecond)
+	require.True(t, r.checkpoint().Live())
+	require.Empty(t, w.ended())
+
+	w.stop()
+	s := w.paused()
+	x := r.fetch(s)
+	x.index.ended = "somewhere"
+	require.NoError(t, s.refold(t.Context(), x, x.head.Position.Stream+1))
+	require.Equal(t, "somewhere", x.index.ended, "what is in memory is known, however it is folded anew")
+}
+
 // Who folds everything anew clears the index and may be gone before it is through. The next one finds checkpoints of runs that
 // the cleared index has no more.
 func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
@@ -141,7 +241,9 @@ func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
 	cps := w.shard.Checkpoints
 	_, rev, err := cps.IndexState(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, cps.ClearIndex(t.Context()))
+	latest, err := cps.Latest(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, cps.ClearIndex(t.Context(), latest))
 	_, err = cps.PutIndexState(t.Context(), kvstore.IndexState{Folding: true}, rev)
 	require.NoError(t, err)
 	mark, markRev, err := cps.Watermark(t.Context())

@@ -163,12 +163,18 @@ func (w *lifeWorld) begin2(tb testing.TB) *Roster {
 	return r
 }
 
-// paused is a reign of a folder that was stopped by the system, after it had folded what the log has.
+// paused is a reign of a folder that was stopped by the system, after it had folded what the log has. The lease is another's.
 func (w *lifeWorld) paused() *reignState {
 	w.tb.Helper()
+	require.Eventually(w.tb, func() bool {
+		_, _, err := w.shard.Checkpoints.Watermark(w.tb.Context())
+		return err == nil
+	}, time.Minute, time.Millisecond, "the reign that is there has begun")
 	folder, err := NewFolder(w.config(), w.nc, w.js, w.shard, w.clock.Now, noLog)
 	require.NoError(w.tb, err)
-	s, err := folder.begin(w.tb.Context(), false, false)
+	lease, err := kvstore.NewLease(w.js, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.names), Holder: "paused"})
+	require.NoError(w.tb, err)
+	s, err := folder.begin(w.tb.Context(), lease, false, false)
 	require.NoError(w.tb, err)
 	return s
 }

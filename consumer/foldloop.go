@@ -452,7 +452,7 @@ func (s *reignState) load(ctx context.Context, id string, a *runlog.Arrived) (*r
 		if s.index.Folding {
 			// The index was begun anew, perhaps by a reign that trusted nothing and got no further than this event: that a run
 			// has a checkpoint does not say that the index has the run.
-			r.index, r.dirty = indexed{}, true
+			r.index.unsure, r.dirty = true, true
 		}
 		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
 		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
@@ -474,6 +474,15 @@ func (s *reignState) load(ctx context.Context, id string, a *runlog.Arrived) (*r
 	}
 	if err != nil {
 		return nil, fmt.Errorf("load run %s: %w", id, err)
+	}
+	if r.refolded {
+		// What the index has of it is what the checkpoint says that was there, or, where nothing can be read, the fold up to here;
+		// all of it is put once more, and what is over is taken out.
+		r.index = indexedOf(&r.head)
+		if c != nil {
+			r.index = indexedOf(&c.Head)
+		}
+		r.index.unsure = true
 	}
 	s.runs[id] = s.recent.PushFront(r)
 	return r, nil

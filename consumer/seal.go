@@ -266,7 +266,7 @@ func (s *reignState) stillInLog(ctx context.Context, run string, number int, sto
 // checkpoint that is missing, corrupt or of another log.
 func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
 	s.stats.Rebuilds.Add(1)
-	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, quarantined: r.quarantined, dirty: true, touched: r.touched, refolded: true}
+	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, index: r.index, quarantined: r.quarantined, dirty: true, touched: r.touched, refolded: true}
 	fresh.tail.room = r.tail.room
 	fresh.sealed = make(map[schema.StreamSequence]string)
 	var err error

@@ -33,7 +33,9 @@ func (w *serviceWorld) storeRun(shards int, h schema.Head) {
 	for _, key := range schema.ChildKeys(&h) {
 		puts = append(puts, kvstore.IndexPut{Key: key})
 	}
-	require.NoError(w.tb, cps.PutIndex(w.tb.Context(), puts...))
+	for _, res := range cps.PutIndex(w.tb.Context(), puts...) {
+		require.NoError(w.tb, res.Err)
+	}
 	_, err := cps.Put(w.tb.Context(), &schema.Checkpoint{Head: h}, 0)
 	require.NoError(w.tb, err)
 }
@@ -215,8 +217,10 @@ func TestAListShowsWhatItCannotReadAndNothingThatIsNotThere(t *testing.T) {
 			require.NoError(t, err)
 			continue
 		}
-		entry := schema.EndedOf(&h)
-		require.NoError(t, w.shard.Checkpoints.PutIndex(t.Context(), kvstore.IndexPut{Key: schema.EndedKey(&h), Ended: &entry}))
+		entry, key := schema.EndedOf(&h), schema.EndedKey(&h)
+		there, err := w.shard.Checkpoints.IndexRevisions(t.Context(), key)
+		require.NoError(t, err)
+		require.NoError(t, w.shard.Checkpoints.PutIndex(t.Context(), kvstore.IndexPut{Key: key, Ended: &entry, Revision: there[0]})[0].Err)
 	}
 	for _, key := range []string{"_.ended.0.0.0.agent-1.failed.junk-entry", "_.ended.0.0.0.agent-1.asleep.x", "_.ended.0.0.x.a.failed.y", "_.ended.z"} {
 		_, err := kv.PutString(t.Context(), key, "junk")
@@ -391,7 +395,7 @@ func TestAnIndexIsFilledFromTheCheckpointsOfAnEarlierVersion(t *testing.T) {
 
 	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
 	require.NoError(t, err)
-	require.NoError(t, w.shard.Checkpoints.ClearIndex(t.Context()))
+	require.NoError(t, w.shard.Checkpoints.ClearIndex(t.Context(), 1<<62))
 	require.NoError(t, kv.Purge(t.Context(), schema.IndexKey))
 	_, err = kv.PutString(t.Context(), "run-400", "junk")
 	require.NoError(t, err)

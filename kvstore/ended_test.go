@@ -28,7 +28,14 @@ func putEnded(tb testing.TB, b *bench, positions ...schema.StreamSequence) {
 		puts[i] = kvstore.IndexPut{Key: schema.EndedKey(&h), Ended: &e}
 	}
 	for chunk := range slices.Chunk(puts, 4096) {
-		require.NoError(tb, b.shard.Checkpoints.PutIndex(tb.Context(), chunk...))
+		putIndex(tb, b, chunk...)
+	}
+}
+
+func putIndex(tb testing.TB, b *bench, puts ...kvstore.IndexPut) {
+	tb.Helper()
+	for _, res := range b.shard.Checkpoints.PutIndex(tb.Context(), puts...) {
+		require.NoError(tb, res.Err)
 	}
 }
 
@@ -96,7 +103,7 @@ func TestAVolumeWithMoreEntriesThanAnAnswerIsReadByName(t *testing.T) {
 		e := schema.EndedOf(&h)
 		puts = append(puts, kvstore.IndexPut{Key: schema.EndedKey(&h), Ended: &e})
 	}
-	require.NoError(t, b.shard.Checkpoints.PutIndex(t.Context(), puts...))
+	putIndex(t, b, puts...)
 	page, err := b.shard.Checkpoints.Ended(t.Context(), kvstore.EndedQuery{Before: 1024, Floor: 512, Limit: 2000})
 	require.NoError(t, err)
 	require.Len(t, page.Runs, 1100)
@@ -108,7 +115,7 @@ func TestEntriesOfTheIndexAreTakenOut(t *testing.T) {
 	cps := b.shard.Checkpoints
 	putEnded(t, b, 5, 7)
 	children := []kvstore.IndexPut{{Key: schema.ChildKeyPrefix + "top.b"}, {Key: schema.ChildKeyPrefix + "top.a"}, {Key: schema.ChildKeyPrefix + "to.p"}}
-	require.NoError(t, cps.PutIndex(t.Context(), children...))
+	putIndex(t, b, children...)
 	runs, err := cps.Children(t.Context(), "top")
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b"}, runs)
@@ -116,8 +123,22 @@ func TestEntriesOfTheIndexAreTakenOut(t *testing.T) {
 	require.Error(t, err)
 
 	h := schema.Head{Run: "run-5", Agent: "writer", Status: schema.StatusCompleted, Position: schema.Position{Stream: 5}}
-	require.NoError(t, cps.TakeIndex(t.Context(), schema.EndedKey(&h), schema.ChildKeyPrefix+"top.b", "_.ended.never.there"))
+	keys := []string{schema.EndedKey(&h), schema.ChildKeyPrefix + "top.b", "_.ended.never.there"}
+	revisions, err := cps.IndexRevisions(t.Context(), keys...)
+	require.NoError(t, err)
+	require.Zero(t, revisions[2])
+	e := schema.EndedOf(&h)
+	put := cps.PutIndex(t.Context(), kvstore.IndexPut{Key: keys[0], Ended: &e}, kvstore.IndexPut{Key: keys[0], Ended: &e, Revision: revisions[0]})
+	require.ErrorIs(t, put[0].Err, kvstore.ErrConflict, "it is there already")
+	require.NoError(t, put[1].Err)
+	require.NoError(t, cps.TakeIndex(t.Context(), kvstore.IndexAt{Key: keys[0], Revision: revisions[0]}))
 	page, err := cps.Ended(t.Context(), kvstore.EndedQuery{Before: 100, Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, page.Runs, 2, "it was put anew meanwhile")
+	for i, rev := range []schema.Revision{put[1].Revision, revisions[1], 0} {
+		require.NoError(t, cps.TakeIndex(t.Context(), kvstore.IndexAt{Key: keys[i], Revision: rev}))
+	}
+	page, err = cps.Ended(t.Context(), kvstore.EndedQuery{Before: 100, Limit: 10})
 	require.NoError(t, err)
 	require.Len(t, page.Runs, 1)
 	require.Equal(t, "run-7", page.Runs[0].Run)
@@ -125,7 +146,15 @@ func TestEntriesOfTheIndexAreTakenOut(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, runs)
 
-	require.NoError(t, cps.ClearIndex(t.Context()))
+	latest, err := cps.Latest(t.Context())
+	require.NoError(t, err)
+	putEnded(t, b, 9)
+	require.NoError(t, cps.ClearIndex(t.Context(), latest))
+	page, err = cps.Ended(t.Context(), kvstore.EndedQuery{Before: 100, Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, page.Runs, 1)
+	require.Equal(t, "run-9", page.Runs[0].Run, "it was put later")
+	require.NoError(t, cps.ClearIndex(t.Context(), 1<<62))
 	page, err = cps.Ended(t.Context(), kvstore.EndedQuery{Before: 100, Limit: 10})
 	require.NoError(t, err)
 	require.Empty(t, page.Runs)

@@ -73,18 +73,27 @@ func (c *Checkpoints) PutIndexState(ctx context.Context, st IndexState, rev sche
 	return next, nil
 }
 
-// ClearIndex takes every entry of the index out: they are of another log.
-func (c *Checkpoints) ClearIndex(ctx context.Context) error {
+// ClearIndex takes every entry of the index out that was put at a revision or before: they are of another log. Who was paused
+// in between takes nothing out that another folder put since.
+func (c *Checkpoints) ClearIndex(ctx context.Context, upTo schema.Revision) error {
 	for _, prefix := range []string{schema.EndedKeyPrefix, schema.ChildKeyPrefix} {
-		if err := c.bucket.purge(ctx, prefix+">", maxRevision); err != nil {
+		if err := c.bucket.purge(ctx, prefix+">", upTo); err != nil {
 			return fmt.Errorf("clear the index of %s: %w", c.bucket.name, err)
 		}
 	}
 	return nil
 }
 
-// maxRevision is above every revision.
-const maxRevision schema.Revision = 1<<63 - 1
+// Latest returns the revision of whatever was put into the bucket last, from the leader.
+func (c *Checkpoints) Latest(ctx context.Context) (schema.Revision, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	stream, err := c.bucket.js.Stream(ctx, c.bucket.stream)
+	if err != nil {
+		return 0, fmt.Errorf("latest revision of %s: %w", c.bucket.name, c.bucket.explain(ctx, err))
+	}
+	return schema.Revision(stream.CachedInfo().State.LastSeq), nil
+}
 
 // IndexPut is an entry to put into the index of runs.
 type IndexPut struct {
@@ -92,54 +101,92 @@ type IndexPut struct {
 	Key string
 	// Ended is the value of an entry of the index of ended runs; nil for the others, which have none.
 	Ended *schema.Ended
+	// Revision that an entry of the index of ended runs must have; 0 when it must not be there. The others are put over
+	// whatever is there: what a run came of never changes.
+	Revision schema.Revision
 }
 
-// PutIndex puts entries into the index of runs, over whatever is there. Call it before the checkpoint that they are of is
-// put, so that a crash between leaves one name too many and never one too few: who reads the index compares what it
-// finds with the checkpoints. An error names the first entry that was not put; others may be there.
-func (c *Checkpoints) PutIndex(ctx context.Context, puts ...IndexPut) error {
+// IndexAt is an entry of the index of runs at a revision.
+type IndexAt struct {
+	Key      string
+	Revision schema.Revision
+}
+
+// PutIndex puts entries into the index of runs. Call it before the checkpoint that they are of is put, so that a crash between
+// leaves one name too many and never one too few: who reads the index compares what it finds with the checkpoints.
+// The results are in the order of the puts: the new revision, or [ErrConflict] for an entry that was not as named. Who gets
+// that reads the revision with [Checkpoints.IndexRevisions], makes sure that it still folds the shard, and puts again.
+func (c *Checkpoints) PutIndex(ctx context.Context, puts ...IndexPut) []Result {
+	results := make([]Result, len(puts))
 	if len(puts) == 0 {
-		return nil
+		return results
 	}
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	results := make([]Result, len(puts))
 	flight, err := c.bucket.newFlight(results)
-	if err != nil {
-		return fmt.Errorf("put into the index of %s: %w", c.bucket.name, err)
+	if err == nil {
+		defer flight.end()
 	}
-	defer flight.end()
 	for i := range puts {
+		if err != nil {
+			results[i].Err = err
+			continue
+		}
 		value := []byte(nil)
 		if puts[i].Ended != nil {
-			if value, err = json.Marshal(puts[i].Ended, json.Deterministic(true)); err != nil {
-				results[i].Err = err
+			var bad error
+			if value, bad = json.Marshal(puts[i].Ended, json.Deterministic(true)); bad != nil {
+				results[i].Err = bad
 				continue
 			}
 		}
 		// Roll-up keeps one message of the key, whatever the bucket's history.
 		header := map[string][]string{headerRollup: {rollupSubject}}
-		flight.publish(ctx, i, c.bucket.message(puts[i].Key, value, header, false, 0))
+		flight.publish(ctx, i, c.bucket.message(puts[i].Key, value, header, puts[i].Ended != nil, puts[i].Revision))
 	}
-	flight.land(ctx)
-	for i, r := range results {
-		if r.Err != nil {
-			return fmt.Errorf("put %.200q into the index of %s: %w", puts[i].Key, c.bucket.name, r.Err)
+	if err == nil {
+		flight.land(ctx)
+	}
+	for i := range results {
+		if results[i].Err != nil {
+			results[i].Err = fmt.Errorf("put %.200q into the index of %s: %w", puts[i].Key, c.bucket.name, results[i].Err)
 		}
 	}
-	return nil
+	return results
 }
 
-// TakeIndex takes entries out of the index of runs: of a run that came back to life, or was written to after its end. Call it
-// before the checkpoint that says so is put. After kill -9 of a lone server an entry can come back, which is harmless: it
-// differs from the run's checkpoint.
-func (c *Checkpoints) TakeIndex(ctx context.Context, keys ...string) error {
+// IndexRevisions returns the revisions of entries of the index of runs, from the leader, in the order of the keys; 0 for one
+// that is not there.
+func (c *Checkpoints) IndexRevisions(ctx context.Context, keys ...string) ([]schema.Revision, error) {
+	revisions := make([]schema.Revision, len(keys))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(liveInFlight)
-	for _, key := range keys {
+	for i, key := range keys {
 		group.Go(func() error {
-			if err := c.bucket.purge(ctx, key, maxRevision); err != nil {
-				return fmt.Errorf("take %.200q out of the index of %s: %w", key, c.bucket.name, err)
+			e, err := c.bucket.getFresh(ctx, key)
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				return fmt.Errorf("revision of %.200q in the index of %s: %w", key, c.bucket.name, err)
+			}
+			revisions[i] = e.rev
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return revisions, nil
+}
+
+// TakeIndex takes entries out of the index of runs, as far as they are not put anew behind the revision named: of a run that
+// came back to life, or was written to after its end. Call it before the checkpoint that says so is put. After kill -9 of a
+// lone server an entry can come back, which is harmless: it differs from the run's checkpoint.
+func (c *Checkpoints) TakeIndex(ctx context.Context, entries ...IndexAt) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(liveInFlight)
+	for _, e := range entries {
+		group.Go(func() error {
+			if err := c.bucket.purge(ctx, e.Key, e.Revision); err != nil {
+				return fmt.Errorf("take %.200q out of the index of %s: %w", e.Key, c.bucket.name, err)
 			}
 			return nil
 		})
@@ -198,4 +245,37 @@ func (c *Checkpoints) Of(ctx context.Context, runs []string) (list []Stored, upT
 		}
 	}
 	return list, upTo, nil
+}
+
+// OfFresh is [Checkpoints.Of] as the leader knows them: of a replica that has all that the leader had, or of the leader.
+func (c *Checkpoints) OfFresh(ctx context.Context, runs []string) ([]Stored, error) {
+	latest, err := c.Latest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, upTo, err := c.Of(ctx, runs)
+	if err == nil && (upTo >= latest || len(runs) == 0) {
+		return list, nil
+	}
+	list = make([]Stored, len(runs))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(liveInFlight)
+	for i, run := range runs {
+		group.Go(func() error {
+			e, err := c.bucket.getFresh(ctx, run)
+			switch {
+			case errors.Is(err, ErrNotFound):
+				list[i] = Stored{Run: run, Err: fmt.Errorf("checkpoint of run %s: %w", run, err)}
+			case err != nil:
+				return fmt.Errorf("read checkpoint of run %s: %w", run, err)
+			default:
+				list[i] = c.stored(run, e)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return list, nil
 }

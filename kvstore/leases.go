@@ -231,6 +231,23 @@ func (l *Lease) Valid(now time.Time) bool {
 	return l.held != 0 && now.Sub(l.renewed) < l.cfg.TTL-l.cfg.TTL/8
 }
 
+// Stands makes sure, from the leader, that nobody else has taken the lease: whoever takes it does so before it begins the work.
+// Read the revision of what is to be replaced, then call this, then put by compare-and-set: that fails if anybody who holds
+// the lease since has put there. It returns [ErrLeaseLost], and may be called beside the other methods.
+func (l *Lease) Stands(ctx context.Context) error {
+	e, err := l.bucket.getFresh(ctx, l.cfg.Name)
+	if errors.Is(err, ErrNotFound) {
+		return l.wrap("look at", ErrLeaseLost)
+	}
+	if err != nil {
+		return l.wrap("look at", err)
+	}
+	if v, err := decodeLease(e.value); err != nil || v.Nonce != l.nonce {
+		return l.wrap("look at", errors.Join(ErrLeaseLost, err))
+	}
+	return nil
+}
+
 // Release gives the lease up, so that the next Acquire of anybody gets it at once. It returns
 // [ErrLeaseLost] if it was not ours any more.
 func (l *Lease) Release(ctx context.Context) error {
