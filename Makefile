@@ -98,6 +98,7 @@ fmt: $(LINT) ## format the code as lint wants it
 .PHONY: vet
 vet: ## run go vet
 	go vet $(PKG)
+	go vet -tags waymark_failpoints $(PKG)
 	cd $(DEPLOYCHECK) && go vet ./...
 
 .PHONY: deploycheck

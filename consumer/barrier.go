@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nuid"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -142,6 +143,9 @@ func (b *barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 		Time:    schema.FormatTime(b.now()),
 	}
 	header, body := e.Encode()
+	if err := failpoint.Hit(ctx, failpoint.BeforeBarrier); err != nil {
+		return 0, err
+	}
 	lifted := false
 	for {
 		ack, err := b.js.PublishMsg(ctx, &nats.Msg{Subject: b.names.EventSubject(schema.BarrierRun), Header: header, Data: body},
@@ -149,7 +153,7 @@ func (b *barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 		if err == nil {
 			b.stats.Barriers.Add(1)
 			b.unpurged++
-			return schema.StreamSequence(ack.Sequence), nil
+			return schema.StreamSequence(ack.Sequence), failpoint.Hit(ctx, failpoint.AfterBarrier)
 		}
 		if lifted || !isFull(err) {
 			return 0, fmt.Errorf("publish barrier into %s: %w", b.names.EventStream(), err)

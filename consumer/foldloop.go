@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -241,6 +242,9 @@ func (s *reignState) takeLot(ctx context.Context, b *batch, l *lot) (told bool, 
 	case <-ctx.Done():
 		return true, nil
 	}
+	if err := failpoint.Hit(ctx, failpoint.AfterFetch); err != nil {
+		return false, err
+	}
 	for i := range l.arrivals {
 		if err := s.take(ctx, b, &l.arrivals[i]); err != nil {
 			return false, err
@@ -316,6 +320,9 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	if b.events == 0 || b.last.Stream == 0 {
 		return nil
 	}
+	if err := failpoint.Hit(ctx, failpoint.AfterApply); err != nil {
+		return err
+	}
 	if s.cfg.Heartbeats != nil {
 		s.cfg.Heartbeats.signs(b.signs)
 	}
@@ -324,6 +331,9 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 			return fmt.Errorf("dead letter of run %s at %d: %w", b.dead[i].Run, b.dead[i].Stream, err)
 		}
 		s.stats.DeadLetters.Add(1)
+	}
+	if err := failpoint.Hit(ctx, failpoint.AfterDeadLetters); err != nil {
+		return err
 	}
 	sealing, sealCtx := errgroup.WithContext(ctx)
 	sealing.SetLimit(sealsAtOnce)
@@ -336,21 +346,19 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	if err := sealing.Wait(); err != nil {
 		return err
 	}
+	if failpoint.Seeded(failpoint.WatermarkFirst) {
+		if err := s.pass(ctx, b); err != nil {
+			return err
+		}
+	}
 	if err := s.store(ctx, b.touched); err != nil {
 		return err
 	}
 	if s.stats.Segments.Load() > segments {
 		s.janitor.counted()
 	}
-	if b.last.Stream > s.mark.Position.Stream {
-		next := s.mark
-		next.Position, next.Folder, next.Updated = b.last, s.cfg.Holder, schema.FormatTime(s.now())
-		next.Totals = s.totals.with(s.stats.totals())
-		rev, err := s.shard.Checkpoints.PutWatermark(ctx, next, s.markRev)
-		if err != nil {
-			return s.lost(fmt.Errorf("watermark: %w", err))
-		}
-		s.mark, s.markRev = next, rev
+	if err := s.pass(ctx, b); err != nil {
+		return err
 	}
 	s.stats.Batches.Add(1)
 	s.stats.Position.Store(uint64(s.mark.Position.Stream))
@@ -360,6 +368,22 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	s.notify(b.notices)
 	s.evict()
 	return nil
+}
+
+// pass puts the watermark behind a batch whose checkpoints are put.
+func (s *reignState) pass(ctx context.Context, b *batch) error {
+	if b.last.Stream <= s.mark.Position.Stream {
+		return nil
+	}
+	next := s.mark
+	next.Position, next.Folder, next.Updated = b.last, s.cfg.Holder, schema.FormatTime(s.now())
+	next.Totals = s.totals.with(s.stats.totals())
+	rev, err := s.shard.Checkpoints.PutWatermark(ctx, next, s.markRev)
+	if err != nil {
+		return s.lost(fmt.Errorf("watermark: %w", err))
+	}
+	s.mark, s.markRev = next, rev
+	return failpoint.Hit(ctx, failpoint.AfterWatermark)
 }
 
 // settleDoubt says once that everything an unclean start put in doubt was folded again.
@@ -403,8 +427,14 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 	if err := s.putIndex(ctx, runs); err != nil {
 		return err
 	}
+	if err := failpoint.Hit(ctx, failpoint.AfterIndexPut); err != nil {
+		return err
+	}
 	ended, err := s.endLive(ctx, runs)
 	if err != nil {
+		return err
+	}
+	if err := failpoint.Hit(ctx, failpoint.BeforeCheckpointPut); err != nil {
 		return err
 	}
 	for i, res := range s.shard.Checkpoints.PutBatch(ctx, items) {
@@ -413,6 +443,14 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 		}
 		runs[i].revision, runs[i].dirty = res.Revision, false
 		s.stats.measurePut(res.Bytes)
+	}
+	if err := failpoint.Hit(ctx, failpoint.AfterCheckpointPut); err != nil {
+		return err
+	}
+	if failpoint.Seeded(failpoint.SegmentCountedFirst) {
+		if err := s.storeLate(ctx, runs); err != nil {
+			return err
+		}
 	}
 	return s.eraseLive(ctx, ended)
 }

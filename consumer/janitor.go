@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -327,7 +328,13 @@ func (j *janitor) purgeOnce(ctx context.Context, run string, upTo schema.StreamS
 			return p, err
 		}
 	}
+	if err := failpoint.Hit(ctx, failpoint.BeforePurge); err != nil {
+		return p, err
+	}
 	n, err := j.shard.PurgeRun(ctx, run, p.last+1)
+	if err == nil {
+		err = failpoint.Hit(ctx, failpoint.AfterPurge)
+	}
 	if err != nil {
 		return p, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nuid"
 
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -106,6 +107,9 @@ func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverReque
 	if err != nil {
 		return false, fmt.Errorf("takeover of run %s: %w", r.run, err)
 	}
+	if err := failpoint.Hit(ctx, failpoint.BeforeTakeover); err != nil {
+		return false, err
+	}
 	at, err := publishControl(ctx, s.js, r.src.store, e, r.logLast)
 	if errors.Is(err, errRefused) {
 		s.stats.Refused.Add(1)
@@ -113,6 +117,9 @@ func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverReque
 	}
 	if err != nil {
 		return false, fmt.Errorf("takeover of run %s: %w", r.run, err)
+	}
+	if err := failpoint.Hit(ctx, failpoint.AfterTakeover); err != nil {
+		return false, err
 	}
 	return s.advance(ctx, r, e, at)
 }

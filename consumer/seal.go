@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -154,9 +155,9 @@ func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Posi
 	if err := s.janitor.sealing(ctx, r.id, first.Stream, k.last.Stream, k.bytes); err != nil {
 		return err
 	}
-	err = s.shard.Segments.Create(ctx, r.id, info.Number, stored)
-	if errors.Is(err, kvstore.ErrExists) {
-		err = s.adopt(ctx, r, info, stored)
+	err = s.createSegment(ctx, r, info, stored)
+	if err == nil {
+		err = failpoint.Hit(ctx, failpoint.AfterSegmentPut)
 	}
 	if err != nil {
 		return fmt.Errorf("segment %d of run %s: %w", info.Number, r.id, err)
@@ -170,6 +171,27 @@ func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Posi
 	s.stats.SegmentBytes.Add(int64(len(stored)))
 	s.log.Debug().Str(keyRun, r.id).Int(keySegment, info.Number).Int("bytes", len(stored)).Msg("sealed")
 	return nil
+}
+
+// createSegment stores a segment, or adopts the one that is there.
+func (s *reignState) createSegment(ctx context.Context, r *run, info schema.SegmentInfo, stored []byte) error {
+	switch {
+	case failpoint.Seeded(failpoint.SegmentCountedFirst):
+		storedLater(r, info.Number, stored)
+		return nil
+	case failpoint.Seeded(failpoint.PurgeFirst):
+		if _, err := s.shard.PurgeRun(ctx, r.id, info.Last.Stream); err != nil {
+			return err
+		}
+	}
+	if err := failpoint.Hit(ctx, failpoint.BeforeSegmentPut); err != nil {
+		return err
+	}
+	err := s.shard.Segments.Create(ctx, r.id, info.Number, stored)
+	if errors.Is(err, kvstore.ErrExists) {
+		return s.adopt(ctx, r, info, stored)
+	}
+	return err
 }
 
 // errRecut says that another range is sealed already than the one that was about to be.

@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -201,6 +202,9 @@ func (v *view) finish(ctx context.Context, r *reading) error {
 // answer sends what the view shows, and the answer itself, which is built when all that it says is known.
 func (s *Service) answer(v *view, r *reading, build func() any) error {
 	t := v.task
+	if err := failpoint.Hit(t.work, failpoint.BeforeReply); err != nil {
+		return err
+	}
 	switch v.kind {
 	case schema.ViewHead:
 		return t.whole(build())

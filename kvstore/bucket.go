@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -187,7 +188,7 @@ func (b *bucket) message(key string, value []byte, header nats.Header, cas bool,
 	if header == nil {
 		header = nats.Header{}
 	}
-	if cas {
+	if cas && !failpoint.Seeded(failpoint.NoCAS) {
 		header[headerExpectedSubject] = []string{strconv.FormatUint(uint64(rev), 10)}
 	}
 	return &nats.Msg{Subject: b.prefix + key, Header: header, Data: value}

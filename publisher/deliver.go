@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -129,7 +130,11 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 	wait := r.fleet.backoff()
 	var lastErr error
 	for again := it.sent; ; again = true {
-		a := r.fleet.group.send(ctx, r.names, r.id, r.message(it, r.last, true), again, it.readWanted)
+		m := r.message(it, r.last, true)
+		if again && failpoint.Seeded(failpoint.RetryNewID) {
+			m = r.renamed(it)
+		}
+		a := r.fleet.group.send(ctx, r.names, r.id, m, again, it.readWanted)
 		switch a.kind {
 		case acked:
 			if a.duplicate {

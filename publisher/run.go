@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -234,7 +235,7 @@ func (r *Run) message(it *item, last schema.StreamSequence, cas bool) *nats.Msg 
 	}
 	it.tried = true
 	header[nats.MsgIdHdr] = []string{it.event.ID}
-	if cas {
+	if cas && !failpoint.Seeded(failpoint.NoPublishCAS) {
 		header[nats.ExpectedLastSubjSeqHdr] = []string{strconv.FormatUint(uint64(last), 10)}
 	}
 	return &nats.Msg{Subject: r.subject, Header: header, Data: it.event.Data}

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -88,7 +89,13 @@ type pubAck struct {
 
 // send publishes one message and waits for the answer of this one try. meanwhile is as in request.
 func (f *Fleet) send(ctx context.Context, m *nats.Msg, meanwhile func()) answer {
+	if err := failpoint.Hit(ctx, failpoint.BeforePublish); err != nil {
+		return answer{kind: silent, err: err}
+	}
 	resp, err := f.request(ctx, m, meanwhile)
+	if err == nil {
+		err = failpoint.Hit(ctx, failpoint.AfterPublish)
+	}
 	if err != nil {
 		return answerOf(err)
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/failpoint"
 )
 
 // host is the only address the embedded server listens on: it speaks no TLS.
@@ -184,7 +186,7 @@ func (s *Server) options(port int) *server.Options {
 		StoreDir:               s.layout.store(),
 		JetStreamMaxStore:      s.cfg.MaxStore,
 		JetStreamMaxMemory:     s.cfg.MaxMemory,
-		SyncAlways:             s.cfg.Sync == SyncAlways,
+		SyncAlways:             s.cfg.Sync == SyncAlways && !failpoint.Seeded(failpoint.DefaultSync),
 		DisableJetStreamBanner: true,
 		NoSigs:                 true,
 	}

@@ -1,0 +1,14 @@
+//go:build !waymark_failpoints
+
+package failpoint
+
+import "context"
+
+// Enabled says that this binary has failpoints.
+const Enabled = false
+
+// Hit does nothing in this binary.
+func Hit(context.Context, Point) error { return nil }
+
+// Seeded is false in this binary.
+func Seeded(Bug) bool { return false }

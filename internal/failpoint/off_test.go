@@ -1,0 +1,27 @@
+//go:build !waymark_failpoints
+
+package failpoint_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/failpoint"
+)
+
+func TestOrdinaryBinariesHaveNoFailpoints(t *testing.T) {
+	require.False(t, failpoint.Enabled)
+	for _, p := range failpoint.Points() {
+		require.NoError(t, failpoint.Hit(t.Context(), p))
+	}
+	for _, b := range failpoint.Bugs() {
+		require.False(t, failpoint.Seeded(b))
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if failpoint.Hit(context.Background(), failpoint.AfterApply) != nil || failpoint.Seeded(failpoint.NoCAS) {
+			panic("there are failpoints")
+		}
+	}))
+}

@@ -1,0 +1,120 @@
+//go:build waymark_failpoints
+
+package failpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Enabled says that this binary has failpoints.
+const Enabled = true
+
+// Hook is called where work meets a point. It may wait, and an error ends the work there.
+type Hook func(context.Context, Point) error
+
+type hookKey struct{}
+
+// With returns a context under which work calls the hook.
+func With(ctx context.Context, hook Hook) context.Context {
+	return context.WithValue(ctx, hookKey{}, hook)
+}
+
+// Hit tells that work is at a point. An error means that it must not go on.
+func Hit(ctx context.Context, p Point) error {
+	if hook, ok := ctx.Value(hookKey{}).(Hook); ok {
+		return hook(ctx, p)
+	}
+	return environment().hit(p)
+}
+
+var seeded atomic.Pointer[map[Bug]bool]
+
+// Seed builds bugs in, in the place of those that were, until undo is called. It is for one test at a time.
+func Seed(bugs ...Bug) (undo func()) {
+	set := make(map[Bug]bool, len(bugs))
+	for _, b := range bugs {
+		set[b] = true
+	}
+	before := seeded.Swap(&set)
+	return func() { seeded.Store(before) }
+}
+
+// Seeded reports whether a bug is built in, by Seed or by the environment (WAYMARK_BUG=no-cas).
+func Seeded(b Bug) bool {
+	if set := seeded.Load(); set != nil {
+		return (*set)[b]
+	}
+	return environment().bug == b
+}
+
+// Variables of the environment, for processes of their own.
+const (
+	// PointVariable is POINT:N:ACTION: at the nth time, counted from 1, that the process meets the point it is killed (kill),
+	// stopped (stop), or ends the work there (fail).
+	PointVariable = "WAYMARK_FAILPOINT"
+	// BugVariable names a bug.
+	BugVariable = "WAYMARK_BUG"
+)
+
+// ErrFailed is what work ends with at a point that the environment lets fail. Its daemon tries again.
+var ErrFailed = errors.New("failed at a failpoint")
+
+// outside is what the environment asks for.
+type outside struct {
+	point  Point
+	at     int64
+	action string
+	bug    Bug
+	met    atomic.Int64
+}
+
+var environment = sync.OnceValue(func() *outside {
+	o, err := parse(os.Getenv(PointVariable))
+	if err != nil {
+		panic(err) // a test that asks for nothing proves nothing
+	}
+	o.bug = Bug(os.Getenv(BugVariable))
+	return o
+})
+
+func parse(s string) (*outside, error) {
+	o := new(outside)
+	if s == "" {
+		return o, nil
+	}
+	parts := strings.Split(s, ":")
+	if len(parts) != 3 {
+		return nil, fmt.Errorf("%s is %q: want POINT:N:ACTION", PointVariable, s)
+	}
+	n, err := strconv.ParseInt(parts[1], 10, 64)
+	known := false
+	for _, p := range Points() {
+		known = known || string(p) == parts[0]
+	}
+	action := parts[2]
+	if err != nil || n < 1 || !known || action != "kill" && action != "stop" && action != "fail" {
+		return nil, fmt.Errorf("%s is %q: the point, the number or the action is none", PointVariable, s)
+	}
+	o.point, o.at, o.action = Point(parts[0]), n, action
+	return o, nil
+}
+
+func (o *outside) hit(p Point) error {
+	if p != o.point || o.met.Add(1) != o.at {
+		return nil
+	}
+	if o.action == "fail" {
+		return fmt.Errorf("%w: %s", ErrFailed, p)
+	}
+	if err := end(o.action); err != nil {
+		return fmt.Errorf("%s at %s: %w", o.action, p, err)
+	}
+	return nil
+}
