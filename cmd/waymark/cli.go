@@ -41,6 +41,9 @@ type cli struct {
 	Tree     treeCmd    `cmd:"" help:"Show where a run comes from and what came of it: parents, children, continuations, hand-offs."`
 	FleetCmd fleetCmd   `cmd:"" name:"fleet" help:"Show how the fleet is: what waits, is stored and who folds, by shard; or add a fleet."`
 	Shards   shardsCmd  `cmd:"" help:"Show the fleet's shards, or change their number."`
+	Backup   backupCmd  `cmd:"" help:"Back up a whole fleet, or check a backup."`
+	Restore  restoreCmd `cmd:"" help:"Bring a backup into a server that does not have the fleet."`
+	Cut      cutCmd     `cmd:"" help:"Show where every run of the fleet stood at one moment."`
 	Doctor   doctorCmd  `cmd:"" help:"Check server, streams, limits, clocks and daemons of the fleet, and say what to do."`
 	Events   eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`
 	Demo     demoCmd    `cmd:"" serverless:"" help:"Watch agents being killed and recovered, on a temporary directory."`

@@ -41,8 +41,8 @@ type doctorCmd struct {
 // Help is the text below the flags.
 func (doctorCmd) Help() string {
 	return `Checked are the server's version and limits, whether what it acknowledges is on disk, the flags of every stream and bucket, room ` +
-		`in quotas and on the disk, consumers, clocks, credentials, replicas, who folds each shard, how far behind the fold is, and what ` +
-		`was rejected. What is not right comes with what to do. Nothing is changed. The exit code is 1 when a check fails; warnings alone are 0.
+		`in quotas and on the disk, consumers, clocks, credentials, replicas, when the fleet was backed up, who folds each shard, how far behind the fold ` +
+		`is, and what was rejected. What is not right comes with what to do. Nothing is changed. The exit code is 1 when a check fails; warnings alone are 0.
 
 Examples:
   waymark doctor
@@ -105,6 +105,7 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	d.streams(ctx, &settings)
 	d.account(ctx)
 	d.disk(a)
+	d.backup(ctx, &settings, a.now())
 	d.fleet(ctx)
 	out := diagnosis{Fleet: cl.fleet, Server: cl.target.Address(), Checks: d.checks}
 	for _, k := range d.checks {

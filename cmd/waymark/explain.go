@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/backup"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -105,6 +106,37 @@ func explainStorage(err error) *failure {
 		return f
 	}
 	return find(err, storageErrors)
+}
+
+var backupErrors = []sentinel{
+	{backup.ErrExists, exitConflict, "name a directory that does not exist; nothing is written over"},
+	{backup.ErrFleetExists, exitConflict, "restore into a server or account without the fleet; nothing was changed"},
+	{backup.ErrNotABackup, exitNotFound, "name the directory that waymark backup made"},
+	{backup.ErrDamaged, exitDamaged, "use another backup"},
+	{backup.ErrFormat, exitDamaged, "use the version of waymark that made it, or a later one"},
+	{backup.ErrStale, exitUnavailable, "try again: nothing was kept"},
+	{backup.ErrChanged, exitConflict, "try again: nothing was kept"},
+	{backup.ErrFuture, exitUsage, "name a time or a place that is past"},
+	{backup.ErrMoving, exitUnavailable, "try again"},
+	{backup.ErrConfig, exitUsage, ""},
+}
+
+// explainBackup words the errors of backups and cuts. What the server did not deliver or take may have any cause, which comes first.
+func explainBackup(err error) *failure {
+	if f := find(err, backupErrors); f != nil {
+		return f
+	}
+	broke := find(err, []sentinel{
+		{backup.ErrSnapshot, exitUnavailable, "try again: nothing was kept"},
+		{backup.ErrRestore, exitUnavailable, "repeat the restore: it goes on where it was"},
+	})
+	if broke == nil {
+		return nil
+	}
+	if f := explainStorage(err); f != nil && f.code != exitDamaged {
+		return f
+	}
+	return broke
 }
 
 var transcriptErrors = []sentinel{

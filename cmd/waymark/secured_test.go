@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,15 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	s.as(t, fleet, access.Operator, 0, "cancel", "r2", "--reason", "test")
 	require.NoError(t, r2.Interrupt(ctx, "shutdown"))
 	s.as(t, fleet, access.Operator, 0, "recover", "r2", "--executor", "person")
+
+	// The daemon's key backs the fleet up, and nobody else's.
+	saved := filepath.Join(t.TempDir(), "saved")
+	s.as(t, fleet, access.Operator, int(exitRefused), "backup", saved)
+	require.NoDirExists(t, saved)
+	requireHas(t, s.as(t, fleet, access.Daemon, 0, "backup", saved), fleet)
+	requireHas(t, s.waymark(t, 0, "backup", "verify", saved, "--runs"), "2 runs with")
+	requireHas(t, s.as(t, fleet, access.Daemon, int(exitConflict), "restore", saved), "")
+	requireHas(t, s.as(t, fleet, access.Daemon, 0, "cut", "--at", "1ms"), "r1")
 
 	// Nothing of it can be read on a stolen disk.
 	require.True(t, s.onDisk(t, "WAYMARK") || !s.onDisk(t, canary), "the search finds what is there")

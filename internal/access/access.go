@@ -202,6 +202,13 @@ func daemonRights(fleet string, shards int) Rights {
 			serverAPI+"CONSUMER.MSG.NEXT."+stream+".*", "$JS.FC."+stream+".>",
 		)
 	}
+	// A backup reads whole streams, and a restore makes those that are not there: who may read and create them can do both already.
+	saved := func(stream string) {
+		r.Publish = append(r.Publish,
+			serverAPI+"STREAM.SNAPSHOT."+stream, "$JS.SNAPSHOT.ACK."+stream+".>",
+			serverAPI+"STREAM.RESTORE."+stream, "$JS.SNAPSHOT.RESTORE."+stream+".*",
+		)
+	}
 	bucket := func(name string, derived bool) { own("KV_"+name, derived, "$KV."+name+".>") }
 	bucket(schema.FleetBucket, false)
 	bucket(schema.LeaseBucket, false)
@@ -210,10 +217,14 @@ func daemonRights(fleet string, shards int) Rights {
 		own(n.EventStream(), false, n.EventSubjects())
 		bucket(n.SegmentBucket(), false)
 		bucket(n.CheckpointBucket(), true)
+		saved(n.EventStream())
+		saved("KV_" + n.SegmentBucket())
 	}
 	blobs := schema.BlobBucket(fleet)
 	own("OBJ_"+blobs, false, "$O."+blobs+".C.*", "$O."+blobs+".M.*")
 	own(schema.DeadLetterStream(fleet), false, schema.DeadLetterSubjects(fleet))
+	saved("OBJ_" + blobs)
+	saved(schema.DeadLetterStream(fleet))
 	return r
 }
 

@@ -1,0 +1,90 @@
+package backup_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/backup"
+	"github.com/waymarkio/waymark/kvstore"
+)
+
+// onCluster is three servers in this process without a fleet.
+func onCluster(tb testing.TB) *world {
+	tb.Helper()
+	const size = 3
+	ports, routes := make([]int, size), make([]string, size)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(tb, err)
+		addr, ok := l.Addr().(*net.TCPAddr)
+		require.True(tb, ok)
+		require.NoError(tb, l.Close())
+		ports[i], routes[i] = addr.Port, fmt.Sprintf("nats://127.0.0.1:%d", addr.Port)
+	}
+	servers := make([]*server.Server, size)
+	for i := range servers {
+		s, err := server.NewServer(&server.Options{
+			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+			JetStream: true, StoreDir: tb.TempDir(), Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[i]},
+			Routes: server.RoutesFromStr(strings.Join(routes, ",")),
+		})
+		require.NoError(tb, err)
+		s.Start()
+		tb.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		servers[i] = s
+	}
+	closed := make(chan struct{})
+	nc, err := nats.Connect(servers[0].ClientURL(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { nc.Close(); <-closed })
+	require.Eventually(tb, func() bool {
+		for _, s := range servers {
+			if s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == size {
+				return true
+			}
+		}
+		return false
+	}, time.Minute, 20*time.Millisecond, "the cluster has no leader")
+	return onServer(tb, nc)
+}
+
+func TestABackupOfThreeReplicasIsRestoredOnThree(t *testing.T) {
+	if os.Getenv("WAYMARK_E2E_FULL") == "" {
+		t.Skip("two clusters of three servers: set WAYMARK_E2E_FULL=1")
+	}
+	w := onCluster(t)
+	w.provision(kvstore.FleetConfig{Fleet: fleet, Shards: 2, Replicas: 3, QuotaBytes: 256 << 20})
+	underLoad(t, w, onCluster(t), 6)
+}
+
+func TestAFleetOfThreeReplicasIsRestoredOnALoneServer(t *testing.T) {
+	if os.Getenv("WAYMARK_E2E_FULL") == "" {
+		t.Skip("a cluster of three servers: set WAYMARK_E2E_FULL=1")
+	}
+	w := onCluster(t)
+	w.provision(kvstore.FleetConfig{Fleet: fleet, Replicas: 3, QuotaBytes: 256 << 20})
+	x := w.writer("x")
+	require.NoError(t, x.start(t.Context()))
+	require.NoError(t, x.oneTurn(t.Context(), 100))
+	dir := target(t)
+	m, err := w.take(dir, nil)
+	require.NoError(t, err)
+	other := empty(t)
+	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
+	require.ErrorIs(t, err, backup.ErrRestore)
+	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir, Replicas: 1, Quota: 64 << 20})
+	require.NoError(t, err)
+	other.load()
+	require.Equal(t, 1, other.settings.Replicas)
+	require.EqualValues(t, 64<<20, other.settings.QuotaBytes)
+	require.NoError(t, kvstore.Provision(t.Context(), other.js, other.settings.Config()))
+	other.requireRun(x, m.Shards[0].Cut)
+}

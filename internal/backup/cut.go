@@ -1,0 +1,380 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+var (
+	// ErrFuture comes for a cut at a time that is not over by the server's clock, or at a place that the log has not reached: it
+	// would not stay the same. Ask for one that is past.
+	ErrFuture = errors.New("it is not past")
+	// ErrMoving comes when more of a run was sealed each time that it was read. Try again.
+	ErrMoving = errors.New("the run is being sealed")
+)
+
+// CutConfig says where to cut a fleet.
+type CutConfig struct {
+	// Fleet to cut. Required.
+	Fleet string
+	// Time of the cut, by the servers' clocks. Zero when Positions are given.
+	Time time.Time
+	// Positions are the last places of the shards' logs that count, by shard; every shard of the fleet must be there.
+	Positions map[int]schema.StreamSequence
+	// OnShard is called with each shard's cut before its runs, OnRun with each run that had begun, in the order of shards and ids.
+	// An error ends the cut. Both are required.
+	OnShard func(ShardPoint) error
+	OnRun   func(RunPoint) error
+}
+
+// ShardPoint is where a shard's log is cut.
+type ShardPoint struct {
+	Shard int `json:"shard"`
+	// Position is the last place that counts.
+	Position schema.StreamSequence `json:"position"`
+	// Exact: the log still has the messages on both sides. If not, those between After and Before were moved to segments, which
+	// do not have the server's times: the events' own times decide which of them count, and Position lies between the two.
+	Exact bool `json:"exact"`
+	// After is when the server stored the last message that counts for sure, Before when it stored the first that does not; empty
+	// when there is none.
+	After  string `json:"after,omitzero"`
+	Before string `json:"before,omitzero"`
+}
+
+// RunPoint is a run at the cut: its last boundary up to there.
+type RunPoint struct {
+	Run   string `json:"run"`
+	Shard int    `json:"shard"`
+	// Point is that boundary as recover, fork and diff take it; empty for a run that had none.
+	Point string `json:"point,omitzero"`
+	// The run behind the boundary.
+	Position schema.Position `json:"position"`
+	Epoch    schema.Epoch    `json:"epoch"`
+	Sequence schema.Sequence `json:"sequence"`
+	Turn     int32           `json:"turn"`
+	Status   schema.Status   `json:"status"`
+	Events   int64           `json:"events"`
+	Digest   string          `json:"digest"`
+	// UpdatedAt is the time of the event, by its writer's clock.
+	UpdatedAt string `json:"updated_at,omitzero"`
+	// WentOn: the run has later events.
+	WentOn bool `json:"went_on,omitzero"`
+	// Gaps counts what is missing before the boundary.
+	Gaps int64 `json:"gaps,omitzero"`
+}
+
+// Cut finds for each run of a fleet the last boundary up to a time or to places of the logs. Within a shard the cut is one place
+// of the log: an event counts if and only if it is not behind it. Between shards it is as good as the servers' clocks agree.
+// Nothing is written. Runs that were erased since are not in it.
+func Cut(ctx context.Context, js jetstream.JetStream, cfg CutConfig) error {
+	settings, _, err := kvstore.NewFleets(js).Get(ctx, cfg.Fleet)
+	if err != nil {
+		return err
+	}
+	if cfg.Time.IsZero() == (len(cfg.Positions) == 0) {
+		return fmt.Errorf("%w: either a time or positions", ErrConfig)
+	}
+	if cfg.Time.IsZero() {
+		for i := range settings.Shards() {
+			if _, ok := cfg.Positions[i]; !ok {
+				return fmt.Errorf("%w: shard %d has no position, and the fleet has %d shards", ErrConfig, i, settings.Shards())
+			}
+		}
+		if len(cfg.Positions) != settings.Shards() {
+			return fmt.Errorf("%w: there are positions of shards %v, and the fleet has %d shards", ErrConfig, slices.Sorted(maps.Keys(cfg.Positions)), settings.Shards())
+		}
+	}
+	for i := range settings.Shards() {
+		shard, err := kvstore.OpenShard(js, settings, i, "cut")
+		if err != nil {
+			return err
+		}
+		if err := (&cutter{js: js, shard: shard, cfg: &cfg}).cut(ctx); err != nil {
+			return fmt.Errorf("cut shard %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// cutter cuts one shard.
+type cutter struct {
+	js    jetstream.JetStream
+	shard *kvstore.Shard
+	cfg   *CutConfig
+}
+
+func (c *cutter) cut(ctx context.Context) error {
+	names := c.shard.Names
+	stream, err := c.js.Stream(ctx, names.EventStream())
+	if err != nil {
+		return err
+	}
+	// Only a leader with a quorum can do this, so that the answers that follow are not those of one that is cut off.
+	if err := stream.Purge(ctx, jetstream.WithPurgeSubject(names.EventSubject("_nothing"))); err != nil {
+		return err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(names.EventSubjects()))
+	if err != nil {
+		return err
+	}
+	var runs []string
+	for subject := range info.State.Subjects {
+		if run := names.RunOfSubject(subject); schema.ValidName(run) && run != schema.BarrierRun {
+			runs = append(runs, run)
+		}
+	}
+	slices.Sort(runs)
+	at, err := c.point(ctx, info, runs)
+	if err != nil {
+		return err
+	}
+	if err := c.cfg.OnShard(at); err != nil {
+		return err
+	}
+	for _, run := range runs {
+		p, begun, err := c.run(ctx, run, at.Position)
+		if err != nil {
+			return fmt.Errorf("run %s: %w", run, err)
+		}
+		if !begun {
+			continue
+		}
+		if err := c.cfg.OnRun(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stored is a message of the log.
+type stored struct {
+	seq schema.StreamSequence
+	at  time.Time
+}
+
+// next asks the leader for the first message that the log has from a place on.
+func (c *cutter) next(ctx context.Context, from schema.StreamSequence) (m stored, there bool, err error) {
+	var answer struct {
+		Message struct {
+			Seq  uint64    `json:"seq"`
+			Time time.Time `json:"time"`
+		} `json:"message"`
+	}
+	err = request(ctx, c.js, "STREAM.MSG.GET."+c.shard.Names.EventStream(), struct {
+		Seq  schema.StreamSequence `json:"seq"`
+		Next string                `json:"next_by_subj"`
+	}{from, c.shard.Names.EventSubjects()}, &answer)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return stored{}, false, nil
+	}
+	return stored{schema.StreamSequence(answer.Message.Seq), answer.Message.Time}, err == nil, err
+}
+
+// point finds the place of the log at which the shard is cut.
+func (c *cutter) point(ctx context.Context, info *jetstream.StreamInfo, runs []string) (ShardPoint, error) {
+	p := ShardPoint{Shard: c.shard.Names.Shard, Exact: true}
+	last := schema.StreamSequence(info.State.LastSeq)
+	if c.cfg.Time.IsZero() {
+		p.Position = c.cfg.Positions[p.Shard]
+		if p.Position > last {
+			return p, fmt.Errorf("%w: the log ends at %d, before %d", ErrFuture, last, p.Position)
+		}
+		return p, nil
+	}
+	if c.cfg.Time.After(info.TimeStamp) {
+		return p, fmt.Errorf("%w: %s is after %s, which is what the server has", ErrFuture, schema.FormatTime(c.cfg.Time), schema.FormatTime(info.TimeStamp))
+	}
+	// The places are in the order of time: look for the first of which the next message is not before the cut.
+	low, high := schema.StreamSequence(info.State.FirstSeq), last+1
+	var before, after stored // the messages next to the cut
+	after.seq = last + 1
+	for low < high {
+		middle := low + (high-low)/2
+		m, there, err := c.next(ctx, middle)
+		if err != nil {
+			return p, err
+		}
+		if !there || !m.at.Before(c.cfg.Time) {
+			high = middle
+			if there {
+				after = m
+			} else {
+				after = stored{seq: last + 1}
+			}
+			continue
+		}
+		before, low = m, m.seq+1
+	}
+	if !before.at.IsZero() {
+		p.After = schema.FormatTime(before.at)
+	}
+	if !after.at.IsZero() {
+		p.Before = schema.FormatTime(after.at)
+	}
+	p.Position = after.seq - 1
+	if before.seq+1 == after.seq {
+		return p, nil
+	}
+	return c.between(ctx, p, before.seq, after.seq, runs)
+}
+
+// between decides about places that the log has no messages of any more: their events are in segments, and have their own
+// times. The cut is before the first of them that says it is later.
+func (c *cutter) between(ctx context.Context, p ShardPoint, before, after schema.StreamSequence, runs []string) (ShardPoint, error) {
+	for _, run := range runs {
+		for n := 1; ; n++ {
+			packed, err := c.shard.Segments.GetFresh(ctx, run, n)
+			if errors.Is(err, kvstore.ErrNotFound) {
+				break
+			}
+			if err != nil {
+				return p, err
+			}
+			info, err := schema.DecodeSegmentInfo(packed)
+			if err != nil {
+				return p, fmt.Errorf("segment %d of run %s: %w", n, run, err)
+			}
+			if info.First.Stream >= after {
+				break
+			}
+			if info.Last.Stream <= before {
+				continue
+			}
+			_, frames, err := schema.DecodeSegment(packed)
+			if err != nil {
+				return p, fmt.Errorf("segment %d of run %s: %w", n, run, err)
+			}
+			err = schema.ReadFrames(frames, func(r schema.Record) bool {
+				if r.Stream <= before || r.Stream >= after {
+					return true
+				}
+				p.Exact = false
+				e, err := schema.Decode(r.Header, r.Body)
+				if err != nil {
+					return true
+				}
+				if at, err := time.Parse(time.RFC3339Nano, e.Time); err == nil && !at.Before(c.cfg.Time) {
+					p.Position = min(p.Position, r.Stream-1)
+				}
+				return true
+			})
+			if err != nil {
+				return p, fmt.Errorf("segment %d of run %s: %w", n, run, err)
+			}
+		}
+	}
+	return p, nil
+}
+
+// cutTries bounds how often a run is read anew because more of it was sealed meanwhile.
+const cutTries = 5
+
+// run finds a run's last boundary up to a place. begun is false for a run that has no event up to there.
+func (c *cutter) run(ctx context.Context, run string, upTo schema.StreamSequence) (p RunPoint, begun bool, err error) {
+	for range cutTries {
+		f := &folding{head: schema.NewHead(c.shard.Names.Fleet, run), upTo: upTo}
+		n, err := c.read(ctx, run, f)
+		if err != nil {
+			return p, false, err
+		}
+		_, err = c.shard.Segments.GetFresh(ctx, run, n)
+		if err == nil && !f.beyond {
+			continue // it was sealed while the log was read, which may have lost what it has
+		}
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return p, false, err
+		}
+		if f.records == 0 {
+			return p, false, nil
+		}
+		return f.point(run, c.shard.Names.Shard), true, nil
+	}
+	return p, false, ErrMoving
+}
+
+// read folds a run's segments and then the log, and returns the number of the first segment that it did not read.
+func (c *cutter) read(ctx context.Context, run string, f *folding) (next int, err error) {
+	last := schema.StreamSequence(0)
+	next = 1
+	for ; !f.beyond; next++ {
+		packed, err := c.shard.Segments.GetFresh(ctx, run, next)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			break
+		}
+		if err != nil {
+			return next, err
+		}
+		info, frames, err := schema.DecodeSegment(packed)
+		if err != nil {
+			return next, fmt.Errorf("segment %d: %w", next, err)
+		}
+		last = info.Last.Stream
+		if err := schema.ReadFrames(frames, f.add); err != nil {
+			return next, fmt.Errorf("segment %d: %w", next, err)
+		}
+	}
+	if f.beyond {
+		return next, nil
+	}
+	err = runlog.Read(ctx, c.js, c.shard.Names, run, last+1, func(r schema.Record) error {
+		if !f.add(r) {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return next, err
+}
+
+// errEnough ends a reading.
+var errEnough = errors.New("enough was read")
+
+// folding folds a run up to a place and keeps its last boundary.
+type folding struct {
+	head    schema.Head
+	upTo    schema.StreamSequence
+	records int
+	beyond  bool
+	// at is the head behind the last boundary.
+	at     schema.Head
+	bounds bool
+}
+
+// add folds a record, and is false for the first one beyond.
+func (f *folding) add(r schema.Record) bool {
+	if r.Stream > f.upTo {
+		f.beyond = true
+		return false
+	}
+	if v := f.head.Apply(&r); v.Kind != schema.Skipped {
+		f.records++
+		if v.Boundary {
+			f.at, f.bounds = f.head.Clone(), true
+		}
+	}
+	return true
+}
+
+func (f *folding) point(run string, shard int) RunPoint {
+	p := RunPoint{Run: run, Shard: shard, WentOn: f.beyond, Gaps: f.head.Counts.Gaps}
+	if !f.bounds {
+		return p
+	}
+	h := &f.at
+	p.Position, p.Epoch, p.Sequence, p.Turn, p.Status = h.Position, h.Epoch, h.Sequence, h.Turn, h.Status
+	p.Events, p.Digest, p.UpdatedAt = h.Counts.Events, h.Digest, h.UpdatedAt
+	p.Point = (&schema.Point{Kind: schema.PointEvent, Name: h.Position.ID}).String()
+	return p
+}

@@ -1,0 +1,104 @@
+package backup
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// file is one that is being written, with the sum of what was.
+type file struct {
+	f     *os.File
+	sum   hash.Hash
+	bytes int64
+}
+
+func create(path string) (*file, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &file{f: f, sum: sha256.New()}, nil
+}
+
+func (f *file) Write(b []byte) (int, error) {
+	n, err := f.f.Write(b)
+	_, _ = f.sum.Write(b[:n]) // a hash takes all
+	f.bytes += int64(n)
+	return n, err
+}
+
+// finish makes the file durable and says what it is.
+func (f *file) finish() (File, error) {
+	err := errors.Join(f.f.Sync(), f.f.Close())
+	return File{Name: filepath.Base(f.f.Name()), Bytes: f.bytes, SHA256: hex.EncodeToString(f.sum.Sum(nil))}, err
+}
+
+// writeFile writes a small file and makes it durable.
+func writeFile(path string, content []byte) (File, error) {
+	f, err := create(path)
+	if err != nil {
+		return File{}, err
+	}
+	_, err = f.Write(content)
+	is, err2 := f.finish()
+	return is, errors.Join(err, err2)
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(syncOpenDir(d), d.Close())
+}
+
+// checkedReader reads a file and compares it with its description at its end.
+type checkedReader struct {
+	f    *os.File
+	name string
+	is   File
+	sum  hash.Hash
+	n    int64
+}
+
+func openChecked(path string, is File) (*checkedReader, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("%s: %w: it is missing", path, ErrDamaged)
+		}
+		return nil, err
+	}
+	return &checkedReader{f: f, name: path, is: is, sum: sha256.New()}, nil
+}
+
+func (r *checkedReader) Read(b []byte) (int, error) {
+	n, err := r.f.Read(b)
+	_, _ = r.sum.Write(b[:n]) // a hash takes all
+	r.n += int64(n)
+	return n, err
+}
+
+// finish reads what is left and says whether the file is the one that was described.
+func (r *checkedReader) finish() error {
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return err
+	}
+	sum := hex.EncodeToString(r.sum.Sum(nil))
+	switch {
+	case r.n != r.is.Bytes:
+		return fmt.Errorf("%s: %w: it has %d bytes, the manifest says %d", r.name, ErrDamaged, r.n, r.is.Bytes)
+	case sum != r.is.SHA256:
+		return fmt.Errorf("%s: %w: its SHA-256 is %.16s…, the manifest says %.16s…", r.name, ErrDamaged, sum, r.is.SHA256)
+	}
+	return nil
+}
+
+func (r *checkedReader) Close() error { return r.f.Close() }

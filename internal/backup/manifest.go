@@ -1,0 +1,241 @@
+package backup
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Format is the format version of backups.
+const Format = 1
+
+const (
+	manifestName = "manifest.json"
+	streamsDir   = "streams"
+	aboutName    = "backup.json"
+	contentName  = "stream.arc.s2"
+	// maxManifest bounds a manifest: it has a few lines for each stream.
+	maxManifest = 16 << 20
+)
+
+// Manifest says what a backup holds.
+type Manifest struct {
+	// Format is [Format].
+	Format int `json:"format"`
+	// ID of the backup.
+	ID string `json:"id"`
+	// Fleet that was backed up, and its settings.
+	Fleet    string                `json:"fleet"`
+	Settings kvstore.FleetSettings `json:"settings"`
+	// Began and Ended by the clock of who took the backup, RFC 3339. For people; what is in it says Shards.
+	Began string `json:"began"`
+	Ended string `json:"ended"`
+	// Shards in order.
+	Shards []ShardCut `json:"shards"`
+	// Streams in the order in which they are restored.
+	Streams []Stream `json:"streams"`
+	// Sum is the SHA-256 (hex) of this value with an empty Sum.
+	Sum   string         `json:"sum"`
+	Extra jsontext.Value `json:",embed"`
+}
+
+// ShardCut says which part of a shard's log a backup holds.
+type ShardCut struct {
+	Shard int `json:"shard"`
+	// Barrier is a place of the log that was reached after the backup began: what was acknowledged before is not behind it.
+	Barrier schema.StreamSequence `json:"barrier"`
+	// Cut is the last place of the log that the backup holds.
+	Cut schema.StreamSequence `json:"cut"`
+	// Runs with an event in the log.
+	Runs int `json:"runs"`
+	// LeftOut is the number of segments that were stored meanwhile and reach beyond the cut, PutBack that of events which one of
+	// them had moved out of the log while it was read.
+	LeftOut int `json:"segments_left_out,omitzero"`
+	PutBack int `json:"events_put_back,omitzero"`
+	// Erased names runs that were erased while the backup was taken: it does not have them.
+	Erased []string `json:"erased,omitzero"`
+}
+
+// Stream is one stream of a backup.
+type Stream struct {
+	// Name of the stream and of its directory.
+	Name string `json:"name"`
+	// Messages in the file, and the sequences that the stream has.
+	Messages uint64 `json:"messages"`
+	FirstSeq uint64 `json:"first_seq"`
+	LastSeq  uint64 `json:"last_seq"`
+	// Files by name, sorted.
+	Files []File `json:"files"`
+}
+
+// File is one file of a stream.
+type File struct {
+	Name   string `json:"name"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+// Bytes of all files.
+func (m *Manifest) Bytes() int64 {
+	var n int64
+	for _, s := range m.Streams {
+		for _, f := range s.Files {
+			n += f.Bytes
+		}
+	}
+	return n
+}
+
+// Messages of all streams.
+func (m *Manifest) Messages() uint64 {
+	var n uint64
+	for _, s := range m.Streams {
+		n += s.Messages
+	}
+	return n
+}
+
+// encode sets Sum and returns the file.
+func (m *Manifest) encode() ([]byte, error) {
+	m.Sum = ""
+	b, err := json.Marshal(m, json.Deterministic(true))
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(b)
+	m.Sum = hex.EncodeToString(sum[:])
+	return json.Marshal(m, json.Deterministic(true), jsontext.WithIndent("  "))
+}
+
+// decodeManifest reads a manifest. What it returns is safe to use: names are those of the fleet's streams.
+func decodeManifest(b []byte) (*Manifest, error) {
+	var probe struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(b, &probe); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", manifestName, ErrDamaged, err)
+	}
+	if probe.Format != Format {
+		return nil, fmt.Errorf("%s: %w %d, this program knows %d", manifestName, ErrFormat, probe.Format, Format)
+	}
+	m := new(Manifest)
+	if err := json.Unmarshal(b, m); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", manifestName, ErrDamaged, err)
+	}
+	bad := func(format string, args ...any) (*Manifest, error) {
+		return nil, fmt.Errorf("%s: %w: %s", manifestName, ErrDamaged, fmt.Sprintf(format, args...))
+	}
+	said := m.Sum
+	if _, err := m.encode(); err != nil || m.Sum != said {
+		return bad("its sum is %.16s…, it says %.16s…", m.Sum, said)
+	}
+	if err := schema.CheckName("fleet", m.Fleet); err != nil {
+		return bad("%s", err)
+	}
+	if m.Settings.Fleet != m.Fleet || !schema.ValidName(m.ID) {
+		return bad("it is of fleet %.64q, its settings of %.64q", m.Fleet, m.Settings.Fleet)
+	}
+	if err := m.Settings.Config().Validate(); err != nil {
+		return bad("%s", err)
+	}
+	if len(m.Settings.Generations) == 0 {
+		return bad("its settings have no shards")
+	}
+	want := streamNames(&m.Settings)
+	if len(want) != len(m.Streams) || len(m.Shards) != m.Settings.Shards() {
+		return bad("it has %d streams of %d, %d shards of %d", len(m.Streams), len(want), len(m.Shards), m.Settings.Shards())
+	}
+	for i, s := range m.Streams {
+		if s.Name != want[i].name {
+			return bad("stream %d is %.80q, it must be %s", i+1, s.Name, want[i].name)
+		}
+		if len(s.Files) != 2 || s.Files[0].Name != aboutName || s.Files[1].Name != contentName {
+			return bad("stream %s has not the files %s and %s", s.Name, aboutName, contentName)
+		}
+	}
+	return m, nil
+}
+
+// Open reads the manifest of a backup. It returns [ErrNotABackup], [ErrFormat] or [ErrDamaged].
+func Open(dir string) (*Manifest, error) {
+	name := filepath.Join(dir, manifestName)
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w: it has no %s", dir, ErrNotABackup, manifestName)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	b, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxManifest {
+		return nil, fmt.Errorf("%s: %w: it is larger than %d bytes", name, ErrDamaged, maxManifest)
+	}
+	m, err := decodeManifest(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return m, nil
+}
+
+// Age of the backup at a time.
+func (m *Manifest) Age(now time.Time) (time.Duration, error) {
+	began, err := time.Parse(time.RFC3339Nano, m.Began)
+	return now.Sub(began), err
+}
+
+// kind of a stream.
+type kind int
+
+const (
+	logStream kind = iota
+	segmentStream
+	otherStream
+)
+
+// named is one stream of a fleet.
+type named struct {
+	name  string
+	kind  kind
+	shard int
+}
+
+// streamNames are the streams of a fleet that a backup holds, in the order in which they are read and restored: every log
+// first, as nothing that is read later may be missing what was purged from it.
+func streamNames(s *kvstore.FleetSettings) []named {
+	var list []named
+	for i := range s.Shards() {
+		list = append(list, named{schema.NamesOf(s.Fleet, i).EventStream(), logStream, i})
+	}
+	for i := range s.Shards() {
+		list = append(list, named{"KV_" + schema.NamesOf(s.Fleet, i).SegmentBucket(), segmentStream, i})
+	}
+	return append(list,
+		named{"OBJ_" + schema.BlobBucket(s.Fleet), otherStream, -1},
+		named{schema.DeadLetterStream(s.Fleet), otherStream, -1})
+}
+
+// of returns the stream with that name.
+func (m *Manifest) of(name string) *Stream {
+	i := slices.IndexFunc(m.Streams, func(s Stream) bool { return s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &m.Streams[i]
+}

@@ -1,0 +1,182 @@
+package backup
+
+import (
+	"context"
+	// Configurations of streams have their form for encoding/json.
+	stdjson "encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+)
+
+const (
+	// chunkSize is how much of a stream travels in one message, windowSize how much before the first of it is acknowledged.
+	chunkSize  = 128 << 10
+	windowSize = 8 << 20
+	// patience is how long the server may take for the next step.
+	patience = 30 * time.Second
+	// finishPatience is how long it may take to put a stream together at the end.
+	finishPatience = 10 * time.Minute
+)
+
+// state is what the server says of a stream's content.
+type state struct {
+	Messages uint64 `json:"messages"`
+	Bytes    uint64 `json:"bytes"`
+	FirstSeq uint64 `json:"first_seq"`
+	LastSeq  uint64 `json:"last_seq"`
+}
+
+// description is the file backup.json: the answer to a request for a snapshot, and the request of a restore.
+type description struct {
+	Config stdjson.RawMessage `json:"config"`
+	State  stdjson.RawMessage `json:"state"`
+}
+
+// request asks JetStream's API and decodes the answer.
+func request(ctx context.Context, js jetstream.JetStream, subject string, body, answer any) error {
+	b, err := stdjson.Marshal(body)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	msg, err := js.Conn().RequestWithContext(ctx, runlog.APISubject(js, subject), b)
+	if err != nil {
+		return err
+	}
+	return decodeAnswer(msg.Data, answer)
+}
+
+func decodeAnswer(b []byte, answer any) error {
+	var failed struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := stdjson.Unmarshal(b, &failed); err != nil {
+		return err
+	}
+	if failed.Error != nil {
+		return failed.Error
+	}
+	return stdjson.Unmarshal(b, answer)
+}
+
+// snapshot writes a stream as the server delivers it to w. begun is called with the server's description before the first byte.
+func snapshot(ctx context.Context, js jetstream.JetStream, stream string, w io.Writer, begun func(description, state) error) error {
+	failed := func(err error) error {
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("stream %s: %w", stream, err)
+		}
+		return fmt.Errorf("stream %s: %w: %w", stream, ErrSnapshot, err)
+	}
+	nc := js.Conn()
+	inbox := nc.NewRespInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
+	// What the server sends without an acknowledgement is bounded by the window.
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		return failed(err)
+	}
+	var about description
+	if err := request(ctx, js, "STREAM.SNAPSHOT."+stream, struct {
+		Deliver     string `json:"deliver_subject"`
+		NoConsumers bool   `json:"no_consumers"`
+		Chunk       int    `json:"chunk_size"`
+		Window      int    `json:"window_size"`
+	}{inbox, true, chunkSize, windowSize}, &about); err != nil {
+		return failed(err)
+	}
+	var has state
+	if err := stdjson.Unmarshal(about.State, &has); err != nil {
+		return failed(err)
+	}
+	if err := begun(about, has); err != nil {
+		return err
+	}
+	for {
+		wait, cancel := context.WithTimeout(ctx, patience)
+		msg, err := sub.NextMsgWithContext(wait)
+		cancel()
+		if err != nil {
+			return failed(err)
+		}
+		if len(msg.Data) == 0 {
+			// The last message has a status, of which 204 says that all is well.
+			if status := msg.Header.Get("Status"); status != "" && status != "204" {
+				return failed(errors.New(status + " " + msg.Header.Get("Description")))
+			}
+			return nil
+		}
+		if _, err := w.Write(msg.Data); err != nil {
+			return err
+		}
+		if msg.Reply != "" {
+			if err := msg.Respond(nil); err != nil {
+				return failed(err)
+			}
+		}
+	}
+}
+
+// restore gives the server a stream to make, and returns what it then has.
+func restore(ctx context.Context, js jetstream.JetStream, stream string, about description, r io.Reader) (state, error) {
+	failed := func(err error) (state, error) {
+		return state{}, fmt.Errorf("stream %s: %w: %w", stream, ErrRestore, err)
+	}
+	var to struct {
+		Deliver string `json:"deliver_subject"`
+	}
+	if err := request(ctx, js, "STREAM.RESTORE."+stream, about, &to); err != nil {
+		return failed(err)
+	}
+	if !strings.HasPrefix(to.Deliver, "$JS.SNAPSHOT.RESTORE.") {
+		return failed(fmt.Errorf("it is to be sent to %q", to.Deliver))
+	}
+	chunk := make([]byte, chunkSize)
+	for {
+		n, err := io.ReadFull(r, chunk)
+		if n > 0 {
+			wait, cancel := context.WithTimeout(ctx, patience)
+			answer, err := js.Conn().RequestWithContext(wait, to.Deliver, chunk[:n])
+			cancel()
+			if err != nil {
+				return failed(err)
+			}
+			if len(answer.Data) > 0 {
+				var nothing struct{}
+				if err := decodeAnswer(answer.Data, &nothing); err != nil {
+					return failed(err)
+				}
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+		if err != nil {
+			return state{}, err
+		}
+	}
+	wait, cancel := context.WithTimeout(ctx, finishPatience)
+	defer cancel()
+	answer, err := js.Conn().RequestMsgWithContext(wait, nats.NewMsg(to.Deliver))
+	if err != nil {
+		return failed(err)
+	}
+	var made struct {
+		State state `json:"state"`
+	}
+	if err := decodeAnswer(answer.Data, &made); err != nil {
+		return failed(err)
+	}
+	return made.State, nil
+}

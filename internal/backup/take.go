@@ -1,0 +1,493 @@
+package backup
+
+import (
+	"cmp"
+	"context"
+	stdjson "encoding/json" // descriptions of streams have their form for it
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Config says what to back up, and where to.
+type Config struct {
+	// Fleet to back up. Required.
+	Fleet string
+	// Dir is the directory to make. Required; it must not exist, the one it is in must.
+	Dir string
+	// Actor is the name under which the backup is recorded. Required.
+	Actor string
+	// Now tells the time. Required.
+	Now func() time.Time
+	// OnStream is called when a stream is about to be read or restored, with the bytes that it has. It may be nil.
+	OnStream func(stream string, bytes uint64)
+}
+
+func (c *Config) validate() error {
+	switch {
+	case c.Dir == "":
+		return fmt.Errorf("%w: no directory is named", ErrConfig)
+	case c.Now == nil:
+		return fmt.Errorf("%w: there is no clock", ErrConfig)
+	}
+	return errors.Join(schema.CheckName("fleet", c.Fleet), schema.CheckName("actor", c.Actor))
+}
+
+// Take backs a fleet up into a directory, while it goes on. See the package's documentation for what is in it. The
+// directory appears when it is whole. Take returns [ErrExists], [ErrSnapshot], [ErrStale], [ErrChanged], and what kvstore
+// returns for a fleet that does not exist.
+func Take(ctx context.Context, js jetstream.JetStream, cfg Config) (*Manifest, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	m, err := take(ctx, js, &cfg)
+	if err != nil {
+		return nil, fmt.Errorf("back up fleet %s: %w", cfg.Fleet, err)
+	}
+	return m, nil
+}
+
+func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest, err error) {
+	settings, rev, err := kvstore.NewFleets(js).Get(ctx, cfg.Fleet)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(cfg.Dir); err == nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Dir, ErrExists)
+	}
+	parent, base := filepath.Split(filepath.Clean(cfg.Dir))
+	if parent == "" {
+		parent = "."
+	}
+	partial, err := os.MkdirTemp(parent, "."+base+".partial-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(partial))
+		}
+	}()
+	t := &taker{js: js, cfg: cfg, dir: partial, m: &Manifest{
+		Format: Format, ID: nuid.Next(), Fleet: cfg.Fleet, Settings: settings, Began: schema.FormatTime(cfg.Now()),
+	}}
+	if err := t.streams(ctx); err != nil {
+		return nil, err
+	}
+	if _, now, err := kvstore.NewFleets(js).Get(ctx, cfg.Fleet); err != nil || now != rev {
+		return nil, errors.Join(err, fmt.Errorf("the settings: %w", ErrChanged))
+	}
+	t.m.Ended = schema.FormatTime(cfg.Now())
+	b, err := t.m.encode()
+	if err != nil {
+		return nil, err
+	}
+	// The manifest comes last, and the directory's own name behind it.
+	if err := syncDir(filepath.Join(partial, streamsDir)); err != nil {
+		return nil, err
+	}
+	if _, err := writeFile(filepath.Join(partial, manifestName), b); err != nil {
+		return nil, err
+	}
+	if err := syncDir(partial); err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(cfg.Dir); err == nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Dir, ErrExists) // a rename would take the place of an empty one
+	}
+	if err := os.Rename(partial, cfg.Dir); err != nil {
+		return nil, err
+	}
+	if err := syncDir(parent); err != nil {
+		return nil, err
+	}
+	record := kvstore.BackupRecord{ID: t.m.ID, Began: t.m.Began, Ended: t.m.Ended, Bytes: t.m.Bytes(), By: cfg.Actor}
+	if err := kvstore.PutBackup(ctx, js, cfg.Fleet, record); err != nil {
+		return t.m, fmt.Errorf("the backup in %s is whole; that it was taken could not be recorded: %w", cfg.Dir, err)
+	}
+	return t.m, nil
+}
+
+// taker is one backup under way.
+type taker struct {
+	js  jetstream.JetStream
+	cfg *Config
+	dir string
+	m   *Manifest
+	// segmentsBefore is the last sequence of each shard's segments before its log was read.
+	segmentsBefore []uint64
+	// about are the descriptions of the streams.
+	about map[string]description
+}
+
+// streams reads all streams and mends what they have of different moments.
+func (t *taker) streams(ctx context.Context) error {
+	if err := os.Mkdir(filepath.Join(t.dir, streamsDir), 0o700); err != nil {
+		return err
+	}
+	t.about = map[string]description{}
+	for i := range t.m.Settings.Shards() {
+		if err := t.begin(ctx, i); err != nil {
+			return fmt.Errorf("shard %d: %w", i, err)
+		}
+	}
+	for _, s := range streamNames(&t.m.Settings) {
+		if err := t.read(ctx, s); err != nil {
+			return err
+		}
+	}
+	for i := range t.m.Settings.Shards() {
+		if err := t.mend(ctx, i); err != nil {
+			return fmt.Errorf("shard %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// begin reaches the leaders of a shard's streams by something that only a leader with a quorum can do: a server that is cut off
+// would not know what was acknowledged elsewhere.
+func (t *taker) begin(ctx context.Context, shard int) error {
+	names := schema.NamesOf(t.cfg.Fleet, shard)
+	e := schema.Event{
+		ID: schema.BarrierRun + "." + nuid.Next(), Source: schema.Source(t.cfg.Fleet, t.cfg.Actor),
+		Type: schema.TypeOf(schema.Barrier), Subject: schema.BarrierRun, Time: schema.FormatTime(t.cfg.Now()),
+	}
+	header, body := e.Encode()
+	wait, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ack, err := t.js.PublishMsg(wait, &nats.Msg{Subject: names.EventSubject(schema.BarrierRun), Header: header, Data: body})
+	if err != nil {
+		return fmt.Errorf("barrier: %w", err)
+	}
+	t.m.Shards = append(t.m.Shards, ShardCut{Shard: shard, Barrier: schema.StreamSequence(ack.Sequence)})
+	segments, err := t.reach(ctx, "KV_"+names.SegmentBucket(), "$KV."+names.SegmentBucket()+"._.backup")
+	t.segmentsBefore = append(t.segmentsBefore, segments)
+	return err
+}
+
+// reach has a stream's leader purge nothing, which takes a quorum, and returns the stream's last sequence.
+func (t *taker) reach(ctx context.Context, stream, nothing string) (uint64, error) {
+	s, err := t.js.Stream(ctx, stream)
+	if err != nil {
+		return 0, fmt.Errorf("stream %s: %w", stream, err)
+	}
+	if err := s.Purge(ctx, jetstream.WithPurgeSubject(nothing)); err != nil {
+		return 0, fmt.Errorf("stream %s: %w", stream, err)
+	}
+	info, err := s.Info(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("stream %s: %w", stream, err)
+	}
+	return info.State.LastSeq, nil
+}
+
+// path of a stream's file.
+func (t *taker) path(stream, name string) string {
+	return filepath.Join(t.dir, streamsDir, stream, name)
+}
+
+// read writes one stream's files as the server delivers them.
+func (t *taker) read(ctx context.Context, s named) error {
+	if err := os.Mkdir(filepath.Join(t.dir, streamsDir, s.name), 0o700); err != nil {
+		return err
+	}
+	content, err := create(t.path(s.name, contentName))
+	if err != nil {
+		return err
+	}
+	is := Stream{Name: s.name}
+	err = snapshot(ctx, t.js, s.name, content, func(about description, has state) error {
+		t.about[s.name] = about
+		is.FirstSeq, is.LastSeq = has.FirstSeq, has.LastSeq
+		if s.kind == logStream {
+			cut := &t.m.Shards[s.shard]
+			if cut.Cut = schema.StreamSequence(has.LastSeq); cut.Cut < cut.Barrier {
+				return fmt.Errorf("stream %s ends at %d, before %d: %w", s.name, cut.Cut, cut.Barrier, ErrStale)
+			}
+		}
+		if s.kind == segmentStream && has.LastSeq < t.segmentsBefore[s.shard] {
+			return fmt.Errorf("stream %s ends at %d, before %d: %w", s.name, has.LastSeq, t.segmentsBefore[s.shard], ErrStale)
+		}
+		if t.cfg.OnStream != nil {
+			t.cfg.OnStream(s.name, has.Bytes)
+		}
+		return nil
+	})
+	file, err2 := content.finish()
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	is.Files = []File{{}, file}
+	if s.kind == otherStream {
+		if err := t.count(&is); err != nil {
+			return err
+		}
+		if err := t.describe(&is); err != nil {
+			return err
+		}
+	}
+	t.m.Streams = append(t.m.Streams, is)
+	return nil
+}
+
+// count reads a stream's file once and counts its messages, so that what is kept was whole.
+func (t *taker) count(s *Stream) error {
+	f, err := os.Open(t.path(s.Name, contentName))
+	if err != nil {
+		return err
+	}
+	err = readContent(f, func(stdjson.RawMessage) error { return nil }, func(*message) error {
+		s.Messages++
+		return nil
+	})
+	if err != nil {
+		err = fmt.Errorf("stream %s: %w: %w", s.Name, ErrSnapshot, err)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// describe writes a stream's description and makes its directory durable.
+func (t *taker) describe(s *Stream) error {
+	b, err := stdjson.MarshalIndent(t.about[s.Name], "", "  ")
+	if err != nil {
+		return err
+	}
+	if s.Files[0], err = writeFile(t.path(s.Name, aboutName), b); err != nil {
+		return err
+	}
+	return syncDir(filepath.Join(t.dir, streamsDir, s.Name))
+}
+
+// rewrite writes a stream's file anew: without the messages that are not to be kept, and with those that are missing, which
+// are in order. The state that the file begins with is counted first.
+func (t *taker) rewrite(s *Stream, missing []message, keep func(*message) bool) error {
+	old := t.path(s.Name, contentName)
+	var counted state
+	if err := stdjson.Unmarshal(t.about[s.Name].State, &counted); err != nil {
+		return err
+	}
+	pass := func(add func(*message) error) error {
+		left := missing
+		upTo := func(seq, at uint64) error {
+			for len(left) > 0 && left[0].seq < seq {
+				back := left[0]
+				back.at = int64(at) //nolint:gosec // a time in nanoseconds
+				left = left[1:]
+				if err := add(&back); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		f, err := os.Open(old)
+		if err != nil {
+			return err
+		}
+		last := uint64(0)
+		err = readContent(f, func(stdjson.RawMessage) error { return nil }, func(m *message) error {
+			last = uint64(m.at) //nolint:gosec // a time in nanoseconds
+			if err := upTo(m.seq, last); err != nil || !keep(m) {
+				return err
+			}
+			return add(m)
+		})
+		if err == nil {
+			err = upTo(math.MaxUint64, last)
+		}
+		return errors.Join(err, f.Close())
+	}
+	counted.Messages, counted.Bytes = 0, 0
+	err := pass(func(m *message) error {
+		counted.Messages++
+		counted.Bytes += uint64(len(m.subject) + len(m.header) + len(m.body))
+		counted.FirstSeq = min(counted.FirstSeq, m.seq)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	st, err := stdjson.Marshal(counted)
+	if err != nil {
+		return err
+	}
+	next, err := create(old + ".new")
+	if err != nil {
+		return err
+	}
+	w, err := newContentWriter(next, st)
+	if err == nil {
+		err = pass(w.add)
+	}
+	if err == nil {
+		err = w.end()
+	}
+	is, err2 := next.finish()
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	if err := os.Rename(old+".new", old); err != nil {
+		return err
+	}
+	is.Name = contentName
+	s.Messages, s.FirstSeq, s.Files[1] = counted.Messages, counted.FirstSeq, is
+	about := t.about[s.Name]
+	about.State = st
+	t.about[s.Name] = about
+	return nil
+}
+
+// subjectsOf are the subjects of a stream that match a filter.
+func subjectsOf(ctx context.Context, js jetstream.JetStream, stream, filter string) (map[string]bool, error) {
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		return nil, fmt.Errorf("subjects of %s: %w", stream, err)
+	}
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(filter))
+	if err != nil {
+		return nil, fmt.Errorf("subjects of %s: %w", stream, err)
+	}
+	has := make(map[string]bool, len(info.State.Subjects))
+	for subject := range info.State.Subjects {
+		has[subject] = true
+	}
+	return has, nil
+}
+
+// mend makes a shard's files those of one moment: its cut.
+func (t *taker) mend(ctx context.Context, shard int) error {
+	names := schema.NamesOf(t.cfg.Fleet, shard)
+	cut := &t.m.Shards[shard]
+	events, segments := t.m.of(names.EventStream()), t.m.of("KV_"+names.SegmentBucket())
+	there, err := subjectsOf(ctx, t.js, names.EventStream(), names.EventSubjects())
+	if err != nil {
+		return err
+	}
+	late, err := t.lateSegments(segments, cut)
+	if err != nil {
+		return err
+	}
+	missing, gone, err := t.compareLog(names, events, late, there, cut)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 || len(gone) > 0 {
+		if err := t.rewrite(events, missing, func(m *message) bool { return !gone[m.subject] }); err != nil {
+			return fmt.Errorf("stream %s: %w", events.Name, err)
+		}
+	}
+	if len(late) > 0 || len(gone) > 0 {
+		prefix := "$KV." + names.SegmentBucket() + "."
+		err := t.rewrite(segments, nil, func(m *message) bool {
+			run, _, _ := strings.Cut(strings.TrimPrefix(m.subject, prefix), ".")
+			return late[m.seq] == nil && !gone[names.EventSubject(run)]
+		})
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", segments.Name, err)
+		}
+	}
+	for subject := range gone {
+		cut.Erased = append(cut.Erased, names.RunOfSubject(subject))
+	}
+	slices.Sort(cut.Erased)
+	return errors.Join(t.describe(events), t.describe(segments))
+}
+
+// lateSegment is a segment beyond the cut, with its events up to there.
+type lateSegment struct {
+	run     string
+	records []schema.Record
+}
+
+// lateSegments finds the segments that were stored while the backup was taken and reach beyond the cut, by their places in the
+// bucket's stream. Of an older one that does so the log has lost its end: it is kept, as it is all that there is.
+func (t *taker) lateSegments(s *Stream, cut *ShardCut) (map[uint64]*lateSegment, error) {
+	f, err := os.Open(t.path(s.Name, contentName))
+	if err != nil {
+		return nil, err
+	}
+	late := map[uint64]*lateSegment{}
+	err = readContent(f, func(stdjson.RawMessage) error { return nil }, func(m *message) error {
+		s.Messages++
+		if m.seq <= t.segmentsBefore[cut.Shard] || len(m.body) == 0 {
+			return nil
+		}
+		info, err := schema.DecodeSegmentInfo(m.body)
+		if err != nil || info.Last.Stream <= cut.Cut {
+			return nil //nolint:nilerr // what is damaged is kept as it is: verify names it
+		}
+		_, frames, err := schema.DecodeSegment(m.body)
+		if err != nil {
+			return fmt.Errorf("segment %d of run %.64s: %w", info.Number, info.Run, err)
+		}
+		l := &lateSegment{run: info.Run}
+		err = schema.ReadFrames(slices.Clone(frames), func(r schema.Record) bool {
+			if r.Stream <= cut.Cut {
+				l.records = append(l.records, r)
+			}
+			return true
+		})
+		late[m.seq] = l
+		cut.LeftOut++
+		return err
+	})
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("stream %s: %w", s.Name, err)
+	}
+	return late, nil
+}
+
+// compareLog finds the events up to the cut that only a late segment has, in order, and the runs that were erased while the
+// log was read: the last event of a run leaves the log in no other way.
+func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateSegment, there map[string]bool, cut *ShardCut,
+) (missing []message, gone map[string]bool, err error) {
+	want := map[uint64]message{}
+	for _, l := range late {
+		subject := names.EventSubject(l.run)
+		for i := range l.records {
+			r := &l.records[i]
+			if there[subject] {
+				want[uint64(r.Stream)] = message{subject: subject, seq: uint64(r.Stream), header: encodeHeader(r.Header), body: r.Body}
+			}
+		}
+	}
+	f, err := os.Open(t.path(s.Name, contentName))
+	if err != nil {
+		return nil, nil, err
+	}
+	gone = map[string]bool{}
+	runs := map[string]bool{}
+	err = readContent(f, func(stdjson.RawMessage) error { return nil }, func(m *message) error {
+		s.Messages++
+		delete(want, m.seq)
+		if run := names.RunOfSubject(m.subject); run == "" || run == schema.BarrierRun {
+			return nil
+		}
+		runs[m.subject] = true
+		if !there[m.subject] {
+			gone[m.subject] = true
+		}
+		return nil
+	})
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, nil, fmt.Errorf("stream %s: %w: %w", s.Name, ErrSnapshot, err)
+	}
+	cut.Runs = len(runs) - len(gone)
+	for _, m := range want {
+		missing = append(missing, m)
+	}
+	slices.SortFunc(missing, func(a, b message) int { return cmp.Compare(a.seq, b.seq) })
+	cut.PutBack = len(missing)
+	return missing, gone, nil
+}

@@ -1,0 +1,111 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// BackupFormat is the format version of stored records of backups.
+const BackupFormat = 1
+
+// BackupRecord says that a backup of a fleet was taken.
+type BackupRecord struct {
+	// Format is [BackupFormat].
+	Format int `json:"format"`
+	// ID of the backup, as its manifest has it.
+	ID string `json:"id"`
+	// Began and Ended by the clock of who took it, RFC 3339.
+	Began string `json:"began"`
+	Ended string `json:"ended"`
+	// Bytes of its files.
+	Bytes int64 `json:"bytes"`
+	// By whom.
+	By    string         `json:"by"`
+	Extra jsontext.Value `json:",embed"`
+}
+
+func backupKey(fleet string) (string, error) {
+	if err := schema.CheckName("fleet", fleet); err != nil {
+		return "", err
+	}
+	return "backup." + fleet, nil
+}
+
+// PutBackup records the last backup of a fleet, beside the leases. Of two that end at once either may be recorded.
+func PutBackup(ctx context.Context, js jetstream.JetStream, fleet string, r BackupRecord) error {
+	key, err := backupKey(fleet)
+	if err != nil {
+		return err
+	}
+	r.Format = BackupFormat
+	value, err := json.Marshal(r, json.Deterministic(true))
+	if err != nil {
+		return fmt.Errorf("record of the backup of fleet %s: %w", fleet, err)
+	}
+	b := newBucket(js, schema.LeaseBucket)
+	if _, err := b.publish(ctx, b.message(key, value, nil, false, 0)); err != nil {
+		return fmt.Errorf("record of the backup of fleet %s: %w", fleet, err)
+	}
+	return nil
+}
+
+// LastBackup returns the record of the last backup of a fleet. It returns [ErrNotFound] when none was recorded, [ErrCorrupt] or
+// schema.ErrFormat.
+func LastBackup(ctx context.Context, js jetstream.JetStream, fleet string) (BackupRecord, error) {
+	var r BackupRecord
+	key, err := backupKey(fleet)
+	if err != nil {
+		return r, err
+	}
+	b := newBucket(js, schema.LeaseBucket)
+	e, err := b.getFresh(ctx, key)
+	if err != nil {
+		return r, fmt.Errorf("record of the last backup of fleet %s: %w", fleet, err)
+	}
+	if err := json.Unmarshal(e.value, &r); err != nil {
+		return r, fmt.Errorf("record of the last backup of fleet %s: %w: %w", fleet, ErrCorrupt, err)
+	}
+	if r.Format != BackupFormat {
+		return r, fmt.Errorf("record of the last backup of fleet %s: format %d: %w", fleet, r.Format, schema.ErrFormat)
+	}
+	return r, nil
+}
+
+// Adopt makes a fleet known whose events, segments and blobs were restored: it stores the settings, which are the marker that the
+// fleet was provisioned. What is derived is made by the next [Provision]. It returns [ErrExists] for a fleet that is known,
+// [ErrStreamMissing] when one of the restored streams is not there, [ErrSettings].
+func Adopt(ctx context.Context, js jetstream.JetStream, settings FleetSettings) error {
+	if err := settings.validate(); err != nil {
+		return err
+	}
+	p := provisioner{js: js, fleets: NewFleets(js)}
+	if err := p.checkServer(); err != nil {
+		return err
+	}
+	for _, r := range resources(&settings, &settings, true) {
+		if !r.truth {
+			continue
+		}
+		if _, err := p.info(ctx, r.want.Name); err != nil {
+			return fmt.Errorf("adopt fleet %s: stream %s: %w", settings.Fleet, r.want.Name, err)
+		}
+	}
+	for _, want := range sharedStreams(settings.Replicas) {
+		if err := p.ensure(ctx, resource{want: want, shared: true}); err != nil {
+			return fmt.Errorf("adopt fleet %s: %w", settings.Fleet, err)
+		}
+	}
+	settings.Format = SettingsFormat
+	err := p.fleets.put(ctx, &settings, 0)
+	if errors.Is(err, ErrConflict) {
+		return fmt.Errorf("adopt fleet %s: %w: %w", settings.Fleet, ErrExists, err)
+	}
+	return err
+}
