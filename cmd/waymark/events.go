@@ -83,7 +83,7 @@ func (c eventsCmd) Run(ctx context.Context, a *app) error {
 	if c.Accepted {
 		err = c.observe(ctx, a, cl)
 	} else {
-		err = c.follow(ctx, a, cl)
+		err = c.follow(ctx, cl, func(m runlog.Arrived) error { return c.show(a, m.Record, m.Subject) }, nil)
 	}
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return nil
@@ -115,8 +115,12 @@ func (c eventsCmd) observe(ctx context.Context, a *app, cl *client) error {
 	}
 }
 
-// follow reads the event streams of the shards in question.
-func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
+// idleEvery is how often a reader that waits for events is asked what else there is to do.
+const idleEvery = 250 * time.Millisecond
+
+// follow reads the event streams of the shards in question. idle is called now and then while nothing comes; nil is nothing.
+// Both are called by one goroutine.
+func (c eventsCmd) follow(ctx context.Context, cl *client, take func(runlog.Arrived) error, idle func() error) error {
 	js, settings, err := cl.settings(ctx)
 	if err != nil {
 		return err
@@ -162,15 +166,33 @@ func (c eventsCmd) follow(ctx context.Context, a *app, cl *client) error {
 		defer close(records)
 		return readers.Wait()
 	})
-	group.Go(func() error {
-		for r := range records {
-			if err := c.show(a, r.Record, r.Subject); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	group.Go(func() error { return consume(records, take, idle) })
 	return group.Wait()
+}
+
+// consume hands records over until there are no more.
+func consume(records <-chan runlog.Arrived, take func(runlog.Arrived) error, idle func() error) error {
+	var pulse <-chan time.Time
+	if idle != nil {
+		tick := time.NewTicker(idleEvery)
+		defer tick.Stop()
+		pulse = tick.C
+	}
+	for {
+		var err error
+		select {
+		case r, more := <-records:
+			if !more {
+				return nil
+			}
+			err = take(r)
+		case <-pulse:
+			err = idle()
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // settingsEvery is how often a command that goes on for ever looks for shards that were added.

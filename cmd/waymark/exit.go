@@ -48,7 +48,7 @@ var exitCodes = []struct {
 	{exitDamaged, "damaged", "input or stored data is broken or incomplete; what could be done was done"},
 	{exitRefused, "refused", "wrong credentials, or no permission"},
 	{exitFull, "full", "the fleet's quota or the disk is full; nothing was lost"},
-	{exitDiffers, "differs", "two runs differ, or a replay came out otherwise than recorded or expected"},
+	{exitDiffers, "differs", "two runs differ, a replay came out otherwise, or an executor breaks a rule"},
 	{exitInterrupted, "interrupted", "ended by Ctrl-C before it was done"},
 }
 

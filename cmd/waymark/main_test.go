@@ -60,10 +60,16 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
 		Setup: func(env *testscript.Env) error {
+			repository, err := filepath.Abs(filepath.Join("..", ".."))
+			if err != nil {
+				return err
+			}
 			for name, value := range map[string]string{
 				"WAYMARK_STATE_DIR": filepath.Join(env.WorkDir, "state"),
 				"XDG_CONFIG_HOME":   filepath.Join(env.WorkDir, "config"),
 				"HOME":              filepath.Join(env.WorkDir, "home"),
+				"TRANSCRIPTS":       filepath.Join(repository, "internal", "transcript", "testdata"),
+				"EXAMPLES":          filepath.Join(repository, "docs", "examples"),
 				"WAYMARK_HTTP":      "127.0.0.1:0",
 				"WAYMARK_QUOTA":     "256MiB",
 				"WAYMARK_SILENCE":   "10m",               // the executors of scripts send no heartbeats

@@ -1,0 +1,76 @@
+package examples_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+const foreignPage = "../conformance.md"
+
+// What runs executor.py and judges it is the script conformpython of cmd/waymark.
+func TestThePythonCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
+	text, err := os.ReadFile(foreignPage)
+	require.NoError(t, err)
+	shown := map[string]bool{}
+	got := block.ReplaceAllStringFunc(string(text), func(s string) string {
+		m := block.FindStringSubmatch(s)
+		code, ok := snippets(t, m[1])[m[2]]
+		require.True(t, ok, "%s has no snippet %s", m[1], m[2])
+		shown[m[2]] = true
+		return "<!-- from " + m[1] + ": " + m[2] + " -->\n```" + m[3] + "\n" + code + "```\n"
+	})
+	if *update {
+		require.NoError(t, os.WriteFile(foreignPage, []byte(got), 0o644))
+		text = []byte(got)
+	}
+	require.Equal(t, got, string(text), "go test ./docs/examples -update writes it anew")
+	for name := range snippets(t, "foreign/executor.py") {
+		require.True(t, shown[name], "the page does not show %s", name)
+	}
+}
+
+func TestTheHashOnThePageIsThatOfTheEvent(t *testing.T) {
+	text, err := os.ReadFile(foreignPage)
+	require.NoError(t, err)
+	w := schema.Writer{Fleet: "default", Run: "r-1", Executor: "py-1", Epoch: 1}
+	e := &schema.Event{
+		Source: schema.Source(w.Fleet, w.Executor), Type: schema.TypeOf(schema.RunStarted), Subject: w.Run, Time: "2026-01-31T12:00:00Z",
+		Epoch: 1, Sequence: 1, DataContentType: schema.ContentTypeJSON, Data: []byte(`{"agent":"a","executor":"py-1"}`),
+	}
+	w.Seal(e, schema.Hash{})
+	for name, want := range map[string]string{"content": e.ContentHash().String(), "id": e.ID, "chain": e.Chain} {
+		m := regexp.MustCompile(`(?m)^    ` + name + ` +(\S+)$`).FindStringSubmatch(string(text))
+		require.NotNil(t, m, name)
+		require.Equal(t, want, m[1], name)
+	}
+	require.Contains(t, string(text), string(e.Data))
+}
+
+func TestThePageOfEventsHasTheVocabulary(t *testing.T) {
+	text, err := os.ReadFile("../events.md")
+	require.NoError(t, err)
+	api, err := os.ReadFile("../../schema/asyncapi.json")
+	require.NoError(t, err)
+	names := regexp.MustCompile(`io\.waymark\.([a-z_]+\.[a-z_]+)\.v1`).FindAllStringSubmatch(string(api), -1)
+	require.Greater(t, len(names), 25)
+	for _, m := range names {
+		require.Contains(t, string(text), "`"+m[1]+"`", "docs/events.md")
+	}
+	// Rows name what there is, and mark what is required as the schema does.
+	for _, row := range regexp.MustCompile("(?m)^\\| ((?:`[a-z_.]+`,? ?)+)C? ?\\|([^|]+)\\| (?:yes|no) \\|$").FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile("`([a-z_.]+)`").FindAllStringSubmatch(row[1], -1) {
+			data := schema.NewData(m[1])
+			require.NotNil(t, data, m[1])
+			if err := schema.Validate(data); err != nil {
+				missing, _, _ := strings.Cut(regexp.MustCompile(`at /([a-z_/]+)`).FindStringSubmatch(err.Error())[1], "/")
+				require.Contains(t, row[2], "**"+missing+"**", m[1])
+			}
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package conform
+
+import (
+	"fmt"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// call is what is known of an open call beyond the head.
+type call struct {
+	// decision is the latest one.
+	decision string
+}
+
+// known returns a call's entry, nil for one that was recorded where nobody looked: in the base of a fork.
+func (r *run) known(c *schema.OpenCall) *call {
+	if c == nil {
+		return nil
+	}
+	return r.calls[c.CallKey]
+}
+
+// callEvent judges what is about a call.
+func (r *run) callEvent(a *moment) {
+	id, ok := callOf(a.data)
+	if !ok {
+		return
+	}
+	if r.head.Turn != 0 && a.e.Turn == 0 && !a.control {
+		r.found(ruleTurnGiven, a, "ce-turn", fmt.Sprint(r.head.Turn), "no turn")
+	}
+	switch d := a.data.(type) {
+	case *schema.ToolCalledData:
+		r.called(a, d)
+	case *schema.ToolDecidedData:
+		if a.open == nil {
+			return // decided before it is recorded, or long closed
+		}
+		if c := r.known(a.open); c != nil {
+			c.decision = d.Decision
+		}
+	case *schema.ToolSettledData:
+		r.settled(a, d)
+	case *schema.ToolReturnedData, *schema.ToolFailedData:
+		r.outcome(a, id)
+	}
+}
+
+func (r *run) called(a *moment, d *schema.ToolCalledData) {
+	r.enter()
+	if a.verdict.Opened {
+		r.found(ruleTurnStarted, a, "ce-turn", fmt.Sprintf("turn.started of turn %d before", a.e.Turn), "tool.called")
+	}
+	if d.Replay == "" {
+		r.found(rulePolicy, a, "/replay", "pure, idempotent, verify or hold", "none, which is taken as hold")
+	}
+	if key := a.verdict.Call; key.Turn == r.turn.number && len(r.turn.called) < maxTurnThings {
+		r.turn.called[d.ToolCallID]++
+		if r.turn.called[d.ToolCallID] > r.turn.asked[d.ToolCallID] {
+			r.turn.early[d.ToolCallID]++
+		}
+	}
+	r.calls[a.verdict.Call] = &call{}
+}
+
+// undecided: nobody allowed the call, so it never ran.
+func (c *call) undecided() bool {
+	return c.decision == schema.DecisionAsk || c.decision == schema.DecisionDeny
+}
+
+func (r *run) settled(a *moment, d *schema.ToolSettledData) {
+	c := r.known(a.open)
+	if a.open == nil || c == nil {
+		return
+	}
+	if !a.control && a.open.Replay == schema.ReplayHold && !c.undecided() && d.How != schema.SettledAdopted {
+		r.found(ruleHold, a, "/how", "adopted, or a person's settlement", string(d.How)+", by the executor")
+	}
+	if d.How != schema.SettledRerun {
+		delete(r.calls, a.open.CallKey)
+	}
+}
+
+func (r *run) outcome(a *moment, id string) {
+	if a.open == nil {
+		return
+	}
+	c := r.known(a.open)
+	returned := a.name == schema.ToolReturned
+	switch {
+	case a.open.InDoubt:
+		r.found(ruleSettleFirst, a, "/tool_call_id", "tool.settled of call "+id+" before", a.name)
+	case a.open.Cleared:
+		r.found(ruleCleared, a, "/tool_call_id", "an event of the executor between the settlement and the call", a.name+" as the first one")
+	case c == nil:
+	case returned && c.decision == schema.DecisionDeny:
+		r.found(ruleDenied, a, "/tool_call_id", "tool.failed of type denied", "a result")
+	case returned && c.decision == schema.DecisionAsk:
+		r.found(ruleAsked, a, "/tool_call_id", "tool.decided with allow before", "a result")
+	}
+	delete(r.calls, a.open.CallKey)
+}

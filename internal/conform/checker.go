@@ -1,0 +1,187 @@
+package conform
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Message is a message of a fleet's log, or one that was seen while it was published.
+type Message struct {
+	// Subject on NATS; empty in a recording of events.
+	Subject string
+	// Record as the log has it. Its stream sequence must rise within a run.
+	Record schema.Record
+	// At is when it arrived; zero when that is not known.
+	At time.Time
+	// File and Line of a recording.
+	File string
+	Line int
+}
+
+// Config of a checker.
+type Config struct {
+	// Fleet that is judged; empty means the one that each run's first event names.
+	Fleet string
+	// Expect are ids of scenarios that must be seen; see [Scenarios].
+	Expect []string
+}
+
+// Checker judges the messages of a fleet. It is not safe for concurrent use.
+type Checker struct {
+	cfg       Config
+	scenarios []Scenario
+	runs      map[string]*run
+	// order of first sight, for letting runs go.
+	order     []string
+	executors map[string]*beats
+	report    Report
+	// counts of findings by rule and run.
+	counts map[[2]string]int
+	index  map[[2]string]int
+	wire   bool
+	heard  bool
+	// recorded counts the messages of recordings.
+	recorded schema.StreamSequence
+}
+
+// ErrScenario is returned for a scenario that there is not. See [Scenarios] for those that there are.
+var ErrScenario = errors.New("no such scenario")
+
+// New returns a checker that has seen nothing.
+func New(cfg Config) (*Checker, error) {
+	c := &Checker{
+		cfg: cfg, runs: map[string]*run{}, executors: map[string]*beats{}, counts: map[[2]string]int{}, index: map[[2]string]int{},
+		report: Report{Findings: []Finding{}},
+	}
+	for _, id := range cfg.Expect {
+		i := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.ID == id })
+		if i < 0 {
+			return nil, fmt.Errorf("%w: %.40q", ErrScenario, id)
+		}
+		c.scenarios = append(c.scenarios, scenarios[i])
+	}
+	return c, nil
+}
+
+// Knows reports whether messages of the run were judged already: who joins late brings what was before first.
+func (c *Checker) Knows(run string) bool { return c.runs[run] != nil }
+
+// Run returns the run of a message: the last token of its subject, else what its event says; "" for none.
+func (m *Message) Run() string {
+	if m.Subject != "" {
+		return m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	}
+	e, err := schema.Decode(m.Record.Header, m.Record.Body)
+	if err != nil {
+		return ""
+	}
+	return e.Subject
+}
+
+// Add judges the next message of the log.
+func (c *Checker) Add(m Message) {
+	name := m.Run()
+	if name == schema.BarrierRun {
+		return
+	}
+	c.report.Events++
+	p := schema.Prepare(&m.Record)
+	if _, mark := schema.PlacedOf(p.Event); mark {
+		return
+	}
+	r := c.runs[name]
+	if r == nil {
+		r = newRun(c, name)
+		c.runs[name] = r
+		c.order = append(c.order, name)
+		c.report.Runs++
+		c.forget()
+	}
+	r.add(&m, &p)
+}
+
+// forget lets runs go when there are too many: those that have ended first.
+func (c *Checker) forget() {
+	if len(c.order) <= maxRuns {
+		return
+	}
+	at := slices.IndexFunc(c.order[:len(c.order)-1], func(name string) bool { return c.runs[name].head.Status.Terminal() })
+	at = max(at, 0)
+	delete(c.runs, c.order[at])
+	c.order = slices.Delete(c.order, at, at+1)
+	c.report.Forgotten++
+}
+
+// found notes a breach.
+func (c *Checker) found(rule string, f *Finding, field, expected, found string) {
+	r, ok := RuleOf(rule)
+	if !ok {
+		panic("no rule " + rule)
+	}
+	f.Rule, f.Level, f.Text, f.Section, f.Next = r.ID, r.Level, r.Text, Page+"#"+r.Section, r.Next
+	f.Field, f.Expected, f.Found = field, short(expected), short(found)
+	if r.Level == Must {
+		c.report.Must++
+	} else {
+		c.report.Should++
+	}
+	key := [2]string{rule, f.Run}
+	c.counts[key]++
+	switch n := c.counts[key]; {
+	case n == 1:
+		c.index[key] = len(c.report.Findings)
+		c.report.Findings = append(c.report.Findings, *f)
+	case n <= findingsOfRule:
+		c.report.Findings = append(c.report.Findings, *f)
+	default:
+		c.report.Findings[c.index[key]].More++
+	}
+}
+
+// Findings made so far, for who shows them as they come.
+func (c *Checker) Findings() []Finding { return c.report.Findings }
+
+// Done reports whether scenarios were expected and all of them have been seen.
+func (c *Checker) Done() bool {
+	if len(c.scenarios) == 0 {
+		return false
+	}
+	for _, o := range c.outcomes() {
+		if !o.Passed {
+			return false
+		}
+	}
+	return true
+}
+
+// Report returns what was found so far.
+func (c *Checker) Report() *Report {
+	r := c.report
+	r.Findings = slices.Clone(c.report.Findings)
+	r.Scenarios = c.outcomes()
+	r.Passed = r.Must == 0 && r.Events > 0
+	for _, o := range r.Scenarios {
+		r.Passed = r.Passed && o.Passed
+	}
+	for _, rule := range rules {
+		why := ""
+		switch {
+		case rule.Source == Wire && !c.wire:
+			why = "the headers of NATS were not seen: they are where messages are published, and no recording of events has them"
+		case rule.Source == Beats && !c.heard:
+			why = "no heartbeat was seen: they are where messages are published, and no recording of events has them"
+		case rule.Source == Log && r.Events == 0:
+			why = "no event was seen"
+		default:
+			r.Judged++
+			continue
+		}
+		r.NotJudged = append(r.NotJudged, NotJudged{Rule: rule.ID, Why: why})
+	}
+	return &r
+}

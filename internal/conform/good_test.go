@@ -1,0 +1,316 @@
+package conform_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/conform"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// good are recordings in which nothing is wrong, and the scenarios that each of them shows.
+var good = map[string]struct {
+	shows []string
+	make  func(r *tape)
+}{
+	"turns": {[]string{"start", "turns", "tool-pure", "tool-idempotent", "tool-verify", "tool-hold"}, func(r *tape) {
+		r.start()
+		r.turn(1)
+		r.says(1, schema.Text("I look."), schema.CallPart("c1", "tool"), schema.CallPart("c2", "tool"))
+		r.call("c1", schema.ReplayPure, 1)
+		r.call("c2", schema.ReplayIdempotent, 1)
+		r.result("c2", 1)
+		r.result("c1", 1)
+		r.endTurn(1)
+		r.write(&schema.TurnStartedData{Turn: 2, Messages: []schema.Message{{Role: schema.RoleTool, Parts: []schema.Part{
+			{Type: schema.PartToolCallResponse, ID: "c1", CallTurn: 1},
+		}}}}, 2)
+		r.says(2, schema.CallPart("c1", "tool"), schema.CallPart("c1", "tool")) // ids come again
+		r.call("c1", schema.ReplayVerify, 2)
+		r.result("c1", 2)
+		r.call("c1", schema.ReplayHold, 2)
+		r.write(&schema.ToolFailedData{ToolCallID: "c1", Error: schema.Error{Type: "timeout"}}, 2)
+		r.endTurn(2)
+		r.end()
+	}},
+	"resume-pure": {[]string{"resume-pure", "tool-pure"}, func(r *tape) {
+		r.start()
+		r.turn(1)
+		r.call("c1", schema.ReplayPure, 1)
+		r.takeover("ex-2", "claim")
+		r.write(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun}, 1)
+		r.result("c1", 1)
+		r.endTurn(1)
+		r.end()
+	}},
+	"resume-late": {[]string{"resume-hold-adopted"}, func(r *tape) {
+		r.start()
+		r.turn(1)
+		r.call("c1", schema.ReplayHold, 1)
+		old := r.make(&schema.ToolReturnedData{ToolCallID: "c1", Result: []byte(`1`)}, 1) // it waits, and the run is taken over
+		r.takeover("ex-2", "claim")
+		require.Equal(r.t, schema.Evidence, r.put(old).Kind)
+		r.write(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledAdopted}, 1)
+		r.endTurn(1)
+		r.end()
+	}},
+	"resume-hold": {[]string{"resume-hold"}, func(r *tape) {
+		r.start()
+		r.turn(1)
+		r.call("c1", schema.ReplayHold, 1)
+		r.takeover("ex-2", "claim")
+		r.write(&schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitToolInDoubt, ToolCallID: "c1"}, 1)
+		r.write(&schema.RunInterruptedData{Reason: "waiting"}, 0)
+		r.control(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "ann"}, 1)
+		r.takeover("ex-3", "input")
+		r.write(&schema.ToolDecidedData{ToolCallID: "c1", Decision: schema.DecisionAllow}, 1)
+		r.result("c1", 1)
+		r.endTurn(1)
+		r.end()
+	}},
+	"resume-turn": {[]string{"resume-turn"}, func(r *tape) {
+		r.start()
+		r.turn(1)
+		r.takeover("ex-2", "claim")
+		r.turn(1)
+		r.says(1, schema.Text("Done."))
+		r.endTurn(1)
+		r.end()
+	}},
+	"people": {[]string{"input", "approval", "denial"}, func(r *tape) {
+		r.start()
+		r.write(&schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitHumanInput, ExpiresAt: schema.FormatTime(r.clock.Add(time.Hour))}, 0)
+		r.control(&schema.RunInputData{InterruptID: "i1", Payload: []byte(`"red"`), By: "ann"}, 0)
+		r.turn(1)
+		r.call("c1", schema.ReplayHold, 1)
+		r.write(&schema.ToolDecidedData{ToolCallID: "c1", Decision: schema.DecisionAsk}, 1)
+		r.write(&schema.RunWaitingData{InterruptID: "i2", Reason: schema.WaitToolApproval, ToolCallID: "c1"}, 1)
+		r.control(&schema.RunInputData{InterruptID: "i2", Payload: []byte(`{"decision":"allow"}`), By: "ann"}, 0)
+		r.write(&schema.ToolDecidedData{ToolCallID: "c1", Decision: schema.DecisionAllow}, 1)
+		r.result("c1", 1)
+		r.call("c2", schema.ReplayHold, 1)
+		r.write(&schema.ToolDecidedData{ToolCallID: "c2", Decision: schema.DecisionDeny}, 1)
+		r.write(&schema.ToolFailedData{ToolCallID: "c2", Error: schema.Error{Type: "denied"}}, 1)
+		r.endTurn(1)
+		r.end()
+	}},
+	"plain": {[]string{"start", "tool-hold"}, func(r *tape) {
+		// An executor that counts nothing: no sequence, no chain.
+		r.write(&schema.RunStartedData{Agent: "coder", Executor: "ex-1"}, 0, plain)
+		r.write(&schema.TurnStartedData{Turn: 1}, 1, plain)
+		r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "mail", Replay: schema.ReplayHold}, 1, plain)
+		again := r.make(&schema.ToolReturnedData{ToolCallID: "c1"}, 1, plain)
+		require.Equal(r.t, schema.Applied, r.put(again).Kind)
+		require.Equal(r.t, schema.Duplicate, r.put(again).Kind) // a retry is none of its faults
+		r.write(&schema.TurnEndedData{Turn: 1}, 1, plain)
+		r.write(&schema.RunEndedData{Status: "completed"}, 0, plain)
+	}},
+	"life": {[]string{"shutdown", "phases", "limit"}, func(r *tape) {
+		r.start()
+		r.write(&schema.PhaseStartedData{Phase: "build"}, 0)
+		r.write(&schema.PhaseCompletedData{Phase: "build"}, 0)
+		r.write(&schema.PhaseStartedData{Phase: "test"}, 0)
+		r.write(&schema.RunInterruptedData{Reason: "shutdown"}, 0)
+		r.takeover("ex-2", "claim")
+		r.write(&schema.PhaseStartedData{Phase: "test"}, 0)
+		r.write(&schema.PhaseCompletedData{Phase: "test"}, 0)
+		r.write(&schema.LimitReachedData{Limit: "turns"}, 0)
+		r.write(&schema.TurnStartedData{Turn: 1, Purpose: schema.PurposeRecovery}, 1)
+		r.endTurn(1)
+		r.write(&schema.RunEndedData{Status: "completed", Summary: "half of it"}, 0)
+		r.write(&schema.HandoffOfferedData{HandoffID: "h1", Reason: "task_complete"}, 0)
+	}},
+	"end": {[]string{"cancel", "hand-off"}, func(r *tape) {
+		r.start()
+		r.turn(1)
+		r.call("c1", schema.ReplayPure, 1)
+		r.control(&schema.RunCancelRequestedData{By: "ann"}, 0)
+		r.write(&schema.RunEndedData{Status: "cancelled"}, 0)
+		r.write(&schema.HandoffOfferedData{HandoffID: "h1", Reason: "error"}, 0)
+		r.control(&schema.HandoffAcceptedData{HandoffID: "h1", By: "bob", ChildRun: "r-2"}, 0)
+	}},
+	"foreign": {[]string{"start"}, func(r *tape) {
+		r.start()
+		r.write(&schema.ErrorRaisedData{Error: schema.Error{Type: "x"}}, 0, func(e *schema.Event) {
+			e.Type, e.Data, e.DataContentType = "com.example.progress", []byte("half"), "text/plain"
+		})
+		r.end()
+	}},
+}
+
+func TestGoodRecordingsPass(t *testing.T) {
+	for name, g := range good {
+		t.Run(name, func(t *testing.T) {
+			for _, wire := range []bool{false, true} {
+				r := newTape(t)
+				r.wire = wire
+				g.make(r)
+				if !wire {
+					golden(t, "good/"+name+".jsonl", r.out.Bytes())
+				}
+				report := judge(t, r.out.Bytes())
+				require.Empty(t, report.Findings)
+				require.True(t, report.Passed)
+				require.Equal(t, 1, report.Runs)
+				for _, rule := range report.NotJudged {
+					require.Contains(t, []string{"WM-E-100", "WM-E-101", "WM-E-110", "WM-E-111"}, rule.Rule, "rules of what a recording has are judged")
+				}
+			}
+		})
+	}
+}
+
+func TestScenariosAreSeenWhereTheyArePlayed(t *testing.T) {
+	played := map[string]bool{}
+	for name, g := range good {
+		r := newTape(t)
+		g.make(r)
+		var all []string
+		for _, s := range conform.Scenarios() {
+			all = append(all, s.ID)
+		}
+		for _, o := range judge(t, r.out.Bytes(), all...).Scenarios {
+			shown := false
+			for _, id := range g.shows {
+				shown = shown || id == o.Scenario
+			}
+			if shown {
+				require.True(t, o.Passed, "%s in %s: %s", o.Scenario, name, o.Missing)
+				require.Equal(t, "r-1", o.Run)
+				played[o.Scenario] = true
+			}
+			if !o.Passed {
+				require.NotEmpty(t, o.Missing, o.Scenario)
+			}
+		}
+	}
+	for _, id := range []string{"start", "turns", "resume-hold", "resume-pure", "input", "approval", "cancel", "hand-off", "phases", "limit", "shutdown"} {
+		require.True(t, played[id], id)
+	}
+}
+
+func TestAScenarioThatWasNotPlayedSaysWhatIsMissing(t *testing.T) {
+	r := newTape(t)
+	r.start()
+	r.turn(1)
+	r.call("c1", schema.ReplayPure, 1)
+	report := judge(t, r.out.Bytes(), "resume-pure", "input")
+	require.False(t, report.Passed)
+	require.Equal(t, conform.Outcome{Scenario: "resume-pure", Run: "r-1", Missing: "run.resumed while a call with replay pure is open"}, report.Scenarios[0])
+	require.Equal(t, "run.waiting with the reason human_input", report.Scenarios[1].Missing)
+
+	_, err := conform.New(conform.Config{Expect: []string{"tango"}})
+	require.ErrorIs(t, err, conform.ErrScenario)
+}
+
+func TestAScenarioInARunThatBreaksARuleIsNotPassed(t *testing.T) {
+	r := newTape(t)
+	r.start()
+	r.refused(&schema.ToolReturnedData{ToolCallID: "c1"}, 0)
+	r.end()
+	report := judge(t, r.out.Bytes(), "start")
+	require.Equal(t, conform.Outcome{Scenario: "start", Run: "r-1", Missing: "the run breaks a rule"}, report.Scenarios[0])
+}
+
+func TestWhatIsNoRecordingIsSaidWithItsLine(t *testing.T) {
+	c, err := conform.New(conform.Config{})
+	require.NoError(t, err)
+	err = c.ReadRecording("notes.txt", strings.NewReader("\n{\"specversion\":\"1.0\"}\nhello\n"))
+	require.ErrorIs(t, err, conform.ErrRecording)
+	require.ErrorContains(t, err, "notes.txt:3")
+}
+
+func TestARecordedMessageIsJudgedAsItWasSeen(t *testing.T) {
+	var out strings.Builder
+	recorder := conform.NewRecorder(&out)
+	r := newTape(t)
+	e := r.make(&schema.RunStartedData{Agent: "coder", Executor: "ex-1"}, 0)
+	header, body := e.Encode()
+	logged := conform.Message{Subject: "waymark.events.f.0.r-1", Record: schema.NewRecord(7, header, body), At: r.clock}
+	require.NoError(t, recorder.Log(&logged))
+	odd := conform.Message{Subject: "waymark.events.f.0.r-1", Record: schema.NewRecord(8, nil, []byte{0xff, 0xfe}), At: r.clock}
+	require.NoError(t, recorder.Log(&odd))
+	beat := conform.Message{Subject: "waymark.heartbeats.f.ex-1", Record: schema.Record{Body: []byte(`{"executor":"ex-1"}`)}, At: r.clock}
+	require.NoError(t, recorder.Published(&beat))
+	report := judge(t, []byte(out.String()))
+	require.Len(t, report.Findings, 1)
+	require.Equal(t, "WM-E-001", report.Findings[0].Rule)
+	require.Equal(t, 2, report.Findings[0].Line)
+	require.EqualValues(t, 2, report.Events)
+}
+
+func TestMemoryIsBoundedByTheRunsUnderWay(t *testing.T) {
+	c, err := conform.New(conform.Config{})
+	require.NoError(t, err)
+	const runs = 10_000
+	for i := range runs {
+		run := "r-" + strings.Repeat("x", i%7) + time.Duration(i).String()
+		run = strings.NewReplacer("µ", "u", ".", "_").Replace(run)
+		w := schema.Writer{Fleet: "f", Run: run, Executor: "ex-1", Epoch: 1}
+		e, _, err := w.Event(&schema.RunStartedData{Agent: "coder", Executor: "ex-1"}, 0, time.Unix(0, 0), schema.Hash{}, 0)
+		require.NoError(t, err)
+		header, body := e.Encode()
+		c.Add(conform.Message{Subject: "waymark.events.f.0." + run, Record: schema.NewRecord(schema.StreamSequence(i+1), header, body)}) //nolint:gosec // small
+	}
+	report := c.Report()
+	require.Equal(t, runs, report.Runs)
+	require.Equal(t, runs-8192, report.Forgotten)
+	require.Empty(t, report.Findings)
+}
+
+func TestThePageHasEveryRuleAndScenario(t *testing.T) {
+	page := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
+		require.NoError(t, err)
+		return strings.ReplaceAll(string(text), "\r\n", "\n")
+	}
+	events := page("events.md")
+	for _, r := range conform.Rules() {
+		require.Contains(t, events, "\n"+heading(r.Section)+"\n", "section of %s", r.ID)
+	}
+	made := rulesTable()
+	if !strings.Contains(events, made) && *update {
+		before, rest, _ := strings.Cut(events, rulesBegin)
+		_, after, _ := strings.Cut(rest, rulesEnd)
+		events = before + made + after
+		require.NoError(t, os.WriteFile(filepath.Join("..", "..", "docs", "events.md"), []byte(events), 0o644)) //nolint:gosec // documentation is for everybody
+	}
+	require.Contains(t, events, made, "write it with: go test ./internal/conform -update")
+	text := page("conformance.md")
+	for _, s := range conform.Scenarios() {
+		require.Contains(t, text, "| `"+s.ID+"` | "+s.Text+" |")
+	}
+}
+
+const (
+	rulesBegin = "<!-- rules: made by a test -->\n"
+	rulesEnd   = "<!-- end of rules -->\n"
+)
+
+// heading is that of a section, by its link.
+func heading(link string) string {
+	words := strings.ReplaceAll(link, "-", " ")
+	words = strings.ToUpper(words[:1]) + words[1:]
+	switch link {
+	case "hand-off":
+		words = "Hand-off"
+	case "ids-and-hashes":
+		words = "IDs and hashes"
+	}
+	return "## " + words
+}
+
+func rulesTable() string {
+	var b strings.Builder
+	b.WriteString(rulesBegin + "| rule | level | what it asks | what to do |\n|---|---|---|---|\n")
+	for _, r := range conform.Rules() {
+		b.WriteString("| " + r.ID + " | " + string(r.Level) + " | [" + strings.ReplaceAll(r.Text, "|", `\|`) + "](#" + r.Section + ") | " + strings.ReplaceAll(r.Next, "|", `\|`) + " |\n")
+	}
+	b.WriteString(rulesEnd)
+	return b.String()
+}

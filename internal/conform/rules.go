@@ -1,0 +1,457 @@
+package conform
+
+import "github.com/waymarkio/waymark/schema"
+
+// Level says what comes of breaking a rule.
+type Level string
+
+// Levels.
+const (
+	// Must: an event is refused, or a promise about the run does not hold.
+	Must Level = "must"
+	// Should: the run is recoverable, and less than it could be.
+	Should Level = "should"
+)
+
+// Source is what a rule is judged by.
+type Source string
+
+// Sources.
+const (
+	// Log: the events themselves. A recording has them.
+	Log Source = "log"
+	// Wire: the headers that NATS takes out of a message, seen while it is published.
+	Wire Source = "wire"
+	// Beats: heartbeats, which no stream keeps.
+	Beats Source = "heartbeats"
+)
+
+// Rule is one rule of the vocabulary.
+type Rule struct {
+	// ID is stable: WM-E- and three digits.
+	ID    string `json:"id"`
+	Level Level  `json:"level"`
+	// Text is the rule.
+	Text string `json:"text"`
+	// Section of docs/events.md that explains it.
+	Section string `json:"section"`
+	// Next says what an author does about a breach.
+	Next string `json:"next"`
+	// Source is what it is judged by.
+	Source Source `json:"source"`
+}
+
+// Page is the document that explains the rules.
+const Page = "docs/events.md"
+
+// Ids of rules, by what they ask.
+const (
+	ruleCloudEvent   = "WM-E-001"
+	ruleAttributes   = "WM-E-002"
+	ruleSubject      = "WM-E-003"
+	ruleFleet        = "WM-E-004"
+	ruleSource       = "WM-E-005"
+	rulePercent      = "WM-E-006"
+	ruleTime         = "WM-E-007"
+	ruleData         = "WM-E-008"
+	ruleType         = "WM-E-009"
+	ruleContentType  = "WM-E-010"
+	ruleMembers      = "WM-E-011"
+	ruleSize         = "WM-E-012"
+	ruleIDOnce       = "WM-E-013"
+	ruleIDHash       = "WM-E-014"
+	ruleIDForm       = "WM-E-015"
+	ruleStartFirst   = "WM-E-020"
+	ruleStartOnce    = "WM-E-021"
+	ruleDense        = "WM-E-022"
+	ruleFork         = "WM-E-023"
+	ruleChain        = "WM-E-024"
+	ruleChained      = "WM-E-025"
+	ruleEpoch        = "WM-E-026"
+	ruleFenced       = "WM-E-027"
+	ruleEpochAhead   = "WM-E-028"
+	ruleAllNumbered  = "WM-E-029"
+	ruleControl      = "WM-E-030"
+	ruleTakeover     = "WM-E-031"
+	ruleEnded        = "WM-E-040"
+	ruleEndCalls     = "WM-E-041"
+	ruleEndTurn      = "WM-E-042"
+	ruleLimit        = "WM-E-043"
+	rulePhaseBegun   = "WM-E-044"
+	rulePhaseOnce    = "WM-E-045"
+	ruleTurnOrder    = "WM-E-050"
+	ruleTurnStarted  = "WM-E-051"
+	ruleTurnSame     = "WM-E-052"
+	ruleTurnGiven    = "WM-E-053"
+	ruleTurnClean    = "WM-E-054"
+	ruleAnswerFirst  = "WM-E-055"
+	ruleStoredOnce   = "WM-E-056"
+	ruleMessageOnce  = "WM-E-057"
+	rulePartsKnown   = "WM-E-058"
+	ruleKnownCall    = "WM-E-060"
+	ruleCallOpen     = "WM-E-061"
+	ruleOneOutcome   = "WM-E-062"
+	rulePolicy       = "WM-E-063"
+	ruleSettleFirst  = "WM-E-064"
+	ruleInDoubt      = "WM-E-065"
+	ruleHold         = "WM-E-066"
+	ruleDenied       = "WM-E-067"
+	ruleAsked        = "WM-E-068"
+	ruleCleared      = "WM-E-069"
+	ruleCaps         = "WM-E-070"
+	ruleAnswer       = "WM-E-080"
+	ruleWaitDoubt    = "WM-E-081"
+	ruleExpires      = "WM-E-082"
+	ruleOfferOpen    = "WM-E-090"
+	ruleOfferTaken   = "WM-E-091"
+	ruleOfferSize    = "WM-E-092"
+	ruleOfferID      = "WM-E-093"
+	ruleBeatForm     = "WM-E-100"
+	ruleBeatInstance = "WM-E-101"
+	ruleBeatPace     = "WM-E-102"
+	ruleMsgID        = "WM-E-110"
+	ruleExpectLast   = "WM-E-111"
+)
+
+// Sections of [Page], as their links are.
+const (
+	sectionWire       = "the-wire"
+	sectionID         = "ids-and-hashes"
+	sectionOrder      = "order-and-epochs"
+	sectionControl    = "control-events"
+	sectionLife       = "start-and-end"
+	sectionPhases     = "phases"
+	sectionTurns      = "turns-and-messages"
+	sectionTools      = "tool-calls"
+	sectionWaiting    = "waiting"
+	sectionHandoff    = "hand-off"
+	sectionHeartbeats = "heartbeats"
+	sectionPublishing = "publishing"
+)
+
+// Limits of what is judged and kept.
+const (
+	maxInline      = 512 << 10
+	findingsOfRule = 5
+	maxRuns        = 8192
+	maxTurnThings  = 4096
+	maxText        = 160
+)
+
+// Headers that an executor publishes with.
+const (
+	headerMsgID        = "Nats-Msg-Id"
+	headerExpectedLast = "Nats-Expected-Last-Subject-Sequence"
+	headerBatch        = "Nats-Batch-Id"
+	headerBatchAt      = "Nats-Batch-Sequence"
+)
+
+// rules is the table, in the order of the page.
+var rules = []Rule{
+	{
+		ruleCloudEvent, Must, "A message on an event subject is a CloudEvent 1.0, in binary or structured mode.", sectionWire,
+		"send ce-specversion: 1.0 and the other ce- headers, or JSON with Content-Type application/cloudevents+json", Log,
+	},
+	{
+		ruleAttributes, Must, "Attributes are well formed: id, source and type are there, times are RFC 3339, epoch and turn are integers, sequence is a counter from 1.", sectionWire,
+		"write the attribute as the table of attributes says", Log,
+	},
+	{
+		ruleSubject, Must, "The subject attribute is the run's id, which is the last token of the NATS subject.", sectionWire,
+		"set ce-subject to the run id that the message is published for", Log,
+	},
+	{
+		ruleFleet, Must, "The source names the fleet that the event is published to.", sectionWire,
+		"use the fleet of the NATS subject in ce-source", Log,
+	},
+	{
+		ruleSource, Should, "The source is /waymark/<fleet>/<executor>.", sectionWire,
+		"write the source in that form: liveness and notices go by the executor in it", Log,
+	},
+	{
+		rulePercent, Should, "Header values are percent-encoded: space, quotation mark, percent sign and all outside U+0021 to U+007E.", sectionWire,
+		"encode % as %25, once; leave the data as it is", Log,
+	},
+	{
+		ruleTime, Should, "Events say when they happened, in UTC.", sectionWire,
+		"set ce-time to an RFC 3339 time that ends with Z", Log,
+	},
+	{
+		ruleData, Must, "The data is JSON as the event's type has it.", sectionWire,
+		"compare the data with the type's schema in schema/asyncapi.json", Log,
+	},
+	{
+		ruleType, Should, "A type that begins with io.waymark. is one of the vocabulary.", sectionWire,
+		"check the spelling; give events of your own a prefix of your own", Log,
+	},
+	{
+		ruleContentType, Should, "Events say that their data is application/json.", sectionWire,
+		"set ce-datacontenttype: application/json", Log,
+	},
+	{
+		ruleMembers, Should, "The data has no members but those of its type.", sectionWire,
+		"check the spelling: what is not known is kept and has no effect; put detail of your own into source", Log,
+	},
+	{
+		ruleSize, Should, "An event is at most 512 KiB; fields above 256 KiB go to the blob store.", sectionWire,
+		"store the field as blob and name it in refs and ce-dataref", Log,
+	},
+	{
+		ruleIDOnce, Must, "An id names one event.", sectionID,
+		"make a new id for each event; only a retry of the same event has the same id", Log,
+	},
+	{
+		ruleIDHash, Must, "An id that begins with the run's id, of an event with a sequence, ends with the first 8 hex digits of the content's hash.", sectionID,
+		"hash the attributes without id and chain, sorted, name=value and a line feed each, an empty line, and the data as sent", Log,
+	},
+	{
+		ruleIDForm, Should, "The id of an event with a sequence is <run>.<epoch>.<sequence>.<first 8 hex digits of the content's hash>.", sectionID,
+		"use that form: a retry is then recognised, and a fork is not taken for one", Log,
+	},
+
+	{
+		ruleStartFirst, Should, "The first event of a run is run.started.", sectionLife,
+		"publish run.started before anything else: without it the run has no agent and cannot be claimed", Log,
+	},
+	{
+		ruleStartOnce, Must, "A run is started once.", sectionLife,
+		"choose a new run id for a new run; to go on with one, recover it", Log,
+	},
+	{
+		ruleDense, Must, "Sequences count from 1 in each epoch, and none is left out.", sectionOrder,
+		"count only what was acknowledged: an event that was refused is published again with the same sequence", Log,
+	},
+	{
+		ruleFork, Must, "There is one event of an epoch and sequence.", sectionOrder,
+		"after an unclear publish send the same bytes again, or recover the run; never another event with its number", Log,
+	},
+	{
+		ruleChain, Must, "The chain is SHA-256 of the chain before and the content's hash.", sectionOrder,
+		"begin an epoch with the chain in the from of run.resumed (of a new run: 32 zero bytes); hash bytes, not hex", Log,
+	},
+	{
+		ruleChained, Should, "Events with a sequence have a chain.", sectionOrder,
+		"set ce-chain: damage to the log is then told from a fault of the executor", Log,
+	},
+	{
+		ruleEpoch, Should, "Events carry the epoch that their executor holds.", sectionOrder,
+		"set ce-epoch to that of the recovery, 1 for a new run: after a takeover events without one are refused", Log,
+	},
+	{
+		ruleFenced, Must, "After a takeover the older executor publishes nothing but the result of a call that was open.", sectionOrder,
+		"publish with " + headerExpectedLast + ", and stop at the first refusal: the run is another executor's", Log,
+	},
+	{
+		ruleEpochAhead, Must, "An epoch is opened by a takeover that the service made.", sectionOrder,
+		"ask waymark.recover.FLEET.RUN and write with the epoch of its answer", Log,
+	},
+	{
+		ruleAllNumbered, Should, "An executor numbers all of its events of an epoch, or none.", sectionOrder,
+		"give each event a sequence, or leave it out everywhere", Log,
+	},
+	{
+		ruleControl, Must, "Executors write an executor's events, and the service those of others.", sectionControl,
+		"ask the service (input, cancel, handoff, recover) instead of publishing the event, and give own events no id of the form RUN.EPOCH.c.NONCE", Log,
+	},
+	{
+		ruleTakeover, Must, "A takeover goes on from exactly where the run stands.", sectionControl,
+		"do not write run.resumed: ask the service to recover the run", Log,
+	},
+
+	{
+		ruleEnded, Must, "After run.ended nothing comes but hand-offs and marks.", sectionLife,
+		"publish run.ended last; to go on, recover the run with reason reopen", Log,
+	},
+	{
+		ruleEndCalls, Should, "A run that is completed has no open call.", sectionLife,
+		"publish the outcome of every call before run.ended", Log,
+	},
+	{
+		ruleEndTurn, Should, "A run that is completed has no open turn.", sectionLife,
+		"publish turn.ended before run.ended", Log,
+	},
+	{
+		ruleLimit, Should, "A run that hit a limit sums up in one turn with the purpose recovery, and ends with a summary.", sectionLife,
+		"after limit.reached run one turn with purpose recovery, and put what it says into summary of run.ended", Log,
+	},
+	{
+		rulePhaseBegun, Should, "A phase that is completed was begun.", sectionPhases,
+		"publish phase.started before the phase's work", Log,
+	},
+	{
+		rulePhaseOnce, Must, "A completed phase is not begun again.", sectionPhases,
+		"look at completed_phases of what recovery answered, and use the recorded output", Log,
+	},
+
+	{
+		ruleTurnOrder, Must, "Turns count up; a turn that was ended is over.", sectionTurns,
+		"number turns from 1; only an open turn may be started again, by a new epoch", Log,
+	},
+	{
+		ruleTurnStarted, Should, "A turn begins with turn.started.", sectionTurns,
+		"publish turn.started before what is in the turn", Log,
+	},
+	{
+		ruleTurnSame, Must, "The turn attribute is the turn of the data.", sectionTurns,
+		"write one number into both", Log,
+	},
+	{
+		ruleTurnGiven, Should, "Tool events of a run with turns carry the turn attribute.", sectionTurns,
+		"set ce-turn: tool call ids come again in later turns", Log,
+	},
+	{
+		ruleTurnClean, Should, "A turn ends when all of its calls have an outcome.", sectionTurns,
+		"publish tool.returned or tool.failed for each call before turn.ended", Log,
+	},
+	{
+		ruleAnswerFirst, Should, "What the model answered is published before it is acted on.", sectionTurns,
+		"publish message.added with the call's part before tool.called, best in one batch", Log,
+	},
+	{
+		ruleStoredOnce, Should, "Arguments are in tool.called, results in tool.returned, and nowhere else.", sectionTurns,
+		"leave arguments and response out of the message's part: its id refers to the call", Log,
+	},
+	{
+		ruleMessageOnce, Should, "turn.ended brings only messages that were not published yet.", sectionTurns,
+		"leave out what message.added or turn.started had already", Log,
+	},
+	{
+		rulePartsKnown, Should, "A message's parts name calls that are recorded.", sectionTurns,
+		"publish tool.called for each call of the model, a tool.failed behind it if it cannot be run", Log,
+	},
+
+	{
+		ruleKnownCall, Must, "An outcome or settlement is of a call that is open.", sectionTools,
+		"publish tool.called before the tool runs, with the same turn and id", Log,
+	},
+	{
+		ruleCallOpen, Must, "A call is not recorded again while it is open.", sectionTools,
+		"after a takeover settle the open call instead of calling it anew; give each call of a turn an id of its own", Log,
+	},
+	{
+		ruleOneOutcome, Should, "A call has one outcome.", sectionTools,
+		"look at what is recorded before running a tool; the second outcome is kept and has no effect", Log,
+	},
+	{
+		rulePolicy, Should, "tool.called says what may be done with the call after a crash.", sectionTools,
+		"set replay to pure, idempotent, verify or hold: without it a person is asked", Log,
+	},
+	{
+		ruleSettleFirst, Must, "A call in doubt is settled before it gets an outcome.", sectionTools,
+		"publish tool.settled by the call's policy, wait for its acknowledgement, then run the tool or take the result", Log,
+	},
+	{
+		ruleInDoubt, Must, "Only a call in doubt is settled.", sectionTools,
+		"settle what in_doubt of the recovery names, once", Log,
+	},
+	{
+		ruleHold, Must, "What becomes of a held call is a person's word.", sectionTools,
+		"publish run.waiting with the reason tool_in_doubt, and wait for the settlement", Log,
+	},
+	{
+		ruleDenied, Must, "A denied call does not run.", sectionTools,
+		"publish tool.failed with the error type denied", Log,
+	},
+	{
+		ruleAsked, Must, "A call that a person is asked about does not run before it was allowed.", sectionTools,
+		"wait for run.input, publish tool.decided with allow or deny, then act", Log,
+	},
+	{
+		ruleCleared, Must, "Who begins a call that an operator settled as rerun writes an event before.", sectionTools,
+		"publish tool.decided with allow before the tool runs: until then the call counts as not begun", Log,
+	},
+	{
+		ruleCaps, Must, "The caps of a checkpoint are kept: open calls, calls of a turn, marks, interrupts, phases.", sectionTools,
+		"close what is open before opening more; the caps are in docs/limits.md", Log,
+	},
+
+	{
+		ruleAnswer, Must, "An answer is of something that the run waits for.", sectionWaiting,
+		"ask waymark.input.FLEET.RUN, which knows what the run waits for", Log,
+	},
+	{
+		ruleWaitDoubt, Must, "A wait for a settlement names a call that is in doubt.", sectionWaiting,
+		"take turn, tool_call_id and occurrence from in_doubt of the recovery", Log,
+	},
+	{
+		ruleExpires, Should, "What is waited for expires after it was asked.", sectionWaiting,
+		"set expires_at to a time in the future", Log,
+	},
+	{
+		ruleOfferOpen, Must, "A hand-off that is answered is open.", sectionHandoff,
+		"ask waymark.handoff.FLEET.RUN, which knows what is offered", Log,
+	},
+	{
+		ruleOfferTaken, Must, "An accepted hand-off is neither offered nor accepted again.", sectionHandoff,
+		"make a new offer under a new handoff_id", Log,
+	},
+	{
+		ruleOfferSize, Should, "A hand-off is at most 4,000 characters.", sectionHandoff,
+		"say what the next agent must know, and leave the rest in the run", Log,
+	},
+	{
+		ruleOfferID, Should, "A hand-off has an id of its own.", sectionHandoff,
+		"set handoff_id, so that a second try is not a second offer", Log,
+	},
+
+	{
+		ruleBeatForm, Must, "A heartbeat is JSON with the executor of its subject.", sectionHeartbeats,
+		`publish {"executor":…,"instance":…,"interval_ms":3000} on waymark.heartbeats.FLEET.EXECUTOR`, Beats,
+	},
+	{
+		ruleBeatInstance, Must, "An executor's heartbeats name the instance that its runs name.", sectionHeartbeats,
+		"use one instance for run.started, recover and the heartbeats of a process, and a new one after each start", Beats,
+	},
+	{
+		ruleBeatPace, Should, "An executor that lives is not taken for dead.", sectionHeartbeats,
+		"send a heartbeat every three seconds from a timer of its own, also while a tool or model is waited for", Log,
+	},
+
+	{
+		ruleMsgID, Should, "The header " + headerMsgID + " is the event's id.", sectionPublishing,
+		"set it: the server then drops a retry that had arrived", Wire,
+	},
+	{
+		ruleExpectLast, Should, "Events are published with " + headerExpectedLast + ".", sectionPublishing,
+		"set it to the stream sequence of the run's last message (0 for the first): the server then refuses what a takeover has overtaken", Wire,
+	},
+}
+
+// Rules returns the table, in the order of the page.
+func Rules() []Rule { return append([]Rule(nil), rules...) }
+
+// RuleOf returns a rule by its id.
+func RuleOf(id string) (Rule, bool) {
+	for _, r := range rules {
+		if r.ID == id {
+			return r, true
+		}
+	}
+	return Rule{}, false
+}
+
+// reasonRules are the rules whose breach the fold refuses. Those that need a closer look are told apart in refused.
+var reasonRules = map[schema.Reason]string{
+	schema.ReasonNotCloudEvent:    ruleCloudEvent,
+	schema.ReasonInvalidAttribute: ruleAttributes,
+	schema.ReasonInvalidData:      ruleData,
+	schema.ReasonFenced:           ruleFenced,
+	schema.ReasonEpochAhead:       ruleEpochAhead,
+	schema.ReasonGap:              ruleDense,
+	schema.ReasonChainMismatch:    ruleChain,
+	schema.ReasonForked:           ruleFork,
+	schema.ReasonStale:            ruleDense,
+	schema.ReasonRunEnded:         ruleEnded,
+	schema.ReasonAlreadyStarted:   ruleStartOnce,
+	schema.ReasonNotControl:       ruleControl,
+	schema.ReasonStaleTakeover:    ruleTakeover,
+	schema.ReasonTurnOrder:        ruleTurnOrder,
+	schema.ReasonUnknownCall:      ruleKnownCall,
+	schema.ReasonCallOpen:         ruleCallOpen,
+	schema.ReasonNotInDoubt:       ruleInDoubt,
+	schema.ReasonUnknownInterrupt: ruleAnswer,
+	schema.ReasonUnknownHandoff:   ruleOfferOpen,
+	schema.ReasonHandoffTaken:     ruleOfferTaken,
+	schema.ReasonPhaseCompleted:   rulePhaseOnce,
+	schema.ReasonTooMany:          ruleCaps,
+}

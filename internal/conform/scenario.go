@@ -1,0 +1,186 @@
+package conform
+
+import (
+	"slices"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Scenario is something that an author plays with an executor, to show that it can.
+type Scenario struct {
+	ID string `json:"id"`
+	// Text says how to play it.
+	Text  string `json:"text"`
+	steps []step
+}
+
+// step is one thing that must be seen, in order.
+type step struct {
+	text string
+	seen func(a *moment) bool
+}
+
+// Outcome says whether a scenario was seen.
+type Outcome struct {
+	Scenario string `json:"scenario"`
+	Passed   bool   `json:"passed"`
+	// Run that showed it, or that came furthest.
+	Run string `json:"run,omitzero"`
+	// Missing is the first step that was not seen, or what else was wrong.
+	Missing string `json:"missing,omitzero"`
+}
+
+// Steps of the scenario, in words.
+func (s *Scenario) Steps() []string {
+	out := make([]string, len(s.steps))
+	for i, step := range s.steps {
+		out[i] = step.text
+	}
+	return out
+}
+
+// Scenarios returns those that there are.
+func Scenarios() []Scenario { return slices.Clone(scenarios) }
+
+func event(name string) step {
+	return step{name, func(a *moment) bool { return a.name == name }}
+}
+
+func when[T any](text string, is func(a *moment, d T) bool) step {
+	return step{text, func(a *moment) bool {
+		d, ok := a.data.(T)
+		return ok && is(a, d)
+	}}
+}
+
+var completed = when("run.ended (completed)", func(_ *moment, d *schema.RunEndedData) bool {
+	return d.Status == string(schema.StatusCompleted)
+})
+
+func called(replay schema.Replay) step {
+	return when("tool.called with replay "+string(replay), func(_ *moment, d *schema.ToolCalledData) bool { return d.Replay == replay })
+}
+
+func closed(replay schema.Replay) step {
+	return step{"its outcome", func(a *moment) bool {
+		return a.open != nil && a.open.Replay == replay && (a.name == schema.ToolReturned || a.name == schema.ToolFailed)
+	}}
+}
+
+func doubted(replay schema.Replay) step {
+	return step{"run.resumed while a call with replay " + string(replay) + " is open", func(a *moment) bool { return slices.Contains(a.doubt, replay) }}
+}
+
+func settledAs(replay schema.Replay, control bool, text string) step {
+	return when(text, func(a *moment, _ *schema.ToolSettledData) bool {
+		return a.open != nil && a.open.Replay == replay && a.control == control
+	})
+}
+
+func tool(replay schema.Replay, text string) Scenario {
+	return Scenario{"tool-" + string(replay), text, []step{called(replay), closed(replay)}}
+}
+
+func resume(replay schema.Replay, text string) Scenario {
+	return Scenario{
+		"resume-" + string(replay), text,
+		[]step{called(replay), doubted(replay), settledAs(replay, false, "tool.settled by the executor"), completed},
+	}
+}
+
+var scenarios = []Scenario{
+	{"start", "Start a run and let it end.", []step{event(schema.RunStarted), completed}},
+	{"turns", "Let a run have two turns, each with a message of the model.", []step{
+		event(schema.TurnStarted), message, event(schema.TurnEnded), event(schema.TurnStarted), message, event(schema.TurnEnded), completed,
+	}},
+	tool(schema.ReplayPure, "Call a tool that changes nothing."),
+	tool(schema.ReplayIdempotent, "Call a tool that takes an idempotency key."),
+	tool(schema.ReplayVerify, "Call a tool that can be asked what became of a call."),
+	tool(schema.ReplayHold, "Call a tool that must not be repeated."),
+	resume(schema.ReplayPure, "Kill the executor (kill -9) in a pure tool, and let another take the run over."),
+	resume(schema.ReplayIdempotent, "Kill the executor in an idempotent tool, and let another take the run over."),
+	resume(schema.ReplayVerify, "Kill the executor in a tool with replay verify, and let another take the run over."),
+	{"resume-hold", "Kill the executor in a tool with replay hold, let another take the run over, and settle the call with waymark settle.", []step{
+		called(schema.ReplayHold), doubted(schema.ReplayHold),
+		when("run.waiting with the reason tool_in_doubt", func(_ *moment, d *schema.RunWaitingData) bool { return d.Reason == schema.WaitToolInDoubt }),
+		settledAs(schema.ReplayHold, true, "tool.settled by an operator"), completed,
+	}},
+	{"resume-turn", "Kill the executor while the model answers, and let another take the run over.", []step{
+		event(schema.TurnStarted), event(schema.RunResumed),
+		{"turn.started of the same turn", func(a *moment) bool { return a.verdict.Superseded }},
+		completed,
+	}},
+	{"shutdown", "Stop the executor (kill -TERM) while it works, and let another go on.", []step{
+		when("run.interrupted (shutdown)", func(_ *moment, d *schema.RunInterruptedData) bool { return d.Reason == schema.InterruptedShutdown }),
+		event(schema.RunResumed), completed,
+	}},
+	{"input", "Let a run ask a person, and answer with waymark input.", []step{
+		when("run.waiting with the reason human_input", func(_ *moment, d *schema.RunWaitingData) bool { return d.Reason == schema.WaitHumanInput }),
+		event(schema.RunInput), completed,
+	}},
+	{"approval", "Let a person be asked about a call, and allow it with waymark input.", []step{
+		decided(schema.DecisionAsk),
+		when("run.waiting with the reason tool_approval", func(_ *moment, d *schema.RunWaitingData) bool { return d.Reason == schema.WaitToolApproval }),
+		event(schema.RunInput), decided(schema.DecisionAllow), event(schema.ToolReturned), completed,
+	}},
+	{"denial", "Let a call be denied.", []step{decided(schema.DecisionDeny), event(schema.ToolFailed)}},
+	{"cancel", "Ask for a run's end with waymark cancel.", []step{
+		event(schema.RunCancelRequested),
+		when("run.ended (cancelled)", func(_ *moment, d *schema.RunEndedData) bool { return d.Status == string(schema.StatusCancelled) }),
+	}},
+	{"phases", "Kill the executor in the second phase of a run, and let another take the run over.", []step{
+		event(schema.PhaseStarted), event(schema.PhaseCompleted), event(schema.PhaseStarted), event(schema.RunResumed), event(schema.PhaseStarted),
+		event(schema.PhaseCompleted), completed,
+	}},
+	{"limit", "Let a run hit its limit of turns.", []step{
+		event(schema.LimitReached),
+		when("turn.started with the purpose recovery", func(_ *moment, d *schema.TurnStartedData) bool { return d.Purpose == schema.PurposeRecovery }),
+		when("run.ended with a summary", func(_ *moment, d *schema.RunEndedData) bool { return d.Summary != "" }),
+	}},
+	{"hand-off", "Offer a run's work, and accept it with waymark handoff accept.", []step{
+		event(schema.HandoffOffered), event(schema.HandoffAccepted),
+	}},
+	{"hand-off-child", "Carry an accepted hand-off out in a run of its own.", []step{
+		when("run.started that names the hand-off", func(_ *moment, d *schema.RunStartedData) bool { return d.Handoff != nil }), completed,
+	}},
+}
+
+var message = step{"a message of the assistant", func(a *moment) bool {
+	switch d := a.data.(type) {
+	case *schema.MessageAddedData:
+		return d.Message.Role == schema.RoleAssistant
+	case *schema.TurnEndedData:
+		return slices.ContainsFunc(d.Messages, func(m schema.Message) bool { return m.Role == schema.RoleAssistant })
+	}
+	return false
+}}
+
+func decided(decision string) step {
+	return when("tool.decided ("+decision+")", func(_ *moment, d *schema.ToolDecidedData) bool { return d.Decision == decision })
+}
+
+// outcomes says how far the expected scenarios came.
+func (c *Checker) outcomes() []Outcome {
+	out := make([]Outcome, 0, len(c.scenarios))
+	for i := range c.scenarios {
+		s := &c.scenarios[i]
+		o := Outcome{Scenario: s.ID, Missing: s.steps[0].text}
+		best := 0
+		for _, name := range c.order {
+			r := c.runs[name]
+			switch n := r.steps[i]; {
+			case n == len(s.steps) && !r.bad:
+				o = Outcome{Scenario: s.ID, Passed: true, Run: name}
+			case o.Passed || n < best || n == 0:
+			case n == len(s.steps):
+				best = n
+				o.Run, o.Missing = name, "the run breaks a rule"
+			default:
+				best = n
+				o.Run, o.Missing = name, s.steps[n].text
+			}
+		}
+		out = append(out, o)
+	}
+	return out
+}
