@@ -47,6 +47,7 @@ type cli struct {
 	Doctor   doctorCmd  `cmd:"" help:"Check server, streams, limits, clocks and daemons of the fleet, and say what to do."`
 	Events   eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`
 	Conform  conformCmd `cmd:"" help:"Judge an executor, in any language, by the events that it writes, or a recording of them."`
+	Otel     otelCmd    `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
 	Demo     demoCmd    `cmd:"" serverless:"" help:"Watch agents being killed and recovered, on a temporary directory."`
 	Bench    benchCmd   `cmd:"" serverless:"" help:"Measure Waymark beside raw JetStream, and make reports of it."`
 	Version  versionCmd `cmd:"" serverless:"" help:"Show versions."`

@@ -56,6 +56,8 @@ func TestMain(m *testing.M) {
 //	get URL STATUS       requests a URL; the body becomes standard output
 //	until waymark …      runs the program until it prints something, for what the folder does in its own time
 //	exits N waymark …    runs the program and fails unless it exits with N
+//	collector            starts an OTLP receiver; its address becomes $OTLP
+//	spans N              waits until N different spans came, none of them twice
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
@@ -79,6 +81,7 @@ func TestScripts(t *testing.T) {
 			}
 			env.Values[serverKey("serve")] = new(scriptServer)
 			env.Values[serverKey("join")] = new(scriptServer)
+			env.Values[receiverKey] = &otlpReceiver{spans: make(map[string]int)}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -93,6 +96,9 @@ func TestScripts(t *testing.T) {
 			"same":    scriptSame,
 			"bigchat": scriptBigChat,
 			"until":   scriptUntil,
+			// What it sends is kept from one collector of the script to the next.
+			"collector": scriptCollector,
+			"spans":     scriptSpans,
 		},
 	})
 }

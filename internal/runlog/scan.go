@@ -19,6 +19,8 @@ const scanPause = 250 * time.Millisecond
 // Scanner reads a shard's log by direct gets: for who may read and may make no consumer. It asks a few times a second
 // while there is nothing new, and any replica may answer: a [Follower] is quicker and cheaper for who reads for long.
 type Scanner struct {
+	names   schema.Names
+	run     string
 	line    *direct
 	request getRequest
 	// ready are records that were read and not yet handed over; pending is what the server said lies behind them.
@@ -28,10 +30,11 @@ type Scanner struct {
 
 // Scan makes a scanner. Close it after use.
 func Scan(ctx context.Context, js jetstream.JetStream, names schema.Names, from FollowFrom) (*Scanner, error) {
-	s := &Scanner{request: getRequest{Seq: uint64(from.Stream), NextFor: names.EventSubjects(), Batch: batchMessages, MaxBytes: batchBytes}}
+	s := &Scanner{names: names, run: "*"}
 	if from.Run != "" {
-		s.request.NextFor = names.EventSubject(from.Run)
+		s.run = from.Run
 	}
+	s.request = getRequest{Seq: uint64(from.Stream), NextFor: names.EventSubject(s.run), Batch: batchMessages, MaxBytes: batchBytes}
 	switch {
 	case from.Stream != 0:
 	case !from.Since.IsZero():
@@ -105,12 +108,18 @@ func (s *Scanner) more(ctx context.Context) error {
 			return true, fmt.Errorf("the server said %.80q: %w", status, ErrAnswer)
 		}
 		subject := last(m.Header, headerSubject)
+		behind, first := expected(m.Header)
 		rec, err := record(m)
+		if errors.Is(err, errNoPlace) {
+			// Its own headers are no header block, so its place is lost: the leader's answer has it apart. Whose it is does
+			// not matter: it is no event.
+			rec, err = s.line.nextOfLeader(ctx, s.names, s.run, s.request.Seq)
+		}
 		if err != nil {
 			return true, err
 		}
 		s.request.Seq, s.request.Start = uint64(rec.Stream)+1, nil
-		s.ready = append(s.ready, Arrived{Subject: subject, Record: rec})
+		s.ready = append(s.ready, Arrived{Subject: subject, Record: rec, First: first, Behind: behind})
 		return false, nil
 	})
 	if err == nil || ctx.Err() != nil {

@@ -1,0 +1,109 @@
+package spans
+
+import (
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// called begins the span of a tool's call.
+func (t *Tracker) called(key schema.CallKey, d *schema.ToolCalledData) {
+	if t.turn != nil && t.turn.answered.IsZero() {
+		t.turn.answered = t.now // the model asked for it
+	}
+	c := t.beginCall(key, d.Name, callSpan(t.fleet, t.run, key))
+	a := attrs{}
+	a.text(attrReplay, string(d.Replay))
+	if t.opts.Content {
+		a.content(attrArguments, string(d.Arguments))
+	}
+	c.add(a...)
+}
+
+func (t *Tracker) beginCall(key schema.CallKey, name string, id []byte) *open {
+	if c := t.calls[key]; c != nil { // cannot be: the fold gives every call a key of its own
+		t.end(c, t.now)
+	}
+	a := attrs{text(attrOperation, "execute_tool"), text(attrToolName, cut(name)), text(attrToolCallID, cut(key.ToolCallID))}
+	a.number(attrTurn, int64(key.Turn))
+	if key.Occurrence > 1 {
+		a.number(attrOccurrence, int64(key.Occurrence))
+	}
+	c := t.begin("execute_tool "+cut(name), tracepb.Span_SPAN_KIND_INTERNAL, id, t.parent(key.Turn), a)
+	t.calls[key] = c
+	return c
+}
+
+// endCall takes the call's open span out, or returns nil: a call that an earlier epoch made has none.
+func (t *Tracker) endCall(key schema.CallKey) *open {
+	c := t.calls[key]
+	delete(t.calls, key)
+	return c
+}
+
+func (t *Tracker) returned(v *schema.Verdict, d *schema.ToolReturnedData) {
+	c := t.endCall(v.Call)
+	if v.Kind == schema.Evidence || c == nil {
+		t.note(v.Event, func(a *attrs) { a.call(v.Call) })
+		return
+	}
+	c.add(text(attrOutcome, string(schema.OutcomeReturned)))
+	if d.IsError != nil && *d.IsError {
+		t.fail(c, "tool_error", "")
+	}
+	if t.opts.Content {
+		a := attrs{}
+		a.content(attrResult, string(d.Result))
+		c.add(a...)
+	}
+	t.end(c, t.now)
+}
+
+func (t *Tracker) failed(v *schema.Verdict, d *schema.ToolFailedData) {
+	c := t.endCall(v.Call)
+	if v.Kind == schema.Evidence || c == nil {
+		t.note(v.Event, func(a *attrs) { a.call(v.Call); a.text(attrError, cut(d.Error.Type)) })
+		return
+	}
+	c.add(text(attrOutcome, string(schema.OutcomeFailed)))
+	t.fail(c, d.Error.Type, d.Error.Message)
+	t.end(c, t.now)
+}
+
+// settled begins the call anew when it is to be run again, and else says what became of it.
+func (t *Tracker) settled(v *schema.Verdict, d *schema.ToolSettledData, doubted []schema.OpenCall) {
+	t.note(v.Event, func(a *attrs) {
+		a.call(v.Call)
+		a.text("waymark.settled", string(d.How))
+		if t.opts.Content {
+			a.text("waymark.by", cut(d.By))
+		}
+	})
+	was := t.doubt[v.Call]
+	delete(t.doubt, v.Call)
+	if d.How != schema.SettledRerun {
+		if c := t.endCall(v.Call); c != nil {
+			c.add(text(attrOutcome, string(d.How)))
+			t.end(c, t.now)
+		}
+		return
+	}
+	name := ""
+	for i := range doubted {
+		if doubted[i].CallKey == v.Call {
+			name = doubted[i].Name
+		}
+	}
+	c := t.beginCall(v.Call, name, spanID(t.fleet, t.run, "rerun", v.Event.ID))
+	switch {
+	case was != nil:
+		t.link(c, "rerun", t.trace, was.SpanId)
+	case t.head.Base != nil: // of the run that was forked
+		t.link(c, "rerun", TraceID(t.fleet, t.head.Base.Run), callSpan(t.fleet, t.head.Base.Run, v.Call))
+	}
+}
+
+func (a *attrs) call(key schema.CallKey) {
+	a.text(attrToolCallID, cut(key.ToolCallID))
+	a.number(attrTurn, int64(key.Turn))
+}

@@ -1,0 +1,154 @@
+package spans
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// firstPause and longestPause are between two tries of one export.
+	firstPause   = 500 * time.Millisecond
+	longestPause = 30 * time.Second
+	// complainEvery is how often it is said that the collector is still away.
+	complainEvery = time.Minute
+)
+
+// Client sends spans, once; both OTLP clients of OpenTelemetry are one. Its own tries should be switched off.
+type Client interface {
+	UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error
+}
+
+// ExporterConfig says where spans come from and how long to try.
+type ExporterConfig struct {
+	// Service is the resource's service.name, and Version its service.version.
+	Service, Version string
+	// Fleet is the resource's service.namespace.
+	Fleet string
+	// Patience bounds the tries of one export; 0 is for ever.
+	Patience time.Duration
+	// Hint is said with the first failure.
+	Hint string
+}
+
+// Exporter sends spans until the collector has taken them. It may be used from several goroutines.
+type Exporter struct {
+	client Client
+	config ExporterConfig
+	log    zerolog.Logger
+	// Sent, Dropped and Failures count spans that were taken, spans that the collector refused as invalid, and tries that failed.
+	Sent, Dropped, Failures atomic.Int64
+}
+
+// NewExporter returns an exporter.
+func NewExporter(client Client, config ExporterConfig, log zerolog.Logger) *Exporter {
+	return &Exporter{client: client, config: config, log: log}
+}
+
+// Export returns when the collector has taken the spans, or said that they are invalid: those are dropped and counted. It returns
+// an error that wraps [ErrCollector] when patience is over, and ctx's when that ends.
+func (e *Exporter) Export(ctx context.Context, spans []*tracepb.Span) error {
+	if len(spans) == 0 {
+		return nil
+	}
+	pause, began, complained := firstPause, time.Now(), time.Time{}
+	for {
+		err := e.client.UploadTraces(ctx, e.request(spans))
+		switch verdict := judge(err); {
+		case err == nil:
+			e.Sent.Add(int64(len(spans)))
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case verdict == taken:
+			e.log.Warn().Err(err).Int("spans", len(spans)).Msg("the collector dropped spans")
+			e.Sent.Add(int64(len(spans)))
+			return nil
+		case verdict == invalid && len(spans) == 1:
+			e.log.Error().Err(err).Str("span", spans[0].GetName()).Hex("trace_id", spans[0].GetTraceId()).Msg("a span was refused and is left out")
+			e.Dropped.Add(1)
+			return nil
+		case verdict == invalid:
+			half := len(spans) / 2
+			if err := e.Export(ctx, spans[:half]); err != nil {
+				return err
+			}
+			return e.Export(ctx, spans[half:])
+		}
+		e.Failures.Add(1)
+		if e.config.Patience > 0 && time.Since(began)+pause > e.config.Patience {
+			return fmt.Errorf("%w within %s: %w", ErrCollector, e.config.Patience, err)
+		}
+		if time.Since(complained) >= complainEvery {
+			complained = time.Now()
+			e.log.Error().Err(err).Str("hint", e.config.Hint).Int("spans", len(spans)).Msg("the collector does not take spans: trying again")
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause)) //nolint:gosec // no secret
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+func (e *Exporter) request(spans []*tracepb.Span) []*tracepb.ResourceSpans {
+	resource := attrs{}
+	resource.text("service.name", e.config.Service)
+	resource.text("service.namespace", e.config.Fleet)
+	resource.text("service.version", e.config.Version)
+	resource.text("waymark.fleet", e.config.Fleet)
+	return []*tracepb.ResourceSpans{{
+		Resource: &resourcepb.Resource{Attributes: resource},
+		ScopeSpans: []*tracepb.ScopeSpans{{
+			Scope: &commonpb.InstrumentationScope{Name: "github.com/waymarkio/waymark", Version: e.config.Version},
+			Spans: spans,
+		}},
+	}}
+}
+
+// verdicts on a failed try.
+type verdict int
+
+const (
+	// again: it may go better later.
+	again verdict = iota
+	// taken: the collector has taken what it wanted, and would do the same once more.
+	taken
+	// invalid: the same bytes would be refused once more.
+	invalid
+)
+
+// refused is how the HTTP client says that the collector does not want this very request; it has no type for it.
+var refused = regexp.MustCompile(`: (400|413|422) `)
+
+func judge(err error) verdict {
+	switch {
+	case err == nil:
+		return taken
+	case strings.Contains(err.Error(), "OTLP partial success"):
+		return taken
+	case refused.MatchString(err.Error()):
+		return invalid
+	}
+	switch s, ok := status.FromError(err); {
+	case !ok:
+		return again
+	case s.Code() == codes.InvalidArgument, s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "larger than max"):
+		return invalid
+	}
+	return again
+}

@@ -1,0 +1,287 @@
+package spans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// batchSpans and batchBytes bound what is sent at once, and historySpans what one run's history may hold in memory.
+	batchSpans   = 512
+	batchBytes   = 1 << 20
+	historySpans = 4 * batchSpans
+	// lingers is how long a span that has ended waits for others.
+	lingers = time.Second
+	// lookEvery is how often the end of the log is looked at, and retryEvery how long a failed reading waits.
+	lookEvery  = 500 * time.Millisecond
+	retryEvery = time.Second
+)
+
+// FeedConfig is what a feed needs.
+type FeedConfig struct {
+	Names schema.Names
+	// JetStream reads the log by direct gets: an observer's rights are enough.
+	JetStream jetstream.JetStream
+	// History calls yield for all records of a run, those in segments included; see publisher.Fleet.Events. Its error wraps
+	// [ErrNoRun] for a run that is not there, and [ErrIncomplete] when some of its events are lost.
+	History func(ctx context.Context, run string, yield func(schema.Record) error) error
+	// Export returns when the spans are safe.
+	Export func(ctx context.Context, spans []*tracepb.Span) error
+	// Positions stores how far it is.
+	Positions *Positions
+	// All begins with the log's first event instead of its end, when there is no position yet.
+	All bool
+	// NoFollow ends the feed at the end of the log.
+	NoFollow bool
+	Options  Options
+	// MaxRuns bounds the runs that are followed at once; 0 means [DefaultMaxRuns]. One above them is read anew when it goes on.
+	MaxRuns int
+}
+
+// DefaultMaxRuns is how many runs of a shard are followed at once.
+const DefaultMaxRuns = 8192
+
+// Feed follows the log of one shard.
+type Feed struct {
+	FeedConfig
+	log  zerolog.Logger
+	at   Position
+	runs *runs
+	// batch are spans that have ended and were not sent, of so many bytes; since is when the first came.
+	batch []*tracepb.Span
+	bytes int
+	since time.Time
+	// stored is the position as it was stored last.
+	stored Position
+}
+
+// NewFeed returns a feed.
+func NewFeed(config FeedConfig, log zerolog.Logger) *Feed {
+	if config.MaxRuns == 0 {
+		config.MaxRuns = DefaultMaxRuns
+	}
+	return &Feed{FeedConfig: config, log: log.With().Int("shard", config.Names.Shard).Logger(), runs: newRuns(config.MaxRuns)}
+}
+
+// Run follows the log until ctx ends, or to its end with NoFollow. It returns an error only when going on makes no sense.
+func (f *Feed) Run(ctx context.Context) error {
+	begun := false
+	for {
+		err := f.begin(ctx)
+		if err == nil {
+			begun = true
+			err = f.follow(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrPosition), errors.Is(err, ErrCollector):
+			return err
+		case !begun && f.NoFollow:
+			return err
+		}
+		f.log.Warn().Err(err).Msg("reading the log broke off: trying again")
+		if err := wait(ctx, retryEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// begin finds where to go on.
+func (f *Feed) begin(ctx context.Context) error {
+	if f.at != (Position{}) {
+		return nil // the reading broke off
+	}
+	at, ok := f.Positions.Get(f.Names.Shard)
+	stream, err := f.JetStream.Stream(ctx, f.Names.EventStream())
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", f.Names.EventStream(), err)
+	}
+	last := schema.StreamSequence(stream.CachedInfo().State.LastSeq)
+	switch {
+	case ok && at.Cursor > last:
+		return fmt.Errorf("%w: stream %s ends at %d and %d was exported: it was damaged, restored or made anew", ErrPosition, f.Names.EventStream(), last, at.Cursor)
+	case !ok && !f.All:
+		at = Position{Cursor: last, Floor: last}
+	}
+	f.at, f.stored = at, at
+	return f.Positions.Put(f.Names.Shard, at)
+}
+
+// follow reads from the cursor on.
+func (f *Feed) follow(ctx context.Context) error {
+	scanner, err := runlog.Scan(ctx, f.JetStream, f.Names, runlog.FollowFrom{Stream: f.at.Cursor + 1})
+	if err != nil {
+		return err
+	}
+	defer scanner.Close()
+	for {
+		a, there, err := scanner.NextIfThere(ctx)
+		if err != nil {
+			return err
+		}
+		if there {
+			if err := f.take(ctx, &a); err != nil {
+				return err
+			}
+			f.at.Cursor = a.Record.Stream
+			if len(f.batch) >= batchSpans || f.bytes >= batchBytes || time.Since(f.since) >= lingers {
+				if err := f.flush(ctx); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		// Every run's last event stays in the log: what left it unread was read from elsewhere when that came.
+		f.at.Floor = f.at.Cursor
+		if f.NoFollow || len(f.batch) == 0 || time.Since(f.since) >= lingers {
+			if err := f.flush(ctx); err != nil {
+				return err
+			}
+		}
+		if f.NoFollow {
+			return nil
+		}
+		if err := wait(ctx, lookEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// take makes spans of one message.
+func (f *Feed) take(ctx context.Context, a *runlog.Arrived) error {
+	run := f.Names.RunOfSubject(a.Subject)
+	if run == "" || run == schema.BarrierRun {
+		return nil
+	}
+	known := f.runs.get(run)
+	switch {
+	case known.tracker != nil && a.Behind <= known.last:
+		before := known.last
+		ended, missing := known.tracker.Apply(&a.Record)
+		if !missing {
+			f.runs.seen(run, known, a.Record.Stream)
+			f.add(ended)
+			return nil
+		}
+		known.last = before
+	case known.tracker == nil && known.last == 0 && isFirst(&a.Record):
+		known.tracker = NewTracker(f.Names.Fleet, run, f.Options)
+		ended, _ := known.tracker.Apply(&a.Record)
+		f.runs.seen(run, known, a.Record.Stream)
+		f.add(ended)
+		return nil
+	}
+	return f.readAnew(ctx, run, known, a)
+}
+
+// readAnew folds a run from its first event, and adds the spans that ended behind what was exported of it.
+func (f *Feed) readAnew(ctx context.Context, run string, known *followed, a *runlog.Arrived) error {
+	done := known.last
+	if done == 0 {
+		done = f.at.Floor
+	}
+	for {
+		tracker := NewTracker(f.Names.Fleet, run, f.Options)
+		var ended []*tracepb.Span
+		errEnough := errors.New("enough")
+		err := f.History(ctx, run, func(rec schema.Record) error {
+			if rec.Stream > a.Record.Stream {
+				return errEnough
+			}
+			spans, _ := tracker.Apply(&rec)
+			if rec.Stream <= done {
+				return nil
+			}
+			ended = append(ended, spans...)
+			if len(ended) < historySpans {
+				return nil
+			}
+			out := ended
+			ended = nil
+			return f.Export(ctx, out)
+		})
+		switch {
+		case err == nil, errors.Is(err, errEnough), errors.Is(err, ErrNoRun):
+		case errors.Is(err, ErrIncomplete):
+			f.log.Warn().Str("run", run).Err(err).Msg("spans of lost events are missing")
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, ErrCollector):
+			return err
+		default:
+			f.log.Warn().Str("run", run).Err(err).Msg("the run cannot be read: trying again")
+			if err := wait(ctx, retryEvery); err != nil {
+				return err
+			}
+			continue
+		}
+		if tracker.Last() < a.Record.Stream { // erased meanwhile, or it was never known
+			spans, _ := tracker.Apply(&a.Record)
+			ended = append(ended, spans...)
+		}
+		known.tracker = tracker
+		f.runs.seen(run, known, a.Record.Stream)
+		f.add(ended)
+		return nil
+	}
+}
+
+// isFirst reports whether an event says that it is its run's first.
+func isFirst(rec *schema.Record) bool {
+	e, err := schema.Decode(rec.Header, rec.Body)
+	return err == nil && e.Name() == schema.RunStarted && e.Epoch <= 1 && e.Sequence <= 1
+}
+
+func (f *Feed) add(ended []*tracepb.Span) {
+	if len(f.batch) == 0 {
+		f.since = time.Now()
+	}
+	for _, s := range ended {
+		f.bytes += proto.Size(s)
+	}
+	f.batch = append(f.batch, ended...)
+}
+
+// flush exports what has ended, and then stores how far it is.
+func (f *Feed) flush(ctx context.Context) error {
+	for len(f.batch) > 0 {
+		n := min(len(f.batch), batchSpans)
+		if err := f.Export(ctx, f.batch[:n]); err != nil {
+			return err
+		}
+		f.batch = f.batch[n:]
+	}
+	f.batch, f.bytes, f.since = nil, 0, time.Now()
+	if f.at == f.stored {
+		return nil
+	}
+	if err := f.Positions.Put(f.Names.Shard, f.at); err != nil {
+		return err
+	}
+	f.stored = f.at
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

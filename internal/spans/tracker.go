@@ -1,0 +1,583 @@
+package spans
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// maxEvents bounds the events on one span; further ones are counted.
+	maxEvents = 128
+	// maxContent bounds an attribute with content, in bytes.
+	maxContent = 64 << 10
+	// maxName bounds what an event brings into a span's name or attribute, in bytes.
+	maxName = 256
+	// maxPhases bounds the phases open at once.
+	maxPhases = 64
+)
+
+// Options say what spans hold beside what they always do.
+type Options struct {
+	// Content adds what people or models wrote: tasks, messages, arguments, results, error messages, names of people. The zero
+	// value leaves it out.
+	Content bool
+	// Labels are the keys of the run's labels that are shown; none by default.
+	Labels []string
+}
+
+// Tracker makes the spans of one run. It is fed the records of the run's log in order, from the first.
+type Tracker struct {
+	fleet, run string
+	opts       Options
+	trace      []byte
+
+	head    schema.Head
+	last    schema.StreamSequence
+	started *schema.RunStartedData
+
+	epoch  *open
+	turn   *openTurn
+	calls  map[schema.CallKey]*open
+	phases map[string]*open
+	// doubt are calls that were open when an epoch ended, as their spans are called.
+	doubt map[schema.CallKey]*tracepb.Span
+	// was is the turn that was open when the last epoch ended, until it is gone on with or begun anew; nil for none.
+	was *openTurn
+	// idle is since when nobody has worked on the run; zero while somebody does.
+	idle time.Time
+	// usage is of the epoch's turns.
+	usage schema.Usage
+	// now is the time of the latest event that has one.
+	now time.Time
+	out []*tracepb.Span
+}
+
+// open is a span that has not ended.
+type open struct{ span *tracepb.Span }
+
+// openTurn is a turn and its model's call.
+type openTurn struct {
+	open
+	number int32
+	// chat is nil once it has ended.
+	chat *open
+	// answered is when the model's answer was first seen; zero before.
+	answered time.Time
+	output   []schema.Message
+}
+
+// NewTracker returns a tracker of a run before its first event.
+func NewTracker(fleet, run string, opts Options) *Tracker {
+	return &Tracker{
+		fleet: fleet, run: run, opts: opts, trace: TraceID(fleet, run), head: schema.NewHead(fleet, run),
+		calls: make(map[schema.CallKey]*open), phases: make(map[string]*open), doubt: make(map[schema.CallKey]*tracepb.Span),
+	}
+}
+
+// Last is the stream sequence of the latest record.
+func (t *Tracker) Last() schema.StreamSequence { return t.last }
+
+// Ended reports whether the run has ended and nothing is open.
+func (t *Tracker) Ended() bool { return t.epoch == nil && t.head.Status.Terminal() }
+
+// Open is the number of spans that have begun and not ended.
+func (t *Tracker) Open() int {
+	n := len(t.calls) + len(t.phases)
+	if t.epoch != nil {
+		n++
+	}
+	if t.turn != nil {
+		n++
+		if t.turn.chat != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Apply takes the next record of the run's log and returns the spans that ended with it. missing says that records before it
+// were not seen, as the fold finds: then nothing was changed, and the run is to be read anew.
+func (t *Tracker) Apply(rec *schema.Record) (ended []*tracepb.Span, missing bool) {
+	if rec.Stream != 0 && rec.Stream <= t.last {
+		// Sequences that damage freed were used again; what comes is behind what came.
+		t.head.Position = schema.Position{}
+	}
+	p := schema.Prepare(rec)
+	doubted := slices.Clone(t.head.OpenCalls)
+	v := t.head.ApplyPrepared(&p)
+	t.last = rec.Stream
+	switch {
+	case v.Kind == schema.Applied, v.Kind == schema.Evidence:
+	case v.Kind == schema.Rejected && (v.Reason == schema.ReasonGap || v.Reason == schema.ReasonEpochAhead):
+		return nil, true
+	default:
+		return nil, false
+	}
+	if at, err := time.Parse(time.RFC3339Nano, v.Event.Time); err == nil {
+		t.now = at
+	}
+	t.out = nil
+	t.event(&v, doubted)
+	return t.out, false
+}
+
+// event makes what the event says of spans.
+func (t *Tracker) event(v *schema.Verdict, doubted []schema.OpenCall) {
+	e := v.Event
+	if t.epoch == nil && e.Name() != schema.RunResumed {
+		if t.head.Status.Terminal() {
+			return // a hand-off or a mark behind the run's end
+		}
+		t.openEpoch(max(t.head.Epoch, 1), t.head.Executor)
+	}
+	if !e.IsControl() {
+		t.idle = time.Time{}
+	}
+	if v.Opened {
+		t.openTurn(e, &schema.TurnStartedData{Turn: e.Turn})
+	}
+	if _, anew := v.Data.(*schema.TurnStartedData); t.was != nil && !anew && !e.IsControl() && e.Turn == t.was.number {
+		t.goOn(e)
+	}
+	switch d := v.Data.(type) {
+	case *schema.RunStartedData:
+		t.runStarted(e, d)
+	case *schema.RunResumedData:
+		t.takeover(d)
+	case *schema.RunOrphanedData:
+		t.idle = t.now
+		t.note(e, nil)
+	case *schema.RunInterruptedData:
+		t.idle = t.now
+		t.note(e, func(a *attrs) { a.text("waymark.reason", d.Reason) })
+	case *schema.RunEndedData:
+		t.runEnded(d)
+	case *schema.TurnStartedData:
+		t.openTurn(e, d)
+	case *schema.TurnEndedData:
+		t.turnEnded(d)
+	case *schema.MessageAddedData:
+		t.message(&d.Message)
+	case *schema.ToolCalledData:
+		t.called(v.Call, d)
+	case *schema.ToolReturnedData:
+		t.returned(v, d)
+	case *schema.ToolFailedData:
+		t.failed(v, d)
+	case *schema.ToolSettledData:
+		t.settled(v, d, doubted)
+	case *schema.PhaseStartedData:
+		t.phaseStarted(e, d)
+	case *schema.PhaseCompletedData:
+		if p := t.phases[d.Phase]; p != nil {
+			delete(t.phases, d.Phase)
+			t.end(p, t.now)
+		}
+	default:
+		t.noteData(e, v.Data)
+	}
+}
+
+// begin makes a span that has not ended.
+func (t *Tracker) begin(name string, kind tracepb.Span_SpanKind, id, parent []byte, own attrs) *open {
+	a := attrs{text(attrRun, t.run), integer(attrEpoch, int64(max(t.head.Epoch, 1)))}
+	if t.started != nil {
+		a.text(attrAgent, t.started.Agent)
+		a.text(attrConversation, cut(t.started.ThreadID))
+	}
+	return &open{&tracepb.Span{
+		TraceId: t.trace, SpanId: id, ParentSpanId: parent, Name: name, Kind: kind, Flags: sampled,
+		StartTimeUnixNano: nanos(t.now), Attributes: append(a, own...),
+	}}
+}
+
+// sampled is the trace flag of W3C.
+const sampled = 1
+
+// end ends a span and hands it over. Clocks of executors differ: no span ends before it began.
+func (t *Tracker) end(o *open, at time.Time) {
+	o.span.EndTimeUnixNano = max(nanos(at), o.span.StartTimeUnixNano)
+	t.out = append(t.out, o.span)
+}
+
+func (o *open) add(a ...*commonpb.KeyValue) { o.span.Attributes = append(o.span.Attributes, a...) }
+
+// fail gives a span the status of an error. The message is content.
+func (t *Tracker) fail(o *open, kind, message string) {
+	if kind == "" {
+		kind = "_OTHER"
+	}
+	o.add(text(attrError, cut(kind)))
+	o.span.Status = &tracepb.Status{Code: tracepb.Status_STATUS_CODE_ERROR}
+	if t.opts.Content {
+		o.span.Status.Message = cut(valid(message))
+	}
+}
+
+func (t *Tracker) link(o *open, kind string, trace, span []byte) {
+	o.span.Links = append(o.span.Links, &tracepb.Span_Link{
+		TraceId: trace, SpanId: span, Flags: sampled, Attributes: []*commonpb.KeyValue{text(attrLink, kind)},
+	})
+}
+
+// openEpoch begins the span of an epoch.
+func (t *Tracker) openEpoch(epoch schema.Epoch, executor string) {
+	name := "invoke_agent"
+	if t.head.Agent != "" {
+		name += " " + t.head.Agent
+	}
+	var parent []byte
+	if epoch > 1 {
+		parent = epochSpan(t.fleet, t.run, 1)
+	}
+	a := attrs{text(attrOperation, "invoke_agent")}
+	if t.started != nil {
+		a.text(attrProvider, cut(t.started.Provider))
+		a.text(attrModel, cut(t.started.Model))
+	}
+	a.text(attrExecutor, cut(executor))
+	t.epoch = t.begin(name, tracepb.Span_SPAN_KIND_INTERNAL, epochSpan(t.fleet, t.run, epoch), parent, a)
+	t.usage = schema.Usage{}
+	if epoch > 1 {
+		t.link(t.epoch, "takeover", t.trace, epochSpan(t.fleet, t.run, epoch-1))
+	}
+}
+
+// runStarted gives the root what the run says of itself, and links it to where the run comes from.
+func (t *Tracker) runStarted(e *schema.Event, d *schema.RunStartedData) {
+	t.started = d
+	s := t.epoch
+	s.span.Name = "invoke_agent " + d.Agent
+	a := attrs{text(attrAgent, d.Agent)}
+	a.text(attrConversation, cut(d.ThreadID))
+	a.text(attrProvider, cut(d.Provider))
+	a.text(attrModel, cut(d.Model))
+	for _, key := range t.opts.Labels {
+		a.text(attrLabel+key, d.Labels[key])
+	}
+	if t.opts.Content {
+		a.content("waymark.task", d.Task)
+	}
+	s.add(a...)
+	if p := d.Parent; p != nil {
+		span := epochSpan(t.fleet, p.Run, 1)
+		if p.ToolCallID != "" {
+			span = callSpan(t.fleet, p.Run, schema.CallKey{Turn: p.Turn, ToolCallID: p.ToolCallID})
+		}
+		t.link(s, "parent", TraceID(t.fleet, p.Run), span)
+	}
+	switch {
+	case d.Base != nil:
+		t.link(s, "fork", TraceID(t.fleet, d.Base.Run), epochSpan(t.fleet, d.Base.Run, 1))
+	case d.Handoff != nil:
+		t.link(s, "handoff", TraceID(t.fleet, d.Handoff.Run), epochSpan(t.fleet, d.Handoff.Run, 1))
+	case d.ResumedFrom != "":
+		t.link(s, "continues", TraceID(t.fleet, d.ResumedFrom), epochSpan(t.fleet, d.ResumedFrom, 1))
+	}
+	if trace, span, ok := parseTraceParent(e.TraceParent); ok {
+		t.link(s, "caller", trace, span)
+	}
+}
+
+// takeover ends the epoch and all that was open in it, and begins the next.
+func (t *Tracker) takeover(d *schema.RunResumedData) {
+	at := t.now
+	if !t.idle.IsZero() {
+		at = t.idle
+	}
+	if t.turn != nil {
+		t.was = t.turn
+	}
+	t.endAll(at, outcomeInDoubt)
+	if t.epoch != nil {
+		t.epoch.add(text(attrStatus, "taken_over"))
+		t.endEpoch(at)
+	}
+	t.idle = time.Time{}
+	t.openEpoch(t.head.Epoch, d.Executor)
+	t.epoch.add(text(attrTakeover, d.Reason))
+}
+
+// endAll ends everything below the epoch.
+func (t *Tracker) endAll(at time.Time, outcome string) {
+	for _, key := range sortedCalls(t.calls) {
+		c := t.calls[key]
+		c.add(text(attrOutcome, outcome))
+		if outcome == outcomeInDoubt {
+			t.fail(c, outcomeInDoubt, "the executor was replaced before an outcome was recorded")
+			t.doubt[key] = c.span
+		}
+		t.end(c, at)
+	}
+	clear(t.calls)
+	t.endTurn(at, outcome)
+	for _, phase := range sortedKeys(t.phases) {
+		t.phases[phase].add(text(attrOutcome, outcome))
+		t.end(t.phases[phase], at)
+	}
+	clear(t.phases)
+}
+
+func (t *Tracker) endEpoch(at time.Time) {
+	a := attrs{}
+	a.usage(&t.usage)
+	t.epoch.add(a...)
+	t.end(t.epoch, at)
+	t.epoch = nil
+}
+
+func (t *Tracker) runEnded(d *schema.RunEndedData) {
+	t.endAll(t.now, outcomeOpen)
+	clear(t.doubt)
+	t.was = nil
+	t.epoch.add(text(attrStatus, d.Status))
+	if d.Usage != nil && t.usage.IsZero() && t.head.Epoch <= 1 {
+		t.usage = *d.Usage
+	}
+	if t.opts.Content {
+		a := attrs{}
+		a.content("waymark.summary", d.Summary)
+		a.content("waymark.output", string(d.Output))
+		t.epoch.add(a...)
+	}
+	switch {
+	case d.Error != nil:
+		t.fail(t.epoch, d.Error.Type, d.Error.Message)
+	case d.Status == string(schema.StatusFailed):
+		t.fail(t.epoch, "", "")
+	}
+	t.endEpoch(t.now)
+}
+
+// openTurn begins a turn and its model's call. One that an earlier epoch left open, and that is begun anew, is linked to that.
+func (t *Tracker) openTurn(e *schema.Event, d *schema.TurnStartedData) {
+	t.endTurn(t.now, outcomeRepeated)
+	turn := t.beginTurn(e, d.Turn, d.Purpose)
+	name, model := attrs{integer(attrTurn, int64(d.Turn)), text(attrOperation, "chat")}, ""
+	if t.started != nil {
+		name.text(attrProvider, cut(t.started.Provider))
+		name.text(attrModel, cut(t.started.Model))
+		model = cut(t.started.Model)
+	}
+	if t.opts.Content && len(d.Messages) > 0 {
+		name.content(attrInput, encode(d.Messages))
+	}
+	chat := t.begin(strings.TrimSpace("chat "+model), tracepb.Span_SPAN_KIND_CLIENT, spanID(t.fleet, t.run, "chat", e.ID), turn.span.SpanId, name)
+	t.turn = &openTurn{open: *turn, number: d.Turn, chat: chat}
+}
+
+func (t *Tracker) beginTurn(e *schema.Event, number int32, purpose string) *open {
+	a := attrs{integer(attrTurn, int64(number))}
+	a.text(attrPurpose, purpose)
+	turn := t.begin("turn", tracepb.Span_SPAN_KIND_INTERNAL, spanID(t.fleet, t.run, "turn", e.ID), t.epoch.span.SpanId, a)
+	if t.was != nil && t.was.number == number {
+		t.link(turn, "takeover", t.trace, t.was.span.SpanId)
+	}
+	t.was = nil
+	return turn
+}
+
+// goOn begins the span of a turn that the epoch's executor goes on with where the last one left it: the model has answered.
+func (t *Tracker) goOn(e *schema.Event) {
+	number := t.was.number
+	t.turn = &openTurn{open: *t.beginTurn(e, number, ""), number: number}
+}
+
+// endTurn ends the turn that is open, if one is.
+func (t *Tracker) endTurn(at time.Time, outcome string) {
+	if t.turn == nil {
+		return
+	}
+	if chat := t.turn.chat; chat != nil {
+		if t.turn.answered.IsZero() {
+			chat.add(text(attrOutcome, outcome))
+		}
+		t.endChat(at)
+	}
+	t.turn.add(text(attrOutcome, outcome))
+	t.end(&t.turn.open, at)
+	t.turn = nil
+}
+
+// endChat ends the model's call when its answer was seen, or at the time given.
+func (t *Tracker) endChat(at time.Time) {
+	if !t.turn.answered.IsZero() {
+		at = t.turn.answered
+	}
+	if t.opts.Content && len(t.turn.output) > 0 {
+		a := attrs{}
+		a.content(attrOutput, encode(t.turn.output))
+		t.turn.chat.add(a...)
+	}
+	t.end(t.turn.chat, at)
+	t.turn.chat = nil
+}
+
+func (t *Tracker) turnEnded(d *schema.TurnEndedData) {
+	if t.turn == nil {
+		return
+	}
+	for i := range d.Messages {
+		t.message(&d.Messages[i])
+	}
+	chat := t.turn.chat
+	if chat == nil {
+		chat = &t.turn.open // the model was asked under an earlier epoch, and what it used is said now
+	}
+	a := attrs{}
+	a.text(attrResponseModel, cut(d.Model))
+	a.text(attrResponseID, cut(d.ResponseID))
+	if len(d.FinishReasons) > 0 {
+		a = append(a, texts(attrFinishReasons, d.FinishReasons))
+	}
+	if d.Usage != nil {
+		a.usage(d.Usage)
+		addUsage(&t.usage, d.Usage)
+	}
+	chat.add(a...)
+	if d.Error != nil {
+		t.fail(&t.turn.open, d.Error.Type, d.Error.Message)
+	}
+	if t.turn.chat != nil {
+		if d.Error != nil {
+			t.fail(chat, d.Error.Type, d.Error.Message)
+		}
+		t.endChat(t.now)
+	}
+	t.end(&t.turn.open, t.now)
+	t.turn = nil
+}
+
+// message sees the model's answer.
+func (t *Tracker) message(m *schema.Message) {
+	if t.turn == nil || m.Role != schema.RoleAssistant {
+		return
+	}
+	if t.turn.answered.IsZero() {
+		t.turn.answered = t.now
+	}
+	if t.opts.Content && len(t.turn.output) < maxEvents {
+		t.turn.output = append(t.turn.output, *m)
+	}
+}
+
+// phaseStarted begins a phase, once more if it is open.
+func (t *Tracker) phaseStarted(e *schema.Event, d *schema.PhaseStartedData) {
+	if p := t.phases[d.Phase]; p != nil {
+		p.add(text(attrOutcome, outcomeRepeated))
+		t.end(p, t.now)
+		delete(t.phases, d.Phase)
+	}
+	if len(t.phases) >= maxPhases {
+		return
+	}
+	t.phases[d.Phase] = t.begin("phase "+cut(d.Phase), tracepb.Span_SPAN_KIND_INTERNAL,
+		spanID(t.fleet, t.run, "phase", e.ID), t.epoch.span.SpanId, attrs{text(attrPhase, cut(d.Phase))})
+}
+
+// parent is the span below which calls are.
+func (t *Tracker) parent(turn int32) []byte {
+	if t.turn != nil && (turn == 0 || t.turn.number == turn) {
+		return t.turn.span.SpanId
+	}
+	return t.epoch.span.SpanId
+}
+
+// encode is for content.
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "" // it was decoded from JSON
+	}
+	return string(b)
+}
+
+func nanos(at time.Time) uint64 {
+	if n := at.UnixNano(); !at.IsZero() && n > 0 {
+		return uint64(n)
+	}
+	return 0
+}
+
+// cut bounds what events bring into names and attributes.
+func cut(s string) string {
+	if len(s) <= maxName {
+		return s
+	}
+	return valid(s[:maxName]) + "…"
+}
+
+// valid is what protobuf takes as text.
+func valid(s string) string { return strings.ToValidUTF8(s, "") }
+
+func (a *attrs) usage(u *schema.Usage) {
+	a.number(attrInputTokens, u.InputTokens)
+	a.number(attrOutputTokens, u.OutputTokens)
+	a.number(attrCacheRead, u.CacheReadInputTokens)
+	a.number(attrCacheWrite, u.CacheCreationInputTokens)
+	a.number(attrReasoning, u.ReasoningOutputTokens)
+}
+
+func addUsage(to, u *schema.Usage) {
+	to.InputTokens += u.InputTokens
+	to.OutputTokens += u.OutputTokens
+	to.CacheReadInputTokens += u.CacheReadInputTokens
+	to.CacheCreationInputTokens += u.CacheCreationInputTokens
+	to.ReasoningOutputTokens += u.ReasoningOutputTokens
+}
+
+func sortedCalls(m map[schema.CallKey]*open) []schema.CallKey {
+	keys := make([]schema.CallKey, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b schema.CallKey) int {
+		return strings.Compare(a.IdempotencyKey(""), b.IdempotencyKey(""))
+	})
+	return keys
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// parseTraceParent reads a W3C trace context.
+func parseTraceParent(s string) (trace, span []byte, ok bool) {
+	parts := strings.Split(s, "-")
+	if len(parts) < 4 || len(parts[0]) != 2 || len(parts[1]) != 32 || len(parts[2]) != 16 {
+		return nil, nil, false
+	}
+	trace, span = unhex(parts[1]), unhex(parts[2])
+	return trace, span, trace != nil && span != nil
+}
+
+// unhex is nil for what is no hex, or zeros only.
+func unhex(s string) []byte {
+	b := make([]byte, len(s)/2)
+	zero := true
+	for i := range b {
+		n, err := strconv.ParseUint(s[2*i:2*i+2], 16, 8)
+		if err != nil {
+			return nil
+		}
+		b[i] = byte(n)
+		zero = zero && n == 0
+	}
+	if zero {
+		return nil
+	}
+	return b
+}
