@@ -67,7 +67,7 @@ func streamAPI(stream string) []string {
 
 // ofNobody are subjects that no client of any fleet may publish to.
 var ofNobody = []string{
-	"$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.CREATE.mine", "$JS.API.META.LEADER.STEPDOWN",
+	"$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.CREATE.mine", "$JS.API.META.LEADER.STEPDOWN",
 	"$JS.API.SERVER.REMOVE", "$JS.API.ACCOUNT.PURGE.FLEET_payments", "$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.VARZ",
 	"$SYS.REQ.ACCOUNT.WAYMARK_payments.CONNZ", "$SYS.REQ.CLAIMS.UPDATE", "_INBOX.abc", "_INBOX_daemon.abc", "_INBOX_operator.abc",
 	"waymark", "waymark.other", "other", "agents.prompt.x",
@@ -170,7 +170,9 @@ func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
 		s.mayNotPublish(t, s.connect(t, "payments", access.Observer), append(changes(
 			schema.VerbRecover, schema.VerbClaim, schema.VerbSettle, schema.VerbInput, schema.VerbCancel, schema.VerbHandoff),
 			n.EventSubject("r1"), schema.HeartbeatSubject("payments", "one"), "$O."+schema.BlobBucket("payments")+".M.x"), mapped)
-		s.mayNotPublish(t, s.connect(t, "payments", access.Executor), changes(schema.VerbSettle, schema.VerbInput), mapped)
+		s.mayNotPublish(t, s.connect(t, "payments", access.Executor), append(changes(schema.VerbSettle, schema.VerbInput),
+			"$JS.API.INFO", "$JS.API.STREAM.MSG.GET.KV_"+n.CheckpointBucket(), "$JS.API.DIRECT.GET.KV_"+n.SegmentBucket(),
+			"$JS.API.STREAM.MSG.GET."+schema.DeadLetterStream("payments")), mapped)
 		past := []string{
 			"$JS.API.STREAM.PURGE." + n.EventStream(), "$JS.API.STREAM.DELETE." + n.EventStream(), "$JS.API.STREAM.MSG.DELETE." + n.EventStream(),
 			"$JS.API.STREAM.UPDATE." + n.EventStream(), "$JS.API.CONSUMER.CREATE." + n.EventStream() + ".c",

@@ -121,13 +121,14 @@ lines:
 
 // secured is three servers that run the shipped configuration.
 type secured struct {
-	dir     string
-	ca      *authority
-	ports   [3]int
-	routes  [3]int
-	servers [3]*server.Server
-	logs    *serverLog
-	fleets  string
+	dir      string
+	ca       *authority
+	ports    [3]int
+	routes   [3]int
+	monitors [3]int
+	servers  [3]*server.Server
+	logs     *serverLog
+	fleets   string
 }
 
 func freePorts(t *testing.T, n int) []int {
@@ -156,6 +157,7 @@ func startSecured(t *testing.T, fleets ...string) *secured {
 	free := freePorts(t, 9)
 	copy(s.ports[:], free[:3])
 	copy(s.routes[:], free[3:6])
+	copy(s.monitors[:], free[6:])
 	var includes strings.Builder
 	for _, fleet := range fleets {
 		s.waymark(t, 0, "fleet", "add", fleet, "--dir", s.fleets, "--offline", "--replicas", "3", "--quota", "64MiB",
@@ -177,7 +179,7 @@ func startSecured(t *testing.T, fleets ...string) *secured {
 			"/etc/waymark/tls": s.dir, "/var/lib/waymark/nats": filepath.Join(s.dir, node), "max_file_store: 100G": "max_file_store: 20G",
 			"port: 4222": fmt.Sprintf("port: %d", s.ports[i]), "port: 6222": fmt.Sprintf("port: %d", s.routes[i]),
 			"nats://nats-1:6222": fmt.Sprintf("nats://127.0.0.1:%d", s.routes[0]), "nats://nats-2:6222": fmt.Sprintf("nats://127.0.0.1:%d", s.routes[1]),
-			"nats://nats-3:6222": fmt.Sprintf("nats://127.0.0.1:%d", s.routes[2]), "127.0.0.1:8222": fmt.Sprintf("127.0.0.1:%d", free[6+i]),
+			"nats://nats-3:6222": fmt.Sprintf("nats://127.0.0.1:%d", s.routes[2]), "127.0.0.1:8222": fmt.Sprintf("127.0.0.1:%d", s.monitors[i]),
 		} {
 			require.Contains(t, text, from, "what the test replaces is in the shipped file")
 			text = strings.ReplaceAll(text, from, to)
@@ -227,6 +229,9 @@ func (s *secured) reload(t *testing.T, fleet string) {
 func (s *secured) url() string {
 	return fmt.Sprintf("tls://127.0.0.1:%d,tls://127.0.0.1:%d,tls://127.0.0.1:%d", s.ports[0], s.ports[1], s.ports[2])
 }
+
+// monitor is where the first server says how it is: on loopback, for who is on its machine.
+func (s *secured) monitor() string { return fmt.Sprintf("http://127.0.0.1:%d", s.monitors[0]) }
 
 func (s *secured) context(fleet string, role access.Role) string {
 	return filepath.Join(s.fleets, fleet+"-"+string(role)+".json")
@@ -305,16 +310,18 @@ func (u *user) wasRefused(words string) bool {
 	return false
 }
 
-// daemon runs the daemon of a fleet until the test ends.
-func (s *secured) daemon(t *testing.T, fleet string) {
+// daemon runs the daemon of a fleet until the test ends, and returns its log.
+func (s *secured) daemon(t *testing.T, fleet string) *lockedBuffer {
 	t.Helper()
-	_, stop, err := startDaemon([]string{"--fleet", fleet, "--context", s.context(fleet, access.Daemon), "--synced"}, s.getenv)
+	log := new(lockedBuffer)
+	_, stop, err := startDaemonTo(log, []string{"--fleet", fleet, "--context", s.context(fleet, access.Daemon), "--synced"}, s.getenv)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		code, text := stop()
 		require.Zero(t, code, "%s", text)
 		require.NotContains(t, text, "ermissions", "the daemon has all that it needs")
 	})
+	return log
 }
 
 // onDisk reports whether a text stands in any file of the servers' stores.

@@ -78,6 +78,15 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	requireHas(t, s.as(t, fleet, access.Observer, 0, "events", "r1", "--all", "--no-follow"), "tool.returned")
 	requireHas(t, s.as(t, fleet, access.Observer, 0, "export", "r1", "--format", "cloudevents"), "run.started")
 	requireHas(t, s.as(t, fleet, access.Observer, 0, "fleet"), fleet)
+	requireHas(t, s.as(t, fleet, access.Observer, 0, "verify", "--all"), "1 runs with")
+	for _, role := range []access.Role{access.Observer, access.Operator, access.Daemon} {
+		var found diagnosis
+		require.NoError(t, json.Unmarshal([]byte(s.as(t, fleet, role, 0, "doctor", "--json", "--monitor", s.monitor())), &found))
+		require.Greater(t, len(found.Checks), 12)
+		for _, k := range found.Checks {
+			require.True(t, k.Result == checkOK || k.Name == "disk", "%s finds %s %s: %s", role, k.Name, k.Result, k.Detail)
+		}
+	}
 
 	// One that must miss nothing reads by the durable consumer that was made for observers.
 	stream := schema.NamesOf(fleet, 0).EventStream()

@@ -101,6 +101,13 @@ func grants(fleet string, shards int) []grant {
 	add(stream, "waymark.checkpoints."+fleet+".*.*", Observer, Operator) // of all shards, those to come included
 
 	api(service, "STREAM.MSG.GET.KV_"+schema.FleetBucket, Observer, Executor, Operator)
+	// doctor looks at every stream and at the account.
+	api(service, "INFO", Observer, Operator)
+	for _, name := range []string{"KV_" + schema.FleetBucket, "KV_" + schema.LeaseBucket, schema.DeadLetterStream(fleet)} {
+		api(service, "STREAM.INFO."+name, Observer, Operator)
+	}
+	api(service, "STREAM.MSG.GET."+schema.DeadLetterStream(fleet), Operator)
+	api(streaming, "DIRECT.GET."+schema.DeadLetterStream(fleet), Operator)
 	for i := range shards {
 		n := schema.NamesOf(fleet, i)
 		add(service, n.EventSubjects(), Executor, Operator)
@@ -111,8 +118,13 @@ func grants(fleet string, shards int) []grant {
 		api(service, "CONSUMER.INFO."+n.EventStream()+"."+ObserverConsumer, Observer, Operator)
 		api(streaming, "CONSUMER.MSG.NEXT."+n.EventStream()+"."+ObserverConsumer, Observer, Operator)
 		add(service, "$JS.ACK."+n.EventStream()+"."+ObserverConsumer+".>", Observer, Operator)
-		api(service, "STREAM.MSG.GET.KV_"+n.SegmentBucket(), Observer, Operator)
-		api(service, "DIRECT.GET.KV_"+n.SegmentBucket()+".$KV."+n.SegmentBucket()+".*.*", Observer, Operator)
+		// verify compares all that is stored of a run with its events.
+		for _, bucket := range []string{n.SegmentBucket(), n.CheckpointBucket()} {
+			api(service, "STREAM.INFO.KV_"+bucket, Observer, Operator)
+			api(service, "STREAM.MSG.GET.KV_"+bucket, Observer, Operator)
+			api(service, "DIRECT.GET.KV_"+bucket+".$KV."+bucket+".>", Observer, Operator)
+			api(streaming, "DIRECT.GET.KV_"+bucket, Observer, Operator)
+		}
 	}
 	blobs := schema.BlobBucket(fleet)
 	add(service, "$O."+blobs+".C.*", Executor, Operator)
@@ -172,9 +184,9 @@ const serverAPI = "$JS.API."
 func daemonRights(fleet string, shards int) Rights {
 	r := Rights{
 		Publish: []string{
-			"_R_.>", "_INBOX_*.>", // answers, to clients and within the account
+			"_R_.>", InboxPrefix(Daemon) + ".>", // answers, to clients and to who shares its key
 			schema.SettingsSubject(fleet), schema.ReplicaSubject(fleet), schema.NoticeSubject(fleet, "*"),
-			schema.ObservedSubject(fleet, "*.*", "*"),
+			schema.ObservedSubject(fleet, "*.*", "*"), serverAPI + "INFO", // its account's own
 		},
 		Subscribe: []string{
 			InboxPrefix(Daemon) + ".>", "$SRV.>",
