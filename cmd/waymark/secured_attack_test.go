@@ -186,7 +186,7 @@ func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
 		// The daemon makes streams and cannot take the truth away.
 		s.mayNotPublish(t, s.connect(t, "payments", access.Daemon), []string{
 			"$JS.API.STREAM.DELETE." + n.EventStream(), "$JS.API.STREAM.DELETE.KV_" + n.SegmentBucket(), "$JS.API.STREAM.MSG.DELETE." + n.EventStream(),
-			"$JS.API.STREAM.SNAPSHOT." + n.EventStream(), "$JS.API.STREAM.CREATE.other", "$JS.API.STREAM.NAMES", "$SYS.REQ.SERVER.PING",
+			"$JS.API.STREAM.SNAPSHOT." + schema.NamesOf("rivals", 0).EventStream(), "$JS.API.STREAM.CREATE.other", "$JS.API.STREAM.NAMES", "$SYS.REQ.SERVER.PING",
 		}, func(s string) string { return s })
 		require.Equal(t, before, s.stored(t, "payments"))
 	})

@@ -306,8 +306,17 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 				continue
 			}
 			commands := [][]string{
-				{"runs", "get", id}, {"recover", id, "--executor", "e"}, {"recover", "r1", "--executor", id}, {"cancel", id}, {"export", id, "--format", "cloudevents"},
-				{"plan", id}, {"tree", id}, {"verify", id}, {"events", id, "--no-follow"}, {"mark", id, "name"}, {"fork", "r1", "--id", id},
+				{"runs", "get", id},
+				{"recover", id, "--executor", "e"},
+				{"recover", "r1", "--executor", id},
+				{"cancel", id},
+				{"export", id, "--format", "cloudevents"},
+				{"plan", id},
+				{"tree", id},
+				{"verify", id},
+				{"events", id, "--no-follow"},
+				{"mark", id, "name"},
+				{"fork", "r1", "--id", id},
 			}
 			for _, args := range [][]string{
 				{"fleet", "add", id, "--dir", filepath.Join(s.dir, "hostile"), "--offline", "--nats", "nats://127.0.0.1:1"}, commands[i%len(commands)],

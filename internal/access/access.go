@@ -106,6 +106,7 @@ func grants(fleet string, shards int) []grant {
 	for _, name := range []string{"KV_" + schema.FleetBucket, "KV_" + schema.LeaseBucket, schema.DeadLetterStream(fleet)} {
 		api(service, "STREAM.INFO."+name, Observer, Operator)
 	}
+	api(service, "STREAM.MSG.GET.KV_"+schema.LeaseBucket, Observer, Operator) // when the last backup was, and who folds
 	api(service, "STREAM.MSG.GET."+schema.DeadLetterStream(fleet), Operator)
 	api(streaming, "DIRECT.GET."+schema.DeadLetterStream(fleet), Operator)
 	for i := range shards {
