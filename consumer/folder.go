@@ -41,6 +41,8 @@ type FolderStats struct {
 	// ProofsFailed counts the times that what was to be purged was not proven to be sealed; PurgesPutOff those that were
 	// tried again; Relieved those that the log was nearly full and was relieved without waiting.
 	ProofsFailed, PurgesPutOff, Relieved atomic.Int64
+	// Erased runs of which nothing was found any more; ErasuresPutOff counts the times that one was tried again.
+	Erased, ErasuresPutOff atomic.Int64
 	// Failures that ended a reign, the two below included.
 	Failures atomic.Int64
 	// LivePuts counts entries put into the live index, LiveMended those that were wrong, and LiveConflicts those that
@@ -243,6 +245,8 @@ type reignState struct {
 	behind atomic.Uint64
 	// janitor purges what is sealed.
 	janitor *janitor
+	// eraser takes out what is left of runs that were removed.
+	eraser *eraser
 	// totals adds up what the reign folds to what was folded before it.
 	totals totals
 }
@@ -303,7 +307,11 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unc
 	}
 	s.stats.Position.Store(uint64(s.mark.Position.Stream))
 	s.totals.begin(&s.mark, s.stats.totals())
+	s.eraser = newEraser(f)
 	s.janitor, err = f.newJanitor(ctx, s.incarnation, unclean)
+	if err == nil {
+		s.janitor.erased = s.eraser.add
+	}
 	return s, err
 }
 

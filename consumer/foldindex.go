@@ -28,7 +28,7 @@ type indexed struct {
 
 func indexedOf(h *schema.Head) indexed {
 	i := indexed{children: schema.ChildKeys(h)}
-	if !h.Live() {
+	if !h.Live() && h.Status != schema.StatusErased {
 		i.ended, i.at = schema.EndedKey(h), h.Position.Stream
 	}
 	return i
@@ -49,6 +49,11 @@ func (s *reignState) putIndex(ctx context.Context, runs []*run) error {
 		puts = appendIndexPuts(puts, &r.head, &r.index)
 		if r.index.ended != "" && r.index.ended != next[i].ended {
 			gone = append(gone, kvstore.IndexAt{Key: r.index.ended, Revision: r.index.rev})
+		}
+		if r.head.Status == schema.StatusErased {
+			for _, key := range r.index.children {
+				gone = append(gone, kvstore.IndexAt{Key: key})
+			}
 		}
 	}
 	revisions, err := s.putEntries(ctx, puts)

@@ -35,6 +35,7 @@ func (s *reignState) loop(ctx context.Context) error {
 	}
 	group.Go(func() error { return s.keepAlive(ctx) })
 	group.Go(func() error { return s.janitor.run(ctx, s.caughtUpWithLog) })
+	group.Go(func() error { return s.eraser.run(ctx) })
 	err = group.Wait()
 	if err == nil && ctx.Err() == nil {
 		return errors.New("event stream ended")
@@ -223,6 +224,8 @@ type batch struct {
 	// signs of life of executors, and notices to them.
 	signs   map[sign]struct{}
 	notices []notice
+	// erased are runs that were removed, of which something may be left.
+	erased []string
 	// behind is the number of messages behind the last one.
 	behind uint64
 }
@@ -287,7 +290,13 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 	case schema.Regressed:
 		return fmt.Errorf("%w: run %s at %d", errRegressed, id, a.Record.Stream)
 	case schema.Rejected:
-		b.dead = append(b.dead, s.deadLetter(a.Subject, id, &a.Record, v.Reason, v.Detail))
+		rec := &a.Record
+		if v.Reason == schema.ReasonErased {
+			// Nothing of what it says is kept, here or in the log.
+			rec = &schema.Record{Stream: rec.Stream}
+			b.erased = append(b.erased, id)
+		}
+		b.dead = append(b.dead, s.deadLetter(a.Subject, id, rec, v.Reason, v.Detail))
 	case schema.Applied, schema.Evidence:
 		s.stats.Applied.Add(1)
 		b.accepted = append(b.accepted, accepted{id, a.Record, v.Event})
@@ -295,6 +304,11 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 	case schema.Duplicate:
 		s.stats.Duplicates.Add(1)
 	case schema.Skipped:
+		if schema.ErasedMark(v.Event) {
+			if err := s.erase(ctx, b, r, v.Event); err != nil {
+				return err
+			}
+		}
 	}
 	s.stats.measure(&a.Arrived)
 	r.touched = s.now()
@@ -366,6 +380,7 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	s.announce(b.accepted)
 	s.quarantine(b.touched)
 	s.notify(b.notices)
+	s.eraser.add(b.erased...)
 	s.evict()
 	return nil
 }

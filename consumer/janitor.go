@@ -44,6 +44,8 @@ type janitor struct {
 	*Folder
 	incarnation string
 	marks       *kvstore.SafeWatermarks
+	// erased is told of a run that was removed and of which the log has more than the mark.
+	erased func(runs ...string)
 	// press asks the goroutine that folds to seal tails early, for so many bytes.
 	press chan int64
 

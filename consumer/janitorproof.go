@@ -71,6 +71,9 @@ func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSeque
 		return proof{}, nil // nothing is counted yet
 	case err != nil:
 		return proof{}, err
+	case c.Status == schema.StatusErased:
+		j.erased(run) // a crash brought back what was purged
+		return proof{}, nil
 	case c.Incarnation != j.incarnation || c.Segments.Count == 0 || c.Position.Stream == 0:
 		return proof{}, nil
 	}

@@ -56,6 +56,8 @@ type reading struct {
 	logLast schema.StreamSequence
 	// damage was met and survived.
 	damage []schema.Damage
+	// marked: the log has a mark that the run was removed. Whether it was, the record in the segment bucket says.
+	marked bool
 	// unusable: the segment behind those of the index is there, and damaged.
 	unusable bool
 	tail     tail
@@ -64,7 +66,7 @@ type reading struct {
 // empty reports whether nothing was found of the run. A mark that it is begun elsewhere is nothing of it.
 func (r *reading) empty() bool {
 	c := &r.head.Counts
-	return r.index.Count == 0 && c.Events == 0 && c.DeadLetters == 0 && c.Duplicates == 0
+	return !r.marked && r.index.Count == 0 && c.Events == 0 && c.DeadLetters == 0 && c.Duplicates == 0
 }
 
 // gaps are all places where events of the run are known to be missing.
@@ -243,6 +245,9 @@ func (rd *reader) earlier(ctx context.Context, src *shardSource, run string, bef
 func (rd *reader) fromCheckpoint(ctx context.Context, src *shardSource, run string, c *schema.Checkpoint, m mode) (*reading, error) {
 	r := &reading{src: src, run: run, head: c.Head, index: c.Segments}
 	at, sealed := c.Position, c.Segments.Last.Stream
+	if c.Status == schema.StatusErased {
+		m.content = false // there is none, and what the log still has is being taken out
+	}
 	r.tail.from = at.Stream
 	if m.content {
 		if sealed > at.Stream {
@@ -267,7 +272,7 @@ func (rd *reader) fromCheckpoint(ctx context.Context, src *shardSource, run stri
 		case !seen:
 			return errAbsent
 		default:
-			if err := rd.fold(&r.head, &rec, m.accept); err != nil {
+			if err := r.fold(&rec, m.accept); err != nil {
 				return err
 			}
 			r.tail.add(&rec, m.content)
@@ -299,9 +304,12 @@ func (r *reading) placed(err error) error {
 }
 
 // fold applies a record. A hole is an error unless holes were confirmed.
-func (rd *reader) fold(head *schema.Head, rec *schema.Record, accept bool) error {
-	after := head.Position.Stream
-	v := head.Apply(rec)
+func (r *reading) fold(rec *schema.Record, accept bool) error {
+	after := r.head.Position.Stream
+	v := r.head.Apply(rec)
+	if v.Kind == schema.Skipped && schema.ErasedMark(v.Event) {
+		r.marked = true
+	}
 	if v.Kind != schema.Rejected || accept {
 		return nil
 	}

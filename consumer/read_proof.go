@@ -134,5 +134,6 @@ func transient(err error) bool {
 			return false
 		}
 	}
-	return !errors.As(err, &d)
+	var told *schema.ServiceError // an answer
+	return !errors.As(err, &d) && !errors.As(err, &told)
 }

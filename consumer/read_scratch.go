@@ -126,7 +126,7 @@ func (rd *reader) foldLog(ctx context.Context, r *reading, m mode) error {
 			}
 			return nil
 		}
-		if err := rd.fold(&r.head, &rec, m.accept); err != nil {
+		if err := r.fold(&rec, m.accept); err != nil {
 			return err
 		}
 		r.tail.add(&rec, m.content)
@@ -167,7 +167,7 @@ func (rd *reader) foldRegressedLog(ctx context.Context, r *reading, m mode) erro
 			r.tail.add(&rec, false)
 			return nil
 		}
-		if err := rd.fold(&r.head, &rec, true); err != nil {
+		if err := r.fold(&rec, true); err != nil {
 			return err
 		}
 		r.tail.add(&rec, false)

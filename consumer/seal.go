@@ -311,7 +311,7 @@ func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequ
 	}
 	r.forget()
 	*r = *fresh
-	return nil
+	return s.eraseRefolded(ctx, r)
 }
 
 // refoldLog folds what the log has of a run before stream until. Any server may answer, and it may be behind; the

@@ -54,6 +54,7 @@ type Service struct {
 	answers  *semaphore.Weighted
 	claims   *claims
 	lookout  *lookout
+	folded   foldedSince
 	ready    chan struct{}
 
 	mu     sync.RWMutex

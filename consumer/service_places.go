@@ -68,12 +68,19 @@ func (s *Service) tendWith(tend func(*shardSource)) {
 
 // find reads the run from the first of its shards that has it, without proof. An empty reading says that none showed it.
 func (s *Service) find(ctx context.Context, run string, m mode) (*reading, error) {
-	return s.reader.find(ctx, s.places.Load().of(run), run, m)
+	r, err := s.reader.find(ctx, s.places.Load().of(run), run, m)
+	return s.notErased(ctx, run, r, err)
 }
 
 // proven is [reader.proven] in all shards that can hold the run. Before it says that there is none it makes sure that it
 // knows all shards.
 func (s *Service) proven(ctx context.Context, run string, m mode) (*reading, error) {
+	r, err := s.provenAnywhere(ctx, run, m)
+	return s.notErased(ctx, run, r, err)
+}
+
+// provenAnywhere is [Service.proven] that does not ask whether the run was removed.
+func (s *Service) provenAnywhere(ctx context.Context, run string, m mode) (*reading, error) {
 	asked := s.now()
 	for {
 		p := s.places.Load()

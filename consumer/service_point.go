@@ -33,6 +33,9 @@ func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.P
 	if err != nil {
 		return err
 	}
+	if err := s.stays(ctx, t.run); err != nil {
+		return err
+	}
 	m, r, err := s.reader.locate(ctx, r, p)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 // ServiceStats counts what a service did since it was made. Every field may be read at any time.
 type ServiceStats struct {
 	// Requests received, by verb.
-	Recovers, Gets, Lists, Histories, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Fleets atomic.Int64
+	Recovers, Gets, Lists, Histories, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Fleets, Erases, Cleanups atomic.Int64
 	// Replies sent, the last empty ones included, and their bytes.
 	Replies, ReplyBytes atomic.Int64
 	// Takeovers are epochs opened; Continued are requests that continued the epoch an earlier try had opened.
@@ -49,7 +49,7 @@ var codes = []schema.Code{
 	schema.CodeWrongAgent, schema.CodeTooLarge, schema.CodeOverloaded, schema.CodeInternal, schema.CodeUnavailable,
 	schema.CodeDamaged, schema.CodeStorageFull, schema.CodeNotInDoubt, schema.CodeUnknownFleet,
 	schema.CodeUnknownInterrupt, schema.CodeInvalidAnswer, schema.CodeUnknownHandoff, schema.CodeHandoffTaken, schema.CodeQuarantined,
-	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged,
+	schema.CodePointNotFound, schema.CodePointAmbiguous, schema.CodePointPurged, schema.CodeErased, schema.CodeNeeded,
 }
 
 func newServiceStats() *ServiceStats {

@@ -42,6 +42,8 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbCancel, request: "CancelRequest", answer: "ControlReply", count: &s.stats.Cancels, serve: s.cancel},
 		{verb: schema.VerbHandoff, request: "HandoffRequest", answer: "ControlReply", count: &s.stats.Handoffs, serve: s.handoff},
 		{verb: schema.VerbMark, request: "MarkRequest", answer: "ControlReply", count: &s.stats.Marks, serve: s.mark},
+		{verb: schema.VerbErase, request: "EraseRequest", answer: "EraseReply", count: &s.stats.Erases, serve: s.erase},
+		{verb: schema.VerbCleanup, whole: true, request: "CleanupRequest", answer: "CleanupReply", count: &s.stats.Cleanups, serve: s.cleanup},
 		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: s.fleet},
 	}
 }

@@ -41,6 +41,8 @@ type run struct {
 	// sealed names what segments hold that the log may still bring, after the run was folded anew: damage may have
 	// freed the sequences behind it, and others may stand there now.
 	sealed map[schema.StreamSequence]string
+	// mark is the id of the latest mark that the run was removed, forged or not; "" for none that was seen.
+	mark string
 	// touched is when an event last came, for sealing idle tails.
 	touched time.Time
 }
@@ -86,6 +88,12 @@ func (r *run) take(p *schema.Prepared, bytes int, cfg *FolderConfig) schema.Verd
 		return v
 	}
 	r.dirty = true
+	if v.Kind == schema.Skipped && schema.ErasedMark(v.Event) {
+		r.mark = v.Event.ID
+	}
+	if r.head.Status == schema.StatusErased {
+		return v // nothing of it is ever sealed
+	}
 	if r.tailEvents == 0 {
 		r.tailFirst = r.head.Position
 	}
@@ -114,6 +122,15 @@ func (r *run) cut() {
 		events: r.tailEvents, bytes: r.tailBytes,
 	})
 	r.tailEvents, r.tailBytes = 0, 0
+}
+
+// erase makes the run one that was removed, with the mark at the head's position.
+func (r *run) erase(fleet, when string) {
+	r.forget()
+	r.head = schema.ErasedHead(fleet, r.id, r.head.Position, when)
+	r.segments, r.cuts, r.uncut, r.refolded, r.sealed = schema.SegmentIndex{}, nil, false, false, nil
+	r.tailEvents, r.tailBytes, r.tailFirst = 0, 0, schema.Position{}
+	r.dirty = true
 }
 
 // forget gives back what is kept of the tail: the log has it.

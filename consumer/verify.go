@@ -220,6 +220,9 @@ func (v *verifier) readCheckpoints(ctx context.Context) error {
 			v.found(&Finding{In: InCheckpoint, Revision: c.Revision, Problem: c.Err.Error(), Instead: instead})
 			continue
 		}
+		if c.Checkpoint.Status == schema.StatusErased {
+			return ErrNoRun // what may be left of it, a check of its removal tells
+		}
 		at := c.Checkpoint.Position.Stream
 		v.checkpoints[at] = append(v.checkpoints[at], c)
 		v.counted = max(v.counted, c.Checkpoint.Segments.Count)

@@ -18,6 +18,8 @@ type Shard struct {
 	Checkpoints *Checkpoints
 	// Segments of the shard's runs.
 	Segments *Segments
+	// Erasures of the shard's runs.
+	Erasures *Erasures
 
 	js       jetstream.JetStream
 	settings *atomic.Pointer[FleetSettings]
@@ -42,6 +44,7 @@ func OpenShard(js jetstream.JetStream, settings FleetSettings, shard int, daemon
 		Names:       names,
 		Checkpoints: &Checkpoints{newBucket(js, names.CheckpointBucket()), names, daemon},
 		Segments:    &Segments{newBucket(js, names.SegmentBucket()), names},
+		Erasures:    &Erasures{newBucket(js, names.SegmentBucket()), names},
 		js:          js,
 		settings:    current,
 	}, nil

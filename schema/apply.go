@@ -63,7 +63,7 @@ func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 		}
 		return Verdict{Kind: Regressed, Event: p.Event}
 	}
-	if _, mark := PlacedOf(p.Event); mark {
+	if _, mark := PlacedOf(p.Event); mark || ErasedMark(p.Event) {
 		h.Position = at
 		return Verdict{Kind: Skipped, Event: p.Event}
 	}
@@ -110,6 +110,9 @@ type place struct {
 // judge decides about an event: first its place (the gate), then its content.
 func (h *Head) judge(p *place) Verdict {
 	e := p.Event
+	if h.Status == StatusErased {
+		return rejected(ReasonErased, "the run was removed")
+	}
 	if v := h.checkEnvelope(e); v.Kind != 0 {
 		return v
 	}

@@ -56,6 +56,8 @@ const (
 	ReasonPhaseCompleted Reason = "phase_completed"
 	// ReasonTooMany: a cap of the checkpoint is reached (open calls, calls of a turn, marks, interrupts).
 	ReasonTooMany Reason = "too_many"
+	// ReasonErased: the run was removed. The letter does not have the event's content.
+	ReasonErased Reason = "erased"
 )
 
 // Reasons lists every reason of a dead letter.
@@ -64,7 +66,7 @@ func Reasons() []Reason {
 		ReasonNotCloudEvent, ReasonInvalidAttribute, ReasonInvalidData, ReasonFenced, ReasonEpochAhead,
 		ReasonGap, ReasonChainMismatch, ReasonForked, ReasonStale, ReasonRunEnded, ReasonAlreadyStarted,
 		ReasonNotControl, ReasonStaleTakeover, ReasonTurnOrder, ReasonUnknownCall, ReasonCallOpen,
-		ReasonNotInDoubt, ReasonUnknownInterrupt, ReasonUnknownHandoff, ReasonHandoffTaken, ReasonPhaseCompleted, ReasonTooMany,
+		ReasonNotInDoubt, ReasonUnknownInterrupt, ReasonUnknownHandoff, ReasonHandoffTaken, ReasonPhaseCompleted, ReasonTooMany, ReasonErased,
 	}
 }
 

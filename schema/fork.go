@@ -153,7 +153,7 @@ func BaseOfRecord(rec *Record) (base *Base, first bool) {
 	if err != nil {
 		return nil, true
 	}
-	if _, mark := PlacedOf(e); mark {
+	if _, mark := PlacedOf(e); mark || ErasedMark(e) {
 		return nil, false
 	}
 	if e.Name() != RunStarted {

@@ -61,11 +61,13 @@ const (
 	StatusCompleted   Status = "completed"
 	StatusFailed      Status = "failed"
 	StatusCancelled   Status = "cancelled"
+	// StatusErased is that of a run of which nothing is left; no event brings it about, and nothing is accepted behind it.
+	StatusErased Status = "erased"
 )
 
 // Terminal reports whether the run has ended.
 func (s Status) Terminal() bool {
-	return s == StatusCompleted || s == StatusFailed || s == StatusCancelled
+	return s == StatusCompleted || s == StatusFailed || s == StatusCancelled || s == StatusErased
 }
 
 // Claimable reports whether another executor may take the run without asking. A run that waits is not: nothing can be

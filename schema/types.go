@@ -41,6 +41,8 @@ const (
 	Barrier = "barrier.published"
 	// RunPlaced is a mark that the run is begun in another shard, see [Placed]; it is never folded.
 	RunPlaced = "run.placed"
+	// RunErased is a mark that the run was removed, see [NewErased]; it is never folded.
+	RunErased = "run.erased"
 )
 
 // Names of what the daemon says on the republished checkpoint subject or the observed subjects. They

@@ -31,6 +31,10 @@ const (
 	VerbMark = "mark"
 	// VerbFleet says how the fleet is.
 	VerbFleet = "fleet"
+	// VerbErase removes a run for good.
+	VerbErase = "erase"
+	// VerbCleanup removes the runs that a policy does not keep.
+	VerbCleanup = "cleanup"
 )
 
 // Views of a run that recover and get answer with.
@@ -333,6 +337,10 @@ const (
 	CodePointAmbiguous Code = "point_ambiguous"
 	// CodePointPurged names a point whose events, or some before it, are no longer kept.
 	CodePointPurged Code = "point_purged"
+	// CodeErased names a run that was removed; its id is never used again.
+	CodeErased Code = "erased"
+	// CodeNeeded asks for the removal of a run that something still needs; details name why, and the forks.
+	CodeNeeded Code = "needed"
 )
 
 // HTTPStatus is the number that goes into Nats-Service-Error-Code.
@@ -346,9 +354,9 @@ func (c Code) HTTPStatus() int {
 		return http.StatusNotFound
 	case CodeInvalidAnswer:
 		return http.StatusUnprocessableEntity
-	case CodeConflict, CodeRunEnded, CodeNotInDoubt, CodeHandoffTaken, CodeQuarantined, CodePointAmbiguous:
+	case CodeConflict, CodeRunEnded, CodeNotInDoubt, CodeHandoffTaken, CodeQuarantined, CodePointAmbiguous, CodeNeeded:
 		return http.StatusConflict
-	case CodePointPurged:
+	case CodePointPurged, CodeErased:
 		return http.StatusGone
 	case CodeTooLarge:
 		return http.StatusRequestEntityTooLarge

@@ -1,0 +1,279 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// eraseBatch is the number of runs whose blobs are looked for at once, and erasesAtOnce how many are removed side by side.
+	eraseBatch   = 512
+	erasesAtOnce = 4
+	// eraseRetry is the pause before a removal is tried again that failed, or whose mark is not folded yet.
+	eraseRetry = time.Second
+	// erasePatience bounds the removal of one run; what is left of a very long one is left to the next try.
+	erasePatience = time.Minute
+	// orderPatience is how long an order may wait for its mark: whoever gave it died, and nothing was decided.
+	orderPatience = 15 * time.Minute
+	// eraseTick is the longest pause before the queue is looked at again.
+	eraseTick = time.Second
+)
+
+// eraser takes out what is stored of runs that were removed: what the folder marked in this reign, and what earlier ones
+// left, for the orders say what is not done. Each step may be repeated, and a crash between two only means that.
+//
+//	mark folded ──checkpoint "erased" put──▶ count ──▶ take out ──▶ count again ──nothing──▶ receipt ──▶ settling ──▶ done
+//	                                                      └── tried later ◀── something left
+type eraser struct {
+	*Folder
+	mu sync.Mutex
+	// due are the runs to look at, and when.
+	due  map[string]time.Time
+	wake chan struct{}
+}
+
+func newEraser(f *Folder) *eraser {
+	return &eraser{Folder: f, due: make(map[string]time.Time), wake: make(chan struct{}, 1)}
+}
+
+// add asks for a look at runs, now.
+func (e *eraser) add(runs ...string) {
+	if len(runs) == 0 {
+		return
+	}
+	now := e.now()
+	e.mu.Lock()
+	for _, run := range runs {
+		e.due[run] = now
+	}
+	e.mu.Unlock()
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (e *eraser) later(run string, after time.Duration) {
+	at := e.now().Add(after)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if was, ok := e.due[run]; !ok || at.Before(was) {
+		e.due[run] = at
+	}
+}
+
+// take takes what is due out of the queue.
+func (e *eraser) take() map[string]struct{} {
+	now := e.now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	runs := make(map[string]struct{})
+	for run, at := range e.due {
+		if at.After(now) {
+			continue
+		}
+		delete(e.due, run)
+		if runs[run] = struct{}{}; len(runs) == eraseBatch {
+			break
+		}
+	}
+	return runs
+}
+
+// run removes until ctx ends. What fails is tried again: it must not end the fold.
+func (e *eraser) run(ctx context.Context) error {
+	known := false
+	tick := time.NewTicker(eraseTick)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		if !known {
+			err := e.shard.Erasures.Pending(ctx, func(run string, _ bool) bool {
+				e.later(run, 0)
+				return true
+			})
+			if known = err == nil; err != nil && ctx.Err() == nil {
+				e.log.Warn().Err(err).Msg("what is to be removed cannot be listed, trying again")
+			}
+		}
+		if runs := e.take(); len(runs) > 0 {
+			e.removeAll(ctx, runs)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-e.wake:
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// removeAll removes some runs.
+func (e *eraser) removeAll(ctx context.Context, runs map[string]struct{}) {
+	blobs, err := kvstore.BlobsOf(ctx, e.js, e.cfg.Fleet, runs)
+	if err != nil {
+		e.putOff(ctx, err, runs)
+		return
+	}
+	var group errgroup.Group
+	group.SetLimit(erasesAtOnce)
+	for run := range runs {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, erasePatience)
+			defer cancel()
+			if err := e.remove(ctx, run, blobs[run]); err != nil {
+				e.putOff(ctx, err, map[string]struct{}{run: {}})
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // each puts itself off
+}
+
+func (e *eraser) putOff(ctx context.Context, err error, runs map[string]struct{}) {
+	for run := range runs {
+		e.later(run, eraseRetry)
+	}
+	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		e.stats.ErasuresPutOff.Add(1)
+		e.log.Warn().Err(err).Int("runs", len(runs)).Msg("removal put off")
+	}
+}
+
+// remove brings the removal of one run on as far as it goes.
+func (e *eraser) remove(ctx context.Context, run string, blobs []kvstore.Blob) error {
+	record, rev, done, err := e.shard.Erasures.Get(ctx, run)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return e.shard.Erasures.Settled(ctx, run) // a crash brought the key back
+	}
+	if err != nil {
+		return err
+	}
+	ready, err := e.ready(ctx, record, rev, done)
+	if err != nil || !ready {
+		return err
+	}
+	for _, nuid := range record.Chunks {
+		blobs = append(blobs, kvstore.Blob{NUID: nuid, Deleted: true})
+	}
+	if done {
+		return e.again(ctx, record, blobs)
+	}
+	if record.Removed == nil {
+		if rev, err = e.count(ctx, record, rev, blobs); err != nil {
+			return err
+		}
+	}
+	if err := e.takeOut(ctx, record, blobs); err != nil {
+		return err
+	}
+	record.RemovedAt = schema.FormatTime(e.now())
+	if err := e.shard.Erasures.Finish(ctx, record, rev); err != nil {
+		return err
+	}
+	e.stats.Erased.Add(1)
+	e.later(run, e.cfg.SafeAfter)
+	e.log.Info().Str(keyRun, run).Str("by", record.By).Str("erasure", record.ID).Int64("bytes", record.Removed.Bytes()).Msg("run is removed")
+	return nil
+}
+
+// ready reports whether the run's content may be taken out: its checkpoint says that it was removed, and its last message
+// is the mark.
+func (e *eraser) ready(ctx context.Context, record *schema.Erasure, rev schema.Revision, done bool) (bool, error) {
+	run := record.Run
+	c, _, err := e.shard.Checkpoints.GetFresh(ctx, run)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return false, err
+	}
+	last, lerr := e.shard.LastOfRun(ctx, run)
+	if lerr != nil {
+		return false, lerr
+	}
+	if err != nil || c.Status != schema.StatusErased {
+		asked, perr := time.Parse(time.RFC3339Nano, record.AskedAt)
+		marked := last != nil && strings.HasPrefix(schema.PositionOf(last).ID, markID(record))
+		if !done && !marked && (perr != nil || e.now().Sub(asked) > orderPatience) {
+			e.log.Warn().Str(keyRun, run).Str("erasure", record.ID).Msg("order to remove a run was never confirmed, it is withdrawn")
+			return false, e.shard.Erasures.Withdraw(ctx, run, rev)
+		}
+		e.later(run, eraseRetry) // the fold comes to the mark
+		return false, nil
+	}
+	if last == nil {
+		return false, fmt.Errorf("run %s: the log has nothing of it: %w", run, ErrStale)
+	}
+	if schema.IsErasedMark(last) {
+		return true, nil
+	}
+	// Somebody without compare-and-set wrote behind the mark. It was refused, and goes, too.
+	mark := schema.NewErased(e.cfg.Fleet, e.cfg.Holder, run, record.ID+"."+nuid.Next(), e.now())
+	if _, err := publishControl(ctx, e.js, e.shard, mark, last.Stream); err != nil {
+		return false, err
+	}
+	e.later(run, 0)
+	return false, nil
+}
+
+// count stores what there is before anything is taken out: what a later try finds is less.
+func (e *eraser) count(ctx context.Context, record *schema.Erasure, rev schema.Revision, blobs []kvstore.Blob) (schema.Revision, error) {
+	parts, err := e.shard.Stored(ctx, record.Run, record.Keys, blobs)
+	if err != nil {
+		return 0, err
+	}
+	parts.SegmentBytes, parts.LogBytes = record.Segments.Bytes, record.TailBytes
+	record.Removed = &parts
+	for _, b := range blobs {
+		if b.NUID != "" && len(record.Chunks) < schema.MaxErasedChunks {
+			record.Chunks = append(record.Chunks, b.NUID)
+		}
+	}
+	return e.shard.Erasures.Order(ctx, record, rev)
+}
+
+// takeOut takes out what there is, and makes sure that nothing is left.
+func (e *eraser) takeOut(ctx context.Context, record *schema.Erasure, blobs []kvstore.Blob) error {
+	if err := e.shard.Remove(ctx, record.Run, record.Keys, blobs, false); err != nil {
+		return err
+	}
+	for i := range blobs {
+		blobs[i].Deleted = true
+	}
+	left, err := e.shard.Left(ctx, record.Run, record.Keys, blobs, false)
+	if err != nil {
+		return err
+	}
+	if !left.None() {
+		return fmt.Errorf("run %s: something is left of it: %+v: %w", record.Run, left, ErrStale)
+	}
+	return nil
+}
+
+// again looks at a run that was removed before: a crash may have brought something back, or somebody wrote to it.
+func (e *eraser) again(ctx context.Context, record *schema.Erasure, blobs []kvstore.Blob) error {
+	left, err := e.shard.Left(ctx, record.Run, record.Keys, blobs, false)
+	if err != nil {
+		return err
+	}
+	if !left.None() {
+		e.log.Warn().Str(keyRun, record.Run).Interface("left", left).Msg("something came back of a run that was removed")
+		if err := e.takeOut(ctx, record, blobs); err != nil {
+			return err
+		}
+	}
+	removed, err := time.Parse(time.RFC3339Nano, record.RemovedAt)
+	if age := e.now().Sub(removed); err == nil && age < e.cfg.SafeAfter {
+		e.later(record.Run, e.cfg.SafeAfter-age)
+		return nil
+	}
+	return e.shard.Erasures.Settled(ctx, record.Run)
+}

@@ -1,0 +1,291 @@
+package consumer
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/retention"
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// removesAtOnce is the number of runs whose removal is ordered side by side.
+	removesAtOnce = 16
+	// forkRemovedWait bounds the wait until a fork is removed that stood on a run of the same page.
+	forkRemovedWait = 5 * time.Second
+)
+
+// endingStatuses are those that a cleanup may remove.
+var endingStatuses = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}
+
+// cleanupPlace is where a page of a cleanup ends: below Before in a shard. A client takes it for a word that means nothing.
+type cleanupPlace struct {
+	Shard  int                   `json:"s"`
+	Before schema.StreamSequence `json:"b"`
+	// Now is when the first page was planned: ages are counted from it.
+	Now string `json:"n"`
+}
+
+// cleanup plans for a page of the runs that ended long ago, and removes those that the plan removes.
+func (s *Service) cleanup(ctx context.Context, t *task) error {
+	var req schema.CleanupRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	policy, err := s.checkCleanup(&req)
+	if err != nil {
+		return err
+	}
+	reply := &schema.CleanupReply{Policy: policy, Items: []schema.CleanupItem{}}
+	if !req.Pending {
+		if err := s.cleanupPage(ctx, &req, reply); err != nil {
+			return err
+		}
+	}
+	for _, src := range s.places.Load().shards {
+		n, err := src.store.Erasures.Ordered(ctx)
+		if err != nil {
+			return err
+		}
+		reply.Pending += n
+	}
+	return t.whole(reply)
+}
+
+// checkCleanup validates a request, fills in its defaults, and returns the policy to go by.
+func (s *Service) checkCleanup(req *schema.CleanupRequest) (schema.RetentionPolicy, error) {
+	var policy schema.RetentionPolicy
+	if req.Policy != nil {
+		policy = *req.Policy
+	} else if s.cfg.Retention != nil {
+		policy = s.cfg.Retention()
+	}
+	for path, n := range map[string]int64{
+		"/policy/completed_seconds": policy.CompletedSeconds, "/policy/failed_seconds": policy.FailedSeconds,
+		"/policy/cancelled_seconds": policy.CancelledSeconds, "/policy/grace_seconds": policy.GraceSeconds,
+	} {
+		if n < 0 || n > int64(maxRetention/time.Second) {
+			return policy, badField(path, fmt.Errorf("%d is not between 0 and %d seconds", n, int64(maxRetention/time.Second)))
+		}
+	}
+	if req.Limit < 0 || req.Limit > schema.MaxList {
+		return policy, badField("/limit", fmt.Errorf("limit %d is not between 0 and %d", req.Limit, schema.MaxList))
+	}
+	set(&req.Limit, schema.DefaultList)
+	for _, status := range req.Status {
+		if !slices.Contains(endingStatuses, status) {
+			return policy, badField("/status", fmt.Errorf("status %.40q is none of completed, failed, cancelled: only what has ended is removed", status))
+		}
+	}
+	if len(req.Status) > 0 {
+		// What was not asked for is kept.
+		for status, seconds := range map[schema.Status]*int64{
+			schema.StatusCompleted: &policy.CompletedSeconds, schema.StatusFailed: &policy.FailedSeconds, schema.StatusCancelled: &policy.CancelledSeconds,
+		} {
+			if !slices.Contains(req.Status, status) {
+				*seconds = 0
+			}
+		}
+	}
+	if !req.DryRun && !req.Pending {
+		if err := schema.CheckName("operator", req.By); err != nil {
+			return policy, badField("/by", err)
+		}
+	}
+	return policy, nil
+}
+
+// maxRetention bounds the times of a policy: a hundred years.
+const maxRetention = 100 * 365 * 24 * time.Hour
+
+// cleanupPage reads a page, plans it, and carries the plan out.
+func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, reply *schema.CleanupReply) error {
+	place := cleanupPlace{Now: schema.FormatTime(s.now())}
+	if req.After != "" {
+		b, err := base64.RawURLEncoding.DecodeString(req.After)
+		if err == nil {
+			err = json.Unmarshal(b, &place)
+		}
+		if err != nil {
+			return badField("/after", errors.New("it is no place of a cleanup: use the next of the page before"))
+		}
+	}
+	now, err := time.Parse(time.RFC3339Nano, place.Now)
+	if err != nil {
+		return badField("/after", err)
+	}
+	shards := s.places.Load().shards
+	if place.Shard < 0 || place.Shard >= len(shards) || !reply.Policy.Removes() {
+		return nil
+	}
+	src := shards[place.Shard]
+	if place.Before == 0 {
+		// What is younger than the policy keeps anything is not even looked at.
+		if place.Before, err = src.store.PositionAt(ctx, now.Add(-reply.Policy.Least())); err != nil {
+			return err
+		}
+	}
+	from := place.Before
+	page, at, err := s.cleanupRuns(ctx, src, &place, req, reply)
+	if err != nil {
+		return err
+	}
+	plan := retention.New(page, reply.Policy, now)
+	reply.Items = plan.Items
+	if !req.DryRun {
+		whole, err := s.carryOut(ctx, &plan, at, req.By)
+		if err != nil {
+			return err
+		}
+		if !whole {
+			// What was reached is told now, and the rest is the next page.
+			place.Before = from
+			reply.Items = slices.DeleteFunc(reply.Items, func(item schema.CleanupItem) bool { return !item.Remove || item.Failed != "" })
+		}
+	}
+	if place.Before <= 1 {
+		place.Shard, place.Before = place.Shard+1, 0
+	}
+	if place.Shard < len(shards) {
+		b, err := json.Marshal(&place)
+		if err != nil {
+			return err
+		}
+		reply.Next = base64.RawURLEncoding.EncodeToString(b)
+	}
+	return nil
+}
+
+// cleanupRuns reads the runs of a page that may be removed, from the index of ended runs, and moves the place on.
+func (s *Service) cleanupRuns(ctx context.Context, src *shardSource, place *cleanupPlace, req *schema.CleanupRequest, reply *schema.CleanupReply) ([]retention.Run, map[string]schema.Position, error) {
+	cps := src.store.Checkpoints
+	state, _, err := cps.IndexState(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	reply.Incomplete = !state.Complete
+	statuses := req.Status
+	if len(statuses) == 0 {
+		statuses = endingStatuses
+	}
+	found, err := cps.Ended(ctx, kvstore.EndedQuery{Before: place.Before, Statuses: statuses, Limit: req.Limit})
+	if err != nil {
+		return nil, nil, err
+	}
+	place.Before = found.Next
+	ids := make([]string, 0, len(found.Runs))
+	for i := range found.Runs {
+		if id := found.Runs[i].Run; !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	list, _, err := cps.Of(ctx, ids)
+	if err != nil {
+		return nil, nil, err
+	}
+	lasts, err := src.store.LastStored(ctx, ids)
+	if err != nil {
+		return nil, nil, err
+	}
+	runs, at := make([]retention.Run, 0, len(list)), make(map[string]schema.Position, len(list))
+	for i := range list {
+		stored := &list[i]
+		if errors.Is(stored.Err, kvstore.ErrNotFound) || stored.Err == nil && stored.Checkpoint.Status == schema.StatusErased {
+			continue // the index has more than there is
+		}
+		if stored.Err != nil {
+			runs = append(runs, retention.Run{ID: stored.Run, Unreadable: true})
+			continue
+		}
+		c := stored.Checkpoint
+		forks, err := s.forksOf(ctx, c.Run)
+		if err != nil {
+			return nil, nil, err
+		}
+		run := retention.RunOf(c, c.Segments.Bytes+c.TailBytes, forks)
+		// An executor's clock may say anything: what counts is when the server stored the run's last event.
+		last, ok := lasts[c.Run]
+		run.Last = last.Stored
+		run.Unreadable = run.Unreadable || !ok || last.At != c.Position.Stream
+		runs, at[c.Run] = append(runs, run), c.Position
+	}
+	return runs, at, nil
+}
+
+// carryOut removes what a plan removes, forks before what they stand on, and notes in the plan what could not be. It reports
+// false when the time was over before it was through.
+func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, at map[string]schema.Position, by string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout*2/3) // the answer must arrive, too
+	defer cancel()
+	var wave, bases []*schema.CleanupItem
+	for i := range plan.Items {
+		switch item := &plan.Items[i]; {
+		case !item.Remove:
+		case plan.Bases[item.Run]:
+			bases = append(bases, item)
+		default:
+			wave = append(wave, item)
+		}
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(removesAtOnce)
+	for _, item := range wave {
+		group.Go(func() error { return s.removePlanned(groupCtx, item, at[item.Run], by) })
+	}
+	if err := group.Wait(); err != nil {
+		return false, err
+	}
+	for _, item := range bases {
+		wait, cancel := context.WithTimeout(ctx, forkRemovedWait)
+		err := s.removePlanned(ctx, item, at[item.Run], by)
+		for err == nil && item.Failed != "" && pause(wait, eraseLook) == nil {
+			err = s.removePlanned(ctx, item, at[item.Run], by) // its forks are on their way out
+		}
+		cancel()
+		if err != nil {
+			return false, err
+		}
+	}
+	return ctx.Err() == nil, nil
+}
+
+// removePlanned removes a run as planned. What concerns it alone is noted.
+func (s *Service) removePlanned(ctx context.Context, item *schema.CleanupItem, at schema.Position, by string) error {
+	_, err := s.remove(ctx, item.Run, removal{by: by, reason: string(item.Why), at: at})
+	var told *schema.ServiceError
+	item.Failed = ""
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		item.Failed = "not reached in time"
+	case errors.As(err, &told):
+		item.Failed = told.Message
+	case errors.Is(err, ErrNoRun):
+		item.Failed = "there is no such run"
+	default:
+		return err
+	}
+	return nil
+}
+
+// foldedUpTo reports whether a shard is folded up to a place in its log.
+func foldedUpTo(ctx context.Context, s *Service, src *shardSource, upTo schema.StreamSequence) (bool, error) {
+	mark, _, err := src.store.Checkpoints.Watermark(ctx)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
+		return false, err
+	}
+	if mark.Position.Stream >= upTo {
+		return true, nil
+	}
+	waiting, err := runlog.Behind(ctx, s.js, src.store.Names, mark.Position.Stream)
+	return err == nil && (waiting.Events == 0 || waiting.First > upTo), err
+}

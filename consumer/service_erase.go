@@ -1,0 +1,356 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nuid"
+
+	"github.com/waymarkio/waymark/internal/retention"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// eraseWait is how long a request for a removal waits for its end, and eraseLook the pause between two looks.
+	eraseWait = 2 * time.Second
+	eraseLook = 20 * time.Millisecond
+	// foldLook is the pause between two looks at how far the shards are folded.
+	foldLook = 10 * time.Millisecond
+	// maxForks bounds the forks of a run that are looked at.
+	maxForks = 4096
+)
+
+// errErased answers for a run that was removed.
+func errErased(record *schema.Erasure) *schema.ServiceError {
+	return fail(schema.CodeErased, "Nothing of it is left, and its id is never used again: choose another for a new run.",
+		"run %s was removed by %s at %s", record.Run, record.By, record.AskedAt)
+}
+
+// notErased makes an error of a reading of a run that was removed, or is being removed: what is still there of it must not be
+// answered with.
+func (s *Service) notErased(ctx context.Context, run string, r *reading, err error) (*reading, error) {
+	var bad *damaged
+	switch {
+	case err == nil && r != nil && (r.marked || r.head.Status == schema.StatusErased):
+	case err == nil, !errors.Is(err, ErrNoRun) && !errors.As(err, &bad):
+		return r, err
+	}
+	record, _, _, gerr := s.erasure(ctx, run)
+	switch {
+	case errors.Is(gerr, kvstore.ErrNotFound):
+		return r, err // a mark that somebody forged
+	case gerr != nil:
+		return nil, gerr
+	case record.RemovedAt == "" && r != nil && !r.marked && r.head.Status != schema.StatusErased:
+		return r, err // an order without its mark decides nothing
+	}
+	return nil, errErased(record)
+}
+
+// stays refuses a point of a run whose removal is being decided: whoever begins a fork there must know what it stands on.
+func (s *Service) stays(ctx context.Context, run string) error {
+	record, _, _, err := s.erasure(ctx, run)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case record.RemovedAt != "":
+		return errErased(record)
+	default:
+		return fail(schema.CodeUnavailable, "Ask again: it is gone then, or it stays.", "the removal of run %s, asked by %s, is being decided", run, record.By)
+	}
+}
+
+// erasure returns the record of a run's removal, and the shard that has it.
+func (s *Service) erasure(ctx context.Context, run string) (*schema.Erasure, schema.Revision, *shardSource, error) {
+	for _, src := range s.places.Load().of(run) {
+		record, rev, _, err := src.store.Erasures.Get(ctx, run)
+		if !errors.Is(err, kvstore.ErrNotFound) {
+			return record, rev, src, err
+		}
+	}
+	return nil, 0, nil, fmt.Errorf("erasure of run %s: %w", run, kvstore.ErrNotFound)
+}
+
+// erase removes a run, or says what is left of one.
+func (s *Service) erase(ctx context.Context, t *task) error {
+	var req schema.EraseRequest
+	if err := t.decode(&req); err != nil {
+		return err
+	}
+	if req.Check {
+		return s.checkErased(ctx, t, &req)
+	}
+	if err := schema.CheckName("operator", req.By); err != nil {
+		return badField("/by", err)
+	}
+	if len(req.Reason) > schema.MaxIdentifier {
+		return badField("/reason", fmt.Errorf("has %d bytes, at most %d are allowed", len(req.Reason), schema.MaxIdentifier))
+	}
+	src, err := s.remove(ctx, t.run, removal{by: req.By, reason: req.Reason, force: req.Force})
+	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, eraseWait)
+	defer cancel()
+	for {
+		record, _, done, err := src.store.Erasures.Get(ctx, t.run)
+		if err != nil {
+			return err
+		}
+		if done || pause(wait, eraseLook) != nil {
+			return t.whole(&schema.EraseReply{Erasure: *record, Done: done})
+		}
+	}
+}
+
+// removal is who wants a run removed, and why.
+type removal struct {
+	by, reason string
+	// force removes what is live or pinned, or has something pending.
+	force bool
+	// at, if not zero, is where the run must stand: it was planned so.
+	at schema.Position
+}
+
+// remove orders the removal of a run and leaves the mark in the log that decides it; the folder of its shard does the rest.
+// The order comes first, as it says to whoever begins a fork of the run that it goes; then those are looked for that stand on
+// it; then the mark, by compare-and-set on the run's last event. Until the mark is stored the order decides nothing, and
+// is withdrawn when something needs the run. Asked again it goes on where it was.
+func (s *Service) remove(ctx context.Context, run string, why removal) (*shardSource, error) {
+	for {
+		record, rev, src, err := s.order(ctx, run, &why)
+		if err != nil || record == nil {
+			return src, err
+		}
+		if marked, err := s.marked(ctx, src, record); err != nil || marked {
+			return src, err
+		}
+		err = s.unneeded(ctx, run)
+		if err == nil {
+			mark := schema.NewErased(s.cfg.Fleet, s.cfg.Name, run, record.ID, s.now())
+			_, err = publishControl(ctx, s.js, src.store, mark, record.Position.Stream)
+			if err == nil {
+				s.log.Info().Str(keyRun, run).Str("by", record.By).Str("erasure", record.ID).Msg("removal of a run ordered")
+				return src, nil
+			}
+		}
+		if errors.Is(err, errRefused) {
+			// Our own earlier try, or the run went on: what it is now is judged anew.
+			if marked, merr := s.marked(ctx, src, record); merr != nil || marked {
+				return src, merr
+			}
+		}
+		var told *schema.ServiceError
+		if errors.Is(err, errRefused) || errors.As(err, &told) {
+			if werr := src.store.Erasures.Withdraw(ctx, run, rev); werr != nil {
+				return nil, werr
+			}
+		}
+		if !errors.Is(err, errRefused) {
+			return nil, err
+		}
+		if err := pause(ctx, staleBackoff); err != nil {
+			return nil, fmt.Errorf("run %s: %w: %w", run, err, errRefused)
+		}
+	}
+}
+
+// marked reports whether the mark of a removal is in the log.
+func (s *Service) marked(ctx context.Context, src *shardSource, record *schema.Erasure) (bool, error) {
+	last, err := src.store.LastOfRun(ctx, record.Run)
+	if err != nil || last == nil {
+		return false, err
+	}
+	return strings.HasPrefix(schema.PositionOf(last).ID, markID(record)), nil
+}
+
+// order returns the order to remove a run, an earlier one or a new one. It is nil for a run that was removed.
+func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.Erasure, schema.Revision, *shardSource, error) {
+	record, rev, src, err := s.erasure(ctx, run)
+	switch {
+	case err == nil && record.RemovedAt != "":
+		return nil, 0, src, nil
+	case err == nil:
+		return record, rev, src, nil
+	case !errors.Is(err, kvstore.ErrNotFound):
+		return nil, 0, nil, err
+	}
+	r, err := s.provenAnywhere(ctx, run, mode{})
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	h := &r.head
+	if why.at.ID != "" && h.Position != why.at {
+		return nil, 0, nil, fail(schema.CodeConflict, "The next cleanup looks at it anew.", "run %s went on since it was planned to be removed", run)
+	}
+	if !why.force {
+		if err := removable(r); err != nil {
+			return nil, 0, nil, err
+		}
+	}
+	if err := s.unneeded(ctx, run); err != nil {
+		return nil, 0, nil, err // most who are refused leave nothing behind
+	}
+	record = &schema.Erasure{
+		Fleet: s.cfg.Fleet, Run: run, Shard: r.src.store.Names.Shard, ID: nuid.Next(), By: why.by, Reason: why.reason, AskedAt: schema.FormatTime(s.now()),
+		Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.logLast, ID: h.Position.ID},
+		Segments: r.index, TailBytes: r.tail.bytes, Keys: schema.ChildKeys(h),
+	}
+	if !h.Live() {
+		record.Keys = append(record.Keys, schema.EndedKey(h))
+	}
+	rev, err = r.src.store.Erasures.Order(ctx, record, 0)
+	if errors.Is(err, kvstore.ErrConflict) {
+		return nil, 0, nil, fmt.Errorf("run %s: %w: somebody else ordered its removal at this moment", run, ErrStale)
+	}
+	return record, rev, r.src, err
+}
+
+// removable says why a run must not be removed by itself.
+func removable(r *reading) error {
+	if r.head.Status == "" {
+		return nil // nothing of it was ever accepted
+	}
+	planned := retention.RunOf(&schema.Checkpoint{Head: r.head, Segments: r.index}, 0, nil)
+	planned.Unreadable = false // what is missing of it is no reason for who asks for it by name
+	why, detail := planned.Pending()
+	if why == "" {
+		return nil
+	}
+	e := fail(schema.CodeNeeded, "End it first, or close what is pending; to remove it all the same ask with force.", "run %s is kept: %s", r.run, detail)
+	return detailed(e, map[string]string{"why": string(why)})
+}
+
+// unneeded makes sure that no fork stands on a run: not one that was begun before this call.
+func (s *Service) unneeded(ctx context.Context, run string) error {
+	if err := s.folded.since(ctx, s, s.now()); err != nil {
+		return err
+	}
+	forks, err := s.forksOf(ctx, run)
+	if err != nil || len(forks) == 0 {
+		return err
+	}
+	shown := forks[:min(len(forks), maxCandidates)]
+	e := fail(schema.CodeNeeded, "Remove those before it: what they took over is read from it.", "%d forks stand on run %s, such as %s", len(forks), run, forks[0])
+	details, err := json.Marshal(map[string]any{"why": schema.WhyBase, "forks": shown})
+	if err != nil {
+		return err
+	}
+	e.Details = details
+	return e
+}
+
+// forksOf finds the runs that stand on a run and were not removed, as far as they are folded.
+func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
+	var forks []string
+	for _, src := range s.places.Load().shards {
+		state, _, err := src.store.Checkpoints.IndexState(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !state.Complete {
+			return nil, fail(schema.CodeUnavailable, "Ask again when waymark runs ls says no longer that runs may be missing.",
+				"which forks stand on run %s is not known: the index of runs is being built", run)
+		}
+		children, err := src.store.Checkpoints.Children(ctx, run)
+		if err != nil {
+			return nil, err
+		}
+		if len(children) > maxForks {
+			return nil, fail(schema.CodeNeeded, "Remove those first.", "%d runs came of run %s, more than are looked at", len(children), run)
+		}
+		for chunk := range slices.Chunk(children, schema.MaxList) {
+			list, _, err := src.store.Checkpoints.Of(ctx, chunk)
+			if err != nil {
+				return nil, err
+			}
+			for i := range list {
+				c := list[i].Checkpoint
+				switch {
+				case errors.Is(list[i].Err, kvstore.ErrNotFound):
+				case c == nil, c.Base != nil && c.Base.Run == run:
+					forks = append(forks, list[i].Run) // one that cannot be read may be one
+				}
+			}
+		}
+	}
+	return forks, nil
+}
+
+// foldedSince makes sure that all shards are folded up to what their logs had at some time. Those who wait share the looks.
+type foldedSince struct {
+	turn sync.Mutex
+	at   time.Time
+}
+
+// since returns when everything that was acknowledged before a time is folded.
+func (f *foldedSince) since(ctx context.Context, s *Service, after time.Time) error {
+	f.turn.Lock()
+	defer f.turn.Unlock()
+	if f.at.After(after) {
+		return nil
+	}
+	began := s.now()
+	for _, src := range s.places.Load().shards {
+		// The barrier's place is behind all that was acknowledged before, as the leader knows it.
+		upTo, err := src.barrier.wait(ctx)
+		if err != nil {
+			return err
+		}
+		for {
+			done, err := foldedUpTo(ctx, s, src, upTo)
+			if err != nil {
+				return err
+			}
+			if done {
+				break
+			}
+			if err := pause(ctx, foldLook); err != nil {
+				return fmt.Errorf("shard %d is not folded up to %d: %w: %w", src.store.Names.Shard, upTo, ErrStale, err)
+			}
+		}
+	}
+	f.at = began
+	return nil
+}
+
+// checkErased says what is left of a run that was removed.
+func (s *Service) checkErased(ctx context.Context, t *task, req *schema.EraseRequest) error {
+	record, _, src, err := s.erasure(ctx, t.run)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		if _, err := s.proven(ctx, t.run, mode{}); err != nil {
+			return err
+		}
+		return fail(schema.CodeConflict, "Look at it with waymark.get.", "run %s was not removed", t.run)
+	}
+	if err != nil {
+		return err
+	}
+	if len(req.Chunks) > schema.MaxErasedChunks {
+		return badField("/chunks", fmt.Errorf("has %d entries, at most %d are allowed", len(req.Chunks), schema.MaxErasedChunks))
+	}
+	blobs, err := kvstore.BlobsOf(ctx, s.js, s.cfg.Fleet, map[string]struct{}{t.run: {}})
+	if err != nil {
+		return err
+	}
+	all := blobs[t.run]
+	for _, nuid := range slices.Concat(req.Chunks, record.Chunks) {
+		if !slices.ContainsFunc(all, func(b kvstore.Blob) bool { return b.NUID == nuid }) && schema.ValidName(nuid) {
+			all = append(all, kvstore.Blob{NUID: nuid, Deleted: true})
+		}
+	}
+	left, err := src.store.Left(ctx, t.run, record.Keys, all, true)
+	if err != nil {
+		return err
+	}
+	return t.whole(&schema.EraseReply{Erasure: *record, Done: record.RemovedAt != "", Left: &left})
+}

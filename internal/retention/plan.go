@@ -1,0 +1,219 @@
+package retention
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Run is what a plan goes by.
+type Run struct {
+	ID     string
+	Status schema.Status
+	// Last is the time of the run's last event; zero when it is not known.
+	Last time.Time
+	// Bytes that are known to be stored of it.
+	Bytes int64
+	// Pins are the names of its pinned points.
+	Pins []string
+	// Handoffs counts those that are offered or accepted; OpenCalls the calls without an outcome, InDoubt those of them
+	// that are in doubt or held; Waits what it waits for.
+	Handoffs, OpenCalls, InDoubt, Waits int
+	// Forks are the runs that stand on it and are stored, removed ones left out.
+	Forks []string
+	// Unreadable: what is stored of the run does not say how it stands.
+	Unreadable bool
+}
+
+// RunOf is what a plan needs to know of a run, from its checkpoint. The forks are for the caller to find.
+func RunOf(c *schema.Checkpoint, bytes int64, forks []string) Run {
+	r := Run{
+		ID: c.Run, Status: c.Status, Bytes: bytes, Handoffs: len(c.Handoffs), OpenCalls: len(c.OpenCalls), Waits: len(c.Interrupts),
+		Forks: forks, Unreadable: !c.Complete(),
+	}
+	for i := range c.OpenCalls {
+		if c.OpenCalls[i].InDoubt || c.OpenCalls[i].Held {
+			r.InDoubt++
+		}
+	}
+	for i := range c.Marks {
+		r.Pins = append(r.Pins, c.Marks[i].Name)
+	}
+	if at, err := time.Parse(time.RFC3339Nano, c.UpdatedAt); err == nil {
+		r.Last = at
+	}
+	return r
+}
+
+// Pending says what of a run forbids its removal whatever its age, and in words; "" for nothing. The forks are not
+// looked at.
+func (r *Run) Pending() (why schema.Why, detail string) {
+	switch {
+	case r.Unreadable:
+		return schema.WhyUnknown, "what is stored of it does not say how it stands"
+	case r.Waits > 0 || r.Status == schema.StatusWaiting:
+		return schema.WhyWaiting, fmt.Sprintf("it waits for %d things", max(r.Waits, 1))
+	case r.InDoubt > 0:
+		return schema.WhyInDoubt, fmt.Sprintf("%d of its calls are in doubt or held", r.InDoubt)
+	case !r.Status.Terminal():
+		return schema.WhyLive, "it is " + string(r.Status)
+	case r.OpenCalls > 0:
+		return schema.WhyOpenCall, fmt.Sprintf("%d of its calls have no outcome", r.OpenCalls)
+	case r.Handoffs > 0:
+		return schema.WhyHandoff, fmt.Sprintf("%d of its hand-offs are not closed", r.Handoffs)
+	case len(r.Pins) > 0:
+		return schema.WhyPinned, "pinned: " + list(r.Pins)
+	default:
+		return "", ""
+	}
+}
+
+// list names some of many.
+func list(names []string) string {
+	const most = 3
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// Plan says what becomes of each run.
+type Plan struct {
+	Policy schema.RetentionPolicy
+	// Now is the time that ages were counted from.
+	Now time.Time
+	// Items in the order of the runs that were given, those to be removed behind the others: first forks, then what they
+	// stood on.
+	Items []schema.CleanupItem
+	// Bases are the runs to be removed that others to be removed stand on.
+	Bases map[string]bool
+}
+
+// New plans. now is the time that ages are counted from. The runs need not be all of a fleet: a run that is not among them
+// is kept.
+func New(runs []Run, policy schema.RetentionPolicy, now time.Time) Plan {
+	p := planner{policy: policy, now: now, byID: make(map[string]*Run, len(runs)), judged: make(map[string]*judgement, len(runs))}
+	for i := range runs {
+		p.byID[runs[i].ID] = &runs[i]
+	}
+	type ordered struct {
+		item  schema.CleanupItem
+		depth int
+	}
+	items := make([]ordered, 0, len(runs))
+	for i := range runs {
+		r := &runs[i]
+		j := p.judge(r)
+		item := schema.CleanupItem{Run: r.ID, Status: r.Status, Remove: j.why == schema.WhyAge, Why: j.why, Detail: j.detail, Bytes: r.Bytes}
+		if !r.Last.IsZero() {
+			item.Last = schema.FormatTime(r.Last)
+		}
+		depth := 0
+		if item.Remove {
+			depth = j.depth
+		}
+		items = append(items, ordered{item, depth})
+	}
+	slices.SortStableFunc(items, func(a, b ordered) int { return cmp.Compare(a.depth, b.depth) })
+	plan := Plan{Policy: policy, Now: now, Items: make([]schema.CleanupItem, len(items)), Bases: make(map[string]bool)}
+	for i := range items {
+		plan.Items[i] = items[i].item
+		if items[i].depth > 1 {
+			plan.Bases[items[i].item.Run] = true
+		}
+	}
+	return plan
+}
+
+// judgement of a run. depth is above that of every fork of it; 0 while the run is being judged.
+type judgement struct {
+	why    schema.Why
+	detail string
+	depth  int
+}
+
+type planner struct {
+	policy schema.RetentionPolicy
+	now    time.Time
+	byID   map[string]*Run
+	judged map[string]*judgement
+}
+
+// judge decides about a run, and before that about the forks of it.
+func (p *planner) judge(r *Run) *judgement {
+	if j, ok := p.judged[r.ID]; ok {
+		if j.depth == 0 {
+			// A run that stands on itself is no lawful fork. Nothing of such a ring is removed.
+			return &judgement{why: schema.WhyBase, detail: "its forks stand on each other", depth: 1}
+		}
+		return j
+	}
+	j := &judgement{}
+	p.judged[r.ID] = j
+	why, detail, depth := p.decide(r)
+	*j = judgement{why: why, detail: detail, depth: depth}
+	return j
+}
+
+func (p *planner) decide(r *Run) (why schema.Why, detail string, depth int) {
+	why, detail = p.alone(r)
+	if why != schema.WhyAge {
+		return why, detail, 1
+	}
+	depth = 1
+	var kept []string
+	for _, id := range r.Forks {
+		fork, ok := p.byID[id]
+		if !ok {
+			kept = append(kept, id)
+			continue
+		}
+		j := p.judge(fork)
+		if j.why != schema.WhyAge {
+			kept = append(kept, id)
+		}
+		depth = max(depth, j.depth+1)
+	}
+	if len(kept) > 0 {
+		return schema.WhyBase, "kept forks stand on it: " + list(kept), 1
+	}
+	return schema.WhyAge, detail, depth
+}
+
+// alone decides about a run as if there were no forks.
+func (p *planner) alone(r *Run) (schema.Why, string) {
+	if why, detail := r.Pending(); why != "" {
+		return why, detail
+	}
+	keep := p.policy.For(r.Status)
+	switch {
+	case keep <= 0:
+		return schema.WhyForEver, "the policy keeps what is " + string(r.Status)
+	case r.Last.IsZero():
+		return schema.WhyUnknown, "the time of its last event is not known"
+	}
+	age := p.now.Sub(r.Last)
+	switch {
+	case age < p.policy.Grace():
+		return schema.WhyActive, "something was added within " + p.policy.Grace().String()
+	case age < keep:
+		return schema.WhyYoung, ""
+	default:
+		return schema.WhyAge, ""
+	}
+}
+
+// Removals are the runs to be removed, in the order in which they must be: a fork comes before what it stands on.
+func (p *Plan) Removals() []schema.CleanupItem {
+	var gone []schema.CleanupItem
+	for i := range p.Items {
+		if p.Items[i].Remove {
+			gone = append(gone, p.Items[i])
+		}
+	}
+	return gone
+}

@@ -1,0 +1,191 @@
+package retention_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/waymarkio/waymark/internal/retention"
+	"github.com/waymarkio/waymark/schema"
+)
+
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+const day = 24 * time.Hour
+
+func policy() schema.RetentionPolicy {
+	return schema.RetentionPolicy{CompletedSeconds: 30 * 86400, FailedSeconds: 7 * 86400}
+}
+
+func TestAPlanKeepsWhatThePolicyAndEachRunAskFor(t *testing.T) {
+	old := now.Add(-365 * day)
+	for name, c := range map[string]struct {
+		run    retention.Run
+		why    schema.Why
+		remove bool
+	}{
+		"an old completed run goes":            {retention.Run{Status: schema.StatusCompleted, Last: old}, schema.WhyAge, true},
+		"one of exactly the age goes":          {retention.Run{Status: schema.StatusCompleted, Last: now.Add(-30 * day)}, schema.WhyAge, true},
+		"a younger one stays":                  {retention.Run{Status: schema.StatusCompleted, Last: now.Add(-30*day + time.Second)}, schema.WhyYoung, false},
+		"a failed one goes sooner":             {retention.Run{Status: schema.StatusFailed, Last: now.Add(-8 * day)}, schema.WhyAge, true},
+		"what has no age in the policy stays":  {retention.Run{Status: schema.StatusCancelled, Last: old}, schema.WhyForEver, false},
+		"a live one stays":                     {retention.Run{Status: schema.StatusRunning, Last: old}, schema.WhyLive, false},
+		"an orphaned one stays":                {retention.Run{Status: schema.StatusOrphaned, Last: old}, schema.WhyLive, false},
+		"a waiting one stays":                  {retention.Run{Status: schema.StatusWaiting, Last: old}, schema.WhyWaiting, false},
+		"an open call stays":                   {retention.Run{Status: schema.StatusFailed, Last: old, OpenCalls: 1}, schema.WhyOpenCall, false},
+		"a call in doubt stays":                {retention.Run{Status: schema.StatusFailed, Last: old, OpenCalls: 1, InDoubt: 1}, schema.WhyInDoubt, false},
+		"a hand-off stays":                     {retention.Run{Status: schema.StatusCompleted, Last: old, Handoffs: 1}, schema.WhyHandoff, false},
+		"a pin stays":                          {retention.Run{Status: schema.StatusCompleted, Last: old, Pins: []string{"before-deploy"}}, schema.WhyPinned, false},
+		"a base of a fork elsewhere stays":     {retention.Run{Status: schema.StatusCompleted, Last: old, Forks: []string{"other"}}, schema.WhyBase, false},
+		"one whose end is not known stays":     {retention.Run{Status: schema.StatusCompleted}, schema.WhyUnknown, false},
+		"one that misses events stays":         {retention.Run{Status: schema.StatusCompleted, Last: old, Unreadable: true}, schema.WhyUnknown, false},
+		"one from the future stays":            {retention.Run{Status: schema.StatusCompleted, Last: now.Add(day)}, schema.WhyActive, false},
+		"one that was removed is not in plans": {retention.Run{Status: schema.StatusErased, Last: old}, schema.WhyForEver, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.run.ID = "r"
+			plan := retention.New([]retention.Run{c.run}, policy(), now)
+			require.Len(t, plan.Items, 1)
+			require.Equal(t, c.why, plan.Items[0].Why)
+			require.Equal(t, c.remove, plan.Items[0].Remove)
+		})
+	}
+}
+
+func TestForksGoBeforeWhatTheyStandOn(t *testing.T) {
+	old := now.Add(-365 * day)
+	runs := []retention.Run{
+		{ID: "base", Status: schema.StatusCompleted, Last: old, Forks: []string{"fork"}},
+		{ID: "fork", Status: schema.StatusFailed, Last: old, Forks: []string{"leaf"}},
+		{ID: "leaf", Status: schema.StatusCompleted, Last: old},
+		{ID: "kept", Status: schema.StatusCompleted, Last: now},
+	}
+	plan := retention.New(runs, policy(), now)
+	var order []string
+	for _, item := range plan.Removals() {
+		order = append(order, item.Run)
+	}
+	require.Equal(t, []string{"leaf", "fork", "base"}, order)
+	runs[2].Pins = []string{"mine"}
+	plan = retention.New(runs, policy(), now)
+	require.Empty(t, plan.Removals(), "a pin on the last fork keeps all that it stands on")
+	runs[2].Pins, runs[2].Forks = nil, []string{"base"}
+	require.Empty(t, planOf(runs).Removals(), "a ring is never removed")
+}
+
+// keepers are the invariants, written once more and by themselves: the run must stay.
+func keepers(r *retention.Run, p *schema.RetentionPolicy) bool {
+	ended := r.Status == schema.StatusCompleted || r.Status == schema.StatusFailed || r.Status == schema.StatusCancelled
+	seconds := map[schema.Status]int64{
+		schema.StatusCompleted: p.CompletedSeconds, schema.StatusFailed: p.FailedSeconds, schema.StatusCancelled: p.CancelledSeconds,
+	}[r.Status]
+	age := now.Sub(r.Last)
+	return !ended || r.Unreadable || len(r.Pins) > 0 || r.Handoffs > 0 || r.OpenCalls > 0 || r.InDoubt > 0 || r.Waits > 0 ||
+		seconds == 0 || r.Last.IsZero() || age < time.Duration(seconds)*time.Second || age < p.Grace()
+}
+
+func TestNoPlanBreaksAnInvariant(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 40).Draw(t, "runs")
+		ages := rapid.SampledFrom([]time.Duration{0, time.Minute, 9 * time.Minute, 11 * time.Minute, 6 * day, 7 * day, 8 * day, 29 * day, 31 * day, 400 * day})
+		few := rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1, 2})
+		p := schema.RetentionPolicy{
+			CompletedSeconds: rapid.SampledFrom([]int64{0, 1, 86400, 30 * 86400}).Draw(t, "completed"),
+			FailedSeconds:    rapid.SampledFrom([]int64{0, 1, 7 * 86400}).Draw(t, "failed"),
+			CancelledSeconds: rapid.SampledFrom([]int64{0, 1, 86400}).Draw(t, "cancelled"),
+			GraceSeconds:     rapid.SampledFrom([]int64{0, 1, 3600}).Draw(t, "grace"),
+		}
+		runs := make([]retention.Run, n)
+		for i := range runs {
+			runs[i] = retention.Run{
+				ID: fmt.Sprintf("r%d", i),
+				Status: rapid.SampledFrom([]schema.Status{
+					schema.StatusCompleted, schema.StatusCompleted, schema.StatusFailed, schema.StatusFailed, schema.StatusCancelled,
+					schema.StatusRunning, schema.StatusWaiting, schema.StatusOrphaned, schema.StatusInterrupted, schema.StatusErased, "",
+				}).Draw(t, "status"),
+				Bytes: 1, Handoffs: few.Draw(t, "handoffs"), OpenCalls: few.Draw(t, "open"), Waits: few.Draw(t, "waits"),
+				Unreadable: few.Draw(t, "unreadable") == 2,
+			}
+			runs[i].InDoubt = min(few.Draw(t, "doubt"), runs[i].OpenCalls)
+			if few.Draw(t, "timeless") != 2 {
+				runs[i].Last = now.Add(-ages.Draw(t, "age"))
+			}
+			if few.Draw(t, "pins") > 0 {
+				runs[i].Pins = []string{"pin"}
+			}
+			// Forks of this run: later ones, some that are not in the plan, and now and then a ring.
+			for range few.Draw(t, "forks") {
+				runs[i].Forks = append(runs[i].Forks, fmt.Sprintf("r%d", rapid.IntRange(0, n+1).Draw(t, "fork")))
+			}
+		}
+		plan := retention.New(runs, p, now)
+		require.Len(t, plan.Items, n, "each run is in the plan once")
+		byID := make(map[string]*retention.Run)
+		for i := range runs {
+			byID[runs[i].ID] = &runs[i]
+		}
+		gone := make(map[string]bool)
+		seen := make(map[string]bool)
+		for i := range plan.Items {
+			item := &plan.Items[i]
+			require.False(t, seen[item.Run])
+			seen[item.Run] = true
+			require.Equal(t, item.Remove, item.Why == schema.WhyAge)
+			if !item.Remove {
+				continue
+			}
+			r := byID[item.Run]
+			require.False(t, keepers(r, &p), "%+v is removed", r)
+			for _, fork := range r.Forks {
+				require.True(t, gone[fork], "run %s is removed while its fork %s is kept, or before it", r.ID, fork)
+			}
+			gone[item.Run] = true
+		}
+		// And nothing is kept without a reason.
+		for i := range plan.Items {
+			item := &plan.Items[i]
+			r := byID[item.Run]
+			if item.Remove || keepers(r, &p) {
+				continue
+			}
+			blocked := false
+			for _, fork := range r.Forks {
+				blocked = blocked || !gone[fork]
+			}
+			require.True(t, blocked, "%+v is kept for nothing: %s", r, item.Why)
+		}
+	})
+}
+
+func TestTheReportSaysWhatThePlanSaid(t *testing.T) {
+	old := now.Add(-365 * day)
+	plan := retention.New([]retention.Run{
+		{ID: "a", Status: schema.StatusCompleted, Last: old, Bytes: 100},
+		{ID: "b", Status: schema.StatusCompleted, Last: old, Bytes: 10, Pins: []string{"x|y"}},
+		{ID: "c", Status: schema.StatusFailed, Last: old, Bytes: 1},
+	}, policy(), now)
+	r := retention.Report{Fleet: "default", Policy: plan.Policy, Began: "then", Ended: "now"}
+	items := plan.Items
+	items[len(items)-1].Failed = "it was reopened"
+	r.Add(items)
+	require.EqualValues(t, 3, r.Scanned)
+	require.EqualValues(t, 1, r.Removed)
+	require.EqualValues(t, 1, r.Kept)
+	require.EqualValues(t, 1, r.Failed)
+	require.EqualValues(t, 100, r.Bytes)
+	require.Equal(t, map[schema.Why]int64{schema.WhyAge: 2, schema.WhyPinned: 1}, r.ByWhy)
+	var b strings.Builder
+	require.NoError(t, r.Markdown(&b))
+	require.Contains(t, b.String(), "| scanned | 3 |")
+	require.Contains(t, b.String(), "pinned: pinned: x/y")
+	require.Contains(t, b.String(), "not removed: it was reopened")
+}
+
+func planOf(runs []retention.Run) *retention.Plan {
+	p := retention.New(runs, policy(), now)
+	return &p
+}

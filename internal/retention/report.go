@@ -1,0 +1,152 @@
+package retention
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Report is what a cleanup did, or would do: the plan's own items and what they add up to.
+type Report struct {
+	Fleet  string                 `json:"fleet"`
+	Policy schema.RetentionPolicy `json:"policy"`
+	// DryRun: nothing was removed.
+	DryRun bool `json:"dry_run,omitzero"`
+	// Began and Ended are times, RFC 3339. Interrupted: not all runs were looked at; the next cleanup goes on.
+	Began       string `json:"began"`
+	Ended       string `json:"ended"`
+	Interrupted bool   `json:"interrupted,omitzero"`
+	// Scanned runs, and what was decided about them. Bytes are those that are known to be stored of the runs removed:
+	// segments, tails, checkpoints.
+	Scanned int64 `json:"scanned"`
+	Removed int64 `json:"removed"`
+	Kept    int64 `json:"kept"`
+	Failed  int64 `json:"failed"`
+	Bytes   int64 `json:"bytes"`
+	// ByWhy counts the runs by why they were kept, or removed.
+	ByWhy map[schema.Why]int64 `json:"by_why"`
+	// Pending runs were ordered to be removed and are not gone yet; the daemon goes on with them.
+	Pending int64 `json:"pending"`
+	// Verified is what came of the verification of the runs that are left; nil when there was none, and NotVerified says why.
+	Verified    *Verified `json:"verified,omitzero"`
+	NotVerified string    `json:"not_verified,omitzero"`
+	// Runs are the items of the plan.
+	Runs []schema.CleanupItem `json:"runs"`
+}
+
+// Verified is what came of the verification of the runs that are left.
+type Verified struct {
+	Runs    int   `json:"runs"`
+	Events  int64 `json:"events"`
+	Damaged int   `json:"damaged"`
+	// DamagedRuns are some of them.
+	DamagedRuns []string `json:"damaged_runs,omitzero"`
+}
+
+// Add adds a page of items.
+func (r *Report) Add(items []schema.CleanupItem) {
+	if r.ByWhy == nil {
+		r.ByWhy = make(map[schema.Why]int64)
+	}
+	for i := range items {
+		item := &items[i]
+		r.Scanned++
+		switch {
+		case !item.Remove:
+			r.Kept++
+		case item.Failed != "":
+			r.Failed++
+		default:
+			r.Removed++
+			r.Bytes += item.Bytes
+		}
+		r.ByWhy[item.Why]++
+	}
+	r.Runs = append(r.Runs, items...)
+}
+
+// words of a reason.
+func words(w schema.Why) string { return strings.ReplaceAll(string(w), "_", " ") }
+
+// Reasons are the reasons met, sorted.
+func (r *Report) Reasons() []schema.Why {
+	reasons := make([]schema.Why, 0, len(r.ByWhy))
+	for why := range r.ByWhy {
+		reasons = append(reasons, why)
+	}
+	slices.Sort(reasons)
+	return reasons
+}
+
+// Markdown writes the report as a page.
+func (r *Report) Markdown(w io.Writer) error {
+	var b strings.Builder
+	line := func(format string, args ...any) { _, _ = fmt.Fprintf(&b, format+"\n", args...) } // a strings.Builder takes everything
+	removed := "removed"
+	if r.DryRun {
+		removed = "would be removed"
+	}
+	line("# Cleanup of fleet %s", r.Fleet)
+	line("")
+	line("From %s to %s. Kept are: %s.", r.Began, r.Ended, r.Policy.String())
+	line("")
+	if r.Interrupted {
+		line("It was interrupted: the next cleanup goes on.")
+		line("")
+	}
+	line("| what | runs |")
+	line("|---|---|")
+	line("| scanned | %d |", r.Scanned)
+	line("| %s | %d (%d bytes) |", removed, r.Removed, r.Bytes)
+	line("| kept | %d |", r.Kept)
+	line("| not removed after all | %d |", r.Failed)
+	line("| still being removed | %d |", r.Pending)
+	switch {
+	case r.Verified != nil:
+		line("| verified afterwards | %d, %d of them damaged |", r.Verified.Runs, r.Verified.Damaged)
+	case r.NotVerified != "":
+		line("| verified afterwards | none: %s |", r.NotVerified)
+	}
+	line("")
+	line("| why | runs |")
+	line("|---|---|")
+	for _, why := range r.Reasons() {
+		line("| %s | %d |", words(why), r.ByWhy[why])
+	}
+	line("")
+	line("| run | status | last event | bytes | what | why |")
+	line("|---|---|---|---|---|---|")
+	for i := range r.Runs {
+		item := &r.Runs[i]
+		what := "kept"
+		switch {
+		case item.Remove && item.Failed != "":
+			what = "not removed: " + cell(item.Failed)
+		case item.Remove:
+			what = removed
+		}
+		why := words(item.Why)
+		if item.Detail != "" {
+			why += ": " + cell(item.Detail)
+		}
+		line("| %s | %s | %s | %d | %s | %s |", item.Run, item.Status, item.Last, item.Bytes, what, why)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// cell makes text fit for a table's cell.
+func cell(s string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c == '|':
+			return '/'
+		case c < ' ' || c == 0x7f:
+			return ' '
+		}
+		return c
+	}, s)
+}

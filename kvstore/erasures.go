@@ -1,0 +1,160 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Erasures are the records of the runs that were removed from a shard, or are being removed. They are in the segment
+// bucket: the truth, synced, and written by the daemon alone.
+//
+//	order ──mark in the log──▶ being removed ──nothing found any more──▶ receipt (stays), settling (some minutes)
+//	  └──something needs the run──▶ withdrawn
+type Erasures struct {
+	bucket bucket
+	names  schema.Names
+}
+
+// Get returns the record of a run from the leader, and whether it is the receipt; an order comes first, for a run that is
+// being removed once more. It returns [ErrNotFound] for a run that nobody asked to be removed.
+func (e *Erasures) Get(ctx context.Context, run string) (record *schema.Erasure, rev schema.Revision, done bool, err error) {
+	if err := schema.CheckName("run id", run); err != nil {
+		return nil, 0, false, err
+	}
+	record, rev, err = e.get(ctx, schema.ErasingKeyPrefix+run, run)
+	if !errors.Is(err, ErrNotFound) {
+		return record, rev, false, err
+	}
+	record, rev, err = e.get(ctx, schema.ErasedKeyPrefix+run, run)
+	return record, rev, true, err
+}
+
+// Settling returns the record of a run whose removal is young. It returns [ErrNotFound] when there is none.
+func (e *Erasures) Settling(ctx context.Context, run string) (*schema.Erasure, error) {
+	record, _, err := e.get(ctx, schema.SettlingKeyPrefix+run, run)
+	return record, err
+}
+
+func (e *Erasures) get(ctx context.Context, key, run string) (*schema.Erasure, schema.Revision, error) {
+	found, err := e.bucket.getFresh(ctx, key)
+	if err != nil {
+		return nil, 0, fmt.Errorf("get erasure of run %s: %w", run, err)
+	}
+	record := new(schema.Erasure)
+	if err := json.Unmarshal(found.value, record); err != nil {
+		return nil, found.rev, fmt.Errorf("erasure of run %s: %w: %w", run, ErrCorrupt, err)
+	}
+	if record.Format != schema.ErasureFormat {
+		return nil, found.rev, fmt.Errorf("erasure of run %s: format %d: %w", run, record.Format, schema.ErrFormat)
+	}
+	if record.Run != run || record.ID == "" {
+		return nil, found.rev, fmt.Errorf("erasure of run %s is one of run %.64q: %w", run, record.Run, ErrCorrupt)
+	}
+	return record, found.rev, nil
+}
+
+// Order stores what is to be removed if its key is at revision rev; 0 creates it. It is durable when Order returns, and
+// decides nothing yet: the mark in the log does. It returns [ErrConflict] when there is another.
+func (e *Erasures) Order(ctx context.Context, record *schema.Erasure, rev schema.Revision) (schema.Revision, error) {
+	return e.put(ctx, schema.ErasingKeyPrefix, record, rev)
+}
+
+func (e *Erasures) put(ctx context.Context, prefix string, record *schema.Erasure, rev schema.Revision) (schema.Revision, error) {
+	if err := schema.CheckName("run id", record.Run); err != nil {
+		return 0, err
+	}
+	record.Format = schema.ErasureFormat
+	value, err := json.Marshal(record, json.Deterministic(true))
+	if err != nil {
+		return 0, fmt.Errorf("erasure of run %s: %w", record.Run, err)
+	}
+	next, err := e.bucket.put(ctx, prefix+record.Run, value, rev)
+	if err != nil {
+		return 0, fmt.Errorf("put erasure of run %s: %w", record.Run, err)
+	}
+	return next, nil
+}
+
+// Withdraw takes an order back that has not been carried out, at its revision. What was withdrawn can come back after
+// kill -9 of a lone server: it is an order without a mark in the log, and does nothing.
+func (e *Erasures) Withdraw(ctx context.Context, run string, rev schema.Revision) error {
+	return e.drop(ctx, schema.ErasingKeyPrefix+run, rev)
+}
+
+// Finish stores the receipt of a removal, for good, and ends its order, which is at revision rev. Until it is settled the
+// removal is looked at again when the server did not stop cleanly.
+func (e *Erasures) Finish(ctx context.Context, record *schema.Erasure, rev schema.Revision) error {
+	for _, prefix := range []string{schema.SettlingKeyPrefix, schema.ErasedKeyPrefix} {
+		if err := e.replace(ctx, prefix, record); err != nil {
+			return err
+		}
+	}
+	return e.drop(ctx, schema.ErasingKeyPrefix+record.Run, rev)
+}
+
+// replace puts a record over whatever is there.
+func (e *Erasures) replace(ctx context.Context, prefix string, record *schema.Erasure) error {
+	for range provisionTries {
+		_, rev, err := e.get(ctx, prefix+record.Run, record.Run)
+		if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrCorrupt) && !errors.Is(err, schema.ErrFormat) {
+			return err
+		}
+		if _, err = e.put(ctx, prefix, record, rev); !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	return fmt.Errorf("erasure of run %s: its record keeps changing: %w", record.Run, ErrConflict)
+}
+
+// anyRevision is above every revision.
+const anyRevision schema.Revision = 1<<63 - 1
+
+// Settled ends the time in which a removal is looked at again.
+func (e *Erasures) Settled(ctx context.Context, run string) error {
+	return e.drop(ctx, schema.SettlingKeyPrefix+run, anyRevision)
+}
+
+func (e *Erasures) drop(ctx context.Context, key string, upTo schema.Revision) error {
+	if err := e.bucket.purge(ctx, key, upTo); err != nil {
+		return fmt.Errorf("end %.120q: %w", key, err)
+	}
+	return nil
+}
+
+// Pending calls yield for the runs that are to be removed, and for those whose removal is young, until it returns false. The
+// cost is theirs.
+func (e *Erasures) Pending(ctx context.Context, yield func(run string, settling bool) bool) error {
+	for _, prefix := range []string{schema.ErasingKeyPrefix, schema.SettlingKeyPrefix} {
+		for offset, more := 0, true; more; {
+			keys, further, err := e.bucket.subjectPage(ctx, prefix+"*", offset)
+			if err != nil {
+				return fmt.Errorf("list what is removed of %s: %w", e.names.EventStream(), err)
+			}
+			offset, more = offset+len(keys), further
+			for _, key := range keys {
+				run := key[len(prefix):]
+				if schema.ValidName(run) && !yield(run, prefix == schema.SettlingKeyPrefix) {
+					return nil
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Ordered counts the runs that are to be removed and are not gone yet.
+func (e *Erasures) Ordered(ctx context.Context) (int64, error) {
+	n := int64(0)
+	err := e.Pending(ctx, func(_ string, settling bool) bool {
+		if !settling {
+			n++
+		}
+		return !settling
+	})
+	return n, err
+}
