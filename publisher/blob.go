@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -295,27 +296,44 @@ func (f *Fleet) putBlob(ctx context.Context, run string, text []byte) (schema.Re
 	defer cancel()
 	ctx, done := f.denied.Context(ctx, schema.BlobBucket(f.cfg.Fleet))
 	defer done()
-	ref, err := f.storeBlob(ctx, ref, run, digest, text)
+	err := f.insistOnBlob(ctx, run, digest, text)
 	return ref, permitted(ctx, err)
 }
 
-func (f *Fleet) storeBlob(ctx context.Context, ref schema.Ref, run, digest string, text []byte) (schema.Ref, error) {
+// blobPace is how fast a blob must at least be taken, in bytes a second, before its put is tried again.
+const blobPace = 1 << 20
+
+// insistOnBlob stores a blob, and tries again while its store is away, as long as ctx lasts: what has the same name is the same.
+func (f *Fleet) insistOnBlob(ctx context.Context, run, digest string, text []byte) error {
+	wait := f.backoff()
+	most := f.cfg.TryTimeout + time.Duration(len(text))*time.Second/blobPace
+	for {
+		try, cancel := context.WithTimeout(ctx, most)
+		err := f.storeBlob(try, run, digest, text)
+		cancel()
+		if err == nil || !errors.Is(err, ErrUnavailable) || !wait.wait(ctx) {
+			return err
+		}
+	}
+}
+
+func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) error {
 	store, err := f.blobStore(ctx)
 	if err != nil {
-		return ref, err
+		return err
 	}
 	name := schema.BlobName(run, digest)
 	if info, err := store.GetInfo(ctx, name); err == nil && info.Size == uint64(len(text)) {
-		return ref, nil // the same content was stored before
+		return nil // the same content was stored before
 	}
 	if _, err := store.PutBytes(ctx, name, text); err != nil {
 		var api *jetstream.APIError
 		if errors.As(err, &api) && isFull(api) {
-			return ref, f.fullError(ctx, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), api)
+			return f.fullError(ctx, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), api)
 		}
-		return ref, fmt.Errorf("blob %s: %w: %w", name, ErrUnavailable, err)
+		return fmt.Errorf("blob %s: %w: %w", name, ErrUnavailable, err)
 	}
-	return ref, nil
+	return nil
 }
 
 // Blob loads what a dataref names, at most Config.MaxBlob bytes, and checks its SHA-256. No other scheme than

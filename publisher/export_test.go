@@ -54,3 +54,6 @@ func GroupWaiting(f *Fleet) (waiting, others int) {
 
 // RedactValue is what a redaction makes of a value that is not Waymark's own.
 func RedactValue(r *Redaction, in []byte) ([]byte, error) { return newRedactor(r).value(in) }
+
+// DistrustPlacing makes the next start read the fleet's shards anew.
+func DistrustPlacing(f *Fleet) { f.outdated() }

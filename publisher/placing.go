@@ -69,9 +69,23 @@ func (f *Fleet) placed(ctx context.Context) (*placing, error) {
 	if p = f.placing.Load(); time.Since(p.read) < placingFresh {
 		return p, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.PublishTimeout)
 	defer cancel()
-	return f.readPlacing(ctx)
+	return f.insistOnPlacing(ctx)
+}
+
+// insistOnPlacing reads the settings, and reads them again while their leader is away, as long as ctx lasts: whoever begins a run
+// may do so while servers are restarted.
+func (f *Fleet) insistOnPlacing(ctx context.Context) (*placing, error) {
+	wait := f.backoff()
+	for {
+		try, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
+		p, err := f.readPlacing(try)
+		cancel()
+		if err == nil || !errors.Is(err, ErrUnavailable) || !wait.wait(ctx) {
+			return p, err
+		}
+	}
 }
 
 // readPlacing reads the settings from their leader.
