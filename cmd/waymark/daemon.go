@@ -167,11 +167,34 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 	return nc, nil
 }
 
-// provision makes sure that everything the fleet needs is there, and returns its settings as stored. What no
-// flag names stays as it was.
+// provisionTry is how long one try to provision waits for answers: a cluster that is being formed answers nothing.
+const provisionTry = 10 * time.Second
+
+// provision makes sure that everything the fleet needs is there, and tries again while the servers are not: daemons and servers may
+// be started at the same time, in any order.
 func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream.JetStream, log zerolog.Logger) (kvstore.FleetSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	for {
+		try, cancel := context.WithTimeout(ctx, provisionTry)
+		settings, err := c.provisionOnce(try, a, d, js, log)
+		cancel()
+		if err == nil || !errors.Is(err, kvstore.ErrUnavailable) || ctx.Err() != nil {
+			return settings, err
+		}
+		log.Warn().Err(err).Msg("the fleet cannot be looked up, trying again")
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return settings, err
+		}
+	}
+}
+
+// provisionOnce provisions, and returns the fleet's settings as stored. What no flag names stays as it was.
+func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetstream.JetStream, log zerolog.Logger) (kvstore.FleetSettings, error) {
 	fleets := kvstore.NewFleets(js)
 	config := kvstore.FleetConfig{Fleet: a.cli.Fleet}
 	change := kvstore.Provision
