@@ -75,12 +75,16 @@ type Cluster struct {
 	Node int
 	// Ports are where the nodes take each other's routes. Required, one a node.
 	Ports []int
+	// Via are the ports at which this node reaches the others' routes, where that is not at Ports: something that can be cut
+	// lies between them. One a node, its own is not used. Nil, the default, means Ports. With it no node tells anybody an address
+	// that leads past it.
+	Via []int
 	// User and Password of clients and routes, instead of those that a lone server makes for itself. Required.
 	User, Password string
 }
 
 func (c *Cluster) valid() bool {
-	return c == nil || c.Name != "" && c.Node >= 0 && c.Node < len(c.Ports) && c.User != "" && c.Password != ""
+	return c == nil || c.Name != "" && c.Node >= 0 && c.Node < len(c.Ports) && (c.Via == nil || len(c.Via) == len(c.Ports)) && c.User != "" && c.Password != ""
 }
 
 // Validate reports the first field that is out of range, by name and value.

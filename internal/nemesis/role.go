@@ -1,0 +1,111 @@
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/natsd"
+)
+
+// Variables that make the helper program a process of the world. Their values are the settings as JSON.
+const (
+	NodeVariable     = "WAYMARK_NEMESIS_NODE"
+	ExecutorVariable = "WAYMARK_NEMESIS_EXECUTOR"
+)
+
+// startLimit bounds the start of a process. A cluster's node may have to recover much, on a machine that is busy.
+const startLimit = 2 * time.Minute
+
+// NodeSettings are a nats-server's.
+type NodeSettings struct {
+	StateDir string `json:"state_dir"`
+	Port     int    `json:"port"`
+	// Interval syncs at the server's default interval, and not each message: what Waymark must not be run on.
+	Interval bool `json:"interval,omitzero"`
+	// Key encrypts the store.
+	Key string `json:"key,omitzero"`
+	// MaxStore bounds the store in bytes; 0 means what the server chooses.
+	MaxStore int64          `json:"max_store,omitzero"`
+	Cluster  *natsd.Cluster `json:"cluster,omitzero"`
+}
+
+// Ready is the one line that a process writes when it has begun, or cannot.
+type Ready struct {
+	URL string `json:"url,omitzero"`
+	// Unclean says that the server's process before this one did not stop cleanly.
+	Unclean bool   `json:"unclean,omitzero"`
+	Error   string `json:"error,omitzero"`
+}
+
+// Main is the helper program. It ends with ctx, and when standard input does: then its parent is gone.
+func Main(ctx context.Context, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// Nobody can await a read that never ends: this goroutine lives as long as the process.
+	go func() {
+		_, _ = io.Copy(io.Discard, stdin)
+		cancel()
+	}()
+	log := zerolog.New(stderr).With().Timestamp().Logger()
+	var err error
+	switch {
+	case getenv(NodeVariable) != "":
+		err = runNode(ctx, getenv(NodeVariable), stdout, log)
+	case getenv(ExecutorVariable) != "":
+		err = runExecutor(ctx, getenv(ExecutorVariable), stdout, log)
+	default:
+		err = errors.New("it is told to be nothing: set " + NodeVariable + " or " + ExecutorVariable)
+	}
+	if err != nil {
+		log.Error().Err(err).Msg("ended")
+		return 1
+	}
+	return 0
+}
+
+func say(stdout io.Writer, r Ready) error {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, err = stdout.Write(append(line, '\n'))
+	return err
+}
+
+// runNode serves until ctx ends, and stops cleanly.
+func runNode(ctx context.Context, settings string, stdout io.Writer, log zerolog.Logger) error {
+	var s NodeSettings
+	if err := json.Unmarshal([]byte(settings), &s); err != nil {
+		return fmt.Errorf("%s: %w", NodeVariable, err)
+	}
+	cfg := natsd.Config{
+		StateDir: s.StateDir, Port: s.Port, EncryptionKey: s.Key, MaxStore: s.MaxStore, Cluster: s.Cluster, Verbose: true,
+		// It is stopped while others of its cluster are gone, and may not wait for them.
+		StopTimeout: time.Minute,
+	}
+	if s.Interval {
+		cfg.Sync = natsd.SyncInterval
+	}
+	begin, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	server, err := natsd.Start(begin, cfg, log)
+	if err != nil {
+		return errors.Join(err, say(stdout, Ready{Error: err.Error()}))
+	}
+	if err := say(stdout, Ready{URL: server.URL(), Unclean: server.UncleanStart()}); err != nil {
+		return errors.Join(err, server.Close())
+	}
+	if err = server.WaitForShutdown(ctx); err == nil {
+		err = errors.New("the server stopped by itself")
+	}
+	if ctx.Err() != nil {
+		err = nil // it was asked to
+	}
+	return errors.Join(err, server.Close())
+}
