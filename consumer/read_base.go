@@ -7,35 +7,57 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+// baseOf reads the base of a run that is a fork, and finds where the fork began; forks counts how far down it is. What is not
+// as it was then is damage.
+func (rd *reader) baseOf(ctx context.Context, run string, base *schema.BaseRef, forks int) (*reading, *moment, error) {
+	gone := func(why string) error {
+		return fail(schema.CodeDamaged, "Restore run "+base.Run+" from a backup; view head shows where the fork stands.",
+			"run %s is a fork of run %s, %s", run, base.Run, why)
+	}
+	if forks == schema.MaxBases {
+		return nil, nil, gone("which stands on too many others")
+	}
+	r, err := rd.proven(ctx, rd.shards(base.Run), base.Run, mode{content: true})
+	if errors.Is(err, ErrNoRun) {
+		return nil, nil, gone("which is no longer there")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	m, r, err := rd.locate(ctx, r, base.Place())
+	var told *schema.ServiceError
+	switch {
+	case errors.As(err, &told):
+		return nil, nil, gone("of which " + told.Message)
+	case err != nil:
+		return nil, nil, err
+	case m.head.Digest != base.Digest || m.head.Position.ID != base.Position.ID:
+		return nil, nil, gone("which is not what it was there")
+	}
+	return r, m, nil
+}
+
+// grounded makes sure that all that a fork stands on is there: before the fork is taken over by somebody who reads it next.
+func (rd *reader) grounded(ctx context.Context, run string, base *schema.BaseRef) error {
+	for forks := 0; base != nil; forks++ {
+		_, m, err := rd.baseOf(ctx, run, base, forks)
+		if err != nil {
+			return err
+		}
+		run, base = base.Run, m.head.Base
+	}
+	return nil
+}
+
 // graft gives a state the content that a fork has of its base, and the base of that one; forks counts how far down. A run that
 // is no fork needs none. The sink's budget is for all of them together.
 func (rd *reader) graft(ctx context.Context, to *stateSink, run string, base *schema.BaseRef, forks int) error {
 	if base == nil {
 		return nil
 	}
-	gone := func(why string) error {
-		return fail(schema.CodeDamaged, "Restore run "+base.Run+" from a backup; view head shows where the fork stands.",
-			"run %s is a fork of run %s, %s", run, base.Run, why)
-	}
-	if forks == schema.MaxBases {
-		return gone("which stands on too many others")
-	}
-	r, err := rd.proven(ctx, rd.shards(base.Run), base.Run, mode{content: true})
-	if errors.Is(err, ErrNoRun) {
-		return gone("which is no longer there")
-	}
+	r, m, err := rd.baseOf(ctx, run, base, forks)
 	if err != nil {
 		return err
-	}
-	m, r, err := rd.locate(ctx, r, schema.Point{Kind: schema.PointEvent, Name: base.Position.ID})
-	var told *schema.ServiceError
-	switch {
-	case errors.As(err, &told):
-		return gone("of which " + told.Message)
-	case err != nil:
-		return err
-	case m.head.Digest != base.Digest:
-		return gone("which is not what it was there")
 	}
 	own := to.state
 	to.state, to.last = schema.NewState(rd.fleet, base.Run), 0

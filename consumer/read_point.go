@@ -98,13 +98,34 @@ func (rd *reader) locate(ctx context.Context, r *reading, p schema.Point) (*mome
 }
 
 // fromLog reads a run of which a segment cannot be used from the segments before it and the log. It returns nil when the
-// log does not have the events any more.
+// log does not have the events any more. What was written meanwhile may be behind them.
 func (rd *reader) fromLog(ctx context.Context, r *reading) (*reading, error) {
 	whole, err := rd.fromScratch(ctx, r.src, r.run, mode{content: true, scratch: true, accept: true})
-	if err != nil || whole.head.Digest != r.head.Digest || whole.logLast != r.logLast {
+	if err != nil {
+		return nil, err
+	}
+	if was, err := rd.was(ctx, whole, r); err != nil || !was {
 		return nil, err
 	}
 	return whole, nil
+}
+
+// was reports whether a reading is another one, or has come by it on its way.
+func (rd *reader) was(ctx context.Context, r, other *reading) (bool, error) {
+	if r.logLast <= other.logLast {
+		return r.head.Digest == other.head.Digest && r.logLast == other.logLast, nil
+	}
+	same := false
+	w := &walker{head: schema.NewHead(rd.fleet, r.run), next: 1}
+	w.before = func(*schema.Prepared) bool { return false }
+	w.behind = func(schema.Verdict) bool {
+		same = w.head.Position == other.head.Position && w.head.Digest == other.head.Digest
+		return same
+	}
+	if err := rd.content(ctx, r, &place{next: 1}, w); err != nil && !errors.Is(err, errEnough) {
+		return false, err
+	}
+	return same, nil
 }
 
 // search walks through a run for a point.

@@ -174,7 +174,15 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		return err
 	}
 	defer v.close()
-	r, err := s.takeover(ctx, t.run, &req, v.mode(), func(r *reading) error { return v.prepare(ctx, r) })
+	r, err := s.takeover(ctx, t.run, &req, v.mode(), func(r *reading) error {
+		if v.kind == schema.ViewEvents {
+			// Who is given a fork's events reads what it stands on next, and could do nothing with the fork without it.
+			if err := s.reader.grounded(ctx, r.run, r.head.Base); err != nil {
+				return err
+			}
+		}
+		return v.prepare(ctx, r)
+	})
 	if err != nil {
 		return err
 	}

@@ -1,11 +1,18 @@
 package consumer_test
 
 import (
+	"fmt"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -47,15 +54,127 @@ func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
 	require.Len(t, w.stateOf("second", "seq:1").Calls, 4, "a point of the fork has its base, too")
 	v := w.verify("second")
 	require.Empty(t, v.Findings)
-	f, err := consumer.VerifyBase(t.Context(), w.js, w.shard, "default", *v.Base)
-	require.NoError(t, err)
-	require.Nil(t, f)
+	require.Nil(t, w.verifyBases(v.Base))
 	other := *v.Base
 	other.Digest = v.Digest
-	f, err = consumer.VerifyBase(t.Context(), w.js, w.shard, "default", other)
-	require.NoError(t, err)
-	require.Equal(t, consumer.InBase, f.In)
+	require.Equal(t, consumer.InBase, w.verifyBases(&other).In)
+	w.deleteMsg(x.acked[35].Stream)
+	require.Nil(t, w.verifyBases(v.Base), "it is behind the point")
+	require.NoError(t, w.shard.Segments.Delete(t.Context(), "run-1", 1))
+	require.Contains(t, w.verifyBases(v.Base).Problem, "run run-1 had digest", "below the base")
+	require.Contains(t, w.refused(schema.VerbRecover, "second", schema.RecoverRequest{Executor: "executor-3", RequestID: "r3", View: schema.ViewEvents}).Message,
+		"run fork is a fork of run run-1")
+	before, _ := w.get("second", schema.ViewHead)
+	require.EqualValues(t, 1, before.Head.Epoch, "it is not taken over by who could not read it")
+	reply, _ := w.recover("second", schema.RecoverRequest{Executor: "executor-3", RequestID: "r3"})
+	require.EqualValues(t, 2, reply.Epoch, "who wants the head alone needs no base")
+}
 
+// verifyBases verifies what a fork stands on.
+func (w *serviceWorld) verifyBases(base *schema.BaseRef) *consumer.Finding {
+	w.tb.Helper()
+	f, err := consumer.VerifyBases(w.tb.Context(), w.js, "default", base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{w.shard}, nil })
+	require.NoError(w.tb, err)
+	return f
+}
+
+// again publishes a message once more as it is: a plain executor that knows of no message ids.
+func (x *writer) again(rec *schema.Record) {
+	x.w.tb.Helper()
+	ack, err := x.w.js.PublishMsg(x.w.tb.Context(), &nats.Msg{Subject: x.w.names.EventSubject(x.run.Run), Header: rec.Header, Data: rec.Body})
+	require.NoError(x.w.tb, err)
+	x.last = ack.Sequence
+	x.acked = append(x.acked, schema.NewRecord(schema.StreamSequence(ack.Sequence), rec.Header, rec.Body))
+}
+
+func TestAForkBehindAMessageThatCameTwiceIsWhole(t *testing.T) {
+	garbage := schema.NewRecord(0, nil, []byte("garbage"))
+	for name, twice := range map[string]func(x *writer){
+		"an event": func(x *writer) { x.again(&x.acked[len(x.acked)-1]) },
+		"garbage": func(x *writer) {
+			x.again(&garbage)
+			x.turnOf(10)
+			x.again(&garbage)
+		},
+	} {
+		for _, sealed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, sealed: %v", name, sealed), func(t *testing.T) {
+				w := newServiceWorld(t)
+				x := w.aRun("run-1", 3, 10)
+				twice(x)
+				n := len(x.acked)
+				fork := w.forkAt(x, "fork", n)
+				fork.turnOf(20)
+				x.turnOf(10)
+				if sealed {
+					w.sealByHand(x, n, 5, false)
+				}
+				reply, a := w.get("fork", schema.ViewState)
+				require.True(t, reply.Complete)
+				state := decodeAs[schema.State](t, a.state)
+				require.Len(t, state.Calls, int(state.Head.Turn))
+				require.Nil(t, w.verifyBases(w.verify("fork").Base))
+				w.requireFirst(x, fmt.Sprintf("record:%d", n), n)
+			})
+		}
+	}
+}
+
+func TestAMarkThatARunIsElsewhereIsNoBase(t *testing.T) {
+	w := newServiceWorld(t)
+	e, err := schema.NewPlaced("default", "executor-1", "run-1", "n1", schema.Placed{Shard: 3, Change: 1}, time.Unix(1_700_000_000, 0))
+	require.NoError(t, err)
+	w.writer("run-1").send(e)
+	f := w.verifyBases(&schema.BaseRef{Run: "run-1", Records: 1, Digest: "d", Position: schema.Position{ID: "x"}})
+	require.Contains(t, f.Problem, "is no longer there")
+	_, err = consumer.Verify(t.Context(), w.js, w.shard, "default", "run-1")
+	require.ErrorIs(t, err, consumer.ErrNoRun)
+}
+
+// through is a JetStream whose requests to the API a test sees before the server does.
+func (w *serviceWorld) through(seen func(subject string)) jetstream.JetStream {
+	w.tb.Helper()
+	nc := w.server.Conn(w.tb)
+	sub, err := nc.Subscribe("SEEN.API.>", func(m *nats.Msg) {
+		subject := "$JS.API." + strings.TrimPrefix(m.Subject, "SEEN.API.")
+		seen(subject)
+		_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
+	})
+	require.NoError(w.tb, err)
+	w.tb.Cleanup(func() { _ = sub.Unsubscribe() })
+	js, err := jetstream.NewWithAPIPrefix(w.server.Conn(w.tb), "SEEN.API")
+	require.NoError(w.tb, err)
+	return js
+}
+
+// What is sealed and purged between the reading of the segments and that of the log is in neither.
+func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
+	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
+	fork := w.forkAt(x, "fork", 20)
+	head := fork.model()
+	var once sync.Once
+	js := w.through(func(subject string) {
+		if subject == "$JS.API.STREAM.MSG.GET."+w.names.EventStream() {
+			once.Do(func() { w.sealByHand(x, 30, 7, true) })
+		}
+	})
+	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	require.NoError(t, err)
+	shard, err := kvstore.OpenShard(js, settings, 0, "tester")
+	require.NoError(t, err)
+	f, err := consumer.VerifyBases(t.Context(), js, "default", head.Base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{shard}, nil })
+	require.NoError(t, err)
+	require.Nil(t, f)
+	_, err = w.shard.Segments.GetFresh(t.Context(), "run-1", 5)
+	require.NoError(t, err, "it was sealed meanwhile")
+}
+
+func TestATakeoverOfAForkReadsItsBaseAsAState(t *testing.T) {
+	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
+	fork := w.forkAt(x, "fork", 13)
+	fork.turnOf(20)
+	second := w.forkAt(fork, "second", len(fork.acked))
+	second.turnOf(30)
 	a, err := w.ask(schema.VerbRecover, "second", schema.RecoverRequest{Executor: "executor-2", RequestID: "r", View: schema.ViewState})
 	require.NoError(t, err)
 	require.Len(t, decodeAs[schema.State](t, a.state).Calls, 5)

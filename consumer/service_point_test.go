@@ -2,11 +2,15 @@ package consumer_test
 
 import (
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -101,6 +105,32 @@ func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
 			require.Equal(t, schema.Epoch(1), w.model(x).Epoch, "looking takes nothing over")
 		})
 	}
+}
+
+// The log has what a damaged segment held, and one event more than when the run was read: that is no reason to call it purged.
+func TestAPointIsFoundInTheLogWhileTheRunGoesOn(t *testing.T) {
+	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
+		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
+		w.flipSegment(x, 2)
+	})
+	w.stop()
+	var once sync.Once
+	js := w.through(func(subject string) {
+		if strings.Contains(subject, w.names.SegmentBucket()) {
+			once.Do(func() { x.turnOf(10) })
+		}
+	})
+	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
+	require.NoError(t, err)
+	shard, err := kvstore.OpenShard(js, settings, 0, "service-1")
+	require.NoError(t, err)
+	svc, err := newService(t, consumer.ServiceConfig{Fleet: "default", Name: "service-1"}, js, []*kvstore.Shard{shard}, time.Now)
+	require.NoError(t, err)
+	w.start(svc)
+	reply, _ := w.at("run-1", schema.ViewHead, "turn:3")
+	require.Len(t, x.acked, 46, "it went on")
+	require.EqualValues(t, 13, reply.At.Records)
+	require.True(t, reply.Complete)
 }
 
 // model is the run's head as the service shows it.

@@ -72,8 +72,11 @@ type Verification struct {
 	// Position and Digest of the run's last event, from its segments and the log.
 	Position schema.Position `json:"position"`
 	Digest   string          `json:"digest"`
-	Findings []Finding       `json:"findings"`
-	// Base of a fork. It is another run's, perhaps in another shard: see [VerifyBase].
+	// LogMissing counts the events that segments have and the log has no more, although it has earlier ones of the run, while the
+	// janitor walks through the log anew after an unclean start: the crash took a purge back in part. Nothing is missing.
+	LogMissing int64     `json:"log_missing,omitzero"`
+	Findings   []Finding `json:"findings"`
+	// Base of a fork. It is another run's, perhaps in another shard: see [VerifyBases].
 	Base *schema.BaseRef `json:"base,omitzero"`
 }
 
@@ -101,32 +104,6 @@ func Verify(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, f
 	}
 }
 
-// VerifyBase checks that a run, in the shard that has it, is what a fork of it began with, up to there. It returns nil when it
-// is, and [ErrNoRun] when the shard does not have the run.
-func VerifyBase(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet string, base schema.BaseRef) (*Finding, error) {
-	v := &verifier{
-		js: js, shard: shard, head: schema.NewHead(fleet, base.Run), sums: map[schema.StreamSequence]recordSum{}, base: &base,
-		links: map[schema.StreamSequence]link{}, is: Verification{Run: base.Run, Shard: shard.Names.Shard},
-	}
-	err := v.readSegments(ctx)
-	if err == nil {
-		err = v.readLog(ctx)
-	}
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("verify base %s: %w", base.Run, err)
-	case v.is.Records == 0:
-		return nil, ErrNoRun
-	case v.baseDigest == base.Digest:
-		return nil, nil
-	}
-	f := &Finding{In: InBase, Event: base.Position, Problem: fmt.Sprintf("run %s had digest %.16s… there, and has %.16s…", base.Run, base.Digest, v.baseDigest)}
-	if v.baseDigest == "" {
-		f.Problem = fmt.Sprintf("run %s does not have the event any more", base.Run)
-	}
-	return f, nil
-}
-
 // verifier is one verification under way.
 type verifier struct {
 	js    jetstream.JetStream
@@ -143,17 +120,18 @@ type verifier struct {
 	last   schema.StreamSequence
 	// links are what the run must be at the end of segments behind a broken one.
 	links map[schema.StreamSequence]link
-	// logFrom is where the log begins.
+	// logFrom is where the log begins. walking: purges may have been taken back, and the janitor is about to look.
 	logFrom schema.StreamSequence
+	walking bool
 	// checkpoints that are to be compared, by their places.
 	checkpoints map[schema.StreamSequence][]kvstore.Stored
 	counted     int
 	// compared are checkpoints whose heads are right, and how many records were folded there.
 	compared []comparedAt
 	scratch  []byte
-	// base is what is looked for in the other run of a fork, and baseDigest what was found there.
-	base       *schema.BaseRef
-	baseDigest string
+	// base is what is looked for in the other run of a fork, and at the head that the run has there.
+	base *schema.BaseRef
+	at   *schema.Head
 	// suspect is the first event whose content is not what its id says.
 	suspect *Finding
 }
@@ -183,15 +161,32 @@ func (v *verifier) verify(ctx context.Context) (moved bool, err error) {
 	if err := v.readLog(ctx); err != nil {
 		return false, err
 	}
-	if v.is.Records == 0 && v.is.Checkpoints == 0 && len(v.is.Findings) == 0 {
+	if v.empty() && v.is.Checkpoints == 0 && len(v.is.Findings) == 0 {
 		return false, ErrNoRun
+	}
+	switch mark, _, err := kvstore.NewPurgeMarks(v.js).Get(ctx, v.shard.Names); {
+	case err == nil:
+		v.walking = mark.Position.Stream <= 1
+	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt):
+		return false, err
 	}
 	v.conclude()
 	v.is.Events, v.is.Position, v.is.Digest, v.is.Base = v.head.Counts.Events, v.head.Position, v.head.Digest, v.head.Base
 	if len(v.is.Findings) == 0 {
 		return false, nil
 	}
-	_, err = v.shard.Segments.GetFresh(ctx, v.is.Run, len(v.index))
+	return v.moved(ctx)
+}
+
+// empty reports whether nothing is there of the run. A mark that it was begun in another shard is nothing of it.
+func (v *verifier) empty() bool {
+	c := &v.head.Counts
+	return v.is.Segments == 0 && c.Events == 0 && c.DeadLetters == 0 && c.Duplicates == 0
+}
+
+// moved reports whether there is a segment behind those that were read, so that what is missing may be in it.
+func (v *verifier) moved(ctx context.Context) (bool, error) {
+	_, err := v.shard.Segments.GetFresh(ctx, v.is.Run, len(v.index))
 	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing) {
 		return false, nil
 	}
@@ -342,8 +337,9 @@ func (v *verifier) fold(rec *schema.Record, in string, segment int) {
 	v.last = rec.Stream
 	verdict := v.head.Apply(rec)
 	v.is.Records++
-	if v.base != nil && v.baseDigest == "" && v.head.Position.ID == v.base.Position.ID {
-		v.baseDigest = v.head.Digest
+	if v.base != nil && v.is.Records == v.base.Records {
+		at := v.head.Clone()
+		v.at = &at
 	}
 	if verdict.Kind == schema.Rejected && v.suspect == nil {
 		v.suspect = suspicious(rec, &verdict, in, segment)
@@ -507,8 +503,8 @@ func (v *verifier) conclude() {
 			}
 		}
 	}
-	// The log is purged from its beginning, never in the middle.
-	missing, events := schema.StreamSequence(0), 0
+	// The log is purged from its beginning; what was purged before a crash may be back in any subset.
+	missing, events := schema.StreamSequence(0), int64(0)
 	for at := range v.sums {
 		if v.logFrom != 0 && at > v.logFrom {
 			if events++; missing == 0 || at < missing {
@@ -516,10 +512,14 @@ func (v *verifier) conclude() {
 			}
 		}
 	}
-	if events > 0 {
+	switch {
+	case events > 0 && v.walking:
+		v.is.LogMissing = events
+	case events > 0:
 		v.found(&Finding{
 			In: InLog, Event: schema.Position{Stream: missing}, Instead: "its segment",
-			Problem: fmt.Sprintf("%d events that were sealed, and not purged, are gone, the first at %d", events, missing),
+			Problem: fmt.Sprintf("%d events that were sealed are gone, and not from its beginning, the first at %d; a server that crashed and "+
+				"took a purge back in part leaves the same", events, missing),
 		})
 	}
 	if !whole && v.suspect != nil {

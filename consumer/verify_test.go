@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -292,6 +293,30 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A crash can take a purge back in part: what is missing between is in the segments, as decision 21 has it.
+func TestARunWhosePurgeWasTakenBackInPartIsWhole(t *testing.T) {
+	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
+		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
+		for _, n := range []int{0, 1, 2, 7, 8, 20} {
+			w.deleteMsg(x.acked[n].Stream)
+		}
+	})
+	v := w.verify("run-1")
+	require.Len(t, v.Findings, 1, "without a crash it is damage")
+	require.Equal(t, "its segment", v.Findings[0].Instead)
+	incarnation, err := w.shard.Incarnation(t.Context())
+	require.NoError(t, err)
+	// As the janitor leaves it when the server's start was unclean.
+	_, err = kvstore.NewPurgeMarks(w.js).Put(t.Context(), w.names, kvstore.Watermark{Incarnation: incarnation, Position: schema.Position{Stream: 1, ID: "janitor"}}, 0)
+	require.NoError(t, err)
+	v = w.verify("run-1")
+	require.Empty(t, v.Findings)
+	require.EqualValues(t, 3, v.LogMissing)
+	reply, a := w.get("run-1", schema.ViewEvents)
+	require.True(t, reply.Complete)
+	require.Len(t, a.records(t), len(x.acked))
 }
 
 func TestWhatIsNotThereIsNotVerified(t *testing.T) {

@@ -91,8 +91,8 @@ func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec) (*Run, err
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
 	defer cancel()
 	run, err := f.resume(bounded, c.run, c.resumption(spec))
-	if incomplete, ok := errors.AsType[*IncompleteError](err); ok {
-		return nil, errors.Join(err, f.giveBack(ctx, c, spec, incomplete))
+	if errors.Is(err, ErrIncomplete) {
+		return nil, errors.Join(err, f.giveBack(ctx, c, spec, err))
 	}
 	return run, err
 }

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -32,8 +33,8 @@ type ForkSpec struct {
 // A call that was open at the point is in doubt in the fork, and settled by its policy: the other run's executor may still be
 // at it. Its idempotency key stays that of the other run. Hand-offs, marks and the tokens used stay with the other run.
 //
-// It returns the errors of [Fleet.GetAt] for the point, [ErrIncomplete] for a run that misses events before it, and those of
-// [Fleet.Start].
+// It returns the errors of [Fleet.GetAt] for the point, [ErrIncomplete] for a run that misses events before it, [ErrConfig] for
+// a run that stands on schema.MaxBases others already, and those of [Fleet.Start].
 func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	if err := checkRun(spec.Run); err != nil {
 		return nil, err
@@ -41,7 +42,11 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	if spec.ID == spec.Run {
 		return nil, fmt.Errorf("fork of run %s: %w: a fork is a run of its own and needs another id", spec.Run, ErrConfig)
 	}
-	state, reply, err := f.stateAt(ctx, spec.Run, spec.At.String(), 0)
+	// It is read as what the fork stands on, so that a fork which nobody could read is not begun.
+	state, reply, err := f.stateAt(ctx, spec.Run, spec.At.String(), 1)
+	if errors.Is(err, errTooManyBases) {
+		return nil, fmt.Errorf("fork of run %s: %w: fork one of those that it stands on: %w", spec.Run, ErrConfig, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("fork of run %s: %w", spec.Run, err)
 	}
@@ -66,6 +71,9 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	}
 	return f.Start(ctx, start)
 }
+
+// errTooManyBases says that a fork stands on more runs than anybody reads.
+var errTooManyBases = fmt.Errorf("it is a fork of a fork, more than %d times", schema.MaxBases)
 
 // assembly folds the records of one answer to a run's state. Those of a fork are held until the content of its base is
 // there.
@@ -103,13 +111,13 @@ func (a *assembly) finish(ctx context.Context, forks int) error {
 	}
 	run, base := a.state.Head.Run, a.base
 	if forks == schema.MaxBases {
-		return fmt.Errorf("run %s: %w: it is a fork of a fork, more than %d times", run, ErrBadAnswer, schema.MaxBases)
+		return fmt.Errorf("run %s: %w: %w", run, ErrIncomplete, errTooManyBases)
 	}
-	state, _, err := a.fleet.stateAt(ctx, base.Run, schema.Point{Kind: schema.PointEvent, Name: base.Position.ID}.String(), forks+1)
+	state, _, err := a.fleet.stateAt(ctx, base.Run, base.Place().String(), forks+1)
 	if err != nil {
 		return fmt.Errorf("run %s is a fork of run %s: %w", run, base.Run, err)
 	}
-	if state.Head.Digest != base.Digest {
+	if state.Head.Digest != base.Digest || state.Head.Position.ID != base.Position.ID {
 		return &IncompleteError{Run: run, Detail: fmt.Sprintf("it is a fork of run %s at digest %.16s…, which has %.16s… there", base.Run, base.Digest, state.Head.Digest)}
 	}
 	a.state.Graft(state)

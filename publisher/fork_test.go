@@ -2,10 +2,12 @@ package publisher_test
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -127,6 +129,58 @@ func TestAForkOfWhatItsBaseNeverWasIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, publisher.ErrIncomplete)
 	_, err = f.Resume(t.Context(), "fork", publisher.ResumeSpec{})
 	require.ErrorIs(t, err, publisher.ErrIncomplete)
+	head, err = f.Head(t.Context(), "fork")
+	require.NoError(t, err)
+	require.EqualValues(t, 1, head.Epoch, "it is not taken over by who cannot read it")
+}
+
+func TestAForkBehindAnEventThatCameTwiceIsRead(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	turnWith(t, start(t, f, "origin"), "c1", 1)
+	log := w.log("origin")
+	last := log[len(log)-1]
+	_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("origin"), Header: last.Header, Data: last.Body})
+	require.NoError(t, err)
+	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "origin"})
+	require.NoError(t, err)
+	state, err := f.Get(t.Context(), "fork")
+	require.NoError(t, err)
+	require.EqualValues(t, len(log)+1, state.Head.Base.Records)
+	require.Equal(t, []string{"c1"}, callIDs(resume(t, w.fleet(func(c *publisher.Config) { c.Executor = "exec-2" }), "fork").State()))
+}
+
+// A fork may stand on as many runs as anybody reads, and no more can be begun.
+func TestAForkThatNobodyCouldReadIsNotBegun(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	run, base := "origin", (*schema.Base)(nil)
+	for i := range schema.MaxBases + 1 {
+		out := schema.Writer{Fleet: "default", Run: run, Executor: "exec-1", Epoch: 1}
+		e, _, err := out.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: base}, 0, time.Now(), out.Chain, 0)
+		require.NoError(t, err)
+		w.put(e)
+		head := w.fold(run).Head
+		require.EqualValues(t, 1, head.Counts.Events)
+		base = schema.BaseOf(schema.Point{}, 1, &head)
+		if i < schema.MaxBases {
+			run = fmt.Sprintf("fork-%d", i+1)
+		}
+	}
+	require.Equal(t, fmt.Sprintf("fork-%d", schema.MaxBases), run)
+	_, err := f.Get(t.Context(), run)
+	require.NoError(t, err)
+	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "too-deep", Run: run})
+	require.ErrorIs(t, err, publisher.ErrConfig)
+	_, err = f.Head(t.Context(), "too-deep")
+	require.ErrorIs(t, err, publisher.ErrRunNotFound)
+	_, err = f.Fork(t.Context(), publisher.ForkSpec{ID: "as-deep", Run: fmt.Sprintf("fork-%d", schema.MaxBases-1)})
+	require.NoError(t, err)
+	_, err = f.Get(t.Context(), "as-deep")
+	require.NoError(t, err)
+	resume(t, f, "as-deep")
 }
 
 func TestAForkIsRefusedWithAReason(t *testing.T) {

@@ -22,6 +22,9 @@ type BaseRef struct {
 	Digest string `json:"digest"`
 }
 
+// Place is the point at which the other run is what the fork began with.
+func (b *BaseRef) Place() Point { return Point{Kind: PointRecord, Number: uint64(b.Records)} } //nolint:gosec // at least 1
+
 // Base is where a fork begins, with the run's head there: the fork is folded from it without reading the other run.
 type Base struct {
 	BaseRef

@@ -26,15 +26,18 @@ const (
 	PointStep PointKind = "step"
 	// PointEvent is behind the message with an id as a [Position] has it: any event, control events and refused ones included.
 	PointEvent PointKind = "event"
+	// PointRecord is behind the run's message with a number, counted from 1, whatever it is: what was refused and what came
+	// twice is counted, too. It is how a fork names its base, for a message that came twice has its id twice.
+	PointRecord PointKind = "record"
 )
 
 // Point names a place in a run's history, at which the run can be restored: everything up to it, nothing behind it. Its
 // text form is what requests and commands take.
 //
-//	seq:120  seq:2.14  turn:7  step:3  checkpoint:5120  mark:before-deploy  event:ID  end
+//	seq:120  seq:2.14  turn:7  step:3  checkpoint:5120  mark:before-deploy  event:ID  record:125  end
 type Point struct {
 	Kind PointKind
-	// Number is the sequence, turn, step or revision.
+	// Number is the sequence, turn, step, revision or message.
 	Number uint64
 	// Epoch of a sequence; 0 means the only epoch that has it.
 	Epoch Epoch
@@ -46,7 +49,7 @@ type Point struct {
 const MaxPoint = 512
 
 // ErrPoint is returned for text that names no point; the message has the forms there are.
-var ErrPoint = errors.New("not a point of a run: use seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID or end")
+var ErrPoint = errors.New("not a point of a run: use seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end")
 
 // ParsePoint reads the text form of a point. Errors wrap [ErrPoint].
 func ParsePoint(s string) (Point, error) {
@@ -79,7 +82,7 @@ func ParsePoint(s string) (Point, error) {
 			}
 			p.Epoch, rest = Epoch(n), sequence
 		}
-	case PointTurn, PointCheckpoint, PointStep:
+	case PointTurn, PointCheckpoint, PointStep, PointRecord:
 	default:
 		return bad("its kind is not known")
 	}
@@ -129,6 +132,8 @@ type Moment struct {
 type Finder struct {
 	point Point
 	at    Position
+	// records were shown.
+	records uint64
 }
 
 // NewFinder returns a finder of a point that the records themselves show: all kinds but checkpoint.
@@ -157,13 +162,17 @@ func (f *Finder) Before(h *Head, p *Prepared) bool {
 // Confirmed reports whether a record before which the point was found is what it was taken for: the fold accepted it.
 func (f *Finder) Confirmed(v Verdict) bool { return v.Kind == Applied }
 
-// Behind reports whether the point is behind the record that was applied last.
+// Behind reports whether the point is behind the record that was applied last. Call it once for each, unless Before said yes.
 func (f *Finder) Behind(h *Head, v Verdict) bool {
+	f.records++
 	if f.at.ID != "" {
 		return h.Position == f.at
 	}
 	if f.point.Kind == PointEvent {
 		return h.Position.ID == f.point.Name && v.Kind != Replayed && v.Kind != Regressed
+	}
+	if f.point.Kind == PointRecord {
+		return f.records == f.point.Number
 	}
 	if v.Kind != Applied {
 		return false

@@ -144,28 +144,27 @@ func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, sett
 	return nil
 }
 
-// verifyRun verifies a run, and what a fork stands on.
+// verifyRun verifies a run, and all that a fork stands on.
 func verifyRun(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, shard *kvstore.Shard, run string) (*consumer.Verification, error) {
 	v, err := consumer.Verify(ctx, js, shard, settings.Fleet, run)
-	if err != nil || v.Base == nil {
+	if err != nil {
 		return v, err
 	}
-	for _, i := range settings.Candidates(v.Base.Run) {
-		shard, err := kvstore.OpenShard(js, settings, i, operator)
-		if err != nil {
-			return nil, err
+	f, err := consumer.VerifyBases(ctx, js, settings.Fleet, v.Base, func(run string) ([]*kvstore.Shard, error) {
+		var shards []*kvstore.Shard
+		for _, i := range settings.Candidates(run) {
+			shard, err := kvstore.OpenShard(js, settings, i, operator)
+			if err != nil {
+				return nil, err
+			}
+			shards = append(shards, shard)
 		}
-		f, err := consumer.VerifyBase(ctx, js, shard, settings.Fleet, *v.Base)
-		if errors.Is(err, consumer.ErrNoRun) {
-			continue
-		}
-		if err == nil && f != nil {
-			v.Findings = append(v.Findings, *f)
-		}
-		return v, err
+		return shards, nil
+	})
+	if err == nil && f != nil {
+		v.Findings = append(v.Findings, *f)
 	}
-	v.Findings = append(v.Findings, consumer.Finding{In: consumer.InBase, Event: v.Base.Position, Problem: "run " + v.Base.Run + " is no longer there"})
-	return v, nil
+	return v, err
 }
 
 // runsOf are the runs of a shard, sorted.
@@ -207,6 +206,11 @@ func (c verifyCmd) print(a *app, total *verified) error {
 		if err := printFields(a.stdout, "run", v.Run, "state", state, "events", count(v.Events), "segments", count(v.Segments),
 			"checkpoints", count(v.Checkpoints), "position", positionText(v.Position), "digest", v.Digest); err != nil {
 			return err
+		}
+		if v.LogMissing > 0 {
+			if _, err := fmt.Fprintf(a.stdout, "%d sealed events behind the log's first are in segments alone: a crash took a purge back in part\n", v.LogMissing); err != nil {
+				return err
+			}
 		}
 		for i := range v.Findings {
 			f := &v.Findings[i]

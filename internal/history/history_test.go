@@ -74,7 +74,8 @@ func sum(c byte) string {
 }
 
 func TestAPredicateIsAskedAfterAnEvent(t *testing.T) {
-	data, err := json.Marshal(&schema.ToolCalledData{ToolCallID: "c1", Name: "Bash", Arguments: []byte(`{"command":"rm -rf build","n":3}`)})
+	data, err := json.Marshal(&schema.ToolCalledData{ToolCallID: "c1", Name: "Bash", Arguments: []byte(
+		`{"command":"rm -rf build","n":3,"half":0.5,"many":9007199254740993,"huge":1e300,"beyond":18446744073709551616}`)})
 	require.NoError(t, err)
 	e := &schema.Event{ID: "r.1.4.x", Type: schema.TypeOf(schema.ToolCalled), Epoch: 1, Sequence: 4, Turn: 2, Data: data}
 	h := schema.NewHead("f", "r")
@@ -89,6 +90,14 @@ func TestAPredicateIsAskedAfterAnEvent(t *testing.T) {
 		`run.status == "waiting"`:                                  false,
 		`run.labels?.team == "red"`:                                true,
 		`event.data.missing == "x"`:                                false,
+		`event.data.arguments.many == 9007199254740993`:            true,
+		`event.data.arguments.many == 9007199254740992`:            false,
+		`event.data.arguments.many % 2 == 1`:                       true,
+		`event.data.arguments.n == 3.0`:                            true,
+		`event.data.arguments.half * 2 == event.sequence - 3`:      true,
+		`event.data.arguments.huge > event.data.arguments.many`:    true,
+		`event.data.arguments.beyond > 18446744073709551615.0`:     false,
+		`event.data.arguments.beyond > 1e19`:                       true,
 		`event.data.missing?.deeper == nil`:                        true,
 	} {
 		t.Run(text, func(t *testing.T) {

@@ -1,12 +1,15 @@
 package history
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/expr-lang/expr"
 	"github.com/expr-lang/expr/vm"
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -35,6 +38,23 @@ func CompilePredicate(text string) (*Predicate, error) {
 // String is the expression.
 func (p *Predicate) String() string { return p.text }
 
+// exactNumbers reads whole numbers as such as far as they have 64 bits: floating-point ones would make neighbours above 2^53
+// equal. The others are read as floating-point numbers.
+var exactNumbers = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *any) error {
+	if dec.PeekKind() != '0' {
+		return errors.ErrUnsupported
+	}
+	text, err := dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	if n, err := strconv.Atoi(string(text)); err == nil {
+		*v = n
+		return nil
+	}
+	return json.Unmarshal(text, v)
+}))
+
 // Holds reports whether the predicate holds after an event, of which the head is the run's. An error says that it makes no
 // sense there: a member is missing, or of another type.
 func (p *Predicate) Holds(h *schema.Head, e *schema.Event) (bool, error) {
@@ -44,7 +64,7 @@ func (p *Predicate) Holds(h *schema.Head, e *schema.Event) (bool, error) {
 	}
 	if len(e.Data) > 0 {
 		var data any
-		if err := json.Unmarshal(e.Data, &data); err == nil && data != nil {
+		if err := json.Unmarshal(e.Data, &data, exactNumbers); err == nil && data != nil {
 			event["data"] = data
 		}
 	}
@@ -52,7 +72,7 @@ func (p *Predicate) Holds(h *schema.Head, e *schema.Event) (bool, error) {
 	if p.heads {
 		text, err := json.Marshal(h)
 		if err == nil {
-			err = json.Unmarshal(text, &run)
+			err = json.Unmarshal(text, &run, exactNumbers)
 		}
 		if err != nil {
 			return false, fmt.Errorf("predicate: %w", err)

@@ -1,0 +1,82 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// VerifyBases checks that the run which a fork began with is what it was then, up to there, and what that run stands on itself,
+// down to the one that is no fork. shards returns those that can hold a run. It returns nil when all of them are, and else the
+// first that is not.
+func VerifyBases(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shards func(run string) ([]*kvstore.Shard, error)) (*Finding, error) {
+	for forks := 0; base != nil; forks++ {
+		if forks == schema.MaxBases {
+			return &Finding{In: InBase, Event: base.Position, Problem: fmt.Sprintf("it stands on more than %d others", schema.MaxBases)}, nil
+		}
+		in, err := shards(base.Run)
+		if err != nil {
+			return nil, err
+		}
+		f, below, err := verifyBaseIn(ctx, js, fleet, base, in)
+		if err != nil || f != nil {
+			return f, err
+		}
+		base = below
+	}
+	return nil, nil
+}
+
+// verifyBaseIn looks for a base in each of the shards that can hold it. below is what it stands on itself.
+func verifyBaseIn(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shards []*kvstore.Shard) (f *Finding, below *schema.BaseRef, err error) {
+	for _, shard := range shards {
+		at, err := headAt(ctx, js, shard, fleet, base)
+		switch {
+		case errors.Is(err, ErrNoRun):
+			continue
+		case err != nil:
+			return nil, nil, fmt.Errorf("verify base %s: %w", base.Run, err)
+		case at == nil:
+			return &Finding{In: InBase, Event: base.Position, Problem: fmt.Sprintf("run %s does not have the event any more", base.Run)}, nil, nil
+		case at.Digest != base.Digest || at.Position.ID != base.Position.ID:
+			return &Finding{In: InBase, Event: base.Position, Problem: fmt.Sprintf("run %s had digest %.16s… there, and has %.16s…", base.Run, base.Digest, at.Digest)}, nil, nil
+		}
+		return nil, at.Base, nil
+	}
+	return &Finding{In: InBase, Event: base.Position, Problem: "run " + base.Run + " is no longer there"}, nil, nil
+}
+
+// headAt folds a run of a shard up to where a fork of it began. It returns nil when the run does not come so far.
+func headAt(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet string, base *schema.BaseRef) (*schema.Head, error) {
+	for try := 1; ; try++ {
+		v := &verifier{
+			js: js, shard: shard, head: schema.NewHead(fleet, base.Run), sums: map[schema.StreamSequence]recordSum{}, base: base,
+			links: map[schema.StreamSequence]link{}, is: Verification{Run: base.Run, Shard: shard.Names.Shard},
+		}
+		if err := v.readSegments(ctx); err != nil {
+			return nil, err
+		}
+		if err := v.readLog(ctx); err != nil {
+			return nil, err
+		}
+		if v.at != nil && v.at.Digest == base.Digest {
+			return v.at, nil
+		}
+		// Between the two readings more may have been sealed and purged.
+		moved, err := v.moved(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case moved && try < verifyTries:
+		case v.empty():
+			return nil, ErrNoRun
+		default:
+			return v.at, nil
+		}
+	}
+}
