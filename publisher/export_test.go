@@ -40,6 +40,9 @@ func TrustPlacing(f *Fleet) {
 	f.placing.Store(&p)
 }
 
+// StartLate makes every start of the fleet one that was acknowledged late.
+func StartLate(f *Fleet) { f.lateStart = -2 * time.Hour }
+
 // GroupWaiting counts those who wait for the next group of the fleet's first shard, and those who are on their way in
 // one or by themselves.
 func GroupWaiting(f *Fleet) (waiting, others int) {

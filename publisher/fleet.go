@@ -30,7 +30,9 @@ type Fleet struct {
 	// placing is the latest reading of where runs are; who holds placingTurn makes the next one.
 	placing     atomic.Pointer[placing]
 	placingTurn chan struct{}
-	replicas    int
+	// lateStart is the constant of that name.
+	lateStart time.Duration
+	replicas  int
 	group       *group
 	rooms       rooms
 	mail        mail
@@ -87,7 +89,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	}
 	f := &Fleet{
 		cfg: cfg.withDefaults(), nc: cfg.Conn, pipelines: make(map[*Run]struct{}),
-		placingTurn: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
+		placingTurn: make(chan struct{}, 1), lateStart: lateStart, looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
 	}
 	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())

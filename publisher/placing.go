@@ -23,6 +23,8 @@ const (
 	// startPatience bounds a start from then on. Both together, and the time for which an isolated leader may answer with
 	// old settings, are well below the minute for which a new generation of shards is being opened.
 	startPatience = 30 * time.Second
+	// lateStart is the age of the reading, when the start was acknowledged, from which on it says nothing any more.
+	lateStart = placingFresh + startPatience
 	// placingTries bounds how often a start is begun anew because the settings change under it.
 	placingTries = 8
 )
@@ -259,5 +261,70 @@ func (f *Fleet) beginOnce(ctx context.Context, run string, start func(context.Co
 	if found {
 		return nil, fmt.Errorf("start of run %s: %w: it is in shard %d", run, ErrRunExists, names.Shard)
 	}
-	return start(ctx, p, names)
+	r, err := start(ctx, p, names)
+	if err != nil || !f.late(p) {
+		return r, err
+	}
+	if err := f.placedStill(ctx, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// late reports whether a reading of the settings is so old that a change of the shards can have come and be over since: the
+// process was stopped between that reading and the acknowledgement of its start. Either clock may have stood still meanwhile.
+func (f *Fleet) late(p *placing) bool {
+	return time.Since(p.read) > f.lateStart || time.Now().Round(0).Sub(p.read.Round(0)) > f.lateStart
+}
+
+// placedStill makes sure that a run which was begun late is begun nowhere else, and by nobody any more. While a change was under
+// way, who began the run by the new settings would have left a mark in its place, or met it; once it is over nobody does. So a
+// mark is left now where the run would begin by the settings as they are. It is of the change to come: who began the run by
+// today's settings looks it up anew when it meets that mark, and finds it.
+func (f *Fleet) placedStill(ctx context.Context, r *Run) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.RequestTimeout)
+	defer cancel()
+	p, err := f.readPlacing(ctx)
+	if err != nil || p.change == r.placedBy {
+		return f.unsure(ctx, r, err)
+	}
+	list := p.shards(r.id)
+	for n, i := range list {
+		if i == r.names.Shard {
+			continue
+		}
+		names := schema.NamesOf(f.cfg.Fleet, i)
+		find := f.seek
+		if n == 0 {
+			find = func(ctx context.Context, names schema.Names, run string) (bool, error) {
+				return f.mark(ctx, names, run, schema.Placed{Shard: r.names.Shard, Change: p.change + 1})
+			}
+		}
+		found, err := find(ctx, names, r.id)
+		if err != nil {
+			return f.unsure(ctx, r, err)
+		}
+		if found {
+			return f.dropStray(ctx, r, fmt.Errorf("start of run %s: %w: it is in shard %d, and was begun in shard %d before this process heard of the fleet's new shards",
+				r.id, ErrRunExists, i, r.names.Shard))
+		}
+	}
+	return nil
+}
+
+// unsure gives a run that was begun late up if nobody can say whether it was begun elsewhere.
+func (f *Fleet) unsure(ctx context.Context, r *Run, err error) error {
+	if err == nil {
+		return nil
+	}
+	return f.dropStray(ctx, r, fmt.Errorf("start of run %s: %w: whether it is in another shard by now cannot be told: %w", r.id, ErrUnavailable, err))
+}
+
+// dropStray ends a run that must not go on, so that nobody takes it for one that has an executor.
+func (f *Fleet) dropStray(ctx context.Context, r *Run, why error) error {
+	err := r.publishLast(ctx, why, draft{data: &schema.RunEndedData{Status: string(schema.StatusCancelled), Error: &schema.Error{Type: "begun_elsewhere", Message: why.Error()}}})
+	if err != nil {
+		return errors.Join(why, fmt.Errorf("ending it: %w", err))
+	}
+	return why
 }

@@ -202,6 +202,83 @@ func TestNoMarksAreLeftOnceTheChangeIsOver(t *testing.T) {
 	require.Equal(t, []int{schema.ShardOf(id, 4)}, w.places(id, 4))
 }
 
+// A process that was stopped between its look at the settings and its start goes on when the change is over, and no marks are
+// left any more.
+func TestARunThatWasBegunLateIsBegunOnce(t *testing.T) {
+	for _, first := range []string{"the one that was stopped", "the other"} {
+		t.Run(first+" comes first", func(t *testing.T) {
+			w := shardedWorld(t)
+			old := w.fleet(executor("old"))
+			publisher.TrustPlacing(old)
+			publisher.StartLate(old)
+			w.reshard(4)
+			w.opened()
+			fresh := w.fleet(executor("fresh"))
+			id := movedRun(1, 4, 0)
+			if first == "the other" {
+				run := start(t, fresh, id)
+				_, err := old.Start(t.Context(), publisher.RunSpec{ID: id})
+				require.ErrorIs(t, err, publisher.ErrRunExists)
+				require.Equal(t, []string{"run.started", "run.ended"}, names(w.log(id)), "what was begun in the old place is over")
+				turn(t, run)
+				return
+			}
+			run := start(t, old, id)
+			_, err := fresh.Start(t.Context(), publisher.RunSpec{ID: id})
+			require.ErrorIs(t, err, publisher.ErrRunExists)
+			turn(t, run)
+			require.Equal(t, []int{0}, w.places(id, 4))
+			// Who had looked it up before would begin it now, and meets a mark of a change that it does not know of.
+			var left []schema.Record
+			require.NoError(t, runlog.Read(t.Context(), w.js, schema.NamesOf("default", schema.ShardOf(id, 4)), id, 1, func(rec schema.Record) error {
+				left = append(left, rec)
+				return nil
+			}))
+			require.Len(t, left, 1)
+			e, err := schema.Decode(left[0].Header, left[0].Body)
+			require.NoError(t, err)
+			mark, ok := schema.PlacedOf(e)
+			require.True(t, ok)
+			require.Equal(t, schema.Placed{Shard: 0, Change: 2}, mark)
+		})
+	}
+}
+
+// Two that begin a run at once, of which one was stopped, meet: one of them has it.
+func TestOfStartersOfWhichSomeAreLateOneBeginsEachRun(t *testing.T) {
+	w := shardedWorld(t)
+	const runs = 30
+	late := w.fleet(executor("late"))
+	publisher.TrustPlacing(late)
+	publisher.StartLate(late)
+	w.reshard(3)
+	w.opened()
+	fleets := []*publisher.Fleet{late, w.fleet(executor("fresh"))}
+	var mu sync.Mutex
+	begun := make(map[string]int)
+	var group sync.WaitGroup
+	for i := range runs {
+		for _, f := range fleets {
+			group.Go(func() {
+				id := fmt.Sprintf("contested-%d", i)
+				_, err := f.Start(t.Context(), publisher.RunSpec{ID: id})
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					begun[id]++
+				} else if !errors.Is(err, publisher.ErrRunExists) {
+					t.Errorf("start of %s: %v", id, err)
+				}
+			})
+		}
+	}
+	group.Wait()
+	for i := range runs {
+		id := fmt.Sprintf("contested-%d", i)
+		require.Equal(t, 1, begun[id], id)
+	}
+}
+
 func TestAnExecutorHearsOfNewShards(t *testing.T) {
 	w := shardedWorld(t)
 	f := w.fleet()
