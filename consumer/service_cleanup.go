@@ -35,6 +35,27 @@ type cleanupPlace struct {
 	Now string `json:"n"`
 }
 
+func (p *cleanupPlace) text() string {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return "" // it is made of numbers and a time
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// parseCleanupPlace reads a place that a client brings back.
+func parseCleanupPlace(text string) (cleanupPlace, error) {
+	var p cleanupPlace
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil || p.Shard < 0 {
+		return p, errors.New("it is no place of a cleanup: use the next of the page before")
+	}
+	return p, nil
+}
+
 // cleanup plans for a page of the runs that ended long ago, and removes those that the plan removes.
 func (s *Service) cleanup(ctx context.Context, t *task) error {
 	var req schema.CleanupRequest
@@ -73,8 +94,8 @@ func (s *Service) checkCleanup(req *schema.CleanupRequest) (schema.RetentionPoli
 		"/policy/completed_seconds": policy.CompletedSeconds, "/policy/failed_seconds": policy.FailedSeconds,
 		"/policy/cancelled_seconds": policy.CancelledSeconds, "/policy/grace_seconds": policy.GraceSeconds,
 	} {
-		if n < 0 || n > int64(maxRetention/time.Second) {
-			return policy, badField(path, fmt.Errorf("%d is not between 0 and %d seconds", n, int64(maxRetention/time.Second)))
+		if n < 0 || n > schema.MaxRetentionSeconds {
+			return policy, badField(path, fmt.Errorf("%d is not between 0 and %d seconds", n, int64(schema.MaxRetentionSeconds)))
 		}
 	}
 	if req.Limit < 0 || req.Limit > schema.MaxList {
@@ -104,19 +125,13 @@ func (s *Service) checkCleanup(req *schema.CleanupRequest) (schema.RetentionPoli
 	return policy, nil
 }
 
-// maxRetention bounds the times of a policy: a hundred years.
-const maxRetention = 100 * 365 * 24 * time.Hour
-
 // cleanupPage reads a page, plans it, and carries the plan out.
 func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, reply *schema.CleanupReply) error {
 	place := cleanupPlace{Now: schema.FormatTime(s.now())}
+	var err error
 	if req.After != "" {
-		b, err := base64.RawURLEncoding.DecodeString(req.After)
-		if err == nil {
-			err = json.Unmarshal(b, &place)
-		}
-		if err != nil {
-			return badField("/after", errors.New("it is no place of a cleanup: use the next of the page before"))
+		if place, err = parseCleanupPlace(req.After); err != nil {
+			return badField("/after", err)
 		}
 	}
 	now, err := time.Parse(time.RFC3339Nano, place.Now)
@@ -124,7 +139,7 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, r
 		return badField("/after", err)
 	}
 	shards := s.places.Load().shards
-	if place.Shard < 0 || place.Shard >= len(shards) || !reply.Policy.Removes() {
+	if place.Shard >= len(shards) || !reply.Policy.Removes() {
 		return nil
 	}
 	src := shards[place.Shard]
@@ -156,11 +171,7 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, r
 		place.Shard, place.Before = place.Shard+1, 0
 	}
 	if place.Shard < len(shards) {
-		b, err := json.Marshal(&place)
-		if err != nil {
-			return err
-		}
-		reply.Next = base64.RawURLEncoding.EncodeToString(b)
+		reply.Next = place.text()
 	}
 	return nil
 }

@@ -64,6 +64,8 @@ type FleetConfig struct {
 	// CheckpointsPerRun is the number of checkpoints kept of each run; 0 means [DefaultCheckpointsPerRun], at
 	// most [MaxCheckpointsPerRun].
 	CheckpointsPerRun int
+	// Retention says how long runs are kept after their end; zero keeps all of them.
+	Retention schema.RetentionPolicy
 }
 
 // Defaults returns the configuration with the defaults in place of zeros.
@@ -112,6 +114,20 @@ func (c FleetConfig) Validate() error {
 	if c.CheckpointsPerRun < 1 || c.CheckpointsPerRun > MaxCheckpointsPerRun {
 		bad("checkpoints_per_run", c.CheckpointsPerRun, fmt.Sprintf("use 1 to %d", MaxCheckpointsPerRun))
 	}
+	r := c.Retention
+	for _, f := range []struct {
+		name    string
+		seconds int64
+	}{
+		{"completed_seconds", r.CompletedSeconds},
+		{"failed_seconds", r.FailedSeconds},
+		{"cancelled_seconds", r.CancelledSeconds},
+		{"grace_seconds", r.GraceSeconds},
+	} {
+		if f.seconds < 0 || f.seconds > schema.MaxRetentionSeconds {
+			bad("retention."+f.name, f.seconds, fmt.Sprintf("use 0 to %d", int64(schema.MaxRetentionSeconds)))
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -138,6 +154,8 @@ type FleetSettings struct {
 	QuotaBytes        int64 `json:"quota_bytes"`
 	ReserveBytes      int64 `json:"reserve_bytes"`
 	CheckpointsPerRun int   `json:"checkpoints_per_run"`
+	// Retention is that of [FleetConfig].
+	Retention schema.RetentionPolicy `json:"retention,omitzero"`
 	// Extra keeps the members of later versions.
 	Extra jsontext.Value `json:",embed"`
 }
@@ -161,7 +179,7 @@ func (s *FleetSettings) Candidates(run string) []int {
 func (s *FleetSettings) Config() FleetConfig {
 	return FleetConfig{
 		Fleet: s.Fleet, Shards: s.Generations[len(s.Generations)-1], Replicas: s.Replicas,
-		QuotaBytes: s.QuotaBytes, ReserveBytes: s.ReserveBytes, CheckpointsPerRun: s.CheckpointsPerRun,
+		QuotaBytes: s.QuotaBytes, ReserveBytes: s.ReserveBytes, CheckpointsPerRun: s.CheckpointsPerRun, Retention: s.Retention,
 	}
 }
 
@@ -170,7 +188,7 @@ func (s *FleetSettings) with(c FleetConfig) FleetSettings {
 	next := *s
 	next.Format, next.Fleet = SettingsFormat, c.Fleet
 	next.Replicas, next.CheckpointsPerRun = c.Replicas, c.CheckpointsPerRun
-	next.QuotaBytes, next.ReserveBytes = c.QuotaBytes, c.ReserveBytes
+	next.QuotaBytes, next.ReserveBytes, next.Retention = c.QuotaBytes, c.ReserveBytes, c.Retention
 	next.Generations = slices.Clone(s.Generations)
 	if n := len(next.Generations); n == 0 || next.Generations[n-1] != c.Shards {
 		// An equal older generation puts every run where this one does.

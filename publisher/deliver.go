@@ -376,6 +376,12 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 		r.last, r.lastID = rec.Stream, schema.RecordID(rec, e)
 		return nil
 	}
+	if schema.ErasedMark(e) {
+		if r.starting {
+			return r.ended(fmt.Errorf("start of run %s: %w: %w: choose another id", r.id, ErrRunExists, ErrRunErased))
+		}
+		return r.ended(fmt.Errorf("run %s: %w: stop working on it", r.id, ErrRunErased))
+	}
 	// The same start, by an executor of the same name at the same time, is another's all the same unless this handle
 	// sent it before.
 	if r.starting && (e == nil || len(items) == 0 || e.ID != items[0].event.ID || !items[0].sent) {

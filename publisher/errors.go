@@ -53,6 +53,9 @@ var (
 	ErrRunExists = errors.New("run exists already")
 	// ErrRunNotFound is returned when the fleet has no such run.
 	ErrRunNotFound = errors.New("run not found")
+	// ErrRunErased is returned for a run that was removed, and by Start for its id, which is never used again. A handle that had
+	// it is over.
+	ErrRunErased = errors.New("run was removed")
 	// ErrRunEnded is returned when the run has ended and the event or request is none that may follow. Resume
 	// with reason reopen to go on.
 	ErrRunEnded = errors.New("run has ended")

@@ -33,6 +33,9 @@ type ForkSpec struct {
 // A call that was open at the point is in doubt in the fork, and settled by its policy: the other run's executor may still be
 // at it. Its idempotency key stays that of the other run. Hand-offs, marks and the tokens used stay with the other run.
 //
+// A run whose removal is ordered cannot be forked. Fork looks at the base once more behind its own first event, so that no fork
+// is left without it: then the fork is cancelled, and the error is [ErrRunErased].
+//
 // It returns the errors of [Fleet.GetAt] for the point, [ErrIncomplete] for a run that misses events before it, [ErrConfig] for
 // a run that stands on schema.MaxBases others already, and those of [Fleet.Start].
 func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
@@ -69,7 +72,19 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	if start.HeadOnly {
 		start.baseState = nil
 	}
-	return f.Start(ctx, start)
+	run, err := f.Start(ctx, start)
+	if err != nil {
+		return nil, err
+	}
+	// Whoever removes the base looks for forks behind its order, and the daemon refuses its points behind that: one of the two
+	// sees the other.
+	if _, err := f.HeadAt(ctx, spec.Run, spec.At); errors.Is(err, ErrRunErased) || errors.Is(err, ErrRunNotFound) {
+		end := run.End(ctx, RunEnd{Status: schema.StatusCancelled, Summary: "run " + spec.Run + ", which it was to go on from, was removed at this moment"})
+		return nil, errors.Join(fmt.Errorf("fork of run %s: %w", spec.Run, err), end)
+	} else if err != nil {
+		return nil, errors.Join(fmt.Errorf("fork of run %s: whether it stays is not known, resume run %s to go on all the same: %w", spec.Run, spec.ID, err), run.Interrupt(ctx, schema.InterruptedPreempted))
+	}
+	return run, nil
 }
 
 // errTooManyBases says that a fork stands on more runs than anybody reads.

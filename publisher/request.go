@@ -134,6 +134,8 @@ func kindOf(code schema.Code) error {
 	switch code {
 	case schema.CodeNotFound:
 		return ErrRunNotFound
+	case schema.CodeErased:
+		return ErrRunErased
 	case schema.CodeRunEnded:
 		return ErrRunEnded
 	case schema.CodeWrongAgent:

@@ -149,6 +149,9 @@ const (
 	DefaultRetentionGrace  = 10 * time.Minute
 )
 
+// MaxRetentionSeconds bounds the times of a policy: a hundred years.
+const MaxRetentionSeconds = 100 * 365 * 86400
+
 // For returns how long runs of a status are kept; 0 is for ever.
 func (p *RetentionPolicy) For(s Status) time.Duration {
 	switch s {

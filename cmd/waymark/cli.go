@@ -29,6 +29,8 @@ type cli struct {
 	Settle   settleCmd  `cmd:"" help:"Decide what became of a tool call in doubt."`
 	Plan     planCmd    `cmd:"" help:"Show what the next executor of a run would do. Nothing is written."`
 	Verify   verifyCmd  `cmd:"" help:"Compare all that is stored of a run with its events, and name what is damaged."`
+	Cleanup  cleanupCmd `cmd:"" help:"Remove the runs that ended long ago, or show which those are."`
+	Erase    eraseCmd   `cmd:"" help:"Remove a run for good, with a receipt; or check a receipt."`
 	Fork     forkCmd    `cmd:"" help:"Begin a new run that goes on from a point of another one."`
 	Diff     diffCmd    `cmd:"" help:"Find the first tool call in which two runs, or two points, differ."`
 	Bisect   bisectCmd  `cmd:"" help:"Find the first event of a run after which something holds."`

@@ -39,6 +39,8 @@ type daemon struct {
 	heartbeats *consumer.Heartbeats
 	// balance shares the shards with other replicas; nil where there can be none.
 	balance *consumer.Balance
+	// retainer removes what the fleet's policy does not keep; nil without folders.
+	retainer *consumer.Retainer
 	// shards brings the shards of the fleet into service, and settings those that are added.
 	shards   *daemonShards
 	settings *consumer.Settings
@@ -207,7 +209,7 @@ func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetst
 		}
 		change = func(ctx context.Context, js jetstream.JetStream, want kvstore.FleetConfig) error {
 			_, err := kvstore.Change(ctx, js, a.cli.Fleet, func(c *kvstore.FleetConfig) {
-				want.Shards = c.Shards // which may change at this moment
+				want.Shards, want.Retention = c.Shards, c.Retention // which may change at this moment
 				*c = want
 			})
 			return err
@@ -252,6 +254,9 @@ const leastQuota = 64 << 20
 func (d *daemon) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.service.Run(ctx) })
 	group.Go(func() error { return d.roster.Run(ctx) })
+	if d.retainer != nil {
+		group.Go(func() error { return d.retainer.Run(ctx) })
+	}
 	if d.heartbeats != nil {
 		group.Go(func() error { return d.heartbeats.Run(ctx) })
 	}

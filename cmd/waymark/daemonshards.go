@@ -13,6 +13,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // daemonShards brings shards into service: those that the fleet has when the daemon starts, and those that are added.
@@ -51,7 +52,7 @@ func (c serveCmd) openShards(a *app, d *daemon, serviceConn, foldConn *nats.Conn
 	registerSettings(registry, a.cli.Fleet, d.settings)
 	d.service, err = consumer.NewService(consumer.ServiceConfig{
 		Fleet: a.cli.Fleet, Name: c.Name, Version: serviceVersion(), Generations: settings.Generations, Refresh: d.settings.Refresh,
-		Grace: c.Grace, MaxClaims: c.MaxClaims,
+		Grace: c.Grace, MaxClaims: c.MaxClaims, Retention: func() schema.RetentionPolicy { return d.settings.Current().Retention },
 	}, serviceConn, js, added, d.roster, a.now, log)
 	if err != nil {
 		return err
@@ -65,6 +66,7 @@ func (c serveCmd) openShards(a *app, d *daemon, serviceConn, foldConn *nats.Conn
 	if s.fold, err = jetstream.New(foldConn); err != nil {
 		return fmt.Errorf("jetstream: %w", err)
 	}
+	d.retainer = consumer.NewRetainer(d.service, s.leads, 0, log)
 	d.heartbeats = consumer.NewHeartbeats(a.cli.Fleet, foldConn, a.now, log)
 	registerHeartbeats(registry, a.cli.Fleet, d.heartbeats, c.Silence)
 	if d.server == nil {
@@ -73,6 +75,13 @@ func (c serveCmd) openShards(a *app, d *daemon, serviceConn, foldConn *nats.Conn
 		registerBalance(registry, a.cli.Fleet, d.balance)
 	}
 	return s.openFolders(settings, newUnclean(d.server, settings.Shards(), log))
+}
+
+// leads reports whether this daemon folds a shard now.
+func (s *daemonShards) leads(shard int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return shard < len(s.folders) && s.folders[shard].Stats().Leading.Load() == 1
 }
 
 // grow takes up changed settings while the daemon runs.

@@ -189,10 +189,10 @@ func explainService(err error) *failure {
 	case schema.CodeForbidden:
 		f.code = exitRefused
 	case schema.CodeNotFound, schema.CodeUnknownFleet, schema.CodeUnknownInterrupt, schema.CodeUnknownHandoff,
-		schema.CodePointNotFound, schema.CodePointPurged:
+		schema.CodePointNotFound, schema.CodePointPurged, schema.CodeErased:
 		f.code = exitNotFound
 	case schema.CodeConflict, schema.CodeRunEnded, schema.CodeWrongAgent, schema.CodeNotInDoubt, schema.CodeHandoffTaken, schema.CodeQuarantined,
-		schema.CodePointAmbiguous:
+		schema.CodePointAmbiguous, schema.CodeNeeded:
 		f.code = exitConflict
 	case schema.CodeOverloaded, schema.CodeUnavailable:
 		f.code = exitUnavailable

@@ -35,6 +35,7 @@ var publisherErrors = []sentinel{
 	{publisher.ErrPayloadTooLarge, exitUsage, ""},
 	{publisher.ErrRunExists, exitConflict, "show it with: waymark runs get RUN; or choose another id with --run-id"},
 	{publisher.ErrRunNotFound, exitNotFound, "list the runs with: waymark runs ls"},
+	{publisher.ErrRunErased, exitNotFound, "nothing of it is left, and its id is never used again"},
 	{publisher.ErrRunEnded, exitConflict, "see how it ended: waymark runs get RUN"},
 	{publisher.ErrWrongAgent, exitConflict, "see whose it is: waymark runs get RUN"},
 	{publisher.ErrUnknownInterrupt, exitNotFound, "see what it waits for: waymark input RUN"},

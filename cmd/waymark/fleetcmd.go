@@ -10,8 +10,9 @@ import (
 )
 
 type fleetCmd struct {
-	Show fleetShowCmd `cmd:"" default:"1" help:"Show how the fleet is. What fleet does when nothing else is asked."`
-	Add  fleetAddCmd  `cmd:"" help:"Make a fleet, or change one: keys, accounts and permissions for a server that several fleets share, streams and buckets."`
+	Show      fleetShowCmd      `cmd:"" default:"1" help:"Show how the fleet is. What fleet does when nothing else is asked."`
+	Retention fleetRetentionCmd `cmd:"" help:"Show or set how long the daemon keeps runs after their end."`
+	Add       fleetAddCmd       `cmd:"" help:"Make a fleet, or change one: keys, accounts and permissions for a server that several fleets share, streams and buckets."`
 }
 
 type fleetShowCmd struct{}

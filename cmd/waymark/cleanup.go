@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/retention"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// cleanupPage is the number of runs that are asked for at once.
+	cleanupPage = 100
+	// cleanupLook is the pause between two looks at what is still being removed.
+	cleanupLook = 100 * time.Millisecond
+	// shownRuns bounds the runs that are listed for people; reports have all.
+	shownRuns = 20
+)
+
+type cleanupCmd struct {
+	MaxAgeDays int             `default:"-1" placeholder:"N" help:"Remove what ended longer ago than so many days; instead of the fleet's policy."`
+	MaxAge     time.Duration   `default:"-1ns" placeholder:"TIME" help:"The same as a time, such as 36h."`
+	Grace      time.Duration   `default:"10m" placeholder:"TIME" help:"Keep what anything was added to within this time, whatever its age (default: 10m)."`
+	Status     []schema.Status `placeholder:"STATUS,..." help:"Only runs that are completed, failed or cancelled; may be given several times."`
+	DryRun     bool            `help:"Show the plan, and remove nothing."`
+	Report     string          `placeholder:"FILE" help:"Write the report there: Markdown when the name ends with .md, else JSON."`
+	NoVerify   bool            `help:"Do not verify the runs that are left."`
+	By         string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Who removes them (WAYMARK_OPERATOR; default: waymark-cli)."`
+}
+
+// Help is the text below the flags.
+func (cleanupCmd) Help() string {
+	return `Without an age the fleet's own policy is gone by, which waymark fleet retention sets and the daemon applies by itself. Whatever the ` +
+		`age, a run stays that has not ended, waits, has a call or hand-off pending, has a pinned point, or that a kept fork stands on. The plan of ` +
+		`a dry run is the one that is carried out. Ctrl-C ends it between two pages: what was done is said, and the next cleanup goes on. Runs ` +
+		`are removed for good, and their ids are never used again. With --quiet only their ids are printed, one a line.
+
+Examples:
+  waymark cleanup --max-age-days 30 --status completed --dry-run
+  waymark cleanup --max-age-days 7 --status failed --report cleanup.md`
+}
+
+// Validate is called by kong.
+func (c cleanupCmd) Validate() error {
+	switch {
+	case c.MaxAgeDays >= 0 && c.MaxAge >= 0:
+		return errors.New("--max-age-days and --max-age are both given: leave out one of them")
+	case c.MaxAgeDays < -1, c.MaxAge < -1:
+		return errors.New("--max-age-days and --max-age: use 0 or more")
+	case c.Grace < time.Second:
+		return fmt.Errorf("--grace %s: use 1s or more", c.Grace)
+	}
+	return nil
+}
+
+// policy is the one that the flags ask for, nil for the fleet's own.
+func (c cleanupCmd) policy() *schema.RetentionPolicy {
+	age := c.MaxAge
+	if c.MaxAgeDays >= 0 {
+		age = time.Duration(c.MaxAgeDays) * 24 * time.Hour
+	}
+	if age < 0 {
+		return nil
+	}
+	seconds := max(int64(age/time.Second), 1) // 0 is for ever
+	return &schema.RetentionPolicy{
+		CompletedSeconds: seconds, FailedSeconds: seconds, CancelledSeconds: seconds, GraceSeconds: int64(c.Grace / time.Second),
+	}
+}
+
+// Run removes page by page, and reports.
+func (c cleanupCmd) Run(ctx context.Context, a *app) error {
+	by, err := decider(c.By)
+	if err != nil {
+		return err
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	report := &retention.Report{Fleet: cl.fleet, DryRun: c.DryRun, Began: schema.FormatTime(a.now()), Runs: []schema.CleanupItem{}, ByWhy: map[schema.Why]int64{}}
+	err = c.pages(ctx, cl, by, report)
+	if err == nil && !c.DryRun {
+		err = c.await(ctx, cl, report)
+	}
+	if err == nil && !c.DryRun {
+		err = c.verify(ctx, a, cl, report)
+	}
+	stopped := ctx.Err() != nil
+	if err != nil && !stopped && report.Scanned == 0 {
+		return err
+	}
+	report.Interrupted, report.Ended = err != nil, schema.FormatTime(a.now())
+	if werr := c.write(a, report); werr != nil {
+		return errors.Join(err, werr)
+	}
+	switch {
+	case stopped:
+		return fail(exitInterrupted, "the daemon finishes what was ordered; the next cleanup goes on with the rest", "interrupted: %d runs were scanned, %d removed", report.Scanned, report.Removed)
+	case err != nil:
+		return err
+	case report.Verified != nil && report.Verified.Damaged > 0:
+		return fail(exitDamaged, "see what is wrong with: waymark verify --all", "%d of %d runs that are left are damaged", report.Verified.Damaged, report.Verified.Runs)
+	}
+	return nil
+}
+
+// pages asks for one page after the other.
+func (c cleanupCmd) pages(ctx context.Context, cl *client, by string, report *retention.Report) error {
+	req := schema.CleanupRequest{Policy: c.policy(), Status: c.Status, DryRun: c.DryRun, By: by, Limit: cleanupPage}
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		var reply schema.CleanupReply
+		if err := cl.ask(ctx, schema.VerbCleanup, "", req, &reply); err != nil {
+			return err
+		}
+		if !reply.Policy.Removes() {
+			return fail(exitUsage, "name an age with --max-age-days, or give the fleet a policy: "+cl.prompt.command("fleet retention --completed 30d --failed 7d"),
+				"the policy of fleet %s keeps all runs that are asked for", cl.fleet)
+		}
+		if reply.Incomplete {
+			return fail(exitUnavailable, "ask again when waymark runs ls says no longer that runs may be missing", "the index of the fleet's runs is being built")
+		}
+		report.Policy = reply.Policy
+		report.Pending = reply.Pending
+		report.Add(reply.Items)
+		if req.After = reply.Next; req.After == "" {
+			return nil
+		}
+	}
+}
+
+// await waits until the daemon has removed what was ordered, as long as it gets on.
+func (c cleanupCmd) await(ctx context.Context, cl *client, report *retention.Report) error {
+	moved := time.Now()
+	for report.Pending > 0 {
+		var reply schema.CleanupReply
+		if err := cl.ask(ctx, schema.VerbCleanup, "", schema.CleanupRequest{Pending: true}, &reply); err != nil {
+			return err
+		}
+		if reply.Pending < report.Pending {
+			moved = time.Now()
+		}
+		report.Pending = reply.Pending
+		if time.Since(moved) > cl.wait {
+			return nil // the report says how many are left; the daemon goes on
+		}
+		timer := time.NewTimer(cleanupLook)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// verify verifies the runs that are left.
+func (c cleanupCmd) verify(ctx context.Context, a *app, cl *client, report *retention.Report) error {
+	if c.NoVerify || report.Removed == 0 {
+		report.NotVerified = "nothing was removed"
+		if c.NoVerify {
+			report.NotVerified = "it was not asked for"
+		}
+		return nil
+	}
+	js, settings, err := cl.settings(ctx)
+	total := verified{Verified: []*consumer.Verification{}}
+	if err == nil {
+		err = verifyCmd{All: true}.all(ctx, a, js, settings, &total)
+	}
+	if _, refused := errors.AsType[*denied.Error](err); refused {
+		report.NotVerified = "these credentials may not read the streams"
+		return nil
+	}
+	if err != nil {
+		report.NotVerified = err.Error()
+		return err
+	}
+	report.Verified = &retention.Verified{Runs: total.Runs, Events: total.Events, Damaged: total.Damaged}
+	for _, v := range total.Verified {
+		if len(v.Findings) > 0 && len(report.Verified.DamagedRuns) < shownRuns {
+			report.Verified.DamagedRuns = append(report.Verified.DamagedRuns, v.Run)
+		}
+	}
+	return nil
+}
+
+// write writes the report where it was asked for.
+func (c cleanupCmd) write(a *app, report *retention.Report) error {
+	if c.Report != "" {
+		if err := writeCleanup(c.Report, report); err != nil {
+			return err
+		}
+	}
+	if a.cli.JSON {
+		return document(a.stdout, report)
+	}
+	if !a.cli.Quiet {
+		return printCleanup(a, report)
+	}
+	for i := range report.Runs {
+		if item := &report.Runs[i]; item.Remove && item.Failed == "" {
+			if _, err := fmt.Fprintln(a.stdout, item.Run); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func writeCleanup(path string, report *retention.Report) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	var w io.Writer = f
+	if strings.HasSuffix(path, ".md") {
+		err = report.Markdown(w)
+	} else {
+		err = document(w, report)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("report %s: %w", path, err)
+	}
+	return nil
+}
+
+func printCleanup(a *app, report *retention.Report) error {
+	removed := "removed"
+	if report.DryRun {
+		removed = "to be removed"
+	}
+	var rows [][]string
+	for i := range report.Runs {
+		item := &report.Runs[i]
+		if !item.Remove && !report.DryRun && item.Failed == "" {
+			continue
+		}
+		what := "kept"
+		switch {
+		case item.Failed != "":
+			what = "not removed: " + item.Failed
+		case item.Remove:
+			what = removed
+		}
+		why := strings.ReplaceAll(string(item.Why), "_", " ")
+		if item.Detail != "" {
+			why += ", " + item.Detail
+		}
+		rows = append(rows, []string{item.Run, string(item.Status), ago(item.Last, a.now()), bytesText(item.Bytes), what, why})
+	}
+	left := len(rows) - shownRuns
+	if left > 0 {
+		rows = rows[:shownRuns]
+	}
+	if len(rows) > 0 {
+		if err := printTable(a.stdout, []column{
+			{title: "run", shrinks: true}, {title: "status"}, {title: "last event"}, {title: "bytes", right: true}, {title: "what"}, {title: "why", shrinks: true},
+		}, rows); err != nil {
+			return err
+		}
+		if left > 0 {
+			if err := a.say(a.stdout, "and %d more; --report FILE or --json has all", left); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprintln(a.stdout); err != nil {
+			return err
+		}
+	}
+	verified := report.NotVerified
+	if v := report.Verified; v != nil {
+		verified = fmt.Sprintf("%d runs with %d events, %d damaged", v.Runs, v.Events, v.Damaged)
+	}
+	failed, pending := "", ""
+	if report.Failed > 0 {
+		failed = fmt.Sprintf("%d runs, see the report", report.Failed)
+	}
+	if report.Pending > 0 {
+		pending = fmt.Sprintf("%d runs; the daemon goes on", report.Pending)
+	}
+	return printFields(a.stdout, "policy", report.Policy.String(), "scanned", fmt.Sprintf("%d runs", report.Scanned),
+		removed, fmt.Sprintf("%d runs, %s", report.Removed, bytesText(report.Bytes)), "kept", fmt.Sprintf("%d runs", report.Kept),
+		"not removed", failed, "still going", pending, "verified", verified)
+}

@@ -1,0 +1,85 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// DefaultRetainEvery is the pace at which a daemon looks for runs that its fleet's policy does not keep.
+const DefaultRetainEvery = time.Hour
+
+// retainPause is the pause between two pages, so that executors have the server meanwhile.
+const retainPause = 100 * time.Millisecond
+
+// Retainer removes what a fleet's policy does not keep, of the shards that its daemon folds, by the same plan as a cleanup that
+// a person asks for. A replica that loses a shard leaves the rest to the one that took it; two at once do no harm.
+type Retainer struct {
+	svc   *Service
+	leads func(shard int) bool
+	every time.Duration
+	log   zerolog.Logger
+}
+
+// NewRetainer returns the retainer of a service's fleet; leads says whether this daemon folds a shard. every is the
+// pace, 0 means [DefaultRetainEvery].
+func NewRetainer(svc *Service, leads func(shard int) bool, every time.Duration, log zerolog.Logger) *Retainer {
+	set(&every, DefaultRetainEvery)
+	return &Retainer{svc: svc, leads: leads, every: every, log: log.With().Str(keyFleet, svc.cfg.Fleet).Logger()}
+}
+
+// Run removes until ctx ends; it returns nil then. The first look is soon after the start. The service must run.
+func (r *Retainer) Run(ctx context.Context) error {
+	wait := min(r.every, time.Minute)
+	for pause(ctx, wait) == nil {
+		wait = r.every
+		for shard := range r.svc.places.Load().shards {
+			if !r.leads(shard) {
+				continue
+			}
+			removed, err := r.shard(ctx, shard)
+			if removed > 0 {
+				r.log.Info().Int(keyShard, shard).Int("runs", removed).Msg("runs are removed as the fleet's policy says")
+			}
+			if err != nil && ctx.Err() == nil {
+				r.log.Warn().Err(err).Int(keyShard, shard).Msg("the fleet's policy could not be applied, trying again later")
+				wait = min(r.every, time.Minute)
+			}
+		}
+	}
+	return nil
+}
+
+// shard goes once through the runs of a shard that ended long ago.
+func (r *Retainer) shard(ctx context.Context, shard int) (removed int, err error) {
+	policy := r.svc.cfg.Retention
+	if policy == nil {
+		return 0, nil
+	}
+	place := cleanupPlace{Shard: shard, Now: schema.FormatTime(r.svc.now())}
+	for place.Shard == shard && r.leads(shard) {
+		req := schema.CleanupRequest{By: r.svc.cfg.Name, Limit: schema.DefaultList, After: place.text()}
+		reply := schema.CleanupReply{Policy: policy()}
+		work, cancel := context.WithTimeout(ctx, r.svc.cfg.Timeout)
+		err := r.svc.cleanupPage(work, &req, &reply)
+		cancel()
+		for i := range reply.Items {
+			if reply.Items[i].Remove && reply.Items[i].Failed == "" {
+				removed++
+			}
+		}
+		if err != nil || reply.Next == "" {
+			return removed, err
+		}
+		if place, err = parseCleanupPlace(reply.Next); err != nil {
+			return removed, err
+		}
+		if err := pause(ctx, retainPause); err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}
