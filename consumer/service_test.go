@@ -473,11 +473,12 @@ func FuzzRequests(f *testing.F) {
 	hash := x.offer("h1", "error")
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
-		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim,
+		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbFleet,
 	}
 	for i := range verbs {
 		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))
 		f.Add(uint16(i), []byte(`{"executor":null,"after":-1}`))
+		f.Add(uint16(i), []byte(`{"name":"m","by":"alice","move":true,"at":"turn:1","view":"events","run":"run-1"}`))
 		f.Add(uint16(i), binary.AppendUvarint(nil, 1<<40))
 		f.Add(uint16(i), []byte(`{"interrupt_id":"w1","payload":{"ok":true},"by":"alice","request_id":"r","reason":"x","labels":{"a":"b"},"agents":["a"]}`))
 		f.Add(uint16(i), []byte(`{"interrupt_id":"w2","status":"cancelled","payload":[["a",1e9]],"by":"alice"}`))
@@ -488,7 +489,7 @@ func FuzzRequests(f *testing.F) {
 		w.tb = t
 		v := verbs[int(verb)%len(verbs)]
 		run := "run-1"
-		if v == schema.VerbList || v == schema.VerbClaim {
+		if v == schema.VerbList || v == schema.VerbClaim || v == schema.VerbFleet {
 			run = ""
 		}
 		_, err := w.ask(v, run, body)

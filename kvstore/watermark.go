@@ -94,21 +94,29 @@ func (s *SafeWatermarks) Put(ctx context.Context, n schema.Names, w Watermark, r
 }
 
 func getWatermark(ctx context.Context, b *bucket, key string) (Watermark, schema.Revision, error) {
-	var w Watermark
 	e, err := b.getFresh(ctx, key)
 	if err != nil {
-		return w, e.rev, fmt.Errorf("get watermark %s of %s: %w", key, b.name, err)
+		return Watermark{}, e.rev, fmt.Errorf("get watermark %s of %s: %w", key, b.name, err)
 	}
-	if err := json.Unmarshal(e.value, &w); err != nil {
-		return Watermark{}, e.rev, fmt.Errorf("watermark %s of %s: %w: %w", key, b.name, ErrCorrupt, err)
+	w, err := decodeWatermark(e.value)
+	if err != nil {
+		return Watermark{}, e.rev, fmt.Errorf("watermark %s of %s: %w", key, b.name, err)
+	}
+	return w, e.rev, nil
+}
+
+func decodeWatermark(value []byte) (Watermark, error) {
+	var w Watermark
+	if err := json.Unmarshal(value, &w); err != nil {
+		return Watermark{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	switch {
 	case w.Format != WatermarkFormat:
-		return Watermark{}, e.rev, fmt.Errorf("watermark %s of %s: format %d: %w", key, b.name, w.Format, schema.ErrFormat)
+		return Watermark{}, fmt.Errorf("format %d: %w", w.Format, schema.ErrFormat)
 	case w.Incarnation == "", w.Position.Stream != 0 && w.Position.ID == "":
-		return Watermark{}, e.rev, fmt.Errorf("watermark %s of %s: %w", key, b.name, ErrCorrupt)
+		return Watermark{}, ErrCorrupt
 	}
-	return w, e.rev, nil
+	return w, nil
 }
 
 func putWatermark(ctx context.Context, b *bucket, key string, w Watermark, rev schema.Revision) (schema.Revision, error) {

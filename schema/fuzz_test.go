@@ -178,65 +178,87 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-func FuzzDecodeSegment(f *testing.F) {
-	f.Add(anySegment(f), false)
-	f.Add(sealedSegment(`{"format":1,"raw_bytes":1`, "x"), true)
-	f.Fuzz(func(t *testing.T, stored []byte, seal bool) {
-		if line, packed, ok := bytes.Cut(stored, []byte{'\n'}); ok && seal {
-			description, _, _ := strings.Cut(string(line), `,"sum":"`)
-			stored = sealedSegment(description, string(packed))
-		}
-		info, frames, err := schema.DecodeSegment(stored)
-		if err != nil {
-			require.Nil(t, frames)
-			return
-		}
-		require.Len(t, frames, info.RawBytes)
-		require.LessOrEqual(t, len(frames), schema.MaxSegmentRaw)
-	})
-}
+// Kinds of what is stored.
+const (
+	fuzzSegment = iota
+	fuzzFrames
+	fuzzCheckpoint
+	fuzzKinds
+)
 
-func FuzzFrames(f *testing.F) {
+// FuzzStored reads segments, frames and checkpoints; seal gives what was written a right sum.
+func FuzzStored(f *testing.F) {
 	_, frames, err := schema.DecodeSegment(anySegment(f))
 	require.NoError(f, err)
-	f.Add(frames)
-	f.Fuzz(func(t *testing.T, frames []byte) {
-		var again []byte
-		err := schema.ReadFrames(frames, func(rec schema.Record) bool {
-			again = schema.AppendFrame(again, &rec)
-			return true
-		})
-		if err != nil {
-			require.ErrorIs(t, err, schema.ErrCorrupt)
-			return
+	f.Add(uint8(fuzzFrames), frames, false)
+	f.Add(uint8(fuzzSegment), anySegment(f), false)
+	f.Add(uint8(fuzzSegment), sealedSegment(`{"format":1,"raw_bytes":1`, "x"), true)
+	f.Add(uint8(fuzzCheckpoint), anyCheckpoint(f), false)
+	f.Add(uint8(fuzzCheckpoint), []byte(`{"format":1,"run":"r"`), true)
+	f.Fuzz(func(t *testing.T, kind uint8, stored []byte, seal bool) {
+		switch kind % fuzzKinds {
+		case fuzzSegment:
+			tryDecodeSegment(t, stored, seal)
+		case fuzzFrames:
+			tryFrames(t, stored)
+		case fuzzCheckpoint:
+			tryDecodeCheckpoint(t, stored, seal)
 		}
-		var twice []byte
-		require.NoError(t, schema.ReadFrames(again, func(rec schema.Record) bool {
-			twice = schema.AppendFrame(twice, &rec)
-			return true
-		}))
-		require.Equal(t, again, twice)
 	})
 }
 
-func FuzzDecodeCheckpoint(f *testing.F) {
-	f.Add(anyCheckpoint(f), false)
-	f.Add([]byte(`{"format":1,"run":"r"`), true)
-	f.Fuzz(func(t *testing.T, stored []byte, seal bool) {
-		if seal {
-			members, _, _ := strings.Cut(string(stored), `,"sum":"`)
-			stored = sealedCheckpoint(members)
-		}
-		c, err := schema.DecodeCheckpoint(stored)
-		if err != nil {
-			return
-		}
-		again, err := schema.EncodeCheckpoint(c)
-		require.NoError(t, err)
-		_, err = schema.DecodeCheckpoint(again)
-		require.NoError(t, err)
-		// Whatever a checkpoint says, folding onto it must not panic.
-		rec := schema.NewRecord(1<<62, map[string][]string{}, []byte(`{"specversion":"1.0","id":"x","source":"y","type":"io.waymark.turn.started.v1","data":{"turn":1}}`))
-		c.Apply(&rec)
+func tryDecodeSegment(t *testing.T, stored []byte, seal bool) {
+	t.Helper()
+	if line, packed, ok := bytes.Cut(stored, []byte{'\n'}); ok && seal {
+		description, _, _ := strings.Cut(string(line), `,"sum":"`)
+		stored = sealedSegment(description, string(packed))
+	}
+	info, frames, err := schema.DecodeSegment(stored)
+	if err != nil {
+		require.Nil(t, frames)
+		return
+	}
+	require.Len(t, frames, info.RawBytes)
+	require.LessOrEqual(t, len(frames), schema.MaxSegmentRaw)
+	if first, err := schema.DecodeSegmentInfo(stored); err == nil {
+		require.Equal(t, info, first, "what a segment says of itself is the same without its content")
+	}
+}
+
+func tryFrames(t *testing.T, frames []byte) {
+	t.Helper()
+	var again []byte
+	err := schema.ReadFrames(frames, func(rec schema.Record) bool {
+		again = schema.AppendFrame(again, &rec)
+		return true
 	})
+	if err != nil {
+		require.ErrorIs(t, err, schema.ErrCorrupt)
+		return
+	}
+	var twice []byte
+	require.NoError(t, schema.ReadFrames(again, func(rec schema.Record) bool {
+		twice = schema.AppendFrame(twice, &rec)
+		return true
+	}))
+	require.Equal(t, again, twice)
+}
+
+func tryDecodeCheckpoint(t *testing.T, stored []byte, seal bool) {
+	t.Helper()
+	if seal {
+		members, _, _ := strings.Cut(string(stored), `,"sum":"`)
+		stored = sealedCheckpoint(members)
+	}
+	c, err := schema.DecodeCheckpoint(stored)
+	if err != nil {
+		return
+	}
+	again, err := schema.EncodeCheckpoint(c)
+	require.NoError(t, err)
+	_, err = schema.DecodeCheckpoint(again)
+	require.NoError(t, err)
+	// Whatever a checkpoint says, folding onto it must not panic.
+	rec := schema.NewRecord(1<<62, map[string][]string{}, []byte(`{"specversion":"1.0","id":"x","source":"y","type":"io.waymark.turn.started.v1","data":{"turn":1}}`))
+	c.Apply(&rec)
 }

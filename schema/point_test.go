@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,18 +43,36 @@ func TestWhatIsNoPointIsRefusedByName(t *testing.T) {
 	}
 }
 
-func FuzzPoint(f *testing.F) {
-	for _, seed := range []string{"end", "seq:120", "seq:2.14", "turn:0", "mark:a", "event:x.1.2", "checkpoint:9", "turn:99999999999999999999"} {
+// FuzzTexts reads the texts that have a grammar: points, hashes, sources, references to blobs, names.
+func FuzzTexts(f *testing.F) {
+	for _, seed := range []string{
+		"end", "seq:120", "seq:2.14", "turn:0", "mark:a", "event:x.1.2", "checkpoint:9", "turn:99999999999999999999",
+		"/waymark/default/ex-1", "/waymark//", "waymark-blob:r-1.sha256-" + strings.Repeat("0a", 32), strings.Repeat("0a", 32), "r-1", "a b",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := schema.ParsePoint(text)
-		if err != nil {
+		if p, err := schema.ParsePoint(text); err != nil {
 			require.ErrorIs(t, err, schema.ErrPoint)
-			return
+		} else {
+			again, err := schema.ParsePoint(p.String())
+			require.NoError(t, err)
+			require.Equal(t, p, again)
 		}
-		again, err := schema.ParsePoint(p.String())
-		require.NoError(t, err)
-		require.Equal(t, p, again)
+		if h, err := schema.ParseHash(text); err == nil && text != "" {
+			require.Equal(t, text, h.String())
+		}
+		if fleet, executor, ok := schema.ParseSource(text); ok {
+			require.Equal(t, text, schema.Source(fleet, executor))
+			require.True(t, schema.ValidName(fleet) && schema.ValidName(executor))
+		}
+		if run, sum, err := schema.ParseDataRef(text); err == nil {
+			require.Equal(t, text, schema.DataRef(run, sum))
+		}
+		if schema.ValidName(text) {
+			require.NoError(t, schema.CheckName("name", text))
+			require.Equal(t, text, schema.NamesOf("f", 0).RunOfSubject(schema.NamesOf("f", 0).EventSubject(text)))
+			require.Less(t, schema.ShardOf(text, 7), 7)
+		}
 	})
 }

@@ -148,11 +148,16 @@ func decodeManifest(b []byte) (*Manifest, error) {
 	if m.Settings.Fleet != m.Fleet || !schema.ValidName(m.ID) {
 		return bad("it is of fleet %.64q, its settings of %.64q", m.Fleet, m.Settings.Fleet)
 	}
-	if err := m.Settings.Config().Validate(); err != nil {
-		return bad("%s", err)
-	}
 	if len(m.Settings.Generations) == 0 {
 		return bad("its settings have no shards")
+	}
+	for _, n := range m.Settings.Generations {
+		if n < 1 || n > kvstore.MaxShards {
+			return bad("its settings have %d shards, use 1 to %d", n, kvstore.MaxShards)
+		}
+	}
+	if err := m.Settings.Config().Validate(); err != nil {
+		return bad("%s", err)
 	}
 	want := streamNames(&m.Settings)
 	if len(want) != len(m.Streams) || len(m.Shards) != m.Settings.Shards() {

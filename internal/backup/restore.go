@@ -188,6 +188,9 @@ func adapt(config stdjson.RawMessage, id string, changes map[string]any) (stdjso
 	if err := stdjson.Unmarshal(config, &members); err != nil {
 		return nil, err
 	}
+	if members == nil {
+		return nil, fmt.Errorf("%w: a stream has no configuration", ErrDamaged)
+	}
 	var meta map[string]string
 	if b, ok := members["metadata"]; ok {
 		if err := stdjson.Unmarshal(b, &meta); err != nil {

@@ -15,7 +15,11 @@ import (
 func (r *run) envelope(a *moment) {
 	e := a.e
 	if e.Subject == "" {
-		r.found(ruleSubject, a, "ce-subject", r.name, "no subject")
+		run := r.name
+		if run == "" {
+			run = "the run's id"
+		}
+		r.found(ruleSubject, a, "ce-subject", run, "no subject")
 	}
 	if _, _, ok := schema.ParseSource(e.Source); !ok {
 		r.found(ruleSource, a, "ce-source", "/waymark/<fleet>/<executor>", e.Source)

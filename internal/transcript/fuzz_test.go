@@ -11,21 +11,27 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// fuzzFormat reads arbitrary bytes as a format: nothing panics, what is read folds without a dead letter,
+// FuzzTranscript reads arbitrary bytes as each format: nothing panics, what is read folds without a dead letter,
 // and comes back equal to what separate code reads.
-func fuzzFormat(f *testing.F, format transcript.Format, ext string) {
-	f.Helper()
+func FuzzTranscript(f *testing.F) {
 	for _, path := range transcripts(f, "testdata") {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(b)
+		for format := range transcript.Formats() {
+			f.Add(uint8(format), b) //nolint:gosec // there are three
+		}
 	}
-	f.Add([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"\u0000","function":{"name":"","arguments":null}}]}]}`))
-	f.Add([]byte(`{"messages":[{"role":"","content":"a role that says nothing"}]}`))
-	f.Add([]byte(`{"type":"user","uuid":"1","message":{"role":"","content":"a role that says nothing"}}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	f.Add(uint8(0), []byte(`{"messages":[{"role":"assistant","tool_calls":[{"id":"\u0000","function":{"name":"","arguments":null}}]}]}`))
+	f.Add(uint8(0), []byte(`{"messages":[{"role":"","content":"a role that says nothing"}]}`))
+	f.Add(uint8(1), []byte(`{"type":"user","uuid":"1","message":{"role":"","content":"a role that says nothing"}}`))
+	f.Fuzz(func(t *testing.T, which uint8, b []byte) {
+		format := transcript.Formats()[int(which)%len(transcript.Formats())]
+		ext := ".jsonl"
+		if format == transcript.SWEAgent {
+			ext = ".traj"
+		}
 		path := filepath.Join(t.TempDir(), "x"+ext)
 		if err := os.WriteFile(path, b, 0o600); err != nil {
 			t.Fatal(err)
@@ -80,9 +86,3 @@ func compareFuzzed(t *testing.T, path string, line int, export []byte) {
 	}
 	t.Fatalf("line %d is no conversation of the source: %v", line, first)
 }
-
-func FuzzOpenAIChat(f *testing.F) { fuzzFormat(f, transcript.OpenAIChat, ".jsonl") }
-
-func FuzzClaudeCode(f *testing.F) { fuzzFormat(f, transcript.ClaudeCode, ".jsonl") }
-
-func FuzzSWEAgent(f *testing.F) { fuzzFormat(f, transcript.SWEAgent, ".traj") }

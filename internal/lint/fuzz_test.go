@@ -1,0 +1,240 @@
+package lint_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fuzzed lists every function that decodes something, and the fuzz target that tries it; or why none does, behind a dash.
+// Whoever writes a decoder is made to add a line here, and a target if what it reads may come from somebody else.
+var fuzzed = map[string]string{
+	"schema.DecodeCheckpoint":               "schema.FuzzStored",
+	"schema.checkFormat":                    "schema.FuzzStored",
+	"schema.splitSegment":                   "schema.FuzzStored",
+	"schema.FrameReader.uvarint":            "schema.FuzzStored",
+	"schema.ParseData":                      "schema.FuzzParseData",
+	"schema.looksStructured":                "schema.FuzzDecode",
+	"schema.decodeStructured":               "schema.FuzzDecode",
+	"schema.PlacedOf":                       "schema.FuzzApply",
+	"kvstore.decodeLive":                    "kvstore.FuzzStored",
+	"kvstore.endedOf":                       "kvstore.FuzzStored",
+	"kvstore.decodeSettings":                "kvstore.FuzzStored",
+	"kvstore.decodeIndexState":              "kvstore.FuzzStored",
+	"kvstore.decodeLease":                   "kvstore.FuzzStored",
+	"kvstore.decodeWatermark":               "kvstore.FuzzStored",
+	"kvstore.decodeBackupRecord":            "kvstore.FuzzStored",
+	"internal/answer.bounded":               "internal/answer.FuzzCheck",
+	"consumer.task.decode":                  "consumer.FuzzRequests",
+	"consumer.parsePlace":                   "consumer.FuzzHeard",
+	"consumer.readHeartbeat":                "consumer.FuzzHeard",
+	"consumer.Balance.heard":                "consumer.FuzzHeard",
+	"publisher.errorOf":                     "publisher.FuzzAnswers",
+	"publisher.invalidAnswer":               "publisher.FuzzAnswers",
+	"publisher.decodeAnswer":                "publisher.FuzzAnswers",
+	"publisher.readVerify":                  "publisher.FuzzAnswers",
+	"publisher.approvalOf":                  "publisher.FuzzAnswers",
+	"publisher.field.set":                   "publisher.FuzzAnswers",
+	"publisher.largestMember":               "publisher.FuzzAnswers",
+	"publisher.redactor.redact":             "publisher.FuzzAnswers",
+	"internal/backup.adapt":                 "internal/backup.FuzzBackup",
+	"internal/backup.readAbout":             "internal/backup.FuzzBackup",
+	"internal/backup.checkStream":           "internal/backup.FuzzBackup",
+	"internal/backup.decodeManifest":        "internal/backup.FuzzBackup",
+	"internal/conform.Checker.line":         "internal/conform.FuzzRecording",
+	"internal/conform.members":              "internal/conform.FuzzRecording",
+	"internal/conform.Checker.Heartbeat":    "internal/conform.FuzzRecording",
+	"internal/history.DecodeGolden":         "internal/history.FuzzFiles",
+	"internal/history.Predicate.Holds":      "internal/history.FuzzFiles",
+	"internal/transcript.detailOf":          "internal/transcript.FuzzTranscript",
+	"internal/transcript.detectDocument":    "internal/transcript.FuzzTranscript",
+	"internal/transcript.File.messageList":  "internal/transcript.FuzzTranscript",
+	"internal/transcript.checkJSON":         "internal/transcript.FuzzTranscript",
+	"internal/transcript.parseObjectWith":   "internal/transcript.FuzzTranscript",
+	"internal/transcript.parseArray":        "internal/transcript.FuzzTranscript",
+	"internal/transcript.File.documentRuns": "internal/transcript.FuzzTranscript",
+	"internal/backup.decodeAnswer":          "- the NATS server's own answer, read into plain fields",
+	"internal/backup.snapshot":              "- the NATS server's own answer, read into plain fields",
+	"internal/backup.taker.rewrite":         "- the NATS server's own answer, read into plain fields",
+	"internal/natsd.serverID":               "- the NATS server's own answer, read into plain fields",
+	"internal/runlog.get":                   "- the NATS server's own answer, read into plain fields",
+	"kvstore.lastFresh":                     "- the NATS server's own answer, read into plain fields",
+	"kvstore.purge":                         "- the NATS server's own answer, read into plain fields",
+	"kvstore.bucket.subjectPage":            "- the NATS server's own answer, read into plain fields",
+	"kvstore.outcome":                       "- the NATS server's own answer, read into plain fields",
+	"publisher.Fleet.send":                  "- the NATS server's own answer, read into plain fields",
+	"publisher.Fleet.sendBatch":             "- the NATS server's own answer, read into plain fields",
+	"cmd/waymark.syncOf":                    "- the NATS server's own answer, read into plain fields",
+	"publisher.Fleet.settings":              "- the server's own answer; what is stored there is read by kvstore.decodeSettings, too",
+	"cmd/waymark.client.ask":                "- the daemon's answer, read into plain fields that are shown",
+	"cmd/waymark.serviceError":              "- the daemon's answer, read into plain fields that are shown",
+	"cmd/waymark.answerProblems":            "- the daemon's answer, read into plain fields that are shown",
+	"publisher.Fleet.handoff":               "- the daemon's answer, read into plain fields that are shown",
+	"publisher.Fleet.noticed":               "- a hint of three plain fields: what it names is looked up in the log",
+	"publisher.answerVerify":                "- an executor's question, read into plain fields and handed to the tool",
+	"internal/natsd.readJSON":               "- this user's own file, with the user's own rights",
+	"internal/natsconn.contextURL":          "- this user's own file, with the user's own rights",
+	"cmd/waymark.fleetAddCmd.write":         "- this user's own file, with the user's own rights",
+	"consumer.differing":                    "- both sides were written by this function",
+}
+
+// decoders are the calls that decode, by the import path of their package.
+var decoders = map[string][]string{
+	"github.com/go-json-experiment/json":          {"Unmarshal", "UnmarshalRead", "UnmarshalDecode"},
+	"github.com/go-json-experiment/json/jsontext": {"NewDecoder"},
+	"encoding/json":      {"Unmarshal", "NewDecoder"},
+	"encoding/binary":    {"Uvarint", "Varint", "ReadUvarint"},
+	"archive/tar":        {"NewReader"},
+	"gopkg.in/yaml.v3":   {"Unmarshal", "NewDecoder"},
+	"go.yaml.in/yaml/v3": {"Unmarshal", "NewDecoder"},
+}
+
+// decodes returns the functions of a file that call a decoder, with their place.
+func decodes(f file) map[string]string {
+	found := map[string]string{}
+	for _, decl := range f.syntax.Decls {
+		fn, ok := decl.(*ast.FuncDecl)
+		if !ok || fn.Body == nil {
+			continue
+		}
+		ast.Inspect(fn.Body, func(node ast.Node) bool {
+			selector, ok := node.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if base, ok := selector.X.(*ast.Ident); ok && slices.Contains(decoders[f.imported(base.Name)], selector.Sel.Name) {
+				found[f.dir()+"."+funcName(fn)] = fmt.Sprintf("%s:%d", f.path, f.line(selector.Pos()))
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// funcName is the name of a function, that of a method behind its receiver's type.
+func funcName(fn *ast.FuncDecl) string {
+	if fn.Recv == nil {
+		return fn.Name.Name
+	}
+	expr := fn.Recv.List[0].Type
+	for {
+		switch e := expr.(type) {
+		case *ast.StarExpr:
+			expr = e.X
+		case *ast.IndexExpr:
+			expr = e.X
+		case *ast.Ident:
+			return e.Name + "." + fn.Name.Name
+		default:
+			return fn.Name.Name
+		}
+	}
+}
+
+// targets are the fuzz targets of the repository.
+func targets(files []file) map[string]bool {
+	found := map[string]bool{}
+	for _, f := range files {
+		for _, decl := range f.syntax.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && f.isTest() && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Fuzz") {
+				found[f.dir()+"."+fn.Name.Name] = true
+			}
+		}
+	}
+	return found
+}
+
+// notShipped are packages that read nothing of anybody else's: tests, measurements, demonstrations.
+func notShipped(f file) bool {
+	for _, dir := range []string{"internal/natstest", "internal/bench", "internal/e2e", "internal/player", "internal/journal", "internal/checker", "docs"} {
+		if f.dir() == dir || strings.HasPrefix(f.dir(), dir+"/") {
+			return true
+		}
+	}
+	return f.isTest() || strings.HasPrefix(f.path, "cmd/waymark/demo") || strings.HasPrefix(f.path, "cmd/waymark/bench") || strings.Contains(f.path, "/gen/") ||
+		strings.Contains(f.dir(), "/internal/") || strings.Contains(f.dir(), "/check")
+}
+
+func unfuzzed(files []file, table map[string]string) (findings []string) {
+	have, seen := targets(files), map[string]bool{}
+	for _, f := range files {
+		if notShipped(f) {
+			continue
+		}
+		for name, place := range decodes(f) {
+			seen[name] = true
+			if table[name] == "" {
+				findings = append(findings, fmt.Sprintf("%s: %s decodes, and no fuzz target is named for it: write one and add it to internal/lint/fuzz_test.go", place, name))
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		target := table[name]
+		switch {
+		case !seen[name]:
+			findings = append(findings, fmt.Sprintf("internal/lint/fuzz_test.go: %s decodes nothing any more: take its line out", name))
+		case !strings.HasPrefix(target, "-") && !have[target]:
+			findings = append(findings, fmt.Sprintf("internal/lint/fuzz_test.go: %s: there is no target %s", name, target))
+		case strings.HasPrefix(target, "-") && len(target) < 12:
+			findings = append(findings, fmt.Sprintf("internal/lint/fuzz_test.go: %s: say why it is not fuzzed", name))
+		}
+	}
+	return findings
+}
+
+func TestEveryDecoderHasAFuzzTarget(t *testing.T) { report(t, unfuzzed(goFiles(t), fuzzed)) }
+
+func TestADecoderWithoutATargetIsFound(t *testing.T) {
+	files := []file{
+		parseFile(t, "a/a.go", "package a\nimport \"encoding/json\"\nfunc (t *T[K]) Read() { json.Unmarshal(nil, nil) }"),
+		parseFile(t, "a/a_test.go", "package a\nfunc FuzzRead() {}"),
+	}
+	require.Len(t, unfuzzed(files, nil), 1)
+	require.Contains(t, unfuzzed(files, nil)[0], "a/a.go:3: a.T.Read decodes")
+	require.Empty(t, unfuzzed(files, map[string]string{"a.T.Read": "a.FuzzRead"}))
+	require.Empty(t, unfuzzed(files, map[string]string{"a.T.Read": "- reads what this program wrote"}))
+	require.Contains(t, unfuzzed(files, map[string]string{"a.T.Read": "a.FuzzOther"})[0], "there is no target")
+	require.Contains(t, unfuzzed(files, map[string]string{"a.T.Read": "a.FuzzRead", "a.Gone": "a.FuzzRead"})[0], "decodes nothing any more")
+	require.Contains(t, unfuzzed(files, map[string]string{"a.T.Read": "- no"})[0], "say why")
+}
+
+// TestEveryRequestOfTheServiceIsFuzzed compares the verbs of the schema with those that the service's fuzz target sends.
+func TestEveryRequestOfTheServiceIsFuzzed(t *testing.T) {
+	verbs, sent := map[string]bool{}, map[string]bool{}
+	for _, f := range goFiles(t) {
+		for _, decl := range f.syntax.Decls {
+			switch d := decl.(type) {
+			case *ast.GenDecl:
+				if f.dir() != "schema" || d.Tok != token.CONST {
+					continue
+				}
+				for _, spec := range d.Specs {
+					for _, name := range spec.(*ast.ValueSpec).Names { //nolint:forcetypeassert // the specs of constants
+						if rest, ok := strings.CutPrefix(name.Name, "Verb"); ok && rest != "" {
+							verbs[name.Name] = true
+						}
+					}
+				}
+			case *ast.FuncDecl:
+				if f.dir() == "consumer" && d.Name.Name == "FuzzRequests" {
+					ast.Inspect(d, func(node ast.Node) bool {
+						if s, ok := node.(*ast.SelectorExpr); ok {
+							sent[s.Sel.Name] = true
+						}
+						return true
+					})
+				}
+			}
+		}
+	}
+	require.Greater(t, len(verbs), 8)
+	for verb := range verbs {
+		require.True(t, sent[verb], "consumer.FuzzRequests does not send schema.%s: add it to its verbs, with seeds", verb)
+	}
+}

@@ -1,0 +1,84 @@
+package kvstore
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// FuzzStored reads what others may have put into the fleet's buckets: nothing panics, what is accepted is of the
+// key that it was found under, and what is refused names a sentinel that callers know.
+func FuzzStored(f *testing.F) {
+	seed := func(kind uint8, key string, value any) {
+		b, err := json.Marshal(value)
+		require.NoError(f, err)
+		f.Add(kind, key, b)
+	}
+	head := schema.NewHead("f", "r-1")
+	head.Agent, head.Status, head.Position.Stream = "coder", schema.StatusCompleted, 7
+	ended := schema.Ended{Format: schema.EndedFormat}
+	ended.Run, ended.Agent, ended.Status, ended.Position = "r-1", "coder", schema.StatusCompleted, 7
+	seed(0, "r-1", schema.Live{Format: schema.LiveFormat, Run: "r-1"})
+	seed(1, schema.EndedKey(&head), ended)
+	seed(2, "f", FleetSettings{Format: SettingsFormat, Fleet: "f", Generations: []int{1, 4}})
+	seed(3, "", IndexState{Format: IndexFormat, Version: IndexVersion})
+	seed(4, "", leaseValue{Format: LeaseFormat})
+	seed(5, "", Watermark{Format: WatermarkFormat, Incarnation: "i", Position: schema.Position{Stream: 1, ID: "x"}})
+	seed(6, "", BackupRecord{Format: BackupFormat})
+	for kind := range uint8(7) {
+		f.Add(kind, "r-1", []byte(`{"format":1,"run":"r-2","fleet":"g","generations":[-1,99999999999]}`))
+		f.Add(kind, "_.ended.9999999999999999999.1.1.a.completed.r", []byte(`null`))
+	}
+	known := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			require.Condition(t, func() bool { return errors.Is(err, ErrCorrupt) || errors.Is(err, schema.ErrFormat) }, "%v", err)
+		}
+	}
+	f.Fuzz(func(t *testing.T, kind uint8, key string, value []byte) {
+		switch kind % 7 {
+		case 0:
+			live, err := decodeLive(key, value)
+			known(t, err)
+			if err == nil {
+				require.Equal(t, key, live.Run)
+			}
+		case 1:
+			if e, ok := endedOf(entry{key: key, value: value}); ok {
+				require.True(t, schema.ValidName(e.Run))
+				require.True(t, e.Status.Terminal())
+			}
+		case 2:
+			s, err := decodeSettings(key, value)
+			known(t, err)
+			if err == nil {
+				require.Equal(t, key, s.Fleet)
+				require.Positive(t, s.Shards())
+				for _, shard := range s.Candidates("r-1") {
+					require.Less(t, shard, s.Shards())
+					require.GreaterOrEqual(t, shard, 0)
+				}
+			}
+		case 3:
+			if st := decodeIndexState(value); st.Format != 0 {
+				require.Equal(t, IndexFormat, st.Format)
+			}
+		case 4:
+			_, err := decodeLease(value)
+			known(t, err)
+		case 5:
+			w, err := decodeWatermark(value)
+			known(t, err)
+			if err == nil {
+				require.NotEmpty(t, w.Incarnation)
+			}
+		case 6:
+			_, err := decodeBackupRecord(value)
+			known(t, err)
+		}
+	})
+}
