@@ -113,6 +113,10 @@ cross: ## build and vet for the other platforms
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go vet ./...; \
 	done
 
+.PHONY: golden
+golden: ## write a golden store of this version's stored formats, when one of them is new (30 seconds)
+	WAYMARK_GOLDEN=write go test ./internal/e2e -run TestEveryGoldenStore -count=1
+
 .PHONY: generate
 generate: ## write the generated files anew
 	go generate ./...
