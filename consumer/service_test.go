@@ -474,10 +474,12 @@ func FuzzRequests(f *testing.F) {
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
 		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbFleet,
+		schema.VerbErase, schema.VerbCleanup,
 	}
 	for i := range verbs {
 		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))
 		f.Add(uint16(i), []byte(`{"executor":null,"after":-1}`))
+		f.Add(uint16(i), []byte(`{"policy":{"keep":-1},"dry_run":true,"after":"bm90aGluZw","limit":-1,"request_id":"r","by":"a"}`))
 		f.Add(uint16(i), []byte(`{"name":"m","by":"alice","move":true,"at":"turn:1","view":"events","run":"run-1"}`))
 		f.Add(uint16(i), binary.AppendUvarint(nil, 1<<40))
 		f.Add(uint16(i), []byte(`{"interrupt_id":"w1","payload":{"ok":true},"by":"alice","request_id":"r","reason":"x","labels":{"a":"b"},"agents":["a"]}`))
@@ -489,8 +491,11 @@ func FuzzRequests(f *testing.F) {
 		w.tb = t
 		v := verbs[int(verb)%len(verbs)]
 		run := "run-1"
-		if v == schema.VerbList || v == schema.VerbClaim || v == schema.VerbFleet {
+		if v == schema.VerbList || v == schema.VerbClaim || v == schema.VerbFleet || v == schema.VerbCleanup {
 			run = ""
+		}
+		if v == schema.VerbErase {
+			run = "run-2" // the other verbs need run-1
 		}
 		_, err := w.ask(v, run, body)
 		var e *schema.ServiceError

@@ -45,17 +45,22 @@ func (e *Erasures) get(ctx context.Context, key, run string) (*schema.Erasure, s
 	if err != nil {
 		return nil, 0, fmt.Errorf("get erasure of run %s: %w", run, err)
 	}
+	record, err := decodeErasure(run, found.value)
+	return record, found.rev, err
+}
+
+func decodeErasure(run string, value []byte) (*schema.Erasure, error) {
 	record := new(schema.Erasure)
-	if err := json.Unmarshal(found.value, record); err != nil {
-		return nil, found.rev, fmt.Errorf("erasure of run %s: %w: %w", run, ErrCorrupt, err)
+	if err := json.Unmarshal(value, record); err != nil {
+		return nil, fmt.Errorf("erasure of run %s: %w: %w", run, ErrCorrupt, err)
 	}
 	if record.Format != schema.ErasureFormat {
-		return nil, found.rev, fmt.Errorf("erasure of run %s: format %d: %w", run, record.Format, schema.ErrFormat)
+		return nil, fmt.Errorf("erasure of run %s: format %d: %w", run, record.Format, schema.ErrFormat)
 	}
 	if record.Run != run || record.ID == "" {
-		return nil, found.rev, fmt.Errorf("erasure of run %s is one of run %.64q: %w", run, record.Run, ErrCorrupt)
+		return nil, fmt.Errorf("erasure of run %s is one of run %.64q: %w", run, record.Run, ErrCorrupt)
 	}
-	return record, found.rev, nil
+	return record, nil
 }
 
 // Order stores what is to be removed if its key is at revision rev; 0 creates it. It is durable when Order returns, and

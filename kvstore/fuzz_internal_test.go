@@ -29,7 +29,8 @@ func FuzzStored(f *testing.F) {
 	seed(4, "", leaseValue{Format: LeaseFormat})
 	seed(5, "", Watermark{Format: WatermarkFormat, Incarnation: "i", Position: schema.Position{Stream: 1, ID: "x"}})
 	seed(6, "", BackupRecord{Format: BackupFormat})
-	for kind := range uint8(7) {
+	seed(7, "r-1", schema.Erasure{Format: schema.ErasureFormat, Run: "r-1", ID: "e"})
+	for kind := range uint8(8) {
 		f.Add(kind, "r-1", []byte(`{"format":1,"run":"r-2","fleet":"g","generations":[-1,99999999999]}`))
 		f.Add(kind, "_.ended.9999999999999999999.1.1.a.completed.r", []byte(`null`))
 	}
@@ -40,7 +41,7 @@ func FuzzStored(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, key string, value []byte) {
-		switch kind % 7 {
+		switch kind % 8 {
 		case 0:
 			live, err := decodeLive(key, value)
 			known(t, err)
@@ -75,6 +76,12 @@ func FuzzStored(f *testing.F) {
 			known(t, err)
 			if err == nil {
 				require.NotEmpty(t, w.Incarnation)
+			}
+		case 7:
+			record, err := decodeErasure(key, value)
+			known(t, err)
+			if err == nil {
+				require.Equal(t, key, record.Run)
 			}
 		case 6:
 			_, err := decodeBackupRecord(value)
