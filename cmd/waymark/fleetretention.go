@@ -15,6 +15,7 @@ type fleetRetentionCmd struct {
 	Completed *keepTime `placeholder:"TIME" help:"How long completed runs are kept after their last event, such as 30d or 12h, or forever."`
 	Failed    *keepTime `placeholder:"TIME" help:"The same for failed runs."`
 	Cancelled *keepTime `placeholder:"TIME" help:"The same for cancelled runs."`
+	Grace     *keepTime `placeholder:"TIME" help:"Keep what anything was added to within this time, whatever its status (default: 10m)."`
 	Off       bool      `help:"Keep all runs for ever."`
 }
 
@@ -65,7 +66,7 @@ type retentionView struct {
 
 // Run shows or sets the policy.
 func (c fleetRetentionCmd) Run(ctx context.Context, a *app) error {
-	if c.Off && (c.Completed != nil || c.Failed != nil || c.Cancelled != nil) {
+	if c.Off && (c.Completed != nil || c.Failed != nil || c.Cancelled != nil || c.Grace != nil) {
 		return fail(exitUsage, "leave out --off, or the times", "--off goes alone")
 	}
 	cl, err := a.connect(ctx)
@@ -78,7 +79,7 @@ func (c fleetRetentionCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	policy := settings.Retention
-	if c.Off || c.Completed != nil || c.Failed != nil || c.Cancelled != nil {
+	if c.Off || c.Completed != nil || c.Failed != nil || c.Cancelled != nil || c.Grace != nil {
 		ctx, cancel := context.WithTimeout(ctx, max(cl.wait, startTimeout))
 		defer cancel()
 		now, err := kvstore.Change(ctx, js, cl.fleet, func(config *kvstore.FleetConfig) {
@@ -87,6 +88,7 @@ func (c fleetRetentionCmd) Run(ctx context.Context, a *app) error {
 			}
 			for from, to := range map[*keepTime]*int64{
 				c.Completed: &config.Retention.CompletedSeconds, c.Failed: &config.Retention.FailedSeconds, c.Cancelled: &config.Retention.CancelledSeconds,
+				c.Grace: &config.Retention.GraceSeconds,
 			} {
 				if from != nil {
 					*to = int64(time.Duration(*from) / time.Second)
