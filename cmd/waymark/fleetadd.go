@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -121,6 +122,13 @@ func (c fleetAddCmd) provision(ctx context.Context, a *app, done *fleetAdded, fi
 		c.change(&config)
 		err = kvstore.Provision(ctx, js, config)
 	}
+	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok && files != nil {
+		return &failure{
+			code: exitRefused, err: refused,
+			what: "the servers have other permissions for fleet " + c.Name + " than its files: " + refused.What(),
+			hint: strings.Join(c.afterwards(done), "; "),
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -148,7 +156,7 @@ func (c fleetAddCmd) change(config *kvstore.FleetConfig) {
 func (c fleetAddCmd) afterwards(done *fleetAdded) []string {
 	return []string{
 		fmt.Sprintf("copy %s to each server, beside its nats.conf", done.Config),
-		fmt.Sprintf("add the line include %q to its fleets.conf", filepath.Base(done.Config)),
+		fmt.Sprintf("add the line include %q to its fleets.conf, once", filepath.Base(done.Config)),
 		"reload it: nats-server --signal reload",
 		fmt.Sprintf("then run again: waymark fleet add %s --dir %s", c.Name, schema.ShellWord(c.Dir)),
 	}

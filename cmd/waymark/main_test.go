@@ -39,7 +39,7 @@ func (l leakChecked) Run() int {
 }
 
 func TestMain(m *testing.M) {
-	testscript.Main(leakChecked{m}, map[string]func(){"waymark": main})
+	testscript.Main(leakChecked{m}, map[string]func(){"waymark": main, "nats-server": natsServer})
 }
 
 // TestScripts runs testdata/script/*.txtar. Beside testscript's commands they have:

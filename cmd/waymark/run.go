@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	defer refuse(nil)
 	a := &app{getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now, refuse: refuse}
 	err := a.main(ctx, args)
-	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok {
+	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok && !errors.As(err, new(*denied.Error)) {
 		err = refused // whatever came of it
 	}
 	return report(ctx, err, a.prompt, stderr)

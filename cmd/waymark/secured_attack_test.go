@@ -266,9 +266,18 @@ func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
 		}
 		text := s.as(t, "payments", access.Observer, int(exitRefused), "shards", "set", "2")
 		require.Contains(t, text, "does not permit this user to publish to")
+		text = s.as(t, "payments", access.Daemon, int(exitRefused), "shards", "set", "2")
+		require.Contains(t, text, "hint: first write the permissions for 2 shards: waymark fleet add payments --dir DIR --offline --shards 2")
+		text = s.waymark(t, int(exitRefused), "fleet", "add", "payments", "--dir", s.fleets, "--shards", "2")
+		require.Contains(t, text, "hint: copy "+filepath.Join(s.fleets, "fleet-payments.conf")+" to each server")
+		require.Contains(t, text, "waymark fleet add payments --dir "+s.fleets)
+		s.waymark(t, 0, "fleet", "add", "payments", "--dir", s.fleets, "--offline", "--shards", "1")
 		text = s.waymark(t, int(exitRefused), "--fleet", "payments", "--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"),
 			"--nkey", filepath.Join(s.fleets, "payments-observer.nk"), "runs", "ls")
 		require.Contains(t, text, "inbox prefix")
+		require.Contains(t, text, "--inbox-prefix")
+		s.waymark(t, int(exitUnavailable), "--fleet", "payments", "--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"), // no daemon runs
+			"--nkey", filepath.Join(s.fleets, "payments-observer.nk"), "--inbox-prefix", access.InboxPrefix(access.Observer), "runs", "ls")
 		text = s.waymark(t, int(exitRefused), "--fleet", "payments", "--context", s.context("rivals", access.Daemon), "serve")
 		require.Contains(t, text, "does not permit this user to publish to")
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -184,6 +185,13 @@ func (c shardsSetCmd) Run(ctx context.Context, a *app) error {
 			code: exitFull, err: err,
 			what: fmt.Sprintf("the server has no room for %d logs of %s each", max(c.Shards, was.Shards()), bytesText(was.QuotaBytes)),
 			hint: "give each less: " + cl.prompt.command(fmt.Sprintf("shards set %d --quota SIZE", c.Shards)) + "; or give JetStream more room",
+		}
+	}
+	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok && c.Shards > was.Shards() {
+		return &failure{
+			code: exitRefused, err: refused, what: refused.What(),
+			hint: fmt.Sprintf("first write the permissions for %d shards: waymark fleet add %s --dir DIR --offline --shards %d, and hand them to the servers as it says; "+
+				"then, with the daemon's context: %s", c.Shards, cl.fleet, c.Shards, cl.prompt.command(fmt.Sprintf("shards set %d", c.Shards))),
 		}
 	}
 	if err != nil {

@@ -35,7 +35,7 @@ func (e *Error) What() string {
 // Hint is the next step.
 func (e *Error) Hint() string {
 	if !e.Publish && strings.HasPrefix(e.Subject, "_INBOX") {
-		return "connect with the inbox prefix of the user's role, such as nats.CustomInboxPrefix(\"_INBOX_executor\"), " +
+		return "connect with the inbox prefix of the user's role, such as nats.CustomInboxPrefix(\"_INBOX_executor\") or --inbox-prefix, " +
 			"or with the nats context that waymark fleet add wrote"
 	}
 	return "use the credentials of the fleet and of a role that may; docs/security.md says which may what"

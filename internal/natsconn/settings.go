@@ -30,6 +30,8 @@ type Settings struct {
 	CA   string
 	Cert string
 	Key  string
+	// InboxPrefix begins the subjects on which this user is answered, where the server permits no others.
+	InboxPrefix string
 }
 
 // field is one setting with its name on the command line and in the environment.
@@ -50,6 +52,7 @@ func (s *Settings) fields() []field {
 		{"--tls-ca", "CA", &s.CA},
 		{"--tls-cert", "CERT", &s.Cert},
 		{"--tls-key", "KEY", &s.Key},
+		{"--inbox-prefix", "INBOX_PREFIX", &s.InboxPrefix},
 	}
 }
 
@@ -103,6 +106,9 @@ func (s Settings) credentials(over Settings) Settings {
 	if over.hasCredentials() {
 		s.Creds, s.User, s.Password, s.NKey, s.Token = over.Creds, over.User, over.Password, over.NKey, over.Token
 	}
+	if over.InboxPrefix != "" {
+		s.InboxPrefix = over.InboxPrefix
+	}
 	for to, from := range map[*string]string{&s.CA: over.CA, &s.Cert: over.Cert, &s.Key: over.Key} {
 		if from != "" {
 			*to = from
@@ -125,6 +131,8 @@ func (s Settings) validate(origin Origin) error {
 		return fmt.Errorf("%w: %s are set at once: keep one of them", ErrSettings, strings.Join(kinds, " and "))
 	case s.Password != "" && s.User == "":
 		return fmt.Errorf("%w: %s is set without %s", ErrSettings, s.named("--password", origin), s.named("--user", origin))
+	case s.InboxPrefix != "" && (strings.ContainsAny(s.InboxPrefix, "*> \t\r\n") || strings.HasSuffix(s.InboxPrefix, ".")):
+		return fmt.Errorf("%w: %s %q is no beginning of a subject: use such as _INBOX_executor", ErrSettings, s.named("--inbox-prefix", origin), s.InboxPrefix)
 	case (s.Cert == "") != (s.Key == ""):
 		return fmt.Errorf("%w: %s and %s only work together", ErrSettings, s.named("--tls-cert", origin), s.named("--tls-key", origin))
 	}
@@ -195,6 +203,9 @@ func (s Settings) options() ([]nats.Option, error) {
 	}
 	if s.CA != "" {
 		opts = append(opts, nats.RootCAs(s.CA))
+	}
+	if s.InboxPrefix != "" {
+		opts = append(opts, nats.CustomInboxPrefix(s.InboxPrefix))
 	}
 	return opts, nil
 }
