@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
@@ -33,9 +35,11 @@ func (rd *reader) find(ctx context.Context, shards []*shardSource, run string, m
 }
 
 // proven reads the run so that every event acknowledged before the call is in the reading. It returns [ErrNoRun] when
-// that is proven, and otherwise tries until ctx ends.
+// that is proven, and otherwise tries until ctx ends. A run whose checkpoint is there and whose events are all gone is no run
+// that never was: it is damaged.
 func (rd *reader) proven(ctx context.Context, shards []*shardSource, run string, m mode) (*reading, error) {
 	return rd.repeat(ctx, run, func() (*reading, error) {
+		var gone error
 		for _, src := range shards {
 			last, err := rd.lastProven(ctx, src, run)
 			if err != nil {
@@ -45,9 +49,25 @@ func (rd *reader) proven(ctx context.Context, shards []*shardSource, run string,
 			if err != nil || !r.empty() {
 				return r, err
 			}
+			if len(r.lost) > 0 {
+				gone = allGone(run, r.lost[0])
+			}
+		}
+		if gone != nil {
+			return nil, gone
 		}
 		return nil, fmt.Errorf("run %s: %w", run, ErrNoRun)
 	})
+}
+
+// allGone says that nothing is left of a run but its checkpoint, up to where lost says.
+func allGone(run string, lost schema.Gap) error {
+	e := fail(schema.CodeDamaged, "Restore it from a backup; waymark verify "+schema.ShellWord(run)+" shows what is stored.",
+		"all events of run %s are gone from the log, and its checkpoint knows them up to sequence %d of epoch %d", run, lost.To, lost.Epoch)
+	if details, err := json.Marshal(map[string]any{"gap": lost}); err == nil {
+		e.Details = details
+	}
+	return e
 }
 
 // readUpTo reads the run to an event that is known to be stored, 0 for none. Any replica may answer, and another one the

@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -280,6 +281,27 @@ func TestLogPurgedByHandStillGivesWhatIsSealed(t *testing.T) {
 	reply, a := w.get("run-1", schema.ViewEvents)
 	require.EqualValues(t, 24, reply.Head.Sequence)
 	require.Len(t, a.records(t), 24)
+}
+
+// Found by damaging the store of a stopped server: a log that is gone took its runs with it, and they were said never to have been.
+func TestARunOfWhichOnlyTheCheckpointIsLeftIsDamagedAndNotUnknown(t *testing.T) {
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 8, 10)
+	c := &schema.Checkpoint{Head: x.model()}
+	_, err := w.shard.Checkpoints.Put(t.Context(), c, 0)
+	require.NoError(t, err)
+	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("run-1"))))
+	for verb, request := range map[string]any{
+		schema.VerbGet: schema.GetRequest{}, schema.VerbRecover: takeover("executor-2", "req-1"),
+	} {
+		e := w.refused(verb, "run-1", request)
+		require.Equal(t, schema.CodeDamaged, e.Code, "%s: %s", verb, e.Message)
+		require.Contains(t, e.Message, "up to sequence "+strconv.FormatUint(uint64(c.Sequence), 10))
+		require.NotEmpty(t, e.Hint)
+	}
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "run-2", schema.GetRequest{}).Code)
 }
 
 func TestRunsOfSeveralShardsAndGenerationsAreFound(t *testing.T) {
