@@ -86,6 +86,22 @@ bench-peers: ## measure LangGraph and DBOS with the same workload (needs node, n
 gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=5s PKG=./publisher)
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout $(TEST_TIMEOUT) $(PKG)
 
+# Rounds of "make chaos", each with a seed of its own; SERVERS is 1 or 3, empty is both. CHAOSFLAGS="-run TestDamage" runs others.
+SEED ?=
+ROUNDS ?= 10
+SERVERS ?=
+CUTS ?= 1
+CHAOSFLAGS ?= -run WhateverBecomesOf
+
+.PHONY: chaos
+chaos: ## break real processes on purpose, round after round (SEED=1 ROUNDS=10 SERVERS=3; about a minute a round)
+	WAYMARK_E2E_FULL=1 WAYMARK_CHAOS_SEED=$(SEED) WAYMARK_CHAOS_ROUNDS=$(ROUNDS) WAYMARK_CHAOS_SERVERS=$(SERVERS) WAYMARK_CHAOS_CUTS=$(CUTS) \
+		go test -count=1 -timeout 0 -v $(CHAOSFLAGS) ./internal/nemesis
+
+.PHONY: chaos-power
+chaos-power: ## cut the power of all servers under load, again and again (CUTS=50 SERVERS=1; as root, on Linux)
+	@$(MAKE) --no-print-directory chaos CHAOSFLAGS="-run TestAPowerCut"
+
 .PHONY: lint
 lint: $(LINT) ## run golangci-lint, layers and formatting included
 	$(LINT) run $(PKG)

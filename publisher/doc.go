@@ -14,7 +14,8 @@
 // # Promises
 //
 //   - A method that returned nil has made its event durable (in pipelined mode [Run.Flush] has). An event that
-//     returned an error is not in the log, except where the error is [ErrUnresolved].
+//     returned an error is not in the log, except where the error is [ErrUnresolved], or ended the handle: an
+//     earlier try of it may have been stored in the moment before another took over, who has it then.
 //   - Events of one handle are in the log in the order of their calls, without gaps, each once.
 //   - What the fold would refuse is not published: the error is [ErrRejected] and nothing happened.
 //   - Nothing is retried for ever, and nothing is dropped in silence.

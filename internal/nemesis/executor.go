@@ -263,10 +263,15 @@ func Ended(op *checker.Op, err error) {
 	op.Error, op.Fenced = err.Error(), errors.Is(err, publisher.ErrFenced)
 }
 
-// place fills in where the last event of a run is.
+// place fills in where the event just published is. If another was folded behind it already (a control event), its place is not known
+// any more, and its token finds it.
 func place(op *checker.Op, run *publisher.Run) {
 	run.View(func(s *schema.State) {
-		op.Event, op.Stream, op.Epoch, op.Sequence = s.Head.Position.ID, s.Head.Position.Stream, s.Head.Epoch, s.Head.Sequence
+		h := &s.Head
+		op.Epoch, op.Sequence = h.Epoch, h.Sequence
+		if strings.HasPrefix(h.Position.ID, fmt.Sprintf("%s.%d.%d.", h.Run, h.Epoch, h.Sequence)) {
+			op.Event, op.Stream = h.Position.ID, h.Position.Stream
+		}
 	})
 }
 

@@ -32,19 +32,16 @@ func withBinaries(run func() int) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	dir, err := os.MkdirTemp("", "waymark-nemesis-")
-	if err != nil {
-		return fail(err)
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	args := []string{"build", "-o", dir + string(filepath.Separator)}
-	// The fold and the SDK run under the detector in their own tests; here three servers share the processor with them.
-	if raceDetector && full() {
-		args = append(args, "-race")
-	}
-	out, err := exec.CommandContext(context.Background(), "go", append(args, "../../cmd/waymark", "./helper")...).CombinedOutput()
-	if err != nil {
-		return fail(fmt.Errorf("building the programs: %w\n%s", err, out))
+	dir := os.Getenv("WAYMARK_CHAOS_BIN")
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "waymark-nemesis-"); err != nil {
+			return fail(err)
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		if err := build(dir); err != nil {
+			return fail(err)
+		}
 	}
 	waymarkBinary, helperBinary = filepath.Join(dir, "waymark"), filepath.Join(dir, "helper")
 	if runtime.GOOS == "windows" {
@@ -55,6 +52,20 @@ func withBinaries(run func() int) int {
 		return fail(err)
 	}
 	return code
+}
+
+// build builds the programs into a folder.
+func build(dir string) error {
+	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	// The fold and the SDK run under the detector in their own tests; here three servers share the processor with them.
+	if raceDetector && full() {
+		args = append(args, "-race")
+	}
+	out, err := exec.CommandContext(context.Background(), "go", append(args, "../../cmd/waymark", "./helper")...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("building the programs: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // full reports whether the whole schedules are asked for.

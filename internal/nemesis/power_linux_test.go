@@ -23,7 +23,7 @@ type disk struct {
 func newDisk(t *testing.T, dir string, megabytes int) *disk {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("power cuts need root, for loop mounts: run make chaos-root as root")
+		t.Skip("power cuts need root, for loop mounts: run make chaos-power as root")
 	}
 	d := &disk{image: dir + ".img", mount: dir}
 	require.NoError(t, os.MkdirAll(d.mount, 0o700))
