@@ -22,7 +22,7 @@ PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64
 
 # In this order: what is quick to fail comes first, and the tests' own closing lines come last. A step that
 # fails does not keep the others from running.
-CHECK := generate-check lint vet deploycheck cross gobench fuzz race
+CHECK := generate-check lint vet deploycheck cross gobench fuzz race chaos-check
 
 .PHONY: help
 help: ## list the targets
@@ -53,6 +53,20 @@ test: ## run the tests, quickly (PKG=./schema for one package)
 .PHONY: race
 race: ## run the tests under the race detector
 	go test -race -timeout $(TEST_TIMEOUT) $(PKG)
+
+# The seed and the number of schedules of "make chaos-inprocess", and how many run side by side.
+SEED ?= 1
+SCHEDULES ?= 10000
+WORKERS ?= 8
+
+.PHONY: chaos-check
+chaos-check: ## run some random schedules in process, and see that every seeded bug is found
+	go test -race -tags waymark_failpoints -timeout $(TEST_TIMEOUT) ./internal/failpoint ./internal/chaos
+
+.PHONY: chaos-inprocess
+chaos-inprocess: ## run very many random schedules in process (SEED=1 SCHEDULES=10000); a failing one prints its seed
+	WAYMARK_SEED=$(SEED) WAYMARK_SCHEDULES=$(SCHEDULES) WAYMARK_WORKERS=$(WORKERS) \
+		go test -tags waymark_failpoints -timeout 12h -run TestNothingAcknowledgedIsLostInRandomSchedules -v ./internal/chaos
 
 .PHONY: fuzz
 fuzz: ## run each fuzz target for a few seconds (FUZZTIME=1m for longer)

@@ -131,7 +131,10 @@ func (rd *reader) begin(ctx context.Context, shards []*shardSource, run string, 
 	go func() {
 		defer close(e.done)
 		for _, src := range shards {
-			c, _, err := src.store.Checkpoints.Get(ctx, run)
+			// The answer waits for this: it must not wait for a bucket that does not answer longer than the reading does.
+			look, cancel := context.WithTimeout(ctx, checkpointPatience)
+			c, _, err := src.store.Checkpoints.Get(look, run)
+			cancel()
 			if err != nil || c.Position.Stream == 0 {
 				continue
 			}

@@ -74,9 +74,15 @@ func withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
 
+// oneRead bounds a single read, whatever else its caller has time for: an answer that got lost (the stream was deleted at
+// that moment, the connection broke) never comes.
+func oneRead(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, requestTimeout)
+}
+
 // get reads the last value of a key from any replica; it can be stale.
 func (b *bucket) get(ctx context.Context, key string) (entry, error) {
-	ctx, cancel := withDeadline(ctx)
+	ctx, cancel := oneRead(ctx)
 	defer cancel()
 	msg, err := b.js.Conn().RequestWithContext(ctx, b.api+"DIRECT.GET."+b.stream+"."+b.prefix+key, nil)
 	if errors.Is(err, nats.ErrNoResponders) {
@@ -145,7 +151,7 @@ func (b *bucket) entryOfDirect(msg *nats.Msg) (entry, error) {
 
 // lastFresh asks a stream's leader for the last message of a subject.
 func lastFresh(ctx context.Context, js jetstream.JetStream, stream, subject string) (entry, error) {
-	ctx, cancel := withDeadline(ctx)
+	ctx, cancel := oneRead(ctx)
 	defer cancel()
 	req, err := json.Marshal(map[string]string{"last_by_subj": subject})
 	if err != nil {

@@ -55,6 +55,14 @@ func (r *Run) deliverAll(ctx context.Context, items []*item) error {
 		if it.stream != 0 {
 			continue // durable before, or found while an earlier one was resolved
 		}
+		if i > 0 {
+			r.mu.Lock()
+			err := r.dead
+			r.mu.Unlock()
+			if err != nil {
+				return err // the one before is durable, and behind it stands what ended the handle
+			}
+		}
 		if err := r.deliverOne(ctx, items[i:]); err != nil {
 			return err
 		}
@@ -148,6 +156,10 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
+			if r.dead != nil {
+				r.durable(it, a.seq)
+				return nil // what ended the handle came later, and the next call is told of it
+			}
 			r.durable(it, a.seq)
 			return r.dead
 		case wrongLast:
@@ -275,16 +287,17 @@ func (r *Run) resolve(ctx context.Context, upTo schema.StreamSequence, items []*
 	}
 	r.shorter = time.Time{}
 	before := r.last
-	if err := r.catchUp(ctx, upTo, items); err != nil {
-		return false, err
-	}
+	err = r.catchUp(ctx, upTo, items)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.dead != nil {
-		return false, r.dead
-	}
-	if items[0].stream != 0 {
+	switch {
+	case items[0].stream != 0:
+		// It is durable, whatever was met behind it: that it is fenced by now, the next call is told.
 		return true, nil
+	case err != nil:
+		return false, err
+	case r.dead != nil:
+		return false, r.dead
 	}
 	if r.last == before {
 		return false, errAgain // the server's answer was about a message that is gone again

@@ -196,6 +196,8 @@ type entry struct {
 	request string
 	// again: the same event stands before it.
 	again bool
+	// evidence: the late result of an executor that was fenced, kept beside its call.
+	evidence bool
 }
 
 // runCheck is the check of one run.
@@ -236,6 +238,7 @@ func newRunCheck(r *Report, f *Final, ops []*Op, opts *Options) *runCheck {
 		x := entry{rec: rec}
 		if len(c.model.Accepted) > before {
 			x.counts = len(c.model.Accepted)
+			x.evidence = c.model.Accepted[before].Evidence
 		}
 		if e, err := schema.Decode(rec.Header, rec.Body); err == nil {
 			x.event, x.token = e, tokenIn(e.Data)

@@ -67,6 +67,15 @@ func TestLawfulHistoriesAreAccepted(t *testing.T) {
 			op := w.op(checker.Op{Actor: "op", Kind: checker.Read, Answer: before})
 			op.Start = w.ops[len(w.ops)-2].Start
 		},
+		"the result of a call that was in doubt, from an executor that was told that it is fenced": func(w *world) {
+			w.start("ex-1")
+			w.publish("ex-1", &schema.ToolCalledData{ToolCallID: "c1", Name: "read"})
+			w.takeover("ex-2", "q1")
+			e := w.event("ex-1", &schema.ToolReturnedData{ToolCallID: "c1", Result: []byte("1")})
+			w.store(e)
+			op := w.published("ex-1", e, 0)
+			op.Outcome, op.Fenced = checker.Failed, true
+		},
 		"damage that is told": func(w *world) {
 			w.good()
 			w.log = w.log[:1]

@@ -29,14 +29,15 @@ func (c *runCheck) acknowledged() {
 	}
 }
 
-// refused: what certainly failed has no effect, unless another operation published the same.
+// refused: what certainly failed has no effect, unless another operation published the same, or the executor handed the result
+// in as evidence when it was fenced.
 func (c *runCheck) refused() {
 	for _, op := range c.ops {
 		if op.Outcome != Failed || op.Kind != Publish {
 			continue
 		}
 		for _, x := range c.entries(op) {
-			if len(x.ops) == 0 && x.counts > 0 {
+			if len(x.ops) == 0 && x.counts > 0 && !x.evidence {
 				c.add(RuleRefused, []int64{op.ID}, "an operation failed, and its event counts at %d: %s", x.rec.Stream, op)
 			}
 		}
@@ -126,7 +127,7 @@ func (c *runCheck) dense() {
 	next := map[schema.Epoch]schema.Sequence{}
 	for i := range c.log {
 		x := &c.log[i]
-		if x.event == nil || x.event.Sequence == 0 || len(x.ops) == 0 || x.again || x.ops[0].Evidence {
+		if x.event == nil || x.event.Sequence == 0 || len(x.ops) == 0 || x.again || x.evidence || x.ops[0].Evidence {
 			continue
 		}
 		epoch := x.event.Epoch
@@ -140,6 +141,9 @@ func (c *runCheck) dense() {
 // fenced: behind a takeover that counts, nothing of an older epoch is acknowledged; and nothing is that began when it was
 // known to be over.
 func (c *runCheck) fenced() {
+	if c.opts.Damaged[c.f.Run] {
+		return // the takeovers themselves may be missing
+	}
 	now := schema.Epoch(0)
 	for i := range c.log {
 		x := &c.log[i]
@@ -149,7 +153,7 @@ func (c *runCheck) fenced() {
 			if x.counts > 0 {
 				now = max(now, x.event.Epoch)
 			}
-		case x.event.Epoch != 0 && x.event.Epoch < now && len(x.ops) > 0 && !x.again && !x.ops[0].Evidence:
+		case x.event.Epoch != 0 && x.event.Epoch < now && len(x.ops) > 0 && !x.again && !x.evidence && !x.ops[0].Evidence:
 			c.add(RuleFenced, appendOps(nil, x.ops), "event %s of epoch %d stands at %d, behind the takeover to epoch %d", x.event.ID, x.event.Epoch, x.rec.Stream, now)
 		}
 	}

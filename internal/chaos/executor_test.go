@@ -1,0 +1,223 @@
+//go:build waymark_failpoints
+
+package chaos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/waymarkio/waymark/internal/checker"
+	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	publishTimeout = 4 * time.Second
+	tryTimeout     = 500 * time.Millisecond
+	requestTimeout = 2 * time.Second
+	serviceTimeout = 3 * time.Second
+)
+
+// errLost is a message, or its answer, that got lost on the way.
+var errLost = errors.New("lost on the way")
+
+// executor drives runs with the SDK. It does one thing at a time.
+type executor struct {
+	w     *world
+	name  string
+	fleet *publisher.Fleet
+	runs  map[string]*publisher.Run
+	// tokens and requests count what it did.
+	tokens, requests int
+	// loseMessages and loseAnswers of what it publishes next.
+	loseMessages, loseAnswers atomic.Int64
+	ctx                       context.Context //nolint:containedctx // carries the executor's failpoints
+	rng                       *rand.Rand
+}
+
+func newExecutor(w *world, name string) (*executor, error) {
+	nc, err := w.connect()
+	if err != nil {
+		return nil, err
+	}
+	x := &executor{w: w, name: name, runs: map[string]*publisher.Run{}}
+	x.ctx = failpoint.With(w.ctx, func(_ context.Context, p failpoint.Point) error {
+		switch {
+		case p == failpoint.BeforePublish && x.loseMessages.Add(-1) >= 0, p == failpoint.AfterPublish && x.loseAnswers.Add(-1) >= 0:
+			return errLost
+		}
+		return nil
+	})
+	x.fleet, err = publisher.Connect(x.ctx, publisher.Config{
+		Conn: nc, Fleet: fleetName, Executor: name, Agent: "agent", Heartbeat: -1, PublishTimeout: publishTimeout, TryTimeout: tryTimeout,
+		RequestTimeout: requestTimeout, FullPatience: -1, GroupFrom: -1,
+	})
+	return x, err
+}
+
+func (x *executor) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := x.fleet.Close(ctx); err != nil {
+		x.w.fail(fmt.Errorf("%s: %w", x.name, err))
+	}
+}
+
+func (x *executor) token() string {
+	x.tokens++
+	return checker.Token(x.name, x.tokens)
+}
+
+// judge puts the error of a publish into the history.
+func judge(op *checker.Op, err error) {
+	op.Outcome = checker.OK
+	if err == nil {
+		return
+	}
+	op.Outcome, op.Error = checker.Unknown, err.Error()
+	for _, certain := range []error{
+		publisher.ErrFenced, publisher.ErrForked, publisher.ErrUnavailable, publisher.ErrRejected, publisher.ErrCancelRequested,
+		publisher.ErrRunExists, publisher.ErrFleetFull, publisher.ErrLogRegressed,
+	} {
+		if errors.Is(err, certain) && !errors.Is(err, publisher.ErrUnresolved) {
+			op.Outcome, op.Fenced = checker.Failed, errors.Is(err, publisher.ErrFenced)
+		}
+	}
+}
+
+// start begins a run.
+func (x *executor) start(id string) {
+	token := x.token()
+	op := x.w.rec.Begin(checker.Op{Actor: x.name, Kind: checker.Publish, Run: id, Detail: "run.started", Token: token, Epoch: 1, Sequence: 1})
+	run, err := x.fleet.Start(x.ctx, publisher.RunSpec{ID: id, Task: token})
+	x.w.rec.End(op, func(op *checker.Op) {
+		judge(op, err)
+		if err == nil {
+			h := run.Head()
+			op.Event, op.Stream = h.Position.ID, h.Position.Stream
+		}
+	})
+	if err == nil {
+		x.runs[id] = run
+	}
+}
+
+// step does the next thing for a run that it has a handle of, lawful or fenced by now.
+func (x *executor) step(id string, choice int) {
+	run := x.runs[id]
+	if run == nil {
+		return
+	}
+	if err := run.Resolve(x.ctx); err != nil {
+		if run.Err() != nil {
+			delete(x.runs, id)
+		}
+		return
+	}
+	h := run.Head()
+	if h.Status.Terminal() {
+		return
+	}
+	token := x.token()
+	data, turn := x.next(&h, token, choice)
+	op := x.w.rec.Begin(checker.Op{
+		Actor: x.name, Kind: checker.Publish, Run: id, Detail: data.EventName(), Token: token, Epoch: run.Epoch(), Sequence: h.Sequence + 1,
+	})
+	err := run.Publish(x.ctx, data, turn)
+	x.w.rec.End(op, func(op *checker.Op) {
+		judge(op, err)
+		if err == nil {
+			h := run.Head()
+			op.Event, op.Stream = h.Position.ID, h.Position.Stream
+		}
+		// Who meets a forged takeover stops, too: better so than the other way round.
+		op.Fenced = op.Fenced && !x.w.adversary.tookOver(id)
+	})
+	if run.Err() != nil {
+		delete(x.runs, id)
+	}
+}
+
+// next chooses what is lawful behind a head.
+func (x *executor) next(h *schema.Head, token string, choice int) (schema.Data, int32) {
+	pad := strings.Repeat("waymark ", choice%7*40)
+	said := func(role string) schema.Message {
+		return schema.Message{Role: role, Parts: []schema.Part{schema.Text(token + pad)}}
+	}
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; c.InDoubt && choice%3 == 0 {
+			return &schema.ToolSettledData{ToolCallID: c.ToolCallID, How: schema.SettledAbandoned, By: token}, c.Turn
+		}
+	}
+	if !h.TurnOpen {
+		switch {
+		case choice%37 == 0:
+			return &schema.RunEndedData{Status: "completed", Summary: token}, 0
+		case choice%5 == 0:
+			return &schema.MessageAddedData{Message: said(schema.RoleUser)}, 0
+		}
+		return &schema.TurnStartedData{Turn: h.Turn + 1, Messages: []schema.Message{said(schema.RoleUser)}}, h.Turn + 1
+	}
+	var open *schema.OpenCall
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; !c.InDoubt && c.Turn == h.Turn {
+			open = c
+		}
+	}
+	switch {
+	case choice%4 == 0:
+		return &schema.TurnEndedData{Turn: h.Turn, Messages: []schema.Message{said(schema.RoleAssistant)}}, h.Turn
+	case choice%4 == 1:
+		return &schema.MessageAddedData{Message: said(schema.RoleAssistant)}, h.Turn
+	case open != nil:
+		return &schema.ToolReturnedData{ToolCallID: open.ToolCallID, Result: []byte(`"` + token + pad + `"`)}, open.Turn
+	}
+	return &schema.ToolCalledData{ToolCallID: fmt.Sprintf("c%d-%s", x.tokens, x.name), Name: "read", Arguments: []byte(`{"token":"` + token + `"}`), Replay: schema.ReplayPure}, h.Turn
+}
+
+// takeOver resumes a run, whoever has it.
+func (x *executor) takeOver(id string) {
+	x.requests++
+	request := fmt.Sprintf("%s-q%d", x.name, x.requests)
+	op := x.w.rec.Begin(checker.Op{Actor: x.name, Kind: checker.Takeover, Run: id, Executor: x.name, Request: request})
+	ctx, cancel := context.WithTimeout(x.ctx, serviceTimeout)
+	defer cancel()
+	run, err := x.fleet.Resume(ctx, id, publisher.ResumeSpec{RequestID: request, AllowGaps: true, HeadOnly: x.requests%2 == 0})
+	x.w.rec.End(op, func(op *checker.Op) {
+		switch {
+		case err == nil:
+			h := run.Head()
+			a := checker.AnswerOf(&h, true)
+			op.Outcome, op.Answer = checker.OK, &a
+		case errors.Is(err, publisher.ErrRunNotFound), errors.Is(err, publisher.ErrRunEnded):
+			op.Outcome, op.Error = checker.Failed, err.Error()
+		default:
+			op.Outcome, op.Error = checker.Unknown, err.Error()
+		}
+	})
+	if err == nil {
+		x.runs[id] = run
+	}
+}
+
+// read asks for a run without taking it over.
+func (x *executor) read(id, view string) {
+	op := x.w.rec.Begin(checker.Op{Actor: x.name, Kind: checker.Read, Run: id, Detail: "view " + view})
+	ctx, cancel := context.WithTimeout(x.ctx, serviceTimeout)
+	defer cancel()
+	f, err := x.w.ask(ctx, x.fleet.Conn(), id, view)
+	x.w.rec.End(op, func(op *checker.Op) {
+		if err != nil {
+			op.Outcome, op.Error = checker.Unknown, err.Error()
+			return
+		}
+		a := f.answer()
+		op.Outcome, op.Answer = checker.OK, &a
+	})
+}

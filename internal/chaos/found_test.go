@@ -1,0 +1,45 @@
+//go:build waymark_failpoints
+
+package chaos_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// An event whose answer was lost, and behind which another took the run over, is in the log: its call must not be told
+// otherwise. The next one is told that the handle is fenced. (Seed 19.)
+func TestAnEventThatIsStoredIsNotReportedAsFenced(t *testing.T) {
+	w, err := newWorld(t.Context(), &plan{executors: 2, runs: 1, batch: 4, seal: 100})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.close()) })
+	x, other := w.executors[0], w.executors[1]
+	run, err := x.fleet.Start(t.Context(), publisher.RunSpec{ID: "run-1"})
+	require.NoError(t, err)
+	var once atomic.Bool
+	ctx := failpoint.With(t.Context(), func(ctx context.Context, p failpoint.Point) error {
+		if p != failpoint.AfterPublish || !once.CompareAndSwap(false, true) {
+			return nil
+		}
+		_, err := other.fleet.Resume(context.WithoutCancel(t.Context()), "run-1", publisher.ResumeSpec{RequestID: "q1"})
+		if err != nil {
+			return err
+		}
+		return errLost
+	})
+	said := schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("stored")}}
+	require.NoError(t, run.AddMessage(ctx, said), "it is stored")
+	require.True(t, once.Load())
+	require.ErrorIs(t, run.AddMessage(ctx, said), publisher.ErrFenced)
+	state, err := other.fleet.Get(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.Len(t, state.Messages, 1)
+	require.EqualValues(t, 2, state.Head.Epoch)
+}

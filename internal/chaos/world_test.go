@@ -1,0 +1,265 @@
+//go:build waymark_failpoints
+
+package chaos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/pprof"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/checker"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	fleetName = "f"
+)
+
+// patience bounds every wait for something that must happen: what is slower is a fault.
+var patience = 90 * time.Second
+
+// world is a fleet with its server.
+type world struct {
+	ctx      context.Context //nolint:containedctx // a schedule's own, which all of its parts end with
+	plan     *plan
+	dir      string
+	server   *natsd.Server
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	names    schema.Names
+	settings kvstore.FleetSettings
+	shard    *kvstore.Shard
+	rec      *checker.Recorder
+	replicas *replicas
+
+	// serving is held by who makes streams, and by who stops the server: nats-server 2.15.2 panics when it cannot write a
+	// new stream's metadata, as when it is stopped at that moment.
+	serving sync.RWMutex
+
+	mu      sync.Mutex
+	daemons []*daemon
+	started int
+	// crashed daemons are replaced by one goroutine.
+	crashed chan *daemon
+	tending sync.WaitGroup
+	conns   []func()
+	failed  atomic.Pointer[error]
+
+	executors []*executor
+	adversary *adversary
+	damaged   map[string]bool
+	// met counts the failpoints at which something was done.
+	met map[string]int
+}
+
+func newWorld(ctx context.Context, p *plan) (*world, error) {
+	dir, err := os.MkdirTemp(os.Getenv("WAYMARK_CHAOS_DIR"), "waymark-chaos-")
+	if err != nil {
+		return nil, err
+	}
+	w := &world{
+		ctx: ctx, plan: p, dir: dir, names: schema.NamesOf(fleetName, 0), rec: checker.NewRecorder(nil, 1),
+		crashed: make(chan *daemon, 64), damaged: map[string]bool{}, met: map[string]int{},
+	}
+	if err := w.open(); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
+}
+
+func (w *world) open() error {
+	var err error
+	if w.server, err = natsd.Start(w.ctx, natsd.Config{StateDir: w.dir, Sync: natsd.SyncInterval}, zerolog.Nop()); err != nil {
+		return err
+	}
+	if w.nc, err = w.connect(); err != nil {
+		return err
+	}
+	if w.js, err = jetstream.New(w.nc); err != nil {
+		return err
+	}
+	if err := kvstore.Provision(w.ctx, w.js, w.fleet()); err != nil {
+		return err
+	}
+	if w.settings, _, err = kvstore.NewFleets(w.js).Get(w.ctx, fleetName); err != nil {
+		return err
+	}
+	if w.plan.deletable {
+		if err := w.allowDeletes(); err != nil {
+			return err
+		}
+	}
+	if w.shard, err = kvstore.OpenShard(w.js, w.settings, 0, "harness"); err != nil {
+		return err
+	}
+	if w.plan.stale {
+		if w.replicas, err = newReplicas(w); err != nil {
+			return err
+		}
+	}
+	w.tending.Go(w.tend)
+	if err := w.startDaemon(); err != nil {
+		return err
+	}
+	for i := range w.plan.executors {
+		x, err := newExecutor(w, fmt.Sprintf("ex-%d", i+1))
+		if err != nil {
+			return err
+		}
+		w.executors = append(w.executors, x)
+	}
+	w.adversary = &adversary{w: w, taken: map[string]bool{}}
+	return nil
+}
+
+func (w *world) fleet() kvstore.FleetConfig {
+	return kvstore.FleetConfig{Fleet: fleetName, QuotaBytes: 64 << 20}
+}
+
+// allowDeletes makes the event stream anew as one that damage can be done to.
+func (w *world) allowDeletes() error {
+	stream, err := w.js.Stream(w.ctx, w.names.EventStream())
+	if err != nil {
+		return err
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.DenyDelete = false
+	if err := w.js.DeleteStream(w.ctx, cfg.Name); err != nil {
+		return err
+	}
+	_, err = w.js.CreateStream(w.ctx, cfg)
+	return err
+}
+
+// connect returns a connection that the world closes in the end.
+func (w *world) connect() (*nats.Conn, error) {
+	closed := make(chan struct{})
+	nc, err := nats.Connect(w.server.URL(), append(w.server.Options(), nats.MaxReconnects(-1), nats.ReconnectWait(2*time.Millisecond),
+		nats.ReconnectJitter(0, 0), nats.ReconnectBufSize(-1), nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns = append(w.conns, func() {
+		nc.Close()
+		<-closed
+	})
+	return nc, nil
+}
+
+// fail notes what the harness itself could not do.
+func (w *world) fail(err error) { w.failed.CompareAndSwap(nil, &err) }
+
+func (w *world) fault(format string, args ...any) *checker.Op {
+	return w.rec.Begin(checker.Op{Actor: "nemesis", Kind: checker.Fault, Detail: fmt.Sprintf(format, args...)})
+}
+
+func (w *world) over(op *checker.Op, err error) {
+	w.rec.End(op, func(op *checker.Op) {
+		op.Outcome = checker.OK
+		if err != nil {
+			op.Outcome, op.Error = checker.Unknown, err.Error()
+		}
+	})
+}
+
+// restartServer stops the server cleanly and starts it again where it was.
+func (w *world) restartServer() error {
+	w.serving.Lock()
+	defer w.serving.Unlock()
+	port := w.server.Port()
+	if err := w.server.Close(); err != nil {
+		return err
+	}
+	err := w.eventually("the server starts again", func() error {
+		s, err := natsd.Start(w.ctx, natsd.Config{StateDir: w.dir, Port: port, Sync: natsd.SyncInterval}, zerolog.Nop())
+		if err == nil {
+			w.server = s
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return w.eventually("the harness is connected again", func() error { return w.nc.FlushTimeout(time.Second) })
+}
+
+// loseCheckpoints deletes the checkpoint bucket.
+func (w *world) loseCheckpoints() error {
+	err := w.js.DeleteStream(w.ctx, "KV_"+w.names.CheckpointBucket())
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	return err
+}
+
+// expireLease lets the shard's lease run out, as it would if its holder were silent for so long.
+func (w *world) expireLease() error {
+	stream, err := w.js.Stream(w.ctx, "KV_"+schema.LeaseBucket)
+	if err != nil {
+		return err
+	}
+	return stream.Purge(w.ctx, jetstream.WithPurgeSubject("$KV."+schema.LeaseBucket+"."+kvstore.FoldLease(w.names)))
+}
+
+// eventually tries until there is no error any more.
+func (w *world) eventually(what string, try func() error) error {
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			if os.Getenv("WAYMARK_CHAOS_LOG") != "" {
+				_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
+			}
+			return fmt.Errorf("%s: not within %s: %w", what, patience, err)
+		case <-w.ctx.Done():
+			return fmt.Errorf("%s: %w: %w", what, context.Cause(w.ctx), err)
+		}
+	}
+}
+
+func (w *world) close() error {
+	w.mu.Lock()
+	daemons := w.daemons
+	w.mu.Unlock()
+	for _, d := range daemons {
+		d.stop()
+	}
+	close(w.crashed)
+	w.tending.Wait()
+	for _, x := range w.executors {
+		x.close()
+	}
+	if w.replicas != nil {
+		w.replicas.close()
+	}
+	for _, done := range w.conns {
+		done()
+	}
+	var err error
+	if w.server != nil {
+		err = w.server.Close()
+	}
+	return errors.Join(err, os.RemoveAll(w.dir))
+}
