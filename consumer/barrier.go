@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -39,6 +40,9 @@ type barrier struct {
 	now   func() time.Time
 	log   zerolog.Logger
 	stats *ServiceStats
+
+	// acked is when a barrier was last acknowledged, in nanoseconds since 1970; 0 before the first.
+	acked atomic.Int64
 
 	mu sync.Mutex
 	// next is the round that those who come now join; nil when nobody waits.
@@ -152,6 +156,7 @@ func (b *barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 			jetstream.WithRetryAttempts(0))
 		if err == nil {
 			b.stats.Barriers.Add(1)
+			b.acked.Store(b.now().UnixNano())
 			b.unpurged++
 			return schema.StreamSequence(ack.Sequence), failpoint.Hit(ctx, failpoint.AfterBarrier)
 		}

@@ -64,6 +64,10 @@ type FolderStats struct {
 	HandedOver atomic.Int64
 	// Leading is 1 while this folder holds the shard's lease.
 	Leading atomic.Int64
+	// Boundaries accepted, and those of them that a checkpoint was put behind.
+	Boundaries, Covered atomic.Int64
+	// Beat is when the folder last began something new, folding or standing by, in nanoseconds since 1970; 0 before it runs.
+	Beat atomic.Int64
 }
 
 // Folder folds one shard: it reads the shard's events in order, and turns them into checkpoints and segments. Many
@@ -109,6 +113,9 @@ func NewFolder(cfg FolderConfig, nc *nats.Conn, js jetstream.JetStream, shard *k
 // Stats returns the folder's counters.
 func (f *Folder) Stats() *FolderStats { return &f.stats }
 
+// beat notes that the folder goes on.
+func (f *Folder) beat() { f.stats.Beat.Store(f.now().UnixNano()) }
+
 var (
 	// errRegressed ends a reign: the log is not the one that the checkpoints are of.
 	errRegressed = errors.New("the log went back: its sequences are re-used or its end is gone")
@@ -126,6 +133,7 @@ func (f *Folder) Run(ctx context.Context) error {
 	fromStart := false
 	unclean := f.cfg.UncleanStart
 	for ctx.Err() == nil {
+		f.beat()
 		began := f.now()
 		err := f.reign(ctx, &fromStart, &unclean)
 		if stopped := ctx.Err() != nil; stopped {
@@ -346,6 +354,7 @@ func (f *Folder) acquire(ctx context.Context) (*kvstore.Lease, error) {
 		return nil, err
 	}
 	for {
+		f.beat()
 		others := time.Duration(0)
 		if !f.cfg.Balance.mine(f.cfg.Shard) {
 			others = f.cfg.LeaseTTL

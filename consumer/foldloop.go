@@ -52,6 +52,7 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 	quiet := false
 	// Who is told to stop may have left a lot out, and takes nothing more: what comes next is behind it.
 	for ctx.Err() == nil {
+		s.beat()
 		if err := s.indexFolded(ctx); err != nil {
 			return err
 		}
@@ -301,6 +302,10 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 		s.stats.Applied.Add(1)
 		b.accepted = append(b.accepted, accepted{id, a.Record, v.Event})
 		b.heed(r, had, &v)
+		if v.Boundary {
+			s.stats.Boundaries.Add(1)
+			r.uncovered++
+		}
 	case schema.Duplicate:
 		s.stats.Duplicates.Add(1)
 	case schema.Skipped:
@@ -458,6 +463,8 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 		}
 		runs[i].revision, runs[i].dirty = res.Revision, false
 		s.stats.measurePut(res.Bytes)
+		s.stats.Covered.Add(runs[i].uncovered)
+		runs[i].uncovered = 0
 	}
 	if err := failpoint.Hit(ctx, failpoint.AfterCheckpointPut); err != nil {
 		return err

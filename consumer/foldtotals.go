@@ -25,6 +25,7 @@ func (s *FolderStats) totals() schema.FoldTotals {
 		Events: s.Events.Load(), PayloadBytes: s.PayloadBytes.Load(), LogBytes: s.LogBytes.Load(),
 		SegmentBytes: s.SegmentBytes.Load(), CheckpointBytes: s.CheckpointBytes.Load(),
 		Checkpoints: s.Checkpoints.Load(), Segments: s.Segments.Load(),
+		Boundaries: s.Boundaries.Load(), Covered: s.Covered.Load(),
 	}
 }
 
@@ -45,5 +46,6 @@ func (t *totals) with(now schema.FoldTotals) schema.FoldTotals {
 		LogBytes: a.LogBytes + now.LogBytes - b.LogBytes, SegmentBytes: a.SegmentBytes + now.SegmentBytes - b.SegmentBytes,
 		CheckpointBytes: a.CheckpointBytes + now.CheckpointBytes - b.CheckpointBytes,
 		Checkpoints:     a.Checkpoints + now.Checkpoints - b.Checkpoints, Segments: a.Segments + now.Segments - b.Segments,
+		Boundaries: a.Boundaries + now.Boundaries - b.Boundaries, Covered: a.Covered + now.Covered - b.Covered,
 	}
 }

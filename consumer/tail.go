@@ -36,6 +36,8 @@ type run struct {
 	quarantined bool
 	// dirty: the head moved since the last checkpoint.
 	dirty bool
+	// uncovered counts the boundaries that were accepted since then.
+	uncovered int64
 	// refolded: the run was folded anew, from the segments that could be used.
 	refolded bool
 	// sealed names what segments hold that the log may still bring, after the run was folded anew: damage may have

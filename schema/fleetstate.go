@@ -18,6 +18,9 @@ type FoldTotals struct {
 	// Checkpoints and Segments put.
 	Checkpoints int64 `json:"checkpoints"`
 	Segments    int64 `json:"segments"`
+	// Boundaries accepted, and those of them that a checkpoint was put behind. Counted since the version that knows them.
+	Boundaries int64 `json:"boundaries,omitzero"`
+	Covered    int64 `json:"boundaries_checkpointed,omitzero"`
 }
 
 // StoredBytes is all that was written for the events.
@@ -31,6 +34,15 @@ func (t *FoldTotals) BytesPerEvent() float64 { return ratio(t.StoredBytes(), t.E
 
 // EventsPerCheckpoint is the number of events that share one put of a checkpoint; 0 without puts.
 func (t *FoldTotals) EventsPerCheckpoint() float64 { return ratio(t.Events, t.Checkpoints) }
+
+// Coverage is the share of the boundaries acknowledged by the log that a checkpoint was put behind, between 0 and 1: waiting are
+// the events that the log has accepted and nobody has folded yet, each of which may be a boundary. 1 without any.
+func (t *FoldTotals) Coverage(waiting int64) float64 {
+	if t.Boundaries+waiting == 0 {
+		return 1
+	}
+	return ratio(t.Covered, t.Boundaries+waiting)
+}
 
 func ratio(a, b int64) float64 {
 	if b == 0 {

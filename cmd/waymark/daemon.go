@@ -45,6 +45,7 @@ type daemon struct {
 	shards   *daemonShards
 	settings *consumer.Settings
 	conns    []*nats.Conn
+	locks    locks
 	// refuse ends a start because the server does not permit what it needs; nil once it has started.
 	refuse atomic.Pointer[context.CancelCauseFunc]
 }
@@ -275,19 +276,6 @@ func (d *daemon) run(ctx context.Context, group *errgroup.Group) {
 			return errors.New("the embedded nats server stopped by itself: see its messages above")
 		})
 	}
-}
-
-// health says what is wrong with the daemon, or nil.
-func (d *daemon) health(ctx context.Context) error {
-	for _, nc := range d.conns {
-		if !nc.IsConnected() {
-			return fmt.Errorf("not connected to the nats server (%s)", nc.Status())
-		}
-	}
-	if d.server != nil {
-		return d.server.Healthy(ctx)
-	}
-	return nil
 }
 
 func (d *daemon) ready(c serveCmd, a *app) ready {

@@ -163,6 +163,17 @@ func (s *daemonShards) openFolders(settings kvstore.FleetSettings, undone *uncle
 	return nil
 }
 
+// beats are when each folder last began something new, in nanoseconds since 1970; 0 before it runs.
+func (s *daemonShards) beats() []int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	beats := make([]int64, len(s.folders))
+	for i, f := range s.folders {
+		beats[i] = f.Stats().Beat.Load()
+	}
+	return beats
+}
+
 // runFolders runs the folders, those that come later included.
 func (s *daemonShards) runFolders(run func(*consumer.Folder)) {
 	s.mu.Lock()

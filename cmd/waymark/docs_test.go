@@ -219,8 +219,8 @@ const cliOutro = `
 
 ## Health and metrics
 
-` + "`--http`" + ` serves ` + "`/healthz`" + ` (the connections are up and the embedded server is well), ` + "`/readyz`" + ` (work is taken as well; 503 while the
-daemon starts or stops) and ` + "`/metrics`" + ` (Prometheus, names begin with ` + "`waymark_`" + `; [metrics.md](metrics.md) has them all). On 127.0.0.1 unless told otherwise.
+` + "`--http`" + ` serves ` + "`/healthz`" + ` (what a restart would mend is well: the daemon's loops and the embedded server), ` + "`/readyz`" + ` (the connections are up, and every
+shard's log acknowledged a write in the last ten seconds; 503 while the daemon starts or stops), each with the part that fails and what to do ([observability.md](observability.md)), and ` + "`/metrics`" + ` (Prometheus, names begin with ` + "`waymark_`" + `; [metrics.md](metrics.md) has them all). On 127.0.0.1 unless told otherwise.
 There is no login: on a loopback address only requests that name it by number or as localhost are answered, and nowhere those that a
 page of another origin makes through a browser. Refusals are in the log.
 `

@@ -62,6 +62,10 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 	gauge("checkpoints_bytes", "Bytes of the checkpoint bucket now.", func(s *schema.ShardState) float64 { return float64(s.CheckpointBytes) })
 	gauge("write_amplification_ratio", "Bytes stored (log, segments, checkpoints) for each byte of payload, over all that was folded.",
 		func(s *schema.ShardState) float64 { return s.Totals.Amplification() })
+	gauge("checkpoint_coverage_ratio", "Share of the boundaries accepted by the log that are checkpointed, over all that was folded and what waits; 1 is all.",
+		func(s *schema.ShardState) float64 { return s.Totals.Coverage(s.Waiting) })
+	counter("boundaries_total", "Boundaries folded and accepted, by whichever daemon.", func(s *schema.ShardState) int64 { return s.Totals.Boundaries })
+	counter("boundaries_checkpointed_total", "Boundaries that a checkpoint was put behind.", func(s *schema.ShardState) int64 { return s.Totals.Covered })
 	counter("events_total", "Events folded, accepted or not, by whichever daemon.", func(s *schema.ShardState) int64 { return s.Totals.Events })
 	counter("payload_bytes_total", "Bytes of the bodies of the events folded.", func(s *schema.ShardState) int64 { return s.Totals.PayloadBytes })
 	counter("checkpoint_puts_total", "Checkpoints put.", func(s *schema.ShardState) int64 { return s.Totals.Checkpoints })

@@ -25,8 +25,8 @@ type healthServer struct {
 	server   *http.Server
 	// ready: the daemon takes work. It is set once and taken back when the daemon stops.
 	ready atomic.Bool
-	// health says what is wrong, or nil. It is set before Run.
-	health func(context.Context) error
+	// live and work say what of the daemon does not: itself, and what it works with. They are set before run.
+	live, work func(context.Context) []trouble
 }
 
 // listenHealth opens the address; "off" means none, and a nil server.
@@ -92,8 +92,13 @@ func closeListener(l net.Listener) error {
 }
 
 func (h *healthServer) healthz(w http.ResponseWriter, r *http.Request) {
-	if err := h.health(r.Context()); err != nil {
-		answer(w, http.StatusServiceUnavailable, err.Error())
+	tell(w, "not alive", h.live(r.Context()))
+}
+
+// tell answers with what is wrong, if anything is.
+func tell(w http.ResponseWriter, first string, list []trouble) {
+	if len(list) > 0 {
+		answer(w, http.StatusServiceUnavailable, troubles(first, list))
 		return
 	}
 	answer(w, http.StatusOK, "ok")
@@ -101,10 +106,10 @@ func (h *healthServer) healthz(w http.ResponseWriter, r *http.Request) {
 
 func (h *healthServer) readyz(w http.ResponseWriter, r *http.Request) {
 	if !h.ready.Load() {
-		answer(w, http.StatusServiceUnavailable, "not ready: starting or stopping")
+		tell(w, "not ready", []trouble{{"daemon", "is starting or stopping", "wait; the daemon's log says how far it is"}})
 		return
 	}
-	h.healthz(w, r)
+	tell(w, "not ready", h.work(r.Context()))
 }
 
 func answer(w http.ResponseWriter, status int, text string) {

@@ -48,6 +48,8 @@ func registerFolder(registry prometheus.Registerer, fleet string, shard int, s *
 		{"events_applied", "Events accepted into the state of their run.", &s.Applied},
 		{"events_duplicate", "Events that were there already.", &s.Duplicates},
 		{"dead_letters", "Events rejected and kept with the reason.", &s.DeadLetters},
+		{"boundaries", "Boundaries accepted.", &s.Boundaries},
+		{"boundaries_checkpointed", "Boundaries that a checkpoint was put behind.", &s.Covered},
 		{"checkpoints", "Checkpoints put.", &s.Checkpoints},
 		{"segments", "Segments sealed.", &s.Segments},
 		{"segment_bytes", "Bytes of sealed segments, as stored.", &s.SegmentBytes},

@@ -19,6 +19,13 @@ import (
 // aRegistry is that of a daemon of one shard, put together and not started.
 func aRegistry(t *testing.T) *prometheus.Registry {
 	t.Helper()
+	_, registry := aDaemon(t)
+	return registry
+}
+
+// aDaemon is one of one shard, put together and not started.
+func aDaemon(t *testing.T) (*daemon, *prometheus.Registry) {
+	t.Helper()
 	a := &app{
 		cli: new(cli), stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, now: time.Now,
 		getenv: func(string) string { return "" },
@@ -30,9 +37,9 @@ func aRegistry(t *testing.T) *prometheus.Registry {
 	registry := newRegistry()
 	var open closers
 	t.Cleanup(func() { require.NoError(t, open.close(t.Context())) })
-	_, err = a.cli.Serve.start(t.Context(), a, registry, &open, zerolog.Nop())
+	d, err := a.cli.Serve.start(t.Context(), a, registry, &open, zerolog.Nop())
 	require.NoError(t, err)
-	return registry
+	return d, registry
 }
 
 // metricsDoc is the table of metrics, made from what a daemon shows.

@@ -152,7 +152,8 @@ func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	if health != nil {
-		health.health = d.health
+		health.live = func(ctx context.Context) []trouble { return d.liveness(ctx, a.now()) }
+		health.work = func(ctx context.Context) []trouble { return d.readiness(ctx, a.now()) }
 	}
 	return c.serve(ctx, a, d, health, log)
 }

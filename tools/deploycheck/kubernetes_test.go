@@ -60,7 +60,7 @@ func locked(t *testing.T, pod corev1.PodSpec) {
 		require.False(t, *c.SecurityContext.AllowPrivilegeEscalation, c.Name)
 		require.Equal(t, []corev1.Capability{"ALL"}, c.SecurityContext.Capabilities.Drop, c.Name)
 		require.Equal(t, "/readyz", c.ReadinessProbe.HTTPGet.Path, c.Name)
-		require.NotNil(t, c.LivenessProbe, c.Name)
+		require.Equal(t, "/healthz", c.LivenessProbe.HTTPGet.Path, c.Name)
 		require.NotEmpty(t, c.Resources.Limits, c.Name)
 	}
 }
