@@ -6,6 +6,8 @@ include tools/versions.mk
 SHELL := /bin/sh
 BIN := .bin
 LINT := $(BIN)/golangci-lint-$(GOLANGCI_LINT_VERSION)
+VULNCHECK := $(BIN)/govulncheck-$(GOVULNCHECK_VERSION)
+CYCLONEDX := $(BIN)/cyclonedx-gomod-$(CYCLONEDX_GOMOD_VERSION)
 ASYNCAPI := $(BIN)/asyncapi-$(ASYNCAPI_PARSER_VERSION)
 
 PKG ?= ./...
@@ -159,6 +161,18 @@ generate-check: ## fail when a generated file is out of date
 asyncapi: ## validate the AsyncAPI document (needs npm)
 	@sh tools/asyncapi.sh $(ASYNCAPI) $(ASYNCAPI_PARSER_VERSION)
 
+# The list of parts of the binary, CycloneDX as JSON, licences included.
+SBOM ?= $(BIN)/waymark.cdx.json
+
+.PHONY: sbom
+sbom: $(CYCLONEDX) ## write the binary's list of parts (CycloneDX) to .bin/waymark.cdx.json, or SBOM=FILE
+	$(CYCLONEDX) app -json -licenses -main cmd/waymark -output $(SBOM) .
+	@echo "sbom: $(SBOM)"
+
+.PHONY: vulncheck
+vulncheck: $(VULNCHECK) ## look for known vulnerabilities (asks vuln.go.dev; exit 75 when that cannot be reached)
+	@sh tools/vulncheck.sh $(VULNCHECK)
+
 .PHONY: demo
 demo: build ## run the demonstration
 	$(BIN)/waymark demo
@@ -172,3 +186,13 @@ $(LINT):
 	@mkdir -p $(BIN)
 	GOBIN="$(CURDIR)/$(BIN)" go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 	@mv $(BIN)/golangci-lint $@
+
+$(VULNCHECK):
+	@mkdir -p $(BIN)
+	GOBIN="$(CURDIR)/$(BIN)" go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+	@mv $(BIN)/govulncheck $@
+
+# A module of its own pins it, with all that it is made of.
+$(CYCLONEDX): tools/sbom/go.mod
+	@mkdir -p $(BIN)
+	cd tools/sbom && go build -o "$(CURDIR)/$@" github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod

@@ -1,3 +1,6 @@
 # Versions of the tools that "make check" fetches for itself, into .bin. Go libraries are in go.mod.
 GOLANGCI_LINT_VERSION := v2.15.0
 ASYNCAPI_PARSER_VERSION := 3.6.3
+GOVULNCHECK_VERSION := v1.8.0
+# As tools/sbom/go.mod has it.
+CYCLONEDX_GOMOD_VERSION := v1.10.0
