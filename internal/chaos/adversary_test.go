@@ -92,7 +92,9 @@ func (a *adversary) forge(what, run string, pick uint64) error {
 	fleet := fleetName
 	switch what {
 	case "old epoch":
-		if epoch < 2 {
+		// Behind a forged takeover the run's epoch is not the last message's, and this could be an event ahead of the run's
+		// next, which flags it as gapped: it may have been lost.
+		if epoch < 2 || a.tookOver(run) {
 			return errNothingToForge
 		}
 		epoch, sequence = epoch-1, schema.Sequence(1+pick%8)
