@@ -55,7 +55,7 @@ var seededBugs = []seededBug{
 		rules:   []checker.Rule{checker.RuleModel},
 	},
 	{
-		bug: failpoint.NoCAS, from: 23, within: 100,
+		bug: failpoint.NoCAS, from: 23, within: 400,
 		profile: profile{weights: mix(map[stepKind]int{pause: 15, second: 15, letGo: 10}), points: []failpoint.Point{failpoint.BeforeCheckpointPut, failpoint.AfterIndexPut}, runs: 1},
 		rules:   []checker.Rule{checker.RuleConverged},
 	},
