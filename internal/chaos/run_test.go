@@ -284,7 +284,7 @@ func (w *world) finals() ([]checker.Final, error) {
 			return nil, fmt.Errorf("checkpoint of %s: %w", run, err)
 		}
 		finals = append(finals, checker.Final{
-			Run: run, Log: f.log, Head: f.reply.Head, Complete: f.reply.Complete,
+			Run: run, Log: f.log, Head: f.reply.Head, Complete: f.reply.Complete && len(f.reply.Damage) == 0,
 			Places: map[string]checker.Answer{"checkpoint": checker.AnswerOf(&c.Head, f.reply.Complete), "events": f.answer()},
 		})
 	}
