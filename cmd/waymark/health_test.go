@@ -29,7 +29,9 @@ func startTrio(t *testing.T) *trio {
 	for i := range c.opts {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
-		port := listener.Addr().(*net.TCPAddr).Port
+		addr, ok := listener.Addr().(*net.TCPAddr)
+		require.True(t, ok)
+		port := addr.Port
 		require.NoError(t, listener.Close())
 		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", port))
 		c.opts[i] = server.Options{
