@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
 
 	"github.com/waymarkio/waymark/internal/backup"
 	"github.com/waymarkio/waymark/kvstore"
@@ -26,6 +27,7 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	writers := make([]*writer, runs)
+	pace := rate.NewLimiter(100, 1) // so that there is not much to compare, however slow the machine is
 	var wg sync.WaitGroup
 	for i := range writers {
 		x := w.writer(fmt.Sprintf("run-%d", i))
@@ -35,7 +37,7 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 				t.Errorf("%s: %v", x.run.Run, err)
 				return
 			}
-			for ctx.Err() == nil {
+			for pace.Wait(ctx) == nil {
 				if err := x.oneTurn(ctx, 600); err != nil && ctx.Err() == nil {
 					t.Errorf("%s: %v", x.run.Run, err)
 					return
@@ -66,6 +68,14 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 	dir := target(t)
 	m, err := w.take(dir, nil)
 	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		for _, x := range writers {
+			if records := x.acknowledged(); records[len(records)-1].Stream > m.Shards[x.names.Shard].Cut {
+				return true
+			}
+		}
+		return false
+	}, time.Minute, time.Millisecond, "executors go on behind the cut")
 	stop()
 	wg.Wait()
 	require.Len(t, m.Shards, w.settings.Shards())
@@ -87,7 +97,7 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 		}
 	}
 	compare()
-	require.Positive(t, late, "executors went on while the backup was taken")
+	require.Positive(t, late, "what is behind the cut is not in the backup")
 	store, err = other.js.ObjectStore(t.Context(), schema.BlobBucket(fleet))
 	require.NoError(t, err)
 	got, err := store.GetString(t.Context(), "run-0.sha256-"+strings.Repeat("0", 64))
@@ -115,12 +125,12 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 
 func TestABackupUnderLoadHasAllThatWasAcknowledgedBefore(t *testing.T) {
 	t.Parallel()
-	underLoad(t, newWorld(t, 1), empty(t), 6)
+	underLoad(t, newWorld(t, 1), empty(t), 4)
 }
 
 func TestABackupOfSeveralShardsIsRestored(t *testing.T) {
 	t.Parallel()
-	underLoad(t, newWorld(t, 3), empty(t), 6)
+	underLoad(t, newWorld(t, 3), empty(t), 4)
 }
 
 func TestASegmentStoredWhileTheLogIsReadTakesNothingAway(t *testing.T) {
@@ -130,7 +140,7 @@ func TestASegmentStoredWhileTheLogIsReadTakesNothingAway(t *testing.T) {
 	// The log is more than what travels before the first acknowledgement, so that its end is read later.
 	filler := w.writer("filler")
 	require.NoError(t, filler.start(t.Context()))
-	for range 60 {
+	for range 30 {
 		require.NoError(t, filler.noise(t.Context(), 400<<10))
 	}
 	x, y := w.writer("x"), w.writer("y")
@@ -166,7 +176,7 @@ func TestASegmentStoredWhileTheLogIsReadTakesNothingAway(t *testing.T) {
 	other.load()
 	require.Equal(t, 13, other.requireRun(x, cut.Cut))
 	require.Equal(t, 13, other.requireRun(y, cut.Cut))
-	require.Equal(t, 61, other.requireRun(filler, cut.Cut))
+	require.Equal(t, 31, other.requireRun(filler, cut.Cut))
 }
 
 // noise publishes one large message.

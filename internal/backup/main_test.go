@@ -80,7 +80,7 @@ func (w *world) fold() (stop func()) {
 	var wg sync.WaitGroup
 	for i := range w.settings.Shards() {
 		f, err := consumer.NewFolder(consumer.FolderConfig{
-			Fleet: fleet, Shard: i, Holder: "folder-1", SealBytes: 2 << 10, SealEvents: 8, PurgeAfter: time.Millisecond, Synced: true,
+			Fleet: fleet, Shard: i, Holder: "folder-1", SealBytes: 8 << 10, SealEvents: 12, PurgeAfter: time.Millisecond, Synced: true,
 			ReconcileEvery: 20 * time.Millisecond, LeaseTTL: time.Second, SafeAfter: time.Second,
 			Reprovision: func(ctx context.Context) error { return kvstore.Provision(ctx, w.js, w.settings.Config()) },
 		}, w.nc, w.js, w.shard(i), time.Now, natstest.Logger(w.tb))
