@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/archive"
 	"github.com/waymarkio/waymark/internal/backup"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/kvstore"
@@ -146,6 +147,28 @@ var transcriptErrors = []sentinel{
 	{transcript.ErrAlreadyThere, exitConflict, "import it a second time with: --run-id ANOTHER"},
 	{transcript.ErrDiverged, exitConflict, "import it beside the other with: --run-id ANOTHER"},
 	{transcript.ErrUnresolvedBlob, exitDamaged, ""},
+}
+
+var archiveErrors = []sentinel{
+	{archive.ErrHostile, exitDamaged, ""},
+	{archive.ErrTooLarge, exitDamaged, ""},
+	{archive.ErrDamaged, exitDamaged, ""},
+	{archive.ErrFormat, exitDamaged, ""},
+	{archive.ErrRunExists, exitConflict, "nothing was written; import it under another id with --as ID, or --prefix TEXT for all of the archive"},
+	{archive.ErrPartly, exitConflict, "nothing was written; add --continue if an import was interrupted, or import it under another id with --as ID"},
+	{archive.ErrNotEnded, exitConflict, "add --live to import it all the same: the fleet's executors will go on with it"},
+	{archive.ErrBase, exitNotFound, "export it with --with-bases, or import the base first"},
+	{archive.ErrIncomplete, exitDamaged, "see what is missing: waymark verify RUN; export what is there with --format cloudevents"},
+	{archive.ErrOpening, exitConflict, "try again in a minute"},
+}
+
+// explainArchive words the errors of archives. What is wrong with one brings its own next step.
+func explainArchive(err error) *failure {
+	f := find(err, archiveErrors)
+	if said, ok := errors.AsType[*archive.EntryError](err); ok && f != nil {
+		f.hint = said.Hint
+	}
+	return f
 }
 
 // explainTranscript words the errors of import and export.

@@ -20,20 +20,45 @@ import (
 const formatCloudEvents = "cloudevents"
 
 type exportCmd struct {
-	Run_   string `arg:"" name:"run" help:"Run id."`
-	Format string `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent,cloudevents" placeholder:"FORMAT" help:"openai-chat, claude-code, swe-agent, cloudevents (one structured event a line), or auto: the format it was imported from, else openai-chat (default: auto)."`
-	Output string `short:"o" placeholder:"FILE" help:"Write to a new file instead of standard output."`
-	Force  bool   `help:"Replace the file if it exists."`
+	Run_   []string `arg:"" name:"run" help:"Run id; several only with --archive."`
+	Format string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent,cloudevents" placeholder:"FORMAT" help:"openai-chat, claude-code, swe-agent, cloudevents (one structured event a line), or auto: the format it was imported from, else openai-chat (default: auto)."`
+	Output string   `short:"o" placeholder:"FILE" help:"Write to a new file instead of standard output."`
+	Force  bool     `help:"Replace the file if it exists."`
+
+	Archive string `placeholder:"FILE" help:"Write the runs to an archive, with events as recorded, blobs and digests, for waymark import --archive."`
+	Bases   bool   `name:"with-bases" help:"Put the runs that forks began with into the archive, too."`
+}
+
+// Help is the text below the flags.
+func (exportCmd) Help() string {
+	return `Examples:
+  waymark export fix-login -o fix-login.json
+  waymark export fix-login --format cloudevents | jq .type
+  waymark export fix-login its-fork --archive runs.waymark --with-bases`
 }
 
 // Run writes a run. A file appears only when it is whole.
 func (c exportCmd) Run(ctx context.Context, a *app) error {
-	if err := schema.CheckName("run id", c.Run_); err != nil {
-		return err
+	for _, run := range c.Run_ {
+		if err := schema.CheckName("run id", run); err != nil {
+			return err
+		}
 	}
-	if c.Output != "" && !c.Force {
-		if _, err := os.Lstat(c.Output); err == nil {
-			return fail(exitConflict, "add --force to replace it", "%s exists", c.Output)
+	switch {
+	case c.Archive == "" && len(c.Run_) != 1:
+		return fail(exitUsage, "export one run at a time, or all into one file with --archive FILE", "%d runs are named", len(c.Run_))
+	case c.Archive == "" && c.Bases:
+		return fail(exitUsage, "add --archive FILE", "--with-bases is of archives")
+	case c.Archive != "" && (c.Output != "" || c.Format != "auto"):
+		return fail(exitUsage, "leave out --output and --format", "an archive has events as they were recorded, in the file that --archive names")
+	}
+	file := c.Output
+	if c.Archive != "" {
+		file = c.Archive
+	}
+	if file != "" && !c.Force {
+		if _, err := os.Lstat(file); err == nil {
+			return fail(exitConflict, "add --force to replace it", "%s exists", file)
 		}
 	}
 	cl, err := a.connect(ctx)
@@ -42,6 +67,9 @@ func (c exportCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer cl.close()
 	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		if c.Archive != "" {
+			return c.archive(ctx, a, cl, fleet)
+		}
 		if c.Output == "" {
 			if isTerminal(a.stdout) { // all formats are JSON
 				return c.write(ctx, a, fleet, &escapingWriter{to: a.stdout})
@@ -69,7 +97,7 @@ func (c exportCmd) write(ctx context.Context, a *app, fleet *publisher.Fleet, ou
 }
 
 func (c exportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
-	state, missing, err := stateOf(ctx, fleet, c.Run_)
+	state, missing, err := stateOf(ctx, fleet, c.Run_[0])
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +118,7 @@ func (c exportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.
 
 // events streams: a run of any size goes through.
 func (c exportCmd) events(ctx context.Context, a *app, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
-	head, err := fleet.Head(ctx, c.Run_)
+	head, err := fleet.Head(ctx, c.Run_[0])
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 		return nil, err
 	}
@@ -98,7 +126,7 @@ func (c exportCmd) events(ctx context.Context, a *app, fleet *publisher.Fleet, w
 	defer bar.close()
 	errStopped := errors.New("stopped")
 	var records iter.Seq2[schema.Record, error] = func(yield func(schema.Record, error) bool) {
-		err := fleet.Events(ctx, c.Run_, func(r schema.Record) error {
+		err := fleet.Events(ctx, c.Run_[0], func(r schema.Record) error {
 			bar.add(1)
 			if !yield(r, nil) {
 				return errStopped

@@ -21,13 +21,32 @@ import (
 )
 
 type importCmd struct {
-	File     []string `arg:"" help:"Transcripts: files, or patterns such as runs/*.jsonl."`
+	File     []string `arg:"" optional:"" help:"Transcripts: files, or patterns such as runs/*.jsonl."`
 	Format   string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent" placeholder:"FORMAT" help:"auto, openai-chat, claude-code or swe-agent (default: auto)."`
 	RunID    string   `name:"run-id" placeholder:"ID" help:"Run id, for a file with one run (default: from the conversation or the file's name)."`
 	Agent    string   `placeholder:"NAME" help:"Agent of the runs (default: the format's name)."`
 	Executor string   `default:"waymark-import" placeholder:"NAME" help:"Executor that the runs are published as (default: waymark-import)."`
 	Speed    float64  `default:"0" placeholder:"N" help:"Keep the pauses of the source, divided by N; 0 goes as fast as possible (default: 0)."`
 	Jobs     int      `default:"4" placeholder:"N" help:"Runs replayed at the same time, of all files; each is in memory as a whole (default: 4)."`
+
+	Archive  string   `placeholder:"FILE" help:"Import the runs of an archive that waymark export --archive made, instead of transcripts."`
+	As       string   `placeholder:"ID" help:"New id of the only run of the archive."`
+	Prefix   string   `placeholder:"TEXT" help:"Put before the ids of all runs of the archive."`
+	Live     bool     `help:"Import runs of the archive that have not ended, too: the fleet's executors will go on with them."`
+	Continue bool     `help:"Add the rest to a run of which the fleet has the beginning, as an import that was interrupted leaves it."`
+	MaxSize  byteSize `default:"64GiB" placeholder:"SIZE" help:"Most that the archive may be when unpacked (default: 64GiB)."`
+}
+
+// Help is the text below the flags.
+func (importCmd) Help() string {
+	return `A run of an archive comes back under its id, with the same bytes and the same digest, or under another with --as or --prefix: its events then ` +
+		`name that one, and everything else stays. The whole archive is checked before anything is written. A run that is there is never written ` +
+		`over: when it is the very same, that is said and nothing is done.
+
+Examples:
+  waymark import sessions/*.jsonl
+  waymark import --archive runs.waymark
+  waymark import --archive runs.waymark --prefix from-staging-`
 }
 
 // Fates of a run that was imported.
@@ -78,6 +97,18 @@ type importedFile struct {
 // Run imports the files. One that cannot be read, or a run that is there already, does not keep the others from
 // being imported; a server that fails does.
 func (c importCmd) Run(ctx context.Context, a *app) error {
+	switch {
+	case c.Archive != "" && (len(c.File) > 0 || c.RunID != "" || c.Agent != "" || c.Format != "auto"):
+		return fail(exitUsage, "import transcripts and archives one after the other", "--archive is given beside transcripts or their flags")
+	case c.Archive != "" && c.As != "" && c.Prefix != "":
+		return fail(exitUsage, "leave out one of them", "--as and --prefix are both given")
+	case c.Archive != "":
+		return c.archive(ctx, a)
+	case len(c.File) == 0:
+		return fail(exitUsage, "name transcripts, or an archive with --archive FILE", "there is nothing to import")
+	case c.As != "" || c.Prefix != "" || c.Live || c.Continue:
+		return fail(exitUsage, "use --run-id for a transcript", "--as, --prefix, --live and --continue are of archives")
+	}
 	if c.Jobs < 1 || c.Jobs > 256 {
 		return fail(exitUsage, "use 1 to 256", "--jobs %d is out of range", c.Jobs)
 	}

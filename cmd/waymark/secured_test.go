@@ -119,12 +119,19 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	require.NoError(t, r2.Interrupt(ctx, "shutdown"))
 	s.as(t, fleet, access.Operator, 0, "recover", "r2", "--executor", "person")
 
+	// An operator takes runs out and in.
+	file := filepath.Join(t.TempDir(), "r1.waymark")
+	requireHas(t, s.as(t, fleet, access.Operator, 0, "export", "r1", "--archive", file), "completed")
+	requireHas(t, s.as(t, fleet, access.Operator, 0, "import", "--archive", file), "already there")
+	requireHas(t, s.as(t, fleet, access.Operator, 0, "import", "--archive", file, "--as", "r1-again"), "imported")
+	s.as(t, fleet, access.Observer, int(exitRefused), "import", "--archive", file, "--as", "r1-more")
+
 	// The daemon's key backs the fleet up, and nobody else's.
 	saved := filepath.Join(t.TempDir(), "saved")
 	s.as(t, fleet, access.Operator, int(exitRefused), "backup", saved)
 	require.NoDirExists(t, saved)
 	requireHas(t, s.as(t, fleet, access.Daemon, 0, "backup", saved), fleet)
-	requireHas(t, s.waymark(t, 0, "backup", "verify", saved, "--runs"), "2 runs with")
+	requireHas(t, s.waymark(t, 0, "backup", "verify", saved, "--runs"), "3 runs with")
 	requireHas(t, s.as(t, fleet, access.Daemon, int(exitConflict), "restore", saved), "")
 	requireHas(t, s.as(t, fleet, access.Daemon, 0, "cut", "--at", "1ms"), "r1")
 

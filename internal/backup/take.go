@@ -6,6 +6,7 @@ import (
 	stdjson "encoding/json" // descriptions of streams have their form for it
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -374,11 +375,12 @@ func (t *taker) mend(ctx context.Context, shard int) error {
 	if err != nil {
 		return err
 	}
-	late, err := t.lateSegments(segments, cut)
+	removed := map[string]bool{}
+	late, err := t.lateSegments(segments, cut, removed)
 	if err != nil {
 		return err
 	}
-	missing, gone, err := t.compareLog(names, events, late, there, cut)
+	missing, gone, err := t.compareLog(names, events, late, there, removed, cut)
 	if err != nil {
 		return err
 	}
@@ -390,7 +392,11 @@ func (t *taker) mend(ctx context.Context, shard int) error {
 	if len(late) > 0 || len(gone) > 0 {
 		prefix := "$KV." + names.SegmentBucket() + "."
 		err := t.rewrite(segments, nil, func(m *message) bool {
-			run, _, _ := strings.Cut(strings.TrimPrefix(m.subject, prefix), ".")
+			key := strings.TrimPrefix(m.subject, prefix)
+			run, _, _ := strings.Cut(key, ".")
+			if record := recordOf(key); record != "" {
+				run = record
+			}
 			return late[m.seq] == nil && !gone[names.EventSubject(run)]
 		})
 		if err != nil {
@@ -412,7 +418,9 @@ type lateSegment struct {
 
 // lateSegments finds the segments that were stored while the backup was taken and reach beyond the cut, by their places in the
 // bucket's stream. Of an older one that does so the log has lost its end: it is kept, as it is all that there is.
-func (t *taker) lateSegments(s *Stream, cut *ShardCut) (map[uint64]*lateSegment, error) {
+//
+// It notes the runs that are being removed, or were.
+func (t *taker) lateSegments(s *Stream, cut *ShardCut, removed map[string]bool) (map[uint64]*lateSegment, error) {
 	f, err := os.Open(t.path(s.Name, contentName))
 	if err != nil {
 		return nil, err
@@ -420,6 +428,10 @@ func (t *taker) lateSegments(s *Stream, cut *ShardCut) (map[uint64]*lateSegment,
 	late := map[uint64]*lateSegment{}
 	err = readContent(f, func(stdjson.RawMessage) error { return nil }, func(m *message) error {
 		s.Messages++
+		if run := recordOf(m.subject[strings.Index(m.subject, "._.")+1:]); run != "" && len(m.body) > 0 {
+			removed[run] = true
+			return nil
+		}
 		if m.seq <= t.segmentsBefore[cut.Shard] || len(m.body) == 0 {
 			return nil
 		}
@@ -448,9 +460,33 @@ func (t *taker) lateSegments(s *Stream, cut *ShardCut) (map[uint64]*lateSegment,
 	return late, nil
 }
 
-// compareLog finds the events up to the cut that only a late segment has, in order, and the runs that were erased while the
-// log was read: the last event of a run leaves the log in no other way.
-func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateSegment, there map[string]bool, cut *ShardCut,
+// isErasedMark reports whether a message of the log says that its run was removed.
+func isErasedMark(m *message) (bool, error) {
+	header := nats.Header{}
+	if len(m.header) > 0 {
+		var err error
+		if header, err = nats.DecodeHeadersMsg(m.header); err != nil {
+			return false, err
+		}
+	}
+	e, err := schema.Decode(header, m.body)
+	return err == nil && schema.ErasedMark(e), nil
+}
+
+// recordOf returns the run whose removal a key of the segment bucket is about; "" for other keys.
+func recordOf(key string) string {
+	for _, prefix := range []string{schema.ErasingKeyPrefix, schema.ErasedKeyPrefix, schema.SettlingKeyPrefix} {
+		if run, ok := strings.CutPrefix(key, prefix); ok {
+			return run
+		}
+	}
+	return ""
+}
+
+// compareLog finds the events up to the cut that only a late segment has, in order, and the runs that were removed while the
+// backup was taken: those that left the log, and those of which there is a record that they are to go, but no mark in the log yet.
+// With the mark, who restores goes on with the removal.
+func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateSegment, there, removed map[string]bool, cut *ShardCut,
 ) (missing []message, gone map[string]bool, err error) {
 	want := map[uint64]message{}
 	for _, l := range late {
@@ -478,14 +514,24 @@ func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateS
 		if !there[m.subject] {
 			gone[m.subject] = true
 		}
+		if removed[names.RunOfSubject(m.subject)] {
+			marked, err := isErasedMark(m)
+			if err != nil {
+				return err
+			}
+			gone[m.subject] = !marked
+		}
 		return nil
 	})
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, nil, fmt.Errorf("stream %s: %w: %w", s.Name, ErrSnapshot, err)
 	}
+	maps.DeleteFunc(gone, func(_ string, is bool) bool { return !is })
 	cut.Runs = len(runs) - len(gone)
 	for _, m := range want {
-		missing = append(missing, m)
+		if !gone[m.subject] {
+			missing = append(missing, m)
+		}
 	}
 	slices.SortFunc(missing, func(a, b message) int { return cmp.Compare(a.seq, b.seq) })
 	cut.PutBack = len(missing)

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/archive"
+	"github.com/waymarkio/waymark/publisher"
+)
+
+// archive writes the runs to an archive.
+func (c exportCmd) archive(ctx context.Context, a *app, cl *client, fleet *publisher.Fleet) error {
+	var m *archive.Manifest
+	err := writeFile(c.Archive, func(w io.Writer) (err error) {
+		m, err = archive.Write(ctx, w, fleet, archive.Export{Fleet: cl.fleet, Runs: c.Run_, Bases: c.Bases, Made: a.now()})
+		if errors.Is(err, archive.ErrIncomplete) {
+			// Of a transcript what is there is kept; an archive is whole or not at all.
+			return &failure{code: exitDamaged, what: err.Error(), hint: "see what is missing: " + cl.prompt.command("verify --all"), err: archive.ErrIncomplete}
+		}
+		return err
+	})
+	if err != nil || a.cli.Quiet {
+		return err
+	}
+	if a.cli.JSON {
+		return document(a.stdout, m.Runs)
+	}
+	rows := make([][]string, len(m.Runs))
+	for i, r := range m.Runs {
+		rows[i] = []string{r.Run, string(r.Status), count(r.Records), count(r.Blobs), r.Digest[:min(16, len(r.Digest))]}
+	}
+	return printTable(a.stdout, []column{
+		{title: "run", shrinks: true},
+		{title: "status"},
+		{title: "messages", right: true},
+		{title: "blobs", right: true},
+		{title: "digest"},
+	}, rows)
+}
+
+// archive imports the runs of an archive.
+func (c importCmd) archive(ctx context.Context, a *app) error {
+	file, err := os.Open(c.Archive)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	from, err := archive.Open(file, archive.Limits{Bytes: int64(c.MaxSize)})
+	if err != nil {
+		return fmt.Errorf("archive %s: %w", c.Archive, err)
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		js, err := jetstream.New(cl.nc)
+		if err != nil {
+			return err
+		}
+		done, err := archive.Import(ctx, js, from, archive.Target{
+			Fleet: cl.fleet, Source: fleet, As: c.As, Prefix: c.Prefix, Live: c.Live, Continue: c.Continue,
+		})
+		if err != nil && len(done) == 0 {
+			return err
+		}
+		var failures []error
+		rows := make([][]string, len(done))
+		for i, r := range done {
+			if a.cli.JSON {
+				failures = append(failures, line(a.stdout, r))
+			}
+			since := ""
+			if r.Since > 0 {
+				since = fmt.Sprintf("%d messages since", r.Since)
+			}
+			rows[i] = []string{r.Run, r.Was, r.Fate, string(r.Status), count(r.Records), r.Digest[:min(16, len(r.Digest))], since}
+		}
+		if !a.cli.JSON {
+			failures = append(failures, printTable(a.stdout, []column{
+				{title: "run", shrinks: true},
+				{title: "was", shrinks: true},
+				{title: "fate"},
+				{title: "status"},
+				{title: "messages", right: true},
+				{title: "digest"},
+				{title: ""},
+			}, rows))
+		}
+		for _, r := range done {
+			failures = append(failures, c.confirm(ctx, fleet, r))
+		}
+		return errors.Join(append(failures, err)...)
+	})
+}
+
+// confirm asks the daemon for a run that was imported: its digest must be the one that was worked out.
+func (c importCmd) confirm(ctx context.Context, fleet *publisher.Fleet, r archive.Imported) error {
+	if r.Since > 0 || c.Live {
+		return nil // it has gone on, or may have
+	}
+	head, err := fleet.Head(ctx, r.Run)
+	if err != nil {
+		return fmt.Errorf("run %s is imported; reading it again: %w", r.Run, err)
+	}
+	if head.Digest != r.Digest {
+		return fail(exitDamaged, "see what is wrong: waymark verify "+r.Run, "run %s recovers with digest %.16s…, it was imported with %.16s…", r.Run, head.Digest, r.Digest)
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package archive_test
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/archive"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestARunComesBackUnderItsNameAsItWas(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "alpha")
+	w.eventful("r1")
+	b, m := w.export(false, "r1")
+	require.Len(t, m.Runs, 1)
+	require.Equal(t, 2, m.Runs[0].Blobs)
+
+	other := newWorld(t, "alpha")
+	done, err := other.importing(b, nil)
+	require.NoError(t, err)
+	require.Equal(t, archive.FateImported, done[0].Fate)
+	_, was := w.contentOf("r1")
+	_, is := other.contentOf("r1")
+	require.Equal(t, was, is, "every message, byte for byte")
+	before, after := w.state("r1"), other.state("r1")
+	require.Equal(t, before.Head.Digest, after.Head.Digest)
+	require.Equal(t, before.Head.Digest, done[0].Digest)
+	require.Equal(t, m.Runs[0].Digest, done[0].Digest)
+	require.Equal(t, before.Messages, after.Messages)
+	require.Equal(t, before.Calls, after.Calls)
+	require.NotZero(t, after.Head.Counts.DeadLetters)
+	require.Equal(t, before.Head.Counts, after.Head.Counts)
+}
+
+func TestARunUnderAnotherNameHasTheSameContent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "alpha")
+	w.eventful("r1")
+	b, m := w.export(false, "r1")
+	for _, c := range []struct {
+		name  string
+		to    *world
+		as    string
+		label string
+	}{
+		{"in its own fleet", w, "r2", "alpha"},
+		{"in another fleet", newWorld(t, "omega"), "r1-imported", "omega"},
+		{"in another fleet, under its own id", newWorld(t, "omega"), "r1", "omega"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			done, err := c.to.importing(b, func(to *archive.Target) { to.As = c.as })
+			require.NoError(t, err)
+			require.NotEqual(t, m.Runs[0].Digest, done[0].Digest, "its events name another run, or fleet")
+			sum, _ := c.to.contentOf(c.as)
+			require.Equal(t, m.Runs[0].Content, sum)
+			before, after := w.state("r1"), c.to.state(c.as)
+			require.Equal(t, done[0].Digest, after.Head.Digest, "as it was worked out, the daemon has it")
+			require.Equal(t, before.Head.Counts, after.Head.Counts, "nothing more was refused")
+			require.Empty(t, after.Head.Gaps)
+			require.Equal(t, texts(before), texts(after))
+			require.Equal(t, before.Head.Epoch, after.Head.Epoch)
+			require.Equal(t, before.Head.Handoffs[0].ChildRun, after.Head.Handoffs[0].ChildRun)
+			require.Equal(t, schema.HandoffStatusAccepted, after.Head.Handoffs[0].Status)
+			require.Equal(t, "looked-at", after.Head.Marks[0].Name)
+			at, err := c.to.fleet.GetAt(t.Context(), c.as, schema.Point{Kind: schema.PointMark, Name: "looked-at"})
+			require.NoError(t, err)
+			require.Equal(t, schema.StatusRunning, at.Head.Status)
+			for i := range after.Calls {
+				require.Equal(t, before.Calls[i].Result, after.Calls[i].Result)
+			}
+		})
+	}
+}
+
+func texts(s *schema.State) []string {
+	var list []string
+	for i := range s.Messages {
+		for _, p := range s.Messages[i].Parts {
+			if p.Content != nil {
+				list = append(list, *p.Content)
+			}
+		}
+	}
+	return list
+}
+
+func TestImportingTheSameArchiveAgainChangesNothing(t *testing.T) {
+	t.Parallel()
+	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
+	w.eventful("r1")
+	b, _ := w.export(false, "r1")
+	for _, as := range []string{"", "copy"} {
+		_, err := other.importing(b, func(to *archive.Target) { to.As = as })
+		require.NoError(t, err)
+		id := as
+		if id == "" {
+			id = "r1"
+		}
+		_, was := other.contentOf(id)
+		done, err := other.importing(b, func(to *archive.Target) { to.As = as })
+		require.NoError(t, err)
+		require.Equal(t, archive.FateThere, done[0].Fate)
+		require.Zero(t, done[0].Since)
+		_, is := other.contentOf(id)
+		require.Equal(t, was, is)
+	}
+	// The run that it was made of is the very same, too.
+	done, err := w.importing(b, nil)
+	require.NoError(t, err)
+	require.Equal(t, archive.FateThere, done[0].Fate)
+	r, err := w.executor("exec-3").Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: schema.TakeoverReopen})
+	require.NoError(t, err)
+	require.NoError(t, r.End(t.Context(), publisher.RunEnd{Status: schema.StatusFailed}))
+	done, err = w.importing(b, nil)
+	require.NoError(t, err)
+	require.Equal(t, archive.FateThere, done[0].Fate)
+	require.EqualValues(t, 2, done[0].Since, "it went on since")
+}
+
+func TestAnImportOverAnExistingRunIsRefused(t *testing.T) {
+	t.Parallel()
+	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
+	w.eventful("r1")
+	b, _ := w.export(false, "r1")
+	x := other.start("r1")
+	require.NoError(t, x.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
+	_, was := other.contentOf("r1")
+	_, err := other.importing(b, nil)
+	require.ErrorIs(t, err, archive.ErrRunExists)
+	_, err = other.importing(b, func(to *archive.Target) { to.Continue = true })
+	require.ErrorIs(t, err, archive.ErrRunExists)
+	_, is := other.contentOf("r1")
+	require.Equal(t, was, is, "nothing was written")
+	_, err = other.fleet.Get(t.Context(), "r1-child")
+	require.ErrorIs(t, err, publisher.ErrRunNotFound)
+}
+
+func TestAnImportThatBrokeOffIsContinuedWhenAskedTo(t *testing.T) {
+	t.Parallel()
+	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
+	w.eventful("r1")
+	b, m := w.export(false, "r1")
+	// What a crash between two batches leaves: the run's beginning.
+	_, records := w.contentOf("r1")
+	for _, r := range records[:7] {
+		_, err := other.js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.NamesOf("alpha", 0).EventSubject("r1"), Header: r.Header, Data: r.Body})
+		require.NoError(t, err)
+	}
+	_, err := other.importing(b, nil)
+	require.ErrorIs(t, err, archive.ErrPartly)
+	done, err := other.importing(b, func(to *archive.Target) { to.Continue = true })
+	require.NoError(t, err)
+	require.Equal(t, archive.FateContinued, done[0].Fate)
+	require.EqualValues(t, 7, done[0].Before)
+	require.Equal(t, m.Runs[0].Digest, other.state("r1").Head.Digest)
+}
+
+func TestARunThatHasNotEndedIsImportedOnlyWhenAskedTo(t *testing.T) {
+	t.Parallel()
+	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
+	w.turn(w.start("r1"), "c1", 1)
+	b, _ := w.export(false, "r1")
+	_, err := other.importing(b, nil)
+	require.ErrorIs(t, err, archive.ErrNotEnded)
+	_, err = other.importing(b, func(to *archive.Target) { to.Live = true })
+	require.NoError(t, err)
+	// It is taken over and goes on, as anywhere.
+	r, err := other.fleet.Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.NoError(t, err)
+	other.turn(r, "c2", 2)
+	require.Len(t, other.state("r1").Calls, 2)
+}
+
+func TestForksComeWithTheirBases(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "alpha")
+	origin := w.start("origin")
+	w.turn(origin, "c1", 1)
+	w.turn(origin, "c2", large)
+	fork, err := w.fleet.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "origin", At: schema.Point{Kind: schema.PointTurn, Number: 2}})
+	require.NoError(t, err)
+	w.turn(fork, "f3", 3)
+	second, err := w.fleet.Fork(t.Context(), publisher.ForkSpec{ID: "second", Run: "fork"})
+	require.NoError(t, err)
+	w.turn(second, "s4", 4)
+	w.turn(origin, "c3", 3)
+	for _, r := range []*publisher.Run{origin, fork, second} {
+		require.NoError(t, r.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
+	}
+	lone, _ := w.export(false, "second")
+	whole, m := w.export(true, "second")
+	require.Equal(t, []string{"origin", "fork", "second"}, []string{m.Runs[0].Run, m.Runs[1].Run, m.Runs[2].Run})
+
+	other := newWorld(t, "alpha")
+	_, err = other.importing(lone, nil)
+	require.ErrorIs(t, err, archive.ErrBase)
+	for _, prefix := range []string{"", "old-"} {
+		_, err = other.importing(whole, func(to *archive.Target) { to.Prefix = prefix })
+		require.NoError(t, err)
+		before, after := w.state("second"), other.state(prefix+"second")
+		require.Equal(t, texts(before), texts(after), "with what it took over")
+		require.Len(t, after.Calls, 4)
+		require.Equal(t, before.Calls[1].Result, after.Calls[1].Result)
+		require.Equal(t, prefix+"fork", after.Head.Base.Run)
+		require.Zero(t, after.Head.Counts.DeadLetters)
+		done, err := other.importing(whole, func(to *archive.Target) { to.Prefix = prefix })
+		require.NoError(t, err)
+		require.Equal(t, archive.FateThere, done[2].Fate)
+	}
+	// The bases are there now.
+	done, err := other.importing(lone, nil)
+	require.NoError(t, err)
+	require.Equal(t, archive.FateThere, done[0].Fate)
+	// Under a name of its own the fork stands on the base of before.
+	_, err = other.importing(lone, func(to *archive.Target) { to.As = "third" })
+	require.NoError(t, err)
+	require.Equal(t, "fork", other.state("third").Head.Base.Run)
+}
+
+func TestARunOfManyEventsIsSeveralEntriesAndBatches(t *testing.T) {
+	t.Parallel()
+	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
+	// A plain executor's events: no sequence, no chain.
+	subject := schema.NamesOf("alpha", 0).EventSubject("r1")
+	for i := range 2300 {
+		e := schema.Event{
+			ID: "plain-" + string(rune('a'+i%26)) + schema.EventID("r1", 0, schema.Sequence(i), schema.Hash{}), Source: "urn:other", Type: "com.example.thing", Subject: "r1",
+			Time: "2026-01-31T12:00:00Z", Data: []byte(`"` + large[:4000] + `"`),
+		}
+		header, body := e.Encode()
+		_, err := w.js.PublishMsgAsync(&nats.Msg{Subject: subject, Header: header, Data: body}, jetstream.WithStallWait(1<<40))
+		require.NoError(t, err)
+	}
+	<-w.js.PublishAsyncComplete()
+	b, m := w.export(false, "r1")
+	require.Len(t, m.Entries, 3)
+	require.EqualValues(t, 2300, m.Runs[0].Records)
+	_, err := other.importing(b, func(to *archive.Target) { to.As, to.Live = "r9", true })
+	require.NoError(t, err)
+	sum, _ := other.contentOf("r9")
+	require.Equal(t, m.Runs[0].Content, sum)
+}
+
+func TestARunThatIsNotThereIsNotExported(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "alpha")
+	_, err := archive.Write(t.Context(), new(discard), w.fleet, archive.Export{Fleet: "alpha", Runs: []string{"r1"}})
+	require.ErrorIs(t, err, publisher.ErrRunNotFound)
+}
+
+type discard struct{}
+
+func (*discard) Write(b []byte) (int, error) { return len(b), nil }

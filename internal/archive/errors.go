@@ -1,0 +1,73 @@
+package archive
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrHostile comes for an entry that no archive of Waymark has: another kind than a file, a name outside the form, a name
+	// twice or out of order.
+	ErrHostile = errors.New("no archive of waymark has it")
+	// ErrTooLarge comes when an entry, or all together, are larger than the limits, as declared or as read.
+	ErrTooLarge = errors.New("the archive is too large")
+	// ErrDamaged comes for an archive that is cut off, has something behind its end, or holds other bytes than its manifest says.
+	ErrDamaged = errors.New("the archive is damaged")
+	// ErrFormat comes for an archive of a later version.
+	ErrFormat = errors.New("unknown format of an archive")
+	// ErrRunExists comes when the fleet has another run of that id. Nothing was written. Import it under another id.
+	ErrRunExists = errors.New("the fleet has a run of that id")
+	// ErrPartly comes when the fleet has the run's beginning, as an import that broke off leaves it, or an earlier copy. Nothing
+	// was written. It can be continued.
+	ErrPartly = errors.New("the fleet has the beginning of the run")
+	// ErrNotEnded comes for a run that has not ended: once it is imported, the fleet's executors go on with it. Say so.
+	ErrNotEnded = errors.New("the run has not ended")
+	// ErrBase comes for a fork whose base is neither in the archive nor in the fleet. Export it with its bases.
+	ErrBase = errors.New("the base of the run is missing")
+	// ErrIncomplete comes for a run that misses events: it is not exported. Look at it with verify.
+	ErrIncomplete = errors.New("the run misses events")
+	// ErrOpening comes while the number of the fleet's shards is being changed. Try again in a minute.
+	ErrOpening = errors.New("the fleet's shards are being changed")
+)
+
+// EntryError says what is wrong with an archive, and where.
+type EntryError struct {
+	// Entry of the archive; empty when it is about the whole file.
+	Entry string
+	// Problem in words.
+	Problem string
+	// Hint is the next step.
+	Hint string
+	// Err is the sentinel that it matches, perhaps with a cause.
+	Err error
+}
+
+// Error names entry and problem.
+func (e *EntryError) Error() string {
+	if e.Entry == "" {
+		return e.Problem + ": " + e.Err.Error()
+	}
+	return fmt.Sprintf("entry %.160q: %s: %s", e.Entry, e.Problem, e.Err)
+}
+
+// Unwrap returns the sentinel.
+func (e *EntryError) Unwrap() error { return e.Err }
+
+const (
+	hintAgain   = "export it again; nothing was imported"
+	hintTrust   = "do not trust where it came from; nothing was imported"
+	hintLimit   = "allow more with --max-size if you know what it is; nothing was imported"
+	hintVersion = "use the version of waymark that made it, or a later one; nothing was imported"
+)
+
+func hostile(entry, format string, args ...any) error {
+	return &EntryError{Entry: entry, Problem: fmt.Sprintf(format, args...), Hint: hintTrust, Err: ErrHostile}
+}
+
+func damaged(entry, format string, args ...any) error {
+	return &EntryError{Entry: entry, Problem: fmt.Sprintf(format, args...), Hint: hintAgain, Err: ErrDamaged}
+}
+
+func tooLarge(entry, format string, args ...any) error {
+	return &EntryError{Entry: entry, Problem: fmt.Sprintf(format, args...), Hint: hintLimit, Err: ErrTooLarge}
+}

@@ -1,0 +1,138 @@
+package archive
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// renamed is a run under another name: its events, as they would have been recorded if it had had that name from the start.
+type renamed struct {
+	fromFleet, toFleet string
+	from, to           string
+	// base is what the run's start is to name instead of the base that it names; nil leaves it.
+	base *schema.Base
+	// old and head are the run before and now.
+	old, head schema.Head
+	n         schema.StreamSequence
+	// offers are the content hashes of offers, before and now.
+	offers map[string]string
+}
+
+func newRenamed(fromFleet, toFleet, from, to string, base *schema.Base) *renamed {
+	return &renamed{
+		fromFleet: fromFleet, toFleet: toFleet, from: from, to: to, base: base,
+		old: schema.NewHead("", from), head: schema.NewHead("", to), offers: map[string]string{},
+	}
+}
+
+// same reports whether nothing changes.
+func (r *renamed) same() bool { return r.fromFleet == r.toFleet && r.from == r.to && r.base == nil }
+
+// next returns the record under the other name. A record that the fold refused before is refused now, for the same reason.
+func (r *renamed) next(rec *schema.Record) (schema.Record, error) {
+	r.n++
+	was, is := *rec, *rec
+	was.Stream = r.n
+	if !r.same() {
+		var err error
+		if is, err = r.rename(rec); err != nil {
+			return is, err
+		}
+	}
+	is.Stream = r.n
+	before := r.old.Apply(&was)
+	now := r.head.Apply(&is)
+	if before.Kind != now.Kind || before.Reason != now.Reason {
+		return is, fmt.Errorf("message %d of run %s: under the name %s the fold says %d %s of it, and said %d %s", r.n, r.from, r.to, now.Kind, now.Reason,
+			before.Kind, before.Reason)
+	}
+	if before.Event != nil && before.Event.Name() == schema.HandoffOffered {
+		old, next := before.Event.ContentHash(), now.Event.ContentHash()
+		r.offers[hex.EncodeToString(old[:])] = hex.EncodeToString(next[:])
+	}
+	return is, nil
+}
+
+// rename makes the event of a record that of the other run. What is no CloudEvent stays as it is.
+func (r *renamed) rename(rec *schema.Record) (schema.Record, error) {
+	e, err := schema.Decode(rec.Header, rec.Body)
+	if err != nil {
+		return *rec, nil //nolint:nilerr // it is refused under any name
+	}
+	was := *e
+	content := was.ContentHash()
+	if e.Subject == r.from {
+		e.Subject = r.to
+	}
+	if fleet, executor, ok := schema.ParseSource(e.Source); ok && fleet == r.fromFleet {
+		e.Source = schema.Source(r.toFleet, executor)
+	}
+	if run, sum, err := schema.ParseDataRef(e.DataRef); err == nil && run == r.from {
+		e.DataRef = schema.DataRef(r.to, sum)
+	}
+	// Data that cannot be read is refused under any name.
+	if data, err := renameRefs(e.Data, r.from, r.to); err == nil {
+		e.Data = data
+	}
+	if member := derived(e.Name()); member != "" {
+		if data, err := replaceMember(e.Data, member, func(old jsontext.Value) ([]byte, error) { return r.follow(member, old) }); err == nil {
+			e.Data = data
+		}
+	}
+	next := e.ContentHash()
+	switch {
+	case was.Sequence != 0 && was.ID == schema.EventID(was.Subject, was.Epoch, was.Sequence, content):
+		e.ID = schema.EventID(e.Subject, e.Epoch, e.Sequence, next)
+	case was.IsControl():
+		prefix := schema.ControlID(was.Subject, was.Epoch, "")
+		e.ID = schema.ControlID(e.Subject, e.Epoch, strings.TrimPrefix(was.ID, prefix))
+	}
+	if was.Chain != "" {
+		// A chain that held before holds now; another is as wrong as it was.
+		prev, err := schema.ParseHash(r.old.Chain)
+		if err == nil && prev.Next(content).String() == was.Chain {
+			if prev, err = schema.ParseHash(r.head.Chain); err == nil {
+				e.Chain = prev.Next(next).String()
+			}
+		}
+	}
+	header, body := e.Encode()
+	return schema.Record{Stream: rec.Stream, Header: header, Body: slices.Clone(body)}, nil
+}
+
+// follow is the value of a member that follows from ids and digests, for the run as it is now.
+func (r *renamed) follow(member string, old jsontext.Value) ([]byte, error) {
+	switch member {
+	case memberFrom:
+		var from schema.From
+		if err := json.Unmarshal(old, &from); err != nil {
+			return nil, err
+		}
+		if from == (schema.From{Epoch: r.old.Epoch, Sequence: r.old.Sequence, Chain: r.old.Chain, Digest: r.old.Digest}) {
+			from = schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Chain: r.head.Chain, Digest: r.head.Digest}
+		}
+		return json.Marshal(from, json.Deterministic(true))
+	case memberBase:
+		if r.base == nil {
+			return old, nil
+		}
+		return json.Marshal(r.base, json.Deterministic(true))
+	case memberOffer:
+		var hash string
+		if err := json.Unmarshal(old, &hash); err != nil {
+			return nil, err
+		}
+		if next, ok := r.offers[hash]; ok {
+			hash = next
+		}
+		return json.Marshal(hash)
+	}
+	return old, nil
+}
