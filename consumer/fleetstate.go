@@ -111,11 +111,15 @@ func (l *lookout) fill(ctx context.Context, store *kvstore.Shard, s *schema.Shar
 func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	shards, at := s.lookout.look(ctx)
 	runs := s.roster.Counts()
-	return &schema.FleetReply{
+	reply := &schema.FleetReply{
 		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards,
 		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined},
 		Recovery: s.stats.Recovery.state(),
 	}
+	if s.cfg.Shadow != nil {
+		reply.Shadow = s.cfg.Shadow()
+	}
+	return reply
 }
 
 // fleet answers how the fleet is.

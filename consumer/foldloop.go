@@ -278,7 +278,7 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 	if err != nil {
 		return err
 	}
-	had := r.head.Executor
+	had, before := r.head.Executor, r.head.Position.Stream
 	v := r.take(&a.prepared, a.size, &s.cfg)
 	switch v.Kind {
 	case schema.Replayed:
@@ -314,6 +314,9 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 				return err
 			}
 		}
+	}
+	if s.cfg.Shadow != nil {
+		s.cfg.Shadow(id, before, &a.Record, v.Kind, &r.head)
 	}
 	s.stats.measure(&a.Arrived)
 	r.touched = s.now()

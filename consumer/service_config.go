@@ -31,6 +31,8 @@ type ServiceConfig struct {
 	// Refresh reads the fleet's settings again, unless a reading began after the time given, and calls [Service.Place] if
 	// they were changed. It is called before a run is said not to exist. Nil means that they never change.
 	Refresh func(ctx context.Context, after time.Time) error
+	// Shadow tells what the replica's shadow fold found; nil when it has none.
+	Shadow func() *schema.FleetShadow
 	// Retention returns the fleet's policy for ended runs. Nil keeps all of them.
 	Retention func() schema.RetentionPolicy
 	// Workers is the number of requests answered at the same time. Default 64.

@@ -21,6 +21,7 @@ import (
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/shadow"
 	"github.com/waymarkio/waymark/kvstore"
 )
 
@@ -39,6 +40,8 @@ type daemon struct {
 	heartbeats *consumer.Heartbeats
 	// balance shares the shards with other replicas; nil where there can be none.
 	balance *consumer.Balance
+	// shadow folds some runs a second time; nil when it is off.
+	shadow *shadow.Shadow
 	// retainer removes what the fleet's policy does not keep; nil without folders.
 	retainer *consumer.Retainer
 	// shards brings the shards of the fleet into service, and settings those that are added.
@@ -255,6 +258,9 @@ const leastQuota = 64 << 20
 func (d *daemon) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.service.Run(ctx) })
 	group.Go(func() error { return d.roster.Run(ctx) })
+	if d.shadow != nil {
+		group.Go(func() error { return d.shadow.Run(ctx) })
+	}
 	if d.retainer != nil {
 		group.Go(func() error { return d.retainer.Run(ctx) })
 	}

@@ -455,10 +455,28 @@ func (d *doctor) fleet(ctx context.Context) {
 	if behind == 0 {
 		d.add("fold", checkOK, "", "nothing waits for longer than %s", lagWarn)
 	}
+	d.shadow(reply.Shadow)
 	if reply.Runs.Quarantined > 0 {
 		d.add("quarantine", checkWarning, d.p.command("runs ls --status quarantined"), "%d runs are given to nobody: their claims made no progress", reply.Runs.Quarantined)
 	}
 	d.letters(ctx)
+}
+
+// shadow checks whether the fold and the model beside it agree.
+func (d *doctor) shadow(s *schema.FleetShadow) {
+	const name = "shadow fold"
+	switch {
+	case s == nil:
+	case s.Differences > 0:
+		last := ""
+		if n := len(s.Last); n > 0 {
+			last = ": " + s.Last[n-1]
+		}
+		d.add(name, checkFailed, "keep the run's events (waymark export RUN --format cloudevents) and report them: the fold or the model is wrong",
+			"%d differences in %d events of %d runs%s", s.Differences, s.Events, s.Runs, last)
+	default:
+		d.add(name, checkOK, "", "no difference in %d events of %d runs", s.Events, s.Runs)
+	}
 }
 
 // letters checks what was rejected.

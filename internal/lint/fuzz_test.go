@@ -224,7 +224,9 @@ func TestEveryRequestOfTheServiceIsFuzzed(t *testing.T) {
 					continue
 				}
 				for _, spec := range d.Specs {
-					for _, name := range spec.(*ast.ValueSpec).Names { //nolint:forcetypeassert // the specs of constants
+					values, ok := spec.(*ast.ValueSpec)
+					require.True(t, ok)
+					for _, name := range values.Names {
 						if rest, ok := strings.CutPrefix(name.Name, "Verb"); ok && rest != "" {
 							verbs[name.Name] = true
 						}
