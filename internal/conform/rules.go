@@ -442,6 +442,7 @@ var reasonRules = map[schema.Reason]string{
 	schema.ReasonForked:           ruleFork,
 	schema.ReasonStale:            ruleDense,
 	schema.ReasonRunEnded:         ruleEnded,
+	schema.ReasonErased:           ruleEnded, // a run that was removed is over, too
 	schema.ReasonAlreadyStarted:   ruleStartOnce,
 	schema.ReasonNotControl:       ruleControl,
 	schema.ReasonStaleTakeover:    ruleTakeover,
