@@ -84,6 +84,13 @@ type FolderConfig struct {
 	Reprovision func(context.Context) error
 }
 
+// shadow tells the shadow, if there is one, of an event that was folded.
+func (c *FolderConfig) shadow(run string, before schema.StreamSequence, a *arrival, kind schema.VerdictKind, head *schema.Head) {
+	if c.Shadow != nil {
+		c.Shadow(run, before, &a.Record, kind, head)
+	}
+}
+
 // withDefaults returns the configuration with every default filled in.
 func (c FolderConfig) withDefaults() FolderConfig {
 	set(&c.BatchEvents, 1024)

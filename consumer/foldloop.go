@@ -315,9 +315,7 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 			}
 		}
 	}
-	if s.cfg.Shadow != nil {
-		s.cfg.Shadow(id, before, &a.Record, v.Kind, &r.head)
-	}
+	s.cfg.shadow(id, before, a, v.Kind, &r.head)
 	s.stats.measure(&a.Arrived)
 	r.touched = s.now()
 	b.touched[id] = r
