@@ -33,6 +33,9 @@ var errAbsent = errors.New("nothing at the checkpoint's position")
 // errOtherThere says that the log has another event where the checkpoint or the last segment stands.
 var errOtherThere = errors.New("another event at the position")
 
+// errPurged says that events of the run were purged while the log was read.
+var errPurged = errors.New("purged meanwhile")
+
 // errMoved says that more of the run was sealed, and perhaps purged, while it was read.
 var errMoved = errors.New("more of the run was sealed meanwhile")
 

@@ -287,3 +287,49 @@ func TestALogThatMovesBeforeEachRequestLosesNothing(t *testing.T) {
 	require.Zero(t, w.svc.Stats().Holes.Load(), "no hole was said")
 	require.Zero(t, w.svc.Stats().Regressions.Load(), "no regression was said")
 }
+
+// Control events have no sequences: what is purged of them between two pieces of a read leaves no gap.
+func TestAReadMissesNoControlEventThatIsPurgedBetweenTwoOfItsPieces(t *testing.T) {
+	const marks, first = 700, 3
+	for _, from := range []string{"a checkpoint", "scratch"} {
+		for _, view := range []string{schema.ViewHead, schema.ViewEvents, schema.ViewState} {
+			t.Run(view+" from "+from, func(t *testing.T) {
+				w, d := newTapped(t)
+				x := w.writer("run-1")
+				x.start()
+				x.turnOf(10)
+				for i := range marks {
+					e, err := schema.NewControl("default", "operator", "run-1", 1, fmt.Sprintf("n%d", i), &schema.CheckpointMarkedData{Name: "here", By: "somebody"}, time.Unix(1_700_000_000, 0))
+					require.NoError(t, err)
+					x.send(e)
+				}
+				m := newMover(w, x)
+				if from == "a checkpoint" {
+					m.seal(first)
+					m.checkpoint(first + 1)
+				}
+				pieces, moved := 0, false
+				d.set(func(subject string) {
+					if subject != "$JS.API.DIRECT.GET."+w.names.EventStream() {
+						return
+					}
+					if pieces++; pieces > 1 && !moved {
+						moved = true
+						m.seal(marks - 20)
+						m.checkpoint(marks - 10)
+						m.purge()
+					}
+				})
+				reply, a := w.get("run-1", view)
+				d.set(nil)
+				require.True(t, moved, "the log was read in pieces")
+				require.True(t, reply.Complete)
+				require.Equal(t, x.model(), reply.Head)
+				if view == schema.ViewEvents {
+					require.Len(t, a.records(t), len(x.acked))
+				}
+				require.Zero(t, w.svc.Stats().Holes.Load())
+			})
+		}
+	}
+}

@@ -52,8 +52,11 @@ type reading struct {
 	index schema.SegmentIndex
 	// lost are events that were stored once and are missing; what the fold itself missed is in head.Gaps.
 	lost []schema.Gap
-	// logLast is the stream sequence of the run's last record in the log, 0 when the log has none.
-	logLast schema.StreamSequence
+	// logFirst and logLast are the stream sequences of the first record of the run that was read from the log, and of the last
+	// one; 0 when the log has none.
+	logFirst, logLast schema.StreamSequence
+	// scratch: no checkpoint was used.
+	scratch bool
 	// damage was met and survived.
 	damage []schema.Damage
 	// marked: the log has a mark that the run was removed. Whether it was, the record in the segment bucket says.
@@ -130,8 +133,8 @@ type mode struct {
 func (rd *reader) read(ctx context.Context, src *shardSource, run string, m mode) (*reading, error) {
 	for range maxReadTries {
 		r, err := rd.attempt(ctx, src, run, m)
-		if err == nil && m.accept {
-			err = rd.unmoved(ctx, r)
+		if err == nil {
+			err = rd.undisturbed(ctx, r, m)
 		}
 		var h *hole
 		switch {
@@ -144,6 +147,8 @@ func (rd *reader) read(ctx context.Context, src *shardSource, run string, m mode
 			}
 		case errors.Is(err, errMoved):
 			m.scratch, m.accept = true, false
+		case errors.Is(err, errPurged):
+			m.fresh = true
 		case errors.Is(err, errAbsent), errors.Is(err, errOtherThere), errors.Is(err, errPrefix):
 			if !m.fresh {
 				m.fresh = true
@@ -157,6 +162,28 @@ func (rd *reader) read(ctx context.Context, src *shardSource, run string, m mode
 		}
 	}
 	return nil, fmt.Errorf("run %s: the log changed during %d reads: %w", run, maxReadTries, ErrStale)
+}
+
+// undisturbed makes sure that nothing of the run was purged behind the reading's back: its log was read piece by piece, and a piece
+// may have begun behind events that were sealed and purged since the one before. A gap in sequences tells most of it; control
+// events, and those of plain executors, have none.
+func (rd *reader) undisturbed(ctx context.Context, r *reading, m mode) error {
+	switch {
+	case m.accept, r.scratch && !r.empty():
+		return rd.unmoved(ctx, r)
+	case r.scratch || r.logFirst == r.logLast:
+		return nil // there is nothing between
+	}
+	// A purge takes a run's events from the first on: as long as that is there, so are the others.
+	rec, found, err := runlog.Next(ctx, rd.js, r.src.store.Names, r.run, r.logFirst)
+	switch {
+	case err != nil:
+		return err
+	case !found || rec.Stream != r.logFirst:
+		return fmt.Errorf("run %s: the event at %d: %w", r.run, r.logFirst, errPurged)
+	default:
+		return nil
+	}
 }
 
 // unmoved makes sure that what a reading misses was not sealed and purged while it was read: then there are segments that
@@ -261,6 +288,9 @@ func (rd *reader) fromCheckpoint(ctx context.Context, src *shardSource, run stri
 	var prefix tail
 	seen := false
 	err := rd.records(ctx, src, run, r.tail.from, m.walk, func(rec schema.Record) error {
+		if r.logFirst == 0 {
+			r.logFirst = rec.Stream
+		}
 		r.logLast = rec.Stream
 		switch {
 		case rec.Stream < at.Stream:

@@ -13,7 +13,7 @@ import (
 // fromScratch folds the run from its segments and the log behind them. Segments nobody counted yet are taken too: they
 // hold what may be purged from the log already.
 func (rd *reader) fromScratch(ctx context.Context, src *shardSource, run string, m mode) (*reading, error) {
-	r := &reading{src: src, run: run, head: schema.NewHead(rd.fleet, run)}
+	r := &reading{src: src, run: run, head: schema.NewHead(rd.fleet, run), scratch: true}
 	// Segments whose bucket is lost are no segments: the log may still have everything, and says so if not.
 	get := func(ctx context.Context, run string, n int) ([]byte, error) {
 		stored, err := src.store.Segments.Get(ctx, run, n)
