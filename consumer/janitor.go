@@ -265,12 +265,13 @@ func (j *janitor) room() {
 
 // purgeRun proves and purges what an entry names. Only what concerns more than this run is an error.
 func (j *janitor) purgeRun(ctx context.Context, e purgeEntry, piece int64) error {
-	again := false
+	again, freed := false, false
 	for {
 		// Asked before the proof: what is folded by now has its checkpoint.
 		folded := schema.StreamSequence(j.stats.Position.Load())
 		work, cancel := context.WithTimeout(ctx, purgePatience)
 		p, err := j.purgeOnce(work, e.run, e.upTo, piece)
+		freed = freed || err == nil && p.events > 0
 		late := work.Err() != nil
 		cancel()
 		var un *unproven
@@ -296,6 +297,9 @@ func (j *janitor) purgeRun(ctx context.Context, e purgeEntry, piece int64) error
 		}
 		break
 	}
+	if e.fruitless++; freed {
+		e.fruitless = 0
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.queue.done(e, again, j.now())
@@ -312,9 +316,6 @@ func (j *janitor) purgeOnce(ctx context.Context, run string, upTo schema.StreamS
 	if err != nil || p.events == 0 {
 		return p, err
 	}
-	if took := j.now().Sub(began); took > proofTrust {
-		return p, fmt.Errorf("%w: it took %s", errSlowProof, took)
-	}
 	j.mu.Lock()
 	may := j.queue.mayGo(run, p.last)
 	j.mu.Unlock()
@@ -329,6 +330,9 @@ func (j *janitor) purgeOnce(ctx context.Context, run string, upTo schema.StreamS
 		if err := j.shard.Checkpoints.Trim(ctx, run); err != nil {
 			return p, err
 		}
+	}
+	if took := j.now().Sub(began); took > proofTrust {
+		return p, fmt.Errorf("%w: it took %s", errSlowProof, took)
 	}
 	if err := failpoint.Hit(ctx, failpoint.BeforePurge); err != nil {
 		return p, err

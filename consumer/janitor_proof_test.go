@@ -149,3 +149,26 @@ func TestWhatIsMendedIsPurgedAfterAll(t *testing.T) {
 	w.put(2, sound)
 	w.requireWhole(w.bad, w.awaitPurged(w.bad))
 }
+
+// What a run misses may be in the log of another replica: as long as it is incomplete nothing of it is purged.
+func TestARunWithAGapIsNotPurged(t *testing.T) {
+	w := newFoldWorld(t)
+	f, _ := w.fold(hasty())
+	x := w.writer("run-1")
+	x.start()
+	x.turnOf(900)
+	e, _, err := x.run.Event(&schema.CheckpointMarkedData{Name: "lost"}, 0, time.Unix(1_700_000_000, 0), x.run.Chain, 0)
+	require.NoError(t, err)
+	require.NoError(t, x.run.Commit(e))
+	for range 10 {
+		x.turnOf(900)
+	}
+	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	require.Eventually(t, func() bool { return f.Stats().ProofsFailed.Load() > 2 }, time.Minute, time.Millisecond)
+	c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.False(t, c.Complete())
+	require.Positive(t, c.Segments.Count)
+	require.Len(t, w.log("run-1"), len(x.acked))
+	require.Zero(t, f.Stats().PurgedEvents.Load())
+}

@@ -84,7 +84,7 @@ func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSeque
 	}
 	upTo = min(upTo, c.Segments.Last.Stream, c.Position.Stream-1)
 	if upTo == 0 {
-		return proof{}, nil
+		return proof{sealed: c.Segments.Last.Stream}, nil // its last event is the log's first, and stays
 	}
 	rec, found, err := runlog.Next(ctx, j.js, j.names, run, c.Position.Stream)
 	if err != nil {

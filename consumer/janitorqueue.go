@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"container/list"
 	"slices"
 	"time"
@@ -27,6 +28,8 @@ type purgeEntry struct {
 	nextBytes                                 int64
 	// failed: the proof failed, and fullness is no reason to try sooner.
 	failed bool
+	// fruitless counts the tries in a row that freed nothing and are to be repeated: others go first then.
+	fruitless int
 	// taken: it is being purged.
 	taken bool
 }
@@ -158,7 +161,11 @@ func (q *purgeQueue) due(now time.Time) (purgeEntry, bool) {
 	return purgeEntry{}, false
 }
 
-// gains marks runs as taken whose purge frees most, for so many bytes, as far as they have waited for least.
+// barren reports whether the entry frees nothing for now. The first try may only have come before the checkpoint.
+func (e *purgeEntry) barren() bool { return e.failed || e.fruitless > 1 }
+
+// gains marks runs as taken whose purge frees most, for so many bytes, as far as they have waited for least. Those that freed
+// nothing when they were tried come last.
 func (q *purgeQueue) gains(bytes int64, least time.Duration, now time.Time) []purgeEntry {
 	var may []*purgeEntry
 	for el := q.order.Front(); el != nil; el = el.Next() {
@@ -172,7 +179,15 @@ func (q *purgeQueue) gains(bytes int64, least time.Duration, now time.Time) []pu
 		}
 		may = append(may, e)
 	}
-	slices.SortStableFunc(may, func(a, b *purgeEntry) int { return int(min(max(b.bytes-a.bytes, -1), 1)) })
+	slices.SortStableFunc(may, func(a, b *purgeEntry) int {
+		if a.barren() != b.barren() {
+			if a.barren() {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Compare(b.bytes, a.bytes)
+	})
 	var most []purgeEntry
 	for _, e := range may {
 		if bytes <= 0 {
@@ -185,11 +200,12 @@ func (q *purgeQueue) gains(bytes int64, least time.Duration, now time.Time) []pu
 	return most
 }
 
-// waiting is how much is sealed and not purged yet, in bytes.
+// waiting is how much is sealed and not purged yet, in bytes, of what there is hope for.
 func (q *purgeQueue) waiting() (bytes int64) {
 	for el := q.order.Front(); el != nil; el = el.Next() {
-		e := entryOf(el)
-		bytes += e.bytes + e.nextBytes
+		if e := entryOf(el); !e.barren() {
+			bytes += e.bytes + e.nextBytes
+		}
 	}
 	return bytes
 }
@@ -203,6 +219,9 @@ func (q *purgeQueue) done(was purgeEntry, again bool, now time.Time) {
 	e := entryOf(el)
 	q.order.Remove(el)
 	e.taken, e.failed, e.since = false, was.failed && again, now
+	if e.fruitless = was.fruitless; !again {
+		e.fruitless = 0
+	}
 	switch {
 	case again:
 		e.join()

@@ -33,9 +33,9 @@ type Fleet struct {
 	// lateStart is the constant of that name.
 	lateStart time.Duration
 	replicas  int
-	group       *group
-	rooms       rooms
-	mail        mail
+	group     *group
+	rooms     rooms
+	mail      mail
 	// redactor is nil when nothing is taken out of events.
 	redactor *redactor
 	// denied hears what the server does not permit.

@@ -19,7 +19,8 @@ type rooms struct {
 
 // room is what the last look at a full stream has found.
 type room struct {
-	looked time.Time
+	// looked is when it was asked last, told when that was answered.
+	looked, told time.Time
 	// removed counts the messages that were taken out of the stream since it was made: it grows with each purge, also when
 	// others fill at once what became free.
 	removed uint64
@@ -52,8 +53,8 @@ func (f *Fleet) lookForRoom(ctx context.Context, stream string, every time.Durat
 		defer f.rooms.mu.Unlock()
 		return *r
 	}
-	// Who comes meanwhile goes by the look before. What happened before an old look is nobody's progress.
-	old := now.Sub(r.looked) > 4*max(every, f.cfg.MaxBackoff)+f.cfg.TryTimeout
+	// Who comes meanwhile goes by the look before. What happened before an old look, or before the first, is nobody's progress.
+	old := now.Sub(r.told) > 4*max(every, f.cfg.MaxBackoff)+f.cfg.TryTimeout
 	r.looked = now
 	f.rooms.mu.Unlock()
 
@@ -70,6 +71,7 @@ func (f *Fleet) lookForRoom(ctx context.Context, stream string, every time.Durat
 	if !old && removed > r.removed {
 		r.freed = time.Now()
 	}
+	r.told = now
 	r.removed, r.quota, r.used = removed, max(info.Config.MaxBytes, 0), int64(info.State.Bytes) //nolint:gosec // a size
 	return *r
 }

@@ -60,3 +60,26 @@ func TestPatienceWithAFullFleetIsCountedFromTheLastRoomMade(t *testing.T) {
 	require.GreaterOrEqual(t, full.Waited, 24*time.Hour)
 	require.ErrorContains(t, full, "room was made")
 }
+
+// A look that was not answered says nothing of what was taken out before the next one.
+func TestRoomThatWasMadeBeforeTheFirstAnswerIsNobodysProgress(t *testing.T) {
+	server := natstest.Start(t)
+	nc := server.Conn(t, nats.ReconnectBufSize(-1))
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20}))
+	f, err := Connect(t.Context(), Config{Conn: nc, Executor: "exec-1"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close(t.Context())) }()
+	require.Zero(t, f.lookForRoom(t.Context(), "LATER", 0).freed, "there is no such stream")
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "LATER", Subjects: []string{"later"}, MaxMsgs: 1})
+	require.NoError(t, err)
+	for range 3 {
+		_, err = js.Publish(t.Context(), "later", []byte("x"))
+		require.NoError(t, err)
+	}
+	require.Zero(t, f.lookForRoom(t.Context(), "LATER", 0).freed, "taken out before anybody waited")
+	_, err = js.Publish(t.Context(), "later", []byte("x"))
+	require.NoError(t, err)
+	require.NotZero(t, f.lookForRoom(t.Context(), "LATER", 0).freed)
+}
