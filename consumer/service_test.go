@@ -43,6 +43,7 @@ func TestServiceIsDiscovered(t *testing.T) {
 		"history": "waymark.history.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*",
+		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default",
 	}, subjects)
 }
 

@@ -178,7 +178,7 @@ func (im *importer) workOut(p *plan) error {
 			forks = append(forks, &im.a.Manifest.Runs[i])
 		}
 	}
-	r, t := im.renamed(p), newTally("", p.is.Run)
+	r, t := im.renamed(p), newTally(p.is.Run)
 	err := im.a.records(p.was.Run, func(rec *schema.Record) error {
 		is, err := r.next(rec)
 		if err != nil {
@@ -230,7 +230,7 @@ func (im *importer) baseOf(ctx context.Context, p *plan) error {
 		}
 		return nil
 	}
-	t, found := newTally("", b.Run), false
+	t, found := newTally(b.Run), false
 	err := im.to.Source.Events(ctx, b.Run, func(rec schema.Record) error {
 		t.add(&rec)
 		if found = at(&t.head, b); found {
@@ -308,7 +308,7 @@ func (im *importer) compare(ctx context.Context, p *plan) error {
 		return nil
 	})
 	close(stop)
-	for range there { //nolint:revive // what was on its way is let go
+	for range there { // what was on its way is let go
 	}
 	if workErr := <-ended; workErr != nil && !errors.Is(workErr, errOther) {
 		return workErr

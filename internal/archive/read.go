@@ -168,7 +168,7 @@ func (c *checker) entry(entry string, content []byte) error {
 			return hostile(entry, "it is out of order")
 		}
 		c.seen[n.run] = true
-		c.run, c.next, c.last = newTally("", n.run), 1, ""
+		c.run, c.next, c.last = newTally(n.run), 1, ""
 		c.runs = append(c.runs, c.run)
 	}
 	if n.blob != "" {

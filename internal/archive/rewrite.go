@@ -41,10 +41,7 @@ func (r *renamed) next(rec *schema.Record) (schema.Record, error) {
 	was, is := *rec, *rec
 	was.Stream = r.n
 	if !r.same() {
-		var err error
-		if is, err = r.rename(rec); err != nil {
-			return is, err
-		}
+		is = r.rename(rec)
 	}
 	is.Stream = r.n
 	before := r.old.Apply(&was)
@@ -61,10 +58,10 @@ func (r *renamed) next(rec *schema.Record) (schema.Record, error) {
 }
 
 // rename makes the event of a record that of the other run. What is no CloudEvent stays as it is.
-func (r *renamed) rename(rec *schema.Record) (schema.Record, error) {
+func (r *renamed) rename(rec *schema.Record) schema.Record {
 	e, err := schema.Decode(rec.Header, rec.Body)
 	if err != nil {
-		return *rec, nil //nolint:nilerr // it is refused under any name
+		return *rec // it is refused under any name
 	}
 	was := *e
 	content := was.ContentHash()
@@ -104,7 +101,7 @@ func (r *renamed) rename(rec *schema.Record) (schema.Record, error) {
 		}
 	}
 	header, body := e.Encode()
-	return schema.Record{Stream: rec.Stream, Header: header, Body: slices.Clone(body)}, nil
+	return schema.Record{Stream: rec.Stream, Header: header, Body: slices.Clone(body)}
 }
 
 // follow is the value of a member that follows from ids and digests, for the run as it is now.

@@ -30,7 +30,7 @@ func FuzzRename(f *testing.F) {
 		any := &schema.Event{
 			ID: id, Source: schema.Source("alpha", "exec-1"), Type: kind, Subject: subject, Epoch: schema.Epoch(epoch), Sequence: schema.Sequence(sequence), Data: body,
 		}
-		before, after := newTally("", "r1"), newTally("", "r2")
+		before, after := newTally("r1"), newTally("r2")
 		r := newRenamed("alpha", "omega", "r1", "r2", nil)
 		for i, e := range []*schema.Event{start, any} {
 			header, body := e.Encode()

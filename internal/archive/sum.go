@@ -169,8 +169,8 @@ type tally struct {
 	blobs map[string]bool
 }
 
-func newTally(fleet, run string) *tally {
-	return &tally{head: schema.NewHead(fleet, run), content: NewContentSum(), blobs: map[string]bool{}}
+func newTally(run string) *tally {
+	return &tally{head: schema.NewHead("", run), content: NewContentSum(), blobs: map[string]bool{}}
 }
 
 // add folds a record. Places are counted, not taken from the record: they are the log's that it came from.

@@ -111,7 +111,7 @@ func (x *exporter) run(ctx context.Context, run string, depth int) error {
 	if depth > schema.MaxBases {
 		return fmt.Errorf("it stands on more than %d runs", schema.MaxBases)
 	}
-	t := newTally("", run)
+	t := newTally(run)
 	var (
 		frames []byte
 		number int

@@ -59,8 +59,8 @@ func FuzzBackup(f *testing.F) {
 }
 
 // tryManifest gives a manifest its right sum first.
-func tryManifest(t testing.TB, b []byte) *Manifest {
-	t.Helper()
+func tryManifest(tb testing.TB, b []byte) *Manifest {
+	tb.Helper()
 	m := new(Manifest)
 	if json.Unmarshal(b, m) == nil {
 		if sealed, err := m.encode(); err == nil {
@@ -69,14 +69,14 @@ func tryManifest(t testing.TB, b []byte) *Manifest {
 	}
 	m, err := decodeManifest(b)
 	if err != nil {
-		require.Nil(t, m)
+		require.Nil(tb, m)
 		return nil
 	}
-	require.True(t, schema.ValidName(m.Fleet))
-	require.Len(t, m.Shards, m.Settings.Shards())
+	require.True(tb, schema.ValidName(m.Fleet))
+	require.Len(tb, m.Shards, m.Settings.Shards())
 	for _, s := range m.Streams {
-		require.Equal(t, filepath.Base(s.Name), s.Name, "a stream's directory is below the backup's")
-		require.NotContains(t, s.Name, "..")
+		require.Equal(tb, filepath.Base(s.Name), s.Name, "a stream's directory is below the backup's")
+		require.NotContains(tb, s.Name, "..")
 	}
 	return m
 }

@@ -189,7 +189,9 @@ func writeGolden(t *testing.T) {
 	require.Eventually(t, func() bool { // nothing moves any more
 		before := list
 		list = w.listed(t, "--all")
-		return slices.EqualFunc(before, list, func(a, b schema.RunSummary) bool { return a.Run == b.Run && a.UpdatedAt == b.UpdatedAt && a.Status == b.Status })
+		return slices.EqualFunc(before, list, func(a, b schema.RunSummary) bool {
+			return a.Run == b.Run && a.UpdatedAt == b.UpdatedAt && a.Status == b.Status
+		})
 	}, patience, 2*time.Second)
 	fleet := w.fleet(t, "golden-reader")
 	for _, run := range names(list) {

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"context"
-	"fmt"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -181,7 +180,7 @@ func TestOlderBoundariesStayRestorableUntilTheirRunIsRemoved(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, stderr, err := w.try(t, "erase", "--check", receipt)
 		if err != nil {
-			t.Log(fmt.Sprintf("not yet: %s", stderr))
+			t.Logf("not yet: %s", stderr)
 		}
 		return err == nil
 	}, patience, 50*time.Millisecond)

@@ -84,7 +84,7 @@ type Cluster struct {
 }
 
 func (c *Cluster) valid() bool {
-	return c == nil || c.Name != "" && c.Node >= 0 && c.Node < len(c.Ports) && (c.Via == nil || len(c.Via) == len(c.Ports)) && c.User != "" && c.Password != ""
+	return c == nil || c.Name != "" && c.Node >= 0 && c.Node < len(c.Ports) && (len(c.Via) == 0 || len(c.Via) == len(c.Ports)) && c.User != "" && c.Password != ""
 }
 
 // Validate reports the first field that is out of range, by name and value.

@@ -193,14 +193,14 @@ func (s *Server) options(port int) *server.Options {
 	if c := s.cfg.Cluster; c != nil {
 		opts.Cluster = server.ClusterOpts{Name: c.Name, Host: host, Port: c.Ports[c.Node], Username: c.User, Password: c.Password}
 		ports := c.Ports
-		if c.Via != nil {
+		if len(c.Via) > 0 {
 			ports = c.Via
 			opts.Cluster.NoAdvertise = true
 			// Nodes tell each other where others are: at an address where nobody is, what was cut stays so.
 			opts.Cluster.Advertise = net.JoinHostPort(host, "1")
 		}
 		for i, port := range ports {
-			if c.Via != nil && i == c.Node {
+			if len(c.Via) > 0 && i == c.Node {
 				continue
 			}
 			opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats", User: url.UserPassword(c.User, c.Password), Host: net.JoinHostPort(host, strconv.Itoa(port))})

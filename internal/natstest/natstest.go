@@ -38,7 +38,10 @@ func Main(m *testing.M, opts ...goleak.Option) {
 		os.Exit(runChild(settings, os.Stdin, os.Stdout, os.Stderr)) //nolint:forbidigo // stands in for main
 	}
 	mainCalled = true
-	goleak.VerifyTestMain(m, opts...)
+	// A connection that is closed right after its first asynchronous publish can leave this one behind in nats.go: its channel is
+	// taken away before it has begun to wait for it. What else a connection leaves is still found.
+	const left = "github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"
+	goleak.VerifyTestMain(m, append(opts, goleak.IgnoreTopFunction(left))...)
 }
 
 // Server is an embedded server within the test process.
