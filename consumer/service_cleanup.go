@@ -143,6 +143,10 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, r
 		return nil
 	}
 	src := shards[place.Shard]
+	// Ages are of the server's clock, like the times they are compared with: a daemon whose clock is ahead removes nothing early.
+	if now, err = s.noLater(ctx, src, now); err != nil {
+		return err
+	}
 	if place.Before == 0 {
 		// What is younger than the policy keeps anything is not even looked at.
 		if place.Before, err = src.store.PositionAt(ctx, now.Add(-reply.Policy.Least())); err != nil {
@@ -174,6 +178,25 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, r
 		reply.Next = place.text()
 	}
 	return nil
+}
+
+// noLater is a time, or the server's present one if that is earlier.
+func (s *Service) noLater(ctx context.Context, src *shardSource, at time.Time) (time.Time, error) {
+	if _, err := src.barrier.wait(ctx); err != nil {
+		return at, err
+	}
+	stored, err := src.store.LastStored(ctx, []string{schema.BarrierRun})
+	if err != nil {
+		return at, err
+	}
+	barrier, ok := stored[schema.BarrierRun]
+	if !ok {
+		return at, fmt.Errorf("the server's time: barrier of shard %d: %w", src.store.Names.Shard, kvstore.ErrNotFound)
+	}
+	if barrier.Stored.Before(at) {
+		return barrier.Stored, nil
+	}
+	return at, nil
 }
 
 // cleanupRuns reads the runs of a page that may be removed, from the index of ended runs, and moves the place on.
@@ -297,6 +320,21 @@ func foldedUpTo(ctx context.Context, s *Service, src *shardSource, upTo schema.S
 	if mark.Position.Stream >= upTo {
 		return true, nil
 	}
+	// A replica that lags counts less than there is: it can say that the fold is behind, and not that it is done.
 	waiting, err := runlog.Behind(ctx, s.js, src.store.Names, mark.Position.Stream)
-	return err == nil && (waiting.Events == 0 || waiting.First > upTo), err
+	if err != nil || waiting.Events > 0 && waiting.First <= upTo {
+		return false, err
+	}
+	for from := mark.Position.Stream + 1; from < upTo; {
+		// The leader knows. Barriers are not folded, so the watermark does not tell of them.
+		next, found, err := runlog.Next(ctx, s.js, src.store.Names, "*", from)
+		if err != nil || !found || next.Stream >= upTo {
+			return err == nil, err
+		}
+		if e, err := schema.Decode(next.Header, next.Body); err != nil || e.Subject != schema.BarrierRun {
+			return false, nil //nolint:nilerr // it is no barrier
+		}
+		from = next.Stream + 1
+	}
+	return true, nil
 }

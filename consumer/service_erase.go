@@ -232,7 +232,14 @@ func removable(r *reading) error {
 
 // unneeded makes sure that no fork stands on a run: not one that was begun before this call.
 func (s *Service) unneeded(ctx context.Context, run string) error {
-	if err := s.folded.since(ctx, s, s.now()); err != nil {
+	began := s.now()
+	if s.cfg.Refresh != nil {
+		// A fork may have begun in a shard that this replica has not heard of.
+		if err := s.cfg.Refresh(ctx, began); err != nil {
+			return err
+		}
+	}
+	if err := s.folded.since(ctx, s, began); err != nil {
 		return err
 	}
 	forks, err := s.forksOf(ctx, run)
@@ -269,7 +276,7 @@ func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 			return nil, fail(schema.CodeNeeded, "Remove those first.", "%d runs came of run %s, more than are looked at", len(children), run)
 		}
 		for chunk := range slices.Chunk(children, schema.MaxList) {
-			list, _, err := src.store.Checkpoints.Of(ctx, chunk)
+			list, err := src.store.Checkpoints.OfFresh(ctx, chunk)
 			if err != nil {
 				return nil, err
 			}
@@ -277,6 +284,7 @@ func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 				c := list[i].Checkpoint
 				switch {
 				case errors.Is(list[i].Err, kvstore.ErrNotFound):
+					// The leader has none: its entry was put for a run that came to nothing.
 				case c == nil, c.Base != nil && c.Base.Run == run:
 					forks = append(forks, list[i].Run) // one that cannot be read may be one
 				}

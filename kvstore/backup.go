@@ -15,6 +15,9 @@ import (
 // BackupFormat is the format version of stored records of backups.
 const BackupFormat = 1
 
+// RestoredMetadata is the member of a stream's metadata that names the backup which a restore made the stream of.
+const RestoredMetadata = "waymark.restored"
+
 // BackupRecord says that a backup of a fleet was taken.
 type BackupRecord struct {
 	// Format is [BackupFormat].

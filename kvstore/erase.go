@@ -24,6 +24,8 @@ type Blob struct {
 	// Bytes of its content; 0 for one that was deleted.
 	Bytes   int64
 	Deleted bool
+	// False: its description is none that the object store writes. It alone is removed, and no content by what it says.
+	False bool
 }
 
 // BlobsOf finds the objects of some runs by their names, deleted ones included. It reads the names of all objects of the
@@ -62,7 +64,13 @@ func BlobsOf(ctx context.Context, js jetstream.JetStream, fleet string, runs map
 			if err != nil {
 				return nil, fmt.Errorf("blob %.160q: %w", b.Name, translate(err))
 			}
-			b.NUID, b.Deleted, b.Bytes = info.NUID, info.Deleted, int64(info.Size) //nolint:gosec // a size on disk
+			b.Deleted, b.Bytes = info.Deleted, int64(info.Size) //nolint:gosec // a size on disk
+			// What describes an object is an executor's word. A name of its content that is a pattern would take out other runs'.
+			if schema.ValidName(info.NUID) && info.Name == b.Name && info.Bucket == schema.BlobBucket(fleet) {
+				b.NUID = info.NUID
+			} else {
+				b.False = true
+			}
 		}
 	}
 	return found, nil
@@ -329,6 +337,13 @@ func (s *Shard) removeBlobs(ctx context.Context, blobs []Blob) error {
 		return translate(err)
 	}
 	for _, b := range blobs {
+		if b.False {
+			about := "$O." + schema.BlobBucket(s.Names.Fleet) + ".M." + base64.URLEncoding.EncodeToString([]byte(b.Name))
+			if _, err := purge(ctx, s.js, "OBJ_"+schema.BlobBucket(s.Names.Fleet), purgeRequest{Filter: about}); err != nil {
+				return err
+			}
+			continue
+		}
 		if b.Name != "" && !b.Deleted {
 			// A mark stays, so that a crash cannot bring the object back.
 			if err := store.Delete(ctx, b.Name); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {

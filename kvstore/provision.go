@@ -168,7 +168,9 @@ func resources(next, old *FleetSettings, known bool) []resource {
 }
 
 // checkFresh guards a fleet without a marker: content of a later stream without an earlier one cannot come
-// from an interrupted provisioning, which makes them in order. Then the marker was lost, and the truth too.
+// from an interrupted provisioning, which makes them in order. Then the marker was lost, and the truth too. Neither can a stream
+// that a restore made: the marker comes last there, so that the restore has not ended, and what it has not brought back yet must not
+// be made empty.
 func (p *provisioner) checkFresh(ctx context.Context, list []resource) error {
 	missing := ""
 	for _, r := range list {
@@ -180,6 +182,9 @@ func (p *provisioner) checkFresh(ctx context.Context, list []resource) error {
 			}
 		case err != nil:
 			return err
+		case r.truth && info.Config.Metadata[RestoredMetadata] != "":
+			return fmt.Errorf("%w: %s was restored from backup %.40s, and that restore has not ended: repeat waymark restore with the same backup",
+				ErrStreamMissing, r.want.Name, info.Config.Metadata[RestoredMetadata])
 		case missing != "" && info.State.LastSeq > 0:
 			return fmt.Errorf("%w: %s, although %s has content: restore it from a backup", ErrStreamMissing, missing, r.want.Name)
 		}

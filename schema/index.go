@@ -79,8 +79,8 @@ func AgentToken(agent string) string {
 }
 
 // ChildKeys are the keys under which a run is found by those that it came of: _.child.<run it came of>.<run>. It came of the
-// run whose call started it, of the one that it continues, and of the one whose hand-off it carries out. What is no
-// name of a run is left out.
+// run whose call started it, of the one that it continues, of the one whose hand-off it carries out, and of the one that it was
+// forked from, which an executor without the SDK need not name as the one that it continues. What is no name of a run is left out.
 func ChildKeys(h *Head) []string {
 	var keys []string
 	for _, of := range h.cameOf() {
@@ -92,13 +92,16 @@ func ChildKeys(h *Head) []string {
 }
 
 // cameOf are the runs that a run came of, "" where there is none.
-func (h *Head) cameOf() [3]string {
-	of := [3]string{1: h.ResumedFrom}
+func (h *Head) cameOf() [4]string {
+	of := [4]string{1: h.ResumedFrom}
 	if h.Parent != nil {
 		of[0] = h.Parent.Run
 	}
 	if h.Handoff != nil {
 		of[2] = h.Handoff.Run
+	}
+	if h.Base != nil {
+		of[3] = h.Base.Run
 	}
 	return of
 }

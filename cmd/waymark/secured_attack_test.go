@@ -378,9 +378,11 @@ func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
 		u.SetDisconnectErrHandler(func(*nats.Conn, error) { out <- struct{}{} })
 		require.NoError(t, os.Remove(filepath.Join(s.fleets, "rivals-observer.nk")))
 		s.waymark(t, 0, "fleet", "add", "rivals", "--dir", s.fleets, "--offline")
+		begun := time.Now()
 		s.reload(t, "rivals")
 		select {
 		case <-out:
+			t.Logf("its connection was closed %s after the reload began", time.Since(begun))
 		case <-time.After(securedWait):
 			require.Fail(t, "the connection stays")
 		}

@@ -170,6 +170,9 @@ func TestAHostileArchiveIsRefusedByName(t *testing.T) {
 		{"a blob before its run", "runs/r1/blobs/" + hash, with(0, file("runs/r1/blobs/"+hash, []byte("x"))), archive.ErrHostile},
 		{"a changed event", "runs/r1/events/000001", instead(0, "", func(b []byte) []byte { return bytes.Replace(b, []byte("coder"), []byte("codez"), 1) }), archive.ErrDamaged},
 		{"frames that cannot be read", "runs/r1/events/000001", instead(0, "", func(b []byte) []byte { return b[:len(b)-3] }), archive.ErrDamaged},
+		{"a header for the server", "runs/r1/events/000001", instead(0, "", func(b []byte) []byte {
+			return schema.AppendFrame(b, &schema.Record{Stream: 1 << 40, Header: map[string][]string{"nAts-Rollup": {"all"}}, Body: []byte("x")})
+		}), archive.ErrHostile},
 		{"a changed blob", entries[1].h.Name, instead(1, "", func(b []byte) []byte { b[3] ^= 1; return b }), archive.ErrDamaged},
 		{"a missing entry", "manifest.json", pack(t, append(append([]entry(nil), entries[:1]...), entries[2:]...)), archive.ErrDamaged},
 		{"a changed manifest", "manifest.json", instead(4, "", func(b []byte) []byte { return bytes.Replace(b, []byte("completed"), []byte("failed"), 1) }), archive.ErrDamaged},

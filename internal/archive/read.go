@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -204,6 +205,12 @@ func frames(entry string, content []byte, yield func(*schema.Record) error) erro
 		}
 		if err != nil {
 			return damaged(entry, "%s", err)
+		}
+		for name := range rec.Header {
+			// An export has none. Published again they would tell the server what to do.
+			if strings.HasPrefix(strings.ToLower(name), "nats-") {
+				return hostile(entry, "a message has the header %.40q, which is the server's", name)
+			}
 		}
 		if err := yield(&rec); err != nil {
 			return err

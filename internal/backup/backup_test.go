@@ -366,6 +366,50 @@ func TestARestoreThatBrokeOffGoesOn(t *testing.T) {
 	other.requireRun(x, m.Shards[0].Cut)
 }
 
+// What was written to since it was restored is never taken for the rest of a restore, whatever became of the settings.
+func TestALogThatGrewSinceItsRestoreIsNotMadeAnew(t *testing.T) {
+	t.Parallel()
+	_, _, dir, m := small(t)
+	other := empty(t)
+	_, err := backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
+	require.NoError(t, err)
+	_, err = other.js.Publish(t.Context(), schema.NamesOf(fleet, 0).EventSubject("later"), []byte("acknowledged"))
+	require.NoError(t, err)
+	require.NoError(t, other.js.DeleteKeyValue(t.Context(), schema.FleetBucket))
+	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
+	require.ErrorIs(t, err, backup.ErrFleetExists)
+	require.ErrorContains(t, err, "used since")
+	stream, err := other.js.Stream(t.Context(), m.Streams[0].Name)
+	require.NoError(t, err)
+	last, err := stream.GetLastMsgForSubject(t.Context(), schema.NamesOf(fleet, 0).EventSubject("later"))
+	require.NoError(t, err)
+	require.Equal(t, "acknowledged", string(last.Data))
+}
+
+// A daemon that is started beside a restore which broke off does not make what is missing, empty.
+func TestAFleetThatIsHalfRestoredIsNotProvisioned(t *testing.T) {
+	t.Parallel()
+	_, x, dir, m := small(t)
+	for i := 1; i < len(m.Streams); i++ {
+		other := empty(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := backup.Restore(ctx, other.js, backup.Target{Dir: dir, OnStream: func(stream string, _ uint64) {
+			if stream == m.Streams[i].Name {
+				cancel()
+			}
+		}})
+		require.ErrorIs(t, err, context.Canceled)
+		err = kvstore.Provision(t.Context(), other.js, m.Settings.Config())
+		require.ErrorIs(t, err, kvstore.ErrStreamMissing, "before stream %d", i)
+		require.ErrorContains(t, err, "repeat waymark restore")
+		_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
+		require.NoError(t, err)
+		other.load()
+		other.requireRun(x, m.Shards[0].Cut)
+		require.NoError(t, kvstore.Provision(t.Context(), other.js, m.Settings.Config()))
+	}
+}
+
 func TestAStreamThatWasHalfRestoredIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	_, x, dir, m := small(t)

@@ -17,10 +17,6 @@ import (
 	"github.com/waymarkio/waymark/kvstore"
 )
 
-// metaRestored is the member of a stream's metadata that names the backup it was restored from: what a restore that broke off
-// has made is known by it.
-const metaRestored = "waymark.restored"
-
 // Target says how to restore a backup.
 type Target struct {
 	// Dir of the backup. Required.
@@ -113,11 +109,17 @@ func begunBefore(ctx context.Context, js jetstream.JetStream, m *Manifest) ([]*S
 			return nil, fmt.Errorf("stream %s: %w", s.Name, err)
 		}
 		info := has.CachedInfo()
-		if info.Config.Metadata[metaRestored] != m.ID {
+		if info.Config.Metadata[kvstore.RestoredMetadata] != m.ID {
 			return nil, fmt.Errorf("%w: stream %s is there, and not of this backup", ErrFleetExists, s.Name)
 		}
-		if info.State.Msgs != s.Messages || info.State.LastSeq != s.LastSeq {
+		switch {
+		case info.State.Msgs == s.Messages && info.State.LastSeq == s.LastSeq:
+		case info.State.LastSeq < s.LastSeq:
 			todo, unfinished = append(todo, s), append(unfinished, s)
+		default:
+			// A restore never gets beyond what the backup has: somebody wrote to it, or purged it, since.
+			return nil, fmt.Errorf("%w: stream %s was restored from this backup and used since: it has %d messages up to %d, the backup has %d up to %d; nothing was changed",
+				ErrFleetExists, s.Name, info.State.Msgs, info.State.LastSeq, s.Messages, s.LastSeq)
 		}
 	}
 	for _, s := range unfinished {
@@ -202,7 +204,7 @@ func adapt(config stdjson.RawMessage, id string, changes map[string]any) (stdjso
 	}
 	// What the server itself notes there is of the server that had the stream.
 	maps.DeleteFunc(meta, func(name, _ string) bool { return strings.HasPrefix(name, "_nats.") })
-	meta[metaRestored] = id
+	meta[kvstore.RestoredMetadata] = id
 	changes["metadata"] = meta
 	for name, value := range changes {
 		b, err := stdjson.Marshal(value)

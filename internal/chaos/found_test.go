@@ -43,3 +43,38 @@ func TestAnEventThatIsStoredIsNotReportedAsFenced(t *testing.T) {
 	require.Len(t, state.Messages, 1)
 	require.EqualValues(t, 2, state.Head.Epoch)
 }
+
+// A tool whose call was stored just before another took the run over is the other's: the handle knows that it is fenced, and runs no
+// tool any more. The call is in doubt there.
+func TestAHandleThatIsKnownToBeFencedRunsNoTool(t *testing.T) {
+	w, err := newWorld(t.Context(), &plan{executors: 2, runs: 1, batch: 4, seal: 100})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.close()) })
+	x, other := w.executors[0], w.executors[1]
+	run, err := x.fleet.Start(t.Context(), publisher.RunSpec{ID: "run-1"})
+	require.NoError(t, err)
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	var once atomic.Bool
+	ctx := failpoint.With(t.Context(), func(_ context.Context, p failpoint.Point) error {
+		if p != failpoint.AfterPublish || !once.CompareAndSwap(false, true) {
+			return nil
+		}
+		if _, err := other.fleet.Resume(context.WithoutCancel(t.Context()), "run-1", publisher.ResumeSpec{RequestID: "q1"}); err != nil {
+			return err
+		}
+		return errLost
+	})
+	ran := false
+	_, err = turn.Tool(ctx, publisher.ToolCall{ID: "c1", Name: "charge", Replay: schema.ReplayHold}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		ran = true
+		return publisher.Result("charged")
+	})
+	require.ErrorIs(t, err, publisher.ErrFenced)
+	require.True(t, once.Load())
+	require.False(t, ran)
+	state, err := other.fleet.Get(t.Context(), "run-1")
+	require.NoError(t, err)
+	require.Len(t, state.Head.OpenCalls, 1)
+	require.True(t, state.Head.OpenCalls[0].InDoubt)
+}
