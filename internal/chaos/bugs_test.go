@@ -30,57 +30,57 @@ func mix(weights map[stepKind]int) map[stepKind]int {
 
 var seededBugs = []seededBug{
 	{
-		bug: failpoint.WatermarkFirst, from: 9, within: 100,
+		bug: failpoint.WatermarkFirst, from: 9, within: 300,
 		profile: profile{weights: mix(map[stepKind]int{crash: 25}), points: []failpoint.Point{failpoint.AfterWatermark, failpoint.AfterIndexPut, failpoint.BeforeCheckpointPut}},
 		rules:   []checker.Rule{checker.RuleConverged},
 	},
 	{
-		bug: failpoint.NoBarrier, within: 60,
+		bug: failpoint.NoBarrier, within: 200,
 		profile: profile{weights: mix(map[stepKind]int{freeze: 20}), stale: true, reads: 12},
 		rules:   []checker.Rule{checker.RuleWhole, checker.RuleBackwards},
 	},
 	{
-		bug: failpoint.StaleAccepted, from: 3, within: 100,
+		bug: failpoint.StaleAccepted, from: 3, within: 300,
 		profile: profile{weights: mix(map[stepKind]int{freeze: 20}), stale: true, reads: 12},
 		rules:   []checker.Rule{checker.RuleWhole, checker.RuleBackwards},
 	},
 	{
-		bug: failpoint.StreamDedup, within: 60,
+		bug: failpoint.StreamDedup, within: 200,
 		profile: profile{weights: mix(map[stepKind]int{forge: 30}), forgeries: []string{"plain"}},
 		rules:   []checker.Rule{checker.RuleModel},
 	},
 	{
-		bug: failpoint.NoEpochCheck, within: 60,
+		bug: failpoint.NoEpochCheck, within: 200,
 		profile: profile{weights: mix(map[stepKind]int{forge: 30}), forgeries: []string{"old epoch"}, takes: 5},
 		rules:   []checker.Rule{checker.RuleModel},
 	},
 	{
-		bug: failpoint.NoCAS, from: 23, within: 400,
+		bug: failpoint.NoCAS, from: 23, within: 600,
 		profile: profile{weights: mix(map[stepKind]int{pause: 15, second: 15, letGo: 10}), points: []failpoint.Point{failpoint.BeforeCheckpointPut, failpoint.AfterIndexPut}, runs: 1},
 		rules:   []checker.Rule{checker.RuleConverged},
 	},
 	{
-		bug: failpoint.NoPublishCAS, within: 60,
+		bug: failpoint.NoPublishCAS, within: 200,
 		profile: profile{weights: mix(map[stepKind]int{letGo: 1}), takes: 8},
 		rules:   []checker.Rule{checker.RuleAcknowledged, checker.RuleFenced},
 	},
 	{
-		bug: failpoint.HoleFolded, from: 13, within: 100,
+		bug: failpoint.HoleFolded, from: 13, within: 600,
 		profile: profile{weights: mix(map[stepKind]int{damage: 10}), deletable: true, runs: 1},
 		rules:   []checker.Rule{checker.RuleAcknowledged},
 	},
 	{
-		bug: failpoint.SegmentCountedFirst, from: 17, within: 100,
+		bug: failpoint.SegmentCountedFirst, from: 17, within: 300,
 		profile: profile{weights: mix(map[stepKind]int{crash: 25}), points: []failpoint.Point{failpoint.AfterCheckpointPut}, seal: 3, purges: true},
 		rules:   []checker.Rule{checker.RuleModel, checker.RulePast},
 	},
 	{
-		bug: failpoint.PurgeFirst, from: 3, within: 100,
+		bug: failpoint.PurgeFirst, from: 3, within: 300,
 		profile: profile{weights: mix(map[stepKind]int{crash: 25}), points: []failpoint.Point{failpoint.BeforeSegmentPut}, seal: 3, purges: true},
 		rules:   []checker.Rule{checker.RuleAcknowledged},
 	},
 	{
-		bug: failpoint.RetryNewID, within: 60,
+		bug: failpoint.RetryNewID, within: 200,
 		profile: profile{weights: mix(map[stepKind]int{loseAnswer: 25})},
 		rules:   []checker.Rule{checker.RuleTwice},
 	},
