@@ -3,8 +3,9 @@ package consumer
 import (
 	"context"
 	"errors"
-	"strings"
+	"slices"
 
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -32,16 +33,13 @@ func (s *reignState) erasure(ctx context.Context, run, mark string) (*schema.Era
 	case errors.Is(err, kvstore.ErrNotFound):
 	case err != nil:
 		return nil, err
-	case done || strings.HasPrefix(mark, markID(record)):
+	case done || record.Decided() && record.Marks(mark):
 		return record, nil
 	}
 	s.log.Warn().Str(keyRun, run).Str("id", mark).Str("hint", "somebody published it who may publish events: the run is what it was").
 		Msg("mark of a removal that nobody ordered")
 	return nil, nil
 }
-
-// markID begins the ids of the marks of a removal.
-func markID(record *schema.Erasure) string { return record.Run + ".erased." + record.ID }
 
 // eraseRefolded looks for the removal of a run that was folded anew, from a log that has a mark.
 func (s *reignState) eraseRefolded(ctx context.Context, r *run) error {
@@ -54,5 +52,82 @@ func (s *reignState) eraseRefolded(ctx context.Context, r *run) error {
 	}
 	r.erase(s.cfg.Fleet, record.AskedAt)
 	s.eraser.add(r.id)
+	return nil
+}
+
+// lookErased looks at a run whose checkpoint and the records of its removal may not agree: the fold passed the mark when the order was
+// not decided yet, or the checkpoint says that the run was removed and nobody ordered that.
+func (s *reignState) lookErased(ctx context.Context, id string) error {
+	record, _, done, err := s.shard.Erasures.Get(ctx, id)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	if err != nil {
+		return s.disown(ctx, id)
+	}
+	folded := max(s.passed, s.mark.Position.Stream)
+	switch {
+	case done:
+		last, err := s.shard.LastOfRun(ctx, id)
+		if err != nil || last == nil || last.Stream > folded || !schema.IsErasedMark(last) {
+			return err
+		}
+	case !record.Decided():
+		return nil
+	default:
+		at, marked, err := markOf(ctx, s.js, s.names, record)
+		if err != nil || !marked || at > folded {
+			return err // the fold comes to it
+		}
+	}
+	r := s.inMemory(id)
+	if r == nil {
+		if r, err = s.load(ctx, id, &runlog.Arrived{Record: schema.Record{Stream: folded + 1}}); err != nil {
+			return err
+		}
+	}
+	if r.head.Status != schema.StatusErased {
+		r.erase(s.cfg.Fleet, record.AskedAt)
+		if err := s.store(ctx, map[string]*run{id: r}); err != nil {
+			return err
+		}
+	}
+	s.eraser.add(id)
+	return nil
+}
+
+// disown folds a run anew whose checkpoint says that it was removed, when there is no record of that: a checkpoint alone removes nothing.
+func (s *reignState) disown(ctx context.Context, id string) error {
+	c, _, err := s.shard.Checkpoints.GetFresh(ctx, id)
+	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrCorrupt) || err == nil && c.Status != schema.StatusErased {
+		return nil
+	}
+	if err == nil {
+		_, err = s.restore(ctx, id)
+	}
+	return err
+}
+
+// unordered reports whether a checkpoint says that its run was removed, and there is no record of that.
+func (s *reignState) unordered(ctx context.Context, c *schema.Checkpoint) (bool, error) {
+	if c.Status != schema.StatusErased {
+		return false, nil
+	}
+	_, _, _, err := s.shard.Erasures.Get(ctx, c.Run)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return true, nil
+	}
+	return false, err
+}
+
+// unsettle notes durably that runs which were removed have got something since. Behind the watermark nobody would come by it.
+func (s *reignState) unsettle(ctx context.Context, b *batch) error {
+	slices.Sort(b.late)
+	for _, run := range slices.Compact(b.late) {
+		if err := s.shard.Erasures.Unsettle(ctx, run, schema.FormatTime(s.now())); err != nil {
+			return err
+		}
+		b.erased = append(b.erased, run)
+	}
 	return nil
 }

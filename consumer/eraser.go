@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"maps"
 	"sync"
 	"time"
 
@@ -23,8 +23,6 @@ const (
 	eraseRetry = time.Second
 	// erasePatience bounds the removal of one run; what is left of a very long one is left to the next try.
 	erasePatience = time.Minute
-	// orderPatience is how long an order may wait for its mark: whoever gave it died, and nothing was decided.
-	orderPatience = 15 * time.Minute
 	// eraseTick is the longest pause before the queue is looked at again.
 	eraseTick = time.Second
 )
@@ -34,16 +32,39 @@ const (
 //
 //	mark folded ──checkpoint "erased" put──▶ count ──▶ take out ──▶ count again ──nothing──▶ receipt ──▶ settling ──▶ done
 //	                                                      └── tried later ◀── something left
+//
+// Orders are listed from time to time: whoever gave one may have died. One that is decided is given its mark, or withdrawn when the
+// run went on; one that is not, and stays so, is withdrawn.
 type eraser struct {
 	*Folder
 	mu sync.Mutex
 	// due are the runs to look at, and when.
 	due  map[string]time.Time
 	wake chan struct{}
+	// stale are runs that the fold is to look at: their checkpoint and the records of their removal do not agree.
+	stale chan string
+	// undecided are orders that nobody decided, since when, as listed last.
+	undecided map[string]waitingOrder
+}
+
+// waitingOrder is an order that is not decided, as it was first met.
+type waitingOrder struct {
+	rev   schema.Revision
+	since time.Time
 }
 
 func newEraser(f *Folder) *eraser {
-	return &eraser{Folder: f, due: make(map[string]time.Time), wake: make(chan struct{}, 1)}
+	return &eraser{
+		Folder: f, due: make(map[string]time.Time), wake: make(chan struct{}, 1), stale: make(chan string, eraseBatch), undecided: make(map[string]waitingOrder),
+	}
+}
+
+// look asks the fold to look at a run. It does not wait: what is left out is asked again.
+func (e *eraser) look(run string) {
+	select {
+	case e.stale <- run:
+	default:
+	}
 }
 
 // add asks for a look at runs, now.
@@ -92,16 +113,14 @@ func (e *eraser) take() map[string]struct{} {
 
 // run removes until ctx ends. What fails is tried again: it must not end the fold.
 func (e *eraser) run(ctx context.Context) error {
-	known := false
+	var listed time.Time
 	tick := time.NewTicker(eraseTick)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		if !known {
-			err := e.shard.Erasures.Pending(ctx, func(run string, _ bool) bool {
-				e.later(run, 0)
-				return true
-			})
-			if known = err == nil; err != nil && ctx.Err() == nil {
+		if now := e.now(); listed.IsZero() || now.Sub(listed) >= e.cfg.OrderPatience {
+			if err := e.list(ctx, listed.IsZero()); err == nil {
+				listed = now
+			} else if ctx.Err() == nil {
 				e.log.Warn().Err(err).Msg("what is to be removed cannot be listed, trying again")
 			}
 		}
@@ -116,6 +135,25 @@ func (e *eraser) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// list looks for orders, and in the beginning for removals that are young.
+func (e *eraser) list(ctx context.Context, first bool) error {
+	ordered := make(map[string]bool)
+	err := e.shard.Erasures.Pending(ctx, func(run string, settling bool) bool {
+		if settling && !first {
+			return false // those come last, and are in the queue
+		}
+		ordered[run] = true
+		e.later(run, 0)
+		return true
+	})
+	if err == nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		maps.DeleteFunc(e.undecided, func(run string, _ waitingOrder) bool { return !ordered[run] })
+	}
+	return err
 }
 
 // removeAll removes some runs.
@@ -154,6 +192,7 @@ func (e *eraser) putOff(ctx context.Context, err error, runs map[string]struct{}
 func (e *eraser) remove(ctx context.Context, run string, blobs []kvstore.Blob) error {
 	record, rev, done, err := e.shard.Erasures.Get(ctx, run)
 	if errors.Is(err, kvstore.ErrNotFound) {
+		e.look(run)                               // its checkpoint may say that it was removed
 		return e.shard.Erasures.Settled(ctx, run) // a crash brought the key back
 	}
 	if err != nil {
@@ -170,7 +209,7 @@ func (e *eraser) remove(ctx context.Context, run string, blobs []kvstore.Blob) e
 		return e.again(ctx, record, blobs)
 	}
 	if record.Removed == nil {
-		if rev, err = e.count(ctx, record, rev, blobs); err != nil {
+		if err := e.count(ctx, record, rev, blobs); err != nil {
 			return err
 		}
 	}
@@ -178,7 +217,7 @@ func (e *eraser) remove(ctx context.Context, run string, blobs []kvstore.Blob) e
 		return err
 	}
 	record.RemovedAt = schema.FormatTime(e.now())
-	if err := e.shard.Erasures.Finish(ctx, record, rev); err != nil {
+	if err := e.shard.Erasures.Finish(ctx, record); err != nil {
 		return err
 	}
 	e.stats.Erased.Add(1)
@@ -199,20 +238,26 @@ func (e *eraser) ready(ctx context.Context, record *schema.Erasure, rev schema.R
 	if lerr != nil {
 		return false, lerr
 	}
-	if err != nil || c.Status != schema.StatusErased {
-		asked, perr := time.Parse(time.RFC3339Nano, record.AskedAt)
-		marked := last != nil && strings.HasPrefix(schema.PositionOf(last).ID, markID(record))
-		if !done && !marked && (perr != nil || e.now().Sub(asked) > orderPatience) {
-			e.log.Warn().Str(keyRun, run).Str("erasure", record.ID).Msg("order to remove a run was never confirmed, it is withdrawn")
-			return false, e.shard.Erasures.Withdraw(ctx, run, rev)
+	erased := err == nil && c.Status == schema.StatusErased
+	switch {
+	case !done && !erased:
+		return false, e.carry(ctx, record, rev)
+	case last == nil:
+		// The log lost it, or a backup has the receipt alone: with the mark its id is never used again.
+		if _, err := publishControl(ctx, e.js, e.shard, schema.NewErased(e.cfg.Fleet, e.cfg.Holder, run, record.ID+"."+nuid.Next(), e.now()), 0); err != nil {
+			return false, err
 		}
-		e.later(run, eraseRetry) // the fold comes to the mark
+		e.later(run, eraseRetry)
 		return false, nil
-	}
-	if last == nil {
-		return false, fmt.Errorf("run %s: the log has nothing of it: %w", run, ErrStale)
-	}
-	if schema.IsErasedMark(last) {
+	case !erased && !schema.IsErasedMark(last):
+		e.log.Error().Str(keyRun, run).Str("erasure", record.ID).Str("hint", "the log lost the mark of its removal; remove it by another cleanup, or keep it").
+			Msg("a run that was removed has events again, they are kept")
+		return false, e.shard.Erasures.Settled(ctx, run)
+	case !erased:
+		e.look(run)
+		e.later(run, eraseRetry)
+		return false, nil
+	case schema.IsErasedMark(last):
 		return true, nil
 	}
 	// Somebody without compare-and-set wrote behind the mark. It was refused, and goes, too.
@@ -224,20 +269,59 @@ func (e *eraser) ready(ctx context.Context, record *schema.Erasure, rev schema.R
 	return false, nil
 }
 
+// carry goes on with an order of which the fold knows nothing yet.
+func (e *eraser) carry(ctx context.Context, record *schema.Erasure, rev schema.Revision) error {
+	run := record.Run
+	if !record.Decided() {
+		if e.now().Sub(e.waits(run, rev)) < e.cfg.OrderPatience {
+			return nil // it is looked at when orders are listed
+		}
+	} else {
+		marked, err := markErased(ctx, e.js, e.shard, e.cfg.Holder, record, e.now())
+		if err != nil {
+			return err
+		}
+		if marked {
+			e.look(run) // which has come by the mark, perhaps, when it did not count yet
+			e.later(run, eraseRetry)
+			return nil
+		}
+	}
+	there, err := e.shard.Erasures.Withdraw(ctx, run, rev)
+	if there {
+		e.log.Warn().Str(keyRun, run).Str("by", record.By).Str("erasure", record.ID).Bool("decided", record.Decided()).
+			Str("hint", "the run is what it was; ask for its removal once more").Msg("order to remove a run was not carried out, it is withdrawn")
+	}
+	return err
+}
+
+// waits returns since when an order is known to wait for its decision.
+func (e *eraser) waits(run string, rev schema.Revision) time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	met, ok := e.undecided[run]
+	if !ok || met.rev != rev {
+		met = waitingOrder{rev, e.now()}
+		e.undecided[run] = met
+	}
+	return met.since
+}
+
 // count stores what there is before anything is taken out: what a later try finds is less.
-func (e *eraser) count(ctx context.Context, record *schema.Erasure, rev schema.Revision, blobs []kvstore.Blob) (schema.Revision, error) {
+func (e *eraser) count(ctx context.Context, record *schema.Erasure, rev schema.Revision, blobs []kvstore.Blob) error {
 	parts, err := e.shard.Stored(ctx, record.Run, record.Keys, blobs)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	parts.SegmentBytes, parts.LogBytes = record.Segments.Bytes, record.TailBytes
 	record.Removed = &parts
 	for _, b := range blobs {
-		if b.NUID != "" && len(record.Chunks) < schema.MaxErasedChunks {
+		if schema.ValidName(b.NUID) && len(record.Chunks) < schema.MaxErasedChunks {
 			record.Chunks = append(record.Chunks, b.NUID)
 		}
 	}
-	return e.shard.Erasures.Order(ctx, record, rev)
+	_, err = e.shard.Erasures.Order(ctx, record, rev)
+	return err
 }
 
 // takeOut takes out what there is, and makes sure that nothing is left.
@@ -270,7 +354,17 @@ func (e *eraser) again(ctx context.Context, record *schema.Erasure, blobs []kvst
 			return err
 		}
 	}
-	removed, err := time.Parse(time.RFC3339Nano, record.RemovedAt)
+	if err := e.shard.Erasures.EndOrder(ctx, record.Run); err != nil {
+		return err
+	}
+	settling, err := e.shard.Erasures.Settling(ctx, record.Run)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	removed, err := time.Parse(time.RFC3339Nano, settling.RemovedAt)
 	if age := e.now().Sub(removed); err == nil && age < e.cfg.SafeAfter {
 		e.later(record.Run, e.cfg.SafeAfter-age)
 		return nil

@@ -146,3 +146,28 @@ func TestASegmentThatAnotherFolderCountedIsNeverReplaced(t *testing.T) {
 	require.True(t, bytes.Equal(before, after), "the counted segment was replaced")
 	require.Equal(t, x.acked, w.segments(c))
 }
+
+// A checkpoint bucket that is lost before anything was folded comes back, too: who lists the runs of all shards asks for it.
+func TestACheckpointBucketOfAShardWithoutRunsComesBack(t *testing.T) {
+	w := newFoldWorld(t)
+	f, _ := w.fold(consumer.FolderConfig{})
+	// It has nothing left to put there.
+	settled := func() bool {
+		state, _, err := w.shard.Checkpoints.IndexState(t.Context())
+		return err == nil && state.Complete && f.Stats().Leading.Load() == 1
+	}
+	require.Eventually(t, settled, time.Minute, time.Millisecond)
+	// Nor to compare, which it does once when it begins.
+	beats := map[int64]bool{}
+	require.Eventually(t, func() bool {
+		beats[f.Stats().Beat.Load()] = true
+		return len(beats) > 20
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, w.js.DeleteStream(t.Context(), "KV_"+w.names.CheckpointBucket()))
+	require.Eventually(t, settled, time.Minute, time.Millisecond)
+	x := w.writer("run-1")
+	x.start()
+	at := x.turnOf(10)
+	c := w.await("the first run", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	require.Equal(t, x.model(), c.Head)
+}

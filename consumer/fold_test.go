@@ -2,6 +2,11 @@ package consumer_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +94,31 @@ func TestSegmentsThatDoNotCompressStayBelowTheirSize(t *testing.T) {
 	at := x.publish(&schema.RunEndedData{Status: "completed"}, 0)
 	c := w.await("end", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	require.Len(t, w.segments(c), len(x.acked))
+}
+
+// The largest event that the log takes, of bytes that do not compress, has a description beside it in its segment.
+func TestAnEventOfTheLargestSizeIsSealed(t *testing.T) {
+	w := newFoldWorld(t)
+	folder, _ := w.fold(consumer.FolderConfig{})
+	x := w.writer("run-1")
+	x.start()
+	e := &schema.Event{
+		ID: strings.Repeat("\"", schema.MaxIdentifier), Source: "/elsewhere", Type: "com.example.image", Subject: "run-1", DataContentType: "image/png",
+	}
+	header, _ := e.Encode()
+	bare := &nats.Msg{Subject: w.names.EventSubject("run-1"), Header: header}
+	e.Data = make([]byte, kvstore.MaxEventMessage-(bare.Size()-len(bare.Subject)))
+	_, err := rand.NewChaCha8([32]byte{}).Read(e.Data)
+	require.NoError(t, err)
+	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: bare.Subject, Header: header, Data: append(slices.Clip(e.Data), 0)})
+	require.Error(t, err, "one byte more is too large for the log")
+	ack, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: bare.Subject, Header: header, Data: e.Data})
+	require.NoError(t, err)
+	x.last = ack.Sequence
+	at := x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	c := w.await("end", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	require.Zero(t, folder.Stats().SealsRefused.Load())
+	require.EqualValues(t, 3, c.Segments.Events)
 }
 
 func TestALostCheckpointBucketComesBackFromTheLog(t *testing.T) {
@@ -271,6 +301,38 @@ func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
 	require.Equal(t, schema.StreamSequence(4), c.Position.Stream)
 }
 
+// The whole store goes back to an older copy of itself, checkpoints and watermark with it, below a folder that goes on. Nothing in the
+// store says that anything is gone.
+func TestALogThatWentBackTogetherWithItsWatermarkIsNoticed(t *testing.T) {
+	w := newFoldWorld(t)
+	f, _ := w.fold(consumer.FolderConfig{})
+	x := w.writer("run-1")
+	x.start()
+	at := x.turnOf(10)
+	w.await("one turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	w.server.Stop(t)
+	store, copied := w.server.StateDir(), filepath.Join(t.TempDir(), "copy")
+	require.NoError(t, os.CopyFS(copied, os.DirFS(store)))
+	w.server.Resume(t)
+	before, kept := *x, slices.Clone(x.acked)
+	require.Eventually(t, w.nc.IsConnected, time.Minute, time.Millisecond)
+	at = x.turnOf(10)
+	w.await("a second turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
+	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= uint64(at) }, time.Minute, time.Millisecond, "its watermark is put")
+	require.Zero(t, f.Stats().Regressions.Load(), "a restart is no regression")
+
+	w.server.Stop(t)
+	require.NoError(t, os.RemoveAll(store))
+	require.NoError(t, os.CopyFS(store, os.DirFS(copied)))
+	w.server.Resume(t)
+	require.Eventually(t, func() bool { return f.Stats().Regressions.Load() == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, w.nc.IsConnected, time.Minute, time.Millisecond)
+	*x, x.acked = before, kept
+	at = x.turnOf(20) // somebody goes on from what is left
+	w.await("folded from there", func(c *schema.Checkpoint) bool { return c.Position.Stream == at && c.Digest == x.model().Digest })
+	require.Equal(t, int64(1), f.Stats().Regressions.Load())
+}
+
 func TestAWatermarkThatTheLogContradictsIsNotTrusted(t *testing.T) {
 	w := newFoldWorld(t)
 	x, _, _ := w.foldedTurn(10)
@@ -283,5 +345,6 @@ func TestAWatermarkThatTheLogContradictsIsNotTrusted(t *testing.T) {
 	at := x.turnOf(10)
 	c := w.await("folded anew", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	require.Equal(t, x.model(), c.Head)
+	require.Empty(t, c.Lost, "all of it was met again")
 	require.Equal(t, int64(1), f.Stats().Regressions.Load())
 }

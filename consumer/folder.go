@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -32,8 +31,8 @@ type FolderStats struct {
 	// PayloadBytes and LogBytes of the events folded: their bodies, and what they take in the log; CheckpointBytes of the
 	// checkpoints put, as JetStream counts them.
 	PayloadBytes, LogBytes, CheckpointBytes atomic.Int64
-	// TailReads counts the tails that were read from the log to be sealed, as they were not kept in memory.
-	TailReads atomic.Int64
+	// SealedFromLog counts the segments whose events were read from the log again, as there was no memory to keep them.
+	SealedFromLog atomic.Int64
 	// SealsRefused counts sealings that a full or failing bucket put off.
 	SealsRefused atomic.Int64
 	// Purges of a run, the events that they took out of the log, and their bytes (headers and data).
@@ -56,6 +55,8 @@ type FolderStats struct {
 	FreshGraces atomic.Int64
 	// Notices sent to executors; Quarantined runs announced.
 	Notices, Quarantined atomic.Int64
+	// HolesFilled counts the events that the replica which the folder reads from left out, and the leader had.
+	HolesFilled atomic.Int64
 	// Batches committed; Conflicts lost to another folder; Regressions of the log; Rebuilds of a run.
 	Batches, Conflicts, Regressions, Rebuilds atomic.Int64
 	// Position is the stream sequence of the last batch committed.
@@ -91,6 +92,10 @@ type Folder struct {
 	log   zerolog.Logger
 	stats FolderStats
 	now   func() time.Time
+	// folded is the last watermark that this folder put; see checkFolded.
+	folded kvstore.Watermark
+	// shorter is since when the log of a replicated shard seems not to reach it.
+	shorter time.Time
 }
 
 // NewFolder returns a folder of a provisioned shard. Call Run to start it.
@@ -219,9 +224,11 @@ type reignState struct {
 	// lease that the reign holds, or has lost.
 	lease       *kvstore.Lease
 	incarnation string
-	mark        kvstore.Watermark
-	markRev     schema.Revision
-	pace        pace
+	// copies of the log, as the server said when the log was looked at.
+	copies  int
+	mark    kvstore.Watermark
+	markRev schema.Revision
+	pace    pace
 	// rebuild: checkpoints are not trusted, or the bucket was lost; runs are folded anew from segments and log.
 	rebuild bool
 	// distrust: stored checkpoints are of another log and are replaced, not read.
@@ -291,6 +298,9 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unc
 		s.rebuild, s.distrust = true, true
 		s.mark = kvstore.Watermark{}
 	}
+	if err := s.checkFolded(ctx); err != nil {
+		return nil, err
+	}
 	s.doubted = s.mark.Position.Stream
 	if unclean && !s.rebuild {
 		safe, _, err := f.safe.Get(ctx, f.names)
@@ -321,31 +331,6 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unc
 		s.janitor.erased = s.eraser.add
 	}
 	return s, err
-}
-
-// checkPosition compares the watermark with the log: what stands there must be what was folded, and the log must not
-// end before it.
-func (s *reignState) checkPosition(ctx context.Context) error {
-	stream, err := s.js.Stream(ctx, s.names.EventStream())
-	if err != nil {
-		return fmt.Errorf("event stream %s: %w", s.names.EventStream(), err)
-	}
-	at := s.mark.Position
-	info := stream.CachedInfo()
-	if info.State.LastSeq < uint64(at.Stream) {
-		return fmt.Errorf("%w: it ends at %d, folded up to %d", errRegressed, info.State.LastSeq, at.Stream)
-	}
-	rec, found, err := runlog.At(ctx, s.js, s.names, at.Stream)
-	if err != nil {
-		return err
-	}
-	if !found {
-		return nil // purged: what follows is still in order
-	}
-	if got := schema.PositionOf(&rec); got.ID != at.ID {
-		return fmt.Errorf("%w: %s stands at %d, folded was %s", errRegressed, got.ID, at.Stream, at.ID)
-	}
-	return nil
 }
 
 func (f *Folder) acquire(ctx context.Context) (*kvstore.Lease, error) {

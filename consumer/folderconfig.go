@@ -49,6 +49,9 @@ type FolderConfig struct {
 	ReconcileEvery time.Duration
 	// SafeAfter is the age of the safe watermark: two sync intervals of the server. Default 5 minutes.
 	SafeAfter time.Duration
+	// OrderPatience is the pace at which orders to remove runs are looked for; one that nobody decided for so long is withdrawn.
+	// Default one minute.
+	OrderPatience time.Duration
 	// UncleanStart begins at the safe watermark: the server may have lost unsynced checkpoints in a power cut.
 	UncleanStart bool
 	// AfterUnclean is called once everything that the unclean start put in doubt was folded again, so that the
@@ -107,6 +110,7 @@ func (c FolderConfig) withDefaults() FolderConfig {
 	set(&c.LeaseTTL, 5*time.Second)
 	set(&c.ReconcileEvery, 5*time.Second)
 	set(&c.SafeAfter, 5*time.Minute)
+	set(&c.OrderPatience, time.Minute)
 	set(&c.PurgeAfter, DefaultPurgeAfter)
 	set(&c.Silence, schema.DefaultSilenceMS*time.Millisecond)
 	set(&c.SweepEvery, time.Second)
@@ -142,6 +146,7 @@ func (c FolderConfig) Validate() error {
 		{"ReconcileEvery", int64(c.ReconcileEvery), int64(time.Millisecond)},
 		{"IdleSealAfter", int64(c.IdleSealAfter), 0},
 		{"SafeAfter", int64(c.SafeAfter), 0},
+		{"OrderPatience", int64(c.OrderPatience), int64(time.Millisecond)},
 		{"SweepEvery", int64(c.SweepEvery), int64(time.Millisecond)},
 		{"Silence", int64(c.Silence), 3 * int64(c.SweepEvery)},
 		{"OrphansPerSecond", int64(c.OrphansPerSecond), 1},

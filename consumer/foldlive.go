@@ -199,6 +199,14 @@ func (s *reignState) mend(ctx context.Context, id string) error {
 		return nil
 	default:
 		head = c.Head
+		if older, err := s.older(ctx, c); err != nil {
+			return err
+		} else if older {
+			if cached, err = s.restore(ctx, id); err != nil {
+				return err
+			}
+			head = cached.head
+		}
 	}
 	lives := head.Counts.Events > 0 && head.Live()
 	if lives {

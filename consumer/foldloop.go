@@ -1,13 +1,11 @@
 package consumer
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/failpoint"
@@ -82,6 +80,11 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 			continue
 		case id := <-s.suspects:
 			if err := s.mend(ctx, id); err != nil {
+				return err
+			}
+			continue
+		case id := <-s.eraser.stale:
+			if err := s.lookErased(ctx, id); err != nil {
 				return err
 			}
 			continue
@@ -225,8 +228,8 @@ type batch struct {
 	// signs of life of executors, and notices to them.
 	signs   map[sign]struct{}
 	notices []notice
-	// erased are runs that were removed, of which something may be left.
-	erased []string
+	// erased are runs that were removed, of which something may be left; late those of them to which something came since.
+	erased, late []string
 	// behind is the number of messages behind the last one.
 	behind uint64
 }
@@ -278,7 +281,18 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 	if err != nil {
 		return err
 	}
-	had, before := r.head.Executor, r.head.Position.Stream
+	if err := s.follow(ctx, r, a); err != nil {
+		return fmt.Errorf("run %s at %d: %w", id, a.Record.Stream, err)
+	}
+	if err := s.fillHole(ctx, r, a, func(missed *arrival) error { return s.takeOf(ctx, b, r, missed) }); err != nil {
+		return err
+	}
+	return s.takeOf(ctx, b, r, a)
+}
+
+// takeOf folds a message of a run into the batch.
+func (s *reignState) takeOf(ctx context.Context, b *batch, r *run, a *arrival) error {
+	id, had, before := r.id, r.head.Executor, r.head.Position.Stream
 	v := r.take(&a.prepared, a.size, &s.cfg)
 	switch v.Kind {
 	case schema.Replayed:
@@ -295,7 +309,7 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 		if v.Reason == schema.ReasonErased {
 			// Nothing of what it says is kept, here or in the log.
 			rec = &schema.Record{Stream: rec.Stream}
-			b.erased = append(b.erased, id)
+			b.late = append(b.late, id)
 		}
 		b.dead = append(b.dead, s.deadLetter(a.Subject, id, rec, v.Reason, v.Detail))
 	case schema.Applied, schema.Evidence:
@@ -377,6 +391,9 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	if s.stats.Segments.Load() > segments {
 		s.janitor.counted()
 	}
+	if err := s.unsettle(ctx, b); err != nil {
+		return err
+	}
 	if err := s.pass(ctx, b); err != nil {
 		return err
 	}
@@ -403,7 +420,7 @@ func (s *reignState) pass(ctx context.Context, b *batch) error {
 	if err != nil {
 		return s.lost(fmt.Errorf("watermark: %w", err))
 	}
-	s.mark, s.markRev = next, rev
+	s.mark, s.markRev, s.folded = next, rev, next
 	return failpoint.Hit(ctx, failpoint.AfterWatermark)
 }
 
@@ -476,124 +493,4 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 		}
 	}
 	return s.eraseLive(ctx, ended)
-}
-
-// load returns the run from memory, from its checkpoint, or folded anew when the checkpoint cannot be trusted.
-func (s *reignState) load(ctx context.Context, id string, a *runlog.Arrived) (*run, error) {
-	if el, ok := s.runs[id]; ok {
-		s.recent.MoveToFront(el)
-		r, ok := el.Value.(*run)
-		if !ok {
-			return nil, fmt.Errorf("run %s: cache holds a %T", id, el.Value)
-		}
-		return r, nil
-	}
-	r := &run{id: id, head: schema.NewHead(s.cfg.Fleet, id), tail: frames{room: &s.room}}
-	c, rev, err := s.shard.Checkpoints.GetFresh(ctx, id)
-	r.revision = rev
-	trusted := err == nil && !s.distrust && c.Incarnation == s.incarnation
-	if trusted && c.Position.Stream >= a.Record.Stream {
-		if trusted, err = s.stands(ctx, id, c.Position); err != nil {
-			return nil, fmt.Errorf("load run %s: %w", id, err)
-		}
-	}
-	if trusted && c.Position.Stream < a.Record.Stream && a.Behind != c.Position.Stream {
-		// What is between may have been purged, if the checkpoint is an older one: a crash of the server can take puts
-		// of an asynchronous bucket back.
-		beyond, err := s.sealedBeyond(ctx, id, c.Segments.Count)
-		if err != nil {
-			return nil, fmt.Errorf("load run %s: %w", id, err)
-		}
-		trusted = !beyond
-	}
-	switch {
-	case trusted:
-		r.head, r.segments = c.Head, c.Segments
-		r.enter()
-		if s.index.Folding {
-			// The index was begun anew, perhaps by a reign that trusted nothing and got no further than this event: that a run
-			// has a checkpoint does not say that the index has the run.
-			r.index.unsure, r.dirty = true, true
-		}
-		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
-		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
-		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents
-	case err == nil, errors.Is(err, kvstore.ErrCorrupt):
-		s.log.Warn().Str(keyRun, id).Err(err).Msg("checkpoint not trusted, folding the run anew")
-		err = s.refold(ctx, r, a.Record.Stream)
-	case errors.Is(err, kvstore.ErrNotFound):
-		// A run without a checkpoint is new, or nothing of it was accepted so far, or its checkpoint is lost.
-		err = nil
-		anew := s.distrust || !a.First
-		if !anew && s.janitor.purgedBefore {
-			// A crash may have brought the first message back and not what was purged behind it.
-			anew, err = s.sealedBeyond(ctx, id, 0)
-		}
-		if err == nil && anew {
-			err = s.refold(ctx, r, a.Record.Stream)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("load run %s: %w", id, err)
-	}
-	if r.refolded {
-		// What the index has of it is what the checkpoint says that was there, or, where nothing can be read, the fold up to here;
-		// all of it is put once more, and what is over is taken out.
-		r.index = indexedOf(&r.head)
-		if c != nil {
-			r.index = indexedOf(&c.Head)
-		}
-		r.index.unsure = true
-	}
-	s.runs[id] = s.recent.PushFront(r)
-	return r, nil
-}
-
-// stands reports whether the log has the event of a checkpoint that is ahead of what is being read, as it is after a
-// crash. If not, sequences were freed by damage, and what is read there now must not be taken for what was folded.
-func (s *reignState) stands(ctx context.Context, id string, at schema.Position) (bool, error) {
-	rec, found, err := runlog.Next(ctx, s.js, s.names, id, at.Stream)
-	return found && schema.PositionOf(&rec) == at, err
-}
-
-// evict keeps the number of runs in memory bounded; a run that comes again is read from its checkpoint.
-func (s *reignState) evict() {
-	for el := s.recent.Back(); el != nil && s.recent.Len() > s.cfg.CachedRuns; {
-		prev := el.Prev()
-		if r, ok := el.Value.(*run); ok && !r.dirty {
-			r.forget()
-			s.recent.Remove(el)
-			delete(s.runs, r.id)
-		}
-		el = prev
-	}
-}
-
-// cached calls yield for every run in memory.
-func (s *reignState) cached(yield func(*run) bool) {
-	var next *list.Element
-	for el := s.recent.Front(); el != nil; el = next {
-		next = el.Next()
-		if r, ok := el.Value.(*run); ok && !yield(r) {
-			return
-		}
-	}
-}
-
-// announce says on the observed subjects what was accepted: in order, at most once. Who must not miss anything
-// consumes the event stream.
-func (s *reignState) announce(events []accepted) {
-	for i := range events {
-		a := &events[i]
-		name := a.e.Name()
-		if schema.NewData(name) == nil {
-			continue
-		}
-		// As it was published, without the instructions to the server.
-		msg := &nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, name, a.run), Header: a.rec.Header, Data: a.rec.Body}
-		if err := s.nc.PublishMsg(msg); err != nil {
-			s.log.Debug().Err(err).Str(keyRun, a.run).Msg("event not announced")
-			return
-		}
-	}
 }

@@ -77,7 +77,7 @@ func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSeque
 	case c.Incarnation != j.incarnation || c.Segments.Count == 0 || c.Position.Stream == 0:
 		return proof{}, nil
 	}
-	if !c.Complete() {
+	if !c.Complete() || len(c.Lost) > 0 {
 		// A replica whose copy is damaged may have shown the fold less than the others have: what is missing in the segments may
 		// be in the log, and is found there as long as it is not purged.
 		return proof{}, &unproven{run: run, why: "its events have gaps, and what is missing may be in the log of another replica"}

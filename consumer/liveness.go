@@ -309,6 +309,7 @@ func (w *sweeper) publish(ctx context.Context, c *schema.Checkpoint, data schema
 	at, err := publishControl(ctx, w.js, w.shard, e, last)
 	if errors.Is(err, errRefused) {
 		w.stats.RacesLost.Add(1)
+		w.wonder(c.Run) // unless its checkpoint is older than what was folded, which would refuse it for ever
 		w.log.Debug().Str(keyRun, c.Run).Str("event", data.EventName()).Msg("another event came first")
 		return 0, nil
 	}

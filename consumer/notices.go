@@ -18,8 +18,8 @@ type notice struct {
 }
 
 // heed takes what an accepted event says about its run's executor: an event of its own is a sign of life, and of
-// a control event it is told. had is the executor that the run had before the event: of a takeover the one that lost it
-// is told.
+// a control event it is told. had is the executor that the run had before the event: of a takeover both are told, the one
+// that lost it and the one that has it now.
 func (b *batch) heed(r *run, had string, v *schema.Verdict) {
 	e := v.Event
 	if v.Kind != schema.Applied {
@@ -31,8 +31,13 @@ func (b *batch) heed(r *run, had string, v *schema.Verdict) {
 		}
 		return
 	}
+	said := schema.Notice{Run: r.id, Name: e.Name(), Position: r.head.Position}
 	if had != "" {
-		b.notices = append(b.notices, notice{had, schema.Notice{Run: r.id, Name: e.Name(), Position: r.head.Position}})
+		b.notices = append(b.notices, notice{had, said})
+	}
+	if e.Name() == schema.RunResumed && r.head.Executor != had {
+		// It may not know: the request may be one that it has long given up, which a replica read when it was woken.
+		b.notices = append(b.notices, notice{r.head.Executor, said})
 	}
 }
 
@@ -136,4 +141,22 @@ func quarantineReason(h *schema.Head) string {
 		fmt.Fprintf(&b, "; the last error: %s", h.LastError.Message)
 	}
 	return b.String()
+}
+
+// announce says on the observed subjects what was accepted: in order, at most once. Who must not miss anything
+// consumes the event stream.
+func (s *reignState) announce(events []accepted) {
+	for i := range events {
+		a := &events[i]
+		name := a.e.Name()
+		if schema.NewData(name) == nil {
+			continue
+		}
+		// As it was published, without the instructions to the server.
+		msg := &nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, name, a.run), Header: a.rec.Header, Data: a.rec.Body}
+		if err := s.nc.PublishMsg(msg); err != nil {
+			s.log.Debug().Err(err).Str(keyRun, a.run).Msg("event not announced")
+			return
+		}
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/failpoint"
 )
 
 // Quorum says whether the log of a shard takes writes.
@@ -33,6 +35,29 @@ func (s *Service) Quorum(ctx context.Context, fresh time.Duration) []Quorum {
 	}
 	_ = group.Wait() // a shard carries its own error
 	return list
+}
+
+// reached proves for the given shards that as many servers as they need were reached after the call began, by a barrier in each, which
+// it repeats until ctx ends. What is read without a proof of its own, from memory or from whichever replica answers, is not a
+// minority's then.
+func (s *Service) reached(ctx context.Context, shards []*shardSource) error {
+	if failpoint.Seeded(failpoint.NoBarrier) {
+		return nil
+	}
+	var group errgroup.Group
+	group.SetLimit(shardsAtOnce)
+	for _, src := range shards {
+		group.Go(func() error { return src.barrier.insist(ctx) })
+	}
+	return group.Wait()
+}
+
+// insist waits for a barrier that was published after the call, and for another one while none is acknowledged.
+func (b *barrier) insist(ctx context.Context) error {
+	return insist(ctx, "stream "+b.names.EventStream(), func() error {
+		_, err := b.wait(ctx)
+		return err
+	}, func(error) {})
 }
 
 // proof is that of one shard.

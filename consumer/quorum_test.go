@@ -81,3 +81,34 @@ func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *te
 		"the next folder adds to what the last one counted")
 	stop()
 }
+
+func TestListsAndHistoriesAreRefusedWhileNoWriteIsAcknowledged(t *testing.T) {
+	l := newLagging(t, consumer.ServiceConfig{Timeout: time.Second})
+	x := l.aRun("run-1", 1, 10)
+	_, stop := l.fold(consumer.FolderConfig{})
+	l.awaitFolded(x.acked[len(x.acked)-1].Stream)
+	stop()
+	running := schema.ListRequest{Status: []schema.Status{schema.StatusRunning}}
+	// All that is stored can be read as before, but nothing can be written into the log.
+	stream, err := l.js.Stream(t.Context(), l.names.EventStream())
+	require.NoError(t, err)
+	open := stream.CachedInfo().Config
+	closed := open
+	closed.Subjects = []string{"nobody.writes.here"}
+	_, err = l.js.UpdateStream(t.Context(), closed)
+	require.NoError(t, err)
+	for _, req := range []schema.ListRequest{{}, running} {
+		require.Equal(t, schema.CodeUnavailable, l.refused(schema.VerbList, "", req).Code)
+	}
+	require.Equal(t, schema.CodeUnavailable, l.refused(schema.VerbHistory, "run-1", struct{}{}).Code)
+
+	_, err = l.js.UpdateStream(t.Context(), open)
+	require.NoError(t, err)
+	for _, verb := range []string{schema.VerbList, schema.VerbHistory} {
+		run := ""
+		if verb == schema.VerbHistory {
+			run = "run-1"
+		}
+		require.Eventually(t, func() bool { _, err := l.ask(verb, run, struct{}{}); return err == nil }, time.Minute, 20*time.Millisecond)
+	}
+}

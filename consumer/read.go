@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -52,6 +53,8 @@ type reading struct {
 	index schema.SegmentIndex
 	// lost are events that were stored once and are missing; what the fold itself missed is in head.Gaps.
 	lost []schema.Gap
+	// carried are those that the checkpoint says were lost before it.
+	carried []schema.Gap
 	// logFirst and logLast are the stream sequences of the first record of the run that was read from the log, and of the last
 	// one; 0 when the log has none.
 	logFirst, logLast schema.StreamSequence
@@ -61,6 +64,8 @@ type reading struct {
 	damage []schema.Damage
 	// marked: the log has a mark that the run was removed. Whether it was, the record in the segment bucket says.
 	marked bool
+	// doubtful: the log misses events behind all that the folder is known to have folded. It may have folded them before they were lost.
+	doubtful bool
 	// unusable: the segment behind those of the index is there, and damaged.
 	unusable bool
 	tail     tail
@@ -74,10 +79,18 @@ func (r *reading) empty() bool {
 
 // gaps are all places where events of the run are known to be missing.
 func (r *reading) gaps() []schema.Gap {
-	return append(append([]schema.Gap{}, r.head.Gaps...), r.lost...)
+	all := slices.Concat([]schema.Gap{}, r.head.Gaps, r.carried)
+	for _, g := range r.lost {
+		if !slices.Contains(all, g) { // read anew, what a checkpoint says is met again
+			all = append(all, g)
+		}
+	}
+	return all
 }
 
-func (r *reading) complete() bool { return r.head.Complete() && len(r.lost) == 0 }
+func (r *reading) complete() bool {
+	return r.head.Complete() && len(r.lost) == 0 && len(r.carried) == 0
+}
 
 // tail is the part of a run's log behind its last segment.
 type tail struct {
@@ -206,7 +219,13 @@ func (rd *reader) unmoved(ctx context.Context, r *reading) error {
 // attempt reads once.
 func (rd *reader) attempt(ctx context.Context, src *shardSource, run string, m mode) (*reading, error) {
 	if m.scratch {
-		return rd.fromScratch(ctx, src, run, m)
+		r, err := rd.fromScratch(ctx, src, run, m)
+		if err == nil {
+			if c, _ := rd.checkpoint(ctx, src, run, true); c != nil {
+				r.carried = c.Lost
+			}
+		}
+		return r, err
 	}
 	c, damage := rd.checkpoint(ctx, src, run, m.fresh)
 	var r *reading
@@ -270,7 +289,7 @@ func (rd *reader) earlier(ctx context.Context, src *shardSource, run string, bef
 
 // fromCheckpoint folds the log from the checkpoint's position on, which must still be there.
 func (rd *reader) fromCheckpoint(ctx context.Context, src *shardSource, run string, c *schema.Checkpoint, m mode) (*reading, error) {
-	r := &reading{src: src, run: run, head: c.Head, index: c.Segments}
+	r := &reading{src: src, run: run, head: c.Head, index: c.Segments, carried: c.Lost}
 	at, sealed := c.Position, c.Segments.Last.Stream
 	if c.Status == schema.StatusErased {
 		m.content = false // there is none, and what the log still has is being taken out
@@ -336,19 +355,53 @@ func (r *reading) placed(err error) error {
 // fold applies a record. A hole is an error unless holes were confirmed.
 func (r *reading) fold(rec *schema.Record, accept bool) error {
 	after := r.head.Position.Stream
+	misses := r.head.Misses(rec)
+	if misses && !accept {
+		return &hole{after: after, at: rec.Stream, reason: reasonLost}
+	}
 	v := r.head.Apply(rec)
+	r.carried = stillLost(r.carried, &r.head)
+	if misses {
+		r.lost = lostBefore(r.lost, &r.head, &v)
+	}
 	if v.Kind == schema.Skipped && schema.ErasedMark(v.Event) {
 		r.marked = true
 	}
-	if v.Kind != schema.Rejected || accept {
-		return nil
+	tells := tellsOfHole(&v)
+	if tells && !accept {
+		return &hole{after: after, at: rec.Stream, reason: v.Reason}
+	}
+	r.doubtful = r.doubtful || tells || misses
+	return nil
+}
+
+// tellsOfHole reports whether the fold refused an event because something before it is missing.
+func tellsOfHole(v *schema.Verdict) bool {
+	if v.Kind != schema.Rejected {
+		return false
 	}
 	switch v.Reason {
 	case schema.ReasonGap, schema.ReasonChainMismatch, schema.ReasonEpochAhead, schema.ReasonStaleTakeover:
-		return &hole{after: after, at: rec.Stream, reason: v.Reason}
+		return true
 	default:
-		return nil
+		return false
 	}
+}
+
+// unsaid reports whether the fold says nothing of what the log misses before the event that its head is at. Of a takeover that it
+// refuses it does not: anybody can forge one.
+func unsaid(at *schema.Head, v *schema.Verdict) bool {
+	says := tellsOfHole(v) && v.Event.Name() != schema.RunResumed
+	return !says && at.Status != schema.StatusErased
+}
+
+// lostBefore adds to the gaps of a run what the log misses before the event that its head is at, unless the fold itself says so, or
+// there are more of them than are described.
+func lostBefore(lost []schema.Gap, at *schema.Head, v *schema.Verdict) []schema.Gap {
+	if !unsaid(at, v) || len(lost) >= schema.MaxGaps {
+		return lost
+	}
+	return append(slices.Clone(lost), schema.Gap{Epoch: at.Epoch, At: at.Position, Reason: reasonLost})
 }
 
 // records reads the log by direct get, or record by record from the leader.
@@ -418,6 +471,7 @@ func (rd *reader) distrust(ctx context.Context, src *shardSource, run string, m 
 	if err != nil || c == nil {
 		return r, err
 	}
+	r.carried = c.Lost
 	if errors.Is(cause, errPrefix) {
 		return rd.reconcilePrefix(ctx, r, c, m)
 	}
@@ -443,15 +497,41 @@ func (rd *reader) distrust(ctx context.Context, src *shardSource, run string, m 
 }
 
 // noteLost names the events that a checkpoint had folded and that this reading does not have.
-func (r *reading) noteLost(was *schema.Head) {
-	if r.head.Counts.Events >= was.Counts.Events {
-		return
+func (r *reading) noteLost(was *schema.Head) { r.lost = append(r.lost, lostSince(was, &r.head)...) }
+
+// lostSince names the events that one head has and another, folded anew, has not.
+func lostSince(was, is *schema.Head) []schema.Gap {
+	if is.Counts.Events >= was.Counts.Events {
+		return nil
 	}
 	gap := schema.Gap{Epoch: was.Epoch, From: 1, To: was.Sequence, At: was.Position, Reason: reasonLost}
-	if r.head.Epoch == was.Epoch {
-		gap.From = min(r.head.Sequence+1, max(was.Sequence, 1))
+	if is.Epoch == was.Epoch {
+		gap.From = min(is.Sequence+1, max(was.Sequence, 1))
 	}
-	r.lost = append(r.lost, gap)
+	return []schema.Gap{gap}
+}
+
+// stillLost are the gaps of a checkpoint when a fold came to a head: without those whose last message it met, and of others
+// without what it has. The list is shared and not changed.
+func stillLost(lost []schema.Gap, at *schema.Head) []schema.Gap {
+	for i := range lost {
+		g := &lost[i]
+		from := g.From
+		if g.Epoch == at.Epoch {
+			from = min(max(from, at.Sequence+1), g.To)
+		}
+		switch {
+		case g.At.ID == at.Position.ID:
+			if len(lost) == 1 {
+				return nil
+			}
+			return slices.Delete(slices.Clone(lost), i, i+1)
+		case from > g.From:
+			lost = slices.Clone(lost)
+			lost[i].From = from
+		}
+	}
+	return lost
 }
 
 // reconcilePrefix compares a run read from segments and log with a checkpoint that counted other events in its tail. If
@@ -468,13 +548,13 @@ func (rd *reader) reconcilePrefix(ctx context.Context, r *reading, c *schema.Che
 		return r, nil
 	}
 	gaps := r.head.Gaps
-	if len(gaps) == 0 {
+	if len(gaps) == 0 && len(r.lost) == 0 {
 		gaps = []schema.Gap{{Epoch: c.Epoch, From: 1, To: c.Sequence, At: c.Position}}
 	}
 	for _, g := range gaps {
 		g.Reason = reasonLost
 		r.lost = append(r.lost, g)
 	}
-	r.head, r.logLast = short.head, max(short.logLast, r.logLast)
+	r.head, r.doubtful, r.logLast = short.head, short.doubtful, max(short.logLast, r.logLast)
 	return r, nil
 }

@@ -130,18 +130,28 @@ func (rd *reader) lastProven(ctx context.Context, src *shardSource, run string) 
 	}
 }
 
-// repeat tries until ctx ends what a lost answer, a missing leader or a replica that is behind can make fail.
-func (rd *reader) repeat(ctx context.Context, run string, try func() (*reading, error)) (*reading, error) {
+// repeat insists on a reading.
+func (rd *reader) repeat(ctx context.Context, run string, try func() (*reading, error)) (r *reading, err error) {
+	err = insist(ctx, "run "+run, func() (err error) {
+		r, err = try()
+		return err
+	}, func(err error) { rd.log.Debug().Err(err).Str(keyRun, run).Msg("read repeated") })
+	return r, err
+}
+
+// insist tries until ctx ends what a lost answer, a missing leader or a replica that is behind can make fail. again is called before
+// each further try, with what the last one came to; about is what an error begins with that ctx ended.
+func insist(ctx context.Context, about string, try func() error, again func(error)) error {
 	backoff := staleBackoff
 	for {
-		r, err := try()
+		err := try()
 		if err == nil || !transient(err) {
-			return r, err
+			return err
 		}
 		if perr := pause(ctx, backoff); perr != nil {
-			return nil, fmt.Errorf("run %s: %w: %w", run, perr, err)
+			return fmt.Errorf("%s: %w: %w", about, perr, err)
 		}
-		rd.log.Debug().Err(err).Str(keyRun, run).Msg("read repeated")
+		again(err)
 		backoff = min(2*backoff, maxBackoff)
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // reconcile is what an idle folder does from time to time: it compares its position with the log, so that it never
@@ -18,9 +20,9 @@ func (s *reignState) reconcile(ctx context.Context) error {
 		if err := s.checkPosition(ctx); err != nil {
 			return err
 		}
-		if err := s.checkBucket(ctx); err != nil {
-			return err
-		}
+	}
+	if err := s.checkBucket(ctx); err != nil {
+		return err
 	}
 	if err := s.sealIdle(ctx); err != nil {
 		return err
@@ -38,6 +40,9 @@ func (s *reignState) reconcile(ctx context.Context) error {
 // checkBucket notices a checkpoint bucket that was deleted or made anew while nothing had to be put.
 func (s *reignState) checkBucket(ctx context.Context) error {
 	_, rev, err := s.shard.Checkpoints.Watermark(ctx)
+	if errors.Is(err, kvstore.ErrNotFound) && s.mark.Position.Stream == 0 {
+		return nil // nothing was folded yet, and the bucket is there
+	}
 	if err != nil {
 		return fmt.Errorf("watermark: %w", err)
 	}
@@ -107,4 +112,35 @@ func (s *reignState) moveSafe(ctx context.Context) error {
 	}
 	s.aging = s.aging[due+1:]
 	return nil
+}
+
+// stands reports whether the log has the event of a checkpoint that is ahead of what is being read, as it is after a
+// crash. If not, sequences were freed by damage, and what is read there now must not be taken for what was folded.
+func (s *reignState) stands(ctx context.Context, id string, at schema.Position) (bool, error) {
+	rec, found, err := runlog.Next(ctx, s.js, s.names, id, at.Stream)
+	return found && schema.PositionOf(&rec) == at, err
+}
+
+// adjoins reports whether a run is at its checkpoint until something comes of it at a place. A crash of the server can take puts
+// of an asynchronous bucket back and not the watermark behind them: then the log has what is between, or segments have, if
+// it was purged. Or the log went back, and what the checkpoint is at is there no more.
+func (s *reignState) adjoins(ctx context.Context, c *schema.Checkpoint, next schema.StreamSequence) (bool, error) {
+	if c.Status != schema.StatusErased {
+		rec, found, err := runlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream)
+		if err != nil || !found || schema.PositionOf(&rec) != c.Position {
+			return false, err
+		}
+		rec, found, err = runlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream+1)
+		if err != nil || found && rec.Stream < next {
+			return false, err
+		}
+	}
+	beyond, err := s.sealedBeyond(ctx, c.Run, c.Segments.Count)
+	return !beyond, err
+}
+
+// older reports whether a readable checkpoint of a run that is not in memory misses what was folded of it, for which see adjoins.
+func (s *reignState) older(ctx context.Context, c *schema.Checkpoint) (bool, error) {
+	rec, found, err := runlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream+1)
+	return found && rec.Stream <= s.mark.Position.Stream, err
 }

@@ -21,13 +21,16 @@ func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverR
 	prepare func(*reading) error,
 ) (*reading, error) {
 	for {
-		r, err := s.reader.repeat(ctx, run, func() (*reading, error) {
-			return s.find(ctx, run, m)
+		r, err := s.undoubted(ctx, run, func() (*reading, error) {
+			r, err := s.reader.repeat(ctx, run, func() (*reading, error) {
+				return s.find(ctx, run, m)
+			})
+			if err == nil && (r.empty() || r.head.Status == "") {
+				// Stale answers can hide a run; only a barrier may say that there is none.
+				r, err = s.proven(ctx, run, m)
+			}
+			return r, err
 		})
-		if err == nil && (r.empty() || r.head.Status == "") {
-			// Stale answers can hide a run; only a barrier may say that there is none.
-			r, err = s.proven(ctx, run, m)
-		}
 		if err != nil {
 			return nil, err
 		}

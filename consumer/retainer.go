@@ -67,8 +67,11 @@ func (r *Retainer) shard(ctx context.Context, shard int) (removed int, err error
 		err := r.svc.cleanupPage(work, &req, &reply)
 		cancel()
 		for i := range reply.Items {
-			if reply.Items[i].Remove && reply.Items[i].Failed == "" {
+			switch item := &reply.Items[i]; {
+			case item.Remove && item.Failed == "":
 				removed++
+			case item.Remove:
+				r.log.Warn().Int(keyShard, shard).Str(keyRun, item.Run).Str("detail", item.Failed).Msg("run is not removed as the fleet's policy says, trying again later")
 			}
 		}
 		if err != nil || reply.Next == "" {

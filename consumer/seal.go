@@ -89,7 +89,6 @@ func (s *reignState) sealCuts(ctx context.Context, r *run) error {
 // sealFromLog reads what is not kept of the tail from the log, where it lies safely, and stores a segment for each cut up
 // to one whose frames are kept.
 func (s *reignState) sealFromLog(ctx context.Context, r *run) error {
-	s.stats.TailReads.Add(1)
 	var raw []byte
 	var first schema.Position
 	events := int64(0)
@@ -110,6 +109,7 @@ func (s *reignState) sealFromLog(ctx context.Context, r *run) error {
 		if err := s.storeSegment(ctx, r, first, k, raw); err != nil {
 			return err
 		}
+		s.stats.SealedFromLog.Add(1)
 		r.cuts = r.cuts[1:]
 		raw, events = raw[:0], 0
 		if len(r.cuts) == 0 || r.cuts[0].frames.kept() {
@@ -288,7 +288,7 @@ func (s *reignState) stillInLog(ctx context.Context, run string, number int, sto
 // checkpoint that is missing, corrupt or of another log.
 func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
 	s.stats.Rebuilds.Add(1)
-	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, index: r.index, quarantined: r.quarantined, dirty: true, touched: r.touched, refolded: true}
+	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, index: r.index, quarantined: r.quarantined, dirty: true, touched: r.touched, lost: r.lost, refolded: true}
 	fresh.tail.room = r.tail.room
 	fresh.sealed = make(map[schema.StreamSequence]string)
 	var err error
@@ -326,15 +326,16 @@ func (s *reignState) refoldLog(ctx context.Context, fresh *run, until schema.Str
 		if !found || next.Stream >= until {
 			return nil
 		}
-		fresh.observe(&next, &s.cfg)
+		if err := s.observe(ctx, fresh, &next); err != nil {
+			return err
+		}
 		from = next.Stream + 1
 		err = runlog.Read(ctx, s.js, s.names, fresh.id, from, func(rec schema.Record) error {
 			if rec.Stream >= until {
 				return errEnough
 			}
-			fresh.observe(&rec, &s.cfg)
 			from = rec.Stream + 1
-			return nil
+			return s.observe(ctx, fresh, &rec)
 		})
 		if err != nil && !errors.Is(err, errEnough) {
 			return err

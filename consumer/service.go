@@ -263,7 +263,15 @@ func (s *Service) serve(ctx context.Context, t *task) {
 		s.queued.Release(t.size)
 	}()
 	t.work = ctx
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	// The time counts from the arrival: whoever asked has given up by then, or asked again. Requests that waited long would else be served
+	// for nobody, and keep those waiting that somebody still wants.
+	waited := s.now().Sub(t.arrived)
+	if waited >= s.cfg.Timeout {
+		s.refuse(t, fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again; or start another replica.",
+			"the request waited for %s, and nothing was done for it", waited.Round(time.Millisecond)))
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout-max(0, waited))
 	defer cancel()
 	err := error(nil)
 	if !t.endpoint.whole {

@@ -331,7 +331,7 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 		if q.begun != "" {
 			read = func() (*reading, error) { return s.proven(ctx, run, mode{}) }
 		}
-		r, err := s.reader.repeat(ctx, run, read)
+		r, err := s.undoubted(ctx, run, func() (*reading, error) { return s.reader.repeat(ctx, run, read) })
 		if errors.Is(err, ErrNoRun) || err == nil && r.empty() {
 			q.begun = ""
 			return 0, nil

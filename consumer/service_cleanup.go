@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/retention"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -20,6 +19,10 @@ import (
 const (
 	// removesAtOnce is the number of runs whose removal is ordered side by side.
 	removesAtOnce = 16
+	// pageTries bounds how often a page is begun again whose time was over.
+	pageTries = 50
+	// notReached says of a run that the time was over before it was removed.
+	notReached = "not reached in time"
 	// forkRemovedWait bounds the wait until a fork is removed that stood on a run of the same page.
 	forkRemovedWait = 5 * time.Second
 )
@@ -33,6 +36,8 @@ type cleanupPlace struct {
 	Before schema.StreamSequence `json:"b"`
 	// Now is when the first page was planned: ages are counted from it.
 	Now string `json:"n"`
+	// Again counts how often the page was begun again.
+	Again int `json:"a,omitzero"`
 }
 
 func (p *cleanupPlace) text() string {
@@ -50,7 +55,7 @@ func parseCleanupPlace(text string) (cleanupPlace, error) {
 	if err == nil {
 		err = json.Unmarshal(b, &p)
 	}
-	if err != nil || p.Shard < 0 {
+	if err != nil || p.Shard < 0 || p.Again < 0 {
 		return p, errors.New("it is no place of a cleanup: use the next of the page before")
 	}
 	return p, nil
@@ -161,14 +166,14 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, r
 	plan := retention.New(page, reply.Policy, now)
 	reply.Items = plan.Items
 	if !req.DryRun {
-		whole, err := s.carryOut(ctx, &plan, at, req.By)
-		if err != nil {
-			return err
-		}
-		if !whole {
-			// What was reached is told now, and the rest is the next page.
-			place.Before = from
-			reply.Items = slices.DeleteFunc(reply.Items, func(item schema.CleanupItem) bool { return !item.Remove || item.Failed != "" })
+		removed := func(item schema.CleanupItem) bool { return item.Remove && item.Failed == "" }
+		if !s.carryOut(ctx, &plan, page, at, req.By) && place.Again < pageTries && slices.ContainsFunc(reply.Items, removed) {
+			// What was reached is told now, and the rest is the next page. One that gets nowhere is not begun again: it is told, and
+			// left to the next cleanup.
+			place.Before, place.Again = from, place.Again+1
+			reply.Items = slices.DeleteFunc(reply.Items, func(item schema.CleanupItem) bool { return !removed(item) })
+		} else {
+			place.Again = 0
 		}
 	}
 	if place.Before <= 1 {
@@ -242,6 +247,9 @@ func (s *Service) cleanupRuns(ctx context.Context, src *shardSource, place *clea
 		}
 		c := stored.Checkpoint
 		forks, err := s.forksOf(ctx, c.Run)
+		if told, ok := errors.AsType[*schema.ServiceError](err); ok && told.Code == schema.CodeNeeded {
+			forks, err = []string{told.Message}, nil // more than can be looked at, so that it is kept
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -255,9 +263,9 @@ func (s *Service) cleanupRuns(ctx context.Context, src *shardSource, place *clea
 	return runs, at, nil
 }
 
-// carryOut removes what a plan removes, forks before what they stand on, and notes in the plan what could not be. It reports
-// false when the time was over before it was through.
-func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, at map[string]schema.Position, by string) (bool, error) {
+// carryOut removes what a plan removes, forks before what they stand on, and notes in the plan what could not be: one run must keep no
+// other from going. It reports false when the time was over before it was through.
+func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []retention.Run, at map[string]schema.Position, by string) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout*2/3) // the answer must arrive, too
 	defer cancel()
 	var wave, bases []*schema.CleanupItem
@@ -270,71 +278,63 @@ func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, at map[str
 			wave = append(wave, item)
 		}
 	}
-	group, groupCtx := errgroup.WithContext(ctx)
+	var group errgroup.Group
 	group.SetLimit(removesAtOnce)
 	for _, item := range wave {
-		group.Go(func() error { return s.removePlanned(groupCtx, item, at[item.Run], by) })
+		group.Go(func() error {
+			s.removePlanned(ctx, item, at[item.Run], by)
+			return nil
+		})
 	}
-	if err := group.Wait(); err != nil {
-		return false, err
+	_ = group.Wait() // each notes what came of it
+	stay := make(map[string]string)
+	for _, item := range wave {
+		if item.Failed != "" {
+			stay[item.Run] = item.Failed
+		}
+	}
+	forks := make(map[string][]string, len(page))
+	for i := range page {
+		forks[page[i].ID] = page[i].Forks
 	}
 	for _, item := range bases {
-		wait, cancel := context.WithTimeout(ctx, forkRemovedWait)
-		err := s.removePlanned(ctx, item, at[item.Run], by)
-		for err == nil && item.Failed != "" && pause(wait, eraseLook) == nil {
-			err = s.removePlanned(ctx, item, at[item.Run], by) // its forks are on their way out
+		if i := slices.IndexFunc(forks[item.Run], func(fork string) bool { return stay[fork] != "" }); i >= 0 {
+			fork := forks[item.Run][i]
+			item.Failed = fmt.Sprintf("run %s, which stands on it, was not removed: %s", fork, stay[fork])
+		} else {
+			wait, cancel := context.WithTimeout(ctx, forkRemovedWait)
+			s.removePlanned(ctx, item, at[item.Run], by)
+			for item.Failed != "" && pause(wait, eraseLook) == nil {
+				s.removePlanned(ctx, item, at[item.Run], by) // its forks are on their way out
+			}
+			cancel()
 		}
-		cancel()
-		if err != nil {
-			return false, err
+		if item.Failed != "" {
+			stay[item.Run] = item.Failed
 		}
 	}
-	return ctx.Err() == nil, nil
+	return ctx.Err() == nil
 }
 
-// removePlanned removes a run as planned. What concerns it alone is noted.
-func (s *Service) removePlanned(ctx context.Context, item *schema.CleanupItem, at schema.Position, by string) error {
+// removePlanned removes a run as planned, and notes why it could not.
+func (s *Service) removePlanned(ctx context.Context, item *schema.CleanupItem, at schema.Position, by string) {
+	item.Failed = ""
+	if ctx.Err() != nil {
+		item.Failed = notReached
+		return
+	}
 	_, err := s.remove(ctx, item.Run, removal{by: by, reason: string(item.Why), at: at})
 	var told *schema.ServiceError
-	item.Failed = ""
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		item.Failed = "not reached in time"
+		item.Failed = notReached
 	case errors.As(err, &told):
 		item.Failed = told.Message
 	case errors.Is(err, ErrNoRun):
 		item.Failed = "there is no such run"
 	default:
-		return err
+		s.log.Warn().Err(err).Str(keyRun, item.Run).Msg("run is not removed by this cleanup")
+		item.Failed = err.Error()
 	}
-	return nil
-}
-
-// foldedUpTo reports whether a shard is folded up to a place in its log.
-func foldedUpTo(ctx context.Context, s *Service, src *shardSource, upTo schema.StreamSequence) (bool, error) {
-	mark, _, err := src.store.Checkpoints.Watermark(ctx)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
-		return false, err
-	}
-	if mark.Position.Stream >= upTo {
-		return true, nil
-	}
-	// A replica that lags counts less than there is: it can say that the fold is behind, and not that it is done.
-	waiting, err := runlog.Behind(ctx, s.js, src.store.Names, mark.Position.Stream)
-	if err != nil || waiting.Events > 0 && waiting.First <= upTo {
-		return false, err
-	}
-	for from := mark.Position.Stream + 1; from < upTo; {
-		// The leader knows. Barriers are not folded, so the watermark does not tell of them.
-		next, found, err := runlog.Next(ctx, s.js, src.store.Names, "*", from)
-		if err != nil || !found || next.Stream >= upTo {
-			return err == nil, err
-		}
-		if e, err := schema.Decode(next.Header, next.Body); err != nil || e.Subject != schema.BarrierRun {
-			return false, nil //nolint:nilerr // it is no barrier
-		}
-		from = next.Stream + 1
-	}
-	return true, nil
 }

@@ -47,7 +47,8 @@ type ServiceConfig struct {
 	// StateBudget bounds the payload folded for view state at the same time, in bytes. Default 64 MiB; at least
 	// schema.MaxStateView.
 	StateBudget int64
-	// Timeout is how long a request may take until its first reply. Default 10 s.
+	// Timeout is how long a request may take from its arrival until its first reply. One that has waited for a worker for so long is
+	// refused as overloaded, and nothing is done for it. Default 10 s.
 	Timeout time.Duration
 	// AckTimeout is how long a client may take to acknowledge a reply with content. Default 30 s.
 	AckTimeout time.Duration

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nuid"
 
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -28,13 +29,13 @@ type decision struct {
 }
 
 // control writes a control event into a run: decide says which, on a proven reading, and is asked anew whenever another
-// event came first. once, if not empty, names the event, so that a repeat of the request finds it; see [onceOf].
+// event came first. once, if not empty, names the event, so that a repeat of the request finds it; see [onceFor].
 func (s *Service) control(ctx context.Context, run, once string,
 	decide func(context.Context, *reading) (decision, error),
 ) (*schema.ControlReply, error) {
 	tried, after := "", schema.StreamSequence(0)
 	for {
-		r, err := s.proven(ctx, run, mode{})
+		r, err := s.undoubted(ctx, run, func() (*reading, error) { return s.proven(ctx, run, mode{}) })
 		if err != nil {
 			return nil, err
 		}
@@ -101,20 +102,27 @@ func (s *Service) controlEvent(r *reading, once string, d *decision) (*schema.Ev
 		return nil, err
 	}
 	e.Turn = d.turn
-	if limit := s.nc.MaxPayload() - controlOverhead; int64(len(e.Data)) > limit {
-		return nil, fail(schema.CodeTooLarge, "Send less, or raise max_payload of the NATS server.",
-			"the event has %d bytes, a message at most %d", len(e.Data), limit)
+	if limit := min(s.nc.MaxPayload(), kvstore.MaxEventMessage) - controlOverhead; int64(len(e.Data)) > limit {
+		return nil, fail(schema.CodeTooLarge, "Send less: put what is large where the executor finds it, and send its name.",
+			"the event has %d bytes, an event at most %d", len(e.Data), limit)
 	}
 	return e, nil
 }
 
-// onceOf names a control event by who asked for it and how: the same again for a repeat of the request.
-func onceOf(parts ...string) string {
+// onceFor names the control event of a request by who asked for it and how: the same again for a repeat. Where the request has no id it
+// is empty: every try is one of its own.
+func onceFor(requestID string, parts ...string) (string, error) {
+	if requestID == "" {
+		return "", nil
+	}
+	if err := schema.CheckName("request_id", requestID); err != nil {
+		return "", badField("/request_id", err)
+	}
 	h := sha256.New()
-	for _, p := range parts {
+	for _, p := range append([]string{requestID}, parts...) {
 		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p) // a hash takes everything
 	}
-	return hex.EncodeToString(h.Sum(nil)[:12])
+	return hex.EncodeToString(h.Sum(nil)[:12]), nil
 }
 
 // errNothingAccepted answers for a name under which no lawful event was published.
@@ -138,7 +146,11 @@ func (s *Service) cancel(ctx context.Context, t *task) error {
 	if err := schema.CheckName("operator", req.By); err != nil {
 		return badField("/by", err)
 	}
-	reply, err := s.control(ctx, t.run, "", func(ctx context.Context, r *reading) (decision, error) {
+	once, err := onceFor(req.RequestID, "cancel", req.By)
+	if err != nil {
+		return err
+	}
+	reply, err := s.control(ctx, t.run, once, func(ctx context.Context, r *reading) (decision, error) {
 		switch {
 		case r.head.Status.Terminal():
 			return decision{}, errEnded(r)

@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/internal/retention"
 	"github.com/waymarkio/waymark/kvstore"
@@ -48,7 +45,7 @@ func (s *Service) notErased(ctx context.Context, run string, r *reading, err err
 		return r, err // a mark that somebody forged
 	case gerr != nil:
 		return nil, gerr
-	case record.RemovedAt == "" && r != nil && !r.marked && r.head.Status != schema.StatusErased:
+	case record.RemovedAt == "" && r != nil && r.head.Status != schema.StatusErased && (!r.marked || !record.Decided()):
 		return r, err // an order without its mark decides nothing
 	}
 	return nil, errErased(record)
@@ -119,100 +116,6 @@ type removal struct {
 	force bool
 	// at, if not zero, is where the run must stand: it was planned so.
 	at schema.Position
-}
-
-// remove orders the removal of a run and leaves the mark in the log that decides it; the folder of its shard does the rest.
-// The order comes first, as it says to whoever begins a fork of the run that it goes; then those are looked for that stand on
-// it; then the mark, by compare-and-set on the run's last event. Until the mark is stored the order decides nothing, and
-// is withdrawn when something needs the run. Asked again it goes on where it was.
-func (s *Service) remove(ctx context.Context, run string, why removal) (*shardSource, error) {
-	for {
-		record, rev, src, err := s.order(ctx, run, &why)
-		if err != nil || record == nil {
-			return src, err
-		}
-		if marked, err := s.marked(ctx, src, record); err != nil || marked {
-			return src, err
-		}
-		err = s.unneeded(ctx, run)
-		if err == nil {
-			mark := schema.NewErased(s.cfg.Fleet, s.cfg.Name, run, record.ID, s.now())
-			_, err = publishControl(ctx, s.js, src.store, mark, record.Position.Stream)
-			if err == nil {
-				s.log.Info().Str(keyRun, run).Str("by", record.By).Str("erasure", record.ID).Msg("removal of a run ordered")
-				return src, nil
-			}
-		}
-		if errors.Is(err, errRefused) {
-			// Our own earlier try, or the run went on: what it is now is judged anew.
-			if marked, merr := s.marked(ctx, src, record); merr != nil || marked {
-				return src, merr
-			}
-		}
-		var told *schema.ServiceError
-		if errors.Is(err, errRefused) || errors.As(err, &told) {
-			if werr := src.store.Erasures.Withdraw(ctx, run, rev); werr != nil {
-				return nil, werr
-			}
-		}
-		if !errors.Is(err, errRefused) {
-			return nil, err
-		}
-		if err := pause(ctx, staleBackoff); err != nil {
-			return nil, fmt.Errorf("run %s: %w: %w", run, err, errRefused)
-		}
-	}
-}
-
-// marked reports whether the mark of a removal is in the log.
-func (s *Service) marked(ctx context.Context, src *shardSource, record *schema.Erasure) (bool, error) {
-	last, err := src.store.LastOfRun(ctx, record.Run)
-	if err != nil || last == nil {
-		return false, err
-	}
-	return strings.HasPrefix(schema.PositionOf(last).ID, markID(record)), nil
-}
-
-// order returns the order to remove a run, an earlier one or a new one. It is nil for a run that was removed.
-func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.Erasure, schema.Revision, *shardSource, error) {
-	record, rev, src, err := s.erasure(ctx, run)
-	switch {
-	case err == nil && record.RemovedAt != "":
-		return nil, 0, src, nil
-	case err == nil:
-		return record, rev, src, nil
-	case !errors.Is(err, kvstore.ErrNotFound):
-		return nil, 0, nil, err
-	}
-	r, err := s.provenAnywhere(ctx, run, mode{})
-	if err != nil {
-		return nil, 0, nil, err
-	}
-	h := &r.head
-	if why.at.ID != "" && h.Position != why.at {
-		return nil, 0, nil, fail(schema.CodeConflict, "The next cleanup looks at it anew.", "run %s went on since it was planned to be removed", run)
-	}
-	if !why.force {
-		if err := removable(r); err != nil {
-			return nil, 0, nil, err
-		}
-	}
-	if err := s.unneeded(ctx, run); err != nil {
-		return nil, 0, nil, err // most who are refused leave nothing behind
-	}
-	record = &schema.Erasure{
-		Fleet: s.cfg.Fleet, Run: run, Shard: r.src.store.Names.Shard, ID: nuid.Next(), By: why.by, Reason: why.reason, AskedAt: schema.FormatTime(s.now()),
-		Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.logLast, ID: h.Position.ID},
-		Segments: r.index, TailBytes: r.tail.bytes, Keys: schema.ChildKeys(h),
-	}
-	if !h.Live() {
-		record.Keys = append(record.Keys, schema.EndedKey(h))
-	}
-	rev, err = r.src.store.Erasures.Order(ctx, record, 0)
-	if errors.Is(err, kvstore.ErrConflict) {
-		return nil, 0, nil, fmt.Errorf("run %s: %w: somebody else ordered its removal at this moment", run, ErrStale)
-	}
-	return record, rev, r.src, err
 }
 
 // removable says why a run must not be removed by itself.
@@ -292,43 +195,6 @@ func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 		}
 	}
 	return forks, nil
-}
-
-// foldedSince makes sure that all shards are folded up to what their logs had at some time. Those who wait share the looks.
-type foldedSince struct {
-	turn sync.Mutex
-	at   time.Time
-}
-
-// since returns when everything that was acknowledged before a time is folded.
-func (f *foldedSince) since(ctx context.Context, s *Service, after time.Time) error {
-	f.turn.Lock()
-	defer f.turn.Unlock()
-	if f.at.After(after) {
-		return nil
-	}
-	began := s.now()
-	for _, src := range s.places.Load().shards {
-		// The barrier's place is behind all that was acknowledged before, as the leader knows it.
-		upTo, err := src.barrier.wait(ctx)
-		if err != nil {
-			return err
-		}
-		for {
-			done, err := foldedUpTo(ctx, s, src, upTo)
-			if err != nil {
-				return err
-			}
-			if done {
-				break
-			}
-			if err := pause(ctx, foldLook); err != nil {
-				return fmt.Errorf("shard %d is not folded up to %d: %w: %w", src.store.Names.Shard, upTo, ErrStale, err)
-			}
-		}
-	}
-	f.at = began
-	return nil
 }
 
 // checkErased says what is left of a run that was removed.

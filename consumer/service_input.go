@@ -33,9 +33,9 @@ func (s *Service) input(ctx context.Context, t *task) error {
 	if err := checkInput(&req); err != nil {
 		return err
 	}
-	once := ""
-	if req.RequestID != "" {
-		once = onceOf(req.RequestID, req.InterruptID, req.By)
+	once, err := onceFor(req.RequestID, req.InterruptID, req.By)
+	if err != nil {
+		return err
 	}
 	var checked schema.Position
 	reply, err := s.control(ctx, t.run, once, func(ctx context.Context, r *reading) (decision, error) {
@@ -70,11 +70,6 @@ func checkInput(req *schema.InputRequest) error {
 	}
 	if err := schema.CheckName("person", req.By); err != nil {
 		return badField("/by", err)
-	}
-	if req.RequestID != "" {
-		if err := schema.CheckName("request_id", req.RequestID); err != nil {
-			return badField("/request_id", err)
-		}
 	}
 	return nil
 }
@@ -161,7 +156,11 @@ func (s *Service) responseSchema(ctx context.Context, r *reading, asked *schema.
 		return nil, unusable(asked.InterruptID, err.Error())
 	}
 	name := schema.BlobName(run, digest)
-	text, err := blob.Load(ctx, s.js, schema.BlobBucket(s.cfg.Fleet), run, digest, answer.MaxSchema)
+	var text []byte
+	store, err := blob.Open(ctx, s.js, schema.BlobBucket(s.cfg.Fleet))
+	if err == nil {
+		text, err = store.Load(ctx, run, digest, answer.MaxSchema)
+	}
 	switch {
 	case err == nil:
 		return text, nil

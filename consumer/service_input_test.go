@@ -99,6 +99,7 @@ func TestRefusedAnswers(t *testing.T) {
 		{"the word of the daemon", "run-1", req(func(r *schema.InputRequest) { r.Status = "expired" }), schema.CodeBadRequest, "/status", ``},
 		{"an unknown status", "run-1", req(func(r *schema.InputRequest) { r.Status = "maybe" }), schema.CodeBadRequest, "/status", ``},
 		{"a request id outside the grammar", "run-1", req(func(r *schema.InputRequest) { r.RequestID = "a.b" }), schema.CodeBadRequest, "/request_id", ``},
+		{"a payload that no event carries", "run-1", answerTo("free", `"`+strings.Repeat("x", 520<<10)+`"`), schema.CodeTooLarge, "at most", ``},
 		{"a payload that the fold would refuse", "run-1", answerTo("free", nested(600)), schema.CodeBadRequest, "nested", ``},
 	} {
 		t.Run(c.name, func(t *testing.T) {

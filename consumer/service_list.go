@@ -34,7 +34,8 @@ var statuses = []schema.Status{
 	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
 }
 
-// list answers with a page of runs, as their checkpoints are.
+// list answers with a page of runs, as their checkpoints are. They may be a moment old, and are never what a daemon knows that was
+// cut off from the majority of the servers.
 func (s *Service) list(ctx context.Context, t *task) error {
 	var req schema.ListRequest
 	if err := t.decode(&req); err != nil {
@@ -42,6 +43,9 @@ func (s *Service) list(ctx context.Context, t *task) error {
 	}
 	l, err := s.newListing(&req)
 	if err != nil {
+		return err
+	}
+	if err := s.reached(ctx, l.shards); err != nil {
 		return err
 	}
 	if err := l.read(ctx); err != nil {

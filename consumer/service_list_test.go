@@ -295,10 +295,10 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 	}
 	folded := func(at schema.StreamSequence) {
 		t.Helper()
-		require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= uint64(at) }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= uint64(at) }, time.Minute, time.Millisecond)
 	}
 	folded(open[runs-1].acked[0].Stream)
-	require.Eventually(t, func() bool { return w.roster.Counts().Live == runs }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.roster.Counts().Live == runs }, time.Minute, time.Millisecond)
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's choice
 	var last schema.StreamSequence
 	end := func() {
@@ -334,7 +334,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 	}
 	folded(last)
 	require.Len(t, w.list(schema.ListRequest{Status: []schema.Status{"completed"}}), runs)
-	require.Eventually(t, func() bool { return w.roster.Counts().Live == 0 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.roster.Counts().Live == 0 }, time.Minute, time.Millisecond)
 	require.Empty(t, w.list(schema.ListRequest{Status: []schema.Status{"running"}}))
 }
 
@@ -356,7 +356,7 @@ func TestRunsAreListedByTheirAge(t *testing.T) {
 		return m.Time
 	}
 	second.publish(&schema.RunEndedData{Status: "failed"}, 0)
-	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= second.last }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= second.last }, time.Minute, time.Millisecond)
 	ended := stored(second)
 	text := func(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
 	require.Equal(t, []string{"third", "second", "first"}, w.list(schema.ListRequest{}))
@@ -386,7 +386,7 @@ func TestAnIndexIsFilledFromTheCheckpointsOfAnEarlierVersion(t *testing.T) {
 		last.publish(&schema.RunEndedData{Status: "completed"}, 0)
 		want = append(want, last.run.Run)
 	}
-	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= last.last }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= last.last }, time.Minute, time.Millisecond)
 	stop()
 	children := slices.Clone(want)
 	slices.Reverse(want)
@@ -410,7 +410,7 @@ func TestAnIndexIsFilledFromTheCheckpointsOfAnEarlierVersion(t *testing.T) {
 	require.NoError(t, err)
 	_, stop = w.fold(consumer.FolderConfig{})
 	defer stop()
-	require.Eventually(t, func() bool { return !w.page(schema.ListRequest{}).Incomplete }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !w.page(schema.ListRequest{}).Incomplete }, time.Minute, time.Millisecond)
 	require.Equal(t, want[:600], w.list(schema.ListRequest{}))
 	require.Equal(t, children[100:], w.list(schema.ListRequest{Related: "top"}))
 	stop()
@@ -427,6 +427,6 @@ func TestAnIndexIsFilledFromTheCheckpointsOfAnEarlierVersion(t *testing.T) {
 		}
 		require.NoError(t, err)
 		return !decodeAs[schema.ListReply](t, a.first).Incomplete
-	}, 20*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.Equal(t, want, w.list(schema.ListRequest{}))
 }

@@ -115,7 +115,11 @@ func (s *Service) mark(ctx context.Context, t *task) error {
 	if err := schema.CheckName("operator", req.By); err != nil {
 		return badField("/by", err)
 	}
-	reply, err := s.control(ctx, t.run, "", func(_ context.Context, r *reading) (decision, error) {
+	once, err := onceFor(req.RequestID, "mark", req.Name, req.By)
+	if err != nil {
+		return err
+	}
+	reply, err := s.control(ctx, t.run, once, func(_ context.Context, r *reading) (decision, error) {
 		return markable(r, &req)
 	})
 	if err != nil {

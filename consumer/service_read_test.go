@@ -3,10 +3,12 @@ package consumer_test
 import (
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -255,6 +257,48 @@ func TestLogThatWentBackIsReadFromItsBeginning(t *testing.T) {
 	require.EqualValues(t, 21, reply.Gaps[0].To)
 	require.Len(t, a.records(t), 15)
 	require.Positive(t, w.svc.Stats().Regressions.Load())
+}
+
+// A lone server whose disk was damaged cuts off the log's end. The folder makes a checkpoint of what is left, and that must not
+// be where the loss is forgotten: neither at once, nor when the run went on.
+func TestWhatALogLostIsToldAlsoWhenItWasFoldedAnew(t *testing.T) {
+	w := newDamagedWorld(t)
+	x := w.aRun("run-1", 5, 10)
+	w.checkpointAt(x, len(x.acked), schema.SegmentIndex{})
+	for _, r := range x.acked[15:] {
+		w.deleteMsg(r.Stream)
+	}
+	told := func(sequence schema.Sequence) {
+		t.Helper()
+		for _, view := range []string{schema.ViewHead, schema.ViewEvents} {
+			reply, _ := w.get("run-1", view)
+			require.False(t, reply.Complete, view)
+			require.Equal(t, sequence, reply.Head.Sequence, view)
+			require.Len(t, reply.Gaps, 1, view)
+			g := reply.Gaps[0]
+			require.Equal(t, schema.Gap{Epoch: 1, From: 16, To: 21, At: x.model().Position, Reason: "lost"}, g, view)
+		}
+	}
+	told(15)
+	w.fold(consumer.FolderConfig{})
+	anew := func(event string) *schema.Checkpoint {
+		t.Helper()
+		var c *schema.Checkpoint
+		require.Eventually(t, func() bool {
+			var err error
+			c, _, err = w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
+			require.NoError(t, err)
+			return c.Position.ID == event
+		}, time.Minute, time.Millisecond)
+		return c
+	}
+	require.Len(t, anew(schema.PositionOf(&x.acked[14]).ID).Lost, 1)
+	told(15)
+
+	reply, _ := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "q1"})
+	require.False(t, reply.Complete)
+	require.Len(t, anew(reply.Head.Position.ID).Lost, 1)
+	told(0)
 }
 
 func TestPositionReUsedByAnotherEventIsNoticed(t *testing.T) {

@@ -298,6 +298,31 @@ func TestSettlementsOfAnOperator(t *testing.T) {
 	require.Equal(t, schema.CodeNotInDoubt, w.refused(schema.VerbSettle, "run-1", req).Code, "settled once")
 }
 
+// Its first try may be read long after the second was answered, when the call is in doubt once more: a person said once that it
+// may run again.
+func TestARequestSettlesACallOnce(t *testing.T) {
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	x.openCall("call-x", schema.ReplayHold)
+	taken, _ := w.recover("run-1", takeover("executor-2", "req-1"))
+	req := schema.SettleRequest{CallKey: schema.CallKey{Turn: 2, ToolCallID: "call-x"}, How: schema.SettledRerun, By: "alice", RequestID: "s1"}
+	bad := req
+	bad.RequestID = "not a name"
+	require.Contains(t, w.refused(schema.VerbSettle, "run-1", bad).Message, "/request_id")
+	settled := w.control(schema.VerbSettle, "run-1", req)
+	require.Equal(t, settled, w.control(schema.VerbSettle, "run-1", req))
+	x.resume(taken, "executor-2")
+	x.last = uint64(settled.Stream)
+	x.publish(&schema.CheckpointMarkedData{Name: "begun"}, 0)
+	w.recover("run-1", takeover("executor-3", "req-2"))
+	require.Equal(t, settled, w.control(schema.VerbSettle, "run-1", req))
+	got, _ := w.get("run-1", schema.ViewHead)
+	require.Len(t, got.Head.InDoubt(), 1)
+	require.EqualValues(t, 1, got.Head.Counts.Settled)
+	req.RequestID = "s2"
+	require.NotEqual(t, settled, w.control(schema.VerbSettle, "run-1", req), "another request is another word")
+}
+
 func TestRacingSettlementsSettleOnce(t *testing.T) {
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)

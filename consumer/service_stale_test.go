@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -23,6 +24,8 @@ type lagging struct {
 	// every sends one of n direct gets to the copy, at random, the others to the real stream; 1 sends all, 0 none.
 	every atomic.Int64
 	stale atomic.Int64
+	// without, if not 0, is the place of a message that the real stream does not show in those of the direct gets either.
+	without atomic.Uint64
 }
 
 const copyName = "STALE_COPY"
@@ -37,8 +40,12 @@ func newLagging(t *testing.T, cfg consumer.ServiceConfig) *lagging {
 		subject := "$JS.API." + strings.TrimPrefix(m.Subject, "REPLICAS.API.")
 		if subject == "$JS.API.DIRECT.GET."+w.names.EventStream() {
 			if every := l.every.Load(); every > 0 && rand.Int64N(every) == 0 {
-				subject = "$JS.API.DIRECT.GET." + copyName
 				l.stale.Add(1)
+				if lost := l.without.Load(); lost != 0 {
+					natstest.ForwardWithout(nc, m, subject, lost)
+					return
+				}
+				subject = "$JS.API.DIRECT.GET." + copyName
 			}
 		}
 		_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
@@ -184,6 +191,24 @@ func TestHoleOfOneReplicaIsNoGap(t *testing.T) {
 		require.True(t, reply.Complete)
 		require.Len(t, a.records(t), len(x.acked))
 	}
+	require.Zero(t, l.svc.Stats().Holes.Load())
+}
+
+// So it is with an event that has no sequence: what the server compared the next one with tells of it.
+func TestAControlEventThatOneReplicaLostIsNoGap(t *testing.T) {
+	l := newLagging(t, consumer.ServiceConfig{})
+	x := l.aRun("run-1", 3, 10)
+	cancelled := l.control(schema.VerbCancel, "run-1", schema.CancelRequest{By: "operator-1"}).Stream
+	x.adopt(cancelled)
+	x.turnOf(10)
+	l.without.Store(uint64(cancelled))
+	l.every.Store(2)
+	for i := range 12 {
+		reply, _ := l.get("run-1", []string{schema.ViewHead, schema.ViewEvents}[i%2])
+		require.Equal(t, x.model(), reply.Head, "read %d", i)
+		require.True(t, reply.Complete)
+	}
+	require.Positive(t, l.stale.Load())
 	require.Zero(t, l.svc.Stats().Holes.Load())
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
@@ -226,7 +227,7 @@ func isUnavailable(err error) bool {
 	for _, kind := range []error{
 		ErrStopping, ErrStale, errRefused, context.DeadlineExceeded, context.Canceled, runlog.ErrNoAnswer, kvstore.ErrUnavailable,
 		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded,
-		nats.ErrDisconnected,
+		nats.ErrDisconnected, jetstream.ErrNoStreamResponse,
 	} {
 		if errors.Is(err, kind) {
 			return true

@@ -44,10 +44,14 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	})
 }
 
-// history answers with the checkpoints kept of a run.
+// history answers with the checkpoints kept of a run, as of a moment ago at most; see [Service.reached].
 func (s *Service) history(ctx context.Context, t *task) error {
 	reply := schema.HistoryReply{Run: t.run, Checkpoints: []schema.HistoryEntry{}}
-	for _, src := range s.places.Load().of(t.run) {
+	sources := s.places.Load().of(t.run)
+	if err := s.reached(ctx, sources); err != nil {
+		return err
+	}
+	for _, src := range sources {
 		list, err := src.store.Checkpoints.History(ctx, t.run)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			return err
@@ -96,7 +100,11 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 		}
 		return badField("/", err)
 	}
-	reply, err := s.control(ctx, t.run, "", func(_ context.Context, r *reading) (decision, error) {
+	once, err := onceFor(req.RequestID, req.IdempotencyKey(t.run), string(req.How), req.By)
+	if err != nil {
+		return err
+	}
+	reply, err := s.control(ctx, t.run, once, func(_ context.Context, r *reading) (decision, error) {
 		return decision{data: data, turn: req.Turn}, settleable(r, &req)
 	})
 	if err != nil {

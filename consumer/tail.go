@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"slices"
 	"time"
 
 	"github.com/waymarkio/waymark/schema"
@@ -24,6 +25,8 @@ type run struct {
 	cuts []cut
 	// uncut: the tail was loaded too large to know its cuts; the run must be folded anew before it is sealed.
 	uncut bool
+	// lost are events that an earlier checkpoint had folded and that were not met again.
+	lost []schema.Gap
 	// revision of the checkpoint, 0 before the first.
 	revision schema.Revision
 	// live is the run's entry of the live index, nil when it should have none; liveRev is its revision, 0 when this reign
@@ -43,6 +46,8 @@ type run struct {
 	// sealed names what segments hold that the log may still bring, after the run was folded anew: damage may have
 	// freed the sequences behind it, and others may stand there now.
 	sealed map[schema.StreamSequence]string
+	// confirmed is where the leader last said that it has not what is missing, either.
+	confirmed standstill
 	// mark is the id of the latest mark that the run was removed, forged or not; "" for none that was seen.
 	mark string
 	// touched is when an event last came, for sealing idle tails.
@@ -85,7 +90,12 @@ func (r *run) take(p *schema.Prepared, bytes int, cfg *FolderConfig) schema.Verd
 	if r.tailEvents > 0 && r.tailBytes+size > cfg.SealMaxBytes && rec.Stream > r.head.Position.Stream {
 		r.cut()
 	}
+	misses := r.head.Misses(rec)
 	v := r.head.ApplyPrepared(p)
+	r.lost = stillLost(r.lost, &r.head)
+	if misses {
+		r.lost = lostBefore(r.lost, &r.head, &v)
+	}
 	if v.Kind == schema.Replayed || v.Kind == schema.Regressed {
 		return v
 	}
@@ -130,9 +140,14 @@ func (r *run) cut() {
 func (r *run) erase(fleet, when string) {
 	r.forget()
 	r.head = schema.ErasedHead(fleet, r.id, r.head.Position, when)
-	r.segments, r.cuts, r.uncut, r.refolded, r.sealed = schema.SegmentIndex{}, nil, false, false, nil
+	r.segments, r.cuts, r.uncut, r.refolded, r.sealed, r.lost = schema.SegmentIndex{}, nil, false, false, nil, nil
 	r.tailEvents, r.tailBytes, r.tailFirst = 0, 0, schema.Position{}
 	r.dirty = true
+}
+
+// noteLost names the events that a head had folded and that this run, folded anew, does not have. What a checkpoint shares is not changed.
+func (r *run) noteLost(was *schema.Head) {
+	r.lost = append(slices.Clone(r.lost), lostSince(was, &r.head)...)
 }
 
 // forget gives back what is kept of the tail: the log has it.
@@ -145,7 +160,7 @@ func (r *run) forget() {
 
 // checkpoint returns the value to store.
 func (r *run) checkpoint(incarnation string) *schema.Checkpoint {
-	c := &schema.Checkpoint{Head: r.head, Segments: r.segments, Incarnation: incarnation, TailBytes: r.tailBytes, TailEvents: r.tailEvents}
+	c := &schema.Checkpoint{Head: r.head, Segments: r.segments, Incarnation: incarnation, TailBytes: r.tailBytes, TailEvents: r.tailEvents, Lost: r.lost}
 	for _, k := range r.cuts {
 		c.TailBytes += k.bytes
 		c.TailEvents += k.events

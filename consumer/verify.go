@@ -335,8 +335,15 @@ func (v *verifier) fold(rec *schema.Record, in string, segment int) {
 		v.head.Position = schema.Position{} // sequences that damage freed were used again
 	}
 	v.last = rec.Stream
+	misses := v.head.Misses(rec)
 	verdict := v.head.Apply(rec)
 	v.is.Records++
+	if misses && unsaid(&v.head, &verdict) {
+		v.found(&Finding{
+			In: in, Segment: segment, Epoch: v.head.Epoch, Event: v.head.Position,
+			Problem: fmt.Sprintf("the server stored it behind %d, which the log has no more", rec.Behind),
+		})
+	}
 	if v.base != nil && v.is.Records == v.base.Records {
 		at := v.head.Clone()
 		v.at = &at
@@ -492,8 +499,24 @@ func (v *verifier) logged(rec *schema.Record) {
 
 // conclude says what only the whole shows: gaps, and checkpoints that know more than there is.
 func (v *verifier) conclude() {
+	var newest *kvstore.Stored
 	for i := range v.compared {
 		v.compareCounts(&v.compared[i])
+		if s := &v.compared[i].stored; newest == nil || s.Revision > newest.Revision {
+			newest = s
+		}
+	}
+	if newest != nil {
+		for _, g := range newest.Checkpoint.Lost {
+			if g.To == 0 {
+				if !slices.ContainsFunc(v.is.Findings, func(f Finding) bool { return f.Event == g.At }) {
+					v.found(&Finding{In: InLog, Epoch: g.Epoch, Event: g.At, Problem: "the log missed something before it when it was folded"})
+				}
+				continue
+			}
+			v.found(&Finding{In: InLog, Epoch: g.Epoch, Sequence: g.From, Event: g.At, Problem: fmt.Sprintf(
+				"%d to %d of epoch %d were folded once, and the log, which went back behind %s, has them no more", g.From, g.To, g.Epoch, g.At.ID)})
+		}
 	}
 	whole := v.head.Complete()
 	if whole && v.broken != 0 {

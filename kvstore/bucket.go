@@ -149,38 +149,50 @@ func (b *bucket) entryOfDirect(msg *nats.Msg) (entry, error) {
 	}, nil
 }
 
-// lastFresh asks a stream's leader for the last message of a subject.
-func lastFresh(ctx context.Context, js jetstream.JetStream, stream, subject string) (entry, error) {
+// rawMessage is a message as its stream's leader has it, whose headers may be anything.
+type rawMessage struct {
+	Sequence uint64    `json:"seq"`
+	Header   []byte    `json:"hdrs"`
+	Data     []byte    `json:"data"`
+	Time     time.Time `json:"time"`
+}
+
+// lastRaw asks a stream's leader for the last message of a subject.
+func lastRaw(ctx context.Context, js jetstream.JetStream, stream, subject string) (*rawMessage, error) {
 	ctx, cancel := oneRead(ctx)
 	defer cancel()
 	req, err := json.Marshal(map[string]string{"last_by_subj": subject})
 	if err != nil {
-		return entry{}, err
+		return nil, err
 	}
 	msg, err := js.Conn().RequestWithContext(ctx, apiPrefix(js)+"STREAM.MSG.GET."+stream, req)
 	if err != nil {
-		return entry{}, translate(err)
+		return nil, translate(err)
 	}
 	var reply struct {
 		Error   *jetstream.APIError `json:"error"`
-		Message *struct {
-			Sequence uint64    `json:"seq"`
-			Header   []byte    `json:"hdrs"`
-			Data     []byte    `json:"data"`
-			Time     time.Time `json:"time"`
-		} `json:"message"`
+		Message *rawMessage         `json:"message"`
 	}
 	if err := json.Unmarshal(msg.Data, &reply); err != nil {
-		return entry{}, fmt.Errorf("stream %s: answer to a get: %w", stream, err)
+		return nil, fmt.Errorf("stream %s: answer to a get: %w", stream, err)
 	}
 	if reply.Error != nil {
-		return entry{}, translate(reply.Error)
+		return nil, translate(reply.Error)
 	}
 	if reply.Message == nil {
-		return entry{}, fmt.Errorf("stream %s: empty answer to a get", stream)
+		return nil, fmt.Errorf("stream %s: empty answer to a get", stream)
 	}
-	e := entry{value: reply.Message.Data, rev: schema.Revision(reply.Message.Sequence), stored: reply.Message.Time}
-	if raw := reply.Message.Header; len(raw) > 0 {
+	return reply.Message, nil
+}
+
+// lastFresh is lastRaw with its headers read.
+func lastFresh(ctx context.Context, js jetstream.JetStream, stream, subject string) (entry, error) {
+	last, err := lastRaw(ctx, js, stream, subject)
+	if err != nil {
+		return entry{}, err
+	}
+	e := entry{value: last.Data, rev: schema.Revision(last.Sequence), stored: last.Time}
+	if raw := last.Header; len(raw) > 0 {
 		if e.header, err = nats.DecodeHeadersMsg(raw); err != nil {
 			return entry{}, fmt.Errorf("stream %s: headers of message %d: %w", stream, e.rev, err)
 		}

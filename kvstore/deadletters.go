@@ -3,6 +3,8 @@ package kvstore
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -82,7 +84,7 @@ func NewDeadLetters(js jetstream.JetStream, fleet string) (*DeadLetters, error) 
 	return &DeadLetters{bucket{js: js, name: stream, stream: stream, api: apiPrefix(js)}, fleet}, nil
 }
 
-// Put files a letter. Its message id is the event stream, its incarnation and the stream sequence: filed
+// Put files a letter. Its message id is the event stream, its incarnation, the stream sequence and a hash of the message: filed
 // again within two minutes it is the same letter; after that it stands twice, with equal ids. It returns
 // [ErrTooLarge], [ErrUnavailable] (file it again), [ErrStreamMissing].
 func (d *DeadLetters) Put(ctx context.Context, l DeadLetter) error {
@@ -93,6 +95,9 @@ func (d *DeadLetters) Put(ctx context.Context, l DeadLetter) error {
 		return fmt.Errorf("put dead letter: unknown reason %.40q", l.Reason)
 	}
 	block := headerBlock(l.Header)
+	data := append(block, l.Body...)
+	// Damage may have freed the sequence: what stands there now is another letter.
+	sum := sha256.Sum256(data)
 	sequence := strconv.FormatUint(uint64(l.Stream), 10)
 	header := nats.Header{
 		headerLetterReason:      {string(l.Reason)},
@@ -103,7 +108,7 @@ func (d *DeadLetters) Put(ctx context.Context, l DeadLetter) error {
 		headerLetterIncarnation: {l.Incarnation},
 		headerLetterStored:      {schema.FormatTime(l.Stored)},
 		headerLetterBytes:       {strconv.Itoa(len(block))},
-		jetstream.MsgIDHeader:   {l.EventStream + "." + l.Incarnation + "." + sequence},
+		jetstream.MsgIDHeader:   {l.EventStream + "." + l.Incarnation + "." + sequence + "." + hex.EncodeToString(sum[:8])},
 	}
 	if schema.ValidName(l.Run) {
 		header[headerLetterRun] = []string{l.Run}
@@ -111,7 +116,7 @@ func (d *DeadLetters) Put(ctx context.Context, l DeadLetter) error {
 	_, err := d.bucket.publish(ctx, &nats.Msg{
 		Subject: schema.DeadLetterSubject(d.fleet, l.Reason, l.Run),
 		Header:  header,
-		Data:    append(block, l.Body...),
+		Data:    data,
 	})
 	if err != nil {
 		return fmt.Errorf("put dead letter of %s at %d: %w", l.EventStream, l.Stream, err)

@@ -113,9 +113,11 @@ func TestSameLetterIsFiledOnce(t *testing.T) {
 	require.NoError(t, d.Put(t.Context(), l))
 	l.Incarnation = "2026-02-02T00:00:00Z"
 	require.NoError(t, d.Put(t.Context(), l), "the same sequence of another incarnation is another message")
+	l.Body = []byte("[")
+	require.NoError(t, d.Put(t.Context(), l), "and so is another message at a sequence that damage freed")
 	list, _, err := d.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
 	require.NoError(t, err)
-	require.Len(t, list, 2)
+	require.Len(t, list, 3)
 }
 
 func TestDeadLettersAreFilteredAndPaged(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -161,6 +162,35 @@ func (b *bucket) keys(ctx context.Context, filter string) ([]string, error) {
 		case <-ctx.Done():
 			return nil, translate(ctx.Err())
 		}
+	}
+}
+
+// everyKey calls yield with the keys that match a filter, sorted, each once. Keys that go between two pages move the border: a page
+// begins with the last key of the one before, or it is asked for again from further back.
+func (b *bucket) everyKey(ctx context.Context, filter string, yield func(key string)) error {
+	return everyPage(func(offset int) ([]string, bool, error) { return b.subjectPage(ctx, filter, offset) }, yield)
+}
+
+func everyPage(page func(offset int) (keys []string, more bool, err error), yield func(key string)) error {
+	last, back := "", 1
+	for offset := 0; ; {
+		keys, more, err := page(offset)
+		if err != nil {
+			return err
+		}
+		if offset > 0 && (len(keys) == 0 || keys[0] > last) {
+			offset, back = max(0, offset-back), 2*back
+			continue
+		}
+		fresh := keys[sort.Search(len(keys), func(i int) bool { return keys[i] > last }):]
+		for _, key := range fresh {
+			yield(key)
+		}
+		if !more || len(fresh) == 0 {
+			return nil
+		}
+		last, back = keys[len(keys)-1], 1
+		offset += len(keys) - 1
 	}
 }
 

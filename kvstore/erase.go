@@ -2,7 +2,6 @@ package kvstore
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,73 +15,6 @@ import (
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// Blob is an object of a run in the fleet's object store.
-type Blob struct {
-	// Name of the object; NUID is what its content lies under.
-	Name, NUID string
-	// Bytes of its content; 0 for one that was deleted.
-	Bytes   int64
-	Deleted bool
-	// False: its description is none that the object store writes. It alone is removed, and no content by what it says.
-	False bool
-}
-
-// BlobsOf finds the objects of some runs by their names, deleted ones included. It reads the names of all objects of the
-// fleet: ask for many runs at once.
-func BlobsOf(ctx context.Context, js jetstream.JetStream, fleet string, runs map[string]struct{}) (map[string][]Blob, error) {
-	bucket := newBlobBucket(js, fleet)
-	found := make(map[string][]Blob)
-	for offset, more := 0, true; more; {
-		keys, further, err := bucket.subjectPage(ctx, "*", offset)
-		if err != nil {
-			return nil, fmt.Errorf("list blobs of fleet %s: %w", fleet, err)
-		}
-		offset, more = offset+len(keys), further
-		for _, key := range keys {
-			name, err := base64.URLEncoding.DecodeString(key)
-			if err != nil {
-				continue // another client's; it is none of ours
-			}
-			run, _, ok := strings.Cut(string(name), ".")
-			if _, wanted := runs[run]; ok && wanted {
-				found[run] = append(found[run], Blob{Name: string(name)})
-			}
-		}
-	}
-	if len(found) == 0 {
-		return found, nil
-	}
-	store, err := js.ObjectStore(ctx, schema.BlobBucket(fleet))
-	if err != nil {
-		return nil, fmt.Errorf("blobs of fleet %s: %w", fleet, translate(err))
-	}
-	for _, blobs := range found {
-		for i := range blobs {
-			b := &blobs[i]
-			info, err := store.GetInfo(ctx, b.Name, jetstream.GetObjectInfoShowDeleted())
-			if err != nil {
-				return nil, fmt.Errorf("blob %.160q: %w", b.Name, translate(err))
-			}
-			b.Deleted, b.Bytes = info.Deleted, int64(info.Size) //nolint:gosec // a size on disk
-			// What describes an object is an executor's word. A name of its content that is a pattern would take out other runs'.
-			if schema.ValidName(info.NUID) && info.Name == b.Name && info.Bucket == schema.BlobBucket(fleet) {
-				b.NUID = info.NUID
-			} else {
-				b.False = true
-			}
-		}
-	}
-	return found, nil
-}
-
-// newBlobBucket is the part of a fleet's object store that describes objects.
-func newBlobBucket(js jetstream.JetStream, fleet string) bucket {
-	name := schema.BlobBucket(fleet)
-	return bucket{js: js, name: name, stream: "OBJ_" + name, prefix: "$O." + name + ".M.", api: apiPrefix(js)}
-}
-
-func chunkSubject(fleet, nuid string) string { return "$O." + schema.BlobBucket(fleet) + ".C." + nuid }
 
 // Left is what is stored of a run beside the mark in the log and the checkpoint that says that it was removed. blobs are
 // those of the run as [BlobsOf] found them; keys are those of its index entries. wide looks for entries under other keys,
@@ -248,24 +180,6 @@ func (s *Shard) indexKeys(ctx context.Context, run string, keys []string, wide b
 	return slices.Compact(keys), nil
 }
 
-func (s *Shard) leftOfBlobs(ctx context.Context, blobs []Blob, p *schema.ErasedParts) error {
-	for _, b := range blobs {
-		if !b.Deleted && b.Name != "" {
-			p.Blobs++
-			p.BlobBytes += b.Bytes
-			continue
-		}
-		n, err := s.count(ctx, "OBJ_"+schema.BlobBucket(s.Names.Fleet), chunkSubject(s.Names.Fleet, b.NUID))
-		if err != nil {
-			return err
-		}
-		if n > 0 {
-			p.Blobs++
-		}
-	}
-	return nil
-}
-
 // Remove takes out everything of a run but its mark in the log and the checkpoint that says that it was removed. Call it
 // for a run that both are there of. It may be repeated, and goes on where it was interrupted.
 func (s *Shard) Remove(ctx context.Context, run string, keys []string, blobs []Blob, wide bool) error {
@@ -328,48 +242,11 @@ func (s *Shard) removeEvents(ctx context.Context, run string) error {
 	return err
 }
 
-func (s *Shard) removeBlobs(ctx context.Context, blobs []Blob) error {
-	if len(blobs) == 0 {
-		return nil
-	}
-	store, err := s.js.ObjectStore(ctx, schema.BlobBucket(s.Names.Fleet))
-	if err != nil {
-		return translate(err)
-	}
-	for _, b := range blobs {
-		if b.False {
-			about := "$O." + schema.BlobBucket(s.Names.Fleet) + ".M." + base64.URLEncoding.EncodeToString([]byte(b.Name))
-			if _, err := purge(ctx, s.js, "OBJ_"+schema.BlobBucket(s.Names.Fleet), purgeRequest{Filter: about}); err != nil {
-				return err
-			}
-			continue
-		}
-		if b.Name != "" && !b.Deleted {
-			// A mark stays, so that a crash cannot bring the object back.
-			if err := store.Delete(ctx, b.Name); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
-				return translate(err)
-			}
-		}
-		if b.NUID == "" {
-			continue
-		}
-		if _, err := purge(ctx, s.js, "OBJ_"+schema.BlobBucket(s.Names.Fleet), purgeRequest{Filter: chunkSubject(s.Names.Fleet, b.NUID)}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // keysOf are the keys of a run's segments, deleted ones included.
 func (s *Segments) keysOf(ctx context.Context, run string) ([]string, error) {
 	var keys []string
-	for offset, more := 0, true; more; {
-		page, further, err := s.bucket.subjectPage(ctx, run+".*", offset)
-		if err != nil {
-			return nil, fmt.Errorf("list segments of run %s: %w", run, err)
-		}
-		offset, more = offset+len(page), further
-		keys = append(keys, page...)
+	if err := s.bucket.everyKey(ctx, run+".*", func(key string) { keys = append(keys, key) }); err != nil {
+		return nil, fmt.Errorf("list segments of run %s: %w", run, err)
 	}
 	return keys, nil
 }

@@ -13,25 +13,32 @@ import (
 // Erasures are the records of the runs that were removed from a shard, or are being removed. They are in the segment
 // bucket: the truth, synced, and written by the daemon alone.
 //
-//	order ──mark in the log──▶ being removed ──nothing found any more──▶ receipt (stays), settling (some minutes)
-//	  └──something needs the run──▶ withdrawn
+//	order ──nothing needs the run──▶ decided ──mark in the log──▶ being removed ──nothing found any more──▶ receipt (stays),
+//	  │                                 │                                                                    settling (some minutes)
+//	  └── something needs it,           └── the run went on: the mark can
+//	      or whoever asked is gone          never be stored
+//	           └──▶ withdrawn ◀────────────────┘
 type Erasures struct {
 	bucket bucket
 	names  schema.Names
 }
 
-// Get returns the record of a run from the leader, and whether it is the receipt; an order comes first, for a run that is
-// being removed once more. It returns [ErrNotFound] for a run that nobody asked to be removed.
+// Get returns the record of a run from the leader, and whether it is the receipt, which comes before an order that a crash, or who
+// asked at the same time, left beside it. It returns [ErrNotFound] for a run that nobody asked to be removed.
 func (e *Erasures) Get(ctx context.Context, run string) (record *schema.Erasure, rev schema.Revision, done bool, err error) {
 	if err := schema.CheckName("run id", run); err != nil {
 		return nil, 0, false, err
 	}
-	record, rev, err = e.get(ctx, schema.ErasingKeyPrefix+run, run)
-	if !errors.Is(err, ErrNotFound) {
-		return record, rev, false, err
+	order, orderRev, err := e.get(ctx, schema.ErasingKeyPrefix+run, run)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return nil, 0, false, err
 	}
-	record, rev, err = e.get(ctx, schema.ErasedKeyPrefix+run, run)
-	return record, rev, true, err
+	// A receipt is stored before its order goes, so that one of the two is found.
+	receipt, rev, rerr := e.get(ctx, schema.ErasedKeyPrefix+run, run)
+	if order != nil && errors.Is(rerr, ErrNotFound) {
+		return order, orderRev, false, nil
+	}
+	return receipt, rev, true, rerr
 }
 
 // Settling returns the record of a run whose removal is young. It returns [ErrNotFound] when there is none.
@@ -45,11 +52,12 @@ func (e *Erasures) get(ctx context.Context, key, run string) (*schema.Erasure, s
 	if err != nil {
 		return nil, 0, fmt.Errorf("get erasure of run %s: %w", run, err)
 	}
-	record, err := decodeErasure(run, found.value)
+	record, err := DecodeErasure(run, found.value)
 	return record, found.rev, err
 }
 
-func decodeErasure(run string, value []byte) (*schema.Erasure, error) {
+// DecodeErasure reads the stored record of a run's removal. It returns [ErrCorrupt] or [schema.ErrFormat].
+func DecodeErasure(run string, value []byte) (*schema.Erasure, error) {
 	record := new(schema.Erasure)
 	if err := json.Unmarshal(value, record); err != nil {
 		return nil, fmt.Errorf("erasure of run %s: %w: %w", run, ErrCorrupt, err)
@@ -64,7 +72,8 @@ func decodeErasure(run string, value []byte) (*schema.Erasure, error) {
 }
 
 // Order stores what is to be removed if its key is at revision rev; 0 creates it. It is durable when Order returns, and
-// decides nothing yet: the mark in the log does. It returns [ErrConflict] when there is another.
+// decides nothing yet: the mark in the log does, which may be stored once the order says that it is decided. It returns
+// [ErrConflict] when there is another.
 func (e *Erasures) Order(ctx context.Context, record *schema.Erasure, rev schema.Revision) (schema.Revision, error) {
 	return e.put(ctx, schema.ErasingKeyPrefix, record, rev)
 }
@@ -85,21 +94,51 @@ func (e *Erasures) put(ctx context.Context, prefix string, record *schema.Erasur
 	return next, nil
 }
 
-// Withdraw takes an order back that has not been carried out, at its revision. What was withdrawn can come back after
-// kill -9 of a lone server: it is an order without a mark in the log, and does nothing.
-func (e *Erasures) Withdraw(ctx context.Context, run string, rev schema.Revision) error {
-	return e.drop(ctx, schema.ErasingKeyPrefix+run, rev)
+// Withdraw takes an order back at its revision, and reports whether it was there: somebody else may have decided it, or withdrawn
+// it. Withdraw one that is not decided, or of which the log proves that its mark can never be stored: a mark whose order is gone
+// would be folded by one and not by the other. What was withdrawn can come back after kill -9 of a lone server: it is an order
+// without a mark in the log, and withdrawn again.
+func (e *Erasures) Withdraw(ctx context.Context, run string, rev schema.Revision) (bool, error) {
+	n, err := purge(ctx, e.bucket.js, e.bucket.stream, purgeRequest{Filter: e.bucket.prefix + schema.ErasingKeyPrefix + run, Below: uint64(rev) + 1})
+	if err != nil {
+		return false, fmt.Errorf("withdraw the order to remove run %s: %w", run, e.bucket.explain(ctx, err))
+	}
+	return n > 0, nil
 }
 
-// Finish stores the receipt of a removal, for good, and ends its order, which is at revision rev. Until it is settled the
-// removal is looked at again when the server did not stop cleanly.
-func (e *Erasures) Finish(ctx context.Context, record *schema.Erasure, rev schema.Revision) error {
-	for _, prefix := range []string{schema.SettlingKeyPrefix, schema.ErasedKeyPrefix} {
-		if err := e.replace(ctx, prefix, record); err != nil {
-			return err
-		}
+// Finish stores the receipt of a removal, for good, and ends its order. The first receipt of a run stays: it says what there was.
+// Until it is settled the removal is looked at again when the server did not stop cleanly.
+func (e *Erasures) Finish(ctx context.Context, record *schema.Erasure) error {
+	if err := e.replace(ctx, schema.SettlingKeyPrefix, record); err != nil {
+		return err
 	}
-	return e.drop(ctx, schema.ErasingKeyPrefix+record.Run, rev)
+	_, _, err := e.get(ctx, schema.ErasedKeyPrefix+record.Run, record.Run)
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrCorrupt) {
+		err = e.replace(ctx, schema.ErasedKeyPrefix, record)
+	}
+	if err != nil {
+		return err
+	}
+	return e.EndOrder(ctx, record.Run)
+}
+
+// Unsettle asks for another look at a run that was removed: something of it was stored since. Runs without a receipt have an
+// order, which is looked at anyway.
+func (e *Erasures) Unsettle(ctx context.Context, run, now string) error {
+	record, _, err := e.get(ctx, schema.ErasedKeyPrefix+run, run)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	record.RemovedAt = now
+	return e.replace(ctx, schema.SettlingKeyPrefix, record)
+}
+
+// EndOrder takes away what a run with a receipt has of orders.
+func (e *Erasures) EndOrder(ctx context.Context, run string) error {
+	return e.drop(ctx, schema.ErasingKeyPrefix+run, anyRevision)
 }
 
 // replace puts a record over whatever is there.

@@ -103,6 +103,7 @@ func (e *ConfigError) Error() string {
 
 // JetStream's error codes that nats.go has no names for.
 const (
+	codeNoPeers                jetstream.ErrorCode = 10005
 	codeInsufficientResources  jetstream.ErrorCode = 10023
 	codeMemoryExceeded         jetstream.ErrorCode = 10028
 	codeStorageExceeded        jetstream.ErrorCode = 10047
@@ -111,6 +112,20 @@ const (
 	codeStreamBytesRequired    jetstream.ErrorCode = 10113
 	codeStreamMaxBytesExceeded jetstream.ErrorCode = 10122
 )
+
+// noPeers is all that a cluster's leader says when there are too few servers for the replicas, or it has just begun and does not know
+// the others yet; otherwise words behind it tell why.
+const noPeers = "no suitable peers for placement"
+
+// MayCome reports whether whoever provisions, beside servers that are being started, should try again in a moment: they do not
+// answer, one of them is away, or their leader may not know all of them yet.
+func MayCome(err error) bool {
+	if errors.Is(err, ErrUnavailable) {
+		return true
+	}
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && api.ErrorCode == codeNoPeers && api.Description == noPeers
+}
 
 // translate puts the sentinel of this package that err stands for in front of it. It knows every error
 // that the calls of this package can get; others pass as they are.
@@ -167,6 +182,15 @@ func kindOfAPI(api *jetstream.APIError) error {
 		return ErrTooLarge
 	case codeInsufficientResources, codeMemoryExceeded, codeStorageExceeded, codeStreamBytesRequired, codeStreamMaxBytesExceeded:
 		return ErrFull
+	case codeNoPeers:
+		// Too few servers for the replicas: words tell why. One that is away, or does not yet know the others, comes.
+		switch {
+		case strings.Contains(api.Description, "peer offline"):
+			return ErrUnavailable
+		case strings.Contains(api.Description, "insufficient storage"):
+			return ErrFull
+		}
+		return nil
 	case codeStoreFailed:
 		// The server has one code for all failures of its store, and tells them apart in words only.
 		if strings.Contains(api.Description, "maximum bytes exceeded") || strings.Contains(api.Description, "maximum messages exceeded") {

@@ -1,14 +1,18 @@
 package kvstore
 
 import (
+	"encoding/base64"
 	"errors"
 	"testing"
 
 	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/schema"
 )
+
+func keyOfBlob(name string) string { return base64.URLEncoding.EncodeToString([]byte(name)) }
 
 // FuzzStored reads what others may have put into the fleet's buckets: nothing panics, what is accepted is of the
 // key that it was found under, and what is refused names a sentinel that callers know.
@@ -30,7 +34,9 @@ func FuzzStored(f *testing.F) {
 	seed(5, "", Watermark{Format: WatermarkFormat, Incarnation: "i", Position: schema.Position{Stream: 1, ID: "x"}})
 	seed(6, "", BackupRecord{Format: BackupFormat})
 	seed(7, "r-1", schema.Erasure{Format: schema.ErasureFormat, Run: "r-1", ID: "e"})
-	for kind := range uint8(8) {
+	seed(8, keyOfBlob("r-1.x"), jetstream.ObjectInfo{ObjectMeta: jetstream.ObjectMeta{Name: "r-1.x"}, Bucket: schema.BlobBucket("f"), NUID: schema.BlobID("r-1", "x"), Size: 1})
+	seed(8, keyOfBlob("r-1.x"), jetstream.ObjectInfo{ObjectMeta: jetstream.ObjectMeta{Name: "r-1.x"}, Bucket: schema.BlobBucket("f"), NUID: schema.BlobID("r-2", "x"), Deleted: true})
+	for kind := range uint8(9) {
 		f.Add(kind, "r-1", []byte(`{"format":1,"run":"r-2","fleet":"g","generations":[-1,99999999999]}`))
 		f.Add(kind, "_.ended.9999999999999999999.1.1.a.completed.r", []byte(`null`))
 	}
@@ -41,7 +47,7 @@ func FuzzStored(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, key string, value []byte) {
-		switch kind % 8 {
+		switch kind % 9 {
 		case 0:
 			live, err := decodeLive(key, value)
 			known(t, err)
@@ -78,11 +84,27 @@ func FuzzStored(f *testing.F) {
 				require.NotEmpty(t, w.Incarnation)
 			}
 		case 7:
-			record, err := decodeErasure(key, value)
+			record, err := DecodeErasure(key, value)
 			known(t, err)
 			if err == nil {
 				require.Equal(t, key, record.Run)
 			}
+		case 8:
+			name, err := base64.URLEncoding.DecodeString(key)
+			if err != nil {
+				return
+			}
+			b := Blob{Name: string(name), key: key}
+			b.judge("f", "r-1", value)
+			require.GreaterOrEqual(t, b.Bytes, int64(0))
+			if b.False {
+				require.Empty(t, b.NUID, "what it says takes no content out")
+				require.False(t, b.Deleted)
+				return
+			}
+			require.True(t, schema.ValidName(b.NUID), "it is no pattern")
+			require.False(t, schema.ForeignBlobID("r-1", b.NUID))
+			require.Equal(t, keyOfBlob(b.Name), key)
 		case 6:
 			_, err := decodeBackupRecord(value)
 			known(t, err)

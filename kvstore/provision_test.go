@@ -1,7 +1,9 @@
 package kvstore_test
 
 import (
+	"errors"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -301,6 +304,17 @@ func TestGenerationsAreBounded(t *testing.T) {
 	s, _, err := fleets.Get(t.Context(), "alpha")
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 2, 4, 5, 6, 7, 8, 3}, s.Generations)
+}
+
+// A checkpoint that no message carries would hold up the fold of its shard.
+func TestAServerWhoseMessagesAreSmallerThanACheckpointIsRefused(t *testing.T) {
+	t.Parallel()
+	small := natstest.With(func(c *natsd.Config) { c.MaxPayload = schema.MaxCheckpoint })
+	err := kvstore.Provision(t.Context(), natstest.Start(t, small).JetStream(t), smallFleet())
+	refused, ok := errors.AsType[*kvstore.ConfigError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "max_payload", refused.Differences[0].Flag)
+	require.Equal(t, strconv.Itoa(schema.MaxCheckpoint), refused.Differences[0].Have)
 }
 
 func TestSettingsAreChecked(t *testing.T) {

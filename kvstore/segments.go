@@ -43,8 +43,8 @@ func (s *Segments) Create(ctx context.Context, run string, n int, stored []byte)
 	if err != nil {
 		return err
 	}
-	if len(stored) > schema.MaxSegment {
-		return segmentError("create", run, n, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(stored), schema.MaxSegment))
+	if len(stored) > maxSegmentStored {
+		return segmentError("create", run, n, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(stored), maxSegmentStored))
 	}
 	if len(stored) == 0 {
 		return segmentError("create", run, n, fmt.Errorf("%w: it is empty", ErrCorrupt))

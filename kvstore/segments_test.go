@@ -67,8 +67,8 @@ func TestSegmentsOfARunAreListedByNumber(t *testing.T) {
 func TestSegmentSizes(t *testing.T) {
 	t.Parallel()
 	segments := newBench(t).shard.Segments
-	require.NoError(t, segments.Create(t.Context(), "run-1", 1, make([]byte, schema.MaxSegment)), "the largest fits")
-	require.ErrorIs(t, segments.Create(t.Context(), "run-1", 2, make([]byte, schema.MaxSegment+1)), kvstore.ErrTooLarge)
+	require.NoError(t, segments.Create(t.Context(), "run-1", 1, make([]byte, schema.MaxSegment+4<<10)), "the largest fits")
+	require.ErrorIs(t, segments.Create(t.Context(), "run-1", 2, make([]byte, schema.MaxSegment+4<<10+1)), kvstore.ErrTooLarge)
 	require.ErrorIs(t, segments.Create(t.Context(), "run-1", 2, nil), kvstore.ErrCorrupt)
 	for _, n := range []int{0, -1, kvstore.MaxSegments + 1} {
 		require.Error(t, segments.Create(t.Context(), "run-1", n, []byte("x")), n)

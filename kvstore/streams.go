@@ -19,7 +19,10 @@ import (
 const (
 	// MaxEventMessage is the largest event, headers and body: 512 KiB. So a segment can always hold one.
 	MaxEventMessage = 512 << 10
-	// maxSegmentMessage leaves room for headers beside a segment.
+	// maxSegmentStored leaves room for the description beside an event of the largest size that does not compress, alone in
+	// its segment.
+	maxSegmentStored = schema.MaxSegment + 4<<10
+	// maxSegmentMessage leaves room for headers beside that.
 	maxSegmentMessage = schema.MaxSegment + 8<<10
 	// maxDeadLetter leaves room for the description beside a whole event.
 	maxDeadLetter = MaxEventMessage + 16<<10
@@ -28,8 +31,9 @@ const (
 	deadLetterBytes = 256 << 20
 	// fleetHistory keeps a few earlier settings, for whoever wonders what changed.
 	fleetHistory = 5
-	// minPayload is the smallest max_payload of a server that can carry every message.
-	minPayload = maxSegmentMessage + 8<<10
+	// minPayload is the smallest max_payload of a server that can carry every message. The largest is a checkpoint, with
+	// room for its headers: one that cannot be put holds up the fold of its whole shard.
+	minPayload = schema.MaxCheckpoint + 8<<10
 	// duplicateWindow is how long message ids are remembered.
 	duplicateWindow = 2 * time.Minute
 )

@@ -265,18 +265,18 @@ func largestMember(value jsontext.Value) (name string, largest jsontext.Value) {
 	return name, largest
 }
 
-func (f *Fleet) blobStore(ctx context.Context) (jetstream.ObjectStore, error) {
+func (f *Fleet) blobStore(ctx context.Context) (*blob.Store, error) {
 	f.blobMu.Lock()
 	defer f.blobMu.Unlock()
 	if f.blobs != nil {
 		return f.blobs, nil
 	}
-	store, err := f.js.ObjectStore(ctx, schema.BlobBucket(f.cfg.Fleet))
-	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+	store, err := blob.Open(ctx, f.js, schema.BlobBucket(f.cfg.Fleet))
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		return nil, f.noBlobs()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("object store %s: %w: %w", schema.BlobBucket(f.cfg.Fleet), ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	f.blobs = store
 	return store, nil
@@ -305,16 +305,8 @@ const blobPace = 1 << 20
 
 // insistOnBlob stores a blob, and tries again while its store is away, as long as ctx lasts: what has the same name is the same.
 func (f *Fleet) insistOnBlob(ctx context.Context, run, digest string, text []byte) error {
-	wait := f.backoff()
 	most := f.cfg.TryTimeout + time.Duration(len(text))*time.Second/blobPace
-	for {
-		try, cancel := context.WithTimeout(ctx, most)
-		err := f.storeBlob(try, run, digest, text)
-		cancel()
-		if err == nil || !errors.Is(err, ErrUnavailable) || !wait.wait(ctx) {
-			return err
-		}
-	}
+	return f.insist(ctx, most, func(try context.Context) error { return f.storeBlob(try, run, digest, text) })
 }
 
 func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) error {
@@ -322,16 +314,12 @@ func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) 
 	if err != nil {
 		return err
 	}
-	name := schema.BlobName(run, digest)
-	if info, err := store.GetInfo(ctx, name); err == nil && info.Size == uint64(len(text)) {
-		return nil // the same content was stored before
-	}
-	if _, err := store.PutBytes(ctx, name, text); err != nil {
+	if err := store.Put(ctx, run, digest, text); err != nil {
 		var api *jetstream.APIError
 		if errors.As(err, &api) && isFull(api) {
 			return f.fullError(ctx, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), api)
 		}
-		return fmt.Errorf("blob %s: %w: %w", name, ErrUnavailable, err)
+		return fmt.Errorf("blob %s: %w: %w", schema.BlobName(run, digest), ErrUnavailable, err)
 	}
 	return nil
 }
@@ -348,9 +336,15 @@ func (f *Fleet) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	defer cancel()
 	ctx, done := f.denied.Context(ctx, schema.BlobBucket(f.cfg.Fleet))
 	defer done()
-	content, err := blob.Load(ctx, f.js, schema.BlobBucket(f.cfg.Fleet), run, digest, f.cfg.MaxBlob)
+	var content []byte
+	store, err := f.blobStore(ctx)
+	if err == nil {
+		content, err = store.Load(ctx, run, digest, f.cfg.MaxBlob)
+	}
 	err = permitted(ctx, err)
 	switch {
+	case errors.Is(err, ErrNotProvisioned):
+		return nil, err
 	case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil, f.noBlobs()
 	case errors.Is(err, blob.ErrTooLarge):

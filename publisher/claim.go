@@ -67,6 +67,7 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, pendingOnly bool)
 	if !ok {
 		return nil, &NothingError{}
 	}
+	defer f.asking(c.id)()
 	run, err := f.claim(ctx, &c, &spec)
 	if err != nil {
 		return nil, f.claimFailed(ctx, &c, &spec, err)

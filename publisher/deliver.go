@@ -73,7 +73,7 @@ func (r *Run) deliverAll(ctx context.Context, items []*item) error {
 // deliverBatch sends the events as one atomic batch, once. It reports whether they are durable; if not, each must be
 // resolved singly.
 func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || r.steady(ctx) != nil {
 		return false
 	}
 	msgs := make([]*nats.Msg, len(items))
@@ -138,6 +138,15 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 	wait := r.fleet.backoff()
 	var lastErr error
 	for again := it.sent; ; again = true {
+		if err := r.steady(ctx); err != nil {
+			if !errors.Is(err, errAgain) {
+				return err
+			}
+			if lastErr = err; caller.Err() != nil || !wait.wait(ctx) {
+				return r.expired(caller, it, lastErr)
+			}
+			continue
+		}
 		m := r.message(it, r.last, true)
 		if again && failpoint.Seeded(failpoint.RetryNewID) {
 			m = r.renamed(it)
@@ -228,6 +237,11 @@ func (r *Run) undelivered(it *item, why error) error {
 	kind := ErrUnavailable
 	if it.sent {
 		kind = ErrUnresolved
+	}
+	if (it.sent || errors.Is(why, nats.ErrNoResponders)) && r.fleet.nc.IsConnected() {
+		// No server tells a publisher that its disk is full, or that too few replicas are there: nobody answers.
+		why = fmt.Errorf("%w: stream %s does not acknowledge, and the connection is up: a disk of its servers may be full, or too few of its replicas run; see: waymark doctor",
+			why, r.names.EventStream())
 	}
 	return fmt.Errorf("run %s: publishing %s: %w: %w", r.id, it.event.ID, kind, why)
 }

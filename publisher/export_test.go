@@ -9,6 +9,9 @@ func SetWaitPoll(f *Fleet, d time.Duration) { f.waitPoll = d }
 // first claim.
 func SetClaimRetry(f *Fleet, d time.Duration) { f.claimRetry = d }
 
+// SetStrayAfter sets how long a run that was given to this process may be in nobody's hand. Call it before the first is.
+func SetStrayAfter(f *Fleet, d time.Duration) { f.strays.after = d }
+
 // PendingClaims counts the claims that are tried again.
 func PendingClaims(f *Fleet) int {
 	f.mu.Lock()

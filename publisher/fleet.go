@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
@@ -42,7 +43,7 @@ type Fleet struct {
 	denied *denied.Watch
 
 	blobMu sync.Mutex
-	blobs  jetstream.ObjectStore
+	blobs  *blob.Store
 
 	// life ends, with ErrStopped as its cause, when the fleet is closed.
 	life context.Context //nolint:containedctx // the life of the handle itself
@@ -72,6 +73,7 @@ type Fleet struct {
 	// tried again first.
 	claims     []claim
 	claimRetry time.Duration
+	strays     strays
 }
 
 // fleetSettings are the members of a fleet's stored settings that an executor needs.
@@ -91,6 +93,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		cfg: cfg.withDefaults(), nc: cfg.Conn, pipelines: make(map[*Run]struct{}),
 		placingTurn: make(chan struct{}, 1), lateStart: lateStart, looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
 	}
+	f.strays = newStrays(&cfg, &f.cfg)
 	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())
 	if f.nc == nil {
@@ -132,7 +135,7 @@ func (f *Fleet) dial() error {
 	})
 	nc, err := nats.Connect(f.cfg.URL, opts...)
 	if err != nil {
-		return fmt.Errorf("connecting to %s: %w: %w", f.cfg.URL, connectKind(err), err)
+		return fmt.Errorf("connecting to %s: %w: %w", withoutSecrets(f.cfg.URL), connectKind(err), unaddressed(err))
 	}
 	f.nc = nc
 	return nil

@@ -67,6 +67,7 @@ func (r *Run) keep() {
 	}
 	if r.inHand = held; held {
 		r.fleet.hand.take(r)
+		r.fleet.found(r.id, r.writer.Epoch)
 	} else {
 		r.fleet.hand.letGo(r)
 	}
@@ -189,6 +190,11 @@ func (f *Fleet) beat() {
 func (f *Fleet) abandon(left schema.GivenUp) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.giveUp(left)
+}
+
+// giveUp is abandon under Fleet.mu.
+func (f *Fleet) giveUp(left schema.GivenUp) {
 	f.givenUp = append(f.givenUp, left)
 	if more := len(f.givenUp) - schema.MaxGivenUp; more > 0 {
 		f.givenUp = slices.Delete(f.givenUp, 0, more)

@@ -29,9 +29,21 @@ func (f *Fleet) noticed(m *nats.Msg) {
 		f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("notice is not readable")
 		return
 	}
+	met := false
 	for _, r := range f.hand.of(n.Run) {
 		r.followUp(n.Position.Stream)
+		met = met || r.met(n.Position.Stream)
 	}
+	if n.Name == schema.RunResumed && !met {
+		f.mayStray(n.Run)
+	}
+}
+
+// met reports whether the handle has folded the run up to a place, and goes on.
+func (r *Run) met(at schema.StreamSequence) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dead == nil && at <= r.last
 }
 
 // followUp looks at the run in the background, until everything up to at was seen; notices that come meanwhile are

@@ -79,15 +79,12 @@ func (f *Fleet) placed(ctx context.Context) (*placing, error) {
 // insistOnPlacing reads the settings, and reads them again while their leader is away, as long as ctx lasts: whoever begins a run
 // may do so while servers are restarted.
 func (f *Fleet) insistOnPlacing(ctx context.Context) (*placing, error) {
-	wait := f.backoff()
-	for {
-		try, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
-		p, err := f.readPlacing(try)
-		cancel()
-		if err == nil || !errors.Is(err, ErrUnavailable) || !wait.wait(ctx) {
-			return p, err
-		}
-	}
+	var p *placing
+	err := f.insist(ctx, f.cfg.TryTimeout, func(try context.Context) (err error) {
+		p, err = f.readPlacing(try)
+		return err
+	})
+	return p, err
 }
 
 // readPlacing reads the settings from their leader.

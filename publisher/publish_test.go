@@ -261,6 +261,31 @@ func TestLostLogIsARegression(t *testing.T) {
 	}
 }
 
+// The server is put back to an older copy of its store while the handle's connection is down. Another executor goes on with the run, and
+// its last message gets the very stream sequence that the handle's last one had.
+func TestAnEventIsNotAcknowledgedBehindALogThatWentBack(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	require.NoError(t, run.Mark(t.Context(), "one"))
+	s, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	first, err := s.GetMsg(t.Context(), 1)
+	require.NoError(t, err)
+	require.NoError(t, w.js.DeleteStream(t.Context(), w.names.EventStream()))
+	_, err = w.js.CreateStream(t.Context(), s.CachedInfo().Config)
+	require.NoError(t, err)
+	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: first.Subject, Header: first.Header, Data: first.Data})
+	require.NoError(t, err)
+	w.control("r1", 1, &schema.RunCancelRequestedData{By: "anna"})
+	before := w.nc.Stats().Reconnects
+	require.NoError(t, w.nc.ForceReconnect())
+	require.Eventually(t, func() bool { return w.nc.Stats().Reconnects > before && w.nc.IsConnected() }, time.Minute, time.Millisecond)
+
+	require.ErrorIs(t, run.Mark(t.Context(), "two"), publisher.ErrLogRegressed)
+	require.ErrorIs(t, run.Err(), publisher.ErrLogRegressed)
+	require.Len(t, w.log("r1"), 2, "nothing was stored behind it")
+}
+
 func TestFullFleetIsSaidAndHeals(t *testing.T) {
 	w := newWorld(t)
 	w.limit(1 << 20)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/nats-io/nuid"
+
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -207,12 +209,13 @@ func readPiece(kind string, frames []byte, yield func(schema.Record) error) erro
 	}
 }
 
-// List returns a page of the fleet's runs by their checkpoints. It may be a moment behind the log.
+// List returns a page of the fleet's runs by their checkpoints. It may be a moment behind the log. A daemon that is cut off from the
+// majority of its servers does not answer with what it had: the error is [ErrUnavailable] then.
 func (f *Fleet) List(ctx context.Context, request schema.ListRequest) (*schema.ListReply, error) {
 	return askOne[schema.ListReply](ctx, f, schema.VerbList, "", &request)
 }
 
-// History returns the checkpoints kept of a run, newest first.
+// History returns the checkpoints kept of a run, newest first. Like [Fleet.List] it may be a moment behind the log.
 func (f *Fleet) History(ctx context.Context, run string) (*schema.HistoryReply, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
@@ -220,10 +223,14 @@ func (f *Fleet) History(ctx context.Context, run string) (*schema.HistoryReply, 
 	return askOne[schema.HistoryReply](ctx, f, schema.VerbHistory, run, struct{}{})
 }
 
-// Settle settles a call in doubt by an operator's word. It returns [ErrNotInDoubt] when there is nothing to settle.
+// Settle settles a call in doubt by an operator's word. Tries within one call are one request. It returns [ErrNotInDoubt]
+// when there is nothing to settle.
 func (f *Fleet) Settle(ctx context.Context, run string, request schema.SettleRequest) (*schema.SettleReply, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
+	}
+	if request.RequestID == "" {
+		request.RequestID = nuid.Next()
 	}
 	return askOne[schema.SettleReply](ctx, f, schema.VerbSettle, run, &request)
 }

@@ -52,6 +52,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	if spec.RequestID == "" {
 		spec.RequestID = nuid.Next()
 	}
+	defer f.asking(run)()
 	request := &schema.RecoverRequest{
 		Executor: f.cfg.Executor, Instance: f.cfg.Instance, Agent: spec.Agent, Reason: spec.Reason, RequestID: spec.RequestID, View: schema.ViewEvents,
 	}

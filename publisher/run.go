@@ -39,6 +39,8 @@ type Run struct {
 	writer schema.Writer
 	last   schema.StreamSequence
 	lastID string
+	// connections that had been opened when the log was last seen to have that message; see steady.
+	connections uint64
 	// shorter is since when a replicated stream says that the log is shorter than it was; only for who delivers.
 	shorter time.Time
 	// starting: run.started is not durable yet.
@@ -76,6 +78,8 @@ func newRun(f *Fleet, names schema.Names, id string) *Run {
 		fleet: f, names: names, id: id, subject: names.EventSubject(id), turnstile: make(chan struct{}, 1),
 		state:  schema.NewState(f.cfg.Fleet, id),
 		writer: schema.Writer{Fleet: f.cfg.Fleet, Run: id, Executor: f.cfg.Executor},
+
+		connections: f.nc.Stats().Reconnects,
 	}
 	r.head = &r.state.Head
 	r.calls.reset()

@@ -235,6 +235,19 @@ func (b *backoff) wait(ctx context.Context) bool {
 	return passed(ctx, d)
 }
 
+// insist does something again while what it needs is unavailable, as long as ctx lasts; most bounds each try.
+func (f *Fleet) insist(ctx context.Context, most time.Duration, do func(try context.Context) error) error {
+	wait := f.backoff()
+	for {
+		try, cancel := context.WithTimeout(ctx, most)
+		err := do(try)
+		cancel()
+		if err == nil || !errors.Is(err, ErrUnavailable) || !wait.wait(ctx) {
+			return err
+		}
+	}
+}
+
 // passed waits until d is over. It returns false when ctx ends first.
 func passed(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

@@ -66,7 +66,7 @@ func (f *Fleet) Cancel(ctx context.Context, run, by, reason string) error {
 	if by == "" {
 		by = f.cfg.Executor
 	}
-	_, err := askOne[schema.ControlReply](ctx, f, schema.VerbCancel, run, &schema.CancelRequest{By: by, Reason: reason})
+	_, err := askOne[schema.ControlReply](ctx, f, schema.VerbCancel, run, &schema.CancelRequest{By: by, Reason: reason, RequestID: nuid.Next()})
 	return err
 }
 
@@ -80,7 +80,7 @@ func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*sch
 	if by == "" {
 		by = f.cfg.Executor
 	}
-	return askOne[schema.ControlReply](ctx, f, schema.VerbMark, run, &schema.MarkRequest{Name: name, By: by, Move: move})
+	return askOne[schema.ControlReply](ctx, f, schema.VerbMark, run, &schema.MarkRequest{Name: name, By: by, Move: move, RequestID: nuid.Next()})
 }
 
 // Ask publishes run.waiting and waits for the answer. The question is asked once: when it is open already, as on a run

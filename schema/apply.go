@@ -51,6 +51,12 @@ func (h *Head) Apply(rec *Record) Verdict {
 // passed reports whether a record is before the head's position.
 func (h *Head) passed(rec *Record) bool { return rec.Stream != 0 && rec.Stream < h.Position.Stream }
 
+// Misses reports whether something of the run is missing between what was folded last and a record of its log, by what the server
+// compared. It is what tells of an event without a sequence. The state does not: a reader who takes the record from a segment cannot see it.
+func (h *Head) Misses(rec *Record) bool {
+	return h.Position.Stream != 0 && h.Position.Stream < rec.Behind && rec.Behind < rec.Stream
+}
+
 // ApplyPrepared is [Head.Apply] of a record that was prepared. The verdict shares memory with the preparation.
 func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 	if h.passed(p.Record) {

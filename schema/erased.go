@@ -2,6 +2,7 @@ package schema
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -34,6 +35,11 @@ type Erasure struct {
 	By      string `json:"by"`
 	Reason  string `json:"reason,omitzero"`
 	AskedAt string `json:"asked_at"`
+	// Force: it was asked for whatever is pending of the run.
+	Force bool `json:"force,omitzero"`
+	// DecidedAt is when it was found that nothing needs the run; empty before that. From then on whoever meets the order carries it
+	// out, if the run still stands at Position.
+	DecidedAt string `json:"decided_at,omitzero"`
 	// Status, Events, Digest and Position are those of the run as it was.
 	Status   Status   `json:"status"`
 	Events   int64    `json:"events"`
@@ -111,6 +117,15 @@ func NewErased(fleet, daemon, run, id string, at time.Time) *Event {
 		DataContentType: ContentTypeJSON,
 		Data:            []byte("{}"),
 	}
+}
+
+// Decided reports whether the mark of the removal may be stored. An order of an earlier version says so by what it counted.
+func (e *Erasure) Decided() bool { return e.DecidedAt != "" || e.Removed != nil }
+
+// Marks reports whether an event's id is that of a mark of this removal.
+func (e *Erasure) Marks(id string) bool {
+	rest, ok := strings.CutPrefix(id, e.Run+".erased."+e.ID)
+	return ok && (rest == "" || rest[0] == '.')
 }
 
 // ErasedMark reports whether an event is the mark that its run was removed.

@@ -123,9 +123,12 @@ type InputRequest struct {
 // CancelRequest asks a run's executor to stop. A run without one is claimed first: who claims it winds it up.
 type CancelRequest struct {
 	// By whom; the grammar of names. Required.
-	By     string         `json:"by"`
-	Reason string         `json:"reason,omitzero"`
-	Extra  jsontext.Value `json:",embed"`
+	By     string `json:"by"`
+	Reason string `json:"reason,omitzero"`
+	// RequestID makes a repeat of the request find its first try, also when the run was taken over since, so that it stops no work that
+	// was begun behind it; empty means that a repeat is found only as long as the run is asked to stop.
+	RequestID string         `json:"request_id,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
 }
 
 // What can be done with a hand-off.

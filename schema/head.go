@@ -360,6 +360,10 @@ type Checkpoint struct {
 	TailBytes int64 `json:"tail_bytes,omitzero"`
 	// TailEvents is their number, accepted or not.
 	TailEvents int64 `json:"tail_events,omitzero"`
+	// Lost are events that an earlier checkpoint of the run had folded, and that log and segments have no more: a server's log that
+	// went back. At is that checkpoint's position. They are part of every answer until the message at that position is met again. Those
+	// from 0 to 0 are of another kind: the server had something before the event at At, as it compared, and the log has it no more.
+	Lost []Gap `json:"lost,omitzero"`
 	// Sum is the SHA-256 (hex) of this value with an empty Sum.
 	Sum string `json:"sum"`
 }

@@ -17,6 +17,9 @@ type Record struct {
 	Header map[string][]string
 	// Body as published.
 	Body []byte
+	// Behind is the stream sequence of the run's last message before it, as the server compared when it stored it. 0 when it did not,
+	// and of a record that does not come from the log: a frame has none.
+	Behind StreamSequence
 }
 
 // NewRecord returns the record of a message, leaving out headers that belong to NATS (Nats-…): they

@@ -18,7 +18,8 @@ const SegmentFormat = 1
 
 // Sizes of segments.
 const (
-	// MaxSegment is the largest segment as stored, in bytes.
+	// MaxSegment is the largest segment as stored, in bytes; one that holds a single event of the largest size may have its
+	// description beside that.
 	MaxSegment = 512 << 10
 	// MaxSegmentRaw bounds the frames of one segment before compression, and so what a damaged or hostile
 	// segment can make a reader allocate.

@@ -261,8 +261,11 @@ type MarkRequest struct {
 	// By whom; the grammar of names. Required.
 	By string `json:"by"`
 	// Move takes the name from the point that has it; without it that is a conflict.
-	Move  bool           `json:"move,omitzero"`
-	Extra jsontext.Value `json:",embed"`
+	Move bool `json:"move,omitzero"`
+	// RequestID makes a repeat of the request find its first try, so that it does not take the name back from who moved it since; empty
+	// means that a repeat is found only as long as the run stands where it was marked.
+	RequestID string         `json:"request_id,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
 }
 
 // HistoryReply lists the checkpoints kept of a run, newest first.
@@ -293,7 +296,10 @@ type SettleRequest struct {
 	Result  jsontext.Value `json:"result,omitzero"`
 	IsError *bool          `json:"is_error,omitzero"`
 	By      string         `json:"by"`
-	Extra   jsontext.Value `json:",embed"`
+	// RequestID makes a repeat of the request find its first try, and settles nothing twice; empty means every try is one
+	// of its own.
+	RequestID string         `json:"request_id,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
 }
 
 // SettleReply says where the settlement stands in the log.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/nats-io/nuid"
+
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -45,7 +47,7 @@ func (c cancelCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer cl.close()
 	answer := cancelled{Run: c.Run_, By: by}
-	if err := cl.ask(ctx, schema.VerbCancel, c.Run_, schema.CancelRequest{By: by, Reason: c.Reason}, &answer.ControlReply); err != nil {
+	if err := cl.ask(ctx, schema.VerbCancel, c.Run_, schema.CancelRequest{By: by, Reason: c.Reason, RequestID: nuid.Next()}, &answer.ControlReply); err != nil {
 		return err
 	}
 	reply, err := cl.get(ctx, c.Run_)

@@ -155,12 +155,8 @@ func (c cleanupCmd) await(ctx context.Context, cl *client, report *retention.Rep
 		if time.Since(moved) > cl.wait {
 			return nil // the report says how many are left; the daemon goes on
 		}
-		timer := time.NewTimer(cleanupLook)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
+		if err := pause(ctx, cleanupLook); err != nil {
+			return err
 		}
 	}
 	return nil

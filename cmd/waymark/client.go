@@ -96,7 +96,8 @@ func (c *client) ask(ctx context.Context, verb, run string, request, reply any) 
 		return &failure{
 			code: exitUnavailable,
 			what: fmt.Sprintf("the daemon of fleet %s did not answer %s within %s", c.fleet, verb, c.wait),
-			hint: "try again, or allow more time with --timeout",
+			hint: "try again, or allow more time with --timeout; if it stays so, see what is wrong: waymark doctor",
+			own:  true,
 			err:  err,
 		}
 	default:

@@ -223,7 +223,7 @@ func (w *conformWatch) hear(published <-chan *nats.Msg) error {
 		case m := <-published:
 			seen := conform.Message{Subject: m.Subject, At: time.Now(), Record: schema.Record{Header: m.Header, Body: m.Data}}
 			if strings.HasPrefix(m.Subject, "waymark.heartbeats.") {
-				w.checker.Heartbeat(m.Subject, seen.At, m.Data)
+				w.checker.Heartbeat(seen)
 			} else {
 				w.checker.Wire(seen)
 			}
@@ -327,6 +327,8 @@ func (c conformCmd) conclude(a *app, checker *conform.Checker) error {
 	switch {
 	case report.Passed:
 		return nil
+	case report.Events == 0 && len(c.Files) > 0:
+		return fail(exitNotFound, "write one with: waymark export RUN --format cloudevents, or: waymark conform --record FILE", "the recording has no event")
 	case report.Events == 0:
 		return fail(exitNotFound, "let the executor work meanwhile, or add --all", "no event was seen")
 	}
@@ -355,6 +357,9 @@ func (conformCmd) summary(w io.Writer, r *conform.Report) error {
 	}
 	_, err := fmt.Fprintf(w, "%d events of %d runs judged by %d of %d rules: %d breaches of rules that must be kept, %d of those that should\n",
 		r.Events, r.Runs, r.Judged, len(conform.Rules()), r.Must, r.Should)
+	if r.Forgotten > 0 && err == nil {
+		_, err = fmt.Fprintf(w, "not judged: what came of %d runs later: there were too many at once, name one with --run\n", r.Forgotten)
+	}
 	for _, n := range r.NotJudged {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "not judged: %s, %s\n", n.Rule, n.Why)

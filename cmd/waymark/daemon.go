@@ -187,7 +187,7 @@ func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream
 		try, cancel := context.WithTimeout(ctx, provisionTry)
 		settings, err := c.provisionOnce(try, a, d, js, log)
 		cancel()
-		if err == nil || !errors.Is(err, kvstore.ErrUnavailable) || ctx.Err() != nil {
+		if err == nil || !kvstore.MayCome(err) || ctx.Err() != nil {
 			return settings, err
 		}
 		log.Warn().Err(err).Msg("the fleet cannot be looked up, trying again")
@@ -255,7 +255,7 @@ func roomyQuota(store int64, shards int) int64 {
 const leastQuota = 64 << 20
 
 // run adds everything that runs to group. Each ends with ctx; the service finishes what it has in hand.
-func (d *daemon) run(ctx context.Context, group *errgroup.Group) {
+func (d *daemon) run(ctx context.Context, group *errgroup.Group, log zerolog.Logger) {
 	group.Go(func() error { return d.service.Run(ctx) })
 	group.Go(func() error { return d.roster.Run(ctx) })
 	if d.shadow != nil {
@@ -275,6 +275,7 @@ func (d *daemon) run(ctx context.Context, group *errgroup.Group) {
 	})
 	group.Go(func() error { return d.settings.Run(ctx) })
 	if d.server != nil {
+		group.Go(func() error { return d.watchRoom(ctx, log) })
 		group.Go(func() error {
 			if err := d.server.WaitForShutdown(ctx); err != nil {
 				return nil //nolint:nilerr // a stop that was asked for: the server is stopped after its clients

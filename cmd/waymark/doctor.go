@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -41,7 +40,7 @@ type doctorCmd struct {
 // Help is the text below the flags.
 func (doctorCmd) Help() string {
 	return `Checked are the server's version and limits, whether what it acknowledges is on disk, the flags of every stream and bucket, room ` +
-		`in quotas and on the disk, consumers, clocks, credentials, replicas, when the fleet was backed up, who folds each shard, how far behind the fold ` +
+		`in quotas and on the disk, consumers, clocks, credentials, replicas, when the fleet was backed up, whether each log takes writes, who folds each shard, how far behind the fold ` +
 		`is, and what was rejected. What is not right comes with what to do. Nothing is changed. The exit code is 1 when a check fails; warnings alone are 0.
 
 Examples:
@@ -102,10 +101,10 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	d.server()
 	d.credentials()
 	d.durability(ctx, c.Monitor, &settings)
-	d.streams(ctx, &settings)
+	streams := d.streams(ctx, &settings)
 	d.account(ctx)
 	d.disk(a)
-	d.backup(ctx, &settings, a.now())
+	d.backup(ctx, settings.Fleet, streams, a.now())
 	d.fleet(ctx)
 	out := diagnosis{Fleet: cl.fleet, Server: cl.target.Address(), Checks: d.checks}
 	for _, k := range d.checks {
@@ -187,7 +186,7 @@ func older(have, want string) bool {
 
 // credentials checks that not just anybody may do what this command does.
 func (d *doctor) credentials() {
-	local := loopback(d.cl.nc.ConnectedAddr())
+	local := isLoopback(d.cl.nc.ConnectedAddr())
 	switch {
 	case !d.cl.nc.AuthRequired() && !local:
 		d.add("credentials", checkFailed, "configure accounts with credentials on the server", "%s lets in anybody who can reach it", d.cl.target.Address())
@@ -201,16 +200,6 @@ func (d *doctor) credentials() {
 	} else {
 		d.add("encryption", checkOK, "", "%s", map[bool]string{true: "the connection does not leave this machine", false: "TLS"}[err != nil])
 	}
-}
-
-// loopback reports whether an address is of this machine.
-func loopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }
 
 // durability checks that what is acknowledged is on disk. Only the monitoring address tells how a server that is not
@@ -271,8 +260,8 @@ func syncOf(ctx context.Context, monitor string) (always bool, interval time.Dur
 	return info.Config.SyncAlways, time.Duration(info.Config.SyncInterval), nil
 }
 
-// streams checks flags, limits, consumers, replicas and the clock, by what the server says of each stream.
-func (d *doctor) streams(ctx context.Context, settings *kvstore.FleetSettings) {
+// streams checks flags, limits, consumers, replicas and the clock, by what the server says of each stream, which it returns.
+func (d *doctor) streams(ctx context.Context, settings *kvstore.FleetSettings) []kvstore.Inspected {
 	list := kvstore.Inspect(ctx, d.js, settings)
 	flags, room, consumers, replicas := 0, 0, 0, 0
 	for i := range list {
@@ -314,6 +303,7 @@ func (d *doctor) streams(ctx context.Context, settings *kvstore.FleetSettings) {
 			d.add(all.name, checkOK, "", "%d streams", len(list))
 		}
 	}
+	return list
 }
 
 // room checks a stream's byte limit. One that makes room by itself is never full.
@@ -416,7 +406,7 @@ func (d *doctor) disk(a *app) {
 	case err != nil:
 		d.add(name, checkUnknown, "", "%s", err)
 	case free < total/100*(100-fullFail):
-		d.add(name, checkFailed, "make room: a full disk stops the server until it is restarted", "%s of %s are free", bytesText(free), bytesText(total))
+		d.add(name, checkFailed, "make room: the server stores nothing before; the daemon then goes on by itself", "%s of %s are free", bytesText(free), bytesText(total))
 	case free < total/100*(100-fullWarn)/2:
 		d.add(name, checkWarning, "make room, or lower the quota", "%s of %s are free", bytesText(free), bytesText(total))
 	default:
@@ -433,9 +423,12 @@ func (d *doctor) fleet(ctx context.Context) {
 	}
 	d.add("daemon", checkOK, "", "%s answers", reply.Replica)
 	folded, behind := 0, 0
+	takes := d.writes(ctx, len(reply.Shards))
 	for i := range reply.Shards {
 		s := &reply.Shards[i]
 		switch {
+		case s.Folder == "" && !takes[i]:
+			continue // a lease is written, too: what was said of the writes is the reason
 		case s.Error != "":
 			d.add("lock", checkUnknown, "", "shard %d: %s", s.Shard, s.Error)
 			continue
@@ -460,6 +453,38 @@ func (d *doctor) fleet(ctx context.Context) {
 		d.add("quarantine", checkWarning, d.p.command("runs ls --status quarantined"), "%d runs are given to nobody: their claims made no progress", reply.Runs.Quarantined)
 	}
 	d.letters(ctx)
+}
+
+// fullDo is what to do about a shard whose log takes no writes.
+const fullDo = "see that each NATS server's disk has room and that more than half of the stream's replicas run (nats stream report); " +
+	"restart a NATS server whose disk was full: it stores nothing before. A daemon with a server of its own does so by itself"
+
+// writes checks that each shard's log takes writes: a daemon answers no read without one.
+func (d *doctor) writes(ctx context.Context, shards int) []bool {
+	takes, all := make([]bool, shards), true
+	for shard := range takes {
+		run := ""
+		for n := 0; run == "" || schema.ShardOf(run, shards) != shard; n++ {
+			run = fmt.Sprintf("waymark-doctor-%d", n) // nobody's
+		}
+		err := d.cl.ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, new(schema.GetReply))
+		service, answered := errors.AsType[*schema.ServiceError](err)
+		switch {
+		case err == nil, answered && service.Code == schema.CodeNotFound:
+			takes[shard] = true
+			continue
+		case answered && service.Code == schema.CodeUnavailable, errors.Is(err, context.DeadlineExceeded):
+			d.add("writes", checkFailed, fullDo, "the log of shard %d acknowledges nothing: %s", shard, explain(ctx, err).what)
+		default:
+			takes[shard] = true // it is not known otherwise
+			d.add("writes", checkUnknown, "", "shard %d: %s", shard, err)
+		}
+		all = false
+	}
+	if all {
+		d.add("writes", checkOK, "", "the logs of %d shards take writes", shards)
+	}
+	return takes
 }
 
 // shadow checks whether the fold and the model beside it agree.

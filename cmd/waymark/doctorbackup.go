@@ -12,17 +12,15 @@ import (
 const backupWarn = 7 * 24 * time.Hour
 
 // backup checks when the fleet was backed up last.
-func (d *doctor) backup(ctx context.Context, settings *kvstore.FleetSettings, now time.Time) {
+func (d *doctor) backup(ctx context.Context, fleet string, streams []kvstore.Inspected, now time.Time) {
 	const name = "backup"
 	do := d.p.command("backup DIR")
-	last, err := kvstore.LastBackup(ctx, d.js, settings.Fleet)
+	last, err := kvstore.LastBackup(ctx, d.js, fleet)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		made := now
-		if list := kvstore.Inspect(ctx, d.js, settings); len(list) > 0 {
-			for i := range list {
-				if s := &list[i]; s.Truth && s.Info != nil && s.Info.Created.Before(made) {
-					made = s.Info.Created
-				}
+		for i := range streams {
+			if s := &streams[i]; s.Truth && s.Info != nil && s.Info.Created.Before(made) {
+				made = s.Info.Created
 			}
 		}
 		if now.Sub(made) > backupWarn {

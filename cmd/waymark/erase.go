@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -110,11 +109,7 @@ func (c eraseCmd) erase(ctx context.Context, a *app, cl *client, run, by string,
 		if reply.Done {
 			return &reply.Erasure, nil
 		}
-		timer := time.NewTimer(cleanupLook)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if pause(ctx, cleanupLook) != nil {
 			return nil, &failure{
 				code: exitUnavailable, err: ctx.Err(),
 				what: fmt.Sprintf("run %s is on its way out, and not everything of it is gone", run),

@@ -299,15 +299,18 @@ func (c eventsCmd) readOn(ctx context.Context, js jetstream.JetStream, names sch
 	}
 	defer scanner.Close()
 	for {
-		m, there, err := scanner.NextIfThere(ctx)
-		if err == nil && !there {
-			if c.NoFollow {
-				return true, nil
-			}
+		var m runlog.Arrived
+		there := true
+		if c.NoFollow {
+			m, there, err = scanner.NextIfThere(ctx)
+		} else {
 			m, err = scanner.Next(ctx)
 		}
 		if err != nil {
 			return false, err
+		}
+		if !there {
+			return true, nil
 		}
 		from.Stream = m.Record.Stream + 1
 		select {

@@ -205,6 +205,8 @@ func explainService(err error) *failure {
 	}
 	// The daemon's hints speak of requests; at a prompt the next step is a command.
 	switch service.Code {
+	case schema.CodeUnavailable:
+		f.hint, f.own = "try again; if it stays so, see what is wrong: waymark doctor", true
 	case schema.CodeNotFound:
 		f.hint, f.own = "list the runs with: waymark runs ls", true
 	case schema.CodeRunEnded:

@@ -85,7 +85,7 @@ var storageErrors = []sentinel{
 	{kvstore.ErrOpening, exitConflict, "see how far it is, and try again in a minute: waymark shards"},
 	{kvstore.ErrGenerations, exitUsage, "use a number of shards that the fleet has had: waymark shards"},
 	{kvstore.ErrFull, exitFull, "use a smaller quota (waymark serve --quota 1GiB), or make room on the disk"},
-	{kvstore.ErrUnavailable, exitUnavailable, "check that JetStream is enabled on the server, and try again"},
+	{kvstore.ErrUnavailable, exitUnavailable, "check that JetStream is enabled on the servers, that more than half of them run and that their disks have room (restart one whose disk was full), and try again"},
 	{kvstore.ErrHeld, exitConflict, "another daemon does this work; wait for it or stop it"},
 	{kvstore.ErrNotFound, exitNotFound, ""},
 	{kvstore.ErrConflict, exitConflict, "try again"},

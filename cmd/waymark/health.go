@@ -62,7 +62,7 @@ func (l *locks) held(ctx context.Context, take func()) bool {
 // away is waited for, and is none of it.
 func (d *daemon) liveness(ctx context.Context, now time.Time) []trouble {
 	var list []trouble
-	if d.server != nil {
+	if d.server != nil && !d.mendsItself() {
 		if err := d.server.Healthy(ctx); err != nil {
 			list = append(list, trouble{"nats server", err.Error(), "see that the disk has room, then restart the daemon; what was acknowledged is kept"})
 		}
@@ -80,6 +80,15 @@ func (d *daemon) liveness(ctx context.Context, now time.Time) []trouble {
 	return list
 }
 
+// mendsItself reports whether the daemon's own server ran out of room, which no restart mends, and the daemon will know when there is some.
+func (d *daemon) mendsItself() bool {
+	if d.server.Full() == "" {
+		return false
+	}
+	_, _, err := diskRoom(d.server.StateDir())
+	return err == nil
+}
+
 // takeLocks takes and gives back what requests and scrapes take.
 func (d *daemon) takeLocks() {
 	d.roster.Counts()
@@ -93,6 +102,9 @@ func (d *daemon) takeLocks() {
 // readiness is whether requests are worth sending here: the connections are up, and each shard's log takes writes.
 func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 	list := d.liveness(ctx, now)
+	if d.server != nil && d.server.Full() != "" {
+		list = append(list, d.fullDisk())
+	}
 	for _, nc := range d.conns {
 		if !nc.IsConnected() {
 			list = append(list, trouble{"connection", fmt.Sprintf("%s to the nats server", strings.ToLower(nc.Status().String())), "see that the NATS servers run and can be reached from here; the daemon connects again by itself"})
@@ -114,7 +126,8 @@ func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 		}
 		list = append(list, trouble{
 			fmt.Sprintf("shard %d", q.Shard), q.Err.Error() + since,
-			"see that more than half of the stream's replicas run and reach each other: nats stream report; the daemon goes on by itself",
+			"see that more than half of the stream's replicas run and reach each other (nats stream report), and that the disk of each server has room: " +
+				"one whose disk was full stores nothing before it is restarted. The daemon goes on by itself",
 		})
 	}
 	return list

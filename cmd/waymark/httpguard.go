@@ -14,7 +14,7 @@ import (
 // programs: a page of another origin is refused, and on a loopback address so is a name that somebody made resolve to it.
 func (h *healthServer) guard(log zerolog.Logger) {
 	log = log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
-	next, local := h.server.Handler, isLoopback(h.listener.Addr())
+	next, local := h.server.Handler, isLoopback(h.listener.Addr().String())
 	h.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
@@ -34,9 +34,9 @@ func (h *healthServer) guard(log zerolog.Logger) {
 	})
 }
 
-// isLoopback reports whether only this machine reaches an address.
-func isLoopback(a net.Addr) bool {
-	at, err := netip.ParseAddrPort(a.String())
+// isLoopback reports whether only this machine reaches an address, ADDRESS:PORT.
+func isLoopback(addr string) bool {
+	at, err := netip.ParseAddrPort(addr)
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -45,7 +46,7 @@ func TestNoLabelGrowsWithWhatOthersChoose(t *testing.T) {
 	d, registry := aDaemon(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	group, work := errgroup.WithContext(ctx)
-	d.run(work, group)
+	d.run(work, group, zerolog.Nop())
 	defer func() {
 		cancel()
 		require.NoError(t, group.Wait())

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 
+	"github.com/nats-io/nuid"
+
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -42,7 +44,7 @@ func (c markCmd) Run(ctx context.Context, a *app) error {
 	defer cl.close()
 	point := schema.Point{Kind: schema.PointMark, Name: c.Name}.String()
 	answer := marked{Run: c.Run_, Point: point, By: by}
-	if err := cl.ask(ctx, schema.VerbMark, c.Run_, schema.MarkRequest{Name: c.Name, By: by, Move: c.Move}, &answer.ControlReply); err != nil {
+	if err := cl.ask(ctx, schema.VerbMark, c.Run_, schema.MarkRequest{Name: c.Name, By: by, Move: c.Move, RequestID: nuid.Next()}, &answer.ControlReply); err != nil {
 		return err
 	}
 	if a.cli.JSON {

@@ -36,7 +36,7 @@ func ofFleet(fleet string) []string {
 	}
 	for _, verb := range []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle, schema.VerbClaim, schema.VerbInput,
-		schema.VerbCancel, schema.VerbHandoff, schema.VerbFleet, schema.VerbMark,
+		schema.VerbCancel, schema.VerbHandoff, schema.VerbFleet, schema.VerbMark, schema.VerbErase, schema.VerbCleanup,
 	} {
 		list = append(list, schema.ServiceSubject(verb, fleet, ""), schema.ServiceSubject(verb, fleet, "r1"))
 	}
@@ -135,7 +135,7 @@ func (s *secured) stored(t *testing.T, fleet string) map[string]string {
 	return all
 }
 
-// What FAULTS lists under security, tried with real credentials of another fleet and of other roles.
+// The rows of docs/security.md, tried with real credentials of another fleet and of other roles.
 func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
 	s := startSecured(t, "payments", "rivals")
 	ctx := t.Context()
@@ -168,9 +168,10 @@ func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
 			return list
 		}
 		s.mayNotPublish(t, s.connect(t, "payments", access.Observer), append(changes(
-			schema.VerbRecover, schema.VerbClaim, schema.VerbSettle, schema.VerbInput, schema.VerbCancel, schema.VerbHandoff),
+			schema.VerbRecover, schema.VerbClaim, schema.VerbSettle, schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbMark,
+			schema.VerbErase, schema.VerbCleanup),
 			n.EventSubject("r1"), schema.HeartbeatSubject("payments", "one"), "$O."+schema.BlobBucket("payments")+".M.x"), mapped)
-		s.mayNotPublish(t, s.connect(t, "payments", access.Executor), append(changes(schema.VerbSettle, schema.VerbInput),
+		s.mayNotPublish(t, s.connect(t, "payments", access.Executor), append(changes(schema.VerbSettle, schema.VerbInput, schema.VerbMark, schema.VerbErase, schema.VerbCleanup),
 			"$JS.API.INFO", "$JS.API.STREAM.MSG.GET.KV_"+n.CheckpointBucket(), "$JS.API.DIRECT.GET.KV_"+n.SegmentBucket(),
 			"$JS.API.STREAM.MSG.GET."+schema.DeadLetterStream("payments")), mapped)
 		past := []string{
@@ -231,6 +232,12 @@ func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
 			require.NoError(t, err, name)
 			require.Contains(t, string(answer.Data), `"error"`, name)
 		}
+		// A batch is stored with its last message or not at all.
+		begun, err := u.RequestMsg(&nats.Msg{Subject: n.EventSubject("r1"), Data: []byte("x"), Header: nats.Header{
+			"Nats-Batch-Id": {"b1"}, "Nats-Batch-Sequence": {"1"},
+		}}, securedWait)
+		require.NoError(t, err)
+		require.Empty(t, begun.Data, "it was begun")
 		require.Equal(t, mine, s.stored(t, "rivals"))
 		// The server says who asks, whatever the message claims; and a message id is of one fleet's stream.
 		forged := &nats.Msg{Subject: n.EventSubject("r1"), Data: []byte("x"), Header: nats.Header{

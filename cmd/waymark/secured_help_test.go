@@ -129,6 +129,8 @@ type secured struct {
 	servers  [3]*server.Server
 	logs     *serverLog
 	fleets   string
+	// printed is all that commands printed.
+	printed lockedBuffer
 }
 
 func freePorts(t *testing.T, n int) []int {
@@ -249,6 +251,8 @@ func (s *secured) waymark(t *testing.T, code int, args ...string) string {
 	defer cancel()
 	got := run(ctx, args, s.getenv, strings.NewReader(""), &out, &out)
 	text := out.String()
+	_, err := s.printed.Write([]byte(text))
+	require.NoError(t, err)
 	require.Equal(t, code, got, "waymark %s:\n%.4000s", strings.Join(args, " "), text)
 	require.NoError(t, ctx.Err(), "waymark %s ended by itself:\n%.4000s", strings.Join(args, " "), text)
 	return text

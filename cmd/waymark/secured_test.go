@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,7 +37,7 @@ func (s *secured) executor(t *testing.T, fleet, name string) *publisher.Fleet {
 func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	const fleet, canary = "payments", "the-canary-of-this-disk"
 	s := startSecured(t, fleet)
-	s.daemon(t, fleet)
+	daemonLog := s.daemon(t, fleet)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*securedWait)
 	defer cancel()
 
@@ -138,6 +139,21 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	// Nothing of it can be read on a stolen disk.
 	require.True(t, s.onDisk(t, "WAYMARK") || !s.onDisk(t, canary), "the search finds what is there")
 	require.False(t, s.onDisk(t, canary))
+	// No key of any role, and not the store's, is printed, logged or stored.
+	keys := map[string]string{"the store's": storeKey}
+	for _, role := range access.Roles() {
+		seed, err := os.ReadFile(filepath.Join(s.fleets, fleet+"-"+string(role)+".nk"))
+		require.NoError(t, err)
+		keys[string(role)] = strings.TrimSpace(string(seed))
+	}
+	require.Greater(t, len(keys), 4)
+	for whose, key := range keys {
+		require.NotEmpty(t, key)
+		require.NotContains(t, s.printed.String(), key, whose)
+		require.NotContains(t, daemonLog.String(), key, whose)
+		require.NotContains(t, s.logs.String(), key, whose)
+		require.False(t, s.onDisk(t, key), whose)
+	}
 }
 
 // requireHas is require.Contains for long texts.

@@ -125,6 +125,27 @@ func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 
+	dir, _ := a.stateDir() // whoever has none has no server of its own
+	for again := false; ; {
+		// A port that was chosen once is kept.
+		err := c.once(ctx, a, &c.HTTP, log)
+		if again && ctx.Err() == nil && err != nil && !errors.Is(err, errRoomAgain) && !roomAgain(dir) {
+			log.Error().Err(err).Msg("the disk filled up again during the start")
+			err = awaitRoom(ctx, dir)
+		}
+		switch {
+		case !errors.Is(err, errRoomAgain):
+			return err
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // a stop that was asked for
+		}
+		again = true
+		log.Warn().Msg("the disk has room again: starting anew, as a server whose disk was full stores nothing more")
+	}
+}
+
+// once serves until ctx ends, something fails, or the embedded server must be started anew.
+func (c serveCmd) once(ctx context.Context, a *app, address *string, log zerolog.Logger) (err error) {
 	var open closers
 	defer func() {
 		if closeErr := open.close(ctx); closeErr != nil {
@@ -138,11 +159,12 @@ func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
 
 	// First what is cheap and can be taken already, so that a wrong start ends before anything is opened.
 	registry := newRegistry()
-	health, err := listenHealth(ctx, c.HTTP, registry)
+	health, err := listenHealth(ctx, *address, registry)
 	if err != nil {
 		return err
 	}
 	if health != nil {
+		*address = health.listener.Addr().String()
 		health.guard(log)
 		open.add("health server", closeTimeout, health.shutdown)
 	}
@@ -164,7 +186,7 @@ func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
 // serve runs everything until ctx ends or something fails.
 func (c serveCmd) serve(ctx context.Context, a *app, d *daemon, health *healthServer, log zerolog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
-	d.run(ctx, group)
+	d.run(ctx, group, log)
 	if health != nil {
 		group.Go(health.run)
 		group.Go(func() error {

@@ -190,6 +190,7 @@ func TestAHostileArchiveIsRefusedByName(t *testing.T) {
 		{"something behind the tar file", "", compress(t, append(tarOf(t, entries), "and more"...)), archive.ErrDamaged},
 		{"an entry that says it is too large", "runs/r1/events/000001", huge(t, "runs/r1/events/000001", 1<<32), archive.ErrTooLarge},
 		{"a blob that says it is too large", "runs/r1/blobs/" + hash, huge(t, "runs/r1/blobs/"+hash, 1<<32), archive.ErrTooLarge},
+		{"a manifest that is larger than any of its entries needs", "manifest.json", huge(t, "manifest.json", 1<<20), archive.ErrTooLarge},
 		{"a bomb", "", compress(t, append(tarOf(t, entries)[:0:0], make([]byte, 64<<20)...)), archive.ErrDamaged},
 	} {
 		t.Run(c.name, func(t *testing.T) {

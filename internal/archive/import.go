@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -405,7 +406,7 @@ func (im *importer) writeBlobs(ctx context.Context, p *plan) error {
 	if len(p.blobs) == 0 {
 		return nil
 	}
-	store, err := im.js.ObjectStore(ctx, schema.BlobBucket(im.to.Fleet))
+	store, err := blob.Open(ctx, im.js, schema.BlobBucket(im.to.Fleet))
 	if err != nil {
 		return err
 	}
@@ -414,14 +415,12 @@ func (im *importer) writeBlobs(ctx context.Context, p *plan) error {
 			return nil
 		}
 		sum := sha256.Sum256(content)
-		object := schema.BlobName(p.is.Run, hex.EncodeToString(sum[:]))
-		if _, err := store.GetInfo(ctx, object); err == nil {
-			if have, err := im.to.Source.Blob(ctx, schema.DataRef(p.is.Run, n.blob)); err == nil && string(have) == string(content) {
-				return nil
-			}
+		digest := hex.EncodeToString(sum[:])
+		if _, err := store.Load(ctx, p.is.Run, digest, int64(len(content))); err == nil {
+			return nil
 		}
-		if _, err := store.PutBytes(ctx, object, content); err != nil {
-			return fmt.Errorf("blob %s: %w", object, err)
+		if err := store.Replace(ctx, p.is.Run, digest, content); err != nil {
+			return fmt.Errorf("blob %s: %w", schema.BlobName(p.is.Run, digest), err)
 		}
 		return nil
 	})

@@ -29,10 +29,13 @@ type Limits struct {
 const (
 	defaultBytes   = 64 << 30
 	defaultEntries = 1 << 20
-	// maxEvents bounds one entry of frames, maxBlob a blob, maxManifest the manifest, which has a line for each entry.
+	// maxEvents bounds one entry of frames, maxBlob a blob, maxManifest the manifest, which has a line for each entry, and of these
+	// manifestOfEntry the part: with a run's line, as each run has an entry.
 	maxEvents   = 8 << 20
 	maxBlob     = 64 << 20
 	maxManifest = 256 << 20
+
+	manifestOfNone, manifestOfEntry = 64 << 10, 4 << 10
 	// eventsTarget is the size at which frames go to an entry: with one more event they are below maxEvents.
 	eventsTarget = 4 << 20
 	// window is how far back the compression looks, and how much a reader must hold.

@@ -74,7 +74,7 @@ func (a *Archive) walk(yield func(entry string, content []byte) error) error {
 		if err != nil {
 			return broken(err)
 		}
-		most, err := admit(h, at)
+		most, err := admit(h, at, n)
 		at = h.Name
 		switch {
 		case err != nil:
@@ -113,8 +113,8 @@ func readAll(r io.Reader, size int64) ([]byte, error) {
 	return b, nil
 }
 
-// admit says whether an archive has such an entry, and how large it may be.
-func admit(h *tar.Header, before string) (most int64, err error) {
+// admit says whether an archive has such an entry behind so many others, and how large it may be.
+func admit(h *tar.Header, before string, entries int) (most int64, err error) {
 	switch {
 	case before == manifestName:
 		return 0, damaged(h.Name, "it follows %s, which is the last entry", manifestName)
@@ -125,7 +125,7 @@ func admit(h *tar.Header, before string) (most int64, err error) {
 	case len(h.PAXRecords) > 0 || h.Size < 0:
 		return 0, hostile(h.Name, "it has extended attributes")
 	case h.Name == manifestName:
-		return maxManifest, nil
+		return min(maxManifest, manifestOfNone+int64(entries)*manifestOfEntry), nil
 	}
 	n, ok := parseName(h.Name)
 	if !ok {

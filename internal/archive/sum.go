@@ -211,12 +211,22 @@ func (t *tally) same(want *Run) string {
 		{"content", is.Content, want.Content},
 		{"status", is.Status, want.Status},
 		{"blobs", is.Blobs, want.Blobs},
+		{"agent", is.Agent, want.Agent},
+		{"base", baseText(is.Base), baseText(want.Base)},
 	} {
 		if c.is != c.want {
 			differ = append(differ, fmt.Sprintf("%s is %.80v, the manifest says %.80v", c.what, c.is, c.want))
 		}
 	}
 	return strings.Join(differ, "; ")
+}
+
+// baseText is what a fork stands on, to be compared.
+func baseText(b *schema.BaseRef) string {
+	if b == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%d messages of run %s, from %s up to %s at %d with digest %s", b.Records, b.Run, b.Point, b.Position.ID, b.Position.Stream, b.Digest)
 }
 
 // limited is a reader that fails, instead of ending, when more is read than allowed.

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/time/rate"
@@ -245,43 +244,6 @@ func TestARunErasedWhileTheBackupIsTakenIsNotHalfInIt(t *testing.T) {
 	require.Equal(t, m.Shards[0].Cut, u.Last, "sequences go on behind the cut")
 	_, err = other.shard(0).Segments.GetFresh(t.Context(), "x", 1)
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
-}
-
-func TestARunThatIsBeingRemovedIsInTheBackupWithItsMarkOrNotAtAll(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	names := schema.NamesOf(fleet, 0)
-	ordered, marked, kept := w.writer("ordered"), w.writer("marked"), w.writer("kept")
-	for _, r := range []*writer{ordered, marked, kept} {
-		require.NoError(t, r.start(t.Context()))
-		require.NoError(t, r.oneTurn(t.Context(), 100))
-		w.seal(r, 1, 0, 3)
-	}
-	kv, err := w.js.KeyValue(t.Context(), names.SegmentBucket())
-	require.NoError(t, err)
-	for _, run := range []string{"ordered", "marked"} {
-		_, err = kv.PutString(t.Context(), schema.ErasingKeyPrefix+run, `{"run":"`+run+`"}`)
-		require.NoError(t, err)
-	}
-	mark := schema.Event{ID: "marked.erased.1", Source: schema.Source(fleet, "tester"), Type: schema.TypeOf(schema.RunErased), Subject: "marked"}
-	header, body := mark.Encode()
-	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: names.EventSubject("marked"), Header: header, Data: body})
-	require.NoError(t, err)
-	dir := target(t)
-	m, err := w.take(dir, nil)
-	require.NoError(t, err)
-	require.Equal(t, []string{"ordered"}, m.Shards[0].Erased)
-	require.Equal(t, 2, m.Shards[0].Runs)
-	other := empty(t)
-	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
-	require.NoError(t, err)
-	other.load()
-	other.requireRun(kept, m.Shards[0].Cut)
-	kv, err = other.js.KeyValue(t.Context(), names.SegmentBucket())
-	require.NoError(t, err)
-	keys, err := kv.Keys(t.Context())
-	require.NoError(t, err)
-	require.ElementsMatch(t, []string{"kept.1", "marked.1", schema.ErasingKeyPrefix + "marked"}, keys)
 }
 
 // small is a backup of a fleet with one run.

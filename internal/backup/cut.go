@@ -283,16 +283,18 @@ const cutTries = 5
 func (c *cutter) run(ctx context.Context, run string, upTo schema.StreamSequence) (p RunPoint, begun bool, err error) {
 	for range cutTries {
 		f := &folding{head: schema.NewHead(c.shard.Names.Fleet, run), upTo: upTo}
-		n, err := c.read(ctx, run, f)
+		n, logged, err := c.read(ctx, run, f)
 		if err != nil {
 			return p, false, err
 		}
-		_, err = c.shard.Segments.GetFresh(ctx, run, n)
-		if err == nil && !f.beyond {
-			continue // it was sealed while the log was read, which may have lost what it has
-		}
-		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-			return p, false, err
+		if logged {
+			whole, err := c.whole(ctx, run, n, upTo)
+			if err != nil {
+				return p, false, err
+			}
+			if !whole {
+				continue
+			}
 		}
 		if f.records == 0 {
 			return p, false, nil
@@ -302,8 +304,26 @@ func (c *cutter) run(ctx context.Context, run string, upTo schema.StreamSequence
 	return p, false, ErrMoving
 }
 
-// read folds a run's segments and then the log, and returns the number of the first segment that it did not read.
-func (c *cutter) read(ctx context.Context, run string, f *folding) (next int, err error) {
+// whole reports whether what the log had of a run up to a place is all of it: the first segment that was not read before may have
+// been sealed meanwhile, and the log lost what it has. What the log has behind the place says nothing about that.
+func (c *cutter) whole(ctx context.Context, run string, n int, upTo schema.StreamSequence) (bool, error) {
+	packed, err := c.shard.Segments.GetFresh(ctx, run, n)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	info, err := schema.DecodeSegmentInfo(packed)
+	if err != nil {
+		return false, fmt.Errorf("segment %d: %w", n, err)
+	}
+	return info.First.Stream > upTo, nil
+}
+
+// read folds a run's segments and then the log, and returns the number of the first segment that it did not read, and whether it
+// came to the log.
+func (c *cutter) read(ctx context.Context, run string, f *folding) (next int, logged bool, err error) {
 	last := schema.StreamSequence(0)
 	next = 1
 	for ; !f.beyond; next++ {
@@ -312,19 +332,19 @@ func (c *cutter) read(ctx context.Context, run string, f *folding) (next int, er
 			break
 		}
 		if err != nil {
-			return next, err
+			return next, false, err
 		}
 		info, frames, err := schema.DecodeSegment(packed)
 		if err != nil {
-			return next, fmt.Errorf("segment %d: %w", next, err)
+			return next, false, fmt.Errorf("segment %d: %w", next, err)
 		}
 		last = info.Last.Stream
 		if err := schema.ReadFrames(frames, f.add); err != nil {
-			return next, fmt.Errorf("segment %d: %w", next, err)
+			return next, false, fmt.Errorf("segment %d: %w", next, err)
 		}
 	}
 	if f.beyond {
-		return next, nil
+		return next, false, nil
 	}
 	err = runlog.Read(ctx, c.js, c.shard.Names, run, last+1, func(r schema.Record) error {
 		if !f.add(r) {
@@ -335,7 +355,7 @@ func (c *cutter) read(ctx context.Context, run string, f *folding) (next int, er
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
-	return next, err
+	return next, true, err
 }
 
 // errEnough ends a reading.

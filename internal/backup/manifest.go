@@ -65,7 +65,8 @@ type ShardCut struct {
 	// them had moved out of the log while it was read.
 	LeftOut int `json:"segments_left_out,omitzero"`
 	PutBack int `json:"events_put_back,omitzero"`
-	// Erased names runs that were erased while the backup was taken: it does not have them.
+	// Erased names runs that were erased while the backup was taken: it does not have them, save for the mark and the record of
+	// their removal.
 	Erased []string `json:"erased,omitzero"`
 }
 

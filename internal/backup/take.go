@@ -6,7 +6,6 @@ import (
 	stdjson "encoding/json" // descriptions of streams have their form for it
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -149,12 +148,20 @@ func (t *taker) streams(ctx context.Context) error {
 			return err
 		}
 	}
+	gone := map[string]bool{}
 	for i := range t.m.Settings.Shards() {
 		if err := t.mend(ctx, i); err != nil {
 			return fmt.Errorf("shard %d: %w", i, err)
 		}
+		for _, run := range t.m.Shards[i].Erased {
+			gone[run] = true
+		}
 	}
-	return nil
+	letters, blobs := t.m.of(schema.DeadLetterStream(t.cfg.Fleet)), t.m.of("OBJ_"+schema.BlobBucket(t.cfg.Fleet))
+	if err := t.leaveOut(gone, letters, blobs); err != nil {
+		return err
+	}
+	return errors.Join(t.describe(blobs), t.describe(letters))
 }
 
 // begin reaches the leaders of a shard's streams by something that only a leader with a quorum can do: a server that is cut off
@@ -173,7 +180,7 @@ func (t *taker) begin(ctx context.Context, shard int) error {
 		return fmt.Errorf("barrier: %w", err)
 	}
 	t.m.Shards = append(t.m.Shards, ShardCut{Shard: shard, Barrier: schema.StreamSequence(ack.Sequence)})
-	segments, err := t.reach(ctx, "KV_"+names.SegmentBucket(), "$KV."+names.SegmentBucket()+"._.backup")
+	segments, err := t.reach(ctx, "KV_"+names.SegmentBucket(), nothingIn(names))
 	t.segmentsBefore = append(t.segmentsBefore, segments)
 	return err
 }
@@ -209,6 +216,14 @@ func (t *taker) read(ctx context.Context, s named) error {
 		return err
 	}
 	is := Stream{Name: s.name}
+	atLeast := uint64(0)
+	if s.kind == otherStream {
+		// Of what was stored before the log's cut nothing may be missing: who delivers it must know of all that.
+		if atLeast, err = t.reach(ctx, s.name, t.nothingIn(s.name)); err != nil {
+			_, err2 := content.finish()
+			return errors.Join(err, err2)
+		}
+	}
 	err = snapshot(ctx, t.js, s.name, content, func(about description, has state) error {
 		t.about[s.name] = about
 		is.FirstSeq, is.LastSeq = has.FirstSeq, has.LastSeq
@@ -217,6 +232,9 @@ func (t *taker) read(ctx context.Context, s named) error {
 			if cut.Cut = schema.StreamSequence(has.LastSeq); cut.Cut < cut.Barrier {
 				return fmt.Errorf("stream %s ends at %d, before %d: %w", s.name, cut.Cut, cut.Barrier, ErrStale)
 			}
+		}
+		if has.LastSeq < atLeast {
+			return fmt.Errorf("stream %s ends at %d, before %d: %w", s.name, has.LastSeq, atLeast, ErrStale)
 		}
 		if s.kind == segmentStream && has.LastSeq < t.segmentsBefore[s.shard] {
 			return fmt.Errorf("stream %s ends at %d, before %d: %w", s.name, has.LastSeq, t.segmentsBefore[s.shard], ErrStale)
@@ -233,9 +251,6 @@ func (t *taker) read(ctx context.Context, s named) error {
 	is.Files = []File{{}, file}
 	if s.kind == otherStream {
 		if err := t.count(&is); err != nil {
-			return err
-		}
-		if err := t.describe(&is); err != nil {
 			return err
 		}
 	}
@@ -371,43 +386,82 @@ func (t *taker) mend(ctx context.Context, shard int) error {
 	names := schema.NamesOf(t.cfg.Fleet, shard)
 	cut := &t.m.Shards[shard]
 	events, segments := t.m.of(names.EventStream()), t.m.of("KV_"+names.SegmentBucket())
+	// What follows asks what became of runs while the streams were read: one that is cut off would not know.
+	if _, err := t.reach(ctx, segments.Name, nothingIn(names)); err != nil {
+		return err
+	}
+	if _, err := t.reach(ctx, events.Name, names.EventSubject("_nothing")); err != nil {
+		return err
+	}
 	there, err := subjectsOf(ctx, t.js, names.EventStream(), names.EventSubjects())
 	if err != nil {
 		return err
 	}
-	removed := map[string]bool{}
+	removed, err := t.recorded(ctx, names)
+	if err != nil {
+		return err
+	}
 	late, err := t.lateSegments(segments, cut, removed)
 	if err != nil {
 		return err
 	}
-	missing, gone, err := t.compareLog(names, events, late, there, removed, cut)
+	log, err := t.compareLog(names, events, late, there, removed)
 	if err != nil {
 		return err
 	}
-	if len(missing) > 0 || len(gone) > 0 {
-		if err := t.rewrite(events, missing, func(m *message) bool { return !gone[m.subject] }); err != nil {
+	if err := removed.decide(ctx, t, shard); err != nil {
+		return err
+	}
+	put := log.settle(t, names, removed, cut)
+	if len(put) > 0 || len(log.gone) > 0 {
+		if err := t.rewrite(events, put, func(m *message) bool { return !log.gone[m.subject] }); err != nil {
 			return fmt.Errorf("stream %s: %w", events.Name, err)
 		}
 	}
-	if len(late) > 0 || len(gone) > 0 {
-		prefix := "$KV." + names.SegmentBucket() + "."
-		err := t.rewrite(segments, nil, func(m *message) bool {
-			key := strings.TrimPrefix(m.subject, prefix)
-			run, _, _ := strings.Cut(key, ".")
-			if record := recordOf(key); record != "" {
-				run = record
-			}
-			return late[m.seq] == nil && !gone[names.EventSubject(run)]
-		})
-		if err != nil {
+	prefix := "$KV." + names.SegmentBucket() + "."
+	keep := func(m *message) bool {
+		key := strings.TrimPrefix(m.subject, prefix)
+		if run := recordOf(key); run != "" {
+			// A receipt always stays.
+			return !strings.HasPrefix(key, schema.ErasingKeyPrefix) || !removed.of(run).withdrawn()
+		}
+		run, _, _ := strings.Cut(key, ".")
+		return late[m.seq] == nil && !log.gone[names.EventSubject(run)]
+	}
+	if len(late) > 0 || len(log.gone) > 0 || removed.changes() {
+		if err := t.rewrite(segments, nil, keep); err != nil {
 			return fmt.Errorf("stream %s: %w", segments.Name, err)
 		}
 	}
-	for subject := range gone {
-		cut.Erased = append(cut.Erased, names.RunOfSubject(subject))
-	}
-	slices.Sort(cut.Erased)
 	return errors.Join(t.describe(events), t.describe(segments))
+}
+
+// nothingIn is a subject of a segment bucket that has nothing.
+func nothingIn(names schema.Names) string { return "$KV." + names.SegmentBucket() + "._.backup" }
+
+// nothingIn is a subject of the large payloads or dead letters that has nothing.
+func (t *taker) nothingIn(stream string) string {
+	if stream == schema.DeadLetterStream(t.cfg.Fleet) {
+		return "waymark.deadletters." + t.cfg.Fleet + "._backup._backup"
+	}
+	return "$O." + schema.BlobBucket(t.cfg.Fleet) + ".C._backup"
+}
+
+// recorded are the removals of which a shard's leader has a record now.
+func (t *taker) recorded(ctx context.Context, names schema.Names) (removals, error) {
+	removed := removals{}
+	prefix := "$KV." + names.SegmentBucket() + "."
+	for key, done := range map[string]bool{schema.ErasingKeyPrefix: false, schema.ErasedKeyPrefix: true} {
+		subjects, err := subjectsOf(ctx, t.js, "KV_"+names.SegmentBucket(), prefix+key+"*")
+		if err != nil {
+			return nil, err
+		}
+		for subject := range subjects {
+			r := removed.of(subject[len(prefix)+len(key):])
+			r.decided = r.decided || done
+		}
+	}
+	return removed, nil
 }
 
 // lateSegment is a segment beyond the cut, with its events up to there.
@@ -420,7 +474,7 @@ type lateSegment struct {
 // bucket's stream. Of an older one that does so the log has lost its end: it is kept, as it is all that there is.
 //
 // It notes the runs that are being removed, or were.
-func (t *taker) lateSegments(s *Stream, cut *ShardCut, removed map[string]bool) (map[uint64]*lateSegment, error) {
+func (t *taker) lateSegments(s *Stream, cut *ShardCut, removed removals) (map[uint64]*lateSegment, error) {
 	f, err := os.Open(t.path(s.Name, contentName))
 	if err != nil {
 		return nil, err
@@ -428,9 +482,8 @@ func (t *taker) lateSegments(s *Stream, cut *ShardCut, removed map[string]bool) 
 	late := map[uint64]*lateSegment{}
 	err = readContent(f, func(stdjson.RawMessage) error { return nil }, func(m *message) error {
 		s.Messages++
-		if run := recordOf(m.subject[strings.Index(m.subject, "._.")+1:]); run != "" && len(m.body) > 0 {
-			removed[run] = true
-			return nil
+		if about, err := removed.note(m.subject[strings.Index(m.subject, "._.")+1:], m.body); about || err != nil {
+			return err
 		}
 		if m.seq <= t.segmentsBefore[cut.Shard] || len(m.body) == 0 {
 			return nil
@@ -460,80 +513,82 @@ func (t *taker) lateSegments(s *Stream, cut *ShardCut, removed map[string]bool) 
 	return late, nil
 }
 
-// isErasedMark reports whether a message of the log says that its run was removed.
-func isErasedMark(m *message) (bool, error) {
-	header := nats.Header{}
-	if len(m.header) > 0 {
-		var err error
-		if header, err = nats.DecodeHeadersMsg(m.header); err != nil {
-			return false, err
-		}
-	}
-	e, err := schema.Decode(header, m.body)
-	return err == nil && schema.ErasedMark(e), nil
+// logged is what a log's file has, beside what it should.
+type logged struct {
+	// missing are the events up to the cut that only a late segment has, by their places.
+	missing map[uint64]message
+	// runs that the file has, and those whose content is left out, by subject.
+	runs, gone map[string]bool
 }
 
-// recordOf returns the run whose removal a key of the segment bucket is about; "" for other keys.
-func recordOf(key string) string {
-	for _, prefix := range []string{schema.ErasingKeyPrefix, schema.ErasedKeyPrefix, schema.SettlingKeyPrefix} {
-		if run, ok := strings.CutPrefix(key, prefix); ok {
-			return run
-		}
-	}
-	return ""
-}
-
-// compareLog finds the events up to the cut that only a late segment has, in order, and the runs that were removed while the
-// backup was taken: those that left the log, and those of which there is a record that they are to go, but no mark in the log yet.
-// With the mark, who restores goes on with the removal.
-func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateSegment, there, removed map[string]bool, cut *ShardCut,
-) (missing []message, gone map[string]bool, err error) {
-	want := map[uint64]message{}
-	for _, l := range late {
-		subject := names.EventSubject(l.run)
-		for i := range l.records {
-			r := &l.records[i]
+// compareLog compares a log's file with the late segments and with what the log has now.
+func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateSegment, there map[string]bool, removed removals) (*logged, error) {
+	l := &logged{missing: map[uint64]message{}, runs: map[string]bool{}, gone: map[string]bool{}}
+	for _, seg := range late {
+		subject := names.EventSubject(seg.run)
+		for i := range seg.records {
+			r := &seg.records[i]
 			if there[subject] {
-				want[uint64(r.Stream)] = message{subject: subject, seq: uint64(r.Stream), header: encodeHeader(r.Header), body: r.Body}
+				l.missing[uint64(r.Stream)] = message{subject: subject, seq: uint64(r.Stream), header: encodeHeader(r.Header), body: r.Body}
 			}
 		}
 	}
 	f, err := os.Open(t.path(s.Name, contentName))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	gone = map[string]bool{}
-	runs := map[string]bool{}
 	err = readContent(f, func(stdjson.RawMessage) error { return nil }, func(m *message) error {
 		s.Messages++
-		delete(want, m.seq)
-		if run := names.RunOfSubject(m.subject); run == "" || run == schema.BarrierRun {
+		delete(l.missing, m.seq)
+		run := names.RunOfSubject(m.subject)
+		if run == "" || run == schema.BarrierRun {
 			return nil
 		}
-		runs[m.subject] = true
+		l.runs[m.subject] = true
 		if !there[m.subject] {
-			gone[m.subject] = true
+			l.gone[m.subject] = true
 		}
-		if removed[names.RunOfSubject(m.subject)] {
-			marked, err := isErasedMark(m)
-			if err != nil {
-				return err
-			}
-			gone[m.subject] = !marked
-		}
+		removed.meet(run, m)
 		return nil
 	})
 	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, nil, fmt.Errorf("stream %s: %w: %w", s.Name, ErrSnapshot, err)
+		return nil, fmt.Errorf("stream %s: %w: %w", s.Name, ErrSnapshot, err)
 	}
-	maps.DeleteFunc(gone, func(_ string, is bool) bool { return !is })
-	cut.Runs = len(runs) - len(gone)
-	for _, m := range want {
-		if !gone[m.subject] {
-			missing = append(missing, m)
+	return l, nil
+}
+
+// settle leaves out what was removed, notes it in the cut, and returns the messages that are to be put into the log's file, in
+// order.
+func (l *logged) settle(t *taker, names schema.Names, removed removals, cut *ShardCut) (put []message) {
+	for run, r := range removed {
+		if r.gone() {
+			l.gone[names.EventSubject(run)] = true
 		}
 	}
-	slices.SortFunc(missing, func(a, b message) int { return cmp.Compare(a.seq, b.seq) })
-	cut.PutBack = len(missing)
-	return missing, gone, nil
+	for _, m := range l.missing {
+		if !l.gone[m.subject] {
+			put = append(put, m)
+			continue
+		}
+		// Of a run that left the log while that was read only a late segment has events.
+		l.runs[m.subject] = true
+		if r := removed[names.RunOfSubject(m.subject)]; r != nil && m.seq > r.last {
+			r.last = m.seq
+		}
+	}
+	cut.PutBack = len(put)
+	for subject := range l.runs {
+		if !l.gone[subject] {
+			cut.Runs++
+			continue
+		}
+		run := names.RunOfSubject(subject)
+		cut.Erased = append(cut.Erased, run)
+		if r := removed[run]; r.gone() && (r.order != nil || r.receipt) {
+			put = append(put, r.mark(t, names, run))
+		}
+	}
+	slices.Sort(cut.Erased)
+	slices.SortFunc(put, func(a, b message) int { return cmp.Compare(a.seq, b.seq) })
+	return put
 }

@@ -3,6 +3,7 @@ package blob
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -38,24 +39,79 @@ const (
 // errStale: a replica showed less than the object has.
 var errStale = errors.New("chunks are missing")
 
+// Store is a fleet's object store. It is safe for concurrent use.
+type Store struct {
+	js     jetstream.JetStream
+	bucket string
+	stream jetstream.Stream
+}
+
+// Open looks a bucket up. It returns [jetstream.ErrBucketNotFound] when there is none.
+func Open(ctx context.Context, js jetstream.JetStream, bucket string) (*Store, error) {
+	stream, err := js.Stream(ctx, "OBJ_"+bucket)
+	if err != nil {
+		return nil, fmt.Errorf("object store %s: %w", bucket, translate(err))
+	}
+	return &Store{js: js, bucket: bucket, stream: stream}, nil
+}
+
+// translate turns the words of streams into those of object stores.
+func translate(err error) error {
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Errorf("%w: %w", jetstream.ErrBucketNotFound, err)
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return fmt.Errorf("%w: %w", jetstream.ErrObjectNotFound, err)
+	}
+	return err
+}
+
+// chunks and description are the subjects of an object, by the object store's protocol.
+func (s *Store) chunks(id string) string { return "$O." + s.bucket + ".C." + id }
+
+func (s *Store) description(name string) string {
+	return "$O." + s.bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
+}
+
+// info returns what describes a run's object. Whoever may write to the store may have written it.
+func (s *Store) info(ctx context.Context, run, digest string) (*jetstream.ObjectInfo, error) {
+	msg, err := s.stream.GetLastMsgForSubject(ctx, s.description(schema.BlobName(run, digest)))
+	if err != nil {
+		return nil, fmt.Errorf("its description: %w", translate(err))
+	}
+	return described(run, msg.Data)
+}
+
+// described reads what describes an object of a run.
+func described(run string, text []byte) (*jetstream.ObjectInfo, error) {
+	var info jetstream.ObjectInfo
+	if err := json.Unmarshal(text, &info); err != nil {
+		return nil, fmt.Errorf("%w: its description: %w", ErrChanged, err)
+	}
+	if info.Deleted {
+		return nil, fmt.Errorf("%w: it was deleted", jetstream.ErrObjectNotFound)
+	}
+	if !schema.ValidName(info.NUID) || info.Opts != nil && info.Opts.Link != nil {
+		return nil, fmt.Errorf("%w: it is a link", ErrChanged)
+	}
+	if schema.ForeignBlobID(run, info.NUID) {
+		// It is there for as long as the other run is, and whoever removes that must not have to ask who else means it.
+		return nil, fmt.Errorf("%w: its content is that of another run", ErrChanged)
+	}
+	return &info, nil
+}
+
 // Load returns the content of a run's blob with that SHA-256, of at most that many bytes. It reads by direct gets and needs
 // no consumer, so that it works across accounts.
-func Load(ctx context.Context, js jetstream.JetStream, bucket, run, digest string, most int64) ([]byte, error) {
-	store, err := js.ObjectStore(ctx, bucket)
+func (s *Store) Load(ctx context.Context, run, digest string, most int64) ([]byte, error) {
+	info, err := s.info(ctx, run, digest)
 	if err != nil {
 		return nil, err
 	}
-	info, err := store.GetInfo(ctx, schema.BlobName(run, digest))
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case info.NUID == "" || info.Opts != nil && info.Opts.Link != nil:
-		return nil, fmt.Errorf("%w: it is a link", ErrChanged)
-	case info.Size > uint64(max(most, 0)):
+	if info.Size > uint64(max(most, 0)) {
 		return nil, fmt.Errorf("%w: it has %d bytes, more than %d", ErrTooLarge, info.Size, most)
 	}
-	content, err := readAll(ctx, js, bucket, info, most)
+	content, err := s.readAll(ctx, info, most)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +122,8 @@ func Load(ctx context.Context, js jetstream.JetStream, bucket, run, digest strin
 }
 
 // readAll reads the chunks in order. Replicas may be behind the one that told of the object: they are asked again.
-func readAll(ctx context.Context, js jetstream.JetStream, bucket string, info *jetstream.ObjectInfo, most int64) ([]byte, error) {
-	r := &reader{js: js, stream: "OBJ_" + bucket, subject: "$O." + bucket + ".C." + info.NUID, most: most, next: 1}
+func (s *Store) readAll(ctx context.Context, info *jetstream.ObjectInfo, most int64) ([]byte, error) {
+	r := &reader{js: s.js, stream: "OBJ_" + s.bucket, subject: s.chunks(info.NUID), most: most, next: 1}
 	var begun time.Time
 	for uint64(len(r.content)) < info.Size {
 		before := r.next

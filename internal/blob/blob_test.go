@@ -30,6 +30,8 @@ func TestOnlyWhatTheNameSaysIsLoadedAndNoMoreThanAllowed(t *testing.T) {
 		_, err := store.PutBytes(t.Context(), schema.BlobName("r1", name), []byte(content))
 		require.NoError(t, err)
 	}
+	ours, err := blob.Open(t.Context(), js, "blobs")
+	require.NoError(t, err)
 	tests := map[string]struct {
 		content string
 		most    int64
@@ -46,7 +48,7 @@ func TestOnlyWhatTheNameSaysIsLoadedAndNoMoreThanAllowed(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := blob.Load(t.Context(), js, "blobs", "r1", digestOf(test.content), test.most)
+			got, err := ours.Load(t.Context(), "r1", digestOf(test.content), test.most)
 			if test.want != nil {
 				require.ErrorIs(t, err, test.want)
 				require.Nil(t, got)

@@ -54,6 +54,7 @@ var broken = map[string]func(t *testing.T) *tape{
 		r := newTape(t)
 		r.start()
 		r.write(&schema.TurnStartedData{Turn: 1}, 1, func(e *schema.Event) { e.Source = "urn:my-agent" })
+		r.write(&schema.TurnEndedData{Turn: 1}, 1, func(e *schema.Event) { e.Source = schema.Source("f", "ex-2") })
 		return r
 	},
 	"WM-E-006": func(t *testing.T) *tape {
@@ -86,6 +87,7 @@ var broken = map[string]func(t *testing.T) *tape{
 		r := worked(t)
 		r.write(&schema.ErrorRaisedData{Error: schema.Error{Type: "x"}}, 1, func(e *schema.Event) { e.Type = "io.waymark.tool.call.v1" })
 		r.write(&schema.ErrorRaisedData{Error: schema.Error{Type: "x"}}, 1, func(e *schema.Event) { e.Type = "io.waymark.error.raised" })
+		r.write(&schema.ErrorRaisedData{Error: schema.Error{Type: "x"}}, 1, func(e *schema.Event) { e.Type = "turn.ended" })
 		return r
 	},
 	"WM-E-010": func(t *testing.T) *tape {

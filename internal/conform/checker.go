@@ -3,6 +3,7 @@ package conform
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"time"
@@ -37,7 +38,9 @@ type Checker struct {
 	scenarios []Scenario
 	runs      map[string]*run
 	// order of first sight, for letting runs go.
-	order     []string
+	order []string
+	// gone are the hashes of the names of runs that were let go: what they write later is not judged.
+	gone      map[uint64]bool
 	executors map[string]*beats
 	report    Report
 	// counts of findings by rule and run.
@@ -55,7 +58,7 @@ var ErrScenario = errors.New("no such scenario")
 // New returns a checker that has seen nothing.
 func New(cfg Config) (*Checker, error) {
 	c := &Checker{
-		cfg: cfg, runs: map[string]*run{}, executors: map[string]*beats{}, counts: map[[2]string]int{}, index: map[[2]string]int{},
+		cfg: cfg, runs: map[string]*run{}, gone: map[uint64]bool{}, executors: map[string]*beats{}, counts: map[[2]string]int{}, index: map[[2]string]int{},
 		report: Report{Findings: []Finding{}},
 	}
 	for _, id := range cfg.Expect {
@@ -69,7 +72,13 @@ func New(cfg Config) (*Checker, error) {
 }
 
 // Knows reports whether messages of the run were judged already: who joins late brings what was before first.
-func (c *Checker) Knows(run string) bool { return c.runs[run] != nil }
+func (c *Checker) Knows(run string) bool { return c.runs[run] != nil || c.gone[hashOf(run)] }
+
+func hashOf(run string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(run))
+	return h.Sum64()
+}
 
 // Run returns the run of a message: the last token of its subject, else what its event says; "" for none.
 func (m *Message) Run() string {
@@ -89,12 +98,15 @@ func (c *Checker) Add(m Message) {
 	if name == schema.BarrierRun {
 		return
 	}
+	r := c.runs[name]
+	if r == nil && c.gone[hashOf(name)] {
+		return // what it has written since it was let go is not known
+	}
 	c.report.Events++
 	p := schema.Prepare(&m.Record)
 	if _, mark := schema.PlacedOf(p.Event); mark {
 		return
 	}
-	r := c.runs[name]
 	if r == nil {
 		r = newRun(c, name)
 		c.runs[name] = r
@@ -105,16 +117,29 @@ func (c *Checker) Add(m Message) {
 	r.add(&m, &p)
 }
 
-// forget lets runs go when there are too many: those that have ended first.
+// forget lets runs go when there are too many: those that have ended first. Many go at once, so that not all are looked through for each
+// new one.
 func (c *Checker) forget() {
 	if len(c.order) <= maxRuns {
 		return
 	}
-	at := slices.IndexFunc(c.order[:len(c.order)-1], func(name string) bool { return c.runs[name].head.Status.Terminal() })
-	at = max(at, 0)
-	delete(c.runs, c.order[at])
-	c.order = slices.Delete(c.order, at, at+1)
-	c.report.Forgotten++
+	newest, most := c.order[len(c.order)-1], maxRuns/8
+	let := func(ended bool) {
+		c.order = slices.DeleteFunc(c.order, func(name string) bool {
+			if most == 0 || name == newest || ended && !c.runs[name].head.Status.Terminal() {
+				return false
+			}
+			most--
+			delete(c.runs, name)
+			if len(c.gone) < maxGone {
+				c.gone[hashOf(name)] = true
+			}
+			c.report.Forgotten++
+			return true
+		})
+	}
+	let(true)
+	let(false)
 }
 
 // found notes a breach.

@@ -20,9 +20,15 @@ func (r *run) envelope(a *moment) {
 			run = "the run's id"
 		}
 		r.found(ruleSubject, a, "ce-subject", run, "no subject")
+	} else if e.Subject == r.name && !schema.ValidName(r.name) {
+		r.found(ruleSubject, a, "ce-subject", "1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit", e.Subject)
 	}
-	if _, _, ok := schema.ParseSource(e.Source); !ok {
+	_, executor, ok := schema.ParseSource(e.Source)
+	switch has := r.head.Executor; {
+	case !ok:
 		r.found(ruleSource, a, "ce-source", "/waymark/<fleet>/<executor>", e.Source)
+	case a.verdict.Kind == schema.Applied && has != "" && executor != has:
+		r.found(ruleSource, a, "ce-source", "executor "+has+", to which the run was given", e.Source)
 	}
 	if e.LonePercents > 0 {
 		r.found(rulePercent, a, "ce- headers", "%25 for a percent sign", fmt.Sprintf("%d percent signs that begin no escape", e.LonePercents))
@@ -36,10 +42,12 @@ func (r *run) envelope(a *moment) {
 	if len(e.Data) > maxInline {
 		r.found(ruleSize, a, "data", fmt.Sprintf("at most %d bytes", maxInline), fmt.Sprintf("%d bytes", len(e.Data)))
 	}
-	if e.Sequence != 0 && !strings.HasPrefix(e.ID, e.Subject+".") {
+	if e.Sequence != 0 && e.Subject != "" && !strings.HasPrefix(e.ID, e.Subject+".") {
 		r.found(ruleIDForm, a, "ce-id", schema.EventID(e.Subject, e.Epoch, e.Sequence, e.ContentHash()), e.ID)
 	}
 	switch {
+	case a.name == "" && meant(e.Type) != "":
+		r.found(ruleType, a, "ce-type", meant(e.Type), e.Type)
 	case a.name == "" && strings.HasPrefix(e.Type, schema.TypePrefix), a.name != "" && schema.NewData(a.name) == nil:
 		r.found(ruleType, a, "ce-type", "a type of the vocabulary", e.Type)
 	case a.name == "":
@@ -52,6 +60,15 @@ func (r *run) envelope(a *moment) {
 			r.found(ruleMembers, a, members[0], "the members of "+a.name, strings.Join(members, ", "))
 		}
 	}
+}
+
+// meant is the type of the vocabulary that somebody else's type says in another way, "" for none.
+func meant(text string) string {
+	name := strings.TrimPrefix(strings.TrimSuffix(text, schema.TypeSuffix), schema.TypePrefix)
+	if schema.NewData(name) == nil {
+		return ""
+	}
+	return schema.TypeOf(name)
 }
 
 var rawValue = reflect.TypeFor[jsontext.Value]()

@@ -22,12 +22,12 @@ type beats struct {
 const maxInstances = 256
 
 // Heartbeat judges a message on a heartbeat subject.
-func (c *Checker) Heartbeat(subject string, at time.Time, body []byte) {
+func (c *Checker) Heartbeat(m Message) {
 	c.heard = true
-	executor := subject[strings.LastIndexByte(subject, '.')+1:]
-	f := Finding{Event: "heartbeat", ID: subject}
+	executor := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	f := Finding{Event: "heartbeat on " + m.Subject, File: m.File, Line: m.Line}
 	var beat schema.Heartbeat
-	if err := json.Unmarshal(body, &beat); err != nil {
+	if err := json.Unmarshal(m.Record.Body, &beat); err != nil {
 		c.found(ruleBeatForm, &f, "/", "a heartbeat", err.Error())
 		return
 	}
@@ -47,7 +47,7 @@ func (c *Checker) Heartbeat(subject string, at time.Time, body []byte) {
 		if len(c.executors) >= maxRuns {
 			return
 		}
-		b = &beats{instances: map[string]bool{}, first: at, told: map[string]bool{}}
+		b = &beats{instances: map[string]bool{}, first: m.At, told: map[string]bool{}}
 		c.executors[executor] = b
 	}
 	if len(b.instances) < maxInstances {

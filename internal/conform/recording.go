@@ -91,8 +91,12 @@ func (c *Checker) ReadRecording(file string, in io.Reader) error {
 }
 
 func (c *Checker) line(file string, number int, text []byte) error {
-	if text[0] != '{' || !jsontext.Value(text).IsValid() {
-		return fmt.Errorf("%w: no JSON object", ErrRecording)
+	if text[0] != '{' {
+		return fmt.Errorf("%w: a line is one JSON object", ErrRecording)
+	}
+	var whole jsontext.Value
+	if err := json.Unmarshal(text, &whole); err != nil {
+		return fmt.Errorf("%w: %w", ErrRecording, err)
 	}
 	m := Message{File: file, Line: number}
 	var l recorded
@@ -112,7 +116,8 @@ func (c *Checker) line(file string, number int, text []byte) error {
 	}
 	switch {
 	case strings.HasPrefix(l.Subject, "waymark.heartbeats."):
-		c.Heartbeat(l.Subject, m.At, body)
+		m.Record = schema.Record{Body: body}
+		c.Heartbeat(m)
 	case l.Published:
 		m.Record = schema.Record{Header: l.Headers, Body: body}
 		c.Wire(m)

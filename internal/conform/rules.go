@@ -134,6 +134,7 @@ const (
 	maxInline      = 512 << 10
 	findingsOfRule = 5
 	maxRuns        = 8192
+	maxGone        = 1 << 20
 	maxTurnThings  = 4096
 	maxText        = 160
 )
@@ -165,7 +166,7 @@ var rules = []Rule{
 		"use the fleet of the NATS subject in ce-source", Log,
 	},
 	{
-		ruleSource, Should, "The source is /waymark/<fleet>/<executor>.", sectionWire,
+		ruleSource, Should, "The source is /waymark/<fleet>/<executor>, and the executor is the one that has the run.", sectionWire,
 		"write the source in that form: liveness and notices go by the executor in it", Log,
 	},
 	{
@@ -181,8 +182,8 @@ var rules = []Rule{
 		"compare the data with the type's schema in schema/asyncapi.json", Log,
 	},
 	{
-		ruleType, Should, "A type that begins with io.waymark. is one of the vocabulary.", sectionWire,
-		"check the spelling; give events of your own a prefix of your own", Log,
+		ruleType, Should, "A type of the vocabulary is written in full, io.waymark.<name>.v1, and no other one begins so.", sectionWire,
+		"check the spelling: an event whose type is not known is stored and has no effect; give events of your own a prefix of your own", Log,
 	},
 	{
 		ruleContentType, Should, "Events say that their data is application/json.", sectionWire,

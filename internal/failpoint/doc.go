@@ -6,7 +6,7 @@
 //   - [Point] and [Hit]: a place in the daemon's or the executor's work. A test gives the work a context with a [Hook] of its
 //     own; a process of its own is told by the environment (WAYMARK_FAILPOINT=after-checkpoint-put:3:kill).
 //   - [Bug] and [Seeded]: a mistake at the one place where it could be made. Each breaks a promise, and each is found by the
-//     checker: internal/chaos proves it.
+//     checker: internal/chaos proves it, and internal/nemesis what only a power cut can show.
 //
 // # What it promises
 //

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -80,7 +81,9 @@ var environment = sync.OnceValue(func() *outside {
 	if err != nil {
 		panic(err) // a test that asks for nothing proves nothing
 	}
-	o.bug = Bug(os.Getenv(BugVariable))
+	if o.bug = Bug(os.Getenv(BugVariable)); o.bug != "" && !slices.Contains(Bugs(), o.bug) {
+		panic(fmt.Errorf("%s is %q: there is no such bug", BugVariable, o.bug))
+	}
 	return o
 })
 

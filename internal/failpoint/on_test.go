@@ -72,4 +72,6 @@ func TestProcessesAreToldByTheEnvironment(t *testing.T) {
 		_, err = child(wrong, "")
 		require.Error(t, err, wrong)
 	}
+	_, err = child("", "no-barier")
+	require.Error(t, err, "a bug that is misspelt is not built in")
 }

@@ -47,19 +47,27 @@ func (m *Model) Differences(h *schema.Head) []Difference {
 	d.compare("sequence", m.last, h.Sequence)
 	d.compare("position", m.at, h.Position)
 	d.compare("agent", m.agent, h.Agent)
+	d.compare("executor", m.executor, h.Executor)
+	d.compare("instance", m.instance, h.Instance)
+	d.compare("request", m.request, h.RequestID)
 	d.compare("status", status, h.Status)
 	d.compare("unattended", unattended, h.Unattended)
 	d.compare("claims without progress", m.claims, h.Stalled)
 	d.compare("cancel requested", m.cancelled, h.CancelRequested)
 	d.compare("turn", m.turn, h.Turn)
 	d.compare("turn open", m.open, h.TurnOpen)
-	d.compare("open calls", m.openCallsText(), headCallsText(h))
+	d.compare("open calls", m.OpenCalls(), OpenCallsOf(h))
 	waits := make([]string, 0, len(h.Interrupts))
 	for i := range h.Interrupts {
-		waits = append(waits, h.Interrupts[i].InterruptID)
+		w := &h.Interrupts[i]
+		about := ""
+		if key := w.CallKey(); w.Reason == schema.WaitToolInDoubt {
+			about = fmt.Sprintf(" for %d/%s/%d", key.Turn, key.ToolCallID, key.Occurrence)
+		}
+		waits = append(waits, w.InterruptID+about)
 	}
 	slices.Sort(waits)
-	d.compare("waits", slices.Sorted(maps.Keys(m.waits)), waits)
+	d.compare("waits", m.waitsText(), waits)
 	offers := map[string]bool{}
 	for i := range h.Handoffs {
 		offers[h.Handoffs[i].HandoffID] = h.Handoffs[i].Status == schema.HandoffStatusAccepted
@@ -71,25 +79,45 @@ func (m *Model) Differences(h *schema.Head) []Difference {
 	return d
 }
 
-func callText(turn int32, id string, occurrence int, epoch schema.Epoch, doubt, late, cleared bool) string {
-	return fmt.Sprintf("%d/%s/%d in epoch %d doubt=%t late=%t cleared=%t", turn, id, occurrence, epoch, doubt, late, cleared)
+func callText(turn int32, id string, occurrence int, name string, replay schema.Replay, epoch schema.Epoch, doubt, late, cleared bool) string {
+	if len(name) > shortName {
+		name = "a long name" // it is shortened in a checkpoint
+	}
+	return fmt.Sprintf("%d/%s/%d %s (%s) in epoch %d doubt=%t late=%t cleared=%t", turn, id, occurrence, name, replay, epoch, doubt, late, cleared)
 }
 
-func (m *Model) openCallsText() string {
+// shortName is the length up to which no checkpoint shortens the name of a tool.
+const shortName = 64
+
+func (m *Model) waitsText() []string {
+	all := make([]string, 0, len(m.waits))
+	for id, c := range m.waits {
+		if c != nil {
+			id += fmt.Sprintf(" for %d/%s/%d", c.turn, c.id, c.occurrence)
+		}
+		all = append(all, id)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// OpenCalls says which calls are open, and which of them are in doubt, in words that [OpenCallsOf] has for a head.
+func (m *Model) OpenCalls() string {
 	var all []string
 	for _, c := range m.calls {
 		if !c.closed {
-			all = append(all, callText(c.turn, c.id, c.occurrence, c.epoch, c.doubt, c.late, m.clear(c)))
+			all = append(all, callText(c.turn, c.id, c.occurrence, c.name, c.replay, c.epoch, c.doubt, c.late, m.clear(c)))
 		}
 	}
 	return strings.Join(all, "; ")
 }
 
-func headCallsText(h *schema.Head) string {
+// OpenCallsOf says which calls a head calls open, and which of them in doubt.
+func OpenCallsOf(h *schema.Head) string {
 	var all []string
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
-		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Epoch, c.InDoubt, c.Late, c.Cleared))
+		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Name, c.Replay, c.Epoch, c.InDoubt, c.Late, c.Cleared))
 	}
 	return strings.Join(all, "; ")
 }

@@ -39,12 +39,14 @@ type Model struct {
 	last       schema.Sequence
 	chain      [32]byte
 	agent      string
-	ended      bool
-	turn       int32
-	open       bool
-	openedIn   schema.Epoch
-	calls      []*call
-	messages   []*message
+	// executor, instance and request are those of the latest takeover, or of the run's start.
+	executor, instance, request string
+	ended                       bool
+	turn                        int32
+	open                        bool
+	openedIn                    schema.Epoch
+	calls                       []*call
+	messages                    []*message
 	// waits are what the run waits for; the call whose settlement ends the waiting, or nil.
 	waits  map[string]*call
 	phases map[string]bool
@@ -65,6 +67,8 @@ type call struct {
 	turn            int32
 	id              string
 	occurrence      int
+	name            string
+	replay          schema.Replay
 	epoch           schema.Epoch
 	closed, doubt   bool
 	late            bool
@@ -179,6 +183,15 @@ func contentHash(e *schema.Event) [32]byte {
 	return sha256.Sum256(append(append(text, '\n'), e.Data...))
 }
 
+// source tells fleet and executor of a source /waymark/<fleet>/<executor>; nothing of any other.
+func source(e *schema.Event) (fleet, executor string) {
+	parts := strings.Split(e.Source, "/")
+	if len(parts) == 4 && parts[0] == "" && parts[1] == "waymark" && schema.ValidName(parts[2]) && schema.ValidName(parts[3]) {
+		return parts[2], parts[3]
+	}
+	return "", ""
+}
+
 // Apply folds one record of the log. Records come in the order of the log, each once.
 func (m *Model) Apply(rec *schema.Record) schema.VerdictKind {
 	const no = schema.Rejected
@@ -200,8 +213,8 @@ func (m *Model) Apply(rec *schema.Record) schema.VerdictKind {
 	if err != nil || e.Subject != "" && e.Subject != m.run {
 		return no
 	}
-	if parts := strings.Split(e.Source, "/"); len(parts) == 4 && parts[0] == "" && parts[1] == "waymark" &&
-		schema.ValidName(parts[2]) && schema.ValidName(parts[3]) && parts[2] != m.fleet {
+	fleet, executor := source(e)
+	if fleet != "" && fleet != m.fleet {
 		return no
 	}
 	content := contentHash(e)
@@ -248,6 +261,9 @@ func (m *Model) Apply(rec *schema.Record) schema.VerdictKind {
 	}
 	m.epoch = now
 	m.accept(rec, e, content, key, false)
+	if len(m.Accepted) == 1 && !control {
+		m.executor = executor
+	}
 	if !control {
 		m.gone, m.wrote = "", len(m.Accepted)
 	}
@@ -300,6 +316,14 @@ func (m *Model) forward(e *schema.Event, data schema.Data, control bool) bool {
 	return false
 }
 
+// policy is the one that a call has: who says nothing leaves it to a person.
+func policy(said schema.Replay) schema.Replay {
+	if said == "" {
+		return schema.ReplayHold
+	}
+	return said
+}
+
 func offerID(e *schema.Event, d *schema.HandoffOfferedData) string {
 	if d.HandoffID == "" {
 		return e.ID
@@ -331,7 +355,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		if m.agent != "" || d.Base != nil && (len(m.Accepted) != 1 || m.epoch != 1) {
 			return yes(false)
 		}
-		m.agent = d.Agent
+		m.agent, m.executor, m.instance = d.Agent, d.Executor, d.Instance
 		if d.Base != nil {
 			m.fork(&d.Base.Head)
 		}
@@ -340,6 +364,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 			m.cancelled = false
 		}
 		m.epoch, m.last, m.ended, m.gone = e.Epoch, 0, false, ""
+		m.executor, m.instance, m.request = d.Executor, d.Instance, d.RequestID
 		for _, c := range m.calls {
 			c.doubt = !c.closed && !m.clear(c)
 			if m.clear(c) {
@@ -416,7 +441,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		if turn > m.turn {
 			m.begin(turn)
 		}
-		c := &call{turn: turn, id: d.ToolCallID, epoch: m.epoch, occurrence: 1, outcome: schema.OutcomeOpen}
+		c := &call{turn: turn, id: d.ToolCallID, name: d.Name, replay: policy(d.Replay), epoch: m.epoch, occurrence: 1, outcome: schema.OutcomeOpen}
 		for _, o := range m.calls {
 			if o.turn == turn && (turn == 0 || o.id == c.id) {
 				c.occurrence++
@@ -473,7 +498,7 @@ func (m *Model) fork(was *schema.Head) {
 	}
 	for _, o := range was.OpenCalls {
 		m.calls = append(m.calls, &call{
-			turn: o.Turn, id: o.ToolCallID, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, outcome: schema.OutcomeOpen,
+			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, outcome: schema.OutcomeOpen,
 		})
 	}
 	for _, p := range was.CompletedPhases {

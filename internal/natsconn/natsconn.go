@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -187,7 +188,7 @@ func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, e
 	all := []nats.Option{
 		nats.Timeout(connectTimeout),
 		nats.ReconnectBufSize(-1), // nothing is sent long after its sender gave up
-		nats.SetCustomDialer(dialer{ctx: ctx}),
+		nats.SetCustomDialer(&dialer{ctx: ctx}),
 	}
 	all = append(append(all, t.opts...), opts...)
 	var conn *nats.Conn
@@ -228,15 +229,26 @@ func refused(err error) bool {
 	return false
 }
 
-// dialer lets a context end the attempt to connect.
+// dialer lets a context end the attempt to connect. It is one connection's, which has one link at a time: the client leaves one that was
+// accepted and then not answered, as by a proxy whose servers are away, to the garbage collection, and this closes it.
 type dialer struct {
-	ctx context.Context //nolint:containedctx // nats.go's dialer interface has no context
+	ctx  context.Context //nolint:containedctx // nats.go's dialer interface has no context
+	mu   sync.Mutex
+	last net.Conn
 }
 
 // Dial implements nats.CustomDialer.
-func (d dialer) Dial(network, address string) (net.Conn, error) {
+func (d *dialer) Dial(network, address string) (net.Conn, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last != nil {
+		_ = d.last.Close() // it may be closed already
+		d.last = nil
+	}
 	ctx, cancel := context.WithTimeout(d.ctx, connectTimeout)
 	defer cancel()
 	var nd net.Dialer
-	return nd.DialContext(ctx, network, address)
+	conn, err := nd.DialContext(ctx, network, address)
+	d.last = conn
+	return conn, err
 }

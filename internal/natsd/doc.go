@@ -29,7 +29,8 @@
 //
 //	Start ──▶ serving ──▶ Close ──▶ stopped            running.json removed: a clean stop
 //	            │
-//	            └─▶ kill -9, power cut, Close timed out  running.json stays: the next start is unclean
+//	            └─▶ kill -9, power cut, Close timed out, running.json stays: the next start is unclean
+//	                or the disk was full
 //
 // A clean stop with SyncAlways also writes back what JetStream itself leaves in the page cache
 // (buckets with asynchronous persistence), so that the absence of running.json can be trusted.

@@ -16,7 +16,14 @@ type serverLog struct {
 
 	mu    sync.Mutex
 	fatal string // first fatal line: the server logs those and goes on, we do not
+	full  string // first line that says that the disk is full
+
+	out chan struct{} // closed with full
 }
+
+// outOfSpace are how systems say that a disk is full. The server's own code looks for the first of them, and its errors reach us as
+// text alone.
+var outOfSpace = []string{"no space left", "not enough space on the disk", "disk quota exceeded"}
 
 func (l *serverLog) text(format string, v []any) string {
 	return strings.TrimSpace(fmt.Sprintf(format, v...))
@@ -41,7 +48,29 @@ func (l *serverLog) Warnf(format string, v ...any) {
 
 // Errorf logs an error.
 func (l *serverLog) Errorf(format string, v ...any) {
-	l.logger.Error().Str("detail", l.text(format, v)).Msg("nats server error")
+	text := l.text(format, v)
+	l.logger.Error().Str("detail", text).Msg("nats server error")
+	for _, words := range outOfSpace {
+		if strings.Contains(text, words) {
+			l.noteFull(text)
+		}
+	}
+}
+
+// noteFull keeps the first line.
+func (l *serverLog) noteFull(text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.full == "" {
+		l.full = text
+		close(l.out)
+	}
+}
+
+func (l *serverLog) fullText() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.full
 }
 
 // Fatalf keeps the first line for Start to report. It does not end the process.

@@ -53,7 +53,7 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg.withDefaults(), log: &serverLog{logger: logger, verbose: cfg.Verbose},
+		cfg: cfg.withDefaults(), log: &serverLog{logger: logger, verbose: cfg.Verbose, out: make(chan struct{})},
 		started: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	if s.layout, err = newLayout(cfg.StateDir); err != nil {
@@ -288,6 +288,11 @@ func (s *Server) close() error {
 	if err := s.stop(); err != nil {
 		return errors.Join(found, err)
 	}
+	if s.log.fullText() != "" {
+		// Buckets with asynchronous persistence had acknowledged what found no room. The marker stays: the next start is unclean,
+		// and what is derived is made again.
+		return errors.Join(found, s.lock.Unlock())
+	}
 	// JetStream leaves asynchronously persisted buckets in the page cache, even on a clean stop. Only
 	// when they are on disk too may the marker go.
 	if s.cfg.Sync == SyncAlways {
@@ -338,6 +343,13 @@ func (s *Server) Healthy(ctx context.Context) error {
 	}
 	return nil
 }
+
+// OutOfSpace is closed once the server has said that its disk is full, and Full is its message then. Such a server stores nothing more
+// until it is started again, whatever room is made: publishers see that no answer comes.
+func (s *Server) OutOfSpace() <-chan struct{} { return s.log.out }
+
+// Full is the server's first message of a full disk; empty while there was none.
+func (s *Server) Full() string { return s.log.fullText() }
 
 // UncleanStart is true when an earlier process ended without Close and ClearUnclean was not called since:
 // what was not synced may be missing, whatever the streams say.

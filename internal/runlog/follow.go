@@ -33,8 +33,6 @@ type Arrived struct {
 	Record  schema.Record
 	// First: the server accepted it as the first message on its subject, so nothing of its run is before it.
 	First bool
-	// Behind is the stream sequence of the run's last message before it, as the server compared; 0 when it did not.
-	Behind schema.StreamSequence
 	// Pending is the number of messages behind it when it was sent.
 	Pending uint64
 	// Stored is the number of bytes that the message takes in the stream, as JetStream counts them.
@@ -285,11 +283,8 @@ func (r *Follower) message(m *nats.Msg) (Arrived, error) {
 	if r.open > 0 {
 		r.open--
 	}
-	behind, first := expected(m.Header)
-	return Arrived{
-		Subject: m.Subject, Record: own(schema.StreamSequence(meta.Sequence.Stream), m),
-		First: first, Behind: behind, Pending: meta.NumPending, Stored: stored(m),
-	}, nil
+	rec, first := own(schema.StreamSequence(meta.Sequence.Stream), m)
+	return Arrived{Subject: m.Subject, Record: rec, First: first, Pending: meta.NumPending, Stored: stored(m)}, nil
 }
 
 // recordOverhead is what JetStream stores with each message beside its subject, headers and body: a record's frame and

@@ -93,5 +93,7 @@ func get(ctx context.Context, js jetstream.JetStream, names schema.Names, run st
 			header = h
 		}
 	}
-	return schema.NewRecord(schema.StreamSequence(answer.Message.Seq), header, answer.Message.Data), true, nil
+	rec := schema.NewRecord(schema.StreamSequence(answer.Message.Seq), header, answer.Message.Data)
+	rec.Behind, _ = expected(header)
+	return rec, true, nil
 }

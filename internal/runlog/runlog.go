@@ -55,8 +55,9 @@ type getRequest struct {
 }
 
 // Read calls yield for the run's records with a stream sequence of at least from, in order, to the end of the log as
-// one server shows it. The answer may be stale: compare it with a barrier. An error of yield ends the read and is
-// returned as it is. A run without records is no error.
+// one server shows it. The answer may be stale: compare it with a barrier. What this server has lost in between the leader is
+// asked for, where the next record tells of it (see [schema.Record]). An error of yield ends the read and is returned as it is. A
+// run without records is no error.
 func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run string, from schema.StreamSequence,
 	yield func(schema.Record) error,
 ) error {
@@ -65,7 +66,7 @@ func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run s
 		return readError(names, run, err)
 	}
 	defer d.close()
-	next := max(uint64(from), 1)
+	next, begun := max(uint64(from), 1), false
 	for {
 		more := false
 		err := d.ask(ctx, getRequest{Seq: next, NextFor: names.EventSubject(run), Batch: batchMessages, MaxBytes: batchBytes},
@@ -83,7 +84,7 @@ func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run s
 				case status != "":
 					return true, fmt.Errorf("status %.80s: %w", status, ErrAnswer)
 				}
-				rec, err := record(m)
+				rec, _, err := record(m)
 				if errors.Is(err, errNoPlace) {
 					// The message's own headers are no header block, so its place is lost. The leader's answer
 					// has it apart.
@@ -95,7 +96,20 @@ func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run s
 				if uint64(rec.Stream) < next {
 					return true, fmt.Errorf("record %d after %d: %w", rec.Stream, next-1, ErrAnswer)
 				}
-				next = uint64(rec.Stream) + 1
+				for begun && uint64(rec.Behind) >= next {
+					missed, err := d.nextOfLeader(ctx, names, run, next)
+					if err != nil {
+						return true, err
+					}
+					if missed.Stream >= rec.Stream {
+						break // the leader has lost it, too
+					}
+					next = uint64(missed.Stream) + 1
+					if err := yield(missed); err != nil {
+						return true, &yieldError{err}
+					}
+				}
+				next, begun = uint64(rec.Stream)+1, true
 				if err := yield(rec); err != nil {
 					return true, &yieldError{err}
 				}
@@ -164,7 +178,7 @@ func LastOf(ctx context.Context, js jetstream.JetStream, names schema.Names, run
 			return true, fmt.Errorf("status %.80s: %w", status, ErrAnswer)
 		}
 		run := names.RunOfSubject(last(m.Header, headerSubject))
-		rec, err := record(m)
+		rec, _, err := record(m)
 		if errors.Is(err, errNoPlace) {
 			if bare != nil {
 				return true, fmt.Errorf("two messages without their places: %w", ErrAnswer)
@@ -296,26 +310,29 @@ func last(h nats.Header, name string) string {
 // errNoPlace says that a message came without the headers that name its place.
 var errNoPlace = errors.New("message without its place")
 
-func record(m *nats.Msg) (schema.Record, error) {
+// record is the record of a message of an answer, and whether it was the first on its subject, as for [expected].
+func record(m *nats.Msg) (rec schema.Record, first bool, err error) {
 	if len(m.Header) == 0 {
-		return schema.Record{}, errNoPlace
+		return rec, false, errNoPlace
 	}
 	seq, err := strconv.ParseUint(last(m.Header, headerSequence), 10, 64)
 	if err != nil || seq == 0 {
-		return schema.Record{}, fmt.Errorf("stream sequence %.24q: %w", last(m.Header, headerSequence), ErrAnswer)
+		return rec, false, fmt.Errorf("stream sequence %.24q: %w", last(m.Header, headerSequence), ErrAnswer)
 	}
-	return own(schema.StreamSequence(seq), m), nil
+	rec, first = own(schema.StreamSequence(seq), m)
+	return rec, first, nil
 }
 
 // own is schema.NewRecord of a message that is ours alone: what belongs to NATS is taken out in place, which a copy of
-// the map would cost more.
-func own(stream schema.StreamSequence, m *nats.Msg) schema.Record {
+// the map would cost more. first is what [expected] says.
+func own(stream schema.StreamSequence, m *nats.Msg) (rec schema.Record, first bool) {
+	behind, first := expected(m.Header)
 	for name := range m.Header {
 		if len(name) > 5 && strings.EqualFold(name[:5], "nats-") {
 			delete(m.Header, name)
 		}
 	}
-	return schema.Record{Stream: stream, Header: m.Header, Body: m.Data}
+	return schema.Record{Stream: stream, Header: m.Header, Body: m.Data, Behind: behind}, first
 }
 
 // APISubject is a subject of the JetStream API as this client reaches it: by its prefix or domain.

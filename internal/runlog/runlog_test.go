@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,6 +50,48 @@ func read(t *testing.T, js jetstream.JetStream, run string, from schema.StreamSe
 		return nil
 	}))
 	return got
+}
+
+// A replica has lost a message: the next one, which was compared with it, tells. What the leader has lost, too, is left out.
+func TestReadAsksTheLeaderForWhatAReplicaHasLost(t *testing.T) {
+	server := natstest.Start(t)
+	nc := server.Conn(t)
+	js := server.JetStream(t)
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: names.EventStream(), Subjects: []string{names.EventSubjects()}, AllowDirect: true,
+	})
+	require.NoError(t, err)
+	last, want := schema.StreamSequence(0), []schema.StreamSequence(nil)
+	for range 6 {
+		publish(t, js, "other", nil, nil)
+		last = publish(t, js, "a", nats.Header{nats.ExpectedLastSubjSeqHdr: {fmt.Sprint(last)}}, []byte("x"))
+		want = append(want, last)
+	}
+	for _, lost := range want[1:5] {
+		sub, err := nc.Subscribe("REPLICA.API.>", func(m *nats.Msg) {
+			subject := "$JS.API." + strings.TrimPrefix(m.Subject, "REPLICA.API.")
+			if strings.Contains(subject, ".DIRECT.") {
+				natstest.ForwardWithout(nc, m, subject, uint64(lost))
+				return
+			}
+			_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
+		})
+		require.NoError(t, err)
+		replica, err := jetstream.NewWithAPIPrefix(nc, "REPLICA.API")
+		require.NoError(t, err)
+		places := func() (at []schema.StreamSequence) {
+			for _, rec := range read(t, replica, "a", 1) {
+				at = append(at, rec.Stream)
+			}
+			return at
+		}
+		require.Equal(t, want, places())
+		if lost == want[4] {
+			require.NoError(t, stream.DeleteMsg(t.Context(), uint64(lost)))
+			require.Equal(t, slices.Delete(slices.Clone(want), 4, 5), places())
+		}
+		require.NoError(t, sub.Unsubscribe())
+	}
 }
 
 func TestReadReturnsOneRunInOrderOverManyBatches(t *testing.T) {

@@ -108,8 +108,7 @@ func (s *Scanner) more(ctx context.Context) error {
 			return true, fmt.Errorf("the server said %.80q: %w", status, ErrAnswer)
 		}
 		subject := last(m.Header, headerSubject)
-		behind, first := expected(m.Header)
-		rec, err := record(m)
+		rec, first, err := record(m)
 		if errors.Is(err, errNoPlace) {
 			// Its own headers are no header block, so its place is lost: the leader's answer has it apart. Whose it is does
 			// not matter: it is no event.
@@ -119,7 +118,7 @@ func (s *Scanner) more(ctx context.Context) error {
 			return true, err
 		}
 		s.request.Seq, s.request.Start = uint64(rec.Stream)+1, nil
-		s.ready = append(s.ready, Arrived{Subject: subject, Record: rec, First: first, Behind: behind})
+		s.ready = append(s.ready, Arrived{Subject: subject, Record: rec, First: first})
 		return false, nil
 	})
 	if err == nil || ctx.Err() != nil {

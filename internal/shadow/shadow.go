@@ -120,11 +120,13 @@ type Shadow struct {
 }
 
 type folded struct {
-	run  string
-	rec  schema.Record
-	kind schema.VerdictKind
-	head schema.Head
-	size int64
+	run string
+	// first: it is the run's first event, so that what an earlier model of the run knows is over.
+	first bool
+	rec   schema.Record
+	kind  schema.VerdictKind
+	head  schema.Head
+	size  int64
 }
 
 type model struct {
@@ -198,7 +200,7 @@ func (s *Shadow) Folded(f Folded) {
 		return
 	}
 	select {
-	case s.in <- folded{run: f.Run, rec: *f.Record, kind: f.Kind, head: f.Head.Clone(), size: size}:
+	case s.in <- folded{run: f.Run, first: !follows, rec: *f.Record, kind: f.Kind, head: f.Head.Clone(), size: size}:
 	default:
 		s.bytes.Add(-size)
 		s.drop(f.Run)
@@ -249,7 +251,7 @@ func (s *Shadow) take(f *folded) {
 		return
 	}
 	m := s.models[f.run]
-	if m == nil {
+	if m == nil || f.first {
 		if len(s.models) >= s.cfg.Runs {
 			maps.DeleteFunc(s.models, func(run string, _ *model) bool { return !s.follows(run) })
 		}
@@ -309,7 +311,8 @@ func (s *Shadow) leave(run string) {
 
 // differs says that fold and model do not agree. What follows in the run is no news.
 func (s *Shadow) differs(f *folded, field, fold, model string) {
-	s.stats.Differences.Add(1)
+	// Who sees the count finds the difference.
+	defer s.stats.Differences.Add(1)
 	d := Difference{
 		Run: f.run, Event: f.head.Position.ID, Stream: f.rec.Stream, Field: field, Fold: short(fold), Model: short(model), At: schema.FormatTime(s.cfg.Now()),
 	}

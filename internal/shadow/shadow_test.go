@@ -180,6 +180,19 @@ func TestWhatPassesABoundIsLetGoAndNeverWaitedFor(t *testing.T) {
 		require.EqualValues(t, 1, w.shadow.Stats().Left.Load())
 		require.Zero(t, w.shadow.Stats().Differences.Load())
 	})
+	t.Run("a run that was let go and is folded anew", func(t *testing.T) {
+		w := newWorld(t, shadow.Config{Share: 1}, true)
+		r := w.begin("r-1")
+		w.compared(1)
+		w.stream, w.heads["r-1"].Position.Stream = 200, 150
+		r.write(&schema.TurnStartedData{Turn: 1}, 1)
+		require.EqualValues(t, 1, w.shadow.Stats().Left.Load())
+		delete(w.heads, "r-1") // its checkpoint was lost
+		w.stream = 0
+		w.begin("r-1").write(&schema.TurnStartedData{Turn: 1}, 1)
+		w.compared(3)
+		require.Zero(t, w.shadow.Stats().Differences.Load(), "%v", w.shadow.Last())
+	})
 	t.Run("a run that was under way", func(t *testing.T) {
 		w := newWorld(t, shadow.Config{Share: 1}, true)
 		h := schema.NewHead("f", "r-1")

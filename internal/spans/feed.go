@@ -168,7 +168,7 @@ func (f *Feed) take(ctx context.Context, a *runlog.Arrived) error {
 	}
 	known := f.runs.get(run)
 	switch {
-	case known.tracker != nil && a.Behind <= known.last:
+	case known.tracker != nil && a.Record.Behind <= known.last:
 		before := known.last
 		ended, missing := known.tracker.Apply(&a.Record)
 		if !missing {

@@ -1,0 +1,155 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// withdrawPatience is how long who gives up asking may take to withdraw the order.
+const withdrawPatience = 2 * time.Second
+
+// remove orders the removal of a run, decides it, and leaves the mark in the log; the folder of its shard does the rest.
+// The order comes first, as it says to whoever begins a fork of the run that it goes; then those are looked for that stand on
+// it; then the order is decided, by compare-and-set on itself; then the mark, by compare-and-set on the run's last event. One that
+// is not decided can be withdrawn by anybody. One that is decided is carried out by whoever meets it, and withdrawn only when the
+// log has another event where its mark would be: so no mark is ever in the log without the order.
+func (s *Service) remove(ctx context.Context, run string, why removal) (*shardSource, error) {
+	for {
+		record, rev, src, err := s.order(ctx, run, &why)
+		switch {
+		case errors.Is(err, kvstore.ErrConflict): // somebody else's order was put, or withdrawn, at this moment
+		case err != nil || record == nil:
+			return src, err
+		default:
+			over, err := s.carry(ctx, src, record, rev)
+			if err != nil || over {
+				return src, err
+			}
+		}
+		if err := pause(ctx, staleBackoff); err != nil {
+			return nil, fmt.Errorf("run %s: %w: %w", run, err, errRefused)
+		}
+	}
+}
+
+// carry brings an order as far as its mark in the log. It reports false when it must be begun anew: the run went on, or somebody else
+// had the order.
+func (s *Service) carry(ctx context.Context, src *shardSource, record *schema.Erasure, rev schema.Revision) (bool, error) {
+	run := record.Run
+	if !record.Decided() {
+		if err := s.unneeded(ctx, run); err != nil {
+			// Also when the time is over: nobody else waits for it.
+			work, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawPatience)
+			defer cancel()
+			there, werr := src.store.Erasures.Withdraw(work, run, rev)
+			if werr == nil && !there && ctx.Err() == nil {
+				return false, nil // whoever decided it meanwhile saw no need, and goes on
+			}
+			return false, errors.Join(err, werr)
+		}
+		record.DecidedAt = schema.FormatTime(s.now())
+		var err error
+		if rev, err = src.store.Erasures.Order(ctx, record, rev); errors.Is(err, kvstore.ErrConflict) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+	}
+	marked, err := markErased(ctx, s.js, src.store, s.cfg.Name, record, s.now())
+	if err != nil {
+		return false, err // whether it is stored is not known: the folder goes on with the order
+	}
+	if !marked {
+		_, err := src.store.Erasures.Withdraw(ctx, run, rev)
+		return false, err
+	}
+	s.log.Info().Str(keyRun, run).Str("by", record.By).Str("erasure", record.ID).Msg("removal of a run ordered")
+	return true, nil
+}
+
+// markErased stores the mark of a removal that is decided behind the run's last event, if it is not there yet. It reports false
+// when the run went on, so that the mark can never be stored.
+func markErased(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, daemon string, record *schema.Erasure, now time.Time) (bool, error) {
+	mark := schema.NewErased(record.Fleet, daemon, record.Run, record.ID, now)
+	_, err := publishControl(ctx, js, shard, mark, record.Position.Stream)
+	if !errors.Is(err, errRefused) {
+		return err == nil, err
+	}
+	if _, marked, err := markOf(ctx, js, shard.Names, record); err != nil || marked {
+		return marked, err
+	}
+	last, err := shard.LastOfRun(ctx, record.Run)
+	if err == nil && last != nil && last.Stream == record.Position.Stream {
+		err = fmt.Errorf("run %s: the log refuses what is to be behind %d, and has nothing there: %w", record.Run, record.Position.Stream, ErrStale)
+	}
+	return false, err
+}
+
+// markOf returns the place of a removal's mark, and whether it is in the log. As it is stored by compare-and-set on the run's
+// last event, it is the first message behind that: its own, or a later one of the same removal when that was purged.
+func markOf(ctx context.Context, js jetstream.JetStream, names schema.Names, record *schema.Erasure) (schema.StreamSequence, bool, error) {
+	next, found, err := runlog.Next(ctx, js, names, record.Run, record.Position.Stream+1)
+	if err != nil || !found {
+		return 0, false, err
+	}
+	return next.Stream, record.Marks(schema.PositionOf(&next).ID), nil
+}
+
+// order returns the order to remove a run, an earlier one or a new one. It is nil for a run that was removed. An earlier one that
+// is not decided is judged once more, by what is asked for now. It returns [kvstore.ErrConflict] when it must be asked again.
+func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.Erasure, schema.Revision, *shardSource, error) {
+	record, rev, src, err := s.erasure(ctx, run)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		record = nil
+	case err != nil:
+		return nil, 0, nil, err
+	case record.RemovedAt != "":
+		return nil, 0, src, nil
+	case record.Decided():
+		return record, rev, src, nil
+	}
+	r, err := s.provenAnywhere(ctx, run, mode{})
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	h := &r.head
+	if why.at.ID != "" && h.Position != why.at {
+		return nil, 0, nil, fail(schema.CodeConflict, "The next cleanup looks at it anew.", "run %s went on since it was planned to be removed", run)
+	}
+	if !why.force {
+		if err := removable(r); err != nil {
+			return nil, 0, nil, err
+		}
+	}
+	if record != nil {
+		if record.Position.Stream == r.logLast {
+			return record, rev, src, nil
+		}
+		if _, err := src.store.Erasures.Withdraw(ctx, run, rev); err != nil {
+			return nil, 0, nil, err
+		}
+	}
+	if err := s.unneeded(ctx, run); err != nil {
+		return nil, 0, nil, err // most who are refused leave nothing behind
+	}
+	record = &schema.Erasure{
+		Fleet: s.cfg.Fleet, Run: run, Shard: r.src.store.Names.Shard, ID: nuid.Next(), By: why.by, Reason: why.reason, AskedAt: schema.FormatTime(s.now()),
+		Force: why.force, Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.logLast, ID: h.Position.ID},
+		Segments: r.index, TailBytes: r.tail.bytes, Keys: schema.ChildKeys(h),
+	}
+	if !h.Live() {
+		record.Keys = append(record.Keys, schema.EndedKey(h))
+	}
+	rev, err = r.src.store.Erasures.Order(ctx, record, 0)
+	return record, rev, r.src, err
+}

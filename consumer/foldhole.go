@@ -1,0 +1,93 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// standstill is where a run's fold stands before events that the leader, too, has not.
+type standstill struct {
+	epoch    schema.Epoch
+	sequence schema.Sequence
+}
+
+func standsAt(h *schema.Head) standstill { return standstill{h.Epoch, h.Sequence} }
+
+// skips reports whether something of the run is missing before a message: the server compared it with a later one than was
+// folded last, or its sequence is not the next. An event without sequence that was not compared tells nothing.
+func (r *run) skips(a *arrival) bool {
+	h := &r.head
+	if a.Record.Stream <= h.Position.Stream || h.Status == schema.StatusErased || a.First {
+		return false
+	}
+	if a.Record.Behind != 0 {
+		return a.Record.Behind > h.Position.Stream
+	}
+	e := a.prepared.Event
+	if e == nil || e.Sequence == 0 || r.confirmed == standsAt(h) {
+		return false
+	}
+	return e.Epoch > h.Epoch || e.Epoch == h.Epoch && e.Sequence > h.Sequence+1
+}
+
+// fillHole folds what of a run is missing before a message. A consumer is served by one replica, and one whose copy is damaged
+// leaves messages out in silence; the others have them. What the leader has not either is a hole, and the fold says so.
+func (s *reignState) fillHole(ctx context.Context, r *run, a *arrival, fold func(*arrival) error) error {
+	for r.skips(a) {
+		after := r.head.Position.Stream
+		next, found, err := runlog.Next(ctx, s.js, s.names, r.id, after+1)
+		if err != nil {
+			return fmt.Errorf("run %s: what is between %d and %d: %w", r.id, after, a.Record.Stream, err)
+		}
+		if !found || next.Stream >= a.Record.Stream {
+			r.confirmed = standsAt(&r.head)
+			return nil
+		}
+		s.stats.HolesFilled.Add(1)
+		s.log.Error().Str(keyRun, r.id).Uint64("after", uint64(after)).Uint64("at", uint64(next.Stream)).
+			Msg("a replica of the log does not have an event that its leader has")
+		missed := &arrival{Arrived: runlog.Arrived{Subject: a.Subject, Record: next, Pending: a.Pending}, run: r.id, size: next.Size()}
+		missed.prepared = schema.Prepare(&missed.Record)
+		if err := fold(missed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow folds a run anew whose end the log has lost: the server compared a message with an earlier one than was folded last, and that
+// is there no more. Whoever reads the run now does not know of it; what was lost the checkpoint names.
+func (s *reignState) follow(ctx context.Context, r *run, a *arrival) error {
+	h := &r.head
+	if a.Record.Behind == 0 || a.Record.Behind >= h.Position.Stream || a.Record.Stream <= h.Position.Stream || h.Status == schema.StatusErased {
+		return nil
+	}
+	if there, err := s.stands(ctx, r.id, h.Position); err != nil || there {
+		return err
+	}
+	was := *h
+	s.stats.Regressions.Add(1)
+	s.log.Error().Str(keyRun, r.id).Uint64(keyPosition, uint64(was.Position.Stream)).Uint64("behind", uint64(a.Record.Behind)).
+		Msg("the log lost the end of a run, folding the run anew")
+	if err := s.refold(ctx, r, a.Record.Stream); err != nil {
+		return err
+	}
+	r.noteLost(&was)
+	return nil
+}
+
+// observe folds a record of a run that is folded anew, and what is missing before it.
+func (s *reignState) observe(ctx context.Context, r *run, rec *schema.Record) error {
+	a := &arrival{Arrived: runlog.Arrived{Record: *rec}, run: r.id, size: rec.Size(), prepared: schema.Prepare(rec)}
+	take := func(a *arrival) error {
+		r.take(&a.prepared, a.size, &s.cfg)
+		return nil
+	}
+	if err := s.fillHole(ctx, r, a, take); err != nil {
+		return err
+	}
+	return take(a)
+}

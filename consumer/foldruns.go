@@ -1,0 +1,115 @@
+package consumer
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// load returns the run from memory, from its checkpoint, or folded anew when the checkpoint cannot be trusted.
+func (s *reignState) load(ctx context.Context, id string, a *runlog.Arrived) (*run, error) {
+	if el, ok := s.runs[id]; ok {
+		s.recent.MoveToFront(el)
+		r, ok := el.Value.(*run)
+		if !ok {
+			return nil, fmt.Errorf("run %s: cache holds a %T", id, el.Value)
+		}
+		return r, nil
+	}
+	r := &run{id: id, head: schema.NewHead(s.cfg.Fleet, id), tail: frames{room: &s.room}}
+	c, rev, err := s.shard.Checkpoints.GetFresh(ctx, id)
+	r.revision = rev
+	trusted := err == nil && !s.distrust && c.Incarnation == s.incarnation
+	if trusted && c.Position.Stream >= a.Record.Stream {
+		if trusted, err = s.stands(ctx, id, c.Position); err != nil {
+			return nil, fmt.Errorf("load run %s: %w", id, err)
+		}
+	}
+	if trusted && c.Position.Stream < a.Record.Stream && a.Record.Behind != c.Position.Stream {
+		if trusted, err = s.adjoins(ctx, c, a.Record.Stream); err != nil {
+			return nil, fmt.Errorf("load run %s: %w", id, err)
+		}
+	}
+	if trusted {
+		unordered, err := s.unordered(ctx, c)
+		if err != nil {
+			return nil, fmt.Errorf("load run %s: %w", id, err)
+		}
+		trusted = !unordered
+	}
+	switch {
+	case trusted:
+		r.head, r.segments, r.lost = c.Head, c.Segments, c.Lost
+		r.enter()
+		if s.index.Folding {
+			// The index was begun anew, perhaps by a reign that trusted nothing and got no further than this event: that a run
+			// has a checkpoint does not say that the index has the run.
+			r.index.unsure, r.dirty = true, true
+		}
+		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
+		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
+		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents
+	case err == nil, errors.Is(err, kvstore.ErrCorrupt):
+		s.log.Warn().Str(keyRun, id).Err(err).Msg("checkpoint not trusted, folding the run anew")
+		if c != nil {
+			r.lost = c.Lost
+		}
+		err = s.refold(ctx, r, a.Record.Stream)
+	case errors.Is(err, kvstore.ErrNotFound):
+		// A run without a checkpoint is new, or nothing of it was accepted so far, or its checkpoint is lost.
+		err = nil
+		anew := s.distrust || !a.First
+		if !anew && s.janitor.purgedBefore {
+			// A crash may have brought the first message back and not what was purged behind it.
+			anew, err = s.sealedBeyond(ctx, id, 0)
+		}
+		if err == nil && anew {
+			err = s.refold(ctx, r, a.Record.Stream)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load run %s: %w", id, err)
+	}
+	if r.refolded {
+		// What the index has of it is what the checkpoint says that was there, or, where nothing can be read, the fold up to here;
+		// all of it is put once more, and what is over is taken out.
+		r.index = indexedOf(&r.head)
+		if c != nil {
+			r.index = indexedOf(&c.Head)
+			// The log may yet bring what that checkpoint had; until then, and for good if it does not, it is missing.
+			r.noteLost(&c.Head)
+		}
+		r.index.unsure = true
+	}
+	s.runs[id] = s.recent.PushFront(r)
+	return r, nil
+}
+
+// evict keeps the number of runs in memory bounded; a run that comes again is read from its checkpoint.
+func (s *reignState) evict() {
+	for el := s.recent.Back(); el != nil && s.recent.Len() > s.cfg.CachedRuns; {
+		prev := el.Prev()
+		if r, ok := el.Value.(*run); ok && !r.dirty {
+			r.forget()
+			s.recent.Remove(el)
+			delete(s.runs, r.id)
+		}
+		el = prev
+	}
+}
+
+// cached calls yield for every run in memory.
+func (s *reignState) cached(yield func(*run) bool) {
+	var next *list.Element
+	for el := s.recent.Front(); el != nil; el = next {
+		next = el.Next()
+		if r, ok := el.Value.(*run); ok && !yield(r) {
+			return
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// undoubted reads a run to write into it. If the log misses events of it behind the checkpoint, the folder may have folded them before
+// they were lost: then the fold refuses what stands on the log alone, and all that follows it. So the folder comes first, and the run
+// is read once more. Where no folder is, there is only the log.
+func (s *Service) undoubted(ctx context.Context, run string, read func() (*reading, error)) (*reading, error) {
+	r, err := read()
+	if err != nil || !r.doubtful {
+		return r, err
+	}
+	err = insist(ctx, "run "+run+" misses events", func() error {
+		folder, err := kvstore.Holder(ctx, s.js, kvstore.FoldLease(r.src.store.Names))
+		if err != nil || folder == "" {
+			return err
+		}
+		return s.awaitFolded(ctx, r.src, r.logLast)
+	}, func(error) {})
+	if err != nil {
+		return nil, err
+	}
+	return read()
+}
+
+// foldedSince makes sure that all shards are folded up to what their logs had at some time. Those who wait share the looks.
+type foldedSince struct {
+	turn sync.Mutex
+	at   time.Time
+}
+
+// since returns when everything that was acknowledged before a time is folded.
+func (f *foldedSince) since(ctx context.Context, s *Service, after time.Time) error {
+	f.turn.Lock()
+	defer f.turn.Unlock()
+	if f.at.After(after) {
+		return nil
+	}
+	began := s.now()
+	for _, src := range s.places.Load().shards {
+		// The barrier's place is behind all that was acknowledged before, as the leader knows it.
+		upTo, err := src.barrier.wait(ctx)
+		if err != nil {
+			return err
+		}
+		if err := s.awaitFolded(ctx, src, upTo); err != nil {
+			return err
+		}
+	}
+	f.at = began
+	return nil
+}
+
+// awaitFolded waits until a shard is folded up to a place in its log.
+func (s *Service) awaitFolded(ctx context.Context, src *shardSource, upTo schema.StreamSequence) error {
+	for {
+		if done, err := foldedUpTo(ctx, s, src, upTo); err != nil || done {
+			return err
+		}
+		if err := pause(ctx, foldLook); err != nil {
+			return fmt.Errorf("shard %d is not folded up to %d: %w: %w", src.store.Names.Shard, upTo, ErrStale, err)
+		}
+	}
+}
+
+// foldedUpTo reports whether a shard is folded up to a place in its log.
+func foldedUpTo(ctx context.Context, s *Service, src *shardSource, upTo schema.StreamSequence) (bool, error) {
+	mark, _, err := src.store.Checkpoints.Watermark(ctx)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
+		return false, err
+	}
+	if mark.Position.Stream >= upTo {
+		return true, nil
+	}
+	// A replica that lags counts less than there is: it can say that the fold is behind, and not that it is done.
+	waiting, err := runlog.Behind(ctx, s.js, src.store.Names, mark.Position.Stream)
+	if err != nil || waiting.Events > 0 && waiting.First <= upTo {
+		return false, err
+	}
+	for from := mark.Position.Stream + 1; from < upTo; {
+		// The leader knows. Barriers are not folded, so the watermark does not tell of them.
+		next, found, err := runlog.Next(ctx, s.js, src.store.Names, "*", from)
+		if err != nil || !found || next.Stream >= upTo {
+			return err == nil, err
+		}
+		if e, err := schema.Decode(next.Header, next.Body); err != nil || e.Subject != schema.BarrierRun {
+			return false, nil //nolint:nilerr // it is no barrier
+		}
+		from = next.Stream + 1
+	}
+	return true, nil
+}

@@ -1,0 +1,47 @@
+package backup
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// While a cut reads a run, some of it is sealed and leaves the log. What is in the new segment below the cut was read by nobody, also
+// when the log has events of the run behind the cut.
+func TestWhatIsSealedBelowTheCutWhileARunIsReadIsReadAnew(t *testing.T) {
+	t.Parallel()
+	js, err := jetstream.New(natstest.Start(t).Conn(t))
+	require.NoError(t, err)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "f", QuotaBytes: 16 << 20}))
+	settings, _, err := kvstore.NewFleets(js).Get(t.Context(), "f")
+	require.NoError(t, err)
+	shard, err := kvstore.OpenShard(js, settings, 0, "tester")
+	require.NoError(t, err)
+	c := &cutter{js: js, shard: shard}
+	whole, err := c.whole(t.Context(), "run-1", 1, 100)
+	require.NoError(t, err)
+	require.True(t, whole, "there is no segment")
+	head := schema.NewHead("f", "run-1")
+	w := schema.Writer{Fleet: "f", Run: "run-1", Executor: "e", Epoch: 1}
+	e, _, err := w.Event(&schema.RunStartedData{Agent: "a", Executor: "e"}, 0, time.Unix(1_700_000_000, 0), w.Chain, 0)
+	require.NoError(t, err)
+	header, body := e.Encode()
+	rec := schema.NewRecord(40, header, body)
+	info := schema.SegmentInfo{Fleet: "f", Run: "run-1", Number: 1, Events: 1, First: schema.PositionOf(&rec), Last: schema.PositionOf(&rec), DigestBefore: head.Digest}
+	head.Apply(&rec)
+	info.DigestAfter, info.ChainAfter = head.Digest, head.Chain
+	packed, err := schema.EncodeSegment(info, schema.AppendFrame(nil, &rec))
+	require.NoError(t, err)
+	require.NoError(t, shard.Segments.Create(t.Context(), "run-1", 1, packed))
+	for upTo, want := range map[schema.StreamSequence]bool{39: true, 40: false, 41: false} {
+		whole, err := c.whole(t.Context(), "run-1", 1, upTo)
+		require.NoError(t, err)
+		require.Equal(t, want, whole, "cut at %d", upTo)
+	}
+}

@@ -1,0 +1,175 @@
+package kvstore
+
+import (
+	"context"
+	"encoding/base64"
+	stdjson "encoding/json" // descriptions of objects have their form for it
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Blob is an object of a run in the fleet's object store, or content with the run's mark that no description of the run names.
+type Blob struct {
+	// Name of the object, empty for content without one; NUID is what its content lies under.
+	Name, NUID string
+	// Bytes of its content; 0 for one that was deleted, and for content that nothing describes.
+	Bytes   int64
+	Deleted bool
+	// False: its description is none that the object store writes, or names another run's content. It alone is removed, and no content
+	// by what it says.
+	False bool
+	// key is what its description lies under.
+	key string
+}
+
+// BlobsOf finds the objects of some runs, deleted ones included: by their names, and by the run's mark in the ids of contents
+// ([schema.BlobID]). A put that failed half way, or that another came behind, leaves content that nothing describes. It reads the names
+// and the ids of all objects of the fleet, once: ask for many runs at once.
+//
+// Content with a mark is that run's, whoever else describes it: no description protects it, and none takes it out with another run.
+// Content without a mark is of the run whose description names it.
+func BlobsOf(ctx context.Context, js jetstream.JetStream, fleet string, runs map[string]struct{}) (map[string][]Blob, error) {
+	found := make(map[string][]Blob)
+	about := newBlobBucket(js, fleet, ".M.")
+	err := about.everyKey(ctx, "*", func(key string) {
+		name, err := base64.URLEncoding.DecodeString(key)
+		if err != nil {
+			return // another client's; it is none of ours
+		}
+		run, _, ok := strings.Cut(string(name), ".")
+		if _, wanted := runs[run]; ok && wanted {
+			found[run] = append(found[run], Blob{Name: string(name), key: key})
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list blobs of fleet %s: %w", fleet, err)
+	}
+	named := make(map[string]struct{})
+	for run, blobs := range found {
+		for i := range blobs {
+			if err := blobs[i].describe(ctx, &about, fleet, run); err != nil {
+				return nil, fmt.Errorf("blob %.160q: %w", blobs[i].Name, err)
+			}
+			named[blobs[i].NUID] = struct{}{}
+		}
+		found[run] = slices.DeleteFunc(blobs, func(b Blob) bool { return b.key == "" })
+	}
+	marks := make(map[string]string, len(runs))
+	for run := range runs {
+		marks[schema.BlobMark(run)] = run
+	}
+	chunks := newBlobBucket(js, fleet, ".C.")
+	err = chunks.everyKey(ctx, "*", func(id string) {
+		mark, ok := schema.MarkOfBlobID(id)
+		if !ok {
+			return
+		}
+		run, wanted := marks[mark]
+		if _, twice := named[id]; wanted && !twice {
+			found[run] = append(found[run], Blob{NUID: id, Deleted: true})
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list contents of blobs of fleet %s: %w", fleet, err)
+	}
+	return found, nil
+}
+
+// describe reads the description.
+func (b *Blob) describe(ctx context.Context, about *bucket, fleet, run string) error {
+	last, err := lastRaw(ctx, about.js, about.stream, about.prefix+b.key)
+	if errors.Is(err, ErrNotFound) {
+		*b = Blob{} // it went meanwhile
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	b.judge(fleet, run, last.Data)
+	return nil
+}
+
+// judge fills in what a description says. It is an executor's word, and may be anything: a name of its content that is a pattern
+// would take out other runs', and one that cannot be read must not keep anything from being removed.
+func (b *Blob) judge(fleet, run string, description []byte) {
+	var info jetstream.ObjectInfo
+	switch {
+	case stdjson.Unmarshal(description, &info) != nil,
+		!schema.ValidName(info.NUID) || schema.ForeignBlobID(run, info.NUID),
+		info.Name != b.Name || info.Bucket != schema.BlobBucket(fleet),
+		base64.URLEncoding.EncodeToString([]byte(b.Name)) != b.key: // nobody finds it there
+		b.False = true
+	default:
+		b.NUID, b.Deleted = info.NUID, info.Deleted
+	}
+	b.Bytes = int64(min(info.Size, 1<<62)) //nolint:gosec // bounded
+}
+
+// newBlobBucket is the part of a fleet's object store that describes objects (".M."), or that has their contents (".C.").
+func newBlobBucket(js jetstream.JetStream, fleet, part string) bucket {
+	name := schema.BlobBucket(fleet)
+	return bucket{js: js, name: name, stream: "OBJ_" + name, prefix: "$O." + name + part, api: apiPrefix(js)}
+}
+
+func (s *Shard) leftOfBlobs(ctx context.Context, blobs []Blob, p *schema.ErasedParts) error {
+	chunks := newBlobBucket(s.js, s.Names.Fleet, ".C.")
+	for _, b := range blobs {
+		if !b.Deleted && b.Name != "" {
+			p.Blobs++
+			p.BlobBytes += b.Bytes
+			continue
+		}
+		if b.NUID == "" {
+			continue
+		}
+		n, err := s.count(ctx, chunks.stream, chunks.prefix+b.NUID)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			p.Blobs++
+		}
+	}
+	return nil
+}
+
+// removeBlobs takes out descriptions and contents by what was validated of them, and does not read again what somebody may have
+// changed meanwhile: what the client's object store deletes is what the description says at that moment.
+func (s *Shard) removeBlobs(ctx context.Context, blobs []Blob) error {
+	about, chunks := newBlobBucket(s.js, s.Names.Fleet, ".M."), newBlobBucket(s.js, s.Names.Fleet, ".C.")
+	for i := range blobs {
+		b := &blobs[i]
+		if b.False {
+			if _, err := purge(ctx, s.js, about.stream, purgeRequest{Filter: about.prefix + b.key}); err != nil {
+				return err
+			}
+			continue
+		}
+		if b.Name != "" && !b.Deleted {
+			// A mark stays, so that a crash cannot bring the object back.
+			mark, err := stdjson.Marshal(jetstream.ObjectInfo{
+				ObjectMeta: jetstream.ObjectMeta{Name: b.Name}, Bucket: about.name, NUID: b.NUID, Deleted: true,
+			})
+			if err != nil {
+				return err
+			}
+			if _, err := about.publish(ctx, &nats.Msg{Subject: about.prefix + b.key, Header: nats.Header{headerRollup: {rollupSubject}}, Data: mark}); err != nil {
+				return err
+			}
+		}
+		if b.NUID == "" {
+			continue
+		}
+		if _, err := purge(ctx, s.js, chunks.stream, purgeRequest{Filter: chunks.prefix + b.NUID}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,294 @@
+package kvstore_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/blob"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	aboutPrefix = "$O.WAYMARK_BLOBS_alpha.M."
+	chunkPrefix = "$O.WAYMARK_BLOBS_alpha.C."
+)
+
+var errKilled = errors.New("killed before the description")
+
+// halfWay is an executor that dies before it describes what it has stored.
+type halfWay struct{ jetstream.JetStream }
+
+func (halfWay) PublishMsg(context.Context, *nats.Msg, ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	return nil, errKilled
+}
+
+func digestOf(content string) string {
+	sum := sha256.Sum256([]byte(content))
+	return hex.EncodeToString(sum[:])
+}
+
+// put stores a run's large payload; killed: all of it but what describes it.
+func (b *bench) put(tb testing.TB, run, content string, killed bool) {
+	tb.Helper()
+	js := b.js
+	if killed {
+		js = halfWay{js}
+	}
+	store, err := blob.Open(tb.Context(), js, schema.BlobBucket("alpha"))
+	require.NoError(tb, err)
+	err = store.Put(tb.Context(), run, digestOf(content), []byte(content))
+	if killed {
+		require.ErrorIs(tb, err, errKilled)
+		return
+	}
+	require.NoError(tb, err)
+}
+
+// load loads a run's payload as readers do.
+func (b *bench) load(tb testing.TB, run, content string) error {
+	tb.Helper()
+	store, err := blob.Open(tb.Context(), b.js, schema.BlobBucket("alpha"))
+	require.NoError(tb, err)
+	got, err := store.Load(tb.Context(), run, digestOf(content), 1<<30)
+	if err == nil {
+		require.Equal(tb, content, string(got))
+	}
+	return err
+}
+
+// describe stores what describes an object, by hand.
+func (b *bench) describe(tb testing.TB, key, body string) {
+	tb.Helper()
+	_, err := b.js.PublishMsg(tb.Context(), &nats.Msg{Subject: aboutPrefix + key, Data: []byte(body), Header: nats.Header{"Nats-Rollup": {"sub"}}})
+	require.NoError(tb, err)
+}
+
+// ids are what contents lie under, and how many chunks each has.
+func (b *bench) ids(tb testing.TB) map[string]uint64 {
+	tb.Helper()
+	stream, err := b.js.Stream(tb.Context(), blobStream)
+	require.NoError(tb, err)
+	info, err := stream.Info(tb.Context(), jetstream.WithSubjectFilter(chunkPrefix+"*"))
+	require.NoError(tb, err)
+	ids := make(map[string]uint64)
+	for subject, n := range info.State.Subjects {
+		ids[strings.TrimPrefix(subject, chunkPrefix)] = n
+	}
+	return ids
+}
+
+// idsOf are those with a run's mark.
+func (b *bench) idsOf(tb testing.TB, run string) (ids []string) {
+	tb.Helper()
+	for id := range b.ids(tb) {
+		if mark, ok := schema.MarkOfBlobID(id); ok && mark == schema.BlobMark(run) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// found are the objects of a run.
+func (b *bench) found(tb testing.TB, run string) []kvstore.Blob {
+	tb.Helper()
+	blobs, err := kvstore.BlobsOf(tb.Context(), b.js, "alpha", map[string]struct{}{run: {}})
+	require.NoError(tb, err)
+	for other := range blobs {
+		require.Equal(tb, run, other)
+	}
+	return blobs[run]
+}
+
+// remove takes out what is stored of a run, and returns what a look finds behind that.
+func (b *bench) remove(tb testing.TB, run string) schema.ErasedParts {
+	tb.Helper()
+	header, body := schema.NewErased("alpha", "daemon-1", run, "n1", time.Now()).Encode()
+	_, err := b.js.PublishMsg(tb.Context(), &nats.Msg{Subject: b.names.EventSubject(run), Header: header, Data: body})
+	require.NoError(tb, err)
+	require.NoError(tb, b.shard.Remove(tb.Context(), run, nil, b.found(tb, run), false))
+	left, err := b.shard.Left(tb.Context(), run, nil, b.found(tb, run), true)
+	require.NoError(tb, err)
+	return left
+}
+
+func TestContentThatNothingDescribesGoesWithItsRun(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	large := strings.Repeat("x", 300<<10)
+	for _, run := range []string{"gone", "kept"} {
+		b.put(t, run, "whole of "+run, false)
+		for i := range 3 {
+			b.put(t, run, fmt.Sprint(large, run, i), true)
+		}
+	}
+	_, err := b.js.Publish(t.Context(), chunkPrefix+"2dWhqLr1m9uWTE4sD3cCqj", []byte("of an earlier version"))
+	require.NoError(t, err)
+	require.Len(t, b.idsOf(t, "gone"), 4)
+	before, err := b.shard.Stored(t.Context(), "gone", nil, b.found(t, "gone"))
+	require.NoError(t, err)
+	require.EqualValues(t, 4, before.Blobs, "each is counted once")
+
+	left := b.remove(t, "gone")
+	require.True(t, left.None(), "%+v", left)
+	require.Empty(t, b.idsOf(t, "gone"))
+	require.Len(t, b.ids(t), 5, "what is another's, or nobody's, stays")
+	require.Len(t, b.idsOf(t, "kept"), 4)
+	require.NoError(t, b.load(t, "kept", "whole of kept"))
+	require.ErrorIs(t, b.load(t, "gone", "whole of gone"), jetstream.ErrObjectNotFound)
+	for _, o := range b.found(t, "gone") {
+		require.True(t, o.Deleted, "a mark stays of what was described: %+v", o)
+	}
+}
+
+// A removal can end between any two of its requests, and whoever goes on knows only what is stored. What a crash of the server brings
+// back of a run is found, too.
+func TestARemovalOfContentGoesOnFromAnywhere(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for i := range 3 {
+		b.put(t, "gone", fmt.Sprint("whole ", i), false)
+		b.put(t, "gone", fmt.Sprint("half ", i), true)
+		b.put(t, "kept", fmt.Sprint("whole ", i), false)
+		b.put(t, "kept", fmt.Sprint("half ", i), true)
+	}
+	header, body := schema.NewErased("alpha", "daemon-1", "gone", "n1", time.Now()).Encode()
+	_, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: b.names.EventSubject("gone"), Header: header, Data: body})
+	require.NoError(t, err)
+	for i, o := range b.found(t, "gone") {
+		if i%2 == 0 && o.Name != "" {
+			// Told to go, and the process died before its contents went.
+			b.describe(t, keyOf(o.Name), fmt.Sprintf(`{"name":%q,"bucket":"WAYMARK_BLOBS_alpha","nuid":%q,"deleted":true}`, o.Name, o.NUID))
+		}
+	}
+	for len(b.found(t, "gone")) > 0 {
+		all := b.found(t, "gone")
+		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, all[:1], false))
+		left, err := b.shard.Left(t.Context(), "gone", nil, b.found(t, "gone"), true)
+		require.NoError(t, err)
+		if left.None() {
+			break
+		}
+		// The next process begins with what it finds, in whatever order.
+		rest := b.found(t, "gone")
+		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, rest[len(rest)-1:], false))
+		require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, rest[len(rest)/2:], false))
+	}
+	require.Empty(t, b.idsOf(t, "gone"))
+
+	_, err = b.js.Publish(t.Context(), chunkPrefix+schema.BlobID("gone", "back"), []byte("half"))
+	require.NoError(t, err)
+	left, err := b.shard.Left(t.Context(), "gone", nil, b.found(t, "gone"), true)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, left.Blobs, "what came back is named")
+	require.NoError(t, b.shard.Remove(t.Context(), "gone", nil, b.found(t, "gone"), false))
+	require.Empty(t, b.idsOf(t, "gone"))
+	require.Len(t, b.idsOf(t, "kept"), 6)
+	for i := range 3 {
+		require.NoError(t, b.load(t, "kept", fmt.Sprint("whole ", i)))
+	}
+}
+
+// publishAsItIs publishes headers that no client would.
+func (b *bench) publishAsItIs(tb testing.TB, subject, header, body string) {
+	tb.Helper()
+	conn, err := net.Dial("tcp", b.nc.ConnectedAddr())
+	require.NoError(tb, err)
+	defer func() { require.NoError(tb, conn.Close()) }()
+	user, password := b.nc.Opts.User, b.nc.Opts.Password
+	_, err = fmt.Fprintf(conn, "CONNECT {\"headers\":true,\"verbose\":false,\"user\":%q,\"pass\":%q}\r\nHPUB %s %d %d\r\n%s%s\r\n",
+		user, password, subject, len(header), len(header)+len(body), header, body)
+	require.NoError(tb, err)
+	require.Eventually(tb, func() bool {
+		stream, err := b.js.Stream(tb.Context(), blobStream)
+		require.NoError(tb, err)
+		info, err := stream.Info(tb.Context(), jetstream.WithSubjectFilter(subject))
+		return err == nil && len(info.State.Subjects) == 1
+	}, time.Minute, time.Millisecond)
+}
+
+func keyOf(name string) string { return base64.URLEncoding.EncodeToString([]byte(name)) }
+
+// Executors write descriptions and ids themselves. Content with a run's mark is that run's: nobody takes it out by the removal of
+// another run, and nobody keeps it by describing it as another's.
+func TestADescriptionNeitherTakesOutNorKeepsAnotherRunsContent(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, run := range []string{"hers", "his"} {
+		b.put(t, run, "a secret of "+run, false)
+		b.put(t, run, "a half of "+run, true)
+	}
+	claim := func(run, content string, of string) {
+		for _, id := range b.idsOf(t, of) {
+			name := schema.BlobName(run, digestOf(content+id))
+			b.describe(t, keyOf(name), fmt.Sprintf(`{"name":%q,"bucket":"WAYMARK_BLOBS_alpha","nuid":%q,"size":%d,"chunks":1}`, name, id, len(content)))
+		}
+	}
+	claim("thief", "a secret of hers", "hers")
+	claim("his", "a secret of hers", "hers")
+	// It is of no use to read, so that nobody comes to need it.
+	name := schema.BlobName("his", digestOf("a secret of hers"))
+	b.describe(t, keyOf(name), fmt.Sprintf(`{"name":%q,"bucket":"WAYMARK_BLOBS_alpha","nuid":%q,"size":%d,"chunks":1}`, name, b.idsOf(t, "hers")[0], len("a secret of hers")))
+	require.ErrorIs(t, b.load(t, "his", "a secret of hers"), blob.ErrChanged)
+
+	left := b.remove(t, "thief")
+	require.True(t, left.None(), "%+v", left)
+	require.Len(t, b.idsOf(t, "hers"), 2, "a removal takes no other's content out")
+	require.NoError(t, b.load(t, "hers", "a secret of hers"))
+
+	left = b.remove(t, "hers")
+	require.True(t, left.None(), "%+v", left)
+	require.Empty(t, b.idsOf(t, "hers"), "whoever else describes it")
+	require.Len(t, b.idsOf(t, "his"), 2)
+	require.NoError(t, b.load(t, "his", "a secret of his"))
+	b.put(t, "his", "a secret of hers", false)
+	require.NoError(t, b.load(t, "his", "a secret of hers"), "what was described falsely is stored anew")
+}
+
+// One object that somebody wrote by hand must not keep all runs from being removed.
+func TestWhatDescribesNothingKeepsNoRemovalFromItsEnd(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.put(t, "gone", "secret", false)
+	id := b.idsOf(t, "gone")[0]
+	name := schema.BlobName("gone", digestOf("secret"))
+	canonical := keyOf("gone.xy")
+	require.True(t, strings.HasSuffix(canonical, "="))
+	padded := []byte(canonical)
+	at := len(strings.TrimRight(canonical, "=")) - 1
+	padded[at]++ // bits that no text needs, and that no decoder minds
+	decoded, err := base64.URLEncoding.DecodeString(string(padded))
+	require.NoError(t, err)
+	require.Equal(t, "gone.xy", string(decoded))
+	for key, text := range map[string]string{
+		keyOf("gone.1"): "no JSON", keyOf("gone.2"): "", keyOf("gone.3"): `{"nuid":7}`, string(padded): `{"name":"gone.xy"}`,
+		keyOf("gone."): `{"name":"gone.","bucket":"WAYMARK_BLOBS_alpha","nuid":"*"}`,
+	} {
+		b.describe(t, key, text)
+	}
+	// Headers that are no headers; and the run's own object, described as if its content were elsewhere.
+	b.publishAsItIs(t, aboutPrefix+keyOf("gone.4"), "no headers at all\r\n\r\n", "{}")
+	b.describe(t, keyOf(name), fmt.Sprintf(`{"name":%q,"bucket":"WAYMARK_BLOBS_alpha","nuid":"elsewhere","size":6,"chunks":1}`, name))
+	b.put(t, "kept", "kept", false)
+
+	left := b.remove(t, "gone")
+	require.True(t, left.None(), "%+v", left)
+	require.NotContains(t, b.ids(t), id)
+	require.NoError(t, b.load(t, "kept", "kept"))
+	found := b.found(t, "gone")
+	require.Len(t, found, 1)
+	require.Equal(t, name, found[0].Name)
+	require.True(t, found[0].Deleted)
+}
