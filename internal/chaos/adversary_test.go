@@ -45,12 +45,13 @@ var errNothingToForge = errors.New("there is nothing to forge yet")
 
 func (a *adversary) forge(what, run string, pick uint64) error {
 	w := a.w
-	stream, err := w.js.Stream(w.ctx, w.names.EventStream())
+	subject := w.subject(run)
+	stream, err := w.js.Stream(w.ctx, w.names[w.shardOf(run)].EventStream())
 	if err != nil {
 		return err
 	}
 	var last *jetstream.RawStreamMsg
-	if last, err = stream.GetLastMsgForSubject(w.ctx, w.names.EventSubject(run)); err != nil {
+	if last, err = stream.GetLastMsgForSubject(w.ctx, subject); err != nil {
 		return err
 	}
 	if what == "garbage" {
@@ -62,7 +63,7 @@ func (a *adversary) forge(what, run string, pick uint64) error {
 		if err != nil {
 			return err
 		}
-		if m.Subject != w.names.EventSubject(run) {
+		if m.Subject != subject {
 			m = last
 		}
 		return a.publish(run, m.Header, m.Data)
@@ -154,6 +155,6 @@ func (a *adversary) publish(run string, header nats.Header, body []byte) error {
 			kept[name] = values
 		}
 	}
-	_, err := a.w.js.PublishMsg(a.w.ctx, &nats.Msg{Subject: a.w.names.EventSubject(run), Header: kept, Data: body}, jetstream.WithRetryAttempts(0))
+	_, err := a.w.js.PublishMsg(a.w.ctx, &nats.Msg{Subject: a.w.subject(run), Header: kept, Data: body}, jetstream.WithRetryAttempts(0))
 	return err
 }

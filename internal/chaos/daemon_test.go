@@ -28,21 +28,26 @@ func logger() zerolog.Logger {
 	return zerolog.New(os.Stderr).With().Timestamp().Logger()
 }
 
+// silent is how long an executor may be silent where runs are claimed.
+const silent = 30 * time.Millisecond
+
 // errCrashed ends the work of a daemon that died.
 var errCrashed = errors.New("the daemon died here")
 
-// daemon is one replica: a folder and a service on connections of their own.
+// daemon is one replica: a folder for each shard and a service on connections of their own.
 type daemon struct {
-	w      *world
-	name   string
-	conns  []*nats.Conn
-	folder *consumer.Folder
-	cancel context.CancelFunc
-	group  sync.WaitGroup
+	w       *world
+	name    string
+	conns   []*nats.Conn
+	folders []*consumer.Folder
+	cancel  context.CancelFunc
+	group   sync.WaitGroup
 	// dead: it died at a failpoint, and does nothing more.
 	dead atomic.Bool
 	// held: it stands at a failpoint.
 	held atomic.Bool
+	// points counts the failpoints that it met.
+	points atomic.Int64
 
 	mu      sync.Mutex
 	trap    *trap
@@ -82,14 +87,16 @@ func (w *world) startDaemon() error {
 	if err != nil {
 		return err
 	}
-	foldShard, err := kvstore.OpenShard(foldJS, w.settings, 0, d.name)
+	foldShards, err := w.openShards(foldJS, d.name)
 	if err != nil {
 		return err
 	}
-	serviceShard, err := kvstore.OpenShard(serviceJS, w.settings, 0, d.name)
+	serviceShards, err := w.openShards(serviceJS, d.name)
 	if err != nil {
 		return err
 	}
+	roster := consumer.NewRoster(serviceShards, 0, time.Now, logger())
+	heartbeats := consumer.NewHeartbeats(fleetName, foldConn, time.Now, logger())
 	cfg := consumer.FolderConfig{
 		Fleet: fleetName, Holder: d.name, BatchEvents: w.plan.batch, Linger: time.Millisecond, SealBytes: 8 << 10, SealEvents: w.plan.seal,
 		SealMaxBytes: 64 << 10, SealMaxEvents: 2 * w.plan.seal, LeaseTTL: time.Second, ReconcileEvery: 10 * time.Millisecond,
@@ -103,13 +110,20 @@ func (w *world) startDaemon() error {
 	if !w.plan.purges {
 		cfg.PurgeAfter = -1
 	}
-	if d.folder, err = consumer.NewFolder(cfg, foldConn, foldJS, foldShard, time.Now, logger()); err != nil {
-		return err
+	if w.plan.claims {
+		cfg.Roster, cfg.Heartbeats, cfg.Silence = roster, heartbeats, silent
 	}
-	roster := consumer.NewRoster([]*kvstore.Shard{serviceShard}, 0, time.Now, logger())
+	for i, shard := range foldShards {
+		cfg.Shard = i
+		folder, err := consumer.NewFolder(cfg, foldConn, foldJS, shard, time.Now, logger())
+		if err != nil {
+			return err
+		}
+		d.folders = append(d.folders, folder)
+	}
 	service, err := consumer.NewService(consumer.ServiceConfig{
 		Fleet: fleetName, Name: d.name, Generations: w.settings.Generations, Workers: 4, Timeout: serviceTimeout, Grace: 50 * time.Millisecond,
-	}, serviceConn, serviceJS, []*kvstore.Shard{serviceShard}, roster, time.Now, logger())
+	}, serviceConn, serviceJS, serviceShards, roster, time.Now, logger())
 	if err != nil {
 		return err
 	}
@@ -122,8 +136,17 @@ func (w *world) startDaemon() error {
 			}
 		})
 	}
-	run("folder", d.folder.Run)
-	run("service", service.Run)
+	for _, folder := range d.folders {
+		run("folder", folder.Run)
+	}
+	if w.plan.claims {
+		run("heartbeats", heartbeats.Run)
+	}
+	served := make(chan struct{})
+	run("service", func(ctx context.Context) error {
+		defer close(served)
+		return service.Run(ctx)
+	})
 	run("roster", roster.Run)
 	w.mu.Lock()
 	w.daemons = append(w.daemons, d)
@@ -131,6 +154,8 @@ func (w *world) startDaemon() error {
 	select {
 	case <-service.Ready():
 		return nil
+	case <-served:
+		return nil // a fault met it while it started, and whoever is answerable for that fault goes on
 	case <-time.After(patience):
 		return fmt.Errorf("%s does not answer within %s", d.name, patience)
 	}
@@ -141,6 +166,7 @@ func (d *daemon) hit(_ context.Context, p failpoint.Point) error {
 	if d.dead.Load() {
 		return errCrashed
 	}
+	d.points.Add(1)
 	d.mu.Lock()
 	t := d.trap
 	if t == nil || t.point != p {
@@ -246,11 +272,13 @@ func (w *world) alive() []*daemon {
 	return list
 }
 
-// leader is the daemon that folds, or nil.
+// leader is a daemon that folds, or nil.
 func (w *world) leader() *daemon {
 	for _, d := range w.alive() {
-		if d.folder.Stats().Leading.Load() == 1 && !d.held.Load() {
-			return d
+		for _, folder := range d.folders {
+			if folder.Stats().Leading.Load() == 1 && !d.held.Load() {
+				return d
+			}
 		}
 	}
 	return nil

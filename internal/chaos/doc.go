@@ -4,8 +4,8 @@
 //
 // # A schedule
 //
-// A seed makes a plan: how many executors and runs, and steps. A step is a burst of operations side by side (publish, take
-// over, read), something that the adversary publishes (duplicates, forks, forged takeovers, what is no event), or a fault: a
+// A seed makes a plan: how many executors, runs and shards, whether who is silent is orphaned, and steps. A step is a burst of
+// operations side by side (publish, take over, claim, leave, read), something that the adversary publishes (duplicates, forks, forged takeovers, what is no event), or a fault: a
 // daemon that dies, or is stopped for long, at one of the failpoints while another takes its shard; a clean stop; a
 // restart of the server; the loss of the checkpoint bucket; a message or an answer that is lost; a replica that answers with
 // what it had some time ago. What goes on within a step is up to the scheduler: the same seed makes the same plan, and

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -38,7 +37,6 @@ type executor struct {
 	// loseMessages and loseAnswers of what it publishes next.
 	loseMessages, loseAnswers atomic.Int64
 	ctx                       context.Context //nolint:containedctx // carries the executor's failpoints
-	rng                       *rand.Rand
 }
 
 func newExecutor(w *world, name string) (*executor, error) {
@@ -91,6 +89,15 @@ func judge(op *checker.Op, err error) {
 	}
 }
 
+// placed notes which event a publish became, and where. What others wrote may already stand behind it, as a notice told the
+// handle: then its token says which it is.
+func placed(op *checker.Op, run *publisher.Run) {
+	h := run.Head()
+	if strings.HasPrefix(h.Position.ID, fmt.Sprintf("%s.%d.%d.", op.Run, op.Epoch, op.Sequence)) {
+		op.Event, op.Stream = h.Position.ID, h.Position.Stream
+	}
+}
+
 // start begins a run.
 func (x *executor) start(id string) {
 	token := x.token()
@@ -99,8 +106,7 @@ func (x *executor) start(id string) {
 	x.w.rec.End(op, func(op *checker.Op) {
 		judge(op, err)
 		if err == nil {
-			h := run.Head()
-			op.Event, op.Stream = h.Position.ID, h.Position.Stream
+			placed(op, run)
 		}
 	})
 	if err == nil {
@@ -110,6 +116,11 @@ func (x *executor) start(id string) {
 
 // step does the next thing for a run that it has a handle of, lawful or fenced by now.
 func (x *executor) step(id string, choice int) {
+	x.publish(id, func(h *schema.Head, token string) (schema.Data, int32) { return x.next(h, token, choice) })
+}
+
+// publish publishes what is chosen by the head that the executor has of a run.
+func (x *executor) publish(id string, choose func(h *schema.Head, token string) (schema.Data, int32)) {
 	run := x.runs[id]
 	if run == nil {
 		return
@@ -125,7 +136,7 @@ func (x *executor) step(id string, choice int) {
 		return
 	}
 	token := x.token()
-	data, turn := x.next(&h, token, choice)
+	data, turn := choose(&h, token)
 	op := x.w.rec.Begin(checker.Op{
 		Actor: x.name, Kind: checker.Publish, Run: id, Detail: data.EventName(), Token: token, Epoch: run.Epoch(), Sequence: h.Sequence + 1,
 	})
@@ -133,8 +144,7 @@ func (x *executor) step(id string, choice int) {
 	x.w.rec.End(op, func(op *checker.Op) {
 		judge(op, err)
 		if err == nil {
-			h := run.Head()
-			op.Event, op.Stream = h.Position.ID, h.Position.Stream
+			placed(op, run)
 		}
 		// Who meets a forged takeover stops, too: better so than the other way round.
 		op.Fenced = op.Fenced && !x.w.adversary.tookOver(id)
@@ -195,15 +205,45 @@ func (x *executor) takeOver(id string) {
 			h := run.Head()
 			a := checker.AnswerOf(&h, true)
 			op.Outcome, op.Answer = checker.OK, &a
-		case errors.Is(err, publisher.ErrRunNotFound), errors.Is(err, publisher.ErrRunEnded):
-			op.Outcome, op.Error = checker.Failed, err.Error()
-		default:
+		case errors.Is(err, publisher.ErrRunNotFound):
+			op.Outcome, op.Answer, op.Error = checker.Failed, checker.Absent(), err.Error()
+		default: // of a run that has ended, too: an earlier try may have been the one whose answer was lost
 			op.Outcome, op.Error = checker.Unknown, err.Error()
 		}
 	})
 	if err == nil {
 		x.runs[id] = run
 	}
+}
+
+// claim asks for whatever run has no executor.
+func (x *executor) claim() {
+	op := x.w.rec.Begin(checker.Op{Actor: x.name, Kind: checker.Takeover, Executor: x.name, Detail: checker.DetailClaim})
+	ctx, cancel := context.WithTimeout(x.ctx, serviceTimeout)
+	defer cancel()
+	run, err := x.fleet.Claim(ctx, publisher.ClaimSpec{AllowGaps: true, HeadOnly: x.tokens%2 == 0})
+	x.w.rec.End(op, func(op *checker.Op) {
+		switch {
+		case err == nil:
+			h := run.Head()
+			a := checker.AnswerOf(&h, true)
+			op.Outcome, op.Answer, op.Run, op.Epoch, op.Request = checker.OK, &a, run.ID(), run.Epoch(), h.RequestID
+		case errors.Is(err, publisher.ErrNothing):
+			op.Outcome, op.Error = checker.Failed, err.Error()
+		default:
+			op.Outcome, op.Error = checker.Unknown, err.Error()
+		}
+	})
+	if err == nil {
+		x.runs[run.ID()] = run
+	}
+}
+
+// leave lets a run go: somebody else may claim it.
+func (x *executor) leave(id string) {
+	x.publish(id, func(_ *schema.Head, token string) (schema.Data, int32) {
+		return &schema.RunInterruptedData{Reason: schema.InterruptedShutdown, Extra: []byte(`{"note":"` + token + `"}`)}, 0
+	})
 }
 
 // read asks for a run without taking it over.
@@ -213,6 +253,10 @@ func (x *executor) read(id, view string) {
 	defer cancel()
 	f, err := x.w.ask(ctx, x.fleet.Conn(), id, view)
 	x.w.rec.End(op, func(op *checker.Op) {
+		if notFound(err) {
+			op.Outcome, op.Answer = checker.OK, checker.Absent()
+			return
+		}
 		if err != nil {
 			op.Outcome, op.Error = checker.Unknown, err.Error()
 			return

@@ -20,6 +20,10 @@ type plan struct {
 	stale, deletable, purges bool
 	// forget: in the end the checkpoints are thrown away, and must come back.
 	forget bool
+	// shards that the runs are spread over; 0 is 1.
+	shards int
+	// claims: who is silent is orphaned, some leave their runs, and others claim what is left.
+	claims bool
 	steps  []step
 }
 
@@ -41,6 +45,13 @@ const (
 	freeze
 	thaw
 	damage
+	// Steps that no weight draws: silence waits until a run is orphaned, stands until a daemon stands at its failpoint, settle
+	// until the fold has caught up. goOn lets who stands go on, waits until it has done what it stood before or gave up, and
+	// sees that nothing has gone back.
+	silence
+	stands
+	settle
+	goOn
 )
 
 // step is one thing, or several side by side.
@@ -61,7 +72,7 @@ type step struct {
 type act struct {
 	executor int
 	run      string
-	// what is start, step, take, head or events.
+	// what is start, step, take, claim, leave, head or events.
 	what   string
 	times  int
 	choice int
@@ -152,7 +163,37 @@ func newPlan(seed uint64, f profile) *plan {
 		}
 		p.steps = append(p.steps, s)
 	}
+	if f.weights == nil {
+		p.widen()
+	}
 	return p
+}
+
+// widen spreads the runs over shards, and lets executors leave and claim. It draws from numbers of its own, so that the rest of a
+// seed's plan is what it is without.
+func (p *plan) widen() {
+	rng := rand.New(rand.NewPCG(p.seed, 0x5851f42d4c957f2d)) //nolint:gosec // a schedule, no secret
+	p.shards = []int{1, 1, 1, 2, 2, 3}[rng.IntN(6)]
+	if p.claims = rng.IntN(3) == 0; !p.claims {
+		return
+	}
+	var steps []step
+	for i, s := range p.steps {
+		if i > p.runs && rng.IntN(6) == 0 {
+			steps = append(steps, step{kind: silence}, step{kind: burst, acts: []act{{executor: rng.IntN(p.executors), what: "claim", times: 1}}})
+		}
+		for n := range s.acts {
+			switch a := &s.acts[n]; {
+			case a.what == "start":
+			case rng.IntN(4) == 0:
+				a.what, a.times = "claim", 1
+			case a.what == "step" && rng.IntN(6) == 0:
+				a.what, a.times = "leave", 1
+			}
+		}
+		steps = append(steps, s)
+	}
+	p.steps = steps
 }
 
 func bursts(rng *rand.Rand, p *plan, f *profile, run func() string) []act {

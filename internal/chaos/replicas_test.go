@@ -14,8 +14,9 @@ import (
 
 const (
 	replicasPrefix = "REPLICAS.API"
-	copyName       = "STALE_COPY"
 )
+
+func copyName(shard int) string { return fmt.Sprintf("STALE_COPY_%d", shard) }
 
 // replicas answers the daemons' direct gets of the event stream as a cluster does: now from the real stream, now from a
 // replica that has what the log had some time ago. Everything else goes to the leader.
@@ -26,6 +27,8 @@ type replicas struct {
 	stale atomic.Int64
 	asked atomic.Int64
 	shown atomic.Int64
+	// frozen: there may be copies.
+	frozen bool
 }
 
 func newReplicas(w *world) (*replicas, error) {
@@ -34,11 +37,14 @@ func newReplicas(w *world) (*replicas, error) {
 	if err != nil {
 		return nil, err
 	}
-	real := "$JS.API.DIRECT.GET." + w.names.EventStream()
+	copies := map[string]string{}
+	for i, names := range w.names {
+		copies["$JS.API.DIRECT.GET."+names.EventStream()] = "$JS.API.DIRECT.GET." + copyName(i)
+	}
 	r.sub, err = nc.Subscribe(replicasPrefix+".>", func(m *nats.Msg) {
 		subject := "$JS.API." + strings.TrimPrefix(m.Subject, replicasPrefix+".")
-		if n := r.stale.Load(); subject == real && (r.asked.Add(1)*7)%10 < n {
-			subject = "$JS.API.DIRECT.GET." + copyName
+		if behind, ok := copies[subject]; ok && (r.asked.Add(1)*7)%10 < r.stale.Load() {
+			subject = behind
 			r.shown.Add(1)
 		}
 		_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
@@ -49,18 +55,30 @@ func newReplicas(w *world) (*replicas, error) {
 	return r, nc.Flush()
 }
 
-// freeze lets a replica fall behind what the log has now.
+// freeze lets a replica of each shard fall behind what the log has now.
 func (r *replicas) freeze(stale int64) error {
 	if err := r.thaw(); err != nil {
 		return err
 	}
+	r.frozen = true
+	for i := range r.w.names {
+		if err := r.copy(i); err != nil {
+			return err
+		}
+	}
+	r.stale.Store(stale)
+	return nil
+}
+
+// copy makes a stream that has what a shard's log has now.
+func (r *replicas) copy(i int) error {
 	w := r.w
-	real, err := w.js.Stream(w.ctx, w.names.EventStream())
+	real, err := w.js.Stream(w.ctx, w.names[i].EventStream())
 	if err != nil {
 		return err
 	}
 	want := real.CachedInfo().State.LastSeq
-	cfg := jetstream.StreamConfig{Name: copyName, Mirror: &jetstream.StreamSource{Name: w.names.EventStream()}, AllowDirect: true}
+	cfg := jetstream.StreamConfig{Name: copyName(i), Mirror: &jetstream.StreamSource{Name: w.names[i].EventStream()}, AllowDirect: true}
 	stream, err := w.js.CreateStream(w.ctx, cfg)
 	if err != nil {
 		return err
@@ -75,26 +93,24 @@ func (r *replicas) freeze(stale int64) error {
 	if err != nil {
 		return err
 	}
-	cfg.Mirror, cfg.Subjects = nil, []string{"stale.copy"}
-	if _, err = w.js.UpdateStream(w.ctx, cfg); err == nil {
-		r.stale.Store(stale)
-	}
+	cfg.Mirror, cfg.Subjects = nil, []string{fmt.Sprintf("stale.copy.%d", i)}
+	_, err = w.js.UpdateStream(w.ctx, cfg)
 	return err
 }
 
-// thaw lets the replica catch up: it is not asked any more.
+// thaw lets the replicas catch up: they are not asked any more.
 func (r *replicas) thaw() error {
-	if r.stale.Load() == 0 {
+	if !r.frozen {
 		return nil
 	}
-	err := r.w.js.DeleteStream(r.w.ctx, copyName)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		err = nil
+	r.stale.Store(0)
+	for i := range r.w.names {
+		if err := r.w.js.DeleteStream(r.w.ctx, copyName(i)); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err
+		}
 	}
-	if err == nil {
-		r.stale.Store(0)
-	}
-	return err
+	r.frozen = false
+	return nil
 }
 
 func (r *replicas) close() { _ = r.sub.Unsubscribe() }

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/checker"
 	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -20,11 +22,15 @@ import (
 type outcome struct {
 	history *checker.History
 	report  *checker.Report
+	finals  []checker.Final
 	// met counts the failpoints at which a daemon died or stood still; stale the answers of a replica that was behind.
 	met   map[string]int
 	stale int64
 	// sealed and purged count segments and purges.
 	sealed, purged int64
+	shards         int
+	// orphaned counts events that say so.
+	orphaned int
 }
 
 // scheduleTime bounds one schedule; what takes longer hangs.
@@ -44,17 +50,29 @@ func runPlan(parent context.Context, p *plan) (out *outcome, err error) {
 	for i := range p.steps {
 		w.do(&p.steps[i])
 	}
+	if w.wentBack != nil {
+		gone := checker.Violation{Rule: checker.RuleConverged, Detail: "what was folded has gone back: " + w.wentBack.Error()}
+		return &outcome{history: w.rec.History(), report: &checker.Report{Violations: []checker.Violation{gone}}}, nil
+	}
 	if err := w.heal(); err != nil {
 		return &outcome{history: w.rec.History()}, fmt.Errorf("seed %d: heal: %w", p.seed, err)
 	}
-	finals, err := w.finals()
+	finals, err := w.rested()
 	if err != nil {
 		return &outcome{history: w.rec.History()}, fmt.Errorf("seed %d: %w", p.seed, err)
 	}
 	if failed := w.failed.Load(); failed != nil {
 		return &outcome{history: w.rec.History()}, fmt.Errorf("seed %d: %w", p.seed, *failed)
 	}
-	out = &outcome{history: w.rec.History(), met: maps.Clone(w.met)}
+	out = &outcome{history: w.rec.History(), finals: finals, met: maps.Clone(w.met), shards: len(w.names)}
+	for i := range finals {
+		for _, rec := range finals[i].Log {
+			if e, err := schema.Decode(rec.Header, rec.Body); err == nil && e.Name() == schema.RunOrphaned {
+				out.orphaned++
+			}
+		}
+	}
+	checker.AttributeClaims(out.history, finals)
 	out.report = checker.Check(out.history, finals, checker.Options{
 		Fleet: fleetName, Least: map[checker.Kind]int{checker.Publish: 1}, Damaged: w.damaged,
 	})
@@ -62,8 +80,10 @@ func runPlan(parent context.Context, p *plan) (out *outcome, err error) {
 		out.stale = w.replicas.shown.Load()
 	}
 	for _, d := range w.alive() {
-		out.sealed += d.folder.Stats().Segments.Load()
-		out.purged += d.folder.Stats().Purges.Load()
+		for _, folder := range d.folders {
+			out.sealed += folder.Stats().Segments.Load()
+			out.purged += folder.Stats().Purges.Load()
+		}
 	}
 	return out, nil
 }
@@ -91,6 +111,10 @@ func (x *executor) act(a *act) {
 			x.step(a.run, a.choice+i*31)
 		case "take":
 			x.takeOver(a.run)
+		case "claim":
+			x.claim()
+		case "leave":
+			x.leave(a.run)
 		case "head":
 			x.read(a.run, schema.ViewHead)
 		case "events":
@@ -141,7 +165,8 @@ func (w *world) breakIt(s *step) {
 	case restart:
 		quiet("the server is restarted", w.restartServer)
 	case loseBucket:
-		quiet("the checkpoint bucket is deleted", w.loseCheckpoints)
+		lost := w.names[s.pick%uint64(len(w.names))]
+		quiet("the bucket "+lost.CheckpointBucket()+" is deleted", func() error { return w.loseCheckpoints(lost) })
 	case loseMessage:
 		w.executors[s.executor].loseMessages.Store(int64(s.nth))
 	case loseAnswer:
@@ -149,7 +174,7 @@ func (w *world) breakIt(s *step) {
 	case freeze:
 		if w.replicas != nil {
 			stale := 3 + int64(s.pick%6) //nolint:gosec // below ten
-			quiet(fmt.Sprintf("a replica falls behind, and answers %d of 10", stale), func() error { return w.replicas.freeze(stale) })
+			quiet(fmt.Sprintf("replicas fall behind, and answer %d of 10", stale), func() error { return w.replicas.freeze(stale) })
 		}
 	case thaw:
 		if w.replicas != nil {
@@ -157,17 +182,104 @@ func (w *world) breakIt(s *step) {
 		}
 	case damage:
 		quiet("an event of "+s.run+" is taken out of the log", func() error { return w.damage(s.run, s.pick) })
+	case silence:
+		w.awaitOrphan()
+	case stands:
+		w.must(w.eventually("a daemon stands still", func() error {
+			if w.held() == nil {
+				return errors.New("none does")
+			}
+			return nil
+		}))
+	case settle:
+		w.must(w.eventually("the fold catches up", w.caughtUp))
+	case goOn:
+		w.must(w.goOn())
 	}
 }
 
-// damage takes an event out of the middle of a run.
+// must notes what a plan's step could not do.
+func (w *world) must(err error) {
+	if err != nil {
+		w.fail(err)
+	}
+}
+
+// held is a daemon that stands at a failpoint, or nil.
+func (w *world) held() *daemon {
+	for _, d := range w.alive() {
+		if d.held.Load() {
+			return d
+		}
+	}
+	return nil
+}
+
+// goOn lets the daemon that stands go on, and notes what has gone back when it did what it stood before.
+func (w *world) goOn() error {
+	d := w.held()
+	if d == nil {
+		return errors.New("no daemon stands at a failpoint")
+	}
+	before := d.points.Load()
+	d.letGo()
+	err := w.eventually(d.name+" does what it stood before, or gives up", func() error {
+		for _, folder := range d.folders {
+			if folder.Stats().Leading.Load() == 1 && d.points.Load() == before {
+				return errors.New("it is not there yet")
+			}
+		}
+		return nil
+	})
+	// Nobody has published anything since all was folded.
+	w.wentBack = w.caughtUp()
+	return err
+}
+
+// awaitOrphan waits a moment for a run to be orphaned: there may be none that is without its executor, or nobody who says so.
+func (w *world) awaitOrphan() {
+	op := w.fault("all executors are silent")
+	defer w.over(op, nil)
+	end := time.NewTimer(40 * silent)
+	defer end.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		live := 0
+		for i := range w.plan.runs {
+			run := runName(i)
+			c, _, err := w.shards[w.shardOf(run)].Checkpoints.GetFresh(w.ctx, run)
+			if err == nil && c.Status.Claimable() {
+				return
+			}
+			if err == nil && !c.Status.Terminal() {
+				live++
+			}
+		}
+		if live == 0 || w.held() != nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-end.C:
+			return
+		case <-w.ctx.Done():
+			return
+		}
+	}
+}
+
+func runName(i int) string { return fmt.Sprintf("run-%d", i+1) }
+
+// damage takes an event out of the middle of a run. That the last one is gone nobody can tell before the next one comes.
 func (w *world) damage(run string, pick uint64) error {
-	stream, err := w.js.Stream(w.ctx, w.names.EventStream())
+	names := w.names[w.shardOf(run)]
+	stream, err := w.js.Stream(w.ctx, names.EventStream())
 	if err != nil {
 		return err
 	}
 	var at []schema.StreamSequence
-	err = runlog.Read(w.ctx, w.js, w.names, run, 1, func(r schema.Record) error {
+	err = runlog.Read(w.ctx, w.js, names, run, 1, func(r schema.Record) error {
 		at = append(at, r.Stream)
 		return nil
 	})
@@ -213,63 +325,136 @@ func (w *world) heal() error {
 			return err
 		}
 	}
-	return w.eventually("the fold catches up", w.caughtUp)
+	return w.folded("the fold catches up")
+}
+
+// errBehind: a fold that nothing disturbs any more did not come to the log's end.
+var errBehind = errors.New("the checkpoints are not the log's")
+
+// folded waits until the folders have caught up.
+func (w *world) folded(what string) error {
+	if err := w.eventually(what, w.caughtUp); err != nil {
+		return fmt.Errorf("%w: %w", errBehind, err)
+	}
+	return nil
 }
 
 // forgetCheckpoints throws the checkpoints away once they are right: they must come back.
 func (w *world) forgetCheckpoints() error {
-	if err := w.eventually("the fold catches up before its checkpoints are lost", w.caughtUp); err != nil {
+	if err := w.folded("the fold catches up before its checkpoints are lost"); err != nil {
 		return err
 	}
-	op := w.fault("the checkpoint bucket is deleted for good")
-	err := w.loseCheckpoints()
+	op := w.fault("the checkpoint buckets are deleted for good")
+	err := w.loseCheckpoints(w.names...)
 	w.over(op, err)
 	return err
 }
 
 // caughtUp says what is behind the log.
 func (w *world) caughtUp() error {
-	mark, _, err := w.shard.Checkpoints.Watermark(w.ctx)
-	if err != nil {
-		return err
+	last := make([]schema.StreamSequence, len(w.names))
+	marks := make([]schema.StreamSequence, len(w.names))
+	for n, shard := range w.shards {
+		mark, _, err := shard.Checkpoints.Watermark(w.ctx)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) { // there is none where nothing was folded
+			return err
+		}
+		marks[n] = mark.Position.Stream
 	}
-	last := schema.StreamSequence(0)
 	for i := range w.plan.runs {
-		run := fmt.Sprintf("run-%d", i+1)
-		r, err := runlog.LastOf(w.ctx, w.js, w.names, run)
+		run := runName(i)
+		n := w.shardOf(run)
+		at, behind, err := w.behind(run)
 		if err != nil {
 			return err
 		}
-		at := r.Records[run].Stream
-		if last = max(last, at); at == 0 {
-			continue
-		}
-		c, _, err := w.shard.Checkpoints.GetFresh(w.ctx, run)
-		if err != nil {
-			return fmt.Errorf("%s has events: %w", run, err)
-		}
-		if c.Position.Stream < at {
-			return fmt.Errorf("the checkpoint of %s is at %d of %d", run, c.Position.Stream, at)
+		last[n] = max(last[n], at)
+		if behind != nil {
+			return behind
 		}
 	}
-	if mark.Position.Stream < last {
-		return fmt.Errorf("the watermark is at %d of %d", mark.Position.Stream, last)
+	for n := range last {
+		if marks[n] < last[n] {
+			return fmt.Errorf("the watermark of shard %d is at %d of %d", n, marks[n], last[n])
+		}
 	}
 	return nil
+}
+
+// behind says where a run's last message stands, 0 if it has none, and whether its checkpoint is behind it.
+func (w *world) behind(run string) (at schema.StreamSequence, behind, err error) {
+	n := w.shardOf(run)
+	r, err := runlog.LastOf(w.ctx, w.js, w.names[n], run)
+	if err != nil {
+		return 0, nil, err
+	}
+	if at = r.Records[run].Stream; at == 0 {
+		return 0, nil, nil
+	}
+	c, _, err := w.shards[n].Checkpoints.GetFresh(w.ctx, run)
+	if err != nil {
+		return at, nil, fmt.Errorf("%s has events: %w", run, err)
+	}
+	if c.Position.Stream < at {
+		behind = fmt.Errorf("the checkpoint of %s is at %d of %d", run, c.Position.Stream, at)
+	}
+	return at, behind, nil
+}
+
+// rested is finals of a log to which nothing came meanwhile: a takeover whose requester is long gone may still be under way.
+func (w *world) rested() (finals []checker.Final, err error) {
+	err = w.eventually("the log rests", func() error {
+		before, err := w.lasts()
+		if err != nil {
+			return err
+		}
+		if err := w.caughtUp(); err != nil {
+			return err
+		}
+		if finals, err = w.finals(); err != nil {
+			return err
+		}
+		after, err := w.lasts()
+		if err != nil {
+			return err
+		}
+		if !slices.Equal(before, after) {
+			return fmt.Errorf("runs ended at %v and now at %v", before, after)
+		}
+		return nil
+	})
+	return finals, err
+}
+
+// lasts are the stream sequences of the runs' last messages.
+func (w *world) lasts() ([]schema.StreamSequence, error) {
+	list := make([]schema.StreamSequence, w.plan.runs)
+	for i := range list {
+		run := runName(i)
+		r, err := runlog.LastOf(w.ctx, w.js, w.names[w.shardOf(run)], run)
+		if err != nil {
+			return nil, err
+		}
+		list[i] = r.Records[run].Stream
+	}
+	return list, nil
 }
 
 // finals reads every run from the service, and what the buckets say of it.
 func (w *world) finals() ([]checker.Final, error) {
 	var finals []checker.Final
 	for i := range w.plan.runs {
-		run := fmt.Sprintf("run-%d", i+1)
-		var f *found
+		run := runName(i)
+		var f, state *found
 		err := w.eventually("the service answers for "+run, func() error {
-			ctx, cancel := context.WithTimeout(w.ctx, serviceTimeout)
+			ctx, cancel := context.WithTimeout(w.ctx, 2*serviceTimeout)
 			defer cancel()
 			var err error
 			if f, err = w.ask(ctx, w.nc, run, schema.ViewEvents); notFound(err) {
 				return nil
+			}
+			if err == nil {
+				state, err = w.ask(ctx, w.nc, run, schema.ViewState)
 			}
 			return err
 		})
@@ -279,13 +464,14 @@ func (w *world) finals() ([]checker.Final, error) {
 		if f == nil {
 			continue
 		}
-		c, _, err := w.shard.Checkpoints.GetFresh(w.ctx, run)
+		c, _, err := w.shards[w.shardOf(run)].Checkpoints.GetFresh(w.ctx, run)
 		if err != nil {
 			return nil, fmt.Errorf("checkpoint of %s: %w", run, err)
 		}
 		finals = append(finals, checker.Final{
 			Run: run, Log: f.log, Head: f.reply.Head, Complete: f.reply.Complete && len(f.reply.Damage) == 0,
-			Places: map[string]checker.Answer{"checkpoint": checker.AnswerOf(&c.Head, f.reply.Complete), "events": f.answer()},
+			Stored: &c.Head, State: state.state,
+			Places: map[string]checker.Answer{"checkpoint": checker.AnswerOf(&c.Head, f.reply.Complete), "events": f.answer(), "state": state.answer()},
 		})
 	}
 	return finals, nil
@@ -304,6 +490,18 @@ func (o *outcome) story(seed uint64) string {
 		_ = o.report.Write(&b, o.history)
 	} else if o.history != nil {
 		_ = o.history.Timeline(&b, nil)
+	}
+	// Where each message stands tells more than who sent it.
+	for i := range o.finals {
+		fmt.Fprintf(&b, "log of %s:\n", o.finals[i].Run)
+		for _, rec := range o.finals[i].Log {
+			e, err := schema.Decode(rec.Header, rec.Body)
+			if err != nil {
+				fmt.Fprintf(&b, "%8d  %s\n", rec.Stream, err)
+				continue
+			}
+			fmt.Fprintf(&b, "%8d  %s epoch %d sequence %d %s by %s\n", rec.Stream, e.ID, e.Epoch, e.Sequence, e.Name(), e.Source)
+		}
 	}
 	return b.String()
 }

@@ -39,8 +39,25 @@ const ciSchedules = 60
 
 // TestNothingAcknowledgedIsLostInRandomSchedules is the whole of it: see the package's page.
 func TestNothingAcknowledgedIsLostInRandomSchedules(t *testing.T) {
+	if total := schedules(t, profile{}, ciSchedules); total.schedules >= ciSchedules {
+		total.meant(t)
+	}
+}
+
+// TestWhatALogLostIsTold runs schedules that take events out of logs, of what a folder has and of what it has not. What is taken out
+// may be missing where that is said, and nothing else.
+func TestWhatALogLostIsTold(t *testing.T) {
+	schedules(t, holes, 6)
+}
+
+// holes takes events out of logs.
+var holes = profile{weights: mix(map[stepKind]int{damage: 10}), deletable: true, runs: 1}
+
+// schedules runs schedules of a profile, as many as the environment asks for.
+func schedules(t *testing.T, f profile, count uint64) *tally {
+	t.Helper()
 	first := number(t, "WAYMARK_SEED", 1)
-	count := number(t, "WAYMARK_SCHEDULES", ciSchedules)
+	count = number(t, "WAYMARK_SCHEDULES", count)
 	workers := number(t, "WAYMARK_WORKERS", 2)
 	total := tally{kinds: map[checker.Kind][3]int{}, points: map[string]int{}}
 	seeds := make(chan uint64)
@@ -48,7 +65,7 @@ func TestNothingAcknowledgedIsLostInRandomSchedules(t *testing.T) {
 	for range workers {
 		group.Go(func() {
 			for seed := range seeds {
-				out, err := runPlan(t.Context(), newPlan(seed, profile{}))
+				out, err := runPlan(t.Context(), newPlan(seed, f))
 				if err != nil {
 					story := ""
 					if out != nil {
@@ -73,9 +90,7 @@ func TestNothingAcknowledgedIsLostInRandomSchedules(t *testing.T) {
 	close(seeds)
 	group.Wait()
 	total.log(t, first)
-	if count >= ciSchedules {
-		total.meant(t)
-	}
+	return &total
 }
 
 // tally adds schedules up.
@@ -85,6 +100,8 @@ type tally struct {
 	kinds                     map[checker.Kind][3]int
 	points                    map[string]int
 	stale, sealed, purged     int64
+	// sharded counts schedules of several shards, claims those that were answered with a run, orphaned the events that say so.
+	sharded, claims, orphaned int
 }
 
 func (s *tally) add(o *outcome) {
@@ -106,12 +123,21 @@ func (s *tally) add(o *outcome) {
 	s.stale += o.stale
 	s.sealed += o.sealed
 	s.purged += o.purged
+	if o.shards > 1 {
+		s.sharded++
+	}
+	for i := range o.history.Ops {
+		if op := &o.history.Ops[i]; op.Detail == checker.DetailClaim && op.Outcome == checker.OK {
+			s.claims++
+		}
+	}
+	s.orphaned += o.orphaned
 }
 
 func (s *tally) log(t *testing.T, first uint64) {
 	t.Helper()
-	t.Logf("%d schedules from seed %d: %d events that count, %d faults; ok, failed, unknown: publish %v, takeover %v, read %v; stale answers %d; segments %d, purges %d; failpoints %v",
-		s.schedules, first, s.events, s.faults, s.kinds[checker.Publish], s.kinds[checker.Takeover], s.kinds[checker.Read], s.stale, s.sealed, s.purged, s.points)
+	t.Logf("%d schedules from seed %d: %d events that count, %d faults; ok, failed, unknown: publish %v, takeover %v, read %v; stale answers %d; segments %d, purges %d; %d of several shards; %d claims, %d times orphaned; failpoints %v",
+		s.schedules, first, s.events, s.faults, s.kinds[checker.Publish], s.kinds[checker.Takeover], s.kinds[checker.Read], s.stale, s.sealed, s.purged, s.sharded, s.claims, s.orphaned, s.points)
 }
 
 // meant fails when the schedules did not do what they are meant to do: then they prove nothing.
@@ -123,5 +149,8 @@ func (s *tally) meant(t *testing.T) {
 	require.Positive(t, s.stale, "stale answers")
 	require.Positive(t, s.sealed, "segments")
 	require.Positive(t, s.purged, "purges")
+	require.Positive(t, s.sharded, "schedules of several shards")
+	require.Positive(t, s.claims, "claims")
+	require.Positive(t, s.orphaned, "orphans")
 	require.GreaterOrEqual(t, len(s.points), 8, "failpoints met: %v", s.points)
 }

@@ -37,9 +37,10 @@ type world struct {
 	server   *natsd.Server
 	nc       *nats.Conn
 	js       jetstream.JetStream
-	names    schema.Names
 	settings kvstore.FleetSettings
-	shard    *kvstore.Shard
+	// names and shards by the shard's number.
+	names    []schema.Names
+	shards   []*kvstore.Shard
 	rec      *checker.Recorder
 	replicas *replicas
 
@@ -59,6 +60,8 @@ type world struct {
 	executors []*executor
 	adversary *adversary
 	damaged   map[string]bool
+	// wentBack is what a step found to be behind that had not been.
+	wentBack error
 	// met counts the failpoints at which something was done.
 	met map[string]int
 }
@@ -69,8 +72,11 @@ func newWorld(ctx context.Context, p *plan) (*world, error) {
 		return nil, err
 	}
 	w := &world{
-		ctx: ctx, plan: p, dir: dir, names: schema.NamesOf(fleetName, 0), rec: checker.NewRecorder(nil, 1),
+		ctx: ctx, plan: p, dir: dir, rec: checker.NewRecorder(nil, 1),
 		crashed: make(chan *daemon, 64), damaged: map[string]bool{}, met: map[string]int{},
+	}
+	for i := range max(p.shards, 1) {
+		w.names = append(w.names, schema.NamesOf(fleetName, i))
 	}
 	if err := w.open(); err != nil {
 		return nil, errors.Join(err, w.close())
@@ -100,7 +106,7 @@ func (w *world) open() error {
 			return err
 		}
 	}
-	if w.shard, err = kvstore.OpenShard(w.js, w.settings, 0, "harness"); err != nil {
+	if w.shards, err = w.openShards(w.js, "harness"); err != nil {
 		return err
 	}
 	if w.plan.stale {
@@ -124,22 +130,44 @@ func (w *world) open() error {
 }
 
 func (w *world) fleet() kvstore.FleetConfig {
-	return kvstore.FleetConfig{Fleet: fleetName, QuotaBytes: 64 << 20}
+	return kvstore.FleetConfig{Fleet: fleetName, QuotaBytes: 64 << 20, Shards: len(w.names)}
 }
 
-// allowDeletes makes the event stream anew as one that damage can be done to.
+func (w *world) openShards(js jetstream.JetStream, who string) ([]*kvstore.Shard, error) {
+	var list []*kvstore.Shard
+	for i := range w.names {
+		shard, err := kvstore.OpenShard(js, w.settings, i, who)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, shard)
+	}
+	return list, nil
+}
+
+// shardOf is the number of the shard that has a run.
+func (w *world) shardOf(run string) int { return schema.ShardOf(run, len(w.names)) }
+
+// subject is where a run's events are published.
+func (w *world) subject(run string) string { return w.names[w.shardOf(run)].EventSubject(run) }
+
+// allowDeletes makes the event streams anew as ones that damage can be done to.
 func (w *world) allowDeletes() error {
-	stream, err := w.js.Stream(w.ctx, w.names.EventStream())
-	if err != nil {
-		return err
+	for _, names := range w.names {
+		stream, err := w.js.Stream(w.ctx, names.EventStream())
+		if err != nil {
+			return err
+		}
+		cfg := stream.CachedInfo().Config
+		cfg.DenyDelete = false
+		if err := w.js.DeleteStream(w.ctx, cfg.Name); err != nil {
+			return err
+		}
+		if _, err = w.js.CreateStream(w.ctx, cfg); err != nil {
+			return err
+		}
 	}
-	cfg := stream.CachedInfo().Config
-	cfg.DenyDelete = false
-	if err := w.js.DeleteStream(w.ctx, cfg.Name); err != nil {
-		return err
-	}
-	_, err = w.js.CreateStream(w.ctx, cfg)
-	return err
+	return nil
 }
 
 // connect returns a connection that the world closes in the end.
@@ -197,22 +225,28 @@ func (w *world) restartServer() error {
 	return w.eventually("the harness is connected again", func() error { return w.nc.FlushTimeout(time.Second) })
 }
 
-// loseCheckpoints deletes the checkpoint bucket.
-func (w *world) loseCheckpoints() error {
-	err := w.js.DeleteStream(w.ctx, "KV_"+w.names.CheckpointBucket())
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil
+// loseCheckpoints deletes the checkpoint buckets of shards.
+func (w *world) loseCheckpoints(shards ...schema.Names) error {
+	for _, names := range shards {
+		if err := w.js.DeleteStream(w.ctx, "KV_"+names.CheckpointBucket()); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
-// expireLease lets the shard's lease run out, as it would if its holder were silent for so long.
+// expireLease lets the shards' leases run out, as they would if their holders were silent for so long.
 func (w *world) expireLease() error {
 	stream, err := w.js.Stream(w.ctx, "KV_"+schema.LeaseBucket)
 	if err != nil {
 		return err
 	}
-	return stream.Purge(w.ctx, jetstream.WithPurgeSubject("$KV."+schema.LeaseBucket+"."+kvstore.FoldLease(w.names)))
+	for _, names := range w.names {
+		if err := stream.Purge(w.ctx, jetstream.WithPurgeSubject("$KV."+schema.LeaseBucket+"."+kvstore.FoldLease(names))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // eventually tries until there is no error any more.

@@ -28,6 +28,7 @@ const (
 	RuleWhole        Rule = "whole"
 	RuleBackwards    Rule = "backwards"
 	RuleLinear       Rule = "linear"
+	RuleCalls        Rule = "calls"
 	RuleEnough       Rule = "enough"
 )
 
@@ -56,7 +57,8 @@ func (v Violation) String() string {
 // Options say what is lawful in this run of a test.
 type Options struct {
 	Fleet string
-	// Least is how many operations of each kind must have succeeded.
+	// Least is how many operations of each kind must have succeeded. Nil asks for one event that was acknowledged: a history in which
+	// nothing succeeded proves nothing.
 	Least map[Kind]int
 	// Damaged are runs whose log was damaged on purpose: events may be missing, and then it must be said so.
 	Damaged map[string]bool
@@ -67,7 +69,8 @@ type Options struct {
 // Report is what was found.
 type Report struct {
 	Violations []Violation
-	// OK, Failed and Unknown count the operations by kind, Faults what was done to the system, Events those that count.
+	// OK, Failed and Unknown count the operations by kind, Faults what was done to the system and took effect, Events those that
+	// count.
 	OK, Failed, Unknown map[Kind]int
 	Faults, Events      int
 }
@@ -124,7 +127,9 @@ func Check(h *History, finals []Final, opts Options) *Report {
 		op := &h.Ops[i]
 		switch {
 		case op.Kind == Fault:
-			r.Faults++
+			if op.done() {
+				r.Faults++
+			}
 			continue
 		case op.done():
 			r.OK[op.Kind]++
@@ -150,15 +155,19 @@ func Check(h *History, finals []Final, opts Options) *Report {
 			continue
 		}
 		for _, op := range byRun[run] {
-			if op.done() && op.Kind != Control {
+			if op.done() && (op.Answer == nil || *op.Answer != *Absent()) {
 				r.add(RuleAcknowledged, run, []int64{op.ID}, "an operation on it succeeded, and nothing was found of the run")
 				break
 			}
 		}
 	}
-	for _, kind := range slices.Sorted(maps.Keys(opts.Least)) {
-		if r.OK[kind] < opts.Least[kind] {
-			r.add(RuleEnough, "", nil, "%d operations of kind %s succeeded, %d are needed for the run to mean anything", r.OK[kind], kind, opts.Least[kind])
+	least := opts.Least
+	if least == nil {
+		least = map[Kind]int{Publish: 1}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(least)) {
+		if r.OK[kind] < least[kind] {
+			r.add(RuleEnough, "", nil, "%d operations of kind %s succeeded, %d are needed for the run to mean anything", r.OK[kind], kind, least[kind])
 		}
 	}
 	return r
@@ -192,8 +201,8 @@ type entry struct {
 	ops []*Op
 	// counts is its number among the events that count, from 1; 0 for one that does not.
 	counts int
-	// request of a takeover.
-	request string
+	// request of a takeover, and the executor that it names.
+	request, executor string
 	// again: the same event stands before it.
 	again bool
 	// evidence: the late result of an executor that was fenced, kept beside its call.
@@ -208,8 +217,8 @@ type runCheck struct {
 	opts  *Options
 	model *modelfold.Model
 	log   []entry
-	// digests by number of events.
-	digests []string
+	// was is what the run was at each number of events.
+	was     []Answer
 	byEvent map[string][]*entry
 	byToken map[string][]*entry
 }
@@ -217,10 +226,11 @@ type runCheck struct {
 func newRunCheck(r *Report, f *Final, ops []*Op, opts *Options) *runCheck {
 	c := &runCheck{
 		r: r, f: f, ops: ops, opts: opts, model: modelfold.New(opts.Fleet, f.Run), log: make([]entry, 0, len(f.Log)),
-		byEvent: map[string][]*entry{}, byToken: map[string][]*entry{},
+		byEvent: map[string][]*entry{}, byToken: map[string][]*entry{}, was: []Answer{*Absent()},
 	}
+	c.expand()
 	published := map[string][]*Op{}
-	for _, op := range ops {
+	for _, op := range c.ops {
 		if op.Kind != Publish && op.Kind != Control || !op.maybe() {
 			continue
 		}
@@ -239,6 +249,9 @@ func newRunCheck(r *Report, f *Final, ops []*Op, opts *Options) *runCheck {
 		if len(c.model.Accepted) > before {
 			x.counts = len(c.model.Accepted)
 			x.evidence = c.model.Accepted[before].Evidence
+			now := Answer{Epoch: c.model.Epoch(), Sequence: c.model.Sequence(), Events: int64(x.counts), Complete: true, Calls: c.model.OpenCalls()}
+			now.Status, _ = c.model.Status()
+			c.was = append(c.was, now)
 		}
 		if e, err := schema.Decode(rec.Header, rec.Body); err == nil {
 			x.event, x.token = e, tokenIn(e.Data)
@@ -248,7 +261,7 @@ func newRunCheck(r *Report, f *Final, ops []*Op, opts *Options) *runCheck {
 			}
 			if data, err := schema.ParseData(e); err == nil {
 				if d, ok := data.(*schema.RunResumedData); ok {
-					x.request = d.RequestID
+					x.request, x.executor = d.RequestID, d.Executor
 				}
 			}
 		}
@@ -265,7 +278,9 @@ func newRunCheck(r *Report, f *Final, ops []*Op, opts *Options) *runCheck {
 			c.byToken[x.token] = append(c.byToken[x.token], x)
 		}
 	}
-	c.digests = c.model.Digests()
+	for n, digest := range c.model.Digests() {
+		c.was[n].Digest = digest
+	}
 	return c
 }
 
@@ -298,7 +313,9 @@ func (c *runCheck) damaged() bool { return c.opts.Damaged[c.f.Run] && !c.f.Compl
 
 func (c *runCheck) all() {
 	c.acknowledged()
+	c.fields()
 	c.refused()
+	c.takeovers()
 	c.strangers()
 	c.twice()
 	c.dense()
@@ -306,5 +323,6 @@ func (c *runCheck) all() {
 	c.sameAsModel()
 	c.converged()
 	c.answers()
+	c.calls()
 	c.linear()
 }

@@ -76,6 +76,15 @@ func TestLawfulHistoriesAreAccepted(t *testing.T) {
 			op := w.published("ex-1", e, 0)
 			op.Outcome, op.Fenced = checker.Failed, true
 		},
+		"what was refused for a takeover that damage took, as is told": func(w *world) {
+			w.start("ex-1")
+			e := w.event("ex-1", said("late"))
+			w.store(e)
+			op := w.published("ex-1", e, 0)
+			op.Outcome, op.Fenced = checker.Failed, true
+			w.complete = false
+			w.opts.Damaged = map[string]bool{"r1": true}
+		},
 		"damage that is told": func(w *world) {
 			w.good()
 			w.log = w.log[:1]
@@ -120,6 +129,22 @@ func TestUnlawfulHistoriesAreRefused(t *testing.T) {
 			w.good()
 			w.ops[1].Stream++
 		}},
+		{"the large field of an event cannot be read", []checker.Rule{checker.RuleAcknowledged}, func(w *world) {
+			w.start("ex-1")
+			e := w.event("ex-1", said("large"))
+			e.DataRef = schema.DataRef("r1", strings.Repeat("0", 64))
+			require.NoError(w.t, w.writer("ex-1").Commit(e))
+			w.published("ex-1", e, w.store(e))
+			w.unread = map[string]string{e.DataRef: "chunks are missing"}
+		}},
+		{"a takeover of a damaged log is void once the missing events are found, though it was told", []checker.Rule{checker.RuleAcknowledged}, func(w *world) {
+			w.start("ex-1")
+			told := w.answer()
+			told.Epoch, told.Sequence, told.Complete = 2, 0, false
+			w.op(checker.Op{Actor: "ex-2", Kind: checker.Takeover, Executor: "ex-2", Request: "q1", Answer: told})
+			w.takeover("ex-3", "q2")
+			w.opts.Damaged = map[string]bool{"r1": true}
+		}},
 		{"nothing is found of a run", []checker.Rule{checker.RuleAcknowledged}, func(w *world) {
 			w.good()
 			w.ops = append(w.ops, checker.Op{ID: 99, Actor: "ex-9", Kind: checker.Publish, Run: "r9", Start: 1, End: 2, Outcome: checker.OK, Event: "r9.1.1.x"})
@@ -148,7 +173,7 @@ func TestUnlawfulHistoriesAreRefused(t *testing.T) {
 			op.Token, op.Event, op.Stream = token, again.ID, 3
 			op.Sequence = 0
 		}},
-		{"one operation is in the log as two events", []checker.Rule{checker.RuleTwice, checker.RuleDense}, func(w *world) {
+		{"one operation is in the log as two events", []checker.Rule{checker.RuleTwice, checker.RuleDense, checker.RuleAcknowledged}, func(w *world) {
 			w.start("ex-1")
 			token := checker.Token("ex-1", 1)
 			e := w.event("ex-1", said(token))
@@ -221,7 +246,7 @@ func TestUnlawfulHistoriesAreRefused(t *testing.T) {
 			w.read("op")
 			w.op(checker.Op{Actor: "op", Kind: checker.Read, Answer: stale})
 		}},
-		{"two takeovers open one epoch", []checker.Rule{checker.RuleLinear}, func(w *world) {
+		{"two takeovers open one epoch", []checker.Rule{checker.RuleLinear, checker.RuleAcknowledged}, func(w *world) {
 			w.start("ex-1")
 			w.takeover("ex-2", "q1")
 			w.op(checker.Op{Actor: "ex-3", Kind: checker.Takeover, Executor: "ex-3", Request: "q2", Answer: w.answer()})
@@ -236,7 +261,7 @@ func TestUnlawfulHistoriesAreRefused(t *testing.T) {
 			w.good()
 			w.opts.Least = map[checker.Kind]int{checker.Publish: 4, checker.Takeover: 2}
 		}},
-		{"damage that is not told", []checker.Rule{checker.RuleAcknowledged}, func(w *world) {
+		{"damage that is not told", []checker.Rule{checker.RuleAcknowledged, checker.RulePast}, func(w *world) {
 			w.good()
 			w.log = w.log[:2]
 			refold(w)
@@ -265,7 +290,7 @@ func TestUnlawfulHistoriesAreRefused(t *testing.T) {
 
 func TestHistorySurvivesItsFilesAndAKill(t *testing.T) {
 	var a, b bytes.Buffer
-	first, second := checker.NewRecorder(&a, 1), checker.NewRecorder(&b, 1_000_000)
+	first, second := checker.NewRecorder(&a, 1), checker.NewWriter(&b, 1_000_000)
 	op := first.Begin(checker.Op{Actor: "ex-1", Kind: checker.Publish, Run: "r1", Event: "r1.1.1.aa"})
 	killed := second.Begin(checker.Op{Actor: "ex-2", Kind: checker.Takeover, Run: "r1", Request: "q1"})
 	first.End(op, func(op *checker.Op) { op.Outcome, op.Stream = checker.OK, 7 })
@@ -277,6 +302,7 @@ func TestHistorySurvivesItsFilesAndAKill(t *testing.T) {
 	require.Equal(t, first.History().Ops[0], h.Ops[0])
 	require.Equal(t, *killed, h.Ops[1])
 	require.Empty(t, h.Ops[1].Outcome)
+	require.Empty(t, second.History().Ops, "it keeps nothing in memory")
 
 	var again bytes.Buffer
 	require.NoError(t, h.Write(&again))

@@ -14,7 +14,8 @@
 // An operation of outcome ok had its effect, one that failed had none, and one whose outcome is unknown may have had it at
 // any time since it began, or never: its end is infinity. Against these, and the naive fold of internal/modelfold, hold:
 //
-//   - acknowledged: every event that was acknowledged is in the run, at the place that was acknowledged.
+//   - acknowledged: every event that was acknowledged is in the run, at the place that was acknowledged, and the large field of every
+//     event that counts can be read.
 //   - refused: what certainly failed is not in the run. stranger: neither is what nobody published.
 //   - twice: no event, and no operation by whatever event, counts twice.
 //   - dense: the sequences of each epoch are 1, 2, 3 … in the order of the log.
@@ -24,6 +25,8 @@
 //   - past: every answer is a state that the run was in: a prefix of its log.
 //   - whole (P2): an answer has every event that was acknowledged before it was asked for.
 //   - backwards (P4): an answer has all that an answer before it had.
+//   - calls: every answer says of tool calls which are open and which of them in doubt, as the naive fold does; and a tool runs no
+//     more often than its call's policy and the settlements in the log allow.
 //   - linear: publishes, takeovers and reads of a run are linearizable (porcupine).
 //   - enough: so many operations succeeded that the run means something.
 //

@@ -1,6 +1,7 @@
 package checker_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -21,7 +22,10 @@ type world struct {
 	opts    checker.Options
 	// complete and places of what is found; places are made of the head when nil.
 	complete bool
+	unread   map[string]string
 	places   map[string]checker.Answer
+	stored   *schema.Head
+	state    *schema.State
 }
 
 func newWorld(t *testing.T) *world {
@@ -112,6 +116,30 @@ func (w *world) resumed(actor, request string) *schema.Event {
 	return e
 }
 
+// control stores an event as an operator adds it, and returns it.
+func (w *world) control(data schema.Data) *schema.Event {
+	w.t.Helper()
+	e, err := schema.NewControl("f", "daemon", "r1", w.head.Epoch, fmt.Sprintf("n%d", len(w.log)), data, time.Unix(1_700_000_000+w.clock, 0))
+	require.NoError(w.t, err)
+	w.store(e)
+	return e
+}
+
+// copied is the stored checkpoint's head as it must be.
+func (w *world) copied() *schema.Head {
+	h := w.head.Clone()
+	return &h
+}
+
+// folded is the state that the log adds up to.
+func (w *world) folded() *schema.State {
+	s := schema.NewState("f", "r1")
+	for i := range w.log {
+		s.Apply(&w.log[i])
+	}
+	return s
+}
+
 // takeover is the whole of a takeover that goes well.
 func (w *world) takeover(actor, request string) *checker.Op {
 	w.t.Helper()
@@ -141,7 +169,9 @@ func (w *world) check() *checker.Report {
 	if places == nil {
 		places = map[string]checker.Answer{"checkpoint": checker.AnswerOf(&w.head, w.complete)}
 	}
-	return checker.Check(w.history(), []checker.Final{{Run: "r1", Log: w.log, Head: w.head, Complete: w.complete, Places: places}}, w.opts)
+	return checker.Check(w.history(), []checker.Final{{
+		Run: "r1", Log: w.log, Head: w.head, Complete: w.complete, Places: places, Stored: w.stored, State: w.state, Unread: w.unread,
+	}}, w.opts)
 }
 
 // good is a run of two executors, with reads.

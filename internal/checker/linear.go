@@ -43,7 +43,7 @@ func (c *runCheck) linear() {
 		ops = append(ops, porcupine.Operation{ClientId: client, Input: op, Output: op, Call: op.Start, Return: end})
 	}
 	for _, op := range c.ops {
-		if !linearizable(op) {
+		if !linearizable(op) || c.told(op) {
 			continue
 		}
 		end := op.End
@@ -55,7 +55,7 @@ func (c *runCheck) linear() {
 	for _, op := range c.unanswered() {
 		add(op, max(op.End, forever+1))
 	}
-	if len(ops) == 0 || c.opts.Damaged[c.f.Run] || c.opts.Unlogged {
+	if len(ops) == 0 || c.damaged() || c.opts.Unlogged {
 		return
 	}
 	result := porcupine.CheckOperationsTimeout(linearModel.ToModel(), ops, linearTime)
@@ -113,10 +113,8 @@ func linearizable(op *Op) bool {
 	switch op.Kind {
 	case Publish:
 		return !op.Evidence && op.Epoch != 0 && op.Sequence != 0 && (op.Outcome != Failed || op.Fenced)
-	case Takeover:
-		return op.done() && op.Answer != nil
-	case Read:
-		return op.done() && op.Answer != nil
+	case Takeover, Read:
+		return op.answered()
 	default:
 		return false
 	}
@@ -141,7 +139,11 @@ var linearModel = porcupine.NondeterministicModel{
 // step returns the states that an operation may leave behind.
 func (s runState) step(op *Op) []any {
 	var next []any
-	switch op.Kind {
+	kind := op.Kind
+	if kind == Takeover && op.Outcome == Failed {
+		kind = Read // it was told what it found
+	}
+	switch kind {
 	case Publish:
 		if op.Fenced {
 			if s.epoch > op.Epoch {

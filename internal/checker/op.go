@@ -1,6 +1,9 @@
 package checker
 
-import "github.com/waymarkio/waymark/schema"
+import (
+	"github.com/waymarkio/waymark/internal/modelfold"
+	"github.com/waymarkio/waymark/schema"
+)
 
 // Kind of an operation.
 type Kind string
@@ -15,6 +18,11 @@ const (
 	Read Kind = "read"
 	// Control is what an operator adds to a run: an input, a cancellation, a settlement.
 	Control Kind = "control"
+	// Call asks for a tool call, which publishes as many events as it takes: that it is called, how it is settled when it is in
+	// doubt, what it returned. They are those from Sequence to Last in Epoch, and if it did not return any behind these.
+	Call Kind = "call"
+	// Execute is one run of a call's tool: of outcome ok when the tool returned, failed when it certainly had no effect.
+	Execute Kind = "execute"
 	// Fault is what was done to the system. It is no operation on a run, and is told in the timeline.
 	Fault Kind = "fault"
 )
@@ -63,6 +71,13 @@ type Op struct {
 	Epoch    schema.Epoch    `json:"epoch,omitzero"`
 	Sequence schema.Sequence `json:"sequence,omitzero"`
 
+	// Last is the sequence of the last event of a Call that was acknowledged; it is below Sequence when there was none.
+	Last schema.Sequence `json:"last,omitzero"`
+	// Tool of a Call or an Execute is the call's id, unique in its run, Replay its policy, and Result what a run of it returned.
+	Tool   string        `json:"tool,omitzero"`
+	Replay schema.Replay `json:"replay,omitzero"`
+	Result string        `json:"result,omitzero"`
+
 	// Evidence: the late result of an executor that is fenced. That it was acknowledged says that it is in the log, and not
 	// that it counts.
 	Evidence bool `json:"evidence,omitzero"`
@@ -70,7 +85,8 @@ type Op struct {
 	// Executor and Request of a takeover: who, and the request_id.
 	Executor string `json:"executor,omitzero"`
 	Request  string `json:"request,omitzero"`
-	// Answer of a takeover or read that is ok.
+	// Answer of a takeover or read that is ok. One that was told that there is no such run has [Absent]: a read is ok then, and
+	// a takeover failed.
 	Answer *Answer `json:"answer,omitzero"`
 }
 
@@ -79,6 +95,11 @@ func (o *Op) done() bool { return o.Outcome == OK && o.End != 0 }
 
 // maybe reports whether the effect may be there.
 func (o *Op) maybe() bool { return o.Outcome != Failed }
+
+// answered reports whether somebody was told what the run is.
+func (o *Op) answered() bool {
+	return o.Answer != nil && o.End != 0 && (o.Outcome == OK || o.Outcome == Failed)
+}
 
 // Answer is what some place says of a run.
 type Answer struct {
@@ -90,12 +111,19 @@ type Answer struct {
 	// Complete: it names no gap.
 	Complete bool          `json:"complete"`
 	Status   schema.Status `json:"status,omitzero"`
+	// Calls are the open calls, and which of them are in doubt, in modelfold's words.
+	Calls string `json:"calls,omitzero"`
 }
+
+// Absent is the answer that there is no such run: the state before its first event. It is judged like any other one, so that a run
+// whose beginning was acknowledged must not be called unknown.
+func Absent() *Answer { return &Answer{Complete: true} }
 
 // AnswerOf is what a head says.
 func AnswerOf(h *schema.Head, complete bool) Answer {
 	return Answer{
 		Epoch: h.Epoch, Sequence: h.Sequence, Events: h.Counts.Events, Digest: h.Digest, Complete: complete && h.Complete(), Status: h.Status,
+		Calls: modelfold.OpenCallsOf(h),
 	}
 }
 
@@ -108,6 +136,12 @@ type Final struct {
 	Head schema.Head `json:"head"`
 	// Complete: nothing was called missing.
 	Complete bool `json:"complete"`
+	// Unread are the large fields of its events that could not be read whole, by reference, and why. A field is stored before
+	// its event.
+	Unread map[string]string `json:"unread,omitzero"`
+	// Stored is the head of the stored checkpoint, and State what was answered with messages and results; nil where nobody looked.
+	Stored *schema.Head  `json:"-"`
+	State  *schema.State `json:"-"`
 	// Places are what else is known of the run, by where it is known: the stored checkpoint, each replica of the service,
 	// a takeover's answer is not one of them, as it changes the run.
 	Places map[string]Answer `json:"places,omitzero"`

@@ -22,6 +22,8 @@ type Recorder struct {
 	next int64
 	w    io.Writer
 	err  error
+	// written: operations are kept in w alone.
+	written bool
 }
 
 // NewRecorder returns a recorder that writes JSON lines to w as operations begin and end; nil keeps them in memory alone.
@@ -29,6 +31,14 @@ type Recorder struct {
 func NewRecorder(w io.Writer, first int64) *Recorder {
 	now := time.Now()
 	return &Recorder{began: now, base: now.UnixNano(), next: first, w: w}
+}
+
+// NewWriter returns a recorder like that of NewRecorder, which keeps nothing in memory: its History is empty, and what it takes
+// does not grow.
+func NewWriter(w io.Writer, first int64) *Recorder {
+	r := NewRecorder(w, first)
+	r.written = true
+	return r
 }
 
 // Now is the time of the history.
@@ -41,7 +51,9 @@ func (r *Recorder) Begin(op Op) *Op {
 	op.ID, op.Start, op.End, op.Outcome = r.next, r.Now(), 0, ""
 	r.next++
 	kept := op
-	r.ops = append(r.ops, &kept)
+	if !r.written {
+		r.ops = append(r.ops, &kept)
+	}
 	r.write(&kept)
 	return &kept
 }

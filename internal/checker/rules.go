@@ -1,9 +1,14 @@
 package checker
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/modelfold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -13,18 +18,79 @@ func (c *runCheck) acknowledged() {
 		return // it is said that events are missing
 	}
 	for _, op := range c.ops {
-		if op.Kind != Publish && op.Kind != Control || !op.done() || op.Event == "" && op.Token == "" {
+		if op.Kind != Publish && op.Kind != Control || !op.done() {
 			continue
 		}
 		all := c.entries(op)
 		switch {
+		case op.Event == "" && op.Token == "":
+			c.add(RuleAcknowledged, []int64{op.ID}, "an operation succeeded, and nothing says what of: it has neither event nor token: %s", op)
 		case len(all) == 0:
 			c.add(RuleAcknowledged, []int64{op.ID}, "an acknowledged event is not in the log: %s", op)
 		case op.Evidence:
 		case c.counted(op) == 0:
 			c.add(RuleAcknowledged, []int64{op.ID}, "an acknowledged event does not count: %s", op)
+		case !slices.ContainsFunc(all, op.is):
+			c.add(RuleAcknowledged, []int64{op.ID}, "what counts is event %s, and another one was acknowledged: %s", all[0].event.ID, op)
 		case op.Stream != 0 && !slices.ContainsFunc(all, func(x *entry) bool { return x.rec.Stream == op.Stream }):
 			c.add(RuleAcknowledged, []int64{op.ID}, "an event is at %d and was acknowledged at %d", all[0].rec.Stream, op.Stream)
+		}
+	}
+}
+
+// fields: the large field of an event that counts is there, too.
+func (c *runCheck) fields() {
+	if c.opts.Damaged[c.f.Run] {
+		return // whoever reads it is told
+	}
+	for i := range c.log {
+		x := &c.log[i]
+		if x.counts == 0 {
+			continue
+		}
+		if why, unread := c.f.Unread[x.event.DataRef]; unread {
+			var ops []int64
+			for _, op := range x.ops {
+				ops = append(ops, op.ID)
+			}
+			c.add(RuleAcknowledged, ops, "the large field of event %s cannot be read: %s", x.event.ID, why)
+		}
+	}
+}
+
+// is reports whether an event that counts is the one that was acknowledged, as far as its id, epoch and sequence were told.
+func (o *Op) is(x *entry) bool {
+	return x.counts > 0 && (o.Event == "" || x.event.ID == o.Event) && (o.Epoch == 0 || max(x.event.Epoch, 1) == o.Epoch) &&
+		(o.Sequence == 0 || x.event.Sequence == o.Sequence)
+}
+
+// takeovers: who was handed an epoch has opened it, and who was certainly refused has not.
+func (c *runCheck) takeovers() {
+	if c.damaged() {
+		return // the takeovers themselves may be missing
+	}
+	opened := map[schema.Epoch]*entry{}
+	asked := map[string]*entry{}
+	for i := range c.log {
+		if x := &c.log[i]; x.request != "" && x.counts > 0 {
+			opened[x.event.Epoch], asked[x.request] = x, x
+		}
+	}
+	for _, op := range c.ops {
+		if op.Kind != Takeover {
+			continue
+		}
+		if x := asked[op.Request]; op.Outcome == Failed && x != nil {
+			c.add(RuleRefused, []int64{op.ID}, "a takeover failed, and it opened epoch %d at %d: %s", x.event.Epoch, x.rec.Stream, op)
+		}
+		if !op.done() || op.Answer == nil {
+			continue
+		}
+		switch x := opened[op.Answer.Epoch]; {
+		case x == nil:
+			c.add(RuleAcknowledged, []int64{op.ID}, "epoch %d was handed out, and nothing opens it: %s", op.Answer.Epoch, op)
+		case x.request != op.Request || op.Executor != "" && x.executor != op.Executor:
+			c.add(RuleAcknowledged, []int64{op.ID}, "epoch %d was handed out, and request %s of %s opened it: %s", op.Answer.Epoch, x.request, x.executor, op)
 		}
 	}
 }
@@ -32,8 +98,11 @@ func (c *runCheck) acknowledged() {
 // refused: what certainly failed has no effect, unless another operation published the same, or the executor handed the result
 // in as evidence when it was fenced.
 func (c *runCheck) refused() {
+	if c.damaged() {
+		return // the takeover that they were refused for may be missing
+	}
 	for _, op := range c.ops {
-		if op.Outcome != Failed || op.Kind != Publish {
+		if op.Outcome != Failed || op.Kind != Publish && op.Kind != Control {
 			continue
 		}
 		for _, x := range c.entries(op) {
@@ -44,18 +113,22 @@ func (c *runCheck) refused() {
 	}
 }
 
-// strangers: what counts was published by somebody, and each takeover was asked for.
+// strangers: what counts was published by somebody, each takeover was asked for, and so was what an operator adds.
 func (c *runCheck) strangers() {
 	if c.opts.Unlogged {
 		return
 	}
 	asked := map[string]bool{}
 	failed := map[string]bool{}
+	unknown := 0 // operators' requests that were not answered: nobody knows their events
 	for _, op := range c.ops {
+		if op.Kind == Control && op.Outcome != OK && op.maybe() && op.Event == "" && op.Token == "" {
+			unknown++
+		}
 		if op.Kind == Takeover {
 			asked[op.Request] = true
 		}
-		if op.Kind == Publish && op.Outcome == Failed {
+		if (op.Kind == Publish || op.Kind == Control) && op.Outcome == Failed {
 			failed[op.Event], failed[op.Token] = true, true
 		}
 	}
@@ -65,12 +138,29 @@ func (c *runCheck) strangers() {
 		case x.counts == 0 || x.event == nil:
 		case x.request != "" && !asked[x.request]:
 			c.add(RuleStranger, nil, "takeover %s at %d was asked for by nobody: request %s", x.event.ID, x.rec.Stream, x.request)
-		case x.event.IsControl(), len(x.ops) > 0:
+		case len(x.ops) > 0, x.event.IsControl() && byDaemon(x.event):
 		case failed[x.event.ID] || failed[x.token] && x.token != "": // told by another rule
+		case x.event.IsControl() && unknown > 0:
+			unknown--
 		default:
 			c.add(RuleStranger, nil, "event %s at %d counts and was published by nobody", x.event.ID, x.rec.Stream)
 		}
 	}
+}
+
+// byDaemon reports whether a control event is one that the daemon adds unasked, or a takeover, which is told by its request.
+func byDaemon(e *schema.Event) bool {
+	data, err := schema.ParseData(e)
+	if err != nil {
+		return false
+	}
+	switch d := data.(type) {
+	case *schema.RunResumedData, *schema.RunOrphanedData:
+		return true
+	case *schema.RunInputData:
+		return d.Status == schema.InputExpired
+	}
+	return false
 }
 
 // twice: no event and no operation counts more than once.
@@ -141,7 +231,7 @@ func (c *runCheck) dense() {
 // fenced: behind a takeover that counts, nothing of an older epoch is acknowledged; and nothing is that began when it was
 // known to be over.
 func (c *runCheck) fenced() {
-	if c.opts.Damaged[c.f.Run] {
+	if c.damaged() {
 		return // the takeovers themselves may be missing
 	}
 	now := schema.Epoch(0)
@@ -169,21 +259,46 @@ func (c *runCheck) fenced() {
 	}
 }
 
-// sameAsModel: the head that was answered is what the log adds up to, and nothing is said to be missing without cause.
+// sameAsModel: the head that was answered is what the log adds up to, and so are the stored checkpoint, the state with its
+// messages and results, and what the fold itself makes of the log; and nothing is said to be missing without cause.
 func (c *runCheck) sameAsModel() {
-	if c.damaged() || c.model.Beyond {
+	if c.damaged() {
 		return
 	}
-	for _, d := range c.model.Differences(&c.f.Head) {
-		c.add(RuleModel, nil, "%s", d)
+	if c.model.Beyond {
+		c.add(RuleModel, nil, "the log has something that the model does not know, so that nothing can be said about it")
+		return
 	}
-	if !c.f.Complete {
+	c.differ("", c.model.Differences(&c.f.Head))
+	if c.f.Stored != nil {
+		c.differ("stored checkpoint: ", c.model.Differences(c.f.Stored))
+	}
+	if c.f.State != nil {
+		c.differ("answered state: ", c.model.StateDifferences(c.f.State))
+	}
+	folded := schema.NewState(c.opts.Fleet, c.f.Run)
+	for i := range c.f.Log {
+		folded.Apply(&c.f.Log[i])
+	}
+	c.differ("fold of the log: ", c.model.StateDifferences(folded))
+	if !c.f.Complete || !c.f.Head.Complete() {
 		c.add(RuleModel, nil, "the run is called incomplete, with gaps %v", c.f.Head.Gaps)
 	}
 }
 
-// converged: every place says the same.
+func (c *runCheck) differ(where string, all []modelfold.Difference) {
+	for _, d := range all {
+		c.add(RuleModel, nil, "%s%s", where, d)
+	}
+}
+
+// converged: every place says the same, and the stored checkpoint is the answer's head in everything.
 func (c *runCheck) converged() {
+	if c.f.Stored != nil && !c.damaged() {
+		for _, field := range unlike(&c.f.Head, c.f.Stored) {
+			c.add(RuleConverged, nil, "the stored checkpoint has another %s than the run's events", field)
+		}
+	}
 	want := AnswerOf(&c.f.Head, c.f.Complete)
 	for _, place := range slices.Sorted(maps.Keys(c.f.Places)) {
 		if got := c.f.Places[place]; got != want {
@@ -192,38 +307,72 @@ func (c *runCheck) converged() {
 	}
 }
 
+// told reports whether an answer says what was true while it was asked for: that a run that was damaged misses something.
+func (c *runCheck) told(op *Op) bool {
+	return c.opts.Damaged[c.f.Run] && op.Answer != nil && !op.Answer.Complete
+}
+
 // answers: each is a prefix of the log, with all that was acknowledged before it was asked for, and all that was answered
 // before.
 func (c *runCheck) answers() {
-	if c.opts.Damaged[c.f.Run] {
+	if c.damaged() {
 		return
 	}
 	for _, op := range c.ops {
 		a := op.Answer
-		if a == nil || !op.done() {
+		if !op.answered() || c.told(op) {
 			continue
 		}
 		switch {
-		case a.Events < 0 || a.Events >= int64(len(c.digests)):
-			c.add(RulePast, []int64{op.ID}, "an answer has %d events, the run has %d: %s", a.Events, len(c.digests)-1, op)
-		case c.digests[a.Events] != a.Digest:
-			c.add(RulePast, []int64{op.ID}, "an answer's digest is none that the run had: %s", op)
+		case a.Events < 0 || a.Events >= int64(len(c.was)):
+			c.add(RulePast, []int64{op.ID}, "an answer has %d events, the run has %d: %s", a.Events, len(c.was)-1, op)
 		case !a.Complete:
 			c.add(RulePast, []int64{op.ID}, "an answer calls events missing of a run that has them all: %s", op)
+		case c.was[a.Events].Digest != a.Digest:
+			c.add(RulePast, []int64{op.ID}, "an answer's digest is none that the run had: %s", op)
+		case c.was[a.Events].Calls != a.Calls:
+			c.add(RuleCalls, []int64{op.ID}, "an answer has the open calls %q, and the log up to there %q", a.Calls, c.was[a.Events].Calls)
+		case c.was[a.Events] != *a:
+			c.add(RulePast, []int64{op.ID}, "an answer says %+v, and the run was %+v at that event", *a, c.was[a.Events])
 		}
 		for _, before := range c.ops {
-			if before.End == 0 || before.End >= op.Start || !before.done() {
+			if before.End == 0 || before.End >= op.Start || !before.done() && !before.answered() {
 				continue
 			}
 			switch n := c.counted(before); {
-			case before.Kind == Publish && int64(n) > a.Events:
+			case before.done() && int64(n) > a.Events:
 				c.add(RuleWhole, []int64{before.ID, op.ID}, "an answer has %d events and misses one, the run's %d., that was acknowledged before it was asked for", a.Events, n)
-			case before.Kind == Publish && before.Epoch > a.Epoch:
+			case before.done() && before.Epoch > a.Epoch:
 				c.add(RuleWhole, []int64{before.ID, op.ID}, "an answer is of epoch %d, and an event of epoch %d was acknowledged before", a.Epoch, before.Epoch)
 			}
-			if b := before.Answer; b != nil && (b.Events > a.Events || b.Epoch > a.Epoch) {
+			if b := before.Answer; b != nil && !c.told(before) && (b.Events > a.Events || b.Epoch > a.Epoch) {
 				c.add(RuleBackwards, []int64{before.ID, op.ID}, "an answer has %d events in epoch %d, one before it %d in epoch %d", a.Events, a.Epoch, b.Events, b.Epoch)
 			}
 		}
 	}
+}
+
+// unlike names the members in which two heads differ.
+func unlike(a, b *schema.Head) []string {
+	members := func(h *schema.Head) map[string]jsontext.Value {
+		text, err := json.Marshal(h, json.Deterministic(true))
+		if err != nil {
+			return map[string]jsontext.Value{err.Error(): nil}
+		}
+		m := map[string]jsontext.Value{}
+		if err := json.Unmarshal(text, &m); err != nil {
+			return map[string]jsontext.Value{err.Error(): nil}
+		}
+		return m
+	}
+	of, in := members(a), members(b)
+	all := maps.Clone(of)
+	maps.Copy(all, in)
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if !bytes.Equal(of[name], in[name]) {
+			names = append(names, name)
+		}
+	}
+	return names
 }

@@ -1,0 +1,189 @@
+package checker
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// expand puts an operation for each event in place of those that publish several: what was acknowledged of them is ok, and what the log
+// has behind that, in the same epoch, is of unknown outcome.
+func (c *runCheck) expand() {
+	published := map[epochSequence]bool{}
+	for _, op := range c.ops {
+		if op.Kind == Publish && op.maybe() && op.Sequence != 0 {
+			published[epochSequence{op.Epoch, op.Sequence}] = true
+		}
+	}
+	at := map[epochSequence]string{}
+	for i := range c.f.Log {
+		if e, err := schema.Decode(c.f.Log[i].Header, c.f.Log[i].Body); err == nil && e.Sequence != 0 {
+			at[epochSequence{e.Epoch, e.Sequence}] = e.ID
+		}
+	}
+	var all []*Op
+	for _, op := range c.ops {
+		all = append(all, op)
+		if op.Kind != Call || op.Epoch == 0 {
+			continue
+		}
+		for s := op.Sequence; ; s++ {
+			place := epochSequence{op.Epoch, s}
+			event, there := at[place]
+			if s > op.Last && (!there || published[place]) {
+				break
+			}
+			published[place] = true
+			one := &Op{
+				ID: op.ID, Actor: op.Actor, Kind: Publish, Run: op.Run, Start: op.Start, End: op.End, Outcome: OK, Epoch: op.Epoch, Sequence: s,
+				Event: event, Detail: op.Detail, Tool: op.Tool,
+			}
+			if s > op.Last || op.End == 0 {
+				one.Outcome = Unknown
+			}
+			if !there {
+				one.Event = "an event of a tool call"
+			}
+			all = append(all, one)
+		}
+	}
+	c.ops = all
+}
+
+// epochSequence is where an executor's event stands among its own.
+type epochSequence struct {
+	epoch    schema.Epoch
+	sequence schema.Sequence
+}
+
+// callStory is what the log says of one call.
+type callStory struct {
+	called schema.Epoch
+	replay schema.Replay
+	// reruns are the epochs in which it was settled as rerun, by a person where byPerson says so.
+	reruns   []schema.Epoch
+	byPerson []bool
+	// closed is the epoch in which it came to its end, result what it came to.
+	closed schema.Epoch
+	result string
+	late   bool
+}
+
+// stories reads the log for calls. Rules that one event alone breaks are told at once.
+func (c *runCheck) stories() map[string]*callStory {
+	stories := map[string]*callStory{}
+	of := func(id string) *callStory {
+		if stories[id] == nil {
+			stories[id] = new(callStory)
+		}
+		return stories[id]
+	}
+	epoch := schema.Epoch(1)
+	for i := range c.log {
+		x := &c.log[i]
+		if x.event == nil || x.counts == 0 {
+			continue
+		}
+		if x.request != "" {
+			epoch = max(epoch, x.event.Epoch)
+		}
+		data, err := schema.ParseData(x.event)
+		if err != nil {
+			continue
+		}
+		switch d := data.(type) {
+		case *schema.ToolCalledData:
+			of(d.ToolCallID).called, of(d.ToolCallID).replay = epoch, d.Replay
+		case *schema.ToolReturnedData:
+			if x.evidence {
+				of(d.ToolCallID).late = true
+			} else {
+				of(d.ToolCallID).closed, of(d.ToolCallID).result = epoch, string(d.Result)
+			}
+		case *schema.ToolFailedData:
+			if !x.evidence {
+				of(d.ToolCallID).closed = epoch
+			}
+		case *schema.ToolSettledData:
+			s := of(d.ToolCallID)
+			if d.How != schema.SettledRerun {
+				s.closed, s.result = epoch, string(d.Result)
+				continue
+			}
+			person := x.event.IsControl()
+			if s.late && !person {
+				c.add(RuleCalls, appendOps(nil, x.ops), "call %s is run again at %d, and its late result was there", d.ToolCallID, x.rec.Stream)
+			}
+			s.reruns, s.byPerson, s.late = append(s.reruns, epoch), append(s.byPerson, person), false
+		}
+	}
+	return stories
+}
+
+// calls: a tool runs once for each time that its call was recorded and settled as rerun, in the epoch that may; a person says so where
+// the policy leaves it to one; nothing runs once the call has come to its end; what a call came to is what a run of its tool returned; and
+// a tool that can be asked what became of a call has its effect once.
+func (c *runCheck) calls() {
+	if c.opts.Damaged[c.f.Run] {
+		return
+	}
+	runs := map[string][]*Op{}
+	for _, op := range c.ops {
+		if op.Kind == Execute {
+			runs[op.Tool] = append(runs[op.Tool], op)
+		}
+	}
+	stories := c.stories()
+	for _, id := range slices.Sorted(maps.Keys(runs)) {
+		s := stories[id]
+		if s == nil || s.called == 0 {
+			c.add(RuleCalls, ids(runs[id]), "the tool of call %s ran, and the call is not in the log", id)
+			continue
+		}
+		c.runsOf(id, s, runs[id])
+	}
+}
+
+// runsOf holds the runs of one call's tool against what the log says of it.
+func (c *runCheck) runsOf(id string, s *callStory, runs []*Op) {
+	slices.SortStableFunc(runs, func(a, b *Op) int { return compare(int64(a.Epoch), int64(b.Epoch)) })
+	effects := 0
+	given := s.result == ""
+	for i, op := range runs {
+		if op.Outcome == OK {
+			effects++
+		}
+		given = given || op.Result == s.result
+		switch {
+		case op.Epoch < s.called:
+			c.add(RuleCalls, []int64{op.ID}, "call %s was recorded in epoch %d, and its tool ran in epoch %d", id, s.called, op.Epoch)
+		case s.closed != 0 && op.Epoch > s.closed:
+			c.add(RuleCalls, []int64{op.ID}, "call %s came to its end in epoch %d, and its tool ran in epoch %d", id, s.closed, op.Epoch)
+		case i > 0 && runs[i-1].Epoch == op.Epoch:
+			c.add(RuleCalls, ids(runs[i-1:i+1]), "the tool of call %s ran twice in epoch %d", id, op.Epoch)
+		}
+		after := s.called
+		if i > 0 {
+			after = runs[i-1].Epoch
+		} else if op.Epoch == s.called {
+			continue // what it was recorded for
+		}
+		at := slices.IndexFunc(s.reruns, func(e schema.Epoch) bool { return e > after && e <= op.Epoch })
+		switch {
+		case op.Epoch == after: // told already
+		case at < 0:
+			c.add(RuleCalls, []int64{op.ID}, "the tool of call %s, policy %s, ran in epoch %d, and nothing settled it as rerun since epoch %d", id, s.replay, op.Epoch, after)
+		case s.replay == schema.ReplayHold && !s.byPerson[at]:
+			c.add(RuleCalls, []int64{op.ID}, "the tool of call %s ran again in epoch %d, and no person said so: its policy is hold", id, op.Epoch)
+		}
+	}
+	if !given {
+		c.add(RuleCalls, ids(runs), "call %s came to %s, which no run of its tool returned", id, s.result)
+	}
+	if effects > 1 && (s.replay == schema.ReplayVerify || s.replay == schema.ReplayHold) {
+		c.add(RuleCalls, ids(runs), "the tool of call %s, policy %s, had its effect %d times", id, s.replay, effects)
+	}
+}
+
+func ids(ops []*Op) []int64 { return appendOps(nil, ops) }
