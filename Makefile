@@ -14,7 +14,7 @@ PKG ?= ./...
 # The readers of the files in deploy, a module of its own.
 DEPLOYCHECK := tools/deploycheck
 TEST_TIMEOUT ?= 15m
-FUZZTIME ?= 5s
+FUZZTIME ?= 3s
 # Cases of "make bench", all of them by default, and its flags.
 BENCH ?=
 BENCHFLAGS ?=
@@ -56,8 +56,8 @@ test: ## run the tests, quickly (PKG=./schema for one package)
 race: ## run the tests under the race detector
 	go test -race -timeout $(TEST_TIMEOUT) $(PKG)
 
-# The seed and the number of schedules of "make chaos-inprocess", and how many run side by side.
-SEED ?= 1
+# The first seed (empty: 1), the number of schedules of "make chaos-inprocess", and how many run side by side.
+SEED ?=
 SCHEDULES ?= 10000
 WORKERS ?= 8
 
@@ -103,8 +103,8 @@ bench-peers: ## measure LangGraph and DBOS with the same workload (needs node, n
 gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=5s PKG=./publisher)
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout $(TEST_TIMEOUT) $(PKG)
 
-# Rounds of "make chaos", each with a seed of its own; SERVERS is 1 or 3, empty is both. CHAOSFLAGS="-run TestDamage" runs others.
-SEED ?=
+# Rounds of "make chaos", each with a seed of its own from SEED on (empty: another one each time); SERVERS is 1 or 3, empty is
+# both. CHAOSFLAGS="-run TestDamage" runs others.
 ROUNDS ?= 10
 SERVERS ?=
 CUTS ?= 1
@@ -117,7 +117,16 @@ chaos: ## break real processes on purpose, round after round (SEED=1 ROUNDS=10 S
 
 .PHONY: chaos-power
 chaos-power: ## cut the power of all servers under load, again and again (CUTS=50 SERVERS=1; as root, on Linux)
-	@$(MAKE) --no-print-directory chaos CHAOSFLAGS="-run TestAPowerCut"
+	@$(MAKE) --no-print-directory chaos CHAOSFLAGS="-run PowerCut"
+
+# How long "make soak" takes, and what it breaks meanwhile: mild or none.
+DURATION ?= 1h
+FAULTS ?= mild
+
+.PHONY: soak
+soak: ## do the same work for hours: memory, files, goroutines and the store stay as they are (DURATION=8h SERVERS=3 FAULTS=none)
+	WAYMARK_SOAK=$(DURATION) WAYMARK_SOAK_FAULTS=$(FAULTS) WAYMARK_CHAOS_SEED=$(SEED) WAYMARK_CHAOS_SERVERS=$(SERVERS) \
+		go test -count=1 -timeout 0 -v -run NothingGrowsUnder ./internal/nemesis
 
 .PHONY: lint
 lint: $(LINT) ## run golangci-lint, layers and formatting included

@@ -4,6 +4,7 @@ package nemesis_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,6 +32,9 @@ type round struct {
 	prober *prober
 	fleet  *publisher.Fleet
 	struck []struck
+	// fields counts the large fields that were read back, settled the calls in doubt by how they were settled, once judged.
+	fields  int
+	settled map[schema.Settlement]int
 }
 
 // struck is a fault that was tried, and for how long nothing worked.
@@ -39,12 +43,14 @@ type struck struct {
 	Servers int    `json:"servers"`
 	Seed    uint64 `json:"seed"`
 	// Boundaries and Recoveries are the longest times without one that succeeded, from the fault's begin until everybody
-	// had caught up, in milliseconds; CaughtUp is how long that took from the end of the fault.
+	// had caught up, in milliseconds; CaughtUp is how long that took from the end of the fault, and Returned how long until
+	// each executor had written a boundary, each reader had been answered and a run was taken over.
 	Boundaries int64 `json:"boundaries_ms"`
 	Recoveries int64 `json:"recoveries_ms"`
 	CaughtUp   int64 `json:"caught_up_ms"`
+	Returned   int64 `json:"returned_ms"`
 
-	begin, end int64
+	begin, healed, end int64
 }
 
 // newRound starts a world under load.
@@ -101,6 +107,7 @@ func (r *round) suffer(f fault) {
 	r.record.End(op, func(op *checker.Op) { nemesis.Ended(op, err) })
 	require.NoError(r.tb, err, f.name)
 	healed := time.Now()
+	hit.healed = r.record.Now()
 	r.calm()
 	hit.CaughtUp = time.Since(healed).Milliseconds()
 	hit.end = r.record.Now()
@@ -249,7 +256,7 @@ func (r *round) judge() {
 		}
 	}
 	found := time.Now()
-	attribute(h, finals)
+	checker.AttributeClaims(h, finals)
 	stored(h, finals)
 	judged := checker.Check(h, finals, checker.Options{
 		Fleet: schema.DefaultFleet, Least: map[checker.Kind]int{checker.Publish: 100, checker.Takeover: 10, checker.Read: 10},
@@ -264,56 +271,6 @@ func (r *round) judge() {
 	r.report(h, finals)
 }
 
-// attribute tells claims which takeover was theirs. One that was not answered has no run: the log names the executor, not the
-// operation, and any claim of it that was under way or unknown when the epoch was opened may be the one. One that was answered may
-// have repeated such a claim, and have had its effect long before it began.
-func attribute(h *checker.History, finals []checker.Final) {
-	answered := make(map[string]*checker.Op)
-	for i := range h.Ops {
-		if op := &h.Ops[i]; op.Kind == checker.Takeover && op.Request != "" {
-			answered[op.Request] = op
-		}
-	}
-	for i := range finals {
-		for _, rec := range finals[i].Log {
-			e, err := schema.Decode(rec.Header, rec.Body)
-			if err != nil || e.Name() != schema.RunResumed {
-				continue
-			}
-			data, err := schema.ParseData(e)
-			resumed, ok := data.(*schema.RunResumedData)
-			at, timeErr := time.Parse(time.RFC3339Nano, e.Time)
-			if err != nil || timeErr != nil || !ok || resumed.Reason != "claim" {
-				continue
-			}
-			op := answered[resumed.RequestID]
-			if op != nil && op.Start <= at.UnixNano() {
-				continue
-			}
-			before := claimBefore(h, resumed.Executor, at.UnixNano())
-			switch {
-			case before == nil: // nobody asked for it: the checker will say so
-			case op != nil:
-				op.Start = before.Start
-			default:
-				before.Run, before.Request, before.Outcome = finals[i].Run, resumed.RequestID, checker.Unknown
-				answered[resumed.RequestID] = before
-			}
-		}
-	}
-}
-
-// claimBefore is the last claim of an executor that began before a moment, and was not answered.
-func claimBefore(h *checker.History, executor string, at int64) *checker.Op {
-	for n := len(h.Ops) - 1; n >= 0; n-- {
-		op := &h.Ops[n]
-		if op.Detail == nemesis.DetailClaim && op.Run == "" && op.Outcome != checker.OK && op.Executor == executor && op.Start <= at {
-			return op
-		}
-	}
-	return nil
-}
-
 // stored tells publishes that were fenced, and had been stored just before the takeover: the successor has them, and whoever published
 // knows only that it is over.
 func stored(h *checker.History, finals []checker.Final) {
@@ -323,7 +280,7 @@ func stored(h *checker.History, finals []checker.Final) {
 	}
 	for i := range h.Ops {
 		op := &h.Ops[i]
-		if op.Kind != checker.Publish || op.Outcome != checker.Failed || !op.Fenced {
+		if op.Kind != checker.Publish || op.Outcome != checker.Failed || !op.Fenced || op.Token == "" {
 			continue
 		}
 		if slices.ContainsFunc(logs[op.Run], func(rec schema.Record) bool { return bytes.Contains(rec.Body, []byte(op.Token)) }) {
@@ -362,6 +319,7 @@ func (r *round) final(run string) (f checker.Final, there bool) {
 	if !there {
 		return f, false
 	}
+	defer func() { f.Unread = r.unread(f.Log, 3) }()
 	r.eventually("run "+run+" is not folded", func() error {
 		c, err := checkpoint(ctx, r.js, run)
 		if err != nil {
@@ -384,10 +342,35 @@ func (r *round) final(run string) (f checker.Final, there bool) {
 			}
 			return fmt.Errorf("checkpoint has %d events and %.8s, the log %d and %.8s", c.Counts.Events, c.Digest, head.Counts.Events, head.Digest)
 		}
-		f.Places["checkpoint"] = checker.AnswerOf(&c.Head, true)
+		f.Stored, f.Places["checkpoint"] = &c.Head, checker.AnswerOf(&c.Head, true)
 		return nil
 	})
 	return f, true
+}
+
+// unread loads the large fields of events, and returns which it could not load in so many tries.
+func (r *round) unread(log []schema.Record, tries int) map[string]string {
+	r.tb.Helper()
+	unread := make(map[string]string)
+	loaded := make(map[string]bool)
+	for i := range log {
+		e, err := schema.Decode(log[i].Header, log[i].Body)
+		if err != nil || e.DataRef == "" || loaded[e.DataRef] {
+			continue
+		}
+		loaded[e.DataRef] = true
+		for range tries {
+			_, err = r.fleet.Blob(r.tb.Context(), e.DataRef)
+			if err == nil {
+				break
+			}
+		}
+		if err != nil {
+			unread[e.DataRef] = err.Error()
+		}
+	}
+	r.fields += len(loaded)
+	return unread
 }
 
 // measure finds out for how long nothing worked around each fault.
@@ -408,7 +391,37 @@ func (r *round) measure(h *checker.History) {
 	for i := range r.struck {
 		s := &r.struck[i]
 		s.Boundaries, s.Recoveries = longest(boundaries, s.begin, s.end), longest(recoveries, s.begin, s.end)
+		last, who := r.returned(h, s)
+		s.Returned = (last - s.healed) / int64(time.Millisecond)
+		if s.Returned > returns.Milliseconds() {
+			r.tb.Errorf("%s: %s worked again %d ms after its end, and not within %s", s.Fault, who, s.Returned, returns)
+		}
 	}
+}
+
+// returns is how long service may take to return once a fault has ended. Replicas may take longer to catch up.
+const returns = time.Minute
+
+// returned is when the last of all who work had succeeded with something that was begun after a fault, and who that was.
+func (r *round) returned(h *checker.History, s *struck) (last int64, who string) {
+	first := map[string]int64{"prober takeover": s.end, "reader-0 read": s.end, "reader-1 read": s.end}
+	for _, p := range r.executors {
+		first[p.name+" publish"] = s.end
+	}
+	for i := range h.Ops {
+		op := &h.Ops[i]
+		name, _, _ := strings.Cut(op.Actor, ".")
+		name += " " + string(op.Kind)
+		if at, asked := first[name]; asked && op.Outcome == checker.OK && op.Start >= s.healed && op.End < at {
+			first[name] = op.End
+		}
+	}
+	for name, at := range first {
+		if at > last {
+			last, who = at, name
+		}
+	}
+	return last, who
 }
 
 // longest is the longest time between two of the sorted moments, as far as it lies between begin and end, in milliseconds.
@@ -437,14 +450,29 @@ func (r *round) report(h *checker.History, finals []checker.Final) {
 	var events int
 	for i := range finals {
 		events += len(finals[i].Log)
+		for _, rec := range finals[i].Log {
+			e, err := schema.Decode(rec.Header, rec.Body)
+			if err != nil || e.Name() != schema.ToolSettled {
+				continue
+			}
+			if data, err := schema.ParseData(e); err == nil {
+				if d, ok := data.(*schema.ToolSettledData); ok {
+					outcomes["in doubt "+string(d.How)]++
+					if r.settled == nil {
+						r.settled = make(map[schema.Settlement]int)
+					}
+					r.settled[d.How]++
+				}
+			}
+		}
 	}
 	var words []string
 	for _, k := range slices.Sorted(maps.Keys(outcomes)) {
 		words = append(words, fmt.Sprintf("%s %d", k, outcomes[k]))
 	}
-	r.tb.Logf("seed %d, %d servers: %d runs with %d events in the end; %s", r.seed, r.scale.servers, len(finals), events, strings.Join(words, ", "))
+	r.tb.Logf("seed %d, %d servers: %d runs with %d events and %d large fields in the end; %s", r.seed, r.scale.servers, len(finals), events, r.fields, strings.Join(words, ", "))
 	for _, s := range r.struck {
-		r.tb.Logf("  %-30s no boundary for %d ms, no recovery for %d ms, caught up %d ms after its end", s.Fault, s.Boundaries, s.Recoveries, s.CaughtUp)
+		r.tb.Logf("  %-30s no boundary for %d ms, no recovery for %d ms, all worked %d ms after its end and had caught up after %d ms", s.Fault, s.Boundaries, s.Recoveries, s.Returned, s.CaughtUp)
 	}
 	name := os.Getenv("WAYMARK_CHAOS_REPORT")
 	if name == "" {
@@ -459,7 +487,7 @@ func (r *round) report(h *checker.History, finals []checker.Final) {
 		r.must(err)
 	}
 	line, err := json.Marshal(map[string]any{
-		"round": r.seed, "servers": r.scale.servers, "faults": len(r.struck), "runs": len(finals), "events": events, "operations": outcomes, "violations": len(r.violations),
+		"round": r.seed, "servers": r.scale.servers, "faults": len(r.struck), "runs": len(finals), "events": events, "fields": r.fields, "operations": outcomes, "violations": len(r.violations),
 	}, json.Deterministic(true))
 	r.must(err)
 	_, err = file.Write(append(line, '\n'))
@@ -501,6 +529,23 @@ func chaos(t *testing.T, servers int) {
 				r.suffer(f)
 			}
 			r.judge()
+			if servers > 1 && full() {
+				r.sameEverywhere()
+			}
 		})
 	}
+}
+
+// TestWhoStandsStillForTwoMinutesChangesNothing stops a daemon and an executor for far longer than any lease, silence or deadline lasts.
+func TestWhoStandsStillForTwoMinutesChangesNothing(t *testing.T) {
+	if !full() {
+		t.Skip("it takes three minutes: WAYMARK_E2E_FULL=1")
+	}
+	t.Parallel() // it mostly waits
+	r := newRound(t, scaleOf(1), number(t, "WAYMARK_CHAOS_SEED", 1))
+	r.awaitOps(800)
+	r.suffer(fault{"stop-two-minutes", 1, 1, func(ctx context.Context, s *storm) error {
+		return s.freeze(ctx, slices.Concat(one(s, s.daemons), one(s, s.executors)), 120_000, 120_001, false)
+	}})
+	r.judge()
 }

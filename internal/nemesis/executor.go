@@ -48,6 +48,12 @@ type ExecutorSettings struct {
 	Timeout int64 `json:"timeout_ms"`
 	// ClockOff is how far its clock is off, in milliseconds.
 	ClockOff int64 `json:"clock_off_ms,omitzero"`
+	// Outside is the folder that tools change. Empty means that no tool is called.
+	Outside string `json:"outside,omitzero"`
+	// Tool is how long a tool takes at most before its effect, and again behind it, in milliseconds.
+	Tool int `json:"tool_ms,omitzero"`
+	// Leak builds a mistake in, for the proof that a soak finds it: "goroutine" or "memory" for each run. Empty means none.
+	Leak string `json:"leak,omitzero"`
 }
 
 // leaveTimeout is how long an executor that stops tries to let go of each run.
@@ -61,10 +67,14 @@ type loader struct {
 	log    zerolog.Logger
 	mu     sync.Mutex
 	rnd    *rand.Rand
+	// effects counts the runs of tools.
+	effects int
+	// leaked is what a built-in mistake keeps.
+	leaked [][]byte
 }
 
 // runExecutor loads the fleet until ctx ends, then lets its runs go, cleanly.
-func runExecutor(ctx context.Context, settings string, stdout io.Writer, log zerolog.Logger) (err error) {
+func runExecutor(ctx context.Context, settings, metrics string, stdout io.Writer, log zerolog.Logger) (err error) {
 	l := &loader{log: log}
 	if err := json.Unmarshal([]byte(settings), &l.ExecutorSettings); err != nil {
 		return fmt.Errorf("%s: %w", ExecutorVariable, err)
@@ -74,9 +84,9 @@ func runExecutor(ctx context.Context, settings string, stdout io.Writer, log zer
 	if err != nil {
 		return err
 	}
-	l.record = checker.NewRecorder(file, l.First)
+	l.record = checker.NewWriter(file, l.First)
 	defer func() { err = errors.Join(err, l.record.Err(), file.Close()) }()
-	if err := say(stdout, Ready{}); err != nil {
+	if err := say(stdout, Ready{Metrics: metrics}); err != nil {
 		return err
 	}
 	nc, err := Dial(ctx, l.Name, l.URLs, l.User, l.Password)
@@ -95,6 +105,13 @@ func runExecutor(ctx context.Context, settings string, stdout io.Writer, log zer
 		if err != nil && !wait(ctx, 200*time.Millisecond) {
 			return nil // ctx ended while the fleet was not there
 		}
+	}
+	if l.Outside != "" {
+		stop, err := l.serveVerify(nc) //nolint:contextcheck // it ends by stop
+		if err != nil {
+			return err
+		}
+		defer func() { _ = stop() }() // the connection goes behind it
 	}
 	var slots sync.WaitGroup
 	for i := range l.Slots {
@@ -149,12 +166,13 @@ func (s *slot) token() (token, filler string) {
 	s.tokens++
 	size := 50 + l.rnd.IntN(1500)
 	switch n := l.rnd.IntN(300); {
-	case n == 0:
-		size = 300 << 10 // a blob
-	case n < 12:
+	case n < 3: // a blob of some chunks
+		size = 300<<10 + l.rnd.IntN(700<<10)
+	case n < 14:
 		size = 20 << 10
 	}
-	return checker.Token(s.actor, s.tokens), strings.Repeat("all work and no play ", size/21)
+	// No two are alike: what has the same content is stored once.
+	return checker.Token(s.actor, s.tokens), nuid.Next() + strings.Repeat(" all work and no play", size/21)
 }
 
 // slot has one run in hand after the other.
@@ -168,10 +186,23 @@ func (s *slot) work(ctx context.Context) {
 	for ctx.Err() == nil {
 		run := s.take(ctx)
 		if run != nil {
+			s.leak(ctx)
 			s.drive(ctx, run)
 		} else if !wait(ctx, 100*time.Millisecond) {
 			return
 		}
+	}
+}
+
+// leak is the mistake that is built in.
+func (s *slot) leak(ctx context.Context) {
+	switch s.Leak {
+	case "goroutine":
+		go func() { <-ctx.Done() }()
+	case "memory":
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.leaked = append(s.leaked, make([]byte, 100<<10))
 	}
 }
 
@@ -182,7 +213,7 @@ func (s *slot) take(ctx context.Context) *publisher.Run {
 			return run
 		}
 	}
-	run, err := Takeover(s.record, checker.Op{Actor: s.actor, Executor: s.Name, Detail: DetailClaim}, func() (*publisher.Run, error) {
+	run, err := Takeover(s.record, checker.Op{Actor: s.actor, Executor: s.Name, Detail: checker.DetailClaim}, func() (*publisher.Run, error) {
 		return s.fleet.Claim(ctx, publisher.ClaimSpec{})
 	})
 	if run != nil || !errors.Is(err, publisher.ErrNothing) {
@@ -225,8 +256,8 @@ func Resume(ctx context.Context, record *checker.Recorder, actor string, fleet *
 	})
 }
 
-// DetailClaim is the detail of a takeover that the daemon chose the run of. Its request is the SDK's, and known only from the answer.
-const DetailClaim = "claim"
+// DetailClaim is the detail of a takeover that the daemon chose the run of.
+const DetailClaim = checker.DetailClaim
 
 // Takeover takes a run over and records it. An error, too, may stand for a takeover that was done and whose answer was lost.
 func Takeover(record *checker.Recorder, op checker.Op, do func() (*publisher.Run, error)) (*publisher.Run, error) {
@@ -236,15 +267,21 @@ func Takeover(record *checker.Recorder, op checker.Op, do func() (*publisher.Run
 	record.End(o, func(op *checker.Op) {
 		Ended(op, err)
 		if run == nil {
-			nothing := errors.Is(err, publisher.ErrNothing) || errors.Is(err, publisher.ErrRunNotFound) || errors.Is(err, publisher.ErrRunEnded)
-			if !nothing {
+			switch {
+			case errors.Is(err, publisher.ErrNothing):
+			case errors.Is(err, publisher.ErrRunNotFound):
+				op.Answer = checker.Absent()
+			default: // of a run that has ended, too: an earlier try may have been the one whose answer was lost
 				op.Outcome = checker.Unknown
 			}
 			return
 		}
 		head := run.Head()
 		answer := checker.AnswerOf(&head, true)
-		op.Run, op.Epoch, op.Answer, op.Request = run.ID(), run.Epoch(), &answer, head.RequestID
+		op.Run, op.Epoch, op.Answer = run.ID(), run.Epoch(), &answer
+		if op.Request == "" { // a claim's is the SDK's own
+			op.Request = head.RequestID
+		}
 	})
 	return run, err
 }
@@ -317,7 +354,7 @@ func (s *slot) drive(ctx context.Context, run *publisher.Run) {
 				s.log.Error().Err(err).Str("run", run.ID()).Msg("a handle ended otherwise than by a takeover")
 			}
 			return
-		case errors.Is(err, publisher.ErrUnavailable), errors.Is(err, publisher.ErrFleetFull):
+		case errors.Is(err, publisher.ErrUnavailable), errors.Is(err, publisher.ErrFleetFull), errors.Is(err, publisher.ErrNoService):
 			if wait(ctx, 200*time.Millisecond) {
 				continue
 			}
@@ -333,8 +370,8 @@ func (s *slot) drive(ctx context.Context, run *publisher.Run) {
 func (s *slot) leave(ctx context.Context, run *publisher.Run) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if err := run.Resolve(ctx); err != nil {
-		return // it is orphaned
+	if err := run.Resolve(ctx); err != nil || run.Head().Status.Terminal() {
+		return // it is orphaned, or has ended a moment ago
 	}
 	token, _ := s.token()
 	_ = s.publish(ctx, run, schema.RunInterrupted, token, func(ctx context.Context) error {
@@ -358,6 +395,9 @@ func (s *slot) step(ctx context.Context, run *publisher.Run) error {
 			}
 		}
 	})
+	if call := s.due(run, turn, said); call != nil {
+		return s.call(ctx, run, turn, call)
+	}
 	token, filler := s.token()
 	message := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(token), schema.Text(filler)}}
 	switch {

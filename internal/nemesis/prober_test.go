@@ -104,6 +104,9 @@ func (p *prober) read(ctx context.Context, fleet *publisher.Fleet) {
 				answer := checker.AnswerOf(&head, true)
 				op.Answer = &answer
 			}
+			if errors.Is(err, publisher.ErrRunNotFound) {
+				op.Outcome, op.Answer = checker.OK, checker.Absent()
+			}
 			if _, incomplete := errors.AsType[*publisher.IncompleteError](err); incomplete {
 				op.Outcome = checker.OK // it says so itself; the checker knows whether it is true
 				answer := checker.AnswerOf(&head, false)

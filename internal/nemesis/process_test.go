@@ -25,8 +25,9 @@ type process struct {
 	// starts counts its lives.
 	starts int
 	life   *life
-	// served: it has said that it is ready.
+	// served: it has said that it is ready, in the words of said.
 	served bool
+	said   string
 }
 
 // life is a process from its start to its end.
@@ -94,7 +95,7 @@ func (p *process) ready(into any) error {
 	defer timer.Stop()
 	select {
 	case line := <-p.life.line:
-		p.served = true
+		p.served, p.said = true, line
 		if into == nil {
 			return nil
 		}

@@ -43,7 +43,7 @@ func (w Weather) Calm() bool { return w == Weather{} }
 // the connections that had any are closed, as nothing can be let through behind it.
 type Proxy struct {
 	listener net.Listener
-	target   string
+	dial     func(context.Context) (net.Conn, error)
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
 	mu       sync.Mutex
@@ -75,10 +75,16 @@ func NewProxy(ctx context.Context, target string) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy to %s: %w", target, err)
 	}
-	p := &Proxy{listener: listener, target: target, changed: make(chan struct{}), links: make(map[*link]bool)}
+	dialer := net.Dialer{Timeout: 2 * time.Second}
+	return NewProxyOn(ctx, listener, func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", target) }), nil
+}
+
+// NewProxyOn joins what comes to a listener, which it closes, with what dial opens: either may be in another network than this process.
+func NewProxyOn(ctx context.Context, listener net.Listener, dial func(context.Context) (net.Conn, error)) *Proxy {
+	p := &Proxy{listener: listener, dial: dial, changed: make(chan struct{}), links: make(map[*link]bool)}
 	ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	p.work.Go(func() { p.accept(ctx) })
-	return p, nil
+	return p
 }
 
 // Port is where the proxy listens.
@@ -158,8 +164,7 @@ func (p *Proxy) join(ctx context.Context, near net.Conn) {
 		_ = near.Close() // refused
 		return
 	}
-	dialer := net.Dialer{Timeout: 2 * time.Second}
-	far, err := dialer.DialContext(ctx, "tcp", p.target)
+	far, err := p.dial(ctx)
 	if err != nil {
 		_ = near.Close() // the server is away
 		return

@@ -5,9 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/internal/natsd"
@@ -18,6 +23,10 @@ const (
 	NodeVariable     = "WAYMARK_NEMESIS_NODE"
 	ExecutorVariable = "WAYMARK_NEMESIS_EXECUTOR"
 )
+
+// MetricsVariable makes a process of the helper program serve what it takes (memory, goroutines, open files) as a daemon does, on a free
+// port that [Ready] names. Its value is any text.
+const MetricsVariable = "WAYMARK_NEMESIS_METRICS"
 
 // startLimit bounds the start of a process. A cluster's node may have to recover much, on a machine that is busy.
 const startLimit = 2 * time.Minute
@@ -39,7 +48,9 @@ type NodeSettings struct {
 type Ready struct {
 	URL string `json:"url,omitzero"`
 	// Unclean says that the server's process before this one did not stop cleanly.
-	Unclean bool   `json:"unclean,omitzero"`
+	Unclean bool `json:"unclean,omitzero"`
+	// Metrics is where it serves what it takes.
+	Metrics string `json:"metrics,omitzero"`
 	Error   string `json:"error,omitzero"`
 }
 
@@ -53,20 +64,46 @@ func Main(ctx context.Context, getenv func(string) string, stdin io.Reader, stdo
 		cancel()
 	}()
 	log := zerolog.New(stderr).With().Timestamp().Logger()
-	var err error
+	metrics, stop, err := "", func() error { return nil }, error(nil)
+	if getenv(MetricsVariable) != "" {
+		metrics, stop, err = serveMetrics(ctx)
+	}
 	switch {
+	case err != nil:
 	case getenv(NodeVariable) != "":
-		err = runNode(ctx, getenv(NodeVariable), stdout, log)
+		err = runNode(ctx, getenv(NodeVariable), metrics, stdout, log)
 	case getenv(ExecutorVariable) != "":
-		err = runExecutor(ctx, getenv(ExecutorVariable), stdout, log)
+		err = runExecutor(ctx, getenv(ExecutorVariable), metrics, stdout, log)
 	default:
 		err = errors.New("it is told to be nothing: set " + NodeVariable + " or " + ExecutorVariable)
 	}
-	if err != nil {
+	if err = errors.Join(err, stop()); err != nil {
 		log.Error().Err(err).Msg("ended")
 		return 1
 	}
 	return 0
+}
+
+// serveMetrics serves what this process takes, in Prometheus' form, until it is stopped.
+func serveMetrics(ctx context.Context) (url string, stop func() error, err error) {
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", func() error { return nil }, err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	server := &http.Server{Handler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), ReadHeaderTimeout: time.Second}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener) // until it is closed
+	}()
+	return "http://" + listener.Addr().String() + "/metrics", func() error {
+		err := server.Close()
+		<-served
+		return err
+	}, nil
 }
 
 func say(stdout io.Writer, r Ready) error {
@@ -79,7 +116,7 @@ func say(stdout io.Writer, r Ready) error {
 }
 
 // runNode serves until ctx ends, and stops cleanly.
-func runNode(ctx context.Context, settings string, stdout io.Writer, log zerolog.Logger) error {
+func runNode(ctx context.Context, settings, metrics string, stdout io.Writer, log zerolog.Logger) error {
 	var s NodeSettings
 	if err := json.Unmarshal([]byte(settings), &s); err != nil {
 		return fmt.Errorf("%s: %w", NodeVariable, err)
@@ -98,7 +135,7 @@ func runNode(ctx context.Context, settings string, stdout io.Writer, log zerolog
 	if err != nil {
 		return errors.Join(err, say(stdout, Ready{Error: err.Error()}))
 	}
-	if err := say(stdout, Ready{URL: server.URL(), Unclean: server.UncleanStart()}); err != nil {
+	if err := say(stdout, Ready{URL: server.URL(), Unclean: server.UncleanStart(), Metrics: metrics}); err != nil {
 		return errors.Join(err, server.Close())
 	}
 	if err = server.WaitForShutdown(ctx); err == nil {

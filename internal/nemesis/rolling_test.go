@@ -55,16 +55,21 @@ func TestARollingRestartFailsNoBoundary(t *testing.T) {
 	h, err := r.read()
 	require.NoError(t, err)
 	var took []time.Duration
+	stopped := r.struck[len(r.struck)-1].end // executors are told to end after all faults, and not before
 	for i := range h.Ops {
 		op := &h.Ops[i]
-		if op.Kind != checker.Publish || op.Actor == "prober" {
+		if op.Kind != checker.Publish && op.Kind != checker.Call || op.Actor == "prober" {
 			continue
 		}
-		// A takeover by the daemon is lawful: whoever was thought dead is fenced.
-		if op.Outcome != checker.OK && !op.Fenced {
+		// A takeover by the daemon is lawful: whoever was thought dead is fenced. So is a call, or the put of a large field, that its own
+		// executor's end broke off.
+		brokenOff := op.End > stopped && (strings.Contains(op.Error, "signal received") || strings.Contains(op.Error, context.Canceled.Error()))
+		if op.Outcome != checker.OK && !op.Fenced && !brokenOff {
 			t.Errorf("a boundary failed beyond retries: %s", op)
 		}
-		took = append(took, time.Duration(op.End-op.Start))
+		if op.Kind == checker.Publish {
+			took = append(took, time.Duration(op.End-op.Start))
+		}
 	}
 	slices.Sort(took)
 	t.Logf("%d boundaries; p50 %s, p99 %s, worst %s", len(took), took[len(took)/2], took[len(took)*99/100], took[len(took)-1])

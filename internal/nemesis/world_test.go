@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/checker"
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/nemesis"
 	"github.com/waymarkio/waymark/kvstore"
@@ -47,10 +48,26 @@ type scale struct {
 	maxStore int64
 	quota    string
 	key      string
+	// toolless executors call no tools.
+	toolless bool
+	// through makes each link from a server, or a client, to a port of a server; nil means by a proxy alone.
+	through func(from, to, port int) *nemesis.Proxy
+	// embedded: the only server is a daemon's own, and there is no other daemon.
+	embedded bool
+	// mistake is built into the servers, which are the program mistaken then; empty means none.
+	mistake  failpoint.Bug
+	mistaken string
+	// tool is how long a tool takes at most before and behind its effect, in milliseconds.
+	tool int
+	// metrics: every process serves what it takes. leak is a mistake that is built into the executors.
+	metrics bool
+	leak    string
+	// held is called with each server and daemon before it is started for the first time; nil means nothing is done with them.
+	held func(p *process)
 }
 
 func scaleOf(servers int) scale {
-	return scale{servers: servers, daemons: servers, executors: 3, slots: 3, pause: 20, turns: 40, steal: 10, timeout: 5 * time.Second, quota: "64MiB"}
+	return scale{servers: servers, daemons: servers, executors: 3, slots: 3, pause: 20, turns: 40, steal: 10, tool: 60, timeout: 5 * time.Second, quota: "64MiB"}
 }
 
 // world is servers, daemons and executors, each a process, with a proxy between any two that talk.
@@ -98,13 +115,13 @@ func newWorld(tb testing.TB, s scale, seed uint64) *world {
 func emptyWorld(tb testing.TB, s scale, seed uint64) *world {
 	tb.Helper()
 	w := &world{tb: tb, dir: tb.TempDir(), scale: s, seed: seed, links: make(map[string][]*nemesis.Proxy)}
-	for _, sub := range []string{"logs", "history"} {
+	for _, sub := range []string{"logs", "history", "outside"} {
 		require.NoError(tb, os.Mkdir(filepath.Join(w.dir, sub), 0o700))
 	}
 	var err error
 	w.own, err = os.Create(filepath.Join(w.history(), "nemesis.jsonl"))
 	require.NoError(tb, err)
-	w.record = checker.NewRecorder(w.own, 1)
+	w.record = checker.NewWriter(w.own, 1)
 	tb.Cleanup(w.end)
 	return w
 }
@@ -195,13 +212,8 @@ func (w *world) read() (*checker.History, error) {
 func (w *world) startServers() {
 	w.tb.Helper()
 	n := w.scale.servers
-	routePorts := make([]int, n)
-	w.ports = make([]int, n)
-	for _, list := range [][]int{routePorts, w.ports} {
-		for i, port := range freePorts(w.tb, n) {
-			list[i] = port
-		}
-	}
+	routePorts := freePorts(w.tb, n)
+	w.ports = freePorts(w.tb, n)
 	w.user, w.password = "nemesis", "nemesis"
 	w.routes = make([][]*nemesis.Proxy, n)
 	for i := range n {
@@ -209,7 +221,7 @@ func (w *world) startServers() {
 		w.routes[i] = make([]*nemesis.Proxy, n)
 		for j := range n {
 			if i != j {
-				w.routes[i][j] = w.proxy(routePorts[j])
+				w.routes[i][j] = w.link(i, j, routePorts[j])
 				via[j] = w.routes[i][j].Port()
 			}
 		}
@@ -217,7 +229,14 @@ func (w *world) startServers() {
 		if n > 1 {
 			settings.Cluster = &natsd.Cluster{Name: "nemesis", Node: i, Ports: routePorts, Via: via, User: w.user, Password: w.password}
 		}
-		w.nodes = append(w.nodes, w.helper(fmt.Sprintf("server-%d", i), nemesis.NodeVariable, func(int) any { return settings }))
+		if w.scale.embedded {
+			w.nodes = append(w.nodes, w.embedded())
+		} else {
+			w.nodes = append(w.nodes, w.helper(fmt.Sprintf("server-%d", i), nemesis.NodeVariable, func(int) any { return settings }))
+		}
+		if w.scale.held != nil {
+			w.scale.held(w.nodes[i])
+		}
 		if i == 0 || !w.late {
 			w.must(w.nodes[i].start())
 		}
@@ -263,6 +282,9 @@ func (w *world) store(i int) string {
 
 // serving waits until a server has started.
 func (w *world) serving(i int) error {
+	if w.scale.embedded {
+		return w.nodes[i].ready(nil)
+	}
 	var r nemesis.Ready
 	if err := w.nodes[i].ready(&r); err != nil {
 		return err
@@ -286,18 +308,16 @@ func (w *world) readCredentials() {
 	w.user, w.password = o.User, o.Password
 }
 
-func freePorts(tb testing.TB, n int) []int {
-	tb.Helper()
-	ports := make([]int, n)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(tb, err)
-		addr, ok := l.Addr().(*net.TCPAddr)
-		require.True(tb, ok)
-		ports[i] = addr.Port
-		defer func() { require.NoError(tb, l.Close()) }()
+// aClient is whoever dials a server and is none.
+const aClient = -1
+
+// link leads from a server, or a client, to a port of a server.
+func (w *world) link(from, to, port int) *nemesis.Proxy {
+	w.tb.Helper()
+	if w.scale.through != nil {
+		return w.scale.through(from, to, port)
 	}
-	return ports
+	return w.proxy(port)
 }
 
 func (w *world) proxy(port int) *nemesis.Proxy {
@@ -311,8 +331,8 @@ func (w *world) proxy(port int) *nemesis.Proxy {
 func (w *world) urls(client string, first int) string {
 	w.tb.Helper()
 	if w.links[client] == nil {
-		for _, port := range w.ports {
-			w.links[client] = append(w.links[client], w.proxy(port))
+		for i, port := range w.ports {
+			w.links[client] = append(w.links[client], w.link(aClient, i, port))
 		}
 	}
 	var list []string
@@ -330,6 +350,13 @@ func (w *world) helper(name, variable string, settings func(start int) any) *pro
 		w.must(err)
 		cmd := exec.CommandContext(context.Background(), helperBinary)
 		cmd.Env = environment(variable+"="+string(text), "GOMAXPROCS=2")
+		if variable == nemesis.NodeVariable && w.scale.mistake != "" {
+			cmd.Path = w.scale.mistaken
+			cmd.Env = append(cmd.Env, "WAYMARK_BUG="+string(w.scale.mistake))
+		}
+		if w.scale.metrics {
+			cmd.Env = append(cmd.Env, nemesis.MetricsVariable+"=1")
+		}
 		return cmd
 	}
 	return p
@@ -344,10 +371,25 @@ func (w *world) daemon(i int) *process {
 	urls := w.urls(name, i)
 	p := &process{name: name, logs: w.logs()}
 	p.command = func() *exec.Cmd {
-		cmd := exec.CommandContext(context.Background(), waymarkBinary, "demo-child", "--json", "serve", "--nats", urls, "--http", "127.0.0.1:0",
+		cmd := exec.CommandContext(context.Background(), waymarkBinary, "demo-child", "serve", "--json", "--nats", urls, "--http", "127.0.0.1:0",
 			"--quota", w.scale.quota, "--replicas", strconv.Itoa(w.scale.servers), "--synced", "--purge-after", "2s", "--silence", silence.String(),
 			"--max-claims=-1", "--name", fmt.Sprintf("%s-%d", name, p.starts), "--log-format", "json")
 		cmd.Env = environment("WAYMARK_STATE_DIR="+filepath.Join(w.dir, name), "NATS_USER="+w.user, "NATS_PASSWORD="+w.password, "GOMAXPROCS=2")
+		return cmd
+	}
+	if w.scale.held != nil {
+		w.scale.held(p)
+	}
+	return p
+}
+
+// embedded is a daemon with a server of its own.
+func (w *world) embedded() *process {
+	p := &process{name: "server-0", logs: w.logs()}
+	p.command = func() *exec.Cmd {
+		cmd := exec.CommandContext(context.Background(), waymarkBinary, "demo-child", "--json", "serve", "--embedded", "--port", strconv.Itoa(w.ports[0]),
+			"--http", "127.0.0.1:0", "--quota", w.scale.quota, "--purge-after", "2s", "--silence", silence.String(), "--max-claims=-1", "--log-format", "json")
+		cmd.Env = environment("WAYMARK_STATE_DIR="+w.store(0), "GOMAXPROCS=2")
 		return cmd
 	}
 	return p
@@ -370,6 +412,14 @@ func (w *world) serve(p *process) error {
 	return last
 }
 
+// outside is the folder that tools change; empty when none is called.
+func (w *world) outside() string {
+	if w.scale.toolless {
+		return ""
+	}
+	return filepath.Join(w.dir, "outside")
+}
+
 // executor starts one more executor.
 func (w *world) executor(i int) *process {
 	name := fmt.Sprintf("executor-%d", i)
@@ -379,7 +429,7 @@ func (w *world) executor(i int) *process {
 			Name: name, URLs: urls, User: w.user, Password: w.password, Seed: w.seed + uint64(1000*i+start), //nolint:gosec // small
 			History: filepath.Join(w.history(), fmt.Sprintf("%s.%d.jsonl", name, start)), First: int64(i+1)*1e12 + int64(start)*1e9,
 			Slots: w.scale.slots, Pause: w.scale.pause, Turns: w.scale.turns, Steal: w.scale.steal, Heartbeat: 1000,
-			Timeout: w.scale.timeout.Milliseconds(),
+			Timeout: w.scale.timeout.Milliseconds(), Leak: w.scale.leak, Outside: w.outside(), Tool: w.scale.tool,
 		}
 		// One whose clock is an hour late, and one an hour early: nothing may depend on them.
 		switch i {

@@ -1,0 +1,143 @@
+package nemesis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/checker"
+	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// mistaken is the helper program with failpoints, into which a mistake can be built. It is built once, when a test asks for it, beside
+// the others unless it is there already.
+var mistaken = sync.OnceValues(func() (string, error) {
+	name := filepath.Join(filepath.Dir(helperBinary), "helper-with-failpoints")
+	if _, err := os.Stat(name); err == nil {
+		return name, nil
+	}
+	out, err := exec.CommandContext(context.Background(), "go", "build", "-tags", "waymark_failpoints", "-o", name, "./helper").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("building the helper with failpoints: %w\n%s", err, out)
+	}
+	return name, nil
+})
+
+// cutsWithin is within how many power cuts a server that does not write through must be found out. It took one on each of the seeds
+// that were tried.
+const cutsWithin = 5
+
+// TestAServerThatDoesNotWriteThroughIsFoundByPowerCuts builds in the mistake that no kill can show: the server syncs at its default
+// interval. The power is cut under load until the checker misses what was acknowledged. The same cuts of the same worlds without the
+// mistake lose nothing.
+func TestAServerThatDoesNotWriteThroughIsFoundByPowerCuts(t *testing.T) {
+	t.Parallel() // it mostly waits
+	if only := number(t, "WAYMARK_CHAOS_SERVERS", 0); only > 1 {
+		t.Skipf("WAYMARK_CHAOS_SERVERS=%d leaves out worlds of one server", only)
+	}
+	first, seeds := number(t, "WAYMARK_CHAOS_SEED", 1), number(t, "WAYMARK_CHAOS_CUTS", 1)
+	if seeds == 0 {
+		t.Skip("WAYMARK_CHAOS_CUTS=0 leaves out power cuts")
+	}
+	newDisk(t, filepath.Join(t.TempDir(), "disk"), 64) // skips where there can be none
+	for i := range seeds {
+		seed := first + i
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			cuts := uint64(0)
+			for found := false; !found; {
+				require.Less(t, cuts, uint64(cutsWithin), "as many power cuts have not shown that the server does not write through")
+				report := cutOnce(t, failpoint.DefaultSync, seed*cutsWithin+cuts)
+				cuts++
+				if found = report.Broken(checker.RuleAcknowledged); found {
+					t.Logf("found by power cut %d: %v, %d times, e.g. %s", cuts, report.Rules(), len(report.Violations), report.Violations[0])
+				}
+			}
+			for n := range cuts {
+				report := cutOnce(t, "", seed*cutsWithin+n)
+				require.NoError(t, report.Error(), "without the mistake")
+			}
+		})
+	}
+}
+
+// cutOnce cuts the power of a new world's only server under load, and judges what is there afterwards.
+func cutOnce(t *testing.T, bug failpoint.Bug, seed uint64) (report *checker.Report) {
+	t.Helper()
+	t.Run(fmt.Sprintf("cut=%d%s", seed, bug), func(t *testing.T) { report = cutAndJudge(t, bug, seed) })
+	require.NotNil(t, report, "the cut was not judged")
+	return report
+}
+
+func cutAndJudge(t *testing.T, bug failpoint.Bug, seed uint64) *checker.Report {
+	t.Helper()
+	s := scaleOf(1)
+	d := newDisk(t, filepath.Join(t.TempDir(), "disk"), 1024)
+	s.storeDirs, s.mistake = []string{filepath.Join(d.mount, "state")}, bug
+	if bug != "" {
+		program, err := mistaken()
+		require.NoError(t, err)
+		s.mistaken = program
+	}
+	r := newRound(t, s, seed)
+	// In every second world what was there at first is on the disk, and only what came later can be lost.
+	if seed%2 == 0 {
+		out, err := run("sync", "-f", d.mount)
+		require.NoError(t, err, out)
+	}
+	r.awaitOps(200 + r.storm.rnd.IntN(600))
+	op := r.record.Begin(checker.Op{Actor: "nemesis", Kind: checker.Fault, Detail: "power-cut " + string(bug)})
+	server := r.nodes[0]
+	r.must(errors.Join(server.pause(), stands(t.Context(), server)))
+	r.must(errors.Join(d.cut(), server.kill()))
+	r.prober.end()
+	for _, p := range append(r.executors, r.daemons...) {
+		r.must(p.kill())
+	}
+	r.must(errors.Join(d.off(), d.on()))
+	r.record.End(op, func(op *checker.Op) { op.Outcome = checker.OK })
+	h, err := r.read()
+	r.must(err)
+	var finals []checker.Final
+	if err := r.back(); err != nil {
+		require.NotEmpty(t, bug, "server and daemon start again: %v", err)
+		t.Logf("seed %d: nothing is answered after the cut: %v", seed, err)
+	} else {
+		for _, run := range runsOf(h) {
+			f, there, err := r.found(run)
+			if err != nil {
+				require.NotEmpty(t, bug, "run %s is answered: %v", run, err)
+				continue
+			}
+			if there {
+				finals = append(finals, f)
+			}
+		}
+	}
+	checker.AttributeClaims(h, finals)
+	stored(h, finals)
+	report := checker.Check(h, finals, checker.Options{Fleet: schema.DefaultFleet})
+	if bug == "" {
+		r.violations = report.Violations
+	}
+	t.Logf("seed %d, %q: %d boundaries were acknowledged; the checker found %v", seed, bug, report.OK[checker.Publish], report.Rules())
+	return report
+}
+
+// back starts the only server and a daemon again after both have gone.
+func (r *round) back() error {
+	if err := r.nodes[0].start(); err != nil {
+		return err
+	}
+	if err := r.serving(0); err != nil {
+		return err
+	}
+	return r.serve(r.daemons[0])
+}
