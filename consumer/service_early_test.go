@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -32,19 +33,16 @@ func newGated(t *testing.T, cfg consumer.ServiceConfig) *gated {
 	w.stop()
 	g := &gated{serviceWorld: w}
 	nc := w.server.Conn(t)
-	pass := func(m *nats.Msg) {
-		_ = nc.PublishMsg(&nats.Msg{Subject: "$JS.API." + strings.TrimPrefix(m.Subject, "GATED.API."), Reply: m.Reply, Header: m.Header, Data: m.Data})
-	}
-	sub, err := nc.Subscribe("GATED.API.>", func(m *nats.Msg) {
-		if m.Subject != "GATED.API.DIRECT.GET."+w.names.EventStream() {
-			pass(m)
+	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
+		if subject != "$JS.API.DIRECT.GET."+w.names.EventStream() {
+			natstest.Forward(nc, m, subject)
 			return
 		}
 		g.mu.Lock()
 		gate := g.gate
 		if gate == nil {
 			g.mu.Unlock()
-			pass(m)
+			natstest.Forward(nc, m, subject)
 			return
 		}
 		g.seen[string(m.Data)]++
@@ -52,13 +50,9 @@ func newGated(t *testing.T, cfg consumer.ServiceConfig) *gated {
 		g.mu.Unlock()
 		go func() { // the other requests go on meanwhile
 			gate(string(m.Data), times)
-			pass(m)
+			natstest.Forward(nc, m, subject)
 		}()
 	})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = sub.Unsubscribe() })
-	js, err := jetstream.NewWithAPIPrefix(nc, "GATED.API")
-	require.NoError(t, err)
 	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
 	require.NoError(t, err)
 	shard, err := kvstore.OpenShard(js, settings, 0, "service-1")

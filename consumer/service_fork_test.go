@@ -2,16 +2,15 @@ package consumer_test
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -131,32 +130,18 @@ func TestAMarkThatARunIsElsewhereIsNoBase(t *testing.T) {
 	require.ErrorIs(t, err, consumer.ErrNoRun)
 }
 
-// through is a JetStream whose requests to the API a test sees before the server does.
-func (w *serviceWorld) through(seen func(subject string)) jetstream.JetStream {
-	w.tb.Helper()
-	nc := w.server.Conn(w.tb)
-	sub, err := nc.Subscribe("SEEN.API.>", func(m *nats.Msg) {
-		subject := "$JS.API." + strings.TrimPrefix(m.Subject, "SEEN.API.")
-		seen(subject)
-		_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
-	})
-	require.NoError(w.tb, err)
-	w.tb.Cleanup(func() { _ = sub.Unsubscribe() })
-	js, err := jetstream.NewWithAPIPrefix(w.server.Conn(w.tb), "SEEN.API")
-	require.NoError(w.tb, err)
-	return js
-}
-
 // What is sealed and purged between the reading of the segments and that of the log is in neither.
 func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	fork := w.forkAt(x, "fork", 20)
 	head := fork.model()
 	var once sync.Once
-	js := w.through(func(subject string) {
+	nc := w.server.Conn(t)
+	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
 		if subject == "$JS.API.STREAM.MSG.GET."+w.names.EventStream() {
 			once.Do(func() { w.sealByHand(x, 30, 7, true) })
 		}
+		natstest.Forward(nc, m, subject)
 	})
 	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
 	require.NoError(t, err)

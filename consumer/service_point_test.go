@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -115,10 +117,12 @@ func TestAPointIsFoundInTheLogWhileTheRunGoesOn(t *testing.T) {
 	})
 	w.stop()
 	var once sync.Once
-	js := w.through(func(subject string) {
+	nc := w.server.Conn(t)
+	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
 		if strings.Contains(subject, w.names.SegmentBucket()) {
 			once.Do(func() { x.turnOf(10) })
 		}
+		natstest.Forward(nc, m, subject)
 	})
 	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
 	require.NoError(t, err)

@@ -2,7 +2,6 @@ package consumer_test
 
 import (
 	"math/rand/v2"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,8 +35,7 @@ func newLagging(t *testing.T, cfg consumer.ServiceConfig) *lagging {
 	w.stop()
 	l := &lagging{serviceWorld: w}
 	nc := w.server.Conn(t)
-	sub, err := nc.Subscribe("REPLICAS.API.>", func(m *nats.Msg) {
-		subject := "$JS.API." + strings.TrimPrefix(m.Subject, "REPLICAS.API.")
+	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
 		if subject == "$JS.API.DIRECT.GET."+w.names.EventStream() {
 			if every := l.every.Load(); every > 0 && rand.Int64N(every) == 0 {
 				l.stale.Add(1)
@@ -48,12 +46,8 @@ func newLagging(t *testing.T, cfg consumer.ServiceConfig) *lagging {
 				subject = "$JS.API.DIRECT.GET." + copyName
 			}
 		}
-		_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
+		natstest.Forward(nc, m, subject)
 	})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = sub.Unsubscribe() })
-	js, err := jetstream.NewWithAPIPrefix(nc, "REPLICAS.API")
-	require.NoError(t, err)
 	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
 	require.NoError(t, err)
 	shard, err := kvstore.OpenShard(js, settings, 0, "service-1")

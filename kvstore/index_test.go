@@ -1,7 +1,6 @@
 package kvstore_test
 
 import (
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -21,18 +21,13 @@ func TestCheckpointsAreReadFromTheLeaderWhereAReplicaIsBehind(t *testing.T) {
 	const copyName = "STALE_COPY"
 	real := "KV_" + b.names.CheckpointBucket()
 	var asked atomic.Int64
-	sub, err := b.nc.Subscribe("REPLICAS.API.>", func(m *nats.Msg) {
-		subject := "$JS.API." + strings.TrimPrefix(m.Subject, "REPLICAS.API.")
+	js := natstest.Between(t, b.nc, func(m *nats.Msg, subject string) {
 		if subject == "$JS.API.DIRECT.GET."+real {
 			subject = "$JS.API.DIRECT.GET." + copyName
 			asked.Add(1)
 		}
-		_ = b.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
+		natstest.Forward(b.nc, m, subject)
 	})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = sub.Unsubscribe() })
-	js, err := jetstream.NewWithAPIPrefix(b.nc, "REPLICAS.API")
-	require.NoError(t, err)
 	cps := openShard(t, js, "alpha").Checkpoints
 
 	rev, err := cps.Put(t.Context(), checkpoint("run-1", 1), 0)

@@ -297,6 +297,7 @@ func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
 	w.daemon()
 	asked, err := w.nc.SubscribeSync(schema.ServiceSubject(schema.VerbClaim, "default", ""))
 	require.NoError(t, err)
+	require.NoError(t, w.nc.Flush())
 	var starts atomic.Int32
 	s := serveRuns(t, w.fleet(), func(ctx context.Context, run *publisher.Run) error {
 		starts.Add(1)

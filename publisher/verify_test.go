@@ -76,6 +76,7 @@ func TestWhatNobodyVouchesForIsHeld(t *testing.T) {
 			if test.answer != nil {
 				_, err := w.nc.Subscribe(verifySubject, test.answer)
 				require.NoError(t, err)
+				require.NoError(t, w.nc.Flush())
 			}
 			run := resume(t, f, "r1")
 			before := len(w.log("r1"))
@@ -115,6 +116,7 @@ func TestVerificationEndsWithItsCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := w.nc.Subscribe(verifySubject, func(*nats.Msg) { cancel() })
 	require.NoError(t, err)
+	require.NoError(t, w.nc.Flush())
 	run := resume(t, f, "r1")
 	_, err = run.OpenTurn().Tool(ctx, verifyCall(), nil)
 	require.ErrorIs(t, err, context.Canceled)

@@ -68,17 +68,13 @@ func TestReadAsksTheLeaderForWhatAReplicaHasLost(t *testing.T) {
 		want = append(want, last)
 	}
 	for _, lost := range want[1:5] {
-		sub, err := nc.Subscribe("REPLICA.API.>", func(m *nats.Msg) {
-			subject := "$JS.API." + strings.TrimPrefix(m.Subject, "REPLICA.API.")
+		replica := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
 			if strings.Contains(subject, ".DIRECT.") {
 				natstest.ForwardWithout(nc, m, subject, uint64(lost))
 				return
 			}
-			_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
+			natstest.Forward(nc, m, subject)
 		})
-		require.NoError(t, err)
-		replica, err := jetstream.NewWithAPIPrefix(nc, "REPLICA.API")
-		require.NoError(t, err)
 		places := func() (at []schema.StreamSequence) {
 			for _, rec := range read(t, replica, "a", 1) {
 				at = append(at, rec.Stream)
@@ -90,7 +86,6 @@ func TestReadAsksTheLeaderForWhatAReplicaHasLost(t *testing.T) {
 			require.NoError(t, stream.DeleteMsg(t.Context(), uint64(lost)))
 			require.Equal(t, slices.Delete(slices.Clone(want), 4, 5), places())
 		}
-		require.NoError(t, sub.Unsubscribe())
 	}
 }
 

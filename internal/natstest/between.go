@@ -2,10 +2,33 @@ package natstest
 
 import (
 	"strconv"
+	"strings"
+	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+	"github.com/stretchr/testify/require"
 )
+
+// Between returns a JetStream on nc whose requests to the API a test sees before the server does. It is given each with the subject that it
+// is for, and hands it on with Forward, or ForwardWithout, or not at all. They come one after the other.
+func Between(tb testing.TB, nc *nats.Conn, seen func(m *nats.Msg, subject string)) jetstream.JetStream {
+	tb.Helper()
+	prefix := "BETWEEN." + nuid.Next()
+	sub, err := nc.Subscribe(prefix+".>", func(m *nats.Msg) { seen(m, "$JS.API"+strings.TrimPrefix(m.Subject, prefix)) })
+	require.NoError(tb, err, "stand between a client and the JetStream API")
+	tb.Cleanup(func() { _ = sub.Unsubscribe() })
+	js, err := jetstream.NewWithAPIPrefix(nc, prefix)
+	require.NoError(tb, err, "open JetStream behind %s", prefix)
+	return js
+}
+
+// Forward hands a request that came as m on to a subject of the JetStream API.
+func Forward(nc *nats.Conn, m *nats.Msg, subject string) {
+	_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
+}
 
 // ForwardWithout answers a direct get, which came as m, from a subject of the JetStream API as a replica would that has lost the message at
 // a place of the stream. A mirror cannot stand for one: the server takes from what it mirrors what it compared the messages with.
