@@ -50,7 +50,7 @@ type entry struct {
 }
 
 func newBucket(js jetstream.JetStream, name string) bucket {
-	return bucket{js: js, name: name, stream: "KV_" + name, prefix: "$KV." + name + ".", api: apiPrefix(js)}
+	return bucket{js: js, name: name, stream: bucketPrefix + name, prefix: "$KV." + name + ".", api: apiPrefix(js)}
 }
 
 // apiPrefix is the prefix of JetStream's API subjects, with a dot at its end.

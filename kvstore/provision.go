@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -185,7 +187,7 @@ func (p *provisioner) checkFresh(ctx context.Context, list []resource) error {
 		case r.truth && info.Config.Metadata[RestoredMetadata] != "":
 			return fmt.Errorf("%w: %s was restored from backup %.40s, and that restore has not ended: repeat waymark restore with the same backup",
 				ErrStreamMissing, r.want.Name, info.Config.Metadata[RestoredMetadata])
-		case missing != "" && info.State.LastSeq > 0:
+		case missing != "" && info.State.LastSeq >= max(info.Config.FirstSeq, 1): // something was stored, be it gone by now
 			return fmt.Errorf("%w: %s, although %s has content: restore it from a backup", ErrStreamMissing, missing, r.want.Name)
 		}
 	}
@@ -221,7 +223,11 @@ func (p *provisioner) ensure(ctx context.Context, r resource) error {
 func (p *provisioner) create(ctx context.Context, r resource) error {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	s, err := p.js.CreateStream(ctx, r.want)
+	want := r.want
+	if strings.HasPrefix(want.Name, bucketPrefix) {
+		want.FirstSeq = firstRevision(time.Now())
+	}
+	s, err := p.js.CreateStream(ctx, want)
 	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 		// Another replica was faster; what it made is verified like anything else.
 		if s, err = p.js.Stream(ctx, r.want.Name); err == nil {

@@ -81,13 +81,24 @@ func base(name, description string, replicas int, subjects ...string) jetstream.
 	}
 }
 
-// kvBase is base for a KV bucket, as the stock KV clients expect it.
+// bucketPrefix begins the name of the stream of a KV bucket.
+const bucketPrefix = "KV_"
+
+// kvBase is base for a KV bucket, as the stock KV clients expect it. Where its revisions begin is said when it is made: see [firstRevision].
 func kvBase(bucket, description string, replicas int, history int64) jetstream.StreamConfig {
-	c := base("KV_"+bucket, description, replicas, "$KV."+bucket+".>")
+	c := base(bucketPrefix+bucket, description, replicas, "$KV."+bucket+".>")
 	c.MaxMsgsPerSubject = history
 	c.AllowRollup = true
 	c.DenyDelete = true
 	return c
+}
+
+// firstRevision is where the revisions of a bucket begin that is made at a time: at the microseconds since 1970, which are exact in every
+// JSON reader until 2255. A bucket that is deleted and made anew would begin at 1 again, and whoever still holds a revision of the one
+// before (a folder that stood still, with a put that was not sent yet) could meet its own number under the same key: compare-and-set
+// would take another value for the one that it had read. No bucket is written a million times a second, so the numbers of a later one are all new.
+func firstRevision(made time.Time) uint64 {
+	return uint64(max(made.UnixMicro(), 1)) //nolint:gosec // not negative
 }
 
 func eventStream(n schema.Names, s *FleetSettings) jetstream.StreamConfig {
@@ -145,12 +156,12 @@ func sharedStreams(replicas int) []jetstream.StreamConfig {
 	}
 }
 
-// unchecked are the flags that may be anything: words for people, and where an operator places a stream.
-var unchecked = []string{"name", "description", "placement", "metadata", "template_owner"}
+// unchecked are the flags that may be anything: words for people, where an operator places a stream, and where its numbers begin.
+var unchecked = []string{"name", "description", "placement", "metadata", "template_owner", "first_seq"}
 
 // unchangeable are the flags that a server refuses to set back on an existing stream.
 var unchangeable = []string{
-	"storage", "sealed", "deny_delete", "deny_purge", "first_seq", "allow_msg_ttl", "allow_msg_counter",
+	"storage", "sealed", "deny_delete", "deny_purge", "allow_msg_ttl", "allow_msg_counter",
 	"allow_msg_schedules", "persist_mode", "retention", "mirror",
 }
 
