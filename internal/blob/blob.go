@@ -32,12 +32,12 @@ const (
 	batchBytes  = 4 << 20
 	// patience is how long a server may take between two chunks.
 	patience = 5 * time.Second
-	// staleWait is the pause before a replica that lacks a chunk is asked again.
+	// staleWait is the pause before a replica that lacks something is asked again.
 	staleWait = 20 * time.Millisecond
 )
 
-// errStale: a replica showed less than the object has.
-var errStale = errors.New("chunks are missing")
+// errStale: replicas showed less than there is for all that time.
+var errStale = errors.New("a replica lacks what its leader has")
 
 // Store is a fleet's object store. It is safe for concurrent use.
 type Store struct {
@@ -82,6 +82,47 @@ func (s *Store) info(ctx context.Context, run, digest string) (*jetstream.Object
 	return described(run, msg.Data)
 }
 
+// infoFresh is info, but takes the word of no replica that nothing is there: one that is behind would have an executor that resumes miss
+// what is stored. The leader says whether it is, and then the replicas are asked again.
+func (s *Store) infoFresh(ctx context.Context, run, digest string) (*jetstream.ObjectInfo, error) {
+	subject := s.description(schema.BlobName(run, digest))
+	asked := false
+	for begun := time.Now(); ; {
+		info, err := s.info(ctx, run, digest)
+		if !errors.Is(err, jetstream.ErrMsgNotFound) {
+			return info, err
+		}
+		if !asked {
+			is, err2 := s.stream.Info(ctx, jetstream.WithSubjectFilter(subject))
+			switch {
+			case err2 != nil:
+				return nil, fmt.Errorf("its description: %w", translate(err2))
+			case is.State.Subjects[subject] == 0:
+				return nil, err
+			}
+			asked = true
+		}
+		if time.Since(begun) > patience {
+			return nil, fmt.Errorf("its description: %w", errStale)
+		}
+		if err := again(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// again waits until a replica that is behind may be asked again.
+func again(ctx context.Context) error {
+	pause := time.NewTimer(staleWait)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // described reads what describes an object of a run.
 func described(run string, text []byte) (*jetstream.ObjectInfo, error) {
 	var info jetstream.ObjectInfo
@@ -104,7 +145,7 @@ func described(run string, text []byte) (*jetstream.ObjectInfo, error) {
 // Load returns the content of a run's blob with that SHA-256, of at most that many bytes. It reads by direct gets and needs
 // no consumer, so that it works across accounts.
 func (s *Store) Load(ctx context.Context, run, digest string, most int64) ([]byte, error) {
-	info, err := s.info(ctx, run, digest)
+	info, err := s.infoFresh(ctx, run, digest)
 	if err != nil {
 		return nil, err
 	}
@@ -139,12 +180,8 @@ func (s *Store) readAll(ctx context.Context, info *jetstream.ObjectInfo, most in
 		case time.Since(begun) > patience:
 			return nil, fmt.Errorf("blob %s: %d of %d bytes: %w", info.Name, len(r.content), info.Size, errStale)
 		}
-		pause := time.NewTimer(staleWait)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return nil, context.Cause(ctx)
+		if err := again(ctx); err != nil {
+			return nil, err
 		}
 	}
 	return r.content, nil

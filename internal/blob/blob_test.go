@@ -4,8 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -58,4 +60,30 @@ func TestOnlyWhatTheNameSaysIsLoadedAndNoMoreThanAllowed(t *testing.T) {
 			require.Equal(t, test.content, string(got))
 		})
 	}
+}
+
+// A replica that is behind does not know a blob that was stored a moment ago. That it is not there is the leader's to say.
+func TestABlobThatAReplicaDoesNotKnowYetIsLoaded(t *testing.T) {
+	nc := natstest.Start(t).Conn(t)
+	var behind atomic.Int64
+	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
+		if behind.Load() > 0 && strings.HasPrefix(subject, "$JS.API.DIRECT.GET.OBJ_blobs.$O.blobs.M.") {
+			behind.Add(-1)
+			_ = m.RespondMsg(&nats.Msg{Header: nats.Header{"Status": {"404"}, "Description": {"Message Not Found"}}})
+			return
+		}
+		natstest.Forward(nc, m, subject)
+	})
+	_, err := js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "blobs"})
+	require.NoError(t, err)
+	store, err := blob.Open(t.Context(), js, "blobs")
+	require.NoError(t, err)
+	require.NoError(t, store.Put(t.Context(), "r1", digestOf("text"), []byte("text")))
+	behind.Store(3)
+	got, err := store.Load(t.Context(), "r1", digestOf("text"), 100)
+	require.NoError(t, err)
+	require.Equal(t, "text", string(got))
+	require.Zero(t, behind.Load())
+	_, err = store.Load(t.Context(), "r1", digestOf("never stored"), 100)
+	require.ErrorIs(t, err, jetstream.ErrObjectNotFound)
 }
