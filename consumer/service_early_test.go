@@ -53,13 +53,11 @@ func newGated(t *testing.T, cfg consumer.ServiceConfig) *gated {
 			natstest.Forward(nc, m, subject)
 		}()
 	})
-	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
-	require.NoError(t, err)
-	shard, err := kvstore.OpenShard(js, settings, 0, "service-1")
-	require.NoError(t, err)
+	shard := w.openOn(js, "service-1")
 	cfg.Fleet, cfg.Name = "default", "service-1"
-	g.svc, err = newService(t, cfg, js, []*kvstore.Shard{shard}, time.Now)
+	svc, err := newService(t, cfg, js, []*kvstore.Shard{shard}, time.Now)
 	require.NoError(t, err)
+	g.svc = svc
 	g.stop = w.start(g.svc)
 	return g
 }

@@ -143,10 +143,7 @@ func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
 		}
 		natstest.Forward(nc, m, subject)
 	})
-	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
-	require.NoError(t, err)
-	shard, err := kvstore.OpenShard(js, settings, 0, "tester")
-	require.NoError(t, err)
+	shard := w.openOn(js, "tester")
 	f, err := consumer.VerifyBases(t.Context(), js, "default", head.Base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{shard}, nil })
 	require.NoError(t, err)
 	require.Nil(t, f)

@@ -279,6 +279,16 @@ func (w *serviceWorld) sealByHand(x *writer, n, per int, purge bool) schema.Segm
 	return index
 }
 
+// openOn opens the shard for a daemon with that JetStream.
+func (w *serviceWorld) openOn(js jetstream.JetStream, daemon string) *kvstore.Shard {
+	w.tb.Helper()
+	settings, _, err := kvstore.NewFleets(w.js).Get(w.tb.Context(), "default")
+	require.NoError(w.tb, err)
+	shard, err := kvstore.OpenShard(js, settings, 0, daemon)
+	require.NoError(w.tb, err)
+	return shard
+}
+
 // sealMore goes on sealing behind the segments of the index.
 func (w *serviceWorld) sealMore(x *writer, index schema.SegmentIndex, n, per int) schema.SegmentIndex {
 	w.tb.Helper()

@@ -124,10 +124,7 @@ func TestAPointIsFoundInTheLogWhileTheRunGoesOn(t *testing.T) {
 		}
 		natstest.Forward(nc, m, subject)
 	})
-	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
-	require.NoError(t, err)
-	shard, err := kvstore.OpenShard(js, settings, 0, "service-1")
-	require.NoError(t, err)
+	shard := w.openOn(js, "service-1")
 	svc, err := newService(t, consumer.ServiceConfig{Fleet: "default", Name: "service-1"}, js, []*kvstore.Shard{shard}, time.Now)
 	require.NoError(t, err)
 	w.start(svc)

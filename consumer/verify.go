@@ -161,6 +161,9 @@ func (v *verifier) verify(ctx context.Context) (moved bool, err error) {
 	if err := v.readLog(ctx); err != nil {
 		return false, err
 	}
+	if err := v.readBeginning(ctx); err != nil {
+		return false, err
+	}
 	if v.empty() && v.is.Checkpoints == 0 && len(v.is.Findings) == 0 {
 		return false, ErrNoRun
 	}
@@ -473,6 +476,27 @@ func (v *verifier) readLog(ctx context.Context) error {
 	}
 }
 
+// readBeginning looks where the log begins now if something before its end was not there: what was purged meanwhile is no hole.
+func (v *verifier) readBeginning(ctx context.Context) error {
+	hole := false
+	for at := range v.sums {
+		hole = hole || v.logFrom != 0 && at > v.logFrom
+	}
+	if !hole {
+		return nil
+	}
+	first, found, err := runlog.Next(ctx, v.js, v.shard.Names, v.is.Run, 1)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		v.logFrom = 0
+	default:
+		v.logFrom = first.Stream
+	}
+	return nil
+}
+
 // logged takes one record of the log.
 func (v *verifier) logged(rec *schema.Record) {
 	if v.logFrom == 0 {
@@ -526,7 +550,7 @@ func (v *verifier) conclude() {
 			}
 		}
 	}
-	// The log is purged from its beginning; what was purged before a crash may be back in any subset.
+	// The log is purged from its beginning, also while it is read; what was purged before a crash may be back in any subset.
 	missing, events := schema.StreamSequence(0), int64(0)
 	for at := range v.sums {
 		if v.logFrom != 0 && at > v.logFrom {

@@ -8,12 +8,16 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -317,6 +321,36 @@ func TestARunWhosePurgeWasTakenBackInPartIsWhole(t *testing.T) {
 	reply, a := w.get("run-1", schema.ViewEvents)
 	require.True(t, reply.Complete)
 	require.Len(t, a.records(t), len(x.acked))
+}
+
+// The janitor purges what is sealed while somebody reads it: the reader has the beginning of a log that begins elsewhere now.
+func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
+	for _, left := range []int{10, 0} {
+		t.Run(fmt.Sprintf("left: %d", left), func(t *testing.T) {
+			w, x := pointWorld(t, func(*serviceWorld, *writer) {})
+			n := len(x.acked)
+			w.sealByHand(x, n, 7, false)
+			stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+			require.NoError(t, err)
+			nc := w.server.Conn(t)
+			var once sync.Once
+			js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
+				if subject == "$JS.API.DIRECT.GET."+w.names.EventStream() {
+					once.Do(func() {
+						err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("run-1")), jetstream.WithPurgeKeep(uint64(left)))
+						if err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				natstest.Forward(nc, m, subject)
+			})
+			v, err := consumer.Verify(t.Context(), js, w.openOn(js, "tester"), "default", "run-1")
+			require.NoError(t, err)
+			require.Empty(t, v.Findings)
+			require.EqualValues(t, n, v.Events)
+		})
+	}
 }
 
 func TestWhatIsNotThereIsNotVerified(t *testing.T) {
