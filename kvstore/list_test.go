@@ -2,6 +2,7 @@ package kvstore_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,8 +21,10 @@ func putMany(tb testing.TB, b *bench, n int) {
 		}
 		items[i].Checkpoint = cp
 	}
-	for _, r := range b.shard.Checkpoints.PutBatch(tb.Context(), items) {
-		require.NoError(tb, r.Err)
+	for part := range slices.Chunk(items, 10_000) { // a batch has one deadline
+		for _, r := range b.shard.Checkpoints.PutBatch(tb.Context(), part) {
+			require.NoError(tb, r.Err)
+		}
 	}
 }
 
