@@ -1,6 +1,8 @@
 package kvstore_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"testing"
@@ -90,7 +92,14 @@ func TestOnAClusterOfThree(t *testing.T) {
 		list[i].Checkpoint = checkpoint(fmt.Sprintf("run-%d", i), 1)
 	}
 	revs := make([]schema.Revision, len(list))
-	for i, r := range cps.PutBatch(t.Context(), list) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for i, r := range cps.PutBatch(ctx, list) {
+		for errors.Is(r.Err, kvstore.ErrUnavailable) { // the leader changed: whether it is stored, the next try tells
+			if r.Revision, r.Err = cps.Put(ctx, list[i].Checkpoint, 0); errors.Is(r.Err, kvstore.ErrConflict) {
+				_, r.Revision, r.Err = cps.GetFresh(ctx, list[i].Checkpoint.Run)
+			}
+		}
 		require.NoError(t, r.Err)
 		revs[i] = r.Revision
 	}
