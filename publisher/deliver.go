@@ -158,7 +158,15 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 				if r.starting && !it.sent {
 					return r.die(fmt.Errorf("start of run %s: %w: resume it, or choose another id", r.id, ErrRunExists))
 				}
-				if err := r.confirm(ctx, it, a.seq); err != nil {
+				err := r.confirm(ctx, it, a.seq)
+				if errors.Is(err, errElsewhere) {
+					done, err2 := r.resolvePurged(ctx, a.seq, items)
+					if done || err2 != nil && !errors.Is(err2, errAgain) {
+						return err2
+					}
+					err = errors.Join(err, err2)
+				}
+				if err != nil {
 					it.sent, lastErr = true, err
 					break
 				}
@@ -253,6 +261,9 @@ func (r *Run) die(err error) error {
 	return r.ended(err)
 }
 
+// errElsewhere: the message that a server called a duplicate is not where it says, or is not that one.
+var errElsewhere = errors.New("is purged, or used by another message")
+
 // confirm checks that the message a server called a duplicate of it is it: message ids are shared by all subjects of
 // a stream, and anybody who may publish there could have used this one before.
 func (r *Run) confirm(ctx context.Context, it *item, at schema.StreamSequence) error {
@@ -261,7 +272,7 @@ func (r *Run) confirm(ctx context.Context, it *item, at schema.StreamSequence) e
 		return err
 	}
 	if !found || rec.Stream != at || schema.PositionOf(&rec).ID != it.event.ID {
-		return fmt.Errorf("message id %s is used by another message at stream sequence %d", it.event.ID, at)
+		return fmt.Errorf("message id %s at stream sequence %d %w", it.event.ID, at, errElsewhere)
 	}
 	return nil
 }
@@ -317,6 +328,19 @@ func (r *Run) resolve(ctx context.Context, upTo schema.StreamSequence, items []*
 		return false, errAgain // the server's answer was about a message that is gone again
 	}
 	return false, r.recheck(items)
+}
+
+// resolvePurged is resolve for an event that was stored at a place and is not there. What is sealed is purged once others have written behind
+// it: with them it is found. When nobody has, or the place is one that this handle knows, its message id is another message's.
+func (r *Run) resolvePurged(ctx context.Context, at schema.StreamSequence, items []*item) (done bool, err error) {
+	last, found, err := runlog.Last(ctx, r.fleet.js, r.names, r.id)
+	switch {
+	case err != nil:
+		return false, errors.Join(errAgain, err)
+	case !found, at <= r.last, last.Stream <= at:
+		return false, errAgain
+	}
+	return r.resolve(ctx, last.Stream, items)
 }
 
 // recheck asks the fold again about events that are to stand behind what others wrote. Under r.mu.

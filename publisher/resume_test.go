@@ -303,24 +303,28 @@ func TestIncompleteRunIsRefusedUnlessAllowed(t *testing.T) {
 	require.Equal(t, w.fold("r1"), again.State())
 }
 
-func TestPurgedTailIsReadFromTheDaemon(t *testing.T) {
-	w := newWorld(t)
-	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 10 * time.Second }), "r1")
-	require.NoError(t, run.Mark(t.Context(), "one"))
-	w.control("r1", 1, &schema.RunCancelRequestedData{By: "anna"})
-	w.control("r1", 1, &schema.RunOrphanedData{})
-	// The janitor purges what is sealed, up to the run's last event. The handle has not met that yet.
+// requireLog waits until a run has that many events in the log, whichever replica shows it.
+func (w *world) requireLog(run string, events int) {
+	w.tb.Helper()
+	for range 3 { // each reading may come from another one
+		require.Eventually(w.tb, func() bool { return len(w.log(run)) == events }, patience, 5*time.Millisecond)
+	}
+}
+
+// purged purges what the run has in the log but for its last event, as the janitor does with what is sealed, and answers reads with all of it.
+func (w *world) purged(t *testing.T, run string) (all []schema.Record, state *schema.State) {
+	t.Helper()
 	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
 	require.NoError(t, err)
-	all := w.log("r1")
-	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject("r1")), jetstream.WithPurgeSequence(uint64(all[3].Stream))))
-	require.Len(t, w.log("r1"), 1)
-	s := schema.NewState("default", "r1")
+	all = w.log(run)
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(w.names.EventSubject(run)), jetstream.WithPurgeSequence(uint64(all[len(all)-1].Stream))))
+	w.requireLog(run, 1)
+	state = schema.NewState("default", run)
 	for i := range all {
-		s.Apply(&all[i])
+		state.Apply(&all[i])
 	}
 	answering(t, w, schema.VerbGet, func(_ int, _ *nats.Msg, send func(int, string, []byte)) {
-		first, err := json.Marshal(&schema.GetReply{Head: s.Head, Complete: true})
+		first, err := json.Marshal(&schema.GetReply{Head: state.Head, Complete: true})
 		if err != nil {
 			return
 		}
@@ -332,11 +336,63 @@ func TestPurgedTailIsReadFromTheDaemon(t *testing.T) {
 		send(2, schema.KindFrames, frames)
 		send(3, schema.KindEnd, nil)
 	})
+	return all, state
+}
+
+func TestPurgedTailIsReadFromTheDaemon(t *testing.T) {
+	w := newWorld(t)
+	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 10 * time.Second }), "r1")
+	require.NoError(t, run.Mark(t.Context(), "one"))
+	w.control("r1", 1, &schema.RunCancelRequestedData{By: "anna"})
+	w.control("r1", 1, &schema.RunOrphanedData{})
+	// The handle has not met the run's last event yet.
+	_, s := w.purged(t, "r1")
 	require.NoError(t, run.Mark(t.Context(), "two"))
 	require.True(t, run.CancelRequested(), "the purged event was met, too")
 	last := w.log("r1")
 	s.Apply(&last[1])
 	require.Equal(t, s, run.State())
+}
+
+// The acknowledgement was lost. Until the event is sent again, others have written behind it, and it is sealed and purged: of three servers
+// the leader calls it a duplicate of a message that is not there any more.
+func TestADuplicateOfWhatIsPurgedIsFoundWithTheDaemon(t *testing.T) {
+	c := newCluster(t)
+	p := newProxy(t, c.servers[0].ClientURL())
+	nc, err := nats.Connect(p.url(), nats.ReconnectBufSize(-1))
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	f := c.fleet(func(cfg *publisher.Config) { cfg.Conn, cfg.PublishTimeout = nc, 20*time.Second })
+	for id, behind := range map[string]schema.Data{
+		"goes-on":    &schema.RunCancelRequestedData{By: "anna"},
+		"taken-over": &schema.RunResumedData{Executor: "exec-2", Reason: "request", RequestID: "q"},
+	} {
+		t.Run(id, func(t *testing.T) {
+			run := start(t, f, id)
+			p.dropAcks(-1)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, run.Mark(ctx, "one"), publisher.ErrUnresolved)
+			p.dropAcks(0)
+			c.requireLog(id, 2)
+			epoch := schema.Epoch(1)
+			if resumed, ok := behind.(*schema.RunResumedData); ok {
+				head := c.fold(id).Head
+				resumed.From, epoch = schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Chain: head.Chain, Digest: head.Digest}, 2
+			}
+			c.control(id, epoch, behind)
+			c.requireLog(id, 3)
+			all, state := c.purged(t, id)
+			require.NoError(t, run.Resolve(t.Context()), "it is durable")
+			if epoch == 2 {
+				require.ErrorIs(t, run.Err(), publisher.ErrFenced)
+				state = schema.NewState("default", id)
+				state.Apply(&all[0])
+				state.Apply(&all[1])
+			}
+			require.Equal(t, state, run.State())
+		})
+	}
 }
 
 func TestClosedFleetRefuses(t *testing.T) {

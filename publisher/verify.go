@@ -59,8 +59,9 @@ func (r *Run) verify(ctx context.Context, subject string, request *schema.Verify
 	timeout := r.fleet.cfg.VerifyTimeout
 	asked, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	// A tool that is just starting gets a few chances, the last of them well before the end.
-	wait := &backoff{next: timeout / 50, most: timeout / 4}
+	// A tool that is just starting gets a few chances, the last of them well before the end: a try that is cut short says nothing.
+	wait := &backoff{next: timeout / 50, most: timeout / 8}
+	lastTry := time.Now().Add(timeout - timeout/4)
 	for {
 		m, err := r.fleet.nc.RequestWithContext(asked, subject, body)
 		switch {
@@ -71,7 +72,7 @@ func (r *Run) verify(ctx context.Context, subject string, request *schema.Verify
 		case errors.Is(err, nats.ErrMaxPayload):
 			return nil, &unverified{fmt.Sprintf("the question has %d bytes, more than the server takes", len(body))}
 		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrReconnectBufExceeded):
-			if wait.wait(asked) {
+			if time.Now().Before(lastTry) && wait.wait(asked) {
 				continue
 			}
 			if ctx.Err() != nil {
