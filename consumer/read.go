@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -392,7 +393,7 @@ func tellsOfHole(v *schema.Verdict) bool {
 // refuses it does not: anybody can forge one.
 func unsaid(at *schema.Head, v *schema.Verdict) bool {
 	says := tellsOfHole(v) && v.Event.Name() != schema.RunResumed
-	return !says && at.Status != schema.StatusErased
+	return !says && at.Status != schema.StatusErased && !failpoint.Seeded(failpoint.HoleFolded)
 }
 
 // lostBefore adds to the gaps of a run what the log misses before the event that its head is at, unless the fold itself says so, or
