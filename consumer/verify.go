@@ -478,11 +478,7 @@ func (v *verifier) readLog(ctx context.Context) error {
 
 // readBeginning looks where the log begins now if something before its end was not there: what was purged meanwhile is no hole.
 func (v *verifier) readBeginning(ctx context.Context) error {
-	hole := false
-	for at := range v.sums {
-		hole = hole || v.logFrom != 0 && at > v.logFrom
-	}
-	if !hole {
+	if _, events := v.missing(); events == 0 {
 		return nil
 	}
 	first, found, err := runlog.Next(ctx, v.js, v.shard.Names, v.is.Run, 1)
@@ -495,6 +491,18 @@ func (v *verifier) readBeginning(ctx context.Context) error {
 		v.logFrom = first.Stream
 	}
 	return nil
+}
+
+// missing returns the first and the number of the sealed events that the log does not have behind its beginning.
+func (v *verifier) missing() (first schema.StreamSequence, events int64) {
+	for at := range v.sums {
+		if v.logFrom != 0 && at > v.logFrom {
+			if events++; first == 0 || at < first {
+				first = at
+			}
+		}
+	}
+	return first, events
 }
 
 // logged takes one record of the log.
@@ -551,14 +559,7 @@ func (v *verifier) conclude() {
 		}
 	}
 	// The log is purged from its beginning, also while it is read; what was purged before a crash may be back in any subset.
-	missing, events := schema.StreamSequence(0), int64(0)
-	for at := range v.sums {
-		if v.logFrom != 0 && at > v.logFrom {
-			if events++; missing == 0 || at < missing {
-				missing = at
-			}
-		}
-	}
+	missing, events := v.missing()
 	switch {
 	case events > 0 && v.walking:
 		v.is.LogMissing = events

@@ -95,7 +95,7 @@ func TestOnAClusterOfThree(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for i, r := range cps.PutBatch(ctx, list) {
-		for errors.Is(r.Err, kvstore.ErrUnavailable) { // the leader changed: whether it is stored, the next try tells
+		for ctx.Err() == nil && errors.Is(r.Err, kvstore.ErrUnavailable) { // the leader changed: whether it is stored, the next try tells
 			if r.Revision, r.Err = cps.Put(ctx, list[i].Checkpoint, 0); errors.Is(r.Err, kvstore.ErrConflict) {
 				_, r.Revision, r.Err = cps.GetFresh(ctx, list[i].Checkpoint.Run)
 			}

@@ -262,7 +262,7 @@ func (r *Run) die(err error) error {
 }
 
 // errElsewhere: the message that a server called a duplicate is not where it says, or is not that one.
-var errElsewhere = errors.New("is purged, or used by another message")
+var errElsewhere = errors.New("is used by another message")
 
 // confirm checks that the message a server called a duplicate of it is it: message ids are shared by all subjects of
 // a stream, and anybody who may publish there could have used this one before.
@@ -272,7 +272,7 @@ func (r *Run) confirm(ctx context.Context, it *item, at schema.StreamSequence) e
 		return err
 	}
 	if !found || rec.Stream != at || schema.PositionOf(&rec).ID != it.event.ID {
-		return fmt.Errorf("message id %s at stream sequence %d %w", it.event.ID, at, errElsewhere)
+		return fmt.Errorf("message id %s %w at stream sequence %d", it.event.ID, errElsewhere, at)
 	}
 	return nil
 }

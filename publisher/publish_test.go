@@ -453,7 +453,7 @@ func TestMessageIDTakenByAnotherSubjectIsNoSuccess(t *testing.T) {
 	require.NoError(t, err)
 	err = run.Mark(ctx, "one")
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
-	require.ErrorContains(t, err, "used by another message")
+	require.ErrorContains(t, err, "is used by another message")
 	require.Len(t, w.log("r1"), 1)
 }
 
