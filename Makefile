@@ -1,5 +1,5 @@
 # Waymark's tasks. Needs a Go toolchain with a C compiler (for the race detector), git and a POSIX shell; fetches
-# the rest itself. "make" alone lists the targets, "make check" is what CI runs.
+# the rest itself. "make" alone lists the targets. CI runs "make check", then "make check-full".
 
 include tools/versions.mk
 
@@ -18,30 +18,35 @@ FUZZTIME ?= 3s
 # Cases of "make bench", all of them by default, and its flags.
 BENCH ?=
 BENCHFLAGS ?=
-# How long each Go benchmark runs; "make check" only sees that each works.
+# How long each Go benchmark runs; "make check-full" only sees that each works.
 BENCHTIME ?= 1s
 PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64
 
-# In this order: what is quick to fail comes first, and the tests' own closing lines come last. A step that
-# fails does not keep the others from running.
-CHECK := generate-check lint vet deploycheck cross gobench fuzz race chaos-check
+# Tiers of checks: docs/decisions/0041. In this order: what is quick to fail comes first. A step that fails does not keep the others
+# from running.
+CHECK := generate-check lint vet short
+CHECK_FULL := deploycheck asyncapi cross fuzz gobench chaos-check long
+
+# FULL=1 runs the whole of what "make check-full" samples.
+FULL ?=
+TIERS := go run ./tools/tiers
+# Where the steps of a tier leave what became of each test.
+RECORDS ?=
+RECORD = $(if $(RECORDS),-record $(RECORDS)/$@.json)
+# Most tests wait more than they compute.
+PARALLEL ?= 8
 
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: check
-check: ## all that CI runs: generated files, lint, vet, deploy files, cross-builds, benchmarks, fuzzing, race tests
-	@failed=; times=; \
-	for step in $(CHECK); do \
-		echo "== $$step"; \
-		begin=$$(date +%s); \
-		$(MAKE) --no-print-directory $$step BENCHTIME=1x || failed="$$failed $$step"; \
-		times="$$times $$step $$(($$(date +%s) - begin))s,"; \
-	done; \
-	echo "== took:$${times%,}"; \
-	if [ -n "$$failed" ]; then echo "== make check FAILED:$$failed" >&2; exit 1; fi; \
-	echo "== make check passed"
+check: ## before each push: generated files, lint, vet, and the race tests but the long ones
+	@LEFT_OUT="$(CHECK_FULL)" MAKE="$(MAKE)" sh tools/tier.sh check $(CHECK)
+
+.PHONY: check-full
+check-full: ## all the rest, which CI runs, too: long tests, fuzzing, cross-builds, seeded bugs (FULL=1: the whole of its samples, hours)
+	@LEFT_OUT="chaos chaos-power soak bench vulncheck" MAKE="$(MAKE)" sh tools/tier.sh check-full $(CHECK_FULL)
 
 .PHONY: build
 build: ## build the waymark binary into .bin
@@ -49,12 +54,25 @@ build: ## build the waymark binary into .bin
 	go build -trimpath -o $(BIN)/ ./cmd/...
 
 .PHONY: test
-test: ## run the tests, quickly (PKG=./schema for one package)
-	go test -timeout $(TEST_TIMEOUT) $(PKG)
+test: ## run the tests but the long ones, without the race detector (PKG=./schema for one package)
+	$(TIERS) test -ram $(RECORD) -- -short -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT) $(PKG)
+
+.PHONY: short
+short: ## run the tests but the long ones under the race detector
+	@# The steps "vet" and "lint" have had the whole: go test would vet again, and the tests of internal/lint only read sources.
+	$(TIERS) test -ram $(RECORD) -- -race -short -vet=off -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT) \
+		$$(go list $(PKG) | grep -v '/internal/lint$$')
+
+.PHONY: long
+long: ## run the long tests under the race detector, samples of the longest (FULL=1: the whole)
+	@mkdir -p $(BIN)/test
+	go build $(if $(FULL),-race) -o $(BIN)/test/ ./cmd/waymark ./internal/nemesis/helper
+	WAYMARK_TEST_BIN=$(CURDIR)/$(BIN)/test WAYMARK_E2E_FULL=$(FULL) \
+		$(TIERS) test -long $(RECORD) -- -race -timeout $(if $(FULL),0,$(TEST_TIMEOUT))
 
 .PHONY: race
-race: ## run the tests under the race detector
-	go test -race -timeout $(TEST_TIMEOUT) $(PKG)
+race: ## run all tests under the race detector
+	$(TIERS) test $(RECORD) -- -race -timeout $(TEST_TIMEOUT) $(PKG)
 
 # The first seed (empty: 1), the number of schedules of "make chaos-inprocess", and how many run side by side.
 SEED ?=
@@ -62,9 +80,11 @@ SCHEDULES ?= 10000
 WORKERS ?= 8
 
 .PHONY: chaos-check
-chaos-check: ## run some random schedules in process, and see that every seeded bug is found
+chaos-check: ## run some random schedules in process, and see that every mutant is found
 	@# Without the race detector, which "race" has: schedules by the hundred are what finds mistakes here.
-	go test -tags waymark_failpoints -timeout $(TEST_TIMEOUT) ./internal/failpoint ./internal/chaos
+	go run ./internal/mutant/gen $(BIN)/mutants
+	$(TIERS) test $(RECORD) -- -tags waymark_failpoints -overlay $(BIN)/mutants/overlay.json -timeout $(TEST_TIMEOUT) \
+		./internal/failpoint ./internal/mutant ./internal/chaos
 
 .PHONY: chaos-inprocess
 chaos-inprocess: ## run very many random schedules in process (SEED=1 SCHEDULES=10000); a failing one prints its seed
@@ -101,7 +121,7 @@ bench-peers: ## measure LangGraph and DBOS with the same workload (needs node, n
 
 .PHONY: gobench
 gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=5s PKG=./publisher)
-	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout $(TEST_TIMEOUT) $(PKG)
+	$(if $(RECORDS),$(TIERS) test $(RECORD) --,go test) -run '^$$' -bench . -benchtime $(if $(RECORDS),1x,$(BENCHTIME)) -timeout $(TEST_TIMEOUT) $(PKG)
 
 # Rounds of "make chaos", each with a seed of its own from SEED on (empty: another one each time); SERVERS is 1 or 3, empty is
 # both. CHAOSFLAGS="-run TestDamage" runs others.
@@ -129,9 +149,10 @@ soak: ## do the same work for hours: memory, files, goroutines and the store sta
 		go test -count=1 -timeout 0 -v -run NothingGrowsUnder ./internal/nemesis
 
 .PHONY: lint
-lint: $(LINT) ## run golangci-lint, layers and formatting included
+lint: $(LINT) ## run golangci-lint, layers and formatting included, and this project's own rules
 	$(LINT) run $(PKG)
 	cd $(DEPLOYCHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
+	$(TIERS) test $(RECORD) -- ./internal/lint
 
 .PHONY: fmt
 fmt: $(LINT) ## format the code as lint wants it
@@ -145,7 +166,7 @@ vet: ## run go vet
 
 .PHONY: deploycheck
 deploycheck: ## hand the files in deploy to the real readers: kustomize, compose, buildkit, Prometheus (a module of its own)
-	cd $(DEPLOYCHECK) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+	$(TIERS) test $(RECORD) -- -C $(DEPLOYCHECK) -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: cross
 cross: ## build and vet for the other platforms
@@ -170,6 +191,7 @@ generate-check: ## fail when a generated file is out of date
 .PHONY: asyncapi
 asyncapi: ## validate the AsyncAPI document (needs npm)
 	@sh tools/asyncapi.sh $(ASYNCAPI) $(ASYNCAPI_PARSER_VERSION)
+	$(TIERS) test $(RECORD) -- -count=1 -run TestTheAsyncAPIDocumentIsValid ./schema
 
 # The list of parts of the binary, CycloneDX as JSON, licences included.
 SBOM ?= $(BIN)/waymark.cdx.json

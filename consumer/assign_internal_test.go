@@ -26,6 +26,7 @@ func loads(owners []string) map[string]int {
 }
 
 func TestEveryShardIsAssignedEvenly(t *testing.T) {
+	t.Parallel()
 	for _, shards := range []int{1, 2, 3, 4, 5, 7, 12, 64, 256} {
 		for _, replicas := range []int{1, 2, 3, 5, 8} {
 			t.Run(fmt.Sprintf("%d shards of %d replicas", shards, replicas), func(t *testing.T) {
@@ -47,6 +48,7 @@ func TestEveryShardIsAssignedEvenly(t *testing.T) {
 }
 
 func TestFewShardsMoveWhenAReplicaComesOrGoes(t *testing.T) {
+	t.Parallel()
 	const shards = 60
 	for n := 1; n < 8; n++ {
 		few, many := assign("default", shards, replicaNames(n)), assign("default", shards, replicaNames(n+1))
@@ -62,6 +64,7 @@ func TestFewShardsMoveWhenAReplicaComesOrGoes(t *testing.T) {
 }
 
 func TestFleetsAreSpreadDifferently(t *testing.T) {
+	t.Parallel()
 	first := make(map[string]bool)
 	for i := range 32 {
 		first[assign(fmt.Sprintf("fleet-%d", i), 1, replicaNames(3))[0]] = true

@@ -81,6 +81,10 @@ func (x *writer) wrongs() []wrong {
 // Whatever somebody puts into one run, in any order, that run says what it always said, with the reason of each refusal as a dead
 // letter, and ninety-nine others do not notice.
 func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a hundred runs are folded")
+	}
+	t.Parallel()
 	w := newServiceWorld(t)
 	folder, _ := w.fold(consumer.FolderConfig{})
 	bad := w.aRun("bad", 1, 10)
@@ -138,7 +142,7 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 	require.Equal(t, bad.model(), head.Head)
 	require.EqualValues(t, 14+5, head.Head.Counts.Events, "the start, three turns, the takeover, and five of the executor's whose data counts for nothing")
 	require.EqualValues(t, 6, head.Head.Counts.Messages)
-	require.Empty(t, modelfold.Fold("default", "bad", w.log("bad")).Differences(&head.Head))
+	require.Empty(t, modelfold.Fold(schema.NoKeys, "default", "bad", w.log("bad")).Differences(&head.Head))
 	for i, x := range others {
 		if i%20 == 0 {
 			w.everyView(x)
@@ -154,6 +158,7 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 // What says by itself that something before it is missing, as when somebody stores an executor's events in another order than it
 // numbered them, is named as a gap, and never taken for a whole run.
 func TestEventsInAnotherOrderAreAGapThatIsNamed(t *testing.T) {
+	t.Parallel()
 	source := newServiceWorld(t).aRun("run-1", 1, 10)
 	ahead := source.run
 	ahead.Epoch, ahead.Last = 9, 0
@@ -166,6 +171,7 @@ func TestEventsInAnotherOrderAreAGapThatIsNamed(t *testing.T) {
 		"one of an epoch whose takeover is not there": {0, 1, 2, 3, 4, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newServiceWorld(t)
 			w.fold(consumer.FolderConfig{})
 			for _, i := range order {
@@ -176,7 +182,7 @@ func TestEventsInAnotherOrderAreAGapThatIsNamed(t *testing.T) {
 			head, a := w.get("run-1", schema.ViewEvents)
 			require.False(t, head.Complete)
 			require.NotEmpty(t, head.Gaps)
-			require.Empty(t, modelfold.Fold("default", "run-1", w.log("run-1")).Differences(&head.Head))
+			require.Empty(t, modelfold.Fold(schema.NoKeys, "default", "run-1", w.log("run-1")).Differences(&head.Head))
 			require.Len(t, a.records(t), len(order), "nothing is thrown away")
 			c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 			require.NoError(t, err)

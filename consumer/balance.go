@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"sync"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/schema"
@@ -113,7 +113,7 @@ type seenExecutor struct {
 // before, every shard is its own.
 func NewBalance(fleet, name string, shards int, nc *nats.Conn, heartbeats *Heartbeats, now func() time.Time, log zerolog.Logger) *Balance {
 	b := &Balance{
-		fleet: fleet, name: name, id: name + "." + nuid.Next(), nc: nc, heartbeats: heartbeats, now: now,
+		fleet: fleet, name: name, id: name + "." + rand.Text(), nc: nc, heartbeats: heartbeats, now: now,
 		log: log.With().Str(keyFleet, fleet).Logger(), peers: make(map[string]*peer),
 	}
 	b.Grow(shards)

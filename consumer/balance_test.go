@@ -20,6 +20,7 @@ func replica(tb testing.TB, server *natstest.Server, name string, shards int) *c
 }
 
 func TestReplicasAgreeOnWhoFoldsWhat(t *testing.T) {
+	t.Parallel()
 	const shards = 6
 	server := natstest.Start(t)
 	a, b := replica(t, server, "a", shards), replica(t, server, "b", shards)
@@ -55,6 +56,7 @@ func TestReplicasAgreeOnWhoFoldsWhat(t *testing.T) {
 }
 
 func TestWhatIsNoAnnouncementChangesNothing(t *testing.T) {
+	t.Parallel()
 	server := natstest.Start(t)
 	a := replica(t, server, "a", 4)
 	run(t, a.Run)

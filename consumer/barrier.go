@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -10,10 +11,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -25,13 +26,37 @@ const (
 	// not before there are that many.
 	barrierPurgeEvery = 10 * time.Second
 	barrierPurgeAfter = 64
+	// barrierFullFor is how long a log counts as full after a barrier found no room in it.
+	barrierFullFor = time.Minute
+	// barrierLifts bounds how often one publish makes room: executors publish into the same room.
+	barrierLifts = 4
+	// replicatedFor is how long several replicas are remembered: a needless barrier costs only time.
+	replicatedFor = 10 * time.Second
 )
 
-// barrier publishes the shared barrier of one shard. Its acknowledgement proves that the real leader was reached:
-// whoever then reads an answer that shows this barrier, or a later one, misses nothing acknowledged before.
+// bound is a place in a shard's log: every event that was acknowledged before the question is stored at it or before it.
+type bound struct {
+	at schema.StreamSequence
+	// lone: the server with the log's only replica named its end. No barrier stands at the place.
+	lone bool
+}
+
+// in reports whether a server's answer of one moment reaches the bound.
+func (b bound) in(answer *runlog.Answer) bool {
+	if b.lone {
+		return answer.UpTo >= b.at
+	}
+	return answer.Records[schema.BarrierRun].Stream >= b.at
+}
+
+// barrier finds bounds of one shard's log. Where the log has several replicas it publishes a barrier, which all waiting requests share: the
+// acknowledgement proves that the real leader was reached, and an answer that shows this barrier, or a later one, misses nothing that was
+// acknowledged before. Where the log has one replica, the server that holds it names the end of its log instead, and nothing is
+// written: see [runlog.AskLone]. One replica is asserted only by an answer to this question. Several replicas are remembered for
+// 10 s: a needless barrier costs only time.
 //
-// One publish serves all who were waiting when it was sent, and nobody who came later: their question might be about
-// an event that was stored in between.
+// One round serves the requests that waited when it began. A later request joins the next round: its question might be about an event
+// that was stored in between.
 type barrier struct {
 	js    jetstream.JetStream
 	names schema.Names
@@ -53,13 +78,17 @@ type barrier struct {
 	// The rest belongs to run.
 	unpurged int
 	purged   time.Time
+	// full is when a barrier last found no room; replicated is when the log was last seen to have several replicas.
+	full, replicated time.Time
 }
 
-// round is one publish and those who wait for it.
+// round is one bound and the requests that wait for it.
 type round struct {
 	done chan struct{}
-	pos  schema.StreamSequence
-	err  error
+	// write: a request waits for the proof that the log takes writes, which only a publish gives.
+	write bool
+	bound bound
+	err   error
 }
 
 func newBarrier(js jetstream.JetStream, shard *kvstore.Shard, actor string, now func() time.Time, log zerolog.Logger,
@@ -71,12 +100,20 @@ func newBarrier(js jetstream.JetStream, shard *kvstore.Shard, actor string, now 
 	}
 }
 
-// wait returns the stream sequence of a barrier that was published after the call began.
-func (b *barrier) wait(ctx context.Context) (schema.StreamSequence, error) {
+// wait returns a bound that was found after the call began.
+func (b *barrier) wait(ctx context.Context) (bound, error) { return b.join(ctx, false) }
+
+// written waits until a barrier that was published after the call began is acknowledged.
+func (b *barrier) written(ctx context.Context) error {
+	_, err := b.join(ctx, true)
+	return err
+}
+
+func (b *barrier) join(ctx context.Context, write bool) (bound, error) {
 	b.mu.Lock()
 	if b.stopped {
 		b.mu.Unlock()
-		return 0, ErrStopping
+		return bound{}, ErrStopping
 	}
 	if b.next == nil {
 		b.next = &round{done: make(chan struct{})}
@@ -86,14 +123,15 @@ func (b *barrier) wait(ctx context.Context) (schema.StreamSequence, error) {
 		}
 	}
 	r := b.next
+	r.write = r.write || write
 	b.mu.Unlock()
 	b.stats.Waiters.Add(1)
 	defer b.stats.Waiters.Add(-1)
 	select {
 	case <-r.done:
-		return r.pos, r.err
+		return r.bound, r.err
 	case <-ctx.Done():
-		return 0, fmt.Errorf("waiting for a barrier: %w", context.Cause(ctx))
+		return bound{}, fmt.Errorf("waiting for a barrier: %w", context.Cause(ctx))
 	}
 }
 
@@ -106,7 +144,7 @@ func (b *barrier) take() *round {
 	return r
 }
 
-// run publishes barriers until ctx ends.
+// run finds bounds until ctx ends.
 func (b *barrier) run(ctx context.Context) error {
 	defer func() {
 		b.mu.Lock()
@@ -129,65 +167,101 @@ func (b *barrier) run(ctx context.Context) error {
 		if r == nil {
 			continue
 		}
-		r.pos, r.err = b.publish(ctx)
+		r.bound, r.err = b.find(ctx, r.write)
 		close(r.done)
 		b.purge(ctx)
 	}
 }
 
-// publish stores one barrier.
-func (b *barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
+// find returns a bound: the end of the log where one server has it all and no write is asked for, else a barrier.
+func (b *barrier) find(ctx context.Context, write bool) (bound, error) {
 	ctx, cancel := context.WithTimeout(ctx, barrierPatience)
 	defer cancel()
+	if !write && b.now().Sub(b.replicated) >= replicatedFor {
+		log, err := runlog.AskLone(ctx, b.js, b.names, "")
+		if err != nil {
+			return bound{}, err
+		}
+		if log.Only {
+			return bound{at: log.Last, lone: true}, nil
+		}
+		b.replicated = b.now()
+	}
+	at, err := b.publish(ctx)
+	return bound{at: at}, err
+}
+
+// publish stores one barrier. A full log is lifted by what the barrier needs, which is less than any event does: executors that wait for
+// room find none in it.
+func (b *barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 	e := schema.Event{
-		ID:      schema.BarrierRun + "." + nuid.Next(),
+		ID:      schema.BarrierRun + "." + rand.Text(),
 		Source:  schema.Source(b.names.Fleet, b.actor),
 		Type:    schema.TypeOf(schema.Barrier),
 		Subject: schema.BarrierRun,
 		Time:    schema.FormatTime(b.now()),
 	}
 	header, body := e.Encode()
+	msg := &nats.Msg{Subject: b.names.EventSubject(schema.BarrierRun), Header: header, Data: body}
 	if err := failpoint.Hit(ctx, failpoint.BeforeBarrier); err != nil {
 		return 0, err
 	}
-	lifted := false
-	for {
-		ack, err := b.js.PublishMsg(ctx, &nats.Msg{Subject: b.names.EventSubject(schema.BarrierRun), Header: header, Data: body},
-			jetstream.WithRetryAttempts(0))
+	for lifts := 0; ; lifts++ {
+		ack, err := b.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
 		if err == nil {
 			b.stats.Barriers.Add(1)
 			b.acked.Store(b.now().UnixNano())
 			b.unpurged++
 			return schema.StreamSequence(ack.Sequence), failpoint.Hit(ctx, failpoint.AfterBarrier)
 		}
-		if lifted || !isFull(err) {
+		if lifts == barrierLifts || !isFull(err) {
 			return 0, fmt.Errorf("publish barrier into %s: %w", b.names.EventStream(), err)
 		}
-		lifted = true
-		if _, err := b.shard.LiftQuota(ctx, controlRoom); err != nil {
+		b.full = b.now()
+		if err := b.makeRoom(ctx, kvstore.StoredSize(msg)); err != nil {
 			return 0, fmt.Errorf("publish barrier into full %s: %w", b.names.EventStream(), err)
 		}
 	}
 }
 
-// purge keeps the latest barrier only: it is all that a later answer is compared with.
+// makeRoom lifts a full log by what a barrier needs. Once the reserve is used up, the barrier takes the place of those before it: reads go on.
+func (b *barrier) makeRoom(ctx context.Context, need int64) error {
+	_, err := b.shard.LiftQuota(ctx, need)
+	if !errors.Is(err, kvstore.ErrFull) {
+		return err
+	}
+	return b.purgeTo(ctx, 0)
+}
+
+// purge keeps the latest barrier only: it is all that a later answer is compared with. In a full log that is done after each barrier: what
+// becomes free is room for one barrier, and for no event, so that barriers do not hand the reserve over to executors.
 func (b *barrier) purge(ctx context.Context) {
 	now := b.now()
-	if b.unpurged < barrierPurgeAfter || now.Sub(b.purged) < barrierPurgeEvery {
+	full := !b.full.IsZero() && now.Sub(b.full) < barrierFullFor
+	if b.unpurged == 0 || !full && (b.unpurged < barrierPurgeAfter || now.Sub(b.purged) < barrierPurgeEvery) {
 		return
 	}
 	b.purged = now
 	ctx, cancel := context.WithTimeout(ctx, barrierPatience)
 	defer cancel()
-	stream, err := b.js.Stream(ctx, b.names.EventStream())
-	if err == nil {
-		err = stream.Purge(ctx, jetstream.WithPurgeSubject(b.names.EventSubject(schema.BarrierRun)), jetstream.WithPurgeKeep(1))
-	}
-	if err != nil {
+	if err := b.purgeTo(ctx, 1); err != nil {
 		if !errors.Is(err, context.Canceled) {
 			b.log.Warn().Err(err).Int(keyShard, b.names.Shard).Msg("older barriers not purged")
 		}
 		return
 	}
 	b.unpurged = 0
+}
+
+// purgeTo purges barriers but the latest keep.
+func (b *barrier) purgeTo(ctx context.Context, keep uint64) error {
+	stream, err := b.js.Stream(ctx, b.names.EventStream())
+	if err != nil {
+		return err
+	}
+	opts := []jetstream.StreamPurgeOpt{jetstream.WithPurgeSubject(b.names.EventSubject(schema.BarrierRun))}
+	if keep > 0 {
+		opts = append(opts, jetstream.WithPurgeKeep(keep))
+	}
+	return stream.Purge(ctx, opts...)
 }

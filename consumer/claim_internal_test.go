@@ -12,6 +12,7 @@ import (
 )
 
 func TestATakeoverIsFoundByItsRequestWhileItsEpochLasts(t *testing.T) {
+	t.Parallel()
 	taken := func(run, request string, epoch schema.Epoch) schema.Live {
 		l := orphan(run, "me", 10)
 		l.Status, l.RequestID, l.Epoch = schema.StatusRunning, request, epoch
@@ -39,6 +40,7 @@ func TestATakeoverIsFoundByItsRequestWhileItsEpochLasts(t *testing.T) {
 }
 
 func TestClaimsAreRememberedForAWhileAndNotWithoutBound(t *testing.T) {
+	t.Parallel()
 	now := noon
 	cfg := ServiceConfig{}.withDefaults()
 	c := newClaims(&cfg, func() time.Time { return now })

@@ -13,6 +13,7 @@ import (
 // TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame damages what is derived from the log while the run's executor is
 // dead: no event of the run comes any more that would put it right.
 func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func(*testing.T, *lifeWorld, *lifeRun){
 		"nothing": func(*testing.T, *lifeWorld, *lifeRun) {},
 		"its live entry is deleted": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
@@ -43,10 +44,11 @@ func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
 	} {
 		for _, when := range []string{"while the folder folds", "between two folders"} {
 			t.Run(name+" "+when, func(t *testing.T) {
+				t.Parallel()
 				w := newLifeWorld(t)
 				w.stop()
 				cfg := w.config()
-				cfg.SweepEvery, cfg.Silence = 50*time.Millisecond, 2*time.Second
+				cfg.SweepEvery, cfg.Silence = 50*time.Millisecond, 500*time.Millisecond
 				w.stop = w.fold(cfg)
 				r := w.begin("r1", "e1", "i1")
 				if when == "between two folders" {
@@ -57,10 +59,10 @@ func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
 					w.stop = w.fold(cfg)
 				}
 				require.Eventually(t, func() bool {
-					w.clock.Forward(2 * time.Millisecond)
+					w.clock.Forward(10 * time.Millisecond)
 					c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "r1")
 					return err == nil && c.Status == schema.StatusOrphaned
-				}, time.Minute, time.Millisecond)
+				}, time.Minute, 10*time.Millisecond)
 				require.Eventually(t, func() bool {
 					l, known := w.roster.Get("r1")
 					return known && l.Status == schema.StatusOrphaned

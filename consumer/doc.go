@@ -41,15 +41,16 @@
 //
 // A folder that leads its shard, has caught up with the log and hears the heartbeats goes through the roster once a
 // second, without a timer or goroutine for a run. A run that is running, or waiting and to be cancelled, needs signs of
-// life of its executor: of the instance that it names, or of any if it names none. A heartbeat is one, and so is an accepted
-// event of the executor's own. After the fleet's silence (10 s), or three of the executor's intervals if that is longer, or
-// at once when it says that it leaves, the run is orphaned, and a wait that has expired is answered as such:
+// life of its executor: of the instance that it names, or of any if it names none. A heartbeat is one. An accepted event is a
+// sign of life only for an instance that does not sign its heartbeats. After the fleet's silence (10 s), or three of the
+// executor's intervals if that is longer, or at once when it says that it leaves, the run is orphaned, and a wait that has
+// expired is answered as such:
 //
 //	running ──silence──▶ read its checkpoint ──▶ run.orphaned, CAS on the event there ──▶ claimable
 //	                                                   └── another event came first: it is alive
 //
-// Everybody gets the whole silence anew after a change of the folder, a reconnect, lost heartbeats, and when the daemon
-// itself was stopped, which a late tick tells. A daemon that does not fold (serve --no-fold) has a roster and
+// All silence timers reset after a change of the folder, a reconnect, lost heartbeats, and when the daemon itself was
+// stopped, which a late tick tells. A daemon that does not fold (serve --no-fold) has a roster and
 // answers claims; it orphans nobody. An executor that never heartbeats is known by its events alone, and only to the
 // daemon that folds their shard: on a fleet of several shards, heartbeat.
 //

@@ -44,7 +44,7 @@ func (w *serviceWorld) erase(run string, force bool) schema.Erasure {
 		reply = schema.EraseReply{}
 		require.NoError(w.tb, json.Unmarshal(a.first, &reply))
 		return reply.Done
-	}, time.Minute, time.Millisecond, "run %s is not removed", run)
+	}, time.Minute, 10*time.Millisecond, "run %s is not removed", run)
 	return reply.Erasure
 }
 
@@ -54,7 +54,7 @@ func (w *serviceWorld) awaitFolded(at schema.StreamSequence) {
 	require.Eventually(w.tb, func() bool {
 		mark, _, err := w.shard.Checkpoints.Watermark(w.tb.Context())
 		return err == nil && mark.Position.Stream >= at
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // erasing is a world with a folder and a roster that is kept up to date.
@@ -98,6 +98,7 @@ func (w *serviceWorld) publishRaw(run string, header nats.Header, body []byte) {
 }
 
 func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
+	t.Parallel()
 	w, stopFolder := erasing(t)
 	x := w.writer("gone")
 	x.start()
@@ -161,7 +162,7 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 		require.Eventually(t, func() bool {
 			log := w.log("gone")
 			return len(log) == 1 && schema.IsErasedMark(&log[0]) && log[0].Stream > last
-		}, time.Minute, 5*time.Millisecond, "the late event is still there")
+		}, time.Minute, 10*time.Millisecond, "the late event is still there")
 		require.Eventually(t, func() bool {
 			left := w.left(&receipt)
 			return left.None()
@@ -175,7 +176,7 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "gone")
 		return err == nil && c.Status == schema.StatusErased
-	}, time.Minute, 5*time.Millisecond, "folded anew it is one that was removed")
+	}, time.Minute, 10*time.Millisecond, "folded anew it is one that was removed")
 	late()
 	require.Eventually(t, func() bool {
 		n := 0
@@ -187,6 +188,7 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 // What describes a large payload is an executor's word. One that is false takes no other run's content out, and keeps no removal from
 // its end.
 func TestAFalseDescriptionOfAPayloadTakesNothingElseOut(t *testing.T) {
+	t.Parallel()
 	w, _ := erasing(t)
 	bucket := schema.BlobBucket("default")
 	store, err := w.js.ObjectStore(t.Context(), bucket)
@@ -220,6 +222,7 @@ func TestAFalseDescriptionOfAPayloadTakesNothingElseOut(t *testing.T) {
 }
 
 func TestAMarkThatNobodyOrderedRemovesNothing(t *testing.T) {
+	t.Parallel()
 	w, _ := erasing(t)
 	x := w.writer("run-1")
 	x.start()
@@ -239,6 +242,7 @@ func TestAMarkThatNobodyOrderedRemovesNothing(t *testing.T) {
 }
 
 func TestWhatIsNeededIsNotErased(t *testing.T) {
+	t.Parallel()
 	w, _ := erasing(t)
 	live := w.writer("live")
 	live.start()
@@ -286,6 +290,7 @@ func TestWhatIsNeededIsNotErased(t *testing.T) {
 
 // A daemon whose clock is ahead by weeks takes nothing for old that ended just now.
 func TestACleanupGoesByTheServersClock(t *testing.T) {
+	t.Parallel()
 	w, _ := erasing(t)
 	x := w.writer("run-1")
 	x.start()
@@ -312,6 +317,7 @@ func TestACleanupGoesByTheServersClock(t *testing.T) {
 }
 
 func TestACleanupRemovesWhatItsPlanSaidAndNothingElse(t *testing.T) {
+	t.Parallel()
 	w, _ := erasing(t)
 	var end schema.StreamSequence
 	for i := range 12 {
@@ -377,6 +383,7 @@ func TestACleanupRemovesWhatItsPlanSaidAndNothingElse(t *testing.T) {
 
 // A run that cannot go, because a fork of it cannot, keeps no other from going, and the cleanup comes to its end.
 func TestACleanupGoesOnBehindWhatCannotGo(t *testing.T) {
+	t.Parallel()
 	w, _ := erasing(t)
 	base := w.writer("base")
 	base.start()
@@ -427,5 +434,5 @@ func TestACleanupGoesOnBehindWhatCannotGo(t *testing.T) {
 		require.NoError(t, err)
 		_, _, done, err := w.shard.Erasures.Get(t.Context(), "other")
 		return err == nil && done
-	}, time.Minute, 5*time.Millisecond, "what is beside it is removed")
+	}, time.Minute, 10*time.Millisecond, "what is beside it is removed")
 }

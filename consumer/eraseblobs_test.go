@@ -35,6 +35,7 @@ func (w *serviceWorld) chunks() (ids []string) {
 }
 
 func TestWhatAPutLeftBehindIsErasedWithItsRun(t *testing.T) {
+	t.Parallel()
 	w, stop := erasing(t)
 	w.ended("gone")
 	w.ended("kept")
@@ -65,6 +66,7 @@ func TestWhatAPutLeftBehindIsErasedWithItsRun(t *testing.T) {
 
 // A daemon can die behind each of its steps. The next one goes on by what is stored.
 func TestAnErasureOfWhatAPutLeftBehindIsGoneOnWith(t *testing.T) {
+	t.Parallel()
 	w, stop := erasing(t)
 	runs := map[string]func(*schema.Erasure){
 		"ordered": func(*schema.Erasure) {},
@@ -98,7 +100,7 @@ func TestAnErasureOfWhatAPutLeftBehindIsGoneOnWith(t *testing.T) {
 			_, _, done, err := w.shard.Erasures.Get(t.Context(), run)
 			require.NoError(t, err)
 			return done
-		}, time.Minute, 5*time.Millisecond, "%s is not gone on with", run)
+		}, time.Minute, 10*time.Millisecond, "%s is not gone on with", run)
 		receipt := w.erase(run, false)
 		require.Positive(t, receipt.Removed.Blobs)
 		left := w.left(&receipt)

@@ -80,6 +80,7 @@ func (s *reignState) lookErased(ctx context.Context, id string) error {
 			return err // the fold comes to it
 		}
 	}
+	s.parked.try(id, s.now()) // what is left of it fits
 	r := s.inMemory(id)
 	if r == nil {
 		if r, err = s.load(ctx, id, &runlog.Arrived{Record: schema.Record{Stream: folded + 1}}); err != nil {
@@ -124,7 +125,7 @@ func (s *reignState) unordered(ctx context.Context, c *schema.Checkpoint) (bool,
 func (s *reignState) unsettle(ctx context.Context, b *batch) error {
 	slices.Sort(b.late)
 	for _, run := range slices.Compact(b.late) {
-		if err := s.shard.Erasures.Unsettle(ctx, run, schema.FormatTime(s.now())); err != nil {
+		if _, err := s.spare(run, s.shard.Erasures.Unsettle(ctx, run, schema.FormatTime(s.now()))); err != nil {
 			return err
 		}
 		b.erased = append(b.erased, run)

@@ -2,12 +2,12 @@ package consumer
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
@@ -143,8 +143,8 @@ func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.
 		return nil, 0, nil, err // most who are refused leave nothing behind
 	}
 	record = &schema.Erasure{
-		Fleet: s.cfg.Fleet, Run: run, Shard: r.src.store.Names.Shard, ID: nuid.Next(), By: why.by, Reason: why.reason, AskedAt: schema.FormatTime(s.now()),
-		Force: why.force, Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.logLast, ID: h.Position.ID},
+		Fleet: s.cfg.Fleet, Run: run, Shard: r.src.store.Names.Shard, ID: rand.Text(), By: why.by, Claimed: why.claimed, Reason: why.reason,
+		AskedAt: schema.FormatTime(s.now()), Force: why.force, Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.logLast, ID: h.Position.ID},
 		Segments: r.index, TailBytes: r.tail.bytes, Keys: schema.ChildKeys(h),
 	}
 	if !h.Live() {

@@ -2,12 +2,16 @@ package consumer_test
 
 import (
 	"errors"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -87,6 +91,7 @@ func (w *serviceWorld) ended(run string) *writer {
 }
 
 func TestAnOrderThatNobodyDecidesIsWithdrawnWithoutANewReign(t *testing.T) {
+	t.Parallel()
 	w := impatient(t)
 	x := w.ended("run-1")
 	w.orderByHand(x, "n1", notDecided)
@@ -97,6 +102,7 @@ func TestAnOrderThatNobodyDecidesIsWithdrawnWithoutANewReign(t *testing.T) {
 }
 
 func TestAnOrderThatIsDecidedIsCarriedOutByTheFolder(t *testing.T) {
+	t.Parallel()
 	w := impatient(t)
 	x := w.ended("run-1")
 	w.orderByHand(x, "n1", isDecided)
@@ -104,11 +110,12 @@ func TestAnOrderThatIsDecidedIsCarriedOutByTheFolder(t *testing.T) {
 		record, _, done, err := w.shard.Erasures.Get(t.Context(), "run-1")
 		require.NoError(t, err)
 		return done && record.ID == "n1"
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	w.refusedAs(schema.CodeErased, schema.VerbGet, "run-1", schema.GetRequest{})
 }
 
 func TestAnOrderWhoseRunWentOnSinceItWasDecidedIsWithdrawn(t *testing.T) {
+	t.Parallel()
 	w := impatient(t)
 	x := w.writer("run-1")
 	x.start()
@@ -123,6 +130,7 @@ func TestAnOrderWhoseRunWentOnSinceItWasDecidedIsWithdrawn(t *testing.T) {
 
 // Who forced the removal of a run and died has not forced it for whoever asks next.
 func TestAnOrderThatWasForcedIsJudgedAnewByWhoAsksWithout(t *testing.T) {
+	t.Parallel()
 	w, _ := erasing(t)
 	x := w.writer("pinned")
 	x.start()
@@ -138,6 +146,7 @@ func TestAnOrderThatWasForcedIsJudgedAnewByWhoAsksWithout(t *testing.T) {
 // Of two who ask at once one finds a fork and the other did not: who is told withdraws the order as it was, which the other has
 // decided since.
 func TestAnOrderThatSomebodyDecidedIsNotWithdrawnByWhoDidNot(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.writer("run-1")
 	x.start()
@@ -162,8 +171,10 @@ func TestAnOrderThatSomebodyDecidedIsNotWithdrawnByWhoDidNot(t *testing.T) {
 }
 
 func TestASecondOrderLeavesTheReceiptWhatItIs(t *testing.T) {
+	t.Parallel()
 	for name, decide := range map[string]func(*schema.Erasure){"not decided": notDecided, "decided": isDecided} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w, stop := erasing(t)
 			x := w.ended("run-1")
 			receipt := w.erase("run-1", false)
@@ -184,6 +195,7 @@ func TestASecondOrderLeavesTheReceiptWhatItIs(t *testing.T) {
 
 // The mark was in the log before the order was decided, by whoever can read orders: the fold has come by it, and nothing follows.
 func TestARemovalWhoseMarkTheFoldHasPassedGoesOn(t *testing.T) {
+	t.Parallel()
 	w := impatient(t)
 	x := w.ended("run-1")
 	w.markByHand("run-1", "n1")
@@ -195,12 +207,13 @@ func TestARemovalWhoseMarkTheFoldHasPassedGoesOn(t *testing.T) {
 		_, _, done, err := w.shard.Erasures.Get(t.Context(), "run-1")
 		require.NoError(t, err)
 		return done
-	}, time.Minute, 5*time.Millisecond, "the removal waits for the fold, which has passed the mark")
+	}, time.Minute, 10*time.Millisecond, "the removal waits for the fold, which has passed the mark")
 	w.refusedAs(schema.CodeErased, schema.VerbGet, "run-1", schema.GetRequest{})
 }
 
 // A checkpoint that says that a run was removed, of which there is neither order nor receipt, is no reason to lose it.
 func TestACheckpointAloneRemovesNothing(t *testing.T) {
+	t.Parallel()
 	w, stop := erasing(t)
 	w.ended("run-1")
 	stop()
@@ -216,18 +229,19 @@ func TestACheckpointAloneRemovesNothing(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 		return err == nil && c.Status == schema.StatusCompleted && c.Digest == digest
-	}, time.Minute, 5*time.Millisecond, "it is not folded anew")
+	}, time.Minute, 10*time.Millisecond, "it is not folded anew")
 	require.Equal(t, schema.StatusCompleted, w.status("run-1"))
 }
 
 // An event comes long after the removal, from one without compare-and-set. It is refused, and the daemon dies before it is taken out:
 // the fold has passed it, so that the next one must know by itself.
 func TestWhatComesLongAfterARemovalIsTakenOutByTheNextDaemon(t *testing.T) {
+	t.Parallel()
 	w, stop := erasing(t)
 	w.ended("run-1")
 	receipt := w.erase("run-1", false)
 	settled := func() bool {
-		_, err := w.shard.Erasures.Settling(t.Context(), "run-1")
+		_, _, err := w.shard.Erasures.Settling(t.Context(), "run-1")
 		return errors.Is(err, kvstore.ErrNotFound)
 	}
 	require.Eventually(t, settled, time.Minute, 5*time.Millisecond)
@@ -251,7 +265,7 @@ func TestWhatComesLongAfterARemovalIsTakenOutByTheNextDaemon(t *testing.T) {
 	require.Eventually(t, func() bool {
 		log := w.log("run-1")
 		return len(log) == 1 && schema.IsErasedMark(&log[0])
-	}, time.Minute, 5*time.Millisecond, "the late event is still there")
+	}, time.Minute, 10*time.Millisecond, "the late event is still there")
 	require.Eventually(t, settled, time.Minute, 5*time.Millisecond)
 	left := w.left(&receipt)
 	require.True(t, left.None(), "%+v", left)
@@ -259,11 +273,12 @@ func TestWhatComesLongAfterARemovalIsTakenOutByTheNextDaemon(t *testing.T) {
 
 // What the fold refuses of a removed run is noted before the fold has passed it.
 func TestTheFoldPassesNothingOfARemovedRunWithoutANote(t *testing.T) {
+	t.Parallel()
 	w, stop := erasing(t)
 	w.ended("run-1")
 	w.erase("run-1", false)
 	require.Eventually(t, func() bool {
-		_, err := w.shard.Erasures.Settling(t.Context(), "run-1")
+		_, _, err := w.shard.Erasures.Settling(t.Context(), "run-1")
 		return errors.Is(err, kvstore.ErrNotFound)
 	}, time.Minute, 5*time.Millisecond)
 	stop()
@@ -278,7 +293,41 @@ func TestTheFoldPassesNothingOfARemovedRunWithoutANote(t *testing.T) {
 	last, err := w.shard.LastOfRun(t.Context(), "run-1")
 	require.NoError(t, err)
 	w.awaitFolded(last.Stream)
-	record, err := w.shard.Erasures.Settling(t.Context(), "run-1")
+	record, _, err := w.shard.Erasures.Settling(t.Context(), "run-1")
 	require.NoError(t, err, "nobody will look at it once this daemon is gone")
 	require.Equal(t, "run-1", record.Run)
+}
+
+// Something comes of a removed run while the daemon ends the time in which the removal is looked at again.
+func TestEraser_UnsettledWhileItSettles_LooksAgain(t *testing.T) {
+	t.Parallel()
+	w, stop := erasing(t)
+	w.ended("run-1")
+	w.erase("run-1", false)
+	stop()
+	require.NoError(t, w.shard.Erasures.Unsettle(t.Context(), "run-1", schema.FormatTime(time.Now().Add(-time.Hour))))
+	later := schema.FormatTime(time.Now().Add(time.Hour))
+	settled := make(chan struct{})
+	var once sync.Once
+	cfg := eraseSoon()
+	cfg.Holder = "folder-2"
+	w.foldThrough(cfg, time.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
+		if !strings.HasPrefix(subject, "$JS.API.STREAM.PURGE.KV_") || !strings.Contains(string(m.Data), schema.SettlingKeyPrefix+"run-1\"") {
+			natstest.Forward(nc, m, subject)
+			return
+		}
+		once.Do(func() {
+			if err := w.shard.Erasures.Unsettle(t.Context(), "run-1", later); err != nil {
+				t.Error(err)
+			}
+			defer close(settled)
+			if _, err := nc.RequestWithContext(t.Context(), subject, m.Data); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	<-settled
+	record, _, err := w.shard.Erasures.Settling(t.Context(), "run-1")
+	require.NoError(t, err, "the next daemon does not look at it")
+	require.Equal(t, later, record.RemovedAt)
 }

@@ -2,13 +2,13 @@ package consumer
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/kvstore"
@@ -190,15 +190,20 @@ func (e *eraser) putOff(ctx context.Context, err error, runs map[string]struct{}
 
 // remove brings the removal of one run on as far as it goes.
 func (e *eraser) remove(ctx context.Context, run string, blobs []kvstore.Blob) error {
+	// It is read before anything is looked at: what is stored of the run later asks for another look.
+	settling, settlingRev, settlingErr := e.shard.Erasures.Settling(ctx, run)
+	if settlingErr != nil && settlingRev == 0 && !errors.Is(settlingErr, kvstore.ErrNotFound) {
+		return settlingErr
+	}
 	record, rev, done, err := e.shard.Erasures.Get(ctx, run)
 	if errors.Is(err, kvstore.ErrNotFound) {
-		e.look(run)                               // its checkpoint may say that it was removed
-		return e.shard.Erasures.Settled(ctx, run) // a crash brought the key back
+		e.look(run)                                            // its checkpoint may say that it was removed
+		return e.shard.Erasures.Settled(ctx, run, settlingRev) // a crash brought the key back
 	}
 	if err != nil {
 		return err
 	}
-	ready, err := e.ready(ctx, record, rev, done)
+	ready, err := e.ready(ctx, record, rev, settlingRev, done)
 	if err != nil || !ready {
 		return err
 	}
@@ -206,7 +211,10 @@ func (e *eraser) remove(ctx context.Context, run string, blobs []kvstore.Blob) e
 		blobs = append(blobs, kvstore.Blob{NUID: nuid, Deleted: true})
 	}
 	if done {
-		return e.again(ctx, record, blobs)
+		if err := e.again(ctx, record, blobs); err != nil {
+			return err
+		}
+		return e.settle(ctx, settling, settlingRev, settlingErr)
 	}
 	if record.Removed == nil {
 		if err := e.count(ctx, record, rev, blobs); err != nil {
@@ -228,7 +236,7 @@ func (e *eraser) remove(ctx context.Context, run string, blobs []kvstore.Blob) e
 
 // ready reports whether the run's content may be taken out: its checkpoint says that it was removed, and its last message
 // is the mark.
-func (e *eraser) ready(ctx context.Context, record *schema.Erasure, rev schema.Revision, done bool) (bool, error) {
+func (e *eraser) ready(ctx context.Context, record *schema.Erasure, rev, settlingRev schema.Revision, done bool) (bool, error) {
 	run := record.Run
 	c, _, err := e.shard.Checkpoints.GetFresh(ctx, run)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -244,7 +252,7 @@ func (e *eraser) ready(ctx context.Context, record *schema.Erasure, rev schema.R
 		return false, e.carry(ctx, record, rev)
 	case last == nil:
 		// The log lost it, or a backup has the receipt alone: with the mark its id is never used again.
-		if _, err := publishControl(ctx, e.js, e.shard, schema.NewErased(e.cfg.Fleet, e.cfg.Holder, run, record.ID+"."+nuid.Next(), e.now()), 0); err != nil {
+		if _, err := publishControl(ctx, e.js, e.shard, schema.NewErased(e.cfg.Fleet, e.cfg.Holder, run, record.ID+"."+rand.Text(), e.now()), 0); err != nil {
 			return false, err
 		}
 		e.later(run, eraseRetry)
@@ -252,7 +260,7 @@ func (e *eraser) ready(ctx context.Context, record *schema.Erasure, rev schema.R
 	case !erased && !schema.IsErasedMark(last):
 		e.log.Error().Str(keyRun, run).Str("erasure", record.ID).Str("hint", "the log lost the mark of its removal; remove it by another cleanup, or keep it").
 			Msg("a run that was removed has events again, they are kept")
-		return false, e.shard.Erasures.Settled(ctx, run)
+		return false, e.shard.Erasures.Settled(ctx, run, settlingRev)
 	case !erased:
 		e.look(run)
 		e.later(run, eraseRetry)
@@ -261,7 +269,7 @@ func (e *eraser) ready(ctx context.Context, record *schema.Erasure, rev schema.R
 		return true, nil
 	}
 	// Somebody without compare-and-set wrote behind the mark. It was refused, and goes, too.
-	mark := schema.NewErased(e.cfg.Fleet, e.cfg.Holder, run, record.ID+"."+nuid.Next(), e.now())
+	mark := schema.NewErased(e.cfg.Fleet, e.cfg.Holder, run, record.ID+"."+rand.Text(), e.now())
 	if _, err := publishControl(ctx, e.js, e.shard, mark, last.Stream); err != nil {
 		return false, err
 	}
@@ -354,10 +362,11 @@ func (e *eraser) again(ctx context.Context, record *schema.Erasure, blobs []kvst
 			return err
 		}
 	}
-	if err := e.shard.Erasures.EndOrder(ctx, record.Run); err != nil {
-		return err
-	}
-	settling, err := e.shard.Erasures.Settling(ctx, record.Run)
+	return e.shard.Erasures.EndOrder(ctx, record.Run)
+}
+
+// settle ends the time in which a removal is looked at again once it is over, by the record that was there before the look.
+func (e *eraser) settle(ctx context.Context, settling *schema.Erasure, rev schema.Revision, err error) error {
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil
 	}
@@ -366,8 +375,8 @@ func (e *eraser) again(ctx context.Context, record *schema.Erasure, blobs []kvst
 	}
 	removed, err := time.Parse(time.RFC3339Nano, settling.RemovedAt)
 	if age := e.now().Sub(removed); err == nil && age < e.cfg.SafeAfter {
-		e.later(record.Run, e.cfg.SafeAfter-age)
+		e.later(settling.Run, e.cfg.SafeAfter-age)
 		return nil
 	}
-	return e.shard.Erasures.Settled(ctx, record.Run)
+	return e.shard.Erasures.Settled(ctx, settling.Run, rev)
 }

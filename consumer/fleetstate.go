@@ -94,6 +94,7 @@ func (l *lookout) fill(ctx context.Context, store *kvstore.Shard, s *schema.Shar
 		return err
 	}
 	s.Position, s.FoldedAt, s.Last, s.Totals = mark.Position.Stream, mark.Updated, usage.Last, mark.Totals
+	s.Parked = mark.Parked
 	s.LogBytes, s.LogMessages, s.LimitBytes = usage.Bytes, usage.Messages, usage.Limit
 	if s.QuotaBytes = store.Quota(); s.QuotaBytes == kvstore.UnlimitedQuota {
 		s.QuotaBytes, s.LimitBytes = 0, 0
@@ -112,9 +113,12 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	shards, at := s.lookout.look(ctx)
 	runs := s.roster.Counts()
 	reply := &schema.FleetReply{
-		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards,
+		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards, Proven: s.cfg.Proof != nil,
 		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined},
 		Recovery: s.stats.Recovery.state(),
+	}
+	if signer := s.keys.Signer(); signer != nil {
+		reply.Signer = signer.Name
 	}
 	if s.cfg.Shadow != nil {
 		reply.Shadow = s.cfg.Shadow()

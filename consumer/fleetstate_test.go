@@ -23,6 +23,7 @@ func (w *serviceWorld) looking() (*consumer.Service, *atomic.Int64) {
 }
 
 func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
 	look := func() schema.ShardState {
@@ -68,6 +69,7 @@ func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
 }
 
 func TestTotalsAreThoseOfTheStoreAndSurviveTheFolder(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
 	x := w.aRun("run-1", 8, 3000)
@@ -107,6 +109,7 @@ func TestTotalsAreThoseOfTheStoreAndSurviveTheFolder(t *testing.T) {
 }
 
 func TestAShardThatCannotBeLookedAtSaysSo(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
 	w.aRun("run-1", 1, 10)
@@ -117,6 +120,7 @@ func TestAShardThatCannotBeLookedAtSaysSo(t *testing.T) {
 }
 
 func TestALostCheckpointBucketMeansThatEverythingWaits(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
 	x := w.aRun("run-1", 2, 10)
@@ -127,6 +131,7 @@ func TestALostCheckpointBucketMeansThatEverythingWaits(t *testing.T) {
 }
 
 func TestTheVerbFleetTellsOfTheReplicaThatAnswers(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.aRun("run-1", 1, 10)
 	ask := func() *schema.FleetReply {

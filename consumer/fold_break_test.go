@@ -9,10 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 func TestMessagesThatLookLikeTheServersOwnWordsBlockNobody(t *testing.T) {
+	t.Parallel()
 	for _, header := range []nats.Header{
 		{"Status": {"100"}},
 		{"Status": {"404"}},
@@ -22,6 +24,7 @@ func TestMessagesThatLookLikeTheServersOwnWordsBlockNobody(t *testing.T) {
 		{"Status": {"408"}, "Description": {"Request Timeout"}},
 	} {
 		t.Run(header.Get("Status")+" "+header.Get("Description"), func(t *testing.T) {
+			t.Parallel()
 			w := newFoldWorld(t)
 			folder, _ := w.fold(consumer.FolderConfig{})
 			x := w.writer("run-1")
@@ -36,6 +39,7 @@ func TestMessagesThatLookLikeTheServersOwnWordsBlockNobody(t *testing.T) {
 }
 
 func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextFolder(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	folder, stop := w.fold(consumer.FolderConfig{})
 	ack, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Data: []byte("garbage")})
@@ -59,6 +63,7 @@ func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextFolder(t *testing.T) {
 }
 
 func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	cfg := consumer.FolderConfig{SealBytes: 1 << 10}
 	_, stop := w.fold(cfg)
@@ -88,7 +93,7 @@ func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
 		if i == old {
 			model.Position = schema.Position{}
 		}
-		model.Apply(&x.acked[i])
+		model.Apply(schema.NoKeys, &x.acked[i])
 	}
 	require.Equal(t, model, c.Head)
 	// Past the place where the old log ended.
@@ -100,6 +105,7 @@ func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
 }
 
 func TestACheckpointAheadOfALogThatLostItsEndHidesNothing(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	x, at, _ := w.foldedTurn(10)
 	// As if events of this run had been folded whose places the log has lost and gives away again.
@@ -116,6 +122,7 @@ func TestACheckpointAheadOfALogThatLostItsEndHidesNothing(t *testing.T) {
 }
 
 func TestASegmentThatAnotherFolderCountedIsNeverReplaced(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	x, _, _ := w.foldedTurn(2000)
 	// The other folder sealed what had waited long enough: another range than a tail of this size ends with.
@@ -144,11 +151,13 @@ func TestASegmentThatAnotherFolderCountedIsNeverReplaced(t *testing.T) {
 	after, err := w.shard.Segments.GetFresh(t.Context(), "run-1", 1)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(before, after), "the counted segment was replaced")
+	x.stamp()
 	require.Equal(t, x.acked, w.segments(c))
 }
 
 // A checkpoint bucket that is lost before anything was folded comes back, too: who lists the runs of all shards asks for it.
 func TestACheckpointBucketOfAShardWithoutRunsComesBack(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	f, _ := w.fold(consumer.FolderConfig{})
 	// It has nothing left to put there.
@@ -170,4 +179,26 @@ func TestACheckpointBucketOfAShardWithoutRunsComesBack(t *testing.T) {
 	at := x.turnOf(10)
 	c := w.await("the first run", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	require.Equal(t, x.model(), c.Head)
+}
+
+// A folder that stood still must not put its safe watermark over that of the next one.
+func TestSafeWatermark_PutByAnotherFolder_IsNotOverwritten(t *testing.T) {
+	t.Parallel()
+	w := newFoldWorld(t)
+	safe := kvstore.NewSafeWatermarks(w.js)
+	f, _ := w.fold(consumer.FolderConfig{SafeAfter: 10 * time.Millisecond, ReconcileEvery: 10 * time.Millisecond})
+	awaitSafe := func(at schema.StreamSequence) (mark kvstore.Watermark, rev schema.Revision) {
+		require.Eventually(t, func() (ok bool) {
+			var err error
+			mark, rev, err = safe.Get(t.Context(), w.names)
+			return err == nil && mark.Position.Stream >= at
+		}, time.Minute, time.Millisecond)
+		return mark, rev
+	}
+	x := w.writer("run-1")
+	mark, rev := awaitSafe(x.start())
+	_, err := safe.Put(t.Context(), w.names, mark, rev)
+	require.NoError(t, err)
+	awaitSafe(x.turnOf(10))
+	require.EqualValues(t, 1, f.Stats().Conflicts.Load(), "it gives way, and begins again with what is there")
 }

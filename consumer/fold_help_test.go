@@ -12,6 +12,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -137,6 +138,20 @@ type writer struct {
 	turn  int32
 }
 
+// stamp gives what the writer has acknowledged the times at which the server stored it, of what the log still has.
+func (x *writer) stamp() {
+	x.w.tb.Helper()
+	at := map[schema.StreamSequence]int64{}
+	names := schema.NamesOf(x.run.Fleet, x.w.names.Shard)
+	require.NoError(x.w.tb, runlog.Read(x.w.tb.Context(), x.w.js, names, x.run.Run, 1, func(rec schema.Record) error {
+		at[rec.Stream] = rec.Stored
+		return nil
+	}))
+	for i := range x.acked {
+		x.acked[i].Stored = max(x.acked[i].Stored, at[x.acked[i].Stream])
+	}
+}
+
 func (w *foldWorld) writer(run string) *writer {
 	return &writer{w: w, run: schema.Writer{Fleet: "default", Run: run, Executor: "executor-1", Epoch: 1}}
 }
@@ -194,7 +209,7 @@ func noise(n int, seed int64) []byte {
 func (x *writer) model() schema.Head {
 	h := schema.NewHead("default", x.run.Run)
 	for i := range x.acked {
-		h.Apply(&x.acked[i])
+		h.Apply(schema.NoKeys, &x.acked[i])
 	}
 	return h
 }
@@ -224,4 +239,12 @@ func (w *foldWorld) segments(c *schema.Checkpoint) []schema.Record {
 	}
 	require.Len(w.tb, all, int(c.Segments.Events))
 	return all
+}
+
+// loseSegment takes a segment of a run out of its bucket, as damage does.
+func (w *foldWorld) loseSegment(run string, n int) {
+	w.tb.Helper()
+	stream, err := w.js.Stream(w.tb.Context(), "KV_"+w.names.SegmentBucket())
+	require.NoError(w.tb, err)
+	require.NoError(w.tb, stream.Purge(w.tb.Context(), jetstream.WithPurgeSubject("$KV."+w.names.SegmentBucket()+"."+schema.SegmentKey(run, n))))
 }

@@ -36,8 +36,10 @@ func (w *foldWorld) olderCheckpoint() *writer {
 // A power cut may take back a checkpoint of an asynchronous bucket and not the watermark that was put behind it, and who
 // folds on a server that is not its own is not told of the cut.
 func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
+	t.Parallel()
 	for name, cas := range map[string]bool{"behind a compare-and-set": true, "of an executor that does not compare": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newFoldWorld(t)
 			x := w.olderCheckpoint()
 			at := schema.StreamSequence(0)
@@ -65,6 +67,7 @@ func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
 
 // The log went back, and gave the places away again to others before anybody looked: nothing but the run itself tells.
 func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	x, at, _ := w.foldedTurn(10)
 	folder, stop := w.fold(consumer.FolderConfig{Holder: "folder-2"})
@@ -87,6 +90,7 @@ func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
 
 // Without an event of its own nothing would ever load such a run, and what the folder says of it would be refused for ever.
 func TestARunWithAnOlderCheckpointIsOrphanedAllTheSame(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	x := w.olderCheckpoint()
 	nc := w.server.Conn(t)

@@ -21,7 +21,19 @@ func (w *foldWorld) limit(stream string, size int32) {
 	require.NoError(w.tb, err)
 }
 
+// subjects sets what a bucket listens to.
+func (w *foldWorld) subjects(stream string, subjects ...string) {
+	w.tb.Helper()
+	s, err := w.js.Stream(w.tb.Context(), stream)
+	require.NoError(w.tb, err)
+	config := s.CachedInfo().Config
+	config.Subjects = subjects
+	_, err = w.js.UpdateStream(w.tb.Context(), config)
+	require.NoError(w.tb, err)
+}
+
 func TestTheWatermarkNeverPassesACheckpointThatWasNotStored(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	f, stop := w.fold(consumer.FolderConfig{})
 	x := w.writer("run-1")
@@ -29,21 +41,23 @@ func TestTheWatermarkNeverPassesACheckpointThatWasNotStored(t *testing.T) {
 	at := x.turnOf(10)
 	w.await("first turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= uint64(at) }, time.Minute, time.Millisecond)
-	// A watermark fits, a checkpoint does not.
-	w.limit("KV_"+w.names.CheckpointBucket(), 600)
+	// The bucket takes a watermark, and answers to no put of a checkpoint.
+	w.subjects("KV_"+w.names.CheckpointBucket(), "$KV."+w.names.CheckpointBucket()+"._.>")
 	later := x.turnOf(10)
 	require.Eventually(t, func() bool { return f.Stats().Failures.Load() >= 2 }, time.Minute, time.Millisecond)
 	mark, _, err := w.shard.Checkpoints.Watermark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, at, mark.Position.Stream)
+	require.Empty(t, mark.Parked, "it is no fault of the run")
 	stop()
-	w.limit("KV_"+w.names.CheckpointBucket(), -1)
+	w.subjects("KV_"+w.names.CheckpointBucket(), "$KV."+w.names.CheckpointBucket()+".>")
 	w.fold(consumer.FolderConfig{})
 	c := w.await("second turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= later })
 	require.Equal(t, x.model(), c.Head)
 }
 
 func TestASegmentIsCountedOnlyOnceItIsStored(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	w.limit("KV_"+w.names.SegmentBucket(), 100)
 	f, _ := w.fold(consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
@@ -63,6 +77,7 @@ func TestASegmentIsCountedOnlyOnceItIsStored(t *testing.T) {
 }
 
 func TestATailThatWasNeverSealedIsSealedByTheNextFolder(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	w.limit("KV_"+w.names.SegmentBucket(), 100)
 	cfg := consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10}

@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -22,8 +24,8 @@ type FolderStats struct {
 	Events, Replayed atomic.Int64
 	// Applied events, and duplicates.
 	Applied, Duplicates atomic.Int64
-	// DeadLetters stored.
-	DeadLetters atomic.Int64
+	// DeadLetters stored, and rejected events that were not stored as one: their run had too many.
+	DeadLetters, DeadLettersDropped atomic.Int64
 	// Checkpoints put.
 	Checkpoints atomic.Int64
 	// Segments sealed, and their bytes as stored.
@@ -33,6 +35,8 @@ type FolderStats struct {
 	PayloadBytes, LogBytes, CheckpointBytes atomic.Int64
 	// SealedFromLog counts the segments whose events were read from the log again, as there was no memory to keep them.
 	SealedFromLog atomic.Int64
+	// Parked counts the times that a run was parked.
+	Parked atomic.Int64
 	// SealsRefused counts sealings that a full or failing bucket put off.
 	SealsRefused atomic.Int64
 	// Purges of a run, the events that they took out of the log, and their bytes (headers and data).
@@ -51,7 +55,7 @@ type FolderStats struct {
 	IndexPuts atomic.Int64
 	// Orphaned runs; Expired waits; RacesLost of either, as another event came first.
 	Orphaned, Expired, RacesLost atomic.Int64
-	// FreshGraces counts the times that everybody got the whole silence anew.
+	// FreshGraces counts the times that the silence timers reset.
 	FreshGraces atomic.Int64
 	// Notices sent to executors; Quarantined runs announced.
 	Notices, Quarantined atomic.Int64
@@ -86,6 +90,8 @@ type Folder struct {
 	nc    *nats.Conn
 	js    jetstream.JetStream
 	shard *kvstore.Shard
+	// keys are those that the fleet's control events are signed and checked by.
+	keys  *keyring.Ring
 	dead  *kvstore.DeadLetters
 	safe  *kvstore.SafeWatermarks
 	names schema.Names
@@ -94,8 +100,8 @@ type Folder struct {
 	now   func() time.Time
 	// folded is the last watermark that this folder put; see checkFolded.
 	folded kvstore.Watermark
-	// shorter is since when the log of a replicated shard seems not to reach it.
-	shorter time.Time
+	// shorter judges the signs that the log does not reach what was folded.
+	shorter runlog.Shorter
 }
 
 // NewFolder returns a folder of a provisioned shard. Call Run to start it.
@@ -107,12 +113,30 @@ func NewFolder(cfg FolderConfig, nc *nats.Conn, js jetstream.JetStream, shard *k
 	if err != nil {
 		return nil, err
 	}
+	keys, err := kvstore.NewKeyring(js, cfg.Fleet)
+	if err != nil {
+		return nil, err
+	}
 	cfg = cfg.withDefaults()
 	return &Folder{
-		cfg: cfg, nc: nc, js: js, shard: shard, dead: dead, safe: kvstore.NewSafeWatermarks(js),
+		cfg: cfg, keys: keys, nc: nc, js: js, shard: shard, dead: dead, safe: kvstore.NewSafeWatermarks(js),
 		names: schema.NamesOf(cfg.Fleet, cfg.Shard), now: now,
 		log: log.With().Str(keyFleet, cfg.Fleet).Int(keyShard, cfg.Shard).Logger(),
 	}, nil
+}
+
+// awaitKeys returns the fleet's keys, and waits while they cannot be read: a term that ended for it would begin again with the same wait.
+func (f *Folder) awaitKeys(ctx context.Context) (*schema.Keys, error) {
+	for {
+		keys, err := f.keys.Keys(ctx)
+		if err == nil || !errors.Is(err, keyring.ErrRead) || ctx.Err() != nil {
+			return keys, err
+		}
+		f.log.Warn().Err(err).Msg("fold waits for the keys of the fleet")
+		if err := pause(ctx, time.Second); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // Stats returns the folder's counters.
@@ -224,10 +248,10 @@ type reignState struct {
 	// lease that the reign holds, or has lost.
 	lease       *kvstore.Lease
 	incarnation string
-	// copies of the log, as the server said when the log was looked at.
-	copies  int
-	mark    kvstore.Watermark
-	markRev schema.Revision
+	mark        kvstore.Watermark
+	markRev     schema.Revision
+	// safeRev is the revision of the safe watermark, as the reign found or put it.
+	safeRev schema.Revision
 	pace    pace
 	// rebuild: checkpoints are not trusted, or the bucket was lost; runs are folded anew from segments and log.
 	rebuild bool
@@ -262,6 +286,11 @@ type reignState struct {
 	janitor *janitor
 	// eraser takes out what is left of runs that were removed.
 	eraser *eraser
+	// letters says which rejected events are stored as dead letters; dropped are those that are not, until it is logged.
+	letters letterQuota
+	dropped droppedLetters
+	// parked runs are left where they stand.
+	parked parking
 	// totals adds up what the reign folds to what was folded before it.
 	totals totals
 }
@@ -302,13 +331,16 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unc
 		return nil, err
 	}
 	s.doubted = s.mark.Position.Stream
+	safe, safeRev, safeErr := f.safe.Get(ctx, f.names)
+	if safeErr != nil && !errors.Is(safeErr, kvstore.ErrNotFound) && !errors.Is(safeErr, kvstore.ErrCorrupt) {
+		return nil, safeErr
+	}
+	s.safeRev = safeRev
+	was := s.mark.Parked // an older watermark does not know of those that were parked since
 	if unclean && !s.rebuild {
-		safe, _, err := f.safe.Get(ctx, f.names)
 		switch {
-		case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt):
+		case safeErr != nil:
 			s.mark = kvstore.Watermark{}
-		case err != nil:
-			return nil, err
 		case safe.Incarnation == s.incarnation && safe.Position.Stream < s.mark.Position.Stream:
 			s.mark = safe
 		}
@@ -319,6 +351,8 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unc
 			return nil, err
 		}
 	}
+	// The safe watermark knows less of a run that both name.
+	s.parked.begin(f.now(), s.mark.Parked, was)
 	s.mark.Incarnation = s.incarnation
 	if err := s.beginIndex(ctx); err != nil {
 		return nil, err

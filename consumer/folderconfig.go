@@ -82,7 +82,7 @@ type FolderConfig struct {
 	// Shadow is told of each event once it is folded, in the order of each run's log: where the run's head stood before (0 for
 	// none), what became of the event, and the head after it, to be copied before Shadow returns. It must not wait: the fold does.
 	// Nil tells nobody.
-	Shadow func(run string, before schema.StreamSequence, rec *schema.Record, kind schema.VerdictKind, head *schema.Head)
+	Shadow func(run string, before schema.StreamSequence, rec *schema.Record, keys *schema.Keys, kind schema.VerdictKind, head *schema.Head)
 	// Reprovision brings a lost checkpoint bucket back. Nil leaves that to the next start of the daemon.
 	Reprovision func(context.Context) error
 }
@@ -90,7 +90,7 @@ type FolderConfig struct {
 // shadow tells the shadow, if there is one, of an event that was folded.
 func (c *FolderConfig) shadow(run string, before schema.StreamSequence, a *arrival, kind schema.VerdictKind, head *schema.Head) {
 	if c.Shadow != nil {
-		c.Shadow(run, before, &a.Record, kind, head)
+		c.Shadow(run, before, &a.Record, a.prepared.Keys(), kind, head)
 	}
 }
 

@@ -50,7 +50,11 @@ func (s *reignState) fillHole(ctx context.Context, r *run, a *arrival, fold func
 		s.log.Error().Str(keyRun, r.id).Uint64("after", uint64(after)).Uint64("at", uint64(next.Stream)).
 			Msg("a replica of the log does not have an event that its leader has")
 		missed := &arrival{Arrived: runlog.Arrived{Subject: a.Subject, Record: next, Pending: a.Pending}, run: r.id, size: next.Size()}
-		missed.prepared = schema.Prepare(&missed.Record)
+		keys, err := s.keys.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		missed.prepared = schema.Prepare(keys, &missed.Record)
 		if err := fold(missed); err != nil {
 			return err
 		}
@@ -81,7 +85,11 @@ func (s *reignState) follow(ctx context.Context, r *run, a *arrival) error {
 
 // observe folds a record of a run that is folded anew, and what is missing before it.
 func (s *reignState) observe(ctx context.Context, r *run, rec *schema.Record) error {
-	a := &arrival{Arrived: runlog.Arrived{Record: *rec}, run: r.id, size: rec.Size(), prepared: schema.Prepare(rec)}
+	keys, err := s.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	a := &arrival{Arrived: runlog.Arrived{Record: *rec}, run: r.id, size: rec.Size(), prepared: schema.Prepare(keys, rec)}
 	take := func(a *arrival) error {
 		r.take(&a.prepared, a.size, &s.cfg)
 		return nil

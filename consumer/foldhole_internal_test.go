@@ -44,7 +44,7 @@ func (r *logged) put(compared bool, e *schema.Event) {
 	require.NoError(r.w.tb, err)
 	r.last = schema.StreamSequence(ack.Sequence)
 	rec := schema.NewRecord(r.last, header, body)
-	r.model.Apply(&rec)
+	r.model.Apply(schema.NoKeys, &rec)
 }
 
 // reign is that of a folder that reads what the test brings it.
@@ -73,7 +73,7 @@ func (r *logged) skipping(s *reignState, left ...int) *batch {
 			left = left[1:]
 			continue
 		}
-		a := &arrival{Arrived: got, run: r.out.Run, size: got.Record.Size(), prepared: schema.Prepare(&got.Record)}
+		a := &arrival{Arrived: got, run: r.out.Run, size: got.Record.Size(), prepared: schema.Prepare(schema.NoKeys, &got.Record)}
 		require.NoError(r.w.tb, s.take(r.w.tb.Context(), b, a))
 	}
 	return b
@@ -81,6 +81,7 @@ func (r *logged) skipping(s *reignState, left ...int) *batch {
 
 // Nothing but one replica's copy is damaged: what it leaves out was acknowledged, and the leader has it.
 func TestWhatAReplicaLeavesOutIsFoldedFromTheLeader(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		compared bool
@@ -91,6 +92,7 @@ func TestWhatAReplicaLeavesOutIsFoldedFromTheLeader(t *testing.T) {
 		{"events of an executor that does not compare", false, []int{1, 2, 5}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			w := newLifeWorld(t)
 			w.stop()
 			r := w.logged("run-1")
@@ -116,6 +118,7 @@ func TestWhatAReplicaLeavesOutIsFoldedFromTheLeader(t *testing.T) {
 
 // What the leader has not either is a hole, and no reason to leave out what is behind it.
 func TestAHoleThatTheLeaderConfirmsIsSaid(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	w.stop()
 	r := w.logged("run-1")

@@ -288,7 +288,8 @@ func (s *reignState) indexRuns(ctx context.Context, runs []string) error {
 			puts = appendIndexPuts(puts, &found[i].Checkpoint.Head, &indexed{})
 		case errors.Is(found[i].Err, kvstore.ErrCorrupt):
 			// Its checkpoint is put anew, and its entries with it.
-			if _, err := s.restore(ctx, found[i].Run); err != nil {
+			_, err := s.restore(ctx, found[i].Run)
+			if _, err = s.spare(found[i].Run, err); err != nil {
 				return err
 			}
 		}

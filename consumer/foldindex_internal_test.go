@@ -34,6 +34,7 @@ func (r *lifeRun) key() string {
 }
 
 func TestARunIsListedAsEndedFromItsEndUntilItComesBack(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	require.Empty(t, w.ended())
@@ -54,6 +55,7 @@ func TestARunIsListedAsEndedFromItsEndUntilItComesBack(t *testing.T) {
 // A folder stores a run's new state in steps. Wherever it stops, the run is in the live index or among the ended ones, and
 // the next folder makes of both what the checkpoint says.
 func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
+	t.Parallel()
 	changes := map[string]func(*lifeRun){
 		"end": func(r *lifeRun) { r.publish(&schema.RunEndedData{Status: "completed"}) },
 		"reopen": func(r *lifeRun) {
@@ -76,6 +78,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 	for name, change := range changes {
 		for done := range 6 {
 			t.Run(fmt.Sprintf("%s, %d steps", name, done), func(t *testing.T) {
+				t.Parallel()
 				w := newLifeWorld(t)
 				r := w.begin("run-1", "executor-1", "i1")
 				if name == "end" {
@@ -93,7 +96,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				require.True(t, found)
 				b := batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
 				require.NoError(t, s.take(t.Context(), &b, &arrival{
-					Arrived: runlog.Arrived{Subject: w.names.EventSubject("run-1"), Record: rec}, run: "run-1", size: rec.Size(), prepared: schema.Prepare(&rec),
+					Arrived: runlog.Arrived{Subject: w.names.EventSubject("run-1"), Record: rec}, run: "run-1", size: rec.Size(), prepared: schema.Prepare(schema.NoKeys, &rec),
 				}))
 				x := b.touched["run-1"]
 				require.NotNil(t, x)
@@ -126,9 +129,9 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				w.stop = w.fold(cfg)
 				r.settled(func(c *schema.Checkpoint) bool { return c.Position.Stream >= r.last })
 				if r.checkpoint().Live() {
-					require.Eventually(t, func() bool { return len(w.ended()) == 0 }, time.Minute, time.Millisecond)
+					require.Eventually(t, func() bool { return len(w.ended()) == 0 }, time.Minute, 10*time.Millisecond)
 				} else {
-					require.Eventually(t, func() bool { return slices.Equal([]string{r.key()}, w.ended()) }, time.Minute, time.Millisecond)
+					require.Eventually(t, func() bool { return slices.Equal([]string{r.key()}, w.ended()) }, time.Minute, 10*time.Millisecond)
 				}
 			})
 		}
@@ -138,8 +141,10 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 // A folder that was paused between two steps goes on with what it knew: the shard is another's by then, and the run has ended
 // under the same key once more.
 func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
+	t.Parallel()
 	for name, known := range map[string]bool{"it did not put the entry itself": false, "it had put the entry itself": true} {
 		t.Run("takes none out/"+name, func(t *testing.T) {
+			t.Parallel()
 			w := newLifeWorld(t)
 			r := w.begin("run-1", "executor-1", "i1")
 			r.own(&schema.RunEndedData{Status: "completed"})
@@ -162,6 +167,7 @@ func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 			require.Equal(t, []string{r.key()}, w.ended())
 		})
 		t.Run("puts none back/"+name, func(t *testing.T) {
+			t.Parallel()
 			w := newLifeWorld(t)
 			r := w.begin("run-1", "executor-1", "i1")
 			s := w.paused()
@@ -184,6 +190,7 @@ func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 		})
 	}
 	t.Run("clears nothing", func(t *testing.T) {
+		t.Parallel()
 		w := newLifeWorld(t)
 		w.begin("run-0", "executor-1", "i1")
 		s := w.paused()
@@ -199,6 +206,7 @@ func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 
 // A run that is folded anew is listed as what it was until the fold says otherwise, and not in two places then.
 func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	r.own(&schema.RunEndedData{Status: "completed"})
@@ -219,7 +227,7 @@ func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 		return err == nil && c.Position.Stream == r.last
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.True(t, r.checkpoint().Live())
 	require.Empty(t, w.ended())
 
@@ -234,6 +242,7 @@ func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
 // Who folds everything anew clears the index and may be gone before it is through. The next one finds checkpoints of runs that
 // the cleared index has no more.
 func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	r.own(&schema.RunEndedData{Status: "completed"})
@@ -251,7 +260,7 @@ func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
 	first, found, err := runlog.Next(t.Context(), w.js, w.names, "run-1", 1)
 	require.NoError(t, err)
 	require.True(t, found)
-	begun := schema.Prepare(&first)
+	begun := schema.Prepare(schema.NoKeys, &first)
 	mark.Position = begun.Position()
 	_, err = cps.PutWatermark(t.Context(), mark, markRev)
 	require.NoError(t, err)
@@ -261,11 +270,12 @@ func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
 	require.Eventually(t, func() bool {
 		st, _, err := cps.IndexState(t.Context())
 		return err == nil && st.Complete
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.Equal(t, []string{r.key()}, w.ended())
 }
 
 func TestWhatARunCameOfFindsIt(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := &lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-1", Epoch: 1}}
 	r.own(&schema.RunStartedData{

@@ -64,14 +64,13 @@ func (s *reignState) putLive(ctx context.Context, runs []*run) error {
 		of = append(of, r)
 	}
 	revisions, err := s.shard.Checkpoints.PutLive(ctx, puts...)
-	if err != nil {
-		return s.lost(err)
+	for i, rev := range revisions {
+		if rev != 0 {
+			of[i].live, of[i].liveRev = &puts[i].Live, rev
+			s.stats.LivePuts.Add(1)
+		}
 	}
-	for i, r := range of {
-		r.live, r.liveRev = &puts[i].Live, revisions[i]
-	}
-	s.stats.LivePuts.Add(int64(len(puts)))
-	return nil
+	return s.lost(err)
 }
 
 // missing reports whether the index has lost the entry of a run that this reign put none of.
@@ -171,6 +170,14 @@ func (s *reignState) suspect(run string) {
 // read: a run whose executor is dead has no next event that would. Only the goroutine that folds may, or an entry that
 // was put before its checkpoint would be taken for a wrong one.
 func (s *reignState) mend(ctx context.Context, id string) error {
+	if s.parked.has(id) {
+		return nil // its next try makes both
+	}
+	_, err := s.spare(id, s.mendRun(ctx, id))
+	return err
+}
+
+func (s *reignState) mendRun(ctx context.Context, id string) error {
 	cps := s.shard.Checkpoints
 	cached := s.inMemory(id)
 	e, err := cps.LiveOf(ctx, id)
@@ -207,6 +214,9 @@ func (s *reignState) mend(ctx context.Context, id string) error {
 			}
 			head = cached.head
 		}
+	}
+	if s.parked.has(id) {
+		return nil
 	}
 	lives := head.Counts.Events > 0 && head.Live()
 	if lives {

@@ -34,6 +34,7 @@ func (r *lifeRun) erased() {
 }
 
 func TestTheLiveIndexSaysWhatTheHeadSays(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	began := r.entry()
@@ -44,7 +45,10 @@ func TestTheLiveIndexSaysWhatTheHeadSays(t *testing.T) {
 	r.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input", ExpiresAt: "2027-01-01T00:00:00Z"})
 	waits := r.entry()
 	require.Greater(t, waits.Revision, began.Revision)
-	require.Equal(t, "2027-01-01T00:00:00Z", waits.Live.ExpiresAt)
+	head := r.checkpoint()
+	require.Len(t, head.Interrupts, 1)
+	require.NotEmpty(t, head.Interrupts[0].ExpiresAt)
+	require.Equal(t, head.Interrupts[0].ExpiresAt, waits.Live.ExpiresAt)
 	r.own(&schema.RunEndedData{Status: "completed"})
 	_, known := w.roster.Get("run-1")
 	require.False(t, known)
@@ -59,6 +63,7 @@ func TestTheLiveIndexSaysWhatTheHeadSays(t *testing.T) {
 }
 
 func TestARunWithAHandOffOnOfferStaysInTheIndexAfterItsEnd(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	r.own(&schema.HandoffOfferedData{HandoffID: "h1", Kind: "transfer", Reason: "task_complete", NextAgent: "agent-2"})
@@ -71,6 +76,7 @@ func TestARunWithAHandOffOnOfferStaysInTheIndexAfterItsEnd(t *testing.T) {
 }
 
 func TestARunThatBeginsAndEndsInOneBatchLeavesNoEntry(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	w.stop()
 	r := &lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-1", Epoch: 1}}
@@ -84,6 +90,7 @@ func TestARunThatBeginsAndEndsInOneBatchLeavesNoEntry(t *testing.T) {
 }
 
 func TestARunOfAnEarlierReignIsTakenOutWhenItEnds(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.stop()
@@ -94,6 +101,7 @@ func TestARunOfAnEarlierReignIsTakenOutWhenItEnds(t *testing.T) {
 }
 
 func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
 	require.NoError(t, err)
@@ -169,7 +177,7 @@ func (w *lifeWorld) paused() *reignState {
 	require.Eventually(w.tb, func() bool {
 		_, _, err := w.shard.Checkpoints.Watermark(w.tb.Context())
 		return err == nil
-	}, time.Minute, time.Millisecond, "the reign that is there has begun")
+	}, time.Minute, 10*time.Millisecond, "the reign that is there has begun")
 	folder, err := NewFolder(w.config(), w.nc, w.js, w.shard, w.clock.Now, noLog)
 	require.NoError(w.tb, err)
 	lease, err := kvstore.NewLease(w.js, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.names), Holder: "paused"})
@@ -185,13 +193,14 @@ func (r *lifeRun) fetch(s *reignState) *run {
 	got, err := s.load(r.w.tb.Context(), r.out.Run, &runlog.Arrived{})
 	require.NoError(r.w.tb, err)
 	require.NoError(r.w.tb, runlog.Read(r.w.tb.Context(), r.w.js, r.w.names, r.out.Run, got.head.Position.Stream+1, func(rec schema.Record) error {
-		got.observe(&rec, &s.cfg)
+		got.observe(schema.NoKeys, &rec, &s.cfg)
 		return nil
 	}))
 	return got
 }
 
 func TestAFolderPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.stop()
@@ -220,6 +229,7 @@ func TestAFolderPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
 }
 
 func TestAFolderPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.stop()
@@ -239,6 +249,7 @@ func TestAFolderPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
 }
 
 func TestTheRosterIsThatOfTheBucketThatIsThere(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	w.stop()
 	cfg := w.config()
@@ -294,6 +305,7 @@ func next(tb testing.TB, msgs chan *nats.Msg) *nats.Msg {
 }
 
 func TestExecutorsAreToldWhatOthersWroteIntoTheirRuns(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	msgs := w.listenTo(schema.NoticeSubject("default", "*"))
 	r := w.begin("run-1", "executor-1", "i1")
@@ -325,6 +337,7 @@ func TestExecutorsAreToldWhatOthersWroteIntoTheirRuns(t *testing.T) {
 }
 
 func TestAQuarantineIsAnnouncedOnce(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	msgs := w.listenTo(schema.ObservedSubject("default", schema.RunQuarantined, "*"))
 	r := w.begin("run-1", "executor-1", "i1")

@@ -1,9 +1,12 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,7 +25,7 @@ func (s *reignState) loop(ctx context.Context) error {
 	}
 	defer reader.Close(ctx, s.js)
 	s.behind.Store(reader.Pending())
-	in := newIntake(reader, s.names, s.cfg.BatchEvents)
+	in := newIntake(reader, s.names, s.cfg.BatchEvents, s.awaitKeys)
 	begun := s.index // the state is the folding goroutine's from here on
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return in.run(ctx) })
@@ -48,10 +51,14 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
 	quiet := false
+	defer s.sayDropped()
 	// Who is told to stop may have left a lot out, and takes nothing more: what comes next is behind it.
 	for ctx.Err() == nil {
 		s.beat()
 		if err := s.indexFolded(ctx); err != nil {
+			return err
+		}
+		if err := s.keepParked(ctx); err != nil {
 			return err
 		}
 		b := batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
@@ -59,7 +66,11 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+			s.sayDropped()
 			if err := s.reconcile(ctx); err != nil {
+				return err
+			}
+			if err := s.retryParked(ctx); err != nil {
 				return err
 			}
 			// Messages that were counted as waiting may have been purged instead of read.
@@ -84,7 +95,7 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 			}
 			continue
 		case id := <-s.eraser.stale:
-			if err := s.lookErased(ctx, id); err != nil {
+			if _, err := s.spare(id, s.lookErased(ctx, id)); err != nil {
 				return err
 			}
 			continue
@@ -224,6 +235,7 @@ type batch struct {
 	last          schema.Position
 	touched       map[string]*run
 	dead          []kvstore.DeadLetter
+	dropped       droppedLetters
 	accepted      []accepted
 	// signs of life of executors, and notices to them.
 	signs   map[sign]struct{}
@@ -273,10 +285,28 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 	if !schema.ValidName(id) {
 		// Nobody can own or recover such a run: the message is kept as a dead letter and has no head.
 		b.last = a.prepared.Position()
-		b.dead = append(b.dead, s.deadLetter(a.Subject, id, &a.Record, schema.ReasonInvalidAttribute,
-			fmt.Sprintf("the subject's last token %.80q is no run id", id)))
+		s.reject(b, a, &a.Record, schema.ReasonInvalidAttribute, fmt.Sprintf("the subject's last token %.80q is no run id", id))
 		return nil
 	}
+	if s.parked.has(id) {
+		if !schema.IsErasedMark(&a.Record) {
+			b.last = a.prepared.Position()
+			s.stats.measure(&a.Arrived)
+			return nil
+		}
+		s.parked.try(id, s.now()) // what is left of it fits
+	}
+	parked, err := s.spare(id, s.takeRun(ctx, b, a))
+	if parked {
+		delete(b.touched, id)
+		b.last = a.prepared.Position()
+	}
+	return err
+}
+
+// takeRun folds a message of a run, with what is missing before it, into the batch.
+func (s *reignState) takeRun(ctx context.Context, b *batch, a *arrival) error {
+	id := a.run
 	r, err := s.load(ctx, id, &a.Arrived)
 	if err != nil {
 		return err
@@ -311,7 +341,7 @@ func (s *reignState) takeOf(ctx context.Context, b *batch, r *run, a *arrival) e
 			rec = &schema.Record{Stream: rec.Stream}
 			b.late = append(b.late, id)
 		}
-		b.dead = append(b.dead, s.deadLetter(a.Subject, id, rec, v.Reason, v.Detail))
+		s.reject(b, a, rec, v.Reason, v.Detail)
 	case schema.Applied, schema.Evidence:
 		s.stats.Applied.Add(1)
 		b.accepted = append(b.accepted, accepted{id, a.Record, v.Event})
@@ -337,14 +367,6 @@ func (s *reignState) takeOf(ctx context.Context, b *batch, r *run, a *arrival) e
 	return nil
 }
 
-func (s *reignState) deadLetter(subject, id string, rec *schema.Record, reason schema.Reason, detail string) kvstore.DeadLetter {
-	s.log.Warn().Str(keyRun, id).Uint64(keyPosition, uint64(rec.Stream)).Str(keyReason, string(reason)).Str("detail", detail).Msg("event rejected")
-	return kvstore.DeadLetter{
-		Subject: subject, Run: id, EventStream: s.names.EventStream(), Stream: rec.Stream, Incarnation: s.incarnation,
-		Reason: reason, Detail: detail, Header: rec.Header, Body: rec.Body,
-	}
-}
-
 // sealsAtOnce bounds the runs that are sealed side by side; each has its own tail in memory, below 1 MiB.
 const sealsAtOnce = 16
 
@@ -360,11 +382,8 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	if s.cfg.Heartbeats != nil {
 		s.cfg.Heartbeats.signs(b.signs)
 	}
-	for i := range b.dead {
-		if err := s.dead.Put(ctx, b.dead[i]); err != nil {
-			return fmt.Errorf("dead letter of run %s at %d: %w", b.dead[i].Run, b.dead[i].Stream, err)
-		}
-		s.stats.DeadLetters.Add(1)
+	if err := s.putLetters(ctx, b); err != nil {
+		return err
 	}
 	if err := failpoint.Hit(ctx, failpoint.AfterDeadLetters); err != nil {
 		return err
@@ -372,17 +391,28 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	sealing, sealCtx := errgroup.WithContext(ctx)
 	sealing.SetLimit(sealsAtOnce)
 	segments := s.stats.Segments.Load()
+	var faults sync.Map // by run
 	for _, r := range b.touched {
 		if len(r.cuts) > 0 || r.uncut {
-			sealing.Go(func() error { return s.seal(sealCtx, r) })
+			sealing.Go(func() error {
+				err := s.seal(sealCtx, r)
+				if ownFault(err) {
+					faults.Store(r.id, err)
+					return nil
+				}
+				return err
+			})
 		}
 	}
 	if err := sealing.Wait(); err != nil {
 		return err
 	}
-	if failpoint.Seeded(failpoint.WatermarkFirst) {
-		if err := s.pass(ctx, b); err != nil {
-			return err
+	for id := range b.touched {
+		if fault, ok := faults.Load(id); ok {
+			if _, err := s.spare(id, fault.(error)); err != nil { //nolint:forcetypeassert,errcheck // nothing else is stored
+				return err
+			}
+			delete(b.touched, id)
 		}
 	}
 	if err := s.store(ctx, b.touched); err != nil {
@@ -397,9 +427,11 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	if err := s.pass(ctx, b); err != nil {
 		return err
 	}
+	s.countDropped(b)
 	s.stats.Batches.Add(1)
 	s.stats.Position.Store(uint64(s.mark.Position.Stream))
 	s.settleDoubt()
+	b.accepted = slices.DeleteFunc(b.accepted, func(a accepted) bool { return s.parked.has(a.run) })
 	s.announce(b.accepted)
 	s.quarantine(b.touched)
 	s.notify(b.notices)
@@ -408,19 +440,51 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	return nil
 }
 
+// putCheckpoints puts the checkpoints of runs.
+func (s *reignState) putCheckpoints(ctx context.Context, runs []*run) error {
+	items := make([]kvstore.Item, len(runs))
+	for i, r := range runs {
+		items[i] = kvstore.Item{Checkpoint: r.checkpoint(s.incarnation), Revision: r.revision}
+	}
+	var failed error
+	for i, res := range s.shard.Checkpoints.PutBatch(ctx, items) {
+		r := runs[i]
+		if res.Err != nil {
+			_, err := s.spare(r.id, s.lost(fmt.Errorf("checkpoint of run %s: %w", r.id, res.Err)))
+			failed = cmp.Or(failed, err)
+			continue
+		}
+		r.revision, r.dirty = res.Revision, false
+		s.stats.measurePut(res.Bytes)
+		s.stats.Covered.Add(r.uncovered)
+		r.uncovered = 0
+	}
+	return failed
+}
+
 // pass puts the watermark behind a batch whose checkpoints are put.
 func (s *reignState) pass(ctx context.Context, b *batch) error {
-	if b.last.Stream <= s.mark.Position.Stream {
+	if b.last.Stream <= s.mark.Position.Stream && !s.parked.changed {
 		return nil
 	}
+	at := b.last
+	if at.Stream < s.mark.Position.Stream {
+		at = s.mark.Position
+	}
+	return s.putMark(ctx, at)
+}
+
+// putMark puts the watermark, with the runs that are parked: from then on it hides none of them.
+func (s *reignState) putMark(ctx context.Context, at schema.Position) error {
 	next := s.mark
-	next.Position, next.Folder, next.Updated = b.last, s.cfg.Holder, schema.FormatTime(s.now())
+	next.Position, next.Folder, next.Updated = at, s.cfg.Holder, schema.FormatTime(s.now())
 	next.Totals = s.totals.with(s.stats.totals())
+	next.Parked = s.parked.list()
 	rev, err := s.shard.Checkpoints.PutWatermark(ctx, next, s.markRev)
 	if err != nil {
 		return s.lost(fmt.Errorf("watermark: %w", err))
 	}
-	s.mark, s.markRev, s.folded = next, rev, next
+	s.mark, s.markRev, s.folded, s.parked.changed = next, rev, next, false
 	return failpoint.Hit(ctx, failpoint.AfterWatermark)
 }
 
@@ -440,9 +504,9 @@ func (s *reignState) lost(err error) error {
 	return err
 }
 
-// store puts the checkpoints of the runs that moved, all at once, each with CAS on its own key.
+// store puts the checkpoints of the runs that moved, all at once, each with CAS on its own key. Runs whose entries or checkpoint cannot be
+// put because of their own state are parked, and taken out of touched.
 func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
-	var items []kvstore.Item
 	var runs []*run
 	for _, r := range touched {
 		// A run of which nothing was accepted has no checkpoint: garbage on a subject makes no run.
@@ -453,16 +517,15 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 		if !r.dirty {
 			continue
 		}
-		c := r.checkpoint(s.incarnation)
-		items = append(items, kvstore.Item{Checkpoint: c, Revision: r.revision})
 		runs = append(runs, r)
 	}
 	// The index names every run that may be live: it is written before the first checkpoint and taken back after
 	// the last, so that a crash between leaves one name too many and never one too few.
-	if err := s.putLive(ctx, runs); err != nil {
+	runs, err := s.spareOf(ctx, runs, s.putLive)
+	if err != nil {
 		return err
 	}
-	if err := s.putIndex(ctx, runs); err != nil {
+	if runs, err = s.spareOf(ctx, runs, s.putIndex); err != nil {
 		return err
 	}
 	if err := failpoint.Hit(ctx, failpoint.AfterIndexPut); err != nil {
@@ -475,22 +538,19 @@ func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
 	if err := failpoint.Hit(ctx, failpoint.BeforeCheckpointPut); err != nil {
 		return err
 	}
-	for i, res := range s.shard.Checkpoints.PutBatch(ctx, items) {
-		if res.Err != nil {
-			return s.lost(fmt.Errorf("checkpoint of run %s: %w", runs[i].id, res.Err))
-		}
-		runs[i].revision, runs[i].dirty = res.Revision, false
-		s.stats.measurePut(res.Bytes)
-		s.stats.Covered.Add(runs[i].uncovered)
-		runs[i].uncovered = 0
-	}
-	if err := failpoint.Hit(ctx, failpoint.AfterCheckpointPut); err != nil {
+	if err := s.putCheckpoints(ctx, runs); err != nil {
 		return err
 	}
-	if failpoint.Seeded(failpoint.SegmentCountedFirst) {
-		if err := s.storeLate(ctx, runs); err != nil {
-			return err
+	for id, r := range touched {
+		if s.parked.has(id) {
+			delete(touched, id)
+		} else if !r.dirty {
+			s.unpark(id)
 		}
+	}
+	ended = slices.DeleteFunc(ended, func(e kvstore.LiveAt) bool { return s.parked.has(e.Run) })
+	if err := failpoint.Hit(ctx, failpoint.AfterCheckpointPut); err != nil {
+		return err
 	}
 	return s.eraseLive(ctx, ended)
 }

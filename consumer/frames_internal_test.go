@@ -11,6 +11,7 @@ import (
 
 // TestFramesAreWholeOrNotKeptAndWithinTheirRoom adds, hands over and drops in any order.
 func TestFramesAreWholeOrNotKeptAndWithinTheirRoom(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		room := &frameRoom{limit: rapid.Int64Range(0, 96<<10).Draw(t, "limit")}
 		type tail struct {
@@ -69,6 +70,7 @@ func TestFramesAreWholeOrNotKeptAndWithinTheirRoom(t *testing.T) {
 }
 
 func TestATailThatNeverFitsIsNotKept(t *testing.T) {
+	t.Parallel()
 	f := frames{room: &frameRoom{limit: 64 << 20}}
 	rec := schema.Record{Body: make([]byte, 9<<20)}
 	f.add(&rec, rec.Size(), true)

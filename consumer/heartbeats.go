@@ -25,8 +25,10 @@ const (
 	maxInstances = 1 << 16
 	// maxOwnInstances bounds those of one executor that are remembered although they are gone for certain.
 	maxOwnInstances = 64
-	// maxHeartbeat is the largest heartbeat that is read, in bytes.
-	maxHeartbeat = 16 << 10
+	// maxHeartbeat is the largest heartbeat that is read, in bytes: 16 KiB, and 128 bytes for each run that it gives up.
+	maxHeartbeat = 16<<10 + schema.MaxGivenUp*128
+	// maxGivenUp bounds the given-up runs that are remembered, over all instances.
+	maxGivenUp = 1 << 16
 	// maxInterval is the longest pace that an executor may say, so that none is trusted for days.
 	maxInterval = 10 * time.Minute
 	// surelyGone is the silence after which nobody counts as alive any more, whatever its pace.
@@ -52,7 +54,7 @@ type HeartbeatStats struct {
 // folders of a daemon share one.
 //
 // It is bounded: of more than 65,536 instances the one that has been silent for longest is forgotten, and counts
-// as never seen.
+// as never seen. The instances give up at most 65,536 runs together.
 type Heartbeats struct {
 	fleet string
 	nc    *nats.Conn
@@ -68,7 +70,9 @@ type Heartbeats struct {
 	// steady is since when nothing was missed; zero while nobody listens.
 	steady time.Time
 	lost   int
-	subs   []*nats.Subscription
+	// givenUp counts the given-up runs of all instances.
+	givenUp int
+	subs    []*nats.Subscription
 	// awake is when Run was last seen to run, by the machine's clock; zero while it does not.
 	awake time.Time
 	// unheard are executors that were seen by their events and not by heartbeats, for other replicas to know.
@@ -87,6 +91,8 @@ type instanceLife struct {
 	left time.Time
 	// givenUp are the runs that it gives up.
 	givenUp []schema.GivenUp
+	// count of its last heartbeat, if it signs them.
+	count uint64
 }
 
 // unheard reports whether the instance is known by its events and not by heartbeats: none came so far, or none any more.
@@ -240,7 +246,31 @@ func (h *Heartbeats) executor(m *nats.Msg) error {
 	if len(b.GivenUp) > schema.MaxGivenUp {
 		return fmt.Errorf("%w: %d runs are given up, at most %d", errHeartbeat, len(b.GivenUp), schema.MaxGivenUp)
 	}
-	h.beat(b.Executor, b.Instance, interval, b.Leaving, b.GivenUp...)
+	if err := schema.CheckHeartbeat(b.Instance, m.Subject, m.Data, m.Header.Get(schema.HeaderSignature)); err != nil {
+		return fmt.Errorf("%w: executor %s: %w", errHeartbeat, b.Executor, err)
+	}
+	if err := h.counted(&b); err != nil {
+		return err
+	}
+	h.beat(b.Executor, b.Instance, interval, b.Leaving)
+	return h.giveUp(b.Executor, b.Instance, b.GivenUp)
+}
+
+// counted refuses a signed heartbeat that was heard before.
+func (h *Heartbeats) counted(b *schema.Heartbeat) error {
+	if _, signs := schema.InstanceKey(b.Instance); !signs {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last := uint64(0)
+	if el := h.executors[b.Executor][b.Instance]; el != nil {
+		last = lifeOf(el).count
+	}
+	if b.Beat <= last {
+		return fmt.Errorf("%w: it is number %d of instance %s, which has sent number %d", errHeartbeat, b.Beat, b.Instance, last)
+	}
+	h.touch(b.Executor, b.Instance).count = b.Beat
 	return nil
 }
 
@@ -272,13 +302,39 @@ func readHeartbeat(data []byte, into any) error {
 }
 
 // beat notes a heartbeat.
-func (h *Heartbeats) beat(executor, instance string, interval time.Duration, leaving bool, givenUp ...schema.GivenUp) {
+func (h *Heartbeats) beat(executor, instance string, interval time.Duration, leaving bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.touch(executor, instance)
-	l.interval, l.left, l.givenUp, l.beaten = interval, time.Time{}, givenUp, l.seen
+	l.interval, l.left, l.beaten = interval, time.Time{}, l.seen
 	if leaving {
 		l.left = l.seen
+	}
+}
+
+// giveUp replaces the runs that an instance gives up. It refuses a list for which there is no room; the list before stays, and the
+// heartbeat is a sign of life all the same. Otherwise one executor could fill the table and have the runs of another one orphaned.
+func (h *Heartbeats) giveUp(executor, instance string, runs []schema.GivenUp) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.touch(executor, instance)
+	more := len(runs) - len(l.givenUp)
+	if more > 0 && h.givenUp+more > maxGivenUp {
+		h.forgetGone()
+	}
+	if more > 0 && h.givenUp+more > maxGivenUp {
+		return fmt.Errorf("%w: executor %s gives %d runs up, but the fleet's instances have given %d up already, at most %d; "+
+			"it counts as a sign of life only: close the executors that gave runs up", errHeartbeat, executor, len(runs), h.givenUp, maxGivenUp)
+	}
+	h.givenUp += more
+	l.givenUp = runs
+	return nil
+}
+
+// forgetGone forgets the instances that are gone for certain. Under h.mu.
+func (h *Heartbeats) forgetGone() {
+	for el := h.recent.Back(); el != nil && h.now().Sub(lifeOf(el).seen) >= surelyGone; el = h.recent.Back() {
+		h.forget(el)
 	}
 }
 
@@ -294,6 +350,9 @@ func (h *Heartbeats) signs(of map[sign]struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for s := range of {
+		if _, signs := schema.InstanceKey(s.instance); signs {
+			continue // any executor of the fleet can begin a run in its name: its heartbeats are proven, and count alone
+		}
 		l := h.touch(s.executor, s.instance)
 		if l.unheard() && len(h.unheard) < maxUnheard {
 			h.unheard[s] = struct{}{}
@@ -340,6 +399,10 @@ func (h *Heartbeats) touch(executor, instance string) *instanceLife {
 			}
 		}
 		if h.recent.Len() >= maxInstances {
+			if first := h.recent.Back(); h.now().Sub(lifeOf(first).seen) < surelyGone && !h.steady.IsZero() {
+				// It may live, and a flood of invented names must not have its runs orphaned: all silence timers reset.
+				h.steady = h.now()
+			}
 			h.forget(h.recent.Back())
 		}
 		el = h.recent.PushFront(&instanceLife{executor: executor, instance: instance})
@@ -373,6 +436,7 @@ func oldest(own map[string]*list.Element) *list.Element {
 func (h *Heartbeats) forget(el *list.Element) {
 	l := lifeOf(el)
 	h.recent.Remove(el)
+	h.givenUp -= len(l.givenUp)
 	own := h.executors[l.executor]
 	delete(own, l.instance)
 	if len(own) == 0 {

@@ -45,13 +45,15 @@ type intake struct {
 	reader *runlog.Follower
 	names  schema.Names
 	most   int
-	lots   chan *lot
-	work   chan *lot
+	// keys returns those that control events are checked by. It waits for them.
+	keys func(context.Context) (*schema.Keys, error)
+	lots chan *lot
+	work chan *lot
 }
 
-func newIntake(reader *runlog.Follower, names schema.Names, batchEvents int) *intake {
+func newIntake(reader *runlog.Follower, names schema.Names, batchEvents int, keys func(context.Context) (*schema.Keys, error)) *intake {
 	return &intake{
-		reader: reader, names: names, most: min(lotMessages, batchEvents),
+		reader: reader, names: names, keys: keys, most: min(lotMessages, batchEvents),
 		lots: make(chan *lot, lotsAhead), work: make(chan *lot, lotsAhead),
 	}
 }
@@ -61,8 +63,7 @@ func (in *intake) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for range min(runtime.GOMAXPROCS(0), mostPreparers) {
 		group.Go(func() error {
-			in.prepare(ctx)
-			return nil
+			return in.prepare(ctx)
 		})
 	}
 	group.Go(func() error {
@@ -109,21 +110,28 @@ func (l *lot) add(names schema.Names, a runlog.Arrived) {
 	l.bytes += size
 }
 
-func (in *intake) prepare(ctx context.Context) {
+func (in *intake) prepare(ctx context.Context) error {
 	for {
 		select {
 		case l, ok := <-in.work:
 			if !ok {
-				return
+				return nil
+			}
+			keys, err := in.keys(ctx)
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // it was told to stop
+			}
+			if err != nil {
+				return err
 			}
 			for i := range l.arrivals {
 				if a := &l.arrivals[i]; a.run != schema.BarrierRun {
-					a.prepared = schema.Prepare(&a.Record)
+					a.prepared = schema.Prepare(keys, &a.Record)
 				}
 			}
 			close(l.ready)
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 // TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut: a hole would be folded over for ever.
 func TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	linger := time.NewTimer(time.Hour)
@@ -37,6 +38,7 @@ func TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
 
 // TestAFolderToldToStopTakesNoFurtherBatch: the lot that a batch left out is in front of it.
 func TestAFolderToldToStopTakesNoFurtherBatch(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := &reignState{Folder: &Folder{cfg: FolderConfig{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
@@ -52,6 +54,7 @@ func TestAFolderToldToStopTakesNoFurtherBatch(t *testing.T) {
 
 // TestABatchIsLargerFarBehindTheLogAndBoundedInBytes: catching up costs a put of every run and batch.
 func TestABatchIsLargerFarBehindTheLogAndBoundedInBytes(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name         string
 		size         int
@@ -67,11 +70,11 @@ func TestABatchIsLargerFarBehindTheLogAndBoundedInBytes(t *testing.T) {
 			linger := time.NewTimer(time.Hour)
 			defer linger.Stop()
 			cfg := FolderConfig{Fleet: "default", Holder: "folder-1", BatchEvents: 10, BatchBytes: 2000, Linger: time.Hour}
-			s := &reignState{Folder: &Folder{cfg: cfg.withDefaults()}}
+			s := &reignState{Folder: &Folder{cfg: cfg.withDefaults(), now: time.Now}}
 			in := make(chan *lot, 50)
 			for range cap(in) {
 				a := arrival{Arrived: runlog.Arrived{Pending: c.pending}, run: "no run", size: c.size}
-				a.prepared = schema.Prepare(&a.Record)
+				a.prepared = schema.Prepare(schema.NoKeys, &a.Record)
 				l := &lot{ready: make(chan struct{}), arrivals: []arrival{a}}
 				close(l.ready)
 				in <- l

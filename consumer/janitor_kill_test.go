@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,8 +18,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// tappedFold starts a folder all of whose requests go through a tap.
-func (w *foldWorld) tappedFold(cfg consumer.FolderConfig, d *tap) *consumer.Folder {
+// tappedFold starts a folder all of whose requests go through a tap, and returns it with the function that stops it.
+func (w *foldWorld) tappedFold(cfg consumer.FolderConfig, d *tap) (*consumer.Folder, func()) {
 	w.tb.Helper()
 	cfg.Fleet, cfg.LeaseTTL, cfg.ReconcileEvery = "default", time.Second, 20*time.Millisecond
 	nc := w.server.Conn(w.tb, nats.SetCustomDialer(d), nats.MaxReconnects(0))
@@ -32,11 +33,12 @@ func (w *foldWorld) tappedFold(cfg consumer.FolderConfig, d *tap) *consumer.Fold
 	ctx, cancel := context.WithCancel(w.tb.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
-	w.tb.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		cancel()
 		require.NoError(w.tb, <-done)
 	})
-	return f
+	w.tb.Cleanup(stop)
+	return f, stop
 }
 
 // freeLease lets the next folder begin at once.
@@ -56,10 +58,17 @@ func (w *foldWorld) stepPrefixes() []string {
 
 // A folder that dies before or after any of its writes leaves a run that the next one folds, seals and purges whole.
 func TestAFolderThatDiesAtAnyStepLosesNothing(t *testing.T) {
+	t.Parallel()
+	every := int64(2)
+	if testing.Short() {
+		every = 12
+		t.Log("short: each twelfth write instead of each second")
+	}
 	for _, when := range []string{"before", "after"} {
 		t.Run(when+" a write", func(t *testing.T) {
+			t.Parallel()
 			w := newFoldWorld(t)
-			for k := int64(1); k <= 60; k += 2 {
+			for k := int64(1); k <= 60; k += every {
 				d := &tap{prefixes: w.stepPrefixes(), after: when == "after"}
 				var n atomic.Int64
 				d.set(func(string) {
@@ -70,7 +79,7 @@ func TestAFolderThatDiesAtAnyStepLosesNothing(t *testing.T) {
 				cfg := hasty()
 				cfg.Holder = fmt.Sprintf("folder-%d-a", k)
 				w.freeLease()
-				w.tappedFold(cfg, d)
+				_, end := w.tappedFold(cfg, d)
 				x := w.writer(fmt.Sprintf("run-%d", k))
 				x.start()
 				for range 6 {
@@ -78,7 +87,7 @@ func TestAFolderThatDiesAtAnyStepLosesNothing(t *testing.T) {
 				}
 				x.publish(&schema.RunEndedData{Status: "completed"}, 0)
 				died := func() bool { return d.dead.Load() }
-				require.Eventually(t, func() bool { return died() || len(w.log(x.run.Run)) == 1 }, time.Minute, time.Millisecond)
+				require.Eventually(t, func() bool { return died() || len(w.log(x.run.Run)) == 1 }, time.Minute, 10*time.Millisecond)
 				d.dead.Store(true)
 				w.freeLease()
 				cfg.Holder = fmt.Sprintf("folder-%d-b", k)
@@ -89,6 +98,7 @@ func TestAFolderThatDiesAtAnyStepLosesNothing(t *testing.T) {
 				require.Zero(t, f.Stats().ProofsFailed.Load())
 				require.Zero(t, f.Stats().Regressions.Load())
 				stop()
+				end() // what is left of the dead one only takes time from here on
 			}
 		})
 	}
@@ -97,6 +107,10 @@ func TestAFolderThatDiesAtAnyStepLosesNothing(t *testing.T) {
 // A folder that was stopped at any of its writes, and goes on when another has the shard, changes nothing that the other
 // relies on.
 func TestAFolderThatWasPausedAtAnyStepHarmsNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a folder is paused at each of its steps")
+	}
+	t.Parallel()
 	w := newFoldWorld(t)
 	for i, prefix := range w.stepPrefixes() {
 		for _, nth := range []int64{1, 2, 4} {
@@ -114,7 +128,7 @@ func TestAFolderThatWasPausedAtAnyStepHarmsNothing(t *testing.T) {
 				cfg := hasty()
 				cfg.Holder = "older-" + run
 				w.freeLease()
-				older := w.tappedFold(cfg, d)
+				older, _ := w.tappedFold(cfg, d)
 				x := w.writer(run)
 				x.start()
 				for range 6 {
@@ -127,7 +141,7 @@ func TestAFolderThatWasPausedAtAnyStepHarmsNothing(t *testing.T) {
 					default: // a folder purges and marks as often as it comes to it
 						return nth > 1 && len(w.log(run)) < 8
 					}
-				}, time.Minute, time.Millisecond)
+				}, time.Minute, 10*time.Millisecond)
 				w.freeLease()
 				cfg.Holder = "newer-" + run
 				f, stop := w.fold(cfg)

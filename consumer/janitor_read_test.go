@@ -127,6 +127,7 @@ func newMover(w *serviceWorld, x *writer) *mover {
 
 // seal stores the next segment, up to event number to.
 func (m *mover) seal(to int) {
+	m.x.stamp()
 	info := schema.SegmentInfo{
 		Fleet: "default", Run: m.x.run.Run, Number: m.index.Count + 1, Events: to - m.n,
 		First: schema.PositionOf(&m.x.acked[m.n]), Last: schema.PositionOf(&m.x.acked[to-1]),
@@ -135,7 +136,7 @@ func (m *mover) seal(to int) {
 	var frames []byte
 	for ; m.n < to; m.n++ {
 		frames = schema.AppendFrame(frames, &m.x.acked[m.n])
-		m.head.Apply(&m.x.acked[m.n])
+		m.head.Apply(schema.NoKeys, &m.x.acked[m.n])
 	}
 	info.DigestAfter, info.ChainAfter = m.head.Digest, m.head.Chain
 	stored, err := schema.EncodeSegment(info, frames)
@@ -182,11 +183,17 @@ func (m *mover) steps() []func() {
 
 // A read is whole and says no gap, whatever is sealed, counted and purged between any two of its own steps.
 func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
+	t.Parallel()
 	w, d := newTapped(t)
-	const requests, rounds = 12, 160
+	const requests = 12
 	seed := uint64(time.Now().UnixNano()) //nolint:gosec // any number will do
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // schedules
+	rounds := 160
+	if testing.Short() {
+		rounds = 40
+		t.Log("short: 40 of 160 rounds")
+	}
 	for round := range rounds {
 		run := fmt.Sprintf("run-%d", round)
 		x := w.writer(run)
@@ -254,6 +261,10 @@ func TestReadsAreExactWhileTheLogIsMovedBeneathThem(t *testing.T) {
 
 // However often the log is moved, what was moved is never taken for lost.
 func TestALogThatMovesBeforeEachRequestLosesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: the log moves before each request of each view")
+	}
+	t.Parallel()
 	w, d := newTapped(t)
 	for i, prefix := range []string{"$JS.API.DIRECT.GET." + w.names.EventStream(), "$JS.API.STREAM.MSG.GET.", "$JS.API."} {
 		for _, view := range []string{schema.ViewHead, schema.ViewEvents, schema.ViewState} {
@@ -290,10 +301,15 @@ func TestALogThatMovesBeforeEachRequestLosesNothing(t *testing.T) {
 
 // Control events have no sequences: what is purged of them between two pieces of a read leaves no gap.
 func TestAReadMissesNoControlEventThatIsPurgedBetweenTwoOfItsPieces(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: 6,300 events are published one by one")
+	}
+	t.Parallel()
 	const marks, first = 700, 3
 	for from, piece := range map[string]int{"a checkpoint": 3, "scratch": 2, "scratch, between two pieces": 3} {
 		for _, view := range []string{schema.ViewHead, schema.ViewEvents, schema.ViewState} {
 			t.Run(view+" from "+from, func(t *testing.T) {
+				t.Parallel()
 				w, d := newTapped(t)
 				x := w.writer("run-1")
 				x.start()

@@ -14,6 +14,7 @@ import (
 // A lost checkpoint bucket comes back from segments and what is left of the log: of runs that go on, and of runs that
 // have ended and left one event.
 func TestALostCheckpointBucketComesBackThoughTheLogWasPurged(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	cfg := hasty()
 	_, stop := w.fold(cfg)
@@ -55,6 +56,7 @@ func TestALostCheckpointBucketComesBackThoughTheLogWasPurged(t *testing.T) {
 
 // A crash of the server can take a purge back, all of it or any part: what is there again is known to be sealed.
 func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
+	t.Parallel()
 	for name, back := range map[string]func(i, n int) bool{
 		"all":              func(int, int) bool { return true },
 		"the first":        func(i, _ int) bool { return i == 0 },
@@ -64,6 +66,7 @@ func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
 	} {
 		for _, bucketLost := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, checkpoints lost: %t", name, bucketLost), func(t *testing.T) {
+				t.Parallel()
 				w := newDamagedWorld(t)
 				cfg := hasty()
 				cfg.PurgeAfter = time.Hour
@@ -78,7 +81,7 @@ func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
 					var err error
 					c, _, err = w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 					return err == nil && uint64(c.Position.Stream) == x.last && c.Segments.Count > 3
-				}, time.Minute, time.Millisecond)
+				}, time.Minute, 10*time.Millisecond)
 				stop()
 				// A janitor leaves its mark before it purges anything.
 				_, err := kvstore.NewPurgeMarks(w.js).Put(t.Context(), w.names, kvstore.Watermark{Incarnation: c.Incarnation}, 0)
@@ -116,6 +119,7 @@ func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
 
 // A checkpoint that a crash took back to before what was purged: the fold takes what is between from the segments.
 func TestACheckpointOlderThanThePurgeHidesNothing(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	cfg := hasty()
 	_, stop := w.fold(cfg)
@@ -147,6 +151,7 @@ func TestACheckpointOlderThanThePurgeHidesNothing(t *testing.T) {
 
 // The walk of the next reign begins at the mark: ended runs below it, with one event each, are not looked at again.
 func TestTheMarkGoesUpToTheEndOfALogThatWasLookedThrough(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	cfg := hasty()
 	_, stop := w.fold(cfg)
@@ -171,6 +176,7 @@ func TestTheMarkGoesUpToTheEndOfALogThatWasLookedThrough(t *testing.T) {
 // A tail that waited long begins below the mark. The mark is set back before its segment is stored, so that no crash
 // can hide it.
 func TestASealOfAnOldTailSetsTheMarkBack(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	d := &tap{prefixes: []string{"$KV." + w.names.SegmentBucket()}}
 	cfg := hasty()
@@ -212,6 +218,7 @@ func (w *foldWorld) purgeMark() schema.StreamSequence {
 
 // What the log has no more is in the segments alone. One that is lost does not take those behind it along.
 func TestSegmentsBehindALostOneAreKeptWhoeverFoldsTheRunAnew(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func(w *foldWorld){
 		"lost": func(w *foldWorld) {},
 		"damaged": func(w *foldWorld) {
@@ -219,6 +226,7 @@ func TestSegmentsBehindALostOneAreKeptWhoeverFoldsTheRunAnew(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newFoldWorld(t)
 			_, stop := w.fold(hasty())
 			x := w.writer("run-1")
@@ -235,7 +243,7 @@ func TestSegmentsBehindALostOneAreKeptWhoeverFoldsTheRunAnew(t *testing.T) {
 				require.NoError(t, err)
 				kept[n] = stored
 			}
-			require.NoError(t, w.shard.Segments.Delete(t.Context(), "run-1", 2))
+			w.loseSegment("run-1", 2)
 			damage(w)
 			_, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 			require.NoError(t, err)

@@ -47,7 +47,7 @@ func (w *foldWorld) awaitPurged(x *writer) *schema.Checkpoint {
 			}
 		}
 		return true
-	}, time.Minute, 5*time.Millisecond, "not purged")
+	}, time.Minute, 10*time.Millisecond, "not purged")
 	return c
 }
 
@@ -68,6 +68,7 @@ func (w *foldWorld) requireWhole(x *writer, c *schema.Checkpoint) {
 }
 
 func TestWhatIsSealedIsPurgedAfterItsGraceAndTheLastEventStays(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	f, _ := w.fold(hasty())
 	var writers []*writer
@@ -107,8 +108,10 @@ func TestWhatIsSealedIsPurgedAfterItsGraceAndTheLastEventStays(t *testing.T) {
 }
 
 func TestNothingIsPurgedWithinItsGraceOrByAJanitorThatNeverPurges(t *testing.T) {
+	t.Parallel()
 	for name, after := range map[string]time.Duration{"within its grace": time.Hour, "never": -1} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newFoldWorld(t)
 			cfg := hasty()
 			cfg.PurgeAfter = after
@@ -127,6 +130,7 @@ func TestNothingIsPurgedWithinItsGraceOrByAJanitorThatNeverPurges(t *testing.T) 
 }
 
 func TestTheNextFolderPurgesWhatTheLastOneSealed(t *testing.T) {
+	t.Parallel()
 	w := newFoldWorld(t)
 	cfg := hasty()
 	cfg.PurgeAfter = time.Hour
@@ -146,6 +150,7 @@ func TestTheNextFolderPurgesWhatTheLastOneSealed(t *testing.T) {
 }
 
 func TestAPurgeAfterThatAPowerCutCouldOutliveIsRefused(t *testing.T) {
+	t.Parallel()
 	cfg := consumer.FolderConfig{Fleet: "default", Holder: "folder-1", PurgeAfter: time.Minute}
 	require.ErrorContains(t, cfg.Validate(), "PurgeAfter is 1m0s, at least SafeAfter, 5m0s")
 	cfg.Synced = true

@@ -92,10 +92,13 @@ func (s *reignState) sealPressed(ctx context.Context, need int64) error {
 		}
 		need -= r.tailBytes
 		r.cut()
-		if err := s.seal(ctx, r); err != nil {
+		parked, err := s.spare(r.id, s.seal(ctx, r))
+		if err != nil {
 			return err
 		}
-		sealed[r.id] = r
+		if !parked {
+			sealed[r.id] = r
+		}
 	}
 	if err := s.store(ctx, sealed); err != nil {
 		return err

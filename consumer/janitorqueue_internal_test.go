@@ -11,6 +11,7 @@ import (
 
 // A walk through a long log meets a run again and again, also long after the run's purge came due: nothing of it is forgotten.
 func TestWhatAWalkMeetsLateIsPurgedWithTheNextRound(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
 	q := newPurgeQueue(time.Minute)
 	require.True(t, q.found("run-1", 1, 10, now))
@@ -41,6 +42,7 @@ func TestWhatAWalkMeetsLateIsPurgedWithTheNextRound(t *testing.T) {
 
 // What is sealed once its run is taken out of the queue waits for its own grace, though a walk met it before.
 func TestWhatIsSealedDuringAPurgeDoesNotGoWithIt(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
 	q := newPurgeQueue(time.Minute)
 	require.True(t, q.found("run-1", 1, 30, now))
@@ -62,6 +64,7 @@ func TestWhatIsSealedDuringAPurgeDoesNotGoWithIt(t *testing.T) {
 
 // Who frees nothing when it is tried, as a run whose seal fails does, stands before no other in a full log.
 func TestAnEntryThatFreesNothingComesLastWhenRoomIsNeeded(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
 	q := newPurgeQueue(time.Hour)
 	q.sealed("large", 1, 10, 1000, now)
@@ -96,6 +99,7 @@ func (r *lifeRun) purging() *janitor {
 }
 
 func TestARunWhoseOnlyEventIsTheLogsFirstIsDoneWith(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := &lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-1", Epoch: 1}}
 	r.own(&schema.RunEndedData{Status: "completed"})
@@ -110,6 +114,7 @@ func TestARunWhoseOnlyEventIsTheLogsFirstIsDoneWith(t *testing.T) {
 
 // A proof is used within its time, counted to the purge itself.
 func TestAProofThatIsTooOldAtItsPurgeIsNotUsed(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	r.own(&schema.TurnStartedData{Turn: 1})

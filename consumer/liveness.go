@@ -3,17 +3,18 @@ package consumer
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -37,15 +38,20 @@ const (
 //
 // It keeps no timer and no goroutine for a run: a tick goes through the roster once.
 type sweeper struct {
-	cfg    *FolderConfig
-	js     jetstream.JetStream
-	shard  *kvstore.Shard
-	stats  *FolderStats
-	now    func() time.Time
-	log    zerolog.Logger
-	pace   *rate.Limiter
+	cfg   *FolderConfig
+	keys  *keyring.Ring
+	js    jetstream.JetStream
+	shard *kvstore.Shard
+	stats *FolderStats
+	now   func() time.Time
+	log   zerolog.Logger
+	pace  *rate.Limiter
+	// served is the time by the server's clock, which waits expire by.
+	served func(context.Context) (time.Time, error)
 	ready  func() bool
 	wonder func(run string)
+	// parked runs are written to by nobody: their checkpoint is not their last event's.
+	parked func(run string) bool
 
 	mu sync.Mutex
 	// grace is since when the silence of executors counts that are known by their events, which only a folder sees; zero
@@ -54,6 +60,8 @@ type sweeper struct {
 	grace, heardSince time.Time
 	// beaten is when the sweeper was last seen to run.
 	beaten time.Time
+	// waits: the pass before met a run of which a wait may expire. It is the sweep's own.
+	waits bool
 }
 
 // keepAlive sweeps while the reign lasts.
@@ -61,8 +69,8 @@ func (s *reignState) keepAlive(ctx context.Context) error {
 	if s.cfg.Roster == nil || s.cfg.Heartbeats == nil {
 		return nil
 	}
-	w := newSweeper(&s.cfg, s.js, s.shard, &s.stats, s.now, s.log)
-	w.ready, w.wonder = s.caughtUpWithLog, s.suspect
+	w := newSweeper(&s.cfg, s.keys, s.js, s.shard, &s.stats, s.now, s.log)
+	w.ready, w.wonder, w.parked = s.caughtUpWithLog, s.suspect, s.parked.has
 	var group errgroup.Group
 	// Beside the sweeps: one that waits for a slow disk is no sign that the daemon was stopped.
 	group.Go(func() error {
@@ -94,16 +102,17 @@ func (s *reignState) everyTick(ctx context.Context, do func()) {
 	}
 }
 
-func newSweeper(cfg *FolderConfig, js jetstream.JetStream, shard *kvstore.Shard, stats *FolderStats, now func() time.Time, log zerolog.Logger) *sweeper {
+func newSweeper(cfg *FolderConfig, keys *keyring.Ring, js jetstream.JetStream, shard *kvstore.Shard, stats *FolderStats, now func() time.Time, log zerolog.Logger) *sweeper {
 	return &sweeper{
-		cfg: cfg, js: js, shard: shard, stats: stats, now: now, log: log,
-		pace:  rate.NewLimiter(rate.Limit(cfg.OrphansPerSecond), sweepsAtOnce),
-		ready: func() bool { return true }, wonder: func(string) {},
+		cfg: cfg, keys: keys, js: js, shard: shard, stats: stats, now: now, log: log,
+		pace:   rate.NewLimiter(rate.Limit(cfg.OrphansPerSecond), sweepsAtOnce),
+		served: (&serverClock{js: js, shard: shard}).now,
+		ready:  func() bool { return true }, wonder: func(string) {}, parked: func(string) bool { return false },
 	}
 }
 
 // beat notes that the daemon runs. It reports false when it did not for some ticks: what executors said meanwhile may not
-// have been read yet, so that everybody gets the whole silence anew.
+// have been read yet, so that the silence timers reset.
 func (w *sweeper) beat() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,8 +139,8 @@ func (w *sweeper) graceFrom(steady time.Time) {
 	w.heardSince = later(w.heardSince, steady)
 }
 
-// since is since when the silence of an executor counts. One that heartbeats and was heard by this daemon before it
-// began to fold has not got the whole silence anew by that.
+// since is since when the silence of an executor counts. The begin of the fold does not reset the timer
+// of an executor that heartbeats and that this daemon heard before.
 func (w *sweeper) since(l *instanceLife) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +154,7 @@ func (w *sweeper) since(l *instanceLife) time.Time {
 func (w *sweeper) regrace(now time.Time, why string) {
 	w.grace, w.heardSince = now, now
 	w.stats.FreshGraces.Add(1)
-	w.log.Info().Str(keyReason, why).Dur("silence", w.cfg.Silence).Msg("every executor gets the whole silence anew")
+	w.log.Info().Str(keyReason, why).Dur("silence", w.cfg.Silence).Msg("silence timers reset")
 }
 
 // sweep is one tick.
@@ -158,7 +167,18 @@ func (w *sweeper) sweep(ctx context.Context) error {
 		return nil
 	}
 	w.graceFrom(steady)
-	due := w.cfg.Roster.due(w.cfg.Shard, w.perTick(), func(e *rosterEntry) bool { return w.gone(e) || w.expired(e) })
+	// No run that waits for a limited time costs no question.
+	var served time.Time
+	var unknown error
+	if w.waits {
+		served, unknown = w.served(ctx)
+	}
+	waits := false
+	due := w.cfg.Roster.due(w.cfg.Shard, w.perTick(), func(e *rosterEntry) bool {
+		waits = waits || !e.expires.IsZero()
+		return (w.gone(e) || expired(e, served)) && !w.parked(e.live.Run)
+	})
+	w.waits = waits
 	var group errgroup.Group
 	group.SetLimit(sweepsAtOnce)
 	var paced error
@@ -170,18 +190,18 @@ func (w *sweeper) sweep(ctx context.Context) error {
 		if !w.beat() || !w.cfg.Roster.stands(e) {
 			continue
 		}
-		gone, expired := w.gone(e), w.expired(e)
-		if !gone && !expired {
+		gone := w.gone(e)
+		if !gone && !expired(e, served) {
 			continue
 		}
 		now := w.now()
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, sweepPatience)
 			defer cancel()
-			return w.write(ctx, e, gone, now)
+			return w.write(ctx, e, gone, now, served)
 		})
 	}
-	return errors.Join(group.Wait(), paced)
+	return errors.Join(group.Wait(), paced, unknown)
 }
 
 // perTick is how many runs one tick may write to.
@@ -234,12 +254,13 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-func (w *sweeper) expired(e *rosterEntry) bool {
-	return !e.expires.IsZero() && !e.expires.After(w.now())
+// expired reports whether a wait of the run is over at a time of the server's clock; zero is no time.
+func expired(e *rosterEntry, served time.Time) bool {
+	return !served.IsZero() && !e.expires.IsZero() && !e.expires.After(served)
 }
 
-// write says in the run's log that its executor is gone, or which of its waits have expired.
-func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now time.Time) error {
+// write says in the run's log that its executor is gone, or which of its waits have expired by the server's clock.
+func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now, served time.Time) error {
 	run := e.live.Run
 	asked := w.now()
 	c, _, err := w.shard.Checkpoints.GetFresh(ctx, run)
@@ -260,15 +281,15 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now time
 		w.wonder(run)
 		return nil
 	}
-	at := c.Position.Stream
+	at, digest := c.Position.Stream, c.Digest
 	for i := range c.Interrupts {
 		o := &c.Interrupts[i]
 		expires := parseTime(o.ExpiresAt)
-		if expires.IsZero() || expires.After(now) {
+		if served.IsZero() || expires.IsZero() || expires.After(served) {
 			continue
 		}
 		data := &schema.RunInputData{InterruptID: o.InterruptID, Status: schema.InputExpired, By: w.cfg.Holder}
-		if at, err = w.publish(ctx, c, data, at); err != nil || at == 0 {
+		if at, digest, err = w.publish(ctx, c, data, at, digest); err != nil || at == 0 {
 			return err
 		}
 		w.stats.Expired.Add(1)
@@ -278,7 +299,7 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now time
 		return nil
 	}
 	data := w.orphaned(e, now)
-	if at, err = w.publish(ctx, c, data, at); err != nil || at == 0 {
+	if at, _, err = w.publish(ctx, c, data, at, digest); err != nil || at == 0 {
 		return err
 	}
 	w.stats.Orphaned.Add(1)
@@ -300,18 +321,22 @@ func (w *sweeper) orphaned(e *rosterEntry, now time.Time) *schema.RunOrphanedDat
 	return data
 }
 
-// publish stores a control event behind the run's last event and returns its place, or 0 when another came first.
-func (w *sweeper) publish(ctx context.Context, c *schema.Checkpoint, data schema.Data, last schema.StreamSequence) (schema.StreamSequence, error) {
-	e, err := schema.NewControl(w.cfg.Fleet, w.cfg.Holder, c.Run, c.Epoch, nuid.Next(), data, w.now())
+// publish stores a control event behind the run's last event, at which the run has a digest, and returns its place and the run's digest
+// there, or 0 when another came first.
+func (w *sweeper) publish(ctx context.Context, c *schema.Checkpoint, data schema.Data, last schema.StreamSequence, digest string) (schema.StreamSequence, string, error) {
+	e, err := schema.NewControl(w.cfg.Fleet, w.cfg.Holder, c.Run, c.Epoch, rand.Text(), data, w.now())
 	if err != nil {
-		return 0, fmt.Errorf("%s of run %s: %w", data.EventName(), c.Run, err)
+		return 0, "", fmt.Errorf("%s of run %s: %w", data.EventName(), c.Run, err)
+	}
+	if err := w.keys.Sign(ctx, e, digest); err != nil {
+		return 0, "", fmt.Errorf("%s of run %s: %w", data.EventName(), c.Run, err)
 	}
 	at, err := publishControl(ctx, w.js, w.shard, e, last)
 	if errors.Is(err, errRefused) {
 		w.stats.RacesLost.Add(1)
 		w.wonder(c.Run) // unless its checkpoint is older than what was folded, which would refuse it for ever
 		w.log.Debug().Str(keyRun, c.Run).Str("event", data.EventName()).Msg("another event came first")
-		return 0, nil
+		return 0, "", nil
 	}
-	return at, err
+	return at, schema.DigestAfter(digest, e), err
 }

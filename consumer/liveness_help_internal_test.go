@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"crypto/rand"
 	"sync"
 	"testing"
 	"time"
@@ -9,10 +10,11 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
+	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -27,6 +29,8 @@ type lifeWorld struct {
 	shard  *kvstore.Shard
 	names  schema.Names
 	clock  *HandClock
+	// begun is the server's time when the clock was at noon.
+	begun  time.Time
 	roster *Roster
 	hb     *Heartbeats
 	folder *Folder
@@ -34,10 +38,14 @@ type lifeWorld struct {
 	*sweeper
 }
 
-func newLifeWorld(tb testing.TB) *lifeWorld {
+func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
 	tb.Helper()
 	server := natstest.Start(tb)
-	w := &lifeWorld{tb: tb, server: server, nc: server.Conn(tb), names: schema.NamesOf("default", 0), clock: NewHandClock(noon)}
+	nc := server.Conn(tb)
+	for _, f := range change {
+		f(nc)
+	}
+	w := &lifeWorld{tb: tb, server: server, nc: nc, names: schema.NamesOf("default", 0), clock: NewHandClock(noon), begun: time.Now()}
 	var err error
 	w.js, err = jetstream.New(w.nc)
 	require.NoError(tb, err)
@@ -90,7 +98,17 @@ func (w *lifeWorld) run(f func(context.Context) error) func() {
 // newSweeper is what a folder begins its reign with, with the defaults.
 func (w *lifeWorld) newSweeper() *sweeper {
 	cfg := FolderConfig{Fleet: "default", Holder: "daemon-1", Roster: w.roster, Heartbeats: w.hb}.withDefaults()
-	return newSweeper(&cfg, w.js, w.shard, new(FolderStats), w.clock.Now, zerolog.Nop())
+	s := newSweeper(&cfg, w.folder.keys, w.js, w.shard, new(FolderStats), w.clock.Now, zerolog.Nop())
+	s.served = func(context.Context) (time.Time, error) { return w.begun.Add(w.clock.Now().Sub(noon)), nil }
+	return s
+}
+
+// skip lets time go by at once, with a sweep that notices it and two that go by it.
+func (w *lifeWorld) skip(d time.Duration) {
+	w.tb.Helper()
+	w.clock.Forward(d)
+	require.NoError(w.tb, w.sweep(w.tb.Context()))
+	w.pass(2, nil)
 }
 
 // pass lets so many seconds go by, with a sweep each, and calls each every second.
@@ -129,7 +147,13 @@ func (r *lifeRun) own(data schema.Data) {
 
 func (r *lifeRun) publish(data schema.Data) {
 	r.w.tb.Helper()
-	e, _, err := r.out.Event(data, 0, r.w.clock.Now(), r.out.Chain, 0)
+	r.publishAt(data, r.w.clock.Now())
+}
+
+// publishAt publishes an event of an executor by whose clock it is at.
+func (r *lifeRun) publishAt(data schema.Data, at time.Time) {
+	r.w.tb.Helper()
+	e, _, err := r.out.Event(data, 0, at, r.out.Chain, 0)
 	require.NoError(r.w.tb, err)
 	require.NoError(r.w.tb, r.out.Commit(e))
 	r.send(e)
@@ -145,8 +169,9 @@ func (r *lifeRun) control(data schema.Data) {
 		epoch++
 		r.out.Epoch, r.out.Last, r.out.Executor = epoch, 0, d.Executor
 	}
-	e, err := schema.NewControl("default", "service-1", r.out.Run, epoch, nuid.Next(), data, r.w.clock.Now())
+	e, err := schema.NewControl("default", "service-1", r.out.Run, epoch, rand.Text(), data, r.w.clock.Now())
 	require.NoError(r.w.tb, err)
+	require.NoError(r.w.tb, r.w.folder.keys.Sign(r.w.tb.Context(), e, r.checkpoint().Digest))
 	r.send(e)
 	r.folded()
 }
@@ -187,7 +212,7 @@ func (r *lifeRun) settled(ok func(*schema.Checkpoint) bool) *schema.Checkpoint {
 		l, known := r.w.roster.Get(r.out.Run)
 		want := schema.LiveOf(&c.Head)
 		return known == c.Live() && (!known || l.Same(&want))
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	return c
 }
 
@@ -217,4 +242,19 @@ func lastData[T any](r *lifeRun) *T {
 	data := new(T)
 	require.NoError(r.w.tb, json.Unmarshal(e.Data, data))
 	return data
+}
+
+// keyed gives a connection a key after it was made, for a server that asks for none: a fleet that it makes has that key.
+func keyed(tb testing.TB) func(*nats.Conn) {
+	tb.Helper()
+	pair, err := nkeys.CreateUser()
+	require.NoError(tb, err)
+	public, err := pair.PublicKey()
+	require.NoError(tb, err)
+	return func(nc *nats.Conn) { nc.Opts.Nkey, nc.Opts.SignatureCB = public, pair.Sign }
+}
+
+// keyless is the ring of a fleet without keys.
+func keyless() *keyring.Ring {
+	return keyring.New("default", func(context.Context) ([]schema.FleetKey, error) { return nil, nil }, nil, nil)
 }

@@ -17,6 +17,7 @@ import (
 const beat = schema.DefaultHeartbeatMS * time.Millisecond
 
 func TestTheRunOfASilentExecutorIsOrphaned(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	w.hb.beat("executor-1", "i1", beat, false)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -38,6 +39,7 @@ func TestTheRunOfASilentExecutorIsOrphaned(t *testing.T) {
 }
 
 func TestAHeartbeatKeepsAliveWithoutEvents(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	second := 0
@@ -52,6 +54,7 @@ func TestAHeartbeatKeepsAliveWithoutEvents(t *testing.T) {
 }
 
 func TestEventsKeepAliveWithoutHeartbeats(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	idle := w.begin("run-2", "executor-1", "i1")
@@ -67,6 +70,7 @@ func TestEventsKeepAliveWithoutHeartbeats(t *testing.T) {
 }
 
 func TestAnotherInstanceDoesNotKeepAlive(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	named := w.begin("run-1", "executor-1", "i1")
 	plain := w.begin("run-2", "executor-1", "")
@@ -79,6 +83,7 @@ func TestAnotherInstanceDoesNotKeepAlive(t *testing.T) {
 }
 
 func TestControlEventsAreNoSignOfLife(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	r.control(&schema.RunCancelRequestedData{By: "me"})
@@ -90,6 +95,7 @@ func TestControlEventsAreNoSignOfLife(t *testing.T) {
 }
 
 func TestAnExecutorThatLeavesIsGoneAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	w.hb.beat("executor-1", "i1", beat, false)
 	w.hb.beat("executor-2", "", beat, false)
@@ -115,6 +121,7 @@ func TestAnExecutorThatLeavesIsGoneAtOnce(t *testing.T) {
 }
 
 func TestAWaitingRunNeedsNoExecutorUntilItIsAnswered(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	r.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
@@ -128,6 +135,7 @@ func TestAWaitingRunNeedsNoExecutorUntilItIsAnswered(t *testing.T) {
 }
 
 func TestAWaitingRunThatIsToBeCancelledNeedsAnExecutor(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	r.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
@@ -138,22 +146,23 @@ func TestAWaitingRunThatIsToBeCancelledNeedsAnExecutor(t *testing.T) {
 }
 
 func TestAWaitExpires(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
-	at := func(seconds int) string { return schema.FormatTime(noon.Add(time.Duration(seconds) * time.Second)) }
+	at := func(minutes int) string { return schema.FormatTime(noon.Add(time.Duration(minutes) * time.Minute)) }
 	r := w.begin("run-1", "executor-1", "i1")
 	r.own(&schema.RunWaitingData{InterruptID: "early-1", Reason: "human_input", ExpiresAt: at(30)})
 	r.own(&schema.RunWaitingData{InterruptID: "early-2", Reason: "human_input", ExpiresAt: at(30)})
 	r.own(&schema.RunWaitingData{InterruptID: "late", Reason: "human_input", ExpiresAt: at(60)})
 	r.own(&schema.RunWaitingData{InterruptID: "never", Reason: "human_input"})
-	w.pass(29, nil)
+	w.skip(28 * time.Minute)
 	r.stays(schema.StatusWaiting)
-	w.pass(1, nil)
+	w.skip(4 * time.Minute)
 	r.settled(func(c *schema.Checkpoint) bool { return len(c.Interrupts) == 2 })
 	data := lastData[schema.RunInputData](r)
 	require.Equal(t, "early-2", data.InterruptID)
 	require.Equal(t, "expired", data.Status)
 	require.Equal(t, "daemon-1", data.By)
-	w.pass(30, nil)
+	w.skip(30 * time.Minute)
 	c := r.settled(func(c *schema.Checkpoint) bool { return len(c.Interrupts) == 1 })
 	require.Equal(t, "never", c.Interrupts[0].InterruptID)
 	require.Equal(t, schema.StatusWaiting, c.Status)
@@ -161,7 +170,59 @@ func TestAWaitExpires(t *testing.T) {
 	require.Zero(t, w.stats.Orphaned.Load())
 }
 
+// The executor's clock and the daemon's may be hours apart from the server's: a wait lasts as long as its executor said, from the moment
+// at which the server stored the question.
+func TestSweeper_WrongClocks_WaitsLastTheirTime(t *testing.T) {
+	t.Parallel()
+	for name, clocks := range map[string]struct{ executor, daemon time.Duration }{
+		"executor late":  {executor: -time.Hour},
+		"executor early": {executor: time.Hour},
+		"daemon late":    {daemon: -time.Hour},
+		"daemon early":   {daemon: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newLifeWorld(t)
+			r := w.begin("run-1", "executor-1", "i1")
+			asked := noon.Add(clocks.executor)
+			r.publishAt(&schema.RunWaitingData{
+				InterruptID: "q1", Reason: "human_input", ExpiresAt: schema.FormatTime(asked.Add(30 * time.Minute)),
+			}, asked)
+			r.folded()
+			expires := parseTime(r.checkpoint().Interrupts[0].ExpiresAt)
+			require.WithinDuration(t, w.begun.Add(30*time.Minute), expires, time.Minute, "by the server's clock")
+			w.begun = w.begun.Add(-clocks.daemon) // the daemon's clock is noon, the server's is not
+			w.clock.Forward(clocks.daemon)
+			w.skip(28 * time.Minute)
+			r.stays(schema.StatusWaiting)
+			w.skip(4 * time.Minute)
+			r.settled(func(c *schema.Checkpoint) bool { return len(c.Interrupts) == 0 })
+			require.Equal(t, int64(1), w.stats.Expired.Load())
+		})
+	}
+}
+
+func TestServerClock_TellsTheServersTime(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t) // its own clock is of another year
+	clock := &serverClock{js: w.js, shard: w.shard}
+	for range 2 { // asked, then measured
+		at, err := clock.now(t.Context())
+		require.NoError(t, err)
+		require.WithinDuration(t, time.Now(), at, time.Minute)
+	}
+	heard := clock.heard
+	clock.heard, clock.said = heard.Add(-serverClockEvery), clock.said.Add(-time.Hour)
+	at, err := clock.now(t.Context())
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), at, time.Minute, "asked once more")
+	clock = &serverClock{js: w.js, shard: &kvstore.Shard{Names: schema.NamesOf("none", 0)}}
+	_, err = clock.now(t.Context())
+	require.ErrorContains(t, err, "waits do not expire meanwhile")
+}
+
 func TestAnAnswerIsNoSignOfLifeOfTheExecutor(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.hb.beat("executor-1", "i1", beat, false)
@@ -174,6 +235,7 @@ func TestAnAnswerIsNoSignOfLifeOfTheExecutor(t *testing.T) {
 }
 
 func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(10, nil)
@@ -194,6 +256,7 @@ func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
 }
 
 func TestAnotherFolderTakesAHeartbeatForWhatItIs(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(3, nil)
@@ -206,6 +269,7 @@ func TestAnotherFolderTakesAHeartbeatForWhatItIs(t *testing.T) {
 }
 
 func TestAnExecutorWhoseHeartbeatsStayAwayHasTheWholeSilenceWithAnotherFolder(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	w.hb.beat("executor-1", "i1", beat, false)
 	r := w.begin("run-1", "executor-1", "i1")
@@ -222,6 +286,7 @@ func TestAnExecutorWhoseHeartbeatsStayAwayHasTheWholeSilenceWithAnotherFolder(t 
 }
 
 func TestWhoIsKnownByEventsIsAliveForEveryReplica(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	other := NewHeartbeats("default", w.nc, w.clock.Now, zerolog.Nop())
 	silent, steady := sign{"silent", "i1"}, sign{"steady", "i1"}
@@ -243,6 +308,7 @@ func TestWhoIsKnownByEventsIsAliveForEveryReplica(t *testing.T) {
 }
 
 func TestAFolderThatBeginsGivesWhoIsKnownByEventsTheWholeSilence(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.clock.Forward(time.Hour)
@@ -256,6 +322,7 @@ func TestAFolderThatBeginsGivesWhoIsKnownByEventsTheWholeSilence(t *testing.T) {
 }
 
 func TestADaemonThatWasStoppedGivesEverybodyTheWholeSilence(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(9, nil)
@@ -269,6 +336,7 @@ func TestADaemonThatWasStoppedGivesEverybodyTheWholeSilence(t *testing.T) {
 }
 
 func TestASlowSweepIsNoSignThatTheDaemonWasStopped(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(1, nil)
@@ -284,6 +352,7 @@ func TestASlowSweepIsNoSignThatTheDaemonWasStopped(t *testing.T) {
 }
 
 func TestNobodyIsGoneWhileNobodyListensOrTheFolderIsBehind(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(1, nil)
@@ -307,6 +376,7 @@ func TestNobodyIsGoneWhileNobodyListensOrTheFolderIsBehind(t *testing.T) {
 }
 
 func TestAnExecutorWithASlowPaceHasThreeOfItsIntervals(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.hb.beat("executor-1", "i1", 20*time.Second, false)
@@ -318,6 +388,7 @@ func TestAnExecutorWithASlowPaceHasThreeOfItsIntervals(t *testing.T) {
 }
 
 func TestOrphansArePaced(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	var runs []*lifeRun
 	for i := range 12 {
@@ -363,6 +434,7 @@ func (w *lifeWorld) listen() {
 }
 
 func TestHeartbeatsOfTheSynadiaAgentProtocolCount(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	w.listen()
 	r := w.begin("run-1", "VYbb7aZ0Zf0o2Fh4iU1sdp", "")
@@ -382,6 +454,7 @@ func TestHeartbeatsOfTheSynadiaAgentProtocolCount(t *testing.T) {
 }
 
 func TestWhatIsNoHeartbeatIsCountedAndSaysNothing(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	w.listen()
 	r := w.begin("run-1", "executor-1", "i1")
@@ -416,6 +489,7 @@ func TestWhatIsNoHeartbeatIsCountedAndSaysNothing(t *testing.T) {
 }
 
 func TestAReconnectGivesEverybodyTheWholeSilence(t *testing.T) {
+	t.Parallel()
 	w := newLifeWorld(t)
 	w.listen()
 	before, _ := w.hb.Steady()
@@ -433,6 +507,7 @@ func TestAReconnectGivesEverybodyTheWholeSilence(t *testing.T) {
 }
 
 func TestWhatIsRememberedOfExecutorsIsBounded(t *testing.T) {
+	t.Parallel()
 	c := NewHandClock(noon)
 	h := NewHeartbeats("default", nil, c.Now, noLog)
 	for i := range maxInstances + 100 {
@@ -470,7 +545,7 @@ func BenchmarkSweepOf10000LiveRuns(b *testing.B) {
 	}
 	r.sync(0)
 	cfg := FolderConfig{Fleet: "default", Holder: "daemon-1", Roster: r, Heartbeats: h}.withDefaults()
-	w := newSweeper(&cfg, nil, nil, new(FolderStats), c.Now, noLog)
+	w := newSweeper(&cfg, keyless(), nil, nil, new(FolderStats), c.Now, noLog)
 	b.ReportAllocs()
 	for b.Loop() {
 		require.NoError(b, w.sweep(b.Context()))

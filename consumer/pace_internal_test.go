@@ -8,6 +8,7 @@ import (
 )
 
 func TestABatchGathersForAsLongAsCommitsCost(t *testing.T) {
+	t.Parallel()
 	const many = 1000
 	var p pace
 	require.Zero(t, p.linger(), "nothing is known yet")
@@ -24,6 +25,7 @@ func TestABatchGathersForAsLongAsCommitsCost(t *testing.T) {
 }
 
 func TestASlowDiskDoesNotMakeABatchOfFewRunsGather(t *testing.T) {
+	t.Parallel()
 	var p pace
 	p.committed(cost{time.Second, 2})
 	p.committed(cost{time.Second, 3})

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/waymarkio/waymark/internal/failpoint"
 )
 
 // Quorum says whether the log of a shard takes writes.
@@ -21,7 +19,7 @@ type Quorum struct {
 
 // Quorum proves for each shard that its log takes writes: a barrier was acknowledged, by the stream's leader and by as many
 // replicas as it needs, not longer than fresh ago. Where none was, one is published, and waited for until ctx ends. Reads
-// publish barriers, too, so that on a busy fleet this costs nothing.
+// publish barriers, too, where a log has several replicas.
 func (s *Service) Quorum(ctx context.Context, fresh time.Duration) []Quorum {
 	sources := s.places.Load().shards
 	list := make([]Quorum, len(sources))
@@ -37,13 +35,10 @@ func (s *Service) Quorum(ctx context.Context, fresh time.Duration) []Quorum {
 	return list
 }
 
-// reached proves for the given shards that as many servers as they need were reached after the call began, by a barrier in each, which
+// reached proves for the given shards that as many servers as they need were reached after the call began, by a bound of each, which
 // it repeats until ctx ends. What is read without a proof of its own, from memory or from whichever replica answers, is not a
 // minority's then.
 func (s *Service) reached(ctx context.Context, shards []*shardSource) error {
-	if failpoint.Seeded(failpoint.NoBarrier) {
-		return nil
-	}
 	var group errgroup.Group
 	group.SetLimit(shardsAtOnce)
 	for _, src := range shards {
@@ -52,7 +47,7 @@ func (s *Service) reached(ctx context.Context, shards []*shardSource) error {
 	return group.Wait()
 }
 
-// insist waits for a barrier that was published after the call, and for another one while none is acknowledged.
+// insist waits for a bound that was found after the call, and tries again while none is.
 func (b *barrier) insist(ctx context.Context) error {
 	return insist(ctx, "stream "+b.names.EventStream(), func() error {
 		_, err := b.wait(ctx)
@@ -66,7 +61,7 @@ func (b *barrier) proof(ctx context.Context, now time.Time, fresh time.Duration)
 	if !q.At.IsZero() && now.Sub(q.At) < fresh {
 		return q
 	}
-	if _, err := b.wait(ctx); err != nil {
+	if err := b.written(ctx); err != nil {
 		q.Err = fmt.Errorf("stream %s takes no writes: %w", b.names.EventStream(), err)
 	}
 	q.At = b.lastAcked()

@@ -12,6 +12,7 @@ import (
 )
 
 func TestQuorumIsProvenByAWriteThatWasAcknowledged(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	within := func(limit, fresh time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -37,6 +38,7 @@ func TestQuorumIsProvenByAWriteThatWasAcknowledged(t *testing.T) {
 }
 
 func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	svc, _ := w.looking()
 	coverage := func() (s schema.ShardState, of float64) {
@@ -58,7 +60,7 @@ func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *te
 	head := schema.NewHead("default", "run-1")
 	boundaries := int64(0)
 	for i := range x.acked {
-		if head.Apply(&x.acked[i]).Boundary {
+		if head.Apply(schema.NoKeys, &x.acked[i]).Boundary {
 			boundaries++
 		}
 	}
@@ -83,7 +85,9 @@ func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *te
 }
 
 func TestListsAndHistoriesAreRefusedWhileNoWriteIsAcknowledged(t *testing.T) {
-	l := newLagging(t, consumer.ServiceConfig{Timeout: time.Second})
+	t.Parallel()
+	l := newServiceWorld(t)
+	l.replicated(consumer.ServiceConfig{Timeout: time.Second}, nil)
 	x := l.aRun("run-1", 1, 10)
 	_, stop := l.fold(consumer.FolderConfig{})
 	l.awaitFolded(x.acked[len(x.acked)-1].Stream)

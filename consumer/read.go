@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
-	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -32,10 +32,13 @@ const (
 type reader struct {
 	js    jetstream.JetStream
 	fleet string
+	// keys are those that the fleet's control events are checked by.
+	keys  *keyring.Ring
 	log   zerolog.Logger
 	stats *ServiceStats
 	// shards are those that can hold a run.
-	shards func(run string) []*shardSource
+	shards  func(run string) []*shardSource
+	grounds grounds
 }
 
 // shardSource is where the runs of one shard are read.
@@ -322,7 +325,7 @@ func (rd *reader) fromCheckpoint(ctx context.Context, src *shardSource, run stri
 		case !seen:
 			return errAbsent
 		default:
-			if err := r.fold(&rec, m.accept); err != nil {
+			if err := rd.fold(ctx, r, &rec, m.accept); err != nil {
 				return err
 			}
 			r.tail.add(&rec, m.content)
@@ -354,13 +357,17 @@ func (r *reading) placed(err error) error {
 }
 
 // fold applies a record. A hole is an error unless holes were confirmed.
-func (r *reading) fold(rec *schema.Record, accept bool) error {
+func (rd *reader) fold(ctx context.Context, r *reading, rec *schema.Record, accept bool) error {
+	keys, err := rd.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
 	after := r.head.Position.Stream
 	misses := r.head.Misses(rec)
 	if misses && !accept {
 		return &hole{after: after, at: rec.Stream, reason: reasonLost}
 	}
-	v := r.head.Apply(rec)
+	v := r.head.Apply(keys, rec)
 	r.carried = stillLost(r.carried, &r.head)
 	if misses {
 		r.lost = lostBefore(r.lost, &r.head, &v)
@@ -382,7 +389,7 @@ func tellsOfHole(v *schema.Verdict) bool {
 		return false
 	}
 	switch v.Reason {
-	case schema.ReasonGap, schema.ReasonChainMismatch, schema.ReasonEpochAhead, schema.ReasonStaleTakeover:
+	case schema.ReasonGap, schema.ReasonChainMismatch, schema.ReasonEpochAhead, schema.ReasonStaleTakeover, schema.ReasonMisplaced:
 		return true
 	default:
 		return false
@@ -390,10 +397,10 @@ func tellsOfHole(v *schema.Verdict) bool {
 }
 
 // unsaid reports whether the fold says nothing of what the log misses before the event that its head is at. Of a takeover that it
-// refuses it does not: anybody can forge one.
+// refuses it does not, nor of a signed event at the wrong place: every executor can forge the one and repeat the other.
 func unsaid(at *schema.Head, v *schema.Verdict) bool {
-	says := tellsOfHole(v) && v.Event.Name() != schema.RunResumed
-	return !says && at.Status != schema.StatusErased && !failpoint.Seeded(failpoint.HoleFolded)
+	says := tellsOfHole(v) && v.Event.Name() != schema.RunResumed && v.Reason != schema.ReasonMisplaced
+	return !says && at.Status != schema.StatusErased
 }
 
 // lostBefore adds to the gaps of a run what the log misses before the event that its head is at, unless the fold itself says so, or

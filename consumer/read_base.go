@@ -3,6 +3,8 @@ package consumer
 import (
 	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -37,14 +39,54 @@ func (rd *reader) baseOf(ctx context.Context, run string, base *schema.BaseRef, 
 	return r, m, nil
 }
 
+const (
+	// groundsKept is how long a base that was found counts as there: the tries of one takeover come within it.
+	groundsKept = 5 * time.Minute
+	// mostGrounds bounds the bases that are remembered.
+	mostGrounds = 4096
+)
+
+// grounds remembers the bases that were found, so that the next try at a fork of a long chain goes on where the one before ran out of time.
+type grounds struct {
+	mu    sync.Mutex
+	found map[schema.BaseRef]ground
+}
+
+// ground is a base that was found, and what that one stands on.
+type ground struct {
+	at   time.Time
+	base *schema.BaseRef
+}
+
+func (g *grounds) get(ref schema.BaseRef, now time.Time) (ground, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	found, ok := g.found[ref]
+	return found, ok && now.Sub(found.at) < groundsKept
+}
+
+func (g *grounds) put(ref schema.BaseRef, base *schema.BaseRef, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.found == nil || len(g.found) >= mostGrounds {
+		g.found = make(map[schema.BaseRef]ground)
+	}
+	g.found[ref] = ground{now, base}
+}
+
 // grounded makes sure that all that a fork stands on is there: before the fork is taken over by somebody who reads it next.
 func (rd *reader) grounded(ctx context.Context, run string, base *schema.BaseRef) error {
 	for forks := 0; base != nil; forks++ {
-		_, m, err := rd.baseOf(ctx, run, base, forks)
-		if err != nil {
-			return err
+		found, ok := rd.grounds.get(*base, time.Now())
+		if !ok || forks == schema.MaxBases { // the error of a chain that is too long is made there
+			_, m, err := rd.baseOf(ctx, run, base, forks)
+			if err != nil {
+				return err
+			}
+			found.base = m.head.Base
+			rd.grounds.put(*base, found.base, time.Now())
 		}
-		run, base = base.Run, m.head.Base
+		run, base = base.Run, found.base
 	}
 	return nil
 }

@@ -166,6 +166,7 @@ var errBusy = errors.New("the daemon folds as many states as it may")
 
 // stateSink folds a run's content to its state, within a budget.
 type stateSink struct {
+	keys   *schema.Keys
 	state  *schema.State
 	bytes  int64
 	budget *semaphore.Weighted
@@ -226,7 +227,7 @@ func (s *stateSink) apply(frames []byte) error {
 			s.state.Head.Position = schema.Position{} // sequences that damage freed were used again
 		}
 		s.last = rec.Stream
-		s.state.Apply(&rec)
+		s.state.Apply(s.keys, &rec)
 		return true
 	})
 }

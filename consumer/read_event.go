@@ -14,6 +14,34 @@ import (
 // lateSegments is how many of a run's latest segments are looked through for an earlier try of a request.
 const lateSegments = 2
 
+// byOf returns By of a control event.
+func byOf(e *schema.Event) string {
+	if e == nil {
+		return ""
+	}
+	data, err := schema.ParseData(e)
+	if err != nil {
+		return "" // the fold refused it, too
+	}
+	switch d := data.(type) {
+	case *schema.RunInputData:
+		return d.By
+	case *schema.RunCancelRequestedData:
+		return d.By
+	case *schema.ToolSettledData:
+		return d.By
+	case *schema.CheckpointMarkedData:
+		return d.By
+	case *schema.HandoffAcceptedData:
+		return d.By
+	case *schema.HandoffDeclinedData:
+		return d.By
+	case *schema.HandoffClosedData:
+		return d.By
+	}
+	return ""
+}
+
 // lately looks for the latest event of the run that matches, in what the log holds and the latest segments. It returns
 // nil for none. match is given the event's id, and the event, nil when the message is none.
 func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, e *schema.Event) bool) (*schema.ControlReply, error) {
@@ -24,7 +52,7 @@ func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, 
 			e = nil
 		}
 		if id := schema.RecordID(rec, e); match(id, e) {
-			found = &schema.ControlReply{EventID: id, Stream: rec.Stream}
+			found = &schema.ControlReply{EventID: id, Stream: rec.Stream, By: byOf(e)}
 		}
 	}
 	for from := schema.StreamSequence(1); from <= r.logLast; {

@@ -27,6 +27,7 @@ func (m *moment) complete() bool { return m.head.Complete() }
 
 // walker is a sink that folds a run's content in the order of the log.
 type walker struct {
+	keys    *schema.Keys
 	head    schema.Head
 	records int64
 	// next is the number of the segment that comes next.
@@ -59,7 +60,7 @@ func (w *walker) frames(chunk []byte) error {
 			w.head.Position = schema.Position{} // sequences that damage freed were used again
 		}
 		w.last = rec.Stream
-		p := schema.Prepare(&rec)
+		p := schema.Prepare(w.keys, &rec)
 		if w.before(&p) {
 			stop = errEnough
 			return false
@@ -116,7 +117,11 @@ func (rd *reader) was(ctx context.Context, r, other *reading) (bool, error) {
 		return r.head.Digest == other.head.Digest && r.logLast == other.logLast, nil
 	}
 	same := false
-	w := &walker{head: schema.NewHead(rd.fleet, r.run), next: 1}
+	keys, err := rd.keys.Keys(ctx)
+	if err != nil {
+		return false, err
+	}
+	w := &walker{keys: keys, head: schema.NewHead(rd.fleet, r.run), next: 1}
 	w.before = func(*schema.Prepared) bool { return false }
 	w.behind = func(schema.Verdict) bool {
 		same = w.head.Position == other.head.Position && w.head.Digest == other.head.Digest
@@ -135,7 +140,11 @@ func (rd *reader) search(ctx context.Context, r *reading, p schema.Point) (*mome
 		return nil, err
 	}
 	var found []moment
-	w := &walker{head: schema.NewHead(rd.fleet, r.run), next: 1}
+	keys, err := rd.keys.Keys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := &walker{keys: keys, head: schema.NewHead(rd.fleet, r.run), next: 1}
 	many := finder.Many(r.head.Epoch)
 	var ahead *moment
 	w.before = func(rec *schema.Prepared) bool {

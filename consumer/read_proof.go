@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -79,7 +79,7 @@ func (rd *reader) readUpTo(ctx context.Context, src *shardSource, run string, m 
 		m.walk = try > directTries
 		r, err := rd.read(ctx, src, run, m)
 		switch {
-		case err == nil && (r.logLast >= last || failpoint.Seeded(failpoint.StaleAccepted)):
+		case err == nil && r.logLast >= last:
 			return r, nil
 		case err == nil:
 			err = fmt.Errorf("run %s read up to %d of %d: %w", run, r.logLast, last, ErrStale)
@@ -102,15 +102,11 @@ func (rd *reader) current(ctx context.Context, r *reading) (bool, error) {
 	return err == nil && last == r.logLast, err
 }
 
-// lastProven returns the stream sequence of the run's last event, 0 for none, from an answer that shows a barrier
-// published after the call.
+// lastProven returns the stream sequence of the run's last event, 0 for none, from an answer that reaches a bound found after the call.
 func (rd *reader) lastProven(ctx context.Context, src *shardSource, run string) (schema.StreamSequence, error) {
-	at := schema.StreamSequence(0)
-	if !failpoint.Seeded(failpoint.NoBarrier) {
-		var err error
-		if at, err = src.barrier.wait(ctx); err != nil {
-			return 0, err
-		}
+	least, err := src.barrier.wait(ctx)
+	if err != nil {
+		return 0, err
 	}
 	backoff := staleBackoff
 	for {
@@ -118,13 +114,19 @@ func (rd *reader) lastProven(ctx context.Context, src *shardSource, run string) 
 		if err != nil {
 			return 0, err
 		}
-		if answer.Records[schema.BarrierRun].Stream >= at {
+		if least.in(&answer) {
 			return answer.Records[run].Stream, nil
+		}
+		if least.lone && answer.UpTo == 0 {
+			// An answer without a message does not say how far the server's log reaches. The leader's does.
+			if log, err := runlog.AskLone(ctx, rd.js, src.store.Names, run); err != nil || log.Only && !log.Holds {
+				return 0, err
+			}
 		}
 		// This replica is behind. Any may answer the next time.
 		rd.stats.StaleAnswers.Add(1)
 		if err := pause(ctx, backoff); err != nil {
-			return 0, fmt.Errorf("no server shows barrier %d: %w: %w", at, ErrStale, err)
+			return 0, fmt.Errorf("no server shows the log up to %d: %w: %w", least.at, ErrStale, err)
 		}
 		backoff = min(2*backoff, maxBackoff)
 	}
@@ -159,7 +161,7 @@ func insist(ctx context.Context, about string, try func() error, again func(erro
 // transient reports whether a failure may pass by itself.
 func transient(err error) bool {
 	var d *damaged
-	for _, lasting := range []error{ErrNoRun, ErrStopping, errTooLarge, errBusy, ErrClientGone, context.Canceled} {
+	for _, lasting := range []error{ErrNoRun, ErrStopping, errTooLarge, errBusy, ErrClientGone, keyring.ErrSigner, context.Canceled} {
 		if errors.Is(err, lasting) {
 			return false
 		}

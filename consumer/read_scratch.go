@@ -22,8 +22,11 @@ func (rd *reader) fromScratch(ctx context.Context, src *shardSource, run string,
 		}
 		return stored, err
 	}
-	var err error
-	r.index, err = foldSegments(ctx, get, &r.head, run, nil, func(n int, err error) {
+	keys, err := rd.keys.Keys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.index, err = foldSegments(ctx, keys, get, &r.head, run, nil, func(n int, err error) {
 		// The log may still hold its events; if not, the hole is found there and named.
 		r.unusable = true
 		rd.stats.CorruptSegments.Add(1)
@@ -50,7 +53,7 @@ func (rd *reader) fromScratch(ctx context.Context, src *shardSource, run string,
 
 // foldSegments folds every segment that continues the run onto a head, and stops at the first that does not: bad is told
 // of one that is there and cannot be used. each, if not nil, sees every record; of a segment that turns out bad, too.
-func foldSegments(ctx context.Context, get func(ctx context.Context, run string, n int) ([]byte, error), head *schema.Head, run string,
+func foldSegments(ctx context.Context, keys *schema.Keys, get func(ctx context.Context, run string, n int) ([]byte, error), head *schema.Head, run string,
 	each func(*schema.Record), bad func(n int, err error),
 ) (schema.SegmentIndex, error) {
 	var index schema.SegmentIndex
@@ -63,7 +66,7 @@ func foldSegments(ctx context.Context, get func(ctx context.Context, run string,
 			return index, fmt.Errorf("fold segment %d of run %s: %w", n, run, err)
 		}
 		before := head.Clone()
-		info, err := foldSegment(head, run, n, stored, each)
+		info, err := foldSegment(keys, head, run, n, stored, each)
 		if err != nil {
 			*head = before
 			bad(n, err)
@@ -77,7 +80,7 @@ func foldSegments(ctx context.Context, get func(ctx context.Context, run string,
 }
 
 // foldSegment folds one segment onto a head, which is of no use after an error. each, if not nil, sees every record.
-func foldSegment(head *schema.Head, run string, n int, stored []byte, each func(*schema.Record)) (schema.SegmentInfo, error) {
+func foldSegment(keys *schema.Keys, head *schema.Head, run string, n int, stored []byte, each func(*schema.Record)) (schema.SegmentInfo, error) {
 	info, frames, err := schema.DecodeSegment(stored)
 	if err != nil {
 		return info, err
@@ -89,7 +92,7 @@ func foldSegment(head *schema.Head, run string, n int, stored []byte, each func(
 		head.Position = schema.Position{} // sequences that damage freed were used again
 	}
 	if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
-		head.Apply(&rec)
+		head.Apply(keys, &rec)
 		if each != nil {
 			each(&rec)
 		}
@@ -126,7 +129,7 @@ func (rd *reader) foldLog(ctx context.Context, r *reading, m mode) error {
 			}
 			return nil
 		}
-		if err := r.fold(&rec, m.accept); err != nil {
+		if err := rd.fold(ctx, r, &rec, m.accept); err != nil {
 			return err
 		}
 		r.tail.add(&rec, m.content)
@@ -167,7 +170,7 @@ func (rd *reader) foldRegressedLog(ctx context.Context, r *reading, m mode) erro
 			r.tail.add(&rec, false)
 			return nil
 		}
-		if err := r.fold(&rec, true); err != nil {
+		if err := rd.fold(ctx, r, &rec, true); err != nil {
 			return err
 		}
 		r.tail.add(&rec, false)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/waymarkio/waymark/internal/runlog"
@@ -17,7 +18,12 @@ import (
 func (s *reignState) reconcile(ctx context.Context) error {
 	s.settleDoubt()
 	if s.mark.Position.Stream > 0 {
-		if err := s.checkPosition(ctx); err != nil {
+		err := s.checkPosition(ctx)
+		if errors.Is(err, errSeemsShorter) {
+			s.log.Warn().Err(err).Msg("log seems shorter, looking again")
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -73,8 +79,12 @@ func (s *reignState) sealIdle(ctx context.Context) error {
 		if len(r.cuts) == 0 {
 			r.cut()
 		}
-		if err := s.seal(ctx, r); err != nil {
+		parked, err := s.spare(r.id, s.seal(ctx, r))
+		if err != nil {
 			return err
+		}
+		if parked {
+			delete(idle, r.id)
 		}
 	}
 	return s.store(ctx, idle)
@@ -91,7 +101,7 @@ type aging struct {
 // way: SafeAfter divided by ReconcileEvery, a few dozen.
 func (s *reignState) moveSafe(ctx context.Context) error {
 	now := s.now()
-	if n := len(s.aging); n == 0 || s.aging[n-1].mark.Position != s.mark.Position {
+	if n := len(s.aging); n == 0 || s.aging[n-1].mark.Position != s.mark.Position || !slices.Equal(s.aging[n-1].mark.Parked, s.mark.Parked) {
 		s.aging = append(s.aging, aging{s.mark, now})
 	}
 	due := -1
@@ -103,13 +113,12 @@ func (s *reignState) moveSafe(ctx context.Context) error {
 	if due < 0 || s.aging[due].mark.Incarnation == "" {
 		return nil
 	}
-	_, rev, err := s.safe.Get(ctx, s.names)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
-		return err
-	}
-	if _, err := s.safe.Put(ctx, s.names, s.aging[due].mark, rev); err != nil {
+	// The revision is the one that this reign began with, or put: a folder that stood still must not put over the next one's.
+	rev, err := s.safe.Put(ctx, s.names, s.aging[due].mark, s.safeRev)
+	if err != nil {
 		return s.lost(err)
 	}
+	s.safeRev = rev
 	s.aging = s.aging[due+1:]
 	return nil
 }

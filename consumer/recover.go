@@ -2,12 +2,12 @@ package consumer
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 
-	"github.com/nats-io/nuid"
-
 	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -106,8 +106,11 @@ func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverReque
 		Executor: req.Executor, Instance: req.Instance, Reason: req.Reason, RequestID: req.RequestID,
 		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
 	}
-	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.run, h.Epoch+1, nuid.Next(), data, s.now())
+	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.run, h.Epoch+1, rand.Text(), data, s.now())
 	if err != nil {
+		return false, fmt.Errorf("takeover of run %s: %w", r.run, err)
+	}
+	if err := s.keys.Sign(ctx, e, h.Digest); err != nil {
 		return false, fmt.Errorf("takeover of run %s: %w", r.run, err)
 	}
 	if err := failpoint.Hit(ctx, failpoint.BeforeTakeover); err != nil {
@@ -128,27 +131,35 @@ func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverReque
 }
 
 // advance reads the log from the reading's last event to the control event at its place, and folds it. It reports false
-// when the event is not there, or the fold did not accept it.
+// when the event is not there, or the fold did not accept it. An event whose signature the fold refuses is an error, [keyring.ErrSigner]: the
+// next one would be refused, too.
 func (s *Service) advance(ctx context.Context, r *reading, e *schema.Event, at schema.StreamSequence) (bool, error) {
 	backoff := staleBackoff
 	for try := 1; ; try++ {
-		accepted := false
+		accepted, unsigned := false, error(nil)
 		err := s.reader.records(ctx, r.src, r.run, r.logLast+1, try > directTries, func(rec schema.Record) error {
 			if rec.Stream > at {
 				return errEnough
 			}
-			v := r.head.Apply(&rec)
+			keys, err := s.keys.Keys(ctx)
+			if err != nil {
+				return err
+			}
+			v := r.head.Apply(keys, &rec)
 			r.logLast = rec.Stream
 			r.tail.add(&rec, true)
 			if rec.Stream == at {
 				accepted = v.Kind == schema.Applied && v.Event != nil && v.Event.ID == e.ID
+				if v.Kind == schema.Rejected && (v.Reason == schema.ReasonUnsigned || v.Reason == schema.ReasonMisplaced) {
+					unsigned = fmt.Errorf("%w: run %s refused event %s as %s: %s", keyring.ErrSigner, r.run, e.ID, v.Reason, v.Detail)
+				}
 				return errEnough
 			}
 			return nil
 		})
 		switch {
 		case r.logLast >= at:
-			return accepted, nil
+			return accepted, unsigned
 		case err != nil && (errors.Is(err, errEnough) || !transient(err)):
 			return false, nil
 		}

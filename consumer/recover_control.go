@@ -25,8 +25,8 @@ const (
 const (
 	// controlPatience bounds one try to publish a control event; the next is the same message.
 	controlPatience = 2 * time.Second
-	// controlRoom is what a full stream is lifted by for a control event or barrier, in bytes.
-	controlRoom = 16 << 10
+	// maxLifts is how often a full stream is lifted for a control event before there are pauses, and by how many times its size at most.
+	maxLifts = 8
 )
 
 // isFull reports whether a publish failed because the stream has reached its limit.
@@ -38,13 +38,13 @@ func isFull(err error) bool {
 // publishControl stores a control event behind the run's last event, given by its stream sequence. A try without an
 // answer is repeated as the same message until ctx ends: then the outcome is unknown. It returns errRefused when
 // another event came first, or when an earlier try had succeeded without our hearing of it: read the run to tell.
-// A full stream is lifted, within the fleet's reserve.
+// A full stream is lifted by what the event needs, within the fleet's reserve.
 func publishControl(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, e *schema.Event,
 	last schema.StreamSequence,
 ) (schema.StreamSequence, error) {
 	header, body := e.Encode()
 	msg := &nats.Msg{Subject: shard.Names.EventSubject(e.Subject), Header: header, Data: body}
-	backoff := staleBackoff
+	backoff, lifts := staleBackoff, int64(0)
 	for {
 		seq, err := publishOnce(ctx, js, msg, e.ID, last)
 		var api *jetstream.APIError
@@ -55,8 +55,14 @@ func publishControl(ctx context.Context, js jetstream.JetStream, shard *kvstore.
 			api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant):
 			return 0, fmt.Errorf("%s: %w: %w", e.ID, errRefused, err)
 		case isFull(err):
-			if _, lerr := shard.LiftQuota(ctx, int64(len(body))+controlRoom); lerr != nil {
+			// Executors that wait for room publish into the same: the event follows at once, and each time that they came first
+			// there is room for more of them.
+			lifts++
+			if _, lerr := shard.LiftQuota(ctx, min(lifts, maxLifts)*kvstore.StoredSize(msg)); lerr != nil {
 				return 0, fmt.Errorf("%s: full stream: %w", e.ID, lerr)
+			}
+			if lifts <= maxLifts {
+				continue
 			}
 		case errors.As(err, &api) && api.ErrorCode != codeCASInFlight && api.ErrorCode != codeDuplicateInFlight && api.Code < 500:
 			return 0, fmt.Errorf("publish %s: %w", e.ID, err)

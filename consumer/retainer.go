@@ -61,10 +61,10 @@ func (r *Retainer) shard(ctx context.Context, shard int) (removed int, err error
 	}
 	place := cleanupPlace{Shard: shard, Now: schema.FormatTime(r.svc.now())}
 	for place.Shard == shard && r.leads(shard) {
-		req := schema.CleanupRequest{By: r.svc.cfg.Name, Limit: schema.DefaultList, After: place.text()}
+		req := schema.CleanupRequest{Limit: schema.DefaultList, After: place.text()}
 		reply := schema.CleanupReply{Policy: policy()}
 		work, cancel := context.WithTimeout(ctx, r.svc.cfg.Timeout)
-		err := r.svc.cleanupPage(work, &req, &reply)
+		err := r.svc.cleanupPage(work, &req, sender{by: r.svc.cfg.Name}, &reply)
 		cancel()
 		for i := range reply.Items {
 			switch item := &reply.Items[i]; {

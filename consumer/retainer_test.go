@@ -18,6 +18,7 @@ import (
 // A fleet of runs and of forks of forks, some pinned, some live, is cleaned by the daemon itself as its policy says. Whatever is
 // kept is still read whole, with what it stands on, and whatever is gone stood under nothing that is kept.
 func TestWhatThePolicyKeepsIsStillRecovered(t *testing.T) {
+	t.Parallel()
 	const seed, runs = 11, 30
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's choice
 	policy := schema.RetentionPolicy{CompletedSeconds: 1, CancelledSeconds: 1, GraceSeconds: 1}

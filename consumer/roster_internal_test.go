@@ -45,6 +45,7 @@ func runsOf(entries []schema.Live) []string {
 }
 
 func TestClaimableRunsAreOnesOwnAndThenTheOldest(t *testing.T) {
+	t.Parallel()
 	running := orphan("running", "me", 900)
 	running.Status = schema.StatusRunning
 	stuck := orphan("stuck", "me", 800)
@@ -69,6 +70,7 @@ func TestClaimableRunsAreOnesOwnAndThenTheOldest(t *testing.T) {
 }
 
 func TestARunLeavesTheClaimableOnesWithItsEntry(t *testing.T) {
+	t.Parallel()
 	r := tableOf(t, orphan("run-1", "x", 10), orphan("run-2", "x", 20))
 	taken := orphan("run-2", "y", 0)
 	taken.Status = schema.StatusRunning
@@ -88,6 +90,7 @@ func TestARunLeavesTheClaimableOnesWithItsEntry(t *testing.T) {
 }
 
 func TestAHiddenRunComesBackInTimeOrWithItsNextEntry(t *testing.T) {
+	t.Parallel()
 	r := tableOf(t, orphan("run-1", "x", 10), orphan("run-2", "x", 5))
 	r.Hide("run-1", noon.Add(time.Second))
 	r.Hide("run-2", noon.Add(time.Hour))
@@ -103,6 +106,7 @@ func TestAHiddenRunComesBackInTimeOrWithItsNextEntry(t *testing.T) {
 }
 
 func TestANewWatchLeavesNothingStaleBehind(t *testing.T) {
+	t.Parallel()
 	r := tableOf(t, orphan("run-1", "x", 10), orphan("run-2", "x", 20), orphan("run-3", "x", 30))
 	r.unsync(0)
 	require.False(t, r.Synced())
@@ -122,6 +126,7 @@ func TestANewWatchLeavesNothingStaleBehind(t *testing.T) {
 }
 
 func TestCandidatesAreBoundedAndTheirCountIsNot(t *testing.T) {
+	t.Parallel()
 	var entries []schema.Live
 	for i := range 100 {
 		entries = append(entries, orphan(fmt.Sprintf("run-%03d", i), "x", 100-i))

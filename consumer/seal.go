@@ -175,15 +175,6 @@ func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Posi
 
 // createSegment stores a segment, or adopts the one that is there.
 func (s *reignState) createSegment(ctx context.Context, r *run, info schema.SegmentInfo, stored []byte) error {
-	switch {
-	case failpoint.Seeded(failpoint.SegmentCountedFirst):
-		storedLater(r, info.Number, stored)
-		return nil
-	case failpoint.Seeded(failpoint.PurgeFirst):
-		if _, err := s.shard.PurgeRun(ctx, r.id, info.Last.Stream); err != nil {
-			return err
-		}
-	}
 	if err := failpoint.Hit(ctx, failpoint.BeforeSegmentPut); err != nil {
 		return err
 	}
@@ -200,8 +191,10 @@ var errRecut = errors.New("another range is sealed already")
 // adopt deals with a segment that nobody counted so far, or that another folder counted meanwhile. What continues the
 // run is taken as it is, whatever its range: it may be counted, and what it holds may be purged. Only what cannot be
 // used is replaced, by what the log has; one that is whole and does not continue the run, only while the log has all of it.
+// The replacement names the revision that was examined: a folder that stood still meanwhile must not replace what the next
+// one has put, counted, and purged the log by.
 func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo, stored []byte) error {
-	existing, err := s.shard.Segments.GetFresh(ctx, r.id, want.Number)
+	existing, rev, err := s.shard.Segments.Examine(ctx, r.id, want.Number)
 	if err != nil {
 		return err
 	}
@@ -222,11 +215,8 @@ func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo,
 	if kept := s.stillInLog(ctx, r.id, want.Number, existing); kept != nil {
 		return kept
 	}
-	s.log.Warn().Err(err).Str(keyRun, r.id).Int(keySegment, want.Number).Msg("segment that cannot be used replaced")
-	if err := s.shard.Segments.Delete(ctx, r.id, want.Number); err != nil {
-		return err
-	}
-	return s.shard.Segments.Create(ctx, r.id, want.Number, stored)
+	s.log.Warn().Err(err).Str(keyRun, r.id).Int(keySegment, want.Number).Msg("replacing a segment that cannot be used")
+	return s.lost(s.shard.Segments.Replace(ctx, r.id, want.Number, stored, rev))
 }
 
 // errOnlyCopy says that a segment behind a damaged or lost one has events that the log has no more.
@@ -291,8 +281,11 @@ func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequ
 	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, index: r.index, quarantined: r.quarantined, dirty: true, touched: r.touched, lost: r.lost, refolded: true}
 	fresh.tail.room = r.tail.room
 	fresh.sealed = make(map[schema.StreamSequence]string)
-	var err error
-	fresh.segments, err = foldSegments(ctx, s.shard.Segments.GetFresh, &fresh.head, r.id,
+	keys, err := s.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	fresh.segments, err = foldSegments(ctx, keys, s.shard.Segments.GetFresh, &fresh.head, r.id,
 		func(rec *schema.Record) { fresh.sealed[rec.Stream] = schema.PositionOf(rec).ID },
 		func(n int, err error) {
 			// It is refused, not guessed at: recovery says what is missing, and the log may still have the range.

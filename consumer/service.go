@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,16 +11,16 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ServiceName is the name of the NATS micro service. All replicas share it and its queue group.
+// ServiceName is the name by which NATS tools discover the service. All replicas share it and its queue group.
 const ServiceName = "waymark"
 
 // flushPatience bounds the wait for the last replies to leave.
@@ -47,15 +46,17 @@ type Service struct {
 	stats    *ServiceStats
 	now      func() time.Time
 	reader   *reader
-	places   atomic.Pointer[places]
-	roster   *Roster
-	budget   *semaphore.Weighted
-	streams  *semaphore.Weighted
-	answers  *semaphore.Weighted
-	claims   *claims
-	lookout  *lookout
-	folded   foldedSince
-	ready    chan struct{}
+	// keys are those that the fleet's control events are signed and checked by.
+	keys    *keyring.Ring
+	places  atomic.Pointer[places]
+	roster  *Roster
+	budget  *semaphore.Weighted
+	streams *semaphore.Weighted
+	answers *semaphore.Weighted
+	claims  *claims
+	lookout *lookout
+	folded  foldedSince
+	ready   chan struct{}
 
 	mu     sync.RWMutex
 	closed bool
@@ -87,8 +88,13 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 	}
 	s.refusals = log.Sample(&zerolog.BurstSampler{Burst: refusalsLogged, Period: time.Second})
 	s.lookout = &lookout{svc: s}
+	keys, err := kvstore.NewKeyring(js, cfg.Fleet)
+	if err != nil {
+		return nil, err
+	}
+	s.keys = keys
 	s.reader = &reader{
-		js: js, fleet: cfg.Fleet, log: log, stats: s.stats,
+		js: js, fleet: cfg.Fleet, keys: keys, log: log, stats: s.stats,
 		shards: func(run string) []*shardSource { return s.places.Load().of(run) },
 	}
 	s.places.Store(new(places))
@@ -127,8 +133,9 @@ func (s *Service) Run(ctx context.Context) error {
 		cancel(ErrStopping)
 		return errors.Join(workers.Wait(), helpers.Wait())
 	}
-	down := make(chan struct{})
-	svc, err := s.listen(sync.OnceFunc(func() { close(down) }))
+	down := s.nc.StatusChanged(nats.CLOSED)
+	defer s.nc.RemoveStatusListener(down)
+	heard, err := s.listen()
 	if err != nil {
 		s.closeQueue()
 		return errors.Join(err, stop())
@@ -140,7 +147,7 @@ func (s *Service) Run(ctx context.Context) error {
 	case <-down:
 		lost = fmt.Errorf("service of fleet %s: %w", s.cfg.Fleet, nats.ErrConnectionClosed)
 	}
-	return errors.Join(lost, s.drain(svc, &workers, stop))
+	return errors.Join(lost, s.drain(heard, &workers, stop))
 }
 
 // announceReady waits until the server knows the subscriptions.
@@ -161,11 +168,8 @@ func (s *Service) announceReady(ctx context.Context) {
 }
 
 // drain takes no more requests and lets those in hand finish.
-func (s *Service) drain(svc micro.Service, workers *errgroup.Group, stop func() error) error {
-	err := svc.Stop()
-	if errors.Is(err, nats.ErrConnectionClosed) {
-		err = nil
-	}
+func (s *Service) drain(heard subscriptions, workers *errgroup.Group, stop func() error) error {
+	err := heard.drain()
 	s.closeQueue()
 	grace := time.NewTimer(s.cfg.Grace)
 	defer grace.Stop()
@@ -189,41 +193,28 @@ func (s *Service) drain(svc micro.Service, workers *errgroup.Group, stop func() 
 	return err
 }
 
-// listen registers the micro service and its endpoints.
-func (s *Service) listen(down func()) (micro.Service, error) {
-	svc, err := micro.AddService(s.nc, micro.Config{
-		Name: ServiceName, Version: s.cfg.Version, QueueGroup: ServiceName,
-		Description: "Waymark: recovery of runs and what is known of them",
-		Metadata:    map[string]string{"fleet": s.cfg.Fleet, "replica": s.cfg.Name, "shards": strconv.Itoa(len(s.places.Load().shards))},
-		DoneHandler: func(micro.Service) { down() },
-	})
-	if err != nil {
-		return nil, fmt.Errorf("service of fleet %s: %w", s.cfg.Fleet, err)
-	}
-	for _, e := range s.endpoints() {
-		run := "*"
-		if e.whole {
-			run = ""
-		}
-		err := svc.AddEndpoint(e.verb, micro.HandlerFunc(func(req micro.Request) { s.accept(e, req) }),
-			micro.WithEndpointSubject(schema.ServiceSubject(e.verb, s.cfg.Fleet, run)),
-			micro.WithEndpointMetadata(e.metadata(s.cfg.Fleet)))
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("endpoint %s of fleet %s: %w", e.verb, s.cfg.Fleet, err), svc.Stop())
-		}
-	}
-	return svc, nil
-}
-
 // accept hands a request over to the workers, or refuses it. It never waits: the endpoint has one goroutine.
-func (s *Service) accept(e *endpoint, req micro.Request) {
+func (s *Service) accept(e *endpoint, m *nats.Msg) {
 	e.count.Add(1)
-	if req.Reply() == "" {
+	if m.Reply == "" {
 		return // nobody wants the answer, and nothing is done that nobody can be told of
 	}
-	t := &task{svc: s, endpoint: e, arrived: s.now(), reply: req.Reply(), data: req.Data(), size: int64(len(req.Data())) + taskOverhead}
+	t := &task{svc: s, endpoint: e, arrived: s.now(), reply: m.Reply, data: m.Data, size: int64(len(m.Data)) + taskOverhead}
 	if !e.whole {
-		t.run = req.Subject()[strings.LastIndexByte(req.Subject(), '.')+1:]
+		t.run = m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	}
+	if err := checkRequest(m); err != nil {
+		// Do not reply: the daemon may publish to subjects that the client may not.
+		s.stats.countError(schema.CodeForbidden)
+		s.logRefusal(t, schema.CodeForbidden, err.Error())
+		return
+	}
+	if schema.Changes(e.verb) && s.cfg.Proof != nil {
+		var err error
+		if t.proven, err = s.cfg.Proof(e.verb, m); err != nil {
+			s.refuse(t, fail(schema.CodeForbidden, "Use the credentials of a role with that right: docs/security.md lists the rights.", "%s", err))
+			return
+		}
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -242,6 +233,18 @@ func (s *Service) accept(e *endpoint, req micro.Request) {
 	}
 	s.refuse(t, fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again.",
 		"%d requests are waiting already", s.stats.Queued.Load()))
+}
+
+// errReplyAsked is returned for a reply of the daemon that arrives as a request.
+var errReplyAsked = errors.New("the message is a reply of the daemon: its asker named a verb as reply subject")
+
+// checkRequest refuses a message that must not be answered. A reply enters the asker's account on the subject that the asker named, and an
+// import takes it back to the daemon: the content of a run would be carried out as a request.
+func checkRequest(m *nats.Msg) error {
+	if len(m.Header[schema.HeaderKind]) > 0 {
+		return errReplyAsked
+	}
+	return schema.CheckReply(m.Reply)
 }
 
 // closeQueue lets the workers end when they have answered what waits.

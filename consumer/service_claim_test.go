@@ -2,13 +2,13 @@ package consumer_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
@@ -43,7 +43,7 @@ func (w *serviceWorld) told(run string) {
 }
 
 func claimFor(executor string) schema.ClaimRequest {
-	return schema.ClaimRequest{Executor: executor, Instance: "start-1", RequestID: nuid.Next()}
+	return schema.ClaimRequest{Executor: executor, Instance: "start-1", RequestID: rand.Text()}
 }
 
 func (w *serviceWorld) claim(req schema.ClaimRequest) *schema.ClaimReply {
@@ -54,6 +54,7 @@ func (w *serviceWorld) claim(req schema.ClaimRequest) *schema.ClaimReply {
 }
 
 func TestClaimsAreGivenOwnRunsAndThenTheOldest(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.orphan("young", "executor-1", 10)
 	w.orphan("old", "executor-1", 100)
@@ -83,6 +84,7 @@ func TestClaimsAreGivenOwnRunsAndThenTheOldest(t *testing.T) {
 }
 
 func TestClaimsAreFilteredByAgentAndLabels(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	labels := func(team string) func(*schema.RunStartedData) {
 		return func(d *schema.RunStartedData) { d.Labels = map[string]string{"team": team, "x": "y"} }
@@ -102,6 +104,7 @@ func TestClaimsAreFilteredByAgentAndLabels(t *testing.T) {
 
 // A claim is a takeover: it names the instance, fences the old executor, and a recover of the same request brings the rest.
 func TestAClaimOpensTheEpochThatRecoverContinues(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.orphan("run-1", "executor-1", 10)
 	req := claimFor("executor-2")
@@ -120,6 +123,7 @@ func TestAClaimOpensTheEpochThatRecoverContinues(t *testing.T) {
 }
 
 func TestARepeatedClaimIsGivenTheSameRun(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	for i := range 8 {
 		w.orphan(fmt.Sprintf("run-%d", i), "executor-1", 100-i)
@@ -136,8 +140,10 @@ func TestARepeatedClaimIsGivenTheSameRun(t *testing.T) {
 
 // The reply was lost, and another replica answers the repeat: before its roster says what became of the run, and after.
 func TestAClaimRepeatedAtAnotherReplicaIsGivenTheSameRun(t *testing.T) {
+	t.Parallel()
 	for _, told := range []bool{false, true} {
 		t.Run(fmt.Sprintf("roster told %v", told), func(t *testing.T) {
+			t.Parallel()
 			w := newServiceWorld(t)
 			settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
 			require.NoError(t, err)
@@ -172,12 +178,13 @@ func (w *serviceWorld) headAt(run string, n int) schema.Head {
 	_, a := w.get(run, schema.ViewEvents)
 	h := schema.NewHead("default", run)
 	for _, rec := range a.records(w.tb)[:n] {
-		h.Apply(&rec)
+		h.Apply(schema.NoKeys, &rec)
 	}
 	return h
 }
 
 func TestAClaimRepeatedAtTheSameTimeTakesOneRun(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	for i := range 8 {
 		w.orphan(fmt.Sprintf("run-%d", i), "executor-1", 100-i)
@@ -197,6 +204,7 @@ func TestAClaimRepeatedAtTheSameTimeTakesOneRun(t *testing.T) {
 
 // Fifty claim at once, of two replicas that know the same runs: each run is given once, and one epoch further.
 func TestRacingClaimsGiveEachRunOnce(t *testing.T) {
+	t.Parallel()
 	loose := func(_ *kvstore.FleetConfig, c *serviceConfig) { c.ClaimRate, c.ClaimBurst = 1000, 1000 }
 	w := newServiceWorld(t, loose)
 	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
@@ -247,6 +255,7 @@ func TestRacingClaimsGiveEachRunOnce(t *testing.T) {
 }
 
 func TestARunThatIsNotClaimableAfterAllIsPassedOver(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.orphan("taken", "executor-1", 100)
 	back := w.orphan("back", "executor-1", 90)
@@ -270,6 +279,7 @@ func TestARunThatIsNotClaimableAfterAllIsPassedOver(t *testing.T) {
 }
 
 func TestAClaimerThatLosesEveryRaceIsToldToAskAgain(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	for i := range 20 {
 		id := fmt.Sprintf("run-%02d", i)
@@ -286,6 +296,7 @@ func TestAClaimerThatLosesEveryRaceIsToldToAskAgain(t *testing.T) {
 }
 
 func TestQuarantinedRunsAreGivenToNobodyBeforeSomebodyAsks(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.orphan("run-1", "executor-1", 10)
 	for i := range 3 {
@@ -311,13 +322,14 @@ func TestQuarantinedRunsAreGivenToNobodyBeforeSomebodyAsks(t *testing.T) {
 }
 
 func TestClaimsAboveTheRateAreToldToComeOneByOne(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.stop()
 	clock := consumer.NewHandClock(time.Unix(1_700_000_000, 0))
 	log := natstest.Logger(t)
 	w.roster = consumer.NewRoster(w.shards, 0, clock.Now, log)
 	nc := w.server.Conn(t)
-	svc, err := consumer.NewService(serviceConfig{Fleet: "default", Name: "service-1", ClaimRate: 10, ClaimBurst: 3}, nc, newJS(t, nc), w.shards, w.roster, clock.Now, log)
+	svc, err := consumer.NewService(serviceConfig{Fleet: "default", Name: "service-1", ClaimRate: 10, ClaimBurst: 3, Timeout: testTimeout}, nc, newJS(t, nc), w.shards, w.roster, clock.Now, log)
 	require.NoError(t, err)
 	w.start(svc)
 	for i := range 12 {
@@ -344,6 +356,7 @@ func TestClaimsAboveTheRateAreToldToComeOneByOne(t *testing.T) {
 }
 
 func TestRefusedClaims(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.orphan("run-1", "executor-1", 10)
 	req := func(change func(*schema.ClaimRequest)) schema.ClaimRequest {
@@ -383,6 +396,7 @@ func TestRefusedClaims(t *testing.T) {
 
 // The answer to a claim does not come, as the event stream is gone for a moment. The repeat brings the run it began with.
 func TestAClaimWithoutAnAnswerIsFinishedByItsRepeat(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.orphan("run-1", "executor-1", 100)
 	w.orphan("run-2", "executor-1", 10)
@@ -407,6 +421,7 @@ func TestAClaimWithoutAnAnswerIsFinishedByItsRepeat(t *testing.T) {
 // The whole way: a folder writes the live index, the roster follows it, and the claimer of a claimer that left is given the
 // run once more.
 func TestClaimsFollowTheLiveIndex(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.fold(consumer.FolderConfig{})
 	ctx, cancel := context.WithCancel(t.Context())

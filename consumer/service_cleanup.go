@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/retention"
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -73,7 +74,13 @@ func (s *Service) cleanup(ctx context.Context, t *task) error {
 	}
 	reply := &schema.CleanupReply{Policy: policy, Items: []schema.CleanupItem{}}
 	if !req.Pending {
-		if err := s.cleanupPage(ctx, &req, reply); err != nil {
+		var who sender
+		if !req.DryRun {
+			if who, err = t.sender(req.By); err != nil {
+				return err
+			}
+		}
+		if err := s.cleanupPage(ctx, &req, who, reply); err != nil {
 			return err
 		}
 	}
@@ -122,16 +129,11 @@ func (s *Service) checkCleanup(req *schema.CleanupRequest) (schema.RetentionPoli
 			}
 		}
 	}
-	if !req.DryRun && !req.Pending {
-		if err := schema.CheckName("operator", req.By); err != nil {
-			return policy, badField("/by", err)
-		}
-	}
 	return policy, nil
 }
 
 // cleanupPage reads a page, plans it, and carries the plan out.
-func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, reply *schema.CleanupReply) error {
+func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, who sender, reply *schema.CleanupReply) error {
 	place := cleanupPlace{Now: schema.FormatTime(s.now())}
 	var err error
 	if req.After != "" {
@@ -167,7 +169,7 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, r
 	reply.Items = plan.Items
 	if !req.DryRun {
 		removed := func(item schema.CleanupItem) bool { return item.Remove && item.Failed == "" }
-		if !s.carryOut(ctx, &plan, page, at, req.By) && place.Again < pageTries && slices.ContainsFunc(reply.Items, removed) {
+		if !s.carryOut(ctx, &plan, page, at, who) && place.Again < pageTries && slices.ContainsFunc(reply.Items, removed) {
 			// What was reached is told now, and the rest is the next page. One that gets nowhere is not begun again: it is told, and
 			// left to the next cleanup.
 			place.Before, place.Again = from, place.Again+1
@@ -187,19 +189,16 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, r
 
 // noLater is a time, or the server's present one if that is earlier.
 func (s *Service) noLater(ctx context.Context, src *shardSource, at time.Time) (time.Time, error) {
+	// An isolated old leader would tell the time, too, and a plan of what it still has.
 	if _, err := src.barrier.wait(ctx); err != nil {
 		return at, err
 	}
-	stored, err := src.store.LastStored(ctx, []string{schema.BarrierRun})
+	log, err := runlog.AskLone(ctx, s.js, src.store.Names, "")
 	if err != nil {
-		return at, err
+		return at, fmt.Errorf("the server's time: %w", err)
 	}
-	barrier, ok := stored[schema.BarrierRun]
-	if !ok {
-		return at, fmt.Errorf("the server's time: barrier of shard %d: %w", src.store.Names.Shard, kvstore.ErrNotFound)
-	}
-	if barrier.Stored.Before(at) {
-		return barrier.Stored, nil
+	if log.Now.Before(at) {
+		return log.Now, nil
 	}
 	return at, nil
 }
@@ -265,7 +264,7 @@ func (s *Service) cleanupRuns(ctx context.Context, src *shardSource, place *clea
 
 // carryOut removes what a plan removes, forks before what they stand on, and notes in the plan what could not be: one run must keep no
 // other from going. It reports false when the time was over before it was through.
-func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []retention.Run, at map[string]schema.Position, by string) bool {
+func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []retention.Run, at map[string]schema.Position, who sender) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout*2/3) // the answer must arrive, too
 	defer cancel()
 	var wave, bases []*schema.CleanupItem
@@ -282,7 +281,7 @@ func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []ret
 	group.SetLimit(removesAtOnce)
 	for _, item := range wave {
 		group.Go(func() error {
-			s.removePlanned(ctx, item, at[item.Run], by)
+			s.removePlanned(ctx, item, at[item.Run], who)
 			return nil
 		})
 	}
@@ -303,9 +302,9 @@ func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []ret
 			item.Failed = fmt.Sprintf("run %s, which stands on it, was not removed: %s", fork, stay[fork])
 		} else {
 			wait, cancel := context.WithTimeout(ctx, forkRemovedWait)
-			s.removePlanned(ctx, item, at[item.Run], by)
+			s.removePlanned(ctx, item, at[item.Run], who)
 			for item.Failed != "" && pause(wait, eraseLook) == nil {
-				s.removePlanned(ctx, item, at[item.Run], by) // its forks are on their way out
+				s.removePlanned(ctx, item, at[item.Run], who) // its forks are on their way out
 			}
 			cancel()
 		}
@@ -317,13 +316,13 @@ func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []ret
 }
 
 // removePlanned removes a run as planned, and notes why it could not.
-func (s *Service) removePlanned(ctx context.Context, item *schema.CleanupItem, at schema.Position, by string) {
+func (s *Service) removePlanned(ctx context.Context, item *schema.CleanupItem, at schema.Position, who sender) {
 	item.Failed = ""
 	if ctx.Err() != nil {
 		item.Failed = notReached
 		return
 	}
-	_, err := s.remove(ctx, item.Run, removal{by: by, reason: string(item.Why), at: at})
+	_, err := s.remove(ctx, item.Run, removal{sender: who, reason: string(item.Why), at: at})
 	var told *schema.ServiceError
 	switch {
 	case err == nil:

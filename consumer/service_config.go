@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -31,6 +33,9 @@ type ServiceConfig struct {
 	// Refresh reads the fleet's settings again, unless a reading began after the time given, and calls [Service.Place] if
 	// they were changed. It is called before a run is said not to exist. Nil means that they never change.
 	Refresh func(ctx context.Context, after time.Time) error
+	// Proof returns the sender of a request, as schema.ProvenBy. It is called for verbs that change something, and its error refuses the
+	// request. Nil if the NATS server proves no senders: By of control events is then the name in the request.
+	Proof func(verb string, m *nats.Msg) (by string, err error)
 	// Shadow tells what the replica's shadow fold found; nil when it has none.
 	Shadow func() *schema.FleetShadow
 	// Retention returns the fleet's policy for ended runs. Nil keeps all of them.

@@ -2,13 +2,12 @@ package consumer
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -30,7 +29,7 @@ type decision struct {
 
 // control writes a control event into a run: decide says which, on a proven reading, and is asked anew whenever another
 // event came first. once, if not empty, names the event, so that a repeat of the request finds it; see [onceFor].
-func (s *Service) control(ctx context.Context, run, once string,
+func (s *Service) control(ctx context.Context, run, once string, who sender,
 	decide func(context.Context, *reading) (decision, error),
 ) (*schema.ControlReply, error) {
 	tried, after := "", schema.StreamSequence(0)
@@ -47,7 +46,7 @@ func (s *Service) control(ctx context.Context, run, once string,
 			if at, ok, err := s.reader.findEvent(ctx, r, after, tried); err != nil {
 				return nil, err
 			} else if ok {
-				return &schema.ControlReply{EventID: tried, Stream: at}, nil
+				return &schema.ControlReply{EventID: tried, Stream: at, By: who.by}, nil
 			}
 		}
 		if once != "" {
@@ -64,6 +63,9 @@ func (s *Service) control(ctx context.Context, run, once string,
 		if err != nil {
 			return nil, err
 		}
+		if err := s.keys.Sign(ctx, e, r.head.Digest); err != nil {
+			return nil, err
+		}
 		at, err := publishControl(ctx, s.js, r.src.store, e, r.logLast)
 		switch {
 		case errors.Is(err, errRefused):
@@ -77,7 +79,7 @@ func (s *Service) control(ctx context.Context, run, once string,
 			return nil, err
 		} else if ok {
 			s.log.Info().Str(keyRun, run).Str("event", e.Name()).Str("id", e.ID).Msg("control event stored")
-			return &schema.ControlReply{EventID: e.ID, Stream: at}, nil
+			return &schema.ControlReply{EventID: e.ID, Stream: at, By: who.by}, nil
 		}
 		tried = ""
 		if err := pause(ctx, staleBackoff); err != nil {
@@ -89,7 +91,7 @@ func (s *Service) control(ctx context.Context, run, once string,
 // controlEvent builds the event of a decision. What the fold would refuse, or no message carries, is the request's fault.
 func (s *Service) controlEvent(r *reading, once string, d *decision) (*schema.Event, error) {
 	if once == "" {
-		once = nuid.Next()
+		once = rand.Text()
 	}
 	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.run, r.head.Epoch, once, d.data, s.now())
 	if err == nil {
@@ -111,7 +113,7 @@ func (s *Service) controlEvent(r *reading, once string, d *decision) (*schema.Ev
 
 // onceFor names the control event of a request by who asked for it and how: the same again for a repeat. Where the request has no id it
 // is empty: every try is one of its own.
-func onceFor(requestID string, parts ...string) (string, error) {
+func onceFor(requestID string, who sender, parts ...string) (string, error) {
 	if requestID == "" {
 		return "", nil
 	}
@@ -119,7 +121,7 @@ func onceFor(requestID string, parts ...string) (string, error) {
 		return "", badField("/request_id", err)
 	}
 	h := sha256.New()
-	for _, p := range append([]string{requestID}, parts...) {
+	for _, p := range append([]string{requestID, who.by, who.claimed}, parts...) {
 		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p) // a hash takes everything
 	}
 	return hex.EncodeToString(h.Sum(nil)[:12]), nil
@@ -143,19 +145,20 @@ func (s *Service) cancel(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
-	if err := schema.CheckName("operator", req.By); err != nil {
-		return badField("/by", err)
-	}
-	once, err := onceFor(req.RequestID, "cancel", req.By)
+	who, err := t.sender(req.By)
 	if err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, once, func(ctx context.Context, r *reading) (decision, error) {
+	once, err := onceFor(req.RequestID, who, "cancel")
+	if err != nil {
+		return err
+	}
+	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reading) (decision, error) {
 		switch {
 		case r.head.Status.Terminal():
 			return decision{}, errEnded(r)
 		case !r.head.CancelRequested:
-			return decision{data: &schema.RunCancelRequestedData{By: req.By, Reason: req.Reason}}, nil
+			return decision{data: &schema.RunCancelRequestedData{By: who.by, Claimed: who.claimed, Reason: req.Reason}}, nil
 		}
 		there, err := s.reader.lately(ctx, r, func(_ string, e *schema.Event) bool { return e != nil && e.Name() == schema.RunCancelRequested })
 		if there == nil {
@@ -178,8 +181,12 @@ func (s *Service) handoff(ctx context.Context, t *task) error {
 	if err := checkHandoff(t.run, &req); err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, "", func(ctx context.Context, r *reading) (decision, error) {
-		return s.decideHandoff(ctx, r, &req)
+	who, err := t.sender(req.By)
+	if err != nil {
+		return err
+	}
+	reply, err := s.control(ctx, t.run, "", who, func(ctx context.Context, r *reading) (decision, error) {
+		return s.decideHandoff(ctx, r, &req, who)
 	})
 	if err != nil {
 		return err
@@ -192,8 +199,11 @@ func checkHandoff(run string, req *schema.HandoffRequest) error {
 	if req.HandoffID == "" {
 		return badField("/handoff_id", errors.New("is required"))
 	}
-	if err := schema.CheckName("taker", req.By); err != nil {
-		return badField("/by", err)
+	if req.Action == schema.HandoffAccept {
+		// The name is needed with a proven key, too: executors share a key, and one of them gets the hand-off.
+		if err := schema.CheckName("executor that takes it", req.By); err != nil {
+			return badField("/by", err)
+		}
 	}
 	if req.ChildRun != "" || req.Action == schema.HandoffAccept {
 		if err := schema.CheckName("child run", req.ChildRun); err != nil {
@@ -217,7 +227,7 @@ func checkHandoff(run string, req *schema.HandoffRequest) error {
 }
 
 // decideHandoff says what a request does to the hand-off as it is. What it did before is found and not done twice.
-func (s *Service) decideHandoff(ctx context.Context, r *reading, req *schema.HandoffRequest) (decision, error) {
+func (s *Service) decideHandoff(ctx context.Context, r *reading, req *schema.HandoffRequest, who sender) (decision, error) {
 	var open *schema.OpenHandoff
 	for i := range r.head.Handoffs {
 		if r.head.Handoffs[i].HandoffID == req.HandoffID {
@@ -227,14 +237,14 @@ func (s *Service) decideHandoff(ctx context.Context, r *reading, req *schema.Han
 	accept := req.Action == schema.HandoffAccept
 	switch {
 	case open == nil && !accept:
-		if there, err := s.doneHandoff(ctx, r, req); err != nil || there != nil {
+		if there, err := s.doneHandoff(ctx, r, req, who); err != nil || there != nil {
 			return decision{there: there}, err
 		}
 		return decision{}, errUnknownHandoff(r, req.HandoffID)
 	case open == nil:
 		return decision{}, errUnknownHandoff(r, req.HandoffID)
-	case open.Status == schema.HandoffStatusAccepted && accept && open.By == req.By && open.ChildRun == req.ChildRun:
-		there, err := s.doneHandoff(ctx, r, req)
+	case open.Status == schema.HandoffStatusAccepted && accept && nameOf(open.By, open.Claimed) == who.name() && open.ChildRun == req.ChildRun:
+		there, err := s.doneHandoff(ctx, r, req, who)
 		if there == nil {
 			there = &schema.ControlReply{}
 		}
@@ -249,17 +259,17 @@ func (s *Service) decideHandoff(ctx context.Context, r *reading, req *schema.Han
 	switch req.Action {
 	case schema.HandoffAccept:
 		return decision{data: &schema.HandoffAcceptedData{
-			HandoffID: req.HandoffID, By: req.By, ChildRun: req.ChildRun, OfferHash: req.OfferHash, Reason: req.Reason,
+			HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, OfferHash: req.OfferHash, Reason: req.Reason,
 		}}, nil
 	case schema.HandoffDecline:
-		return decision{data: &schema.HandoffDeclinedData{HandoffID: req.HandoffID, By: req.By, ChildRun: req.ChildRun, Reason: req.Reason}}, nil
+		return decision{data: &schema.HandoffDeclinedData{HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, Reason: req.Reason}}, nil
 	default:
-		return decision{data: &schema.HandoffClosedData{HandoffID: req.HandoffID, By: req.By, ChildRun: req.ChildRun, Reason: req.Reason}}, nil
+		return decision{data: &schema.HandoffClosedData{HandoffID: req.HandoffID, By: who.by, Claimed: who.claimed, ChildRun: req.ChildRun, Reason: req.Reason}}, nil
 	}
 }
 
 // doneHandoff finds the event that an earlier try of the request wrote.
-func (s *Service) doneHandoff(ctx context.Context, r *reading, req *schema.HandoffRequest) (*schema.ControlReply, error) {
+func (s *Service) doneHandoff(ctx context.Context, r *reading, req *schema.HandoffRequest, who sender) (*schema.ControlReply, error) {
 	return s.reader.lately(ctx, r, func(_ string, e *schema.Event) bool {
 		if e == nil {
 			return false
@@ -275,11 +285,11 @@ func (s *Service) doneHandoff(ctx context.Context, r *reading, req *schema.Hando
 		}
 		switch d := data.(type) {
 		case *schema.HandoffAcceptedData:
-			return req.Action == schema.HandoffAccept && d.HandoffID == req.HandoffID && d.By == req.By && d.ChildRun == req.ChildRun
+			return req.Action == schema.HandoffAccept && d.HandoffID == req.HandoffID && nameOf(d.By, d.Claimed) == who.name() && d.ChildRun == req.ChildRun
 		case *schema.HandoffDeclinedData:
-			return req.Action == schema.HandoffDecline && d.HandoffID == req.HandoffID && d.By == req.By
+			return req.Action == schema.HandoffDecline && d.HandoffID == req.HandoffID && nameOf(d.By, d.Claimed) == who.name()
 		case *schema.HandoffClosedData:
-			return req.Action == schema.HandoffClose && d.HandoffID == req.HandoffID && d.By == req.By
+			return req.Action == schema.HandoffClose && d.HandoffID == req.HandoffID && nameOf(d.By, d.Claimed) == who.name()
 		}
 		return false
 	})
@@ -300,6 +310,6 @@ func errUnknownHandoff(r *reading, id string) error {
 
 func errHandoffTaken(r *reading, o *schema.OpenHandoff) error {
 	e := fail(schema.CodeHandoffTaken, "Leave it to them; run "+o.ChildRun+" carries it on. close ends it.",
-		"hand-off %.80q of run %s was accepted by %s for run %s", o.HandoffID, r.run, o.By, o.ChildRun)
-	return detailed(e, map[string]string{"by": o.By, "child_run": o.ChildRun})
+		"hand-off %.80q of run %s was accepted by %s for run %s", o.HandoffID, r.run, nameOf(o.By, o.Claimed), o.ChildRun)
+	return detailed(e, map[string]string{"by": nameOf(o.By, o.Claimed), "child_run": o.ChildRun})
 }

@@ -12,6 +12,7 @@ import (
 )
 
 func TestCancelIsAskedForOnce(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	req := schema.CancelRequest{By: "alice", Reason: "too dear"}
@@ -35,6 +36,7 @@ func TestCancelIsAskedForOnce(t *testing.T) {
 }
 
 func TestRacingCancelsAreOneEvent(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.aRun("run-1", 1, 10)
 	var wg sync.WaitGroup
@@ -72,8 +74,10 @@ func accept(hash, child string) schema.HandoffRequest {
 }
 
 func TestAHandoffIsATransactionAlsoAfterTheEnd(t *testing.T) {
+	t.Parallel()
 	for _, ended := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ended %v", ended), func(t *testing.T) {
+			t.Parallel()
 			w := newServiceWorld(t)
 			x := w.aRun("run-1", 1, 10)
 			hash := x.offer("h1", "task_complete")
@@ -98,6 +102,7 @@ func TestAHandoffIsATransactionAlsoAfterTheEnd(t *testing.T) {
 }
 
 func TestADeclinedHandoffIsOver(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	hash := x.offer("h1", "error")
@@ -111,6 +116,7 @@ func TestADeclinedHandoffIsOver(t *testing.T) {
 }
 
 func TestRefusedHandoffs(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	hash := x.offer("h1", "task_complete")
@@ -158,6 +164,7 @@ func TestRefusedHandoffs(t *testing.T) {
 }
 
 func TestOneOfManyTakersIsGivenTheHandoff(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	hash := x.offer("h1", "task_complete")

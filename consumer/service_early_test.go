@@ -70,8 +70,10 @@ func (g *gated) arm(gate func(request string, times int)) {
 }
 
 func TestSegmentsComeBeforeTheLogIsRead(t *testing.T) {
+	t.Parallel()
 	for _, verb := range []string{schema.VerbGet, schema.VerbRecover} {
 		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
 			g := newGated(t, consumer.ServiceConfig{})
 			x := g.aRun("run-1", 10, 300)
 			g.checkpointAt(x, 30, g.sealByHand(x, 24, 8, true))
@@ -103,9 +105,15 @@ func TestSegmentsComeBeforeTheLogIsRead(t *testing.T) {
 
 // Wherever the segments end, wherever the checkpoint stands, purged or not: the answer is the same.
 func TestTheAnswerIsTheSameAtEveryCut(t *testing.T) {
+	t.Parallel()
 	w := newDamagedWorld(t)
 	runs := 0
-	for cut := range 22 {
+	step := 1
+	if testing.Short() {
+		step = 3
+		t.Log("short: each third cut")
+	}
+	for cut := 0; cut < 22; cut += step {
 		for _, purge := range []bool{false, true} {
 			for _, at := range []int{cut, (cut + 21) / 2, 21} {
 				if at == 0 {
@@ -144,6 +152,7 @@ func TestTheAnswerIsTheSameAtEveryCut(t *testing.T) {
 }
 
 func TestALogPurgedWhileItIsReadIsFoundInNewerSegments(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		payload int
@@ -157,6 +166,7 @@ func TestALogPurgedWhileItIsReadIsFoundInNewerSegments(t *testing.T) {
 		{"before a long tail is read again", 150 << 10, 2, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			g := newGated(t, consumer.ServiceConfig{})
 			x := g.aRun("run-1", 12, c.payload)
 			require.Len(t, x.acked, 49)
@@ -193,6 +203,7 @@ func TestALogPurgedWhileItIsReadIsFoundInNewerSegments(t *testing.T) {
 
 // What was sent early and turns out not to be what the run is now is taken back, never passed off as the run.
 func TestSegmentsThatTheReadingDoesNotHaveAreTakenBack(t *testing.T) {
+	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 8, 10)
 	require.Len(t, x.acked, 33)
@@ -255,6 +266,7 @@ func (w *serviceWorld) stalled(verb, body string) (*nats.Subscription, []*nats.M
 }
 
 func TestARefusalDoesNotWaitForAClientThatStandsStill(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = time.Hour })
 	x := w.aLongRun()
 	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
@@ -275,6 +287,7 @@ func TestARefusalDoesNotWaitForAClientThatStandsStill(t *testing.T) {
 }
 
 func TestAClientThatStandsStillEndsItsOwnAnswerOnly(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = 300 * time.Millisecond })
 	w.aLongRun()
 	w.stalled(schema.VerbRecover, `{"executor":"executor-2","request_id":"req-1","view":"events"}`)
@@ -287,6 +300,7 @@ func TestAClientThatStandsStillEndsItsOwnAnswerOnly(t *testing.T) {
 }
 
 func TestAClientThatGoesAwayEndsItsAnswer(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.AckTimeout = time.Hour })
 	w.aLongRun()
 	sub, unacked := w.stalled(schema.VerbGet, `{"view":"events"}`)
@@ -299,6 +313,7 @@ func TestAClientThatGoesAwayEndsItsAnswer(t *testing.T) {
 }
 
 func TestAServiceThatStopsGivesUpTheSegmentsUnderWay(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t, func(_ *kvstore.FleetConfig, c *serviceConfig) {
 		c.Grace, c.AckTimeout = 50*time.Millisecond, time.Hour
 	})

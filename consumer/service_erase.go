@@ -86,13 +86,14 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 	if req.Check {
 		return s.checkErased(ctx, t, &req)
 	}
-	if err := schema.CheckName("operator", req.By); err != nil {
-		return badField("/by", err)
+	who, err := t.sender(req.By)
+	if err != nil {
+		return err
 	}
 	if len(req.Reason) > schema.MaxIdentifier {
 		return badField("/reason", fmt.Errorf("has %d bytes, at most %d are allowed", len(req.Reason), schema.MaxIdentifier))
 	}
-	src, err := s.remove(ctx, t.run, removal{by: req.By, reason: req.Reason, force: req.Force})
+	src, err := s.remove(ctx, t.run, removal{sender: who, reason: req.Reason, force: req.Force})
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,8 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 
 // removal is who wants a run removed, and why.
 type removal struct {
-	by, reason string
+	sender
+	reason string
 	// force removes what is live or pinned, or has something pending.
 	force bool
 	// at, if not zero, is where the run must stand: it was planned so.

@@ -48,12 +48,11 @@ func (f *foldedSince) since(ctx context.Context, s *Service, after time.Time) er
 	}
 	began := s.now()
 	for _, src := range s.places.Load().shards {
-		// The barrier's place is behind all that was acknowledged before, as the leader knows it.
 		upTo, err := src.barrier.wait(ctx)
 		if err != nil {
 			return err
 		}
-		if err := s.awaitFolded(ctx, src, upTo); err != nil {
+		if err := s.awaitFolded(ctx, src, upTo.at); err != nil {
 			return err
 		}
 	}
@@ -87,10 +86,10 @@ func foldedUpTo(ctx context.Context, s *Service, src *shardSource, upTo schema.S
 	if err != nil || waiting.Events > 0 && waiting.First <= upTo {
 		return false, err
 	}
-	for from := mark.Position.Stream + 1; from < upTo; {
+	for from := mark.Position.Stream + 1; from <= upTo; {
 		// The leader knows. Barriers are not folded, so the watermark does not tell of them.
 		next, found, err := runlog.Next(ctx, s.js, src.store.Names, "*", from)
-		if err != nil || !found || next.Stream >= upTo {
+		if err != nil || !found || next.Stream > upTo {
 			return err == nil, err
 		}
 		if e, err := schema.Decode(next.Header, next.Body); err != nil || e.Subject != schema.BarrierRun {

@@ -16,7 +16,7 @@ func (w *serviceWorld) held(x *writer) (release func()) {
 	w.tb.Helper()
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	last := schema.StreamSequence(x.last)
-	w.fold(consumer.FolderConfig{Shadow: func(_ string, _ schema.StreamSequence, rec *schema.Record, _ schema.VerdictKind, _ *schema.Head) {
+	w.fold(consumer.FolderConfig{Shadow: func(_ string, _ schema.StreamSequence, rec *schema.Record, _ *schema.Keys, _ schema.VerdictKind, _ *schema.Head) {
 		if rec.Stream == last {
 			close(reached)
 			<-goOn
@@ -37,7 +37,7 @@ func (w *serviceWorld) stored(run string, at schema.StreamSequence) (c *schema.C
 		var err error
 		c, _, err = w.shard.Checkpoints.GetFresh(w.tb.Context(), run)
 		return err == nil && c.Position.Stream >= at
-	}, time.Minute, 5*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	return c
 }
 
@@ -76,6 +76,7 @@ func (w *serviceWorld) askBesideHole(x *writer, verb string, req any) (*answer, 
 // The log loses an event that the folder has and nothing else: a takeover waits for the folder and stands on what it has. Standing on
 // the log it would be refused by the fold, and with it all that its executor publishes.
 func TestATakeoverOfALogThatLostWhatTheFolderHasStandsOnTheFolder(t *testing.T) {
+	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	want := x.model()
@@ -90,6 +91,7 @@ func TestATakeoverOfALogThatLostWhatTheFolderHasStandsOnTheFolder(t *testing.T) 
 
 // So does what is decided about a run: here it has ended, which the log alone does not say.
 func TestWhatIsDecidedOfALogThatLostWhatTheFolderHasStandsOnTheFolder(t *testing.T) {
+	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
@@ -101,6 +103,7 @@ func TestWhatIsDecidedOfALogThatLostWhatTheFolderHasStandsOnTheFolder(t *testing
 
 // Without a folder there is nothing to wait for.
 func TestATakeoverOfALogWithAHoleNeedsNoFolder(t *testing.T) {
+	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	w.deleteMsg(x.acked[len(x.acked)-4].Stream)
@@ -113,11 +116,13 @@ func TestATakeoverOfALogWithAHoleNeedsNoFolder(t *testing.T) {
 
 // The log loses the end of a run that a folder has: a reading cannot tell, and the folder follows the log when the next event shows it.
 func TestAFolderFollowsALogThatLostTheEndOfARun(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		stored bool
 	}{{"folded and not stored", false}, {"stored", true}} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			w := newDamagedWorld(t)
 			x := w.aRun("run-1", 3, 10)
 			release := w.held(x)
@@ -142,6 +147,7 @@ func TestAFolderFollowsALogThatLostTheEndOfARun(t *testing.T) {
 
 // A control event has no sequence. That the log lost one, the next event's link tells, whoever folds it: reader, folder or verify.
 func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
+	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	cancelled := w.control(schema.VerbCancel, "run-1", schema.CancelRequest{By: "operator-1"}).Stream

@@ -20,7 +20,7 @@ func (w *serviceWorld) forkAt(x *writer, id string, n int) *writer {
 	w.tb.Helper()
 	head := schema.NewHead("default", x.run.Run)
 	for i := range n {
-		head.Apply(&x.acked[i])
+		head.Apply(schema.NoKeys, &x.acked[i])
 	}
 	f := w.writer(id)
 	f.turn = head.Turn
@@ -35,6 +35,7 @@ func (w *serviceWorld) stateOf(run, at string) *schema.State {
 }
 
 func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
+	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
 	fork := w.forkAt(x, "fork", 13) // within a segment, behind turn 3
 	fork.turnOf(20)
@@ -59,7 +60,7 @@ func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
 	require.Equal(t, consumer.InBase, w.verifyBases(&other).In)
 	w.deleteMsg(x.acked[35].Stream)
 	require.Nil(t, w.verifyBases(v.Base), "it is behind the point")
-	require.NoError(t, w.shard.Segments.Delete(t.Context(), "run-1", 1))
+	w.loseSegment("run-1", 1)
 	require.Contains(t, w.verifyBases(v.Base).Problem, "run run-1 had digest", "below the base")
 	require.Contains(t, w.refused(schema.VerbRecover, "second", schema.RecoverRequest{Executor: "executor-3", RequestID: "r3", View: schema.ViewEvents}).Message,
 		"run fork is a fork of run run-1")
@@ -87,6 +88,7 @@ func (x *writer) again(rec *schema.Record) {
 }
 
 func TestAForkBehindAMessageThatCameTwiceIsWhole(t *testing.T) {
+	t.Parallel()
 	garbage := schema.NewRecord(0, nil, []byte("garbage"))
 	for name, twice := range map[string]func(x *writer){
 		"an event": func(x *writer) { x.again(&x.acked[len(x.acked)-1]) },
@@ -98,6 +100,7 @@ func TestAForkBehindAMessageThatCameTwiceIsWhole(t *testing.T) {
 	} {
 		for _, sealed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, sealed: %v", name, sealed), func(t *testing.T) {
+				t.Parallel()
 				w := newServiceWorld(t)
 				x := w.aRun("run-1", 3, 10)
 				twice(x)
@@ -120,6 +123,7 @@ func TestAForkBehindAMessageThatCameTwiceIsWhole(t *testing.T) {
 }
 
 func TestAMarkThatARunIsElsewhereIsNoBase(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	e, err := schema.NewPlaced("default", "executor-1", "run-1", "n1", schema.Placed{Shard: 3, Change: 1}, time.Unix(1_700_000_000, 0))
 	require.NoError(t, err)
@@ -132,6 +136,7 @@ func TestAMarkThatARunIsElsewhereIsNoBase(t *testing.T) {
 
 // What is sealed and purged between the reading of the segments and that of the log is in neither.
 func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
+	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	fork := w.forkAt(x, "fork", 20)
 	head := fork.model()
@@ -152,6 +157,7 @@ func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
 }
 
 func TestATakeoverOfAForkReadsItsBaseAsAState(t *testing.T) {
+	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true)) })
 	fork := w.forkAt(x, "fork", 13)
 	fork.turnOf(20)
@@ -163,6 +169,7 @@ func TestATakeoverOfAForkReadsItsBaseAsAState(t *testing.T) {
 }
 
 func TestAQuestionOfTheBaseIsAnsweredInTheFork(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
@@ -179,6 +186,7 @@ func TestAQuestionOfTheBaseIsAnsweredInTheFork(t *testing.T) {
 }
 
 func TestAForkWhoseBaseIsGoneSaysSo(t *testing.T) {
+	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	w.forkAt(x, "fork", 9)
@@ -189,4 +197,28 @@ func TestAForkWhoseBaseIsGoneSaysSo(t *testing.T) {
 	reply, _ := w.get("fork", schema.ViewHead)
 	require.True(t, reply.Complete, "where it stands it says itself")
 	require.Equal(t, int32(2), reply.Head.Turn)
+}
+
+// The chain of a fork can be longer than what is read within the time of one request.
+func TestRecover_ChainOfForksLongerThanARequest_LaterTryTakesItOver(t *testing.T) {
+	t.Parallel()
+	const forks, requestTime = 12, time.Second
+	g := newGated(t, consumer.ServiceConfig{Timeout: requestTime})
+	x := g.aRun("run-0", 2, 10)
+	for i := range forks {
+		x = g.forkAt(x, fmt.Sprintf("run-%d", i+1), len(x.acked))
+		x.turnOf(10)
+	}
+	g.arm(func(string, int) { <-time.After(requestTime / 8) })
+	for try := 1; ; try++ {
+		require.LessOrEqual(t, try, 10*forks, "no try goes further than the one before") // one on a busy machine may go no further
+		_, err := g.ask(schema.VerbRecover, x.run.Run, schema.RecoverRequest{Executor: "executor-2", RequestID: "r1", View: schema.ViewEvents})
+		if err == nil {
+			require.Greater(t, try, 1, "the chain is read within one request, and this test shows nothing")
+			return
+		}
+		var told *schema.ServiceError
+		require.ErrorAs(t, err, &told)
+		require.Equal(t, schema.CodeUnavailable, told.Code, told.Message)
+	}
 }

@@ -1,10 +1,12 @@
 package consumer_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +31,9 @@ type serviceWorld struct {
 	client *nats.Conn
 	stop   func()
 }
+
+// testTimeout is a service's: as patient as the tests themselves, which may share a slow machine with many others.
+const testTimeout = time.Minute
 
 // setup changes the fleet and the service before they are made.
 type setup func(*kvstore.FleetConfig, *consumer.ServiceConfig)
@@ -81,6 +86,7 @@ func (w *serviceWorld) serve(settings kvstore.FleetSettings, cfg consumer.Servic
 	}
 	w.shards = shards
 	cfg.Fleet, cfg.Generations = "default", settings.Generations
+	cfg.Timeout = cmp.Or(cfg.Timeout, testTimeout)
 	if cfg.Name == "" {
 		cfg.Name = "service-1"
 	}
@@ -98,6 +104,7 @@ func (w *serviceWorld) serve(settings kvstore.FleetSettings, cfg consumer.Servic
 func newService(tb testing.TB, cfg serviceConfig, js jetstream.JetStream, shards []*kvstore.Shard, now func() time.Time) (*consumer.Service, error) {
 	tb.Helper()
 	log := natstest.Logger(tb)
+	cfg.Timeout = cmp.Or(cfg.Timeout, testTimeout)
 	return consumer.NewService(cfg, js.Conn(), js, shards, consumer.NewRoster(shards, 0, now, log), now, log)
 }
 
@@ -160,7 +167,7 @@ func (a *answer) fold(tb testing.TB, run string) *schema.State {
 	tb.Helper()
 	s := schema.NewState("default", run)
 	for _, r := range a.records(tb) {
-		s.Apply(&r)
+		s.Apply(schema.NoKeys, &r)
 	}
 	return s
 }
@@ -292,9 +299,10 @@ func (w *serviceWorld) openOn(js jetstream.JetStream, daemon string) *kvstore.Sh
 // sealMore goes on sealing behind the segments of the index.
 func (w *serviceWorld) sealMore(x *writer, index schema.SegmentIndex, n, per int) schema.SegmentIndex {
 	w.tb.Helper()
+	x.stamp()
 	head := schema.NewHead("default", x.run.Run)
 	for i := range index.Events {
-		head.Apply(&x.acked[i])
+		head.Apply(schema.NoKeys, &x.acked[i])
 	}
 	for from := int(index.Events); from < n; from += per {
 		to := min(from+per, n)
@@ -306,7 +314,7 @@ func (w *serviceWorld) sealMore(x *writer, index schema.SegmentIndex, n, per int
 		var frames []byte
 		for i := from; i < to; i++ {
 			frames = schema.AppendFrame(frames, &x.acked[i])
-			head.Apply(&x.acked[i])
+			head.Apply(schema.NoKeys, &x.acked[i])
 		}
 		info.DigestAfter, info.ChainAfter = head.Digest, head.Chain
 		stored, err := schema.EncodeSegment(info, frames)
@@ -333,7 +341,7 @@ func (w *serviceWorld) checkpointAt(x *writer, n int, index schema.SegmentIndex)
 	head := schema.NewHead("default", x.run.Run)
 	c := &schema.Checkpoint{Segments: index, Incarnation: "2026-01-01T00:00:00Z"}
 	for i := range n {
-		head.Apply(&x.acked[i])
+		head.Apply(schema.NoKeys, &x.acked[i])
 		if x.acked[i].Stream > index.Last.Stream {
 			c.TailEvents++
 			c.TailBytes += int64(x.acked[i].Size())
@@ -369,4 +377,58 @@ func requireOneWon(tb testing.TB, errs []error, code schema.Code) {
 		require.Equal(tb, code, e.Code)
 	}
 	require.Equal(tb, 1, won)
+}
+
+// replicated starts the world's service again, on a connection to which the event stream seems to have three replicas: reads need barriers then.
+func (w *serviceWorld) replicated(cfg consumer.ServiceConfig, now func() time.Time) *consumer.Service {
+	w.tb.Helper()
+	w.stop()
+	js := asReplicated(w.tb, w.server.Conn(w.tb), w.names.EventStream())
+	if cfg.Fleet, cfg.Name = "default", "service-1"; now == nil {
+		now = time.Now
+	}
+	svc, err := newService(w.tb, cfg, js, []*kvstore.Shard{w.openOn(js, "service-1")}, now)
+	require.NoError(w.tb, err)
+	w.svc, w.stop = svc, w.start(svc)
+	return svc
+}
+
+// asReplicated returns a JetStream on nc to which a stream with one replica seems to have three.
+func asReplicated(tb testing.TB, nc *nats.Conn, stream string) jetstream.JetStream {
+	tb.Helper()
+	return natstest.Between(tb, nc, func(m *nats.Msg, subject string) {
+		replicas := map[string]int{"$JS.API.STREAM.INFO." + stream: 3, "$JS.API.STREAM.UPDATE." + stream: 1}[subject]
+		switch {
+		case replicas == 0:
+			natstest.Forward(nc, m, subject)
+		case strings.Contains(subject, "UPDATE"):
+			m.Data = withReplicas(m.Data, replicas, func(v map[string]any) map[string]any { return v })
+			natstest.Forward(nc, m, subject)
+		default:
+			go func() {
+				if got, err := nc.Request(subject, m.Data, time.Minute); err == nil {
+					_ = nc.Publish(m.Reply, withReplicas(got.Data, replicas, func(v map[string]any) map[string]any {
+						config, _ := v["config"].(map[string]any)
+						return config
+					}))
+				}
+			}()
+		}
+	})
+}
+
+// withReplicas is a JSON text with another number of replicas in the stream's configuration that it has.
+func withReplicas(text []byte, replicas int, config func(map[string]any) map[string]any) []byte {
+	var v map[string]any
+	if err := json.Unmarshal(text, &v); err != nil {
+		return text
+	}
+	if c := config(v); c != nil {
+		c["num_replicas"] = replicas
+	}
+	changed, err := json.Marshal(v)
+	if err != nil {
+		return text
+	}
+	return changed
 }

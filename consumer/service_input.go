@@ -33,12 +33,16 @@ func (s *Service) input(ctx context.Context, t *task) error {
 	if err := checkInput(&req); err != nil {
 		return err
 	}
-	once, err := onceFor(req.RequestID, req.InterruptID, req.By)
+	who, err := t.sender(req.By)
+	if err != nil {
+		return err
+	}
+	once, err := onceFor(req.RequestID, who, req.InterruptID)
 	if err != nil {
 		return err
 	}
 	var checked schema.Position
-	reply, err := s.control(ctx, t.run, once, func(ctx context.Context, r *reading) (decision, error) {
+	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reading) (decision, error) {
 		o, err := answerable(r, &req)
 		if err != nil {
 			return decision{}, err
@@ -49,7 +53,9 @@ func (s *Service) input(ctx context.Context, t *task) error {
 			}
 			checked = o.Position
 		}
-		return decision{data: &schema.RunInputData{InterruptID: req.InterruptID, Status: req.Status, Payload: req.Payload, By: req.By}}, nil
+		return decision{data: &schema.RunInputData{
+			InterruptID: req.InterruptID, Status: req.Status, Payload: req.Payload, By: who.by, Claimed: who.claimed,
+		}}, nil
 	})
 	if err != nil {
 		return err
@@ -67,9 +73,6 @@ func checkInput(req *schema.InputRequest) error {
 		return badField("/status", errors.New("expired is the daemon's word alone; use resolved or cancelled"))
 	case req.Status != schema.InputResolved && req.Status != schema.InputCancelled:
 		return badField("/status", fmt.Errorf("status %.40q is none of resolved, cancelled", req.Status))
-	}
-	if err := schema.CheckName("person", req.By); err != nil {
-		return badField("/by", err)
 	}
 	return nil
 }

@@ -43,6 +43,7 @@ func (w *serviceWorld) control(verb, run string, req any) *schema.ControlReply {
 }
 
 func TestAnAnswerEndsTheWaiting(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
@@ -57,6 +58,7 @@ func TestAnAnswerEndsTheWaiting(t *testing.T) {
 }
 
 func TestRefusedAnswers(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
@@ -120,6 +122,7 @@ func TestRefusedAnswers(t *testing.T) {
 }
 
 func TestCancelledNeedsNoPayloadAndNoSchemaThatWorks(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	for _, s := range []string{yesOrNo, `{"type":"text"}`, ``} {
@@ -132,6 +135,7 @@ func TestCancelledNeedsNoPayloadAndNoSchemaThatWorks(t *testing.T) {
 }
 
 func TestAnswersWithoutASchemaAreTaken(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", ``)
@@ -145,6 +149,7 @@ func TestAnswersWithoutASchemaAreTaken(t *testing.T) {
 
 // The first answer stands. Who answers again is told so, unless it is the same request once more.
 func TestAnsweredOnce(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
@@ -166,6 +171,7 @@ func TestAnsweredOnce(t *testing.T) {
 }
 
 func TestRacingAnswersAreTakenOnce(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
@@ -198,6 +204,7 @@ func TestRacingAnswersAreTakenOnce(t *testing.T) {
 }
 
 func TestTheSchemaIsFoundInASegment(t *testing.T) {
+	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 3, 10)
 	x.wait("w1", yesOrNo)
@@ -212,6 +219,7 @@ func TestTheSchemaIsFoundInASegment(t *testing.T) {
 }
 
 func TestARepeatedAnswerIsFoundInASegment(t *testing.T) {
+	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
@@ -238,6 +246,7 @@ func (x *writer) adopt(at schema.StreamSequence) {
 }
 
 func TestALostSchemaIsSaidToBeLost(t *testing.T) {
+	t.Parallel()
 	w := newDamagedWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	at := x.wait("w1", yesOrNo)
@@ -250,6 +259,7 @@ func TestALostSchemaIsSaidToBeLost(t *testing.T) {
 }
 
 func TestLargeSchemasAreReadFromTheBlobStore(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	store, err := w.js.ObjectStore(t.Context(), schema.BlobBucket("default"))

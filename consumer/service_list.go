@@ -53,6 +53,13 @@ func (s *Service) list(ctx context.Context, t *task) error {
 	}
 	reply := schema.ListReply{Runs: []schema.RunSummary{}, Incomplete: l.incomplete}
 	place := l.begin
+	if req.After == "" {
+		shards, _ := s.lookout.look(ctx)
+		for i := range shards {
+			room := schema.MaxListParked - len(reply.Parked)
+			reply.Parked = append(reply.Parked, shards[i].Parked[:min(room, len(shards[i].Parked))]...)
+		}
+	}
 	// A page that does not fit one message ends earlier.
 	room := t.svc.nc.MaxPayload()/2 - replyOverhead
 	whole := true
@@ -330,7 +337,7 @@ func (l *listing) placeShards(ctx context.Context) error {
 				return err
 			}
 		}
-		if !l.until.IsZero() && l.until.Before(l.svc.now()) {
+		if !l.until.IsZero() {
 			if p.Until, err = src.store.PositionAt(ctx, l.until); err != nil {
 				return err
 			}

@@ -80,7 +80,13 @@ func (w *serviceWorld) list(req schema.ListRequest) []string {
 
 // Every filter gives what looking at every run gives, in the same order, whatever the size of the pages.
 func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
-	const shards, runs = 3, 150
+	t.Parallel()
+	const shards = 3
+	runs := 150
+	if testing.Short() {
+		runs = 20
+		t.Log("short: 20 of 150 runs")
+	}
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) { f.Shards, f.QuotaBytes = shards, kvstore.MinQuotaBytes })
 	random := rand.New(rand.NewPCG(7, 7)) //nolint:gosec // a test's data
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -187,6 +193,7 @@ var allStatuses = []schema.Status{
 }
 
 func TestAListShowsWhatItCannotReadAndNothingThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	head := func(run string, status schema.Status, at schema.StreamSequence) schema.Head {
 		return schema.Head{
@@ -243,6 +250,7 @@ func TestAListShowsWhatItCannotReadAndNothingThatIsNotThere(t *testing.T) {
 }
 
 func TestAListSaysThatItsIndexIsNotWhole(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.storeRun(1, schema.Head{Fleet: "default", Run: "run-1", Status: "running", Epoch: 1, Position: schema.Position{Stream: 1, ID: "x"}})
 	require.True(t, w.page(schema.ListRequest{}).Incomplete)
@@ -253,6 +261,7 @@ func TestAListSaysThatItsIndexIsNotWhole(t *testing.T) {
 }
 
 func TestAListRefusesWhatItDoesNotUnderstand(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	for i := range 3 {
 		w.storeRun(1, schema.Head{Fleet: "default", Run: fmt.Sprint("run-", i), Status: "running", Epoch: 1, Position: schema.Position{Stream: 1, ID: "x"}})
@@ -276,6 +285,10 @@ func TestAListRefusesWhatItDoesNotUnderstand(t *testing.T) {
 // While runs start and end, a list that is read page by page has every run once that was there from its beginning to its
 // end, and none twice.
 func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: 60 runs end while lists are read")
+	}
+	t.Parallel()
 	const runs, limit = 60, 3
 	w := newServiceWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -339,6 +352,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 }
 
 func TestRunsAreListedByTheirAge(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	folder, stop := w.fold(consumer.FolderConfig{})
 	defer stop()
@@ -374,8 +388,34 @@ func TestRunsAreListedByTheirAge(t *testing.T) {
 	require.Equal(t, []string{"third", "second", "first"}, w.list(schema.ListRequest{Until: text(time.Now().Add(time.Hour)), Since: "2020-01-01T00:00:00Z"}))
 }
 
+// Until is of the server's clock: what the daemon's own says changes nothing.
+func TestList_LateDaemonClock_UntilHolds(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.stop()
+	folder, stop := w.fold(consumer.FolderConfig{})
+	defer stop()
+	x := w.writer("ended")
+	x.start()
+	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
+	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= x.last }, time.Minute, time.Millisecond)
+	stream, err := w.js.Stream(t.Context(), w.names.EventStream())
+	require.NoError(t, err)
+	m, err := stream.GetMsg(t.Context(), x.last)
+	require.NoError(t, err)
+	late, err := newService(t, serviceConfig{Fleet: "default", Name: "late"}, w.js, []*kvstore.Shard{w.shard}, func() time.Time { return time.Now().Add(-time.Hour) })
+	require.NoError(t, err)
+	w.start(late)
+	require.Equal(t, []string{"ended"}, w.list(schema.ListRequest{}))
+	require.Empty(t, w.list(schema.ListRequest{Until: m.Time.UTC().Format(time.RFC3339Nano)}))
+}
+
 // A bucket that an earlier version wrote has no index. It is filled once, while lists say that they are not whole.
 func TestAnIndexIsFilledFromTheCheckpointsOfAnEarlierVersion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: 1,400 events are published one by one")
+	}
+	t.Parallel()
 	w := newServiceWorld(t)
 	folder, stop := w.fold(consumer.FolderConfig{})
 	var last *writer
@@ -410,7 +450,7 @@ func TestAnIndexIsFilledFromTheCheckpointsOfAnEarlierVersion(t *testing.T) {
 	require.NoError(t, err)
 	_, stop = w.fold(consumer.FolderConfig{})
 	defer stop()
-	require.Eventually(t, func() bool { return !w.page(schema.ListRequest{}).Incomplete }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return !w.page(schema.ListRequest{}).Incomplete }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, want[:600], w.list(schema.ListRequest{}))
 	require.Equal(t, children[100:], w.list(schema.ListRequest{Related: "top"}))
 	stop()
@@ -427,6 +467,6 @@ func TestAnIndexIsFilledFromTheCheckpointsOfAnEarlierVersion(t *testing.T) {
 		}
 		require.NoError(t, err)
 		return !decodeAs[schema.ListReply](t, a.first).Incomplete
-	}, time.Minute, time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.Equal(t, want, w.list(schema.ListRequest{}))
 }

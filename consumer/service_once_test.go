@@ -10,6 +10,7 @@ import (
 
 // A replica that was stopped reads a request when it is woken, which another has answered long since.
 func TestACancelThatComesOnceMoreStopsNoWorkThatWasBegunBehindIt(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	req := schema.CancelRequest{By: "alice", RequestID: "c1"}
@@ -32,6 +33,7 @@ func TestACancelThatComesOnceMoreStopsNoWorkThatWasBegunBehindIt(t *testing.T) {
 }
 
 func TestAMarkThatComesOnceMoreTakesNoNameBack(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	req := schema.MarkRequest{Name: "good", By: "alice", Move: true, RequestID: "m1"}

@@ -112,15 +112,23 @@ func (s *Service) mark(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
-	if err := schema.CheckName("operator", req.By); err != nil {
-		return badField("/by", err)
-	}
-	once, err := onceFor(req.RequestID, "mark", req.Name, req.By)
+	who, err := t.sender(req.By)
 	if err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, once, func(_ context.Context, r *reading) (decision, error) {
-		return markable(r, &req)
+	once, err := onceFor(req.RequestID, who, "mark", req.Name)
+	if err != nil {
+		return err
+	}
+	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reading) (decision, error) {
+		d, err := markable(r, &req, who)
+		if d.there != nil {
+			// The reply names the sender of the first request.
+			if there, err := s.reader.lately(ctx, r, func(id string, _ *schema.Event) bool { return id == d.there.EventID }); err != nil || there != nil {
+				return decision{there: there}, err
+			}
+		}
+		return d, err
 	})
 	if err != nil {
 		return err
@@ -129,8 +137,8 @@ func (s *Service) mark(ctx context.Context, t *task) error {
 }
 
 // markable says what marking a run as it is means: a new mark, one that stands there already, or a conflict.
-func markable(r *reading, req *schema.MarkRequest) (decision, error) {
-	data := &schema.CheckpointMarkedData{Name: req.Name, By: req.By}
+func markable(r *reading, req *schema.MarkRequest, who sender) (decision, error) {
+	data := &schema.CheckpointMarkedData{Name: req.Name, By: who.by, Claimed: who.claimed}
 	i := slices.IndexFunc(r.head.Marks, func(m schema.Mark) bool { return m.Name == req.Name })
 	switch {
 	case i >= 0 && r.head.Marks[i].Position == r.head.Position:

@@ -29,7 +29,7 @@ func (w *serviceWorld) requireFirst(x *writer, point string, n int) {
 	w.tb.Helper()
 	want := schema.NewHead("default", x.run.Run)
 	for i := range n {
-		want.Apply(&x.acked[i])
+		want.Apply(schema.NoKeys, &x.acked[i])
 	}
 	reply, _ := w.at(x.run.Run, schema.ViewHead, point)
 	require.Equal(w.tb, want, reply.Head, point)
@@ -72,7 +72,8 @@ func pointWorld(t *testing.T, prepare func(*serviceWorld, *writer)) (*serviceWor
 }
 
 func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
-	for _, c := range []struct {
+	t.Parallel()
+	cases := []struct {
 		name    string
 		prepare func(*serviceWorld, *writer)
 	}{
@@ -86,10 +87,16 @@ func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
 		}},
 		{"from the log instead of a segment that is gone", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
-			require.NoError(w.tb, w.shard.Segments.Delete(w.tb.Context(), x.run.Run, 2))
+			w.loseSegment(x.run.Run, 2)
 		}},
-	} {
+	}
+	if testing.Short() {
+		cases = cases[:3]
+		t.Log("short: three stores of six")
+	}
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			w, x := pointWorld(t, c.prepare)
 			w.requireFirst(x, "end", 42)
 			w.requireFirst(x, "turn:0", 1)
@@ -111,6 +118,7 @@ func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
 
 // The log has what a damaged segment held, and one event more than when the run was read: that is no reason to call it purged.
 func TestAPointIsFoundInTheLogWhileTheRunGoesOn(t *testing.T) {
+	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
 		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
 		w.flipSegment(x, 2)
@@ -155,6 +163,7 @@ func (w *serviceWorld) flipSegment(x *writer, n int) {
 }
 
 func TestACheckpointsRevisionIsAPoint(t *testing.T) {
+	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	for n := 2; n <= 20; n += 2 {
 		w.checkpointAt(x, n, schema.SegmentIndex{})
@@ -171,6 +180,7 @@ func TestACheckpointsRevisionIsAPoint(t *testing.T) {
 }
 
 func TestACheckpointThatIsNotTheFoldIsNoPoint(t *testing.T) {
+	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	w.checkpointAt(x, 20, schema.SegmentIndex{})
 	c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
@@ -184,6 +194,7 @@ func TestACheckpointThatIsNotTheFoldIsNoPoint(t *testing.T) {
 }
 
 func TestASequenceOfSeveralEpochsIsAskedForByItsEpoch(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 2, 10)
 	w.recover("run-1", takeover("executor-2", "request-1"))
@@ -211,6 +222,7 @@ func TestASequenceOfSeveralEpochsIsAskedForByItsEpoch(t *testing.T) {
 }
 
 func TestAPointThatIsNotThereIsRefusedByName(t *testing.T) {
+	t.Parallel()
 	w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 	x.publish(&schema.TurnStartedData{Turn: 11}, 11)
 	for at, says := range map[string]string{
@@ -230,9 +242,10 @@ func TestAPointThatIsNotThereIsRefusedByName(t *testing.T) {
 }
 
 func TestAPointIsGoneWhenItsEventsAre(t *testing.T) {
+	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
 		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
-		require.NoError(w.tb, w.shard.Segments.Delete(w.tb.Context(), x.run.Run, 2))
+		w.loseSegment(x.run.Run, 2)
 	})
 	w.requireFirst(x, "seq:7", 7)
 	for _, at := range []string{"seq:8", "turn:9", "end", "mark:before: deploy"} {
@@ -243,6 +256,7 @@ func TestAPointIsGoneWhenItsEventsAre(t *testing.T) {
 }
 
 func TestAPointBehindADamagedSegmentIsRefused(t *testing.T) {
+	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
 		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
 		w.flipSegment(x, 2)
@@ -254,6 +268,7 @@ func TestAPointBehindADamagedSegmentIsRefused(t *testing.T) {
 }
 
 func TestAPersonMarksWhereARunStands(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 2, 10)
 	mark := func(name string, move bool) *schema.ControlReply {
@@ -287,6 +302,7 @@ func TestAPersonMarksWhereARunStands(t *testing.T) {
 }
 
 func TestOfTenBoundariesFiveHaveRevisionsAndAllAreRestored(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.fold(smallSeals())
 	x := w.writer("run-1")
@@ -297,7 +313,7 @@ func TestOfTenBoundariesFiveHaveRevisionsAndAllAreRestored(t *testing.T) {
 			c, rev, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 			revisions[n] = rev
 			return err == nil && c.Position.Stream == x.acked[n-1].Stream
-		}, time.Minute, 5*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 	}
 	x.start()
 	folded()

@@ -31,6 +31,7 @@ func (x *writer) resume(r *schema.RecoverReply, executor string) {
 }
 
 func TestTakeoverFencesTheOldExecutorAndHandsOverTheRun(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 2, 10)
 	x.openCall("call-x", schema.ReplayHold)
@@ -62,8 +63,10 @@ func TestTakeoverFencesTheOldExecutorAndHandsOverTheRun(t *testing.T) {
 }
 
 func TestViewsOfATakeoverEndWithIt(t *testing.T) {
+	t.Parallel()
 	for _, view := range []string{schema.ViewEvents, schema.ViewState} {
 		t.Run(view, func(t *testing.T) {
+			t.Parallel()
 			w := newDamagedWorld(t)
 			x := w.aRun("run-1", 10, 100)
 			w.checkpointAt(x, 30, w.sealByHand(x, 24, 8, true))
@@ -88,6 +91,7 @@ func decodeState(t *testing.T, a *answer, view string) *schema.State {
 }
 
 func TestRepeatedRequestContinuesItsEpochOnlyWhileItIsCurrent(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	first, _ := w.recover("run-1", takeover("executor-2", "req-1"))
@@ -112,6 +116,7 @@ func TestRepeatedRequestContinuesItsEpochOnlyWhileItIsCurrent(t *testing.T) {
 }
 
 func TestRefusedTakeovers(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.aRun("running", 1, 10)
 	ended := w.aRun("ended", 1, 10)
@@ -177,6 +182,7 @@ func nested(n int) string {
 
 // Many ask for one run at once, of two replicas. Each epoch has one winner, and everybody who asked gets one.
 func TestRacingTakeoversOpenEachEpochOnce(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
 	require.NoError(t, err)
@@ -214,6 +220,7 @@ func TestRacingTakeoversOpenEachEpochOnce(t *testing.T) {
 }
 
 func TestRequestRepeatedAtTheSameTimeOpensOneEpoch(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.aRun("run-1", 3, 10)
 	var wg sync.WaitGroup
@@ -235,6 +242,7 @@ func TestRequestRepeatedAtTheSameTimeOpensOneEpoch(t *testing.T) {
 }
 
 func TestFullFleetCanBeTakenOverReadAndSettled(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) {
 		f.QuotaBytes, f.ReserveBytes = kvstore.MinQuotaBytes, 1<<20
 	})
@@ -265,6 +273,7 @@ func TestFullFleetCanBeTakenOverReadAndSettled(t *testing.T) {
 }
 
 func TestSettlementsOfAnOperator(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.openCall("call-x", schema.ReplayHold)
@@ -301,6 +310,7 @@ func TestSettlementsOfAnOperator(t *testing.T) {
 // Its first try may be read long after the second was answered, when the call is in doubt once more: a person said once that it
 // may run again.
 func TestARequestSettlesACallOnce(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.openCall("call-x", schema.ReplayHold)
@@ -324,6 +334,7 @@ func TestARequestSettlesACallOnce(t *testing.T) {
 }
 
 func TestRacingSettlementsSettleOnce(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	x.openCall("call-x", schema.ReplayHold)
@@ -345,6 +356,7 @@ func TestRacingSettlementsSettleOnce(t *testing.T) {
 }
 
 func TestPoisonDoesNotKeepARunFromBeingTakenOver(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	x := w.aRun("run-1", 1, 10)
 	for _, header := range []nats.Header{nil, {"ce-specversion": {"9"}}, {"Status": {"204"}, "Description": {"EOB"}}, {"Nats-Sequence": {"1"}}} {

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -58,16 +59,17 @@ func (e *endpoint) metadata(fleet string) map[string]string {
 	return m
 }
 
-// task is one request in hand. It is answered on the connection and not through micro's request, which belongs to the
-// endpoint's goroutine.
+// task is one request in hand. Its reply subject was checked when it was accepted.
 type task struct {
 	svc      *Service
 	endpoint *endpoint
 	run      string
 	reply    string
-	data     []byte
-	size     int64
-	arrived  time.Time
+	// proven is the sender, as schema.ProvenBy; empty if the NATS server proves no senders.
+	proven  string
+	data    []byte
+	size    int64
+	arrived time.Time
 	// work outlives the deadline of the first reply; content is sent under it.
 	work context.Context //nolint:containedctx // a request's own, set by the worker that serves it
 	sent int
@@ -151,7 +153,7 @@ func (s *Service) refuse(t *task, e *schema.ServiceError) {
 	s.stats.countError(e.Code)
 	switch e.Code {
 	case schema.CodeBadRequest, schema.CodeForbidden, schema.CodeTooLarge:
-		s.refusals.Info().Str("verb", t.endpoint.verb).Str(keyRun, t.run).Str("code", string(e.Code)).Str("detail", e.Message).Msg("request refused")
+		s.logRefusal(t, e.Code, e.Message)
 	default:
 	}
 	body, err := json.Marshal(e)
@@ -171,6 +173,11 @@ func (s *Service) refuse(t *task, e *schema.ServiceError) {
 	}
 	s.stats.Replies.Add(1)
 	s.stats.ReplyBytes.Add(int64(len(body)))
+}
+
+// logRefusal logs a request that is wrong in itself.
+func (s *Service) logRefusal(t *task, code schema.Code, detail string) {
+	s.refusals.Info().Str("verb", t.endpoint.verb).Str(keyRun, t.run).Str("code", string(code)).Str("detail", detail).Msg("request refused")
 }
 
 // headerText makes a message fit for a header line.
@@ -213,6 +220,10 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 	case errors.Is(err, kvstore.ErrStreamMissing), errors.Is(err, runlog.ErrNoStream):
 		s.log.Error().Err(err).Str(keyRun, t.run).Msg("a stream of the fleet is not served")
 		return fail(schema.CodeUnavailable, again, "a stream of fleet %s is not served", s.cfg.Fleet)
+	case errors.Is(err, keyring.ErrSigner):
+		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(keyRun, t.run).Msg("control event not signed")
+		return fail(schema.CodeUnavailable, "Ask an operator to look at the daemon: waymark fleet keys ls, waymark doctor.",
+			"the daemon has no key of fleet %s that signs", s.cfg.Fleet)
 	case isUnavailable(err):
 		s.log.Warn().Err(err).Str("verb", t.endpoint.verb).Str(keyRun, t.run).Msg("request not answered in time")
 		return fail(schema.CodeUnavailable, again, "no proof before the deadline that the answer is whole")
@@ -225,7 +236,7 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 // isUnavailable reports whether an error says only that no server answered, or none that was up to date.
 func isUnavailable(err error) bool {
 	for _, kind := range []error{
-		ErrStopping, ErrStale, errRefused, context.DeadlineExceeded, context.Canceled, runlog.ErrNoAnswer, kvstore.ErrUnavailable,
+		ErrStopping, ErrStale, errRefused, context.DeadlineExceeded, context.Canceled, runlog.ErrNoAnswer, kvstore.ErrUnavailable, keyring.ErrRead,
 		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded,
 		nats.ErrDisconnected, jetstream.ErrNoStreamResponse,
 	} {

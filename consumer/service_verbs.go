@@ -86,31 +86,32 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
-	if err := schema.CheckName("operator", req.By); err != nil {
-		return badField("/by", err)
+	who, err := t.sender(req.By)
+	if err != nil {
+		return err
 	}
 	if req.ToolCallID == "" {
 		return badField("/tool_call_id", errors.New("is required"))
 	}
 	set(&req.Occurrence, 1)
-	data := &schema.ToolSettledData{ToolCallID: req.ToolCallID, How: req.How, Result: req.Result, IsError: req.IsError, By: req.By}
+	data := &schema.ToolSettledData{ToolCallID: req.ToolCallID, How: req.How, Result: req.Result, IsError: req.IsError, By: who.by, Claimed: who.claimed}
 	if _, err := schema.MarshalData(data); err != nil {
 		if wrong, ok := errors.AsType[*schema.DataError](err); ok {
 			return badField(wrong.Path, err)
 		}
 		return badField("/", err)
 	}
-	once, err := onceFor(req.RequestID, req.IdempotencyKey(t.run), string(req.How), req.By)
+	once, err := onceFor(req.RequestID, who, req.IdempotencyKey(t.run), string(req.How))
 	if err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, once, func(_ context.Context, r *reading) (decision, error) {
+	reply, err := s.control(ctx, t.run, once, who, func(_ context.Context, r *reading) (decision, error) {
 		return decision{data: data, turn: req.Turn}, settleable(r, &req)
 	})
 	if err != nil {
 		return err
 	}
-	return t.whole(&schema.SettleReply{EventID: reply.EventID, Stream: reply.Stream})
+	return t.whole(&schema.SettleReply{EventID: reply.EventID, Stream: reply.Stream, By: reply.By})
 }
 
 // settleable checks that the call is in doubt and can be settled so. The reading is proven.

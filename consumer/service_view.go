@@ -175,7 +175,11 @@ func (v *view) prepare(ctx context.Context, r *reading) error {
 
 // fold begins a state to fold a run to, with the content that a fork has of its base.
 func (v *view) fold(ctx context.Context, run string, base *schema.BaseRef) error {
-	v.state = &stateSink{state: schema.NewState(v.svc.cfg.Fleet, run), budget: v.svc.budget}
+	keys, err := v.svc.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	v.state = &stateSink{keys: keys, state: schema.NewState(v.svc.cfg.Fleet, run), budget: v.svc.budget}
 	return v.svc.reader.graft(ctx, v.state, run, base, 0)
 }
 
@@ -188,6 +192,10 @@ func (v *view) finish(ctx context.Context, r *reading) error {
 		rest := *r
 		rest.index = schema.SegmentIndex{}
 		v.state.last = 0 // the tail comes again from its beginning
+		var err error
+		if v.state.keys, err = v.svc.keys.Keys(ctx); err != nil {
+			return err
+		}
 		if err := v.svc.reader.content(ctx, &rest, &place{next: 1}, v.state); err != nil {
 			return err
 		}

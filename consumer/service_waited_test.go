@@ -13,6 +13,7 @@ import (
 )
 
 func TestARequestThatWaitedForItsWholeTimeIsRefusedAndNotServed(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	w.stop()
 	w.aRun("run-1", 1, 10)

@@ -85,7 +85,8 @@ func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
 	}
 	was := s.Current()
 	changed := next.Change != was.Change
-	if changed || next.Shards() != was.Shards() || next.Opening != was.Opening || !slices.Equal(next.Generations, was.Generations) || next.Config() != was.Config() {
+	if changed || next.Shards() != was.Shards() || next.Opening != was.Opening || !slices.Equal(next.Generations, was.Generations) || next.Config() != was.Config() ||
+		!slices.Equal(next.Keys, was.Keys) {
 		if err := s.apply(next); err != nil {
 			return fmt.Errorf("settings of fleet %s: %w", s.fleet, err)
 		}

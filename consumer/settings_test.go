@@ -89,6 +89,7 @@ func (g *growing) begin(run string, shard int) *writer {
 }
 
 func TestARunInAShardThatWasJustAddedIsFound(t *testing.T) {
+	t.Parallel()
 	g := newGrowing(t)
 	g.begin("before", 0)
 	g.reshard(5)
@@ -107,6 +108,7 @@ func TestARunInAShardThatWasJustAddedIsFound(t *testing.T) {
 }
 
 func TestADaemonTakesUpNewShardsByItself(t *testing.T) {
+	t.Parallel()
 	g := newGrowing(t)
 	run(t, g.roster.Run)
 	g.follow()
@@ -123,6 +125,7 @@ func TestADaemonTakesUpNewShardsByItself(t *testing.T) {
 }
 
 func TestSettingsThatCouldNotBeAppliedAreAppliedLater(t *testing.T) {
+	t.Parallel()
 	g := newGrowing(t)
 	g.reshard(2)
 	g.fails.Store(true)
@@ -134,6 +137,7 @@ func TestSettingsThatCouldNotBeAppliedAreAppliedLater(t *testing.T) {
 }
 
 func TestTheDaemonEndsTheOpeningOfAGeneration(t *testing.T) {
+	t.Parallel()
 	g := newGrowing(t)
 	consumer.SetOpening(g.settings, 100*time.Millisecond)
 	g.reshard(2)
@@ -147,6 +151,7 @@ func TestTheDaemonEndsTheOpeningOfAGeneration(t *testing.T) {
 }
 
 func TestARunInTwoShardsIsAnAlarm(t *testing.T) {
+	t.Parallel()
 	g := newGrowing(t)
 	g.reshard(2)
 	require.NoError(t, g.settings.Refresh(t.Context(), time.Now()))

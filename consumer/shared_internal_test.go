@@ -10,6 +10,7 @@ import (
 
 // TestManyProcessesMayShareAName is a deployment of many replicas whose configuration names them all alike.
 func TestManyProcessesMayShareAName(t *testing.T) {
+	t.Parallel()
 	c := NewHandClock(noon)
 	h := NewHeartbeats("default", nil, c.Now, noLog)
 	const replicas = 3 * maxOwnInstances

@@ -66,9 +66,9 @@ type cut struct {
 	bytes  int64
 }
 
-// observe prepares a record and takes it.
-func (r *run) observe(rec *schema.Record, cfg *FolderConfig) {
-	p := schema.Prepare(rec)
+// observe prepares a record by the fleet's keys and takes it.
+func (r *run) observe(keys *schema.Keys, rec *schema.Record, cfg *FolderConfig) {
+	p := schema.Prepare(keys, rec)
 	r.take(&p, rec.Size(), cfg)
 }
 

@@ -88,9 +88,13 @@ const verifyTries = 3
 // and every checkpoint that is kept. It reads from the leaders, writes nothing, and holds 40 bytes an event.
 // [ErrNoRun] says that nothing is stored of the run in this shard; other errors that it could not be read.
 func Verify(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet, run string) (*Verification, error) {
+	keys, err := kvstore.ReadKeys(ctx, js, fleet)
+	if err != nil {
+		return nil, fmt.Errorf("verify run %s: %w", run, err)
+	}
 	for try := 1; ; try++ {
 		v := &verifier{
-			js: js, shard: shard, head: schema.NewHead(fleet, run), sums: map[schema.StreamSequence]recordSum{},
+			js: js, keys: keys, shard: shard, head: schema.NewHead(fleet, run), sums: map[schema.StreamSequence]recordSum{},
 			checkpoints: map[schema.StreamSequence][]kvstore.Stored{}, links: map[schema.StreamSequence]link{},
 			is: Verification{Run: run, Shard: shard.Names.Shard, Findings: []Finding{}},
 		}
@@ -107,6 +111,7 @@ func Verify(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, f
 // verifier is one verification under way.
 type verifier struct {
 	js    jetstream.JetStream
+	keys  *schema.Keys
 	shard *kvstore.Shard
 	is    Verification
 	head  schema.Head
@@ -339,7 +344,7 @@ func (v *verifier) fold(rec *schema.Record, in string, segment int) {
 	}
 	v.last = rec.Stream
 	misses := v.head.Misses(rec)
-	verdict := v.head.Apply(rec)
+	verdict := v.head.Apply(v.keys, rec)
 	v.is.Records++
 	if misses && unsaid(&v.head, &verdict) {
 		v.found(&Finding{
@@ -372,7 +377,8 @@ func suspicious(rec *schema.Record, verdict *schema.Verdict, in string, segment 
 	e := verdict.Event
 	f := &Finding{In: in, Segment: segment, Event: at, Problem: fmt.Sprintf("%s: %s", verdict.Reason, verdict.Detail)}
 	switch verdict.Reason {
-	case schema.ReasonGap, schema.ReasonChainMismatch, schema.ReasonEpochAhead, schema.ReasonStaleTakeover, schema.ReasonNotCloudEvent:
+	case schema.ReasonGap, schema.ReasonChainMismatch, schema.ReasonEpochAhead, schema.ReasonStaleTakeover, schema.ReasonNotCloudEvent,
+		schema.ReasonUnsigned, schema.ReasonMisplaced:
 		return f
 	case schema.ReasonInvalidAttribute:
 		if e != nil && e.Sequence != 0 && strings.HasPrefix(e.ID, e.Subject+".") && e.ID != schema.EventID(e.Subject, e.Epoch, e.Sequence, e.ContentHash()) {

@@ -53,9 +53,13 @@ func verifyBaseIn(ctx context.Context, js jetstream.JetStream, fleet string, bas
 
 // headAt folds a run of a shard up to where a fork of it began. It returns nil when the run does not come so far.
 func headAt(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet string, base *schema.BaseRef) (*schema.Head, error) {
+	keys, err := kvstore.ReadKeys(ctx, js, fleet)
+	if err != nil {
+		return nil, err
+	}
 	for try := 1; ; try++ {
 		v := &verifier{
-			js: js, shard: shard, head: schema.NewHead(fleet, base.Run), sums: map[schema.StreamSequence]recordSum{}, base: base,
+			js: js, keys: keys, shard: shard, head: schema.NewHead(fleet, base.Run), sums: map[schema.StreamSequence]recordSum{}, base: base,
 			links: map[schema.StreamSequence]link{}, is: Verification{Run: base.Run, Shard: shard.Names.Shard},
 		}
 		if err := v.readSegments(ctx); err != nil {

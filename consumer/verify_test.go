@@ -47,6 +47,7 @@ func (w *serviceWorld) flipCheckpoint(run string) schema.Revision {
 }
 
 func TestAWholeRunIsVerifiedWhole(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name        string
 		checkpoints int
@@ -72,6 +73,7 @@ func TestAWholeRunIsVerifiedWhole(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			w, x := pointWorld(t, c.prepare)
 			v := w.verify("run-1")
 			require.Empty(t, v.Findings)
@@ -87,6 +89,7 @@ func TestAWholeRunIsVerifiedWhole(t *testing.T) {
 }
 
 func TestARunOfTheFolderIsVerifiedWhole(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	_, stop := w.fold(smallSeals())
 	x := w.aRun("run-1", 40, 3000)
@@ -104,6 +107,7 @@ func TestARunOfTheFolderIsVerifiedWhole(t *testing.T) {
 }
 
 func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		prepare func(*serviceWorld, *writer)
@@ -138,6 +142,7 @@ func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
 		}, "the log"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			w, x := pointWorld(t, c.prepare)
 			v := w.verify("run-1")
 			require.NotEmpty(t, v.Findings)
@@ -199,8 +204,10 @@ func (w *serviceWorld) flipInLog(marker string) {
 }
 
 func TestAFlippedBitOfALogMessageIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
+	t.Parallel()
 	const marker = "before: deploy"
 	t.Run("when the event is sealed, too", func(t *testing.T) {
+		t.Parallel()
 		w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false)) })
 		w.flipInLog(marker)
 		v := w.verify("run-1")
@@ -215,6 +222,7 @@ func TestAFlippedBitOfALogMessageIsNamedByVerifyAndSurvivedByRecover(t *testing.
 		require.Len(t, a.records(t), 43)
 	})
 	t.Run("when only a checkpoint knows it", func(t *testing.T) {
+		t.Parallel()
 		w, x := pointWorld(t, func(w *serviceWorld, x *writer) { w.checkpointAt(x, 38, schema.SegmentIndex{}) })
 		want := x.model()
 		w.flipInLog(marker)
@@ -234,6 +242,7 @@ func TestAFlippedBitOfALogMessageIsNamedByVerifyAndSurvivedByRecover(t *testing.
 }
 
 func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		prepare func(*serviceWorld, *writer)
@@ -243,7 +252,7 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 		{"an event that is gone from the log", func(w *serviceWorld, x *writer) { w.deleteMsg(x.acked[20].Stream) }, consumer.InLog, "21 to 42 of epoch 1 are missing"},
 		{"a segment that is gone", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
-			require.NoError(w.tb, w.shard.Segments.Delete(w.tb.Context(), "run-1", 3))
+			w.loseSegment("run-1", 3)
 		}, consumer.InSegment, "it is counted and not there"},
 		{"a checkpoint that knows more than the log", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 42, schema.SegmentIndex{})
@@ -284,6 +293,7 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 		}, consumer.InLog, "does not match the content"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			w, _ := pointWorld(t, c.prepare)
 			v := w.verify("run-1")
 			require.NotEmpty(t, v.Findings)
@@ -301,6 +311,7 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 
 // A crash can take a purge back in part: what is missing between is in the segments, as decision 21 has it.
 func TestARunWhosePurgeWasTakenBackInPartIsWhole(t *testing.T) {
+	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {
 		w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
 		for _, n := range []int{0, 1, 2, 7, 8, 20} {
@@ -325,8 +336,10 @@ func TestARunWhosePurgeWasTakenBackInPartIsWhole(t *testing.T) {
 
 // The janitor purges what is sealed while somebody reads it: the reader has the beginning of a log that begins elsewhere now.
 func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
+	t.Parallel()
 	for _, left := range []int{10, 0} {
 		t.Run(fmt.Sprintf("left: %d", left), func(t *testing.T) {
+			t.Parallel()
 			w, x := pointWorld(t, func(*serviceWorld, *writer) {})
 			n := len(x.acked)
 			w.sealByHand(x, n, 7, false)
@@ -354,6 +367,7 @@ func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
 }
 
 func TestWhatIsNotThereIsNotVerified(t *testing.T) {
+	t.Parallel()
 	w := newServiceWorld(t)
 	_, err := consumer.Verify(t.Context(), w.js, w.shard, "default", "nobody")
 	require.ErrorIs(t, err, consumer.ErrNoRun)

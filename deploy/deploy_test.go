@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -22,6 +24,7 @@ func TestOneNodeConfigurationServesAFleet(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1", opts.Host, "nothing listens beyond this machine")
 	require.True(t, opts.SyncAlways, "an acknowledgement means synced")
+	require.Equal(t, natsd.DefaultPing, opts.PingInterval, "a client that is gone is found as soon as by a server of Waymark's own")
 	opts.Port, opts.StoreDir, opts.NoSigs, opts.NoLog = -1, t.TempDir(), true, true
 	s, err := server.NewServer(opts)
 	require.NoError(t, err)
@@ -47,6 +50,16 @@ func TestOneNodeConfigurationServesAFleet(t *testing.T) {
 	require.NotEmpty(t, usage.Incarnation)
 }
 
+func TestClusterConfigurations_Pings_FindASilentRouteSoon(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"nats/three-nodes/nats.conf", "kubernetes/cluster/nats-values.yaml"} {
+		text, err := os.ReadFile(filepath.FromSlash(name))
+		require.NoError(t, err)
+		require.Regexp(t, `(?m)^ *ping_interval: "`+natsd.DefaultPing.String()+`"$`, string(text), name)
+		require.Regexp(t, `(?m)^ *ping_max: 2$`, string(text), name)
+	}
+}
+
 func TestServiceUnitsAreValid(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -59,4 +72,24 @@ func TestServiceUnitsAreValid(t *testing.T) {
 			require.Contains(t, line, "/usr/local/bin/waymark", "systemd-analyze of %s: %s (%v)", unit, line, err)
 		}
 	}
+}
+
+func TestServiceUnits_Hardening_IsTheSame(t *testing.T) {
+	t.Parallel()
+	hardening := func(unit string) (lines []string) {
+		text, err := os.ReadFile(filepath.Join("systemd", unit))
+		require.NoError(t, err)
+		begun := false
+		for line := range strings.Lines(string(text)) {
+			if begun = begun && strings.TrimSpace(line) != "" || strings.HasPrefix(line, "UMask="); begun {
+				lines = append(lines, strings.TrimSpace(line))
+			}
+		}
+		return lines
+	}
+	want := hardening("waymark-joined.service")
+	require.Contains(t, want, "UMask=0077")
+	require.Contains(t, want, "LimitCORE=0", "a core file would have the seeds of keys")
+	require.Contains(t, want, "SystemCallFilter=@system-service")
+	require.Equal(t, want, hardening("waymark.service"))
 }

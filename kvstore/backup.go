@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -89,11 +90,59 @@ func decodeBackupRecord(value []byte) (BackupRecord, error) {
 	return r, nil
 }
 
+// StreamOf returns the configuration that this version gives a stream of the fleet, and how have, the stream's configuration in a backup, differs
+// from it. The description, the metadata, the first sequence and a byte limit within the reserve are those of have; used is the size of the
+// stream's content. The placement is left out: it names servers of where the stream was. It returns [ErrStreamMissing] for a stream that is not
+// one of the fleet's.
+func StreamOf(settings *FleetSettings, have *jetstream.StreamConfig, used int64) (jetstream.StreamConfig, []Difference, error) {
+	list := resources(settings, settings, false)
+	i := slices.IndexFunc(list, func(r resource) bool { return r.want.Name == have.Name })
+	if i < 0 {
+		return jetstream.StreamConfig{}, nil, fmt.Errorf("%w: fleet %s has no stream %.80q", ErrStreamMissing, settings.Fleet, have.Name)
+	}
+	want := list[i].want
+	lift := limits{low: want.MaxBytes, high: max(want.MaxBytes+list[i].reserve, used)}
+	var differences []Difference
+	for _, f := range compare(have, nil, &want, lift).foreign {
+		differences = append(differences, Difference{Flag: f.name, Want: f.show(&want), Have: f.show(have)})
+	}
+	if want.MaxBytes > 0 && have.MaxBytes >= lift.low && have.MaxBytes <= lift.high {
+		want.MaxBytes = have.MaxBytes
+	}
+	want.Description, want.Metadata, want.FirstSeq = have.Description, have.Metadata, have.FirstSeq
+	return want, differences, nil
+}
+
+// Adoptable reports what [Adopt] would refuse before a stream is restored: settings out of range, a server with too small a max_payload, and
+// streams shared by all fleets that have another configuration.
+func Adoptable(ctx context.Context, js jetstream.JetStream, settings FleetSettings) error {
+	if err := settings.Validate(); err != nil {
+		return err
+	}
+	p := provisioner{js: js, fleets: NewFleets(js)}
+	if err := p.checkServer(); err != nil {
+		return err
+	}
+	for _, want := range sharedStreams(settings.Replicas) {
+		info, err := p.info(ctx, want.Name)
+		if errors.Is(err, ErrStreamMissing) {
+			continue
+		}
+		if err == nil {
+			_, err = p.judge(&resource{want: want, shared: true}, info)
+		}
+		if err != nil {
+			return fmt.Errorf("adopt fleet %s: stream %s: %w", settings.Fleet, want.Name, err)
+		}
+	}
+	return nil
+}
+
 // Adopt makes a fleet known whose events, segments and blobs were restored: it stores the settings, which are the marker that the
 // fleet was provisioned. What is derived is made by the next [Provision]. It returns [ErrExists] for a fleet that is known,
 // [ErrStreamMissing] when one of the restored streams is not there, [ErrSettings].
 func Adopt(ctx context.Context, js jetstream.JetStream, settings FleetSettings) error {
-	if err := settings.validate(); err != nil {
+	if err := settings.Validate(); err != nil {
 		return err
 	}
 	p := provisioner{js: js, fleets: NewFleets(js)}

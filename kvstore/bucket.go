@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -50,20 +50,7 @@ type entry struct {
 }
 
 func newBucket(js jetstream.JetStream, name string) bucket {
-	return bucket{js: js, name: name, stream: bucketPrefix + name, prefix: "$KV." + name + ".", api: apiPrefix(js)}
-}
-
-// apiPrefix is the prefix of JetStream's API subjects, with a dot at its end.
-func apiPrefix(js jetstream.JetStream) string {
-	opts := js.Options()
-	switch {
-	case opts.Domain != "":
-		return "$JS." + opts.Domain + ".API."
-	case opts.APIPrefix != "":
-		return strings.TrimSuffix(opts.APIPrefix, ".") + "."
-	default:
-		return jetstream.DefaultAPIPrefix
-	}
+	return bucket{js: js, name: name, stream: bucketPrefix + name, prefix: "$KV." + name + ".", api: runlog.APISubject(js, "")}
 }
 
 // withDeadline bounds a context that has no deadline.
@@ -165,7 +152,7 @@ func lastRaw(ctx context.Context, js jetstream.JetStream, stream, subject string
 	if err != nil {
 		return nil, err
 	}
-	msg, err := js.Conn().RequestWithContext(ctx, apiPrefix(js)+"STREAM.MSG.GET."+stream, req)
+	msg, err := js.Conn().RequestWithContext(ctx, runlog.APISubject(js, "STREAM.MSG.GET."+stream), req)
 	if err != nil {
 		return nil, translate(err)
 	}
@@ -206,7 +193,7 @@ func (b *bucket) message(key string, value []byte, header nats.Header, cas bool,
 	if header == nil {
 		header = nats.Header{}
 	}
-	if cas && !failpoint.Seeded(failpoint.NoCAS) {
+	if cas {
 		header[headerExpectedSubject] = []string{strconv.FormatUint(uint64(rev), 10)}
 	}
 	return &nats.Msg{Subject: b.prefix + key, Header: header, Data: value}
@@ -303,7 +290,7 @@ func purge(ctx context.Context, js jetstream.JetStream, stream string, what purg
 	if err != nil {
 		return 0, err
 	}
-	msg, err := js.Conn().RequestWithContext(ctx, apiPrefix(js)+"STREAM.PURGE."+stream, req)
+	msg, err := js.Conn().RequestWithContext(ctx, runlog.APISubject(js, "STREAM.PURGE."+stream), req)
 	if err != nil {
 		return 0, translate(err)
 	}

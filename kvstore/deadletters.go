@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -33,6 +34,7 @@ const (
 	headerLetterIncarnation = "Waymark-Incarnation"
 	headerLetterStored      = "Waymark-Stored"
 	headerLetterBytes       = "Waymark-Header-Bytes"
+	headerLetterCut         = "Waymark-Cut-Bytes"
 )
 
 const (
@@ -44,7 +46,7 @@ const (
 	letterBytes = 4 << 20
 )
 
-// DeadLetter is a message of an event stream that was rejected, whole, with the reason.
+// DeadLetter is a message of an event stream that was rejected, whole unless it is cut, with the reason.
 type DeadLetter struct {
 	// Reason of the rejection. Required.
 	Reason schema.Reason
@@ -61,6 +63,8 @@ type DeadLetter struct {
 	Header  map[string][]string
 	Body    []byte
 	Stored  time.Time
+	// Cut is the size of Header and Body where the letter fits no message with them: it is filed without. Set by PutBatch and List.
+	Cut int
 
 	// Number of the letter in its stream and when it was Filed. Set by List.
 	Number uint64
@@ -81,18 +85,72 @@ func NewDeadLetters(js jetstream.JetStream, fleet string) (*DeadLetters, error) 
 		return nil, err
 	}
 	stream := schema.DeadLetterStream(fleet)
-	return &DeadLetters{bucket{js: js, name: stream, stream: stream, api: apiPrefix(js)}, fleet}, nil
+	return &DeadLetters{bucket{js: js, name: stream, stream: stream, api: runlog.APISubject(js, "")}, fleet}, nil
 }
 
-// Put files a letter. Its message id is the event stream, its incarnation, the stream sequence and a hash of the message: filed
-// again within two minutes it is the same letter; after that it stands twice, with equal ids. It returns
-// [ErrTooLarge], [ErrUnavailable] (file it again), [ErrStreamMissing].
-func (d *DeadLetters) Put(ctx context.Context, l DeadLetter) error {
+// PutBatch files letters, without waiting for one before the next; what is under way is bounded in number and bytes. It returns
+// when every letter was answered, or ctx is done, or the server is silent; the errors are in the order of the letters. The message
+// id of a letter is the event stream, its incarnation, the stream sequence and a hash of the message: filed again within two
+// minutes it is the same letter; after that it stands twice, with equal ids. A letter that fits no message is filed without its
+// content, and its Cut says so. Errors are [ErrTooLarge] (without its content, too), [ErrUnavailable] (file it again),
+// [ErrStreamMissing].
+func (d *DeadLetters) PutBatch(ctx context.Context, letters []DeadLetter) []error {
+	errs := d.file(ctx, letters)
+	var cut []DeadLetter
+	var at []int
+	for i, err := range errs {
+		if errors.Is(err, ErrTooLarge) {
+			letters[i].Cut = len(headerBlock(letters[i].Header)) + len(letters[i].Body)
+			cut, at = append(cut, letters[i]), append(at, i)
+		}
+	}
+	if len(cut) > 0 {
+		for i, err := range d.file(ctx, cut) {
+			errs[at[i]] = err
+		}
+	}
+	return errs
+}
+
+// file puts letters in flight together.
+func (d *DeadLetters) file(ctx context.Context, letters []DeadLetter) []error {
+	results, errs := make([]Result, len(letters)), make([]error, len(letters))
+	flight, err := d.bucket.newFlight(results)
+	if err != nil {
+		for i := range errs {
+			errs[i] = letterError(&letters[i], err)
+		}
+		return errs
+	}
+	defer flight.end()
+	for i := range letters {
+		msg, err := d.message(&letters[i])
+		if err != nil {
+			results[i].Err = err
+			continue
+		}
+		flight.publish(ctx, i, msg)
+	}
+	flight.land(ctx)
+	for i := range results {
+		if err := results[i].Err; err != nil {
+			errs[i] = letterError(&letters[i], err)
+		}
+	}
+	return errs
+}
+
+func letterError(l *DeadLetter, err error) error {
+	return fmt.Errorf("put dead letter of %s at %d: %w", l.EventStream, l.Stream, err)
+}
+
+// message builds the put of a letter; one that is cut has no content.
+func (d *DeadLetters) message(l *DeadLetter) (*nats.Msg, error) {
 	if l.Reason == "" || l.EventStream == "" || l.Incarnation == "" || l.Stream == 0 {
-		return errors.New("put dead letter: reason, event stream, incarnation and stream sequence are required")
+		return nil, errors.New("reason, event stream, incarnation and stream sequence are required")
 	}
 	if !slices.Contains(schema.Reasons(), l.Reason) {
-		return fmt.Errorf("put dead letter: unknown reason %.40q", l.Reason)
+		return nil, fmt.Errorf("unknown reason %.40q", l.Reason)
 	}
 	block := headerBlock(l.Header)
 	data := append(block, l.Body...)
@@ -107,21 +165,17 @@ func (d *DeadLetters) Put(ctx context.Context, l DeadLetter) error {
 		headerLetterSequence:    {sequence},
 		headerLetterIncarnation: {l.Incarnation},
 		headerLetterStored:      {schema.FormatTime(l.Stored)},
-		headerLetterBytes:       {strconv.Itoa(len(block))},
 		jetstream.MsgIDHeader:   {l.EventStream + "." + l.Incarnation + "." + sequence + "." + hex.EncodeToString(sum[:8])},
 	}
+	if l.Cut > 0 {
+		block, data = nil, nil
+		header[headerLetterCut] = []string{strconv.Itoa(l.Cut)}
+	}
+	header[headerLetterBytes] = []string{strconv.Itoa(len(block))}
 	if schema.ValidName(l.Run) {
 		header[headerLetterRun] = []string{l.Run}
 	}
-	_, err := d.bucket.publish(ctx, &nats.Msg{
-		Subject: schema.DeadLetterSubject(d.fleet, l.Reason, l.Run),
-		Header:  header,
-		Data:    data,
-	})
-	if err != nil {
-		return fmt.Errorf("put dead letter of %s at %d: %w", l.EventStream, l.Stream, err)
-	}
-	return nil
+	return &nats.Msg{Subject: schema.DeadLetterSubject(d.fleet, l.Reason, l.Run), Header: header, Data: data}, nil
 }
 
 // LetterFilter chooses dead letters; empty fields choose all.
@@ -191,6 +245,11 @@ func letterOf(e entry) DeadLetter {
 	if n > 0 {
 		if l.Header, err = nats.DecodeHeadersMsg(e.value[:n]); err != nil {
 			return fail(err)
+		}
+	}
+	if cut := h.Get(headerLetterCut); cut != "" {
+		if l.Cut, err = strconv.Atoi(cut); err != nil || l.Cut <= 0 || len(e.value) > 0 {
+			return fail(fmt.Errorf("cut by %.20q bytes, with content of %d", cut, len(e.value)))
 		}
 	}
 	l.Body = e.value[n:]

@@ -28,6 +28,11 @@ func letters(tb testing.TB, b *bench) *kvstore.DeadLetters {
 	return d
 }
 
+func file(tb testing.TB, d *kvstore.DeadLetters, l kvstore.DeadLetter) error {
+	tb.Helper()
+	return d.PutBatch(tb.Context(), []kvstore.DeadLetter{l})[0]
+}
+
 func TestDeadLetterKeepsTheWholeMessage(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -45,7 +50,7 @@ func TestDeadLetterKeepsTheWholeMessage(t *testing.T) {
 		msg.Subject = b.names.EventSubject("run-1")
 		l := letter(schema.StreamSequence(i+1), schema.ReasonNotCloudEvent, "run-1") //nolint:gosec // small
 		l.Header, l.Body, l.Detail = msg.Header, msg.Data, "line\r\nbreak \x1b[31m"
-		require.NoError(t, d.Put(t.Context(), l))
+		require.NoError(t, file(t, d, l))
 	}
 	list, next, err := d.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
 	require.NoError(t, err)
@@ -94,7 +99,7 @@ func TestLargestMessageThatTheLogTakesFitsADeadLetter(t *testing.T) {
 		l.Header, l.Body = msg.Header, msg.Data
 		l.Detail, l.Subject = strings.Repeat("d", 9000), strings.Repeat("s", 9000)
 		l.Incarnation = name
-		require.NoError(t, letters(t, b).Put(t.Context(), l), name)
+		require.NoError(t, file(t, letters(t, b), l), name)
 	}
 	list, _, err := letters(t, b).List(t.Context(), kvstore.LetterFilter{}, 0, 10)
 	require.NoError(t, err)
@@ -109,12 +114,12 @@ func TestSameLetterIsFiledOnce(t *testing.T) {
 	b := newBench(t)
 	d := letters(t, b)
 	l := letter(1, schema.ReasonFenced, "run-1")
-	require.NoError(t, d.Put(t.Context(), l))
-	require.NoError(t, d.Put(t.Context(), l))
+	require.NoError(t, file(t, d, l))
+	require.NoError(t, file(t, d, l))
 	l.Incarnation = "2026-02-02T00:00:00Z"
-	require.NoError(t, d.Put(t.Context(), l), "the same sequence of another incarnation is another message")
+	require.NoError(t, file(t, d, l), "the same sequence of another incarnation is another message")
 	l.Body = []byte("[")
-	require.NoError(t, d.Put(t.Context(), l), "and so is another message at a sequence that damage freed")
+	require.NoError(t, file(t, d, l), "and so is another message at a sequence that damage freed")
 	list, _, err := d.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
 	require.NoError(t, err)
 	require.Len(t, list, 3)
@@ -132,7 +137,7 @@ func TestDeadLettersAreFilteredAndPaged(t *testing.T) {
 		if i%2 == 1 {
 			reason, run = schema.ReasonGap, "not valid"
 		}
-		require.NoError(t, d.Put(t.Context(), letter(schema.StreamSequence(i+1), reason, run))) //nolint:gosec // small
+		require.NoError(t, file(t, d, letter(schema.StreamSequence(i+1), reason, run))) //nolint:gosec // small
 	}
 	var got []schema.StreamSequence
 	for pages, after := 0, uint64(0); ; pages++ {
@@ -162,7 +167,7 @@ func TestUnreadableLetterDoesNotEndTheList(t *testing.T) {
 	b := newBench(t)
 	_, err := b.js.Publish(t.Context(), schema.DeadLetterSubject("alpha", schema.ReasonGap, "run-1"), []byte("junk"))
 	require.NoError(t, err)
-	require.NoError(t, letters(t, b).Put(t.Context(), letter(1, schema.ReasonGap, "run-1")))
+	require.NoError(t, file(t, letters(t, b), letter(1, schema.ReasonGap, "run-1")))
 	list, _, err := letters(t, b).List(t.Context(), kvstore.LetterFilter{}, 0, 10)
 	require.NoError(t, err)
 	require.Len(t, list, 2)
@@ -183,6 +188,80 @@ func TestIncompleteLetterIsRefused(t *testing.T) {
 	} {
 		l := letter(1, schema.ReasonGap, "run-1")
 		spoil(&l)
-		require.Error(t, d.Put(t.Context(), l))
+		require.Error(t, file(t, d, l))
 	}
+}
+
+func TestDeadLetters_PutBatch_AreInFlightTogether(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	require.NoError(t, b.js.DeleteStream(t.Context(), schema.DeadLetterStream("alpha")))
+	const n = 100
+	puts := make(chan *nats.Msg, n)
+	_, err := b.nc.ChanSubscribe(schema.DeadLetterSubjects("alpha"), puts) // in the place of the stream
+	require.NoError(t, err)
+	require.NoError(t, b.nc.Flush())
+	batch := make([]kvstore.DeadLetter, n)
+	for i := range batch {
+		batch[i] = letter(schema.StreamSequence(i+1), schema.ReasonGap, "run-1") //nolint:gosec // small
+	}
+	filed := make(chan []error, 1)
+	d := letters(t, b)
+	go func() { filed <- d.PutBatch(t.Context(), batch) }()
+	var waiting []*nats.Msg
+	for range n { // none is answered before the last one came
+		waiting = append(waiting, <-puts)
+	}
+	for i, m := range waiting[1:] {
+		require.NoError(t, m.Respond(fmt.Appendf(nil, `{"stream":"S","seq":%d}`, i+1)))
+	}
+	require.NoError(t, waiting[0].Respond([]byte(`{"error":{"code":503,"err_code":10077,"description":"no room"}}`)))
+	errs := <-filed
+	require.ErrorIs(t, errs[0], kvstore.ErrUnavailable)
+	require.ErrorContains(t, errs[0], eventStream+" at 1")
+	for _, err := range errs[1:] {
+		require.NoError(t, err)
+	}
+}
+
+func TestDeadLetters_TooLargeLetter_IsFiledWithoutItsContent(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	stream, err := b.js.Stream(t.Context(), schema.DeadLetterStream("alpha"))
+	require.NoError(t, err)
+	config := stream.CachedInfo().Config
+	config.MaxMsgSize = 2 << 10
+	_, err = b.js.UpdateStream(t.Context(), config)
+	require.NoError(t, err)
+	d := letters(t, b)
+	large := letter(1, schema.ReasonGap, "run-1")
+	large.Header, large.Body, large.Detail = nats.Header{"a": {"b"}}, make([]byte, 4<<10), "the detail stays"
+	beyond := letter(2, schema.ReasonGap, "run-1")
+	beyond.Body = make([]byte, b.nc.MaxPayload()+1)
+	hopeless := letter(3, schema.ReasonGap, "run-1")
+	hopeless.Detail, hopeless.Subject = strings.Repeat("d", 1<<10), strings.Repeat("s", 1<<10)
+	batch := []kvstore.DeadLetter{large, beyond, hopeless, letter(4, schema.ReasonGap, "run-1")}
+	errs := d.PutBatch(t.Context(), batch)
+	require.NoError(t, errs[0])
+	require.NoError(t, errs[1])
+	require.ErrorIs(t, errs[2], kvstore.ErrTooLarge)
+	require.NoError(t, errs[3])
+	list, _, err := d.List(t.Context(), kvstore.LetterFilter{}, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, list, 3)
+	for _, l := range list {
+		require.NoError(t, l.Err)
+	}
+	at := map[schema.StreamSequence]kvstore.DeadLetter{}
+	for _, l := range list {
+		at[l.Stream] = l
+	}
+	require.Equal(t, 4<<10+len("NATS/1.0\r\na:b\r\n\r\n"), at[1].Cut)
+	require.Equal(t, at[1].Cut, batch[0].Cut)
+	require.Empty(t, at[1].Header)
+	require.Empty(t, at[1].Body)
+	require.Equal(t, "the detail stays", at[1].Detail)
+	require.EqualValues(t, b.nc.MaxPayload()+1, at[2].Cut)
+	require.Zero(t, at[4].Cut)
+	require.Equal(t, "{", string(at[4].Body))
 }

@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,14 +12,17 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/schema"
 )
 
 const (
-	// manyKeys is the number of keys asked for in one request; the server allows 1,024.
-	manyKeys = 512
+	// answerKeys is the number of keys whose last values the server returns in one answer.
+	answerKeys = 1024
+	// manyKeys is the number of keys asked for in one request.
+	manyKeys = answerKeys / 2
 	// historyBatch bounds one request for the history of a key.
 	historyBatch = MaxCheckpointsPerRun
 )
@@ -55,18 +59,26 @@ func (b *bucket) direct(ctx context.Context, req directRequest, yield func(entry
 	}
 	nc := b.js.Conn()
 	inbox := nc.NewInbox()
-	sub, err := nc.SubscribeSync(inbox)
+	// Not SubscribeSync: that allocates half a megabyte each time. The channel holds a whole answer: nats.go drops what does not fit.
+	answers := make(chan *nats.Msg, cmp.Or(req.Batch, answerKeys)+1)
+	sub, err := nc.ChanSubscribe(inbox, answers)
 	if err != nil {
 		return directEnd{}, translate(err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
+	closed := nc.StatusChanged(nats.CLOSED)
+	defer nc.RemoveStatusListener(closed)
 	if err := nc.PublishRequest(b.api+"DIRECT.GET."+b.stream, inbox, body); err != nil {
 		return directEnd{}, translate(err)
 	}
 	for {
-		msg, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
-			return directEnd{}, b.explain(ctx, err)
+		var msg *nats.Msg
+		select {
+		case msg = <-answers:
+		case <-closed:
+			return directEnd{}, translate(nats.ErrConnectionClosed)
+		case <-ctx.Done():
+			return directEnd{}, translate(ctx.Err())
 		}
 		if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
 			switch status {
@@ -81,6 +93,8 @@ func (b *bucket) direct(ctx context.Context, req directRequest, yield func(entry
 				return directEnd{}, nil
 			case "413":
 				return directEnd{}, errTooMany
+			case "503":
+				return directEnd{}, b.explain(ctx, nats.ErrNoResponders)
 			default:
 				return directEnd{}, fmt.Errorf("%w: stream %s answered %s %s", ErrUnavailable, b.stream, status, msg.Header.Get("Description"))
 			}

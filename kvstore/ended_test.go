@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -40,6 +42,9 @@ func putIndex(tb testing.TB, b *bench, puts ...kvstore.IndexPut) {
 }
 
 func TestEndedRunsAreReadFromTheNewestDown(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: 3,000 ended runs")
+	}
 	t.Parallel()
 	b := newBench(t)
 	// As many as a volume can have, hardly any for a long way, and some at the borders of volumes of each size.
@@ -228,5 +233,22 @@ func TestTheLogIsEnteredByTime(t *testing.T) {
 		at, err := b.shard.PositionAt(t.Context(), when)
 		require.NoError(t, err)
 		require.Equal(t, want, at)
+	}
+}
+
+// A subscription with the connection's own queue costs half a megabyte a read. A queue of one message would drop the others.
+func TestCheckpoints_ReadManyAtOnce_NeedNoQueueOfTheConnection(t *testing.T) {
+	t.Parallel()
+	b := newBenchOn(t, natstest.Start(t).Conn(t, nats.SyncQueueLen(1)))
+	putMany(t, b, 300)
+	var runs []string
+	for i := range 300 {
+		runs = append(runs, fmt.Sprintf("run-%05d", i))
+	}
+	list, _, err := b.shard.Checkpoints.Of(t.Context(), runs)
+	require.NoError(t, err)
+	for i, s := range list {
+		require.NoError(t, s.Err)
+		require.Equal(t, runs[i], s.Checkpoint.Run)
 	}
 }

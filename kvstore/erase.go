@@ -100,7 +100,7 @@ type LastPlace struct {
 // stale.
 func (s *Shard) LastStored(ctx context.Context, runs []string) (map[string]LastPlace, error) {
 	events := bucket{
-		js: s.js, name: s.Names.EventStream(), stream: s.Names.EventStream(), prefix: s.Names.EventSubject(""), api: apiPrefix(s.js),
+		js: s.js, name: s.Names.EventStream(), stream: s.Names.EventStream(), prefix: s.Names.EventSubject(""), api: runlog.APISubject(s.js, ""),
 	}
 	lasts := make(map[string]LastPlace, len(runs))
 	found, err := events.many(ctx, runs)

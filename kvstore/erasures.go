@@ -41,10 +41,10 @@ func (e *Erasures) Get(ctx context.Context, run string) (record *schema.Erasure,
 	return receipt, rev, true, rerr
 }
 
-// Settling returns the record of a run whose removal is young. It returns [ErrNotFound] when there is none.
-func (e *Erasures) Settling(ctx context.Context, run string) (*schema.Erasure, error) {
-	record, _, err := e.get(ctx, schema.SettlingKeyPrefix+run, run)
-	return record, err
+// Settling returns the record of a run whose removal is young, and its revision for [Erasures.Settled]. It returns [ErrNotFound]
+// when there is none, and [ErrCorrupt] or [schema.ErrFormat] with the revision.
+func (e *Erasures) Settling(ctx context.Context, run string) (*schema.Erasure, schema.Revision, error) {
+	return e.get(ctx, schema.SettlingKeyPrefix+run, run)
 }
 
 func (e *Erasures) get(ctx context.Context, key, run string) (*schema.Erasure, schema.Revision, error) {
@@ -112,14 +112,25 @@ func (e *Erasures) Finish(ctx context.Context, record *schema.Erasure) error {
 	if err := e.replace(ctx, schema.SettlingKeyPrefix, record); err != nil {
 		return err
 	}
-	_, _, err := e.get(ctx, schema.ErasedKeyPrefix+record.Run, record.Run)
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrCorrupt) {
-		err = e.replace(ctx, schema.ErasedKeyPrefix, record)
-	}
-	if err != nil {
+	if err := e.keepFirst(ctx, record); err != nil {
 		return err
 	}
 	return e.EndOrder(ctx, record.Run)
+}
+
+// keepFirst stores a receipt where there is none that can be read. The put names what was examined: a receipt that another daemon
+// stores meanwhile stays.
+func (e *Erasures) keepFirst(ctx context.Context, record *schema.Erasure) error {
+	for range provisionTries {
+		_, rev, err := e.get(ctx, schema.ErasedKeyPrefix+record.Run, record.Run)
+		if !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrCorrupt) {
+			return err
+		}
+		if _, err = e.put(ctx, schema.ErasedKeyPrefix, record, rev); !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	return fmt.Errorf("erasure of run %s: its receipt keeps changing: %w", record.Run, ErrConflict)
 }
 
 // Unsettle asks for another look at a run that was removed: something of it was stored since. Runs without a receipt have an
@@ -136,7 +147,7 @@ func (e *Erasures) Unsettle(ctx context.Context, run, now string) error {
 	return e.replace(ctx, schema.SettlingKeyPrefix, record)
 }
 
-// EndOrder takes away what a run with a receipt has of orders.
+// EndOrder takes away what a run with a receipt has of orders, whatever their revision: the receipt is final, and comes before them.
 func (e *Erasures) EndOrder(ctx context.Context, run string) error {
 	return e.drop(ctx, schema.ErasingKeyPrefix+run, anyRevision)
 }
@@ -158,9 +169,13 @@ func (e *Erasures) replace(ctx context.Context, prefix string, record *schema.Er
 // anyRevision is above every revision.
 const anyRevision schema.Revision = 1<<63 - 1
 
-// Settled ends the time in which a removal is looked at again.
-func (e *Erasures) Settled(ctx context.Context, run string) error {
-	return e.drop(ctx, schema.SettlingKeyPrefix+run, anyRevision)
+// Settled ends the time in which a removal is looked at again. It names the revision that [Erasures.Settling] returned before the
+// look, 0 for none: what [Erasures.Unsettle] stored since asks for another one, and stays.
+func (e *Erasures) Settled(ctx context.Context, run string, rev schema.Revision) error {
+	if rev == 0 {
+		return nil
+	}
+	return e.drop(ctx, schema.SettlingKeyPrefix+run, rev)
 }
 
 func (e *Erasures) drop(ctx context.Context, key string, upTo schema.Revision) error {

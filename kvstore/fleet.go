@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -156,6 +157,9 @@ type FleetSettings struct {
 	CheckpointsPerRun int   `json:"checkpoints_per_run"`
 	// Retention is that of [FleetConfig].
 	Retention schema.RetentionPolicy `json:"retention,omitzero"`
+	// Keys are the public keys of the daemons whose signature makes a control event, oldest first; none means that control events
+	// are not checked. A new fleet has the key of the connection that makes it, if it has one. See schema.Keys.
+	Keys []schema.FleetKey `json:"keys,omitzero"`
 	// Extra keeps the members of later versions.
 	Extra jsontext.Value `json:",embed"`
 }
@@ -204,11 +208,11 @@ func (s *FleetSettings) with(c FleetConfig) FleetSettings {
 
 func (s *FleetSettings) equal(o *FleetSettings) bool {
 	return s.Format == o.Format && s.Fleet == o.Fleet && s.Provisioned == o.Provisioned && s.Change == o.Change &&
-		s.Opening == o.Opening && s.Config() == o.Config() && slices.Equal(s.Generations, o.Generations)
+		s.Opening == o.Opening && s.Config() == o.Config() && slices.Equal(s.Generations, o.Generations) && slices.Equal(s.Keys, o.Keys)
 }
 
-// validate reports what stored settings cannot have.
-func (s *FleetSettings) validate() error {
+// Validate reports what stored settings cannot have. The errors match [ErrSettings].
+func (s *FleetSettings) Validate() error {
 	if len(s.Generations) == 0 {
 		return fmt.Errorf("%w: generations is empty, it holds a number of shards at least", ErrSettings)
 	}
@@ -222,6 +226,9 @@ func (s *FleetSettings) validate() error {
 	}
 	if s.Provisioned < 0 || s.Provisioned > s.Shards() {
 		return fmt.Errorf("%w: provisioned_shards is %d of %d", ErrSettings, s.Provisioned, s.Shards())
+	}
+	if _, err := keyring.Parse(s.Fleet, s.Keys); err != nil {
+		return fmt.Errorf("%w: %w", ErrSettings, err)
 	}
 	c := s.Config()
 	if c != c.Defaults() {
@@ -239,7 +246,7 @@ func decodeSettings(fleet string, b []byte) (FleetSettings, error) {
 	if s.Format != SettingsFormat {
 		return s, fmt.Errorf("settings of fleet %s: format %d: %w", fleet, s.Format, schema.ErrFormat)
 	}
-	if err := s.validate(); err != nil {
+	if err := s.Validate(); err != nil {
 		return s, fmt.Errorf("settings of fleet %s: %w: %w", fleet, ErrCorrupt, err)
 	}
 	if s.Fleet != fleet {

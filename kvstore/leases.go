@@ -2,6 +2,7 @@ package kvstore
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -9,7 +10,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -102,7 +102,7 @@ func NewLease(js jetstream.JetStream, cfg LeaseConfig) (*Lease, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Lease{bucket: newBucket(js, schema.LeaseBucket), cfg: cfg.Defaults(), nonce: nuid.Next()}, nil
+	return &Lease{bucket: newBucket(js, schema.LeaseBucket), cfg: cfg.Defaults(), nonce: rand.Text()}, nil
 }
 
 // checkLeaseName accepts tokens of names with dots between.
@@ -198,7 +198,7 @@ func (l *Lease) Renew(ctx context.Context, now time.Time) error {
 	}
 	next, err := l.put(ctx, l.cfg.Holder, l.held)
 	if errors.Is(err, ErrConflict) {
-		next, err = l.reclaim(ctx)
+		next, err = l.putAgain(ctx, l.cfg.Holder)
 	}
 	if err != nil {
 		return l.wrap("renew", err)
@@ -207,15 +207,15 @@ func (l *Lease) Renew(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// reclaim finds out whether what stands there is an earlier renewal of our own whose answer got lost.
-func (l *Lease) reclaim(ctx context.Context) (schema.Revision, error) {
+// putAgain puts over what stands there, if that is an earlier renewal of our own whose answer got lost.
+func (l *Lease) putAgain(ctx context.Context, holder string) (schema.Revision, error) {
 	e, err := l.bucket.getFresh(ctx, l.cfg.Name)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return 0, err
 	}
 	if err == nil {
 		if v, err := decodeLease(e.value); err == nil && v.Nonce == l.nonce && v.Holder != "" {
-			next, err := l.put(ctx, l.cfg.Holder, e.rev)
+			next, err := l.put(ctx, holder, e.rev)
 			if !errors.Is(err, ErrConflict) {
 				return next, err
 			}
@@ -257,8 +257,8 @@ func (l *Lease) Release(ctx context.Context) error {
 	rev := l.held
 	l.held = 0
 	_, err := l.put(ctx, "", rev)
-	if errors.Is(err, ErrConflict) {
-		err = ErrLeaseLost
+	if errors.Is(err, ErrConflict) { // a renewal that was given up on the way may have arrived
+		_, err = l.putAgain(ctx, "")
 	}
 	if err != nil {
 		return l.wrap("release", err)

@@ -72,6 +72,20 @@ func TestReleasedLeaseIsFreeAtOnce(t *testing.T) {
 	require.Equal(t, "b", holder)
 }
 
+// A folder that is told to stop gives up the renewal that it waits for, which may arrive all the same.
+func TestRelease_RenewalArrivedUnanswered_FreeAtOnce(t *testing.T) {
+	t.Parallel()
+	js := newBench(t).js
+	a, b := lease(t, js, "a"), lease(t, js, "b")
+	now := time.Now()
+	require.NoError(t, a.Acquire(t.Context(), now))
+	unanswered := *a // a itself knows the revision before only
+	require.NoError(t, unanswered.Renew(t.Context(), now))
+	require.NoError(t, a.Release(t.Context()))
+	require.NoError(t, b.Acquire(t.Context(), now))
+	require.ErrorIs(t, unanswered.Release(t.Context()), kvstore.ErrLeaseLost)
+}
+
 func TestNamesakeDoesNotInheritTheLease(t *testing.T) {
 	t.Parallel()
 	js := newBench(t).js

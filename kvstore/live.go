@@ -84,8 +84,8 @@ func liveEntry(run string, e entry) LiveEntry {
 // is put, so that no live run is ever missing from the index, and again when an entry changes. An entry that is put anew
 // has a new revision, whatever it holds. The size of an entry is bounded by the caps of the head.
 //
-// An error names the first entry that was not put: [ErrConflict] when it was not at the revision named. The others may
-// be there.
+// An error names the first entry that was not put: [ErrConflict] when it was not at the revision named. Of those that were
+// not put the revision is 0.
 func (c *Checkpoints) PutLive(ctx context.Context, entries ...LivePut) ([]schema.Revision, error) {
 	if len(entries) == 0 {
 		return nil, nil
@@ -115,12 +115,12 @@ func (c *Checkpoints) PutLive(ctx context.Context, entries ...LivePut) ([]schema
 	flight.land(ctx)
 	revisions := make([]schema.Revision, len(entries))
 	for i, r := range results {
-		if r.Err != nil {
-			return nil, fmt.Errorf("put run %.64q into the live index: %w", entries[i].Live.Run, r.Err)
+		if r.Err != nil && err == nil {
+			err = fmt.Errorf("put run %.64q into the live index: %w", entries[i].Live.Run, r.Err)
 		}
 		revisions[i] = r.Revision
 	}
-	return revisions, nil
+	return revisions, err
 }
 
 // EraseLive takes entries out of the live index, each only at its revision: a run that came back to life meanwhile

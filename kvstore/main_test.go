@@ -29,7 +29,11 @@ type bench struct {
 
 func newBench(tb testing.TB, opts ...natstest.Option) *bench {
 	tb.Helper()
-	nc := natstest.Start(tb, opts...).Conn(tb)
+	return newBenchOn(tb, natstest.Start(tb, opts...).Conn(tb))
+}
+
+func newBenchOn(tb testing.TB, nc *nats.Conn) *bench {
+	tb.Helper()
 	js, err := jetstream.New(nc)
 	require.NoError(tb, err)
 	require.NoError(tb, kvstore.Provision(tb.Context(), js, smallFleet()))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -81,6 +82,8 @@ type resource struct {
 	existed bool
 	// reserve is how far the byte limit may be lifted, old and new.
 	reserve, oldReserve int64
+	// fresh: the fleet has no marker yet. A start that a full server broke off may have made the stream with another quota.
+	fresh bool
 	// shared by all fleets: each fleet may ask for more replicas, none for fewer.
 	shared bool
 }
@@ -114,6 +117,11 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetS
 		}
 	}
 	next := old.with(cfg)
+	if !known {
+		if next.Keys, err = firstKeys(p.js); err != nil {
+			return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
+		}
+	}
 	switch {
 	case known && old.Opening && next.Change != old.Change:
 		return none, fmt.Errorf("provision fleet %s with %d shards: %w: its change to %d is under way, ask again in %s", cfg.Fleet, cfg.Shards,
@@ -129,8 +137,14 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetS
 		}
 	}
 	var errs []error
-	for _, r := range list {
-		errs = append(errs, p.ensure(ctx, r))
+	for i := range list {
+		list[i].fresh = !known
+	}
+	if !known {
+		errs = append(errs, p.resize(ctx, list))
+	}
+	for i := range list {
+		errs = append(errs, p.ensure(ctx, list[i]))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
@@ -138,7 +152,34 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetS
 	if known && next.equal(&old) {
 		return next, nil
 	}
-	return next, p.fleets.put(ctx, &next, rev)
+	if err := p.fleets.put(ctx, &next, rev); err != nil || !known {
+		return next, err
+	}
+	// A daemon that lifted a quota meanwhile wrote the configuration that it had read before: see [Shard.LiftQuota].
+	for _, r := range list {
+		errs = append(errs, p.ensure(ctx, r))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
+	}
+	return next, nil
+}
+
+// resize gives the streams that an earlier start left behind, which had no room for the others, the limits of now: what they reserve
+// would keep those from being made.
+func (p *provisioner) resize(ctx context.Context, list []resource) error {
+	var errs []error
+	for _, r := range list {
+		info, err := p.info(ctx, r.want.Name)
+		switch {
+		case errors.Is(err, ErrStreamMissing):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("stream %s: %w", r.want.Name, err))
+		default:
+			errs = append(errs, p.verify(ctx, r, info))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // resources lists a fleet's streams, in the order in which they are made: what is derived comes last, so
@@ -244,22 +285,29 @@ func (p *provisioner) create(ctx context.Context, r resource) error {
 	// A server that does not know a flag drops it in silence.
 	have := s.CachedInfo().Config
 	if c := compare(&have, nil, &r.want, limits{}); len(c.foreign) > 0 {
-		e := configError(apiPrefix(p.js), &have, &r.want, c.foreign, !r.truth)
+		e := configError(runlog.APISubject(p.js, ""), &have, &r.want, c.foreign, !r.truth)
 		e.Command, e.Hint = "", "the server does not know these flags: use nats-server 2.15.2 or newer"
 		return e
 	}
 	return nil
 }
 
-// verify compares a stream with what it must be, and applies what new settings ask for.
-func (p *provisioner) verify(ctx context.Context, r resource, info *jetstream.StreamInfo) error {
-	have, want := info.Config, r.want
+// judge compares a stream with what it must be, and returns the flags that new settings change.
+func (p *provisioner) judge(r *resource, info *jetstream.StreamInfo) (pending []flag, err error) {
+	have := info.Config
 	if r.shared {
-		want.Replicas = max(want.Replicas, have.Replicas)
-		old := want
+		r.want.Replicas = max(r.want.Replicas, have.Replicas)
+		old := r.want
 		old.Replicas = have.Replicas
 		r.old = &old
 	}
+	if r.fresh && info.State.LastSeq < max(have.FirstSeq, 1) {
+		old := r.want
+		old.MaxBytes = have.MaxBytes
+		// Nothing has lifted the limit of an empty stream: it is of another quota.
+		r.old, r.reserve = &old, 0
+	}
+	want := r.want
 	used := int64(info.State.Bytes) //nolint:gosec // a size on disk
 	lift := limits{low: want.MaxBytes, high: max(want.MaxBytes+r.reserve, used)}
 	old := r.old
@@ -270,12 +318,18 @@ func (p *provisioner) verify(ctx context.Context, r resource, info *jetstream.St
 	}
 	c := compare(&have, old, &want, lift)
 	if len(c.foreign) > 0 {
-		return configError(apiPrefix(p.js), &have, &want, c.foreign, !r.truth)
+		return nil, configError(runlog.APISubject(p.js, ""), &have, &want, c.foreign, !r.truth)
 	}
-	if len(c.pending) == 0 {
-		return nil
+	return c.pending, nil
+}
+
+// verify compares a stream with what it must be, and applies what new settings ask for.
+func (p *provisioner) verify(ctx context.Context, r resource, info *jetstream.StreamInfo) error {
+	pending, err := p.judge(&r, info)
+	if err != nil || len(pending) == 0 {
+		return err
 	}
-	return p.change(ctx, r, &have, &want, c.pending, used)
+	return p.change(ctx, r, &info.Config, &r.want, pending, int64(info.State.Bytes)) //nolint:gosec // a size on disk
 }
 
 // change applies the flags that new settings ask for.

@@ -72,7 +72,7 @@ func TestProvisionSpellsOutTheFlagsThatMatter(t *testing.T) {
 
 	c = config(t, js, letterStream)
 	require.Equal(t, jetstream.DiscardOld, c.Discard, "a flood of bad events must not stop the fold")
-	require.EqualValues(t, 256<<20, c.MaxBytes)
+	require.EqualValues(t, kvstore.MinQuotaBytes/4, c.MaxBytes)
 
 	_, err := js.ObjectStore(t.Context(), schema.BlobBucket("alpha"))
 	require.NoError(t, err)

@@ -3,52 +3,106 @@ package kvstore
 import (
 	"context"
 	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
-// liftSlack is added to what is asked for: the server counts subject and record overhead of each message.
-const liftSlack = 4 << 10
+// recordOverhead is what the server's file store adds to a message's subject, headers and body: length, sequence, time, lengths of subject and
+// headers, checksum.
+const recordOverhead = 34
+
+// StoredSize is how much of a stream's byte limit a message takes, exactly, with the headers that it is sent with.
+func StoredSize(m *nats.Msg) int64 {
+	sent := nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}
+	return int64(sent.Size()) + recordOverhead
+}
 
 // Quota is the limit that the fleet's settings give to the event stream, in bytes; [UnlimitedQuota] for none.
 func (s *Shard) Quota() int64 { return s.settings.Load().QuotaBytes }
 
 // LiftQuota makes room for need bytes of the daemon's own control events in a full event stream: it raises
-// the stream's limit to just above what is stored, at most to quota and reserve, so that executors find
-// little of the room. With room enough below the quota, or with need 0 once usage has fallen, the limit goes
+// the stream's limit by exactly that above what is stored, at most to quota and reserve, so that executors find
+// little of the room: need is the event's [StoredSize]. With room enough below the quota, or with need 0 once usage has fallen, the limit goes
 // back to the quota; it is never set below what is stored. It returns the limit in force.
 //
 // It returns [ErrFull] when the reserve is used up: seal and purge, or raise the quota. Executors publish
 // into the same room, so a control event may still find the stream full: lift again.
+//
+// The server takes the whole configuration of a stream and compares nothing. So a write goes by settings that were read from the
+// leader just before it, and is done again when they have changed behind it. [Change] looks at the streams once more after it
+// stored the settings. Whichever of the two writes last, the other looks after it.
 func (s *Shard) LiftQuota(ctx context.Context, need int64) (limit int64, err error) {
 	if need < 0 {
 		return 0, fmt.Errorf("lift quota of %s: need is %d bytes: use 0 or more", s.Names.EventStream(), need)
 	}
+	// What is known of the settings tells whether there is anything to write, which is rare.
 	info, err := s.info(ctx)
 	if err != nil {
 		return 0, err
 	}
-	settings := s.settings.Load()
-	quota, most := settings.QuotaBytes, settings.QuotaBytes+settings.ReserveBytes
-	usage := usageOf(info)
-	if quota == UnlimitedQuota {
-		return usage.Limit, nil
-	}
-	target := max(quota, usage.Bytes)
-	if need > 0 {
-		if need > most || usage.Bytes > most-need {
-			return usage.Limit, fmt.Errorf("lift quota of %s: %d bytes stored of %d and a reserve of %d: %w",
-				s.Names.EventStream(), usage.Bytes, quota, settings.ReserveBytes, ErrFull)
-		}
-		target = max(quota, min(usage.Bytes+need+liftSlack, most))
-	}
-	if target == usage.Limit {
+	target, err := s.liftTo(s.settings.Load(), info, need)
+	if err == nil && target == info.Config.MaxBytes {
 		return target, nil
 	}
+	p := provisioner{js: s.js, fleets: NewFleets(s.js)}
+	settings, rev, err := p.fleets.Get(ctx, s.Names.Fleet)
+	if err != nil {
+		return info.Config.MaxBytes, fmt.Errorf("lift quota of %s: %w", s.Names.EventStream(), err)
+	}
+	for range provisionTries {
+		s.Update(settings)
+		if info, err = s.info(ctx); err != nil {
+			return 0, err
+		}
+		limit = info.Config.MaxBytes
+		if target, err = s.liftTo(&settings, info, need); err != nil || target == limit {
+			return limit, err
+		}
+		if err := s.setLimit(ctx, info.Config, target); err != nil {
+			return limit, err
+		}
+		before := settings
+		seen := rev
+		if settings, rev, err = p.fleets.Get(ctx, s.Names.Fleet); err != nil {
+			return target, fmt.Errorf("lift quota of %s: %w", s.Names.EventStream(), err)
+		}
+		if rev == seen {
+			return target, nil
+		}
+		old := eventStream(s.Names, &before)
+		if err := p.ensure(ctx, resource{
+			want: eventStream(s.Names, &settings), old: &old, truth: true, existed: true,
+			reserve: settings.ReserveBytes, oldReserve: before.ReserveBytes,
+		}); err != nil {
+			return target, fmt.Errorf("lift quota of %s: %w", s.Names.EventStream(), err)
+		}
+	}
+	return limit, fmt.Errorf("lift quota of %s: the settings of fleet %s keep changing: %w", s.Names.EventStream(), s.Names.Fleet, ErrConflict)
+}
+
+// liftTo is the limit that a stream needs, by the fleet's settings. With [ErrFull] it has it already.
+func (s *Shard) liftTo(settings *FleetSettings, info *jetstream.StreamInfo, need int64) (int64, error) {
+	quota, most, usage := settings.QuotaBytes, settings.QuotaBytes+settings.ReserveBytes, usageOf(info)
+	switch {
+	case quota == UnlimitedQuota:
+		return usage.Limit, nil
+	case need == 0:
+		return max(quota, usage.Bytes), nil
+	case need > most || usage.Bytes > most-need:
+		return usage.Limit, fmt.Errorf("lift quota of %s: %d bytes stored of %d and a reserve of %d: %w",
+			s.Names.EventStream(), usage.Bytes, quota, settings.ReserveBytes, ErrFull)
+	default:
+		return max(quota, min(usage.Bytes+need, most)), nil
+	}
+}
+
+func (s *Shard) setLimit(ctx context.Context, cfg jetstream.StreamConfig, limit int64) error {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	cfg := info.Config
-	cfg.MaxBytes = target
+	cfg.MaxBytes = limit
 	if _, err := s.js.UpdateStream(ctx, cfg); err != nil {
-		return usage.Limit, fmt.Errorf("set limit of %s to %d bytes: %w", s.Names.EventStream(), target, translate(err))
+		return fmt.Errorf("set limit of %s to %d bytes: %w", cfg.Name, limit, translate(err))
 	}
-	return target, nil
+	return nil
 }

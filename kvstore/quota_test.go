@@ -1,11 +1,15 @@
 package kvstore_test
 
 import (
+	"context"
+	"sync"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -43,12 +47,13 @@ func TestQuotaIsLiftedStepByStepWithinTheReserve(t *testing.T) {
 	full := usage(t, b)
 	require.LessOrEqual(t, full.Bytes, quota)
 
-	limit, err = b.shard.LiftQuota(t.Context(), 10_000)
+	control := &nats.Msg{Subject: b.names.EventSubject("run-1"), Header: nats.Header{"Ce-Id": {"a"}, "Ce-Tags": {"b", "c"}}, Data: make([]byte, 10_000)}
+	limit, err = b.shard.LiftQuota(t.Context(), kvstore.StoredSize(control))
 	require.NoError(t, err)
-	require.Greater(t, limit, full.Bytes+10_000)
-	require.Less(t, limit, full.Bytes+20_000, "just above what is stored")
-	_, err = b.js.Publish(t.Context(), b.names.EventSubject("run-1"), make([]byte, 10_000))
+	require.Equal(t, full.Bytes+kvstore.StoredSize(control), limit, "what the event needs above what is stored")
+	_, err = b.js.PublishMsg(t.Context(), control)
 	require.NoError(t, err, "a control event finds room")
+	require.Equal(t, limit, usage(t, b).Bytes, "exactly")
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()), "a lifted limit is as it must be")
 	require.Equal(t, limit, usage(t, b).Limit, "and stays")
 
@@ -131,4 +136,85 @@ func TestShardIsChecked(t *testing.T) {
 	require.Error(t, err)
 	_, err = kvstore.OpenShard(b.js, kvstore.FleetSettings{}, 0, "d")
 	require.Error(t, err)
+}
+
+// atUpdate returns a JetStream whose updates of the event stream wait until meanwhile has run, once.
+func atUpdate(t *testing.T, nc *nats.Conn, meanwhile func()) jetstream.JetStream {
+	t.Helper()
+	once := sync.OnceFunc(meanwhile)
+	return natstest.Between(t, nc, func(m *nats.Msg, subject string) {
+		if subject == "$JS.API.STREAM.UPDATE."+eventStream {
+			once()
+		}
+		natstest.Forward(nc, m, subject)
+	})
+}
+
+func TestLiftQuota_SettingsChangedUnseen_KeepsTheNewQuota(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	stale, full := openShard(t, b.js, "alpha"), openShard(t, b.js, "alpha")
+	cfg := smallFleet()
+	cfg.QuotaBytes = 2 * kvstore.MinQuotaBytes
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
+	limit, err := stale.LiftQuota(t.Context(), 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 2*kvstore.MinQuotaBytes, limit)
+	require.EqualValues(t, 2*kvstore.MinQuotaBytes, usage(t, b).Limit)
+	require.EqualValues(t, 2*kvstore.MinQuotaBytes, stale.Quota(), "and knows of it from then on")
+	// A stream that is full by the settings of before is not.
+	limit, err = full.LiftQuota(t.Context(), kvstore.MinQuotaBytes+kvstore.MinQuotaBytes/2)
+	require.NoError(t, err)
+	require.EqualValues(t, 2*kvstore.MinQuotaBytes, limit)
+}
+
+func TestLiftQuota_ChangedBetweenReadAndWrite_KeepsTheNewQuota(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	fill(t, b, 500<<10)
+	fill(t, b, 1000)
+	js := atUpdate(t, b.nc, func() {
+		_, err := kvstore.Change(context.Background(), b.js, "alpha", func(c *kvstore.FleetConfig) { c.QuotaBytes = 2 * kvstore.MinQuotaBytes })
+		if err != nil {
+			t.Errorf("change of the quota: %v", err)
+		}
+	})
+	limit, err := openShard(t, js, "alpha").LiftQuota(t.Context(), 10_000)
+	require.NoError(t, err)
+	require.EqualValues(t, 2*kvstore.MinQuotaBytes, limit)
+	require.EqualValues(t, 2*kvstore.MinQuotaBytes, usage(t, b).Limit)
+}
+
+func TestChange_QuotaLiftedBehindItsWrite_AppliesItAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	before, err := b.js.Stream(t.Context(), eventStream)
+	require.NoError(t, err)
+	late := before.CachedInfo().Config
+	var once sync.Once
+	js := natstest.Between(t, b.nc, func(m *nats.Msg, subject string) {
+		natstest.Forward(b.nc, m, subject)
+		if subject == "$JS.API.STREAM.UPDATE."+eventStream {
+			// A daemon that read the configuration before the change writes it back, before the settings are stored.
+			once.Do(func() {
+				if _, err := b.js.UpdateStream(context.Background(), late); err != nil {
+					t.Errorf("write of an older configuration: %v", err)
+				}
+			})
+		}
+	})
+	_, err = kvstore.Change(t.Context(), js, "alpha", func(c *kvstore.FleetConfig) { c.QuotaBytes = 2 * kvstore.MinQuotaBytes })
+	require.NoError(t, err)
+	require.EqualValues(t, 2*kvstore.MinQuotaBytes, usage(t, b).Limit)
+}
+
+func TestLargestQuota_AnyRoom_FleetFitsExactly(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		room, quota int64
+		shards      int
+	}{{15 << 20, 12 << 20, 1}, {20 << 20, 16 << 20, 1}, {144 << 20, 115 << 20, 1}, {100 << 20, 44 << 20, 2}, {2304 << 20, 1 << 30, 2}, {100 << 30, 100<<30 - 256<<20, 1}} {
+		require.Equal(t, c.quota, kvstore.LargestQuota(c.room, c.shards), "%d", c.room)
+	}
+	require.EqualValues(t, 20<<20, kvstore.LeastRoom(1))
 }

@@ -36,26 +36,46 @@ func segmentError(verb, run string, n int, err error) error {
 }
 
 // Create stores segment n of a run. It is durable when Create returns. It returns [ErrExists] for one that
-// is there (an earlier try of one's own, perhaps: read and verify it), [ErrTooLarge], [ErrFull],
-// [ErrUnavailable] (outcome unknown; a repeat may return ErrExists), [ErrStreamMissing].
+// is there (an earlier try of one's own, perhaps: read and verify it) or was deleted: segments are deleted with
+// their run, and nothing takes their place. Further [ErrTooLarge], [ErrFull], [ErrUnavailable] (outcome unknown; a
+// repeat may return ErrExists), [ErrStreamMissing].
 func (s *Segments) Create(ctx context.Context, run string, n int, stored []byte) error {
+	err := s.put(ctx, run, n, stored, 0)
+	if errors.Is(err, ErrConflict) {
+		err = fmt.Errorf("%w: %w", ErrExists, err)
+	}
+	if err != nil {
+		return segmentError("create", run, n, err)
+	}
+	return nil
+}
+
+// Replace stores segment n of a run over the one that [Segments.Examine] returned with this revision. It returns
+// [ErrConflict] when that is not the last any more: it is another folder's, and perhaps the only copy of its events.
+// Otherwise the errors are those of [Segments.Create].
+func (s *Segments) Replace(ctx context.Context, run string, n int, stored []byte, rev schema.Revision) error {
+	if rev == 0 {
+		return segmentError("replace", run, n, errors.New("without the revision that was examined"))
+	}
+	if err := s.put(ctx, run, n, stored, rev); err != nil {
+		return segmentError("replace", run, n, err)
+	}
+	return nil
+}
+
+func (s *Segments) put(ctx context.Context, run string, n int, stored []byte, rev schema.Revision) error {
 	key, err := segmentKey(run, n)
 	if err != nil {
 		return err
 	}
 	if len(stored) > maxSegmentStored {
-		return segmentError("create", run, n, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(stored), maxSegmentStored))
+		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(stored), maxSegmentStored)
 	}
 	if len(stored) == 0 {
-		return segmentError("create", run, n, fmt.Errorf("%w: it is empty", ErrCorrupt))
+		return fmt.Errorf("%w: it is empty", ErrCorrupt)
 	}
-	if _, err := s.bucket.put(ctx, key, stored, 0); err != nil {
-		if errors.Is(err, ErrConflict) {
-			err = fmt.Errorf("%w: %w", ErrExists, err)
-		}
-		return segmentError("create", run, n, err)
-	}
-	return nil
+	_, err = s.bucket.publish(ctx, s.bucket.message(key, stored, nil, true, rev))
+	return err
 }
 
 // Get returns segment n of a run as it is stored; see schema.DecodeSegment. Segments do not change, so any
@@ -78,35 +98,21 @@ func (s *Segments) Get(ctx context.Context, run string, n int) ([]byte, error) {
 
 // GetFresh is [Segments.Get] answered by the leader.
 func (s *Segments) GetFresh(ctx context.Context, run string, n int) ([]byte, error) {
-	key, err := segmentKey(run, n)
-	if err != nil {
-		return nil, err
-	}
-	e, err := s.bucket.getFresh(ctx, key)
-	if err != nil {
-		return nil, segmentError("get", run, n, err)
-	}
-	return e.value, nil
+	stored, _, err := s.Examine(ctx, run, n)
+	return stored, err
 }
 
-// Delete removes segment n of a run; a marker stays, so that a crash cannot bring it back, and Create works
-// again. Deleting one that is not there does nothing.
-func (s *Segments) Delete(ctx context.Context, run string, n int) error {
+// Examine is [Segments.GetFresh] with the revision of what it returns, for [Segments.Replace].
+func (s *Segments) Examine(ctx context.Context, run string, n int) ([]byte, schema.Revision, error) {
 	key, err := segmentKey(run, n)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	e, err := s.bucket.getFresh(ctx, key)
-	if errors.Is(err, ErrNotFound) {
-		return nil
-	}
-	if err == nil {
-		err = s.bucket.remove(ctx, key, true, e.rev)
-	}
 	if err != nil {
-		return segmentError("delete", run, n, err)
+		return nil, 0, segmentError("get", run, n, err)
 	}
-	return nil
+	return e.value, e.rev, nil
 }
 
 // List returns the numbers of a run's segments in ascending order, counted or not.

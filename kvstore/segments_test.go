@@ -26,19 +26,32 @@ func TestSegmentIsCreatedOnce(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
 }
 
-func TestDeletedSegmentCanBeCreatedAgain(t *testing.T) {
+func TestSegments_ReplaceOfExaminedRevision_ReplacesNoOther(t *testing.T) {
 	t.Parallel()
 	segments := newBench(t).shard.Segments
-	require.NoError(t, segments.Delete(t.Context(), "run-1", 1), "nothing to delete")
-	require.NoError(t, segments.Create(t.Context(), "run-1", 1, []byte("first")))
-	require.NoError(t, segments.Delete(t.Context(), "run-1", 1))
+	require.NoError(t, segments.Create(t.Context(), "run-1", 1, []byte("damaged")))
+	stored, rev, err := segments.Examine(t.Context(), "run-1", 1)
+	require.NoError(t, err)
+	require.Equal(t, "damaged", string(stored))
+	require.NoError(t, segments.Replace(t.Context(), "run-1", 1, []byte("of the next folder"), rev))
+	require.ErrorIs(t, segments.Replace(t.Context(), "run-1", 1, []byte("of the one that stood still"), rev), kvstore.ErrConflict)
+	require.Error(t, segments.Replace(t.Context(), "run-1", 2, []byte("not examined"), 0))
+	stored, _, err = segments.Examine(t.Context(), "run-1", 1)
+	require.NoError(t, err)
+	require.Equal(t, "of the next folder", string(stored))
+	_, _, err = segments.Examine(t.Context(), "run-1", 2)
+	require.ErrorIs(t, err, kvstore.ErrNotFound)
+}
+
+func TestSegments_CreateOverDeletion_Refused(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	segments := b.shard.Segments
+	require.NoError(t, segments.Create(t.Context(), "run-1", 1, []byte("of a run that is removed next")))
+	b.deleteSegment(t, "run-1", 1)
+	require.ErrorIs(t, segments.Create(t.Context(), "run-1", 1, []byte("of a folder that stood still")), kvstore.ErrExists)
 	_, err := segments.Get(t.Context(), "run-1", 1)
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
-	require.NoError(t, segments.Create(t.Context(), "run-1", 1, []byte("second")))
-	require.ErrorIs(t, segments.Create(t.Context(), "run-1", 1, []byte("third")), kvstore.ErrExists)
-	b, err := segments.Get(t.Context(), "run-1", 1)
-	require.NoError(t, err)
-	require.Equal(t, "second", string(b))
 }
 
 func TestSegmentsOfARunAreListedByNumber(t *testing.T) {
@@ -52,7 +65,7 @@ func TestSegmentsOfARunAreListedByNumber(t *testing.T) {
 		require.NoError(t, segments.Create(t.Context(), "run-1", n, []byte("x")))
 	}
 	require.NoError(t, segments.Create(t.Context(), "run-11", 7, []byte("x")))
-	require.NoError(t, segments.Delete(t.Context(), "run-1", 3))
+	b.deleteSegment(t, "run-1", 3)
 	kv, err := b.js.KeyValue(t.Context(), b.names.SegmentBucket())
 	require.NoError(t, err)
 	for _, key := range []string{"run-1.x", "run-1.007", "run-1.0"} {
@@ -75,4 +88,12 @@ func TestSegmentSizes(t *testing.T) {
 		_, err := segments.Get(t.Context(), "run-1", n)
 		require.Error(t, err)
 	}
+}
+
+// deleteSegment leaves the marker of a deletion in place of a segment, as the removal of its run does.
+func (b *bench) deleteSegment(tb testing.TB, run string, n int) {
+	tb.Helper()
+	kv, err := b.js.KeyValue(tb.Context(), b.names.SegmentBucket())
+	require.NoError(tb, err)
+	require.NoError(tb, kv.Purge(tb.Context(), schema.SegmentKey(run, n)))
 }

@@ -28,7 +28,7 @@ type Shard struct {
 // OpenShard returns a shard of a provisioned fleet. daemon names the replica in the source of checkpoint
 // events. It does no I/O.
 func OpenShard(js jetstream.JetStream, settings FleetSettings, shard int, daemon string) (*Shard, error) {
-	if err := settings.validate(); err != nil {
+	if err := settings.Validate(); err != nil {
 		return nil, err
 	}
 	if shard < 0 || shard >= settings.Shards() {

@@ -26,9 +26,9 @@ const (
 	maxSegmentMessage = schema.MaxSegment + 8<<10
 	// maxDeadLetter leaves room for the description beside a whole event.
 	maxDeadLetter = MaxEventMessage + 16<<10
-	// deadLetterBytes bounds a fleet's dead letters: the oldest go first. The events themselves stay in
-	// their run's log or segments.
-	deadLetterBytes = 256 << 20
+	// maxDeadLetterBytes bounds a fleet's dead letters: the oldest go first. The events themselves stay in
+	// their run's log or segments. The server reserves the bound, so it is a quarter of a small quota.
+	maxDeadLetterBytes = 256 << 20
 	// fleetHistory keeps a few earlier settings, for whoever wonders what changed.
 	fleetHistory = 5
 	// minPayload is the smallest max_payload of a server that can carry every message. The largest is a checkpoint, with
@@ -144,9 +144,33 @@ func deadLetterStream(fleet string, s *FleetSettings) jetstream.StreamConfig {
 		schema.DeadLetterSubjects(fleet))
 	// A flood of bad events must not stop the fold, which stores the letter first: old ones make room.
 	c.Discard = jetstream.DiscardOld
-	c.MaxBytes = deadLetterBytes
+	c.MaxBytes = deadLetterBytes(s.QuotaBytes)
 	c.MaxMsgSize = maxDeadLetter
 	return c
+}
+
+// deadLetterBytes is the bound of the dead letters of a fleet with the quota.
+func deadLetterBytes(quota int64) int64 {
+	if quota == UnlimitedQuota {
+		return maxDeadLetterBytes
+	}
+	return min(maxDeadLetterBytes, quota/4)
+}
+
+// LargestQuota returns the largest quota that so many shards can have on a server which can reserve room bytes, in whole MiB. It may be below
+// [MinQuotaBytes]: then the fleet does not fit.
+func LargestQuota(room int64, shards int) int64 {
+	n := int64(shards)
+	quota := max(room-maxDeadLetterBytes, 0) / n
+	if quota/4 < maxDeadLetterBytes {
+		quota = room / (4*n + 1) * 4
+	}
+	return quota >> 20 << 20
+}
+
+// LeastRoom is what a server must be able to reserve for a fleet with so many shards and the smallest quota.
+func LeastRoom(shards int) int64 {
+	return int64(shards)*MinQuotaBytes + deadLetterBytes(MinQuotaBytes)
 }
 
 func sharedStreams(replicas int) []jetstream.StreamConfig {

@@ -16,7 +16,7 @@ import (
 const WatermarkFormat = 1
 
 // Watermark says up to where a shard is folded: every event up to the position, and the event there, is in
-// the checkpoints.
+// the checkpoints, but for the parked runs.
 type Watermark struct {
 	// Format is [WatermarkFormat].
 	Format int `json:"format"`
@@ -30,6 +30,8 @@ type Watermark struct {
 	Updated string `json:"updated,omitzero"`
 	// Totals of what was folded up to the position.
 	Totals schema.FoldTotals `json:"totals,omitzero"`
+	// Parked runs: of them not everything up to the position is in their checkpoints.
+	Parked []schema.ParkedRun `json:"parked,omitzero"`
 	// Extra keeps the members of later versions.
 	Extra jsontext.Value `json:",embed"`
 }

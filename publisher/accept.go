@@ -21,7 +21,7 @@ type Offer struct {
 	HandoffID, Hash string
 	// Status is offered or accepted.
 	Status string
-	// By and ChildRun of an accepted one: who took it, and the run that carries it out.
+	// By and ChildRun of an accepted offer: the executor that took it, and the run that carries it out.
 	By, ChildRun string
 	// Since is the time of the offer, RFC 3339.
 	Since string
@@ -81,7 +81,7 @@ func offersOf(s *schema.State) []Offer {
 	for i := range s.Head.Handoffs {
 		o := &s.Head.Handoffs[i]
 		offer := Offer{
-			Run: s.Head.Run, Agent: s.Head.Agent, HandoffID: o.HandoffID, Hash: o.OfferHash, Status: o.Status, By: o.By, ChildRun: o.ChildRun,
+			Run: s.Head.Run, Agent: s.Head.Agent, HandoffID: o.HandoffID, Hash: o.OfferHash, Status: o.Status, By: cmp.Or(o.Claimed, o.By), ChildRun: o.ChildRun,
 			Since: o.Since,
 		}
 		for j := range slices.Backward(s.Handoffs) {

@@ -27,6 +27,7 @@ func offered(tb testing.TB, f *publisher.Fleet) (*publisher.Run, publisher.Offer
 }
 
 func TestAnOfferHasWhatTheLogKnows(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -63,6 +64,7 @@ func TestAnOfferHasWhatTheLogKnows(t *testing.T) {
 }
 
 func TestAnAcceptedOfferIsCarriedOutByTheChild(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	_, offer := offered(t, w.fleet())
@@ -91,6 +93,7 @@ func TestAnAcceptedOfferIsCarriedOutByTheChild(t *testing.T) {
 }
 
 func TestOneOfManyTakersGetsTheOffer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	_, offer := offered(t, w.fleet())
@@ -99,6 +102,7 @@ func TestOneOfManyTakersGetsTheOffer(t *testing.T) {
 
 // The taker died before it started the child, and many go on in its name.
 func TestOneOfManyStartsTheChildOfADeadTaker(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -147,6 +151,7 @@ func requireOneTaker(t *testing.T, w *world, offer publisher.Offer) {
 
 // Two machines may run under one executor's name.
 func TestOneOfManyInstancesOfAnExecutorGetsTheOffer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	_, offer := offered(t, w.fleet())
@@ -164,6 +169,7 @@ func TestOneOfManyInstancesOfAnExecutorGetsTheOffer(t *testing.T) {
 }
 
 func TestAnInstanceGoesOnWithTheChildItStartedItself(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	_, offer := offered(t, w.fleet())
@@ -176,6 +182,7 @@ func TestAnInstanceGoesOnWithTheChildItStartedItself(t *testing.T) {
 }
 
 func TestAnOfferThatIsNotOpenIsNotAccepted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -210,6 +217,7 @@ func TestAnOfferThatIsNotOpenIsNotAccepted(t *testing.T) {
 }
 
 func TestAnUnrelatedRunUnderTheChildsIDIsFoundBeforeTheAcceptance(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -221,6 +229,7 @@ func TestAnUnrelatedRunUnderTheChildsIDIsFoundBeforeTheAcceptance(t *testing.T) 
 }
 
 func TestAnAcceptedHandoffCannotBeOfferedAnew(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -234,6 +243,7 @@ func TestAnAcceptedHandoffCannotBeOfferedAnew(t *testing.T) {
 
 // The taker dies behind each step of the transaction.
 func TestAcceptingAgainGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
 	accepted := func(w *world, offer publisher.Offer, child string) {
 		w.control("r1", 1, &schema.HandoffAcceptedData{HandoffID: "h1", By: "exec-2", ChildRun: child, OfferHash: offer.Hash})
 	}
@@ -332,6 +342,7 @@ func TestAcceptingAgainGoesOnWhereItWas(t *testing.T) {
 
 // The executor dies behind each step of a continuation; whoever resumes the parent continues it.
 func TestContinuingAgainGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
 	child := func(run, id string) string { // the child's default id is part of the promise
 		w := newWorld(t)
 		w.serve()
@@ -407,6 +418,7 @@ func TestContinuingAgainGoesOnWhereItWas(t *testing.T) {
 }
 
 func TestARunWithAnOpenCallIsNotContinuedElsewhere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()

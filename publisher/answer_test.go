@@ -12,6 +12,7 @@ import (
 // TestAnAnswerIsRecordedWithAllItsCallsOrNotAtAll: whoever goes on with a turn that has its answer takes the recorded
 // calls for all that the model asked for.
 func TestAnAnswerIsRecordedWithAllItsCallsOrNotAtAll(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	turn := openTurn(t, start(t, w.fleet(), "r1"))
 	keys, err := turn.Answer(t.Context(), assistant(schema.CallPart("c1", "read"), schema.CallPart("c2", "mail")),

@@ -191,7 +191,14 @@ func (r *Run) askPerson(ctx context.Context, key schema.CallKey, v callView, cal
 	data := &schema.ToolDecidedData{
 		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Policy: v.decision.Policy, By: input.By,
 	}
+	if schema.IsProven(input.By) {
+		data.By = r.fleet.cfg.Executor // an executor proves nobody: the approver is in run.input
+	}
 	if data.Decision, data.Reason = approvalOf(&input); data.Decision == schema.DecisionAllow {
+		if v.open.InDoubt {
+			// The answer counts until a permission is recorded, so the call is settled before.
+			return r.settle(ctx, key, &schema.ToolSettledData{ToolCallID: key.ToolCallID, How: schema.SettledRerun, By: r.fleet.cfg.Executor})
+		}
 		return r.allow(ctx, key, data)
 	}
 	return r.publishNow(ctx, draft{data: data, turn: key.Turn})

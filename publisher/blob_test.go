@@ -14,6 +14,7 @@ import (
 const big = 300 << 10
 
 func TestLargeFieldsGoToTheBlobStoreAndBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -59,6 +60,7 @@ func TestLargeFieldsGoToTheBlobStoreAndBack(t *testing.T) {
 }
 
 func TestManyMiddlingFieldsFitTogether(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -77,6 +79,7 @@ func TestManyMiddlingFieldsFitTogether(t *testing.T) {
 }
 
 func TestBlobsAreVerified(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	run := start(t, f, "r1")
@@ -109,6 +112,7 @@ func TestBlobsAreVerified(t *testing.T) {
 }
 
 func TestConnectRefusesABufferingConnection(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	tests := map[string]struct {
 		opts []nats.Option
@@ -134,6 +138,7 @@ func TestConnectRefusesABufferingConnection(t *testing.T) {
 }
 
 func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
+	t.Parallel()
 	tests := map[string]publisher.Config{
 		"Executor":     {URL: "nats://127.0.0.1"},
 		"URL":          {Executor: "e"},

@@ -35,6 +35,8 @@ type callBook struct {
 	outcomes map[schema.CallKey]*outcome
 	// questions are what people are asked about calls.
 	questions map[schema.CallKey]*schema.RunWaitingData
+	// old are the calls that were open when the run was taken over: the executor before may be about to begin them.
+	old map[schema.CallKey]bool
 }
 
 func (b *callBook) reset() {
@@ -43,6 +45,7 @@ func (b *callBook) reset() {
 		reserved: make(map[schema.CallKey]bool), tries: make(map[schema.CallKey]int),
 		outcomes:  make(map[schema.CallKey]*outcome),
 		questions: make(map[schema.CallKey]*schema.RunWaitingData),
+		old:       make(map[schema.CallKey]bool),
 	}
 }
 
@@ -64,8 +67,14 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 	case *schema.ToolSettledData:
 		if d.How != schema.SettledRerun {
 			b.close(v.Call)
-		} else if b.stage[v.Call] != running {
+			return
+		}
+		if b.stage[v.Call] != running {
 			b.stage[v.Call] = ready
+		}
+		if !foreign {
+			// It was never allowed to run, or its tool refuses the epochs before from now on.
+			delete(b.old, v.Call)
 		}
 	case *schema.TurnStartedData:
 		for id := range b.asked {
@@ -81,6 +90,7 @@ func (b *callBook) close(key schema.CallKey) {
 	delete(b.tries, key)
 	delete(b.outcomes, key)
 	delete(b.questions, key)
+	delete(b.old, key)
 }
 
 // reserve returns the key of the call that is asked for. Without an occurrence it is the first of its id that
@@ -132,9 +142,11 @@ func (r *Run) viewCall(key schema.CallKey) callView {
 			call := *c
 			v.known, v.call = true, &call
 		}
-		if d := r.state.Decision(key); d != nil {
-			decision := *d
-			v.decision = &decision
+		for i := range slices.Backward(r.state.Decisions) {
+			if d := r.state.Decisions[i]; d.CallKey() == key && d.Policy != beginPolicy {
+				v.decision = &d
+				break
+			}
 		}
 		return v
 	}

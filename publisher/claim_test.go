@@ -39,6 +39,7 @@ func named(name string) func(*publisher.Config) {
 }
 
 func TestAClaimBringsARunThatNobodyDrives(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
@@ -59,13 +60,14 @@ func TestAClaimBringsARunThatNobodyDrives(t *testing.T) {
 }
 
 func TestARunWhoseClaimHadNoAnswerIsNotLost(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	start(t, w.fleet(), "r1")
 	w.orphan("r1", 1)
 	p := newProxy(t, w.server.URL())
 	second := w.fleet(named("exec-2"), func(c *publisher.Config) {
-		c.Conn, c.URL, c.Options, c.RequestTimeout = nil, p.url(), w.server.Options(), 200*time.Millisecond
+		c.Conn, c.URL, c.Options, c.RequestTimeout = nil, p.url(), w.server.Options(), 2*time.Second
 	})
 	p.loseClaims(true)
 	require.Eventually(t, func() bool {
@@ -85,6 +87,7 @@ func TestARunWhoseClaimHadNoAnswerIsNotLost(t *testing.T) {
 }
 
 func TestTwoExecutorsClaimEachRunOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
@@ -130,6 +133,7 @@ func TestTwoExecutorsClaimEachRunOnce(t *testing.T) {
 }
 
 func TestClaimsStopWithTheirConsumer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
@@ -170,6 +174,7 @@ func (w *world) gap(run string) {
 }
 
 func TestAClaimedRunThatMissesEventsIsGivenBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	start(t, w.fleet(), "r1")

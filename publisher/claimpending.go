@@ -2,13 +2,12 @@ package publisher
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -64,7 +63,7 @@ func (f *Fleet) claimOf(spec *ClaimSpec, pendingOnly bool) (claim, bool) {
 		f.claims = slices.Delete(f.claims, i, i+1)
 		return c, true
 	}
-	return claim{id: nuid.Next(), agents: slices.Clone(spec.Agents), labels: maps.Clone(spec.Labels)}, !pendingOnly
+	return claim{id: rand.Text(), agents: slices.Clone(spec.Agents), labels: maps.Clone(spec.Labels)}, !pendingOnly
 }
 
 // nextPending is the place of the claim for the spec that is due first, -1 for none. Under Fleet.mu.

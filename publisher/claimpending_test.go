@@ -34,6 +34,7 @@ func claimFailed(tb testing.TB, f *publisher.Fleet) *publisher.ClaimedRunError {
 }
 
 func TestARunThatCannotBeTakenInHandHoldsNoOtherUp(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
@@ -75,6 +76,7 @@ func TestARunThatCannotBeTakenInHandHoldsNoOtherUp(t *testing.T) {
 }
 
 func TestARunThatCannotBeTakenInHandIsGivenBackInTheEnd(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	start(t, w.fleet(), "r1")
@@ -95,6 +97,7 @@ func TestARunThatCannotBeTakenInHandIsGivenBackInTheEnd(t *testing.T) {
 }
 
 func TestARunThatCannotEvenBeGivenBackIsLeftAndNamed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	start(t, w.fleet(), "r1")
@@ -117,6 +120,7 @@ func TestARunThatCannotEvenBeGivenBackIsLeftAndNamed(t *testing.T) {
 }
 
 func TestARunThatSomebodyElseTookMeanwhileIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	first := w.fleet()
@@ -135,6 +139,7 @@ func TestARunThatSomebodyElseTookMeanwhileIsNotTriedAgain(t *testing.T) {
 
 // The run misses events, and that it is given back is not acknowledged, nor stored.
 func TestARunThatMissesEventsAndWasNotGivenBackIsNotForgotten(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	start(t, w.fleet(), "r1")
@@ -156,6 +161,7 @@ func TestARunThatMissesEventsAndWasNotGivenBackIsNotForgotten(t *testing.T) {
 }
 
 func TestARunThatIsGivenBackHoldsNoOtherUp(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
@@ -181,6 +187,7 @@ func TestARunThatIsGivenBackHoldsNoOtherUp(t *testing.T) {
 }
 
 func TestARunThatWasClaimedBeforeTheExecutorWasFullIsDriven(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()

@@ -22,6 +22,7 @@ func clearCall(t *testing.T, f *publisher.Fleet) {
 }
 
 func TestAClearedCallIsRunByTheNextExecutorWithoutAskingAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	call := publisher.ToolCall{ID: "c1", Name: "deploy"}
@@ -44,6 +45,7 @@ func TestAClearedCallIsRunByTheNextExecutorWithoutAskingAgain(t *testing.T) {
 }
 
 func TestAClearedCallThatWasBegunIsInDoubtAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	call := publisher.ToolCall{ID: "c1", Name: "deploy"}
@@ -67,6 +69,7 @@ func TestAClearedCallThatWasBegunIsInDoubtAgain(t *testing.T) {
 }
 
 func TestAnExecutorThatWasTakenOverDoesNotBeginWhatWasCleared(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	call := publisher.ToolCall{ID: "c1", Name: "deploy"}
@@ -86,6 +89,7 @@ func TestAnExecutorThatWasTakenOverDoesNotBeginWhatWasCleared(t *testing.T) {
 }
 
 func TestAClearedCallIsRunBehindATurnThatIsStartedAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	call := publisher.ToolCall{ID: "c1", Name: "deploy"}

@@ -2,6 +2,7 @@ package publisher_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -67,8 +68,34 @@ func newCluster(t *testing.T) *cluster {
 		}
 		return false
 	}, time.Minute, 20*time.Millisecond, "the cluster has no leader")
-	require.NoError(t, kvstore.Provision(t.Context(), c.js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20, Replicas: 3}))
+	// A leader that was busy may take a peer for gone until it hears of it again.
+	require.Eventually(t, func() bool {
+		err = kvstore.Provision(t.Context(), c.js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20, Replicas: 3})
+		return !errors.Is(err, kvstore.ErrUnavailable)
+	}, time.Minute, 20*time.Millisecond, "the servers do not find each other")
+	require.NoError(t, err)
 	return c
+}
+
+// replicas gives the fleet's streams so many, and waits until the log has them.
+func (c *cluster) replicas(n int) error {
+	if _, err := kvstore.Change(c.tb.Context(), c.js, "default", func(cfg *kvstore.FleetConfig) { cfg.Replicas = n }); err != nil {
+		return err
+	}
+	require.Eventually(c.tb, func() bool {
+		s, err := c.js.Stream(c.tb.Context(), c.names.EventStream())
+		if err != nil {
+			return false
+		}
+		info := s.CachedInfo().Cluster
+		for _, r := range info.Replicas {
+			if !r.Current {
+				return false
+			}
+		}
+		return info.Leader != "" && len(info.Replicas) == n-1
+	}, time.Minute, 20*time.Millisecond)
+	return nil
 }
 
 // leader is the server that leads the event stream.
@@ -98,6 +125,7 @@ func (c *cluster) requireWholeLog(run *publisher.Run) {
 }
 
 func TestOnAClusterOfThree(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	f := c.fleet(func(cfg *publisher.Config) { cfg.PublishTimeout = time.Minute })
 
@@ -117,6 +145,23 @@ func TestOnAClusterOfThree(t *testing.T) {
 		}
 		require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
 		c.requireWholeLog(run)
+	})
+
+	t.Run("the log ends before what was acknowledged, once it has more replicas than at the start", func(t *testing.T) {
+		require.NoError(t, c.replicas(1))
+		late := c.fleet(func(cfg *publisher.Config) { cfg.Executor, cfg.PublishTimeout = "late", time.Minute })
+		run := start(t, late, "scaled")
+		require.NoError(t, run.Mark(t.Context(), "x"))
+		require.NoError(t, c.replicas(3))
+		require.NoError(t, run.Mark(t.Context(), "y"))
+		s, err := c.js.Stream(t.Context(), c.names.EventStream())
+		require.NoError(t, err)
+		require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(c.names.EventSubject("scaled"))))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err = run.Mark(ctx, "z")
+		require.ErrorIs(t, err, publisher.ErrUnavailable, "a leader that is cut off may say so, and others know more")
+		require.NotErrorIs(t, run.Err(), publisher.ErrLogRegressed)
 	})
 
 	t.Run("many runs at once", func(t *testing.T) {

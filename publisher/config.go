@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/schema"
@@ -59,8 +58,9 @@ type Config struct {
 	// Agent that runs are started with when their spec names none. Empty means that each spec names its own.
 	Agent string
 	// Instance tells this start of the process from the next one under the same name, so that nobody takes the runs
-	// that the last one left behind for its own. Empty means that Connect makes one, or that runs name none where
-	// there are no heartbeats.
+	// that the last one left behind for its own. Empty means that Connect makes one, with a key that signs its heartbeats
+	// so that no other process can send them, or that runs name none where there are no heartbeats. One that is given here
+	// is not proven.
 	Instance string
 	// Heartbeat is the pace at which the executor says that it lives, once it has a run in hand or looks for one; 0
 	// means 3 seconds, a negative duration that it says nothing: its runs are then orphaned when they are silent for
@@ -135,9 +135,6 @@ func (c Config) withDefaults() Config {
 		c.Fleet = schema.DefaultFleet
 	}
 	def(&c.Heartbeat, DefaultHeartbeat)
-	if c.Instance == "" && c.Heartbeat > 0 {
-		c.Instance = nuid.Next()
-	}
 	def(&c.PublishTimeout, DefaultPublishTimeout)
 	def(&c.TryTimeout, DefaultTryTimeout)
 	def(&c.FullPatience, DefaultFullPatience)

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
 )
 
 func TestAnAnswerReachesWhoWaitsForIt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	run := start(t, w.fleet(), "r1")
@@ -33,6 +37,7 @@ func TestAnAnswerReachesWhoWaitsForIt(t *testing.T) {
 }
 
 func TestACancelReachesAnIdleExecutorAndItsRunEnds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	cause := make(chan error, 1)
@@ -49,6 +54,7 @@ func TestACancelReachesAnIdleExecutorAndItsRunEnds(t *testing.T) {
 }
 
 func TestWhatALeavingExecutorHadInHandIsClaimedByTheNext(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	first := w.fleet()
@@ -60,7 +66,31 @@ func TestWhatALeavingExecutorHadInHandIsClaimedByTheNext(t *testing.T) {
 	require.Equal(t, []string{"run.started", "run.orphaned", "run.resumed", "run.ended"}, names(w.log("r1")))
 }
 
+// Executors share the credentials of their fleet: one can publish in the name of another, and cannot sign for it.
+func TestExecutor_LeavingSaidByAnother_KeepsItsRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon()
+	victim, other := w.fleet(), w.fleet(named("exec-2"))
+	start(t, victim, "r1")
+	start(t, other, "r2")
+	for _, forged := range []schema.Heartbeat{
+		{Executor: "exec-1", Instance: victim.Instance(), Beat: 1 << 60, Leaving: true},
+		{Executor: "exec-1", Instance: victim.Instance(), Beat: 1 << 60, GivenUp: []schema.GivenUp{{Run: "r1", Epoch: 1}}},
+	} {
+		body, err := json.Marshal(&forged)
+		require.NoError(t, err)
+		require.NoError(t, w.nc.Publish(schema.HeartbeatSubject("default", "exec-1"), body))
+	}
+	require.NoError(t, w.nc.Flush())
+	require.NoError(t, other.Close(t.Context()), "it leaves behind them")
+	require.Eventually(t, func() bool { return len(w.log("r2")) == 2 }, patience, time.Millisecond)
+	require.Equal(t, []string{"run.started", "run.orphaned"}, names(w.log("r2")))
+	require.Equal(t, []string{"run.started"}, names(w.log("r1")))
+}
+
 func TestACancelledRunThatNobodyDrivesIsClaimedToBeWoundUp(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
@@ -79,6 +109,7 @@ func TestACancelledRunThatNobodyDrivesIsClaimedToBeWoundUp(t *testing.T) {
 }
 
 func TestARunWithoutProgressIsGivenToNobodyAfterAWhile(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	s := serveRuns(t, w.fleet(), nil, func(spec *publisher.ExecutorSpec) {

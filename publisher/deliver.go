@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -27,6 +27,7 @@ func (r *Run) deliver(ctx context.Context, items []*item) error {
 		r.unknown = r.unknown || it.sent && it.stream == 0
 	}
 	switch {
+	case errors.Is(err, ErrUnresolved):
 	case errors.Is(err, ErrRejected), errors.Is(err, ErrCancelRequested), errors.Is(err, ErrPayloadTooLarge), errors.Is(err, errOutdated):
 		r.unknown = false
 		return err // certainly not stored, and not lawful as it is
@@ -82,6 +83,7 @@ func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.fleet.cfg.TryTimeout)
 	defer cancel()
+	sent := time.Now()
 	a := r.fleet.group.sendTogether(ctx, r.names, r.id, msgs, func() {
 		for _, it := range items {
 			it.readWanted()
@@ -89,7 +91,7 @@ func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
 	})
 	if a.kind != acked {
 		// None of them can be stored without the first.
-		items[0].sent = a.kind == silent
+		items[0].sent = a.kind == silent || a.kind == deaf
 		return false
 	}
 	first := a.seq - schema.StreamSequence(len(items)) + 1
@@ -98,12 +100,16 @@ func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
 	for i, it := range items {
 		r.durable(it, first+schema.StreamSequence(i))
 	}
+	r.stood = sent
 	return true
 }
 
 // deliverOne makes the first of items durable; the others are known to it because an earlier try may have stored
 // them, too. It waits while the fleet is full and its daemon makes room.
 func (r *Run) deliverOne(ctx context.Context, items []*item) error {
+	if ctx.Err() != nil {
+		return r.expired(ctx, items[0], nil)
+	}
 	var room roomWait
 	for {
 		err := r.deliverWithin(ctx, items)
@@ -123,35 +129,36 @@ type refusedFull struct{ answer error }
 
 func (e *refusedFull) Error() string { return e.answer.Error() }
 
-// deliverWithin is deliverOne until the deadline of one event, or until the stream is full. See the table of answers in
+// deliverWithin is deliverOne until the deadline of one event, or until the stream is full. It makes one try at least: a
+// caller that ended while the fleet was full is told so by the wait for room. See the table of answers in
 // the package's documentation.
 func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 	it := items[0]
 	caller := ctx
-	if caller.Err() != nil {
-		return r.expired(caller, it, nil)
-	}
 	// The caller's end counts between tries and not within one: it must not leave in doubt what is answered in a
 	// moment, for the other users of the handle would have to wait for its resolution.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.fleet.cfg.PublishTimeout)
 	defer cancel()
 	wait := r.fleet.backoff()
 	var lastErr error
+	learn := func(err error) {
+		// A try that the deadline ended says less than the one before, unless it is a sign of a regressed log.
+		if _, sign := errors.AsType[*regression](err); sign || lastErr == nil || ctx.Err() == nil {
+			lastErr = err
+		}
+	}
 	for again := it.sent; ; again = true {
 		if err := r.steady(ctx); err != nil {
 			if !errors.Is(err, errAgain) {
 				return err
 			}
-			if lastErr = err; caller.Err() != nil || !wait.wait(ctx) {
+			if learn(err); caller.Err() != nil || !wait.wait(ctx) {
 				return r.expired(caller, it, lastErr)
 			}
 			continue
 		}
-		m := r.message(it, r.last, true)
-		if again && failpoint.Seeded(failpoint.RetryNewID) {
-			m = r.renamed(it)
-		}
-		a := r.fleet.group.send(ctx, r.names, r.id, m, again, it.readWanted)
+		sent := time.Now()
+		a := r.fleet.group.send(ctx, r.names, r.id, r.message(it, r.last, true), again, it.readWanted)
 		switch a.kind {
 		case acked:
 			if a.duplicate {
@@ -167,17 +174,21 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 					err = errors.Join(err, err2)
 				}
 				if err != nil {
-					it.sent, lastErr = true, err
+					it.sent = true
+					learn(err)
 					break
 				}
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if r.dead != nil {
-				r.durable(it, a.seq)
+			dead := r.dead
+			r.durable(it, a.seq)
+			if !a.duplicate {
+				r.stood = sent
+			}
+			if dead != nil {
 				return nil // what ended the handle came later, and the next call is told of it
 			}
-			r.durable(it, a.seq)
 			return r.dead
 		case wrongLast:
 			done, err := r.resolve(ctx, a.seq, items)
@@ -191,17 +202,19 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 					continue
 				}
 			} else {
-				lastErr = err
+				learn(err)
 			}
 		case full:
 			return &refusedFull{a.err}
 		case oversized:
 			e := &PayloadTooLargeError{Event: it.event.Name(), Total: it.size, Limit: eventLimit}
 			e.Field, e.Size = largestField(it.event.Data)
+			if it.sent {
+				// Another server takes less than the one to which an earlier try went.
+				return r.undelivered(it, errors.Join(e, a.err))
+			}
 			return errors.Join(e, a.err)
-		case refused:
-			return fmt.Errorf("run %s: publishing %s: %w: %w", r.id, it.event.ID, ErrUnavailable, a.err)
-		case denying:
+		case denying, refused:
 			return r.undelivered(it, a.err)
 		case deaf:
 			it.sent = true
@@ -209,10 +222,11 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 		case notSent:
 			lastErr = a.err
 			if r.fleet.nc.IsClosed() {
-				return fmt.Errorf("run %s: publishing %s: %w: %w", r.id, it.event.ID, ErrUnavailable, a.err)
+				return r.undelivered(it, a.err)
 			}
 		case silent:
-			it.sent, lastErr = true, a.err
+			it.sent = true
+			learn(a.err)
 		case inFlight:
 			// Over in the time of one replication; waiting longer only loses the next race, too.
 			lastErr = a.err
@@ -234,7 +248,7 @@ func (r *Run) expired(caller context.Context, it *item, last error) error {
 	if cause := context.Cause(caller); cause != nil {
 		last = fmt.Errorf("%w (%w)", cause, last)
 	}
-	if regressed, ok := errors.AsType[*regression](last); ok && time.Since(regressed.since) >= regressionTrust {
+	if regressed, ok := errors.AsType[*regression](last); ok && time.Since(regressed.since) >= runlog.ShorterTrust {
 		return r.die(regressed.err)
 	}
 	return r.undelivered(it, last)
@@ -283,10 +297,6 @@ var errAgain = errors.New("not resolved yet")
 // conflictBackoff is the longest wait for another publish to the run that is under way.
 const conflictBackoff = 10 * time.Millisecond
 
-// regressionTrust is how long a replicated stream must say that the log is shorter before it is believed. An isolated
-// old leader answers so for nearly as long.
-const regressionTrust = 10 * time.Second
-
 // regression is a sign of a regressed log that a stale leader can give, too: it counts once it has stayed.
 type regression struct {
 	err   error
@@ -300,15 +310,7 @@ func (e *regression) Unwrap() []error { return []error{errAgain, e.err} }
 // not done: it is not in the log, and its place is behind what was folded meanwhile.
 func (r *Run) resolve(ctx context.Context, upTo schema.StreamSequence, items []*item) (done bool, err error) {
 	if upTo < r.last {
-		gone := fmt.Errorf("run %s: %w: %s at stream sequence %d was acknowledged, and the log ends at %d for this run",
-			r.id, ErrLogRegressed, r.lastID, r.last, upTo)
-		if r.fleet.replicas > 1 {
-			if r.shorter.IsZero() {
-				r.shorter = time.Now()
-			}
-			return false, &regression{gone, r.shorter}
-		}
-		return false, r.die(gone)
+		return false, r.shorterLog(ctx, upTo)
 	}
 	r.shorter = time.Time{}
 	before := r.last
@@ -328,6 +330,33 @@ func (r *Run) resolve(ctx context.Context, upTo schema.StreamSequence, items []*
 		return false, errAgain // the server's answer was about a message that is gone again
 	}
 	return false, r.recheck(items)
+}
+
+// shorterLog judges the answer that the run's last message is one before that which was acknowledged to this handle. A server gives 0 in
+// this answer, too, when it cannot read its store: its index of the log tells the two apart.
+func (r *Run) shorterLog(ctx context.Context, upTo schema.StreamSequence) error {
+	if upTo == 0 {
+		log, err := runlog.AskLone(ctx, r.fleet.js, r.names, r.id)
+		if err != nil {
+			return errors.Join(errAgain, err)
+		}
+		if log.Holds && log.Last >= r.last {
+			return fmt.Errorf("%w: the server has run %s in its log up to %d and cannot read it: see that its disk is sound and has room", errAgain, r.id, log.Last)
+		}
+	}
+	gone := fmt.Errorf("run %s: %w: %s at stream sequence %d was acknowledged, and the log ends at %d for this run",
+		r.id, ErrLogRegressed, r.lastID, r.last, upTo)
+	replicas, err := r.fleet.copies(ctx, r.names)
+	if err != nil {
+		return errors.Join(errAgain, err)
+	}
+	if replicas > 1 {
+		if r.shorter.IsZero() {
+			r.shorter = time.Now()
+		}
+		return &regression{gone, r.shorter}
+	}
+	return r.die(gone)
 }
 
 // resolvePurged is resolve for an event that was stored at a place and is not there. What is sealed is purged once others have written behind
@@ -376,7 +405,7 @@ func (r *Run) catchUp(ctx context.Context, upTo schema.StreamSequence, items []*
 				return errHole
 			}
 			seen = seen || rec.Stream >= upTo
-			return r.meet(&rec, items)
+			return r.meet(ctx, &rec, items)
 		})
 		switch {
 		case errors.Is(err, errHole):
@@ -384,7 +413,7 @@ func (r *Run) catchUp(ctx context.Context, upTo schema.StreamSequence, items []*
 			if err := r.rebuild(ctx, items); !errors.Is(err, errAgain) {
 				return err
 			}
-		case err != nil && (errors.Is(err, runlog.ErrNoAnswer) || errors.Is(err, runlog.ErrNoStream)):
+		case err != nil && (errors.Is(err, runlog.ErrNoAnswer) || errors.Is(err, runlog.ErrNoStream) || errors.Is(err, keyring.ErrRead)):
 		case err != nil:
 			return err
 		case seen || upTo == 0:
@@ -400,16 +429,20 @@ func (r *Run) catchUp(ctx context.Context, upTo schema.StreamSequence, items []*
 var errHole = errors.New("messages are missing from the log")
 
 // meet folds one message behind the last one known, whoever wrote it.
-func (r *Run) meet(rec *schema.Record, items []*item) error {
+func (r *Run) meet(ctx context.Context, rec *schema.Record, items []*item) error {
+	keys, err := r.fleet.keys.Keys(ctx)
+	if err != nil {
+		return fmt.Errorf("run %s: %w", r.id, err)
+	}
 	var control func()
-	err := r.meetLocked(rec, items, &control)
+	err = r.meetLocked(keys, rec, items, &control)
 	if control != nil {
 		control()
 	}
 	return err
 }
 
-func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) error {
+func (r *Run) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item, control *func()) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if rec.Stream <= r.last {
@@ -423,7 +456,7 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 		if r.starting && mark.Change > r.placedBy {
 			return fmt.Errorf("start of run %s: %w", r.id, &movedError{mark.Change})
 		}
-		r.apply(rec)
+		r.apply(keys, rec)
 		r.last, r.lastID = rec.Stream, schema.RecordID(rec, e)
 		return nil
 	}
@@ -446,13 +479,13 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 			}
 		}
 		switch {
-		case e.Epoch > r.writer.Epoch:
+		case e.Epoch > r.writer.Epoch && !r.forged(keys, rec):
 			return r.ended(fmt.Errorf("run %s: %w: %s holds epoch %d, this handle has %d: stop working on the run", r.id, ErrFenced, holder(e), e.Epoch, r.writer.Epoch))
 		case e.Epoch == r.writer.Epoch && e.Sequence > r.writer.Last:
 			return r.ended(fmt.Errorf("run %s: %w: %s at stream sequence %d is not of this handle", r.id, ErrForked, e.ID, rec.Stream))
 		}
 	}
-	v := r.apply(rec)
+	v := r.apply(keys, rec)
 	r.last, r.lastID = rec.Stream, schema.RecordID(rec, e)
 	if v.Kind == schema.Rejected && v.Reason == schema.ReasonForked && e.Epoch == r.writer.Epoch {
 		return r.ended(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", r.id, ErrForked, e.ID, rec.Stream, v.Detail))
@@ -467,7 +500,7 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 	if r.pipe != nil {
 		plan := *rec
 		plan.Stream = 0 // the plan has no places
-		r.pipe.head.Apply(&plan)
+		r.pipe.head.Apply(keys, &plan)
 	}
 	if r.onControl != nil {
 		*control = func() { r.onControl(v.Event, v.Data) }
@@ -482,6 +515,17 @@ func (r *Run) meetLocked(rec *schema.Record, items []*item, control *func()) err
 		}
 	}
 	return nil
+}
+
+// forged reports whether the fleet's keys tell that nobody took the run over although an event has a later epoch: no daemon signed the
+// takeover, or it is an executor's event that no takeover stands before.
+func (r *Run) forged(keys *schema.Keys, rec *schema.Record) bool {
+	if !keys.Any() {
+		return false
+	}
+	head := r.head.Clone()
+	v := head.Apply(keys, rec)
+	return v.Reason == schema.ReasonUnsigned || v.Reason == schema.ReasonEpochAhead && !v.Event.IsControl()
 }
 
 // holder names the executor of a higher epoch by what it or its takeover says.

@@ -82,12 +82,17 @@
 //	          verify: done              settled as verified, with what the tool says
 //	          verify: not_done          settled as rerun
 //	          verify: anything else     ErrHeld, with the reason
-//	          hold                      ErrHeld, with the command that settles it
+//	          hold                      ErrHeld, with the command that settles it, 2.5 s behind the takeover or later
 //	begun by this handle, no outcome    run again if pure or idempotent, else ErrHeld
 //	no decision, and there is a Policy  it is asked; tool.decided
 //	decided: ask                        run.waiting, once; the answer is the next decision
 //	decided: deny                       tool.failed of type denied
+//	hold, verify: open at the takeover, and that is less than 2.5 s ago, and not settled by this handle
+//	                                    waited for
+//	hold, verify: no proof of the epoch tool.decided of the policy waymark.begin
 //	open, and nothing against it        the tool runs; tool.returned or tool.failed
+//
+// Proof of the epoch is that the latest event was acknowledged as a new one, to a try that was sent at most 2 s ago.
 //
 // [Fleet.Plan] says the same in advance. [ServeVerify] is the tool's side of verify.
 //

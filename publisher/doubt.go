@@ -21,13 +21,19 @@ func (t *Turn) settleDoubt(ctx context.Context, key schema.CallKey, v callView, 
 	switch {
 	case v.open.Late:
 		settled.How = schema.SettledAdopted
+	case v.undecided() && v.open.Replay == schema.ReplayHold:
+		// Nobody allowed it, so it never ran. An executor's word is not enough to run it now: a person's is, to the question.
+		if v.decision.Decision == schema.DecisionDeny {
+			return r.deny(ctx, key, v.decision)
+		}
+		return r.askPerson(ctx, key, v, call)
 	case v.undecided():
 		// Nobody allowed it, so it never ran.
 	case rerunnable(v.open.Replay):
 	case v.open.Replay == schema.ReplayVerify:
 		reply, err := r.askTool(ctx, key, v, call)
 		if unknown, ok := errors.AsType[*unverified](err); ok {
-			return r.held(v.open, unknown.why)
+			return r.hold(ctx, key, v.open, unknown.why)
 		}
 		if err != nil {
 			return fmt.Errorf("verifying call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
@@ -36,7 +42,7 @@ func (t *Turn) settleDoubt(ctx context.Context, key schema.CallKey, v callView, 
 			settled.How, settled.Result, settled.IsError = schema.SettledVerified, reply.Result, reply.IsError
 		}
 	default:
-		return r.held(v.open, "")
+		return r.hold(ctx, key, v.open, "")
 	}
 	err := r.settle(ctx, key, &settled)
 	rejected, ok := errors.AsType[*RejectedError](err)
@@ -124,6 +130,15 @@ func (r *Run) leftInDoubt() error {
 	return nil
 }
 
+// hold returns a [*HeldError] once the executor before can no longer begin the call: a person who looks at that word looks at what stays.
+// It returns nil when it waited: a late result may have come.
+func (r *Run) hold(ctx context.Context, key schema.CallKey, c *schema.OpenCall, why string) error {
+	if waited, err := r.outwait(ctx, key); waited || err != nil {
+		return err
+	}
+	return r.held(c, why)
+}
+
 // held says how an open call that must not be run again is settled. why is what its tool answered, if it was asked.
 func (r *Run) held(c *schema.OpenCall, why string) error {
 	e := &HeldError{Run: r.id, Key: c.CallKey, Name: c.Name, Replay: c.Replay}
@@ -133,6 +148,8 @@ func (r *Run) held(c *schema.OpenCall, why string) error {
 		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)
 		e.Command = "publish its outcome with Return or Fail, or resume the run and settle it with: " + settle
 		return e
+	case why == "" && (rerunnable(c.Replay) || c.Replay == schema.ReplayVerify):
+		e.Detail = fmt.Sprintf("it is in doubt and its replay policy is %q: Turn.Tool settles it", c.Replay)
 	case why != "":
 		e.Detail = "it is in doubt and could not be verified: " + why
 	default:

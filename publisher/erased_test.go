@@ -21,6 +21,7 @@ func (w *world) mark(t *testing.T, run, id string) {
 }
 
 func TestTheHandleOfARunThatIsRemovedIsOverAndItsIDIsNeverUsedAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -34,6 +35,7 @@ func TestTheHandleOfARunThatIsRemovedIsOverAndItsIDIsNeverUsedAgain(t *testing.T
 }
 
 func TestARunWhoseRemovalIsOrderedIsNotForked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -46,7 +48,7 @@ func TestARunWhoseRemovalIsOrderedIsNotForked(t *testing.T) {
 	order := &schema.Erasure{Fleet: "default", Run: "base", ID: "n1", By: "tester", AskedAt: schema.FormatTime(time.Now())}
 	rev, err := shard.Erasures.Order(t.Context(), order, 0)
 	require.NoError(t, err)
-	short := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 300 * time.Millisecond })
+	short := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 2 * time.Second })
 	_, err = short.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "base"})
 	require.ErrorIs(t, err, publisher.ErrUnavailable, "while it is being decided nobody is told of a point")
 	order.DecidedAt = schema.FormatTime(time.Now())

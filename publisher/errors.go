@@ -29,10 +29,12 @@ var (
 	// the blob store; see [PayloadTooLargeError].
 	ErrPayloadTooLarge = errors.New("event is too large")
 	// ErrUnresolved is returned when no answer came before the deadline: the event may be durable or not. Only
-	// the same event may follow: repeat the call, or call [Run.Resolve]; or resume the run.
+	// the same event may follow: repeat the call, or call [Run.Resolve]; or resume the run. A request that changes
+	// something may have had its effect then; its error wraps ErrUnavailable, too.
 	ErrUnresolved = errors.New("no answer: it is not known whether the event was stored")
-	// ErrUnavailable is returned when the event or request could not be delivered before the deadline, and certainly
-	// has no effect. Try again later.
+	// ErrUnavailable is returned when the event or request could not be delivered before the deadline. Without
+	// ErrUnresolved it certainly has no effect; of several events of one call those before it may be durable. Try again
+	// later.
 	ErrUnavailable = errors.New("not available")
 	// ErrNotPermitted is returned when the server refuses the credentials, or what they may not do. Nothing was stored. The
 	// message names the subject and the next step: other credentials, or the inbox prefix of their role.

@@ -92,6 +92,7 @@ func (ownFailure) ToolFailure() schema.Error {
 }
 
 func TestWhatWorkReturnsDecidesWhatBecomesOfItsRun(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		work    publisher.Work
 		outcome publisher.Outcome
@@ -198,6 +199,7 @@ func TestWhatWorkReturnsDecidesWhatBecomesOfItsRun(t *testing.T) {
 }
 
 func TestShutdownLeavesRunsClaimableAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
@@ -239,6 +241,7 @@ func interruption(t *testing.T, w *world, run string) string {
 }
 
 func TestWorkThatDoesNotStopIsAbandonedAndCanPublishNothingMore(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -263,6 +266,7 @@ func TestWorkThatDoesNotStopIsAbandonedAndCanPublishNothingMore(t *testing.T) {
 }
 
 func TestAToolThatOutlastsItsExecutorStillHandsItsResultIn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -293,6 +297,7 @@ func TestAToolThatOutlastsItsExecutorStillHandsItsResultIn(t *testing.T) {
 }
 
 func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	asked, err := w.nc.SubscribeSync(schema.ServiceSubject(schema.VerbClaim, "default", ""))
@@ -325,6 +330,7 @@ func TestARunThatWaitsIsLetGoAndClaimedAgainWithItsAnswer(t *testing.T) {
 }
 
 func TestARunWithAHeldCallWaitsForItsSettlement(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
@@ -364,6 +370,7 @@ func TestARunWithAHeldCallWaitsForItsSettlement(t *testing.T) {
 }
 
 func TestExecutorsDriveNoMoreRunsThanTheyHaveRoomFor(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
@@ -400,6 +407,7 @@ func TestExecutorsDriveNoMoreRunsThanTheyHaveRoomFor(t *testing.T) {
 }
 
 func TestAnAdoptedRunKeepsItsHandleAndEpoch(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	second := serveRuns(t, f, func(ctx context.Context, run *publisher.Run) error { return run.Mark(ctx, "second") })
@@ -416,6 +424,7 @@ func TestAnAdoptedRunKeepsItsHandleAndEpoch(t *testing.T) {
 }
 
 func TestRunsWithoutWorkAreLeftToOthers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	factories := map[string]func(context.Context, *publisher.Run) (publisher.Work, error){
@@ -441,11 +450,12 @@ func TestRunsWithoutWorkAreLeftToOthers(t *testing.T) {
 }
 
 func TestWhatCannotBeSaidIsLeftOnceTheGraceIsOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
 	f := w.fleet(func(c *publisher.Config) {
 		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.TryTimeout, c.PublishTimeout = 50*time.Millisecond, 100*time.Millisecond
+		c.TryTimeout, c.PublishTimeout = 100*time.Millisecond, time.Second
 	})
 	begun := make(chan struct{})
 	s := serveRuns(t, f, func(ctx context.Context, _ *publisher.Run) error {
@@ -462,11 +472,12 @@ func TestWhatCannotBeSaidIsLeftOnceTheGraceIsOver(t *testing.T) {
 }
 
 func TestAnEndIsSaidOnceTheServerIsBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
 	f := w.fleet(func(c *publisher.Config) {
 		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.TryTimeout, c.PublishTimeout = 50*time.Millisecond, 100*time.Millisecond
+		c.TryTimeout, c.PublishTimeout = 100*time.Millisecond, time.Second
 	})
 	s := serveRuns(t, f, func(context.Context, *publisher.Run) error {
 		p.dropAcks(-1)
@@ -480,6 +491,7 @@ func TestAnEndIsSaidOnceTheServerIsBack(t *testing.T) {
 }
 
 func TestWorkThatTakesForDoneWhatIsNotInTheLogIsNotDone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	s := serveRuns(t, w.fleet(), func(ctx context.Context, run *publisher.Run) error {
 		require.NoError(t, run.Pipelined(publisher.Window{}))
@@ -497,6 +509,7 @@ func TestWorkThatTakesForDoneWhatIsNotInTheLogIsNotDone(t *testing.T) {
 }
 
 func TestRunsGivenBeforeServeAreDrivenByIt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	outcomes := make(chan publisher.Outcome, 1)
@@ -519,6 +532,7 @@ func TestRunsGivenBeforeServeAreDrivenByIt(t *testing.T) {
 }
 
 func TestExecutorsSpecsAreChecked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	agents := map[string]func(context.Context, *publisher.Run) (publisher.Work, error){"coder": working(nil)}
@@ -534,6 +548,7 @@ func TestExecutorsSpecsAreChecked(t *testing.T) {
 }
 
 func TestAClosedFleetEndsItsExecutors(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	s := serveRuns(t, f, func(ctx context.Context, _ *publisher.Run) error {

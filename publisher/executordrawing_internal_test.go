@@ -59,6 +59,7 @@ func (t *transition) outcome() string {
 }
 
 func TestTheDrawingOfAnExecutorIsWhatItDoes(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join("..", "docs", "executors.md")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)

@@ -178,16 +178,18 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 			// Nobody else could say more now.
 			begun = time.Now()
 		case time.Since(begun) > e.spec.Patience:
-			// This process lives, and its heartbeats would keep the run from everybody else.
-			e.fleet.abandon(schema.GivenUp{Run: r.id, Epoch: r.Epoch()})
-			err = errors.Join(cause, err)
-			r.letGo(letGoError(r, err))
-			return OutcomeLeft, err
+			return e.leave(r, errors.Join(cause, err))
 		}
 		if errors.Is(err, ErrStopped) || !wait.wait(e.finishing) {
-			return OutcomeLeft, errors.Join(cause, err)
+			return e.leave(r, errors.Join(cause, err))
 		}
 	}
+}
+
+// leave ends the handle of a run of which nothing could be said in its log, and so gives the run up.
+func (e *Executor) leave(r *Run, err error) (Outcome, error) {
+	r.letGo(letGoError(r, err))
+	return OutcomeLeft, err
 }
 
 // publishTransition publishes what the table asks for, unless an earlier try has.

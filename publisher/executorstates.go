@@ -18,7 +18,7 @@ const (
 	// OutcomeHandedOver: another executor of this process has adopted the handle.
 	OutcomeHandedOver Outcome = "handed over"
 	// OutcomeDropped: the handle ended, for another process has the run, or its log is not what it was. Nothing was
-	// published.
+	// published, and the heartbeats give the run up.
 	OutcomeDropped Outcome = "dropped"
 	// OutcomeLeft: what had to be said could not be published. The run is orphaned: once this process falls silent, or
 	// because its heartbeats give the run up.

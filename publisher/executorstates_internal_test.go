@@ -7,6 +7,7 @@ import (
 )
 
 func TestEveryTriggerHasItsTransition(t *testing.T) {
+	t.Parallel()
 	for on := workDone; on <= serverAway; on++ {
 		require.Equal(t, on, transitionOn(on).on)
 		require.NotEmpty(t, transitionOn(on).when)

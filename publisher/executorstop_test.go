@@ -25,6 +25,7 @@ func untilTold(begun chan<- struct{}) publisher.Work {
 }
 
 func TestWorkThatReturnsNilBecauseItWasToldToStopIsNotDone(t *testing.T) {
+	t.Parallel()
 	t.Run("by the executor's shutdown", func(t *testing.T) {
 		w := newWorld(t)
 		begun := make(chan struct{}, 1)
@@ -49,6 +50,7 @@ func TestWorkThatReturnsNilBecauseItWasToldToStopIsNotDone(t *testing.T) {
 }
 
 func TestWorkThatEndsItsGoroutineFailsItsRun(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	s := serveRuns(t, w.fleet(), func(context.Context, *publisher.Run) error {
 		runtime.Goexit()
@@ -61,6 +63,7 @@ func TestWorkThatEndsItsGoroutineFailsItsRun(t *testing.T) {
 }
 
 func TestARunIsNotCompletedOverACallInDoubt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
@@ -84,6 +87,7 @@ func TestARunIsNotCompletedOverACallInDoubt(t *testing.T) {
 }
 
 func TestARunIsNotCompletedOverACallWhoseToolTimedOut(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	var charges atomic.Int32
@@ -117,6 +121,7 @@ func TestARunIsNotCompletedOverACallWhoseToolTimedOut(t *testing.T) {
 }
 
 func TestAHeldRunCanBeFailedByItsWork(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	f := w.fleet()
@@ -128,6 +133,7 @@ func TestAHeldRunCanBeFailedByItsWork(t *testing.T) {
 }
 
 func TestRollingRestartsQuarantineNoRun(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.daemon()
 	begun := make(chan struct{}, 1)
@@ -146,12 +152,13 @@ func TestRollingRestartsQuarantineNoRun(t *testing.T) {
 }
 
 func TestARunThatWasBegunUnheardIsDrivenByTheNextTry(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	p := newProxy(t, w.server.URL())
 	f := w.fleet(func(c *publisher.Config) {
 		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.TryTimeout, c.PublishTimeout = 50*time.Millisecond, 100*time.Millisecond
+		c.TryTimeout, c.PublishTimeout = 100*time.Millisecond, time.Second
 	})
 	s := serveRuns(t, f, func(context.Context, *publisher.Run) error { return nil })
 	p.dropAcks(-1)

@@ -1,9 +1,40 @@
 package publisher
 
-import "time"
+import (
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/schema"
+)
 
 // SetWaitPoll sets how often waits look by themselves. Call it before the first.
 func SetWaitPoll(f *Fleet, d time.Duration) { f.waitPoll = d }
+
+// SetPublishTimeout sets the deadline of one event. Call it while nothing is published: what has to succeed before was given its time.
+func SetPublishTimeout(f *Fleet, d time.Duration) { f.cfg.PublishTimeout = d }
+
+// SetOutwait sets how long the executor of the epoch before may still begin a call. Call it before the first takeover.
+func SetOutwait(f *Fleet, d time.Duration) { f.outwait = d }
+
+// SetProofAge sets how old the proof of an epoch may be when a tool begins.
+func SetProofAge(f *Fleet, d time.Duration) { f.proofAge = d }
+
+// BeginTries bounds the events that are published for one proof.
+const BeginTries = beginTries
+
+// Abandon gives a run up.
+func Abandon(f *Fleet, left schema.GivenUp) { f.abandon(left) }
+
+// Outwait is how long that is.
+const Outwait = beginWithin + beginGrace
+
+// AgeProof makes the proof of the run's epoch older.
+func AgeProof(r *Run, d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stood = r.stood.Add(-d)
+}
 
 // SetClaimRetry sets how soon a claimed run that could not be taken in hand is tried again first. Call it before the
 // first claim.
@@ -63,3 +94,9 @@ func RedactValue(r *Redaction, in []byte) ([]byte, error) { return newRedactor(r
 
 // DistrustPlacing makes the next start read the fleet's shards anew.
 func DistrustPlacing(f *Fleet) { f.outdated() }
+
+// Die ends a handle with an error, as what is found in its log does.
+func Die(r *Run, err error) error { return r.die(err) }
+
+// ConnOf is a fleet's connection.
+func ConnOf(f *Fleet) *nats.Conn { return f.nc }

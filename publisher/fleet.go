@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -34,9 +36,11 @@ type Fleet struct {
 	// lateStart is the constant of that name.
 	lateStart time.Duration
 	replicas  int
-	group     *group
-	rooms     rooms
-	mail      mail
+	// keys are those that the fleet's control events are checked by.
+	keys  *keyring.Ring
+	group *group
+	rooms rooms
+	mail  mail
 	// redactor is nil when nothing is taken out of events.
 	redactor *redactor
 	// denied hears what the server does not permit.
@@ -53,6 +57,10 @@ type Fleet struct {
 	looks      chan struct{}
 	// waitPoll is how often a wait looks by itself.
 	waitPoll time.Duration
+	// outwait is how long the executor of the epoch before may still begin a call.
+	outwait time.Duration
+	// proofAge is how old the proof of an epoch may be when a guarded tool begins.
+	proofAge time.Duration
 	hand     hand
 
 	mu      sync.Mutex
@@ -69,6 +77,11 @@ type Fleet struct {
 	capacity int
 	// givenUp are the latest runs that could not be let go in their log.
 	givenUp []schema.GivenUp
+	// instanceKey signs heartbeats; nil when the caller named the instance. beats counts them.
+	instanceKey ed25519.PrivateKey
+	beats       uint64
+	// news makes the next heartbeat due at once.
+	news chan struct{}
 	// claims are those that were begun and neither came to a run in hand nor to nothing. claimRetry is how soon one is
 	// tried again first.
 	claims     []claim
@@ -81,7 +94,17 @@ type fleetSettings struct {
 	Generations []int `json:"generations"`
 	Change      int   `json:"change"`
 	Opening     bool  `json:"opening"`
+	// Keys are those that sign the fleet's control events.
+	Keys []schema.FleetKey `json:"keys"`
 }
+
+// A connection whose other end is gone without a word, as behind a partition, is found within fifteen seconds, and then another server is tried
+// for as long as it takes. By the client's defaults the first takes up to six minutes, and the second ends after sixty tries.
+const (
+	reconnectWait = 250 * time.Millisecond
+	pingEvery     = 5 * time.Second
+	maxPings      = 2
+)
 
 // Connect dials, or takes the connection given, and looks the fleet up. It returns [ErrConfig],
 // [ErrNotProvisioned], [ErrNotPermitted] or [ErrUnavailable]. Close the fleet when you are done.
@@ -91,8 +114,16 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	}
 	f := &Fleet{
 		cfg: cfg.withDefaults(), nc: cfg.Conn, pipelines: make(map[*Run]struct{}),
-		placingTurn: make(chan struct{}, 1), lateStart: lateStart, looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
+		placingTurn: make(chan struct{}, 1), lateStart: lateStart, news: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
 	}
+	if f.cfg.Instance == "" && f.cfg.Heartbeat > 0 {
+		public, private, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			return nil, fmt.Errorf("key of the instance: %w", err)
+		}
+		f.cfg.Instance, f.instanceKey = schema.InstanceOf(public), private
+	}
+	f.keys = keyring.New(f.cfg.Fleet, f.readKeys, nil, nil)
 	f.strays = newStrays(&cfg, &f.cfg)
 	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())
@@ -102,6 +133,10 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		}
 	} else {
 		f.denied = denied.Of(f.nc)
+	}
+	if prefix := f.nc.Opts.InboxPrefix; prefix != "" && schema.CheckReply(prefix+".x") != nil {
+		err := configError("CustomInboxPrefix", fmt.Sprintf("%.120q", prefix), "use one that begins with "+schema.InboxPrefix+"_: the daemon answers no other")
+		return nil, errors.Join(err, f.closeConn(ctx))
 	}
 	if err := f.lookup(ctx); err != nil {
 		return nil, errors.Join(err, f.closeConn(ctx))
@@ -119,7 +154,11 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 func (f *Fleet) dial() error {
 	f.closed = make(chan struct{})
 	f.denied = denied.New()
-	opts := append(slices.Clone(f.cfg.Options), nats.ReconnectBufSize(-1), func(o *nats.Options) error {
+	// The caller's options count for more than these.
+	opts := append([]nats.Option{
+		nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(maxPings),
+	}, f.cfg.Options...)
+	opts = append(opts, nats.ReconnectBufSize(-1), func(o *nats.Options) error {
 		before := o.ClosedCB
 		o.ClosedCB = func(nc *nats.Conn) {
 			if before != nil {
@@ -171,6 +210,16 @@ func (f *Fleet) lookup(ctx context.Context) error {
 	ctx, done := f.denied.Context(ctx, "")
 	defer done()
 	return permitted(ctx, f.lookupPermitted(ctx))
+}
+
+// copies is how many replicas a log has. An operator may give it more than it had when this fleet was connected, and a leader of them that
+// is cut off answers with less than the others have.
+func (f *Fleet) copies(ctx context.Context, names schema.Names) (int, error) {
+	info, err := f.js.Stream(ctx, names.EventStream())
+	if err != nil {
+		return 0, fmt.Errorf("replicas of %s: %w: %w", names.EventStream(), ErrUnavailable, err)
+	}
+	return max(info.CachedInfo().Config.Replicas, 1), nil
 }
 
 func (f *Fleet) lookupPermitted(ctx context.Context) error {
@@ -233,6 +282,19 @@ func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
 	}
 	return s, nil
 }
+
+// readKeys reads the fleet's keys from its settings.
+func (f *Fleet) readKeys(ctx context.Context) ([]schema.FleetKey, error) {
+	s, err := f.settings(ctx)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	return s.Keys, nil
+}
+
+// Keys returns the keys that the fleet's control events are checked by, as they were read at most schema.KeysFresh ago: for who folds
+// records of [Fleet.Events]. Ask for them once a record is there.
+func (f *Fleet) Keys(ctx context.Context) (*schema.Keys, error) { return f.keys.Keys(ctx) }
 
 // Name of the fleet.
 func (f *Fleet) Name() string { return f.cfg.Fleet }

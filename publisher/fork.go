@@ -106,7 +106,7 @@ func newAssembly(f *Fleet, run string) *assembly {
 }
 
 // take takes the next record.
-func (a *assembly) take(rec schema.Record) error {
+func (a *assembly) take(ctx context.Context, rec schema.Record) error {
 	if !a.begun {
 		a.base, a.begun = schema.BaseOfRecord(&rec)
 	}
@@ -114,8 +114,12 @@ func (a *assembly) take(rec schema.Record) error {
 		a.held = append(a.held, rec)
 		return nil
 	}
+	keys, err := a.fleet.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
 	a.at.follow(&a.state.Head, &rec)
-	a.state.Apply(&rec)
+	a.state.Apply(keys, &rec)
 	return nil
 }
 
@@ -138,9 +142,13 @@ func (a *assembly) finish(ctx context.Context, forks int) error {
 	a.state.Graft(state)
 	held := a.held
 	a.base, a.held = nil, nil
+	keys, err := a.fleet.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
 	for i := range held {
 		a.at.follow(&a.state.Head, &held[i])
-		a.state.Apply(&held[i])
+		a.state.Apply(keys, &held[i])
 	}
 	return nil
 }

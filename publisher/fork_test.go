@@ -35,6 +35,7 @@ func callIDs(s *schema.State) []string {
 }
 
 func TestAForkOfAForkGoesOnWhileItsOriginDoes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -85,6 +86,7 @@ func TestAForkOfAForkGoesOnWhileItsOriginDoes(t *testing.T) {
 }
 
 func TestACallThatWasOpenIsInDoubtInTheFork(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -112,6 +114,7 @@ func TestACallThatWasOpenIsInDoubtInTheFork(t *testing.T) {
 }
 
 func TestAForkOfWhatItsBaseNeverWasIsRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -135,6 +138,7 @@ func TestAForkOfWhatItsBaseNeverWasIsRefused(t *testing.T) {
 }
 
 func TestAForkBehindAnEventThatCameTwiceIsRead(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -153,6 +157,7 @@ func TestAForkBehindAnEventThatCameTwiceIsRead(t *testing.T) {
 
 // A fork may stand on as many runs as anybody reads, and no more can be begun.
 func TestAForkThatNobodyCouldReadIsNotBegun(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -184,6 +189,7 @@ func TestAForkThatNobodyCouldReadIsNotBegun(t *testing.T) {
 }
 
 func TestAForkIsRefusedWithAReason(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()

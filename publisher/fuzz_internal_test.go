@@ -91,7 +91,7 @@ func tryReplies(t *testing.T, m *nats.Msg) {
 					return ErrBadAnswer
 				}
 				return schema.ReadFrames(frames, func(rec schema.Record) bool {
-					state.Apply(&rec)
+					state.Apply(schema.NoKeys, &rec)
 					return true
 				})
 			},

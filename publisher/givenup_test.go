@@ -1,11 +1,14 @@
 package publisher_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -13,10 +16,11 @@ import (
 )
 
 func TestARunOfWhichNothingCanBeSaidIsGivenUp(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	next := w.heartbeats()
 	f := w.fleet(func(c *publisher.Config) {
-		c.Heartbeat, c.PublishTimeout = 20*time.Millisecond, 50*time.Millisecond
+		c.Heartbeat, c.PublishTimeout = 20*time.Millisecond, 500*time.Millisecond
 	})
 	s := serveRuns(t, f, func(ctx context.Context, _ *publisher.Run) error {
 		// The server stays, and takes no event any more.
@@ -31,4 +35,19 @@ func TestARunOfWhichNothingCanBeSaidIsGivenUp(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return slices.Contains(next().GivenUp, schema.GivenUp{Run: "r1", Epoch: 1})
 	}, patience, time.Millisecond)
+}
+
+func TestHeartbeat_TooManyGivenUpRuns_DroppedRunIsLogged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var out bytes.Buffer
+	log := zerolog.New(&out)
+	f := w.fleet(func(c *publisher.Config) { c.Logger = &log })
+	for i := range schema.MaxGivenUp {
+		publisher.Abandon(f, schema.GivenUp{Run: fmt.Sprintf("r%d", i), Epoch: 1})
+	}
+	require.NotContains(t, out.String(), "give this run up")
+	publisher.Abandon(f, schema.GivenUp{Run: "last", Epoch: 1})
+	require.Contains(t, out.String(), `"run":"r0","epoch":1`)
+	require.NotContains(t, out.String(), `"run":"r1",`)
 }

@@ -117,6 +117,7 @@ func (c *crowd) requireAll(t *testing.T, events int64, but ...int) {
 func (c *crowd) mark(ctx context.Context, i int) error { return c.runs[i].Mark(ctx, "x") }
 
 func TestAllWhoWaitGoWithTheNextBatch(t *testing.T) {
+	t.Parallel()
 	c := newCrowd(t, 300)
 	before := c.end()
 	require.Equal(t, 300, c.crowdedIn(t, c.mark))
@@ -129,6 +130,7 @@ func TestAllWhoWaitGoWithTheNextBatch(t *testing.T) {
 }
 
 func TestNobodyIsPassedOverByABatchThatIsFull(t *testing.T) {
+	t.Parallel()
 	c := newCrowd(t, 700)
 	before := c.end()
 	require.Equal(t, 700, c.crowdedIn(t, c.mark))
@@ -141,6 +143,7 @@ func TestNobodyIsPassedOverByABatchThatIsFull(t *testing.T) {
 }
 
 func TestFencedMemberSpoilsNoBatchOfMany(t *testing.T) {
+	t.Parallel()
 	c := newCrowd(t, 64)
 	c.serve()
 	other := c.world.fleet(func(cfg *publisher.Config) { cfg.Executor = "exec-2" })
@@ -161,6 +164,7 @@ func TestFencedMemberSpoilsNoBatchOfMany(t *testing.T) {
 }
 
 func TestManyFencedMembersLeaveTheOthersExact(t *testing.T) {
+	t.Parallel()
 	c := newCrowd(t, 40)
 	c.serve()
 	other := c.world.fleet(func(cfg *publisher.Config) { cfg.Executor = "exec-2" })
@@ -179,6 +183,7 @@ func TestManyFencedMembersLeaveTheOthersExact(t *testing.T) {
 }
 
 func TestTwoHandlesOfARunInOneBatch(t *testing.T) {
+	t.Parallel()
 	c := newCrowd(t, 32)
 	c.serve()
 	before := c.runs[5]
@@ -196,6 +201,7 @@ func TestTwoHandlesOfARunInOneBatch(t *testing.T) {
 }
 
 func TestBatchWhoseAnswerIsLostIsResolvedSingly(t *testing.T) {
+	t.Parallel()
 	c := newCrowd(t, 40, func(cfg *publisher.Config) { cfg.TryTimeout = 2 * time.Second })
 	before := c.end()
 	waiting := c.crowdedIn(t, c.mark)
@@ -211,6 +217,7 @@ func TestBatchWhoseAnswerIsLostIsResolvedSingly(t *testing.T) {
 
 // A caller that goes away takes nobody with it: neither as a leader, nor as a member, nor while it waits.
 func TestCallersOfABatchThatGoAway(t *testing.T) {
+	t.Parallel()
 	c := newCrowd(t, 40)
 	ctx, cancel := context.WithCancel(t.Context())
 	c.crowdedIn(t, func(_ context.Context, i int) error { return c.runs[i].Mark(ctx, "x") })
@@ -221,6 +228,7 @@ func TestCallersOfABatchThatGoAway(t *testing.T) {
 }
 
 func TestDeadlineWithinABatchLeavesEachRunItsOwnEnd(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		try  time.Duration
 		want error
@@ -257,6 +265,7 @@ func TestDeadlineWithinABatchLeavesEachRunItsOwnEnd(t *testing.T) {
 }
 
 func TestAnswersOfManyRunsShareABatch(t *testing.T) {
+	t.Parallel()
 	c := newCrowd(t, 24)
 	turns := make([]*publisher.Turn, len(c.runs))
 	for i, run := range c.runs {
@@ -287,6 +296,7 @@ func TestAnswersOfManyRunsShareABatch(t *testing.T) {
 
 // Whatever happens to batches and their members, each log is dense and what the handle takes it for.
 func TestWhateverHappensEachLogIsWhatItsHandleSays(t *testing.T) {
+	t.Parallel()
 	c := newCrowd(t, 24, func(cfg *publisher.Config) { cfg.TryTimeout, cfg.GroupFrom = 100*time.Millisecond, 3 })
 	ctx, cancel := context.WithCancel(t.Context())
 	trouble := make(chan struct{})

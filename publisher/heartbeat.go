@@ -59,17 +59,22 @@ func (h *hand) size() int {
 	return len(h.runs)
 }
 
-// keep takes the run in hand or lets it go, as its own events say. Under Run.mu.
+// keep takes the run in hand or lets it go, as its own events say. A run that the log goes on giving to this process after its handle
+// ended is given up: the process lives, and its heartbeats would keep the run from every other executor. Under Run.mu.
 func (r *Run) keep() {
-	held := r.dead == nil && !r.head.Status.Terminal() && !r.head.Status.Claimable() && r.head.Unattended == ""
+	attended := !r.head.Status.Terminal() && !r.head.Status.Claimable() && r.head.Unattended == ""
+	held := r.dead == nil && attended
 	if held == r.inHand {
 		return
 	}
 	if r.inHand = held; held {
 		r.fleet.hand.take(r)
 		r.fleet.found(r.id, r.writer.Epoch)
-	} else {
-		r.fleet.hand.letGo(r)
+		return
+	}
+	r.fleet.hand.letGo(r)
+	if attended && len(r.fleet.hand.of(r.id)) == 0 {
+		r.fleet.abandon(schema.GivenUp{Run: r.id, Epoch: r.writer.Epoch})
 	}
 }
 
@@ -174,6 +179,7 @@ func (f *Fleet) beat() {
 		case <-timer.C:
 		case <-changed:
 			// Connected again: everybody wants to know now.
+		case <-f.news:
 		case <-f.life.Done():
 			return
 		}
@@ -186,7 +192,7 @@ func (f *Fleet) beat() {
 	}
 }
 
-// abandon says with every further heartbeat that nothing more is done for a run in that epoch, so that it is orphaned.
+// abandon says at once, and with every further heartbeat, that nothing more is done for a run in that epoch, so that it is orphaned.
 func (f *Fleet) abandon(left schema.GivenUp) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -195,8 +201,20 @@ func (f *Fleet) abandon(left schema.GivenUp) {
 
 // giveUp is abandon under Fleet.mu.
 func (f *Fleet) giveUp(left schema.GivenUp) {
+	if slices.Contains(f.givenUp, left) {
+		return
+	}
+	select {
+	case f.news <- struct{}{}:
+	default: // the next heartbeat is due already
+	}
 	f.givenUp = append(f.givenUp, left)
 	if more := len(f.givenUp) - schema.MaxGivenUp; more > 0 {
+		for _, dropped := range f.givenUp[:more] {
+			f.cfg.Logger.Warn().Str("executor", f.cfg.Executor).Str("run", dropped.Run).Uint64("epoch", uint64(dropped.Epoch)).
+				Str("hint", "unless it is orphaned already: waymark release "+dropped.Run+" --force").
+				Msg("heartbeats do not give this run up any more: too many")
+		}
 		f.givenUp = slices.Delete(f.givenUp, 0, more)
 	}
 }
@@ -204,15 +222,21 @@ func (f *Fleet) giveUp(left schema.GivenUp) {
 // heartbeat publishes one. What is not sent, because there is no connection, is not sent later either.
 func (f *Fleet) heartbeat(leaving bool) bool {
 	f.mu.Lock()
-	capacity, givenUp := f.capacity, slices.Clone(f.givenUp)
+	f.beats++
+	capacity, givenUp, count := f.capacity, slices.Clone(f.givenUp), f.beats
 	f.mu.Unlock()
-	body, err := json.Marshal(&schema.Heartbeat{
+	m := nats.NewMsg(schema.HeartbeatSubject(f.cfg.Fleet, f.cfg.Executor))
+	var err error
+	m.Data, err = json.Marshal(&schema.Heartbeat{
 		Executor: f.cfg.Executor, Instance: f.cfg.Instance, IntervalMS: f.cfg.Heartbeat.Milliseconds(),
 		Time: schema.FormatTime(f.cfg.Now()), Runs: f.hand.size(), Capacity: capacity, Leaving: leaving,
-		GivenUp: givenUp,
+		GivenUp: givenUp, Beat: count,
 	})
+	if f.instanceKey != nil {
+		m.Header.Set(schema.HeaderSignature, schema.SignHeartbeat(f.instanceKey, m.Subject, m.Data))
+	}
 	if err == nil {
-		err = f.nc.Publish(schema.HeartbeatSubject(f.cfg.Fleet, f.cfg.Executor), body)
+		err = f.nc.PublishMsg(m)
 	}
 	if err != nil {
 		f.cfg.Logger.Debug().Err(err).Str("executor", f.cfg.Executor).Msg("heartbeat is not sent")

@@ -43,6 +43,7 @@ func (w *world) notify(executor, run string) {
 }
 
 func TestAnExecutorSaysThatItLivesAndThatItLeaves(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	next := w.heartbeats()
 	f := w.fleet(func(c *publisher.Config) { c.Heartbeat = 20 * time.Millisecond })
@@ -63,6 +64,7 @@ func TestAnExecutorSaysThatItLivesAndThatItLeaves(t *testing.T) {
 }
 
 func TestHeartbeatsGoOnAfterTheServerWasAway(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	next := w.heartbeats()
 	f := w.fleet(func(c *publisher.Config) { c.Heartbeat = time.Hour })
@@ -73,6 +75,7 @@ func TestHeartbeatsGoOnAfterTheServerWasAway(t *testing.T) {
 }
 
 func TestWhoOnlyReadsSaysNothingOfItself(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	first := w.fleet(func(c *publisher.Config) { c.Heartbeat = -1 })
@@ -91,6 +94,7 @@ func TestWhoOnlyReadsSaysNothingOfItself(t *testing.T) {
 }
 
 func TestACancelledRunsContextEndsWithoutItsExecutorDoingAnything(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	run := start(t, f, "r1")
@@ -112,6 +116,7 @@ func TestACancelledRunsContextEndsWithoutItsExecutorDoingAnything(t *testing.T) 
 }
 
 func TestARunTakenOverEndsItsOlderHandlesContext(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	older, newer := w.fleet(), w.fleet(func(c *publisher.Config) { c.Executor = "exec-2" })
@@ -126,6 +131,7 @@ func TestARunTakenOverEndsItsOlderHandlesContext(t *testing.T) {
 }
 
 func TestAClosedFleetEndsItsRunsContexts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	run := start(t, f, "r1")
@@ -139,6 +145,7 @@ func TestAClosedFleetEndsItsRunsContexts(t *testing.T) {
 }
 
 func TestNoticesThatMeanNothingAreIgnored(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	seen := make(chan string, 1)
@@ -155,6 +162,7 @@ func TestNoticesThatMeanNothingAreIgnored(t *testing.T) {
 }
 
 func TestAnIdlePipelineMeetsWhatANoticeNames(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	run := start(t, f, "r1")
@@ -175,6 +183,7 @@ func TestAnIdlePipelineMeetsWhatANoticeNames(t *testing.T) {
 }
 
 func TestANoticeIsFollowedUpBehindWhatAPipelineIsSending(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
 	f := w.fleet(func(c *publisher.Config) { c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options() })

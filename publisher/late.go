@@ -36,14 +36,18 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 	wait := r.fleet.backoff()
 	for {
 		err := runlog.Read(ctx, r.fleet.js, r.names, r.id, last+1, func(rec schema.Record) error {
-			head.Apply(&rec)
+			keys, err := r.fleet.keys.Keys(ctx)
+			if err != nil {
+				return err
+			}
+			head.Apply(keys, &rec)
 			last = max(last, rec.Stream)
 			return nil
 		})
 		if err == nil {
 			probe := head.Clone()
 			rec := it.record(0)
-			if v := probe.Apply(&rec); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
+			if v := probe.Apply(schema.ExecutorsOnly, &rec); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
 				return nil // nobody asks any more, or an earlier try is in the log
 			}
 			switch a := r.fleet.send(ctx, r.message(it, last, true), nil); a.kind {

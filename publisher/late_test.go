@@ -13,6 +13,7 @@ import (
 )
 
 func TestATakenOverExecutorHandsInWhatItsToolDid(t *testing.T) {
+	t.Parallel()
 	for name, outcome := range map[string]error{"a result": nil, "a failure": errors.New("no such host")} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -47,6 +48,7 @@ func TestATakenOverExecutorHandsInWhatItsToolDid(t *testing.T) {
 }
 
 func TestAFencedHandleAddsNothingButEvidence(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	old := start(t, f, "r1")

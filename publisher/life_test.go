@@ -13,6 +13,7 @@ import (
 )
 
 func TestCompletedPhasesAreSkippedOnResume(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -50,6 +51,7 @@ func TestCompletedPhasesAreSkippedOnResume(t *testing.T) {
 }
 
 func TestHandoffCollectsWhatTheNextAgentNeeds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	h := run.Handoff("threshold_critical").ID("h1").Kind("continuation").NextAgent("coder").
@@ -76,6 +78,7 @@ func TestHandoffCollectsWhatTheNextAgentNeeds(t *testing.T) {
 }
 
 func TestEverythingElseOfARunsLife(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -108,6 +111,7 @@ func TestEverythingElseOfARunsLife(t *testing.T) {
 }
 
 func TestListAndHistoryAnswer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()

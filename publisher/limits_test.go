@@ -21,6 +21,7 @@ func sums(n *int, summary string) func(context.Context, *publisher.Turn) (string
 }
 
 func TestALimitEndsTheRunWithWhatItLearned(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	require.NoError(t, openTurn(t, run).End(t.Context(), publisher.TurnEnd{}))
@@ -39,6 +40,7 @@ func TestALimitEndsTheRunWithWhatItLearned(t *testing.T) {
 }
 
 func TestTheSummaryIsTheBestThatThereIs(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		wrapUp func(context.Context, *publisher.Turn) (string, error)
 		end    publisher.RunEnd
@@ -63,6 +65,7 @@ func TestTheSummaryIsTheBestThatThereIs(t *testing.T) {
 
 // The executor dies behind each step.
 func TestALimitIsGoneOnWithAfterEachCrash(t *testing.T) {
+	t.Parallel()
 	limit := func(t *testing.T, run *publisher.Run) {
 		t.Helper()
 		require.NoError(t, run.Limit(t.Context(), tokens.Kind, tokens.Value, tokens.Maximum))
@@ -110,6 +113,7 @@ func TestALimitIsGoneOnWithAfterEachCrash(t *testing.T) {
 }
 
 func TestARecoveryThatFailsIsGoneOnWith(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	down := errors.New("no model")
@@ -127,6 +131,7 @@ func TestARecoveryThatFailsIsGoneOnWith(t *testing.T) {
 }
 
 func TestARunEndsByItsContract(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	bad := true
@@ -187,6 +192,7 @@ func TestARunEndsByItsContract(t *testing.T) {
 }
 
 func TestTheBudgetGoesByTheLatestTurn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	run := start(t, f, "r1")

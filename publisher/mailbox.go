@@ -3,6 +3,7 @@ package publisher
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strconv"
@@ -111,7 +112,7 @@ func (f *Fleet) request(ctx context.Context, m *nats.Msg, meanwhile func()) (*na
 		meanwhile()
 	}
 	if err != nil {
-		return nil, err
+		return nil, notPublished(err)
 	}
 	box.timer.Reset(f.cfg.TryTimeout)
 	defer box.timer.Stop()
@@ -149,6 +150,9 @@ func (f *Fleet) requestShared(ctx context.Context, m *nats.Msg, meanwhile func()
 	if inbox == "" {
 		inbox = strings.TrimSuffix(nats.InboxPrefix, ".")
 	}
+	if f.nc.IsClosed() {
+		return nil, &notPublishedError{nats.ErrConnectionClosed}
+	}
 	refusals := f.denied.Tail()
 	resp, err := f.nc.RequestMsgWithContext(try, m)
 	for err != nil {
@@ -158,7 +162,10 @@ func (f *Fleet) requestShared(ctx context.Context, m *nats.Msg, meanwhile func()
 				return nil, e
 			}
 		default:
-			return nil, err
+			if errors.Is(err, nats.ErrConnectionClosed) {
+				return nil, err // closed while the answer was waited for: the message may be stored
+			}
+			return nil, notPublished(err)
 		}
 	}
 	return resp, nil

@@ -7,6 +7,7 @@ import (
 )
 
 func TestQuickAckReadsOnlyThePlainAcknowledgement(t *testing.T) {
+	t.Parallel()
 	tests := map[string]uint64{
 		`{"stream":"S", "seq":7}`:                     7,
 		`{"stream":"S","seq":18446744073709551}`:      18446744073709551,

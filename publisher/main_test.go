@@ -49,12 +49,13 @@ func newWorldWith(tb testing.TB, fleet kvstore.FleetConfig, opts ...natstest.Opt
 // fleet connects an executor. changes may be nil.
 func (w *world) fleet(changes ...func(*publisher.Config)) *publisher.Fleet {
 	w.tb.Helper()
-	cfg := publisher.Config{Conn: w.nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 3 * time.Second, TryTimeout: 300 * time.Millisecond, VerifyTimeout: 300 * time.Millisecond, FullPatience: -1}
+	cfg := publisher.Config{Conn: w.nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 10 * time.Second, TryTimeout: 300 * time.Millisecond, VerifyTimeout: 4 * time.Second, FullPatience: -1}
 	for _, change := range changes {
 		change(&cfg)
 	}
 	f, err := publisher.Connect(w.tb.Context(), cfg)
 	require.NoError(w.tb, err)
+	publisher.SetOutwait(f, 0) // only the tests of it wait
 	w.tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -66,7 +67,11 @@ func (w *world) fleet(changes ...func(*publisher.Config)) *publisher.Fleet {
 // serve starts the recovery service.
 func (w *world) serve() {
 	w.tb.Helper()
-	nc := w.server.Conn(w.tb, nats.ReconnectBufSize(-1))
+	w.serveOn(w.server.Conn(w.tb, nats.ReconnectBufSize(-1)))
+}
+
+func (w *world) serveOn(nc *nats.Conn) {
+	w.tb.Helper()
 	js, err := jetstream.New(nc)
 	require.NoError(w.tb, err)
 	settings, _, err := kvstore.NewFleets(js).Get(w.tb.Context(), "default")
@@ -110,7 +115,7 @@ func (w *world) fold(run string) *schema.State {
 	w.tb.Helper()
 	s := schema.NewState("default", run)
 	for _, rec := range w.log(run) {
-		s.Apply(&rec)
+		s.Apply(schema.NoKeys, &rec)
 	}
 	return s
 }

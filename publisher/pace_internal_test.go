@@ -26,6 +26,7 @@ func rounds(p *pace, waiting, n int, each, whole time.Duration) (batches int) {
 }
 
 func TestPaceTakesTheFasterWay(t *testing.T) {
+	t.Parallel()
 	const each, whole = 250 * time.Microsecond, 5 * time.Millisecond
 	tests := map[string]struct {
 		waiting     int
@@ -52,6 +53,7 @@ func TestPaceTakesTheFasterWay(t *testing.T) {
 
 // A server that becomes slower or faster, or another one behind the same connection, is noticed either way.
 func TestPaceForgetsWhatWasOnce(t *testing.T) {
+	t.Parallel()
 	p := &pace{least: 16}
 	p.single(250 * time.Microsecond)
 	require.Positive(t, rounds(p, 64, 100, 250*time.Microsecond, 5*time.Millisecond))
@@ -60,6 +62,7 @@ func TestPaceForgetsWhatWasOnce(t *testing.T) {
 }
 
 func TestPaceDoesNotMindOnePause(t *testing.T) {
+	t.Parallel()
 	p := &pace{least: 16}
 	p.single(250 * time.Microsecond)
 	p.batch(time.Minute)

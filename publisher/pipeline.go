@@ -7,7 +7,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Window bounds one batch of the pipelined mode.
+// Window bounds one batch of the pipelined mode. The events of one [Turn.Answer] are never parted: where they pass
+// a bound, they are a batch of their own.
 type Window struct {
 	// Events in a batch; 0 means the Config's.
 	Events int
@@ -116,8 +117,11 @@ func (r *Run) enqueue(ctx context.Context, drafts []draft) ([]schema.Verdict, er
 		return nil, err
 	}
 	p.head = *next
-	for _, it := range items {
+	for i, it := range items {
 		it.next = nil // the plan goes on with it
+		if it.together {
+			it.behind = len(items) - 1 - i
+		}
 		if err := p.writer.Commit(it.event); err != nil {
 			return nil, fmt.Errorf("run %s: %w", r.id, err)
 		}
@@ -187,11 +191,15 @@ func (r *Run) nextWindow(ctx context.Context, p *pipeline) []*item {
 		}
 	}
 	n, bytes := 0, 0
-	for n < len(p.queue) && n < p.window.Events {
-		if bytes += p.queue[n].size; n > 0 && bytes > p.window.Bytes {
+	for n < len(p.queue) {
+		group := p.queue[n : n+1+p.queue[n].behind]
+		for _, it := range group {
+			bytes += it.size
+		}
+		if n > 0 && (n+len(group) > p.window.Events || bytes > p.window.Bytes) {
 			break
 		}
-		n++
+		n += len(group)
 	}
 	window := p.queue[:n:n]
 	p.queue = p.queue[n:]
@@ -201,6 +209,12 @@ func (r *Run) nextWindow(ctx context.Context, p *pipeline) []*item {
 	p.busy = true
 	p.notify()
 	return window
+}
+
+func (r *Run) isPipelined() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pipe != nil
 }
 
 // Flush waits until everything queued is durable. It returns the error that stopped the pipeline, or of ctx: then

@@ -16,6 +16,7 @@ import (
 )
 
 func TestPipelinedEventsAreTheSameEvents(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	digests := map[string]bool{}
 	for _, window := range []int{0, 1, 3, 64, 1000} {
@@ -42,6 +43,7 @@ func TestPipelinedEventsAreTheSameEvents(t *testing.T) {
 }
 
 func TestFlushWaitsForEverythingQueued(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	require.NoError(t, run.Pipelined(publisher.Window{}))
@@ -58,6 +60,7 @@ func TestFlushWaitsForEverythingQueued(t *testing.T) {
 }
 
 func TestBatchNumbersItsMembers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) { c.BatchFrom = 2 })
 	noise := start(t, f, "noise")
@@ -80,6 +83,7 @@ func TestBatchNumbersItsMembers(t *testing.T) {
 }
 
 func TestRefusedBatchIsResolvedSingly(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(*testing.T, *world, *proxy){
 		"a control event came first": func(_ *testing.T, w *world, _ *proxy) {
 			w.control("r1", 1, &schema.RunOrphanedData{})
@@ -121,6 +125,7 @@ func TestRefusedBatchIsResolvedSingly(t *testing.T) {
 }
 
 func TestPipelineErrorsStay(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.limit(1 << 20)
 	f := w.fleet()
@@ -142,6 +147,7 @@ func TestPipelineErrorsStay(t *testing.T) {
 }
 
 func TestPipelineMeetsControlEvents(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	require.NoError(t, run.Pipelined(publisher.Window{Events: 20}))
@@ -158,6 +164,7 @@ func TestPipelineMeetsControlEvents(t *testing.T) {
 }
 
 func TestFencedPipelineStops(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -174,6 +181,7 @@ func TestFencedPipelineStops(t *testing.T) {
 }
 
 func TestToolInAPipelineIsDurableFirst(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	require.NoError(t, run.Pipelined(publisher.Window{}))
@@ -188,6 +196,7 @@ func TestToolInAPipelineIsDurableFirst(t *testing.T) {
 }
 
 func TestCloseSendsWhatIsQueued(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f, err := publisher.Connect(t.Context(), publisher.Config{Conn: w.nc, Executor: "exec-1", Agent: "coder"})
 	require.NoError(t, err)
@@ -202,6 +211,7 @@ func TestCloseSendsWhatIsQueued(t *testing.T) {
 }
 
 func TestCloseSaysWhatItCouldNotSend(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f, err := publisher.Connect(t.Context(), publisher.Config{Conn: w.nc, Executor: "exec-1", Agent: "coder"})
 	require.NoError(t, err)
@@ -216,6 +226,7 @@ func TestCloseSaysWhatItCouldNotSend(t *testing.T) {
 }
 
 func TestManyRunsAtOnce(t *testing.T) {
+	t.Parallel()
 	for name, group := range map[string]int{"in groups": 4, "one by one": -1} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -243,6 +254,49 @@ func TestManyRunsAtOnce(t *testing.T) {
 			wait.Wait()
 			require.Zero(t, failed.Load())
 			require.Equal(t, group > 0, w.batched() > 0, "whether events of several runs went out as one batch")
+		})
+	}
+}
+
+func TestPipeline_AnswerPassesTheWindow_IsOneBatch(t *testing.T) {
+	t.Parallel()
+	for name, window := range map[string]publisher.Window{"events": {Events: 4}, "bytes": {Bytes: 2000}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			// An answer that is not acknowledged in time goes on event by event.
+			run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout, c.TryTimeout = patience, patience }), "r1")
+			turn := openTurn(t, run)
+			wire, err := w.nc.SubscribeSync(w.names.EventSubject("r1"))
+			require.NoError(t, err)
+			before := len(w.log("r1"))
+			require.NoError(t, run.Pipelined(window))
+			for answer := range 3 {
+				require.NoError(t, run.Mark(t.Context(), fmt.Sprint("before-", answer)))
+				calls := make([]publisher.ToolCall, 5)
+				for i := range calls {
+					calls[i] = publisher.ToolCall{ID: fmt.Sprint(answer, "-", i), Name: "x"}
+				}
+				_, err := turn.Answer(t.Context(), assistant(), calls...)
+				require.NoError(t, err)
+			}
+			require.NoError(t, run.Flush(t.Context()))
+			batches := map[string][]string{} // the names of the events of each, as they were sent
+			for range w.log("r1")[before:] {
+				sent, err := wire.NextMsg(patience)
+				require.NoError(t, err)
+				e, err := schema.Decode(sent.Header, sent.Data)
+				require.NoError(t, err)
+				if name := e.Name(); name == schema.MessageAdded || name == schema.ToolCalled {
+					id := sent.Header.Get("Nats-Batch-Id")
+					require.NotEmpty(t, id, "%s %s travelled alone", name, e.ID)
+					batches[id] = append(batches[id], name)
+				}
+			}
+			for _, names := range batches {
+				require.Zero(t, len(names)%6, "an answer was parted: %v", batches)
+			}
+			w.requireSameFold(run)
 		})
 	}
 }

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
@@ -95,6 +95,9 @@ func (f *Fleet) readPlacing(ctx context.Context) (*placing, error) {
 		return nil, err
 	}
 	if settings != nil {
+		if err := f.keys.Set(settings.Keys, p.read); err != nil {
+			return nil, err
+		}
 		p.generations, p.change, p.opening = settings.Generations, settings.Change, settings.Opening && len(settings.Generations) > 1
 	}
 	f.placing.Store(p)
@@ -180,7 +183,7 @@ func (f *Fleet) seek(ctx context.Context, names schema.Names, run string) (bool,
 // mark leaves a mark on the run's subject in a shard in which it must not be begun any more, by compare-and-set behind
 // older marks. It reports whether the run is there, in which case there is none to leave.
 func (f *Fleet) mark(ctx context.Context, names schema.Names, run string, placed schema.Placed) (found bool, err error) {
-	e, err := schema.NewPlaced(f.cfg.Fleet, f.cfg.Executor, run, nuid.Next(), placed, f.cfg.Now())
+	e, err := schema.NewPlaced(f.cfg.Fleet, f.cfg.Executor, run, rand.Text(), placed, f.cfg.Now())
 	if err != nil {
 		return false, fmt.Errorf("mark of run %s: %w", run, err)
 	}

@@ -79,6 +79,7 @@ func turn(tb testing.TB, run *publisher.Run) {
 }
 
 func TestARunIsBegunOnceAlthoughOneOfTwoStartersDoesNotKnowOfTheNewShards(t *testing.T) {
+	t.Parallel()
 	for _, first := range []string{"the one that knows", "the one that does not"} {
 		t.Run(first+" comes first", func(t *testing.T) {
 			w := shardedWorld(t)
@@ -101,6 +102,7 @@ func TestARunIsBegunOnceAlthoughOneOfTwoStartersDoesNotKnowOfTheNewShards(t *tes
 }
 
 func TestOfManyStartersAtOnceOneBeginsEachRun(t *testing.T) {
+	t.Parallel()
 	w := shardedWorld(t)
 	const runs = 60
 	old, older := w.fleet(executor("old")), w.fleet(executor("older"))
@@ -136,6 +138,7 @@ func TestOfManyStartersAtOnceOneBeginsEachRun(t *testing.T) {
 }
 
 func TestAStartThatEndedAtItsMarkIsBegunWhereTheMarkSays(t *testing.T) {
+	t.Parallel()
 	w := shardedWorld(t)
 	old := w.fleet(executor("old"))
 	publisher.TrustPlacing(old)
@@ -151,6 +154,7 @@ func TestAStartThatEndedAtItsMarkIsBegunWhereTheMarkSays(t *testing.T) {
 }
 
 func TestARunBeginsBehindAMarkOnceItsShardIsTheRightOneAgain(t *testing.T) {
+	t.Parallel()
 	w := shardedWorld(t)
 	w.serve()
 	w.reshard(4)
@@ -174,6 +178,7 @@ func TestARunBeginsBehindAMarkOnceItsShardIsTheRightOneAgain(t *testing.T) {
 }
 
 func TestAMarkOfAnEarlierChangeProvesNothing(t *testing.T) {
+	t.Parallel()
 	w := shardedWorld(t)
 	w.reshard(4)
 	id := movedRun(1, 4, 0)
@@ -192,6 +197,7 @@ func TestAMarkOfAnEarlierChangeProvesNothing(t *testing.T) {
 }
 
 func TestNoMarksAreLeftOnceTheChangeIsOver(t *testing.T) {
+	t.Parallel()
 	w := shardedWorld(t)
 	w.reshard(4)
 	w.opened()
@@ -205,6 +211,7 @@ func TestNoMarksAreLeftOnceTheChangeIsOver(t *testing.T) {
 // A process that was stopped between its look at the settings and its start goes on when the change is over, and no marks are
 // left any more.
 func TestARunThatWasBegunLateIsBegunOnce(t *testing.T) {
+	t.Parallel()
 	for _, first := range []string{"the one that was stopped", "the other"} {
 		t.Run(first+" comes first", func(t *testing.T) {
 			w := shardedWorld(t)
@@ -246,6 +253,7 @@ func TestARunThatWasBegunLateIsBegunOnce(t *testing.T) {
 
 // Two that begin a run at once, of which one was stopped, meet: one of them has it.
 func TestOfStartersOfWhichSomeAreLateOneBeginsEachRun(t *testing.T) {
+	t.Parallel()
 	w := shardedWorld(t)
 	const runs = 30
 	late := w.fleet(executor("late"))
@@ -280,6 +288,7 @@ func TestOfStartersOfWhichSomeAreLateOneBeginsEachRun(t *testing.T) {
 }
 
 func TestAnExecutorHearsOfNewShards(t *testing.T) {
+	t.Parallel()
 	w := shardedWorld(t)
 	f := w.fleet()
 	start(t, f, "stays")
@@ -299,6 +308,7 @@ func TestAnExecutorHearsOfNewShards(t *testing.T) {
 }
 
 func TestATakeoverGoesOnInTheShardThatHasTheRun(t *testing.T) {
+	t.Parallel()
 	w := shardedWorld(t)
 	old := w.fleet(executor("old"))
 	publisher.TrustPlacing(old)

@@ -11,6 +11,7 @@ import (
 )
 
 func TestPlanTellsWhatAResumeDoes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	turn := openTurn(t, start(t, f, "r1"))

@@ -11,6 +11,7 @@ import (
 )
 
 func TestARunIsReadAtAPointOfItsHistory(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -28,7 +29,7 @@ func TestARunIsReadAtAPointOfItsHistory(t *testing.T) {
 		require.NoError(t, err)
 		want := schema.NewState("default", "r1")
 		for i := range n {
-			want.Apply(&log[i])
+			want.Apply(schema.NoKeys, &log[i])
 		}
 		state, err := f.GetAt(t.Context(), "r1", point)
 		require.NoError(t, err)

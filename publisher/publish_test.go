@@ -2,7 +2,9 @@ package publisher_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 )
 
 func TestRunIsInTheLogAsItWasPublished(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{user("hello")}})
@@ -38,6 +41,7 @@ func TestRunIsInTheLogAsItWasPublished(t *testing.T) {
 }
 
 func TestStartRefusesATakenID(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	start(t, f, "r1")
@@ -47,6 +51,7 @@ func TestStartRefusesATakenID(t *testing.T) {
 }
 
 func TestStartRefusesTheSameStartOfAnotherHandle(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	spec := publisher.RunSpec{ID: "r1", Agent: "agent-1"}
 	// A process that died and began again with the time of its input makes the identical event.
@@ -62,6 +67,7 @@ func TestStartRefusesTheSameStartOfAnotherHandle(t *testing.T) {
 }
 
 func TestStartLooksIntoOlderShards(t *testing.T) {
+	t.Parallel()
 	w := newWorldWith(t, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 16 << 20, Shards: 1})
 	run := start(t, w.fleet(), "r3")
 	require.NoError(t, run.Mark(t.Context(), "here"))
@@ -79,6 +85,7 @@ func TestStartLooksIntoOlderShards(t *testing.T) {
 }
 
 func TestUnlawfulEventsAreNotPublished(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{Number: 3})
@@ -105,6 +112,7 @@ func TestUnlawfulEventsAreNotPublished(t *testing.T) {
 }
 
 func TestHigherEpochFencesTheHandle(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -119,6 +127,7 @@ func TestHigherEpochFencesTheHandle(t *testing.T) {
 }
 
 func TestTwoWritersWithOneEpochAreAFork(t *testing.T) {
+	t.Parallel()
 	for name, others := range map[string]int{"at the same sequence": 1, "further ahead": 2} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -142,6 +151,7 @@ func TestTwoWritersWithOneEpochAreAFork(t *testing.T) {
 }
 
 func TestControlEventsAreFoldedAndPublishedBehind(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var heard []string
 	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1", OnControl: func(e *schema.Event, _ schema.Data) { heard = append(heard, e.Name()) }})
@@ -162,6 +172,7 @@ func TestControlEventsAreFoldedAndPublishedBehind(t *testing.T) {
 }
 
 func TestCancellationStopsNewWorkOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
@@ -185,6 +196,7 @@ func TestCancellationStopsNewWorkOnce(t *testing.T) {
 }
 
 func TestResultsAreStillPublishedBehindACancellation(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
@@ -198,6 +210,7 @@ func TestResultsAreStillPublishedBehindACancellation(t *testing.T) {
 }
 
 func TestForeignMessagesAreFoldedAndPublishedBehind(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	_, err := w.js.Publish(t.Context(), w.names.EventSubject("r1"), []byte("no event at all"))
@@ -208,6 +221,7 @@ func TestForeignMessagesAreFoldedAndPublishedBehind(t *testing.T) {
 }
 
 func TestLowerEpochIsPublishedBehind(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -224,6 +238,7 @@ func TestLowerEpochIsPublishedBehind(t *testing.T) {
 }
 
 func TestLostLogIsARegression(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(*testing.T, *world, jetstream.Stream){
 		"when the run was purged": func(t *testing.T, w *world, s jetstream.Stream) {
 			t.Helper()
@@ -264,6 +279,7 @@ func TestLostLogIsARegression(t *testing.T) {
 // The server is put back to an older copy of its store while the handle's connection is down. Another executor goes on with the run, and
 // its last message gets the very stream sequence that the handle's last one had.
 func TestAnEventIsNotAcknowledgedBehindALogThatWentBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	require.NoError(t, run.Mark(t.Context(), "one"))
@@ -287,6 +303,7 @@ func TestAnEventIsNotAcknowledgedBehindALogThatWentBack(t *testing.T) {
 }
 
 func TestFullFleetIsSaidAndHeals(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.limit(1 << 20)
 	run := start(t, w.fleet(), "r1")
@@ -310,6 +327,7 @@ func TestFullFleetIsSaidAndHeals(t *testing.T) {
 }
 
 func TestOversizedEventNamesItsLargestField(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
@@ -324,6 +342,7 @@ func TestOversizedEventNamesItsLargestField(t *testing.T) {
 }
 
 func TestOversizedForTheStreamIsSaid(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	s, err := w.js.Stream(t.Context(), w.names.EventStream())
@@ -338,6 +357,7 @@ func TestOversizedForTheStreamIsSaid(t *testing.T) {
 }
 
 func TestEarlierTryThatSucceededIsFoundAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
 	run := start(t, w.fleet(func(c *publisher.Config) {
@@ -352,11 +372,12 @@ func TestEarlierTryThatSucceededIsFoundAgain(t *testing.T) {
 }
 
 func TestNoAnswerLeavesTheHandleUnresolved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
 	run := start(t, w.fleet(func(c *publisher.Config) {
 		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.PublishTimeout, c.TryTimeout = 300*time.Millisecond, 100*time.Millisecond
+		c.PublishTimeout, c.TryTimeout = 2*time.Second, 200*time.Millisecond
 	}), "r1")
 	p.dropAcks(-1)
 	require.ErrorIs(t, run.Mark(t.Context(), "one"), publisher.ErrUnresolved)
@@ -372,11 +393,12 @@ func TestNoAnswerLeavesTheHandleUnresolved(t *testing.T) {
 }
 
 func TestResolveMendsAnUnresolvedHandle(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
 	run := start(t, w.fleet(func(c *publisher.Config) {
 		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.PublishTimeout, c.TryTimeout = 300*time.Millisecond, 100*time.Millisecond
+		c.PublishTimeout, c.TryTimeout = 2*time.Second, 200*time.Millisecond
 	}), "r1")
 	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
 	require.NoError(t, err)
@@ -392,6 +414,7 @@ func TestResolveMendsAnUnresolvedHandle(t *testing.T) {
 }
 
 func TestServerThatRestartsIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 20 * time.Second }), "r1")
 	w.server.Stop(t)
@@ -403,9 +426,87 @@ func TestServerThatRestartsIsWaitedFor(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-func TestServerThatIsAwayMeansUnavailable(t *testing.T) {
+// More than 16 publishes at once use the connection's shared inbox. nats.go ends those with ErrConnectionClosed, which it
+// also returns for a publish that it did not begin.
+func TestPublish_ConnectionClosedBeforeTheAnswer_Unresolved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
-	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 200 * time.Millisecond }), "r1")
+	p := newProxy(t, w.server.URL())
+	nc, err := nats.Connect(p.url(), append(w.server.Options(), nats.ReconnectBufSize(-1))...)
+	require.NoError(t, err)
+	f := w.fleet(func(c *publisher.Config) {
+		c.Conn, c.Executor, c.TryTimeout, c.GroupFrom = nc, "exec-2", 500*time.Millisecond, -1
+	})
+	const runs = 24
+	var list [runs]*publisher.Run
+	for i := range list {
+		list[i] = start(t, f, fmt.Sprintf("r%d", i))
+	}
+	p.hold()
+	var group sync.WaitGroup
+	var errs [runs]error
+	for i := range list {
+		group.Go(func() { errs[i] = list[i].AddMessage(t.Context(), user("hello")) })
+	}
+	require.Eventually(t, func() bool {
+		for i := range list {
+			if len(w.log(list[i].ID())) != 2 {
+				return false
+			}
+		}
+		return true
+	}, time.Minute, time.Millisecond, "all of them are stored")
+	nc.Close()
+	p.release()
+	group.Wait()
+	for i, err := range errs {
+		require.ErrorIs(t, err, publisher.ErrUnresolved, "run %d", i)
+		require.NotErrorIs(t, err, publisher.ErrUnavailable, "run %d", i)
+	}
+	err = list[0].AddMessage(t.Context(), user("again"))
+	require.ErrorIs(t, err, publisher.ErrUnresolved, "only the same event may follow")
+}
+
+func TestPublish_ConnectionClosedBefore_Unavailable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	nc, err := nats.Connect(w.server.URL(), append(w.server.Options(), nats.ReconnectBufSize(-1))...)
+	require.NoError(t, err)
+	run := start(t, w.fleet(func(c *publisher.Config) { c.Conn, c.Executor = nc, "exec-2" }), "r1")
+	nc.Close()
+	err = run.Mark(t.Context(), "one")
+	require.ErrorIs(t, err, publisher.ErrUnavailable)
+	require.NotErrorIs(t, err, publisher.ErrUnresolved)
+	require.Len(t, w.log("r1"), 1)
+}
+
+// A request that was sent may have had its effect, whatever came of its answer; a reading has none.
+func TestRequest_AnswerLost_UnresolvedIfItChangesSomething(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 2 * time.Second })
+	start(t, f, "r1")
+	for _, verb := range []string{schema.VerbGet, schema.VerbSettle, schema.VerbRecover} {
+		sub, err := w.nc.Subscribe(schema.ServiceSubject(verb, "default", "r1"), func(*nats.Msg) {})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = sub.Unsubscribe() })
+	}
+	require.NoError(t, w.nc.Flush())
+	_, err := f.Head(t.Context(), "r1")
+	require.ErrorIs(t, err, publisher.ErrUnavailable)
+	require.NotErrorIs(t, err, publisher.ErrUnresolved)
+	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, How: schema.SettledRerun, By: "ann"})
+	require.ErrorIs(t, err, publisher.ErrUnavailable)
+	require.ErrorIs(t, err, publisher.ErrUnresolved)
+	_, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{})
+	require.ErrorIs(t, err, publisher.ErrUnavailable)
+	require.ErrorIs(t, err, publisher.ErrUnresolved)
+}
+
+func TestServerThatIsAwayMeansUnavailable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 2 * time.Second }), "r1")
 	w.server.Stop(t)
 	require.Eventually(t, func() bool { return !w.nc.IsConnected() }, time.Minute, time.Millisecond)
 	err := run.Mark(t.Context(), "one")
@@ -419,6 +520,7 @@ func TestServerThatIsAwayMeansUnavailable(t *testing.T) {
 }
 
 func TestServerKilledBetweenEventsLosesNothing(t *testing.T) {
+	t.Parallel()
 	tests := 3
 	p := newProcessWorld(t)
 	run := start(t, p.fleet, "r1")
@@ -433,16 +535,17 @@ func TestServerKilledBetweenEventsLosesNothing(t *testing.T) {
 	require.Equal(t, int64(1+2*tests), run.Head().Counts.Events)
 	s := schema.NewState("default", "r1")
 	for _, rec := range p.log(t, "r1") {
-		s.Apply(&rec)
+		s.Apply(schema.NoKeys, &rec)
 	}
 	require.Equal(t, s, run.State())
 }
 
 func TestMessageIDTakenByAnotherSubjectIsNoSuccess(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	ctx := publisher.WithTime(t.Context(), at)
-	f := w.fleet(func(c *publisher.Config) { c.PublishTimeout = 300 * time.Millisecond })
+	f := w.fleet(func(c *publisher.Config) { c.TryTimeout = patience })
 	run, err := f.Start(ctx, publisher.RunSpec{ID: "r1"})
 	require.NoError(t, err)
 	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-1", Epoch: 1, Last: 1}
@@ -451,13 +554,36 @@ func TestMessageIDTakenByAnotherSubjectIsNoSuccess(t *testing.T) {
 	// Somebody else in the fleet guesses the id and uses it first.
 	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("other"), Data: []byte("x")}, jetstream.WithMsgID(e.ID))
 	require.NoError(t, err)
+	publisher.SetPublishTimeout(f, 5*time.Second)
 	err = run.Mark(ctx, "one")
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
 	require.ErrorContains(t, err, "is used by another message")
 	require.Len(t, w.log("r1"), 1)
 }
 
+// What an earlier try found is in the error, though the last try had no answer when the deadline ended it.
+func TestPublish_DeadlineEndsTheLastTry_ErrorSaysWhatWasFoundBefore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	f := w.fleet(func(c *publisher.Config) { c.TryTimeout = patience })
+	run := start(t, f, "r1")
+	w.unwritable()
+	asked := 0
+	_, err := w.nc.Subscribe(w.names.EventSubjects(), func(m *nats.Msg) {
+		if asked++; asked == 1 {
+			_ = m.Respond([]byte(`{"stream":"` + w.names.EventStream() + `","seq":9,"duplicate":true}`))
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, w.nc.Flush())
+	publisher.SetPublishTimeout(f, 3*time.Second)
+	err = run.Mark(t.Context(), "one")
+	require.ErrorIs(t, err, publisher.ErrUnresolved)
+	require.ErrorContains(t, err, "is used by another message")
+}
+
 func TestCallerMayGiveUp(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	ctx, cancel := context.WithCancel(t.Context())

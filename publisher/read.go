@@ -2,11 +2,10 @@ package publisher
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -71,7 +70,7 @@ func atOf(point schema.Point) string {
 // stateAt reads a run at a point; forks counts the forks of it that were read already.
 func (f *Fleet) stateAt(ctx context.Context, run, at string, forks int) (*schema.State, *schema.GetReply, error) {
 	a := newAssembly(f, run)
-	reply, err := f.events(ctx, run, at, func(rec schema.Record) error { return a.take(rec) }, func() { a = newAssembly(f, run) })
+	reply, err := f.events(ctx, run, at, func(rec schema.Record) error { return a.take(ctx, rec) }, func() { a = newAssembly(f, run) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -100,8 +99,12 @@ func (f *Fleet) EventsAt(ctx context.Context, run string, point schema.Point, yi
 	// passed counts the records of this answer, shown those that yield saw; digest is what they folded to.
 	passed, shown, digest := 0, 0, ""
 	reply, err := f.events(ctx, run, atOf(point), func(rec schema.Record) error {
+		keys, err := f.keys.Keys(ctx)
+		if err != nil {
+			return err
+		}
 		at.follow(&head, &rec)
-		v := head.Apply(&rec)
+		v := head.Apply(keys, &rec)
 		passed++
 		switch {
 		case passed < shown:
@@ -230,7 +233,7 @@ func (f *Fleet) Settle(ctx context.Context, run string, request schema.SettleReq
 		return nil, err
 	}
 	if request.RequestID == "" {
-		request.RequestID = nuid.Next()
+		request.RequestID = rand.Text()
 	}
 	return askOne[schema.SettleReply](ctx, f, schema.VerbSettle, run, &request)
 }

@@ -49,6 +49,7 @@ func (w *world) everything() string {
 }
 
 func TestWhatIsTakenOutIsNowhere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet(redacting)
@@ -90,6 +91,7 @@ func TestWhatIsTakenOutIsNowhere(t *testing.T) {
 }
 
 func TestSecretsAreKnownByTheirForm(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) { c.Redaction = &publisher.Redaction{Detectors: publisher.SecretDetectors()} })
 	run := start(t, f, "r1")
@@ -120,6 +122,7 @@ func TestSecretsAreKnownByTheirForm(t *testing.T) {
 }
 
 func TestRedactionCannotBreakAnEvent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) {
 		// Names of Waymark's own members, and a detector that finds nearly everything.
@@ -143,6 +146,7 @@ func TestRedactionCannotBreakAnEvent(t *testing.T) {
 }
 
 func TestRedactionThatCannotBeIsRefused(t *testing.T) {
+	t.Parallel()
 	for name, r := range map[string]publisher.Redaction{
 		"no pattern":   {Detectors: []publisher.Detector{{Name: "a"}}},
 		"no name":      {Detectors: []publisher.Detector{{Pattern: regexp.MustCompile("x")}}},
@@ -156,6 +160,7 @@ func TestRedactionThatCannotBeIsRefused(t *testing.T) {
 
 // Whatever the JSON is, what is left is JSON, without the member's value, and taking out once more changes nothing.
 func TestWhatIsLeftIsJSON(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		var value any = canary
 		for range rapid.IntRange(0, 6).Draw(rt, "depth") {

@@ -13,6 +13,7 @@ import (
 // TestARunWhoseLogBeginsAgainIsResumed: the event stream was lost and made anew, what was sealed is there, and new events
 // stand at sequences below it.
 func TestARunWhoseLogBeginsAgainIsResumed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -26,7 +27,7 @@ func TestARunWhoseLogBeginsAgainIsResumed(t *testing.T) {
 	head := schema.NewHead("default", "run-1")
 	for i := range records {
 		frames = schema.AppendFrame(frames, &records[i])
-		head.Apply(&records[i])
+		head.Apply(schema.NoKeys, &records[i])
 	}
 	stored, err := schema.EncodeSegment(schema.SegmentInfo{
 		Fleet: "default", Run: "run-1", Number: 1, Events: len(records),

@@ -55,7 +55,7 @@ func content(t *testing.T, agent string) (frames, segment, answer reply, head sc
 		header, body := e.Encode()
 		rec := schema.NewRecord(schema.StreamSequence(i+1), header, body)
 		buf = schema.AppendFrame(buf, &rec)
-		require.Equal(t, schema.Applied, head.Apply(&rec).Kind)
+		require.Equal(t, schema.Applied, head.Apply(schema.NoKeys, &rec).Kind)
 		if i == 0 {
 			info.First = schema.PositionOf(&rec)
 		}
@@ -70,6 +70,7 @@ func content(t *testing.T, agent string) (frames, segment, answer reply, head sc
 }
 
 func TestContentMayComeBeforeAndBehindTheAnswer(t *testing.T) {
+	t.Parallel()
 	frames, segment, answer, head := content(t, "agent-1")
 	_, wrong, _, _ := content(t, "agent-2")
 	none, err := json.Marshal(&schema.GetReply{Head: schema.NewHead("default", "r1"), Complete: true, Gaps: []schema.Gap{}})

@@ -173,8 +173,19 @@ func kindOf(code schema.Code) error {
 	}
 }
 
-// ask sends a request until it has a whole answer. begin is called before each try and makes what consumes it.
+// ask sends a request until it has a whole answer. begin is called before each try and makes what consumes it. When a
+// request that changes something was sent, [ErrUnavailable] comes with [ErrUnresolved].
 func (f *Fleet) ask(ctx context.Context, verb, run string, request any, begin func() *replies) error {
+	sent := false
+	err := f.askUntil(ctx, verb, run, request, begin, &sent)
+	if sent && schema.Changes(verb) && errors.Is(err, ErrUnavailable) {
+		return fmt.Errorf("%w: %w", ErrUnresolved, err)
+	}
+	return err
+}
+
+// askUntil is ask; sent becomes true when a try was sent.
+func (f *Fleet) askUntil(ctx context.Context, verb, run string, request any, begin func() *replies, sent *bool) error {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return fmt.Errorf("%s: %w", verb, err)
@@ -182,7 +193,7 @@ func (f *Fleet) ask(ctx context.Context, verb, run string, request any, begin fu
 	started, broken := time.Now(), 0
 	wait := f.backoff()
 	for {
-		err := f.try(ctx, schema.ServiceSubject(verb, f.cfg.Fleet, run), body, begin())
+		err := f.try(ctx, schema.ServiceSubject(verb, f.cfg.Fleet, run), body, begin(), sent)
 		if err == nil {
 			return nil
 		}
@@ -214,8 +225,8 @@ func (f *Fleet) ask(ctx context.Context, verb, run string, request any, begin fu
 	}
 }
 
-// try sends a request once and consumes its answer.
-func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies) error {
+// try sends a request once and consumes its answer. sent becomes true once it may have left this process.
+func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies, sent *bool) error {
 	room := make(chan *nats.Msg, repliesHeld)
 	inbox := f.nc.NewRespInbox()
 	refusals := f.denied.Tail()
@@ -228,8 +239,11 @@ func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies
 	lost := f.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	defer f.nc.RemoveStatusListener(lost)
 	if err := f.nc.PublishRequest(subject, inbox, body); err != nil {
+		_, unsent := errors.AsType[*notPublishedError](notPublished(err))
+		*sent = *sent || !unsent
 		return &retriable{fmt.Errorf("%w: %w", ErrUnavailable, err)}
 	}
+	*sent = true
 	unpacked := make(chan reply, repliesUnpacked)
 	left := make(chan struct{})
 	var unpacker sync.WaitGroup
@@ -262,6 +276,9 @@ func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies
 			}
 			if m.Reply != "" {
 				// The daemon may send more now. If this is lost the answer stops, and the request is sent again.
+				if err := schema.CheckReply(m.Reply); err != nil {
+					return fmt.Errorf("reply %d: %w", a.next-1, err)
+				}
 				if err := f.nc.Publish(m.Reply, nil); err != nil {
 					return fmt.Errorf("%w: %w", errBroken, err)
 				}

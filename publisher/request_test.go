@@ -13,6 +13,7 @@ import (
 )
 
 func TestARequestLostWithTheConnectionIsAskedAgainAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	asked := make(chan *nats.Msg, 4)
 	sub, err := w.nc.ChanSubscribe(schema.ServiceSubject(schema.VerbGet, "default", "*"), asked)

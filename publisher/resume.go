@@ -2,10 +2,10 @@ package publisher
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-
-	"github.com/nats-io/nuid"
+	"time"
 
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
@@ -50,7 +50,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		return nil, fmt.Errorf("resume of run %s: %w", run, err)
 	}
 	if spec.RequestID == "" {
-		spec.RequestID = nuid.Next()
+		spec.RequestID = rand.Text()
 	}
 	defer f.asking(run)()
 	request := &schema.RecoverRequest{
@@ -71,7 +71,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 			},
 			again: begin,
 			piece: func(kind string, frames []byte) error {
-				return readPiece(kind, frames, func(rec schema.Record) error { return read.take(rec) })
+				return readPiece(kind, frames, func(rec schema.Record) error { return read.take(ctx, rec) })
 			},
 		}
 	})
@@ -131,7 +131,9 @@ func (r *Run) takeUp(reply *schema.RecoverReply) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last, r.lastID = reply.LastStream, r.head.Position.ID
+	r.taken = time.Now()
 	for i := range r.head.OpenCalls {
+		r.calls.old[r.head.OpenCalls[i].CallKey] = true
 		if c := &r.head.OpenCalls[i]; c.Cleared {
 			// Nobody has begun it, and from here on only this handle may.
 			r.calls.stage[c.CallKey] = ready
@@ -181,7 +183,7 @@ func (r *Run) rebuild(ctx context.Context, items []*item) error {
 		return errors.Join(errAgain, err)
 	}
 	for i := range behind {
-		if err := r.meet(&behind[i], items); err != nil {
+		if err := r.meet(ctx, &behind[i], items); err != nil {
 			return err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 )
 
 func TestResumeGoesOnExactlyThere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -42,6 +43,7 @@ func TestResumeGoesOnExactlyThere(t *testing.T) {
 }
 
 func TestResumeWithTheSameRequestContinuesItsEpoch(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -57,6 +59,7 @@ func TestResumeWithTheSameRequestContinuesItsEpoch(t *testing.T) {
 }
 
 func TestResumeIsRefusedWithAReason(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -90,6 +93,7 @@ func TestResumeIsRefusedWithAReason(t *testing.T) {
 }
 
 func TestReadsShowEveryAcknowledgedEvent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -118,6 +122,10 @@ func TestReadsShowEveryAcknowledgedEvent(t *testing.T) {
 }
 
 func TestLargeRunsStreamUnderFlowControl(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a run of 20 MiB")
+	}
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -141,6 +149,7 @@ func TestLargeRunsStreamUnderFlowControl(t *testing.T) {
 }
 
 func TestNoDaemonIsSaid(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = time.Second })
 	run := start(t, f, "r1")
@@ -170,8 +179,9 @@ func answering(t *testing.T, w *world, verb string, reply func(try int, m *nats.
 }
 
 func TestAnswersAreTakenWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
-	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 300 * time.Millisecond })
+	f := w.fleet(func(c *publisher.Config) { c.RequestTimeout = 2 * time.Second })
 	run := start(t, f, "r1")
 	require.NoError(t, run.Mark(t.Context(), "a"))
 	head := run.Head()
@@ -258,6 +268,7 @@ func TestAnswersAreTakenWholeOrNotAtAll(t *testing.T) {
 }
 
 func TestBusyDaemonIsAskedAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	run := start(t, f, "r1")
@@ -281,6 +292,7 @@ func TestBusyDaemonIsAskedAgain(t *testing.T) {
 }
 
 func TestIncompleteRunIsRefusedUnlessAllowed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -321,7 +333,7 @@ func (w *world) purged(t *testing.T, run string) (all []schema.Record, state *sc
 	w.requireLog(run, 1)
 	state = schema.NewState("default", run)
 	for i := range all {
-		state.Apply(&all[i])
+		state.Apply(schema.NoKeys, &all[i])
 	}
 	answering(t, w, schema.VerbGet, func(_ int, _ *nats.Msg, send func(int, string, []byte)) {
 		first, err := json.Marshal(&schema.GetReply{Head: state.Head, Complete: true})
@@ -340,6 +352,7 @@ func (w *world) purged(t *testing.T, run string) (all []schema.Record, state *sc
 }
 
 func TestPurgedTailIsReadFromTheDaemon(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout = 10 * time.Second }), "r1")
 	require.NoError(t, run.Mark(t.Context(), "one"))
@@ -350,13 +363,14 @@ func TestPurgedTailIsReadFromTheDaemon(t *testing.T) {
 	require.NoError(t, run.Mark(t.Context(), "two"))
 	require.True(t, run.CancelRequested(), "the purged event was met, too")
 	last := w.log("r1")
-	s.Apply(&last[1])
+	s.Apply(schema.NoKeys, &last[1])
 	require.Equal(t, s, run.State())
 }
 
 // The acknowledgement was lost. Until the event is sent again, others have written behind it, and it is sealed and purged: of three servers
 // the leader calls it a duplicate of a message that is not there any more.
 func TestADuplicateOfWhatIsPurgedIsFoundWithTheDaemon(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	p := newProxy(t, c.servers[0].ClientURL())
 	nc, err := nats.Connect(p.url(), nats.ReconnectBufSize(-1))
@@ -387,8 +401,8 @@ func TestADuplicateOfWhatIsPurgedIsFoundWithTheDaemon(t *testing.T) {
 			if epoch == 2 {
 				require.ErrorIs(t, run.Err(), publisher.ErrFenced)
 				state = schema.NewState("default", id)
-				state.Apply(&all[0])
-				state.Apply(&all[1])
+				state.Apply(schema.NoKeys, &all[0])
+				state.Apply(schema.NoKeys, &all[1])
 			}
 			require.Equal(t, state, run.State())
 		})
@@ -396,6 +410,7 @@ func TestADuplicateOfWhatIsPurgedIsFoundWithTheDaemon(t *testing.T) {
 }
 
 func TestClosedFleetRefuses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f, err := publisher.Connect(t.Context(), publisher.Config{URL: w.server.URL(), Options: w.server.Options(), Executor: "exec-1", Agent: "coder"})
 	require.NoError(t, err)

@@ -52,6 +52,7 @@ func (w *world) relieve(run string) {
 }
 
 func TestAnEventWaitsInAFullFleetUntilRoomIsMade(t *testing.T) {
+	t.Parallel()
 	for name, pipelined := range map[string]bool{"synchronous": false, "pipelined": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -86,6 +87,7 @@ func TestAnEventWaitsInAFullFleetUntilRoomIsMade(t *testing.T) {
 }
 
 func TestWhoWaitsForRoomCanBeStopped(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet(patient)
 	run := start(t, f, "r1")
@@ -116,7 +118,31 @@ func TestWhoWaitsForRoomCanBeStopped(t *testing.T) {
 	require.Len(t, w.log("r1"), 1)
 }
 
+// The caller gives up while a try is under way, or between that and the next: what is known of the fleet is in the error either way.
+func TestPublish_CallerEndsBetweenTries_ErrorSaysFull(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(patient, func(c *publisher.Config) {
+		c.Backoff, c.MaxBackoff, c.PublishTimeout, c.TryTimeout = 1, 1, patience, patience
+	}), "r1")
+	w.limit(1 << 20)
+	w.fill("other")
+	for range 32 {
+		tried := w.tries("r1")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- run.AddMessage(ctx, user(strings.Repeat("y", 1<<10))) }()
+		tried()
+		cancel()
+		err := <-done
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, publisher.ErrFleetFull)
+		require.NotErrorIs(t, err, publisher.ErrUnresolved)
+	}
+}
+
 func TestPatienceWithAFullFleetEnds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(func(c *publisher.Config) { c.FullPatience = 50 * time.Millisecond }), "r1")
 	w.limit(1 << 20)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -39,6 +38,11 @@ type Run struct {
 	writer schema.Writer
 	last   schema.StreamSequence
 	lastID string
+	// stood is when the try was sent by which the server acknowledged the latest event as a new one: the epoch was this
+	// handle's then. Zero if it is not known of the latest event.
+	stood time.Time
+	// taken is when this handle had heard that it took the run over.
+	taken time.Time
 	// connections that had been opened when the log was last seen to have that message; see steady.
 	connections uint64
 	// shorter is since when a replicated stream says that the log is shorter than it was; only for who delivers.
@@ -224,8 +228,9 @@ type item struct {
 	next *schema.Head
 	// sent: a try had no answer, so it may be stored.
 	sent bool
-	// together as of its draft.
+	// together as of its draft; behind are the items of the same call behind it then.
 	together bool
+	behind   int
 }
 
 // message returns the item as a message that is stored only behind last. Each try has a message of its own; the first
@@ -239,7 +244,7 @@ func (r *Run) message(it *item, last schema.StreamSequence, cas bool) *nats.Msg 
 	}
 	it.tried = true
 	header[nats.MsgIdHdr] = []string{it.event.ID}
-	if cas && !failpoint.Seeded(failpoint.NoPublishCAS) {
+	if cas {
 		header[nats.ExpectedLastSubjSeqHdr] = []string{strconv.FormatUint(uint64(last), 10)}
 	}
 	return &nats.Msg{Subject: r.subject, Header: header, Data: it.event.Data}
@@ -256,7 +261,7 @@ func (it *item) foretell(head *schema.Head) schema.Verdict {
 		return head.ApplySealed(it.event, it.content, it.data, 0)
 	}
 	rec := it.record(0)
-	return head.Apply(&rec)
+	return head.Apply(schema.ExecutorsOnly, &rec)
 }
 
 // read makes the data of a plain item its own.
@@ -461,9 +466,10 @@ func rejectedError(it *item) error {
 	return &RejectedError{Event: it.event.Name(), Reason: it.verdict.Reason, Detail: it.verdict.Detail}
 }
 
-// durable folds an event that is in the log at stream. Under r.mu.
+// durable folds an event that is in the log at stream. That it is there does not prove the epoch: an acknowledgement of a new
+// event does, and sets stood again. Under r.mu.
 func (r *Run) durable(it *item, stream schema.StreamSequence) {
-	it.stream = stream
+	it.stream, r.stood = stream, time.Time{}
 	it.readWanted()
 	v := it.verdict
 	switch {
@@ -499,18 +505,18 @@ func (r *Run) applyItem(it *item, stream schema.StreamSequence) schema.Verdict {
 	switch {
 	case !it.plain:
 		rec := it.record(stream)
-		return r.apply(&rec)
+		return r.apply(schema.ExecutorsOnly, &rec)
 	case r.state != nil:
 		return r.state.ApplySealed(it.event, it.content, it.data, stream)
 	}
 	return r.head.ApplySealed(it.event, it.content, it.data, stream)
 }
 
-func (r *Run) apply(rec *schema.Record) schema.Verdict {
+func (r *Run) apply(keys *schema.Keys, rec *schema.Record) schema.Verdict {
 	if r.state != nil {
-		return r.state.Apply(rec)
+		return r.state.Apply(keys, rec)
 	}
-	return r.head.Apply(rec)
+	return r.head.Apply(keys, rec)
 }
 
 // keepHead drops the content, for a handle that keeps only the head.

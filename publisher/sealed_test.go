@@ -13,6 +13,7 @@ import (
 
 // A caller may use its message again once the call has returned, however the call ended.
 func TestHandleKeepsNothingOfWhatItsCallersGave(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
 	f := w.fleet(func(c *publisher.Config) {
@@ -56,6 +57,7 @@ func TestHandleKeepsNothingOfWhatItsCallersGave(t *testing.T) {
 
 // Nobody takes a year of five digits for a time: an import that gives one is refused as the fold refuses it.
 func TestEventOfAYearBeyondFourDigitsIsRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	ctx := publisher.WithTime(t.Context(), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC))

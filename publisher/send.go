@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	cryptorand "crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,7 +14,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/failpoint"
@@ -115,6 +115,23 @@ func (f *Fleet) send(ctx context.Context, m *nats.Msg, meanwhile func()) answer 
 	return answer{kind: acked, seq: schema.StreamSequence(ack.Sequence), duplicate: ack.Duplicate}
 }
 
+// notPublishedError is an error of a publish itself: nothing of the message left this process. The same error of nats.go
+// says nothing of the kind where an answer is waited for.
+type notPublishedError struct{ err error }
+
+func (e *notPublishedError) Error() string { return e.err.Error() }
+func (e *notPublishedError) Unwrap() error { return e.err }
+
+// notPublished wraps the error of a publish if it says that nothing was written, which an error of the socket does not.
+func notPublished(err error) error {
+	for _, before := range []error{nats.ErrReconnectBufExceeded, nats.ErrConnectionClosed, nats.ErrConnectionDraining, nats.ErrInvalidConnection} {
+		if errors.Is(err, before) {
+			return &notPublishedError{err}
+		}
+	}
+	return err
+}
+
 // answerOf translates what NATS says into what it means for the message.
 func answerOf(err error) answer {
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
@@ -149,8 +166,10 @@ func answerOf(err error) answer {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return answer{kind: oversized, err: err}
-	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed),
-		errors.Is(err, nats.ErrConnectionDraining), errors.Is(err, nats.ErrInvalidConnection):
+	case errors.Is(err, nats.ErrNoResponders):
+		return answer{kind: notSent, err: err}
+	}
+	if _, ok := errors.AsType[*notPublishedError](err); ok {
 		return answer{kind: notSent, err: err}
 	}
 	return answer{kind: silent, err: err}
@@ -175,7 +194,7 @@ var batchSequences = func() (list [maxWindowEvents][]string) {
 // of which anything did not arrive is refused there. Only an acked answer is final: after any other each message must be
 // resolved on its own. seq is the stream sequence of the last. meanwhile is as in request.
 func (f *Fleet) sendBatch(ctx context.Context, msgs []*nats.Msg, meanwhile func()) answer {
-	id := nuid.Next()
+	id := cryptorand.Text()
 	ids := []string{id}
 	last := len(msgs) - 1
 	end := &nats.Msg{}
@@ -194,7 +213,7 @@ func (f *Fleet) sendBatch(ctx context.Context, msgs []*nats.Msg, meanwhile func(
 			if meanwhile != nil {
 				meanwhile()
 			}
-			return answerOf(err) // without its end the server drops the batch
+			return answerOf(&notPublishedError{err}) // without its end the server drops the batch
 		}
 	}
 	resp, err := f.request(ctx, end, meanwhile)

@@ -49,8 +49,15 @@ func Result(v any) (ToolResult, error) {
 //     rerun and run again with the same idempotency key; else the tool of a verify call is asked on its
 //     subject: what it did is the result, what it did not do is settled as rerun; else [*HeldError] names the call and
 //     the command that settles it. Each settlement is recorded before it is acted on;
-//   - settled as rerun by an operator, at any time: run;
+//   - held no earlier than 2.5 seconds after the run was taken over: by then the executor of the epoch before can no longer begin the
+//     call, and a person who looks sees what stays;
+//   - settled as rerun by an operator, at any time: run, though a call of the policies hold and verify not before the executor of the
+//     epoch before can no longer begin it, 2.5 seconds after the run was taken over;
 //   - recorded as another tool or with other arguments: [*DivergedError] with both.
+//
+// The tool of a hold or verify call runs only behind an acknowledgement that proves the handle's epoch: of a new event, sent at
+// most two seconds ago. Where the last one does not, one more event is published (tool.decided of the policy
+// waymark.begin). An executor that paused or was cut off meets there whatever happened meanwhile.
 //
 // A tool whose context ends before it returned has no recorded outcome: the call stays open. A tool that ran, and whose
 // outcome could not be published, is not run again by this handle: its result is returned beside the error, and
@@ -85,6 +92,7 @@ func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResul
 
 func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run ToolFunc) (ToolResult, error) {
 	r := t.run
+	events := 0
 	for {
 		v := r.viewCall(key)
 		if !v.known {
@@ -122,14 +130,14 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 		if err != nil {
 			return ToolResult{}, err
 		}
-		switch {
-		case !may:
-		case v.open.Cleared:
-			// To others it counts as not begun until this handle writes: see [schema.OpenCall].
-			if err := r.publishNow(ctx, cleared(key)); err != nil {
-				return ToolResult{}, err
-			}
-		default:
+		if !may {
+			continue
+		}
+		again, err := r.mayBegin(ctx, key, v.open, !rerunnable(v.open.Replay), &events)
+		if err != nil {
+			return ToolResult{}, err
+		}
+		if !again {
 			return r.invoke(ctx, key, v, call, run)
 		}
 	}
@@ -295,21 +303,9 @@ func (r *Run) compare(ctx context.Context, key schema.CallKey, v callView, call 
 	if err != nil {
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
 	}
-	if v.call.Name == call.Name && sameJSON(recorded, asked) {
+	if v.call.Name == call.Name && schema.SameJSON(recorded, asked) {
 		return nil
 	}
 	diverged.Recorded = CallContent{v.call.Name, string(recorded)}
 	return fmt.Errorf("run %s: %w", r.id, diverged)
-}
-
-// sameJSON compares values by meaning: white space, order of members and spelling of numbers do not count.
-func sameJSON(a, b jsontext.Value) bool {
-	if string(a) == string(b) {
-		return true
-	}
-	if len(a) == 0 || len(b) == 0 {
-		return false
-	}
-	a, b = a.Clone(), b.Clone()
-	return a.Canonicalize() == nil && b.Canonicalize() == nil && string(a) == string(b)
 }

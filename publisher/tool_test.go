@@ -55,6 +55,7 @@ func resume(tb testing.TB, f *publisher.Fleet, id string) *publisher.Run {
 }
 
 func TestToolRunsBetweenItsEvents(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	turn := openTurn(t, run)
@@ -75,6 +76,7 @@ func TestToolRunsBetweenItsEvents(t *testing.T) {
 }
 
 func TestToolOfARecordedAnswerRuns(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	turn := openTurn(t, run)
@@ -89,6 +91,7 @@ func TestToolOfARecordedAnswerRuns(t *testing.T) {
 }
 
 func TestRecordedResultIsReturnedWithoutRunning(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	call := publisher.ToolCall{ID: "c1", Name: "deploy", Arguments: raw(`{"to":"prod","n":1}`)}
@@ -122,6 +125,7 @@ func TestRecordedResultIsReturnedWithoutRunning(t *testing.T) {
 }
 
 func TestReusedIDIsANewCall(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	run := start(t, f, "r1")
@@ -145,6 +149,7 @@ func TestReusedIDIsANewCall(t *testing.T) {
 }
 
 func TestCallInDoubtFollowsItsPolicy(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		replay schema.Replay
 		held   string
@@ -195,6 +200,7 @@ func TestCallInDoubtFollowsItsPolicy(t *testing.T) {
 }
 
 func TestOperatorsSettlementLetsTheCallGoOn(t *testing.T) {
+	t.Parallel()
 	tests := map[schema.Settlement]struct {
 		ran  int64
 		want error
@@ -234,6 +240,7 @@ func TestOperatorsSettlementLetsTheCallGoOn(t *testing.T) {
 }
 
 func TestSettlementByAnotherIsDecidedAnew(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	call := publisher.ToolCall{ID: "c1", Name: "deploy", Replay: schema.ReplayPure}
@@ -254,6 +261,7 @@ func TestSettlementByAnotherIsDecidedAnew(t *testing.T) {
 }
 
 func TestLateResultOfTheFencedExecutorIsAdopted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	call := publisher.ToolCall{ID: "c1", Name: "deploy"}
@@ -279,6 +287,7 @@ func TestLateResultOfTheFencedExecutorIsAdopted(t *testing.T) {
 }
 
 func TestDivergenceShowsBothSides(t *testing.T) {
+	t.Parallel()
 	tests := map[string]publisher.ToolCall{
 		"another tool":    {ID: "c1", Name: "destroy", Arguments: raw(`{"to":"prod"}`)},
 		"other arguments": {ID: "c1", Name: "deploy", Arguments: raw(`{"to":"test"}`)},
@@ -309,7 +318,35 @@ func TestDivergenceShowsBothSides(t *testing.T) {
 	}
 }
 
+func TestTool_NumbersOfTheArguments_ComparedExactlyAndKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet(redacting)
+	turn := openTurn(t, start(t, f, "r1"))
+	var n atomic.Int64
+	const arguments, balance = `{"account":9007199254740993,"limit":1.50,"password":"x"}`, `{"balance":0.1000000000000000055511151231257827,"units":18446744073709551617}`
+	call := publisher.ToolCall{ID: "c1", Name: "read_account", Arguments: raw(arguments), Replay: schema.ReplayPure}
+	_, err := turn.Tool(t.Context(), call, counted(&n, raw(balance)))
+	require.NoError(t, err)
+	run := resume(t, f, "r1")
+	require.Equal(t, raw(`{"account":9007199254740993,"limit":1.50,"password":"[redacted]"}`), run.State().Calls[0].Arguments)
+
+	for _, same := range []string{arguments, `{"limit":15e-1, "account":9007199254740993.0, "password":"x"}`} {
+		call.Arguments, call.Occurrence = raw(same), 1
+		result, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "other"))
+		require.NoError(t, err, same)
+		require.True(t, result.Recorded)
+		require.Equal(t, raw(balance), result.Result, "as recorded")
+	}
+	call.Arguments = raw(`{"account":9007199254740992,"limit":1.50,"password":"x"}`)
+	_, err = run.OpenTurn().Tool(t.Context(), call, counted(&n, "balance of another account"))
+	require.ErrorIs(t, err, publisher.ErrDiverged)
+	require.Equal(t, int64(1), n.Load())
+}
+
 func TestPanicBecomesAFailure(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	_, err := openTurn(t, run).Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
@@ -323,6 +360,7 @@ func TestPanicBecomesAFailure(t *testing.T) {
 }
 
 func TestToolWhoseContextEndsStaysOpen(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	turn := openTurn(t, run)
@@ -346,6 +384,7 @@ func TestToolWhoseContextEndsStaysOpen(t *testing.T) {
 }
 
 func TestResultIsRecordedAlthoughTheCallerLeft(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -358,6 +397,7 @@ func TestResultIsRecordedAlthoughTheCallerLeft(t *testing.T) {
 }
 
 func TestParallelToolsOfOneTurn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	turn := openTurn(t, run)
@@ -392,6 +432,7 @@ func TestParallelToolsOfOneTurn(t *testing.T) {
 }
 
 func TestLargeArgumentsAndResultsAreCompared(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	big := raw(`{"text":"` + strings.Repeat("x", 300<<10) + `"}`)
@@ -412,6 +453,7 @@ func TestLargeArgumentsAndResultsAreCompared(t *testing.T) {
 }
 
 func TestHeadOnlyHandleKeepsNoContent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", HeadOnly: true})
@@ -431,11 +473,12 @@ func TestHeadOnlyHandleKeepsNoContent(t *testing.T) {
 }
 
 func TestToolThatRanIsNotRunAgainForItsRecord(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := newProxy(t, w.server.URL())
 	run := start(t, w.fleet(func(c *publisher.Config) {
 		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.PublishTimeout, c.TryTimeout = 200*time.Millisecond, 100*time.Millisecond
+		c.PublishTimeout, c.TryTimeout = 2*time.Second, 200*time.Millisecond
 	}), "r1")
 	turn := openTurn(t, run)
 	var n atomic.Int64

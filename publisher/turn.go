@@ -107,7 +107,7 @@ func (c ToolCall) draft(turn int32) draft {
 
 // Answer publishes what the model answered and the calls it asks for, before anything is acted on: a crash must
 // neither lose the text that asked for a call, nor a call that the text asks for, nor ask the model twice. So they go out
-// as one atomic batch, unless Config.BatchFrom switches batches off or the run is pipelined; only when the server does
+// as one atomic batch, unless Config.BatchFrom switches batches off; only when the server does
 // not answer the batch are they brought in one after the other. Run the calls with [Turn.Tool] afterwards.
 func (t *Turn) Answer(ctx context.Context, m schema.Message, calls ...ToolCall) ([]schema.CallKey, error) {
 	drafts := make([]draft, 0, len(calls)+1)
@@ -126,7 +126,9 @@ func (t *Turn) Answer(ctx context.Context, m schema.Message, calls ...ToolCall) 
 }
 
 // Call publishes calls before their tools run, and returns their keys. For tools that are not run by [Turn.Tool]:
-// publish their outcome with Return or Fail.
+// publish their outcome with Return or Fail. Where anything comes between Call and a tool of the policies hold and verify, or
+// the run is pipelined, call [Turn.Begin] before the tool. With an error that comes with keys the calls are recorded, and
+// their tools must not run before Begin has returned nil.
 func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, error) {
 	if len(calls) == 0 {
 		return nil, nil
@@ -139,7 +141,12 @@ func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, e
 	if err != nil {
 		return nil, err
 	}
-	return keysOf(verdicts), nil
+	keys := keysOf(verdicts)
+	guarded := slices.IndexFunc(calls, func(c ToolCall) bool { return !rerunnable(c.Replay) })
+	if guarded < 0 || t.run.isPipelined() {
+		return keys, nil
+	}
+	return keys, t.Begin(ctx, keys[guarded])
 }
 
 func keysOf(verdicts []schema.Verdict) []schema.CallKey {

@@ -36,8 +36,8 @@ func checkVerifySubject(subject string) error {
 			return configError("VerifySubject", fmt.Sprintf("%.120q", subject), "use a literal subject, without wildcards, spaces or empty tokens")
 		}
 	}
-	if tokens[0] == "waymark" || strings.HasPrefix(tokens[0], "$") {
-		return configError("VerifySubject", fmt.Sprintf("%.120q", subject), "use a subject of the tool's own, not one of waymark.> or $…")
+	if tokens[0] == "waymark" || strings.HasPrefix(tokens[0], "$") || strings.HasPrefix(tokens[0], "_") {
+		return configError("VerifySubject", fmt.Sprintf("%.120q", subject), "use a subject of the tool's own, not one of waymark.>, $… or _…")
 	}
 	return nil
 }
@@ -201,6 +201,9 @@ func (b *errorBox) first() error {
 func answerVerify(ctx context.Context, nc *nats.Conn, m *nats.Msg, answer VerifyFunc) error {
 	if m.Reply == "" {
 		return nil // nobody waits for the answer
+	}
+	if err := schema.CheckReply(m.Reply); err != nil {
+		return fmt.Errorf("question on %s not answered: %w", m.Subject, err)
 	}
 	unknown := func(format string, args ...any) schema.VerifyReply {
 		return schema.VerifyReply{Outcome: schema.VerifyUnknown, Reason: fmt.Sprintf(format, args...)}

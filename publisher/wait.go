@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	cryptorand "crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -50,7 +50,7 @@ func (f *Fleet) Input(ctx context.Context, run string, in Input) error {
 		request.By = f.cfg.Executor
 	}
 	if request.RequestID == "" {
-		request.RequestID = nuid.Next()
+		request.RequestID = cryptorand.Text()
 	}
 	_, err := askOne[schema.ControlReply](ctx, f, schema.VerbInput, run, request)
 	return err
@@ -66,7 +66,7 @@ func (f *Fleet) Cancel(ctx context.Context, run, by, reason string) error {
 	if by == "" {
 		by = f.cfg.Executor
 	}
-	_, err := askOne[schema.ControlReply](ctx, f, schema.VerbCancel, run, &schema.CancelRequest{By: by, Reason: reason, RequestID: nuid.Next()})
+	_, err := askOne[schema.ControlReply](ctx, f, schema.VerbCancel, run, &schema.CancelRequest{By: by, Reason: reason, RequestID: cryptorand.Text()})
 	return err
 }
 
@@ -80,7 +80,7 @@ func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*sch
 	if by == "" {
 		by = f.cfg.Executor
 	}
-	return askOne[schema.ControlReply](ctx, f, schema.VerbMark, run, &schema.MarkRequest{Name: name, By: by, Move: move, RequestID: nuid.Next()})
+	return askOne[schema.ControlReply](ctx, f, schema.VerbMark, run, &schema.MarkRequest{Name: name, By: by, Move: move, RequestID: cryptorand.Text()})
 }
 
 // Ask publishes run.waiting and waits for the answer. The question is asked once: when it is open already, as on a run

@@ -33,6 +33,7 @@ func (w *world) ask(ctx context.Context, run *publisher.Run) <-chan asked {
 }
 
 func TestAskReturnsTheAnswerThatANoticeTellsOf(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
 	done := w.ask(t.Context(), run)
@@ -49,6 +50,7 @@ func TestAskReturnsTheAnswerThatANoticeTellsOf(t *testing.T) {
 }
 
 func TestALostNoticeOnlyMakesTheAnswerLate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	publisher.SetWaitPoll(f, 1e7)
@@ -59,6 +61,7 @@ func TestALostNoticeOnlyMakesTheAnswerLate(t *testing.T) {
 }
 
 func TestAQuestionIsAskedOnceOverATakeover(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	first := w.fleet()
@@ -80,6 +83,7 @@ func TestAQuestionIsAskedOnceOverATakeover(t *testing.T) {
 }
 
 func TestWaitsEndWithWhatEndsThem(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		control schema.Data
 		epoch   schema.Epoch
@@ -127,6 +131,7 @@ func TestWaitsEndWithWhatEndsThem(t *testing.T) {
 }
 
 func TestAskNeedsAnIDThatLastsAndTheContent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet()
 	_, err := start(t, f, "r1").Ask(t.Context(), schema.RunWaitingData{Reason: schema.WaitAuth})
@@ -139,6 +144,7 @@ func TestAskNeedsAnIDThatLastsAndTheContent(t *testing.T) {
 }
 
 func TestAHeldCallIsWaitedForUntilItIsSettled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()
@@ -170,6 +176,7 @@ func TestAHeldCallIsWaitedForUntilItIsSettled(t *testing.T) {
 }
 
 func TestNobodyWaitsForACallThatWasSettledMeanwhile(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve()
 	f := w.fleet()

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/waymarkio/waymark/internal/failpoint"
 )
 
 // NewHead returns the head of a run before its first event.
@@ -23,7 +21,7 @@ func RecordID(rec *Record, e *Event) string {
 		return e.ID
 	}
 	frame := *rec
-	frame.Stream = 0
+	frame.Stream, frame.Stored = 0, 0
 	sum := sha256.Sum256(AppendFrame(nil, &frame))
 	return "sha256-" + hex.EncodeToString(sum[:16])
 }
@@ -37,14 +35,14 @@ func PositionOf(rec *Record) Position {
 	return Position{Stream: rec.Stream, ID: RecordID(rec, e)}
 }
 
-// Apply folds one record of the run's log into the head and says what it made of it. It is pure and total:
-// any input gives a verdict. Records come in the order of the log; what is at or before the head's position
+// Apply folds one record of the run's log into the head, by the fleet's keys, and says what it made of it. It is pure and
+// total: any input gives a verdict. Records come in the order of the log; what is at or before the head's position
 // is a no-op, so that a replay is harmless.
-func (h *Head) Apply(rec *Record) Verdict {
+func (h *Head) Apply(keys *Keys, rec *Record) Verdict {
 	if h.passed(rec) {
 		return Verdict{Kind: Replayed}
 	}
-	p := Prepare(rec)
+	p := Prepare(keys, rec)
 	return h.ApplyPrepared(&p)
 }
 
@@ -122,8 +120,11 @@ func (h *Head) judge(p *place) Verdict {
 	if v := h.checkEnvelope(e); v.Kind != 0 {
 		return v
 	}
-	if slices.Contains(h.Window, p.key) && !failpoint.Seeded(failpoint.StreamDedup) {
+	if slices.Contains(h.Window, p.key) {
 		return Verdict{Kind: Duplicate}
+	}
+	if p.refusal != "" {
+		return rejected(ReasonUnsigned, "%s", p.refusal)
 	}
 	if e.Sequence != 0 && strings.HasPrefix(e.ID, e.Subject+".") && e.Subject != "" {
 		if want := EventID(e.Subject, e.Epoch, e.Sequence, p.content); e.ID != want {
@@ -136,6 +137,14 @@ func (h *Head) judge(p *place) Verdict {
 	if p.name == RunResumed && p.control && p.dataErr == nil {
 		if v := h.takeover(e, p.data); v.Kind != 0 {
 			return v
+		}
+	}
+	if p.bound && e.Extensions[AttributeRunDigest] != h.Digest {
+		return rejected(ReasonMisplaced, "%s was signed for the run at digest %.16s…, the run is at %.16s…", e.ID, e.Extensions[AttributeRunDigest], h.Digest)
+	}
+	if p.own {
+		if refusal := h.unsigned(e, p.data); refusal != "" {
+			return rejected(ReasonUnsigned, "%s is not signed, and the fleet has keys: %s", p.name, refusal)
 		}
 	}
 	h.advance(e, p, p.name)
@@ -189,7 +198,6 @@ func (h *Head) gate(e *Event, p *place, name string) Verdict {
 			return rejected(ReasonFenced, "takeover to epoch %d, the run is at %d", epoch, h.Epoch)
 		}
 		return Verdict{}
-	case epoch < opened && failpoint.Seeded(failpoint.NoEpochCheck):
 	case epoch < opened:
 		return h.fencedOrLate(e, p, name)
 	case epoch > opened:
@@ -202,14 +210,13 @@ func (h *Head) gate(e *Event, p *place, name string) Verdict {
 			return rejected(ReasonForked, "another event stands at epoch %d sequence %d", e.Epoch, e.Sequence)
 		}
 		return rejected(ReasonStale, "sequence %d, the run is at %d", e.Sequence, h.Sequence)
-	case failpoint.Seeded(failpoint.HoleFolded):
 	case e.Sequence > h.Sequence+1:
 		h.noteGap(Gap{Epoch: epoch, From: h.Sequence + 1, To: e.Sequence, Reason: ReasonGap, At: p.at})
 		return rejected(ReasonGap, "sequence %d, the next is %d", e.Sequence, h.Sequence+1)
 	}
 	prev, err := ParseHash(h.Chain)
 	p.next = prev.Next(p.content)
-	if e.Chain != "" && !failpoint.Seeded(failpoint.HoleFolded) && !failpoint.Seeded(failpoint.NoEpochCheck) {
+	if e.Chain != "" {
 		if chain, err2 := ParseHash(e.Chain); err != nil || err2 != nil || chain != p.next {
 			h.noteGap(Gap{Epoch: epoch, From: e.Sequence, To: e.Sequence, Reason: ReasonChainMismatch, At: p.at})
 			return rejected(ReasonChainMismatch, "chain %.16s…, expected %.16s…", e.Chain, p.next)

@@ -3,6 +3,9 @@ package schema
 import (
 	"maps"
 	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
 )
 
 // controlOnly are the types that an executor never writes with its own sequence.
@@ -118,6 +121,9 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		return h.toolClosed(e, d.ToolCallID, &h.Counts.ToolFailures)
 	case *ToolDecidedData:
 		applied.Boundary = false
+		if i := h.findOpen(e.Turn, d.ToolCallID); i >= 0 && d.Decision == DecisionAllow {
+			h.OpenCalls[i].Allowed = false // it may be begun now
+		}
 	case *LimitReachedData:
 		h.Limit = d.Limit
 		applied.Boundary = false
@@ -250,9 +256,27 @@ func (h *Head) runInput(d *RunInputData) Verdict {
 	if i < 0 {
 		return rejected(ReasonUnknownInterrupt, "the run does not wait for %.80q", d.InterruptID)
 	}
+	h.allowed(&h.Interrupts[i], d)
 	h.Interrupts = nilIfEmpty(slices.Delete(h.Interrupts, i, i+1))
 	h.answered()
 	return Verdict{Kind: Applied, Boundary: true}
+}
+
+// allowed notes a person's word that a call may run.
+func (h *Head) allowed(o *OpenInterrupt, d *RunInputData) {
+	var answer struct {
+		Decision string `json:"decision"`
+	}
+	if o.Reason != WaitToolApproval || d.Status != "" && d.Status != InputResolved ||
+		json.Unmarshal(d.Payload, &answer) != nil || answer.Decision != DecisionAllow {
+		return
+	}
+	key := o.CallKey()
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; c.CallKey == key {
+			c.Allowed = true
+		}
+	}
 }
 
 // answered lets the run go on once nothing is waited for any more.
@@ -284,10 +308,27 @@ func (h *Head) uncleared() {
 	}
 }
 
+// expiry is when a wait expires, by the server's clock: as long behind the event's arrival as expires_at is behind the event's own time,
+// both of which are of the executor's clock. Without one of the times expires_at is taken as it is.
+func expiry(e *Event, d *RunWaitingData, rec *Record) string {
+	if rec.Stored == 0 || d.ExpiresAt == "" {
+		return d.ExpiresAt
+	}
+	asked, err := time.Parse(time.RFC3339Nano, e.Time)
+	if err != nil {
+		return d.ExpiresAt
+	}
+	ends, err := time.Parse(time.RFC3339Nano, d.ExpiresAt)
+	if err != nil {
+		return d.ExpiresAt
+	}
+	return FormatTime(time.Unix(0, rec.Stored).Add(ends.Sub(asked)))
+}
+
 func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 	o := OpenInterrupt{
 		InterruptID: d.InterruptID, Reason: d.Reason, ToolCallID: d.ToolCallID, Occurrence: d.Occurrence,
-		Message: excerpt(d.Message), Since: e.Time, ExpiresAt: d.ExpiresAt, Position: p.at,
+		Message: excerpt(d.Message), Since: e.Time, ExpiresAt: expiry(e, d, p.Record), Position: p.at,
 	}
 	call := -1
 	if d.ToolCallID != "" {

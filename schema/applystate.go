@@ -12,11 +12,11 @@ import (
 // NewState returns the state of a run before its first event.
 func NewState(fleet, run string) *State { return &State{Head: NewHead(fleet, run)} }
 
-// Apply folds one record into the state. The decision is [Head.Apply]'s, so State.Head is what a Head
+// Apply folds one record into the state, by the fleet's keys. The decision is [Head.Apply]'s, so State.Head is what a Head
 // alone would be; the state adds the content of what was accepted.
-func (s *State) Apply(rec *Record) Verdict {
+func (s *State) Apply(keys *Keys, rec *Record) Verdict {
 	unfinished := s.Head.TurnMessages
-	v := s.Head.Apply(rec)
+	v := s.Head.Apply(keys, rec)
 	s.follow(v, unfinished)
 	return v
 }
@@ -124,11 +124,11 @@ func (s *State) add(v Verdict) {
 	case *HandoffOfferedData:
 		s.offered(handoffID(e, d), withoutRepeats(d))
 	case *HandoffAcceptedData:
-		s.handoff(d.HandoffID, "accepted", d.By, d.Reason, d.ChildRun)
+		s.handoff(d.HandoffID, "accepted", d.By, d.Claimed, d.Reason, d.ChildRun)
 	case *HandoffDeclinedData:
-		s.handoff(d.HandoffID, "declined", d.By, d.Reason, d.ChildRun)
+		s.handoff(d.HandoffID, "declined", d.By, d.Claimed, d.Reason, d.ChildRun)
 	case *HandoffClosedData:
-		s.handoff(d.HandoffID, "closed", d.By, d.Reason, d.ChildRun)
+		s.handoff(d.HandoffID, "closed", d.By, d.Claimed, d.Reason, d.ChildRun)
 	case *ArtifactAddedData:
 		s.Artifacts = append(s.Artifacts, *d)
 	case *ErrorRaisedData:
@@ -232,17 +232,17 @@ func (s *State) offered(id string, d *HandoffOfferedData) {
 	s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: HandoffStatusOffered, Offered: d})
 }
 
-func (s *State) handoff(id, status, by, reason, child string) {
+func (s *State) handoff(id, status, by, claimed, reason, child string) {
 	for i := range slices.Backward(s.Handoffs) {
 		if h := &s.Handoffs[i]; h.HandoffID == id {
-			h.Status, h.By, h.Reason = status, by, reason
+			h.Status, h.By, h.Claimed, h.Reason = status, by, claimed, reason
 			if child != "" {
 				h.ChildRun = child // who closes it need not say whose it was
 			}
 			return
 		}
 	}
-	s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: status, By: by, Reason: reason, ChildRun: child})
+	s.Handoffs = append(s.Handoffs, StateHandoff{HandoffID: id, Status: status, By: by, Claimed: claimed, Reason: reason, ChildRun: child})
 }
 
 func (s *State) openTurn(turn int32, e *Event) *StateTurn {

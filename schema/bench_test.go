@@ -29,7 +29,7 @@ func BenchmarkHeadApply(b *testing.B) {
 		if i == len(log) {
 			h, i = schema.NewHead("default", "run-01hq3v8j5k"), 0
 		}
-		if v := h.Apply(&log[i]); v.Kind != schema.Applied {
+		if v := h.Apply(schema.NoKeys, &log[i]); v.Kind != schema.Applied {
 			b.Fatal(v)
 		}
 		i++
@@ -46,7 +46,7 @@ func BenchmarkStateApply(b *testing.B) {
 		if i == len(log) {
 			s, i = schema.NewState("default", "run-01hq3v8j5k"), 0
 		}
-		if v := s.Apply(&log[i]); v.Kind != schema.Applied {
+		if v := s.Apply(schema.NoKeys, &log[i]); v.Kind != schema.Applied {
 			b.Fatal(v)
 		}
 		i++
@@ -143,7 +143,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 	log, _ := benchmarkLog(b, 100)
 	h := schema.NewHead("default", "run-01hq3v8j5k")
 	for i := range log {
-		h.Apply(&log[i])
+		h.Apply(schema.NoKeys, &log[i])
 	}
 	stored, err := schema.EncodeCheckpoint(&schema.Checkpoint{Head: h})
 	require.NoError(b, err)

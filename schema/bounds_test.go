@@ -55,7 +55,7 @@ func TestTheCheckpointOfAnOrdinaryRunStaysSmall(t *testing.T) {
 	h := schema.NewHead("default", "run-01hq3v8j5k")
 	largest, events := 0, 0
 	ordinaryRun(t, 2000, func(rec *schema.Record) {
-		v := h.Apply(rec)
+		v := h.Apply(schema.NoKeys, rec)
 		require.Equal(t, schema.Applied, v.Kind)
 		events++
 		if events%7 == 0 || h.TurnOpen && events%5 == 0 {
@@ -73,6 +73,53 @@ func TestTheCheckpointOfAnOrdinaryRunStaysSmall(t *testing.T) {
 }
 
 func TestTheWorstCheckpointIsBounded(t *testing.T) {
+	t.Parallel()
+	for name, base := range map[string]func(h *schema.Head, text string){
+		"no fork": nil,
+		"a fork of forged phases": func(h *schema.Head, text string) {
+			for range schema.MaxCompletedPhases {
+				h.CompletedPhases = append(h.CompletedPhases, text)
+			}
+		},
+		"a fork of forged interrupts": func(h *schema.Head, text string) {
+			for range schema.MaxInterrupts {
+				h.Interrupts = append(h.Interrupts, schema.OpenInterrupt{
+					InterruptID: text, ToolCallID: text, Message: text, Position: schema.Position{ID: text},
+				})
+			}
+		},
+		"a fork of forged closed calls": func(h *schema.Head, text string) {
+			for range schema.MaxTurnCalls {
+				h.TurnCalls = append(h.TurnCalls, text)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			requireBounded(t, base)
+		})
+	}
+}
+
+// forgedBase is the largest that a run.started may name, made by forge.
+func forgedBase(t *testing.T, letter string, forge func(h *schema.Head, text string)) *schema.Base {
+	t.Helper()
+	for size := 6 * schema.MaxIdentifier; size > 0; size-- {
+		h := schema.NewHead("f", "other")
+		h.Digest = strings.Repeat("0", 64)
+		forge(&h, strings.Repeat(letter, size))
+		b := &schema.Base{BaseRef: schema.BaseRef{Run: "other", Position: schema.Position{ID: "x"}, Records: 1, Digest: h.Digest}, Head: h}
+		text, err := schema.MarshalData(&schema.RunStartedData{Agent: "a", Executor: "e", ResumedFrom: "other", Base: b})
+		if err == nil && len(text) < 500<<10 {
+			t.Logf("%d bytes of base, with texts of %d", len(text), size)
+			return b
+		}
+	}
+	return nil
+}
+
+func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
+	t.Helper()
 	h := schema.NewHead("f", strings.Repeat("r", schema.MaxName))
 	w := schema.Writer{Fleet: "f", Run: h.Run, Executor: strings.Repeat("e", schema.MaxName), Epoch: 1}
 	at := newTestRun(t).now().Add(123456789)
@@ -85,7 +132,7 @@ func TestTheWorstCheckpointIsBounded(t *testing.T) {
 		n++
 		header, body := e.Encode()
 		rec := schema.NewRecord(n, header, body)
-		return h.Apply(&rec)
+		return h.Apply(schema.NoKeys, &rec)
 	}
 	// Every quote takes two bytes in JSON; a control character in free text takes six.
 	id := func(i int) string { return fmt.Sprintf("%04d%s", i, strings.Repeat(`"`, schema.MaxIdentifier-4)) }
@@ -94,11 +141,17 @@ func TestTheWorstCheckpointIsBounded(t *testing.T) {
 	for i := range schema.MaxLabels {
 		labels[fmt.Sprintf("%02d%s", i, strings.Repeat("\x01", schema.MaxLabelKey-2))] = free[:schema.MaxLabelValue]
 	}
-	require.Equal(t, schema.Applied, apply(&schema.RunStartedData{
+	started := &schema.RunStartedData{
 		Agent: strings.Repeat("a", schema.MaxName), Executor: w.Executor, Task: free, ThreadID: id(1), Labels: labels,
 		Parent: &schema.Parent{Run: h.Run, ToolCallID: id(1)}, Instance: strings.Repeat("i", schema.MaxName), ResumedFrom: h.Run,
 		Handoff: &schema.HandoffSource{Run: h.Run, HandoffID: id(1), OfferHash: strings.Repeat("0", 64)},
-	}, 0).Kind)
+	}
+	if forge != nil {
+		require.Nil(t, forgedBase(t, "\x01", forge), "a base with control characters, which take six bytes each, is allowed")
+		started.Base, started.ResumedFrom = forgedBase(t, `"`, forge), "other"
+		require.NotNil(t, started.Base)
+	}
+	require.Equal(t, schema.Applied, apply(started, 0).Kind)
 	failure := schema.Error{Type: free, Message: free, Code: free}
 	require.Equal(t, schema.Applied, apply(&schema.ErrorRaisedData{Error: failure}, 0).Kind)
 	for i := range 70 {
@@ -109,12 +162,12 @@ func TestTheWorstCheckpointIsBounded(t *testing.T) {
 		header, body := e.Encode()
 		n++
 		rec := schema.NewRecord(n, header, body)
-		h.Apply(&rec)
+		h.Apply(schema.NoKeys, &rec)
 		e = &schema.Event{ID: "x" + id(i)[1:], Source: "urn:x", Type: "x", Epoch: schema.Epoch(1<<30 + i)}
 		header, body = e.Encode()
 		n++
 		rec = schema.NewRecord(n, header, body)
-		require.Equal(t, schema.ReasonEpochAhead, h.Apply(&rec).Reason)
+		require.Equal(t, schema.ReasonEpochAhead, h.Apply(schema.NoKeys, &rec).Reason)
 	}
 	control := func(d schema.Data) schema.Verdict {
 		n++
@@ -126,7 +179,7 @@ func TestTheWorstCheckpointIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		header, body := e.Encode()
 		rec := schema.NewRecord(n, header, body)
-		return h.Apply(&rec)
+		return h.Apply(schema.NoKeys, &rec)
 	}
 	handoffs := 0
 	for i := range schema.MaxHandoffs + 3 {

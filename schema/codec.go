@@ -72,8 +72,8 @@ func headerName(attribute string) string {
 }
 
 // EncodeStructured returns the event as one JSON object, for Content-Type application/cloudevents+json.
-// JSON data is embedded byte for byte; other data, and JSON within white space (which no reader of the
-// envelope could tell from the envelope's own), as data_base64.
+// JSON data is embedded byte for byte; other data, as well as JSON that is not valid, that is nested deeper than [MaxJSONDepth], or that is within white
+// space (which no reader of the envelope could tell from the envelope's own), as data_base64.
 func (e *Event) EncodeStructured() ([]byte, error) {
 	var buf bytes.Buffer
 	enc := jsontext.NewEncoder(&buf, jsontext.PreserveRawStrings(true))
@@ -93,10 +93,7 @@ func (e *Event) EncodeStructured() ([]byte, error) {
 	}
 	tail := ""
 	if len(e.Data) > 0 {
-		if e.isJSON() && !jsontext.Value(e.Data).IsValid() {
-			return nil, &DataError{Event: e.Type, Problem: "not valid JSON"}
-		}
-		if e.isJSON() && len(bytes.Trim(e.Data, jsonSpace)) == len(e.Data) {
+		if e.isJSON() && e.Embeddable() && len(bytes.Trim(e.Data, jsonSpace)) == len(e.Data) {
 			// Written by hand: the encoder would re-format the value, and the content hash is over raw bytes.
 			tail = `,"data":` + string(e.Data)
 		} else {
@@ -110,6 +107,11 @@ func (e *Event) EncodeStructured() ([]byte, error) {
 	}
 	out := bytes.TrimSuffix(bytes.TrimSpace(buf.Bytes()), []byte("}"))
 	return append(append(out, tail...), '}'), nil
+}
+
+// Embeddable reports whether the data can stand in a JSON document: it is valid JSON, and not nested deeper than [MaxJSONDepth].
+func (e *Event) Embeddable() bool {
+	return !tooDeep(e.Data) && jsontext.Value(e.Data).IsValid()
 }
 
 func (e *Event) isJSON() bool {

@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"bytes"
+	stdjson "encoding/json" // another reader of JSON
 	"fmt"
 	"math"
 	"strings"
@@ -273,4 +274,30 @@ func TestWritersChainTheirEvents(t *testing.T) {
 	require.False(t, a.IsControl())
 	_, _, err = w.Event(&schema.ToolCalledData{}, 0, newTestRun(t).now(), w.Chain, 0)
 	require.ErrorContains(t, err, "/tool_call_id")
+}
+
+// An executor can store an event with any body, and whoever reads the log must be able to write it down: one such event would else end the
+// export of its run, and every reading of the log as JSON.
+func TestEncodeStructured_DataThatCannotBeEmbedded_IsBase64(t *testing.T) {
+	t.Parallel()
+	nested := func(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
+	for name, data := range map[string]string{
+		"no JSON": `{"turn":`, "two values": `1 2`, "a closing brace": `1}`, "a name twice": `{"a":1,"a":2}`, "too deep": nested(schema.MaxJSONDepth + 1),
+		"as deep as readers go": nested(10_000), "deeper than readers go": nested(10001), "invalid UTF-8": "\"\xff\"",
+	} {
+		e := &schema.Event{ID: "1", Source: "/waymark/f/e", Type: "io.waymark.turn.started.v1", Subject: "r", DataContentType: schema.ContentTypeJSON, Data: []byte(data)}
+		require.False(t, e.Embeddable(), name)
+		b, err := e.EncodeStructured()
+		require.NoError(t, err, name)
+		require.True(t, stdjson.Valid(b), name)
+		require.NotContains(t, string(b), `"data":`, name)
+		back, err := schema.Decode(nil, b)
+		require.NoError(t, err, name)
+		require.Equal(t, data, string(back.Data), name)
+		require.Equal(t, e.ContentHash(), back.ContentHash(), name)
+	}
+	e := &schema.Event{ID: "1", Source: "/waymark/f/e", Type: "x", Subject: "r", Data: []byte(nested(schema.MaxJSONDepth))}
+	b, err := e.EncodeStructured()
+	require.NoError(t, err)
+	require.Contains(t, string(b), `"data":[[`)
 }

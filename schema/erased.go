@@ -31,8 +31,9 @@ type Erasure struct {
 	Shard  int    `json:"shard"`
 	// ID names the removal; the mark in the log has it, too.
 	ID string `json:"id"`
-	// By whom it was asked, why, and when, RFC 3339.
+	// By and Claimed name the sender of the request, as in control events. AskedAt is its time, RFC 3339.
 	By      string `json:"by"`
+	Claimed string `json:"claimed,omitzero"`
 	Reason  string `json:"reason,omitzero"`
 	AskedAt string `json:"asked_at"`
 	// Force: it was asked for whatever is pending of the run.
@@ -279,7 +280,7 @@ type CleanupRequest struct {
 	Status []Status `json:"status,omitzero"`
 	// DryRun plans and removes nothing.
 	DryRun bool `json:"dry_run,omitzero"`
-	// By whom; the grammar of names. Required unless DryRun.
+	// By is the sender's name, a claim, as in [InputRequest]. Required unless DryRun.
 	By string `json:"by,omitzero"`
 	// After continues: it is the Next of the page before.
 	After string `json:"after,omitzero"`
@@ -306,7 +307,7 @@ type CleanupReply struct {
 
 // EraseRequest asks for the removal of a run for good.
 type EraseRequest struct {
-	// By whom; the grammar of names. Required unless Check.
+	// By is the sender's name, a claim, as in [InputRequest]. Required unless Check.
 	By     string `json:"by,omitzero"`
 	Reason string `json:"reason,omitzero"`
 	// Force removes a run that is live, waits, is pinned, or has a hand-off or a call pending. One that a fork stands on is

@@ -15,7 +15,7 @@ func TestNothingIsAcceptedBehindARemoval(t *testing.T) {
 	rec := schema.Record{Stream: 7, Header: header, Body: body}
 	require.True(t, schema.IsErasedMark(&rec))
 	live := schema.NewHead("default", "run-1")
-	require.Equal(t, schema.Skipped, live.Apply(&rec).Kind, "a mark alone says nothing: who may publish could forge it")
+	require.Equal(t, schema.Skipped, live.Apply(schema.NoKeys, &rec).Kind, "a mark alone says nothing: who may publish could forge it")
 	require.Equal(t, schema.Status(""), live.Status)
 
 	h := schema.ErasedHead("default", "run-1", schema.Position{Stream: 7, ID: mark.ID}, "2026-11-21T12:00:00Z")
@@ -28,14 +28,14 @@ func TestNothingIsAcceptedBehindARemoval(t *testing.T) {
 		e, err := schema.NewControl("default", "daemon", "run-1", 1, "n2", d, time.Unix(2, 0))
 		require.NoError(t, err)
 		header, body := e.Encode()
-		v := h.Apply(&schema.Record{Stream: schema.StreamSequence(8 + i), Header: header, Body: body})
+		v := h.Apply(schema.NoKeys, &schema.Record{Stream: schema.StreamSequence(8 + i), Header: header, Body: body})
 		require.Equal(t, schema.Rejected, v.Kind)
 		require.Equal(t, schema.ReasonErased, v.Reason)
 	}
 	require.Equal(t, schema.StatusErased, h.Status)
 	require.EqualValues(t, 1, h.Counts.Events)
 	later := schema.Record{Stream: 20, Header: header, Body: body}
-	require.Equal(t, schema.Skipped, h.Apply(&later).Kind)
+	require.Equal(t, schema.Skipped, h.Apply(schema.NoKeys, &later).Kind)
 }
 
 func TestAPolicySaysHowLongWhatIsKept(t *testing.T) {

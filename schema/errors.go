@@ -38,6 +38,10 @@ const (
 	ReasonNotControl Reason = "not_control"
 	// ReasonStaleTakeover: a run.resumed whose from does not match the fold.
 	ReasonStaleTakeover Reason = "stale_takeover"
+	// ReasonUnsigned: a control event that no key of the fleet signed, in a fleet with keys. See [Keys].
+	ReasonUnsigned Reason = "unsigned"
+	// ReasonMisplaced: a control event that was signed for another place of the run: it is repeated, or events before it are missing.
+	ReasonMisplaced Reason = "misplaced"
 	// ReasonTurnOrder: a turn number that does not rise.
 	ReasonTurnOrder Reason = "turn_order"
 	// ReasonUnknownCall: a result, failure or settlement of a call nobody recorded.
@@ -65,7 +69,7 @@ func Reasons() []Reason {
 	return []Reason{
 		ReasonNotCloudEvent, ReasonInvalidAttribute, ReasonInvalidData, ReasonFenced, ReasonEpochAhead,
 		ReasonGap, ReasonChainMismatch, ReasonForked, ReasonStale, ReasonRunEnded, ReasonAlreadyStarted,
-		ReasonNotControl, ReasonStaleTakeover, ReasonTurnOrder, ReasonUnknownCall, ReasonCallOpen,
+		ReasonNotControl, ReasonStaleTakeover, ReasonUnsigned, ReasonMisplaced, ReasonTurnOrder, ReasonUnknownCall, ReasonCallOpen,
 		ReasonNotInDoubt, ReasonUnknownInterrupt, ReasonUnknownHandoff, ReasonHandoffTaken, ReasonPhaseCompleted, ReasonTooMany, ReasonErased,
 	}
 }

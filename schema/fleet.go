@@ -19,14 +19,16 @@ const (
 )
 
 // Heartbeat is what an executor publishes on [HeartbeatSubject], over core NATS: one for all of its runs, every few
-// seconds. Any accepted event of a run counts as a sign of life of its executor, too.
+// seconds. An accepted event is a sign of life only for an instance that does not sign its heartbeats.
 type Heartbeat struct {
 	// Executor that lives. Required; the subject's last token.
 	Executor string `json:"executor"`
 	// Instance tells one start of the process from the next (the grammar of names): a run that names an instance needs
 	// signs of life of that instance, so that a process that died and came back under its name does not keep
-	// alive what it forgot. Empty counts for runs that name none.
+	// alive what it forgot. Empty counts for runs that name none. One that [InstanceOf] made signs its heartbeats.
 	Instance string `json:"instance,omitzero"`
+	// Beat counts the heartbeats of an instance that signs them, from 1: one that is not higher than the last is refused.
+	Beat uint64 `json:"beat,omitzero"`
 	// IntervalMS is the pace, in milliseconds; absent means [DefaultHeartbeatMS]. An executor is gone after three
 	// intervals or the fleet's silence, whichever is longer.
 	IntervalMS int64 `json:"interval_ms,omitzero"`
@@ -44,7 +46,7 @@ type Heartbeat struct {
 }
 
 // MaxGivenUp bounds the runs that a heartbeat gives up.
-const MaxGivenUp = 64
+const MaxGivenUp = 1024
 
 // GivenUp is a run that an executor gives up, and the epoch in which it had it: what it says does not count for a later
 // one, in which it may have the run again.
@@ -113,7 +115,8 @@ type InputRequest struct {
 	Status string `json:"status,omitzero"`
 	// Payload answers as run.waiting's response_schema asks; required by most.
 	Payload jsontext.Value `json:"payload,omitzero"`
-	// By whom; the grammar of names. Required.
+	// By is the sender's name, a claim; the grammar of names. Required, except in fleets where the NATS server proves senders: there it may be
+	// empty, and is kept as claimed.
 	By string `json:"by"`
 	// RequestID makes a repeat of the request find its first try; empty means every try is one of its own.
 	RequestID string         `json:"request_id,omitzero"`
@@ -122,7 +125,7 @@ type InputRequest struct {
 
 // CancelRequest asks a run's executor to stop. A run without one is claimed first: who claims it winds it up.
 type CancelRequest struct {
-	// By whom; the grammar of names. Required.
+	// By is the sender's name, a claim, as in [InputRequest].
 	By     string `json:"by"`
 	Reason string `json:"reason,omitzero"`
 	// RequestID makes a repeat of the request find its first try, also when the run was taken over since, so that it stops no work that
@@ -143,7 +146,7 @@ type HandoffRequest struct {
 	HandoffID string `json:"handoff_id"`
 	// Action is accept, decline or close. Required.
 	Action string `json:"action"`
-	// By whom; the grammar of names. Required.
+	// By is the sender's name, a claim, as in [InputRequest]. To accept it is always required: the executor that takes the hand-off.
 	By string `json:"by"`
 	// ChildRun that carries the work on; required to accept. Accepting again with the same child run is answered as the
 	// first time.
@@ -159,6 +162,8 @@ type HandoffRequest struct {
 type ControlReply struct {
 	EventID string         `json:"event_id"`
 	Stream  StreamSequence `json:"stream_sequence"`
+	// By is that of the event; empty when the event was not read.
+	By string `json:"by,omitzero"`
 }
 
 // Outcomes of a verification.
@@ -215,7 +220,7 @@ type Live struct {
 	// Stalled and CancelRequested as in [Head].
 	Stalled         int  `json:"claims_without_progress,omitzero"`
 	CancelRequested bool `json:"cancel_requested,omitzero"`
-	// ExpiresAt is when the first thing that the run waits for expires; empty means never.
+	// ExpiresAt is when the first thing that the run waits for expires, by the server's clock; empty means never.
 	ExpiresAt string `json:"expires_at,omitzero"`
 	// Offers are the agents that hand-offs of the run are offered to: "" for a continuation by the run's own.
 	Offers []string `json:"offers,omitzero"`

@@ -62,6 +62,10 @@ type FleetReply struct {
 	// Replica that answers, and when it looked, RFC 3339: up to two seconds ago.
 	Replica string `json:"replica"`
 	At      string `json:"at"`
+	// Proven: the NATS server proves the senders of requests. Otherwise By of control events is a claim.
+	Proven bool `json:"proven,omitzero"`
+	// Signer is the public key by which the replica signs control events; empty for one without a key. See [Keys].
+	Signer string `json:"signer,omitzero"`
 	// Runs as the replica's roster has them.
 	Runs FleetRuns `json:"runs"`
 	// Recovery counts the replica's own takeovers.
@@ -104,6 +108,21 @@ type FleetRecovery struct {
 	LastAt  string  `json:"last_at,omitzero"`
 }
 
+// MaxParked bounds the parked runs of a shard: more are not the runs' own fault, and stop the shard.
+const MaxParked = 1024
+
+// ParkedRun is a run that its shard's fold leaves where it stands, because its checkpoint cannot be stored or read for a reason of its
+// own. Nothing of it is lost, and a recovery returns all of it; it is not orphaned, and its checkpoint is old. The daemon tries again.
+type ParkedRun struct {
+	Run string `json:"run"`
+	// Since when, RFC 3339, by the clock of the daemon that folded it.
+	Since string `json:"since"`
+	// Why the last try failed, in words.
+	Why string `json:"why"`
+	// Tries that failed.
+	Tries int `json:"tries"`
+}
+
 // ShardState is how a shard of a fleet is.
 type ShardState struct {
 	Shard int `json:"shard"`
@@ -130,6 +149,8 @@ type ShardState struct {
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 	// Totals of all that was folded.
 	Totals FoldTotals `json:"totals"`
+	// Parked runs, at most [MaxParked].
+	Parked []ParkedRun `json:"parked,omitzero"`
 	// Error says why the shard could not be looked at; then the rest means nothing.
 	Error string `json:"error,omitzero"`
 }

@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // MaxBases bounds how many runs a fork stands on: a fork of a fork of a fork.
@@ -80,31 +81,37 @@ func (b *Base) check() (path, problem string) {
 
 // checkTexts checks the texts that a fork takes over: a base is no way around the caps of a checkpoint.
 func (h *Head) checkTexts() (path, problem string) {
-	const limit = 2 * MaxIdentifier
-	long := func(texts ...string) bool {
+	// A fold writes nothing longer: times and words of the protocol, names and ids, and what it cuts out of free text.
+	const word, excerpt = 40, maxExcerpt + len("…")
+	longer := func(limit int, texts ...string) bool {
 		return slices.ContainsFunc(texts, func(s string) bool { return len(s) > limit })
+	}
+	// A control character takes six bytes in a checkpoint.
+	wrong := func(texts ...string) bool {
+		return longer(MaxIdentifier+len("…"), texts...) || slices.ContainsFunc(texts, func(s string) bool { return strings.ContainsFunc(s, isForbidden) })
 	}
 	if h.callBytes(false) > MaxCallBytes {
 		return "/base/head/open_calls", fmt.Sprintf("have more than %d bytes of ids and names", MaxCallBytes)
 	}
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; c.Turn < 0 || c.Occurrence < 1 || long(c.ToolCallID, c.Name, string(c.Replay), c.Since) {
+		if c := &h.OpenCalls[i]; c.Turn < 0 || c.Occurrence < 1 || wrong(c.ToolCallID, c.Name) || wrong(string(c.Replay), c.Since) || longer(word, string(c.Replay), c.Since) {
 			return fmt.Sprintf("/base/head/open_calls/%d", i), "is no open call"
 		}
 	}
 	for i := range h.Interrupts {
-		if o := &h.Interrupts[i]; long(o.InterruptID, o.Reason, o.ToolCallID, o.Message, o.Since, o.ExpiresAt, o.Position.ID) {
-			return fmt.Sprintf("/base/head/interrupts/%d", i), "has a text that is too long"
+		if o := &h.Interrupts[i]; wrong(o.InterruptID, o.ToolCallID, o.Position.ID) || longer(excerpt, o.Message) ||
+			wrong(o.Reason, o.Since, o.ExpiresAt) || longer(word, o.Reason, o.Since, o.ExpiresAt) {
+			return fmt.Sprintf("/base/head/interrupts/%d", i), "has a text that no run has: it is too long, or has a control character"
 		}
 	}
 	for i, id := range h.TurnCalls {
-		if long(id) {
-			return fmt.Sprintf("/base/head/turn_calls/%d", i), "is too long"
+		if wrong(id) {
+			return fmt.Sprintf("/base/head/turn_calls/%d", i), "is too long, or has a control character"
 		}
 	}
 	for i, phase := range append([]string{h.Phase, h.TurnPurpose}, h.CompletedPhases...) {
-		if long(phase) {
-			return fmt.Sprintf("/base/head/completed_phases/%d", i), "is too long"
+		if wrong(phase) {
+			return fmt.Sprintf("/base/head/completed_phases/%d", i), "is too long, or has a control character"
 		}
 	}
 	return "", ""

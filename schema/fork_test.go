@@ -64,7 +64,7 @@ func TestAStateOfAForkHasWhatItsBaseHad(t *testing.T) {
 	r := forked(t)
 	base := schema.NewState(r.w.Fleet, r.w.Run)
 	for i := range r.log {
-		base.Apply(&r.log[i])
+		base.Apply(schema.NoKeys, &r.log[i])
 	}
 	f := forkOf(t, schema.BaseOf(schema.Point{}, int64(len(r.log)), &base.Head))
 	f.write(&schema.TurnStartedData{Turn: 2, Messages: []schema.Message{userMessage("anew")}}, 2)
@@ -74,8 +74,8 @@ func TestAStateOfAForkHasWhatItsBaseHad(t *testing.T) {
 	s.Graft(base)
 	head := schema.NewHead(f.w.Fleet, "fork-1")
 	for i := range f.log {
-		s.Apply(&f.log[i])
-		head.Apply(&f.log[i])
+		s.Apply(schema.NoKeys, &f.log[i])
+		head.Apply(schema.NoKeys, &f.log[i])
 		require.Equal(t, head, s.Head)
 	}
 	var texts []string

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/modelfold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -175,7 +176,29 @@ func FuzzApply(f *testing.F) {
 		require.Equal(t, r.head, c.Head)
 		require.NoError(t, json.Unmarshal(mustJSON(t, r.state), new(schema.State)))
 		r.state.Joined()
+		keyed(t, header, body)
 	})
+}
+
+// keyed lets a fleet with keys, and the model, have the message while a call waits for a person.
+func keyed(t *testing.T, header map[string][]string, body []byte) {
+	t.Helper()
+	r := newTestRun(t)
+	r.start()
+	r.write(&schema.TurnStartedData{Turn: 1}, 1)
+	r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "ls"}, 1)
+	r.write(&schema.RunWaitingData{InterruptID: "w1", Reason: schema.WaitToolApproval, ToolCallID: "c1"}, 1)
+	keys := keysOf(t, schema.Key{Name: signers[0].name, Public: signers[0].public, Since: 1})
+	m := modelfold.New(r.head.Fleet, r.head.Run)
+	for _, rec := range r.log {
+		m.Apply(schema.NoKeys, &rec)
+	}
+	rec := schema.NewRecord(r.stream+1, header, body)
+	for _, k := range []*schema.Keys{keys, schema.NoKeys} {
+		h := r.head.Clone()
+		h.Apply(k, &rec)
+	}
+	m.Apply(schema.NoKeys, &rec)
 }
 
 // Kinds of what is stored.
@@ -192,7 +215,7 @@ func FuzzStored(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(uint8(fuzzFrames), frames, false)
 	f.Add(uint8(fuzzSegment), anySegment(f), false)
-	f.Add(uint8(fuzzSegment), sealedSegment(`{"format":1,"raw_bytes":1`, "x"), true)
+	f.Add(uint8(fuzzSegment), sealedSegment(`{"format":2,"raw_bytes":1`, "x"), true)
 	f.Add(uint8(fuzzCheckpoint), anyCheckpoint(f), false)
 	f.Add(uint8(fuzzCheckpoint), []byte(`{"format":1,"run":"r"`), true)
 	f.Fuzz(func(t *testing.T, kind uint8, stored []byte, seal bool) {
@@ -260,5 +283,5 @@ func tryDecodeCheckpoint(t *testing.T, stored []byte, seal bool) {
 	require.NoError(t, err)
 	// Whatever a checkpoint says, folding onto it must not panic.
 	rec := schema.NewRecord(1<<62, map[string][]string{}, []byte(`{"specversion":"1.0","id":"x","source":"y","type":"io.waymark.turn.started.v1","data":{"turn":1}}`))
-	c.Apply(&rec)
+	c.Apply(schema.NoKeys, &rec)
 }

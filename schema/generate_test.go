@@ -22,13 +22,18 @@ type simulation struct {
 	old    []schema.Writer
 	w      schema.Writer
 	nonce  int
+	// keys are the fleet's; nil for a fleet without.
+	keys *schema.Keys
 }
 
 func drawLog(t *rapid.T, steps int) []schema.Record { return drawSimulation(t, steps).log }
 
-func drawSimulation(t *rapid.T, steps int) *simulation {
+func drawSimulation(t *rapid.T, steps int) *simulation { return drawKeyed(t, steps, nil) }
+
+// drawKeyed is drawSimulation in a fleet with keys; nil for none.
+func drawKeyed(t *rapid.T, steps int, keys *schema.Keys) *simulation {
 	s := &simulation{
-		t: t, head: schema.NewHead("f", "r1"), sealed: map[int]schema.Data{},
+		t: t, keys: keys, head: schema.NewHead("f", "r1"), sealed: map[int]schema.Data{},
 		w: schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-1", Epoch: 1},
 	}
 	if rapid.IntRange(0, 9).Draw(t, "opened") > 0 {
@@ -84,7 +89,11 @@ func (s *simulation) now() time.Time {
 
 func (s *simulation) push(header map[string][]string, body []byte) {
 	rec := schema.NewRecord(schema.StreamSequence(len(s.log)*2+1), header, body) //nolint:gosec // a small count
-	s.head.Apply(&rec)
+	keys := schema.NoKeys
+	if s.keys != nil {
+		keys, rec.Stored = s.keys, s.now().UnixNano()
+	}
+	s.head.Apply(keys, &rec)
 	s.log = append(s.log, rec)
 	// What the log accepted moves the lawful writer on.
 	if s.head.Epoch == s.w.Epoch {
@@ -110,7 +119,32 @@ func (s *simulation) control(d schema.Data, epoch schema.Epoch) {
 	if err != nil {
 		s.t.Fatalf("generator made an invalid control event: %v", err)
 	}
+	s.sign(e)
 	s.push(e.Encode())
+}
+
+// sign signs a control event of a fleet with keys, now and then wrongly or not at all.
+func (s *simulation) sign(e *schema.Event) {
+	if s.keys == nil {
+		return
+	}
+	digest, key := s.head.Digest, signers[0]
+	switch s.pick("signature", 24) {
+	case 0:
+		return
+	case 1:
+		digest = schema.Hash{}.String()
+	case 2:
+		key = signers[2] // which is none of the fleet's
+	case 3:
+		key = signers[1] // whose time is not always now
+	}
+	if err := e.Sign(key.name, digest, key.sign); err != nil {
+		s.t.Fatalf("signature: %v", err)
+	}
+	if s.pick("changed", 24) == 0 {
+		e.Time = schema.FormatTime(s.now().Add(time.Hour))
+	}
 }
 
 func (s *simulation) takeover() {
@@ -311,7 +345,7 @@ func (s *simulation) waiting() schema.Data {
 }
 
 func (s *simulation) input() schema.Data {
-	d := &schema.RunInputData{InterruptID: s.oneOf("interrupt", "i1", "i2", "i3"), Payload: []byte(`{"ok":true}`)}
+	d := &schema.RunInputData{InterruptID: s.oneOf("interrupt", "i1", "i2", "i3"), Payload: []byte(s.oneOf("answer", `{"ok":true}`, `{"decision":"allow"}`, `{"decision":"deny"}`))}
 	if open := s.head.Interrupts; len(open) > 0 && s.pick("open", 4) > 0 {
 		d.InterruptID = open[s.pick("interrupt", len(open))].InterruptID
 	}
@@ -349,8 +383,8 @@ func (s *simulation) settled() schema.Data {
 		id = doubt[0].ToolCallID
 	}
 	return &schema.ToolSettledData{
-		ToolCallID: id,
-		How:        schema.Settlement(s.oneOf("how settled", "rerun", "verified", "adopted", "abandoned", "decided")),
+		ToolCallID: id, By: s.by(), Claimed: s.oneOf("claimed", "", "", "", "", "", "bob"),
+		How: schema.Settlement(s.oneOf("how settled", "rerun", "verified", "adopted", "abandoned", "decided")),
 	}
 }
 
@@ -401,16 +435,26 @@ func (s *simulation) data() (schema.Data, int32) {
 	case n < 35:
 		return &schema.HandoffOfferedData{HandoffID: s.oneOf("handoff", "h1", "h1", "h2", ""), Reason: "error", SizeChars: int64(s.pick("size", 5000))}, turn
 	case n < 36:
-		return &schema.CheckpointMarkedData{Name: s.oneOf("mark", "a", "b")}, turn
+		return &schema.CheckpointMarkedData{Name: s.oneOf("mark", "a", "b"), By: s.by()}, turn
 	case n < 37:
 		return &schema.ErrorRaisedData{Error: schema.Error{Type: "x", Message: "y"}}, turn
 	case n < 38:
 		return &schema.RunInterruptedData{Reason: "shutdown"}, turn
 	case n < 39:
-		return &schema.ArtifactAddedData{ArtifactID: "a"}, turn
+		if s.pick("artifact", 2) == 0 {
+			return &schema.ArtifactAddedData{ArtifactID: "a"}, turn
+		}
+		return &schema.ToolDecidedData{
+			ToolCallID: call, Decision: s.oneOf("decision", "allow", "ask", "deny"), By: s.oneOf("decided by", "", "policy", "operator:UB1"),
+		}, turn
 	default:
 		return &schema.RunEndedData{Status: s.oneOf("status", "completed", "failed", "cancelled")}, turn
 	}
+}
+
+// by is mostly nobody, or the executor that the run's head names.
+func (s *simulation) by() string {
+	return s.oneOf("by", "", "", s.head.Executor, s.head.Executor, "ex-9", "operator:UB1")
 }
 
 // oneTurn is sometimes a turn ahead: an executor that does not say when turns start.

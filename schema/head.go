@@ -111,6 +111,9 @@ type OpenCall struct {
 	// Cleared: an operator settled it as rerun, and no executor has written since. A takeover leaves it out of doubt:
 	// who begins a cleared call writes an event of its own first, so nobody has begun it.
 	Cleared bool `json:"cleared,omitzero"`
+	// Allowed: a person answered the question whether the call may run with allow, and no executor has recorded a permission since: nobody
+	// has begun it.
+	Allowed bool `json:"allowed,omitzero"`
 	// Late: a fenced executor's result arrived and can be adopted.
 	Late bool `json:"late_result,omitzero"`
 }
@@ -125,7 +128,8 @@ type OpenInterrupt struct {
 	Occurrence int    `json:"occurrence,omitzero"`
 	Message    string `json:"message,omitzero"`
 	Since      string `json:"since,omitzero"`
-	ExpiresAt  string `json:"expires_at,omitzero"`
+	// ExpiresAt is when the waiting ends, by the server's clock; the event itself has it by the executor's.
+	ExpiresAt string `json:"expires_at,omitzero"`
 	// Position of run.waiting, which has the schema of the answer.
 	Position Position `json:"position"`
 }
@@ -152,8 +156,10 @@ type OpenHandoff struct {
 	// OfferHash is the content hash of handoff.offered; who accepts says it, so that both mean the same offer.
 	OfferHash string `json:"offer_hash"`
 	Since     string `json:"since,omitzero"`
-	// By and ChildRun of an accepted one: who took it, shortened to a name's length, and the run that carries it out.
+	// By, Claimed and ChildRun of an accepted hand-off: its taker, as in handoff.accepted but shortened to [MaxBy] and [MaxName], and the run
+	// that carries it out.
 	By       string `json:"by,omitzero"`
+	Claimed  string `json:"claimed,omitzero"`
 	ChildRun string `json:"child_run,omitzero"`
 }
 
@@ -403,7 +409,7 @@ func EncodeCheckpoint(c *Checkpoint) ([]byte, error) {
 	c.Format, c.Sum = CheckpointFormat, ""
 	b, err := json.Marshal(c, json.Deterministic(true))
 	if err != nil {
-		return nil, fmt.Errorf("checkpoint of run %s: %w", c.Run, err)
+		return nil, fmt.Errorf("checkpoint of run %s: it cannot be written: %w: %w", c.Run, ErrCorrupt, err)
 	}
 	c.Sum = Hash(sha256.Sum256(b)).String()
 	b = append(b[:len(b)-len(sumEnd)], c.Sum...)

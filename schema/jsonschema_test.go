@@ -131,7 +131,7 @@ func TestWhatTheFoldMakesSatisfiesItsSchema(t *testing.T) {
 		s := schema.NewState("f", "r1")
 		log := drawLog(t, 30)
 		for i := range log {
-			s.Apply(&log[i])
+			s.Apply(schema.NoKeys, &log[i])
 		}
 		if s.Head.Status == "" {
 			return // nothing was accepted, and no checkpoint is put

@@ -28,12 +28,15 @@ type testRun struct {
 	log    []schema.Record
 	// nonce numbers control events.
 	nonce int
+	// keys are the fleet's, schema.NoKeys for none.
+	keys *schema.Keys
 }
 
 func newTestRun(tb testing.TB) *testRun {
 	tb.Helper()
 	return &testRun{
 		tb:    tb,
+		keys:  schema.NoKeys,
 		w:     schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-1", Epoch: 1},
 		state: schema.NewState("f", "r1"),
 		head:  schema.NewHead("f", "r1"),
@@ -50,8 +53,11 @@ func (r *testRun) record(header map[string][]string, body []byte) schema.Verdict
 	r.stream++
 	rec := schema.NewRecord(r.stream, header, body)
 	r.log = append(r.log, rec)
-	v := r.state.Apply(&rec)
-	hv := r.head.Apply(&rec)
+	if r.keys.Any() {
+		rec.Stored = r.now().UnixNano()
+	}
+	v := r.state.Apply(r.keys, &rec)
+	hv := r.head.Apply(r.keys, &rec)
 	require.Equal(r.tb, hv.Kind, v.Kind)
 	require.Equal(r.tb, hv.Reason, v.Reason)
 	if len(r.log) < 100 || len(r.log)%64 == 0 { // comparing costs more than folding

@@ -253,7 +253,7 @@ func TestThePlanIsTheSameBeforeAndBehindTheTakeover(t *testing.T) {
 		s := schema.NewState("f", "r1")
 		log := drawLog(t, 40)
 		for i := range log {
-			s.Apply(&log[i])
+			s.Apply(schema.NoKeys, &log[i])
 		}
 		if s.Head.Status == "" {
 			return // nothing was accepted: there is no run
@@ -273,7 +273,7 @@ func TestThePlanIsTheSameBeforeAndBehindTheTakeover(t *testing.T) {
 		require.NoError(t, err)
 		header, body := e.Encode()
 		rec := schema.NewRecord(s.Head.Position.Stream+1, header, body)
-		require.Equal(t, schema.Applied, s.Apply(&rec).Kind)
+		require.Equal(t, schema.Applied, s.Apply(schema.NoKeys, &rec).Kind)
 		after := schema.PlanOf(s)
 		require.Equal(t, before.Calls, after.Calls)
 		require.Equal(t, before.Turn, after.Turn)

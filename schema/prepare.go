@@ -22,11 +22,17 @@ type Prepared struct {
 	// data is nil for unknown types, and when dataErr is not.
 	data    Data
 	dataErr error
+	keys    *Keys
+	// refusal says why the fleet's keys refuse the event; "" when they do not. bound: it was signed for one place.
+	refusal string
+	bound   bool
+	// own: it is an executor's in a fleet with keys, and no key of the fleet signed it.
+	own bool
 }
 
-// Prepare decodes, validates and hashes a record. It is pure and total.
-func Prepare(rec *Record) Prepared {
-	p := Prepared{Record: rec}
+// Prepare decodes, validates and hashes a record, and checks its signature by the fleet's keys. It is pure and total.
+func Prepare(keys *Keys, rec *Record) Prepared {
+	p := Prepared{Record: rec, keys: keys}
 	if p.Event, p.err = Decode(rec.Header, rec.Body); p.err != nil {
 		p.Event = nil
 		p.id = RecordID(rec, nil)
@@ -36,6 +42,7 @@ func Prepare(rec *Record) Prepared {
 	p.id, p.name, p.control, p.content = e.ID, e.Name(), e.IsControl(), e.ContentHash()
 	p.key = keyOf(e, p.content)
 	p.data, p.dataErr = ParseData(e)
+	p.refusal, p.bound, p.own = keys.check(e, rec.Stored)
 	return p
 }
 
@@ -47,6 +54,9 @@ func keyOf(e *Event, content Hash) string {
 	sum := sha256.Sum256([]byte(e.Source + "\n" + e.ID))
 	return shortHash(sum[:])
 }
+
+// Keys are those that the record was prepared by.
+func (p *Prepared) Keys() *Keys { return p.keys }
 
 // Position returns the position of the record.
 func (p *Prepared) Position() Position { return Position{Stream: p.Record.Stream, ID: p.id} }

@@ -18,7 +18,7 @@ func TestRecordsPreparedAheadAndInAnyOrderFoldAlike(t *testing.T) {
 	var group errgroup.Group
 	for i := len(log) - 1; i >= 0; i-- {
 		group.Go(func() error {
-			prepared[i] = schema.Prepare(&log[i])
+			prepared[i] = schema.Prepare(schema.NoKeys, &log[i])
 			return nil
 		})
 	}
@@ -26,7 +26,7 @@ func TestRecordsPreparedAheadAndInAnyOrderFoldAlike(t *testing.T) {
 	ahead, at := schema.NewHead("default", "run-01hq3v8j5k"), schema.NewHead("default", "run-01hq3v8j5k")
 	for i := range log {
 		require.Equal(t, schema.PositionOf(&log[i]), prepared[i].Position())
-		require.Equal(t, at.Apply(&log[i]), ahead.ApplyPrepared(&prepared[i]))
+		require.Equal(t, at.Apply(schema.NoKeys, &log[i]), ahead.ApplyPrepared(&prepared[i]))
 		require.Equal(t, at, ahead)
 	}
 	require.Positive(t, at.Counts.DeadLetters)

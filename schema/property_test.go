@@ -28,7 +28,7 @@ func TestFoldOfTheWholeIsTheFoldOfTheTailOntoAStoredPrefix(t *testing.T) {
 		verdicts := make([]verdictOf, len(log))
 		prefixes := make([][]byte, 0, len(log))
 		for i := range log {
-			verdicts[i] = brief(whole.Apply(&log[i]))
+			verdicts[i] = brief(whole.Apply(schema.NoKeys, &log[i]))
 			stored, err := schema.EncodeCheckpoint(&schema.Checkpoint{Head: whole})
 			require.NoError(t, err)
 			require.Less(t, len(stored), schema.MaxCheckpoint)
@@ -39,7 +39,7 @@ func TestFoldOfTheWholeIsTheFoldOfTheTailOntoAStoredPrefix(t *testing.T) {
 			require.NoError(t, err)
 			head := c.Head
 			for i := cut + 1; i < len(log); i++ {
-				require.Equal(t, verdicts[i], brief(head.Apply(&log[i])), "record %d after cut %d", i, cut)
+				require.Equal(t, verdicts[i], brief(head.Apply(schema.NoKeys, &log[i])), "record %d after cut %d", i, cut)
 			}
 			require.Equal(t, whole, head, "cut after record %d", cut)
 		}
@@ -57,7 +57,7 @@ func TestStateAfterAJSONRoundTripFoldsOnEqually(t *testing.T) {
 			if i == cut {
 				stored = mustMarshal(t, whole)
 			}
-			v, hv := whole.Apply(&log[i]), head.Apply(&log[i])
+			v, hv := whole.Apply(schema.NoKeys, &log[i]), head.Apply(schema.NoKeys, &log[i])
 			require.Equal(t, brief(hv), brief(v))
 			require.Equal(t, head, whole.Head, "State.Head after record %d", i)
 			requireConsistent(t, whole)
@@ -68,7 +68,7 @@ func TestStateAfterAJSONRoundTripFoldsOnEqually(t *testing.T) {
 		resumed := new(schema.State)
 		require.NoError(t, json.Unmarshal(stored, resumed))
 		for i := cut; i < len(log); i++ {
-			resumed.Apply(&log[i])
+			resumed.Apply(schema.NoKeys, &log[i])
 		}
 		require.Equal(t, string(mustMarshal(t, whole)), string(mustMarshal(t, resumed)))
 		require.NotPanics(t, func() { whole.Joined() })
@@ -133,11 +133,11 @@ func TestReplaysChangeNothing(t *testing.T) {
 		log := drawLog(t, 30)
 		s := schema.NewState("f", "r1")
 		for i := range log {
-			s.Apply(&log[i])
+			s.Apply(schema.NoKeys, &log[i])
 		}
 		before := mustMarshal(t, s)
 		for i := range log {
-			require.Equal(t, schema.Replayed, s.Apply(&log[i]).Kind)
+			require.Equal(t, schema.Replayed, s.Apply(schema.NoKeys, &log[i]).Kind)
 		}
 		require.Equal(t, string(before), string(mustMarshal(t, s)))
 	})
@@ -156,7 +156,7 @@ func TestAClonedHeadSharesNothing(t *testing.T) {
 				require.Equal(t, h, clone)
 				before = mustMarshal(t, clone)
 			}
-			h.Apply(&log[i])
+			h.Apply(schema.NoKeys, &log[i])
 		}
 		if before != nil {
 			require.Equal(t, string(before), string(mustMarshal(t, clone)))
@@ -169,10 +169,10 @@ func TestBodiesMayBeReusedAfterApply(t *testing.T) {
 		log := drawLog(t, 30)
 		a, b := schema.NewState("f", "r1"), schema.NewState("f", "r1")
 		for i := range log {
-			a.Apply(&log[i])
+			a.Apply(schema.NoKeys, &log[i])
 			rec := log[i]
 			rec.Body = append([]byte(nil), rec.Body...)
-			b.Apply(&rec)
+			b.Apply(schema.NoKeys, &rec)
 			clear(rec.Body) // a reader that re-uses its buffer
 		}
 		require.Equal(t, string(mustMarshal(t, a)), string(mustMarshal(t, b)))
@@ -185,8 +185,8 @@ func TestTheFoldAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 		s := schema.NewState("f", "r1")
 		m := modelfold.New("f", "r1")
 		for i := range log {
-			v := s.Apply(&log[i])
-			kind := m.Apply(&log[i])
+			v := s.Apply(schema.NoKeys, &log[i])
+			kind := m.Apply(schema.NoKeys, &log[i])
 			require.Equal(t, kind, v.Kind, "record %d: %s %s", i, v.Reason, v.Detail)
 			require.Empty(t, m.StateDifferences(s), "after record %d", i)
 			for _, c := range s.Head.OpenCalls {
@@ -196,12 +196,47 @@ func TestTheFoldAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 	})
 }
 
+// TestModel_FleetWithKeys_AgreesWithTheFold signs control events rightly, wrongly, by other keys and for other places.
+func TestModel_FleetWithKeys_AgreesWithTheFold(t *testing.T) {
+	t.Parallel()
+	seen := map[schema.Reason]int{}
+	for range 50 { // few logs are drawn with -short: again until both reasons were met
+		agreesWithKeys(t, seen)
+		if seen[schema.ReasonUnsigned] > 0 && seen[schema.ReasonMisplaced] > 0 {
+			break
+		}
+	}
+	require.Positive(t, seen[schema.ReasonUnsigned], "no log has an event that is not signed as it must be")
+	require.Positive(t, seen[schema.ReasonMisplaced], "no log has an event that was signed for another place")
+}
+
+// agreesWithKeys counts the reasons of refusals in seen.
+func agreesWithKeys(t *testing.T, seen map[schema.Reason]int) {
+	t.Helper()
+	rapid.Check(t, func(t *rapid.T) {
+		begin := int64(1_700_000_000 + rapid.IntRange(0, 20).Draw(t, "since"))
+		keys := keysOf(t,
+			schema.Key{Name: signers[0].name, Public: signers[0].public, Since: begin * 1e9},
+			schema.Key{Name: signers[1].name, Public: signers[1].public, Since: (begin + 5) * 1e9, Until: (begin + 20) * 1e9})
+		log := drawKeyed(t, 50, keys).log
+		s := schema.NewState("f", "r1")
+		m := modelfold.New("f", "r1")
+		for i := range log {
+			v := s.Apply(keys, &log[i])
+			kind := m.Apply(keys, &log[i])
+			require.Equal(t, kind, v.Kind, "record %d: %s %s", i, v.Reason, v.Detail)
+			require.Empty(t, m.StateDifferences(s), "after record %d", i)
+			seen[v.Reason]++
+		}
+	})
+}
+
 func TestAForkAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 30)
 		base := schema.NewHead("f", "r1")
 		for i := range log {
-			base.Apply(&log[i])
+			base.Apply(schema.NoKeys, &log[i])
 		}
 		if base.Status == "" {
 			return // nothing to fork
@@ -216,7 +251,7 @@ func TestAForkAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 		}
 		h, m := schema.NewHead("f", "r2"), modelfold.New("f", "r2")
 		for i := range fork.log {
-			v, kind := h.Apply(&fork.log[i]), m.Apply(&fork.log[i])
+			v, kind := h.Apply(schema.NoKeys, &fork.log[i]), m.Apply(schema.NoKeys, &fork.log[i])
 			require.Equal(t, kind, v.Kind, "record %d: %s %s", i, v.Reason, v.Detail)
 			require.Empty(t, m.Differences(&h), "after record %d", i)
 		}
@@ -232,7 +267,7 @@ func TestTheRandomLogsReachWhatTheyAreMeantToReach(t *testing.T) {
 		h := schema.NewHead("f", "r1")
 		for _, rec := range logs.Example(seed) {
 			before := h.Clone()
-			h.Apply(&rec)
+			h.Apply(schema.NoKeys, &rec)
 			note := func(what string, is bool) {
 				if is {
 					seen[what]++
@@ -273,16 +308,16 @@ func TestAnAdoptedEventIsAnAppliedOne(t *testing.T) {
 		log := drawLog(t, 40)
 		applied, adopted := schema.NewState("f", "r1"), schema.NewState("f", "r1")
 		for i := range log {
-			want := applied.Apply(&log[i])
+			want := applied.Apply(schema.NoKeys, &log[i])
 			unplaced := log[i]
 			unplaced.Stream = 0
 			next := adopted.Head.Clone()
-			switch v := next.Apply(&unplaced); want.Kind {
+			switch v := next.Apply(schema.NoKeys, &unplaced); want.Kind {
 			case schema.Applied, schema.Evidence, schema.Duplicate:
 				require.Equal(t, brief(want), brief(v))
 				adopted.Adopt(next, v, log[i].Stream)
 			default:
-				adopted.Apply(&log[i])
+				adopted.Apply(schema.NoKeys, &log[i])
 			}
 			require.Equal(t, applied, adopted, "after record %d", i)
 		}

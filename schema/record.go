@@ -5,14 +5,18 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 )
 
-// Record is a message of a run as the log has it: its place, its CloudEvents headers, its body.
+// Record is a message of a run as the log has it: its place, when it came there, its CloudEvents headers, its body.
 type Record struct {
 	// Stream is the message's stream sequence.
 	Stream StreamSequence
+	// Stored is when the server stored the message, by its clock, in nanoseconds since 1970. 0 when that is not known: an
+	// executor that folds its own events is not told.
+	Stored int64
 	// Header holds the message's headers without those of NATS itself.
 	Header map[string][]string
 	// Body as published.
@@ -55,13 +59,14 @@ func (r *Record) Size() int {
 	return n
 }
 
-// A frame is: stream sequence, number of header lines, each line's name and value with their lengths,
+// A frame is: stream sequence, time of storage, number of header lines, each line's name and value with their lengths,
 // length and bytes of the body; numbers are unsigned varints. Header lines are sorted by name, so that
 // equal records have equal frames.
 
 // AppendFrame appends the frame of a record.
 func AppendFrame(b []byte, r *Record) []byte {
 	b = binary.AppendUvarint(b, uint64(r.Stream))
+	b = binary.AppendUvarint(b, uint64(max(r.Stored, 0))) //nolint:gosec // not negative
 	names := make([]string, 0, 24)
 	lines := 0
 	for name, values := range r.Header {
@@ -104,11 +109,12 @@ func (f *FrameReader) Next() (Record, error) {
 	}
 	var r Record
 	stream, ok := f.uvarint()
-	lines, ok2 := f.uvarint()
-	if !ok || !ok2 || lines > uint64(len(f.rest))/2 {
+	stored, ok2 := f.uvarint()
+	lines, ok3 := f.uvarint()
+	if !ok || !ok2 || !ok3 || stored > math.MaxInt64 || lines > uint64(len(f.rest))/2 {
 		return r, f.corrupt()
 	}
-	r.Stream = StreamSequence(stream)
+	r.Stream, r.Stored = StreamSequence(stream), int64(stored)
 	r.Header = make(map[string][]string, min(lines, fewHeaderLines))
 	for range lines {
 		name, ok := f.bytes()
@@ -146,7 +152,9 @@ func (f *FrameReader) bytes() ([]byte, bool) {
 	return b, true
 }
 
-// Equal reports whether two records are the same message at the same place.
+// Equal reports whether two records are the same message at the same place. When it was stored does not matter: a place has one message.
 func (r *Record) Equal(o *Record) bool {
-	return r.Stream == o.Stream && bytes.Equal(AppendFrame(nil, r), AppendFrame(nil, o))
+	a, b := *r, *o
+	a.Stored, b.Stored = 0, 0
+	return bytes.Equal(AppendFrame(nil, &a), AppendFrame(nil, &b))
 }

@@ -6,7 +6,7 @@ package schema
 //
 // The event must be one that Decode(Encode(e)) returns unchanged, content its [Event.ContentHash], and e.Data what
 // [MarshalData] made of data. Verdict.Data is data itself, and the head keeps nothing of it that can be changed from
-// outside.
+// outside. It is an executor's own: see [ExecutorsOnly].
 func (h *Head) ApplySealed(e *Event, content Hash, data Data, stream StreamSequence) Verdict {
 	p := Prepared{
 		Record: &Record{Stream: stream}, Event: e, id: e.ID, name: e.Name(), control: e.IsControl(), content: content, data: data,
@@ -15,6 +15,7 @@ func (h *Head) ApplySealed(e *Event, content Hash, data Data, stream StreamSeque
 	if tooDeep(e.Data) {
 		p.data, p.dataErr = ParseData(e) // reading it is what refuses it
 	}
+	p.refusal, p.bound, p.own = ExecutorsOnly.check(e, 0)
 	return h.ApplyPrepared(&p)
 }
 

@@ -20,7 +20,7 @@ func TestASealedEventIsFoldedAsItsRecordIs(t *testing.T) {
 			rec := s.log[i]
 			data, made := s.sealed[i]
 			if !made {
-				require.Equal(t, whole.Apply(&rec), sealed.Apply(&rec))
+				require.Equal(t, whole.Apply(schema.NoKeys, &rec), sealed.Apply(schema.NoKeys, &rec))
 				continue
 			}
 			e, err := schema.Decode(rec.Header, rec.Body)
@@ -28,15 +28,15 @@ func TestASealedEventIsFoldedAsItsRecordIs(t *testing.T) {
 			told, asked := whole.Head.Clone(), whole.Head.Clone()
 			nowhere := rec
 			nowhere.Stream = 0
-			want := told.Apply(&nowhere)
+			want := told.Apply(schema.ExecutorsOnly, &nowhere)
 			require.Equal(t, brief(want), brief(asked.ApplySealed(e, e.ContentHash(), data, 0)))
 			require.Equal(t, told, asked, "record %d", i)
 
 			own, err := schema.ParseData(e)
 			require.NoError(t, err)
-			require.Equal(t, brief(whole.Apply(&rec)), brief(sealed.ApplySealed(e, e.ContentHash(), own, rec.Stream)))
+			require.Equal(t, brief(whole.Apply(schema.ExecutorsOnly, &rec)), brief(sealed.ApplySealed(e, e.ContentHash(), own, rec.Stream)))
 			require.Equal(t, whole, sealed, "record %d", i)
-			require.Equal(t, brief(whole.Apply(&rec)), brief(sealed.ApplySealed(e, e.ContentHash(), own, rec.Stream)), "once more")
+			require.Equal(t, brief(whole.Apply(schema.ExecutorsOnly, &rec)), brief(sealed.ApplySealed(e, e.ContentHash(), own, rec.Stream)), "once more")
 			require.Equal(t, whole, sealed, "once more")
 		}
 	})

@@ -14,7 +14,7 @@ import (
 )
 
 // SegmentFormat is the format version of stored segments.
-const SegmentFormat = 1
+const SegmentFormat = 2
 
 // Sizes of segments.
 const (

@@ -163,9 +163,11 @@ type StateHandoff struct {
 	HandoffID string              `json:"handoff_id"`
 	Status    string              `json:"status"`
 	Offered   *HandoffOfferedData `json:"offered,omitzero"`
-	By        string              `json:"by,omitzero"`
-	Reason    string              `json:"reason,omitzero"`
-	ChildRun  string              `json:"child_run,omitzero"`
+	// By and Claimed as in the control event.
+	By       string `json:"by,omitzero"`
+	Claimed  string `json:"claimed,omitzero"`
+	Reason   string `json:"reason,omitzero"`
+	ChildRun string `json:"child_run,omitzero"`
 }
 
 // UnknownEvent is an event of a type this version does not know, as it came.

@@ -33,6 +33,9 @@ import (
 //	replay N                the log's message N is read once more
 //	regress N               another message is found where message N was
 //	repeat N COMMAND        with # for the number; shown is the last verdict and all that changed
+//	keys N …                from now on the fleet has these keys; one with "-" before it is retired
+//	control signer=N [place=any] …             the event is signed by key N, for the place where it stands or for another one
+//	takeover EXECUTOR signer=N
 //	messages, calls, state MEMBER              what the state says
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "fold", "*.txt"))
@@ -99,6 +102,8 @@ func (tr *transcript) do(line string) []string {
 		return tr.calls()
 	case "state":
 		return tr.member(rest)
+	case "keys":
+		return tr.setKeys(rest)
 	case "repeat":
 		count, again, _ := strings.Cut(rest, " ")
 		n, err := strconv.Atoi(count)
@@ -137,7 +142,19 @@ func (tr *transcript) deliver(command, rest string) schema.Verdict {
 		if opt["epoch"] != "" {
 			epoch = schema.Epoch(tr.number(opt["epoch"])) //nolint:gosec // a small number
 		}
-		return tr.event(tr.makeControl(d, epoch))
+		e := tr.makeControl(d, epoch)
+		e.Turn = int32(tr.number(opt["turn"])) //nolint:gosec // a small number
+		if opt["source"] != "" {
+			e.Source = opt["source"]
+		}
+		if opt["signer"] != "" {
+			digest := tr.head.Digest
+			if opt["place"] != "" {
+				digest = schema.Hash{}.String()
+			}
+			tr.sign(e, opt["signer"], digest)
+		}
+		return tr.event(e)
 	case "takeover":
 		return tr.takeOver(rest)
 	case "plain":
@@ -174,8 +191,8 @@ func (tr *transcript) deliver(command, rest string) schema.Verdict {
 		if command == "regress" {
 			rec.Header = map[string][]string{"x": {"another"}}
 		}
-		tr.head.Apply(&rec)
-		return tr.state.Apply(&rec)
+		tr.head.Apply(tr.keys, &rec)
+		return tr.state.Apply(tr.keys, &rec)
 	}
 	require.FailNow(tr.tb, "unknown command "+command)
 	return schema.Verdict{}
@@ -191,7 +208,7 @@ func (tr *transcript) takeOver(rest string) schema.Verdict {
 	if d.From.Digest == "" {
 		d.From.Digest = schema.Hash{}.String()
 	}
-	epoch := tr.head.Epoch + 1
+	epoch, signer := tr.head.Epoch+1, ""
 	for option := range strings.FieldsSeq(options) {
 		name, value, _ := strings.Cut(option, "=")
 		switch name {
@@ -199,13 +216,19 @@ func (tr *transcript) takeOver(rest string) schema.Verdict {
 			d.Reason = value
 		case "instance":
 			d.Instance = value
+		case "signer":
+			signer = value
 		case "from":
 			d.From.Sequence++
 		case "epoch":
 			epoch = schema.Epoch(int(tr.head.Epoch) + tr.signed(value)) //nolint:gosec // small numbers
 		}
 	}
-	v := tr.event(tr.makeControl(d, epoch))
+	e := tr.makeControl(d, epoch)
+	if signer != "" {
+		tr.sign(e, signer, tr.head.Digest)
+	}
+	v := tr.event(e)
 	if v.Kind == schema.Applied {
 		chain, err := schema.ParseHash(tr.head.Chain)
 		require.NoError(tr.tb, err)
@@ -215,6 +238,32 @@ func (tr *transcript) takeOver(rest string) schema.Verdict {
 		tr.writers[executor] = &tr.w
 	}
 	return v
+}
+
+// setKeys gives the fleet the keys with these numbers.
+func (tr *transcript) setKeys(rest string) []string {
+	tr.tb.Helper()
+	var keys []schema.Key
+	for word := range strings.FieldsSeq(rest) {
+		number, retired := strings.CutPrefix(word, "-")
+		signer := signers[tr.number(number)-1]
+		key, there := tr.keys.Key(signer.name)
+		if !there {
+			key = schema.Key{Name: signer.name, Public: signer.public, Since: tr.now().UnixNano()}
+		}
+		if retired && key.Until == 0 {
+			key.Until = tr.now().UnixNano()
+		}
+		keys = append(keys, key)
+	}
+	tr.keys = keysOf(tr.tb, keys...)
+	return nil
+}
+
+func (tr *transcript) sign(e *schema.Event, signer, digest string) {
+	tr.tb.Helper()
+	s := signers[tr.number(signer)-1]
+	require.NoError(tr.tb, e.Sign(s.name, digest, s.sign))
 }
 
 func (tr *transcript) number(s string) int {

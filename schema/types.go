@@ -165,16 +165,21 @@ type RunInputData struct {
 	// Status is resolved, cancelled or expired; absent means resolved.
 	Status  string         `json:"status,omitzero"`
 	Payload jsontext.Value `json:"payload,omitzero"`
-	By      string         `json:"by,omitzero"`
+	// By is the sender of the request: role and key if the NATS server proved them, such as operator:UBOL…, otherwise the name in the
+	// request; see [IsProven]. The same in all control events.
+	By string `json:"by,omitzero"`
+	// Claimed is the name in the request when By is proven. The same in all control events.
+	Claimed string         `json:"claimed,omitzero"`
 	Refs    []Ref          `json:"refs,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }
 
 // RunCancelRequestedData asks the run's executor to stop. Control event.
 type RunCancelRequestedData struct {
-	By     string         `json:"by,omitzero"`
-	Reason string         `json:"reason,omitzero"`
-	Extra  jsontext.Value `json:",embed"`
+	By      string         `json:"by,omitzero"`
+	Claimed string         `json:"claimed,omitzero"`
+	Reason  string         `json:"reason,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
 }
 
 // RunOrphanedData says that the run's executor fell silent. Control event.
@@ -293,11 +298,12 @@ type ToolDecidedData struct {
 	// Occurrence tells the call from others of the turn with its id; absent means the first.
 	Occurrence int `json:"occurrence,omitzero"`
 	// Decision is allow, deny or ask.
-	Decision string         `json:"decision"`
-	Policy   string         `json:"policy,omitzero"`
-	Reason   string         `json:"reason,omitzero"`
-	By       string         `json:"by,omitzero"`
-	Extra    jsontext.Value `json:",embed"`
+	Decision string `json:"decision"`
+	Policy   string `json:"policy,omitzero"`
+	Reason   string `json:"reason,omitzero"`
+	// By is the executor or, by the executor's word, the approver. The answer of a person and its sender are in run.input.
+	By    string         `json:"by,omitzero"`
+	Extra jsontext.Value `json:",embed"`
 }
 
 // ToolSettledData settles a call in doubt. The executor or an operator writes it before acting on it. An executor that
@@ -310,6 +316,7 @@ type ToolSettledData struct {
 	Result  jsontext.Value `json:"result,omitzero"`
 	IsError *bool          `json:"is_error,omitzero"`
 	By      string         `json:"by,omitzero"`
+	Claimed string         `json:"claimed,omitzero"`
 	Refs    []Ref          `json:"refs,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }
@@ -438,6 +445,7 @@ const HandoffSizeWarning = 4000
 type HandoffAcceptedData struct {
 	HandoffID string `json:"handoff_id"`
 	By        string `json:"by,omitzero"`
+	Claimed   string `json:"claimed,omitzero"`
 	ChildRun  string `json:"child_run,omitzero"`
 	// OfferHash is the content hash of the offer that is accepted, hex; where given it must be the offer's.
 	OfferHash string         `json:"offer_hash,omitzero"`
@@ -449,6 +457,7 @@ type HandoffAcceptedData struct {
 type HandoffDeclinedData struct {
 	HandoffID string         `json:"handoff_id"`
 	By        string         `json:"by,omitzero"`
+	Claimed   string         `json:"claimed,omitzero"`
 	Reason    string         `json:"reason,omitzero"`
 	ChildRun  string         `json:"child_run,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
@@ -458,6 +467,7 @@ type HandoffDeclinedData struct {
 type HandoffClosedData struct {
 	HandoffID string         `json:"handoff_id"`
 	By        string         `json:"by,omitzero"`
+	Claimed   string         `json:"claimed,omitzero"`
 	Reason    string         `json:"reason,omitzero"`
 	ChildRun  string         `json:"child_run,omitzero"`
 	Extra     jsontext.Value `json:",embed"`
@@ -482,8 +492,9 @@ type ArtifactAddedData struct {
 type CheckpointMarkedData struct {
 	Name string `json:"name"`
 	// By is who marked it, when it was not the run's executor: an operator's mark is a control event.
-	By    string         `json:"by,omitzero"`
-	Extra jsontext.Value `json:",embed"`
+	By      string         `json:"by,omitzero"`
+	Claimed string         `json:"claimed,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
 }
 
 // ErrorRaisedData records an error that did not end the run.

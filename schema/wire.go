@@ -37,6 +37,15 @@ const (
 	VerbCleanup = "cleanup"
 )
 
+// Changes reports whether a request of a verb has an effect: its sender is proven, and a lost answer leaves in doubt whether it was carried out.
+func Changes(verb string) bool {
+	switch verb {
+	case VerbGet, VerbList, VerbHistory, VerbFleet:
+		return false
+	}
+	return true
+}
+
 // Views of a run that recover and get answer with.
 const (
 	// ViewHead answers with one reply.
@@ -251,14 +260,20 @@ type ListReply struct {
 	Next string `json:"next,omitzero"`
 	// Incomplete: the index that the list is read from is still being built, and runs may be missing.
 	Incomplete bool `json:"incomplete,omitzero"`
+	// Parked are runs that the fold leaves where they stand, whether the list has them or not: on the first page, the first
+	// [MaxListParked] of them.
+	Parked []ParkedRun `json:"parked,omitzero"`
 }
+
+// MaxListParked bounds the parked runs that a list names; the verb fleet names all.
+const MaxListParked = 64
 
 // MarkRequest pins the point where a run stands: it can be restored by the name. A repeat is answered like the first one as
 // long as nothing was written behind it.
 type MarkRequest struct {
 	// Name of the point, at most [MaxIdentifier] bytes. Required.
 	Name string `json:"name"`
-	// By whom; the grammar of names. Required.
+	// By is the sender's name, a claim, as in [InputRequest].
 	By string `json:"by"`
 	// Move takes the name from the point that has it; without it that is a conflict.
 	Move bool `json:"move,omitzero"`
@@ -295,7 +310,8 @@ type SettleRequest struct {
 	How     Settlement     `json:"how"`
 	Result  jsontext.Value `json:"result,omitzero"`
 	IsError *bool          `json:"is_error,omitzero"`
-	By      string         `json:"by"`
+	// By is the sender's name, a claim, as in [InputRequest].
+	By string `json:"by"`
 	// RequestID makes a repeat of the request find its first try, and settles nothing twice; empty means every try is one
 	// of its own.
 	RequestID string         `json:"request_id,omitzero"`
@@ -306,6 +322,8 @@ type SettleRequest struct {
 type SettleReply struct {
 	EventID string         `json:"event_id"`
 	Stream  StreamSequence `json:"stream_sequence"`
+	// By is that of the event, as in [ControlReply].
+	By string `json:"by,omitzero"`
 }
 
 // Code is the stable code string of a service error.

@@ -1,17 +1,19 @@
 #!/bin/sh
-# Runs every fuzz target of the module for FUZZTIME, one after another.
+# Runs every fuzz target of the module for FUZZTIME, one after another. Each package is compiled once for all its targets.
 set -eu
 time=${FUZZTIME:-5s}
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+corpus=$(go env GOCACHE)/fuzz
 
-fuzz() { # package, target
+fuzz() { # folder, target
 	# By default a minute goes into making each new input smaller, during which nothing is tried.
-	go test -run '^$' -fuzz "^$2\$" -fuzztime "$time" -fuzzminimizetime 1s "$1" >"$log" 2>&1
+	(cd "$1" && "$work/test" -test.run '^$' -test.fuzz "^$2\$" -test.fuzztime "$time" -test.fuzzminimizetime 1s \
+		-test.fuzzcachedir "$corpus/$(go list .)") >"$work/log" 2>&1
 }
 
-# Only packages that have fuzz targets are worth compiling; go test then says which they are.
+# Only packages that have fuzz targets are worth compiling; the test binary then says which they are.
 dirs=$(git grep -l --untracked -E '^func Fuzz[A-Z]' -- '*_test.go' | sed 's,/[^/]*$,,' | sort -u)
 if [ -z "$dirs" ]; then
 	echo "fuzz: the module has no fuzz targets yet"
@@ -19,16 +21,17 @@ if [ -z "$dirs" ]; then
 fi
 count=0
 for dir in $dirs; do
-	targets=$(go test -list '^Fuzz' "./$dir") || { echo "$targets" >&2; exit 1; }
+	go test -c -fuzz . -o "$work/test" "./$dir"
+	targets=$(cd "$dir" && "$work/test" -test.list '^Fuzz') || { echo "$targets" >&2; exit 1; }
 	for target in $(echo "$targets" | grep '^Fuzz'); do
 		echo "fuzz: ./$dir $target for $time"
-		# When the time ends while a worker is busy, go test may report that as a failure, without an
+		# When the time ends while a worker is busy, the test may report that as a failure, without an
 		# input. That is the tool's, not the target's: once more.
 		if ! fuzz "./$dir" "$target"; then
-			if grep -q 'context deadline exceeded' "$log" && ! grep -q 'Failing input written' "$log" && fuzz "./$dir" "$target"; then
+			if grep -q 'context deadline exceeded' "$work/log" && ! grep -q 'Failing input written' "$work/log" && fuzz "./$dir" "$target"; then
 				continue
 			fi
-			cat "$log" >&2
+			cat "$work/log" >&2
 			echo "fuzz: $target failed: add the input it wrote to ./$dir/testdata/fuzz to git and mend the code" >&2
 			exit 1
 		fi

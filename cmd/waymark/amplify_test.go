@@ -23,6 +23,9 @@ const heapMost = 512 << 20
 // A thousand who ask for a run's whole content and then take nothing of it, and two hundred takeovers (a thousand took 30 s and 12 MiB), cost bounded memory, and
 // nobody else the service.
 func TestAThousandRequestsAtOnceAreAnsweredOrRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a thousand requests at once")
+	}
 	dir := t.TempDir()
 	getenv := func(name string) string {
 		return map[string]string{"HOME": dir, "XDG_CONFIG_HOME": dir, "WAYMARK_HTTP": "off", "WAYMARK_STATE_DIR": dir, "WAYMARK_QUOTA": "256MiB"}[name]

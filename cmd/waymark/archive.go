@@ -11,14 +11,24 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/archive"
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 )
 
 // archive writes the runs to an archive.
 func (c exportCmd) archive(ctx context.Context, a *app, cl *client, fleet *publisher.Fleet) error {
 	var m *archive.Manifest
-	err := writeFile(c.Archive, func(w io.Writer) (err error) {
-		m, err = archive.Write(ctx, w, fleet, archive.Export{Fleet: cl.fleet, Runs: c.Run_, Bases: c.Bases, Made: a.now()})
+	js, err := jetstream.New(cl.nc)
+	if err != nil {
+		return err
+	}
+	keys, err := kvstore.KeysOf(js, cl.fleet)(ctx)
+	if err != nil {
+		return err
+	}
+	err = writeFile(c.Archive, func(w io.Writer) (err error) {
+		m, err = archive.Write(ctx, w, fleet, archive.Export{Fleet: cl.fleet, Keys: keys, Runs: c.Run_, Bases: c.Bases, Made: a.now()})
 		if errors.Is(err, archive.ErrIncomplete) {
 			// Of a transcript what is there is kept; an archive is whole or not at all.
 			return &failure{code: exitDamaged, what: err.Error(), hint: "see what is missing: " + cl.prompt.command("verify --all"), err: archive.ErrIncomplete}
@@ -46,6 +56,10 @@ func (c exportCmd) archive(ctx context.Context, a *app, cl *client, fleet *publi
 
 // archive imports the runs of an archive.
 func (c importCmd) archive(ctx context.Context, a *app) error {
+	info, err := os.Stat(c.Archive)
+	if err == nil && !info.Mode().IsRegular() {
+		return notRegular(c.Archive)
+	}
 	file, err := os.Open(c.Archive)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
@@ -68,9 +82,19 @@ func (c importCmd) archive(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
+		keys, err := kvstore.NewKeyring(js, cl.fleet)
+		if err != nil {
+			return err
+		}
 		done, err := archive.Import(ctx, js, from, archive.Target{
-			Fleet: cl.fleet, Source: fleet, As: c.As, Prefix: c.Prefix, Live: c.Live, Continue: c.Continue,
+			Fleet: cl.fleet, Source: fleet, Keys: keys, As: c.As, Prefix: c.Prefix, Live: c.Live, Continue: c.Continue,
 		})
+		if errors.Is(err, keyring.ErrSigner) {
+			err = &failure{
+				code: exitRefused, what: err.Error(), err: err,
+				hint: "import as the fleet's daemon, which signs the control events of the archive: name its context with --context",
+			}
+		}
 		if err != nil && len(done) == 0 {
 			return err
 		}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer"
@@ -26,7 +28,47 @@ type backupCmd struct {
 }
 
 type backupTakeCmd struct {
-	Dir string `arg:"" help:"Directory to make. It appears when the backup is whole."`
+	Dir      string `arg:"" help:"Directory to make. It appears when the backup is whole."`
+	SignWith string `name:"sign-with" placeholder:"SEEDFILE" help:"Sign the manifest with the NKey whose seed is in this file."`
+}
+
+// trustFlags say what a backup must be before anything is done with it.
+type trustFlags struct {
+	VerifyWith string   `name:"verify-with" placeholder:"PUBLICKEY" help:"Refuse the backup unless this public NKey has signed it."`
+	MaxSize    byteSize `default:"0" placeholder:"SIZE" help:"Most that its messages may be when unpacked (default: 100 times the size of its files, and 64MiB at least)."`
+}
+
+func (f trustFlags) trust() (backup.Trust, error) {
+	if f.VerifyWith != "" && !nkeys.IsValidPublicKey(f.VerifyWith) {
+		return backup.Trust{}, notPublic("--verify-with", f.VerifyWith, "name the public key of the seed that signed the backup (A… or U…), shown by: nk -inkey SEEDFILE -pubout")
+	}
+	return backup.Trust{Key: f.VerifyWith, MaxBytes: int64(f.MaxSize)}, nil
+}
+
+// notPublic refuses what was given in place of a public key, without a letter of it: it may be a seed.
+func notPublic(where, given, hint string) error {
+	if seedLike.MatchString(given) {
+		return fail(exitUsage, "make a new one if others could see it; "+hint, "%s: that is a secret seed, not a public key; it was not printed", where)
+	}
+	return fail(exitUsage, hint, "%s is not a public key; it was not printed", where)
+}
+
+// readSeed reads the key pair whose seed is in a file.
+func readSeed(file string) (nkeys.KeyPair, error) {
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	key, err := nkeys.ParseDecoratedNKey(b)
+	clear(b)
+	if err != nil {
+		// The cause is not shown: it could have a part of what the file holds.
+		return nil, fail(exitUsage, "make one with: nk -gen account", "file %s has no seed of an NKey", file)
+	}
+	return key, nil
 }
 
 // Help is the text below the flags.
@@ -37,11 +79,20 @@ func (backupTakeCmd) Help() string {
 
 Examples:
   waymark backup /var/backups/waymark-2026-01-31
+  waymark backup /var/backups/waymark-2026-01-31 --sign-with backup.seed
   waymark backup verify /var/backups/waymark-2026-01-31 --runs`
 }
 
 // Run backs the fleet up.
 func (c backupTakeCmd) Run(ctx context.Context, a *app) error {
+	var key nkeys.KeyPair
+	if c.SignWith != "" {
+		var err error
+		if key, err = readSeed(c.SignWith); err != nil {
+			return err
+		}
+		defer key.Wipe()
+	}
 	cl, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -51,7 +102,9 @@ func (c backupTakeCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	m, err := backup.Take(ctx, js, backup.Config{Fleet: cl.fleet, Dir: c.Dir, Actor: operator, Now: a.now, OnStream: a.streamNotes("reading")})
+	m, err := backup.Take(ctx, js, backup.Config{
+		Fleet: cl.fleet, Dir: c.Dir, Actor: operator, Now: a.now, SignWith: key, OnStream: a.streamNotes("reading"),
+	})
 	if m == nil {
 		return err
 	}
@@ -99,6 +152,7 @@ func printBackup(a *app, dir string, m *backup.Manifest) error {
 }
 
 type backupVerifyCmd struct {
+	trustFlags
 	Dir  string `arg:"" help:"Directory of the backup."`
 	Runs bool   `help:"Restore it into a server of its own, in a temporary directory, and verify every run."`
 	Temp string `placeholder:"DIR" help:"Where that server keeps its files: as much room as the backup takes several times over (default: the system's)."`
@@ -116,7 +170,11 @@ Examples:
 
 // Run checks a backup.
 func (c backupVerifyCmd) Run(ctx context.Context, a *app) error {
-	m, err := backup.Check(c.Dir)
+	trust, err := c.trust()
+	if err != nil {
+		return err
+	}
+	m, err := backup.Check(c.Dir, trust)
 	if err != nil || !c.Runs {
 		if err == nil {
 			err = printBackup(a, c.Dir, m)
@@ -124,7 +182,7 @@ func (c backupVerifyCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	total := verified{Verified: []*consumer.Verification{}}
-	if err := c.rehearse(ctx, a, m, &total); err != nil {
+	if err := c.rehearse(ctx, a, m, trust, &total); err != nil {
 		return err
 	}
 	whole := verifyCmd{All: true}
@@ -138,7 +196,7 @@ func (c backupVerifyCmd) Run(ctx context.Context, a *app) error {
 }
 
 // rehearse restores the backup into a server of its own and verifies all runs there.
-func (c backupVerifyCmd) rehearse(ctx context.Context, a *app, m *backup.Manifest, total *verified) (err error) {
+func (c backupVerifyCmd) rehearse(ctx context.Context, a *app, m *backup.Manifest, trust backup.Trust, total *verified) (err error) {
 	dir, err := os.MkdirTemp(c.Temp, "waymark-rehearsal-")
 	if err != nil {
 		return err
@@ -149,7 +207,7 @@ func (c backupVerifyCmd) rehearse(ctx context.Context, a *app, m *backup.Manifes
 		if err != nil {
 			return err
 		}
-		if _, err := backup.Restore(ctx, js, backup.Target{Dir: c.Dir, Replicas: 1, Quota: kvstore.UnlimitedQuota, OnStream: a.streamNotes("restoring")}); err != nil {
+		if _, err := backup.Restore(ctx, js, backup.Target{Dir: c.Dir, Trust: trust, Replicas: 1, Quota: kvstore.UnlimitedQuota, OnStream: a.streamNotes("restoring")}); err != nil {
 			return err
 		}
 		settings, _, err := kvstore.NewFleets(js).Get(ctx, m.Fleet)
@@ -161,7 +219,7 @@ func (c backupVerifyCmd) rehearse(ctx context.Context, a *app, m *backup.Manifes
 }
 
 // withServer runs an embedded server while use is at work.
-func withServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) error) (err error) {
+func withServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) error, opts ...nats.Option) (err error) {
 	start, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	server, err := natsd.Start(start, config, zerolog.Nop())
@@ -170,7 +228,8 @@ func withServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) e
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
 	closed := make(chan struct{})
-	nc, err := server.Connect(nats.Name("waymark cli"), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	opts = append([]nats.Option{nats.Name("waymark cli"), nats.ClosedHandler(func(*nats.Conn) { close(closed) })}, opts...)
+	nc, err := server.Connect(opts...)
 	if err != nil {
 		return err
 	}
@@ -182,6 +241,7 @@ func withServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) e
 }
 
 type restoreCmd struct {
+	trustFlags
 	Dir      string   `arg:"" help:"Directory of the backup."`
 	Replicas int      `default:"0" placeholder:"N" help:"Copies of every stream (default: as many as it had)."`
 	Quota    byteSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: as it was)."`
@@ -200,7 +260,11 @@ Examples:
 
 // Run restores the fleet of a backup.
 func (c restoreCmd) Run(ctx context.Context, a *app) error {
-	m, err := backup.Open(c.Dir)
+	trust, err := c.trust()
+	if err != nil {
+		return err
+	}
+	m, err := backup.Open(c.Dir, trust)
 	if err != nil {
 		return err
 	}
@@ -215,7 +279,7 @@ func (c restoreCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		done, err = backup.Restore(ctx, js, backup.Target{
-			Dir: c.Dir, Replicas: c.Replicas, Quota: int64(c.Quota), OnStream: a.streamNotes("restoring"),
+			Dir: c.Dir, Trust: trust, Replicas: c.Replicas, Quota: int64(c.Quota), OnStream: a.streamNotes("restoring"),
 		})
 		return err
 	}
@@ -245,6 +309,17 @@ func (c restoreCmd) Run(ctx context.Context, a *app) error {
 		"messages", count(m.Messages()), "streams", fmt.Sprintf("%d, and %d before", done.Streams, done.Before)); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "start a daemon, which makes the checkpoints: %s\n", a.prompt.command("serve"))
+	serve := a.prompt.command("serve")
+	if len(m.Settings.Keys) == 0 {
+		_, err = fmt.Fprintf(a.stdout, "start a daemon, which makes the checkpoints: %s\n", serve)
+		return err
+	}
+	conn := a.cli.Conn
+	if cl == nil && conn.NKey == "" && conn.Creds == "" {
+		serve += " --nkey FILE"
+	}
+	_, err = fmt.Fprintf(a.stdout, "the fleet has keys: start a daemon with the key file of one of its daemons, which makes the checkpoints: %s\n"+
+		"without such a file make another key (nk -gen user), add its public key, and wait a minute: %s\n",
+		serve, a.prompt.command("fleet keys add PUBLICKEY"))
 	return err
 }

@@ -18,7 +18,7 @@ type bisectCmd struct {
 // Help is the text below the flags.
 func (bisectCmd) Help() string {
 	return `The run's events are gone through from the first, and the first one after which the expression is true is shown, with the points ` +
-		`before and behind it. The expression language is that of expr-lang.org. It knows two values: event, with name, id, source, time, ` +
+		`before and behind it. The expression language is that of expr-lang.org, without the functions that make text or copy lists. It knows two values: event, with name, id, source, time, ` +
 		`epoch, sequence, turn and data; and run, the run's head after the event as waymark runs get --json shows it. Where an expression ` +
 		`makes no sense, because a member is missing, it does not hold; a?.b is nil where a is, and a ?? 0 stands in for it. The exit code is 4 when it never holds.
 
@@ -64,12 +64,19 @@ func (c bisectCmd) Run(ctx context.Context, a *app) error {
 				head.Position = schema.Position{} // sequences that damage freed were used again
 			}
 			last = rec.Stream
-			v := head.Apply(&rec)
+			keys, err := fleet.Keys(ctx)
+			if err != nil {
+				return err
+			}
+			v := head.Apply(keys, &rec)
 			if v.Kind != schema.Applied && v.Kind != schema.Evidence {
 				return nil
 			}
 			found.Events++
-			holds, err := predicate.Holds(&head, v.Event)
+			holds, err := predicate.Holds(ctx, &head, v.Event)
+			if errors.Is(err, history.ErrPredicateCost) || ctx.Err() != nil {
+				return fmt.Errorf("at event %s: %w", v.Event.ID, err)
+			}
 			if err != nil && senseless == nil {
 				senseless = fmt.Errorf("at event %s: %w", v.Event.ID, err)
 			}
@@ -88,6 +95,8 @@ func (c bisectCmd) Run(ctx context.Context, a *app) error {
 		return err
 	})
 	switch {
+	case errors.Is(err, history.ErrPredicateCost):
+		return fail(exitUsage, "use a simpler expression", "%s", err)
 	case err != nil:
 		return err
 	case event == nil && senseless != nil:
@@ -104,6 +113,6 @@ func (c bisectCmd) Run(ctx context.Context, a *app) error {
 	if found.Before != "" {
 		before = a.prompt.command("fork " + c.Run_ + " --at " + schema.ShellWord(found.Before))
 	}
-	return printFields(a.stdout, "event", fmt.Sprintf("%d of the run", found.Events), "look at it", a.prompt.command("recover "+c.Run_+" --at "+schema.ShellWord(found.Point)),
+	return printWhole(a.stdout, "event", fmt.Sprintf("%d of the run", found.Events), "look at it", a.prompt.command("recover "+c.Run_+" --at "+schema.ShellWord(found.Point)),
 		"go on from before it", before)
 }

@@ -2,9 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
-
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -13,7 +12,7 @@ import (
 type cancelCmd struct {
 	Run_   string `arg:"" name:"run" help:"Run id."`
 	Reason string `placeholder:"TEXT" help:"Why, for the record."`
-	By     string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Who asks for it (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By     string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
@@ -28,7 +27,6 @@ Example:
 // cancelled is what cancel prints as JSON.
 type cancelled struct {
 	Run string `json:"run"`
-	By  string `json:"by"`
 	schema.ControlReply
 	// Status and Executor of the run when it was looked at afterwards.
 	Status   schema.Status `json:"status"`
@@ -46,8 +44,8 @@ func (c cancelCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer cl.close()
-	answer := cancelled{Run: c.Run_, By: by}
-	if err := cl.ask(ctx, schema.VerbCancel, c.Run_, schema.CancelRequest{By: by, Reason: c.Reason, RequestID: nuid.Next()}, &answer.ControlReply); err != nil {
+	answer := cancelled{Run: c.Run_}
+	if err := cl.ask(ctx, schema.VerbCancel, c.Run_, schema.CancelRequest{By: by, Reason: c.Reason, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
 		return err
 	}
 	reply, err := cl.get(ctx, c.Run_)
@@ -59,7 +57,7 @@ func (c cancelCmd) Run(ctx context.Context, a *app) error {
 	if a.cli.JSON {
 		return document(a.stdout, answer)
 	}
-	if err := printFields(a.stdout, "requested", "that run "+c.Run_+" ends", "by", by, "status", headStatus(h, reply.Quarantined),
+	if err := printFields(a.stdout, "requested", "that run "+c.Run_+" ends", byLabel(answer.By), answer.By, "status", headStatus(h, reply.Quarantined),
 		"event", answer.EventID, "position", count(answer.Stream)); err != nil || a.cli.Quiet {
 		return err
 	}
@@ -76,7 +74,15 @@ func (c cancelCmd) Run(ctx context.Context, a *app) error {
 	return err
 }
 
-// decider is the name under which a person's decision is recorded.
+// byLabel is the label of a control event's By.
+func byLabel(by string) string {
+	if schema.IsProven(by) {
+		return "by"
+	}
+	return "claimed by"
+}
+
+// decider returns the sender's name for a request.
 func decider(by string) (string, error) {
 	if by == "" {
 		return operator, nil

@@ -32,7 +32,7 @@ type cleanupCmd struct {
 	DryRun     bool            `help:"Show the plan, and remove nothing."`
 	Report     string          `placeholder:"FILE" help:"Write the report there: Markdown when the name ends with .md, else JSON."`
 	NoVerify   bool            `help:"Do not verify the runs that are left."`
-	By         string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Who removes them (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By         string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.

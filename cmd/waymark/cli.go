@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
@@ -81,6 +82,16 @@ func (f connectionFlags) settings() natsconn.Settings {
 		URL: f.NATS, Context: f.Context, Creds: f.Creds, User: f.User, Password: f.Password,
 		NKey: f.NKey, Token: f.Token, CA: f.TLSCA, Cert: f.TLSCert, Key: f.TLSKey, InboxPrefix: f.Inbox,
 	}
+}
+
+// localKey is the key that --nkey or --creds names for a server that this program starts itself, as that server is told of it, and the
+// option with which a connection proves itself by it; both are nil without one.
+func (a *app) localKey() ([]string, nats.Option, error) {
+	public, option, err := a.cli.Conn.settings().KeyOption()
+	if err != nil || option == nil {
+		return nil, nil, err
+	}
+	return []string{public}, option, nil
 }
 
 // stateDir is the state directory in use.

@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/conform"
 	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -126,6 +128,7 @@ type conformWatch struct {
 	a        *app
 	cl       *client
 	checker  *conform.Checker
+	keys     *keyring.Ring
 	recorder *conform.Recorder
 	shown    int
 }
@@ -155,6 +158,13 @@ func (c conformCmd) watch(ctx context.Context, a *app, checker *conform.Checker)
 		return err
 	}
 	defer w.cl.close()
+	js, err := jetstream.New(w.cl.nc)
+	if err != nil {
+		return err
+	}
+	if w.keys, err = kvstore.NewKeyring(js, w.cl.fleet); err != nil {
+		return err
+	}
 	if c.For > 0 {
 		bounded, cancel := context.WithTimeout(ctx, c.For)
 		defer cancel()
@@ -204,7 +214,10 @@ func (w *conformWatch) follow(ctx context.Context) error {
 		}
 		defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
 	}
-	if !w.NoFollow {
+	if err := w.cl.nc.Flush(); err != nil {
+		return fmt.Errorf("listening to what is published: %w", err)
+	}
+	if !w.NoFollow { // true from here on: the server knows the subscriptions
 		w.say("watching fleet %s: end with Ctrl-C\n", w.cl.fleet)
 	}
 	follow := eventsCmd{Run_: w.Run_, All: w.All || w.Run_ != "", NoFollow: w.NoFollow}
@@ -256,12 +269,16 @@ func (w *conformWatch) judge(ctx context.Context, m runlog.Arrived) error {
 			return err
 		}
 	}
-	return w.take(m)
+	return w.take(ctx, m)
 }
 
-func (w *conformWatch) take(m runlog.Arrived) error {
+func (w *conformWatch) take(ctx context.Context, m runlog.Arrived) error {
 	seen := conform.Message{Subject: m.Subject, Record: m.Record}
-	w.checker.Add(seen)
+	keys, err := w.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	w.checker.Add(keys, seen)
 	if w.recorder != nil {
 		if err := w.recorder.Log(&seen); err != nil {
 			return err
@@ -278,7 +295,7 @@ func (w *conformWatch) history(ctx context.Context, run string, before runlog.Ar
 		if m.Subject == before.Subject && m.Record.Stream >= before.Record.Stream {
 			return errReached
 		}
-		return w.take(m)
+		return w.take(ctx, m)
 	}, nil)
 	if errors.Is(err, errReached) || errors.Is(err, kvstore.ErrNotFound) {
 		return nil

@@ -21,8 +21,7 @@ type cutCmd struct {
 func (cutCmd) Help() string {
 	return `Each run is shown with its last boundary up to there, as the point that recover --at, fork --at and diff take. Within a shard the cut ` +
 		`is one place of the log: what is behind it does not count, in any run. By a time, what the server had stored before that time counts, and shards ` +
-		`agree as far as their servers' clocks do. Events that were moved to segments have no server's time any more: between two messages that the ` +
-		`log still has, their own times decide, and the shard is shown as not exact. Runs that were erased since are not in the cut. Nothing is written. The ` +
+		`agree as far as their servers' clocks do. Runs that were erased since are not in the cut. Nothing is written. The ` +
 		`credentials of the daemon are needed where a server gives each role its own permissions.
 
 Examples:
@@ -90,11 +89,7 @@ func (c cutCmd) Run(ctx context.Context, a *app) error {
 		if a.cli.JSON {
 			return line(a.stdout, cutShard{"shard", p})
 		}
-		exact := ""
-		if !p.Exact {
-			exact = ", by the events' own times between " + orNothing(p.After) + " and " + orNothing(p.Before)
-		}
-		_, err := fmt.Fprintf(a.stdout, "shard %d is cut behind %d%s\n", p.Shard, p.Position, exact)
+		_, err := fmt.Fprintf(a.stdout, "shard %d is cut behind %d\n", p.Shard, p.Position)
 		return err
 	}
 	config.OnRun = func(p backup.RunPoint) error {
@@ -122,11 +117,4 @@ func (c cutCmd) Run(ctx context.Context, a *app) error {
 		{title: "status"},
 		{title: ""},
 	}, rows)
-}
-
-func orNothing(s string) string {
-	if s == "" {
-		return "nothing"
-	}
-	return s
 }

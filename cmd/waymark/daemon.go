@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -12,12 +13,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
@@ -32,7 +33,9 @@ const embeddedLease = time.Second
 // daemon is what serve puts together.
 type daemon struct {
 	// server is nil when the daemon joined another one.
-	server  *natsd.Server
+	server *natsd.Server
+	// key proves the daemon to its own server by the key that it signs with; nil without one.
+	key     nats.Option
 	target  natsconn.Target
 	service *consumer.Service
 	// roster is what claims are answered from, and heartbeats what the folders go by; nil without folders.
@@ -47,8 +50,10 @@ type daemon struct {
 	// shards brings the shards of the fleet into service, and settings those that are added.
 	shards   *daemonShards
 	settings *consumer.Settings
-	conns    []*nats.Conn
-	locks    locks
+	// proof returns the sender of a request; nil if the NATS server proves no senders.
+	proof func(verb string, m *nats.Msg) (by string, err error)
+	conns []*nats.Conn
+	locks locks
 	// refuse ends a start because the server does not permit what it needs; nil once it has started.
 	refuse atomic.Pointer[context.CancelCauseFunc]
 }
@@ -86,6 +91,12 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 	if err != nil {
 		return nil, err
 	}
+	if err := d.proveSenders(ctx, serviceConn, a.cli.Fleet, log); err != nil {
+		return nil, err
+	}
+	if err := c.checkSigner(ctx, a, js, log); err != nil {
+		return nil, err
+	}
 	return d, c.openShards(a, d, serviceConn, foldConn, js, settings, registry, log)
 }
 
@@ -109,9 +120,14 @@ func (c serveCmd) openServer(ctx context.Context, a *app, d *daemon, open *close
 	if stateErr != nil {
 		return stateErr
 	}
+	config := natsd.Config{StateDir: stateDir, Port: c.Port}
+	var err error
+	if config.Keys, d.key, err = a.localKey(); err != nil {
+		return err
+	}
 	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	server, err := natsd.Start(startCtx, natsd.Config{StateDir: stateDir, Port: c.Port}, log)
+	server, err := natsd.Start(startCtx, config, log)
 	if err != nil {
 		return err
 	}
@@ -152,6 +168,9 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 	var nc *nats.Conn
 	var err error
 	if d.server != nil {
+		if d.key != nil {
+			opts = append(opts, d.key)
+		}
 		nc, err = d.server.Connect(opts...)
 	} else {
 		nc, err = d.target.Connect(ctx, opts...)
@@ -171,6 +190,27 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 		}
 	})
 	return nc, nil
+}
+
+// proveSenders sets proof if the server proves senders. If the server does not answer, the daemon does not start: a guess could turn proofs
+// into claims.
+func (d *daemon) proveSenders(ctx context.Context, nc *nats.Conn, fleet string, log zerolog.Logger) error {
+	if d.server != nil {
+		return nil // the embedded server has one user with all rights
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	proves, err := access.Proves(nc, fleet, func(subject string) (*nats.Msg, error) { return nc.RequestWithContext(ctx, subject, nil) })
+	switch {
+	case err != nil:
+		return err
+	case proves:
+		d.proof = access.Prover(fleet)
+	default:
+		log.Info().Str("account", access.AccountOf(access.Daemon, fleet)).
+			Msg("senders of requests are not proven: the daemon is not an nkey user of the fleet's account")
+	}
+	return nil
 }
 
 // provisionTry is how long one try to provision waits for answers: a cluster that is being formed answers nothing.
@@ -218,8 +258,8 @@ func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetst
 			})
 			return err
 		}
-	case errors.Is(err, kvstore.ErrNotFound) && d.server != nil:
-		config.QuotaBytes = roomyQuota(d.server.MaxStore(), max(c.Shards, 1))
+	case (errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing)) && d.server != nil: // the bucket of settings comes with the first fleet
+		config.QuotaBytes = roomyQuota(d.storeRoom(), max(c.Shards, 1))
 	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing):
 		return kvstore.FleetSettings{}, err
 	}
@@ -235,10 +275,23 @@ func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetst
 		config.QuotaBytes = int64(c.Quota)
 	}
 	if err := change(ctx, js, config); err != nil {
+		if errors.Is(err, kvstore.ErrFull) {
+			err = d.noRoom(config.Defaults(), err)
+		}
 		return kvstore.FleetSettings{}, err
 	}
 	settings, _, err := fleets.Get(ctx, a.cli.Fleet)
 	return settings, err
+}
+
+// storeRoom is how many bytes a new fleet may take of the daemon's own server: what the server may store, and no more than three quarters
+// of what the disk has free.
+func (d *daemon) storeRoom() int64 {
+	room := d.server.MaxStore()
+	if free, _, err := natsd.DiskRoom(d.server.StateDir()); err == nil {
+		room = min(room, free/4*3)
+	}
+	return room
 }
 
 // roomyQuota is the default quota of a new fleet's shard on an embedded server that may store so many bytes: 0, the
@@ -249,6 +302,26 @@ func roomyQuota(store int64, shards int) int64 {
 		return max(quota, leastQuota)
 	}
 	return 0
+}
+
+// noRoom says which quota a server that cannot reserve the fleet's streams has room for, as far as it is known.
+func (d *daemon) noRoom(config kvstore.FleetConfig, err error) error {
+	f := &failure{
+		code: exitFull, err: err, own: true, what: err.Error(),
+		hint: fmt.Sprintf("use a quota below %s (waymark serve --quota SIZE), or give the server more room", bytesText(config.QuotaBytes)),
+	}
+	if d.server == nil {
+		return f
+	}
+	switch fits := kvstore.LargestQuota(d.server.MaxStore(), config.Shards); {
+	case fits < kvstore.MinQuotaBytes:
+		// The store is three quarters of the disk: see natsd.
+		f.hint = fmt.Sprintf("use a disk of at least %s: a fleet of %d shards reserves %s, and the server stores %s here",
+			bytesText(kvstore.LeastRoom(config.Shards)/3*4), config.Shards, bytesText(kvstore.LeastRoom(config.Shards)), bytesText(d.server.MaxStore()))
+	case fits < config.QuotaBytes:
+		f.hint = fmt.Sprintf("use a quota of at most %dMiB (waymark serve --quota %dMiB), or a larger disk", fits>>20, fits>>20)
+	}
+	return f
 }
 
 // leastQuota is the smallest quota that is chosen without asking; less room than that is an error to be seen.
@@ -311,6 +384,6 @@ func daemonName() string {
 	if name == "" {
 		name = "host"
 	}
-	id := nuid.Next()
+	id := rand.Text()
 	return name + "-" + id[len(id)-6:]
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/shadow"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -28,6 +29,8 @@ type daemonShards struct {
 	service jetstream.JetStream
 	foldNC  *nats.Conn
 	fold    jetstream.JetStream
+	// signer is the daemon's key; nil for none.
+	signer *keyring.Signer
 
 	mu sync.Mutex
 	// open are the shards that the folders write to, and read those that the service reads.
@@ -43,6 +46,10 @@ func (c serveCmd) openShards(a *app, d *daemon, serviceConn, foldConn *nats.Conn
 ) error {
 	s := &daemonShards{serveCmd: c, app: a, daemon: d, registry: registry, log: log, service: js}
 	d.shards = s
+	var err error
+	if s.signer, err = keyring.SignerOf(serviceConn); err != nil {
+		return err
+	}
 	added, err := s.openReaders(settings)
 	if err != nil {
 		return err
@@ -56,7 +63,7 @@ func (c serveCmd) openShards(a *app, d *daemon, serviceConn, foldConn *nats.Conn
 	}
 	d.service, err = consumer.NewService(consumer.ServiceConfig{
 		Fleet: a.cli.Fleet, Name: c.Name, Version: serviceVersion(), Generations: settings.Generations, Refresh: d.settings.Refresh,
-		Grace: c.Grace, MaxClaims: c.MaxClaims, Shadow: s.shadowState(),
+		Grace: c.Grace, MaxClaims: c.MaxClaims, Shadow: s.shadowState(), Proof: d.proof,
 		Retention: func() schema.RetentionPolicy { return d.settings.Current().Retention },
 	}, serviceConn, js, added, d.roster, a.now, log)
 	if err != nil {
@@ -124,6 +131,7 @@ func (s *daemonShards) leads(shard int) bool {
 func (s *daemonShards) grow(settings kvstore.FleetSettings) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.sayUnsigned(settings)
 	added, err := s.openReaders(settings)
 	if err != nil {
 		return err
@@ -180,8 +188,8 @@ func (s *daemonShards) openFolders(settings kvstore.FleetSettings, undone *uncle
 			},
 		}
 		if beside := d.shadow; beside != nil {
-			config.Shadow = func(run string, before schema.StreamSequence, rec *schema.Record, kind schema.VerdictKind, head *schema.Head) {
-				beside.Folded(shadow.Folded{Run: run, Before: before, Record: rec, Kind: kind, Head: head})
+			config.Shadow = func(run string, before schema.StreamSequence, rec *schema.Record, keys *schema.Keys, kind schema.VerdictKind, head *schema.Head) {
+				beside.Folded(shadow.Folded{Run: run, Before: before, Record: rec, Keys: keys, Kind: kind, Head: head})
 			}
 		}
 		if d.server != nil {

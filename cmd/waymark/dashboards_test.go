@@ -12,6 +12,7 @@ import (
 
 // Whoever renames a metric mends the alerts and the dashboard.
 func TestAlertsAndDashboardNameMetricsThatTheDaemonShows(t *testing.T) {
+	t.Parallel()
 	families, err := aRegistry(t).Gather()
 	require.NoError(t, err)
 	shown := make(map[string]bool)

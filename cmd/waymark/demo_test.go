@@ -34,6 +34,7 @@ func startDemo(t *testing.T, temp string) (*exec.Cmd, *bufio.Reader, *bytes.Buff
 }
 
 func TestTheDemonstrationProvesThatNothingIsLostOrRunTwice(t *testing.T) {
+	t.Parallel()
 	temp := t.TempDir()
 	cmd, stdout, stderr := startDemo(t, temp)
 	out, err := io.ReadAll(stdout)
@@ -56,6 +57,9 @@ func TestTheDemonstrationProvesThatNothingIsLostOrRunTwice(t *testing.T) {
 }
 
 func TestTheDemonstrationLeavesNothingWhenItIsEnded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: the demonstration, three times")
+	}
 	if runtime.GOOS == "windows" {
 		t.Skip("windows cannot send an interrupt to one process: run this test on another system")
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/natsd"
 )
 
 // errRoomAgain ends a daemon whose own server had run out of room, when there is some again.
@@ -22,8 +24,16 @@ const (
 
 // roomAgain reports whether a disk that was full has room, as far as this system tells.
 func roomAgain(dir string) bool {
-	free, total, err := diskRoom(dir)
+	free, total, err := natsd.DiskRoom(dir)
 	return err == nil && free >= min(leastRoom, total/20)
+}
+
+// makeRoom says what to do about a full disk of a size, 0 where the system does not tell it.
+func makeRoom(dir string, total int64) string {
+	if total == 0 {
+		return fmt.Sprintf("make room on the disk of %s; what was acknowledged is kept", dir)
+	}
+	return fmt.Sprintf("make room on the disk of %s, %s at least; what was acknowledged is kept", dir, bytesText(min(leastRoom, total/20)))
 }
 
 // awaitRoom returns errRoomAgain once the disk has room, and nil when ctx ends before.
@@ -59,7 +69,7 @@ func (d *daemon) watchRoom(ctx context.Context, log zerolog.Logger) error {
 func (d *daemon) fullDisk() trouble {
 	dir := d.server.StateDir()
 	what := fmt.Sprintf("the disk of %s was full, and its nats server stores nothing: %s", dir, d.server.Full())
-	if free, total, err := diskRoom(dir); err == nil {
+	if free, total, err := natsd.DiskRoom(dir); err == nil {
 		what += fmt.Sprintf("; %s of %s are free now", bytesText(free), bytesText(total))
 		return trouble{"disk", what, fmt.Sprintf("make room on that disk, %s at least: the daemon then goes on by itself. What was acknowledged is kept", bytesText(min(leastRoom, total/20)))}
 	}

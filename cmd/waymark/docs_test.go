@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
@@ -28,7 +29,7 @@ func cliDoc(t *testing.T) string {
 	flagTable(&b, parser.Model.Flags)
 	b.WriteString("## Commands\n\n")
 	for _, leaf := range parser.Model.Leaves(true) {
-		fmt.Fprintf(&b, "### waymark %s\n\n%s\n\n    waymark %s\n\n", commandPath(leaf), leaf.Help, commandUsage(leaf))
+		fmt.Fprintf(&b, "### waymark %s\n\n%s\n\n    waymark %s\n\n", commandPath(leaf), prose(leaf.Help), commandUsage(leaf))
 		if len(leaf.Positional) > 0 {
 			b.WriteString("| argument | |\n|---|---|\n")
 			for _, p := range leaf.Positional {
@@ -38,7 +39,7 @@ func cliDoc(t *testing.T) string {
 		}
 		flagTable(&b, leaf.Flags)
 		if leaf.Detail != "" {
-			b.WriteString(leaf.Detail + "\n\n")
+			b.WriteString(prose(leaf.Detail) + "\n\n")
 		}
 	}
 	b.WriteString("## Exit codes\n\n| code | name | meaning |\n|---|---|---|\n")
@@ -119,9 +120,48 @@ func allFlags(n *kong.Node) []*kong.Flag {
 	return flags
 }
 
+// prose is a help text as a page has it: lines of at most 120 characters, and indented lines as code.
+func prose(help string) string {
+	var b strings.Builder
+	code := false
+	for i, line := range strings.Split(help, "\n") {
+		indented := strings.HasPrefix(line, "  ")
+		if indented != code && i > 0 && line != "" {
+			b.WriteString("\n") // between text and code
+		}
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		if line != "" {
+			code = indented
+		}
+		if indented {
+			b.WriteString("    " + strings.TrimPrefix(line, "  "))
+			continue
+		}
+		width := 0
+		for n, word := range strings.Fields(line) {
+			length := utf8.RuneCountInString(word)
+			switch {
+			case n == 0:
+			case width+1+length > 120:
+				b.WriteString("\n")
+				width = 0
+			default:
+				b.WriteString(" ")
+				width++
+			}
+			b.WriteString(word)
+			width += length
+		}
+	}
+	return b.String()
+}
+
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
 func TestTheReferenceIsThatOfTheGrammar(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join("..", "..", "docs", "cli.md")
 	want := cliDoc(t)
 	if *update {
@@ -133,6 +173,7 @@ func TestTheReferenceIsThatOfTheGrammar(t *testing.T) {
 }
 
 func TestEveryFlagAndCommandHasHelp(t *testing.T) {
+	t.Parallel()
 	parser, err := newParser(new(cli), func(string) string { return "" }, io.Discard, io.Discard)
 	require.NoError(t, err)
 	for _, leaf := range parser.Model.Leaves(true) {
@@ -159,8 +200,8 @@ wrong and what to do next:
     waymark: no waymark server is running in ~/.local/state/waymark: there is no endpoint.json
     hint: start one with: waymark serve, or name another server with --nats or --context
 
-The commands in hints and next steps can be pasted: they repeat the flags that named the server and the fleet. Passwords, tokens and the
-credentials within an address are never shown; give those in the environment.
+The commands in hints and next steps can be pasted: they repeat the flags that named the server and the fleet.
+Passwords, tokens and the credentials within an address are never shown; give those in the environment.
 
 Ctrl-C ends every command in order, a second one at once. A reader that goes away (` + "`| head`" + `) is no failure.
 
@@ -173,24 +214,26 @@ The first of these that names one decides; those below are not looked at:
 3. The server of ` + "`waymark serve`" + ` in the state directory of this user, or that of ` + "`--state-dir`" + `.
 4. The context selected with ` + "`nats context select`" + `.
 
-Credentials on the command line are always used. Those in the environment are used when the server was named by an address on
-the command line or in the environment; they never reach the local server, or a context named on the command line.
+Credentials on the command line are always used. Those in the environment are used when the server was named by an
+address on the command line or in the environment; they never reach the local server, or a context named on the command
+line.
 
-` + "`waymark serve`" + ` joins a server of levels 1 and 2, and else runs its own on 127.0.0.1, with ` + "`--embedded`" + ` in any case. Other
-tools find that one through its context file: ` + "`nats --context <state directory>/nats/waymark.json kv ls`" + `.
+` + "`waymark serve`" + ` joins a server of levels 1 and 2, and else runs its own on 127.0.0.1, with ` + "`--embedded`" + ` in any case.
+Other tools find that one through its context file: ` + "`nats --context <state directory>/nats/waymark.json kv ls`" + `.
 
 ## Taking a run over
 
-` + "`waymark recover RUN --executor NAME`" + ` takes the run over: it opens a new epoch for NAME and fences whoever drives the run now. It
-prints where the run stands and which calls are in doubt; those with the policy hold wait for ` + "`waymark settle`" + `. An executor without
-the SDK goes on from what ` + "`--json`" + ` prints: epoch, next_sequence, chain, last_stream_sequence. Asked again with the same
-` + "`--request-id`" + ` it goes on with the epoch it opened. To look without taking over: ` + "`waymark runs get`" + `. An executor that
-then neither publishes nor sends heartbeats is taken for gone after ten seconds, and the fleet may claim the run.
+` + "`waymark recover RUN --executor NAME`" + ` takes the run over: it opens a new epoch for NAME and fences whoever drives the
+run now. It prints where the run stands and which calls are in doubt; those with the policy hold wait for
+` + "`waymark settle`" + `. An executor without the SDK goes on from what ` + "`--json`" + ` prints: epoch, next_sequence, chain,
+last_stream_sequence. Asked again with the same ` + "`--request-id`" + ` it goes on with the epoch it opened. To look without
+taking over: ` + "`waymark runs get`" + `. An executor that then neither publishes nor sends heartbeats is taken for gone after
+ten seconds, and the fleet may claim the run.
 
 ## When a run needs a person
 
-` + "`waymark runs ls --status waiting,quarantined`" + ` lists the runs that go on only when somebody acts, and ` + "`waymark runs get RUN`" + ` prints the
-command that comes next, ready to be pasted.
+` + "`waymark runs ls --status waiting,quarantined`" + ` lists the runs that go on only when somebody acts, and
+` + "`waymark runs get RUN`" + ` prints the command that comes next, ready to be pasted.
 
 | the run | what it means | what comes next |
 |---|---|---|
@@ -200,7 +243,8 @@ command that comes next, ready to be pasted.
 | hangs | its executor lives and does nothing | ` + "`waymark release RUN --force`" + `, or ` + "`waymark cancel RUN`" + ` |
 | offers a hand-off that nobody takes | no executor runs that agent | ` + "`waymark handoff decline RUN --reason …`" + ` |
 
-` + "`waymark plan RUN`" + ` says beforehand what the next executor does with each call, and ` + "`waymark tree RUN`" + ` where the run comes from.
+` + "`waymark plan RUN`" + ` says beforehand what the next executor does with each call, and ` + "`waymark tree RUN`" + ` where the run
+comes from.
 
 `
 
@@ -209,7 +253,7 @@ const cliOutro = `
 
 | file | what |
 |---|---|
-| state directory | ` + "`--state-dir`, `WAYMARK_STATE_DIR`, else `$XDG_STATE_HOME/waymark` or `~/.local/state/waymark`; on Windows `%LocalAppData%\\waymark`" + ` |
+| state directory | ` + "`--state-dir`, `WAYMARK_STATE_DIR`" + `, else ` + "`$XDG_STATE_HOME/waymark`" + ` or ` + "`~/.local/state/waymark`" + `; on Windows ` + "`%LocalAppData%\\waymark`" + ` |
 | ` + "`endpoint.json`" + ` in it | where the running server is; there while it runs |
 | ` + "`waymark.lock`" + ` | held by the process that uses the directory |
 | ` + "`running.json`, `unclean.json`" + ` | marks by which a start sees that the last stop was not clean |
@@ -219,8 +263,10 @@ const cliOutro = `
 
 ## Health and metrics
 
-` + "`--http`" + ` serves ` + "`/healthz`" + ` (what a restart would mend is well: the daemon's loops and the embedded server), ` + "`/readyz`" + ` (the connections are up, and every
-shard's log acknowledged a write in the last ten seconds; 503 while the daemon starts or stops), each with the part that fails and what to do ([observability.md](observability.md)), and ` + "`/metrics`" + ` (Prometheus, names begin with ` + "`waymark_`" + `; [metrics.md](metrics.md) has them all). On 127.0.0.1 unless told otherwise.
-There is no login: on a loopback address only requests that name it by number or as localhost are answered, and nowhere those that a
-page of another origin makes through a browser. Refusals are in the log.
+` + "`--http`" + ` serves ` + "`/healthz`" + ` (what a restart would mend is well: the daemon's loops and the embedded server), ` + "`/readyz`" + `
+(the connections are up, and every shard's log acknowledged a write in the last ten seconds; 503 while the daemon starts
+or stops), each with the part that fails and what to do ([observability.md](observability.md)), and ` + "`/metrics`" + `
+(Prometheus, names begin with ` + "`waymark_`" + `; [metrics.md](metrics.md) has them all). On 127.0.0.1 unless told otherwise.
+There is no login: on a loopback address only requests that name it by number or as localhost are answered, and nowhere
+those that a page of another origin makes through a browser. Refusals are in the log.
 `

@@ -4,17 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -100,7 +99,9 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	d := &doctor{cl: cl, js: js, p: a.prompt}
 	d.server()
 	d.credentials()
+	d.keys(ctx, &settings)
 	d.durability(ctx, c.Monitor, &settings)
+	d.pings(ctx, c.Monitor)
 	streams := d.streams(ctx, &settings)
 	d.account(ctx)
 	d.disk(a)
@@ -202,62 +203,46 @@ func (d *doctor) credentials() {
 	}
 }
 
-// durability checks that what is acknowledged is on disk. Only the monitoring address tells how a server that is not
-// Waymark's own writes.
-func (d *doctor) durability(ctx context.Context, monitor string, settings *kvstore.FleetSettings) {
-	const name = "durability"
-	const do = "set sync_interval: always in the jetstream block of the server's configuration"
-	switch {
-	case monitor == "" && d.cl.target.Origin == natsconn.OriginLocal:
-		d.add(name, checkOK, "", "the local server writes every acknowledged message through")
-		return
-	case monitor == "":
-		d.add(name, checkUnknown, "ask again with --monitor http://HOST:8222", "how the server writes to disk is told on its monitoring address only")
-		return
-	}
-	always, interval, err := syncOf(ctx, monitor)
+// keys checks that forged control events are refused, and that the daemon which answers can sign.
+func (d *doctor) keys(ctx context.Context, settings *kvstore.FleetSettings) {
+	const name = "keys"
+	keys, err := keyring.Parse(settings.Fleet, settings.Keys)
 	switch {
 	case err != nil:
-		d.add(name, checkUnknown, "check the address, and that the server has http_port or https_port set", "%s", err)
-	case always:
-		d.add(name, checkOK, "", "sync_interval is always")
-	case settings.Replicas > 1:
-		d.add(name, checkWarning, do, "files are written through every %s: a power cut of all nodes takes back what was acknowledged since", interval)
-	default:
-		d.add(name, checkFailed, do, "files are written through every %s: a power cut takes back what was acknowledged since", interval)
+		d.add(name, checkFailed, "restore the fleet's settings from a backup", "%s", err)
+		return
+	case !keys.Any() && !d.cl.nc.AuthRequired(), !keys.Any() && d.cl.target.Origin == natsconn.OriginLocal:
+		d.add(name, checkOK, "", "none: control events are not signed, and whoever may publish events can forge them")
+		return
+	case !keys.Any():
+		d.add(name, checkWarning, "as the fleet's daemon: "+d.p.command("fleet keys add"), "none: control events are not signed, and whoever may publish events can forge them")
+		return
 	}
-}
-
-// syncOf asks a server's monitoring address how it writes.
-func syncOf(ctx context.Context, monitor string) (always bool, interval time.Duration, err error) {
-	address, err := url.JoinPath(monitor, "jsz")
+	signing := 0
+	for _, k := range settings.Keys {
+		if k.Until == "" {
+			signing++
+		}
+	}
+	var reply schema.FleetReply
+	if err := d.cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
+		d.add(name, checkUnknown, "", "%d sign; the daemon that answers cannot be asked for its own: %s", signing, err)
+		return
+	}
+	var signer *keyring.Signer
+	if reply.Signer != "" {
+		signer = &keyring.Signer{Name: reply.Signer}
+	}
+	now, err := kvstore.NewFleets(d.js).ServerTime(ctx)
 	if err != nil {
-		return false, 0, err
+		d.add(name, checkUnknown, "", "%d sign; whether that of daemon %s does: %s", signing, reply.Replica, err)
+		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?config=true", nil)
-	if err != nil {
-		return false, 0, err
+	if err := signer.May(keys, now); err != nil {
+		d.add(name, checkFailed, "start it with a key of the fleet; "+d.p.command("fleet keys")+" lists them", "the daemon %s: %s", reply.Replica, err)
+		return
 	}
-	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return false, 0, err
-	}
-	defer func() { _ = answer.Body.Close() }() // it was read
-	var info struct {
-		Config *struct {
-			SyncAlways   bool  `json:"sync_always"`
-			SyncInterval int64 `json:"sync_interval"`
-		} `json:"config"`
-	}
-	if err := json.UnmarshalRead(http.MaxBytesReader(nil, answer.Body, 1<<20), &info); err != nil {
-		return false, 0, fmt.Errorf("%s: %w", address, err)
-	}
-	if info.Config == nil {
-		return false, 0, fmt.Errorf("%s does not tell the configuration of JetStream", address)
-	}
-	return info.Config.SyncAlways, time.Duration(info.Config.SyncInterval), nil
+	d.add(name, checkOK, "", "%d sign, that of daemon %s (%s) among them", signing, reply.Replica, reply.Signer)
 }
 
 // streams checks flags, limits, consumers, replicas and the clock, by what the server says of each stream, which it returns.
@@ -401,7 +386,7 @@ func (d *doctor) disk(a *app) {
 		d.add(name, checkUnknown, "", "%s", err)
 		return
 	}
-	free, total, err := diskRoom(dir)
+	free, total, err := natsd.DiskRoom(dir)
 	switch {
 	case err != nil:
 		d.add(name, checkUnknown, "", "%s", err)
@@ -448,11 +433,37 @@ func (d *doctor) fleet(ctx context.Context) {
 	if behind == 0 {
 		d.add("fold", checkOK, "", "nothing waits for longer than %s", lagWarn)
 	}
+	d.parked(reply.Shards)
 	d.shadow(reply.Shadow)
 	if reply.Runs.Quarantined > 0 {
 		d.add("quarantine", checkWarning, d.p.command("runs ls --status quarantined"), "%d runs are given to nobody: their claims made no progress", reply.Runs.Quarantined)
 	}
 	d.letters(ctx)
+}
+
+// parkedNamed bounds the parked runs that are named.
+const parkedNamed = 8
+
+// parked names the runs that the fold leaves where they stand.
+func (d *doctor) parked(shards []schema.ShardState) {
+	named, more := 0, 0
+	for i := range shards {
+		for _, p := range shards[i].Parked {
+			if named == parkedNamed {
+				more++
+				continue
+			}
+			named++
+			d.add("parked", checkWarning, "look at it with: "+d.p.command("runs get "+p.Run)+"; the daemon tries again by itself",
+				"run %s has no new checkpoint since %s (%d tries): %s", p.Run, p.Since, p.Tries, p.Why)
+		}
+	}
+	switch {
+	case more > 0:
+		d.add("parked", checkWarning, "", "%d runs more", more)
+	case named == 0:
+		d.add("parked", checkOK, "", "no run is left out of the fold")
+	}
 }
 
 // fullDo is what to do about a shard whose log takes no writes.
@@ -517,7 +528,7 @@ func (d *doctor) letters(ctx context.Context) {
 		return
 	}
 	if n := stream.CachedInfo().State.Msgs; n > 0 {
-		d.add(name, checkWarning, "nats stream view "+schema.DeadLetterStream(d.cl.fleet), "%d events were rejected, each is kept with its reason", n)
+		d.add(name, checkWarning, "nats stream view "+schema.DeadLetterStream(d.cl.fleet), "%d rejected events are kept, each with its reason", n)
 		return
 	}
 	d.add(name, checkOK, "", "none")

@@ -19,7 +19,7 @@ type eraseCmd struct {
 	Force   bool   `help:"Remove it although it is live or pinned, or has a call or hand-off pending. Its executor is fenced."`
 	Forks   bool   `help:"Remove the forks that stand on it, and theirs, before it."`
 	Reason  string `placeholder:"TEXT" help:"Why, for the record."`
-	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Who removes it (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 	Receipt string `placeholder:"FILE" help:"Write the receipt there, as JSON."`
 	Check   string `placeholder:"FILE" help:"Check the receipt in this file: look whether anything is left of the run."`
 }
@@ -169,7 +169,7 @@ func printReceipt(a *app, r *schema.Erasure) error {
 		removed, freed = partsText(r.Removed), bytesText(r.Removed.Bytes())
 	}
 	return printFields(a.stdout, "erased", "run "+r.Run, "was", string(r.Status), "events", count(r.Events), "digest", r.Digest,
-		"by", r.By, "reason", r.Reason, "asked", localTime(r.AskedAt), "done", localTime(r.RemovedAt), "removed", removed, "at least", freed, "receipt", r.ID)
+		byLabel(r.By), r.By, "reason", r.Reason, "asked", localTime(r.AskedAt), "done", localTime(r.RemovedAt), "removed", removed, "at least", freed, "receipt", r.ID)
 }
 
 // check asks what is left of the run of a receipt.
@@ -204,7 +204,7 @@ func (c eraseCmd) check(ctx context.Context, a *app) error {
 	if a.cli.JSON {
 		err = document(a.stdout, checked)
 	} else if reply.Done && checked.Left.None() {
-		err = printFields(a.stdout, "checked", "nothing is left of run "+receipt.Run, "erased", localTime(receipt.RemovedAt), "by", receipt.By, "receipt", receipt.ID)
+		err = printFields(a.stdout, "checked", "nothing is left of run "+receipt.Run, "erased", localTime(receipt.RemovedAt), byLabel(receipt.By), receipt.By, "receipt", receipt.ID)
 	}
 	if err == nil && (!reply.Done || !checked.Left.None()) {
 		err = fail(exitDamaged, "the daemon removes it: check again in a moment", "something is left of run %s: %s", receipt.Run, partsText(&checked.Left))

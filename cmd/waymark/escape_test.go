@@ -26,6 +26,7 @@ func requireTame(t *testing.T, text string) {
 }
 
 func TestJSONThatIsEscapedMeansTheSame(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.String().Draw(t, "text") + rapid.SampledFrom(hostileTexts).Draw(t, "hostile")
 		plain, err := json.Marshal(text)
@@ -57,6 +58,7 @@ func TestJSONThatIsEscapedMeansTheSame(t *testing.T) {
 }
 
 func TestALogLineHoldsWhatOthersChose(t *testing.T) {
+	t.Parallel()
 	for _, format := range []string{"json", "console"} {
 		for _, hostile := range hostileTexts {
 			var out lockedBuffer

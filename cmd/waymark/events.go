@@ -54,7 +54,7 @@ type eventLine struct {
 	Turn     int32                 `json:"turn,omitzero"`
 	DataRef  string                `json:"dataref,omitzero"`
 	Data     jsontext.Value        `json:"data,omitzero"`
-	// Bytes is data that is not JSON.
+	// Bytes is data that is not JSON, or too deep.
 	Bytes []byte `json:"data_base64,omitzero"`
 	// Problem says why a message is no event.
 	Problem string `json:"problem,omitzero"`
@@ -348,13 +348,16 @@ func newEventLine(stream schema.StreamSequence, e *schema.Event) eventLine {
 		Stream: stream, ID: e.ID, Type: e.Type, Source: e.Source, Run: e.Subject, Time: e.Time, Epoch: e.Epoch,
 		Sequence: e.Sequence, Turn: e.Turn, DataRef: e.DataRef,
 	}
-	if v := jsontext.Value(e.Data); v.IsValid() {
-		l.Data = v
+	if e.Embeddable() {
+		l.Data = e.Data
 	} else {
 		l.Bytes = e.Data
 	}
 	return l
 }
+
+// decisionRoom is what a line keeps for a decision behind the name of its sender, in columns.
+const decisionRoom = 24
 
 func printEvent(a *app, stream schema.StreamSequence, e *schema.Event) error {
 	name := e.Name()
@@ -370,6 +373,11 @@ func printEvent(a *app, stream schema.StreamSequence, e *schema.Event) error {
 	}
 	head := fmt.Sprintf("%-12s  %7d  %s  %-7s  %-16s  ", clock(e.Time), stream,
 		text.Pad(text.Snip(printable(e.Subject), 20, "…"), 20, ' '), place, text.Snip(printable(name), 16, "…"))
-	_, err := fmt.Fprintln(a.stdout, head+text.Snip(printable(gist(e)), max(maxWidth-text.StringWidthWithoutEscSequences(head), minColumn), "…"))
+	said, room := printable(gist(e)), maxWidth-text.StringWidthWithoutEscSequences(head)
+	if by := printable(sender(e)); by != "" {
+		// Who decided is shown whole, also beyond the width of the page, and what was decided keeps some room.
+		said, room = words(by, said), max(room, text.StringWidthWithoutEscSequences(by)+decisionRoom)
+	}
+	_, err := fmt.Fprintln(a.stdout, head+text.Snip(said, max(room, minColumn), "…"))
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -79,12 +80,24 @@ func report(ctx context.Context, err error, p prompt, stderr io.Writer) int {
 		return int(exitOK)
 	}
 	f := explain(ctx, err)
+	hint := f.advice(p)
+	if seedLike.MatchString(f.what) {
+		hint = strings.TrimPrefix(hint+"; ", "; ") + "where a secret seed was given, name the file that holds it; make a new one if others could see it"
+	}
 	// There is nowhere to report that standard error is gone.
-	_, _ = fmt.Fprintf(stderr, "waymark: %s\n", printable(f.what))
-	if hint := f.advice(p); hint != "" {
-		_, _ = fmt.Fprintf(stderr, "hint: %s\n", printable(hint))
+	_, _ = fmt.Fprintf(stderr, "waymark: %s\n", printable(withoutSeeds(f.what)))
+	if hint != "" {
+		_, _ = fmt.Fprintf(stderr, "hint: %s\n", printable(withoutSeeds(hint)))
 	}
 	return int(f.code)
+}
+
+// seedLike finds the seeds of NKeys, also mistyped or cut off. No public key begins with an S.
+var seedLike = regexp.MustCompile(`\bS[A-Z2-7]{24,}`)
+
+// withoutSeeds takes seeds out of a message: one given in place of a public key, a path or an argument would be quoted in it.
+func withoutSeeds(text string) string {
+	return seedLike.ReplaceAllString(text, "(a secret seed, not printed)")
 }
 
 // advice is the hint, its commands as they are typed.
@@ -131,6 +144,7 @@ const (
 func explainServer(err error) *failure {
 	var down *natsd.NotRunningError
 	var locked *natsd.LockedError
+	var full *natsd.DiskFullError
 	switch {
 	case errors.As(err, &locked):
 		holder := "another process"
@@ -152,6 +166,8 @@ func explainServer(err error) *failure {
 	case errors.Is(err, natsd.ErrPortInUse):
 		what, _, _ := strings.Cut(err.Error(), ": stop what listens there")
 		return &failure{code: exitUnavailable, what: what, hint: "stop what listens there, or choose another port: waymark serve --port 0 takes a free one", own: true}
+	case errors.As(err, &full):
+		return &failure{code: exitUnavailable, hint: makeRoom(full.Dir, full.Total)}
 	case errors.Is(err, natsd.ErrStateDir):
 		return &failure{code: exitFailure, hint: hintStateDir}
 	case errors.Is(err, natsd.ErrStoreKey):
@@ -170,6 +186,9 @@ func explainConnection(err error) *failure {
 		return &failure{code: exitUnavailable, hint: hintServe, own: true}
 	case errors.Is(err, natsconn.ErrRefused), errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, nats.ErrAuthorization):
 		return &failure{code: exitRefused, hint: hintCredentials}
+	case errors.Is(err, nats.ErrConnectionClosed):
+		return &failure{code: exitUnavailable, hint: "the server ended the connection for good, as it does when the key was taken out of its configuration: " +
+			"start the daemon again, with a key that the server and the fleet know: waymark fleet keys", own: true}
 	case errors.Is(err, natsconn.ErrUnreachable):
 		return &failure{code: exitUnavailable, hint: "check the address and that the server runs; a local one: waymark serve"}
 	}

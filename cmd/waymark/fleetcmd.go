@@ -12,6 +12,7 @@ import (
 type fleetCmd struct {
 	Show      fleetShowCmd      `cmd:"" default:"1" help:"Show how the fleet is. What fleet does when nothing else is asked."`
 	Retention fleetRetentionCmd `cmd:"" help:"Show or set how long the daemon keeps runs after their end."`
+	Keys      fleetKeysCmd      `cmd:"" help:"List, add or retire the keys by which daemons sign control events."`
 	Add       fleetAddCmd       `cmd:"" help:"Make a fleet, or change one: keys, accounts and permissions for a server that several fleets share, streams and buckets."`
 }
 
@@ -60,8 +61,12 @@ func printFleet(a *app, reply *schema.FleetReply) error {
 	if r := &reply.Recovery; r.Count > 0 {
 		recovery = fmt.Sprintf("run %s in %s, %s; %d in all", r.LastRun, milliseconds(r.LastMS), ago(r.LastAt, a.now()), r.Count)
 	}
+	senders := "claimed by requests"
+	if reply.Proven {
+		senders = "proven by the nats server"
+	}
 	if err := printFields(a.stdout,
-		"fleet", reply.Fleet, "answered by", reply.Replica,
+		"fleet", reply.Fleet, "answered by", reply.Replica, "senders", senders,
 		"runs", fmt.Sprintf("%d live, %d claimable, %d quarantined", reply.Runs.Live, reply.Runs.Claimable, reply.Runs.Quarantined),
 		"last recovery by it", recovery,
 	); err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // fleetFiles is what a fleet's files are made of: fleet-NAME.json keeps it, so that a later run changes only what it names.
@@ -28,7 +30,15 @@ type fleetFiles struct {
 	Storage     int64    `json:"storage_bytes,omitzero"`
 	Connections int64    `json:"connections,omitzero"`
 	Verify      []string `json:"verify_subjects,omitzero"`
+	// Duties are separate, or joint.
+	Duties string `json:"duties,omitzero"`
 }
+
+// Values of --duties.
+const (
+	dutiesJoint    = "joint"
+	dutiesSeparate = "separate"
+)
 
 // storageFactor is how much more than its log a fleet may store by default, for segments, checkpoints and blobs;
 // storageRest is for what does not grow with it, such as dead letters.
@@ -47,11 +57,14 @@ func (c fleetAddCmd) write(a *app, done *fleetAdded) (*fleetFiles, error) {
 		return nil, err
 	}
 	settings := filepath.Join(dir, "fleet-"+c.Name+".json")
-	f := &fleetFiles{Fleet: c.Name, Shards: 1, Replicas: 1, Quota: kvstore.DefaultQuotaBytes}
+	f := &fleetFiles{Fleet: c.Name, Duties: dutiesJoint, Shards: 1, Replicas: 1, Quota: kvstore.DefaultQuotaBytes}
 	switch b, err := os.ReadFile(settings); { //nolint:gosec // the directory is the user's own
 	case err == nil:
 		if err := json.Unmarshal(b, f, json.RejectUnknownMembers(true)); err != nil || f.Fleet != c.Name {
 			return nil, fail(exitDamaged, "restore it, or choose another directory", "%s does not describe fleet %s: %v", settings, c.Name, err)
+		}
+		if f.Duties != dutiesJoint && f.Duties != dutiesSeparate {
+			return nil, fail(exitDamaged, "write joint or separate there", "duties of fleet %s are %.40q in %s", c.Name, f.Duties, settings)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
@@ -61,27 +74,29 @@ func (c fleetAddCmd) write(a *app, done *fleetAdded) (*fleetFiles, error) {
 	}
 	account := access.Account{
 		Fleet: f.Fleet, Shards: f.Shards, Storage: f.storage(), Connections: f.Connections, VerifySubjects: f.Verify,
-		Keys: make(map[access.Role][]string),
+		SeparateDuties: f.Duties == dutiesSeparate,
+		Keys:           make(map[access.Role][]string),
 	}
-	done.Contexts = make(map[access.Role]string)
+	done.Duties, done.Contexts = f.Duties, make(map[access.Role]string)
+	var stale []string
+	if done.Operators, stale, err = c.operators(dir, f, &account); err != nil {
+		return nil, err
+	}
 	for _, role := range access.Roles() {
 		base := filepath.Join(dir, c.Name+"-"+string(role))
-		key, err := ensureKey(base + ".nk")
+		if role == access.Operator && len(done.Operators) > 0 {
+			// An existing shared key stays. No new one is made.
+			if _, err := os.Stat(base + ".nk"); errors.Is(err, fs.ErrNotExist) {
+				stale = append(stale, base+".json")
+				continue
+			}
+		}
+		key, err := f.user(base, role, string(role))
 		if err != nil {
 			return nil, err
 		}
-		account.Keys[role] = []string{key}
-		context, err := json.Marshal(map[string]string{
-			"description": "Waymark, " + string(role) + " of fleet " + c.Name, "url": f.URL, "ca": f.CA, "nkey": base + ".nk",
-			"inbox_prefix": access.InboxPrefix(role),
-		}, json.Deterministic(true), jsontext.WithIndent("  "))
-		if err != nil {
-			return nil, err
-		}
+		account.Keys[role] = append(account.Keys[role], key)
 		done.Contexts[role] = base + ".json"
-		if _, err := replaceFile(base+".json", append(context, '\n')); err != nil {
-			return nil, err
-		}
 	}
 	config, err := account.Config()
 	if err != nil {
@@ -95,8 +110,75 @@ func (c fleetAddCmd) write(a *app, done *fleetAdded) (*fleetFiles, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = replaceFile(settings, append(b, '\n'))
-	return f, err
+	if _, err = replaceFile(settings, append(b, '\n')); err != nil {
+		return nil, err
+	}
+	for _, context := range stale {
+		switch err := os.Remove(context); {
+		case err == nil:
+			done.Removed = append(done.Removed, context)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// operators makes the missing keys of operators: those of the flag, and those with a file. stale are the contexts whose key file is gone.
+func (c fleetAddCmd) operators(dir string, f *fleetFiles, account *access.Account) (people []fleetPerson, stale []string, err error) {
+	// Names have no dot, so no other fleet has files with this prefix.
+	before := c.Name + "-" + string(access.Operator) + "."
+	names := slices.Clone(c.Operators)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, entry := range entries {
+		rest, ours := strings.CutPrefix(entry.Name(), before)
+		if name, key := strings.CutSuffix(rest, ".nk"); ours && key && name != "" {
+			names = append(names, name)
+		}
+	}
+	for _, entry := range entries {
+		rest, ours := strings.CutPrefix(entry.Name(), before)
+		if name, context := strings.CutSuffix(rest, ".json"); ours && context && !slices.Contains(names, name) {
+			stale = append(stale, filepath.Join(dir, entry.Name()))
+		}
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if err := schema.CheckName("operator", name); err != nil {
+			return nil, nil, err
+		}
+		base := filepath.Join(dir, before+name)
+		key, err := f.user(base, access.Operator, "operator "+name)
+		if err != nil {
+			return nil, nil, err
+		}
+		if account.Owners == nil {
+			account.Owners = make(map[string]string)
+		}
+		account.Keys[access.Operator], account.Owners[key] = append(account.Keys[access.Operator], key), name
+		people = append(people, fleetPerson{Name: name, Key: key, Context: base + ".json"})
+	}
+	return people, stale, nil
+}
+
+// user makes the key base.nk if it is not there, and the NATS context base.json; it returns the public key.
+func (f *fleetFiles) user(base string, role access.Role, who string) (string, error) {
+	key, err := ensureKey(base + ".nk")
+	if err != nil {
+		return "", err
+	}
+	context, err := json.Marshal(map[string]string{
+		"description": "Waymark, " + who + " of fleet " + f.Fleet, "url": f.URL, "ca": f.CA, "nkey": base + ".nk",
+		"inbox_prefix": access.InboxPrefix(role),
+	}, json.Deterministic(true), jsontext.WithIndent("  "))
+	if err != nil {
+		return "", err
+	}
+	_, err = replaceFile(base+".json", append(context, '\n'))
+	return key, err
 }
 
 // merge puts what flags and environment name into f.
@@ -133,6 +215,9 @@ func (c fleetAddCmd) merge(a *app, f *fleetFiles) error {
 		if from != 0 {
 			*to = from
 		}
+	}
+	if c.Duties != "" {
+		f.Duties = c.Duties
 	}
 	if len(c.Verify) > 0 {
 		f.Verify = slices.Clone(c.Verify)

@@ -2,9 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
-
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -47,7 +46,7 @@ func (c forkCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.As == "" {
-		id := nuid.Next()
+		id := rand.Text()
 		c.As = c.Run_[:min(len(c.Run_), schema.MaxName-14)] + "-fork-" + id[len(id)-8:]
 	}
 	for what, name := range map[string]string{"--as": c.As, "--executor": c.Executor, "--agent": c.Agent} {
@@ -68,7 +67,7 @@ func (c forkCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.Executor != "" {
-		err := cl.ask(ctx, schema.VerbRecover, c.As, schema.RecoverRequest{Executor: c.Executor, RequestID: nuid.Next()}, &schema.RecoverReply{})
+		err := cl.ask(ctx, schema.VerbRecover, c.As, schema.RecoverRequest{Executor: c.Executor, RequestID: rand.Text()}, &schema.RecoverReply{})
 		if err != nil {
 			return fmt.Errorf("run %s is there, and not taken over: %w", c.As, err)
 		}

@@ -7,7 +7,41 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// gist says in a few words what an event is about; what it does not know is shown as it is.
+// sender says whose decision a control event is, short and with the claimed name. Other events have none.
+func sender(e *schema.Event) string {
+	data, err := schema.ParseData(e)
+	if err != nil {
+		return ""
+	}
+	switch d := data.(type) {
+	case *schema.ToolSettledData:
+		return byText(shortBy(d.By), d.Claimed)
+	case *schema.RunInputData:
+		return byText(shortBy(d.By), d.Claimed)
+	case *schema.RunCancelRequestedData:
+		return byText(shortBy(d.By), d.Claimed)
+	case *schema.HandoffAcceptedData:
+		return byText(shortBy(d.By), d.Claimed)
+	case *schema.HandoffDeclinedData:
+		return byText(shortBy(d.By), d.Claimed)
+	case *schema.HandoffClosedData:
+		return byText(shortBy(d.By), d.Claimed)
+	}
+	return ""
+}
+
+// shortKey is how much of a public key tells the keys of a fleet apart.
+const shortKey = 8
+
+// shortBy is By of a control event with the beginning of the key alone. A claimed name stays as it is.
+func shortBy(by string) string {
+	if role, key, _ := strings.Cut(by, ":"); schema.IsProven(by) && len(key) > shortKey {
+		return schema.ProvenBy(role, key[:shortKey])
+	}
+	return by
+}
+
+// gist says in a few words what an event is about, without its sender; what it does not know is shown as it is.
 func gist(e *schema.Event) string {
 	data, err := schema.ParseData(e)
 	if err != nil {
@@ -33,15 +67,15 @@ func gist(e *schema.Event) string {
 	case *schema.ToolFailedData:
 		return words(d.ToolCallID, d.Error.Type, d.Error.Message)
 	case *schema.ToolSettledData:
-		return words(d.ToolCallID, string(d.How), d.By)
+		return words(d.ToolCallID, string(d.How))
 	case *schema.ToolDecidedData:
 		return words(d.ToolCallID, d.Decision, d.Policy, d.Reason, d.By)
 	case *schema.RunWaitingData:
 		return words(d.InterruptID, d.Reason, d.Message)
 	case *schema.RunInputData:
-		return words(d.InterruptID, d.Status, d.By, string(d.Payload))
+		return words(d.InterruptID, d.Status, string(d.Payload))
 	case *schema.RunCancelRequestedData:
-		return words(d.By, d.Reason)
+		return d.Reason
 	case *schema.RunOrphanedData:
 		return words("executor "+d.Executor, d.LastSeen)
 	case *schema.RunInterruptedData:
@@ -51,11 +85,11 @@ func gist(e *schema.Event) string {
 	case *schema.HandoffOfferedData:
 		return words(d.HandoffID, d.Kind, d.Reason, d.NextAgent)
 	case *schema.HandoffAcceptedData:
-		return words(d.HandoffID, d.By, d.ChildRun)
+		return words(d.HandoffID, d.ChildRun)
 	case *schema.HandoffDeclinedData:
-		return words(d.HandoffID, d.By, d.Reason)
+		return words(d.HandoffID, d.Reason)
 	case *schema.HandoffClosedData:
-		return words(d.HandoffID, d.By, d.Reason)
+		return words(d.HandoffID, d.Reason)
 	}
 	return string(e.Data)
 }
@@ -98,4 +132,12 @@ func messagesText(messages []schema.Message) string {
 		list = append(list, strings.Join(shown, ": "))
 	}
 	return strings.Join(list, "; ")
+}
+
+// byText is the sender of a control event, with the claimed name.
+func byText(by, claimed string) string {
+	if claimed == "" {
+		return by
+	}
+	return by + " (claims: " + claimed + ")"
 }

@@ -64,7 +64,7 @@ func (c handoffLsCmd) print(a *app, s *schema.State) error {
 	offered := ""
 	for i := range s.Handoffs {
 		o := &s.Handoffs[i]
-		row := []string{o.HandoffID, o.Status, "", "", "", o.By, o.ChildRun, "", o.Reason}
+		row := []string{o.HandoffID, o.Status, "", "", "", byText(o.By, o.Claimed), o.ChildRun, "", o.Reason}
 		if d := o.Offered; d != nil {
 			row[2], row[3], row[4] = d.Kind, d.Reason, d.NextAgent
 			if row[2] == "" {
@@ -98,7 +98,7 @@ func (c handoffLsCmd) print(a *app, s *schema.State) error {
 type handoffTarget struct {
 	Run_    string `arg:"" name:"run" help:"Run id."`
 	Handoff string `arg:"" optional:"" help:"Hand-off id; may be left out when the run has one open."`
-	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Who decides (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // handoffDone is what accept, decline and close print as JSON.
@@ -106,7 +106,6 @@ type handoffDone struct {
 	Run       string `json:"run"`
 	HandoffID string `json:"handoff_id"`
 	Action    string `json:"action"`
-	By        string `json:"by"`
 	ChildRun  string `json:"child_run,omitzero"`
 	OfferHash string `json:"offer_hash,omitzero"`
 	Reason    string `json:"reason,omitzero"`
@@ -138,7 +137,7 @@ func (t handoffTarget) decide(ctx context.Context, a *app, request schema.Handof
 		request.OfferHash = open.OfferHash
 	}
 	done := &handoffDone{
-		Run: h.Run, HandoffID: request.HandoffID, Action: request.Action, By: request.By, ChildRun: request.ChildRun,
+		Run: h.Run, HandoffID: request.HandoffID, Action: request.Action, ChildRun: request.ChildRun,
 		OfferHash: request.OfferHash, Reason: request.Reason,
 	}
 	if err := cl.ask(ctx, schema.VerbHandoff, h.Run, request, &done.ControlReply); err != nil {
@@ -187,7 +186,7 @@ func (d *handoffDone) print(a *app, past string) error {
 	if a.cli.JSON {
 		return document(a.stdout, d)
 	}
-	return printFields(a.stdout, past, fmt.Sprintf("hand-off %s of run %s", d.HandoffID, d.Run), "by", d.By, "child run", d.ChildRun,
+	return printFields(a.stdout, past, fmt.Sprintf("hand-off %s of run %s", d.HandoffID, d.Run), byLabel(d.By), d.By, "child run", d.ChildRun,
 		"offer hash", d.OfferHash, "reason", d.Reason, "event", d.EventID, "position", count(d.Stream))
 }
 

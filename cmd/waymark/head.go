@@ -209,7 +209,7 @@ func untilText(at string) string {
 func printHandoffs(a *app, handoffs []schema.OpenHandoff) error {
 	rows := make([][]string, len(handoffs))
 	for i, o := range handoffs {
-		rows[i] = []string{o.HandoffID, o.Status, o.Kind, o.Reason, o.NextAgent, o.By, o.ChildRun, ago(o.Since, a.now())}
+		rows[i] = []string{o.HandoffID, o.Status, o.Kind, o.Reason, o.NextAgent, byText(o.By, o.Claimed), o.ChildRun, ago(o.Since, a.now())}
 	}
 	return printBelow(a, handoffColumns(), rows)
 }

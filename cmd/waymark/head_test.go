@@ -11,6 +11,7 @@ import (
 )
 
 func TestAListShowsWhatMustNotBeOverlooked(t *testing.T) {
+	t.Parallel()
 	for want, r := range map[string]schema.RunSummary{
 		"running":                              {Status: schema.StatusRunning},
 		"waiting":                              {Status: schema.StatusWaiting, Waits: 1},
@@ -24,6 +25,7 @@ func TestAListShowsWhatMustNotBeOverlooked(t *testing.T) {
 }
 
 func TestAHeadShowsWhoAttendsToTheRun(t *testing.T) {
+	t.Parallel()
 	for want, h := range map[string]schema.Head{
 		"waiting":                           {Status: schema.StatusWaiting, Interrupts: make([]schema.OpenInterrupt, 1)},
 		"waiting, no executor (orphaned)":   {Status: schema.StatusWaiting, Unattended: schema.StatusOrphaned, Interrupts: make([]schema.OpenInterrupt, 1)},
@@ -38,6 +40,7 @@ func TestAHeadShowsWhoAttendsToTheRun(t *testing.T) {
 }
 
 func TestOnlyQuarantinedRunsAreListedWhenTheyAreAskedFor(t *testing.T) {
+	t.Parallel()
 	c := runsLsCmd{Status: []schema.Status{quarantined}}
 	require.Equal(t, []schema.Status{schema.StatusInterrupted, schema.StatusOrphaned}, c.asked())
 	require.True(t, c.unwanted(schema.RunSummary{Status: schema.StatusOrphaned}))
@@ -51,6 +54,7 @@ func TestOnlyQuarantinedRunsAreListedWhenTheyAreAskedFor(t *testing.T) {
 }
 
 func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {
+	t.Parallel()
 	for in, want := range map[string]string{
 		"call-1":       "call-1",
 		"a b":          "'a b'",
@@ -67,6 +71,7 @@ func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {
 }
 
 func TestStepsAreBoundedAndNameEachThingOnce(t *testing.T) {
+	t.Parallel()
 	h := &schema.Head{Run: "r", Status: schema.StatusWaiting}
 	for _, id := range []string{"a", "b", "c", "d", "e"} {
 		h.Interrupts = append(h.Interrupts, schema.OpenInterrupt{InterruptID: id, Reason: schema.WaitHumanInput})
@@ -81,6 +86,7 @@ see all that it asks with: waymark input r
 }
 
 func TestAStepThatIsPastedAsItStandsDecidesOnlyWhatItsLineSays(t *testing.T) {
+	t.Parallel()
 	h := &schema.Head{
 		Run: "r", Status: schema.StatusWaiting,
 		Interrupts: []schema.OpenInterrupt{

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/waymarkio/waymark/internal/natsd"
 )
 
 const (
@@ -85,7 +87,7 @@ func (d *daemon) mendsItself() bool {
 	if d.server.Full() == "" {
 		return false
 	}
-	_, _, err := diskRoom(d.server.StateDir())
+	_, _, err := natsd.DiskRoom(d.server.StateDir())
 	return err == nil
 }
 

@@ -86,7 +86,9 @@ func ask(t *testing.T, url string) (int, string) {
 }
 
 func TestADaemonThatHasNoQuorumIsNotReadyAndIsAgainByItself(t *testing.T) {
-	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: a cluster of three servers")
+	}
 	c := startTrio(t)
 	values := map[string]string{"WAYMARK_STATE_DIR": t.TempDir(), "HOME": t.TempDir(), "XDG_CONFIG_HOME": t.TempDir()}
 	line, stop, err := startDaemon([]string{
@@ -131,6 +133,7 @@ func TestADaemonThatHasNoQuorumIsNotReadyAndIsAgainByItself(t *testing.T) {
 }
 
 func TestWhatARestartWouldMendIsNotAlive(t *testing.T) {
+	t.Parallel()
 	d, _ := aDaemon(t)
 	now := time.Now()
 	require.Empty(t, d.liveness(t.Context(), now))

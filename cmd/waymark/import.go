@@ -154,12 +154,19 @@ func expand(args []string) (files []string, size int64, err error) {
 				return nil, 0, &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
 			case info.IsDir():
 				return nil, 0, fail(exitUsage, "name its files, such as "+schema.ShellWord(file)+"/*.jsonl", "%s is a directory", file)
+			case !info.Mode().IsRegular():
+				return nil, 0, notRegular(file)
 			}
 			size += info.Size()
 		}
 		files = append(files, found...)
 	}
 	return files, size, nil
+}
+
+// notRegular refuses a pipe or a device, which has no end, or none that comes, and which cannot be read twice.
+func notRegular(file string) error {
+	return fail(exitUsage, "copy what it gives into a file, and import that", "%s is no regular file", file)
 }
 
 // importer reads files one after the other, and replays their runs several at a time.

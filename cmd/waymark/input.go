@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -31,7 +31,7 @@ type inputCmd struct {
 	Deny      bool    `xor:"answer" help:"Deny it."`
 	Reason    string  `placeholder:"TEXT" help:"Why it is allowed or denied."`
 	Status    string  `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled: nobody will answer (default: resolved)."`
-	By        string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Who answers (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By        string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 	RequestID string  `placeholder:"ID" help:"Id of this answer: sent again with the same id, it counts once (default: a new one)."`
 }
 
@@ -71,7 +71,6 @@ type answered struct {
 	InterruptID string         `json:"interrupt_id"`
 	Status      string         `json:"status"`
 	Payload     jsontext.Value `json:"payload,omitzero"`
-	By          string         `json:"by"`
 	RequestID   string         `json:"request_id"`
 	// Remaining counts what the run still waited for when it was looked at.
 	Remaining int `json:"remaining_waits"`
@@ -216,17 +215,17 @@ func waitNames(h *schema.Head) string {
 
 func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head, w *schema.OpenInterrupt, payload jsontext.Value) error {
 	answer := answered{
-		Run: h.Run, InterruptID: w.InterruptID, Status: c.Status, Payload: payload, By: c.By, RequestID: c.RequestID,
+		Run: h.Run, InterruptID: w.InterruptID, Status: c.Status, Payload: payload, RequestID: c.RequestID,
 		Remaining: len(h.Interrupts),
 	}
 	if answer.RequestID == "" {
-		answer.RequestID = nuid.Next()
+		answer.RequestID = rand.Text()
 	}
 	if slices.Contains(h.Interrupts, *w) {
 		answer.Remaining--
 	}
 	err := cl.ask(ctx, schema.VerbInput, h.Run, schema.InputRequest{
-		InterruptID: answer.InterruptID, Status: answer.Status, Payload: payload, By: answer.By, RequestID: answer.RequestID,
+		InterruptID: answer.InterruptID, Status: answer.Status, Payload: payload, By: c.By, RequestID: answer.RequestID,
 	}, &answer.ControlReply)
 	if err != nil {
 		return explainAnswer(a.prompt, h, w.InterruptID, err)
@@ -235,7 +234,7 @@ func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head
 		return document(a.stdout, answer)
 	}
 	if err := printFields(a.stdout, "answered", fmt.Sprintf("%s of run %s", w.InterruptID, h.Run), "status", answer.Status,
-		"answer", string(payload), "by", answer.By, "event", answer.EventID, "position", count(answer.Stream)); err != nil {
+		"answer", string(payload), byLabel(answer.By), answer.By, "event", answer.EventID, "position", count(answer.Stream)); err != nil {
 		return err
 	}
 	if a.cli.Quiet {

@@ -42,7 +42,9 @@ func series(t *testing.T, registry *prometheus.Registry) []string {
 
 // Whatever executors, runs, agents, tools and clients are called, no label is made of it.
 func TestNoLabelGrowsWithWhatOthersChoose(t *testing.T) {
-	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: thousands of names")
+	}
 	d, registry := aDaemon(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	group, work := errgroup.WithContext(ctx)

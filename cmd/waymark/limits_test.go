@@ -38,6 +38,7 @@ func limitRows() [][3]string {
 		{"calls open at once; calls of one turn", fmt.Sprintf("%d; %d", schema.MaxOpenCalls, schema.MaxTurnCalls), "dead letter `too_many`, refused by the SDK before"},
 		{"things a run waits for at once", count(schema.MaxInterrupts), "the same"},
 		{"marks; completed phases", fmt.Sprintf("%d; %d", schema.MaxMarks, schema.MaxCompletedPhases), "the same"},
+		{"keys of a fleet, retired ones included", count(schema.MaxKeys), "`fleet keys add` is refused"},
 		{"events among which duplicates are told", count(schema.WindowEvents), "an older sequence is `stale`"},
 		{"a checkpoint", size(schema.MaxCheckpoint), "follows from the caps above; an ordinary one is below 4 KiB"},
 		{"a segment as stored; before compression", size(schema.MaxSegment) + "; " + size(schema.MaxSegmentRaw), ""},
@@ -46,6 +47,7 @@ func limitRows() [][3]string {
 		{"reserve above it, for the daemon's own events", size(kvstore.DefaultReserveBytes), "takeovers and reads work on a full fleet"},
 		{"checkpoints kept per run", fmt.Sprintf("%d (1 to %d)", kvstore.DefaultCheckpointsPerRun, kvstore.MaxCheckpointsPerRun), "`serve --checkpoints`; the last one of a run that has ended, once it is purged"},
 		{"events in the log after they were sealed", span(consumer.DefaultPurgeAfter) + " to 25m", "`serve --purge-after`; at once when the log is three quarters full"},
+		{"dead letters of one run", size(consumer.LetterBurst) + ", then " + size(consumer.LetterRate) + " a second", "counted in `waymark_fold_dead_letters_dropped_total`; the event stays in the log"},
 		{"shards", fmt.Sprintf("1 (to %d)", kvstore.MaxShards), "`serve --shards`"},
 		{"Deadlines of the SDK", "", ""},
 		{"one event or batch, retries included", span(publisher.DefaultPublishTimeout), "then `ErrUnresolved` or `ErrUnavailable`"},
@@ -70,6 +72,7 @@ func limitRows() [][3]string {
 }
 
 func TestLimitsPageSaysWhatIsInForce(t *testing.T) {
+	t.Parallel()
 	var b strings.Builder
 	b.WriteString("# Limits, windows and deadlines\n\nMade from the constants in the code; a test fails when they differ. Every default can be\nchanged where a setting is named, or in the `Config` of the package.\n")
 	for _, row := range limitRows() {

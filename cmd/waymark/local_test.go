@@ -63,6 +63,7 @@ func listening(t *testing.T) []string {
 	return list
 }
 
+// It looks at all that this process listens on, so no other test runs beside it.
 func TestADefaultStartIsForItsUserOnThisMachine(t *testing.T) {
 	host, _, err := net.SplitHostPort(defaultHTTP)
 	require.NoError(t, err)

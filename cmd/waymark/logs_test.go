@@ -12,6 +12,7 @@ import (
 
 // Whoever changes a message that alerts go by mends the page that names it.
 func TestMessagesThatThePageOnObservabilityNamesAreLogged(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "observability.md"))
 	require.NoError(t, err)
 	rows := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (error|warn) \\|").FindAllStringSubmatch(string(page), -1)

@@ -42,7 +42,20 @@ func TestMain(m *testing.M) {
 	testscript.Main(leakChecked{m}, map[string]func(){"waymark": main, "nats-server": natsServer})
 }
 
-// TestScripts runs testdata/script/*.txtar. Beside testscript's commands they have:
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	runScripts(t, "script")
+}
+
+func TestLongScripts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: scripts that fill a log of 16 MiB")
+	}
+	t.Parallel()
+	runScripts(t, "longscript")
+}
+
+// runScripts runs testdata/DIR/*.txtar. Beside testscript's commands they have:
 //
 //	waymark …            the program, in a process of its own
 //	serve [flags]        a daemon in this process, ready when the command returns; its ready line is in
@@ -58,9 +71,10 @@ func TestMain(m *testing.M) {
 //	exits N waymark …    runs the program and fails unless it exits with N
 //	collector            starts an OTLP receiver; its address becomes $OTLP
 //	spans N              waits until N different spans came, none of them twice
-func TestScripts(t *testing.T) {
+func runScripts(t *testing.T, dir string) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
-		Dir: filepath.Join("testdata", "script"),
+		Dir: filepath.Join("testdata", dir),
 		Setup: func(env *testscript.Env) error {
 			repository, err := filepath.Abs(filepath.Join("..", ".."))
 			if err != nil {

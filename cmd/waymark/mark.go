@@ -2,8 +2,7 @@ package main
 
 import (
 	"context"
-
-	"github.com/nats-io/nuid"
+	"crypto/rand"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -12,7 +11,7 @@ type markCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 	Name string `arg:"" help:"Name of the point."`
 	Move bool   `help:"Take the name from the point that has it."`
-	By   string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Who marks it (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By   string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
@@ -27,7 +26,6 @@ Example:
 type marked struct {
 	Run   string `json:"run"`
 	Point string `json:"point"`
-	By    string `json:"by"`
 	schema.ControlReply
 }
 
@@ -43,13 +41,13 @@ func (c markCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer cl.close()
 	point := schema.Point{Kind: schema.PointMark, Name: c.Name}.String()
-	answer := marked{Run: c.Run_, Point: point, By: by}
-	if err := cl.ask(ctx, schema.VerbMark, c.Run_, schema.MarkRequest{Name: c.Name, By: by, Move: c.Move, RequestID: nuid.Next()}, &answer.ControlReply); err != nil {
+	answer := marked{Run: c.Run_, Point: point}
+	if err := cl.ask(ctx, schema.VerbMark, c.Run_, schema.MarkRequest{Name: c.Name, By: by, Move: c.Move, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
 		return err
 	}
 	if a.cli.JSON {
 		return document(a.stdout, answer)
 	}
-	return printFields(a.stdout, "marked", "run "+c.Run_+" as "+c.Name, "by", by, "position", count(answer.Stream),
+	return printWhole(a.stdout, "marked", "run "+c.Run_+" as "+c.Name, byLabel(answer.By), answer.By, "position", count(answer.Stream),
 		"restore it with", a.prompt.command("recover "+c.Run_+" --at "+schema.ShellWord(point)))
 }

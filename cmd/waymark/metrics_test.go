@@ -68,6 +68,7 @@ func metricsDoc(t *testing.T, registry *prometheus.Registry) string {
 }
 
 func TestTheTableOfMetricsIsThatOfTheDaemon(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join("..", "..", "docs", "metrics.md")
 	want := metricsDoc(t, aRegistry(t))
 	if *update {
@@ -79,6 +80,7 @@ func TestTheTableOfMetricsIsThatOfTheDaemon(t *testing.T) {
 }
 
 func TestMetricsOfAFleetAreNamedAsTheyShouldBe(t *testing.T) {
+	t.Parallel()
 	families, err := aRegistry(t).Gather()
 	require.NoError(t, err)
 	own := families[:0]
@@ -105,8 +107,8 @@ Written by a test from what a daemon shows on ` + "`/metrics`" + `; change the p
 | ` + "`waymark_fold_…`" + ` | what this daemon folded | add them up; ` + "`waymark_fold_leading`" + ` says who folds |
 | ` + "`waymark_runs_…`, `waymark_roster_…`, `waymark_executors_…`" + ` | what this daemon knows of the fleet | every daemon shows the same, or nearly |
 
-The counters of a shard are kept with its watermark: a daemon that stops or crashes does not set them back. They begin anew
-when a shard is folded anew from its log's beginning.
+The counters of a shard are kept with its watermark: a daemon that stops or crashes does not set them back. They begin
+anew when a shard is folded anew from its log's beginning.
 
 What to look at first:
 
@@ -120,8 +122,8 @@ What to look at first:
 | how long recoveries take | ` + "`histogram_quantile(0.99, sum by (le, fleet) (rate(waymark_fleet_recovery_duration_seconds_bucket[5m])))`" + ` |
 | how full the log is | ` + "`waymark_fleet_log_bytes / (waymark_fleet_quota_bytes > 0)`" + ` |
 
-A scrape reads counters in memory. Those of shards cost about ten small requests a shard, at most every two seconds, whatever is
-stored. ` + "`waymark fleet`" + ` shows the same to people.
+A scrape reads counters in memory. Those of shards cost about ten small requests a shard, at most every two seconds,
+whatever is stored. ` + "`waymark fleet`" + ` shows the same to people.
 
 | metric | kind | labels | meaning |
 |---|---|---|---|

@@ -87,6 +87,9 @@ func triedSteps(t *testing.T) string {
 // The README's way to a secured fleet, from a clone to three servers and three daemons, as it stands there: only ports are others, and
 // the two programs are not built again.
 func TestTheReadmesWayToASecuredFleetIsAsItSays(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: the README's steps, with three servers and three daemons")
+	}
 	if runtime.GOOS == "windows" {
 		t.Skip("the page is for a POSIX shell")
 	}
@@ -127,7 +130,7 @@ func TestTheReadmesWayToASecuredFleetIsAsItSays(t *testing.T) {
 	if runtime.GOOS == "linux" {
 		// What others on the machine could see of them, before the first one is killed.
 		swap("kill -9 ", fmt.Sprintf(`for f in rehearsal/*.pid; do tr '\0' '\n' < "/proc/$(cat "$f")/cmdline"; tr '\0' '\n' < "/proc/$(cat "$f")/environ"; done > seen
-for page in varz 'connz?auth=1&subs=1' 'jsz?config=1&streams=1&consumers=1&accounts=1' accountz 'accountz?acc=FLEET_payments' routez 'subsz?subs=1'; do
+for page in varz 'connz?auth=1&subs=1' 'jsz?config=1&streams=1&consumers=1&accounts=1' accountz 'accountz?acc=FLEET_payments_executor' routez 'subsz?subs=1'; do
   curl -sf "http://127.0.0.1:%d/$page" >> seen
 done
 curl -sf http://127.0.0.1:%d/metrics >> seen

@@ -161,7 +161,7 @@ func collectorError(err error) error {
 
 // single exports one run.
 func (c otelCmd) single(ctx context.Context, a *app, fleet *publisher.Fleet, exporter *spans.Exporter) error {
-	one := spans.NewSingle(a.cli.Fleet, c.options(), exporter.Export)
+	one := spans.NewSingle(a.cli.Fleet, c.options(), fleet.Keys, exporter.Export)
 	err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error { return one.Take(ctx, c.Run_, &rec) })
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 		return collectorError(err)
@@ -228,7 +228,7 @@ func (c otelCmd) follow(ctx context.Context, a *app, cl *client, fleet *publishe
 	feed := func(shard int, all bool) {
 		group.Go(func() error {
 			return spans.NewFeed(spans.FeedConfig{
-				Names: schema.NamesOf(a.cli.Fleet, shard), JetStream: js, History: historyOf(fleet), Export: exporter.Export,
+				Names: schema.NamesOf(a.cli.Fleet, shard), JetStream: js, History: historyOf(fleet), Keys: fleet.Keys, Export: exporter.Export,
 				Positions: positions, All: all, NoFollow: c.NoFollow, Options: c.options(),
 			}, log).Run(ctx)
 		})
@@ -283,7 +283,9 @@ func historyOf(fleet *publisher.Fleet) func(context.Context, string, func(schema
 
 // file exports what a file holds.
 func (c otelCmd) file(ctx context.Context, a *app, exporter *spans.Exporter) error {
-	one := spans.NewSingle(a.cli.Fleet, c.options(), exporter.Export)
+	// The file does not say when the server stored its events, so that their signatures cannot be judged.
+	unchecked := func(context.Context) (*schema.Keys, error) { return schema.NoKeys, nil }
+	one := spans.NewSingle(a.cli.Fleet, c.options(), unchecked, exporter.Export)
 	err := spans.ReadFile(c.File, func(run string, rec *schema.Record) error { return one.Take(ctx, run, rec) })
 	if err != nil {
 		if errors.Is(err, spans.ErrCollector) {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -152,7 +153,12 @@ func fit(columns []column, widths []int) {
 }
 
 // printFields prints pairs of name and value; empty values are left out. Long values are cut.
-func printFields(w io.Writer, pairs ...string) error {
+func printFields(w io.Writer, pairs ...string) error { return printPairs(w, maxWidth, pairs) }
+
+// printWhole is printFields for values that are pasted, such as commands and keys: it cuts none.
+func printWhole(w io.Writer, pairs ...string) error { return printPairs(w, math.MaxInt, pairs) }
+
+func printPairs(w io.Writer, most int, pairs []string) error {
 	width := 0
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
@@ -164,7 +170,7 @@ func printFields(w io.Writer, pairs ...string) error {
 		if pairs[i+1] == "" {
 			continue
 		}
-		fmt.Fprintf(&b, "%-*s  %s\n", width, pairs[i], text.Snip(printable(pairs[i+1]), maxWidth-width-2, "…"))
+		fmt.Fprintf(&b, "%-*s  %s\n", width, pairs[i], text.Snip(printable(pairs[i+1]), most-width-2, "…"))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -20,6 +20,7 @@ import (
 )
 
 func TestTablesKeepToTheirWidth(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("x", 64)
 	runs := []schema.RunSummary{
 		{Run: long, Agent: long, Status: schema.StatusInterrupted, Gapped: true, InDoubt: 12, Epoch: 1 << 31, Turn: 1 << 30, Events: 1 << 60, ToolCalls: 1 << 60},
@@ -39,6 +40,7 @@ func TestTablesKeepToTheirWidth(t *testing.T) {
 }
 
 func TestRunIDsAreNotCutWhileOtherColumnsCanGo(t *testing.T) {
+	t.Parallel()
 	id := strings.Repeat("y", 58)
 	var b bytes.Buffer
 	require.NoError(t, printRuns(&b, []schema.RunSummary{{Run: id, Agent: "coder", Status: schema.StatusRunning, Epoch: 3}}, time.Now()))
@@ -47,6 +49,7 @@ func TestRunIDsAreNotCutWhileOtherColumnsCanGo(t *testing.T) {
 }
 
 func TestTextFromOutsideCannotSteerATerminal(t *testing.T) {
+	t.Parallel()
 	tests := map[string]string{
 		"plain":            "plain",
 		"日本語 ünïcode":      "日本語 ünïcode",
@@ -65,6 +68,7 @@ func TestTextFromOutsideCannotSteerATerminal(t *testing.T) {
 }
 
 func TestEveryFailureHasItsCode(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		err  error
 		code exitCode
@@ -114,6 +118,7 @@ func TestEveryFailureHasItsCode(t *testing.T) {
 }
 
 func TestExitCodesAreExplainedOnce(t *testing.T) {
+	t.Parallel()
 	seen := map[exitCode]bool{}
 	for _, e := range exitCodes {
 		require.False(t, seen[e.code])
@@ -128,6 +133,7 @@ func TestExitCodesAreExplainedOnce(t *testing.T) {
 }
 
 func TestHelpKeepsToItsWidth(t *testing.T) {
+	t.Parallel()
 	pages := [][]string{{"help"}}
 	for _, c := range []string{"plan", "input", "cancel", "release", "tree", "recover", "settle", "handoff accept", "handoff decline", "handoff close", "runs ls"} {
 		pages = append(pages, append(strings.Fields(c), "--help"))
@@ -142,6 +148,7 @@ func TestHelpKeepsToItsWidth(t *testing.T) {
 }
 
 func TestAFailureIsTwoLinesAndAClosedReaderNone(t *testing.T) {
+	t.Parallel()
 	var b bytes.Buffer
 	require.Equal(t, 2, report(t.Context(), fail(exitUsage, "do that", "wrong\nthing"), prompt{}, &b))
 	require.Equal(t, "waymark: wrong thing\nhint: do that\n", b.String())
@@ -152,6 +159,7 @@ func TestAFailureIsTwoLinesAndAClosedReaderNone(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]byteSize{
 		"0": 0, "4096": 4096, "64KiB": 64 << 10, "1.5MiB": 3 << 19, "10GiB": 10 << 30, "10g": 10 << 30, "1GB": 1e9, " 2 TB ": 2e12, "7b": 7,
 	} {
@@ -166,6 +174,7 @@ func TestSizes(t *testing.T) {
 }
 
 func TestTheBarIsClearedAndNeverRunsOver(t *testing.T) {
+	t.Parallel()
 	var b bytes.Buffer
 	bar := newBar(&b, "importing", 100, true)
 	bar.add(60)
@@ -178,6 +187,7 @@ func TestTheBarIsClearedAndNeverRunsOver(t *testing.T) {
 }
 
 func TestAHeldWaitEndsWithCtrlC(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stdout, stderr bytes.Buffer
@@ -187,6 +197,7 @@ func TestAHeldWaitEndsWithCtrlC(t *testing.T) {
 }
 
 func TestABlockKeepsWhatALineBeginsWithAndAllOfAValue(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("word  ", 40)
 	text := indented([]byte(`{"a":{"b":"` + long + `"},"n":1}`))
 	var joined strings.Builder

@@ -34,6 +34,7 @@ func env(pairs ...string) func(string) string {
 }
 
 func TestACommandThatIsShownNamesTheServerOfTheOneThatShowsIt(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		args string
 		env  []string
@@ -66,6 +67,7 @@ func TestACommandThatIsShownNamesTheServerOfTheOneThatShowsIt(t *testing.T) {
 }
 
 func TestACommandThatIsShownMeansTheSameWhenAShellHasReadIt(t *testing.T) {
+	t.Parallel()
 	sh, err := exec.LookPath("sh")
 	if err != nil {
 		t.Skipf("there is no shell to paste into: %s", err)
@@ -85,6 +87,7 @@ func TestACommandThatIsShownMeansTheSameWhenAShellHasReadIt(t *testing.T) {
 }
 
 func TestOnlyTheProgramsOwnTextIsLookedThroughForCommands(t *testing.T) {
+	t.Parallel()
 	p := prompt{flags: "--nats a "}
 	require.Equal(t, "list the runs with: waymark --nats a runs ls", (&failure{hint: "list the runs with: waymark runs ls", own: true}).advice(p))
 	require.Equal(t, "see: waymark serve --help", (&failure{hint: "see: waymark serve --help", own: true}).advice(p))
@@ -101,6 +104,7 @@ func TestOnlyTheProgramsOwnTextIsLookedThroughForCommands(t *testing.T) {
 }
 
 func TestTheStepsOfARunAreTakenOnItsServer(t *testing.T) {
+	t.Parallel()
 	h := &schema.Head{
 		Run: "r", Status: schema.StatusWaiting,
 		Interrupts: []schema.OpenInterrupt{
@@ -122,6 +126,7 @@ func TestTheStepsOfARunAreTakenOnItsServer(t *testing.T) {
 }
 
 func TestAFailedCommandIsFollowedByOneForTheSameServer(t *testing.T) {
+	t.Parallel()
 	var stderr strings.Builder
 	dir := t.TempDir() + "/no one's"
 	require.Equal(t, int(exitUnavailable), run(t.Context(), []string{"--state-dir", dir, "runs", "ls"}, env("HOME", t.TempDir()), nil, io.Discard, &stderr))

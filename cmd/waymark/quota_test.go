@@ -7,6 +7,7 @@ import (
 )
 
 func TestQuotaOfAFreshFleetFitsTheDisk(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		store  int64
 		shards int

@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -69,7 +69,7 @@ func (c recoverCmd) Run(ctx context.Context, a *app) error {
 		return showAt(ctx, a, cl, c.Run_, at, c.View)
 	}
 	if c.RequestID == "" {
-		c.RequestID = nuid.Next()
+		c.RequestID = rand.Text()
 	}
 	answer := recovery{RequestID: c.RequestID}
 	err = cl.ask(ctx, schema.VerbRecover, c.Run_, schema.RecoverRequest{
@@ -139,7 +139,7 @@ type settleCmd struct {
 	How        string  `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: go on without."`
 	Result     *string `placeholder:"JSON" help:"Result of the call, for verified and decided."`
 	Error      bool    `help:"The result is an error, by the tool's own word."`
-	By         string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Who decides (WAYMARK_OPERATOR; default: waymark-cli)."`
+	By         string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
@@ -190,6 +190,6 @@ func (c settleCmd) Run(ctx context.Context, a *app) error {
 	if a.cli.JSON {
 		return document(a.stdout, reply)
 	}
-	return printFields(a.stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", c.Call, c.Turn, c.How),
+	return printFields(a.stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", c.Call, c.Turn, c.How), byLabel(reply.By), reply.By,
 		"event", reply.EventID, "position", count(reply.Stream))
 }

@@ -117,7 +117,11 @@ func recorded(ctx context.Context, a *app, fleet *publisher.Fleet, run string, a
 			head.Position = schema.Position{} // sequences that damage freed were used again
 		}
 		last = rec.Stream
-		v := head.Apply(&rec)
+		keys, err := fleet.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		v := head.Apply(keys, &rec)
 		if v.Kind != schema.Applied {
 			return nil
 		}

@@ -78,6 +78,7 @@ func newParser(c *cli, getenv func(string) string, stdout, stderr io.Writer) (*k
 		kong.Help(printHelp),
 		kong.Resolvers(environment(getenv)),
 		kong.TypeMapper(reflect.TypeFor[byteSize](), kong.MapperFunc(decodeByteSize)),
+		kong.TypeMapper(reflect.TypeFor[quotaSize](), kong.MapperFunc(decodeQuotaSize)),
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "server", Title: "Which server:"},
 			{Key: "output", Title: "Output:"},

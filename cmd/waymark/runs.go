@@ -95,6 +95,7 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 		}
 		all.Runs, all.Next = append(all.Runs, slices.DeleteFunc(page.Runs, c.unwanted)...), page.Next
 		all.Incomplete = all.Incomplete || page.Incomplete
+		all.Parked = append(all.Parked, page.Parked...)
 		if page.Next == "" || !c.All && len(all.Runs) >= c.Limit {
 			break
 		}
@@ -107,6 +108,11 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 	}
 	if a.cli.JSON {
 		return document(a.stdout, all)
+	}
+	for _, p := range all.Parked {
+		if _, err := fmt.Fprintf(a.stderr, "run %s is parked since %s, the listed state may be outdated: %s\n", printable(p.Run), printable(p.Since), printable(p.Why)); err != nil {
+			return err
+		}
 	}
 	if err := printRuns(a.stdout, all.Runs, a.now()); err != nil {
 		return err

@@ -87,7 +87,11 @@ func (c runsHistoryCmd) collect(ctx context.Context, fleet *publisher.Fleet, his
 			head.Position = schema.Position{} // sequences that damage freed were used again
 		}
 		last = rec.Stream
-		v := head.Apply(&rec)
+		keys, err := fleet.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		v := head.Apply(keys, &rec)
 		if !v.Boundary {
 			return nil
 		}
@@ -167,14 +171,14 @@ func (history *runHistory) print(a *app) error {
 		}
 	}
 	if err := printTable(a.stdout, []column{
-		{title: "point", shrinks: true},
+		{title: "point"}, // pasted behind --at, so whole
 		{title: "event"},
 		{title: "turn", right: true},
 		{title: "status"},
-		{title: "events", right: true},
+		{title: "events", right: true, drop: 2},
 		{title: "revision", right: true},
 		{title: "digest", drop: 1},
-		{title: "time"},
+		{title: "time", drop: 3},
 	}, rows); err != nil {
 		return err
 	}

@@ -26,6 +26,9 @@ const streamIsFull jetstream.ErrorCode = 10077
 // A fleet that writes as fast as the servers take it fills its own quota and nobody else's: it is told so, and another fleet's
 // boundaries are all acknowledged and read back meanwhile. What the flood costs the other in time is logged, and no test.
 func TestAFleetThatFloodsFillsItsOwnQuotaOnly(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a cluster of three servers")
+	}
 	const calm, wild = "payments", "rivals"
 	boundaries := 40
 	if os.Getenv("WAYMARK_E2E_FULL") != "" {

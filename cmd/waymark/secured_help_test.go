@@ -129,6 +129,8 @@ type secured struct {
 	servers  [3]*server.Server
 	logs     *serverLog
 	fleets   string
+	// ran are the commands that tame has run.
+	ran []string
 	// printed is all that commands printed.
 	printed lockedBuffer
 }
@@ -172,12 +174,13 @@ func startSecured(t *testing.T, fleets ...string) *secured {
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "fleets.conf"), []byte(includes.String()), 0o600))
 	shipped, err := os.ReadFile(filepath.Join("..", "..", "deploy", "nats", "three-nodes", "nats.conf"))
 	require.NoError(t, err)
-	t.Setenv("WAYMARK_LISTEN", "127.0.0.1")
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "store-key.conf"), []byte("key: \""+storeKey+"\"\n"), 0o600))
 	for i := range s.servers {
 		node := fmt.Sprintf("nats-%d", i+1)
 		text := string(shipped)
 		for from, to := range map[string]string{
+			// Not by the environment, which the tests of a package share.
+			"$WAYMARK_NODE": node, "$WAYMARK_LISTEN": "127.0.0.1",
 			"/etc/waymark/tls": s.dir, "/var/lib/waymark/nats": filepath.Join(s.dir, node), "max_file_store: 100G": "max_file_store: 20G",
 			"port: 4222": fmt.Sprintf("port: %d", s.ports[i]), "port: 6222": fmt.Sprintf("port: %d", s.routes[i]),
 			"nats://nats-1:6222": fmt.Sprintf("nats://127.0.0.1:%d", s.routes[0]), "nats://nats-2:6222": fmt.Sprintf("nats://127.0.0.1:%d", s.routes[1]),
@@ -188,7 +191,6 @@ func startSecured(t *testing.T, fleets ...string) *secured {
 		}
 		file := filepath.Join(s.dir, node+".conf")
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-		t.Setenv("WAYMARK_NODE", node)
 		opts, err := server.ProcessConfigFile(file)
 		require.NoError(t, err, "the shipped configuration parses")
 		opts.NoSigs = true
@@ -222,8 +224,7 @@ func (s *secured) reload(t *testing.T, fleet string) {
 	config, err := os.ReadFile(filepath.Join(s.fleets, "fleet-"+fleet+".conf"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "fleet-"+fleet+".conf"), config, 0o600))
-	for i, srv := range s.servers {
-		t.Setenv("WAYMARK_NODE", fmt.Sprintf("nats-%d", i+1))
+	for _, srv := range s.servers {
 		require.NoError(t, srv.Reload())
 	}
 }
@@ -237,6 +238,14 @@ func (s *secured) monitor() string { return fmt.Sprintf("http://127.0.0.1:%d", s
 
 func (s *secured) context(fleet string, role access.Role) string {
 	return filepath.Join(s.fleets, fleet+"-"+string(role)+".json")
+}
+
+// public is the public key of a role's shared user.
+func (s *secured) public(t *testing.T, fleet string, role access.Role) string {
+	t.Helper()
+	key, err := ensureKey(filepath.Join(s.fleets, fleet+"-"+string(role)+".nk"))
+	require.NoError(t, err)
+	return key
 }
 
 func (s *secured) getenv(name string) string {
@@ -284,10 +293,16 @@ type user struct {
 
 func (s *secured) connect(t *testing.T, fleet string, role access.Role) *user {
 	t.Helper()
+	return s.connectTo(t, s.url(), fleet, role)
+}
+
+// connectTo connects to the servers at url and to no other.
+func (s *secured) connectTo(t *testing.T, url, fleet string, role access.Role) *user {
+	t.Helper()
 	u := new(user)
 	closed := make(chan struct{})
-	nc, err := nats.Connect(s.url(), append(s.options(t, fleet, role),
-		nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
+	nc, err := nats.Connect(url, append(s.options(t, fleet, role),
+		nats.IgnoreDiscoveredServers(), nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			u.mu.Lock()
 			defer u.mu.Unlock()

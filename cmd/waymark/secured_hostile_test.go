@@ -6,8 +6,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,6 +30,7 @@ import (
 var hostileIDs = []string{
 	".", "..", "*", ">", "a.b", "a b", "a\r\nb", "a\x00b", "\u202eb", strings.Repeat("a", 300), "", "-a", "_barrier", "_.fold", "../../etc/passwd",
 	"a/b", `a\b`, "$KV", "%2e%2e", "\x1b[31ma", "ä",
+	"r\u0430n", "\uff52\uff11", "r1\u200b", "r1\u0301", "\U0001d5cb1", // look like r1 or ran, or hold it
 }
 
 // deadLetters are the events that a fleet's fold refused so far.
@@ -74,8 +77,49 @@ func put(t *testing.T, u *user, subject string, header nats.Header, body []byte)
 	return ack.PubAck
 }
 
+// tame runs a command and fails if it prints anything that a terminal would obey. It returns the exit code.
+func (s *secured) tame(t *testing.T, fleet string, role access.Role, args ...string) int {
+	t.Helper()
+	limit := securedWait
+	if slices.Contains(args, "watch") || args[0] == "otel" {
+		limit = time.Second // it waits for an end, or a collector, that does not come; what it shows first is enough
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	var out lockedBuffer
+	code := run(ctx, append([]string{"--context", s.context(fleet, role), "--fleet", fleet}, args...), s.getenv, strings.NewReader(""), &out, &out)
+	requireTame(t, out.String())
+	require.NotContains(t, "\n"+out.String(), "\n"+`{"level":"info","message":"forged"}`, "%q: a line of its own", args)
+	s.ran = append(s.ran, strings.Join(args, " "))
+	return code
+}
+
+// everyCommandWasRun fails unless tame has run every command that prints what others chose.
+func (s *secured) everyCommandWasRun(t *testing.T) {
+	t.Helper()
+	parser, err := newParser(new(cli), s.getenv, io.Discard, io.Discard)
+	require.NoError(t, err)
+	elsewhere := []string{
+		"serve",                                            // its log is searched here
+		"demo", "bench run", "bench report", "bench store", // they make their runs themselves
+		"fleet add", // the ids that it refuses are in another test
+		"version", "help",
+	}
+	for _, leaf := range parser.Model.Leaves(true) {
+		command, _, _ := strings.Cut(strings.TrimPrefix(leaf.FullPath(), "waymark "), " (") // its aliases
+		short, _ := strings.CutSuffix(command, " "+leaf.Name)
+		ran := func(line string) bool {
+			return line == command || strings.HasPrefix(line, command+" ") || leaf.Parent.DefaultCmd == leaf && (line == short || strings.HasPrefix(line, short+" "))
+		}
+		require.True(t, slices.Contains(elsewhere, command) || slices.ContainsFunc(s.ran, ran), "waymark %s was not run on hostile text", command)
+	}
+}
+
 // An executor that means harm, with the credentials of its fleet, a daemon that folds what it stores, and a fleet beside it.
 func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a cluster of three servers")
+	}
 	const fleet = "rivals"
 	s := startSecured(t, "payments", fleet)
 	log := s.daemon(t, fleet)
@@ -155,6 +199,17 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 			message(started, map[string]string{"ce-id": "forged-2", "ce-subject": "another"}),
 			message(started, map[string]string{"ce-id": "r1.1.1.00000000", "ce-time": "2026-01-01T00:00:00Z"}), // not the content's
 		)
+		// As many attributes as a message's headers have room for, and one that takes all of it.
+		bomb, long := message(started, map[string]string{"ce-id": "bomb-1"}), message(started, map[string]string{"ce-id": "bomb-2"})
+		for i := range 5000 {
+			bomb.Header[fmt.Sprintf("ce-x%d", i)] = []string{"v"}
+		}
+		long.Header["ce-x"] = []string{strings.Repeat("v", 60<<10)}
+		refused(t, schema.ReasonInvalidAttribute, bomb, long)
+		bomb.Header["ce-more"] = []string{strings.Repeat("v", 64<<10)}
+		answer, err := u.RequestMsg(bomb, securedWait)
+		require.NoError(t, err)
+		require.Contains(t, string(answer.Data), "header size exceeds maximum")
 		elsewhere := message(started, nil)
 		elsewhere.Subject = n.EventSubject("another")
 		refused(t, schema.ReasonInvalidAttribute, elsewhere)
@@ -247,12 +302,13 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 				{schema.VerbSettle, "r1", schema.SettleRequest{CallKey: schema.CallKey{ToolCallID: "c1"}, How: schema.SettledRerun, By: id}},
 				{schema.VerbHandoff, "r1", schema.HandoffRequest{HandoffID: "h", Action: schema.HandoffDecline, By: id}},
 				{schema.VerbHandoff, "r1", schema.HandoffRequest{HandoffID: "h", Action: schema.HandoffAccept, By: "me", ChildRun: id, OfferHash: strings.Repeat("0", 64)}},
+				{schema.VerbHandoff, "r1", schema.HandoffRequest{HandoffID: "h", Action: schema.HandoffAccept, By: id, ChildRun: "c", OfferHash: strings.Repeat("0", 64)}},
 				{schema.VerbList, "", schema.ListRequest{Agent: id}},
 				{schema.VerbList, "", schema.ListRequest{Parent: id}},
 				{schema.VerbList, "", schema.ListRequest{After: id}},
 			} {
-				if id == "" && !strings.Contains(fmt.Sprintf("%+v", request.body), "By: ") {
-					continue // left out, and left out is allowed in most
+				if h, ok := request.body.(schema.HandoffRequest); id == "" && (!ok || h.Action != schema.HandoffAccept) {
+					continue // left out is allowed in most: the sender is proven
 				}
 				body, err := json.Marshal(request.body)
 				if err != nil {
@@ -441,6 +497,15 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 		header, body := e.Encode()
 		refused(t, "", &nats.Msg{Subject: n.EventSubject("hostile2"), Header: header, Data: body})
 		refused(t, "", message(own[0], map[string]string{"ce-id": "evil", "ce-source": "/waymark/payments/\u202e\u009b31m"}))
+		// Bodies that no JSON document can hold.
+		for i, body := range []string{strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000), `{"turn":`} {
+			e := &schema.Event{
+				ID: fmt.Sprint("body-", i), Source: schema.Source(fleet, "mallory"), Type: schema.TypePrefix + schema.TurnStarted + schema.TypeSuffix,
+				Subject: "hostile2", DataContentType: schema.ContentTypeJSON, Data: []byte(body),
+			}
+			header, data := e.Encode()
+			refused(t, schema.ReasonInvalidData, &nats.Msg{Subject: n.EventSubject("hostile2"), Header: header, Data: data})
+		}
 
 		for _, args := range [][]string{
 			{"runs", "ls"},
@@ -457,6 +522,9 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 			{"verify", "--all"},
 			{"events", "hostile2", "--all", "--no-follow"},
 			{"events", "hostile2", "--all", "--no-follow", "--json"},
+			{"events", "hostile2", "--all", "--no-follow", "--json", "--raw"},
+			{"events", "--all", "--no-follow", "--json"},
+			{"export", "hostile2", "--format", "cloudevents"},
 			{"plan", "hostile"},
 			{"plan", "hostile", "--json"},
 			{"tree", "hostile"},
@@ -472,18 +540,53 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 			{"doctor"},
 			{"doctor", "--json"},
 		} {
-			var out lockedBuffer
-			wait := securedWait
-			if slices.Contains(args, "watch") {
-				wait = time.Second // it waits for an end that does not come; what it shows first is enough
-			}
-			limit, cancel := context.WithTimeout(ctx, wait)
-			args = append([]string{"--context", s.context(fleet, access.Operator), "--fleet", fleet}, args...)
-			code := run(limit, args, s.getenv, strings.NewReader(""), &out, &out)
-			cancel()
-			requireTame(t, out.String())
-			require.Contains(t, []int{0, int(exitDiffers)}, code, "%q: %s", args, out.String())
+			require.Contains(t, []int{0, int(exitDiffers)}, s.tame(t, fleet, access.Operator, args...), "%q", args)
 		}
+		// Every other command, whatever becomes of it: each prints something of the run, or of a file that somebody else wrote.
+		odd := filepath.Join(s.dir, "odd\x1b]0;title\x07\u202e")
+		conversation, err := json.Marshal(map[string]any{"messages": []map[string]string{{"role": "user", "content": hostile}, {"role": hostile, "content": hostile}}})
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(odd+".jsonl", append(conversation, "\n"+hostile+"\n"...), 0o600))
+		archive, backup := filepath.Join(s.dir, "hostile.waymark"), filepath.Join(s.dir, "hostile.backup")
+		for _, args := range [][]string{
+			{"import", odd + ".jsonl"},
+			{"import", odd},
+			{"export", "hostile", "--output", filepath.Join(s.dir, "hostile.json")}, // elsewhere than on a terminal the bytes stay as they are
+			{"export", "hostile", "--archive", archive},
+			{"import", "--archive", archive, "--prefix", "again-", "--live"},
+			{"import", "--archive", odd + ".jsonl"},
+			{"conform", "--run", "hostile", "--all", "--no-follow"},
+			{"conform", odd + ".jsonl"},
+			{"otel", "hostile", "--all", "--no-follow", "--endpoint", "http://127.0.0.1:1"},
+			{"input", "hostile"},
+			{"input", "hostile", "i\u202e\u2066", "--text", hostile},
+			{"settle", "hostile", "1", "c1\u202e", "--how", "rerun"},
+			{"mark", "hostile", "n\u202e\u2066"},
+			{"handoff", "accept", "hostile", "h\u202e", "--child", "hostile-child"},
+			{"handoff", "decline", "hostile", "h\u202e", "--reason", hostile},
+			{"handoff", "close", "hostile", "h\u202e"},
+			{"fork", "hostile", "--as", "hostile-fork"},
+			{"recover", "hostile", "--executor", "e"},
+			{"recover", "hostile", "--at", "mark:m\u202e\u2066"},
+			{"release", "hostile", "--force"},
+			{"cancel", "hostile", "--reason", hostile},
+			{"erase", "hostile", "--reason", hostile},
+			{"cleanup", "--dry-run", "--max-age", "1s"},
+			{"shards", "ls"},
+			{"shards", "set", "1"},
+			{"fleet", "retention"},
+			{"fleet", "keys", "ls"},
+			{"fleet", "keys", "add", hostile},
+			{"fleet", "keys", "retire", hostile},
+		} {
+			s.tame(t, fleet, access.Operator, args...)
+		}
+		for _, args := range [][]string{
+			{"cut", "--at", "1s"}, {"backup", backup}, {"backup", "verify", backup, "--runs"}, {"restore", backup},
+		} {
+			s.tame(t, fleet, access.Daemon, args...)
+		}
+		s.everyCommandWasRun(t)
 		for line := range strings.Lines(log.String()) {
 			requireTame(t, line)
 			var entry map[string]any

@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
@@ -35,6 +37,9 @@ func (s *secured) executor(t *testing.T, fleet, name string) *publisher.Fleet {
 
 // The whole program works within the permissions of the shipped configuration, on three nodes with TLS and encryption.
 func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a cluster of three servers")
+	}
 	const fleet, canary = "payments", "the-canary-of-this-disk"
 	s := startSecured(t, fleet)
 	daemonLog := s.daemon(t, fleet)
@@ -117,6 +122,19 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	r2, err := first.Start(ctx, publisher.RunSpec{ID: "r2"})
 	require.NoError(t, err)
 	s.as(t, fleet, access.Operator, 0, "cancel", "r2", "--reason", "test")
+	// Whichever server it asks, and whatever it says of itself: the log names its key.
+	executorKey, operatorKey := s.public(t, fleet, access.Executor), s.public(t, fleet, access.Operator)
+	for i, port := range s.ports {
+		reply, err := s.connectTo(t, fmt.Sprintf("tls://127.0.0.1:%d", port), fleet, access.Operator).RequestMsg(&nats.Msg{
+			Subject: schema.ServiceSubject(schema.VerbMark, fleet, "r2"), Data: fmt.Appendf(nil, `{"name":"m%d","by":"mallory"}`, i),
+			Header: nats.Header{access.InfoHeader: {`{"acc":"FLEET_payments_executor","user":"` + executorKey + `"}`}},
+		}, securedWait)
+		require.NoError(t, err)
+		require.Empty(t, reply.Header.Get(schema.HeaderError), "%s", reply.Data)
+		var marked schema.ControlReply
+		require.NoError(t, json.Unmarshal(reply.Data, &marked))
+		require.Equal(t, schema.ProvenBy("operator", operatorKey), marked.By)
+	}
 	require.NoError(t, r2.Interrupt(ctx, "shutdown"))
 	s.as(t, fleet, access.Operator, 0, "recover", "r2", "--executor", "person")
 
@@ -124,7 +142,10 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "r1.waymark")
 	requireHas(t, s.as(t, fleet, access.Operator, 0, "export", "r1", "--archive", file), "completed")
 	requireHas(t, s.as(t, fleet, access.Operator, 0, "import", "--archive", file), "already there")
-	requireHas(t, s.as(t, fleet, access.Operator, 0, "import", "--archive", file, "--as", "r1-again"), "imported")
+	// Under another id the takeover in it is signed anew, which is the daemon's to do.
+	requireHas(t, s.as(t, fleet, access.Operator, int(exitRefused), "import", "--archive", file, "--as", "r1-again"), "import as the fleet's daemon")
+	requireHas(t, s.as(t, fleet, access.Daemon, 0, "import", "--archive", file, "--as", "r1-again"), "imported")
+	requireHas(t, s.as(t, fleet, access.Daemon, 0, "import", "--archive", file, "--as", "r1-again"), "already there")
 	s.as(t, fleet, access.Observer, int(exitRefused), "import", "--archive", file, "--as", "r1-more")
 
 	// The daemon's key backs the fleet up, and nobody else's.
@@ -134,6 +155,8 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	requireHas(t, s.as(t, fleet, access.Daemon, 0, "backup", saved), fleet)
 	requireHas(t, s.waymark(t, 0, "backup", "verify", saved, "--runs"), "3 runs with")
 	requireHas(t, s.as(t, fleet, access.Daemon, int(exitConflict), "restore", saved), "")
+	// A server without a cluster has one copy of each stream.
+	requireHas(t, s.waymark(t, int(exitUsage), "--state-dir", filepath.Join(t.TempDir(), "lone"), "restore", saved), "--replicas 1")
 	requireHas(t, s.as(t, fleet, access.Daemon, 0, "cut", "--at", "1ms"), "r1")
 
 	// Nothing of it can be read on a stolen disk.

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -27,7 +28,7 @@ type serveCmd struct {
 	Port        int           `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded NATS server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
 	Embedded    bool          `help:"Run the embedded server even if the environment names another one."`
 	NoFold      bool          `help:"Answer requests, claims included, but write no checkpoints and look for no silent executor: another process does."`
-	Quota       byteSize      `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
+	Quota       quotaSize     `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
 	Checkpoints int           `default:"0" placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
 	Shards      int           `default:"0" placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a fleet that is made now (WAYMARK_SHARDS; default: 1). One that exists is changed with waymark shards set."`
 	Replicas    int           `default:"0" placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Copies of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
@@ -131,6 +132,10 @@ func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
 		err := c.once(ctx, a, &c.HTTP, log)
 		if again && ctx.Err() == nil && err != nil && !errors.Is(err, errRoomAgain) && !roomAgain(dir) {
 			log.Error().Err(err).Msg("the disk filled up again during the start")
+			err = awaitRoom(ctx, dir)
+		}
+		if full, ok := errors.AsType[*natsd.DiskFullError](err); ok && ctx.Err() == nil {
+			log.Error().Err(err).Str("hint", makeRoom(full.Dir, full.Total)).Msg("the disk is full: the daemon starts once there is room")
 			err = awaitRoom(ctx, dir)
 		}
 		switch {

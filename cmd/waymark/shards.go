@@ -140,8 +140,8 @@ func viewShards(ctx context.Context, cl *client, js jetstream.JetStream, setting
 }
 
 type shardsSetCmd struct {
-	Shards int      `arg:"" help:"Shards that new runs are spread over, 1 to 256."`
-	Quota  byteSize `default:"0" placeholder:"SIZE" help:"Size of the log of each shard from now on (default: what it is). The server reserves it for every shard."`
+	Shards int       `arg:"" help:"Shards that new runs are spread over, 1 to 256."`
+	Quota  quotaSize `default:"0" placeholder:"SIZE" help:"Size of the log of each shard from now on (default: what it is). The server reserves it for every shard."`
 }
 
 // Help is the text below the flags.

@@ -35,6 +35,7 @@ func startProcess(t *testing.T, dir, until string, args ...string) (*exec.Cmd, *
 }
 
 func TestCtrlCEndsADaemonAndItsFollowersWell(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no signal that one process can send to one other: press Ctrl-C by hand")
 	}

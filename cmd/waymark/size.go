@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/waymarkio/waymark/kvstore"
 )
 
 // byteSize is a number of bytes: 1048576, 64KiB, 10GiB, 1GB. 0 means the default of whatever it bounds.
@@ -61,5 +63,19 @@ func decodeByteSize(ctx *kong.DecodeContext, target reflect.Value) error {
 		return err
 	}
 	target.SetInt(int64(n))
+	return nil
+}
+
+// quotaSize is the byteSize of a shard's log. 0 means the default; a fleet has at least [kvstore.MinQuotaBytes].
+type quotaSize int64
+
+// decodeQuotaSize is kong's mapper of quotaSize. It refuses what the store would refuse, in the unit of the flag.
+func decodeQuotaSize(ctx *kong.DecodeContext, target reflect.Value) error {
+	if err := decodeByteSize(ctx, target); err != nil {
+		return err
+	}
+	if n := target.Int(); n != 0 && n < kvstore.MinQuotaBytes {
+		return fmt.Errorf("%s is too small: use %dMiB or more", bytesText(n), kvstore.MinQuotaBytes>>20)
+	}
 	return nil
 }

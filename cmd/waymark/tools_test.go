@@ -79,6 +79,7 @@ func driveRun(t *testing.T, nc *nats.Conn, run string, turns int, checkpoints *n
 }
 
 func TestStockToolsSeeCheckpointsServiceAndEvents(t *testing.T) {
+	t.Parallel()
 	nc, line := startServe(t)
 	observed, err := nc.SubscribeSync("waymark.checkpoints.>")
 	require.NoError(t, err)
@@ -174,6 +175,7 @@ func TestStockToolsSeeCheckpointsServiceAndEvents(t *testing.T) {
 }
 
 func TestWithoutAFolderReadsAndTakeoversStillWork(t *testing.T) {
+	t.Parallel()
 	nc, line := startServe(t, "--no-fold")
 	require.False(t, line.Folding)
 	fleet, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "tools-test"})

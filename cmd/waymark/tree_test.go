@@ -50,6 +50,7 @@ func shape(reply treeReply) string {
 }
 
 func TestEachRunIsInTheTreeOnceWhateverRunsSayOfEachOther(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name  string
 		lines []string
@@ -74,6 +75,7 @@ func TestEachRunIsInTheTreeOnceWhateverRunsSayOfEachOther(t *testing.T) {
 }
 
 func TestATreeIsDrawnWithinItsWidth(t *testing.T) {
+	t.Parallel()
 	gathered := family("b parent=a", "a", "c handoff=b from=b", "d resumed_from=c from=c", "e parent=b from=b", "f parent=a from=a")
 	gathered.nodes["b"].Handoffs = []schema.OpenHandoff{
 		{HandoffID: "half", Status: schema.HandoffStatusAccepted, Kind: schema.HandoffTransfer, Reason: "error", ChildRun: "c", By: "x"},
@@ -109,6 +111,7 @@ func TestATreeIsDrawnWithinItsWidth(t *testing.T) {
 }
 
 func TestAHandOffThatAnotherTookIsNotTheRunsOwn(t *testing.T) {
+	t.Parallel()
 	gathered := family("a", "b handoff=a from=a")
 	reply := gathered.arrange("a")
 	require.Equal(t, "hand-off half, over", reply.tieText(&reply.Runs[1]))
@@ -118,6 +121,7 @@ func TestAHandOffThatAnotherTookIsNotTheRunsOwn(t *testing.T) {
 }
 
 func TestATreeIsBounded(t *testing.T) {
+	t.Parallel()
 	const limit = 40
 	nc, _ := startServe(t)
 	js, err := jetstream.New(nc)

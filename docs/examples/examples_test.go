@@ -122,6 +122,7 @@ func pair(t *testing.T) (w *world, first, second *publisher.Fleet) {
 }
 
 func TestAPureCallIsRunAgain(t *testing.T) {
+	t.Parallel()
 	for _, where := range bothWindows {
 		t.Run(string(where), func(t *testing.T) {
 			_, first, second := pair(t)
@@ -169,6 +170,7 @@ func (b *bank) book(key string, cents int64) {
 }
 
 func TestAnIdempotentCallIsRunAgainWithItsKey(t *testing.T) {
+	t.Parallel()
 	for _, where := range bothWindows {
 		t.Run(string(where), func(t *testing.T) {
 			_, first, second := pair(t)
@@ -188,6 +190,7 @@ func TestAnIdempotentCallIsRunAgainWithItsKey(t *testing.T) {
 }
 
 func TestTheToolOfAVerifyCallIsAsked(t *testing.T) {
+	t.Parallel()
 	for _, where := range bothWindows {
 		t.Run(string(where), func(t *testing.T) {
 			w, first, second := pair(t)
@@ -225,6 +228,7 @@ func TestTheToolOfAVerifyCallIsAsked(t *testing.T) {
 }
 
 func TestAHeldCallIsAPersons(t *testing.T) {
+	t.Parallel()
 	for _, where := range bothWindows {
 		t.Run(string(where), func(t *testing.T) {
 			_, first, second := pair(t)
@@ -256,6 +260,7 @@ func TestAHeldCallIsAPersons(t *testing.T) {
 }
 
 func TestAPolicyAsksAPersonAndRefuses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet("ex-1", examples.Careful)
 	run := start(t, f)
@@ -303,6 +308,7 @@ func answerOnce(t *testing.T, f *publisher.Fleet, reason, payload string) error 
 }
 
 func TestAnAnswerFindsTheRunOnAnotherExecutor(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first, second := w.fleet("ex-1", nil), w.fleet("ex-2", nil)
 	run := start(t, first)
@@ -326,6 +332,7 @@ func TestAnAnswerFindsTheRunOnAnotherExecutor(t *testing.T) {
 }
 
 func TestPhasesAreSkippedOrBegunAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var done []string
 	phase := func(name string, err error) func(context.Context) (any, error) {
@@ -369,6 +376,7 @@ func (m *model) next(_ context.Context, conversation []schema.StateMessage) (sch
 }
 
 func TestTheLoopGoesOnWhereTheRecordEnds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	m := &model{script: [][]publisher.ToolCall{
 		{{ID: "a", Name: "look", Replay: schema.ReplayPure}, {ID: "b", Name: "look", Replay: schema.ReplayPure}},
@@ -396,6 +404,7 @@ func TestTheLoopGoesOnWhereTheRecordEnds(t *testing.T) {
 }
 
 func TestWhoIsCancelledMayTidyUp(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet("ex-1", nil)
 	tidied, outcomes := make(chan struct{}), make(chan publisher.Outcome, 1)
@@ -431,6 +440,7 @@ func TestWhoIsCancelledMayTidyUp(t *testing.T) {
 }
 
 func TestAnOfferIsCarriedOutOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first, second := w.fleet("ex-1", nil), w.fleet("ex-2", nil)
 	run := start(t, first)
@@ -451,6 +461,7 @@ func TestAnOfferIsCarriedOutOnce(t *testing.T) {
 }
 
 func TestAnOfferWhoseTakerDiedIsCarriedOutByTheNext(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first, second := w.fleet("ex-1", nil), w.fleet("ex-2", nil)
 	offer, err := examples.HandOver(t.Context(), start(t, first), schema.HandoffRemaining{Description: "review parser.go"})
@@ -468,6 +479,7 @@ func TestAnOfferWhoseTakerDiedIsCarriedOutByTheNext(t *testing.T) {
 }
 
 func TestARunOutOfTurnsEndsWithASummary(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	oneTurn := func(ctx context.Context, run *publisher.Run) (bool, error) {
 		turn, err := run.StartTurn(ctx, publisher.TurnSpec{})

@@ -15,6 +15,7 @@ const foreignPage = "../conformance.md"
 
 // What runs executor.py and judges it is the script conformpython of cmd/waymark.
 func TestThePythonCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(foreignPage)
 	require.NoError(t, err)
 	shown := map[string]bool{}
@@ -36,6 +37,7 @@ func TestThePythonCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 }
 
 func TestTheHashOnThePageIsThatOfTheEvent(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(foreignPage)
 	require.NoError(t, err)
 	w := schema.Writer{Fleet: "default", Run: "r-1", Executor: "py-1", Epoch: 1}
@@ -53,6 +55,7 @@ func TestTheHashOnThePageIsThatOfTheEvent(t *testing.T) {
 }
 
 func TestThePageOfEventsHasTheVocabulary(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../events.md")
 	require.NoError(t, err)
 	api, err := os.ReadFile("../../schema/asyncapi.json")

@@ -34,6 +34,7 @@ func snippets(t *testing.T, file string) map[string]string {
 var block = regexp.MustCompile("(?s)<!-- from ([a-z./]+): ([a-z-]+) -->\n```([a-z]+)\n(.*?)```\n")
 
 func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
 	shown := map[string]bool{}
@@ -64,6 +65,7 @@ func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 
 // TestThePlainExecutorOnThePageIsARun folds what the page's commands publish.
 func TestThePlainExecutorOnThePageIsARun(t *testing.T) {
+	t.Parallel()
 	head := schema.NewHead("default", "run-1")
 	beats, stream := 0, schema.StreamSequence(0)
 	for line := range strings.Lines(snippets(t, "plain.sh")["plain"]) {
@@ -83,7 +85,7 @@ func TestThePlainExecutorOnThePageIsARun(t *testing.T) {
 		}
 		stream++
 		rec := schema.NewRecord(stream, header, []byte(m[3]))
-		v := head.Apply(&rec)
+		v := head.Apply(schema.NoKeys, &rec)
 		require.Equal(t, schema.Applied, v.Kind, "%s %s", line, v.Detail)
 		require.NotNil(t, v.Data, line)
 	}

@@ -3,6 +3,7 @@ package access
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -23,23 +24,31 @@ const (
 )
 
 // Roles are all of them, the least powerful first.
-func Roles() []Role { return []Role{Observer, Executor, Operator, Daemon} }
+func Roles() []Role { return append(ClientRoles(), Daemon) }
+
+// ClientRoles are the roles that ask the daemon, the least powerful first.
+func ClientRoles() []Role { return []Role{Observer, Executor, Operator} }
 
 // APIPrefix is where the requests of a client's account to JetStream's API are mapped to.
 const APIPrefix = "$JS.waymark.API."
 
+// refusedPrefix is where what a client may not publish is mapped to, with what answers it: no role is permitted it and nothing listens. A
+// permission that denies holds for a client's own messages only, a mapping for the answers that enter its account, too.
+const refusedPrefix = "waymark.refused."
+
 // ObserverConsumer is the durable consumer of a shard's events that observers may read from, if it was made.
 const ObserverConsumer = "observer"
 
-// ClientAccount is the account of a fleet's executors, observers and operators.
-func ClientAccount(fleet string) string { return "FLEET_" + fleet }
+// AccountOf is the account of a role in a fleet. That of the [Daemon] has the fleet's streams and buckets.
+func AccountOf(role Role, fleet string) string {
+	if role == Daemon {
+		return "WAYMARK_" + fleet
+	}
+	return "FLEET_" + fleet + "_" + string(role)
+}
 
-// StoreAccount is the account of a fleet's streams, buckets and daemons.
-func StoreAccount(fleet string) string { return "WAYMARK_" + fleet }
-
-// InboxPrefix begins the subjects on which a role is answered. Each has its own, because who reads another's answers could
-// also forge the next one, by naming it as reply subject. The client must be told of it: nats.CustomInboxPrefix.
-func InboxPrefix(role Role) string { return "_INBOX_" + string(role) }
+// InboxPrefix begins the subjects on which a role is answered. The client must be told of it: nats.CustomInboxPrefix.
+func InboxPrefix(role Role) string { return schema.InboxPrefix + "_" + string(role) }
 
 // kind is how something crosses from one account to the other.
 type kind int
@@ -58,8 +67,10 @@ type grant struct {
 	subject string
 	kind    kind
 	// api: the subject is one of JetStream's API.
-	api   bool
-	roles []Role
+	api bool
+	// proven: the server tells the daemon the sender.
+	proven bool
+	roles  []Role
 }
 
 // Verbs of the daemon's service, by who may use them.
@@ -81,16 +92,17 @@ func grants(fleet string, shards int) []grant {
 	api := func(kind kind, subject string, roles ...Role) {
 		list = append(list, grant{subject: subject, kind: kind, api: true, roles: roles})
 	}
-	verbs := func(verbs []string, roles ...Role) {
+	verbs := func(verbs []string, proven bool) {
 		for _, verb := range verbs {
 			// Those of the whole fleet end with its name, those of a run with the run.
-			add(streaming, schema.ServiceSubject(verb, fleet, ""), roles...)
-			add(streaming, schema.ServiceSubject(verb, fleet, "*"), roles...)
+			for _, run := range []string{"", "*"} {
+				list = append(list, grant{subject: schema.ServiceSubject(verb, fleet, run), kind: streaming, proven: proven, roles: verbRoles(verb)})
+			}
 		}
 	}
-	verbs(readingVerbs, Observer, Executor, Operator)
-	verbs(workingVerbs, Executor, Operator)
-	verbs(decidingVerbs, Operator)
+	verbs(readingVerbs, false)
+	verbs(workingVerbs, true)
+	verbs(decidingVerbs, true)
 	add(service, schema.HeartbeatSubject(fleet, "*"), Executor, Operator)
 
 	add(service, schema.AgentHeartbeats, Executor, Operator)
@@ -141,24 +153,43 @@ func grants(fleet string, shards int) []grant {
 	return list
 }
 
+// grants are those of the fleet. With separate duties, operators lose an executor's rights: to start or take over a run, to publish an event
+// such as a question, to store a blob. Cancel stays: it asks for nothing that needs an approval.
+func (a Account) grants() []grant {
+	list := grants(a.Fleet, a.Shards)
+	if !a.SeparateDuties {
+		return list
+	}
+	for i := range list {
+		g := &list[i]
+		asks := slices.Contains(g.roles, Executor) && !slices.Contains(g.roles, Observer)
+		if asks && !strings.HasPrefix(g.subject, schema.ServiceSubject(schema.VerbCancel, a.Fleet, "")) {
+			g.roles = slices.DeleteFunc(slices.Clone(g.roles), func(r Role) bool { return r == Operator })
+		}
+	}
+	return list
+}
+
 // Rights are the permissions of a user, as the server's configuration has them.
 type Rights struct {
 	// Publish and Subscribe are what is allowed; all else is refused, and logged by the server.
 	Publish, Subscribe []string
-	// NotPublish is refused although Publish allows it.
-	NotPublish []string
 }
 
-// RightsOf returns the rights of a role in a fleet of so many shards; [Daemon] in [StoreAccount], the others in
-// [ClientAccount]. More shards than there are do no harm.
+// RightsOf returns the rights of a role in a fleet of so many shards. More shards than there are do no harm.
 func RightsOf(role Role, fleet string, shards int) Rights {
+	return Account{Fleet: fleet, Shards: shards}.Rights(role)
+}
+
+// Rights returns the rights of a role.
+func (a Account) Rights(role Role) Rights {
 	if role == Daemon {
-		return daemonRights(fleet, shards)
+		return daemonRights(a.Fleet, a.Shards)
 	}
-	// _R_ is where the server takes what is said to a long answer: go on. In the clients' account nothing else is behind it; and
+	// _R_ is where the server takes what is said to a long answer: go on. In a client's account nothing else is behind it; and
 	// allow_responses, which is meant for that, refused some of it on a cluster.
 	r := Rights{Subscribe: []string{InboxPrefix(role) + ".>"}, Publish: []string{"_R_.>"}}
-	for _, g := range grants(fleet, shards) {
+	for _, g := range a.grants() {
 		switch {
 		case !slices.Contains(g.roles, role):
 		case g.kind == stream:
@@ -169,13 +200,18 @@ func RightsOf(role Role, fleet string, shards int) Rights {
 			r.Publish = append(r.Publish, g.subject)
 		}
 	}
-	if role != Observer {
-		for i := range shards {
-			// A forged barrier could pass a stale answer off as whole.
-			r.NotPublish = append(r.NotPublish, schema.NamesOf(fleet, i).EventSubject(schema.BarrierRun))
-		}
-	}
 	return r
+}
+
+// mappings are those of a client's account. JetStream's requests go where they are imported; and the barrier's subject, which the import of
+// all runs covers, goes nowhere: a forged barrier could pass a stale answer off as whole.
+func mappings(fleet string, shards int) [][2]string {
+	list := [][2]string{{serverAPI + ">", APIPrefix + ">"}}
+	for i := range shards {
+		barrier := schema.NamesOf(fleet, i).EventSubject(schema.BarrierRun)
+		list = append(list, [2]string{barrier, refusedPrefix + strings.TrimPrefix(barrier, "waymark.")})
+	}
+	return list
 }
 
 // serverAPI is the prefix of JetStream's API.
@@ -188,6 +224,7 @@ func daemonRights(fleet string, shards int) Rights {
 			"_R_.>", InboxPrefix(Daemon) + ".>", // answers, to clients and to who shares its key
 			schema.SettingsSubject(fleet), schema.ReplicaSubject(fleet), schema.NoticeSubject(fleet, "*"),
 			schema.ObservedSubject(fleet, "*.*", "*"), serverAPI + "INFO", // its account's own
+			infoSubject,
 		},
 		Subscribe: []string{
 			InboxPrefix(Daemon) + ".>", "$SRV.>",
@@ -196,8 +233,10 @@ func daemonRights(fleet string, shards int) Rights {
 	}
 	for _, verb := range slices.Concat(readingVerbs, workingVerbs, decidingVerbs) {
 		for _, run := range []string{"", "*"} {
-			r.Publish = append(r.Publish, schema.ServiceSubject(verb, fleet, run)) // for who shares its key: fleet add, shards set
 			r.Subscribe = append(r.Subscribe, schema.ServiceSubject(verb, fleet, run))
+			if !schema.Changes(verb) {
+				r.Publish = append(r.Publish, schema.ServiceSubject(verb, fleet, run)) // for who shares its key: fleet add, shards set
+			}
 		}
 	}
 	own := func(stream string, derived bool, subjects ...string) {

@@ -35,6 +35,7 @@ func example() access.Account {
 }
 
 func TestTheShippedExampleIsWhatTheListsSay(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join("..", "..", "deploy", "nats", "three-nodes", "fleet-example.conf")
 	want, err := example().Config()
 	require.NoError(t, err)
@@ -47,6 +48,7 @@ func TestTheShippedExampleIsWhatTheListsSay(t *testing.T) {
 }
 
 func TestTheServerReadsTheConfiguration(t *testing.T) {
+	t.Parallel()
 	text, err := example().Config()
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "nats.conf")
@@ -55,14 +57,16 @@ func TestTheServerReadsTheConfiguration(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, opts.Nkeys, 4)
 	for _, user := range opts.Nkeys {
-		store := user.Account.Name == access.StoreAccount("example")
-		require.Equal(t, store, user.Nkey == example().Keys[access.Daemon][0], "the daemon alone is where the streams are")
+		for _, role := range access.Roles() {
+			require.Equal(t, user.Account.Name == access.AccountOf(role, "example"), user.Nkey == example().Keys[role][0], "each role has its account")
+		}
 		require.NotEmpty(t, user.Permissions.Publish.Allow)
 		require.NotEmpty(t, user.Permissions.Subscribe.Allow)
 	}
 }
 
 func TestRolesHaveWhatTheyNeedAndNoMore(t *testing.T) {
+	t.Parallel()
 	has := func(list []string, subject string) bool {
 		return slices.ContainsFunc(list, func(pattern string) bool { return server.SubjectsCollide(pattern, subject) && covers(pattern, subject) })
 	}
@@ -94,8 +98,8 @@ func TestRolesHaveWhatTheyNeedAndNoMore(t *testing.T) {
 		{n.EventSubject("r"), []access.Role{access.Executor, access.Operator, access.Daemon}},
 		{schema.HeartbeatSubject("f", "e"), []access.Role{access.Executor, access.Operator}},
 		{schema.ServiceSubject(schema.VerbGet, "f", "r"), access.Roles()},
-		{schema.ServiceSubject(schema.VerbCancel, "f", "r"), []access.Role{access.Executor, access.Operator, access.Daemon}},
-		{schema.ServiceSubject(schema.VerbInput, "f", "r"), []access.Role{access.Operator, access.Daemon}},
+		{schema.ServiceSubject(schema.VerbCancel, "f", "r"), []access.Role{access.Executor, access.Operator}},
+		{schema.ServiceSubject(schema.VerbInput, "f", "r"), []access.Role{access.Operator}},
 		{"$KV." + n.SegmentBucket() + ".r.1", []access.Role{access.Daemon}},
 		{"$JS.API.STREAM.PURGE." + n.EventStream(), []access.Role{access.Daemon}},
 		{"$JS.API.STREAM.DELETE." + n.EventStream(), nil},
@@ -111,13 +115,47 @@ func TestRolesHaveWhatTheyNeedAndNoMore(t *testing.T) {
 			require.Equal(t, slices.Contains(c.roles, role), has(publish[role], c.subject), "%s to %s", role, c.subject)
 		}
 	}
-	for _, role := range []access.Role{access.Executor, access.Operator} {
-		require.Contains(t, access.RightsOf(role, "f", 1).NotPublish, n.EventSubject(schema.BarrierRun))
+}
+
+// No role has both the rights to ask and those to approve, also after additions to the lists.
+func TestRights_SeparateDuties_NoRoleAsksAndApproves(t *testing.T) {
+	t.Parallel()
+	rights := func(role access.Role, separate bool) []string {
+		return access.Account{Fleet: "f", Shards: 2, SeparateDuties: separate}.Rights(role).Publish
 	}
+	observer, executor := rights(access.Observer, false), rights(access.Executor, false)
+	joint, separate := rights(access.Operator, false), rights(access.Operator, true)
+	require.Equal(t, observer, rights(access.Observer, true))
+	require.Equal(t, executor, rights(access.Executor, true))
+	var shared []string
+	for _, subject := range separate {
+		require.Contains(t, joint, subject)
+		if slices.Contains(executor, subject) && !slices.Contains(observer, subject) {
+			shared = append(shared, subject)
+		}
+	}
+	require.Equal(t, []string{"waymark.cancel.f", "waymark.cancel.f.*"}, shared, "all that an operator shares with executors and not with observers")
+	for _, subject := range []string{
+		schema.NamesOf("f", 1).EventSubjects(), schema.ServiceSubject(schema.VerbRecover, "f", "*"), schema.ServiceSubject(schema.VerbClaim, "f", ""),
+		schema.ServiceSubject(schema.VerbHandoff, "f", "*"), "$O." + schema.BlobBucket("f") + ".M.*",
+	} {
+		require.Contains(t, joint, subject, "the test knows what asks")
+		require.NotContains(t, separate, subject)
+	}
+	for _, verb := range []string{schema.VerbInput, schema.VerbSettle} {
+		require.Contains(t, separate, schema.ServiceSubject(verb, "f", "*"))
+		require.NotContains(t, executor, schema.ServiceSubject(verb, "f", "*"))
+	}
+	text, err := access.Account{Fleet: "f", Shards: 2, SeparateDuties: true}.Config()
+	require.NoError(t, err)
+	_, operators, _ := strings.Cut(text, "\n"+access.AccountOf(access.Operator, "f")+" {")
+	require.NotContains(t, operators, schema.NamesOf("f", 1).EventSubjects(), "the account does not import it either")
+	require.Contains(t, operators, schema.ServiceSubject(schema.VerbInput, "f", "*"))
 }
 
 // A verb that is added to the service must be given to somebody.
 func TestEveryVerbIsGranted(t *testing.T) {
+	t.Parallel()
 	source, err := os.ReadFile(filepath.Join("..", "..", "schema", "wire.go"))
 	require.NoError(t, err)
 	verbs := regexp.MustCompile(`\bVerb[A-Z]\w* = "(\w+)"`).FindAllStringSubmatch(string(source), -1)
@@ -144,6 +182,7 @@ func covers(pattern, subject string) bool {
 }
 
 func TestAccountsThatCannotBeAreRefused(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*access.Account){
 		"name":            func(a *access.Account) { a.Fleet = "a b" },
 		"no shard":        func(a *access.Account) { a.Shards = 0 },

@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Account says what the configuration of a fleet's two accounts is made of.
+// Account says what the configuration of a fleet's accounts is made of.
 type Account struct {
 	// Fleet name. Required.
 	Fleet string
@@ -16,10 +16,14 @@ type Account struct {
 	Shards int
 	// Storage is how many bytes of disk the fleet may use on all servers together, copies counted. 0 is no limit.
 	Storage int64
-	// Connections is how many the clients of the fleet may have together. 0 is no limit.
+	// Connections is how many each role's clients may have together. 0 is no limit.
 	Connections int64
 	// Keys are the users' public NKeys, by role. A role without a key has no user.
 	Keys map[Role][]string
+	// Owners are the names of the keys' owners, by key. They become comments of the configuration.
+	Owners map[string]string
+	// SeparateDuties removes an executor's rights from operators: no key can both ask and approve.
+	SeparateDuties bool
 	// VerifySubjects are further subjects on which executors ask tools about calls in doubt, and tools answer.
 	VerifySubjects []string
 }
@@ -50,6 +54,11 @@ func (a Account) Validate() error {
 			return fmt.Errorf("fleet %s has no role %q", a.Fleet, role)
 		}
 	}
+	for _, owner := range a.Owners {
+		if err := schema.CheckName("owner of a key", owner); err != nil {
+			return err
+		}
+	}
 	for _, s := range a.VerifySubjects {
 		if strings.ContainsAny(s, "\"'\\ \t\r\n{}[],;#=") || strings.HasPrefix(s, "$") || strings.HasPrefix(s, "waymark.") || strings.HasPrefix(s, "_") ||
 			s == "" || strings.HasPrefix(s, ">") || strings.HasPrefix(s, "*") {
@@ -66,15 +75,20 @@ func (a Account) Config() (string, error) {
 	}
 	w := &writer{}
 	w.line("# Fleet %s, %s. Made by: waymark fleet add %s", a.Fleet, shardsText(a.Shards), a.Fleet)
+	if a.SeparateDuties {
+		w.line("# Separate duties: operators start no runs and publish no events.")
+	}
 	w.line("# Public keys only. Change it by that command, not by hand, and reload the servers.")
 	w.blank()
-	w.open("%s {", StoreAccount(a.Fleet))
+	w.open("%s {", AccountOf(Daemon, a.Fleet))
 	a.store(w)
 	w.close()
-	w.blank()
-	w.open("%s {", ClientAccount(a.Fleet))
-	a.clients(w)
-	w.close()
+	for _, role := range ClientRoles() {
+		w.blank()
+		w.open("%s {", AccountOf(role, a.Fleet))
+		a.clients(w, role)
+		w.close()
+	}
 	return w.String(), nil
 }
 
@@ -89,39 +103,65 @@ func (a Account) store(w *writer) {
 	w.close()
 	w.line("limits { max_leafnodes: 0 }")
 	a.users(w, Daemon)
-	client := ClientAccount(a.Fleet)
 	w.open("exports: [")
-	for _, g := range grants(a.Fleet, a.Shards) {
+	for _, g := range a.grants() {
+		accounts := make([]string, 0, len(g.roles))
+		for _, role := range g.roles {
+			accounts = append(accounts, AccountOf(role, a.Fleet))
+		}
+		to := strings.Join(accounts, ", ")
 		switch g.kind {
 		case stream:
-			w.line("{ stream: %q, accounts: [%s] }", g.subject, client)
+			w.line("{ stream: %q, accounts: [%s] }", g.subject, to)
 		case streaming:
-			w.line("{ service: %q, accounts: [%s], response: stream, threshold: %q }", g.serverSubject(), client, streamingThreshold)
+			w.line("{ service: %q, accounts: [%s], response: stream, threshold: %q }", g.serverSubject(), to, streamingThreshold)
 		default:
-			w.line("{ service: %q, accounts: [%s] }", g.serverSubject(), client)
+			w.line("{ service: %q, accounts: [%s] }", g.serverSubject(), to)
 		}
 	}
 	w.closeList()
 }
 
-func (a Account) clients(w *writer) {
-	w.line("mappings: { %q: %q }", serverAPI+">", APIPrefix+">")
+// clients writes the account of a role. It imports what the role may do and nothing more: an answer enters the account on the subject that
+// the asker named, whatever the asker's permissions, and would go on by any import.
+func (a Account) clients(w *writer, role Role) {
+	w.open("mappings: {")
+	for _, m := range mappings(a.Fleet, a.Shards) {
+		w.line("%q: %q", m[0], m[1])
+	}
+	w.close()
 	if a.Connections > 0 {
 		w.line("limits { max_connections: %d, max_leafnodes: 0 }", a.Connections)
 	} else {
 		w.line("limits { max_leafnodes: 0 }")
 	}
-	a.users(w, Observer, Executor, Operator)
-	store := StoreAccount(a.Fleet)
+	a.users(w, role)
+	if role == Executor && len(a.VerifySubjects) > 0 {
+		// Tools answer with an executor's key.
+		w.open("exports: [")
+		for _, subject := range a.VerifySubjects {
+			w.line("{ service: %q, accounts: [%s] }", subject, AccountOf(Operator, a.Fleet))
+		}
+		w.closeList()
+	}
+	store := AccountOf(Daemon, a.Fleet)
 	w.open("imports: [")
-	for _, g := range grants(a.Fleet, a.Shards) {
+	for _, g := range a.grants() {
 		switch {
+		case !slices.Contains(g.roles, role):
 		case g.kind == stream:
 			w.line("{ stream: { account: %s, subject: %q } }", store, g.subject)
 		case g.api:
 			w.line("{ service: { account: %s, subject: %q }, to: %q }", store, g.serverSubject(), APIPrefix+g.subject)
+		case g.proven:
+			w.line("{ service: { account: %s, subject: %q }, share: true }", store, g.subject)
 		default:
 			w.line("{ service: { account: %s, subject: %q } }", store, g.subject)
+		}
+	}
+	if role == Operator {
+		for _, subject := range a.VerifySubjects {
+			w.line("{ service: { account: %s, subject: %q } }", AccountOf(Executor, a.Fleet), subject)
 		}
 	}
 	w.closeList()
@@ -135,29 +175,26 @@ func (g *grant) serverSubject() string {
 	return g.subject
 }
 
-func (a Account) users(w *writer, roles ...Role) {
+func (a Account) users(w *writer, role Role) {
+	r := a.Rights(role)
+	if role == Executor || role == Operator {
+		r.Publish = append(r.Publish, a.VerifySubjects...)
+	}
+	if role == Executor {
+		r.Subscribe = append(r.Subscribe, a.VerifySubjects...)
+	}
 	w.open("users: [")
-	for _, role := range roles {
-		r := RightsOf(role, a.Fleet, a.Shards)
-		if role == Executor || role == Operator {
-			r.Publish = append(r.Publish, a.VerifySubjects...)
-			r.Subscribe = append(r.Subscribe, a.VerifySubjects...)
-		}
-		for _, key := range a.Keys[role] {
-			w.line("# %s, whose client must use the inbox prefix %s", role, InboxPrefix(role))
-			w.open("{ nkey: %s, permissions {", key)
-			w.open("publish {")
-			w.list("allow", r.Publish)
-			if len(r.NotPublish) > 0 {
-				w.list("deny", r.NotPublish)
-			}
-			w.close()
-			w.open("subscribe {")
-			w.list("allow", r.Subscribe)
-			w.close()
-			w.depth--
-			w.line("} }")
-		}
+	for _, key := range a.Keys[role] {
+		w.line("# %s, whose client must use the inbox prefix %s", strings.TrimSpace(string(role)+" "+a.Owners[key]), InboxPrefix(role))
+		w.open("{ nkey: %s, permissions {", key)
+		w.open("publish {")
+		w.list("allow", r.Publish)
+		w.close()
+		w.open("subscribe {")
+		w.list("allow", r.Subscribe)
+		w.close()
+		w.depth--
+		w.line("} }")
 	}
 	w.closeList()
 }

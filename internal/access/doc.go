@@ -5,17 +5,20 @@
 // more. The files in deploy/nats and the output of "waymark fleet add" are made from them, and the tests run the whole
 // program within them, so that lists, files and program cannot drift apart.
 //
-// A fleet has two accounts, because a permission to publish covers a message's subject and not its reply subject: in one
+// A fleet has an account for each role, because a permission to publish covers a message's subject and not its reply subject: in one
 // account an executor could have the server's acknowledgement stored as a segment, by naming the segment's subject as reply.
 //
-//	account FLEET_<name>                         account WAYMARK_<name>
-//	executors, observers, operators              the daemon, every stream and bucket of the fleet
+//	account FLEET_<name>_<role>                  account WAYMARK_<name>
+//	observers, executors, or operators           the daemon, every stream and bucket of the fleet
 //
 //	    publish ── service import ─────────────▶ events, requests, a few reads of JetStream's API
-//	    reply subject ◀── rewritten by the server to one that leads back, and nowhere else
+//	    reply subject ◀── rewritten by the server to one that leads back
 //	    subscribe ◀── stream import ──────────── checkpoints, accepted events, notices
 //
-// The clients' account has no JetStream of its own. Their API requests are mapped to [APIPrefix], where those that are
+// An answer is published in the asker's account on the subject that the asker named, whatever its permissions, and goes on by the imports
+// of that account. So an account imports what its role may do and nothing more.
+//
+// The clients' accounts have no JetStream of their own. Their API requests are mapped to [APIPrefix], where those that are
 // imported are answered; so no client has to be told of a prefix. What is not imported has nobody who answers, and what a
 // user is not permitted the server refuses and logs.
 //

@@ -2,6 +2,7 @@ package archive
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,9 +15,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/internal/blob"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -44,6 +45,8 @@ type Target struct {
 	Fleet string
 	// Source reads what the fleet has. Required.
 	Source Source
+	// Keys of the fleet, with the signer of whoever imports. Required.
+	Keys *keyring.Ring
 	// As is the new id of the only run of the archive; Prefix is put before the ids of all. Both empty keep the ids.
 	As, Prefix string
 	// Live allows runs that have not ended: executors of the fleet will go on with them.
@@ -88,7 +91,12 @@ func Import(ctx context.Context, js jetstream.JetStream, a *Archive, to Target) 
 	if settings.Opening {
 		return nil, ErrOpening
 	}
-	im := &importer{js: js, a: a, to: &to, settings: settings}
+	keys, err := to.Keys.Keys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	im := &importer{js: js, a: a, to: &to, settings: settings, keys: keys}
+	im.sign = func(e *schema.Event, digest string) error { return to.Keys.Sign(ctx, e, digest) }
 	var errs []error
 	for i := range a.Manifest.Runs {
 		if err := im.plan(ctx, &a.Manifest.Runs[i]); err != nil {
@@ -116,6 +124,8 @@ type importer struct {
 	a        *Archive
 	to       *Target
 	settings kvstore.FleetSettings
+	keys     *schema.Keys
+	sign     func(e *schema.Event, digest string) error
 	plans    []*plan
 	// bases are the heads of runs that forks of the archive begin with, by the fork's id in the archive.
 	bases map[string]*schema.Base
@@ -140,7 +150,7 @@ func (im *importer) name(run string) string {
 }
 
 func (im *importer) renamed(p *plan) *renamed {
-	return newRenamed(im.a.Manifest.Fleet, im.to.Fleet, p.was.Run, p.is.Run, p.base)
+	return newRenamed(rekeyed{im.a.Keys, im.keys, im.sign}, im.a.Manifest.Fleet, im.to.Fleet, p.was.Run, p.is.Run, p.base)
 }
 
 // plan works out what a run will be, compares it with what the fleet has, and refuses what must not be.
@@ -179,7 +189,7 @@ func (im *importer) workOut(p *plan) error {
 			forks = append(forks, &im.a.Manifest.Runs[i])
 		}
 	}
-	r, t := im.renamed(p), newTally(p.is.Run)
+	r, t := im.renamed(p), newTally(im.keys.Now(), p.is.Run)
 	err := im.a.records(p.was.Run, func(rec *schema.Record) error {
 		is, err := r.next(rec)
 		if err != nil {
@@ -231,7 +241,7 @@ func (im *importer) baseOf(ctx context.Context, p *plan) error {
 		}
 		return nil
 	}
-	t, found := newTally(b.Run), false
+	t, found := newTally(im.keys, b.Run), false
 	err := im.to.Source.Events(ctx, b.Run, func(rec schema.Record) error {
 		t.add(&rec)
 		if found = at(&t.head, b); found {
@@ -371,7 +381,7 @@ func (im *importer) write(ctx context.Context, p *plan) error {
 func (im *importer) publish(ctx context.Context, p *plan, batch []*nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, batchWait)
 	defer cancel()
-	id, last := nuid.Next(), len(batch)-1
+	id, last := rand.Text(), len(batch)-1
 	batch[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(p.last, 10)}
 	if last > 0 {
 		for i, msg := range batch {

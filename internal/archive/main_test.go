@@ -13,6 +13,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/archive"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -153,7 +154,7 @@ func opened(tb testing.TB, b []byte) *archive.Archive {
 
 func (w *world) importing(b []byte, change func(*archive.Target)) ([]archive.Imported, error) {
 	w.tb.Helper()
-	to := archive.Target{Fleet: w.name, Source: w.fleet}
+	to := archive.Target{Fleet: w.name, Source: w.fleet, Keys: keyless()}
 	if change != nil {
 		change(&to)
 	}
@@ -174,11 +175,16 @@ func (w *world) contentOf(id string) (sum string, records []schema.Record) {
 	w.tb.Helper()
 	h, c := schema.NewHead(w.name, id), archive.NewContentSum()
 	require.NoError(w.tb, w.fleet.Events(w.tb.Context(), id, func(r schema.Record) error {
-		v := h.Apply(&r)
+		v := h.Apply(schema.NoKeys, &r)
 		c.Add(id, &r, &v)
-		r.Stream = 0
+		r.Stream, r.Stored = 0, 0
 		records = append(records, r)
 		return nil
 	}))
 	return c.String(), records
+}
+
+// keyless is the ring of a fleet without keys.
+func keyless() *keyring.Ring {
+	return keyring.New("alpha", func(context.Context) ([]schema.FleetKey, error) { return nil, nil }, nil, nil)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // Format is the format version of archives.
-const Format = 1
+const Format = 2
 
 const manifestName = "manifest.json"
 

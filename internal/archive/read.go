@@ -18,20 +18,22 @@ import (
 type Archive struct {
 	// Manifest of the archive.
 	Manifest *Manifest
-	r        io.ReadSeeker
-	limits   Limits
+	// Keys of the fleet that it was made of.
+	Keys   *schema.Keys
+	r      io.ReadSeeker
+	limits Limits
 }
 
 // Open reads a whole archive and checks it: see the package's documentation. Nothing else of it is to be used when an error is
 // returned, which is an [*EntryError]: [ErrHostile], [ErrTooLarge], [ErrDamaged] or [ErrFormat]. The reader is read again later.
 func Open(r io.ReadSeeker, limits Limits) (*Archive, error) {
 	a := &Archive{r: r, limits: limits.withDefaults()}
-	c := &checker{}
+	c := &checker{keys: schema.NoKeys}
 	if err := a.walk(c.entry); err != nil {
 		return nil, err
 	}
 	m, err := c.finish()
-	a.Manifest = m
+	a.Manifest, a.Keys = m, c.keys
 	return a, err
 }
 
@@ -124,12 +126,17 @@ func admit(h *tar.Header, before string, entries int) (most int64, err error) {
 		return 0, hostile(h.Name, "it is a link to %.80q", h.Linkname)
 	case len(h.PAXRecords) > 0 || h.Size < 0:
 		return 0, hostile(h.Name, "it has extended attributes")
+	case h.Name == keysName:
+		if entries > 0 {
+			return 0, hostile(h.Name, "it is not the first entry")
+		}
+		return maxKeysEntry, nil
 	case h.Name == manifestName:
 		return min(maxManifest, manifestOfNone+int64(entries)*manifestOfEntry), nil
 	}
 	n, ok := parseName(h.Name)
 	if !ok {
-		return 0, hostile(h.Name, "its name is not runs/RUN/events/NUMBER, runs/RUN/blobs/SHA-256 or %s", manifestName)
+		return 0, hostile(h.Name, "its name is not runs/RUN/events/NUMBER, runs/RUN/blobs/SHA-256, %s or %s", keysName, manifestName)
 	}
 	if n.blob != "" {
 		return maxBlob, nil
@@ -149,6 +156,8 @@ type checker struct {
 	seen  map[string]bool
 	blobs map[string]int
 	m     *Manifest
+	// keys of the fleet that the archive is of.
+	keys *schema.Keys
 }
 
 // entry checks one entry.
@@ -160,6 +169,11 @@ func (c *checker) entry(entry string, content []byte) error {
 	}
 	sum := sha256.Sum256(content)
 	c.entries = append(c.entries, Entry{Name: entry, Bytes: int64(len(content)), SHA256: hex.EncodeToString(sum[:])})
+	if entry == keysName {
+		keys, err := readKeys(content)
+		c.keys = keys
+		return err
+	}
 	n, _ := parseName(entry) // it was admitted
 	if c.run == nil || c.run.head.Run != n.run {
 		if c.seen == nil {
@@ -169,7 +183,7 @@ func (c *checker) entry(entry string, content []byte) error {
 			return hostile(entry, "it is out of order")
 		}
 		c.seen[n.run] = true
-		c.run, c.next, c.last = newTally(n.run), 1, ""
+		c.run, c.next, c.last = newTally(c.keys, n.run), 1, ""
 		c.runs = append(c.runs, c.run)
 	}
 	if n.blob != "" {
@@ -232,6 +246,9 @@ func (c *checker) finish() (*Manifest, error) {
 	if len(c.runs) != len(c.m.Runs) {
 		return nil, damaged(manifestName, "it lists %d runs, there are %d", len(c.m.Runs), len(c.runs))
 	}
+	if c.keys.Any() && c.keys.Fleet() != c.m.Fleet {
+		return nil, damaged(manifestName, "the archive is of fleet %.64s, its keys are of %s", c.m.Fleet, c.keys.Fleet())
+	}
 	for i, t := range c.runs {
 		want := &c.m.Runs[i]
 		if t.head.Run != want.Run {
@@ -262,6 +279,9 @@ func (a *Archive) again(yield func(n name, entry string, content []byte) error) 
 			return damaged(entry, "it was changed since the archive was checked")
 		}
 		i++
+		if entry == keysName {
+			return nil
+		}
 		n, _ := parseName(entry) // it was admitted
 		return yield(n, entry, content)
 	})

@@ -16,6 +16,9 @@ import (
 type renamed struct {
 	fromFleet, toFleet string
 	from, to           string
+	// fromKeys and toKeys are those of the fleets. What the one accepts by its signature is signed for the other.
+	fromKeys, toKeys *schema.Keys
+	sign             func(e *schema.Event, digest string) error
 	// base is what the run's start is to name instead of the base that it names; nil leaves it.
 	base *schema.Base
 	// old and head are the run before and now.
@@ -25,9 +28,15 @@ type renamed struct {
 	offers map[string]string
 }
 
-func newRenamed(fromFleet, toFleet, from, to string, base *schema.Base) *renamed {
+// rekeyed says by which keys a run was folded, by which it will be, and how its control events are signed for these.
+type rekeyed struct {
+	from, to *schema.Keys
+	sign     func(e *schema.Event, digest string) error
+}
+
+func newRenamed(keys rekeyed, fromFleet, toFleet, from, to string, base *schema.Base) *renamed {
 	return &renamed{
-		fromFleet: fromFleet, toFleet: toFleet, from: from, to: to, base: base,
+		fromKeys: keys.from, toKeys: keys.to.Now(), sign: keys.sign, fromFleet: fromFleet, toFleet: toFleet, from: from, to: to, base: base,
 		old: schema.NewHead("", from), head: schema.NewHead("", to), offers: map[string]string{},
 	}
 }
@@ -44,8 +53,11 @@ func (r *renamed) next(rec *schema.Record) (schema.Record, error) {
 		is = r.rename(rec)
 	}
 	is.Stream = r.n
-	before := r.old.Apply(&was)
-	now := r.head.Apply(&is)
+	if err := r.signAnew(&was, &is); err != nil {
+		return is, fmt.Errorf("message %d of run %s: %w", r.n, r.from, err)
+	}
+	before := r.old.Apply(r.fromKeys, &was)
+	now := r.head.Apply(r.toKeys, &is)
 	if before.Kind != now.Kind || before.Reason != now.Reason {
 		return is, fmt.Errorf("message %d of run %s: under the name %s the fold says %d %s of it, and said %d %s", r.n, r.from, r.to, now.Kind, now.Reason,
 			before.Kind, before.Reason)
@@ -55,6 +67,35 @@ func (r *renamed) next(rec *schema.Record) (schema.Record, error) {
 		r.offers[hex.EncodeToString(old[:])] = hex.EncodeToString(next[:])
 	}
 	return is, nil
+}
+
+// unsigned reports whether the fold refused an event for its signature.
+func unsigned(v *schema.Verdict) bool {
+	return v.Reason == schema.ReasonUnsigned || v.Reason == schema.ReasonMisplaced
+}
+
+// signAnew signs an event that was accepted where the run comes from and would be refused where it goes to, for want of a signature there:
+// who imports a run vouches for what its archive says was accepted.
+func (r *renamed) signAnew(was, is *schema.Record) error {
+	if !r.toKeys.Concern(is) {
+		return nil
+	}
+	old, next := r.old.Clone(), r.head.Clone()
+	before, now := old.Apply(r.fromKeys, was), next.Apply(r.toKeys, is)
+	if !unsigned(&now) || unsigned(&before) {
+		return nil
+	}
+	e, err := schema.Decode(is.Header, is.Body)
+	if err != nil {
+		return err
+	}
+	e.Unsign()
+	if err := r.sign(e, r.head.Digest); err != nil {
+		return err
+	}
+	header, body := e.Encode()
+	*is = schema.Record{Stream: is.Stream, Stored: is.Stored, Header: header, Body: slices.Clone(body)}
+	return nil
 }
 
 // rename makes the event of a record that of the other run. What is no CloudEvent stays as it is.
@@ -101,7 +142,7 @@ func (r *renamed) rename(rec *schema.Record) schema.Record {
 		}
 	}
 	header, body := e.Encode()
-	return schema.Record{Stream: rec.Stream, Header: header, Body: slices.Clone(body)}
+	return schema.Record{Stream: rec.Stream, Stored: rec.Stored, Header: header, Body: slices.Clone(body)}
 }
 
 // follow is the value of a member that follows from ids and digests, for the run as it is now.

@@ -107,7 +107,7 @@ func refsOf(run string, e *schema.Event) []string {
 // ContentSum sums up what of a run does not depend on its id and its fleet's name: for every message the fold's verdict and the
 // event's type, epoch, sequence, turn, time, executor, other attributes and data. Left out are the run id and the fleet, event ids, chain,
 // and of the data what follows from them: where a takeover continues, the base of a fork, the hash of an accepted offer, and the run in the
-// names of blobs.
+// names of blobs. Left out, too, is the signature of a control event that was accepted: an import signs it anew.
 type ContentSum struct {
 	h hash.Hash
 }
@@ -123,7 +123,7 @@ func (c *ContentSum) Add(run string, rec *schema.Record, v *schema.Verdict) {
 	e, err := schema.Decode(rec.Header, rec.Body)
 	if err != nil {
 		frame := *rec
-		frame.Stream = 0
+		frame.Stream, frame.Stored = 0, 0
 		line("message", string(schema.AppendFrame(nil, &frame)))
 		return
 	}
@@ -142,8 +142,12 @@ func (c *ContentSum) Add(run string, rec *schema.Record, v *schema.Verdict) {
 	line("trace", e.TraceParent)
 	line("ref", ref)
 	line("form", e.DataContentType+" "+e.DataSchema)
-	for _, name := range slices.Sorted(maps.Keys(e.Extensions)) {
-		line(name, e.Extensions[name])
+	bare := *e
+	if e.IsControl() && !unsigned(v) {
+		bare.Unsign() // who signs is the fleet's that has the run
+	}
+	for _, name := range slices.Sorted(maps.Keys(bare.Extensions)) {
+		line(name, bare.Extensions[name])
 	}
 	data := e.Data
 	if member := derived(e.Name()); member != "" {
@@ -162,6 +166,7 @@ func (c *ContentSum) String() string { return hex.EncodeToString(c.h.Sum(nil)) }
 
 // tally is what the records of a run add up to.
 type tally struct {
+	keys    *schema.Keys
 	head    schema.Head
 	records int64
 	content *ContentSum
@@ -169,8 +174,8 @@ type tally struct {
 	blobs map[string]bool
 }
 
-func newTally(run string) *tally {
-	return &tally{head: schema.NewHead("", run), content: NewContentSum(), blobs: map[string]bool{}}
+func newTally(keys *schema.Keys, run string) *tally {
+	return &tally{keys: keys, head: schema.NewHead("", run), content: NewContentSum(), blobs: map[string]bool{}}
 }
 
 // add folds a record. Places are counted, not taken from the record: they are the log's that it came from.
@@ -178,7 +183,7 @@ func (t *tally) add(rec *schema.Record) schema.Verdict {
 	t.records++
 	counted := *rec
 	counted.Stream = schema.StreamSequence(t.records) //nolint:gosec // a count
-	v := t.head.Apply(&counted)
+	v := t.head.Apply(t.keys, &counted)
 	t.content.Add(t.head.Run, rec, &v)
 	if v.Event != nil {
 		for _, sum := range refsOf(t.head.Run, v.Event) {

@@ -16,7 +16,7 @@ func TestAManifestThatSaysAnotherAgentOrBaseIsNotThatOfTheRun(t *testing.T) {
 	require.NoError(t, err)
 	header, body := e.Encode()
 	rec := schema.NewRecord(1, header, body)
-	is := newTally("r1")
+	is := newTally(schema.NoKeys, "r1")
 	is.add(&rec)
 	want := is.run()
 	require.Equal(t, "coder", want.Agent)

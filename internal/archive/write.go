@@ -31,6 +31,8 @@ type Export struct {
 	// Fleet that the runs are of, and their ids.
 	Fleet string
 	Runs  []string
+	// Keys of the fleet, as its settings have them.
+	Keys []schema.FleetKey
 	// Bases adds the runs that forks begin with.
 	Bases bool
 	// Made is when.
@@ -53,6 +55,9 @@ func Write(ctx context.Context, w io.Writer, from Source, what Export) (*Manifes
 		from: from, what: &what, tar: tar.NewWriter(packed), done: map[string]bool{},
 		m: &Manifest{Format: Format, Fleet: what.Fleet, Made: schema.FormatTime(what.Made)},
 	}
+	if err := x.addKeys(); err != nil {
+		return nil, errors.Join(err, packed.Close())
+	}
 	for _, run := range what.Runs {
 		if err := x.run(ctx, run, 0); err != nil {
 			return nil, errors.Join(fmt.Errorf("export run %s: %w", run, err), packed.Close())
@@ -72,6 +77,7 @@ type exporter struct {
 	tar  *tar.Writer
 	m    *Manifest
 	done map[string]bool
+	keys *schema.Keys
 }
 
 // put writes one entry.
@@ -111,7 +117,7 @@ func (x *exporter) run(ctx context.Context, run string, depth int) error {
 	if depth > schema.MaxBases {
 		return fmt.Errorf("it stands on more than %d runs", schema.MaxBases)
 	}
-	t := newTally(run)
+	t := newTally(x.keys, run)
 	var (
 		frames []byte
 		number int

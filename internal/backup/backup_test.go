@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waymarkio/waymark/internal/backup"
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -80,7 +81,7 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 	wg.Wait()
 	require.Len(t, m.Shards, w.settings.Shards())
 
-	_, err = backup.Check(dir)
+	_, err = backup.Check(dir, backup.Trust{})
 	require.NoError(t, err)
 	done, err := backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
 	require.NoError(t, err)
@@ -192,9 +193,17 @@ func (x *writer) noise(ctx context.Context, n int) error {
 // seal stores a segment of a run's records.
 func (w *world) seal(x *writer, number, from, to int) {
 	w.tb.Helper()
+	at := map[schema.StreamSequence]int64{}
+	require.NoError(w.tb, runlog.Read(w.tb.Context(), w.js, x.names, x.run.Run, 1, func(rec schema.Record) error {
+		at[rec.Stream] = rec.Stored
+		return nil
+	}))
 	h := schema.NewHead(fleet, x.run.Run)
+	for i := range x.acked[from:to] {
+		x.acked[from+i].Stored = at[x.acked[from+i].Stream]
+	}
 	for i := range x.acked[:from] {
-		h.Apply(&x.acked[i])
+		h.Apply(schema.NoKeys, &x.acked[i])
 	}
 	info := schema.SegmentInfo{
 		Fleet: fleet, Run: x.run.Run, Number: number, Events: to - from, First: schema.PositionOf(&x.acked[from]), Last: schema.PositionOf(&x.acked[to-1]),
@@ -203,7 +212,7 @@ func (w *world) seal(x *writer, number, from, to int) {
 	var frames []byte
 	for i := range x.acked[from:to] {
 		frames = schema.AppendFrame(frames, &x.acked[from+i])
-		h.Apply(&x.acked[from+i])
+		h.Apply(schema.NoKeys, &x.acked[from+i])
 	}
 	info.DigestAfter, info.ChainAfter = h.Digest, h.Chain
 	stored, err := schema.EncodeSegment(info, frames)
@@ -226,7 +235,9 @@ func TestARunErasedWhileTheBackupIsTakenIsNotHalfInIt(t *testing.T) {
 		if stream != "KV_"+names.SegmentBucket() {
 			return
 		}
-		require.NoError(t, w.shard(0).Segments.Delete(t.Context(), "x", 1))
+		kv, err := w.js.KeyValue(t.Context(), names.SegmentBucket())
+		require.NoError(t, err)
+		require.NoError(t, kv.Purge(t.Context(), schema.SegmentKey("x", 1)))
 		s, err := w.js.Stream(t.Context(), names.EventStream())
 		require.NoError(t, err)
 		require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(names.EventSubject("x"))))
@@ -292,7 +303,7 @@ func TestABackupThatBreaksOffIsNone(t *testing.T) {
 				left, err := backup.Partial(dir)
 				require.NoError(t, err)
 				require.Len(t, left, 1)
-				_, err = backup.Open(left[0])
+				_, err = backup.Open(left[0], backup.Trust{})
 				require.ErrorIs(t, err, backup.ErrNotABackup)
 				cancel()
 			}
@@ -421,7 +432,7 @@ func TestADamagedBackupIsNamedAndNotRestored(t *testing.T) {
 				require.NoError(t, os.WriteFile(c.file, is, 0o600))
 			}
 			defer func() { require.NoError(t, os.WriteFile(c.file, was, 0o600)) }()
-			_, err = backup.Check(dir)
+			_, err = backup.Check(dir, backup.Trust{})
 			require.ErrorIs(t, err, c.want)
 			other := empty(t)
 			_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
@@ -430,7 +441,7 @@ func TestADamagedBackupIsNamedAndNotRestored(t *testing.T) {
 			require.Error(t, err, "nothing was restored")
 		})
 	}
-	_, err := backup.Check(dir)
+	_, err := backup.Check(dir, backup.Trust{})
 	require.NoError(t, err)
 }
 

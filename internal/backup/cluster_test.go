@@ -3,7 +3,6 @@ package backup_test
 import (
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -57,8 +56,8 @@ func onCluster(tb testing.TB) *world {
 }
 
 func TestABackupOfThreeReplicasIsRestoredOnThree(t *testing.T) {
-	if os.Getenv("WAYMARK_E2E_FULL") == "" {
-		t.Skip("two clusters of three servers: set WAYMARK_E2E_FULL=1")
+	if testing.Short() {
+		t.Skip("short: two clusters of three servers")
 	}
 	w := onCluster(t)
 	w.provision(kvstore.FleetConfig{Fleet: fleet, Shards: 2, Replicas: 3, QuotaBytes: 256 << 20})
@@ -66,8 +65,8 @@ func TestABackupOfThreeReplicasIsRestoredOnThree(t *testing.T) {
 }
 
 func TestAFleetOfThreeReplicasIsRestoredOnALoneServer(t *testing.T) {
-	if os.Getenv("WAYMARK_E2E_FULL") == "" {
-		t.Skip("a cluster of three servers: set WAYMARK_E2E_FULL=1")
+	if testing.Short() {
+		t.Skip("short: a cluster of three servers")
 	}
 	w := onCluster(t)
 	w.provision(kvstore.FleetConfig{Fleet: fleet, Replicas: 3, QuotaBytes: 256 << 20})
@@ -79,7 +78,8 @@ func TestAFleetOfThreeReplicasIsRestoredOnALoneServer(t *testing.T) {
 	require.NoError(t, err)
 	other := empty(t)
 	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
-	require.ErrorIs(t, err, backup.ErrRestore)
+	require.ErrorIs(t, err, backup.ErrLone)
+	other.requireNothing(t)
 	_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir, Replicas: 1, Quota: 64 << 20})
 	require.NoError(t, err)
 	other.load()

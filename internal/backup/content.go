@@ -24,6 +24,15 @@ type message struct {
 	header, body []byte
 }
 
+// stored is the size of the message as a server counts it in its file store.
+func (m *message) stored() uint64 {
+	n := 30 + len(m.subject) + len(m.header) + len(m.body)
+	if len(m.header) > 0 {
+		n += 4
+	}
+	return uint64(n) //nolint:gosec // a size
+}
+
 // maxMessage bounds a message of a file: no stream of a fleet takes a larger one.
 const maxMessage = 2 << 20
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -42,11 +43,8 @@ type ShardPoint struct {
 	Shard int `json:"shard"`
 	// Position is the last place that counts.
 	Position schema.StreamSequence `json:"position"`
-	// Exact: the log still has the messages on both sides. If not, those between After and Before were moved to segments, which
-	// do not have the server's times: the events' own times decide which of them count, and Position lies between the two.
-	Exact bool `json:"exact"`
-	// After is when the server stored the last message that counts for sure, Before when it stored the first that does not; empty
-	// when there is none.
+	// After is when the server stored the last message of the log that counts, Before when it stored the first that does not; empty
+	// when there is none. Events between the two were moved to segments, which have the server's times, too.
 	After  string `json:"after,omitzero"`
 	Before string `json:"before,omitzero"`
 }
@@ -94,12 +92,16 @@ func Cut(ctx context.Context, js jetstream.JetStream, cfg CutConfig) error {
 			return fmt.Errorf("%w: there are positions of shards %v, and the fleet has %d shards", ErrConfig, slices.Sorted(maps.Keys(cfg.Positions)), settings.Shards())
 		}
 	}
+	keys, err := keyring.Parse(settings.Fleet, settings.Keys)
+	if err != nil {
+		return err
+	}
 	for i := range settings.Shards() {
 		shard, err := kvstore.OpenShard(js, settings, i, "cut")
 		if err != nil {
 			return err
 		}
-		if err := (&cutter{js: js, shard: shard, cfg: &cfg}).cut(ctx); err != nil {
+		if err := (&cutter{js: js, keys: keys, shard: shard, cfg: &cfg}).cut(ctx); err != nil {
 			return fmt.Errorf("cut shard %d: %w", i, err)
 		}
 	}
@@ -109,6 +111,7 @@ func Cut(ctx context.Context, js jetstream.JetStream, cfg CutConfig) error {
 // cutter cuts one shard.
 type cutter struct {
 	js    jetstream.JetStream
+	keys  *schema.Keys
 	shard *kvstore.Shard
 	cfg   *CutConfig
 }
@@ -182,7 +185,7 @@ func (c *cutter) next(ctx context.Context, from schema.StreamSequence) (m stored
 
 // point finds the place of the log at which the shard is cut.
 func (c *cutter) point(ctx context.Context, info *jetstream.StreamInfo, runs []string) (ShardPoint, error) {
-	p := ShardPoint{Shard: c.shard.Names.Shard, Exact: true}
+	p := ShardPoint{Shard: c.shard.Names.Shard}
 	last := schema.StreamSequence(info.State.LastSeq)
 	if c.cfg.Time.IsZero() {
 		p.Position = c.cfg.Positions[p.Shard]
@@ -228,8 +231,8 @@ func (c *cutter) point(ctx context.Context, info *jetstream.StreamInfo, runs []s
 	return c.between(ctx, p, before.seq, after.seq, runs)
 }
 
-// between decides about places that the log has no messages of any more: their events are in segments, and have their own
-// times. The cut is before the first of them that says it is later.
+// between decides about places that the log has no messages of any more: their events are in segments, with the times at which the
+// server stored them. The cut is before the first of them that is not before its time.
 func (c *cutter) between(ctx context.Context, p ShardPoint, before, after schema.StreamSequence, runs []string) (ShardPoint, error) {
 	for _, run := range runs {
 		for n := 1; ; n++ {
@@ -258,12 +261,7 @@ func (c *cutter) between(ctx context.Context, p ShardPoint, before, after schema
 				if r.Stream <= before || r.Stream >= after {
 					return true
 				}
-				p.Exact = false
-				e, err := schema.Decode(r.Header, r.Body)
-				if err != nil {
-					return true
-				}
-				if at, err := time.Parse(time.RFC3339Nano, e.Time); err == nil && !at.Before(c.cfg.Time) {
+				if !time.Unix(0, r.Stored).Before(c.cfg.Time) {
 					p.Position = min(p.Position, r.Stream-1)
 				}
 				return true
@@ -282,7 +280,7 @@ const cutTries = 5
 // run finds a run's last boundary up to a place. begun is false for a run that has no event up to there.
 func (c *cutter) run(ctx context.Context, run string, upTo schema.StreamSequence) (p RunPoint, begun bool, err error) {
 	for range cutTries {
-		f := &folding{head: schema.NewHead(c.shard.Names.Fleet, run), upTo: upTo}
+		f := &folding{keys: c.keys, head: schema.NewHead(c.shard.Names.Fleet, run), upTo: upTo}
 		n, logged, err := c.read(ctx, run, f)
 		if err != nil {
 			return p, false, err
@@ -363,6 +361,7 @@ var errEnough = errors.New("enough was read")
 
 // folding folds a run up to a place and keeps its last boundary.
 type folding struct {
+	keys    *schema.Keys
 	head    schema.Head
 	upTo    schema.StreamSequence
 	records int
@@ -378,7 +377,7 @@ func (f *folding) add(r schema.Record) bool {
 		f.beyond = true
 		return false
 	}
-	if v := f.head.Apply(&r); v.Kind != schema.Skipped {
+	if v := f.head.Apply(f.keys, &r); v.Kind != schema.Skipped {
 		f.records++
 		if v.Boundary {
 			f.at, f.bounds = f.head.Clone(), true

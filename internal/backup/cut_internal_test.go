@@ -34,7 +34,7 @@ func TestWhatIsSealedBelowTheCutWhileARunIsReadIsReadAnew(t *testing.T) {
 	header, body := e.Encode()
 	rec := schema.NewRecord(40, header, body)
 	info := schema.SegmentInfo{Fleet: "f", Run: "run-1", Number: 1, Events: 1, First: schema.PositionOf(&rec), Last: schema.PositionOf(&rec), DigestBefore: head.Digest}
-	head.Apply(&rec)
+	head.Apply(schema.NoKeys, &rec)
 	info.DigestAfter, info.ChainAfter = head.Digest, head.Chain
 	packed, err := schema.EncodeSegment(info, schema.AppendFrame(nil, &rec))
 	require.NoError(t, err)
@@ -43,5 +43,28 @@ func TestWhatIsSealedBelowTheCutWhileARunIsReadIsReadAnew(t *testing.T) {
 		whole, err := c.whole(t.Context(), "run-1", 1, upTo)
 		require.NoError(t, err)
 		require.Equal(t, want, whole, "cut at %d", upTo)
+	}
+}
+
+func TestTakes_Filter_MatchesAsTheServerDoes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		filter, subject string
+		want            bool
+	}{
+		{"a.b", "a.b", true},
+		{"a.b", "a.c", false},
+		{"a.*", "a.b", true},
+		{"a.*", "a.b.c", false},
+		{"a.*", "a", false},
+		{"a.>", "a.b.c", true},
+		{"a.>", "a", false},
+		{"a.>", "a.", false},
+		{"*.b", "a.b", true},
+		{"a", "a.b", false},
+		{">", "", false},
+		{"a.*.c", "a..c", false},
+	} {
+		require.Equal(t, c.want, takes(c.filter, c.subject), "%s, %s", c.filter, c.subject)
 	}
 }

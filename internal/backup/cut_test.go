@@ -40,7 +40,7 @@ func requireCut(t *testing.T, writers []*writer, shards []backup.ShardPoint, run
 				break
 			}
 			n++
-			if at.Apply(&r).Boundary {
+			if at.Apply(schema.NoKeys, &r).Boundary {
 				bounds = at.Clone()
 			}
 		}
@@ -96,7 +96,6 @@ func TestACutAtATimeIsOnePlaceOfEachLog(t *testing.T) {
 	require.Len(t, shards, 3)
 	require.Equal(t, middle, shards[names.Shard].Position)
 	for _, s := range shards {
-		require.True(t, s.Exact)
 		stream, err := w.js.Stream(t.Context(), schema.NamesOf(fleet, s.Shard).EventStream())
 		require.NoError(t, err)
 		if s.Position > 0 {
@@ -157,22 +156,23 @@ func (w *world) sealed(writers []*writer) {
 	stop()
 }
 
-func TestACutAmongSealedEventsGoesByTheirOwnTimes(t *testing.T) {
+// The events' own times are an executor's: they decide nothing.
+func TestCut_SealedEvents_UsesServerTimes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	writers := someRuns(t, w, 5, 4)
 	end(t, writers)
 	x := writers[2]
 	middle := x.acked[len(x.acked)/2]
-	e, err := schema.Decode(middle.Header, middle.Body)
+	stream, err := w.js.Stream(t.Context(), x.names.EventStream())
 	require.NoError(t, err)
-	at, err := time.Parse(time.RFC3339Nano, e.Time)
+	msg, err := stream.GetMsg(t.Context(), uint64(middle.Stream))
 	require.NoError(t, err)
+	at := msg.Time
 	w.sealed(writers)
 	shards, runs, err := w.cut(at, nil)
 	require.NoError(t, err)
-	require.False(t, shards[0].Exact)
-	require.Equal(t, middle.Stream-1, shards[0].Position, "nothing that says it is of that time or later")
+	require.Equal(t, middle.Stream-1, shards[0].Position, "nothing that was stored then or later")
 	require.NotEmpty(t, shards[0].Before)
 	requireCut(t, writers, shards, runs)
 }
@@ -202,6 +202,5 @@ func TestACutBeforeTheFirstEventHasNoRuns(t *testing.T) {
 	shards, runs, err := w.cut(time.Now().Add(-time.Hour), nil)
 	require.NoError(t, err)
 	require.Zero(t, shards[0].Position)
-	require.True(t, shards[0].Exact)
 	require.Empty(t, runs)
 }

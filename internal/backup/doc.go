@@ -4,8 +4,9 @@
 //
 // The form of a backup, and the way in which one comes to be:
 //
+//	DIR/manifest.sig                         the signature of the manifest, and with that of every file, where one was asked for
 //	DIR/manifest.json                        written last: what is a backup has it, what broke off has not
-//	DIR/streams/<stream>/backup.json         the stream's configuration and state
+//	DIR/streams/<stream>/backup.json         the stream's state, and the configuration that the settings give it
 //	DIR/streams/<stream>/stream.arc.s2       its messages with their sequences and times, as the server's own snapshots have them
 //
 // The directories below streams are what "nats stream restore" reads, too: a backup can be brought back without Waymark.

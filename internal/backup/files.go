@@ -69,7 +69,7 @@ type checkedReader struct {
 }
 
 func openChecked(path string, is File) (*checkedReader, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("%s: %w: it is missing", path, ErrDamaged)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/klauspost/compress/s2"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/kvstore"
@@ -20,22 +21,22 @@ import (
 // FuzzBackup tries what a directory says that it is a backup: its manifest with a right sum, the description of a
 // stream, and a stream's file.
 func FuzzBackup(f *testing.F) {
-	c := kvstore.FleetConfig{Fleet: "f"}.Defaults()
-	settings := kvstore.FleetSettings{
-		Format: kvstore.SettingsFormat, Fleet: "f", Generations: []int{1}, Replicas: c.Replicas, QuotaBytes: c.QuotaBytes,
-		ReserveBytes: c.ReserveBytes, CheckpointsPerRun: c.CheckpointsPerRun,
-	}
-	manifest := &Manifest{Format: Format, ID: "b-1", Fleet: "f", Settings: settings, Shards: []ShardCut{{Cut: 3}}}
-	for _, s := range streamNames(&settings) {
-		manifest.Streams = append(manifest.Streams, Stream{Name: s.name, Files: []File{{Name: aboutName}, {Name: contentName}}})
-	}
+	manifest := fuzzManifest()
 	whole, err := json.Marshal(manifest)
 	require.NoError(f, err)
 	f.Add(uint8(0), whole)
 	require.NotNil(f, tryManifest(f, whole))
 	f.Add(uint8(0), bytes.Replace(whole, []byte(`"generations":[1]`), []byte(`"generations":[]`), 1))
 	f.Add(uint8(0), bytes.Replace(whole, []byte(`"generations":[1]`), []byte(`"generations":[9000000000000000000,1]`), 1))
-	f.Add(uint8(1), []byte(`{"config":{"name":"S","placement":{},"metadata":{"_nats.x":"y"}},"state":{"first_seq":1,"last_seq":2}}`))
+	config, _, err := kvstore.StreamOf(&manifest.Settings, &jetstream.StreamConfig{
+		Name: manifest.Streams[0].Name, MaxBytes: manifest.Settings.QuotaBytes, Metadata: map[string]string{"_nats.x": "y"},
+	}, 0)
+	require.NoError(f, err)
+	config.Placement = &jetstream.Placement{Cluster: "elsewhere"}
+	about, err := stdjson.Marshal(map[string]any{"config": config, "state": map[string]any{"first_seq": 1, "last_seq": 2}})
+	require.NoError(f, err)
+	f.Add(uint8(1), about)
+	require.True(f, tryDescription(f, about))
 	f.Add(uint8(1), []byte(`{"config":null}`))
 	var file bytes.Buffer
 	w, err := newContentWriter(&file, stdjson.RawMessage(`{"first_seq":1,"last_seq":2}`))
@@ -53,7 +54,7 @@ func FuzzBackup(f *testing.F) {
 		case 0:
 			tryManifest(t, b)
 		case 1:
-			tryDescription(t, b)
+			_ = tryDescription(t, b) // it asserts what it takes
 		case 2:
 			tryContent(t, b)
 		case 3:
@@ -61,6 +62,20 @@ func FuzzBackup(f *testing.F) {
 			require.True(t, name == "" || schema.ValidName(name))
 		}
 	})
+}
+
+// fuzzManifest is one of a fleet with a shard.
+func fuzzManifest() *Manifest {
+	c := kvstore.FleetConfig{Fleet: "f"}.Defaults()
+	settings := kvstore.FleetSettings{
+		Format: kvstore.SettingsFormat, Fleet: "f", Generations: []int{1}, Replicas: c.Replicas, QuotaBytes: c.QuotaBytes,
+		ReserveBytes: c.ReserveBytes, CheckpointsPerRun: c.CheckpointsPerRun,
+	}
+	m := &Manifest{Format: Format, ID: "b-1", Fleet: "f", Settings: settings, Shards: []ShardCut{{Cut: 3}}}
+	for _, s := range streamNames(&settings) {
+		m.Streams = append(m.Streams, Stream{Name: s.name, FirstSeq: 1, LastSeq: 2, Files: []File{{Name: aboutName}, {Name: contentName}}})
+	}
+	return m
 }
 
 // tryManifest gives a manifest its right sum first.
@@ -86,26 +101,35 @@ func tryManifest(tb testing.TB, b []byte) *Manifest {
 	return m
 }
 
-func tryDescription(t *testing.T, b []byte) {
-	t.Helper()
-	dir := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, streamsDir, "S"), 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, streamsDir, "S", aboutName), b, 0o600))
+// tryDescription says whether a restore would take the description.
+func tryDescription(tb testing.TB, b []byte) bool {
+	tb.Helper()
+	m := fuzzManifest()
+	s := &m.Streams[0]
+	dir := tb.TempDir()
+	require.NoError(tb, os.MkdirAll(filepath.Join(dir, streamsDir, s.Name), 0o700))
+	require.NoError(tb, os.WriteFile(filepath.Join(dir, streamsDir, s.Name, aboutName), b, 0o600))
 	sum := sha256.Sum256(b)
-	s := &Stream{Name: "S", Files: []File{{Name: aboutName, Bytes: int64(len(b)), SHA256: hex.EncodeToString(sum[:])}, {Name: contentName}}}
+	s.Files[0] = File{Name: aboutName, Bytes: int64(len(b)), SHA256: hex.EncodeToString(sum[:])}
 	about, err := readAbout(dir, s)
 	if err != nil {
-		return
+		return false
 	}
-	require.Error(t, checkStream(dir, s), "there is no content")
-	out, err := adapt(about.Config, "b-1", map[string]any{"num_replicas": 1})
+	left := uint64(1 << 20)
+	require.Error(tb, checkStream(dir, m, s, &left), "there is no content")
+	config, has, err := checkedConfig(&about, m, s)
 	if err != nil {
-		return
+		return false
 	}
-	var members map[string]stdjson.RawMessage
-	require.NoError(t, stdjson.Unmarshal(out, &members))
-	require.NotContains(t, members, "placement")
-	require.Contains(t, string(members["metadata"]), "b-1")
+	config, err = adapt(config, has, m, &Target{Replicas: 1})
+	require.NoError(tb, err)
+	require.Nil(tb, config.Placement)
+	require.Equal(tb, "b-1", config.Metadata[kvstore.RestoredMetadata])
+	require.NotContains(tb, config.Metadata, "_nats.x")
+	_, differences, err := kvstore.StreamOf(&m.Settings, &config, has.stored())
+	require.NoError(tb, err)
+	require.Empty(tb, differences, "the server is given what this version makes")
+	return true
 }
 
 func tryContent(t *testing.T, b []byte) {

@@ -172,7 +172,7 @@ func (x *writer) upTo(cut schema.StreamSequence) (schema.Head, int) {
 	records := x.acknowledged()
 	for i := range records {
 		if records[i].Stream <= cut {
-			h.Apply(&records[i])
+			h.Apply(schema.NoKeys, &records[i])
 			n++
 		}
 	}

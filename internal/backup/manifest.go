@@ -5,9 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -149,15 +147,10 @@ func decodeManifest(b []byte) (*Manifest, error) {
 	if m.Settings.Fleet != m.Fleet || !schema.ValidName(m.ID) {
 		return bad("it is of fleet %.64q, its settings of %.64q", m.Fleet, m.Settings.Fleet)
 	}
-	if len(m.Settings.Generations) == 0 {
-		return bad("its settings have no shards")
+	if m.Settings.Format != kvstore.SettingsFormat {
+		return nil, fmt.Errorf("%s: settings: %w %d, this program knows %d", manifestName, ErrFormat, m.Settings.Format, kvstore.SettingsFormat)
 	}
-	for _, n := range m.Settings.Generations {
-		if n < 1 || n > kvstore.MaxShards {
-			return bad("its settings have %d shards, use 1 to %d", n, kvstore.MaxShards)
-		}
-	}
-	if err := m.Settings.Config().Validate(); err != nil {
+	if err := m.Settings.Validate(); err != nil {
 		return bad("%s", err)
 	}
 	want := streamNames(&m.Settings)
@@ -175,23 +168,18 @@ func decodeManifest(b []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// Open reads the manifest of a backup. It returns [ErrNotABackup], [ErrFormat] or [ErrDamaged].
-func Open(dir string) (*Manifest, error) {
-	name := filepath.Join(dir, manifestName)
-	f, err := os.Open(name)
+// Open reads the manifest of a backup. It returns [ErrNotABackup], [ErrSignature], [ErrFormat] or [ErrDamaged]. A manifest that must be signed is not
+// looked into before it is.
+func Open(dir string, trust Trust) (*Manifest, error) {
+	b, err := readRegular(filepath.Join(dir, manifestName), maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w: it has no %s", dir, ErrNotABackup, manifestName)
 	}
+	if err == nil {
+		err = trust.check(dir, b)
+	}
 	if err != nil {
 		return nil, err
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	b, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(b) > maxManifest {
-		return nil, fmt.Errorf("%s: %w: it is larger than %d bytes", name, ErrDamaged, maxManifest)
 	}
 	m, err := decodeManifest(b)
 	if err != nil {

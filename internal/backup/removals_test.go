@@ -67,7 +67,7 @@ func (w *world) begun(run string) *writer {
 // restored brings a backup back and returns the world and what its segment bucket has.
 func restored(t *testing.T, dir string) (*world, []string) {
 	t.Helper()
-	_, err := backup.Check(dir)
+	_, err := backup.Check(dir, backup.Trust{})
 	require.NoError(t, err)
 	w := empty(t)
 	_, err = backup.Restore(t.Context(), w.js, backup.Target{Dir: dir})

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +20,8 @@ import (
 type Target struct {
 	// Dir of the backup. Required.
 	Dir string
+	// Trust says what the backup must be.
+	Trust Trust
 	// Replicas of every stream; 0 means as they were. A lone server can have 1.
 	Replicas int
 	// Quota of each shard's log in bytes, as kvstore.FleetConfig has it; 0 means as it was.
@@ -40,9 +41,9 @@ type Restored struct {
 // fleet exists once all of it is there. A daemon must not serve the fleet meanwhile. It may be repeated
 // after a failure, and goes on. Checkpoints are made by the daemon that starts next.
 //
-// It returns [ErrFleetExists], [ErrRestore], and what [Check] returns.
+// It returns [ErrFleetExists], [ErrRestore], [ErrLone], and what [Check] returns.
 func Restore(ctx context.Context, js jetstream.JetStream, to Target) (*Restored, error) {
-	m, err := Check(to.Dir)
+	m, err := Check(to.Dir, to.Trust)
 	if err != nil {
 		return nil, err
 	}
@@ -54,14 +55,8 @@ func Restore(ctx context.Context, js jetstream.JetStream, to Target) (*Restored,
 }
 
 func bringBack(ctx context.Context, js jetstream.JetStream, m *Manifest, to *Target) (*Restored, error) {
-	settings := m.Settings
-	if to.Replicas != 0 {
-		settings.Replicas = to.Replicas
-	}
-	if to.Quota != 0 {
-		settings.QuotaBytes = to.Quota
-	}
-	if err := settings.Config().Validate(); err != nil {
+	settings := to.settings(m)
+	if err := kvstore.Adoptable(ctx, js, settings); err != nil {
 		return nil, err
 	}
 	_, _, err := kvstore.NewFleets(js).Get(ctx, m.Fleet)
@@ -136,15 +131,15 @@ func restoreStream(ctx context.Context, js jetstream.JetStream, m *Manifest, s *
 	if err != nil {
 		return err
 	}
-	changes := map[string]any{}
-	if to.Replicas != 0 {
-		changes["num_replicas"] = to.Replicas
+	config, had, err := checkedConfig(&about, m, s)
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", s.Name, err)
 	}
-	if to.Quota != 0 && slices.ContainsFunc(streamNames(&m.Settings), func(n named) bool { return n.name == s.Name && n.kind == logStream }) {
-		changes["max_bytes"] = to.Quota
+	if config, err = adapt(config, had, m, to); err == nil {
+		about.Config, err = stdjson.Marshal(config)
 	}
-	if about.Config, err = adapt(about.Config, m.ID, changes); err != nil {
-		return fmt.Errorf("stream %s: %w: %w", s.Name, ErrDamaged, err)
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", s.Name, err)
 	}
 	content, err := openChecked(filepath.Join(to.Dir, streamsDir, s.Name, contentName), s.Files[1])
 	if err != nil {
@@ -153,6 +148,9 @@ func restoreStream(ctx context.Context, js jetstream.JetStream, m *Manifest, s *
 	has, err := restore(ctx, js, s.Name, about, content)
 	if err == nil {
 		err = content.finish() // it was checked before: this is for a file that was changed meanwhile
+	}
+	if errors.Is(err, ErrRestore) && config.Replicas > 1 && js.Conn().ConnectedClusterName() == "" {
+		err = fmt.Errorf("stream %s: %w, and it is to have %d: %w", s.Name, ErrLone, config.Replicas, err)
 	}
 	if err = errors.Join(err, content.Close()); err != nil {
 		return err
@@ -184,65 +182,102 @@ func readAbout(dir string, s *Stream) (description, error) {
 	return about, nil
 }
 
-// adapt gives a stream's configuration the backup's name and what is to be otherwise. Everything else stays as it was.
-func adapt(config stdjson.RawMessage, id string, changes map[string]any) (stdjson.RawMessage, error) {
-	var members map[string]stdjson.RawMessage
-	if err := stdjson.Unmarshal(config, &members); err != nil {
-		return nil, err
+// checkedConfig returns the configuration of a stream to restore: the one that this version makes. A description with another one is
+// [ErrDamaged]: a stream with it would send its messages elsewhere, take in foreign ones or drop some, and the daemon would refuse it.
+func checkedConfig(about *description, m *Manifest, s *Stream) (jetstream.StreamConfig, state, error) {
+	want, differences, has, err := about.configOf(&m.Settings, s)
+	switch {
+	case err != nil:
+		return want, has, err
+	case len(differences) > 0:
+		d := differences[0]
+		return want, has, fmt.Errorf("%w: %d flags of its configuration are not those of the fleet's settings; %s is %.80s, it must be %.80s", ErrDamaged,
+			len(differences), d.Flag, d.Have, d.Want)
+	case has.FirstSeq != s.FirstSeq || has.LastSeq != s.LastSeq || want.FirstSeq > s.LastSeq+1:
+		return want, has, fmt.Errorf("%w: its description says %d to %d, begun at %d, the manifest %d to %d", ErrDamaged, has.FirstSeq, has.LastSeq,
+			want.FirstSeq, s.FirstSeq, s.LastSeq)
 	}
-	if members == nil {
-		return nil, fmt.Errorf("%w: a stream has no configuration", ErrDamaged)
-	}
-	var meta map[string]string
-	if b, ok := members["metadata"]; ok {
-		if err := stdjson.Unmarshal(b, &meta); err != nil {
-			return nil, err
-		}
-	}
-	if meta == nil {
-		meta = map[string]string{}
-	}
-	// What the server itself notes there is of the server that had the stream.
-	maps.DeleteFunc(meta, func(name, _ string) bool { return strings.HasPrefix(name, "_nats.") })
-	meta[kvstore.RestoredMetadata] = id
-	changes["metadata"] = meta
-	for name, value := range changes {
-		b, err := stdjson.Marshal(value)
-		if err != nil {
-			return nil, err
-		}
-		members[name] = b
-	}
-	delete(members, "placement") // it names servers and tags of where the stream was
-	return stdjson.Marshal(members)
+	return want, has, nil
 }
 
-// Check reads a whole backup and compares every file with the manifest: sums, sizes, and that each stream is whole, in order and
-// ends where it should. It needs no server. It returns [ErrNotABackup], [ErrFormat] or [ErrDamaged], with all files that are.
-func Check(dir string) (*Manifest, error) {
-	m, err := Open(dir)
+// settings are the backup's, and what the target has otherwise.
+func (to *Target) settings(m *Manifest) kvstore.FleetSettings {
+	settings := m.Settings
+	if to.Replicas != 0 {
+		settings.Replicas = to.Replicas
+	}
+	if to.Quota != 0 {
+		settings.QuotaBytes = to.Quota
+	}
+	return settings
+}
+
+// adapt gives a stream's configuration the backup's id and what the target's settings ask for.
+func adapt(config jetstream.StreamConfig, has state, m *Manifest, to *Target) (jetstream.StreamConfig, error) {
+	settings := to.settings(m)
+	used := has.stored()
+	if to.Quota != 0 {
+		config.MaxBytes = used // a limit that drops nothing, if the new quota has a smaller one
+	}
+	config, _, err := kvstore.StreamOf(&settings, &config, max(used, config.MaxBytes))
+	if err != nil {
+		return config, err
+	}
+	meta := map[string]string{}
+	for name, value := range config.Metadata {
+		// What the server itself notes there is of the server that had the stream.
+		if !strings.HasPrefix(name, "_nats.") {
+			meta[name] = value
+		}
+	}
+	meta[kvstore.RestoredMetadata] = m.ID
+	config.Metadata = meta
+	return config, nil
+}
+
+// Check reads a whole backup and compares every file with the manifest: sums, sizes, and that each stream is whole, in order, has the
+// configuration that this version makes, holds only messages that its subjects take, and ends where it should. It needs no server. It returns [ErrNotABackup], [ErrFormat] or [ErrDamaged], with all files that are.
+func Check(dir string, trust Trust) (*Manifest, error) {
+	m, err := Open(dir, trust)
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
+	left := trust.most(m)
 	for i := range m.Streams {
-		if err := checkStream(dir, &m.Streams[i]); err != nil {
+		if err := checkStream(dir, m, &m.Streams[i], &left); err != nil {
 			errs = append(errs, fmt.Errorf("stream %s: %w", m.Streams[i].Name, err))
 		}
 	}
 	return m, errors.Join(errs...)
 }
 
-func checkStream(dir string, s *Stream) error {
+// takes says whether a stream with the filter stores a message of the subject.
+func takes(filter, subject string) bool {
+	for {
+		f, filterRest, more := strings.Cut(filter, ".")
+		token, rest, moreTokens := strings.Cut(subject, ".")
+		switch {
+		case f == ">":
+			return subject != ""
+		case token == "", f != "*" && f != token, more != moreTokens:
+			return false
+		case !more:
+			return true
+		}
+		filter, subject = filterRest, rest
+	}
+}
+
+// checkStream checks one stream. Of the bytes that the messages of the backup may still have it takes those of this one.
+func checkStream(dir string, m *Manifest, s *Stream, left *uint64) error {
 	about, err := readAbout(dir, s)
 	if err != nil {
 		return err
 	}
-	var config struct {
-		Name string `json:"name"`
-	}
-	if err := stdjson.Unmarshal(about.Config, &config); err != nil || config.Name != s.Name {
-		return fmt.Errorf("%w: its configuration is that of %.80q", ErrDamaged, config.Name)
+	config, _, err := checkedConfig(&about, m, s)
+	if err != nil {
+		return err
 	}
 	f, err := openChecked(filepath.Join(dir, streamsDir, s.Name, contentName), s.Files[1])
 	if err != nil {
@@ -257,10 +292,17 @@ func checkStream(dir string, s *Stream) error {
 		return nil
 	}, func(m *message) error {
 		n, last = n+1, m.seq
+		if m.stored() > *left {
+			return fmt.Errorf("%w: behind message %d of %d", ErrTooLarge, m.seq, s.Messages)
+		}
+		*left -= m.stored()
+		if !slices.ContainsFunc(config.Subjects, func(filter string) bool { return takes(filter, m.subject) }) {
+			return fmt.Errorf("%w: message %d has subject %.80q, which is none of the stream's", ErrDamaged, m.seq, m.subject)
+		}
 		return nil
 	})
 	// A sum that differs says more than where the content breaks.
-	if sumErr := f.finish(); sumErr != nil {
+	if sumErr := f.finish(); sumErr != nil && !errors.Is(err, ErrTooLarge) {
 		err = sumErr
 	}
 	if err = errors.Join(err, f.Close()); err != nil {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
 )
 
 const (
@@ -34,10 +37,47 @@ type state struct {
 	LastSeq  uint64 `json:"last_seq"`
 }
 
+// stored is Bytes, as a limit of bytes is counted.
+func (s *state) stored() int64 { return int64(min(s.Bytes, math.MaxInt64)) } //nolint:gosec // bounded
+
 // description is the file backup.json: the answer to a request for a snapshot, and the request of a restore.
 type description struct {
 	Config stdjson.RawMessage `json:"config"`
 	State  stdjson.RawMessage `json:"state"`
+}
+
+// configOf returns the configuration that this version gives the stream, how the described one differs from it, and the described state.
+func (d *description) configOf(settings *kvstore.FleetSettings, s *Stream) (want jetstream.StreamConfig, differences []kvstore.Difference, has state, err error) {
+	var have jetstream.StreamConfig
+	if err = errors.Join(stdjson.Unmarshal(d.Config, &have), stdjson.Unmarshal(d.State, &has)); err != nil {
+		return want, nil, has, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if have.Name != s.Name {
+		return want, nil, has, fmt.Errorf("%w: its configuration is that of %.80q", ErrDamaged, have.Name)
+	}
+	want, differences, err = kvstore.StreamOf(settings, &have, has.stored())
+	return want, differences, has, err
+}
+
+// describe writes a stream's description and makes its directory durable. A flag that somebody changed on the server, or that a change of the
+// settings has not reached yet, has the value that the settings give it: a restore takes no other.
+func (t *taker) describe(s *Stream) error {
+	about := t.about[s.Name]
+	want, _, _, err := about.configOf(&t.m.Settings, s)
+	if err != nil {
+		return err
+	}
+	if about.Config, err = stdjson.Marshal(want); err != nil {
+		return err
+	}
+	b, err := stdjson.MarshalIndent(about, "", "  ")
+	if err != nil {
+		return err
+	}
+	if s.Files[0], err = writeFile(t.path(s.Name, aboutName), b); err != nil {
+		return err
+	}
+	return syncDir(filepath.Join(t.dir, streamsDir, s.Name))
 }
 
 // request asks JetStream's API and decodes the answer.
@@ -121,6 +161,9 @@ func snapshot(ctx context.Context, js jetstream.JetStream, stream string, w io.W
 			return err
 		}
 		if msg.Reply != "" {
+			if !strings.HasPrefix(msg.Reply, "$JS.SNAPSHOT.ACK.") {
+				return failed(fmt.Errorf("it is to be acknowledged on %.120q", msg.Reply))
+			}
 			if err := msg.Respond(nil); err != nil {
 				return failed(err)
 			}

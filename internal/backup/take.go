@@ -3,6 +3,7 @@ package backup
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	stdjson "encoding/json" // descriptions of streams have their form for it
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
+	"github.com/nats-io/nkeys"
 
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -31,6 +32,8 @@ type Config struct {
 	Actor string
 	// Now tells the time. Required.
 	Now func() time.Time
+	// SignWith signs the manifest; nil leaves it unsigned.
+	SignWith nkeys.KeyPair
 	// OnStream is called when a stream is about to be read or restored, with the bytes that it has. It may be nil.
 	OnStream func(stream string, bytes uint64)
 }
@@ -81,7 +84,7 @@ func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest
 		}
 	}()
 	t := &taker{js: js, cfg: cfg, dir: partial, m: &Manifest{
-		Format: Format, ID: nuid.Next(), Fleet: cfg.Fleet, Settings: settings, Began: schema.FormatTime(cfg.Now()),
+		Format: Format, ID: rand.Text(), Fleet: cfg.Fleet, Settings: settings, Began: schema.FormatTime(cfg.Now()),
 	}}
 	if err := t.streams(ctx); err != nil {
 		return nil, err
@@ -97,6 +100,15 @@ func take(ctx context.Context, js jetstream.JetStream, cfg *Config) (m *Manifest
 	// The manifest comes last, and the directory's own name behind it.
 	if err := syncDir(filepath.Join(partial, streamsDir)); err != nil {
 		return nil, err
+	}
+	if cfg.SignWith != nil {
+		signature, err := sign(cfg.SignWith, b)
+		if err == nil {
+			_, err = writeFile(filepath.Join(partial, signatureName), signature)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	if _, err := writeFile(filepath.Join(partial, manifestName), b); err != nil {
 		return nil, err
@@ -169,7 +181,7 @@ func (t *taker) streams(ctx context.Context) error {
 func (t *taker) begin(ctx context.Context, shard int) error {
 	names := schema.NamesOf(t.cfg.Fleet, shard)
 	e := schema.Event{
-		ID: schema.BarrierRun + "." + nuid.Next(), Source: schema.Source(t.cfg.Fleet, t.cfg.Actor),
+		ID: schema.BarrierRun + "." + rand.Text(), Source: schema.Source(t.cfg.Fleet, t.cfg.Actor),
 		Type: schema.TypeOf(schema.Barrier), Subject: schema.BarrierRun, Time: schema.FormatTime(t.cfg.Now()),
 	}
 	header, body := e.Encode()
@@ -274,18 +286,6 @@ func (t *taker) count(s *Stream) error {
 	return errors.Join(err, f.Close())
 }
 
-// describe writes a stream's description and makes its directory durable.
-func (t *taker) describe(s *Stream) error {
-	b, err := stdjson.MarshalIndent(t.about[s.Name], "", "  ")
-	if err != nil {
-		return err
-	}
-	if s.Files[0], err = writeFile(t.path(s.Name, aboutName), b); err != nil {
-		return err
-	}
-	return syncDir(filepath.Join(t.dir, streamsDir, s.Name))
-}
-
 // rewrite writes a stream's file anew: without the messages that are not to be kept, and with those that are missing, which
 // are in order. The state that the file begins with is counted first.
 func (t *taker) rewrite(s *Stream, missing []message, keep func(*message) bool) error {
@@ -296,10 +296,12 @@ func (t *taker) rewrite(s *Stream, missing []message, keep func(*message) bool) 
 	}
 	pass := func(add func(*message) error) error {
 		left := missing
-		upTo := func(seq, at uint64) error {
+		upTo := func(seq uint64, at int64) error {
 			for len(left) > 0 && left[0].seq < seq {
 				back := left[0]
-				back.at = int64(at) //nolint:gosec // a time in nanoseconds
+				if back.at == 0 { // a mark, which no server has stored
+					back.at = at
+				}
 				left = left[1:]
 				if err := add(&back); err != nil {
 					return err
@@ -311,9 +313,9 @@ func (t *taker) rewrite(s *Stream, missing []message, keep func(*message) bool) 
 		if err != nil {
 			return err
 		}
-		last := uint64(0)
+		last := int64(0)
 		err = readContent(f, func(stdjson.RawMessage) error { return nil }, func(m *message) error {
-			last = uint64(m.at) //nolint:gosec // a time in nanoseconds
+			last = m.at
 			if err := upTo(m.seq, last); err != nil || !keep(m) {
 				return err
 			}
@@ -327,7 +329,7 @@ func (t *taker) rewrite(s *Stream, missing []message, keep func(*message) bool) 
 	counted.Messages, counted.Bytes = 0, 0
 	err := pass(func(m *message) error {
 		counted.Messages++
-		counted.Bytes += uint64(len(m.subject) + len(m.header) + len(m.body))
+		counted.Bytes += m.stored()
 		counted.FirstSeq = min(counted.FirstSeq, m.seq)
 		return nil
 	})
@@ -529,7 +531,7 @@ func (t *taker) compareLog(names schema.Names, s *Stream, late map[uint64]*lateS
 		for i := range seg.records {
 			r := &seg.records[i]
 			if there[subject] {
-				l.missing[uint64(r.Stream)] = message{subject: subject, seq: uint64(r.Stream), header: encodeHeader(r.Header), body: r.Body}
+				l.missing[uint64(r.Stream)] = message{subject: subject, seq: uint64(r.Stream), at: r.Stored, header: encodeHeader(r.Header), body: r.Body}
 			}
 		}
 	}

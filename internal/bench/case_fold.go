@@ -113,7 +113,7 @@ func (f *foldTrial) prepare(round int) error {
 		}
 		header, body := e.Encode()
 		record := schema.NewRecord(0, header, body)
-		x.head.Apply(&record)
+		x.head.Apply(schema.NoKeys, &record)
 		shard := f.w.shards[f.w.Settings.Candidates(x.w.Run)[0]]
 		f.events = append(f.events, &nats.Msg{Subject: shard.Names.EventSubject(x.w.Run), Header: header, Data: body})
 		f.raw = append(f.raw, &nats.Msg{Subject: RawSubject(x.w.Run), Data: x.text.Bytes(headerSize(header) + len(body))})

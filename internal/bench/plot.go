@@ -8,9 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	chart "github.com/wcharczuk/go-chart/v2"
-	"github.com/wcharczuk/go-chart/v2/drawing"
+	"text/template"
 )
 
 // plot is a picture of a report.
@@ -147,74 +145,113 @@ func limitsOver(curves []curve, limits []float64) []curve {
 
 // picture draws curves over a logarithmic x, from 0.
 func picture(x, y string, curves []curve) ([]byte, error) {
-	c := chart.Chart{
-		Width: 900, Height: 440 + legendLine*len(curves),
-		Background: chart.Style{Padding: chart.Box{Top: legendLine*len(curves) + 30, Left: 20, Right: 30, Bottom: 20}},
-		XAxis:      chart.XAxis{Name: x, Range: &chart.LogarithmicRange{}},
-		YAxis:      chart.YAxis{Name: y},
-		// Without series it would be a spot in the corner.
-		YAxisSecondary: chart.YAxis{Style: chart.Hidden()},
-	}
-	top := 0.0
-	var ticks []float64
-	for i, curve := range curves {
-		color := drawing.ColorFromHex(colors[i%len(colors)])
-		series := chart.ContinuousSeries{Name: curve.name, Style: chart.Style{
-			StrokeColor: color, StrokeWidth: 2, DotColor: color, DotWidth: 3,
-		}}
-		if curve.aim {
-			series.Style = chart.Style{StrokeColor: drawing.ColorFromHex("888888"), StrokeWidth: 1, StrokeDashArray: []float64{4, 4}}
-		} else if strings.HasPrefix(curve.name, rawName) {
-			series.Style.StrokeDashArray = []float64{8, 4}
-		}
+	c := chart{X: x, Y: y, Width: chartWidth, Height: chartTop + legendLine*len(curves) + chartHeight + chartBottom, Left: chartLeft, Right: chartWidth - chartRight}
+	c.Top, c.Bottom = chartTop+legendLine*len(curves), c.Height-chartBottom
+	top, low, high := 0.0, math.Inf(1), math.Inf(-1)
+	for _, curve := range curves {
 		for _, p := range curve.points {
-			series.XValues, series.YValues = append(series.XValues, p.x), append(series.YValues, p.y)
-			top = max(top, p.y)
-			ticks = append(ticks, p.x)
+			top, low, high = max(top, p.y), min(low, p.x), max(high, p.x)
 		}
-		c.Series = append(c.Series, series)
 	}
 	step := roundStep(top)
-	c.YAxis.Range = &chart.ContinuousRange{Min: 0, Max: step * math.Ceil(top/step)}
-	for at := 0.0; at < top+step; at += step {
-		c.YAxis.Ticks = append(c.YAxis.Ticks, chart.Tick{Value: at, Label: strconv.FormatFloat(at, 'g', 6, 64)})
+	ceiling := step * max(math.Ceil(top/step), 1)
+	atX := func(v float64) float64 {
+		if high == low {
+			return float64(c.Left)
+		}
+		return float64(c.Left) + math.Log(v/low)/math.Log(high/low)*float64(c.Right-c.Left)
 	}
-	slices.Sort(ticks)
-	for _, at := range slices.Compact(ticks) {
-		c.XAxis.Ticks = append(c.XAxis.Ticks, chart.Tick{Value: at, Label: strconv.FormatFloat(at, 'g', 6, 64)})
+	atY := func(v float64) float64 { return float64(c.Bottom) - v/ceiling*float64(c.Bottom-c.Top) }
+	for i, curve := range curves {
+		l := line{Name: curve.name, Color: colors[i%len(colors)], Width: 2, Legend: chartTop + legendLine*i - 8}
+		switch {
+		case curve.aim:
+			l.Color, l.Width, l.Dash = "888888", 1, "4 4"
+		case strings.HasPrefix(curve.name, rawName):
+			l.Dash = "8 4"
+		}
+		for _, p := range curve.points {
+			l.Points = append(l.Points, spot{atX(p.x), atY(p.y)})
+			if !curve.aim {
+				l.Dots = append(l.Dots, spot{atX(p.x), atY(p.y)})
+				c.XTicks = append(c.XTicks, tick{atX(p.x), label(p.x)})
+			}
+		}
+		c.Lines = append(c.Lines, l)
 	}
-	c.Elements = []chart.Renderable{legend(&c)}
+	for n := 0.0; n*step <= ceiling; n++ {
+		c.YTicks = append(c.YTicks, tick{atY(n * step), label(n * step)})
+	}
+	slices.SortFunc(c.XTicks, func(a, b tick) int { return cmp.Compare(a.At, b.At) })
+	apart := c.XTicks[:0]
+	for _, t := range c.XTicks {
+		// Labels that would touch each other are left out.
+		if len(apart) == 0 || t.At-apart[len(apart)-1].At >= labelWidth {
+			apart = append(apart, t)
+		}
+	}
+	c.XTicks = apart
 	var b bytes.Buffer
-	if err := c.Render(chart.SVG, &b); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
+	err := chartSVG.Execute(&b, &c)
+	return b.Bytes(), err
 }
+
+// Sizes of a chart, in pixels.
+const (
+	chartWidth, chartHeight                      = 900, 340
+	chartTop, chartBottom, chartLeft, chartRight = 24, 56, 80, 30
+	// legendLine is the height of a line of the legend, labelWidth the room of a label below the chart.
+	legendLine, labelWidth = 18, 40
+)
+
+// chart is what the template draws.
+type chart struct {
+	X, Y                                    string
+	Width, Height, Left, Right, Top, Bottom int
+	XTicks, YTicks                          []tick
+	Lines                                   []line
+}
+
+// tick is a label at an axis.
+type tick struct {
+	At    float64
+	Label string
+}
+
+// line is a curve and its line of the legend.
+type line struct {
+	Name, Color, Dash string
+	Width, Legend     int
+	Points, Dots      []spot
+}
+
+// spot is a place in the picture.
+type spot struct{ X, Y float64 }
+
+func label(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
+
+// chartSVG escapes names and labels as HTML does, which SVG reads the same way.
+var chartSVG = template.Must(template.New("chart").Funcs(template.FuncMap{
+	"px": func(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }, "half": func(a, b int) int { return (a + b) / 2 },
+	"add": func(a, b int) int { return a + b },
+}).Parse(`<svg xmlns="http://www.w3.org/2000/svg" width="{{.Width}}" height="{{.Height}}" viewBox="0 0 {{.Width}} {{.Height}}" font-family="sans-serif" font-size="12" fill="#333">
+<rect width="100%" height="100%" fill="#fff"/>
+{{range .Lines}}<path d="M 30 {{.Legend}} h 34" stroke="#{{.Color}}" stroke-width="{{.Width}}" stroke-dasharray="{{.Dash}}"/>
+<text x="74" y="{{add .Legend 4}}">{{.Name | html}}</text>
+{{end}}{{range .YTicks}}<path d="M {{$.Left}} {{px .At}} H {{$.Right}}" stroke="#e4e4e4"/>
+<text x="{{add $.Left -8}}" y="{{px .At}}" dy="4" text-anchor="end">{{.Label}}</text>
+{{end}}{{range .XTicks}}<path d="M {{px .At}} {{$.Bottom}} v 5" stroke="#333"/>
+<text x="{{px .At}}" y="{{add $.Bottom 20}}" text-anchor="middle">{{.Label}}</text>
+{{end}}<path d="M {{.Left}} {{.Top}} V {{.Bottom}} H {{.Right}}" fill="none" stroke="#333"/>
+<text x="{{half .Left .Right}}" y="{{add .Bottom 42}}" text-anchor="middle">{{.X | html}}</text>
+<text transform="translate(18 {{half .Top .Bottom}}) rotate(-90)" text-anchor="middle">{{.Y | html}}</text>
+{{range $l := .Lines}}<polyline points="{{range .Points}}{{px .X}},{{px .Y}} {{end}}" fill="none" stroke="#{{.Color}}" stroke-width="{{.Width}}" stroke-dasharray="{{.Dash}}"/>
+{{range .Dots}}<circle cx="{{px .X}}" cy="{{px .Y}}" r="3" fill="#{{$l.Color}}"/>
+{{end}}{{end}}</svg>
+`))
 
 // colors tell eight curves apart, also for people who do not see red and green apart.
 var colors = []string{"0072b2", "d55e00", "009e73", "cc79a7", "e69f00", "56b4e9", "000000", "8c564b"}
-
-// legendLine is the height of a line of the legend.
-const legendLine = 18
-
-// legend has a line above the chart for each curve: a stroke as it is drawn, and its name.
-func legend(c *chart.Chart) chart.Renderable {
-	const left, stroke = 30, 34
-	return func(r chart.Renderer, _ chart.Box, defaults chart.Style) {
-		for i, s := range c.Series {
-			style, y := s.GetStyle(), 20+i*legendLine
-			r.SetStrokeColor(style.StrokeColor)
-			r.SetStrokeWidth(style.StrokeWidth)
-			r.SetStrokeDashArray(style.StrokeDashArray)
-			r.MoveTo(left, y-4)
-			r.LineTo(left+stroke, y-4)
-			r.Stroke()
-			text := chart.Style{FontColor: chart.DefaultTextColor, FontSize: 9}.InheritFrom(defaults)
-			text.GetTextOptions().WriteToRenderer(r)
-			r.Text(s.GetName(), left+stroke+10, y)
-		}
-	}
-}
 
 // roundStep divides what reaches up to top into four to ten steps of 1, 2 or 5 times a power of ten.
 func roundStep(top float64) float64 {

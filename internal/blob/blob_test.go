@@ -24,6 +24,7 @@ func digestOf(content string) string {
 }
 
 func TestOnlyWhatTheNameSaysIsLoadedAndNoMoreThanAllowed(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	store, err := js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "blobs"})
 	require.NoError(t, err)
@@ -64,6 +65,7 @@ func TestOnlyWhatTheNameSaysIsLoadedAndNoMoreThanAllowed(t *testing.T) {
 
 // A replica that is behind does not know a blob that was stored a moment ago. That it is not there is the leader's to say.
 func TestABlobThatAReplicaDoesNotKnowYetIsLoaded(t *testing.T) {
+	t.Parallel()
 	nc := natstest.Start(t).Conn(t)
 	var behind atomic.Int64
 	js := natstest.Between(t, nc, func(m *nats.Msg, subject string) {

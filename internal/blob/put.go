@@ -2,6 +2,7 @@ package blob
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -45,7 +45,7 @@ func (s *Store) Replace(ctx context.Context, run, digest string, content []byte)
 	info := jetstream.ObjectInfo{
 		ObjectMeta: jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: chunkSize}},
 		Bucket:     s.bucket,
-		NUID:       schema.BlobID(run, nuid.Next()),
+		NUID:       schema.BlobID(run, rand.Text()),
 		Size:       uint64(len(content)),
 		Digest:     "SHA-256=" + base64.URLEncoding.EncodeToString(sum),
 	}

@@ -37,6 +37,7 @@ func messages(t *testing.T, stream jetstream.Stream) uint64 {
 }
 
 func TestWhatIsPutIsReadByOthers(t *testing.T) {
+	t.Parallel()
 	ours, theirs, _ := opened(t, natstest.Start(t).JetStream(t))
 	for _, size := range []int{0, 1, 128 << 10, 128<<10 + 1, 5<<20 + 7} {
 		content := strings.Repeat("x", size)
@@ -51,6 +52,7 @@ func TestWhatIsPutIsReadByOthers(t *testing.T) {
 }
 
 func TestContentIsStoredOnce(t *testing.T) {
+	t.Parallel()
 	ours, theirs, stream := opened(t, natstest.Start(t).JetStream(t))
 	content := strings.Repeat("x", 300<<10)
 	require.NoError(t, ours.Put(t.Context(), "r1", digestOf(content), []byte(content)))
@@ -68,6 +70,7 @@ func TestContentIsStoredOnce(t *testing.T) {
 
 // A server that goes away between the chunks of an object, and comes back before what describes them, leaves that.
 func TestAnObjectThatLacksAChunkIsPutAgain(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	ours, theirs, stream := opened(t, js)
 	content := strings.Repeat("x", 300<<10)
@@ -81,6 +84,7 @@ func TestAnObjectThatLacksAChunkIsPutAgain(t *testing.T) {
 }
 
 func TestWhatIsNotAcknowledgedIsNotDescribed(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	// Nobody stores chunks.
 	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OBJ_blobs", Subjects: []string{"$O.blobs.M.>"}, AllowRollup: true, AllowDirect: true})
@@ -94,6 +98,7 @@ func TestWhatIsNotAcknowledgedIsNotDescribed(t *testing.T) {
 }
 
 func TestAPutEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	ours, _, stream := opened(t, js)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -119,6 +124,7 @@ func (s slow) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.P
 
 // Whichever of them describes it last, what it names is there; what the others stored is found by the run's mark.
 func TestOfSomeWhoPutTheSameAtOnceTheLastOneHoldsWhole(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	ours, theirs, stream := opened(t, js)
 	content := strings.Repeat("x", 300<<10)
@@ -158,6 +164,7 @@ func TestOfSomeWhoPutTheSameAtOnceTheLastOneHoldsWhole(t *testing.T) {
 }
 
 func TestContentOfAnotherRunIsNotLoadedAndIsPutAnew(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	ours, theirs, _ := opened(t, js)
 	require.NoError(t, ours.Put(t.Context(), "r1", digestOf("text"), []byte("text")))

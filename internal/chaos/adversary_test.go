@@ -32,7 +32,7 @@ func (a *adversary) tookOver(run string) bool {
 	return a.taken[run]
 }
 
-// forgeries are what he can do.
+// forgeries are what he can do in every fleet. In one with keys there is "control", too: a request to cancel, in the daemon's name.
 var forgeries = []string{"duplicate", "fork", "old epoch", "takeover", "garbage", "another fleet", "another run", "wrong id", "plain"}
 
 func (a *adversary) act(what, run string, pick uint64) {
@@ -76,6 +76,13 @@ func (a *adversary) forge(what, run string, pick uint64) error {
 	epoch, sequence := max(e.Epoch, 1), e.Sequence
 	if what == "plain" {
 		return a.plain(run)
+	}
+	if what == "control" {
+		forged, err := schema.NewControl(fleetName, "daemon-1", run, epoch, fmt.Sprintf("forged%d", a.count), &schema.RunCancelRequestedData{By: "alice"}, time.Now())
+		if err != nil {
+			return err
+		}
+		return a.send(run, forged)
 	}
 	if what == "takeover" {
 		a.mu.Lock()

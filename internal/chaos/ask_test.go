@@ -10,12 +10,14 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/checker"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // found is what a read was answered with.
 type found struct {
 	run   string
+	keys  *schema.Keys
 	reply schema.GetReply
 	log   []schema.Record
 	// events: the view has them. state: the view is that.
@@ -31,7 +33,7 @@ func (f *found) answer() checker.Answer {
 	}
 	h := schema.NewHead(fleetName, f.run)
 	for i := range f.log {
-		h.Apply(&f.log[i])
+		h.Apply(f.keys, &f.log[i])
 	}
 	if h.Digest != a.Digest {
 		a.Digest = fmt.Sprintf("head %.8s of %d, events %.8s of %d", a.Digest, a.Events, h.Digest, h.Counts.Events)
@@ -53,7 +55,11 @@ func (w *world) ask(ctx context.Context, nc *nats.Conn, run, view string) (*foun
 	if err := nc.PublishRequest(schema.ServiceSubject(schema.VerbGet, fleetName, run), sub.Subject, body); err != nil {
 		return nil, err
 	}
-	f := &found{run: run, events: view == schema.ViewEvents}
+	keys, err := kvstore.ReadKeys(ctx, w.js, fleetName)
+	if err != nil {
+		return nil, err
+	}
+	f := &found{run: run, keys: keys, events: view == schema.ViewEvents}
 	keep := func(r schema.Record) bool {
 		f.log = append(f.log, r)
 		return true

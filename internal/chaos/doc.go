@@ -19,8 +19,8 @@
 // They print the seed, the violations and the timeline. WAYMARK_SEED=n runs that schedule alone, WAYMARK_SCHEDULES=n so many of
 // them, from WAYMARK_SEED on if it is given.
 //
-// # Seeded bugs
+// # Mutants
 //
-// For each mistake of internal/failpoint there is a test that builds it in, runs schedules that are fit to show it, and
-// requires that the checker finds it.
+// For each mutant of internal/mutant there is a test that switches it on, runs schedules that are fit to show its mistake, and
+// requires that the checker finds it. It needs a binary that is built with the overlay of mutants ("make chaos-check").
 package chaos

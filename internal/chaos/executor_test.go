@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/waymarkio/waymark/internal/checker"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/publisher"
@@ -36,15 +38,16 @@ type executor struct {
 	tokens, requests int
 	// loseMessages and loseAnswers of what it publishes next.
 	loseMessages, loseAnswers atomic.Int64
+	link                      link
 	ctx                       context.Context //nolint:containedctx // carries the executor's failpoints
 }
 
 func newExecutor(w *world, name string) (*executor, error) {
-	nc, err := w.connect()
+	x := &executor{w: w, name: name, runs: map[string]*publisher.Run{}}
+	nc, err := w.connect(nats.SetCustomDialer(&x.link))
 	if err != nil {
 		return nil, err
 	}
-	x := &executor{w: w, name: name, runs: map[string]*publisher.Run{}}
 	x.ctx = failpoint.With(w.ctx, func(_ context.Context, p failpoint.Point) error {
 		switch {
 		case p == failpoint.BeforePublish && x.loseMessages.Add(-1) >= 0, p == failpoint.AfterPublish && x.loseAnswers.Add(-1) >= 0:

@@ -24,7 +24,9 @@ type plan struct {
 	shards int
 	// claims: who is silent is orphaned, some leave their runs, and others claim what is left.
 	claims bool
-	steps  []step
+	// keyed: the fleet has keys, and its daemons sign.
+	keyed bool
+	steps []step
 }
 
 // stepKind is what a step does.
@@ -72,7 +74,7 @@ type step struct {
 type act struct {
 	executor int
 	run      string
-	// what is start, step, take, claim, leave, head or events.
+	// what is start, step, take, claim, leave, head, events, hold or rescue.
 	what   string
 	times  int
 	choice int
@@ -86,6 +88,8 @@ type profile struct {
 	points []failpoint.Point
 	// forgeries of the adversary; nil is all of them.
 	forgeries []string
+	// keyed: the fleet has keys, and its daemons sign. Such a plan restarts no server.
+	keyed bool
 	// stale, deletable and purges of every plan; otherwise by chance.
 	stale, deletable, purges bool
 	// steps of a plan; 0 is 14 to 30. runs; 0 is 1 to 3.
@@ -116,6 +120,7 @@ func newPlan(seed uint64, f profile) *plan {
 		seed: seed, executors: 2 + rng.IntN(2), runs: 1 + rng.IntN(3), batch: 1 + rng.IntN(16), seal: 3 + rng.Int64N(8),
 		stale: rng.IntN(6) == 0, purges: rng.IntN(3) > 0, forget: rng.IntN(8) == 0,
 	}
+	p.keyed = f.keyed
 	p.stale, p.deletable, p.purges = p.stale || f.stale, f.deletable, p.purges || f.purges
 	if f.deletable {
 		p.purges, p.forget = false, true // what is folded anew meets the damage

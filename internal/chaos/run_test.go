@@ -72,8 +72,13 @@ func runPlan(parent context.Context, p *plan) (out *outcome, err error) {
 			}
 		}
 	}
+	keys, err := kvstore.ReadKeys(w.ctx, w.js, fleetName)
+	if err != nil {
+		return out, fmt.Errorf("seed %d: %w", p.seed, err)
+	}
 	checker.AttributeClaims(out.history, finals)
 	out.report = checker.Check(out.history, finals, checker.Options{
+		Keys:  keys,
 		Fleet: fleetName, Least: map[checker.Kind]int{checker.Publish: 1}, Damaged: w.damaged,
 	})
 	if w.replicas != nil {
@@ -119,6 +124,10 @@ func (x *executor) act(a *act) {
 			x.read(a.run, schema.ViewHead)
 		case "events":
 			x.read(a.run, schema.ViewEvents)
+		case "hold":
+			x.hold(a.run)
+		case "rescue":
+			x.rescue(a.run)
 		}
 	}
 }

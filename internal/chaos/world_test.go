@@ -3,6 +3,7 @@
 package chaos_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/internal/checker"
@@ -170,14 +172,35 @@ func (w *world) allowDeletes() error {
 	return nil
 }
 
+// fleetKey is the key of the daemons of fleets with keys, the same in every schedule.
+var fleetKey = func() (key struct {
+	name string
+	sign nats.SignatureHandler
+},
+) {
+	pair, err := nkeys.FromRawSeed(nkeys.PrefixByteUser, bytes.Repeat([]byte{7}, 32))
+	if err == nil {
+		key.sign = pair.Sign
+		key.name, err = pair.PublicKey()
+	}
+	if err != nil {
+		panic(err)
+	}
+	return key
+}()
+
 // connect returns a connection that the world closes in the end.
-func (w *world) connect() (*nats.Conn, error) {
+func (w *world) connect(opts ...nats.Option) (*nats.Conn, error) {
 	closed := make(chan struct{})
-	nc, err := nats.Connect(w.server.URL(), append(w.server.Options(), nats.MaxReconnects(-1), nats.ReconnectWait(2*time.Millisecond),
+	nc, err := nats.Connect(w.server.URL(), append(append(w.server.Options(), nats.MaxReconnects(-1), nats.ReconnectWait(2*time.Millisecond),
 		nats.ReconnectJitter(0, 0), nats.ReconnectBufSize(-1), nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...)
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})), opts...)...)
 	if err != nil {
 		return nil, err
+	}
+	if w.plan.keyed {
+		// The server of the schedule asks for no key, so that a connection with one could not be made: it gets it afterwards.
+		nc.Opts.Nkey, nc.Opts.SignatureCB = fleetKey.name, fleetKey.sign
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -3,6 +3,7 @@ package checker
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -142,6 +143,34 @@ func (c *runCheck) calls() {
 			continue
 		}
 		c.runsOf(id, s, runs[id])
+		c.whenRun(id, s, runs[id])
+	}
+}
+
+// proofLasts is how long the tool of a guarded call may begin behind the takeover that ended its epoch: by the proof of the epoch that its
+// executor had, and the moment that it takes to begin. See docs/decisions/0044-a-tool-begins-behind-a-fresh-acknowledgement.md.
+const proofLasts = 2500 * time.Millisecond
+
+// whenRun holds the times at which the tool of a hold or verify call ran against whose epoch stood: none begins once its epoch is over, and none
+// behind one of a later epoch.
+func (c *runCheck) whenRun(id string, s *callStory, runs []*Op) {
+	if s.replay == schema.ReplayPure || s.replay == schema.ReplayIdempotent {
+		return
+	}
+	for _, op := range runs {
+		for _, over := range c.ops {
+			if over.Kind == Takeover && over.done() && over.Answer != nil && over.Answer.Epoch > op.Epoch && op.Start > over.End+int64(proofLasts) {
+				c.add(RuleCalls, []int64{over.ID, op.ID}, "the tool of call %s, policy %s, began in epoch %d, %s after it was known that epoch %d stands",
+					id, s.replay, op.Epoch, time.Duration(op.Start-over.End), over.Answer.Epoch)
+				break
+			}
+		}
+		for _, later := range runs {
+			if later.Epoch > op.Epoch && op.Start > later.Start {
+				c.add(RuleCalls, []int64{later.ID, op.ID}, "the tool of call %s, policy %s, began in epoch %d after it had begun in epoch %d", id, s.replay, op.Epoch, later.Epoch)
+				break
+			}
+		}
 	}
 }
 

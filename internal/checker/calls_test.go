@@ -111,6 +111,19 @@ func TestLawfulCallsAreAccepted(t *testing.T) {
 			w.runs("ex-2", "2")
 			w.asks("ex-2", 2, &schema.ToolDecidedData{ToolCallID: toolCall, Occurrence: 1, Decision: schema.DecisionAllow}, returned("2"))
 		},
+		"one that begins by a proof from before the takeover": func(w *world) {
+			w.crashed(schema.ReplayHold, "none")
+			over := w.ops[len(w.ops)-1].End
+			op := w.runs("ex-1", "1")
+			op.Start = over + int64(2*time.Second)
+			op.End = op.Start + 1
+		},
+		"a pure one of an epoch that is over": func(w *world) {
+			w.crashed(schema.ReplayPure, "none")
+			op := w.runs("ex-1", "1")
+			op.Start += int64(time.Minute)
+			op.End = op.Start + 1
+		},
 		"one that a person decides": func(w *world) {
 			w.crashed(schema.ReplayHold, "1")
 			w.person(schema.SettledDecided, "1")
@@ -185,6 +198,20 @@ func TestUnlawfulCallsAreRefused(t *testing.T) {
 			w.crashed(schema.ReplayVerify, "1")
 			w.runs("ex-2", "2")
 			w.asks("ex-2", 2, settled(schema.SettledRerun, ""), returned("2"))
+		}},
+		"a held one that begins long after its epoch was over": {"after it was known that epoch 2 stands", checker.RuleCalls, func(w *world) {
+			w.crashed(schema.ReplayHold, "none")
+			over := w.ops[len(w.ops)-1].End
+			op := w.runs("ex-1", "1")
+			op.Start = over + int64(2501*time.Millisecond)
+			op.End = op.Start + 1
+		}},
+		"a held one that begins behind a run of a later epoch": {"after it had begun in epoch 2", checker.RuleCalls, func(w *world) {
+			w.crashed(schema.ReplayHold, "none")
+			w.person(schema.SettledRerun, "")
+			w.runs("ex-2", "2")
+			w.runs("ex-1", "1")
+			w.asks("ex-2", 2, &schema.ToolDecidedData{ToolCallID: toolCall, Occurrence: 1, Decision: schema.DecisionAllow}, returned("2"))
 		}},
 		"one that runs once it is over": {"came to its end in epoch 1", checker.RuleCalls, func(w *world) {
 			w.start("ex-1")

@@ -57,6 +57,8 @@ func (v Violation) String() string {
 // Options say what is lawful in this run of a test.
 type Options struct {
 	Fleet string
+	// Keys that the fleet's control events are checked by; schema.NoKeys for a fleet without. Required.
+	Keys *schema.Keys
 	// Least is how many operations of each kind must have succeeded. Nil asks for one event that was acknowledged: a history in which
 	// nothing succeeded proves nothing.
 	Least map[Kind]int
@@ -244,7 +246,7 @@ func newRunCheck(r *Report, f *Final, ops []*Op, opts *Options) *runCheck {
 	for i := range f.Log {
 		rec := &f.Log[i]
 		before := len(c.model.Accepted)
-		c.model.Apply(rec)
+		c.model.Apply(c.opts.Keys, rec)
 		x := entry{rec: rec}
 		if len(c.model.Accepted) > before {
 			x.counts = len(c.model.Accepted)

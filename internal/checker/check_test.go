@@ -45,7 +45,7 @@ func TestLawfulHistoriesAreAccepted(t *testing.T) {
 			again := w.log[1]
 			again.Stream = schema.StreamSequence(len(w.log) + 1)
 			w.log = append(w.log, again)
-			w.head.Apply(&again)
+			w.head.Apply(schema.NoKeys, &again)
 		},
 		"a repeated takeover that continues its epoch": func(w *world) {
 			w.start("ex-1")
@@ -106,7 +106,7 @@ func TestUnlawfulHistoriesAreRefused(t *testing.T) {
 	refold := func(w *world) {
 		w.head = schema.NewHead("f", "r1")
 		for i := range w.log {
-			w.head.Apply(&w.log[i])
+			w.head.Apply(schema.NoKeys, &w.log[i])
 		}
 	}
 	tests := []struct {

@@ -26,7 +26,8 @@
 //   - whole (P2): an answer has every event that was acknowledged before it was asked for.
 //   - backwards (P4): an answer has all that an answer before it had.
 //   - calls: every answer says of tool calls which are open and which of them in doubt, as the naive fold does; and a tool runs no
-//     more often than its call's policy and the settlements in the log allow.
+//     more often than its call's policy and the settlements in the log allow. One that must not run twice begins neither once its
+//     epoch is over nor behind a run of a later epoch.
 //   - linear: publishes, takeovers and reads of a run are linearizable (porcupine).
 //   - enough: so many operations succeeded that the run means something.
 //

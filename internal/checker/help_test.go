@@ -32,7 +32,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	return &world{
 		t: t, head: schema.NewHead("f", "r1"), writers: map[string]*schema.Writer{}, complete: true,
-		opts: checker.Options{Fleet: "f", Least: map[checker.Kind]int{checker.Publish: 1}},
+		opts: checker.Options{Fleet: "f", Keys: schema.NoKeys, Least: map[checker.Kind]int{checker.Publish: 1}},
 	}
 }
 
@@ -63,7 +63,7 @@ func (w *world) store(e *schema.Event) schema.StreamSequence {
 	header, body := e.Encode()
 	rec := schema.NewRecord(schema.StreamSequence(len(w.log)+1), header, body)
 	w.log = append(w.log, rec)
-	w.head.Apply(&rec)
+	w.head.Apply(schema.NoKeys, &rec)
 	return rec.Stream
 }
 
@@ -135,7 +135,7 @@ func (w *world) copied() *schema.Head {
 func (w *world) folded() *schema.State {
 	s := schema.NewState("f", "r1")
 	for i := range w.log {
-		s.Apply(&w.log[i])
+		s.Apply(schema.NoKeys, &w.log[i])
 	}
 	return s
 }

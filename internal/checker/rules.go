@@ -278,7 +278,7 @@ func (c *runCheck) sameAsModel() {
 	}
 	folded := schema.NewState(c.opts.Fleet, c.f.Run)
 	for i := range c.f.Log {
-		folded.Apply(&c.f.Log[i])
+		folded.Apply(c.opts.Keys, &c.f.Log[i])
 	}
 	c.differ("fold of the log: ", c.model.StateDifferences(folded))
 	if !c.f.Complete || !c.f.Head.Complete() {

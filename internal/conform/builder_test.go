@@ -78,7 +78,7 @@ func (r *tape) put(e *schema.Event) schema.Verdict {
 	}
 	header, body := e.Encode()
 	rec := schema.NewRecord(r.stream, header, body)
-	v := r.head.Apply(&rec)
+	v := r.head.Apply(schema.NoKeys, &rec)
 	if e.Sequence == r.writer.Last+1 && e.Epoch == r.writer.Epoch && r.head.Sequence == e.Sequence {
 		r.writer.Last = e.Sequence
 		chain, err := schema.ParseHash(r.head.Chain)

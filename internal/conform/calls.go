@@ -63,17 +63,12 @@ func (r *run) called(a *moment, d *schema.ToolCalledData) {
 	r.calls[a.verdict.Call] = &call{}
 }
 
-// undecided: nobody allowed the call, so it never ran.
-func (c *call) undecided() bool {
-	return c.decision == schema.DecisionAsk || c.decision == schema.DecisionDeny
-}
-
 func (r *run) settled(a *moment, d *schema.ToolSettledData) {
 	c := r.known(a.open)
 	if a.open == nil || c == nil {
 		return
 	}
-	if !a.control && a.open.Replay == schema.ReplayHold && !c.undecided() && d.How != schema.SettledAdopted {
+	if !a.control && a.open.Replay == schema.ReplayHold && !a.open.Allowed && d.How != schema.SettledAdopted {
 		r.found(ruleHold, a, "/how", "adopted, or a person's settlement", string(d.How)+", by the executor")
 	}
 	if d.How != schema.SettledRerun {
@@ -88,6 +83,7 @@ func (r *run) outcome(a *moment, id string) {
 	c := r.known(a.open)
 	returned := a.name == schema.ToolReturned
 	switch {
+	case a.open.InDoubt && !returned && c != nil && c.decision == schema.DecisionDeny: // it never ran, and never will
 	case a.open.InDoubt:
 		r.found(ruleSettleFirst, a, "/tool_call_id", "tool.settled of call "+id+" before", a.name)
 	case a.open.Cleared:

@@ -92,8 +92,8 @@ func (m *Message) Run() string {
 	return e.Subject
 }
 
-// Add judges the next message of the log.
-func (c *Checker) Add(m Message) {
+// Add judges the next message of the log, by the fleet's keys.
+func (c *Checker) Add(keys *schema.Keys, m Message) {
 	name := m.Run()
 	if name == schema.BarrierRun {
 		return
@@ -103,7 +103,7 @@ func (c *Checker) Add(m Message) {
 		return // what it has written since it was let go is not known
 	}
 	c.report.Events++
-	p := schema.Prepare(&m.Record)
+	p := schema.Prepare(keys, &m.Record)
 	if _, mark := schema.PlacedOf(p.Event); mark {
 		return
 	}

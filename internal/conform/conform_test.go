@@ -43,6 +43,7 @@ func judge(t *testing.T, recording []byte, expect ...string) *conform.Report {
 }
 
 func TestEveryRuleHasARecordingThatBreaksItAlone(t *testing.T) {
+	t.Parallel()
 	for _, rule := range conform.Rules() {
 		t.Run(rule.ID, func(t *testing.T) {
 			build := broken[rule.ID]
@@ -73,6 +74,7 @@ func TestEveryRuleHasARecordingThatBreaksItAlone(t *testing.T) {
 }
 
 func TestEveryReasonOfADeadLetterBelongsToARule(t *testing.T) {
+	t.Parallel()
 	for _, reason := range schema.Reasons() {
 		id, ok := conform.ReasonRule(reason)
 		require.True(t, ok, "no rule for %s", reason)
@@ -83,6 +85,7 @@ func TestEveryReasonOfADeadLetterBelongsToARule(t *testing.T) {
 }
 
 func TestRulesHaveIDsInOrderAndTexts(t *testing.T) {
+	t.Parallel()
 	last := ""
 	for _, r := range conform.Rules() {
 		require.Regexp(t, `^WM-E-\d{3}$`, r.ID)

@@ -145,6 +145,7 @@ var good = map[string]struct {
 }
 
 func TestGoodRecordingsPass(t *testing.T) {
+	t.Parallel()
 	for name, g := range good {
 		t.Run(name, func(t *testing.T) {
 			for _, wire := range []bool{false, true} {
@@ -167,6 +168,7 @@ func TestGoodRecordingsPass(t *testing.T) {
 }
 
 func TestScenariosAreSeenWhereTheyArePlayed(t *testing.T) {
+	t.Parallel()
 	played := map[string]bool{}
 	for name, g := range good {
 		r := newTape(t)
@@ -196,6 +198,7 @@ func TestScenariosAreSeenWhereTheyArePlayed(t *testing.T) {
 }
 
 func TestAScenarioThatWasNotPlayedSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	r := newTape(t)
 	r.start()
 	r.turn(1)
@@ -210,6 +213,7 @@ func TestAScenarioThatWasNotPlayedSaysWhatIsMissing(t *testing.T) {
 }
 
 func TestAScenarioInARunThatBreaksARuleIsNotPassed(t *testing.T) {
+	t.Parallel()
 	r := newTape(t)
 	r.start()
 	r.refused(&schema.ToolReturnedData{ToolCallID: "c1"}, 0)
@@ -219,6 +223,7 @@ func TestAScenarioInARunThatBreaksARuleIsNotPassed(t *testing.T) {
 }
 
 func TestWhatIsNoRecordingIsSaidWithItsLine(t *testing.T) {
+	t.Parallel()
 	c, err := conform.New(conform.Config{})
 	require.NoError(t, err)
 	err = c.ReadRecording("notes.txt", strings.NewReader("\n{\"specversion\":\"1.0\"}\nhello\n"))
@@ -231,6 +236,7 @@ func TestWhatIsNoRecordingIsSaidWithItsLine(t *testing.T) {
 }
 
 func TestARecordedMessageIsJudgedAsItWasSeen(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	recorder := conform.NewRecorder(&out)
 	r := newTape(t)
@@ -250,6 +256,7 @@ func TestARecordedMessageIsJudgedAsItWasSeen(t *testing.T) {
 }
 
 func TestMemoryIsBoundedByTheRunsUnderWay(t *testing.T) {
+	t.Parallel()
 	c, err := conform.New(conform.Config{})
 	require.NoError(t, err)
 	const runs = 10_000
@@ -260,7 +267,7 @@ func TestMemoryIsBoundedByTheRunsUnderWay(t *testing.T) {
 		e, _, err := w.Event(&schema.RunStartedData{Agent: "coder", Executor: "ex-1"}, 0, time.Unix(0, 0), schema.Hash{}, 0)
 		require.NoError(t, err)
 		header, body := e.Encode()
-		c.Add(conform.Message{Subject: "waymark.events.f.0." + run, Record: schema.NewRecord(schema.StreamSequence(i+1), header, body)}) //nolint:gosec // small
+		c.Add(schema.NoKeys, conform.Message{Subject: "waymark.events.f.0." + run, Record: schema.NewRecord(schema.StreamSequence(i+1), header, body)}) //nolint:gosec // small
 	}
 	report := c.Report()
 	require.Equal(t, runs, report.Runs)
@@ -270,13 +277,14 @@ func TestMemoryIsBoundedByTheRunsUnderWay(t *testing.T) {
 }
 
 func TestARunThatWasLetGoIsNotJudgedFromItsMiddle(t *testing.T) {
+	t.Parallel()
 	c, err := conform.New(conform.Config{})
 	require.NoError(t, err)
 	stream := schema.StreamSequence(0)
 	add := func(e *schema.Event) {
 		stream++
 		header, body := e.Encode()
-		c.Add(conform.Message{Subject: "waymark.events.f.0." + e.Subject, Record: schema.NewRecord(stream, header, body)})
+		c.Add(schema.NoKeys, conform.Message{Subject: "waymark.events.f.0." + e.Subject, Record: schema.NewRecord(stream, header, body)})
 	}
 	r := newTape(t)
 	start := r.make(&schema.RunStartedData{Agent: "coder", Executor: "ex-1"}, 0)
@@ -298,6 +306,7 @@ func TestARunThatWasLetGoIsNotJudgedFromItsMiddle(t *testing.T) {
 }
 
 func TestTheIDOfARunThatNoSubjectCanHaveIsFound(t *testing.T) {
+	t.Parallel()
 	for _, run := range []string{"my.run", "my run", "-x", strings.Repeat("x", 65)} {
 		r := newTape(t)
 		r.run, r.writer.Run, r.head = run, run, schema.NewHead("f", run)
@@ -311,11 +320,13 @@ func TestTheIDOfARunThatNoSubjectCanHaveIsFound(t *testing.T) {
 }
 
 func TestAFindingAboutAHeartbeatSaysWhichOne(t *testing.T) {
+	t.Parallel()
 	report := judge(t, broken["WM-E-100"](t).out.Bytes())
 	require.Equal(t, "test.jsonl:2 heartbeat on waymark.heartbeats.f.ex-1 /executor", report.Findings[0].Place())
 }
 
 func TestAnEventWithoutASubjectIsOneFinding(t *testing.T) {
+	t.Parallel()
 	r := newTape(t)
 	r.wire = true
 	r.write(&schema.RunStartedData{Agent: "coder", Executor: "ex-1"}, 0, func(e *schema.Event) { e.Subject = "" })
@@ -325,6 +336,7 @@ func TestAnEventWithoutASubjectIsOneFinding(t *testing.T) {
 }
 
 func TestThePageHasEveryRuleAndScenario(t *testing.T) {
+	t.Parallel()
 	page := func(name string) string {
 		text, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
 		require.NoError(t, err)

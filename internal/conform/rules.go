@@ -447,6 +447,8 @@ var reasonRules = map[schema.Reason]string{
 	schema.ReasonAlreadyStarted:   ruleStartOnce,
 	schema.ReasonNotControl:       ruleControl,
 	schema.ReasonStaleTakeover:    ruleTakeover,
+	schema.ReasonUnsigned:         ruleControl,
+	schema.ReasonMisplaced:        ruleControl,
 	schema.ReasonTurnOrder:        ruleTurnOrder,
 	schema.ReasonUnknownCall:      ruleKnownCall,
 	schema.ReasonCallOpen:         ruleCallOpen,

@@ -57,6 +57,7 @@ func take(t *testing.T, tail *denied.Tail) *denied.Error {
 }
 
 func TestWhatTheServerRefusesIsNamed(t *testing.T) {
+	t.Parallel()
 	w := denied.New()
 	nc := connect(t, narrow(t), nats.ErrorHandler(w.Handler(nil)))
 	tail := w.Tail()
@@ -82,6 +83,7 @@ func TestWhatTheServerRefusesIsNamed(t *testing.T) {
 }
 
 func TestALibrarysCallEndsWithTheRefusal(t *testing.T) {
+	t.Parallel()
 	w := denied.New()
 	nc := connect(t, narrow(t), nats.ErrorHandler(w.Handler(nil)), nats.CustomInboxPrefix("b"))
 	ctx, done := w.Context(t.Context(), "c.")
@@ -99,6 +101,7 @@ func ctxAfter(ctx context.Context, do func()) <-chan struct{} {
 }
 
 func TestTheOwnersHandlerOfAConnectionIsStillCalled(t *testing.T) {
+	t.Parallel()
 	var calls atomic.Int32
 	nc := connect(t, narrow(t), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { calls.Add(1) }))
 	w := denied.Of(nc)
@@ -110,6 +113,7 @@ func TestTheOwnersHandlerOfAConnectionIsStillCalled(t *testing.T) {
 }
 
 func TestOtherErrorsAreNoRefusal(t *testing.T) {
+	t.Parallel()
 	for _, err := range []error{nil, nats.ErrSlowConsumer, nats.ErrAuthorization} {
 		_, ok := denied.From(err)
 		require.False(t, ok, "%v", err)

@@ -31,6 +31,9 @@ const agentService = "@synadia-ai/agent-service"
 // the protocol's own SDK.
 func TestAnAgentOfTheSynadiaAgentProtocolIsSeenAliveAndDead(t *testing.T) {
 	t.Parallel() // it mostly waits
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	folder := agentFolder(t)
 	t.Run("on a host of its own", func(t *testing.T) {
 		t.Parallel()

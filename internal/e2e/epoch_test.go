@@ -17,6 +17,9 @@ func text(role, s string) schema.Message {
 }
 
 func TestAnExecutorWithTheOlderEpochIsFenced(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	w := newWorld(t)
 	older, newer := w.fleet(t, "older"), w.fleet(t, "newer")
 	first, err := older.Start(t.Context(), publisher.RunSpec{ID: "contested", Agent: "a"})

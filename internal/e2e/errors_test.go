@@ -14,6 +14,9 @@ import (
 // TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo does to one run after the other what the service must refuse.
 func TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo(t *testing.T) {
 	t.Parallel() // it mostly waits
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	w := newWorld(t)
 	older, newer := w.fleet(t, "older"), w.fleet(t, "newer")
 	question := schema.RunWaitingData{

@@ -28,8 +28,11 @@ type fleetSize struct {
 const killEvery = 2 * time.Second
 
 func TestEveryRunOfAFleetEndsAlthoughItsExecutorsAreKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	size := fleetSize{workers: 8, runs: 60, kills: 4, pause: 1200, flags: shortSilence}
-	if full() {
+	if full(t) {
 		size = fleetSize{workers: 100, runs: 1000, kills: 30, pause: 7000}
 	} else {
 		t.Logf("%d executors, %d runs, %d kills; WAYMARK_E2E_FULL=1 does 100, 1,000 and 30", size.workers, size.runs, size.kills)
@@ -163,6 +166,7 @@ func (s *siege) settleUntilAllHaveEnded(t *testing.T, fleet *publisher.Fleet) {
 	for {
 		s.look(t)
 		s.alive(t)
+		s.ended(t, fleet)
 		if len(s.done) == len(s.runs) {
 			return
 		}
@@ -182,6 +186,25 @@ func (s *siege) settleUntilAllHaveEnded(t *testing.T, fleet *publisher.Fleet) {
 			request.After = page.Next
 		}
 		<-ticker.C
+	}
+}
+
+// ended asks for the last runs whose end is not in the journal: an executor may be killed between the acknowledgement of the end
+// and its own note of it.
+func (s *siege) ended(t *testing.T, fleet *publisher.Fleet) {
+	t.Helper()
+	if len(s.runs)-len(s.done) > s.size.workers {
+		return
+	}
+	for _, run := range s.runs {
+		if s.done[run] {
+			continue
+		}
+		head, err := fleet.Head(t.Context(), run)
+		require.NoError(t, err, run)
+		if head.Status.Terminal() {
+			s.done[run] = true
+		}
 	}
 }
 
@@ -281,7 +304,7 @@ func (s *siege) prove(t *testing.T, fleet *publisher.Fleet) {
 	t.Logf("%d kills met %d runs; to the new executor p50 %s, p99 %s, max %s; to its first boundary p50 %s, p99 %s",
 		s.size.kills, len(toNew), quantile(toNew, 50), quantile(toNew, 99), quantile(toNew, 100),
 		quantile(toBoundary, 50), quantile(toBoundary, 99))
-	t.Logf("the daemon gave every executor the whole silence anew %d times", s.world.server.log.count("silence anew"))
+	t.Logf("the daemon reset the silence timers %d times", s.world.server.log.count("silence timers reset"))
 	t.Logf("%d takeovers, %d calls held and settled by a person; %d boundaries acknowledged, %d lost; %d executions of %d calls, %d again lawfully, %d not",
 		resumed, s.settled, facts.Acknowledged, facts.Lost, facts.Executions, facts.Calls, facts.Reruns, facts.Twice)
 	require.Empty(t, facts.Problems)

@@ -20,6 +20,9 @@ import (
 const checkpointBucket = "WAYMARK_CHECKPOINTS_default_0"
 
 func TestWithoutAFolderRecoveryReturnsEveryAcknowledgedEvent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	w := newWorld(t, "--no-fold")
 	fleet := w.fleet(t, "player")
 	c := new(counter)
@@ -66,6 +69,9 @@ func (l *live) Write(e journal.Entry) error {
 }
 
 func TestADeletedCheckpointBucketComesBackAndRecoveriesAreRightMeanwhile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	w := newWorld(t)
 	js := w.jetStream(t)
 	fleet := w.fleet(t, "player")
@@ -127,6 +133,9 @@ func requireCheckpoint(t *testing.T, js jetstream.JetStream, run, why string) {
 }
 
 func TestAFullFleetIsAClearErrorAndLosesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	w := newWorld(t, "--quota", "16MiB", "--purge-after", "never")
 	fleet := w.fleet(t, "player")
 	acknowledged := make(map[string]int)

@@ -53,6 +53,9 @@ type goldenRun struct {
 var goldenFlags = []string{"--silence", "24h"}
 
 func TestEveryGoldenStoreIsOpenedWithAllItsRunsAndWrittenOn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	if os.Getenv("WAYMARK_GOLDEN") == "write" {
 		writeGolden(t)
 	}

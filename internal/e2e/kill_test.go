@@ -16,16 +16,22 @@ import (
 )
 
 func TestKilledExecutors(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	kills := 30
-	if full() {
+	if full(t) {
 		kills = 200
 	}
 	killTest(t, kills, 0)
 }
 
 func TestKilledExecutorsAndServers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	kills, servers := 15, 5
-	if full() {
+	if full(t) {
 		kills, servers = 200, 20
 	}
 	killTest(t, kills, servers)
@@ -35,7 +41,7 @@ func TestKilledExecutorsAndServers(t *testing.T) {
 // proves that what comes out is what comes out without kills.
 func killTest(t *testing.T, kills, servers int) {
 	t.Helper()
-	if !full() {
+	if !full(t) {
 		t.Logf("%d kills of executors and %d of the server; WAYMARK_E2E_FULL=1 does 200 and 20", kills, servers)
 	}
 	rnd := random(t)
@@ -81,7 +87,7 @@ func killSources(t *testing.T) []source {
 	for _, file := range transcriptFiles(t, sharedData) {
 		s := readSource(t, file)
 		const few, long = 8, 100
-		if !full() {
+		if !full(t) {
 			s.runs = s.runs[:min(len(s.runs), few)]
 			if slices.ContainsFunc(s.runs, func(r *transcript.Run) bool { return r.Turns() > long }) {
 				continue

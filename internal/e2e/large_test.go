@@ -13,6 +13,9 @@ import (
 )
 
 func TestARunOf5000TurnsAnd40MB(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	file := generate(t, transcript.OpenAIChat, "jsonl", gen.Spec{Seed: 5, Turns: 5000, Text: 4200, Plain: true})
 	state, epoch := largeRun(t, file, 40<<20)
 	require.EqualValues(t, 5000, state)
@@ -20,6 +23,9 @@ func TestARunOf5000TurnsAnd40MB(t *testing.T) {
 }
 
 func TestAToolResultOf10MB(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	file := generate(t, transcript.OpenAIChat, "jsonl", gen.Spec{Seed: 6, Turns: 6, Result: 10 << 20, Plain: true})
 	largeRun(t, file, 10<<20)
 }

@@ -17,8 +17,11 @@ import (
 // TestManyOrphansAtOnceAreClaimedWithoutAStampede kills one executor that has very many runs, and looks at how fast
 // others claim them, and what that does to somebody who publishes meanwhile.
 func TestManyOrphansAtOnceAreClaimedWithoutAStampede(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	runs, calm, flags := 100, 3*time.Second, shortSilence
-	if full() {
+	if full(t) {
 		runs, calm, flags = 1000, 15*time.Second, nil
 	} else {
 		t.Logf("%d orphans; WAYMARK_E2E_FULL=1 makes 1,000", runs)
@@ -86,7 +89,7 @@ func TestManyOrphansAtOnceAreClaimedWithoutAStampede(t *testing.T) {
 	t.Logf("a bystander's boundary: before p50 %s, p99 %s (%d); meanwhile p50 %s, p99 %s (%d); the median is %.2f times",
 		quantile(before, 50), quantile(before, 99), len(before), quantile(during, 50), quantile(during, 99), len(during), ratio)
 	require.LessOrEqual(t, most, 150, "the claims are spread")
-	if full() {
+	if full(t) {
 		require.Less(t, ratio, 4.0, "publishing for others becomes too slow")
 	}
 	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))

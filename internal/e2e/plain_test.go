@@ -53,6 +53,9 @@ func plainMessage(mode, run string, i int) *nats.Msg {
 }
 
 func TestPlainCloudEventsRecover(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	w := newWorld(t)
 	nc := w.conn(t)
 	js, err := jetstream.New(nc)

@@ -47,6 +47,9 @@ func (c policyCase) run() string { return fmt.Sprintf("%s-%s", c.policy, c.windo
 
 func TestEachPolicyInBothCrashWindows(t *testing.T) {
 	t.Parallel() // it mostly waits
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	before, after := windows[0], windows[1]
 	cases := []policyCase{
 		{schema.ReplayPure, before, 2, 1, schema.SettledRerun, false},

@@ -12,10 +12,13 @@ import (
 
 // TestReplicasShareTheShardsWhateverBecomesOfThem kills, ends and stops replicas of the daemon while runs publish.
 func TestReplicasShareTheShardsWhateverBecomesOfThem(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	s := newSharded(t, 4, "a", "b", "c")
 	s.awaitShared("three replicas started", "a", "b", "c")
 	runs := 24
-	if full() {
+	if full(t) {
 		runs = 200
 	}
 	fleet := s.connect("executor-1")

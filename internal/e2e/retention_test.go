@@ -41,8 +41,11 @@ func erased(tb testing.TB, js jetstream.JetStream) int {
 // A cleanup of runs of all statuses is killed half-way with the daemon and its server, and gone on with: what is gone in the end
 // is what the plan said before, and nothing else.
 func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	runs := 200
-	if full() {
+	if full(t) {
 		runs = 10_000
 	}
 	live := runs / 10
@@ -101,7 +104,7 @@ func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
 		require.ErrorIs(t, err, publisher.ErrRunErased, run)
 		_, err = fleet.Start(t.Context(), publisher.RunSpec{ID: run, Agent: "coder"})
 		require.ErrorIs(t, err, publisher.ErrRunExists, run)
-		if !full() {
+		if !full(t) {
 			continue
 		}
 		break
@@ -115,6 +118,9 @@ func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
 // Ten boundaries, each awaited until it is checkpointed: five checkpoints are kept, all ten can be restored, and after a cleanup
 // that is as the plan said.
 func TestOlderBoundariesStayRestorableUntilTheirRunIsRemoved(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	w := newWorld(t, "--silence", "1h")
 	fleet := w.fleet(t, "coder-1")
 	history := func(run string) schema.HistoryReply {

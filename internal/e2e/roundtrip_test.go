@@ -13,6 +13,9 @@ import (
 )
 
 func TestRealTranscriptsComeBackEqual(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	if _, err := os.Stat(sharedData); err != nil {
 		t.Skipf("no real transcripts at %s: the round trip over them is not proven by this run", sharedData)
 	}
@@ -20,6 +23,9 @@ func TestRealTranscriptsComeBackEqual(t *testing.T) {
 }
 
 func TestForeignTranscriptsComeBackEqual(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	folder := os.Getenv("WAYMARK_TRANSCRIPTS")
 	if folder == "" {
 		t.Skip("WAYMARK_TRANSCRIPTS is not set: no further transcripts to prove")
@@ -28,6 +34,9 @@ func TestForeignTranscriptsComeBackEqual(t *testing.T) {
 }
 
 func TestOwnAndGeneratedTranscriptsComeBackEqual(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	files := transcriptFiles(t, ownData)
 	for seed := range uint64(4) {
 		for format, extension := range map[transcript.Format]string{
@@ -99,7 +108,7 @@ func roundTrip(t *testing.T, files []string) {
 				messages += len(s.want.Conversations[i].Messages)
 				calls += len(state.Calls)
 				// The program's own export of every run takes a process each: for many runs in one file, a few.
-				if i < 3 || full() {
+				if i < 3 || full(t) {
 					require.NoError(t, s.want.Conversations[i].Export(w.cli(t, "export", run.ID)))
 				}
 			}

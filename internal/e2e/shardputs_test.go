@@ -77,6 +77,9 @@ func (p *checkpointPuts) prove(tb testing.TB, runs map[string]int64) {
 }
 
 func TestCheckpointsThatContradictEachOtherAreNoticed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	put := func(at int, digest string) []byte {
 		return fmt.Appendf(nil, `{"position":{"stream_sequence":%d,"id":"e%d"},"digest":%q,"counts":{"events":%d}}`, at, at, digest, at)
 	}

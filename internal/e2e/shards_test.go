@@ -231,15 +231,25 @@ func (s *sharded) prove(f *publisher.Fleet, runs int) {
 	s.tb.Logf("%d events of %d runs, none lost, none twice", total, runs)
 }
 
-func TestShardsAreAddedWhileRunsPublishAndStart(t *testing.T) { addShards(t, 1) }
+func TestShardsAreAddedWhileRunsPublishAndStart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
+	addShards(t, 1)
+}
 
-func TestAFleetOfTwoShardsGrowsToFourUnderLoad(t *testing.T) { addShards(t, 2) }
+func TestAFleetOfTwoShardsGrowsToFourUnderLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
+	addShards(t, 2)
+}
 
 // addShards makes four shards of fewer under runs that publish all the time, and proves every run.
 func addShards(t *testing.T, from int) {
 	t.Helper()
 	times := 1
-	if full() {
+	if full(t) {
 		times = 8
 	}
 	s := newSharded(t, from, "a", "b")

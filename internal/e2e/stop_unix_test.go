@@ -17,6 +17,9 @@ import (
 // than it may be silent; lets another take the run over, which finds the call held; and lets the first go on.
 func TestAStoppedExecutorThatComesBackIsFencedAndItsResultIsAdopted(t *testing.T) {
 	t.Parallel() // it mostly waits
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	const run = "contested"
 	w := newWorld(t, shortSilence...)
 	fleet := w.fleet(t, "reader")

@@ -44,6 +44,9 @@ func names(runs []schema.RunSummary) []string {
 // TestAFleetOfThousandsOfRunsIsListedAndGoneOnWith fills a fleet by command, and lists, filters, pages, recovers and claims, before and
 // after the machine died.
 func TestAFleetOfThousandsOfRunsIsListedAndGoneOnWith(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	const runs, live = 2000, 200
 	w := newWorld(t, "--silence", "3s")
 	w.cli(t, "bench", "store", "--runs", strconv.Itoa(runs), "--live", strconv.Itoa(live), "--check", "50")

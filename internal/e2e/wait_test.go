@@ -12,6 +12,9 @@ import (
 // answers with the operator's command.
 func TestAWaitingRunSurvivesEverythingAndIsFinishedByAnother(t *testing.T) {
 	t.Parallel() // it mostly waits
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
 	const run = "asks"
 	w := newWorld(t, shortSilence...)
 	settings := workerSettings{Name: "first", Start: []string{run}, Turns: 2, Capacity: 1, Ask: true, Calls: []workerCall{{ID: "tool"}}}

@@ -9,6 +9,3 @@ const Enabled = false
 
 // Hit does nothing in this binary.
 func Hit(context.Context, Point) error { return nil }
-
-// Seeded is false in this binary.
-func Seeded(Bug) bool { return false }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,34 +34,9 @@ func Hit(ctx context.Context, p Point) error {
 	return environment().hit(p)
 }
 
-var seeded atomic.Pointer[map[Bug]bool]
-
-// Seed builds bugs in, in the place of those that were, until undo is called. It is for one test at a time.
-func Seed(bugs ...Bug) (undo func()) {
-	set := make(map[Bug]bool, len(bugs))
-	for _, b := range bugs {
-		set[b] = true
-	}
-	before := seeded.Swap(&set)
-	return func() { seeded.Store(before) }
-}
-
-// Seeded reports whether a bug is built in, by Seed or by the environment (WAYMARK_BUG=no-cas).
-func Seeded(b Bug) bool {
-	if set := seeded.Load(); set != nil {
-		return (*set)[b]
-	}
-	return environment().bug == b
-}
-
-// Variables of the environment, for processes of their own.
-const (
-	// PointVariable is POINT:N:ACTION: at the nth time, counted from 1, that the process meets the point it is killed (kill),
-	// stopped (stop), or ends the work there (fail).
-	PointVariable = "WAYMARK_FAILPOINT"
-	// BugVariable names a bug.
-	BugVariable = "WAYMARK_BUG"
-)
+// PointVariable of the environment tells a process of its own POINT:N:ACTION: at the nth time, counted from 1, that the process
+// meets the point it is killed (kill), stopped (stop), or ends the work there (fail).
+const PointVariable = "WAYMARK_FAILPOINT"
 
 // ErrFailed is what work ends with at a point that the environment lets fail. Its daemon tries again.
 var ErrFailed = errors.New("failed at a failpoint")
@@ -72,7 +46,6 @@ type outside struct {
 	point  Point
 	at     int64
 	action string
-	bug    Bug
 	met    atomic.Int64
 }
 
@@ -80,9 +53,6 @@ var environment = sync.OnceValue(func() *outside {
 	o, err := parse(os.Getenv(PointVariable))
 	if err != nil {
 		panic(err) // a test that asks for nothing proves nothing
-	}
-	if o.bug = Bug(os.Getenv(BugVariable)); o.bug != "" && !slices.Contains(Bugs(), o.bug) {
-		panic(fmt.Errorf("%s is %q: there is no such bug", BugVariable, o.bug))
 	}
 	return o
 })

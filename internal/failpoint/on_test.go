@@ -28,15 +28,6 @@ func TestWorkUnderAHookMeetsIt(t *testing.T) {
 	require.NoError(t, failpoint.Hit(t.Context(), failpoint.AfterApply), "other work does not meet it")
 }
 
-func TestBugsAreBuiltInUntilUndone(t *testing.T) {
-	require.False(t, failpoint.Seeded(failpoint.NoCAS))
-	undo := failpoint.Seed(failpoint.NoCAS)
-	require.True(t, failpoint.Seeded(failpoint.NoCAS))
-	require.False(t, failpoint.Seeded(failpoint.NoBarrier))
-	undo()
-	require.False(t, failpoint.Seeded(failpoint.NoCAS))
-}
-
 // TestProcessesAreToldByTheEnvironment starts this binary again.
 func TestProcessesAreToldByTheEnvironment(t *testing.T) {
 	if os.Getenv("WAYMARK_FAILPOINT_CHILD") != "" {
@@ -48,30 +39,25 @@ func TestProcessesAreToldByTheEnvironment(t *testing.T) {
 			}
 			os.Stdout.WriteString("\n")
 		}
-		if failpoint.Seeded(failpoint.NoBarrier) {
-			os.Stdout.WriteString("seeded\n")
-		}
 		return
 	}
-	child := func(point, bug string) (string, error) {
+	child := func(point string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestProcessesAreToldByTheEnvironment$")
-		cmd.Env = append(os.Environ(), "WAYMARK_FAILPOINT_CHILD=1", failpoint.PointVariable+"="+point, failpoint.BugVariable+"="+bug)
+		cmd.Env = append(os.Environ(), "WAYMARK_FAILPOINT_CHILD=1", failpoint.PointVariable+"="+point)
 		var out bytes.Buffer
 		cmd.Stdout = &out
 		err := cmd.Run()
 		return out.String(), err
 	}
-	out, err := child("after-fetch:2:kill", "")
+	out, err := child("after-fetch:2:kill")
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, "met\n", out)
-	out, err = child("after-fetch:1:fail", "no-barrier")
+	out, err = child("after-fetch:1:fail")
 	require.NoError(t, err)
-	require.Contains(t, out, "met failed at a failpoint: after-fetch\nmet\nseeded\n")
+	require.Contains(t, out, "met failed at a failpoint: after-fetch\nmet\n")
 	for _, wrong := range []string{"nowhere:1:kill", "after-fetch:0:kill", "after-fetch:1:sing", "after-fetch"} {
-		_, err = child(wrong, "")
+		_, err = child(wrong)
 		require.Error(t, err, wrong)
 	}
-	_, err = child("", "no-barier")
-	require.Error(t, err, "a bug that is misspelt is not built in")
 }

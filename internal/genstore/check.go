@@ -49,7 +49,7 @@ func HeadOf(cfg Config, n int) (schema.Head, error) {
 	for at, e := range events {
 		header, body := e.Encode()
 		rec := schema.NewRecord(schema.StreamSequence(at+1), header, body) //nolint:gosec // small
-		if v := head.Apply(&rec); v.Kind != schema.Applied {
+		if v := head.Apply(schema.NoKeys, &rec); v.Kind != schema.Applied {
 			return head, fmt.Errorf("%w: event %s of run %s is not lawful: %s", ErrDiffers, e.ID, RunID(n), v.Detail)
 		}
 	}

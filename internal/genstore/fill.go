@@ -2,6 +2,7 @@ package genstore
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sort"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/kvstore"
@@ -194,7 +194,7 @@ func (f *shardFill) publish(ctx context.Context, b batch) error {
 	// What is begun is ended, also when the fill is stopped: who goes on at once must find it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchWait)
 	defer cancel()
-	id, last := nuid.Next(), len(b.msgs)-1
+	id, last := rand.Text(), len(b.msgs)-1
 	for i, msg := range b.msgs {
 		msg.Header["Nats-Batch-Id"] = []string{id}
 		msg.Header["Nats-Batch-Sequence"] = []string{strconv.Itoa(i + 1)}

@@ -25,6 +25,10 @@ func config(runs, live int) genstore.Config {
 
 // A fill that is stopped in the middle goes on, and every run is there once, folded, as its number says.
 func TestAStoreIsFilledWithRunsThatCanBeRecovered(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a store of 2,000 runs")
+	}
+	t.Parallel()
 	const runs, live, shards = 2000, 100, 2
 	nc := natstest.Start(t).Conn(t)
 	js, err := jetstream.New(nc)
@@ -96,6 +100,7 @@ func TestAStoreIsFilledWithRunsThatCanBeRecovered(t *testing.T) {
 }
 
 func TestWhatCannotBeGeneratedIsRefusedByName(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*genstore.Config){
 		"fleet": func(c *genstore.Config) { c.Fleet = "a b" }, "runs": func(c *genstore.Config) { c.Runs = 0 },
 		"live": func(c *genstore.Config) { c.Live = 100 }, "turns": func(c *genstore.Config) { c.Turns = -1 },

@@ -34,6 +34,6 @@ func FuzzFiles(f *testing.F) {
 		}
 		require.Equal(t, text, p.String())
 		head := schema.NewHead("f", "r-1")
-		_, _ = p.Holds(&head, &schema.Event{Type: schema.TypeOf(schema.ToolCalled), Data: file})
+		_, _ = p.Holds(t.Context(), &head, &schema.Event{Type: schema.TypeOf(schema.ToolCalled), Data: file})
 	})
 }

@@ -1,13 +1,18 @@
 package history
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/expr-lang/expr"
+	"github.com/expr-lang/expr/ast"
 	"github.com/expr-lang/expr/vm"
+	"github.com/expr-lang/expr/vm/runtime"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -24,22 +29,113 @@ type Predicate struct {
 	program *vm.Program
 	// heads: the expression speaks of the run, which costs writing its head out.
 	heads bool
+	// made counts the bytes of text that one evaluation made.
+	made int
+	// over is why no evaluation may begin any more: the one before may still run.
+	over error
 }
 
+// ErrPredicateCost comes for an expression that would take too much memory or time. Write a simpler one.
+var ErrPredicateCost = errors.New("predicate costs too much")
+
 // CompilePredicate reads an expression. The error says where it is wrong.
+//
+// The language has no bound of its own on text: let a = s + s; let b = a + a; and so on doubles it with each step. So an expression
+// has the built-in functions that make no text and no copies, and an addition and a change of case that count what they make. Constants are
+// not computed before the first event, where nothing could end it.
 func CompilePredicate(text string) (*Predicate, error) {
-	program, err := expr.Compile(text, expr.Env(map[string]any{"event": map[string]any{}, "run": map[string]any{}}), expr.AsBool())
+	p := &Predicate{text: text, heads: strings.Contains(text, "run")}
+	visitor := new(bounded)
+	options := []expr.Option{
+		expr.Env(map[string]any{"event": map[string]any{}, "run": map[string]any{}}), expr.AsBool(), expr.Optimize(false), expr.DisableAllBuiltins(),
+		expr.Patch(visitor), expr.Function(boundedPlus, p.plus),
+		expr.Function("lower", p.changed(strings.ToLower), new(func(string) string)), expr.Function("upper", p.changed(strings.ToUpper), new(func(string) string)),
+	}
+	for _, name := range builtins {
+		options = append(options, expr.EnableBuiltin(name))
+	}
+	program, err := expr.Compile(text, options...)
+	if err == nil && visitor.unknown != "" {
+		err = fmt.Errorf("the function %s is not part of the language", visitor.unknown)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("predicate: %w", err)
 	}
-	return &Predicate{text: text, program: program, heads: strings.Contains(text, "run")}, nil
+	p.program = program
+	return p, nil
+}
+
+// builtins are the functions of an expression. What they return is no larger than what they are given; lists count against the budget of the
+// library, 1,000,000 elements in an evaluation.
+var builtins = []string{
+	"all", "none", "any", "one", "filter", "map", "find", "findIndex", "findLast", "findLastIndex", "count", "sum", "len", "type", "abs", "ceil", "floor",
+	"round", "int", "float", "trim", "trimPrefix", "trimSuffix", "indexOf", "lastIndexOf", "hasPrefix", "hasSuffix", "max", "min", "mean", "median",
+	"duration", "date", "first", "last", "get",
+}
+
+const (
+	// maxMade is how many bytes of text an expression may make after one event.
+	maxMade = 16 << 20
+	// maxEvaluation is how long an expression may take after one event.
+	maxEvaluation = 10 * time.Second
+	boundedPlus   = "__plus"
+)
+
+// bounded replaces additions, which join text too, by those that count, and names a function that is not in the list: the library disables those
+// with a closure only in part.
+type bounded struct{ unknown string }
+
+// Visit looks at one node.
+func (b *bounded) Visit(node *ast.Node) {
+	if call, ok := (*node).(*ast.BuiltinNode); ok && !slices.Contains(builtins, call.Name) {
+		b.unknown = call.Name
+	}
+	if sum, ok := (*node).(*ast.BinaryNode); ok && sum.Operator == "+" {
+		ast.Patch(node, &ast.CallNode{Callee: &ast.IdentifierNode{Value: boundedPlus}, Arguments: []ast.Node{sum.Left, sum.Right}})
+	}
+}
+
+// makes counts text that is made.
+func (p *Predicate) makes(bytes int) error {
+	if p.made += bytes; p.made > maxMade {
+		return fmt.Errorf("%w: it makes more than %d bytes of text", ErrPredicateCost, maxMade)
+	}
+	return nil
+}
+
+func (p *Predicate) plus(operands ...any) (any, error) {
+	if len(operands) != 2 {
+		return nil, fmt.Errorf("an addition has %d operands", len(operands))
+	}
+	a, isText := operands[0].(string)
+	b, both := operands[1].(string)
+	if isText && both {
+		if err := p.makes(len(a) + len(b)); err != nil {
+			return nil, err
+		}
+		return a + b, nil
+	}
+	return runtime.Add(operands[0], operands[1]), nil
+}
+
+func (p *Predicate) changed(change func(string) string) func(...any) (any, error) {
+	return func(operands ...any) (any, error) {
+		text, ok := operands[0].(string)
+		if !ok {
+			return nil, fmt.Errorf("%T is no text", operands[0])
+		}
+		if err := p.makes(len(text)); err != nil {
+			return nil, err
+		}
+		return change(text), nil
+	}
 }
 
 // String is the expression.
 func (p *Predicate) String() string { return p.text }
 
-// exactNumbers reads whole numbers as such as far as they have 64 bits: floating-point ones would make neighbours above 2^53
-// equal. The others are read as floating-point numbers.
+// exactNumbers reads whole numbers of 64 bits as such, and other numbers as doubles where these say the same: the number
+// exactly, or in its shortest form. A number that a double would change is read as its text, so that neighbours stay apart.
 var exactNumbers = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *any) error {
 	if dec.PeekKind() != '0' {
 		return errors.ErrUnsupported
@@ -52,12 +148,20 @@ var exactNumbers = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsonte
 		*v = n
 		return nil
 	}
-	return json.Unmarshal(text, v)
+	f, err := strconv.ParseFloat(string(text), 64)
+	whole, short := strconv.FormatFloat(f, 'f', 0, 64), strconv.FormatFloat(f, 'g', -1, 64)
+	if err == nil && (schema.SameJSON(text, jsontext.Value(short)) || schema.SameJSON(text, jsontext.Value(whole))) {
+		*v = f
+		return nil
+	}
+	*v = string(text)
+	return nil
 }))
 
 // Holds reports whether the predicate holds after an event, of which the head is the run's. An error says that it makes no
-// sense there: a member is missing, or of another type.
-func (p *Predicate) Holds(h *schema.Head, e *schema.Event) (bool, error) {
+// sense there: a member is missing, or of another type. An [ErrPredicateCost], and the cause of ctx, end the use of the predicate: the
+// evaluation cannot be interrupted and goes on, within its bounds, until it ends by itself or with the process.
+func (p *Predicate) Holds(ctx context.Context, h *schema.Head, e *schema.Event) (bool, error) {
 	event := map[string]any{
 		"name": e.Name(), "id": e.ID, "type": e.Type, "source": e.Source, "time": e.Time,
 		"epoch": int(e.Epoch), "sequence": int(e.Sequence), "turn": int(e.Turn), "data": map[string]any{}, //nolint:gosec // sequences are counted from 1
@@ -78,13 +182,37 @@ func (p *Predicate) Holds(h *schema.Head, e *schema.Event) (bool, error) {
 			return false, fmt.Errorf("predicate: %w", err)
 		}
 	}
-	out, err := expr.Run(p.program, map[string]any{"event": event, "run": run})
-	if err != nil {
-		return false, fmt.Errorf("predicate: %w", err)
+	return p.evaluate(ctx, map[string]any{"event": event, "run": run})
+}
+
+func (p *Predicate) evaluate(ctx context.Context, env map[string]any) (bool, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, maxEvaluation, fmt.Errorf("%w: it takes longer than %s after one event", ErrPredicateCost, maxEvaluation))
+	defer cancel()
+	type outcome struct {
+		value any
+		err   error
 	}
-	holds, ok := out.(bool)
-	if !ok {
-		return false, fmt.Errorf("predicate: it gives %T and not true or false", out)
+	if p.over != nil {
+		return false, p.over
 	}
-	return holds, nil
+	p.made = 0
+	done := make(chan outcome, 1)
+	go func() {
+		value, err := expr.Run(p.program, env)
+		done <- outcome{value, err}
+	}()
+	select {
+	case <-ctx.Done():
+		p.over = fmt.Errorf("predicate: %w", context.Cause(ctx))
+		return false, p.over
+	case out := <-done:
+		if out.err != nil {
+			return false, fmt.Errorf("predicate: %w", out.err)
+		}
+		holds, ok := out.value.(bool)
+		if !ok {
+			return false, fmt.Errorf("predicate: it gives %T and not true or false", out.value)
+		}
+		return holds, nil
+	}
 }

@@ -1,9 +1,7 @@
 package history
 
 import (
-	"bytes"
 	"fmt"
-	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -127,20 +125,10 @@ func differs(a, b *Step) string {
 	switch {
 	case a.Name != b.Name:
 		return FieldName
-	case a.ArgumentsHash != b.ArgumentsHash || !sameJSON(a.Arguments, b.Arguments):
+	case a.ArgumentsHash != b.ArgumentsHash || !schema.SameJSON(a.Arguments, b.Arguments):
 		return FieldArguments
-	case a.Outcome != b.Outcome || a.ResultHash != b.ResultHash || a.IsError != b.IsError || a.Error != b.Error || !sameJSON(a.Result, b.Result):
+	case a.Outcome != b.Outcome || a.ResultHash != b.ResultHash || a.IsError != b.IsError || a.Error != b.Error || !schema.SameJSON(a.Result, b.Result):
 		return FieldResult
 	}
 	return ""
-}
-
-// sameJSON compares two values, not their spelling. What is no JSON is compared byte for byte.
-func sameJSON(a, b jsontext.Value) bool {
-	if bytes.Equal(a, b) {
-		return true
-	}
-	left, right := slices.Clone(a), slices.Clone(b)
-	exact := jsontext.CanonicalizeRawInts(false) // ids of 64 bits are no floating-point numbers
-	return len(a) > 0 && len(b) > 0 && left.Canonicalize(exact) == nil && right.Canonicalize(exact) == nil && bytes.Equal(left, right)
 }

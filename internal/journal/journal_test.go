@@ -17,6 +17,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestAReaderFollowsWhatSeveralWritersAppend(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
 	reader := journal.NewReader(path)
 	entries, err := reader.Next()
@@ -60,6 +61,7 @@ func appendText(t *testing.T, path, text string) {
 }
 
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	call := journal.Call{Turn: 1, ID: "x", Occurrence: 1}
 	ack := func(epoch, sequence uint64) journal.Entry {
 		return journal.Entry{Op: journal.Ack, Run: "r", Epoch: epoch, Sequence: sequence, At: int64(10*epoch + sequence)}

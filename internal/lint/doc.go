@@ -9,7 +9,8 @@
 //   - tests wait on events, never with time.Sleep, and never skip without a reason;
 //   - no file names a path of somebody's machine;
 //   - imports go down the layers only: schema; kvstore and publisher; consumer; cmd;
-//   - every exported error sentinel has a comment, and one that is more than its name.
+//   - every exported error sentinel has a comment, and one that is more than its name;
+//   - a line of a page has at most 120 characters, outside tables, code blocks and single links.
 //
 // Each rule is tried on a small example that breaks it, so that a rule that finds nothing is known to look.
 package lint

@@ -111,7 +111,7 @@ func machinePaths(name, text string) []string {
 // forbidden tells, for each part of the module, what it must not import. The parts that are not named here stand on
 // the rule for all of them.
 var forbidden = map[string][]string{
-	"schema":            {"kvstore", "publisher", "consumer", "internal/natsd", "internal/natstest", "github.com/nats-io"},
+	"schema":            {"kvstore", "publisher", "consumer", "internal/natsd", "internal/natstest", "internal/failpoint", "github.com/nats-io"},
 	"kvstore":           {"publisher", "consumer"},
 	"publisher":         {"kvstore", "consumer"},
 	"internal/natsd":    {"schema", "kvstore", "publisher", "consumer"},
@@ -135,6 +135,9 @@ func wrongImports(f file) []string {
 	}
 	if f.dir() == "cmd" || strings.HasPrefix(f.dir(), "cmd/") {
 		denied = denied[1:]
+	}
+	if !f.isTest() && !within(module+"/"+f.dir(), "internal/mutant") {
+		denied = append(denied, "internal/mutant") // the product knows of no mutant
 	}
 	var findings []string
 	for _, spec := range f.syntax.Imports {
@@ -234,6 +237,9 @@ func TestEachRuleFindsWhatBreaksIt(t *testing.T) {
 		{"sideways", "publisher/a.go", "package a\nimport _ \"" + module + "/kvstore\"", wrongImports, "publisher must not import"},
 		{"from a package below", "kvstore/x/a.go", "package a\nimport _ \"" + module + "/consumer/y\"", wrongImports, "kvstore/x must not import"},
 		{"NATS in schema", "schema/a.go", "package a\nimport _ \"github.com/nats-io/nats.go\"", wrongImports, "schema must not import"},
+		{"a failpoint in schema", "schema/a.go", "package a\nimport _ \"" + module + "/internal/failpoint\"", wrongImports, "schema must not import"},
+		{"a mutant in the product", "cmd/a/a.go", "package a\nimport _ \"" + module + "/internal/mutant\"", wrongImports, "cmd/a must not import"},
+		{"a mutant in a test", "consumer/a_test.go", "package a\nimport _ \"" + module + "/internal/mutant\"", wrongImports, ""},
 		{"anything from cmd", "internal/x/a_test.go", "package a\nimport _ \"" + module + "/cmd/waymark\"", wrongImports, "must not import"},
 		{"cmd from cmd", "cmd/b/a.go", "package a\nimport _ \"" + module + "/cmd/waymark\"", wrongImports, ""},
 		{"downwards", "consumer/a.go", "package a\nimport _ \"" + module + "/kvstore\"", wrongImports, ""},

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -99,4 +101,37 @@ func (m *Model) late(rec *schema.Record, e *schema.Event, data schema.Data, err 
 	m.decided(c)
 	m.accept(rec, e, content, key, true)
 	return schema.Evidence
+}
+
+// asks follows what a person is asked: whether a call may run, or something else.
+func (m *Model) asks(e *schema.Event, d *schema.RunWaitingData) {
+	delete(m.approvals, d.InterruptID)
+	if d.Reason != schema.WaitToolApproval {
+		return
+	}
+	key := schema.CallKey{Turn: e.Turn, ToolCallID: d.ToolCallID, Occurrence: max(d.Occurrence, 1)}
+	if key.Turn == 0 {
+		key.Turn = m.turn
+	}
+	if c := m.find(e.Turn, d.ToolCallID, false); c != nil && (d.Occurrence == 0 || d.Occurrence == c.occurrence) {
+		key.Turn, key.Occurrence = c.turn, c.occurrence
+	}
+	m.approvals[d.InterruptID] = key
+}
+
+// allow notes a person's word that a call may run.
+func (m *Model) allow(d *schema.RunInputData) {
+	key, asked := m.approvals[d.InterruptID]
+	if _, open := m.waits[d.InterruptID]; !open || !asked || d.Status != "" && d.Status != schema.InputResolved {
+		return
+	}
+	var answer map[string]any
+	if err := json.Unmarshal(d.Payload, &answer); err != nil || answer["decision"] != schema.DecisionAllow {
+		return
+	}
+	for _, c := range m.calls {
+		if !c.closed && c.turn == key.Turn && c.id == key.ToolCallID && c.occurrence == key.Occurrence {
+			c.allowed = true
+		}
+	}
 }

@@ -79,11 +79,11 @@ func (m *Model) Differences(h *schema.Head) []Difference {
 	return d
 }
 
-func callText(turn int32, id string, occurrence int, name string, replay schema.Replay, epoch schema.Epoch, doubt, late, cleared bool) string {
+func callText(turn int32, id string, occurrence int, name string, replay schema.Replay, epoch schema.Epoch, doubt, late, cleared, allowed bool) string {
 	if len(name) > shortName {
 		name = "a long name" // it is shortened in a checkpoint
 	}
-	return fmt.Sprintf("%d/%s/%d %s (%s) in epoch %d doubt=%t late=%t cleared=%t", turn, id, occurrence, name, replay, epoch, doubt, late, cleared)
+	return fmt.Sprintf("%d/%s/%d %s (%s) in epoch %d doubt=%t late=%t cleared=%t allowed=%t", turn, id, occurrence, name, replay, epoch, doubt, late, cleared, allowed)
 }
 
 // shortName is the length up to which no checkpoint shortens the name of a tool.
@@ -106,7 +106,7 @@ func (m *Model) OpenCalls() string {
 	var all []string
 	for _, c := range m.calls {
 		if !c.closed {
-			all = append(all, callText(c.turn, c.id, c.occurrence, c.name, c.replay, c.epoch, c.doubt, c.late, m.clear(c)))
+			all = append(all, callText(c.turn, c.id, c.occurrence, c.name, c.replay, c.epoch, c.doubt, c.late, m.clear(c), c.allowed))
 		}
 	}
 	return strings.Join(all, "; ")
@@ -117,7 +117,7 @@ func OpenCallsOf(h *schema.Head) string {
 	var all []string
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
-		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Name, c.Replay, c.Epoch, c.InDoubt, c.Late, c.Cleared))
+		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Name, c.Replay, c.Epoch, c.InDoubt, c.Late, c.Cleared, c.Allowed))
 	}
 	return strings.Join(all, "; ")
 }

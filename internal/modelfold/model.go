@@ -48,8 +48,10 @@ type Model struct {
 	calls                       []*call
 	messages                    []*message
 	// waits are what the run waits for; the call whose settlement ends the waiting, or nil.
-	waits  map[string]*call
-	phases map[string]bool
+	waits map[string]*call
+	// approvals are the calls that people are asked about.
+	approvals map[string]schema.CallKey
+	phases    map[string]bool
 	// offers are the open hand-offs; true once one is accepted.
 	offers map[string]bool
 	hashes map[string]string
@@ -64,14 +66,16 @@ type Model struct {
 }
 
 type call struct {
-	turn            int32
-	id              string
-	occurrence      int
-	name            string
-	replay          schema.Replay
-	epoch           schema.Epoch
-	closed, doubt   bool
-	late            bool
+	turn          int32
+	id            string
+	occurrence    int
+	name          string
+	replay        schema.Replay
+	epoch         schema.Epoch
+	closed, doubt bool
+	late          bool
+	// allowed by a person, and nobody has begun it since.
+	allowed         bool
 	closedInItsTurn bool
 	// cleared is the number of events when an operator settled it as rerun; 0 for never or not the latest settlement.
 	cleared int
@@ -93,16 +97,16 @@ type message struct {
 // New returns the model of a run before its first event.
 func New(fleet, run string) *Model {
 	return &Model{
-		fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]*call{}, phases: map[string]bool{},
+		fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]*call{}, approvals: map[string]schema.CallKey{}, phases: map[string]bool{},
 		offers: map[string]bool{}, hashes: map[string]string{},
 	}
 }
 
-// Fold returns the model of a whole log.
-func Fold(fleet, run string, log []schema.Record) *Model {
+// Fold returns the model of a whole log, by the fleet's keys.
+func Fold(keys *schema.Keys, fleet, run string, log []schema.Record) *Model {
 	m := New(fleet, run)
 	for i := range log {
-		m.Apply(&log[i])
+		m.Apply(keys, &log[i])
 	}
 	return m
 }
@@ -192,8 +196,8 @@ func source(e *schema.Event) (fleet, executor string) {
 	return "", ""
 }
 
-// Apply folds one record of the log. Records come in the order of the log, each once.
-func (m *Model) Apply(rec *schema.Record) schema.VerdictKind {
+// Apply folds one record of the log, by the fleet's keys. Records come in the order of the log, each once.
+func (m *Model) Apply(keys *schema.Keys, rec *schema.Record) schema.VerdictKind {
 	const no = schema.Rejected
 	if rec.Stream != 0 && rec.Stream < m.at.Stream {
 		return schema.Replayed
@@ -225,13 +229,18 @@ func (m *Model) Apply(rec *schema.Record) schema.VerdictKind {
 	if m.seen[key] {
 		return schema.Duplicate
 	}
+	data, dataErr := schema.ParseData(e)
+	checked := keys.Any() && (rec.Stored == 0 || rec.Stored >= begun(keys))
+	asked := checked && (says(e) || signed(keys, e, rec.Stored))
+	if asked && !signed(keys, e, rec.Stored) {
+		return no
+	}
 	if e.Sequence > 0 && e.Subject != "" && strings.HasPrefix(e.ID, e.Subject+".") &&
 		e.ID != fmt.Sprintf("%s.%d.%d.%s", e.Subject, e.Epoch, e.Sequence, hex.EncodeToString(content[:4])) {
 		return no
 	}
 	name := e.Name()
 	control := e.IsControl()
-	data, dataErr := schema.ParseData(e)
 	epoch, now := max(e.Epoch, 1), max(m.epoch, 1)
 	resume, _ := data.(*schema.RunResumedData)
 	switch {
@@ -257,7 +266,13 @@ func (m *Model) Apply(rec *schema.Record) schema.VerdictKind {
 		if e.Sequence != m.last+1 || e.Chain != "" && e.Chain != hex.EncodeToString(next[:]) {
 			return no
 		}
+		if checked && !asked && m.oversteps(e, data) {
+			return no
+		}
 		m.last, m.chain = e.Sequence, next
+	}
+	if asked && e.Extensions["rundigest"] != m.Digest() || checked && !asked && m.oversteps(e, data) {
+		return no
 	}
 	m.epoch = now
 	m.accept(rec, e, content, key, false)
@@ -381,8 +396,10 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 			}
 		}
 		m.waits[d.InterruptID] = about
+		m.asks(e, d)
 	case *schema.RunInputData:
 		_, ok := m.waits[d.InterruptID]
+		m.allow(d)
 		delete(m.waits, d.InterruptID)
 		return yes(ok)
 	case *schema.RunCancelRequestedData:
@@ -452,6 +469,10 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		return m.close(e, d.ToolCallID, schema.OutcomeReturned, string(d.Result))
 	case *schema.ToolFailedData:
 		return m.close(e, d.ToolCallID, schema.OutcomeFailed, d.Error.Message)
+	case *schema.ToolDecidedData:
+		if c := m.find(e.Turn, d.ToolCallID, false); c != nil {
+			c.allowed = c.allowed && d.Decision != schema.DecisionAllow
+		}
 	case *schema.ToolSettledData:
 		return yes(m.settle(e, d, control))
 	case *schema.HandoffOfferedData:
@@ -498,7 +519,7 @@ func (m *Model) fork(was *schema.Head) {
 	}
 	for _, o := range was.OpenCalls {
 		m.calls = append(m.calls, &call{
-			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, outcome: schema.OutcomeOpen,
+			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, allowed: o.Allowed, outcome: schema.OutcomeOpen,
 		})
 	}
 	for _, p := range was.CompletedPhases {
@@ -506,6 +527,9 @@ func (m *Model) fork(was *schema.Head) {
 	}
 	for _, w := range was.Interrupts {
 		m.waits[w.InterruptID] = nil
+		if w.Reason == schema.WaitToolApproval {
+			m.approvals[w.InterruptID] = w.CallKey()
+		}
 		for _, c := range m.calls {
 			if key := w.CallKey(); w.Reason == schema.WaitToolInDoubt && !c.closed && c.turn == key.Turn && c.id == key.ToolCallID && c.occurrence == key.Occurrence {
 				m.waits[w.InterruptID] = c

@@ -38,9 +38,9 @@ func folded(t *testing.T) (*modelfold.Model, *schema.State) {
 	log := aLog(t)
 	s := schema.NewState("f", "r1")
 	for i := range log {
-		require.Equal(t, schema.Applied, s.Apply(&log[i]).Kind)
+		require.Equal(t, schema.Applied, s.Apply(schema.NoKeys, &log[i]).Kind)
 	}
-	return modelfold.Fold("f", "r1", log), s
+	return modelfold.Fold(schema.NoKeys, "f", "r1", log), s
 }
 
 func TestModelAndFoldAgree(t *testing.T) {

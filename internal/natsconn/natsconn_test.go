@@ -79,6 +79,7 @@ func credentials(t *testing.T, s *natstest.Server) (user, password string) {
 }
 
 func TestTheFirstLevelThatNamesAServerDecides(t *testing.T) {
+	t.Parallel()
 	server := natstest.Start(t)
 	user, password := credentials(t, server)
 	w := newWorld(t)
@@ -114,6 +115,7 @@ func TestTheFirstLevelThatNamesAServerDecides(t *testing.T) {
 }
 
 func TestCredentialsFollowTheServerTheyAreFor(t *testing.T) {
+	t.Parallel()
 	server := natstest.Start(t)
 	user, password := credentials(t, server)
 	w := newWorld(t)
@@ -152,6 +154,7 @@ func TestCredentialsFollowTheServerTheyAreFor(t *testing.T) {
 }
 
 func TestSettingsThatCannotWorkAreErrorsBeforeConnecting(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.save(t, "empty", map[string]string{"description": "no address"})
 	require.NoError(t, os.WriteFile(filepath.Join(w.config, "nats", "context", "torn.json"), []byte(`{"url":`), 0o600))
@@ -197,6 +200,7 @@ func TestSettingsThatCannotWorkAreErrorsBeforeConnecting(t *testing.T) {
 }
 
 func TestNothingRunningIsSaidWithTheDirectoryThatWasSearched(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	_, err := newWorld(t).resolve(t, natsconn.Settings{}, dir)
 	require.ErrorIs(t, err, natsd.ErrNotRunning)
@@ -204,6 +208,7 @@ func TestNothingRunningIsSaidWithTheDirectoryThatWasSearched(t *testing.T) {
 }
 
 func TestEveryVariableIsDocumentedOnce(t *testing.T) {
+	t.Parallel()
 	names := natsconn.Variables()
 	require.Len(t, names, 22)
 	seen := map[string]bool{}
@@ -217,6 +222,7 @@ func TestEveryVariableIsDocumentedOnce(t *testing.T) {
 }
 
 func TestSettingsAreShownAsFlagsWithoutTheirSecrets(t *testing.T) {
+	t.Parallel()
 	s := natsconn.Settings{
 		URL: "nats://ann:secret@a:1, b:2", Context: "prod", Creds: "c", User: "ann", Password: "secret", NKey: "n", Token: "secret",
 		CA: "ca", Cert: "cert", Key: "key",

@@ -1,6 +1,7 @@
 package natsconn
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"iter"
@@ -9,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/schema"
 )
 
 // Settings name a server and the credentials for it. Empty fields are not set.
@@ -131,8 +134,8 @@ func (s Settings) validate(origin Origin) error {
 		return fmt.Errorf("%w: %s are set at once: keep one of them", ErrSettings, strings.Join(kinds, " and "))
 	case s.Password != "" && s.User == "":
 		return fmt.Errorf("%w: %s is set without %s", ErrSettings, s.named("--password", origin), s.named("--user", origin))
-	case s.InboxPrefix != "" && (strings.ContainsAny(s.InboxPrefix, "*> \t\r\n") || strings.HasSuffix(s.InboxPrefix, ".")):
-		return fmt.Errorf("%w: %s %q is no beginning of a subject: use such as _INBOX_executor", ErrSettings, s.named("--inbox-prefix", origin), s.InboxPrefix)
+	case s.InboxPrefix != "" && schema.CheckReply(s.InboxPrefix+".x") != nil:
+		return fmt.Errorf("%w: %s %q is no beginning of an inbox that the daemon answers: use such as _INBOX_executor", ErrSettings, s.named("--inbox-prefix", origin), s.InboxPrefix)
 	case (s.Cert == "") != (s.Key == ""):
 		return fmt.Errorf("%w: %s and %s only work together", ErrSettings, s.named("--tls-cert", origin), s.named("--tls-key", origin))
 	}
@@ -148,6 +151,27 @@ func (s Settings) validate(origin Origin) error {
 		}
 	}
 	return nil
+}
+
+// KeyOption returns the public key in the file of --nkey or --creds, and the option with which a connection proves itself by it. Without such a
+// file the key is "". A local server has no such user unless it is told of the key.
+func (s Settings) KeyOption() (public string, option nats.Option, err error) {
+	if err := s.validate(OriginFlag); err != nil {
+		return "", nil, err
+	}
+	file := cmp.Or(s.NKey, s.Creds)
+	if file == "" {
+		return "", nil, nil
+	}
+	option, err = nats.NkeyOptionFromSeed(file)
+	if err != nil {
+		return "", nil, fmt.Errorf("%w: seed of a user in %s: %w", ErrSettings, file, err)
+	}
+	var opts nats.Options
+	if err := option(&opts); err != nil {
+		return "", nil, fmt.Errorf("%w: seed of a user in %s: %w", ErrSettings, file, err)
+	}
+	return opts.Nkey, option, nil
 }
 
 func readable(path string) error {

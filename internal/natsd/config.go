@@ -10,6 +10,7 @@ const (
 	DefaultMaxPayload  = 1 << 20
 	DefaultMaxMemory   = 256 << 20
 	DefaultStopTimeout = 30 * time.Second
+	DefaultPing        = 5 * time.Second
 )
 
 // The server itself refuses payloads above 64 MiB; below 4 KiB its own API answers would not fit.
@@ -45,8 +46,8 @@ type Config struct {
 	// MaxPayload is the largest message in bytes, headers included. 0 means 1 MiB; 4 KiB to 64 MiB.
 	MaxPayload int
 
-	// MaxStore bounds JetStream's files, in bytes. 0 means what the server chooses: three quarters
-	// of the space free at start.
+	// MaxStore bounds JetStream's files, in bytes. 0 means three quarters of the disk that the state directory is on: how much of
+	// it is free when the server starts makes no difference.
 	MaxStore int64
 
 	// MaxMemory bounds JetStream's memory streams, in bytes. 0 means 256 MiB.
@@ -56,8 +57,17 @@ type Config struct {
 	// be changed for an existing store.
 	EncryptionKey string
 
+	// Keys are public NKeys of users (U…) that may connect with all rights, beside the user of the state directory: a daemon signs by the
+	// key that it connects with.
+	Keys []string
+
 	// StopTimeout bounds Close. 0 means 30 seconds.
 	StopTimeout time.Duration
+
+	// Ping is how often a route or a client that says nothing is asked whether it lives; two questions without an answer end the
+	// connection. 0 means 5 seconds: one that is gone without a word is found within 15 seconds. By the server's own defaults that takes
+	// 90 seconds for a route and six minutes for a client, and until then requests are sent to subscribers behind it, and lost.
+	Ping time.Duration
 
 	// Cluster makes the server one node of a cluster on this machine. Nil, the default, means a lone server.
 	Cluster *Cluster
@@ -111,6 +121,8 @@ func (c Config) Validate() error {
 			"give it a name, the ports of all nodes, one of them as node, and credentials")
 	case c.StopTimeout < 0:
 		return bad("StopTimeout", c.StopTimeout, fmt.Sprintf("use a duration above 0, or 0 for %s", DefaultStopTimeout))
+	case c.Ping < 0:
+		return bad("Ping", c.Ping, fmt.Sprintf("use a duration above 0, or 0 for %s", DefaultPing))
 	}
 	return nil
 }
@@ -124,6 +136,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.StopTimeout == 0 {
 		c.StopTimeout = DefaultStopTimeout
+	}
+	if c.Ping == 0 {
+		c.Ping = DefaultPing
 	}
 	return c
 }

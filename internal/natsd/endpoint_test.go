@@ -15,6 +15,7 @@ import (
 )
 
 func TestDiscoverFindsTheServerAndItsContextConnects(t *testing.T) {
+	t.Parallel()
 	p := natstest.StartProcess(t)
 	end, err := natsd.Discover(t.Context(), p.StateDir())
 	require.NoError(t, err)
@@ -28,6 +29,7 @@ func TestDiscoverFindsTheServerAndItsContextConnects(t *testing.T) {
 }
 
 func TestDiscoverSaysWhyThereIsNoServer(t *testing.T) {
+	t.Parallel()
 	t.Run("never started", func(t *testing.T) {
 		requireNotRunning(t, t.TempDir(), "there is no endpoint.json")
 	})
@@ -66,6 +68,7 @@ func TestDiscoverSaysWhyThereIsNoServer(t *testing.T) {
 }
 
 func TestDiscoverNamesAFileThatDoesNotParse(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeEndpoint(t, dir, `{"url":`)
 	_, err := natsd.Discover(t.Context(), dir)
@@ -97,6 +100,7 @@ func writeEndpoint(t *testing.T, dir, content string) {
 }
 
 func TestDefaultStateDirFollowsTheEnvironment(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("the cases are those of Unix; on Windows LocalAppData takes the place of XDG_STATE_HOME")
 	}

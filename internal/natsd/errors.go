@@ -28,6 +28,10 @@ var (
 	// ErrStart comes when the server refused to start for any other reason; the message is the server's.
 	ErrStart = errors.New("nats server did not start")
 
+	// ErrDiskFull comes when the disk of the state directory has no room for what a start writes. Use errors.As with *DiskFullError
+	// for the disk. Make room and start again: what was acknowledged is kept.
+	ErrDiskFull = errors.New("disk is full")
+
 	// ErrStopTimeout comes when the server did not stop within Config.StopTimeout. It may still be
 	// writing: end the process before another one uses the directory.
 	ErrStopTimeout = errors.New("nats server did not stop in time")
@@ -59,6 +63,37 @@ func (e *LockedError) Error() string {
 
 // Is makes errors.Is(err, ErrLocked) true.
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
+
+// DiskFullError tells which disk has no room. It matches ErrDiskFull.
+type DiskFullError struct {
+	Dir         string // The state directory.
+	Free, Total int64  // Bytes of its disk; both 0 where the system does not tell.
+	Err         error  // What could not be written.
+}
+
+// Error names the directory, its disk and what could not be written.
+func (e *DiskFullError) Error() string {
+	room := ""
+	if e.Total > 0 {
+		room = fmt.Sprintf(", %d of %d MiB are free", e.Free>>20, e.Total>>20)
+	}
+	return fmt.Sprintf("%v: the disk of %s has no room%s: %v", ErrDiskFull, e.Dir, room, e.Err)
+}
+
+// Unwrap is ErrDiskFull, and what could not be written.
+func (e *DiskFullError) Unwrap() []error { return []error{ErrDiskFull, e.Err} }
+
+// noRoom makes a DiskFullError of an error that says that a disk is full, and leaves any other as it is.
+func noRoom(dir string, err error) error {
+	if err == nil || !saysFull(err.Error()) {
+		return err
+	}
+	full := &DiskFullError{Dir: dir, Err: err}
+	if free, total, err := DiskRoom(dir); err == nil {
+		full.Free, full.Total = free, total
+	}
+	return full
+}
 
 // NotRunningError tells why no server was found in a state directory. It matches ErrNotRunning.
 type NotRunningError struct {

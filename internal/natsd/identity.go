@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +12,6 @@ import (
 	"path"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nuid"
 )
 
 // identity is what stays the same over restarts: clients keep their credentials and their address.
@@ -29,7 +27,8 @@ func (l layout) loadIdentity() (identity, error) {
 	err := readJSON(l.identity(), &id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		id = identity{ServerName: "waymark-" + nuid.Next(), User: "waymark", Password: randomText(32)}
+		// Letters and digits only: in "--password TEXT" a text that begins with a dash would be taken for a flag, and shown in the error.
+		id = identity{ServerName: "waymark-" + rand.Text(), User: "waymark", Password: rand.Text()}
 		return id, writeJSON(l.identity(), id)
 	case err != nil:
 		return identity{}, err
@@ -38,13 +37,6 @@ func (l layout) loadIdentity() (identity, error) {
 			ErrStateDir, l.identity())
 	}
 	return id, nil
-}
-
-// randomText returns n random bytes in a form that needs no quoting anywhere.
-func randomText(n int) string {
-	raw := make([]byte, n)
-	_, _ = rand.Read(raw) // never fails: it ends the process instead
-	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
 // keyCheck is a salted fingerprint of the store's encryption key. It is as slow to search through as a

@@ -2,6 +2,7 @@ package natsd
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -50,11 +51,14 @@ func (l *serverLog) Warnf(format string, v ...any) {
 func (l *serverLog) Errorf(format string, v ...any) {
 	text := l.text(format, v)
 	l.logger.Error().Str("detail", text).Msg("nats server error")
-	for _, words := range outOfSpace {
-		if strings.Contains(text, words) {
-			l.noteFull(text)
-		}
+	if saysFull(text) {
+		l.noteFull(text)
 	}
+}
+
+// saysFull reports whether a text says that a disk is full.
+func saysFull(text string) bool {
+	return slices.ContainsFunc(outOfSpace, func(words string) bool { return strings.Contains(text, words) })
 }
 
 // noteFull keeps the first line.

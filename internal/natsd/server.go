@@ -17,8 +17,6 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
-
-	"github.com/waymarkio/waymark/internal/failpoint"
 )
 
 // host is the only address the embedded server listens on: it speaks no TLS.
@@ -47,7 +45,7 @@ type Server struct {
 // bounds the start only. A start that takes long is recovering a large store; ending it early waits for that
 // recovery within Config.StopTimeout.
 //
-// It returns ErrInvalidConfig, ErrStateDir, ErrLocked, ErrPortInUse, ErrStoreKey or ErrStart.
+// It returns ErrInvalidConfig, ErrStateDir, ErrDiskFull, ErrLocked, ErrPortInUse, ErrStoreKey or ErrStart.
 func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -59,6 +57,7 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 	if s.layout, err = newLayout(cfg.StateDir); err != nil {
 		return nil, err
 	}
+	defer func() { err = noRoom(s.layout.root, err) }()
 	if err := s.layout.create(); err != nil {
 		return nil, err
 	}
@@ -173,6 +172,9 @@ func portError(port int, err error) error {
 		ErrPortInUse, host, port, err)
 }
 
+// maxPings without an answer end a connection.
+const maxPings = 2
+
 // options are the server's. DontListen is never set, in-process clients or not: with it, the server's
 // shutdown hangs in lame duck mode.
 func (s *Server) options(port int) *server.Options {
@@ -184,11 +186,16 @@ func (s *Server) options(port int) *server.Options {
 		MaxPayload:             int32(s.cfg.MaxPayload), // Validate bounds it
 		JetStream:              true,
 		StoreDir:               s.layout.store(),
-		JetStreamMaxStore:      s.cfg.MaxStore,
+		JetStreamMaxStore:      s.maxStore(),
 		JetStreamMaxMemory:     s.cfg.MaxMemory,
-		SyncAlways:             s.cfg.Sync == SyncAlways && !failpoint.Seeded(failpoint.DefaultSync),
+		SyncAlways:             s.cfg.Sync == SyncAlways,
 		DisableJetStreamBanner: true,
 		NoSigs:                 true,
+		PingInterval:           s.cfg.Ping,
+		MaxPingsOut:            maxPings,
+	}
+	for _, key := range s.cfg.Keys {
+		opts.Nkeys = append(opts.Nkeys, &server.NkeyUser{Nkey: key})
 	}
 	if c := s.cfg.Cluster; c != nil {
 		opts.Cluster = server.ClusterOpts{Name: c.Name, Host: host, Port: c.Ports[c.Node], Username: c.User, Password: c.Password}
@@ -210,6 +217,19 @@ func (s *Server) options(port int) *server.Options {
 		opts.JetStreamKey, opts.JetStreamCipher = s.cfg.EncryptionKey, server.ChaCha
 	}
 	return opts
+}
+
+// maxStore is the limit of JetStream's files; 0 leaves it to the server. The server takes three quarters of what is free as it starts. A server that
+// starts on a nearly full disk would keep that limit, and refuse every write, whatever room is made: so the size of the disk counts.
+func (s *Server) maxStore() int64 {
+	if s.cfg.MaxStore > 0 {
+		return s.cfg.MaxStore
+	}
+	_, total, err := DiskRoom(s.layout.root)
+	if err != nil {
+		return 0 // not known on this system
+	}
+	return total / 4 * 3
 }
 
 // run starts the server and waits until it serves.
@@ -397,7 +417,7 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	return conn, nil
 }
 
-// MaxStore is how many bytes JetStream may store and reserve: Config.MaxStore, or what the server chose by the disk.
+// MaxStore is how many bytes JetStream may store and reserve: Config.MaxStore, or what was chosen by the disk.
 func (s *Server) MaxStore() int64 {
 	if c := s.nats.JetStreamConfig(); c != nil {
 		return c.MaxStore

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -49,6 +50,7 @@ func createStream(t *testing.T, js jetstream.JetStream) {
 }
 
 func TestServerKeepsStreamsCredentialsAndPortOverARestart(t *testing.T) {
+	t.Parallel()
 	cfg := natsd.Config{StateDir: filepath.Join(t.TempDir(), "with [brackets] and spaces")}
 	first := start(t, cfg)
 	js := connect(t, first)
@@ -74,6 +76,7 @@ func TestServerKeepsStreamsCredentialsAndPortOverARestart(t *testing.T) {
 }
 
 func TestServerRefusesWhoHasNoCredentials(t *testing.T) {
+	t.Parallel()
 	s := start(t, natsd.Config{StateDir: t.TempDir()})
 	for name, opts := range map[string][]nats.Option{
 		"anonymous":      nil,
@@ -91,6 +94,7 @@ func TestServerRefusesWhoHasNoCredentials(t *testing.T) {
 }
 
 func TestServerListensOnLoopbackOnly(t *testing.T) {
+	t.Parallel()
 	s := start(t, natsd.Config{StateDir: t.TempDir()})
 	require.True(t, strings.HasPrefix(s.URL(), "nats://127.0.0.1:"), s.URL())
 	addresses, err := net.InterfaceAddrs()
@@ -107,6 +111,7 @@ func TestServerListensOnLoopbackOnly(t *testing.T) {
 }
 
 func TestNodesOfAClusterFindEachOther(t *testing.T) {
+	t.Parallel()
 	var servers [3]*natsd.Server
 	cluster := natsd.Cluster{Name: "c", Ports: make([]int, len(servers)), User: "u", Password: "p"}
 	for i := range servers {
@@ -137,6 +142,7 @@ func TestNodesOfAClusterFindEachOther(t *testing.T) {
 }
 
 func TestStateFilesAreTheOwnersAlone(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no mode bits: the directory inherits the rights of the user's profile")
 	}
@@ -165,6 +171,7 @@ func TestStateFilesAreTheOwnersAlone(t *testing.T) {
 }
 
 func TestStartRefusesADirectoryThatEveryUserMayWriteTo(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no mode bits")
 	}
@@ -176,6 +183,7 @@ func TestStartRefusesADirectoryThatEveryUserMayWriteTo(t *testing.T) {
 }
 
 func TestStartRefusesADirectoryInUseAndNamesTheHolder(t *testing.T) {
+	t.Parallel()
 	t.Run("same process", func(t *testing.T) {
 		s := start(t, natsd.Config{StateDir: t.TempDir()})
 		requireLocked(t, s.StateDir(), os.Getpid())
@@ -205,6 +213,7 @@ func requireLocked(t *testing.T, dir string, pid int) {
 }
 
 func TestStartRefusesATakenPortAndLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	var lc net.ListenConfig
 	taken, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -224,6 +233,7 @@ func TestStartRefusesATakenPortAndLeavesNothingBehind(t *testing.T) {
 }
 
 func TestAFreePortIsTakenWhenTheLastOneIsGone(t *testing.T) {
+	t.Parallel()
 	cfg := natsd.Config{StateDir: t.TempDir()}
 	first := start(t, cfg)
 	port := first.Port()
@@ -236,6 +246,7 @@ func TestAFreePortIsTakenWhenTheLastOneIsGone(t *testing.T) {
 }
 
 func TestUncleanStartStaysUntilItIsCleared(t *testing.T) {
+	t.Parallel()
 	p := natstest.StartProcess(t)
 	require.False(t, p.UncleanStart())
 	p.Stop(t)
@@ -258,6 +269,7 @@ func TestUncleanStartStaysUntilItIsCleared(t *testing.T) {
 }
 
 func TestAnUncleanStopIsStillKnownAfterAFailedStart(t *testing.T) {
+	t.Parallel()
 	p := natstest.StartProcess(t)
 	p.Kill9(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -269,6 +281,7 @@ func TestAnUncleanStopIsStillKnownAfterAFailedStart(t *testing.T) {
 }
 
 func TestStartEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("asked to stop")
 	cancel(why)
@@ -283,6 +296,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 }
 
 func TestCloseMayBeCalledAgainAndAtOnce(t *testing.T) {
+	t.Parallel()
 	s := start(t, natsd.Config{StateDir: t.TempDir()})
 	done := make(chan error)
 	for range 3 {
@@ -297,7 +311,28 @@ func TestCloseMayBeCalledAgainAndAtOnce(t *testing.T) {
 	require.ErrorIs(t, err, natsd.ErrNotRunning)
 }
 
+// A client behind a partition keeps its subscriptions, and takes requests that others would answer, until the server ends its connection.
+func TestServer_ClientAnswersNoPing_ConnectionEnds(t *testing.T) {
+	t.Parallel()
+	s := start(t, natsd.Config{StateDir: t.TempDir(), Ping: 50 * time.Millisecond})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL(), "nats://"))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	opts := nats.GetDefaultOptions()
+	for _, opt := range s.Options() {
+		require.NoError(t, opt(&opts))
+	}
+	_, err = fmt.Fprintf(conn, "CONNECT {\"verbose\":false,\"user\":%q,\"pass\":%q}\r\nPING\r\n", opts.User, opts.Password)
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+	said, err := io.ReadAll(conn)
+	require.NoError(t, err, "the server does not end it")
+	require.Contains(t, string(said), "PONG", "it was let in")
+	require.Contains(t, string(said), "Stale Connection")
+}
+
 func TestCloseIsBoundedAndKeepsTheDirectoryWhenTimeIsUp(t *testing.T) {
+	t.Parallel()
 	var cfg natsd.Config
 	var s *natsd.Server
 	var err error
@@ -316,6 +351,7 @@ func TestCloseIsBoundedAndKeepsTheDirectoryWhenTimeIsUp(t *testing.T) {
 }
 
 func TestWaitForShutdownEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	s := start(t, natsd.Config{StateDir: t.TempDir()})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -323,6 +359,7 @@ func TestWaitForShutdownEndsWithItsContext(t *testing.T) {
 }
 
 func TestEncryptedStoreNeedsItsKey(t *testing.T) {
+	t.Parallel()
 	encrypted := natsd.Config{StateDir: t.TempDir(), EncryptionKey: "correct horse"}
 	s := start(t, encrypted)
 	js := connect(t, s)
@@ -382,6 +419,7 @@ func TestEncryptedStoreNeedsItsKey(t *testing.T) {
 }
 
 func TestLimitsReachTheServer(t *testing.T) {
+	t.Parallel()
 	s := start(t, natsd.Config{StateDir: t.TempDir(), MaxPayload: 8 << 10, MaxStore: 1 << 20, MaxMemory: 2 << 20})
 	js := connect(t, s)
 	require.EqualValues(t, 8<<10, js.Conn().MaxPayload())
@@ -391,6 +429,7 @@ func TestLimitsReachTheServer(t *testing.T) {
 }
 
 func TestStateFilesThatDoNotParseAreNamed(t *testing.T) {
+	t.Parallel()
 	for name, content := range map[string]string{
 		"not JSON":    "{",
 		"incomplete":  `{"user":"waymark"}`,
@@ -411,6 +450,7 @@ func TestStateFilesThatDoNotParseAreNamed(t *testing.T) {
 }
 
 func TestServerLogGoesToTheLoggerFromWarningsUp(t *testing.T) {
+	t.Parallel()
 	for name, verbose := range map[string]bool{"quiet": false, "verbose": true} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
@@ -439,11 +479,12 @@ func password(t *testing.T, s *natsd.Server) string {
 	for _, option := range s.Options() {
 		require.NoError(t, option(&options))
 	}
-	require.Len(t, options.Password, 43)
+	require.Regexp(t, "^[A-Z2-7]{26}$", options.Password, "it begins with no dash, and needs no quoting")
 	return options.Password
 }
 
 func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
+	t.Parallel()
 	for field, cfg := range map[string]natsd.Config{
 		"StateDir":    {},
 		"Port":        {StateDir: "x", Port: 65536},
@@ -452,6 +493,7 @@ func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
 		"MaxStore":    {StateDir: "x", MaxStore: -1},
 		"MaxMemory":   {StateDir: "x", MaxMemory: -1},
 		"StopTimeout": {StateDir: "x", StopTimeout: -1},
+		"Ping":        {StateDir: "x", Ping: -1},
 		"Cluster":     {StateDir: "x", Cluster: &natsd.Cluster{Name: "c"}},
 	} {
 		t.Run(field, func(t *testing.T) {
@@ -470,6 +512,7 @@ func readFile(t *testing.T, path string) string {
 }
 
 func TestEveryMessageIsSyncedUnlessAskedOtherwise(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		cfg  natsd.Config
 		want bool

@@ -68,6 +68,16 @@ func newLayout(dir string) (layout, error) {
 	return layout{root: abs}, nil
 }
 
+// Used reports whether a server has run in a state directory.
+func Used(dir string) bool {
+	l, err := newLayout(dir)
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(l.identity())
+	return err == nil
+}
+
 func (l layout) lock() string     { return filepath.Join(l.root, "waymark.lock") }
 func (l layout) running() string  { return filepath.Join(l.root, "running.json") }
 func (l layout) unclean() string  { return filepath.Join(l.root, "unclean.json") }

@@ -91,11 +91,12 @@ func (s *Server) URL() string { return s.live.URL() }
 // StateDir is the server's state directory.
 func (s *Server) StateDir() string { return s.live.StateDir() }
 
-// Options are the credentials and short reconnect times. Further options may follow them.
-func (s *Server) Options() []nats.Option { return append(s.live.Options(), reconnectFast()...) }
+// Options are the credentials, short reconnect times and a short queue. Further options may follow them.
+func (s *Server) Options() []nats.Option { return append(s.live.Options(), connectOptions()...) }
 
-func reconnectFast() []nats.Option {
-	return []nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(10 * time.Millisecond)}
+func connectOptions() []nats.Option {
+	// The default queue of a subscription takes half a megabyte, which the race detector has to look after as well.
+	return []nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(10 * time.Millisecond), nats.SyncQueueLen(1 << 13)}
 }
 
 // Conn connects over TCP, as an executor would. The connection is closed when the test ends.

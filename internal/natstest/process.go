@@ -211,7 +211,7 @@ func (p *Process) Conn(tb testing.TB, opts ...nats.Option) *nats.Conn {
 	tb.Helper()
 	options, err := p.Endpoint(tb).Options()
 	require.NoError(tb, err)
-	return connect(tb, p.URL(), append(append(options, reconnectFast()...), opts...))
+	return connect(tb, p.URL(), append(append(options, connectOptions()...), opts...))
 }
 
 // JetStream connects and returns a JetStream client.

@@ -2,6 +2,7 @@ package nemesis
 
 import (
 	"context"
+	cryptorand "crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/internal/checker"
@@ -172,7 +172,7 @@ func (s *slot) token() (token, filler string) {
 		size = 20 << 10
 	}
 	// No two are alike: what has the same content is stored once.
-	return checker.Token(s.actor, s.tokens), nuid.Next() + strings.Repeat(" all work and no play", size/21)
+	return checker.Token(s.actor, s.tokens), cryptorand.Text() + strings.Repeat(" all work and no play", size/21)
 }
 
 // slot has one run in hand after the other.
@@ -250,7 +250,7 @@ func (s *slot) steal(ctx context.Context) *publisher.Run {
 
 // Resume takes a run over, and records it.
 func Resume(ctx context.Context, record *checker.Recorder, actor string, fleet *publisher.Fleet, id string) (*publisher.Run, error) {
-	request := nuid.Next()
+	request := cryptorand.Text()
 	return Takeover(record, checker.Op{Actor: actor, Executor: fleet.Executor(), Run: id, Request: request, Detail: "resume"}, func() (*publisher.Run, error) {
 		return fleet.Resume(ctx, id, publisher.ResumeSpec{RequestID: request})
 	})

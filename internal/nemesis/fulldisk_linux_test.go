@@ -75,8 +75,8 @@ func (r *room) free() error { return os.Remove(r.ballast()) }
 // fullWorld is a world whose servers each have a small disk.
 func fullWorld(t *testing.T, s scale, megabytes int) (*round, []*room) {
 	t.Helper()
-	if !full() {
-		t.Skip("a full disk takes a minute: set WAYMARK_E2E_FULL=1, or run make chaos CHAOSFLAGS=\"-run FullDisk\"")
+	if !full(t) {
+		t.Skip("sample: a full disk takes a minute: set WAYMARK_E2E_FULL=1, or run make chaos CHAOSFLAGS=\"-run FullDisk\"")
 	}
 	if only := number(t, "WAYMARK_CHAOS_SERVERS", 0); only != 0 && only != uint64(s.servers) {
 		t.Skipf("WAYMARK_CHAOS_SERVERS=%d leaves out worlds of %d servers", only, s.servers)
@@ -94,6 +94,9 @@ func fullWorld(t *testing.T, s scale, megabytes int) (*round, []*room) {
 // TestAFullDiskIsToldAndHealsByItself fills the disk below a daemon with a server of its own, and makes room again.
 func TestAFullDiskIsToldAndHealsByItself(t *testing.T) {
 	t.Parallel() // it mostly waits
+	if testing.Short() {
+		t.Skip("short: real servers and programs are broken")
+	}
 	s := scaleOf(1)
 	s.embedded, s.daemons = true, 0
 	r, rooms := fullWorld(t, s, 768) // the server reserves what the streams may grow to
@@ -119,6 +122,9 @@ func TestAFullDiskIsToldAndHealsByItself(t *testing.T) {
 // everybody says so.
 func TestAFullDiskOfAServerOfItsOwnIsTold(t *testing.T) {
 	t.Parallel() // it mostly waits
+	if testing.Short() {
+		t.Skip("short: real servers and programs are broken")
+	}
 	s := scaleOf(1)
 	s.maxStore = 8 << 30
 	r, rooms := fullWorld(t, s, 64)
@@ -140,6 +146,9 @@ func TestAFullDiskOfAServerOfItsOwnIsTold(t *testing.T) {
 // TestAFullDiskOfOneOfThreeServersStopsNobody fills the disk of one server of a cluster, then those of all.
 func TestAFullDiskOfOneOfThreeServersStopsNobody(t *testing.T) {
 	t.Parallel() // it mostly waits
+	if testing.Short() {
+		t.Skip("short: real servers and programs are broken")
+	}
 	s := scaleOf(3)
 	s.maxStore = 8 << 30
 	r, rooms := fullWorld(t, s, 64)

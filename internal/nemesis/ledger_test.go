@@ -224,7 +224,7 @@ func (l *ledger) judge(run string, found []checker.Final) []checker.Violation {
 	}
 	delete(l.runs, run)
 	l.judged[run] = time.Now()
-	return checker.Check(mine, found, checker.Options{Fleet: schema.DefaultFleet}).Violations
+	return checker.Check(mine, found, checker.Options{Fleet: schema.DefaultFleet, Keys: schema.NoKeys}).Violations
 }
 
 // An executor that was killed as it ended its run leaves one that has ended, and of which nobody was told.

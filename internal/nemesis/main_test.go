@@ -3,6 +3,7 @@ package nemesis_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,18 +23,23 @@ const patience = 2 * time.Minute
 // Programs under test, built by TestMain.
 var waymarkBinary, helperBinary string
 
+// builtVariable names a folder that has the programs already: the Makefile builds them once for all packages.
+const builtVariable = "WAYMARK_TEST_BIN"
+
 func TestMain(m *testing.M) {
-	os.Exit(withBinaries(m.Run)) //nolint:forbidigo // this is main
+	flag.Parse()
+	// With -short no test starts a program.
+	os.Exit(withBinaries(m.Run, !testing.Short())) //nolint:forbidigo // this is main
 }
 
 // withBinaries builds the programs, runs the tests and looks for what they left.
-func withBinaries(run func() int) int {
+func withBinaries(run func() int, needed bool) int {
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	dir := os.Getenv("WAYMARK_CHAOS_BIN")
-	if dir == "" {
+	dir := os.Getenv(builtVariable)
+	if dir == "" && needed {
 		var err error
 		if dir, err = os.MkdirTemp("", "waymark-nemesis-"); err != nil {
 			return fail(err)
@@ -58,7 +64,7 @@ func withBinaries(run func() int) int {
 func build(dir string) error {
 	args := []string{"build", "-o", dir + string(filepath.Separator)}
 	// The fold and the SDK run under the detector in their own tests; here three servers share the processor with them.
-	if raceDetector && full() {
+	if raceDetector && whole() {
 		args = append(args, "-race")
 	}
 	out, err := exec.CommandContext(context.Background(), "go", append(args, "../../cmd/waymark", "./helper")...).CombinedOutput()
@@ -68,8 +74,17 @@ func build(dir string) error {
 	return nil
 }
 
-// full reports whether the whole schedules are asked for.
-func full() bool { return os.Getenv("WAYMARK_E2E_FULL") != "" }
+// full reports whether the whole is asked for. Otherwise it logs that the test runs a sample, which its tier says at its end.
+func full(tb testing.TB) bool {
+	tb.Helper()
+	if whole() {
+		return true
+	}
+	tb.Log("sample: a part of what it can do")
+	return false
+}
+
+func whole() bool { return os.Getenv("WAYMARK_E2E_FULL") != "" }
 
 // number reads a variable that is a number.
 func number(tb testing.TB, variable string, otherwise uint64) uint64 {

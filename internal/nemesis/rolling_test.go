@@ -21,15 +21,18 @@ import (
 // kill -9.
 func TestARollingRestartFailsNoBoundary(t *testing.T) {
 	t.Parallel() // it mostly waits
+	if testing.Short() {
+		t.Skip("short: real servers and programs are broken")
+	}
 	s := scaleOf(3)
 	s.steal = 0                  // whoever is taken over sees a failed boundary, and that is no restart's fault
 	s.timeout = 30 * time.Second // the SDK's own are 10 seconds and 30; the machine of the test may be slow
-	if full() {
+	if full(t) {
 		s.executors, s.slots = 4, 8
 	}
 	r := newRound(t, s, number(t, "WAYMARK_CHAOS_SEED", 1))
 	times := 1
-	if full() {
+	if full(t) {
 		times = 5
 	}
 	restart := func(name string, p *process, end func(context.Context, *process) error) {
@@ -39,7 +42,7 @@ func TestARollingRestartFailsNoBoundary(t *testing.T) {
 		for _, p := range slices.Concat(r.nodes, r.daemons) {
 			restart("restart of "+p.name, p, terminate)
 		}
-		if !full() {
+		if !full(t) {
 			// The whole rolling restart by kill -9 is done in full.
 			i, err := r.storm.leader(t.Context())
 			require.NoError(t, err)
@@ -97,6 +100,9 @@ func (r *round) outages(t *testing.T, prefix string) {
 // TestADaemonThatIsStartedBeforeItsClusterWaitsForIt starts a daemon with one of three servers, which has no leader yet.
 func TestADaemonThatIsStartedBeforeItsClusterWaitsForIt(t *testing.T) {
 	t.Parallel() // it mostly waits
+	if testing.Short() {
+		t.Skip("short: real servers and programs are broken")
+	}
 	w := emptyWorld(t, scaleOf(3), 1)
 	w.late = true
 	w.startServers()

@@ -35,21 +35,24 @@ type slowness struct {
 // at once those that cannot be served are refused, the daemon's memory is bounded, and all returns by itself.
 func TestASlowStoreIsToldInTimeAndNothingPilesUp(t *testing.T) {
 	t.Parallel() // it mostly waits
+	if testing.Short() {
+		t.Skip("short: real servers and programs are broken")
+	}
 	s := ordinary()
 	disk := slowDisk(t, &s)
 	r := newRound(t, s, number(t, "WAYMARK_CHAOS_SEED", 1))
 	took, asked := 2*time.Second, 1500
-	if full() {
+	if full(t) {
 		took, asked = 30*time.Second, 5000
 	}
 	c := r.crowd("beside", 2, 16, 50*time.Millisecond, s.timeout)
 	r.unrecorded()
 	everybody := func() []string { return slices.Collect(maps.Keys(r.links)) }
 	ways := []slowness{r.slowLinks("slow-store-for-the-daemon", []string{r.daemons[0].name}), r.slowLinks("slow-store", everybody())}
-	if disk != nil && full() {
+	if disk != nil && full(t) {
 		ways = append(ways, slowness{"slow-disk", func() error { return disk.allow(r.nodes[0], 15) }, func() error { return disk.allow(r.nodes[0], 0) }})
 	}
-	if !full() {
+	if !full(t) {
 		ways = ways[1:]
 	}
 	asker := r.dial("asker", 0) // its own way to the server is never slow

@@ -86,6 +86,9 @@ const unavailable = 3
 // TestNothingGrowsUnderSteadyWork runs for WAYMARK_SOAK: runs begin and end all the time, what has ended is removed, and what each process
 // and each stream takes stays the same.
 func TestNothingGrowsUnderSteadyWork(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real servers and programs are broken")
+	}
 	text := os.Getenv("WAYMARK_SOAK")
 	if text == "" {
 		t.Skip("a soak takes long: run make soak, with DURATION=10m for a short one")

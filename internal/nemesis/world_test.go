@@ -24,7 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/checker"
-	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/mutant"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/nemesis"
 	"github.com/waymarkio/waymark/kvstore"
@@ -48,15 +48,17 @@ type scale struct {
 	maxStore int64
 	quota    string
 	key      string
+	// ping of the servers; 0 means what they do by themselves.
+	ping time.Duration
 	// toolless executors call no tools.
 	toolless bool
 	// through makes each link from a server, or a client, to a port of a server; nil means by a proxy alone.
 	through func(from, to, port int) *nemesis.Proxy
 	// embedded: the only server is a daemon's own, and there is no other daemon.
 	embedded bool
-	// mistake is built into the servers, which are the program mistaken then; empty means none.
-	mistake  failpoint.Bug
-	mistaken string
+	// mutant is switched on in the servers, which are the program withMutants then; empty means none.
+	mutant      string
+	withMutants string
 	// tool is how long a tool takes at most before and behind its effect, in milliseconds.
 	tool int
 	// metrics: every process serves what it takes. leak is a mistake that is built into the executors.
@@ -225,7 +227,7 @@ func (w *world) startServers() {
 				via[j] = w.routes[i][j].Port()
 			}
 		}
-		settings := nemesis.NodeSettings{StateDir: w.store(i), Port: w.ports[i], MaxStore: w.scale.maxStore, Key: w.scale.key}
+		settings := nemesis.NodeSettings{StateDir: w.store(i), Port: w.ports[i], MaxStore: w.scale.maxStore, Key: w.scale.key, Ping: w.scale.ping.Milliseconds()}
 		if n > 1 {
 			settings.Cluster = &natsd.Cluster{Name: "nemesis", Node: i, Ports: routePorts, Via: via, User: w.user, Password: w.password}
 		}
@@ -350,9 +352,9 @@ func (w *world) helper(name, variable string, settings func(start int) any) *pro
 		w.must(err)
 		cmd := exec.CommandContext(context.Background(), helperBinary)
 		cmd.Env = environment(variable+"="+string(text), "GOMAXPROCS=2")
-		if variable == nemesis.NodeVariable && w.scale.mistake != "" {
-			cmd.Path = w.scale.mistaken
-			cmd.Env = append(cmd.Env, "WAYMARK_BUG="+string(w.scale.mistake))
+		if variable == nemesis.NodeVariable && w.scale.mutant != "" {
+			cmd.Path = w.scale.withMutants
+			cmd.Env = append(cmd.Env, mutant.Variable+"="+w.scale.mutant)
 		}
 		if w.scale.metrics {
 			cmd.Env = append(cmd.Env, nemesis.MetricsVariable+"=1")

@@ -86,6 +86,7 @@ func scripts(t *testing.T, file string, format transcript.Format) []*transcript.
 }
 
 func TestARunThatIsStoppedAgainAndAgainEndsAsTheSource(t *testing.T) {
+	t.Parallel()
 	fleet := newFleet(t)
 	for _, file := range inputs {
 		for _, script := range scripts(t, file.name, file.format) {
@@ -108,6 +109,7 @@ func TestARunThatIsStoppedAgainAndAgainEndsAsTheSource(t *testing.T) {
 }
 
 func TestARunThatIsStoppedOnceAnywhereEndsAsTheSource(t *testing.T) {
+	t.Parallel()
 	fleet := newFleet(t)
 	for _, file := range inputs {
 		for _, script := range scripts(t, file.name, file.format) {

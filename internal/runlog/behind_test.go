@@ -12,6 +12,7 @@ import (
 )
 
 func TestWhatWaitsBehindAPlaceIsCountedWithoutBarriers(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	behind := func(after schema.StreamSequence) runlog.Waiting {
 		w, err := runlog.Behind(t.Context(), js, names, after)
@@ -54,6 +55,7 @@ func TestWhatWaitsBehindAPlaceIsCountedWithoutBarriers(t *testing.T) {
 }
 
 func TestBehindAMissingStreamIsAnError(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	require.NoError(t, js.DeleteStream(t.Context(), names.EventStream()))
 	_, err := runlog.Behind(t.Context(), js, names, 0)

@@ -283,7 +283,7 @@ func (r *Follower) message(m *nats.Msg) (Arrived, error) {
 	if r.open > 0 {
 		r.open--
 	}
-	rec, first := own(schema.StreamSequence(meta.Sequence.Stream), m)
+	rec, first := own(schema.StreamSequence(meta.Sequence.Stream), meta.Timestamp, m)
 	return Arrived{Subject: m.Subject, Record: rec, First: first, Pending: meta.NumPending, Stored: stored(m)}, nil
 }
 

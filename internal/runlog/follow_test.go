@@ -11,6 +11,7 @@ import (
 )
 
 func TestFollowerReadsEachMessageOnceWhateverItLooksLike(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	for _, header := range []nats.Header{
 		nil,
@@ -35,6 +36,7 @@ func TestFollowerReadsEachMessageOnceWhateverItLooksLike(t *testing.T) {
 }
 
 func TestFollowerBeginsWhereItIsTold(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	publish(t, js, "a", nil, []byte("1"))
 	publish(t, js, "b", nil, []byte("2"))
@@ -57,6 +59,7 @@ func TestFollowerBeginsWhereItIsTold(t *testing.T) {
 }
 
 func TestFollowerBringsWhatHasArrivedWithoutWaiting(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	f, err := runlog.Follow(t.Context(), js.Conn(), js, names, runlog.FollowFrom{})
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
@@ -19,12 +20,29 @@ type leaderAnswer struct {
 		Seq     uint64 `json:"seq"`
 		Header  []byte `json:"hdrs"`
 		Data    []byte `json:"data"`
+		// Time is when the server stored it.
+		Time time.Time `json:"time"`
 	} `json:"message"`
-	Error *struct {
-		Code        int    `json:"code"`
-		ErrCode     int    `json:"err_code"`
-		Description string `json:"description"`
-	} `json:"error"`
+	Error *apiError `json:"error"`
+}
+
+// apiError is the server's own error.
+type apiError struct {
+	Code        int    `json:"code"`
+	ErrCode     int    `json:"err_code"`
+	Description string `json:"description"`
+}
+
+// sentinel is the error as this package's callers know it.
+func (e *apiError) sentinel() error {
+	switch e.Code {
+	case 503:
+		return fmt.Errorf("leader: %s: %w", e.Description, ErrNoAnswer)
+	case 404:
+		return fmt.Errorf("leader: %s: %w", e.Description, ErrNoStream)
+	default:
+		return fmt.Errorf("leader: %d %s: %w", e.ErrCode, e.Description, ErrAnswer)
+	}
 }
 
 // codeNoMessage is the server's error code for a message that is not there.
@@ -73,15 +91,10 @@ func get(ctx context.Context, js jetstream.JetStream, names schema.Names, run st
 		return schema.Record{}, false, readError(names, run, fmt.Errorf("leader: %w: %w", ErrAnswer, err))
 	}
 	if e := answer.Error; e != nil {
-		switch {
-		case e.ErrCode == codeNoMessage:
+		if e.ErrCode == codeNoMessage {
 			return schema.Record{}, false, nil
-		case e.Code == 503:
-			return schema.Record{}, false, readError(names, run, fmt.Errorf("leader: %s: %w", e.Description, ErrNoAnswer))
-		case e.Code == 404:
-			return schema.Record{}, false, readError(names, run, fmt.Errorf("leader: %s: %w", e.Description, ErrNoStream))
 		}
-		return schema.Record{}, false, readError(names, run, fmt.Errorf("leader: %d %s: %w", e.ErrCode, e.Description, ErrAnswer))
+		return schema.Record{}, false, readError(names, run, e.sentinel())
 	}
 	if answer.Message == nil || answer.Message.Seq == 0 {
 		return schema.Record{}, false, readError(names, run, fmt.Errorf("leader: neither message nor error: %w", ErrAnswer))
@@ -94,6 +107,7 @@ func get(ctx context.Context, js jetstream.JetStream, names schema.Names, run st
 		}
 	}
 	rec := schema.NewRecord(schema.StreamSequence(answer.Message.Seq), header, answer.Message.Data)
+	rec.Stored = answer.Message.Time.UnixNano()
 	rec.Behind, _ = expected(header)
 	return rec, true, nil
 }

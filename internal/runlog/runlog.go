@@ -55,9 +55,9 @@ type getRequest struct {
 }
 
 // Read calls yield for the run's records with a stream sequence of at least from, in order, to the end of the log as
-// one server shows it. The answer may be stale: compare it with a barrier. What this server has lost in between the leader is
-// asked for, where the next record tells of it (see [schema.Record]). An error of yield ends the read and is returned as it is. A
-// run without records is no error.
+// one server shows it. The answer may be stale: compare it with a barrier. What this server has lost, before its first record or
+// between two, the leader is asked for, where the next record tells of it (see [schema.Record]); of a log whose begin is purged that
+// is one request in vain. An error of yield ends the read and is returned as it is. A run without records is no error.
 func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run string, from schema.StreamSequence,
 	yield func(schema.Record) error,
 ) error {
@@ -66,7 +66,7 @@ func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run s
 		return readError(names, run, err)
 	}
 	defer d.close()
-	next, begun := max(uint64(from), 1), false
+	next := max(uint64(from), 1)
 	for {
 		more := false
 		err := d.ask(ctx, getRequest{Seq: next, NextFor: names.EventSubject(run), Batch: batchMessages, MaxBytes: batchBytes},
@@ -96,7 +96,7 @@ func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run s
 				if uint64(rec.Stream) < next {
 					return true, fmt.Errorf("record %d after %d: %w", rec.Stream, next-1, ErrAnswer)
 				}
-				for begun && uint64(rec.Behind) >= next {
+				for uint64(rec.Behind) >= next {
 					missed, err := d.nextOfLeader(ctx, names, run, next)
 					if err != nil {
 						return true, err
@@ -109,7 +109,7 @@ func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run s
 						return true, &yieldError{err}
 					}
 				}
-				next, begun = uint64(rec.Stream)+1, true
+				next = uint64(rec.Stream) + 1
 				if err := yield(rec); err != nil {
 					return true, &yieldError{err}
 				}
@@ -319,23 +319,28 @@ func record(m *nats.Msg) (rec schema.Record, first bool, err error) {
 	if err != nil || seq == 0 {
 		return rec, false, fmt.Errorf("stream sequence %.24q: %w", last(m.Header, headerSequence), ErrAnswer)
 	}
-	rec, first = own(schema.StreamSequence(seq), m)
+	at, err := time.Parse(time.RFC3339Nano, last(m.Header, headerTime))
+	if err != nil {
+		return rec, false, fmt.Errorf("time %.40q of stream sequence %d: %w", last(m.Header, headerTime), seq, ErrAnswer)
+	}
+	rec, first = own(schema.StreamSequence(seq), at, m)
 	return rec, first, nil
 }
 
 // own is schema.NewRecord of a message that is ours alone: what belongs to NATS is taken out in place, which a copy of
 // the map would cost more. first is what [expected] says.
-func own(stream schema.StreamSequence, m *nats.Msg) (rec schema.Record, first bool) {
+func own(stream schema.StreamSequence, at time.Time, m *nats.Msg) (rec schema.Record, first bool) {
 	behind, first := expected(m.Header)
 	for name := range m.Header {
 		if len(name) > 5 && strings.EqualFold(name[:5], "nats-") {
 			delete(m.Header, name)
 		}
 	}
-	return schema.Record{Stream: stream, Header: m.Header, Body: m.Data, Behind: behind}, first
+	return schema.Record{Stream: stream, Stored: at.UnixNano(), Header: m.Header, Body: m.Data, Behind: behind}, first
 }
 
-// APISubject is a subject of the JetStream API as this client reaches it: by its prefix or domain.
+// APISubject is a subject of the JetStream API as this client reaches it: by its prefix or domain. The constructors of package
+// jetstream set one of them, or none.
 func APISubject(js jetstream.JetStream, rest string) string {
 	opts := js.Options()
 	switch {

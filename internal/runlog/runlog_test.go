@@ -54,6 +54,7 @@ func read(t *testing.T, js jetstream.JetStream, run string, from schema.StreamSe
 
 // A replica has lost a message: the next one, which was compared with it, tells. What the leader has lost, too, is left out.
 func TestReadAsksTheLeaderForWhatAReplicaHasLost(t *testing.T) {
+	t.Parallel()
 	server := natstest.Start(t)
 	nc := server.Conn(t)
 	js := server.JetStream(t)
@@ -67,7 +68,7 @@ func TestReadAsksTheLeaderForWhatAReplicaHasLost(t *testing.T) {
 		last = publish(t, js, "a", nats.Header{nats.ExpectedLastSubjSeqHdr: {fmt.Sprint(last)}}, []byte("x"))
 		want = append(want, last)
 	}
-	for _, lost := range want[1:5] {
+	for i, lost := range want[:5] {
 		replica := natstest.Between(t, nc, func(m *nats.Msg, subject string) {
 			if strings.Contains(subject, ".DIRECT.") {
 				natstest.ForwardWithout(nc, m, subject, uint64(lost))
@@ -82,6 +83,7 @@ func TestReadAsksTheLeaderForWhatAReplicaHasLost(t *testing.T) {
 			return at
 		}
 		require.Equal(t, want, places())
+		require.Equal(t, want[i:], positions(read(t, replica, "a", lost)), "the first one of a tail, too")
 		if lost == want[4] {
 			require.NoError(t, stream.DeleteMsg(t.Context(), uint64(lost)))
 			require.Equal(t, slices.Delete(slices.Clone(want), 4, 5), places())
@@ -90,6 +92,7 @@ func TestReadAsksTheLeaderForWhatAReplicaHasLost(t *testing.T) {
 }
 
 func TestReadReturnsOneRunInOrderOverManyBatches(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	var want []schema.StreamSequence
 	for i := range 1300 {
@@ -117,6 +120,7 @@ func positions(records []schema.Record) (at []schema.StreamSequence) {
 }
 
 func TestReadStepsOverDeletedMessages(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	for range 5 {
 		publish(t, js, "a", nil, []byte("x"))
@@ -128,6 +132,7 @@ func TestReadStepsOverDeletedMessages(t *testing.T) {
 }
 
 func TestReadReturnsTheCallersErrorAsItIs(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	publish(t, js, "a", nil, []byte("x"))
 	stop := errors.New("enough")
@@ -137,6 +142,7 @@ func TestReadReturnsTheCallersErrorAsItIs(t *testing.T) {
 // A publisher may write any header block. None of these may look like the server's word, or the log's end would be
 // seen too early and events after it lost.
 func TestHeadersOfPublishersDoNotPassForTheServers(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	raw := rawClient(t, js)
 	subject := names.EventSubject("a")
@@ -170,6 +176,7 @@ func TestHeadersOfPublishersDoNotPassForTheServers(t *testing.T) {
 }
 
 func TestLastRecordWithoutReadableHeadersIsFound(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	raw := rawClient(t, js)
 	publish(t, js, "a", nil, []byte("good"))
@@ -230,6 +237,7 @@ func rawClient(t *testing.T, js jetstream.JetStream) func(subject, header, body 
 }
 
 func TestLastOfAnswersForSeveralRunsAtOneMoment(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	publish(t, js, "a", nil, []byte("1"))
 	publish(t, js, "a", nil, []byte("2"))
@@ -248,6 +256,7 @@ func TestLastOfAnswersForSeveralRunsAtOneMoment(t *testing.T) {
 }
 
 func TestLeaderAnswersForFirstAndLast(t *testing.T) {
+	t.Parallel()
 	js := start(t)
 	publish(t, js, "a", nats.Header{"ce-id": {"one"}}, []byte("1"))
 	publish(t, js, "b", nil, []byte("2"))
@@ -256,7 +265,8 @@ func TestLeaderAnswersForFirstAndLast(t *testing.T) {
 	rec, found, err := runlog.Last(t.Context(), js, names, "a")
 	require.NoError(t, err)
 	require.True(t, found)
-	require.Equal(t, schema.Record{Stream: 3, Header: map[string][]string{"ce-id": {"two"}}, Body: []byte("3")}, rec)
+	require.WithinDuration(t, time.Now(), time.Unix(0, rec.Stored), time.Minute)
+	require.Equal(t, schema.Record{Stream: 3, Stored: rec.Stored, Header: map[string][]string{"ce-id": {"two"}}, Body: []byte("3")}, rec)
 
 	rec, found, err = runlog.Next(t.Context(), js, names, "a", 2)
 	require.NoError(t, err)
@@ -269,6 +279,7 @@ func TestLeaderAnswersForFirstAndLast(t *testing.T) {
 }
 
 func TestMissingStreamIsNamed(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	err := runlog.Read(t.Context(), js, names, "a", 0, func(schema.Record) error { return nil })
 	require.ErrorIs(t, err, runlog.ErrNoStream)
@@ -281,6 +292,7 @@ func TestMissingStreamIsNamed(t *testing.T) {
 
 // An answer that breaks off must not look like the end of the log.
 func TestAnswerThatBreaksOffIsAnError(t *testing.T) {
+	t.Parallel()
 	server := natstest.Start(t)
 	js := server.JetStream(t)
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
@@ -304,4 +316,39 @@ func TestAnswerThatBreaksOffIsAnError(t *testing.T) {
 	require.Less(t, seen, 600)
 	server.Resume(t)
 	require.Len(t, read(t, js, "a", 0), 600)
+}
+
+// However a message is read, it has the time at which the server stored it.
+func TestRecords_AnyReader_SameStored(t *testing.T) {
+	js := start(t)
+	at := publish(t, js, "a", nil, []byte("1"))
+	stream, err := js.Stream(t.Context(), names.EventStream())
+	require.NoError(t, err)
+	msg, err := stream.GetMsg(t.Context(), uint64(at))
+	require.NoError(t, err)
+	want := msg.Time.UnixNano()
+
+	require.NoError(t, runlog.Read(t.Context(), js, names, "a", 1, func(rec schema.Record) error {
+		require.Equal(t, want, rec.Stored)
+		return nil
+	}))
+	last, err := runlog.LastOf(t.Context(), js, names, "a")
+	require.NoError(t, err)
+	require.Equal(t, want, last.Records["a"].Stored)
+	rec, found, err := runlog.Last(t.Context(), js, names, "a")
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, want, rec.Stored)
+	follower, err := runlog.Follow(t.Context(), js.Conn(), js, names, runlog.FollowFrom{})
+	require.NoError(t, err)
+	defer follower.Close(t.Context(), js)
+	arrived, err := follower.Next(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, arrived.Record.Stored)
+	scanner, err := runlog.Scan(t.Context(), js, names, runlog.FollowFrom{})
+	require.NoError(t, err)
+	defer scanner.Close()
+	arrived, err = scanner.Next(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, arrived.Record.Stored)
 }

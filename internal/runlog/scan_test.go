@@ -13,6 +13,7 @@ import (
 )
 
 func TestAScannerReadsToTheEndAndThenWhatComes(t *testing.T) {
+	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
 	names := schema.NamesOf("default", 0)
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: names.EventStream(), Subjects: []string{names.EventSubjects()}, AllowDirect: true})

@@ -97,7 +97,9 @@ type Folded struct {
 	// Before is the position of the run's head before it; 0 for none.
 	Before schema.StreamSequence
 	Record *schema.Record
-	Kind   schema.VerdictKind
+	// Keys that it was folded by.
+	Keys *schema.Keys
+	Kind schema.VerdictKind
 	// Head after it; it is copied.
 	Head *schema.Head
 }
@@ -124,6 +126,7 @@ type folded struct {
 	// first: it is the run's first event, so that what an earlier model of the run knows is over.
 	first bool
 	rec   schema.Record
+	keys  *schema.Keys
 	kind  schema.VerdictKind
 	head  schema.Head
 	size  int64
@@ -200,7 +203,7 @@ func (s *Shadow) Folded(f Folded) {
 		return
 	}
 	select {
-	case s.in <- folded{run: f.Run, first: !follows, rec: *f.Record, kind: f.Kind, head: f.Head.Clone(), size: size}:
+	case s.in <- folded{run: f.Run, first: !follows, rec: *f.Record, keys: f.Keys, kind: f.Kind, head: f.Head.Clone(), size: size}:
 	default:
 		s.bytes.Add(-size)
 		s.drop(f.Run)
@@ -265,7 +268,7 @@ func (s *Shadow) take(f *folded) {
 			s.leave(f.run)
 		}
 	}()
-	kind := m.Apply(&f.rec)
+	kind := m.Apply(f.keys, &f.rec)
 	m.events++
 	switch {
 	case m.Beyond:

@@ -81,7 +81,7 @@ func (w *world) fold(run string, e *schema.Event) {
 	header, body := e.Encode()
 	rec := schema.NewRecord(w.stream, header, body)
 	before := h.Position.Stream
-	v := h.Apply(&rec)
+	v := h.Apply(schema.NoKeys, &rec)
 	said := h.Clone()
 	if w.bend != nil {
 		w.bend(&said)
@@ -95,6 +95,7 @@ func (w *world) compared(n int64) {
 }
 
 func TestWhereFoldAndModelAgreeNothingIsSaid(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, shadow.Config{Share: 1}, true)
 	for n := range 10 {
 		r := w.begin(fmt.Sprintf("r-%d", n))
@@ -112,6 +113,7 @@ func TestWhereFoldAndModelAgreeNothingIsSaid(t *testing.T) {
 }
 
 func TestAFaultOfTheFoldIsSaidWithRunEventAndField(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, shadow.Config{Share: 1}, true)
 	r := w.begin("r-1")
 	w.compared(1)
@@ -132,6 +134,7 @@ func TestAFaultOfTheFoldIsSaidWithRunEventAndField(t *testing.T) {
 }
 
 func TestTheSameRunsAreChosenEachTimeAndAboutTheShare(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, shadow.Config{Share: 0.25, Runs: 100_000}, false)
 	const runs = 2000
 	for n := range runs {
@@ -147,6 +150,7 @@ func TestTheSameRunsAreChosenEachTimeAndAboutTheShare(t *testing.T) {
 }
 
 func TestWhatPassesABoundIsLetGoAndNeverWaitedFor(t *testing.T) {
+	t.Parallel()
 	t.Run("runs at once", func(t *testing.T) {
 		w := newWorld(t, shadow.Config{Share: 1, Runs: 3}, true)
 		for n := range 10 {
@@ -204,6 +208,7 @@ func TestWhatPassesABoundIsLetGoAndNeverWaitedFor(t *testing.T) {
 }
 
 func TestSettingsThatCannotBeUsedAreNamed(t *testing.T) {
+	t.Parallel()
 	for _, cfg := range []shadow.Config{
 		{Fleet: "f", Now: time.Now},
 		{Fleet: "f", Now: time.Now, Share: 1.5},

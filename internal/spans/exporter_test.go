@@ -79,6 +79,7 @@ func overHTTP(t *testing.T, url string) otlptrace.Client {
 }
 
 func TestACollectorThatIsAwayIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	server, got := receiver(t, func(n int, _ []*tracepb.Span) int {
 		if n <= 2 {
 			return http.StatusServiceUnavailable
@@ -97,6 +98,7 @@ func TestACollectorThatIsAwayIsWaitedFor(t *testing.T) {
 }
 
 func TestPatienceEnds(t *testing.T) {
+	t.Parallel()
 	server, _ := receiver(t, func(int, []*tracepb.Span) int { return http.StatusUnauthorized })
 	exporter := spans.NewExporter(overHTTP(t, server.URL), spans.ExporterConfig{Patience: time.Second}, zerolog.Nop())
 	err := exporter.Export(t.Context(), recovered(t).all(spans.Options{}))
@@ -111,6 +113,7 @@ func TestPatienceEnds(t *testing.T) {
 }
 
 func TestASpanThatTheCollectorRefusesIsLeftOutAlone(t *testing.T) {
+	t.Parallel()
 	server, got := receiver(t, func(_ int, all []*tracepb.Span) int {
 		for _, s := range all {
 			if s.GetName() == "execute_tool search" {
@@ -151,6 +154,7 @@ func (g *overGRPC) Export(ctx context.Context, r *collectorpb.ExportTraceService
 }
 
 func TestSpansTravelOverGRPC(t *testing.T) {
+	t.Parallel()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	server, service := grpc.NewServer(), new(overGRPC)

@@ -35,6 +35,8 @@ type FeedConfig struct {
 	// History calls yield for all records of a run, those in segments included; see publisher.Fleet.Events. Its error wraps
 	// [ErrNoRun] for a run that is not there, and [ErrIncomplete] when some of its events are lost.
 	History func(ctx context.Context, run string, yield func(schema.Record) error) error
+	// Keys returns those that the fleet's control events are checked by, once an event is there. Required.
+	Keys func(ctx context.Context) (*schema.Keys, error)
 	// Export returns when the spans are safe.
 	Export func(ctx context.Context, spans []*tracepb.Span) error
 	// Positions stores how far it is.
@@ -166,11 +168,15 @@ func (f *Feed) take(ctx context.Context, a *runlog.Arrived) error {
 	if run == "" || run == schema.BarrierRun {
 		return nil
 	}
+	keys, err := f.Keys(ctx)
+	if err != nil {
+		return err
+	}
 	known := f.runs.get(run)
 	switch {
 	case known.tracker != nil && a.Record.Behind <= known.last:
 		before := known.last
-		ended, missing := known.tracker.Apply(&a.Record)
+		ended, missing := known.tracker.Apply(keys, &a.Record)
 		if !missing {
 			f.runs.seen(run, known, a.Record.Stream)
 			f.add(ended)
@@ -179,16 +185,16 @@ func (f *Feed) take(ctx context.Context, a *runlog.Arrived) error {
 		known.last = before
 	case known.tracker == nil && known.last == 0 && isFirst(&a.Record):
 		known.tracker = NewTracker(f.Names.Fleet, run, f.Options)
-		ended, _ := known.tracker.Apply(&a.Record)
+		ended, _ := known.tracker.Apply(keys, &a.Record)
 		f.runs.seen(run, known, a.Record.Stream)
 		f.add(ended)
 		return nil
 	}
-	return f.readAnew(ctx, run, known, a)
+	return f.readAnew(ctx, keys, run, known, a)
 }
 
 // readAnew folds a run from its first event, and adds the spans that ended behind what was exported of it.
-func (f *Feed) readAnew(ctx context.Context, run string, known *followed, a *runlog.Arrived) error {
+func (f *Feed) readAnew(ctx context.Context, keys *schema.Keys, run string, known *followed, a *runlog.Arrived) error {
 	done := known.last
 	if done == 0 {
 		done = f.at.Floor
@@ -201,7 +207,7 @@ func (f *Feed) readAnew(ctx context.Context, run string, known *followed, a *run
 			if rec.Stream > a.Record.Stream {
 				return errEnough
 			}
-			spans, _ := tracker.Apply(&rec)
+			spans, _ := tracker.Apply(keys, &rec)
 			if rec.Stream <= done {
 				return nil
 			}
@@ -229,7 +235,7 @@ func (f *Feed) readAnew(ctx context.Context, run string, known *followed, a *run
 			continue
 		}
 		if tracker.Last() < a.Record.Stream { // erased meanwhile, or it was never known
-			spans, _ := tracker.Apply(&a.Record)
+			spans, _ := tracker.Apply(keys, &a.Record)
 			ended = append(ended, spans...)
 		}
 		known.tracker = tracker

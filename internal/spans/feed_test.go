@@ -98,6 +98,7 @@ func (f *fleet) follow(export func(context.Context, []*tracepb.Span) error, chan
 	require.NoError(f.t, err)
 	defer func() { require.NoError(f.t, positions.Close()) }()
 	config := spans.FeedConfig{
+		Keys:  keyless,
 		Names: f.names, JetStream: f.js, History: f.read, Export: export, Positions: positions, All: true, NoFollow: true,
 	}
 	for _, c := range change {
@@ -123,6 +124,7 @@ func requireOnce(t *testing.T, want, got []*tracepb.Span) {
 }
 
 func TestARestartNeitherLosesNorDoublesSpans(t *testing.T) {
+	t.Parallel()
 	// The process ends after each number of events, within turns, calls and epochs.
 	f, l := newFleet(t), recovered(t)
 	got := new(collector)
@@ -135,6 +137,7 @@ func TestARestartNeitherLosesNorDoublesSpans(t *testing.T) {
 }
 
 func TestARunThatIsFollowedIsNotReadAnew(t *testing.T) {
+	t.Parallel()
 	f, l := newFleet(t), recovered(t)
 	f.publish(l, 1, len(l.records))
 	got := new(collector)
@@ -144,6 +147,7 @@ func TestARunThatIsFollowedIsNotReadAnew(t *testing.T) {
 }
 
 func TestAPositionIsKeptOnlyBehindWhatTheCollectorTook(t *testing.T) {
+	t.Parallel()
 	f, l := newFleet(t), recovered(t)
 	f.publish(l, 1, 8)
 	got := new(collector)
@@ -155,6 +159,7 @@ func TestAPositionIsKeptOnlyBehindWhatTheCollectorTook(t *testing.T) {
 }
 
 func TestEventsThatLeftTheLogUnreadAreReadFromTheirRun(t *testing.T) {
+	t.Parallel()
 	f, l, other := newFleet(t), recovered(t), newLog(t, "other")
 	other.add(started()).add(&schema.TurnStartedData{Turn: 1}).add(called("o1", "search")).add(&schema.ToolReturnedData{ToolCallID: "o1"})
 	other.add(&schema.TurnEndedData{Turn: 1}).add(&schema.RunEndedData{Status: "completed"})
@@ -173,6 +178,7 @@ func TestEventsThatLeftTheLogUnreadAreReadFromTheirRun(t *testing.T) {
 }
 
 func TestMoreRunsThanAreFollowedAtOnce(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t)
 	var want []*tracepb.Span
 	var logs []*log
@@ -214,6 +220,7 @@ func renamed(t *testing.T, run string) *log {
 }
 
 func TestWhatIsNewIsExportedWithTheSpansThatHadBegun(t *testing.T) {
+	t.Parallel()
 	f, l := newFleet(t), recovered(t)
 	f.publish(l, 1, 7)
 	got := new(collector)
@@ -229,6 +236,7 @@ func TestWhatIsNewIsExportedWithTheSpansThatHadBegun(t *testing.T) {
 }
 
 func TestAFeedGoesOnWithWhatComes(t *testing.T) {
+	t.Parallel()
 	f, l := newFleet(t), recovered(t)
 	positions, err := spans.OpenPositions(f.path, "default")
 	require.NoError(t, err)
@@ -239,6 +247,7 @@ func TestAFeedGoesOnWithWhatComes(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- spans.NewFeed(spans.FeedConfig{
+			Keys:  keyless,
 			Names: f.names, JetStream: f.js, History: f.read, Export: got.into(), Positions: positions, All: true,
 		}, natstest.Logger(t)).Run(ctx)
 	}()
@@ -261,6 +270,7 @@ func TestAFeedGoesOnWithWhatComes(t *testing.T) {
 }
 
 func TestALogThatEndsBeforeThePositionIsSaid(t *testing.T) {
+	t.Parallel()
 	f, l := newFleet(t), recovered(t)
 	f.publish(l, 1, 3)
 	positions, err := spans.OpenPositions(f.path, "default")

@@ -89,7 +89,7 @@ func (l *log) put(data schema.Data, address func(*schema.Event)) {
 	address(e)
 	header, raw := e.Encode()
 	rec := schema.NewRecord(schema.StreamSequence(len(l.records)+1), header, raw)
-	v := l.head.Apply(&rec)
+	v := l.head.Apply(schema.NoKeys, &rec)
 	require.Equal(l.t, schema.Applied, v.Kind, "%s: %s %s", e.Type, v.Reason, v.Detail)
 	l.records = append(l.records, rec)
 }
@@ -105,7 +105,7 @@ func track(t *testing.T, fleet, run string, records []schema.Record, opts spans.
 	tracker := spans.NewTracker(fleet, run, opts)
 	var all []*tracepb.Span
 	for i := range records {
-		ended, missing := tracker.Apply(&records[i])
+		ended, missing := tracker.Apply(schema.NoKeys, &records[i])
 		require.False(t, missing)
 		all = append(all, ended...)
 	}
@@ -188,3 +188,6 @@ func (c *collector) all() []*tracepb.Span {
 }
 
 func key(trace, span []byte) string { return hex.EncodeToString(trace) + hex.EncodeToString(span) }
+
+// keyless are the keys of a fleet that has none.
+func keyless(context.Context) (*schema.Keys, error) { return schema.NoKeys, nil }

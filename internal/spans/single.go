@@ -19,14 +19,15 @@ const MaxLine = 64 << 20
 type Single struct {
 	fleet    string
 	opts     Options
+	keys     func(context.Context) (*schema.Keys, error)
 	export   func(context.Context, []*tracepb.Span) error
 	trackers map[string]*Tracker
 	batch    []*tracepb.Span
 }
 
-// NewSingle returns a single export.
-func NewSingle(fleet string, opts Options, export func(context.Context, []*tracepb.Span) error) *Single {
-	return &Single{fleet: fleet, opts: opts, export: export, trackers: make(map[string]*Tracker)}
+// NewSingle returns a single export. keys returns those that the control events are checked by, once an event is there.
+func NewSingle(fleet string, opts Options, keys func(context.Context) (*schema.Keys, error), export func(context.Context, []*tracepb.Span) error) *Single {
+	return &Single{fleet: fleet, opts: opts, keys: keys, export: export, trackers: make(map[string]*Tracker)}
 }
 
 // Take takes the next record of a run.
@@ -36,7 +37,11 @@ func (s *Single) Take(ctx context.Context, run string, rec *schema.Record) error
 		t = NewTracker(s.fleet, run, s.opts)
 		s.trackers[run] = t
 	}
-	ended, _ := t.Apply(rec)
+	keys, err := s.keys(ctx)
+	if err != nil {
+		return err
+	}
+	ended, _ := t.Apply(keys, rec)
 	s.batch = append(s.batch, ended...)
 	if len(s.batch) < batchSpans {
 		return nil

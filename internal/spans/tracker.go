@@ -103,14 +103,14 @@ func (t *Tracker) Open() int {
 	return n
 }
 
-// Apply takes the next record of the run's log and returns the spans that ended with it. missing says that records before it
+// Apply takes the next record of the run's log, by the fleet's keys, and returns the spans that ended with it. missing says that records before it
 // were not seen, as the fold finds: then nothing was changed, and the run is to be read anew.
-func (t *Tracker) Apply(rec *schema.Record) (ended []*tracepb.Span, missing bool) {
+func (t *Tracker) Apply(keys *schema.Keys, rec *schema.Record) (ended []*tracepb.Span, missing bool) {
 	if rec.Stream != 0 && rec.Stream <= t.last {
 		// Sequences that damage freed were used again; what comes is behind what came.
 		t.head.Position = schema.Position{}
 	}
-	p := schema.Prepare(rec)
+	p := schema.Prepare(keys, rec)
 	doubted := slices.Clone(t.head.OpenCalls)
 	v := t.head.ApplyPrepared(&p)
 	t.last = rec.Stream

@@ -56,6 +56,7 @@ func recovered(t *testing.T) *log {
 }
 
 func TestARunIsATraceAndItsEpochsTurnsAndCallsAreSpans(t *testing.T) {
+	t.Parallel()
 	all := recovered(t).all(spans.Options{})
 	ids := byID(t, all)
 	require.Len(t, all, 2+3+2+3, "epochs, turns (one is gone on with), model calls and tool calls")
@@ -154,6 +155,7 @@ func TestARunIsATraceAndItsEpochsTurnsAndCallsAreSpans(t *testing.T) {
 }
 
 func TestSpansHoldNoContentUnlessItIsAskedFor(t *testing.T) {
+	t.Parallel()
 	text := func(opts spans.Options) string {
 		var b bytes.Buffer
 		for _, s := range recovered(t).all(opts) {
@@ -175,6 +177,7 @@ func TestSpansHoldNoContentUnlessItIsAskedFor(t *testing.T) {
 }
 
 func TestTheSameEventsGiveTheSameSpans(t *testing.T) {
+	t.Parallel()
 	l := recovered(t)
 	first, again := l.all(spans.Options{Content: true}), l.all(spans.Options{Content: true})
 	require.Len(t, again, len(first))
@@ -186,14 +189,14 @@ func TestTheSameEventsGiveTheSameSpans(t *testing.T) {
 	var twice []*tracepb.Span
 	for i := range l.records {
 		for range 2 {
-			ended, missing := tracker.Apply(&l.records[i])
+			ended, missing := tracker.Apply(schema.NoKeys, &l.records[i])
 			require.False(t, missing)
 			twice = append(twice, ended...)
 		}
 		if i == 11 {
 			fenced := l.records[1]
 			fenced.Stream = l.records[i].Stream
-			ended, _ := tracker.Apply(&fenced)
+			ended, _ := tracker.Apply(schema.NoKeys, &fenced)
 			require.Empty(t, ended)
 		}
 	}
@@ -203,17 +206,19 @@ func TestTheSameEventsGiveTheSameSpans(t *testing.T) {
 }
 
 func TestEventsThatAreMissingAreSaid(t *testing.T) {
+	t.Parallel()
 	l := recovered(t)
 	tracker := spans.NewTracker("default", l.run, spans.Options{})
 	for i := range 3 {
-		_, missing := tracker.Apply(&l.records[i])
+		_, missing := tracker.Apply(schema.NoKeys, &l.records[i])
 		require.False(t, missing)
 	}
-	_, missing := tracker.Apply(&l.records[4])
+	_, missing := tracker.Apply(schema.NoKeys, &l.records[4])
 	require.True(t, missing)
 }
 
 func TestARunThatAnotherBeganIsLinkedToTheCall(t *testing.T) {
+	t.Parallel()
 	parent := recovered(t).all(spans.Options{})
 	child := newLog(t, "child-1")
 	d := started()
@@ -229,6 +234,7 @@ func TestARunThatAnotherBeganIsLinkedToTheCall(t *testing.T) {
 }
 
 func TestPhasesAndReopenedRuns(t *testing.T) {
+	t.Parallel()
 	l := newLog(t, "run-2")
 	l.add(started())                                   // 1
 	l.add(&schema.PhaseStartedData{Phase: "plan"})     // 2
@@ -247,6 +253,7 @@ func TestPhasesAndReopenedRuns(t *testing.T) {
 }
 
 func TestManyEventsOnOneSpanAreCounted(t *testing.T) {
+	t.Parallel()
 	l := newLog(t, "run-3")
 	l.add(started())
 	for range 200 {
@@ -260,6 +267,7 @@ func TestManyEventsOnOneSpanAreCounted(t *testing.T) {
 
 // Every transcript that is there gives a whole tree: each call, each turn once, nothing left open that the fold has closed.
 func TestTranscriptsGiveWholeTraces(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("..", "transcript", "testdata", "*"))
 	require.NoError(t, err)
 	real, err := filepath.Glob(filepath.Join("..", "..", "..", "shared", "data", "*", "*"))
@@ -282,8 +290,8 @@ func TestTranscriptsGiveWholeTraces(t *testing.T) {
 			for i, e := range events {
 				header, body := e.Encode()
 				rec := schema.NewRecord(schema.StreamSequence(i+1), header, body)
-				require.Equal(t, schema.Applied, state.Apply(&rec).Kind)
-				ended, missing := tracker.Apply(&rec)
+				require.Equal(t, schema.Applied, state.Apply(schema.NoKeys, &rec).Kind)
+				ended, missing := tracker.Apply(schema.NoKeys, &rec)
 				require.False(t, missing)
 				all = append(all, ended...)
 			}

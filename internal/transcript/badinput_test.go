@@ -22,6 +22,7 @@ func writeFile(tb testing.TB, name, content string) string {
 }
 
 func TestBadInputIsNamedAndTheRestIsImported(t *testing.T) {
+	t.Parallel()
 	const good = `{"id":"good","messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}]}` + "\n"
 	const goodLine = `{"type":"user","uuid":"u1","sessionId":"s","message":{"role":"user","content":"hi"}}` + "\n"
 	deep := strings.Repeat("[", 600) + strings.Repeat("]", 600)
@@ -74,6 +75,7 @@ func TestBadInputIsNamedAndTheRestIsImported(t *testing.T) {
 }
 
 func TestOpenRefusesByName(t *testing.T) {
+	t.Parallel()
 	two := `{"messages":[]}` + "\n" + `{"messages":[]}` + "\n"
 	for _, tt := range []struct {
 		name, content string
@@ -104,6 +106,7 @@ func TestOpenRefusesByName(t *testing.T) {
 }
 
 func TestRunIDsFitAndSayWhenTheyWereMade(t *testing.T) {
+	t.Parallel()
 	line := func(id string) string {
 		return fmt.Sprintf(`{"id":%q,"messages":[{"role":"user","content":"x"}]}`+"\n", id)
 	}
@@ -126,6 +129,7 @@ func TestRunIDsFitAndSayWhenTheyWereMade(t *testing.T) {
 }
 
 func TestASessionBringsItsSubAgents(t *testing.T) {
+	t.Parallel()
 	runs, rep := open(t, "testdata/mill-session.jsonl", transcript.Options{})
 	got := make(map[string]*transcript.Run)
 	for _, r := range runs {
@@ -158,6 +162,7 @@ func TestASessionBringsItsSubAgents(t *testing.T) {
 }
 
 func TestALineOfAnyLengthIsReadUpToTheBound(t *testing.T) {
+	t.Parallel()
 	long := `{"messages":[{"role":"user","content":"` + strings.Repeat("x", 3<<20) + `"}]}` + "\n"
 	path := writeFile(t, "long.jsonl", long+`{"messages":[]}`+"\n")
 	runs, rep := open(t, path, transcript.Options{})
@@ -172,6 +177,7 @@ func TestALineOfAnyLengthIsReadUpToTheBound(t *testing.T) {
 }
 
 func TestTheSourcesTimesAreTheEventsTimes(t *testing.T) {
+	t.Parallel()
 	runs, _ := open(t, "testdata/mill-session.jsonl", transcript.Options{})
 	list := events(t, runs[0])
 	require.Equal(t, "2026-03-01T10:00:01Z", list[0].Time)
@@ -181,6 +187,7 @@ func TestTheSourcesTimesAreTheEventsTimes(t *testing.T) {
 }
 
 func TestARunExportsAsAnotherFormat(t *testing.T) {
+	t.Parallel()
 	for _, path := range transcripts(t, "testdata") {
 		runs, _ := open(t, path, transcript.Options{})
 		for _, run := range runs {
@@ -206,6 +213,7 @@ func TestARunExportsAsAnotherFormat(t *testing.T) {
 }
 
 func TestCloudEventsAreExportedAsTheyWere(t *testing.T) {
+	t.Parallel()
 	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
 	list := events(t, runs[0])
 	var out bytes.Buffer
@@ -232,6 +240,7 @@ func TestCloudEventsAreExportedAsTheyWere(t *testing.T) {
 }
 
 func TestExportNamesWhatIsInTheBlobStore(t *testing.T) {
+	t.Parallel()
 	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
 	s := fold(t, runs[0].ID, events(t, runs[0]))
 	s.Calls[0].Refs = []schema.Ref{{Path: "/result", DataRef: "waymark-blob:x"}}
@@ -239,4 +248,38 @@ func TestExportNamesWhatIsInTheBlobStore(t *testing.T) {
 	s.Calls[0].Refs = nil
 	s.Messages[0].Refs = []schema.Ref{{Path: "/parts/0/content", DataRef: "waymark-blob:y"}}
 	require.ErrorIs(t, transcript.Export(&bytes.Buffer{}, s, transcript.OpenAIChat), transcript.ErrUnresolvedBlob)
+}
+
+// Nobody named the files beside a session: a link among them leads to what somebody else wrote, or to a pipe that never ends.
+func TestOpen_SubAgentsThatAreLinks_AreNotRead(t *testing.T) {
+	t.Parallel()
+	secret := []byte(`{"type":"user","uuid":"u9","message":{"role":"user","content":"a secret"}}` + "\n")
+	for name, c := range map[string]struct {
+		// at is where the link is, below the directory of the session; to is what it leads to, below another.
+		at, to string
+	}{
+		"a file":               {"s/subagents/agent-x.jsonl", "subagents/agent-x.jsonl"},
+		"the folder":           {"s/subagents", "subagents"},
+		"the session's folder": {"s", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, elsewhere := t.TempDir(), t.TempDir()
+			require.NoError(t, os.MkdirAll(filepath.Join(elsewhere, "subagents"), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(elsewhere, "subagents", "agent-x.jsonl"), secret, 0o600))
+			at := filepath.Join(dir, filepath.FromSlash(c.at))
+			require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o700))
+			if err := os.Symlink(filepath.Join(elsewhere, filepath.FromSlash(c.to)), at); err != nil {
+				t.Skipf("links cannot be made here: %v", err)
+			}
+			path := filepath.Join(dir, "s.jsonl")
+			require.NoError(t, os.WriteFile(path, []byte(`{"type":"user","uuid":"u1","message":{"role":"user","content":"hello"}}`+"\n"), 0o600))
+			runs, rep := open(t, path, transcript.Options{Format: transcript.ClaudeCode})
+			require.Len(t, runs, 1)
+			require.NotContains(t, fmt.Sprint(runs[0].Steps), "secret")
+			require.Len(t, rep.Problems, 1)
+			require.Equal(t, at, rep.Problems[0].File)
+			require.ErrorContains(t, rep.Problems[0], "no file of its own")
+		})
+	}
 }

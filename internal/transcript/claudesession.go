@@ -56,7 +56,7 @@ func claudeRuns(path string, rep *Report, opts Options, yield func(*Run) bool) e
 	if agent, session, ok := sidechainFile(path); ok {
 		return s.loneAgent(agent, session, yield)
 	}
-	s.owned = subagentFiles(path)
+	s.owned = subagentFiles(path, rep)
 	id := opts.runID(fileBase(path), rep)
 	s.main = s.newThread(&Run{ID: id, Agent: opts.agent(ClaudeCode), Format: ClaudeCode, File: path})
 	if err := s.read(path, s.mainLine); err != nil {
@@ -441,17 +441,38 @@ func agentKind(c *Call) string {
 	return kind
 }
 
-// subagentFiles finds the files of a session's sub-agents, by agent id.
-func subagentFiles(path string) map[string]string {
-	folder := filepath.Join(strings.TrimSuffix(path, filepath.Ext(path)), "subagents")
+// errNotItsOwn is the problem of a sub-agent's file that is a link, a pipe or a device.
+var errNotItsOwn = errors.New("it is no file of its own, and was not read: import it by its name if it belongs to the session")
+
+// subagentFiles finds the files of a session's sub-agents, by agent id. Nobody has named these files: a link among them could lead to those of
+// another session or another person, which the one who made the directory would have imported.
+func subagentFiles(path string, rep *Report) map[string]string {
+	of := strings.TrimSuffix(path, filepath.Ext(path))
+	folder := filepath.Join(of, "subagents")
+	for _, dir := range []string{of, folder} {
+		info, err := os.Lstat(dir)
+		if err != nil {
+			return nil
+		}
+		if !info.IsDir() {
+			rep.problemIn(dir, 0, "", errNotItsOwn)
+			return nil
+		}
+	}
 	entries, err := os.ReadDir(folder)
 	if err != nil {
+		rep.problemIn(folder, 0, "", err)
 		return nil
 	}
 	files := make(map[string]string)
 	for _, e := range entries {
-		if agent, ok := agentOfFile(e.Name()); ok && !e.IsDir() {
-			files[agent] = filepath.Join(folder, e.Name())
+		agent, ok := agentOfFile(e.Name())
+		switch file := filepath.Join(folder, e.Name()); {
+		case !ok:
+		case e.Type().IsRegular():
+			files[agent] = file
+		case !e.IsDir():
+			rep.problemIn(file, 0, "", errNotItsOwn)
 		}
 	}
 	return files

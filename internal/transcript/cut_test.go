@@ -22,7 +22,7 @@ func crashing(tb require.TestingT, run *transcript.Run, cuts []int) *schema.Stat
 		stream++
 		header, body := e.Encode()
 		rec := schema.NewRecord(stream, header, body)
-		v := s.Apply(&rec)
+		v := s.Apply(schema.NoKeys, &rec)
 		require.Equal(tb, schema.Applied, v.Kind, "%s: %s %s", e.Type, v.Reason, v.Detail)
 	}
 	options := transcript.EventOptions{Fleet: "default", Executor: "first"}
@@ -59,6 +59,7 @@ func outcome(s *schema.State) []any {
 }
 
 func TestACrashAtAnyPointChangesNothing(t *testing.T) {
+	t.Parallel()
 	for _, path := range transcripts(t, "testdata") {
 		runs, _ := open(t, path, transcript.Options{})
 		for _, run := range runs {
@@ -73,6 +74,7 @@ func TestACrashAtAnyPointChangesNothing(t *testing.T) {
 }
 
 func TestCrashesAnywhereInGeneratedRunsChangeNothing(t *testing.T) {
+	t.Parallel()
 	for _, f := range transcript.Formats() {
 		t.Run(string(f), func(t *testing.T) {
 			folder := t.TempDir()
@@ -90,6 +92,7 @@ func TestCrashesAnywhereInGeneratedRunsChangeNothing(t *testing.T) {
 }
 
 func TestARunThatIsNoBeginningOfTheTranscriptIsRefused(t *testing.T) {
+	t.Parallel()
 	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
 	mine, other := runs[0], runs[1]
 	other.ID = mine.ID

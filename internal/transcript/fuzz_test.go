@@ -49,7 +49,7 @@ func FuzzTranscript(f *testing.F) {
 			for i, e := range list {
 				header, body := e.Encode()
 				rec := schema.NewRecord(schema.StreamSequence(i+1), header, body)
-				if v := s.Apply(&rec); v.Kind != schema.Applied && v.Reason != schema.ReasonTooMany {
+				if v := s.Apply(schema.NoKeys, &rec); v.Kind != schema.Applied && v.Reason != schema.ReasonTooMany {
 					t.Fatalf("event %d %s: %s %s", i, e.Type, v.Reason, v.Detail)
 				}
 			}

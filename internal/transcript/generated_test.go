@@ -26,6 +26,7 @@ func writeGenerated(tb require.TestingT, folder string, f transcript.Format, s g
 }
 
 func TestGeneratedTranscriptsComeBackEqual(t *testing.T) {
+	t.Parallel()
 	for _, f := range transcript.Formats() {
 		t.Run(string(f), func(t *testing.T) {
 			folder := t.TempDir()
@@ -44,6 +45,7 @@ func TestGeneratedTranscriptsComeBackEqual(t *testing.T) {
 // The same transcript with large texts: an event never grows beyond what a stream takes because several
 // messages go out together.
 func TestALongRunIsCutIntoEventsThatFit(t *testing.T) {
+	t.Parallel()
 	for _, f := range transcript.Formats() {
 		path := writeGenerated(t, t.TempDir(), f, gen.Spec{Seed: 7, Turns: 40, Text: 20 << 10, Plain: true})
 		runs, _ := open(t, path, transcript.Options{})
@@ -54,6 +56,7 @@ func TestALongRunIsCutIntoEventsThatFit(t *testing.T) {
 }
 
 func TestTheSameRunGivesTheSameEvents(t *testing.T) {
+	t.Parallel()
 	for _, path := range transcripts(t, "testdata") {
 		first, _ := open(t, path, transcript.Options{})
 		second, _ := open(t, path, transcript.Options{})

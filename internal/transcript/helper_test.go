@@ -27,7 +27,7 @@ func fold(tb testing.TB, run string, events []*schema.Event) *schema.State {
 	for i, e := range events {
 		header, body := e.Encode()
 		rec := schema.NewRecord(schema.StreamSequence(i+1), header, body)
-		v := s.Apply(&rec)
+		v := s.Apply(schema.NoKeys, &rec)
 		require.Equal(tb, schema.Applied, v.Kind, "event %d %s: %s %s", i, e.Type, v.Reason, v.Detail)
 	}
 	return s

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -122,7 +121,7 @@ func (c *cursor) called(want *Call) (bool, error) {
 		return false, nil
 	}
 	got := &c.s.Calls[c.calls]
-	if got.CallKey != want.Key || got.Name != want.Name || len(got.Refs) == 0 && !sameValue(got.Arguments, want.Arguments) {
+	if got.CallKey != want.Key || got.Name != want.Name || len(got.Refs) == 0 && !schema.SameJSON(got.Arguments, want.Arguments) {
 		return false, fmt.Errorf("call %d is %s(%s) in turn %d, not %s(%s)", c.calls, got.Name, got.ToolCallID, got.Turn, want.Name, want.Key.ToolCallID)
 	}
 	c.calls++
@@ -132,17 +131,5 @@ func (c *cursor) called(want *Call) (bool, error) {
 func sameMessage(a, b *schema.Message) bool {
 	x, err := json.Marshal(a, json.Deterministic(true))
 	y, err2 := json.Marshal(b, json.Deterministic(true))
-	return err == nil && err2 == nil && sameValue(x, y)
-}
-
-// sameValue compares by meaning of white space and order, and by the letter of strings and numbers.
-func sameValue(a, b jsontext.Value) bool {
-	if string(a) == string(b) {
-		return true
-	}
-	if len(a) == 0 || len(b) == 0 {
-		return false
-	}
-	a, b = a.Clone(), b.Clone()
-	return a.Canonicalize() == nil && b.Canonicalize() == nil && string(a) == string(b)
+	return err == nil && err2 == nil && schema.SameJSON(x, y)
 }

@@ -52,11 +52,13 @@ func replayFiles(t *testing.T, w *world, files []string) {
 }
 
 func TestOwnTranscriptsAreReplayedThroughAServer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	replayFiles(t, w, transcripts(t, "testdata"))
 }
 
 func TestRealTranscriptsAreReplayedThroughAServer(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat(sharedData); err != nil {
 		t.Skipf("no real transcripts at %s: their replay is not proven by this run", sharedData)
 	}
@@ -69,6 +71,7 @@ func TestRealTranscriptsAreReplayedThroughAServer(t *testing.T) {
 
 // A crash after any boundary and in any tool: another executor takes the run over and ends it equal.
 func TestAnExecutorThatDiesAnywhereIsContinued(t *testing.T) {
+	t.Parallel()
 	runs, _ := open(t, "testdata/mill-session.jsonl", transcript.Options{})
 	want, err := check.Read("testdata/mill-session.jsonl", check.ClaudeCode)
 	require.NoError(t, err)
@@ -78,6 +81,7 @@ func TestAnExecutorThatDiesAnywhereIsContinued(t *testing.T) {
 	stride := 1
 	if testing.Short() {
 		stride = 7
+		t.Log("short: every seventh place alone")
 	}
 	for _, inTool := range []bool{false, true} {
 		for k := 1; k < steps; k += stride {
@@ -127,6 +131,7 @@ func TestAnExecutorThatDiesAnywhereIsContinued(t *testing.T) {
 }
 
 func TestARunThatIsThereIsNotTouched(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet("importer")
 	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
@@ -144,6 +149,7 @@ func TestARunThatIsThereIsNotTouched(t *testing.T) {
 }
 
 func TestSpeedDividesTheSourcesPauses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	f := w.fleet("importer")
 	runs, _ := open(t, "testdata/mill-document.json", transcript.Options{})
@@ -160,6 +166,7 @@ func TestSpeedDividesTheSourcesPauses(t *testing.T) {
 
 // A pipelined import that dies goes on from the last boundary that it told, and ends equal.
 func TestAPipelinedImportIsContinued(t *testing.T) {
+	t.Parallel()
 	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, gen.Spec{Seed: 11, Turns: 300})
 	runs, _ := open(t, path, transcript.Options{RunID: "piped"})
 	want, err := check.Read(path, check.ClaudeCode)
@@ -192,6 +199,7 @@ func TestAPipelinedImportIsContinued(t *testing.T) {
 
 // In pipelined mode publishing itself does not say that a run is to end: the replay looks for it.
 func TestAPipelinedImportThatIsToEndEndsCancelled(t *testing.T) {
+	t.Parallel()
 	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, gen.Spec{Seed: 11, Turns: 1500, Plain: true})
 	runs, _ := open(t, path, transcript.Options{RunID: "unwanted"})
 	w := newWorld(t)
@@ -219,6 +227,7 @@ func TestAPipelinedImportThatIsToEndEndsCancelled(t *testing.T) {
 }
 
 func TestALongRunAndALargeResultComeBackEqual(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: 5,000 turns and a result of 10 MB are replayed in the long run only")
 	}

@@ -32,6 +32,7 @@ func proveFolder(t *testing.T, folder string) {
 }
 
 func TestRealTranscriptsComeBackEqual(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat(sharedData); err != nil {
 		t.Skipf("no real transcripts at %s: the round trip over them is not proven by this run", sharedData)
 	}
@@ -39,6 +40,7 @@ func TestRealTranscriptsComeBackEqual(t *testing.T) {
 }
 
 func TestForeignTranscriptsComeBackEqual(t *testing.T) {
+	t.Parallel()
 	folder := os.Getenv(foreignEnv)
 	if folder == "" {
 		t.Skipf("%s is not set: no further transcripts to prove", foreignEnv)
@@ -47,11 +49,13 @@ func TestForeignTranscriptsComeBackEqual(t *testing.T) {
 }
 
 func TestOwnTranscriptsComeBackEqual(t *testing.T) {
+	t.Parallel()
 	proveFolder(t, "testdata")
 }
 
 // Deleting every source{} must leave texts, calls and results as they were.
 func TestNothingButReplayDetailIsInSource(t *testing.T) {
+	t.Parallel()
 	for _, path := range transcripts(t, "testdata") {
 		runs, _ := open(t, path, transcript.Options{})
 		for _, run := range runs {

@@ -4,7 +4,7 @@
 // lies outside the page) its tests say.
 //
 // It is a module of its own, so that what these readers need is not among Waymark's dependencies. Versions are pinned in
-// its go.mod. "make deploycheck" runs it, and so does "make check".
+// its go.mod. "make deploycheck" runs it, and so does "make check-full".
 //
 // It owns no code that is shipped. What the NATS server and systemd read is tried by the tests in deploy, with the server
 // that Waymark embeds; that alerts and dashboard name metrics which exist, by those of cmd/waymark. No reader of Grafana's is to be had

@@ -1,9 +1,12 @@
 package deploycheck_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/distribution/reference"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -102,5 +105,83 @@ func TestFilesForTheChartAndTheControllerAreYAML(t *testing.T) {
 			documents++
 		}
 		require.Positive(t, documents, name)
+	}
+}
+
+// The comment of the file says where monitoring listens and what keeps other pods from it.
+func TestNATSValues_Monitoring_IsKeptFromOtherPods(t *testing.T) {
+	text := read(t, "kubernetes", "cluster", "nats-values.yaml")
+	var values struct {
+		Config struct {
+			Monitor struct {
+				Enabled bool           `json:"enabled"`
+				Port    int32          `json:"port"`
+				Merge   map[string]any `json:"merge"`
+			} `json:"monitor"`
+			Merge map[string]any `json:"merge"`
+		} `json:"config"`
+		ExtraResources []map[string]any `json:"extraResources"`
+	}
+	require.NoError(t, yaml.Unmarshal(text, &values))
+	require.True(t, values.Config.Monitor.Enabled, "the kubelet's probes need it")
+	require.EqualValues(t, 8222, values.Config.Monitor.Port)
+	require.Contains(t, strings.Join(strings.Fields(string(text)), " "), "port 8222, so that it is not on loopback")
+	require.NotContains(t, values.Config.Merge, "http", "it is bound as the chart does it: at the pod's address")
+	require.NotContains(t, values.Config.Merge, "monitor_port")
+
+	require.Len(t, values.ExtraResources, 1)
+	object, err := yaml.Marshal(values.ExtraResources[0])
+	require.NoError(t, err)
+	var policy networkingv1.NetworkPolicy
+	require.NoError(t, yaml.UnmarshalStrict(object, &policy))
+	require.Equal(t, "NetworkPolicy", policy.Kind)
+	require.Equal(t, map[string]string{"app.kubernetes.io/name": "nats"}, policy.Spec.PodSelector.MatchLabels)
+	require.Equal(t, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}, policy.Spec.PolicyTypes)
+	var open []int32
+	for _, rule := range policy.Spec.Ingress {
+		require.NotEmpty(t, rule.Ports, "a rule without ports is about all of them")
+		for _, p := range rule.Ports {
+			open = append(open, p.Port.IntVal)
+			require.Nil(t, p.EndPort)
+			require.Equal(t, p.Port.IntVal != 4222, len(rule.From) > 0, "only clients come from anywhere")
+		}
+	}
+	require.ElementsMatch(t, []int32{4222, 6222}, open)
+}
+
+// Each image can be named by its digest, as docs/deploy.md says.
+func TestKustomizations_ImageByDigest_IsTheImage(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	for _, dir := range []string{"embedded", "cluster"} {
+		disk := filesys.MakeFsOnDisk()
+		over := filesys.MakeFsInMemory()
+		require.NoError(t, disk.Walk(in("kubernetes", dir), func(path string, info os.FileInfo, err error) error {
+			if err != nil || info.IsDir() {
+				return err
+			}
+			content, err := disk.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			return over.WriteFile("/base/"+filepath.Base(path), content)
+		}))
+		require.NoError(t, over.WriteFile("/kustomization.yaml", []byte("resources: [base]\nimages:\n  - {name: registry.example.com/waymark, digest: \""+digest+"\"}\n")))
+		out, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(over, "/")
+		require.NoError(t, err)
+		images := 0
+		for _, res := range out.Resources() {
+			text, err := res.AsYAML()
+			require.NoError(t, err)
+			for line := range strings.Lines(string(text)) {
+				if _, image, ok := strings.Cut(line, "image: "); ok {
+					named, err := reference.ParseNormalizedNamed(strings.TrimSpace(image))
+					require.NoError(t, err)
+					_, pinned := named.(reference.Digested)
+					require.True(t, pinned, "%s of %s", image, dir)
+					images++
+				}
+			}
+		}
+		require.Positive(t, images)
 	}
 }

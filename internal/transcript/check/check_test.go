@@ -33,7 +33,7 @@ func load(t *testing.T, path string) imported {
 		for i, e := range list {
 			header, body := e.Encode()
 			rec := schema.NewRecord(schema.StreamSequence(i+1), header, body)
-			s.Apply(&rec)
+			s.Apply(schema.NoKeys, &rec)
 		}
 		var out bytes.Buffer
 		require.NoError(t, transcript.Export(&out, s, run.Format))
@@ -45,6 +45,7 @@ func load(t *testing.T, path string) imported {
 
 // A check that cannot fail proves nothing.
 func TestEveryChangeIsFound(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ file, from, to string }{
 		{"harbour.jsonl", `Is berth 4 free tonight?`, `Is berth 4 free tonight!`},
 		{"harbour.jsonl", `{ \"berth\":  4 }`, `{ \"berth\": 4 }`},
@@ -73,6 +74,7 @@ func TestEveryChangeIsFound(t *testing.T) {
 }
 
 func TestEveryChangeOfTheStateIsFound(t *testing.T) {
+	t.Parallel()
 	yes := true
 	for name, change := range map[string]func(s *schema.State){
 		"a result":         func(s *schema.State) { s.Calls[0].Result = []byte(`"other"`) },
@@ -100,6 +102,7 @@ func TestEveryChangeOfTheStateIsFound(t *testing.T) {
 }
 
 func TestWhatIsNotReadIsCounted(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "x.jsonl")
 	require.NoError(t, os.WriteFile(path, []byte(`{"type":"user","uuid":"1","message":{"role":"user","content":"a"}}
 {"type":"progress","data":{"type":"hook_progress"}}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
+	t.Parallel()
+	server := natstest.Start(t)
+	nc := server.Conn(t, nats.ReconnectBufSize(-1))
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: schema.DefaultFleet, QuotaBytes: 64 << 20}))
+	fleet, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "e", Agent: "a", Heartbeat: -1})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, fleet.Close(t.Context())) })
+	kv, err := js.KeyValue(t.Context(), schema.NamesOf(schema.DefaultFleet, 0).CheckpointBucket())
+	require.NoError(t, err)
+	const parked = 10
+	for i := range parked {
+		id := fmt.Sprintf("parked-%d", i)
+		_, err = kv.Put(t.Context(), id, laterCheckpoint(t, id))
+		require.NoError(t, err)
+		_, err = fleet.Start(t.Context(), publisher.RunSpec{ID: id})
+		require.NoError(t, err)
+	}
+	getenv := func(string) string { return "" }
+	where := []string{"--context", server.NATSD().Endpoint().Context}
+	_, stop, err := startDaemon(append([]string{"--http", "off"}, where...), getenv)
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	ask := func(args ...string) (code int, stdout, stderr string) {
+		var out, complaints bytes.Buffer
+		code = run(t.Context(), append(args, where...), getenv, strings.NewReader(""), &out, &complaints)
+		return code, out.String(), complaints.String()
+	}
+	require.Eventually(t, func() bool {
+		_, _, complaints := ask("runs", "ls")
+		return strings.Count(complaints, " is parked since ") == parked
+	}, time.Minute, 50*time.Millisecond, "runs ls names them")
+	_, _, complaints := ask("runs", "ls")
+	require.Regexp(t, `(?m)^run parked-0 is parked since \S+, the listed state may be outdated: .*format`, complaints)
+	code, out, _ := ask("runs", "ls", "--json")
+	require.Zero(t, code)
+	require.Contains(t, out, `"parked"`)
+
+	_, out, _ = ask("doctor")
+	require.Contains(t, out, "run parked-0 has no new checkpoint since ")
+	require.Contains(t, out, "runs get parked-0")
+	require.Contains(t, out, "the daemon tries again by itself")
+	require.Contains(t, out, fmt.Sprintf("%d runs more", parked-parkedNamed))
+	code, out, complaints = ask("runs", "get", "parked-0", "--json")
+	require.Zero(t, code, "what it is told to look at works: %s", complaints)
+	require.Contains(t, out, "parked-0")
+}
+
+// laterCheckpoint is a checkpoint as a later version may write it, with the sum of a whole one.
+func laterCheckpoint(t *testing.T, run string) []byte {
+	t.Helper()
+	stored, err := schema.EncodeCheckpoint(&schema.Checkpoint{Head: schema.NewHead(schema.DefaultFleet, run)})
+	require.NoError(t, err)
+	stored = bytes.Replace(stored, fmt.Appendf(nil, `"format":%d`, schema.CheckpointFormat), []byte(`"format":99`), 1)
+	body := stored[:len(stored)-len(`"}`)-sha256.Size*2]
+	sum := sha256.Sum256(append(slices.Clone(body), `"}`...))
+	return append(append(body, hex.EncodeToString(sum[:])...), `"}`...)
+}

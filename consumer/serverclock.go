@@ -1,0 +1,39 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/kvstore"
+)
+
+// serverClockEvery is how often the server is asked for its time. What lies between is measured by this machine's monotonic clock,
+// which no correction of its wall clock moves.
+const serverClockEvery = 10 * time.Second
+
+// serverClock tells the time as the server that stamps a stream's messages has it: their leader. It runs behind by the way of the answer,
+// never ahead. One goroutine uses it.
+type serverClock struct {
+	js    jetstream.JetStream
+	shard *kvstore.Shard
+	// said is the server's answer, and heard when it came.
+	said, heard time.Time
+}
+
+func (c *serverClock) now(ctx context.Context) (time.Time, error) {
+	if c.said.IsZero() || time.Since(c.heard) >= serverClockEvery {
+		name := c.shard.Names.EventStream()
+		stream, err := c.js.Stream(ctx, name)
+		if err == nil && stream.CachedInfo().TimeStamp.IsZero() {
+			err = errNoServerTime
+		}
+		if err != nil {
+			return time.Time{}, fmt.Errorf("time of the server of stream %s, waits do not expire meanwhile: %w", name, err)
+		}
+		c.said, c.heard = stream.CachedInfo().TimeStamp, time.Now()
+	}
+	return c.said.Add(time.Since(c.heard)), nil
+}

@@ -1,0 +1,99 @@
+package archive_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nkeys"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/archive"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// daemonKey is the key of a fleet's daemon.
+func daemonKey(tb testing.TB) (nkeys.KeyPair, string) {
+	tb.Helper()
+	pair, err := nkeys.FromRawSeed(nkeys.PrefixByteUser, bytes.Repeat([]byte{9}, 32))
+	require.NoError(tb, err)
+	name, err := pair.PublicKey()
+	require.NoError(tb, err)
+	return pair, name
+}
+
+// keyedArchive is of a fleet with a key: a run with a request to cancel that its daemon signed, and one that an executor forged.
+func keyedArchive(tb testing.TB) []byte {
+	tb.Helper()
+	pair, name := daemonKey(tb)
+	s := source{map[string][]schema.Record{}}
+	w := schema.Writer{Fleet: "alpha", Run: "r1", Executor: "exec-1", Epoch: 1}
+	digest := ""
+	add := func(e *schema.Event, counts bool) {
+		header, body := e.Encode()
+		rec := schema.NewRecord(schema.StreamSequence(len(s.runs["r1"])+1), header, body)
+		rec.Stored = time.Unix(1_700_000_000, 0).UnixNano()
+		s.runs["r1"] = append(s.runs["r1"], rec)
+		if counts {
+			digest = schema.DigestAfter(digest, e)
+		}
+	}
+	write := func(d schema.Data) {
+		e, _, err := w.Event(d, 0, time.Unix(1_700_000_000, 0), w.Chain, 0)
+		require.NoError(tb, err)
+		require.NoError(tb, w.Commit(e))
+		add(e, true)
+	}
+	write(&schema.RunStartedData{Agent: "coder", Executor: "exec-1"})
+	forged, err := schema.NewControl("alpha", "daemon", "r1", 1, "forged", &schema.CheckpointMarkedData{Name: "m", By: "mallory"}, time.Unix(1_700_000_000, 0))
+	require.NoError(tb, err)
+	add(forged, false)
+	e, err := schema.NewControl("alpha", "daemon", "r1", 1, "n1", &schema.RunCancelRequestedData{By: "alice"}, time.Unix(1_700_000_000, 0))
+	require.NoError(tb, err)
+	require.NoError(tb, e.Sign(name, digest, pair.Sign))
+	add(e, true)
+	write(&schema.RunEndedData{Status: "cancelled"})
+	var b bytes.Buffer
+	m, err := archive.Write(tb.Context(), &b, s, archive.Export{
+		Fleet: "alpha", Keys: []schema.FleetKey{{Key: name}}, Runs: []string{"r1"}, Made: time.Unix(1_700_000_000, 0),
+	})
+	require.NoError(tb, err)
+	require.EqualValues(tb, 3, m.Runs[0].Events, "the forged event does not count")
+	require.EqualValues(tb, 4, m.Runs[0].Records)
+	require.Equal(tb, digest, m.Runs[0].Digest)
+	return b.Bytes()
+}
+
+// TestArchive_FleetWithKeys_IsFoldedByThem: a reader that did not know the keys would find other digests than the manifest's.
+func TestArchive_FleetWithKeys_IsFoldedByThem(t *testing.T) {
+	t.Parallel()
+	_, name := daemonKey(t)
+	a, err := archive.Open(bytes.NewReader(keyedArchive(t)), archive.Limits{})
+	require.NoError(t, err)
+	require.Equal(t, []string{name}, a.Keys.Signers())
+}
+
+// TestArchive_KeysExchanged_IsRefused gives the archive the key of another, and one that is there twice.
+func TestArchive_KeysExchanged_IsRefused(t *testing.T) {
+	t.Parallel()
+	entries := unpack(t, keyedArchive(t))
+	require.Equal(t, "keys.json", entries[0].h.Name)
+	other, err := nkeys.CreateUser()
+	require.NoError(t, err)
+	public, err := other.PublicKey()
+	require.NoError(t, err)
+	_, name := daemonKey(t)
+	for what, change := range map[string]func(text string) string{
+		"another key":  func(text string) string { return strings.ReplaceAll(text, name, public) },
+		"no key":       func(string) string { return `{"fleet":"alpha","keys":[]}` },
+		"no JSON":      func(string) string { return "{" },
+		"of a server":  func(text string) string { return strings.ReplaceAll(text, name, "N"+name[1:]) },
+		"another name": func(text string) string { return strings.ReplaceAll(text, "alpha", "beta") },
+	} {
+		changed := append([]entry(nil), entries...)
+		changed[0] = file("keys.json", []byte(change(string(entries[0].content))))
+		_, err := archive.Open(bytes.NewReader(pack(t, changed)), archive.Limits{})
+		require.Error(t, err, what)
+	}
+}

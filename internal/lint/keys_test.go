@@ -1,0 +1,103 @@
+package lint_test
+
+import (
+	"fmt"
+	"go/ast"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// keylessFolds are the files that may fold by schema.NoKeys, and why. Whatever else folds asks for its fleet's keys: a reader without them
+// takes forged control events for genuine, or disagrees with the daemon.
+var keylessFolds = map[string]string{
+	"cmd/waymark/otel.go":           "a file of events does not say when the server stored them",
+	"internal/archive/read.go":      "an archive of a fleet without keys",
+	"internal/bench/case_fold.go":   "a server of its own, whose connection has no key",
+	"internal/bench/verify.go":      "the same",
+	"internal/conform/recording.go": "a recording does not say when the server stored its events",
+	"internal/genstore/check.go":    "events that are made of numbers, and no control events among them",
+}
+
+// executorsFolds are the files that may fold by schema.ExecutorsOnly: what an executor publishes itself.
+var executorsFolds = []string{"publisher/late.go", "publisher/run.go"}
+
+// keylessFold looks for folds that do not go by the keys of the fleet.
+func keylessFold(f file) []string {
+	if f.isTest() || f.dir() == "schema" {
+		return nil
+	}
+	var findings []string
+	found := func(node ast.Node, what string) {
+		findings = append(findings, fmt.Sprintf("%s:%d: %s: fold by the fleet's keys (keyring.Ring.Keys, publisher.Fleet.Keys, kvstore.ReadKeys), see decision 52",
+			f.path, f.line(node.Pos()), what))
+	}
+	named := func(expr ast.Expr, name string) bool {
+		selector, ok := expr.(*ast.SelectorExpr)
+		if !ok || selector.Sel.Name != name {
+			return false
+		}
+		base, ok := selector.X.(*ast.Ident)
+		return ok && f.imported(base.Name) == module+"/schema"
+	}
+	ast.Inspect(f.syntax, func(node ast.Node) bool {
+		switch n := node.(type) {
+		case *ast.SelectorExpr:
+			if named(n, "NoKeys") && keylessFolds[f.path] == "" {
+				found(n, "schema.NoKeys")
+			}
+			if named(n, "ExecutorsOnly") && !slices.Contains(executorsFolds, f.path) {
+				found(n, "schema.ExecutorsOnly")
+			}
+		case *ast.CompositeLit:
+			if named(n.Type, "Keys") {
+				found(n, "schema.Keys made by hand")
+			}
+		case *ast.CallExpr:
+			if called, ok := n.Fun.(*ast.SelectorExpr); ok && len(n.Args) > 0 {
+				if first, ok := n.Args[0].(*ast.Ident); ok && first.Name == "nil" && (called.Sel.Name == "Apply" || named(called, "Prepare")) {
+					found(n, called.Sel.Name+" by no keys")
+				}
+			}
+		}
+		return true
+	})
+	return findings
+}
+
+func TestFolds_OutsideTheirExceptions_GoByTheFleetsKeys(t *testing.T) {
+	t.Parallel()
+	files := goFiles(t)
+	for _, f := range files {
+		report(t, keylessFold(f))
+	}
+	for path := range keylessFolds {
+		require.True(t, slices.ContainsFunc(files, func(f file) bool { return f.path == path && strings.Contains(f.source, "schema.NoKeys") }),
+			"%s folds by no keys no more: take it off the list", path)
+	}
+}
+
+func TestKeylessFold_EachWay_IsFound(t *testing.T) {
+	t.Parallel()
+	const head = "package a\nimport \"" + module + "/schema\"\n"
+	for _, test := range []struct{ path, source, want string }{
+		{"consumer/a.go", head + "var k = schema.NoKeys", "a.go:3: schema.NoKeys"},
+		{"consumer/a.go", head + "var k = schema.ExecutorsOnly", "a.go:3: schema.ExecutorsOnly"},
+		{"consumer/a.go", head + "var k = schema.Keys{}", "made by hand"},
+		{"consumer/a.go", head + "func f(h *schema.Head, r *schema.Record) { h.Apply(nil, r) }", "Apply by no keys"},
+		{"consumer/a.go", head + "func f(r *schema.Record) { schema.Prepare(nil, r) }", "Prepare by no keys"},
+		{"consumer/a.go", head + "func f(h *schema.Head, k *schema.Keys, r *schema.Record) { h.Apply(k, r) }", ""},
+		{"consumer/a_test.go", head + "var k = schema.NoKeys", ""},
+		{"publisher/run.go", head + "var k = schema.ExecutorsOnly", ""},
+		{"internal/bench/verify.go", head + "var k = schema.NoKeys", ""},
+	} {
+		findings := strings.Join(keylessFold(parseFile(t, test.path, test.source)), "\n")
+		if test.want == "" {
+			require.Empty(t, findings, test.source)
+			continue
+		}
+		require.Contains(t, findings, test.want)
+	}
+}

@@ -1,0 +1,20 @@
+package lint_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/mutant"
+	"github.com/waymarkio/waymark/internal/mutant/overlay"
+)
+
+// TestMutantPatches_OnThisSource_Apply is the quick half of what internal/mutant/overlay tests: there they are compiled, too.
+func TestMutantPatches_OnThisSource_Apply(t *testing.T) {
+	t.Parallel()
+	all, err := mutant.All()
+	require.NoError(t, err)
+	_, err = overlay.Write(filepath.Join("..", ".."), t.TempDir(), all)
+	require.NoError(t, err)
+}

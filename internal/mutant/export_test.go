@@ -1,0 +1,3 @@
+package mutant
+
+const Overlaid = overlaid

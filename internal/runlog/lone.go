@@ -1,0 +1,83 @@
+package runlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Lone is what the leader of a shard's log says of the log, and whether it holds the only replica.
+type Lone struct {
+	// Only is true when the server that answered holds the only replica: it takes writes without any other server, so an event that
+	// was acknowledged before the question is in its store, or no server has it.
+	Only bool
+	// Last is the last stream sequence of the log as the answer shows it, 0 for none.
+	Last schema.StreamSequence
+	// Holds is true when the log has an event of the run that was asked for.
+	Holds bool
+	// Now is the server's time.
+	Now time.Time
+}
+
+// loneAnswer is the part of STREAM.INFO's answer that is read.
+type loneAnswer struct {
+	Config struct {
+		Replicas int `json:"num_replicas"`
+	} `json:"config"`
+	Cluster struct {
+		// Group is the Raft group of the replicas. A stream that has one replica, and is not on its way to another server or number, has none.
+		Group    string     `json:"raft_group"`
+		Replicas []struct{} `json:"replicas"`
+		Desired  *struct{}  `json:"desired"`
+	} `json:"cluster"`
+	State struct {
+		Last     uint64           `json:"last_seq"`
+		Subjects map[string]int64 `json:"subjects"`
+	} `json:"state"`
+	Now   time.Time `json:"ts"`
+	Error *apiError `json:"error"`
+}
+
+// AskLone asks the leader of a shard's log whether it holds the only replica. With a run it also asks whether the log has an event of it;
+// all of the answer is one server's. A log with one replica needs no barrier: a server that takes itself for the only one would acknowledge
+// that by itself, too, so a barrier would prove no more than this answer.
+func AskLone(ctx context.Context, js jetstream.JetStream, names schema.Names, run string) (Lone, error) {
+	var body []byte
+	if run != "" {
+		var err error
+		if body, err = json.Marshal(map[string]string{"subjects_filter": names.EventSubject(run)}); err != nil {
+			return Lone{}, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	m, err := js.Conn().RequestWithContext(ctx, APISubject(js, "STREAM.INFO."+names.EventStream()), body)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return Lone{}, loneError(names, ErrNoStream)
+	case err != nil:
+		return Lone{}, loneError(names, fmt.Errorf("%w: %w", ErrNoAnswer, err))
+	}
+	var answer loneAnswer
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return Lone{}, loneError(names, fmt.Errorf("%w: %w", ErrAnswer, err))
+	}
+	if e := answer.Error; e != nil {
+		return Lone{}, loneError(names, e.sentinel())
+	}
+	return Lone{
+		Only: answer.Config.Replicas == 1 && answer.Cluster.Group == "" && len(answer.Cluster.Replicas) == 0 && answer.Cluster.Desired == nil,
+		Last: schema.StreamSequence(answer.State.Last), Holds: len(answer.State.Subjects) > 0, Now: answer.Now,
+	}, nil
+}
+
+func loneError(names schema.Names, err error) error {
+	return fmt.Errorf("asking the leader of stream %s: %w", names.EventStream(), err)
+}

@@ -1,0 +1,174 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// NewKeyring returns the ring with a fleet's keys, as its stored settings have them, and the signer of the connection, which
+// signs by the server's time. It does no I/O. It returns keyring.ErrSigner for a connection whose key does not sign.
+func NewKeyring(js jetstream.JetStream, fleet string) (*keyring.Ring, error) {
+	signer, err := keyring.SignerOf(js.Conn())
+	if err != nil {
+		return nil, err
+	}
+	return keyring.New(fleet, KeysOf(js, fleet), signer, NewFleets(js).ServerTime), nil
+}
+
+// KeysOf returns what reads a fleet's keys from its settings. It returns [ErrNotFound] or [ErrStreamMissing] for a fleet whose settings are
+// not stored: it may have had keys.
+func KeysOf(js jetstream.JetStream, fleet string) func(context.Context) ([]schema.FleetKey, error) {
+	fleets := NewFleets(js)
+	return func(ctx context.Context) ([]schema.FleetKey, error) {
+		s, _, err := fleets.Get(ctx, fleet)
+		return s.Keys, err
+	}
+}
+
+// ReadKeys returns a fleet's keys as its settings have them now.
+func ReadKeys(ctx context.Context, js jetstream.JetStream, fleet string) (*schema.Keys, error) {
+	return keyring.New(fleet, KeysOf(js, fleet), nil, nil).Keys(ctx)
+}
+
+// AddKey lets a daemon's public key sign the fleet's control events, from schema.KeyDelay on, and returns the settings as they are then.
+// It changes nothing for a key that signs already. It returns [ErrSettings] for what is no public key of a NATS user, or was retired.
+func (f *Fleets) AddKey(ctx context.Context, fleet, key string) (FleetSettings, error) {
+	return f.changeKeys(ctx, fleet, func(s *FleetSettings, effect time.Time) error {
+		i := s.key(key)
+		switch {
+		case i >= 0 && s.Keys[i].Until != "":
+			return fmt.Errorf("%w: key %s was retired at %s: make another one", ErrSettings, key, s.Keys[i].Until)
+		case i >= 0:
+			return nil
+		}
+		s.Keys = append(slices.Clone(s.Keys), schema.FleetKey{Key: key, Since: schema.FormatTime(effect)})
+		return nil
+	})
+}
+
+// RetireKey ends a key's time schema.KeyDelay from now: what it signed before stays valid. It changes nothing for a key that was
+// retired before. It returns [ErrSettings] for a key that the fleet does not have, and for the last one that signs.
+func (f *Fleets) RetireKey(ctx context.Context, fleet, key string) (FleetSettings, error) {
+	return f.changeKeys(ctx, fleet, func(s *FleetSettings, effect time.Time) error {
+		i := s.key(key)
+		switch {
+		case i < 0:
+			return fmt.Errorf("%w: fleet %s has no key %.80q", ErrSettings, fleet, key)
+		case s.Keys[i].Until != "":
+			return nil
+		case !slices.ContainsFunc(s.Keys, func(k schema.FleetKey) bool { return k.Key != key && k.Until == "" }):
+			return fmt.Errorf("%w: %s is the last key of fleet %s that signs: add another one first", ErrSettings, key, fleet)
+		}
+		s.Keys = slices.Clone(s.Keys)
+		// A key that is retired before it took effect never signed.
+		if since, err := time.Parse(time.RFC3339Nano, s.Keys[i].Since); err == nil && since.After(effect) {
+			effect = since
+		}
+		s.Keys[i].Until = schema.FormatTime(effect)
+		return nil
+	})
+}
+
+// key is the index of a key, -1 for none.
+func (s *FleetSettings) key(key string) int {
+	return slices.IndexFunc(s.Keys, func(k schema.FleetKey) bool { return k.Key == key })
+}
+
+// changeKeys changes a fleet's keys. change is told when, by the server's clock, the change takes effect. A change that was stored so late
+// that readers may not know it by then is put off, and told of as [ErrKeysLate].
+func (f *Fleets) changeKeys(ctx context.Context, fleet string, change func(s *FleetSettings, effect time.Time) error) (FleetSettings, error) {
+	now, err := f.ServerTime(ctx)
+	if err != nil {
+		return FleetSettings{}, err
+	}
+	effect := now.Add(schema.KeyDelay)
+	next, changed, err := f.putKeys(ctx, fleet, func(s *FleetSettings) error { return change(s, effect) })
+	var late error
+	for err == nil && changed {
+		if now, err = f.ServerTime(ctx); err != nil {
+			return next, fmt.Errorf("keys of fleet %s were changed as of %s, and it is not known whether that was stored in time: see them with: waymark fleet keys: %w",
+				fleet, schema.FormatTime(effect), err)
+		}
+		if effect.Sub(now) >= schema.KeysFresh {
+			break
+		}
+		was, is := schema.FormatTime(effect), schema.FormatTime(now.Add(schema.KeyDelay))
+		effect = now.Add(schema.KeyDelay)
+		next, changed, err = f.putKeys(ctx, fleet, func(s *FleetSettings) error {
+			s.putOff(was, is)
+			return nil
+		})
+		switch {
+		case err != nil:
+			err = fmt.Errorf("%w: fleet %s: it takes effect at %s, and could not be put off to %s: %w", ErrKeysLate, fleet, was, is, err)
+		case changed:
+			late = fmt.Errorf("%w: fleet %s: it was to take effect at %s, and is put off to %s", ErrKeysLate, fleet, was, is)
+		}
+	}
+	return next, errors.Join(late, err)
+}
+
+// putOff moves the times of keys that are the one to the other.
+func (s *FleetSettings) putOff(from, to string) {
+	s.Keys = slices.Clone(s.Keys)
+	for i := range s.Keys {
+		for _, at := range []*string{&s.Keys[i].Since, &s.Keys[i].Until} {
+			if *at == from {
+				*at = to
+			}
+		}
+	}
+}
+
+// putKeys stores what change makes of a fleet's settings, and reports whether it changed them.
+func (f *Fleets) putKeys(ctx context.Context, fleet string, change func(*FleetSettings) error) (next FleetSettings, changed bool, err error) {
+	for range provisionTries {
+		s, rev, err := f.Get(ctx, fleet)
+		if err != nil {
+			return s, false, err
+		}
+		next := s
+		if err := change(&next); err != nil || next.equal(&s) {
+			return next, false, err
+		}
+		if err := next.Validate(); err != nil {
+			return s, false, err
+		}
+		if err := f.put(ctx, &next, rev); !errors.Is(err, ErrConflict) {
+			return next, err == nil, err
+		}
+	}
+	return FleetSettings{}, false, fmt.Errorf("keys of fleet %s: its settings keep changing: %w", fleet, ErrConflict)
+}
+
+// ServerTime is the time by the clock of the server that stores the settings.
+func (f *Fleets) ServerTime(ctx context.Context) (time.Time, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	s, err := f.bucket.js.Stream(ctx, f.bucket.stream)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("time of the server: %w", translate(err))
+	}
+	at := s.CachedInfo().TimeStamp
+	if at.IsZero() {
+		return at, fmt.Errorf("time of the server: %w: it does not say it with a stream's state", ErrUnavailable)
+	}
+	return at, nil
+}
+
+// firstKeys are those of a new fleet: the key of the connection that makes it, from the fleet's beginning.
+func firstKeys(js jetstream.JetStream) ([]schema.FleetKey, error) {
+	signer, err := keyring.SignerOf(js.Conn())
+	if err != nil || signer == nil {
+		return nil, err
+	}
+	return []schema.FleetKey{{Key: signer.Name}}, nil
+}

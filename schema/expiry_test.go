@@ -1,0 +1,54 @@
+package schema_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// A wait lasts from the server's time of the question as long as the executor's two times are apart.
+func TestHead_Wait_ExpiresByTheServersClock(t *testing.T) {
+	t.Parallel()
+	stored := time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
+	for name, test := range map[string]struct {
+		asked, expires string
+		stored         int64
+		want           string
+	}{
+		"late executor":                  {"2026-03-01T11:00:00Z", "2026-03-01T11:30:00Z", stored.UnixNano(), "2026-03-01T12:30:00.123456789Z"},
+		"early executor":                 {"2026-03-01T15:00:00+02:00", "2026-03-01T15:30:00+02:00", stored.UnixNano(), "2026-03-01T12:30:00.123456789Z"},
+		"over before it was asked":       {"2026-03-01T11:00:00Z", "2026-03-01T10:59:00Z", stored.UnixNano(), "2026-03-01T11:59:00.123456789Z"},
+		"never":                          {"2026-03-01T11:00:00Z", "", stored.UnixNano(), ""},
+		"time of the question unknown":   {"", "2026-03-01T11:30:00Z", stored.UnixNano(), "2026-03-01T11:30:00Z"},
+		"time of the server unknown":     {"2026-03-01T11:00:00Z", "2026-03-01T11:30:00Z", 0, "2026-03-01T11:30:00Z"},
+		"as long as there are calendars": {"0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", stored.UnixNano(), "2318-06-11T11:47:16.978232596Z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := schema.Writer{Fleet: "f", Run: "run-1", Executor: "e", Epoch: 1}
+			e, _, err := w.Event(&schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, ExpiresAt: test.expires}, 0, stored, w.Chain, 0)
+			require.NoError(t, err)
+			e.Time = test.asked
+			w.Seal(e, w.Chain)
+			header, body := e.Encode()
+			s := schema.NewState("f", "run-1")
+			rec := schema.NewRecord(1, header, body)
+			rec.Stored = test.stored
+			require.Equal(t, schema.Applied, s.Apply(schema.NoKeys, &rec).Kind)
+			require.Equal(t, test.want, s.Head.Interrupts[0].ExpiresAt)
+			require.Equal(t, test.expires, s.Waits[0].ExpiresAt, "the content is the executor's own")
+			require.Equal(t, test.want, schema.LiveOf(&s.Head).ExpiresAt)
+
+			// Sealed and read back it is the same.
+			again, err := schema.NewFrameReader(schema.AppendFrame(nil, &rec)).Next()
+			require.NoError(t, err)
+			require.True(t, rec.Equal(&again))
+			head := schema.NewHead("f", "run-1")
+			head.Apply(schema.NoKeys, &again)
+			require.Equal(t, s.Head, head)
+		})
+	}
+}

@@ -1,0 +1,309 @@
+package schema
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Attributes of a signed control event. They are CloudEvents extensions.
+const (
+	// AttributeSigner is the public key of the daemon that signed the event, as NATS writes it (U…).
+	AttributeSigner = "signer"
+	// AttributeRunDigest is the run's digest before the event (64 hex digits): the place that the event was signed for.
+	AttributeRunDigest = "rundigest"
+	// AttributeSignature is the ed25519 signature over [Event.SignedBytes], in URL-safe base64 without padding.
+	AttributeSignature = "signature"
+)
+
+// KeyDelay is how long after its storing a change of a fleet's keys takes effect. Readers fold by keys that they read at most
+// [KeysFresh] ago, so that no reader folds by keys from before a change that is in effect.
+const (
+	KeyDelay  = time.Minute
+	KeysFresh = 30 * time.Second
+)
+
+// MaxKeys bounds the keys of a fleet, retired ones included.
+const MaxKeys = 64
+
+// FleetKey is a key as a fleet's settings and archives have it.
+type FleetKey struct {
+	// Key is the public key as NATS writes it (U…).
+	Key string `json:"key"`
+	// Since and Until are RFC 3339 times of the server's clock: the key signs what the server stored from Since on and before Until.
+	// An empty Since is the fleet's beginning, an empty Until is no end.
+	Since string `json:"since,omitzero"`
+	Until string `json:"until,omitzero"`
+}
+
+// Key is a public key that signs the control events of a fleet for a time.
+type Key struct {
+	// Name is the key as text, as [AttributeSigner] has it.
+	Name string
+	// Public is the ed25519 key.
+	Public ed25519.PublicKey
+	// Since and Until bound the time at which the server stored an event, in nanoseconds since 1970: Since is in, Until is out.
+	// Until 0 is no end.
+	Since, Until int64
+}
+
+// Keys are what a fold checks control events by: the keys of one fleet, at one reading. They never change.
+//
+// In a fleet with keys the fold refuses, as [ReasonUnsigned], a control event that no key of the fleet signed, and an
+// executor's event that has the word of others (a name, or a settlement that is a person's), and as [ReasonMisplaced] one
+// that was signed for another place of the run. Events stored before the first key's Since are not checked. A nil *Keys
+// refuses every control event, so that forgotten keys are noticed.
+type Keys struct {
+	fleet string
+	named map[string]Key
+	// since is the beginning of the first key.
+	since int64
+	// now: what is checked is being published now, whatever its record says.
+	now bool
+}
+
+// NoKeys are those of a fleet without keys: its control events are not checked.
+var NoKeys = &Keys{}
+
+// ExecutorsOnly refuses every control event, and what only a signed event may say: it is for what an executor folds of its own.
+var ExecutorsOnly *Keys
+
+// NewKeys returns the keys of a fleet; none is [NoKeys].
+func NewKeys(fleet string, keys []Key) (*Keys, error) {
+	if len(keys) == 0 {
+		return NoKeys, nil
+	}
+	if err := CheckName("fleet", fleet); err != nil {
+		return nil, err
+	}
+	k := &Keys{fleet: fleet, named: make(map[string]Key, len(keys)), since: math.MaxInt64}
+	for _, key := range keys {
+		switch _, twice := k.named[key.Name]; {
+		case twice:
+			return nil, fmt.Errorf("key %.80q is there twice", key.Name)
+		case key.Name == "" || len(key.Public) != ed25519.PublicKeySize:
+			return nil, fmt.Errorf("key %.80q is no ed25519 key of %d bytes", key.Name, ed25519.PublicKeySize)
+		case key.Since < 0 || key.Until < 0 || key.Until != 0 && key.Until < key.Since:
+			return nil, fmt.Errorf("key %.80q: its time ends before it begins", key.Name)
+		}
+		k.named[key.Name] = key
+		k.since = min(k.since, key.Since)
+	}
+	return k, nil
+}
+
+// Any reports whether the fleet has keys.
+func (k *Keys) Any() bool { return k != nil && len(k.named) > 0 }
+
+// Now returns the keys as they check what is about to be published, whatever time its record has: an import stores events anew.
+func (k *Keys) Now() *Keys {
+	if !k.Any() {
+		return k
+	}
+	now := *k
+	now.now = true
+	return &now
+}
+
+// Concern reports whether the fleet's keys decide about a record: it is one that needs a signature.
+func (k *Keys) Concern(rec *Record) bool {
+	if !k.Any() {
+		return false
+	}
+	e, err := Decode(rec.Header, rec.Body)
+	if err != nil {
+		return false
+	}
+	data, err := ParseData(e)
+	if err != nil {
+		data = nil
+	}
+	if _, settled := data.(*ToolSettledData); settled {
+		return true // whether it needs one, the call says
+	}
+	_, _, names := named(data)
+	return names || needsSignature(e)
+}
+
+// Since is when the fleet's first key takes effect, in nanoseconds since 1970: control events that the server stored before are not checked.
+func (k *Keys) Since() int64 { return k.since }
+
+// Fleet is the fleet whose keys these are; empty for [NoKeys].
+func (k *Keys) Fleet() string { return k.fleet }
+
+// Key returns a key by its name.
+func (k *Keys) Key(name string) (Key, bool) {
+	if k == nil {
+		return Key{}, false
+	}
+	key, ok := k.named[name]
+	return key, ok
+}
+
+// SignedBytes are what a control event's signature is over: the line "waymark control event 1", the event's id, and in hex the
+// SHA-256 of its other attributes but the signature, and its data, as [Event.ContentHash] writes them.
+//
+// Among these are fleet and daemon (source), run (subject), type, epoch, turn and time, and the run's digest before the event.
+// So a signature holds for one event at one place of one run of one fleet: behind the event itself the run has another digest.
+func (e *Event) SignedBytes() []byte {
+	unsigned := *e
+	if _, ok := e.Extensions[AttributeSignature]; ok {
+		unsigned.Extensions = maps.Clone(e.Extensions)
+		delete(unsigned.Extensions, AttributeSignature)
+	}
+	return fmt.Appendf(nil, "waymark control event 1\n%s\n%s", e.ID, unsigned.ContentHash())
+}
+
+// Sign signs a control event by a key with a name, for the place behind a run's digest. Every other attribute is set before.
+func (e *Event) Sign(name, digest string, sign func([]byte) ([]byte, error)) error {
+	if e.Extensions == nil {
+		e.Extensions = make(map[string]string, 3)
+	}
+	delete(e.Extensions, AttributeSignature)
+	e.Extensions[AttributeSigner], e.Extensions[AttributeRunDigest] = name, digest
+	signature, err := sign(e.SignedBytes())
+	if err != nil {
+		return fmt.Errorf("sign event %s: %w", e.ID, err)
+	}
+	e.Extensions[AttributeSignature] = base64.RawURLEncoding.EncodeToString(signature)
+	return nil
+}
+
+// Unsign takes the signature and what belongs to it out of an event.
+func (e *Event) Unsign() {
+	if len(e.Extensions) == 0 {
+		return
+	}
+	e.Extensions = maps.Clone(e.Extensions)
+	for _, name := range []string{AttributeSigner, AttributeRunDigest, AttributeSignature} {
+		delete(e.Extensions, name)
+	}
+}
+
+// needsSignature reports whether an event says what only the daemon may say: it is a control event by its id or its type.
+// Of others the run tells: see [Head.unsigned].
+func needsSignature(e *Event) bool { return e.IsControl() || controlOnly(e.Name()) }
+
+// named returns the names in an event that an executor may write, and whether there are any.
+func named(data Data) (by, claimed string, any bool) {
+	switch d := data.(type) {
+	case *ToolSettledData:
+		by, claimed = d.By, d.Claimed
+	case *CheckpointMarkedData:
+		by, claimed = d.By, d.Claimed
+	case *ToolDecidedData:
+		var extra struct {
+			Claimed jsontext.Value `json:"claimed"`
+		}
+		if len(d.Extra) > 0 && json.Unmarshal(d.Extra, &extra) == nil {
+			claimed = string(extra.Claimed)
+		}
+		by = d.By
+	}
+	return by, claimed, by != "" || claimed != ""
+}
+
+// unsigned says why an executor's event, which no key of the fleet signed, must be refused where the run is, or "".
+// An executor has no word of others: it names nobody but itself, and what becomes of a call that is left to a person it does not say.
+func (h *Head) unsigned(e *Event, data Data) string {
+	by, claimed, _ := named(data)
+	decided, policy := data.(*ToolDecidedData)
+	switch {
+	case claimed != "":
+		return "it says what a sender claimed"
+	case policy && strings.Contains(decided.By, ":"):
+		return fmt.Sprintf("it names %.160q, the form of a verified key", by)
+	case !policy && by != "" && by != h.Executor:
+		return fmt.Sprintf("it names %.160q, and the run's executor is %.80q", by, h.Executor)
+	}
+	settled, ok := data.(*ToolSettledData)
+	if !ok {
+		return ""
+	}
+	i := h.findOpen(e.Turn, settled.ToolCallID)
+	if i < 0 || h.OpenCalls[i].Replay != ReplayHold || h.OpenCalls[i].selfSettled(settled) {
+		return ""
+	}
+	return fmt.Sprintf("what becomes of call %.80q, whose replay is hold, is a person's word", settled.ToolCallID)
+}
+
+// selfSettled reports whether an executor may settle a call in doubt that is left to a person: it adopts the late result that is
+// recorded, or runs what a person allowed and nobody has begun.
+func (c *OpenCall) selfSettled(d *ToolSettledData) bool {
+	switch d.How {
+	case SettledAdopted:
+		return c.Late && len(d.Result) == 0 && len(d.Refs) == 0
+	case SettledRerun:
+		return c.Allowed
+	default:
+		return false
+	}
+}
+
+// check says why an event that the server stored at a time must be refused, or "". bound: it counts at its place only.
+// own: no key signed it, and the fleet has keys.
+func (k *Keys) check(e *Event, stored int64) (refusal string, bound, own bool) {
+	if k != nil && k.now {
+		stored = 0
+	}
+	claims := e.Extensions[AttributeSignature] != ""
+	switch {
+	case k != nil && len(k.named) == 0, k != nil && stored != 0 && stored < k.since:
+		return "", false, false
+	case !needsSignature(e) && (k == nil || !claims || k.verify(e, stored) != ""):
+		return "", false, true
+	case k == nil:
+		return "its reader has no keys to check it by", false, false
+	}
+	if refusal = k.verify(e, stored); refusal != "" {
+		return fmt.Sprintf("%s of fleet %s: %s", e.Name(), k.fleet, refusal), false, false
+	}
+	return "", true, false
+}
+
+// verify says why an event's signature does not hold at the time at which the server stored it, or "".
+func (k *Keys) verify(e *Event, stored int64) string {
+	name := e.Extensions[AttributeSigner]
+	if name == "" {
+		return "it is not signed, and the fleet has keys"
+	}
+	key, ok := k.named[name]
+	if !ok {
+		return fmt.Sprintf("it is signed by %.80q, which is no key of the fleet", name)
+	}
+	if fleet, _, ok := ParseSource(e.Source); !ok || fleet != k.fleet {
+		return fmt.Sprintf("it is signed for source %.160q", e.Source)
+	}
+	// What has no time of storage is being published now.
+	switch {
+	case stored != 0 && stored < key.Since:
+		return fmt.Sprintf("it was stored before its key %s is valid (%s)", name, FormatTime(time.Unix(0, key.Since)))
+	case key.Until != 0 && (stored == 0 || stored >= key.Until):
+		return fmt.Sprintf("its key %s was retired at %s", name, FormatTime(time.Unix(0, key.Until)))
+	}
+	signature, err := base64.RawURLEncoding.Strict().DecodeString(e.Extensions[AttributeSignature])
+	if err != nil || !ed25519.Verify(key.Public, e.SignedBytes(), signature) {
+		return fmt.Sprintf("its signature is not that of key %s", name)
+	}
+	return ""
+}
+
+// DigestAfter is the digest of a run after an event that the fold accepts, given the digest before it.
+func DigestAfter(digest string, e *Event) string {
+	prev, err := ParseHash(digest)
+	if err != nil {
+		prev = Hash{}
+	}
+	return prev.Next(e.ContentHash()).String()
+}
+
+// Signers returns the names of the keys, sorted.
+func (k *Keys) Signers() []string { return slices.Sorted(maps.Keys(k.named)) }

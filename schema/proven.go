@@ -1,0 +1,18 @@
+package schema
+
+import "strings"
+
+// MaxBy is the longest By of a control event or a removal, in bytes: a role and a public NKey, or a name.
+const MaxBy = 80
+
+// ProvenBy is the By of a sender that the NATS server proved: role and public key, such as operator:UBOL…. No name has a colon, so a claimed
+// name never looks like one.
+func ProvenBy(role, key string) string { return role + ":" + key }
+
+// IsProven reports whether By names a key that the NATS server verified. Any other By is the name in the request, a claim.
+//
+// It holds for control events and removals, which the daemon writes. An executor may write anything into its own events.
+func IsProven(by string) bool {
+	role, key, ok := strings.Cut(by, ":")
+	return ok && role != "" && key != ""
+}
