@@ -53,6 +53,15 @@ func printLeft(out io.Writer, outcomes []outcome) {
 	}
 }
 
+// printFailed prints what each failure said, once more: in a long run it was said far above.
+func printFailed(out io.Writer, outcomes []outcome) {
+	for _, o := range outcomes {
+		if o.Action == failed && o.Output != "" && o.Output != o.Line+"\n" {
+			_, _ = fmt.Fprintf(out, "== FAILED: %s\n%s", strings.TrimSuffix(short(o.Package)+"."+o.Test, "."), o.Output)
+		}
+	}
+}
+
 // short is a package's path within the repository.
 func short(pkg string) string {
 	return strings.TrimPrefix(pkg, modulePath+"/")

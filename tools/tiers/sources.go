@@ -174,6 +174,7 @@ func all(out io.Writer, root fs.FS, outcomes []outcome) error {
 			_, _ = fmt.Fprintf(out, "== %s (%d)\n%s\n", part.title, len(part.names), strings.Join(part.names, "\n"))
 		}
 	}
+	printFailed(out, outcomes)
 	lines, bad := map[string]string{}, false
 	for _, o := range outcomes {
 		if o.Test == "" && o.Line != "" && !strings.HasPrefix(lines[o.Package], "FAIL") {

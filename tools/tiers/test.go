@@ -42,6 +42,7 @@ type outcome struct {
 	Seconds float64 `json:"seconds"`
 	Reason  string  `json:"reason,omitempty"` // of a skip, or what was left out of a test that passed
 	Line    string  `json:"line,omitempty"`   // of a package: what go test says of it
+	Output  string  `json:"output,omitempty"` // of a failure: the end of what was printed of it
 }
 
 type tester struct {
@@ -119,6 +120,7 @@ func follow(in io.Reader, out io.Writer) ([]outcome, error) {
 	type key struct{ pkg, test string }
 	var list []outcome
 	said, parts := map[key][]string{}, map[key]string{}
+	begun := map[string][]string{} // benchmarks by package: go test says when one begins and when one fails, not when one ends well
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadString('\n')
@@ -142,25 +144,39 @@ func follow(in io.Reader, out io.Writer) ([]outcome, error) {
 			if found := partly.FindStringSubmatch(e.Output); found != nil {
 				parts[at] = found[1]
 			}
-		case passed, failed, skipped, "bench":
+		case "run":
+			if strings.HasPrefix(e.Test, "Benchmark") {
+				begun[e.Package] = append(begun[e.Package], e.Test)
+			}
+		case passed, failed, skipped:
 			o := outcome{Package: e.Package, Test: e.Test, Action: e.Action, Seconds: e.Elapsed}
+			begun[e.Package] = slices.DeleteFunc(begun[e.Package], func(test string) bool { return test == e.Test })
 			switch {
 			case e.Test == "":
+				for _, test := range begun[e.Package] {
+					list = append(list, outcome{Package: e.Package, Test: test, Action: e.Action})
+				}
+				delete(begun, e.Package)
+				var whole strings.Builder
 				if o.Action == failed { // tests that never ended
 					for _, k := range slices.SortedFunc(maps.Keys(said), func(a, b key) int { return cmp.Compare(a.test, b.test) }) {
 						if k.pkg == e.Package && k.test != "" {
-							_, _ = fmt.Fprint(out, strings.Join(said[k], ""))
+							_, _ = fmt.Fprint(&whole, strings.Join(said[k], ""))
 						}
 					}
 				}
-				o.Line = closing(out, said[at], o.Action)
+				o.Line = closing(&whole, said[at], o.Action)
+				_, _ = fmt.Fprint(out, whole.String())
+				if o.Action == failed {
+					o.Output = end(whole.String())
+				}
 				maps.DeleteFunc(said, func(k key, _ []string) bool { return k.pkg == e.Package })
 			case e.Action == failed:
-				_, _ = fmt.Fprint(out, strings.Join(said[at], ""))
+				text := strings.Join(said[at], "")
+				_, _ = fmt.Fprint(out, text)
+				o.Output = end(text)
 			case e.Action == skipped:
 				o.Reason = reason(said[at])
-			case e.Action == "bench":
-				o.Action = passed
 			default:
 				o.Reason = parts[at]
 			}
@@ -172,6 +188,16 @@ func follow(in io.Reader, out io.Writer) ([]outcome, error) {
 			list = append(list, o)
 		}
 	}
+}
+
+// end is the last part of a text, in whole lines, as much as a person reads of one failure.
+func end(text string) string {
+	const enough = 6 << 10
+	if len(text) <= enough {
+		return text
+	}
+	_, rest, _ := strings.Cut(text[len(text)-enough:], "\n")
+	return "...\n" + rest
 }
 
 // behind returns the lines behind the one that says how a test ended: they are not its own.

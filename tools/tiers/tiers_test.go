@@ -31,11 +31,33 @@ func TestFollow_Events_BecomeOutcomesAndWhatFailedIsPrinted(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []outcome{
 		{Package: "p", Test: "TestA", Action: skipped, Reason: "short: takes long"},
-		{Package: "p", Test: "TestB", Action: failed, Seconds: 1.5},
+		{Package: "p", Test: "TestB", Action: failed, Seconds: 1.5, Output: "    a_test.go:9: got 1, want 2\n"},
 		{Package: "p", Test: "TestC", Action: passed, Seconds: 1, Reason: "sample: 2 of 9"},
-		{Package: "p", Action: failed, Seconds: 2.5, Line: "FAIL\tp\t2.5s"},
+		{Package: "p", Action: failed, Seconds: 2.5, Line: "FAIL\tp\t2.5s",
+			Output: "panic: deadline\nfatal error: all goroutines are asleep\nFAIL\tp\t2.5s\n"},
 	}, list)
 	require.Equal(t, "    a_test.go:9: got 1, want 2\npanic: deadline\nfatal error: all goroutines are asleep\nFAIL\tp\t2.5s\n", out.String())
+}
+
+// go test has no event for a benchmark that ended well.
+func TestFollow_Benchmarks_EndAsTheirPackageDoes(t *testing.T) {
+	t.Parallel()
+	list, err := follow(strings.NewReader(`{"Action":"run","Package":"p","Test":"BenchmarkA"}
+{"Action":"output","Package":"p","Test":"BenchmarkA","Output":"BenchmarkA-2   \t       1\t     10045 ns/op\n"}
+{"Action":"run","Package":"p","Test":"BenchmarkB"}
+{"Action":"skip","Package":"p","Test":"BenchmarkB"}
+{"Action":"pass","Package":"p","Elapsed":1}
+{"Action":"run","Package":"q","Test":"BenchmarkC"}
+{"Action":"fail","Package":"q","Elapsed":1}
+`), new(strings.Builder))
+	require.NoError(t, err)
+	require.Equal(t, []outcome{
+		{Package: "p", Test: "BenchmarkB", Action: skipped, Reason: "no reason given"},
+		{Package: "p", Test: "BenchmarkA", Action: passed},
+		{Package: "p", Action: passed, Seconds: 1},
+		{Package: "q", Test: "BenchmarkC", Action: failed},
+		{Package: "q", Action: failed, Seconds: 1},
+	}, list)
 }
 
 func TestLeft_EachReason_HasItsCommand(t *testing.T) {
@@ -91,7 +113,8 @@ func TestAll_TestInNoRecord_FailsAndIsNamed(t *testing.T) {
 	require.NotContains(t, out.String(), "NO TIER")
 	require.True(t, strings.HasSuffix(out.String(), "ok  \tp\t1s\n6 passed, 0 failed, 0 skipped\n"), out.String())
 
-	failing := append(outcomes, outcome{Package: modulePath + "/p", Test: "TestF", Action: failed})
+	failing := append(outcomes, outcome{Package: modulePath + "/p", Test: "TestF", Action: failed, Output: "f_test.go:7: no\n"})
+	out.Reset()
 	require.ErrorIs(t, all(&out, sources, failing), errFailed)
-	require.True(t, strings.HasSuffix(out.String(), "5 passed, 1 failed, 0 skipped\n"), out.String())
+	require.True(t, strings.HasSuffix(out.String(), "== FAILED: p.TestF\nf_test.go:7: no\nok  \tp\t1s\n5 passed, 1 failed, 0 skipped\n"), out.String())
 }
