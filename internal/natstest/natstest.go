@@ -48,6 +48,9 @@ func Main(m *testing.M, opts ...goleak.Option) {
 type Server struct {
 	cfg  natsd.Config
 	live *natsd.Server
+
+	mu    sync.Mutex
+	conns []*nats.Conn // those of Conn
 }
 
 // Start starts a server on a directory of the test's own. It is closed when the test ends.
@@ -102,7 +105,11 @@ func connectOptions() []nats.Option {
 // Conn connects over TCP, as an executor would. The connection is closed when the test ends.
 func (s *Server) Conn(tb testing.TB, opts ...nats.Option) *nats.Conn {
 	tb.Helper()
-	return connect(tb, s.URL(), append(s.Options(), opts...))
+	nc := connect(tb, s.URL(), append(s.Options(), opts...))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns = append(s.conns, nc)
+	return nc
 }
 
 func connect(tb testing.TB, url string, opts []nats.Option) *nats.Conn {
@@ -153,11 +160,17 @@ func (s *Server) Restart(tb testing.TB) {
 	s.Resume(tb)
 }
 
-// Stop stops the server cleanly. Connections keep trying until Resume.
+// Stop stops the server cleanly. Connections keep trying until Resume. It returns once those of Conn know that the server is away:
+// what they send before that is lost.
 func (s *Server) Stop(tb testing.TB) {
 	tb.Helper()
 	s.cfg.Port = s.live.Port()
 	require.NoError(tb, s.live.Close(), "stopping the test's nats server")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, nc := range s.conns {
+		require.Eventually(tb, func() bool { return !nc.IsConnected() }, time.Minute, time.Millisecond, "a connection outlives its server")
+	}
 }
 
 // Resume starts a stopped server on its directory and port.
