@@ -69,7 +69,7 @@ func showAt(ctx context.Context, a *app, cl *client, run string, at schema.Point
 		})
 	case schema.ViewEvents:
 		return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-			return fleet.EventsAt(ctx, run, at, func(r schema.Record) error { return eventsCmd{}.show(a, r, run) })
+			return fleet.EventsAt(ctx, run, at, func(r schema.Record) error { return eventsCmd{}.show(a, r, run, nil) })
 		})
 	}
 	var reply schema.GetReply
@@ -140,7 +140,7 @@ func printState(a *app, s *schema.State) error {
 func showEvents(ctx context.Context, a *app, cl *client, run string) error {
 	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
 		return fleet.Events(ctx, run, func(r schema.Record) error {
-			return eventsCmd{}.show(a, r, run)
+			return eventsCmd{}.show(a, r, run, nil)
 		})
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -33,7 +34,10 @@ type eventsCmd struct {
 // Help is the text below the flags.
 func (eventsCmd) Help() string {
 	return `The columns are the time, the position in the log, the run, the event's epoch and sequence, the event, and what it says. A ` +
-		`c in place of the sequence is a control event: not the executor but the daemon or a person wrote it.
+		`c in place of the sequence is a control event: not the executor but the daemon or a person wrote it. In a fleet with keys a control ` +
+		`event that none of them signed is shown as refused: somebody else wrote it. An executor's event that names a person or settles a ` +
+		`call is shown as not signed: the fold may take it or not. What the fold refuses for other reasons is shown like ` +
+		`any other event: --accepted leaves it out, and the stream WAYMARK_DEADLETTERS_FLEET has it with the reason.
 
 Examples:
   waymark events                                  what happens from now on, in all runs
@@ -58,6 +62,10 @@ type eventLine struct {
 	Bytes []byte `json:"data_base64,omitzero"`
 	// Problem says why a message is no event.
 	Problem string `json:"problem,omitzero"`
+	// Refused says why the fold refuses a control event of a fleet with keys: none of them signed it.
+	Refused string `json:"refused,omitzero"`
+	// Unsigned says that an executor wrote what a person may have to decide: whether it counts only the fold knows.
+	Unsigned bool `json:"unsigned,omitzero"`
 }
 
 // Run follows events until Ctrl-C.
@@ -83,12 +91,28 @@ func (c eventsCmd) Run(ctx context.Context, a *app) error {
 	if c.Accepted {
 		err = c.observe(ctx, a, cl)
 	} else {
-		err = c.follow(ctx, cl, func(m runlog.Arrived) error { return c.show(a, m.Record, m.Subject) }, nil)
+		err = c.log(ctx, a, cl)
 	}
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return nil
 	}
 	return err
+}
+
+// log prints what the log has, and says of what is forged that it is.
+func (c eventsCmd) log(ctx context.Context, a *app, cl *client) error {
+	js, _, err := cl.settings(ctx)
+	if err != nil {
+		return err
+	}
+	ring := keyring.New(cl.fleet, kvstore.KeysOf(js, cl.fleet), nil, nil)
+	return c.follow(ctx, cl, func(m runlog.Arrived) error {
+		keys, err := ring.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		return c.show(a, m.Record, m.Subject, keys)
+	}, nil)
 }
 
 // observe prints what the folder announces.
@@ -108,7 +132,7 @@ func (c eventsCmd) observe(ctx context.Context, a *app, cl *client) error {
 		case <-ctx.Done():
 			return nil
 		case m := <-arriving:
-			if err := c.show(a, schema.NewRecord(0, m.Header, m.Data), m.Subject); err != nil {
+			if err := c.show(a, schema.NewRecord(0, m.Header, m.Data), m.Subject, nil); err != nil {
 				return err
 			}
 		}
@@ -321,8 +345,9 @@ func (c eventsCmd) readOn(ctx context.Context, js jetstream.JetStream, names sch
 	}
 }
 
-// show writes one event. The daemon's barriers, and marks that a run is elsewhere, are none of a run's.
-func (c eventsCmd) show(a *app, r schema.Record, subject string) error {
+// show writes one event. The daemon's barriers, and marks that a run is elsewhere, are none of a run's. Without keys it is one that the fold
+// has accepted.
+func (c eventsCmd) show(a *app, r schema.Record, subject string, keys *schema.Keys) error {
 	e, err := decodeRecord(&r)
 	if err != nil {
 		if a.cli.JSON {
@@ -334,13 +359,21 @@ func (c eventsCmd) show(a *app, r schema.Record, subject string) error {
 	if _, mark := schema.PlacedOf(e); mark || e.Subject == schema.BarrierRun {
 		return nil
 	}
+	l := newEventLine(r.Stream, e)
+	if keys.Any() {
+		l.Refused, l.Unsigned = keys.Refuses(e, r.Stored), keys.Concern(&r) && !keys.Signed(e, r.Stored)
+	}
 	switch {
 	case a.cli.JSON && c.Raw:
 		return printStructured(a, e)
 	case a.cli.JSON:
-		return line(a.stdout, newEventLine(r.Stream, e))
+		return line(a.stdout, l)
+	case l.Refused != "":
+		return printEvent(a, r.Stream, e, "refused: "+l.Refused)
+	case l.Unsigned:
+		return printEvent(a, r.Stream, e, "not signed: "+gist(e))
 	}
-	return printEvent(a, r.Stream, e)
+	return printEvent(a, r.Stream, e, "")
 }
 
 func newEventLine(stream schema.StreamSequence, e *schema.Event) eventLine {
@@ -359,7 +392,8 @@ func newEventLine(stream schema.StreamSequence, e *schema.Event) eventLine {
 // decisionRoom is what a line keeps for a decision behind the name of its sender, in columns.
 const decisionRoom = 24
 
-func printEvent(a *app, stream schema.StreamSequence, e *schema.Event) error {
+// printEvent writes an event as a line of a table. A doubt about it stands in place of what it says, and is not cut.
+func printEvent(a *app, stream schema.StreamSequence, e *schema.Event, doubt string) error {
 	name := e.Name()
 	if name == "" {
 		name = e.Type
@@ -373,6 +407,10 @@ func printEvent(a *app, stream schema.StreamSequence, e *schema.Event) error {
 	}
 	head := fmt.Sprintf("%-12s  %7d  %s  %-7s  %-16s  ", clock(e.Time), stream,
 		text.Pad(text.Snip(printable(e.Subject), 20, "…"), 20, ' '), place, text.Snip(printable(name), 16, "…"))
+	if doubt != "" {
+		_, err := fmt.Fprintln(a.stdout, head+printable(doubt))
+		return err
+	}
 	said, room := printable(gist(e)), maxWidth-text.StringWidthWithoutEscSequences(head)
 	if by := printable(sender(e)); by != "" {
 		// Who decided is shown whole, also beyond the width of the page, and what was decided keeps some room.

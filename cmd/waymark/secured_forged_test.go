@@ -186,6 +186,15 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 			require.NotContains(t, s.as(t, fleet, access.Operator, 0, command...), "checkpoint.marked  ", "%v", command)
 		}
 	}
+	// Who reads the log itself is told what is forged, and what is not.
+	told := s.as(t, fleet, access.Observer, 0, "events", "doubts", "--all", "--no-follow")
+	requireHas(t, told, "refused: tool.settled of fleet payments: it is not signed, and the fleet has keys")
+	requireHas(t, told, "refused: tool.settled of fleet payments: it is signed by \""+own+"\", which is no key of the fleet")
+	for said := range strings.Lines(told) {
+		genuine := !strings.Contains(said, ".c ") || strings.Contains(said, "executor two")
+		require.Equal(t, genuine, !strings.Contains(said, "refused: ") && !strings.Contains(said, "not signed: "), said)
+	}
+	requireHas(t, s.as(t, fleet, access.Observer, 0, "--json", "events", "asks", "--all", "--no-follow"), `"refused":"run.input of fleet payments: `)
 	state, err := executor.Get(ctx, "asks")
 	require.NoError(t, err)
 	require.Nil(t, state.Waits[0].Input)
