@@ -269,16 +269,6 @@ func (k *Keys) check(e *Event, stored int64) (refusal string, bound, own bool) {
 	return "", true, false
 }
 
-// Refuses says why the fold refuses an event that the server stored at a time (nanoseconds since 1970), by its signature alone, or "". Whether a
-// signed event stands where it was signed for only the fold knows.
-func (k *Keys) Refuses(e *Event, stored int64) string {
-	refusal, _, _ := k.check(e, stored)
-	return refusal
-}
-
-// Signed reports whether a key of the fleet has signed an event that the server stored at a time.
-func (k *Keys) Signed(e *Event, stored int64) bool { return k.Any() && k.verify(e, stored) == "" }
-
 // verify says why an event's signature does not hold at the time at which the server stored it, or "".
 func (k *Keys) verify(e *Event, stored int64) string {
 	name := e.Extensions[AttributeSigner]
@@ -305,6 +295,16 @@ func (k *Keys) verify(e *Event, stored int64) string {
 	}
 	return ""
 }
+
+// Refuses says why the fold refuses an event that the server stored at a time (nanoseconds since 1970), by its signature alone, or "". Whether a
+// signed event stands where it was signed for only the fold knows.
+func (k *Keys) Refuses(e *Event, stored int64) string {
+	refusal, _, _ := k.check(e, stored)
+	return refusal
+}
+
+// Signed reports whether a key of the fleet has signed an event that the server stored at a time.
+func (k *Keys) Signed(e *Event, stored int64) bool { return k.Any() && k.verify(e, stored) == "" }
 
 // DigestAfter is the digest of a run after an event that the fold accepts, given the digest before it.
 func DigestAfter(digest string, e *Event) string {
