@@ -266,13 +266,14 @@ func TestTheRosterIsThatOfTheBucketThatIsThere(t *testing.T) {
 	}
 	require.Eventually(t, known("stale"), time.Minute, time.Millisecond)
 
+	w.tick = 10 * time.Millisecond
 	w.server.Restart(t)
 	s := w.begin("run-2", "executor-1", "i1")
 	require.True(t, known("stale")())
 
 	require.NoError(t, w.js.DeleteStream(t.Context(), "KV_"+w.names.CheckpointBucket()))
 	require.Eventually(t, func() bool {
-		w.clock.Forward(10 * time.Millisecond) // a lease whose release got lost runs out by this clock
+		w.clock.Forward(w.tick)
 		return !known("stale")() && known("run-1")() && known("run-2")()
 	}, time.Minute, time.Millisecond)
 	_, total := w.roster.Claimable(w.clock.Now(), ClaimWant{})

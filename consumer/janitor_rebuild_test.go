@@ -155,7 +155,12 @@ func TestTheMarkGoesUpToTheEndOfALogThatWasLookedThrough(t *testing.T) {
 	w := newFoldWorld(t)
 	cfg := hasty()
 	_, stop := w.fold(cfg)
-	for i := range 30 {
+	runs := 30
+	if testing.Short() {
+		runs = 6
+		t.Log("short: 6 of 30 runs")
+	}
+	for i := range runs {
 		x := w.writer(fmt.Sprintf("run-%d", i))
 		x.start()
 		x.turnOf(900)

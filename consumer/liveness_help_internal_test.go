@@ -30,7 +30,9 @@ type lifeWorld struct {
 	names  schema.Names
 	clock  *HandClock
 	// begun is the server's time when the clock was at noon.
-	begun  time.Time
+	begun time.Time
+	// tick is how much time passes, by the clock, with each look of settled: a lease whose release was lost expires by it.
+	tick   time.Duration
 	roster *Roster
 	hb     *Heartbeats
 	folder *Folder
@@ -204,6 +206,7 @@ func (r *lifeRun) settled(ok func(*schema.Checkpoint) bool) *schema.Checkpoint {
 	r.w.tb.Helper()
 	var c *schema.Checkpoint
 	require.Eventually(r.w.tb, func() bool {
+		r.w.clock.Forward(r.w.tick)
 		var err error
 		c, _, err = r.w.shard.Checkpoints.GetFresh(r.w.tb.Context(), r.out.Run)
 		if err != nil || !ok(c) {

@@ -19,6 +19,9 @@ import (
 // kept is still read whole, with what it stands on, and whatever is gone stood under nothing that is kept.
 func TestWhatThePolicyKeepsIsStillRecovered(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: 30 runs are made, and most of them are removed")
+	}
 	const seed, runs = 11, 30
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's choice
 	policy := schema.RetentionPolicy{CompletedSeconds: 1, CancelledSeconds: 1, GraceSeconds: 1}

@@ -82,10 +82,10 @@ func (w *serviceWorld) list(req schema.ListRequest) []string {
 func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 	t.Parallel()
 	const shards = 3
-	runs := 150
+	runs, bases := 150, 12
 	if testing.Short() {
-		runs = 20
-		t.Log("short: 20 of 150 runs")
+		runs, bases = 20, 4
+		t.Log("short: 20 of 150 runs, 4 of 12 bases")
 	}
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) { f.Shards, f.QuotaBytes = shards, kvstore.MinQuotaBytes })
 	random := rand.New(rand.NewPCG(7, 7)) //nolint:gosec // a test's data
@@ -167,7 +167,7 @@ func TestAListIsWhatLookingAtEveryRunWouldGive(t *testing.T) {
 			require.Equal(t, want, w.list(c.req), "%s, limit %d", c.name, limit)
 		}
 	}
-	for i := range 12 {
+	for i := range bases {
 		of := fmt.Sprintf("run-%03d", i)
 		parent := func(h *schema.Head) bool { return h.Parent != nil && h.Parent.Run == of }
 		related := func(h *schema.Head) bool {

@@ -132,6 +132,9 @@ func inputOf(ctx context.Context, t *testing.T, f *publisher.Fleet, run, id stri
 // Control events name the key that the NATS server verified, whatever name the request has.
 func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: a daemon, executors and a dozen commands")
+	}
 	k := startKeyed(t, "--operator", "ann,bob")
 	k.serve(t)
 	ctx, cancel := context.WithTimeout(t.Context(), securedWait)
@@ -225,6 +228,9 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 // With separate duties no key can both ask and approve: operators start and take over no runs and publish no questions, executors send no answers.
 func TestSeparateDuties_Asker_CannotApprove(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: a daemon, executors and a dozen commands")
+	}
 	k := startKeyed(t, "--operator", "ann,bob", "--duties", "separate", "--verify", "tools.>")
 	k.serve(t)
 	ctx, cancel := context.WithTimeout(t.Context(), securedWait)

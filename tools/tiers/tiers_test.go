@@ -33,8 +33,10 @@ func TestFollow_Events_BecomeOutcomesAndWhatFailedIsPrinted(t *testing.T) {
 		{Package: "p", Test: "TestA", Action: skipped, Reason: "short: takes long"},
 		{Package: "p", Test: "TestB", Action: failed, Seconds: 1.5, Output: "    a_test.go:9: got 1, want 2\n"},
 		{Package: "p", Test: "TestC", Action: passed, Seconds: 1, Reason: "sample: 2 of 9"},
-		{Package: "p", Action: failed, Seconds: 2.5, Line: "FAIL\tp\t2.5s",
-			Output: "panic: deadline\nfatal error: all goroutines are asleep\nFAIL\tp\t2.5s\n"},
+		{
+			Package: "p", Action: failed, Seconds: 2.5, Line: "FAIL\tp\t2.5s",
+			Output: "panic: deadline\nfatal error: all goroutines are asleep\nFAIL\tp\t2.5s\n",
+		},
 	}, list)
 	require.Equal(t, "    a_test.go:9: got 1, want 2\npanic: deadline\nfatal error: all goroutines are asleep\nFAIL\tp\t2.5s\n", out.String())
 }
