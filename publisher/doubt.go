@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -155,7 +156,6 @@ func (r *Run) held(c *schema.OpenCall, why string) error {
 	default:
 		e.Detail = "it is in doubt and its replay policy leaves it to a person"
 	}
-	e.Command = "find out what happened, then settle it with: " +
-		schema.SettleCommand(r.fleet.cfg.Fleet, r.id, c.CallKey, "abandoned|decided|rerun")
+	e.Command = "find out what happened, then settle it with one of: " + strings.Join(schema.SettleCommands(r.fleet.cfg.Fleet, r.id, c.CallKey), "; or ")
 	return e
 }

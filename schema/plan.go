@@ -114,12 +114,12 @@ type PlanCall struct {
 	Outcome Outcome `json:"outcome,omitzero"`
 	// IdempotencyKey that the tool is handed on a rerun.
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
-	// VerifySubject that is asked, and what happens when it cannot tell: Command.
+	// VerifySubject that is asked, and what happens when it cannot tell: Commands.
 	VerifySubject string `json:"verify_subject,omitzero"`
 	// InterruptID of what the call waits for.
 	InterruptID string `json:"interrupt_id,omitzero"`
-	// Command settles a call that is held, or that its tool cannot vouch for.
-	Command string `json:"command,omitzero"`
+	// Commands settle a call that is held, or that its tool cannot vouch for: one for each decision.
+	Commands []string `json:"commands,omitzero"`
 }
 
 // Saved is what need not be done again, against starting the run over. Times are sums of what was recorded: calls that
@@ -139,9 +139,18 @@ type Saved struct {
 	DurationMS int64 `json:"duration_ms"`
 }
 
-// SettleCommand is the command by which a person settles a call in doubt. An empty fleet leaves it to who runs the
-// command. how is one or more settlements, or empty; several are quoted as one word, so that a shell into which the
-// command is pasted as it stands settles nothing.
+// SettleCommands are the commands by which a person settles a call in doubt, one for each decision. Each can be pasted as it
+// stands; the result of a call that was done must be filled in, and the command is refused until it is.
+func SettleCommands(fleet, run string, key CallKey) []string {
+	return []string{
+		SettleCommand(fleet, run, key, "decided") + " --result JSON",
+		SettleCommand(fleet, run, key, "rerun"),
+		SettleCommand(fleet, run, key, "abandoned"),
+	}
+}
+
+// SettleCommand is the command by which a person settles a call in doubt. An empty fleet leaves it to the reader of the
+// command, as does an empty how.
 func SettleCommand(fleet, run string, key CallKey, how string) string {
 	var b strings.Builder
 	b.WriteString("waymark settle ")
@@ -275,9 +284,9 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 	case o.Replay == ReplayVerify && c != nil && c.VerifySubject != "":
 		p.Action, p.VerifySubject, p.IdempotencyKey = CallVerify, c.VerifySubject, key
 		p.Why = "its tool is asked what became of it; when it cannot tell, a person settles it"
-		p.Command = SettleCommand(h.Fleet, h.Run, o.CallKey, "abandoned|decided|rerun")
+		p.Commands = SettleCommands(h.Fleet, h.Run, o.CallKey)
 	default:
-		p.Action, p.Command = CallHold, SettleCommand(h.Fleet, h.Run, o.CallKey, "abandoned|decided|rerun")
+		p.Action, p.Commands = CallHold, SettleCommands(h.Fleet, h.Run, o.CallKey)
 		p.Why = "whether it had its effect is not known, and its policy leaves that to a person"
 		if o.Replay == ReplayVerify {
 			p.Why = "whether it had its effect is not known, and it names no subject to ask"

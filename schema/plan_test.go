@@ -28,7 +28,10 @@ func (r *testRun) operator(d schema.Data, turn int32) schema.Verdict {
 }
 
 func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
-	const settle = "waymark settle --fleet f r1 1 c1 --how 'abandoned|decided|rerun'"
+	settle := []string{
+		"waymark settle --fleet f r1 1 c1 --how decided --result JSON", "waymark settle --fleet f r1 1 c1 --how rerun",
+		"waymark settle --fleet f r1 1 c1 --how abandoned",
+	}
 	decided := func(r *testRun, decision string) {
 		require.Equal(r.tb, schema.Applied, r.write(&schema.ToolDecidedData{ToolCallID: "c1", Decision: decision}, 1).Kind)
 	}
@@ -52,21 +55,21 @@ func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
 		},
 		"verify asks its subject": {
 			call: schema.ToolCalledData{Replay: schema.ReplayVerify, VerifySubject: "tools.deploy.verify"},
-			want: schema.PlanCall{Action: schema.CallVerify, VerifySubject: "tools.deploy.verify", IdempotencyKey: "r1.1.c1.1", Command: settle},
+			want: schema.PlanCall{Action: schema.CallVerify, VerifySubject: "tools.deploy.verify", IdempotencyKey: "r1.1.c1.1", Commands: settle},
 		},
 		"no policy is held": {
-			want: schema.PlanCall{Action: schema.CallHold, Command: settle},
+			want: schema.PlanCall{Action: schema.CallHold, Commands: settle},
 		},
 		"already in doubt is the same": {
 			then: func(r *testRun) { r.takeover("ex-2") },
-			want: schema.PlanCall{Action: schema.CallHold, Command: settle},
+			want: schema.PlanCall{Action: schema.CallHold, Commands: settle},
 		},
 		"held and waited for names what it waits for": {
 			then: func(r *testRun) {
 				r.takeover("ex-2")
 				r.write(&schema.RunWaitingData{InterruptID: "h1", Reason: schema.WaitToolInDoubt, ToolCallID: "c1"}, 1)
 			},
-			want: schema.PlanCall{Action: schema.CallHold, Command: settle, InterruptID: "h1"},
+			want: schema.PlanCall{Action: schema.CallHold, Commands: settle, InterruptID: "h1"},
 			next: schema.PlanWait,
 		},
 		"cleared by an operator while nobody had the run is run": {
@@ -90,7 +93,7 @@ func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
 				require.Equal(r.tb, schema.Applied, r.operator(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "anna"}, 1).Kind)
 				decided(r, schema.DecisionAllow)
 			},
-			want: schema.PlanCall{Action: schema.CallHold, Command: settle},
+			want: schema.PlanCall{Action: schema.CallHold, Commands: settle},
 		},
 		"a late result is adopted": {
 			then: func(r *testRun) {
@@ -123,13 +126,13 @@ func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
 		},
 		"allowed may have run": {
 			then: func(r *testRun) { decided(r, schema.DecisionAsk); decided(r, schema.DecisionAllow) },
-			want: schema.PlanCall{Action: schema.CallHold, Command: settle},
+			want: schema.PlanCall{Action: schema.CallHold, Commands: settle},
 		},
 		"another call's decision does not count": {
 			then: func(r *testRun) {
 				require.Equal(r.tb, schema.Applied, r.write(&schema.ToolDecidedData{ToolCallID: "c1", Occurrence: 2, Decision: schema.DecisionDeny}, 1).Kind)
 			},
-			want: schema.PlanCall{Action: schema.CallHold, Command: settle},
+			want: schema.PlanCall{Action: schema.CallHold, Commands: settle},
 		},
 	}
 	for name, test := range tests {

@@ -13,7 +13,8 @@ import (
 // cli is the whole grammar. A variable in the tag environ is read when the flag is not given. Commands with the tag serverless
 // ask no server: their help leaves out the flags that name one.
 type cli struct {
-	Help helpFlag `short:"h" help:"Show help, of a command when one is given."`
+	Help helpFlag    `short:"h" help:"Show help, of a command when one is given."`
+	Show versionFlag `name:"version" help:"Show versions, as the command version does."`
 
 	StateDir string          `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user's own)."`
 	Conn     connectionFlags `embed:"" group:"server"`

@@ -64,11 +64,6 @@ func (c conformCmd) Run(ctx context.Context, a *app) error {
 	case c.For < 0:
 		return fail(exitUsage, "use a time such as 2m", "--for %s is below 0", c.For)
 	}
-	if c.Run_ != "" {
-		if err := schema.CheckName("run id", c.Run_); err != nil {
-			return err
-		}
-	}
 	if len(c.Expect) == 1 && c.Expect[0] == "all" {
 		c.Expect = nil
 		for _, s := range conform.Scenarios() {

@@ -63,14 +63,6 @@ func cliDoc(t *testing.T) string {
 	return b.String()
 }
 
-func commandPath(n *kong.Node) string {
-	name := n.Name
-	for p := n.Parent; p != nil && p.Type == kong.CommandNode; p = p.Parent {
-		name = p.Name + " " + name
-	}
-	return name
-}
-
 func commandUsage(n *kong.Node) string {
 	s := commandPath(n)
 	for _, p := range n.Positional {
@@ -199,6 +191,10 @@ wrong and what to do next:
 
     waymark: no waymark server is running in ~/.local/state/waymark: there is no endpoint.json
     hint: start one with: waymark serve, or name another server with --nats or --context
+
+With ` + "`--json`" + ` it is one JSON object on one line, the last of standard error, also when the command line is wrong:
+
+    {"error":"fleet default has no run fix-login","hint":"list the runs with: waymark runs ls","code":4,"name":"not found"}
 
 The commands in hints and next steps can be pasted: they repeat the flags that named the server and the fleet.
 Passwords, tokens and the credentials within an address are never shown; give those in the environment.

@@ -70,11 +70,6 @@ type eventLine struct {
 
 // Run follows events until Ctrl-C.
 func (c eventsCmd) Run(ctx context.Context, a *app) error {
-	if c.Run_ != "" {
-		if err := schema.CheckName("run id", c.Run_); err != nil {
-			return err
-		}
-	}
 	switch {
 	case c.Accepted && (c.All || c.Since != 0 || c.NoFollow):
 		return fail(exitUsage, "leave out --accepted to read the log", "--accepted is live only")

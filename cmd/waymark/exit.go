@@ -74,22 +74,56 @@ func fail(code exitCode, hint, format string, args ...any) error {
 	return &failure{code: code, what: fmt.Sprintf(format, args...), hint: hint}
 }
 
-// report prints err and returns the exit code.
-func report(ctx context.Context, err error, p prompt, stderr io.Writer) int {
+// failureReport is a failure for programs.
+type failureReport struct {
+	Error string   `json:"error"`
+	Hint  string   `json:"hint,omitzero"`
+	Code  exitCode `json:"code"`
+	// Name of the exit code.
+	Name string `json:"name"`
+}
+
+// reported is what a user gets of an error; nil when there is nothing to report.
+func reported(ctx context.Context, err error, p prompt) *failureReport {
 	if err == nil || closedPipe(err) {
-		return int(exitOK)
+		return nil
 	}
 	f := explain(ctx, err)
 	hint := f.advice(p)
 	if seedLike.MatchString(f.what) {
 		hint = strings.TrimPrefix(hint+"; ", "; ") + "where a secret seed was given, name the file that holds it; make a new one if others could see it"
 	}
-	// There is nowhere to report that standard error is gone.
-	_, _ = fmt.Fprintf(stderr, "waymark: %s\n", printable(withoutSeeds(f.what)))
-	if hint != "" {
-		_, _ = fmt.Fprintf(stderr, "hint: %s\n", printable(withoutSeeds(hint)))
+	r := &failureReport{Error: withoutSeeds(f.what), Hint: withoutSeeds(hint), Code: f.code}
+	for _, e := range exitCodes {
+		if e.code == f.code {
+			r.Name = e.name
+		}
 	}
-	return int(f.code)
+	return r
+}
+
+// report prints err in two lines and returns the exit code.
+func report(ctx context.Context, err error, p prompt, stderr io.Writer) int {
+	r := reported(ctx, err, p)
+	if r == nil {
+		return int(exitOK)
+	}
+	// There is nowhere to report that standard error is gone.
+	_, _ = fmt.Fprintf(stderr, "waymark: %s\n", printable(r.Error))
+	if r.Hint != "" {
+		_, _ = fmt.Fprintf(stderr, "hint: %s\n", printable(r.Hint))
+	}
+	return int(r.Code)
+}
+
+// reportJSON prints err as one JSON object on a line and returns the exit code.
+func reportJSON(ctx context.Context, err error, p prompt, stderr io.Writer) int {
+	r := reported(ctx, err, p)
+	if r == nil {
+		return int(exitOK)
+	}
+	_ = line(stderr, r) // there is nowhere to report that standard error is gone
+	return int(r.Code)
 }
 
 // seedLike finds the seeds of NKeys, also mistyped or cut off. No public key begins with an S.
@@ -240,7 +274,7 @@ func explainInput(err error) *failure {
 	var name *schema.NameError
 	switch {
 	case errors.As(err, &name):
-		return &failure{code: exitUsage, what: name.Error(), hint: "ids look like: fix-login-2026-01-31"}
+		return &failure{code: exitUsage, what: name.Error(), hint: "ids look like: fix-login-2026-01-31", err: err}
 	case errors.Is(err, schema.ErrCorrupt), errors.Is(err, schema.ErrFormat):
 		return &failure{code: exitDamaged}
 	}

@@ -39,11 +39,6 @@ func (exportCmd) Help() string {
 
 // Run writes a run. A file appears only when it is whole.
 func (c exportCmd) Run(ctx context.Context, a *app) error {
-	for _, run := range c.Run_ {
-		if err := schema.CheckName("run id", run); err != nil {
-			return err
-		}
-	}
 	switch {
 	case c.Archive == "" && len(c.Run_) != 1:
 		return fail(exitUsage, "export one run at a time, or all into one file with --archive FILE", "%d runs are named", len(c.Run_))

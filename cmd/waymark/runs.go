@@ -36,7 +36,7 @@ type runsLsCmd struct {
 	Until  string            `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, longer ago than that."`
 	Limit  int               `default:"100" placeholder:"N" help:"At most so many (default: 100)."`
 	All    bool              `help:"List all of them, however many there are; --limit counts for nothing then."`
-	After  string            `placeholder:"PLACE" help:"Go on behind the place that the list before named."`
+	After  string            `placeholder:"PLACE" help:"Go on behind the list before: its next, which --json shows."`
 }
 
 // Help is the text below the flags.
@@ -101,7 +101,7 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 		}
 		request.After = page.Next
 	}
-	if all.Incomplete && !a.cli.Quiet {
+	if all.Incomplete && !a.cli.Quiet && !a.cli.JSON {
 		if _, err := fmt.Fprintln(a.stderr, "the daemon is still indexing the runs of this fleet: some may be missing"); err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if all.Next != "" && !a.cli.Quiet {
-		_, err = fmt.Fprintf(a.stderr, "there are more: --all for all, or --after %s\n", all.Next)
+		_, err = fmt.Fprintf(a.stderr, "there are more: list them with --all, or with a --limit above %d\n", c.Limit)
 	} else if len(all.Runs) == 0 && !a.cli.Quiet {
 		_, err = fmt.Fprintln(a.stderr, "no runs")
 	}

@@ -45,10 +45,6 @@ func (c verifyCmd) Run(ctx context.Context, a *app) error {
 		return fail(exitUsage, "name a run, or add --all", "neither a run nor --all is given")
 	case c.Run_ != "" && c.All:
 		return fail(exitUsage, "leave out one of them", "run %s and --all are both given", c.Run_)
-	case c.Run_ != "":
-		if err := schema.CheckName("run id", c.Run_); err != nil {
-			return err
-		}
 	}
 	cl, err := a.connect(ctx)
 	if err != nil {

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"io"
 	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/schema"
@@ -49,8 +52,27 @@ func (versionCmd) Run(a *app) error {
 	if a.cli.JSON {
 		return document(a.stdout, v)
 	}
-	return printFields(a.stdout, "waymark", v.Waymark, "revision", v.Revision, "nats-server", v.NATSServer,
-		"go", v.Go, "platform", v.Platform)
+	return v.write(a.stdout)
+}
+
+// write prints the versions for people.
+func (v versionInfo) write(w io.Writer) error {
+	commit := v.Revision
+	if commit == "" {
+		commit = "not known: built outside of a repository"
+	}
+	return printFields(w, "waymark", v.Waymark, "commit", commit, "go", v.Go, "nats-server", v.NATSServer, "platform", v.Platform)
+}
+
+// versionFlag prints the versions and ends the parse.
+type versionFlag bool
+
+// BeforeReset is called by kong before the rest of the command line is checked.
+func (versionFlag) BeforeReset(ctx *kong.Context) error {
+	if err := versions().write(ctx.Stdout); err != nil {
+		return err
+	}
+	return errHelp
 }
 
 // serviceVersion is the version as NATS micro wants it: semantic, without the v.

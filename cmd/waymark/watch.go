@@ -26,13 +26,8 @@ type runsWatchCmd struct {
 // Run shows checkpoints until Ctrl-C. They come from the republished copies of the checkpoint bucket: at most
 // once, and not after the fact.
 func (c runsWatchCmd) Run(ctx context.Context, a *app) error {
-	switch {
-	case c.Run_ == "" && c.UntilEnd:
+	if c.Run_ == "" && c.UntilEnd {
 		return fail(exitUsage, "name a run: "+a.prompt.command("runs watch RUN --until-end"), "--until-end is of one run")
-	case c.Run_ != "":
-		if err := schema.CheckName("run id", c.Run_); err != nil {
-			return err
-		}
 	}
 	cl, err := a.connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
 	if err != nil {
