@@ -112,8 +112,8 @@ func (c cutCmd) Run(ctx context.Context, a *app) error {
 	return printTable(a.stdout, []column{
 		{title: "run", shrinks: true},
 		{title: "point"},
-		{title: "position", right: true},
-		{title: "turn", right: true},
+		{title: "position", right: true, drop: 2},
+		{title: "turn", right: true, drop: 1},
 		{title: "status"},
 		{title: ""},
 	}, rows)

@@ -75,7 +75,7 @@ func (s *demoStage) say(who, format string, args ...any) {
 	const indent = "                  " // below the words of the line before
 	var b strings.Builder
 	fmt.Fprintf(&b, "%5.1fs  %-9s", s.app.now().Sub(s.begun).Seconds(), who)
-	words := text.WrapSoft(printable(fmt.Sprintf(format, args...)), maxWidth-len(indent))
+	words := text.WrapSoft(printable(fmt.Sprintf(format, args...)), widthOf(s.app.stdout)-len(indent))
 	for i, line := range strings.Split(words, "\n") {
 		if i > 0 {
 			b.WriteString(strings.Repeat(" ", len(indent)-1))

@@ -387,6 +387,12 @@ func newEventLine(stream schema.StreamSequence, e *schema.Event) eventLine {
 // decisionRoom is what a line keeps for a decision behind the name of its sender, in columns.
 const decisionRoom = 24
 
+// inColumn is text from outside in a column of a line whose table has no end: of that width, within reason.
+func inColumn(s string, width int) string {
+	width = min(max(width, 12), schema.MaxName)
+	return text.Pad(text.Snip(printable(s), width, "…"), width, ' ')
+}
+
 // printEvent writes an event as a line of a table. A doubt about it stands in place of what it says, and is not cut.
 func printEvent(a *app, stream schema.StreamSequence, e *schema.Event, doubt string) error {
 	name := e.Name()
@@ -400,13 +406,14 @@ func printEvent(a *app, stream schema.StreamSequence, e *schema.Event, doubt str
 	case e.Epoch != 0:
 		place = fmt.Sprintf("%d.c", e.Epoch)
 	}
+	width := widthOf(a.stdout)
 	head := fmt.Sprintf("%-12s  %7d  %s  %-7s  %-16s  ", clock(e.Time), stream,
-		text.Pad(text.Snip(printable(e.Subject), 20, "…"), 20, ' '), place, text.Snip(printable(name), 16, "…"))
+		inColumn(e.Subject, 20+(width-pipeWidth)/4), place, text.Snip(printable(name), 16, "…"))
 	if doubt != "" {
 		_, err := fmt.Fprintln(a.stdout, head+printable(doubt))
 		return err
 	}
-	said, room := printable(gist(e)), maxWidth-text.StringWidthWithoutEscSequences(head)
+	said, room := printable(gist(e)), width-text.StringWidthWithoutEscSequences(head)
 	if by := printable(sender(e)); by != "" {
 		// Who decided is shown whole, also beyond the width of the page, and what was decided keeps some room.
 		said, room = words(by, said), max(room, text.StringWidthWithoutEscSequences(by)+decisionRoom)

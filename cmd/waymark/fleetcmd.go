@@ -81,15 +81,15 @@ func printFleet(a *app, reply *schema.FleetReply) error {
 	}
 	return printTable(a.stdout, []column{
 		{title: "shard", right: true},
-		{title: "folder"},
+		{title: "folder", shrinks: true},
 		{title: "waiting", right: true},
 		{title: "oldest", right: true},
-		{title: "log"},
-		{title: "segments", right: true},
-		{title: "stored/payload", right: true},
-		{title: "bytes/event", right: true},
-		{title: "events/put", right: true},
-		{title: "position", right: true},
+		{title: "log", shrinks: true},
+		{title: "segments", right: true, drop: 4},
+		{title: "stored/payload", right: true, drop: 3},
+		{title: "bytes/event", right: true, drop: 2},
+		{title: "events/put", right: true, drop: 1},
+		{title: "position", right: true, drop: 5},
 	}, rows)
 }
 

@@ -118,7 +118,7 @@ func messagesText(messages []schema.Message) string {
 		}
 		for _, p := range m.Parts {
 			switch {
-			case p.Content != nil:
+			case p.Content != nil && *p.Content != "":
 				shown = append(shown, *p.Content)
 			case p.Name != "":
 				shown = append(shown, p.Name)

@@ -377,9 +377,9 @@ func (q *question) show(a *app) error {
 		return err
 	}
 	for _, part := range []struct{ title, text string }{
-		{"asks", wrapped(q.Message)},
-		{"arguments", indented(q.Arguments)},
-		{"an answer must satisfy", indented(q.ResponseSchema)},
+		{"asks", wrapped(q.Message, widthOf(a.stdout))},
+		{"arguments", indented(q.Arguments, widthOf(a.stdout))},
+		{"an answer must satisfy", indented(q.ResponseSchema, widthOf(a.stdout))},
 	} {
 		if part.text == "" {
 			continue

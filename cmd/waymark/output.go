@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,10 +16,42 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+	"golang.org/x/term"
 )
 
-// maxWidth is the width that every table keeps to, in columns of a terminal.
-const maxWidth = 100
+// pipeWidth is the width that text keeps to where standard output is no terminal, and leastWidth the least that a terminal gets.
+const (
+	pipeWidth  = 100
+	leastWidth = 40
+)
+
+// page is standard output with the width that tables and text on it keep to.
+type page struct {
+	io.Writer
+	width int
+}
+
+// newPage finds the width: that of COLUMNS, else that of the terminal, else pipeWidth.
+func newPage(w io.Writer, getenv func(string) string) page {
+	width, err := strconv.Atoi(getenv("COLUMNS"))
+	if err != nil || width < 1 {
+		width = pipeWidth
+		if f, ok := w.(*os.File); ok {
+			if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 { //nolint:gosec // a file descriptor
+				width = columns
+			}
+		}
+	}
+	return page{w, max(width, leastWidth)}
+}
+
+// widthOf is the width of what is written to w.
+func widthOf(w io.Writer) int {
+	if p, ok := w.(page); ok {
+		return p.width
+	}
+	return pipeWidth
+}
 
 // minColumn is what a column that may shrink keeps.
 const minColumn = 6
@@ -54,7 +87,7 @@ type column struct {
 	shrinks bool
 }
 
-// printTable prints rows below their titles, within maxWidth. No rows are no table.
+// printTable prints rows below their titles, within the width of w. No rows are no table.
 func printTable(w io.Writer, columns []column, rows [][]string) error {
 	if len(rows) == 0 {
 		return nil
@@ -69,8 +102,8 @@ func printTable(w io.Writer, columns []column, rows [][]string) error {
 			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(row[i]))
 		}
 	}
-	columns, rows, widths = dropped(columns, rows, widths)
-	fit(columns, widths)
+	columns, rows, widths = dropped(columns, rows, widths, widthOf(w))
+	fit(columns, widths, widthOf(w))
 	t := table.NewWriter()
 	t.SetStyle(plain)
 	header := make(table.Row, len(columns))
@@ -117,8 +150,8 @@ func tableWidth(widths []int) int {
 }
 
 // dropped leaves out columns that may be, one after the other, until the table fits.
-func dropped(columns []column, rows [][]string, widths []int) ([]column, [][]string, []int) {
-	for tableWidth(widths) > maxWidth {
+func dropped(columns []column, rows [][]string, widths []int, most int) ([]column, [][]string, []int) {
+	for tableWidth(widths) > most {
 		first := -1
 		for i, c := range columns {
 			if c.drop > 0 && (first < 0 || c.drop < columns[first].drop) {
@@ -137,8 +170,8 @@ func dropped(columns []column, rows [][]string, widths []int) ([]column, [][]str
 }
 
 // fit takes width from the columns that may shrink, the widest first, until the table fits.
-func fit(columns []column, widths []int) {
-	for total := tableWidth(widths); total > maxWidth; total-- {
+func fit(columns []column, widths []int, most int) {
+	for total := tableWidth(widths); total > most; total-- {
 		widest := -1
 		for i, c := range columns {
 			if c.shrinks && widths[i] > minColumn && (widest < 0 || widths[i] >= widths[widest]) {
@@ -153,7 +186,7 @@ func fit(columns []column, widths []int) {
 }
 
 // printFields prints pairs of name and value; empty values are left out. Long values are cut.
-func printFields(w io.Writer, pairs ...string) error { return printPairs(w, maxWidth, pairs) }
+func printFields(w io.Writer, pairs ...string) error { return printPairs(w, widthOf(w), pairs) }
 
 // printWhole is printFields for values that are pasted, such as commands and keys: it cuts none.
 func printWhole(w io.Writer, pairs ...string) error { return printPairs(w, math.MaxInt, pairs) }
@@ -261,30 +294,30 @@ func localTime(at string) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// wrapped is text from outside as a block: indented by two, within maxWidth, its own line breaks kept.
-func wrapped(s string) string { return block(s, text.WrapSoft) }
+// wrapped is text from outside as a block: indented by two, within a width, its own line breaks kept.
+func wrapped(s string, width int) string { return block(s, width, text.WrapSoft) }
 
 // indented is a JSON value from outside as a block; nothing for none. What is too long is broken anywhere, and nothing of it
 // is left out.
-func indented(v jsontext.Value) string {
+func indented(v jsontext.Value, width int) string {
 	if len(v) == 0 {
 		return ""
 	}
 	v = v.Clone()
 	if err := v.Indent(jsontext.WithIndent("  ")); err != nil {
-		return wrapped(string(v))
+		return wrapped(string(v), width)
 	}
-	return block(string(v), text.WrapHard)
+	return block(string(v), width, text.WrapHard)
 }
 
 // block indents text by two and breaks its lines; what a line begins with is kept before its parts.
-func block(s string, wrap func(string, int) string) string {
+func block(s string, width int, wrap func(string, int) string) string {
 	var b strings.Builder
 	for l := range strings.Lines(s) {
 		l = printable(strings.TrimRight(l, "\r\n"))
 		rest := strings.TrimLeft(l, " ")
-		indent := "  " + l[:min(len(l)-len(rest), maxWidth/2)]
-		for part := range strings.Lines(wrap(rest, maxWidth-len(indent))) {
+		indent := "  " + l[:min(len(l)-len(rest), width/2)]
+		for part := range strings.Lines(wrap(rest, width-len(indent))) {
 			b.WriteString(strings.TrimRight(indent+strings.TrimRight(part, "\n"), " ") + "\n")
 		}
 	}

@@ -32,7 +32,7 @@ func TestTablesKeepToTheirWidth(t *testing.T) {
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 	require.Len(t, lines, 4)
 	for _, l := range lines {
-		require.LessOrEqual(t, len([]rune(l)), maxWidth, l)
+		require.LessOrEqual(t, len([]rune(l)), pipeWidth, l)
 		require.Equal(t, strings.TrimRight(l, " "), l)
 	}
 	require.Contains(t, lines[1], "gapped, 12 in doubt")
@@ -142,7 +142,7 @@ func TestHelpKeepsToItsWidth(t *testing.T) {
 		var stdout, stderr bytes.Buffer
 		require.Zero(t, run(t.Context(), args, func(string) string { return "" }, nil, &stdout, &stderr), stderr.String())
 		for l := range strings.Lines(stdout.String()) {
-			require.LessOrEqual(t, len([]rune(l)), maxWidth+1, "%v: %s", args, l)
+			require.LessOrEqual(t, len([]rune(l)), pipeWidth+1, "%v: %s", args, l)
 		}
 	}
 }
@@ -199,15 +199,15 @@ func TestAHeldWaitEndsWithCtrlC(t *testing.T) {
 func TestABlockKeepsWhatALineBeginsWithAndAllOfAValue(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("word  ", 40)
-	text := indented([]byte(`{"a":{"b":"` + long + `"},"n":1}`))
+	text := indented([]byte(`{"a":{"b":"`+long+`"},"n":1}`), pipeWidth)
 	var joined strings.Builder
 	for l := range strings.Lines(text) {
-		require.LessOrEqual(t, len(l), maxWidth+1)
+		require.LessOrEqual(t, len(l), pipeWidth+1)
 		joined.WriteString(strings.TrimPrefix(strings.TrimSuffix(l, "\n"), "      "))
 	}
 	require.Contains(t, text, "\n    \"a\": {\n")
 	require.Equal(t, 40, strings.Count(joined.String(), "word"))
-	require.Contains(t, wrapped("one\n  two "+long), "\n    two word")
-	require.Equal(t, "  a \\x1b[31m b\n", wrapped("a \x1b[31m b"))
-	require.Empty(t, indented(nil))
+	require.Contains(t, wrapped("one\n  two "+long, pipeWidth), "\n    two word")
+	require.Equal(t, "  a \\x1b[31m b\n", wrapped("a \x1b[31m b", pipeWidth))
+	require.Empty(t, indented(nil, pipeWidth))
 }

@@ -67,6 +67,7 @@ func (a *app) main(ctx context.Context, args []string) error {
 		return err
 	}
 	a.parser = parser
+	a.stdout = newPage(a.stdout, a.getenv)
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}

@@ -16,8 +16,8 @@ import (
 const (
 	// maxTree bounds the runs of a tree.
 	maxTree = 1000
-	// maxTie is the width that is left to how a run came about: ids of runs go first.
-	maxTie = 40
+	// tieShare is the part of the width that is left to how a run came about, in percent: ids of runs go first.
+	tieShare = 40
 	// treeReaders is the number of runs that are read at the same time.
 	treeReaders = 8
 )
@@ -375,7 +375,7 @@ func printTree(a *app, reply *treeReply) error {
 		if n.Missing {
 			status = "not in this fleet"
 		}
-		rows = append(rows, []string{name, n.Agent, status, count(n.Turn), text.Snip(printable(reply.tieText(n)), maxTie, "…")})
+		rows = append(rows, []string{name, n.Agent, status, count(n.Turn), text.Snip(printable(reply.tieText(n)), widthOf(a.stdout)*tieShare/100, "…")})
 		for _, o := range offers {
 			to := o.NextAgent
 			if to == "" {

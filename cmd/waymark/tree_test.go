@@ -106,7 +106,7 @@ func TestATreeIsDrawnWithinItsWidth(t *testing.T) {
 	reply = family(deep...).arrange("r0")
 	require.NoError(t, printTree(a, &reply))
 	for l := range strings.Lines(stdout.String()) {
-		require.LessOrEqual(t, len([]rune(l)), maxWidth+1)
+		require.LessOrEqual(t, len([]rune(l)), pipeWidth+1)
 	}
 }
 

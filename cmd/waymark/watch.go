@@ -14,6 +14,8 @@ import (
 const (
 	// watchPending bounds the checkpoints that wait to be printed; more are dropped, as hints may be.
 	watchPending = 4096
+	// watchRest is the width of the columns beside that of the run.
+	watchRest = 65
 	// watchLook is how often a watched run is asked for, in case a hint was lost.
 	watchLook = 5 * time.Second
 )
@@ -133,15 +135,16 @@ func (w *watcher) print(h *schema.Head) error {
 	if w.app.cli.JSON {
 		return line(w.app.stdout, h)
 	}
+	width := widthOf(w.app.stdout) - watchRest
 	if !w.titled {
 		w.titled = true
-		if _, err := fmt.Fprintf(w.app.stdout, "%-12s  %-32s  %-12s  %5s  %5s  %6s  %4s  %7s\n",
-			"TIME", "RUN", "STATUS", "EPOCH", "TURN", "CALLS", "OPEN", "EVENTS"); err != nil {
+		if _, err := fmt.Fprintf(w.app.stdout, "%-12s  %s  %-12s  %5s  %5s  %6s  %4s  %7s\n",
+			"TIME", inColumn("RUN", width), "STATUS", "EPOCH", "TURN", "CALLS", "OPEN", "EVENTS"); err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w.app.stdout, "%-12s  %-32s  %-12s  %5d  %5d  %6d  %4d  %7d\n",
-		clock(h.UpdatedAt), printable(h.Run), printable(string(h.Status)), h.Epoch, h.Turn, h.Counts.ToolCalls, len(h.OpenCalls), h.Counts.Events)
+	_, err := fmt.Fprintf(w.app.stdout, "%-12s  %s  %-12s  %5d  %5d  %6d  %4d  %7d\n",
+		clock(h.UpdatedAt), inColumn(h.Run, width), printable(string(h.Status)), h.Epoch, h.Turn, h.Counts.ToolCalls, len(h.OpenCalls), h.Counts.Events)
 	return err
 }
 

@@ -369,6 +369,8 @@ type folding struct {
 	// at is the head behind the last boundary.
 	at     schema.Head
 	bounds bool
+	// name is the shortest name of that boundary: the place of an executor's event, else the event's id.
+	name schema.Point
 }
 
 // add folds a record, and is false for the first one beyond.
@@ -381,6 +383,10 @@ func (f *folding) add(r schema.Record) bool {
 		f.records++
 		if v.Boundary {
 			f.at, f.bounds = f.head.Clone(), true
+			f.name = schema.Point{Kind: schema.PointEvent, Name: f.at.Position.ID}
+			if v.Event.Sequence != 0 && v.Kind == schema.Applied {
+				f.name = schema.Point{Kind: schema.PointSequence, Epoch: f.at.Epoch, Number: uint64(v.Event.Sequence)}
+			}
 		}
 	}
 	return true
@@ -394,6 +400,6 @@ func (f *folding) point(run string, shard int) RunPoint {
 	h := &f.at
 	p.Position, p.Epoch, p.Sequence, p.Turn, p.Status = h.Position, h.Epoch, h.Sequence, h.Turn, h.Status
 	p.Events, p.Digest, p.UpdatedAt = h.Counts.Events, h.Digest, h.UpdatedAt
-	p.Point = (&schema.Point{Kind: schema.PointEvent, Name: h.Position.ID}).String()
+	p.Point = f.name.String()
 	return p
 }

@@ -33,15 +33,18 @@ func requireCut(t *testing.T, writers []*writer, shards []backup.ShardPoint, run
 	t.Helper()
 	begun := 0
 	for _, x := range writers {
-		at, bounds := schema.NewHead(fleet, x.run.Run), schema.Head{}
+		at, bounds, point := schema.NewHead(fleet, x.run.Run), schema.Head{}, ""
 		n := 0
 		for _, r := range x.acked {
 			if r.Stream > shards[x.names.Shard].Position {
 				break
 			}
 			n++
-			if at.Apply(schema.NoKeys, &r).Boundary {
-				bounds = at.Clone()
+			if v := at.Apply(schema.NoKeys, &r); v.Boundary {
+				bounds, point = at.Clone(), "event:"+at.Position.ID
+				if v.Kind == schema.Applied && v.Event.Sequence != 0 {
+					point = fmt.Sprintf("seq:%d.%d", at.Epoch, v.Event.Sequence)
+				}
 			}
 		}
 		p, ok := runs[x.run.Run]
@@ -50,7 +53,7 @@ func requireCut(t *testing.T, writers []*writer, shards []backup.ShardPoint, run
 			continue
 		}
 		begun++
-		require.Equal(t, "event:"+bounds.Position.ID, p.Point)
+		require.Equal(t, point, p.Point)
 		require.Equal(t, bounds.Position, p.Position)
 		require.Equal(t, bounds.Digest, p.Digest)
 		require.Equal(t, bounds.Counts.Events, p.Events)
