@@ -109,7 +109,11 @@ func readRecording(a *app, checker *conform.Checker, name string) error {
 	}
 	file, err := os.Open(filepath.Clean(name))
 	if errors.Is(err, os.ErrNotExist) {
-		return fail(exitNotFound, "check the name", "%s does not exist", name)
+		hint := "name a file that " + a.prompt.command("conform --record FILE") + " or " + a.prompt.command("export RUN --format cloudevents") + " wrote"
+		if schema.ValidName(name) {
+			hint += "; a run of the fleet is judged with: " + a.prompt.command("conform --run "+name+" --no-follow")
+		}
+		return fail(exitNotFound, hint, "there is no file %s", name)
 	}
 	if err != nil {
 		return fmt.Errorf("reading a recording: %w", err)
@@ -337,6 +341,8 @@ func (c conformCmd) conclude(a *app, checker *conform.Checker) error {
 		return err
 	}
 	switch {
+	case c.Run_ != "" && report.Events == 0:
+		return fail(exitNotFound, "list the runs with: "+a.prompt.command("runs ls"), "no event of run %s was seen", c.Run_)
 	case report.Passed:
 		return nil
 	case report.Events == 0 && len(c.Files) > 0:

@@ -185,16 +185,16 @@ Written by a test from the program's own grammar; change the program, then run
 ` + "`go test ./cmd/waymark -run Reference -update`" + `.
 
 One binary: the daemon (` + "`waymark serve`" + `) and the operator's commands. Standard output holds what was asked for:
-tables of at most 100 columns for people, with ` + "`--json`" + ` one JSON document, or one a line where the output is a
-stream (events, watch, import). Standard error holds progress, logs and failures. A failure is two lines, what went
-wrong and what to do next:
+tables as wide as the terminal for people (` + "`COLUMNS`" + ` counts; 100 columns in a pipe), with ` + "`--json`" + ` one JSON
+document, or one a line where the output is a stream (events, watch, import). Standard error holds progress, logs and
+failures. A failure is two lines, what went wrong and what to do next:
 
     waymark: no waymark server is running in ~/.local/state/waymark: there is no endpoint.json
     hint: start one with: waymark serve, or name another server with --nats or --context
 
 With ` + "`--json`" + ` it is one JSON object on one line, the last of standard error, also when the command line is wrong:
 
-    {"error":"fleet default has no run fix-login","hint":"list the runs with: waymark runs ls","code":4,"name":"not found"}
+    {"error":"fleet default has no run r1","hint":"list the runs with: waymark runs ls","code":4,"name":"not found"}
 
 The commands in hints and next steps can be pasted: they repeat the flags that named the server and the fleet.
 Passwords, tokens and the credentials within an address are never shown; give those in the environment.

@@ -101,13 +101,25 @@ func (c eventsCmd) log(ctx context.Context, a *app, cl *client) error {
 		return err
 	}
 	ring := keyring.New(cl.fleet, kvstore.KeysOf(js, cl.fleet), nil, nil)
-	return c.follow(ctx, cl, func(m runlog.Arrived) error {
+	read := 0
+	err = c.follow(ctx, cl, func(m runlog.Arrived) error {
+		read++
 		keys, err := ring.Keys(ctx)
 		if err != nil {
 			return err
 		}
 		return c.show(a, m.Record, m.Subject, keys)
 	}, nil)
+	switch {
+	case err != nil || !c.NoFollow || read > 0:
+		return err
+	case c.Run_ != "" && c.All:
+		return &schema.ServiceError{Code: schema.CodeNotFound, Message: fmt.Sprintf("fleet %s has no run %s", cl.fleet, c.Run_)}
+	case a.cli.Quiet || a.cli.JSON:
+		return nil
+	}
+	_, err = fmt.Fprintln(a.stderr, "no events")
+	return err
 }
 
 // observe prints what the folder announces.

@@ -173,10 +173,10 @@ func (history *runHistory) print(a *app) error {
 	if err := printTable(a.stdout, []column{
 		{title: "point"}, // pasted behind --at, so whole
 		{title: "event"},
-		{title: "turn", right: true},
+		{title: "turn", right: true, drop: 4},
 		{title: "status"},
 		{title: "events", right: true, drop: 2},
-		{title: "revision", right: true},
+		{title: "revision", right: true, drop: 5},
 		{title: "digest", drop: 1},
 		{title: "time", drop: 3},
 	}, rows); err != nil {

@@ -102,11 +102,11 @@ func (c *Checker) Add(keys *schema.Keys, m Message) {
 	if r == nil && c.gone[hashOf(name)] {
 		return // what it has written since it was let go is not known
 	}
-	c.report.Events++
 	p := schema.Prepare(keys, &m.Record)
-	if _, mark := schema.PlacedOf(p.Event); mark {
-		return
+	if _, mark := schema.PlacedOf(p.Event); mark || schema.ErasedMark(p.Event) {
+		return // the daemon's own, and no event of the run
 	}
+	c.report.Events++
 	if r == nil {
 		r = newRun(c, name)
 		c.runs[name] = r
