@@ -147,8 +147,9 @@ func explainBackup(err error) *failure {
 var transcriptErrors = []sentinel{
 	{transcript.ErrUnknownFormat, exitUsage, "name the format: waymark import --format openai-chat|claude-code|swe-agent"},
 	{transcript.ErrSeveralRuns, exitUsage, "leave out --run-id: each run is named by its conversation"},
-	{transcript.ErrAlreadyThere, exitConflict, "import it a second time with: --run-id ANOTHER"},
-	{transcript.ErrDiverged, exitConflict, "import it beside the other with: --run-id ANOTHER"},
+	{transcript.ErrDiverged, exitConflict, "nothing was written to it; import the transcript under another id: --run-id ANOTHER"},
+	{transcript.ErrInUse, exitConflict, "nothing was written to it; wait until that executor has ended it, import the transcript under another id " +
+		"(--run-id ANOTHER), or, if that executor is gone for good, add --take-over"},
 	{transcript.ErrUnresolvedBlob, exitDamaged, ""},
 }
 

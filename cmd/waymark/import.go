@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -21,13 +17,16 @@ import (
 )
 
 type importCmd struct {
-	File     []string `arg:"" optional:"" help:"Transcripts: files, or patterns such as runs/*.jsonl."`
+	File     []string `arg:"" optional:"" help:"Transcripts: files, directories with all that is below them, or patterns such as runs/*.jsonl."`
 	Format   string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent" placeholder:"FORMAT" help:"auto, openai-chat, claude-code or swe-agent (default: auto)."`
 	RunID    string   `name:"run-id" placeholder:"ID" help:"Run id, for a file with one run (default: from the conversation or the file's name)."`
 	Agent    string   `placeholder:"NAME" help:"Agent of the runs (default: the format's name)."`
 	Executor string   `default:"waymark-import" placeholder:"NAME" help:"Executor that the runs are published as (default: waymark-import)."`
 	Speed    float64  `default:"0" placeholder:"N" help:"Keep the pauses of the source, divided by N; 0 goes as fast as possible (default: 0)."`
 	Jobs     int      `default:"4" placeholder:"N" help:"Runs replayed at the same time, of all files; each is in memory as a whole (default: 4)."`
+
+	DryRun   bool `help:"Say what would be done, and write nothing."`
+	TakeOver bool `help:"Continue runs that another executor has and has not ended: it is fenced."`
 
 	Archive  string   `placeholder:"FILE" help:"Import the runs of an archive that waymark export --archive made, instead of transcripts."`
 	As       string   `placeholder:"ID" help:"New id of the only run of the archive."`
@@ -39,12 +38,19 @@ type importCmd struct {
 
 // Help is the text below the flags.
 func (importCmd) Help() string {
-	return `A run of an archive comes back under its id, with the same bytes and the same digest, or under another with --as or --prefix: its events then ` +
+	return `A transcript can be imported again at any time: what a run has is compared with it, and only what is new is added; a run that has ` +
+		`ended is reopened for that. Where the two differ nothing is written to the run, and the first difference is said (exit code 5). A run ` +
+		`that another executor has is left alone. When all is there already, nothing is done, and that is a success. In a directory files that ` +
+		`end in .json, .jsonl, .ndjson or .traj are looked at, and those that are transcripts are imported; links are not followed. Runs of files ` +
+		`of the same name get the directory's name in their ids.
+
+A run of an archive comes back under its id, with the same bytes and the same digest, or under another with --as or --prefix: its events then ` +
 		`name that one, and everything else stays. The whole archive is checked before anything is written. A run that is there is never written ` +
 		`over: when it is the very same, that is said and nothing is done.
 
 Examples:
   waymark import sessions/*.jsonl
+  waymark import --dry-run sessions
   waymark import --archive runs.waymark
   waymark import --archive runs.waymark --prefix from-staging-`
 }
@@ -52,10 +58,26 @@ Examples:
 // Fates of a run that was imported.
 const (
 	fateImported  = "imported"
-	fateContinued = "continued"
+	fateContinued = "continued" // it had not ended
+	fateAppended  = "appended"  // it had ended, and was reopened
 	fateThere     = "already there"
+	fateDiffers   = "differs"
+	fateInUse     = "in use"
 	fateFailed    = "failed"
 )
+
+// fates are those of transcripts, in the order in which they are counted up.
+var fates = []string{fateImported, fateContinued, fateAppended, fateThere, fateDiffers, fateInUse, fateFailed}
+
+// ofDryRun is a fate that would be.
+func ofDryRun(fate string) string {
+	switch fate {
+	case fateImported, fateContinued, fateAppended:
+		return "would be " + fate
+	default:
+		return fate
+	}
+}
 
 // importedRun is what import says about one run.
 type importedRun struct {
@@ -66,12 +88,15 @@ type importedRun struct {
 	Format transcript.Format `json:"format"`
 	Parent string            `json:"parent,omitzero"`
 	Fate   string            `json:"fate"`
-	Turns  int               `json:"turns"`
-	Events int               `json:"events"`
+	// Status that the run ends with.
+	Status schema.Status `json:"status"`
+	Turns  int           `json:"turns"`
+	Events int           `json:"events"`
 	// Before is how many of the events were there already.
 	Before int          `json:"events_before,omitzero"`
 	Epoch  schema.Epoch `json:"epoch,omitzero"`
 	Error  string       `json:"error,omitzero"`
+	Notes  []string     `json:"notes,omitzero"`
 }
 
 // importedFile is what import says about one file.
@@ -100,6 +125,8 @@ func (c importCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case c.Archive != "" && (len(c.File) > 0 || c.RunID != "" || c.Agent != "" || c.Format != "auto"):
 		return fail(exitUsage, "import transcripts and archives one after the other", "--archive is given beside transcripts or their flags")
+	case c.Archive != "" && (c.DryRun || c.TakeOver):
+		return fail(exitUsage, "leave them out: an archive is checked before anything is written", "--dry-run and --take-over are of transcripts")
 	case c.Archive != "" && c.As != "" && c.Prefix != "":
 		return fail(exitUsage, "leave out one of them", "--as and --prefix are both given")
 	case c.Archive != "":
@@ -112,56 +139,39 @@ func (c importCmd) Run(ctx context.Context, a *app) error {
 	if c.Jobs < 1 || c.Jobs > 256 {
 		return fail(exitUsage, "use 1 to 256", "--jobs %d is out of range", c.Jobs)
 	}
-	replay := transcript.ReplayOptions{Speed: c.Speed, Pipelined: c.Speed == 0}
+	replay := transcript.ReplayOptions{Speed: c.Speed, Pipelined: c.Speed == 0, TakeOver: c.TakeOver}
 	if err := replay.Validate(); err != nil {
 		return &failure{code: exitUsage, what: "--" + err.Error(), hint: "see: waymark import --help", err: err}
 	}
-	options := transcript.Options{Format: transcript.Format(c.Format), RunID: c.RunID, Agent: c.Agent}
+	options := transcript.Options{Format: transcript.Format(c.Format), RunID: c.RunID, Agent: c.Agent, Stop: ctx.Err}
 	if err := options.Validate(); err != nil {
 		return err
 	}
-	files, size, err := expand(c.File)
+	found, err := a.findTranscripts(ctx, c.File, options)
 	if err != nil {
 		return err
 	}
-	if c.RunID != "" && len(files) > 1 {
-		return fail(exitUsage, "import one file at a time, or leave out --run-id", "--run-id names one run, and there are %d files", len(files))
+	if c.RunID != "" && len(found.files) > 1 {
+		return fail(exitUsage, "import one file at a time, or leave out --run-id", "--run-id names one run, and there are %d files", len(found.files))
 	}
 	cl, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer cl.close()
-	im := &importer{app: a, options: options, replay: replay, jobs: c.Jobs, bar: a.newProgress("importing", size, true)}
-	err = cl.withPublisher(ctx, c.Executor, func(fleet *publisher.Fleet) error { return im.files(ctx, fleet, files) })
+	im := &importer{
+		app: a, options: options, replay: replay, jobs: c.Jobs, dryRun: c.DryRun, found: found,
+		bar: a.newProgress("importing", found.size, true), written: make(map[string]schema.Epoch),
+	}
+	err = cl.withPublisher(ctx, c.Executor, func(fleet *publisher.Fleet) error {
+		if err := im.files(ctx, fleet); err != nil {
+			return err
+		}
+		im.awaitListed(ctx, fleet)
+		return nil
+	})
 	im.bar.close()
 	return im.finish(ctx, err)
-}
-
-// expand resolves patterns, which not every shell does, and adds up the sizes.
-func expand(args []string) (files []string, size int64, err error) {
-	for _, arg := range args {
-		found := []string{arg}
-		if _, err := os.Stat(arg); errors.Is(err, fs.ErrNotExist) && strings.ContainsAny(arg, "*?[") {
-			if found, err = filepath.Glob(arg); err != nil || len(found) == 0 {
-				return nil, 0, fail(exitNotFound, "check the pattern", "no file matches %s", arg)
-			}
-		}
-		for _, file := range found {
-			info, err := os.Stat(file)
-			switch {
-			case err != nil:
-				return nil, 0, &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
-			case info.IsDir():
-				return nil, 0, fail(exitUsage, "name its files, such as "+schema.ShellWord(file)+"/*.jsonl", "%s is a directory", file)
-			case !info.Mode().IsRegular():
-				return nil, 0, notRegular(file)
-			}
-			size += info.Size()
-		}
-		files = append(files, found...)
-	}
-	return files, size, nil
 }
 
 // notRegular refuses a pipe or a device, which has no end, or none that comes, and which cannot be read twice.
@@ -175,6 +185,8 @@ type importer struct {
 	options transcript.Options
 	replay  transcript.ReplayOptions
 	jobs    int
+	dryRun  bool
+	found   *found
 	bar     *progress
 
 	// mu guards what follows.
@@ -183,10 +195,14 @@ type importer struct {
 	// busy has the runs that are being replayed, or wait for it, each with the end of the last who does.
 	busy map[string]chan struct{}
 	// shown are the runs of the table, at most maxShown; more are only counted.
-	shown    []importedRun
-	seen     []importedFile
+	shown []importedRun
+	seen  []importedFile
+	// written are the runs that something was published for, with their epochs.
+	written  map[string]schema.Epoch
+	unlisted string
 	events   int
 	problems int
+	notes    []string
 	failures []error
 }
 
@@ -194,11 +210,11 @@ type importer struct {
 const maxShown = 40
 
 // files imports files. It returns what ends the whole import, such as a server that is gone.
-func (im *importer) files(ctx context.Context, fleet *publisher.Fleet, files []string) error {
+func (im *importer) files(ctx context.Context, fleet *publisher.Fleet) error {
 	im.fates, im.busy = make(map[string]int), make(map[string]chan struct{})
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(im.jobs)
-	for _, file := range files {
+	for _, file := range im.found.files {
 		if within.Err() != nil {
 			break
 		}
@@ -237,9 +253,13 @@ func (im *importer) enqueue(run string) (behind <-chan struct{}, over func()) {
 func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publisher.Fleet, path string) error {
 	var read atomic.Int64
 	options := im.options
+	options.Name = im.found.names[path]
 	options.OnRead = func(n int) { read.Add(int64(n)) }
 	opened, err := transcript.Open(path, options)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil //nolint:nilerr // that it was interrupted is said for all files together
+	case err != nil:
 		return im.failed(err)
 	}
 	// left counts the runs that are not over, and the reading of the file.
@@ -280,22 +300,29 @@ func (im *importer) run(ctx context.Context, fleet *publisher.Fleet, run *transc
 		im.bar.add(to - moved)
 		moved = to
 	}
-	outcome, err := transcript.Replay(ctx, fleet, run, options)
+	do := transcript.Replay
+	if im.dryRun {
+		do = transcript.Compare
+	}
+	outcome, err := do(ctx, fleet, run, options)
 	im.bar.add(share - moved)
 	done := importedRun{
 		Kind: "run", Run: run.ID, File: run.File, Line: run.Line, Format: run.Format, Turns: run.Turns(), Events: outcome.Steps,
-		Before: outcome.Done, Epoch: outcome.Epoch, Fate: fateImported,
+		Before: outcome.Done, Epoch: outcome.Epoch, Status: run.End.Status,
 	}
 	if run.Parent != nil {
 		done.Parent = run.Parent.Run
 	}
-	switch {
-	case err == nil && outcome.Resumed:
-		done.Fate = fateContinued
-	case errors.Is(err, transcript.ErrAlreadyThere):
-		done.Fate, done.Error = fateThere, err.Error()
-	case err != nil:
-		done.Fate, done.Error = fateFailed, err.Error()
+	done.Fate = fateOf(outcome, err)
+	if err != nil {
+		done.Error = err.Error()
+	} else if outcome.Done < outcome.Steps {
+		done.Notes = outcome.Notes
+	} else if outcome.More != "" {
+		done.Notes = []string{fmt.Sprintf("run %s has all of %s, and more: %s", run.ID, run.File, outcome.More)}
+	}
+	if im.dryRun {
+		done.Fate = ofDryRun(done.Fate)
 	}
 	if noteErr := im.note(done, err); noteErr != nil {
 		return noteErr
@@ -304,6 +331,26 @@ func (im *importer) run(ctx context.Context, fleet *publisher.Fleet, run *transc
 		return err
 	}
 	return nil
+}
+
+// fateOf names what a replay did.
+func fateOf(outcome transcript.Outcome, err error) string {
+	switch {
+	case errors.Is(err, transcript.ErrDiverged):
+		return fateDiffers
+	case errors.Is(err, transcript.ErrInUse):
+		return fateInUse
+	case err != nil:
+		return fateFailed
+	case outcome.Reopened:
+		return fateAppended
+	case outcome.Resumed:
+		return fateContinued
+	case outcome.Done == outcome.Steps:
+		return fateThere
+	default:
+		return fateImported
+	}
 }
 
 // endsImport reports whether the next run would meet the same failure.
@@ -321,7 +368,11 @@ func (im *importer) note(done importedRun, err error) error {
 	im.fates[done.Fate]++
 	if err == nil {
 		im.events += done.Events - done.Before
+		if done.Epoch > 0 {
+			im.written[done.Run] = done.Epoch
+		}
 	}
+	im.notes = append(im.notes, done.Notes...)
 	if err != nil && len(im.failures) < maxShown {
 		im.failures = append(im.failures, err)
 	}
@@ -386,12 +437,12 @@ func (im *importer) finish(ctx context.Context, err error) error {
 	return im.verdict(ctx)
 }
 
-// verdict is nil when everything was imported. Of several failures the one that matters most decides.
+// verdict is nil when everything is there. Of several failures the one that matters most decides.
 func (im *importer) verdict(ctx context.Context) error {
 	var worst *failure
 	for _, err := range im.failures {
 		f := explain(ctx, err)
-		// A run that is there already is the mildest.
+		// A run that was left as it is is the mildest.
 		if worst == nil || worst.code == exitConflict && f.code != exitConflict {
 			worst = f
 		}
@@ -402,16 +453,20 @@ func (im *importer) verdict(ctx context.Context) error {
 	}
 	switch {
 	case worst != nil:
-		not := im.fates[fateThere] + im.fates[fateFailed]
+		not := im.fates[fateDiffers] + im.fates[fateInUse] + im.fates[fateFailed]
 		if not == 1 && total == 1 {
 			return worst
 		}
+		were := "were"
+		if not == 1 {
+			were = "was"
+		}
 		return &failure{
-			code: worst.code, hint: worst.hint, err: worst,
-			what: fmt.Sprintf("%d of %d were not imported (%d of them already there); the first: %s", not, total, im.fates[fateThere], worst.what),
+			code: worst.code, hint: worst.hint, own: worst.own, err: worst,
+			what: fmt.Sprintf("%d of %d %s not imported; the first: %s", not, total, were, worst.what),
 		}
 	case im.problems > 0:
-		return fail(exitDamaged, "mend the lines that are named above, or leave them out", "%s not imported; everything else was", placesText(im.problems))
+		return fail(exitDamaged, "mend the lines that are named above, and import the file again", "%s not imported; everything else was", placesText(im.problems))
 	}
 	return nil
 }
@@ -419,12 +474,13 @@ func (im *importer) verdict(ctx context.Context) error {
 func (im *importer) print() error {
 	rows := make([][]string, len(im.shown))
 	for i, r := range im.shown {
-		rows[i] = []string{r.Run, string(r.Format), r.Fate, count(r.Turns), count(r.Events), count(r.Before), r.Parent}
+		rows[i] = []string{r.Run, string(r.Format), r.Fate, string(r.Status), count(r.Turns), count(r.Events), count(r.Before), r.Parent}
 	}
 	if err := printTable(im.app.stdout, []column{
 		{title: "run", shrinks: true},
 		{title: "format", drop: 2},
 		{title: "fate"},
+		{title: "ends", drop: 4},
 		{title: "turns", right: true},
 		{title: "events", right: true},
 		{title: "before", right: true, drop: 3},
@@ -443,11 +499,17 @@ func (im *importer) print() error {
 		}
 		sum.Notes = append(sum.Notes, f.Notes...)
 	}
-	fates := ""
-	for _, fate := range []string{fateImported, fateContinued, fateThere, fateFailed} {
-		if n := im.fates[fate]; n > 0 {
-			fates = words(fates, fmt.Sprintf("%d %s", n, fate))
+	counts := ""
+	for _, fate := range fates {
+		for _, fate := range slices.Compact([]string{fate, ofDryRun(fate)}) {
+			if n := im.fates[fate]; n > 0 {
+				counts = words(counts, fmt.Sprintf("%d %s", n, fate))
+			}
 		}
+	}
+	sum.Notes = append(append(slices.Clone(im.found.notes), im.notes...), sum.Notes...)
+	if im.unlisted != "" {
+		sum.Notes = append(sum.Notes, im.unlisted)
 	}
 	if len(rows) > 0 {
 		if _, err := fmt.Fprintln(im.app.stdout); err != nil {
@@ -455,7 +517,7 @@ func (im *importer) print() error {
 		}
 	}
 	if err := printFields(im.app.stdout,
-		"files", count(len(im.seen)), "runs", fates, "events", count(im.events), "messages", count(sum.Messages), "turns", count(sum.Turns),
+		"files", count(len(im.seen)), "runs", counts, "events", count(im.events), "messages", count(sum.Messages), "turns", count(sum.Turns),
 		"tool calls", callsText(sum.Calls, sum.Unanswered), "compactions", count(sum.Compactions),
 		"lines", count(sum.Lines), "refused", count(im.problems),
 	); err != nil {
@@ -466,7 +528,7 @@ func (im *importer) print() error {
 	}
 	for i, n := range sum.Notes {
 		if i == maxShown {
-			_, err := fmt.Fprintf(im.app.stderr, "and %d more notes: see --json\n", len(sum.Notes)-i)
+			_, err := fmt.Fprintf(im.app.stderr, "and %s: see --json\n", plural(len(sum.Notes)-i, "more note"))
 			return err
 		}
 		if _, err := fmt.Fprintf(im.app.stderr, "note: %s\n", printable(n)); err != nil {
@@ -487,7 +549,7 @@ func (im *importer) printSkipped(kinds map[string]int) error {
 		total += kinds[kind]
 		rows = append(rows, []string{count(kinds[kind]), kind})
 	}
-	if _, err := fmt.Fprintf(im.app.stdout, "\n%d lines are no messages and were not stored:\n", total); err != nil {
+	if _, err := fmt.Fprintf(im.app.stdout, "\n%s:\n", unstoredText(total)); err != nil {
 		return err
 	}
 	return printTable(im.app.stdout, []column{{title: "lines", right: true}, {title: "type", shrinks: true}}, rows)
@@ -498,6 +560,20 @@ func callsText(calls, unanswered int) string {
 		return count(calls)
 	}
 	return fmt.Sprintf("%d, %d of them without a result", calls, unanswered)
+}
+
+func unstoredText(n int) string {
+	if n == 1 {
+		return "1 line is no message and was not stored"
+	}
+	return fmt.Sprintf("%d lines are no messages and were not stored", n)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func placesText(n int) string {

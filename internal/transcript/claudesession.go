@@ -57,7 +57,7 @@ func claudeRuns(path string, rep *Report, opts Options, yield func(*Run) bool) e
 		return s.loneAgent(agent, session, yield)
 	}
 	s.owned = subagentFiles(path, rep)
-	id := opts.runID(fileBase(path), rep)
+	id := opts.runID(opts.name(path), rep)
 	s.main = s.newThread(&Run{ID: id, Agent: opts.agent(ClaudeCode), Format: ClaudeCode, File: path})
 	if err := s.read(path, s.mainLine); err != nil {
 		return err
@@ -113,6 +113,9 @@ func keysOf[V any](m map[string]V) func(func(string) bool) {
 	}
 }
 
+// agentUnknown is the agent of a sub-agent's run as long as the session does not tell its kind.
+const agentUnknown = "subagent"
+
 // yieldChild completes a sub-agent's run: id, agent, parent.
 func (s *session) yieldChild(parent, agent string, t *thread, yield func(*Run) bool) bool {
 	t.settle()
@@ -123,7 +126,7 @@ func (s *session) yieldChild(parent, agent string, t *thread, yield func(*Run) b
 	run.ID = s.opts.safe(parent+"-agent-"+agent, s.rep)
 	call := s.callOf[agent]
 	run.Parent = &schema.Parent{Run: parent, ToolCallID: call, Turn: s.turns[call]}
-	run.Agent = "subagent"
+	run.Agent = agentUnknown
 	switch kind := s.kinds[call]; {
 	case strings.HasPrefix(agent, "acompact"):
 		run.Agent = "compaction"
@@ -171,7 +174,7 @@ func (s *session) read(path string, f func(line *object, typ string, n int) erro
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	lines := newLineReader(&countReader{file, s.opts.OnRead}, s.opts.maxLine())
+	lines := newLineReader(&input{file, &s.opts}, s.opts.maxLine())
 	for {
 		b, err := lines.next()
 		n := lines.line

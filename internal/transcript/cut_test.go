@@ -103,5 +103,8 @@ func TestARunThatIsNoBeginningOfTheTranscriptIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, transcript.ErrDiverged, "after %d events", k)
 	}
 	_, err := transcript.Events(mine, transcript.EventOptions{Fleet: "default", Executor: "x", After: fold(t, mine.ID, list)})
-	require.ErrorIs(t, err, transcript.ErrAlreadyThere)
+	require.ErrorIs(t, err, transcript.ErrDiverged)
+	left, err := transcript.Events(mine, transcript.EventOptions{Fleet: "default", Executor: "x", After: fold(t, mine.ID, events(t, mine))})
+	require.NoError(t, err)
+	require.Empty(t, left)
 }

@@ -62,12 +62,14 @@ type detail struct {
 	// From says where a result is: in its own message (fromMessage), in the trajectory, with the first
 	// of several calls.
 	From string `json:"from,omitzero"`
+	// Run, of a run's end: the members of the document, where they changed since the run was started.
+	Run map[string]jsontext.Value `json:"run,omitzero"`
 }
 
 func (d *detail) isZero() bool {
 	return d.Role == "" && d.Content == "" && d.Field == "" && d.Type == "" && d.ID == nil && d.Name == nil &&
 		d.IsError == nil && !d.JSON && len(d.Absent) == 0 && len(d.Members) == 0 && len(d.Inner) == 0 &&
-		len(d.Line) == 0 && len(d.Copy) == 0 && d.From == ""
+		len(d.Line) == 0 && len(d.Copy) == 0 && d.From == "" && d.Run == nil
 }
 
 func (d *detail) absent(name string) { d.Absent = append(d.Absent, name) }

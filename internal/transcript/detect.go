@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -13,8 +14,25 @@ import (
 // detectLines is how many lines are looked at; a broken first line must not hide the format.
 const detectLines = 64
 
+// Detect recognises a file's format. It fails with [ErrUnknownFormat] for a file that is no transcript, and with what opts.Stop
+// says.
+func Detect(path string, opts Options) (Format, error) {
+	format, _, err := detect(path, opts)
+	return format, err
+}
+
+// IsSubagent reports whether a file is read together with the session that it belongs to.
+func IsSubagent(path string) bool {
+	_, session, ok := sidechainFile(path)
+	if !ok || session == "" {
+		return false
+	}
+	info, err := os.Lstat(filepath.Dir(filepath.Dir(path)) + ".jsonl")
+	return err == nil && info.Mode().IsRegular()
+}
+
 // detect recognises a file's format and whether it has a value a line.
-func detect(path string, maxLine int) (Format, bool, error) {
+func detect(path string, opts Options) (Format, bool, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return "", false, err
@@ -30,7 +48,8 @@ func detect(path string, maxLine int) (Format, bool, error) {
 	if info.Size() == 0 {
 		return "", false, fmt.Errorf("the file is empty: %w", ErrUnknownFormat)
 	}
-	lines := newLineReader(file, maxLine)
+	opts.OnRead = nil // it is read again
+	lines := newLineReader(&input{file, &opts}, opts.maxLine())
 	values := 0
 	var found Format
 	for range detectLines {
@@ -67,18 +86,18 @@ func detect(path string, maxLine int) (Format, bool, error) {
 		// One value on one line: a document, unless it is one of several lines.
 		return found, found == OpenAIChat && lines.line > 1, nil
 	}
-	f, err := detectDocument(path)
+	f, err := detectDocument(path, opts)
 	return f, false, err
 }
 
 // detectDocument looks at the members of a document's top level, or of its first element.
-func detectDocument(path string) (Format, error) {
+func detectDocument(path string, opts Options) (Format, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = file.Close() }()
-	r := bufio.NewReader(file)
+	r := bufio.NewReader(&input{file, &opts})
 	if _, err := skipBOM(r); err != nil {
 		return "", err
 	}

@@ -7,7 +7,7 @@
 //     ([OpenAIChat]), sessions of a coding agent with sub-agents and compaction ([ClaudeCode]),
 //     trajectories of a software-engineering agent ([SWEAgent]);
 //   - the plan of a run: what is published in which order, described once for [Events] (pure) and for
-//     [Replay] (the publisher SDK);
+//     [Replay] (the publisher SDK), and its comparison with a run that is there;
 //   - the exports back into each format, and as CloudEvents ([Export], [ExportCloudEvents]).
 //
 // How a transcript is cut into turns:
@@ -26,6 +26,10 @@
 // source{} leaves texts, calls and results as they were. Nothing is invented: a finish reason that is null
 // stays null, a call without a result stays open.
 //
+// Repetition: a run that is there is compared with the transcript ([Compare], [Replay]), and only what it lacks is published:
+// behind its last event after a crash, and behind a takeover with reason reopen after the transcript grew. What grew inside a
+// turn that the run ended is published behind the turn's end.
+//
 // Failure: what cannot be read is refused by name (file, line, JSON path) and listed in the [Report]; the
-// rest is read. Lines that are no messages are counted by type. Memory is bounded by one run.
+// rest is read; a session of which lines were refused ends as failed. Lines that are no messages are counted by type. Memory is bounded by one run.
 package transcript

@@ -14,13 +14,13 @@ var ErrUnknownFormat = errors.New("unknown transcript format: expected openai-ch
 // ErrSeveralRuns is returned by [Open] when a run id is given for a file that holds several runs.
 var ErrSeveralRuns = errors.New("a run id names one run, and the file holds several")
 
-// ErrAlreadyThere is returned by [Replay] for a run that is complete already. Nothing was changed; import
-// it under another run id to have it twice.
-var ErrAlreadyThere = errors.New("the run is already there and complete")
-
-// ErrDiverged is returned by [Replay] when the run that is already there is not a prefix of the
-// transcript. Nothing was published; import under another run id.
+// ErrDiverged is returned by [Replay] when the run that is already there is no beginning of the transcript. Nothing was
+// published; import under another run id.
 var ErrDiverged = errors.New("the run that is already there differs from the transcript")
+
+// ErrInUse is returned by [Replay] for a run that another executor has. Nothing was published; wait until it has ended, or
+// import under another run id.
+var ErrInUse = errors.New("another executor has the run")
 
 // ErrUnresolvedBlob is returned by [Export] when content is in the blob store. Fetch it with the
 // publisher's Hydrate first.

@@ -13,8 +13,8 @@ type EventOptions struct {
 	Fleet, Executor string
 	// At is the time of events whose source tells none; zero means 1970-01-01.
 	At time.Time
-	// After is the state of a run that was taken over: only the rest is made, in its epoch, and calls in doubt
-	// are settled before they are run again. nil means a new run.
+	// After is the state of a run that was taken over, or that has the whole transcript: only the rest is made, in its
+	// epoch, and calls in doubt are settled before they are run again. nil means a new run.
 	After *schema.State
 }
 
@@ -34,11 +34,11 @@ func Events(run *Run, o EventOptions) ([]*schema.Event, error) {
 	steps := plan(run, o.Executor)
 	inDoubt := make(map[schema.CallKey]bool)
 	if o.After != nil {
-		done, err := position(o.After, run, steps)
+		there, err := compare(o.After, run, steps)
 		if err != nil {
 			return nil, fmt.Errorf("events of run %s: %w", run.ID, err)
 		}
-		steps = steps[done:]
+		steps = there.steps[there.done:]
 		w.Epoch, w.Last = o.After.Head.Epoch, o.After.Head.Sequence
 		if w.Chain, err = schema.ParseHash(o.After.Head.Chain); err != nil {
 			return nil, fmt.Errorf("events of run %s: chain: %w", run.ID, err)

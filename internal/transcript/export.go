@@ -127,6 +127,11 @@ func (x *exporter) runDetail() detail {
 		return detail{}
 	}
 	d, _ := detailOf(x.s.Started.Source, x.f)
+	if x.s.Ended != nil {
+		if end, _ := detailOf(x.s.Ended.Source, x.f); end.Run != nil {
+			d.Members = end.Run // the transcript grew
+		}
+	}
 	return d
 }
 

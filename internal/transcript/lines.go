@@ -97,16 +97,21 @@ func lineAt(path string, offset int64) int {
 // isBlank reports whether a line holds nothing.
 func isBlank(b []byte) bool { return len(bytes.TrimSpace(b)) == 0 }
 
-// countReader tells how much was read.
-type countReader struct {
+// input is a transcript's file as the options have it read.
+type input struct {
 	r io.Reader
-	f func(n int)
+	o *Options
 }
 
-func (c *countReader) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	if n > 0 && c.f != nil {
-		c.f(n)
+func (in *input) Read(p []byte) (int, error) {
+	if in.o.Stop != nil {
+		if err := in.o.Stop(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := in.r.Read(p)
+	if n > 0 && in.o.OnRead != nil {
+		in.o.OnRead(n)
 	}
 	return n, err
 }

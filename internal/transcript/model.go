@@ -190,6 +190,15 @@ type Report struct {
 	MoreProblems int
 	// Notes say what was decided on the way: ids made safe, members too large to keep.
 	Notes []string
+
+	// refused lines of each file.
+	refused map[string]refusal
+}
+
+// refusal counts the lines of a file that were refused, and has the first.
+type refusal struct {
+	lines int
+	first string
 }
 
 // SkippedLines is the sum of Skipped.
@@ -206,6 +215,16 @@ func (r *Report) problem(line int, path string, err error) {
 }
 
 func (r *Report) problemIn(file string, line int, path string, err error) {
+	if line > 0 {
+		of := r.refused[file]
+		if of.lines++; of.lines == 1 {
+			of.first = fmt.Sprintf("line %d: %s", line, err)
+		}
+		if r.refused == nil {
+			r.refused = make(map[string]refusal)
+		}
+		r.refused[file] = of
+	}
 	if len(r.Problems) >= maxProblems {
 		r.MoreProblems++
 		return

@@ -27,6 +27,11 @@ type Options struct {
 	Agent string
 	// MaxLine bounds a line, in bytes; a longer one is a problem of the report. Zero means [DefaultMaxLine].
 	MaxLine int
+	// Name stands for the file's name in the ids of its runs, which come from the file where the conversation has none; zero
+	// is the file's own. It tells files of the same name apart.
+	Name string
+	// Stop is asked before each read, and ends the reading with its error; nil never does.
+	Stop func() error
 	// OnRead is told how many bytes were read, for a progress bar; nil is no one.
 	OnRead func(n int)
 }
@@ -72,6 +77,14 @@ func (o Options) runID(name string, rep *Report) string {
 		return o.RunID
 	}
 	return o.safe(name, rep)
+}
+
+// name is what a file is called in the ids of its runs.
+func (o Options) name(path string) string {
+	if o.Name != "" {
+		return o.Name
+	}
+	return fileBase(path)
 }
 
 // safe returns a name if it is a run id, else a run id made from it: the same name always gives the same id.
@@ -141,7 +154,7 @@ func Open(path string, opts Options) (*File, error) {
 		return nil, err
 	}
 	f := &File{path: path, opts: opts, rep: &Report{File: path, Format: opts.Format}}
-	found, lines, err := detect(path, opts.maxLine())
+	found, lines, err := detect(path, opts)
 	if err != nil && (opts.Format == "" || opts.Format == Auto || !errors.Is(err, ErrUnknownFormat)) {
 		return nil, fmt.Errorf("open transcript %s: %w", path, err)
 	}
@@ -171,7 +184,11 @@ func (f *File) Err() error { return f.err }
 // Runs yields the file's runs, one in memory at a time; a session's main thread comes before its
 // sub-agents. It is to be used once.
 func (f *File) Runs() iter.Seq[*Run] {
-	return func(yield func(*Run) bool) {
+	return func(each func(*Run) bool) {
+		yield := func(run *Run) bool {
+			f.rep.mend(run)
+			return each(run)
+		}
 		var err error
 		switch {
 		case f.rep.Format == ClaudeCode:
@@ -189,6 +206,32 @@ func (f *File) Runs() iter.Seq[*Run] {
 	}
 }
 
+// incompleteType is the type of the error of a run whose transcript has lines that could not be read.
+const incompleteType = "incomplete_transcript"
+
+// mend ends a run as failed when lines of its file could not be read: nothing says that it was completed. Only a session can be
+// read in part: a conversation or a trajectory is read as a whole or refused. The text names no file, so that it is the same
+// wherever the file is.
+func (r *Report) mend(run *Run) {
+	if run.Format != ClaudeCode {
+		return
+	}
+	refused := r.refused[run.File]
+	if refused.lines == 0 {
+		return
+	}
+	text := "a line of the transcript could not be read: " + refused.first
+	if refused.lines > 1 {
+		text = fmt.Sprintf("%d lines of the transcript could not be read, the first is %s", refused.lines, refused.first)
+	}
+	if run.End.Status != schema.StatusCompleted {
+		run.End.Summary += "; " + text
+		return
+	}
+	run.End.Status, run.End.Summary = schema.StatusFailed, text
+	run.End.Error = &schema.Error{Type: incompleteType, Message: text}
+}
+
 var errEmpty = errors.New("the file holds no run")
 
 // lineRuns reads a conversation a line.
@@ -198,7 +241,7 @@ func (f *File) lineRuns(yield func(*Run) bool) error {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	lines := newLineReader(&countReader{file, f.opts.OnRead}, f.opts.maxLine())
+	lines := newLineReader(&input{file, &f.opts}, f.opts.maxLine())
 	ids := make(map[string]int)
 	for {
 		b, err := lines.next()
@@ -234,7 +277,7 @@ func (f *File) documentRuns(yield func(*Run) bool) error {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	r := bufio.NewReaderSize(&countReader{file, f.opts.OnRead}, 256<<10)
+	r := bufio.NewReaderSize(&input{file, &f.opts}, 256<<10)
 	bom, err := skipBOM(r)
 	if err != nil {
 		return err
@@ -340,7 +383,7 @@ func (f *File) idOf(v jsontext.Value, line, index int, ids map[string]int) strin
 		name, _ = o.str("id")
 	}
 	if name == "" {
-		name = fileBase(f.path)
+		name = f.opts.name(f.path)
 		switch {
 		case index >= 0:
 			name = fmt.Sprintf("%s-%d", name, index)

@@ -8,112 +8,312 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
+// standing says how much of a transcript a run has already.
+type standing struct {
+	// steps are those that the run has, then those that it lacks, as they are to be published.
+	steps []step
+	// done counts the steps that the run has.
+	done int
+	// notes say what stays as it was imported first, because no event can change it.
+	notes []string
+	// more says what the run has beyond the transcript, which is then an older copy of it; empty when it has nothing.
+	more string
+}
+
+// complete reports whether the run has the whole transcript.
+func (st *standing) complete() bool { return st.done == len(st.steps) }
+
 // cursor walks a state in the order of the plan.
 type cursor struct {
 	s           *schema.State
+	run         *Run
 	messages    int
 	calls       int
 	compactions int
 	turns       int
+	results     int
+	// uncompacted: a compaction of the transcript is not in the run, so that no later message may be.
+	uncompacted bool
+	// grown are the turns that ended before the transcript had all of them.
+	grown map[int32]bool
+	byKey map[schema.CallKey]*schema.Call
+	// own are calls whose result was recorded from another place of the source than the message that brings it.
+	own map[schema.CallKey]*Call
+	// stale: the token counts of a turn are those of its first import.
+	stale bool
+	notes []string
 }
 
-// position returns how many steps of the plan the state holds: the first ones, all of them, and nothing else.
-// It is what makes a crash at any point harmless: the rest of the plan is what is left to do.
-func position(s *schema.State, run *Run, steps []step) (int, error) {
-	if s.Head.Status.Terminal() {
-		return len(steps), ErrAlreadyThere
-	}
-	c := &cursor{s: s}
-	done := 0
-	for ; done < len(steps); done++ {
-		there, err := c.holds(&steps[done])
+// compare finds what of the plan a run has. The run is a beginning of the transcript, or compare fails with [ErrDiverged] and says
+// where they differ. It makes an import safe to repeat: after a crash, and after the transcript grew.
+//
+// A transcript grows anywhere behind its last message, also inside its last turn, which the run ended already. What is new of
+// such a turn is published behind its end.
+func compare(s *schema.State, run *Run, steps []step) (*standing, error) {
+	c := &cursor{s: s, run: run, grown: make(map[int32]bool), byKey: make(map[schema.CallKey]*schema.Call, len(s.Calls)), own: make(map[schema.CallKey]*Call)}
+	c.index()
+	var held, lacked []step
+	for i := range steps {
+		if _, end := steps[i].data.(*schema.RunEndedData); end {
+			last := steps[i]
+			last.data = c.end()
+			if len(lacked) == 0 && sameEnd(s.Ended, last.data) {
+				held = append(held, last)
+			} else {
+				lacked = append(lacked, last)
+			}
+			continue
+		}
+		has, rest, err := c.take(&steps[i])
 		if err != nil {
-			return done, fmt.Errorf("%w: step %d (%s): %w", ErrDiverged, done+1, steps[done].data.EventName(), err)
+			return nil, fmt.Errorf("%w: event %d (%s): %w", ErrDiverged, i+1, steps[i].data.EventName(), err)
 		}
-		if !there {
-			break
+		if has {
+			held = append(held, steps[i])
 		}
+		lacked = append(lacked, rest...)
 	}
-	if done == 0 {
-		return 0, fmt.Errorf("%w: it was not started from a transcript", ErrDiverged)
+	if more := c.surplus(); more != "" {
+		if len(lacked) > 1 { // beside its end
+			return nil, fmt.Errorf("%w: %s", ErrDiverged, more)
+		}
+		// All of it is there, and how the run went on and ended is the run's.
+		return &standing{steps: steps, done: len(steps), more: more}, nil
 	}
-	if agent := s.Head.Agent; agent != run.Agent {
-		return done, fmt.Errorf("%w: it is agent %s's, the transcript is %s's", ErrDiverged, agent, run.Agent)
-	}
-	if len(s.Messages) != c.messages || len(s.Calls) != c.calls || len(s.Turns) != c.turns || len(s.Compactions) != c.compactions {
-		return done, fmt.Errorf("%w: after %d steps it has %d messages, %d calls, %d turns; the transcript has %d, %d, %d", ErrDiverged, done,
-			len(s.Messages), len(s.Calls), len(s.Turns), c.messages, c.calls, c.turns)
-	}
-	return done, nil
+	return &standing{steps: append(held, lacked...), done: len(held), notes: c.notes}, nil
 }
 
-// holds reports whether the state has what the step publishes, and moves on if it has.
-func (c *cursor) holds(st *step) (bool, error) {
+// index finds the calls by their keys, and the turns to which an earlier import added behind their end.
+func (c *cursor) index() {
+	began := make(map[int32]schema.Epoch, len(c.s.Turns))
+	for i := range c.s.Turns {
+		began[c.s.Turns[i].Turn] = c.s.Turns[i].Epoch
+	}
+	for i := range c.s.Messages {
+		if m := &c.s.Messages[i]; m.Epoch > began[m.Turn] {
+			c.grown[m.Turn] = true
+		}
+	}
+	for i := range c.s.Calls {
+		call := &c.s.Calls[i]
+		c.byKey[call.CallKey] = call
+		if call.Epoch > began[call.Turn] {
+			c.grown[call.Turn] = true
+		}
+	}
+}
+
+// surplus says what the run has that the transcript lacks; empty when there is nothing.
+func (c *cursor) surplus() string {
+	results := 0
+	for i := range c.s.Calls {
+		if c.s.Calls[i].Outcome == schema.OutcomeReturned {
+			results++
+		}
+	}
+	for _, n := range []struct {
+		what      string
+		has, want int
+	}{
+		{"message", len(c.s.Messages), c.messages},
+		{"turn", len(c.s.Turns), c.turns},
+		{"tool call", len(c.s.Calls), c.calls},
+		{"result", results, c.results},
+		{"compaction", len(c.s.Compactions), c.compactions},
+	} {
+		if n.has > n.want {
+			return fmt.Sprintf("the run has %s, the transcript %d", plural(n.has, n.what), n.want)
+		}
+	}
+	return ""
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// take reports whether the state has what a step publishes, and returns the steps that publish what it lacks.
+func (c *cursor) take(st *step) (has bool, lacked []step, err error) {
 	switch d := st.data.(type) {
 	case *schema.RunStartedData:
-		return c.s.Started != nil, nil
+		return true, nil, c.started()
 	case *schema.MessageAddedData:
-		return c.message(st.turn, d.Message)
+		rest, err := c.messagesOf(st, []schema.Message{d.Message})
+		return len(rest) == 0, c.added(st, rest), err
 	case *schema.TurnStartedData:
-		if c.turns >= len(c.s.Turns) {
-			return false, nil
-		}
-		if got := c.s.Turns[c.turns].Turn; got != d.Turn {
-			return false, fmt.Errorf("turn %d stands where turn %d belongs", got, d.Turn)
-		}
-		c.turns++
-		return c.messagesOf(d.Turn, d.Messages)
+		return c.turnStarted(st, d)
 	case *schema.ToolCalledData:
-		return c.called(st.call)
+		has, err = c.called(st.call)
 	case *schema.ToolReturnedData:
-		call := c.s.Call(st.call.Key)
-		return call != nil && call.Outcome != schema.OutcomeOpen, nil
+		has, err = c.returned(st.call)
 	case *schema.TurnEndedData:
-		if c.s.Turns[c.turns-1].Ended == nil {
-			return false, nil
-		}
-		return c.messagesOf(d.Turn, d.Messages)
+		return c.turnEnded(st, d)
 	case *schema.ContextCompactedData:
-		if c.compactions >= len(c.s.Compactions) {
-			return false, nil
-		}
-		c.compactions++
-		return true, nil
-	case *schema.RunEndedData:
-		return c.s.Ended != nil, nil
+		has, err = c.compacted(d)
 	default:
-		return false, nil
+		return false, nil, fmt.Errorf("%s is no event of a transcript", st.data.EventName())
 	}
+	if has || err != nil {
+		return has, nil, err
+	}
+	c.grown[st.turn] = true
+	return false, []step{*st}, nil
 }
 
-// messagesOf checks the messages of one event: all of them are there, or it is another run.
-func (c *cursor) messagesOf(turn int32, messages []schema.Message) (bool, error) {
+// started compares what the run was started with.
+func (c *cursor) started() error {
+	started := c.s.Started
+	if started == nil || started.Labels["format"] != string(c.run.Format) {
+		return fmt.Errorf("it was not imported from a transcript of format %s", c.run.Format)
+	}
+	switch agent := c.s.Head.Agent; {
+	case agent == c.run.Agent:
+	case agent == agentUnknown && c.run.Parent != nil:
+		// Which agent it is was not yet known.
+		c.notes = append(c.notes, fmt.Sprintf("run %s stays of agent %s: the transcript now says %s", c.run.ID, agent, c.run.Agent))
+	default:
+		return fmt.Errorf("the run is of agent %s, the transcript of %s", agent, c.run.Agent)
+	}
+	return nil
+}
+
+// turnStarted: a new turn may begin with messages that stood behind the last one when the transcript was imported before.
+func (c *cursor) turnStarted(st *step, d *schema.TurnStartedData) (has bool, lacked []step, err error) {
+	started := c.turns < len(c.s.Turns)
+	if started && c.s.Turns[c.turns].Turn != d.Turn {
+		return false, nil, fmt.Errorf("turn %d stands where turn %d belongs", c.s.Turns[c.turns].Turn, d.Turn)
+	}
+	rest, err := c.messagesOf(st, d.Messages)
+	switch {
+	case err != nil:
+		return false, nil, err
+	case started && len(rest) > 0:
+		return false, nil, fmt.Errorf("turn %d began with %d messages, in the transcript with %d", d.Turn, len(d.Messages)-len(rest), len(d.Messages))
+	case started:
+		c.turns++
+		return true, nil, nil
+	}
+	begin, data := *st, *d
+	data.Messages = rest
+	begin.data = &data
+	return false, []step{begin}, nil
+}
+
+// turnEnded: messages that the turn's end would bring are added behind it when the turn has ended already.
+func (c *cursor) turnEnded(st *step, d *schema.TurnEndedData) (has bool, lacked []step, err error) {
+	rest, err := c.messagesOf(st, d.Messages)
+	if err != nil {
+		return false, nil, err
+	}
+	var ended *schema.TurnEndedData
+	if c.turns > 0 && c.s.Turns[c.turns-1].Turn == d.Turn {
+		ended = c.s.Turns[c.turns-1].Ended
+	}
+	if ended == nil {
+		end, data := *st, *d
+		data.Messages = rest
+		end.data = &data
+		return false, []step{end}, nil
+	}
+	lacked = c.added(st, rest)
+	if same(endOf(ended), endOf(d)) {
+		return true, lacked, nil
+	}
+	if !c.grown[d.Turn] {
+		return false, nil, fmt.Errorf("turn %d ended otherwise: other token counts, model or finish reason", d.Turn)
+	}
+	c.stale = true
+	c.notes = append(c.notes, fmt.Sprintf("run %s: the transcript was imported before turn %d was complete, whose token counts stay as they were; "+
+		"those of the whole run are in its end", c.run.ID, d.Turn))
+	return true, lacked, nil
+}
+
+// endOf is what two imports of a turn's end must have in common. How long it took depends on what was seen of it.
+func endOf(d *schema.TurnEndedData) *schema.TurnEndedData {
+	return &schema.TurnEndedData{Turn: d.Turn, FinishReasons: d.FinishReasons, ResponseID: d.ResponseID, Model: d.Model, Usage: d.Usage}
+}
+
+// added are the steps that add messages to the turn of a step.
+func (c *cursor) added(st *step, messages []schema.Message) []step {
+	out := make([]step, len(messages))
 	for i := range messages {
-		there, err := c.message(turn, messages[i])
+		out[i] = *st
+		out[i].data, out[i].call = &schema.MessageAddedData{Message: messages[i]}, nil
+		c.grown[st.turn] = true
+	}
+	return out
+}
+
+// messagesOf moves past the messages of a step and returns those that the state lacks.
+func (c *cursor) messagesOf(st *step, messages []schema.Message) (rest []schema.Message, err error) {
+	for i := range messages {
+		want := c.adapted(st.turn, messages[i])
+		there, err := c.message(st.turn, &want)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		if !there {
-			return false, fmt.Errorf("message %d of turn %d is missing", c.messages, turn)
+			rest = append(rest, want)
 		}
 	}
-	return true, nil
+	return rest, nil
 }
 
-func (c *cursor) message(turn int32, want schema.Message) (bool, error) {
+func (c *cursor) message(turn int32, want *schema.Message) (bool, error) {
 	if c.messages >= len(c.s.Messages) {
 		return false, nil
 	}
 	got := &c.s.Messages[c.messages]
-	if got.Turn != turn {
-		// The state has the turn's end or the next turn instead.
-		return false, fmt.Errorf("message %d is of turn %d, not %d", c.messages, got.Turn, turn)
-	}
-	if len(got.Refs) == 0 && !sameMessage(&got.Message, &want) || got.Role != want.Role || len(got.Parts) != len(want.Parts) {
-		return false, fmt.Errorf("message %d of turn %d is another one", c.messages, turn)
+	switch {
+	case c.uncompacted:
+		return false, fmt.Errorf("a compaction is missing before message %d", c.messages+1)
+	case got.Turn != turn && got.Turn != 0:
+		// A message that was the transcript's last was added outside any turn.
+		return false, fmt.Errorf("message %d is of turn %d, in the transcript of turn %d", c.messages+1, got.Turn, turn)
+	case len(got.Refs) == 0 && !same(&got.Message, want), got.Role != want.Role, len(got.Parts) != len(want.Parts):
+		return false, fmt.Errorf("message %d is %s, in the transcript %s", c.messages+1, brief(&got.Message), brief(want))
 	}
 	c.messages++
 	return true, nil
+}
+
+// brief quotes enough of a message to find it.
+func brief(m *schema.Message) string {
+	const most = 60
+	text := []rune(textOf(m))
+	switch {
+	case len(text) > most:
+		return fmt.Sprintf("%s %q…", m.Role, string(text[:most]))
+	case len(text) > 0:
+		return fmt.Sprintf("%s %q", m.Role, string(text))
+	default:
+		return fmt.Sprintf("%s with %s", m.Role, plural(len(m.Parts), "part"))
+	}
+}
+
+// adapted is a message that carries a result itself where the call has recorded another text of it: a trajectory tells an
+// observation before the message with it is written.
+func (c *cursor) adapted(turn int32, m schema.Message) schema.Message {
+	copied := false
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		key := schema.CallKey{Turn: turn, ToolCallID: p.ID, Occurrence: max(p.Occurrence, 1)}
+		if p.CallTurn != 0 {
+			key.Turn = p.CallTurn
+		}
+		call := c.own[key]
+		if p.Type != schema.PartToolCallResponse || call == nil || len(p.Response) > 0 {
+			continue
+		}
+		if !copied {
+			m.Parts, copied = append([]schema.Part(nil), m.Parts...), true
+		}
+		m.Parts[i].Response = call.Result
+	}
+	return m
 }
 
 func (c *cursor) called(want *Call) (bool, error) {
@@ -122,13 +322,95 @@ func (c *cursor) called(want *Call) (bool, error) {
 	}
 	got := &c.s.Calls[c.calls]
 	if got.CallKey != want.Key || got.Name != want.Name || len(got.Refs) == 0 && !schema.SameJSON(got.Arguments, want.Arguments) {
-		return false, fmt.Errorf("call %d is %s(%s) in turn %d, not %s(%s)", c.calls, got.Name, got.ToolCallID, got.Turn, want.Name, want.Key.ToolCallID)
+		return false, fmt.Errorf("call %d is %s(%s) of turn %d, in the transcript %s(%s) of turn %d, or has other arguments",
+			c.calls+1, got.Name, got.ToolCallID, got.Turn, want.Name, want.Key.ToolCallID, want.Key.Turn)
 	}
 	c.calls++
 	return true, nil
 }
 
-func sameMessage(a, b *schema.Message) bool {
+func (c *cursor) returned(want *Call) (bool, error) {
+	got := c.byKey[want.Key]
+	if got == nil || got.Outcome == schema.OutcomeOpen {
+		return false, nil
+	}
+	if got.Outcome != schema.OutcomeReturned {
+		return true, nil // it was settled otherwise, and that stands
+	}
+	c.results++
+	if len(got.Refs) > 0 || schema.SameJSON(got.Result, want.Result) {
+		return true, nil
+	}
+	if d, _ := detailOf(got.ResultSource, c.run.Format); d.From == fromTrajectory && len(want.ResultSource) == 0 {
+		c.own[want.Key] = want
+		return true, nil
+	}
+	return false, fmt.Errorf("call %s of turn %d has another result", want.Key.ToolCallID, want.Key.Turn)
+}
+
+func (c *cursor) compacted(want *schema.ContextCompactedData) (bool, error) {
+	if c.compactions >= len(c.s.Compactions) {
+		c.uncompacted = true
+		return false, nil
+	}
+	got := &c.s.Compactions[c.compactions]
+	// The summary is not compared: it is a message of its own, which may have been written later.
+	if got.ThroughTurn != want.ThroughTurn {
+		return false, fmt.Errorf("compaction %d is behind turn %d, in the transcript behind turn %d", c.compactions+1, got.ThroughTurn, want.ThroughTurn)
+	}
+	c.compactions++
+	return true, nil
+}
+
+// end is the data of run.ended. It brings what changed of the run as a whole since it was started.
+func (c *cursor) end() *schema.RunEndedData {
+	d := endData(c.run)
+	if c.stale && d.Usage == nil {
+		d.Usage = c.run.usage()
+	}
+	before, _ := detailOf(c.s.Started.Source, c.run.Format)
+	now, _ := detailOf(c.run.Source, c.run.Format)
+	if before.Content == now.Content && !same(before.Members, now.Members) {
+		end, _ := detailOf(d.Source, c.run.Format)
+		end.Run = now.Members
+		d.Source = end.source(c.run.Format)
+	}
+	return d
+}
+
+// sameEnd reports whether a run ended as the transcript does.
+func sameEnd(got *schema.RunEndedData, want schema.Data) bool {
+	if got == nil {
+		return false
+	}
+	end := *got
+	if len(end.Refs) > 0 {
+		return true // what is in the blob store is not compared
+	}
+	return same(&end, want)
+}
+
+// usage sums up the turns' token counts; nil when there are none.
+func (r *Run) usage() *schema.Usage {
+	var sum schema.Usage
+	for _, s := range r.Steps {
+		if s.Turn == nil || s.Turn.Usage == nil {
+			continue
+		}
+		u := s.Turn.Usage
+		sum.InputTokens += u.InputTokens
+		sum.OutputTokens += u.OutputTokens
+		sum.CacheReadInputTokens += u.CacheReadInputTokens
+		sum.CacheCreationInputTokens += u.CacheCreationInputTokens
+		sum.ReasoningOutputTokens += u.ReasoningOutputTokens
+	}
+	if sum.IsZero() {
+		return nil
+	}
+	return &sum
+}
+
+func same(a, b any) bool {
 	x, err := json.Marshal(a, json.Deterministic(true))
 	y, err2 := json.Marshal(b, json.Deterministic(true))
 	return err == nil && err2 == nil && schema.SameJSON(x, y)

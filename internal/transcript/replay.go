@@ -24,6 +24,8 @@ type ReplayOptions struct {
 	// Pipelined sends windows of events together, for imports: boundaries are told a few windows later, and a
 	// replay that dies is continued behind the last event that is in the log. Not for a replay with pauses.
 	Pipelined bool
+	// TakeOver continues a run that another executor has, which is gone. Without it [ErrInUse] is returned.
+	TakeOver bool
 	// KeepState keeps the run's content in the handle; without it a run that is started here keeps only the
 	// head, for the transcript is in memory already.
 	KeepState bool
@@ -54,19 +56,26 @@ type Boundary struct {
 
 // Outcome says what a replay did.
 type Outcome struct {
-	// Steps of the plan; Done of them were there before.
+	// Steps of the plan; Done of them were there before. When all were, nothing was published.
 	Steps, Done int
-	// Resumed: the run was there, unfinished, and was taken over.
+	// Resumed: the run was there and was taken over.
 	Resumed bool
-	Epoch   schema.Epoch
+	// Reopened: it had ended, and the transcript has more.
+	Reopened bool
+	Epoch    schema.Epoch
+	// Notes say what stays as it was imported first, because no event can change it.
+	Notes []string
+	// More says what the run has beyond the transcript, which is then an older copy of it; empty when it has nothing.
+	More string
 }
 
 // Replay publishes a run as the executor that made the transcript would have: turn by turn, calls before
-// their results. A run that is there already is taken over and continued where it stopped: recorded results
-// are not asked for again, messages are not doubled, an open turn goes on.
+// their results. A run that is there already is compared with the transcript, and only what it lacks is published, whether an
+// earlier replay was interrupted or the transcript grew: recorded results are not asked for again, messages are not doubled,
+// an open turn goes on, a run that has ended is reopened.
 //
-// It returns [ErrAlreadyThere] for a run that has ended, [ErrDiverged] for one that is no beginning of this
-// transcript (in both cases nothing was changed), and the publisher's errors.
+// It returns [ErrDiverged] for a run that is no beginning of this transcript, [ErrInUse] for one that another executor has
+// (in both cases nothing was changed), and the publisher's errors.
 func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (Outcome, error) {
 	if err := o.Validate(); err != nil {
 		return Outcome{}, err
@@ -82,21 +91,87 @@ func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptio
 	case !errors.Is(err, publisher.ErrRunExists):
 		return out, fmt.Errorf("replay run %s: %w", run.ID, err)
 	}
-	// Look before taking over: another agent's run must not be fenced because somebody chose its id.
+	out, there, left, err := look(ctx, fleet, run, steps, o)
+	if err != nil || left.complete() {
+		return out, err
+	}
+	spec := publisher.ResumeSpec{Reason: schema.TakeoverRestart}
+	if out.Reopened {
+		spec.Reason = schema.TakeoverReopen
+	}
+	handle, err = fleet.Resume(ctx, run.ID, spec)
+	if err != nil {
+		return out, fmt.Errorf("replay run %s, which exists: %w", run.ID, err)
+	}
+	out.Epoch = handle.Epoch()
+	if left, err = stillLeft(handle, run, steps, there, left); err != nil {
+		return out, err
+	}
+	out.Steps, out.Done = len(left.steps), left.done
+	return out, drive(ctx, handle, run, left.steps, left.done, o)
+}
+
+// Compare says what [Replay] would do, and writes nothing. It fails as Replay does.
+func Compare(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (Outcome, error) {
+	steps := plan(run, fleet.Executor())
+	switch _, err := fleet.Head(ctx, run.ID); {
+	case errors.Is(err, publisher.ErrRunNotFound):
+		return Outcome{Steps: len(steps)}, nil
+	case err != nil:
+		return Outcome{Steps: len(steps)}, fmt.Errorf("compare run %s: %w", run.ID, err)
+	}
+	out, _, _, err := look(ctx, fleet, run, steps, o)
+	return out, err
+}
+
+// look compares a run that is there before it is taken over: another agent's run must not be fenced because it has the same id.
+func look(ctx context.Context, fleet *publisher.Fleet, run *Run, steps []step, o ReplayOptions) (Outcome, *schema.State, *standing, error) {
+	out := Outcome{Steps: len(steps)}
+	fail := func(err error) (Outcome, *schema.State, *standing, error) {
+		return out, nil, nil, fmt.Errorf("replay run %s, which exists: %w", run.ID, err)
+	}
 	there, err := fleet.Get(ctx, run.ID)
 	if err != nil {
-		return out, fmt.Errorf("replay run %s, which exists: %w", run.ID, err)
+		return fail(err)
 	}
-	if out.Done, err = position(there, run, steps); err != nil {
-		return out, fmt.Errorf("replay run %s: %w", run.ID, err)
+	if err := fleet.Hydrate(ctx, there); err != nil {
+		return fail(err)
 	}
-	handle, err = fleet.Resume(ctx, run.ID, publisher.ResumeSpec{Reason: schema.TakeoverRestart})
+	left, err := compare(there, run, steps)
 	if err != nil {
-		return out, fmt.Errorf("replay run %s, which exists: %w", run.ID, err)
+		return fail(err)
 	}
-	out.Resumed, out.Epoch = true, handle.Epoch()
-	out.Done, err = Continue(ctx, handle, run, o)
-	return out, err
+	out.Steps, out.Done, out.Notes, out.More = len(left.steps), left.done, left.notes, left.more
+	if left.complete() {
+		return out, there, left, nil
+	}
+	if holder := holder(&there.Head); holder != "" && holder != fleet.Executor() && !o.TakeOver {
+		return fail(fmt.Errorf("%w: %s, in epoch %d", ErrInUse, holder, there.Head.Epoch))
+	}
+	out.Resumed, out.Reopened = true, there.Head.Status.Terminal()
+	return out, there, left, nil
+}
+
+// holder is the executor that has a run; empty when the run has ended, or may be claimed.
+func holder(h *schema.Head) string {
+	if h.Status.Terminal() || h.Status.Claimable() || h.Unattended != "" {
+		return ""
+	}
+	return h.Executor
+}
+
+// stillLeft is what a run lacks once it is taken over: what it lacked before, unless it changed meanwhile.
+func stillLeft(handle *publisher.Run, run *Run, steps []step, there *schema.State, left *standing) (*standing, error) {
+	var err error
+	handle.View(func(s *schema.State) {
+		if n := len(s.Takeovers); n == 0 || s.Takeovers[n-1].From.Digest != there.Head.Digest {
+			left, err = compare(s, run, steps)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("replay run %s, which changed meanwhile: %w", run.ID, err)
+	}
+	return left, nil
 }
 
 // begin starts the run unless it exists. It asks first: an executor of the same name that starts the same run
@@ -112,20 +187,6 @@ func begin(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOption
 		ID: run.ID, Agent: run.Agent, ThreadID: run.ThreadID, Model: run.Model, Parent: run.Parent,
 		Labels: labels(run), Source: run.Source, Time: run.StartedAt, HeadOnly: !o.KeepState,
 	})
-}
-
-// Continue goes on with a run whose handle the caller has from Start or Resume, from where its state shows it
-// to be. It returns how many steps were there before.
-func Continue(ctx context.Context, handle *publisher.Run, run *Run, o ReplayOptions) (done int, err error) {
-	if err := o.Validate(); err != nil {
-		return 0, err
-	}
-	steps := plan(run, "continued")
-	handle.View(func(s *schema.State) { done, err = position(s, run, steps) })
-	if err != nil {
-		return done, fmt.Errorf("continue run %s: %w", run.ID, err)
-	}
-	return done, drive(ctx, handle, run, steps, done, o)
 }
 
 func (o *ReplayOptions) boundary(run *Run, steps []step, i int) {
@@ -267,6 +328,9 @@ func (d *driver) pause(ctx context.Context, at time.Time) error {
 func (d *driver) publish(ctx context.Context, steps []step) error {
 	s := &steps[0]
 	ctx = publisher.WithTime(ctx, s.at)
+	if _, starts := s.data.(*schema.TurnStartedData); s.turn > 0 && !starts && (d.turn == nil || d.turn.Number() != s.turn) {
+		return d.behind(ctx, steps)
+	}
 	if s.answer > 0 {
 		return d.answer(ctx, steps)
 	}
@@ -297,6 +361,31 @@ func (d *driver) publish(ctx context.Context, steps []step) error {
 	default:
 		return d.handle.Publish(ctx, s.data, s.turn)
 	}
+}
+
+// behind publishes what the transcript has of a turn that the run ended already: the transcript was imported in the middle of it.
+func (d *driver) behind(ctx context.Context, steps []step) error {
+	for i := range steps {
+		s := &steps[i]
+		ctx := publisher.WithTime(ctx, s.at)
+		if _, returned := s.data.(*schema.ToolReturnedData); returned {
+			if d.inDoubt(s.call.Key) {
+				settled := &schema.ToolSettledData{ToolCallID: s.call.Key.ToolCallID, How: schema.SettledRerun}
+				if err := d.handle.Publish(ctx, settled, s.turn); err != nil {
+					return err
+				}
+			}
+			if d.o.Execute != nil {
+				if err := d.o.Execute(ctx, s.call, 1); err != nil {
+					return err
+				}
+			}
+		}
+		if err := d.handle.Publish(ctx, s.data, s.turn); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // answer publishes what the model said and the calls it asked for; what a crash left of it is only the rest.

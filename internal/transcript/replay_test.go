@@ -95,6 +95,7 @@ func TestAnExecutorThatDiesAnywhereIsContinued(t *testing.T) {
 				defer die()
 				done := 0
 				_, err := transcript.Replay(ctx, fleets[n%2], &run, transcript.ReplayOptions{
+					TakeOver: true,
 					OnBoundary: func(b transcript.Boundary) {
 						require.Greater(t, b.Step, acknowledged, "nothing acknowledged is published again")
 						acknowledged = b.Step
@@ -137,8 +138,10 @@ func TestARunThatIsThereIsNotTouched(t *testing.T) {
 	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
 	_, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{})
 	require.NoError(t, err)
-	_, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{})
-	require.ErrorIs(t, err, transcript.ErrAlreadyThere)
+	out, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{})
+	require.NoError(t, err)
+	require.Equal(t, out.Steps, out.Done)
+	require.False(t, out.Resumed)
 
 	// Somebody else's live run under the id: it is neither fenced nor written into.
 	live, err := f.Start(t.Context(), publisher.RunSpec{ID: runs[1].ID, Agent: "coder"})
@@ -222,8 +225,10 @@ func TestAPipelinedImportThatIsToEndEndsCancelled(t *testing.T) {
 	require.Equal(t, schema.StatusCancelled, s.Head.Status)
 	require.Zero(t, s.Head.Counts.Gaps)
 	require.Less(t, int(s.Head.Sequence), out.Steps)
-	_, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: true})
-	require.ErrorIs(t, err, transcript.ErrAlreadyThere)
+	out, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: true})
+	require.NoError(t, err, "importing it again is asking for all of it")
+	require.True(t, out.Reopened)
+	require.Equal(t, schema.StatusCompleted, w.recovered(f, "unwanted").Head.Status)
 }
 
 func TestALongRunAndALargeResultComeBackEqual(t *testing.T) {

@@ -1,0 +1,339 @@
+package transcript_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/internal/transcript/gen"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// grower writes the first n of a transcript's messages or lines, as its agent had left the file by then.
+type grower struct {
+	format transcript.Format
+	path   string
+	length int
+	write  func(tb require.TestingT, n int)
+}
+
+func newGrower(tb require.TestingT, format transcript.Format, source, path string) *grower {
+	whole, err := os.ReadFile(source)
+	require.NoError(tb, err)
+	g := &grower{format: format, path: path}
+	if format == transcript.ClaudeCode {
+		lines := bytes.SplitAfter(bytes.TrimSpace(whole), []byte("\n"))
+		g.length = len(lines)
+		g.write = func(tb require.TestingT, n int) {
+			require.NoError(tb, os.WriteFile(path, bytes.Join(lines[:n], nil), 0o600))
+		}
+		return g
+	}
+	var doc map[string]any
+	require.NoError(tb, json.Unmarshal(bytes.SplitAfter(whole, []byte("\n"))[0], &doc))
+	member := "messages"
+	if format == transcript.SWEAgent {
+		member = "history"
+	}
+	entries, ok := doc[member].([]any)
+	require.True(tb, ok)
+	steps, _ := doc["trajectory"].([]any)
+	g.length = len(entries)
+	g.write = func(tb require.TestingT, n int) {
+		part := maps.Clone(doc)
+		part[member] = entries[:n]
+		if format == transcript.SWEAgent {
+			// The agent saves its file once a step is done.
+			done := answers(entries[:n])
+			if n < len(entries) && answers(entries[n-1:n]) == 1 {
+				done--
+			}
+			part["trajectory"] = steps[:min(len(steps), done)]
+		}
+		if n < len(entries) {
+			part["revision"] = n // a member of the document that changes while it grows
+			delete(part, "info")
+		}
+		b, err := json.Marshal(part, json.Deterministic(true))
+		require.NoError(tb, err)
+		require.NoError(tb, os.WriteFile(path, append(b, '\n'), 0o600))
+	}
+	return g
+}
+
+func answers(entries []any) int {
+	n := 0
+	for _, e := range entries {
+		if o, ok := e.(map[string]any); ok && o["role"] == "assistant" && o["is_demo"] != true {
+			n++
+		}
+	}
+	return n
+}
+
+// runs reads the first n of the transcript.
+func (g *grower) runs(tb require.TestingT, n int) []*transcript.Run {
+	g.write(tb, n)
+	f, err := transcript.Open(g.path, transcript.Options{Format: g.format})
+	require.NoError(tb, err)
+	var runs []*transcript.Run
+	for run := range f.Runs() {
+		runs = append(runs, run)
+	}
+	require.NoError(tb, f.Err())
+	require.Empty(tb, f.Report().Problems)
+	return runs
+}
+
+// reopened folds an import of each of the runs, which are one that grows.
+func reopened(tb require.TestingT, runs []*transcript.Run) *schema.State {
+	s := schema.NewState("default", runs[0].ID)
+	stream := schema.StreamSequence(0)
+	apply := func(e *schema.Event) {
+		stream++
+		header, body := e.Encode()
+		rec := schema.NewRecord(stream, header, body)
+		v := s.Apply(schema.NoKeys, &rec)
+		require.Equal(tb, schema.Applied, v.Kind, "%s: %s %s", e.Type, v.Reason, v.Detail)
+	}
+	options := transcript.EventOptions{Fleet: "default", Executor: "importer"}
+	for i, run := range runs {
+		list, err := transcript.Events(run, options)
+		require.NoError(tb, err, "import %d", i+1)
+		options.After = s
+		if i > 0 && len(list) > 0 {
+			h := &s.Head
+			takeover, err := schema.NewControl("default", "daemon", run.ID, h.Epoch+1, fmt.Sprintf("n%d", i), &schema.RunResumedData{
+				Executor: "importer", Reason: schema.TakeoverReopen, RequestID: fmt.Sprintf("r%d", i),
+				From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
+			}, time.Unix(0, 0))
+			require.NoError(tb, err)
+			apply(takeover)
+			list, err = transcript.Events(run, options)
+			require.NoError(tb, err, "import %d", i+1)
+		}
+		for _, e := range list {
+			apply(e)
+		}
+		again, err := transcript.Events(run, options)
+		require.NoError(tb, err, "import %d again", i+1)
+		require.Empty(tb, again, "import %d again", i+1)
+	}
+	return s
+}
+
+// requireGrown compares a run that was imported while it grew with the whole imported once.
+func requireGrown(tb require.TestingT, whole, grown *schema.State) {
+	require.Equal(tb, essence(whole), essence(grown))
+	require.Equal(tb, whole.Head.Status, grown.Head.Status)
+	require.Equal(tb, whole.Head.Counts.Messages, grown.Head.Counts.Messages)
+	require.Equal(tb, whole.Head.Counts.ToolResults, grown.Head.Counts.ToolResults)
+	require.Len(tb, grown.Turns, len(whole.Turns))
+	var counted schema.Usage
+	stale := false
+	for i := range whole.Turns {
+		want, got := whole.Turns[i].Ended, grown.Turns[i].Ended
+		require.Equal(tb, whole.Turns[i].Turn, grown.Turns[i].Turn)
+		require.NotNil(tb, got)
+		if u := want.Usage; u != nil {
+			counted.InputTokens += u.InputTokens
+			counted.OutputTokens += u.OutputTokens
+			stale = stale || got.Usage == nil || fmt.Sprint(*got.Usage) != fmt.Sprint(*u)
+		}
+	}
+	if stale {
+		require.NotNil(tb, grown.Ended.Usage, "the end counts what a turn that grew does not")
+		require.Equal(tb, counted.InputTokens, grown.Ended.Usage.InputTokens)
+		require.Equal(tb, counted.OutputTokens, grown.Ended.Usage.OutputTokens)
+	} else {
+		require.Equal(tb, whole.Head.Usage, grown.Head.Usage)
+	}
+	require.Equal(tb, whole.Ended.Status, grown.Ended.Status)
+	require.Equal(tb, whole.Ended.Summary, grown.Ended.Summary)
+	require.Equal(tb, whole.Ended.Output, grown.Ended.Output)
+}
+
+func TestEvents_TranscriptGrowsAnywhere_StateAndExportAreTheWholes(t *testing.T) {
+	t.Parallel()
+	for _, f := range transcript.Formats() {
+		t.Run(string(f), func(t *testing.T) {
+			t.Parallel()
+			folder := t.TempDir()
+			rapid.Check(t, func(rt *rapid.T) {
+				source := writeGenerated(rt, folder, f, gen.Spec{Seed: rapid.Uint64().Draw(rt, "seed"), Turns: rapid.IntRange(1, 6).Draw(rt, "turns")})
+				g := newGrower(rt, f, source, filepath.Join(folder, "grown"+filepath.Ext(source)))
+				cuts := rapid.SliceOfN(rapid.IntRange(1, g.length), 0, 4).Draw(rt, "cuts")
+				slices.Sort(cuts)
+				var parts []*transcript.Run
+				for _, n := range append(cuts, g.length) {
+					if runs := g.runs(rt, n); len(runs) > 0 && runs[0].Parent == nil {
+						parts = append(parts, runs[0])
+					}
+				}
+				whole := parts[len(parts)-1]
+				list, err := transcript.Events(whole, transcript.EventOptions{Fleet: "default", Executor: "importer"})
+				require.NoError(rt, err)
+				once, grown := fold(t, whole.ID, list), reopened(rt, parts)
+				requireGrown(rt, once, grown)
+				require.Equal(rt, string(export(t, once, f)), string(export(t, grown, f)))
+			})
+		})
+	}
+}
+
+// fiveSteps are the cuts of a transcript that is imported five times while it grows.
+func fiveSteps(length int) []int {
+	return []int{max(1, length/5), max(1, 2*length/5), max(1, 3*length/5), max(1, 4*length/5), length}
+}
+
+func TestReplay_SessionImportedInFiveGrowingSteps_EqualsTheWhole(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	fleet := w.fleet("importer")
+	for _, f := range transcript.Formats() {
+		for _, pipelined := range []bool{false, true} {
+			folder := t.TempDir()
+			source := writeGenerated(t, folder, f, gen.Spec{Seed: 3, Turns: 12})
+			g := newGrower(t, f, source, filepath.Join(folder, "grown"+filepath.Ext(source)))
+			id := fmt.Sprintf("%s-%t", f, pipelined)
+			for i, n := range fiveSteps(g.length) {
+				run := g.runs(t, n)[0]
+				run.ID = id
+				out, err := transcript.Replay(t.Context(), fleet, run, transcript.ReplayOptions{Pipelined: pipelined})
+				require.NoError(t, err, "%s, import %d", id, i+1)
+				require.Equal(t, i > 0, out.Reopened, "%s, import %d", id, i+1)
+				out, err = transcript.Compare(t.Context(), fleet, run, transcript.ReplayOptions{})
+				require.NoError(t, err)
+				require.Equal(t, out.Steps, out.Done, "%s, import %d again", id, i+1)
+			}
+			run := g.runs(t, g.length)[0]
+			run.ID = id
+			whole, grown := fold(t, id, events(t, run)), w.recovered(fleet, id)
+			requireGrown(t, whole, grown)
+			require.Equal(t, string(export(t, whole, f)), string(export(t, grown, f)))
+		}
+	}
+}
+
+func TestReplay_OlderCopyOfTheTranscript_NothingIsWritten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	fleet := w.fleet("importer")
+	folder := t.TempDir()
+	source := writeGenerated(t, folder, transcript.OpenAIChat, gen.Spec{Seed: 3, Turns: 6, Plain: true})
+	g := newGrower(t, transcript.OpenAIChat, source, filepath.Join(folder, "older.jsonl"))
+	whole, older := g.runs(t, g.length)[0], g.runs(t, g.length/2)[0]
+	_, err := transcript.Replay(t.Context(), fleet, whole, transcript.ReplayOptions{})
+	require.NoError(t, err)
+	before := w.recovered(fleet, whole.ID).Head.Digest
+	older.ID = whole.ID
+	out, err := transcript.Replay(t.Context(), fleet, older, transcript.ReplayOptions{})
+	require.NoError(t, err)
+	require.Equal(t, out.Steps, out.Done)
+	require.Contains(t, out.More, "messages, the transcript")
+	require.Equal(t, before, w.recovered(fleet, whole.ID).Head.Digest)
+}
+
+func TestRuns_LineThatCannotBeRead_RunDoesNotEndCompleted(t *testing.T) {
+	t.Parallel()
+	const (
+		asked    = `{"type":"user","sessionId":"s","uuid":"u1","message":{"role":"user","content":"hello"}}`
+		answered = `{"type":"assistant","sessionId":"s","uuid":"u2","message":{"id":"m1","role":"assistant","content":[{"type":"text","text":"Hi"}]}}`
+	)
+	path := filepath.Join(t.TempDir(), "s.jsonl")
+	require.NoError(t, os.WriteFile(path, []byte(asked+"\n"+answered+"\n"+`{"type":"user","mess`+"\n"), 0o600))
+	runs, rep := open(t, path, transcript.Options{})
+	require.Len(t, rep.Problems, 1)
+	require.Equal(t, schema.StatusFailed, runs[0].End.Status)
+	require.Equal(t, "incomplete_transcript", runs[0].End.Error.Type)
+	require.Contains(t, runs[0].End.Summary, "line 3")
+	require.NotContains(t, runs[0].End.Summary, path, "the same file elsewhere gives the same run")
+
+	damaged := runs[0]
+	require.NoError(t, os.WriteFile(path, []byte(asked+"\n"+answered+"\n"+asked+"\n"+strings.ReplaceAll(answered, "m1", "m2")+"\n"), 0o600))
+	runs, _ = open(t, path, transcript.Options{})
+	mended := reopened(t, []*transcript.Run{damaged, runs[0]})
+	require.Equal(t, schema.StatusCompleted, mended.Head.Status)
+	require.Equal(t, essence(fold(t, "s", events(t, runs[0]))), essence(mended))
+}
+
+func TestOpen_Stopped_ReadingEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	stopped := errors.New("stopped")
+	for _, f := range transcript.Formats() {
+		path := writeGenerated(t, t.TempDir(), f, gen.Spec{Seed: 1, Turns: 40, Text: 20 << 10, Plain: true})
+		for reads := range 4 {
+			n := 0
+			opened, err := transcript.Open(path, transcript.Options{Stop: func() error {
+				if n++; n > reads {
+					return stopped
+				}
+				return nil
+			}})
+			if err == nil {
+				for range opened.Runs() {
+					continue
+				}
+				err = opened.Err()
+			}
+			require.ErrorIs(t, err, stopped, "%s, read %d", f, reads)
+		}
+	}
+}
+
+// The observation stands in the trajectory before the message with it is written, in another text.
+func TestReplay_ObservationIsWrittenLater_MessageKeepsItsText(t *testing.T) {
+	t.Parallel()
+	const (
+		before = `{"history":[{"role":"user","content":"fix"},{"role":"assistant","content":"I look","action":"ls"}],` +
+			`"trajectory":[{"action":"ls","observation":"a.py","response":"I look"}],"info":{}}`
+		after = `{"history":[{"role":"user","content":"fix"},{"role":"assistant","content":"I look","action":"ls"},` +
+			`{"role":"user","content":"OBSERVATION: a.py"},{"role":"assistant","content":"Done","action":"submit"}],` +
+			`"trajectory":[{"action":"ls","observation":"a.py","response":"I look"}],"info":{"exit_status":"submitted"}}`
+	)
+	path := filepath.Join(t.TempDir(), "fix.traj")
+	var runs []*transcript.Run
+	for _, text := range []string{before, after} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		read, rep := open(t, path, transcript.Options{})
+		require.Empty(t, rep.Problems)
+		runs = append(runs, read[0])
+	}
+	out := string(export(t, reopened(t, runs), transcript.SWEAgent))
+	require.Contains(t, out, `"content":"OBSERVATION: a.py"`)
+	require.Contains(t, out, `"observation":"a.py"`)
+	require.Contains(t, out, `"exit_status":"submitted"`)
+}
+
+func TestReplay_RunOfAnotherExecutor_IsRefusedByName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
+	mine, bob := w.fleet("importer"), w.fleet("bob")
+	_, err := transcript.Replay(t.Context(), mine, runs[0], transcript.ReplayOptions{})
+	require.NoError(t, err)
+	live, err := bob.Resume(t.Context(), runs[0].ID, publisher.ResumeSpec{Reason: schema.TakeoverReopen})
+	require.NoError(t, err)
+
+	_, err = transcript.Replay(t.Context(), mine, runs[0], transcript.ReplayOptions{})
+	require.ErrorIs(t, err, transcript.ErrInUse)
+	require.ErrorContains(t, err, "bob")
+	require.NoError(t, live.Mark(t.Context(), "still mine"))
+
+	out, err := transcript.Replay(t.Context(), mine, runs[0], transcript.ReplayOptions{TakeOver: true})
+	require.NoError(t, err)
+	require.True(t, out.Resumed)
+}
