@@ -193,6 +193,16 @@ type Report struct {
 
 	// refused lines of each file.
 	refused map[string]refusal
+	// stop as in [Options].
+	stop func() error
+}
+
+// stopped is the error that ends the reading.
+func (r *Report) stopped() error {
+	if r.stop == nil {
+		return nil
+	}
+	return r.stop()
 }
 
 // refusal counts the lines of a file that were refused, and has the first.

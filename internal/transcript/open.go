@@ -30,7 +30,7 @@ type Options struct {
 	// Name stands for the file's name in the ids of its runs, which come from the file where the conversation has none; zero
 	// is the file's own. It tells files of the same name apart.
 	Name string
-	// Stop is asked before each read, and ends the reading with its error; nil never does.
+	// Stop is asked before each read and each message, and ends the reading with its error; nil never does.
 	Stop func() error
 	// OnRead is told how many bytes were read, for a progress bar; nil is no one.
 	OnRead func(n int)
@@ -153,7 +153,7 @@ func Open(path string, opts Options) (*File, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	f := &File{path: path, opts: opts, rep: &Report{File: path, Format: opts.Format}}
+	f := &File{path: path, opts: opts, rep: &Report{File: path, Format: opts.Format, stop: opts.Stop}}
 	found, lines, err := detect(path, opts)
 	if err != nil && (opts.Format == "" || opts.Format == Auto || !errors.Is(err, ErrUnknownFormat)) {
 		return nil, fmt.Errorf("open transcript %s: %w", path, err)
@@ -197,6 +197,9 @@ func (f *File) Runs() iter.Seq[*Run] {
 			err = f.lineRuns(yield)
 		default:
 			err = f.documentRuns(yield)
+		}
+		if err == nil {
+			err = f.rep.stopped() // where it was stopped between two reads
 		}
 		if err != nil {
 			f.err = fmt.Errorf("read transcript %s: %w", f.path, err)
@@ -361,6 +364,9 @@ func (f *File) one(v jsontext.Value, line, index int, ids map[string]int, yield 
 		parse = sweRun
 	}
 	run, err := parse(v, run, f.rep)
+	if f.rep.stopped() != nil {
+		return false
+	}
 	if err != nil {
 		p := pathOf(err)
 		if in, ok := errors.AsType[*pathError](err); ok {
@@ -405,7 +411,7 @@ func (f *File) idOf(v jsontext.Value, line, index int, ids map[string]int) strin
 // countRuns counts the runs of a file up to a limit.
 func (f *File) countRuns(limit int) (int, error) {
 	n := 0
-	probe := &File{path: f.path, lines: f.lines, rep: &Report{File: f.path, Format: f.rep.Format}}
+	probe := &File{path: f.path, lines: f.lines, rep: &Report{File: f.path, Format: f.rep.Format, stop: f.opts.Stop}}
 	probe.opts = f.opts
 	probe.opts.OnRead, probe.opts.RunID = nil, ""
 	for range probe.Runs() {

@@ -38,6 +38,9 @@ func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	b := newBuilder(run, OpenAIChat)
 	c := chat{OpenAIChat}
 	for i, raw := range messages {
+		if err := rep.stopped(); err != nil {
+			return nil, err
+		}
 		path := fmt.Sprintf("/messages/%d", i)
 		entry, ok := parseObject(raw)
 		if !ok {

@@ -32,6 +32,9 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	var actions []string
 	answers := make(map[*Turn]int)
 	for i, raw := range history {
+		if err := rep.stopped(); err != nil {
+			return nil, err
+		}
 		path := fmt.Sprintf("/history/%d", i)
 		entry, ok := parseObject(raw)
 		if !ok {
