@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/publisher"
@@ -89,7 +90,7 @@ func (c *client) ask(ctx context.Context, verb, run string, request, reply any) 
 		return &failure{
 			code: exitUnavailable,
 			what: fmt.Sprintf("no daemon answers for fleet %s on %s", c.fleet, c.target.Address()),
-			hint: "start one there: " + c.prompt.command(c.serveWords()),
+			hint: c.startHint(),
 			err:  err,
 		}
 	case errors.Is(err, context.DeadlineExceeded):
@@ -110,6 +111,17 @@ func (c *client) ask(ctx context.Context, verb, run string, request, reply any) 
 		return fmt.Errorf("answer to %s: %w: %w", verb, publisher.ErrBadAnswer, err)
 	}
 	return nil
+}
+
+// startHint is what to do when no daemon answers. A role other than the daemon's cannot start one.
+func (c *client) startHint() string {
+	for _, role := range access.ClientRoles() {
+		if c.nc.Opts.InboxPrefix == access.InboxPrefix(role) {
+			return fmt.Sprintf("have the fleet's daemon started, with the daemon's credentials (those in use are of role %s): waymark serve --fleet %s --context %s-daemon.json",
+				role, c.fleet, c.fleet)
+		}
+	}
+	return "start one there: " + c.prompt.command(c.serveWords())
 }
 
 // serveWords are those of the command that starts a daemon on the server of this client.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
@@ -148,7 +150,7 @@ func explain(ctx context.Context, err error) *failure {
 		return f
 	}
 	if e, ok := errors.AsType[*denied.Error](err); ok {
-		return &failure{code: exitRefused, what: e.What(), hint: e.Hint(), err: err}
+		return &failure{code: exitRefused, what: e.What(), hint: deniedHint(e), err: err}
 	}
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return &failure{code: exitInterrupted, what: "interrupted", err: err}
@@ -223,10 +225,29 @@ func explainConnection(err error) *failure {
 	case errors.Is(err, nats.ErrConnectionClosed):
 		return &failure{code: exitUnavailable, hint: "the server ended the connection for good, as it does when the key was taken out of its configuration: " +
 			"start the daemon again, with a key that the server and the fleet know: waymark fleet keys", own: true}
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return &failure{code: exitUnavailable, hint: "name the file with the CA certificates that the server's certificate is signed by: --tls-ca FILE, or NATS_CA in the environment"}
+	case errors.As(err, new(x509.HostnameError)):
+		return &failure{code: exitUnavailable, hint: "use a name or an address that the server's certificate has, with --nats"}
 	case errors.Is(err, natsconn.ErrUnreachable):
 		return &failure{code: exitUnavailable, hint: "check the address and that the server runs; a local one: waymark serve"}
 	}
 	return nil
+}
+
+// deniedHint names the roles that may do what the server does not permit.
+func deniedHint(e *denied.Error) string {
+	var roles []string
+	if e.Publish {
+		for _, role := range access.MayPublish(e.Subject) {
+			roles = append(roles, string(role))
+		}
+	}
+	if len(roles) == 0 {
+		return e.Hint()
+	}
+	return "use the credentials of the fleet and of a role that may: " + strings.Join(roles, ", ") +
+		" (waymark fleet add wrote a NATS context for each); docs/security.md says which role may what"
 }
 
 // explainService words what the daemon answered.

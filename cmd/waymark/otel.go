@@ -124,7 +124,7 @@ func (c otelCmd) client() (otlptrace.Client, error) {
 	}
 	u, err := url.Parse(c.Endpoint)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return nil, fail(exitUsage, "write it as http://localhost:4318 or https://collector.example.com", "--endpoint %.200q is no address", c.Endpoint)
+		return nil, fail(exitUsage, "write it as http://localhost:4318 or https://collector.example.com", "--endpoint %.200q is no address", withoutLogin(c.Endpoint))
 	}
 	if c.Protocol == "grpc" {
 		return otlptracegrpc.NewClient(otlptracegrpc.WithEndpointURL(u.String()), otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{})), nil
@@ -294,4 +294,17 @@ func (c otelCmd) file(ctx context.Context, a *app, exporter *spans.Exporter) err
 		return fail(exitUsage, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s", strings.TrimSpace(err.Error()))
 	}
 	return c.finish(ctx, a, one, exporter)
+}
+
+// withoutLogin takes user and password out of an address, also of one that cannot be read.
+func withoutLogin(address string) string {
+	at := strings.LastIndexByte(address, '@')
+	if at < 0 {
+		return address
+	}
+	scheme, _, ok := strings.Cut(address, "://")
+	if !ok {
+		return "…" + address[at:]
+	}
+	return scheme + "://…" + address[at:]
 }

@@ -212,3 +212,13 @@ func TestABlockKeepsWhatALineBeginsWithAndAllOfAValue(t *testing.T) {
 	require.Equal(t, "  a \\x1b[31m b\n", wrapped("a \x1b[31m b", pipeWidth))
 	require.Empty(t, indented(nil, pipeWidth))
 }
+
+func TestMessages_EmptyText_LeavesNoMark(t *testing.T) {
+	t.Parallel()
+	empty, text := "", "on my way"
+	call := func(name string) schema.Part { return schema.Part{Type: "tool_call", Name: name} }
+	require.Equal(t, "assistant: book_berth: book_berth", messagesText([]schema.Message{
+		{Role: "assistant", Parts: []schema.Part{{Type: "text", Content: &empty}, call("book_berth"), call("book_berth")}},
+	}))
+	require.Equal(t, "on my way: book_berth", messagesText([]schema.Message{{Parts: []schema.Part{{Type: "text", Content: &text}, call("book_berth")}}}))
+}

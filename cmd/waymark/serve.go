@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -166,6 +167,9 @@ func (c serveCmd) once(ctx context.Context, a *app, address *string, log zerolog
 	registry := newRegistry()
 	health, err := listenHealth(ctx, *address, registry)
 	if err != nil {
+		if used := c.stateInUse(a); used != nil {
+			return used
+		}
 		return err
 	}
 	if health != nil {
@@ -186,6 +190,18 @@ func (c serveCmd) once(ctx context.Context, a *app, address *string, log zerolog
 		health.work = func(ctx context.Context) []trouble { return d.readiness(ctx, a.now()) }
 	}
 	return c.serve(ctx, a, d, health, log)
+}
+
+// stateInUse says that another daemon has the state directory in use: then the port that it listens on is the lesser trouble.
+func (c serveCmd) stateInUse(a *app) error {
+	if _, named, err := (natsconn.Config{Flags: a.cli.Conn.settings(), Getenv: a.getenv}).Explicit(); err != nil || named && !c.Embedded {
+		return nil //nolint:nilerr // the server named is another one
+	}
+	dir, err := a.stateDir()
+	if err != nil {
+		return nil //nolint:nilerr // no directory is in use
+	}
+	return natsd.InUse(dir)
 }
 
 // serve runs everything until ctx ends or something fails.

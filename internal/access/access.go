@@ -290,3 +290,34 @@ func shardsText(n int) string {
 	}
 	return strconv.Itoa(n) + " shards"
 }
+
+// MayPublish are the roles of a fleet that may publish to a subject of it, the least powerful first; none for a subject that names no fleet.
+func MayPublish(subject string) []Role {
+	tokens := strings.Split(subject, ".")
+	if len(tokens) < 3 || tokens[0] != "waymark" {
+		return nil
+	}
+	var roles []Role
+	for _, role := range Roles() {
+		if slices.ContainsFunc(RightsOf(role, tokens[2], 1).Publish, func(filter string) bool { return covers(filter, tokens) }) {
+			roles = append(roles, role)
+		}
+	}
+	return roles
+}
+
+// covers reports whether a subject with wildcards has the subject of these tokens.
+func covers(filter string, tokens []string) bool {
+	filters := strings.Split(filter, ".")
+	for i, f := range filters {
+		switch {
+		case i >= len(tokens):
+			return false
+		case f == ">":
+			return true
+		case f != "*" && f != tokens[i]:
+			return false
+		}
+	}
+	return len(filters) == len(tokens)
+}

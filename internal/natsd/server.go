@@ -108,6 +108,22 @@ func (s *Server) abort() error {
 	return s.lock.Unlock()
 }
 
+// InUse returns a LockedError when another process uses the state directory, and nil for any other.
+func InUse(stateDir string) error {
+	l, err := newLayout(stateDir)
+	if err != nil {
+		return err
+	}
+	s := &Server{layout: l}
+	if _, err := os.Stat(l.lock()); err != nil {
+		return nil //nolint:nilerr // a directory that nobody has used
+	}
+	if err := s.acquire(); err != nil {
+		return err
+	}
+	return s.lock.Unlock()
+}
+
 // acquire locks the directory. flock is released by the system when the process ends, however it ends.
 func (s *Server) acquire() error {
 	s.lock = flock.New(s.layout.lock(), flock.SetPermissions(fileMode))

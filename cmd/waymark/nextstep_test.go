@@ -1,0 +1,149 @@
+package main
+
+import (
+	"crypto/tls"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestServe_StateDirectoryInUse_IsSaidBeforeThePort(t *testing.T) {
+	t.Parallel()
+	getenv := env("WAYMARK_STATE_DIR", t.TempDir())
+	line, stop, err := startDaemon([]string{"--http", "127.0.0.1:0"}, getenv)
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	address := regexp.MustCompile(` http=http://(\S+)`).FindStringSubmatch(line)
+	require.NotNil(t, address, line)
+	var out, complaints lockedBuffer
+	code := run(t.Context(), []string{"serve", "--http", address[1]}, getenv, strings.NewReader(""), &out, &complaints)
+	require.Equal(t, int(exitConflict), code, complaints.String())
+	require.Contains(t, complaints.String(), "is in use by process")
+	require.Contains(t, complaints.String(), "hint: stop that process, or set another directory with --state-dir")
+	complaints = lockedBuffer{}
+	code = run(t.Context(), []string{"serve", "--http", address[1]}, env("WAYMARK_STATE_DIR", t.TempDir()), strings.NewReader(""), &out, &complaints)
+	require.Equal(t, int(exitUnavailable), code, "another directory: the port is the reason")
+	require.Contains(t, complaints.String(), "--http")
+}
+
+func TestDenied_Hint_NamesTheRolesThatMay(t *testing.T) {
+	t.Parallel()
+	for verb, want := range map[string]string{
+		schema.VerbGet: "observer, executor, operator", schema.VerbRecover: "executor, operator", schema.VerbSettle: "may: operator",
+	} {
+		require.Contains(t, deniedHint(&denied.Error{Publish: true, Subject: schema.ServiceSubject(verb, "f", "r")}), want, verb)
+	}
+	require.Contains(t, deniedHint(&denied.Error{Publish: true, Subject: "elsewhere"}), "docs/security.md")
+}
+
+func TestNoDaemon_HintFitsTheRole(t *testing.T) {
+	t.Parallel()
+	for _, role := range access.ClientRoles() {
+		c := &client{nc: &nats.Conn{Opts: nats.Options{InboxPrefix: access.InboxPrefix(role)}}, fleet: "payments"}
+		require.Contains(t, c.startHint(), "of role "+string(role))
+		require.Contains(t, c.startHint(), "waymark serve --fleet payments --context payments-daemon.json")
+	}
+	require.Equal(t, "start one there: waymark serve", (&client{nc: new(nats.Conn)}).startHint())
+}
+
+func TestConnection_UnknownCA_HintNamesTheFlag(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, t.TempDir())
+	ca.server(t, "server", time.Now().Add(time.Hour))
+	pair, err := tls.LoadX509KeyPair(filepath.Join(ca.dir, "server.pem"), filepath.Join(ca.dir, "server.key"))
+	require.NoError(t, err)
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, TLSTimeout: 10,
+	})
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	require.True(t, s.ReadyForConnections(securedWait))
+	url := "tls://" + s.Addr().String()
+	code, _, stderr := typedOffline(t, "runs", "ls", "--nats", url)
+	require.Equal(t, int(exitUnavailable), code, stderr)
+	require.Contains(t, stderr, "hint: ")
+	require.Contains(t, stderr, "--tls-ca FILE")
+	_, _, stderr = typedOffline(t, "runs", "ls", "--nats", url, "--tls-ca", filepath.Join(ca.dir, "ca.pem"))
+	require.Contains(t, stderr, "no daemon answers", "what the hint says works")
+}
+
+func TestOtel_AddressWithPassword_IsNotPrinted(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{"ftp://ann:geheim@host", "ann:geheim@host", "http://ann:geheim@", "http://ann:geheim@ho st", "://ann:geheim@x"} {
+		code, stdout, stderr := typedOffline(t, "otel", "r", "--endpoint", address)
+		require.Equal(t, int(exitUsage), code, stderr)
+		require.NotContains(t, stdout+stderr, "geheim", address)
+	}
+}
+
+func TestConform_NameOfARun_HintSaysHowARunIsJudged(t *testing.T) {
+	t.Parallel()
+	code, _, stderr := typedOffline(t, "conform", "fix-login")
+	require.Equal(t, int(exitNotFound), code, stderr)
+	require.Contains(t, stderr, "waymark conform --run fix-login --no-follow")
+}
+
+// namedFlag finds a flag behind the program's name.
+var namedFlag = regexp.MustCompile(`--[a-z][a-z-]*`)
+
+// TestDocs_NamedFlags_Exist looks for commands of this program in the pages: each flag that stands behind one is a flag of that command.
+func TestDocs_NamedFlags_Exist(t *testing.T) {
+	t.Parallel()
+	parser, err := newParser(new(cli), func(string) string { return "" }, os.Stderr, os.Stderr)
+	require.NoError(t, err)
+	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
+	require.NoError(t, err)
+	pages = append(pages, filepath.Join("..", "..", "README.md"), filepath.Join("..", "..", "deploy", "README.md"))
+	command := regexp.MustCompile("(?:^|[`(/ ])waymark ([^`|;#&>]*)")
+	found := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		whole := regexp.MustCompile(`\\\n\s*`).ReplaceAllString(string(text), " ")
+		for line := range strings.Lines(whole) {
+			for _, m := range command.FindAllStringSubmatch(line, -1) {
+				node, flags := parser.Model.Node, map[string]bool{}
+				add := func(n *kong.Node) {
+					for _, f := range n.Flags {
+						flags["--"+f.Name] = true
+					}
+				}
+				add(node)
+				for word := range strings.FieldsSeq(m[1]) {
+					for _, child := range node.Children {
+						if child.Name == word && child.Type == kong.CommandNode {
+							node = child
+							add(node)
+							break
+						}
+					}
+				}
+				if node == parser.Model.Node {
+					continue // prose
+				}
+				if node.DefaultCmd != nil {
+					add(node.DefaultCmd)
+				}
+				for _, flag := range namedFlag.FindAllString(m[1], -1) {
+					found++
+					require.True(t, flags[flag], "%s: %s is no flag of waymark %s:\n%s", filepath.Base(page), flag, commandPath(node), line)
+				}
+			}
+		}
+	}
+	require.Greater(t, found, 100)
+}
