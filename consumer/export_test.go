@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -60,4 +61,28 @@ func Mine(b *Balance) []int {
 		}
 	}
 	return list
+}
+
+// Write writes a control event that no request would ask for.
+func Write(ctx context.Context, s *Service, run string, data schema.Data) error {
+	_, err := s.control(ctx, run, "", sender{}, func(context.Context, *reading) (decision, error) { return decision{data: data}, nil })
+	return err
+}
+
+// Advance stores a control event without asking the fold before, and returns what a request is told of it.
+func Advance(ctx context.Context, s *Service, run string, data schema.Data) error {
+	r, err := s.proven(ctx, run, mode{})
+	if err != nil {
+		return err
+	}
+	e, err := s.controlEvent(r, "", &decision{data: data})
+	if err != nil {
+		return err
+	}
+	at, err := publishControl(ctx, s.js, r.src.store, e, r.logLast)
+	if err != nil {
+		return err
+	}
+	_, err = s.advance(ctx, r, e, at)
+	return err
 }

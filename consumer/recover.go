@@ -130,13 +130,13 @@ func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverReque
 	return s.advance(ctx, r, e, at)
 }
 
-// advance reads the log from the reading's last event to the control event at its place, and folds it. It reports false
-// when the event is not there, or the fold did not accept it. An event whose signature the fold refuses is an error, [keyring.ErrSigner]: the
-// next one would be refused, too.
+// advance reads the log from the reading's last event to the control event at its place, and folds it. It reports false when the event is
+// not there. An event that the fold refuses is an error, because the next one would be refused, too: [keyring.ErrSigner] for its
+// signature, else the answer to the request.
 func (s *Service) advance(ctx context.Context, r *reading, e *schema.Event, at schema.StreamSequence) (bool, error) {
 	backoff := staleBackoff
 	for try := 1; ; try++ {
-		accepted, unsigned := false, error(nil)
+		accepted, refused := false, error(nil)
 		err := s.reader.records(ctx, r.src, r.run, r.logLast+1, try > directTries, func(rec schema.Record) error {
 			if rec.Stream > at {
 				return errEnough
@@ -149,9 +149,14 @@ func (s *Service) advance(ctx context.Context, r *reading, e *schema.Event, at s
 			r.logLast = rec.Stream
 			r.tail.add(&rec, true)
 			if rec.Stream == at {
-				accepted = v.Kind == schema.Applied && v.Event != nil && v.Event.ID == e.ID
-				if v.Kind == schema.Rejected && (v.Reason == schema.ReasonUnsigned || v.Reason == schema.ReasonMisplaced) {
-					unsigned = fmt.Errorf("%w: run %s refused event %s as %s: %s", keyring.ErrSigner, r.run, e.ID, v.Reason, v.Detail)
+				own := v.Event != nil && v.Event.ID == e.ID
+				accepted = v.Kind == schema.Applied && own
+				switch {
+				case v.Kind != schema.Rejected || !own:
+				case v.Reason == schema.ReasonUnsigned, v.Reason == schema.ReasonMisplaced:
+					refused = fmt.Errorf("%w: run %s refused event %s as %s: %s", keyring.ErrSigner, r.run, e.ID, v.Reason, v.Detail)
+				default:
+					refused = errFoldRefuses(r.run, e, &v)
 				}
 				return errEnough
 			}
@@ -159,7 +164,7 @@ func (s *Service) advance(ctx context.Context, r *reading, e *schema.Event, at s
 		})
 		switch {
 		case r.logLast >= at:
-			return accepted, unsigned
+			return accepted, refused
 		case err != nil && (errors.Is(err, errEnough) || !transient(err)):
 			return false, nil
 		}

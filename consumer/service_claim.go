@@ -352,6 +352,9 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 		q.begun = run
 		opened, err := s.open(ctx, r, rr)
 		if err != nil {
+			if _, told := errors.AsType[*schema.ServiceError](err); told {
+				q.begun = "" // the fold refused it: that is known
+			}
 			return 0, err
 		}
 		if opened {

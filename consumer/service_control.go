@@ -66,6 +66,9 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 		if err := s.keys.Sign(ctx, e, r.head.Digest); err != nil {
 			return nil, err
 		}
+		if err := s.foresee(ctx, r, e); err != nil {
+			return nil, err
+		}
 		at, err := publishControl(ctx, s.js, r.src.store, e, r.logLast)
 		switch {
 		case errors.Is(err, errRefused):
@@ -86,6 +89,41 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 			return nil, err
 		}
 	}
+}
+
+// foresee asks the fold about a control event before it is published: a request that the fold refuses writes nothing. The compare-and-set
+// makes the run the same when the event is stored. Signatures are judged by the time of storage, and so only afterwards.
+func (s *Service) foresee(ctx context.Context, r *reading, e *schema.Event) error {
+	keys, err := s.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	header, body := e.Encode()
+	rec, head := schema.NewRecord(0, header, body), r.head.Clone()
+	v := head.Apply(keys, &rec)
+	if v.Kind != schema.Rejected || v.Reason == schema.ReasonUnsigned || v.Reason == schema.ReasonMisplaced {
+		return nil
+	}
+	return errFoldRefuses(r.run, e, &v)
+}
+
+// errFoldRefuses answers for a control event that the fold refuses: asking again gives the same answer as long as the run is what it is.
+func errFoldRefuses(run string, e *schema.Event, v *schema.Verdict) *schema.ServiceError {
+	code := schema.CodeConflict
+	switch v.Reason {
+	case schema.ReasonRunEnded:
+		code = schema.CodeRunEnded
+	case schema.ReasonNotInDoubt, schema.ReasonUnknownCall:
+		code = schema.CodeNotInDoubt
+	case schema.ReasonUnknownInterrupt:
+		code = schema.CodeUnknownInterrupt
+	case schema.ReasonUnknownHandoff:
+		code = schema.CodeUnknownHandoff
+	case schema.ReasonHandoffTaken:
+		code = schema.CodeHandoffTaken
+	default:
+	}
+	return fail(code, hintRun, "run %s refuses %s as %s: %s", run, e.Name(), v.Reason, v.Detail)
 }
 
 // controlEvent builds the event of a decision. What the fold would refuse, or no message carries, is the request's fault.

@@ -364,7 +364,8 @@ func (l *listing) matches(status schema.Status, agent string, labels map[string]
 }
 
 func (l *listing) matchesHead(h *schema.Head) bool {
-	return l.matches(h.Status, h.Agent, h.Labels) && (!l.req.Quarantined || h.Quarantined(l.svc.cfg.MaxClaims))
+	return l.matches(h.Status, h.Agent, h.Labels) && (!l.req.Quarantined || h.Quarantined(l.svc.cfg.MaxClaims)) &&
+		(!l.req.Held || len(h.HeldCalls()) > 0)
 }
 
 func (l *listing) matchesLive(e *schema.Live, started time.Time) bool {

@@ -114,14 +114,19 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 	return t.whole(&schema.SettleReply{EventID: reply.EventID, Stream: reply.Stream, By: reply.By})
 }
 
-// settleable checks that the call is in doubt and can be settled so. The reading is proven.
+// settleable checks that the call can be settled so. The reading is proven. Each open call of an ended run can be settled: the run has
+// no executor, and is kept until a person has said what became of the call.
 func settleable(r *reading, req *schema.SettleRequest) error {
 	i := slices.IndexFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == req.CallKey })
 	const hint = "waymark.get shows the run's open calls and which of them are in doubt."
+	ended := r.head.Status.Terminal()
 	switch {
 	case i < 0:
 		return fail(schema.CodeNotInDoubt, hint, "run %s has no open call %s of turn %d, occurrence %d", r.run, req.ToolCallID, req.Turn, req.Occurrence)
-	case !r.head.OpenCalls[i].InDoubt:
+	case ended && req.How == schema.SettledRerun:
+		return fail(schema.CodeRunEnded, "Settle it otherwise, or take the run over with reason reopen: its executor settles the call then.",
+			"run %s is %s, and has no executor to run call %s of turn %d again", r.run, r.head.Status, req.ToolCallID, req.Turn)
+	case !ended && !r.head.OpenCalls[i].InDoubt:
 		return fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor is still at it", req.ToolCallID, req.Turn)
 	case req.How == schema.SettledAdopted && !r.head.OpenCalls[i].Late && len(req.Result) == 0:
 		return fail(schema.CodeConflict, "Give a result, or settle it otherwise.", "call %s of turn %d has no late result to adopt", req.ToolCallID, req.Turn)

@@ -17,7 +17,7 @@ func controlOnly(name string) bool {
 	return false
 }
 
-// afterEnd are the types that may follow run.ended.
+// afterEnd are the types that may follow run.ended. A person's tool.settled may, too: see [Head.toolSettled].
 func afterEnd(name string) bool {
 	switch name {
 	case HandoffOffered, HandoffAccepted, HandoffDeclined, HandoffClosed, CheckpointMarked, RunResumed:
@@ -70,7 +70,7 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		return rejected(ReasonNotControl, "%s is an executor's event and came as a control event", name)
 	case e.Sequence != 0 && controlOnly(name), name == RunResumed && !p.control:
 		return rejected(ReasonNotControl, "%s is a control event and came as an executor's", name)
-	case h.Status.Terminal() && !afterEnd(name):
+	case h.Status.Terminal() && !afterEnd(name) && (name != ToolSettled || !p.control):
 		return rejected(ReasonRunEnded, "the run is %s", h.Status)
 	}
 	applied := Verdict{Kind: Applied, Boundary: true}
@@ -515,7 +515,12 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, e.Turn)
 	}
 	c := &h.OpenCalls[i]
-	if !c.InDoubt {
+	// An ended run has no executor: the outcome of each open call is for a person to say, and no executor can run it again.
+	ended := h.Status.Terminal()
+	if ended && d.How == SettledRerun {
+		return rejected(ReasonRunEnded, "the run is %s, and a call runs again only after a resume with reason reopen", h.Status)
+	}
+	if !c.InDoubt && !ended {
 		return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, c.Turn)
 	}
 	if d.How == SettledAdopted && !c.Late && len(d.Result) == 0 && len(d.Refs) == 0 {

@@ -292,6 +292,18 @@ type Head struct {
 	Window []string `json:"window,omitzero"`
 }
 
+// HeldCalls returns the open calls whose outcome a person must say: those in doubt that the replay policy leaves to a person, and each
+// open call of an ended run, which has no executor.
+func (h *Head) HeldCalls() []OpenCall {
+	var held []OpenCall
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; h.Status.Terminal() || c.InDoubt && c.Held {
+			held = append(held, *c)
+		}
+	}
+	return held
+}
+
 // InDoubt returns the open calls that must be settled before the run can go on with them.
 func (h *Head) InDoubt() []OpenCall {
 	var calls []OpenCall

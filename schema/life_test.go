@@ -103,7 +103,10 @@ func lifeEvents() []lifeEvent {
 		case *schema.HandoffAcceptedData:
 			events = append(events, lifeEvent{name, 1, &schema.HandoffAcceptedData{HandoffID: "h-1"}, true})
 		case *schema.ToolSettledData:
-			events = append(events, lifeEvent{name + " by the executor", 1, d, false}, lifeEvent{name + " by an operator", 1, d, true})
+			again := &schema.ToolSettledData{ToolCallID: d.ToolCallID, How: schema.SettledRerun}
+			over := &schema.ToolSettledData{ToolCallID: d.ToolCallID, How: schema.SettledAbandoned}
+			events = append(events, lifeEvent{name + " by the executor", 1, over, false}, lifeEvent{name + " as rerun by an operator", 1, again, true},
+				lifeEvent{name + " otherwise by an operator", 1, over, true})
 		case *schema.ToolCalledData:
 			events = append(events, lifeEvent{name, 1, &schema.ToolCalledData{ToolCallID: "c2", Name: "ls"}, false})
 		default:

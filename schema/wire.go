@@ -211,6 +211,8 @@ type ListRequest struct {
 	Related string `json:"related,omitzero"`
 	// Quarantined keeps runs that are quarantined; see [RunSummary].
 	Quarantined bool `json:"quarantined,omitzero"`
+	// Held keeps runs with a call that a person must settle, ended runs included; see [Head.HeldCalls].
+	Held bool `json:"held,omitzero"`
 	// Labels must all be there with these values.
 	Labels map[string]string `json:"labels,omitzero"`
 	// Since and Until keep runs of that time, RFC 3339, Since included and Until not: an ended run's is when the server
@@ -234,6 +236,8 @@ type RunSummary struct {
 	Turn      int32  `json:"turn"`
 	OpenCalls int    `json:"open_calls,omitzero"`
 	InDoubt   int    `json:"in_doubt,omitzero"`
+	// Held counts the calls that a person must settle; see [Head.HeldCalls].
+	Held      int    `json:"held,omitzero"`
 	Events    int64  `json:"events"`
 	ToolCalls int64  `json:"tool_calls,omitzero"`
 	Parent    string `json:"parent,omitzero"`

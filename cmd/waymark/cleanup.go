@@ -239,9 +239,14 @@ func printCleanup(a *app, report *retention.Report) error {
 		removed = "to be removed"
 	}
 	var rows [][]string
+	held := 0
 	for i := range report.Runs {
 		item := &report.Runs[i]
-		if !item.Remove && !report.DryRun && item.Failed == "" {
+		unsettled := item.Why == schema.WhyInDoubt || item.Why == schema.WhyOpenCall
+		if unsettled {
+			held++
+		}
+		if !item.Remove && !report.DryRun && item.Failed == "" && !unsettled {
 			continue
 		}
 		what := "kept"
@@ -280,7 +285,11 @@ func printCleanup(a *app, report *retention.Report) error {
 	if v := report.Verified; v != nil {
 		verified = fmt.Sprintf("%d runs with %d events, %d damaged", v.Runs, v.Events, v.Damaged)
 	}
-	failed, pending := "", ""
+	failed, pending, unsettled := "", "", ""
+	if held > 0 {
+		// Only a person ends this: no age does.
+		unsettled = fmt.Sprintf("%d runs with calls to settle: %s", held, a.prompt.command("runs ls --status held"))
+	}
 	if report.Failed > 0 {
 		failed = fmt.Sprintf("%d runs, see the report", report.Failed)
 	}
@@ -289,5 +298,6 @@ func printCleanup(a *app, report *retention.Report) error {
 	}
 	return printFields(a.stdout, "policy", report.Policy.String(), "scanned", fmt.Sprintf("%d runs", report.Scanned),
 		removed, fmt.Sprintf("%d runs, %s", report.Removed, bytesText(report.Bytes)), "kept", fmt.Sprintf("%d runs", report.Kept),
+		"waiting for a person", unsettled,
 		"not removed", failed, "still going", pending, "verified", verified)
 }

@@ -228,13 +228,14 @@ ten seconds, and the fleet may claim the run.
 
 ## When a run needs a person
 
-` + "`waymark runs ls --status waiting,quarantined`" + ` lists the runs that go on only when somebody acts, and
-` + "`waymark runs get RUN`" + ` prints the command that comes next, ready to be pasted.
+` + "`waymark runs ls --status waiting,quarantined,held`" + ` lists the runs that wait for a person, and ` + "`waymark runs get RUN`" + `
+prints the command that comes next, ready to be pasted.
 
 | the run | what it means | what comes next |
 |---|---|---|
 | waits | it asks something, or a tool call needs approval; it costs nothing meanwhile and needs no executor | ` + "`waymark input RUN`" + ` shows what it asks and answers it |
 | has a held call | the call may or may not have had its effect, and its policy leaves that to a person | look outside, then ` + "`waymark settle RUN TURN CALL --how …`" + ` |
+| has ended with an open call | the same; cleanup keeps the run until a person has said what became of the call | the same, but for ` + "`--how rerun`" + `, which needs ` + "`waymark recover RUN --executor NAME --reason reopen`" + ` first |
 | is quarantined | several claims in a row made no progress, so nobody is given it any more | find out why, then ` + "`waymark release RUN`" + ` |
 | hangs | its executor lives and does nothing | ` + "`waymark release RUN --force`" + `, or ` + "`waymark cancel RUN`" + ` |
 | offers a hand-off that nobody takes | no executor runs that agent | ` + "`waymark handoff decline RUN --reason …`" + ` |

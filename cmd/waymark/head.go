@@ -14,6 +14,9 @@ func summaryStatus(r *schema.RunSummary) string {
 	if r.Quarantined {
 		t += ", quarantined"
 	}
+	if r.Held > r.InDoubt {
+		return t + damageText(r.Gapped, 0) + fmt.Sprintf(", %d held", r.Held)
+	}
 	return t + damageText(r.Gapped, r.InDoubt)
 }
 

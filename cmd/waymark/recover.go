@@ -144,7 +144,8 @@ type settleCmd struct {
 
 // Help is the text below the flags.
 func (settleCmd) Help() string {
-	return `The calls in doubt of a run are listed by waymark runs get, and what becomes of each without you by waymark plan.
+	return `The calls in doubt of a run are listed by waymark runs get, and what becomes of each without you by waymark plan. The open calls ` +
+		`of a run that has ended are settled, too, except as rerun: the run has no executor, and cleanup keeps it until then.
 
 Examples:
   waymark settle fix-login 3 call-1 --how abandoned

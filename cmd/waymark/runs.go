@@ -24,11 +24,14 @@ var statuses = []schema.Status{
 	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
 }
 
-// quarantined is what --status takes beside the statuses: a run that has none of its own for it.
-const quarantined schema.Status = "quarantined"
+// What --status takes beside the statuses: a run has no status of its own for it.
+const (
+	quarantined schema.Status = "quarantined"
+	held        schema.Status = "held"
+)
 
 type runsLsCmd struct {
-	Status []schema.Status   `sep:"," placeholder:"STATUS" help:"Only runs of these: running, waiting, interrupted, orphaned, completed, failed, cancelled; or quarantined: claimed again and again without progress."`
+	Status []schema.Status   `sep:"," placeholder:"STATUS" help:"Only runs of these: running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined: claimed again and again without progress; or held: a person must settle a call of it, ended runs included."`
 	Agent  string            `placeholder:"NAME" help:"Only runs of this agent."`
 	Parent string            `placeholder:"RUN" help:"Only children of this run."`
 	Label  map[string]string `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
@@ -41,7 +44,7 @@ type runsLsCmd struct {
 
 // Help is the text below the flags.
 func (runsLsCmd) Help() string {
-	return `Runs that have not ended come first, the one that was started last at the top; below them those that have, the one that ended ` +
+	return `Runs that wait for a person are those of --status waiting,quarantined,held. Runs that have not ended come first, the one that was started last at the top; below them those that have, the one that ended ` +
 		`last at the top. With --parent the list is in the order of run ids. A list is of checkpoints: it may be a moment old. ` +
 		`When a run ended is when the server stored its last event; when one was started is what its executor said.
 
@@ -53,12 +56,12 @@ Examples:
 // Run lists runs. A list is of checkpoints: it may be a moment old.
 func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 	for _, s := range c.Status {
-		if !slices.Contains(statuses, s) && s != quarantined {
+		if !slices.Contains(statuses, s) && s != quarantined && s != held {
 			known := make([]string, len(statuses))
 			for i := range statuses {
 				known[i] = string(statuses[i])
 			}
-			return fail(exitUsage, "use some of "+strings.Join(known, ", ")+", "+string(quarantined), "status %q is not known", s)
+			return fail(exitUsage, "use some of "+strings.Join(known, ", ")+", "+string(quarantined)+", "+string(held), "status %q is not known", s)
 		}
 	}
 	if c.Limit < 1 {
@@ -84,6 +87,7 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 	all.Runs = []schema.RunSummary{}
 	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, Parent: c.Parent, Labels: c.Label, Since: since, Until: until, After: c.After}
 	request.Quarantined = len(c.Status) == 1 && c.Status[0] == quarantined
+	request.Held = len(c.Status) == 1 && c.Status[0] == held
 	for {
 		request.Limit = schema.MaxList
 		if !c.All {
@@ -145,8 +149,12 @@ func moment(flag, text string, now time.Time) (string, error) {
 	return schema.FormatTime(now.Add(-ago)), nil
 }
 
-// asked are the statuses that the daemon is asked for: only what can be claimed can be quarantined.
+// asked are the statuses that the daemon is asked for: only what can be claimed can be quarantined, and a run of any status can have a
+// held call.
 func (c runsLsCmd) asked() []schema.Status {
+	if slices.Contains(c.Status, held) {
+		return nil
+	}
 	var list []schema.Status
 	for _, s := range c.Status {
 		if s != quarantined {
@@ -164,9 +172,10 @@ func (c runsLsCmd) asked() []schema.Status {
 	return list
 }
 
-// unwanted reports whether a run came only because it could have been quarantined.
+// unwanted reports whether a run came only because it could have been quarantined, or could have a held call.
 func (c runsLsCmd) unwanted(r schema.RunSummary) bool {
-	return slices.Contains(c.Status, quarantined) && !r.Quarantined && !slices.Contains(c.Status, r.Status)
+	return len(c.Status) > 0 && !slices.Contains(c.Status, r.Status) &&
+		(!r.Quarantined || !slices.Contains(c.Status, quarantined)) && (r.Held == 0 || !slices.Contains(c.Status, held))
 }
 
 func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {

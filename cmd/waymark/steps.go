@@ -56,17 +56,17 @@ func steps(p prompt, h *schema.Head, quarantined bool) []string {
 		}
 		list = append(list, answerSteps(p, h, w)...)
 	}
-	shown, more := 0, false
-	for _, c := range h.InDoubt() {
-		// What is not held is settled by its policy: a person may look at it, and need not do anything.
-		if !c.Held || shown == maxSteps {
-			more = true
-			continue
+	for i, c := range h.HeldCalls() {
+		if i == maxSteps {
+			break
 		}
-		shown++
 		list = append(list, settleSteps(p, h, c.CallKey)...)
 	}
-	if more {
+	// What is not held is settled by its policy: a person may look at it, and need not do anything.
+	switch calls := h.HeldCalls(); {
+	case h.Status.Terminal() && len(calls) > maxSteps:
+		list = append(list, fmt.Sprintf("and %d calls more, see all with: %s", len(calls)-maxSteps, p.command("runs get "+h.Run+" --view state")))
+	case !h.Status.Terminal() && len(h.InDoubt()) > min(len(calls), maxSteps):
 		list = append(list, "see what becomes of the calls in doubt with: "+p.command("plan "+h.Run))
 	}
 	for i := range h.Handoffs {
@@ -96,6 +96,13 @@ func settleSteps(p prompt, h *schema.Head, key schema.CallKey) []string {
 		when = "once its executor is gone, find out what became of it, then say one of:"
 	}
 	command := settleCommand(p, h.Run, key) + " --how "
+	if h.Status.Terminal() {
+		return []string{
+			fmt.Sprintf("call %s of turn %d has no outcome, and the run has ended: find out what became of it, then say one of:", key.ToolCallID, key.Turn),
+			"  it was done:           " + command + "decided --result JSON",
+			"  it was not, or never:  " + command + "abandoned",
+		}
+	}
 	return []string{
 		fmt.Sprintf("call %s of turn %d is left to a person: %s", key.ToolCallID, key.Turn, when),
 		"  it was done:    " + command + "decided --result JSON",

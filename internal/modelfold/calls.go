@@ -11,7 +11,7 @@ import (
 
 func (m *Model) settle(e *schema.Event, d *schema.ToolSettledData, control bool) bool {
 	c := m.find(e.Turn, d.ToolCallID, false)
-	if c == nil || !c.doubt || d.How == schema.SettledAdopted && !c.late && len(d.Result) == 0 && len(d.Refs) == 0 {
+	if c == nil || !c.doubt && !m.ended || m.ended && d.How == schema.SettledRerun || d.How == schema.SettledAdopted && !c.late && len(d.Result) == 0 && len(d.Refs) == 0 {
 		return false
 	}
 	c.doubt, c.cleared = false, 0

@@ -362,7 +362,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		e.Sequence > 0 && forControl || name == schema.RunResumed && !control {
 		return yes(false)
 	}
-	if m.ended && !strings.HasPrefix(name, "handoff.") && name != schema.CheckpointMarked && name != schema.RunResumed {
+	if m.ended && !strings.HasPrefix(name, "handoff.") && (name != schema.ToolSettled || !control) && name != schema.CheckpointMarked && name != schema.RunResumed {
 		return yes(false)
 	}
 	switch d := data.(type) {

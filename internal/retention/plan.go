@@ -58,11 +58,11 @@ func (r *Run) Pending() (why schema.Why, detail string) {
 	case r.Waits > 0 || r.Status == schema.StatusWaiting:
 		return schema.WhyWaiting, fmt.Sprintf("it waits for %d things", max(r.Waits, 1))
 	case r.InDoubt > 0:
-		return schema.WhyInDoubt, fmt.Sprintf("%d of its calls are in doubt or held", r.InDoubt)
+		return schema.WhyInDoubt, fmt.Sprintf("%d of its calls are in doubt or held: settle them", r.InDoubt)
 	case !r.Status.Terminal():
 		return schema.WhyLive, "it is " + string(r.Status)
 	case r.OpenCalls > 0:
-		return schema.WhyOpenCall, fmt.Sprintf("%d of its calls have no outcome", r.OpenCalls)
+		return schema.WhyOpenCall, fmt.Sprintf("%d of its calls have no outcome: settle them", r.OpenCalls)
 	case r.Handoffs > 0:
 		return schema.WhyHandoff, fmt.Sprintf("%d of its hand-offs are not closed", r.Handoffs)
 	case len(r.Pins) > 0:
