@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,7 +95,7 @@ func (l *lookout) fill(ctx context.Context, store *kvstore.Shard, s *schema.Shar
 		return err
 	}
 	s.Position, s.FoldedAt, s.Last, s.Totals = mark.Position.Stream, mark.Updated, usage.Last, mark.Totals
-	s.Parked = mark.Parked
+	s.Parked, s.ParkedCount = mark.Parked[:min(len(mark.Parked), schema.MaxListParked)], len(mark.Parked)
 	s.LogBytes, s.LogMessages, s.LimitBytes = usage.Bytes, usage.Messages, usage.Limit
 	if s.QuotaBytes = store.Quota(); s.QuotaBytes == kvstore.UnlimitedQuota {
 		s.QuotaBytes, s.LimitBytes = 0, 0
@@ -110,7 +111,12 @@ func (l *lookout) fill(ctx context.Context, store *kvstore.Shard, s *schema.Shar
 // State says how the fleet is, up to two seconds ago. It is what the verb fleet answers with. A shard that cannot be looked
 // at carries its error.
 func (s *Service) State(ctx context.Context) *schema.FleetReply {
-	shards, at := s.lookout.look(ctx)
+	looked, at := s.lookout.look(ctx)
+	shards, room := slices.Clone(looked), schema.MaxListParked // the look is shared
+	for i := range shards {
+		shards[i].Parked = shards[i].Parked[:min(room, len(shards[i].Parked))]
+		room -= len(shards[i].Parked)
+	}
 	runs := s.roster.Counts()
 	reply := &schema.FleetReply{
 		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards, Proven: s.cfg.Proof != nil,

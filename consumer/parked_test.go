@@ -207,3 +207,33 @@ func TestPark_UncleanStart_LaterTriesAreKept(t *testing.T) {
 	w.awaitPassed(x.last)
 	require.Equal(t, []schema.ParkedRun{late}, w.parked())
 }
+
+// Three shards with as many parked runs as they may have are more than fit into a message.
+func TestFleet_ManyParkedRuns_CountsAllAndNamesSome(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *serviceConfig) { f.Shards = 3 })
+	for _, shard := range w.shards {
+		usage, err := shard.Usage(t.Context())
+		require.NoError(t, err)
+		mark := kvstore.Watermark{Incarnation: usage.Incarnation}
+		for i := range schema.MaxParked {
+			mark.Parked = append(mark.Parked, schema.ParkedRun{Run: fmt.Sprintf("run-%d", i), Why: strings.Repeat("y", 256), Tries: 1})
+		}
+		_, rev, err := shard.Checkpoints.Watermark(t.Context())
+		if err != nil {
+			require.ErrorIs(t, err, kvstore.ErrNotFound)
+		}
+		_, err = shard.Checkpoints.PutWatermark(t.Context(), mark, rev)
+		require.NoError(t, err)
+	}
+	a, err := w.ask(schema.VerbFleet, "", schema.FleetRequest{})
+	require.NoError(t, err)
+	named := 0
+	for _, s := range decodeAs[schema.FleetReply](t, a.first).Shards {
+		require.Empty(t, s.Error)
+		require.Equal(t, schema.MaxParked, s.ParkedCount)
+		named += len(s.Parked)
+	}
+	require.Equal(t, schema.MaxListParked, named)
+	require.Less(t, len(a.first), 64<<10)
+}

@@ -158,7 +158,7 @@ func (f *Fleet) isOurs(ctx context.Context, c *claim) (ours, answered bool) {
 	defer cancel()
 	head, err := f.Head(ctx, c.run)
 	if err != nil {
-		return !errors.Is(err, ErrRunNotFound), refusal(err)
+		return !errors.Is(err, ErrRunNotFound) && !errors.Is(err, ErrRunErased), refusal(err)
 	}
 	// What was orphaned or let go since, everybody may claim.
 	return head.RequestID == c.id && !head.Status.Terminal() && !head.Status.Claimable() && head.Unattended == "", true

@@ -149,8 +149,10 @@ type ShardState struct {
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 	// Totals of all that was folded.
 	Totals FoldTotals `json:"totals"`
-	// Parked runs, at most [MaxParked].
-	Parked []ParkedRun `json:"parked,omitzero"`
+	// Parked are some of the parked runs, at most [MaxListParked] in all shards of an answer; ParkedCount counts all of the shard, at most
+	// [MaxParked].
+	Parked      []ParkedRun `json:"parked,omitzero"`
+	ParkedCount int         `json:"parked_count,omitzero"`
 	// Error says why the shard could not be looked at; then the rest means nothing.
 	Error string `json:"error,omitzero"`
 }

@@ -269,7 +269,7 @@ type ListReply struct {
 	Parked []ParkedRun `json:"parked,omitzero"`
 }
 
-// MaxListParked bounds the parked runs that a list names; the verb fleet names all.
+// MaxListParked bounds the parked runs that an answer names: of all shards there may be more than fit into a message.
 const MaxListParked = 64
 
 // MarkRequest pins the point where a run stands: it can be restored by the name. A repeat is answered like the first one as

@@ -448,12 +448,10 @@ const parkedNamed = 8
 func (d *doctor) parked(shards []schema.ShardState) {
 	named, more := 0, 0
 	for i := range shards {
-		for _, p := range shards[i].Parked {
-			if named == parkedNamed {
-				more++
-				continue
-			}
+		more += shards[i].ParkedCount
+		for _, p := range shards[i].Parked[:min(parkedNamed-named, len(shards[i].Parked))] {
 			named++
+			more--
 			d.add("parked", checkWarning, "look at it with: "+d.p.command("runs get "+p.Run)+"; the daemon tries again by itself",
 				"run %s has no new checkpoint since %s (%d tries): %s", p.Run, p.Since, p.Tries, p.Why)
 		}

@@ -54,7 +54,7 @@ func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetRepl
 	gauge("waiting_age_seconds", "Age of the oldest event accepted and not yet checkpointed; 0 when none waits.",
 		func(s *schema.ShardState) float64 { return float64(s.WaitingMS) / 1000 })
 	gauge("parked_runs", "Runs whose checkpoint cannot be stored for a reason of their own; the daemon tries again (recovery has all of them).",
-		func(s *schema.ShardState) float64 { return float64(len(s.Parked)) })
+		func(s *schema.ShardState) float64 { return float64(s.ParkedCount) })
 	gauge("position", "Stream sequence up to which the shard is folded.", func(s *schema.ShardState) float64 { return float64(s.Position) })
 	gauge("last_sequence", "Last stream sequence of the log, barriers included.", func(s *schema.ShardState) float64 { return float64(s.Last) })
 	gauge("log_bytes", "Bytes in the log now.", func(s *schema.ShardState) float64 { return float64(s.LogBytes) })

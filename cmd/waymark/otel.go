@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -224,12 +225,14 @@ func (c otelCmd) follow(ctx context.Context, a *app, cl *client, fleet *publishe
 			log.Warn().Err(err).Msg("the position's lock was not given back")
 		}
 	}()
+	var removed atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
 	feed := func(shard int, all bool) {
 		group.Go(func() error {
 			return spans.NewFeed(spans.FeedConfig{
 				Names: schema.NamesOf(a.cli.Fleet, shard), JetStream: js, History: historyOf(fleet), Keys: fleet.Keys, Export: exporter.Export,
 				Positions: positions, All: all, NoFollow: c.NoFollow, Options: c.options(),
+				Removed: func(string) { removed.Add(1) },
 			}, log).Run(ctx)
 		})
 	}
@@ -241,9 +244,14 @@ func (c otelCmd) follow(ctx context.Context, a *app, cl *client, fleet *publishe
 		group.Go(func() error { return c.grow(ctx, js, a.cli.Fleet, settings.Shards(), feed) })
 	}
 	err = group.Wait()
-	log.Info().Int64("spans", exporter.Sent.Load()).Int64("dropped", exporter.Dropped.Load()).Int64("failures", exporter.Failures.Load()).Msg("stopped exporting spans")
+	log.Info().Int64("spans", exporter.Sent.Load()).Int64("dropped", exporter.Dropped.Load()).Int64("failures", exporter.Failures.Load()).
+		Int64("removed_runs", removed.Load()).Msg("stopped exporting spans")
 	if c.NoFollow && err == nil && !a.cli.Quiet {
-		_, err = fmt.Fprintln(a.stdout, "exported "+counted(exporter.Sent.Load(), "span"))
+		what := "exported " + counted(exporter.Sent.Load(), "span")
+		if n := removed.Load(); n > 0 {
+			what += "; " + counted(n, "removed run") + " left out"
+		}
+		_, err = fmt.Fprintln(a.stdout, what)
 	}
 	return positionError(collectorError(err))
 }
@@ -272,7 +280,7 @@ func historyOf(fleet *publisher.Fleet) func(context.Context, string, func(schema
 	return func(ctx context.Context, run string, yield func(schema.Record) error) error {
 		err := fleet.Events(ctx, run, yield)
 		switch {
-		case errors.Is(err, publisher.ErrRunNotFound):
+		case errors.Is(err, publisher.ErrRunNotFound), errors.Is(err, publisher.ErrRunErased):
 			return fmt.Errorf("%w: %w", spans.ErrNoRun, err)
 		case errors.Is(err, publisher.ErrIncomplete):
 			return fmt.Errorf("%w: %w", spans.ErrIncomplete, err)

@@ -46,6 +46,8 @@ type FeedConfig struct {
 	// NoFollow ends the feed at the end of the log.
 	NoFollow bool
 	Options  Options
+	// Removed, if not nil, is told of each run that is not there any more: spans of it that were not exported are left out.
+	Removed func(run string)
 	// MaxRuns bounds the runs that are followed at once; 0 means [DefaultMaxRuns]. One above them is read anew when it goes on.
 	MaxRuns int
 }
@@ -220,7 +222,12 @@ func (f *Feed) readAnew(ctx context.Context, keys *schema.Keys, run string, know
 			return f.Export(ctx, out)
 		})
 		switch {
-		case err == nil, errors.Is(err, errEnough), errors.Is(err, ErrNoRun):
+		case err == nil, errors.Is(err, errEnough):
+		case errors.Is(err, ErrNoRun):
+			f.log.Warn().Str("run", run).Msg("run was removed, and what was not exported of it is left out")
+			if f.Removed != nil {
+				f.Removed(run)
+			}
 		case errors.Is(err, ErrIncomplete):
 			f.log.Warn().Str("run", run).Err(err).Msg("spans of lost events are missing")
 		case ctx.Err() != nil:
