@@ -43,6 +43,9 @@ func shortBy(by string) string {
 
 // gist says in a few words what an event is about, without its sender; what it does not know is shown as it is.
 func gist(e *schema.Event) string {
+	if schema.ErasedMark(e) {
+		return "the run was removed, and its id is not used again"
+	}
 	data, err := schema.ParseData(e)
 	if err != nil {
 		return err.Error()

@@ -127,7 +127,7 @@ func (t *tree) gather(ctx context.Context, run string, depth int) error {
 			return err
 		}
 		if n.Missing && at == run {
-			return &schema.ServiceError{Code: schema.CodeNotFound, Message: fmt.Sprintf("run %s is not in fleet %s", run, t.client.fleet)}
+			return &schema.ServiceError{Code: schema.CodeNotFound, Message: fmt.Sprintf("fleet %s has no run %s", t.client.fleet, run)}
 		}
 		t.add(n, "")
 		at = n.above()

@@ -59,7 +59,7 @@ func (versionCmd) Run(a *app) error {
 func (v versionInfo) write(w io.Writer) error {
 	commit := v.Revision
 	if commit == "" {
-		commit = "not known: built outside of a repository"
+		commit = "not known: this build did not record it"
 	}
 	return printFields(w, "waymark", v.Waymark, "commit", commit, "go", v.Go, "nats-server", v.NATSServer, "platform", v.Platform)
 }
