@@ -247,6 +247,21 @@ func TestReplay_OlderCopyOfTheTranscript_NothingIsWritten(t *testing.T) {
 	require.Equal(t, before, w.recovered(fleet, whole.ID).Head.Digest)
 }
 
+func TestCompare_MessagesDifferFurtherOn_ErrorSaysSo(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "long.json")
+	read := func(end string) *transcript.Run {
+		text := `{"messages":[{"role":"user","content":"` + strings.Repeat("wheel ", 40) + end + `"}]}`
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		runs, _ := open(t, path, transcript.Options{})
+		return runs[0]
+	}
+	there := fold(t, "long", events(t, read("one")))
+	_, err := transcript.Events(read("two"), transcript.EventOptions{Fleet: "default", Executor: "x", After: there})
+	require.ErrorIs(t, err, transcript.ErrDiverged)
+	require.ErrorContains(t, err, "differs from the transcript further on")
+}
+
 func TestRuns_LineThatCannotBeRead_RunDoesNotEndCompleted(t *testing.T) {
 	t.Parallel()
 	const (

@@ -274,7 +274,11 @@ func (c *cursor) message(turn int32, want *schema.Message) (bool, error) {
 		// A message that was the transcript's last was added outside any turn.
 		return false, fmt.Errorf("message %d is of turn %d, in the transcript of turn %d", c.messages+1, got.Turn, turn)
 	case len(got.Refs) == 0 && !same(&got.Message, want), got.Role != want.Role, len(got.Parts) != len(want.Parts):
-		return false, fmt.Errorf("message %d is %s, in the transcript %s", c.messages+1, brief(&got.Message), brief(want))
+		has, wants := brief(&got.Message), brief(want)
+		if has == wants {
+			return false, fmt.Errorf("message %d, %s, differs from the transcript further on or in its details", c.messages+1, has)
+		}
+		return false, fmt.Errorf("message %d is %s, in the transcript %s", c.messages+1, has, wants)
 	}
 	c.messages++
 	return true, nil
