@@ -102,7 +102,7 @@ func (s *demoStage) compareTranscript(ctx context.Context, fleet *publisher.Flee
 	if err := want.Export(export.Bytes()); err != nil {
 		return err
 	}
-	p.messages += len(want.Messages)
+	p.messages += want.Messages
 	for _, c := range want.Calls {
 		if c.HasResult {
 			p.results++

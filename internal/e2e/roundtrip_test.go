@@ -105,7 +105,7 @@ func roundTrip(t *testing.T, files []string) {
 			messages, calls := 0, 0
 			for i, run := range s.runs {
 				state := s.prove(t, fleet, i, run.ID)
-				messages += len(s.want.Conversations[i].Messages)
+				messages += s.want.Conversations[i].Messages
 				calls += len(state.Calls)
 				// The program's own export of every run takes a process each: for many runs in one file, a few.
 				if i < 3 || full(t) {

@@ -85,13 +85,11 @@ func (b *builder) call(m *decoded, p *pendingCall) *Call {
 		c.rawID = &raw
 	}
 	if !isString || !validIdentifier(id) || b.isOpen(id) {
-		if p.rawID == nil {
-			p.d.absent("id")
-		} else {
+		switch {
+		case p.rawID != nil:
 			p.d.ID = p.rawID
-		}
-		if p.legacy {
-			p.d.Absent = nil
+		case !p.legacy: // the older form has none
+			p.d.absent("id")
 		}
 		id = b.stepID()
 	}

@@ -62,7 +62,7 @@ func (c chat) message(o *object) (*decoded, error) {
 			c.calls(m, o)
 		}
 	}
-	m.members(o, c.format)
+	m.members(o)
 	return m, nil
 }
 

@@ -1,7 +1,9 @@
 package transcript
 
 import (
+	"bytes"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -11,10 +13,25 @@ import (
 
 var errNoMessage = errors.New("the line has no message object")
 
-// Fields of the line around a message that are kept and given back.
-var keptLineFields = []string{
-	"uuid", "parentUuid", "timestamp", "requestId", "isMeta", "isCompactSummary", "isVisibleInTranscriptOnly",
-	"sourceToolAssistantUUID", "sourceToolUseID", "isApiErrorMessage",
+// commonLineFields are the members that most lines of a session share. The run keeps those of its first line; each
+// message keeps what its own line has beyond them or otherwise.
+var commonLineFields = []string{"sessionId", "agentId", "isSidechain", "userType", "cwd", "version", "gitBranch", "slug"}
+
+// around keeps the members of the line, without the given ones.
+func (d *detail) around(line *object, common map[string]jsontext.Value, without ...string) {
+	d.Line = make(map[string]jsontext.Value)
+	for i, name := range line.names {
+		v := compact(line.values[i])
+		if same, ok := common[name]; slices.Contains(without, name) || ok && bytes.Equal(same, v) {
+			continue
+		}
+		d.Line[name] = v
+	}
+	for _, name := range sortedKeys(common) {
+		if _, has := line.get(name); !has {
+			d.LineAbsent = append(d.LineAbsent, name)
+		}
+	}
 }
 
 // claudeMessage decodes the message object of a user or assistant line.
@@ -42,17 +59,9 @@ func claudeMessage(line *object, typ string) (*decoded, *object, error) {
 	if shape != naturalClaudeShape(m.Role, m.Parts) {
 		m.d.Content = shape
 	}
-	m.members(o, ClaudeCode)
+	m.members(o)
 	if v, ok := line.get("timestamp"); ok {
 		m.At = timeOf(v)
-	}
-	for _, name := range keptLineFields {
-		if v, ok := line.get(name); ok && len(v) <= maxMember {
-			if m.d.Line == nil {
-				m.d.Line = make(map[string]jsontext.Value)
-			}
-			m.d.Line[name] = v
-		}
 	}
 	return m, whole, nil
 }
@@ -212,18 +221,15 @@ func claudeUsage(v jsontext.Value) *schema.Usage {
 
 // claudeCompaction reads a compact_boundary. Its summary is the text of the user message that follows; until
 // one comes, it is what the boundary itself says.
-func claudeCompaction(line *object) *Compaction {
+func claudeCompaction(line *object, common map[string]jsontext.Value, rep *Report) *Compaction {
 	c := new(Compaction)
 	c.Summary, _ = line.str("content")
 	if v, ok := line.get("timestamp"); ok {
 		c.At = timeOf(v)
 	}
-	d := detail{Members: make(map[string]jsontext.Value)}
-	for _, name := range []string{"uuid", "parentUuid", "logicalParentUuid", "content", "timestamp", "compactMetadata", "subtype", "isMeta", "level"} {
-		if v, ok := line.get(name); ok && len(v) <= maxMember {
-			d.Members[name] = compact(v)
-		}
-	}
+	var d detail
+	d.around(line, common, "type")
+	rep.within(d.Line, "compact_boundary.")
 	if v, ok := line.get("compactMetadata"); ok {
 		if meta, ok := parseObject(v); ok {
 			v, _ := meta.get("preTokens")

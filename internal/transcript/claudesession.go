@@ -20,8 +20,10 @@ type thread struct {
 	s *session
 	// compaction waits for its summary.
 	compacted *Compaction
-	// meta is set from the first message line.
-	meta bool
+	// common are the members of the first line that others share; nil before it.
+	common map[string]jsontext.Value
+	// lines counts the messages.
+	lines int
 }
 
 // session reads a file of JSON lines and what belongs to it.
@@ -77,9 +79,12 @@ func claudeRuns(path string, rep *Report, opts Options, yield func(*Run) bool) e
 	}
 	s.main, run = nil, nil
 	for _, agent := range s.order {
-		t := s.children[agent]
-		if t == nil {
-			t = s.copies[agent]
+		t, copied := s.children[agent], s.copies[agent]
+		switch {
+		case t == nil:
+			t = copied
+		case copied != nil:
+			rep.skipped("progress/agent_progress (the sub-agent's lines are there)", copied.lines)
 		}
 		if !s.yieldChild(id, agent, t, yield) {
 			return nil
@@ -192,7 +197,8 @@ func (s *session) read(path string, f func(line *object, typ string, n int) erro
 			s.rep.skip("blank")
 			continue
 		}
-		if err := checkJSON(b); err != nil {
+		b, err = s.rep.text(b, n)
+		if err != nil {
 			p, cause := jsonProblem(err)
 			s.rep.problemIn(path, n, p, cause)
 			continue
@@ -250,6 +256,9 @@ func (s *session) child(threads map[string]*thread, agent string) *thread {
 	return t
 }
 
+// copiedLineFields are members that a copy of a sub-agent's line has from the line that it is in.
+var copiedLineFields = []string{"sessionId", "cwd", "version", "gitBranch"}
+
 // progress takes the copy of a sub-agent's message, unless the sub-agent has a file of its own.
 func (s *session) progress(o *object, n int) error {
 	raw, _ := o.get("data")
@@ -280,11 +289,17 @@ func (s *session) progress(o *object, n int) error {
 		s.rep.skip(joinType("progress/agent_progress", typ))
 		return nil
 	}
-	for _, name := range []string{"sessionId", "cwd", "version", "gitBranch"} {
-		if v, ok := o.get(name); ok {
-			if _, has := line.get(name); !has {
-				line.put(name, v)
-			}
+	// The rest of the line around the copy is not kept.
+	for i, name := range o.names {
+		if _, has := line.get(name); !has && slices.Contains(copiedLineFields, name) {
+			line.put(name, o.values[i])
+		} else if name != "type" && name != "data" {
+			s.rep.drop("agent_progress."+name, len(o.values[i]))
+		}
+	}
+	for i, name := range data.names {
+		if name != "type" && name != "message" && name != "agentId" {
+			s.rep.drop("agent_progress.data."+name, len(data.values[i]))
 		}
 	}
 	return s.child(s.copies, agent).line(line, typ, n)
@@ -358,7 +373,8 @@ func (t *thread) line(o *object, typ string, n int) error {
 			return nil
 		}
 		t.settle()
-		t.compacted = claudeCompaction(o)
+		t.start(o, n)
+		t.compacted = claudeCompaction(o, t.common, t.s.rep)
 		return nil
 	default:
 		kind := ""
@@ -374,10 +390,9 @@ func (t *thread) line(o *object, typ string, n int) error {
 	if err != nil {
 		return err
 	}
-	if !t.meta {
-		t.meta = true
-		t.start(o, n)
-	}
+	t.start(o, n)
+	t.lines++
+	m.d.around(o, t.common, "type", "message")
 	if t.compacted != nil {
 		if typ == schema.RoleUser {
 			if text := textOf(&m.Message.Message); text != "" {
@@ -407,18 +422,21 @@ func (t *thread) settle() {
 
 // start keeps what the first line tells about the whole session.
 func (t *thread) start(o *object, n int) {
+	if t.common != nil {
+		return
+	}
 	run := t.run
 	run.Line = n
 	if id, ok := o.str("sessionId"); ok && validIdentifier(id) {
 		run.ThreadID = id
 	}
-	d := detail{Line: make(map[string]jsontext.Value)}
-	for _, name := range []string{"sessionId", "agentId", "isSidechain", "userType", "cwd", "version", "gitBranch", "slug"} {
+	t.common = make(map[string]jsontext.Value)
+	for _, name := range commonLineFields {
 		if v, ok := o.get(name); ok && len(v) <= maxMember {
-			d.Line[name] = v
+			t.common[name] = compact(v)
 		}
 	}
-	run.Source = d.source(ClaudeCode)
+	run.Source = (&detail{Line: t.common}).source(ClaudeCode)
 }
 
 func joinType(typ, sub string) string {

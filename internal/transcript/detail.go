@@ -55,8 +55,13 @@ type detail struct {
 	Members map[string]jsontext.Value `json:"members,omitzero"`
 	// Inner members of the object inside the part or call (function, image_url, source).
 	Inner map[string]jsontext.Value `json:"inner,omitzero"`
-	// Line keeps members of the line around a claude-code message.
+	// Line keeps the members of the line around a claude-code message that differ from those of the run's
+	// first line, whose common members are the run's own Line. Not nil on every message that was imported.
 	Line map[string]jsontext.Value `json:"line,omitzero"`
+	// LineAbsent are the common members that this line does not have.
+	LineAbsent []string `json:"line_absent,omitzero"`
+	// Steps of a swe-agent trajectory that belong to this message, in order.
+	Steps []sweStep `json:"steps,omitzero"`
 	// Copy: the member named by Field is the same text as the content.
 	Copy map[string]string `json:"copy,omitzero"`
 	// From says where a result is: in its own message (fromMessage), in the trajectory, with the first
@@ -68,8 +73,8 @@ type detail struct {
 
 func (d *detail) isZero() bool {
 	return d.Role == "" && d.Content == "" && d.Field == "" && d.Type == "" && d.ID == nil && d.Name == nil &&
-		d.IsError == nil && !d.JSON && len(d.Absent) == 0 && len(d.Members) == 0 && len(d.Inner) == 0 &&
-		len(d.Line) == 0 && len(d.Copy) == 0 && d.From == "" && d.Run == nil
+		d.IsError == nil && !d.JSON && len(d.Absent) == 0 && d.Members == nil && len(d.Inner) == 0 &&
+		d.Line == nil && len(d.LineAbsent) == 0 && len(d.Steps) == 0 && len(d.Copy) == 0 && d.From == "" && d.Run == nil
 }
 
 func (d *detail) absent(name string) { d.Absent = append(d.Absent, name) }
@@ -209,29 +214,20 @@ func foreignType(t string) bool {
 	return len(t) <= 64
 }
 
-// maxMember is the largest member that is kept as detail, in bytes. A larger one becomes a part of its own,
-// whose content the SDK can move to the blob store.
+// maxMember is the largest detail of a part, and the largest common member of a session, in bytes. A part with more is
+// kept as the JSON text that it was.
 const maxMember = 16 << 10
 
-// members keeps what is left of a provider's message.
-func (m *decoded) members(o *object, f Format) {
+// members keeps what is left of a provider's message, of any size: the SDK moves a large source to the blob store.
+func (m *decoded) members(o *object) {
 	m.d.Members = o.rest()
-	for _, name := range sortedKeys(m.d.Members) {
-		v := m.d.Members[name]
-		if len(v) <= maxMember {
-			m.d.Members[name] = compact(v)
-			continue
-		}
-		delete(m.d.Members, name)
-		text := string(compact(v))
-		m.Parts = append(m.Parts, schema.Part{
-			Type: partJSON, Content: &text, Source: (&detail{JSON: true, Field: name}).source(f),
-		})
+	for name, v := range m.d.Members {
+		m.d.Members[name] = compact(v)
 	}
 }
 
 // sortedKeys makes the order of maps the same everywhere.
-func sortedKeys(m map[string]jsontext.Value) []string { return slices.Sorted(maps.Keys(m)) }
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // validIdentifier reports whether the schema takes s as an identifier.
 func validIdentifier(s string) bool {

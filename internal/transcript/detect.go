@@ -148,7 +148,7 @@ func unknown(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return ErrUnknownFormat
 	}
-	return fmt.Errorf("%w (%w)", ErrUnknownFormat, err)
+	return fmt.Errorf("%w (%w)", ErrUnknownFormat, clipped{err})
 }
 
 // formatOf tells the format of one complete value, "" when it is none.

@@ -21,15 +21,17 @@
 // is recorded with its call, under its own time, and the later message refers to it.
 //
 // Promises: messages come back JSON-equal and in order; the text of arguments comes back to the letter;
-// null, absent and empty stay apart. Whatever is no text, call or result (signatures, ids, shapes, counters
-// of a line) is in source{} of its message or part, under the name of the format, and deleting every
-// source{} leaves texts, calls and results as they were. Nothing is invented: a finish reason that is null
-// stays null, a call without a result stays open.
+// null, absent and empty stay apart. Whatever is no text, call or result (signatures, ids, shapes, the members of a
+// line such as toolUseResult, the steps of a trajectory) is in source{} of its message or part, under the name of the
+// format, and deleting every source{} leaves texts, calls and results as they were. Nothing is invented: a finish
+// reason that is null stays null, a call without a result stays open, a file without a trajectory gets none.
 //
 // Repetition: a run that is there is compared with the transcript ([Compare], [Replay]), and only what it lacks is published:
 // behind its last event after a crash, and behind a takeover with reason reopen after the transcript grew. What grew inside a
 // turn that the run ended is published behind the turn's end.
 //
 // Failure: what cannot be read is refused by name (file, line, JSON path) and listed in the [Report]; the
-// rest is read; a session of which lines were refused ends as failed. Lines that are no messages are counted by type. Memory is bounded by one run.
+// rest is read; a session of which lines were refused ends as failed. Lone surrogates and invalid UTF-8 become U+FFFD
+// and are counted. Lines that are no messages are counted by type, members that are not kept by name. Memory is bounded
+// by one run.
 package transcript

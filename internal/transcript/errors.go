@@ -63,7 +63,13 @@ func jsonProblem(err error) (path string, cause error) {
 		if cause == nil {
 			cause = err
 		}
-		return string(syntactic.JSONPointer), fmt.Errorf("not valid JSON: %w", cause)
+		return clip(string(syntactic.JSONPointer)), fmt.Errorf("not valid JSON: %w", clipped{cause})
 	}
-	return "", err
+	return "", clipped{err}
 }
+
+// clipped is an error whose text is bounded: those of the JSON reader quote names and whole paths.
+type clipped struct{ err error }
+
+func (e clipped) Error() string { return clip(e.err.Error()) }
+func (e clipped) Unwrap() error { return e.err }

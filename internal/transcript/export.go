@@ -109,12 +109,12 @@ func (x *exporter) openAI(w io.Writer) error {
 	for i := range joined {
 		messages = append(messages, x.chatMessages(&joined[i])...)
 	}
-	d := x.runDetail()
+	d, own := x.runDetail()
 	if d.Content == shapeList {
 		return write(w, array(messages))
 	}
 	var o writer
-	if d.Members["id"] == nil {
+	if !own {
 		o.str("id", x.s.Head.Run)
 	}
 	o.members(d.Members)
@@ -122,35 +122,63 @@ func (x *exporter) openAI(w io.Writer) error {
 	return write(w, o.value())
 }
 
-func (x *exporter) runDetail() detail {
+// runDetail is what the run keeps of a document or session in the export's format; own is false for a run of another
+// origin.
+func (x *exporter) runDetail() (d detail, own bool) {
 	if x.s.Started == nil {
-		return detail{}
+		return d, false
 	}
-	d, _ := detailOf(x.s.Started.Source, x.f)
+	d, own = detailOf(x.s.Started.Source, x.f)
 	if x.s.Ended != nil {
 		if end, _ := detailOf(x.s.Ended.Source, x.f); end.Run != nil {
-			d.Members = end.Run // the transcript grew
+			d.Members, d.Absent = end.Run, end.Absent // the transcript grew
+			if end.Steps != nil {
+				d.Steps = end.Steps
+			}
 		}
 	}
-	return d
+	return d, own
 }
 
 // sweAgent writes a trajectory document.
 func (x *exporter) sweAgent(w io.Writer) error {
 	var history, steps []jsontext.Value
+	d, own := x.runDetail()
 	joined := x.messages()
+	at := make([]int, len(joined))
 	for i := range joined {
+		at[i] = len(history)
 		history = append(history, x.chatMessages(&joined[i])...)
 	}
-	for i := range x.s.Turns {
-		steps = append(steps, x.sweStep(x.s.Turns[i].Turn, joined))
+	for i := range d.Steps {
+		var of *schema.StateMessage
+		var entry jsontext.Value
+		if n := d.Steps[i].Of; n > 0 && n <= len(joined) {
+			of, entry = &joined[n-1], history[at[n-1]]
+		}
+		steps = append(steps, x.step(&d.Steps[i], of, entry, history))
 	}
-	d := x.runDetail()
+	for i := range joined {
+		md, _ := detailOf(joined[i].Source, SWEAgent)
+		for j := range md.Steps {
+			if d.Steps != nil {
+				break // the run's own are all
+			}
+			steps = append(steps, x.step(&md.Steps[j], &joined[i], history[at[i]], history))
+		}
+	}
+	for i := range x.s.Turns {
+		if !own {
+			steps = append(steps, x.sweStep(x.s.Turns[i].Turn, joined))
+		}
+	}
 	var o writer
 	o.members(d.Members)
 	o.set("history", array(history))
-	o.set("trajectory", array(steps))
-	if d.Members["info"] == nil {
+	if d.Members["trajectory"] == nil && !d.lacks("trajectory") {
+		o.set("trajectory", array(steps))
+	}
+	if d.Members["info"] == nil && !d.lacks("info") {
 		o.set("info", x.sweInfo())
 	}
 	return write(w, o.value())
@@ -189,8 +217,8 @@ func (x *exporter) sweStep(turn int32, joined []schema.StateMessage) jsontext.Va
 		}
 	}
 	o.set("action", action)
-	o.set("observation", observation)
-	o.str("response", response)
+	o.set(fieldObservation, observation)
+	o.str(fieldResponse, response)
 	return o.value()
 }
 

@@ -72,8 +72,6 @@ func (x *exporter) chatMessage(m *schema.StateMessage) jsontext.Value {
 				answered = true
 			}
 			ids = append(ids, x.chatResponseID(&o, role, p, &pd)...)
-		case pd.Field != "" && pd.JSON && p.Content != nil:
-			o.set(pd.Field, jsontext.Value(*p.Content))
 		case pd.Field != "" && p.Content != nil:
 			o.str(pd.Field, *p.Content)
 		case p.Type == schema.PartReasoning && !own:

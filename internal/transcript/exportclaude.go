@@ -2,6 +2,7 @@ package transcript
 
 import (
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -11,7 +12,7 @@ import (
 
 // claude writes a line for each message, and one for each compaction at its place.
 func (x *exporter) claude(w io.Writer) error {
-	run := x.runDetail()
+	run, _ := x.runDetail()
 	joined := x.messages()
 	next, own := 0, 0
 	for i := 0; i <= len(joined); i++ {
@@ -33,13 +34,22 @@ func (x *exporter) claude(w io.Writer) error {
 	return nil
 }
 
-// envelope writes what every line of the session has.
-func (x *exporter) envelope(o *writer, run *detail) {
+// around writes the members of the line around a message. A line that was imported has its own again; any other has
+// what lines of a session have.
+func (x *exporter) around(o *writer, d, run *detail, own bool) {
+	for _, name := range sortedKeys(run.Line) {
+		if _, has := d.Line[name]; !has && !slices.Contains(d.LineAbsent, name) {
+			o.set(name, run.Line[name])
+		}
+	}
+	o.members(d.Line)
+	if own {
+		return
+	}
+	sidechain := x.s.Started != nil && x.s.Started.Parent != nil
 	if run.Line["sessionId"] == nil {
 		o.str("sessionId", x.sessionID())
 	}
-	o.members(run.Line)
-	sidechain := x.s.Started != nil && x.s.Started.Parent != nil
 	if run.Line["isSidechain"] == nil {
 		o.set("isSidechain", marshalValue(sidechain))
 	}
@@ -56,20 +66,17 @@ func (x *exporter) sessionID() string {
 }
 
 func (x *exporter) claudeBoundary(c *schema.StateCompaction, run *detail) jsontext.Value {
-	d, _ := detailOf(c.Source, ClaudeCode)
+	d, own := detailOf(c.Source, ClaudeCode)
 	var o writer
 	o.str("type", "system")
-	if d.Members["subtype"] == nil {
+	if !own {
 		o.str("subtype", "compact_boundary")
-	}
-	if d.Members["content"] == nil {
 		o.str("content", "Conversation compacted")
+		if c.Time != "" {
+			o.str("timestamp", c.Time)
+		}
 	}
-	if d.Members["timestamp"] == nil && c.Time != "" {
-		o.str("timestamp", c.Time)
-	}
-	o.members(d.Members)
-	x.envelope(&o, run)
+	x.around(&o, &d, run, own)
 	return o.value()
 }
 
@@ -86,11 +93,10 @@ func (x *exporter) claudeLine(m *schema.StateMessage, run *detail) jsontext.Valu
 	if m.Role == schema.RoleSystem && !own {
 		o.set("isMeta", jsontext.Value("true"))
 	}
-	if d.Line["timestamp"] == nil && m.Time != "" {
+	if !own && m.Time != "" {
 		o.str("timestamp", m.Time)
 	}
-	o.members(d.Line)
-	x.envelope(&o, run)
+	x.around(&o, &d, run, own)
 	return o.value()
 }
 
@@ -102,15 +108,7 @@ func (x *exporter) claudeMessage(m *schema.StateMessage, d *detail, typ string) 
 	case !d.lacks("role"):
 		o.str("role", typ)
 	}
-	content := m.Parts[:0:0]
-	for i := range m.Parts {
-		if pd, _ := detailOf(m.Parts[i].Source, ClaudeCode); pd.Field != "" && pd.JSON && m.Parts[i].Content != nil {
-			o.set(pd.Field, jsontext.Value(*m.Parts[i].Content))
-		} else {
-			content = append(content, m.Parts[i])
-		}
-	}
-	o.content(d.Content, naturalClaudeShape(typ, content), content, func(p *schema.Part) jsontext.Value { return x.claudeBlock(m, p) })
+	o.content(d.Content, naturalClaudeShape(typ, m.Parts), m.Parts, func(p *schema.Part) jsontext.Value { return x.claudeBlock(m, p) })
 	o.members(d.Members)
 	return o.value()
 }

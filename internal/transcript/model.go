@@ -3,6 +3,7 @@ package transcript
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -188,13 +189,21 @@ type Report struct {
 	Problems []*Problem
 	// MoreProblems counts those that were not kept.
 	MoreProblems int
-	// Notes say what was decided on the way: ids made safe, members too large to keep.
+	// Dropped counts the members that are not kept, by name.
+	Dropped map[string]int
+	// Replaced counts the characters that no text can carry, lone surrogates and invalid UTF-8: each became U+FFFD.
+	Replaced int
+	// Notes say what was decided on the way: ids made safe, members dropped, characters replaced.
 	Notes []string
 
 	// refused lines of each file.
 	refused map[string]refusal
 	// stop as in [Options].
 	stop func() error
+
+	droppedBytes int
+	// replacedLine is the first line with a replaced character.
+	replacedLine int
 }
 
 // stopped is the error that ends the reading.
@@ -210,6 +219,83 @@ type refusal struct {
 	lines int
 	first string
 }
+
+// maxNames bounds the names that a report counts by; what has a further one is counted as other.
+const maxNames = 1000
+
+// counted returns the name that something is counted by.
+func counted(m map[string]int, name string) string {
+	if _, known := m[name]; !known && len(m) >= maxNames {
+		return "other"
+	}
+	return name
+}
+
+// drop counts a member that is not kept.
+func (r *Report) drop(name string, size int) {
+	if r.Dropped == nil {
+		r.Dropped = make(map[string]int)
+	}
+	r.Dropped[counted(r.Dropped, clip(name))]++
+	r.droppedBytes += size
+}
+
+// within drops the members that make more than maxRunSource bytes together. It is for those events whose source
+// cannot go to the blob store.
+func (r *Report) within(members map[string]jsontext.Value, prefix string) {
+	total := 0
+	for _, name := range sortedKeys(members) {
+		n := len(name) + len(members[name])
+		if total+n > maxRunSource {
+			r.drop(prefix+name, len(members[name]))
+			delete(members, name)
+			continue
+		}
+		total += n
+	}
+}
+
+// text returns the JSON of a line or document, with U+FFFD in place of characters that no text can carry.
+func (r *Report) text(b []byte, line int) ([]byte, error) {
+	err := checkJSON(b)
+	if err == nil {
+		return b, nil
+	}
+	mended, n := replaceInvalid(b)
+	if n == 0 || checkJSON(mended) != nil {
+		return nil, err
+	}
+	if r.Replaced == 0 {
+		r.replacedLine = line
+	}
+	r.Replaced += n
+	return mended, nil
+}
+
+// close adds the notes about the file as a whole.
+func (r *Report) close() {
+	if r.Replaced > 0 {
+		r.note("lone surrogates or invalid UTF-8 became U+FFFD: %d, the first in line %d", r.Replaced, r.replacedLine)
+	}
+	if len(r.Dropped) == 0 {
+		return
+	}
+	var b strings.Builder
+	for i, name := range sortedKeys(r.Dropped) {
+		if i == maxNoted {
+			fmt.Fprintf(&b, " and %d more", len(r.Dropped)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s (%d)", name, r.Dropped[name])
+	}
+	r.note("members are not kept, %d bytes together: %s", r.droppedBytes, b.String())
+}
+
+// maxNoted bounds the names in one note.
+const maxNoted = 40
 
 // SkippedLines is the sum of Skipped.
 func (r *Report) SkippedLines() int {
@@ -248,11 +334,13 @@ func (r *Report) note(format string, args ...any) {
 	}
 }
 
-func (r *Report) skip(kind string) {
+func (r *Report) skip(kind string) { r.skipped(kind, 1) }
+
+func (r *Report) skipped(kind string, n int) {
 	if r.Skipped == nil {
 		r.Skipped = make(map[string]int)
 	}
-	r.Skipped[kind]++
+	r.Skipped[counted(r.Skipped, kind)] += n
 }
 
 // count adds a finished run.

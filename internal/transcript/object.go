@@ -7,6 +7,8 @@ import (
 	"io"
 	"strconv"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -40,6 +42,49 @@ func checkJSON(b []byte) error {
 		return errors.New("not valid JSON: something follows the value")
 	}
 	return nil
+}
+
+// replaceInvalid returns a copy of b in which each lone surrogate escape and each byte that is no UTF-8 is U+FFFD, and
+// how many those are.
+func replaceInvalid(b []byte) (out []byte, n int) {
+	out = make([]byte, 0, len(b))
+	for i := 0; i < len(b); {
+		if b[i] != '\\' {
+			r, size := utf8.DecodeRune(b[i:])
+			if r == utf8.RuneError && size <= 1 {
+				n++
+			}
+			out = utf8.AppendRune(out, r)
+			i += size
+			continue
+		}
+		size := min(2, len(b)-i)
+		switch first := escaped(b[i:]); {
+		case !utf16.IsSurrogate(first):
+		case utf16.DecodeRune(first, escaped(b[i+6:])) != utf8.RuneError:
+			size = 12
+		default:
+			out = append(out, `\ufffd`...)
+			i += 6
+			n++
+			continue
+		}
+		out = append(out, b[i:i+size]...)
+		i += size
+	}
+	return out, n
+}
+
+// escaped is the code unit that b begins with as \uXXXX; -1 when it does not.
+func escaped(b []byte) rune {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return -1
+	}
+	v, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(v)
 }
 
 // object is a JSON object whose members are taken out one by one; what is left is what nobody knew.

@@ -96,11 +96,13 @@ func (o Options) safe(name string, rep *Report) string {
 	return id
 }
 
+// clip bounds a text that comes from a file.
 func clip(s string) string {
-	if len(s) > 120 {
-		return s[:120] + "…"
+	const most = 120
+	if len(s) <= most {
+		return s
 	}
-	return s
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // SafeID returns name if it is a valid run id. Otherwise it keeps what is valid of it and adds eight hex
@@ -201,6 +203,7 @@ func (f *File) Runs() iter.Seq[*Run] {
 		if err == nil {
 			err = f.rep.stopped() // where it was stopped between two reads
 		}
+		f.rep.close()
 		if err != nil {
 			f.err = fmt.Errorf("read transcript %s: %w", f.path, err)
 		} else if f.rep.Runs == 0 && len(f.rep.Problems) == 0 {
@@ -262,7 +265,8 @@ func (f *File) lineRuns(yield func(*Run) bool) error {
 			f.rep.skip("blank")
 			continue
 		}
-		if err := checkJSON(b); err != nil {
+		b, err = f.rep.text(b, lines.line)
+		if err != nil {
 			p, cause := jsonProblem(err)
 			f.rep.problem(lines.line, p, cause)
 			continue
@@ -300,6 +304,11 @@ func (f *File) documentRuns(yield func(*Run) bool) error {
 		f.rep.problem(lineAt(f.path, int64(bom)+errorOffset(err, d.InputOffset())), p, cause)
 		return nil
 	}
+	end := func() {
+		if _, err := d.ReadValue(); !errors.Is(err, io.EOF) {
+			f.rep.problem(lineAt(f.path, int64(bom)+errorOffset(err, d.InputOffset())), "", errors.New("something follows the document"))
+		}
+	}
 	list := d.PeekKind() == '[' && f.rep.Format == OpenAIChat && !f.messageList()
 	if !list {
 		v, err := d.ReadValue()
@@ -307,9 +316,7 @@ func (f *File) documentRuns(yield func(*Run) bool) error {
 			return fail(err)
 		}
 		f.document(v, int64(bom)+d.InputOffset()-int64(len(v)), -1, ids, yield)
-		if _, err := d.ReadValue(); !errors.Is(err, io.EOF) {
-			f.rep.problem(lineAt(f.path, int64(bom)+errorOffset(err, d.InputOffset())), "", errors.New("something follows the document"))
-		}
+		end()
 		return nil
 	}
 	if _, err := d.ReadToken(); err != nil {
@@ -324,19 +331,24 @@ func (f *File) documentRuns(yield func(*Run) bool) error {
 			return nil
 		}
 	}
+	if _, err := d.ReadToken(); err != nil {
+		return fail(err)
+	}
+	end()
 	return nil
 }
 
 // document reads one value of a document that begins at a byte offset.
 func (f *File) document(v jsontext.Value, offset int64, index int, ids map[string]int, yield func(*Run) bool) bool {
-	if err := checkJSON(v); err != nil {
-		p, cause := jsonProblem(err)
-		f.rep.problem(lineAt(f.path, offset+errorOffset(err, 0)), indexed(index, p), cause)
-		return true
-	}
 	line := 1
 	if index >= 0 {
 		line = lineAt(f.path, offset)
+	}
+	v, err := f.rep.text(v, line)
+	if err != nil {
+		p, cause := jsonProblem(err)
+		f.rep.problem(lineAt(f.path, offset+errorOffset(err, 0)), indexed(index, p), cause)
+		return true
 	}
 	return f.one(v, line, index, ids, yield)
 }

@@ -14,8 +14,8 @@ var (
 	errNoMessages = errors.New("no list of messages")
 )
 
-// maxRunSource bounds what is kept of a run's own members, in bytes; larger members are left out and named
-// in the report.
+// maxRunSource bounds the members that the source of a run, of its end or of a compaction keeps, in bytes: these events
+// cannot move it to the blob store. Further members are counted in the report.
 const maxRunSource = 64 << 10
 
 // openAIRun reads one conversation. An error carries the JSON path.
@@ -71,25 +71,20 @@ func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 		if id, ok := o.str("id"); ok && validIdentifier(id) {
 			run.ThreadID = id
 		}
-		run.Source = runSource(o, OpenAIChat, run, rep)
+		run.Source = runSource(o, OpenAIChat, detail{}, rep)
 	} else {
 		run.Source = (&detail{Content: shapeList}).source(OpenAIChat)
 	}
 	return b.finish(), nil
 }
 
-// runSource keeps a document's own members, as far as they are small.
-func runSource(o *object, f Format, run *Run, rep *Report) jsontext.Value {
-	d := detail{Members: o.rest()}
-	total := 0
-	for _, name := range sortedKeys(d.Members) {
-		total += len(name) + len(d.Members[name])
-		if total > maxRunSource {
-			total -= len(name) + len(d.Members[name])
-			rep.note("run %s: member %q of %d bytes is not kept", run.ID, name, len(d.Members[name]))
-			delete(d.Members, name)
-		}
+// runSource keeps a document's own members, as far as they are small. It is never nil: an export of the run then knows
+// that what is not in it was not in the document.
+func runSource(o *object, f Format, d detail, rep *Report) jsontext.Value {
+	if d.Members = o.rest(); d.Members == nil {
+		d.Members = make(map[string]jsontext.Value)
 	}
+	rep.within(d.Members, "")
 	return d.source(f)
 }
 

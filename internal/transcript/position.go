@@ -41,7 +41,9 @@ type cursor struct {
 	own map[schema.CallKey]*Call
 	// stale: the token counts of a turn are those of its first import.
 	stale bool
-	notes []string
+	// moreSteps: the trajectory has other steps than the messages of the run.
+	moreSteps bool
+	notes     []string
 }
 
 // compare finds what of the plan a run has. The run is a beginning of the transcript, or compare fails with [ErrDiverged] and says
@@ -273,7 +275,7 @@ func (c *cursor) message(turn int32, want *schema.Message) (bool, error) {
 	case got.Turn != turn && got.Turn != 0:
 		// A message that was the transcript's last was added outside any turn.
 		return false, fmt.Errorf("message %d is of turn %d, in the transcript of turn %d", c.messages+1, got.Turn, turn)
-	case len(got.Refs) == 0 && !same(&got.Message, want), got.Role != want.Role, len(got.Parts) != len(want.Parts):
+	case len(got.Refs) == 0 && !c.sameMessage(&got.Message, want), got.Role != want.Role, len(got.Parts) != len(want.Parts):
 		has, wants := brief(&got.Message), brief(want)
 		if has == wants {
 			return false, fmt.Errorf("message %d, %s, differs from the transcript further on or in its details", c.messages+1, has)
@@ -282,6 +284,18 @@ func (c *cursor) message(turn int32, want *schema.Message) (bool, error) {
 	}
 	c.messages++
 	return true, nil
+}
+
+// sameMessage compares two messages. Steps of a trajectory may come later than their message: the run's end has them then.
+func (c *cursor) sameMessage(got, want *schema.Message) bool {
+	if same(got, want) {
+		return true
+	}
+	if c.run.Format != SWEAgent || !same(withoutSteps(got), withoutSteps(want)) {
+		return false
+	}
+	c.moreSteps = true
+	return true
 }
 
 // brief quotes enough of a message to find it.
@@ -374,9 +388,16 @@ func (c *cursor) end() *schema.RunEndedData {
 	}
 	before, _ := detailOf(c.s.Started.Source, c.run.Format)
 	now, _ := detailOf(c.run.Source, c.run.Format)
-	if before.Content == now.Content && !same(before.Members, now.Members) {
+	if before.Content == now.Content && (c.moreSteps || !same(before.Members, now.Members) || !same(before.Absent, now.Absent) || !same(before.Steps, now.Steps)) {
 		end, _ := detailOf(d.Source, c.run.Format)
-		end.Run = now.Members
+		end.Run, end.Absent = now.Members, now.Absent
+		if c.moreSteps || before.Steps != nil {
+			end.Steps = append(now.Steps, c.run.trajectory()...)
+		}
+		if size := len(marshalValue(end.Steps)); size > maxRunSource {
+			c.notes = append(c.notes, fmt.Sprintf("run %s: steps of the trajectory stay as they were imported first: the new ones have %d bytes", c.run.ID, size))
+			end.Steps = nil
+		}
 		d.Source = end.source(c.run.Format)
 	}
 	return d

@@ -31,6 +31,7 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	b := newBuilder(run, SWEAgent)
 	var actions []string
 	answers := make(map[*Turn]int)
+	var said []*sweAnswer
 	for i, raw := range history {
 		if err := rep.stopped(); err != nil {
 			return nil, err
@@ -54,6 +55,7 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 		case m.Role == schema.RoleAssistant:
 			t := b.assistant(m, "", chatAnswer(m))
 			answers[t] = len(actions)
+			said = append(said, &sweAnswer{decoded: m, turn: t, entry: raw})
 			if !hasAction {
 				action = ""
 			}
@@ -62,10 +64,24 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 			b.other(m, len(m.responses) > 0)
 		}
 	}
-	traj, _ := o.take("trajectory")
-	b.fromTrajectory(traj, actions, answers)
+	var d detail
+	traj, hasTrajectory := o.get("trajectory")
+	if steps, ok := parseArray(traj); ok {
+		o.take("trajectory")
+		b.fromTrajectory(steps, actions, answers)
+		d.Steps = keepSteps(steps, said, history)
+		if size := len(marshalValue(d.Steps)); d.Steps != nil && size > maxRunSource {
+			rep.drop("trajectory", size)
+			d.Steps = nil
+		}
+	} else if !hasTrajectory {
+		d.absent("trajectory")
+	}
+	if _, has := o.get("info"); !has {
+		d.absent("info")
+	}
 	sweEnd(o, run, rep)
-	run.Source = runSource(o, SWEAgent, run, rep)
+	run.Source = runSource(o, SWEAgent, d, rep)
 	return b.finish(), nil
 }
 
@@ -131,6 +147,8 @@ func sweObservation(c chat, o *object, ids []string, hasIDs bool) (*decoded, err
 	if len(ids) == 0 {
 		ids = []string{""}
 	}
+	// What is left are members that became parts.
+	rest := m.Parts[len(m.responses):]
 	m.Parts, m.responses, m.d.Content = nil, nil, ""
 	field := ""
 	if hasIDs && m.Role == schema.RoleUser {
@@ -156,6 +174,7 @@ func sweObservation(c chat, o *object, ids []string, hasIDs bool) (*decoded, err
 		m.Parts = append(m.Parts, schema.Part{})
 		m.responses = append(m.responses, p)
 	}
+	m.Parts = append(m.Parts, rest...)
 	return m, nil
 }
 
@@ -173,11 +192,7 @@ func (b *builder) awaits() bool {
 }
 
 // fromTrajectory gives calls without a message their observation.
-func (b *builder) fromTrajectory(raw jsontext.Value, actions []string, answers map[*Turn]int) {
-	steps, ok := parseArray(raw)
-	if !ok {
-		return
-	}
+func (b *builder) fromTrajectory(steps []jsontext.Value, actions []string, answers map[*Turn]int) {
 	for _, s := range b.run.Steps {
 		if s.Turn == nil {
 			continue
@@ -212,7 +227,7 @@ func observationOf(steps []jsontext.Value, k int, action string) (jsontext.Value
 			return nil, false
 		}
 		a, isText := o.str(fieldAction)
-		obs, has := o.get("observation")
+		obs, has := o.get(fieldObservation)
 		return obs, has && isText && a == action && obs.Kind() != 'n'
 	}
 	if k < len(steps) {
@@ -268,12 +283,7 @@ func sweEnd(o *object, run *Run, rep *Report) {
 		}
 	}
 	d.Members = info.rest()
-	for _, name := range sortedKeys(d.Members) {
-		if n := len(d.Members[name]); n > maxMember {
-			rep.note("run %s: member info.%s of %d bytes is not kept", run.ID, name, n)
-			delete(d.Members, name)
-		}
-	}
+	rep.within(d.Members, "info.")
 	run.End.Source = d.source(SWEAgent)
 }
 

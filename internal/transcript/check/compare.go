@@ -2,62 +2,44 @@ package check
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Export compares an export's messages with the source's, in order. It returns the first difference, which
-// wraps [ErrDifferent].
+// Export compares an export with the source as a whole: every member of every line or document, lines and lists in
+// order. It returns the first difference, which wraps [ErrDifferent].
 func (c *Conversation) Export(export []byte) error {
-	got, err := messagesOf(export, c.Format)
-	if err != nil {
-		return fmt.Errorf("export of %s: %w", c.Name, err)
+	var got any
+	var err error
+	if c.Format == ClaudeCode {
+		got, err = values(export)
+	} else {
+		got, err = parse(export)
 	}
-	if err := equal("/messages", any(c.Messages), any(got)); err != nil {
+	if err == nil {
+		err = equal("", c.Whole, got)
+	}
+	if err != nil {
 		return fmt.Errorf("export of %s: %w", c.Name, err)
 	}
 	return nil
 }
 
-// messagesOf reads the messages of an export.
-func messagesOf(export []byte, format string) ([]any, error) {
-	if format == ClaudeCode {
-		messages := []any{}
-		for i, line := range bytes.Split(export, []byte("\n")) {
-			if len(bytes.TrimSpace(line)) == 0 {
-				continue
-			}
-			v, err := parse(line)
-			if err != nil {
-				return nil, fmt.Errorf("line %d: %w", i+1, err)
-			}
-			if o := object(v); str(o, "type") == "user" || str(o, "type") == "assistant" {
-				if object(o["message"])["role"] != nil && str(object(o["message"]), "role") != str(o, "type") {
-					return nil, fmt.Errorf("line %d: type %s with role %s", i+1, str(o, "type"), str(object(o["message"]), "role"))
-				}
-				messages = append(messages, o["message"])
-			}
+// values reads a value a line.
+func values(export []byte) ([]any, error) {
+	var list []any
+	for i, line := range bytes.Split(export, []byte("\n")) {
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
 		}
-		return messages, nil
+		v, err := parse(line)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", i+1, err)
+		}
+		list = append(list, v)
 	}
-	v, err := parse(export)
-	if err != nil {
-		return nil, err
-	}
-	if l, ok := v.([]any); ok && format == OpenAIChat {
-		return l, nil
-	}
-	member := "messages"
-	if format == SWEAgent {
-		member = "history"
-	}
-	l, ok := object(v)[member].([]any)
-	if !ok {
-		return nil, errors.New("no " + member)
-	}
-	return l, nil
+	return list, nil
 }
 
 // State compares the calls, results and token counts of a folded state with the source's.

@@ -59,7 +59,15 @@ func (s *Source) claude(path string) error {
 			}
 			child(agent).line(o)
 		case typ == "progress" && str(data, "type") == "agent_progress" && !hasFile(str(data, "agentId")):
-			child(str(data, "agentId")).line(object(data["message"]))
+			line := object(data["message"])
+			for _, name := range []string{"sessionId", "cwd", "version", "gitBranch"} {
+				if _, has := line[name]; !has && o[name] != nil {
+					line[name] = o[name]
+				}
+			}
+			child(str(data, "agentId")).line(line)
+		case str(o, "subtype") == "compact_boundary" && typ == "system":
+			main.lines = append(main.lines, o)
 		case data != nil:
 			s.Skipped[typ+"/"+str(data, "type")]++
 		case str(o, "subtype") != "":
@@ -71,7 +79,7 @@ func (s *Source) claude(path string) error {
 	if err != nil {
 		return err
 	}
-	if len(main.Messages) > 0 {
+	if len(main.lines) > 0 {
 		s.Conversations = append(s.Conversations, main)
 	}
 	for _, agent := range order {
@@ -87,6 +95,8 @@ func (s *Source) claude(path string) error {
 			}
 			if typ := str(o, "type"); typ == "user" || typ == "assistant" {
 				c.line(o)
+			} else if typ == "system" && str(o, "subtype") == "compact_boundary" {
+				c.lines = append(c.lines, o)
 			} else {
 				s.Skipped["sub-agent "+typ]++
 			}
@@ -95,6 +105,9 @@ func (s *Source) claude(path string) error {
 			return err
 		}
 		s.Conversations = append(s.Conversations, c)
+	}
+	for _, c := range s.Conversations {
+		c.Whole = c.lines
 	}
 	return nil
 }
@@ -105,7 +118,8 @@ func (c *Conversation) line(o map[string]any) {
 	if m == nil {
 		return
 	}
-	c.Messages = append(c.Messages, m)
+	c.lines = append(c.lines, o)
+	c.Messages++
 	if str(o, "type") == "assistant" {
 		if key := str(m, "id"); key == "" || key != c.lastKey || c.turns == 0 {
 			c.turns++
@@ -149,7 +163,7 @@ func (s *Source) sweAgent(path string) error {
 	if !ok {
 		return errors.New("no history")
 	}
-	c := &Conversation{Format: SWEAgent, Name: base(path), Messages: history}
+	c := &Conversation{Format: SWEAgent, Name: base(path), Whole: doc, Messages: len(history)}
 	var actions []string
 	prev := ""
 	for _, h := range history {

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 // Formats that can be checked.
@@ -45,12 +44,16 @@ type Conversation struct {
 	// Name is the conversation's id or the file's name; for a sub-agent <file>-agent-<id>.
 	Name string
 	// Agent is a sub-agent's id; empty for the main thread.
-	Agent    string
-	Messages []any
+	Agent string
+	// Whole is all that an export must have: the document, or the lines of a session's thread.
+	Whole any
+	// Messages counts the messages in it.
+	Messages int
 	Calls    []Call
 	// Usage holds, for each turn, input, output, cache read and cache creation tokens.
 	Usage [][4]int64
 
+	lines   []any
 	turns   int
 	lastKey string
 }
@@ -118,44 +121,11 @@ func (s *Source) lines(path string, f func(n int, b []byte)) error {
 func (s *Source) value(path string, n int, b []byte) (map[string]any, bool) {
 	v, err := parse(b)
 	o, ok := v.(map[string]any)
-	if err != nil || !ok || !utf8.Valid(b) || loneSurrogate(b) || repeated(b) {
+	if err != nil || !ok || repeated(b) {
 		s.Unreadable = append(s.Unreadable, fmt.Sprintf("%s:%d", path, n))
 		return nil, false
 	}
 	return o, true
-}
-
-// loneSurrogate finds a \ud800-\udfff that is no half of a pair.
-func loneSurrogate(b []byte) bool {
-	for i := 0; i < len(b); i++ {
-		if b[i] != '\\' || i+1 >= len(b) {
-			continue
-		}
-		if b[i+1] != 'u' {
-			i++
-			continue
-		}
-		if i+6 > len(b) {
-			return true
-		}
-		hex := strings.ToLower(string(b[i+2 : i+6]))
-		switch {
-		case hex >= "dc00" && hex <= "dfff":
-			return true
-		case hex >= "d800" && hex <= "dbff":
-			if i+12 > len(b) || b[i+6] != '\\' || b[i+7] != 'u' {
-				return true
-			}
-			low := strings.ToLower(string(b[i+8 : i+12]))
-			if low < "dc00" || low > "dfff" {
-				return true
-			}
-			i += 11
-		default:
-			i += 5
-		}
-	}
-	return false
 }
 
 // repeated finds an object that has a member twice.
@@ -218,13 +188,13 @@ func (s *Source) openAI(path string) error {
 		return err
 	}
 	whole = bytes.TrimPrefix(whole, []byte("\xef\xbb\xbf"))
-	if v, err := parse(whole); err == nil && !loneSurrogate(whole) && !repeated(whole) {
+	if v, err := parse(whole); err == nil && !repeated(whole) {
 		switch v := v.(type) {
 		case map[string]any:
 			s.chat(v, base(path))
 		case []any:
 			if len(v) > 0 && object(v[0])["role"] != nil {
-				s.chat(map[string]any{"messages": v}, base(path))
+				s.chat(map[string]any{"messages": v}, base(path)).Whole = v
 				return nil
 			}
 			for i, e := range v {
@@ -232,7 +202,7 @@ func (s *Source) openAI(path string) error {
 				case map[string]any:
 					s.chat(e, fmt.Sprintf("%s-%d", base(path), i))
 				case []any:
-					s.chat(map[string]any{"messages": e}, fmt.Sprintf("%s-%d", base(path), i))
+					s.chat(map[string]any{"messages": e}, fmt.Sprintf("%s-%d", base(path), i)).Whole = e
 				}
 			}
 		}
@@ -245,20 +215,21 @@ func (s *Source) openAI(path string) error {
 	})
 }
 
-func (s *Source) chat(o map[string]any, name string) {
+func (s *Source) chat(o map[string]any, name string) *Conversation {
 	messages, ok := o["messages"].([]any)
 	if !ok {
 		s.Skipped["without messages"]++
-		return
+		return new(Conversation)
 	}
 	if id := str(o, "id"); id != "" {
 		name = id
 	}
-	c := &Conversation{Format: OpenAIChat, Name: name, Messages: messages}
+	c := &Conversation{Format: OpenAIChat, Name: name, Whole: o, Messages: len(messages)}
 	for _, m := range messages {
 		c.chatMessage(object(m))
 	}
 	s.Conversations = append(s.Conversations, c)
+	return c
 }
 
 func (c *Conversation) chatMessage(m map[string]any) {

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -211,14 +213,31 @@ func (g *generator) openAI(n int) obj {
 
 func (g *generator) claude() {
 	session := fmt.Sprintf("gen-%d", g.s.Seed)
-	put := func(typ string, message obj) {
-		g.line(obj{
+	version, folder := 0, `C:\work`
+	around := func(typ string, message obj, more obj) {
+		line := obj{
 			"type": typ, "message": message, "sessionId": session, "uuid": fmt.Sprintf("u-%d", g.lines),
 			"timestamp":   fmt.Sprintf("2026-05-%02dT%02d:%02d:%02d.%03dZ", 1+g.lines/86400%28, g.lines/3600%24, g.lines/60%60, g.lines%60, g.r.IntN(1000)),
-			"isSidechain": false, "cwd": `C:\work`,
-		})
+			"isSidechain": false, "cwd": folder, "userType": "external", "version": fmt.Sprintf("2.1.%d", version),
+		}
+		maps.Copy(line, more)
+		switch {
+		case g.odd(8):
+			folder += `\sub`
+		case g.odd(8):
+			version++ // the agent was updated, and the session went on
+		case g.odd(12):
+			delete(line, "version")
+		}
+		if g.lines > 6 && !g.s.Plain {
+			line["slug"] = "quiet-tide" // a session gets its name on the way
+		}
+		g.line(line)
 	}
-	put("user", obj{"role": "user", "content": g.text()})
+	put := func(typ string, message obj) { around(typ, message, nil) }
+	around("user", obj{"role": "user", "content": g.text()}, obj{
+		"parentUuid": nil, "gitBranch": "main", "todos": []any{}, "thinkingMetadata": obj{"maxThinkingTokens": 31999}, "permissionMode": "default",
+	})
 	for turn := range g.s.Turns {
 		if g.odd(4) {
 			g.line(obj{"type": "progress", "data": obj{"type": "hook_progress"}, "uuid": fmt.Sprintf("p-%d", g.lines), "sessionId": session})
@@ -263,7 +282,7 @@ func (g *generator) claude() {
 		flush := func() {
 			for len(waiting) > 0 {
 				n := 1 + g.r.IntN(len(waiting))
-				put("user", obj{"role": "user", "content": waiting[:n]})
+				around("user", obj{"role": "user", "content": waiting[:n]}, g.toolUseResult())
 				waiting = waiting[n:]
 			}
 		}
@@ -281,6 +300,25 @@ func (g *generator) claude() {
 		}
 		flush()
 	}
+}
+
+// toolUseResult is what a tool gave to its own program beside the result for the model.
+func (g *generator) toolUseResult() obj {
+	if g.s.Plain {
+		return nil
+	}
+	line := obj{"sourceToolAssistantUUID": fmt.Sprintf("u-%d", g.lines-1), "toolUseResult": obj{
+		"stdout": g.text(), "stderr": "", "interrupted": false, "structuredPatch": []any{obj{"oldStart": 1, "lines": []any{"-" + g.text(), "+" + g.text()}}},
+	}}
+	switch {
+	case g.odd(4):
+		line["toolUseResult"] = "Error: " + g.text()
+	case g.odd(4):
+		line["toolUseResult"] = []any{obj{"type": "text", "text": g.text()}}
+	case g.odd(4):
+		delete(line, "toolUseResult")
+	}
+	return line
 }
 
 func (g *generator) sweAgent() obj {
@@ -304,15 +342,38 @@ func (g *generator) sweAgent() obj {
 			o["role"], o["tool_call_ids"] = "tool", []any{c["id"]}
 			a["tool_calls"] = []any{c}
 		}
+		asked := slices.Clone(history)
 		history = append(history, a)
 		last := turn == g.s.Turns-1
 		if !last || g.r.IntN(2) == 0 {
 			history = append(history, o)
 		}
-		steps = append(steps, obj{"action": action, "observation": g.result(turn), "response": thought, "thought": thought})
+		step := obj{"action": action, "observation": g.result(turn), "response": a["content"], "thought": thought}
+		if !g.s.Plain {
+			step["state"] = obj{"open_file": "n/a", "working_dir": "/" + g.text()}
+			step["execution_time"] = float64(g.r.IntN(999)) / 100
+			if g.odd(3) && turn > 0 {
+				// An older observation is left out of what the model is asked with.
+				asked[g.r.IntN(len(asked))] = obj{"role": "user", "content": "Old environment output: (1 lines omitted)"}
+			}
+			step["messages"] = asked
+		}
+		if !g.odd(12) {
+			steps = append(steps, step)
+		}
+		if g.odd(12) {
+			steps = append(steps, obj{"action": "exit_format", "observation": nil, "response": g.text(), "state": `{"open_file": "n/a"}`})
+		}
 	}
-	return obj{
+	doc := obj{
 		"environment": "main", "history": history, "trajectory": steps,
 		"info": obj{"exit_status": "submitted", "submission": g.text(), "model_stats": obj{"tokens_sent": g.r.IntN(9999)}},
 	}
+	switch {
+	case g.odd(12):
+		delete(doc, "trajectory")
+	case g.odd(12):
+		delete(doc, "info")
+	}
+	return doc
 }
