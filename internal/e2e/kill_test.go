@@ -66,6 +66,9 @@ func killTest(t *testing.T, kills, servers int) {
 		"%d executions of %d calls, %d in doubt run again, %d twice; recovery p50 %s, max %s",
 		d.killed, d.serverKills, facts.Acknowledged, facts.Recovered, facts.Lost, facts.Takeovers,
 		facts.Executions, facts.Calls, facts.Reruns, facts.Twice, d.quantile(2), d.quantile(1))
+	if torn := d.reader.Torn(); torn > 0 {
+		t.Logf("%d entries were cut short by a kill, and what they announce did not go on", torn)
+	}
 	require.Empty(t, facts.Problems)
 	require.Equal(t, kills, d.killed)
 	require.Equal(t, servers, d.serverKills)

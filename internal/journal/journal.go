@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -117,7 +118,8 @@ func (w *Writer) Write(e Entry) error {
 	if err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
-	if _, err := w.file.Write(append(line, '\n')); err != nil {
+	// The line break before it ends what a killed writer has left of a line.
+	if _, err := w.file.Write(slices.Concat([]byte("\n"), line, []byte("\n"))); err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
 	if w.unsynced {
@@ -138,10 +140,14 @@ type Reader struct {
 	offset int64
 	line   int
 	rest   []byte
+	torn   int
 }
 
 // NewReader returns a reader that begins at the file's start.
 func NewReader(path string) *Reader { return &Reader{path: path} }
+
+// Torn counts the lines so far that a killed writer left unfinished. What such a line was to announce did not go on.
+func (r *Reader) Torn() int { return r.torn }
 
 // Next returns the entries that were completed since the last call; none when there are none.
 func (r *Reader) Next() ([]Entry, error) {
@@ -170,8 +176,16 @@ func (r *Reader) Next() ([]Entry, error) {
 		}
 		r.rest = rest
 		r.line++
+		if len(line) == 0 {
+			continue
+		}
 		var e Entry
-		if err := json.Unmarshal(line, &e); err != nil {
+		err := json.Unmarshal(line, &e)
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			r.torn++
+			continue
+		}
+		if err != nil {
 			return entries, fmt.Errorf("read journal: line %d: %w", r.line, err)
 		}
 		entries = append(entries, e)

@@ -48,7 +48,39 @@ func TestAReaderFollowsWhatSeveralWritersAppend(t *testing.T) {
 
 	appendText(t, path, "{broken\n")
 	_, err = reader.Next()
-	require.ErrorContains(t, err, "line 4")
+	require.ErrorContains(t, err, "line 6")
+}
+
+// A write that crosses the end of a page of the file is ended there when its process is killed.
+func TestReader_KilledWriter_TornLineIsCountedAndTheNextIsRead(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "journal")
+	w, err := journal.OpenUnsynced(path, time.Now)
+	require.NoError(t, err)
+	require.NoError(t, w.Write(journal.Entry{Op: journal.Ack, Run: "whole"}))
+	require.NoError(t, w.Close())
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for end := range len(whole) {
+		torn := filepath.Join(t.TempDir(), "torn")
+		require.NoError(t, os.WriteFile(torn, whole[:end], 0o600))
+		w, err := journal.OpenUnsynced(torn, time.Now)
+		require.NoError(t, err)
+		require.NoError(t, w.Write(journal.Entry{Op: journal.Done, Run: "next"}))
+		require.NoError(t, w.Close())
+		reader := journal.NewReader(torn)
+		entries, err := reader.Next()
+		require.NoError(t, err, "cut at %d", end)
+		require.Equal(t, "next", entries[len(entries)-1].Run)
+		if end == len(whole)-1 { // all but the line break
+			require.Len(t, entries, 2)
+			continue
+		}
+		require.Len(t, entries, 1)
+		if end > 1 {
+			require.Equal(t, 1, reader.Torn())
+		}
+	}
 }
 
 func appendText(t *testing.T, path, text string) {
