@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	reentryWait = 20 * time.Second
+	reentryWait = time.Minute
 	pollEvery   = 10 * time.Millisecond
 	// answers is the number of messages in each stream: enough for a pull request with each reply subject.
 	answers = 1000

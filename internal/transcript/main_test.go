@@ -52,6 +52,10 @@ func runExecutor(settings string) error {
 		return err
 	}
 	defer func() { _ = journal.Close() }()
+	// A kill can cut a line short: this ends it, and only a line with a semicolon is whole.
+	if _, err := journal.WriteString("\n"); err != nil {
+		return err
+	}
 	var login struct{ User, Password string }
 	b, err := os.ReadFile(job.Context)
 	if err != nil {
@@ -79,16 +83,16 @@ func runExecutor(settings string) error {
 			TakeOver: true,
 			OnBoundary: func(b transcript.Boundary) {
 				// A line that cannot be written only makes the parent expect less.
-				_, _ = fmt.Fprintf(journal, "acked %d %s\n", b.Step, b.Name)
+				_, _ = fmt.Fprintf(journal, "acked %d %s;\n", b.Step, b.Name)
 			},
 			Execute: func(_ context.Context, c *transcript.Call, attempt int) error {
-				_, err := fmt.Fprintf(journal, "run %d/%s/%d attempt %d\n", c.Key.Turn, c.Key.ToolCallID, c.Key.Occurrence, attempt)
+				_, err := fmt.Fprintf(journal, "run %d/%s/%d attempt %d;\n", c.Key.Turn, c.Key.ToolCallID, c.Key.Occurrence, attempt)
 				return err
 			},
 		})
 		if err == nil && out.Done == out.Steps {
 			// The one before died between the last acknowledgement and its line in the journal.
-			_, err = fmt.Fprintf(journal, "acked %d run.ended\n", out.Steps)
+			_, err = fmt.Fprintf(journal, "acked %d run.ended;\n", out.Steps)
 		}
 		if err != nil {
 			return err
