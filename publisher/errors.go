@@ -101,8 +101,8 @@ var (
 var (
 	// ErrConfig is returned for a configuration or argument that is out of range. The message names the field.
 	ErrConfig = errors.New("invalid configuration")
-	// ErrNotProvisioned is returned by Connect and Start when the fleet's event stream is not there. Start the daemon
-	// of that fleet, which makes it: waymark serve --fleet NAME.
+	// ErrNotProvisioned is returned by Connect and Start when the fleet's event stream or its settings are not there. Start the
+	// daemon of that fleet, which makes them: waymark serve --fleet NAME.
 	ErrNotProvisioned = errors.New("fleet is not provisioned")
 	// ErrBlob is returned for a blob that is missing, too large or not what its name says.
 	ErrBlob = errors.New("blob cannot be loaded")

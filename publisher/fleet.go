@@ -243,8 +243,8 @@ const (
 	codeNoMessage = 10037
 )
 
-// settings reads the fleet's settings from their leader. It returns nil for a fleet whose settings are not stored: it has
-// one shard.
+// settings reads the fleet's settings from their leader. It returns [ErrNotProvisioned] for a fleet whose settings are not stored: how many
+// shards it has, and whether control events are signed, nothing else tells.
 func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
 	body, err := json.Marshal(struct {
 		LastFor string `json:"last_by_subj"`
@@ -267,11 +267,11 @@ func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
 	}
 	switch e := answer.Error; {
 	case e != nil && (e.ErrorCode == codeNoStream || e.ErrorCode == codeNoMessage):
-		return nil, nil
+		return nil, f.noSettings()
 	case e != nil:
 		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrUnavailable, e)
-	case len(answer.Message.Data) == 0:
-		return nil, nil // deleted
+	case len(answer.Message.Data) == 0: // deleted
+		return nil, f.noSettings()
 	}
 	s := new(fleetSettings)
 	if err := json.Unmarshal(answer.Message.Data, s); err != nil {
@@ -283,10 +283,14 @@ func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
 	return s, nil
 }
 
+func (f *Fleet) noSettings() error {
+	return fmt.Errorf("%w: fleet %s has no settings in bucket %s: start its daemon, or restore the settings from a backup", ErrNotProvisioned, f.cfg.Fleet, schema.FleetBucket)
+}
+
 // readKeys reads the fleet's keys from its settings.
 func (f *Fleet) readKeys(ctx context.Context) ([]schema.FleetKey, error) {
 	s, err := f.settings(ctx)
-	if err != nil || s == nil {
+	if err != nil {
 		return nil, err
 	}
 	return s.Keys, nil

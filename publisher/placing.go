@@ -89,16 +89,17 @@ func (f *Fleet) insistOnPlacing(ctx context.Context) (*placing, error) {
 
 // readPlacing reads the settings from their leader.
 func (f *Fleet) readPlacing(ctx context.Context) (*placing, error) {
-	p := &placing{generations: []int{1}, read: time.Now()}
+	read := time.Now()
 	settings, err := f.settings(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if settings != nil {
-		if err := f.keys.Set(settings.Keys, p.read); err != nil {
-			return nil, err
-		}
-		p.generations, p.change, p.opening = settings.Generations, settings.Change, settings.Opening && len(settings.Generations) > 1
+	if err := f.keys.Set(settings.Keys, read); err != nil {
+		return nil, err
+	}
+	p := &placing{
+		generations: settings.Generations, read: read, change: settings.Change,
+		opening: settings.Opening && len(settings.Generations) > 1,
 	}
 	f.placing.Store(p)
 	return p, nil

@@ -336,3 +336,21 @@ func (w *world) markAsPlaced(run string, shard int, p schema.Placed) {
 		jetstream.WithExpectLastSequencePerSubject(0))
 	require.NoError(w.tb, err)
 }
+
+// Settings that are gone do not mean one shard and no keys.
+func TestConnect_SettingsAreGone_IsNotProvisioned(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	f := w.fleet()
+	kv, err := w.js.KeyValue(t.Context(), schema.FleetBucket)
+	require.NoError(t, err)
+	require.NoError(t, kv.Delete(t.Context(), "default"))
+	_, err = publisher.Connect(t.Context(), publisher.Config{Conn: w.nc, Executor: "exec-2"})
+	require.ErrorIs(t, err, publisher.ErrNotProvisioned)
+	publisher.DistrustPlacing(f)
+	_, err = f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder"})
+	require.ErrorIs(t, err, publisher.ErrNotProvisioned)
+	require.NoError(t, w.js.DeleteStream(t.Context(), "KV_"+schema.FleetBucket))
+	_, err = publisher.Connect(t.Context(), publisher.Config{Conn: w.nc, Executor: "exec-2"})
+	require.ErrorIs(t, err, publisher.ErrNotProvisioned)
+}
