@@ -61,7 +61,7 @@ func TestReader_KilledWriter_TornLineIsCountedAndTheNextIsRead(t *testing.T) {
 	require.NoError(t, w.Close())
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
-	for end := range len(whole) {
+	for end := range whole {
 		torn := filepath.Join(t.TempDir(), "torn")
 		require.NoError(t, os.WriteFile(torn, whole[:end], 0o600))
 		w, err := journal.OpenUnsynced(torn, time.Now)
