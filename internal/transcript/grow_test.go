@@ -56,12 +56,7 @@ func newGrower(tb require.TestingT, format transcript.Format, source, path strin
 		part := maps.Clone(doc)
 		part[member] = entries[:n]
 		if format == transcript.SWEAgent {
-			// The agent saves its file once a step is done.
-			done := answers(entries[:n])
-			if n < len(entries) && answers(entries[n-1:n]) == 1 {
-				done--
-			}
-			part["trajectory"] = steps[:min(len(steps), done)]
+			part["trajectory"] = done(steps, entries, n)
 		}
 		if n < len(entries) {
 			part["revision"] = n // a member of the document that changes while it grows
@@ -74,14 +69,23 @@ func newGrower(tb require.TestingT, format transcript.Format, source, path strin
 	return g
 }
 
-func answers(entries []any) int {
-	n := 0
-	for _, e := range entries {
-		if o, ok := e.(map[string]any); ok && o["role"] == "assistant" && o["is_demo"] != true {
-			n++
+// done are the steps of an agent that has written n of its history's entries: it saves its file once a step is done. A trajectory may lack a
+// step, or have one that the history does not tell.
+func done(steps, entries []any, n int) []any {
+	waiting := map[any]bool{}
+	for i, e := range entries {
+		o, ok := e.(map[string]any)
+		if ok && o["role"] == "assistant" && o["is_demo"] != true && (i >= n || i == n-1 && n < len(entries)) {
+			waiting[o["action"]] = true
 		}
 	}
-	return n
+	if i := slices.IndexFunc(steps, func(s any) bool {
+		o, ok := s.(map[string]any)
+		return ok && waiting[o["action"]]
+	}); i >= 0 {
+		return steps[:i]
+	}
+	return steps
 }
 
 // runs reads the first n of the transcript.
