@@ -224,6 +224,10 @@ func TestSurface(t *testing.T) {
 	t.Parallel()
 	s := newSurface(t)
 	t.Run("TerminalWidth_IsKeptAndUsed", s.widths)
+	if testing.Short() {
+		t.Log("short: the widths alone, not each command with each state")
+		return
+	}
 	t.Run("EveryCommandAndState_SaysWhatItDid", s.states)
 }
 

@@ -207,8 +207,13 @@ func TestReplay_SessionImportedInFiveGrowingSteps_EqualsTheWhole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	fleet := w.fleet("importer")
+	ways := []bool{true, false}
+	if testing.Short() {
+		ways = ways[:1]
+		t.Log("short: pipelined alone")
+	}
 	for _, f := range transcript.Formats() {
-		for _, pipelined := range []bool{false, true} {
+		for _, pipelined := range ways {
 			folder := t.TempDir()
 			source := writeGenerated(t, folder, f, gen.Spec{Seed: 3, Turns: 12})
 			g := newGrower(t, f, source, filepath.Join(folder, "grown"+filepath.Ext(source)))
@@ -292,13 +297,18 @@ func TestRuns_LineThatCannotBeRead_RunDoesNotEndCompleted(t *testing.T) {
 func TestOpen_Stopped_ReadingEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	stopped := errors.New("stopped")
+	step := 4
+	if testing.Short() {
+		step = 16
+		t.Log("short: a quarter of the places")
+	}
 	for _, f := range transcript.Formats() {
 		path := writeGenerated(t, t.TempDir(), f, gen.Spec{Seed: 1, Turns: 40, Text: 20 << 10, Plain: true})
 		most := 40 // in the messages of a document, which is read as a whole
 		if f == transcript.ClaudeCode {
 			most = 16
 		}
-		for reads := 0; reads <= most; reads += 4 {
+		for reads := 0; reads <= most; reads += step {
 			n := 0
 			opened, err := transcript.Open(path, transcript.Options{Stop: func() error {
 				if n++; n > reads {

@@ -54,7 +54,12 @@ func replayFiles(t *testing.T, w *world, files []string) {
 func TestOwnTranscriptsAreReplayedThroughAServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	replayFiles(t, w, transcripts(t, "testdata"))
+	files := transcripts(t, "testdata")
+	if testing.Short() {
+		t.Logf("short: 2 of %d files", len(files))
+		files = files[:2]
+	}
+	replayFiles(t, w, files)
 }
 
 func TestRealTranscriptsAreReplayedThroughAServer(t *testing.T) {
@@ -80,8 +85,8 @@ func TestAnExecutorThatDiesAnywhereIsContinued(t *testing.T) {
 	steps := len(events(t, runs[0]))
 	stride := 1
 	if testing.Short() {
-		stride = 7
-		t.Log("short: every seventh place alone")
+		stride = 21
+		t.Log("short: each 21st place")
 	}
 	for _, inTool := range []bool{false, true} {
 		for k := 1; k < steps; k += stride {
@@ -203,6 +208,9 @@ func TestAPipelinedImportIsContinued(t *testing.T) {
 // In pipelined mode publishing itself does not say that a run is to end: the replay looks for it.
 func TestAPipelinedImportThatIsToEndEndsCancelled(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: 1,500 turns are imported")
+	}
 	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, gen.Spec{Seed: 11, Turns: 1500, Plain: true})
 	runs, _ := open(t, path, transcript.Options{RunID: "unwanted"})
 	w := newWorld(t)
