@@ -223,8 +223,10 @@ func (f *Fleet) copies(ctx context.Context, names schema.Names) (int, error) {
 }
 
 func (f *Fleet) lookupPermitted(ctx context.Context) error {
-	if _, err := f.readPlacing(ctx); err != nil {
-		return err
+	// Another fleet's credentials reach settings that lack this fleet: the server then refuses the stream.
+	_, missing := f.readPlacing(ctx)
+	if missing != nil && !errors.Is(missing, ErrNotProvisioned) {
+		return missing
 	}
 	info, err := f.js.Stream(ctx, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
 	switch {
@@ -232,6 +234,8 @@ func (f *Fleet) lookupPermitted(ctx context.Context) error {
 		return fmt.Errorf("%w: fleet %s has no stream %s", ErrNotProvisioned, f.cfg.Fleet, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
 	case err != nil:
 		return fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
+	case missing != nil:
+		return missing
 	}
 	f.replicas = max(info.CachedInfo().Config.Replicas, 1)
 	return nil

@@ -25,6 +25,8 @@ const (
 	windowSize = 8 << 20
 	// patience is how long the server may take for the next step.
 	patience = 30 * time.Second
+	// listenPatience bounds the wait until the server that takes a stream is heard of.
+	listenPatience = 5 * time.Second
 	// finishPatience is how long it may take to put a stream together at the end.
 	finishPatience = 10 * time.Minute
 )
@@ -171,6 +173,24 @@ func snapshot(ctx context.Context, js jetstream.JetStream, stream string, w io.W
 	}
 }
 
+// sendChunk sends a part of a snapshot. The server that takes the stream can be another one of the cluster, which listens a moment before the
+// others know of it. A message without a responder has reached nobody, so it is sent again.
+func sendChunk(ctx context.Context, nc *nats.Conn, to string, chunk []byte) (*nats.Msg, error) {
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for begun := time.Now(); ; {
+		answer, err := nc.RequestWithContext(ctx, to, chunk)
+		if !errors.Is(err, nats.ErrNoResponders) || time.Since(begun) > listenPatience {
+			return answer, err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
 // restore gives the server a stream to make, and returns what it then has.
 func restore(ctx context.Context, js jetstream.JetStream, stream string, about description, r io.Reader) (state, error) {
 	failed := func(err error) (state, error) {
@@ -190,7 +210,7 @@ func restore(ctx context.Context, js jetstream.JetStream, stream string, about d
 		n, err := io.ReadFull(r, chunk)
 		if n > 0 {
 			wait, cancel := context.WithTimeout(ctx, patience)
-			answer, err := js.Conn().RequestWithContext(wait, to.Deliver, chunk[:n])
+			answer, err := sendChunk(wait, js.Conn(), to.Deliver, chunk[:n])
 			cancel()
 			if err != nil {
 				return failed(err)
