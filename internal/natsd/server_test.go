@@ -314,7 +314,7 @@ func TestCloseMayBeCalledAgainAndAtOnce(t *testing.T) {
 // A client behind a partition keeps its subscriptions, and takes requests that others would answer, until the server ends its connection.
 func TestServer_ClientAnswersNoPing_ConnectionEnds(t *testing.T) {
 	t.Parallel()
-	s := start(t, natsd.Config{StateDir: t.TempDir(), Ping: 50 * time.Millisecond})
+	s := start(t, natsd.Config{StateDir: t.TempDir(), Ping: 500 * time.Millisecond})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL(), "nats://"))
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
