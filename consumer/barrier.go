@@ -218,7 +218,7 @@ func (b *barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 			return 0, fmt.Errorf("publish barrier into %s: %w", b.names.EventStream(), err)
 		}
 		b.full = b.now()
-		if err := b.makeRoom(ctx, kvstore.StoredSize(msg)); err != nil {
+		if err := b.makeRoom(ctx, int64(runlog.StoredBytes(msg))); err != nil {
 			return 0, fmt.Errorf("publish barrier into full %s: %w", b.names.EventStream(), err)
 		}
 	}

@@ -4,19 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
-
-// recordOverhead is what the server's file store adds to a message's subject, headers and body: length, sequence, time, lengths of subject and
-// headers, checksum.
-const recordOverhead = 34
-
-// StoredSize is how much of a stream's byte limit a message takes, exactly, with the headers that it is sent with.
-func StoredSize(m *nats.Msg) int64 {
-	sent := nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}
-	return int64(sent.Size()) + recordOverhead
-}
 
 // Quota is the limit that the fleet's settings give to the event stream, in bytes; [UnlimitedQuota] for none.
 func (s *Shard) Quota() int64 { return s.settings.Load().QuotaBytes }

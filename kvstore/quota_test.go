@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -48,9 +49,9 @@ func TestQuotaIsLiftedStepByStepWithinTheReserve(t *testing.T) {
 	require.LessOrEqual(t, full.Bytes, quota)
 
 	control := &nats.Msg{Subject: b.names.EventSubject("run-1"), Header: nats.Header{"Ce-Id": {"a"}, "Ce-Tags": {"b", "c"}}, Data: make([]byte, 10_000)}
-	limit, err = b.shard.LiftQuota(t.Context(), kvstore.StoredSize(control))
+	limit, err = b.shard.LiftQuota(t.Context(), int64(runlog.StoredBytes(control)))
 	require.NoError(t, err)
-	require.Equal(t, full.Bytes+kvstore.StoredSize(control), limit, "what the event needs above what is stored")
+	require.Equal(t, full.Bytes+int64(runlog.StoredBytes(control)), limit, "what the event needs above what is stored")
 	_, err = b.js.PublishMsg(t.Context(), control)
 	require.NoError(t, err, "a control event finds room")
 	require.Equal(t, limit, usage(t, b).Bytes, "exactly")

@@ -12,6 +12,8 @@ import (
 
 	"github.com/klauspost/compress/s2"
 	"github.com/nats-io/nats-server/v2/server/archive"
+
+	"github.com/waymarkio/waymark/internal/runlog"
 )
 
 // message is one message of a stream's file.
@@ -26,11 +28,7 @@ type message struct {
 
 // stored is the size of the message as a server counts it in its file store.
 func (m *message) stored() uint64 {
-	n := 30 + len(m.subject) + len(m.header) + len(m.body)
-	if len(m.header) > 0 {
-		n += 4
-	}
-	return uint64(n) //nolint:gosec // a size
+	return uint64(runlog.StoredSize(len(m.subject), len(m.header), len(m.body))) //nolint:gosec // a size
 }
 
 // maxMessage bounds a message of a file: no stream of a fleet takes a larger one.

@@ -284,20 +284,7 @@ func (r *Follower) message(m *nats.Msg) (Arrived, error) {
 		r.open--
 	}
 	rec, first := own(schema.StreamSequence(meta.Sequence.Stream), meta.Timestamp, m)
-	return Arrived{Subject: m.Subject, Record: rec, First: first, Pending: meta.NumPending, Stored: stored(m)}, nil
-}
-
-// recordOverhead is what JetStream stores with each message beside its subject, headers and body: a record's frame and
-// hash, and the length of the headers.
-const recordOverhead = 22 + 8 + 4
-
-// stored is what a message that was delivered as it is stored takes in the stream.
-func stored(m *nats.Msg) int {
-	n := m.Size() - len(m.Reply) + recordOverhead // its size is counted with the reply subject of its delivery
-	if len(m.Header) == 0 {
-		n -= 4
-	}
-	return n
+	return Arrived{Subject: m.Subject, Record: rec, First: first, Pending: meta.NumPending, Stored: StoredBytes(m)}, nil
 }
 
 // expected tells which message the server found to be the last on the message's subject when it accepted it; first says
