@@ -23,23 +23,8 @@ func byOf(e *schema.Event) string {
 	if err != nil {
 		return "" // the fold refused it, too
 	}
-	switch d := data.(type) {
-	case *schema.RunInputData:
-		return d.By
-	case *schema.RunCancelRequestedData:
-		return d.By
-	case *schema.ToolSettledData:
-		return d.By
-	case *schema.CheckpointMarkedData:
-		return d.By
-	case *schema.HandoffAcceptedData:
-		return d.By
-	case *schema.HandoffDeclinedData:
-		return d.By
-	case *schema.HandoffClosedData:
-		return d.By
-	}
-	return ""
+	by, _ := schema.DecidedBy(data)
+	return by
 }
 
 // lately looks for the latest event of the run that matches, in what the log holds and the latest segments. It returns

@@ -16,3 +16,25 @@ func IsProven(by string) bool {
 	role, key, ok := strings.Cut(by, ":")
 	return ok && role != "" && key != ""
 }
+
+// DecidedBy returns By and Claimed of a control event's data: whose decision it records, and the name that the request claimed. Other data has
+// neither.
+func DecidedBy(data Data) (by, claimed string) {
+	switch d := data.(type) {
+	case *RunInputData:
+		return d.By, d.Claimed
+	case *RunCancelRequestedData:
+		return d.By, d.Claimed
+	case *ToolSettledData:
+		return d.By, d.Claimed
+	case *CheckpointMarkedData:
+		return d.By, d.Claimed
+	case *HandoffAcceptedData:
+		return d.By, d.Claimed
+	case *HandoffDeclinedData:
+		return d.By, d.Claimed
+	case *HandoffClosedData:
+		return d.By, d.Claimed
+	}
+	return "", ""
+}

@@ -7,27 +7,18 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// sender says whose decision a control event is, short and with the claimed name. Other events have none.
+// sender says whose decision a control event is, short and with the claimed name. Other events have none; neither have marks, which
+// executors write, too.
 func sender(e *schema.Event) string {
 	data, err := schema.ParseData(e)
 	if err != nil {
 		return ""
 	}
-	switch d := data.(type) {
-	case *schema.ToolSettledData:
-		return byText(shortBy(d.By), d.Claimed)
-	case *schema.RunInputData:
-		return byText(shortBy(d.By), d.Claimed)
-	case *schema.RunCancelRequestedData:
-		return byText(shortBy(d.By), d.Claimed)
-	case *schema.HandoffAcceptedData:
-		return byText(shortBy(d.By), d.Claimed)
-	case *schema.HandoffDeclinedData:
-		return byText(shortBy(d.By), d.Claimed)
-	case *schema.HandoffClosedData:
-		return byText(shortBy(d.By), d.Claimed)
+	if _, mark := data.(*schema.CheckpointMarkedData); mark {
+		return ""
 	}
-	return ""
+	by, claimed := schema.DecidedBy(data)
+	return byText(shortBy(by), claimed)
 }
 
 // shortKey is how much of a public key tells the keys of a fleet apart.
