@@ -33,9 +33,14 @@ func KeysOf(js jetstream.JetStream, fleet string) func(context.Context) ([]schem
 	}
 }
 
+// NewReadingKeyring returns the ring with a fleet's keys for a reader, which signs nothing. It does no I/O.
+func NewReadingKeyring(js jetstream.JetStream, fleet string) *keyring.Ring {
+	return keyring.New(fleet, KeysOf(js, fleet), nil, nil)
+}
+
 // ReadKeys returns a fleet's keys as its settings have them now.
 func ReadKeys(ctx context.Context, js jetstream.JetStream, fleet string) (*schema.Keys, error) {
-	return keyring.New(fleet, KeysOf(js, fleet), nil, nil).Keys(ctx)
+	return NewReadingKeyring(js, fleet).Keys(ctx)
 }
 
 // AddKey lets a daemon's public key sign the fleet's control events, from schema.KeyDelay on, and returns the settings as they are then.

@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -96,11 +95,11 @@ func (c eventsCmd) Run(ctx context.Context, a *app) error {
 
 // log prints what the log has, and says of what is forged that it is.
 func (c eventsCmd) log(ctx context.Context, a *app, cl *client) error {
-	js, _, err := cl.settings(ctx)
+	js, err := jetstream.New(cl.nc)
 	if err != nil {
-		return err
+		return fmt.Errorf("jetstream: %w", err)
 	}
-	ring := keyring.New(cl.fleet, kvstore.KeysOf(js, cl.fleet), nil, nil)
+	ring := kvstore.NewReadingKeyring(js, cl.fleet)
 	read := 0
 	err = c.follow(ctx, cl, func(m runlog.Arrived) error {
 		read++
@@ -366,18 +365,20 @@ func (c eventsCmd) show(a *app, r schema.Record, subject string, keys *schema.Ke
 	if _, mark := schema.PlacedOf(e); mark || e.Subject == schema.BarrierRun {
 		return nil
 	}
-	l := newEventLine(r.Stream, e)
+	refused, unsigned := "", false
 	if keys.Any() {
-		l.Refused, l.Unsigned = keys.Refuses(e, r.Stored), keys.Concern(&r) && !keys.Signed(e, r.Stored)
+		refused, unsigned = keys.Refuses(e, r.Stored), keys.Concern(&r) && !keys.Signed(e, r.Stored)
 	}
 	switch {
 	case a.cli.JSON && c.Raw:
 		return printStructured(a, e)
 	case a.cli.JSON:
+		l := newEventLine(r.Stream, e)
+		l.Refused, l.Unsigned = refused, unsigned
 		return line(a.stdout, l)
-	case l.Refused != "":
-		return printEvent(a, r.Stream, e, "refused: "+l.Refused)
-	case l.Unsigned:
+	case refused != "":
+		return printEvent(a, r.Stream, e, "refused: "+refused)
+	case unsigned:
 		return printEvent(a, r.Stream, e, "not signed: "+gist(e))
 	}
 	return printEvent(a, r.Stream, e, "")

@@ -457,16 +457,13 @@ func (im *importer) verdict(ctx context.Context) error {
 		if not == 1 && total == 1 {
 			return worst
 		}
-		were := "were"
-		if not == 1 {
-			were = "was"
-		}
 		return &failure{
 			code: worst.code, hint: worst.hint, own: worst.own, err: worst,
-			what: fmt.Sprintf("%d of %d %s not imported; the first: %s", not, total, were, worst.what),
+			what: fmt.Sprintf("%d of %d %s not imported; the first: %s", not, total, inNumber(not, "was", "were"), worst.what),
 		}
 	case im.problems > 0:
-		return fail(exitDamaged, "mend the lines that are named above, and import the file again", "%s not imported; everything else was", placesText(im.problems))
+		return fail(exitDamaged, "mend the lines that are named above, and import the file again", "%s in the input %s not imported; everything else was",
+			plural(im.problems, "place"), inNumber(im.problems, "was", "were"))
 	}
 	return nil
 }
@@ -549,7 +546,7 @@ func (im *importer) printSkipped(kinds map[string]int) error {
 		total += kinds[kind]
 		rows = append(rows, []string{count(kinds[kind]), kind})
 	}
-	if _, err := fmt.Fprintf(im.app.stdout, "\n%s:\n", unstoredText(total)); err != nil {
+	if _, err := fmt.Fprintf(im.app.stdout, "\n%s:\n", plural(total, "line")+inNumber(total, " is no message and was", " are no messages and were")+" not stored"); err != nil {
 		return err
 	}
 	return printTable(im.app.stdout, []column{{title: "lines", right: true}, {title: "type", shrinks: true}}, rows)
@@ -560,25 +557,4 @@ func callsText(calls, unanswered int) string {
 		return count(calls)
 	}
 	return fmt.Sprintf("%d, %d of them without a result", calls, unanswered)
-}
-
-func unstoredText(n int) string {
-	if n == 1 {
-		return "1 line is no message and was not stored"
-	}
-	return fmt.Sprintf("%d lines are no messages and were not stored", n)
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
-func placesText(n int) string {
-	if n == 1 {
-		return "1 place in the input was"
-	}
-	return fmt.Sprintf("%d places in the input were", n)
 }

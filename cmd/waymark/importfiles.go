@@ -112,16 +112,9 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 		return fail(exitNotFound, "name another directory, or the files themselves", "no transcript is in %s, but %s", dir, plural(others, "other file"))
 	}
 	if others > 0 {
-		f.notes = append(f.notes, fmt.Sprintf("%s left out of %s: no transcripts", wereText(others, "other file"), dir))
+		f.notes = append(f.notes, fmt.Sprintf("%s %s left out of %s: no transcripts", plural(others, "other file"), inNumber(others, "was", "were"), dir))
 	}
 	return nil
-}
-
-func wereText(n int, what string) string {
-	if n == 1 {
-		return "1 " + what + " was"
-	}
-	return fmt.Sprintf("%d %ss were", n, what)
 }
 
 func absolute(path string) string {
@@ -207,7 +200,8 @@ func (im *importer) awaitListed(ctx context.Context, fleet *publisher.Fleet) {
 			break
 		}
 		if now.Sub(last) > listedWithin {
-			im.unlisted = fmt.Sprintf("%s not in the list of runs yet: the daemon is behind, and lists them once it has folded them", areText(len(im.written), "run"))
+			im.unlisted = fmt.Sprintf("%s %s not in the list of runs yet: the daemon is behind, and lists them once it has folded them",
+				plural(len(im.written), "run"), inNumber(len(im.written), "is", "are"))
 			return
 		}
 		timer := time.NewTimer(listedEvery)
@@ -218,13 +212,6 @@ func (im *importer) awaitListed(ctx context.Context, fleet *publisher.Fleet) {
 			return
 		}
 	}
-}
-
-func areText(n int, what string) string {
-	if n == 1 {
-		return "1 " + what + " is"
-	}
-	return fmt.Sprintf("%d %ss are", n, what)
 }
 
 // lookForListed takes the runs that are listed out of those that were written. Those that ended last come first.

@@ -72,11 +72,6 @@ func (c otelCmd) Run(ctx context.Context, a *app) error {
 	case (c.Run_ != "" || c.File != "") && (c.All || c.NoFollow || c.Position != ""):
 		return fail(exitUsage, "leave them out", "--all, --no-follow and --position are of all runs")
 	}
-	if c.Run_ != "" {
-		if err := schema.CheckName("run id", c.Run_); err != nil {
-			return err
-		}
-	}
 	log, err := newLogger(a.stderr, c.LogLevel, c.LogFormat)
 	if err != nil {
 		return err
@@ -182,24 +177,17 @@ func (c otelCmd) finish(ctx context.Context, a *app, one *spans.Single, exporter
 	if a.cli.JSON {
 		return line(a.stdout, said)
 	}
-	what := "exported " + counted(said.Spans, "span")
+	what := "exported " + plural(said.Spans, "span")
 	if said.Trace != "" {
 		what += " as trace " + said.Trace
 	} else {
-		what += " of " + counted(int64(said.Runs), "run")
+		what += " of " + plural(said.Runs, "run")
 	}
 	if said.Open > 0 {
 		what += fmt.Sprintf("; %d have not ended and were not sent", said.Open)
 	}
 	_, err := fmt.Fprintln(a.stdout, what)
 	return err
-}
-
-func counted(n int64, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return fmt.Sprintf("%d %ss", n, word)
 }
 
 // follow exports all runs of the fleet.
@@ -247,9 +235,9 @@ func (c otelCmd) follow(ctx context.Context, a *app, cl *client, fleet *publishe
 	log.Info().Int64("spans", exporter.Sent.Load()).Int64("dropped", exporter.Dropped.Load()).Int64("failures", exporter.Failures.Load()).
 		Int64("removed_runs", removed.Load()).Msg("stopped exporting spans")
 	if c.NoFollow && err == nil && !a.cli.Quiet {
-		what := "exported " + counted(exporter.Sent.Load(), "span")
+		what := "exported " + plural(exporter.Sent.Load(), "span")
 		if n := removed.Load(); n > 0 {
-			what += "; " + counted(n, "removed run") + " left out"
+			what += "; " + plural(n, "removed run") + " left out"
 		}
 		_, err = fmt.Fprintln(a.stdout, what)
 	}

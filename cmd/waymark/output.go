@@ -247,6 +247,19 @@ func count[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
 	return fmt.Sprintf("%d", n)
 }
 
+// plural is a count with its noun, which takes an s.
+func plural[T ~int | ~int64](n T, noun string) string {
+	return fmt.Sprintf("%d %s", n, inNumber(n, noun, noun+"s"))
+}
+
+// inNumber is the form of a word for a count.
+func inNumber[T ~int | ~int64](n T, one, more string) string {
+	if n == 1 {
+		return one
+	}
+	return more
+}
+
 // bytesText prints a size for people.
 func bytesText(n int64) string {
 	const unit = 1024
