@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -31,7 +31,7 @@ func TestAFleetThatFloodsFillsItsOwnQuotaOnly(t *testing.T) {
 	}
 	const calm, wild = "payments", "rivals"
 	boundaries := 40
-	if os.Getenv("WAYMARK_E2E_FULL") != "" {
+	if testbin.Whole() {
 		boundaries = 1000
 	}
 	s := startSecured(t, calm, wild)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/journal"
 	"github.com/waymarkio/waymark/internal/player"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -32,7 +33,7 @@ func TestEveryRunOfAFleetEndsAlthoughItsExecutorsAreKilled(t *testing.T) {
 		t.Skip("short: real processes are started and killed")
 	}
 	size := fleetSize{workers: 8, runs: 60, kills: 4, pause: 1200, flags: shortSilence}
-	if full(t) {
+	if testbin.Full(t) {
 		size = fleetSize{workers: 100, runs: 1000, kills: 30, pause: 7000}
 	} else {
 		t.Logf("%d executors, %d runs, %d kills; WAYMARK_E2E_FULL=1 does 100, 1,000 and 30", size.workers, size.runs, size.kills)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/journal"
 	"github.com/waymarkio/waymark/internal/player"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/internal/transcript"
 )
 
@@ -20,7 +21,7 @@ func TestKilledExecutors(t *testing.T) {
 		t.Skip("short: real processes are started and killed")
 	}
 	kills := 30
-	if full(t) {
+	if testbin.Full(t) {
 		kills = 200
 	}
 	killTest(t, kills, 0)
@@ -31,7 +32,7 @@ func TestKilledExecutorsAndServers(t *testing.T) {
 		t.Skip("short: real processes are started and killed")
 	}
 	kills, servers := 15, 5
-	if full(t) {
+	if testbin.Full(t) {
 		kills, servers = 200, 20
 	}
 	killTest(t, kills, servers)
@@ -41,7 +42,7 @@ func TestKilledExecutorsAndServers(t *testing.T) {
 // proves that what comes out is what comes out without kills.
 func killTest(t *testing.T, kills, servers int) {
 	t.Helper()
-	if !full(t) {
+	if !testbin.Full(t) {
 		t.Logf("%d kills of executors and %d of the server; WAYMARK_E2E_FULL=1 does 200 and 20", kills, servers)
 	}
 	rnd := random(t)
@@ -90,7 +91,7 @@ func killSources(t *testing.T) []source {
 	for _, file := range transcriptFiles(t, sharedData) {
 		s := readSource(t, file)
 		const few, long = 8, 100
-		if !full(t) {
+		if !testbin.Full(t) {
 			s.runs = s.runs[:min(len(s.runs), few)]
 			if slices.ContainsFunc(s.runs, func(r *transcript.Run) bool { return r.Turns() > long }) {
 				continue

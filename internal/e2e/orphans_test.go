@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/journal"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -21,7 +22,7 @@ func TestManyOrphansAtOnceAreClaimedWithoutAStampede(t *testing.T) {
 		t.Skip("short: real processes are started and killed")
 	}
 	runs, calm, flags := 100, 3*time.Second, shortSilence
-	if full(t) {
+	if testbin.Full(t) {
 		runs, calm, flags = 1000, 15*time.Second, nil
 	} else {
 		t.Logf("%d orphans; WAYMARK_E2E_FULL=1 makes 1,000", runs)
@@ -89,7 +90,7 @@ func TestManyOrphansAtOnceAreClaimedWithoutAStampede(t *testing.T) {
 	t.Logf("a bystander's boundary: before p50 %s, p99 %s (%d); meanwhile p50 %s, p99 %s (%d); the median is %.2f times",
 		quantile(before, 50), quantile(before, 99), len(before), quantile(during, 50), quantile(during, 99), len(during), ratio)
 	require.LessOrEqual(t, most, 150, "the claims are spread")
-	if full(t) {
+	if testbin.Full(t) {
 		require.Less(t, ratio, 4.0, "publishing for others becomes too slow")
 	}
 	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/testbin"
 )
 
 // TestReplicasShareTheShardsWhateverBecomesOfThem kills, ends and stops replicas of the daemon while runs publish.
@@ -18,7 +20,7 @@ func TestReplicasShareTheShardsWhateverBecomesOfThem(t *testing.T) {
 	s := newSharded(t, 4, "a", "b", "c")
 	s.awaitShared("three replicas started", "a", "b", "c")
 	runs := 24
-	if full(t) {
+	if testbin.Full(t) {
 		runs = 200
 	}
 	fleet := s.connect("executor-1")

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/retention"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -45,7 +46,7 @@ func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
 		t.Skip("short: real processes are started and killed")
 	}
 	runs := 200
-	if full(t) {
+	if testbin.Full(t) {
 		runs = 10_000
 	}
 	live := runs / 10
@@ -104,7 +105,7 @@ func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
 		require.ErrorIs(t, err, publisher.ErrRunErased, run)
 		_, err = fleet.Start(t.Context(), publisher.RunSpec{ID: run, Agent: "coder"})
 		require.ErrorIs(t, err, publisher.ErrRunExists, run)
-		if !full(t) {
+		if !testbin.Full(t) {
 			continue
 		}
 		break

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/internal/transcript/gen"
 )
@@ -107,7 +108,7 @@ func roundTrip(t *testing.T, files []string) {
 				messages += s.want.Conversations[i].Messages
 				calls += len(state.Calls)
 				// The program's own export of every run takes a process each: for many runs in one file, a few.
-				if i < 3 || full(t) {
+				if i < 3 || testbin.Full(t) {
 					require.NoError(t, s.want.Conversations[i].Export(w.cli(t, "export", run.ID)))
 				}
 			}

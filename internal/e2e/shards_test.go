@@ -18,6 +18,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -249,7 +250,7 @@ func TestAFleetOfTwoShardsGrowsToFourUnderLoad(t *testing.T) {
 func addShards(t *testing.T, from int) {
 	t.Helper()
 	times := 1
-	if full(t) {
+	if testbin.Full(t) {
 		times = 8
 	}
 	s := newSharded(t, from, "a", "b")

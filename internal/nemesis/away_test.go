@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/checker"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -101,7 +102,7 @@ func TestEverythingReturnsAfterAllServersWereAwayForTenMinutes(t *testing.T) {
 		var err error
 		away, err = time.ParseDuration(text)
 		require.NoError(t, err, "WAYMARK_CHAOS_AWAY")
-	} else if !full(t) {
+	} else if !testbin.Full(t) {
 		t.Skip(`sample: it takes ten minutes: run make chaos CHAOSFLAGS="-run TenMinutes"`)
 	}
 	for _, servers := range []int{1, 3} {

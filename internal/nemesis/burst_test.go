@@ -18,6 +18,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/checker"
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -211,7 +212,7 @@ func TestABurstOfFiftyTimesTheOrdinaryRateLosesNothing(t *testing.T) {
 	pace := time.Duration(s.pause) * time.Millisecond
 	took := 3 * time.Second
 	bursts := []*crowd{r.crowd("fiftyfold", 10, 50*s.executors*s.slots, pace, s.timeout)}
-	if full(t) {
+	if testbin.Full(t) {
 		took = 20 * time.Second
 		bursts = append(bursts, r.crowd("headlong", 10, 50*s.executors*s.slots, 0, s.timeout))
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/checker"
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -533,14 +534,14 @@ func chaos(t *testing.T, servers int) {
 		t.Run(fmt.Sprintf("seed=%d", seed+i), func(t *testing.T) {
 			r := newRound(t, scaleOf(servers), seed+i)
 			n := 2
-			if full(t) {
+			if testbin.Full(t) {
 				n = 3
 			}
 			for _, f := range r.choose(n) {
 				r.suffer(f)
 			}
 			r.judge()
-			if servers > 1 && full(t) {
+			if servers > 1 && testbin.Full(t) {
 				r.sameEverywhere()
 			}
 		})
@@ -552,7 +553,7 @@ func TestWhoStandsStillForTwoMinutesChangesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
-	if !full(t) {
+	if !testbin.Full(t) {
 		t.Skip("sample: it takes three minutes")
 	}
 	t.Parallel() // it mostly waits

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/checker"
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -24,7 +25,7 @@ func TestNothingDependsOnAnExecutorsClock(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
-	if !full(t) {
+	if !testbin.Full(t) {
 		t.Skip(`sample: the other tests have these clocks, too; for what is asked of them here run make chaos CHAOSFLAGS="-run Clock"`)
 	}
 	s := scaleOf(1)

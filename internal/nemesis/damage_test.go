@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/checker"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -83,7 +84,7 @@ func TestDamageIsNamedOrSurvived(t *testing.T) {
 		t.Skip("short: real servers and programs are broken")
 	}
 	times := 0
-	if full(t) {
+	if testbin.Full(t) {
 		times = 3
 	}
 	for name, clean := range map[string]bool{"clean": true, "kill9": false} {
@@ -105,7 +106,7 @@ func TestDamageIsNamedOrSurvived(t *testing.T) {
 			r.must(err)
 			rnd := rand.New(rand.NewPCG(seed, 5)) //nolint:gosec // chooses what to damage
 			list := damages()
-			if !full(t) { // a few, which the seed chooses
+			if !testbin.Full(t) { // a few, which the seed chooses
 				rnd.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 				list = list[:2]
 			}

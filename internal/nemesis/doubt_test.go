@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -17,7 +18,7 @@ func TestCallsInDoubtAreSettledAsTheirPoliciesSay(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
-	if !full(t) {
+	if !testbin.Full(t) {
 		t.Skip(`sample: other tests have some calls in doubt; for many run make chaos CHAOSFLAGS="-run InDoubt"`)
 	}
 	s := scaleOf(1)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/checker"
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -75,7 +76,7 @@ func (r *room) free() error { return os.Remove(r.ballast()) }
 // fullWorld is a world whose servers each have a small disk.
 func fullWorld(t *testing.T, s scale, megabytes int) (*round, []*room) {
 	t.Helper()
-	if !full(t) {
+	if !testbin.Full(t) {
 		t.Skip("sample: a full disk takes a minute: set WAYMARK_E2E_FULL=1, or run make chaos CHAOSFLAGS=\"-run FullDisk\"")
 	}
 	if only := number(t, "WAYMARK_CHAOS_SERVERS", 0); only != 0 && only != uint64(s.servers) {

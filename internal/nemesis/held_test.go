@@ -18,6 +18,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/checker"
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -80,7 +81,7 @@ func TestPartitionOfThreeServers_HeldCallsAndSettlements_NoSideEffectTwice(t *te
 		t.Skip("one server has no partition")
 	}
 	rounds, seed := heldRounds, number(t, "WAYMARK_CHAOS_SEED", 1)
-	if !whole() {
+	if !testbin.Whole() {
 		rounds = heldSample
 		t.Logf("sample: %d of %d rounds", rounds, heldRounds)
 	}

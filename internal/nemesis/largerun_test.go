@@ -23,6 +23,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -50,11 +51,11 @@ func TestARunOf500MBIsRecoveredWholeInBoundedMemory(t *testing.T) {
 		t.Skip("short: real servers and programs are broken")
 	}
 	small, great := int64(1<<20), int64(10<<20)
-	if full(t) {
+	if testbin.Full(t) {
 		small, great = 50_000_000, 500_000_000
 	}
 	kinds := map[string]int{"inline": 0}
-	if full(t) {
+	if testbin.Full(t) {
 		kinds["most of it in blobs"] = 2_000_000
 	}
 	for kind, large := range kinds {

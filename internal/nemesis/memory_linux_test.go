@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -136,7 +137,7 @@ func TestADaemonOrServerOutOfMemoryLosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
-	if !full(t) {
+	if !testbin.Full(t) {
 		t.Skip(`sample: it takes minutes: run make chaos CHAOSFLAGS="-run OutOfMemory"`)
 	}
 	for _, servers := range []int{1, 3} {

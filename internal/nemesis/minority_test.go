@@ -21,6 +21,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/checker"
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -66,7 +67,7 @@ func TestAMinorityRefusesInsteadOfAnsweringStale(t *testing.T) {
 	s.executors, s.slots, s.pause, s.steal = 2, 1, 40, 0
 	r := newRound(t, s, number(t, "WAYMARK_CHAOS_SEED", uint64(time.Now().UnixNano()%1e9))) //nolint:gosec // any number will do
 	isolations := []string{"leader"}
-	if full(t) {
+	if testbin.Full(t) {
 		isolations = []string{"leader", "leader", "follower", "follower"} // noticed and not, in turn
 	}
 	for n, kind := range isolations {
@@ -103,7 +104,7 @@ func (r *round) minority(ctx context.Context, s *storm, leader bool, n int) {
 	// At once, while a leader that was cut off may still believe that it leads, and again when its daemon knows.
 	m.askAll(ctx, 1)
 	r.notReadyByItself(ctx, r.daemons[at])
-	if full(r.tb) {
+	if testbin.Full(r.tb) {
 		m.askAll(ctx, 2)
 	}
 
@@ -367,7 +368,7 @@ func (m *minority) askAll(ctx context.Context, wave int) {
 		},
 	}
 	lines := []string{"runs ls --status running", "runs get " + taken, "events --all --no-follow " + taken, "verify " + taken}
-	if full(m.tb) {
+	if testbin.Full(m.tb) {
 		lines = append(lines,
 			"runs ls", "runs history "+taken, "export "+taken, "recover --at turn:0 "+taken, "recover --executor another "+taken, "plan "+taken, "tree "+taken, "cut --at 1s", "fleet show",
 			"fleet retention", "shards ls", "cleanup --dry-run --max-age-days 1", "backup "+filepath.Join(m.tb.TempDir(), "backup"))

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/internal/testbin"
 )
 
 // network is two network namespaces of the kernel, each with a TUN device, and this process between them, which hands on the packets of
@@ -217,7 +218,7 @@ func TestPacketsAreLost(t *testing.T) {
 			if only := number(t, "WAYMARK_CHAOS_SERVERS", 0); only != 0 && only != uint64(servers) {
 				t.Skipf("WAYMARK_CHAOS_SERVERS=%d leaves out worlds of %d servers", only, servers)
 			}
-			if !full(t) && servers == 3 {
+			if !testbin.Full(t) && servers == 3 {
 				t.Skip("sample: three servers are for the whole")
 			}
 			seed := number(t, "WAYMARK_CHAOS_SEED", uint64(time.Now().UnixNano()%1e9)) //nolint:gosec // any number will do
@@ -237,7 +238,7 @@ func losePackets(t *testing.T, servers int, seed uint64) {
 	list := n.weathers(servers)
 	r.storm.rnd.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	most := 3
-	if !full(t) {
+	if !testbin.Full(t) {
 		most = 1
 	}
 	for _, f := range list[:min(most, len(list))] {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/checker"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -49,12 +50,12 @@ func TestAnOlderCopyOfTheStoreIsTold(t *testing.T) {
 	}
 	seed := number(t, "WAYMARK_CHAOS_SEED", uint64(time.Now().UnixNano()%1e9)) //nolint:gosec // any number will do
 	for i, c := range copies {
-		if !full(t) && uint64(i) != seed%uint64(len(copies)) { // one, another each time
+		if !testbin.Full(t) && uint64(i) != seed%uint64(len(copies)) { // one, another each time
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
 			rounds := uint64(1)
-			if full(t) {
+			if testbin.Full(t) {
 				rounds = number(t, "WAYMARK_CHAOS_ROUNDS", 1)
 			}
 			for n := range rounds {

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/checker"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -87,7 +88,7 @@ func TestAReplicaThatIsBehindAndLeadsLosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
-	if !full(t) {
+	if !testbin.Full(t) {
 		t.Skip("sample: it takes a minute for each of five kinds: set WAYMARK_E2E_FULL=1, or run make chaos CHAOSFLAGS=\"-run Replica\"")
 	}
 	if only := number(t, "WAYMARK_CHAOS_SERVERS", 0); only != 0 && only != 3 {

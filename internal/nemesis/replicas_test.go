@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/internal/testbin"
 )
 
 // held is what one server's own copy of a stream has: each message by its sequence.
@@ -275,7 +276,7 @@ func TestEveryServerHasTheSameMessagesAfterItsFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
-	if !full(t) {
+	if !testbin.Full(t) {
 		t.Skip("sample: the copies are compared in whole rounds: WAYMARK_E2E_FULL=1, or make chaos SERVERS=3")
 	}
 	r := newRound(t, scaleOf(3), number(t, "WAYMARK_CHAOS_SEED", 1))

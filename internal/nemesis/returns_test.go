@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -36,7 +37,7 @@ func TestPartition_RoutesAreSilent_ReadsAndWritesReturn(t *testing.T) {
 		t.Skip("short: real servers are cut off from each other")
 	}
 	rounds := 5
-	if !whole() {
+	if !testbin.Whole() {
 		t.Logf("sample: 1 of %d rounds", rounds)
 		rounds = 1
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/checker"
+	"github.com/waymarkio/waymark/internal/testbin"
 )
 
 // TestARollingRestartFailsNoBoundary restarts each of three servers and each of three daemons under load: gracefully, and once by
@@ -27,12 +28,12 @@ func TestARollingRestartFailsNoBoundary(t *testing.T) {
 	s := scaleOf(3)
 	s.steal = 0                  // whoever is taken over sees a failed boundary, and that is no restart's fault
 	s.timeout = 30 * time.Second // the SDK's own are 10 seconds and 30; the machine of the test may be slow
-	if full(t) {
+	if testbin.Full(t) {
 		s.executors, s.slots = 4, 8
 	}
 	r := newRound(t, s, number(t, "WAYMARK_CHAOS_SEED", 1))
 	times := 1
-	if full(t) {
+	if testbin.Full(t) {
 		times = 5
 	}
 	restart := func(name string, p *process, end func(context.Context, *process) error) {
@@ -42,7 +43,7 @@ func TestARollingRestartFailsNoBoundary(t *testing.T) {
 		for _, p := range slices.Concat(r.nodes, r.daemons) {
 			restart("restart of "+p.name, p, terminate)
 		}
-		if !full(t) {
+		if !testbin.Full(t) {
 			// The whole rolling restart by kill -9 is done in full.
 			i, err := r.storm.leader(t.Context())
 			require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -42,17 +43,17 @@ func TestASlowStoreIsToldInTimeAndNothingPilesUp(t *testing.T) {
 	disk := slowDisk(t, &s)
 	r := newRound(t, s, number(t, "WAYMARK_CHAOS_SEED", 1))
 	took, asked := 2*time.Second, 1500
-	if full(t) {
+	if testbin.Full(t) {
 		took, asked = 30*time.Second, 5000
 	}
 	c := r.crowd("beside", 2, 16, 50*time.Millisecond, s.timeout)
 	r.unrecorded()
 	everybody := func() []string { return slices.Collect(maps.Keys(r.links)) }
 	ways := []slowness{r.slowLinks("slow-store-for-the-daemon", []string{r.daemons[0].name}), r.slowLinks("slow-store", everybody())}
-	if disk != nil && full(t) {
+	if disk != nil && testbin.Full(t) {
 		ways = append(ways, slowness{"slow-disk", func() error { return disk.allow(r.nodes[0], 15) }, func() error { return disk.allow(r.nodes[0], 0) }})
 	}
-	if !full(t) {
+	if !testbin.Full(t) {
 		ways = ways[1:]
 	}
 	asker := r.dial("asker", 0) // its own way to the server is never slow

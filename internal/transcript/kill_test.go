@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/internal/transcript/check"
 	"github.com/waymarkio/waymark/internal/transcript/gen"
@@ -90,7 +91,7 @@ func (c *lineCounter) count(tb testing.TB) int {
 func TestExecutorProcessesAreKilledAndContinued(t *testing.T) {
 	t.Parallel()
 	wanted := 12
-	if os.Getenv("WAYMARK_E2E_FULL") != "" {
+	if testbin.Whole() {
 		wanted = kills
 	}
 	if testing.Short() {

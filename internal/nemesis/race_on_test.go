@@ -1,6 +1,0 @@
-//go:build race
-
-package nemesis_test
-
-// raceDetector: the program is built as this test is.
-const raceDetector = true

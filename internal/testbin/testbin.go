@@ -1,0 +1,77 @@
+package testbin
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// builtVariable names a folder that has the programs already.
+const builtVariable = "WAYMARK_TEST_BIN"
+
+// Main builds the packages' programs if they are needed, runs the tests, looks for leaked goroutines, and returns the exit code. found is
+// told where each program is, in the order of the packages.
+func Main(run func() int, needed bool, found func(programs []string), packages ...string) int {
+	fail := func(err error) int {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	dir := os.Getenv(builtVariable)
+	if dir == "" && needed {
+		var err error
+		if dir, err = os.MkdirTemp("", "waymark-test-"); err != nil {
+			return fail(err)
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		if err := build(dir, packages); err != nil {
+			return fail(err)
+		}
+	}
+	var programs []string
+	for _, pkg := range packages {
+		name := filepath.Join(dir, filepath.Base(pkg))
+		if runtime.GOOS == "windows" {
+			name += ".exe"
+		}
+		programs = append(programs, name)
+	}
+	found(programs)
+	code := run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		return fail(err)
+	}
+	return code
+}
+
+// build builds the programs into a folder. Under the race detector they have it only in whole runs: it makes them five times slower, and what
+// is in the test's own binary has it in any case.
+func build(dir string, packages []string) error {
+	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	if raceDetector && Whole() {
+		args = append(args, "-race")
+	}
+	out, err := exec.CommandContext(context.Background(), "go", append(args, packages...)...).CombinedOutput() //nolint:gosec // packages of this module
+	if err != nil {
+		return fmt.Errorf("building %v: %w\n%s", packages, err, out)
+	}
+	return nil
+}
+
+// Full reports whether the whole is asked for. Otherwise it logs that the test runs a sample, which its tier says at its end.
+func Full(tb testing.TB) bool {
+	tb.Helper()
+	if Whole() {
+		return true
+	}
+	tb.Log("sample: a part of what it can do")
+	return false
+}
+
+// Whole reports whether the whole is asked for, and says nothing.
+func Whole() bool { return os.Getenv("WAYMARK_E2E_FULL") != "" }
