@@ -35,7 +35,6 @@ type Fleet struct {
 	placingTurn chan struct{}
 	// lateStart is the constant of that name.
 	lateStart time.Duration
-	replicas  int
 	// keys are those that the fleet's control events are checked by.
 	keys  *keyring.Ring
 	group *group
@@ -138,12 +137,13 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		err := configError("CustomInboxPrefix", fmt.Sprintf("%.120q", prefix), "use one that begins with "+schema.InboxPrefix+"_: the daemon answers no other")
 		return nil, errors.Join(err, f.closeConn(ctx))
 	}
-	if err := f.lookup(ctx); err != nil {
+	replicas, err := f.lookup(ctx)
+	if err != nil {
 		return nil, errors.Join(err, f.closeConn(ctx))
 	}
 	if f.cfg.BatchFrom == 0 {
 		f.cfg.BatchFrom = 2
-		if f.replicas == 1 {
+		if replicas == 1 {
 			f.cfg.BatchFrom = 16
 		}
 	}
@@ -199,17 +199,17 @@ func permitted(ctx context.Context, err error) error {
 	return err
 }
 
-// lookup reads the fleet's shards and checks that its event stream is there.
-func (f *Fleet) lookup(ctx context.Context) error {
-	var err error
+// lookup reads the fleet's shards, checks that its event stream is there, and returns how many replicas that has.
+func (f *Fleet) lookup(ctx context.Context) (replicas int, err error) {
 	if f.js, err = jetstream.New(f.nc); err != nil {
-		return fmt.Errorf("JetStream: %w", err)
+		return 0, fmt.Errorf("JetStream: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
 	defer cancel()
 	ctx, done := f.denied.Context(ctx, "")
 	defer done()
-	return permitted(ctx, f.lookupPermitted(ctx))
+	replicas, err = f.lookupPermitted(ctx)
+	return replicas, permitted(ctx, err)
 }
 
 // copies is how many replicas a log has. An operator may give it more than it had when this fleet was connected, and a leader of them that
@@ -222,23 +222,22 @@ func (f *Fleet) copies(ctx context.Context, names schema.Names) (int, error) {
 	return max(info.CachedInfo().Config.Replicas, 1), nil
 }
 
-func (f *Fleet) lookupPermitted(ctx context.Context) error {
+func (f *Fleet) lookupPermitted(ctx context.Context) (replicas int, err error) {
 	// Another fleet's credentials reach settings that lack this fleet: the server then refuses the stream.
 	_, missing := f.readPlacing(ctx)
 	if missing != nil && !errors.Is(missing, ErrNotProvisioned) {
-		return missing
+		return 0, missing
 	}
 	info, err := f.js.Stream(ctx, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return fmt.Errorf("%w: fleet %s has no stream %s", ErrNotProvisioned, f.cfg.Fleet, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
+		return 0, fmt.Errorf("%w: fleet %s has no stream %s", ErrNotProvisioned, f.cfg.Fleet, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
 	case err != nil:
-		return fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
+		return 0, fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
 	case missing != nil:
-		return missing
+		return 0, missing
 	}
-	f.replicas = max(info.CachedInfo().Config.Replicas, 1)
-	return nil
+	return max(info.CachedInfo().Config.Replicas, 1), nil
 }
 
 // codeNoStream and codeNoMessage are the leader's words for settings that are not stored.
