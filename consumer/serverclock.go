@@ -25,15 +25,11 @@ type serverClock struct {
 
 func (c *serverClock) now(ctx context.Context) (time.Time, error) {
 	if c.said.IsZero() || time.Since(c.heard) >= serverClockEvery {
-		name := c.shard.Names.EventStream()
-		stream, err := c.js.Stream(ctx, name)
-		if err == nil && stream.CachedInfo().TimeStamp.IsZero() {
-			err = errNoServerTime
-		}
+		said, err := kvstore.ServerTime(ctx, c.js, c.shard.Names.EventStream())
 		if err != nil {
-			return time.Time{}, fmt.Errorf("time of the server of stream %s, waits do not expire meanwhile: %w", name, err)
+			return time.Time{}, fmt.Errorf("waits do not expire meanwhile: %w", err)
 		}
-		c.said, c.heard = stream.CachedInfo().TimeStamp, time.Now()
+		c.said, c.heard = said, time.Now()
 	}
 	return c.said.Add(time.Since(c.heard)), nil
 }

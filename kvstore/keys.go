@@ -156,15 +156,20 @@ func (f *Fleets) putKeys(ctx context.Context, fleet string, change func(*FleetSe
 
 // ServerTime is the time by the clock of the server that stores the settings.
 func (f *Fleets) ServerTime(ctx context.Context) (time.Time, error) {
+	return ServerTime(ctx, f.bucket.js, f.bucket.stream)
+}
+
+// ServerTime is the time by the clock of a stream's leader, which stamps its messages. It is behind by the way of the answer, never ahead.
+func ServerTime(ctx context.Context, js jetstream.JetStream, stream string) (time.Time, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	s, err := f.bucket.js.Stream(ctx, f.bucket.stream)
+	s, err := js.Stream(ctx, stream)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("time of the server: %w", translate(err))
+		return time.Time{}, fmt.Errorf("time of the server of stream %s: %w", stream, translate(err))
 	}
 	at := s.CachedInfo().TimeStamp
 	if at.IsZero() {
-		return at, fmt.Errorf("time of the server: %w: it does not say it with a stream's state", ErrUnavailable)
+		return at, fmt.Errorf("time of the server of stream %s: %w: it does not say it with a stream's state", stream, ErrUnavailable)
 	}
 	return at, nil
 }
