@@ -268,9 +268,8 @@ type reignState struct {
 	// aging are watermarks on their way to becoming the safe one.
 	aging []aging
 	// marks of erased live entries that are yet to be purged, oldest first.
-	marks []liveMark
-	// suspects are runs whose live entry is to be compared with their checkpoint.
-	suspects chan string
+	marks    []liveMark
+	suspects *suspects
 	// vanished are runs whose live entry is gone.
 	vanished chan string
 	// index is how far the index of runs is, and fills are runs that it is to be filled with, in parts; an empty one is the end.
@@ -297,7 +296,7 @@ type reignState struct {
 
 // begin reads the watermark and decides from where to fold.
 func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unclean bool) (*reignState, error) {
-	s := &reignState{Folder: f, lease: lease, runs: make(map[string]*list.Element), recent: list.New(), suspects: make(chan string, suspectsWaiting), vanished: make(chan string), fills: make(chan []string)}
+	s := &reignState{Folder: f, lease: lease, runs: make(map[string]*list.Element), recent: list.New(), suspects: newSuspects(), vanished: make(chan string), fills: make(chan []string)}
 	s.room.limit = f.cfg.TailMemory
 	var err error
 	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,8 +23,6 @@ const (
 	liveCheckEvery = 10 * time.Minute
 	// liveCheckPage is the number of checkpoints in memory for it.
 	liveCheckPage = 512
-	// suspectsWaiting is the number of runs that wait to be mended; more are found again.
-	suspectsWaiting = 1 << 10
 	// liveReads bounds the reads of single entries under way.
 	liveReads = 16
 )
@@ -158,10 +157,42 @@ func (s *reignState) purgeMarks(ctx context.Context) error {
 	return nil
 }
 
-// suspect asks for a comparison of the run's entry with its checkpoint. It never waits: what is left out is found again.
-func (s *reignState) suspect(run string) {
+// suspects are the runs whose live entry is to be compared with their checkpoint, each once, however often it is suspected: whoever looks
+// again and again would else fill a queue with what is about to be mended.
+type suspects struct {
+	mu   sync.Mutex
+	runs map[string]struct{}
+	some chan struct{} // can be received from while there are any
+}
+
+func newSuspects() *suspects {
+	return &suspects{runs: make(map[string]struct{}), some: make(chan struct{}, 1)}
+}
+
+func (s *suspects) add(run string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runs[run] = struct{}{}
+	s.signal()
+}
+
+// take takes out any of them, if there is one: what was added again after some was received from may have been taken with it.
+func (s *suspects) take() (run string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for run := range s.runs {
+		delete(s.runs, run)
+		if len(s.runs) > 0 {
+			s.signal()
+		}
+		return run, true
+	}
+	return "", false
+}
+
+func (s *suspects) signal() {
 	select {
-	case s.suspects <- run:
+	case s.some <- struct{}{}:
 	default:
 	}
 }
@@ -309,11 +340,7 @@ func (s *reignState) checkLive(ctx context.Context) error {
 		after = next
 	}
 	for run := range entries {
-		select {
-		case s.suspects <- run:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		s.suspects.add(run)
 	}
 	return nil
 }
@@ -332,7 +359,7 @@ func (s *reignState) keepLive(ctx context.Context) error {
 		}
 		if s.cfg.Roster != nil {
 			for _, run := range s.cfg.Roster.unreadable(s.cfg.Shard) {
-				s.suspect(run)
+				s.suspects.add(run)
 			}
 		}
 		if s.cfg.Roster != nil && s.caughtUpWithLog() {

@@ -162,6 +162,38 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	require.Equal(t, kept.Live, good.entry().Live)
 }
 
+func TestSuspects_AddedAgainAndAgain_AreTakenOnce(t *testing.T) {
+	t.Parallel()
+	s := newSuspects()
+	for range 10_000 {
+		s.add("run-1")
+	}
+	s.add("run-2")
+	<-s.some
+	s.add("run-1")
+	var taken []string
+	for more := true; more; {
+		if run, ok := s.take(); ok {
+			taken = append(taken, run)
+		}
+		select {
+		case <-s.some:
+		default:
+			more = false
+		}
+	}
+	require.ElementsMatch(t, []string{"run-1", "run-2"}, taken)
+	require.Empty(t, s.runs)
+	s.add("run-1")
+	<-s.some
+	s.add("run-1")
+	_, ok := s.take()
+	require.True(t, ok)
+	<-s.some
+	_, ok = s.take()
+	require.False(t, ok, "it was taken before")
+}
+
 // begin2 is another roster, as another daemon has.
 func (w *lifeWorld) begin2(tb testing.TB) *Roster {
 	tb.Helper()

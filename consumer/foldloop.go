@@ -89,9 +89,11 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 				return err
 			}
 			continue
-		case id := <-s.suspects:
-			if err := s.mend(ctx, id); err != nil {
-				return err
+		case <-s.suspects.some:
+			if id, ok := s.suspects.take(); ok {
+				if err := s.mend(ctx, id); err != nil {
+					return err
+				}
 			}
 			continue
 		case id := <-s.eraser.stale:

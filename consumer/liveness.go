@@ -70,7 +70,7 @@ func (s *reignState) keepAlive(ctx context.Context) error {
 		return nil
 	}
 	w := newSweeper(&s.cfg, s.keys, s.js, s.shard, &s.stats, s.now, s.log)
-	w.ready, w.wonder, w.parked = s.caughtUpWithLog, s.suspect, s.parked.has
+	w.ready, w.wonder, w.parked = s.caughtUpWithLog, s.suspects.add, s.parked.has
 	var group errgroup.Group
 	// Beside the sweeps: one that waits for a slow disk is no sign that the daemon was stopped.
 	group.Go(func() error {
