@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -86,19 +87,21 @@ func (w *foldWorld) fold(cfg consumer.FolderConfig) (*consumer.Folder, func()) {
 	nc := w.server.Conn(w.tb)
 	f, err := consumer.NewFolder(cfg, nc, newJS(w.tb, nc), w.open(cfg.Holder), time.Now, natstest.Logger(w.tb))
 	require.NoError(w.tb, err)
+	return f, w.run(f)
+}
+
+// run runs a folder and returns the function that stops it and waits for its end.
+func (w *foldWorld) run(f *consumer.Folder) func() {
+	w.tb.Helper()
 	ctx, cancel := context.WithCancel(w.tb.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
-	stopped := false
-	stop := func() {
-		if !stopped {
-			stopped = true
-			cancel()
-			require.NoError(w.tb, <-done)
-		}
-	}
+	stop := sync.OnceFunc(func() {
+		cancel()
+		require.NoError(w.tb, <-done)
+	})
 	w.tb.Cleanup(stop)
-	return f, stop
+	return stop
 }
 
 // foldedTurn is run-1 with one turn, whose tool returned payload characters, folded up to at by a folder that has stopped.

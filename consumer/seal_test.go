@@ -1,7 +1,6 @@
 package consumer_test
 
 import (
-	"context"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -31,13 +30,7 @@ func (w *foldWorld) foldThrough(cfg consumer.FolderConfig, now func() time.Time,
 	require.NoError(w.tb, err)
 	f, err := consumer.NewFolder(cfg, nc, js, shard, now, natstest.Logger(w.tb))
 	require.NoError(w.tb, err)
-	ctx, cancel := context.WithCancel(w.tb.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
-	w.tb.Cleanup(func() {
-		cancel()
-		require.NoError(w.tb, <-done)
-	})
+	w.run(f)
 	return f
 }
 
