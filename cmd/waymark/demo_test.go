@@ -21,7 +21,7 @@ import (
 // startDemo runs the demonstration as a process of its own, with its temporary directory below the test's.
 func startDemo(t *testing.T, temp string) (*exec.Cmd, *bufio.Reader, *bytes.Buffer) {
 	t.Helper()
-	// testscript puts this program, under this name, into the path.
+	// TestMain puts the program into the path.
 	cmd := exec.CommandContext(context.Background(), "waymark", "demo")
 	cmd.Env = append(os.Environ(), "TMPDIR="+temp, "TMP="+temp, "TEMP="+temp, "GORACE=atexit_sleep_ms=0", "NATS_URL=nats://nobody.invalid")
 	stderr := new(bytes.Buffer)

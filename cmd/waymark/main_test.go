@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -15,7 +16,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"go.uber.org/goleak"
+
+	"github.com/waymarkio/waymark/internal/testbin"
 )
 
 // startLimit bounds the wait for a daemon to be ready or gone.
@@ -24,22 +26,21 @@ const startLimit = 2 * time.Minute
 // pollEvery is how often a test looks whether something has come.
 const pollEvery = 5 * time.Millisecond
 
-// leakChecked runs the tests and then looks for goroutines that nobody awaited.
-type leakChecked struct{ m *testing.M }
+// withProgram runs the tests with the program waymark in the path. It has the race detector only in whole runs; its daemons run in the
+// test's process and always have it.
+type withProgram struct{ m *testing.M }
 
-func (l leakChecked) Run() int {
-	code := l.m.Run()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+func (w withProgram) Run() int {
+	return testbin.Main(w.m.Run, true, func(programs []string) {
+		dir := filepath.Dir(programs[0])
+		if err := os.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH")); err != nil {
+			panic(err)
 		}
-	}
-	return code
+	}, "../../cmd/waymark")
 }
 
 func TestMain(m *testing.M) {
-	testscript.Main(leakChecked{m}, map[string]func(){"waymark": main, "nats-server": natsServer})
+	testscript.Main(withProgram{m}, map[string]func(){"nats-server": natsServer})
 }
 
 func TestScripts(t *testing.T) {
@@ -99,6 +100,7 @@ func runScripts(t *testing.T, dir string) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"waymark": scriptWaymark,
 			"serve":   scriptServe("serve"),
 			"stop":    scriptStop("serve"),
 			"join":    scriptServe("join"),
@@ -167,6 +169,18 @@ func scriptStop(which serverKey) func(*testscript.TestScript, bool, []string) {
 		if code != 0 {
 			ts.Fatalf("the daemon ended with %d", code)
 		}
+	}
+}
+
+func scriptWaymark(ts *testscript.TestScript, neg bool, args []string) {
+	err := ts.Exec("waymark", args...)
+	switch _, ended := errors.AsType[*exec.ExitError](err); {
+	case err != nil && !ended:
+		ts.Fatalf("%v", err)
+	case ended && !neg:
+		ts.Fatalf("%v, though it was to end well", err)
+	case err == nil && neg:
+		ts.Fatalf("it ended well, though it was to fail")
 	}
 }
 

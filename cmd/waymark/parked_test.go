@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -20,16 +21,23 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
-	t.Parallel()
+// provisioned is a fleet on a server of the test's, without a daemon, and an executor of it. where names the server to commands.
+func provisioned(t *testing.T) (where []string, js jetstream.JetStream, fleet *publisher.Fleet) {
+	t.Helper()
 	server := natstest.Start(t)
 	nc := server.Conn(t, nats.ReconnectBufSize(-1))
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: schema.DefaultFleet, QuotaBytes: 64 << 20}))
-	fleet, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "e", Agent: "a", Heartbeat: -1})
+	fleet, err = publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "e", Agent: "a", Heartbeat: -1})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, fleet.Close(t.Context())) })
+	t.Cleanup(func() { require.NoError(t, fleet.Close(context.WithoutCancel(t.Context()))) })
+	return []string{"--context", server.NATSD().Endpoint().Context}, js, fleet
+}
+
+func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
+	t.Parallel()
+	where, js, fleet := provisioned(t)
 	kv, err := js.KeyValue(t.Context(), schema.NamesOf(schema.DefaultFleet, 0).CheckpointBucket())
 	require.NoError(t, err)
 	const parked = 10
@@ -41,7 +49,6 @@ func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
 		require.NoError(t, err)
 	}
 	getenv := func(string) string { return "" }
-	where := []string{"--context", server.NATSD().Endpoint().Context}
 	_, stop, err := startDaemon(append([]string{"--http", "off"}, where...), getenv)
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = stop() })

@@ -16,12 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/natstest"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -134,15 +131,11 @@ func surfaceRun(state string, i int, c surfaceCommand) string {
 
 func newSurface(t *testing.T) *surface {
 	t.Helper()
-	server := natstest.Start(t)
-	nc := server.Conn(t, nats.ReconnectBufSize(-1))
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: schema.DefaultFleet, QuotaBytes: 64 << 20}))
+	where, js, fleet := provisioned(t)
 	names := schema.NamesOf(schema.DefaultFleet, 0)
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
 	t.Cleanup(collector.Close)
-	s := &surface{where: []string{"--context", server.NATSD().Endpoint().Context}, dir: t.TempDir(), otlp: collector.URL}
+	s := &surface{where: where, dir: t.TempDir(), otlp: collector.URL}
 	kv, err := js.KeyValue(t.Context(), names.CheckpointBucket())
 	require.NoError(t, err)
 	ids := map[string][]string{}
@@ -157,9 +150,6 @@ func newSurface(t *testing.T) *surface {
 		_, err = kv.Put(t.Context(), id, laterCheckpoint(t, id))
 		require.NoError(t, err)
 	}
-	fleet, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "e", Agent: "a", Heartbeat: -1})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, fleet.Close(context.WithoutCancel(t.Context()))) })
 	for _, state := range surfaceRuns {
 		for _, id := range ids[state] {
 			if state == "unknown" {

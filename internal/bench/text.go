@@ -3,6 +3,7 @@ package bench
 import (
 	"math/rand/v2"
 	"strings"
+	"sync"
 )
 
 // Texts are made of a vocabulary in which, as in any language, few words are most of what is said: how often a word
@@ -14,8 +15,8 @@ const (
 	frequent   = 1 << 16
 )
 
-// words are drawn from, each as often as it comes.
-var words = drawn(makeWords())
+// words are drawn from, each as often as it comes. They take 10 ms to make, which no other command waits for.
+var words = sync.OnceValue(func() []string { return drawn(makeWords()) })
 
 // drawn repeats words by their frequency.
 func drawn(all []string) []string {
@@ -56,9 +57,10 @@ func NewText(seed uint64) *Text {
 
 // Bytes returns words of exactly n bytes together.
 func (t *Text) Bytes(n int) []byte {
+	all := words()
 	b := make([]byte, 0, n+16)
 	for len(b) < n {
-		b = append(b, words[t.rng.IntN(len(words))]...)
+		b = append(b, all[t.rng.IntN(len(all))]...)
 		b = append(b, ' ')
 	}
 	return b[:n]

@@ -20,6 +20,9 @@ import (
 // portWait bounds the wait for a port that another process took between stop and start.
 const portWait = 5 * time.Second
 
+// connectWait bounds one attempt to connect: the two seconds of the client pass on a busy machine.
+const connectWait = 10 * time.Second
+
 // Option changes the configuration of a server before it starts.
 type Option func(*natsd.Config)
 
@@ -99,7 +102,10 @@ func (s *Server) Options() []nats.Option { return append(s.live.Options(), conne
 
 func connectOptions() []nats.Option {
 	// The default queue of a subscription takes half a megabyte, which the race detector has to look after as well.
-	return []nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(10 * time.Millisecond), nats.SyncQueueLen(1 << 13)}
+	return []nats.Option{
+		nats.MaxReconnects(-1), nats.ReconnectWait(10 * time.Millisecond), nats.SyncQueueLen(1 << 13),
+		nats.Timeout(connectWait),
+	}
 }
 
 // Conn connects over TCP, as an executor would. The connection is closed when the test ends.
