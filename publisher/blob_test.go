@@ -141,7 +141,6 @@ func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
 	t.Parallel()
 	tests := map[string]publisher.Config{
 		"Executor":     {URL: "nats://127.0.0.1"},
-		"URL":          {Executor: "e"},
 		"Fleet":        {URL: "x", Executor: "e", Fleet: "a.b"},
 		"Agent":        {URL: "x", Executor: "e", Agent: "a b"},
 		"InlineLimit":  {URL: "x", Executor: "e", InlineLimit: 1 << 20},

@@ -41,11 +41,17 @@ const (
 	replyPatience = 10 * time.Second
 )
 
-// Config says who the executor is and how it publishes. Executor is required, and either URL or Conn.
+// Config says who the executor is and how it publishes. Executor is required.
+//
+// Without URL and Conn, Connect finds the server as the commands of waymark do; the first of these that names one decides: the environment
+// (WAYMARK_NATS_URL, NATS_URL, WAYMARK_NATS_CONTEXT, NATS_CONTEXT, with NATS_CREDS and the like as credentials), the server that
+// "waymark serve" runs on this machine for this user (its state directory is WAYMARK_STATE_DIR's, or the default one), and the context
+// that was chosen with "nats context select".
 type Config struct {
-	// URL of the NATS servers, dialled by Connect. Empty means Conn is given.
+	// URL of the NATS servers, separated by commas, dialled by Connect. The environment is not looked at then: credentials are in Options.
 	URL string
-	// Options for dialling URL: credentials, TLS, names. Reconnect buffering is switched off in any case.
+	// Options for dialling: credentials, TLS, names. They are added to those of the context or the environment. Reconnect buffering
+	// is switched off in any case.
 	Options []nats.Option
 	// Conn is a connection to use instead of dialling. It must have been made with nats.ReconnectBufSize(-1), for
 	// buffered messages are published after their caller gave up. It is not closed by Close.
@@ -188,8 +194,6 @@ func (c Config) Validate() error {
 	switch {
 	case c.Heartbeat > 0 && c.Heartbeat < time.Millisecond:
 		return configError("Heartbeat", c.Heartbeat, "use at least a millisecond, or a negative duration for none")
-	case c.URL == "" && c.Conn == nil:
-		return configError("URL", `""`, "name the NATS server, or give a Conn")
 	case c.URL != "" && c.Conn != nil:
 		return configError("URL", c.URL, "leave it empty when a Conn is given")
 	case c.Conn != nil && len(c.Options) > 0:

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,7 +19,9 @@ import (
 	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -97,15 +100,10 @@ type fleetSettings struct {
 	Keys []schema.FleetKey `json:"keys"`
 }
 
-// A connection whose other end is gone without a word, as behind a partition, is found within fifteen seconds, and then another server is tried
-// for as long as it takes. By the client's defaults the first takes up to six minutes, and the second ends after sixty tries.
-const (
-	reconnectWait = 250 * time.Millisecond
-	pingEvery     = 5 * time.Second
-	maxPings      = 2
-)
+// A server that is gone is looked for as long as it takes; the client by itself would end after sixty tries.
+const reconnectWait = 250 * time.Millisecond
 
-// Connect dials, or takes the connection given, and looks the fleet up. It returns [ErrConfig],
+// Connect finds the server (see [Config]), or takes the connection given, and looks the fleet up. It returns [ErrConfig],
 // [ErrNotProvisioned], [ErrNotPermitted] or [ErrUnavailable]. Close the fleet when you are done.
 func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	if err := cfg.Validate(); err != nil {
@@ -127,7 +125,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())
 	if f.nc == nil {
-		if err := f.dial(); err != nil {
+		if err := f.dial(ctx); err != nil {
 			return nil, err
 		}
 	} else {
@@ -151,19 +149,26 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	return f, nil
 }
 
-func (f *Fleet) dial() error {
+// dial finds the server and connects to it. ctx bounds this connection, not those that are made later, when it breaks.
+func (f *Fleet) dial(ctx context.Context) error {
+	target, err := server(ctx, &f.cfg)
+	if err != nil {
+		return err
+	}
 	f.closed = make(chan struct{})
 	f.denied = denied.New()
+	dialing, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
+	defer stop()
 	// The caller's options count for more than these.
-	opts := append([]nats.Option{
-		nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(maxPings),
-	}, f.cfg.Options...)
+	opts := append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait)}, f.cfg.Options...)
 	opts = append(opts, nats.ReconnectBufSize(-1), func(o *nats.Options) error {
 		before := o.ClosedCB
 		o.ClosedCB = func(nc *nats.Conn) {
 			if before != nil {
 				before(nc)
 			}
+			end(nil)
 			close(f.closed)
 		}
 		o.AsyncErrorCB = f.denied.Handler(o.AsyncErrorCB)
@@ -172,22 +177,40 @@ func (f *Fleet) dial() error {
 		}
 		return nil
 	})
-	nc, err := nats.Connect(f.cfg.URL, opts...)
-	if err != nil {
-		return fmt.Errorf("connecting to %s: %w: %w", withoutSecrets(f.cfg.URL), connectKind(err), unaddressed(err))
+	if f.nc, err = target.Connect(dialing, opts...); err != nil {
+		end(nil)
+		return connectKind(err)
 	}
-	f.nc = nc
 	return nil
 }
 
-// connectKind tells a server that refuses the credentials from one that is not there.
-func connectKind(err error) error {
-	for _, refused := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired} {
-		if errors.Is(err, refused) {
-			return ErrNotPermitted
-		}
+// server is the one that the configuration names, else the one that a command of this user finds.
+func server(ctx context.Context, cfg *Config) (natsconn.Target, error) {
+	if cfg.URL != "" {
+		target, err := natsconn.To(cfg.URL, "URL")
+		return target, connectKind(err)
 	}
-	return ErrUnavailable
+	dir, noDir := statedir.Default(os.Getenv)
+	target, err := natsconn.Config{Getenv: os.Getenv, StateDir: dir}.Resolve(ctx)
+	if noDir != nil && errors.Is(err, natsconn.ErrNoServer) {
+		err = fmt.Errorf("%w: %w", err, noDir)
+	}
+	return target, connectKind(err)
+}
+
+// connectKind tells wrong settings, a server that refuses the credentials, and one that is not there from each other.
+func connectKind(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, natsconn.ErrNoServer):
+		return fmt.Errorf("%w: %w, or name one with NATS_URL, NATS_CONTEXT or Config.URL", ErrUnavailable, err)
+	case errors.Is(err, natsconn.ErrSettings), errors.Is(err, natsconn.ErrUnknownContext), errors.Is(err, statedir.ErrUnusable):
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	case errors.Is(err, natsconn.ErrRefused):
+		return fmt.Errorf("%w: %w", ErrNotPermitted, err)
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 // permitted puts a refusal that ended ctx in place of what came of it; ctx is of denied.Watch.Context.

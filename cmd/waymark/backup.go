@@ -18,6 +18,7 @@ import (
 	"github.com/waymarkio/waymark/internal/backup"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -284,7 +285,7 @@ func (c restoreCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	cl, err := a.connect(ctx)
-	var down *natsd.NotRunningError
+	var down *statedir.NotRunningError
 	switch {
 	case err == nil:
 		err = use(cl.nc)

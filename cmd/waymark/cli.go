@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 // cli is the whole grammar. A variable in the tag environ is read when the flag is not given. Commands with the tag serverless
@@ -97,7 +97,7 @@ func (a *app) localKey() ([]string, nats.Option, error) {
 
 // stateDir is the state directory in use.
 func (a *app) stateDir() (string, error) {
-	return natsd.DefaultStateDir(func(name string) string {
+	return statedir.Default(func(name string) string {
 		if name == "WAYMARK_STATE_DIR" && a.cli.StateDir != "" {
 			return a.cli.StateDir
 		}

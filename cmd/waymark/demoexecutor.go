@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/journal"
-	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/player"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/publisher"
 )
@@ -97,7 +97,7 @@ func (c demoExecutorCmd) play(ctx context.Context, p *player.Player, script *tra
 
 // connectDemo connects to the demonstration's server as any client on this machine does: through its state directory.
 func connectDemo(ctx context.Context, a *app, dir, executor string) (*publisher.Fleet, error) {
-	end, err := natsd.Discover(ctx, dir)
+	end, err := statedir.Discover(ctx, dir)
 	if err != nil {
 		return nil, err
 	}

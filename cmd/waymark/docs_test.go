@@ -214,6 +214,8 @@ Credentials on the command line are always used. Those in the environment are us
 address on the command line or in the environment; they never reach the local server, or a context named on the command
 line.
 
+Programs with the SDK find a server by levels 2 to 4, too, unless they name one: ` + "`publisher.Config`" + `.
+
 ` + "`waymark serve`" + ` joins a server of levels 1 and 2, and else runs its own on 127.0.0.1, with ` + "`--embedded`" + ` in any case.
 Other tools find that one through its context file: ` + "`nats --context <state directory>/nats/waymark.json kv ls`" + `.
 

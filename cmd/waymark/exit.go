@@ -15,6 +15,7 @@ import (
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -178,7 +179,7 @@ const (
 )
 
 func explainServer(err error) *failure {
-	var down *natsd.NotRunningError
+	var down *statedir.NotRunningError
 	var locked *natsd.LockedError
 	var full *natsd.DiskFullError
 	switch {
@@ -204,7 +205,7 @@ func explainServer(err error) *failure {
 		return &failure{code: exitUnavailable, what: what, hint: "stop what listens there, or choose another port: waymark serve --port 0 takes a free one", own: true}
 	case errors.As(err, &full):
 		return &failure{code: exitUnavailable, hint: makeRoom(full.Dir, full.Total)}
-	case errors.Is(err, natsd.ErrStateDir):
+	case errors.Is(err, statedir.ErrUnusable):
 		return &failure{code: exitFailure, hint: hintStateDir}
 	case errors.Is(err, natsd.ErrStoreKey):
 		return &failure{code: exitRefused, hint: "give the key that the store was written with"}

@@ -15,6 +15,7 @@ import (
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -130,7 +131,7 @@ func (a *app) keysClient(ctx context.Context, use func(*client) error) error {
 		return use(cl)
 	}
 	dir, dirErr := a.stateDir()
-	if !errors.Is(err, natsd.ErrNotRunning) || dirErr != nil || !natsd.Used(dir) {
+	if !errors.Is(err, statedir.ErrNotRunning) || dirErr != nil || !statedir.Used(dir) {
 		return err
 	}
 	config := natsd.Config{StateDir: dir}

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -28,7 +28,7 @@ func scriptRun(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	end, err := natsd.Discover(ctx, filepath.Join(ts.Getenv("WORK"), "state"))
+	end, err := statedir.Discover(ctx, filepath.Join(ts.Getenv("WORK"), "state"))
 	if err == nil {
 		err = publishRun(ctx, end, args[0], args[1] == "open")
 	}
@@ -37,7 +37,7 @@ func scriptRun(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func publishRun(ctx context.Context, end natsd.Endpoint, run string, open bool) (err error) {
+func publishRun(ctx context.Context, end statedir.Endpoint, run string, open bool) (err error) {
 	closed := make(chan struct{})
 	nc, err := end.Connect(nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {
@@ -106,7 +106,7 @@ func scriptPublish(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		events = append(events, e)
 	}
-	end, err := natsd.Discover(ctx, filepath.Join(ts.Getenv("WORK"), "state"))
+	end, err := statedir.Discover(ctx, filepath.Join(ts.Getenv("WORK"), "state"))
 	if err == nil {
 		err = publishEvents(ctx, end, args[0], events)
 	}
@@ -143,7 +143,7 @@ func parseScriptEvent(line string) (scriptEvent, error) {
 	return scriptEvent{data: data, turn: int32(n), lost: lost}, nil //nolint:gosec // a test's own number
 }
 
-func publishEvents(ctx context.Context, end natsd.Endpoint, run string, events []scriptEvent) (err error) {
+func publishEvents(ctx context.Context, end statedir.Endpoint, run string, events []scriptEvent) (err error) {
 	closed := make(chan struct{})
 	nc, err := end.Connect(nats.ReconnectBufSize(-1), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
-	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -350,7 +350,7 @@ func TestControlEvents_ServerWithoutAccounts_NameAClaim(t *testing.T) {
 		return out.String()
 	}
 	requireHas(t, ask("fleet"), "claimed by requests")
-	end, err := natsd.Discover(t.Context(), dir)
+	end, err := statedir.Discover(t.Context(), dir)
 	require.NoError(t, err)
 	require.NoError(t, publishRun(t.Context(), end, "r1", true))
 	forged := schema.ProvenBy("operator", "UCZLBXUNBYTDIN5WDQGCNSUXCNGIJF3AUARKKJ7C57RT7U5ITBFWDTKJ")

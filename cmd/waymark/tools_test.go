@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -35,7 +35,7 @@ func startServe(t *testing.T, args ...string) (*nats.Conn, ready) {
 	})
 	var r ready
 	require.NoError(t, json.Unmarshal([]byte(line), &r))
-	end, err := natsd.Discover(t.Context(), dir)
+	end, err := statedir.Discover(t.Context(), dir)
 	require.NoError(t, err)
 	closed := make(chan struct{})
 	nc, err := end.Connect(nats.ReconnectBufSize(-1), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))

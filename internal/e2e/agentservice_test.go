@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -84,7 +84,7 @@ func seenAliveAndDead(t *testing.T, folder, host string) {
 	t.Helper()
 	const interval = "1" // second
 	w := newWorld(t, shortSilence...)
-	end, err := natsd.Discover(t.Context(), w.state())
+	end, err := statedir.Discover(t.Context(), w.state())
 	require.NoError(t, err)
 	cmd := exec.CommandContext(context.Background(), "node", "agent.mjs", host, end.Context, "watering", interval)
 	cmd.Dir = folder

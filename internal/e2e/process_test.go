@@ -19,7 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
 )
 
@@ -184,7 +184,7 @@ func (w *world) conn(tb testing.TB) *nats.Conn {
 
 // dial returns a connection that comes back after the server does, and what is closed once it is closed.
 func dial(ctx context.Context, stateDir string) (*nats.Conn, <-chan struct{}, error) {
-	end, err := natsd.Discover(ctx, stateDir)
+	end, err := statedir.Discover(ctx, stateDir)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,4 +1,4 @@
-// Package natsconn finds the NATS server that a command is to talk to, and connects to it.
+// Package natsconn finds the NATS server that a command, or a program with the SDK, is to talk to, and connects to it.
 //
 // # What it owns
 //

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/synadia-io/orbit.go/natscontext"
 
-	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 // connectTimeout bounds the connection to one address.
@@ -29,6 +29,7 @@ const (
 	OriginEnvironment Origin = "environment"
 	OriginLocal       Origin = "state directory"
 	OriginSelected    Origin = "selected nats context"
+	OriginProgram     Origin = "program" // see [To]
 )
 
 // Config says where to look.
@@ -67,11 +68,11 @@ func (c Config) Resolve(ctx context.Context) (Target, error) {
 	}
 	missing := ErrNoServer
 	if c.StateDir != "" {
-		end, err := natsd.Discover(ctx, c.StateDir)
+		end, err := statedir.Discover(ctx, c.StateDir)
 		switch {
 		case err == nil:
 			return c.local(end)
-		case !errors.Is(err, natsd.ErrNotRunning):
+		case !errors.Is(err, statedir.ErrNotRunning):
 			return Target{}, err
 		}
 		missing = fmt.Errorf("%w: %w", ErrNoServer, err)
@@ -84,7 +85,7 @@ func (c Config) Resolve(ctx context.Context) (Target, error) {
 	return Target{}, missing
 }
 
-func (c Config) local(end natsd.Endpoint) (Target, error) {
+func (c Config) local(end statedir.Endpoint) (Target, error) {
 	if err := c.Flags.validate(OriginFlag); err != nil {
 		return Target{}, err
 	}
@@ -119,12 +120,21 @@ func (c Config) target(origin Origin, s Settings) (Target, error) {
 			return Target{}, fmt.Errorf("%w %s names no url", ErrUnknownContext, t.Context)
 		}
 	}
-	for address := range strings.SplitSeq(t.URL, ",") {
+	return t, checkAddresses(t.URL, s.named("--nats", origin))
+}
+
+// To is the servers at addresses, separated by commas, that a program names by a setting of its own. Nothing else is looked at.
+func To(addresses, setting string) (Target, error) {
+	return Target{Origin: OriginProgram, URL: addresses}, checkAddresses(addresses, setting)
+}
+
+func checkAddresses(addresses, setting string) error {
+	for address := range strings.SplitSeq(addresses, ",") {
 		if _, err := parseAddress(address); err != nil {
-			return Target{}, fmt.Errorf("%w: %s %q: %w", ErrSettings, s.named("--nats", origin), redact(address), err)
+			return fmt.Errorf("%w: %s %q: %w", ErrSettings, setting, redact(address), err)
 		}
 	}
-	return t, nil
+	return nil
 }
 
 // parseAddress accepts what nats.go does: a URL, or host and port.
@@ -192,12 +202,16 @@ const (
 // Connect connects. ctx also bounds later attempts to connect again: it should end with the program's last
 // use of the connection. Options are added to those of the target.
 func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, error) {
+	d := &dialer{ctx: ctx}
+	// What accepts a connection and then says nothing is not waited for longer than ctx lasts.
+	stop := context.AfterFunc(ctx, d.close)
+	defer stop()
 	all := []nats.Option{
 		nats.Timeout(connectTimeout),
 		nats.ReconnectBufSize(-1), // nothing is sent long after its sender gave up
 		nats.PingInterval(PingEvery),
 		nats.MaxPingsOutstanding(MaxPings),
-		nats.SetCustomDialer(&dialer{ctx: ctx}),
+		nats.SetCustomDialer(d),
 	}
 	all = append(append(all, t.opts...), opts...)
 	var conn *nats.Conn
@@ -215,10 +229,13 @@ func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, e
 		conn, err = nats.Connect(t.URL, all...)
 	}
 	switch {
+	case ctx.Err() != nil:
+		if conn != nil {
+			conn.Close()
+		}
+		return nil, context.Cause(ctx)
 	case err == nil:
 		return conn, nil
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
 	case refused(err):
 		return nil, fmt.Errorf("%w: %s (named by %s): %w", ErrRefused, t.Address(), t.Origin, err)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
@@ -248,16 +265,30 @@ type dialer struct {
 
 // Dial implements nats.CustomDialer.
 func (d *dialer) Dial(network, address string) (net.Conn, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.last != nil {
-		_ = d.last.Close() // it may be closed already
-		d.last = nil
-	}
+	d.close()
 	ctx, cancel := context.WithTimeout(d.ctx, connectTimeout)
 	defer cancel()
 	var nd net.Dialer
 	conn, err := nd.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
 	d.last = conn
-	return conn, err
+	d.mu.Unlock()
+	if d.ctx.Err() != nil { // ctx ended while this was dialing
+		d.close()
+		return nil, context.Cause(d.ctx)
+	}
+	return conn, nil
+}
+
+// close ends the latest link, which may be closed already.
+func (d *dialer) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last != nil {
+		_ = d.last.Close()
+		d.last = nil
+	}
 }

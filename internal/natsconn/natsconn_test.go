@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }
@@ -203,7 +203,7 @@ func TestNothingRunningIsSaidWithTheDirectoryThatWasSearched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, err := newWorld(t).resolve(t, natsconn.Settings{}, dir)
-	require.ErrorIs(t, err, natsd.ErrNotRunning)
+	require.ErrorIs(t, err, statedir.ErrNotRunning)
 	require.ErrorContains(t, err, dir)
 }
 

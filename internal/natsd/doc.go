@@ -3,19 +3,7 @@
 //
 // # What it owns
 //
-// The state directory and everything in it:
-//
-//	<state>/waymark.lock        held by the process that uses the directory
-//	<state>/running.json        there while a server runs, or when one did not stop cleanly
-//	<state>/unclean.json        an unclean stop that nobody has made good yet
-//	<state>/endpoint.json       where the running server is: what Discover reads
-//	<state>/nats/identity.json  user, password and name of the server, kept across starts
-//	<state>/nats/waymark.json   the same as a NATS context, for the nats CLI and for clients
-//	<state>/nats/key.json       fingerprint of the store's encryption key, if it has one
-//	<state>/nats/store/         JetStream's files
-//
-// Files are readable by their owner alone (0600, directories 0700). On Windows the directory
-// inherits the rights of the user's profile, which come to the same.
+// The running server, and the state directory while it runs; what is in that, package statedir tells.
 //
 // # What it promises
 //

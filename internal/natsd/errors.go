@@ -10,10 +10,6 @@ var (
 	// ErrInvalidConfig comes when a field of Config is out of range; the message names field and value.
 	ErrInvalidConfig = errors.New("invalid configuration of the embedded nats server")
 
-	// ErrStateDir comes when the state directory cannot be used: not a directory, not writable, open to
-	// every user, or one of its files does not parse. The message names the path and the remedy.
-	ErrStateDir = errors.New("state directory cannot be used")
-
 	// ErrLocked comes when another process uses the state directory. Use errors.As with *LockedError
 	// for its process id. Stop that process or choose another directory.
 	ErrLocked = errors.New("state directory is in use")
@@ -38,10 +34,6 @@ var (
 
 	// ErrUnhealthy comes when the server's own health check fails; the message is the server's.
 	ErrUnhealthy = errors.New("nats server is unhealthy")
-
-	// ErrNotRunning comes when no server can be found by way of a state directory. Use errors.As with
-	// *NotRunningError for what was found instead. Start one with "waymark serve".
-	ErrNotRunning = errors.New("no waymark server is running")
 )
 
 // LockedError tells who holds a state directory. It matches ErrLocked.
@@ -94,26 +86,3 @@ func noRoom(dir string, err error) error {
 	}
 	return full
 }
-
-// NotRunningError tells why no server was found in a state directory. It matches ErrNotRunning.
-type NotRunningError struct {
-	Dir    string // The state directory that was searched.
-	PID    int    // The process id that endpoint.json names; 0 when there is no such file.
-	Reason string // What was found.
-	Err    error  // The underlying error, if any.
-}
-
-// Error names the directory, what was found there and the command that starts a server.
-func (e *NotRunningError) Error() string {
-	msg := fmt.Sprintf("%v in %s: %s", ErrNotRunning, e.Dir, e.Reason)
-	if e.Err != nil {
-		msg += fmt.Sprintf(" (%v)", e.Err)
-	}
-	return msg + `: start it with "waymark serve"`
-}
-
-// Is makes errors.Is(err, ErrNotRunning) true.
-func (e *NotRunningError) Is(target error) bool { return target == ErrNotRunning }
-
-// Unwrap returns the underlying error.
-func (e *NotRunningError) Unwrap() error { return e.Err }

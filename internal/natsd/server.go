@@ -17,6 +17,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 // host is the only address the embedded server listens on: it speaks no TLS.
@@ -25,12 +27,12 @@ const host = "127.0.0.1"
 // Server is a running embedded server. Its methods may be called from any goroutine.
 type Server struct {
 	cfg    Config
-	layout layout
+	layout statedir.Layout
 	log    *serverLog
 	lock   *flock.Flock
 	nats   *server.Server
 	id     identity
-	end    Endpoint
+	end    statedir.Endpoint
 
 	marked  bool // running.json is ours; only Start looks at it
 	unclean atomic.Bool
@@ -45,7 +47,7 @@ type Server struct {
 // bounds the start only. A start that takes long is recovering a large store; ending it early waits for that
 // recovery within Config.StopTimeout.
 //
-// It returns ErrInvalidConfig, ErrStateDir, ErrDiskFull, ErrLocked, ErrPortInUse, ErrStoreKey or ErrStart.
+// It returns ErrInvalidConfig, statedir.ErrUnusable, ErrDiskFull, ErrLocked, ErrPortInUse, ErrStoreKey or ErrStart.
 func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -54,11 +56,11 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 		cfg: cfg.withDefaults(), log: &serverLog{logger: logger, verbose: cfg.Verbose, out: make(chan struct{})},
 		started: make(chan struct{}), stopped: make(chan struct{}),
 	}
-	if s.layout, err = newLayout(cfg.StateDir); err != nil {
+	if s.layout, err = statedir.Of(cfg.StateDir); err != nil {
 		return nil, err
 	}
-	defer func() { err = noRoom(s.layout.root, err) }()
-	if err := s.layout.create(); err != nil {
+	defer func() { err = noRoom(s.layout.Root, err) }()
+	if err := s.layout.Create(); err != nil {
 		return nil, err
 	}
 
@@ -71,13 +73,13 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 		}
 	}()
 
-	if s.id, err = s.layout.loadIdentity(); err != nil {
+	if s.id, err = loadIdentity(s.layout); err != nil {
 		return nil, err
 	}
 	if c := cfg.Cluster; c != nil {
 		s.id.User, s.id.Password = c.User, c.Password
 	}
-	if err = s.layout.checkKey(cfg.EncryptionKey); err != nil {
+	if err = checkKey(s.layout, cfg.EncryptionKey); err != nil {
 		return nil, err
 	}
 	port, err := s.choosePort(ctx)
@@ -103,19 +105,19 @@ func (s *Server) abort() error {
 	case s.nats != nil:
 		return s.close()
 	case s.marked:
-		return errors.Join(removeFile(s.layout.running()), s.lock.Unlock())
+		return errors.Join(statedir.RemoveFile(s.layout.Running()), s.lock.Unlock())
 	}
 	return s.lock.Unlock()
 }
 
 // InUse returns a LockedError when another process uses the state directory, and nil for any other.
 func InUse(stateDir string) error {
-	l, err := newLayout(stateDir)
+	l, err := statedir.Of(stateDir)
 	if err != nil {
 		return err
 	}
 	s := &Server{layout: l}
-	if _, err := os.Stat(l.lock()); err != nil {
+	if _, err := os.Stat(l.Lock()); err != nil {
 		return nil //nolint:nilerr // a directory that nobody has used
 	}
 	if err := s.acquire(); err != nil {
@@ -126,17 +128,17 @@ func InUse(stateDir string) error {
 
 // acquire locks the directory. flock is released by the system when the process ends, however it ends.
 func (s *Server) acquire() error {
-	s.lock = flock.New(s.layout.lock(), flock.SetPermissions(fileMode))
+	s.lock = flock.New(s.layout.Lock(), flock.SetPermissions(statedir.FileMode))
 	ok, err := s.lock.TryLock()
 	if err != nil {
-		return fmt.Errorf("%w: locking %s: %w", ErrStateDir, s.layout.lock(), err)
+		return fmt.Errorf("%w: locking %s: %w", statedir.ErrUnusable, s.layout.Lock(), err)
 	}
 	if ok {
 		return nil
 	}
-	locked := &LockedError{Dir: s.layout.root}
-	var holder marker
-	if readJSON(s.layout.running(), &holder) == nil { // without it the message is merely poorer
+	locked := &LockedError{Dir: s.layout.Root}
+	var holder statedir.Marker
+	if statedir.ReadJSON(s.layout.Running(), &holder) == nil { // without it the message is merely poorer
 		locked.PID, locked.Started = holder.PID, holder.Started
 	}
 	return errors.Join(locked, s.lock.Close())
@@ -144,22 +146,22 @@ func (s *Server) acquire() error {
 
 // mark notes an unclean stop of the process before, then that this one runs.
 func (s *Server) mark() error {
-	var before marker
-	switch err := readJSON(s.layout.running(), &before); {
-	case err == nil || errors.Is(err, ErrStateDir): // a marker that does not parse was cut short: unclean as well
-		if err := writeJSON(s.layout.unclean(), before); err != nil {
+	var before statedir.Marker
+	switch err := statedir.ReadJSON(s.layout.Running(), &before); {
+	case err == nil || errors.Is(err, statedir.ErrUnusable): // a marker that does not parse was cut short: unclean as well
+		if err := statedir.WriteJSON(s.layout.Unclean(), before); err != nil {
 			return err
 		}
 	case !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: %w", ErrStateDir, err)
+		return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
 	}
-	_, err := os.Stat(s.layout.unclean())
+	_, err := os.Stat(s.layout.Unclean())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: %w", ErrStateDir, err)
+		return fmt.Errorf("%w: %w", statedir.ErrUnusable, err)
 	}
 	s.unclean.Store(err == nil)
 	s.marked = true
-	return writeJSON(s.layout.running(), marker{PID: os.Getpid(), Started: time.Now().UTC()})
+	return statedir.WriteJSON(s.layout.Running(), statedir.Marker{PID: os.Getpid(), Started: time.Now().UTC()})
 }
 
 // choosePort tries the port before the server opens its store: the server would first recover every stream
@@ -201,7 +203,7 @@ func (s *Server) options(port int) *server.Options {
 		Users:                  []*server.User{{Username: s.id.User, Password: s.id.Password}},
 		MaxPayload:             int32(s.cfg.MaxPayload), // Validate bounds it
 		JetStream:              true,
-		StoreDir:               s.layout.store(),
+		StoreDir:               s.layout.Store(),
 		JetStreamMaxStore:      s.maxStore(),
 		JetStreamMaxMemory:     s.cfg.MaxMemory,
 		SyncAlways:             s.cfg.Sync == SyncAlways,
@@ -241,7 +243,7 @@ func (s *Server) maxStore() int64 {
 	if s.cfg.MaxStore > 0 {
 		return s.cfg.MaxStore
 	}
-	_, total, err := DiskRoom(s.layout.root)
+	_, total, err := DiskRoom(s.layout.Root)
 	if err != nil {
 		return 0 // not known on this system
 	}
@@ -285,29 +287,29 @@ func (s *Server) run(ctx context.Context, port int) error {
 
 // publish writes what clients need to find the server.
 func (s *Server) publish() error {
-	s.end = Endpoint{
+	s.end = statedir.Endpoint{
 		URL:      s.nats.ClientURL(),
-		Context:  s.layout.context(),
+		Context:  s.layout.Context(),
 		PID:      os.Getpid(),
 		ServerID: s.nats.ID(),
 		Started:  time.Now().UTC(),
 	}
 	if port := s.Port(); port != s.id.Port {
 		s.id.Port = port
-		if err := writeJSON(s.layout.identity(), s.id); err != nil {
+		if err := statedir.WriteJSON(s.layout.Identity(), s.id); err != nil {
 			return err
 		}
 	}
-	natsContext := contextFile{
-		Description: "Waymark's embedded server in " + s.layout.root,
+	natsContext := statedir.ContextFile{
+		Description: "Waymark's embedded server in " + s.layout.Root,
 		URL:         s.end.URL,
 		User:        s.id.User,
 		Password:    s.id.Password,
 	}
-	if err := writeJSON(s.layout.context(), natsContext); err != nil {
+	if err := statedir.WriteJSON(s.layout.Context(), natsContext); err != nil {
 		return err
 	}
-	return writeJSON(s.layout.endpoint(), s.end)
+	return statedir.WriteJSON(s.layout.Endpoint(), s.end)
 }
 
 // Close stops the server and gives the directory back; calling it again returns the same answer. Clients
@@ -320,7 +322,7 @@ func (s *Server) Close() error {
 
 func (s *Server) close() error {
 	// Clients stop finding the server before it stops answering.
-	found := removeFile(s.layout.endpoint())
+	found := statedir.RemoveFile(s.layout.Endpoint())
 	if err := s.stop(); err != nil {
 		return errors.Join(found, err)
 	}
@@ -332,11 +334,11 @@ func (s *Server) close() error {
 	// JetStream leaves asynchronously persisted buckets in the page cache, even on a clean stop. Only
 	// when they are on disk too may the marker go.
 	if s.cfg.Sync == SyncAlways {
-		if err := syncTree(s.layout.store()); err != nil {
-			return errors.Join(found, fmt.Errorf("%w: writing back %s: %w", ErrStateDir, s.layout.store(), err), s.lock.Unlock())
+		if err := statedir.SyncTree(s.layout.Store()); err != nil {
+			return errors.Join(found, fmt.Errorf("%w: writing back %s: %w", statedir.ErrUnusable, s.layout.Store(), err), s.lock.Unlock())
 		}
 	}
-	return errors.Join(found, removeFile(s.layout.running()), s.lock.Unlock())
+	return errors.Join(found, statedir.RemoveFile(s.layout.Running()), s.lock.Unlock())
 }
 
 func (s *Server) stop() error {
@@ -354,7 +356,7 @@ func (s *Server) stop() error {
 
 func (s *Server) stopTimeout() error {
 	return fmt.Errorf("%w: %s: still busy in %s: end process %d before another one uses that directory",
-		ErrStopTimeout, s.cfg.StopTimeout, s.layout.root, os.Getpid())
+		ErrStopTimeout, s.cfg.StopTimeout, s.layout.Root, os.Getpid())
 }
 
 // WaitForShutdown returns when the server has shut down, for whatever reason, or with ctx's error.
@@ -375,7 +377,7 @@ func (s *Server) Healthy(ctx context.Context) error {
 	}
 	if status := s.nats.Healthz(nil); status.Error != "" || status.Status != "ok" {
 		return fmt.Errorf("%w: %s (%s): look at its log and at the space in %s, then restart",
-			ErrUnhealthy, status.Error, status.Status, s.layout.root)
+			ErrUnhealthy, status.Error, status.Status, s.layout.Root)
 	}
 	return nil
 }
@@ -393,7 +395,7 @@ func (s *Server) UncleanStart() bool { return s.unclean.Load() }
 
 // ClearUnclean records that the damage an unclean stop may have done was made good.
 func (s *Server) ClearUnclean() error {
-	if err := removeFile(s.layout.unclean()); err != nil {
+	if err := statedir.RemoveFile(s.layout.Unclean()); err != nil {
 		return err
 	}
 	s.unclean.Store(false)
@@ -401,7 +403,7 @@ func (s *Server) ClearUnclean() error {
 }
 
 // Endpoint tells how clients on this machine reach the server.
-func (s *Server) Endpoint() Endpoint { return s.end }
+func (s *Server) Endpoint() statedir.Endpoint { return s.end }
 
 // URL is the address clients connect to, without credentials.
 func (s *Server) URL() string { return s.end.URL }
@@ -415,7 +417,7 @@ func (s *Server) Port() int {
 }
 
 // StateDir is the absolute path of the state directory.
-func (s *Server) StateDir() string { return s.layout.root }
+func (s *Server) StateDir() string { return s.layout.Root }
 
 // Options carry the credentials, for clients that connect over TCP.
 func (s *Server) Options() []nats.Option {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 // start starts a server and closes it with the test; a test may close it earlier.
@@ -178,7 +179,7 @@ func TestStartRefusesADirectoryThatEveryUserMayWriteTo(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o777))
 	_, err := natsd.Start(t.Context(), natsd.Config{StateDir: dir}, natstest.Logger(t))
-	require.ErrorIs(t, err, natsd.ErrStateDir)
+	require.ErrorIs(t, err, statedir.ErrUnusable)
 	require.ErrorContains(t, err, "chmod o-w "+dir)
 }
 
@@ -307,8 +308,8 @@ func TestCloseMayBeCalledAgainAndAtOnce(t *testing.T) {
 	}
 	require.NoError(t, s.WaitForShutdown(t.Context()))
 	require.ErrorIs(t, s.Healthy(t.Context()), natsd.ErrUnhealthy)
-	_, err := natsd.Discover(t.Context(), s.StateDir())
-	require.ErrorIs(t, err, natsd.ErrNotRunning)
+	_, err := statedir.Discover(t.Context(), s.StateDir())
+	require.ErrorIs(t, err, statedir.ErrNotRunning)
 }
 
 // A client behind a partition keeps its subscriptions, and takes requests that others would answer, until the server ends its connection.
@@ -443,7 +444,7 @@ func TestStateFilesThatDoNotParseAreNamed(t *testing.T) {
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 			_, err := natsd.Start(t.Context(), natsd.Config{StateDir: dir}, natstest.Logger(t))
-			require.ErrorIs(t, err, natsd.ErrStateDir)
+			require.ErrorIs(t, err, statedir.ErrUnusable)
 			require.ErrorContains(t, err, path)
 		})
 	}

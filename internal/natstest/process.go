@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 // childVariable makes a test binary a server; its value is the configuration.
@@ -198,9 +199,9 @@ func (p *Process) StateDir() string { return p.cfg.StateDir }
 func (p *Process) UncleanStart() bool { return p.ready.Unclean }
 
 // Endpoint is what a client on this machine discovers.
-func (p *Process) Endpoint(tb testing.TB) natsd.Endpoint {
+func (p *Process) Endpoint(tb testing.TB) statedir.Endpoint {
 	tb.Helper()
-	end, err := natsd.Discover(tb.Context(), p.StateDir())
+	end, err := statedir.Discover(tb.Context(), p.StateDir())
 	require.NoError(tb, err)
 	return end
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/waymarkio/waymark/internal/mutant"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -299,7 +300,7 @@ func (w *world) serving(i int) error {
 
 // readCredentials takes what a lone server made for itself.
 func (w *world) readCredentials() {
-	end, err := natsd.Discover(w.tb.Context(), w.store(0))
+	end, err := statedir.Discover(w.tb.Context(), w.store(0))
 	w.must(err)
 	opts, err := end.Options()
 	w.must(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/internal/transcript/check"
@@ -101,7 +101,7 @@ func TestExecutorProcessesAreKilledAndContinued(t *testing.T) {
 		t.Logf("sample: %d kills of %d", wanted, kills)
 	}
 	w := newWorld(t)
-	endpoint, err := natsd.Discover(t.Context(), w.server.StateDir())
+	endpoint, err := statedir.Discover(t.Context(), w.server.StateDir())
 	require.NoError(t, err)
 	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, gen.Spec{Seed: 5, Turns: 4 * wanted, Plain: true})
 	want, err := check.Read(path, check.ClaudeCode)

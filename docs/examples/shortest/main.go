@@ -8,9 +8,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/nats-io/nats.go"
-	"github.com/synadia-io/orbit.go/natscontext"
-
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -28,17 +25,11 @@ func main() {
 // snippet: shortest
 
 func serve(ctx context.Context) (err error) {
-	// The context that `waymark serve` wrote, or that of your own servers.
-	nc, _, err := natscontext.Connect(os.Getenv("NATS_CONTEXT"), nats.ReconnectBufSize(-1))
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
 	host, err := os.Hostname()
 	if err != nil {
 		return err
 	}
-	fleet, err := publisher.Connect(ctx, publisher.Config{Conn: nc, Executor: host, Agent: "greeter"})
+	fleet, err := publisher.Connect(ctx, publisher.Config{Executor: host, Agent: "greeter"})
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -61,8 +60,8 @@ func TestTheShortestExecutorClaimsARunAndFinishesIt(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, run.Interrupt(t.Context(), "shutdown"))
 
-	// The file that the page names.
-	t.Setenv("NATS_CONTEXT", filepath.Join(server.StateDir(), "nats", "waymark.json"))
+	// As where `waymark serve` runs on the same machine.
+	t.Setenv("WAYMARK_STATE_DIR", server.StateDir())
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- serve(ctx) }()

@@ -1,6 +1,6 @@
 //go:build !windows
 
-package natsd
+package statedir
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package natsd
+package statedir
 
 import (
 	"bufio"
@@ -17,8 +17,8 @@ import (
 	"github.com/synadia-io/orbit.go/natscontext"
 )
 
-// discoverTimeout bounds the look at one server on the same machine.
-const discoverTimeout = 2 * time.Second
+// discoverTimeout bounds the look at one server on the same machine, which may be busy. Where nothing listens, the answer comes at once.
+const discoverTimeout = 5 * time.Second
 
 // maxInfo bounds the greeting of whatever listens at the port.
 const maxInfo = 64 << 10
@@ -32,8 +32,8 @@ type Endpoint struct {
 	Started  time.Time `json:"started"`   // When it began to serve.
 }
 
-// contextFile is the part of a NATS context that the embedded server needs.
-type contextFile struct {
+// ContextFile is the part of a NATS context that the embedded server needs.
+type ContextFile struct {
 	Description string `json:"description"`
 	URL         string `json:"url"`
 	User        string `json:"user"`
@@ -44,20 +44,20 @@ type contextFile struct {
 // process leaves it behind, and its port and process id may belong to somebody else by now. So it asks
 // what listens there for its server id. It returns ErrNotRunning, with the reason, when there is no such server.
 func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
-	l, err := newLayout(stateDir)
+	l, err := Of(stateDir)
 	if err != nil {
 		return Endpoint{}, err
 	}
 	var end Endpoint
-	switch err := readJSON(l.endpoint(), &end); {
+	switch err := ReadJSON(l.Endpoint(), &end); {
 	case errors.Is(err, fs.ErrNotExist):
-		return Endpoint{}, &NotRunningError{Dir: l.root, Reason: "there is no endpoint.json"}
-	case errors.Is(err, ErrStateDir):
+		return Endpoint{}, &NotRunningError{Dir: l.Root, Reason: "there is no endpoint.json"}
+	case errors.Is(err, ErrUnusable):
 		return Endpoint{}, err
 	case err != nil:
-		return Endpoint{}, fmt.Errorf("%w: %w", ErrStateDir, err)
+		return Endpoint{}, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
-	end.Context = l.context() // the directory may be mounted elsewhere than where the server sees it
+	end.Context = l.Context() // the directory may be mounted elsewhere than where the server sees it
 
 	id, err := serverID(ctx, end.URL)
 	if err != nil {
@@ -69,13 +69,13 @@ func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
 			state = "exists, but may be another program by now"
 		}
 		return Endpoint{}, &NotRunningError{
-			Dir: l.root, PID: end.PID, Err: err,
+			Dir: l.Root, PID: end.PID, Err: err,
 			Reason: fmt.Sprintf("endpoint.json names %s, which does not answer; its process %d %s", end.URL, end.PID, state),
 		}
 	}
 	if id != end.ServerID {
 		return Endpoint{}, &NotRunningError{
-			Dir: l.root, PID: end.PID,
+			Dir: l.Root, PID: end.PID,
 			Reason: fmt.Sprintf("endpoint.json names %s, where another server answers", end.URL),
 		}
 	}
@@ -84,8 +84,8 @@ func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
 
 // Options are the credentials of the endpoint's context file, for clients that connect by themselves.
 func (e Endpoint) Options() ([]nats.Option, error) {
-	var c contextFile
-	if err := readJSON(e.Context, &c); err != nil {
+	var c ContextFile
+	if err := ReadJSON(e.Context, &c); err != nil {
 		return nil, fmt.Errorf("reading the nats context of %s: %w", e.URL, err)
 	}
 	return []nats.Option{nats.UserInfo(c.User, c.Password)}, nil

@@ -1,4 +1,4 @@
-package natsd_test
+package statedir_test
 
 import (
 	"net"
@@ -10,14 +10,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/internal/statedir"
 )
 
 func TestDiscoverFindsTheServerAndItsContextConnects(t *testing.T) {
 	t.Parallel()
 	p := natstest.StartProcess(t)
-	end, err := natsd.Discover(t.Context(), p.StateDir())
+	end, err := statedir.Discover(t.Context(), p.StateDir())
 	require.NoError(t, err)
 	require.Equal(t, p.URL(), end.URL)
 	require.Equal(t, p.PID(), end.PID)
@@ -71,16 +71,16 @@ func TestDiscoverNamesAFileThatDoesNotParse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	writeEndpoint(t, dir, `{"url":`)
-	_, err := natsd.Discover(t.Context(), dir)
-	require.ErrorIs(t, err, natsd.ErrStateDir)
+	_, err := statedir.Discover(t.Context(), dir)
+	require.ErrorIs(t, err, statedir.ErrUnusable)
 	require.ErrorContains(t, err, filepath.Join(dir, "endpoint.json"))
 }
 
 func requireNotRunning(t *testing.T, dir, reason string) {
 	t.Helper()
-	_, err := natsd.Discover(t.Context(), dir)
-	require.ErrorIs(t, err, natsd.ErrNotRunning)
-	var gone *natsd.NotRunningError
+	_, err := statedir.Discover(t.Context(), dir)
+	require.ErrorIs(t, err, statedir.ErrNotRunning)
+	var gone *statedir.NotRunningError
 	require.ErrorAs(t, err, &gone)
 	require.Equal(t, dir, gone.Dir)
 	require.ErrorContains(t, err, reason)
@@ -90,7 +90,9 @@ func requireNotRunning(t *testing.T, dir, reason string) {
 func copyEndpoint(t *testing.T, from string) string {
 	t.Helper()
 	dir := t.TempDir()
-	writeEndpoint(t, dir, readFile(t, filepath.Join(from, "endpoint.json")))
+	content, err := os.ReadFile(filepath.Join(from, "endpoint.json"))
+	require.NoError(t, err)
+	writeEndpoint(t, dir, string(content))
 	return dir
 }
 
@@ -117,7 +119,7 @@ func TestDefaultStateDirFollowsTheEnvironment(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := natsd.DefaultStateDir(func(key string) string {
+			got, err := statedir.Default(func(key string) string {
 				for _, pair := range test.env {
 					if value, ok := strings.CutPrefix(pair, key+"="); ok {
 						return value
@@ -126,7 +128,7 @@ func TestDefaultStateDirFollowsTheEnvironment(t *testing.T) {
 				return ""
 			})
 			if test.err != "" {
-				require.ErrorIs(t, err, natsd.ErrStateDir)
+				require.ErrorIs(t, err, statedir.ErrUnusable)
 				require.ErrorContains(t, err, test.err)
 				return
 			}

@@ -1,0 +1,39 @@
+package statedir
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrUnusable comes when the state directory cannot be used: not a directory, not writable, open to
+	// every user, or one of its files does not parse. The message names the path and the remedy.
+	ErrUnusable = errors.New("state directory cannot be used")
+
+	// ErrNotRunning comes when no server can be found by way of a state directory. Use errors.As with
+	// *NotRunningError for what was found instead. Start one with "waymark serve".
+	ErrNotRunning = errors.New("no waymark server is running")
+)
+
+// NotRunningError tells why no server was found in a state directory. It matches ErrNotRunning.
+type NotRunningError struct {
+	Dir    string // The state directory that was searched.
+	PID    int    // The process id that endpoint.json names; 0 when there is no such file.
+	Reason string // What was found.
+	Err    error  // The underlying error, if any.
+}
+
+// Error names the directory, what was found there and the command that starts a server.
+func (e *NotRunningError) Error() string {
+	msg := fmt.Sprintf("%v in %s: %s", ErrNotRunning, e.Dir, e.Reason)
+	if e.Err != nil {
+		msg += fmt.Sprintf(" (%v)", e.Err)
+	}
+	return msg + `: start it with "waymark serve"`
+}
+
+// Is makes errors.Is(err, ErrNotRunning) true.
+func (e *NotRunningError) Is(target error) bool { return target == ErrNotRunning }
+
+// Unwrap returns the underlying error.
+func (e *NotRunningError) Unwrap() error { return e.Err }

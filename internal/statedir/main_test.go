@@ -1,0 +1,9 @@
+package statedir_test
+
+import (
+	"testing"
+
+	"github.com/waymarkio/waymark/internal/natstest"
+)
+
+func TestMain(m *testing.M) { natstest.Main(m) }
