@@ -100,6 +100,8 @@ type Folder struct {
 	now   func() time.Time
 	// folded is the last watermark that this folder put; see checkFolded.
 	folded kvstore.Watermark
+	// parkedNow has the runs that the reign leaves where they stand; nil between two reigns.
+	parkedNow atomic.Pointer[parking]
 	// shorter judges the signs that the log does not reach what was folded.
 	shorter runlog.Shorter
 }
@@ -239,6 +241,8 @@ func (f *Folder) work(ctx context.Context, lease *kvstore.Lease, fromStart, uncl
 		}
 	}
 	f.log.Info().Uint64(keyPosition, uint64(s.mark.Position.Stream)).Bool("rebuild", s.rebuild).Msg("folding")
+	f.parkedNow.Store(&s.parked)
+	defer f.parkedNow.Store(nil)
 	return s.loop(ctx)
 }
 

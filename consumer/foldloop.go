@@ -79,6 +79,11 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 			}
 			quiet = true
 			continue
+		case <-s.parked.hurried:
+			if err := s.retryParked(ctx); err != nil {
+				return err
+			}
+			continue
 		case need := <-s.janitor.press:
 			if err := s.sealPressed(ctx, need); err != nil {
 				return err

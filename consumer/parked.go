@@ -47,6 +47,8 @@ type parking struct {
 	runs map[string]*parkedRun
 	// changed: the watermark does not name them as they are.
 	changed bool
+	// hurried can be received from when a run is not to rest any longer.
+	hurried chan struct{}
 }
 
 // parkedRun is a run and when it is tried again.
@@ -59,7 +61,7 @@ type parkedRun struct {
 
 // begin takes over the runs of watermarks. Of a run in several lists the last one counts.
 func (p *parking) begin(now time.Time, lists ...[]schema.ParkedRun) {
-	p.runs = make(map[string]*parkedRun)
+	p.runs, p.hurried = make(map[string]*parkedRun), make(chan struct{}, 1)
 	for _, list := range lists {
 		for _, r := range list {
 			p.runs[r.Run] = &parkedRun{ParkedRun: r, next: now.Add(parkedWait(r.Tries))}
@@ -104,6 +106,21 @@ func (p *parking) add(run, why string, now time.Time) (fresh, ok bool) {
 	r.next, r.trying = now.Add(wait), false
 	p.changed = true
 	return !known, true
+}
+
+// hurry ends the rest of a parked run.
+func (p *parking) hurry(run string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r, ok := p.runs[run]
+	if !ok {
+		return
+	}
+	r.next = time.Time{}
+	select {
+	case p.hurried <- struct{}{}:
+	default:
+	}
 }
 
 // try takes a run out of its rest.

@@ -29,9 +29,8 @@ const flushPatience = 5 * time.Second
 // refusalsLogged is how many wrong requests a second are in the log; the metrics count all.
 const refusalsLogged = 20
 
-// Service answers requests about the runs of one fleet: recover, get, list, history, settle, claim, input, cancel,
-// handoff, fleet. Every replica may answer
-// any of them; none waits for a folder.
+// Service answers requests about the runs of one fleet. Every replica may answer any of them, and none waits for a folder, but for retry,
+// which the folder of the run's shard answers.
 //
 //	NewService ──Run──▶ serving ──ctx ends──▶ draining ──all answered, or grace over──▶ stopped
 //

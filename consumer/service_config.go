@@ -38,6 +38,8 @@ type ServiceConfig struct {
 	Proof func(verb string, m *nats.Msg) (by string, err error)
 	// Shadow tells what the replica's shadow fold found; nil when it has none.
 	Shadow func() *schema.FleetShadow
+	// Folder returns this process's folder of a shard, nil for none. Nil stands for a replica that does not fold.
+	Folder func(shard int) *Folder
 	// Retention returns the fleet's policy for ended runs. Nil keeps all of them.
 	Retention func() schema.RetentionPolicy
 	// Workers is the number of requests answered at the same time. Default 64.

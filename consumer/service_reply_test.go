@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,13 +10,17 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // The daemon publishes its answers with its own permissions: in an account that it shares with readers, a reader could have it purge the log.
 func TestService_ReplySubjectIsNoInbox_NothingIsPublishedThere(t *testing.T) {
 	t.Parallel()
-	w := newServiceWorld(t)
+	var folder atomic.Pointer[consumer.Folder]
+	w := newServiceWorld(t, foldedBy(&folder))
+	f, _ := w.fold(consumer.FolderConfig{})
+	folder.Store(f)
 	x := w.writer("run-1")
 	x.start()
 	x.turnOf(100)

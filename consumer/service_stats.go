@@ -9,7 +9,7 @@ import (
 // ServiceStats counts what a service did since it was made. Every field may be read at any time.
 type ServiceStats struct {
 	// Requests received, by verb.
-	Recovers, Gets, Lists, Histories, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Fleets, Erases, Cleanups atomic.Int64
+	Recovers, Gets, Lists, Histories, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Fleets, Erases, Cleanups, Retries atomic.Int64
 	// Replies sent, the last empty ones included, and their bytes.
 	Replies, ReplyBytes atomic.Int64
 	// Takeovers are epochs opened; Continued are requests that continued the epoch an earlier try had opened.

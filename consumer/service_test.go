@@ -36,7 +36,9 @@ func TestServiceIsDiscovered(t *testing.T) {
 	subjects := map[string]string{}
 	for _, e := range info.Endpoints {
 		subjects[e.Name] = e.Subject
-		require.Equal(t, "waymark", e.QueueGroup)
+		if e.Name != schema.VerbRetry { // all replicas hear it
+			require.Equal(t, "waymark", e.QueueGroup)
+		}
 		require.NotEmpty(t, e.Metadata["response"])
 	}
 	require.Equal(t, map[string]string{
@@ -44,7 +46,7 @@ func TestServiceIsDiscovered(t *testing.T) {
 		"history": "waymark.history.default.*", "settle": "waymark.settle.default.*",
 		"input": "waymark.input.default.*", "cancel": "waymark.cancel.default.*", "handoff": "waymark.handoff.default.*",
 		"claim": "waymark.claim.default", "fleet": "waymark.fleet.default", "mark": "waymark.mark.default.*",
-		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default",
+		"erase": "waymark.erase.default.*", "cleanup": "waymark.cleanup.default", "retry": "waymark.retry.default.*",
 	}, subjects)
 }
 
@@ -521,7 +523,7 @@ func FuzzRequests(f *testing.F) {
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
 		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbFleet,
-		schema.VerbErase, schema.VerbCleanup,
+		schema.VerbErase, schema.VerbCleanup, // not retry: it has no body, and nobody folds here
 	}
 	for i := range verbs {
 		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))

@@ -35,6 +35,8 @@ const (
 	VerbErase = "erase"
 	// VerbCleanup removes the runs that a policy does not keep.
 	VerbCleanup = "cleanup"
+	// VerbRetry folds a parked run again, see [ParkedRun].
+	VerbRetry = "retry"
 )
 
 // Changes reports whether a request of a verb has an effect: its sender is proven, and a lost answer leaves in doubt whether it was carried out.
@@ -271,6 +273,16 @@ type ListReply struct {
 
 // MaxListParked bounds the parked runs that an answer names: of all shards there may be more than fit into a message.
 const MaxListParked = 64
+
+// RetryReply says what came of a parked run that was folded again. All replicas hear the request, which is empty, and the one that folds the
+// run's shard answers.
+type RetryReply struct {
+	Run string `json:"run"`
+	// Tried is false for a run that was not parked: nothing was done.
+	Tried bool `json:"tried"`
+	// Parked is how it is parked after the try; absent when it is folded again.
+	Parked *ParkedRun `json:"parked,omitzero"`
+}
 
 // MarkRequest pins the point where a run stands: it can be restored by the name. A repeat is answered like the first one as
 // long as nothing was written behind it.

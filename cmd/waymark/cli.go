@@ -41,6 +41,7 @@ type cli struct {
 	Mark     markCmd    `cmd:"" help:"Pin the point where a run stands under a name."`
 	Cancel   cancelCmd  `cmd:"" help:"Ask for a run's end: its executor winds it up."`
 	Release  releaseCmd `cmd:"" help:"Let the fleet claim a run again that is quarantined or stuck."`
+	Retry    retryCmd   `cmd:"" help:"Fold a parked run again, without waiting for the daemon's next try."`
 	Handoff  handoffCmd `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
 	Tree     treeCmd    `cmd:"" help:"Show where a run comes from and what came of it: parents, children, continuations, hand-offs."`
 	FleetCmd fleetCmd   `cmd:"" name:"fleet" help:"Show how the fleet is: what waits, is stored and who folds, by shard; or add a fleet."`

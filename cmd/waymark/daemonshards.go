@@ -63,7 +63,7 @@ func (c serveCmd) openShards(a *app, d *daemon, serviceConn, foldConn *nats.Conn
 	}
 	d.service, err = consumer.NewService(consumer.ServiceConfig{
 		Fleet: a.cli.Fleet, Name: c.Name, Version: serviceVersion(), Generations: settings.Generations, Refresh: d.settings.Refresh,
-		Grace: c.Grace, MaxClaims: c.MaxClaims, Shadow: s.shadowState(), Proof: d.proof,
+		Folder: s.folder, Grace: c.Grace, MaxClaims: c.MaxClaims, Shadow: s.shadowState(), Proof: d.proof,
 		Retention: func() schema.RetentionPolicy { return d.settings.Current().Retention },
 	}, serviceConn, js, added, d.roster, a.now, log)
 	if err != nil {
@@ -122,9 +122,18 @@ func (s *daemonShards) shadowState() func() *schema.FleetShadow {
 
 // leads reports whether this daemon folds a shard now.
 func (s *daemonShards) leads(shard int) bool {
+	f := s.folder(shard)
+	return f != nil && f.Stats().Leading.Load() == 1
+}
+
+// folder is this daemon's folder of a shard, nil for none.
+func (s *daemonShards) folder(shard int) *consumer.Folder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return shard < len(s.folders) && s.folders[shard].Stats().Leading.Load() == 1
+	if shard >= len(s.folders) {
+		return nil
+	}
+	return s.folders[shard]
 }
 
 // grow takes up changed settings while the daemon runs.

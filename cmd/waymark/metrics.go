@@ -164,6 +164,7 @@ func registerService(registry prometheus.Registerer, fleet string, s *consumer.S
 		schema.VerbRecover: &s.Recovers, schema.VerbGet: &s.Gets, schema.VerbList: &s.Lists,
 		schema.VerbHistory: &s.Histories, schema.VerbSettle: &s.Settles, schema.VerbInput: &s.Inputs,
 		schema.VerbCancel: &s.Cancels, schema.VerbHandoff: &s.Handoffs, schema.VerbMark: &s.Marks, schema.VerbFleet: &s.Fleets, schema.VerbClaim: &s.Claims,
+		schema.VerbErase: &s.Erases, schema.VerbCleanup: &s.Cleanups, schema.VerbRetry: &s.Retries,
 	} {
 		registry.MustRegister(counterOf("waymark_service_requests_total", "Requests received, by verb.",
 			prometheus.Labels{"fleet": fleet, "verb": verb}, n))

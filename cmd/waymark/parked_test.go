@@ -70,11 +70,29 @@ func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
 	_, out, _ = ask("doctor")
 	require.Contains(t, out, "run parked-0 has no new checkpoint since ")
 	require.Contains(t, out, "runs get parked-0")
-	require.Contains(t, out, "the daemon tries again by itself")
+	require.Contains(t, out, "the daemon tries again by itself, and at once with: ")
+	require.Regexp(t, `at once with: .*retry parked-0`, out)
 	require.Contains(t, out, fmt.Sprintf("%d runs more", parked-parkedNamed))
 	code, out, complaints = ask("runs", "get", "parked-0", "--json")
 	require.Zero(t, code, "what it is told to look at works: %s", complaints)
 	require.Contains(t, out, "parked-0")
+
+	code, _, complaints = ask("retry", "parked-0")
+	require.Equal(t, int(exitDamaged), code)
+	require.Regexp(t, `run parked-0 is still parked after 2 tries: .*format`, complaints)
+	require.NoError(t, kv.Purge(t.Context(), "parked-0"))
+	code, out, complaints = ask("retry", "parked-0")
+	require.Zero(t, code, complaints)
+	require.Contains(t, out, "the run is folded again")
+	code, out, _ = ask("retry", "parked-0", "--json")
+	require.Zero(t, code)
+	require.JSONEq(t, `{"run":"parked-0","tried":false}`, out)
+	require.Eventually(t, func() bool {
+		_, _, complaints := ask("runs", "ls")
+		return strings.Count(complaints, " is parked since ") == parked-1 && !strings.Contains(complaints, "parked-0")
+	}, time.Minute, 50*time.Millisecond, "a list is up to two seconds old")
+	code, _, _ = ask("retry", "nobody")
+	require.Equal(t, int(exitNotFound), code)
 }
 
 // laterCheckpoint is a checkpoint as a later version may write it, with the sum of a whole one.

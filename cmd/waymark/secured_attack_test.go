@@ -36,7 +36,7 @@ func ofFleet(fleet string) []string {
 	}
 	for _, verb := range []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle, schema.VerbClaim, schema.VerbInput,
-		schema.VerbCancel, schema.VerbHandoff, schema.VerbFleet, schema.VerbMark, schema.VerbErase, schema.VerbCleanup,
+		schema.VerbCancel, schema.VerbHandoff, schema.VerbFleet, schema.VerbMark, schema.VerbErase, schema.VerbCleanup, schema.VerbRetry,
 	} {
 		list = append(list, schema.ServiceSubject(verb, fleet, ""), schema.ServiceSubject(verb, fleet, "r1"))
 	}
@@ -180,9 +180,9 @@ func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
 		}
 		s.mayNotPublish(t, s.connect(t, "payments", access.Observer), append(changes(
 			schema.VerbRecover, schema.VerbClaim, schema.VerbSettle, schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbMark,
-			schema.VerbErase, schema.VerbCleanup),
+			schema.VerbErase, schema.VerbCleanup, schema.VerbRetry),
 			n.EventSubject("r1"), schema.HeartbeatSubject("payments", "one"), "$O."+schema.BlobBucket("payments")+".M.x"), mapped)
-		s.mayNotPublish(t, s.connect(t, "payments", access.Executor), append(changes(schema.VerbSettle, schema.VerbInput, schema.VerbMark, schema.VerbErase, schema.VerbCleanup),
+		s.mayNotPublish(t, s.connect(t, "payments", access.Executor), append(changes(schema.VerbSettle, schema.VerbInput, schema.VerbMark, schema.VerbErase, schema.VerbCleanup, schema.VerbRetry),
 			"$JS.API.INFO", "$JS.API.STREAM.MSG.GET.KV_"+n.CheckpointBucket(), "$JS.API.DIRECT.GET.KV_"+n.SegmentBucket(),
 			"$JS.API.STREAM.MSG.GET."+schema.DeadLetterStream("payments")), mapped)
 		past := []string{

@@ -568,7 +568,7 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 			{"fork", "hostile", "--as", "hostile-fork"},
 			{"recover", "hostile", "--executor", "e"},
 			{"recover", "hostile", "--at", "mark:m\u202e\u2066"},
-			{"release", "hostile", "--force"},
+			{"release", "hostile", "--force"}, {"retry", "hostile"},
 			{"cancel", "hostile", "--reason", hostile},
 			{"erase", "hostile", "--reason", hostile},
 			{"cleanup", "--dry-run", "--max-age", "1s"},

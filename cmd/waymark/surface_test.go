@@ -53,6 +53,7 @@ var surfaceCommands = []surfaceCommand{
 	{words: "export RUN --format cloudevents"},
 	{words: "otel RUN --endpoint OTLP"},
 	{words: "recover RUN --at end"},
+	{words: "retry RUN"},
 	{words: "mark RUN here", writes: true},
 	{words: "settle RUN 1 c1 --how rerun", writes: true},
 	{words: "input RUN i1 --text yes", writes: true},

@@ -80,7 +80,7 @@ var (
 	// workingVerbs are what an executor needs: for its own runs, those it claims, and those it started.
 	workingVerbs = []string{schema.VerbRecover, schema.VerbClaim, schema.VerbHandoff, schema.VerbCancel}
 	// decidingVerbs are a person's word: an executor that had them could approve its own calls.
-	decidingVerbs = []string{schema.VerbInput, schema.VerbSettle, schema.VerbMark, schema.VerbErase, schema.VerbCleanup}
+	decidingVerbs = []string{schema.VerbInput, schema.VerbSettle, schema.VerbMark, schema.VerbErase, schema.VerbCleanup, schema.VerbRetry}
 )
 
 // grants lists what clients of a fleet may do. It is the one list: rights, imports and exports are made of it.

@@ -99,6 +99,7 @@ func others() []document {
 		{"erase-reply", "EraseReply", reflect.TypeFor[schema.EraseReply]()},
 		{"cleanup-request", "CleanupRequest", reflect.TypeFor[schema.CleanupRequest]()},
 		{"cleanup-reply", "CleanupReply", reflect.TypeFor[schema.CleanupReply]()},
+		{"retry-reply", "RetryReply", reflect.TypeFor[schema.RetryReply]()},
 		{"fleet-request", "FleetRequest", reflect.TypeFor[schema.FleetRequest]()},
 		{"fleet-reply", "FleetReply", reflect.TypeFor[schema.FleetReply]()},
 		{"control-reply", "ControlReply", reflect.TypeFor[schema.ControlReply]()},
