@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who builds an executor links no server.
+// The SDK must not import the NATS server.
 func TestSDK_Dependencies_HaveNoServer(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./publisher")

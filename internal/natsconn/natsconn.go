@@ -202,7 +202,7 @@ const (
 // Connect connects. ctx also bounds later attempts to connect again: it should end with the program's last
 // use of the connection. Options are added to those of the target.
 func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, error) {
-	d := &dialer{ctx: ctx}
+	d := &dialer{ctx: ctx, timeout: connectTimeout}
 	// What accepts a connection and then says nothing is not waited for longer than ctx lasts.
 	stop := context.AfterFunc(ctx, d.close)
 	defer stop()
@@ -213,7 +213,13 @@ func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, e
 		nats.MaxPingsOutstanding(MaxPings),
 		nats.SetCustomDialer(d),
 	}
-	all = append(append(all, t.opts...), opts...)
+	all = append(append(append(all, t.opts...), opts...), func(o *nats.Options) error {
+		d.timeout = o.Timeout
+		if o.Dialer != nil { // the client ignores it beside a custom one
+			d.net = *o.Dialer
+		}
+		return nil
+	})
 	var conn *nats.Conn
 	var err error
 	if t.Context != "" {
@@ -258,18 +264,19 @@ func refused(err error) bool {
 // dialer lets a context end the attempt to connect. It is one connection's, which has one link at a time: the client leaves one that was
 // accepted and then not answered, as by a proxy whose servers are away, to the garbage collection, and this closes it.
 type dialer struct {
-	ctx  context.Context //nolint:containedctx // nats.go's dialer interface has no context
-	mu   sync.Mutex
-	last net.Conn
+	ctx     context.Context //nolint:containedctx // nats.go's dialer interface has no context
+	net     net.Dialer
+	timeout time.Duration
+	mu      sync.Mutex
+	last    net.Conn
 }
 
 // Dial implements nats.CustomDialer.
 func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	d.close()
-	ctx, cancel := context.WithTimeout(d.ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(d.ctx, d.timeout)
 	defer cancel()
-	var nd net.Dialer
-	conn, err := nd.DialContext(ctx, network, address)
+	conn, err := d.net.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

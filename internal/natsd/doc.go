@@ -3,7 +3,7 @@
 //
 // # What it owns
 //
-// The running server, and the state directory while it runs; what is in that, package statedir tells.
+// The running server, and the state directory while it runs; package statedir lists its files.
 //
 // # What it promises
 //

@@ -31,7 +31,7 @@ func loadIdentity(l statedir.Layout) (identity, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		// Letters and digits only: in "--password TEXT" a text that begins with a dash would be taken for a flag, and shown in the error.
 		id = identity{ServerName: "waymark-" + rand.Text(), User: "waymark", Password: rand.Text()}
-		return id, statedir.WriteJSON(l.Identity(), id)
+		return id, writeJSON(l.Identity(), id)
 	case err != nil:
 		return identity{}, err
 	case id.ServerName == "" || id.User == "" || id.Password == "" || id.Port < 0 || id.Port > 65535:
@@ -89,7 +89,7 @@ func checkKey(l statedir.Layout, key string) error {
 		if check.Fingerprint, err = fingerprint(key, check.Salt, check.Iterations); err != nil {
 			return fmt.Errorf("%w: %w", ErrStoreKey, err)
 		}
-		return statedir.WriteJSON(l.Key(), check)
+		return writeJSON(l.Key(), check)
 	case check.Iterations < 1 || check.Iterations > maxKeyIterations:
 		return fmt.Errorf("%w: %s asks for %d iterations, 1 to %d are expected: restore that file from a backup",
 			statedir.ErrUnusable, l.Key(), check.Iterations, maxKeyIterations)

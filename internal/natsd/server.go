@@ -60,7 +60,7 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 		return nil, err
 	}
 	defer func() { err = noRoom(s.layout.Root, err) }()
-	if err := s.layout.Create(); err != nil {
+	if err := createDirs(s.layout); err != nil {
 		return nil, err
 	}
 
@@ -105,7 +105,7 @@ func (s *Server) abort() error {
 	case s.nats != nil:
 		return s.close()
 	case s.marked:
-		return errors.Join(statedir.RemoveFile(s.layout.Running()), s.lock.Unlock())
+		return errors.Join(removeFile(s.layout.Running()), s.lock.Unlock())
 	}
 	return s.lock.Unlock()
 }
@@ -128,7 +128,7 @@ func InUse(stateDir string) error {
 
 // acquire locks the directory. flock is released by the system when the process ends, however it ends.
 func (s *Server) acquire() error {
-	s.lock = flock.New(s.layout.Lock(), flock.SetPermissions(statedir.FileMode))
+	s.lock = flock.New(s.layout.Lock(), flock.SetPermissions(fileMode))
 	ok, err := s.lock.TryLock()
 	if err != nil {
 		return fmt.Errorf("%w: locking %s: %w", statedir.ErrUnusable, s.layout.Lock(), err)
@@ -149,7 +149,7 @@ func (s *Server) mark() error {
 	var before statedir.Marker
 	switch err := statedir.ReadJSON(s.layout.Running(), &before); {
 	case err == nil || errors.Is(err, statedir.ErrUnusable): // a marker that does not parse was cut short: unclean as well
-		if err := statedir.WriteJSON(s.layout.Unclean(), before); err != nil {
+		if err := writeJSON(s.layout.Unclean(), before); err != nil {
 			return err
 		}
 	case !errors.Is(err, fs.ErrNotExist):
@@ -161,7 +161,7 @@ func (s *Server) mark() error {
 	}
 	s.unclean.Store(err == nil)
 	s.marked = true
-	return statedir.WriteJSON(s.layout.Running(), statedir.Marker{PID: os.Getpid(), Started: time.Now().UTC()})
+	return writeJSON(s.layout.Running(), statedir.Marker{PID: os.Getpid(), Started: time.Now().UTC()})
 }
 
 // choosePort tries the port before the server opens its store: the server would first recover every stream
@@ -296,7 +296,7 @@ func (s *Server) publish() error {
 	}
 	if port := s.Port(); port != s.id.Port {
 		s.id.Port = port
-		if err := statedir.WriteJSON(s.layout.Identity(), s.id); err != nil {
+		if err := writeJSON(s.layout.Identity(), s.id); err != nil {
 			return err
 		}
 	}
@@ -306,10 +306,10 @@ func (s *Server) publish() error {
 		User:        s.id.User,
 		Password:    s.id.Password,
 	}
-	if err := statedir.WriteJSON(s.layout.Context(), natsContext); err != nil {
+	if err := writeJSON(s.layout.Context(), natsContext); err != nil {
 		return err
 	}
-	return statedir.WriteJSON(s.layout.Endpoint(), s.end)
+	return writeJSON(s.layout.Endpoint(), s.end)
 }
 
 // Close stops the server and gives the directory back; calling it again returns the same answer. Clients
@@ -322,7 +322,7 @@ func (s *Server) Close() error {
 
 func (s *Server) close() error {
 	// Clients stop finding the server before it stops answering.
-	found := statedir.RemoveFile(s.layout.Endpoint())
+	found := removeFile(s.layout.Endpoint())
 	if err := s.stop(); err != nil {
 		return errors.Join(found, err)
 	}
@@ -334,11 +334,11 @@ func (s *Server) close() error {
 	// JetStream leaves asynchronously persisted buckets in the page cache, even on a clean stop. Only
 	// when they are on disk too may the marker go.
 	if s.cfg.Sync == SyncAlways {
-		if err := statedir.SyncTree(s.layout.Store()); err != nil {
+		if err := syncTree(s.layout.Store()); err != nil {
 			return errors.Join(found, fmt.Errorf("%w: writing back %s: %w", statedir.ErrUnusable, s.layout.Store(), err), s.lock.Unlock())
 		}
 	}
-	return errors.Join(found, statedir.RemoveFile(s.layout.Running()), s.lock.Unlock())
+	return errors.Join(found, removeFile(s.layout.Running()), s.lock.Unlock())
 }
 
 func (s *Server) stop() error {
@@ -395,7 +395,7 @@ func (s *Server) UncleanStart() bool { return s.unclean.Load() }
 
 // ClearUnclean records that the damage an unclean stop may have done was made good.
 func (s *Server) ClearUnclean() error {
-	if err := statedir.RemoveFile(s.layout.Unclean()); err != nil {
+	if err := removeFile(s.layout.Unclean()); err != nil {
 		return err
 	}
 	s.unclean.Store(false)

@@ -48,6 +48,9 @@ func Discover(ctx context.Context, stateDir string) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, err
 	}
+	if err := l.Check(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Endpoint{}, err
+	}
 	var end Endpoint
 	switch err := ReadJSON(l.Endpoint(), &end); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -115,6 +118,8 @@ func serverID(ctx context.Context, rawURL string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = conn.Close() }() // only read from
+	// What accepts a connection and then says nothing is not waited for longer than ctx lasts.
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetReadDeadline(deadline); err != nil {
 			return "", err

@@ -10,13 +10,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-)
-
-const (
-	// FileMode is that of every file: only its owner reads it.
-	FileMode fs.FileMode = 0o600
-	dirMode  fs.FileMode = 0o700
 )
 
 // maxStateFile bounds what is read from one of the small JSON files.
@@ -106,13 +99,9 @@ func (l Layout) Key() string { return filepath.Join(l.nats(), "key.json") }
 // Store has JetStream's files.
 func (l Layout) Store() string { return filepath.Join(l.nats(), "store") }
 
-// Create makes the directories. The root may be wider than 0700 when another program made it (a systemd
-// state directory is 0755), since every secret is a level below; but not writable by all, or anyone
-// could swap our directory for theirs.
-func (l Layout) Create() error {
-	if err := os.MkdirAll(l.Root, dirMode); err != nil {
-		return fmt.Errorf("%w: %w: set another directory with WAYMARK_STATE_DIR", ErrUnusable, err)
-	}
+// Check refuses a directory that every user may write to: anyone could swap its files for their own. The root may be wider than 0700 when
+// another program made it (a systemd state directory is 0755), since every secret is a level below.
+func (l Layout) Check() error {
 	info, err := os.Stat(l.Root)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnusable, err)
@@ -120,15 +109,6 @@ func (l Layout) Create() error {
 	if runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0 {
 		return fmt.Errorf(`%w: every user may write to %s (mode %04o): run "chmod o-w %s", or set another directory with WAYMARK_STATE_DIR`,
 			ErrUnusable, l.Root, info.Mode().Perm(), l.Root)
-	}
-	for _, dir := range []string{l.nats(), l.Store()} {
-		if err := os.MkdirAll(dir, dirMode); err != nil {
-			return fmt.Errorf("%w: %w", ErrUnusable, err)
-		}
-		// MkdirAll leaves an existing directory's mode alone.
-		if err := os.Chmod(dir, dirMode); err != nil {
-			return fmt.Errorf("%w: %w", ErrUnusable, err)
-		}
 	}
 	return nil
 }
@@ -144,14 +124,17 @@ type Marker struct {
 func ReadJSON(path string, into any) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return err
+		return unusable(err)
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%w: %s is no regular file: move it away", ErrUnusable, path)
 	}
 	if info.Size() > maxStateFile {
 		return fmt.Errorf("%w: %s has %d bytes, at most %d are expected: move it away", ErrUnusable, path, info.Size(), maxStateFile)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return unusable(err)
 	}
 	if err := json.Unmarshal(data, into); err != nil {
 		return fmt.Errorf("%w: %s does not parse: %w: move it away", ErrUnusable, path, err)
@@ -159,72 +142,10 @@ func ReadJSON(path string, into any) error {
 	return nil
 }
 
-// WriteJSON replaces a file as a whole: after a crash there is the old content or the new, never half of it.
-func WriteJSON(path string, value any) (err error) {
-	data, err := json.Marshal(value, jsontext.WithIndent("  "))
-	if err != nil {
-		return fmt.Errorf("encoding %s: %w", path, err)
-	}
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnusable, err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("%w: writing %s: %w", ErrUnusable, path, err), os.Remove(file.Name()))
-		}
-	}()
-	if _, err := file.Write(append(data, '\n')); err != nil {
-		return errors.Join(err, file.Close())
-	}
-	if err := errors.Join(file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(file.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// RemoveFile removes a file for good; that it is not there already is fine.
-func RemoveFile(path string) error {
-	err := os.Remove(path)
+// unusable wraps the error of a file that is there.
+func unusable(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnusable, err)
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes a rename or a removal within dir durable. Windows has no such call for directories.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// SyncTree writes every file and directory below root through to the disk.
-func SyncTree(root string) error {
-	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir():
-			return syncDir(path)
-		case !entry.Type().IsRegular():
-			return nil
-		}
-		file, err := os.OpenFile(path, os.O_RDWR, 0) // Windows syncs only what is open for writing.
-		if err != nil {
-			return err
-		}
-		return errors.Join(file.Sync(), file.Close())
-	})
+	return fmt.Errorf("%w: %w", ErrUnusable, err)
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -60,7 +61,10 @@ func TestTheShortestExecutorClaimsARunAndFinishesIt(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, run.Interrupt(t.Context(), "shutdown"))
 
-	// As where `waymark serve` runs on the same machine.
+	// As where `waymark serve` runs on the same machine, and nothing else names a server.
+	for _, name := range natsconn.Variables() {
+		t.Setenv(name, "")
+	}
 	t.Setenv("WAYMARK_STATE_DIR", server.StateDir())
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
