@@ -82,6 +82,9 @@ func (c eventsCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer cl.close()
+	if err := c.sayMissing(ctx, a, cl); err != nil {
+		return err
+	}
 	if c.Accepted {
 		err = c.observe(ctx, a, cl)
 	} else {
@@ -90,6 +93,29 @@ func (c eventsCmd) Run(ctx context.Context, a *app) error {
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return nil
 	}
+	return err
+}
+
+// lookPatience bounds the look whether a run is there, which a daemon tells: the events are read without one.
+const lookPatience = 2 * time.Second
+
+// sayMissing says that a run which is waited for is not there.
+func (c eventsCmd) sayMissing(ctx context.Context, a *app, cl *client) error {
+	if c.Run_ == "" || c.NoFollow && c.All || a.cli.Quiet {
+		return nil
+	}
+	looking, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	_, err := cl.get(looking, c.Run_)
+	var told *schema.ServiceError
+	if !errors.As(err, &told) || told.Code != schema.CodeNotFound && told.Code != schema.CodeErased {
+		return nil // it is there, or nobody knows
+	}
+	if !c.NoFollow {
+		_, err = fmt.Fprintf(a.stderr, "%s: waiting for events of it\n", printable(told.Message))
+		return err
+	}
+	_, err = fmt.Fprintln(a.stderr, printable(told.Message))
 	return err
 }
 

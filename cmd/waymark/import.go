@@ -161,7 +161,7 @@ func (c importCmd) Run(ctx context.Context, a *app) error {
 	defer cl.close()
 	im := &importer{
 		app: a, options: options, replay: replay, jobs: c.Jobs, dryRun: c.DryRun, found: found,
-		bar: a.newProgress("importing", found.size, true), written: make(map[string]schema.Epoch),
+		bar: a.newProgress("importing", found.size, true), written: make(map[string]schema.Epoch), fates: make(map[string]int),
 	}
 	err = cl.withPublisher(ctx, c.Executor, func(fleet *publisher.Fleet) error {
 		if err := im.files(ctx, fleet); err != nil {
@@ -204,6 +204,8 @@ type importer struct {
 	problems int
 	notes    []string
 	failures []error
+	// unread says of each file that could not be read why.
+	unread []string
 }
 
 // maxShown bounds the rows of a table that import prints.
@@ -211,7 +213,7 @@ const maxShown = 40
 
 // files imports files. It returns what ends the whole import, such as a server that is gone.
 func (im *importer) files(ctx context.Context, fleet *publisher.Fleet) error {
-	im.fates, im.busy = make(map[string]int), make(map[string]chan struct{})
+	im.busy = make(map[string]chan struct{})
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(im.jobs)
 	for _, file := range im.found.files {
@@ -260,7 +262,8 @@ func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publ
 	case err != nil && ctx.Err() != nil:
 		return nil //nolint:nilerr // that it was interrupted is said for all files together
 	case err != nil:
-		return im.failed(err)
+		im.failed(err)
+		return nil
 	}
 	// left counts the runs that are not over, and the reading of the file.
 	var left atomic.Int64
@@ -270,7 +273,8 @@ func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publ
 			return nil //nolint:nilerr // that it was interrupted is said for all files together
 		}
 		if err := opened.Err(); err != nil {
-			return im.failed(err)
+			im.failed(err)
+			return nil
 		}
 		return im.report(opened.Report())
 	}
@@ -386,14 +390,14 @@ func (im *importer) note(done importedRun, err error) error {
 }
 
 // failed notes a file that could not be read; the others still can.
-func (im *importer) failed(err error) error {
+func (im *importer) failed(err error) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	im.fates[fateFailed]++
 	if len(im.failures) < maxShown {
 		im.failures = append(im.failures, err)
 	}
-	return nil
+	im.unread = append(im.unread, "not read: "+err.Error())
 }
 
 // report keeps what was read of a file.
@@ -421,10 +425,19 @@ func (im *importer) report(r *transcript.Report) error {
 
 // finish prints the summary and says how the import as a whole ended.
 func (im *importer) finish(ctx context.Context, err error) error {
-	if !im.app.cli.JSON && !im.app.cli.Quiet {
-		if printErr := im.print(); printErr != nil {
-			return printErr
-		}
+	for _, closed := range im.found.closed {
+		im.failed(closed)
+	}
+	printErr := error(nil)
+	switch {
+	case im.app.cli.Quiet:
+	case im.app.cli.JSON:
+		printErr = im.printNotes(im.filesNotes())
+	default:
+		printErr = im.print()
+	}
+	if printErr != nil {
+		return printErr
 	}
 	if err != nil {
 		f := explain(ctx, err)
@@ -447,10 +460,7 @@ func (im *importer) verdict(ctx context.Context) error {
 			worst = f
 		}
 	}
-	total := 0
-	for _, n := range im.fates {
-		total += n
-	}
+	total := im.total()
 	switch {
 	case worst != nil:
 		not := im.fates[fateDiffers] + im.fates[fateInUse] + im.fates[fateFailed]
@@ -504,7 +514,7 @@ func (im *importer) print() error {
 			}
 		}
 	}
-	sum.Notes = append(append(slices.Clone(im.found.notes), im.notes...), sum.Notes...)
+	sum.Notes = append(append(im.filesNotes(), im.notes...), sum.Notes...)
 	if im.unlisted != "" {
 		sum.Notes = append(sum.Notes, im.unlisted)
 	}
@@ -523,9 +533,29 @@ func (im *importer) print() error {
 	if err := im.printSkipped(skipped); err != nil {
 		return err
 	}
-	for i, n := range sum.Notes {
+	return im.printNotes(sum.Notes)
+}
+
+// filesNotes are those about files of which no line of the output tells.
+func (im *importer) filesNotes() []string {
+	if len(im.unread) == 1 && im.total() == 1 {
+		return slices.Clone(im.found.notes) // the error says it
+	}
+	return append(slices.Clone(im.found.notes), im.unread...)
+}
+
+// total counts the runs, and the files that could not be read.
+func (im *importer) total() (n int) {
+	for _, of := range im.fates {
+		n += of
+	}
+	return n
+}
+
+func (im *importer) printNotes(notes []string) error {
+	for i, n := range notes {
 		if i == maxShown {
-			_, err := fmt.Fprintf(im.app.stderr, "and %s: see --json\n", plural(len(sum.Notes)-i, "more note"))
+			_, err := fmt.Fprintf(im.app.stderr, "and %s\n", plural(len(notes)-i, "more note"))
 			return err
 		}
 		if _, err := fmt.Fprintf(im.app.stderr, "note: %s\n", printable(n)); err != nil {

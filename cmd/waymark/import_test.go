@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -165,9 +166,38 @@ func TestImport_ExitCodes(t *testing.T) {
 		requireHas(t, out, "a-task")
 		requireHas(t, out, "b-task")
 		requireHas(t, out, "2 imported")
-		requireHas(t, out, "2 other files")
+		requireHas(t, out, "1 other file was left out")
+		requireHas(t, out, "settings.json")
 		requireHas(t, w.run(exitOK, "import", filepath.Join(w.dir, "tasks")), "2 already there")
 	})
+}
+
+// What a directory has and no import brings in is named, also beside --json, and keeps nothing else from coming in.
+func TestImport_DirectoryWithDamagedAndClosedFiles_NamesThem(t *testing.T) {
+	t.Parallel()
+	w := newImportWorld(t)
+	trajectory, err := os.ReadFile(filepath.Join("demodata", "fix-rounding.traj"))
+	require.NoError(t, err)
+	w.file("mixed/good.traj", string(trajectory))
+	w.file("mixed/cut.traj", string(trajectory[:300]))
+	w.file("mixed/empty.jsonl", "")
+	want, code := []string{"cut.traj", "empty.jsonl"}, exitOK
+	if runtime.GOOS != "windows" && os.Getuid() != 0 {
+		closed := w.file("mixed/closed.traj", string(trajectory))
+		require.NoError(t, os.Chmod(closed, 0))
+		require.NoError(t, os.MkdirAll(filepath.Join(w.dir, "mixed", "shut"), 0))
+		want, code = append(want, "closed.traj", "shut"), exitFailure
+	}
+	for _, args := range [][]string{{"import", "--dry-run"}, {"import", "--json"}, {"import"}} {
+		out := w.run(code, append(args, filepath.Join(w.dir, "mixed"))...)
+		for _, name := range want {
+			requireHas(t, out, name)
+		}
+	}
+	out := w.run(exitUsage, "import", w.file("empty.jsonl", ""), w.file("blank.jsonl", " \n"), w.file("ok.traj", string(trajectory)))
+	for _, name := range []string{"not read: ", "empty.jsonl", "blank.jsonl"} {
+		requireHas(t, out, name)
+	}
 }
 
 // What is listed and counted reads as words do.

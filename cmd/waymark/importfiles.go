@@ -23,7 +23,12 @@ type found struct {
 	names map[string]string
 	size  int64
 	notes []string
+	// closed are the directories that could not be looked into.
+	closed []error
 }
+
+// maxNamed bounds the files that a note names.
+const maxNamed = 20
 
 // transcriptEndings are those of the files of a directory that are looked at.
 var transcriptEndings = []string{".json", ".jsonl", ".ndjson", ".traj"}
@@ -71,10 +76,13 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 	others := 0
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		switch {
-		case err != nil:
-			return err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case err != nil && path == dir:
+			return err
+		case err != nil:
+			f.closed = append(f.closed, err)
+			return fs.SkipDir
 		case d.IsDir() || d.Type().IsRegular() && transcript.IsSubagent(path):
 		case d.Type().IsRegular() && slices.Contains(transcriptEndings, strings.ToLower(filepath.Ext(path))):
 			candidates = append(candidates, path)
@@ -89,6 +97,7 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 	bar := a.newProgress("looking for transcripts", int64(len(candidates)), false)
 	defer bar.close()
 	transcripts := 0
+	var unknown []string
 	for _, path := range candidates {
 		format, err := transcript.Detect(path, options)
 		bar.add(1)
@@ -103,13 +112,26 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 			add(path, info)
 			transcripts++
 		case err != nil && !errors.Is(err, transcript.ErrUnknownFormat):
-			return err
+			// The import says why it cannot be read.
+			f.files = append(f.files, path)
+			transcripts++
 		default:
-			others++
+			name, err := filepath.Rel(dir, path)
+			if err != nil {
+				return fmt.Errorf("looking for transcripts in %s: %w", dir, err)
+			}
+			unknown = append(unknown, name)
 		}
 	}
-	if transcripts == 0 {
-		return fail(exitNotFound, "name another directory, or the files themselves", "no transcript is in %s, but %s", dir, plural(others, "other file"))
+	if transcripts == 0 && len(f.closed) == 0 {
+		return fail(exitNotFound, "name another directory, or the files themselves", "no transcript is in %s, but %s", dir, plural(others+len(unknown), "other file"))
+	}
+	if n := len(unknown); n > 0 {
+		shown := strings.Join(unknown[:min(n, maxNamed)], ", ")
+		if n > maxNamed {
+			shown += fmt.Sprintf(" and %d more", n-maxNamed)
+		}
+		f.notes = append(f.notes, fmt.Sprintf("left out of %s, as no format is recognised in them; import one by its name to see why: %s", dir, shown))
 	}
 	if others > 0 {
 		f.notes = append(f.notes, fmt.Sprintf("%s %s left out of %s: no transcripts", plural(others, "other file"), inNumber(others, "was", "were"), dir))
