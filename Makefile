@@ -27,8 +27,8 @@ PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64
 CHECK := generate-check lint vet short short-race
 CHECK_FULL := deploycheck asyncapi cross fuzz gobench chaos-check short-race-rest long
 
-# Packages in which goroutines share what they change: "make check" runs their tests under the race detector, which makes tests three times
-# slower, and those of the others without it. "make check-full" runs the others under it, too.
+# The core, whose tests "make check" runs under the race detector. It makes tests three times slower: "make check-full" has it for the others,
+# the commands and the embedded server among them.
 RACED := ./consumer/... ./publisher/... ./kvstore/... $(addprefix ./internal/,backup blob denied keyring natsconn runlog spans)
 
 # FULL=1 runs the whole of what "make check-full" samples.
@@ -37,7 +37,7 @@ TIERS := go run ./tools/tiers
 # Where the steps of a tier leave what became of each test.
 RECORDS ?=
 RECORD = $(if $(RECORDS),-record $(RECORDS)/$@.json)
-# With more at a time on two cores, those that wait look more often in vain than they gain: 245 s with 8, 216 s with 4.
+# More at a time on two cores waste them on polling: 245 s with 8, 216 s with 4.
 PARALLEL ?= 4
 
 .PHONY: help

@@ -142,6 +142,10 @@ func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.
 	if err := s.unneeded(ctx, run); err != nil {
 		return nil, 0, nil, err // most who are refused leave nothing behind
 	}
+	// The folder could not read what it is to take out, and the removal would never end.
+	if _, _, err := r.src.store.Checkpoints.GetFresh(ctx, run); errors.Is(err, schema.ErrFormat) {
+		return nil, 0, nil, fail(schema.CodeConflict, "Ask a daemon of the version that wrote it.", "the checkpoint of run %s is of a newer version, and only that can remove it", run)
+	}
 	record = &schema.Erasure{
 		Fleet: s.cfg.Fleet, Run: run, Shard: r.src.store.Names.Shard, ID: rand.Text(), By: why.by, Claimed: why.claimed, Reason: why.reason,
 		AskedAt: schema.FormatTime(s.now()), Force: why.force, Status: h.Status, Events: h.Counts.Events, Digest: h.Digest, Position: schema.Position{Stream: r.logLast, ID: h.Position.ID},

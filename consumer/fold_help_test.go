@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
@@ -72,6 +73,15 @@ func (w *foldWorld) open(daemon string) *kvstore.Shard {
 	return shard
 }
 
+// loggerOf writes to a test's own log, but for that of a fuzz test, which must not be written to from within.
+func loggerOf(tb testing.TB) zerolog.Logger {
+	tb.Helper()
+	if _, fuzz := tb.(*testing.F); fuzz {
+		return zerolog.Nop()
+	}
+	return natstest.Logger(tb)
+}
+
 // fold starts a folder and returns it with the function that stops it and waits for its end.
 func (w *foldWorld) fold(cfg consumer.FolderConfig) (*consumer.Folder, func()) {
 	w.tb.Helper()
@@ -85,7 +95,7 @@ func (w *foldWorld) fold(cfg consumer.FolderConfig) (*consumer.Folder, func()) {
 	cfg.LeaseTTL = time.Second
 	cfg.Reprovision = func(ctx context.Context) error { return kvstore.Provision(ctx, w.js, w.fleet) }
 	nc := w.server.Conn(w.tb)
-	f, err := consumer.NewFolder(cfg, nc, newJS(w.tb, nc), w.open(cfg.Holder), time.Now, natstest.Logger(w.tb))
+	f, err := consumer.NewFolder(cfg, nc, newJS(w.tb, nc), w.open(cfg.Holder), time.Now, loggerOf(w.tb))
 	require.NoError(w.tb, err)
 	return f, w.run(f)
 }

@@ -157,16 +157,16 @@ func (s *reignState) purgeMarks(ctx context.Context) error {
 	return nil
 }
 
-// suspects are the runs whose live entry is to be compared with their checkpoint, each once, however often it is suspected: whoever looks
-// again and again would else fill a queue with what is about to be mended.
+// suspects are the runs whose live entry is to be compared with their checkpoint. Each is in it once, so that repeated scans do not fill it
+// with the same runs: it has at most the entries of the shard's index.
 type suspects struct {
 	mu   sync.Mutex
 	runs map[string]struct{}
-	some chan struct{} // can be received from while there are any
+	wake chan struct{} // can be received from while there are any
 }
 
 func newSuspects() *suspects {
-	return &suspects{runs: make(map[string]struct{}), some: make(chan struct{}, 1)}
+	return &suspects{runs: make(map[string]struct{}), wake: make(chan struct{}, 1)}
 }
 
 func (s *suspects) add(run string) {
@@ -176,7 +176,7 @@ func (s *suspects) add(run string) {
 	s.signal()
 }
 
-// take takes out any of them, if there is one: what was added again after some was received from may have been taken with it.
+// take takes out any of them, if there is one: a wake-up may be stale.
 func (s *suspects) take() (run string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func (s *suspects) take() (run string, ok bool) {
 
 func (s *suspects) signal() {
 	select {
-	case s.some <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }

@@ -162,14 +162,14 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	require.Equal(t, kept.Live, good.entry().Live)
 }
 
-func TestSuspects_AddedAgainAndAgain_AreTakenOnce(t *testing.T) {
+func TestSuspects_DuplicateAdds_TakenOnce(t *testing.T) {
 	t.Parallel()
 	s := newSuspects()
 	for range 10_000 {
 		s.add("run-1")
 	}
 	s.add("run-2")
-	<-s.some
+	<-s.wake
 	s.add("run-1")
 	var taken []string
 	for more := true; more; {
@@ -177,7 +177,7 @@ func TestSuspects_AddedAgainAndAgain_AreTakenOnce(t *testing.T) {
 			taken = append(taken, run)
 		}
 		select {
-		case <-s.some:
+		case <-s.wake:
 		default:
 			more = false
 		}
@@ -185,11 +185,11 @@ func TestSuspects_AddedAgainAndAgain_AreTakenOnce(t *testing.T) {
 	require.ElementsMatch(t, []string{"run-1", "run-2"}, taken)
 	require.Empty(t, s.runs)
 	s.add("run-1")
-	<-s.some
+	<-s.wake
 	s.add("run-1")
 	_, ok := s.take()
 	require.True(t, ok)
-	<-s.some
+	<-s.wake
 	_, ok = s.take()
 	require.False(t, ok, "it was taken before")
 }

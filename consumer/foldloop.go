@@ -79,8 +79,8 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 			}
 			quiet = true
 			continue
-		case <-s.parked.hurried:
-			if err := s.retryParked(ctx); err != nil {
+		case order := <-s.parked.retries:
+			if err := s.retryOrdered(ctx, order); err != nil {
 				return err
 			}
 			continue
@@ -94,7 +94,7 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 				return err
 			}
 			continue
-		case <-s.suspects.some:
+		case <-s.suspects.wake:
 			if id, ok := s.suspects.take(); ok {
 				if err := s.mend(ctx, id); err != nil {
 					return err

@@ -47,8 +47,14 @@ type parking struct {
 	runs map[string]*parkedRun
 	// changed: the watermark does not name them as they are.
 	changed bool
-	// hurried can be received from when a run is not to rest any longer.
-	hurried chan struct{}
+	// retries are the runs that an operator wants folded at once.
+	retries chan retryOrder
+}
+
+// retryOrder asks for the try of a parked run. done is sent how it is parked afterwards, nil when it is not, and never blocks.
+type retryOrder struct {
+	run  string
+	done chan<- *schema.ParkedRun
 }
 
 // parkedRun is a run and when it is tried again.
@@ -61,7 +67,7 @@ type parkedRun struct {
 
 // begin takes over the runs of watermarks. Of a run in several lists the last one counts.
 func (p *parking) begin(now time.Time, lists ...[]schema.ParkedRun) {
-	p.runs, p.hurried = make(map[string]*parkedRun), make(chan struct{}, 1)
+	p.runs, p.retries = make(map[string]*parkedRun), make(chan retryOrder)
 	for _, list := range lists {
 		for _, r := range list {
 			p.runs[r.Run] = &parkedRun{ParkedRun: r, next: now.Add(parkedWait(r.Tries))}
@@ -108,19 +114,15 @@ func (p *parking) add(run, why string, now time.Time) (fresh, ok bool) {
 	return !known, true
 }
 
-// hurry ends the rest of a parked run.
-func (p *parking) hurry(run string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// as is how a run is parked; nil when it is not.
+func (p *parking) as(run string) *schema.ParkedRun {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
 	r, ok := p.runs[run]
 	if !ok {
-		return
+		return nil
 	}
-	r.next = time.Time{}
-	select {
-	case p.hurried <- struct{}{}:
-	default:
-	}
+	return new(r.ParkedRun)
 }
 
 // try takes a run out of its rest.
@@ -225,12 +227,17 @@ func (s *reignState) keepParked(ctx context.Context) error {
 	return s.putMark(ctx, s.mark.Position)
 }
 
-// retryParked folds one parked run whose rest is over: up to where the shard is folded, from its segments and the log.
+// retryParked folds one parked run whose rest is over.
 func (s *reignState) retryParked(ctx context.Context) error {
 	id := s.parked.due(s.now())
 	if id == "" {
 		return nil
 	}
+	return s.retryRun(ctx, id)
+}
+
+// retryRun folds a parked run: up to where the shard is folded, from its segments and the log.
+func (s *reignState) retryRun(ctx context.Context, id string) error {
 	s.parked.try(id, s.now())
 	at := max(s.passed, s.mark.Position.Stream) + 1
 	r, err := s.load(ctx, id, &runlog.Arrived{Record: schema.Record{Stream: at}})
@@ -239,6 +246,20 @@ func (s *reignState) retryParked(ctx context.Context) error {
 	}
 	_, err = s.spare(id, err)
 	return err
+}
+
+// retryOrdered folds a run that is still parked. The order is answered once the watermark says what came of it.
+func (s *reignState) retryOrdered(ctx context.Context, order retryOrder) error {
+	if s.parked.has(order.run) {
+		if err := s.retryRun(ctx, order.run); err != nil {
+			return err
+		}
+		if err := s.keepParked(ctx); err != nil {
+			return err
+		}
+	}
+	order.done <- s.parked.as(order.run)
+	return nil
 }
 
 // unpark says that a run which was tried is folded as others are.

@@ -20,7 +20,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// ServiceName is the name by which NATS tools discover the service. All replicas share it and its queue group.
+// ServiceName is the name by which NATS tools discover the service. All replicas share it and, but for retry, its queue group.
 const ServiceName = "waymark"
 
 // flushPatience bounds the wait for the last replies to leave.
@@ -105,6 +105,15 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 
 // Stats are the service's counters.
 func (s *Service) Stats() *ServiceStats { return s.stats }
+
+// Requests are the counters of requests received, by verb.
+func (s *Service) Requests() map[string]*atomic.Int64 {
+	counters := make(map[string]*atomic.Int64)
+	for _, e := range s.endpoints() {
+		counters[e.verb] = e.count
+	}
+	return counters
+}
 
 // Ready is closed once requests are answered.
 func (s *Service) Ready() <-chan struct{} { return s.ready }
@@ -201,6 +210,9 @@ func (s *Service) accept(e *endpoint, m *nats.Msg) {
 	t := &task{svc: s, endpoint: e, arrived: s.now(), reply: m.Reply, data: m.Data, size: int64(len(m.Data)) + taskOverhead}
 	if !e.whole {
 		t.run = m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	}
+	if e.byFolder && !s.folds(t.run) {
+		return // the replica that does answers
 	}
 	if err := checkRequest(m); err != nil {
 		// Do not reply: the daemon may publish to subjects that the client may not.

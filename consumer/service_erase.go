@@ -26,7 +26,11 @@ const (
 
 // errErased answers for a run that was removed.
 func errErased(record *schema.Erasure) *schema.ServiceError {
-	return fail(schema.CodeErased, "Nothing of it is left, and its id is never used again: choose another for a new run.",
+	left := "Nothing of it is left"
+	if record.RemovedAt == "" {
+		left = "Its content is being taken out"
+	}
+	return fail(schema.CodeErased, left+", and its id is never used again: choose another for a new run.",
 		"run %s was removed by %s at %s", record.Run, record.By, record.AskedAt)
 }
 

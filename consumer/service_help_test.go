@@ -13,7 +13,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
@@ -90,10 +89,7 @@ func (w *serviceWorld) serve(settings kvstore.FleetSettings, cfg consumer.Servic
 	if cfg.Name == "" {
 		cfg.Name = "service-1"
 	}
-	log := natstest.Logger(w.tb)
-	if _, fuzz := w.tb.(*testing.F); fuzz {
-		log = zerolog.Nop() // a fuzz test's own log must not be written to from within
-	}
+	log := loggerOf(w.tb)
 	w.roster = consumer.NewRoster(shards, 0, time.Now, log)
 	svc, err := consumer.NewService(cfg, nc, js, shards, w.roster, time.Now, log)
 	require.NoError(w.tb, err)

@@ -4,48 +4,59 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// retryPoll is how often a retry looks whether the folder is done with the run.
-const retryPoll = 10 * time.Millisecond
 
 // retry has the folder of a parked run's shard fold it now, and answers with what came of it. A replica that does not fold the shard does not
 // answer.
 func (s *Service) retry(ctx context.Context, t *task) error {
 	sources := s.places.Load().of(t.run)
 	for _, src := range sources {
-		before, err := parkedAs(ctx, src, t.run)
-		if err != nil {
-			return err
-		}
-		if before == nil {
+		p := s.parkedHere(src)
+		if p == nil || p.as(t.run) == nil {
 			continue
 		}
-		parked := s.parkedHere(src)
-		if parked == nil {
-			return nil
+		s.log.Info().Str(keyRun, t.run).Str("by", t.proven).Msg("parked run is folded again, as was asked for")
+		done := make(chan *schema.ParkedRun, 1)
+		select {
+		case p.retries <- retryOrder{run: t.run, done: done}:
+		case <-ctx.Done():
+			return errNotRetried(t.run)
 		}
-		s.log.Info().Str(keyRun, t.run).Str("by", t.proven).Msg("parked run is to be folded again")
-		parked.hurry(t.run)
-		now := before
-		for now != nil && *now == *before {
-			if pause(ctx, retryPoll) != nil {
-				return fail(schema.CodeUnavailable, "Ask again, or look at waymark doctor.", "run %s was not folded within %s", t.run, s.cfg.Timeout)
-			}
-			if now, err = parkedAs(ctx, src, t.run); err != nil {
-				return err
-			}
+		select {
+		case parked := <-done:
+			return t.whole(schema.RetryReply{Run: t.run, Tried: true, Parked: parked})
+		case <-ctx.Done():
+			return errNotRetried(t.run)
 		}
-		return t.whole(schema.RetryReply{Run: t.run, Tried: true, Parked: now})
 	}
 	if s.parkedHere(sources[0]) == nil {
 		return nil // one replica says that there is nothing to do
 	}
+	for _, src := range sources {
+		mark, _, err := src.store.Checkpoints.Watermark(ctx)
+		switch {
+		case err != nil && !errors.Is(err, kvstore.ErrNotFound):
+			return err
+		case slices.ContainsFunc(mark.Parked, func(p schema.ParkedRun) bool { return p.Run == t.run }):
+			return nil // the replica that folds this shard answers
+		}
+	}
+	if _, err := s.proven(ctx, t.run, mode{}); err != nil {
+		return err // there may be no such run
+	}
 	return t.whole(schema.RetryReply{Run: t.run})
+}
+
+func errNotRetried(run string) error {
+	return fail(schema.CodeUnavailable, "Ask again, or look at waymark doctor.", "run %s was not folded in time", run)
+}
+
+// folds reports whether this process folds a shard that can hold the run.
+func (s *Service) folds(run string) bool {
+	return slices.ContainsFunc(s.places.Load().of(run), func(src *shardSource) bool { return s.parkedHere(src) != nil })
 }
 
 // parkedHere has the parked runs of a shard that this process folds; nil for another shard.
@@ -58,16 +69,4 @@ func (s *Service) parkedHere(src *shardSource) *parking {
 		return nil
 	}
 	return f.parkedNow.Load()
-}
-
-// parkedAs is how a shard's watermark names a parked run; nil when it does not.
-func parkedAs(ctx context.Context, src *shardSource, run string) (*schema.ParkedRun, error) {
-	mark, _, err := src.store.Checkpoints.Watermark(ctx)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return nil, err
-	}
-	if i := slices.IndexFunc(mark.Parked, func(p schema.ParkedRun) bool { return p.Run == run }); i >= 0 {
-		return &mark.Parked[i], nil
-	}
-	return nil, nil //nolint:nilnil // it is not parked
 }

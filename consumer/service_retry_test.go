@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func foldedBy(f *atomic.Pointer[consumer.Folder]) setup {
 	}
 }
 
-func TestRetry_ParkedRun_AnsweredByItsFolderWithWhatCameOfIt(t *testing.T) {
+func TestRetry_ParkedRun_FolderReportsOutcome(t *testing.T) {
 	t.Parallel()
 	var folder atomic.Pointer[consumer.Folder]
 	w := newServiceWorld(t, foldedBy(&folder))
@@ -58,7 +59,16 @@ func TestRetry_ParkedRun_AnsweredByItsFolderWithWhatCameOfIt(t *testing.T) {
 		require.Equal(t, tries, got.Parked.Tries)
 		require.Contains(t, got.Parked.Why, "too large")
 	}
-	require.Equal(t, schema.RetryReply{Run: "nobody"}, w.retry("nobody"))
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbRetry, "nobody", []byte(nil)).Code)
+	var many sync.WaitGroup
+	for range 20 {
+		many.Go(func() {
+			reply, err := w.client.Request(schema.ServiceSubject(schema.VerbRetry, "default", "large"), nil, testTimeout)
+			require.NoError(t, err)
+			require.Contains(t, string(reply.Data), "too large", "each is answered, however many ask at once")
+		})
+	}
+	many.Wait()
 
 	w.limit("KV_"+w.names.CheckpointBucket(), -1)
 	require.Equal(t, schema.RetryReply{Run: "large", Tried: true}, w.retry("large"))
@@ -72,6 +82,6 @@ func TestRetry_ParkedRun_AnsweredByItsFolderWithWhatCameOfIt(t *testing.T) {
 	grow()
 	stop()
 	_, err = w.client.Request(schema.ServiceSubject(schema.VerbRetry, "default", "large"), nil, 300*time.Millisecond)
-	require.ErrorIs(t, err, nats.ErrTimeout, "nobody folds the shard, and nobody says that it was done")
+	require.ErrorIs(t, err, nats.ErrTimeout, "without a folder no replica answers")
 	require.Zero(t, f.Stats().Failures.Load())
 }

@@ -28,8 +28,8 @@ type endpoint struct {
 	whole bool
 	// request and answer name the types in schema, for those who discover the service.
 	request, answer string
-	// everyone: all replicas hear the request, and those that cannot do it do not answer.
-	everyone bool
+	// byFolder: all replicas hear the request, and only the one that folds the run's shard answers.
+	byFolder bool
 	count    *atomic.Int64
 	serve    func(context.Context, *task) error
 }
@@ -48,14 +48,14 @@ func (s *Service) endpoints() []*endpoint {
 		{verb: schema.VerbMark, request: "MarkRequest", answer: "ControlReply", count: &s.stats.Marks, serve: s.mark},
 		{verb: schema.VerbErase, request: "EraseRequest", answer: "EraseReply", count: &s.stats.Erases, serve: s.erase},
 		{verb: schema.VerbCleanup, whole: true, request: "CleanupRequest", answer: "CleanupReply", count: &s.stats.Cleanups, serve: s.cleanup},
-		{verb: schema.VerbRetry, everyone: true, answer: "RetryReply", count: &s.stats.Retries, serve: s.retry},
+		{verb: schema.VerbRetry, byFolder: true, answer: "RetryReply", count: &s.stats.Retries, serve: s.retry},
 		{verb: schema.VerbFleet, whole: true, request: "FleetRequest", answer: "FleetReply", count: &s.stats.Fleets, serve: s.fleet},
 	}
 }
 
 // group is the queue group of the endpoint; empty for one that all replicas hear.
 func (e *endpoint) group() string {
-	if e.everyone {
+	if e.byFolder {
 		return ""
 	}
 	return ServiceName

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,9 +37,11 @@ func TestServiceIsDiscovered(t *testing.T) {
 	subjects := map[string]string{}
 	for _, e := range info.Endpoints {
 		subjects[e.Name] = e.Subject
-		if e.Name != schema.VerbRetry { // all replicas hear it
-			require.Equal(t, "waymark", e.QueueGroup)
+		group := "waymark"
+		if e.Name == schema.VerbRetry {
+			group = "" // all replicas hear it
 		}
+		require.Equal(t, group, e.QueueGroup, e.Name)
 		require.NotEmpty(t, e.Metadata["response"])
 	}
 	require.Equal(t, map[string]string{
@@ -515,7 +518,10 @@ func TestRequestsWithoutAReplySubjectChangeNothing(t *testing.T) {
 }
 
 func FuzzRequests(f *testing.F) {
-	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 2 * time.Second })
+	var folder atomic.Pointer[consumer.Folder] // retry is answered by it
+	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 2 * time.Second }, foldedBy(&folder))
+	folding, _ := w.fold(consumer.FolderConfig{})
+	folder.Store(folding)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)
 	x.wait("w2", `{"items":{"$ref":"#"},"pattern":"a+"}`)
@@ -523,7 +529,7 @@ func FuzzRequests(f *testing.F) {
 	verbs := []string{
 		schema.VerbRecover, schema.VerbGet, schema.VerbList, schema.VerbHistory, schema.VerbSettle,
 		schema.VerbInput, schema.VerbCancel, schema.VerbHandoff, schema.VerbClaim, schema.VerbMark, schema.VerbFleet,
-		schema.VerbErase, schema.VerbCleanup, // not retry: it has no body, and nobody folds here
+		schema.VerbErase, schema.VerbCleanup, schema.VerbRetry,
 	}
 	for i := range verbs {
 		f.Add(uint16(i), []byte(`{"executor":"e","request_id":"r","view":"state","limit":3,"by":"a","how":"rerun","tool_call_id":"c"}`))

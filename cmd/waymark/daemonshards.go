@@ -69,7 +69,7 @@ func (c serveCmd) openShards(a *app, d *daemon, serviceConn, foldConn *nats.Conn
 	if err != nil {
 		return err
 	}
-	registerService(registry, a.cli.Fleet, d.service.Stats())
+	registerService(registry, a.cli.Fleet, d.service)
 	registerFleet(registry, a.cli.Fleet, d.service)
 	if c.NoFold {
 		return nil

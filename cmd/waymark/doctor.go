@@ -452,7 +452,7 @@ func (d *doctor) parked(shards []schema.ShardState) {
 		for _, p := range shards[i].Parked[:min(parkedNamed-named, len(shards[i].Parked))] {
 			named++
 			more--
-			d.add("parked", checkWarning, "look at it with: "+d.p.command("runs get "+p.Run)+"; the daemon tries again by itself, and at once with: "+
+			d.add("parked", checkWarning, "look at it with: "+d.p.command("runs get "+p.Run)+"; the daemon tries again by itself; to retry it now: "+
 				d.p.command("retry "+p.Run),
 				"run %s has no new checkpoint since %s (%d tries): %s", p.Run, p.Since, p.Tries, p.Why)
 		}

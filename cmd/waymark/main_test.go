@@ -26,8 +26,8 @@ const startLimit = 2 * time.Minute
 // pollEvery is how often a test looks whether something has come.
 const pollEvery = 5 * time.Millisecond
 
-// withProgram runs the tests with the program waymark in the path. It has the race detector only in whole runs; its daemons run in the
-// test's process and always have it.
+// withProgram runs the tests with the program waymark in the path. It has the race detector only in whole runs; the daemons run in the
+// test's process and have it when the tests do.
 type withProgram struct{ m *testing.M }
 
 func (w withProgram) Run() int {

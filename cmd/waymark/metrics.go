@@ -11,7 +11,6 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/shadow"
-	"github.com/waymarkio/waymark/schema"
 )
 
 // newRegistry returns a registry with what describes the process and the build.
@@ -158,14 +157,10 @@ func registerHeartbeats(registry prometheus.Registerer, fleet string, h *consume
 }
 
 // registerService adds a service's counters, labelled with the fleet.
-func registerService(registry prometheus.Registerer, fleet string, s *consumer.ServiceStats) {
+func registerService(registry prometheus.Registerer, fleet string, svc *consumer.Service) {
+	s := svc.Stats()
 	labels := prometheus.Labels{"fleet": fleet}
-	for verb, n := range map[string]*atomic.Int64{
-		schema.VerbRecover: &s.Recovers, schema.VerbGet: &s.Gets, schema.VerbList: &s.Lists,
-		schema.VerbHistory: &s.Histories, schema.VerbSettle: &s.Settles, schema.VerbInput: &s.Inputs,
-		schema.VerbCancel: &s.Cancels, schema.VerbHandoff: &s.Handoffs, schema.VerbMark: &s.Marks, schema.VerbFleet: &s.Fleets, schema.VerbClaim: &s.Claims,
-		schema.VerbErase: &s.Erases, schema.VerbCleanup: &s.Cleanups, schema.VerbRetry: &s.Retries,
-	} {
+	for verb, n := range svc.Requests() {
 		registry.MustRegister(counterOf("waymark_service_requests_total", "Requests received, by verb.",
 			prometheus.Labels{"fleet": fleet, "verb": verb}, n))
 	}

@@ -70,8 +70,7 @@ func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
 	_, out, _ = ask("doctor")
 	require.Contains(t, out, "run parked-0 has no new checkpoint since ")
 	require.Contains(t, out, "runs get parked-0")
-	require.Contains(t, out, "the daemon tries again by itself, and at once with: ")
-	require.Regexp(t, `at once with: .*retry parked-0`, out)
+	require.Regexp(t, `the daemon tries again by itself; to retry it now: .*retry parked-0`, out)
 	require.Contains(t, out, fmt.Sprintf("%d runs more", parked-parkedNamed))
 	code, out, complaints = ask("runs", "get", "parked-0", "--json")
 	require.Zero(t, code, "what it is told to look at works: %s", complaints)
@@ -79,7 +78,10 @@ func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
 
 	code, _, complaints = ask("retry", "parked-0")
 	require.Equal(t, int(exitDamaged), code)
-	require.Regexp(t, `run parked-0 is still parked after 2 tries: .*format`, complaints)
+	require.Regexp(t, `run parked-0 is still parked after \d+ tries: .*format`, complaints)
+	code, _, complaints = ask("erase", "parked-0", "--force", "--reason", "test")
+	require.Equal(t, int(exitConflict), code, "what cannot be read cannot be taken out: it is refused, and not begun")
+	require.Contains(t, complaints, "is of a newer version, and only that can remove it")
 	require.NoError(t, kv.Purge(t.Context(), "parked-0"))
 	code, out, complaints = ask("retry", "parked-0")
 	require.Zero(t, code, complaints)
@@ -104,4 +106,24 @@ func laterCheckpoint(t *testing.T, run string) []byte {
 	body := stored[:len(stored)-len(`"}`)-sha256.Size*2]
 	sum := sha256.Sum256(append(slices.Clone(body), `"}`...))
 	return append(append(body, hex.EncodeToString(sum[:])...), `"}`...)
+}
+
+func TestEvents_RunIsNotThere_SaysThatItWaits(t *testing.T) {
+	t.Parallel()
+	where, _, _ := provisioned(t)
+	getenv := func(string) string { return "" }
+	_, stop, err := startDaemon(append([]string{"--http", "off"}, where...), getenv)
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	ctx, cancel := context.WithCancel(t.Context())
+	var out, complaints lockedBuffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, append([]string{"events", "nobody"}, where...), getenv, strings.NewReader(""), &out, &complaints)
+	}()
+	require.Eventually(t, func() bool {
+		return strings.Contains(complaints.String(), "fleet default has no run nobody: waiting for events of it")
+	}, time.Minute, time.Millisecond)
+	cancel()
+	require.Zero(t, <-ended)
 }

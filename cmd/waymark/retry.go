@@ -12,9 +12,10 @@ type retryCmd struct {
 
 // Help is the text below the flags.
 func (retryCmd) Help() string {
-	return `A run is parked when its checkpoint cannot be stored or read for a reason of its own: damage, or a checkpoint of a newer version. ` +
-		`Its events are kept, and a recovery returns all of them. The daemon tries again by itself, at first after 30 seconds, later once ` +
-		`an hour; once the reason is gone, this makes it try at once. waymark doctor names the parked runs.
+	return `A run is parked when its checkpoint cannot be stored or read, because it is damaged or of a newer version. Its events are kept, ` +
+		`and a recovery returns all of them. The daemon tries again by itself, at first after 30 seconds, later once an hour; this makes ` +
+		`it try at once, when the cause is fixed. A try that fails counts: the daemon waits longer before its next one. waymark doctor ` +
+		`names the parked runs.
 
 Example:
   waymark retry fix-login`
@@ -31,11 +32,6 @@ func (c retryCmd) Run(ctx context.Context, a *app) error {
 	if err := cl.ask(ctx, schema.VerbRetry, c.Run_, nil, &answer); err != nil {
 		return err
 	}
-	if !answer.Tried {
-		if _, err := cl.get(ctx, c.Run_); err != nil { // it may not exist
-			return err
-		}
-	}
 	if p := answer.Parked; p != nil {
 		return fail(exitDamaged, "its events are kept, and recovered as ever; see what is damaged: "+a.prompt.command("verify "+c.Run_)+
 			"; a checkpoint of a newer version needs a daemon of that version", "run %s is still parked after %d tries: %s", c.Run_, p.Tries, p.Why)
@@ -47,5 +43,5 @@ func (c retryCmd) Run(ctx context.Context, a *app) error {
 	if !answer.Tried {
 		what = "nothing to do: the run is not parked"
 	}
-	return printFields(a.stdout, "retried", what)
+	return printFields(a.stdout, "result", what)
 }

@@ -568,7 +568,8 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 			{"fork", "hostile", "--as", "hostile-fork"},
 			{"recover", "hostile", "--executor", "e"},
 			{"recover", "hostile", "--at", "mark:m\u202e\u2066"},
-			{"release", "hostile", "--force"}, {"retry", "hostile"},
+			{"release", "hostile", "--force"},
+			{"retry", "hostile"},
 			{"cancel", "hostile", "--reason", hostile},
 			{"erase", "hostile", "--reason", hostile},
 			{"cleanup", "--dry-run", "--max-age", "1s"},
@@ -595,6 +596,5 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 		}
 		same(t)
 	})
-
 	require.Equal(t, untouched, s.stored(t, "payments"), "the fleet beside it")
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/checker"
@@ -168,18 +169,23 @@ func acknowledged(h *checker.History, from, to int64) map[string]bool {
 	return ids
 }
 
-// forgetFields takes from what is left of runs the large fields of these events that cannot be loaded, and counts them. Files are copied
-// one after another while the server writes: an event may be in the copy of the log and its large field not in the earlier copy of the
-// blobs. Whoever loads the field is told.
+// forgetFields takes from what is left of runs the large fields that are gone and that only these events have, and counts them. Files are
+// copied one after another while the server writes: an event may be in the copy of the log and its large field not in the earlier copy of the
+// blobs. Loading the field returns an error.
 func forgetFields(finals []checker.Final, events map[string]bool) (n int) {
 	for i := range finals {
-		for _, rec := range finals[i].Log {
-			e, err := schema.Decode(rec.Header, rec.Body)
-			if err != nil || !events[e.ID] {
-				continue
+		f := &finals[i]
+		within, others := map[string]bool{}, map[string]bool{}
+		for _, rec := range f.Log {
+			if e, err := schema.Decode(rec.Header, rec.Body); err == nil && events[e.ID] {
+				within[e.DataRef] = true
+			} else if err == nil {
+				others[e.DataRef] = true
 			}
-			if _, unread := finals[i].Unread[e.DataRef]; unread {
-				delete(finals[i].Unread, e.DataRef)
+		}
+		for ref, why := range f.Unread {
+			if within[ref] && !others[ref] && strings.Contains(why, jetstream.ErrObjectNotFound.Error()) {
+				delete(f.Unread, ref)
 				n++
 			}
 		}
