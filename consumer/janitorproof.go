@@ -91,6 +91,10 @@ func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSeque
 		return proof{}, err
 	}
 	if !found || schema.PositionOf(&rec) != c.Position {
+		if now, _, err := j.shard.Checkpoints.GetFresh(ctx, run); err != nil || now.Position != c.Position {
+			// It went on, and another folder purged what this one looked for.
+			return proof{}, errors.Join(fmt.Errorf("run %s: folded on while it was proven: %w", run, ErrStale), err)
+		}
 		return proof{}, &unproven{run: run, why: fmt.Sprintf("the checkpoint's event %s is not at %d in the log", c.Position.ID, c.Position.Stream)}
 	}
 	p, sums, first, err := j.stretch(ctx, run, upTo, piece)
