@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -57,7 +58,8 @@ type Config struct {
 	// buffered messages are published after their caller gave up. It is not closed by Close.
 	Conn *nats.Conn
 
-	// Fleet the runs belong to; empty means [schema.DefaultFleet].
+	// Fleet the runs belong to; empty means [schema.DefaultFleet]. Where the server is found by itself (no Conn, no URL), empty means
+	// the fleet that WAYMARK_FLEET names, as for the commands.
 	Fleet string
 	// Executor is the name of this process. Required.
 	Executor string
@@ -136,6 +138,9 @@ func (c Config) withDefaults() Config {
 		if *n == 0 {
 			*n = v
 		}
+	}
+	if c.Fleet == "" && c.Conn == nil && c.URL == "" {
+		c.Fleet = os.Getenv("WAYMARK_FLEET")
 	}
 	if c.Fleet == "" {
 		c.Fleet = schema.DefaultFleet

@@ -26,6 +26,7 @@ func bare(t *testing.T) {
 	}
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	t.Setenv("WAYMARK_STATE_DIR", t.TempDir())
+	t.Setenv("WAYMARK_FLEET", "")
 }
 
 // credentials are what the server lets this user in with.
@@ -122,6 +123,14 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 			},
 			is:   []error{publisher.ErrConfig},
 			says: []string{"NATS_CREDS", "my.creds"},
+		},
+		"the fleet of the environment": {
+			set: func(t *testing.T) {
+				t.Helper()
+				t.Setenv("WAYMARK_STATE_DIR", w.server.StateDir())
+				t.Setenv("WAYMARK_FLEET", "payments")
+			},
+			is: []error{publisher.ErrNotProvisioned}, says: []string{"payments"},
 		},
 		"wrong credentials": {
 			set: func(t *testing.T) {

@@ -173,7 +173,7 @@ func explain(ctx context.Context, err error) *failure {
 const (
 	hintServe         = "start one with: waymark serve"
 	hintStateDir      = "set another directory with --state-dir or WAYMARK_STATE_DIR"
-	hintCredentials   = "check --creds, --user, --nkey or --token and their NATS_ variables; the local server needs none"
+	hintCredentials   = "check --creds, --user, --nkey or --token and their NATS_ variables; the local server of this machine (waymark serve) needs none: leave out its address"
 	hintFleetRelieved = "room is being made and others take it: try again later, or start the daemon with a larger waymark serve --quota SIZE"
 	hintFleetFull     = "raise the quota: start the daemon with waymark serve --quota SIZE"
 )

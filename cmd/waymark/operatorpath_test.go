@@ -218,3 +218,36 @@ kill -9 `, monitor, http))
 		}
 	})
 }
+
+// The README's first run, pasted twice in a row on the same machine: the second time finds what the first one left.
+func TestReadme_FirstRun_PastedTwice(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Skip("the commands are a Unix shell's")
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(text), "In another terminal,")
+	require.True(t, found)
+	_, rest, _ = strings.Cut(rest, "```sh\n")
+	block, _, _ := strings.Cut(rest, "```")
+	require.Contains(t, block, "./waymark import")
+	state := t.TempDir()
+	_, stop, err := startDaemon([]string{"--http", "off"}, env("WAYMARK_STATE_DIR", state))
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	for round := range 2 {
+		for line := range strings.Lines(block) {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", strings.ReplaceAll(line, "./waymark", "waymark"))
+			cmd.Dir = filepath.Join("..", "..")
+			cmd.Env = append(os.Environ(), "WAYMARK_STATE_DIR="+state, "WAYMARK_FLEET=", "NATS_URL=", "NATS_CONTEXT=", "COLUMNS=100")
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "round %d: %s%s", round+1, line, out)
+			for said := range strings.Lines(string(out)) {
+				if !strings.HasPrefix(said, "{") { // an exported transcript
+					require.LessOrEqual(t, len([]rune(strings.TrimRight(said, "\n"))), 100, "%s%s", line, said)
+				}
+			}
+		}
+	}
+}

@@ -103,10 +103,15 @@ func (c otelCmd) Run(ctx context.Context, a *app) error {
 			return c.single(ctx, a, fleet, c.exporter(a, client, log))
 		}
 		err := c.follow(ctx, a, cl, fleet, c.exporter(a, client, log), log)
-		if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
-			return nil
+		switch {
+		case ctx.Err() == nil:
+			return err
+		case c.NoFollow:
+			return errors.Join(err, context.Cause(ctx)) // it was to send all that there is
+		case err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.Cause(ctx)):
+			log.Warn().Err(err).Msg("ended while spans were on their way: the next export sends them")
 		}
-		return err
+		return nil
 	})
 }
 

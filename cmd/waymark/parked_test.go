@@ -107,23 +107,3 @@ func laterCheckpoint(t *testing.T, run string) []byte {
 	sum := sha256.Sum256(append(slices.Clone(body), `"}`...))
 	return append(append(body, hex.EncodeToString(sum[:])...), `"}`...)
 }
-
-func TestEvents_RunIsNotThere_SaysThatItWaits(t *testing.T) {
-	t.Parallel()
-	where, _, _ := provisioned(t)
-	getenv := func(string) string { return "" }
-	_, stop, err := startDaemon(append([]string{"--http", "off"}, where...), getenv)
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = stop() })
-	ctx, cancel := context.WithCancel(t.Context())
-	var out, complaints lockedBuffer
-	ended := make(chan int, 1)
-	go func() {
-		ended <- run(ctx, append([]string{"events", "nobody"}, where...), getenv, strings.NewReader(""), &out, &complaints)
-	}()
-	require.Eventually(t, func() bool {
-		return strings.Contains(complaints.String(), "fleet default has no run nobody: waiting for events of it")
-	}, time.Minute, time.Millisecond)
-	cancel()
-	require.Zero(t, <-ended)
-}

@@ -103,7 +103,7 @@ func claudeRuns(path string, rep *Report, opts Options, yield func(*Run) bool) e
 		}
 	}
 	if empty && rep.Runs == 0 {
-		rep.problem(0, "", errNoMessages)
+		rep.note(noMessageYet, rep.File)
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func (s *session) loneAgent(agent, parent string, yield func(*Run) bool) error {
 		})
 	}
 	if s.rep.Runs == 0 {
-		s.rep.problem(0, "", errNoMessages)
+		s.rep.note(noMessageYet, s.rep.File)
 	}
 	return nil
 }

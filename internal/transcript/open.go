@@ -206,7 +206,7 @@ func (f *File) Runs() iter.Seq[*Run] {
 		f.rep.close()
 		if err != nil {
 			f.err = fmt.Errorf("read transcript %s: %w", f.path, err)
-		} else if f.rep.Runs == 0 && len(f.rep.Problems) == 0 {
+		} else if f.rep.Runs == 0 && len(f.rep.Problems) == 0 && f.rep.Format != ClaudeCode { // a session may have just begun
 			f.rep.problem(0, "", errEmpty)
 		}
 	}

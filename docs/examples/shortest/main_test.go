@@ -62,7 +62,7 @@ func TestTheShortestExecutorClaimsARunAndFinishesIt(t *testing.T) {
 	require.NoError(t, run.Interrupt(t.Context(), "shutdown"))
 
 	// As where `waymark serve` runs on the same machine, and nothing else names a server.
-	for _, name := range natsconn.Variables() {
+	for _, name := range append(natsconn.Variables(), "WAYMARK_FLEET") {
 		t.Setenv(name, "")
 	}
 	t.Setenv("WAYMARK_STATE_DIR", server.StateDir())
