@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -45,7 +46,7 @@ func TestStart_NearlyFullDisk_TakesWritesOnceThereIsRoom(t *testing.T) {
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=256m"); err != nil {
 		t.Skipf("NOT TRIED: this test needs root to mount a disk of its own: %v", err)
 	}
-	t.Cleanup(func() { require.NoError(t, syscall.Unmount(disk, 0)) })
+	t.Cleanup(func() { unmount(t, disk) })
 	ballast := filepath.Join(disk, "ballast")
 	for i := range uint64(3) {
 		s := start(t, natsd.Config{StateDir: filepath.Join(disk, "state")})
@@ -88,7 +89,7 @@ func TestStart_FullDisk_NamesTheDiskAndChangesNothing(t *testing.T) {
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=256m"); err != nil {
 		t.Skipf("NOT TRIED: this test needs root to mount a disk of its own: %v", err)
 	}
-	t.Cleanup(func() { require.NoError(t, syscall.Unmount(disk, 0)) })
+	t.Cleanup(func() { unmount(t, disk) })
 	dir := filepath.Join(disk, "state")
 	s := start(t, natsd.Config{StateDir: dir})
 	js := diskStream(t, s)
@@ -117,4 +118,10 @@ func TestStart_FullDisk_NamesTheDiskAndChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, stream.CachedInfo().State.Msgs)
 	js.Conn().Close()
+}
+
+// unmount waits until it can: a process that another test forks at this moment has this one's files open until it runs its program.
+func unmount(t *testing.T, disk string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return syscall.Unmount(disk, 0) == nil }, time.Minute, 10*time.Millisecond)
 }
