@@ -59,7 +59,7 @@ func TestRetry_ParkedRun_FolderReportsOutcome(t *testing.T) {
 		require.Equal(t, tries, got.Parked.Tries)
 		require.Contains(t, got.Parked.Why, "too large")
 	}
-	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbRetry, "nobody", []byte(nil)).Code)
+	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbRetry, "unknown", []byte(nil)).Code)
 	var many sync.WaitGroup
 	for range 20 {
 		many.Go(func() {

@@ -9,18 +9,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/natstest"
 )
 
 func TestServe_DiskIsFullAtTheStart_SaysSoAndStartsOnceThereIsRoom(t *testing.T) {
 	t.Parallel()
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=512m"); err != nil {
-		t.Skipf("NOT TRIED: this test needs root to mount a disk of its own: %v", err)
-	}
-	t.Cleanup(func() {
-		// A process that another test forks at this moment has this one's files open until it runs its program.
-		require.Eventually(t, func() bool { return syscall.Unmount(disk, 0) == nil }, time.Minute, 10*time.Millisecond)
-	})
+	disk := natstest.Disk(t, 512)
 	state, ballast := filepath.Join(disk, "state"), filepath.Join(disk, "ballast")
 	args := []string{"--state-dir", state, "--http", "off", "--quota", "64MiB"}
 	none := func(string) string { return "" }

@@ -82,14 +82,19 @@ func (c eventsCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer cl.close()
-	if err := c.sayMissing(ctx, a, cl); err != nil {
-		return err
+	// A follower must not miss what is published while the daemon is asked. Who reads what is there is told first.
+	group, work := errgroup.WithContext(ctx)
+	if c.NoFollow {
+		group.SetLimit(1)
 	}
-	if c.Accepted {
-		err = c.observe(ctx, a, cl)
-	} else {
-		err = c.log(ctx, a, cl)
-	}
+	group.Go(func() error { return c.sayMissing(work, a, cl) })
+	group.Go(func() error {
+		if c.Accepted {
+			return c.observe(work, a, cl)
+		}
+		return c.log(work, a, cl)
+	})
+	err = group.Wait()
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return nil
 	}
@@ -109,7 +114,7 @@ func (c eventsCmd) sayMissing(ctx context.Context, a *app, cl *client) error {
 	_, err := cl.get(looking, c.Run_)
 	var told *schema.ServiceError
 	if !errors.As(err, &told) || told.Code != schema.CodeNotFound && told.Code != schema.CodeErased {
-		return nil // it is there, or nobody knows
+		return nil // the run exists, or no daemon can tell
 	}
 	if !c.NoFollow {
 		_, err = fmt.Fprintf(a.stderr, "%s: waiting for events of it\n", printable(told.Message))

@@ -73,7 +73,7 @@ func (a *app) findTranscripts(ctx context.Context, args []string, options transc
 // directory adds the transcripts below a directory.
 func (a *app) directory(ctx context.Context, f *found, dir string, options transcript.Options, add func(string, fs.FileInfo)) error {
 	var candidates []string
-	others := 0
+	others, closed := 0, len(f.closed)
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case ctx.Err() != nil:
@@ -104,16 +104,13 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case err == nil && (options.Format == transcript.Auto || options.Format == format):
+		// Of one that cannot be read the import says why.
+		case err == nil && (options.Format == transcript.Auto || options.Format == format), err != nil && !errors.Is(err, transcript.ErrUnknownFormat):
 			info, err := os.Stat(path)
 			if err != nil {
 				return fmt.Errorf("looking for transcripts in %s: %w", dir, err)
 			}
 			add(path, info)
-			transcripts++
-		case err != nil && !errors.Is(err, transcript.ErrUnknownFormat):
-			// The import says why it cannot be read.
-			f.files = append(f.files, path)
 			transcripts++
 		default:
 			name, err := filepath.Rel(dir, path)
@@ -123,7 +120,7 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 			unknown = append(unknown, name)
 		}
 	}
-	if transcripts == 0 && len(f.closed) == 0 {
+	if transcripts == 0 && len(f.closed) == closed {
 		return fail(exitNotFound, "name another directory, or the files themselves", "no transcript is in %s, but %s", dir, plural(others+len(unknown), "other file"))
 	}
 	if n := len(unknown); n > 0 {

@@ -35,12 +35,12 @@ func TestEvents_RunIsNotThere_SaysThatItWaits(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = stop() })
 	code := interrupted(t, func(complaints string) bool {
-		return strings.Contains(complaints, "fleet default has no run nobody: waiting for events of it")
-	}, append([]string{"events", "nobody"}, where...)...)
+		return strings.Contains(complaints, "fleet default has no run unknown: waiting for events of it")
+	}, append([]string{"events", "unknown"}, where...)...)
 	require.Zero(t, code)
 }
 
-// Who follows is ended by Ctrl-C, and all is well; who was to export what there is has not done it.
+// A follower ends well with Ctrl-C. An export of what is there has then not done its work.
 func TestOtel_InterruptedBeforeTheCollectorAnswers_TellsFollowerFromExport(t *testing.T) {
 	t.Parallel()
 	where, _, fleet := provisioned(t)

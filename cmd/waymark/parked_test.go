@@ -93,7 +93,7 @@ func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
 		_, _, complaints := ask("runs", "ls")
 		return strings.Count(complaints, " is parked since ") == parked-1 && !strings.Contains(complaints, "parked-0")
 	}, time.Minute, 50*time.Millisecond, "a list is up to two seconds old")
-	code, _, _ = ask("retry", "nobody")
+	code, _, _ = ask("retry", "unknown")
 	require.Equal(t, int(exitNotFound), code)
 }
 

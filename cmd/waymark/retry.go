@@ -33,7 +33,7 @@ func (c retryCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if p := answer.Parked; p != nil {
-		return fail(exitDamaged, "its events are kept, and recovered as ever; see what is damaged: "+a.prompt.command("verify "+c.Run_)+
+		return fail(exitDamaged, "no event is lost, and a recovery returns all of them; see what is damaged: "+a.prompt.command("verify "+c.Run_)+
 			"; a checkpoint of a newer version needs a daemon of that version", "run %s is still parked after %d tries: %s", c.Run_, p.Tries, p.Why)
 	}
 	if a.cli.JSON {

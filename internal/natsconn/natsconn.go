@@ -202,7 +202,7 @@ const (
 // Connect connects. ctx also bounds later attempts to connect again: it should end with the program's last
 // use of the connection. Options are added to those of the target.
 func (t Target) Connect(ctx context.Context, opts ...nats.Option) (*nats.Conn, error) {
-	d := &dialer{ctx: ctx, timeout: connectTimeout}
+	d := &dialer{ctx: ctx}
 	// What accepts a connection and then says nothing is not waited for longer than ctx lasts.
 	stop := context.AfterFunc(ctx, d.close)
 	defer stop()

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -42,11 +41,7 @@ func TestStart_LimitBelowTheQuotas_StreamsAreThere(t *testing.T) {
 // A server that starts on a nearly full disk takes writes once there is room, without another start.
 func TestStart_NearlyFullDisk_TakesWritesOnceThereIsRoom(t *testing.T) {
 	t.Parallel()
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=256m"); err != nil {
-		t.Skipf("NOT TRIED: this test needs root to mount a disk of its own: %v", err)
-	}
-	t.Cleanup(func() { unmount(t, disk) })
+	disk := natstest.Disk(t, 256)
 	ballast := filepath.Join(disk, "ballast")
 	for i := range uint64(3) {
 		s := start(t, natsd.Config{StateDir: filepath.Join(disk, "state")})
@@ -85,11 +80,7 @@ func diskStream(t *testing.T, s *natsd.Server) jetstream.JetStream {
 
 func TestStart_FullDisk_NamesTheDiskAndChangesNothing(t *testing.T) {
 	t.Parallel()
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=256m"); err != nil {
-		t.Skipf("NOT TRIED: this test needs root to mount a disk of its own: %v", err)
-	}
-	t.Cleanup(func() { unmount(t, disk) })
+	disk := natstest.Disk(t, 256)
 	dir := filepath.Join(disk, "state")
 	s := start(t, natsd.Config{StateDir: dir})
 	js := diskStream(t, s)
@@ -118,10 +109,4 @@ func TestStart_FullDisk_NamesTheDiskAndChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, stream.CachedInfo().State.Msgs)
 	js.Conn().Close()
-}
-
-// unmount waits until it can: a process that another test forks at this moment has this one's files open until it runs its program.
-func unmount(t *testing.T, disk string) {
-	t.Helper()
-	require.Eventually(t, func() bool { return syscall.Unmount(disk, 0) == nil }, time.Minute, 10*time.Millisecond)
 }

@@ -20,7 +20,7 @@ func TestDiscover_EveryoneMayWriteToTheDirectory_IsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	writeEndpoint(t, dir, `{"url":"nats://127.0.0.1:1","server_id":"X"}`)
-	require.NoError(t, os.Chmod(dir, 0o777)) //nolint:gosec // it is what is refused
+	require.NoError(t, os.Chmod(dir, 0o777)) //nolint:gosec // Discover must refuse this mode
 	_, err := statedir.Discover(t.Context(), dir)
 	require.ErrorIs(t, err, statedir.ErrUnusable)
 	require.ErrorContains(t, err, "chmod o-w")

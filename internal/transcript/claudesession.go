@@ -70,8 +70,7 @@ func claudeRuns(path string, rep *Report, opts Options, yield func(*Run) bool) e
 		s.turns[c.Key.ToolCallID] = c.Key.Turn
 		s.kinds[c.Key.ToolCallID] = agentKind(c)
 	}
-	empty := len(run.Steps) == 0
-	if !empty {
+	if len(run.Steps) > 0 {
 		rep.count(run)
 		if !yield(run) {
 			return nil
@@ -101,9 +100,6 @@ func claudeRuns(path string, rep *Report, opts Options, yield func(*Run) bool) e
 		if !s.yieldChild(id, agent, t, yield) {
 			return nil
 		}
-	}
-	if empty && rep.Runs == 0 {
-		rep.note(noMessageYet, rep.File)
 	}
 	return nil
 }
@@ -161,9 +157,6 @@ func (s *session) loneAgent(agent, parent string, yield func(*Run) bool) error {
 			run.ID = s.opts.RunID
 			return yield(run)
 		})
-	}
-	if s.rep.Runs == 0 {
-		s.rep.note(noMessageYet, s.rep.File)
 	}
 	return nil
 }

@@ -204,9 +204,13 @@ func (f *File) Runs() iter.Seq[*Run] {
 			err = f.rep.stopped() // where it was stopped between two reads
 		}
 		f.rep.close()
-		if err != nil {
+		switch {
+		case err != nil:
 			f.err = fmt.Errorf("read transcript %s: %w", f.path, err)
-		} else if f.rep.Runs == 0 && len(f.rep.Problems) == 0 && f.rep.Format != ClaudeCode { // a session may have just begun
+		case f.rep.Runs > 0:
+		case f.rep.Format == ClaudeCode: // the session may have just begun
+			f.rep.note("%s has no message yet: nothing to import", f.path)
+		case len(f.rep.Problems) == 0:
 			f.rep.problem(0, "", errEmpty)
 		}
 	}

@@ -14,9 +14,6 @@ var (
 	errNoMessages = errors.New("no list of messages")
 )
 
-// noMessageYet is said of a session that has just begun.
-const noMessageYet = "%s has no message yet: nothing to import"
-
 // maxRunSource bounds the members that the source of a run, of its end or of a compaction keeps, in bytes: these events
 // cannot move it to the blob store. Further members are counted in the report.
 const maxRunSource = 64 << 10
