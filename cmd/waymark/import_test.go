@@ -134,6 +134,8 @@ func TestImport_ExitCodes(t *testing.T) {
 		defer func() { require.NoError(t, bob.Close(t.Context())) }()
 		_, err = bob.Resume(t.Context(), "talk", publisher.ResumeSpec{Reason: schema.TakeoverReopen})
 		require.NoError(t, err)
+		requireHas(t, w.run(exitOK, "import", file), "executor bob goes on with it")
+		w.file("talk.json", talk("talk", 3, "question"))
 		out := w.run(exitConflict, "import", file)
 		requireHas(t, out, "bob")
 		requireHas(t, out, "--take-over")

@@ -2,6 +2,7 @@ package transcript_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -354,19 +355,53 @@ func TestReplay_ObservationIsWrittenLater_MessageKeepsItsText(t *testing.T) {
 func TestReplay_RunOfAnotherExecutor_IsRefusedByName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
+	folder := t.TempDir()
+	source := writeGenerated(t, folder, transcript.OpenAIChat, gen.Spec{Seed: 3, Turns: 6, Plain: true})
+	g := newGrower(t, transcript.OpenAIChat, source, filepath.Join(folder, "grown.jsonl"))
+	half, whole := g.runs(t, g.length/2)[0], g.runs(t, g.length)[0]
 	mine, bob := w.fleet("importer"), w.fleet("bob")
-	_, err := transcript.Replay(t.Context(), mine, runs[0], transcript.ReplayOptions{})
+	_, err := transcript.Replay(t.Context(), mine, half, transcript.ReplayOptions{})
 	require.NoError(t, err)
-	live, err := bob.Resume(t.Context(), runs[0].ID, publisher.ResumeSpec{Reason: schema.TakeoverReopen})
+	live, err := bob.Resume(t.Context(), half.ID, publisher.ResumeSpec{Reason: schema.TakeoverReopen})
 	require.NoError(t, err)
 
-	_, err = transcript.Replay(t.Context(), mine, runs[0], transcript.ReplayOptions{})
-	require.ErrorIs(t, err, transcript.ErrInUse)
-	require.ErrorContains(t, err, "bob")
+	before := w.recovered(mine, half.ID).Head.Digest
+	for _, again := range []func(context.Context, *publisher.Fleet, *transcript.Run, transcript.ReplayOptions) (transcript.Outcome, error){
+		transcript.Replay, transcript.Compare,
+	} {
+		_, err = again(t.Context(), mine, whole, transcript.ReplayOptions{})
+		require.ErrorIs(t, err, transcript.ErrInUse)
+		require.ErrorContains(t, err, "bob")
+		// The run has all of this one but its end, which is for bob to write.
+		out, err := again(t.Context(), mine, half, transcript.ReplayOptions{})
+		require.NoError(t, err)
+		require.Equal(t, out.Steps, out.Done)
+		require.False(t, out.Resumed)
+		require.Contains(t, out.More, "bob")
+	}
+	require.Equal(t, before, w.recovered(mine, half.ID).Head.Digest)
 	require.NoError(t, live.Mark(t.Context(), "still mine"))
 
-	out, err := transcript.Replay(t.Context(), mine, runs[0], transcript.ReplayOptions{TakeOver: true})
+	out, err := transcript.Replay(t.Context(), mine, whole, transcript.ReplayOptions{TakeOver: true})
 	require.NoError(t, err)
 	require.True(t, out.Resumed)
+	require.Equal(t, schema.StatusCompleted, w.recovered(mine, half.ID).Head.Status)
+}
+
+// A run that never ended lacks its end: its executor may still be at work, whatever it has.
+func TestReplay_RunNeverEnded_OnlyEndIsMissing_IsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	runs, _ := open(t, "testdata/harbour.jsonl", transcript.Options{})
+	mine, bob := w.fleet("importer"), w.fleet("bob")
+	list := events(t, runs[0])
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := transcript.Replay(ctx, bob, runs[0], transcript.ReplayOptions{OnBoundary: func(b transcript.Boundary) {
+		if b.Step == len(list)-1 {
+			cancel()
+		}
+	}})
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = transcript.Replay(t.Context(), mine, runs[0], transcript.ReplayOptions{})
+	require.ErrorIs(t, err, transcript.ErrInUse)
 }

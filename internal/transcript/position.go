@@ -23,6 +23,15 @@ type standing struct {
 // complete reports whether the run has the whole transcript.
 func (st *standing) complete() bool { return st.done == len(st.steps) }
 
+// onlyEnd reports whether the run lacks only the transcript's end.
+func (st *standing) onlyEnd() bool {
+	if st.done != len(st.steps)-1 {
+		return false
+	}
+	_, end := st.steps[st.done].data.(*schema.RunEndedData)
+	return end
+}
+
 // cursor walks a state in the order of the plan.
 type cursor struct {
 	s           *schema.State

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -75,7 +76,8 @@ type Outcome struct {
 // an open turn goes on, a run that has ended is reopened.
 //
 // It returns [ErrDiverged] for a run that is no beginning of this transcript, [ErrInUse] for one that another executor has
-// (in both cases nothing was changed), and the publisher's errors.
+// (in both cases nothing was changed), and the publisher's errors. A run that another executor reopened after it had the whole
+// transcript lacks nothing.
 func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (Outcome, error) {
 	if err := o.Validate(); err != nil {
 		return Outcome{}, err
@@ -146,10 +148,22 @@ func look(ctx context.Context, fleet *publisher.Fleet, run *Run, steps []step, o
 		return out, there, left, nil
 	}
 	if holder := holder(&there.Head); holder != "" && holder != fleet.Executor() && !o.TakeOver {
+		if left.onlyEnd() && reopened(there) {
+			// The run has the whole transcript. Its executor ends it.
+			left.done, left.notes = len(left.steps), nil
+			out.Done, out.Notes = left.done, nil
+			out.More = fmt.Sprintf("executor %s goes on with it, in epoch %d", holder, there.Head.Epoch)
+			return out, there, left, nil
+		}
 		return fail(fmt.Errorf("%w: %s, in epoch %d", ErrInUse, holder, there.Head.Epoch))
 	}
 	out.Resumed, out.Reopened = true, there.Head.Status.Terminal()
 	return out, there, left, nil
+}
+
+// reopened reports whether the run had ended and goes on.
+func reopened(s *schema.State) bool {
+	return slices.ContainsFunc(s.Takeovers, func(t schema.RunResumedData) bool { return t.Reason == schema.TakeoverReopen })
 }
 
 // holder is the executor that has a run; empty when the run has ended, or may be claimed.
