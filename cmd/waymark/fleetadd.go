@@ -23,6 +23,7 @@ type fleetAddCmd struct {
 	Name        string    `arg:"" help:"Name of the fleet."`
 	Dir         string    `placeholder:"DIR" help:"Directory for the fleet's keys, NATS contexts and its part of the server's configuration. Without it only streams and buckets are made, on a server without accounts."`
 	Offline     bool      `help:"Write the files and connect to nothing."`
+	Include     string    `placeholder:"FILE" help:"The fleets.conf of the servers, where it is on this machine: the fleet's part of the configuration is copied beside it, and included in it once."`
 	Quota       quotaSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: 10GiB)."`
 	Storage     byteSize  `default:"0" placeholder:"SIZE" help:"Disk that the fleet may use in all, copies counted (default: four times its logs and 1GiB for each copy). More is refused by the server."`
 	Shards      int       `default:"0" placeholder:"N" help:"Shards of the fleet (default: 1), also in the permissions."`
@@ -43,6 +44,7 @@ func (fleetAddCmd) Help() string {
 
 Examples:
   waymark fleet add payments --dir fleets --offline --replicas 3 --nats tls://nats-1:4222,tls://nats-2:4222 --tls-ca ca.pem
+  waymark fleet add payments --dir fleets --offline --include /etc/waymark/fleets.conf
   waymark fleet add payments --dir fleets --operator ann,bob --duties separate
   waymark fleet add payments --dir fleets
   waymark fleet add payments                       on the local server, which has no accounts`
@@ -54,6 +56,8 @@ type fleetAdded struct {
 	// Config is the part of the server's configuration; Written says that it was changed now.
 	Config  string `json:"config,omitzero"`
 	Written bool   `json:"written,omitzero"`
+	// Included is the servers' file that includes it.
+	Included string `json:"included,omitzero"`
 	// Contexts by role.
 	Contexts map[access.Role]string `json:"contexts,omitzero"`
 	// Duties are joint or separate.
@@ -82,8 +86,8 @@ func (c fleetAddCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case c.Offline && c.Dir == "":
 		return fail(exitUsage, "name the directory with --dir", "--offline writes files only")
-	case c.Dir == "" && (c.Storage != 0 || c.Connections != 0 || len(c.Verify) > 0 || len(c.Operators) > 0 || c.Duties != ""):
-		return fail(exitUsage, "name the directory with --dir", "--storage, --connections, --operator, --duties and --verify are of the server's configuration")
+	case c.Dir == "" && (c.Storage != 0 || c.Connections != 0 || len(c.Verify) > 0 || len(c.Operators) > 0 || c.Duties != "" || c.Include != ""):
+		return fail(exitUsage, "name the directory with --dir", "--storage, --connections, --operator, --duties, --verify and --include are of the server's configuration")
 	}
 	if err := schema.CheckName("fleet", c.Name); err != nil {
 		return err
@@ -93,6 +97,9 @@ func (c fleetAddCmd) Run(ctx context.Context, a *app) error {
 	if c.Dir != "" {
 		var err error
 		if files, err = c.write(a, &done); err != nil {
+			return err
+		}
+		if done.Included, err = include(c.Include, done.Config); err != nil {
 			return err
 		}
 	}
@@ -182,11 +189,15 @@ func (c fleetAddCmd) change(config *kvstore.FleetConfig) {
 
 // afterwards says what makes the server know the fleet.
 func (c fleetAddCmd) afterwards(done *fleetAdded) []string {
+	again := fmt.Sprintf("then run again: waymark fleet add %s --dir %s", c.Name, schema.ShellWord(c.Dir))
+	if done.Included != "" {
+		return []string{"start or reload the servers: nats-server --signal reload", again}
+	}
 	return []string{
 		fmt.Sprintf("copy %s to each server, beside its nats.conf", done.Config),
 		fmt.Sprintf("add the line include %q to its fleets.conf, once", filepath.Base(done.Config)),
 		"reload it: nats-server --signal reload",
-		fmt.Sprintf("then run again: waymark fleet add %s --dir %s", c.Name, schema.ShellWord(c.Dir)),
+		again,
 	}
 }
 
@@ -201,6 +212,9 @@ func (c fleetAddCmd) print(a *app, done *fleetAdded) error {
 	}
 	if done.Config != "" {
 		fields = append(fields, "accounts", done.Config)
+		if done.Included != "" {
+			fields = append(fields, "included in", done.Included)
+		}
 		for _, role := range access.Roles() {
 			if done.Contexts[role] != "" {
 				fields = append(fields, string(role), done.Contexts[role])

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -261,6 +262,52 @@ func ensureKey(file string) (public string, err error) {
 		defer pair.Wipe()
 	}
 	return pair.PublicKey()
+}
+
+// include copies a fleet's part of the configuration beside the servers' file, which includes it once. It returns the file's
+// full path; empty for none.
+func include(file, part string) (full string, err error) {
+	if file == "" {
+		return "", nil
+	}
+	if full, err = filepath.Abs(file); err != nil {
+		return "", err
+	}
+	name := filepath.Base(part)
+	info, err := os.Stat(full)
+	if err != nil {
+		return "", &failure{code: exitNotFound, what: err.Error(), hint: "name the file that nats.conf includes for its accounts", err: err}
+	}
+	text, err := os.ReadFile(full)
+	if err != nil {
+		return "", err
+	}
+	config, err := os.ReadFile(part) //nolint:gosec // the directory is the user's own
+	if err != nil {
+		return "", err
+	}
+	beside := filepath.Join(filepath.Dir(full), name)
+	if _, err := replaceFile(beside, config); err != nil {
+		return "", err
+	}
+	// The servers may run as another user: each that can read the file can read its part.
+	if err := os.Chmod(beside, info.Mode().Perm()); err != nil {
+		return "", err
+	}
+	if regexp.MustCompile(`(?m)^[ \t]*include[ \t]+["']?` + regexp.QuoteMeta(name) + `["']?[ \t\r;]*(#.*|//.*)?$`).Match(text) {
+		return full, nil
+	}
+	line := fmt.Sprintf("include %q\n", name)
+	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
+		line = "\n" + line
+	}
+	// In place, so that the file keeps its owner and mode.
+	f, err := os.OpenFile(full, os.O_APPEND|os.O_WRONLY, 0) //nolint:gosec // the file is named by the user
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(line)
+	return full, errors.Join(err, f.Close())
 }
 
 // replaceFile writes a file unless that is its content already. A reader sees the old or the new one, whole.

@@ -381,6 +381,52 @@ func TestControlEvents_ServerWithoutAccounts_NameAClaim(t *testing.T) {
 }
 
 // Keys of operators are files: a new file adds an operator, a removed file revokes the key.
+func TestFleetAdd_Include_IsAddedOnce(t *testing.T) {
+	t.Parallel()
+	s := &secured{dir: t.TempDir()}
+	s.fleets = filepath.Join(s.dir, "fleets")
+	servers := filepath.Join(s.dir, "servers")
+	require.NoError(t, os.Mkdir(servers, 0o700))
+	file := filepath.Join(servers, "fleets.conf")
+	add := func(code exitCode, flags ...string) string {
+		args := []string{"fleet", "add", keyedFleet, "--dir", s.fleets, "--offline", "--nats", "nats://127.0.0.1:1", "--include", file}
+		return s.waymark(t, int(code), append(args, flags...)...)
+	}
+	requireHas(t, add(exitNotFound), "that nats.conf includes")
+	require.NoFileExists(t, file)
+
+	const line = `include "fleet-` + keyedFleet + `.conf"`
+	for _, before := range []string{
+		"", "# One line for each fleet:\n#   " + line + "\n", "include other.conf", "include \"fleet-" + keyedFleet + "s.conf\"\n",
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(before), 0o640)) //nolint:gosec // the servers' group reads it
+		want := before + line + "\n"
+		if before != "" && !strings.HasSuffix(before, "\n") {
+			want = before + "\n" + line + "\n"
+		}
+		for _, flags := range [][]string{nil, nil, {"--shards", "2"}} {
+			said := add(exitOK, flags...)
+			requireHas(t, said, file)
+			require.NotContains(t, said, "copy ", "it is done")
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.Equal(t, want, string(text))
+			part, err := os.ReadFile(filepath.Join(servers, "fleet-"+keyedFleet+".conf"))
+			require.NoError(t, err)
+			made, err := os.ReadFile(filepath.Join(s.fleets, "fleet-"+keyedFleet+".conf"))
+			require.NoError(t, err)
+			require.Equal(t, string(made), string(part))
+		}
+	}
+	for _, there := range []string{"include 'fleet-" + keyedFleet + ".conf';\r\n", "  include fleet-" + keyedFleet + ".conf # ours"} {
+		require.NoError(t, os.WriteFile(file, []byte(there), 0o600))
+		add(exitOK)
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, there, string(text))
+	}
+}
+
 func TestFleetAdd_KeysOfOperators_AreTheirFiles(t *testing.T) {
 	t.Parallel()
 	s := &secured{dir: t.TempDir()}
