@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
@@ -64,36 +66,48 @@ func threePorts(t *testing.T) int {
 	return 0
 }
 
-// triedSteps are the commands of the README that it says are tried.
-func triedSteps(t *testing.T) string {
+// readmeBlocks are the README's commands, block by block, without those that it says are not run.
+func readmeBlocks(t *testing.T) (blocks []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	require.NoError(t, err)
-	_, rest, ok := strings.Cut(string(text), "<!-- tried: cmd/waymark/operatorpath_test.go -->\n")
-	require.True(t, ok)
-	section, _, ok := strings.Cut(rest, "<!-- end of tried -->")
-	require.True(t, ok)
-	var script strings.Builder
-	blocks := regexp.MustCompile("(?s)(<!-- not run -->\n)?```sh\n(.*?)```\n").FindAllStringSubmatch(section, -1)
-	require.Len(t, blocks, strings.Count(section, "```")/2)
-	for _, b := range blocks {
+	all := regexp.MustCompile("(?s)(<!-- not run: [^\n]+ -->\n)?```sh\n(.*?)```\n").FindAllStringSubmatch(string(text), -1)
+	require.Len(t, all, strings.Count(string(text), "```sh\n"))
+	for _, b := range all {
 		if b[1] == "" {
-			script.WriteString(b[2])
+			blocks = append(blocks, b[2])
 		}
 	}
-	return script.String()
+	return blocks
 }
 
-// The README's way to a secured fleet, from a clone to three servers and three daemons, as it stands there: only ports are others, and
-// the two programs are not built again.
-func TestTheReadmesWayToASecuredFleetIsAsItSays(t *testing.T) {
+// columns is the width of the terminal that the README's commands are pasted into.
+const columns = 100
+
+// unwrapped begin the lines that a terminal wraps: events and transcripts, failures with their hints, the daemon's ready line, and steps
+// that are whole to be pasted.
+var unwrapped = regexp.MustCompile(`^(\{|waymark: |hint: |waymark is ready|\d\. )`)
+
+func requireWidth(t *testing.T, output string) {
+	t.Helper()
+	for line := range strings.Lines(output) {
+		line = strings.TrimRight(line, "\n")
+		if !unwrapped.MatchString(line) {
+			require.LessOrEqual(t, utf8.RuneCountInString(line), columns, "%s", line)
+		}
+	}
+}
+
+// All of the README's blocks in order, twice in a row in the same directory, each time in a fresh shell: only ports are others, and the
+// two programs are not built again.
+func TestReadme_AllBlocks_PastedTwice(t *testing.T) {
 	if testing.Short() {
-		t.Skip("short: the README's steps, with three servers and three daemons")
+		t.Skip("short: the README's steps, twice, with three servers and three daemons")
 	}
 	if runtime.GOOS == "windows" {
 		t.Skip("the page is for a POSIX shell")
 	}
-	steps := triedSteps(t)
+	steps := strings.Join(readmeBlocks(t), "")
 	modules, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
 	require.NoError(t, err)
 	version := regexp.MustCompile(`nats-server/v2@(v\S+)`).FindStringSubmatch(steps)
@@ -118,8 +132,12 @@ func TestTheReadmesWayToASecuredFleetIsAsItSays(t *testing.T) {
 		line := map[string]string{
 			"waymark": "go build -o waymark ./cmd/waymark\n", "nats-server": `GOBIN="$PWD" go install github.com/nats-io/nats-server/v2@` + version[1] + "\n",
 		}[program]
-		swap(line, "ln -s '"+at+"' "+program+"\n")
+		swap(line, "ln -sf '"+at+"' "+program+"\n")
 	}
+	// The page leaves it running in one terminal, and stops it before the fleet begins.
+	const first, begins = "./waymark serve   # an embedded", "# Certificates,"
+	swap(first, fmt.Sprintf("./waymark serve --http 127.0.0.1:%d > first.log 2>&1 & echo $! > first.pid; until ./waymark fleet > first.fleet 2>&1; do sleep 0.2; done   # an embedded", http))
+	swap(begins, `kill "$(cat first.pid)"; wait "$(cat first.pid)"`+"\n"+begins)
 	swap("rehearse.sh rehearsal\n", fmt.Sprintf("rehearse.sh rehearsal %d %d %d %d\n", client, route, monitor, http))
 	for i := range 3 {
 		swap("127.0.0.1:"+strconv.Itoa(4222+i), "127.0.0.1:"+strconv.Itoa(client+i))
@@ -137,19 +155,14 @@ curl -sf http://127.0.0.1:%d/metrics >> seen
 kill -9 `, monitor, http))
 	}
 
-	out, err := os.Create(filepath.Join(clone, "output"))
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), pathLimit)
-	defer cancel()
-	shell := exec.CommandContext(ctx, "sh", "-euc", steps)
-	shell.Dir, shell.Stdout, shell.Stderr = clone, out, out
-	shell.Env = []string{"HOME=" + clone, "PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=0"}
 	t.Cleanup(func() { // what a failure has left
 		files, err := filepath.Glob(filepath.Join(clone, "rehearsal", "*.pid"))
 		require.NoError(t, err)
-		for _, file := range files {
+		for _, file := range append(files, filepath.Join(clone, "first.pid")) {
 			text, err := os.ReadFile(file)
-			require.NoError(t, err)
+			if err != nil {
+				continue
+			}
 			pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 			if err != nil {
 				continue
@@ -159,21 +172,32 @@ kill -9 `, monitor, http))
 			}
 		}
 	})
-	failed := shell.Run()
-	require.NoError(t, out.Close())
-	text, err := os.ReadFile(filepath.Join(clone, "output"))
-	require.NoError(t, err)
-	require.NoError(t, failed, "%s", text)
-
-	for _, want := range []string{
-		"copy " + filepath.Join(clone, "rehearsal", "fleets", "fleet-payments.conf") + " to each server", "streams and buckets  there",
-		"harbour-001", "3 imported", "each of 1 shards is folded by one daemon", "sync_interval is always", "waymark_fleet_waiting_events",
-		" 0 damaged", "\nok\n",
-	} {
-		requireHas(t, string(text), want)
+	ctx, cancel := context.WithTimeout(t.Context(), pathLimit)
+	defer cancel()
+	var shown string
+	// The second time, the run that was taken over is left alone for as long as its executor may live; then it is continued.
+	for round, imports := range []string{`^3 imported$`, `^(1 continued, 2|3) already there$`} {
+		text := pasteInto(ctx, t, clone, steps)
+		for _, want := range []string{
+			"included in  " + filepath.Join(clone, "rehearsal", "fleets.conf"), "streams and buckets  there",
+			"harbour-001", "each of 1 shards is folded by one daemon", "sync_interval is always", "waymark_fleet_waiting_events",
+			" 0 damaged", "\nok\n",
+		} {
+			requireHas(t, text, want)
+		}
+		runs := regexp.MustCompile(`(?m)^runs +(.*(?:imported|there))$`).FindAllStringSubmatch(text, 2)
+		require.Len(t, runs, 2, "by the daemon of the first run, and by the fleet")
+		for _, r := range runs {
+			require.Regexp(t, imports, r[1], "round %d: %s", round+1, text)
+		}
+		require.Len(t, regexp.MustCompile(`(?m)^taken over by +me$`).FindAllString(text, -1), 2)
+		require.NotContains(t, text, "FAILED")
+		requireWidth(t, strings.ReplaceAll(text, clone, "/home/ann/waymark"))
+		shown += text
 	}
-	require.Regexp(t, `(?m)^epoch +2$`, string(text), "it was taken over")
-	require.NotContains(t, string(text), "FAILED")
+	conf, err := os.ReadFile(filepath.Join(clone, "rehearsal", "fleets.conf"))
+	require.NoError(t, err)
+	require.Len(t, regexp.MustCompile(`(?m)^include `).FindAll(conf, -1), 1)
 
 	t.Run("it ends", func(t *testing.T) {
 		for _, first := range []int{client, route, monitor, http} {
@@ -190,7 +214,6 @@ kill -9 `, monitor, http))
 	})
 
 	t.Run("no key is in a command line, an environment, a status page, a log or an output", func(t *testing.T) {
-		shown := string(text)
 		files, err := filepath.Glob(filepath.Join(clone, "rehearsal", "*.log"))
 		require.NoError(t, err)
 		require.Len(t, files, 7)
@@ -219,35 +242,44 @@ kill -9 `, monitor, http))
 	})
 }
 
+// pasteInto runs commands in a fresh shell in a directory that is the home directory, too, and returns all that they print.
+func pasteInto(ctx context.Context, t *testing.T, dir, steps string) string {
+	t.Helper()
+	out, err := os.Create(filepath.Join(dir, "output"))
+	require.NoError(t, err)
+	shell := exec.CommandContext(ctx, "sh", "-euc", steps)
+	// Not into a pipe: daemons that the shell leaves behind would keep it open.
+	shell.Dir, shell.Stdout, shell.Stderr = dir, out, out
+	shell.Env = []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=0", "COLUMNS=" + strconv.Itoa(columns)}
+	failed := shell.Run()
+	require.NoError(t, out.Close())
+	text, err := os.ReadFile(filepath.Join(dir, "output"))
+	require.NoError(t, err)
+	require.NoError(t, failed, "%s", text)
+	return string(text)
+}
+
 // The README's first run, pasted twice in a row on the same machine: the second time finds what the first one left.
 func TestReadme_FirstRun_PastedTwice(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("the commands are a Unix shell's")
 	}
-	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
-	require.NoError(t, err)
-	_, rest, found := strings.Cut(string(text), "In another terminal,")
-	require.True(t, found)
-	_, rest, _ = strings.Cut(rest, "```sh\n")
-	block, _, _ := strings.Cut(rest, "```")
-	require.Contains(t, block, "./waymark import")
+	blocks := readmeBlocks(t)
+	at := slices.IndexFunc(blocks, func(b string) bool { return strings.Contains(b, "./waymark import") })
+	require.NotEqual(t, -1, at)
 	state := t.TempDir()
 	_, stop, err := startDaemon([]string{"--http", "off"}, env("WAYMARK_STATE_DIR", state))
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = stop() })
 	for round := range 2 {
-		for line := range strings.Lines(block) {
+		for line := range strings.Lines(blocks[at]) {
 			cmd := exec.CommandContext(t.Context(), "sh", "-c", strings.ReplaceAll(line, "./waymark", "waymark"))
 			cmd.Dir = filepath.Join("..", "..")
-			cmd.Env = append(os.Environ(), "WAYMARK_STATE_DIR="+state, "WAYMARK_FLEET=", "NATS_URL=", "NATS_CONTEXT=", "COLUMNS=100")
+			cmd.Env = append(os.Environ(), "WAYMARK_STATE_DIR="+state, "WAYMARK_FLEET=", "NATS_URL=", "NATS_CONTEXT=", "COLUMNS="+strconv.Itoa(columns))
 			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, "round %d: %s%s", round+1, line, out)
-			for said := range strings.Lines(string(out)) {
-				if !strings.HasPrefix(said, "{") { // an exported transcript
-					require.LessOrEqual(t, len([]rune(strings.TrimRight(said, "\n"))), 100, "%s%s", line, said)
-				}
-			}
+			requireWidth(t, string(out))
 		}
 	}
 }
