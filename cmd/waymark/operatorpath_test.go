@@ -84,9 +84,9 @@ func readmeBlocks(t *testing.T) (blocks []string) {
 // columns is the width of the terminal that the README's commands are pasted into.
 const columns = 100
 
-// unwrapped begin the lines that a terminal wraps: events and transcripts, failures with their hints, the daemon's ready line, and steps
+// unwrapped begin the lines that a terminal wraps: events and transcripts, notes, failures with their hints, the daemon's ready line, and steps
 // that are whole to be pasted.
-var unwrapped = regexp.MustCompile(`^(\{|waymark: |hint: |waymark is ready|\d\. )`)
+var unwrapped = regexp.MustCompile(`^(\{|waymark: |hint: |note: |waymark is ready|\d\. )`)
 
 func requireWidth(t *testing.T, output string) {
 	t.Helper()
