@@ -58,6 +58,17 @@ func TestNoDaemon_HintFitsTheRole(t *testing.T) {
 	require.Equal(t, "start one there: waymark serve", (&client{nc: new(nats.Conn)}).startHint())
 }
 
+// An observer cannot start a daemon: its own context is not in what the doctor says to do.
+func TestDoctor_ObserverAndNoDaemon_SaysWhoseCredentialsToUse(t *testing.T) {
+	t.Parallel()
+	k := startKeyed(t)
+	said := k.as(t, keyedFleet, access.Observer, int(exitFailure), "doctor")
+	require.Regexp(t, `(?m)^FAILED +daemon +none answers`, said)
+	requireHas(t, said, "of role observer): waymark serve --fleet "+keyedFleet+" --context "+keyedFleet+"-daemon.json")
+	require.NotContains(t, said, keyedFleet+"-observer.json")
+	require.Equal(t, 1, strings.Count(said, "FAILED"), "what an observer may not see is no failure")
+}
+
 func TestConnection_UnknownCA_HintNamesTheFlag(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, t.TempDir())
