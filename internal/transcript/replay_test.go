@@ -148,6 +148,14 @@ func TestARunThatIsThereIsNotTouched(t *testing.T) {
 	require.Equal(t, out.Steps, out.Done)
 	require.False(t, out.Resumed)
 
+	// A run that has ended is not reopened for another transcript, also with TakeOver.
+	before := w.recovered(f, runs[0].ID).Head.Digest
+	other := *runs[1]
+	other.ID = runs[0].ID
+	_, err = transcript.Replay(t.Context(), f, &other, transcript.ReplayOptions{TakeOver: true})
+	require.ErrorIs(t, err, transcript.ErrDiverged)
+	require.Equal(t, before, w.recovered(f, runs[0].ID).Head.Digest)
+
 	// Somebody else's live run under the id: it is neither fenced nor written into.
 	live, err := f.Start(t.Context(), publisher.RunSpec{ID: runs[1].ID, Agent: "coder"})
 	require.NoError(t, err)
