@@ -192,7 +192,7 @@ kill -9 `, monitor, http))
 		}
 		require.Len(t, regexp.MustCompile(`(?m)^taken over by +me$`).FindAllString(text, -1), 2)
 		require.NotContains(t, text, "FAILED")
-		requireWidth(t, strings.ReplaceAll(text, clone, "/home/ann/waymark"))
+		requireWidth(t, strings.ReplaceAll(text, clone, "~/waymark"))
 		shown += text
 	}
 	conf, err := os.ReadFile(filepath.Join(clone, "rehearsal", "fleets.conf"))
