@@ -144,12 +144,14 @@ func explainBackup(err error) *failure {
 	return broke
 }
 
+// hintNotWritten is completed by [importer.underAnotherID], which knows the file.
+const hintNotWritten = "nothing was written to it"
+
 var transcriptErrors = []sentinel{
 	{transcript.ErrUnknownFormat, exitUsage, "name the format: waymark import --format openai-chat|claude-code|swe-agent"},
 	{transcript.ErrSeveralRuns, exitUsage, "leave out --run-id: each run is named by its conversation"},
-	{transcript.ErrDiverged, exitConflict, "nothing was written to it; import the transcript under another id: --run-id ANOTHER"},
-	{transcript.ErrInUse, exitConflict, "nothing was written to it; wait until that executor has ended it, import the transcript under another id " +
-		"(--run-id ANOTHER), or, if that executor is gone for good, add --take-over"},
+	{transcript.ErrDiverged, exitConflict, hintNotWritten},
+	{transcript.ErrInUse, exitConflict, hintNotWritten + "; wait until that executor has ended it or, if it is gone for good, add --take-over"},
 	{transcript.ErrUnresolvedBlob, exitDamaged, ""},
 }
 

@@ -203,7 +203,7 @@ type importer struct {
 	events   int
 	problems int
 	notes    []string
-	failures []error
+	failures []notImported
 	// unread says of each file that could not be read why.
 	unread []string
 }
@@ -378,7 +378,7 @@ func (im *importer) note(done importedRun, err error) error {
 	}
 	im.notes = append(im.notes, done.Notes...)
 	if err != nil && len(im.failures) < maxShown {
-		im.failures = append(im.failures, err)
+		im.failures = append(im.failures, notImported{err, done})
 	}
 	if im.app.cli.JSON {
 		return line(im.app.stdout, done)
@@ -395,7 +395,7 @@ func (im *importer) failed(err error) {
 	defer im.mu.Unlock()
 	im.fates[fateFailed]++
 	if len(im.failures) < maxShown {
-		im.failures = append(im.failures, err)
+		im.failures = append(im.failures, notImported{err: err})
 	}
 	im.unread = append(im.unread, "not read: "+err.Error())
 }
@@ -416,64 +416,9 @@ func (im *importer) report(r *transcript.Report) error {
 			return err
 		}
 	}
+	im.seen = append(im.seen, file)
 	if im.app.cli.JSON {
 		return line(im.app.stdout, file)
-	}
-	im.seen = append(im.seen, file)
-	return nil
-}
-
-// finish prints the summary and says how the import as a whole ended.
-func (im *importer) finish(ctx context.Context, err error) error {
-	for _, closed := range im.found.closed {
-		im.failed(closed)
-	}
-	printErr := error(nil)
-	switch {
-	case im.app.cli.Quiet:
-	case im.app.cli.JSON:
-		printErr = im.printNotes(im.filesNotes())
-	default:
-		printErr = im.print()
-	}
-	if printErr != nil {
-		return printErr
-	}
-	if err != nil {
-		f := explain(ctx, err)
-		hint := "run the same command again: it goes on where it stopped"
-		if first := f.advice(im.app.prompt); first != "" {
-			hint = first + "; then " + hint
-		}
-		return &failure{code: f.code, what: f.what, hint: hint, err: err}
-	}
-	return im.verdict(ctx)
-}
-
-// verdict is nil when everything is there. Of several failures the one that matters most decides.
-func (im *importer) verdict(ctx context.Context) error {
-	var worst *failure
-	for _, err := range im.failures {
-		f := explain(ctx, err)
-		// A run that was left as it is is the mildest.
-		if worst == nil || worst.code == exitConflict && f.code != exitConflict {
-			worst = f
-		}
-	}
-	total := im.total()
-	switch {
-	case worst != nil:
-		not := im.fates[fateDiffers] + im.fates[fateInUse] + im.fates[fateFailed]
-		if not == 1 && total == 1 {
-			return worst
-		}
-		return &failure{
-			code: worst.code, hint: worst.hint, own: worst.own, err: worst,
-			what: fmt.Sprintf("%d of %d %s not imported; the first: %s", not, total, inNumber(not, "was", "were"), worst.what),
-		}
-	case im.problems > 0:
-		return fail(exitDamaged, "mend the lines that are named above, and import the file again", "%s in the input %s not imported; everything else was",
-			plural(im.problems, "place"), inNumber(im.problems, "was", "were"))
 	}
 	return nil
 }

@@ -233,3 +233,32 @@ func TestFindTranscripts_SameNames_AreToldApart(t *testing.T) {
 	}, f.names)
 	require.Len(t, f.notes, 1)
 }
+
+// --run-id is refused for several files and for several conversations in one file. The hint names a command that is taken there.
+func TestImport_RunDiffers_HintIsTakenForFileDirectoryAndSeveralConversations(t *testing.T) {
+	t.Parallel()
+	w := newImportWorld(t)
+	w.run(exitOK, "import", w.file("first.json", talk("talk", 1, "question")))
+	other := w.file("there/else.json", talk("talk", 1, "remark"))
+	w.file("there/more.json", talk("more", 1, "question"))
+	several := w.file("several.jsonl", talk("alone", 1, "question")+"\n"+talk("talk", 1, "aside")+"\n")
+	for i, test := range []struct{ what, label string }{
+		{other, "or import it under another id:"},
+		{filepath.Dir(other), "or import it under another id:"},
+		{several, "under another id: copy line 2 of " + several + " into a file of its own, then"},
+	} {
+		out := w.run(exitConflict, "import", test.what, "--format", "openai-chat", "--agent", "coder")
+		require.Contains(t, out, "hint: nothing was written to it; ")
+		args, id := pasted(t, out, test.label), fmt.Sprintf("another-%d", i)
+		for j := range args {
+			args[j] = strings.ReplaceAll(args[j], "ANOTHER", id)
+		}
+		if test.what == several {
+			require.Equal(t, "FILE", args[len(args)-1])
+			args[len(args)-1] = w.file("copy.json", talk("talk", 1, "aside"))
+		}
+		var said bytes.Buffer
+		require.Zero(t, run(t.Context(), args, w.getenv, strings.NewReader(""), &said, &said), "%v: %s", args, &said)
+		requireHas(t, said.String(), id)
+	}
+}
