@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 
+	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
@@ -24,7 +30,9 @@ type client struct {
 	nc     *nats.Conn
 	target natsconn.Target
 	fleet  string
-	prompt prompt
+	// fleetFrom is the flag or the variable that named the fleet; empty for the default.
+	fleetFrom string
+	prompt    prompt
 	// wait bounds one answer.
 	wait   time.Duration
 	closed chan struct{}
@@ -48,7 +56,7 @@ func (a *app) connect(ctx context.Context, opts ...nats.Option) (*client, error)
 		}
 		return nil, err
 	}
-	c := &client{target: target, fleet: a.cli.Fleet, prompt: a.prompt, wait: a.cli.Timeout, closed: make(chan struct{})}
+	c := &client{target: target, fleet: a.cli.Fleet, fleetFrom: a.fleetFrom(), prompt: a.prompt, wait: a.cli.Timeout, closed: make(chan struct{})}
 	opts = append([]nats.Option{
 		nats.Name("waymark cli"),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
@@ -62,6 +70,17 @@ func (a *app) connect(ctx context.Context, opts ...nats.Option) (*client, error)
 		return nil, err
 	}
 	return c, nil
+}
+
+// fleetFrom is what named the fleet; empty when nothing did.
+func (a *app) fleetFrom() string {
+	switch variable := a.getenv("WAYMARK_FLEET"); {
+	case variable != "" && variable == a.cli.Fleet:
+		return "WAYMARK_FLEET"
+	case variable != "" || a.cli.Fleet != schema.DefaultFleet:
+		return "--fleet"
+	}
+	return ""
 }
 
 // close ends the connection and waits until it has.
@@ -90,7 +109,7 @@ func (c *client) ask(ctx context.Context, verb, run string, request, reply any) 
 		return &failure{
 			code: exitUnavailable,
 			what: fmt.Sprintf("no daemon answers for fleet %s on %s", c.fleet, c.target.Address()),
-			hint: c.startHint(),
+			hint: c.startHint(ctx),
 			err:  err,
 		}
 	case errors.Is(err, context.DeadlineExceeded):
@@ -113,15 +132,81 @@ func (c *client) ask(ctx context.Context, verb, run string, request, reply any) 
 	return nil
 }
 
-// startHint is what to do when no daemon answers. A role other than the daemon's cannot start one.
-func (c *client) startHint() string {
+// startHint is what to do when the fleet has no daemon. A role other than the daemon's cannot start one.
+func (c *client) startHint(ctx context.Context) string {
 	for _, role := range access.ClientRoles() {
 		if c.nc.Opts.InboxPrefix == access.InboxPrefix(role) {
-			return fmt.Sprintf("have the fleet's daemon started, with the daemon's credentials (those in use are of role %s): waymark serve --fleet %s --context %s-daemon.json",
-				role, c.fleet, c.fleet)
+			return c.startHintOf(role)
 		}
 	}
-	return "start one there: " + c.prompt.command(c.serveWords())
+	start := "start its daemon there: " + c.prompt.command(c.serveWords())
+	served := c.servedFleets(ctx)
+	if len(served) == 0 || slices.Contains(served, c.fleet) {
+		return start
+	}
+	named := "fleet " + c.fleet + " is asked where none is named"
+	if c.fleetFrom != "" {
+		named = "fleet " + c.fleet + " is named by " + c.fleetFrom
+	}
+	return fmt.Sprintf("%s, the daemons there serve %s: name one of them with --fleet, or %s", named, strings.Join(served, ", "), start)
+}
+
+// startHintOf names the daemon's file where it lies beside the one in use, and otherwise what it is called.
+func (c *client) startHintOf(role access.Role) string {
+	file, where := c.fleet+"-daemon.json", ""
+	beside := filepath.Join(filepath.Dir(c.target.Context), file)
+	if _, err := os.Stat(beside); c.target.Context != "" && err == nil {
+		file = schema.ShellWord(beside)
+	} else {
+		file, where = "FILE", "; FILE is the "+file+" that waymark fleet add wrote"
+	}
+	return fmt.Sprintf("have the fleet's daemon started, with the daemon's credentials (those in use are of role %s): waymark serve --fleet %s --context %s%s",
+		role, c.fleet, file, where)
+}
+
+const (
+	// servedWithin bounds the wait for the first daemon of any fleet, and for each that answers after it.
+	servedWithin = 250 * time.Millisecond
+	// servedMost bounds the fleets that are named.
+	servedMost = 8
+)
+
+// servedFleets asks the daemons on the server, of all fleets, for the names of their fleets. A connection of a role reaches its own fleet
+// only. No answer is no error.
+func (c *client) servedFleets(ctx context.Context) []string {
+	if c.nc.Opts.InboxPrefix != "" {
+		return nil
+	}
+	told := c.nc.ErrorHandler() // it would report a refusal of this question instead of the reason that is known
+	c.nc.SetErrorHandler(nil)
+	defer c.nc.SetErrorHandler(told)
+	inbox := c.nc.NewInbox()
+	sub, err := c.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
+	if c.nc.PublishRequest(micro.APIPrefix+"."+micro.PingVerb.String()+"."+consumer.ServiceName, inbox, nil) != nil {
+		return nil
+	}
+	var list []string
+	for len(list) < servedMost {
+		waiting, cancel := context.WithTimeout(ctx, servedWithin)
+		m, err := sub.NextMsgWithContext(waiting)
+		cancel()
+		if err != nil {
+			break
+		}
+		var ping micro.Ping
+		if json.Unmarshal(m.Data, &ping) != nil || !schema.ValidName(ping.Metadata["fleet"]) {
+			continue
+		}
+		if fleet := ping.Metadata["fleet"]; !slices.Contains(list, fleet) {
+			list = append(list, fleet)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // serveWords are those of the command that starts a daemon on the server of this client.

@@ -16,6 +16,9 @@ func (c *client) withPublisher(ctx context.Context, executor string, use func(*p
 		config.Heartbeat = -1 // a command keeps no run
 	}
 	fleet, err := publisher.Connect(ctx, config)
+	if errors.Is(err, publisher.ErrNotProvisioned) {
+		return c.notThere(ctx, err)
+	}
 	if err != nil {
 		return err
 	}

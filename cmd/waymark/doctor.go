@@ -403,7 +403,7 @@ func (d *doctor) disk(a *app) {
 func (d *doctor) fleet(ctx context.Context) {
 	var reply schema.FleetReply
 	if err := d.cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
-		d.add("daemon", checkFailed, d.cl.startHint(), "none answers: %s", err)
+		d.add("daemon", checkFailed, d.cl.startHint(ctx), "none answers: %s", err)
 		return
 	}
 	d.add("daemon", checkOK, "", "%s answers", reply.Replica)
@@ -418,7 +418,7 @@ func (d *doctor) fleet(ctx context.Context) {
 			d.add("lock", checkUnknown, "", "shard %d: %s", s.Shard, s.Error)
 			continue
 		case s.Folder == "":
-			d.add("lock", checkFailed, d.cl.startHint(), "nobody holds the lease of shard %d: nothing of it is folded, and nobody dead is noticed", s.Shard)
+			d.add("lock", checkFailed, d.cl.startHint(ctx), "nobody holds the lease of shard %d: nothing of it is folded, and nobody dead is noticed", s.Shard)
 			continue
 		}
 		folded++

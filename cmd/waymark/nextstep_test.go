@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/tls"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -52,10 +54,58 @@ func TestNoDaemon_HintFitsTheRole(t *testing.T) {
 	t.Parallel()
 	for _, role := range access.ClientRoles() {
 		c := &client{nc: &nats.Conn{Opts: nats.Options{InboxPrefix: access.InboxPrefix(role)}}, fleet: "payments"}
-		require.Contains(t, c.startHint(), "of role "+string(role))
-		require.Contains(t, c.startHint(), "waymark serve --fleet payments --context payments-daemon.json")
+		hint := c.startHint(t.Context())
+		require.Contains(t, hint, "of role "+string(role))
+		require.Contains(t, hint, "waymark serve --fleet payments --context FILE; FILE is the payments-daemon.json that")
+		// A file that lies beside the one in use is named by its path.
+		dir := t.TempDir()
+		c.target.Context = filepath.Join(dir, "payments-"+string(role)+".json")
+		require.Contains(t, c.startHint(t.Context()), " --context FILE; ")
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "payments-daemon.json"), []byte("{}"), 0o600))
+		require.Contains(t, c.startHint(t.Context()), " --context "+schema.ShellWord(filepath.Join(dir, "payments-daemon.json")))
 	}
-	require.Equal(t, "start one there: waymark serve", (&client{nc: new(nats.Conn)}).startHint())
+}
+
+// A command that asks for another fleet than the one that is served says so, and what named it.
+func TestNoDaemon_AnotherFleetIsServed_HintNamesBothAndWhereTheNameIsFrom(t *testing.T) {
+	t.Parallel()
+	server := natstest.Start(t)
+	context := server.NATSD().Endpoint().Context
+	ask := func(variable string, code exitCode, args ...string) string {
+		var out bytes.Buffer
+		got := run(t.Context(), append([]string{"--context", context}, args...), env("WAYMARK_FLEET", variable), strings.NewReader(""), &out, &out)
+		require.Equal(t, int(code), got, &out)
+		return out.String()
+	}
+	said := ask("", exitUnavailable, "runs", "ls")
+	require.Equal(t, []string{"--context", context, "serve"}, pasted(t, said, "hint: start its daemon there:"))
+
+	_, stop, err := startDaemon([]string{"--http", "off", "--context", context, "--fleet", "payments", "--quota", "64MiB"}, env())
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	for _, command := range []struct {
+		args []string
+		code exitCode
+	}{
+		{[]string{"runs", "ls"}, exitUnavailable}, // asks the daemon
+		{[]string{"plan", "r"}, exitNotFound},     // reads as the SDK does
+		{[]string{"doctor"}, exitNotFound},        // reads the settings
+	} {
+		for _, by := range []struct{ variable, flag, says string }{
+			{"", "", "hint: fleet default is asked where none is named, "},
+			{"other", "", "hint: fleet other is named by WAYMARK_FLEET, "},
+			{"", "other", "hint: fleet other is named by --fleet, "},
+			{"payments", "default", "hint: fleet default is named by --fleet, "},
+		} {
+			args := command.args
+			if by.flag != "" {
+				args = append([]string{"--fleet", by.flag}, args...)
+			}
+			said := ask(by.variable, command.code, args...)
+			requireHas(t, said, by.says+"the daemons there serve payments: name one of them with --fleet, or start its daemon there: waymark ")
+		}
+		require.NotContains(t, ask("payments", exitOK, "runs", "ls"), "hint: ")
+	}
 }
 
 // An observer cannot start a daemon: its own context is not in what the doctor says to do.

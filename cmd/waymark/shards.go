@@ -236,11 +236,12 @@ func (c *client) settings(ctx context.Context) (jetstream.JetStream, kvstore.Fle
 	}
 	settings, _, err := kvstore.NewFleets(js).Get(ctx, c.fleet)
 	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing) {
-		err = &failure{
-			code: exitNotFound, err: err,
-			what: fmt.Sprintf("fleet %s does not exist on %s", c.fleet, c.target.Address()),
-			hint: "start a daemon for it: " + c.prompt.command(c.serveWords()),
-		}
+		err = c.notThere(ctx, err)
 	}
 	return js, settings, err
+}
+
+// notThere says that the server does not have the fleet.
+func (c *client) notThere(ctx context.Context, err error) error {
+	return &failure{code: exitNotFound, err: err, hint: c.startHint(ctx), what: fmt.Sprintf("fleet %s does not exist on %s", c.fleet, c.target.Address())}
 }
