@@ -22,11 +22,13 @@ const (
 	cleanupLook = 100 * time.Millisecond
 	// shownRuns bounds the runs that are listed for people; reports have all.
 	shownRuns = 20
+	// maxAgeDays bounds --max-age-days: a hundred years.
+	maxAgeDays = 36500
 )
 
 type cleanupCmd struct {
-	MaxAgeDays int             `default:"-1" placeholder:"N" help:"Remove what ended longer ago than so many days; instead of the fleet's policy."`
-	MaxAge     time.Duration   `default:"-1ns" placeholder:"TIME" help:"The same as a time, such as 36h."`
+	MaxAgeDays *int            `placeholder:"N" help:"Remove runs that ended more than so many days ago, instead of by the fleet's policy; 0 removes all ended runs but those that --grace keeps."`
+	MaxAge     *time.Duration  `placeholder:"TIME" help:"The same as a time, such as 36h."`
 	Grace      time.Duration   `default:"10m" placeholder:"TIME" help:"Keep what anything was added to within this time, whatever its age (default: 10m)."`
 	Status     []schema.Status `placeholder:"STATUS,..." help:"Only runs that are completed, failed or cancelled; may be given several times."`
 	DryRun     bool            `help:"Show the plan, and remove nothing."`
@@ -44,29 +46,48 @@ func (cleanupCmd) Help() string {
 
 Examples:
   waymark cleanup --max-age-days 30 --status completed --dry-run
+  waymark cleanup --max-age-days 0 --dry-run            what has ended, whatever its age
   waymark cleanup --max-age-days 7 --status failed --report cleanup.md`
 }
 
 // Validate is called by kong.
 func (c cleanupCmd) Validate() error {
 	switch {
-	case c.MaxAgeDays >= 0 && c.MaxAge >= 0:
+	case c.MaxAgeDays != nil && c.MaxAge != nil:
 		return errors.New("--max-age-days and --max-age are both given: leave out one of them")
-	case c.MaxAgeDays < -1, c.MaxAge < -1:
-		return errors.New("--max-age-days and --max-age: use 0 or more")
+	case c.MaxAgeDays != nil && (*c.MaxAgeDays < 0 || *c.MaxAgeDays > maxAgeDays):
+		return fmt.Errorf("--max-age-days %d: use 0 to %d", *c.MaxAgeDays, maxAgeDays)
+	case c.MaxAge != nil && *c.MaxAge < 0:
+		return fmt.Errorf("--max-age %s: use 0s or more", *c.MaxAge)
 	case c.Grace < time.Second:
 		return fmt.Errorf("--grace %s: use 1s or more", c.Grace)
 	}
 	return nil
 }
 
+// age is the one that the flags give.
+func (c cleanupCmd) age() (age time.Duration, given bool) {
+	switch {
+	case c.MaxAgeDays != nil:
+		return time.Duration(*c.MaxAgeDays) * 24 * time.Hour, true
+	case c.MaxAge != nil:
+		return *c.MaxAge, true
+	}
+	return 0, false
+}
+
+// policyText is the policy for people. The shortest age that the daemon takes, a second, is none.
+func (c cleanupCmd) policyText(p *schema.RetentionPolicy) string {
+	if age, given := c.age(); given && age == 0 {
+		return "ended runs of any age are removed"
+	}
+	return p.String()
+}
+
 // policy is the one that the flags ask for, nil for the fleet's own.
 func (c cleanupCmd) policy() *schema.RetentionPolicy {
-	age := c.MaxAge
-	if c.MaxAgeDays >= 0 {
-		age = time.Duration(c.MaxAgeDays) * 24 * time.Hour
-	}
-	if age < 0 {
+	age, given := c.age()
+	if !given {
 		return nil
 	}
 	seconds := max(int64(age/time.Second), 1) // 0 is for ever
@@ -204,7 +225,7 @@ func (c cleanupCmd) write(a *app, report *retention.Report) error {
 		return document(a.stdout, report)
 	}
 	if !a.cli.Quiet {
-		return printCleanup(a, report)
+		return c.print(a, report)
 	}
 	for i := range report.Runs {
 		if item := &report.Runs[i]; item.Remove && item.Failed == "" {
@@ -233,7 +254,7 @@ func writeCleanup(path string, report *retention.Report) error {
 	return nil
 }
 
-func printCleanup(a *app, report *retention.Report) error {
+func (c cleanupCmd) print(a *app, report *retention.Report) error {
 	removed := "removed"
 	if report.DryRun {
 		removed = "to be removed"
@@ -296,7 +317,11 @@ func printCleanup(a *app, report *retention.Report) error {
 	if report.Pending > 0 {
 		pending = fmt.Sprintf("%d runs; the daemon goes on", report.Pending)
 	}
-	return printFields(a.stdout, "policy", report.Policy.String(), "scanned", fmt.Sprintf("%d runs", report.Scanned),
+	grace := ""
+	if s := report.Policy.GraceSeconds; s > 0 {
+		grace = fmt.Sprintf("%s: runs with newer events are kept", time.Duration(s)*time.Second)
+	}
+	return printFields(a.stdout, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", fmt.Sprintf("%d runs", report.Scanned),
 		removed, fmt.Sprintf("%d runs, %s", report.Removed, bytesText(report.Bytes)), "kept", fmt.Sprintf("%d runs", report.Kept),
 		"waiting for a person", unsettled,
 		"not removed", failed, "still going", pending, "verified", verified)
