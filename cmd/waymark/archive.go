@@ -46,11 +46,11 @@ func (c exportCmd) archive(ctx context.Context, a *app, cl *client, fleet *publi
 		rows[i] = []string{r.Run, string(r.Status), count(r.Records), count(r.Blobs), r.Digest[:min(16, len(r.Digest))]}
 	}
 	return printTable(a.stdout, []column{
-		{title: "run", shrinks: true},
+		{title: "run"},
 		{title: "status"},
-		{title: "messages", right: true},
+		{title: "messages", right: true, drop: 2},
 		{title: "blobs", right: true},
-		{title: "digest"},
+		{title: "digest", drop: 1},
 	}, rows)
 }
 
@@ -112,12 +112,12 @@ func (c importCmd) archive(ctx context.Context, a *app) error {
 		}
 		if !a.cli.JSON {
 			failures = append(failures, printTable(a.stdout, []column{
-				{title: "run", shrinks: true},
-				{title: "was", shrinks: true},
+				{title: "run"},
+				{title: "was"},
 				{title: "fate"},
 				{title: "status"},
-				{title: "messages", right: true},
-				{title: "digest"},
+				{title: "messages", right: true, drop: 2},
+				{title: "digest", drop: 1},
 				{title: ""},
 			}, rows))
 		}

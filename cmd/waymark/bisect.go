@@ -113,6 +113,6 @@ func (c bisectCmd) Run(ctx context.Context, a *app) error {
 	if found.Before != "" {
 		before = a.prompt.command("fork " + c.Run_ + " --at " + schema.ShellWord(found.Before))
 	}
-	return printWhole(a.stdout, "event", fmt.Sprintf("%d of the run", found.Events), "look at it", a.prompt.command("recover "+c.Run_+" --at "+schema.ShellWord(found.Point)),
+	return printFields(a.stdout, "event", fmt.Sprintf("%d of the run", found.Events), "look at it", a.prompt.command("recover "+c.Run_+" --at "+schema.ShellWord(found.Point)),
 		"go on from before it", before)
 }

@@ -289,7 +289,8 @@ func (c cleanupCmd) print(a *app, report *retention.Report) error {
 	}
 	if len(rows) > 0 {
 		if err := printTable(a.stdout, []column{
-			{title: "run", shrinks: true}, {title: "status"}, {title: "last event"}, {title: "bytes", right: true}, {title: "what"}, {title: "why", shrinks: true},
+			{title: "run"}, {title: "status", drop: 3}, {title: "last event", drop: 2}, {title: "bytes", right: true, drop: 1}, {title: "what"},
+			{title: "why", shrinks: true, wraps: true},
 		}, rows); err != nil {
 			return err
 		}

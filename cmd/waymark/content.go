@@ -130,7 +130,7 @@ func printState(a *app, s *schema.State) error {
 	}
 	return printTable(a.stdout, []column{
 		{title: "turn", right: true},
-		{title: "call", shrinks: true},
+		{title: "call"},
 		{title: "occ.", right: true},
 		{title: "tool", shrinks: true},
 		{title: "outcome"},

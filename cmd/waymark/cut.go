@@ -110,7 +110,7 @@ func (c cutCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	return printTable(a.stdout, []column{
-		{title: "run", shrinks: true},
+		{title: "run"},
 		{title: "point"},
 		{title: "position", right: true, drop: 2},
 		{title: "turn", right: true, drop: 1},

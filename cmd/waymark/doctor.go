@@ -132,7 +132,7 @@ func printDiagnosis(a *app, d *diagnosis) error {
 	for i, k := range d.Checks {
 		rows[i] = []string{k.Result, k.Name, k.Detail}
 	}
-	if err := printTable(a.stdout, []column{{title: "result"}, {title: "check"}, {title: "detail", shrinks: true}}, rows); err != nil {
+	if err := printTable(a.stdout, []column{{title: "result"}, {title: "check"}, {title: "detail", shrinks: true, wraps: true}}, rows); err != nil {
 		return err
 	}
 	// What is to be run is not cut to a line's width.

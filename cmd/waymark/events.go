@@ -431,10 +431,9 @@ func newEventLine(stream schema.StreamSequence, e *schema.Event) eventLine {
 // decisionRoom is what a line keeps for a decision behind the name of its sender, in columns.
 const decisionRoom = 24
 
-// inColumn is text from outside in a column of a line whose table has no end: of that width, within reason.
-func inColumn(s string, width int) string {
-	width = min(max(width, 12), schema.MaxName)
-	return text.Pad(text.Snip(printable(s), width, "…"), width, ' ')
+// inColumn is an id in a column of a line whose table has no end: of that width, within reason, or wider, for an id is not cut.
+func inColumn(id string, width int) string {
+	return text.Pad(printable(id), min(max(width, 12), schema.MaxName), ' ')
 }
 
 // printEvent writes an event as a line of a table. A doubt about it stands in place of what it says, and is not cut.
@@ -452,12 +451,12 @@ func printEvent(a *app, stream schema.StreamSequence, e *schema.Event, doubt str
 	}
 	width := widthOf(a.stdout)
 	head := fmt.Sprintf("%-12s  %7d  %s  %-7s  %-16s  ", clock(e.Time), stream,
-		inColumn(e.Subject, 20+(width-pipeWidth)/4), place, text.Snip(printable(name), 16, "…"))
+		inColumn(e.Subject, 20+(width-pipeWidth)/4), place, printable(name))
 	if doubt != "" {
 		_, err := fmt.Fprintln(a.stdout, head+printable(doubt))
 		return err
 	}
-	said, room := printable(gist(e)), width-text.StringWidthWithoutEscSequences(head)
+	said, room := printable(gist(e)), mostOf(a.stdout)-text.StringWidthWithoutEscSequences(head)
 	if by := printable(sender(e)); by != "" {
 		// Who decided is shown whole, also beyond the width of the page, and what was decided keeps some room.
 		said, room = words(by, said), max(room, text.StringWidthWithoutEscSequences(by)+decisionRoom)

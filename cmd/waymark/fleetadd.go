@@ -228,7 +228,7 @@ func (c fleetAddCmd) print(a *app, done *fleetAdded) error {
 			fields = append(fields, "removed", file+", its key file is gone")
 		}
 	}
-	if err := printWhole(a.stdout, fields...); err != nil || a.cli.Quiet {
+	if err := printFields(a.stdout, fields...); err != nil || a.cli.Quiet {
 		return err
 	}
 	next := []string{"start its daemon: waymark serve --fleet " + c.Name}

@@ -175,12 +175,12 @@ func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt) e
 	}
 	return printBelow(a, []column{
 		{title: "turn", right: true},
-		{title: "call", shrinks: true},
+		{title: "call"},
 		{title: "occ.", right: true},
 		{title: "tool", shrinks: true},
-		{title: "replay"},
+		{title: "replay", drop: 2},
 		{title: "fate"},
-		{title: "since"},
+		{title: "since", drop: 1},
 	}, rows)
 }
 
@@ -191,11 +191,11 @@ func printWaits(a *app, waits []schema.OpenInterrupt) error {
 		rows[i] = []string{w.InterruptID, w.Reason, w.ToolCallID, w.Message, ago(w.Since, a.now()), untilText(w.ExpiresAt)}
 	}
 	return printBelow(a, []column{
-		{title: "waits for", shrinks: true},
-		{title: "reason"},
-		{title: "call", shrinks: true, drop: 1},
+		{title: "waits for"},
+		{title: "reason", drop: 3},
+		{title: "call", drop: 1},
 		{title: "asks", shrinks: true},
-		{title: "since"},
+		{title: "since", drop: 2},
 		{title: "expires"},
 	}, rows)
 }
@@ -219,14 +219,14 @@ func printHandoffs(a *app, handoffs []schema.OpenHandoff) error {
 
 func handoffColumns() []column {
 	return []column{
-		{title: "hand-off", shrinks: true},
+		{title: "hand-off"},
 		{title: "status"},
 		{title: "kind", drop: 1},
 		{title: "reason", shrinks: true, drop: 3},
-		{title: "to agent", shrinks: true},
-		{title: "by", shrinks: true, drop: 2},
-		{title: "child run", shrinks: true},
-		{title: "since"},
+		{title: "to agent", drop: 5},
+		{title: "by", drop: 2},
+		{title: "child run"},
+		{title: "since", drop: 4},
 	}
 }
 
@@ -242,10 +242,10 @@ func printBelow(a *app, columns []column, rows [][]string) error {
 	return printTable(a.stdout, columns, rows)
 }
 
-// withoutEmpty leaves out the columns that may be cut and hold nothing.
+// withoutEmpty leaves out the columns that hold nothing.
 func withoutEmpty(columns []column, rows [][]string) ([]column, [][]string) {
-	for i, c := range slices.Backward(columns) {
-		if !c.shrinks || slices.ContainsFunc(rows, func(row []string) bool { return row[i] != "" }) {
+	for i := range slices.Backward(columns) {
+		if slices.ContainsFunc(rows, func(row []string) bool { return row[i] != "" }) {
 			continue
 		}
 		columns = slices.Delete(slices.Clone(columns), i, i+1)

@@ -429,7 +429,7 @@ func (im *importer) print() error {
 		rows[i] = []string{r.Run, string(r.Format), r.Fate, string(r.Status), count(r.Turns), count(r.Events), count(r.Before), r.Parent}
 	}
 	if err := printTable(im.app.stdout, []column{
-		{title: "run", shrinks: true},
+		{title: "run"},
 		{title: "format", drop: 2},
 		{title: "fate"},
 		{title: "ends", drop: 4},

@@ -29,28 +29,40 @@ const (
 type page struct {
 	io.Writer
 	width int
+	// whole: a program reads it. Text is wrapped at width all the same, tables have all of their columns, and nothing is cut.
+	whole bool
 }
 
-// newPage finds the width: that of COLUMNS, else that of the terminal, else pipeWidth.
+// newPage finds the width: that of COLUMNS, else that of the terminal. Where there is neither, the page is whole.
 func newPage(w io.Writer, getenv func(string) string) page {
-	width, err := strconv.Atoi(getenv("COLUMNS"))
-	if err != nil || width < 1 {
-		width = pipeWidth
-		if f, ok := w.(*os.File); ok {
-			if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 { //nolint:gosec // a file descriptor
-				width = columns
-			}
+	if width, err := strconv.Atoi(getenv("COLUMNS")); err == nil && width > 0 {
+		return page{w, max(width, leastWidth), false}
+	}
+	if f, ok := w.(*os.File); ok {
+		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 { //nolint:gosec // a file descriptor
+			return page{w, max(columns, leastWidth), false}
 		}
 	}
-	return page{w, max(width, leastWidth)}
+	return page{w, pipeWidth, true}
 }
 
-// widthOf is the width of what is written to w.
+// widthOf is the width at which text on w is wrapped.
 func widthOf(w io.Writer) int {
 	if p, ok := w.(page); ok {
 		return p.width
 	}
 	return pipeWidth
+}
+
+// pageLike writes to w with the width of another page.
+func pageLike(other, w io.Writer) page { return page{w, widthOf(other), mostOf(other) == math.MaxInt} }
+
+// mostOf is the width beyond which a line on w is shortened.
+func mostOf(w io.Writer) int {
+	if p, ok := w.(page); ok && !p.whole {
+		return p.width
+	}
+	return math.MaxInt
 }
 
 // minColumn is what a column that may shrink keeps.
@@ -83,11 +95,13 @@ type column struct {
 	right bool
 	// drop says that the column may be left out when the table is too wide: 1 goes first. 0 stays.
 	drop int
-	// shrinks says that the column may be cut when the table is still too wide.
+	// shrinks says that the column may be cut when the table is still too wide. Ids are pasted: their columns never are.
 	shrinks bool
+	// wraps says that a column that shrinks is wrapped instead of cut.
+	wraps bool
 }
 
-// printTable prints rows below their titles, within the width of w. No rows are no table.
+// printTable prints rows below their titles, within the width of w as far as its columns allow. No rows are no table.
 func printTable(w io.Writer, columns []column, rows [][]string) error {
 	if len(rows) == 0 {
 		return nil
@@ -102,8 +116,8 @@ func printTable(w io.Writer, columns []column, rows [][]string) error {
 			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(row[i]))
 		}
 	}
-	columns, rows, widths = dropped(columns, rows, widths, widthOf(w))
-	fit(columns, widths, widthOf(w))
+	columns, rows, widths = dropped(columns, rows, widths, mostOf(w))
+	fit(columns, widths, mostOf(w))
 	t := table.NewWriter()
 	t.SetStyle(plain)
 	header := make(table.Row, len(columns))
@@ -114,13 +128,19 @@ func printTable(w io.Writer, columns []column, rows [][]string) error {
 		if c.right {
 			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
 		}
+		if c.wraps {
+			configs[i].WidthMax, configs[i].WidthMaxEnforcer = widths[i], text.WrapSoft
+		}
 	}
 	t.AppendHeader(header)
 	t.SetColumnConfigs(configs)
 	for _, row := range rows {
 		cells := make(table.Row, len(row))
 		for i := range row {
-			cells[i] = text.Snip(row[i], widths[i], "…")
+			cells[i] = row[i]
+			if !columns[i].wraps {
+				cells[i] = text.Snip(row[i], widths[i], "…")
+			}
 		}
 		t.AppendRow(cells)
 	}
@@ -185,13 +205,8 @@ func fit(columns []column, widths []int, most int) {
 	}
 }
 
-// printFields prints pairs of name and value; empty values are left out. Long values are cut.
-func printFields(w io.Writer, pairs ...string) error { return printPairs(w, widthOf(w), pairs) }
-
-// printWhole is printFields for values that are pasted, such as commands and keys: it cuts none.
-func printWhole(w io.Writer, pairs ...string) error { return printPairs(w, math.MaxInt, pairs) }
-
-func printPairs(w io.Writer, most int, pairs []string) error {
+// printFields prints pairs of name and value; empty values are left out. Values are pasted, and none is cut.
+func printFields(w io.Writer, pairs ...string) error {
 	width := 0
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
@@ -200,10 +215,9 @@ func printPairs(w io.Writer, most int, pairs []string) error {
 	}
 	var b strings.Builder
 	for i := 0; i < len(pairs); i += 2 {
-		if pairs[i+1] == "" {
-			continue
+		if pairs[i+1] != "" {
+			fmt.Fprintf(&b, "%-*s  %s\n", width, pairs[i], printable(pairs[i+1]))
 		}
-		fmt.Fprintf(&b, "%-*s  %s\n", width, pairs[i], text.Snip(printable(pairs[i+1]), most-width-2, "…"))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

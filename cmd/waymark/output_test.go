@@ -19,33 +19,45 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-func TestTablesKeepToTheirWidth(t *testing.T) {
+func TestPrintTable_Terminal_CutsProseAndDropsColumnsAndKeepsIDs(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat("x", 64)
+	long := strings.Repeat("x", schema.MaxName)
 	runs := []schema.RunSummary{
 		{Run: long, Agent: long, Status: schema.StatusInterrupted, Gapped: true, InDoubt: 12, Epoch: 1 << 31, Turn: 1 << 30, Events: 1 << 60, ToolCalls: 1 << 60},
 		{Run: "short", Status: schema.StatusRunning},
 		{Run: "wide-界界界界界", Agent: strings.Repeat("界", 60), Status: schema.StatusRunning, UpdatedAt: "2026-01-02T03:04:05Z"},
 	}
-	var b bytes.Buffer
-	require.NoError(t, printRuns(&b, runs, time.Unix(0, 0)))
-	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-	require.Len(t, lines, 4)
-	for _, l := range lines {
-		require.LessOrEqual(t, len([]rune(l)), pipeWidth, l)
-		require.Equal(t, strings.TrimRight(l, " "), l)
+	for _, width := range []int{40, 80, 100, 200, 0} {
+		var b bytes.Buffer
+		require.NoError(t, printRuns(page{&b, width, width == 0}, runs, time.Unix(0, 0)))
+		lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+		require.Len(t, lines, 4)
+		require.Contains(t, lines[1], long+"  ")
+		require.Contains(t, lines[1], "gapped, 12 in doubt")
+		require.Contains(t, lines[2], "short")
+		require.NotContains(t, b.String(), "…")
+		require.Equal(t, width == 0, strings.Contains(lines[0], "AGENT"), "a pipe gets all columns: %s", lines[0])
+		for _, l := range lines {
+			require.Equal(t, strings.TrimRight(l, " "), l)
+		}
 	}
-	require.Contains(t, lines[1], "gapped, 12 in doubt")
-	require.Contains(t, lines[2], "short")
 }
 
-func TestRunIDsAreNotCutWhileOtherColumnsCanGo(t *testing.T) {
+func TestPrintTable_Prose_IsCutOrWrappedOnATerminalAndWholeInAPipe(t *testing.T) {
 	t.Parallel()
-	id := strings.Repeat("y", 58)
-	var b bytes.Buffer
-	require.NoError(t, printRuns(&b, []schema.RunSummary{{Run: id, Agent: "coder", Status: schema.StatusRunning, Epoch: 3}}, time.Now()))
-	require.Contains(t, b.String(), id)
-	require.NotContains(t, b.String(), "AGENT")
+	prose := strings.TrimSpace(strings.Repeat("word ", 40))
+	for _, wraps := range []bool{true, false} {
+		columns := []column{{title: "id"}, {title: "says", shrinks: true, wraps: wraps}}
+		var terminal, pipe bytes.Buffer
+		require.NoError(t, printTable(page{&terminal, 80, false}, columns, [][]string{{"id-1", prose}}))
+		require.NoError(t, printTable(page{&pipe, 80, true}, columns, [][]string{{"id-1", prose}}))
+		for l := range strings.Lines(terminal.String()) {
+			require.LessOrEqual(t, len([]rune(l)), 81, l)
+		}
+		require.Equal(t, !wraps, strings.Contains(terminal.String(), "…"), terminal.String())
+		require.Equal(t, wraps, strings.Count(terminal.String(), "word") == 40, terminal.String())
+		require.Contains(t, pipe.String(), "id-1  "+prose+"\n")
+	}
 }
 
 func TestTextFromOutsideCannotSteerATerminal(t *testing.T) {

@@ -7,11 +7,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // pasted returns the words of the command that follows a label in an output.
@@ -83,4 +85,67 @@ func TestQuotaFlag_TooSmall_NamesFlagAndUnit(t *testing.T) {
 		requireHas(t, said, "16MiB")
 	}
 	require.NoDirExists(t, dir)
+}
+
+// Ids are pasted into the next command: no width of a terminal cuts one. A program that reads the output gets all of it.
+func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
+	t.Parallel()
+	where, _, fleet := provisioned(t)
+	s := &surface{where: where, dir: t.TempDir()}
+	_, stop, err := startDaemon(append([]string{"--http", "off", "--silence", "10m"}, where...), s.env)
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	id := func(begin string) string { return begin + strings.Repeat("-long", 12)[:schema.MaxName-len(begin)-1] + "z" }
+	live, ended, call, asks := id("live"), id("ended"), id("call"), id("asks")
+	for _, run := range []string{live, ended} {
+		r, err := fleet.Start(t.Context(), publisher.RunSpec{ID: run, Task: strings.Repeat("mend the roof ", 8)})
+		require.NoError(t, err)
+		turn, err := r.StartTurn(t.Context(), publisher.TurnSpec{})
+		require.NoError(t, err)
+		if run == ended {
+			require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
+			require.NoError(t, r.End(t.Context(), publisher.RunEnd{}))
+			continue
+		}
+		_, err = turn.Call(t.Context(), publisher.ToolCall{ID: call, Name: "pay", Replay: schema.ReplayHold})
+		require.NoError(t, err)
+		wait(t.Context(), t, r, asks)
+	}
+	require.Eventually(t, func() bool {
+		_, stdout, _ := s.ask(t, false, "", "cleanup", "--max-age-days", "0", "--grace", "1s", "--dry-run", "--quiet")
+		return strings.Contains(stdout, ended)
+	}, startLimit, 100*time.Millisecond)
+	for _, test := range []struct {
+		words string
+		ids   []string
+	}{
+		{"runs ls", []string{live, ended}},
+		{"runs get " + live, []string{live, call, asks}},
+		{"runs get " + live + " --view state", []string{live, call, asks}},
+		{"runs get " + live + " --view events", []string{live}},
+		{"runs watch " + ended, []string{ended}},
+		{"events --all --no-follow", []string{live, ended}},
+		{"plan " + live, []string{live, call, asks}},
+		{"tree " + live, []string{live}},
+		{"cut --at 1ms", []string{live, ended}},
+		{"cleanup --max-age-days 0 --grace 1s --dry-run", []string{ended}},
+	} {
+		for _, columns := range []string{"80", "100", "200", ""} {
+			code, stdout, stderr := s.ask(t, strings.Contains(test.words, "watch"), columns, strings.Fields(test.words)...)
+			require.Zero(t, code, "%s: %s", test.words, stderr)
+			for _, id := range test.ids {
+				require.Contains(t, stdout, id, "%s at %s", test.words, columns)
+			}
+			if columns == "" {
+				require.NotContains(t, stdout, "…", "%s in a pipe", test.words)
+			}
+		}
+	}
+	for _, columns := range []string{"80", ""} {
+		_, stdout, _ := s.ask(t, false, columns, "doctor")
+		require.NotContains(t, stdout, "…", "doctor at %q", columns)
+	}
+	_, stdout, _ := s.ask(t, false, "80", "erase", ended)
+	require.Regexp(t, `(?m)^removed +\d+ events? in the log, .* in lists$`, stdout)
+	require.Regexp(t, `(?m)^digest +[0-9a-f]{64}$`, stdout)
 }

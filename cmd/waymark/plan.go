@@ -176,10 +176,10 @@ func printPlanCalls(a *app, calls []schema.PlanCall) error {
 	}
 	if err := printBelow(a, []column{
 		{title: "turn", right: true},
-		{title: "call", shrinks: true},
+		{title: "call"},
 		{title: "occ.", right: true},
 		{title: "tool", shrinks: true},
-		{title: "replay"},
+		{title: "replay", drop: 1},
 		{title: "plan"},
 	}, rows); err != nil {
 		return err
@@ -197,7 +197,7 @@ func printReused(a *app, calls []schema.PlanCall) error {
 	}
 	return printBelow(a, []column{
 		{title: "turn", right: true},
-		{title: "reused call", shrinks: true},
+		{title: "reused call"},
 		{title: "occ.", right: true},
 		{title: "tool", shrinks: true},
 		{title: "outcome"},

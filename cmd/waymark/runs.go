@@ -180,7 +180,7 @@ func (c runsLsCmd) unwanted(r schema.RunSummary) bool {
 
 func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 	columns := []column{
-		{title: "run", shrinks: true},
+		{title: "run"},
 		{title: "agent", drop: 2},
 		{title: "executor", drop: 1},
 		{title: "status"},

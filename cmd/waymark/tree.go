@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/schema"
@@ -16,8 +15,6 @@ import (
 const (
 	// maxTree bounds the runs of a tree.
 	maxTree = 1000
-	// tieShare is the part of the width that is left to how a run came about, in percent: ids of runs go first.
-	tieShare = 40
 	// treeReaders is the number of runs that are read at the same time.
 	treeReaders = 8
 )
@@ -357,10 +354,10 @@ func (t *tree) top(run string) string {
 // printTree draws the tree, one run a line, open hand-offs below the run that offers them.
 func printTree(a *app, reply *treeReply) error {
 	columns := []column{
-		{title: "run", shrinks: true},
-		{title: "agent", shrinks: true, drop: 1},
+		{title: "run"},
+		{title: "agent", drop: 1},
 		{title: "status"},
-		{title: "turn", right: true},
+		{title: "turn", right: true, drop: 2},
 		{title: "by", shrinks: true},
 	}
 	var rows [][]string
@@ -375,7 +372,7 @@ func printTree(a *app, reply *treeReply) error {
 		if n.Missing {
 			status = "not in this fleet"
 		}
-		rows = append(rows, []string{name, n.Agent, status, count(n.Turn), text.Snip(printable(reply.tieText(n)), widthOf(a.stdout)*tieShare/100, "…")})
+		rows = append(rows, []string{name, n.Agent, status, count(n.Turn), reply.tieText(n)})
 		for _, o := range offers {
 			to := o.NextAgent
 			if to == "" {

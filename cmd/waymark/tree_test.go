@@ -105,9 +105,11 @@ func TestATreeIsDrawnWithinItsWidth(t *testing.T) {
 	stdout.Reset()
 	reply = family(deep...).arrange("r0")
 	require.NoError(t, printTree(a, &reply))
-	for l := range strings.Lines(stdout.String()) {
-		require.LessOrEqual(t, len([]rune(l)), pipeWidth+1)
-	}
+	require.NotContains(t, stdout.String(), "…")
+	stdout.Reset()
+	a.stdout = page{&stdout, 80, false}
+	require.NoError(t, printTree(a, &reply))
+	require.Regexp(t, `└─ r59 +running`, stdout.String(), "its id is whole")
 }
 
 func TestAHandOffThatAnotherTookIsNotTheRunsOwn(t *testing.T) {
