@@ -333,6 +333,15 @@ func (c conformCmd) conclude(a *app, checker *conform.Checker) error {
 	if c.Strict && report.Should > 0 {
 		report.Passed = false
 	}
+	if report.Events == 0 && report.Must+report.Should == 0 { // a report would list the rules that were not judged: all of them
+		switch {
+		case c.Run_ != "":
+			return fail(exitNotFound, "list the runs with: "+a.prompt.command("runs ls"), "fleet %s has no event of run %s", a.cli.Fleet, c.Run_)
+		case len(c.Files) > 0:
+			return fail(exitNotFound, "write one with: waymark export RUN --format cloudevents, or: waymark conform --record FILE", "the recording has no event")
+		}
+		return fail(exitNotFound, "let the executor work meanwhile, or add --all", "no event was seen")
+	}
 	if a.cli.JSON {
 		if err := document(a.stdout, report); err != nil {
 			return err
@@ -340,15 +349,8 @@ func (c conformCmd) conclude(a *app, checker *conform.Checker) error {
 	} else if err := c.summary(a.stdout, report); err != nil {
 		return err
 	}
-	switch {
-	case c.Run_ != "" && report.Events == 0:
-		return fail(exitNotFound, "list the runs with: "+a.prompt.command("runs ls"), "no event of run %s was seen", c.Run_)
-	case report.Passed:
+	if report.Passed {
 		return nil
-	case report.Events == 0 && len(c.Files) > 0:
-		return fail(exitNotFound, "write one with: waymark export RUN --format cloudevents, or: waymark conform --record FILE", "the recording has no event")
-	case report.Events == 0:
-		return fail(exitNotFound, "let the executor work meanwhile, or add --all", "no event was seen")
 	}
 	missing := 0
 	for _, o := range report.Scenarios {
