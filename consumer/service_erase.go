@@ -156,7 +156,11 @@ func (s *Service) unneeded(ctx context.Context, run string) error {
 		return err
 	}
 	shown := forks[:min(len(forks), maxCandidates)]
-	e := fail(schema.CodeNeeded, "Remove those before it: what they took over is read from it.", "%d forks stand on run %s, such as %s", len(forks), run, forks[0])
+	stand := "fork " + forks[0] + " stands"
+	if len(forks) > 1 {
+		stand = fmt.Sprintf("%d forks, such as %s, stand", len(forks), forks[0])
+	}
+	e := fail(schema.CodeNeeded, "Remove forks before their base: what they took over is read from it.", "%s on run %s", stand, run)
 	details, err := json.Marshal(map[string]any{"why": schema.WhyBase, "forks": shown})
 	if err != nil {
 		return err

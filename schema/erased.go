@@ -215,6 +215,8 @@ func (p *RetentionPolicy) String() string {
 		switch d := time.Duration(seconds) * time.Second; {
 		case seconds == 0:
 			return "for ever"
+		case seconds == 86400:
+			return "1 day"
 		case seconds%86400 == 0:
 			return strconv.FormatInt(seconds/86400, 10) + " days"
 		default:

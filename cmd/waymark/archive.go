@@ -106,7 +106,7 @@ func (c importCmd) archive(ctx context.Context, a *app) error {
 			}
 			since := ""
 			if r.Since > 0 {
-				since = fmt.Sprintf("%d messages since", r.Since)
+				since = plural(r.Since, "message") + " since"
 			}
 			rows[i] = []string{r.Run, r.Was, r.Fate, string(r.Status), count(r.Records), r.Digest[:min(16, len(r.Digest))], since}
 		}

@@ -191,7 +191,7 @@ func (c backupVerifyCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if total.Damaged > 0 {
-		return fail(exitDamaged, "use another backup for them", "%d runs of the backup are damaged", total.Damaged)
+		return fail(exitDamaged, "use another backup for them", "%s of the backup %s damaged", plural(total.Damaged, "run"), inNumber(total.Damaged, "is", "are"))
 	}
 	return nil
 }

@@ -100,9 +100,9 @@ func (c bisectCmd) Run(ctx context.Context, a *app) error {
 	case err != nil:
 		return err
 	case event == nil && senseless != nil:
-		return fail(exitNotFound, "members that may be missing are asked for with a?.b", "it never holds in the %d events of run %s, and makes no sense %s", found.Events, c.Run_, senseless)
+		return fail(exitNotFound, "members that may be missing are asked for with a?.b", "it never holds in %s of run %s, and makes no sense %s", plural(found.Events, "event"), c.Run_, senseless)
 	case event == nil:
-		return fail(exitNotFound, "", "it never holds in the %d events of run %s", found.Events, c.Run_)
+		return fail(exitNotFound, "", "it never holds in %s of run %s", plural(found.Events, "event"), c.Run_)
 	case a.cli.JSON:
 		return document(a.stdout, found)
 	}

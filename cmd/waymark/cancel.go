@@ -195,7 +195,7 @@ func (c releaseCmd) print(a *app, before *schema.GetReply, answer released) erro
 	}
 	claims := ""
 	if answer.Stalled > 0 {
-		claims = fmt.Sprintf("%d without progress are forgotten", answer.Stalled)
+		claims = fmt.Sprintf("%d without progress %s forgotten", answer.Stalled, inNumber(answer.Stalled, "is", "are"))
 	}
 	if err := printFields(a.stdout, "released", what, "was", headStatus(&before.Head, before.Quarantined), "epoch", count(answer.Epoch), "claims", claims,
 		"in doubt", count(answer.InDoubt)); err != nil || answer.InDoubt == 0 || a.cli.Quiet {

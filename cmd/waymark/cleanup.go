@@ -125,11 +125,12 @@ func (c cleanupCmd) Run(ctx context.Context, a *app) error {
 	}
 	switch {
 	case stopped:
-		return fail(exitInterrupted, "the daemon finishes what was ordered; the next cleanup goes on with the rest", "interrupted: %d runs were scanned, %d removed", report.Scanned, report.Removed)
+		return fail(exitInterrupted, "the daemon finishes what was ordered; the next cleanup goes on with the rest", "interrupted: %s scanned, %d removed", plural(report.Scanned, "run"), report.Removed)
 	case err != nil:
 		return err
 	case report.Verified != nil && report.Verified.Damaged > 0:
-		return fail(exitDamaged, "see what is wrong with: waymark verify --all", "%d of %d runs that are left are damaged", report.Verified.Damaged, report.Verified.Runs)
+		return fail(exitDamaged, "see what is wrong with: waymark verify --all", "%d of %s that %s left %s damaged", report.Verified.Damaged,
+			plural(report.Verified.Runs, "run"), inNumber(report.Verified.Runs, "is", "are"), inNumber(report.Verified.Damaged, "is", "are"))
 	}
 	return nil
 }
@@ -305,25 +306,25 @@ func (c cleanupCmd) print(a *app, report *retention.Report) error {
 	}
 	verified := report.NotVerified
 	if v := report.Verified; v != nil {
-		verified = fmt.Sprintf("%d runs with %d events, %d damaged", v.Runs, v.Events, v.Damaged)
+		verified = fmt.Sprintf("%s with %s, %d damaged", plural(v.Runs, "run"), plural(v.Events, "event"), v.Damaged)
 	}
 	failed, pending, unsettled := "", "", ""
 	if held > 0 {
 		// Only a person ends this: no age does.
-		unsettled = fmt.Sprintf("%d runs with calls to settle: %s", held, a.prompt.command("runs ls --status held"))
+		unsettled = fmt.Sprintf("%s with calls to settle: %s", plural(held, "run"), a.prompt.command("runs ls --status held"))
 	}
 	if report.Failed > 0 {
-		failed = fmt.Sprintf("%d runs, see the report", report.Failed)
+		failed = plural(report.Failed, "run") + ", see the report"
 	}
 	if report.Pending > 0 {
-		pending = fmt.Sprintf("%d runs; the daemon goes on", report.Pending)
+		pending = plural(report.Pending, "run") + "; the daemon goes on"
 	}
 	grace := ""
 	if s := report.Policy.GraceSeconds; s > 0 {
 		grace = fmt.Sprintf("%s: runs with newer events are kept", time.Duration(s)*time.Second)
 	}
-	return printFields(a.stdout, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", fmt.Sprintf("%d runs", report.Scanned),
-		removed, fmt.Sprintf("%d runs, %s", report.Removed, bytesText(report.Bytes)), "kept", fmt.Sprintf("%d runs", report.Kept),
+	return printFields(a.stdout, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", plural(report.Scanned, "run"),
+		removed, plural(report.Removed, "run")+", "+bytesText(report.Bytes), "kept", plural(report.Kept, "run"),
 		"waiting for a person", unsettled,
 		"not removed", failed, "still going", pending, "verified", verified)
 }

@@ -358,8 +358,8 @@ func (c conformCmd) conclude(a *app, checker *conform.Checker) error {
 			missing++
 		}
 	}
-	return fail(exitDiffers, "each rule is explained in "+conform.Page, "rules were broken %d times (must %d, should %d), %d expected scenarios were not seen",
-		report.Must+report.Should, report.Must, report.Should, missing)
+	return fail(exitDiffers, "each rule is explained in "+conform.Page, "rules were broken %s (must %d, should %d), %s not seen",
+		plural(report.Must+report.Should, "time"), report.Must, report.Should, plural(missing, "expected scenario"))
 }
 
 func (conformCmd) summary(w io.Writer, r *conform.Report) error {
@@ -375,10 +375,10 @@ func (conformCmd) summary(w io.Writer, r *conform.Report) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "%d events of %d runs judged by %d of %d rules: %d breaches of rules that must be kept, %d of those that should\n",
-		r.Events, r.Runs, r.Judged, len(conform.Rules()), r.Must, r.Should)
+	_, err := fmt.Fprintf(w, "%s of %s judged by %d of %d rules: %s of rules that must be kept, %d of those that should\n",
+		plural(r.Events, "event"), plural(r.Runs, "run"), r.Judged, len(conform.Rules()), plural(r.Must, "breach", "breaches"), r.Should)
 	if r.Forgotten > 0 && err == nil {
-		_, err = fmt.Fprintf(w, "not judged: what came of %d runs later: there were too many at once, name one with --run\n", r.Forgotten)
+		_, err = fmt.Fprintf(w, "not judged: what came of %s later: there were too many at once, name one with --run\n", plural(r.Forgotten, "run"))
 	}
 	for _, n := range r.NotJudged {
 		if err == nil {

@@ -88,7 +88,7 @@ func showAt(ctx context.Context, a *app, cl *client, run string, at schema.Point
 	}
 	if !reply.Complete {
 		return fail(exitDamaged, "what is there: "+cl.prompt.command("runs get "+run+" --view events"),
-			"events of run %s before %s are missing: %d gaps", run, at, len(reply.Gaps))
+			"events of run %s before %s are missing: %s", run, at, plural(len(reply.Gaps), "gap"))
 	}
 	return nil
 }

@@ -316,8 +316,8 @@ func (d *daemon) noRoom(config kvstore.FleetConfig, err error) error {
 	switch fits := kvstore.LargestQuota(d.server.MaxStore(), config.Shards); {
 	case fits < kvstore.MinQuotaBytes:
 		// The store is three quarters of the disk: see natsd.
-		f.hint = fmt.Sprintf("use a disk of at least %s: a fleet of %d shards reserves %s, and the server stores %s here",
-			bytesText(kvstore.LeastRoom(config.Shards)/3*4), config.Shards, bytesText(kvstore.LeastRoom(config.Shards)), bytesText(d.server.MaxStore()))
+		f.hint = fmt.Sprintf("use a disk of at least %s: a fleet of %s reserves %s, and the server stores %s here",
+			bytesText(kvstore.LeastRoom(config.Shards)/3*4), plural(config.Shards, "shard"), bytesText(kvstore.LeastRoom(config.Shards)), bytesText(d.server.MaxStore()))
 	case fits < config.QuotaBytes:
 		f.hint = fmt.Sprintf("use a quota of at most %dMiB (waymark serve --quota %dMiB), or a larger disk", fits>>20, fits>>20)
 	}

@@ -66,7 +66,7 @@ func (c demoCmd) Run(ctx context.Context, a *app) (err error) {
 		s.say("", "Kept: %s", dir)
 	}
 	if len(proof.facts.Problems) > 0 {
-		return c.explain(fmt.Errorf("the proof does not hold: %d problems", len(proof.facts.Problems)), dir)
+		return c.explain(fmt.Errorf("the proof does not hold: %s", plural(len(proof.facts.Problems), "problem")), dir)
 	}
 	return nil
 }

@@ -224,13 +224,13 @@ func (p *demoProof) print(w io.Writer) error {
 	f := p.facts
 	rows := [][]string{
 		{"runs, all ended", strconv.Itoa(p.runs), "three transcript formats, one with real tools"},
-		{"kills from outside (SIGKILL)", strconv.Itoa(len(p.kills)), fmt.Sprintf("%d executors, %d times server and daemon", killed["executor"], killed["server"])},
+		{"kills from outside (SIGKILL)", strconv.Itoa(len(p.kills)), fmt.Sprintf("%s, %s server and daemon", plural(killed["executor"], "executor"), plural(killed["server"], "time"))},
 		{"boundaries acknowledged", strconv.Itoa(f.Acknowledged), "written down outside by the executors"},
 		{"boundaries recovered", strconv.Itoa(f.Recovered), "read back afterwards, in order, nothing twice"},
 		{"boundaries LOST", strconv.Itoa(f.Lost), ""},
 		{"messages as in the input", strconv.Itoa(p.messages), "compared by code that does not know the fold"},
 		{"tool results as in the input", strconv.Itoa(p.results), ""},
-		{"executions of tools", strconv.Itoa(f.Executions), fmt.Sprintf("counted outside: %d calls, %d in doubt lawfully run again", f.Calls, f.Reruns)},
+		{"executions of tools", strconv.Itoa(f.Executions), fmt.Sprintf("counted outside: %s, %d in doubt run again as allowed", plural(f.Calls, "call"), f.Reruns)},
 		{"tool calls RUN TWICE", strconv.Itoa(f.Twice), "although they must not"},
 		{"recoveries", strconv.Itoa(f.Takeovers), fmt.Sprintf("request to state in hand: p50 %s, max %s", demoTime(quantile(p.recoveries, 2)), demoTime(quantile(p.recoveries, 1)))},
 		{"killed runs back at work", strconv.Itoa(len(p.returns)), fmt.Sprintf("kill to next boundary: p50 %s, max %s", demoTime(quantile(p.returns, 2)), demoTime(quantile(p.returns, 1)))},

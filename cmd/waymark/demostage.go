@@ -446,7 +446,7 @@ func (s *demoStage) finish(ctx context.Context) error {
 			return p.failed("failed")
 		}
 	}
-	s.say("", "All %d runs have ended. Now the proof.", len(s.runs))
+	s.say("", "%s ended. Now the proof.", plural(len(s.runs), "run has", "runs have"))
 	return nil
 }
 

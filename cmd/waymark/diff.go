@@ -111,8 +111,8 @@ func (c diffCmd) Run(ctx context.Context, a *app) error {
 }
 
 func printComparison(a *app, d *difference) error {
-	if err := printFields(a.stdout, "left", fmt.Sprintf("%s, %d steps", d.LeftName, d.Left), "right", fmt.Sprintf("%s, %d steps", d.RightName, d.Right),
-		"the same", fmt.Sprintf("%d steps", d.Same)); err != nil {
+	if err := printFields(a.stdout, "left", d.LeftName+", "+plural(d.Left, "step"), "right", d.RightName+", "+plural(d.Right, "step"),
+		"the same", plural(d.Same, "step")); err != nil {
 		return err
 	}
 	if d.Divergence == nil {

@@ -122,7 +122,7 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 		err = printDiagnosis(a, &out)
 	}
 	if err == nil && out.Failed > 0 {
-		err = fail(exitFailure, "", "%d of %d checks failed", out.Failed, len(out.Checks))
+		err = fail(exitFailure, "", "%d of %s failed", out.Failed, plural(len(out.Checks), "check"))
 	}
 	return err
 }
@@ -285,7 +285,7 @@ func (d *doctor) streams(ctx context.Context, settings *kvstore.FleetSettings) [
 		bad  int
 	}{{"stream flags", flags}, {"room in streams", room}, {"consumers", consumers}, {"replicas", replicas}} {
 		if all.bad == 0 {
-			d.add(all.name, checkOK, "", "%d streams", len(list))
+			d.add(all.name, checkOK, "", "%s", plural(len(list), "stream"))
 		}
 	}
 	return list
@@ -326,7 +326,7 @@ func (d *doctor) replicas(s *kvstore.Inspected) int {
 			continue
 		}
 		bad++
-		state := fmt.Sprintf("is %d messages behind", r.Lag)
+		state := fmt.Sprintf("is %s behind", plural(r.Lag, "message"))
 		if r.Offline {
 			state = "is offline"
 		}
@@ -424,11 +424,11 @@ func (d *doctor) fleet(ctx context.Context) {
 		folded++
 		if lag := time.Duration(s.WaitingMS) * time.Millisecond; lag > lagWarn {
 			behind++
-			d.add("fold", checkWarning, "see: "+d.p.command("fleet"), "%d events of shard %d are accepted and not checkpointed, the oldest for %s", s.Waiting, s.Shard, lag)
+			d.add("fold", checkWarning, "see: "+d.p.command("fleet"), "%s of shard %d accepted and not checkpointed, the oldest for %s", plural(s.Waiting, "event"), s.Shard, lag)
 		}
 	}
 	if folded == len(reply.Shards) {
-		d.add("lock", checkOK, "", "each of %d shards is folded by one daemon", folded)
+		d.add("lock", checkOK, "", "each shard is folded by one daemon, %s in all", plural(folded, "shard"))
 	}
 	if behind == 0 {
 		d.add("fold", checkOK, "", "nothing waits for longer than %s", lagWarn)
@@ -436,7 +436,7 @@ func (d *doctor) fleet(ctx context.Context) {
 	d.parked(reply.Shards)
 	d.shadow(reply.Shadow)
 	if reply.Runs.Quarantined > 0 {
-		d.add("quarantine", checkWarning, d.p.command("runs ls --status quarantined"), "%d runs are given to nobody: their claims made no progress", reply.Runs.Quarantined)
+		d.add("quarantine", checkWarning, d.p.command("runs ls --status quarantined"), "%s quarantined, not claimable automatically: the claims made no progress", plural(reply.Runs.Quarantined, "run"))
 	}
 	d.letters(ctx)
 }
@@ -454,12 +454,12 @@ func (d *doctor) parked(shards []schema.ShardState) {
 			more--
 			d.add("parked", checkWarning, "look at it with: "+d.p.command("runs get "+p.Run)+"; the daemon tries again by itself; to retry it now: "+
 				d.p.command("retry "+p.Run),
-				"run %s has no new checkpoint since %s (%d tries): %s", p.Run, p.Since, p.Tries, p.Why)
+				"run %s has no new checkpoint since %s (%s): %s", p.Run, p.Since, plural(p.Tries, "try", "tries"), p.Why)
 		}
 	}
 	switch {
 	case more > 0:
-		d.add("parked", checkWarning, "", "%d runs more", more)
+		d.add("parked", checkWarning, "", "%s more", plural(more, "run"))
 	case named == 0:
 		d.add("parked", checkOK, "", "no run is left out of the fold")
 	}
@@ -492,7 +492,7 @@ func (d *doctor) writes(ctx context.Context, shards int) []bool {
 		all = false
 	}
 	if all {
-		d.add("writes", checkOK, "", "the logs of %d shards take writes", shards)
+		d.add("writes", checkOK, "", "the log of each shard takes writes, %s in all", plural(shards, "shard"))
 	}
 	return takes
 }
@@ -508,9 +508,9 @@ func (d *doctor) shadow(s *schema.FleetShadow) {
 			last = ": " + s.Last[n-1]
 		}
 		d.add(name, checkFailed, "keep the run's events (waymark export RUN --format cloudevents) and report them: the fold or the model is wrong",
-			"%d differences in %d events of %d runs%s", s.Differences, s.Events, s.Runs, last)
+			"%s in %s of %s%s", plural(s.Differences, "difference"), plural(s.Events, "event"), plural(s.Runs, "run"), last)
 	default:
-		d.add(name, checkOK, "", "no difference in %d events of %d runs", s.Events, s.Runs)
+		d.add(name, checkOK, "", "no difference in %s of %s", plural(s.Events, "event"), plural(s.Runs, "run"))
 	}
 }
 
@@ -527,7 +527,7 @@ func (d *doctor) letters(ctx context.Context) {
 		return
 	}
 	if n := stream.CachedInfo().State.Msgs; n > 0 {
-		d.add(name, checkWarning, "nats stream view "+schema.DeadLetterStream(d.cl.fleet), "%d rejected events are kept, each with its reason", n)
+		d.add(name, checkWarning, "nats stream view "+schema.DeadLetterStream(d.cl.fleet), "%s %s kept, each with its reason", plural(n, "rejected event"), inNumber(n, "is", "are"))
 		return
 	}
 	d.add(name, checkOK, "", "none")

@@ -159,8 +159,8 @@ func writeReceipt(path string, receipt *schema.Erasure) error {
 }
 
 func partsText(p *schema.ErasedParts) string {
-	return fmt.Sprintf("%d events in the log, %d segments, %d large payloads, %d dead letters, %d checkpoints, %d places in lists",
-		p.LogEvents, p.Segments, p.Blobs, p.DeadLetters, p.Checkpoints, p.IndexKeys)
+	return fmt.Sprintf("%s in the log, %s, %s, %s, %s, %s in lists", plural(p.LogEvents, "event"), plural(p.Segments, "segment"),
+		plural(p.Blobs, "large payload"), plural(p.DeadLetters, "dead letter"), plural(p.Checkpoints, "checkpoint"), plural(p.IndexKeys, "place"))
 }
 
 func printReceipt(a *app, r *schema.Erasure) error {

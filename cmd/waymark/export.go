@@ -138,7 +138,7 @@ func (c exportCmd) events(ctx context.Context, a *app, fleet *publisher.Fleet, w
 	}
 	_, left, err := transcript.ExportCloudEvents(w, records)
 	if err == nil && left > 0 && !a.cli.Quiet {
-		_, err = fmt.Fprintf(a.stderr, "left out %d messages of the log that are no CloudEvents\n", left)
+		_, err = fmt.Fprintf(a.stderr, "left out, as no CloudEvents: %s of the log\n", plural(left, "message"))
 	}
 	return missing, err
 }

@@ -180,7 +180,7 @@ kill -9 `, monitor, http))
 		text := pasteInto(ctx, t, clone, steps)
 		for _, want := range []string{
 			"included in  " + filepath.Join(clone, "rehearsal", "fleets.conf"), "streams and buckets  there",
-			"harbour-001", "each of 1 shards is folded by one daemon", "sync_interval is always", "waymark_fleet_waiting_events",
+			"harbour-001", "each shard is folded by one daemon, 1 shard in all", "sync_interval is always", "waymark_fleet_waiting_events",
 			" 0 damaged", "\nok\n",
 		} {
 			requireHas(t, text, want)

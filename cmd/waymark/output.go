@@ -261,13 +261,13 @@ func count[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
 	return fmt.Sprintf("%d", n)
 }
 
-// plural is a count with its noun, which takes an s.
-func plural[T ~int | ~int64](n T, noun string) string {
-	return fmt.Sprintf("%d %s", n, inNumber(n, noun, noun+"s"))
+// plural is a count with its noun, which takes an s unless its other form is given.
+func plural[T ~int | ~int32 | ~int64 | ~uint64](n T, noun string, more ...string) string {
+	return fmt.Sprintf("%d %s", n, inNumber(n, noun, append(more, noun+"s")[0]))
 }
 
 // inNumber is the form of a word for a count.
-func inNumber[T ~int | ~int64](n T, one, more string) string {
+func inNumber[T ~int | ~int32 | ~int64 | ~uint64](n T, one, more string) string {
 	if n == 1 {
 		return one
 	}

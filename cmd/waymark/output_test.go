@@ -112,7 +112,7 @@ func TestEveryFailureHasItsCode(t *testing.T) {
 		{fmt.Errorf("x: %w", publisher.ErrIncomplete), exitDamaged, "runs get"},
 		{fmt.Errorf("x: %w", publisher.ErrNoService), exitUnavailable, "waymark serve"},
 		{fmt.Errorf("x: %w", transcript.ErrUnknownFormat), exitUsage, "--format"},
-		{fmt.Errorf("x: %w", transcript.ErrDiverged), exitConflict, "--run-id"},
+		{fmt.Errorf("x: %w", transcript.ErrDiverged), exitConflict, "nothing was written"},
 		{fmt.Errorf("x: %w", transcript.ErrInUse), exitConflict, "--take-over"},
 		{fmt.Errorf("x: %w", kvstore.ErrStreamMissing), exitDamaged, "backup"},
 		{&kvstore.ConfigError{Stream: "S", Command: "nats stream edit S"}, exitConflict, "nats stream edit S"},

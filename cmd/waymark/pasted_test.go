@@ -95,7 +95,9 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 	_, stop, err := startDaemon(append([]string{"--http", "off", "--silence", "10m"}, where...), s.env)
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = stop() })
-	id := func(begin string) string { return begin + strings.Repeat("-long", 12)[:schema.MaxName-len(begin)-1] + "z" }
+	id := func(begin string) string {
+		return begin + strings.Repeat("-long", 12)[:schema.MaxName-len(begin)-1] + "z"
+	}
 	live, ended, call, asks := id("live"), id("ended"), id("call"), id("asks")
 	for _, run := range []string{live, ended} {
 		r, err := fleet.Start(t.Context(), publisher.RunSpec{ID: run, Task: strings.Repeat("mend the roof ", 8)})

@@ -69,7 +69,7 @@ func (c planCmd) print(a *app, h *schema.Head, p *schema.Plan) error {
 	}
 	turn := fmt.Sprintf("%d %s", p.Turn.Turn, turnTexts[p.Turn.Action])
 	if p.Turn.Action == schema.TurnRepeat && p.Turn.Messages > 0 {
-		turn += fmt.Sprintf("; its %d messages are superseded", p.Turn.Messages)
+		turn += fmt.Sprintf("; %s of it %s superseded", plural(p.Turn.Messages, "message"), inNumber(p.Turn.Messages, "is", "are"))
 	}
 	incomplete := ""
 	if p.Incomplete {
@@ -114,7 +114,7 @@ func reusedText(p *schema.Plan) string {
 			failed++
 		}
 	}
-	t := fmt.Sprintf("%d calls, by their recorded outcomes", len(p.Reused))
+	t := plural(len(p.Reused), "call") + ", by recorded outcome"
 	if failed > 0 {
 		t += fmt.Sprintf("; %d of them failed", failed)
 	}
@@ -149,9 +149,9 @@ func savedText(s *schema.Saved) string {
 		return "nothing yet"
 	}
 	span := func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Millisecond).String() }
-	t := fmt.Sprintf("%d turns, %d calls", s.Turns, s.Calls)
+	t := plural(s.Turns, "turn") + ", " + plural(s.Calls, "call")
 	if s.Tokens > 0 {
-		t += fmt.Sprintf(", %d tokens (%d in, %d out)", s.Tokens, s.Usage.InputTokens, s.Usage.OutputTokens)
+		t += fmt.Sprintf(", %s (%d in, %d out)", plural(s.Tokens, "token"), s.Usage.InputTokens, s.Usage.OutputTokens)
 	}
 	if s.DurationMS > 0 {
 		t += fmt.Sprintf(", %s (model %s, tools %s)", span(s.DurationMS), span(s.ModelMS), span(s.ToolMS))

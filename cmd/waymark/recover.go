@@ -86,7 +86,7 @@ func (c recoverCmd) Run(ctx context.Context, a *app) error {
 	}
 	if !answer.Complete {
 		return fail(exitDamaged, "what is there: "+a.prompt.command("runs get "+c.Run_+" --view events"),
-			"run %s was taken over, and events of it are missing: %d gaps", c.Run_, len(answer.Gaps))
+			"run %s was taken over, and events of it are missing: %s", c.Run_, plural(len(answer.Gaps), "gap"))
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ func (c recoverCmd) show(ctx context.Context, a *app, cl *client, answer *recove
 	}
 	if err := printFields(a.stdout,
 		"taken over by", c.Executor, "epoch", count(answer.Epoch), "next sequence", count(answer.NextSequence),
-		"request id", answer.RequestID, "in doubt", fmt.Sprintf("%d calls", len(answer.InDoubt)),
+		"request id", answer.RequestID, "in doubt", plural(len(answer.InDoubt), "call"),
 	); err != nil {
 		return err
 	}

@@ -146,7 +146,7 @@ func recorded(ctx context.Context, a *app, fleet *publisher.Fleet, run string, a
 		return err
 	}
 	if own < len(calls) {
-		return fail(exitDiffers, "see what is wrong with: "+a.prompt.command("verify "+run), "run %s has %d calls, its events record %d", run, own, len(calls))
+		return fail(exitDiffers, "see what is wrong with: "+a.prompt.command("verify "+run), "run %s has %s, its events record %d", run, plural(own, "call"), len(calls))
 	}
 	for i, key := range calls {
 		if state.Calls[own-len(calls)+i].CallKey != key {
@@ -194,7 +194,7 @@ func (c replayCmd) print(a *app, r *replayed) error {
 	}
 	state, file := "comes out as it is recorded", ""
 	if r.Expected != nil {
-		file = fmt.Sprintf("%s: the same in %d of %d steps", c.Expect, r.Expected.Same, max(r.Expected.Left, r.Expected.Right))
+		file = fmt.Sprintf("%s: the same in %d of %s", c.Expect, r.Expected.Same, plural(max(r.Expected.Left, r.Expected.Right), "step"))
 	}
 	if c.Save != "" {
 		file = "written to " + c.Save

@@ -34,7 +34,7 @@ func (c retryCmd) Run(ctx context.Context, a *app) error {
 	}
 	if p := answer.Parked; p != nil {
 		return fail(exitDamaged, "no event is lost, and a recovery returns all of them; see what is damaged: "+a.prompt.command("verify "+c.Run_)+
-			"; a checkpoint of a newer version needs a daemon of that version", "run %s is still parked after %d tries: %s", c.Run_, p.Tries, p.Why)
+			"; a checkpoint of a newer version needs a daemon of that version", "run %s is still parked after %s: %s", c.Run_, plural(p.Tries, "try", "tries"), p.Why)
 	}
 	if a.cli.JSON {
 		return document(a.stdout, answer)

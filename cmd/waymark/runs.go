@@ -239,5 +239,5 @@ func segmentsText(s schema.SegmentIndex) string {
 	if s.Count == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d, %d events in %s", s.Count, s.Events, bytesText(s.Bytes))
+	return fmt.Sprintf("%d, %s in %s", s.Count, plural(s.Events, "event"), bytesText(s.Bytes))
 }

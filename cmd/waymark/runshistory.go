@@ -183,7 +183,7 @@ func (history *runHistory) print(a *app) error {
 		return err
 	}
 	if history.Omitted > 0 && !a.cli.Quiet {
-		_, err := fmt.Fprintf(a.stderr, "%d older points: --limit 0 lists all\n", history.Omitted)
+		_, err := fmt.Fprintf(a.stderr, "%s: --limit 0 lists all\n", plural(history.Omitted, "older point"))
 		return err
 	}
 	return nil

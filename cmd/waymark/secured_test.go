@@ -84,7 +84,7 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	requireHas(t, s.as(t, fleet, access.Observer, 0, "events", "r1", "--all", "--no-follow"), "tool.returned")
 	requireHas(t, s.as(t, fleet, access.Observer, 0, "export", "r1", "--format", "cloudevents"), "run.started")
 	requireHas(t, s.as(t, fleet, access.Observer, 0, "fleet"), fleet)
-	requireHas(t, s.as(t, fleet, access.Observer, 0, "verify", "--all"), "1 runs with")
+	requireHas(t, s.as(t, fleet, access.Observer, 0, "verify", "--all"), "1 run with")
 	for _, role := range []access.Role{access.Observer, access.Operator, access.Daemon} {
 		var found diagnosis
 		require.NoError(t, json.Unmarshal([]byte(s.as(t, fleet, role, 0, "doctor", "--json", "--monitor", s.monitor())), &found))

@@ -183,15 +183,15 @@ func (c shardsSetCmd) Run(ctx context.Context, a *app) error {
 	if errors.Is(err, kvstore.ErrFull) && c.Quota == 0 {
 		return &failure{
 			code: exitFull, err: err,
-			what: fmt.Sprintf("the server has no room for %d logs of %s each", max(c.Shards, was.Shards()), bytesText(was.QuotaBytes)),
+			what: fmt.Sprintf("the server has no room for %s of %s each", plural(max(c.Shards, was.Shards()), "log"), bytesText(was.QuotaBytes)),
 			hint: "give each less: " + cl.prompt.command(fmt.Sprintf("shards set %d --quota SIZE", c.Shards)) + "; or give JetStream more room",
 		}
 	}
 	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok && c.Shards > was.Shards() {
 		return &failure{
 			code: exitRefused, err: refused, what: refused.What(),
-			hint: fmt.Sprintf("first write the permissions for %d shards: waymark fleet add %s --dir DIR --offline --shards %d, and hand them to the servers as it says; "+
-				"then, with the daemon's context: %s", c.Shards, cl.fleet, c.Shards, cl.prompt.command(fmt.Sprintf("shards set %d", c.Shards))),
+			hint: fmt.Sprintf("first write the permissions for %s: waymark fleet add %s --dir DIR --offline --shards %d, and hand them to the servers as it says; "+
+				"then, with the daemon's context: %s", plural(c.Shards, "shard"), cl.fleet, c.Shards, cl.prompt.command(fmt.Sprintf("shards set %d", c.Shards))),
 		}
 	}
 	if err != nil {
@@ -207,14 +207,14 @@ func (c shardsSetCmd) Run(ctx context.Context, a *app) error {
 		return line(a.stdout, &shardsView{Fleet: cl.fleet, Generations: now.Generations, Opening: now.Opening, Shards: []shardView{}})
 	}
 	if slices.Equal(now.Generations, was.Generations) {
-		return a.say(a.stdout, "fleet %s spreads new runs over %d shards already", cl.fleet, c.Shards)
+		return a.say(a.stdout, "fleet %s spreads new runs over %s already", cl.fleet, plural(c.Shards, "shard"))
 	}
 	earlier := make([]string, 0, len(was.Generations))
 	for _, n := range was.Generations {
 		earlier = append(earlier, strconv.Itoa(n))
 	}
-	return a.say(a.stdout, "fleet %s spreads new runs over %d shards from now on, before it was %s; runs stay where they began",
-		cl.fleet, c.Shards, strings.Join(earlier, ", "))
+	return a.say(a.stdout, "fleet %s spreads new runs over %s from now on, before it was %s; runs stay where they began",
+		cl.fleet, plural(c.Shards, "shard"), strings.Join(earlier, ", "))
 }
 
 // say writes a line for people, unless they want none.

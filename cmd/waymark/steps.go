@@ -65,7 +65,7 @@ func steps(p prompt, h *schema.Head, quarantined bool) []string {
 	// What is not held is settled by its policy: a person may look at it, and need not do anything.
 	switch calls := h.HeldCalls(); {
 	case h.Status.Terminal() && len(calls) > maxSteps:
-		list = append(list, fmt.Sprintf("and %d calls more, see all with: %s", len(calls)-maxSteps, p.command("runs get "+h.Run+" --view state")))
+		list = append(list, fmt.Sprintf("and %s more, see all with: %s", plural(len(calls)-maxSteps, "call"), p.command("runs get "+h.Run+" --view state")))
 	case !h.Status.Terminal() && len(h.InDoubt()) > min(len(calls), maxSteps):
 		list = append(list, "see what becomes of the calls in doubt with: "+p.command("plan "+h.Run))
 	}

@@ -195,6 +195,10 @@ var surfaceChanging = regexp.MustCompile(`\bat \d+\b|\d{4}-\d\d-\d\dT[\d:.]+Z|\d
 // surfaceStream finds the position of an event in the log, which depends on the order of the runs.
 var surfaceStream = regexp.MustCompile(`^(… )\d+ `)
 
+// surfaceOne finds a count of one before a plural. Codes and flags are no words.
+var surfaceOne = regexp.MustCompile(`(?m)(?:^|[ (;:])1 (?:[a-z]+ )?(?:events|runs|turns|messages|calls|results|gaps|segments|checkpoints|places|payloads|letters|` +
+	`steps|shards|streams|checks|claims|forks|things|points|tokens|tries|breaches|days|logs|files)\b`)
+
 // surfaceLine is the first line that a person sees.
 func surfaceLine(stdout, stderr string) string {
 	said := stderr
@@ -261,6 +265,7 @@ func (s *surface) states(t *testing.T) {
 				}
 			}
 			expect(said != "", "says nothing")
+			expect(!surfaceOne.MatchString(stdout+stderr), "counts one as many")
 			expect(c.writes && code == 0 || s.last(t) == before, "wrote to the log")
 			expect(code == 0 || strings.Contains("\n"+stderr, "\nwaymark: "), "fails without a reason")
 			expect(state != "empty" || code == int(exitUsage), "takes an empty id")
@@ -289,6 +294,7 @@ func (s *surface) widths(t *testing.T) {
 		for _, width := range []int{80, 100, 200} {
 			_, stdout, stderr := s.ask(t, strings.Contains(words, "watch"), strconv.Itoa(width), strings.Fields(words)...)
 			require.NotEmpty(t, stdout, "%s: %s", words, stderr)
+			require.NotRegexp(t, surfaceOne, stdout)
 			table, _, _ := strings.Cut(stdout, "  do: ") // what is to be done is pasted, and not cut
 			for l := range strings.Lines(table) {
 				if words == "doctor" && strings.Contains(l, ": ") && !strings.HasPrefix(l, "ok ") {

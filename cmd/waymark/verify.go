@@ -69,7 +69,7 @@ func (c verifyCmd) Run(ctx context.Context, a *app) error {
 	}
 	if total.Damaged > 0 {
 		return fail(exitDamaged, "what has nothing instead must come from a backup; the rest is made anew, or not needed",
-			"%d of %d runs are damaged", total.Damaged, total.Runs)
+			"%d of %s %s damaged", total.Damaged, plural(total.Runs, "run"), inNumber(total.Damaged, "is", "are"))
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, sett
 			}
 		}
 		if !a.cli.Quiet && !a.cli.JSON && settings.Shards() > 1 {
-			if _, err := fmt.Fprintf(a.stderr, "shard %d: %d runs\n", i, len(runs)); err != nil {
+			if _, err := fmt.Fprintf(a.stderr, "shard %d: %s\n", i, plural(len(runs), "run")); err != nil {
 				return err
 			}
 		}
@@ -204,7 +204,8 @@ func (c verifyCmd) print(a *app, total *verified) error {
 			return err
 		}
 		if v.LogMissing > 0 {
-			if _, err := fmt.Fprintf(a.stdout, "%d sealed events behind the log's first are in segments alone: a crash took a purge back in part\n", v.LogMissing); err != nil {
+			if _, err := fmt.Fprintf(a.stdout, "%s behind the log's first %s in segments alone: a crash took a purge back in part\n",
+				plural(v.LogMissing, "sealed event"), inNumber(v.LogMissing, "is", "are")); err != nil {
 				return err
 			}
 		}
@@ -223,7 +224,7 @@ func (c verifyCmd) print(a *app, total *verified) error {
 		}
 	}
 	if c.All && !a.cli.Quiet {
-		_, err := fmt.Fprintf(a.stdout, "%d runs with %d events verified, %d damaged\n", total.Runs, total.Events, total.Damaged)
+		_, err := fmt.Fprintf(a.stdout, "%s with %s verified, %d damaged\n", plural(total.Runs, "run"), plural(total.Events, "event"), total.Damaged)
 		return err
 	}
 	return nil

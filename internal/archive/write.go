@@ -164,7 +164,7 @@ func (x *exporter) run(ctx context.Context, run string, depth int) error {
 	case err != nil:
 		return err
 	case t.head.Counts.Gaps > 0:
-		return fmt.Errorf("%w: it has %d gaps", ErrIncomplete, t.head.Counts.Gaps)
+		return fmt.Errorf("%w: its gaps: %d", ErrIncomplete, t.head.Counts.Gaps)
 	}
 	if err := flush(); err != nil {
 		return err

@@ -56,20 +56,28 @@ func (r *Run) Pending() (why schema.Why, detail string) {
 	case r.Unreadable:
 		return schema.WhyUnknown, "what is stored of it does not say how it stands"
 	case r.Waits > 0 || r.Status == schema.StatusWaiting:
-		return schema.WhyWaiting, fmt.Sprintf("it waits for %d things", max(r.Waits, 1))
+		return schema.WhyWaiting, inNumber(max(r.Waits, 1), "it waits for one thing", "it waits for %d things")
 	case r.InDoubt > 0:
-		return schema.WhyInDoubt, fmt.Sprintf("%d of its calls are in doubt or held: settle them", r.InDoubt)
+		return schema.WhyInDoubt, inNumber(r.InDoubt, "a call of it is in doubt or held: settle it", "%d of its calls are in doubt or held: settle them")
 	case !r.Status.Terminal():
 		return schema.WhyLive, "it is " + string(r.Status)
 	case r.OpenCalls > 0:
-		return schema.WhyOpenCall, fmt.Sprintf("%d of its calls have no outcome: settle them", r.OpenCalls)
+		return schema.WhyOpenCall, inNumber(r.OpenCalls, "a call of it has no outcome: settle it", "%d of its calls have no outcome: settle them")
 	case r.Handoffs > 0:
-		return schema.WhyHandoff, fmt.Sprintf("%d of its hand-offs are not closed", r.Handoffs)
+		return schema.WhyHandoff, inNumber(r.Handoffs, "a hand-off of it is not closed", "%d of its hand-offs are not closed")
 	case len(r.Pins) > 0:
 		return schema.WhyPinned, "pinned: " + list(r.Pins)
 	default:
 		return "", ""
 	}
+}
+
+// inNumber is a text for one, and the format of the text for more.
+func inNumber(n int, one, more string) string {
+	if n == 1 {
+		return one
+	}
+	return fmt.Sprintf(more, n)
 }
 
 // list names some of many.

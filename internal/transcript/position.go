@@ -202,7 +202,7 @@ func (c *cursor) turnStarted(st *step, d *schema.TurnStartedData) (has bool, lac
 	case err != nil:
 		return false, nil, err
 	case started && len(rest) > 0:
-		return false, nil, fmt.Errorf("turn %d began with %d messages, in the transcript with %d", d.Turn, len(d.Messages)-len(rest), len(d.Messages))
+		return false, nil, fmt.Errorf("messages at the beginning of turn %d: %d, in the transcript: %d", d.Turn, len(d.Messages)-len(rest), len(d.Messages))
 	case started:
 		c.turns++
 		return true, nil, nil
