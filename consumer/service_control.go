@@ -52,12 +52,12 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 		if once != "" {
 			there, err := s.reader.lately(ctx, r, func(id string, _ *schema.Event) bool { return strings.HasSuffix(id, ".c."+once) })
 			if err != nil || there != nil {
-				return there, err
+				return already(there), err
 			}
 		}
 		d, err := decide(ctx, r)
 		if err != nil || d.there != nil {
-			return d.there, err
+			return already(d.there), err
 		}
 		e, err := s.controlEvent(r, once, &d)
 		if err != nil {
@@ -89,6 +89,14 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 			return nil, err
 		}
 	}
+}
+
+// already says of a reply that an earlier request did what it answers; nil stays nil.
+func already(there *schema.ControlReply) *schema.ControlReply {
+	if there != nil {
+		there.Already = true
+	}
+	return there
 }
 
 // foresee asks the fold about a control event before it is published: a request that the fold refuses writes nothing. The compare-and-set

@@ -97,6 +97,11 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 	if len(req.Reason) > schema.MaxIdentifier {
 		return badField("/reason", fmt.Errorf("has %d bytes, at most %d are allowed", len(req.Reason), schema.MaxIdentifier))
 	}
+	before, _, _, err := s.erasure(ctx, t.run)
+	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+		return err
+	}
+	already := err == nil && before.RemovedAt != ""
 	src, err := s.remove(ctx, t.run, removal{sender: who, reason: req.Reason, force: req.Force})
 	if err != nil {
 		return err
@@ -109,7 +114,7 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 			return err
 		}
 		if done || pause(wait, eraseLook) != nil {
-			return t.whole(&schema.EraseReply{Erasure: *record, Done: done})
+			return t.whole(&schema.EraseReply{Erasure: *record, Done: done, Already: already})
 		}
 	}
 }

@@ -106,12 +106,51 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 		return err
 	}
 	reply, err := s.control(ctx, t.run, once, who, func(_ context.Context, r *reading) (decision, error) {
-		return decision{data: data, turn: req.Turn}, settleable(r, &req)
+		err := settleable(r, &req)
+		if refusal, ok := errors.AsType[*schema.ServiceError](err); ok && refusal.Code == schema.CodeNotInDoubt {
+			err = s.settledAlready(ctx, r, &req, refusal)
+		}
+		return decision{data: data, turn: req.Turn}, err
 	})
 	if err != nil {
 		return err
 	}
 	return t.whole(&schema.SettleReply{EventID: reply.EventID, Stream: reply.Stream, By: reply.By})
+}
+
+// settledAlready replaces the refusal to settle a call by one that says who settled it before, if that is so. A settlement names no
+// occurrence: where the turn has several calls of this id the refusal stays.
+func (s *Service) settledAlready(ctx context.Context, r *reading, req *schema.SettleRequest, refusal *schema.ServiceError) error {
+	calls := 0
+	var settled *schema.ToolSettledData
+	if _, err := s.reader.lately(ctx, r, func(_ string, e *schema.Event) bool {
+		if e == nil || e.Turn != req.Turn || e.Name() != schema.ToolCalled && e.Name() != schema.ToolSettled {
+			return false
+		}
+		data, err := schema.ParseData(e)
+		if err != nil {
+			return false // the fold refused it, too
+		}
+		switch d := data.(type) {
+		case *schema.ToolCalledData:
+			if d.ToolCallID == req.ToolCallID {
+				calls++
+			}
+		case *schema.ToolSettledData:
+			if d.ToolCallID == req.ToolCallID {
+				settled = d
+				return true
+			}
+		}
+		return false
+	}); err != nil {
+		return err
+	}
+	if settled == nil || calls > 1 || req.Occurrence > 1 {
+		return refusal
+	}
+	return fail(refusal.Code, refusal.Hint, "call %s of turn %d of run %s was settled already, as %s by %s", req.ToolCallID, req.Turn, r.run,
+		settled.How, nameOf(settled.By, settled.Claimed))
 }
 
 // settleable checks that the call can be settled so. The reading is proven. Each open call of an ended run can be settled: the run has

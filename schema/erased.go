@@ -326,6 +326,8 @@ type EraseReply struct {
 	Erasure Erasure `json:"erasure"`
 	// Done: nothing was found any more, and the erasure is the receipt. If not, ask again.
 	Done bool `json:"done"`
+	// Already: the run was removed before this request.
+	Already bool `json:"already,omitzero"`
 	// Left is what was found by a check.
 	Left *ErasedParts `json:"left,omitzero"`
 }

@@ -164,6 +164,8 @@ type ControlReply struct {
 	Stream  StreamSequence `json:"stream_sequence"`
 	// By is that of the event; empty when the event was not read.
 	By string `json:"by,omitzero"`
+	// Already: an earlier request did it, and the event is that one's.
+	Already bool `json:"already,omitzero"`
 }
 
 // Outcomes of a verification.

@@ -57,7 +57,7 @@ func (c cancelCmd) Run(ctx context.Context, a *app) error {
 	if a.cli.JSON {
 		return document(a.stdout, answer)
 	}
-	if err := printFields(a.stdout, "requested", "that run "+c.Run_+" ends", byLabel(answer.By), answer.By, "status", headStatus(h, reply.Quarantined),
+	if err := printFields(a.stdout, pastLabel("requested", answer.Already), "that run "+c.Run_+" ends", byLabel(answer.By), answer.By, "status", headStatus(h, reply.Quarantined),
 		"event", answer.EventID, "position", count(answer.Stream)); err != nil || a.cli.Quiet {
 		return err
 	}

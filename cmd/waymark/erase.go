@@ -69,7 +69,7 @@ func (c eraseCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer cl.close()
-	receipt, err := c.erase(ctx, a, cl, c.Run_, by, eraseTries)
+	receipt, already, err := c.erase(ctx, a, cl, c.Run_, by, eraseTries)
 	if err != nil {
 		return err
 	}
@@ -81,36 +81,36 @@ func (c eraseCmd) Run(ctx context.Context, a *app) error {
 	if a.cli.JSON {
 		return document(a.stdout, receipt)
 	}
-	return printReceipt(a, receipt)
+	return printReceipt(a, receipt, already)
 }
 
 // erase removes a run, and asks until that is done.
-func (c eraseCmd) erase(ctx context.Context, a *app, cl *client, run, by string, deep int) (*schema.Erasure, error) {
+func (c eraseCmd) erase(ctx context.Context, a *app, cl *client, run, by string, deep int) (receipt *schema.Erasure, already bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cl.wait)
 	defer cancel()
-	for {
+	for first := true; ; first = false {
 		var reply schema.EraseReply
 		err := cl.ask(ctx, schema.VerbErase, run, schema.EraseRequest{By: by, Reason: c.Reason, Force: c.Force}, &reply)
 		forks := forksIn(err)
 		if len(forks) > 0 && c.Forks && deep > 0 {
 			for _, fork := range forks {
-				if _, err := c.erase(ctx, a, cl, fork, by, deep-1); err != nil {
-					return nil, fmt.Errorf("fork %s of run %s: %w", fork, run, err)
+				if _, _, err := c.erase(ctx, a, cl, fork, by, deep-1); err != nil {
+					return nil, false, fmt.Errorf("fork %s of run %s: %w", fork, run, err)
 				}
 				if err := a.say(a.stderr, "fork %s is removed", fork); err != nil {
-					return nil, err
+					return nil, false, err
 				}
 			}
 			continue
 		}
 		if err != nil {
-			return nil, c.refused(cl, run, forks, err)
+			return nil, false, c.refused(cl, run, forks, err)
 		}
 		if reply.Done {
-			return &reply.Erasure, nil
+			return &reply.Erasure, first && reply.Already, nil
 		}
 		if pause(ctx, cleanupLook) != nil {
-			return nil, &failure{
+			return nil, false, &failure{
 				code: exitUnavailable, err: ctx.Err(),
 				what: fmt.Sprintf("run %s is on its way out, and not everything of it is gone", run),
 				hint: "the daemon goes on with it; ask again for the receipt: " + cl.prompt.command("erase "+run),
@@ -163,12 +163,12 @@ func partsText(p *schema.ErasedParts) string {
 		plural(p.Blobs, "large payload"), plural(p.DeadLetters, "dead letter"), plural(p.Checkpoints, "checkpoint"), plural(p.IndexKeys, "place"))
 }
 
-func printReceipt(a *app, r *schema.Erasure) error {
+func printReceipt(a *app, r *schema.Erasure, already bool) error {
 	removed, freed := "", ""
 	if r.Removed != nil {
 		removed, freed = partsText(r.Removed), bytesText(r.Removed.Bytes())
 	}
-	return printFields(a.stdout, "erased", "run "+r.Run, "was", string(r.Status), "events", count(r.Events), "digest", r.Digest,
+	return printFields(a.stdout, pastLabel("erased", already), "run "+r.Run, "was", string(r.Status), "events", count(r.Events), "digest", r.Digest,
 		byLabel(r.By), r.By, "reason", r.Reason, "asked", localTime(r.AskedAt), "done", localTime(r.RemovedAt), "removed", removed, "at least", freed, "receipt", r.ID)
 }
 

@@ -186,7 +186,7 @@ func (d *handoffDone) print(a *app, past string) error {
 	if a.cli.JSON {
 		return document(a.stdout, d)
 	}
-	return printFields(a.stdout, past, fmt.Sprintf("hand-off %s of run %s", d.HandoffID, d.Run), byLabel(d.By), d.By, "child run", d.ChildRun,
+	return printFields(a.stdout, pastLabel(past, d.Already), fmt.Sprintf("hand-off %s of run %s", d.HandoffID, d.Run), byLabel(d.By), d.By, "child run", d.ChildRun,
 		"offer hash", d.OfferHash, "reason", d.Reason, "event", d.EventID, "position", count(d.Stream))
 }
 

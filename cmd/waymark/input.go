@@ -233,7 +233,7 @@ func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head
 	if a.cli.JSON {
 		return document(a.stdout, answer)
 	}
-	if err := printFields(a.stdout, "answered", fmt.Sprintf("%s of run %s", w.InterruptID, h.Run), "status", answer.Status,
+	if err := printFields(a.stdout, pastLabel("answered", answer.Already), fmt.Sprintf("%s of run %s", w.InterruptID, h.Run), "status", answer.Status,
 		"answer", string(payload), byLabel(answer.By), answer.By, "event", answer.EventID, "position", count(answer.Stream)); err != nil {
 		return err
 	}

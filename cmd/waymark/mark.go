@@ -48,6 +48,6 @@ func (c markCmd) Run(ctx context.Context, a *app) error {
 	if a.cli.JSON {
 		return document(a.stdout, answer)
 	}
-	return printFields(a.stdout, "marked", "run "+c.Run_+" as "+c.Name, byLabel(answer.By), answer.By, "position", count(answer.Stream),
+	return printFields(a.stdout, pastLabel("marked", answer.Already), "run "+c.Run_+" as "+c.Name, byLabel(answer.By), answer.By, "position", count(answer.Stream),
 		"restore it with", a.prompt.command("recover "+c.Run_+" --at "+schema.ShellWord(point)))
 }

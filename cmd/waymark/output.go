@@ -261,6 +261,14 @@ func count[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
 	return fmt.Sprintf("%d", n)
 }
 
+// pastLabel is the label of what a command has done, or an earlier one did.
+func pastLabel(past string, already bool) string {
+	if already {
+		return past + " already"
+	}
+	return past
+}
+
 // plural is a count with its noun, which takes an s unless its other form is given.
 func plural[T ~int | ~int32 | ~int64 | ~uint64](n T, noun string, more ...string) string {
 	return fmt.Sprintf("%d %s", n, inNumber(n, noun, append(more, noun+"s")[0]))

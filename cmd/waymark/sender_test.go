@@ -167,6 +167,8 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 	var first, again answered
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "ann", 0, same...)), &first))
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "ann", 0, same...)), &again))
+	require.True(t, again.Already)
+	again.Already = false
 	require.Equal(t, first.ControlReply, again.ControlReply)
 	k.person(t, "bob", int(exitNotFound), same...)
 
