@@ -113,7 +113,7 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 				t.Setenv("NATS_CONTEXT", "nowhere")
 			},
 			is:   []error{publisher.ErrConfig},
-			says: []string{`"nowhere" does not exist`},
+			says: []string{`"nowhere" does not exist`, "set NATS_CONTEXT to the name or the path of a context, or unset it"},
 		},
 		"credentials that are not there": {
 			set: func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 				t.Setenv("NATS_CREDS", filepath.Join(t.TempDir(), "my.creds"))
 			},
 			is:   []error{publisher.ErrConfig},
-			says: []string{"NATS_CREDS", "my.creds"},
+			says: []string{"NATS_CREDS", "my.creds", "correct it, or unset it"},
 		},
 		"the fleet of the environment": {
 			set: func(t *testing.T) {
@@ -130,7 +130,8 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 				t.Setenv("WAYMARK_STATE_DIR", w.server.StateDir())
 				t.Setenv("WAYMARK_FLEET", "payments")
 			},
-			is: []error{publisher.ErrNotProvisioned}, says: []string{"payments"},
+			is:   []error{publisher.ErrNotProvisioned},
+			says: []string{"fleet payments has no stream", w.server.URL(), "waymark serve --fleet payments", "WAYMARK_FLEET"},
 		},
 		"wrong credentials": {
 			set: func(t *testing.T) {
@@ -138,7 +139,8 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 				t.Setenv("NATS_URL", w.server.URL())
 				t.Setenv("NATS_TOKEN", "guessed-secret")
 			},
-			is: []error{publisher.ErrNotPermitted}, says: []string{w.server.URL(), "environment"}, not: "guessed-secret",
+			is:   []error{publisher.ErrNotPermitted},
+			says: []string{w.server.URL(), "environment", "set NATS_CREDS, NATS_NKEY, NATS_TOKEN"}, not: "guessed-secret",
 		},
 		"the environment's credentials are not for an address in code": {
 			set: func(t *testing.T) {
@@ -148,15 +150,41 @@ func TestConnect_ServerNotFound_SaysWhatToDo(t *testing.T) {
 				t.Setenv("NATS_PASSWORD", credentials.Password)
 			},
 			config: publisher.Config{URL: w.server.URL()},
-			is:     []error{publisher.ErrNotPermitted},
+			is:     []error{publisher.ErrNotPermitted}, says: []string{w.server.URL(), "Config.Options"},
 		},
 		"an address that is none": {
 			config: publisher.Config{URL: "nats://me:hidden@ho st:1"},
-			is:     []error{publisher.ErrConfig}, says: []string{"URL"}, not: "hidden",
+			is:     []error{publisher.ErrConfig}, says: []string{"Config.URL", "such as nats://127.0.0.1:4222"}, not: "hidden",
 		},
 		"no server at the address": {
 			config: publisher.Config{URL: "nats://me:hidden@127.0.0.1:1"},
-			is:     []error{publisher.ErrUnavailable}, says: []string{"127.0.0.1:1"}, not: "hidden",
+			is:     []error{publisher.ErrUnavailable}, says: []string{"127.0.0.1:1", "waymark serve", "set Config.URL"}, not: "hidden",
+		},
+		"no server at the address of the environment": {
+			set: func(t *testing.T) {
+				t.Helper()
+				t.Setenv("WAYMARK_NATS_URL", "nats://127.0.0.1:1")
+			},
+			is: []error{publisher.ErrUnavailable}, says: []string{"127.0.0.1:1", "waymark serve", "set WAYMARK_NATS_URL to"},
+		},
+		"no server at the address of a context": {
+			set: func(t *testing.T) {
+				t.Helper()
+				file := filepath.Join(t.TempDir(), "away.json")
+				require.NoError(t, os.WriteFile(file, []byte(`{"url":"nats://127.0.0.1:1"}`), 0o600))
+				t.Setenv("NATS_CONTEXT", file)
+			},
+			is: []error{publisher.ErrUnavailable}, says: []string{"127.0.0.1:1", "correct the address in ", "away.json"},
+		},
+		"a selected context that is gone": {
+			set: func(t *testing.T) {
+				t.Helper()
+				dir := t.TempDir()
+				require.NoError(t, os.MkdirAll(filepath.Join(dir, "nats"), 0o700))
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "nats", "context.txt"), []byte("gone"), 0o600))
+				t.Setenv("XDG_CONFIG_HOME", dir)
+			},
+			is: []error{publisher.ErrConfig}, says: []string{`"gone" does not exist`, "nats context select"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

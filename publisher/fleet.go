@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,9 +18,7 @@ import (
 	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/runlog"
-	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -179,38 +176,9 @@ func (f *Fleet) dial(ctx context.Context) error {
 	})
 	if f.nc, err = target.Connect(dialing, opts...); err != nil {
 		end(nil)
-		return connectKind(err)
+		return connectError(err, target)
 	}
 	return nil
-}
-
-// server is the one that the configuration names, else the one that a command of this user finds.
-func server(ctx context.Context, cfg *Config) (natsconn.Target, error) {
-	if cfg.URL != "" {
-		target, err := natsconn.To(cfg.URL, "URL")
-		return target, connectKind(err)
-	}
-	dir, noDir := statedir.Default(os.Getenv)
-	target, err := natsconn.Config{Getenv: os.Getenv, StateDir: dir}.Resolve(ctx)
-	if noDir != nil && errors.Is(err, natsconn.ErrNoServer) {
-		err = fmt.Errorf("%w: %w", err, noDir)
-	}
-	return target, connectKind(err)
-}
-
-// connectKind tells wrong settings, a server that refuses the credentials, and one that is not there from each other.
-func connectKind(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, natsconn.ErrNoServer):
-		return fmt.Errorf("%w: %w, or name one with NATS_URL, NATS_CONTEXT or Config.URL", ErrUnavailable, err)
-	case errors.Is(err, natsconn.ErrSettings), errors.Is(err, natsconn.ErrUnknownContext), errors.Is(err, statedir.ErrUnusable):
-		return fmt.Errorf("%w: %w", ErrConfig, err)
-	case errors.Is(err, natsconn.ErrRefused):
-		return fmt.Errorf("%w: %w", ErrNotPermitted, err)
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 // permitted puts a refusal that ended ctx in place of what came of it; ctx is of denied.Watch.Context.
@@ -232,7 +200,7 @@ func (f *Fleet) lookup(ctx context.Context) (replicas int, err error) {
 	ctx, done := f.denied.Context(ctx, "")
 	defer done()
 	replicas, err = f.lookupPermitted(ctx)
-	return replicas, permitted(ctx, err)
+	return replicas, lookupError(permitted(ctx, err))
 }
 
 // copies is how many replicas a log has. An operator may give it more than it had when this fleet was connected, and a leader of them that
@@ -254,7 +222,7 @@ func (f *Fleet) lookupPermitted(ctx context.Context) (replicas int, err error) {
 	info, err := f.js.Stream(ctx, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return 0, fmt.Errorf("%w: fleet %s has no stream %s", ErrNotProvisioned, f.cfg.Fleet, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
+		return 0, f.notProvisioned("stream " + schema.NamesOf(f.cfg.Fleet, 0).EventStream())
 	case err != nil:
 		return 0, fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
 	case missing != nil:
@@ -293,11 +261,11 @@ func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
 	}
 	switch e := answer.Error; {
 	case e != nil && (e.ErrorCode == codeNoStream || e.ErrorCode == codeNoMessage):
-		return nil, f.noSettings()
+		return nil, f.notProvisioned("settings in bucket " + schema.FleetBucket)
 	case e != nil:
 		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrUnavailable, e)
 	case len(answer.Message.Data) == 0: // deleted
-		return nil, f.noSettings()
+		return nil, f.notProvisioned("settings in bucket " + schema.FleetBucket)
 	}
 	s := new(fleetSettings)
 	if err := json.Unmarshal(answer.Message.Data, s); err != nil {
@@ -307,10 +275,6 @@ func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
 		return nil, fmt.Errorf("settings of fleet %s: %w: generations are %v", f.cfg.Fleet, ErrBadAnswer, s.Generations)
 	}
 	return s, nil
-}
-
-func (f *Fleet) noSettings() error {
-	return fmt.Errorf("%w: fleet %s has no settings in bucket %s: start its daemon, or restore the settings from a backup", ErrNotProvisioned, f.cfg.Fleet, schema.FleetBucket)
 }
 
 // readKeys reads the fleet's keys from its settings.

@@ -154,7 +154,7 @@ func parseAddress(address string) (*url.URL, error) {
 		return nil, fmt.Errorf("%s:// is not spoken: use nats://, tls://, ws:// or wss://", u.Scheme)
 	}
 	if u.Hostname() == "" {
-		return nil, errors.New("names no host")
+		return nil, errors.New("names no host: use one such as nats://127.0.0.1:4222")
 	}
 	return u, nil
 }

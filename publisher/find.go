@@ -1,0 +1,107 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/statedir"
+)
+
+// server is the one that the configuration names, else the one that a command of this user finds.
+func server(ctx context.Context, cfg *Config) (natsconn.Target, error) {
+	if cfg.URL != "" {
+		target, err := natsconn.To(cfg.URL, "Config.URL")
+		return target, connectError(err, target)
+	}
+	dir, noDir := statedir.Default(os.Getenv)
+	target, err := natsconn.Config{Getenv: os.Getenv, StateDir: dir}.Resolve(ctx)
+	if noDir != nil && errors.Is(err, natsconn.ErrNoServer) {
+		err = fmt.Errorf("%w: %w", err, noDir)
+	}
+	return target, connectError(err, target)
+}
+
+// connectError tells wrong settings, a server that refuses the credentials and one that is not there from each other. It adds the next
+// step.
+func connectError(err error, target natsconn.Target) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, natsconn.ErrNoServer):
+		return fmt.Errorf("%w: %w, or name one with NATS_URL, NATS_CONTEXT or Config.URL", ErrUnavailable, err)
+	case errors.Is(err, natsconn.ErrUnknownContext):
+		return fmt.Errorf("%w: %w; %s", ErrConfig, err, contextStep())
+	case errors.Is(err, statedir.ErrUnusable), target.Origin == natsconn.OriginProgram && errors.Is(err, natsconn.ErrSettings):
+		return fmt.Errorf("%w: %w", ErrConfig, err) // its text has the next step
+	case errors.Is(err, natsconn.ErrSettings):
+		return fmt.Errorf("%w: %w; correct it, or unset it", ErrConfig, err)
+	case errors.Is(err, natsconn.ErrRefused):
+		return fmt.Errorf("%w: %w; %s", ErrNotPermitted, err, credentialsStep(target))
+	case errors.Is(err, natsconn.ErrUnreachable):
+		return fmt.Errorf("%w: %w; %s", ErrUnavailable, err, reachStep(target))
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// variable is the environment variable that a setting is taken from; empty for none.
+func variable(name string) string {
+	for _, v := range []string{"WAYMARK_" + name, name} {
+		if os.Getenv(v) != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+func contextStep() string {
+	if v := variable("NATS_CONTEXT"); v != "" {
+		return "set " + v + " to the name or the path of a context, or unset it"
+	}
+	return "choose another one with nats context select, or name a server with NATS_URL, NATS_CONTEXT or Config.URL"
+}
+
+func credentialsStep(target natsconn.Target) string {
+	switch {
+	case target.Origin == natsconn.OriginProgram:
+		return "give credentials with Config.Options, such as nats.UserCredentials(FILE)"
+	case target.Origin == natsconn.OriginEnvironment && target.Context == "":
+		return "set NATS_CREDS, NATS_NKEY, NATS_TOKEN, or NATS_USER and NATS_PASSWORD, to credentials that this server knows"
+	default:
+		return "put credentials that this server knows into " + target.Context
+	}
+}
+
+func reachStep(target natsconn.Target) string {
+	const start = "start the server (waymark serve starts one on this machine), or "
+	switch {
+	case target.Origin == natsconn.OriginProgram:
+		return start + "set Config.URL to the address of a running one"
+	case target.Origin == natsconn.OriginEnvironment && variable("NATS_URL") != "":
+		return start + "set " + variable("NATS_URL") + " to the address of a running one"
+	case target.Origin == natsconn.OriginLocal:
+		return "start it again: waymark serve"
+	default:
+		return start + "correct the address in " + target.Context
+	}
+}
+
+// lookupError adds the next step where a server answers and the fleet cannot be looked up.
+func lookupError(err error) error {
+	switch {
+	case errors.Is(err, ErrUnavailable):
+		return fmt.Errorf("%w; check that JetStream is enabled on the server and that more than half of its peers run (waymark doctor), then try again", err)
+	case errors.Is(err, ErrBadAnswer):
+		return fmt.Errorf("%w; use the SDK version of the fleet's daemon (waymark version)", err)
+	}
+	return err
+}
+
+// notProvisioned names what the fleet lacks, the server and the next step.
+func (f *Fleet) notProvisioned(missing string) error {
+	return fmt.Errorf("%w: fleet %s has no %s on %s; start its daemon there (waymark serve --fleet %s), or restore its backup; "+
+		"for another fleet set Config.Fleet, or WAYMARK_FLEET where Config names no server",
+		ErrNotProvisioned, f.cfg.Fleet, missing, f.nc.ConnectedUrlRedacted(), f.cfg.Fleet)
+}
