@@ -105,14 +105,21 @@ func reported(ctx context.Context, err error, p prompt) *failureReport {
 	return r
 }
 
-// report prints err in two lines and returns the exit code.
+// report prints err and its hint, and returns the exit code. Of several errors in one each has a line: those behind the first are
+// indented, so that no text from outside begins a line.
 func report(ctx context.Context, err error, p prompt, stderr io.Writer) int {
 	r := reported(ctx, err, p)
 	if r == nil {
 		return int(exitOK)
 	}
 	// There is nowhere to report that standard error is gone.
-	_, _ = fmt.Fprintf(stderr, "waymark: %s\n", printable(r.Error))
+	for i, l := range strings.Split(r.Error, "\n") {
+		begin := "waymark: "
+		if i > 0 {
+			begin = "  "
+		}
+		_, _ = fmt.Fprintf(stderr, "%s%s\n", begin, printable(l))
+	}
 	if r.Hint != "" {
 		_, _ = fmt.Fprintf(stderr, "hint: %s\n", printable(r.Hint))
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/waymarkio/waymark/internal/archive"
 	"github.com/waymarkio/waymark/internal/backup"
@@ -93,21 +95,46 @@ var storageErrors = []sentinel{
 
 // explainStorage words the errors of provisioning and of stored data.
 func explainStorage(err error) *failure {
-	if config, ok := errors.AsType[*kvstore.ConfigError](err); ok {
-		f := &failure{code: exitConflict, hint: config.Hint}
-		if config.Command != "" {
-			f.hint = "mend it with: " + config.Command
-		}
-		f.what = fmt.Sprintf("stream %s is not configured as it must be:", config.Stream)
-		for i, d := range config.Differences {
-			if i > 0 {
-				f.what += ","
-			}
-			f.what += fmt.Sprintf(" %s is %s, want %s", d.Flag, d.Have, d.Want)
-		}
-		return f
+	if all := configErrors(err); len(all) > 0 {
+		return explainConfig(all)
 	}
 	return find(err, storageErrors)
+}
+
+// configErrors are all that err wraps: provisioning finds those of several streams at once.
+func configErrors(err error) (list []*kvstore.ConfigError) {
+	switch e := err.(type) { //nolint:errorlint // the tree is walked here
+	case *kvstore.ConfigError:
+		return append(list, e)
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			list = append(list, configErrors(err)...)
+		}
+	case interface{ Unwrap() error }:
+		return configErrors(e.Unwrap())
+	}
+	return list
+}
+
+// explainConfig has a line for each stream, and what mends them all.
+func explainConfig(all []*kvstore.ConfigError) *failure {
+	var whats, commands, hints []string
+	for _, config := range all {
+		differences := make([]string, len(config.Differences))
+		for i, d := range config.Differences {
+			differences[i] = fmt.Sprintf("%s is %s, want %s", d.Flag, d.Have, d.Want)
+		}
+		whats = append(whats, fmt.Sprintf("stream %s is not configured as it must be: %s", config.Stream, strings.Join(differences, ", ")))
+		if config.Command != "" {
+			commands = append(commands, config.Command)
+		} else if !slices.Contains(hints, config.Hint) {
+			hints = append(hints, config.Hint)
+		}
+	}
+	if len(commands) > 0 {
+		hints = append([]string{"mend " + inNumber(len(commands), "it", "them") + " with: " + strings.Join(commands, " && ")}, hints...)
+	}
+	return &failure{code: exitConflict, what: strings.Join(whats, "\n"), hint: strings.Join(hints, "; ")}
 }
 
 var backupErrors = []sentinel{

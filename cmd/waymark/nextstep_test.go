@@ -208,3 +208,44 @@ func TestDocs_NamedFlags_Exist(t *testing.T) {
 	}
 	require.Greater(t, found, 100)
 }
+
+// Several streams can be wrong at once: each has a line, and one hint mends all of them.
+func TestServe_SeveralStreamsWrong_HasALineForEach(t *testing.T) {
+	t.Parallel()
+	where, js, _ := provisioned(t)
+	names := schema.NamesOf(schema.DefaultFleet, 0)
+	wrong := []string{names.EventStream(), "KV_" + names.SegmentBucket(), "KV_" + names.CheckpointBucket()}
+	for _, name := range wrong {
+		stream, err := js.Stream(t.Context(), name)
+		require.NoError(t, err)
+		config := stream.CachedInfo().Config
+		config.MaxMsgSize = 1000
+		_, err = js.UpdateStream(t.Context(), config)
+		require.NoError(t, err)
+	}
+	var out bytes.Buffer
+	code := run(t.Context(), append([]string{"serve", "--http", "off", "--log-level", "disabled"}, where...), env(), strings.NewReader(""), &out, &out)
+	require.Equal(t, int(exitConflict), code, &out)
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, lines, 4, out.String())
+	for i, name := range wrong {
+		begin := "waymark: "
+		if i > 0 {
+			begin = "  "
+		}
+		require.Regexp(t, "^"+begin+"stream "+name+" is not configured as it must be: max_msg_size is 1000, want ", lines[i])
+	}
+	require.Regexp(t, `^hint: mend them with: nats .*`+wrong[0]+`.* && nats .*`+wrong[1]+`.* && nats .*`+wrong[2], lines[3])
+}
+
+// A server without room for a fleet's streams says so once for each of them, a line each.
+func TestServe_NoRoomForSeveralStreams_HasALineForEach(t *testing.T) {
+	t.Parallel()
+	server := natstest.Start(t)
+	var out bytes.Buffer
+	args := []string{"serve", "--http", "off", "--log-level", "disabled", "--quota", "900TiB", "--shards", "3", "--context", server.NATSD().Endpoint().Context}
+	code := run(t.Context(), args, env(), strings.NewReader(""), &out, &out)
+	require.Equal(t, int(exitFull), code, &out)
+	require.Regexp(t, `^waymark: provision fleet default: create stream WAYMARK_EVENTS_default_0 .*\n`+
+		`  create stream WAYMARK_EVENTS_default_1 .*\n  create stream WAYMARK_EVENTS_default_2 .*\nhint: .*\n$`, out.String())
+}

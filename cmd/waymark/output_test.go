@@ -164,7 +164,7 @@ func TestAFailureIsTwoLinesAndAClosedReaderNone(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	require.Equal(t, 2, report(t.Context(), fail(exitUsage, "do that", "wrong\nthing"), prompt{}, &b))
-	require.Equal(t, "waymark: wrong thing\nhint: do that\n", b.String())
+	require.Equal(t, "waymark: wrong\n  thing\nhint: do that\n", b.String())
 	b.Reset()
 	require.Zero(t, report(t.Context(), fmt.Errorf("writing: %w", io.ErrClosedPipe), prompt{}, &b))
 	require.Zero(t, report(t.Context(), nil, prompt{}, &b))
