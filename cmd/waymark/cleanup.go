@@ -290,7 +290,11 @@ func (c cleanupCmd) print(a *app, report *retention.Report) error {
 	}
 	if len(rows) > 0 {
 		if err := printTable(a.stdout, []column{
-			{title: "run"}, {title: "status", drop: 3}, {title: "last event", drop: 2}, {title: "bytes", right: true, drop: 1}, {title: "what"},
+			{title: "run"},
+			{title: "status", drop: 3},
+			{title: "last event", drop: 2},
+			{title: "bytes", right: true, drop: 1},
+			{title: "what"},
 			{title: "why", shrinks: true, wraps: true},
 		}, rows); err != nil {
 			return err

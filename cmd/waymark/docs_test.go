@@ -185,9 +185,10 @@ Written by a test from the program's own grammar; change the program, then run
 ` + "`go test ./cmd/waymark -run Reference -update`" + `.
 
 One binary: the daemon (` + "`waymark serve`" + `) and the operator's commands. Standard output holds what was asked for:
-tables as wide as the terminal for people (` + "`COLUMNS`" + ` counts; 100 columns in a pipe), with ` + "`--json`" + ` one JSON
-document, or one a line where the output is a stream (events, watch, import). Standard error holds progress, logs and
-failures. A failure is two lines, what went wrong and what to do next:
+tables as wide as the terminal for people (` + "`COLUMNS`" + ` counts), whole in a pipe, with ` + "`--json`" + ` one JSON
+document, or one a line where the output is a stream (events, watch, import). Ids are never cut. Standard error holds
+progress, logs and failures. A failure is two lines, what went wrong and what to do next; of several at once each has a
+line:
 
     waymark: no waymark server is running in ~/.local/state/waymark: there is no endpoint.json
     hint: start one with: waymark serve, or name another server with --nats or --context

@@ -73,8 +73,10 @@ func printHead(a *app, h *schema.Head, quarantined bool, more ...string) error {
 	if h.EndedAt != "" {
 		started += ", ended " + ago(h.EndedAt, now)
 	}
-	counts := strings.Join([]string{plural(h.Counts.Events, "event"), plural(h.Counts.Turns, "turn"), plural(h.Counts.Messages, "message"),
-		plural(h.Counts.ToolCalls, "call"), plural(h.Counts.ToolResults, "result")}, ", ")
+	counts := strings.Join([]string{
+		plural(h.Counts.Events, "event"), plural(h.Counts.Turns, "turn"), plural(h.Counts.Messages, "message"),
+		plural(h.Counts.ToolCalls, "call"), plural(h.Counts.ToolResults, "result"),
+	}, ", ")
 	fields := []string{
 		"run", h.Run, "agent", h.Agent, "executor", h.Executor, "instance", h.Instance, "task", h.Task, "thread", h.ThreadID,
 		"parent", parent, "continues", continuesText(h),

@@ -98,6 +98,7 @@ var fuzzed = map[string]string{
 	"cmd/waymark.monitored":                 "- the NATS server's own answer, read into plain fields",
 	"publisher.Fleet.settings":              "- the server's own answer; what is stored there is read by kvstore.decodeSettings, too",
 	"cmd/waymark.client.ask":                "- the daemon's answer, read into plain fields that are shown",
+	"cmd/waymark.client.servedFleets":       "- the answer of a daemon, read into plain fields; names of fleets are checked before they are shown",
 	"cmd/waymark.serviceError":              "- the daemon's answer, read into plain fields that are shown",
 	"cmd/waymark.answerProblems":            "- the daemon's answer, read into plain fields that are shown",
 	"publisher.Fleet.handoff":               "- the daemon's answer, read into plain fields that are shown",
