@@ -261,7 +261,7 @@ func TestWhatIsNeededIsNotErased(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(a.first, &head))
 		fork := w.writer("fork-of-" + base)
-		fork.publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", ResumedFrom: from, Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head)}, 0)
+		fork.publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", ResumedFrom: from, Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
 		fork.end(schema.StatusCompleted)
 	}
 
@@ -394,7 +394,7 @@ func TestACleanupGoesOnBehindWhatCannotGo(t *testing.T) {
 	var head schema.GetReply
 	require.NoError(t, json.Unmarshal(a.first, &head))
 	fork := w.writer("fork")
-	fork.publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head)}, 0)
+	fork.publish(&schema.RunStartedData{Agent: "coder", Executor: "executor-1", Base: schema.BaseOf(schema.Point{Kind: schema.PointTurn, Number: 1}, head.At.Records, &head.Head, nil)}, 0)
 	fork.end(schema.StatusCompleted)
 	// Somebody's order stands in the way of the fork, which is not to be removed as planned: it names another place of the log.
 	other := w.writer("other")

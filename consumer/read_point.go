@@ -20,6 +20,8 @@ type moment struct {
 	head schema.Head
 	// records counts the run's messages up to the point.
 	records int64
+	// begun as [schema.Moment] has it.
+	begun []schema.CallKey
 }
 
 // complete reports whether no event up to the point is known to be missing.
@@ -147,6 +149,7 @@ func (rd *reader) search(ctx context.Context, r *reading, p schema.Point) (*mome
 	w := &walker{keys: keys, head: schema.NewHead(rd.fleet, r.run), next: 1}
 	many := finder.Many(r.head.Epoch)
 	var ahead *moment
+	var later *schema.Later
 	w.before = func(rec *schema.Prepared) bool {
 		if finder.Before(&w.head, rec) {
 			ahead = &moment{head: w.head.Clone(), records: w.records}
@@ -154,14 +157,21 @@ func (rd *reader) search(ctx context.Context, r *reading, p schema.Point) (*mome
 		return false
 	}
 	w.behind = func(v schema.Verdict) bool {
+		if later != nil {
+			later.Behind(v)
+		}
 		switch {
+		case later != nil && !many:
 		case ahead != nil && finder.Confirmed(v):
 			found = append(found, *ahead)
+			later = schema.NewLater(&ahead.head)
+			later.Behind(v)
 		case finder.Behind(&w.head, v):
 			found = append(found, moment{head: w.head.Clone(), records: w.records})
+			later = schema.NewLater(&w.head)
 		}
 		ahead = nil
-		return len(found) > 0 && !many || len(found) == maxCandidates
+		return later != nil && !many && later.Done() || len(found) == maxCandidates
 	}
 	err = rd.content(ctx, r, &place{next: 1}, w)
 	switch {
@@ -170,9 +180,9 @@ func (rd *reader) search(ctx context.Context, r *reading, p schema.Point) (*mome
 	case err == nil && w.next != r.index.Count+1:
 		return nil, fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)
 	}
-	atEnd := p.Kind == schema.PointEnd || p.Kind == schema.PointTurn && p.Number == 0 && w.head.Turn == 0
-	if len(found) == 0 && atEnd {
+	if len(found) == 0 && finder.AtEnd(&w.head) {
 		found = append(found, moment{head: w.head, records: w.records})
+		later = schema.NewLater(&w.head)
 	}
 	switch {
 	case len(found) == 0:
@@ -183,6 +193,7 @@ func (rd *reader) search(ctx context.Context, r *reading, p schema.Point) (*mome
 		return nil, fail(schema.CodeDamaged, "See what is wrong with: waymark verify "+r.run+".",
 			"checkpoint %d of run %s has digest %.16s…, the events up to it %.16s…", p.Number, r.run, want, found[0].head.Digest)
 	}
+	found[0].begun = later.Begun()
 	return &found[0], nil
 }
 

@@ -40,7 +40,7 @@ func TestWhatThePolicyKeepsIsStillRecovered(t *testing.T) {
 			reply, _ := w.get(of, schema.ViewHead)
 			reply, _ = w.at(of, schema.ViewHead, "event:"+reply.Head.Position.ID)
 			x.publish(&schema.RunStartedData{
-				Agent: "coder", Executor: "executor-1", ResumedFrom: of, Base: schema.BaseOf(schema.Point{}, reply.At.Records, &reply.Head),
+				Agent: "coder", Executor: "executor-1", ResumedFrom: of, Base: schema.BaseOf(schema.Point{}, reply.At.Records, &reply.Head, nil),
 			}, 0)
 			stands[id] = of
 			x.turn = reply.Head.Turn

@@ -24,7 +24,7 @@ func (w *serviceWorld) forkAt(x *writer, id string, n int) *writer {
 	}
 	f := w.writer(id)
 	f.turn = head.Turn
-	f.publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", ResumedFrom: x.run.Run, Base: schema.BaseOf(schema.Point{}, int64(n), &head)}, 0)
+	f.publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", ResumedFrom: x.run.Run, Base: schema.BaseOf(schema.Point{}, int64(n), &head, nil)}, 0)
 	return f
 }
 

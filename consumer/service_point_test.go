@@ -117,6 +117,78 @@ func TestARunIsRestoredAtEachOfItsPoints(t *testing.T) {
 }
 
 // The log has what a damaged segment held, and one event more than when the run was read: that is no reason to call it purged.
+// step:K is where the K-th call that the run recorded is not begun yet. What the run began behind the point is said with it, so that a
+// fork leaves that to a person.
+func TestTheCallsOfAnAnswerAreSteps(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.writer("run-1")
+	x.start()
+	x.publish(&schema.TurnAnsweredData{Turn: 1, Message: schema.Message{Role: schema.RoleAssistant}, Calls: []schema.RequestedCall{
+		{ToolCallID: "a", Name: "pay"},
+		{ToolCallID: "b", Name: "read", Replay: schema.ReplayPure},
+		{ToolCallID: "c", Name: "pay"},
+		{ToolCallID: "d", Name: "rm", Error: &schema.Error{Type: "unknown_tool"}},
+		{ToolCallID: "e", Name: "pay"},
+		{ToolCallID: "f", Name: "pay"},
+	}}, 1)
+	call := func(id string) { x.publish(&schema.ToolCalledData{ToolCallID: id, Name: "pay"}, 1) }
+	result := func(id string) { x.publish(&schema.ToolReturnedData{ToolCallID: id, Result: []byte("1")}, 1) }
+	call("a")
+	result("a")
+	result("b")
+	x.publish(&schema.ToolDecidedData{ToolCallID: "c", Decision: schema.DecisionAllow}, 1)
+	call("c")
+	result("c")
+	x.publish(&schema.ToolDecidedData{ToolCallID: "e", Decision: schema.DecisionDeny}, 1)
+	x.publish(&schema.ToolFailedData{ToolCallID: "e", Error: schema.Error{Type: schema.DeniedType}}, 1)
+	x.publish(&schema.TurnEndedData{Turn: 1}, 1)
+	x.publish(&schema.TurnAnsweredData{Turn: 2, Message: schema.Message{Role: schema.RoleAssistant}, Calls: []schema.RequestedCall{{ToolCallID: "a", Name: "pay"}}}, 2)
+
+	key := func(turn int32, id string) schema.CallKey {
+		return schema.CallKey{Turn: turn, ToolCallID: id, Occurrence: 1}
+	}
+	for point, want := range map[string]struct {
+		records   int64
+		requested []string
+		begun     []schema.CallKey
+	}{
+		"step:1": {2, []string{"a", "b", "c", "e", "f"}, []schema.CallKey{key(1, "a"), key(1, "c")}},
+		"step:2": {4, []string{"b", "c", "e", "f"}, []schema.CallKey{key(1, "c")}},
+		"step:3": {5, []string{"c", "e", "f"}, []schema.CallKey{key(1, "c")}},
+		"step:4": {2, []string{"a", "b", "c", "e", "f"}, []schema.CallKey{key(1, "a"), key(1, "c")}},
+		"step:5": {8, []string{"e", "f"}, nil},
+		"step:6": {10, []string{"f"}, nil},
+		"turn:1": {11, nil, nil},
+		"step:7": {12, []string{"a"}, []schema.CallKey{key(2, "a")}}, // the run may begin it yet
+		"end":    {12, []string{"a"}, []schema.CallKey{key(2, "a")}},
+	} {
+		reply, _ := w.at("run-1", schema.ViewHead, point)
+		require.Equal(t, want.records, reply.At.Records, point)
+		require.Equal(t, want.begun, reply.At.Begun, point)
+		var requested []string
+		for _, c := range reply.Head.OpenCalls {
+			require.True(t, c.Requested, point)
+			requested = append(requested, c.ToolCallID)
+		}
+		require.Equal(t, want.requested, requested, point)
+
+		head := schema.NewHead("default", "fork")
+		fork := schema.Writer{Fleet: "default", Run: "fork", Executor: "executor-1", Epoch: 1}
+		e, _, err := fork.Event(&schema.RunStartedData{Agent: "a", Executor: "executor-1", Base: schema.BaseOf(schema.Point{}, reply.At.Records, &reply.Head, reply.At.Begun)}, 0, time.Now(), fork.Chain, 0)
+		require.NoError(t, err)
+		header, body := e.Encode()
+		rec := schema.NewRecord(1, header, body)
+		require.Equal(t, schema.Applied, head.Apply(schema.NoKeys, &rec).Kind)
+		var doubt []schema.CallKey
+		for _, c := range head.InDoubt() {
+			require.True(t, c.Held, point)
+			doubt = append(doubt, c.CallKey)
+		}
+		require.Equal(t, want.begun, doubt, "%s: what the base began later is for a person to settle", point)
+	}
+}
+
 func TestAPointIsFoundInTheLogWhileTheRunGoesOn(t *testing.T) {
 	t.Parallel()
 	w, x := pointWorld(t, func(w *serviceWorld, x *writer) {

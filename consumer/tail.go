@@ -113,11 +113,10 @@ func (r *run) take(p *schema.Prepared, bytes int, cfg *FolderConfig) schema.Verd
 	r.tailEvents++
 	r.tailBytes += size
 	large := r.tailBytes >= cfg.SealBytes || r.tailEvents >= cfg.SealEvents
-	_, turnEnd := v.Data.(*schema.TurnEndedData)
 	_, ended := v.Data.(*schema.RunEndedData)
 	switch {
 	case r.tailEvents >= cfg.SealMaxEvents,
-		large && (turnEnd || !r.head.TurnOpen),
+		large && (v.Over || !r.head.TurnOpen),
 		ended && r.head.Status.Terminal():
 		r.cut()
 	}

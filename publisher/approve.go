@@ -39,7 +39,7 @@ type Policy func(ctx context.Context, run *Run, call ToolCall) (Decision, error)
 const ApprovalSchema = `{"type":"object","properties":{"decision":{"enum":["allow","deny"]},"reason":{"type":"string"}},"required":["decision"]}`
 
 // DeniedType is the error type of a call that was denied, in tool.failed and [ToolError].
-const DeniedType = "denied"
+const DeniedType = schema.DeniedType
 
 // undecided reports whether the latest decision about the call does not allow it: then it never ran.
 func (v *callView) undecided() bool {

@@ -55,7 +55,7 @@ func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	}
 	start := RunSpec{
 		ID: spec.ID, Agent: spec.Agent, Task: spec.Task, Labels: spec.Labels, HeadOnly: spec.HeadOnly, OnControl: spec.OnControl,
-		ResumedFrom: spec.Run, base: schema.BaseOf(spec.At, reply.At.Records, &state.Head), baseState: state,
+		ResumedFrom: spec.Run, base: schema.BaseOf(spec.At, reply.At.Records, &state.Head, reply.At.Begun), baseState: state,
 	}
 	if start.Agent == "" {
 		start.Agent = state.Head.Agent

@@ -125,7 +125,7 @@ func TestAForkOfWhatItsBaseNeverWasIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	head.Digest = before.Digest
 	forger := schema.Writer{Fleet: "default", Run: "fork", Executor: "exec-1", Epoch: 1}
-	e, _, err := forger.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: schema.BaseOf(schema.Point{}, 5, &head)}, 0, time.Now(), forger.Chain, 0)
+	e, _, err := forger.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: schema.BaseOf(schema.Point{}, 5, &head, nil)}, 0, time.Now(), forger.Chain, 0)
 	require.NoError(t, err)
 	w.put(e)
 	_, err = f.Get(t.Context(), "fork")
@@ -169,7 +169,7 @@ func TestAForkThatNobodyCouldReadIsNotBegun(t *testing.T) {
 		w.put(e)
 		head := w.fold(run).Head
 		require.EqualValues(t, 1, head.Counts.Events)
-		base = schema.BaseOf(schema.Point{}, 1, &head)
+		base = schema.BaseOf(schema.Point{}, 1, &head, nil)
 		if i < schema.MaxBases {
 			run = fmt.Sprintf("fork-%d", i+1)
 		}

@@ -269,7 +269,8 @@ func (h *Head) fencedOrLate(e *Event, p *place, name string) Verdict {
 	if p.dataErr != nil {
 		return fenced
 	}
-	i := h.findOpen(e.Turn, callIDOf(p.data))
+	id, occurrence := outcomeOf(p.data)
+	i := h.FindOpen(e.Turn, id, occurrence)
 	if i < 0 || !h.OpenCalls[i].InDoubt || h.OpenCalls[i].Late || h.OpenCalls[i].Epoch > max(e.Epoch, 1) {
 		return fenced
 	}
@@ -281,16 +282,17 @@ func (h *Head) fencedOrLate(e *Event, p *place, name string) Verdict {
 	return Verdict{Kind: Evidence, Data: p.data, Boundary: true, Call: h.OpenCalls[i].CallKey}
 }
 
-func callIDOf(data Data) string {
+// outcomeOf names the call whose outcome, or settlement, an event is.
+func outcomeOf(data Data) (id string, occurrence int) {
 	switch d := data.(type) {
 	case *ToolReturnedData:
-		return d.ToolCallID
+		return d.ToolCallID, d.Occurrence
 	case *ToolFailedData:
-		return d.ToolCallID
+		return d.ToolCallID, d.Occurrence
 	case *ToolSettledData:
-		return d.ToolCallID
+		return d.ToolCallID, d.Occurrence
 	}
-	return ""
+	return "", 0
 }
 
 // takeover checks a run.resumed against the fold: it continues from exactly here or not at all.
@@ -365,16 +367,20 @@ func (h *Head) active() Status {
 	return StatusRunning
 }
 
-// findOpen returns the index of the open call with the id in the turn; turn 0 means the newest with that
-// id. -1 if there is none.
-func (h *Head) findOpen(turn int32, id string) int {
+// FindOpen returns the index of the open call with the id in the turn; turn 0 means the newest with that id. Without an occurrence it
+// is the one that is begun, else the first that is requested. -1 if there is none.
+func (h *Head) FindOpen(turn int32, id string, occurrence int) int {
+	found := -1
 	for i := range slices.Backward(h.OpenCalls) {
 		c := &h.OpenCalls[i]
-		if c.ToolCallID == id && (turn == 0 || c.Turn == turn) {
-			return i
+		switch {
+		case c.ToolCallID != id, turn != 0 && c.Turn != turn, found >= 0 && c.Turn != h.OpenCalls[found].Turn:
+		case occurrence != 0 && c.Occurrence != occurrence:
+		case found < 0, c.Requested == h.OpenCalls[found].Requested, h.OpenCalls[found].Requested:
+			found = i
 		}
 	}
-	return -1
+	return found
 }
 
 // shortHash is the first 64 bits of a hash in 11 characters: enough that two of the latest events never

@@ -42,7 +42,7 @@ func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 // the model that it was resumed, another compaction.
 func (h *Head) progress(e *Event, p *place, data Data) bool {
 	switch d := data.(type) {
-	case *TurnEndedData, *ToolReturnedData, *ToolFailedData, *RunInputData, *RunCancelRequestedData, *RunEndedData:
+	case *TurnAnsweredData, *TurnEndedData, *ToolReturnedData, *ToolFailedData, *RunInputData, *RunCancelRequestedData, *RunEndedData:
 		return true
 	case *ToolSettledData:
 		return p.control || d.How != SettledRerun
@@ -104,8 +104,12 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		if d.Error != nil {
 			h.setError(d.Error)
 		}
+		applied.Abandoned = h.abandon()
+		applied.Over = h.turnOver()
 	case *TurnStartedData:
 		return h.turnStarted(e, d)
+	case *TurnAnsweredData:
+		return h.turnAnswered(e, d)
 	case *TurnEndedData:
 		return h.turnEnded(d)
 	case *MessageAddedData:
@@ -116,13 +120,15 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	case *ToolCalledData:
 		return h.toolCalled(e, d)
 	case *ToolReturnedData:
-		return h.toolClosed(e, d.ToolCallID, &h.Counts.ToolResults)
+		return h.toolClosed(e, d.ToolCallID, d.Occurrence, &h.Counts.ToolResults)
 	case *ToolFailedData:
-		return h.toolClosed(e, d.ToolCallID, &h.Counts.ToolFailures)
+		return h.toolClosed(e, d.ToolCallID, d.Occurrence, &h.Counts.ToolFailures)
 	case *ToolDecidedData:
 		applied.Boundary = false
-		if i := h.findOpen(e.Turn, d.ToolCallID); i >= 0 && d.Decision == DecisionAllow {
-			h.OpenCalls[i].Allowed = false // it may be begun now
+		if i := h.FindOpen(e.Turn, d.ToolCallID, d.Occurrence); i >= 0 {
+			c := &h.OpenCalls[i]
+			c.Allowed = c.Allowed && d.Decision != DecisionAllow // it may be begun now
+			applied.Call = c.CallKey
 		}
 	case *LimitReachedData:
 		h.Limit = d.Limit
@@ -223,6 +229,9 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 	h.Status = h.active()
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
+		if c.Requested {
+			continue // nobody has begun it, or its policy lets it run again
+		}
 		if c.Cleared {
 			c.Epoch = h.Epoch
 			continue
@@ -336,12 +345,8 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 		if o.Turn == 0 {
 			o.Turn = h.Turn
 		}
-		// At most one call of a turn and id is open; it is the one that is meant.
-		call = h.findOpen(e.Turn, d.ToolCallID)
-		if call >= 0 && (d.Occurrence == 0 || d.Occurrence == h.OpenCalls[call].Occurrence) {
+		if call = h.FindOpen(e.Turn, d.ToolCallID, d.Occurrence); call >= 0 {
 			o.Turn, o.Occurrence = h.OpenCalls[call].Turn, h.OpenCalls[call].Occurrence
-		} else {
-			call = -1
 		}
 		o.Occurrence = max(o.Occurrence, 1)
 	}
@@ -350,7 +355,7 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 		switch {
 		case call < 0:
 			return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, o.Turn)
-		case !h.OpenCalls[call].InDoubt:
+		case !h.mayHaveRun(call):
 			return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, o.Turn)
 		}
 	}
@@ -363,177 +368,11 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 		h.Interrupts = append(h.Interrupts, o)
 	}
 	if d.Reason == WaitToolInDoubt {
-		h.OpenCalls[call].Held = true
+		c := &h.OpenCalls[call]
+		c.Requested, c.InDoubt, c.Held = false, true, true
 	}
 	h.Status = StatusWaiting
 	return Verdict{Kind: Applied, Boundary: true}
-}
-
-func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
-	v := Verdict{Kind: Applied, Boundary: true}
-	switch {
-	case d.Turn > h.Turn:
-		h.openTurn(d.Turn)
-	case d.Turn == h.Turn && h.TurnOpen && (h.Epoch > h.TurnEpoch || e.Epoch == 0):
-		// The executor that opened it is gone, and its unfinished messages with it. Closed calls stay.
-		h.Counts.Messages -= h.TurnMessages
-		h.TurnMessages = 0
-		h.TurnEpoch = h.Epoch
-		v.Superseded = true
-	default:
-		return rejected(ReasonTurnOrder, "turn %d, the run is at turn %d", d.Turn, h.Turn)
-	}
-	if d.Purpose == PurposeRecovery {
-		h.TurnPurpose = d.Purpose
-	}
-	h.TurnMessages += int64(len(d.Messages))
-	h.Counts.Messages += int64(len(d.Messages))
-	return v
-}
-
-func (h *Head) openTurn(turn int32) {
-	h.Turn, h.TurnOpen, h.TurnEpoch = turn, true, h.Epoch
-	h.TurnCalls, h.TurnMessages, h.TurnPurpose = nil, 0, ""
-	h.Counts.Turns++
-}
-
-func (h *Head) turnEnded(d *TurnEndedData) Verdict {
-	switch {
-	case d.Turn == h.Turn && h.TurnOpen:
-	case d.Turn > h.Turn:
-		// An executor that only says how turns ended.
-		h.openTurn(d.Turn)
-	default:
-		return rejected(ReasonTurnOrder, "turn %d is not open, the run is at turn %d", d.Turn, h.Turn)
-	}
-	h.TurnOpen = false
-	h.Counts.Messages += int64(len(d.Messages))
-	if d.Usage != nil {
-		h.Usage.add(*d.Usage)
-	}
-	if d.Error != nil {
-		h.setError(d.Error)
-	}
-	return Verdict{Kind: Applied, Boundary: true}
-}
-
-// inOpenTurn reports whether an event belongs to the open turn; without a turn attribute it does.
-func (h *Head) inOpenTurn(e *Event) bool {
-	return h.TurnOpen && (e.Turn == 0 || e.Turn == h.Turn)
-}
-
-func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
-	turn := e.Turn
-	if turn == 0 {
-		turn = h.Turn
-	}
-	if turn < h.Turn {
-		return rejected(ReasonTurnOrder, "call of turn %d, the run is at turn %d", turn, h.Turn)
-	}
-	if h.findOpenExact(turn, d.ToolCallID) >= 0 {
-		return rejected(ReasonCallOpen, "call %.80q of turn %d is open", d.ToolCallID, turn)
-	}
-	opened := turn > h.Turn
-	switch {
-	case len(h.OpenCalls) >= MaxOpenCalls:
-		return rejected(ReasonTooMany, "%d calls are open already", MaxOpenCalls)
-	case !opened && len(h.TurnCalls) >= MaxTurnCalls:
-		return rejected(ReasonTooMany, "turn %d has %d calls already", turn, MaxTurnCalls)
-	case h.callBytes(opened)+len(d.ToolCallID)+len(excerpt(d.Name)) > MaxCallBytes:
-		return rejected(ReasonTooMany, "the ids and names of the turn's and all open calls pass %d bytes", MaxCallBytes)
-	}
-	if opened {
-		h.openTurn(turn)
-	}
-	key := CallKey{Turn: turn, ToolCallID: d.ToolCallID, Occurrence: 1}
-	if turn == 0 {
-		// Without turns nothing bounds the ids to remember, so the count of all calls tells them apart.
-		key.Occurrence = int(h.Counts.ToolCalls) + 1
-	}
-	for _, id := range h.TurnCalls {
-		if id == d.ToolCallID {
-			key.Occurrence++
-		}
-	}
-	replay := d.Replay
-	if replay == "" {
-		replay = ReplayHold
-	}
-	h.OpenCalls = append(h.OpenCalls, OpenCall{CallKey: key, Name: excerpt(d.Name), Replay: replay, Since: e.Time, Epoch: h.Epoch})
-	h.Counts.ToolCalls++
-	return Verdict{Kind: Applied, Boundary: true, Call: key, Opened: opened}
-}
-
-// callBytes is what the ids and names of calls take in the head; those of the turn go when a new one opens.
-// Few calls cannot pass the cap and are not counted.
-func (h *Head) callBytes(newTurn bool) int {
-	n := 0
-	if len(h.OpenCalls)+len(h.TurnCalls) < MaxCallBytes/(2*(MaxIdentifier+len("…"))) {
-		return n
-	}
-	for i := range h.OpenCalls {
-		n += len(h.OpenCalls[i].ToolCallID) + len(h.OpenCalls[i].Name)
-	}
-	if !newTurn {
-		for _, id := range h.TurnCalls {
-			n += len(id)
-		}
-	}
-	return n
-}
-
-func (h *Head) findOpenExact(turn int32, id string) int {
-	return slices.IndexFunc(h.OpenCalls, func(c OpenCall) bool { return c.Turn == turn && c.ToolCallID == id })
-}
-
-func (h *Head) toolClosed(e *Event, id string, count *int64) Verdict {
-	i := h.findOpen(e.Turn, id)
-	if i < 0 {
-		if (e.Turn == 0 || e.Turn == h.Turn) && slices.Contains(h.TurnCalls, id) {
-			// One more result of a settled call: kept in the log as evidence, the first stands.
-			return Verdict{Kind: Evidence}
-		}
-		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", id, e.Turn)
-	}
-	*count++
-	h.noDoubt(h.OpenCalls[i].CallKey)
-	return Verdict{Kind: Applied, Boundary: true, Call: h.closeCall(i)}
-}
-
-func (h *Head) closeCall(i int) CallKey {
-	key := h.OpenCalls[i].CallKey
-	h.OpenCalls = nilIfEmpty(slices.Delete(h.OpenCalls, i, i+1))
-	if key.Turn == h.Turn && key.Turn != 0 {
-		h.TurnCalls = append(h.TurnCalls, key.ToolCallID)
-	}
-	return key
-}
-
-func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
-	i := h.findOpen(e.Turn, d.ToolCallID)
-	if i < 0 {
-		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, e.Turn)
-	}
-	c := &h.OpenCalls[i]
-	// An ended run has no executor: the outcome of each open call is for a person to say, and no executor can run it again.
-	ended := h.Status.Terminal()
-	if ended && d.How == SettledRerun {
-		return rejected(ReasonRunEnded, "the run is %s, and a call runs again only after a resume with reason reopen", h.Status)
-	}
-	if !c.InDoubt && !ended {
-		return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, c.Turn)
-	}
-	if d.How == SettledAdopted && !c.Late && len(d.Result) == 0 && len(d.Refs) == 0 {
-		return rejected(ReasonInvalidData, "call %.80q has no late result to adopt", d.ToolCallID)
-	}
-	h.Counts.Settled++
-	h.noDoubt(c.CallKey)
-	if d.How == SettledRerun {
-		c.InDoubt, c.Held, c.Late, c.Epoch = false, false, false, h.Epoch
-		c.Cleared = p.control
-		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}
-	}
-	return Verdict{Kind: Applied, Boundary: true, Call: h.closeCall(i)}
 }
 
 func (h *Head) marked(p *place, d *CheckpointMarkedData) Verdict {

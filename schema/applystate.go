@@ -2,6 +2,7 @@ package schema
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,7 +29,12 @@ func (s *State) follow(v Verdict, unfinished int64) {
 		s.supersede(s.Head.Turn, unfinished)
 	}
 	if v.Opened {
-		s.openTurn(v.Call.Turn, v.Event)
+		s.openTurn(s.Head.Turn, v.Event)
+	}
+	for _, key := range v.Abandoned {
+		if c := s.Call(key); c != nil {
+			c.Outcome, c.ClosedAt = OutcomeAbandoned, v.Event.Time
+		}
 	}
 	switch {
 	case v.Kind == Evidence && v.Data != nil && v.Call.ToolCallID != "":
@@ -38,6 +44,16 @@ func (s *State) follow(v Verdict, unfinished int64) {
 		s.Unknown = append(s.Unknown, unknownEvent(v.Event))
 	default:
 		s.add(v)
+	}
+	if v.Over {
+		s.turnOver(v.Event)
+	}
+}
+
+// turnOver ends the latest turn with its answer, unless it has ended otherwise.
+func (s *State) turnOver(e *Event) {
+	if n := len(s.Turns); n > 0 && s.Turns[n-1].Ended == nil {
+		s.Turns[n-1].Ended, s.Turns[n-1].EndedAt = s.Turns[n-1].Answer, e.Time
 	}
 }
 
@@ -70,6 +86,9 @@ func (s *State) add(v Verdict) {
 			w.Turn = s.turnOf(e)
 		}
 		s.Waits = append(s.Waits, w)
+		if d.Reason == WaitToolInDoubt {
+			s.doubted()
+		}
 	case *RunInputData:
 		for i := range slices.Backward(s.Waits) {
 			if w := &s.Waits[i]; w.InterruptID == d.InterruptID && w.Input == nil {
@@ -81,8 +100,10 @@ func (s *State) add(v Verdict) {
 		s.Ended = d
 	case *TurnStartedData:
 		s.turnStarted(e, d, v.Superseded)
+	case *TurnAnsweredData:
+		s.turnAnswered(e, d, v.Calls)
 	case *TurnEndedData:
-		s.turnEnded(e, d)
+		s.turnEnded(e, d, v.Over)
 	case *MessageAddedData:
 		turn := e.Turn
 		if turn == 0 && s.Head.TurnOpen {
@@ -90,9 +111,13 @@ func (s *State) add(v Verdict) {
 		}
 		s.addMessage(e, turn, d.Message, d.Refs, "/message")
 	case *ToolCalledData:
+		if c := s.Call(v.Call); c != nil {
+			c.begun(e, d, s.Head.Epoch)
+			break
+		}
 		s.Calls = append(s.Calls, Call{
 			CallKey: v.Call, Name: d.Name, Arguments: d.Arguments, Replay: d.Replay, IdempotencyKey: d.IdempotencyKey,
-			VerifySubject: d.VerifySubject, SideEffect: d.SideEffect, Source: d.Source, Outcome: OutcomeOpen,
+			VerifySubject: d.VerifySubject, SideEffect: d.SideEffect, TimeoutMS: d.TimeoutMS, Source: d.Source, Outcome: OutcomeOpen,
 			Refs: d.Refs, CalledAt: e.Time, Epoch: s.Head.Epoch,
 		})
 	case *ToolReturnedData:
@@ -246,6 +271,9 @@ func (s *State) handoff(id, status, by, claimed, reason, child string) {
 }
 
 func (s *State) openTurn(turn int32, e *Event) *StateTurn {
+	if n := len(s.Turns); n > 0 && s.Turns[n-1].Answer != nil {
+		s.turnOver(e) // nothing of its answer is begun any more
+	}
 	s.Turns = append(s.Turns, StateTurn{Turn: turn, Epoch: s.Head.Epoch, Attempts: 1, StartedAt: e.Time})
 	return &s.Turns[len(s.Turns)-1]
 }
@@ -304,7 +332,46 @@ func (s *State) supersede(turn int32, n int64) {
 	s.Messages = nilIfEmpty(kept)
 }
 
-func (s *State) turnEnded(e *Event, d *TurnEndedData) {
+func (s *State) turnAnswered(e *Event, d *TurnAnsweredData, keys []CallKey) {
+	t := &s.Turns[len(s.Turns)-1] // an answer opens its turn if nothing did
+	s.addMessage(e, d.Turn, d.Message, d.Refs, "/message")
+	t.Answer = &TurnEndedData{
+		Turn: d.Turn, FinishReasons: d.FinishReasons, ResponseID: d.ResponseID, Model: d.Model, Usage: d.Usage, DurationMS: d.DurationMS,
+		Source: d.Source, Extra: d.Extra,
+	}
+	for _, r := range d.Refs {
+		if !strings.HasPrefix(r.Path, "/message/") && !strings.HasPrefix(r.Path, "/calls/") {
+			t.Answer.Refs = append(t.Answer.Refs, r)
+		}
+	}
+	for i := range d.Calls {
+		r := &d.Calls[i]
+		c := Call{
+			CallKey: keys[i], Name: r.Name, Arguments: r.Arguments, Replay: r.Replay, IdempotencyKey: r.IdempotencyKey,
+			VerifySubject: r.VerifySubject, SideEffect: r.SideEffect, TimeoutMS: r.TimeoutMS, Source: r.Source, Outcome: OutcomeOpen,
+			Refs: refsBelow(d.Refs, fmt.Sprintf("/calls/%d", i)), CalledAt: e.Time, Epoch: s.Head.Epoch,
+		}
+		if r.Error != nil {
+			c.Outcome, c.Error, c.ClosedAt = OutcomeFailed, r.Error, e.Time
+		}
+		s.Calls = append(s.Calls, c)
+	}
+}
+
+// begun follows tool.called of a requested call. What it leaves out is as the answer has it.
+func (c *Call) begun(e *Event, d *ToolCalledData, epoch Epoch) {
+	c.BegunAt, c.Epoch = e.Time, epoch
+	if d.Replay != "" {
+		c.Replay = stricter(c.Replay, d.Replay)
+	}
+	c.IdempotencyKey, c.VerifySubject = cmp.Or(d.IdempotencyKey, c.IdempotencyKey), cmp.Or(d.VerifySubject, c.VerifySubject)
+	c.SideEffect, c.TimeoutMS = cmp.Or(d.SideEffect, c.SideEffect), cmp.Or(d.TimeoutMS, c.TimeoutMS)
+}
+
+func (s *State) turnEnded(e *Event, d *TurnEndedData, over bool) {
+	if !over {
+		return // of a turn that its answer's last outcome has ended
+	}
 	var t *StateTurn
 	if n := len(s.Turns); n > 0 && s.Turns[n-1].Turn == d.Turn {
 		t = &s.Turns[n-1]
@@ -315,6 +382,10 @@ func (s *State) turnEnded(e *Event, d *TurnEndedData) {
 		s.addMessage(e, d.Turn, d.Messages[i], d.Refs, fmt.Sprintf("/messages/%d", i))
 	}
 	ended := *d
+	if t.Answer != nil {
+		ended = *t.Answer
+		ended.Error = d.Error
+	}
 	ended.Messages = nil
 	ended.Refs = nil
 	for _, r := range d.Refs {
@@ -327,13 +398,19 @@ func (s *State) turnEnded(e *Event, d *TurnEndedData) {
 
 // addMessage appends a message; refs of the event below at become the message's own.
 func (s *State) addMessage(e *Event, turn int32, m Message, refs []Ref, at string) {
-	sm := StateMessage{Message: m, Turn: turn, EventID: e.ID, Epoch: s.Head.Epoch, Time: e.Time}
+	s.Messages = append(s.Messages, StateMessage{
+		Message: m, Turn: turn, EventID: e.ID, Epoch: s.Head.Epoch, Time: e.Time, Refs: refsBelow(refs, at),
+	})
+}
+
+// refsBelow are the refs of what is below a place, with paths relative to it.
+func refsBelow(refs []Ref, at string) (below []Ref) {
 	for _, r := range refs {
 		if rest, ok := strings.CutPrefix(r.Path, at); ok && strings.HasPrefix(rest, "/") {
-			sm.Refs = append(sm.Refs, Ref{Path: rest, DataRef: r.DataRef, Size: r.Size})
+			below = append(below, Ref{Path: rest, DataRef: r.DataRef, Size: r.Size})
 		}
 	}
-	s.Messages = append(s.Messages, sm)
+	return below
 }
 
 // Joined returns the messages with the arguments of tool_call parts and the responses of

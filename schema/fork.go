@@ -31,11 +31,15 @@ type Base struct {
 	BaseRef
 	// Head of the run there, which has the digest.
 	Head Head `json:"head"`
+	// Begun are the hold and verify calls that were requested there and that the other run began later, or may begin yet: in the fork
+	// they are in doubt.
+	Begun []CallKey `json:"begun,omitzero"`
 }
 
-// BaseOf returns the base of a fork of a run at a point. What a fork does not take over of the head is left out.
-func BaseOf(point Point, records int64, head *Head) *Base {
+// BaseOf returns the base of a fork of a run at a point; begun as [Moment] has it. What a fork does not take over of the head is left out.
+func BaseOf(point Point, records int64, head *Head, begun []CallKey) *Base {
 	b := &Base{
+		Begun:   begun,
 		BaseRef: BaseRef{Run: head.Run, Point: point.String(), Position: head.Position, Records: records, Digest: head.Digest},
 		Head:    head.Clone(),
 	}
@@ -68,6 +72,7 @@ func (b *Base) check() (path, problem string) {
 		n, max int
 	}{
 		{"/base/head/open_calls", len(h.OpenCalls), MaxOpenCalls},
+		{"/base/begun", len(b.Begun), MaxOpenCalls},
 		{"/base/head/turn_calls", len(h.TurnCalls), MaxTurnCalls},
 		{"/base/head/interrupts", len(h.Interrupts), MaxInterrupts},
 		{"/base/head/completed_phases", len(h.CompletedPhases), MaxCompletedPhases},
@@ -75,6 +80,11 @@ func (b *Base) check() (path, problem string) {
 		if l.n > l.max {
 			return l.path, fmt.Sprintf("has %d entries, at most %d are allowed", l.n, l.max)
 		}
+	}
+	if slices.ContainsFunc(b.Begun, func(key CallKey) bool {
+		return key.Turn < 0 || key.Occurrence < 1 || len(key.ToolCallID) > MaxIdentifier
+	}) {
+		return "/base/begun", "names what is no call"
 	}
 	return h.checkTexts()
 }
@@ -90,7 +100,7 @@ func (h *Head) checkTexts() (path, problem string) {
 	wrong := func(texts ...string) bool {
 		return longer(MaxIdentifier+len("…"), texts...) || slices.ContainsFunc(texts, func(s string) bool { return strings.ContainsFunc(s, isForbidden) })
 	}
-	if h.callBytes(false) > MaxCallBytes {
+	if h.callBytes(false, 0) > MaxCallBytes {
 		return "/base/head/open_calls", fmt.Sprintf("have more than %d bytes of ids and names", MaxCallBytes)
 	}
 	for i := range h.OpenCalls {
@@ -124,14 +134,19 @@ func (h *Head) fork(b *Base) {
 	was := b.Head.Clone()
 	ref := b.BaseRef
 	h.Base = &ref
-	h.Turn, h.TurnOpen, h.TurnPurpose, h.TurnMessages, h.TurnCalls = was.Turn, was.TurnOpen, was.TurnPurpose, was.TurnMessages, was.TurnCalls
+	h.Turn, h.TurnOpen, h.TurnAnswered, h.TurnPurpose = was.Turn, was.TurnOpen, was.TurnAnswered, was.TurnPurpose
+	h.TurnMessages, h.TurnCalls = was.TurnMessages, was.TurnCalls
 	h.TurnEpoch = 0 // the fork's executor may begin the turn anew
 	h.Phase, h.CompletedPhases = was.Phase, was.CompletedPhases
 	h.OpenCalls, h.Interrupts = was.OpenCalls, was.Interrupts
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
-		c.InDoubt, c.Cleared, c.Epoch = true, false, h.Epoch
-		c.Held = c.Replay == ReplayHold
+		c.Cleared, c.Epoch = false, h.Epoch
+		if c.Requested && !slices.Contains(b.Begun, c.CallKey) {
+			c.Epoch = 0 // the other run's executor may have run it, if its policy needs no begin
+			continue
+		}
+		c.Requested, c.InDoubt, c.Held = false, true, c.Replay == ReplayHold
 	}
 	n, o := &h.Counts, &was.Counts
 	n.Turns, n.Messages, n.ToolCalls, n.ToolResults, n.ToolFailures = o.Turns, o.Messages, o.ToolCalls, o.ToolResults, o.ToolFailures

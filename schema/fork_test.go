@@ -37,7 +37,7 @@ func forkOf(t *testing.T, base *schema.Base) *testRun {
 func TestAForkBeginsWhereItsBaseStood(t *testing.T) {
 	r := forked(t)
 	point := schema.Point{Kind: schema.PointSequence, Number: 8}
-	f := forkOf(t, schema.BaseOf(point, 8, &r.head))
+	f := forkOf(t, schema.BaseOf(point, 8, &r.head, nil))
 	h := &f.head
 	require.Equal(t, &schema.BaseRef{Run: r.w.Run, Point: "seq:8", Position: r.head.Position, Records: 8, Digest: r.head.Digest}, h.Base)
 	require.Equal(t, schema.StatusRunning, h.Status)
@@ -66,7 +66,7 @@ func TestAStateOfAForkHasWhatItsBaseHad(t *testing.T) {
 	for i := range r.log {
 		base.Apply(schema.NoKeys, &r.log[i])
 	}
-	f := forkOf(t, schema.BaseOf(schema.Point{}, int64(len(r.log)), &base.Head))
+	f := forkOf(t, schema.BaseOf(schema.Point{}, int64(len(r.log)), &base.Head, nil))
 	f.write(&schema.TurnStartedData{Turn: 2, Messages: []schema.Message{userMessage("anew")}}, 2)
 	f.write(&schema.ToolCalledData{ToolCallID: "c3", Name: "read", Replay: schema.ReplayPure}, 2)
 
@@ -108,16 +108,16 @@ func TestABaseIsNoWayAroundTheRules(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			base := schema.BaseOf(schema.Point{}, 8, &r.head)
+			base := schema.BaseOf(schema.Point{}, 8, &r.head, nil)
 			change(base)
 			err := schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: base})
 			require.ErrorContains(t, err, "/base/")
 		})
 	}
-	require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head)}))
+	require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head, nil)}))
 
 	late := newTestRun(t)
 	late.write(&schema.CheckpointMarkedData{Name: "first"}, 0)
-	v := late.write(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head)}, 0)
+	v := late.write(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head, nil)}, 0)
 	require.Equal(t, schema.Rejected, v.Kind, "a run that has begun is no fork")
 }

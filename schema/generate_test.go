@@ -49,7 +49,12 @@ func drawKeyed(t *rapid.T, steps int, keys *schema.Keys) *simulation {
 // opening brings the run to where chance alone seldom would.
 func (s *simulation) opening() {
 	n := s.pick("opening", 10)
-	if n > 1 {
+	if n > 1 && s.pick("requested", 3) == 0 {
+		s.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{
+			{ToolCallID: "c1", Name: "pay", Replay: schema.Replay(s.oneOf("replay", "", "idempotent"))}, {ToolCallID: "c2", Name: "ls"}, {ToolCallID: "c1", Name: "pay"},
+		}}, 1)
+		s.takeoverAs("claim", s.head.Epoch+1)
+	} else if n > 1 {
 		s.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay", Replay: schema.Replay(s.oneOf("replay", "", "idempotent"))}, 1)
 		s.takeoverAs("claim", s.head.Epoch+1)
 	}
@@ -383,7 +388,7 @@ func (s *simulation) settled() schema.Data {
 		id = doubt[0].ToolCallID
 	}
 	return &schema.ToolSettledData{
-		ToolCallID: id, By: s.by(), Claimed: s.oneOf("claimed", "", "", "", "", "", "bob"),
+		ToolCallID: id, Occurrence: s.occurrence(), By: s.by(), Claimed: s.oneOf("claimed", "", "", "", "", "", "bob"),
 		How: schema.Settlement(s.oneOf("how settled", "rerun", "verified", "adopted", "abandoned", "decided")),
 	}
 }
@@ -409,19 +414,21 @@ func (s *simulation) data() (schema.Data, int32) {
 			Turn: turn, Messages: []schema.Message{assistantMessage(schema.Text("done"))}[:s.pick("messages", 2)],
 			Usage: &schema.Usage{InputTokens: 3, OutputTokens: 5}, FinishReasons: []string{"stop"},
 		}, turn
+	case n < 12 && s.pick("answer", 3) > 0:
+		return s.answer(next), next
 	case n < 14:
 		m := assistantMessage(schema.CallPart(call, "ls"))
 		m.Role = s.oneOf("role", "assistant", "assistant", "user", "tool", "system")
 		return &schema.MessageAddedData{Message: m}, s.oneTurn(turn)
 	case n < 21:
 		return &schema.ToolCalledData{
-			ToolCallID: call, Name: "ls", Arguments: []byte(`{"a": 1}`),
+			ToolCallID: call, Name: s.oneOf("tool", "ls", "ls", "ls", "ls", "rm"), Arguments: []byte(`{"a": 1}`), Occurrence: s.occurrence(),
 			Replay: schema.Replay(s.oneOf("replay", "", "pure", "idempotent", "hold")),
 		}, s.oneTurn(turn)
 	case n < 26:
-		return &schema.ToolReturnedData{ToolCallID: call, Result: []byte(`"ok"`)}, turn
+		return &schema.ToolReturnedData{ToolCallID: call, Occurrence: s.occurrence(), Result: []byte(`"ok"`)}, turn
 	case n < 28:
-		return &schema.ToolFailedData{ToolCallID: call, Error: schema.Error{Type: "timeout"}}, turn
+		return &schema.ToolFailedData{ToolCallID: call, Occurrence: s.occurrence(), Error: schema.Error{Type: "timeout"}}, turn
 	case n < 30:
 		return s.settled(), turn
 	case n < 31:
@@ -445,11 +452,30 @@ func (s *simulation) data() (schema.Data, int32) {
 			return &schema.ArtifactAddedData{ArtifactID: "a"}, turn
 		}
 		return &schema.ToolDecidedData{
-			ToolCallID: call, Decision: s.oneOf("decision", "allow", "ask", "deny"), By: s.oneOf("decided by", "", "policy", "operator:UB1"),
+			ToolCallID: call, Occurrence: s.occurrence(), Decision: s.oneOf("decision", "allow", "ask", "deny"), By: s.oneOf("decided by", "", "policy", "operator:UB1"),
 		}, turn
 	default:
 		return &schema.RunEndedData{Status: s.oneOf("status", "completed", "failed", "cancelled")}, turn
 	}
+}
+
+// occurrence is mostly not said.
+func (s *simulation) occurrence() int { return max(s.pick("occurrence", 8)-5, 0) }
+
+// answer asks for up to three calls, of which some share an id and some cannot be made.
+func (s *simulation) answer(turn int32) schema.Data {
+	d := &schema.TurnAnsweredData{Turn: turn, Message: assistantMessage(schema.Text("so")), Usage: &schema.Usage{InputTokens: 7}}
+	for range s.pick("calls", 4) {
+		c := schema.RequestedCall{
+			ToolCallID: s.oneOf("call", "c1", "c2", "c3"), Name: "ls", Occurrence: s.pick("occurrence of a call", 20) / 18,
+			Replay: schema.Replay(s.oneOf("replay", "", "pure", "idempotent", "hold")),
+		}
+		if s.pick("unusable", 8) == 0 {
+			c.Error = &schema.Error{Type: "unknown_tool", Message: "no such tool"}
+		}
+		d.Calls = append(d.Calls, c)
+	}
+	return d
 }
 
 // by is mostly nobody, or the executor that the run's head names.

@@ -165,7 +165,7 @@ func TestEveryTypeOfTheVocabularyHasASample(t *testing.T) {
 		require.NotNil(t, schema.NewData(d.EventName()))
 		seen[d.EventName()] = true
 	}
-	source, err := os.ReadFile("types.go")
+	source, err := os.ReadFile("typesnames.go")
 	require.NoError(t, err)
 	for line := range bytes.Lines(source) {
 		if _, name, ok := strings.Cut(string(line), "EventName() string { return "); ok {

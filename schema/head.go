@@ -102,8 +102,11 @@ type OpenCall struct {
 	Replay Replay `json:"replay"`
 	// Since is the time of the event tool.called.
 	Since string `json:"since,omitzero"`
-	// Epoch in which it was called or last reopened.
+	// Epoch in which it was called or last reopened; 0 of one that a fork took over and nobody had begun.
 	Epoch Epoch `json:"epoch"`
+	// Requested: an answer asks for it, and no executor has begun it. Nothing is in doubt about a hold or verify call that is
+	// requested; one that is pure or idempotent needs no begin and may have run.
+	Requested bool `json:"requested,omitzero"`
 	// InDoubt: the epoch changed before an outcome was recorded; it must be settled.
 	InDoubt bool `json:"in_doubt,omitzero"`
 	// Held: in doubt, and left to a person: by its policy, or because the run waits for its settlement.
@@ -251,10 +254,12 @@ type Head struct {
 	RequestID string `json:"request_id,omitzero"`
 
 	// Turn is the last turn that was started; TurnOpen says that it has not ended.
-	Turn        int32  `json:"turn"`
-	TurnOpen    bool   `json:"turn_open,omitzero"`
-	TurnPurpose string `json:"turn_purpose,omitzero"`
-	TurnEpoch   Epoch  `json:"turn_epoch,omitzero"`
+	Turn     int32 `json:"turn"`
+	TurnOpen bool  `json:"turn_open,omitzero"`
+	// TurnAnswered: the turn's answer is recorded, and the turn ends with the last outcome of its calls.
+	TurnAnswered bool   `json:"turn_answered,omitzero"`
+	TurnPurpose  string `json:"turn_purpose,omitzero"`
+	TurnEpoch    Epoch  `json:"turn_epoch,omitzero"`
 	// TurnMessages counts the messages of the open turn; a repeat of the turn supersedes them.
 	TurnMessages int64 `json:"turn_messages,omitzero"`
 	// MaxTurns as the run's start set it.

@@ -228,7 +228,7 @@ func (h *Head) unsigned(e *Event, data Data) string {
 	if !ok {
 		return ""
 	}
-	i := h.findOpen(e.Turn, settled.ToolCallID)
+	i := h.FindOpen(e.Turn, settled.ToolCallID, settled.Occurrence)
 	if i < 0 || h.OpenCalls[i].Replay != ReplayHold || h.OpenCalls[i].selfSettled(settled) {
 		return ""
 	}

@@ -107,6 +107,8 @@ func lifeEvents() []lifeEvent {
 			over := &schema.ToolSettledData{ToolCallID: d.ToolCallID, How: schema.SettledAbandoned}
 			events = append(events, lifeEvent{name + " by the executor", 1, over, false}, lifeEvent{name + " as rerun by an operator", 1, again, true},
 				lifeEvent{name + " otherwise by an operator", 1, over, true})
+		case *schema.TurnAnsweredData:
+			events = append(events, lifeEvent{name, 1, &schema.TurnAnsweredData{Turn: 1, Message: d.Message}, false})
 		case *schema.ToolCalledData:
 			events = append(events, lifeEvent{name, 1, &schema.ToolCalledData{ToolCallID: "c2", Name: "ls"}, false})
 		default:

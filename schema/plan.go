@@ -35,7 +35,9 @@ type CallAction string
 const (
 	// CallReuse: the recorded outcome is returned, the tool does not run.
 	CallReuse CallAction = "reuse"
-	// CallRerun: the tool runs.
+	// CallMake: the tool runs; nobody has begun it before.
+	CallMake CallAction = "make"
+	// CallRerun: the tool runs, and may have run before.
 	CallRerun CallAction = "rerun"
 	// CallAdopt: the late result of the older executor is taken.
 	CallAdopt CallAction = "adopt"
@@ -236,7 +238,7 @@ func planTurn(s *State) PlanTurn {
 	t := PlanTurn{Turn: h.Turn, Action: TurnRepeat, Messages: h.TurnMessages}
 	answered := slices.ContainsFunc(s.Messages, func(m StateMessage) bool { return m.Turn == h.Turn && m.Role == RoleAssistant })
 	called := slices.ContainsFunc(s.Calls, func(c Call) bool { return c.Turn == h.Turn })
-	if answered || called {
+	if h.TurnAnswered || answered || called {
 		t.Action = TurnContinue
 	}
 	return t
@@ -275,6 +277,8 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 		return p
 	}
 	switch {
+	case o.Requested && !o.Replay.Rerunnable():
+		p.Action, p.Why, p.IdempotencyKey = CallMake, "the model asked for it, and nobody has begun it", key
 	case o.Cleared:
 		p.Why, p.IdempotencyKey = "an operator settled it: it is run", key
 	case o.Replay == ReplayPure:

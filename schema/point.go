@@ -3,6 +3,7 @@ package schema
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -22,7 +23,9 @@ const (
 	PointCheckpoint PointKind = "checkpoint"
 	// PointMark is behind the latest event checkpoint.marked of a name.
 	PointMark PointKind = "mark"
-	// PointStep is before a tool call was recorded: the calls of a run are its steps, counted from 1.
+	// PointStep is before a tool call was decided about or begun: the calls of a run are its steps, counted from 1 as they were
+	// recorded, those of an answer in its order. A call that was begun by the event that recorded it is not recorded there; one that an
+	// answer requested is, and the calls behind it, too.
 	PointStep PointKind = "step"
 	// PointEvent is behind the message with an id as a [Position] has it: any event, control events and refused ones included.
 	PointEvent PointKind = "event"
@@ -121,7 +124,53 @@ type Moment struct {
 	Records int64 `json:"records"`
 	// Position of the last of them.
 	Position Position `json:"position"`
+	// Begun are the hold and verify calls that were requested there and that the run began later, or may begin yet. A fork leaves them
+	// to a person; see [Base].
+	Begun []CallKey `json:"begun,omitzero"`
 }
+
+// Later looks among a run's records behind a point for what became of the calls that were requested there.
+type Later struct{ begun, open []CallKey }
+
+// NewLater returns one for a run that is at the head there.
+func NewLater(h *Head) *Later {
+	l := new(Later)
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; c.Requested && !c.Replay.Rerunnable() {
+			l.open = append(l.open, c.CallKey)
+		}
+	}
+	return l
+}
+
+// Done reports whether nothing is left to look for.
+func (l *Later) Done() bool { return len(l.open) == 0 }
+
+// Behind is shown what the fold made of each record behind the point.
+func (l *Later) Behind(v Verdict) {
+	i := slices.Index(l.open, v.Call)
+	if v.Kind != Applied || i < 0 && len(v.Abandoned) == 0 {
+		return
+	}
+	l.open = slices.DeleteFunc(l.open, func(key CallKey) bool { return slices.Contains(v.Abandoned, key) })
+	if i < 0 {
+		return
+	}
+	switch d := v.Data.(type) {
+	case *ToolDecidedData:
+		return
+	case *ToolFailedData:
+		if d.Error.Type != DeniedType {
+			l.begun = append(l.begun, v.Call)
+		}
+	default: // it began, or returned without
+		l.begun = append(l.begun, v.Call)
+	}
+	l.open = slices.DeleteFunc(l.open, func(key CallKey) bool { return key == v.Call })
+}
+
+// Begun are the calls that the run began, and those that it may begin yet.
+func (l *Later) Begun() []CallKey { return slices.Concat(l.begun, l.open) }
 
 // Finder looks for a point among a run's records, which it is shown in the order of the log.
 //
@@ -134,6 +183,8 @@ type Finder struct {
 	at    Position
 	// records were shown.
 	records uint64
+	// step is the call of a step, once an answer has requested it.
+	step CallKey
 }
 
 // NewFinder returns a finder of a point that the records themselves show: all kinds but checkpoint.
@@ -147,20 +198,39 @@ func (f *Finder) Many(epoch Epoch) bool {
 	return f.point.Kind == PointSequence && f.point.Epoch == 0 && epoch > 1
 }
 
-// Before reports whether the point is before the record that is about to be applied.
+// Before reports whether the point may be before the record that is about to be applied; [Finder.Confirmed] tells.
 func (f *Finder) Before(h *Head, p *Prepared) bool {
 	switch f.point.Kind {
 	case PointStep:
-		return p.name == ToolCalled && h.Counts.ToolCalls+1 == int64(f.point.Number) //nolint:gosec // a count
+		return f.requested(h) || p.name == ToolCalled && h.Counts.ToolCalls+1 == int64(f.point.Number) //nolint:gosec // a count
 	case PointTurn:
-		return f.point.Number == 0 && h.Turn == 0 && h.Status != "" && (p.name == TurnStarted || p.name == TurnEnded)
+		return f.point.Number == 0 && h.Turn == 0 && h.Status != "" && (p.name == TurnStarted || p.name == TurnAnswered || p.name == TurnEnded)
 	default:
 		return false
 	}
 }
 
-// Confirmed reports whether a record before which the point was found is what it was taken for: the fold accepted it.
-func (f *Finder) Confirmed(v Verdict) bool { return v.Kind == Applied }
+// Confirmed reports whether a record is what it was taken for when Before said yes: the fold accepted it.
+func (f *Finder) Confirmed(v Verdict) bool {
+	switch {
+	case v.Kind != Applied:
+		return false
+	case f.step.ToolCallID != "":
+		return v.Call == f.step || slices.Contains(v.Abandoned, f.step)
+	default:
+		return !v.Begun
+	}
+}
+
+// requested reports whether the call of the step is requested, and not begun.
+func (f *Finder) requested(h *Head) bool {
+	return f.step.ToolCallID != "" && slices.ContainsFunc(h.OpenCalls, func(c OpenCall) bool { return c.CallKey == f.step && c.Requested })
+}
+
+// AtEnd reports whether the point is behind all records, of which the head is and none had it.
+func (f *Finder) AtEnd(h *Head) bool {
+	return f.at.ID == "" && f.point.Kind == PointEnd || f.point.Kind == PointTurn && f.point.Number == 0 && h.Turn == 0 || f.requested(h)
+}
 
 // Behind reports whether the point is behind the record that was applied last. Call it once for each, unless Before said yes.
 func (f *Finder) Behind(h *Head, v Verdict) bool {
@@ -181,12 +251,23 @@ func (f *Finder) Behind(h *Head, v Verdict) bool {
 	case PointSequence:
 		return v.Event.Sequence == Sequence(f.point.Number) && (f.point.Epoch == 0 || max(v.Event.Epoch, 1) == f.point.Epoch)
 	case PointTurn:
-		d, ok := v.Data.(*TurnEndedData)
-		return ok && f.point.Number != 0 && uint64(d.Turn) == f.point.Number //nolint:gosec // turns are from 1
+		return v.Over && f.point.Number != 0 && uint64(h.Turn) == f.point.Number //nolint:gosec // turns are from 1
+	case PointStep:
+		return f.answered(h, v)
 	case PointMark:
 		d, ok := v.Data.(*CheckpointMarkedData)
 		return ok && d.Name == f.point.Name
 	default:
 		return false
 	}
+}
+
+// answered notes the step's call once an answer requests it. The point is right behind an answer that says that the call cannot be made.
+func (f *Finder) answered(h *Head, v Verdict) bool {
+	n := int64(f.point.Number) - (h.Counts.ToolCalls - int64(len(v.Calls))) //nolint:gosec // a count
+	if n < 1 || n > int64(len(v.Calls)) {
+		return false
+	}
+	f.step = v.Calls[n-1]
+	return !f.requested(h)
 }

@@ -245,7 +245,7 @@ func TestAForkAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 			t: t, head: schema.NewHead("f", "r2"), sealed: map[int]schema.Data{},
 			w: schema.Writer{Fleet: "f", Run: "r2", Executor: "ex-1", Epoch: 1},
 		}
-		fork.write(&schema.RunStartedData{Agent: "a", Executor: "ex-1", Base: schema.BaseOf(schema.Point{}, int64(len(log)), &base)}, 0)
+		fork.write(&schema.RunStartedData{Agent: "a", Executor: "ex-1", Base: schema.BaseOf(schema.Point{}, int64(len(log)), &base, nil)}, 0)
 		for range rapid.IntRange(0, 20).Draw(t, "steps") {
 			fork.step()
 		}
@@ -263,11 +263,11 @@ func TestAForkAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 func TestTheRandomLogsReachWhatTheyAreMeantToReach(t *testing.T) {
 	seen := map[string]int{}
 	logs := rapid.Custom(func(t *rapid.T) []schema.Record { return drawLog(t, 50) })
-	for seed := range 300 {
+	for seed := range 500 {
 		h := schema.NewHead("f", "r1")
 		for _, rec := range logs.Example(seed) {
 			before := h.Clone()
-			h.Apply(schema.NoKeys, &rec)
+			v := h.Apply(schema.NoKeys, &rec)
 			note := func(what string, is bool) {
 				if is {
 					seen[what]++
@@ -281,9 +281,14 @@ func TestTheRandomLogsReachWhatTheyAreMeantToReach(t *testing.T) {
 			note("progress", before.Stalled > 0 && h.Stalled == 0 && h.Epoch == before.Epoch)
 			for i := range h.OpenCalls {
 				c := &h.OpenCalls[i]
+				note("requested over a takeover", c.Requested && h.Epoch > before.Epoch && before.Epoch > 0)
 				note("cleared over a takeover", c.Cleared && h.Epoch > before.Epoch && before.Epoch > 0)
 				note("not cleared any more", i < len(before.OpenCalls) && before.OpenCalls[i].CallKey == c.CallKey && before.OpenCalls[i].Cleared && !c.Cleared)
 			}
+			note("a requested call is begun", v.Begun)
+			note("a requested call is abandoned", len(v.Abandoned) > 0)
+			note("a requested call may have run", len(h.OpenCalls) == len(before.OpenCalls) && len(h.InDoubt()) > len(before.InDoubt()) && h.Epoch == before.Epoch)
+			note("an answer is over", v.Over && h.TurnAnswered)
 			for _, o := range h.Interrupts {
 				note("waits for a settlement", o.Reason == schema.WaitToolInDoubt)
 			}
@@ -297,7 +302,8 @@ func TestTheRandomLogsReachWhatTheyAreMeantToReach(t *testing.T) {
 	for _, what := range []string{
 		"waits without an executor", "becomes claimable by an answer", "becomes claimable by a cancellation", "comes back by itself",
 		"two claims without progress", "progress", "cleared over a takeover", "not cleared any more", "waits for a settlement",
-		"a settlement ends the waiting", "hand-off offered", "hand-off accepted",
+		"a settlement ends the waiting", "hand-off offered", "hand-off accepted", "requested over a takeover", "a requested call is begun",
+		"a requested call is abandoned", "a requested call may have run", "an answer is over",
 	} {
 		require.Positive(t, seen[what], what)
 	}

@@ -32,6 +32,17 @@ func samples() []schema.Data {
 		&schema.RunInterruptedData{Reason: "shutdown"},
 		&schema.RunEndedData{Status: "failed", Output: []byte(`{"n":1}`), Summary: "it failed", CompletedBy: "c1", Error: failure, Usage: usage},
 		&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{userMessage("hi")}, Purpose: "work"},
+		&schema.TurnAnsweredData{
+			Turn: 1, Message: assistantMessage(schema.Text("I look."), schema.CallPart("c1", "ls"), schema.CallPart("c2", "rm")),
+			Calls: []schema.RequestedCall{
+				{
+					ToolCallID: "c1", Occurrence: 1, Name: "ls", Arguments: []byte(`{"path":"/"}`), Replay: schema.ReplayVerify,
+					IdempotencyKey: "r1.1.c1.1", VerifySubject: "tools.verify.ls", SideEffect: "none", TimeoutMS: 30000, Source: []byte(`{"index":0}`),
+				},
+				{ToolCallID: "c2", Name: "rm", Error: &schema.Error{Type: "unknown_tool", Message: "there is no tool rm"}},
+			},
+			FinishReasons: []string{"tool_calls"}, ResponseID: "resp-1", Model: "m-2026", Usage: usage, DurationMS: 1200, Source: []byte(`{"raw":null}`),
+		},
 		&schema.TurnEndedData{
 			Turn: 1, Messages: []schema.Message{{Role: "tool", Parts: []schema.Part{schema.ResponsePart("c1")}}},
 			FinishReasons: []string{"tool_calls"}, ResponseID: "resp-1", Model: "m-2026", Usage: usage, DurationMS: 1200,
@@ -43,12 +54,12 @@ func samples() []schema.Data {
 		)},
 		&schema.ToolCalledData{
 			ToolCallID: "c1", Name: "ls", Arguments: []byte(`{"path":"/"}`), Replay: schema.ReplayVerify,
-			IdempotencyKey: "r1.1.c1.1", VerifySubject: "tools.verify.ls", SideEffect: "none",
+			IdempotencyKey: "r1.1.c1.1", VerifySubject: "tools.verify.ls", SideEffect: "none", Occurrence: 1, TimeoutMS: 30000,
 		},
-		&schema.ToolReturnedData{ToolCallID: "c1", Result: []byte(`["a","b"]`), IsError: &yes, DurationMS: 12},
-		&schema.ToolFailedData{ToolCallID: "c1", Error: *failure, Attempt: 2, DurationMS: 3},
+		&schema.ToolReturnedData{ToolCallID: "c1", Occurrence: 1, Result: []byte(`["a","b"]`), IsError: &yes, DurationMS: 12},
+		&schema.ToolFailedData{ToolCallID: "c1", Occurrence: 1, Error: *failure, Attempt: 2, DurationMS: 3},
 		&schema.ToolDecidedData{ToolCallID: "c1", Occurrence: 1, Decision: "deny", Policy: "no-network", Reason: "it is", By: "policy"},
-		&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledVerified, Result: []byte(`1`), By: "ex-2"},
+		&schema.ToolSettledData{ToolCallID: "c1", Occurrence: 1, How: schema.SettledVerified, Result: []byte(`1`), By: "ex-2"},
 		&schema.PhaseStartedData{Phase: "plan", Index: 1},
 		&schema.PhaseCompletedData{
 			Phase: "plan", Index: 1,

@@ -56,7 +56,10 @@ type StateTurn struct {
 	// Attempts counts the times it was started.
 	Attempts  int    `json:"attempts"`
 	StartedAt string `json:"started_at,omitzero"`
-	// Ended is the data of turn.ended without its messages; nil while the turn is open.
+	// Answer is what turn.answered says of the model's call, without message and calls; nil if it was not written.
+	Answer *TurnEndedData `json:"answer,omitzero"`
+	// Ended is the data of turn.ended without its messages, or Answer once all calls of the answer have an outcome; nil while the turn
+	// is open.
 	Ended   *TurnEndedData `json:"ended,omitzero"`
 	EndedAt string         `json:"ended_at,omitzero"`
 }
@@ -81,6 +84,7 @@ type Call struct {
 	IdempotencyKey string         `json:"idempotency_key,omitzero"`
 	VerifySubject  string         `json:"verify_subject,omitzero"`
 	SideEffect     string         `json:"side_effect,omitzero"`
+	TimeoutMS      int64          `json:"timeout_ms,omitzero"`
 	Source         jsontext.Value `json:"source,omitzero"`
 	Outcome        Outcome        `json:"outcome"`
 	// Result of a returned call, or of its settlement.
@@ -96,8 +100,10 @@ type Call struct {
 	// Late is the result a fenced executor delivered while the call was in doubt.
 	Late *LateResult `json:"late,omitzero"`
 	// Refs name fields in the blob store: /arguments or /result.
-	Refs       []Ref  `json:"refs,omitzero"`
-	CalledAt   string `json:"called_at,omitzero"`
+	Refs     []Ref  `json:"refs,omitzero"`
+	CalledAt string `json:"called_at,omitzero"`
+	// BegunAt is when a call that an answer requested was begun last; empty for one that was not, or needs no begin.
+	BegunAt    string `json:"begun_at,omitzero"`
 	ClosedAt   string `json:"closed_at,omitzero"`
 	Epoch      Epoch  `json:"epoch,omitzero"`
 	DurationMS int64  `json:"duration_ms,omitzero"`

@@ -19,6 +19,7 @@ const (
 	RunInterrupted     = "run.interrupted"
 	RunEnded           = "run.ended"
 	TurnStarted        = "turn.started"
+	TurnAnswered       = "turn.answered"
 	TurnEnded          = "turn.ended"
 	MessageAdded       = "message.added"
 	ToolCalled         = "tool.called"
@@ -228,7 +229,53 @@ type TurnStartedData struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// TurnEndedData closes a turn.
+// TurnAnsweredData is the model's answer: its message and the calls that it asks for, in one event, so that no crash leaves one
+// without the other. The turn is over once each of the calls has an outcome, at once if there are none.
+type TurnAnsweredData struct {
+	// Turn that is answered, from 1. Required. It is opened if turn.started did not open it.
+	Turn int32 `json:"turn"`
+	// Message of the model, with the role assistant. Required. Its parts of type tool_call name calls of the answer.
+	Message Message `json:"message"`
+	// Calls that the model asks for, in its order. They are requested by it; see [RequestedCall].
+	Calls []RequestedCall `json:"calls,omitzero"`
+	// FinishReasons as the provider gave them; never invented.
+	FinishReasons []string `json:"finish_reasons,omitzero"`
+	ResponseID    string   `json:"response_id,omitzero"`
+	Model         string   `json:"model,omitzero"`
+	Usage         *Usage   `json:"usage,omitzero"`
+	// DurationMS is how long the model took.
+	DurationMS int64          `json:"duration_ms,omitzero"`
+	Source     jsontext.Value `json:"source,omitzero"`
+	Refs       []Ref          `json:"refs,omitzero"`
+	Extra      jsontext.Value `json:",embed"`
+}
+
+// RequestedCall is a call that an answer asks for. Until tool.called begins it, nobody has run it: a call with the replay hold or
+// verify must be begun before its tool runs, one that is pure or idempotent need not be.
+type RequestedCall struct {
+	// ToolCallID is the model's id of the call; models re-use them. Required.
+	ToolCallID string `json:"tool_call_id"`
+	// Occurrence tells the call from others of the turn with its id; absent means the next.
+	Occurrence int `json:"occurrence,omitzero"`
+	// Name of the tool. Required.
+	Name string `json:"name"`
+	// Arguments as the model gave them: an object, or the provider's string to the letter.
+	Arguments jsontext.Value `json:"arguments,omitzero"`
+	// Replay policy; absent means hold.
+	Replay         Replay `json:"replay,omitzero"`
+	IdempotencyKey string `json:"idempotency_key,omitzero"`
+	VerifySubject  string `json:"verify_subject,omitzero"`
+	SideEffect     string `json:"side_effect,omitzero"`
+	// TimeoutMS is how long the tool may take; 0 means that nothing bounds it.
+	TimeoutMS int64 `json:"timeout_ms,omitzero"`
+	// Error closes the call as it is recorded: it cannot be run, or is one too many. The model is told of it.
+	Error  *Error         `json:"error,omitzero"`
+	Source jsontext.Value `json:"source,omitzero"`
+	Extra  jsontext.Value `json:",embed"`
+}
+
+// TurnEndedData closes a turn: of an executor that does not write turn.answered, or early. Calls that were requested and not begun
+// are abandoned.
 type TurnEndedData struct {
 	// Turn that ends. Required.
 	Turn int32 `json:"turn"`
@@ -253,27 +300,35 @@ type MessageAddedData struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// ToolCalledData records a tool call before the tool runs.
+// ToolCalledData begins a tool call, before the tool runs: one that an answer requested, or one that is recorded by it. Of a requested
+// call, what is left out is as the answer has it, and of two replay policies the stricter one counts.
 type ToolCalledData struct {
 	// ToolCallID is the model's id of the call; models re-use them. Required.
 	ToolCallID string `json:"tool_call_id"`
+	// Occurrence tells the call from others of the turn with its id; absent means the first that is requested, else the next.
+	Occurrence int `json:"occurrence,omitzero"`
 	// Name of the tool. Required.
 	Name string `json:"name"`
 	// Arguments as the model gave them: an object, or the provider's string to the letter.
 	Arguments jsontext.Value `json:"arguments,omitzero"`
 	// Replay policy; absent means hold.
-	Replay         Replay         `json:"replay,omitzero"`
-	IdempotencyKey string         `json:"idempotency_key,omitzero"`
-	VerifySubject  string         `json:"verify_subject,omitzero"`
-	SideEffect     string         `json:"side_effect,omitzero"`
-	Source         jsontext.Value `json:"source,omitzero"`
-	Refs           []Ref          `json:"refs,omitzero"`
-	Extra          jsontext.Value `json:",embed"`
+	Replay         Replay `json:"replay,omitzero"`
+	IdempotencyKey string `json:"idempotency_key,omitzero"`
+	VerifySubject  string `json:"verify_subject,omitzero"`
+	SideEffect     string `json:"side_effect,omitzero"`
+	// TimeoutMS is how long the tool may take; 0 means that nothing bounds it.
+	TimeoutMS int64          `json:"timeout_ms,omitzero"`
+	Source    jsontext.Value `json:"source,omitzero"`
+	Refs      []Ref          `json:"refs,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
 }
 
 // ToolReturnedData records a tool's result.
 type ToolReturnedData struct {
-	ToolCallID string         `json:"tool_call_id"`
+	ToolCallID string `json:"tool_call_id"`
+	// Occurrence tells the call from others of the turn with its id; absent means the one that is begun, else the first.
+	// The same in tool.failed and tool.settled.
+	Occurrence int            `json:"occurrence,omitzero"`
 	Result     jsontext.Value `json:"result,omitzero"`
 	// IsError is the tool's own word that the result is an error; absent is kept apart from false.
 	IsError    *bool          `json:"is_error,omitzero"`
@@ -286,6 +341,7 @@ type ToolReturnedData struct {
 // ToolFailedData records that a tool did not give a result.
 type ToolFailedData struct {
 	ToolCallID string         `json:"tool_call_id"`
+	Occurrence int            `json:"occurrence,omitzero"`
 	Error      Error          `json:"error"`
 	Attempt    int64          `json:"attempt,omitzero"`
 	DurationMS int64          `json:"duration_ms,omitzero"`
@@ -311,6 +367,7 @@ type ToolDecidedData struct {
 // that an operator settled as rerun counts as not begun until then.
 type ToolSettledData struct {
 	ToolCallID string     `json:"tool_call_id"`
+	Occurrence int        `json:"occurrence,omitzero"`
 	How        Settlement `json:"how"`
 	// Result for verified and decided; for adopted the recorded late result is meant when absent.
 	Result  jsontext.Value `json:"result,omitzero"`
@@ -357,122 +414,6 @@ type ContextCompactedData struct {
 	Extra        jsontext.Value `json:",embed"`
 }
 
-// HandoffTests counts test results of a completed file.
-type HandoffTests struct {
-	Passed  int64 `json:"passed"`
-	Skipped int64 `json:"skipped,omitzero"`
-	Failed  int64 `json:"failed,omitzero"`
-}
-
-// HandoffCompleted is one finished or partly finished file of a hand-off.
-type HandoffCompleted struct {
-	File string `json:"file"`
-	// Status is done or partial.
-	Status string         `json:"status"`
-	Tests  *HandoffTests  `json:"tests,omitzero"`
-	Notes  string         `json:"notes,omitzero"`
-	Extra  jsontext.Value `json:",embed"`
-}
-
-// HandoffRemaining is one open piece of work of a hand-off.
-type HandoffRemaining struct {
-	File             string `json:"file,omitzero"`
-	Description      string `json:"description"`
-	ReferencePattern string `json:"reference_pattern,omitzero"`
-	// Priority is high, normal or low; absent means normal.
-	Priority string         `json:"priority,omitzero"`
-	Extra    jsontext.Value `json:",embed"`
-}
-
-// HandoffContext is what the next agent must know.
-type HandoffContext struct {
-	Decisions     []string       `json:"decisions,omitzero"`
-	Patterns      []string       `json:"patterns,omitzero"`
-	Issues        []string       `json:"issues,omitzero"`
-	FilesModified []string       `json:"files_modified,omitzero"`
-	Extra         jsontext.Value `json:",embed"`
-}
-
-// HandoffTool counts what a run did with one tool.
-type HandoffTool struct {
-	Name     string         `json:"name"`
-	Calls    int64          `json:"calls"`
-	Failures int64          `json:"failures,omitzero"`
-	Extra    jsontext.Value `json:",embed"`
-}
-
-// HandoffSource names the offer that a run carries out.
-type HandoffSource struct {
-	// Run that offered. Required.
-	Run string `json:"run"`
-	// HandoffID of the offer. Required.
-	HandoffID string `json:"handoff_id"`
-	// OfferHash is the content hash of the offer as it was accepted, hex. Required.
-	OfferHash string `json:"offer_hash"`
-	// Lineage are the runs that the offering run continues, the nearest first, as its offer has them. Checkpoints leave
-	// it out.
-	Lineage []string       `json:"lineage,omitzero"`
-	Extra   jsontext.Value `json:",embed"`
-}
-
-// HandoffOfferedData offers the run's work to another agent or to a continuation of the same.
-type HandoffOfferedData struct {
-	HandoffID string `json:"handoff_id,omitzero"`
-	// Kind is continuation (the default) or transfer.
-	Kind string `json:"kind,omitzero"`
-	// Reason is threshold_critical, task_complete or error. Required.
-	Reason    string             `json:"reason"`
-	Completed []HandoffCompleted `json:"completed,omitzero"`
-	Remaining []HandoffRemaining `json:"remaining,omitzero"`
-	Context   *HandoffContext    `json:"context,omitzero"`
-	NextAgent string             `json:"next_agent,omitzero"`
-	// Tools that the run used, from its log.
-	Tools []HandoffTool `json:"tools,omitzero"`
-	// Usage of the run up to the offer, from its log.
-	Usage *Usage `json:"usage,omitzero"`
-	// Lineage are the runs that this one continues, the nearest first.
-	Lineage []string `json:"lineage,omitzero"`
-	// SizeChars is the size of the hand-off's text; above [HandoffSizeWarning] the run is flagged.
-	SizeChars int64          `json:"size_chars,omitzero"`
-	Extra     jsontext.Value `json:",embed"`
-}
-
-// HandoffSizeWarning is the number of characters above which a hand-off is flagged: a longer one costs
-// its reader more context than it saves.
-const HandoffSizeWarning = 4000
-
-// HandoffAcceptedData says that the hand-off was taken. Control event, as the two that follow.
-type HandoffAcceptedData struct {
-	HandoffID string `json:"handoff_id"`
-	By        string `json:"by,omitzero"`
-	Claimed   string `json:"claimed,omitzero"`
-	ChildRun  string `json:"child_run,omitzero"`
-	// OfferHash is the content hash of the offer that is accepted, hex; where given it must be the offer's.
-	OfferHash string         `json:"offer_hash,omitzero"`
-	Reason    string         `json:"reason,omitzero"`
-	Extra     jsontext.Value `json:",embed"`
-}
-
-// HandoffDeclinedData says that the hand-off was not taken.
-type HandoffDeclinedData struct {
-	HandoffID string         `json:"handoff_id"`
-	By        string         `json:"by,omitzero"`
-	Claimed   string         `json:"claimed,omitzero"`
-	Reason    string         `json:"reason,omitzero"`
-	ChildRun  string         `json:"child_run,omitzero"`
-	Extra     jsontext.Value `json:",embed"`
-}
-
-// HandoffClosedData says that the hand-off is over.
-type HandoffClosedData struct {
-	HandoffID string         `json:"handoff_id"`
-	By        string         `json:"by,omitzero"`
-	Claimed   string         `json:"claimed,omitzero"`
-	Reason    string         `json:"reason,omitzero"`
-	ChildRun  string         `json:"child_run,omitzero"`
-	Extra     jsontext.Value `json:",embed"`
-}
-
 // ArtifactAddedData names something the run made.
 type ArtifactAddedData struct {
 	ArtifactID string `json:"artifact_id"`
@@ -505,84 +446,3 @@ type ErrorRaisedData struct {
 	Turn  int32          `json:"turn,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
-
-// EventName implements [Data].
-func (*RunStartedData) EventName() string { return RunStarted }
-
-// EventName implements [Data].
-func (*RunResumedData) EventName() string { return RunResumed }
-
-// EventName implements [Data].
-func (*RunWaitingData) EventName() string { return RunWaiting }
-
-// EventName implements [Data].
-func (*RunInputData) EventName() string { return RunInput }
-
-// EventName implements [Data].
-func (*RunCancelRequestedData) EventName() string { return RunCancelRequested }
-
-// EventName implements [Data].
-func (*RunOrphanedData) EventName() string { return RunOrphaned }
-
-// EventName implements [Data].
-func (*RunInterruptedData) EventName() string { return RunInterrupted }
-
-// EventName implements [Data].
-func (*RunEndedData) EventName() string { return RunEnded }
-
-// EventName implements [Data].
-func (*TurnStartedData) EventName() string { return TurnStarted }
-
-// EventName implements [Data].
-func (*TurnEndedData) EventName() string { return TurnEnded }
-
-// EventName implements [Data].
-func (*MessageAddedData) EventName() string { return MessageAdded }
-
-// EventName implements [Data].
-func (*ToolCalledData) EventName() string { return ToolCalled }
-
-// EventName implements [Data].
-func (*ToolReturnedData) EventName() string { return ToolReturned }
-
-// EventName implements [Data].
-func (*ToolFailedData) EventName() string { return ToolFailed }
-
-// EventName implements [Data].
-func (*ToolDecidedData) EventName() string { return ToolDecided }
-
-// EventName implements [Data].
-func (*ToolSettledData) EventName() string { return ToolSettled }
-
-// EventName implements [Data].
-func (*PhaseStartedData) EventName() string { return PhaseStarted }
-
-// EventName implements [Data].
-func (*PhaseCompletedData) EventName() string { return PhaseCompleted }
-
-// EventName implements [Data].
-func (*LimitReachedData) EventName() string { return LimitReached }
-
-// EventName implements [Data].
-func (*ContextCompactedData) EventName() string { return ContextCompacted }
-
-// EventName implements [Data].
-func (*HandoffOfferedData) EventName() string { return HandoffOffered }
-
-// EventName implements [Data].
-func (*HandoffAcceptedData) EventName() string { return HandoffAccepted }
-
-// EventName implements [Data].
-func (*HandoffDeclinedData) EventName() string { return HandoffDeclined }
-
-// EventName implements [Data].
-func (*HandoffClosedData) EventName() string { return HandoffClosed }
-
-// EventName implements [Data].
-func (*ArtifactAddedData) EventName() string { return ArtifactAdded }
-
-// EventName implements [Data].
-func (*CheckpointMarkedData) EventName() string { return CheckpointMarked }
-
-// EventName implements [Data].
-func (*ErrorRaisedData) EventName() string { return ErrorRaised }

@@ -23,6 +23,7 @@ var newData = map[string]func() Data{
 	RunInterrupted:     func() Data { return new(RunInterruptedData) },
 	RunEnded:           func() Data { return new(RunEndedData) },
 	TurnStarted:        func() Data { return new(TurnStartedData) },
+	TurnAnswered:       func() Data { return new(TurnAnsweredData) },
 	TurnEnded:          func() Data { return new(TurnEndedData) },
 	MessageAdded:       func() Data { return new(MessageAddedData) },
 	ToolCalled:         func() Data { return new(ToolCalledData) },
@@ -221,17 +222,19 @@ func Validate(data Data) error {
 		v.oneOf("/status", d.Status, string(StatusCompleted), string(StatusFailed), string(StatusCancelled))
 		v.optional("/completed_by", d.CompletedBy)
 		v.error(d.Error)
-		v.usage("/usage", d.Usage)
+		v.usage(d.Usage)
 		v.refs(d.Refs)
 	case *TurnStartedData:
 		v.turn("/turn", d.Turn)
 		v.oneOf("/purpose", d.Purpose, "", PurposeWork, PurposeRecovery)
 		v.messages("/messages", d.Messages)
 		v.refs(d.Refs)
+	case *TurnAnsweredData:
+		v.answer(d)
 	case *TurnEndedData:
 		v.turn("/turn", d.Turn)
 		v.messages("/messages", d.Messages)
-		v.usage("/usage", d.Usage)
+		v.usage(d.Usage)
 		v.error(d.Error)
 		v.notNegative("/duration_ms", d.DurationMS)
 		v.refs(d.Refs)
@@ -239,20 +242,18 @@ func Validate(data Data) error {
 		v.message("/message", &d.Message)
 		v.refs(d.Refs)
 	case *ToolCalledData:
-		v.required("/tool_call_id", d.ToolCallID)
-		v.required("/name", d.Name)
-		v.oneOf("/replay", string(d.Replay), "", string(ReplayPure), string(ReplayIdempotent), string(ReplayVerify), string(ReplayHold))
-		v.optional("/verify_subject", d.VerifySubject)
-		if d.Replay == ReplayVerify {
-			v.required("/verify_subject", d.VerifySubject)
-		}
+		v.call("", &RequestedCall{
+			ToolCallID: d.ToolCallID, Occurrence: d.Occurrence, Name: d.Name, Replay: d.Replay, VerifySubject: d.VerifySubject, TimeoutMS: d.TimeoutMS,
+		})
 		v.refs(d.Refs)
 	case *ToolReturnedData:
 		v.required("/tool_call_id", d.ToolCallID)
+		v.notNegative("/occurrence", int64(d.Occurrence))
 		v.notNegative("/duration_ms", d.DurationMS)
 		v.refs(d.Refs)
 	case *ToolFailedData:
 		v.required("/tool_call_id", d.ToolCallID)
+		v.notNegative("/occurrence", int64(d.Occurrence))
 		v.error(&d.Error)
 		v.notNegative("/attempt", d.Attempt)
 		v.notNegative("/duration_ms", d.DurationMS)
@@ -262,6 +263,7 @@ func Validate(data Data) error {
 		v.oneOf("/decision", d.Decision, DecisionAllow, DecisionDeny, DecisionAsk)
 	case *ToolSettledData:
 		v.required("/tool_call_id", d.ToolCallID)
+		v.notNegative("/occurrence", int64(d.Occurrence))
 		v.oneOf("/how", string(d.How), string(SettledRerun), string(SettledVerified), string(SettledAdopted),
 			string(SettledAbandoned), string(SettledDecided))
 		v.refs(d.Refs)
@@ -409,21 +411,54 @@ func (v *checker) labels(labels map[string]string) {
 	}
 }
 
-func (v *checker) error(e *Error) {
+func (v *checker) error(e *Error) { v.errorAt("", e) }
+
+func (v *checker) errorAt(path string, e *Error) {
 	if e != nil && e.Type == "" {
-		v.fail("/error/type", "is required")
+		v.fail(path+"/error/type", "is required")
 	}
 }
 
-func (v *checker) usage(path string, u *Usage) {
+func (v *checker) usage(u *Usage) {
 	if u == nil {
 		return
 	}
-	v.notNegative(path+"/input_tokens", u.InputTokens)
-	v.notNegative(path+"/output_tokens", u.OutputTokens)
-	v.notNegative(path+"/cache_read_input_tokens", u.CacheReadInputTokens)
-	v.notNegative(path+"/cache_creation_input_tokens", u.CacheCreationInputTokens)
-	v.notNegative(path+"/reasoning_output_tokens", u.ReasoningOutputTokens)
+	v.notNegative("/usage/input_tokens", u.InputTokens)
+	v.notNegative("/usage/output_tokens", u.OutputTokens)
+	v.notNegative("/usage/cache_read_input_tokens", u.CacheReadInputTokens)
+	v.notNegative("/usage/cache_creation_input_tokens", u.CacheCreationInputTokens)
+	v.notNegative("/usage/reasoning_output_tokens", u.ReasoningOutputTokens)
+}
+
+// answer checks an answer. How many calls a turn may have is the fold's to say.
+func (v *checker) answer(d *TurnAnsweredData) {
+	v.turn("/turn", d.Turn)
+	v.oneOf("/message/role", d.Message.Role, RoleAssistant)
+	v.message("/message", &d.Message)
+	for i := range d.Calls {
+		if v.err != nil {
+			return
+		}
+		path := fmt.Sprintf("/calls/%d", i)
+		v.call(path, &d.Calls[i])
+		v.errorAt(path, d.Calls[i].Error)
+	}
+	v.usage(d.Usage)
+	v.notNegative("/duration_ms", d.DurationMS)
+	v.refs(d.Refs)
+}
+
+// call checks what an answer and tool.called say of a call.
+func (v *checker) call(path string, c *RequestedCall) {
+	v.required(path+"/tool_call_id", c.ToolCallID)
+	v.notNegative(path+"/occurrence", int64(c.Occurrence))
+	v.required(path+"/name", c.Name)
+	v.oneOf(path+"/replay", string(c.Replay), "", string(ReplayPure), string(ReplayIdempotent), string(ReplayVerify), string(ReplayHold))
+	v.optional(path+"/verify_subject", c.VerifySubject)
+	if c.Replay == ReplayVerify {
+		v.required(path+"/verify_subject", c.VerifySubject)
+	}
+	v.notNegative(path+"/timeout_ms", c.TimeoutMS)
 }
 
 func (v *checker) messages(path string, ms []Message) {
@@ -490,7 +525,7 @@ func (v *checker) handoff(d *HandoffOfferedData) {
 	v.oneOf("/reason", d.Reason, "threshold_critical", "task_complete", "error")
 	v.notNegative("/size_chars", d.SizeChars)
 	v.optionalName("/next_agent", d.NextAgent)
-	v.usage("/usage", d.Usage)
+	v.usage(d.Usage)
 	for i, run := range d.Lineage {
 		v.name(fmt.Sprintf("/lineage/%d", i), run)
 	}

@@ -1,5 +1,7 @@
 package schema
 
+import "slices"
+
 // Replay says what a resumed run may do with a call whose result was not recorded.
 type Replay string
 
@@ -14,6 +16,23 @@ const (
 	// ReplayHold leaves it to a person. The default.
 	ReplayHold Replay = "hold"
 )
+
+// orHold is the policy that counts: who says none leaves the call to a person.
+func (r Replay) orHold() Replay {
+	if r == "" {
+		return ReplayHold
+	}
+	return r
+}
+
+// Rerunnable reports whether a call of the policy may be run again without asking anybody.
+func (r Replay) Rerunnable() bool { return r == ReplayPure || r == ReplayIdempotent }
+
+// stricter returns the policy that lets a resumed run do less.
+func stricter(a, b Replay) Replay {
+	order := []Replay{ReplayPure, ReplayIdempotent, ReplayVerify, ReplayHold}
+	return order[max(slices.Index(order, a.orHold()), slices.Index(order, b.orHold()))]
+}
 
 // Settlement says how a call in doubt was settled.
 type Settlement string
@@ -49,6 +68,9 @@ const (
 	// DecisionAsk leaves it to a person; it does not run before another decision allows it.
 	DecisionAsk = "ask"
 )
+
+// DeniedType is the error type of a call that was denied, in tool.failed: its tool has not run.
+const DeniedType = "denied"
 
 // Reasons to wait.
 const (

@@ -56,8 +56,16 @@ type Verdict struct {
 	Data Data
 	// Boundary: a run can resume after this event.
 	Boundary bool
-	// Call that the event opened, closed, settled or gave evidence for.
+	// Call that the event opened, began, closed, settled or gave evidence for.
 	Call CallKey
+	// Begun: the event began a call that was requested.
+	Begun bool
+	// Calls that an answer requests, in its order.
+	Calls []CallKey
+	// Abandoned are the requested calls that nobody begins any more: the event ended their turn or the run.
+	Abandoned []CallKey
+	// Over: the turn ended with the event.
+	Over bool
 	// Superseded: the event repeats an open turn; its unfinished messages no longer count.
 	Superseded bool
 	// Opened: the event opened a turn without turn.started.

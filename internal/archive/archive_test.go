@@ -222,6 +222,34 @@ func TestForksComeWithTheirBases(t *testing.T) {
 	require.Equal(t, "fork", other.state("third").Head.Base.Run)
 }
 
+// What the other run began behind the point is known when a fork is made, and comes with the fork, under whatever name.
+func TestAForkComesWithWhatItsBaseBeganLater(t *testing.T) {
+	t.Parallel()
+	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
+	origin := w.start("origin")
+	publish := func(data schema.Data) { require.NoError(t, origin.Publish(t.Context(), data, 1)) }
+	publish(&schema.TurnAnsweredData{
+		Turn: 1, Message: schema.Message{Role: schema.RoleAssistant},
+		Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "pay"}, {ToolCallID: "c2", Name: "pay"}},
+	})
+	publish(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"})
+	publish(&schema.ToolReturnedData{ToolCallID: "c1", Result: []byte("1")})
+	require.NoError(t, origin.End(t.Context(), publisher.RunEnd{Status: schema.StatusFailed}))
+	fork, err := w.fleet.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "origin", At: schema.Point{Kind: schema.PointStep, Number: 1}})
+	require.NoError(t, err)
+	require.NoError(t, fork.Publish(t.Context(), &schema.ToolCalledData{ToolCallID: "c2", Name: "pay"}, 1))
+	require.NoError(t, fork.Publish(t.Context(), &schema.ToolReturnedData{ToolCallID: "c2", Result: []byte("2")}, 1))
+
+	b, _ := w.export(true, "fork")
+	_, err = other.importing(b, func(to *archive.Target) { to.Prefix, to.Live = "old-", true })
+	require.NoError(t, err)
+	before, after := w.state("fork"), other.state("old-fork")
+	require.Zero(t, after.Head.Counts.DeadLetters)
+	require.Equal(t, before.Head.OpenCalls, after.Head.OpenCalls)
+	require.Len(t, after.Head.HeldCalls(), 1, "c1 had its effect in the run that was forked")
+	require.Equal(t, schema.OutcomeReturned, after.Calls[1].Outcome)
+}
+
 func TestARunOfManyEventsIsSeveralEntriesAndBatches(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")

@@ -207,7 +207,7 @@ func (im *importer) workOut(p *plan) error {
 			if im.bases == nil {
 				im.bases = map[string]*schema.Base{}
 			}
-			base := schema.BaseOf(point, t.records, &t.head)
+			base := schema.BaseOf(point, t.records, &t.head, nil) // what it began later is said by the fork
 			// Where the fleet's log will have it is not known yet; it is found by its id.
 			base.Position.Stream, base.Head.Position.Stream = 0, 0
 			im.bases[fork.Run] = base

@@ -161,7 +161,13 @@ func (r *renamed) follow(member string, old jsontext.Value) ([]byte, error) {
 		if r.base == nil {
 			return old, nil
 		}
-		return json.Marshal(r.base, json.Deterministic(true))
+		var was schema.Base
+		if err := json.Unmarshal(old, &was); err != nil {
+			return nil, err
+		}
+		base := *r.base
+		base.Begun = was.Begun // what the other run began behind the point is not in the archive
+		return json.Marshal(base, json.Deterministic(true))
 	case memberOffer:
 		var hash string
 		if err := json.Unmarshal(old, &hash); err != nil {

@@ -56,6 +56,7 @@ func (m *Model) Differences(h *schema.Head) []Difference {
 	d.compare("cancel requested", m.cancelled, h.CancelRequested)
 	d.compare("turn", m.turn, h.Turn)
 	d.compare("turn open", m.open, h.TurnOpen)
+	d.compare("turn answered", m.answered, h.TurnAnswered)
 	d.compare("open calls", m.OpenCalls(), OpenCallsOf(h))
 	waits := make([]string, 0, len(h.Interrupts))
 	for i := range h.Interrupts {
@@ -79,11 +80,11 @@ func (m *Model) Differences(h *schema.Head) []Difference {
 	return d
 }
 
-func callText(turn int32, id string, occurrence int, name string, replay schema.Replay, epoch schema.Epoch, doubt, late, cleared, allowed bool) string {
+func callText(turn int32, id string, occurrence int, name string, replay schema.Replay, epoch schema.Epoch, requested, doubt, late, cleared, allowed bool) string {
 	if len(name) > shortName {
 		name = "a long name" // it is shortened in a checkpoint
 	}
-	return fmt.Sprintf("%d/%s/%d %s (%s) in epoch %d doubt=%t late=%t cleared=%t allowed=%t", turn, id, occurrence, name, replay, epoch, doubt, late, cleared, allowed)
+	return fmt.Sprintf("%d/%s/%d %s (%s) in epoch %d requested=%t doubt=%t late=%t cleared=%t allowed=%t", turn, id, occurrence, name, replay, epoch, requested, doubt, late, cleared, allowed)
 }
 
 // shortName is the length up to which no checkpoint shortens the name of a tool.
@@ -106,7 +107,7 @@ func (m *Model) OpenCalls() string {
 	var all []string
 	for _, c := range m.calls {
 		if !c.closed {
-			all = append(all, callText(c.turn, c.id, c.occurrence, c.name, c.replay, c.epoch, c.doubt, c.late, m.clear(c), c.allowed))
+			all = append(all, callText(c.turn, c.id, c.occurrence, c.name, c.replay, c.epoch, c.requested, c.doubt, c.late, m.clear(c), c.allowed))
 		}
 	}
 	return strings.Join(all, "; ")
@@ -117,7 +118,7 @@ func OpenCallsOf(h *schema.Head) string {
 	var all []string
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
-		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Name, c.Replay, c.Epoch, c.InDoubt, c.Late, c.Cleared, c.Allowed))
+		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Name, c.Replay, c.Epoch, c.Requested, c.InDoubt, c.Late, c.Cleared, c.Allowed))
 	}
 	return strings.Join(all, "; ")
 }

@@ -44,9 +44,11 @@ type Model struct {
 	ended                       bool
 	turn                        int32
 	open                        bool
-	openedIn                    schema.Epoch
-	calls                       []*call
-	messages                    []*message
+	// answered: the turn's answer is recorded.
+	answered bool
+	openedIn schema.Epoch
+	calls    []*call
+	messages []*message
 	// waits are what the run waits for; the call whose settlement ends the waiting, or nil.
 	waits map[string]*call
 	// approvals are the calls that people are asked about.
@@ -73,7 +75,9 @@ type call struct {
 	replay        schema.Replay
 	epoch         schema.Epoch
 	closed, doubt bool
-	late          bool
+	// requested by an answer, and not begun.
+	requested bool
+	late      bool
 	// allowed by a person, and nobody has begun it since.
 	allowed         bool
 	closedInItsTurn bool
@@ -307,7 +311,7 @@ func (m *Model) accept(rec *schema.Record, e *schema.Event, content [32]byte, ke
 func (m *Model) forward(e *schema.Event, data schema.Data, control bool) bool {
 	inTurn := m.open && (e.Turn == 0 || e.Turn == m.turn)
 	switch d := data.(type) {
-	case *schema.TurnEndedData, *schema.RunEndedData, *schema.RunCancelRequestedData, *schema.RunInputData,
+	case *schema.TurnAnsweredData, *schema.TurnEndedData, *schema.RunEndedData, *schema.RunCancelRequestedData, *schema.RunInputData,
 		*schema.ToolReturnedData, *schema.ToolFailedData:
 		return true
 	case *schema.RunResumedData:
@@ -372,7 +376,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 		m.agent, m.executor, m.instance = d.Agent, d.Executor, d.Instance
 		if d.Base != nil {
-			m.fork(&d.Base.Head)
+			m.fork(&d.Base.Head, d.Base.Begun)
 		}
 	case *schema.RunResumedData:
 		if m.ended {
@@ -381,7 +385,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		m.epoch, m.last, m.ended, m.gone = e.Epoch, 0, false, ""
 		m.executor, m.instance, m.request = d.Executor, d.Instance, d.RequestID
 		for _, c := range m.calls {
-			c.doubt = !c.closed && !m.clear(c)
+			c.doubt = !c.closed && !c.requested && !m.clear(c)
 			if m.clear(c) {
 				c.epoch = m.epoch
 			}
@@ -390,10 +394,11 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 	case *schema.RunWaitingData:
 		var about *call
 		if d.Reason == schema.WaitToolInDoubt {
-			about = m.find(e.Turn, d.ToolCallID, false)
-			if about == nil || !about.doubt || d.Occurrence != 0 && d.Occurrence != about.occurrence {
+			about = m.find(e.Turn, d.ToolCallID, d.Occurrence)
+			if about == nil || !m.unsure(about) {
 				return yes(false)
 			}
+			about.doubt, about.requested = true, false
 		}
 		m.waits[d.InterruptID] = about
 		m.asks(e, d)
@@ -416,8 +421,10 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 	case *schema.RunEndedData:
 		m.ended, m.end = true, schema.Status(d.Status)
 		clear(m.waits)
+		m.abandon()
+		m.over()
 	case *schema.TurnStartedData:
-		if d.Turn == m.turn && m.open && (m.epoch > m.openedIn || e.Epoch == 0) {
+		if d.Turn == m.turn && m.open && !m.answered && (m.epoch > m.openedIn || e.Epoch == 0) {
 			m.openedIn = m.epoch
 			m.messages = slices.DeleteFunc(m.messages, func(msg *message) bool { return msg.unfinished })
 			m.say(d.Turn, d.Messages, true)
@@ -428,14 +435,17 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 		m.begin(d.Turn)
 		m.say(d.Turn, d.Messages, true)
+	case *schema.TurnAnsweredData:
+		return yes(m.answer(d))
 	case *schema.TurnEndedData:
 		if d.Turn > m.turn {
 			m.begin(d.Turn)
 		}
 		if d.Turn != m.turn || !m.open {
-			return yes(false)
+			return yes(d.Turn == m.turn && m.answered)
 		}
 		m.open = false
+		m.abandon()
 		m.finished()
 		m.say(d.Turn, d.Messages, false)
 	case *schema.MessageAddedData:
@@ -445,32 +455,13 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 		m.say(turn, []schema.Message{d.Message}, m.open && (e.Turn == 0 || e.Turn == m.turn))
 	case *schema.ToolCalledData:
-		turn := e.Turn
-		if turn == 0 {
-			turn = m.turn
-		}
-		if turn < m.turn || m.find(turn, d.ToolCallID, true) != nil {
-			return yes(false)
-		}
-		if m.openCalls() >= schema.MaxOpenCalls {
-			m.Beyond = true
-		}
-		if turn > m.turn {
-			m.begin(turn)
-		}
-		c := &call{turn: turn, id: d.ToolCallID, name: d.Name, replay: policy(d.Replay), epoch: m.epoch, occurrence: 1, outcome: schema.OutcomeOpen}
-		for _, o := range m.calls {
-			if o.turn == turn && (turn == 0 || o.id == c.id) {
-				c.occurrence++
-			}
-		}
-		m.calls = append(m.calls, c)
+		return yes(m.called(e, d))
 	case *schema.ToolReturnedData:
-		return m.close(e, d.ToolCallID, schema.OutcomeReturned, string(d.Result))
+		return m.close(e, d.ToolCallID, d.Occurrence, schema.OutcomeReturned, string(d.Result))
 	case *schema.ToolFailedData:
-		return m.close(e, d.ToolCallID, schema.OutcomeFailed, d.Error.Message)
+		return m.close(e, d.ToolCallID, d.Occurrence, schema.OutcomeFailed, d.Error.Message)
 	case *schema.ToolDecidedData:
-		if c := m.find(e.Turn, d.ToolCallID, false); c != nil {
+		if c := m.find(e.Turn, d.ToolCallID, d.Occurrence); c != nil {
 			c.allowed = c.allowed && d.Decision != schema.DecisionAllow
 		}
 	case *schema.ToolSettledData:
@@ -492,9 +483,9 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		if m.offers[d.HandoffID] {
 			return yes(false)
 		}
-		return m.over(d.HandoffID)
+		return m.declined(d.HandoffID)
 	case *schema.HandoffClosedData:
-		return m.over(d.HandoffID)
+		return m.declined(d.HandoffID)
 	case *schema.PhaseStartedData:
 		return yes(!m.phases[d.Phase])
 	case *schema.PhaseCompletedData:
@@ -504,8 +495,8 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 }
 
 // fork begins a run at another one's head.
-func (m *Model) fork(was *schema.Head) {
-	m.turn, m.open, m.openedIn = was.Turn, was.TurnOpen, 0
+func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
+	m.turn, m.open, m.answered, m.openedIn = was.Turn, was.TurnOpen, was.TurnAnswered, 0
 	closed := func(turn int32, id string) {
 		m.calls = append(m.calls, &call{turn: turn, id: id, closed: true, closedInItsTurn: true})
 	}
@@ -518,9 +509,13 @@ func (m *Model) fork(was *schema.Head) {
 		}
 	}
 	for _, o := range was.OpenCalls {
-		m.calls = append(m.calls, &call{
+		c := &call{
 			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, allowed: o.Allowed, outcome: schema.OutcomeOpen,
-		})
+		}
+		if o.Requested && !slices.Contains(begun, o.CallKey) {
+			c.requested, c.doubt, c.epoch = true, false, 0
+		}
+		m.calls = append(m.calls, c)
 	}
 	for _, p := range was.CompletedPhases {
 		m.phases[p] = true
@@ -539,7 +534,7 @@ func (m *Model) fork(was *schema.Head) {
 	m.Beyond = m.Beyond || len(was.TurnCalls) > 0 && was.Turn == 0
 }
 
-func (m *Model) over(handoff string) schema.VerdictKind {
+func (m *Model) declined(handoff string) schema.VerdictKind {
 	if _, open := m.offers[handoff]; !open {
 		return schema.Rejected
 	}
@@ -549,7 +544,8 @@ func (m *Model) over(handoff string) schema.VerdictKind {
 
 func (m *Model) begin(turn int32) {
 	m.finished()
-	m.turn, m.open, m.openedIn = turn, true, m.epoch
+	m.abandon()
+	m.turn, m.open, m.answered, m.openedIn = turn, true, false, m.epoch
 }
 
 // finished: nothing that was said so far is taken back any more.

@@ -30,7 +30,7 @@ func (m *Model) oversteps(e *schema.Event, data schema.Data) bool {
 	case *schema.CheckpointMarkedData:
 		return foreign(d.By, d.Claimed)
 	case *schema.ToolSettledData:
-		c := m.find(e.Turn, d.ToolCallID, false)
+		c := m.find(e.Turn, d.ToolCallID, d.Occurrence)
 		bare := len(d.Result) == 0 && len(d.Refs) == 0
 		own := c == nil || c.replay != schema.ReplayHold ||
 			d.How == schema.SettledRerun && c.allowed || d.How == schema.SettledAdopted && c.late && bare

@@ -1,0 +1,337 @@
+package schema
+
+import "slices"
+
+func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
+	v := Verdict{Kind: Applied, Boundary: true}
+	switch {
+	case d.Turn > h.Turn:
+		v.Abandoned = h.openTurn(d.Turn)
+	case d.Turn == h.Turn && h.TurnAnswered:
+		return rejected(ReasonTurnOrder, "turn %d is answered; the next is %d", d.Turn, d.Turn+1)
+	case d.Turn == h.Turn && h.TurnOpen && (h.Epoch > h.TurnEpoch || e.Epoch == 0):
+		// The executor that opened it is gone, and its unfinished messages with it. Closed calls stay.
+		h.Counts.Messages -= h.TurnMessages
+		h.TurnMessages = 0
+		h.TurnEpoch = h.Epoch
+		v.Superseded = true
+	default:
+		return rejected(ReasonTurnOrder, "turn %d, the run is at turn %d", d.Turn, h.Turn)
+	}
+	if d.Purpose == PurposeRecovery {
+		h.TurnPurpose = d.Purpose
+	}
+	h.TurnMessages += int64(len(d.Messages))
+	h.Counts.Messages += int64(len(d.Messages))
+	return v
+}
+
+// openTurn opens a turn. What an earlier one requested, and nobody began, is abandoned.
+func (h *Head) openTurn(turn int32) (abandoned []CallKey) {
+	abandoned = h.abandon()
+	h.Turn, h.TurnOpen, h.TurnAnswered, h.TurnEpoch = turn, true, false, h.Epoch
+	h.TurnCalls, h.TurnMessages, h.TurnPurpose = nil, 0, ""
+	h.Counts.Turns++
+	return abandoned
+}
+
+// abandon closes the calls that are requested.
+func (h *Head) abandon() []CallKey {
+	var keys []CallKey
+	for i := 0; i < len(h.OpenCalls); {
+		if h.OpenCalls[i].Requested {
+			keys = append(keys, h.closeCall(i))
+		} else {
+			i++
+		}
+	}
+	return keys
+}
+
+// turnOver ends an answered turn without open calls, and reports whether it did.
+func (h *Head) turnOver() bool {
+	over := h.TurnOpen && h.TurnAnswered && !slices.ContainsFunc(h.OpenCalls, func(c OpenCall) bool { return c.Turn == h.Turn })
+	h.TurnOpen = h.TurnOpen && !over
+	return over
+}
+
+func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
+	opened := d.Turn > h.Turn
+	switch {
+	case opened:
+	case d.Turn < h.Turn:
+		return rejected(ReasonTurnOrder, "answer to turn %d, the run is at turn %d", d.Turn, h.Turn)
+	case h.TurnAnswered:
+		return rejected(ReasonTurnOrder, "turn %d is answered; the next is %d", d.Turn, d.Turn+1)
+	case !h.TurnOpen:
+		return rejected(ReasonTurnOrder, "turn %d has ended", d.Turn)
+	}
+	if v := h.room(d.Turn, d.Calls); v.Kind != 0 {
+		return v
+	}
+	keys := make([]CallKey, len(d.Calls))
+	for i := range d.Calls {
+		c := &d.Calls[i]
+		keys[i] = CallKey{Turn: d.Turn, ToolCallID: c.ToolCallID, Occurrence: 1}
+		if !opened {
+			keys[i].Occurrence = h.occurrences(d.Turn, c.ToolCallID) + 1
+		}
+		for _, earlier := range keys[:i] {
+			if earlier.ToolCallID == c.ToolCallID {
+				keys[i].Occurrence++
+			}
+		}
+		if c.Occurrence != 0 && c.Occurrence != keys[i].Occurrence {
+			return rejected(ReasonInvalidData, "call %.80q of turn %d is occurrence %d, and says %d", c.ToolCallID, d.Turn, keys[i].Occurrence, c.Occurrence)
+		}
+	}
+	v := Verdict{Kind: Applied, Boundary: true, Calls: nilIfEmpty(keys), Opened: opened}
+	if opened {
+		v.Abandoned = h.openTurn(d.Turn)
+	}
+	h.TurnAnswered = true
+	h.TurnMessages++
+	h.Counts.Messages++
+	if d.Usage != nil {
+		h.Usage.add(*d.Usage)
+	}
+	for i := range d.Calls {
+		c := &d.Calls[i]
+		h.Counts.ToolCalls++
+		if c.Error != nil {
+			h.Counts.ToolFailures++
+			h.TurnCalls = append(h.TurnCalls, c.ToolCallID)
+			continue
+		}
+		h.OpenCalls = append(h.OpenCalls, OpenCall{
+			CallKey: keys[i], Name: excerpt(c.Name), Replay: c.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: true,
+		})
+	}
+	v.Over = h.turnOver()
+	return v
+}
+
+func (h *Head) turnEnded(d *TurnEndedData) Verdict {
+	v := Verdict{Kind: Applied, Boundary: true, Over: true}
+	switch {
+	case d.Turn == h.Turn && h.TurnOpen:
+		v.Abandoned = h.abandon()
+	case d.Turn == h.Turn && h.TurnAnswered:
+		// It ended with the last outcome of its calls.
+		return Verdict{Kind: Applied}
+	case d.Turn > h.Turn:
+		// An executor that only says how turns ended.
+		v.Abandoned = h.openTurn(d.Turn)
+	default:
+		return rejected(ReasonTurnOrder, "turn %d is not open, the run is at turn %d", d.Turn, h.Turn)
+	}
+	h.TurnOpen = false
+	h.Counts.Messages += int64(len(d.Messages))
+	if d.Usage != nil && !h.TurnAnswered {
+		h.Usage.add(*d.Usage)
+	}
+	if d.Error != nil {
+		h.setError(d.Error)
+	}
+	return v
+}
+
+// inOpenTurn reports whether an event belongs to the open turn; without a turn attribute it does.
+func (h *Head) inOpenTurn(e *Event) bool {
+	return h.TurnOpen && (e.Turn == 0 || e.Turn == h.Turn)
+}
+
+// room refuses calls that would pass a cap of their turn or of all open calls. In a turn that they open, what was requested before is
+// abandoned.
+func (h *Head) room(turn int32, calls []RequestedCall) Verdict {
+	opened := turn > h.Turn
+	open, inTurn, size := len(h.OpenCalls), len(h.TurnCalls), h.callBytes(opened, len(calls))
+	if opened {
+		inTurn = 0
+		for i := range h.OpenCalls {
+			if h.OpenCalls[i].Requested {
+				open--
+			}
+		}
+	}
+	for i := range calls {
+		c := &calls[i]
+		inTurn++
+		size += len(c.ToolCallID)
+		if c.Error == nil {
+			open++
+			size += len(excerpt(c.Name))
+		}
+	}
+	switch {
+	case open > MaxOpenCalls:
+		return rejected(ReasonTooMany, "%d calls would be open, at most %d are", open, MaxOpenCalls)
+	case inTurn > MaxTurnCalls:
+		return rejected(ReasonTooMany, "turn %d would have %d calls, at most %d are", turn, inTurn, MaxTurnCalls)
+	case size > MaxCallBytes:
+		return rejected(ReasonTooMany, "the ids and names of the turn's and all open calls pass %d bytes", MaxCallBytes)
+	}
+	return Verdict{}
+}
+
+// occurrences counts the calls of the turn with an id.
+func (h *Head) occurrences(turn int32, id string) int {
+	n := 0
+	if turn == h.Turn {
+		for _, closed := range h.TurnCalls {
+			if closed == id {
+				n++
+			}
+		}
+	}
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; c.Turn == turn && c.ToolCallID == id {
+			n++
+		}
+	}
+	return n
+}
+
+// toolCalled begins a call that is requested, or records one that nobody requested and begins it.
+func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
+	turn := e.Turn
+	if turn == 0 {
+		turn = h.Turn
+	}
+	if turn < h.Turn {
+		return rejected(ReasonTurnOrder, "call of turn %d, the run is at turn %d", turn, h.Turn)
+	}
+	begun := -1
+	for i := range h.OpenCalls {
+		c := &h.OpenCalls[i]
+		switch {
+		case c.Turn != turn || c.ToolCallID != d.ToolCallID || d.Occurrence != 0 && d.Occurrence != c.Occurrence:
+		case c.Requested:
+			return h.begin(c, d)
+		default:
+			begun = i
+		}
+	}
+	opened := turn > h.Turn
+	switch {
+	case begun >= 0:
+		return rejected(ReasonCallOpen, "call %.80q of turn %d is open", d.ToolCallID, turn)
+	case !opened && h.TurnAnswered && !h.TurnOpen:
+		return rejected(ReasonTurnOrder, "call of turn %d, which has ended", turn)
+	}
+	if v := h.room(turn, []RequestedCall{{ToolCallID: d.ToolCallID, Name: d.Name}}); v.Kind != 0 {
+		return v
+	}
+	key := CallKey{Turn: turn, ToolCallID: d.ToolCallID, Occurrence: 1}
+	switch {
+	case turn == 0:
+		// Without turns nothing bounds the ids to remember, so the count of all calls tells them apart.
+		key.Occurrence = int(h.Counts.ToolCalls) + 1
+	case !opened:
+		key.Occurrence = h.occurrences(turn, d.ToolCallID) + 1
+	}
+	if d.Occurrence != 0 && d.Occurrence != key.Occurrence {
+		return rejected(ReasonUnknownCall, "call %.80q of turn %d is occurrence %d, and says %d", d.ToolCallID, turn, key.Occurrence, d.Occurrence)
+	}
+	v := Verdict{Kind: Applied, Boundary: true, Call: key, Opened: opened}
+	if opened {
+		v.Abandoned = h.openTurn(turn)
+	}
+	h.OpenCalls = append(h.OpenCalls, OpenCall{CallKey: key, Name: excerpt(d.Name), Replay: d.Replay.orHold(), Since: e.Time, Epoch: h.Epoch})
+	h.Counts.ToolCalls++
+	return v
+}
+
+// begin says that the tool of a requested call is about to run.
+func (h *Head) begin(c *OpenCall, d *ToolCalledData) Verdict {
+	if name := excerpt(d.Name); name != c.Name {
+		return rejected(ReasonInvalidData, "call %.80q of turn %d is requested of tool %.80q, and begun of %.80q", c.ToolCallID, c.Turn, c.Name, name)
+	}
+	c.Requested, c.Epoch = false, h.Epoch
+	if d.Replay != "" {
+		c.Replay = stricter(c.Replay, d.Replay)
+	}
+	return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey, Begun: true}
+}
+
+// mayHaveRun reports whether it is not known if an open call had its effect: it is in doubt, or its policy needs no begin and an executor
+// of an earlier epoch may have run it, which matters to one whose own policy is stricter.
+func (h *Head) mayHaveRun(i int) bool {
+	c := &h.OpenCalls[i]
+	return c.InDoubt || c.Requested && c.Replay.Rerunnable() && c.Epoch < h.Epoch
+}
+
+// callBytes is what the ids and names of calls take in the head before more are added; those of the turn go when a new one opens.
+// Few calls cannot pass the cap and are not counted.
+func (h *Head) callBytes(newTurn bool, more int) int {
+	n := 0
+	if len(h.OpenCalls)+len(h.TurnCalls)+more < MaxCallBytes/(2*(MaxIdentifier+len("…"))) {
+		return n
+	}
+	for i := range h.OpenCalls {
+		n += len(h.OpenCalls[i].ToolCallID) + len(h.OpenCalls[i].Name)
+	}
+	if !newTurn {
+		for _, id := range h.TurnCalls {
+			n += len(id)
+		}
+	}
+	return n
+}
+
+func (h *Head) toolClosed(e *Event, id string, occurrence int, count *int64) Verdict {
+	i := h.FindOpen(e.Turn, id, occurrence)
+	if i < 0 {
+		if (e.Turn == 0 || e.Turn == h.Turn) && slices.Contains(h.TurnCalls, id) {
+			// One more result of a settled call: kept in the log as evidence, the first stands.
+			return Verdict{Kind: Evidence}
+		}
+		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", id, e.Turn)
+	}
+	*count++
+	h.noDoubt(h.OpenCalls[i].CallKey)
+	return h.closed(i)
+}
+
+// closed closes a call by an event, and with it the turn, if it was the last of an answer.
+func (h *Head) closed(i int) Verdict {
+	v := Verdict{Kind: Applied, Boundary: true, Call: h.closeCall(i)}
+	v.Over = h.turnOver()
+	return v
+}
+
+func (h *Head) closeCall(i int) CallKey {
+	key := h.OpenCalls[i].CallKey
+	h.OpenCalls = nilIfEmpty(slices.Delete(h.OpenCalls, i, i+1))
+	if key.Turn == h.Turn && key.Turn != 0 {
+		h.TurnCalls = append(h.TurnCalls, key.ToolCallID)
+	}
+	return key
+}
+
+func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
+	i := h.FindOpen(e.Turn, d.ToolCallID, d.Occurrence)
+	if i < 0 {
+		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, e.Turn)
+	}
+	c := &h.OpenCalls[i]
+	// An ended run has no executor: the outcome of each open call is for a person to say, and no executor can run it again.
+	ended := h.Status.Terminal()
+	if ended && d.How == SettledRerun {
+		return rejected(ReasonRunEnded, "the run is %s, and a call runs again only after a resume with reason reopen", h.Status)
+	}
+	if !h.mayHaveRun(i) && !ended {
+		return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, c.Turn)
+	}
+	if d.How == SettledAdopted && !c.Late && len(d.Result) == 0 && len(d.Refs) == 0 {
+		return rejected(ReasonInvalidData, "call %.80q has no late result to adopt", d.ToolCallID)
+	}
+	h.Counts.Settled++
+	h.noDoubt(c.CallKey)
+	if d.How == SettledRerun {
+		c.InDoubt, c.Held, c.Late, c.Epoch = false, false, false, h.Epoch
+		c.Cleared = p.control && !c.Requested
+		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}
+	}
+	return h.closed(i)
+}

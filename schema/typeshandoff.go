@@ -1,0 +1,119 @@
+package schema
+
+import "github.com/go-json-experiment/json/jsontext"
+
+// HandoffTests counts test results of a completed file.
+type HandoffTests struct {
+	Passed  int64 `json:"passed"`
+	Skipped int64 `json:"skipped,omitzero"`
+	Failed  int64 `json:"failed,omitzero"`
+}
+
+// HandoffCompleted is one finished or partly finished file of a hand-off.
+type HandoffCompleted struct {
+	File string `json:"file"`
+	// Status is done or partial.
+	Status string         `json:"status"`
+	Tests  *HandoffTests  `json:"tests,omitzero"`
+	Notes  string         `json:"notes,omitzero"`
+	Extra  jsontext.Value `json:",embed"`
+}
+
+// HandoffRemaining is one open piece of work of a hand-off.
+type HandoffRemaining struct {
+	File             string `json:"file,omitzero"`
+	Description      string `json:"description"`
+	ReferencePattern string `json:"reference_pattern,omitzero"`
+	// Priority is high, normal or low; absent means normal.
+	Priority string         `json:"priority,omitzero"`
+	Extra    jsontext.Value `json:",embed"`
+}
+
+// HandoffContext is what the next agent must know.
+type HandoffContext struct {
+	Decisions     []string       `json:"decisions,omitzero"`
+	Patterns      []string       `json:"patterns,omitzero"`
+	Issues        []string       `json:"issues,omitzero"`
+	FilesModified []string       `json:"files_modified,omitzero"`
+	Extra         jsontext.Value `json:",embed"`
+}
+
+// HandoffTool counts what a run did with one tool.
+type HandoffTool struct {
+	Name     string         `json:"name"`
+	Calls    int64          `json:"calls"`
+	Failures int64          `json:"failures,omitzero"`
+	Extra    jsontext.Value `json:",embed"`
+}
+
+// HandoffSource names the offer that a run carries out.
+type HandoffSource struct {
+	// Run that offered. Required.
+	Run string `json:"run"`
+	// HandoffID of the offer. Required.
+	HandoffID string `json:"handoff_id"`
+	// OfferHash is the content hash of the offer as it was accepted, hex. Required.
+	OfferHash string `json:"offer_hash"`
+	// Lineage are the runs that the offering run continues, the nearest first, as its offer has them. Checkpoints leave
+	// it out.
+	Lineage []string       `json:"lineage,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// HandoffOfferedData offers the run's work to another agent or to a continuation of the same.
+type HandoffOfferedData struct {
+	HandoffID string `json:"handoff_id,omitzero"`
+	// Kind is continuation (the default) or transfer.
+	Kind string `json:"kind,omitzero"`
+	// Reason is threshold_critical, task_complete or error. Required.
+	Reason    string             `json:"reason"`
+	Completed []HandoffCompleted `json:"completed,omitzero"`
+	Remaining []HandoffRemaining `json:"remaining,omitzero"`
+	Context   *HandoffContext    `json:"context,omitzero"`
+	NextAgent string             `json:"next_agent,omitzero"`
+	// Tools that the run used, from its log.
+	Tools []HandoffTool `json:"tools,omitzero"`
+	// Usage of the run up to the offer, from its log.
+	Usage *Usage `json:"usage,omitzero"`
+	// Lineage are the runs that this one continues, the nearest first.
+	Lineage []string `json:"lineage,omitzero"`
+	// SizeChars is the size of the hand-off's text; above [HandoffSizeWarning] the run is flagged.
+	SizeChars int64          `json:"size_chars,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// HandoffSizeWarning is the number of characters above which a hand-off is flagged: a longer one costs
+// its reader more context than it saves.
+const HandoffSizeWarning = 4000
+
+// HandoffAcceptedData says that the hand-off was taken. Control event, as the two that follow.
+type HandoffAcceptedData struct {
+	HandoffID string `json:"handoff_id"`
+	By        string `json:"by,omitzero"`
+	Claimed   string `json:"claimed,omitzero"`
+	ChildRun  string `json:"child_run,omitzero"`
+	// OfferHash is the content hash of the offer that is accepted, hex; where given it must be the offer's.
+	OfferHash string         `json:"offer_hash,omitzero"`
+	Reason    string         `json:"reason,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// HandoffDeclinedData says that the hand-off was not taken.
+type HandoffDeclinedData struct {
+	HandoffID string         `json:"handoff_id"`
+	By        string         `json:"by,omitzero"`
+	Claimed   string         `json:"claimed,omitzero"`
+	Reason    string         `json:"reason,omitzero"`
+	ChildRun  string         `json:"child_run,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// HandoffClosedData says that the hand-off is over.
+type HandoffClosedData struct {
+	HandoffID string         `json:"handoff_id"`
+	By        string         `json:"by,omitzero"`
+	Claimed   string         `json:"claimed,omitzero"`
+	Reason    string         `json:"reason,omitzero"`
+	ChildRun  string         `json:"child_run,omitzero"`
+	Extra     jsontext.Value `json:",embed"`
+}
