@@ -288,6 +288,52 @@ func TestAcceptedEventsAreObservedInOrder(t *testing.T) {
 	}
 }
 
+// A call is told once as tool.called, with what the answer says of it, whether it is begun by an event of its own or not.
+func TestEachCallOfAnAnswerIsObservedOnce(t *testing.T) {
+	t.Parallel()
+	w := newFoldWorld(t)
+	seen := make(chan *nats.Msg, 64)
+	sub, err := w.nc.ChanSubscribe("waymark.observed.default.>", seen)
+	require.NoError(t, err)
+	defer func() { _ = sub.Unsubscribe() }()
+	require.NoError(t, w.nc.Flush())
+	w.fold(consumer.FolderConfig{})
+	x := w.writer("run-1")
+	x.start()
+	ref := schema.Ref{Path: "/calls/1/arguments", DataRef: schema.DataRef("run-1", strings.Repeat("0", 64)), Size: 300_000}
+	x.publish(&schema.TurnAnsweredData{
+		Turn: 1, Message: schema.Message{Role: schema.RoleAssistant}, Refs: []schema.Ref{ref}, Calls: []schema.RequestedCall{
+			{ToolCallID: "c1", Name: "pay", Arguments: []byte(`{"sum":5}`)}, {ToolCallID: "c2", Name: "read", Replay: schema.ReplayPure},
+		},
+	}, 1)
+	x.publish(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"}, 1)
+	x.publish(&schema.ToolReturnedData{ToolCallID: "c1"}, 1)
+	x.publish(&schema.ToolReturnedData{ToolCallID: "c2"}, 1)
+	var calls []schema.ToolCalledData
+	for _, name := range []string{"run.started", "turn.answered", "tool.called", "tool.called", "tool.returned", "tool.returned"} {
+		select {
+		case m := <-seen:
+			require.Equal(t, schema.ObservedSubject("default", name, "run-1"), m.Subject)
+			e, err := schema.Decode(m.Header, m.Data)
+			require.NoError(t, err)
+			data, err := schema.ParseData(e)
+			require.NoError(t, err)
+			if d, ok := data.(*schema.ToolCalledData); ok {
+				require.Equal(t, int32(1), e.Turn)
+				require.Equal(t, fmt.Sprintf("%s/%d", schema.PositionOf(&x.acked[1]).ID, len(calls)+1), e.ID)
+				calls = append(calls, *d)
+			}
+		case <-time.After(time.Minute):
+			require.FailNow(t, "not observed", name)
+		}
+	}
+	ref.Path = "/arguments"
+	require.Equal(t, []schema.ToolCalledData{
+		{ToolCallID: "c1", Name: "pay", Arguments: []byte(`{"sum":5}`)},
+		{ToolCallID: "c2", Name: "read", Replay: schema.ReplayPure, Refs: []schema.Ref{ref}},
+	}, calls)
+}
+
 func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)

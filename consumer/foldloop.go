@@ -258,6 +258,8 @@ type accepted struct {
 	run string
 	rec schema.Record
 	e   *schema.Event
+	// answer is its data if it is an answer.
+	answer *schema.TurnAnsweredData
 }
 
 // takeLot folds a lot into the batch once it is prepared. Who is told to stop meanwhile has left it out, and must not fold
@@ -351,7 +353,10 @@ func (s *reignState) takeOf(ctx context.Context, b *batch, r *run, a *arrival) e
 		s.reject(b, a, rec, v.Reason, v.Detail)
 	case schema.Applied, schema.Evidence:
 		s.stats.Applied.Add(1)
-		b.accepted = append(b.accepted, accepted{id, a.Record, v.Event})
+		if !v.Begun { // the call was told with its answer
+			answer, _ := v.Data.(*schema.TurnAnsweredData)
+			b.accepted = append(b.accepted, accepted{id, a.Record, v.Event, answer})
+		}
 		b.heed(r, had, &v)
 		if v.Boundary {
 			s.stats.Boundaries.Add(1)

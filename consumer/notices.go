@@ -144,7 +144,8 @@ func quarantineReason(h *schema.Head) string {
 }
 
 // announce says on the observed subjects what was accepted: in order, at most once. Who must not miss anything
-// consumes the event stream.
+// consumes the event stream. Each call is told once, as tool.called: those of an answer behind it, whether they are begun by
+// an event of their own or not.
 func (s *reignState) announce(events []accepted) {
 	for i := range events {
 		a := &events[i]
@@ -158,5 +159,43 @@ func (s *reignState) announce(events []accepted) {
 			s.log.Debug().Err(err).Str(keyRun, a.run).Msg("event not announced")
 			return
 		}
+		for _, e := range requested(a.e, a.answer) {
+			header, body := e.Encode()
+			if err := s.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, schema.ToolCalled, a.run), Header: header, Data: body}); err != nil {
+				s.log.Debug().Err(err).Str(keyRun, a.run).Msg("call of an answer not announced")
+				return
+			}
+		}
 	}
+}
+
+// requested are the calls of an answer, each as an event tool.called. Their ids are the answer's, a slash and the place in it, from 1.
+func requested(e *schema.Event, d *schema.TurnAnsweredData) []*schema.Event {
+	if d == nil {
+		return nil
+	}
+	events := make([]*schema.Event, 0, len(d.Calls))
+	for i := range d.Calls {
+		c := &d.Calls[i]
+		called := &schema.ToolCalledData{
+			ToolCallID: c.ToolCallID, Occurrence: c.Occurrence, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
+			VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.TimeoutMS, Source: c.Source, Extra: c.Extra,
+		}
+		dataref := ""
+		for _, ref := range d.Refs {
+			if path, ok := strings.CutPrefix(ref.Path, fmt.Sprintf("/calls/%d/", i)); ok {
+				ref.Path, dataref = "/"+path, ref.DataRef
+				called.Refs = append(called.Refs, ref)
+			}
+		}
+		body, err := json.Marshal(called, json.Deterministic(true))
+		if err != nil {
+			continue // it was read from JSON
+		}
+		events = append(events, &schema.Event{
+			ID: fmt.Sprintf("%s/%d", e.ID, i+1), Source: e.Source, Type: schema.TypeOf(schema.ToolCalled), Subject: e.Subject, Time: e.Time,
+			Epoch: e.Epoch, Turn: d.Turn, TraceParent: e.TraceParent, DataRef: dataref, DataContentType: schema.ContentTypeJSON, Data: body,
+		})
+	}
+	return events
 }
