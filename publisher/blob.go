@@ -103,6 +103,14 @@ func largeFields(data schema.Data) (schema.Data, []field, *[]schema.Ref) {
 		var fields []field
 		c.Messages, fields = messageFields(d.Messages)
 		return &c, fields, &c.Refs
+	case *schema.TurnAnsweredData:
+		c := *d
+		c.Message.Parts, c.Calls = slices.Clone(d.Message.Parts), slices.Clone(d.Calls)
+		fields := partFields("/message", &c.Message)
+		for i := range c.Calls {
+			fields = append(fields, field{path: fmt.Sprintf("/calls/%d/arguments", i), value: &c.Calls[i].Arguments})
+		}
+		return &c, fields, &c.Refs
 	case *schema.TurnEndedData:
 		c := *d
 		var fields []field

@@ -548,7 +548,7 @@ func beginsWork(items []*item) bool {
 			continue
 		}
 		switch d := it.data.(type) {
-		case *schema.ToolCalledData, *schema.PhaseStartedData:
+		case *schema.TurnAnsweredData, *schema.ToolCalledData, *schema.PhaseStartedData:
 			return true
 		case *schema.TurnStartedData:
 			if d.Purpose != schema.PurposeRecovery {

@@ -287,7 +287,7 @@ func (it *item) readWanted() {
 // the others are read back first, as everybody else reads them.
 func plainData(data schema.Data) bool {
 	switch data.(type) {
-	case *schema.TurnStartedData, *schema.TurnEndedData, *schema.MessageAddedData, *schema.ToolCalledData, *schema.ToolReturnedData,
+	case *schema.TurnStartedData, *schema.TurnAnsweredData, *schema.TurnEndedData, *schema.MessageAddedData, *schema.ToolCalledData, *schema.ToolReturnedData,
 		*schema.ToolFailedData:
 		return true
 	}

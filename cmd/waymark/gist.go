@@ -50,6 +50,12 @@ func gist(e *schema.Event) string {
 		return words(d.Status, d.Summary)
 	case *schema.TurnStartedData:
 		return words(fmt.Sprintf("turn %d", d.Turn), messagesText(d.Messages))
+	case *schema.TurnAnsweredData:
+		names := make([]string, len(d.Calls))
+		for i := range d.Calls {
+			names[i] = d.Calls[i].ToolCallID + " " + d.Calls[i].Name
+		}
+		return words(fmt.Sprintf("turn %d", d.Turn), messagesText([]schema.Message{d.Message}), strings.Join(names, ", "))
 	case *schema.TurnEndedData:
 		return words(fmt.Sprintf("turn %d", d.Turn), strings.Join(d.FinishReasons, " "), messagesText(d.Messages))
 	case *schema.MessageAddedData:

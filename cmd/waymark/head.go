@@ -172,6 +172,8 @@ func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt) e
 			return w.Reason == schema.WaitToolApproval && w.CallKey() == c.CallKey
 		}):
 			fate = "not allowed yet"
+		case c.Requested:
+			fate = "requested"
 		}
 		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Replay), fate, ago(c.Since, a.now())}
 	}

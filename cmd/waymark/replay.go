@@ -126,7 +126,17 @@ func recorded(ctx context.Context, a *app, fleet *publisher.Fleet, run string, a
 			return nil
 		}
 		switch d := v.Data.(type) {
+		case *schema.TurnAnsweredData:
+			calls = append(calls, v.Calls...)
+			for i := range d.Calls {
+				if c := state.Call(v.Calls[i]); c == nil || c.Name != d.Calls[i].Name || string(c.Arguments) != string(d.Calls[i].Arguments) {
+					return differs("turn.answered", v.Calls[i])
+				}
+			}
 		case *schema.ToolCalledData:
+			if v.Begun {
+				return nil
+			}
 			calls = append(calls, v.Call)
 			if c := state.Call(v.Call); c == nil || c.Name != d.Name || string(c.Arguments) != string(d.Arguments) {
 				return differs("tool.called", v.Call)

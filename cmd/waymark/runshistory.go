@@ -120,15 +120,14 @@ func newHistoryPoint(h *schema.Head, v schema.Verdict) historyPoint {
 		Events: h.Counts.Events, Digest: h.Digest, Time: e.Time,
 	}
 	name := schema.Point{Kind: schema.PointEvent, Name: e.ID}
-	switch d := v.Data.(type) {
-	case *schema.TurnEndedData:
-		name = schema.Point{Kind: schema.PointTurn, Number: uint64(d.Turn)} //nolint:gosec // turns are from 1
-	case *schema.CheckpointMarkedData:
-		name = schema.Point{Kind: schema.PointMark, Name: d.Name}
-	default:
-		if e.Sequence != 0 && v.Kind == schema.Applied {
-			name = schema.Point{Kind: schema.PointSequence, Epoch: h.Epoch, Number: uint64(e.Sequence)}
-		}
+	marked, mark := v.Data.(*schema.CheckpointMarkedData)
+	switch {
+	case v.Over:
+		name = schema.Point{Kind: schema.PointTurn, Number: uint64(h.Turn)} //nolint:gosec // turns are from 1
+	case mark:
+		name = schema.Point{Kind: schema.PointMark, Name: marked.Name}
+	case e.Sequence != 0 && v.Kind == schema.Applied:
+		name = schema.Point{Kind: schema.PointSequence, Epoch: h.Epoch, Number: uint64(e.Sequence)}
 	}
 	p.Point = name.String()
 	return p

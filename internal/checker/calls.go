@@ -94,6 +94,10 @@ func (c *runCheck) stories() map[string]*callStory {
 			continue
 		}
 		switch d := data.(type) {
+		case *schema.TurnAnsweredData:
+			for i := range d.Calls {
+				of(d.Calls[i].ToolCallID).called, of(d.Calls[i].ToolCallID).replay = epoch, d.Calls[i].Replay
+			}
 		case *schema.ToolCalledData:
 			of(d.ToolCallID).called, of(d.ToolCallID).replay = epoch, d.Replay
 		case *schema.ToolReturnedData:

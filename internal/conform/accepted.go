@@ -27,7 +27,7 @@ func (r *run) accepted(a *moment) {
 		r.ended(a, d)
 	case *schema.LimitReachedData:
 		r.limit, r.summed = true, false
-	case *schema.TurnStartedData, *schema.TurnEndedData, *schema.MessageAddedData:
+	case *schema.TurnStartedData, *schema.TurnAnsweredData, *schema.TurnEndedData, *schema.MessageAddedData:
 		r.turnEvent(a)
 	case *schema.PhaseStartedData:
 		r.phases[d.Phase] = true

@@ -434,6 +434,14 @@ var broken = map[string]func(t *testing.T) *tape{
 		r.refused(&schema.CheckpointMarkedData{Name: "one too many"}, 0)
 		return r
 	},
+	"WM-E-071": func(t *testing.T) *tape {
+		t.Helper()
+		r := newTape(t)
+		r.start()
+		r.answers(1, schema.RequestedCall{ToolCallID: "c1", Name: "tool", Replay: schema.ReplayHold})
+		r.result("c1", 1)
+		return r
+	},
 	"WM-E-080": func(t *testing.T) *tape {
 		t.Helper()
 		r := newTape(t)

@@ -161,6 +161,16 @@ func (r *tape) call(id string, replay schema.Replay, turn int32) {
 	r.write(d, turn)
 }
 
+// answers writes the model's answer, whose message names the calls that it asks for.
+func (r *tape) answers(turn int32, calls ...schema.RequestedCall) {
+	r.t.Helper()
+	m := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("so")}}
+	for _, c := range calls {
+		m.Parts = append(m.Parts, schema.CallPart(c.ToolCallID, c.Name))
+	}
+	r.write(&schema.TurnAnsweredData{Turn: turn, Message: m, Calls: calls}, turn)
+}
+
 func (r *tape) result(id string, turn int32) {
 	r.t.Helper()
 	r.write(&schema.ToolReturnedData{ToolCallID: id, Result: []byte(`"done"`)}, turn)

@@ -22,7 +22,7 @@ func (r *run) known(c *schema.OpenCall) *call {
 
 // callEvent judges what is about a call.
 func (r *run) callEvent(a *moment) {
-	id, ok := callOf(a.data)
+	id, _, ok := callOf(a.data)
 	if !ok {
 		return
 	}
@@ -48,12 +48,13 @@ func (r *run) callEvent(a *moment) {
 
 func (r *run) called(a *moment, d *schema.ToolCalledData) {
 	r.enter()
+	if a.verdict.Begun {
+		return
+	}
 	if a.verdict.Opened {
 		r.found(ruleTurnStarted, a, "ce-turn", fmt.Sprintf("turn.started of turn %d before", a.e.Turn), "tool.called")
 	}
-	if d.Replay == "" {
-		r.found(rulePolicy, a, "/replay", "pure, idempotent, verify or hold", "none, which is taken as hold")
-	}
+	r.policy(a, "/replay", d.Replay)
 	if key := a.verdict.Call; key.Turn == r.turn.number && len(r.turn.called) < maxTurnThings {
 		r.turn.called[d.ToolCallID]++
 		if r.turn.called[d.ToolCallID] > r.turn.asked[d.ToolCallID] {
@@ -61,6 +62,12 @@ func (r *run) called(a *moment, d *schema.ToolCalledData) {
 		}
 	}
 	r.calls[a.verdict.Call] = &call{}
+}
+
+func (r *run) policy(a *moment, field string, said schema.Replay) {
+	if said == "" {
+		r.found(rulePolicy, a, field, "pure, idempotent, verify or hold", "none, which is taken as hold")
+	}
 }
 
 func (r *run) settled(a *moment, d *schema.ToolSettledData) {
@@ -88,6 +95,8 @@ func (r *run) outcome(a *moment, id string) {
 		r.found(ruleSettleFirst, a, "/tool_call_id", "tool.settled of call "+id+" before", a.name)
 	case a.open.Cleared:
 		r.found(ruleCleared, a, "/tool_call_id", "an event of the executor between the settlement and the call", a.name+" as the first one")
+	case returned && a.open.Requested && !a.open.Replay.Rerunnable():
+		r.found(ruleBegun, a, "/tool_call_id", "tool.called of call "+id+" before", "a result of a call that was not begun")
 	case c == nil:
 	case returned && c.decision == schema.DecisionDeny:
 		r.found(ruleDenied, a, "/tool_call_id", "tool.failed of type denied", "a result")

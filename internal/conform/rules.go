@@ -99,6 +99,7 @@ const (
 	ruleAsked        = "WM-E-068"
 	ruleCleared      = "WM-E-069"
 	ruleCaps         = "WM-E-070"
+	ruleBegun        = "WM-E-071"
 	ruleAnswer       = "WM-E-080"
 	ruleWaitDoubt    = "WM-E-081"
 	ruleExpires      = "WM-E-082"
@@ -364,6 +365,10 @@ var rules = []Rule{
 	{
 		ruleCaps, Must, "The caps of a checkpoint are kept: open calls, calls of a turn, marks, interrupts, phases.", sectionTools,
 		"close what is open before opening more; the caps are in docs/limits.md", Log,
+	},
+	{
+		ruleBegun, Must, "A call of the policies hold and verify that an answer requests is begun before its tool runs.", sectionTools,
+		"publish tool.called and wait for its acknowledgement, then run the tool", Log,
 	},
 
 	{

@@ -79,8 +79,11 @@ func (r *run) add(m *Message, p *schema.Prepared) {
 		if err == nil {
 			at.data = data
 		}
-		if id, ok := callOf(at.data); ok {
-			at.open = r.openCall(at.e.Turn, id)
+		if id, occurrence, ok := callOf(at.data); ok {
+			if i := r.head.FindOpen(at.e.Turn, id, occurrence); i >= 0 {
+				open := r.head.OpenCalls[i]
+				at.open = &open
+			}
 		}
 	}
 	at.verdict = r.head.ApplyPrepared(p)
@@ -118,31 +121,21 @@ func (r *run) found(rule string, a *moment, field, expected, found string) {
 	r.c.found(rule, &f, field, expected, found)
 }
 
-// openCall is a copy of an open call.
-func (r *run) openCall(turn int32, id string) *schema.OpenCall {
-	for _, c := range slices.Backward(r.head.OpenCalls) {
-		if c.ToolCallID == id && (turn == 0 || c.Turn == turn) {
-			return &c
-		}
-	}
-	return nil
-}
-
-// callOf is the id of the call that an event is about.
-func callOf(data schema.Data) (string, bool) {
+// callOf names the call that an event is about.
+func callOf(data schema.Data) (id string, occurrence int, ok bool) {
 	switch d := data.(type) {
 	case *schema.ToolCalledData:
-		return d.ToolCallID, true
+		return d.ToolCallID, d.Occurrence, true
 	case *schema.ToolReturnedData:
-		return d.ToolCallID, true
+		return d.ToolCallID, d.Occurrence, true
 	case *schema.ToolFailedData:
-		return d.ToolCallID, true
+		return d.ToolCallID, d.Occurrence, true
 	case *schema.ToolSettledData:
-		return d.ToolCallID, true
+		return d.ToolCallID, d.Occurrence, true
 	case *schema.ToolDecidedData:
-		return d.ToolCallID, true
+		return d.ToolCallID, d.Occurrence, true
 	}
-	return "", false
+	return "", 0, false
 }
 
 // refused finds the rule of a refusal, with what was expected.

@@ -50,8 +50,22 @@ func (r *run) turnEvent(a *moment) {
 		}
 		r.summed = r.summed || r.limit && d.Purpose == schema.PurposeRecovery
 		r.heard(a, "/messages", d.Messages, given)
+	case *schema.TurnAnsweredData:
+		number = d.Turn
+		r.heard(a, "/message", []schema.Message{d.Message}, said)
+		for i, key := range a.verdict.Calls {
+			r.policy(a, fmt.Sprintf("/calls/%d/replay", i), d.Calls[i].Replay)
+			r.calls[key] = &call{}
+			if len(r.turn.called) < maxTurnThings {
+				r.turn.called[key.ToolCallID]++
+			}
+		}
+		r.partsKnown(a)
 	case *schema.TurnEndedData:
 		number = d.Turn
+		if a.verdict.Kind == schema.Applied && !a.verdict.Over {
+			break // the turn ended with its answer's last outcome
+		}
 		if !a.turnOpen || a.turn != d.Turn {
 			r.found(ruleTurnStarted, a, "/turn", fmt.Sprintf("turn.started of turn %d before", d.Turn), "turn.ended")
 		}
@@ -131,9 +145,14 @@ func (r *run) turnEnded(a *moment, d *schema.TurnEndedData) {
 			r.found(ruleTurnClean, a, "/turn", "an outcome of call "+c.ToolCallID, "the call is open")
 		}
 	}
+	r.partsKnown(a)
+}
+
+// partsKnown judges whether the calls that messages of the turn name are recorded.
+func (r *run) partsKnown(a *moment) {
 	for id := range r.turn.asked {
 		if r.turn.called[id] == 0 {
-			r.found(rulePartsKnown, a, "/turn", "tool.called of "+id+", which a message of the turn names", "none")
+			r.found(rulePartsKnown, a, "/turn", "the call "+id+", which a message of the turn names", "no record of it")
 		}
 	}
 }

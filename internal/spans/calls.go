@@ -1,6 +1,9 @@
 package spans
 
 import (
+	"slices"
+	"time"
+
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/waymarkio/waymark/schema"
@@ -32,6 +35,19 @@ func (t *Tracker) beginCall(key schema.CallKey, name string, id []byte) *open {
 	c := t.begin("execute_tool "+cut(name), tracepb.Span_SPAN_KIND_INTERNAL, id, t.parent(key.Turn), a)
 	t.calls[key] = c
 	return c
+}
+
+// unbegun begins the span of a call that needs no begin, once its outcome is there: as long before it as the tool took.
+func (t *Tracker) unbegun(v *schema.Verdict, was []schema.OpenCall, took int64) {
+	i := slices.IndexFunc(was, func(c schema.OpenCall) bool { return c.CallKey == v.Call && c.Requested })
+	if i < 0 || v.Kind != schema.Applied || t.calls[v.Call] != nil {
+		return
+	}
+	c := t.beginCall(v.Call, was[i].Name, callSpan(t.fleet, t.run, v.Call))
+	c.span.StartTimeUnixNano = nanos(t.now.Add(-time.Duration(took) * time.Millisecond))
+	a := attrs{}
+	a.text(attrReplay, string(was[i].Replay))
+	c.add(a...)
 }
 
 // endCall takes the call's open span out, or returns nil: a call that an earlier epoch made has none.

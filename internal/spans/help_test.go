@@ -77,6 +77,8 @@ func (l *log) put(data schema.Data, address func(*schema.Event)) {
 	switch d := data.(type) {
 	case *schema.TurnStartedData:
 		l.turn = d.Turn
+	case *schema.TurnAnsweredData:
+		l.turn = d.Turn
 	case *schema.RunEndedData:
 		l.turn = 0
 	}

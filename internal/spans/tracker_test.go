@@ -154,6 +154,45 @@ func TestARunIsATraceAndItsEpochsTurnsAndCallsAreSpans(t *testing.T) {
 	}
 }
 
+// A call that needs no begin has a span of the time that its outcome says; one that is begun, from its begin on.
+func TestAnAnswersCallsAreSpansOnceTheyRan(t *testing.T) {
+	t.Parallel()
+	l := newLog(t, "run-1")
+	l.add(started())                // 1
+	l.add(&schema.TurnAnsweredData{ // 2
+		Turn: 1, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("a secret answer")}}, Model: "model-x-2",
+		Calls: []schema.RequestedCall{
+			{ToolCallID: "c1", Name: "search", Replay: schema.ReplayPure}, {ToolCallID: "c2", Name: "pay"}, {ToolCallID: "c3", Name: "mail"},
+		},
+		Usage: &schema.Usage{InputTokens: 100},
+	})
+	l.add(&schema.ToolCalledData{ToolCallID: "c2", Name: "pay"})                                  // 3
+	l.add(&schema.ToolReturnedData{ToolCallID: "c1", DurationMS: 1500})                           // 4
+	l.takeover("worker-2", schema.TakeoverClaim)                                                  // 5
+	l.add(&schema.ToolSettledData{ToolCallID: "c2", How: schema.SettledVerified})                 // 6
+	l.add(&schema.ToolCalledData{ToolCallID: "c3", Name: "mail"})                                 // 7
+	l.add(&schema.ToolFailedData{ToolCallID: "c3", Error: schema.Error{Type: "full"}})            // 8
+	l.add(&schema.TurnAnsweredData{Turn: 2, Message: schema.Message{Role: schema.RoleAssistant}}) // 9
+	l.add(&schema.RunEndedData{Status: "completed"})                                              // 10
+	spent := map[string][][2]uint64{}
+	for _, s := range l.all(spans.Options{}) {
+		spent[s.GetName()] = append(spent[s.GetName()], [2]uint64{s.GetStartTimeUnixNano(), s.GetEndTimeUnixNano()})
+		if s.GetName() == "chat model-x" && s.GetStartTimeUnixNano() == at(2) {
+			require.Equal(t, "model-x-2", get(s.GetAttributes(), "gen_ai.response.model"))
+			require.Equal(t, "100", get(s.GetAttributes(), "gen_ai.usage.input_tokens"))
+		}
+	}
+	const half = 500_000_000
+	require.Equal(t, map[string][][2]uint64{
+		"chat model-x":        {{at(2), at(2)}, {at(9), at(9)}},
+		"execute_tool search": {{at(2) + half, at(4)}},
+		"execute_tool pay":    {{at(3), at(5)}},
+		"execute_tool mail":   {{at(7), at(8)}},
+		"turn":                {{at(2), at(5)}, {at(6), at(8)}, {at(9), at(9)}},
+		"invoke_agent fixer":  {{at(1), at(5)}, {at(5), at(10)}},
+	}, spent)
+}
+
 func TestSpansHoldNoContentUnlessItIsAskedFor(t *testing.T) {
 	t.Parallel()
 	text := func(opts spans.Options) string {

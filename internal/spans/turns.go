@@ -1,0 +1,145 @@
+package spans
+
+import (
+	"strings"
+	"time"
+
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// openTurn begins a turn and its model's call. One that an earlier epoch left open, and that is begun anew, is linked to that.
+func (t *Tracker) openTurn(e *schema.Event, d *schema.TurnStartedData) {
+	t.endTurn(t.now, outcomeRepeated)
+	turn := t.beginTurn(e, d.Turn, d.Purpose)
+	name, model := attrs{integer(attrTurn, int64(d.Turn)), text(attrOperation, "chat")}, ""
+	if t.started != nil {
+		name.text(attrProvider, cut(t.started.Provider))
+		name.text(attrModel, cut(t.started.Model))
+		model = cut(t.started.Model)
+	}
+	if t.opts.Content && len(d.Messages) > 0 {
+		name.content(attrInput, encode(d.Messages))
+	}
+	chat := t.begin(strings.TrimSpace("chat "+model), tracepb.Span_SPAN_KIND_CLIENT, spanID(t.fleet, t.run, "chat", e.ID), turn.span.SpanId, name)
+	t.turn = &openTurn{open: *turn, number: d.Turn, chat: chat}
+}
+
+func (t *Tracker) beginTurn(e *schema.Event, number int32, purpose string) *open {
+	a := attrs{integer(attrTurn, int64(number))}
+	a.text(attrPurpose, purpose)
+	turn := t.begin("turn", tracepb.Span_SPAN_KIND_INTERNAL, spanID(t.fleet, t.run, "turn", e.ID), t.epoch.span.SpanId, a)
+	if t.was != nil && t.was.number == number {
+		t.link(turn, "takeover", t.trace, t.was.span.SpanId)
+	}
+	t.was = nil
+	return turn
+}
+
+// goOn begins the span of a turn that the epoch's executor goes on with where the last one left it: the model has answered.
+func (t *Tracker) goOn(e *schema.Event) {
+	number := t.was.number
+	t.turn = &openTurn{open: *t.beginTurn(e, number, ""), number: number}
+}
+
+// endTurn ends the turn that is open, if one is.
+func (t *Tracker) endTurn(at time.Time, outcome string) {
+	if t.turn == nil {
+		return
+	}
+	if chat := t.turn.chat; chat != nil {
+		if t.turn.answered.IsZero() {
+			chat.add(text(attrOutcome, outcome))
+		}
+		t.endChat(at)
+	}
+	t.turn.add(text(attrOutcome, outcome))
+	t.end(&t.turn.open, at)
+	t.turn = nil
+}
+
+// endChat ends the model's call when its answer was seen, or at the time given.
+func (t *Tracker) endChat(at time.Time) {
+	if !t.turn.answered.IsZero() {
+		at = t.turn.answered
+	}
+	if t.opts.Content && len(t.turn.output) > 0 {
+		a := attrs{}
+		a.content(attrOutput, encode(t.turn.output))
+		t.turn.chat.add(a...)
+	}
+	t.end(t.turn.chat, at)
+	t.turn.chat = nil
+}
+
+// response gives a span what the provider said of the model's call.
+func (t *Tracker) response(chat *open, model, id string, finish []string, usage *schema.Usage) {
+	a := attrs{}
+	a.text(attrResponseModel, cut(model))
+	a.text(attrResponseID, cut(id))
+	if len(finish) > 0 {
+		a = append(a, texts(attrFinishReasons, finish))
+	}
+	if usage != nil {
+		a.usage(usage)
+		addUsage(&t.usage, usage)
+	}
+	chat.add(a...)
+}
+
+// turnAnswered ends the model's call.
+func (t *Tracker) turnAnswered(d *schema.TurnAnsweredData) {
+	if t.turn == nil {
+		return
+	}
+	t.message(&d.Message)
+	chat := t.turn.chat
+	if chat == nil {
+		chat = &t.turn.open
+	}
+	t.response(chat, d.Model, d.ResponseID, d.FinishReasons, d.Usage)
+	if t.turn.chat != nil {
+		t.endChat(t.now)
+	}
+}
+
+func (t *Tracker) turnEnded(d *schema.TurnEndedData) {
+	if t.turn == nil {
+		return
+	}
+	for i := range d.Messages {
+		t.message(&d.Messages[i])
+	}
+	chat := t.turn.chat
+	if chat == nil {
+		chat = &t.turn.open // the model was asked under an earlier epoch, and what it used is said now
+	}
+	if !t.head.TurnAnswered {
+		t.response(chat, d.Model, d.ResponseID, d.FinishReasons, d.Usage)
+	}
+	if d.Error != nil {
+		t.fail(&t.turn.open, d.Error.Type, d.Error.Message)
+	}
+	if t.turn.chat != nil {
+		if d.Error != nil {
+			t.fail(chat, d.Error.Type, d.Error.Message)
+		}
+		t.endChat(t.now)
+	}
+	t.end(&t.turn.open, t.now)
+	t.turn = nil
+}
+
+// message sees the model's answer.
+func (t *Tracker) message(m *schema.Message) {
+	if t.turn == nil || m.Role != schema.RoleAssistant {
+		return
+	}
+	if t.turn.answered.IsZero() {
+		t.turn.answered = t.now
+	}
+	if t.opts.Content && len(t.turn.output) < maxEvents {
+		t.turn.output = append(t.turn.output, *m)
+	}
+}
