@@ -323,7 +323,7 @@ func TestARequestSettlesACallOnce(t *testing.T) {
 	require.Equal(t, settled, w.control(schema.VerbSettle, "run-1", req))
 	x.resume(taken, "executor-2")
 	x.last = uint64(settled.Stream)
-	x.publish(&schema.CheckpointMarkedData{Name: "begun"}, 0)
+	x.publish(&schema.ToolCalledData{ToolCallID: "call-x", Name: "send"}, 2)
 	w.recover("run-1", takeover("executor-3", "req-2"))
 	require.Equal(t, settled, w.control(schema.VerbSettle, "run-1", req))
 	got, _ := w.get("run-1", schema.ViewHead)

@@ -41,11 +41,6 @@ const ApprovalSchema = `{"type":"object","properties":{"decision":{"enum":["allo
 // DeniedType is the error type of a call that was denied, in tool.failed and [ToolError].
 const DeniedType = schema.DeniedType
 
-// undecided reports whether the latest decision about the call does not allow it: then it never ran.
-func (v *callView) undecided() bool {
-	return v.decision != nil && v.decision.Decision != schema.DecisionAllow
-}
-
 // decide brings an open call that is not in doubt one step nearer to its run. done: there is nothing left to decide,
 // and the tool may run. An error is the caller's.
 func (t *Turn) decide(ctx context.Context, key schema.CallKey, v callView, call ToolCall) (done bool, err error) {
@@ -75,7 +70,7 @@ func (t *Turn) decide(ctx context.Context, key schema.CallKey, v callView, call 
 	case v.decision.Decision == schema.DecisionDeny:
 		return false, r.deny(ctx, key, v.decision)
 	}
-	if v.stage == 0 && !rerunnable(v.open.Replay) {
+	if v.stage == 0 && !v.open.Replay.Rerunnable() {
 		// Open in this epoch, and yet not by this handle: a repeated takeover with the same request id.
 		return false, r.held(v.open, "")
 	}
@@ -195,10 +190,6 @@ func (r *Run) askPerson(ctx context.Context, key schema.CallKey, v callView, cal
 		data.By = r.fleet.cfg.Executor // an executor proves nobody: the approver is in run.input
 	}
 	if data.Decision, data.Reason = approvalOf(&input); data.Decision == schema.DecisionAllow {
-		if v.open.InDoubt {
-			// The answer counts until a permission is recorded, so the call is settled before.
-			return r.settle(ctx, key, &schema.ToolSettledData{ToolCallID: key.ToolCallID, How: schema.SettledRerun, By: r.fleet.cfg.Executor})
-		}
 		return r.allow(ctx, key, data)
 	}
 	return r.publishNow(ctx, draft{data: data, turn: key.Turn})

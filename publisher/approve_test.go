@@ -42,7 +42,7 @@ func TestAPolicysDecisionIsRecordedBeforeItIsActedOn(t *testing.T) {
 	}{
 		"allow": {
 			decision: publisher.Decision{Decision: schema.DecisionAllow, Policy: "reads", Reason: "harmless"},
-			runs:     1, names: []string{"tool.called", "tool.decided", "tool.returned"},
+			runs:     1, names: []string{"tool.called", "tool.decided", "tool.called", "tool.returned"},
 		},
 		"deny": {
 			decision: publisher.Decision{Decision: schema.DecisionDeny, Policy: "prod", Reason: "not on a Friday"},
@@ -247,15 +247,15 @@ func TestApproval_LateExecutorClock_NotDeniedAtOnce(t *testing.T) {
 	}
 }
 
-// The executor dies after each event of an approval. The next one goes on with it; a call that nobody allowed never
-// ran, so it is not held, and one that was allowed may have run.
+// The executor dies after each event of an approval. The next one goes on with it: a call that was not begun never ran, whoever
+// allowed it, and is not held.
 func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 	t.Parallel()
 	type step = func(t *testing.T, w *world, turn *publisher.Turn)
 	decide := func(decision string) step {
 		return func(t *testing.T, _ *world, turn *publisher.Turn) {
 			t.Helper()
-			require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "c1", Decision: decision, Policy: "prod", Reason: "it changes production"}))
+			require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "c1", Decision: decision, Policy: "prod", Reason: "it changes production", By: "anna"}))
 		}
 	}
 	asks := func(t *testing.T, _ *world, turn *publisher.Turn) {
@@ -269,8 +269,14 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 			w.notify("exec-1", "r1")
 		}
 	}
+	begins := func(t *testing.T, _ *world, turn *publisher.Turn) {
+		t.Helper()
+		require.NoError(t, turn.Begin(t.Context(), schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}))
+	}
 	tests := map[string]struct {
 		steps []step
+		// begun: it was not recorded as requested.
+		begun bool
 		// later is what comes once the next executor waits.
 		later   step
 		runs    int
@@ -278,7 +284,10 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 		message string
 		asked   int
 	}{
-		"after the call": {later: answer("allow"), want: publisher.ErrHeld},
+		"after the call":                    {later: answer("allow"), runs: 1, message: "May the tool deploy be called? it changes production", asked: 1},
+		"after the call, which was begun":   {begun: true, want: publisher.ErrHeld},
+		"after ask, and the call was begun": {begun: true, steps: []step{decide("ask")}, want: publisher.ErrHeld},
+		"after no, and the call was begun":  {begun: true, steps: []step{decide("deny")}, want: publisher.ErrToolFailed},
 		"after ask, the question was lost": {
 			steps: []step{decide("ask")}, later: answer("allow"), runs: 1, message: "May the tool deploy be called? it changes production", asked: 1,
 		},
@@ -296,10 +305,10 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 		"after the recorded no": {
 			steps: []step{decide("ask"), asks, answer("deny"), decide("deny")}, want: publisher.ErrToolFailed, message: "first",
 		},
-		"after the permission": {steps: []step{decide("ask"), asks, answer("allow"), decide("allow")}, want: publisher.ErrHeld, message: "first"},
-		"after the policy's permission": {
-			steps: []step{decide("allow")}, want: publisher.ErrHeld,
-		},
+		"after the permission":                        {steps: []step{decide("ask"), asks, answer("allow"), decide("allow")}, runs: 1, message: "first"},
+		"after the permission and the begin":          {steps: []step{decide("ask"), asks, answer("allow"), decide("allow"), begins}, want: publisher.ErrHeld, message: "first"},
+		"after the policy's permission":               {steps: []step{decide("allow")}, runs: 1},
+		"after the policy's permission and the begin": {steps: []step{decide("allow"), begins}, want: publisher.ErrHeld},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -309,8 +318,7 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 			f := w.fleet(fixed(ask(), &asked))
 			call := publisher.ToolCall{ID: "c1", Name: "deploy"}
 			turn := openTurn(t, start(t, f, "r1"))
-			_, err := turn.Call(t.Context(), call)
-			require.NoError(t, err)
+			require.NoError(t, turn.Run().Publish(t.Context(), &schema.ToolCalledData{ToolCallID: "c1", Name: "deploy", Requested: !test.begun}, 1))
 			for _, step := range test.steps {
 				step(t, w, turn)
 			}
@@ -325,7 +333,7 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 				require.Eventually(t, func() bool { return len(w.fold("r1").Head.Interrupts) == 1 }, time.Minute, 5*time.Millisecond)
 				test.later(t, w, run.OpenTurn())
 			}
-			err = <-done
+			err := <-done
 			require.ErrorIs(t, err, test.want)
 			require.Len(t, o.keys(), test.runs)
 			s := w.requireSameFold(run)
@@ -334,7 +342,7 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 			if test.message != "" {
 				require.Equal(t, test.message, s.Waits[0].Message)
 			}
-			if test.runs == 1 {
+			if test.runs == 1 && test.message != "" {
 				require.Equal(t, "anna", s.Decision(s.Calls[0].CallKey).By)
 			}
 		})

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -41,7 +42,7 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 			return fmt.Errorf("beginning call %s in turn %d of run %s: %w: its outcome is recorded; ask the model for a new call to run the tool again",
 				key.ToolCallID, key.Turn, r.id, ErrConflict)
 		case v.open == nil: // not recorded yet: the proof of the epoch is all there is
-		case v.open.InDoubt, v.outcome != nil, v.stage == running && !rerunnable(v.open.Replay):
+		case v.open.InDoubt, v.outcome != nil, v.stage == running && !v.open.Replay.Rerunnable():
 			if err := r.hold(ctx, key, v.open, ""); err != nil {
 				return err
 			}
@@ -54,7 +55,12 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 	}
 }
 
-// begins says that a call begins now.
+// begin says that a requested call begins now.
+func begin(open *schema.OpenCall) draft {
+	return draft{turn: open.Turn, data: &schema.ToolCalledData{ToolCallID: open.ToolCallID, Occurrence: open.Occurrence, Name: open.Name}}
+}
+
+// begins says that a call which was begun before begins now.
 func begins(key schema.CallKey) draft {
 	return draft{turn: key.Turn, data: &schema.ToolDecidedData{
 		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Decision: schema.DecisionAllow,
@@ -87,9 +93,13 @@ func (r *Run) mayBegin(ctx context.Context, key schema.CallKey, open *schema.Ope
 			return again, err
 		}
 	}
-	if open != nil && open.Cleared {
-		// To others it counts as not begun until this handle writes: see [schema.OpenCall].
-		return true, r.publishNow(ctx, cleared(key))
+	if open != nil && open.Requested && guarded {
+		// To others it counts as not begun until then.
+		err := r.publishNow(ctx, begin(open))
+		if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Reason == schema.ReasonCallOpen {
+			err = nil // another goroutine of this handle was faster
+		}
+		return true, err
 	}
 	proven, err := r.proven()
 	if err != nil || proven || !guarded {

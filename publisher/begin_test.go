@@ -214,7 +214,7 @@ func TestBegin_CallInDoubtOrClosed_IsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, run.Sync(t.Context()))
 	require.NoError(t, turn.Begin(t.Context(), keys[0]))
-	require.False(t, run.Head().OpenCalls[0].Cleared)
+	require.False(t, run.Head().OpenCalls[0].Requested)
 	require.NoError(t, turn.Return(t.Context(), keys[0], publisher.ToolResult{}))
 	err = turn.Begin(t.Context(), keys[0])
 	require.ErrorIs(t, err, publisher.ErrConflict)

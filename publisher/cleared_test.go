@@ -40,7 +40,7 @@ func TestAClearedCallIsRunByTheNextExecutorWithoutAskingAgain(t *testing.T) {
 	_, err = run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n.Load())
-	require.Equal(t, []string{"run.resumed", "tool.settled", "run.resumed", "run.resumed", "tool.decided", "tool.returned"}, names(w.log("r1"))[4:])
+	require.Equal(t, []string{"run.resumed", "tool.settled", "run.resumed", "run.resumed", "tool.called", "tool.returned"}, names(w.log("r1"))[4:])
 	w.requireSameFold(run)
 }
 
@@ -55,7 +55,7 @@ func TestAClearedCallThatWasBegunIsInDoubtAgain(t *testing.T) {
 	require.NoError(t, run.Sync(t.Context()))
 	ctx, die := context.WithCancelCause(t.Context())
 	_, err := run.OpenTurn().Tool(ctx, call, func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
-		require.False(t, w.fold("r1").Head.OpenCalls[0].Cleared, "what begins it is in the log before the tool runs")
+		require.False(t, w.fold("r1").Head.OpenCalls[0].Requested, "what begins it is in the log before the tool runs")
 		die(errors.New("the executor vanishes"))
 		return publisher.ToolResult{}, context.Cause(ctx)
 	})
@@ -97,12 +97,12 @@ func TestAClearedCallIsRunBehindATurnThatIsStartedAgain(t *testing.T) {
 	resume(t, f, "r1")
 	clearCall(t, f)
 	run := resume(t, f, "r1")
-	// The new executor's first event is not about the call: it alone knows from here on that nobody began it.
+	// The new executor's first event is not about the call.
 	require.NoError(t, run.Mark(t.Context(), "here"))
-	require.False(t, run.Head().OpenCalls[0].Cleared)
+	require.True(t, run.Head().OpenCalls[0].Requested)
 	var n atomic.Int64
 	_, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n.Load())
-	require.NotContains(t, names(w.log("r1")), "tool.decided", "one event of its own is enough")
+	require.Equal(t, []string{"checkpoint.marked", "tool.called", "tool.returned"}, names(w.log("r1"))[7:])
 }

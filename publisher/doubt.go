@@ -9,11 +9,6 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// rerunnable reports whether a call may be run again whatever became of it before.
-func rerunnable(replay schema.Replay) bool {
-	return replay == schema.ReplayPure || replay == schema.ReplayIdempotent
-}
-
 // settleDoubt settles a call in doubt as its record and its policy say. What is to be done with the call is decided
 // anew afterwards, by what is recorded then.
 func (t *Turn) settleDoubt(ctx context.Context, key schema.CallKey, v callView, call ToolCall) error {
@@ -22,15 +17,9 @@ func (t *Turn) settleDoubt(ctx context.Context, key schema.CallKey, v callView, 
 	switch {
 	case v.open.Late:
 		settled.How = schema.SettledAdopted
-	case v.undecided() && v.open.Replay == schema.ReplayHold:
-		// Nobody allowed it, so it never ran. An executor's word is not enough to run it now: a person's is, to the question.
-		if v.decision.Decision == schema.DecisionDeny {
-			return r.deny(ctx, key, v.decision)
-		}
-		return r.askPerson(ctx, key, v, call)
-	case v.undecided():
-		// Nobody allowed it, so it never ran.
-	case rerunnable(v.open.Replay):
+	case v.decision != nil && v.decision.Decision == schema.DecisionDeny:
+		return r.deny(ctx, key, v.decision)
+	case v.open.Replay.Rerunnable():
 	case v.open.Replay == schema.ReplayVerify:
 		reply, err := r.askTool(ctx, key, v, call)
 		if unknown, ok := errors.AsType[*unverified](err); ok {
@@ -124,7 +113,7 @@ func (r *Run) leftInDoubt() error {
 	for i := range head.OpenCalls {
 		c := &head.OpenCalls[i]
 		begun := r.calls.stage[c.CallKey] == running && r.calls.outcomes[c.CallKey] == nil
-		if (c.InDoubt && !c.Late || begun) && !rerunnable(c.Replay) {
+		if (c.InDoubt && !c.Late || begun) && !c.Replay.Rerunnable() {
 			return r.held(c, "")
 		}
 	}
@@ -149,7 +138,7 @@ func (r *Run) held(c *schema.OpenCall, why string) error {
 		e.Detail = fmt.Sprintf("it was begun in this epoch, its outcome is not known and its replay policy is %q", c.Replay)
 		e.Command = "publish its outcome with Return or Fail, or resume the run and settle it with: " + settle
 		return e
-	case why == "" && (rerunnable(c.Replay) || c.Replay == schema.ReplayVerify):
+	case why == "" && (c.Replay.Rerunnable() || c.Replay == schema.ReplayVerify):
 		e.Detail = fmt.Sprintf("it is in doubt and its replay policy is %q: Turn.Tool settles it", c.Replay)
 	case why != "":
 		e.Detail = "it is in doubt and could not be verified: " + why

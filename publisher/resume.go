@@ -133,10 +133,16 @@ func (r *Run) takeUp(reply *schema.RecoverReply) error {
 	r.last, r.lastID = reply.LastStream, r.head.Position.ID
 	r.taken = time.Now()
 	for i := range r.head.OpenCalls {
-		r.calls.old[r.head.OpenCalls[i].CallKey] = true
-		if c := &r.head.OpenCalls[i]; c.Cleared {
-			// Nobody has begun it, and from here on only this handle may.
-			r.calls.stage[c.CallKey] = ready
+		c := &r.head.OpenCalls[i]
+		r.calls.old[c.CallKey] = true
+		if !c.Requested {
+			continue
+		}
+		r.calls.stage[c.CallKey] = ready
+		if r.state != nil {
+			if call := r.state.Call(c.CallKey); call != nil && len(call.Settlements) == 0 {
+				delete(r.calls.old, c.CallKey) // nobody has ever begun it
+			}
 		}
 	}
 	r.keep()

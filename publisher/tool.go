@@ -101,7 +101,11 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 					return ToolResult{}, fmt.Errorf("call %s in %s: %w", call.ID, t, err)
 				}
 			}
-			if err := r.publishNow(ctx, call.draft(t.number)); err != nil {
+			record := call.draft(t.number)
+			if d, ok := record.data.(*schema.ToolCalledData); ok {
+				d.Requested = r.fleet.cfg.Policy != nil // it is decided about before it begins
+			}
+			if err := r.publishNow(ctx, record); err != nil {
 				return ToolResult{}, err
 			}
 			if v = r.viewCall(key); v.open == nil {
@@ -122,7 +126,7 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 				return ToolResult{}, err
 			}
 			continue // decided anew with what is recorded now
-		case v.stage == running && !rerunnable(v.open.Replay):
+		case v.stage == running && !v.open.Replay.Rerunnable():
 			// This handle ran it and did not learn the outcome.
 			return ToolResult{}, r.held(v.open, "")
 		}
@@ -133,7 +137,7 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 		if !may {
 			continue
 		}
-		again, err := r.mayBegin(ctx, key, v.open, !rerunnable(v.open.Replay), &events)
+		again, err := r.mayBegin(ctx, key, v.open, !v.open.Replay.Rerunnable(), &events)
 		if err != nil {
 			return ToolResult{}, err
 		}
@@ -141,14 +145,6 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 			return r.invoke(ctx, key, v, call, run)
 		}
 	}
-}
-
-// cleared says that a call which an operator settled as rerun is begun now.
-func cleared(key schema.CallKey) draft {
-	return draft{turn: key.Turn, data: &schema.ToolDecidedData{
-		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Decision: schema.DecisionAllow,
-		Policy: "settlement", Reason: "an operator settled it as rerun",
-	}}
 }
 
 // invoke runs the tool and publishes what became of it.

@@ -142,7 +142,7 @@ func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, e
 		return nil, err
 	}
 	keys := keysOf(verdicts)
-	guarded := slices.IndexFunc(calls, func(c ToolCall) bool { return !rerunnable(c.Replay) })
+	guarded := slices.IndexFunc(calls, func(c ToolCall) bool { return !c.Replay.Rerunnable() })
 	if guarded < 0 || t.run.isPipelined() {
 		return keys, nil
 	}

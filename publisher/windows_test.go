@@ -228,7 +228,7 @@ func TestClearedCallRunsOnceBehindTheTakeover(t *testing.T) {
 			require.NoError(t, err)
 			plan, err := f.Plan(t.Context(), "r1")
 			require.NoError(t, err)
-			require.Equal(t, schema.CallRerun, plan.Calls[0].Action)
+			require.Equal(t, schema.CallMake, plan.Calls[0].Action)
 
 			taken := publisher.ResumeSpec{Reason: "restart", RequestID: "start-7"}
 			next, err := f.Resume(t.Context(), "r1", taken)

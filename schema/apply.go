@@ -334,7 +334,6 @@ func (h *Head) advance(e *Event, p *place, name string) {
 	if !p.control {
 		// The executor came back before anybody claimed the run.
 		h.Unattended = ""
-		h.uncleared()
 		if h.Status.Claimable() {
 			h.Status = h.active()
 		}

@@ -4,8 +4,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/go-json-experiment/json"
 )
 
 // controlOnly are the types that an executor never writes with its own sequence.
@@ -126,9 +124,7 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	case *ToolDecidedData:
 		applied.Boundary = false
 		if i := h.FindOpen(e.Turn, d.ToolCallID, d.Occurrence); i >= 0 {
-			c := &h.OpenCalls[i]
-			c.Allowed = c.Allowed && d.Decision != DecisionAllow // it may be begun now
-			applied.Call = c.CallKey
+			applied.Call = h.OpenCalls[i].CallKey
 		}
 	case *LimitReachedData:
 		h.Limit = d.Limit
@@ -232,10 +228,6 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 		if c.Requested {
 			continue // nobody has begun it, or its policy lets it run again
 		}
-		if c.Cleared {
-			c.Epoch = h.Epoch
-			continue
-		}
 		c.InDoubt = true
 		c.Held = c.Replay == ReplayHold
 	}
@@ -265,27 +257,9 @@ func (h *Head) runInput(d *RunInputData) Verdict {
 	if i < 0 {
 		return rejected(ReasonUnknownInterrupt, "the run does not wait for %.80q", d.InterruptID)
 	}
-	h.allowed(&h.Interrupts[i], d)
 	h.Interrupts = nilIfEmpty(slices.Delete(h.Interrupts, i, i+1))
 	h.answered()
 	return Verdict{Kind: Applied, Boundary: true}
-}
-
-// allowed notes a person's word that a call may run.
-func (h *Head) allowed(o *OpenInterrupt, d *RunInputData) {
-	var answer struct {
-		Decision string `json:"decision"`
-	}
-	if o.Reason != WaitToolApproval || d.Status != "" && d.Status != InputResolved ||
-		json.Unmarshal(d.Payload, &answer) != nil || answer.Decision != DecisionAllow {
-		return
-	}
-	key := o.CallKey()
-	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; c.CallKey == key {
-			c.Allowed = true
-		}
-	}
 }
 
 // answered lets the run go on once nothing is waited for any more.
@@ -308,13 +282,6 @@ func (h *Head) noDoubt(key CallKey) {
 		return o.Reason == WaitToolInDoubt && o.CallKey() == key
 	}))
 	h.answered()
-}
-
-// uncleared: an executor of the run has written, and may now begin what was cleared.
-func (h *Head) uncleared() {
-	for i := range h.OpenCalls {
-		h.OpenCalls[i].Cleared = false
-	}
 }
 
 // expiry is when a wait expires, by the server's clock: as long behind the event's arrival as expires_at is behind the event's own time,

@@ -206,7 +206,7 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 		c := &h.OpenCalls[i]
 		switch {
 		case c.Turn != turn || c.ToolCallID != d.ToolCallID || d.Occurrence != 0 && d.Occurrence != c.Occurrence:
-		case c.Requested:
+		case c.Requested && !d.Requested:
 			return h.begin(c, d)
 		default:
 			begun = i
@@ -237,7 +237,9 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 	if opened {
 		v.Abandoned = h.openTurn(turn)
 	}
-	h.OpenCalls = append(h.OpenCalls, OpenCall{CallKey: key, Name: excerpt(d.Name), Replay: d.Replay.orHold(), Since: e.Time, Epoch: h.Epoch})
+	h.OpenCalls = append(h.OpenCalls, OpenCall{
+		CallKey: key, Name: excerpt(d.Name), Replay: d.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: d.Requested,
+	})
 	h.Counts.ToolCalls++
 	return v
 }
@@ -330,7 +332,7 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 	h.noDoubt(c.CallKey)
 	if d.How == SettledRerun {
 		c.InDoubt, c.Held, c.Late, c.Epoch = false, false, false, h.Epoch
-		c.Cleared = p.control && !c.Requested
+		c.Requested = c.Requested || p.control // an executor's own settlement begins it
 		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}
 	}
 	return h.closed(i)

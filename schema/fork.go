@@ -141,7 +141,7 @@ func (h *Head) fork(b *Base) {
 	h.OpenCalls, h.Interrupts = was.OpenCalls, was.Interrupts
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
-		c.Cleared, c.Epoch = false, h.Epoch
+		c.Epoch = h.Epoch
 		if c.Requested && !slices.Contains(b.Begun, c.CallKey) {
 			c.Epoch = 0 // the other run's executor may have run it, if its policy needs no begin
 			continue

@@ -422,7 +422,7 @@ func (s *simulation) data() (schema.Data, int32) {
 		return &schema.MessageAddedData{Message: m}, s.oneTurn(turn)
 	case n < 21:
 		return &schema.ToolCalledData{
-			ToolCallID: call, Name: s.oneOf("tool", "ls", "ls", "ls", "ls", "rm"), Arguments: []byte(`{"a": 1}`), Occurrence: s.occurrence(),
+			ToolCallID: call, Name: s.oneOf("tool", "ls", "ls", "ls", "ls", "rm"), Arguments: []byte(`{"a": 1}`), Occurrence: s.occurrence(), Requested: s.pick("requested", 4) == 0,
 			Replay: schema.Replay(s.oneOf("replay", "", "pure", "idempotent", "hold")),
 		}, s.oneTurn(turn)
 	case n < 26:

@@ -104,19 +104,14 @@ type OpenCall struct {
 	Since string `json:"since,omitzero"`
 	// Epoch in which it was called or last reopened; 0 of one that a fork took over and nobody had begun.
 	Epoch Epoch `json:"epoch"`
-	// Requested: an answer asks for it, and no executor has begun it. Nothing is in doubt about a hold or verify call that is
-	// requested; one that is pure or idempotent needs no begin and may have run.
+	// Requested: no executor has begun it. An answer asks for it, an operator settled it as rerun, or tool.called says so; another
+	// tool.called begins it. Nothing is in doubt about a hold or verify call that is requested; one that is pure or idempotent
+	// needs no begin and may have run.
 	Requested bool `json:"requested,omitzero"`
 	// InDoubt: the epoch changed before an outcome was recorded; it must be settled.
 	InDoubt bool `json:"in_doubt,omitzero"`
 	// Held: in doubt, and left to a person: by its policy, or because the run waits for its settlement.
 	Held bool `json:"held,omitzero"`
-	// Cleared: an operator settled it as rerun, and no executor has written since. A takeover leaves it out of doubt:
-	// who begins a cleared call writes an event of its own first, so nobody has begun it.
-	Cleared bool `json:"cleared,omitzero"`
-	// Allowed: a person answered the question whether the call may run with allow, and no executor has recorded a permission since: nobody
-	// has begun it.
-	Allowed bool `json:"allowed,omitzero"`
 	// Late: a fenced executor's result arrived and can be adopted.
 	Late bool `json:"late_result,omitzero"`
 }

@@ -236,16 +236,9 @@ func (h *Head) unsigned(e *Event, data Data) string {
 }
 
 // selfSettled reports whether an executor may settle a call in doubt that is left to a person: it adopts the late result that is
-// recorded, or runs what a person allowed and nobody has begun.
+// recorded.
 func (c *OpenCall) selfSettled(d *ToolSettledData) bool {
-	switch d.How {
-	case SettledAdopted:
-		return c.Late && len(d.Result) == 0 && len(d.Refs) == 0
-	case SettledRerun:
-		return c.Allowed
-	default:
-		return false
-	}
+	return d.How == SettledAdopted && c.Late && len(d.Result) == 0 && len(d.Refs) == 0
 }
 
 // check says why an event that the server stored at a time must be refused, or "". bound: it counts at its place only.

@@ -289,46 +289,29 @@ func (r *testRun) signedInput(d *schema.RunInputData) {
 	require.Equal(r.tb, schema.Applied, v.Kind, v.Detail)
 }
 
-// TestKeys_PersonAllowedTheCall_ExecutorBeginsItOnce: a person's answer to the question about a call lets the next executor reopen it, until an
-// executor recorded that it may begin. No other answer does, and no decision that an executor writes.
-func TestKeys_PersonAllowedTheCall_ExecutorBeginsItOnce(t *testing.T) {
+// TestKeys_NobodysWordButASettlement_ReopensACall: no question about a call that was begun, no answer to it and no decision lets an
+// executor run it again.
+func TestKeys_NobodysWordButASettlement_ReopensACall(t *testing.T) {
 	t.Parallel()
-	rerun := &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun}
-	ask := func(r *testRun) {
-		d := &schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitToolApproval, ToolCallID: "c1"}
-		require.Equal(t, schema.Applied, r.event(r.plain("ask", d)).Kind)
-	}
 	for name, answer := range map[string]schema.RunInputData{
+		"allow":   {InterruptID: "i1", Payload: []byte(`{"decision":"allow"}`)},
 		"deny":    {InterruptID: "i1", Payload: []byte(`{"decision":"deny"}`)},
 		"expired": {InterruptID: "i1", Status: schema.InputExpired},
-		"nothing": {InterruptID: "i1"},
-		"another": {InterruptID: "i1", Status: schema.InputCancelled, Payload: []byte(`{"decision":"allow"}`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := held(t, "")
-			ask(r)
+			ask := &schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitToolApproval, ToolCallID: "c1"}
+			require.Equal(t, schema.Applied, r.event(r.plain("ask", ask)).Kind)
 			r.signedInput(&answer)
-			require.Equal(t, schema.ReasonUnsigned, r.event(r.plain("p1", rerun)).Reason)
+			for _, decision := range []string{schema.DecisionAsk, schema.DecisionDeny, schema.DecisionAllow} {
+				require.Equal(t, schema.Applied, r.event(r.plain("says "+decision, &schema.ToolDecidedData{ToolCallID: "c1", Decision: decision})).Kind)
+				rerun := &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun}
+				require.Equal(t, schema.ReasonUnsigned, r.event(r.plain("behind "+decision, rerun)).Reason)
+				require.Equal(t, schema.ReasonCallOpen, r.event(r.plain("again "+decision, &schema.ToolCalledData{ToolCallID: "c1", Name: "pay", Requested: decision == schema.DecisionAsk})).Reason)
+				require.True(t, r.head.OpenCalls[0].InDoubt)
+			}
 		})
 	}
-	r := held(t, "")
-	for _, decision := range []string{schema.DecisionAsk, schema.DecisionDeny, schema.DecisionAllow} {
-		require.Equal(t, schema.Applied, r.event(r.plain("says "+decision, &schema.ToolDecidedData{ToolCallID: "c1", Decision: decision})).Kind)
-		require.Equal(t, schema.ReasonUnsigned, r.event(r.plain("behind "+decision, rerun)).Reason)
-	}
-	ask(r)
-	allow := &schema.RunInputData{InterruptID: "i1", Payload: []byte(`{"decision":"allow"}`)}
-	r.signedInput(allow)
-	beforeIt := r.head.Clone()
-	require.Equal(t, schema.Applied, r.event(r.plain("p1", rerun)).Kind)
-	require.False(t, r.head.OpenCalls[0].InDoubt)
-	require.True(t, beforeIt.OpenCalls[0].InDoubt)
-
-	r = held(t, "")
-	ask(r)
-	r.signedInput(allow)
-	require.Equal(t, schema.Applied, r.event(r.plain("begins", &schema.ToolDecidedData{ToolCallID: "c1", Decision: schema.DecisionAllow})).Kind)
-	require.Equal(t, schema.ReasonUnsigned, r.event(r.plain("p1", rerun)).Reason, "it may have begun")
 }
 
 // TestKeys_UnsignedEvents_ProveNobody: an executor's event names nobody but the run's executor, no claim, and no verified key.

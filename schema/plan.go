@@ -269,7 +269,7 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 		p.Action, p.Why = CallAdopt, "the result of the older executor arrived late and is taken"
 		return p
 	}
-	if d := s.Decision(o.CallKey); d != nil && d.Decision != DecisionAllow {
+	if d := s.Decision(o.CallKey); d != nil && (d.Decision == DecisionDeny || d.Decision == DecisionAsk && o.Requested) {
 		s.planUndecided(&p, d)
 		if p.Action == CallRerun {
 			p.IdempotencyKey = key
@@ -278,9 +278,7 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 	}
 	switch {
 	case o.Requested && !o.Replay.Rerunnable():
-		p.Action, p.Why, p.IdempotencyKey = CallMake, "the model asked for it, and nobody has begun it", key
-	case o.Cleared:
-		p.Why, p.IdempotencyKey = "an operator settled it: it is run", key
+		p.Action, p.Why, p.IdempotencyKey = CallMake, "nobody has begun it", key
 	case o.Replay == ReplayPure:
 		p.Why, p.IdempotencyKey = "its tool is pure", key
 	case o.Replay == ReplayIdempotent:

@@ -78,20 +78,20 @@ func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
 				r.operator(&schema.RunOrphanedData{Executor: "ex-2"}, 0)
 				require.Equal(r.tb, schema.Applied, r.operator(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "anna"}, 1).Kind)
 			},
-			want: schema.PlanCall{Action: schema.CallRerun, IdempotencyKey: "r1.1.c1.1"},
+			want: schema.PlanCall{Action: schema.CallMake, IdempotencyKey: "r1.1.c1.1"},
 		},
 		"cleared while its executor was there has not begun before that wrote, and is run": {
 			then: func(r *testRun) {
 				r.takeover("ex-2")
 				require.Equal(r.tb, schema.Applied, r.operator(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "anna"}, 1).Kind)
 			},
-			want: schema.PlanCall{Action: schema.CallRerun, IdempotencyKey: "r1.1.c1.1"},
+			want: schema.PlanCall{Action: schema.CallMake, IdempotencyKey: "r1.1.c1.1"},
 		},
-		"cleared, and its executor wrote since: it may have begun, and is held": {
+		"cleared, and begun since: it may have run, and is held": {
 			then: func(r *testRun) {
 				r.takeover("ex-2")
 				require.Equal(r.tb, schema.Applied, r.operator(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "anna"}, 1).Kind)
-				decided(r, schema.DecisionAllow)
+				require.Equal(r.tb, schema.Applied, r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "deploy"}, 1).Kind)
 			},
 			want: schema.PlanCall{Action: schema.CallHold, Commands: settle},
 		},
@@ -105,15 +105,18 @@ func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
 			want: schema.PlanCall{Action: schema.CallAdopt},
 		},
 		"asked and not answered waits": {
+			call: schema.ToolCalledData{Requested: true},
 			then: asked,
 			want: schema.PlanCall{Action: schema.CallWait, InterruptID: "i1"},
 			next: schema.PlanWait,
 		},
 		"decided to ask and not asked yet waits": {
+			call: schema.ToolCalledData{Requested: true},
 			then: func(r *testRun) { decided(r, schema.DecisionAsk) },
 			want: schema.PlanCall{Action: schema.CallWait},
 		},
 		"answered goes on with the answer": {
+			call: schema.ToolCalledData{Requested: true},
 			then: func(r *testRun) {
 				asked(r)
 				require.Equal(r.tb, schema.Applied, r.operator(&schema.RunInputData{InterruptID: "i1", Payload: []byte(`{"decision":"allow"}`), By: "anna"}, 0).Kind)
@@ -124,8 +127,18 @@ func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
 			then: func(r *testRun) { decided(r, schema.DecisionDeny) },
 			want: schema.PlanCall{Action: schema.CallDeny},
 		},
-		"allowed may have run": {
+		"asked behind its begin may have run": {
+			then: asked,
+			want: schema.PlanCall{Action: schema.CallHold, Commands: settle},
+			next: schema.PlanWait,
+		},
+		"allowed and not begun is made": {
+			call: schema.ToolCalledData{Requested: true},
 			then: func(r *testRun) { decided(r, schema.DecisionAsk); decided(r, schema.DecisionAllow) },
+			want: schema.PlanCall{Action: schema.CallMake, IdempotencyKey: "r1.1.c1.1"},
+		},
+		"allowed may have run": {
+			then: func(r *testRun) { decided(r, schema.DecisionAllow) },
 			want: schema.PlanCall{Action: schema.CallHold, Commands: settle},
 		},
 		"another call's decision does not count": {

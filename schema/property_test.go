@@ -282,8 +282,7 @@ func TestTheRandomLogsReachWhatTheyAreMeantToReach(t *testing.T) {
 			for i := range h.OpenCalls {
 				c := &h.OpenCalls[i]
 				note("requested over a takeover", c.Requested && h.Epoch > before.Epoch && before.Epoch > 0)
-				note("cleared over a takeover", c.Cleared && h.Epoch > before.Epoch && before.Epoch > 0)
-				note("not cleared any more", i < len(before.OpenCalls) && before.OpenCalls[i].CallKey == c.CallKey && before.OpenCalls[i].Cleared && !c.Cleared)
+				note("requested again", i < len(before.OpenCalls) && before.OpenCalls[i].CallKey == c.CallKey && before.OpenCalls[i].InDoubt && c.Requested)
 			}
 			note("a requested call is begun", v.Begun)
 			note("a requested call is abandoned", len(v.Abandoned) > 0)
@@ -301,7 +300,7 @@ func TestTheRandomLogsReachWhatTheyAreMeantToReach(t *testing.T) {
 	t.Log(seen)
 	for _, what := range []string{
 		"waits without an executor", "becomes claimable by an answer", "becomes claimable by a cancellation", "comes back by itself",
-		"two claims without progress", "progress", "cleared over a takeover", "not cleared any more", "waits for a settlement",
+		"two claims without progress", "progress", "requested again", "waits for a settlement",
 		"a settlement ends the waiting", "hand-off offered", "hand-off accepted", "requested over a takeover", "a requested call is begun",
 		"a requested call is abandoned", "a requested call may have run", "an answer is over",
 	} {

@@ -300,7 +300,7 @@ type MessageAddedData struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
-// ToolCalledData begins a tool call, before the tool runs: one that an answer requested, or one that is recorded by it. Of a requested
+// ToolCalledData begins a tool call, before the tool runs: one that is requested, or one that is recorded by it. Of a requested
 // call, what is left out is as the answer has it, and of two replay policies the stricter one counts.
 type ToolCalledData struct {
 	// ToolCallID is the model's id of the call; models re-use them. Required.
@@ -309,6 +309,9 @@ type ToolCalledData struct {
 	Occurrence int `json:"occurrence,omitzero"`
 	// Name of the tool. Required.
 	Name string `json:"name"`
+	// Requested records a call that no answer asks for without beginning it, because whether it may run is decided first. Another
+	// tool.called begins it.
+	Requested bool `json:"requested,omitzero"`
 	// Arguments as the model gave them: an object, or the provider's string to the letter.
 	Arguments jsontext.Value `json:"arguments,omitzero"`
 	// Replay policy; absent means hold.

@@ -166,8 +166,6 @@ func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt) e
 			fate = "in doubt, held"
 		case c.InDoubt:
 			fate = "in doubt"
-		case c.Cleared:
-			fate = "to be run again"
 		case slices.ContainsFunc(waits, func(w schema.OpenInterrupt) bool {
 			return w.Reason == schema.WaitToolApproval && w.CallKey() == c.CallKey
 		}):

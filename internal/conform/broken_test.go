@@ -416,14 +416,6 @@ var broken = map[string]func(t *testing.T) *tape{
 		r.result("c1", 1)
 		return r
 	},
-	"WM-E-069": func(t *testing.T) *tape {
-		t.Helper()
-		r := doubt(t, schema.ReplayHold)
-		r.write(&schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitToolInDoubt, ToolCallID: "c1"}, 1)
-		require.Equal(t, schema.Applied, r.control(&schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "ann"}, 1).Kind)
-		r.result("c1", 1)
-		return r
-	},
 	"WM-E-070": func(t *testing.T) *tape {
 		t.Helper()
 		r := newTape(t)

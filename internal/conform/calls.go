@@ -36,6 +36,9 @@ func (r *run) callEvent(a *moment) {
 		if a.open == nil {
 			return // decided before it is recorded, or long closed
 		}
+		if d.Decision == schema.DecisionAsk && !a.open.Requested && !a.open.Replay.Rerunnable() {
+			r.found(ruleAsked, a, "/decision", "a call that is requested, and not begun", "it was begun, and is in doubt behind a takeover")
+		}
 		if c := r.known(a.open); c != nil {
 			c.decision = d.Decision
 		}
@@ -75,7 +78,7 @@ func (r *run) settled(a *moment, d *schema.ToolSettledData) {
 	if a.open == nil || c == nil {
 		return
 	}
-	if !a.control && a.open.Replay == schema.ReplayHold && !a.open.Allowed && d.How != schema.SettledAdopted {
+	if !a.control && a.open.Replay == schema.ReplayHold && d.How != schema.SettledAdopted {
 		r.found(ruleHold, a, "/how", "adopted, or a person's settlement", string(d.How)+", by the executor")
 	}
 	if d.How != schema.SettledRerun {
@@ -93,15 +96,12 @@ func (r *run) outcome(a *moment, id string) {
 	case a.open.InDoubt && !returned && c != nil && c.decision == schema.DecisionDeny: // it never ran, and never will
 	case a.open.InDoubt:
 		r.found(ruleSettleFirst, a, "/tool_call_id", "tool.settled of call "+id+" before", a.name)
-	case a.open.Cleared:
-		r.found(ruleCleared, a, "/tool_call_id", "an event of the executor between the settlement and the call", a.name+" as the first one")
+	case returned && c != nil && c.decision == schema.DecisionDeny:
+		r.found(ruleDenied, a, "/tool_call_id", "tool.failed of type denied", "a result")
+	case returned && c != nil && c.decision == schema.DecisionAsk:
+		r.found(ruleAsked, a, "/tool_call_id", "tool.decided with allow before", "a result")
 	case returned && a.open.Requested && !a.open.Replay.Rerunnable():
 		r.found(ruleBegun, a, "/tool_call_id", "tool.called of call "+id+" before", "a result of a call that was not begun")
-	case c == nil:
-	case returned && c.decision == schema.DecisionDeny:
-		r.found(ruleDenied, a, "/tool_call_id", "tool.failed of type denied", "a result")
-	case returned && c.decision == schema.DecisionAsk:
-		r.found(ruleAsked, a, "/tool_call_id", "tool.decided with allow before", "a result")
 	}
 	delete(r.calls, a.open.CallKey)
 }

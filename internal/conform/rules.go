@@ -97,7 +97,6 @@ const (
 	ruleHold         = "WM-E-066"
 	ruleDenied       = "WM-E-067"
 	ruleAsked        = "WM-E-068"
-	ruleCleared      = "WM-E-069"
 	ruleCaps         = "WM-E-070"
 	ruleBegun        = "WM-E-071"
 	ruleAnswer       = "WM-E-080"
@@ -355,19 +354,15 @@ var rules = []Rule{
 		"publish tool.failed with the error type denied", Log,
 	},
 	{
-		ruleAsked, Must, "A call that a person is asked about does not run before it was allowed.", sectionTools,
-		"wait for run.input, publish tool.decided with allow or deny, then act", Log,
-	},
-	{
-		ruleCleared, Must, "Who begins a call that an operator settled as rerun writes an event before.", sectionTools,
-		"publish tool.decided with allow before the tool runs: until then the call counts as not begun", Log,
+		ruleAsked, Must, "A call that a person is asked about is not begun before it was allowed.", sectionTools,
+		"record the call as requested, wait for run.input, publish tool.decided with allow or deny, then begin it", Log,
 	},
 	{
 		ruleCaps, Must, "The caps of a checkpoint are kept: open calls, calls of a turn, marks, interrupts, phases.", sectionTools,
 		"close what is open before opening more; the caps are in docs/limits.md", Log,
 	},
 	{
-		ruleBegun, Must, "A call of the policies hold and verify that an answer requests is begun before its tool runs.", sectionTools,
+		ruleBegun, Must, "A call of the policies hold and verify that is requested, by an answer or a person's rerun, is begun before its tool runs.", sectionTools,
 		"publish tool.called and wait for its acknowledgement, then run the tool", Log,
 	},
 

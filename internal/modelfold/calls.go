@@ -4,8 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -14,13 +12,11 @@ func (m *Model) settle(e *schema.Event, d *schema.ToolSettledData, control bool)
 	if c == nil || !m.unsure(c) && !m.ended || m.ended && d.How == schema.SettledRerun || d.How == schema.SettledAdopted && !c.late && len(d.Result) == 0 && len(d.Refs) == 0 {
 		return false
 	}
-	c.doubt, c.cleared = false, 0
+	c.doubt = false
 	m.decided(c)
 	if d.How == schema.SettledRerun {
 		c.late, c.given, c.epoch = false, "", m.epoch
-		if control && !c.requested {
-			c.cleared = len(m.Accepted)
-		}
+		c.requested = c.requested || control
 		return true
 	}
 	c.closed, c.closedInItsTurn = true, c.turn == m.turn
@@ -114,7 +110,7 @@ func (m *Model) called(e *schema.Event, d *schema.ToolCalledData) bool {
 		if c.closed || c.id != d.ToolCallID || d.Occurrence != 0 && d.Occurrence != c.occurrence {
 			continue
 		}
-		if c.requested {
+		if c.requested && !d.Requested {
 			if c.name != d.Name {
 				return false
 			}
@@ -134,7 +130,7 @@ func (m *Model) called(e *schema.Event, d *schema.ToolCalledData) bool {
 		m.begin(turn)
 	}
 	m.calls = append(m.calls, &call{
-		turn: turn, id: d.ToolCallID, name: d.Name, replay: policy(d.Replay), epoch: m.epoch, occurrence: occurrence, outcome: schema.OutcomeOpen,
+		turn: turn, id: d.ToolCallID, name: d.Name, replay: policy(d.Replay), epoch: m.epoch, occurrence: occurrence, outcome: schema.OutcomeOpen, requested: d.Requested,
 	})
 	return true
 }
@@ -142,9 +138,6 @@ func (m *Model) called(e *schema.Event, d *schema.ToolCalledData) bool {
 func strictness(p schema.Replay) int {
 	return slices.Index([]schema.Replay{schema.ReplayPure, schema.ReplayIdempotent, schema.ReplayVerify, schema.ReplayHold}, p)
 }
-
-// clear says that nobody can have begun the call since an operator settled it.
-func (m *Model) clear(c *call) bool { return !c.closed && c.cleared > m.wrote }
 
 // decided ends the waiting for the settlement of a call.
 func (m *Model) decided(c *call) {
@@ -218,37 +211,4 @@ func (m *Model) late(rec *schema.Record, e *schema.Event, data schema.Data, err 
 	m.decided(c)
 	m.accept(rec, e, content, key, true)
 	return schema.Evidence
-}
-
-// asks follows what a person is asked: whether a call may run, or something else.
-func (m *Model) asks(e *schema.Event, d *schema.RunWaitingData) {
-	delete(m.approvals, d.InterruptID)
-	if d.Reason != schema.WaitToolApproval {
-		return
-	}
-	key := schema.CallKey{Turn: e.Turn, ToolCallID: d.ToolCallID, Occurrence: max(d.Occurrence, 1)}
-	if key.Turn == 0 {
-		key.Turn = m.turn
-	}
-	if c := m.find(e.Turn, d.ToolCallID, d.Occurrence); c != nil {
-		key.Turn, key.Occurrence = c.turn, c.occurrence
-	}
-	m.approvals[d.InterruptID] = key
-}
-
-// allow notes a person's word that a call may run.
-func (m *Model) allow(d *schema.RunInputData) {
-	key, asked := m.approvals[d.InterruptID]
-	if _, open := m.waits[d.InterruptID]; !open || !asked || d.Status != "" && d.Status != schema.InputResolved {
-		return
-	}
-	var answer map[string]any
-	if err := json.Unmarshal(d.Payload, &answer); err != nil || answer["decision"] != schema.DecisionAllow {
-		return
-	}
-	for _, c := range m.calls {
-		if !c.closed && c.turn == key.Turn && c.id == key.ToolCallID && c.occurrence == key.Occurrence {
-			c.allowed = true
-		}
-	}
 }

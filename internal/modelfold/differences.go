@@ -80,11 +80,11 @@ func (m *Model) Differences(h *schema.Head) []Difference {
 	return d
 }
 
-func callText(turn int32, id string, occurrence int, name string, replay schema.Replay, epoch schema.Epoch, requested, doubt, late, cleared, allowed bool) string {
+func callText(turn int32, id string, occurrence int, name string, replay schema.Replay, epoch schema.Epoch, requested, doubt, late bool) string {
 	if len(name) > shortName {
 		name = "a long name" // it is shortened in a checkpoint
 	}
-	return fmt.Sprintf("%d/%s/%d %s (%s) in epoch %d requested=%t doubt=%t late=%t cleared=%t allowed=%t", turn, id, occurrence, name, replay, epoch, requested, doubt, late, cleared, allowed)
+	return fmt.Sprintf("%d/%s/%d %s (%s) in epoch %d requested=%t doubt=%t late=%t", turn, id, occurrence, name, replay, epoch, requested, doubt, late)
 }
 
 // shortName is the length up to which no checkpoint shortens the name of a tool.
@@ -107,7 +107,7 @@ func (m *Model) OpenCalls() string {
 	var all []string
 	for _, c := range m.calls {
 		if !c.closed {
-			all = append(all, callText(c.turn, c.id, c.occurrence, c.name, c.replay, c.epoch, c.requested, c.doubt, c.late, m.clear(c), c.allowed))
+			all = append(all, callText(c.turn, c.id, c.occurrence, c.name, c.replay, c.epoch, c.requested, c.doubt, c.late))
 		}
 	}
 	return strings.Join(all, "; ")
@@ -118,7 +118,7 @@ func OpenCallsOf(h *schema.Head) string {
 	var all []string
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
-		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Name, c.Replay, c.Epoch, c.Requested, c.InDoubt, c.Late, c.Cleared, c.Allowed))
+		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Name, c.Replay, c.Epoch, c.Requested, c.InDoubt, c.Late))
 	}
 	return strings.Join(all, "; ")
 }

@@ -50,18 +50,14 @@ type Model struct {
 	calls    []*call
 	messages []*message
 	// waits are what the run waits for; the call whose settlement ends the waiting, or nil.
-	waits map[string]*call
-	// approvals are the calls that people are asked about.
-	approvals map[string]schema.CallKey
-	phases    map[string]bool
+	waits  map[string]*call
+	phases map[string]bool
 	// offers are the open hand-offs; true once one is accepted.
 	offers map[string]bool
 	hashes map[string]string
 	// end is how the run ended; gone is how its executor left it, since it last wrote or another took over.
 	end, gone schema.Status
 	cancelled bool
-	// wrote is the number of events when an executor last wrote.
-	wrote int
 	// claims in a row without progress.
 	claims int
 	at     schema.Position
@@ -76,15 +72,11 @@ type call struct {
 	epoch         schema.Epoch
 	closed, doubt bool
 	// requested by an answer, and not begun.
-	requested bool
-	late      bool
-	// allowed by a person, and nobody has begun it since.
-	allowed         bool
+	requested       bool
+	late            bool
 	closedInItsTurn bool
-	// cleared is the number of events when an operator settled it as rerun; 0 for never or not the latest settlement.
-	cleared int
-	outcome schema.Outcome
-	result  string
+	outcome         schema.Outcome
+	result          string
 	// given is what a late result says.
 	given        string
 	givenFailure bool
@@ -101,7 +93,7 @@ type message struct {
 // New returns the model of a run before its first event.
 func New(fleet, run string) *Model {
 	return &Model{
-		fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]*call{}, approvals: map[string]schema.CallKey{}, phases: map[string]bool{},
+		fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]*call{}, phases: map[string]bool{},
 		offers: map[string]bool{}, hashes: map[string]string{},
 	}
 }
@@ -284,7 +276,7 @@ func (m *Model) Apply(keys *schema.Keys, rec *schema.Record) schema.VerdictKind 
 		m.executor = executor
 	}
 	if !control {
-		m.gone, m.wrote = "", len(m.Accepted)
+		m.gone = ""
 	}
 	switch {
 	case dataErr != nil:
@@ -385,10 +377,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		m.epoch, m.last, m.ended, m.gone = e.Epoch, 0, false, ""
 		m.executor, m.instance, m.request = d.Executor, d.Instance, d.RequestID
 		for _, c := range m.calls {
-			c.doubt = !c.closed && !c.requested && !m.clear(c)
-			if m.clear(c) {
-				c.epoch = m.epoch
-			}
+			c.doubt = !c.closed && !c.requested
 		}
 		m.claims++
 	case *schema.RunWaitingData:
@@ -401,10 +390,8 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 			about.doubt, about.requested = true, false
 		}
 		m.waits[d.InterruptID] = about
-		m.asks(e, d)
 	case *schema.RunInputData:
 		_, ok := m.waits[d.InterruptID]
-		m.allow(d)
 		delete(m.waits, d.InterruptID)
 		return yes(ok)
 	case *schema.RunCancelRequestedData:
@@ -460,10 +447,6 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		return m.close(e, d.ToolCallID, d.Occurrence, schema.OutcomeReturned, string(d.Result))
 	case *schema.ToolFailedData:
 		return m.close(e, d.ToolCallID, d.Occurrence, schema.OutcomeFailed, d.Error.Message)
-	case *schema.ToolDecidedData:
-		if c := m.find(e.Turn, d.ToolCallID, d.Occurrence); c != nil {
-			c.allowed = c.allowed && d.Decision != schema.DecisionAllow
-		}
 	case *schema.ToolSettledData:
 		return yes(m.settle(e, d, control))
 	case *schema.HandoffOfferedData:
@@ -510,7 +493,7 @@ func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
 	}
 	for _, o := range was.OpenCalls {
 		c := &call{
-			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, allowed: o.Allowed, outcome: schema.OutcomeOpen,
+			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, outcome: schema.OutcomeOpen,
 		}
 		if o.Requested && !slices.Contains(begun, o.CallKey) {
 			c.requested, c.doubt, c.epoch = true, false, 0
@@ -522,9 +505,6 @@ func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
 	}
 	for _, w := range was.Interrupts {
 		m.waits[w.InterruptID] = nil
-		if w.Reason == schema.WaitToolApproval {
-			m.approvals[w.InterruptID] = w.CallKey()
-		}
 		for _, c := range m.calls {
 			if key := w.CallKey(); w.Reason == schema.WaitToolInDoubt && !c.closed && c.turn == key.Turn && c.id == key.ToolCallID && c.occurrence == key.Occurrence {
 				m.waits[w.InterruptID] = c

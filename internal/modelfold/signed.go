@@ -33,7 +33,7 @@ func (m *Model) oversteps(e *schema.Event, data schema.Data) bool {
 		c := m.find(e.Turn, d.ToolCallID, d.Occurrence)
 		bare := len(d.Result) == 0 && len(d.Refs) == 0
 		own := c == nil || c.replay != schema.ReplayHold ||
-			d.How == schema.SettledRerun && c.allowed || d.How == schema.SettledAdopted && c.late && bare
+			d.How == schema.SettledAdopted && c.late && bare
 		return foreign(d.By, d.Claimed) || !own
 	}
 	return false

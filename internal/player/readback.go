@@ -1,6 +1,7 @@
 package player
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -32,6 +33,7 @@ func ReadBack(ctx context.Context, fleet *publisher.Fleet, run string) ([]journa
 		if event.Kind == schema.ToolCalled || event.Kind == schema.ToolReturned {
 			var data struct {
 				ToolCallID string `json:"tool_call_id"`
+				Occurrence int    `json:"occurrence"`
 			}
 			if err := json.Unmarshal(e.Data, &data); err != nil {
 				return fmt.Errorf("event %s: %w", e.ID, err)
@@ -40,9 +42,11 @@ func ReadBack(ctx context.Context, fleet *publisher.Fleet, run string) ([]journa
 			event.Kind = journal.KindReturned
 			if e.Name() == schema.ToolCalled {
 				event.Kind = journal.KindCalled
-				occurrence[key]++
+				if data.Occurrence == 0 {
+					occurrence[key]++
+				}
 			}
-			event.Call = journal.Call{Turn: key.turn, ID: key.id, Occurrence: occurrence[key]}
+			event.Call = journal.Call{Turn: key.turn, ID: key.id, Occurrence: cmp.Or(data.Occurrence, occurrence[key])}
 		}
 		events = append(events, event)
 		return nil

@@ -130,15 +130,18 @@ func (w *walk) result(ctx context.Context, turn *publisher.Turn, c *transcript.C
 // ask asks for a result once.
 func (w *walk) ask(ctx context.Context, turn *publisher.Turn, c *transcript.Call) error {
 	write := w.witness(c)
-	before, decided := w.settlements(c), w.decisions(c)
+	before, decided, requested := w.settlements(c), w.decisions(c), w.requested(c)
 	ran := false
 	// What the witness cannot take is no failure of the tool: with its context ended, the call stays open.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	result, err := turn.Tool(ctx, w.toolCall(c), func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
 		err := w.settled(c, before, write)
+		if err == nil && requested && !w.requested(c) {
+			err = w.note(boundary{journal.KindCalled, c.Key})
+		}
 		if err == nil && w.decisions(c) > decided {
-			// Who begins what a person cleared says so first.
+			// The last acknowledgement was too old to begin by.
 			err = w.note(boundary{schema.ToolDecided, c.Key})
 		}
 		if err == nil {
@@ -192,6 +195,13 @@ func (w *walk) decisions(c *transcript.Call) int {
 		}
 	})
 	return n
+}
+
+// requested reports whether nobody has begun the call that is recorded.
+func (w *walk) requested(c *transcript.Call) bool {
+	head := w.run.Head()
+	i := head.FindOpen(c.Key.Turn, c.Key.ToolCallID, c.Key.Occurrence)
+	return i >= 0 && head.OpenCalls[i].Requested
 }
 
 // settled writes down that the call was settled by the SDK, if it was.

@@ -175,7 +175,9 @@ func (t *Tracker) event(v *schema.Verdict, doubted []schema.OpenCall) {
 	case *schema.MessageAddedData:
 		t.message(&d.Message)
 	case *schema.ToolCalledData:
-		t.called(v.Call, d)
+		if !d.Requested {
+			t.called(v.Call, d)
+		}
 	case *schema.ToolReturnedData:
 		t.unbegun(v, doubted, d.DurationMS)
 		t.returned(v, d)

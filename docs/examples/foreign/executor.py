@@ -201,8 +201,8 @@ def resume(nats, run, reason="request", request_id=None):
     for call in head.get("open_calls", []):
         turn, id, name = call["turn"], call["tool_call_id"], call["name"]
         if not call.get("in_doubt"):
-            # An operator settled it: it may run. Until this executor has written, it counts as not begun.
-            r.write("tool.decided", {"tool_call_id": id, "decision": "allow", "reason": "an operator settled it"}, turn)
+            # It is requested, as an operator settled it: it may run, and counts as not begun until this is stored.
+            r.write("tool.called", {"tool_call_id": id, "name": name}, turn)
         elif call.get("late_result"):
             r.write("tool.settled", {"tool_call_id": id, "how": "adopted"}, turn)
             return end(r, turn)
