@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -32,7 +31,7 @@ type cleanupCmd struct {
 	Grace      time.Duration   `default:"10m" placeholder:"TIME" help:"Keep what anything was added to within this time, whatever its age (default: 10m)."`
 	Status     []schema.Status `placeholder:"STATUS,..." help:"Only runs that are completed, failed or cancelled; may be given several times."`
 	DryRun     bool            `help:"Show the plan, and remove nothing."`
-	Report     string          `placeholder:"FILE" help:"Write the report there: Markdown when the name ends with .md, else JSON."`
+	Report     string          `placeholder:"FILE" help:"Write the report to a new file: Markdown when the name ends with .md, else JSON."`
 	NoVerify   bool            `help:"Do not verify the runs that are left."`
 	By         string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
@@ -107,6 +106,10 @@ func (c cleanupCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer cl.close()
+	file, err := createFile("report", c.Report)
+	if err != nil {
+		return err
+	}
 	report := &retention.Report{Fleet: cl.fleet, DryRun: c.DryRun, Began: schema.FormatTime(a.now()), Runs: []schema.CleanupItem{}, ByWhy: map[schema.Why]int64{}}
 	err = c.pages(ctx, cl, by, report)
 	if err == nil && !c.DryRun {
@@ -117,11 +120,15 @@ func (c cleanupCmd) Run(ctx context.Context, a *app) error {
 	}
 	stopped := ctx.Err() != nil
 	if err != nil && !stopped && report.Scanned == 0 {
+		file.discard()
 		return err
 	}
 	report.Interrupted, report.Ended = err != nil, schema.FormatTime(a.now())
-	if werr := c.write(a, report); werr != nil {
-		return errors.Join(err, werr)
+	if werr := c.write(a, file, report); werr != nil {
+		if f, ok := errors.AsType[*failure](werr); ok && err != nil {
+			f.what += "; the cleanup ended early: " + err.Error()
+		}
+		return werr
 	}
 	switch {
 	case stopped:
@@ -216,12 +223,12 @@ func (c cleanupCmd) verify(ctx context.Context, a *app, cl *client, report *rete
 }
 
 // write writes the report where it was asked for.
-func (c cleanupCmd) write(a *app, report *retention.Report) error {
-	if c.Report != "" {
-		if err := writeCleanup(c.Report, report); err != nil {
-			return err
-		}
-	}
+func (c cleanupCmd) write(a *app, file *newFile, report *retention.Report) error {
+	return errors.Join(c.writeReport(file, report), c.show(a, report))
+}
+
+// show prints the report.
+func (c cleanupCmd) show(a *app, report *retention.Report) error {
 	if a.cli.JSON {
 		return document(a.stdout, report)
 	}
@@ -238,22 +245,30 @@ func (c cleanupCmd) write(a *app, report *retention.Report) error {
 	return nil
 }
 
-func writeCleanup(path string, report *retention.Report) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
+// writeReport writes the report's file. A removal cannot be undone, so a failure says how many runs are removed.
+func (c cleanupCmd) writeReport(file *newFile, report *retention.Report) error {
+	err := file.write(func(w io.Writer) error {
+		if strings.HasSuffix(c.Report, ".md") {
+			return report.Markdown(w)
+		}
+		return document(w, report)
+	})
+	if err == nil {
+		return nil
 	}
-	var w io.Writer = f
-	if strings.HasSuffix(path, ".md") {
-		err = report.Markdown(w)
-	} else {
-		err = document(w, report)
+	f := &failure{
+		code: exitFailure, err: err,
+		what: fmt.Sprintf("%s removed, and the report is not written: %s", removedRuns(report.Removed), err),
+		hint: "standard output has what was done; it is not reported again",
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("report %s: %w", path, err)
+	if report.DryRun {
+		f.what = fmt.Sprintf("nothing was removed, and the report is not written: %s", err)
+		f.hint = "name a file that can be written"
 	}
-	return nil
+	return f
 }
+
+func removedRuns(n int64) string { return plural(n, "run") + " " + inNumber(n, "is", "are") }
 
 func (c cleanupCmd) print(a *app, report *retention.Report) error {
 	removed := "removed"

@@ -46,3 +46,37 @@ func TestServe_DiskIsFullAtTheStart_SaysSoAndStartsOnceThereIsRoom(t *testing.T)
 	code, text = got.stop()
 	require.Zero(t, code, text)
 }
+
+func TestErase_DiskOfTheReceiptIsFull_SaysThatTheRunIsErased(t *testing.T) {
+	t.Parallel()
+	disk := natstest.Disk(t, 1)
+	ballast, receipt := filepath.Join(disk, "ballast"), filepath.Join(disk, "receipt.json")
+	nc, ready := startServe(t)
+	driveRun(t, nc, "gone", 0, nil)
+	require.ErrorIs(t, os.WriteFile(ballast, make([]byte, 1<<20+1), 0o600), syscall.ENOSPC)
+
+	dir := t.TempDir()
+	code, text := command(t, dir, "--context", ready.Context, "erase", "gone", "--force", "--receipt", receipt)
+	require.Equal(t, int(exitFailure), code, text)
+	again := "waymark --context " + ready.Context + " erase gone --receipt " + receipt
+	require.Contains(t, text, "waymark: run gone is erased, and its receipt is not written: ")
+	require.Contains(t, text, "hint: ask again for the receipt, the same way or into another file: "+again+"\n")
+	require.NoFileExists(t, receipt)
+
+	report := filepath.Join(disk, "report.json")
+	code, text = command(t, dir, "--context", ready.Context, "cleanup", "--max-age-days", "0", "--report", report)
+	require.Equal(t, int(exitFailure), code, text)
+	require.Contains(t, text, "waymark: 0 runs are removed, and the report is not written: ")
+	require.Contains(t, text, "hint: standard output has what was done; it is not reported again")
+	code, text = command(t, dir, "--context", ready.Context, "cleanup", "--max-age-days", "0", "--dry-run", "--report", report)
+	require.Equal(t, int(exitFailure), code, text)
+	require.Contains(t, text, "waymark: nothing was removed, and the report is not written: ")
+	require.NoFileExists(t, report)
+
+	require.NoError(t, os.Remove(ballast))
+	code, text = command(t, dir, strings.Fields(again)[1:]...)
+	require.Zero(t, code, text)
+	require.FileExists(t, receipt)
+	code, text = command(t, dir, "--context", ready.Context, "erase", "--check", receipt)
+	require.Zero(t, code, text)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/go-json-experiment/json"
@@ -20,7 +21,7 @@ type eraseCmd struct {
 	Forks   bool   `help:"Remove the forks that stand on it, and theirs, before it."`
 	Reason  string `placeholder:"TEXT" help:"Why, for the record."`
 	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
-	Receipt string `placeholder:"FILE" help:"Write the receipt there, as JSON."`
+	Receipt string `placeholder:"FILE" help:"Write the receipt to a new file, as JSON."`
 	Check   string `placeholder:"FILE" help:"Check the receipt in this file: look whether anything is left of the run."`
 }
 
@@ -69,15 +70,20 @@ func (c eraseCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer cl.close()
-	receipt, already, err := c.erase(ctx, a, cl, c.Run_, by, eraseTries)
+	file, err := createFile("receipt", c.Receipt)
 	if err != nil {
 		return err
 	}
-	if c.Receipt != "" {
-		if err := writeReceipt(c.Receipt, receipt); err != nil {
-			return err
-		}
+	receipt, already, err := c.erase(ctx, a, cl, c.Run_, by, eraseTries)
+	if err != nil {
+		file.discard()
+		return err
 	}
+	return errors.Join(c.writeReceipt(cl.prompt, file, receipt), c.show(a, receipt, already))
+}
+
+// show prints the receipt.
+func (c eraseCmd) show(a *app, receipt *schema.Erasure, already bool) error {
 	if a.cli.JSON {
 		return document(a.stdout, receipt)
 	}
@@ -113,7 +119,7 @@ func (c eraseCmd) erase(ctx context.Context, a *app, cl *client, run, by string,
 			return nil, false, &failure{
 				code: exitUnavailable, err: ctx.Err(),
 				what: fmt.Sprintf("run %s is on its way out, and not everything of it is gone", run),
-				hint: "the daemon goes on with it; ask again for the receipt: " + cl.prompt.command("erase "+run),
+				hint: "the daemon goes on with it; ask again for the receipt: " + c.again(cl.prompt, run),
 			}
 		}
 	}
@@ -147,15 +153,26 @@ func (c eraseCmd) refused(cl *client, run string, forks []string, err error) err
 	return &failure{code: exitConflict, what: told.Message, hint: hint, err: err}
 }
 
-func writeReceipt(path string, receipt *schema.Erasure) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("receipt: %w", err)
+// again is the command that asks for the receipt of a removed run.
+func (c eraseCmd) again(p prompt, run string) string {
+	words := "erase " + run
+	if c.Receipt != "" && run == c.Run_ {
+		words += " --receipt " + schema.ShellWord(c.Receipt)
 	}
-	if err := errors.Join(document(f, receipt), f.Close()); err != nil {
-		return fmt.Errorf("receipt %s: %w", path, err)
+	return p.command(words)
+}
+
+// writeReceipt writes the receipt. The removal cannot be undone, so a failure says that the run is erased.
+func (c eraseCmd) writeReceipt(p prompt, file *newFile, receipt *schema.Erasure) error {
+	err := file.write(func(w io.Writer) error { return document(w, receipt) })
+	if err == nil {
+		return nil
 	}
-	return nil
+	return &failure{
+		code: exitFailure, err: err,
+		what: fmt.Sprintf("run %s is erased, and its receipt is not written: %s", receipt.Run, err),
+		hint: "ask again for the receipt, the same way or into another file: " + c.again(p, c.Run_),
+	}
 }
 
 func partsText(p *schema.ErasedParts) string {
