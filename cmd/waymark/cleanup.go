@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,9 @@ const (
 	// maxAgeDays bounds --max-age-days: a hundred years.
 	maxAgeDays = 36500
 )
+
+// endedStatuses are those that a cleanup may remove.
+var endedStatuses = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}
 
 type cleanupCmd struct {
 	MaxAgeDays *int            `placeholder:"N" help:"Remove runs that ended more than so many days ago, instead of by the fleet's policy; 0 removes all ended runs but those that --grace keeps."`
@@ -97,6 +101,11 @@ func (c cleanupCmd) policy() *schema.RetentionPolicy {
 
 // Run removes page by page, and reports.
 func (c cleanupCmd) Run(ctx context.Context, a *app) error {
+	for _, status := range c.Status {
+		if !slices.Contains(endedStatuses, status) {
+			return fail(exitUsage, "use completed, failed or cancelled, or several: --status completed,failed", "--status %q: only ended runs are removed", status)
+		}
+	}
 	by, err := decider(c.By)
 	if err != nil {
 		return err

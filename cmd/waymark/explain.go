@@ -175,7 +175,7 @@ func explainBackup(err error) *failure {
 const hintNotWritten = "nothing was written to it"
 
 var transcriptErrors = []sentinel{
-	{transcript.ErrUnknownFormat, exitUsage, "name the format: waymark import --format openai-chat|claude-code|swe-agent"},
+	{transcript.ErrUnknownFormat, exitUsage, "name the format, openai-chat, claude-code or swe-agent: waymark import --format openai-chat FILE"},
 	{transcript.ErrSeveralRuns, exitUsage, "leave out --run-id: each run is named by its conversation"},
 	{transcript.ErrDiverged, exitConflict, hintNotWritten},
 	{transcript.ErrInUse, exitConflict, hintNotWritten + "; wait until that executor has ended it or, if it is gone for good, add --take-over"},

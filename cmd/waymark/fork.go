@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 
 	"github.com/waymarkio/waymark/publisher"
@@ -63,6 +64,9 @@ func (c forkCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer cl.close()
 	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error { return c.fork(ctx, fleet, point) })
+	if errors.Is(err, publisher.ErrRunExists) {
+		return c.taken(ctx, cl, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -83,6 +87,17 @@ func (c forkCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	return printSteps(a, &reply.Head, reply.Quarantined)
+}
+
+// taken gives the refusal of a used id the next step. An erased run has nothing to show.
+func (c forkCmd) taken(ctx context.Context, cl *client, err error) error {
+	hint := "show it with: " + cl.prompt.command("runs get "+c.As) + "; or choose another id with --as"
+	_, getErr := cl.get(ctx, c.As)
+	service, answered := errors.AsType[*schema.ServiceError](getErr)
+	if errors.Is(err, publisher.ErrRunErased) || answered && service.Code == schema.CodeErased {
+		hint = "the run of that id is erased, and its id is never used again: choose another id with --as"
+	}
+	return &failure{code: exitConflict, what: err.Error(), hint: hint, err: err}
 }
 
 // fork begins the new run and leaves it, to those who may claim it or until it is answered.

@@ -262,7 +262,7 @@ func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publ
 	case err != nil && ctx.Err() != nil:
 		return nil //nolint:nilerr // that it was interrupted is said for all files together
 	case err != nil:
-		im.failed(err)
+		im.failed(path, err)
 		return nil
 	}
 	// left counts the runs that are not over, and the reading of the file.
@@ -273,7 +273,7 @@ func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publ
 			return nil //nolint:nilerr // that it was interrupted is said for all files together
 		}
 		if err := opened.Err(); err != nil {
-			im.failed(err)
+			im.failed(path, err)
 			return nil
 		}
 		return im.report(opened.Report())
@@ -390,12 +390,12 @@ func (im *importer) note(done importedRun, err error) error {
 }
 
 // failed notes a file that could not be read; the others still can.
-func (im *importer) failed(err error) {
+func (im *importer) failed(file string, err error) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	im.fates[fateFailed]++
 	if len(im.failures) < maxShown {
-		im.failures = append(im.failures, notImported{err: err})
+		im.failures = append(im.failures, notImported{err, importedRun{File: file}})
 	}
 	im.unread = append(im.unread, "not read: "+err.Error())
 }

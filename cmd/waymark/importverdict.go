@@ -10,7 +10,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// notImported is a run that was not imported. Of a file that could not be read the run is empty.
+// notImported is a run that was not imported. Of a file that could not be read it has only the file's name.
 type notImported struct {
 	err error
 	run importedRun
@@ -19,7 +19,7 @@ type notImported struct {
 // finish prints the summary and says how the import as a whole ended.
 func (im *importer) finish(ctx context.Context, err error) error {
 	for _, closed := range im.found.closed {
-		im.failed(closed)
+		im.failed("", closed)
 	}
 	printErr := error(nil)
 	switch {
@@ -48,6 +48,10 @@ func (im *importer) verdict(ctx context.Context) error {
 	var worst *failure
 	for _, not := range im.failures {
 		f := explain(ctx, not.err)
+		if errors.Is(not.err, transcript.ErrUnknownFormat) && not.run.File != "" {
+			f.hint = "name the format, openai-chat, claude-code or swe-agent: " + im.app.prompt.command("import --format openai-chat "+schema.ShellWord(not.run.File))
+			f.own = false // the command has its flags
+		}
 		if errors.Is(not.err, transcript.ErrDiverged) || errors.Is(not.err, transcript.ErrInUse) {
 			f.hint += "; or import it under another id: " + im.underAnotherID(not)
 			f.own = false // the command has its flags

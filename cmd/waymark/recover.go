@@ -14,7 +14,7 @@ type recoverCmd struct {
 	Run_      string `arg:"" name:"run" help:"Run id."`
 	Executor  string `placeholder:"NAME" help:"Executor that takes the run over. Whoever drives it now is fenced."`
 	At        string `placeholder:"POINT" xor:"point" help:"Show the run as it was at a point, and take nothing over: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID."`
-	Step      int    `name:"resume-step" placeholder:"K" xor:"point" help:"Show the run as it was before its K-th tool call: the same as --at step:K."`
+	Step      *int   `name:"resume-step" placeholder:"K" xor:"point" help:"Show the run as it was before its K-th tool call: the same as --at step:K."`
 	Agent     string `placeholder:"NAME" help:"Fail unless the run is of this agent."`
 	Reason    string `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
 	RequestID string `placeholder:"ID" help:"Id of this takeover: asked again with the same id, it goes on with the epoch it opened (default: a new one)."`
@@ -95,10 +95,10 @@ func (c recoverCmd) Run(ctx context.Context, a *app) error {
 func (c recoverCmd) point() (at schema.Point, past bool, err error) {
 	text := c.At
 	switch {
-	case c.Step < 0:
-		return at, false, fail(exitUsage, "steps are counted from 1", "--resume-step %d is below 1", c.Step)
-	case c.Step > 0:
-		text = fmt.Sprintf("step:%d", c.Step)
+	case c.Step != nil && *c.Step < 1:
+		return at, false, fail(exitUsage, "steps are counted from 1", "--resume-step %d is below 1", *c.Step)
+	case c.Step != nil:
+		text = fmt.Sprintf("step:%d", *c.Step)
 	case text == "":
 		return at, false, nil
 	}
