@@ -211,10 +211,15 @@ func (c *client) servedFleets(ctx context.Context) []string {
 
 // serveWords are those of the command that starts a daemon on the server of this client.
 func (c *client) serveWords() string {
-	if c.target.Origin == natsconn.OriginSelected {
+	switch c.target.Origin {
+	case natsconn.OriginSelected:
 		return "serve --context " + schema.ShellWord(c.target.Context) // serve does not look for a selected one
+	case natsconn.OriginLocal:
+		// Another daemon runs that server: it has the state directory and the default HTTP address.
+		return "serve --context " + schema.ShellWord(c.target.Context) + " --http 127.0.0.1:0"
+	default:
+		return "serve"
 	}
-	return "serve"
 }
 
 // serviceError is the error that a reply carries.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +107,29 @@ func TestNoDaemon_AnotherFleetIsServed_HintNamesBothAndWhereTheNameIsFrom(t *tes
 		}
 		require.NotContains(t, ask("payments", exitOK, "runs", "ls"), "hint: ")
 	}
+}
+
+// The local server belongs to the daemon of another fleet, which has the state directory and the default HTTP address.
+func TestNoDaemon_LocalServerServesAnotherFleet_PastedHintStartsTheDaemon(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	_, stop, err := startDaemon([]string{"--state-dir", dir, "--http", "127.0.0.1:0", "--quota", "64MiB"}, env())
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	other := func(name string) string {
+		return map[string]string{"WAYMARK_STATE_DIR": dir, "WAYMARK_FLEET": "other", "WAYMARK_QUOTA": "64MiB"}[name]
+	}
+	ask := func(code exitCode) string {
+		var out bytes.Buffer
+		require.Equal(t, int(code), run(t.Context(), []string{"runs", "ls"}, other, strings.NewReader(""), &out, &out), &out)
+		return out.String()
+	}
+	words := pasted(t, ask(exitUnavailable), "or start its daemon there:")
+	require.Equal(t, []string{"--fleet", "other", "serve", "--context", filepath.Join(dir, "nats", "waymark.json"), "--http", "127.0.0.1:0"}, words)
+	_, stopOther, err := startDaemon(slices.DeleteFunc(words, func(word string) bool { return word == "serve" }), other)
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stopOther() })
+	require.NotContains(t, ask(exitOK), "hint: ")
 }
 
 // An observer cannot start a daemon: its own context is not in what the doctor says to do.
