@@ -204,12 +204,13 @@ type importer struct {
 	problems int
 	notes    []string
 	failures []notImported
-	// unread says of each file that could not be read why.
-	unread []string
 }
 
 // maxShown bounds the rows of a table that import prints.
 const maxShown = 40
+
+// maxFailures bounds the failures that have a line of their own.
+const maxFailures = 1000
 
 // files imports files. It returns what ends the whole import, such as a server that is gone.
 func (im *importer) files(ctx context.Context, fleet *publisher.Fleet) error {
@@ -377,7 +378,7 @@ func (im *importer) note(done importedRun, err error) error {
 		}
 	}
 	im.notes = append(im.notes, done.Notes...)
-	if err != nil && len(im.failures) < maxShown {
+	if err != nil && len(im.failures) < maxFailures {
 		im.failures = append(im.failures, notImported{err, done})
 	}
 	if im.app.cli.JSON {
@@ -394,10 +395,9 @@ func (im *importer) failed(file string, err error) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	im.fates[fateFailed]++
-	if len(im.failures) < maxShown {
+	if len(im.failures) < maxFailures {
 		im.failures = append(im.failures, notImported{err, importedRun{File: file}})
 	}
-	im.unread = append(im.unread, "not read: "+err.Error())
 }
 
 // report keeps what was read of a file.
@@ -459,7 +459,7 @@ func (im *importer) print() error {
 			}
 		}
 	}
-	sum.Notes = append(append(im.filesNotes(), im.notes...), sum.Notes...)
+	sum.Notes = slices.Concat(im.found.notes, im.notes, sum.Notes)
 	if im.unlisted != "" {
 		sum.Notes = append(sum.Notes, im.unlisted)
 	}
@@ -479,14 +479,6 @@ func (im *importer) print() error {
 		return err
 	}
 	return im.printNotes(sum.Notes)
-}
-
-// filesNotes are those about files of which no line of the output tells.
-func (im *importer) filesNotes() []string {
-	if len(im.unread) == 1 && im.total() == 1 {
-		return slices.Clone(im.found.notes) // the error says it
-	}
-	return append(slices.Clone(im.found.notes), im.unread...)
 }
 
 // total counts the runs, and the files that could not be read.

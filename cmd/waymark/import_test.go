@@ -197,7 +197,7 @@ func TestImport_DirectoryWithDamagedAndClosedFiles_NamesThem(t *testing.T) {
 		}
 	}
 	out := w.run(exitUsage, "import", w.file("empty.jsonl", ""), w.file("blank.jsonl", " \n"), w.file("ok.traj", string(trajectory)))
-	for _, name := range []string{"not read: ", "empty.jsonl", "blank.jsonl"} {
+	for _, name := range []string{"not imported: ", "empty.jsonl", "blank.jsonl"} {
 		requireHas(t, out, name)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/schema"
@@ -25,7 +26,7 @@ func (im *importer) finish(ctx context.Context, err error) error {
 	switch {
 	case im.app.cli.Quiet:
 	case im.app.cli.JSON:
-		printErr = im.printNotes(im.filesNotes())
+		printErr = im.printNotes(im.found.notes)
 	default:
 		printErr = im.print()
 	}
@@ -34,6 +35,9 @@ func (im *importer) finish(ctx context.Context, err error) error {
 	}
 	if err != nil {
 		f := explain(ctx, err)
+		if err := im.printOthers(ctx, f); err != nil {
+			return err
+		}
 		hint := "run the same command again: it goes on where it stopped"
 		if first := f.advice(im.app.prompt); first != "" {
 			hint = first + "; then " + hint
@@ -43,19 +47,13 @@ func (im *importer) finish(ctx context.Context, err error) error {
 	return im.verdict(ctx)
 }
 
-// verdict is nil when everything is there. Of several failures the one that matters most decides.
+// verdict is nil when everything is there. Of several failures each has its line on standard error, and the one that matters most decides.
 func (im *importer) verdict(ctx context.Context) error {
 	var worst *failure
-	for _, not := range im.failures {
-		f := explain(ctx, not.err)
-		if errors.Is(not.err, transcript.ErrUnknownFormat) && not.run.File != "" {
-			f.hint = "name the format, openai-chat, claude-code or swe-agent: " + im.app.prompt.command("import --format openai-chat "+schema.ShellWord(not.run.File))
-			f.own = false // the command has its flags
-		}
-		if errors.Is(not.err, transcript.ErrDiverged) || errors.Is(not.err, transcript.ErrInUse) {
-			f.hint += "; or import it under another id: " + im.underAnotherID(not)
-			f.own = false // the command has its flags
-		}
+	told := make([]*failure, len(im.failures))
+	for i, not := range im.failures {
+		f := im.explained(ctx, not)
+		told[i] = f
 		// A run that was left as it is is the mildest.
 		if worst == nil || worst.code == exitConflict && f.code != exitConflict {
 			worst = f
@@ -65,16 +63,69 @@ func (im *importer) verdict(ctx context.Context) error {
 	switch {
 	case worst != nil:
 		not := im.fates[fateDiffers] + im.fates[fateInUse] + im.fates[fateFailed]
-		if not == 1 && total == 1 {
+		if not == 1 {
+			if total > 1 {
+				worst = &failure{code: worst.code, hint: worst.hint, own: worst.own, err: worst, what: fmt.Sprintf("1 of %d was not imported: %s", total, worst.what)}
+			}
 			return worst
 		}
+		if err := im.printFailures(told, not); err != nil {
+			return err
+		}
 		return &failure{
-			code: worst.code, hint: worst.hint, own: worst.own, err: worst,
-			what: fmt.Sprintf("%d of %d %s not imported; the first: %s", not, total, inNumber(not, "was", "were"), worst.what),
+			code: worst.code, err: worst, hint: "follow the next step of each line above, and import the files again",
+			what: fmt.Sprintf("%d of %d were not imported", not, total),
 		}
 	case im.problems > 0:
 		return fail(exitDamaged, "mend the lines that are named above, and import the file again", "%s in the input %s not imported; everything else was",
 			plural(im.problems, "place"), inNumber(im.problems, "was", "were"))
+	}
+	return nil
+}
+
+// printOthers writes the failures that came before the one that ended the import.
+func (im *importer) printOthers(ctx context.Context, end *failure) error {
+	im.failures = slices.DeleteFunc(im.failures, func(not notImported) bool { return explain(ctx, not.err).code == end.code })
+	told := make([]*failure, len(im.failures))
+	for i, not := range im.failures {
+		told[i] = im.explained(ctx, not)
+	}
+	return im.printFailures(told, len(told))
+}
+
+// explained words a failure, with a next step that names the file.
+func (im *importer) explained(ctx context.Context, not notImported) *failure {
+	f := explain(ctx, not.err)
+	switch {
+	case errors.Is(not.err, transcript.ErrUnknownFormat) && not.run.File != "":
+		f.hint = "name the format, openai-chat, claude-code or swe-agent: " + im.app.prompt.command("import --format openai-chat "+schema.ShellWord(not.run.File))
+		f.own = false // the command has its flags
+	case errors.Is(not.err, transcript.ErrDiverged), errors.Is(not.err, transcript.ErrInUse):
+		f.hint += "; or import it under another id: " + im.underAnotherID(not)
+		f.own = false // the command has its flags
+	}
+	return f
+}
+
+// printFailures writes a line for each failure: the file, the reason and the next step.
+func (im *importer) printFailures(told []*failure, total int) error {
+	for i, f := range told {
+		line := "not imported: "
+		if file := im.failures[i].run.File; file != "" && !strings.Contains(f.what, file) {
+			line += file + ": "
+		}
+		line += f.what
+		if hint := f.advice(im.app.prompt); hint != "" {
+			line += "; " + hint
+		}
+		if _, err := fmt.Fprintln(im.app.stderr, withoutSeeds(printable(line))); err != nil {
+			return err
+		}
+	}
+	if more := total - len(told); more > 0 {
+		if _, err := fmt.Fprintf(im.app.stderr, "and %s\n", plural(more, "more failure")); err != nil {
+			return err
+		}
 	}
 	return nil
 }
