@@ -80,6 +80,9 @@ func (x *exporter) messages() []schema.StateMessage {
 		if c.Outcome == schema.OutcomeOpen || carried[c] || !ok {
 			continue
 		}
+		if c.Outcome == schema.OutcomeAbandoned && c.Result == nil && c.Error == nil {
+			continue // an answer of null would become a result in an import; without one the call is abandoned again
+		}
 		part := schema.ResponsePart(c.ToolCallID)
 		part.Occurrence, part.Response = c.Occurrence, c.Result
 		behind[at] = append(behind[at], schema.StateMessage{
