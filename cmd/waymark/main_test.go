@@ -102,7 +102,7 @@ func runScripts(t *testing.T, dir string) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"waymark": scriptWaymark,
 			"serve":   scriptServe("serve"),
-			"stop":    scriptStop("serve"),
+			"halt":    scriptStop("serve"),
 			"join":    scriptServe("join"),
 			"stop2":   scriptStop("join"),
 			"exits":   scriptExits,

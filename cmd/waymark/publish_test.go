@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +27,7 @@ func scriptRun(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	end, err := statedir.Discover(ctx, filepath.Join(ts.Getenv("WORK"), "state"))
+	end, err := statedir.Discover(ctx, ts.Getenv("WAYMARK_STATE_DIR"))
 	if err == nil {
 		err = publishRun(ctx, end, args[0], args[1] == "open")
 	}
@@ -106,7 +105,7 @@ func scriptPublish(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		events = append(events, e)
 	}
-	end, err := statedir.Discover(ctx, filepath.Join(ts.Getenv("WORK"), "state"))
+	end, err := statedir.Discover(ctx, ts.Getenv("WAYMARK_STATE_DIR"))
 	if err == nil {
 		err = publishEvents(ctx, end, args[0], events)
 	}
