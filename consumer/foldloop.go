@@ -258,8 +258,9 @@ type accepted struct {
 	run string
 	rec schema.Record
 	e   *schema.Event
-	// answer is its data if it is an answer.
+	// answer is its data if it is an answer, and calls are those that it requests.
 	answer *schema.TurnAnsweredData
+	calls  []schema.CallKey
 }
 
 // takeLot folds a lot into the batch once it is prepared. Who is told to stop meanwhile has left it out, and must not fold
@@ -355,7 +356,7 @@ func (s *reignState) takeOf(ctx context.Context, b *batch, r *run, a *arrival) e
 		s.stats.Applied.Add(1)
 		if !v.Begun { // the call was told with its answer
 			answer, _ := v.Data.(*schema.TurnAnsweredData)
-			b.accepted = append(b.accepted, accepted{id, a.Record, v.Event, answer})
+			b.accepted = append(b.accepted, accepted{id, a.Record, v.Event, answer, v.Calls})
 		}
 		b.heed(r, had, &v)
 		if v.Boundary {

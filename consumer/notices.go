@@ -159,7 +159,7 @@ func (s *reignState) announce(events []accepted) {
 			s.log.Debug().Err(err).Str(keyRun, a.run).Msg("event not announced")
 			return
 		}
-		for _, e := range requested(a.e, a.answer) {
+		for _, e := range requested(a) {
 			header, body := e.Encode()
 			if err := s.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, schema.ToolCalled, a.run), Header: header, Data: body}); err != nil {
 				s.log.Debug().Err(err).Str(keyRun, a.run).Msg("call of an answer not announced")
@@ -169,16 +169,21 @@ func (s *reignState) announce(events []accepted) {
 	}
 }
 
-// requested are the calls of an answer, each as an event tool.called. Their ids are the answer's, a slash and the place in it, from 1.
-func requested(e *schema.Event, d *schema.TurnAnsweredData) []*schema.Event {
+// requested are the calls of an answer that can be made, each as an event tool.called. Their ids are the answer's, a slash and the place
+// in it, from 1.
+func requested(a *accepted) []*schema.Event {
+	e, d := a.e, a.answer
 	if d == nil {
 		return nil
 	}
 	events := make([]*schema.Event, 0, len(d.Calls))
 	for i := range d.Calls {
 		c := &d.Calls[i]
+		if c.Error != nil {
+			continue
+		}
 		called := &schema.ToolCalledData{
-			ToolCallID: c.ToolCallID, Occurrence: c.Occurrence, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
+			ToolCallID: c.ToolCallID, Occurrence: a.calls[i].Occurrence, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
 			VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.TimeoutMS, Source: c.Source, Extra: c.Extra,
 		}
 		dataref := ""

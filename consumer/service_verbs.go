@@ -106,6 +106,7 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 		return err
 	}
 	reply, err := s.control(ctx, t.run, once, who, func(_ context.Context, r *reading) (decision, error) {
+		data.Occurrence = r.head.Occurrence(req.CallKey)
 		err := settleable(r, &req)
 		if refusal, ok := errors.AsType[*schema.ServiceError](err); ok && refusal.Code == schema.CodeNotInDoubt {
 			err = s.settledAlready(ctx, r, &req, refusal)
@@ -165,7 +166,10 @@ func settleable(r *reading, req *schema.SettleRequest) error {
 	case ended && req.How == schema.SettledRerun:
 		return fail(schema.CodeRunEnded, "Settle it otherwise, or take the run over with reason reopen: its executor settles the call then.",
 			"run %s is %s, and has no executor to run call %s of turn %d again", r.run, r.head.Status, req.ToolCallID, req.Turn)
-	case !ended && !r.head.OpenCalls[i].InDoubt:
+	case !ended && r.head.OpenCalls[i].Requested && !r.head.MayHaveRun(i):
+		return fail(schema.CodeNotInDoubt, "The run's executor will run it. To stop it: waymark cancel "+r.run+".", "call %s of turn %d is requested and has not begun",
+			req.ToolCallID, req.Turn)
+	case !ended && !r.head.MayHaveRun(i):
 		return fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor is still at it", req.ToolCallID, req.Turn)
 	case req.How == schema.SettledAdopted && !r.head.OpenCalls[i].Late && len(req.Result) == 0:
 		return fail(schema.CodeConflict, "Give a result, or settle it otherwise.", "call %s of turn %d has no late result to adopt", req.ToolCallID, req.Turn)

@@ -116,7 +116,7 @@ func (r *run) take(p *schema.Prepared, bytes int, cfg *FolderConfig) schema.Verd
 	_, ended := v.Data.(*schema.RunEndedData)
 	switch {
 	case r.tailEvents >= cfg.SealMaxEvents,
-		large && (v.Over || !r.head.TurnOpen),
+		large && !r.head.TurnOpen,
 		ended && r.head.Status.Terminal():
 		r.cut()
 	}

@@ -382,6 +382,21 @@ func (h *Head) FindOpen(turn int32, id string, occurrence int) int {
 	return found
 }
 
+// Occurrence is what an event about a call must say for it not to be taken for another one: 0, nothing, where no other open call of the
+// turn has its id.
+func (h *Head) Occurrence(key CallKey) int {
+	same := 0
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; c.Turn == key.Turn && c.ToolCallID == key.ToolCallID {
+			same++
+		}
+	}
+	if same < 2 {
+		return 0
+	}
+	return key.Occurrence
+}
+
 // shortHash is the first 64 bits of a hash in 11 characters: enough that two of the latest events never
 // share one by accident.
 func shortHash(sum []byte) string { return base64.RawURLEncoding.EncodeToString(sum[:8]) }

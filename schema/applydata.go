@@ -28,7 +28,7 @@ func afterEnd(name string) bool {
 func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 	progress := h.progress(e, p, data)
 	v := h.applyKnown(e, p, data)
-	if progress && v.Kind == Applied {
+	if _, end := data.(*TurnEndedData); progress && v.Kind == Applied && (v.Over || !end) {
 		h.Stalled = 0
 	}
 	return v
@@ -40,10 +40,12 @@ func (h *Head) applyData(e *Event, p *place, data Data) Verdict {
 // the model that it was resumed, another compaction.
 func (h *Head) progress(e *Event, p *place, data Data) bool {
 	switch d := data.(type) {
-	case *TurnAnsweredData, *TurnEndedData, *ToolReturnedData, *ToolFailedData, *RunInputData, *RunCancelRequestedData, *RunEndedData:
+	case *TurnEndedData, *ToolReturnedData, *ToolFailedData, *RunInputData, *RunCancelRequestedData, *RunEndedData:
 		return true
 	case *ToolSettledData:
 		return p.control || d.How != SettledRerun
+	case *TurnAnsweredData:
+		return !h.TurnOpen || d.Turn == h.Turn || h.TurnEpoch == h.Epoch
 	case *TurnStartedData:
 		// A turn behind an open one counts when its writer opened both: it got that far.
 		return !h.TurnOpen || d.Turn > h.Turn && h.TurnEpoch == h.Epoch
@@ -102,7 +104,7 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		if d.Error != nil {
 			h.setError(d.Error)
 		}
-		applied.Abandoned = h.abandon()
+		applied.Abandoned = h.abandon(true)
 		applied.Over = h.turnOver()
 	case *TurnStartedData:
 		return h.turnStarted(e, d)
@@ -124,7 +126,11 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 	case *ToolDecidedData:
 		applied.Boundary = false
 		if i := h.FindOpen(e.Turn, d.ToolCallID, d.Occurrence); i >= 0 {
-			applied.Call = h.OpenCalls[i].CallKey
+			c := &h.OpenCalls[i]
+			applied.Call, c.Decision = c.CallKey, d.Decision
+			if d.Decision == DecisionAllow {
+				c.Decision = ""
+			}
 		}
 	case *LimitReachedData:
 		h.Limit = d.Limit
@@ -322,7 +328,7 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 		switch {
 		case call < 0:
 			return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", d.ToolCallID, o.Turn)
-		case !h.mayHaveRun(call):
+		case !h.OpenCalls[call].InDoubt && (!h.OpenCalls[call].Requested || !h.OpenCalls[call].Replay.Rerunnable()):
 			return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, o.Turn)
 		}
 	}
@@ -334,12 +340,14 @@ func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 	default:
 		h.Interrupts = append(h.Interrupts, o)
 	}
+	v := Verdict{Kind: Applied, Boundary: true}
 	if d.Reason == WaitToolInDoubt {
 		c := &h.OpenCalls[call]
-		c.Requested, c.InDoubt, c.Held = false, true, true
+		c.Requested, c.Again, c.InDoubt, c.Held = false, false, true, true
+		v.Call = c.CallKey
 	}
 	h.Status = StatusWaiting
-	return Verdict{Kind: Applied, Boundary: true}
+	return v
 }
 
 func (h *Head) marked(p *place, d *CheckpointMarkedData) Verdict {

@@ -362,7 +362,7 @@ func (s *State) turnAnswered(e *Event, d *TurnAnsweredData, keys []CallKey) {
 func (c *Call) begun(e *Event, d *ToolCalledData, epoch Epoch) {
 	c.BegunAt, c.Epoch = e.Time, epoch
 	if d.Replay != "" {
-		c.Replay = stricter(c.Replay, d.Replay)
+		c.Replay = Stricter(c.Replay, d.Replay)
 	}
 	c.IdempotencyKey, c.VerifySubject = cmp.Or(d.IdempotencyKey, c.IdempotencyKey), cmp.Or(d.VerifySubject, c.VerifySubject)
 	c.SideEffect, c.TimeoutMS = cmp.Or(d.SideEffect, c.SideEffect), cmp.Or(d.TimeoutMS, c.TimeoutMS)

@@ -14,7 +14,7 @@ func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 		h.Counts.Messages -= h.TurnMessages
 		h.TurnMessages = 0
 		h.TurnEpoch = h.Epoch
-		v.Superseded = true
+		v.Superseded, v.Abandoned = true, h.abandon(false)
 	default:
 		return rejected(ReasonTurnOrder, "turn %d, the run is at turn %d", d.Turn, h.Turn)
 	}
@@ -28,22 +28,28 @@ func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 
 // openTurn opens a turn. What an earlier one requested, and nobody began, is abandoned.
 func (h *Head) openTurn(turn int32) (abandoned []CallKey) {
-	abandoned = h.abandon()
+	abandoned = h.abandon(false)
 	h.Turn, h.TurnOpen, h.TurnAnswered, h.TurnEpoch = turn, true, false, h.Epoch
 	h.TurnCalls, h.TurnMessages, h.TurnPurpose = nil, 0, ""
 	h.Counts.Turns++
 	return abandoned
 }
 
-// abandon closes the calls that are requested.
-func (h *Head) abandon() []CallKey {
+// abandon closes the calls that are requested, and with all those that a person wants run again, too. Nothing is waited for about them.
+func (h *Head) abandon(all bool) []CallKey {
 	var keys []CallKey
 	for i := 0; i < len(h.OpenCalls); {
-		if h.OpenCalls[i].Requested {
-			keys = append(keys, h.closeCall(i))
-		} else {
+		if c := &h.OpenCalls[i]; !c.Requested || c.Again && !all {
 			i++
+			continue
 		}
+		keys = append(keys, h.closeCall(i))
+	}
+	if len(keys) > 0 && len(h.Interrupts) > 0 {
+		h.Interrupts = nilIfEmpty(slices.DeleteFunc(h.Interrupts, func(o OpenInterrupt) bool {
+			return o.ToolCallID != "" && slices.Contains(keys, o.CallKey())
+		}))
+		h.answered()
 	}
 	return keys
 }
@@ -74,7 +80,7 @@ func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
 		c := &d.Calls[i]
 		keys[i] = CallKey{Turn: d.Turn, ToolCallID: c.ToolCallID, Occurrence: 1}
 		if !opened {
-			keys[i].Occurrence = h.occurrences(d.Turn, c.ToolCallID) + 1
+			keys[i].Occurrence = h.CallsOf(d.Turn, c.ToolCallID) + 1
 		}
 		for _, earlier := range keys[:i] {
 			if earlier.ToolCallID == c.ToolCallID {
@@ -115,7 +121,7 @@ func (h *Head) turnEnded(d *TurnEndedData) Verdict {
 	v := Verdict{Kind: Applied, Boundary: true, Over: true}
 	switch {
 	case d.Turn == h.Turn && h.TurnOpen:
-		v.Abandoned = h.abandon()
+		v.Abandoned = h.abandon(false)
 	case d.Turn == h.Turn && h.TurnAnswered:
 		// It ended with the last outcome of its calls.
 		return Verdict{Kind: Applied}
@@ -148,10 +154,13 @@ func (h *Head) room(turn int32, calls []RequestedCall) Verdict {
 	open, inTurn, size := len(h.OpenCalls), len(h.TurnCalls), h.callBytes(opened, len(calls))
 	if opened {
 		inTurn = 0
-		for i := range h.OpenCalls {
-			if h.OpenCalls[i].Requested {
-				open--
-			}
+	}
+	for i := range h.OpenCalls {
+		switch c := &h.OpenCalls[i]; {
+		case opened && c.Requested && !c.Again:
+			open--
+		case !opened && c.Turn == turn:
+			inTurn++
 		}
 	}
 	for i := range calls {
@@ -174,8 +183,8 @@ func (h *Head) room(turn int32, calls []RequestedCall) Verdict {
 	return Verdict{}
 }
 
-// occurrences counts the calls of the turn with an id.
-func (h *Head) occurrences(turn int32, id string) int {
+// CallsOf counts the calls of a turn with an id: open ones, and of the latest turn closed ones, too.
+func (h *Head) CallsOf(turn int32, id string) int {
 	n := 0
 	if turn == h.Turn {
 		for _, closed := range h.TurnCalls {
@@ -198,9 +207,6 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 	if turn == 0 {
 		turn = h.Turn
 	}
-	if turn < h.Turn {
-		return rejected(ReasonTurnOrder, "call of turn %d, the run is at turn %d", turn, h.Turn)
-	}
 	begun := -1
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
@@ -214,6 +220,8 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 	}
 	opened := turn > h.Turn
 	switch {
+	case turn < h.Turn:
+		return rejected(ReasonTurnOrder, "call of turn %d, the run is at turn %d", turn, h.Turn)
 	case begun >= 0:
 		return rejected(ReasonCallOpen, "call %.80q of turn %d is open", d.ToolCallID, turn)
 	case !opened && h.TurnAnswered && !h.TurnOpen:
@@ -228,7 +236,7 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 		// Without turns nothing bounds the ids to remember, so the count of all calls tells them apart.
 		key.Occurrence = int(h.Counts.ToolCalls) + 1
 	case !opened:
-		key.Occurrence = h.occurrences(turn, d.ToolCallID) + 1
+		key.Occurrence = h.CallsOf(turn, d.ToolCallID) + 1
 	}
 	if d.Occurrence != 0 && d.Occurrence != key.Occurrence {
 		return rejected(ReasonUnknownCall, "call %.80q of turn %d is occurrence %d, and says %d", d.ToolCallID, turn, key.Occurrence, d.Occurrence)
@@ -249,16 +257,23 @@ func (h *Head) begin(c *OpenCall, d *ToolCalledData) Verdict {
 	if name := excerpt(d.Name); name != c.Name {
 		return rejected(ReasonInvalidData, "call %.80q of turn %d is requested of tool %.80q, and begun of %.80q", c.ToolCallID, c.Turn, c.Name, name)
 	}
-	c.Requested, c.Epoch = false, h.Epoch
+	policy := c.Replay
 	if d.Replay != "" {
-		c.Replay = stricter(c.Replay, d.Replay)
+		policy = Stricter(policy, d.Replay)
 	}
+	switch asked := slices.ContainsFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.Reason == WaitToolApproval && o.CallKey() == c.CallKey }); {
+	case c.Decision != "" || asked:
+		return rejected(ReasonNotAllowed, "call %.80q of turn %d is not allowed", c.ToolCallID, c.Turn)
+	case !policy.Rerunnable() && c.Replay.Rerunnable() && c.Epoch < h.Epoch:
+		return rejected(ReasonCallOpen, "call %.80q of turn %d is recorded as %s and may have run: ask a person, or the tool, first", c.ToolCallID, c.Turn, c.Replay)
+	}
+	c.Requested, c.Again, c.Epoch, c.Replay = false, false, h.Epoch, policy
 	return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey, Begun: true}
 }
 
-// mayHaveRun reports whether it is not known if an open call had its effect: it is in doubt, or its policy needs no begin and an executor
+// MayHaveRun reports whether it is not known if an open call had its effect: it is in doubt, or its policy needs no begin and an executor
 // of an earlier epoch may have run it, which matters to one whose own policy is stricter.
-func (h *Head) mayHaveRun(i int) bool {
+func (h *Head) MayHaveRun(i int) bool {
 	c := &h.OpenCalls[i]
 	return c.InDoubt || c.Requested && c.Replay.Rerunnable() && c.Epoch < h.Epoch
 }
@@ -271,7 +286,9 @@ func (h *Head) callBytes(newTurn bool, more int) int {
 		return n
 	}
 	for i := range h.OpenCalls {
-		n += len(h.OpenCalls[i].ToolCallID) + len(h.OpenCalls[i].Name)
+		if c := &h.OpenCalls[i]; !newTurn || !c.Requested || c.Again {
+			n += len(c.ToolCallID) + len(c.Name)
+		}
 	}
 	if !newTurn {
 		for _, id := range h.TurnCalls {
@@ -322,7 +339,7 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 	if ended && d.How == SettledRerun {
 		return rejected(ReasonRunEnded, "the run is %s, and a call runs again only after a resume with reason reopen", h.Status)
 	}
-	if !h.mayHaveRun(i) && !ended {
+	if !h.MayHaveRun(i) && !ended {
 		return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, c.Turn)
 	}
 	if d.How == SettledAdopted && !c.Late && len(d.Result) == 0 && len(d.Refs) == 0 {
@@ -331,8 +348,8 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 	h.Counts.Settled++
 	h.noDoubt(c.CallKey)
 	if d.How == SettledRerun {
-		c.InDoubt, c.Held, c.Late, c.Epoch = false, false, false, h.Epoch
-		c.Requested = c.Requested || p.control // an executor's own settlement begins it
+		c.InDoubt, c.Held, c.Late, c.Epoch, c.Decision = false, false, false, h.Epoch, ""
+		c.Requested, c.Again = c.Requested || p.control, p.control // an executor's own settlement begins it
 		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}
 	}
 	return h.closed(i)

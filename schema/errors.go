@@ -48,6 +48,8 @@ const (
 	ReasonUnknownCall Reason = "unknown_call"
 	// ReasonCallOpen: the call is open already.
 	ReasonCallOpen Reason = "call_open"
+	// ReasonNotAllowed: the begin of a call that was denied, or that a person is still asked about.
+	ReasonNotAllowed Reason = "not_allowed"
 	// ReasonNotInDoubt: a settlement of a call that is not in doubt.
 	ReasonNotInDoubt Reason = "not_in_doubt"
 	// ReasonUnknownInterrupt: an input for an interrupt the run does not wait for.
@@ -69,7 +71,7 @@ func Reasons() []Reason {
 	return []Reason{
 		ReasonNotCloudEvent, ReasonInvalidAttribute, ReasonInvalidData, ReasonFenced, ReasonEpochAhead,
 		ReasonGap, ReasonChainMismatch, ReasonForked, ReasonStale, ReasonRunEnded, ReasonAlreadyStarted,
-		ReasonNotControl, ReasonStaleTakeover, ReasonUnsigned, ReasonMisplaced, ReasonTurnOrder, ReasonUnknownCall, ReasonCallOpen,
+		ReasonNotControl, ReasonStaleTakeover, ReasonUnsigned, ReasonMisplaced, ReasonTurnOrder, ReasonUnknownCall, ReasonCallOpen, ReasonNotAllowed,
 		ReasonNotInDoubt, ReasonUnknownInterrupt, ReasonUnknownHandoff, ReasonHandoffTaken, ReasonPhaseCompleted, ReasonTooMany, ReasonErased,
 	}
 }

@@ -84,7 +84,7 @@ func (b *Base) check() (path, problem string) {
 	if slices.ContainsFunc(b.Begun, func(key CallKey) bool {
 		return key.Turn < 0 || key.Occurrence < 1 || len(key.ToolCallID) > MaxIdentifier
 	}) {
-		return "/base/begun", "names what is no call"
+		return "/base/begun", "has an invalid call key"
 	}
 	return h.checkTexts()
 }
@@ -127,8 +127,8 @@ func (h *Head) checkTexts() (path, problem string) {
 	return "", ""
 }
 
-// fork makes the head of a run that has nothing but its start the one that the base had. What was open there is in doubt:
-// the other run's executor may still be at it. What concerns the other run alone (its hand-offs, marks, tokens used, errors)
+// fork makes the head of a run that has nothing but its start the one that the base had. What was begun there, or is
+// of [Base.Begun], is in doubt: the other run's executor may still be at it. What concerns the other run alone (its hand-offs, marks, tokens used, errors)
 // is not taken over.
 func (h *Head) fork(b *Base) {
 	was := b.Head.Clone()

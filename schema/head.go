@@ -102,12 +102,16 @@ type OpenCall struct {
 	Replay Replay `json:"replay"`
 	// Since is the time of the event tool.called.
 	Since string `json:"since,omitzero"`
-	// Epoch in which it was called or last reopened; 0 of one that a fork took over and nobody had begun.
+	// Epoch in which it was called or last reopened; 0 of a requested call that a fork took over.
 	Epoch Epoch `json:"epoch"`
 	// Requested: no executor has begun it. An answer asks for it, an operator settled it as rerun, or tool.called says so; another
 	// tool.called begins it. Nothing is in doubt about a hold or verify call that is requested; one that is pure or idempotent
 	// needs no begin and may have run.
 	Requested bool `json:"requested,omitzero"`
+	// Again: a person settled it as rerun. The end of its turn does not abandon it.
+	Again bool `json:"again,omitzero"`
+	// Decision is ask or deny as long as the latest decision does not allow the call: it cannot be begun.
+	Decision string `json:"decision,omitzero"`
 	// InDoubt: the epoch changed before an outcome was recorded; it must be settled.
 	InDoubt bool `json:"in_doubt,omitzero"`
 	// Held: in doubt, and left to a person: by its policy, or because the run waits for its settlement.

@@ -278,7 +278,7 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 	}
 	switch {
 	case o.Requested && !o.Replay.Rerunnable():
-		p.Action, p.Why, p.IdempotencyKey = CallMake, "nobody has begun it", key
+		p.Action, p.Why, p.IdempotencyKey = CallMake, "it has not begun", key
 	case o.Replay == ReplayPure:
 		p.Why, p.IdempotencyKey = "its tool is pure", key
 	case o.Replay == ReplayIdempotent:

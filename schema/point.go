@@ -204,7 +204,9 @@ func (f *Finder) Before(h *Head, p *Prepared) bool {
 	case PointStep:
 		return f.requested(h) || p.name == ToolCalled && h.Counts.ToolCalls+1 == int64(f.point.Number) //nolint:gosec // a count
 	case PointTurn:
-		return f.point.Number == 0 && h.Turn == 0 && h.Status != "" && (p.name == TurnStarted || p.name == TurnAnswered || p.name == TurnEnded)
+		// A turn with an answer is ended by the next one, too.
+		return f.point.Number == 0 && h.Turn == 0 && h.Status != "" ||
+			f.point.Number != 0 && uint64(h.Turn) == f.point.Number && h.TurnOpen && h.TurnAnswered //nolint:gosec // turns are from 1
 	default:
 		return false
 	}
@@ -217,6 +219,10 @@ func (f *Finder) Confirmed(v Verdict) bool {
 		return false
 	case f.step.ToolCallID != "":
 		return v.Call == f.step || slices.Contains(v.Abandoned, f.step)
+	case f.point.Kind == PointTurn:
+		_, start := v.Data.(*TurnStartedData)
+		_, end := v.Data.(*TurnEndedData)
+		return v.Opened || start && !v.Superseded || end && f.point.Number == 0
 	default:
 		return !v.Begun
 	}

@@ -365,9 +365,8 @@ type ToolDecidedData struct {
 	Extra jsontext.Value `json:",embed"`
 }
 
-// ToolSettledData settles a call in doubt. The executor or an operator writes it before acting on it. An executor that
-// acts on an operator's rerun writes an event of its own before it begins the tool, such as tool.decided: a call
-// that an operator settled as rerun counts as not begun until then.
+// ToolSettledData settles a call in doubt, before anything is done about it. An operator's rerun makes the call requested again;
+// tool.called begins it.
 type ToolSettledData struct {
 	ToolCallID string     `json:"tool_call_id"`
 	Occurrence int        `json:"occurrence,omitzero"`

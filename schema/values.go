@@ -17,7 +17,7 @@ const (
 	ReplayHold Replay = "hold"
 )
 
-// orHold is the policy that counts: who says none leaves the call to a person.
+// orHold returns the policy, hold if it is empty.
 func (r Replay) orHold() Replay {
 	if r == "" {
 		return ReplayHold
@@ -28,8 +28,8 @@ func (r Replay) orHold() Replay {
 // Rerunnable reports whether a call of the policy may be run again without asking anybody.
 func (r Replay) Rerunnable() bool { return r == ReplayPure || r == ReplayIdempotent }
 
-// stricter returns the policy that lets a resumed run do less.
-func stricter(a, b Replay) Replay {
+// Stricter returns the policy that lets a resumed run do less.
+func Stricter(a, b Replay) Replay {
 	order := []Replay{ReplayPure, ReplayIdempotent, ReplayVerify, ReplayHold}
 	return order[max(slices.Index(order, a.orHold()), slices.Index(order, b.orHold()))]
 }

@@ -175,6 +175,14 @@ func (x *executor) next(h *schema.Head, token string, choice int) (schema.Data, 
 		case choice%5 == 0:
 			return &schema.MessageAddedData{Message: said(schema.RoleUser)}, 0
 		}
+		if choice%3 == 1 {
+			call := func(what string, replay schema.Replay) schema.RequestedCall {
+				return schema.RequestedCall{ToolCallID: fmt.Sprintf("%s%d-%s", what, x.tokens, x.name), Name: "read", Replay: replay}
+			}
+			return &schema.TurnAnsweredData{
+				Turn: h.Turn + 1, Message: said(schema.RoleAssistant), Calls: []schema.RequestedCall{call("p", schema.ReplayPure), call("h", schema.ReplayHold)},
+			}, h.Turn + 1
+		}
 		return &schema.TurnStartedData{Turn: h.Turn + 1, Messages: []schema.Message{said(schema.RoleUser)}}, h.Turn + 1
 	}
 	var open *schema.OpenCall
@@ -188,6 +196,8 @@ func (x *executor) next(h *schema.Head, token string, choice int) (schema.Data, 
 		return &schema.TurnEndedData{Turn: h.Turn, Messages: []schema.Message{said(schema.RoleAssistant)}}, h.Turn
 	case choice%4 == 1:
 		return &schema.MessageAddedData{Message: said(schema.RoleAssistant)}, h.Turn
+	case open != nil && open.Requested && !open.Replay.Rerunnable():
+		return &schema.ToolCalledData{ToolCallID: open.ToolCallID, Name: open.Name, Arguments: []byte(`{"token":"` + token + `"}`)}, open.Turn
 	case open != nil:
 		return &schema.ToolReturnedData{ToolCallID: open.ToolCallID, Result: []byte(`"` + token + pad + `"`)}, open.Turn
 	}

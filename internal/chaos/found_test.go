@@ -53,7 +53,7 @@ func TestAHandleThatIsKnownToBeFencedRunsNoTool(t *testing.T) {
 	x, other := w.executors[0], w.executors[1]
 	run, err := x.fleet.Start(t.Context(), publisher.RunSpec{ID: "run-1"})
 	require.NoError(t, err)
-	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{{Role: schema.RoleUser}}})
 	require.NoError(t, err)
 	var once atomic.Bool
 	ctx := failpoint.With(t.Context(), func(_ context.Context, p failpoint.Point) error {

@@ -269,7 +269,7 @@ var rules = []Rule{
 	},
 	{
 		ruleEndTurn, Should, "A run that is completed has no open turn.", sectionLife,
-		"publish turn.ended before run.ended", Log,
+		"give every call of the answer an outcome, or publish turn.ended, before run.ended", Log,
 	},
 	{
 		ruleLimit, Should, "A run that hit a limit sums up in one turn with the purpose recovery, and ends with a summary.", sectionLife,
@@ -289,7 +289,7 @@ var rules = []Rule{
 		"number turns from 1; only an open turn may be started again, by a new epoch", Log,
 	},
 	{
-		ruleTurnStarted, Should, "A turn begins with turn.started.", sectionTurns,
+		ruleTurnStarted, Should, "A turn begins with turn.started or turn.answered.", sectionTurns,
 		"publish turn.started before what is in the turn", Log,
 	},
 	{
@@ -302,14 +302,14 @@ var rules = []Rule{
 	},
 	{
 		ruleTurnClean, Should, "A turn ends when all of its calls have an outcome.", sectionTurns,
-		"publish tool.returned or tool.failed for each call before turn.ended", Log,
+		"publish tool.returned or tool.failed for each call before the turn ends", Log,
 	},
 	{
 		ruleAnswerFirst, Should, "What the model answered is published before it is acted on.", sectionTurns,
-		"publish message.added with the call's part before tool.called, best in one batch", Log,
+		"publish turn.answered, or message.added with the call's part, before any tool runs", Log,
 	},
 	{
-		ruleStoredOnce, Should, "Arguments are in tool.called, results in tool.returned, and nowhere else.", sectionTurns,
+		ruleStoredOnce, Should, "Arguments are in the answer's calls or in tool.called, results in tool.returned, and nowhere else.", sectionTurns,
 		"leave arguments and response out of the message's part: its id refers to the call", Log,
 	},
 	{
@@ -452,6 +452,7 @@ var reasonRules = map[schema.Reason]string{
 	schema.ReasonTurnOrder:        ruleTurnOrder,
 	schema.ReasonUnknownCall:      ruleKnownCall,
 	schema.ReasonCallOpen:         ruleCallOpen,
+	schema.ReasonNotAllowed:       ruleAsked,
 	schema.ReasonNotInDoubt:       ruleInDoubt,
 	schema.ReasonUnknownInterrupt: ruleAnswer,
 	schema.ReasonUnknownHandoff:   ruleOfferOpen,

@@ -63,8 +63,8 @@ type moment struct {
 	events   int64
 	// open is the call that the event is about, as it was before; nil for none.
 	open *schema.OpenCall
-	// doubt are the policies of the calls that a takeover puts in doubt.
-	doubt []schema.Replay
+	// taken are the policies of the calls that are open at a takeover.
+	taken []schema.Replay
 }
 
 // add judges one message.
@@ -88,8 +88,8 @@ func (r *run) add(m *Message, p *schema.Prepared) {
 	}
 	at.verdict = r.head.ApplyPrepared(p)
 	for i := range r.head.OpenCalls {
-		if at.name == schema.RunResumed && r.head.OpenCalls[i].InDoubt {
-			at.doubt = append(at.doubt, r.head.OpenCalls[i].Replay)
+		if at.name == schema.RunResumed {
+			at.taken = append(at.taken, r.head.OpenCalls[i].Replay)
 		}
 	}
 	must := r.c.report.Must

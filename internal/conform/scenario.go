@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/waymarkio/waymark/schema"
@@ -58,7 +59,15 @@ var completed = when("run.ended (completed)", func(_ *moment, d *schema.RunEnded
 })
 
 func called(replay schema.Replay) step {
-	return when("tool.called with replay "+string(replay), func(_ *moment, d *schema.ToolCalledData) bool { return d.Replay == replay })
+	return step{"a call with replay " + string(replay), func(a *moment) bool {
+		switch d := a.data.(type) {
+		case *schema.TurnAnsweredData:
+			return slices.ContainsFunc(d.Calls, func(c schema.RequestedCall) bool { return c.Replay == replay })
+		case *schema.ToolCalledData:
+			return d.Replay == replay
+		}
+		return false
+	}}
 }
 
 func closed(replay schema.Replay) step {
@@ -67,8 +76,8 @@ func closed(replay schema.Replay) step {
 	}}
 }
 
-func doubted(replay schema.Replay) step {
-	return step{"run.resumed while a call with replay " + string(replay) + " is open", func(a *moment) bool { return slices.Contains(a.doubt, replay) }}
+func takenOver(replay schema.Replay) step {
+	return step{"run.resumed while a call with replay " + string(replay) + " is open", func(a *moment) bool { return slices.Contains(a.taken, replay) }}
 }
 
 func settledAs(replay schema.Replay, control bool, text string) step {
@@ -81,27 +90,27 @@ func tool(replay schema.Replay, text string) Scenario {
 	return Scenario{"tool-" + string(replay), text, []step{called(replay), closed(replay)}}
 }
 
-func resume(replay schema.Replay, text string) Scenario {
-	return Scenario{
-		"resume-" + string(replay), text,
-		[]step{called(replay), doubted(replay), settledAs(replay, false, "tool.settled by the executor"), completed},
-	}
+// rerun is of a call that runs again without anybody's word.
+func rerun(replay schema.Replay, text string) Scenario {
+	return Scenario{"resume-" + string(replay), text, []step{called(replay), takenOver(replay), closed(replay), completed}}
 }
 
 var scenarios = []Scenario{
 	{"start", "Start a run and let it end.", []step{event(schema.RunStarted), completed}},
 	{"turns", "Let a run have two turns, each with a message of the model.", []step{
-		event(schema.TurnStarted), message, event(schema.TurnEnded), event(schema.TurnStarted), message, event(schema.TurnEnded), completed,
+		message(1), message(2), completed,
 	}},
 	tool(schema.ReplayPure, "Call a tool that changes nothing."),
 	tool(schema.ReplayIdempotent, "Call a tool that takes an idempotency key."),
 	tool(schema.ReplayVerify, "Call a tool that can be asked what became of a call."),
 	tool(schema.ReplayHold, "Call a tool that must not be repeated."),
-	resume(schema.ReplayPure, "Kill the executor (kill -9) in a pure tool, and let another take the run over."),
-	resume(schema.ReplayIdempotent, "Kill the executor in an idempotent tool, and let another take the run over."),
-	resume(schema.ReplayVerify, "Kill the executor in a tool with replay verify, and let another take the run over."),
+	rerun(schema.ReplayPure, "Kill the executor (kill -9) in a pure tool, and let another take the run over."),
+	rerun(schema.ReplayIdempotent, "Kill the executor in an idempotent tool, and let another take the run over."),
+	{"resume-verify", "Kill the executor in a tool with replay verify, and let another take the run over.", []step{
+		called(schema.ReplayVerify), takenOver(schema.ReplayVerify), settledAs(schema.ReplayVerify, false, "tool.settled by the executor"), completed,
+	}},
 	{"resume-hold", "Kill the executor in a tool with replay hold, let another take the run over, and settle the call with waymark settle.", []step{
-		called(schema.ReplayHold), doubted(schema.ReplayHold),
+		called(schema.ReplayHold), takenOver(schema.ReplayHold),
 		when("run.waiting with the reason tool_in_doubt", func(_ *moment, d *schema.RunWaitingData) bool { return d.Reason == schema.WaitToolInDoubt }),
 		settledAs(schema.ReplayHold, true, "tool.settled by an operator"), completed,
 	}},
@@ -145,15 +154,22 @@ var scenarios = []Scenario{
 	}},
 }
 
-var message = step{"a message of the assistant", func(a *moment) bool {
-	switch d := a.data.(type) {
-	case *schema.MessageAddedData:
-		return d.Message.Role == schema.RoleAssistant
-	case *schema.TurnEndedData:
-		return slices.ContainsFunc(d.Messages, func(m schema.Message) bool { return m.Role == schema.RoleAssistant })
-	}
-	return false
-}}
+func message(turn int32) step {
+	return step{fmt.Sprintf("a message of the assistant in turn %d", turn), func(a *moment) bool {
+		if a.e.Turn != turn {
+			return false
+		}
+		switch d := a.data.(type) {
+		case *schema.TurnAnsweredData:
+			return true
+		case *schema.MessageAddedData:
+			return d.Message.Role == schema.RoleAssistant
+		case *schema.TurnEndedData:
+			return slices.ContainsFunc(d.Messages, func(m schema.Message) bool { return m.Role == schema.RoleAssistant })
+		}
+		return false
+	}}
+}
 
 func decided(decision string) step {
 	return when("tool.decided ("+decision+")", func(_ *moment, d *schema.ToolDecidedData) bool { return d.Decision == decision })

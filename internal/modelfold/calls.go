@@ -16,7 +16,7 @@ func (m *Model) settle(e *schema.Event, d *schema.ToolSettledData, control bool)
 	m.decided(c)
 	if d.How == schema.SettledRerun {
 		c.late, c.given, c.epoch = false, "", m.epoch
-		c.requested = c.requested || control
+		c.requested, c.again, c.barred = c.requested || control, control, false
 		return true
 	}
 	c.closed, c.closedInItsTurn = true, c.turn == m.turn
@@ -36,8 +36,31 @@ func (m *Model) settle(e *schema.Event, d *schema.ToolSettledData, control bool)
 
 // unsure: an executor of an earlier epoch may have run the call.
 func (m *Model) unsure(c *call) bool {
-	mayRun := c.replay == schema.ReplayPure || c.replay == schema.ReplayIdempotent
-	return c.doubt || c.requested && mayRun && c.epoch < m.epoch
+	return c.doubt || c.requested && free(c.replay) && c.epoch < m.epoch
+}
+
+// free: a call of the policy may run again without asking anybody.
+func free(p schema.Replay) bool { return p == schema.ReplayPure || p == schema.ReplayIdempotent }
+
+func (c *call) key() schema.CallKey {
+	return schema.CallKey{Turn: c.turn, ToolCallID: c.id, Occurrence: c.occurrence}
+}
+
+// name notes which call a wait is about.
+func (m *Model) name(e *schema.Event, d *schema.RunWaitingData) {
+	delete(m.asked, d.InterruptID)
+	delete(m.named, d.InterruptID)
+	if d.ToolCallID == "" {
+		return
+	}
+	key := schema.CallKey{Turn: e.Turn, ToolCallID: d.ToolCallID, Occurrence: max(d.Occurrence, 1)}
+	if key.Turn == 0 {
+		key.Turn = m.turn
+	}
+	if c := m.find(e.Turn, d.ToolCallID, d.Occurrence); c != nil {
+		key = c.key()
+	}
+	m.named[d.InterruptID], m.asked[d.InterruptID] = key, d.Reason == schema.WaitToolApproval
 }
 
 // answer records what the model said and asks for.
@@ -83,10 +106,15 @@ func (m *Model) over() {
 	}
 }
 
-// abandon closes what nobody begins any more.
-func (m *Model) abandon() {
+// abandon closes what nobody begins any more; all: also what a person wants run again. Nothing is waited for about it.
+func (m *Model) abandon(all bool) {
 	for _, c := range m.calls {
-		if !c.closed && c.requested {
+		if !c.closed && c.requested && (all || !c.again) {
+			for id, key := range m.named {
+				if key == c.key() {
+					delete(m.waits, id)
+				}
+			}
 			c.closed, c.requested, c.closedInItsTurn, c.outcome = true, false, c.turn == m.turn, schema.OutcomeAbandoned
 		}
 	}
@@ -98,9 +126,6 @@ func (m *Model) called(e *schema.Event, d *schema.ToolCalledData) bool {
 	if turn == 0 {
 		turn = m.turn
 	}
-	if turn < m.turn {
-		return false
-	}
 	occurrence, running := 1, false
 	for _, c := range m.calls {
 		if c.turn != turn || turn != 0 && c.id != d.ToolCallID {
@@ -111,27 +136,38 @@ func (m *Model) called(e *schema.Event, d *schema.ToolCalledData) bool {
 			continue
 		}
 		if c.requested && !d.Requested {
-			if c.name != d.Name {
-				return false
-			}
-			c.requested, c.epoch = false, m.epoch
-			if d.Replay != "" && strictness(d.Replay) > strictness(c.replay) {
-				c.replay = d.Replay
-			}
-			return true
+			return m.begins(c, d)
 		}
 		running = true
 	}
-	if running || turn == m.turn && m.answered && !m.open || d.Occurrence != 0 && d.Occurrence != occurrence {
+	if turn < m.turn || running || turn == m.turn && m.answered && !m.open || d.Occurrence != 0 && d.Occurrence != occurrence {
 		return false
 	}
-	m.Beyond = m.Beyond || m.openCalls() >= schema.MaxOpenCalls
+	m.Beyond = m.Beyond || m.openCalls() >= schema.MaxOpenCalls || occurrence > schema.MaxTurnCalls
 	if turn > m.turn {
 		m.begin(turn)
 	}
 	m.calls = append(m.calls, &call{
 		turn: turn, id: d.ToolCallID, name: d.Name, replay: policy(d.Replay), epoch: m.epoch, occurrence: occurrence, outcome: schema.OutcomeOpen, requested: d.Requested,
 	})
+	return true
+}
+
+// begins begins a requested call.
+func (m *Model) begins(c *call, d *schema.ToolCalledData) bool {
+	stricter := d.Replay != "" && strictness(d.Replay) > strictness(c.replay)
+	if c.name != d.Name || c.barred || stricter && free(c.replay) && !free(d.Replay) && c.epoch < m.epoch {
+		return false
+	}
+	for id := range m.waits {
+		if m.asked[id] && m.named[id] == c.key() {
+			return false
+		}
+	}
+	c.requested, c.again, c.epoch = false, false, m.epoch
+	if stricter {
+		c.replay = d.Replay
+	}
 	return true
 }
 

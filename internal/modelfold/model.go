@@ -50,7 +50,10 @@ type Model struct {
 	calls    []*call
 	messages []*message
 	// waits are what the run waits for; the call whose settlement ends the waiting, or nil.
-	waits  map[string]*call
+	waits map[string]*call
+	// named are the calls that waits are about, asked whether a wait asks for an approval.
+	named  map[string]schema.CallKey
+	asked  map[string]bool
 	phases map[string]bool
 	// offers are the open hand-offs; true once one is accepted.
 	offers map[string]bool
@@ -71,8 +74,10 @@ type call struct {
 	replay        schema.Replay
 	epoch         schema.Epoch
 	closed, doubt bool
-	// requested by an answer, and not begun.
-	requested       bool
+	// requested, and not begun; again: because a person wants it run again.
+	requested, again bool
+	// barred: the latest decision does not allow it.
+	barred          bool
 	late            bool
 	closedInItsTurn bool
 	outcome         schema.Outcome
@@ -93,7 +98,7 @@ type message struct {
 // New returns the model of a run before its first event.
 func New(fleet, run string) *Model {
 	return &Model{
-		fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]*call{}, phases: map[string]bool{},
+		fleet: fleet, run: run, seen: map[string]bool{}, waits: map[string]*call{}, named: map[string]schema.CallKey{}, asked: map[string]bool{}, phases: map[string]bool{},
 		offers: map[string]bool{}, hashes: map[string]string{},
 	}
 }
@@ -303,7 +308,11 @@ func (m *Model) accept(rec *schema.Record, e *schema.Event, content [32]byte, ke
 func (m *Model) forward(e *schema.Event, data schema.Data, control bool) bool {
 	inTurn := m.open && (e.Turn == 0 || e.Turn == m.turn)
 	switch d := data.(type) {
-	case *schema.TurnAnsweredData, *schema.TurnEndedData, *schema.RunEndedData, *schema.RunCancelRequestedData, *schema.RunInputData,
+	case *schema.TurnAnsweredData:
+		return !m.open || d.Turn == m.turn || m.openedIn == m.epoch
+	case *schema.TurnEndedData:
+		return d.Turn != m.turn || m.open
+	case *schema.RunEndedData, *schema.RunCancelRequestedData, *schema.RunInputData,
 		*schema.ToolReturnedData, *schema.ToolFailedData:
 		return true
 	case *schema.RunResumedData:
@@ -384,12 +393,13 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		var about *call
 		if d.Reason == schema.WaitToolInDoubt {
 			about = m.find(e.Turn, d.ToolCallID, d.Occurrence)
-			if about == nil || !m.unsure(about) {
+			if about == nil || !about.doubt && (!about.requested || !free(about.replay)) {
 				return yes(false)
 			}
-			about.doubt, about.requested = true, false
+			about.doubt, about.requested, about.again = true, false, false
 		}
 		m.waits[d.InterruptID] = about
+		m.name(e, d)
 	case *schema.RunInputData:
 		_, ok := m.waits[d.InterruptID]
 		delete(m.waits, d.InterruptID)
@@ -408,11 +418,12 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 	case *schema.RunEndedData:
 		m.ended, m.end = true, schema.Status(d.Status)
 		clear(m.waits)
-		m.abandon()
+		m.abandon(true)
 		m.over()
 	case *schema.TurnStartedData:
 		if d.Turn == m.turn && m.open && !m.answered && (m.epoch > m.openedIn || e.Epoch == 0) {
 			m.openedIn = m.epoch
+			m.abandon(false)
 			m.messages = slices.DeleteFunc(m.messages, func(msg *message) bool { return msg.unfinished })
 			m.say(d.Turn, d.Messages, true)
 			return yes(true)
@@ -432,7 +443,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 			return yes(d.Turn == m.turn && m.answered)
 		}
 		m.open = false
-		m.abandon()
+		m.abandon(false)
 		m.finished()
 		m.say(d.Turn, d.Messages, false)
 	case *schema.MessageAddedData:
@@ -447,6 +458,10 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		return m.close(e, d.ToolCallID, d.Occurrence, schema.OutcomeReturned, string(d.Result))
 	case *schema.ToolFailedData:
 		return m.close(e, d.ToolCallID, d.Occurrence, schema.OutcomeFailed, d.Error.Message)
+	case *schema.ToolDecidedData:
+		if c := m.find(e.Turn, d.ToolCallID, d.Occurrence); c != nil {
+			c.barred = d.Decision != schema.DecisionAllow
+		}
 	case *schema.ToolSettledData:
 		return yes(m.settle(e, d, control))
 	case *schema.HandoffOfferedData:
@@ -498,6 +513,7 @@ func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
 		if o.Requested && !slices.Contains(begun, o.CallKey) {
 			c.requested, c.doubt, c.epoch = true, false, 0
 		}
+		c.again, c.barred = o.Again, o.Decision != ""
 		m.calls = append(m.calls, c)
 	}
 	for _, p := range was.CompletedPhases {
@@ -505,6 +521,9 @@ func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
 	}
 	for _, w := range was.Interrupts {
 		m.waits[w.InterruptID] = nil
+		if w.ToolCallID != "" {
+			m.named[w.InterruptID], m.asked[w.InterruptID] = w.CallKey(), w.Reason == schema.WaitToolApproval
+		}
 		for _, c := range m.calls {
 			if key := w.CallKey(); w.Reason == schema.WaitToolInDoubt && !c.closed && c.turn == key.Turn && c.id == key.ToolCallID && c.occurrence == key.Occurrence {
 				m.waits[w.InterruptID] = c
@@ -524,7 +543,7 @@ func (m *Model) declined(handoff string) schema.VerdictKind {
 
 func (m *Model) begin(turn int32) {
 	m.finished()
-	m.abandon()
+	m.abandon(false)
 	m.turn, m.open, m.answered, m.openedIn = turn, true, false, m.epoch
 }
 

@@ -169,7 +169,7 @@ func (t *Tracker) event(v *schema.Verdict, doubted []schema.OpenCall) {
 	case *schema.TurnStartedData:
 		t.openTurn(e, d)
 	case *schema.TurnAnsweredData:
-		t.turnAnswered(d)
+		t.turnAnswered(d, v.Opened)
 	case *schema.TurnEndedData:
 		t.turnEnded(d)
 	case *schema.MessageAddedData:

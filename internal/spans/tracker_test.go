@@ -164,7 +164,7 @@ func TestAnAnswersCallsAreSpansOnceTheyRan(t *testing.T) {
 		Calls: []schema.RequestedCall{
 			{ToolCallID: "c1", Name: "search", Replay: schema.ReplayPure}, {ToolCallID: "c2", Name: "pay"}, {ToolCallID: "c3", Name: "mail"},
 		},
-		Usage: &schema.Usage{InputTokens: 100},
+		Usage: &schema.Usage{InputTokens: 100}, DurationMS: 500,
 	})
 	l.add(&schema.ToolCalledData{ToolCallID: "c2", Name: "pay"})                                  // 3
 	l.add(&schema.ToolReturnedData{ToolCallID: "c1", DurationMS: 1500})                           // 4
@@ -177,18 +177,18 @@ func TestAnAnswersCallsAreSpansOnceTheyRan(t *testing.T) {
 	spent := map[string][][2]uint64{}
 	for _, s := range l.all(spans.Options{}) {
 		spent[s.GetName()] = append(spent[s.GetName()], [2]uint64{s.GetStartTimeUnixNano(), s.GetEndTimeUnixNano()})
-		if s.GetName() == "chat model-x" && s.GetStartTimeUnixNano() == at(2) {
+		if s.GetName() == "chat model-x" && s.GetEndTimeUnixNano() == at(2) {
 			require.Equal(t, "model-x-2", get(s.GetAttributes(), "gen_ai.response.model"))
 			require.Equal(t, "100", get(s.GetAttributes(), "gen_ai.usage.input_tokens"))
 		}
 	}
 	const half = 500_000_000
 	require.Equal(t, map[string][][2]uint64{
-		"chat model-x":        {{at(2), at(2)}, {at(9), at(9)}},
+		"chat model-x":        {{at(1) + half, at(2)}, {at(9), at(9)}},
 		"execute_tool search": {{at(2) + half, at(4)}},
 		"execute_tool pay":    {{at(3), at(5)}},
 		"execute_tool mail":   {{at(7), at(8)}},
-		"turn":                {{at(2), at(5)}, {at(6), at(8)}, {at(9), at(9)}},
+		"turn":                {{at(1) + half, at(5)}, {at(6), at(8)}, {at(9), at(9)}},
 		"invoke_agent fixer":  {{at(1), at(5)}, {at(5), at(10)}},
 	}, spent)
 }

@@ -89,11 +89,18 @@ func (t *Tracker) response(chat *open, model, id string, finish []string, usage 
 }
 
 // turnAnswered ends the model's call.
-func (t *Tracker) turnAnswered(d *schema.TurnAnsweredData) {
+func (t *Tracker) turnAnswered(d *schema.TurnAnsweredData, opened bool) {
 	if t.turn == nil {
 		return
 	}
 	t.message(&d.Message)
+	if opened && d.DurationMS > 0 {
+		// Nothing said when the model was asked.
+		t.turn.span.StartTimeUnixNano = nanos(t.now.Add(-time.Duration(d.DurationMS) * time.Millisecond))
+		if t.turn.chat != nil {
+			t.turn.chat.span.StartTimeUnixNano = t.turn.span.StartTimeUnixNano
+		}
+	}
 	chat := t.turn.chat
 	if chat == nil {
 		chat = &t.turn.open

@@ -169,21 +169,22 @@ def start(nats, run, tool):
     r = Run(nats, run)
     r.write("run.started", {"agent": AGENT, "executor": EXECUTOR, "instance": INSTANCE, "task": "100 % of it"})
     r.write("turn.started", {"turn": 1, "messages": [{"role": "user", "parts": [{"type": "text", "content": "Grüße: " + tool}]}]}, 1)
-    # What the model answered is recorded before it is acted on, and the call before the tool runs.
+    # What the model answered is recorded before it is acted on, with the calls that it asks for.
     answer = {"role": "assistant", "parts": [{"type": "text", "content": "I do."}, {"type": "tool_call", "id": "c1", "name": tool}]}
-    r.write("message.added", {"message": answer}, 1)
-    r.write("tool.called", {"tool_call_id": "c1", "name": tool, "arguments": {}, "replay": POLICY[tool]}, 1)
+    call = {"tool_call_id": "c1", "name": tool, "arguments": {}, "replay": POLICY[tool]}
+    r.write("turn.answered", {"turn": 1, "message": answer, "calls": [call]}, 1)
     finish(r, tool)
 
 
 def finish(r, tool, turn=1, call="c1", occurrence=1):
+    if POLICY[tool] == "hold":
+        r.write("tool.called", {"tool_call_id": call, "name": tool}, turn)  # it begins: from here on it may have had its effect
     result = use(tool, f"{r.run}.{turn}.{call}.{occurrence}")
     r.write("tool.returned", {"tool_call_id": call, "result": result}, turn)
-    end(r, turn)
+    end(r)
 
 
-def end(r, turn):
-    r.write("turn.ended", {"turn": turn}, turn)
+def end(r):
     r.write("run.ended", {"status": "completed"})
 # end of start
 
@@ -201,11 +202,10 @@ def resume(nats, run, reason="request", request_id=None):
     for call in head.get("open_calls", []):
         turn, id, name = call["turn"], call["tool_call_id"], call["name"]
         if not call.get("in_doubt"):
-            # It is requested, as an operator settled it: it may run, and counts as not begun until this is stored.
-            r.write("tool.called", {"tool_call_id": id, "name": name}, turn)
+            pass  # it is requested, by the answer or as an operator settled it: nobody has begun it
         elif call.get("late_result"):
             r.write("tool.settled", {"tool_call_id": id, "how": "adopted"}, turn)
-            return end(r, turn)
+            return end(r)
         elif call["replay"] in ("pure", "idempotent"):
             r.write("tool.settled", {"tool_call_id": id, "how": "rerun"}, turn)
         else:
@@ -216,8 +216,6 @@ def resume(nats, run, reason="request", request_id=None):
             print(f"waits {run}")
             return
         return finish(r, name, turn, id, call["occurrence"])
-    if head.get("turn_open"):
-        return end(r, head["turn"])
     print(f"nothing is open in {run}: {len(state.get('calls', []))} calls are recorded")
     r.write("run.ended", {"status": "completed"})
 # end of resume

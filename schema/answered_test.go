@@ -1,0 +1,176 @@
+package schema_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+func answerOf(turn int32, calls ...schema.RequestedCall) *schema.TurnAnsweredData {
+	return &schema.TurnAnsweredData{Turn: turn, Message: assistantMessage(schema.Text("x")), Calls: calls}
+}
+
+func mustApply(t *testing.T, v schema.Verdict) {
+	t.Helper()
+	require.Equal(t, schema.Applied, v.Kind, v.Detail)
+}
+
+// findPoint walks the log as consumer.search does; it returns the number of records before the point, or -1.
+func findPoint(t *testing.T, r *testRun, p schema.Point) int {
+	t.Helper()
+	f := schema.NewFinder(p)
+	h := schema.NewHead("f", "r1")
+	for i := range r.log {
+		pr := schema.Prepare(schema.NoKeys, &r.log[i])
+		before := f.Before(&h, &pr)
+		v := h.ApplyPrepared(&pr)
+		switch {
+		case before && f.Confirmed(v):
+			return i
+		case f.Behind(&h, v):
+			return i + 1
+		}
+	}
+	if f.AtEnd(&h) {
+		return len(r.log)
+	}
+	return -1
+}
+
+func TestAnswered_StepOfACallThatAStricterExecutorAsksAbout(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayPure}), 1))
+	require.Equal(t, 2, findPoint(t, r, schema.Point{Kind: schema.PointStep, Number: 1}))
+	r.takeover("ex-2")
+	require.Equal(t, 3, findPoint(t, r, schema.Point{Kind: schema.PointStep, Number: 1}))
+	mustApply(t, r.write(&schema.RunWaitingData{InterruptID: "i", Reason: schema.WaitToolInDoubt, ToolCallID: "a"}, 1))
+	require.Equal(t, 3, findPoint(t, r, schema.Point{Kind: schema.PointStep, Number: 1}), "step:1 is before the question; after it the step must not vanish")
+}
+
+func TestAnswered_RerunOfAnEarlierTurnsCall(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n"}), 1))
+	mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "n"}, 1))
+	r.takeover("ex-2")
+	// The executor goes on; the held call stays in doubt.
+	mustApply(t, r.write(answerOf(2, schema.RequestedCall{ToolCallID: "b", Name: "n"}), 2))
+	// A person says: run it again.
+	mustApply(t, r.operator(&schema.ToolSettledData{ToolCallID: "a", How: schema.SettledRerun, By: "ann"}, 1))
+	v := r.write(&schema.ToolCalledData{ToolCallID: "a", Occurrence: 1, Name: "n"}, 1)
+	require.Equal(t, schema.Applied, v.Kind, "a call that a person wants run again can be begun: %s", v.Detail)
+}
+
+func TestAnswered_RerunOfAnEarlierTurnsCallIsAbandonedInSilence(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n"}), 1))
+	mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "n"}, 1))
+	r.takeover("ex-2")
+	mustApply(t, r.write(answerOf(2, schema.RequestedCall{ToolCallID: "b", Name: "n", Replay: schema.ReplayPure}), 2))
+	mustApply(t, r.operator(&schema.ToolSettledData{ToolCallID: "a", How: schema.SettledRerun, By: "ann"}, 1))
+	mustApply(t, r.write(&schema.ToolReturnedData{ToolCallID: "b", Result: []byte(`1`)}, 2))
+	mustApply(t, r.write(answerOf(3), 3))
+	c := r.state.Call(schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1})
+	require.NotEqual(t, schema.OutcomeAbandoned, c.Outcome, "the person's word is lost")
+}
+
+func TestAnswered_RoomCountsWhatTheNewTurnAbandons(t *testing.T) {
+	answer := func(turn int32) *schema.TurnAnsweredData {
+		var calls []schema.RequestedCall
+		for i := range 400 {
+			calls = append(calls, schema.RequestedCall{ToolCallID: fmt.Sprintf("%0200d", i), Name: "n"})
+		}
+		return answerOf(turn, calls...)
+	}
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(answer(1), 1))
+	v := r.write(answer(2), 2)
+	require.Equal(t, schema.Applied, v.Kind, "all of turn 1 is abandoned by it, so turn 2 has as much room: %s", v.Detail)
+}
+
+func TestAnswered_ATurnEndedThatChangesNothingIsNoProgress(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(answerOf(1), 1))
+	for range 5 {
+		r.takeover("ex-2")
+		mustApply(t, r.write(&schema.TurnEndedData{Turn: 1}, 1))
+	}
+	require.Equal(t, 5, r.head.Stalled, "a later turn.ended changes nothing")
+}
+
+func TestAnswered_AnsweringAnewBehindEachTakeoverIsNoProgress(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "crash", Replay: schema.ReplayPure}), 1))
+	for i := range 5 {
+		r.takeover("ex-2")
+		mustApply(t, r.write(answerOf(int32(i+2), schema.RequestedCall{ToolCallID: "a", Name: "crash", Replay: schema.ReplayPure}), int32(i+2)))
+	}
+	require.Positive(t, r.head.Stalled, "no turn, call or phase was closed")
+}
+
+func TestAnswered_TurnZeroBeforeATurnThatACallOpens(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "n"}, 1))
+	require.Equal(t, 1, findPoint(t, r, schema.Point{Kind: schema.PointTurn, Number: 0}))
+}
+
+func TestAnswered_ApprovalOfAnAbandonedCall(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n"}), 1))
+	mustApply(t, r.write(&schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionAsk}, 1))
+	mustApply(t, r.write(&schema.RunWaitingData{InterruptID: "i", Reason: schema.WaitToolApproval, ToolCallID: "a"}, 1))
+	mustApply(t, r.write(&schema.TurnEndedData{Turn: 1}, 1))
+	require.Empty(t, r.head.OpenCalls)
+	mustApply(t, r.write(&schema.RunInterruptedData{Reason: schema.InterruptedShutdown}, 0))
+	require.Equal(t, schema.StatusInterrupted, r.head.Status, "it waits for an approval of a call that nobody can make any more, and nobody is given the run")
+}
+
+func TestAnswered_ForkOfARunWithTheMostCalls(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	var calls []schema.RequestedCall
+	for i := range schema.MaxTurnCalls {
+		calls = append(calls, schema.RequestedCall{ToolCallID: fmt.Sprint(i), Name: "n", Replay: schema.ReplayPure})
+	}
+	mustApply(t, r.write(answerOf(1, calls...), 1))
+	mustApply(t, r.write(&schema.ToolReturnedData{ToolCallID: "0", Result: []byte(`1`)}, 1))
+	require.Equal(t, schema.ReasonTooMany, r.write(&schema.ToolCalledData{ToolCallID: "more", Name: "n", Replay: schema.ReplayPure}, 1).Reason)
+	for i := 1; i < schema.MaxTurnCalls; i++ {
+		mustApply(t, r.write(&schema.ToolReturnedData{ToolCallID: fmt.Sprint(i), Result: []byte(`1`)}, 1))
+	}
+	require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head, nil)}), "%d turn calls", len(r.head.TurnCalls))
+}
+
+func TestAnswered_MaximalBaseFitsAnEvent(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	var calls []schema.RequestedCall
+	for i := range schema.MaxOpenCalls {
+		calls = append(calls, schema.RequestedCall{ToolCallID: fmt.Sprintf("%0100d", i), Name: strings.Repeat("n", 20)})
+	}
+	mustApply(t, r.write(answerOf(1, calls...), 1))
+	b := schema.BaseOf(schema.Point{}, 2, &r.head, schema.NewLater(&r.head).Begun())
+	data := mustJSON(t, &schema.RunStartedData{Agent: "a", Executor: "e", Base: b})
+	t.Logf("%d bytes", len(data))
+	require.LessOrEqual(t, len(data), 512<<10)
+}
+
+func TestAnswered_TurnThatTheNextOneEndedIsAPoint(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n"}), 1))
+	mustApply(t, r.write(answerOf(2), 2))
+	require.NotNil(t, r.state.Turns[0].Ended, "the state says that turn 1 has ended")
+	require.NotEqual(t, -1, findPoint(t, r, schema.Point{Kind: schema.PointTurn, Number: 1}), "and turn:1 is no point")
+}
