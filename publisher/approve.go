@@ -50,7 +50,7 @@ func (t *Turn) decide(ctx context.Context, key schema.CallKey, v callView, call 
 		return fmt.Errorf("approval of call %s in turn %d of run %s: %w: start or resume the run with its content", key.ToolCallID, key.Turn, r.id, ErrNoContent)
 	}
 	switch {
-	case v.call == nil && v.approving:
+	case v.call == nil && (v.approving || v.open.Decision != ""):
 		return false, noContent()
 	case v.decision == nil && policy == nil:
 	case v.decision == nil && v.stage == running:
@@ -231,7 +231,7 @@ func (r *Run) deny(ctx context.Context, key schema.CallKey, d *schema.StateDecis
 		reason = "the call was not allowed"
 	}
 	failure := &ToolError{Key: key, Failure: schema.Error{Type: DeniedType, Message: reason, Code: d.Policy}}
-	data := &schema.ToolFailedData{ToolCallID: key.ToolCallID, Error: failure.Failure}
+	data := &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: r.occurrence(key), Error: failure.Failure}
 	if err := r.publishNow(ctx, draft{data: data, turn: key.Turn}); err != nil {
 		return err
 	}

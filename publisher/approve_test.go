@@ -146,7 +146,7 @@ func TestACallThatWaitsForItsApprovalDoesNotRunOnAHandleWithoutContent(t *testin
 	w.serve()
 	run, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{HeadOnly: true})
 	require.NoError(t, err)
-	_, err = run.OpenTurn().Tool(t.Context(), call, o.tool)
+	_, err = run.Turn(1).Tool(t.Context(), call, o.tool)
 	require.ErrorIs(t, err, publisher.ErrNoContent)
 	require.Empty(t, o.keys())
 }
@@ -326,7 +326,7 @@ func TestAnApprovalIsGoneOnWithAfterEachCrash(t *testing.T) {
 			run := resume(t, f, "r1")
 			done := make(chan error, 1)
 			go func() {
-				_, err := run.OpenTurn().Tool(t.Context(), call, o.tool)
+				_, err := run.Turn(1).Tool(t.Context(), call, o.tool)
 				done <- err
 			}()
 			if test.later != nil && test.want != publisher.ErrHeld { //nolint:errorlint // the table's own value

@@ -23,7 +23,7 @@ const (
 )
 
 // Begin proves that the run is still this handle's, for a tool that is run by other means than [Turn.Tool]: call it right before
-// the tool. [Turn.Call] has done so when it returned in synchronous mode. It publishes an event if the handle's last
+// the tool. [Turn.Call] has done so when it returned in synchronous mode. Of a requested call it publishes tool.called. It publishes an event if the handle's last
 // acknowledgement is older than two seconds, or was none of a new event. A call that an operator settled as rerun begins no earlier
 // than 2.5 seconds after the takeover; see [Turn.Tool].
 //
@@ -48,20 +48,24 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 			}
 			continue // an outcome or a settlement may have arrived during the wait
 		}
-		again, err := r.mayBegin(ctx, key, v.open, true, &events)
+		again, err := r.mayBegin(ctx, key, &v, true, &events)
 		if err != nil || !again {
 			return err
 		}
 	}
 }
 
-// begin says that a requested call begins now.
-func begin(open *schema.OpenCall) draft {
-	return draft{turn: open.Turn, data: &schema.ToolCalledData{ToolCallID: open.ToolCallID, Occurrence: open.Occurrence, Name: open.Name}}
+// beginDraft says that a requested call begins now; stricter is the caller's if its policy is stricter than the recorded one, else nil.
+func beginDraft(open *schema.OpenCall, stricter *ToolCall) draft {
+	data := &schema.ToolCalledData{ToolCallID: open.ToolCallID, Occurrence: open.Occurrence, Name: open.Name}
+	if stricter != nil {
+		data.Replay, data.VerifySubject = open.Replay, stricter.VerifySubject
+	}
+	return draft{turn: open.Turn, data: data}
 }
 
-// begins says that a call which was begun before begins now.
-func begins(key schema.CallKey) draft {
+// proofDraft says that a call begins now, for a proof of the epoch.
+func proofDraft(key schema.CallKey) draft {
 	return draft{turn: key.Turn, data: &schema.ToolDecidedData{
 		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Decision: schema.DecisionAllow,
 		Policy: beginPolicy, Reason: "the call begins now",
@@ -85,17 +89,17 @@ func (r *Run) proven() (bool, error) {
 	return !r.stood.IsZero() && time.Since(r.stood) < r.fleet.proofAge && time.Now().Round(0).Sub(r.stood.Round(0)) < r.fleet.proofAge, nil
 }
 
-// mayBegin brings a decided call to where its tool may run now; open is nil for a call without a record. guarded: the tool needs
+// mayBegin brings a decided call to where its tool may run now. guarded: the tool needs
 // a proof of the epoch; events counts those published for it. again: the call may have changed, and is to be looked up once more.
-func (r *Run) mayBegin(ctx context.Context, key schema.CallKey, open *schema.OpenCall, guarded bool, events *int) (again bool, err error) {
+func (r *Run) mayBegin(ctx context.Context, key schema.CallKey, v *callView, guarded bool, events *int) (again bool, err error) {
 	if guarded {
 		if again, err = r.outwait(ctx, key); again || err != nil {
 			return again, err
 		}
 	}
-	if open != nil && open.Requested && guarded {
+	if v.open != nil && v.open.Requested && guarded {
 		// To others it counts as not begun until then.
-		err := r.publishNow(ctx, begin(open))
+		err := r.publishNow(ctx, beginDraft(v.open, v.stricter))
 		if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Reason == schema.ReasonCallOpen {
 			err = nil // another goroutine of this handle was faster
 		}
@@ -109,7 +113,7 @@ func (r *Run) mayBegin(ctx context.Context, key schema.CallKey, open *schema.Ope
 		return false, r.tooSlow(key)
 	}
 	*events++
-	if err := r.publishNow(ctx, begins(key)); err != nil {
+	if err := r.publishNow(ctx, proofDraft(key)); err != nil {
 		return false, fmt.Errorf("beginning call %s in turn %d: %w", key.ToolCallID, key.Turn, err)
 	}
 	return true, nil

@@ -41,11 +41,7 @@ func (l lostAck) play(t *testing.T, w *world, url string, options ...nats.Option
 	hold := publisher.ToolCall{ID: "h", Name: "mail"}
 	var ran, ranOld atomic.Int64
 	turn := openTurn(t, start(t, a, "r1"))
-	calls := []publisher.ToolCall{before}
-	if l.returned {
-		calls = append(calls, hold)
-	}
-	_, err := turn.Answer(t.Context(), assistant(schema.Text("x")), calls...)
+	_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("x")), Calls: []publisher.ToolCall{before, hold}})
 	require.NoError(t, err)
 	want := len(w.log("r1")) + 1
 	done := make(chan error, 1)
@@ -72,9 +68,18 @@ func (l lostAck) play(t *testing.T, w *world, url string, options ...nats.Option
 
 	taken := time.Now()
 	run := resume(t, b, "r1")
+	if l.returned {
+		// Nobody has begun the call: it is made, and nobody is asked.
+		_, err = run.Turn(1).Tool(t.Context(), hold, counted(&ran, "b"))
+		require.NoError(t, err)
+		p.dropAcks(0)
+		require.ErrorIs(t, <-done, publisher.ErrFenced)
+		require.Equal(t, []int64{1, 0}, []int64{ran.Load(), ranOld.Load()})
+		return
+	}
 	key := schema.CallKey{Turn: 1, ToolCallID: "h", Occurrence: 1}
 	if !l.early {
-		_, err = run.OpenTurn().Tool(t.Context(), hold, nil)
+		_, err = run.Turn(1).Tool(t.Context(), hold, nil)
 		require.ErrorIs(t, err, publisher.ErrHeld)
 		require.GreaterOrEqual(t, time.Since(taken), publisher.Outwait, "until then the executor before might have begun it, behind a person's look")
 	}
@@ -87,7 +92,7 @@ func (l lostAck) play(t *testing.T, w *world, url string, options ...nats.Option
 		err = beginTwice(t, run.OpenTurn(), key)
 		ran.Add(1)
 	} else {
-		_, err = run.OpenTurn().Tool(t.Context(), hold, counted(&ran, "b"))
+		_, err = run.Turn(1).Tool(t.Context(), hold, counted(&ran, "b"))
 	}
 	if l.how == schema.SettledRerun {
 		require.NoError(t, err)
@@ -123,12 +128,11 @@ func beginTwice(t *testing.T, turn *publisher.Turn, key schema.CallKey) error {
 func TestTool_AcknowledgementLostAndRunTakenOver_HoldToolDoesNotRun(t *testing.T) {
 	t.Parallel()
 	for name, l := range map[string]lostAck{
-		"its record, settled as rerun":                {how: schema.SettledRerun},
-		"its record, settled as rerun at once":        {how: schema.SettledRerun, early: true},
-		"its record, settled as rerun at once, begun": {how: schema.SettledRerun, early: true, byBegin: true},
-		"its record, settled as abandoned":            {how: schema.SettledAbandoned},
-		"the outcome before it, settled as rerun":     {returned: true, how: schema.SettledRerun},
-		"the outcome before it, settled as abandoned": {returned: true, how: schema.SettledAbandoned},
+		"its begin, settled as rerun":                {how: schema.SettledRerun},
+		"its begin, settled as rerun at once":        {how: schema.SettledRerun, early: true},
+		"its begin, settled as rerun at once, begun": {how: schema.SettledRerun, early: true, byBegin: true},
+		"its begin, settled as abandoned":            {how: schema.SettledAbandoned},
+		"the outcome before it":                      {returned: true},
 	} {
 		t.Run("one server, "+name, func(t *testing.T) {
 			t.Parallel()
@@ -157,15 +161,16 @@ func TestTool_ProofOfTheEpochIsOld_BeginIsRecordedFirst(t *testing.T) {
 			if replay == schema.ReplayVerify {
 				call.VerifySubject = "x.verify"
 			}
-			_, err := turn.Answer(t.Context(), assistant(schema.Text("x")), call)
+			_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("x")), Calls: []publisher.ToolCall{call}})
 			require.NoError(t, err)
+			require.NoError(t, turn.Begin(t.Context(), c1))
 			publisher.AgeProof(run, 3*time.Second)
 			var ran atomic.Int64
 			_, err = turn.Tool(t.Context(), call, counted(&ran, "x"))
 			require.NoError(t, err)
-			want := []string{"run.started", "turn.started", "message.added", "tool.called", "tool.returned"}
+			want := []string{"run.started", "turn.answered", "tool.called", "tool.returned"}
 			if replay == schema.ReplayVerify || replay == schema.ReplayHold {
-				want = []string{"run.started", "turn.started", "message.added", "tool.called", "tool.decided", "tool.returned"}
+				want = []string{"run.started", "turn.answered", "tool.called", "tool.decided", "tool.returned"}
 			}
 			require.Equal(t, want, names(w.log("r1")))
 			require.Equal(t, int64(1), ran.Load())
@@ -233,7 +238,7 @@ func TestBegin_NoProofInTime_FiveEventsAndAnError(t *testing.T) {
 			publisher.SetProofAge(f, 0)
 			turn := openTurn(t, start(t, f, "r1"))
 			call := publisher.ToolCall{ID: "c1", Name: "x"}
-			keys, err := turn.Answer(t.Context(), assistant(schema.Text("x")), call)
+			keys, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("x")), Calls: []publisher.ToolCall{call}})
 			require.NoError(t, err)
 			before := names(w.log("r1"))
 			if byTool {
@@ -242,7 +247,7 @@ func TestBegin_NoProofInTime_FiveEventsAndAnError(t *testing.T) {
 				err = turn.Begin(t.Context(), keys[0])
 			}
 			require.ErrorIs(t, err, publisher.ErrUnavailable)
-			require.Equal(t, append(before, slices.Repeat([]string{"tool.decided"}, publisher.BeginTries)...), names(w.log("r1")))
+			require.Equal(t, slices.Concat(before, []string{"tool.called"}, slices.Repeat([]string{"tool.decided"}, publisher.BeginTries)), names(w.log("r1")))
 		})
 	}
 }
@@ -255,8 +260,9 @@ func TestTool_BeginIsRecorded_PolicyOfTheNextExecutorIsAsked(t *testing.T) {
 	run := start(t, w.fleet(), "r1")
 	turn := openTurn(t, run)
 	call := publisher.ToolCall{ID: "c1", Name: "x", Replay: schema.ReplayVerify, VerifySubject: "x.verify"}
-	_, err := turn.Answer(t.Context(), assistant(schema.Text("x")), call)
+	_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("x")), Calls: []publisher.ToolCall{call}})
 	require.NoError(t, err)
+	require.NoError(t, turn.Begin(t.Context(), c1))
 	publisher.AgeProof(run, 3*time.Second)
 	crash, cancel := context.WithCancel(t.Context())
 	_, err = turn.Tool(crash, call, func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
@@ -264,7 +270,7 @@ func TestTool_BeginIsRecorded_PolicyOfTheNextExecutorIsAsked(t *testing.T) {
 		return publisher.ToolResult{}, ctx.Err()
 	})
 	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, "tool.decided", names(w.log("r1"))[4])
+	require.Equal(t, "tool.decided", names(w.log("r1"))[3])
 	stop, err := publisher.ServeVerify(w.nc, "x.verify", "", func(context.Context, schema.VerifyRequest) (schema.VerifyReply, error) {
 		return schema.VerifyReply{Outcome: schema.VerifyNotDone}, nil
 	})
@@ -276,7 +282,7 @@ func TestTool_BeginIsRecorded_PolicyOfTheNextExecutorIsAsked(t *testing.T) {
 		}
 	}), "r1")
 	var ran atomic.Int64
-	_, err = next.OpenTurn().Tool(t.Context(), call, counted(&ran, "x"))
+	_, err = next.Turn(1).Tool(t.Context(), call, counted(&ran, "x"))
 	var failed *publisher.ToolError
 	require.ErrorAs(t, err, &failed)
 	require.Equal(t, publisher.DeniedType, failed.Failure.Type)

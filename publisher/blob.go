@@ -108,7 +108,8 @@ func largeFields(data schema.Data) (schema.Data, []field, *[]schema.Ref) {
 		c.Message.Parts, c.Calls = slices.Clone(d.Message.Parts), slices.Clone(d.Calls)
 		fields := partFields("/message", &c.Message)
 		for i := range c.Calls {
-			fields = append(fields, field{path: fmt.Sprintf("/calls/%d/arguments", i), value: &c.Calls[i].Arguments})
+			at := fmt.Sprintf("/calls/%d", i)
+			fields = append(fields, field{path: at + "/arguments", value: &c.Calls[i].Arguments}, field{path: at + "/source", value: &c.Calls[i].Source})
 		}
 		return &c, fields, &c.Refs
 	case *schema.TurnEndedData:
@@ -187,8 +188,8 @@ func (f *Fleet) prepare(ctx context.Context, run string, data schema.Data) (body
 	if refs != nil {
 		*refs = slices.Clone(*refs)
 	}
-	// The largest go first; fields that only an unlucky event must give up need be worth a reference.
-	const least = 1 << 10
+	// The largest go first; what only an unlucky event must give up is to be larger than its reference.
+	const least, reference = 512, 192
 	total := len(body)
 	for _, fd := range fields {
 		size := fd.size()
@@ -209,7 +210,7 @@ func (f *Fleet) prepare(ctx context.Context, run string, data schema.Data) (body
 		if dataref == "" {
 			dataref = ref.DataRef
 		}
-		total -= len(text)
+		total -= len(text) - reference
 	}
 	if dataref == "" {
 		return body, "", f.tooLarge(data, body)
@@ -376,7 +377,7 @@ func (f *Fleet) Hydrate(ctx context.Context, s *schema.State) error {
 	}
 	for i := range s.Calls {
 		c := &s.Calls[i]
-		h.fill(&c.Refs, field{path: "/arguments", value: &c.Arguments}, field{path: "/result", value: &c.Result})
+		h.fill(&c.Refs, field{path: "/arguments", value: &c.Arguments}, field{path: "/result", value: &c.Result}, field{path: "/source", value: &c.Source})
 		if c.Late != nil && len(c.Late.Refs) > 0 {
 			late := *c.Late
 			h.fill(&late.Refs, field{path: "/result", value: &late.Result})

@@ -24,7 +24,7 @@ func TestLargeFieldsGoToTheBlobStoreAndBack(t *testing.T) {
 	require.NoError(t, err)
 	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{user("small"), user(text("\"m"))}})
 	require.NoError(t, err)
-	keys, err := turn.Answer(t.Context(), assistant(schema.Text("small"), schema.Reasoning(text("é"))), publisher.ToolCall{ID: "c1", Name: "x", Arguments: value("a")})
+	keys, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("small"), schema.Reasoning(text("é"))), Calls: []publisher.ToolCall{{ID: "c1", Name: "x", Arguments: value("a")}}})
 	require.NoError(t, err)
 	require.NoError(t, turn.Return(t.Context(), keys[0], publisher.ToolResult{Result: value("r")}))
 	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{Messages: []schema.Message{assistant(schema.Text(text("e")))}}))

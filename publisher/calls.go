@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/waymarkio/waymark/schema"
@@ -16,17 +17,11 @@ const (
 	running
 )
 
-// callID is an id within a turn; models re-use them.
-type callID struct {
-	turn int32
-	id   string
-}
-
 // callBook knows which calls this handle may run without a doubt. Under Run.mu.
 type callBook struct {
 	stage map[schema.CallKey]callStage
-	// asked counts the occurrences of an id that this handle brought to an end.
-	asked map[callID]int
+	// asked are the calls that this handle brought to an end.
+	asked map[schema.CallKey]bool
 	// reserved are the occurrences that a Tool call is busy with.
 	reserved map[schema.CallKey]bool
 	// tries counts how often this handle began a call.
@@ -41,7 +36,7 @@ type callBook struct {
 
 func (b *callBook) reset() {
 	*b = callBook{
-		stage: make(map[schema.CallKey]callStage), asked: make(map[callID]int),
+		stage: make(map[schema.CallKey]callStage), asked: make(map[schema.CallKey]bool),
 		reserved: make(map[schema.CallKey]bool), tries: make(map[schema.CallKey]int),
 		outcomes:  make(map[schema.CallKey]*outcome),
 		questions: make(map[schema.CallKey]*schema.RunWaitingData),
@@ -54,15 +49,28 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 	if v.Kind != schema.Applied {
 		return
 	}
+	for _, key := range v.Abandoned {
+		b.close(key)
+		if v.Superseded {
+			b.asked[key] = true // the model may use the id again
+		}
+	}
 	switch d := v.Data.(type) {
-	case *schema.ToolCalledData:
+	case *schema.TurnAnsweredData:
 		if !foreign {
+			for _, key := range v.Calls {
+				b.stage[key] = ready
+			}
+		}
+		b.forget(d.Turn)
+	case *schema.ToolCalledData:
+		if !foreign && b.stage[v.Call] != running {
 			b.stage[v.Call] = ready
 		}
 	case *schema.ToolReturnedData, *schema.ToolFailedData:
 		b.close(v.Call)
-		if id := (callID{v.Call.Turn, v.Call.ToolCallID}); !foreign {
-			b.asked[id] = max(b.asked[id], v.Call.Occurrence)
+		if !foreign {
+			b.asked[v.Call] = true
 		}
 	case *schema.ToolSettledData:
 		if d.How != schema.SettledRerun {
@@ -73,16 +81,17 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 			b.stage[v.Call] = ready
 		}
 		if !foreign {
-			// It was never allowed to run, or its tool refuses the epochs before from now on.
+			// Its tool may run again whatever became of it, or refuses the epochs before from now on.
 			delete(b.old, v.Call)
 		}
 	case *schema.TurnStartedData:
-		for id := range b.asked {
-			if id.turn < d.Turn {
-				delete(b.asked, id)
-			}
-		}
+		b.forget(d.Turn)
 	}
+}
+
+// forget drops what is only of use in turns before one.
+func (b *callBook) forget(turn int32) {
+	maps.DeleteFunc(b.asked, func(key schema.CallKey, _ bool) bool { return key.Turn < turn })
 }
 
 func (b *callBook) close(key schema.CallKey) {
@@ -98,7 +107,7 @@ func (b *callBook) close(key schema.CallKey) {
 func (b *callBook) reserve(turn int32, id string, occurrence int) (schema.CallKey, bool) {
 	key := schema.CallKey{Turn: turn, ToolCallID: id, Occurrence: occurrence}
 	if occurrence == 0 {
-		for key.Occurrence = b.asked[callID{turn, id}] + 1; b.reserved[key]; key.Occurrence++ {
+		for key.Occurrence = 1; b.asked[key] || b.reserved[key]; key.Occurrence++ {
 		}
 	}
 	if b.reserved[key] {
@@ -121,6 +130,8 @@ type callView struct {
 	// open is its entry among the open calls, nil when it is closed.
 	open  *schema.OpenCall
 	stage callStage
+	// stricter is what the caller asks for, if its policy is stricter than the recorded one.
+	stricter *ToolCall
 	// outcome of a tool that ran, if it is not durable yet.
 	outcome *outcome
 }
@@ -133,6 +144,9 @@ func (r *Run) viewCall(key schema.CallKey) callView {
 	if i := slices.IndexFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key }); i >= 0 {
 		open := r.head.OpenCalls[i]
 		v.known, v.open = true, &open
+		if v.stage == 0 && open.Requested && (!open.Replay.Rerunnable() || open.Epoch < r.head.Epoch) {
+			v.stage = ready // nobody has begun it, or an executor before, and only this one may now
+		}
 	}
 	v.approving = slices.ContainsFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool {
 		return o.Reason == schema.WaitToolApproval && o.CallKey() == key
@@ -150,13 +164,7 @@ func (r *Run) viewCall(key schema.CallKey) callView {
 		}
 		return v
 	}
-	n := 0
-	for _, id := range r.head.TurnCalls {
-		if id == key.ToolCallID && key.Turn == r.head.Turn {
-			n++
-		}
-	}
-	v.known = v.known || n >= key.Occurrence
+	v.known = v.known || r.head.CallsOf(key.Turn, key.ToolCallID) >= key.Occurrence
 	return v
 }
 

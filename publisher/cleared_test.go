@@ -29,7 +29,7 @@ func TestAClearedCallIsRunByTheNextExecutorWithoutAskingAgain(t *testing.T) {
 	crashed(t, w, f, call)
 	run := resume(t, f, "r1")
 	var n atomic.Int64
-	_, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+	_, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 	require.ErrorIs(t, err, publisher.ErrHeld)
 	clearCall(t, f)
 	// That executor is gone, and so is one that took over and did nothing.
@@ -37,10 +37,10 @@ func TestAClearedCallIsRunByTheNextExecutorWithoutAskingAgain(t *testing.T) {
 	run = resume(t, f, "r1")
 	head := run.Head()
 	require.Empty(t, head.InDoubt())
-	_, err = run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+	_, err = run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n.Load())
-	require.Equal(t, []string{"run.resumed", "tool.settled", "run.resumed", "run.resumed", "tool.called", "tool.returned"}, names(w.log("r1"))[4:])
+	require.Equal(t, []string{"run.resumed", "tool.settled", "run.resumed", "run.resumed", "tool.called", "tool.returned"}, names(w.log("r1"))[3:])
 	w.requireSameFold(run)
 }
 
@@ -54,7 +54,7 @@ func TestAClearedCallThatWasBegunIsInDoubtAgain(t *testing.T) {
 	clearCall(t, f)
 	require.NoError(t, run.Sync(t.Context()))
 	ctx, die := context.WithCancelCause(t.Context())
-	_, err := run.OpenTurn().Tool(ctx, call, func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
+	_, err := run.Turn(1).Tool(ctx, call, func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
 		require.False(t, w.fold("r1").Head.OpenCalls[0].Requested, "what begins it is in the log before the tool runs")
 		die(errors.New("the executor vanishes"))
 		return publisher.ToolResult{}, context.Cause(ctx)
@@ -63,7 +63,7 @@ func TestAClearedCallThatWasBegunIsInDoubtAgain(t *testing.T) {
 	run = resume(t, f, "r1")
 	require.Len(t, run.State().Head.InDoubt(), 1)
 	var n atomic.Int64
-	_, err = run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+	_, err = run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 	require.ErrorIs(t, err, publisher.ErrHeld)
 	require.Zero(t, n.Load())
 }
@@ -83,7 +83,7 @@ func TestAnExecutorThatWasTakenOverDoesNotBeginWhatWasCleared(t *testing.T) {
 	_, err := turn.Tool(t.Context(), call, counted(&n, "ran twice"))
 	require.ErrorIs(t, err, publisher.ErrFenced)
 	require.Zero(t, n.Load())
-	_, err = run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+	_, err = run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n.Load())
 }
@@ -101,8 +101,8 @@ func TestAClearedCallIsRunBehindATurnThatIsStartedAgain(t *testing.T) {
 	require.NoError(t, run.Mark(t.Context(), "here"))
 	require.True(t, run.Head().OpenCalls[0].Requested)
 	var n atomic.Int64
-	_, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+	_, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n.Load())
-	require.Equal(t, []string{"checkpoint.marked", "tool.called", "tool.returned"}, names(w.log("r1"))[7:])
+	require.Equal(t, []string{"checkpoint.marked", "tool.called", "tool.returned"}, names(w.log("r1"))[6:])
 }

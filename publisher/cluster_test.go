@@ -139,7 +139,7 @@ func TestOnAClusterOfThree(t *testing.T) {
 					c.control("busy", 1, &schema.RunOrphanedData{})
 				}
 			})
-			_, err := turn.Answer(t.Context(), assistant(), publisher.ToolCall{ID: fmt.Sprint(i), Name: "x"}, publisher.ToolCall{ID: fmt.Sprint(i, "b"), Name: "x"})
+			_, err := turn.Call(t.Context(), publisher.ToolCall{ID: fmt.Sprint(i), Name: "x"}, publisher.ToolCall{ID: fmt.Sprint(i, "b"), Name: "x"})
 			require.NoError(t, err)
 			wait.Wait()
 		}
@@ -196,7 +196,7 @@ func TestOnAClusterOfThree(t *testing.T) {
 		}
 		turn := openTurn(t, run)
 		p.dropAcks(1)
-		_, err := turn.Answer(t.Context(), assistant(), publisher.ToolCall{ID: "a", Name: "x"}, publisher.ToolCall{ID: "b", Name: "x"})
+		_, err := turn.Call(t.Context(), publisher.ToolCall{ID: "a", Name: "x"}, publisher.ToolCall{ID: "b", Name: "x"})
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, p.dropped(), 10)
 		c.requireWholeLog(run)

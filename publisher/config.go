@@ -112,8 +112,7 @@ type Config struct {
 	WindowEvents int
 	WindowBytes  int
 	// BatchFrom is the number of events from which they go out as one atomic batch; below it one after the other.
-	// 0 means 16 on one replica, where a batch costs several syncs, and 2 on more. [Turn.Answer] is one from 2 up in any
-	// case. A number above 1,000 switches batches off.
+	// 0 means 16 on one replica, where a batch costs several syncs, and 2 on more. A number above 1,000 switches batches off.
 	BatchFrom int
 	// GroupFrom is the number of runs waiting at once from which their events may be sent together as one atomic batch;
 	// they are where that was measured to be faster. 0 means 16, a negative number switches it off.

@@ -40,14 +40,11 @@ func (r *Run) deliver(ctx context.Context, items []*item) error {
 }
 
 func (r *Run) deliverAll(ctx context.Context, items []*item) error {
-	fresh, from := true, r.fleet.cfg.BatchFrom
+	fresh := true
 	for _, it := range items {
 		fresh = fresh && it.stream == 0 && !it.sent
-		if it.together && from <= maxWindowEvents {
-			from = 2
-		}
 	}
-	if fresh && len(items) > 1 && len(items) >= from && len(items) <= maxWindowEvents {
+	if fresh && len(items) > 1 && len(items) >= r.fleet.cfg.BatchFrom && len(items) <= maxWindowEvents {
 		if r.deliverBatch(ctx, items) {
 			return nil
 		}

@@ -5,7 +5,7 @@
 // lets only one writer in, the answers of the server, large fields, and the handle's own fold of the run. What comes
 // after the acknowledgement belongs to package consumer.
 //
-//	fleet ── Start, Resume, Claim ──▶ run ── StartTurn ──▶ turn ── Answer, Tool, End
+//	fleet ── Start, Resume, Claim ──▶ run ── StartTurn ──▶ turn ── Answer, Tool
 //	  ├── NewExecutor ── Serve         ├── Phase, Compact, Artifact, Error, Limit, Mark, Handoff
 //	  ├── Get, Head, Events, List,     ├── Ask, AwaitInput, AwaitSettled, Context
 //	  │   History, Plan                └── End, Interrupt
@@ -73,11 +73,11 @@
 // [Turn.Tool] looks at the record, does the first of these that applies, and looks again. What it decides is recorded
 // before it is acted on, and a decision that something else outran is made anew.
 //
-//	not recorded                        tool.called is published
+//	not recorded                        tool.called is published, as requested if there is a Policy
 //	recorded otherwise                  ErrDiverged, with both sides
 //	closed                              its outcome is returned
 //	in doubt: a late result is there    settled as adopted
-//	          never allowed to run      settled as rerun
+//	          denied                    tool.failed of type denied
 //	          pure, idempotent          settled as rerun
 //	          verify: done              settled as verified, with what the tool says
 //	          verify: not_done          settled as rerun
@@ -89,9 +89,12 @@
 //	decided: deny                       tool.failed of type denied
 //	hold, verify: open at the takeover, and that is less than 2.5 s ago, and not settled by this handle
 //	                                    waited for
+//	hold, verify: requested             tool.called: it is begun
 //	hold, verify: no proof of the epoch tool.decided of the policy waymark.begin
 //	open, and nothing against it        the tool runs; tool.returned or tool.failed
 //
+// A call is in doubt if it was begun when the run was taken over. The stricter of its recorded policy and the caller's counts: a
+// call that is recorded as pure or idempotent, and hold or verify to the caller, is in doubt behind a takeover, begun or not.
 // Proof of the epoch is that the latest event was acknowledged as a new one, to a try that was sent at most 2 s ago.
 //
 // [Fleet.Plan] says the same in advance. [ServeVerify] is the tool's side of verify.

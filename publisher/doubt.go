@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 // anew afterwards, by what is recorded then.
 func (t *Turn) settleDoubt(ctx context.Context, key schema.CallKey, v callView, call ToolCall) error {
 	r := t.run
-	settled := schema.ToolSettledData{ToolCallID: key.ToolCallID, How: schema.SettledRerun, By: r.fleet.cfg.Executor}
+	settled := schema.ToolSettledData{ToolCallID: key.ToolCallID, Occurrence: r.occurrence(key), How: schema.SettledRerun, By: r.fleet.cfg.Executor}
 	switch {
 	case v.open.Late:
 		settled.How = schema.SettledAdopted
@@ -51,7 +52,7 @@ func (r *Run) askTool(ctx context.Context, key schema.CallKey, v callView, call 
 	}
 	subject := call.VerifySubject
 	if v.call != nil {
-		subject = v.call.VerifySubject
+		subject = cmp.Or(v.call.VerifySubject, subject) // its policy may be stricter now than it was recorded
 		var err error
 		if request.Arguments, err = r.field(ctx, v.call, "/arguments", v.call.Arguments); err != nil {
 			return nil, err
@@ -113,7 +114,7 @@ func (r *Run) leftInDoubt() error {
 	for i := range head.OpenCalls {
 		c := &head.OpenCalls[i]
 		begun := r.calls.stage[c.CallKey] == running && r.calls.outcomes[c.CallKey] == nil
-		if (c.InDoubt && !c.Late || begun) && !c.Replay.Rerunnable() {
+		if (c.InDoubt && !c.Late || begun) && (!c.Replay.Rerunnable() || c.Held) || c.Again {
 			return r.held(c, "")
 		}
 	}

@@ -27,7 +27,7 @@ func TestTheHandleOfARunThatIsRemovedIsOverAndItsIDIsNeverUsedAgain(t *testing.T
 	f := w.fleet()
 	run := start(t, f, "gone")
 	w.mark(t, "gone", "n1")
-	_, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	_, err := run.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{user("go")}})
 	require.ErrorIs(t, err, publisher.ErrRunErased)
 	require.ErrorIs(t, run.End(t.Context(), publisher.RunEnd{}), publisher.ErrRunErased)
 	_, err = f.Start(t.Context(), publisher.RunSpec{ID: "gone", Agent: "coder"})

@@ -54,7 +54,7 @@ func ExampleTurn_Tool_pure() {
 		return publisher.Result("package main")
 	}
 	fleet, run := dies(ctx, config, call, read)
-	result, err := run.OpenTurn().Tool(ctx, call, read)
+	result, err := run.Turn(1).Tool(ctx, call, read)
 	must(err)
 	fmt.Println(string(result.Result))
 	must(fleet.Close(ctx))
@@ -80,7 +80,7 @@ func ExampleTurn_Tool_idempotent() {
 		return publisher.Result(charged[inv.IdempotencyKey])
 	}
 	fleet, run := dies(ctx, config, call, charge)
-	result, err := run.OpenTurn().Tool(ctx, call, charge)
+	result, err := run.Turn(1).Tool(ctx, call, charge)
 	must(err)
 	fmt.Println(string(result.Result), "charges:", len(charged))
 	must(fleet.Close(ctx))
@@ -121,7 +121,7 @@ func ExampleServeVerify() {
 	must(err)
 
 	fleet, run := dies(ctx, config, call, deploy)
-	result, err := run.OpenTurn().Tool(ctx, call, deploy)
+	result, err := run.Turn(1).Tool(ctx, call, deploy)
 	must(err)
 	fmt.Println(string(result.Result), "settled as:", run.State().Calls[0].Settlements[0])
 	must(fleet.Close(ctx))
@@ -144,7 +144,7 @@ func ExampleTurn_Tool_hold() {
 		return publisher.Result("sent")
 	}
 	fleet, run := dies(ctx, config, call, send)
-	_, err := run.OpenTurn().Tool(ctx, call, send)
+	_, err := run.Turn(1).Tool(ctx, call, send)
 	var held *publisher.HeldError
 	fmt.Println("held:", errors.As(err, &held))
 	fmt.Println(held.Command)
@@ -153,7 +153,7 @@ func ExampleTurn_Tool_hold() {
 	_, err = fleet.Settle(ctx, "billing", schema.SettleRequest{CallKey: held.Key, How: schema.SettledDecided, Result: jsontext.Value(`"sent"`), By: "anna"})
 	must(err)
 	must(run.AwaitSettled(ctx, held.Key))
-	result, err := run.OpenTurn().Tool(ctx, call, send)
+	result, err := run.Turn(1).Tool(ctx, call, send)
 	must(err)
 	fmt.Println(string(result.Result), "from the record:", result.Recorded)
 	must(fleet.Close(ctx))

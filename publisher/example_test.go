@@ -67,9 +67,9 @@ func Example() {
 
 	// The model answered: it wants to read a file. Its answer is published before it is acted on.
 	call := publisher.ToolCall{ID: "call_1", Name: "read_file", Arguments: jsontext.Value(`{"path":"main.go"}`), Replay: schema.ReplayPure}
-	_, err = turn.Answer(ctx, schema.Message{
+	_, err = turn.Answer(ctx, publisher.Answer{Message: schema.Message{
 		Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("Let me look."), schema.CallPart("call_1", "read_file")},
-	}, call)
+	}, Calls: []publisher.ToolCall{call}, FinishReasons: []string{"tool_calls"}})
 	must(err)
 	result, err := turn.Tool(ctx, call, func(_ context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
 		fmt.Println("running with key", inv.IdempotencyKey)
@@ -78,10 +78,7 @@ func Example() {
 	must(err)
 	fmt.Println("result:", string(result.Result))
 
-	must(turn.End(ctx, publisher.TurnEnd{
-		Messages:      []schema.Message{{Role: schema.RoleTool, Parts: []schema.Part{schema.ResponsePart("call_1")}}},
-		FinishReasons: []string{"tool_calls"},
-	}))
+	// The turn is over with the last result.
 	must(run.End(ctx, publisher.RunEnd{Summary: "Fixed."}))
 	head := run.Head()
 	fmt.Println(head.Status, head.Counts.Events, "events")
@@ -89,7 +86,7 @@ func Example() {
 	// Output:
 	// running with key fix-17.1.call_1.1
 	// result: "package main"
-	// completed 7 events
+	// completed 5 events
 }
 
 // The executor dies in the middle of a turn. Another one takes the run over: what was recorded is not run again.
@@ -119,7 +116,7 @@ func ExampleFleet_Resume() {
 	resumed, err := second.Resume(ctx, "billing", publisher.ResumeSpec{Reason: "restart"})
 	must(err)
 	fmt.Println("epoch", resumed.Epoch(), "turn", resumed.OpenTurn().Number())
-	result, err := resumed.OpenTurn().Tool(ctx, call, send)
+	result, err := resumed.Turn(1).Tool(ctx, call, send)
 	must(err)
 	fmt.Println(string(result.Result), "from the record:", result.Recorded)
 

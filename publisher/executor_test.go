@@ -291,7 +291,7 @@ func TestAToolThatOutlastsItsExecutorStillHandsItsResultIn(t *testing.T) {
 	close(released)
 	require.ErrorIs(t, <-handed, publisher.ErrShutdown)
 	require.NoError(t, run.Sync(t.Context()))
-	result, err := run.OpenTurn().Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "charge"}, nil)
+	result, err := run.Turn(1).Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "charge"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, raw(`"charged"`), result.Result, "adopted")
 }
@@ -338,7 +338,7 @@ func TestARunWithAHeldCallWaitsForItsSettlement(t *testing.T) {
 	called(t, f, call)
 	w.orphan("r1", 1)
 	work := func(ctx context.Context, run *publisher.Run) error {
-		result, err := run.OpenTurn().Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		result, err := run.Turn(1).Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 			return publisher.Result("charged twice")
 		})
 		if err != nil {

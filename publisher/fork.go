@@ -30,8 +30,8 @@ type ForkSpec struct {
 // this or by anything that the fork does, and whatever becomes of the other run, the fork stays what it is as long as the
 // events up to the point are kept.
 //
-// A call that was open at the point is in doubt in the fork, and settled by its policy: the other run's executor may still be
-// at it. Its idempotency key stays that of the other run. Hand-offs, marks and the tokens used stay with the other run.
+// A call that was begun at the point is in doubt in the fork, and settled by its policy: the other run's executor may still be at it. So
+// is a hold or verify call that was requested there, if the other run began it later or may still begin it. Its idempotency key stays that of the other run. Hand-offs, marks and the tokens used stay with the other run.
 //
 // A run whose removal is ordered cannot be forked. Fork looks at the base once more behind its own first event, so that no fork
 // is left without it: then the fork is cancelled, and the error is [ErrRunErased].

@@ -93,17 +93,17 @@ func TestACallThatWasOpenIsInDoubtInTheFork(t *testing.T) {
 	origin := start(t, f, "origin")
 	turn := openTurn(t, origin)
 	calls := []publisher.ToolCall{{ID: "c1", Name: "read", Replay: schema.ReplayPure}, {ID: "c2", Name: "pay", Replay: schema.ReplayHold}}
-	_, err := turn.Answer(t.Context(), assistant(schema.CallPart("c1", "read"), schema.CallPart("c2", "pay")), calls...)
+	_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.CallPart("c1", "read"), schema.CallPart("c2", "pay")), Calls: calls})
 	require.NoError(t, err)
 
 	fork, err := f.Fork(t.Context(), publisher.ForkSpec{ID: "fork", Run: "origin"})
 	require.NoError(t, err)
 	require.Len(t, fork.Head().OpenCalls, 2)
 	var ran atomic.Int64
-	result, err := fork.OpenTurn().Tool(t.Context(), calls[0], counted(&ran, "fork"))
+	result, err := fork.Turn(1).Tool(t.Context(), calls[0], counted(&ran, "fork"))
 	require.NoError(t, err)
 	require.JSONEq(t, `"fork"`, string(result.Result))
-	_, err = fork.OpenTurn().Tool(t.Context(), calls[1], counted(&ran, "paid twice"))
+	_, err = fork.Turn(1).Tool(t.Context(), calls[1], counted(&ran, "paid twice"))
 	require.ErrorIs(t, err, publisher.ErrHeld, "the other run's executor may be at it")
 	require.Equal(t, int64(1), ran.Load())
 

@@ -32,12 +32,14 @@ func newCrowd(t *testing.T, n int, changes ...func(*publisher.Config)) *crowd {
 	c.proxy = newProxy(t, c.server.URL())
 	c.fleet = c.world.fleet(append([]func(*publisher.Config){func(cfg *publisher.Config) {
 		cfg.Conn, cfg.URL, cfg.Options, cfg.GroupFrom = nil, c.proxy.url(), c.server.Options(), 2
-		cfg.TryTimeout, cfg.PublishTimeout = 20*time.Second, 30*time.Second
+		cfg.TryTimeout, cfg.PublishTimeout, cfg.BatchFrom = 20*time.Second, 30*time.Second, 2
 	}}, changes...)...)
 	for i := range c.runs {
 		c.runs[i] = start(t, c.fleet, fmt.Sprint("r", i))
 	}
-	c.van = openTurn(t, start(t, c.fleet, "van"))
+	van, err := start(t, c.fleet, "van").StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{user("go")}})
+	require.NoError(t, err)
+	c.van = van
 	return c
 }
 
@@ -48,7 +50,7 @@ func (c *crowd) crowdedIn(t *testing.T, publish func(ctx context.Context, i int)
 	c.proxy.hold()
 	c.wait.Go(func() {
 		// How it ends is not what is looked at: its deadline may pass, too.
-		_, _ = c.van.Answer(t.Context(), assistant(), publisher.ToolCall{ID: "a", Name: "x"})
+		_, _ = c.van.Call(t.Context(), publisher.ToolCall{ID: "a", Name: "x", Replay: schema.ReplayPure}, publisher.ToolCall{ID: "b", Name: "x", Replay: schema.ReplayPure})
 	})
 	require.Eventually(t, func() bool {
 		waiting, others := publisher.GroupWaiting(c.fleet)
@@ -264,36 +266,6 @@ func TestDeadlineWithinABatchLeavesEachRunItsOwnEnd(t *testing.T) {
 	}
 }
 
-func TestAnswersOfManyRunsShareABatch(t *testing.T) {
-	t.Parallel()
-	c := newCrowd(t, 24)
-	turns := make([]*publisher.Turn, len(c.runs))
-	for i, run := range c.runs {
-		turns[i] = openTurn(t, run)
-	}
-	before := c.end()
-	waiting := c.crowdedIn(t, func(ctx context.Context, i int) error {
-		calls := []publisher.ToolCall{{ID: "a", Name: "x"}, {ID: "b", Name: "x"}}
-		keys, err := turns[i].Answer(ctx, assistant(schema.CallPart("a", "x"), schema.CallPart("b", "x")), calls[:1+i%2]...)
-		if err == nil && len(keys) != 1+i%2 {
-			err = fmt.Errorf("%d keys", len(keys))
-		}
-		return err
-	})
-	c.proxy.release()
-	c.wait.Wait()
-	for i, run := range c.runs {
-		require.NoError(t, c.errs[i])
-		s := c.requireSameFold(run)
-		require.Equal(t, int64(4+i%2), s.Head.Counts.Events)
-		require.Len(t, s.Head.OpenCalls, 1+i%2)
-	}
-	sizes, singles := c.batches(before)
-	require.Zero(t, singles, "the message and its calls are stored together or not at all")
-	require.Equal(t, []int{2, 60}, sizes)
-	require.Equal(t, 24, waiting)
-}
-
 // Whatever happens to batches and their members, each log is dense and what the handle takes it for.
 func TestWhateverHappensEachLogIsWhatItsHandleSays(t *testing.T) {
 	t.Parallel()
@@ -326,7 +298,7 @@ func TestWhateverHappensEachLogIsWhatItsHandleSays(t *testing.T) {
 					return
 				}
 				var keys []schema.CallKey
-				if keys, c.errs[i] = turn.Answer(t.Context(), assistant(schema.CallPart("a", "x")), publisher.ToolCall{ID: "a", Name: "x"}); c.errs[i] != nil {
+				if keys, c.errs[i] = turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.CallPart("a", "x")), Calls: []publisher.ToolCall{{ID: "a", Name: "x"}}}); c.errs[i] != nil {
 					return
 				}
 				if c.errs[i] = turn.Return(t.Context(), keys[0], publisher.ToolResult{Result: raw(`1`)}); c.errs[i] == nil {
@@ -342,7 +314,7 @@ func TestWhateverHappensEachLogIsWhatItsHandleSays(t *testing.T) {
 	for i, run := range c.runs {
 		require.NoError(t, c.errs[i])
 		s := c.requireSameFold(run)
-		require.Equal(t, schema.Sequence(1+12*5), s.Head.Sequence)
+		require.Equal(t, schema.Sequence(1+12*2), s.Head.Sequence)
 		require.Zero(t, s.Head.Counts.Gaps)
 		require.Zero(t, s.Head.Counts.Duplicates)
 	}

@@ -33,7 +33,7 @@ func TestATakenOverExecutorHandsInWhatItsToolDid(t *testing.T) {
 			require.Len(t, head.OpenCalls, 1)
 			require.True(t, head.OpenCalls[0].Late)
 			var n atomic.Int64
-			result, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran again"))
+			result, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran again"))
 			require.Zero(t, n.Load())
 			if outcome == nil {
 				require.NoError(t, err)
@@ -58,7 +58,7 @@ func TestAFencedHandleAddsNothingButEvidence(t *testing.T) {
 	call := publisher.ToolCall{ID: "c1", Name: "look", Replay: schema.ReplayPure}
 	_, err := turn.Tool(t.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 		run := resume(t, f, "r1")
-		_, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "new"))
+		_, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "new"))
 		require.NoError(t, err)
 		return publisher.Result("old")
 	})

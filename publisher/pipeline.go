@@ -7,8 +7,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Window bounds one batch of the pipelined mode. The events of one [Turn.Answer] are never parted: where they pass
-// a bound, they are a batch of their own.
+// Window bounds one batch of the pipelined mode.
 type Window struct {
 	// Events in a batch; 0 means the Config's.
 	Events int
@@ -112,16 +111,17 @@ func (r *Run) enqueue(ctx context.Context, drafts []draft) ([]schema.Verdict, er
 			return nil, err
 		}
 	}
-	items, next, err := r.seal(drafts, &p.head, &p.writer)
+	all, err := opened(drafts, &p.head)
+	if err != nil {
+		return nil, err
+	}
+	items, next, err := r.seal(all, &p.head, &p.writer)
 	if err != nil {
 		return nil, err
 	}
 	p.head = *next
-	for i, it := range items {
+	for _, it := range items {
 		it.next = nil // the plan goes on with it
-		if it.together {
-			it.behind = len(items) - 1 - i
-		}
 		if err := p.writer.Commit(it.event); err != nil {
 			return nil, fmt.Errorf("run %s: %w", r.id, err)
 		}
@@ -129,7 +129,7 @@ func (r *Run) enqueue(ctx context.Context, drafts []draft) ([]schema.Verdict, er
 	}
 	p.queue = append(p.queue, items...)
 	p.notify()
-	return verdicts(items), nil
+	return verdicts(items[len(items)-len(drafts):]), nil
 }
 
 // await waits for a change of the pipeline, giving up Run.mu meanwhile.
@@ -192,14 +192,11 @@ func (r *Run) nextWindow(ctx context.Context, p *pipeline) []*item {
 	}
 	n, bytes := 0, 0
 	for n < len(p.queue) {
-		group := p.queue[n : n+1+p.queue[n].behind]
-		for _, it := range group {
-			bytes += it.size
-		}
-		if n > 0 && (n+len(group) > p.window.Events || bytes > p.window.Bytes) {
+		bytes += p.queue[n].size
+		if n > 0 && (n == p.window.Events || bytes > p.window.Bytes) {
 			break
 		}
-		n += len(group)
+		n++
 	}
 	window := p.queue[:n:n]
 	p.queue = p.queue[n:]

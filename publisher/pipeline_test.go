@@ -30,7 +30,7 @@ func TestPipelinedEventsAreTheSameEvents(t *testing.T) {
 		for i := range 30 {
 			turn, err := run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{user(fmt.Sprint(i))}})
 			require.NoError(t, err)
-			keys, err := turn.Answer(ctx, assistant(schema.CallPart("c", "x")), publisher.ToolCall{ID: "c", Name: "x"})
+			keys, err := turn.Answer(ctx, publisher.Answer{Message: assistant(schema.CallPart("c", "x")), Calls: []publisher.ToolCall{{ID: "c", Name: "x"}}})
 			require.NoError(t, err)
 			require.NoError(t, turn.Return(ctx, keys[0], publisher.ToolResult{Result: raw("1")}))
 			require.NoError(t, turn.End(ctx, publisher.TurnEnd{}))
@@ -71,12 +71,12 @@ func TestBatchNumbersItsMembers(t *testing.T) {
 		calls = append(calls, publisher.ToolCall{ID: fmt.Sprint(i), Name: "x"})
 	}
 	require.NoError(t, noise.Mark(t.Context(), "between"))
-	_, err := turn.Answer(t.Context(), assistant(), calls...)
+	_, err := turn.Call(t.Context(), calls...)
 	require.NoError(t, err)
 	require.NoError(t, noise.Mark(t.Context(), "after"))
 	log := w.log("r1")
 	require.Equal(t, log[len(log)-1].Stream, run.Head().Position.Stream)
-	require.Equal(t, schema.StreamSequence(50), log[len(log)-1].Stream-log[2].Stream)
+	require.Equal(t, schema.StreamSequence(50), log[len(log)-1].Stream-log[1].Stream)
 	require.Equal(t, "1", log[len(log)-1].Header["ce-turn"][0])
 	require.NoError(t, run.Mark(t.Context(), "x"))
 	w.requireSameFold(run)
@@ -114,7 +114,7 @@ func TestRefusedBatchIsResolvedSingly(t *testing.T) {
 			for i := range 20 {
 				calls = append(calls, publisher.ToolCall{ID: fmt.Sprint(i), Name: "x"})
 			}
-			_, err := turn.Answer(t.Context(), assistant(), calls...)
+			_, err := turn.Call(t.Context(), calls...)
 			require.NoError(t, err)
 			require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
 			s := w.requireSameFold(run)
@@ -253,49 +253,6 @@ func TestManyRunsAtOnce(t *testing.T) {
 			wait.Wait()
 			require.Zero(t, failed.Load())
 			require.Equal(t, group > 0, w.batched() > 0, "whether events of several runs went out as one batch")
-		})
-	}
-}
-
-func TestPipeline_AnswerPassesTheWindow_IsOneBatch(t *testing.T) {
-	t.Parallel()
-	for name, window := range map[string]publisher.Window{"events": {Events: 4}, "bytes": {Bytes: 2000}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			// An answer that is not acknowledged in time goes on event by event.
-			run := start(t, w.fleet(func(c *publisher.Config) { c.PublishTimeout, c.TryTimeout = patience, patience }), "r1")
-			turn := openTurn(t, run)
-			wire, err := w.nc.SubscribeSync(w.names.EventSubject("r1"))
-			require.NoError(t, err)
-			before := len(w.log("r1"))
-			require.NoError(t, run.Pipelined(window))
-			for answer := range 3 {
-				require.NoError(t, run.Mark(t.Context(), fmt.Sprint("before-", answer)))
-				calls := make([]publisher.ToolCall, 5)
-				for i := range calls {
-					calls[i] = publisher.ToolCall{ID: fmt.Sprint(answer, "-", i), Name: "x"}
-				}
-				_, err := turn.Answer(t.Context(), assistant(), calls...)
-				require.NoError(t, err)
-			}
-			require.NoError(t, run.Flush(t.Context()))
-			batches := map[string][]string{} // the names of the events of each, as they were sent
-			for range w.log("r1")[before:] {
-				sent, err := wire.NextMsg(patience)
-				require.NoError(t, err)
-				e, err := schema.Decode(sent.Header, sent.Data)
-				require.NoError(t, err)
-				if name := e.Name(); name == schema.MessageAdded || name == schema.ToolCalled {
-					id := sent.Header.Get("Nats-Batch-Id")
-					require.NotEmpty(t, id, "%s %s travelled alone", name, e.ID)
-					batches[id] = append(batches[id], name)
-				}
-			}
-			for _, names := range batches {
-				require.Zero(t, len(names)%6, "an answer was parted: %v", batches)
-			}
-			w.requireSameFold(run)
 		})
 	}
 }

@@ -32,10 +32,10 @@ func TestPlanTellsWhatAResumeDoes(t *testing.T) {
 	run := resume(t, f, "r1")
 	require.Equal(t, plan.Epoch, run.Epoch())
 	require.Equal(t, plan.Turn.Turn, run.OpenTurn().Number())
-	result, err := run.OpenTurn().Tool(t.Context(), read, counted(&n, "text"))
+	result, err := run.Turn(1).Tool(t.Context(), read, counted(&n, "text"))
 	require.NoError(t, err)
 	require.True(t, result.Recorded)
-	_, err = run.OpenTurn().Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "deploy"}, counted(&n, "done"))
+	_, err = run.Turn(1).Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "deploy"}, counted(&n, "done"))
 	var held *publisher.HeldError
 	require.ErrorAs(t, err, &held)
 	for _, command := range plan.Calls[0].Commands {

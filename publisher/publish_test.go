@@ -23,19 +23,23 @@ func TestRunIsInTheLogAsItWasPublished(t *testing.T) {
 	run := start(t, w.fleet(), "r1")
 	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{user("hello")}})
 	require.NoError(t, err)
-	keys, err := turn.Answer(t.Context(), assistant(schema.Text("let me look"), schema.CallPart("c1", "read"), schema.CallPart("c2", "read")),
-		publisher.ToolCall{ID: "c1", Name: "read", Arguments: raw(`{"path":"a"}`), Replay: schema.ReplayPure},
-		publisher.ToolCall{ID: "c2", Name: "read", Arguments: raw(`{"path":"b"}`)})
+	keys, err := turn.Answer(t.Context(), publisher.Answer{
+		Message: assistant(schema.Text("let me look"), schema.CallPart("c1", "read"), schema.CallPart("c2", "read")),
+		Calls: []publisher.ToolCall{
+			{ID: "c1", Name: "read", Arguments: raw(`{"path":"a"}`), Replay: schema.ReplayPure}, {ID: "c2", Name: "read", Arguments: raw(`{"path":"b"}`)},
+		},
+		FinishReasons: []string{"stop"}, Usage: &schema.Usage{InputTokens: 7},
+	})
 	require.NoError(t, err)
 	require.Equal(t, []schema.CallKey{{Turn: 1, ToolCallID: "c1", Occurrence: 1}, {Turn: 1, ToolCallID: "c2", Occurrence: 1}}, keys)
 	require.NoError(t, turn.Return(t.Context(), keys[1], publisher.ToolResult{Result: raw(`"bb"`)}))
 	require.NoError(t, turn.Fail(t.Context(), keys[0], schema.Error{Type: "not_found"}))
-	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{FinishReasons: []string{"stop"}, Usage: &schema.Usage{InputTokens: 7}}))
+	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}), "it is over")
 	require.NoError(t, run.End(t.Context(), publisher.RunEnd{Summary: "done"}))
 	s := w.requireSameFold(run)
 	require.Equal(t, schema.StatusCompleted, s.Head.Status)
 	require.Equal(t, []string{
-		"run.started", "turn.started", "message.added", "tool.called", "tool.called", "tool.returned", "tool.failed", "turn.ended", "run.ended",
+		"run.started", "turn.started", "turn.answered", "tool.returned", "tool.failed", "run.ended",
 	}, names(w.log("r1")))
 	require.True(t, s.Head.Clean())
 }
@@ -403,13 +407,13 @@ func TestResolveMendsAnUnresolvedHandle(t *testing.T) {
 	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
 	require.NoError(t, err)
 	p.dropAcks(-1)
-	_, err = turn.Answer(t.Context(), assistant(schema.CallPart("c1", "x")), publisher.ToolCall{ID: "c1", Name: "x"})
+	_, err = turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.CallPart("c1", "x")), Calls: []publisher.ToolCall{{ID: "c1", Name: "x"}}})
 	require.ErrorIs(t, err, publisher.ErrUnresolved)
 	p.dropAcks(0)
 	require.NoError(t, run.Resolve(t.Context()))
 	require.NoError(t, run.Resolve(t.Context()), "nothing is left to resolve")
 	require.NoError(t, turn.Return(t.Context(), schema.CallKey{Turn: 1, ToolCallID: "c1"}, publisher.ToolResult{}))
-	require.Equal(t, []string{"run.started", "turn.started", "message.added", "tool.called", "tool.returned"}, names(w.log("r1")))
+	require.Equal(t, []string{"run.started", "turn.answered", "tool.returned"}, names(w.log("r1")))
 	w.requireSameFold(run)
 }
 

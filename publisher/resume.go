@@ -135,11 +135,7 @@ func (r *Run) takeUp(reply *schema.RecoverReply) error {
 	for i := range r.head.OpenCalls {
 		c := &r.head.OpenCalls[i]
 		r.calls.old[c.CallKey] = true
-		if !c.Requested {
-			continue
-		}
-		r.calls.stage[c.CallKey] = ready
-		if r.state != nil {
+		if c.Requested && r.state != nil {
 			if call := r.state.Call(c.CallKey); call != nil && len(call.Settlements) == 0 {
 				delete(r.calls.old, c.CallKey) // nobody has ever begun it
 			}

@@ -195,8 +195,8 @@ type draft struct {
 	data schema.Data
 	turn int32
 	at   time.Time
-	// together: the events of the call mean something only if all of them are stored.
-	together bool
+	// opens: turn.started goes before it if nothing has opened its turn.
+	opens bool
 
 	body    []byte
 	dataref string
@@ -228,9 +228,6 @@ type item struct {
 	next *schema.Head
 	// sent: a try had no answer, so it may be stored.
 	sent bool
-	// together as of its draft; behind are the items of the same call behind it then.
-	together bool
-	behind   int
 }
 
 // message returns the item as a message that is stored only behind last. Each try has a message of its own; the first
@@ -357,7 +354,7 @@ func (r *Run) publishAnd(ctx context.Context, last error, drafts ...draft) ([]sc
 	if err != nil {
 		return nil, err
 	}
-	return verdicts(items), nil
+	return verdicts(items[len(items)-len(drafts):]), nil
 }
 
 func verdicts(items []*item) []schema.Verdict {
@@ -391,8 +388,13 @@ func (r *Run) resumeOrSeal(drafts []draft) ([]*item, error) {
 	if r.dead != nil {
 		return nil, r.dead
 	}
+	drafts, err := opened(drafts, r.head)
+	if err != nil {
+		return nil, err
+	}
 	if r.pending != nil {
-		if sameEvents(r.pending, drafts) {
+		unsure := slices.DeleteFunc(slices.Clone(r.pending), func(it *item) bool { return it.stream != 0 })
+		if sameEvents(r.pending, drafts) || sameEvents(unsure, drafts) {
 			return r.pending, nil
 		}
 		if r.unknown {
@@ -407,6 +409,20 @@ func (r *Run) resumeOrSeal(drafts []draft) ([]*item, error) {
 		return nil, fmt.Errorf("%w: %s was not published", r.cancelError(), items[0].event.Name())
 	}
 	return items, err
+}
+
+// opened puts turn.started before the drafts if they need it behind a head.
+func opened(drafts []draft, head *schema.Head) ([]draft, error) {
+	first := &drafts[0]
+	if !first.opens || head.Turn >= first.turn {
+		return drafts, nil
+	}
+	start := draft{data: &schema.TurnStartedData{Turn: first.turn}, turn: first.turn, at: first.at}
+	var err error
+	if start.body, err = schema.MarshalData(start.data); err != nil {
+		return nil, err
+	}
+	return append([]draft{start}, drafts...), nil
 }
 
 func sameEvents(items []*item, drafts []draft) bool {
@@ -431,7 +447,7 @@ func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence, chain sche
 	}
 	content := e.ContentHash()
 	chain = writer.SealAs(e, content, chain)
-	it := &item{event: e, data: d.data, content: content, together: d.together}
+	it := &item{event: e, data: d.data, content: content}
 	it.header, _ = e.Encode()
 	rec := schema.Record{Header: it.header, Body: e.Data}
 	it.size = rec.Size()

@@ -45,8 +45,8 @@ func Result(v any) (ToolResult, error) {
 //     tool.returned or tool.failed is published;
 //   - denied, by a policy or a person: recorded as a failure of the type [DeniedType] and returned as [*ToolError];
 //   - in doubt (called, and the epoch changed before an outcome was recorded): a late result of the older
-//     executor is adopted; else a call that was never allowed to run, and a pure or idempotent one, is settled as
-//     rerun and run again with the same idempotency key; else the tool of a verify call is asked on its
+//     executor is adopted; else a denied call fails, and a pure or idempotent one is settled as rerun and run
+//     again with the same idempotency key; else the tool of a verify call is asked on its
 //     subject: what it did is the result, what it did not do is settled as rerun; else [*HeldError] names the call and
 //     the command that settles it. Each settlement is recorded before it is acted on;
 //   - held no earlier than 2.5 seconds after the run was taken over: by then the executor of the epoch before can no longer begin the
@@ -84,8 +84,7 @@ func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResul
 	defer r.mu.Unlock()
 	// An outcome that is not durable yet will be asked for again.
 	if r.calls.outcomes[key] == nil && (err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)) {
-		id := callID{key.Turn, key.ToolCallID}
-		r.calls.asked[id] = max(r.calls.asked[id], key.Occurrence)
+		r.calls.asked[key] = true
 	}
 	return result, err
 }
@@ -104,8 +103,14 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 			record := call.draft(t.number)
 			if d, ok := record.data.(*schema.ToolCalledData); ok {
 				d.Requested = r.fleet.cfg.Policy != nil // it is decided about before it begins
+				if key.Occurrence > 1 {
+					d.Occurrence = key.Occurrence // so that it begins no other
+				}
 			}
-			if err := r.publishNow(ctx, record); err != nil {
+			if _, err := t.publish(ctx, record); err != nil {
+				return ToolResult{}, err
+			}
+			if err := r.Flush(ctx); err != nil {
 				return ToolResult{}, err
 			}
 			if v = r.viewCall(key); v.open == nil {
@@ -115,6 +120,15 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 		}
 		if err := r.compare(ctx, key, v, call); err != nil {
 			return ToolResult{}, err
+		}
+		if v.open != nil {
+			// Of the recorded policy and the one that the tool has now the stricter one counts. By the recorded one an executor of an
+			// earlier epoch may have run the call without a begin.
+			may := v.open.Requested && v.open.Replay.Rerunnable() && v.open.Epoch < r.Epoch()
+			if policy := schema.Stricter(v.open.Replay, call.Replay); call.Replay != "" && policy != v.open.Replay {
+				v.open.Replay, v.stricter = policy, &call
+			}
+			v.open.InDoubt = v.open.InDoubt || may && !v.open.Replay.Rerunnable()
 		}
 		switch {
 		case v.open == nil:
@@ -137,7 +151,7 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 		if !may {
 			continue
 		}
-		again, err := r.mayBegin(ctx, key, v.open, !v.open.Replay.Rerunnable(), &events)
+		again, err := r.mayBegin(ctx, key, &v, !v.open.Replay.Rerunnable(), &events)
 		if err != nil {
 			return ToolResult{}, err
 		}
@@ -171,14 +185,14 @@ func (r *Run) invoke(ctx context.Context, key schema.CallKey, v callView, call T
 		failure := &ToolError{Key: key, Failure: failureOf(err), Cause: err}
 		o.err = failure
 		o.draft = draft{
-			data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Error: failure.Failure, Attempt: int64(inv.Attempt), DurationMS: took.Milliseconds()},
+			data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: r.occurrence(key), Error: failure.Failure, Attempt: int64(inv.Attempt), DurationMS: took.Milliseconds()},
 			turn: key.Turn,
 		}
 	} else {
 		if o.result.Duration == 0 {
 			o.result.Duration = took
 		}
-		o.draft = returned(key, o.result)
+		o.draft = r.returned(key, o.result)
 	}
 	r.mu.Lock()
 	r.calls.outcomes[key] = o

@@ -43,8 +43,9 @@ func crashed(t *testing.T, w *world, f *publisher.Fleet, call publisher.ToolCall
 func called(t *testing.T, f *publisher.Fleet, call publisher.ToolCall) {
 	t.Helper()
 	turn := openTurn(t, start(t, f, "r1"))
-	_, err := turn.Answer(t.Context(), assistant(schema.CallPart(call.ID, call.Name)), call)
+	keys, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.CallPart(call.ID, call.Name)), Calls: []publisher.ToolCall{call}})
 	require.NoError(t, err)
+	require.NoError(t, turn.Begin(t.Context(), keys[0]))
 }
 
 func resume(tb testing.TB, f *publisher.Fleet, id string) *publisher.Run {
@@ -81,7 +82,7 @@ func TestToolOfARecordedAnswerRuns(t *testing.T) {
 	run := start(t, w.fleet(), "r1")
 	turn := openTurn(t, run)
 	call := publisher.ToolCall{ID: "c1", Name: "deploy", Arguments: raw(`{"to":"prod"}`)}
-	_, err := turn.Answer(t.Context(), assistant(schema.CallPart("c1", "deploy")), call)
+	_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.CallPart("c1", "deploy")), Calls: []publisher.ToolCall{call}})
 	require.NoError(t, err)
 	var n atomic.Int64
 	_, err = turn.Tool(t.Context(), call, counted(&n, "ok"))
@@ -173,7 +174,7 @@ func TestCallInDoubtFollowsItsPolicy(t *testing.T) {
 			require.Len(t, run.State().Head.InDoubt(), 1)
 			var inv publisher.Invocation
 			var n atomic.Int64
-			_, err := run.OpenTurn().Tool(t.Context(), call, func(_ context.Context, i publisher.Invocation) (publisher.ToolResult, error) {
+			_, err := run.Turn(1).Tool(t.Context(), call, func(_ context.Context, i publisher.Invocation) (publisher.ToolResult, error) {
 				inv = i
 				n.Add(1)
 				return publisher.Result("ok")
@@ -192,7 +193,7 @@ func TestCallInDoubtFollowsItsPolicy(t *testing.T) {
 			require.Equal(t, int64(1), n.Load())
 			require.Equal(t, "r1.1.c1.1", inv.IdempotencyKey)
 			require.Equal(t, 2, inv.Attempt)
-			require.Equal(t, []string{"run.started", "turn.started", "message.added", "tool.called", "run.resumed", "tool.settled", "tool.returned"}, names(w.log("r1")))
+			require.Equal(t, []string{"run.started", "turn.answered", "tool.called", "run.resumed", "tool.settled", "tool.returned"}, names(w.log("r1")))
 			s := w.requireSameFold(run)
 			require.Equal(t, []schema.Settlement{schema.SettledRerun}, s.Calls[0].Settlements)
 		})
@@ -217,7 +218,7 @@ func TestOperatorsSettlementLetsTheCallGoOn(t *testing.T) {
 			crashed(t, w, f, call)
 			run := resume(t, f, "r1")
 			var n atomic.Int64
-			_, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+			_, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 			require.ErrorIs(t, err, publisher.ErrHeld)
 			request := schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, How: how, By: "anna"}
 			if how == schema.SettledDecided {
@@ -228,7 +229,7 @@ func TestOperatorsSettlementLetsTheCallGoOn(t *testing.T) {
 			_, err = f.Settle(t.Context(), "r1", request)
 			require.Error(t, err, "it is settled once")
 			require.NoError(t, run.Sync(t.Context()))
-			result, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+			result, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 			require.ErrorIs(t, err, test.want)
 			require.Equal(t, test.ran, n.Load())
 			if how == schema.SettledDecided {
@@ -252,7 +253,7 @@ func TestSettlementByAnotherIsDecidedAnew(t *testing.T) {
 	})
 	require.NoError(t, err)
 	var n atomic.Int64
-	result, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+	result, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 	require.NoError(t, err)
 	require.True(t, result.Recorded)
 	require.JSONEq(t, `"by hand"`, string(result.Result))
@@ -277,7 +278,7 @@ func TestLateResultOfTheFencedExecutorIsAdopted(t *testing.T) {
 	w.put(e)
 	require.NoError(t, run.Sync(t.Context()))
 	var n atomic.Int64
-	result, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "ran"))
+	result, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
 	require.NoError(t, err)
 	require.True(t, result.Recorded)
 	require.JSONEq(t, `"deployed"`, string(result.Result))
@@ -303,7 +304,7 @@ func TestDivergenceShowsBothSides(t *testing.T) {
 			require.NoError(t, err)
 			w.serve()
 			run := resume(t, f, "r1")
-			_, err = run.OpenTurn().Tool(t.Context(), asked, counted(&n, "ok"))
+			_, err = run.Turn(1).Tool(t.Context(), asked, counted(&n, "ok"))
 			var diverged *publisher.DivergedError
 			require.ErrorAs(t, err, &diverged)
 			require.ErrorIs(t, err, publisher.ErrDiverged)
@@ -311,7 +312,7 @@ func TestDivergenceShowsBothSides(t *testing.T) {
 			require.Equal(t, publisher.CallContent{Name: asked.Name, Arguments: string(asked.Arguments)}, diverged.Asked)
 			require.Equal(t, int64(1), n.Load())
 			asked.Occurrence = diverged.Key.Occurrence + 1
-			_, err = run.OpenTurn().Tool(t.Context(), asked, counted(&n, "ok"))
+			_, err = run.Turn(1).Tool(t.Context(), asked, counted(&n, "ok"))
 			require.NoError(t, err, "the executor may insist on a new call")
 			w.requireSameFold(run)
 		})
@@ -334,13 +335,13 @@ func TestTool_NumbersOfTheArguments_ComparedExactlyAndKept(t *testing.T) {
 
 	for _, same := range []string{arguments, `{"limit":15e-1, "account":9007199254740993.0, "password":"x"}`} {
 		call.Arguments, call.Occurrence = raw(same), 1
-		result, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, "other"))
+		result, err := run.Turn(1).Tool(t.Context(), call, counted(&n, "other"))
 		require.NoError(t, err, same)
 		require.True(t, result.Recorded)
 		require.Equal(t, raw(balance), result.Result, "as recorded")
 	}
 	call.Arguments = raw(`{"account":9007199254740992,"limit":1.50,"password":"x"}`)
-	_, err = run.OpenTurn().Tool(t.Context(), call, counted(&n, "balance of another account"))
+	_, err = run.Turn(1).Tool(t.Context(), call, counted(&n, "balance of another account"))
 	require.ErrorIs(t, err, publisher.ErrDiverged)
 	require.Equal(t, int64(1), n.Load())
 }
@@ -408,7 +409,7 @@ func TestParallelToolsOfOneTurn(t *testing.T) {
 		calls = append(calls, publisher.ToolCall{ID: id, Name: "x", Arguments: raw(fmt.Sprint(i)), Replay: schema.ReplayPure})
 		parts = append(parts, schema.CallPart(id, "x"))
 	}
-	keys, err := turn.Answer(t.Context(), assistant(parts...), calls...)
+	keys, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(parts...), Calls: calls})
 	require.NoError(t, err)
 	require.Len(t, keys, len(calls))
 	var group sync.WaitGroup
@@ -442,13 +443,13 @@ func TestLargeArgumentsAndResultsAreCompared(t *testing.T) {
 	require.NoError(t, err)
 	w.serve()
 	run := resume(t, f, "r1")
-	result, err := run.OpenTurn().Tool(t.Context(), call, counted(&n, ""))
+	result, err := run.Turn(1).Tool(t.Context(), call, counted(&n, ""))
 	require.NoError(t, err)
 	require.Len(t, result.Result, 300<<10+2)
 	require.Equal(t, int64(1), n.Load())
 	run = resume(t, f, "r1")
 	call.Arguments = raw(`{"text":"` + strings.Repeat("x", 300<<10-1) + `z"}`)
-	_, err = run.OpenTurn().Tool(t.Context(), call, counted(&n, ""))
+	_, err = run.Turn(1).Tool(t.Context(), call, counted(&n, ""))
 	require.ErrorIs(t, err, publisher.ErrDiverged)
 }
 
@@ -466,7 +467,7 @@ func TestHeadOnlyHandleKeepsNoContent(t *testing.T) {
 	w.serve()
 	run, err = f.Resume(t.Context(), "r1", publisher.ResumeSpec{HeadOnly: true})
 	require.NoError(t, err)
-	_, err = run.OpenTurn().Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"}, counted(&n, "ok"))
+	_, err = run.Turn(1).Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "x"}, counted(&n, "ok"))
 	require.ErrorIs(t, err, publisher.ErrNoContent, "a recorded result that is not there must not be run again")
 	require.Equal(t, int64(1), n.Load())
 	require.Equal(t, w.fold("r1").Head, run.Head())

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/waymarkio/waymark/schema"
@@ -36,16 +38,40 @@ type TurnSpec struct {
 	Time time.Time
 }
 
-// StartTurn publishes turn.started.
+// StartTurn returns a handle of the next turn, or of the one with the number in spec. It publishes turn.started only where there is
+// something to say: messages, the purpose recovery, a time, or that a turn which an earlier executor left open is started again. Otherwise
+// the turn's answer opens it, and any other first event has a turn.started before it. Until then OpenTurn returns nil, and a second
+// StartTurn returns the same number.
 func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
+	last := r.planned().Turn
 	if spec.Number == 0 {
-		spec.Number = r.planned().Turn + 1
+		spec.Number = last + 1
+	}
+	if spec.Number > last && len(spec.Messages) == 0 && spec.Purpose != schema.PurposeRecovery && spec.Time.IsZero() {
+		if err := r.checkLive(); err != nil {
+			return nil, fmt.Errorf("turn %d: %w", spec.Number, err)
+		}
+		return &Turn{run: r, number: spec.Number}, nil
 	}
 	data := &schema.TurnStartedData{Turn: spec.Number, Messages: spec.Messages, Purpose: spec.Purpose}
 	if _, err := r.publish(ctx, draft{data: data, turn: spec.Number, at: spec.Time}); err != nil {
 		return nil, err
 	}
 	return &Turn{run: r, number: spec.Number}, nil
+}
+
+// checkLive returns the error that ended the handle, or, once, [ErrCancelRequested]: before the caller pays for a model call.
+func (r *Run) checkLive() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.errLocked(); err != nil {
+		return err
+	}
+	if r.untold && r.head.CancelRequested {
+		r.untold = false
+		return r.cancelError()
+	}
+	return nil
 }
 
 // OpenTurn returns the turn that has not ended, as a resumed run may have one; nil if there is none. Go on with it
@@ -58,10 +84,19 @@ func (r *Run) OpenTurn() *Turn {
 	return &Turn{run: r, number: head.Turn}
 }
 
+// Turn returns a handle of a turn by its number, also of one that is over: its calls can still be asked for, and give what is recorded.
+func (r *Run) Turn(number int32) *Turn { return &Turn{run: r, number: number} }
+
 // AddMessage publishes a message of the turn.
 func (t *Turn) AddMessage(ctx context.Context, m schema.Message) error {
-	_, err := t.run.publish(ctx, draft{data: &schema.MessageAddedData{Message: m}, turn: t.number})
+	_, err := t.publish(ctx, draft{data: &schema.MessageAddedData{Message: m}, turn: t.number})
 	return err
+}
+
+// publish publishes events of a turn, behind its start if nothing has opened it.
+func (t *Turn) publish(ctx context.Context, drafts ...draft) ([]schema.Verdict, error) {
+	drafts[0].opens = true
+	return t.run.publish(ctx, drafts...)
 }
 
 // AddMessage publishes a message outside any turn.
@@ -78,7 +113,8 @@ type ToolCall struct {
 	Name string
 	// Arguments as the model gave them: an object, or the provider's string to the letter.
 	Arguments jsontext.Value
-	// Replay policy; empty means hold.
+	// Replay policy; empty means hold, and of a call that is recorded that the recorded policy counts. [Turn.Tool] goes by the stricter of
+	// the two.
 	Replay schema.Replay
 	// IdempotencyKey is the tool's own; empty means <run>.<turn>.<id>.<occurrence>.
 	IdempotencyKey string
@@ -86,12 +122,16 @@ type ToolCall struct {
 	VerifySubject string
 	// SideEffect says in words what the call changes.
 	SideEffect string
+	// Timeout is recorded for observers: how long the tool may take. The SDK does not stop the tool. 0 means no bound.
+	Timeout time.Duration
+	// Error closes the call as failed: it cannot be made, as of a tool that is not there. Only [Turn.Answer] takes it.
+	Error *schema.Error
 	// Source keeps replay detail of the provider.
 	Source jsontext.Value
 	// Occurrence chooses among the calls of the turn that share the id, for Tool; 0 means the first that this handle
-	// has not brought to an end.
+	// has not brought to an end. The others count by themselves.
 	Occurrence int
-	// Time of the call; zero means now.
+	// Time of the call; zero means now. Those of an answer have the answer's.
 	Time time.Time
 }
 
@@ -99,30 +139,68 @@ func (c ToolCall) draft(turn int32) draft {
 	return draft{
 		data: &schema.ToolCalledData{
 			ToolCallID: c.ID, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
-			VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, Source: c.Source,
+			VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.Timeout.Milliseconds(), Source: c.Source,
 		},
 		turn: turn, at: c.Time,
 	}
 }
 
-// Answer publishes what the model answered and the calls it asks for, before anything is acted on: a crash must
-// neither lose the text that asked for a call, nor a call that the text asks for, nor ask the model twice. So they go out
-// as one atomic batch, unless Config.BatchFrom switches batches off; only when the server does
-// not answer the batch are they brought in one after the other. Run the calls with [Turn.Tool] afterwards.
-func (t *Turn) Answer(ctx context.Context, m schema.Message, calls ...ToolCall) ([]schema.CallKey, error) {
-	drafts := make([]draft, 0, len(calls)+1)
-	drafts = append(drafts, draft{data: &schema.MessageAddedData{Message: m}, turn: t.number})
-	for _, c := range calls {
-		drafts = append(drafts, c.draft(t.number))
+// Answer is what the model answered.
+type Answer struct {
+	// Message of the model; its role is assistant. Its parts name calls, and leave their arguments to Calls.
+	Message schema.Message
+	// Calls that the model asks for, in its order.
+	Calls []ToolCall
+	// FinishReasons as the provider gave them; never invented.
+	FinishReasons []string
+	// ResponseID and Model of the provider.
+	ResponseID, Model string
+	// Usage of the model's call; nil when the provider did not say.
+	Usage *schema.Usage
+	// Duration of the model's call; zero means unknown.
+	Duration time.Duration
+	// Source keeps replay detail of the provider.
+	Source jsontext.Value
+	// Time of the answer; zero means now.
+	Time time.Time
+}
+
+// Answer publishes what the model answered and the calls it asks for, in one event and before anything is acted on. A crash can neither
+// separate the message from its calls nor cause a second model call. Run the calls with [Turn.Tool] afterwards. The
+// turn is over with the last of their outcomes, without a call at once; [Turn.End] need not be called. A turn is answered once.
+//
+// It returns the keys of the calls, in their order. A call with an Error is recorded as failed.
+func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, error) {
+	data := &schema.TurnAnsweredData{
+		Turn: t.number, Message: answer.Message, FinishReasons: answer.FinishReasons, ResponseID: answer.ResponseID, Model: answer.Model,
+		Usage: answer.Usage, DurationMS: answer.Duration.Milliseconds(), Source: answer.Source,
 	}
-	for i := range drafts {
-		drafts[i].together = true
+	for i := range answer.Calls {
+		c := readable(answer.Calls[i])
+		data.Calls = append(data.Calls, schema.RequestedCall{
+			ToolCallID: c.ID, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
+			VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.Timeout.Milliseconds(), Error: c.Error, Source: c.Source,
+		})
 	}
-	verdicts, err := t.run.publish(ctx, drafts...)
+	verdicts, err := t.run.publish(ctx, draft{data: data, turn: t.number, at: answer.Time})
 	if err != nil {
 		return nil, err
 	}
-	return keysOf(verdicts[1:]), nil
+	return verdicts[0].Calls, nil
+}
+
+// readable makes a call whose arguments are no JSON one that cannot be made, with the arguments to the letter.
+func readable(c ToolCall) *ToolCall {
+	if len(c.Arguments) == 0 || c.Arguments.IsValid() {
+		return &c
+	}
+	if text, err := json.Marshal(strings.ToValidUTF8(string(c.Arguments), "\uFFFD")); err == nil {
+		c.Arguments = text
+	}
+	if c.Error == nil {
+		c.Error = &schema.Error{Type: "invalid_arguments", Message: "the arguments are not JSON"}
+	}
+	return &c
 }
 
 // Call publishes calls before their tools run, and returns their keys. For tools that are not run by [Turn.Tool]:
@@ -135,9 +213,12 @@ func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, e
 	}
 	drafts := make([]draft, len(calls))
 	for i, c := range calls {
+		if c.Error != nil {
+			return nil, fmt.Errorf("call %s in %s: %w", c.ID, t, configError("Error", c.Error.Type, "record a call that cannot be made with Turn.Answer"))
+		}
 		drafts[i] = c.draft(t.number)
 	}
-	verdicts, err := t.run.publish(ctx, drafts...)
+	verdicts, err := t.publish(ctx, drafts...)
 	if err != nil {
 		return nil, err
 	}
@@ -175,14 +256,14 @@ type ToolResult struct {
 
 // Return publishes the result of a call.
 func (t *Turn) Return(ctx context.Context, key schema.CallKey, result ToolResult) error {
-	_, err := t.run.publish(ctx, returned(key, result))
+	_, err := t.run.publish(ctx, t.run.returned(key, result))
 	return err
 }
 
-func returned(key schema.CallKey, result ToolResult) draft {
+func (r *Run) returned(key schema.CallKey, result ToolResult) draft {
 	return draft{
 		data: &schema.ToolReturnedData{
-			ToolCallID: key.ToolCallID, Result: result.Result, IsError: result.IsError,
+			ToolCallID: key.ToolCallID, Occurrence: r.occurrence(key), Result: result.Result, IsError: result.IsError,
 			DurationMS: result.Duration.Milliseconds(), Source: result.Source,
 		},
 		turn: key.Turn, at: result.Time,
@@ -191,13 +272,25 @@ func returned(key schema.CallKey, result ToolResult) draft {
 
 // Fail publishes that a call gave no result; failure.Type is required.
 func (t *Turn) Fail(ctx context.Context, key schema.CallKey, failure schema.Error) error {
-	_, err := t.run.publish(ctx, draft{data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Error: failure}, turn: key.Turn})
+	_, err := t.run.publish(ctx, draft{
+		data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: t.run.occurrence(key), Error: failure}, turn: key.Turn,
+	})
 	return err
+}
+
+// occurrence is [schema.Head.Occurrence] behind what is queued.
+func (r *Run) occurrence(key schema.CallKey) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pipe != nil {
+		return r.pipe.head.Occurrence(key)
+	}
+	return r.head.Occurrence(key)
 }
 
 // Decide publishes a policy's or person's decision about a call.
 func (t *Turn) Decide(ctx context.Context, decision schema.ToolDecidedData) error {
-	_, err := t.run.publish(ctx, draft{data: &decision, turn: t.number})
+	_, err := t.publish(ctx, draft{data: &decision, turn: t.number})
 	return err
 }
 
@@ -221,13 +314,37 @@ type TurnEnd struct {
 	Time time.Time
 }
 
-// End publishes turn.ended.
+// End ends the turn. Of a turn that is answered it need not be called: what is over with the outcomes of its calls is not ended again,
+// and one with open calls is ended early, so that calls which nobody has begun are abandoned. Its usage, finish reasons and the like are
+// the answer's to say, and refused here.
 func (t *Turn) End(ctx context.Context, end TurnEnd) error {
+	if head := t.run.planned(); head.Turn == t.number && head.TurnAnswered {
+		if len(end.FinishReasons) > 0 || end.ResponseID != "" || end.Model != "" || end.Usage != nil || end.Duration != 0 || len(end.Source) > 0 {
+			return fmt.Errorf("ending %s: %w: the turn is answered; pass FinishReasons, ResponseID, Model, Usage, Duration and Source to Turn.Answer", t, ErrConflict)
+		}
+		if !head.TurnOpen {
+			return t.publishBehind(ctx, end)
+		}
+	}
 	data := &schema.TurnEndedData{
 		Turn: t.number, Messages: end.Messages, FinishReasons: end.FinishReasons, ResponseID: end.ResponseID, Model: end.Model,
 		Usage: end.Usage, DurationMS: end.Duration.Milliseconds(), Error: end.Error, Source: end.Source,
 	}
-	_, err := t.run.publish(ctx, draft{data: data, turn: t.number, at: end.Time})
+	_, err := t.publish(ctx, draft{data: data, turn: t.number, at: end.Time})
+	return err
+}
+
+// publishBehind publishes what is said at the end of a turn that is over.
+func (t *Turn) publishBehind(ctx context.Context, end TurnEnd) error {
+	for i := range end.Messages {
+		if _, err := t.publish(ctx, draft{data: &schema.MessageAddedData{Message: end.Messages[i]}, turn: t.number, at: end.Time}); err != nil {
+			return err
+		}
+	}
+	if end.Error == nil {
+		return nil
+	}
+	_, err := t.run.publish(ctx, draft{data: &schema.ErrorRaisedData{Error: *end.Error, Scope: "turn", Turn: t.number}, turn: t.number, at: end.Time})
 	return err
 }
 

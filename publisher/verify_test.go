@@ -33,7 +33,7 @@ func TestTheToolIsAskedWhatItNeedsToKnow(t *testing.T) {
 		return schema.VerifyReply{Outcome: schema.VerifyDone, Result: raw(`"no such host"`), IsError: &bad}, nil
 	})
 	run := resume(t, f, "r1")
-	result, err := run.OpenTurn().Tool(t.Context(), verifyCall(), nil)
+	result, err := run.Turn(1).Tool(t.Context(), verifyCall(), nil)
 	require.NoError(t, err)
 	require.True(t, result.Recorded)
 	require.True(t, *result.IsError)
@@ -41,7 +41,7 @@ func TestTheToolIsAskedWhatItNeedsToKnow(t *testing.T) {
 		Fleet: "default", Run: "r1", CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, Name: "deploy",
 		Arguments: raw(`{"to":"prod"}`), IdempotencyKey: "order-7", Epoch: 2,
 	}, <-asked)
-	require.Equal(t, []string{"run.started", "turn.started", "message.added", "tool.called", "run.resumed", "tool.settled"}, names(w.log("r1")))
+	require.Equal(t, []string{"run.started", "turn.answered", "tool.called", "run.resumed", "tool.settled"}, names(w.log("r1")))
 	w.requireSameFold(run)
 }
 
@@ -86,7 +86,7 @@ func TestWhatNobodyVouchesForIsHeld(t *testing.T) {
 			}
 			run := resume(t, f, "r1")
 			before := len(w.log("r1"))
-			_, err := run.OpenTurn().Tool(t.Context(), verifyCall(), nil)
+			_, err := run.Turn(1).Tool(t.Context(), verifyCall(), nil)
 			var held *publisher.HeldError
 			require.ErrorAs(t, err, &held)
 			require.Contains(t, held.Detail, test.why)
@@ -105,7 +105,7 @@ func TestAToolThatIsJustStartingIsAskedAgain(t *testing.T) {
 	// The first question finds nobody: the server says so on the asker's inbox.
 	done := make(chan error, 1)
 	go func() {
-		_, err := run.OpenTurn().Tool(t.Context(), verifyCall(), nil)
+		_, err := run.Turn(1).Tool(t.Context(), verifyCall(), nil)
 		done <- err
 	}()
 	before := w.nc.Stats().InMsgs
@@ -126,7 +126,7 @@ func TestVerificationEndsWithItsCaller(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, w.nc.Flush())
 	run := resume(t, f, "r1")
-	_, err = run.OpenTurn().Tool(ctx, verifyCall(), nil)
+	_, err = run.Turn(1).Tool(ctx, verifyCall(), nil)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, publisher.ErrHeld)
 }
@@ -148,7 +148,7 @@ func TestVerifySubjectsAreLiteralAndTheToolsOwn(t *testing.T) {
 		})
 		require.ErrorIs(t, err, publisher.ErrConfig, subject)
 	}
-	require.Len(t, w.log("r1"), 2, "nothing was called")
+	require.Len(t, w.log("r1"), 1, "nothing was called")
 }
 
 func TestAForeignSubjectIsNeverAsked(t *testing.T) {
@@ -162,7 +162,7 @@ func TestAForeignSubjectIsNeverAsked(t *testing.T) {
 	require.NoError(t, err)
 	w.serve()
 	run := resume(t, f, "r1")
-	_, err = run.OpenTurn().Tool(t.Context(), call, nil)
+	_, err = run.Turn(1).Tool(t.Context(), call, nil)
 	require.ErrorIs(t, err, publisher.ErrHeld)
 	require.ErrorContains(t, err, "waymark.cancel")
 }

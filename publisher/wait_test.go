@@ -154,7 +154,7 @@ func TestAHeldCallIsWaitedForUntilItIsSettled(t *testing.T) {
 	charge := func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 		return publisher.Result("charged")
 	}
-	_, err := run.OpenTurn().Tool(t.Context(), call, charge)
+	_, err := run.Turn(1).Tool(t.Context(), call, charge)
 	held, ok := errors.AsType[*publisher.HeldError](err)
 	require.True(t, ok, "%v", err)
 	done := make(chan error, 2)
@@ -166,7 +166,7 @@ func TestAHeldCallIsWaitedForUntilItIsSettled(t *testing.T) {
 	w.notify("exec-1", "r1")
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
-	result, err := run.OpenTurn().Tool(t.Context(), call, charge)
+	result, err := run.Turn(1).Tool(t.Context(), call, charge)
 	require.NoError(t, err)
 	require.Equal(t, raw(`"charged"`), result.Result)
 	require.NoError(t, run.AwaitSettled(t.Context(), held.Key), "there is nothing to wait for")

@@ -137,9 +137,10 @@ func TestEachPolicyInBothCrashWindows(t *testing.T) {
 				want := test.before
 				first := w.fleet(func(c *publisher.Config) { c.Executor = "exec-1" })
 				turn := openTurn(t, start(t, first, "r1"))
-				_, err := turn.Answer(t.Context(), assistant(schema.CallPart(call.ID, call.Name)), call)
+				_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.CallPart(call.ID, call.Name)), Calls: []publisher.ToolCall{call}})
 				require.NoError(t, err)
 				key := schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}
+				require.NoError(t, turn.Begin(t.Context(), key))
 				if when == "after it ran" {
 					want = test.after
 					inv := publisher.Invocation{Key: key, IdempotencyKey: key.IdempotencyKey("r1"), Attempt: 1, Epoch: 1}
@@ -158,7 +159,8 @@ func TestEachPolicyInBothCrashWindows(t *testing.T) {
 				require.NoError(t, err)
 				second := w.fleet(func(c *publisher.Config) { c.Executor = "exec-2" })
 				run := resume(t, second, "r1")
-				result, err := run.OpenTurn().Tool(t.Context(), call, o.tool)
+				mine := run.OpenTurn()
+				result, err := run.Turn(1).Tool(t.Context(), call, o.tool)
 				keys := o.keys()
 				require.Len(t, keys, want.runs)
 				for _, k := range keys {
@@ -168,14 +170,14 @@ func TestEachPolicyInBothCrashWindows(t *testing.T) {
 				require.Equal(t, want.settled, s.Calls[0].Settlements)
 				if want.held {
 					require.NotEqual(t, schema.CallRerun, plan.Calls[0].Action)
-					requireSettledByAPerson(t, w, second, run, call, o, err)
+					requireSettledByAPerson(t, w, second, mine, call, o, err)
 					return
 				}
 				require.NoError(t, err)
 				require.NotEqual(t, schema.CallHold, plan.Calls[0].Action)
 				require.JSONEq(t, want.result, string(result.Result))
 				require.Equal(t, schema.OutcomeReturned, s.Calls[0].Outcome)
-				again, err := run.OpenTurn().Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "deploy", Arguments: call.Arguments, Occurrence: 1}, o.tool)
+				again, err := mine.Tool(t.Context(), publisher.ToolCall{ID: "c1", Name: "deploy", Arguments: call.Arguments, Occurrence: 1}, o.tool)
 				require.NoError(t, err)
 				require.True(t, again.Recorded)
 				require.Len(t, o.keys(), want.runs)
@@ -185,7 +187,7 @@ func TestEachPolicyInBothCrashWindows(t *testing.T) {
 }
 
 // requireSettledByAPerson checks that a held call has not run, and goes on by a person's word.
-func requireSettledByAPerson(t *testing.T, w *world, f *publisher.Fleet, run *publisher.Run, call publisher.ToolCall, o *outside, err error) {
+func requireSettledByAPerson(t *testing.T, w *world, f *publisher.Fleet, turn *publisher.Turn, call publisher.ToolCall, o *outside, err error) {
 	t.Helper()
 	var held *publisher.HeldError
 	require.ErrorAs(t, err, &held)
@@ -194,9 +196,9 @@ func requireSettledByAPerson(t *testing.T, w *world, f *publisher.Fleet, run *pu
 	require.Equal(t, schema.OutcomeOpen, w.fold("r1").Calls[0].Outcome, "nothing is settled")
 	_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: held.Key, How: schema.SettledDecided, Result: raw(`"looked it up"`), By: "anna"})
 	require.NoError(t, err)
-	require.NoError(t, run.Sync(t.Context()))
+	require.NoError(t, turn.Run().Sync(t.Context()))
 	before := len(o.keys())
-	result, err := run.OpenTurn().Tool(t.Context(), call, o.tool)
+	result, err := turn.Tool(t.Context(), call, o.tool)
 	require.NoError(t, err)
 	require.JSONEq(t, `"looked it up"`, string(result.Result))
 	require.Len(t, o.keys(), before)
@@ -221,7 +223,7 @@ func TestClearedCallRunsOnceBehindTheTakeover(t *testing.T) {
 			call := publisher.ToolCall{ID: "c1", Name: "deploy"}
 			crashed(t, w, f, call)
 			run := resume(t, f, "r1")
-			_, err := run.OpenTurn().Tool(t.Context(), call, o.tool)
+			_, err := run.Turn(1).Tool(t.Context(), call, o.tool)
 			require.ErrorIs(t, err, publisher.ErrHeld)
 			require.NoError(t, run.Interrupt(t.Context(), "shutdown"))
 			_, err = f.Settle(t.Context(), "r1", schema.SettleRequest{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}, How: schema.SettledRerun, By: "anna"})
@@ -234,7 +236,7 @@ func TestClearedCallRunsOnceBehindTheTakeover(t *testing.T) {
 			next, err := f.Resume(t.Context(), "r1", taken)
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
-			_, err = next.OpenTurn().Tool(ctx, call, func(ctx context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
+			_, err = next.Turn(1).Tool(ctx, call, func(ctx context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
 				_, err := o.tool(ctx, inv)
 				require.NoError(t, err)
 				cancel() // it dies behind the effect
@@ -247,7 +249,7 @@ func TestClearedCallRunsOnceBehindTheTakeover(t *testing.T) {
 			again, err := f.Resume(t.Context(), "r1", taken)
 			require.NoError(t, err)
 			require.Equal(t, next.Epoch(), again.Epoch())
-			_, err = again.OpenTurn().Tool(t.Context(), call, o.tool)
+			_, err = again.Turn(1).Tool(t.Context(), call, o.tool)
 			require.ErrorIs(t, err, publisher.ErrHeld)
 			require.Len(t, o.keys(), 1)
 			w.requireSameFold(again)
@@ -282,7 +284,7 @@ func TestLateResultGoesBeforeARerun(t *testing.T) {
 			if replay == schema.ReplayPure {
 				late()
 			}
-			result, err := run.OpenTurn().Tool(t.Context(), call, o.tool)
+			result, err := run.Turn(1).Tool(t.Context(), call, o.tool)
 			require.NoError(t, err)
 			require.JSONEq(t, `"deployed"`, string(result.Result))
 			require.Empty(t, o.keys())

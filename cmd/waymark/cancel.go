@@ -108,7 +108,7 @@ type releaseCmd struct {
 func (releaseCmd) Help() string {
 	return `A run whose claims made no progress is quarantined: nobody is given it any more. This takes the run over and lets go of it ` +
 		`at once, which ends the quarantine, so that the executors of the fleet may claim it as if for the first time. Calls ` +
-		`that are open become in doubt and are settled by their policy, as with every takeover. Look at the run before: what ` +
+		`that have begun become in doubt and are settled by their policy, as with every takeover. Look at the run before: what ` +
 		`stopped the others will stop the next one, too.
 
 Examples:

@@ -25,8 +25,8 @@ type forkCmd struct {
 // Help is the text below the flags.
 func (forkCmd) Help() string {
 	return `The new run has the messages, calls and results, phases and questions that the run had at the point, and goes on from there. ` +
-		`It is one event, whatever the run's length, and nothing of the run is ever written by it. Calls that were open at the point ` +
-		`are in doubt in the fork. Without --executor and --hold the fleet's executors may claim it at once.
+		`It is one event, whatever the run's length, and nothing of the run is ever written by it. Calls that had begun at the point, ` +
+		`and hold or verify calls that the run began later or may still begin, are in doubt in the fork. Without --executor and --hold the fleet's executors may claim it at once.
 
 Examples:
   waymark fork fix-login --at turn:7

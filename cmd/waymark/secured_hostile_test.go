@@ -135,8 +135,7 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 	require.NoError(t, err)
 	turn, err := r.StartTurn(ctx, publisher.TurnSpec{})
 	require.NoError(t, err)
-	_, err = turn.Answer(ctx, schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("adding")}},
-		publisher.ToolCall{ID: "c1", Name: "add", Replay: schema.ReplayPure})
+	_, err = turn.Answer(ctx, publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("adding")}}, Calls: []publisher.ToolCall{{ID: "c1", Name: "add", Replay: schema.ReplayPure}}})
 	require.NoError(t, err)
 	_, err = turn.Tool(ctx, publisher.ToolCall{ID: "c1", Name: "add", Replay: schema.ReplayPure},
 		func(context.Context, publisher.Invocation) (publisher.ToolResult, error) { return publisher.Result(42) })
@@ -479,7 +478,7 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 		arguments, err := json.Marshal(map[string]string{hostile: hostile})
 		require.NoError(t, err)
 		call := publisher.ToolCall{ID: "c1", Name: "add\u202e\u2066\u200b", Arguments: arguments, Replay: schema.ReplayPure}
-		_, err = turn.Answer(ctx, schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(hostile)}}, call)
+		_, err = turn.Answer(ctx, publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(hostile)}}, Calls: []publisher.ToolCall{call}})
 		require.NoError(t, err)
 		_, err = turn.Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 			return publisher.Result(hostile)

@@ -56,8 +56,7 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	}}, 0))
 	turn, err := r.StartTurn(ctx, publisher.TurnSpec{})
 	require.NoError(t, err)
-	_, err = turn.Answer(ctx, schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("adding")}},
-		publisher.ToolCall{ID: "c1", Name: "add", Replay: schema.ReplayPure})
+	_, err = turn.Answer(ctx, publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("adding")}}, Calls: []publisher.ToolCall{{ID: "c1", Name: "add", Replay: schema.ReplayPure}}})
 	require.NoError(t, err)
 	_, err = turn.Tool(ctx, publisher.ToolCall{ID: "c1", Name: "add", Replay: schema.ReplayPure},
 		func(context.Context, publisher.Invocation) (publisher.ToolResult, error) { return publisher.Result(42) })

@@ -158,7 +158,7 @@ func newSurface(t *testing.T) *surface {
 			}
 			r, err := fleet.Start(t.Context(), publisher.RunSpec{ID: id})
 			require.NoError(t, err)
-			turn, err := r.StartTurn(t.Context(), publisher.TurnSpec{})
+			turn, err := r.StartTurn(t.Context(), publisher.TurnSpec{Time: time.Now()})
 			require.NoError(t, err)
 			if state == "held" {
 				_, err = turn.Call(t.Context(), publisher.ToolCall{ID: "c1", Name: "pay", Replay: schema.ReplayHold})

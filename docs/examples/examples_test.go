@@ -355,7 +355,7 @@ type model struct {
 	script [][]publisher.ToolCall
 }
 
-func (m *model) next(_ context.Context, conversation []schema.StateMessage) (schema.Message, []publisher.ToolCall, error) {
+func (m *model) next(_ context.Context, conversation []schema.StateMessage) (publisher.Answer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked++
@@ -367,12 +367,12 @@ func (m *model) next(_ context.Context, conversation []schema.StateMessage) (sch
 	}
 	answer := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("I go on.")}}
 	if said >= len(m.script) {
-		return answer, nil, nil
+		return publisher.Answer{Message: answer}, nil
 	}
 	for _, call := range m.script[said] {
 		answer.Parts = append(answer.Parts, schema.CallPart(call.ID, call.Name))
 	}
-	return answer, m.script[said], nil
+	return publisher.Answer{Message: answer, Calls: m.script[said]}, nil
 }
 
 func TestTheLoopGoesOnWhereTheRecordEnds(t *testing.T) {
@@ -492,11 +492,11 @@ func TestARunOutOfTurnsEndsWithASummary(t *testing.T) {
 		return false, turn.End(ctx, publisher.TurnEnd{Usage: &schema.Usage{InputTokens: 195_000}})
 	}
 	asked := 0
-	sumUp := func(context.Context, []schema.StateMessage) (schema.Message, []publisher.ToolCall, error) {
+	sumUp := func(context.Context, []schema.StateMessage) (publisher.Answer, error) {
 		if asked++; asked == 1 {
-			return schema.Message{}, nil, errors.New("the executor dies")
+			return publisher.Answer{}, errors.New("the executor dies")
 		}
-		return schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("Half of it is done.")}}, nil, nil
+		return publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("Half of it is done.")}}}, nil
 	}
 	work := examples.Bounded(2, oneTurn, sumUp)
 	require.Error(t, work(t.Context(), start(t, w.fleet("ex-1", nil))))

@@ -17,11 +17,12 @@ func Bounded(most int32, turn func(context.Context, *publisher.Run) (done bool, 
 				// After a crash in the middle of this, the next executor comes here again, and it goes on where it was.
 				return run.LimitReached(ctx, publisher.Limit{Kind: "turns", Value: head.Turn, Maximum: most},
 					func(ctx context.Context, turn *publisher.Turn) (string, error) {
-						answer, _, err := sumUp(ctx, run.State().Joined())
+						answer, err := sumUp(ctx, run.State().Joined())
 						if err != nil {
 							return "", err
 						}
-						return *answer.Parts[0].Content, turn.AddMessage(ctx, answer)
+						_, err = turn.Answer(ctx, answer)
+						return *answer.Message.Parts[0].Content, err
 					}, publisher.RunEnd{Status: schema.StatusFailed})
 			}
 			if done, err := turn(ctx, run); done || err != nil {

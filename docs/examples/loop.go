@@ -11,8 +11,8 @@ import (
 
 // snippet: loop
 
-// Model asks a language model what comes next in a conversation: its answer, and the calls that the answer asks for.
-type Model func(ctx context.Context, conversation []schema.StateMessage) (schema.Message, []publisher.ToolCall, error)
+// Model asks a language model what comes next in a conversation: its answer, with the calls that it asks for.
+type Model func(ctx context.Context, conversation []schema.StateMessage) (publisher.Answer, error)
 
 // Loop is an agent: it asks the model, runs what the model asks for, and ends when the model asks for nothing more.
 func Loop(model Model, tools map[string]publisher.ToolFunc) publisher.Work {
@@ -27,9 +27,6 @@ func Loop(model Model, tools map[string]publisher.ToolFunc) publisher.Work {
 				if _, err := turn.Tool(ctx, call, tools[call.Name]); err != nil && !errors.Is(err, publisher.ErrToolFailed) {
 					return err
 				}
-			}
-			if err := turn.End(ctx, publisher.TurnEnd{}); err != nil {
-				return err
 			}
 		}
 		return nil
@@ -59,13 +56,13 @@ func answered(ctx context.Context, run *publisher.Run, model Model) (*publisher.
 	if err != nil {
 		return nil, nil, err
 	}
-	answer, calls, err := model(ctx, run.State().Joined())
+	answer, err := model(ctx, run.State().Joined())
 	if err != nil {
 		return nil, nil, err
 	}
-	// Recorded before anything is acted on, in one batch.
-	_, err = turn.Answer(ctx, answer, calls...)
-	return turn, calls, err
+	// Recorded before anything is acted on, in one event. The turn ends with the last result.
+	_, err = turn.Answer(ctx, answer)
+	return turn, answer.Calls, err
 }
 
 // recorded returns the calls of a turn whose answer is in the record.

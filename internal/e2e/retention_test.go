@@ -134,7 +134,7 @@ func TestOlderBoundariesStayRestorableUntilTheirRunIsRemoved(t *testing.T) {
 		var turn *publisher.Turn
 		for n := 1; n <= 10; n++ {
 			if n%2 == 1 {
-				turn, err = run.StartTurn(t.Context(), publisher.TurnSpec{})
+				turn, err = run.StartTurn(t.Context(), publisher.TurnSpec{Time: time.Now()})
 			} else {
 				err = turn.End(t.Context(), publisher.TurnEnd{})
 			}

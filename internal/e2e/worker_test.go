@@ -218,20 +218,17 @@ func (w *worker) turn(ctx context.Context, run *publisher.Run, n int32, said boo
 		if turn, err = run.StartTurn(ctx, publisher.TurnSpec{Number: n}); err != nil {
 			return err
 		}
-		if err := w.ack(run, schema.TurnStarted, schema.CallKey{}); err != nil {
-			return err
-		}
 	}
 	if !said {
 		calls := make([]publisher.ToolCall, len(w.Calls))
 		for i, c := range w.Calls {
 			calls[i] = toolCall(c)
 		}
-		keys, err := turn.Answer(ctx, text("assistant", fmt.Sprintf("turn %d", n)), calls...)
+		_, err := turn.Answer(ctx, publisher.Answer{Message: text("assistant", fmt.Sprintf("turn %d", n)), Calls: calls})
 		if err != nil {
 			return err
 		}
-		if err := w.ack(run, journal.KindCalled, keys[len(keys)-1]); err != nil {
+		if err := w.ack(run, schema.TurnAnswered, schema.CallKey{}); err != nil {
 			return err
 		}
 	}
@@ -240,10 +237,7 @@ func (w *worker) turn(ctx context.Context, run *publisher.Run, n int32, said boo
 			return err
 		}
 	}
-	if err := turn.End(ctx, publisher.TurnEnd{}); err != nil {
-		return err
-	}
-	return w.ack(run, schema.TurnEnded, schema.CallKey{})
+	return nil // the turn ended with the last result
 }
 
 func toolCall(c workerCall) publisher.ToolCall {

@@ -48,6 +48,15 @@ func ReadBack(ctx context.Context, fleet *publisher.Fleet, run string) ([]journa
 			}
 			event.Call = journal.Call{Turn: key.turn, ID: key.id, Occurrence: cmp.Or(data.Occurrence, occurrence[key])}
 		}
+		if event.Kind == schema.TurnAnswered {
+			var data schema.TurnAnsweredData
+			if err := json.Unmarshal(e.Data, &data); err != nil {
+				return fmt.Errorf("event %s: %w", e.ID, err)
+			}
+			for i := range data.Calls {
+				occurrence[id{int(e.Turn), data.Calls[i].ToolCallID}]++
+			}
+		}
 		events = append(events, event)
 		return nil
 	})

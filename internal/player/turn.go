@@ -21,7 +21,7 @@ func (w *walk) turn(ctx context.Context, t *transcript.Turn) error {
 		recorded = w.inside - len(t.New)
 	} else {
 		var err error
-		turn, err = w.run.StartTurn(ctx, publisher.TurnSpec{Number: t.Number, Messages: plain(t.New)})
+		turn, err = w.run.StartTurn(ctx, publisher.TurnSpec{Number: t.Number, Messages: plain(t.New), Time: time.Now()})
 		if err != nil {
 			return err
 		}
@@ -66,13 +66,18 @@ func (w *walk) turn(ctx context.Context, t *transcript.Turn) error {
 
 // say publishes a message and the calls it asks for.
 func (w *walk) say(ctx context.Context, turn *publisher.Turn, m *transcript.Message, calls []*transcript.Call) error {
-	asked := make([]publisher.ToolCall, len(calls))
-	events := []boundary{{kind: schema.MessageAdded}}
-	for i, c := range calls {
-		asked[i] = w.toolCall(c)
-		events = append(events, boundary{journal.KindCalled, c.Key})
+	if err := turn.AddMessage(ctx, m.Message); err != nil {
+		return err
 	}
-	if _, err := turn.Answer(ctx, m.Message, asked...); err != nil {
+	if err := w.note(boundary{kind: schema.MessageAdded}); err != nil || len(calls) == 0 {
+		return err
+	}
+	asked := make([]publisher.ToolCall, len(calls))
+	events := make([]boundary, len(calls))
+	for i, c := range calls {
+		asked[i], events[i] = w.toolCall(c), boundary{journal.KindCalled, c.Key}
+	}
+	if _, err := turn.Call(ctx, asked...); err != nil {
 		return err
 	}
 	return w.note(events...)

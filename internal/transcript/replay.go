@@ -413,17 +413,12 @@ func (d *driver) answer(ctx context.Context, steps []step) error {
 			messages = append(messages, s)
 		}
 	}
-	for i, s := range messages {
+	for _, s := range messages {
 		data, ok := s.data.(*schema.MessageAddedData)
 		if !ok {
 			return fmt.Errorf("%s is no message", s.data.EventName())
 		}
-		ctx := publisher.WithTime(ctx, s.at)
-		if i == len(messages)-1 {
-			_, err := d.turn.Answer(ctx, data.Message, calls...)
-			return err
-		}
-		if err := d.turn.AddMessage(ctx, data.Message); err != nil {
+		if err := d.turn.AddMessage(publisher.WithTime(ctx, s.at), data.Message); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,208 @@
+package publisher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestRequested_ParallelToolsOfALazilyStartedTurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 10 {
+		run := start(t, w.fleet(), fmt.Sprintf("r%d", i))
+		turn := openTurn(t, run)
+		errs := make([]error, 4)
+		var wg sync.WaitGroup
+		var n atomic.Int64
+		for j := range errs {
+			wg.Go(func() {
+				_, errs[j] = turn.Tool(t.Context(), publisher.ToolCall{ID: fmt.Sprint(j), Name: "read", Replay: schema.ReplayPure}, counted(&n, 1))
+			})
+		}
+		wg.Wait()
+		require.NoError(t, errors.Join(errs...))
+	}
+}
+
+func TestRequested_TheFirstOccurrenceThatWasNotBroughtToAnEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn := openTurn(t, run)
+	call := publisher.ToolCall{ID: "a", Name: "mail"}
+	answers(t, turn, call, call)
+	var n atomic.Int64
+	// The second of the two is done first.
+	second := call
+	second.Occurrence = 2
+	_, err := turn.Tool(t.Context(), second, counted(&n, "second"))
+	require.NoError(t, err)
+	_, err = turn.Tool(t.Context(), call, counted(&n, "first"))
+	require.NoError(t, err, "0 means the first that this handle has not brought to an end")
+	require.Equal(t, int64(2), n.Load())
+}
+
+// A pure call that failed to begin must not lead to another call being begun.
+func TestRequested_AnOccurrenceThatIsNotThereBeginsNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn := openTurn(t, run)
+	call := publisher.ToolCall{ID: "a", Name: "mail"}
+	answers(t, turn, call, call)
+	third := call
+	third.Occurrence = 3
+	var n atomic.Int64
+	_, err := turn.Tool(t.Context(), third, counted(&n, "third"))
+	t.Log(err, names(w.log("r1")))
+	for _, c := range run.Head().OpenCalls {
+		if c.Occurrence < 3 {
+			require.True(t, c.Requested, "call %v was begun although nobody asked to run it", c.CallKey)
+		}
+	}
+}
+
+func TestRequested_HeadOnlyRepeatOfTheSecondBeginsNotTheFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run, err := w.fleet().Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "coder", HeadOnly: true})
+	require.NoError(t, err)
+	turn := openTurn(t, run)
+	call := publisher.ToolCall{ID: "a", Name: "mail"}
+	answers(t, turn, call, call)
+	second := call
+	second.Occurrence = 2
+	var n atomic.Int64
+	_, err = turn.Tool(t.Context(), second, counted(&n, "second"))
+	require.NoError(t, err)
+	_, err = turn.Tool(t.Context(), second, counted(&n, "second"))
+	t.Log(err, names(w.log("r1")))
+	require.Equal(t, int64(1), n.Load())
+	require.True(t, run.Head().OpenCalls[0].Requested, "the first was begun although nobody asked to run it")
+}
+
+func TestRequested_RepeatedTakeoverWithAStricterPolicyRunsTwice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	f := w.fleet()
+	start(t, f, "r1")
+	w.serve()
+	spec := publisher.ResumeSpec{Reason: "restart", RequestID: "q1"}
+	one, err := f.Resume(t.Context(), "r1", spec)
+	require.NoError(t, err)
+	turn := openTurn(t, one)
+	call := publisher.ToolCall{ID: "a", Name: "mail", Replay: schema.ReplayIdempotent}
+	answers(t, turn, call)
+	var n atomic.Int64
+	// The process dies within the tool, behind its effect.
+	ctx, die := context.WithCancelCause(t.Context())
+	_, err = turn.Tool(ctx, call, func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
+		n.Add(1)
+		die(errors.New("the process vanishes"))
+		return publisher.ToolResult{}, context.Cause(ctx)
+	})
+	require.Error(t, err)
+	// It is started again with the same request, by a version whose tool is hold.
+	two, err := f.Resume(t.Context(), "r1", spec)
+	require.NoError(t, err)
+	require.Equal(t, one.Head().Epoch, two.Head().Epoch)
+	call.Replay = schema.ReplayHold
+	_, err = two.OpenTurn().Tool(t.Context(), call, counted(&n, "again"))
+	t.Log(err)
+	require.Equal(t, int64(1), n.Load(), "the stricter of the recorded and the present policy counts")
+}
+
+func TestRequested_HeadOnlyTakeoverRunsWhatWasDenied(t *testing.T) {
+	for _, how := range []string{"policy", "person"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			f := w.fleet()
+			run := start(t, f, "r1")
+			turn := openTurn(t, run)
+			call := publisher.ToolCall{ID: "a", Name: "mail"}
+			answers(t, turn, call)
+			key := schema.CallKey{Turn: 1, ToolCallID: "a", Occurrence: 1}
+			w.serve()
+			if how == "policy" {
+				require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionDeny}))
+			} else {
+				require.NoError(t, turn.Decide(t.Context(), schema.ToolDecidedData{ToolCallID: "a", Occurrence: 1, Decision: schema.DecisionAsk}))
+				w.control("r1", 1, &schema.RunInputData{InterruptID: "none", Payload: []byte(`{"decision":"deny"}`)})
+			}
+			two, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: "restart", HeadOnly: true})
+			require.NoError(t, err)
+			var n atomic.Int64
+			_, err = two.Turn(1).Tool(t.Context(), call, counted(&n, "ran"))
+			t.Log(key, err)
+			require.Zero(t, n.Load(), "it was not allowed")
+		})
+	}
+}
+
+// A call that cannot be made is recorded closed, so that the model is not asked for ever.
+func TestAnswer_ArgumentsAreNoJSON_CallIsRecordedAsFailed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn := openTurn(t, run)
+	_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("x")), Calls: []publisher.ToolCall{
+		{ID: "a", Name: "read", Arguments: raw(`{"a":`)}, {ID: "b", Name: "read", Arguments: raw(`{"a":`), Error: &schema.Error{Type: "bad"}},
+	}})
+	require.NoError(t, err)
+	s := w.requireSameFold(run)
+	require.JSONEq(t, `"{\"a\":"`, string(s.Calls[0].Arguments), "as the model gave them")
+	require.Equal(t, "invalid_arguments", s.Calls[0].Error.Type)
+	require.Equal(t, "bad", s.Calls[1].Error.Type)
+	require.Nil(t, run.OpenTurn())
+}
+
+func TestRequested_FourLargeArguments(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn := openTurn(t, run)
+	var calls []publisher.ToolCall
+	for i := range 6 {
+		calls = append(calls, publisher.ToolCall{ID: fmt.Sprint(i), Name: "read", Replay: schema.ReplayPure, Arguments: raw(`{"x":"` + strings.Repeat("y", 200<<10) + `"}`)})
+	}
+	answers(t, turn, calls...)
+	w.serve()
+	two := resume(t, w.fleet(), "r1")
+	var n atomic.Int64
+	for _, c := range calls {
+		_, err := two.Turn(1).Tool(t.Context(), c, counted(&n, 1))
+		require.NoError(t, err)
+	}
+	w.requireSameFold(two)
+}
+
+func TestRequested_RerunOfACallOfAnEarlierTurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	f := w.fleet()
+	call := publisher.ToolCall{ID: "c1", Name: "deploy"}
+	crashed(t, w, f, call)
+	run := resume(t, f, "r1")
+	first := run.OpenTurn()
+	var n atomic.Int64
+	_, err := first.Tool(t.Context(), call, counted(&n, "ran"))
+	require.ErrorIs(t, err, publisher.ErrHeld)
+	// The agent goes on meanwhile.
+	answers(t, openTurn(t, run), publisher.ToolCall{ID: "x", Name: "read", Replay: schema.ReplayPure})
+	clearCall(t, f)
+	require.NoError(t, run.Sync(t.Context()))
+	_, err = first.Tool(t.Context(), call, counted(&n, "ran"))
+	require.NoError(t, err)
+	require.Equal(t, int64(1), n.Load())
+}
