@@ -204,6 +204,9 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 		require.Equal(t, schema.Applied, apply(&schema.ToolCalledData{ToolCallID: short(i), Name: short(i)}, 1<<30).Kind)
 	}
 	require.Equal(t, schema.ReasonTooMany, apply(&schema.ToolCalledData{ToolCallID: "c", Name: "n"}, 1<<30).Reason)
+	for i := range schema.MaxOpenCalls {
+		require.Equal(t, schema.Applied, apply(&schema.ToolDecidedData{ToolCallID: short(i), Decision: schema.DecisionDeny}, 1<<30).Kind)
+	}
 	require.Equal(t, schema.Applied, control(&schema.RunResumedData{
 		Executor: w.Executor, Instance: h.Instance, Reason: "claim", RequestID: id(1),
 		From: schema.From{Epoch: 1, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},

@@ -104,7 +104,7 @@ func (h *Head) checkTexts() (path, problem string) {
 		return "/base/head/open_calls", fmt.Sprintf("have more than %d bytes of ids and names", MaxCallBytes)
 	}
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; c.Turn < 0 || c.Occurrence < 1 || wrong(c.ToolCallID, c.Name) || wrong(string(c.Replay), c.Since) || longer(word, string(c.Replay), c.Since) {
+		if c := &h.OpenCalls[i]; c.Turn < 0 || c.Occurrence < 1 || wrong(c.ToolCallID, c.Name) || wrong(string(c.Replay), c.Since, c.Decision) || longer(word, string(c.Replay), c.Since, c.Decision) {
 			return fmt.Sprintf("/base/head/open_calls/%d", i), "is no open call"
 		}
 	}

@@ -92,17 +92,19 @@ func TestAStateOfAForkHasWhatItsBaseHad(t *testing.T) {
 func TestABaseIsNoWayAroundTheRules(t *testing.T) {
 	r := forked(t)
 	for name, change := range map[string]func(*schema.Base){
-		"another run's head":      func(b *schema.Base) { b.Head.Run = "other" },
-		"another digest":          func(b *schema.Base) { b.Digest = strings.Repeat("0", 64) },
-		"no digest":               func(b *schema.Base) { b.Digest, b.Head.Digest = "", "" },
-		"no run id":               func(b *schema.Base) { b.Run, b.Head.Run = "a b", "a b" },
-		"no position":             func(b *schema.Base) { b.Position.ID = "" },
-		"no records":              func(b *schema.Base) { b.Records = 0 },
-		"a turn below 0":          func(b *schema.Base) { b.Head.Turn = -1 },
-		"too many calls":          func(b *schema.Base) { b.Head.OpenCalls = make([]schema.OpenCall, schema.MaxOpenCalls+1) },
-		"a call without a name":   func(b *schema.Base) { b.Head.OpenCalls[0].Occurrence = 0 },
-		"a call with a long name": func(b *schema.Base) { b.Head.OpenCalls[0].Name = strings.Repeat("x", 4096) },
-		"a long phase":            func(b *schema.Base) { b.Head.CompletedPhases = []string{strings.Repeat("x", 4096)} },
+		"another run's head":        func(b *schema.Base) { b.Head.Run = "other" },
+		"another digest":            func(b *schema.Base) { b.Digest = strings.Repeat("0", 64) },
+		"no digest":                 func(b *schema.Base) { b.Digest, b.Head.Digest = "", "" },
+		"no run id":                 func(b *schema.Base) { b.Run, b.Head.Run = "a b", "a b" },
+		"no position":               func(b *schema.Base) { b.Position.ID = "" },
+		"no records":                func(b *schema.Base) { b.Records = 0 },
+		"a turn below 0":            func(b *schema.Base) { b.Head.Turn = -1 },
+		"too many calls":            func(b *schema.Base) { b.Head.OpenCalls = make([]schema.OpenCall, schema.MaxOpenCalls+1) },
+		"a call without a name":     func(b *schema.Base) { b.Head.OpenCalls[0].Occurrence = 0 },
+		"a call with a long name":   func(b *schema.Base) { b.Head.OpenCalls[0].Name = strings.Repeat("x", 4096) },
+		"a long decision":           func(b *schema.Base) { b.Head.OpenCalls[0].Decision = strings.Repeat("x", 4096) },
+		"a call begun that is none": func(b *schema.Base) { b.Begun = []schema.CallKey{{Turn: -1}} },
+		"a long phase":              func(b *schema.Base) { b.Head.CompletedPhases = []string{strings.Repeat("x", 4096)} },
 		"a long question": func(b *schema.Base) {
 			b.Head.Interrupts = []schema.OpenInterrupt{{InterruptID: "q", Message: strings.Repeat("x", 4096)}}
 		},
