@@ -207,9 +207,11 @@ func TestEnd_TurnIsAnswered_SaysWhatItDoes(t *testing.T) {
 	_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant()})
 	require.ErrorIs(t, err, publisher.ErrRejected, "a turn is answered once")
 	require.Equal(t, []string{
-		"run.started", "turn.answered", "message.added", "error.raised", "turn.answered", "tool.called", "turn.ended",
+		"run.started", "turn.answered", "turn.ended", "turn.answered", "tool.called", "turn.ended",
 	}, names(w.log("r1")))
 	s := w.requireSameFold(run)
+	require.Len(t, s.Messages, 3)
+	require.Equal(t, "late", s.Turns[0].Ended.Error.Type)
 	require.Equal(t, schema.OutcomeAbandoned, s.Calls[0].Outcome)
 	require.Equal(t, schema.OutcomeOpen, s.Calls[1].Outcome)
 }

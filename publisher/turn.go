@@ -322,8 +322,8 @@ func (t *Turn) End(ctx context.Context, end TurnEnd) error {
 		if len(end.FinishReasons) > 0 || end.ResponseID != "" || end.Model != "" || end.Usage != nil || end.Duration != 0 || len(end.Source) > 0 {
 			return fmt.Errorf("ending %s: %w: the turn is answered; pass FinishReasons, ResponseID, Model, Usage, Duration and Source to Turn.Answer", t, ErrConflict)
 		}
-		if !head.TurnOpen {
-			return t.publishBehind(ctx, end)
+		if !head.TurnOpen && len(end.Messages) == 0 && end.Error == nil {
+			return nil
 		}
 	}
 	data := &schema.TurnEndedData{
@@ -331,20 +331,6 @@ func (t *Turn) End(ctx context.Context, end TurnEnd) error {
 		Usage: end.Usage, DurationMS: end.Duration.Milliseconds(), Error: end.Error, Source: end.Source,
 	}
 	_, err := t.publish(ctx, draft{data: data, turn: t.number, at: end.Time})
-	return err
-}
-
-// publishBehind publishes what is said at the end of a turn that is over.
-func (t *Turn) publishBehind(ctx context.Context, end TurnEnd) error {
-	for i := range end.Messages {
-		if _, err := t.publish(ctx, draft{data: &schema.MessageAddedData{Message: end.Messages[i]}, turn: t.number, at: end.Time}); err != nil {
-			return err
-		}
-	}
-	if end.Error == nil {
-		return nil
-	}
-	_, err := t.run.publish(ctx, draft{data: &schema.ErrorRaisedData{Error: *end.Error, Scope: "turn", Turn: t.number}, turn: t.number, at: end.Time})
 	return err
 }
 

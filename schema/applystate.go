@@ -369,9 +369,6 @@ func (c *Call) begun(e *Event, d *ToolCalledData, epoch Epoch) {
 }
 
 func (s *State) turnEnded(e *Event, d *TurnEndedData, over bool) {
-	if !over {
-		return // of a turn that its answer's last outcome has ended
-	}
 	var t *StateTurn
 	if n := len(s.Turns); n > 0 && s.Turns[n-1].Turn == d.Turn {
 		t = &s.Turns[n-1]
@@ -381,10 +378,17 @@ func (s *State) turnEnded(e *Event, d *TurnEndedData, over bool) {
 	for i := range d.Messages {
 		s.addMessage(e, d.Turn, d.Messages[i], d.Refs, fmt.Sprintf("/messages/%d", i))
 	}
+	at := e.Time
 	ended := *d
 	if t.Answer != nil {
 		ended = *t.Answer
 		ended.Error = d.Error
+	}
+	if !over { // the last outcome of its answer has ended it
+		at = t.EndedAt
+		if d.Error == nil && t.Ended != nil {
+			ended.Error = t.Ended.Error
+		}
 	}
 	ended.Messages = nil
 	ended.Refs = nil
@@ -393,7 +397,7 @@ func (s *State) turnEnded(e *Event, d *TurnEndedData, over bool) {
 			ended.Refs = append(ended.Refs, r)
 		}
 	}
-	t.Ended, t.EndedAt = &ended, e.Time
+	t.Ended, t.EndedAt = &ended, at
 }
 
 // addMessage appends a message; refs of the event below at become the message's own.

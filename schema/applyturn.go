@@ -123,8 +123,12 @@ func (h *Head) turnEnded(d *TurnEndedData) Verdict {
 	case d.Turn == h.Turn && h.TurnOpen:
 		v.Abandoned = h.abandon(false)
 	case d.Turn == h.Turn && h.TurnAnswered:
-		// It ended with the last outcome of its calls.
-		return Verdict{Kind: Applied}
+		// It ended with the last outcome of its calls. What is said behind it is kept.
+		h.Counts.Messages += int64(len(d.Messages))
+		if d.Error != nil {
+			h.setError(d.Error)
+		}
+		return Verdict{Kind: Applied, Boundary: len(d.Messages) > 0 || d.Error != nil}
 	case d.Turn > h.Turn:
 		// An executor that only says how turns ended.
 		v.Abandoned = h.openTurn(d.Turn)

@@ -439,8 +439,12 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		if d.Turn > m.turn {
 			m.begin(d.Turn)
 		}
+		if d.Turn == m.turn && !m.open && m.answered {
+			m.say(d.Turn, d.Messages, false)
+			return yes(true)
+		}
 		if d.Turn != m.turn || !m.open {
-			return yes(d.Turn == m.turn && m.answered)
+			return yes(false)
 		}
 		m.open = false
 		m.abandon(false)
