@@ -284,11 +284,13 @@ func work(t *testing.T, h *haystack, fleet *publisher.Fleet, plain, plainLarge, 
 	turn, err := run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{message("use " + pattern)}})
 	require.NoError(t, err)
 	call := publisher.ToolCall{ID: "c1", Name: "login", Replay: schema.ReplayPure, Arguments: []byte(`{"Password":"` + field + `","deep":[{"API_KEY":{"a":"` + field + `"}}],"file":"/tmp/` + pattern + `"}`)}
-	_, err = turn.Answer(ctx, publisher.Answer{Message: message("calling"), Calls: []publisher.ToolCall{call}})
+	_, err = turn.Answer(ctx, publisher.Answer{Message: textMessage(schema.RoleAssistant, "calling"), Calls: []publisher.ToolCall{call}})
 	require.NoError(t, err)
 	_, err = turn.Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 		return publisher.Result(map[string]string{"password": field, "text": pattern, "large": large + pattern})
 	})
+	require.NoError(t, err)
+	turn, err = run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{message("again " + pattern)}})
 	require.NoError(t, err)
 	call = publisher.ToolCall{ID: "c2", Name: "fail", Replay: schema.ReplayPure, Arguments: []byte(`{}`)}
 	_, err = turn.Call(ctx, call)

@@ -266,7 +266,7 @@ func (l *heldLane) loses(ctx context.Context) {
 		if again {
 			return nil
 		}
-		_, err := turn.Answer(ctx, publisher.Answer{Message: said(schema.RoleAssistant, checker.Token(l.run, 3)), Calls: l.calls[:2]})
+		_, err := turn.Answer(ctx, publisher.Answer{Message: said(schema.RoleAssistant, checker.Token(l.run, 3)), Calls: l.calls})
 		return err
 	})
 	for i := 0; i < len(l.calls) && err == nil; i++ {
