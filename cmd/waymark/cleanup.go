@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,22 +23,19 @@ const (
 	cleanupLook = 100 * time.Millisecond
 	// shownRuns bounds the runs that are listed for people; reports have all.
 	shownRuns = 20
-	// maxAgeDays bounds --max-age-days: a hundred years.
-	maxAgeDays = 36500
 )
 
 // endedStatuses are those that a cleanup may remove.
 var endedStatuses = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}
 
 type cleanupCmd struct {
-	MaxAgeDays *int            `placeholder:"N" help:"Remove runs that ended more than so many days ago, instead of by the fleet's policy; 0 removes all ended runs but those that --grace keeps."`
-	MaxAge     *time.Duration  `placeholder:"TIME" help:"The same as a time, such as 36h."`
-	Grace      time.Duration   `default:"10m" placeholder:"TIME" help:"Keep what anything was added to within this time, whatever its age (default: 10m)."`
-	Status     []schema.Status `placeholder:"STATUS,..." help:"Only runs that are completed, failed or cancelled; may be given several times."`
-	DryRun     bool            `help:"Show the plan, and remove nothing."`
-	Report     string          `placeholder:"FILE" help:"Write the report to a new file: Markdown when the name ends with .md, else JSON."`
-	NoVerify   bool            `help:"Do not verify the runs that are left."`
-	By         string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	MaxAge   *age            `placeholder:"TIME" help:"Remove runs that ended longer ago than this, such as 30d or 36h, instead of by the fleet's policy; 0d removes all ended runs but those that --grace keeps."`
+	Grace    age             `default:"10m" placeholder:"TIME" help:"Keep what anything was added to within this time, whatever its age (default: 10m)."`
+	Status   []schema.Status `placeholder:"STATUS,..." help:"Only runs that are completed, failed or cancelled; may be given several times."`
+	DryRun   bool            `help:"Show the plan, and remove nothing."`
+	Report   string          `placeholder:"FILE" help:"Write the report to a new file: Markdown when the name ends with .md, else JSON."`
+	NoVerify bool            `help:"Do not verify the runs that are left."`
+	By       string          `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
@@ -48,40 +46,48 @@ func (cleanupCmd) Help() string {
 		`are removed for good, and their ids are never used again. With --quiet only their ids are printed, one a line.
 
 Examples:
-  waymark cleanup --max-age-days 30 --status completed --dry-run
-  waymark cleanup --max-age-days 0 --dry-run            what has ended, whatever its age
-  waymark cleanup --max-age-days 7 --status failed --report cleanup.md`
+  waymark cleanup --max-age 30d --status completed --dry-run
+  waymark cleanup --max-age 0d --dry-run                what has ended, whatever its age
+  waymark cleanup --max-age 7d --status failed --report cleanup.md`
 }
 
 // Validate is called by kong.
 func (c cleanupCmd) Validate() error {
-	switch {
-	case c.MaxAgeDays != nil && c.MaxAge != nil:
-		return errors.New("--max-age-days and --max-age are both given: leave out one of them")
-	case c.MaxAgeDays != nil && (*c.MaxAgeDays < 0 || *c.MaxAgeDays > maxAgeDays):
-		return fmt.Errorf("--max-age-days %d: use 0 to %d", *c.MaxAgeDays, maxAgeDays)
-	case c.MaxAge != nil && *c.MaxAge < 0:
-		return fmt.Errorf("--max-age %s: use 0s or more", *c.MaxAge)
-	case c.Grace < time.Second:
-		return fmt.Errorf("--grace %s: use 1s or more", c.Grace)
+	if grace := time.Duration(c.Grace); grace < time.Second {
+		return fmt.Errorf("--grace %s: use 1s or more", grace)
 	}
 	return nil
 }
 
-// age is the one that the flags give.
-func (c cleanupCmd) age() (age time.Duration, given bool) {
-	switch {
-	case c.MaxAgeDays != nil:
-		return time.Duration(*c.MaxAgeDays) * 24 * time.Hour, true
-	case c.MaxAge != nil:
-		return *c.MaxAge, true
+// age is a time that may be given in days.
+type age time.Duration
+
+// UnmarshalText reads a time with days, of 0 or more.
+func (t *age) UnmarshalText(text []byte) error {
+	d, err := parseDays(string(text))
+	if err != nil || d < 0 {
+		return fmt.Errorf("%.40q is no such time: use one such as 30d, 36h or 0d", text)
 	}
-	return 0, false
+	*t = age(d)
+	return nil
+}
+
+// parseDays reads a Go duration, or a whole number of days up to the longest retention.
+func parseDays(s string) (time.Duration, error) {
+	days, ok := strings.CutSuffix(s, "d")
+	if !ok {
+		return time.ParseDuration(s)
+	}
+	n, err := strconv.Atoi(days)
+	if err != nil || n > schema.MaxRetentionSeconds/86400 {
+		return 0, fmt.Errorf("%q is not a number of days", days)
+	}
+	return time.Duration(n) * 24 * time.Hour, nil
 }
 
 // policyText is the policy for people. The shortest age that the daemon takes, a second, is none.
 func (c cleanupCmd) policyText(p *schema.RetentionPolicy) string {
-	if age, given := c.age(); given && age == 0 {
+	if c.MaxAge != nil && *c.MaxAge == 0 {
 		return "ended runs of any age are removed"
 	}
 	return p.String()
@@ -89,13 +95,12 @@ func (c cleanupCmd) policyText(p *schema.RetentionPolicy) string {
 
 // policy is the one that the flags ask for, nil for the fleet's own.
 func (c cleanupCmd) policy() *schema.RetentionPolicy {
-	age, given := c.age()
-	if !given {
+	if c.MaxAge == nil {
 		return nil
 	}
-	seconds := max(int64(age/time.Second), 1) // 0 is for ever
+	seconds := max(int64(time.Duration(*c.MaxAge)/time.Second), 1) // 0 is for ever
 	return &schema.RetentionPolicy{
-		CompletedSeconds: seconds, FailedSeconds: seconds, CancelledSeconds: seconds, GraceSeconds: int64(c.Grace / time.Second),
+		CompletedSeconds: seconds, FailedSeconds: seconds, CancelledSeconds: seconds, GraceSeconds: int64(time.Duration(c.Grace) / time.Second),
 	}
 }
 
@@ -163,7 +168,7 @@ func (c cleanupCmd) pages(ctx context.Context, cl *client, by string, report *re
 			return err
 		}
 		if !reply.Policy.Removes() {
-			return fail(exitUsage, "name an age with --max-age-days, or give the fleet a policy: "+cl.prompt.command("fleet retention --completed 30d --failed 7d"),
+			return fail(exitUsage, "name an age with --max-age, such as 30d, or give the fleet a policy: "+cl.prompt.command("fleet retention --completed 30d --failed 7d"),
 				"the policy of fleet %s keeps all runs that are asked for", cl.fleet)
 		}
 		if reply.Incomplete {

@@ -64,11 +64,11 @@ func TestErase_DiskOfTheReceiptIsFull_SaysThatTheRunIsErased(t *testing.T) {
 	require.NoFileExists(t, receipt)
 
 	report := filepath.Join(disk, "report.json")
-	code, text = command(t, dir, "--context", ready.Context, "cleanup", "--max-age-days", "0", "--report", report)
+	code, text = command(t, dir, "--context", ready.Context, "cleanup", "--max-age", "0d", "--report", report)
 	require.Equal(t, int(exitFailure), code, text)
 	require.Contains(t, text, "waymark: 0 runs are removed, and the report is not written: ")
 	require.Contains(t, text, "hint: standard output has what was done; it is not reported again")
-	code, text = command(t, dir, "--context", ready.Context, "cleanup", "--max-age-days", "0", "--dry-run", "--report", report)
+	code, text = command(t, dir, "--context", ready.Context, "cleanup", "--max-age", "0d", "--dry-run", "--report", report)
 	require.Equal(t, int(exitFailure), code, text)
 	require.Contains(t, text, "waymark: nothing was removed, and the report is not written: ")
 	require.NoFileExists(t, report)

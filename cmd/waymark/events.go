@@ -72,6 +72,8 @@ func (c eventsCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case c.Accepted && (c.All || c.Since != 0 || c.NoFollow):
 		return fail(exitUsage, "leave out --accepted to read the log", "--accepted is live only")
+	case c.Raw && !a.cli.JSON:
+		return fail(exitUsage, "add --json", "--raw is a form of JSON: without --json it would change nothing")
 	case c.Since < 0:
 		return fail(exitUsage, "write how long ago: --since 10m", "--since %s is below 0", c.Since)
 	case c.NoFollow && !c.All && c.Since == 0:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/waymarkio/waymark/kvstore"
@@ -41,18 +40,9 @@ func (k *keepTime) UnmarshalText(text []byte) error {
 		*k = 0
 		return nil
 	}
-	bad := fmt.Errorf("%.40q is not a time: use one such as 30d or 12h, or forever", s)
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.Atoi(days)
-		if err != nil || n < 1 || n > schema.MaxRetentionSeconds/86400 {
-			return bad
-		}
-		*k = keepTime(time.Duration(n) * 24 * time.Hour)
-		return nil
-	}
-	d, err := time.ParseDuration(s)
+	d, err := parseDays(s)
 	if err != nil || d < time.Second {
-		return bad
+		return fmt.Errorf("%.40q is not a time: use one such as 30d or 12h, or forever", s)
 	}
 	*k = keepTime(d)
 	return nil

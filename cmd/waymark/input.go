@@ -135,7 +135,7 @@ func (c inputCmd) payload(a *app) (jsontext.Value, error) {
 	case c.File != "":
 		f, err := os.Open(c.File)
 		if err != nil {
-			return nil, fail(exitNotFound, "", "%v", err)
+			return nil, fail(exitNotFound, "name the file with the answer, or answer with --text or --json-value", "%v", err)
 		}
 		defer func() { _ = f.Close() }() // it was only read
 		return readAnswer(f, c.File, true)

@@ -114,7 +114,7 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 		wait(t.Context(), t, r, asks)
 	}
 	require.Eventually(t, func() bool {
-		_, stdout, _ := s.ask(t, false, "", "cleanup", "--max-age-days", "0", "--grace", "1s", "--dry-run", "--quiet")
+		_, stdout, _ := s.ask(t, false, "", "cleanup", "--max-age", "0d", "--grace", "1s", "--dry-run", "--quiet")
 		return strings.Contains(stdout, ended)
 	}, startLimit, 100*time.Millisecond)
 	for _, test := range []struct {
@@ -130,7 +130,7 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 		{"plan " + live, []string{live, call, asks}},
 		{"tree " + live, []string{live}},
 		{"cut --at 1ms", []string{live, ended}},
-		{"cleanup --max-age-days 0 --grace 1s --dry-run", []string{ended}},
+		{"cleanup --max-age 0d --grace 1s --dry-run", []string{ended}},
 	} {
 		for _, columns := range []string{"80", "100", "200", ""} {
 			code, stdout, stderr := s.ask(t, strings.Contains(test.words, "watch"), columns, strings.Fields(test.words)...)

@@ -371,7 +371,7 @@ func (m *minority) askAll(ctx context.Context, wave int) {
 	if testbin.Full(m.tb) {
 		lines = append(lines,
 			"runs ls", "runs history "+taken, "export "+taken, "recover --at turn:0 "+taken, "recover --executor another "+taken, "plan "+taken, "tree "+taken, "cut --at 1s", "fleet show",
-			"fleet retention", "shards ls", "cleanup --dry-run --max-age-days 1", "backup "+filepath.Join(m.tb.TempDir(), "backup"))
+			"fleet retention", "shards ls", "cleanup --dry-run --max-age 1d", "backup "+filepath.Join(m.tb.TempDir(), "backup"))
 	}
 	for _, line := range lines {
 		questions["waymark "+line] = func(ctx context.Context) error { return m.command(ctx, line) }
