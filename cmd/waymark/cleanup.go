@@ -282,6 +282,21 @@ func (c cleanupCmd) writeReport(file *newFile, report *retention.Report) error {
 	return f
 }
 
+// keptText is how many runs are kept, and why: grace and age keep most of them, and no line names those.
+func keptText(report *retention.Report) string {
+	var whys []string
+	for _, why := range report.Reasons() {
+		if why != schema.WhyAge {
+			whys = append(whys, fmt.Sprint(report.ByWhy[why], " ", strings.ReplaceAll(string(why), "_", " ")))
+		}
+	}
+	kept := plural(report.Kept, "run")
+	if len(whys) > 0 {
+		kept += ": " + strings.Join(whys, ", ")
+	}
+	return kept
+}
+
 func removedRuns(n int64) string { return plural(n, "run") + " " + inNumber(n, "is", "are") }
 
 func (c cleanupCmd) print(a *app, report *retention.Report) error {
@@ -356,8 +371,8 @@ func (c cleanupCmd) print(a *app, report *retention.Report) error {
 	if s := report.Policy.GraceSeconds; s > 0 {
 		grace = fmt.Sprintf("%s: runs with newer events are kept", time.Duration(s)*time.Second)
 	}
-	return printFields(a.stdout, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", plural(report.Scanned, "run"),
-		removed, plural(report.Removed, "run")+", "+bytesText(report.Bytes), "kept", plural(report.Kept, "run"),
+	return printFields(a.stdout, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", inNumber(report.Scanned, "1 run that is", fmt.Sprint(report.Scanned, " runs that are"))+" old enough",
+		removed, plural(report.Removed, "run")+", "+bytesText(report.Bytes), "kept", keptText(report),
 		"waiting for a person", unsettled,
 		"not removed", failed, "still going", pending, "verified", verified)
 }
