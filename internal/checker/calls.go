@@ -60,8 +60,12 @@ type epochSequence struct {
 
 // callStory is what the log says of one call.
 type callStory struct {
+	// called is the epoch in which it was recorded; free says that an answer requests it, and that it may run without a begin.
 	called schema.Epoch
 	replay schema.Replay
+	free   bool
+	// begun are the epochs in which it began, or was run again by its executor's word.
+	begun []schema.Epoch
 	// reruns are the epochs in which it was settled as rerun, by a person where byPerson says so.
 	reruns   []schema.Epoch
 	byPerson []bool
@@ -96,10 +100,17 @@ func (c *runCheck) stories() map[string]*callStory {
 		switch d := data.(type) {
 		case *schema.TurnAnsweredData:
 			for i := range d.Calls {
-				of(d.Calls[i].ToolCallID).called, of(d.Calls[i].ToolCallID).replay = epoch, d.Calls[i].Replay
+				s := of(d.Calls[i].ToolCallID)
+				s.called, s.replay, s.free = epoch, d.Calls[i].Replay, runsUnbegun(d.Calls[i].Replay)
 			}
 		case *schema.ToolCalledData:
-			of(d.ToolCallID).called, of(d.ToolCallID).replay = epoch, d.Replay
+			s := of(d.ToolCallID)
+			if s.called == 0 {
+				s.called, s.replay = epoch, d.Replay
+			}
+			if !d.Requested {
+				s.begun, s.free = append(s.begun, epoch), false
+			}
 		case *schema.ToolReturnedData:
 			if x.evidence {
 				of(d.ToolCallID).late = true
@@ -120,14 +131,22 @@ func (c *runCheck) stories() map[string]*callStory {
 			if s.late && !person {
 				c.add(RuleCalls, appendOps(nil, x.ops), "call %s is run again at %d, and its late result was there", d.ToolCallID, x.rec.Stream)
 			}
+			if !person {
+				s.begun = append(s.begun, epoch)
+			}
 			s.reruns, s.byPerson, s.late = append(s.reruns, epoch), append(s.byPerson, person), false
 		}
 	}
 	return stories
 }
 
-// calls: a tool runs once for each time that its call was recorded and settled as rerun, in the epoch that may; a person says so where
-// the policy leaves it to one; nothing runs once the call has come to its end; what a call came to is what a run of its tool returned; and
+// runsUnbegun are the policies whose calls need no begin of their own where an answer requests them.
+func runsUnbegun(replay schema.Replay) bool {
+	return replay == schema.ReplayPure || replay == schema.ReplayIdempotent
+}
+
+// calls: a tool runs once for each time that its call was begun and settled as rerun, in the epoch that may; a person says so where
+// the policy leaves it to one; a pure or idempotent call of an answer runs in any epoch until its outcome is recorded; nothing runs once the call has come to its end; what a call came to is what a run of its tool returned; and
 // a tool that can be asked what became of a call has its effect once.
 func (c *runCheck) calls() {
 	if c.opts.Damaged[c.f.Run] {
@@ -158,7 +177,7 @@ const proofLasts = 2500 * time.Millisecond
 // whenRun holds the times at which the tool of a hold or verify call ran against whose epoch stood: none begins once its epoch is over, and none
 // behind one of a later epoch.
 func (c *runCheck) whenRun(id string, s *callStory, runs []*Op) {
-	if s.replay == schema.ReplayPure || s.replay == schema.ReplayIdempotent {
+	if runsUnbegun(s.replay) {
 		return
 	}
 	for _, op := range runs {
@@ -196,11 +215,21 @@ func (c *runCheck) runsOf(id string, s *callStory, runs []*Op) {
 		case i > 0 && runs[i-1].Epoch == op.Epoch:
 			c.add(RuleCalls, ids(runs[i-1:i+1]), "the tool of call %s ran twice in epoch %d", id, op.Epoch)
 		}
+		if s.free {
+			continue
+		}
+		if !runsUnbegun(s.replay) && !slices.Contains(s.begun, op.Epoch) {
+			c.add(RuleCalls, []int64{op.ID}, "the tool of call %s, policy %s, ran in epoch %d, and it was not begun there", id, s.replay, op.Epoch)
+			continue
+		}
 		after := s.called
+		if len(s.begun) > 0 {
+			after = s.begun[0]
+		}
 		if i > 0 {
 			after = runs[i-1].Epoch
-		} else if op.Epoch == s.called {
-			continue // what it was recorded for
+		} else if op.Epoch == after {
+			continue // what it was begun for
 		}
 		at := slices.IndexFunc(s.reruns, func(e schema.Epoch) bool { return e > after && e <= op.Epoch })
 		switch {

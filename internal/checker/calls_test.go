@@ -20,6 +20,15 @@ func returned(result string) schema.Data {
 	return &schema.ToolReturnedData{ToolCallID: toolCall, Result: []byte(`"` + result + `"`)}
 }
 
+// answered is an answer that asks for the call.
+func answered(replay schema.Replay) schema.Data {
+	return &schema.TurnAnsweredData{
+		Turn:    1,
+		Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("I change it")}},
+		Calls:   []schema.RequestedCall{{ToolCallID: toolCall, Name: "change", Replay: replay, VerifySubject: "ask"}},
+	}
+}
+
 func settled(how schema.Settlement, result string) schema.Data {
 	d := &schema.ToolSettledData{ToolCallID: toolCall, How: how}
 	if result != "" {
@@ -109,7 +118,24 @@ func TestLawfulCallsAreAccepted(t *testing.T) {
 			w.crashed(schema.ReplayHold, "none")
 			w.person(schema.SettledRerun, "")
 			w.runs("ex-2", "2")
-			w.asks("ex-2", 2, &schema.ToolDecidedData{ToolCallID: toolCall, Occurrence: 1, Decision: schema.DecisionAllow}, returned("2"))
+			w.asks("ex-2", 2, called(schema.ReplayHold), returned("2"))
+		},
+		"a pure one of an answer that runs again": func(w *world) {
+			w.start("ex-1")
+			w.turn = 1
+			w.publish("ex-1", answered(schema.ReplayPure))
+			w.runs("ex-1", "1")
+			w.takeover("ex-2", "q1")
+			w.runs("ex-2", "2")
+			w.asks("ex-2", 1, returned("2"))
+		},
+		"a held one of an answer that the next executor begins": func(w *world) {
+			w.start("ex-1")
+			w.turn = 1
+			w.publish("ex-1", answered(schema.ReplayHold))
+			w.takeover("ex-2", "q1")
+			w.runs("ex-2", "1")
+			w.asks("ex-2", 2, called(schema.ReplayHold), returned("1"))
 		},
 		"one that begins by a proof from before the takeover": func(w *world) {
 			w.crashed(schema.ReplayHold, "none")
@@ -211,7 +237,35 @@ func TestUnlawfulCallsAreRefused(t *testing.T) {
 			w.person(schema.SettledRerun, "")
 			w.runs("ex-2", "2")
 			w.runs("ex-1", "1")
-			w.asks("ex-2", 2, &schema.ToolDecidedData{ToolCallID: toolCall, Occurrence: 1, Decision: schema.DecisionAllow}, returned("2"))
+			w.asks("ex-2", 2, called(schema.ReplayHold), returned("2"))
+		}},
+		"a held one of an answer that runs and was not begun": {"it was not begun there", checker.RuleCalls, func(w *world) {
+			w.start("ex-1")
+			w.turn = 1
+			w.publish("ex-1", answered(schema.ReplayHold))
+			w.runs("ex-1", "1")
+		}},
+		"a held one of an answer that runs again and was not settled": {"it was not begun there", checker.RuleCalls, func(w *world) {
+			w.start("ex-1")
+			w.turn = 1
+			w.publish("ex-1", answered(schema.ReplayHold))
+			w.asks("ex-1", 1, called(schema.ReplayHold))
+			w.takeover("ex-2", "q1")
+			w.runs("ex-2", "1")
+		}},
+		"a held one that a person cleared and nobody began": {"it was not begun there", checker.RuleCalls, func(w *world) {
+			w.crashed(schema.ReplayHold, "none")
+			w.person(schema.SettledRerun, "")
+			w.runs("ex-2", "2")
+		}},
+		"a pure one of an answer that runs once it is over": {"came to its end in epoch 1", checker.RuleCalls, func(w *world) {
+			w.start("ex-1")
+			w.turn = 1
+			w.publish("ex-1", answered(schema.ReplayPure))
+			w.runs("ex-1", "1")
+			w.asks("ex-1", 1, returned("1"))
+			w.takeover("ex-2", "q1")
+			w.runs("ex-2", "1")
 		}},
 		"one that runs once it is over": {"came to its end in epoch 1", checker.RuleCalls, func(w *world) {
 			w.start("ex-1")

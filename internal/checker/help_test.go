@@ -13,6 +13,7 @@ import (
 
 // world makes small histories by hand: a log, what was done, and what is found in the end.
 type world struct {
+	turn    int32 // of the events of executors
 	t       *testing.T
 	head    schema.Head
 	log     []schema.Record
@@ -52,7 +53,7 @@ func (w *world) writer(actor string) *schema.Writer {
 func (w *world) event(actor string, data schema.Data) *schema.Event {
 	w.t.Helper()
 	x := w.writer(actor)
-	e, _, err := x.Event(data, 0, time.Unix(1_700_000_000+w.clock, 0), x.Chain, 0)
+	e, _, err := x.Event(data, w.turn, time.Unix(1_700_000_000+w.clock, 0), x.Chain, 0)
 	require.NoError(w.t, err)
 	return e
 }
