@@ -178,20 +178,13 @@ func requested(a *accepted) []*schema.Event {
 	}
 	events := make([]*schema.Event, 0, len(d.Calls))
 	for i := range d.Calls {
-		c := &d.Calls[i]
-		if c.Error != nil {
+		if d.Calls[i].Error != nil {
 			continue
 		}
-		called := &schema.ToolCalledData{
-			ToolCallID: c.ToolCallID, Occurrence: a.calls[i].Occurrence, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
-			VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.TimeoutMS, Source: c.Source, Extra: c.Extra,
-		}
-		dataref := ""
-		for _, ref := range d.Refs {
-			if path, ok := strings.CutPrefix(ref.Path, fmt.Sprintf("/calls/%d/", i)); ok {
-				ref.Path, dataref = "/"+path, ref.DataRef
-				called.Refs = append(called.Refs, ref)
-			}
+		called, dataref := d.Called(i), ""
+		called.Occurrence = a.calls[i].Occurrence
+		if n := len(called.Refs); n > 0 {
+			dataref = called.Refs[n-1].DataRef
 		}
 		body, err := json.Marshal(called, json.Deterministic(true))
 		if err != nil {

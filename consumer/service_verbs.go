@@ -160,16 +160,17 @@ func settleable(r *reading, req *schema.SettleRequest) error {
 	i := slices.IndexFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == req.CallKey })
 	const hint = "waymark.get shows the run's open calls and which of them are in doubt."
 	ended := r.head.Status.Terminal()
+	may := i >= 0 && r.head.OpenCalls[i].MayHaveRun(r.head.Epoch)
 	switch {
 	case i < 0:
 		return fail(schema.CodeNotInDoubt, hint, "run %s has no open call %s of turn %d, occurrence %d", r.run, req.ToolCallID, req.Turn, req.Occurrence)
 	case ended && req.How == schema.SettledRerun:
 		return fail(schema.CodeRunEnded, "Settle it otherwise, or take the run over with reason reopen: its executor settles the call then.",
 			"run %s is %s, and has no executor to run call %s of turn %d again", r.run, r.head.Status, req.ToolCallID, req.Turn)
-	case !ended && r.head.OpenCalls[i].Requested && !r.head.MayHaveRun(i):
+	case !ended && !may && r.head.OpenCalls[i].Requested:
 		return fail(schema.CodeNotInDoubt, "The run's executor will run it. To stop it: waymark cancel "+r.run+".", "call %s of turn %d is requested and has not begun",
 			req.ToolCallID, req.Turn)
-	case !ended && !r.head.MayHaveRun(i):
+	case !ended && !may:
 		return fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor is still at it", req.ToolCallID, req.Turn)
 	case req.How == schema.SettledAdopted && !r.head.OpenCalls[i].Late && len(req.Result) == 0:
 		return fail(schema.CodeConflict, "Give a result, or settle it otherwise.", "call %s of turn %d has no late result to adopt", req.ToolCallID, req.Turn)

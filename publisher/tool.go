@@ -124,7 +124,7 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 		if v.open != nil {
 			// Of the recorded policy and the one that the tool has now the stricter one counts. By the recorded one an executor of an
 			// earlier epoch may have run the call without a begin.
-			may := v.open.Requested && v.open.Replay.Rerunnable() && v.open.Epoch < r.Epoch()
+			may := v.open.MayHaveRun(r.Epoch())
 			if policy := schema.Stricter(v.open.Replay, call.Replay); call.Replay != "" && policy != v.open.Replay {
 				v.open.Replay, v.stricter = policy, &call
 			}

@@ -135,14 +135,16 @@ type ToolCall struct {
 	Time time.Time
 }
 
-func (c ToolCall) draft(turn int32) draft {
-	return draft{
-		data: &schema.ToolCalledData{
-			ToolCallID: c.ID, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
-			VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.Timeout.Milliseconds(), Source: c.Source,
-		},
-		turn: turn, at: c.Time,
+func (c *ToolCall) requested() schema.RequestedCall {
+	return schema.RequestedCall{
+		ToolCallID: c.ID, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
+		VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.Timeout.Milliseconds(), Error: c.Error, Source: c.Source,
 	}
+}
+
+func (c *ToolCall) draft(turn int32) draft {
+	call := c.requested()
+	return draft{data: call.Called(), turn: turn, at: c.Time}
 }
 
 // Answer is what the model answered.
@@ -176,11 +178,7 @@ func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, err
 		Usage: answer.Usage, DurationMS: answer.Duration.Milliseconds(), Source: answer.Source,
 	}
 	for i := range answer.Calls {
-		c := readable(answer.Calls[i])
-		data.Calls = append(data.Calls, schema.RequestedCall{
-			ToolCallID: c.ID, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
-			VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.Timeout.Milliseconds(), Error: c.Error, Source: c.Source,
-		})
+		data.Calls = append(data.Calls, readable(answer.Calls[i]).requested())
 	}
 	verdicts, err := t.run.publish(ctx, draft{data: data, turn: t.number, at: answer.Time})
 	if err != nil {

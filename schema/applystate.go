@@ -115,11 +115,7 @@ func (s *State) add(v Verdict) {
 			c.begun(e, d, s.Head.Epoch)
 			break
 		}
-		s.Calls = append(s.Calls, Call{
-			CallKey: v.Call, Name: d.Name, Arguments: d.Arguments, Replay: d.Replay, IdempotencyKey: d.IdempotencyKey,
-			VerifySubject: d.VerifySubject, SideEffect: d.SideEffect, TimeoutMS: d.TimeoutMS, Source: d.Source, Outcome: OutcomeOpen,
-			Refs: d.Refs, CalledAt: e.Time, Epoch: s.Head.Epoch,
-		})
+		s.Calls = append(s.Calls, newCall(v.Call, d, e.Time, s.Head.Epoch))
 	case *ToolReturnedData:
 		if c := s.Call(v.Call); c != nil {
 			c.returned(d)
@@ -345,16 +341,36 @@ func (s *State) turnAnswered(e *Event, d *TurnAnsweredData, keys []CallKey) {
 		}
 	}
 	for i := range d.Calls {
-		r := &d.Calls[i]
-		c := Call{
-			CallKey: keys[i], Name: r.Name, Arguments: r.Arguments, Replay: r.Replay, IdempotencyKey: r.IdempotencyKey,
-			VerifySubject: r.VerifySubject, SideEffect: r.SideEffect, TimeoutMS: r.TimeoutMS, Source: r.Source, Outcome: OutcomeOpen,
-			Refs: refsBelow(d.Refs, fmt.Sprintf("/calls/%d", i)), CalledAt: e.Time, Epoch: s.Head.Epoch,
-		}
-		if r.Error != nil {
-			c.Outcome, c.Error, c.ClosedAt = OutcomeFailed, r.Error, e.Time
+		c := newCall(keys[i], d.Called(i), e.Time, s.Head.Epoch)
+		if failed := d.Calls[i].Error; failed != nil {
+			c.Outcome, c.Error, c.ClosedAt = OutcomeFailed, failed, e.Time
 		}
 		s.Calls = append(s.Calls, c)
+	}
+}
+
+// Called returns call i of the answer as tool.called would record it.
+func (d *TurnAnsweredData) Called(i int) *ToolCalledData {
+	called := d.Calls[i].Called()
+	called.Refs = refsBelow(d.Refs, fmt.Sprintf("/calls/%d", i))
+	return called
+}
+
+// Called returns the call as tool.called would record it, without refs.
+func (c *RequestedCall) Called() *ToolCalledData {
+	return &ToolCalledData{
+		ToolCallID: c.ToolCallID, Occurrence: c.Occurrence, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay,
+		IdempotencyKey: c.IdempotencyKey, VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.TimeoutMS,
+		Source: c.Source, Extra: c.Extra,
+	}
+}
+
+// newCall is a call as it is recorded.
+func newCall(key CallKey, d *ToolCalledData, at string, epoch Epoch) Call {
+	return Call{
+		CallKey: key, Name: d.Name, Arguments: d.Arguments, Replay: d.Replay, IdempotencyKey: d.IdempotencyKey,
+		VerifySubject: d.VerifySubject, SideEffect: d.SideEffect, TimeoutMS: d.TimeoutMS, Source: d.Source, Outcome: OutcomeOpen,
+		Refs: d.Refs, CalledAt: at, Epoch: epoch,
 	}
 }
 

@@ -123,12 +123,8 @@ func (h *Head) turnEnded(d *TurnEndedData) Verdict {
 	case d.Turn == h.Turn && h.TurnOpen:
 		v.Abandoned = h.abandon(false)
 	case d.Turn == h.Turn && h.TurnAnswered:
-		// It ended with the last outcome of its calls. What is said behind it is kept.
-		h.Counts.Messages += int64(len(d.Messages))
-		if d.Error != nil {
-			h.setError(d.Error)
-		}
-		return Verdict{Kind: Applied, Boundary: len(d.Messages) > 0 || d.Error != nil}
+		// The turn ended with the last outcome of its calls. Later messages and a later error are kept.
+		v.Over, v.Boundary = false, len(d.Messages) > 0 || d.Error != nil
 	case d.Turn > h.Turn:
 		// An executor that only says how turns ended.
 		v.Abandoned = h.openTurn(d.Turn)
@@ -268,18 +264,17 @@ func (h *Head) begin(c *OpenCall, d *ToolCalledData) Verdict {
 	switch asked := slices.ContainsFunc(h.Interrupts, func(o OpenInterrupt) bool { return o.Reason == WaitToolApproval && o.CallKey() == c.CallKey }); {
 	case c.Decision != "" || asked:
 		return rejected(ReasonNotAllowed, "call %.80q of turn %d is not allowed", c.ToolCallID, c.Turn)
-	case !policy.Rerunnable() && c.Replay.Rerunnable() && c.Epoch < h.Epoch:
+	case !policy.Rerunnable() && c.MayHaveRun(h.Epoch):
 		return rejected(ReasonCallOpen, "call %.80q of turn %d is recorded as %s and may have run: ask a person, or the tool, first", c.ToolCallID, c.Turn, c.Replay)
 	}
 	c.Requested, c.Again, c.Epoch, c.Replay = false, false, h.Epoch, policy
 	return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey, Begun: true}
 }
 
-// MayHaveRun reports whether it is not known if an open call had its effect: it is in doubt, or its policy needs no begin and an executor
-// of an earlier epoch may have run it, which matters to one whose own policy is stricter.
-func (h *Head) MayHaveRun(i int) bool {
-	c := &h.OpenCalls[i]
-	return c.InDoubt || c.Requested && c.Replay.Rerunnable() && c.Epoch < h.Epoch
+// MayHaveRun reports whether an executor before the given epoch may have run an open call: the call is in doubt, or its policy needs
+// no begin. The latter matters to an executor whose own policy is stricter.
+func (c *OpenCall) MayHaveRun(epoch Epoch) bool {
+	return c.InDoubt || c.Requested && c.Replay.Rerunnable() && c.Epoch < epoch
 }
 
 // callBytes is what the ids and names of calls take in the head before more are added; those of the turn go when a new one opens.
@@ -343,7 +338,7 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 	if ended && d.How == SettledRerun {
 		return rejected(ReasonRunEnded, "the run is %s, and a call runs again only after a resume with reason reopen", h.Status)
 	}
-	if !h.MayHaveRun(i) && !ended {
+	if !c.MayHaveRun(h.Epoch) && !ended {
 		return rejected(ReasonNotInDoubt, "call %.80q of turn %d is not in doubt", d.ToolCallID, c.Turn)
 	}
 	if d.How == SettledAdopted && !c.Late && len(d.Result) == 0 && len(d.Refs) == 0 {

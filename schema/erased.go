@@ -229,6 +229,9 @@ func (p *RetentionPolicy) String() string {
 // Why a run is kept, or removed.
 type Why string
 
+// Words returns the reason for people.
+func (w Why) Words() string { return strings.ReplaceAll(string(w), "_", " ") }
+
 // Reasons.
 const (
 	// WhyAge: it ended longer ago than the policy keeps runs of its status. The only reason to remove one.

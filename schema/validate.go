@@ -242,9 +242,7 @@ func Validate(data Data) error {
 		v.message("/message", &d.Message)
 		v.refs(d.Refs)
 	case *ToolCalledData:
-		v.call("", &RequestedCall{
-			ToolCallID: d.ToolCallID, Occurrence: d.Occurrence, Name: d.Name, Replay: d.Replay, VerifySubject: d.VerifySubject, TimeoutMS: d.TimeoutMS,
-		})
+		v.call("", d)
 		v.refs(d.Refs)
 	case *ToolReturnedData:
 		v.required("/tool_call_id", d.ToolCallID)
@@ -440,7 +438,7 @@ func (v *checker) answer(d *TurnAnsweredData) {
 			return
 		}
 		path := fmt.Sprintf("/calls/%d", i)
-		v.call(path, &d.Calls[i])
+		v.call(path, d.Calls[i].Called())
 		v.errorAt(path, d.Calls[i].Error)
 	}
 	v.usage(d.Usage)
@@ -449,7 +447,7 @@ func (v *checker) answer(d *TurnAnsweredData) {
 }
 
 // call checks what an answer and tool.called say of a call.
-func (v *checker) call(path string, c *RequestedCall) {
+func (v *checker) call(path string, c *ToolCalledData) {
 	v.required(path+"/tool_call_id", c.ToolCallID)
 	v.notNegative(path+"/occurrence", int64(c.Occurrence))
 	v.required(path+"/name", c.Name)

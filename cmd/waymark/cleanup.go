@@ -287,7 +287,7 @@ func keptText(report *retention.Report) string {
 	var whys []string
 	for _, why := range report.Reasons() {
 		if why != schema.WhyAge {
-			whys = append(whys, fmt.Sprint(report.ByWhy[why], " ", strings.ReplaceAll(string(why), "_", " ")))
+			whys = append(whys, fmt.Sprint(report.ByWhy[why], " ", why.Words()))
 		}
 	}
 	kept := plural(report.Kept, "run")
@@ -322,7 +322,7 @@ func (c cleanupCmd) print(a *app, report *retention.Report) error {
 		case item.Remove:
 			what = removed
 		}
-		why := strings.ReplaceAll(string(item.Why), "_", " ")
+		why := item.Why.Words()
 		if item.Detail != "" {
 			why += ", " + item.Detail
 		}

@@ -101,7 +101,7 @@ func (c *runCheck) stories() map[string]*callStory {
 		case *schema.TurnAnsweredData:
 			for i := range d.Calls {
 				s := of(d.Calls[i].ToolCallID)
-				s.called, s.replay, s.free = epoch, d.Calls[i].Replay, runsUnbegun(d.Calls[i].Replay)
+				s.called, s.replay, s.free = epoch, d.Calls[i].Replay, d.Calls[i].Replay.Rerunnable()
 			}
 		case *schema.ToolCalledData:
 			s := of(d.ToolCallID)
@@ -140,14 +140,12 @@ func (c *runCheck) stories() map[string]*callStory {
 	return stories
 }
 
-// runsUnbegun are the policies whose calls need no begin of their own where an answer requests them.
-func runsUnbegun(replay schema.Replay) bool {
-	return replay == schema.ReplayPure || replay == schema.ReplayIdempotent
-}
-
-// calls: a tool runs once for each time that its call was begun and settled as rerun, in the epoch that may; a person says so where
-// the policy leaves it to one; a pure or idempotent call of an answer runs in any epoch until its outcome is recorded; nothing runs once the call has come to its end; what a call came to is what a run of its tool returned; and
-// a tool that can be asked what became of a call has its effect once.
+// calls checks the rules of tool calls:
+//   - A tool runs once for each begin and each settlement as rerun of its call, in that epoch. Where the policy leaves the settlement
+//     to a person, a person settles.
+//   - A pure or idempotent call of an answer runs in any epoch until its outcome is recorded.
+//   - A closed call does not run. Its recorded result is one that its tool returned.
+//   - A tool that can be asked about a call has its effect once.
 func (c *runCheck) calls() {
 	if c.opts.Damaged[c.f.Run] {
 		return
@@ -177,7 +175,7 @@ const proofLasts = 2500 * time.Millisecond
 // whenRun holds the times at which the tool of a hold or verify call ran against whose epoch stood: none begins once its epoch is over, and none
 // behind one of a later epoch.
 func (c *runCheck) whenRun(id string, s *callStory, runs []*Op) {
-	if runsUnbegun(s.replay) {
+	if s.replay.Rerunnable() {
 		return
 	}
 	for _, op := range runs {
@@ -218,7 +216,7 @@ func (c *runCheck) runsOf(id string, s *callStory, runs []*Op) {
 		if s.free {
 			continue
 		}
-		if !runsUnbegun(s.replay) && !slices.Contains(s.begun, op.Epoch) {
+		if !s.replay.Rerunnable() && !slices.Contains(s.begun, op.Epoch) {
 			c.add(RuleCalls, []int64{op.ID}, "the tool of call %s, policy %s, ran in epoch %d, and it was not begun there", id, s.replay, op.Epoch)
 			continue
 		}

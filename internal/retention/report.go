@@ -68,9 +68,6 @@ func (r *Report) Add(items []schema.CleanupItem) {
 	r.Runs = append(r.Runs, items...)
 }
 
-// words of a reason.
-func words(w schema.Why) string { return strings.ReplaceAll(string(w), "_", " ") }
-
 // Reasons are the reasons met, sorted.
 func (r *Report) Reasons() []schema.Why {
 	reasons := make([]schema.Why, 0, len(r.ByWhy))
@@ -114,7 +111,7 @@ func (r *Report) Markdown(w io.Writer) error {
 	line("| why | runs |")
 	line("|---|---|")
 	for _, why := range r.Reasons() {
-		line("| %s | %d |", words(why), r.ByWhy[why])
+		line("| %s | %d |", why.Words(), r.ByWhy[why])
 	}
 	line("")
 	line("| run | status | last event | bytes | what | why |")
@@ -128,7 +125,7 @@ func (r *Report) Markdown(w io.Writer) error {
 		case item.Remove:
 			what = removed
 		}
-		why := words(item.Why)
+		why := item.Why.Words()
 		if item.Detail != "" {
 			why += ": " + cell(item.Detail)
 		}

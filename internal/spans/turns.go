@@ -101,14 +101,18 @@ func (t *Tracker) turnAnswered(d *schema.TurnAnsweredData, opened bool) {
 			t.turn.chat.span.StartTimeUnixNano = t.turn.span.StartTimeUnixNano
 		}
 	}
-	chat := t.turn.chat
-	if chat == nil {
-		chat = &t.turn.open
-	}
-	t.response(chat, d.Model, d.ResponseID, d.FinishReasons, d.Usage)
+	t.response(t.chat(), d.Model, d.ResponseID, d.FinishReasons, d.Usage)
 	if t.turn.chat != nil {
 		t.endChat(t.now)
 	}
+}
+
+// chat is the span of the model's call, or the turn's where the model was asked under an earlier epoch.
+func (t *Tracker) chat() *open {
+	if t.turn.chat != nil {
+		return t.turn.chat
+	}
+	return &t.turn.open
 }
 
 func (t *Tracker) turnEnded(d *schema.TurnEndedData) {
@@ -118,19 +122,15 @@ func (t *Tracker) turnEnded(d *schema.TurnEndedData) {
 	for i := range d.Messages {
 		t.message(&d.Messages[i])
 	}
-	chat := t.turn.chat
-	if chat == nil {
-		chat = &t.turn.open // the model was asked under an earlier epoch, and what it used is said now
-	}
 	if !t.head.TurnAnswered {
-		t.response(chat, d.Model, d.ResponseID, d.FinishReasons, d.Usage)
+		t.response(t.chat(), d.Model, d.ResponseID, d.FinishReasons, d.Usage)
 	}
 	if d.Error != nil {
 		t.fail(&t.turn.open, d.Error.Type, d.Error.Message)
 	}
 	if t.turn.chat != nil {
 		if d.Error != nil {
-			t.fail(chat, d.Error.Type, d.Error.Message)
+			t.fail(t.turn.chat, d.Error.Type, d.Error.Message)
 		}
 		t.endChat(t.now)
 	}
