@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -183,8 +184,8 @@ func requested(a *accepted) []*schema.Event {
 		}
 		called, dataref := d.Called(i), ""
 		called.Occurrence = a.calls[i].Occurrence
-		if n := len(called.Refs); n > 0 {
-			dataref = called.Refs[n-1].DataRef
+		for _, ref := range called.Refs {
+			dataref = cmp.Or(dataref, ref.DataRef)
 		}
 		body, err := json.Marshal(called, json.Deterministic(true))
 		if err != nil {

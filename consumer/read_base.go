@@ -103,6 +103,7 @@ func (rd *reader) graft(ctx context.Context, to *stateSink, run string, base *sc
 	}
 	own := to.state
 	to.state, to.last = schema.NewState(rd.fleet, base.Run), 0
+	to.state.Expect(m.head.Superseded)
 	defer func() { to.state, to.last = own, 0 }()
 	if err := rd.graft(ctx, to, base.Run, m.head.Base, forks+1); err != nil {
 		return err

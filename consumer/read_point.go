@@ -158,19 +158,21 @@ func (rd *reader) search(ctx context.Context, r *reading, p schema.Point) (*mome
 	}
 	w.behind = func(v schema.Verdict) bool {
 		if later != nil {
-			later.Behind(v)
+			later.Behind(&w.head, v)
 		}
 		switch {
 		case later != nil && !many:
 		case ahead != nil && finder.Confirmed(v):
 			found = append(found, *ahead)
 			later = schema.NewLater(&ahead.head)
-			later.Behind(v)
+			later.Behind(&w.head, v)
 		case finder.Behind(&w.head, v):
 			found = append(found, moment{head: w.head.Clone(), records: w.records})
 			later = schema.NewLater(&w.head)
 		}
-		ahead = nil
+		if !finder.Pending() {
+			ahead = nil
+		}
 		return later != nil && !many && later.Done() || len(found) == maxCandidates
 	}
 	err = rd.content(ctx, r, &place{next: 1}, w)
@@ -230,7 +232,7 @@ func (rd *reader) finder(ctx context.Context, r *reading, p schema.Point) (*sche
 			"no checkpoint of run %s is kept at revision %d", r.run, p.Number)
 		return nil, "", withPoints(e, kept)
 	default:
-		return schema.NewFinder(p), "", nil
+		return schema.NewFinder(p, r.head.Superseded), "", nil
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.P
 			return err
 		}
 	case schema.ViewState:
-		if err := v.fold(ctx, r.run, m.head.Base); err != nil {
+		if err := v.fold(ctx, r.run, &m.head); err != nil {
 			return err
 		}
 		if err := s.reader.contentTo(ctx, r, m, v.state); err != nil {

@@ -152,7 +152,7 @@ func (v *view) prepare(ctx context.Context, r *reading) error {
 		if r.index.Bytes > schema.MaxStateView || r.tail.bytes > schema.MaxStateView {
 			return errTooLarge
 		}
-		if err := v.fold(ctx, r.run, r.head.Base); err != nil {
+		if err := v.fold(ctx, r.run, &r.head); err != nil {
 			return err
 		}
 		before := len(r.lost)
@@ -165,7 +165,7 @@ func (v *view) prepare(ctx context.Context, r *reading) error {
 			return errors.Join(err, merr)
 		}
 		v.state.release()
-		if err := v.fold(ctx, r.run, r.head.Base); err != nil {
+		if err := v.fold(ctx, r.run, &r.head); err != nil {
 			return err
 		}
 		return v.svc.reader.content(ctx, r, &place{next: 1}, v.state)
@@ -173,14 +173,15 @@ func (v *view) prepare(ctx context.Context, r *reading) error {
 	return nil
 }
 
-// fold begins a state to fold a run to, with the content that a fork has of its base.
-func (v *view) fold(ctx context.Context, run string, base *schema.BaseRef) error {
+// fold begins a state to fold a run to, up to a head, with the content that a fork has of its base.
+func (v *view) fold(ctx context.Context, run string, to *schema.Head) error {
 	keys, err := v.svc.keys.Keys(ctx)
 	if err != nil {
 		return err
 	}
 	v.state = &stateSink{keys: keys, state: schema.NewState(v.svc.cfg.Fleet, run), budget: v.svc.budget}
-	return v.svc.reader.graft(ctx, v.state, run, base, 0)
+	v.state.state.Expect(to.Superseded)
+	return v.svc.reader.graft(ctx, v.state, run, to.Base, 0)
 }
 
 // finish brings a folded state up to what was read since, and compares it with the head.
@@ -197,6 +198,11 @@ func (v *view) finish(ctx context.Context, r *reading) error {
 			return err
 		}
 		if err := v.svc.reader.content(ctx, &rest, &place{next: 1}, v.state); err != nil {
+			return err
+		}
+	}
+	if v.state.state.Stale { // the run was rewound meanwhile
+		if err := v.prepare(ctx, r); err != nil {
 			return err
 		}
 	}

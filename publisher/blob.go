@@ -136,6 +136,9 @@ func largeFields(data schema.Data) (schema.Data, []field, *[]schema.Ref) {
 	case *schema.ContextCompactedData:
 		c := *d
 		return &c, []field{{path: "/summary", str: &c.Summary}}, &c.Refs
+	case *schema.StateSetData:
+		c := *d
+		return &c, []field{{path: "/value", value: &c.Value}}, &c.Refs
 	case *schema.ArtifactAddedData:
 		c := *d
 		return &c, []field{{path: "/content", value: &c.Content}}, &c.Refs
@@ -206,7 +209,7 @@ func (f *Fleet) prepare(ctx context.Context, run string, data schema.Data) (body
 		}
 		ref.Path = fd.path
 		fd.remove()
-		*refs = append(*refs, ref)
+		*refs = withRef(*refs, ref)
 		if dataref == "" {
 			dataref = ref.DataRef
 		}
@@ -219,6 +222,16 @@ func (f *Fleet) prepare(ctx context.Context, run string, data schema.Data) (body
 		return nil, "", err
 	}
 	return body, dataref, f.tooLarge(moved, body)
+}
+
+// withRef adds a ref; a field that is encrypted has one, which is completed.
+func withRef(refs []schema.Ref, ref schema.Ref) []schema.Ref {
+	i := slices.IndexFunc(refs, func(r schema.Ref) bool { return r.Path == ref.Path })
+	if i < 0 {
+		return append(refs, ref)
+	}
+	refs[i].DataRef, refs[i].Size = ref.DataRef, ref.Size
+	return refs
 }
 
 // tooLarge reports a body that no message can carry, naming its largest field.
@@ -364,8 +377,8 @@ func (f *Fleet) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	return content, nil
 }
 
-// Hydrate loads the large fields of a state that are in the blob store, in place, and removes their refs. Each
-// content is checked against its name; the sum of all is bounded by eight times Config.MaxBlob.
+// Hydrate loads the large fields of a state that are in the blob store, in place, and removes their refs. The refs of encrypted fields
+// stay, without the dataref. Each content is checked against its name; the sum of all is bounded by eight times Config.MaxBlob.
 func (f *Fleet) Hydrate(ctx context.Context, s *schema.State) error {
 	h := hydrator{fleet: f, ctx: ctx, left: maxHydrate * f.cfg.MaxBlob}
 	for i := range s.Messages {
@@ -399,6 +412,12 @@ func (f *Fleet) Hydrate(ctx context.Context, s *schema.State) error {
 			w.Input = &input
 		}
 	}
+	for i := range s.Values {
+		h.fill(&s.Values[i].Refs, field{path: "/value", value: &s.Values[i].Value})
+	}
+	for i := range s.Signals {
+		h.fill(&s.Signals[i].Refs, field{path: "/payload", value: &s.Signals[i].Payload})
+	}
 	for i := range s.Artifacts {
 		h.fill(&s.Artifacts[i].Refs, field{path: "/content", value: &s.Artifacts[i].Content})
 	}
@@ -426,7 +445,7 @@ func (h *hydrator) fill(refs *[]schema.Ref, fields ...field) {
 	var rest []schema.Ref
 	for _, ref := range *refs {
 		i := slices.IndexFunc(fields, func(f field) bool { return f.path == ref.Path })
-		if h.err != nil || i < 0 {
+		if h.err != nil || i < 0 || ref.DataRef == "" {
 			rest = append(rest, ref)
 			continue
 		}
@@ -442,6 +461,11 @@ func (h *hydrator) fill(refs *[]schema.Ref, fields ...field) {
 		}
 		if err != nil {
 			h.err = err
+			rest = append(rest, ref)
+			continue
+		}
+		if ref.KeyID != "" {
+			ref.DataRef, ref.Size = "", 0
 			rest = append(rest, ref)
 		}
 	}

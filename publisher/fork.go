@@ -101,8 +101,10 @@ type assembly struct {
 	begun bool
 }
 
-func newAssembly(f *Fleet, run string) *assembly {
-	return &assembly{fleet: f, state: schema.NewState(f.cfg.Fleet, run)}
+func newAssembly(f *Fleet, run string, superseded []schema.Superseded) *assembly {
+	a := &assembly{fleet: f, state: schema.NewState(f.cfg.Fleet, run)}
+	a.state.Expect(superseded)
+	return a
 }
 
 // take takes the next record.

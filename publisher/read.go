@@ -69,12 +69,21 @@ func atOf(point schema.Point) string {
 
 // stateAt reads a run at a point; forks counts the forks of it that were read already.
 func (f *Fleet) stateAt(ctx context.Context, run, at string, forks int) (*schema.State, *schema.GetReply, error) {
-	a := newAssembly(f, run)
-	reply, err := f.events(ctx, run, at, func(rec schema.Record) error { return a.take(ctx, rec) }, func() { a = newAssembly(f, run) })
-	if err != nil {
-		return nil, nil, err
+	var a *assembly
+	read := func(superseded []schema.Superseded) (*schema.GetReply, error) {
+		begin := func() { a = newAssembly(f, run, superseded) }
+		begin()
+		reply, err := f.events(ctx, run, at, func(rec schema.Record) error { return a.take(ctx, rec) }, begin)
+		if err != nil {
+			return nil, err
+		}
+		return reply, a.finish(ctx, forks)
 	}
-	if err := a.finish(ctx, forks); err != nil {
+	reply, err := read(nil)
+	if err == nil && a.state.Stale {
+		reply, err = read(reply.Head.Superseded) // the head came behind the events
+	}
+	if err != nil {
 		return nil, nil, err
 	}
 	return a.state, reply, checkFold(run, &a.state.Head, &reply.Head, reply.Complete, reply.Gaps)

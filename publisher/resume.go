@@ -61,22 +61,29 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	}
 	var read *assembly
 	var reply *schema.RecoverReply
-	err := f.ask(ctx, schema.VerbRecover, run, request, func() *replies {
-		begin := func() { read = newAssembly(f, run) }
-		begin()
-		return &replies{
-			answer: func(body []byte) error {
-				reply = new(schema.RecoverReply)
-				return decodeAnswer(body, reply)
-			},
-			again: begin,
-			piece: func(kind string, frames []byte) error {
-				return readPiece(kind, frames, func(rec schema.Record) error { return read.take(ctx, rec) })
-			},
+	ask := func(superseded []schema.Superseded) error {
+		err := f.ask(ctx, schema.VerbRecover, run, request, func() *replies {
+			begin := func() { read = newAssembly(f, run, superseded) }
+			begin()
+			return &replies{
+				answer: func(body []byte) error {
+					reply = new(schema.RecoverReply)
+					return decodeAnswer(body, reply)
+				},
+				again: begin,
+				piece: func(kind string, frames []byte) error {
+					return readPiece(kind, frames, func(rec schema.Record) error { return read.take(ctx, rec) })
+				},
+			}
+		})
+		if err != nil {
+			return err
 		}
-	})
-	if err == nil {
-		err = read.finish(ctx, 0)
+		return read.finish(ctx, 0)
+	}
+	err := ask(nil)
+	if err == nil && read.state.Stale {
+		err = ask(reply.Head.Superseded) // the head came behind the events
 	}
 	if err != nil {
 		return nil, err

@@ -153,6 +153,8 @@ func snapshot(s *schema.State) *schema.State {
 	c.Decisions = slices.Clone(s.Decisions)
 	c.Takeovers = slices.Clone(s.Takeovers)
 	c.Unknown = slices.Clone(s.Unknown)
+	c.Values = slices.Clone(s.Values)
+	c.Signals = slices.Clone(s.Signals)
 	return &c
 }
 

@@ -22,7 +22,7 @@ func mustApply(t *testing.T, v schema.Verdict) {
 // findPoint walks the log as consumer.search does; it returns the number of records before the point, or -1.
 func findPoint(t *testing.T, r *testRun, p schema.Point) int {
 	t.Helper()
-	f := schema.NewFinder(p)
+	f := schema.NewFinder(p, nil)
 	h := schema.NewHead("f", "r1")
 	for i := range r.log {
 		pr := schema.Prepare(schema.NoKeys, &r.log[i])

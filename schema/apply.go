@@ -69,6 +69,7 @@ func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 	}
 	if _, mark := PlacedOf(p.Event); mark || ErasedMark(p.Event) {
 		h.Position = at
+		h.Records++
 		return Verdict{Kind: Skipped, Event: p.Event}
 	}
 	var v Verdict
@@ -82,6 +83,7 @@ func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 	}
 	v.Event = p.Event
 	h.Position = at
+	h.Records++
 	switch v.Kind {
 	case Duplicate:
 		h.Counts.Duplicates++
@@ -301,13 +303,16 @@ func (h *Head) takeover(e *Event, data Data) Verdict {
 	if !ok {
 		return rejected(ReasonInvalidData, "run.resumed without its data")
 	}
-	if h.Status.Terminal() && d.Reason != TakeoverReopen {
-		return rejected(ReasonRunEnded, "the run is %s; only a resume with reason reopen may follow", h.Status)
+	if h.Status.Terminal() && d.Reason != TakeoverReopen && d.Reason != TakeoverRewind {
+		return rejected(ReasonRunEnded, "the run is %s; only a resume with reason reopen or rewind may follow", h.Status)
 	}
 	here := From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest}
 	if d.From != here {
 		return rejected(ReasonStaleTakeover, "takeover %s from epoch %d sequence %d, the run is at epoch %d sequence %d or its digest differs",
 			e.ID, d.From.Epoch, d.From.Sequence, h.Epoch, h.Sequence)
+	}
+	if d.To != nil {
+		return h.mayRewind(d.To)
 	}
 	return Verdict{}
 }
@@ -400,6 +405,17 @@ func (h *Head) Occurrence(key CallKey) int {
 // shortHash is the first 64 bits of a hash in 11 characters: enough that two of the latest events never
 // share one by accident.
 func shortHash(sum []byte) string { return base64.RawURLEncoding.EncodeToString(sum[:8]) }
+
+// EncryptedText stands for an encrypted text where the head has an excerpt.
+const EncryptedText = "(encrypted)"
+
+// shown is what the head has of a text at a path of the data.
+func shown(text string, refs []Ref, path string) string {
+	if slices.ContainsFunc(refs, func(r Ref) bool { return r.Path == path && r.KeyID != "" }) {
+		return EncryptedText
+	}
+	return excerpt(text)
+}
 
 // excerpt cuts free text for the checkpoint at a rune boundary.
 func excerpt(s string) string { return cut(s, maxExcerpt) }

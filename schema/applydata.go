@@ -9,7 +9,7 @@ import (
 // controlOnly are the types that an executor never writes with its own sequence.
 func controlOnly(name string) bool {
 	switch name {
-	case RunResumed, RunInput, RunCancelRequested, RunOrphaned, HandoffAccepted, HandoffDeclined, HandoffClosed:
+	case RunResumed, RunInput, RunCancelRequested, RunOrphaned, HandoffAccepted, HandoffDeclined, HandoffClosed, SignalSent:
 		return true
 	}
 	return false
@@ -81,6 +81,12 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		h.runResumed(e, d)
 	case *RunWaitingData:
 		return h.runWaiting(e, p, d)
+	case *SignalSentData:
+		return h.signalSent(e, p, d)
+	case *SignalConsumedData:
+		return h.signalConsumed(d)
+	case *StateSetData, *StateDeletedData:
+		applied.Boundary = false
 	case *RunInputData:
 		return h.runInput(d)
 	case *RunCancelRequestedData:
@@ -99,10 +105,10 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		h.Status = Status(d.Status)
 		h.CompletedBy = d.CompletedBy
 		h.EndedAt = e.Time
-		h.Summary = excerpt(d.Summary)
+		h.Summary = shown(d.Summary, d.Refs, "/summary")
 		h.Interrupts = nil
 		if d.Error != nil {
-			h.setError(d.Error)
+			h.setError(d.Error, d.Refs)
 		}
 		applied.Abandoned = h.abandon(true)
 		applied.Over = h.turnOver()
@@ -169,7 +175,7 @@ func (h *Head) applyKnown(e *Event, p *place, data Data) Verdict {
 		return h.marked(p, d)
 	case *ErrorRaisedData:
 		h.Counts.Errors++
-		h.setError(&d.Error)
+		h.setError(&d.Error, d.Refs)
 	}
 	return applied
 }
@@ -181,8 +187,8 @@ func nilIfEmpty[T any](s []T) []T {
 	return s
 }
 
-func (h *Head) setError(e *Error) {
-	h.LastError = &Error{Type: excerpt(e.Type), Message: excerpt(e.Message), Code: excerpt(e.Code), Retryable: e.Retryable}
+func (h *Head) setError(e *Error, refs []Ref) {
+	h.LastError = &Error{Type: excerpt(e.Type), Message: shown(e.Message, refs, "/error/message"), Code: excerpt(e.Code), Retryable: e.Retryable}
 }
 
 func (h *Head) runStarted(d *RunStartedData) Verdict {
@@ -202,7 +208,7 @@ func (h *Head) runStarted(d *RunStartedData) Verdict {
 	if d.Handoff != nil {
 		h.Handoff = &HandoffSource{Run: d.Handoff.Run, HandoffID: d.Handoff.HandoffID, OfferHash: d.Handoff.OfferHash}
 	}
-	h.Task, h.ThreadID = excerpt(d.Task), d.ThreadID
+	h.Task, h.ThreadID = shown(d.Task, d.Refs, "/task"), d.ThreadID
 	h.MaxTurns = d.MaxTurns
 	if d.Parent != nil {
 		h.Parent = &Parent{Run: d.Parent.Run, Turn: d.Parent.Turn, ToolCallID: d.Parent.ToolCallID}
@@ -228,11 +234,15 @@ func (h *Head) runResumed(e *Event, d *RunResumedData) {
 		// Somebody wants it tried again.
 		h.Stalled = 0
 	}
+	if d.To != nil {
+		h.rewind(d.To) // each open call is judged there
+		return
+	}
 	h.Status = h.active()
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
 		if c.Requested {
-			continue // nobody has begun it, or its policy lets it run again
+			continue // no executor has begun it, or its policy lets it run again
 		}
 		c.InDoubt = true
 		c.Held = c.Replay == ReplayHold
@@ -310,7 +320,7 @@ func expiry(e *Event, d *RunWaitingData, rec *Record) string {
 func (h *Head) runWaiting(e *Event, p *place, d *RunWaitingData) Verdict {
 	o := OpenInterrupt{
 		InterruptID: d.InterruptID, Reason: d.Reason, ToolCallID: d.ToolCallID, Occurrence: d.Occurrence,
-		Message: excerpt(d.Message), Since: e.Time, ExpiresAt: expiry(e, d, p.Record), Position: p.at,
+		Message: shown(d.Message, d.Refs, "/message"), Since: e.Time, ExpiresAt: expiry(e, d, p.Record), Position: p.at,
 	}
 	call := -1
 	if d.ToolCallID != "" {

@@ -25,6 +25,10 @@ func (s *State) Apply(keys *Keys, rec *Record) Verdict {
 // follow adds the content of what the head made of a record. unfinished is the number of messages of the open turn
 // before it.
 func (s *State) follow(v Verdict, unfinished int64) {
+	if superseded(s.expected, s.Head.Records) {
+		s.leftBehind(v)
+		return
+	}
 	if v.Superseded {
 		s.supersede(s.Head.Turn, unfinished)
 	}
@@ -47,6 +51,9 @@ func (s *State) follow(v Verdict, unfinished int64) {
 	}
 	if v.Over {
 		s.turnOver(v.Event)
+	}
+	if v.Kind == Applied {
+		s.signals(v.Event)
 	}
 }
 
@@ -79,6 +86,9 @@ func (s *State) add(v Verdict) {
 	case *RunResumedData:
 		s.Takeovers = append(s.Takeovers, *d)
 		s.Ended = nil
+		if d.To != nil {
+			s.rewound(d.To)
+		}
 		s.doubted()
 	case *RunWaitingData:
 		w := StateWait{RunWaitingData: *d}
@@ -104,6 +114,12 @@ func (s *State) add(v Verdict) {
 		s.turnAnswered(e, d, v.Calls)
 	case *TurnEndedData:
 		s.turnEnded(e, d, v.Over)
+	case *SignalSentData:
+		s.Signals = append(s.Signals, StateSignal{SignalSentData: *d, EventID: e.ID, Time: e.Time})
+	case *StateSetData:
+		s.setValue(e, d)
+	case *StateDeletedData:
+		s.deleteValue(d.Key)
 	case *MessageAddedData:
 		turn := e.Turn
 		if turn == 0 && s.Head.TurnOpen {
@@ -124,6 +140,7 @@ func (s *State) add(v Verdict) {
 	case *ToolFailedData:
 		if c := s.Call(v.Call); c != nil {
 			c.Outcome, c.InDoubt, c.Error, c.DurationMS, c.ClosedAt = OutcomeFailed, false, &d.Error, d.DurationMS, e.Time
+			c.Refs = append(c.Refs, d.Refs...)
 		}
 	case *ToolSettledData:
 		if c := s.Call(v.Call); c != nil {
@@ -427,7 +444,8 @@ func (s *State) addMessage(e *Event, turn int32, m Message, refs []Ref, at strin
 func refsBelow(refs []Ref, at string) (below []Ref) {
 	for _, r := range refs {
 		if rest, ok := strings.CutPrefix(r.Path, at); ok && strings.HasPrefix(rest, "/") {
-			below = append(below, Ref{Path: rest, DataRef: r.DataRef, Size: r.Size})
+			r.Path = rest
+			below = append(below, r)
 		}
 	}
 	return below

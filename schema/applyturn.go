@@ -4,6 +4,9 @@ import "slices"
 
 func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 	v := Verdict{Kind: Applied, Boundary: true}
+	if id := h.unknownSignal(d.Signals, d.Turn); id != "" {
+		return rejected(ReasonSignal, "signal %.80q is not open", id)
+	}
 	switch {
 	case d.Turn > h.Turn:
 		v.Abandoned = h.openTurn(d.Turn)
@@ -18,6 +21,7 @@ func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 	default:
 		return rejected(ReasonTurnOrder, "turn %d, the run is at turn %d", d.Turn, h.Turn)
 	}
+	h.takeSignals(d.Signals, d.Turn)
 	if d.Purpose == PurposeRecovery {
 		h.TurnPurpose = d.Purpose
 	}
@@ -29,6 +33,7 @@ func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 // openTurn opens a turn. What an earlier one requested, and nobody began, is abandoned.
 func (h *Head) openTurn(turn int32) (abandoned []CallKey) {
 	abandoned = h.abandon(false)
+	h.consumeSignals(h.Turn)
 	h.Turn, h.TurnOpen, h.TurnAnswered, h.TurnEpoch = turn, true, false, h.Epoch
 	h.TurnCalls, h.TurnMessages, h.TurnPurpose = nil, 0, ""
 	h.Counts.Turns++
@@ -96,6 +101,7 @@ func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
 		v.Abandoned = h.openTurn(d.Turn)
 	}
 	h.TurnAnswered = true
+	h.consumeSignals(d.Turn)
 	h.TurnMessages++
 	h.Counts.Messages++
 	if d.Usage != nil {
@@ -132,12 +138,13 @@ func (h *Head) turnEnded(d *TurnEndedData) Verdict {
 		return rejected(ReasonTurnOrder, "turn %d is not open, the run is at turn %d", d.Turn, h.Turn)
 	}
 	h.TurnOpen = false
+	h.consumeSignals(h.Turn)
 	h.Counts.Messages += int64(len(d.Messages))
 	if d.Usage != nil && !h.TurnAnswered {
 		h.Usage.add(*d.Usage)
 	}
 	if d.Error != nil {
-		h.setError(d.Error)
+		h.setError(d.Error, d.Refs)
 	}
 	return v
 }

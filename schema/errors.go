@@ -58,6 +58,8 @@ const (
 	ReasonUnknownHandoff Reason = "unknown_handoff"
 	// ReasonHandoffTaken accepts, declines or makes anew an offer that was accepted, or accepts another than was made.
 	ReasonHandoffTaken Reason = "handoff_taken"
+	// ReasonSignal: a signal with the id of an open one, or the consumption of one that is not open.
+	ReasonSignal Reason = "signal"
 	// ReasonPhaseCompleted: a phase that was completed begins again.
 	ReasonPhaseCompleted Reason = "phase_completed"
 	// ReasonTooMany: a cap of the checkpoint is reached (open calls, calls of a turn, marks, interrupts).
@@ -72,7 +74,7 @@ func Reasons() []Reason {
 		ReasonNotCloudEvent, ReasonInvalidAttribute, ReasonInvalidData, ReasonFenced, ReasonEpochAhead,
 		ReasonGap, ReasonChainMismatch, ReasonForked, ReasonStale, ReasonRunEnded, ReasonAlreadyStarted,
 		ReasonNotControl, ReasonStaleTakeover, ReasonUnsigned, ReasonMisplaced, ReasonTurnOrder, ReasonUnknownCall, ReasonCallOpen, ReasonNotAllowed,
-		ReasonNotInDoubt, ReasonUnknownInterrupt, ReasonUnknownHandoff, ReasonHandoffTaken, ReasonPhaseCompleted, ReasonTooMany, ReasonErased,
+		ReasonNotInDoubt, ReasonUnknownInterrupt, ReasonUnknownHandoff, ReasonHandoffTaken, ReasonSignal, ReasonPhaseCompleted, ReasonTooMany, ReasonErased,
 	}
 }
 

@@ -44,6 +44,7 @@ func BaseOf(point Point, records int64, head *Head, begun []CallKey) *Base {
 		Head:    head.Clone(),
 	}
 	b.Head.Window, b.Head.Marks, b.Head.Gaps, b.Head.Handoffs, b.Head.Handoff = nil, nil, nil, nil, nil
+	b.Head.Signals, b.Head.Superseded = nil, nil
 	return b
 }
 
@@ -76,6 +77,8 @@ func (b *Base) check() (path, problem string) {
 		{"/base/head/turn_calls", len(h.TurnCalls), MaxTurnCalls},
 		{"/base/head/interrupts", len(h.Interrupts), MaxInterrupts},
 		{"/base/head/completed_phases", len(h.CompletedPhases), MaxCompletedPhases},
+		{"/base/head/signals", len(h.Signals), MaxSignals},
+		{"/base/head/superseded", len(h.Superseded), MaxRewinds},
 	} {
 		if l.n > l.max {
 			return l.path, fmt.Sprintf("has %d entries, at most %d are allowed", l.n, l.max)
@@ -114,6 +117,11 @@ func (h *Head) checkTexts() (path, problem string) {
 			return fmt.Sprintf("/base/head/interrupts/%d", i), "has a text that no run has: it is too long, or has a control character"
 		}
 	}
+	for i := range h.Signals {
+		if s := &h.Signals[i]; s.Turn < 0 || wrong(s.SignalID, s.Name, s.Position.ID) || wrong(s.Since) || longer(word, s.Since) {
+			return fmt.Sprintf("/base/head/signals/%d", i), "is no open signal"
+		}
+	}
 	for i, id := range h.TurnCalls {
 		if wrong(id) {
 			return fmt.Sprintf("/base/head/turn_calls/%d", i), "is too long, or has a control character"
@@ -127,26 +135,34 @@ func (h *Head) checkTexts() (path, problem string) {
 	return "", ""
 }
 
-// fork makes the head of a run that has nothing but its start the one that the base had. What was begun there, or is
-// of [Base.Begun], is in doubt: the other run's executor may still be at it. What concerns the other run alone (its hand-offs, marks, tokens used, errors)
-// is not taken over.
+// fork makes the head of a run that has nothing but its start the one that the base had. What concerns the other run alone (its
+// hand-offs, signals, marks, tokens used, errors) is not taken over.
 func (h *Head) fork(b *Base) {
-	was := b.Head.Clone()
 	ref := b.BaseRef
 	h.Base = &ref
-	h.Turn, h.TurnOpen, h.TurnAnswered, h.TurnPurpose = was.Turn, was.TurnOpen, was.TurnAnswered, was.TurnPurpose
-	h.TurnMessages, h.TurnCalls = was.TurnMessages, was.TurnCalls
-	h.TurnEpoch = 0 // the fork's executor may begin the turn anew
-	h.Phase, h.CompletedPhases = was.Phase, was.CompletedPhases
-	h.OpenCalls, h.Interrupts = was.OpenCalls, was.Interrupts
+	h.goOnFrom(b)
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
 		c.Epoch = h.Epoch
-		if c.Requested && !slices.Contains(b.Begun, c.CallKey) {
+		if c.Requested {
 			c.Epoch = 0 // the other run's executor may have run it, if its policy needs no begin
-			continue
 		}
-		c.Requested, c.InDoubt, c.Held = false, true, c.Replay == ReplayHold
+	}
+}
+
+// goOnFrom takes over the conversation of a base. Calls that were begun there, or are of [Base.Begun], are in doubt: another executor may
+// still run them.
+func (h *Head) goOnFrom(b *Base) {
+	was := b.Head.Clone()
+	h.Turn, h.TurnOpen, h.TurnAnswered, h.TurnPurpose = was.Turn, was.TurnOpen, was.TurnAnswered, was.TurnPurpose
+	h.TurnMessages, h.TurnCalls = was.TurnMessages, was.TurnCalls
+	h.TurnEpoch = 0 // the executor may start the turn again
+	h.Phase, h.CompletedPhases = was.Phase, was.CompletedPhases
+	h.OpenCalls, h.Interrupts = was.OpenCalls, was.Interrupts
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; !c.Requested || slices.Contains(b.Begun, c.CallKey) {
+			c.Requested, c.InDoubt, c.Held = false, true, c.Replay == ReplayHold
+		}
 	}
 	n, o := &h.Counts, &was.Counts
 	n.Turns, n.Messages, n.ToolCalls, n.ToolResults, n.ToolFailures = o.Turns, o.Messages, o.ToolCalls, o.ToolResults, o.ToolFailures
@@ -159,6 +175,7 @@ func (h *Head) fork(b *Base) {
 func (s *State) Graft(base *State) {
 	s.Messages, s.Turns, s.Calls, s.Phases = base.Messages, base.Turns, base.Calls, base.Phases
 	s.Compactions, s.Waits, s.Artifacts, s.Decisions = base.Compactions, base.Waits, base.Artifacts, base.Decisions
+	s.Values = base.Values
 	s.Unknown = base.Unknown
 }
 

@@ -166,7 +166,9 @@ func (s *simulation) takeover() {
 	s.takeoverAs(s.oneOf("reason", "claim", "claim", "restart", "request", "input", "reopen"), epoch)
 }
 
-func (s *simulation) takeoverAs(reason string, epoch schema.Epoch) {
+func (s *simulation) takeoverAs(reason string, epoch schema.Epoch) { s.takeoverTo(reason, epoch, nil) }
+
+func (s *simulation) takeoverTo(reason string, epoch schema.Epoch, to *schema.Base) {
 	from := schema.From{Epoch: max(s.head.Epoch, 1), Sequence: s.head.Sequence, Chain: s.head.Chain, Digest: s.head.Digest}
 	if from.Digest == "" {
 		from.Digest = schema.Hash{}.String()
@@ -177,7 +179,7 @@ func (s *simulation) takeoverAs(reason string, epoch schema.Epoch) {
 	executor := fmt.Sprintf("ex-%d", s.nonce)
 	before := s.head.Epoch
 	s.control(&schema.RunResumedData{
-		Executor: executor, RequestID: "q", From: from, Instance: s.oneOf("instance", "", "i2"), Reason: reason,
+		Executor: executor, RequestID: "q", From: from, Instance: s.oneOf("instance", "", "i2"), Reason: reason, To: to,
 	}, epoch)
 	if s.head.Epoch > before && s.head.Epoch > 1 {
 		s.old = append(s.old, s.w)
@@ -359,7 +361,9 @@ func (s *simulation) input() schema.Data {
 
 func (s *simulation) controlData() schema.Data {
 	handoff := s.oneOf("handoff", "h1", "h1", "h2")
-	switch s.pick("control data", 9) {
+	switch s.pick("control data", 11) {
+	case 8, 9:
+		return &schema.SignalSentData{SignalID: s.oneOf("signal", "s1", "s2", "s3"), Name: "note"}
 	case 0, 1:
 		return s.input()
 	case 2:
@@ -404,10 +408,16 @@ func (s *simulation) data() (schema.Data, int32) {
 		next++
 	}
 	call := s.oneOf("call", "c1", "c2", "c3")
-	switch n := s.pick("data", 40); {
+	switch n := s.pick("data", 43); {
+	case n == 42:
+		return &schema.StateSetData{Key: s.oneOf("key", "k1", "k2", "k3"), Value: []byte(s.oneOf("value", "null", "1"))}, turn
+	case n == 41:
+		return &schema.StateDeletedData{Key: s.oneOf("key", "k1", "k2", "k3")}, turn
+	case n == 40:
+		return &schema.SignalConsumedData{SignalIDs: append(s.signals(), s.oneOf("signal", "s1", "s2"))}, turn
 	case n < 6:
 		messages := []schema.Message{userMessage("m"), userMessage("n")}[:s.pick("messages", 3)]
-		return &schema.TurnStartedData{Turn: next, Messages: messages, Purpose: s.oneOf("purpose", "", "work", "recovery")}, next
+		return &schema.TurnStartedData{Turn: next, Messages: messages, Purpose: s.oneOf("purpose", "", "work", "recovery"), Signals: s.signals()}, next
 	case n < 10:
 		turn = max(s.head.Turn, 1)
 		return &schema.TurnEndedData{
@@ -457,6 +467,20 @@ func (s *simulation) data() (schema.Data, int32) {
 	default:
 		return &schema.RunEndedData{Status: s.oneOf("status", "completed", "failed", "cancelled")}, turn
 	}
+}
+
+// signals are mostly none, and mostly open.
+func (s *simulation) signals() []string {
+	var ids []string
+	for i := range s.head.Signals {
+		if s.pick("signal", 3) == 0 {
+			ids = append(ids, s.head.Signals[i].SignalID)
+		}
+	}
+	if s.pick("another signal", 12) == 0 {
+		ids = append(ids, s.oneOf("signal", "s1", "s2", "s3"))
+	}
+	return ids
 }
 
 // occurrence is mostly not said.

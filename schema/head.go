@@ -271,6 +271,8 @@ type Head struct {
 	TurnCalls  []string        `json:"turn_calls,omitzero"`
 	Interrupts []OpenInterrupt `json:"interrupts,omitzero"`
 	Handoffs   []OpenHandoff   `json:"handoffs,omitzero"`
+	// Signals are those that are not consumed, in the order in which they were sent.
+	Signals []OpenSignal `json:"signals,omitzero"`
 	// CancelRequested: an operator asked for the run's end.
 	CancelRequested bool `json:"cancel_requested,omitzero"`
 
@@ -279,6 +281,10 @@ type Head struct {
 	Usage     Usage  `json:"usage,omitzero"`
 	Marks     []Mark `json:"restore_points,omitzero"`
 	Gaps      []Gap  `json:"gaps,omitzero"`
+	// Records counts the messages of the run's log, whatever the fold made of them.
+	Records int64 `json:"records,omitzero"`
+	// Superseded are the records that rewinds left behind.
+	Superseded []Superseded `json:"superseded,omitzero"`
 	// SizeWarning: a hand-off was longer than [HandoffSizeWarning] characters.
 	SizeWarning bool   `json:"size_warning,omitzero"`
 	Summary     string `json:"summary,omitzero"`
@@ -351,6 +357,8 @@ func (h *Head) Clone() Head {
 		c.Handoff = &handoff
 	}
 	c.Marks = slices.Clone(h.Marks)
+	c.Signals = slices.Clone(h.Signals)
+	c.Superseded = slices.Clone(h.Superseded)
 	c.Gaps = slices.Clone(h.Gaps)
 	c.Window = slices.Clone(h.Window)
 	return c

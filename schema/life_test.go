@@ -32,7 +32,7 @@ func lifeState(h *schema.Head) string {
 	}
 }
 
-// lifeRun is a run in one of the states. It has an open turn, a call in doubt, an open hand-off, and waits for as many
+// lifeRun is a run in one of the states. It has an open turn, a call in doubt, an open hand-off, an open signal, and waits for as many
 // things as it is told to where the state waits; ended is how it ended.
 func lifeRun(t *testing.T, state string, waits int, ended schema.Status) *testRun {
 	t.Helper()
@@ -47,6 +47,7 @@ func lifeRun(t *testing.T, state string, waits int, ended schema.Status) *testRu
 	r.takeover("ex-2")
 	must(r.write(&schema.HandoffOfferedData{HandoffID: "h-1", Reason: "error"}, 0))
 	control := func(d schema.Data) { must(r.event(r.makeControl(d, r.head.Epoch))) }
+	control(&schema.SignalSentData{SignalID: "s-1", Name: "note"})
 	if strings.HasPrefix(state, "waiting") {
 		for i := range waits {
 			must(r.write(&schema.RunWaitingData{InterruptID: fmt.Sprintf("i-%d", i+1), Reason: schema.WaitHumanInput}, 0))
@@ -85,9 +86,9 @@ func lifeEvents() []lifeEvent {
 		name := d.EventName()
 		switch d := d.(type) {
 		case *schema.RunResumedData:
-			for _, reason := range []string{"claim", "input", "reopen", "request", "restart"} {
+			for _, reason := range []string{"claim", "input", "reopen", "request", "restart", "rewind"} {
 				again := *d
-				again.Reason = reason
+				again.Reason, again.To = reason, nil
 				events = append(events, lifeEvent{name + " " + reason, 1, &again, true})
 			}
 		case *schema.RunInputData:
@@ -109,6 +110,10 @@ func lifeEvents() []lifeEvent {
 				lifeEvent{name + " otherwise by an operator", 1, over, true})
 		case *schema.TurnAnsweredData:
 			events = append(events, lifeEvent{name, 1, &schema.TurnAnsweredData{Turn: 1, Message: d.Message}, false})
+		case *schema.TurnStartedData:
+			events = append(events, lifeEvent{name, 1, &schema.TurnStartedData{Turn: 1}, false})
+		case *schema.SignalSentData:
+			events = append(events, lifeEvent{name, 1, &schema.SignalSentData{SignalID: "s-2", Name: "note"}, true})
 		case *schema.ToolCalledData:
 			events = append(events, lifeEvent{name, 1, &schema.ToolCalledData{ToolCallID: "c2", Name: "ls"}, false})
 		default:
@@ -126,11 +131,16 @@ func (l lifeEvent) happen(t *testing.T, state string, ended schema.Status) strin
 	if strings.HasPrefix(l.name, "tool.") {
 		turn = 1
 	}
-	e, _, err := r.w.Event(l.data, turn, r.now(), r.w.Chain, 0)
+	data := l.data
+	if d, ok := data.(*schema.RunResumedData); ok && d.Reason == schema.TakeoverRewind {
+		rewind := *d
+		rewind.To = r.rewindTo(max(len(r.log), 1))
+		data = &rewind
+	}
+	e, _, err := r.w.Event(data, turn, r.now(), r.w.Chain, 0)
 	require.NoError(t, err)
 	if l.control {
 		epoch := max(r.head.Epoch, 1)
-		data := l.data
 		if d, ok := data.(*schema.RunResumedData); ok {
 			epoch++
 			from := *d

@@ -1,6 +1,9 @@
 package schema
 
 import (
+	"fmt"
+	"math"
+
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -134,4 +137,49 @@ func addClamped(a, b int64) int64 {
 		return s
 	}
 	return 1<<63 - 1
+}
+
+func (v *checker) messages(path string, ms []Message) {
+	for i := range ms {
+		if v.err != nil {
+			return
+		}
+		m := &ms[i]
+		if problem := messageProblem(m); problem != nil {
+			v.fail(fmt.Sprintf("%s/%d%s", path, i, problem.Path), "%s", problem.Problem)
+		}
+	}
+}
+
+func (v *checker) message(path string, m *Message) {
+	if problem := messageProblem(m); problem != nil {
+		v.fail(path+problem.Path, "%s", problem.Problem)
+	}
+}
+
+func messageProblem(m *Message) *DataError {
+	switch m.Role {
+	case RoleSystem, RoleUser, RoleAssistant, RoleTool:
+	case "":
+		return &DataError{Path: "/role", Problem: "is required"}
+	default:
+		return &DataError{Path: "/role", Problem: fmt.Sprintf("%.40q is none of system, user, assistant, tool", m.Role)}
+	}
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		at := func(field string) string { return fmt.Sprintf("/parts/%d/%s", i, field) }
+		switch {
+		case p.Type == "":
+			return &DataError{Path: at("type"), Problem: "is required"}
+		case (p.Type == PartToolCall || p.Type == PartToolCallResponse) && p.ID == "":
+			return &DataError{Path: at("id"), Problem: "is required"}
+		case len(p.ID) > MaxIdentifier:
+			return &DataError{Path: at("id"), Problem: fmt.Sprintf("is longer than %d bytes", MaxIdentifier)}
+		case p.Occurrence < 0 || p.Occurrence > math.MaxInt32:
+			return &DataError{Path: at("occurrence"), Problem: "is negative or too large"}
+		case p.CallTurn < 0:
+			return &DataError{Path: at("call_turn"), Problem: "is negative"}
+		}
+	}
+	return nil
 }

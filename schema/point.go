@@ -129,8 +129,11 @@ type Moment struct {
 	Begun []CallKey `json:"begun,omitzero"`
 }
 
-// Later looks among a run's records behind a point for what became of the calls that were requested there.
-type Later struct{ begun, open []CallKey }
+// Later looks among a run's records behind a point for what became of the calls that were requested there, and for signals.
+type Later struct {
+	begun, open []CallKey
+	signals     []OpenSignal
+}
 
 // NewLater returns one for a run that is at the head there.
 func NewLater(h *Head) *Later {
@@ -146,8 +149,11 @@ func NewLater(h *Head) *Later {
 // Done reports whether nothing is left to look for.
 func (l *Later) Done() bool { return len(l.open) == 0 }
 
-// Behind is shown what the fold made of each record behind the point.
-func (l *Later) Behind(v Verdict) {
+// Behind is shown what the fold made of each record behind the point, and the run's head there.
+func (l *Later) Behind(h *Head, v Verdict) {
+	if _, sent := v.Data.(*SignalSentData); sent && v.Kind == Applied {
+		l.signals = append(l.signals, h.Signals[len(h.Signals)-1])
+	}
 	i := slices.Index(l.open, v.Call)
 	if v.Kind != Applied || i < 0 && len(v.Abandoned) == 0 {
 		return
@@ -181,14 +187,25 @@ func (l *Later) Begun() []CallKey { return slices.Concat(l.begun, l.open) }
 type Finder struct {
 	point Point
 	at    Position
+	// superseded are the records in which no turn and no step is looked for.
+	superseded []Superseded
 	// records were shown.
 	records uint64
 	// step is the call of a step, once an answer has requested it.
 	step CallKey
+	// pending: records are superseded at which the call of the step was requested. The rewind behind them tells whether it still is.
+	pending bool
 }
 
-// NewFinder returns a finder of a point that the records themselves show: all kinds but checkpoint.
-func NewFinder(p Point) *Finder { return &Finder{point: p} }
+// NewFinder returns a finder of a point that the records themselves show: all kinds but checkpoint. superseded is as the run's head has
+// it: a rewind goes on with the numbers of turns and steps that it left behind.
+func NewFinder(p Point, superseded []Superseded) *Finder {
+	f := &Finder{point: p}
+	if p.Kind == PointTurn || p.Kind == PointStep {
+		f.superseded = superseded
+	}
+	return f
+}
 
 // PositionFinder returns a finder of the place behind the record at a position.
 func PositionFinder(at Position) *Finder { return &Finder{at: at} }
@@ -200,6 +217,14 @@ func (f *Finder) Many(epoch Epoch) bool {
 
 // Before reports whether the point may be before the record that is about to be applied; [Finder.Confirmed] tells.
 func (f *Finder) Before(h *Head, p *Prepared) bool {
+	if superseded(f.superseded, h.Records+1) {
+		enters := !f.pending && f.requested(h)
+		f.pending = f.pending || enters
+		return enters
+	}
+	if f.pending {
+		return false
+	}
 	switch f.point.Kind {
 	case PointStep:
 		return f.requested(h) || p.name == ToolCalled && h.Counts.ToolCalls+1 == int64(f.point.Number) //nolint:gosec // a count
@@ -212,8 +237,19 @@ func (f *Finder) Before(h *Head, p *Prepared) bool {
 	}
 }
 
+// Pending reports whether the place that Before found last is not decided yet.
+func (f *Finder) Pending() bool { return f.pending }
+
 // Confirmed reports whether a record is what it was taken for when Before said yes: the fold accepted it.
 func (f *Finder) Confirmed(v Verdict) bool {
+	if f.pending {
+		d, ok := v.Data.(*RunResumedData)
+		if !ok || v.Kind != Applied || superseded(f.superseded, int64(f.records)+1) { //nolint:gosec // a count
+			return false
+		}
+		f.pending = false
+		return d.To != nil && slices.Contains(d.To.Begun, f.step)
+	}
 	switch {
 	case v.Kind != Applied:
 		return false
@@ -250,7 +286,7 @@ func (f *Finder) Behind(h *Head, v Verdict) bool {
 	if f.point.Kind == PointRecord {
 		return f.records == f.point.Number
 	}
-	if v.Kind != Applied {
+	if v.Kind != Applied || superseded(f.superseded, h.Records) {
 		return false
 	}
 	switch f.point.Kind {

@@ -31,7 +31,7 @@ func samples() []schema.Data {
 		&schema.RunOrphanedData{Executor: "ex-1", Instance: "a1", LastSeen: "2026-03-01T12:00:00Z", Missed: 3},
 		&schema.RunInterruptedData{Reason: "shutdown"},
 		&schema.RunEndedData{Status: "failed", Output: []byte(`{"n":1}`), Summary: "it failed", CompletedBy: "c1", Error: failure, Usage: usage},
-		&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{userMessage("hi")}, Purpose: "work"},
+		&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{userMessage("hi")}, Signals: []string{"s-1"}, Purpose: "work"},
 		&schema.TurnAnsweredData{
 			Turn: 1, Message: assistantMessage(schema.Text("I look."), schema.CallPart("c1", "ls"), schema.CallPart("c2", "rm")),
 			Calls: []schema.RequestedCall{
@@ -66,6 +66,13 @@ func samples() []schema.Data {
 			Refs: []schema.Ref{{Path: "/output", DataRef: schema.DataRef("r1", zero), Size: 300000}},
 		},
 		&schema.LimitReachedData{Limit: "tokens", Value: []byte("100001"), Maximum: []byte("100000")},
+		&schema.StateSetData{
+			Key: "plan", Value: []byte(`"c2VhbGVk"`),
+			Refs: []schema.Ref{{Path: "/value", KeyID: "k-2026", Codec: "aes-256-gcm"}},
+		},
+		&schema.StateDeletedData{Key: "plan"},
+		&schema.SignalSentData{SignalID: "s-1", Name: "priority", Payload: []byte(`{"level":1}`), By: "ann"},
+		&schema.SignalConsumedData{SignalIDs: []string{"s-1"}, Extra: []byte(`{"by_rule":"first"}`)},
 		&schema.ContextCompactedData{Summary: "so far", ThroughTurn: 3, TokensBefore: 9000, TokensAfter: 500},
 		&schema.HandoffOfferedData{
 			HandoffID: "h-1", Kind: "transfer", Reason: "threshold_critical",
@@ -90,5 +97,5 @@ func samples() []schema.Data {
 // controlTypes are those that samples must be sent as control events.
 var controlTypes = map[string]bool{
 	schema.RunResumed: true, schema.RunInput: true, schema.RunCancelRequested: true, schema.RunOrphaned: true,
-	schema.HandoffAccepted: true, schema.HandoffDeclined: true, schema.HandoffClosed: true,
+	schema.HandoffAccepted: true, schema.HandoffDeclined: true, schema.HandoffClosed: true, schema.SignalSent: true,
 }

@@ -51,6 +51,11 @@ func (h *Head) settleAt(stream StreamSequence) {
 			at.Stream = stream
 		}
 	}
+	for i := range h.Signals {
+		if at := &h.Signals[i].Position; at.Stream == 0 && at.ID == h.Position.ID {
+			at.Stream = stream
+		}
+	}
 	for i := range h.Marks {
 		if at := &h.Marks[i].Position; at.Stream == 0 && at.ID == h.Position.ID {
 			at.Stream = stream

@@ -30,8 +30,19 @@ type State struct {
 	// Takeovers are the epochs after the first, in order.
 	Takeovers []RunResumedData `json:"takeovers,omitzero"`
 	Ended     *RunEndedData    `json:"ended,omitzero"`
+	// Values are the application's own state, by key.
+	Values []StateValue `json:"values,omitzero"`
+	// Signals in the order in which they were sent.
+	Signals []StateSignal `json:"signals,omitzero"`
+	// Stale: the content has what a rewind left behind, because the state was folded without knowing of it. Fold it again; see
+	// [State.Expect].
+	Stale bool `json:"stale,omitzero"`
 	// Unknown are events of types this version does not know.
 	Unknown []UnknownEvent `json:"unknown,omitzero"`
+	// expected as [State.Expect] has it.
+	expected []Superseded
+	// consumed counts the signals before the first open one.
+	consumed int
 }
 
 // StateMessage is a message and where it came from.

@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,6 +28,7 @@ import (
 //	fork …                  as write, at the sequence of the writer's last event
 //	control [epoch=N] TYPE [DATA]
 //	takeover EXECUTOR [instance=…] [reason=…] [epoch=+N] [from=stale]
+//	takeover EXECUTOR reason=rewind to=N      it goes on behind the log's message N
 //	plain id=ID [turn=N] [epoch=N] [subject=…] [source=…] TYPE [DATA]
 //	raw [NAME:VALUE] … [BODY]                 a message as it is, headers first
 //	again N                 the log's message N comes once more, as another message
@@ -220,6 +222,8 @@ func (tr *transcript) takeOver(rest string) schema.Verdict {
 			signer = value
 		case "from":
 			d.From.Sequence++
+		case "to":
+			d.To = tr.rewindTo(tr.number(value))
 		case "epoch":
 			epoch = schema.Epoch(int(tr.head.Epoch) + tr.signed(value)) //nolint:gosec // small numbers
 		}
@@ -229,6 +233,9 @@ func (tr *transcript) takeOver(rest string) schema.Verdict {
 		tr.sign(e, signer, tr.head.Digest)
 	}
 	v := tr.event(e)
+	if v.Kind == schema.Applied && d.To != nil {
+		tr.foldAgain()
+	}
 	if v.Kind == schema.Applied {
 		chain, err := schema.ParseHash(tr.head.Chain)
 		require.NoError(tr.tb, err)
@@ -238,6 +245,41 @@ func (tr *transcript) takeOver(rest string) schema.Verdict {
 		tr.writers[executor] = &tr.w
 	}
 	return v
+}
+
+// rewindTo is where a run goes on behind message n of its log, as the daemon finds it.
+func (r *testRun) rewindTo(n int) (to *schema.Base) {
+	r.tb.Helper()
+	head := schema.NewHead("f", "r1")
+	defer func() {
+		if n > len(r.log) { // a record that is not there
+			to.Records, to.Head.Records = int64(n), int64(n)
+		}
+	}()
+	for i := range r.log[:min(n, len(r.log))] {
+		head.Apply(r.keys, &r.log[i])
+	}
+	at := head.Clone()
+	if n > len(r.log) {
+		at.Digest, at.Position.ID = cmp.Or(at.Digest, schema.Hash{}.String()), cmp.Or(at.Position.ID, "none")
+	}
+	later := schema.NewLater(&at)
+	for i := min(n, len(r.log)); i < len(r.log); i++ {
+		later.Behind(&head, head.Apply(r.keys, &r.log[i]))
+	}
+	return schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(n)}, &at, later) //nolint:gosec // a small number
+}
+
+// foldAgain folds the state with what the head says of rewinds.
+func (r *testRun) foldAgain() {
+	r.tb.Helper()
+	r.state = schema.NewState("f", "r1")
+	r.state.Expect(r.head.Superseded)
+	for i := range r.log {
+		r.state.Apply(r.keys, &r.log[i])
+	}
+	require.False(r.tb, r.state.Stale)
+	require.Equal(r.tb, r.head, r.state.Head)
 }
 
 // setKeys gives the fleet the keys with these numbers.
@@ -405,7 +447,7 @@ func (tr *transcript) members() map[string]string {
 	tr.tb.Helper()
 	var all map[string]jsontext.Value
 	require.NoError(tr.tb, json.Unmarshal(mustJSON(tr.tb, tr.head), &all))
-	for _, name := range []string{"position", "chain", "digest", "window", "updated_at", "run", "fleet"} {
+	for _, name := range []string{"position", "chain", "digest", "window", "updated_at", "run", "fleet", "records"} {
 		delete(all, name)
 	}
 	out := map[string]string{}

@@ -30,6 +30,10 @@ const (
 	PhaseStarted       = "phase.started"
 	PhaseCompleted     = "phase.completed"
 	LimitReached       = "limit.reached"
+	StateSet           = "state.set"
+	StateDeleted       = "state.deleted"
+	SignalSent         = "signal.sent"
+	SignalConsumed     = "signal.consumed"
 	ContextCompacted   = "context.compacted"
 	HandoffOffered     = "handoff.offered"
 	HandoffAccepted    = "handoff.accepted"
@@ -78,15 +82,19 @@ type Parent struct {
 	Extra      jsontext.Value `json:",embed"`
 }
 
-// Ref names a large field that was moved to the blob store: its place in the data and the blob. The
-// blob's content is the field's JSON text.
+// Ref says that a field of the data is not there as it is: it is large and was moved to the blob store, or the executor encrypted it,
+// or both. The content of a blob is the field's JSON text. An encrypted field is a JSON string, in the data or in the blob.
 type Ref struct {
-	// Path is the JSON Pointer (RFC 6901) of the field in the event's data, such as /result.
+	// Path is the JSON Pointer (RFC 6901) of the field in the event's data, such as /result. Each field has at most one ref.
 	Path string `json:"path"`
-	// DataRef is waymark-blob:<run>.sha256-<hex>; see [ParseDataRef]. No other scheme is followed.
-	DataRef string `json:"dataref"`
+	// DataRef is waymark-blob:<run>.sha256-<hex>; see [ParseDataRef]. No other scheme is followed. Empty for a field that is in the data.
+	DataRef string `json:"dataref,omitzero"`
 	// Size of the blob in bytes.
 	Size int64 `json:"size,omitzero"`
+	// KeyID names the key that the field is encrypted with; empty for a field that is not encrypted. Waymark has no keys.
+	KeyID string `json:"key_id,omitzero"`
+	// Codec names how it is encrypted, and is required with a key.
+	Codec string `json:"codec,omitzero"`
 }
 
 // RunStartedData opens a run. It is a run's first event.
@@ -135,12 +143,14 @@ type RunResumedData struct {
 	Executor string `json:"executor"`
 	// Instance of the executor; see [Heartbeat].
 	Instance string `json:"instance,omitzero"`
-	// Reason is claim, request, restart, input or reopen. Required.
+	// Reason is claim, request, restart, input, reopen or rewind. Required.
 	Reason string `json:"reason"`
 	// RequestID makes a repeated takeover request continue the epoch it opened. Required.
-	RequestID string         `json:"request_id"`
-	From      From           `json:"from"`
-	Extra     jsontext.Value `json:",embed"`
+	RequestID string `json:"request_id"`
+	From      From   `json:"from"`
+	// To is the record of this run that it goes on behind, with the head there; only with reason rewind. Later records are superseded.
+	To    *Base          `json:"to,omitzero"`
+	Extra jsontext.Value `json:",embed"`
 }
 
 // RunWaitingData says that the run waits for somebody or something.
@@ -223,6 +233,8 @@ type TurnStartedData struct {
 	Turn int32 `json:"turn"`
 	// Messages that are new to the model.
 	Messages []Message `json:"messages,omitzero"`
+	// Signals are the ids of open signals that the messages tell of. The answer of the turn consumes them.
+	Signals []string `json:"signals,omitzero"`
 	// Purpose is work (the default) or recovery.
 	Purpose string         `json:"purpose,omitzero"`
 	Refs    []Ref          `json:"refs,omitzero"`
@@ -348,6 +360,7 @@ type ToolFailedData struct {
 	Error      Error          `json:"error"`
 	Attempt    int64          `json:"attempt,omitzero"`
 	DurationMS int64          `json:"duration_ms,omitzero"`
+	Refs       []Ref          `json:"refs,omitzero"`
 	Extra      jsontext.Value `json:",embed"`
 }
 
@@ -362,6 +375,7 @@ type ToolDecidedData struct {
 	Reason   string `json:"reason,omitzero"`
 	// By is the executor or, by the executor's word, the approver. The answer of a person and its sender are in run.input.
 	By    string         `json:"by,omitzero"`
+	Refs  []Ref          `json:"refs,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }
 
@@ -446,5 +460,6 @@ type ErrorRaisedData struct {
 	// Scope is run, turn or tool; absent means run.
 	Scope string         `json:"scope,omitzero"`
 	Turn  int32          `json:"turn,omitzero"`
+	Refs  []Ref          `json:"refs,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }

@@ -83,3 +83,15 @@ func (*CheckpointMarkedData) EventName() string { return CheckpointMarked }
 
 // EventName implements [Data].
 func (*ErrorRaisedData) EventName() string { return ErrorRaised }
+
+// EventName implements [Data].
+func (*StateSetData) EventName() string { return StateSet }
+
+// EventName implements [Data].
+func (*StateDeletedData) EventName() string { return StateDeleted }
+
+// EventName implements [Data].
+func (*SignalSentData) EventName() string { return SignalSent }
+
+// EventName implements [Data].
+func (*SignalConsumedData) EventName() string { return SignalConsumed }

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -27,6 +27,10 @@ var newData = map[string]func() Data{
 	TurnEnded:          func() Data { return new(TurnEndedData) },
 	MessageAdded:       func() Data { return new(MessageAddedData) },
 	ToolCalled:         func() Data { return new(ToolCalledData) },
+	StateSet:           func() Data { return new(StateSetData) },
+	StateDeleted:       func() Data { return new(StateDeletedData) },
+	SignalSent:         func() Data { return new(SignalSentData) },
+	SignalConsumed:     func() Data { return new(SignalConsumedData) },
 	ToolReturned:       func() Data { return new(ToolReturnedData) },
 	ToolFailed:         func() Data { return new(ToolFailedData) },
 	ToolDecided:        func() Data { return new(ToolDecidedData) },
@@ -188,7 +192,7 @@ func Validate(data Data) error {
 	case *RunResumedData:
 		v.name("/executor", d.Executor)
 		v.optionalName("/instance", d.Instance)
-		v.oneOf("/reason", d.Reason, TakeoverClaim, TakeoverRequest, TakeoverRestart, TakeoverInput, TakeoverReopen)
+		v.oneOf("/reason", d.Reason, TakeoverClaim, TakeoverRequest, TakeoverRestart, TakeoverInput, TakeoverReopen, TakeoverRewind)
 		v.required("/request_id", d.RequestID)
 		if d.From.Epoch == 0 {
 			v.fail("/from/epoch", "is required")
@@ -196,6 +200,16 @@ func Validate(data Data) error {
 		v.hash("/from/chain", d.From.Chain)
 		v.required("/from/digest", d.From.Digest)
 		v.hash("/from/digest", d.From.Digest)
+		switch {
+		case d.To == nil && d.Reason == TakeoverRewind:
+			v.fail("/to", "is required with reason rewind")
+		case d.To != nil && d.Reason != TakeoverRewind:
+			v.fail("/to", "belongs to reason rewind only")
+		case d.To != nil:
+			if path, problem := d.To.check(); problem != "" {
+				v.fail("/to"+strings.TrimPrefix(path, "/base"), "%s", problem)
+			}
+		}
 	case *RunWaitingData:
 		v.required("/interrupt_id", d.InterruptID)
 		v.oneOf("/reason", d.Reason, WaitHumanInput, WaitToolApproval, WaitExternalSystem, WaitAuth, WaitToolInDoubt)
@@ -228,6 +242,7 @@ func Validate(data Data) error {
 		v.turn("/turn", d.Turn)
 		v.oneOf("/purpose", d.Purpose, "", PurposeWork, PurposeRecovery)
 		v.messages("/messages", d.Messages)
+		v.ids("/signals", d.Signals)
 		v.refs(d.Refs)
 	case *TurnAnsweredData:
 		v.answer(d)
@@ -255,10 +270,12 @@ func Validate(data Data) error {
 		v.error(&d.Error)
 		v.notNegative("/attempt", d.Attempt)
 		v.notNegative("/duration_ms", d.DurationMS)
+		v.refs(d.Refs)
 	case *ToolDecidedData:
 		v.required("/tool_call_id", d.ToolCallID)
 		v.notNegative("/occurrence", int64(d.Occurrence))
 		v.oneOf("/decision", d.Decision, DecisionAllow, DecisionDeny, DecisionAsk)
+		v.refs(d.Refs)
 	case *ToolSettledData:
 		v.required("/tool_call_id", d.ToolCallID)
 		v.notNegative("/occurrence", int64(d.Occurrence))
@@ -272,6 +289,23 @@ func Validate(data Data) error {
 		v.refs(d.Refs)
 	case *LimitReachedData:
 		v.oneOf("/limit", d.Limit, "turns", "tokens", "time", "context", "budget")
+	case *StateSetData:
+		v.required("/key", d.Key)
+		if len(d.Value) == 0 && !slices.ContainsFunc(d.Refs, func(r Ref) bool { return r.Path == "/value" }) {
+			v.fail("/value", "is required")
+		}
+		v.refs(d.Refs)
+	case *StateDeletedData:
+		v.required("/key", d.Key)
+	case *SignalSentData:
+		v.required("/signal_id", d.SignalID)
+		v.required("/name", d.Name)
+		v.refs(d.Refs)
+	case *SignalConsumedData:
+		if len(d.SignalIDs) == 0 {
+			v.fail("/signal_ids", "is required")
+		}
+		v.ids("/signal_ids", d.SignalIDs)
 	case *ContextCompactedData:
 		if d.Summary == "" && !slices.ContainsFunc(d.Refs, func(r Ref) bool { return r.Path == "/summary" }) {
 			v.fail("/summary", "is required")
@@ -302,6 +336,7 @@ func Validate(data Data) error {
 		v.error(&d.Error)
 		v.oneOf("/scope", d.Scope, "", "run", "turn", "tool")
 		v.notNegative("/turn", int64(d.Turn))
+		v.refs(d.Refs)
 	}
 	if v.err != nil {
 		return v.err
@@ -459,61 +494,35 @@ func (v *checker) call(path string, c *ToolCalledData) {
 	v.notNegative(path+"/timeout_ms", c.TimeoutMS)
 }
 
-func (v *checker) messages(path string, ms []Message) {
-	for i := range ms {
-		if v.err != nil {
-			return
-		}
-		m := &ms[i]
-		if problem := messageProblem(m); problem != nil {
-			v.fail(fmt.Sprintf("%s/%d%s", path, i, problem.Path), "%s", problem.Problem)
-		}
-	}
-}
-
-func (v *checker) message(path string, m *Message) {
-	if problem := messageProblem(m); problem != nil {
-		v.fail(path+problem.Path, "%s", problem.Problem)
-	}
-}
-
-func messageProblem(m *Message) *DataError {
-	switch m.Role {
-	case RoleSystem, RoleUser, RoleAssistant, RoleTool:
-	case "":
-		return &DataError{Path: "/role", Problem: "is required"}
-	default:
-		return &DataError{Path: "/role", Problem: fmt.Sprintf("%.40q is none of system, user, assistant, tool", m.Role)}
-	}
-	for i := range m.Parts {
-		p := &m.Parts[i]
-		at := func(field string) string { return fmt.Sprintf("/parts/%d/%s", i, field) }
-		switch {
-		case p.Type == "":
-			return &DataError{Path: at("type"), Problem: "is required"}
-		case (p.Type == PartToolCall || p.Type == PartToolCallResponse) && p.ID == "":
-			return &DataError{Path: at("id"), Problem: "is required"}
-		case len(p.ID) > MaxIdentifier:
-			return &DataError{Path: at("id"), Problem: fmt.Sprintf("is longer than %d bytes", MaxIdentifier)}
-		case p.Occurrence < 0 || p.Occurrence > math.MaxInt32:
-			return &DataError{Path: at("occurrence"), Problem: "is negative or too large"}
-		case p.CallTurn < 0:
-			return &DataError{Path: at("call_turn"), Problem: "is negative"}
-		}
-	}
-	return nil
-}
-
 func (v *checker) refs(refs []Ref) {
 	for i, r := range refs {
 		path := fmt.Sprintf("/refs/%d", i)
 		if r.Path == "" || r.Path[0] != '/' || len(r.Path) > MaxIdentifier {
 			v.fail(path+"/path", "is not a JSON Pointer of at most %d bytes", MaxIdentifier)
 		}
-		if _, _, err := ParseDataRef(r.DataRef); err != nil {
-			v.fail(path+"/dataref", "%s", err)
+		v.optional(path+"/key_id", r.KeyID)
+		switch {
+		case r.KeyID != "":
+			v.required(path+"/codec", r.Codec)
+		case r.Codec != "":
+			v.fail(path+"/key_id", "is required with a codec")
+		}
+		if r.DataRef != "" || r.KeyID == "" {
+			if _, _, err := ParseDataRef(r.DataRef); err != nil {
+				v.fail(path+"/dataref", "%s", err)
+			}
 		}
 		v.notNegative(path+"/size", r.Size)
+	}
+}
+
+// ids checks a list of identifiers.
+func (v *checker) ids(path string, ids []string) {
+	if len(ids) > MaxSignals {
+		v.fail(path, "has %d entries, at most %d are allowed", len(ids), MaxSignals)
+	}
+	for i, id := range ids {
+		v.required(fmt.Sprintf("%s/%d", path, i), id)
 	}
 }
 

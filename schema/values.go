@@ -98,8 +98,10 @@ const (
 	TakeoverRestart = "restart"
 	// TakeoverInput is for an answer that the run waited for.
 	TakeoverInput = "input"
-	// TakeoverReopen is of a run that has ended. No other reason takes over one of those.
+	// TakeoverReopen is of a run that has ended. Only a rewind takes over one of those, too.
 	TakeoverReopen = "reopen"
+	// TakeoverRewind goes on behind an earlier record of the run; see [RunResumedData].
+	TakeoverRewind = "rewind"
 )
 
 // Statuses of an answer.

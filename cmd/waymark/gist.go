@@ -45,7 +45,11 @@ func gist(e *schema.Event) string {
 	case *schema.RunStartedData:
 		return words("agent "+d.Agent, "executor "+d.Executor, d.Task)
 	case *schema.RunResumedData:
-		return words("executor "+d.Executor, d.Reason)
+		to := ""
+		if d.To != nil {
+			to = "behind " + d.To.Place().String()
+		}
+		return words("executor "+d.Executor, d.Reason, to)
 	case *schema.RunEndedData:
 		return words(d.Status, d.Summary)
 	case *schema.TurnStartedData:
@@ -70,6 +74,14 @@ func gist(e *schema.Event) string {
 		return words(d.ToolCallID, string(d.How))
 	case *schema.ToolDecidedData:
 		return words(d.ToolCallID, d.Decision, d.Policy, d.Reason, d.By)
+	case *schema.StateSetData:
+		return words(d.Key, string(d.Value))
+	case *schema.StateDeletedData:
+		return d.Key
+	case *schema.SignalSentData:
+		return words(d.SignalID, d.Name, string(d.Payload))
+	case *schema.SignalConsumedData:
+		return strings.Join(d.SignalIDs, ", ")
 	case *schema.RunWaitingData:
 		return words(d.InterruptID, d.Reason, d.Message)
 	case *schema.RunInputData:

@@ -85,8 +85,8 @@ func readmeBlocks(t *testing.T) (blocks []string) {
 const columns = 100
 
 // unwrapped begin the lines that a terminal wraps: events and transcripts, notes, failures with their hints, the daemon's ready line, and steps
-// that are whole to be pasted.
-var unwrapped = regexp.MustCompile(`^(\{|waymark: |hint: |note: |waymark is ready|\d\. )`)
+// that are whole to be pasted, doctor's included.
+var unwrapped = regexp.MustCompile(`^(\{|waymark: |hint: |note: |waymark is ready|\d\. |  do: )`)
 
 func requireWidth(t *testing.T, output string) {
 	t.Helper()

@@ -455,6 +455,15 @@ var broken = map[string]func(t *testing.T) *tape{
 		r.write(&schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitHumanInput, ExpiresAt: schema.FormatTime(r.clock.Add(-time.Hour))}, 0)
 		return r
 	},
+	"WM-E-083": func(t *testing.T) *tape {
+		t.Helper()
+		r := newTape(t)
+		r.start()
+		require.Equal(t, schema.Applied, r.control(&schema.SignalSentData{SignalID: "s1", Name: "note"}, 0).Kind)
+		r.write(&schema.SignalConsumedData{SignalIDs: []string{"s1"}}, 0)
+		r.refused(&schema.TurnStartedData{Turn: 1, Signals: []string{"s1"}}, 1)
+		return r
+	},
 	"WM-E-090": func(t *testing.T) *tape {
 		t.Helper()
 		r := newTape(t)

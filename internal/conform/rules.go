@@ -102,6 +102,7 @@ const (
 	ruleAnswer       = "WM-E-080"
 	ruleWaitDoubt    = "WM-E-081"
 	ruleExpires      = "WM-E-082"
+	ruleSignal       = "WM-E-083"
 	ruleOfferOpen    = "WM-E-090"
 	ruleOfferTaken   = "WM-E-091"
 	ruleOfferSize    = "WM-E-092"
@@ -124,6 +125,7 @@ const (
 	sectionTurns      = "turns-and-messages"
 	sectionTools      = "tool-calls"
 	sectionWaiting    = "waiting"
+	sectionSignals    = "signals"
 	sectionHandoff    = "hand-off"
 	sectionHeartbeats = "heartbeats"
 	sectionPublishing = "publishing"
@@ -378,6 +380,12 @@ var rules = []Rule{
 		ruleExpires, Should, "What is waited for expires after it was asked.", sectionWaiting,
 		"set expires_at to a time in the future", Log,
 	},
+
+	{
+		ruleSignal, Must, "A signal that is consumed is open, and is consumed once.", sectionSignals,
+		"name only signals of the run's head that no other turn has", Log,
+	},
+
 	{
 		ruleOfferOpen, Must, "A hand-off that is answered is open.", sectionHandoff,
 		"ask waymark.handoff.FLEET.RUN, which knows what is offered", Log,
@@ -457,6 +465,7 @@ var reasonRules = map[schema.Reason]string{
 	schema.ReasonUnknownInterrupt: ruleAnswer,
 	schema.ReasonUnknownHandoff:   ruleOfferOpen,
 	schema.ReasonHandoffTaken:     ruleOfferTaken,
+	schema.ReasonSignal:           ruleSignal,
 	schema.ReasonPhaseCompleted:   rulePhaseOnce,
 	schema.ReasonTooMany:          ruleCaps,
 }

@@ -92,6 +92,7 @@ func (m *Model) answer(d *schema.TurnAnsweredData) bool {
 		m.begin(d.Turn)
 	}
 	m.answered = true
+	m.ofTurn()
 	m.say(d.Turn, []schema.Message{d.Message}, true)
 	m.calls = append(m.calls, calls...)
 	m.over()

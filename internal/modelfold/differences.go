@@ -74,6 +74,13 @@ func (m *Model) Differences(h *schema.Head) []Difference {
 		offers[h.Handoffs[i].HandoffID] = h.Handoffs[i].Status == schema.HandoffStatusAccepted
 	}
 	d.compare("hand-offs", m.offers, offers)
+	signals := make([]signal, 0, len(h.Signals))
+	for i := range h.Signals {
+		signals = append(signals, signal{h.Signals[i].SignalID, h.Signals[i].Turn})
+	}
+	d.compare("signals", append([]signal{}, m.signals...), signals)
+	d.compare("records", m.records, h.Records)
+	d.compare("superseded", m.superseded, h.Superseded)
 	phases := slices.Sorted(maps.Keys(m.phases))
 	folded := slices.Sorted(slices.Values(h.CompletedPhases))
 	d.compare("completed phases", phases, folded)
@@ -124,10 +131,11 @@ func OpenCallsOf(h *schema.Head) string {
 }
 
 // StateDifferences says where a state is not what the log adds up to: its head, what was said, and what came of the calls. The
-// content of a fork's base is not in the fork's log, so a fork's head alone is compared.
+// content of a fork's base is not in the fork's log, and the model does not keep what was said before a rewind: of those the head alone is
+// compared.
 func (m *Model) StateDifferences(s *schema.State) []Difference {
 	d := differences(m.Differences(&s.Head))
-	if s.Head.Base != nil {
+	if s.Head.Base != nil || len(m.superseded) > 0 {
 		return d
 	}
 	said, folded := make([]string, 0, len(m.messages)), make([]string, 0, len(s.Messages))

@@ -61,6 +61,13 @@ type Model struct {
 	// end is how the run ended; gone is how its executor left it, since it last wrote or another took over.
 	end, gone schema.Status
 	cancelled bool
+	// woken: a signal came while the run had no executor.
+	woken bool
+	// signals are those that are not consumed, in order.
+	signals []signal
+	// records counts the messages of the log.
+	records    int64
+	superseded []schema.Superseded
 	// claims in a row without progress.
 	claims int
 	at     schema.Position
@@ -85,6 +92,12 @@ type call struct {
 	// given is what a late result says.
 	given        string
 	givenFailure bool
+}
+
+// signal is one that is not consumed; turn is the one that was started with it, 0 for none.
+type signal struct {
+	id   string
+	turn int32
 }
 
 type message struct {
@@ -146,7 +159,7 @@ func (m *Model) Sequence() schema.Sequence { return m.last }
 
 // Status says what the log adds up to, and how the executor of a waiting run left it.
 func (m *Model) Status() (status, unattended schema.Status) {
-	needed := len(m.waits) == 0 || m.cancelled
+	needed := len(m.waits) == 0 || m.cancelled || m.woken
 	switch {
 	case len(m.Accepted) == 0:
 		return "", ""
@@ -212,6 +225,7 @@ func (m *Model) Apply(keys *schema.Keys, rec *schema.Record) schema.VerdictKind 
 		return schema.Regressed
 	}
 	m.at = at
+	m.records++
 	if err == nil && e.Type == schema.TypeOf(schema.RunPlaced) {
 		return schema.Skipped
 	}
@@ -254,7 +268,7 @@ func (m *Model) Apply(keys *schema.Keys, rec *schema.Record) schema.VerdictKind 
 			if m.chain != [32]byte{} {
 				want.Chain = hex.EncodeToString(m.chain[:])
 			}
-			if resume.From != want || m.ended && resume.Reason != schema.TakeoverReopen {
+			if resume.From != want || m.ended && resume.Reason != schema.TakeoverReopen && resume.To == nil || !m.mayRewind(resume.To) {
 				return no
 			}
 		}
@@ -281,7 +295,7 @@ func (m *Model) Apply(keys *schema.Keys, rec *schema.Record) schema.VerdictKind 
 		m.executor = executor
 	}
 	if !control {
-		m.gone = ""
+		m.gone, m.woken = "", false
 	}
 	switch {
 	case dataErr != nil:
@@ -355,7 +369,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 	name := data.EventName()
 	forControl := slices.Contains([]string{
 		schema.RunResumed, schema.RunInput, schema.RunCancelRequested, schema.RunOrphaned,
-		schema.HandoffAccepted, schema.HandoffDeclined, schema.HandoffClosed,
+		schema.HandoffAccepted, schema.HandoffDeclined, schema.HandoffClosed, schema.SignalSent,
 	}, name)
 	yes := func(ok bool) schema.VerdictKind {
 		if ok {
@@ -383,12 +397,22 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		if m.ended {
 			m.cancelled = false
 		}
-		m.epoch, m.last, m.ended, m.gone = e.Epoch, 0, false, ""
+		m.epoch, m.last, m.ended, m.gone, m.woken = e.Epoch, 0, false, "", false
 		m.executor, m.instance, m.request = d.Executor, d.Instance, d.RequestID
 		for _, c := range m.calls {
 			c.doubt = !c.closed && !c.requested
 		}
 		m.claims++
+		if d.To != nil {
+			m.rewind(d.To)
+		}
+	case *schema.SignalSentData:
+		return yes(m.sent(d))
+	case *schema.SignalConsumedData:
+		if !m.areOpen(d.SignalIDs, 0) {
+			return yes(false)
+		}
+		m.consume(func(s signal) bool { return slices.Contains(d.SignalIDs, s.id) })
 	case *schema.RunWaitingData:
 		var about *call
 		if d.Reason == schema.WaitToolInDoubt {
@@ -421,11 +445,15 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		m.abandon(true)
 		m.over()
 	case *schema.TurnStartedData:
+		if !m.areOpen(d.Signals, d.Turn) {
+			return yes(false)
+		}
 		if d.Turn == m.turn && m.open && !m.answered && (m.epoch > m.openedIn || e.Epoch == 0) {
 			m.openedIn = m.epoch
 			m.abandon(false)
 			m.messages = slices.DeleteFunc(m.messages, func(msg *message) bool { return msg.unfinished })
 			m.say(d.Turn, d.Messages, true)
+			m.take(d)
 			return yes(true)
 		}
 		if d.Turn <= m.turn {
@@ -433,6 +461,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		}
 		m.begin(d.Turn)
 		m.say(d.Turn, d.Messages, true)
+		m.take(d)
 	case *schema.TurnAnsweredData:
 		return yes(m.answer(d))
 	case *schema.TurnEndedData:
@@ -449,6 +478,7 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		m.open = false
 		m.abandon(false)
 		m.finished()
+		m.ofTurn()
 		m.say(d.Turn, d.Messages, false)
 	case *schema.MessageAddedData:
 		turn := e.Turn
@@ -496,47 +526,6 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 	return yes(true)
 }
 
-// fork begins a run at another one's head.
-func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
-	m.turn, m.open, m.answered, m.openedIn = was.Turn, was.TurnOpen, was.TurnAnswered, 0
-	closed := func(turn int32, id string) {
-		m.calls = append(m.calls, &call{turn: turn, id: id, closed: true, closedInItsTurn: true})
-	}
-	for _, id := range was.TurnCalls {
-		closed(was.Turn, id)
-	}
-	if was.Turn == 0 {
-		for range was.Counts.ToolCalls - int64(len(was.OpenCalls)) {
-			closed(0, "\x00")
-		}
-	}
-	for _, o := range was.OpenCalls {
-		c := &call{
-			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, outcome: schema.OutcomeOpen,
-		}
-		if o.Requested && !slices.Contains(begun, o.CallKey) {
-			c.requested, c.doubt, c.epoch = true, false, 0
-		}
-		c.again, c.barred = o.Again, o.Decision != ""
-		m.calls = append(m.calls, c)
-	}
-	for _, p := range was.CompletedPhases {
-		m.phases[p] = true
-	}
-	for _, w := range was.Interrupts {
-		m.waits[w.InterruptID] = nil
-		if w.ToolCallID != "" {
-			m.named[w.InterruptID], m.asked[w.InterruptID] = w.CallKey(), w.Reason == schema.WaitToolApproval
-		}
-		for _, c := range m.calls {
-			if key := w.CallKey(); w.Reason == schema.WaitToolInDoubt && !c.closed && c.turn == key.Turn && c.id == key.ToolCallID && c.occurrence == key.Occurrence {
-				m.waits[w.InterruptID] = c
-			}
-		}
-	}
-	m.Beyond = m.Beyond || len(was.TurnCalls) > 0 && was.Turn == 0
-}
-
 func (m *Model) declined(handoff string) schema.VerdictKind {
 	if _, open := m.offers[handoff]; !open {
 		return schema.Rejected
@@ -548,6 +537,7 @@ func (m *Model) declined(handoff string) schema.VerdictKind {
 func (m *Model) begin(turn int32) {
 	m.finished()
 	m.abandon(false)
+	m.ofTurn()
 	m.turn, m.open, m.answered, m.openedIn = turn, true, false, m.epoch
 }
 

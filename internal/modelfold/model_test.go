@@ -29,8 +29,17 @@ func aLog(t *testing.T) []schema.Record {
 	add(&schema.ToolReturnedData{ToolCallID: "c1", Result: []byte(`"text"`)}, 1)
 	add(&schema.ToolCalledData{ToolCallID: "c2", Name: "read"}, 1)
 	add(&schema.RunWaitingData{InterruptID: "i1", Reason: schema.WaitAuth}, 1)
+	header, body := mustControl(t, &schema.SignalSentData{SignalID: "s1", Name: "note"}).Encode()
+	log = append(log, schema.NewRecord(schema.StreamSequence(len(log)+1), header, body))
 	add(&schema.HandoffOfferedData{HandoffID: "h1", Reason: "task_complete"}, 0)
 	return log
+}
+
+func mustControl(t *testing.T, d schema.Data) *schema.Event {
+	t.Helper()
+	e, err := schema.NewControl("f", "daemon", "r1", 1, "n1", d, time.Unix(1_700_000_000, 0))
+	require.NoError(t, err)
+	return e
 }
 
 func folded(t *testing.T) (*modelfold.Model, *schema.State) {
@@ -73,6 +82,9 @@ func TestEveryDifferenceIsSeen(t *testing.T) {
 		"open calls":              func(s *schema.State) { s.Head.OpenCalls[0].InDoubt = true },
 		"waits":                   func(s *schema.State) { s.Head.Interrupts = nil },
 		"hand-offs":               func(s *schema.State) { s.Head.Handoffs[0].Status = schema.HandoffStatusAccepted },
+		"signals":                 func(s *schema.State) { s.Head.Signals[0].Turn = 1 },
+		"records":                 func(s *schema.State) { s.Head.Records++ },
+		"superseded":              func(s *schema.State) { s.Head.Superseded = []schema.Superseded{{After: 1, Through: 2}} },
 		"completed phases":        func(s *schema.State) { s.Head.CompletedPhases = nil },
 		"messages":                func(s *schema.State) { s.Messages = nil },
 		"calls":                   func(s *schema.State) { s.Calls[0].Result = []byte(`"other"`) },

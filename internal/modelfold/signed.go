@@ -15,7 +15,7 @@ import (
 func says(e *schema.Event) bool {
 	switch e.Name() {
 	case schema.RunResumed, schema.RunInput, schema.RunCancelRequested, schema.RunOrphaned,
-		schema.HandoffAccepted, schema.HandoffDeclined, schema.HandoffClosed:
+		schema.HandoffAccepted, schema.HandoffDeclined, schema.HandoffClosed, schema.SignalSent:
 		return true
 	}
 	return e.IsControl()

@@ -1,6 +1,8 @@
 package spans
 
 import (
+	"strings"
+
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/waymarkio/waymark/schema"
@@ -67,6 +69,17 @@ func (t *Tracker) noteData(e *schema.Event, data schema.Data) {
 			content(a, "waymark.by", d.By)
 			content(a, "waymark.reason", d.Reason)
 		})
+	case *schema.StateSetData:
+		t.note(e, func(a *attrs) { a.text("waymark.state.key", cut(d.Key)) })
+	case *schema.StateDeletedData:
+		t.note(e, func(a *attrs) { a.text("waymark.state.key", cut(d.Key)) })
+	case *schema.SignalSentData:
+		t.note(e, func(a *attrs) {
+			a.text("waymark.signal.id", cut(d.SignalID))
+			a.text("waymark.signal.name", cut(d.Name))
+		})
+	case *schema.SignalConsumedData:
+		t.note(e, func(a *attrs) { a.text("waymark.signal.ids", cut(strings.Join(d.SignalIDs, ","))) })
 	case *schema.LimitReachedData:
 		t.note(e, func(a *attrs) { a.text("waymark.limit", cut(d.Limit)) })
 	case *schema.ContextCompactedData:

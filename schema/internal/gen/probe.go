@@ -52,6 +52,10 @@ func (p *prober) full(path string, t reflect.Type) object {
 		if name == "" {
 			continue
 		}
+		if t == reflect.TypeFor[schema.Ref]() && (name == "key_id" || name == "codec") {
+			p.places = append(p.places, place{path + "/" + name, t.Name(), name, field.Type})
+			continue // they are required with each other; see refRules
+		}
 		at := place{path + "/" + name, t.Name(), name, field.Type}
 		p.places = append(p.places, at)
 		o[name] = p.value(at.path, field.Type)
@@ -115,6 +119,8 @@ func (p *prober) settle() error {
 			value = "2026-01-01T00:00:00Z"
 		case strings.Contains(bad.Problem, "JSON Pointer"):
 			value = "/x"
+		case strings.Contains(bad.Problem, "belongs to"):
+			value = nil // it goes with another value of another member
 		default:
 			return fmt.Errorf("no example found: %w", bad)
 		}
@@ -177,14 +183,16 @@ const (
 	namePattern = `^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`
 	hashPattern = `^([0-9a-f]{64})?$`
 	textPattern = `^[^\x00-\x1f\x7f-\x9f]*$` // understood by RE2 and by ECMA 262
-	refPattern  = `^waymark-blob:[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.sha256-[0-9a-f]{64}$`
+	refPattern  = `^(waymark-blob:[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.sha256-[0-9a-f]{64})?$`
 )
 
 // ask finds out what holds for one member and writes it into its type's schema.
 func (p *prober) ask(at place) error {
 	owner := p.defs[at.owner]
 	property := child(child(owner, "properties"), at.member)
-	if bad := p.with(at.path, nil); bad != nil {
+	if at.owner == "Ref" && at.member == "dataref" {
+		owner["allOf"] = refRules()
+	} else if bad := p.with(at.path, nil); bad != nil {
 		if !strings.HasPrefix(bad.Path+"/", at.path+"/") {
 			return fmt.Errorf("without %s: %w", at.path, bad)
 		}
@@ -214,10 +222,28 @@ func (p *prober) ask(at place) error {
 			property["propertyNames"] = object{"minLength": 1, "maxLength": schema.MaxLabelKey}
 			property["additionalProperties"] = object{"type": "string", "maxLength": schema.MaxLabelValue}
 		}
-	default: // booleans, lists, objects, any JSON: their shape says it all
+	case reflect.Slice:
+		if kind.Elem().Kind() == reflect.String && p.with(at.path, []any{}) != nil {
+			property["minItems"] = 1
+		}
+		if kind.Elem().Kind() == reflect.String && p.with(at.path, slices.Repeat([]any{"x"}, schema.MaxSignals+1)) != nil {
+			property["maxItems"] = schema.MaxSignals
+		}
+	default: // booleans, objects, any JSON: their shape says it all
 	}
 	p.conditions(owner, at, property)
 	return nil
+}
+
+// refRules says what of a ref is required: an encrypted field has key and codec, one that is not encrypted is in a blob.
+func refRules() []any {
+	has := func(member string) object {
+		return object{"required": []string{member}, "properties": object{member: object{"minLength": 1}}}
+	}
+	return []any{
+		object{"if": has("key_id"), "then": has("codec"), "else": has("dataref")},
+		object{"if": has("codec"), "then": has("key_id")},
+	}
 }
 
 // required notes a required member; a top-level one may be in the blob store instead.

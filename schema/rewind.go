@@ -1,0 +1,77 @@
+package schema
+
+import "slices"
+
+// MaxRewinds bounds the ranges of a run's log that rewinds left behind.
+const MaxRewinds = 64
+
+// Superseded is a range of a run's records that a rewind left behind: they stay in the log, and their content is not part of the state.
+type Superseded struct {
+	// After is the number of the record that the run went on behind, Through that of the last record left behind. Records are counted
+	// from 1, as [PointRecord] counts them.
+	After   int64 `json:"after"`
+	Through int64 `json:"through"`
+}
+
+// superseded reports whether a rewind left record n behind.
+func superseded(ranges []Superseded, n int64) bool {
+	return slices.ContainsFunc(ranges, func(r Superseded) bool { return r.After < n && n <= r.Through })
+}
+
+// RewindTo returns where a run goes on behind one of its own records, for run.resumed with the reason rewind. later has seen all records
+// behind it: calls that were begun there are in doubt, and signals that were sent there are open again. Other than in a fork, a call
+// that is still requested stays so, because the takeover itself fences the executor that could begin it.
+func RewindTo(point Point, head *Head, later *Later) *Base {
+	b := BaseOf(point, head.Records, head, later.begun)
+	b.Head.Superseded = slices.Clone(head.Superseded)
+	b.Head.Signals = append(slices.Clone(head.Signals), later.signals...)
+	return b
+}
+
+// mayRewind checks a rewind against the fold.
+func (h *Head) mayRewind(to *Base) Verdict {
+	switch {
+	case to.Run != h.Run:
+		return rejected(ReasonInvalidData, "a rewind to run %s, the run is %s", to.Run, h.Run)
+	case to.Records > h.Records || to.Head.Records != to.Records:
+		return rejected(ReasonStaleTakeover, "a rewind to record %d, the run has %d", to.Records, h.Records)
+	case len(to.Head.Superseded) >= MaxRewinds:
+		return rejected(ReasonTooMany, "the run was rewound %d times already", MaxRewinds)
+	}
+	return Verdict{}
+}
+
+// rewind goes on behind an earlier record of the run. What the head says of the content is as it was there. What it says of the log,
+// and the tokens used, goes on.
+func (h *Head) rewind(to *Base) {
+	h.goOnFrom(to)
+	h.Counts.Errors, h.Counts.Unknown = to.Head.Counts.Errors, to.Head.Counts.Unknown
+	h.Superseded = append(slices.Clone(to.Head.Superseded), Superseded{After: to.Records, Through: h.Records})
+	h.Signals = slices.Clone(to.Head.Signals)
+	h.CancelRequested = false
+}
+
+// Expect tells a state that has no event yet which records are left behind by rewinds among the records that it is about to fold: those
+// of a head at or behind the last of them. A state that meets a rewind it does not expect is [State.Stale].
+func (s *State) Expect(ranges []Superseded) { s.expected = ranges }
+
+// leftBehind follows a record that a rewind leaves behind. Takeovers, hand-offs and signals are facts of others and stay.
+func (s *State) leftBehind(v Verdict) {
+	if v.Kind != Applied {
+		return
+	}
+	switch d := v.Data.(type) {
+	case *RunResumedData:
+		s.Takeovers = append(s.Takeovers, *d)
+	case *SignalSentData, *HandoffOfferedData, *HandoffAcceptedData, *HandoffDeclinedData, *HandoffClosedData:
+		s.add(v)
+	}
+}
+
+// rewound follows a rewind: what it left behind was not added.
+func (s *State) rewound(to *Base) {
+	want := Superseded{After: to.Records, Through: s.Head.Superseded[len(s.Head.Superseded)-1].Through}
+	if !superseded(s.expected, want.Through) && want.After < want.Through {
+		s.Stale = true
+	}
+}

@@ -1,0 +1,131 @@
+package schema
+
+import (
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// MaxSignals bounds the signals of a run that are not consumed yet.
+const MaxSignals = 64
+
+// SignalSentData sends a message into a run that has not ended, whatever it is doing. Control event. The run's signals are in the
+// order of the log, and each is consumed once.
+type SignalSentData struct {
+	// SignalID is the sender's id of the signal, unique in the run. Required.
+	SignalID string `json:"signal_id"`
+	// Name tells the agent what the signal is about. Required.
+	Name    string         `json:"name"`
+	Payload jsontext.Value `json:"payload,omitzero"`
+	By      string         `json:"by,omitzero"`
+	Claimed string         `json:"claimed,omitzero"`
+	Refs    []Ref          `json:"refs,omitzero"`
+	Extra   jsontext.Value `json:",embed"`
+}
+
+// SignalConsumedData says that the executor has acted on signals. An agent that passes a signal to the model names it in
+// turn.started instead, in the event that has the message: no crash separates the two.
+type SignalConsumedData struct {
+	// SignalIDs are open signals of the run. Required.
+	SignalIDs []string       `json:"signal_ids"`
+	Extra     jsontext.Value `json:",embed"`
+}
+
+// OpenSignal is a signal that is not consumed.
+type OpenSignal struct {
+	SignalID string `json:"signal_id"`
+	Name     string `json:"name"`
+	Since    string `json:"since,omitzero"`
+	// Position of signal.sent, which has the payload.
+	Position Position `json:"position"`
+	// Turn whose start named the signal; 0 for none. The answer of the turn consumes it. A turn that is started again names it again.
+	Turn int32 `json:"turn,omitzero"`
+}
+
+func (h *Head) signal(id string) int {
+	return slices.IndexFunc(h.Signals, func(s OpenSignal) bool { return s.SignalID == id })
+}
+
+func (h *Head) signalSent(e *Event, p *place, d *SignalSentData) Verdict {
+	switch {
+	case h.signal(d.SignalID) >= 0:
+		return rejected(ReasonSignal, "signal %.80q is open already", d.SignalID)
+	case len(h.Signals) >= MaxSignals:
+		return rejected(ReasonTooMany, "the run has %d signals that are not consumed", MaxSignals)
+	}
+	h.Signals = append(h.Signals, OpenSignal{SignalID: d.SignalID, Name: excerpt(d.Name), Since: e.Time, Position: p.at})
+	h.unattended() // a run without an executor gets one
+	return Verdict{Kind: Applied, Boundary: true}
+}
+
+// unknownSignal returns the first id that names no open signal, or that is there twice; "" if there is none. Signals that the turn
+// itself has count as open: it is started again.
+func (h *Head) unknownSignal(ids []string, turn int32) string {
+	for i, id := range ids {
+		at := h.signal(id)
+		if at < 0 || h.Signals[at].Turn != 0 && h.Signals[at].Turn != turn || slices.Contains(ids[:i], id) {
+			return id
+		}
+	}
+	return ""
+}
+
+// takeSignals gives open signals to a turn that starts, and takes them from one that is started again.
+func (h *Head) takeSignals(ids []string, turn int32) {
+	for i := range h.Signals {
+		switch s := &h.Signals[i]; {
+		case slices.Contains(ids, s.SignalID):
+			s.Turn = turn
+		case s.Turn == turn:
+			s.Turn = 0
+		}
+	}
+}
+
+// consumeSignals ends the signals of a turn, and those with the ids.
+func (h *Head) consumeSignals(turn int32, ids ...string) {
+	if len(h.Signals) == 0 {
+		return
+	}
+	h.Signals = nilIfEmpty(slices.DeleteFunc(h.Signals, func(s OpenSignal) bool {
+		return s.Turn != 0 && s.Turn == turn || slices.Contains(ids, s.SignalID)
+	}))
+}
+
+func (h *Head) signalConsumed(d *SignalConsumedData) Verdict {
+	if id := h.unknownSignal(d.SignalIDs, 0); id != "" {
+		return rejected(ReasonSignal, "signal %.80q is not open", id)
+	}
+	h.consumeSignals(0, d.SignalIDs...)
+	return Verdict{Kind: Applied, Boundary: true}
+}
+
+// StateSignal is a signal and what became of it.
+type StateSignal struct {
+	SignalSentData
+	// EventID and Time of signal.sent.
+	EventID string `json:"event_id"`
+	Time    string `json:"time,omitzero"`
+	// Turn whose start named the signal; 0 for none.
+	Turn int32 `json:"turn,omitzero"`
+	// ConsumedAt is the time of the event that consumed it; empty as long as it is open.
+	ConsumedAt string `json:"consumed_at,omitzero"`
+}
+
+// signals brings the signals of the state up to what the head says of them.
+func (s *State) signals(e *Event) {
+	for s.consumed < len(s.Signals) && s.Signals[s.consumed].ConsumedAt != "" {
+		s.consumed++
+	}
+	for i := s.consumed; i < len(s.Signals); i++ {
+		signal := &s.Signals[i]
+		if signal.ConsumedAt != "" {
+			continue
+		}
+		if at := s.Head.signal(signal.SignalID); at >= 0 {
+			signal.Turn = s.Head.Signals[at].Turn
+			continue
+		}
+		signal.ConsumedAt = e.Time
+	}
+}
