@@ -33,6 +33,7 @@ type benchRunCmd struct {
 	Turns      int      `default:"0" placeholder:"T" help:"Turns of a run, in place of what the case measures."`
 	Shards     int      `default:"0" placeholder:"N" help:"Shards of the fleet, in place of what the case measures."`
 	Daemons    int      `default:"0" placeholder:"N" help:"Daemons in processes of their own (default: one within this process)."`
+	Executors  int      `default:"0" placeholder:"N" help:"Executor processes that share the runs in case turn, at most one a run (default: all runs in this process)."`
 	Out        string   `placeholder:"FILE" help:"Append the results to a file, one line of JSON each."`
 	Report     string   `placeholder:"DIR" help:"Make a report of the results in a directory, too; see waymark bench report."`
 	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile of this process, in pprof's form."`
@@ -54,7 +55,7 @@ func (c benchRunCmd) options(a *app) (bench.Options, error) {
 	v := versions()
 	o := bench.Options{
 		Server: bench.ServerKind(c.Server), Sync: bench.Sync(c.Sync), Rounds: c.Rounds, Runs: c.Runs, Turns: c.Turns,
-		Shards: c.Shards, Daemons: c.Daemons, Store: c.Store, Quick: c.Small, Now: a.now, Logger: log,
+		Shards: c.Shards, Daemons: c.Daemons, Executors: c.Executors, Store: c.Store, Quick: c.Small, Now: a.now, Logger: log,
 		Version: strings.TrimSpace(v.Waymark + " " + v.Revision),
 		Child: func() *exec.Cmd {
 			// Not the context of the measurement: its processes are stopped in order, by their standard input.
@@ -244,7 +245,7 @@ func writeReport(a *app, dir string, results []bench.Result) error {
 	return nil
 }
 
-// benchChildCmd is a process of a measurement: a server or a daemon.
+// benchChildCmd is a process of a measurement: a server, a daemon or an executor.
 type benchChildCmd struct{}
 
 // Run is what its standard input says, until that ends.

@@ -76,7 +76,7 @@ func oneRun(change func(wrote []bench.Wrote) []bench.Wrote) bench.Case {
 			if err != nil {
 				return nil, err
 			}
-			players, err := bench.StartRuns(ctx, f, "run", 2)
+			players, err := bench.StartRuns(ctx, f, "run", 2, bench.FullTurn)
 			if err != nil {
 				return nil, err
 			}
@@ -147,8 +147,8 @@ func TestEveryKindOfServerAndDaemonIsMeasured(t *testing.T) {
 			require.Equal(t, c.sync, r.Sync)
 			require.Equal(t, c.replicas, r.Replicas)
 			require.Equal(t, c.shards, r.Shards)
-			require.EqualValues(t, 16, r.Ours.Count)
-			require.EqualValues(t, 18, r.Verified, "two runs began, and had two turns each")
+			require.EqualValues(t, 12, r.Ours.Count)
+			require.EqualValues(t, 14, r.Verified, "two runs began, and had two turns each")
 			require.InDelta(t, 4*bench.TurnPayload, *r.PayloadBytes, 0)
 			require.Greater(t, *r.LogBytes, *r.PayloadBytes, "each event has headers")
 			require.Nil(t, r.Raw, "there was no raw round")
@@ -158,6 +158,31 @@ func TestEveryKindOfServerAndDaemonIsMeasured(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestTurn_ExecutorProcesses_ShareTheRuns(t *testing.T) {
+	t.Parallel()
+	found, err := bench.Find("turn")
+	require.NoError(t, err)
+	o := quick(t)
+	o.Runs, o.Turns, o.Executors = 5, 2, 2
+	results := measure(t, o, found[0])
+	require.Len(t, results, 2, "full and small")
+	for _, r := range results {
+		require.EqualValues(t, 2, r.Parameters["executors"])
+		require.EqualValues(t, 10, r.Ours.Count, "two turns of each run")
+		require.EqualValues(t, 10, r.Raw.Count)
+		require.NotNil(t, r.StoredPerPayload)
+		if r.CPU != nil {
+			require.Contains(t, r.CPU, "executor")
+			require.Contains(t, r.PeakMemory, "executor")
+		}
+	}
+	// Behind its start a run has a turn of warm-up and two of the round, of three events, or of two in small steps.
+	require.EqualValues(t, 5*(1+3*3), results[0].Verified)
+	require.EqualValues(t, 5*(1+3*2), results[1].Verified)
+	require.InDelta(t, 10*bench.TurnPayload, *results[0].PayloadBytes, 0)
+	require.InDelta(t, 10*100, *results[1].PayloadBytes, 0)
 }
 
 func TestAMeasurementThatIsInterruptedLeavesNothingBehind(t *testing.T) {
@@ -205,7 +230,7 @@ func TestALedgerCountsAsJetStreamDoes(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			player, err := bench.StartRun(ctx, f, "run") // one checkpoint, its entry in the live index: nothing goes
+			player, err := bench.StartRun(ctx, f, "run", bench.FullTurn) // one checkpoint, its entry in the live index: nothing goes
 			return &bench.Trial{
 				Ours:   func(context.Context, int) (bench.Sample, error) { return bench.Sample{}, nil },
 				Verify: func(ctx context.Context) error { return w.Verify(ctx, bench.WroteBy(player)) },
@@ -240,6 +265,8 @@ func TestOptionsNameTheFieldThatIsWrong(t *testing.T) {
 		"turns":   {Turns: -1},
 		"shards":  {Shards: 65},
 		"daemons": {Daemons: 17},
+
+		"executors": {Executors: 257},
 	} {
 		err := bench.Run(t.Context(), nil, o, nil)
 		require.ErrorIs(t, err, bench.ErrOptions)

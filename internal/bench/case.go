@@ -12,7 +12,7 @@ type Case struct {
 	Name string
 	// About says in a sentence what is measured, and beside what.
 	About string
-	// Uses names the options that the case understands beside rounds, server and sync: runs, turns, shards, daemons.
+	// Uses names the options that the case understands beside rounds, server and sync: runs, turns, shards, daemons, executors.
 	Uses []string
 	// Named: measured only when it is asked for by name, because it takes long or much of a disk.
 	Named bool
@@ -36,6 +36,8 @@ type Trial struct {
 	Rounds int
 	// WarmUp is called once before the rounds, unmeasured; nil does nothing.
 	WarmUp func(ctx context.Context) error
+	// Prepare is called before each round, unmeasured; nil does nothing.
+	Prepare func(ctx context.Context, round int) error
 	// Raw is a round of raw JetStream; nil when there is nothing to compare with. Rounds count from 0.
 	Raw func(ctx context.Context, round int) (Sample, error)
 	// Ours is the same round through Waymark. Required.
@@ -72,6 +74,7 @@ func Cases() []Case {
 	return []Case{
 		boundaryCase(),
 		boundariesCase(),
+		turnCase(),
 		lagCase(),
 		foldCase(),
 		growthCase(),

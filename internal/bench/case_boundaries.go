@@ -38,11 +38,11 @@ func boundariesTrial(ctx context.Context, w *World, runs, turns int) (*Trial, er
 	if err != nil {
 		return nil, err
 	}
-	sizes, err := w.WireSizes(ctx, f)
+	sizes, err := w.WireSizes(ctx, f, FullTurn)
 	if err != nil {
 		return nil, err
 	}
-	players, err := StartRuns(ctx, f, "run", runs)
+	players, err := StartRuns(ctx, f, "run", runs, FullTurn)
 	if err != nil {
 		return nil, err
 	}
@@ -73,13 +73,36 @@ func boundariesTrial(ctx context.Context, w *World, runs, turns int) (*Trial, er
 	}, nil
 }
 
-// Turner is whoever plays turns: a [Player] or a [RawWriter].
+// Turner plays turns: a [Player] or a [RawWriter].
 type Turner interface {
+	Prepare(turns int)
 	Turn(ctx context.Context, do func(context.Context, Step) error) error
 }
 
-// Together lets all play so many turns at once, each in a goroutine, and returns what they did together.
+// Together lets all play so many turns at once, each in a goroutine, and returns what they did together, by the boundary.
 func Together(ctx context.Context, all []Turner, turns int) (Sample, error) {
+	return together(ctx, all, turns, func(ctx context.Context, t Turner, c *Clock) error { return t.Turn(ctx, c.Time) })
+}
+
+// WholeTurns is Together by the turn: a latency is that of all boundaries of one turn. Prepare the texts before.
+func WholeTurns(ctx context.Context, all []Turner, turns int) (Sample, error) {
+	return together(ctx, all, turns, func(ctx context.Context, t Turner, c *Clock) error {
+		return c.Time(ctx, func(ctx context.Context) error {
+			return t.Turn(ctx, func(ctx context.Context, step Step) error { return step(ctx) })
+		})
+	})
+}
+
+// turners are players as what plays turns.
+func turners(players []*Player) []Turner {
+	all := make([]Turner, len(players))
+	for i, p := range players {
+		all[i] = p
+	}
+	return all
+}
+
+func together(ctx context.Context, all []Turner, turns int, play func(context.Context, Turner, *Clock) error) (Sample, error) {
 	clocks := make([]Clock, len(all))
 	begin := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
@@ -88,7 +111,7 @@ func Together(ctx context.Context, all []Turner, turns int) (Sample, error) {
 		group.Go(func() error {
 			<-begin
 			for range turns {
-				if err := t.Turn(ctx, clocks[i].Time); err != nil {
+				if err := play(ctx, t, &clocks[i]); err != nil {
 					return err
 				}
 			}

@@ -29,11 +29,11 @@ func boundaryTrial(ctx context.Context, w *World, turns int) (*Trial, error) {
 	if err != nil {
 		return nil, err
 	}
-	sizes, err := w.WireSizes(ctx, f)
+	sizes, err := w.WireSizes(ctx, f, FullTurn)
 	if err != nil {
 		return nil, err
 	}
-	p, err := StartRun(ctx, f, "run")
+	p, err := StartRun(ctx, f, "run", FullTurn)
 	if err != nil {
 		return nil, err
 	}

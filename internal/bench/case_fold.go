@@ -62,13 +62,9 @@ type foldTrial struct {
 
 func (f *foldTrial) trial() *Trial {
 	return &Trial{
-		Raw: func(ctx context.Context, round int) (Sample, error) {
-			if err := f.prepare(round); err != nil {
-				return Sample{}, err
-			}
-			return f.publish(ctx, f.raw)
-		},
-		Ours: f.ours,
+		Prepare: func(_ context.Context, round int) error { return f.prepare(round) },
+		Raw:     func(ctx context.Context, _ int) (Sample, error) { return f.publish(ctx, f.raw) },
+		Ours:    f.ours,
 		Settle: func(ctx context.Context) error {
 			if f.w.Daemons() == 0 {
 				return nil
@@ -147,17 +143,16 @@ func (f *foldTrial) prepare(round int) error {
 }
 
 // turnData is what the events of a turn hold, as [Player.Turn] publishes them.
-func turnData(text *Text, turn int32) [TurnBoundaries]schema.Data {
-	id := fmt.Sprintf("call-%d", turn)
-	say := func(role string, n int) []schema.Message {
-		return []schema.Message{{Role: role, Parts: []schema.Part{schema.Text(string(text.Bytes(n)))}}}
+func turnData(text *Text, turn int32) []schema.Data {
+	said := FullTurn.text(text)
+	answer := answerOf(said, int(turn))
+	answered := &schema.TurnAnsweredData{Turn: turn, Message: answer.Message, FinishReasons: answer.FinishReasons}
+	data := []schema.Data{answered}
+	for i, c := range answer.Calls {
+		answered.Calls = append(answered.Calls, schema.RequestedCall{ToolCallID: c.ID, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay})
+		data = append(data, &schema.ToolReturnedData{ToolCallID: c.ID, Result: said.results[i]})
 	}
-	return [TurnBoundaries]schema.Data{
-		&schema.TurnStartedData{Turn: turn, Messages: say(schema.RoleUser, startedBytes)},
-		&schema.ToolCalledData{ToolCallID: id, Name: "read", Arguments: text.Quoted(calledBytes), Replay: schema.ReplayPure},
-		&schema.ToolReturnedData{ToolCallID: id, Result: text.Quoted(returnedBytes)},
-		&schema.TurnEndedData{Turn: turn, Messages: say(schema.RoleAssistant, endedBytes), FinishReasons: []string{"stop"}},
-	}
+	return data
 }
 
 // publish sends messages asynchronously, and is done when each was acknowledged.

@@ -69,7 +69,7 @@ func (g growth) trial(ctx context.Context, w *World) (_ *Trial, err error) {
 	if g.fleet, err = w.Fleet(ctx, "executor"); err != nil {
 		return nil, err
 	}
-	sizes, err := w.WireSizes(ctx, g.fleet)
+	sizes, err := w.WireSizes(ctx, g.fleet, FullTurn)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func (g growth) trial(ctx context.Context, w *World) (_ *Trial, err error) {
 
 // warmUp plays a run that does not count, so that the first that does finds everything as the later ones do.
 func (g *growth) warmUp(ctx context.Context) error {
-	p, err := StartRun(ctx, g.fleet, "warm-up")
+	p, err := StartRun(ctx, g.fleet, "warm-up", FullTurn)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (g *growth) warmUp(ctx context.Context) error {
 // play plays the runs one after the other, and ends each: then all of it is sealed.
 func (g *growth) play(ctx context.Context) (s Sample, err error) {
 	for i := range g.runs {
-		p, err := StartRun(ctx, g.fleet, fmt.Sprintf("run-%d", i))
+		p, err := StartRun(ctx, g.fleet, fmt.Sprintf("run-%d", i), FullTurn)
 		if err != nil {
 			return s, err
 		}

@@ -33,7 +33,7 @@ func keptTrial(ctx context.Context, w *World, runs, turns int) (*Trial, error) {
 	if err != nil {
 		return nil, err
 	}
-	players, err := StartRuns(ctx, f, "run", runs)
+	players, err := StartRuns(ctx, f, "run", runs, FullTurn)
 	if err != nil {
 		return nil, err
 	}
@@ -41,11 +41,7 @@ func keptTrial(ctx context.Context, w *World, runs, turns int) (*Trial, error) {
 	return &Trial{
 		Rounds: 1, // the runs end with it
 		Ours: func(ctx context.Context, _ int) (Sample, error) {
-			all := make([]Turner, runs)
-			for i, p := range players {
-				all[i] = p
-			}
-			s, err := Together(ctx, all, turns)
+			s, err := Together(ctx, turners(players), turns)
 			for _, p := range players {
 				if err == nil {
 					err = p.Run.End(ctx, publisher.RunEnd{})

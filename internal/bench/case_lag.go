@@ -45,7 +45,7 @@ func lagTrial(ctx context.Context, w *World, runs, turns, perSecond int) (*Trial
 	if err != nil {
 		return nil, err
 	}
-	players, err := StartRuns(ctx, f, "run", runs)
+	players, err := StartRuns(ctx, f, "run", runs, FullTurn)
 	if err != nil {
 		return nil, err
 	}

@@ -34,16 +34,12 @@ func memoryTrial(ctx context.Context, w *World, runs, turns int) (*Trial, error)
 	if err != nil {
 		return nil, err
 	}
-	players, err := StartRuns(ctx, f, "run", runs)
+	players, err := StartRuns(ctx, f, "run", runs, FullTurn)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]Turner, runs)
-	for i, p := range players {
-		all[i] = p
-	}
 	return &Trial{
-		Ours:   func(ctx context.Context, _ int) (Sample, error) { return Together(ctx, all, turns) },
+		Ours:   func(ctx context.Context, _ int) (Sample, error) { return Together(ctx, turners(players), turns) },
 		Verify: func(ctx context.Context) error { return w.Verify(ctx, WroteBy(players...)) },
 		Finish: func(_ context.Context, r *Result) error {
 			if idle.Resident == nil {

@@ -68,14 +68,14 @@ func (t *recovery) trial(ctx context.Context) (*Trial, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.player, err = StartRun(ctx, f, "run"); err != nil {
+	if t.player, err = StartRun(ctx, f, "run", FullTurn); err != nil {
 		return nil, err
 	}
 	if err := t.player.Run.Pipelined(publisher.Window{Events: 256}); err != nil { //nolint:contextcheck // the pipeline outlives the call
 		return nil, err
 	}
 	for range t.turns {
-		if err := t.player.Turn(ctx, func(ctx context.Context, step Step) error { return step(ctx) }); err != nil {
+		if err := t.player.Record(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -61,7 +61,7 @@ func replicasTrial(ctx context.Context, w *World, runs int) (*Trial, error) {
 	if r.watch, err = w.WatchFold(); err != nil {
 		return nil, err
 	}
-	if r.players, err = StartRuns(ctx, f, "run", runs); err != nil {
+	if r.players, err = StartRuns(ctx, f, "run", runs, FullTurn); err != nil {
 		return nil, err
 	}
 	return &Trial{
@@ -103,11 +103,7 @@ func (r *replicas) round(ctx context.Context, _ int) (Sample, error) {
 			return Sample{}, err
 		}
 	}
-	turners := make([]Turner, len(r.players))
-	for i, p := range r.players {
-		turners[i] = p
-	}
-	s, err := Together(ctx, turners, 1)
+	s, err := Together(ctx, turners(r.players), 1)
 	if err != nil {
 		return s, err
 	}

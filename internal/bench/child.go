@@ -21,10 +21,11 @@ import (
 // childWait bounds each step of a child's life.
 const childWait = time.Minute
 
-// childRole is the first line that a child reads: what it is to be. One of the two is set.
+// childRole is the first line that a child reads: what it is to be. One of the three is set.
 type childRole struct {
-	Server *serverRole `json:"server,omitzero"`
-	Daemon *daemonRole `json:"daemon,omitzero"`
+	Server   *serverRole   `json:"server,omitzero"`
+	Daemon   *daemonRole   `json:"daemon,omitzero"`
+	Executor *executorRole `json:"executor,omitzero"`
 }
 
 type serverRole struct {
@@ -46,9 +47,12 @@ type childAnswer struct {
 	URL   string     `json:"url,omitzero"`
 	Usage usage      `json:"usage"`
 	Fold  foldCounts `json:"fold"`
+	// Latencies of turns in ns, and the heads of runs, of an executor that was asked for them.
+	Latencies []int64 `json:"latencies_ns,omitzero"`
+	Wrote     []Wrote `json:"wrote,omitzero"`
 }
 
-// Child is the main function of a process of the measurement: a server or a daemon, as its standard input says. It ends
+// Child is the main function of a process of the measurement: a server, a daemon or an executor, as its standard input says. It ends
 // when standard input does, or with ctx.
 func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, log zerolog.Logger) error {
 	in := bufio.NewReader(stdin)
@@ -78,15 +82,19 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, log zerolog.L
 	}))
 	begin, cancel := context.WithTimeout(ctx, childWait)
 	defer cancel()
-	stop, tell, err := role.start(begin, log)
+	stop, do, err := role.start(begin, log)
 	if err != nil {
 		return errors.Join(err, answer(childAnswer{Error: err.Error()}))
 	}
-	first := tell()
-	for err = answer(first); err == nil; {
-		if _, err = in.ReadBytes('\n'); err == nil {
+	line = []byte("{}")
+	for err == nil {
+		a, failed := do(ctx, line)
+		if failed != nil {
+			a.Error = failed.Error()
+		}
+		if err = answer(a); err == nil {
+			line, err = in.ReadBytes('\n')
 			asked.Store(true)
-			err = answer(tell())
 		}
 	}
 	if errors.Is(err, io.EOF) {
@@ -95,15 +103,18 @@ func Child(ctx context.Context, stdin io.Reader, stdout io.Writer, log zerolog.L
 	return errors.Join(err, stop())
 }
 
-// start becomes what the role says. tell is how it is doing.
-func (r childRole) start(ctx context.Context, log zerolog.Logger) (stop func() error, tell func() childAnswer, err error) {
+// start becomes what the role says. do answers each further line; only an executor reads what is in it.
+func (r childRole) start(ctx context.Context, log zerolog.Logger) (stop func() error, do func(context.Context, []byte) (childAnswer, error), err error) {
+	only := func(tell func() childAnswer) func(context.Context, []byte) (childAnswer, error) {
+		return func(context.Context, []byte) (childAnswer, error) { return tell(), nil }
+	}
 	switch {
 	case r.Server != nil:
 		s, err := natsd.Start(ctx, r.Server.config(), log)
 		if err != nil {
 			return nil, nil, err
 		}
-		return s.Close, func() childAnswer { return childAnswer{URL: s.URL(), Usage: ownUsage()} }, nil
+		return s.Close, only(func() childAnswer { return childAnswer{URL: s.URL(), Usage: ownUsage()} }), nil
 	case r.Daemon != nil:
 		connect := func(name string) (*link, error) {
 			return dial(r.Daemon.URL, name, nats.UserInfo(r.Daemon.User, r.Daemon.Password))
@@ -112,7 +123,13 @@ func (r childRole) start(ctx context.Context, log zerolog.Logger) (stop func() e
 		if err != nil {
 			return nil, nil, err
 		}
-		return d.stop, func() childAnswer { return childAnswer{Usage: ownUsage(), Fold: d.counts()} }, nil
+		return d.stop, only(func() childAnswer { return childAnswer{Usage: ownUsage(), Fold: d.counts()} }), nil
+	case r.Executor != nil:
+		e, err := r.Executor.start(ctx, log)
+		if err != nil {
+			return nil, nil, err
+		}
+		return e.stop, e.do, nil
 	}
 	return nil, nil, fmt.Errorf("%w: it is to be nothing", ErrChild)
 }
@@ -157,20 +174,20 @@ func startChild(ctx context.Context, command func() *exec.Cmd, name string, role
 	if err := c.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrChild, name, err)
 	}
-	stopKill := context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() }) // it may have ended already
-	defer stopKill()
-	if c.first, err = c.ask(line); err != nil {
+	if c.first, err = c.askWithin(ctx, childWait, line); err != nil {
 		return nil, errors.Join(err, c.kill())
 	}
 	return c, nil
 }
 
-// ask writes a line and reads the answer.
-func (c *child) ask(line []byte) (a childAnswer, err error) {
+// askWithin writes a line and reads the answer. It kills the process when the answer takes longer than the limit, or ctx ends.
+func (c *child) askWithin(ctx context.Context, limit time.Duration, line []byte) (a childAnswer, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	timer := time.AfterFunc(childWait, func() { _ = c.cmd.Process.Kill() })
-	defer timer.Stop()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	stopKill := context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() }) // it may have ended already
+	defer stopKill()
 	if _, err = c.stdin.Write(append(line, '\n')); err == nil {
 		line, err = c.out.ReadBytes('\n')
 	}
@@ -187,7 +204,9 @@ func (c *child) ask(line []byte) (a childAnswer, err error) {
 }
 
 // tell asks how the process is doing.
-func (c *child) tell() (childAnswer, error) { return c.ask(nil) }
+func (c *child) tell() (childAnswer, error) {
+	return c.askWithin(context.Background(), childWait, []byte("{}"))
+}
 
 // stop lets the process end cleanly. Called again, or after kill, it does nothing.
 func (c *child) stop() error {
@@ -202,6 +221,19 @@ func (c *child) stop() error {
 		return fmt.Errorf("%w: %s did not end well: %w", ErrChild, c.name, errors.Join(err, wait))
 	}
 	return nil
+}
+
+// stopChildren lets processes end cleanly, all at once; nil ones were never started.
+func stopChildren(children []*child) error {
+	errs := make([]error, len(children))
+	var group sync.WaitGroup
+	for i, c := range children {
+		if c != nil {
+			group.Go(func() { errs[i] = c.stop() })
+		}
+	}
+	group.Wait()
+	return errors.Join(errs...)
 }
 
 // kill ends the process as kill -9 does, and waits until it is gone.

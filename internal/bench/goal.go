@@ -21,6 +21,9 @@ const (
 	GoalStoredFull   Goal = "stored-full"
 	GoalStoredPaced  Goal = "stored-paced"
 	GoalFlat         Goal = "stored-flat"
+	GoalTurnStored   Goal = "turn-stored"
+	GoalSmallStored  Goal = "turn-stored-small"
+	GoalTurnCPU      Goal = "turn-cpu"
 	GoalKept         Goal = "kept"
 	GoalHead         Goal = "head"
 	GoalEvents       Goal = "events"
@@ -53,6 +56,9 @@ var goalLines = []goalLine{
 	{GoalStoredFull, "bytes stored per payload byte, executors at full speed", "at most 2.0", "", 1},
 	{GoalStoredPaced, "the same, every boundary with a checkpoint of its own", "at most 3.0", "", 1},
 	{GoalFlat, "the same, 1,000 turns by 50", "at most 1.05", "", 1},
+	{GoalTurnStored, "bytes stored per payload byte, turns with two pure tools", "at most 1.6", "", 1},
+	{GoalSmallStored, "the same, small steps: a call of 50 B and a result of 50 B", "at most 15", "", 1},
+	{GoalTurnCPU, "CPU of a turn, all processes", "at most 600 us", "us", 1},
 	{GoalKept, "bytes kept per payload byte after sealing and purge (text)", "at most 0.5", "", 1},
 	{GoalHead, "recovery, view head, p50", "at most 3 ms (R1), flat", "ms", 1000},
 	{GoalEvents, "recovery, view events, payload", "at least 100 MB/s", "MB/s", 1},

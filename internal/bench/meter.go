@@ -8,7 +8,7 @@ import (
 
 // reading is what a world has used and stored up to a moment.
 type reading struct {
-	// used by kind of process: measuring, server, daemon. A measuring process may hold servers and daemons, too.
+	// used by kind of process: measuring, server, daemon, executor. A measuring process may hold servers and daemons, too.
 	used map[string]usage
 	fold foldCounts
 	// log, segments and checkpoints as JetStream counts them.
@@ -66,6 +66,13 @@ func (w *World) read(ctx context.Context) (reading, error) {
 		if d.child != nil && !d.gone {
 			merge("daemon", u)
 		}
+	}
+	for _, c := range w.executors {
+		a, err := c.tell()
+		if err != nil {
+			return r, err
+		}
+		merge("executor", a.Usage)
 	}
 	for _, shard := range w.shards {
 		for stream, into := range map[string]*stored{

@@ -50,12 +50,15 @@ type Options struct {
 	// Daemons is the number of daemons in processes of their own; 0 means one within the measuring process, or what
 	// the case measures.
 	Daemons int
+	// Executors is the number of executor processes that share the runs, at most one a run; 0 means that the measuring
+	// process is the executor of all.
+	Executors int
 	// Store is the directory below which the servers' temporary directories are made; empty means the system's.
 	Store string
 	// Quick makes every case as small as it can be while it still does all that it does: to see that it works. Its
 	// figures mean nothing.
 	Quick bool
-	// Child makes the command of a process that calls [Child]. Required for the kinds of servers and daemons that are
+	// Child makes the command of a process that calls [Child]. Required for the kinds of servers, daemons and executors that are
 	// processes; the measurement owns standard input and output.
 	Child func() *exec.Cmd
 	// Version of Waymark, for the results.
@@ -105,6 +108,8 @@ func (o Options) Validate() error {
 		return bad("shards", o.Shards, "use 1 to 64")
 	case o.Daemons < 0 || o.Daemons > 16:
 		return bad("daemons", o.Daemons, "use 1 to 16, or 0 for one within this process")
+	case o.Executors < 0 || o.Executors > 256:
+		return bad("executors", o.Executors, "use 1 to 256, or 0 for this process")
 	}
 	return nil
 }

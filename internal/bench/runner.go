@@ -162,6 +162,11 @@ func (m *measurement) settle(ctx context.Context) error {
 
 // round is one of raw and one of ours.
 func (m *measurement) round(ctx context.Context, round int) error {
+	if m.trial.Prepare != nil {
+		if err := m.trial.Prepare(ctx, round); err != nil {
+			return fmt.Errorf("preparation: %w", err)
+		}
+	}
 	if m.trial.Raw != nil {
 		s, err := m.trial.Raw(ctx, round)
 		if err != nil {

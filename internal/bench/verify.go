@@ -16,8 +16,8 @@ const verifiers = 8
 
 // Wrote is what a writer holds of its run, to be compared with what is stored.
 type Wrote struct {
-	Run  string
-	Head schema.Head
+	Run  string      `json:"run"`
+	Head schema.Head `json:"head"`
 }
 
 // WroteBy collects what players hold.

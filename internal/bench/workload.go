@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
@@ -14,46 +15,87 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// A turn of the workload has four boundaries, of so many bytes of payload: what the model is told, what a tool is
-// called with, what it returns, what the model answers.
-const (
-	startedBytes  = 300
-	calledBytes   = 300
-	returnedBytes = 4 << 10
-	endedBytes    = 2 << 10
+// Shape is what a turn carries, in bytes of payload: the text of the model's answer, the arguments of each call that it
+// asks for, and the result of each.
+type Shape struct {
+	Answer int `json:"answer"`
+	Calls  int `json:"calls"`
+	Call   int `json:"call"`
+	Result int `json:"result"`
+}
 
-	// TurnBoundaries and TurnPayload are those of one turn.
-	TurnBoundaries = 4
-	TurnPayload    = startedBytes + calledBytes + returnedBytes + endedBytes
+// TurnBoundaries and TurnPayload are those of a [FullTurn].
+const (
+	answerBytes = 2 << 10
+	callBytes   = 300
+	resultBytes = 4 << 10
+	turnCalls   = 2
+
+	TurnBoundaries = 1 + turnCalls
+	TurnPayload    = answerBytes + turnCalls*(callBytes+resultBytes)
 )
+
+// FullTurn is the turn of every case. SmallTurn is a small step: a call and its result, and no text.
+var (
+	FullTurn  = Shape{Answer: answerBytes, Calls: turnCalls, Call: callBytes, Result: resultBytes}
+	SmallTurn = Shape{Calls: 1, Call: 50, Result: 50}
+)
+
+// Boundaries is the number of durable facts of a turn: the answer and the outcome of each call.
+func (s Shape) Boundaries() int { return 1 + s.Calls }
+
+// Payload is the number of bytes that the executor wants to be kept.
+func (s Shape) Payload() int { return s.Answer + s.Calls*(s.Call+s.Result) }
+
+// turnText is what one turn says.
+type turnText struct {
+	answer  string
+	calls   []jsontext.Value
+	results []jsontext.Value
+}
+
+func (s Shape) text(t *Text) turnText {
+	var out turnText
+	if s.Answer > 0 {
+		out.answer = string(t.Bytes(s.Answer))
+	}
+	for range s.Calls {
+		out.calls = append(out.calls, t.Quoted(s.Call))
+		out.results = append(out.results, t.Quoted(s.Result))
+	}
+	return out
+}
 
 // Player plays turns on a run. It has one owner.
 type Player struct {
-	Run  *publisher.Run
-	text *Text
-	turn int32
+	Run   *publisher.Run
+	shape Shape
+	text  *Text
+	// ready holds the texts of the coming turns, if [Player.Prepare] made them.
+	ready []turnText
+	turn  int
 }
 
 // StartRun begins a run and returns its player. The handle keeps only the head, as for a long run.
-func StartRun(ctx context.Context, f *publisher.Fleet, id string) (*Player, error) {
+func StartRun(ctx context.Context, f *publisher.Fleet, id string, shape Shape) (*Player, error) {
 	run, err := f.Start(ctx, publisher.RunSpec{ID: id, HeadOnly: true})
 	if err != nil {
 		return nil, fmt.Errorf("start run %s: %w", id, err)
 	}
-	return &Player{Run: run, text: NewText(seedOf(id))}, nil
+	return &Player{Run: run, shape: shape, text: NewText(seedOf(id))}, nil
 }
 
 // starters begin runs at once.
 const starters = 64
 
 // StartRuns begins n runs named prefix-0, prefix-1 and so on.
-func StartRuns(ctx context.Context, f *publisher.Fleet, prefix string, n int) ([]*Player, error) {
+func StartRuns(ctx context.Context, f *publisher.Fleet, prefix string, n int, shape Shape) ([]*Player, error) {
 	players := make([]*Player, n)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(starters)
 	for i := range players {
 		group.Go(func() (err error) {
-			players[i], err = StartRun(ctx, f, fmt.Sprintf("%s-%d", prefix, i))
+			players[i], err = StartRun(ctx, f, fmt.Sprintf("%s-%d", prefix, i), shape)
 			return err
 		})
 	}
@@ -70,38 +112,83 @@ func seedOf(id string) uint64 {
 // Step is one boundary: what publishes it.
 type Step func(ctx context.Context) error
 
-// Turn plays one turn: each of its boundaries is handed to do, ready to be published, its text made already. It ends
-// with the first error of do.
-func (p *Player) Turn(ctx context.Context, do func(context.Context, Step) error) error {
-	p.turn++
-	text := string(p.text.Bytes(startedBytes))
-	var turn *publisher.Turn
-	err := do(ctx, func(ctx context.Context) (err error) {
-		turn, err = p.Run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{
-			{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(text)}},
-		}})
-		return err
-	})
-	if err != nil {
-		return err
+// Prepare makes the texts of the next turns, so that they take no time of the turns.
+func (p *Player) Prepare(turns int) {
+	for range turns {
+		p.ready = append(p.ready, p.shape.text(p.text))
 	}
-	call := publisher.ToolCall{ID: fmt.Sprintf("call-%d", p.turn), Name: "read", Arguments: p.text.Quoted(calledBytes), Replay: schema.ReplayPure}
-	var keys []schema.CallKey
+}
+
+// next is the text of the next turn, and what the model answers in it.
+func (p *Player) next() (turnText, publisher.Answer) {
+	if len(p.ready) == 0 {
+		p.Prepare(1)
+	}
+	text := p.ready[0]
+	p.ready = p.ready[1:]
+	p.turn++
+	return text, answerOf(text, p.turn)
+}
+
+// answerOf is the answer as an adapter hands it over: the text, a part for each call, and the calls with their arguments.
+func answerOf(text turnText, turn int) publisher.Answer {
+	a := publisher.Answer{Message: schema.Message{Role: schema.RoleAssistant}, FinishReasons: []string{"tool_calls"}}
+	if text.answer != "" {
+		a.Message.Parts = append(a.Message.Parts, schema.Text(text.answer))
+	}
+	for i, arguments := range text.calls {
+		call := publisher.ToolCall{ID: fmt.Sprintf("call-%d-%d", turn, i), Name: "read", Arguments: arguments, Replay: schema.ReplayPure}
+		a.Message.Parts = append(a.Message.Parts, schema.CallPart(call.ID, call.Name))
+		a.Calls = append(a.Calls, call)
+	}
+	return a
+}
+
+// Turn plays one turn as docs/executors.md has it: the answer, then each call of it by Turn.Tool, and no end. Each of its
+// boundaries is handed to do, ready to be published. It ends with the first error of do.
+func (p *Player) Turn(ctx context.Context, do func(context.Context, Step) error) error {
+	text, answer := p.next()
+	var turn *publisher.Turn
 	if err := do(ctx, func(ctx context.Context) (err error) {
-		keys, err = turn.Call(ctx, call)
+		if turn, err = p.Run.StartTurn(ctx, publisher.TurnSpec{}); err != nil {
+			return err
+		}
+		_, err = turn.Answer(ctx, answer)
 		return err
 	}); err != nil {
 		return err
 	}
-	result := publisher.ToolResult{Result: p.text.Quoted(returnedBytes)}
-	if err := do(ctx, func(ctx context.Context) error { return turn.Return(ctx, keys[0], result) }); err != nil {
+	for i, call := range answer.Calls {
+		if err := do(ctx, func(ctx context.Context) error {
+			_, err := turn.Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+				return publisher.ToolResult{Result: text.results[i]}, nil
+			})
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Record publishes the events of one turn without running tools, for a run whose writing is not measured: Turn.Tool waits
+// for what is queued, so it does not use a pipeline.
+func (p *Player) Record(ctx context.Context) error {
+	text, answer := p.next()
+	turn, err := p.Run.StartTurn(ctx, publisher.TurnSpec{})
+	if err != nil {
 		return err
 	}
-	end := publisher.TurnEnd{
-		Messages:      []schema.Message{{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(string(p.text.Bytes(endedBytes)))}}},
-		FinishReasons: []string{"stop"},
+	keys, err := turn.Answer(ctx, answer)
+	if err != nil {
+		return err
 	}
-	return do(ctx, func(ctx context.Context) error { return turn.End(ctx, end) })
+	for i, key := range keys {
+		if err := turn.Return(ctx, key, publisher.ToolResult{Result: text.results[i]}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Clock times boundaries. It has one owner.
@@ -120,19 +207,34 @@ func (c *Clock) Time(ctx context.Context, step Step) error {
 type RawWriter struct {
 	js      jetstream.JetStream
 	subject string
-	sizes   [TurnBoundaries]int
+	sizes   []int
 	text    *Text
+	// ready holds the bodies of the coming messages, if [RawWriter.Prepare] made them.
+	ready [][]byte
 }
 
 // NewRawWriter returns a writer of a subject of its own.
-func NewRawWriter(js jetstream.JetStream, name string, sizes [TurnBoundaries]int) *RawWriter {
+func NewRawWriter(js jetstream.JetStream, name string, sizes []int) *RawWriter {
 	return &RawWriter{js: js, subject: RawSubject(name), sizes: sizes, text: NewText(seedOf(name))}
 }
 
-// Turn publishes the four messages of a turn; each is handed to do as in [Player.Turn].
+// Prepare makes the bodies of the next turns, as [Player.Prepare] does.
+func (r *RawWriter) Prepare(turns int) {
+	for range turns {
+		for _, size := range r.sizes {
+			r.ready = append(r.ready, r.text.Bytes(size))
+		}
+	}
+}
+
+// Turn publishes the messages of a turn; each is handed to do as in [Player.Turn].
 func (r *RawWriter) Turn(ctx context.Context, do func(context.Context, Step) error) error {
-	for _, size := range r.sizes {
-		body := r.text.Bytes(size)
+	if len(r.ready) == 0 {
+		r.Prepare(1)
+	}
+	for range r.sizes {
+		body := r.ready[0]
+		r.ready = r.ready[1:]
 		if err := do(ctx, func(ctx context.Context) error {
 			_, err := r.js.Publish(ctx, r.subject, body)
 			return err
@@ -145,9 +247,9 @@ func (r *RawWriter) Turn(ctx context.Context, do func(context.Context, Step) err
 
 // WireSizes plays one turn on a run of its own and returns how large its events are as stored, headers included: what
 // raw messages must have to be of equal size.
-func (w *World) WireSizes(ctx context.Context, f *publisher.Fleet) (sizes [TurnBoundaries]int, err error) {
+func (w *World) WireSizes(ctx context.Context, f *publisher.Fleet, shape Shape) (sizes []int, err error) {
 	const run = "sizes"
-	p, err := StartRun(ctx, f, run)
+	p, err := StartRun(ctx, f, run, shape)
 	if err != nil {
 		return sizes, err
 	}
@@ -163,17 +265,21 @@ func (w *World) WireSizes(ctx context.Context, f *publisher.Fleet) (sizes [TurnB
 		return sizes, err
 	}
 	n := 0
-	return sizes, f.Events(ctx, run, func(r schema.Record) error {
-		if n++; n == 1 || n > 1+TurnBoundaries { // the first is run.started
+	err = f.Events(ctx, run, func(r schema.Record) error {
+		if n++; n == 1 || n > 1+shape.Boundaries() { // the first is run.started
 			return nil
 		}
 		m, err := stream.GetMsg(ctx, uint64(r.Stream))
 		if err != nil {
 			return fmt.Errorf("size of an event: %w", err)
 		}
-		sizes[n-2] = len(m.Data) + headerSize(m.Header)
+		sizes = append(sizes, len(m.Data)+headerSize(m.Header))
 		return nil
 	})
+	if err == nil && n != 2+shape.Boundaries() { // and the last is run.ended
+		err = fmt.Errorf("%w: a turn made %d events, not %d", ErrWrongData, n-2, shape.Boundaries())
+	}
+	return sizes, err
 }
 
 // headerSize is that of headers on the wire.

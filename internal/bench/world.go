@@ -60,7 +60,9 @@ type World struct {
 	servers *servers
 	daemons []*worldDaemon
 	shards  []*kvstore.Shard
-	closers []func(context.Context) error
+	// executors in processes of their own.
+	executors []*child
+	closers   []func(context.Context) error
 	// verified is the number of events that were read back.
 	verified int64
 	began    int // daemons that were ever started

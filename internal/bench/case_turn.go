@@ -1,0 +1,134 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+)
+
+// Aims of a turn: bytes stored by payload, CPU of all processes in us, and bytes stored by the payload of small steps.
+const (
+	turnStoredAim  = 1.6
+	turnCPUAim     = 600
+	smallStoredAim = 15
+)
+
+// turnCase is what an agent pays: a whole turn, as docs/executors.md has it.
+func turnCase() Case {
+	return Case{
+		Name: "turn",
+		About: "Whole turns of 1, 16 and 64 runs at once: an answer of 2 KB with two calls of 300 B, and two results of 4 KB, one awaited after the other, " +
+			"beside as many raw messages of the same sizes; and steps of 50 B. Rates and times are those of turns.",
+		Uses: []string{"runs", "turns", "shards", "daemons", "executors"},
+		Variants: func(o Options) []Variant {
+			var list []Variant
+			add := func(runs int, shape Shape, parameters map[string]any) {
+				t := turnTrial{runs: runs, turns: o.Pick(o.Turns, max(10, min(200, 1280/runs)), 3), executors: min(o.Executors, runs), shape: shape}
+				parameters["runs"], parameters["turns"] = runs, t.turns
+				if t.executors > 0 {
+					parameters["executors"] = t.executors
+				}
+				list = append(list, Variant{Parameters: parameters, Setup: t.trial})
+			}
+			for _, runs := range o.Span(o.Runs, []int{1, 16, 64}, []int{1, 4}) {
+				add(runs, FullTurn, map[string]any{"steps": "full"})
+			}
+			add(o.Pick(o.Runs, 1, 1), SmallTurn, map[string]any{"steps": "small"})
+			return list
+		},
+	}
+}
+
+// turnTrial is one variant.
+type turnTrial struct {
+	runs, turns, executors int
+	shape                  Shape
+	w                      *World
+	ours, raw              []Turner
+	wrote                  func(context.Context) ([]Wrote, error)
+}
+
+func (t turnTrial) trial(ctx context.Context, w *World) (*Trial, error) {
+	t.w = w
+	f, err := w.Fleet(ctx, "executor")
+	if err != nil {
+		return nil, err
+	}
+	sizes, err := w.WireSizes(ctx, f, t.shape)
+	if err != nil {
+		return nil, err
+	}
+	for i := range t.runs {
+		t.raw = append(t.raw, NewRawWriter(w.JS, fmt.Sprintf("raw-%d", i), sizes))
+	}
+	if t.executors > 0 {
+		if err := w.StartExecutors(ctx, t.executors, t.runs, t.shape); err != nil {
+			return nil, err
+		}
+		t.wrote = w.WroteByExecutors
+	} else {
+		players, err := StartRuns(ctx, f, "run", t.runs, t.shape)
+		if err != nil {
+			return nil, err
+		}
+		t.ours = turners(players)
+		t.wrote = func(context.Context) ([]Wrote, error) { return WroteBy(players...), nil }
+	}
+	return &Trial{
+		WarmUp: func(ctx context.Context) error {
+			turns := max(1, t.turns/10)
+			if err := t.prepare(ctx, turns); err != nil {
+				return err
+			}
+			if _, err := WholeTurns(ctx, t.raw, turns); err != nil {
+				return err
+			}
+			_, err := t.play(ctx, turns)
+			return err
+		},
+		Prepare: func(ctx context.Context, _ int) error { return t.prepare(ctx, t.turns) },
+		Raw:     func(ctx context.Context, _ int) (Sample, error) { return WholeTurns(ctx, t.raw, t.turns) },
+		Ours:    func(ctx context.Context, _ int) (Sample, error) { return t.play(ctx, t.turns) },
+		Verify: func(ctx context.Context) error {
+			wrote, err := t.wrote(ctx)
+			if err != nil {
+				return err
+			}
+			return w.Verify(ctx, wrote)
+		},
+		Finish: t.finish,
+	}, nil
+}
+
+// prepare makes the texts of the next turns, so that they take neither time nor CPU of a round.
+func (t *turnTrial) prepare(ctx context.Context, turns int) error {
+	for _, all := range [][]Turner{t.raw, t.ours} {
+		for _, one := range all {
+			one.Prepare(turns)
+		}
+	}
+	return t.w.PrepareExecutors(ctx, turns)
+}
+
+func (t *turnTrial) play(ctx context.Context, turns int) (s Sample, err error) {
+	if t.executors > 0 {
+		s, err = t.w.PlayExecutors(ctx, turns)
+	} else {
+		s, err = WholeTurns(ctx, t.ours, turns)
+	}
+	s.Payload = s.Boundaries * int64(t.shape.Payload())
+	return s, err
+}
+
+func (t *turnTrial) finish(_ context.Context, r *Result) error {
+	at := fmt.Sprintf("%d runs", t.runs)
+	if t.executors > 0 {
+		at += fmt.Sprintf(" in %d executors", t.executors)
+	}
+	if t.shape == SmallTurn {
+		r.AtMost("stored per payload byte", r.StoredPerPayload, smallStoredAim).For(GoalSmallStored, at)
+		return nil
+	}
+	r.AtMost("stored per payload byte", r.StoredPerPayload, turnStoredAim).For(GoalTurnStored, at)
+	r.AtMost("CPU of a turn, us", figureOf(r.CPU, "all"), turnCPUAim).For(GoalTurnCPU, at)
+	return nil
+}
