@@ -126,12 +126,34 @@ bench-all: build ## measure every case on one server and on a cluster of three, 
 	$(BIN)/waymark bench boundary boundaries lag fold growth kept recovery --server cluster --rounds 3 --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
 	$(BIN)/waymark bench report $(BENCH_OUT) $(wildcard $(PEERS_OUT)) --report bench-report && exit $$failed
 
-.PHONY: bench-peers
-bench-peers: ## measure LangGraph and DBOS with the same workload (needs node, npm and PostgreSQL; 3 minutes)
+.PHONY: peers
+peers:
 	@mkdir -p $(BIN)/peers
 	cp internal/bench/peers/*.mjs internal/bench/peers/package*.json $(BIN)/peers/
 	npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $(BIN)/peers
+
+.PHONY: bench-peers
+bench-peers: peers ## measure Restate, DBOS and LangGraph with the same workload (needs node, npm and PostgreSQL; 4 minutes)
 	node $(BIN)/peers/main.mjs $(PEERS) >$(PEERS_OUT)
+
+# Rounds of "make bench-turn", in each of which Waymark and then the other systems are measured; runs of one process, and runs that have
+# an executor process each. PEERS chooses other systems than Restate, PEERS_STORE the disk of all.
+TURN_OUT ?= bench-turn.jsonl
+TURN_ROUNDS ?= 5
+TURN_RUNS ?= 1 16 64
+TURN_EXECUTORS ?= 64
+TURN_BENCH = $(BIN)/waymark bench turn --quiet --rounds 1 --out $(TURN_OUT) $(if $(PEERS_STORE),--store $(PEERS_STORE)) $(if $(PEERS_QUICK),--quick) $(BENCHFLAGS)
+
+.PHONY: bench-turn
+bench-turn: build peers ## measure whole turns of Waymark and Restate in turns, then report (idle machine; 3 to 5 minutes)
+	rm -f $(TURN_OUT)
+	@set -e; for round in $$(seq $(TURN_ROUNDS)); do \
+		echo "round $$round of $(TURN_ROUNDS)"; \
+		for runs in $(TURN_RUNS); do $(TURN_BENCH) --runs $$runs; done; \
+		for runs in $(TURN_EXECUTORS); do $(TURN_BENCH) --runs $$runs --executors $$runs; done; \
+		PEERS_RUNS="$(TURN_RUNS)" node $(BIN)/peers/main.mjs --turn $(or $(PEERS),restate) >>$(TURN_OUT); \
+	done
+	$(BIN)/waymark bench report $(TURN_OUT)
 
 .PHONY: gobench
 gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=5s PKG=./publisher)

@@ -1,10 +1,13 @@
-// A LangGraph thread with a PostgreSQL checkpointer. A turn is one invocation: the user's message is its input, then three
-// nodes add the call, the result and the answer. Each of the four leaves a checkpoint, durable before the next begins.
+// A LangGraph thread with a PostgreSQL checkpointer. A turn is one invocation: one node adds the model's answer, two add a
+// result each. Each leaves a checkpoint, durable before the next begins; so does the input, which says nothing.
 
 import { Annotation, DeltaChannel, END, START, StateGraph } from "@langchain/langgraph";
 import { PostgresSaver } from "@langchain/langgraph-checkpoint-postgres";
 import pg from "pg";
-import { sizes, textOf, turnBoundaries } from "./workload.mjs";
+import { Clock, turnBoundaries } from "./workload.mjs";
+
+// What runs say, by their id.
+const says = new Map();
 
 function graphOf(channel, checkpointer) {
   const add = (all, more) => all.concat(more);
@@ -12,20 +15,22 @@ function graphOf(channel, checkpointer) {
     channel === "delta"
       ? () => new DeltaChannel((all, writes) => all.concat(...writes), { initialValueFactory: () => [] })
       : Annotation({ reducer: add, default: () => [] });
-  const State = Annotation.Root({ messages, seed: Annotation() });
-  const say = (role, part, size) => (state) => ({ messages: [{ role, content: textOf(state.seed + part)(size) }] });
+  const State = Annotation.Root({ messages, run: Annotation(), turn: Annotation() });
+  const said = ({ run, turn }) => says.get(run)[turn];
+  const tool = (i) => (state) => ({ messages: [{ role: "tool", tool_call_id: said(state).answer.calls[i].id, content: said(state).results[i] }] });
   return new StateGraph(State)
-    .addNode("call", say("assistant", 1, sizes.called))
-    .addNode("tool", say("tool", 2, sizes.returned))
-    .addNode("answer", say("assistant", 3, sizes.ended))
-    .addEdge(START, "call").addEdge("call", "tool").addEdge("tool", "answer").addEdge("answer", END)
+    .addNode("model", (state) => ({ messages: [{ role: "assistant", content: said(state).answer.text, tool_calls: said(state).answer.calls }] }))
+    .addNode("first", tool(0))
+    .addNode("second", tool(1))
+    .addEdge(START, "model").addEdge("model", "first").addEdge("first", "second").addEdge("second", END)
     .compile({ checkpointer });
 }
 
-// langgraph opens a peer: play(id, turns) returns the times of its boundaries in ms, recover(id, turns) that of a thread's state.
+// langgraph opens a peer: play(id, turns) returns a clock, recover(id, turns) the time in ms until a thread's state is there.
 export async function langgraph(channel, connection) {
   const open = async () => {
     const pool = new pg.Pool({ connectionString: connection, max: 64 });
+    pool.on("error", () => {}); // a connection that ends while idle: the next query says what is wrong
     const saver = new PostgresSaver(pool);
     await saver.setup();
     return { graph: graphOf(channel, saver), close: () => pool.end() };
@@ -33,16 +38,13 @@ export async function langgraph(channel, connection) {
   const { graph, close } = await open();
   return {
     async play(id, turns) {
-      const times = [];
-      for (let turn = 1; turn <= turns; turn++) {
-        const seed = turn * 8 + id.length;
-        const input = { messages: [{ role: "user", content: textOf(seed)(sizes.started) }], seed };
-        const began = performance.now();
-        await graph.invoke(input, { configurable: { thread_id: id }, durability: "sync" });
-        const each = (performance.now() - began) / turnBoundaries;
-        for (let i = 0; i < turnBoundaries; i++) times.push(each);
+      says.set(id, turns);
+      const clock = new Clock();
+      for (let turn = 0; turn < turns.length; turn++) {
+        await graph.invoke({ run: id, turn }, { configurable: { thread_id: id }, durability: "sync" });
+        clock.turn();
       }
-      return times;
+      return clock;
     },
     // The state as another process gets it: pool and graph are new, connected already.
     async recover(id, turns) {
@@ -52,8 +54,8 @@ export async function langgraph(channel, connection) {
       const state = await other.graph.getState({ configurable: { thread_id: id } });
       const took = performance.now() - began;
       await other.close();
-      if (state.values.messages.length !== turns * turnBoundaries) {
-        throw new Error(`thread ${id} has ${state.values.messages.length} messages, not ${turns * turnBoundaries}`);
+      if (state.values.messages.length !== turns.length * turnBoundaries) {
+        throw new Error(`thread ${id} has ${state.values.messages.length} messages, not ${turns.length * turnBoundaries}`);
       }
       return took;
     },

@@ -2,19 +2,10 @@
 
 import { execFileSync, spawn } from "node:child_process";
 import { chownSync, mkdtempSync, rmSync } from "node:fs";
-import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import pg from "pg";
-
-const freePort = () =>
-  new Promise((resolve, reject) => {
-    const server = createServer().once("error", reject);
-    server.listen(0, "127.0.0.1", () => {
-      const { port } = server.address();
-      server.close(() => resolve(port));
-    });
-  });
+import { freePort } from "./ports.mjs";
 
 // PostgreSQL refuses to run as root: then it runs as the user that its package has made.
 function user() {
@@ -29,7 +20,13 @@ export async function startPostgres() {
   const dir = mkdtempSync(join(process.env.PEERS_STORE ?? tmpdir(), "waymark-peers-"));
   if (as.uid !== undefined) chownSync(dir, as.uid, as.gid);
   const data = join(dir, "data");
-  execFileSync("initdb", ["-D", data, "-U", "peers", "-A", "trust", "-E", "UTF8", "--no-locale"], { ...as, cwd: dir, stdio: ["ignore", "ignore", "inherit"] });
+  try {
+    execFileSync("initdb", ["-D", data, "-U", "peers", "-A", "trust", "-E", "UTF8", "--no-locale"], { ...as, cwd: dir, stdio: ["ignore", "ignore", "inherit"] });
+  } catch (err) {
+    rmSync(dir, { recursive: true, force: true });
+    if (err.code !== "ENOENT") throw err;
+    throw new Error("NOT measured: DBOS and LangGraph need PostgreSQL, and initdb is not on the path. Without it: PEERS=restate", { cause: err });
+  }
   const port = await freePort();
   const server = spawn("postgres", ["-D", data, "-p", String(port), "-c", "listen_addresses=127.0.0.1", "-k", dir, "-c", "max_connections=200"],
     { ...as, cwd: dir, stdio: ["ignore", "ignore", process.env.PEERS_LOG ? "inherit" : "ignore"] });

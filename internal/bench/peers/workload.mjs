@@ -1,8 +1,10 @@
-// The workload of "waymark bench": a turn has four boundaries of so many bytes, of words of which few are frequent.
+// The workload of "waymark bench": a turn has three boundaries, the model's answer with two calls and the result of each,
+// of words of which few are frequent.
 
-export const sizes = { started: 300, called: 300, returned: 4096, ended: 2048 };
-export const turnBoundaries = 4;
-export const turnPayload = sizes.started + sizes.called + sizes.returned + sizes.ended;
+const sizes = { answer: 2048, call: 300, result: 4096 };
+const turnCalls = 2;
+export const turnBoundaries = 1 + turnCalls;
+export const turnPayload = sizes.answer + turnCalls * (sizes.call + sizes.result);
 
 // generator returns numbers from 0 to 1, the same for the same seed.
 function generator(seed) {
@@ -28,13 +30,56 @@ const words = (() => {
 })();
 
 // textOf returns a function that makes texts of a length; how often a word comes is about the inverse of its rank.
-export function textOf(seed) {
+function textOf(seed) {
   const random = generator(seed + 7);
   return (length) => {
     let text = "";
     while (text.length < length) text += words[Math.floor(words.length ** random()) - 1] + " ";
     return text.slice(0, length);
   };
+}
+
+// turnsOf makes what is said in the turns of a run, before the measurement: an answer and the results of its calls.
+export function turnsOf(id, turns) {
+  let seed = 0;
+  for (const letter of id) seed = (seed * 31 + letter.charCodeAt(0)) >>> 0;
+  const text = textOf(seed);
+  return Array.from({ length: turns }, (_, turn) => ({
+    answer: {
+      text: text(sizes.answer),
+      calls: Array.from({ length: turnCalls }, (_, i) => ({ id: `call-${turn}-${i}`, name: "read", arguments: text(sizes.call) })),
+    },
+    results: Array.from({ length: turnCalls }, () => text(sizes.result)),
+  }));
+}
+
+// outputsOf are the boundaries of a turn: each has a name and what is to be durable.
+export const outputsOf = ({ answer, results }) => [["answer", answer], ...results.map((result) => ["read", result])];
+
+// Clock keeps the times of boundaries and of turns in ms; each begins where the one before ended.
+export class Clock {
+  boundaries = [];
+  turns = [];
+  began = performance.now();
+  ended = this.began;
+  #boundary = this.began;
+  // boundary is told when one is durable; the last of a turn ends the turn.
+  boundary() {
+    const now = performance.now();
+    this.boundaries.push(now - this.#boundary);
+    this.#boundary = now;
+    if (this.boundaries.length % turnBoundaries === 0) this.#end(now);
+  }
+  // turn is told when a turn is durable whose boundaries are not seen: each is taken for as long as the others.
+  turn() {
+    const now = performance.now();
+    for (let i = 0; i < turnBoundaries; i++) this.boundaries.push((now - this.ended) / turnBoundaries);
+    this.#end(now);
+  }
+  #end(now) {
+    this.turns.push(now - this.ended);
+    this.ended = now;
+  }
 }
 
 // quantile of numbers; undefined for none.
