@@ -202,7 +202,7 @@ func printResults(w io.Writer, results []bench.Result) error {
 
 // benchReportCmd makes a page and plots of lines that were measured, perhaps on several machines.
 type benchReportCmd struct {
-	File   []string `arg:"" help:"Results, as waymark bench --out wrote them. Of lines that were measured again the last counts."`
+	File   []string `arg:"" help:"Results, as waymark bench --out wrote them. Of lines that were measured again the last counts, of whole turns their median."`
 	Report string   `default:"bench-report" placeholder:"DIR" help:"Directory of the report (default: bench-report)."`
 }
 

@@ -167,7 +167,10 @@ func TestTurn_ExecutorProcesses_ShareTheRuns(t *testing.T) {
 	o := quick(t)
 	o.Runs, o.Turns, o.Executors = 5, 2, 2
 	results := measure(t, o, found[0])
-	require.Len(t, results, 2, "full and small")
+	o.Runs = 1
+	small := measure(t, o, found[0])
+	require.Len(t, results, 1)
+	require.Len(t, small, 2, "full and small")
 	for _, r := range results {
 		require.EqualValues(t, 2, r.Parameters["executors"])
 		require.EqualValues(t, 10, r.Ours.Count, "two turns of each run")
@@ -180,9 +183,10 @@ func TestTurn_ExecutorProcesses_ShareTheRuns(t *testing.T) {
 	}
 	// Behind its start a run has a turn of warm-up and two of the round, of three events, or of two in small steps.
 	require.EqualValues(t, 5*(1+3*3), results[0].Verified)
-	require.EqualValues(t, 5*(1+3*2), results[1].Verified)
+	require.EqualValues(t, 1+3*2, small[1].Verified)
+	require.EqualValues(t, 1, small[1].Parameters["executors"], "at most one a run")
 	require.InDelta(t, 10*bench.TurnPayload, *results[0].PayloadBytes, 0)
-	require.InDelta(t, 10*100, *results[1].PayloadBytes, 0)
+	require.InDelta(t, 2*100, *small[1].PayloadBytes, 0)
 }
 
 func TestAMeasurementThatIsInterruptedLeavesNothingBehind(t *testing.T) {

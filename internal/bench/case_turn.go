@@ -17,7 +17,7 @@ func turnCase() Case {
 	return Case{
 		Name: "turn",
 		About: "Whole turns of 1, 16 and 64 runs at once: an answer of 2 KB with two calls of 300 B, and two results of 4 KB, one awaited after the other, " +
-			"beside as many raw messages of the same sizes; and steps of 50 B. Rates and times are those of turns.",
+			"beside as many raw messages of the same sizes; and small steps of one run, a call and a result of 50 B. Rates and times are those of turns.",
 		Uses: []string{"runs", "turns", "shards", "daemons", "executors"},
 		Variants: func(o Options) []Variant {
 			var list []Variant
@@ -32,7 +32,9 @@ func turnCase() Case {
 			for _, runs := range o.Span(o.Runs, []int{1, 16, 64}, []int{1, 4}) {
 				add(runs, FullTurn, map[string]any{"steps": "full"})
 			}
-			add(o.Pick(o.Runs, 1, 1), SmallTurn, map[string]any{"steps": "small"})
+			if o.Runs <= 1 {
+				add(1, SmallTurn, map[string]any{"steps": "small"})
+			}
 			return list
 		},
 	}
@@ -119,8 +121,16 @@ func (t *turnTrial) play(ctx context.Context, turns int) (s Sample, err error) {
 	return s, err
 }
 
+// runsText is a number of runs in words.
+func runsText(n int) string {
+	if n == 1 {
+		return "1 run"
+	}
+	return fmt.Sprintf("%d runs", n)
+}
+
 func (t *turnTrial) finish(_ context.Context, r *Result) error {
-	at := fmt.Sprintf("%d runs", t.runs)
+	at := runsText(t.runs)
 	if t.executors > 0 {
 		at += fmt.Sprintf(" in %d executors", t.executors)
 	}

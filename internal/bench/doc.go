@@ -26,6 +26,6 @@
 // # A world
 //
 // The server runs in this process (embedded), in a process of its own, or as a cluster of three. Such processes, and
-// those of daemons, are this same binary started again; see [Child]. They end when their standard input does, so that
+// those of daemons and executors, are this same binary started again; see [Child]. They end when their standard input does, so that
 // none outlives the measurement.
 package bench

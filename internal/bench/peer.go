@@ -27,9 +27,15 @@ type Peer struct {
 	PerSecond *float64 `json:"per_second,omitzero"`
 	P50       *float64 `json:"p50_us,omitzero"`
 	P99       *float64 `json:"p99_us,omitzero"`
+	// TurnsPerSecond of all runs, and the percentiles of a whole turn in us.
+	TurnsPerSecond *float64 `json:"turns_per_second,omitzero"`
+	TurnP50        *float64 `json:"turn_p50_us,omitzero"`
+	TurnP99        *float64 `json:"turn_p99_us,omitzero"`
 	// StoredPerPayload is what the store wrote to its log, KeptPerPayload what it grew by, by payload.
 	StoredPerPayload *float64 `json:"stored_per_payload,omitzero"`
 	KeptPerPayload   *float64 `json:"kept_per_payload,omitzero"`
+	// DevicePerPayload is what the store's process wrote to the disk, by payload.
+	DevicePerPayload *float64 `json:"device_per_payload,omitzero"`
 	// RecoveryMS is the time until another process is where the run was.
 	RecoveryMS *float64 `json:"recovery_ms,omitzero"`
 }
@@ -75,11 +81,12 @@ func beside(b *bytes.Buffer, peers []Peer, results []Result) {
 		return
 	}
 	b.WriteString("## Other systems under the same workload\n\n")
-	b.WriteString("Measured by `make bench-peers`, on this project's workload and with durable commits; the clients are JavaScript, the store is\n" +
-		"PostgreSQL as it comes. What a boundary and a recovery is in each, and what the bytes count, says internal/bench/peers/README.md:\n" +
-		"orders of magnitude, no more. Stored is PostgreSQL's log alone; ours is log, segments and every checkpoint. With other clients and\n" +
-		"other shapes of the same workload these systems were measured to be faster: DBOS at a p50 of 1.1 to 1.6 ms, LangGraph with a delta\n" +
-		"channel at 1.6 to 3.0 ms and with an ordinary one at 4 to 21 ms, on a machine of two cores.\n\n")
+	b.WriteString("Measured by `make bench-peers`, on this project's workload and with durable commits; the clients are JavaScript, the stores are\n" +
+		"PostgreSQL and Restate's own, as they come. What a boundary and a recovery is in each, and what the bytes count, says\n" +
+		"internal/bench/peers/README.md: orders of magnitude, no more. Stored is PostgreSQL's log alone; ours is log, segments and every\n" +
+		"checkpoint. With other clients and other shapes of an earlier workload (turns of four boundaries, 7 KB) these systems were measured\n" +
+		"to be faster: DBOS at a p50 of 1.1 to 1.6 ms, LangGraph with a delta channel at 1.6 to 3.0 ms and with an ordinary one at 4 to 21 ms,\n" +
+		"on a machine of two cores.\n\n")
 	if slices.ContainsFunc(peers, func(p Peer) bool { return p.Quick }) {
 		b.WriteString("**Some lines only say that the scripts work; their figures mean nothing.**\n\n")
 	}

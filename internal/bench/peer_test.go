@@ -30,3 +30,45 @@ func TestOtherSystemsStandBesideOurLinesOfTheSameWorkload(t *testing.T) {
 		require.ErrorContains(t, err, "peer format")
 	}
 }
+
+func TestReport_WholeTurns_AreMediansWithAimsBesideRestate(t *testing.T) {
+	own := func(runs, executors int, rate, p50 float64) bench.Result {
+		parameters := map[string]any{"steps": "full", "runs": float64(runs), "turns": 20.0}
+		if executors > 0 {
+			parameters["executors"] = float64(executors)
+		}
+		return bench.Result{
+			Case: "turn", Parameters: parameters, Server: bench.Embedded, Sync: bench.SyncAlways, Replicas: "R1", Shards: 1,
+			Ours: &bench.Figures{PerSecond: &rate, P50: &p50}, CPU: map[string]float64{"all": 700},
+		}
+	}
+	lines, err := bench.ReadResults(strings.NewReader(strings.Repeat(
+		`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":64,"turns":20,"turns_per_second":1000,"turn_p50_us":50000}`+"\n", 2) +
+		`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":64,"turns":20,"turns_per_second":1600,"turn_p50_us":20000}` + "\n" +
+		`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":1,"turns":200,"turns_per_second":400,"turn_p50_us":2500}` + "\n" +
+		`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":16,"turns":3,"turns_per_second":1,"turn_p50_us":1,"quick":true}`))
+	require.NoError(t, err)
+	lines = append(lines, own(1, 0, 500, 1375), own(1, 0, 500, 1375), own(1, 0, 9, 99999), own(64, 0, 1900, 30000), own(64, 64, 3000, 20000), own(16, 0, 1, 1))
+	dir := t.TempDir()
+	_, err = bench.WriteReport(dir, lines)
+	require.NoError(t, err)
+	page, err := os.ReadFile(filepath.Join(dir, "report.md"))
+	require.NoError(t, err)
+	for _, row := range []string{
+		"| Restate 1.7 | its own, make bench-turn | 64 |  | 1000 | 50000 |  | 3 |",
+		"| Waymark | embedded, R1, sync always | 1 |  | 500 | 1375 | 700 | 3 |",
+		"| Waymark | embedded, R1, sync always | 64 | 64 | 3000 | 20000 | 700 | 1 |",
+		"| 1 run | embedded, R1, sync always | p50 us | at most 0.55 | 1375 | 2500 | 0.55 | reached |",
+		"| 64 runs | embedded, R1, sync always | turns/s | at least 2.00 | 1900 | 1000 | 1.90 | **missed** |",
+		"| 64 runs, an executor process each | embedded, R1, sync always | turns/s | at least 3.00 | 3000 | 1000 | 3.00 | reached |",
+	} {
+		require.Contains(t, string(page), row)
+	}
+	require.NotContains(t, string(page), "| 16 runs | embedded", "quick lines are compared with nothing")
+
+	_, err = bench.WriteReport(dir, []bench.Result{own(1, 0, 500, 1375)})
+	require.NoError(t, err)
+	page, err = os.ReadFile(filepath.Join(dir, "report.md"))
+	require.NoError(t, err)
+	require.NotContains(t, string(page), "several systems", "Waymark's own lines are in the section of the case")
+}

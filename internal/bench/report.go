@@ -13,12 +13,14 @@ import (
 const ReportName = "report.md"
 
 // WriteReport writes a page of the results and plots of what grows into a directory, which is made if it is missing, and
-// returns the names of the files. Of several lines of the same case and circumstances the last counts.
+// returns the names of the files. Of several lines of the same case and circumstances the last counts,
+// save in the table of whole turns, which has their medians.
 func WriteReport(dir string, results []Result) (files []string, err error) {
 	if len(results) == 0 {
 		return nil, fmt.Errorf("%w: there is no line to report", ErrResult)
 	}
-	results, peers := splitPeers(latest(results))
+	all := results
+	results, peers := splitPeers(latest(all))
 	plots, err := draw(results)
 	if err != nil {
 		return nil, err
@@ -33,7 +35,7 @@ func WriteReport(dir string, results []Result) (files []string, err error) {
 		}
 	}
 	files = append([]string{ReportName}, files...)
-	return files, os.WriteFile(filepath.Join(dir, ReportName), page(results, peers, plots), 0o644) //nolint:gosec // as above
+	return files, os.WriteFile(filepath.Join(dir, ReportName), page(all, results, peers, plots), 0o644) //nolint:gosec // as above
 }
 
 // latest drops lines that a later one measured again.
@@ -67,8 +69,8 @@ func (r *Result) where() string {
 	return s
 }
 
-// page is the report in Markdown.
-func page(results []Result, peers []Peer, plots []plot) []byte {
+// page is the report in Markdown: results are the last lines of their circumstances, and all has those before them, too.
+func page(all, results []Result, peers []Peer, plots []plot) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Waymark beside raw JetStream\n\n")
 	b.WriteString("Made by `waymark bench report`. Raw and Waymark were measured in turns within each line; rates and p50 are medians over the\n" +
@@ -79,6 +81,7 @@ func page(results []Result, peers []Peer, plots []plot) []byte {
 	machines(&b, results)
 	goals(&b, results)
 	furtherAims(&b, results)
+	wholeTurns(&b, all)
 	beside(&b, peers, results)
 	for _, p := range plots {
 		fmt.Fprintf(&b, "## %s\n\n![%s](%s)\n\n", p.title, p.title, p.file)
