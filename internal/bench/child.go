@@ -174,20 +174,20 @@ func startChild(ctx context.Context, command func() *exec.Cmd, name string, role
 	if err := c.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrChild, name, err)
 	}
-	if c.first, err = c.askWithin(ctx, childWait, line); err != nil {
+	stopKill := context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() }) // it may have ended already
+	defer stopKill()
+	if c.first, err = c.ask(childWait, line); err != nil {
 		return nil, errors.Join(err, c.kill())
 	}
 	return c, nil
 }
 
-// askWithin writes a line and reads the answer. It kills the process when the answer takes longer than the limit, or ctx ends.
-func (c *child) askWithin(ctx context.Context, limit time.Duration, line []byte) (a childAnswer, err error) {
+// ask writes a line and reads the answer. It kills the process when that takes longer than the limit.
+func (c *child) ask(limit time.Duration, line []byte) (a childAnswer, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	stopKill := context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() }) // it may have ended already
-	defer stopKill()
+	timer := time.AfterFunc(limit, func() { _ = c.cmd.Process.Kill() })
+	defer timer.Stop()
 	if _, err = c.stdin.Write(append(line, '\n')); err == nil {
 		line, err = c.out.ReadBytes('\n')
 	}
@@ -204,9 +204,7 @@ func (c *child) askWithin(ctx context.Context, limit time.Duration, line []byte)
 }
 
 // tell asks how the process is doing.
-func (c *child) tell() (childAnswer, error) {
-	return c.askWithin(context.Background(), childWait, []byte("{}"))
-}
+func (c *child) tell() (childAnswer, error) { return c.ask(childWait, []byte("{}")) }
 
 // stop lets the process end cleanly. Called again, or after kill, it does nothing.
 func (c *child) stop() error {

@@ -120,7 +120,7 @@ func (w *World) StartExecutors(ctx context.Context, n, runs int, shape Shape) er
 	return nil
 }
 
-// askExecutors hands a request to all executor processes at once and returns their answers.
+// askExecutors hands a request to all executor processes at once and returns their answers. They are killed when ctx ends.
 func (w *World) askExecutors(ctx context.Context, request executorRequest) ([]childAnswer, error) {
 	line, err := json.Marshal(request)
 	if err != nil {
@@ -130,7 +130,9 @@ func (w *World) askExecutors(ctx context.Context, request executorRequest) ([]ch
 	group, ctx := errgroup.WithContext(ctx)
 	for i, c := range w.executors {
 		group.Go(func() (err error) {
-			answers[i], err = c.askWithin(ctx, playWait, line)
+			stopKill := context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() }) // it may have ended already
+			defer stopKill()
+			answers[i], err = c.ask(playWait, line)
 			return err
 		})
 	}
