@@ -123,7 +123,7 @@ bench-all: build ## measure every case on one server and on a cluster of three, 
 	rm -f $(BENCH_OUT)
 	@failed=0; \
 	$(BIN)/waymark bench --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
-	$(BIN)/waymark bench boundary boundaries lag fold growth kept recovery --server cluster --rounds 3 --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
+	$(BIN)/waymark bench boundary boundaries turn lag fold growth kept recovery --server cluster --rounds 3 --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
 	$(BIN)/waymark bench report $(BENCH_OUT) $(wildcard $(PEERS_OUT)) --report bench-report && exit $$failed
 
 .PHONY: peers

@@ -42,11 +42,12 @@ func TestReport_WholeTurns_AreMediansWithAimsBesideRestate(t *testing.T) {
 			Ours: &bench.Figures{PerSecond: &rate, P50: &p50}, CPU: map[string]float64{"all": 700},
 		}
 	}
-	lines, err := bench.ReadResults(strings.NewReader(strings.Repeat(
-		`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":64,"turns":20,"turns_per_second":1000,"turn_p50_us":50000}`+"\n", 2) +
-		`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":64,"turns":20,"turns_per_second":1600,"turn_p50_us":20000}` + "\n" +
-		`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":1,"turns":200,"turns_per_second":400,"turn_p50_us":2500}` + "\n" +
-		`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":16,"turns":3,"turns_per_second":1,"turn_p50_us":1,"quick":true}`))
+	lines, err := bench.ReadResults(strings.NewReader(
+		`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-peers","runs":64,"turns":20,"turns_per_second":9,"turn_p50_us":9}` + "\n" + strings.Repeat(
+			`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":64,"turns":20,"turns_per_second":1000,"turn_p50_us":50000}`+"\n", 2) +
+			`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":64,"turns":20,"turns_per_second":1600,"turn_p50_us":20000}` + "\n" +
+			`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":1,"turns":200,"turns_per_second":400,"turn_p50_us":2500}` + "\n" +
+			`{"waymark_bench_peer":1,"system":"Restate 1.7","store":"its own","source":"make bench-turn","runs":16,"turns":3,"turns_per_second":1,"turn_p50_us":1,"quick":true}`))
 	require.NoError(t, err)
 	lines = append(lines, own(1, 0, 500, 1375), own(1, 0, 500, 1375), own(1, 0, 9, 99999), own(64, 0, 1900, 30000), own(64, 64, 3000, 20000), own(16, 0, 1, 1))
 	dir := t.TempDir()
