@@ -23,7 +23,8 @@ type FolderConfig struct {
 	// Defaults 1,024 events and 8 MiB.
 	BatchEvents int
 	BatchBytes  int
-	// Linger is how long a batch waits for more events after its first. Default 3 ms.
+	// Linger is how long a batch waits for more events after its first. Each batch puts a checkpoint of each run in it, so small and fast
+	// steps share one. Answers to requests do not wait: they are read from the log. Default 20 ms.
 	Linger time.Duration
 	// SealBytes and SealEvents are the size of an unsealed tail that is sealed at the next end of a turn.
 	// Defaults 256 KiB and 256 events.
@@ -98,7 +99,7 @@ func (c *FolderConfig) shadow(run string, before schema.StreamSequence, a *arriv
 func (c FolderConfig) withDefaults() FolderConfig {
 	set(&c.BatchEvents, 1024)
 	set(&c.BatchBytes, 8<<20)
-	set(&c.Linger, 3*time.Millisecond)
+	set(&c.Linger, 20*time.Millisecond)
 	set(&c.SealBytes, 256<<10)
 	set(&c.SealEvents, 256)
 	set(&c.SealMaxBytes, 448<<10)

@@ -169,10 +169,10 @@ func (p *pace) linger() time.Duration {
 
 const (
 	// catchUpLinger is how many lingers a batch waits for what the log is known to have.
-	catchUpLinger = 8
+	catchUpLinger = 2
 	// farBehindLinger and farBehindEvents are the same for who is more than a batch behind, and how many batches' events
 	// go into one then. Nobody's checkpoint is fresh before it has caught up, and it does so in fewer puts.
-	farBehindLinger = 32
+	farBehindLinger = 5
 	farBehindEvents = 4
 )
 
