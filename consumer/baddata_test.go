@@ -27,7 +27,7 @@ type wrong struct {
 func (x *writer) wrongs() []wrong {
 	say := &schema.MessageAddedData{Message: schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text("forged")}}}
 	next := func() *schema.Event {
-		e, _, err := x.run.Event(say, 0, time.Unix(1_700_000_000, 0), x.run.Chain, 0)
+		e, err := x.run.Event(say, 0, time.Unix(1_700_000_000, 0), 0)
 		require.NoError(x.w.tb, err)
 		return e
 	}
@@ -51,7 +51,7 @@ func (x *writer) wrongs() []wrong {
 		list = append(list, wrong{name, schema.ReasonInvalidData, func() (nats.Header, []byte) {
 			e := next()
 			e.Data = []byte(data)
-			x.run.Seal(e, x.run.Chain)
+			e.Seal()
 			require.NoError(x.w.tb, x.run.Commit(e))
 			return e.Encode()
 		}})
@@ -72,7 +72,6 @@ func (x *writer) wrongs() []wrong {
 	forged("of another fleet", schema.ReasonInvalidAttribute, func(e *schema.Event) { e.Source = schema.Source("other", "mallory") })
 	forged("of another run", schema.ReasonInvalidAttribute, func(e *schema.Event) { e.Subject = "elsewhere" })
 	forged("under another's id", schema.ReasonInvalidAttribute, func(e *schema.Event) { e.ID = "bad.2.1.deadbeef" })
-	forged("of another chain", schema.ReasonChainMismatch, func(e *schema.Event) { e.Chain = strings.Repeat("a", len(e.Chain)) })
 	again := x.acked[len(x.acked)-1]
 	raw("one of before again", "", again.Header, again.Body)
 	return list
@@ -162,7 +161,7 @@ func TestEventsInAnotherOrderAreAGapThatIsNamed(t *testing.T) {
 	source := newServiceWorld(t).aRun("run-1", 1, 10)
 	ahead := source.run
 	ahead.Epoch, ahead.Last = 9, 0
-	e, _, err := ahead.Event(&schema.ErrorRaisedData{Error: schema.Error{Type: "t", Message: "of an epoch to come"}}, 0, time.Unix(1_700_000_000, 0), ahead.Chain, 0)
+	e, err := ahead.Event(&schema.ErrorRaisedData{Error: schema.Error{Type: "t", Message: "of an epoch to come"}}, 0, time.Unix(1_700_000_000, 0), 0)
 	require.NoError(t, err)
 	header, body := e.Encode()
 	events := append(source.acked, schema.NewRecord(0, header, body))

@@ -25,7 +25,7 @@ func BenchmarkFoldCatchingUp(b *testing.B) {
 			run := fmt.Sprintf("run-%d", i)
 			x := schema.Writer{Fleet: "default", Run: run, Executor: "executor-1", Epoch: 1}
 			add := func(d schema.Data, turn int32) {
-				e, _, err := x.Event(d, turn, time.Unix(1_700_000_000, 0), x.Chain, 0)
+				e, err := x.Event(d, turn, time.Unix(1_700_000_000, 0), 0)
 				require.NoError(b, err)
 				require.NoError(b, x.Commit(e))
 				header, body := e.Encode()

@@ -52,7 +52,7 @@ func (x *mixed) step(w *serviceWorld, n int) {
 		r := x.old[x.rng.IntN(len(x.old))]
 		x.raw(r.Header, r.Body)
 	case k == 3: // another event in the place of the last or the next but one
-		e, _, err := x.run.Event(&schema.PhaseStartedData{Phase: fmt.Sprintf("p%d", n)}, 0, at, x.run.Chain, 0)
+		e, err := x.run.Event(&schema.PhaseStartedData{Phase: fmt.Sprintf("p%d", n)}, 0, at, 0)
 		require.NoError(w.tb, err)
 		e.Sequence += schema.Sequence(x.rng.IntN(3))
 		e.ID = schema.EventID(e.Subject, e.Epoch, e.Sequence, e.ContentHash())
@@ -61,7 +61,7 @@ func (x *mixed) step(w *serviceWorld, n int) {
 			require.NoError(w.tb, x.run.Commit(e))
 		}
 	case k == 4 && x.gone.Run != "": // fenced: perhaps the late result of a call in doubt
-		e, _, err := x.gone.Event(&schema.ToolReturnedData{ToolCallID: fmt.Sprintf("call-%d", x.turn), Result: []byte(`"late"`)}, x.turn, at, x.gone.Chain, 0)
+		e, err := x.gone.Event(&schema.ToolReturnedData{ToolCallID: fmt.Sprintf("call-%d", x.turn), Result: []byte(`"late"`)}, x.turn, at, 0)
 		require.NoError(w.tb, err)
 		x.event(e)
 	case k == 5:
@@ -73,10 +73,8 @@ func (x *mixed) step(w *serviceWorld, n int) {
 		req := takeover("executor-2", fmt.Sprintf("request-%d", n))
 		req.View = schema.ViewEvents
 		reply, a := w.recover(x.run.Run, req)
-		chain, err := schema.ParseHash(reply.Chain)
-		require.NoError(w.tb, err)
 		require.Equal(w.tb, reply.Head.Digest, a.fold(w.tb, x.run.Run).Head.Digest)
-		x.run.Epoch, x.run.Last, x.run.Chain, x.last = reply.Epoch, reply.NextSequence-1, chain, uint64(reply.LastStream)
+		x.run.Epoch, x.run.Last, x.last = reply.Epoch, reply.NextSequence-1, uint64(reply.LastStream)
 	default:
 		x.turnOf(200)
 	}

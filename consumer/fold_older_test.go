@@ -45,7 +45,7 @@ func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
 			at := schema.StreamSequence(0)
 			folder, _ := w.fold(consumer.FolderConfig{Holder: "folder-3"})
 			x.turn++
-			e, _, err := x.run.Event(&schema.TurnStartedData{Turn: x.turn}, x.turn, time.Unix(1_800_000_000, 0), x.run.Chain, 0)
+			e, err := x.run.Event(&schema.TurnStartedData{Turn: x.turn}, x.turn, time.Unix(1_800_000_000, 0), 0)
 			require.NoError(t, err)
 			require.NoError(t, x.run.Commit(e))
 			if cas {

@@ -27,7 +27,7 @@ func (w *lifeWorld) logged(run string) *logged {
 
 func (r *logged) write(compared bool, data schema.Data) {
 	r.w.tb.Helper()
-	e, _, err := r.out.Event(data, 0, r.w.clock.Now(), r.out.Chain, 0)
+	e, err := r.out.Event(data, 0, r.w.clock.Now(), 0)
 	require.NoError(r.w.tb, err)
 	require.NoError(r.w.tb, r.out.Commit(e))
 	r.put(compared, e)

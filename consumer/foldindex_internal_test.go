@@ -64,7 +64,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 			c := r.checkpoint()
 			e, err := schema.NewControl("default", "service-1", r.out.Run, 2, "n1", &schema.RunResumedData{
 				Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1",
-				From: schema.From{Epoch: c.Epoch, Sequence: c.Sequence, Chain: c.Chain, Digest: c.Digest},
+				From: schema.From{Epoch: c.Epoch, Sequence: c.Sequence, Digest: c.Digest},
 			}, r.w.clock.Now())
 			require.NoError(r.w.tb, err)
 			r.send(e)
@@ -219,7 +219,7 @@ func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
 	require.NoError(t, err)
 	e, err := schema.NewControl("default", "service-1", "run-1", 2, "n1", &schema.RunResumedData{
 		Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1",
-		From: schema.From{Epoch: c.Epoch, Sequence: c.Sequence, Chain: c.Chain, Digest: c.Digest},
+		From: schema.From{Epoch: c.Epoch, Sequence: c.Sequence, Digest: c.Digest},
 	}, w.clock.Now())
 	require.NoError(t, err)
 	r.send(e)

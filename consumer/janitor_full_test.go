@@ -19,7 +19,7 @@ import (
 // insist publishes an event as an executor does that waits while the fleet is full, and says how long that was.
 func (x *writer) insist(d schema.Data, turn int32) time.Duration {
 	x.w.tb.Helper()
-	e, _, err := x.run.Event(d, turn, time.Unix(1_700_000_000+int64(x.run.Last), 0), x.run.Chain, 0)
+	e, err := x.run.Event(d, turn, time.Unix(1_700_000_000+int64(x.run.Last), 0), 0)
 	require.NoError(x.w.tb, err)
 	require.NoError(x.w.tb, x.run.Commit(e))
 	header, body := e.Encode()

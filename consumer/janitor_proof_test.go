@@ -175,7 +175,7 @@ func TestARunWithAGapIsNotPurged(t *testing.T) {
 	x := w.writer("run-1")
 	x.start()
 	// Before anything that a seal could take: what is sealed before the gap is folded may be purged.
-	e, _, err := x.run.Event(&schema.CheckpointMarkedData{Name: "lost"}, 0, time.Unix(1_700_000_000, 0), x.run.Chain, 0)
+	e, err := x.run.Event(&schema.CheckpointMarkedData{Name: "lost"}, 0, time.Unix(1_700_000_000, 0), 0)
 	require.NoError(t, err)
 	require.NoError(t, x.run.Commit(e))
 	for range 10 {

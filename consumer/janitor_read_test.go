@@ -131,20 +131,20 @@ func (m *mover) seal(to int) {
 	info := schema.SegmentInfo{
 		Fleet: "default", Run: m.x.run.Run, Number: m.index.Count + 1, Events: to - m.n,
 		First: schema.PositionOf(&m.x.acked[m.n]), Last: schema.PositionOf(&m.x.acked[to-1]),
-		DigestBefore: m.head.Digest, ChainBefore: m.head.Chain,
+		DigestBefore: m.head.Digest,
 	}
 	var frames []byte
 	for ; m.n < to; m.n++ {
 		frames = schema.AppendFrame(frames, &m.x.acked[m.n])
 		m.head.Apply(schema.NoKeys, &m.x.acked[m.n])
 	}
-	info.DigestAfter, info.ChainAfter = m.head.Digest, m.head.Chain
+	info.DigestAfter = m.head.Digest
 	stored, err := schema.EncodeSegment(info, frames)
 	require.NoError(m.w.tb, err)
 	require.NoError(m.w.tb, m.w.shard.Segments.Create(m.w.tb.Context(), m.x.run.Run, info.Number, stored))
 	m.index = schema.SegmentIndex{
 		Count: info.Number, Bytes: m.index.Bytes + int64(len(stored)), Events: m.index.Events + int64(info.Events),
-		Last: info.Last, Digest: info.DigestAfter, Chain: info.ChainAfter,
+		Last: info.Last, Digest: info.DigestAfter,
 	}
 }
 

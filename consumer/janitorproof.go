@@ -156,7 +156,7 @@ func (j *janitor) match(ctx context.Context, c *schema.Checkpoint, sums map[sche
 	for at := range sums {
 		last = max(last, at)
 	}
-	digest, chain := c.Segments.Digest, c.Segments.Chain
+	digest := c.Segments.Digest
 	var scratch []byte
 	for n := c.Segments.Count; len(sums) > 0; n-- {
 		bad := func(why string, err error) error {
@@ -178,12 +178,12 @@ func (j *janitor) match(ctx context.Context, c *schema.Checkpoint, sums map[sche
 			return bad("it cannot be read", err)
 		case info.Fleet != j.cfg.Fleet || info.Run != c.Run || info.Number != n:
 			return bad(fmt.Sprintf("it is segment %d of run %.64s of fleet %.64s", info.Number, info.Run, info.Fleet), nil)
-		case info.DigestAfter != digest || info.ChainAfter != chain:
+		case info.DigestAfter != digest:
 			return bad(fmt.Sprintf("it ends with digest %.16s…, what follows it with %.16s…", info.DigestAfter, digest), nil)
 		case n == c.Segments.Count && info.Last != c.Segments.Last:
 			return bad(fmt.Sprintf("it ends with %s at %d, the checkpoint counts up to %s at %d", info.Last.ID, info.Last.Stream, c.Segments.Last.ID, c.Segments.Last.Stream), nil)
 		}
-		digest, chain = info.DigestBefore, info.ChainBefore
+		digest = info.DigestBefore
 		if info.First.Stream > last {
 			continue // all of it is younger than what is about to go
 		}

@@ -155,7 +155,7 @@ func (r *lifeRun) publish(data schema.Data) {
 // publishAt publishes an event of an executor by whose clock it is at.
 func (r *lifeRun) publishAt(data schema.Data, at time.Time) {
 	r.w.tb.Helper()
-	e, _, err := r.out.Event(data, 0, at, r.out.Chain, 0)
+	e, err := r.out.Event(data, 0, at, 0)
 	require.NoError(r.w.tb, err)
 	require.NoError(r.w.tb, r.out.Commit(e))
 	r.send(e)
@@ -167,7 +167,7 @@ func (r *lifeRun) control(data schema.Data) {
 	epoch := r.out.Epoch
 	if d, ok := data.(*schema.RunResumedData); ok {
 		c := r.checkpoint()
-		d.From = schema.From{Epoch: c.Epoch, Sequence: c.Sequence, Chain: c.Chain, Digest: c.Digest}
+		d.From = schema.From{Epoch: c.Epoch, Sequence: c.Sequence, Digest: c.Digest}
 		epoch++
 		r.out.Epoch, r.out.Last, r.out.Executor = epoch, 0, d.Executor
 	}

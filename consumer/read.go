@@ -389,7 +389,7 @@ func tellsOfHole(v *schema.Verdict) bool {
 		return false
 	}
 	switch v.Reason {
-	case schema.ReasonGap, schema.ReasonChainMismatch, schema.ReasonEpochAhead, schema.ReasonStaleTakeover, schema.ReasonMisplaced:
+	case schema.ReasonGap, schema.ReasonEpochAhead, schema.ReasonStaleTakeover, schema.ReasonMisplaced:
 		return true
 	default:
 		return false

@@ -74,7 +74,7 @@ func foldSegments(ctx context.Context, keys *schema.Keys, get func(ctx context.C
 		}
 		index = schema.SegmentIndex{
 			Count: n, Bytes: index.Bytes + int64(len(stored)), Events: index.Events + int64(info.Events),
-			Last: info.Last, Digest: head.Digest, Chain: head.Chain,
+			Last: info.Last, Digest: head.Digest,
 		}
 	}
 }

@@ -104,7 +104,7 @@ func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverReque
 	h := &r.head
 	data := &schema.RunResumedData{
 		Executor: req.Executor, Instance: req.Instance, Reason: req.Reason, RequestID: req.RequestID,
-		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
+		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Digest: h.Digest},
 	}
 	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.run, h.Epoch+1, rand.Text(), data, s.now())
 	if err != nil {
@@ -215,7 +215,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	s.log.Info().Str(keyRun, r.run).Uint32("epoch", uint32(r.head.Epoch)).Str("executor", req.Executor).Str(keyReason, req.Reason).Msg("run taken over")
 	err = s.answer(v, r, func() any {
 		return &schema.RecoverReply{
-			Head: r.head, Epoch: r.head.Epoch, NextSequence: r.head.Sequence + 1, Chain: r.head.Chain, LastStream: r.logLast,
+			Head: r.head, Epoch: r.head.Epoch, NextSequence: r.head.Sequence + 1, LastStream: r.logLast,
 			InDoubt: inDoubt, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index,
 			Shard: &r.src.store.Names.Shard, Damage: r.damage,
 		}

@@ -141,7 +141,7 @@ func (s *reignState) sealedBeyond(ctx context.Context, run string, n int) (bool,
 func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Position, k *cut, frames []byte) error {
 	info := schema.SegmentInfo{
 		Fleet: s.cfg.Fleet, Run: r.id, Number: r.segments.Count + 1, Events: int(k.events), First: first, Last: k.last,
-		DigestBefore: r.segments.Digest, DigestAfter: k.digest, ChainBefore: r.segments.Chain, ChainAfter: k.chain,
+		DigestBefore: r.segments.Digest, DigestAfter: k.digest,
 	}
 	stored, err := schema.EncodeSegment(info, frames)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Posi
 	}
 	r.segments = schema.SegmentIndex{
 		Count: info.Number, Bytes: r.segments.Bytes + int64(len(stored)), Events: r.segments.Events + k.events,
-		Last: k.last, Digest: k.digest, Chain: k.chain,
+		Last: k.last, Digest: k.digest,
 	}
 	r.dirty = true
 	s.stats.Segments.Add(1)

@@ -46,7 +46,7 @@ func (x *writer) segmentOf(events int, before string) []byte {
 	}
 	stored, err := schema.EncodeSegment(schema.SegmentInfo{
 		Fleet: "default", Run: x.run.Run, Number: 1, Events: events, First: schema.PositionOf(&x.acked[0]), Last: schema.PositionOf(&x.acked[events-1]),
-		DigestBefore: before, DigestAfter: h.Digest, ChainAfter: h.Chain,
+		DigestBefore: before, DigestAfter: h.Digest,
 	}, frames)
 	require.NoError(x.w.tb, err)
 	return stored

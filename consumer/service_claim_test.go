@@ -304,9 +304,7 @@ func TestQuarantinedRunsAreGivenToNobodyBeforeSomebodyAsks(t *testing.T) {
 		require.Equal(t, "run-1", r.Run, "claim %d", i+1)
 		x.run = schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-2", Epoch: r.Epoch}
 		reply, _ := w.get("run-1", schema.ViewHead)
-		chain, err := schema.ParseHash(reply.Head.Chain)
-		require.NoError(t, err)
-		x.run.Chain, x.last = chain, uint64(reply.Head.Position.Stream)
+		x.last = uint64(reply.Head.Position.Stream)
 		x.publish(&schema.RunInterruptedData{Reason: "preempted"}, 0)
 		w.told("run-1")
 	}
@@ -460,9 +458,7 @@ func TestClaimsFollowTheLiveIndex(t *testing.T) {
 	require.EqualValues(t, 5, reply.Epoch)
 	got, _ := w.get("run-1", schema.ViewHead)
 	x.run = schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-5", Epoch: 5}
-	chain, err := schema.ParseHash(got.Head.Chain)
-	require.NoError(t, err)
-	x.run.Chain, x.last = chain, uint64(got.Head.Position.Stream)
+	x.last = uint64(got.Head.Position.Stream)
 	x.wait("w1", yesOrNo)
 	x.publish(&schema.RunInterruptedData{Reason: "waiting"}, 0)
 	claimable(0)

@@ -51,7 +51,7 @@ func newFullWorld(t *testing.T) *serviceWorld {
 // smallEvent is an event as small as executors make one.
 func (w *serviceWorld) smallEvent(run string) *nats.Msg {
 	x := w.writer(run)
-	e, _, err := x.run.Event(&schema.TurnStartedData{Turn: 1}, 1, time.Unix(1_700_000_000, 0), x.run.Chain, 0)
+	e, err := x.run.Event(&schema.TurnStartedData{Turn: 1}, 1, time.Unix(1_700_000_000, 0), 0)
 	require.NoError(w.tb, err)
 	header, body := e.Encode()
 	return &nats.Msg{Subject: w.names.EventSubject(run), Header: header, Data: body}

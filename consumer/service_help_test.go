@@ -305,20 +305,20 @@ func (w *serviceWorld) sealMore(x *writer, index schema.SegmentIndex, n, per int
 		info := schema.SegmentInfo{
 			Fleet: "default", Run: x.run.Run, Number: index.Count + 1, Events: to - from,
 			First: schema.PositionOf(&x.acked[from]), Last: schema.PositionOf(&x.acked[to-1]),
-			DigestBefore: head.Digest, ChainBefore: head.Chain,
+			DigestBefore: head.Digest,
 		}
 		var frames []byte
 		for i := from; i < to; i++ {
 			frames = schema.AppendFrame(frames, &x.acked[i])
 			head.Apply(schema.NoKeys, &x.acked[i])
 		}
-		info.DigestAfter, info.ChainAfter = head.Digest, head.Chain
+		info.DigestAfter = head.Digest
 		stored, err := schema.EncodeSegment(info, frames)
 		require.NoError(w.tb, err)
 		require.NoError(w.tb, w.shard.Segments.Create(w.tb.Context(), x.run.Run, info.Number, stored))
 		index = schema.SegmentIndex{
 			Count: info.Number, Bytes: index.Bytes + int64(len(stored)), Events: index.Events + int64(info.Events),
-			Last: info.Last, Digest: info.DigestAfter, Chain: info.ChainAfter,
+			Last: info.Last, Digest: info.DigestAfter,
 		}
 	}
 	return index

@@ -97,7 +97,7 @@ func (s *Service) recoverAt(ctx context.Context, t *task, req *schema.RecoverReq
 			inDoubt = []schema.OpenCall{}
 		}
 		return &schema.RecoverReply{
-			Head: m.head, Epoch: m.head.Epoch, NextSequence: m.head.Sequence + 1, Chain: m.head.Chain, LastStream: m.head.Position.Stream,
+			Head: m.head, Epoch: m.head.Epoch, NextSequence: m.head.Sequence + 1, LastStream: m.head.Position.Stream,
 			InDoubt: inDoubt, Complete: m.complete(), Gaps: gapsOf(&m.head), Segments: r.index, Shard: &r.src.store.Names.Shard, At: at,
 		}
 	})

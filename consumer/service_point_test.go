@@ -175,7 +175,7 @@ func TestTheCallsOfAnAnswerAreSteps(t *testing.T) {
 
 		head := schema.NewHead("default", "fork")
 		fork := schema.Writer{Fleet: "default", Run: "fork", Executor: "executor-1", Epoch: 1}
-		e, _, err := fork.Event(&schema.RunStartedData{Agent: "a", Executor: "executor-1", Base: schema.BaseOf(schema.Point{}, reply.At.Records, &reply.Head, reply.At.Begun)}, 0, time.Now(), fork.Chain, 0)
+		e, err := fork.Event(&schema.RunStartedData{Agent: "a", Executor: "executor-1", Base: schema.BaseOf(schema.Point{}, reply.At.Records, &reply.Head, reply.At.Begun)}, 0, time.Now(), 0)
 		require.NoError(t, err)
 		header, body := e.Encode()
 		rec := schema.NewRecord(1, header, body)
@@ -278,9 +278,6 @@ func TestASequenceOfSeveralEpochsIsAskedForByItsEpoch(t *testing.T) {
 	y := &writer{w: w.foldWorld, run: schema.Writer{
 		Fleet: "default", Run: "run-1", Executor: "executor-2", Epoch: 2,
 	}, last: uint64(reply.Head.Position.Stream), turn: 2}
-	chain, err := schema.ParseHash(reply.Head.Chain)
-	require.NoError(t, err)
-	y.run.Chain = chain
 	y.turnOf(10)
 	e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "seq:3"})
 	require.Equal(t, schema.CodePointAmbiguous, e.Code)

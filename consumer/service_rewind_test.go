@@ -25,7 +25,7 @@ func (w *serviceWorld) rewind(x *writer, record int) {
 	point := schema.Point{Kind: schema.PointRecord, Number: uint64(record)} //nolint:gosec // a small number
 	e, err := schema.NewControl("default", "daemon", x.run.Run, head.Epoch+1, fmt.Sprintf("rewind%d", head.Records), &schema.RunResumedData{
 		Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: "q-1", To: schema.RewindTo(point, &at, later),
-		From: schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Chain: head.Chain, Digest: head.Digest},
+		From: schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Digest: head.Digest},
 	}, time.Now())
 	require.NoError(w.tb, err)
 	header, body := e.Encode()

@@ -198,13 +198,11 @@ func (w *serviceWorld) long(id string, n, payload int) *writer {
 	x.start()
 	js, err := jetstream.New(w.nc, jetstream.WithPublishAsyncMaxPending(256))
 	require.NoError(w.tb, err)
-	chain := x.run.Chain
 	for i := range n {
 		d := &schema.ErrorRaisedData{Error: schema.Error{Type: "noise", Message: string(noise(payload, int64(i))[1 : payload+1])}}
-		e, next, err := x.run.Event(d, 0, time.Unix(1_700_000_000, 0), chain, 0)
+		e, err := x.run.Event(d, 0, time.Unix(1_700_000_000, 0), 0)
 		require.NoError(w.tb, err)
 		require.NoError(w.tb, x.run.Commit(e))
-		chain = next
 		header, body := e.Encode()
 		_, err = js.PublishMsgAsync(&nats.Msg{Subject: w.names.EventSubject(id), Header: header, Data: body})
 		require.NoError(w.tb, err)

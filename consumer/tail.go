@@ -61,7 +61,6 @@ type cut struct {
 	frames frames
 	last   schema.Position
 	digest string
-	chain  string
 	events int64
 	bytes  int64
 }
@@ -129,7 +128,7 @@ func (r *run) cut() {
 		return
 	}
 	r.cuts = append(r.cuts, cut{
-		first: r.tailFirst, frames: r.tail.hand(), last: r.head.Position, digest: r.head.Digest, chain: r.head.Chain,
+		first: r.tailFirst, frames: r.tail.hand(), last: r.head.Position, digest: r.head.Digest,
 		events: r.tailEvents, bytes: r.tailBytes,
 	})
 	r.tailEvents, r.tailBytes = 0, 0

@@ -84,7 +84,7 @@ type Verification struct {
 const verifyTries = 3
 
 // Verify folds a run anew from its segments and the log and compares all that is stored of it with that: the sums, links,
-// counts and digests of its segments, the chain and sequences of its events, what the log still has of what was sealed,
+// counts and digests of its segments, the sequences of its events, what the log still has of what was sealed,
 // and every checkpoint that is kept. It reads from the leaders, writes nothing, and holds 40 bytes an event.
 // [ErrNoRun] says that nothing is stored of the run in this shard; other errors that it could not be read.
 func Verify(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet, run string) (*Verification, error) {
@@ -276,13 +276,7 @@ func (v *verifier) follows(info, before *schema.SegmentInfo, n int) error {
 	if n > 1 && before.Number == 0 {
 		digest = info.DigestBefore
 	}
-	if err := continues(info, v.is.Run, n, digest); err != nil {
-		return err
-	}
-	if before.Number != 0 && info.ChainBefore != before.ChainAfter {
-		return fmt.Errorf("follows chain %.16s…, segment %d ends with %.16s…: %w", info.ChainBefore, before.Number, before.ChainAfter, schema.ErrCorrupt)
-	}
-	return nil
+	return continues(info, v.is.Run, n, digest)
 }
 
 // breakAt says that a segment cannot be used. What the log has of it is seen later.
@@ -318,8 +312,6 @@ func (v *verifier) foldSegment(n int, info *schema.SegmentInfo, frames []byte, s
 		err = fmt.Errorf("holds %d events, described as %d: %w", records, info.Events, schema.ErrCorrupt)
 	case v.broken == 0 && v.head.Digest != info.DigestAfter:
 		err = fmt.Errorf("folds to digest %.16s…, described as %.16s…: %w", v.head.Digest, info.DigestAfter, schema.ErrCorrupt)
-	case v.broken == 0 && v.head.Chain != info.ChainAfter:
-		err = fmt.Errorf("folds to chain %.16s…, described as %.16s…: %w", v.head.Chain, info.ChainAfter, schema.ErrCorrupt)
 	}
 	if err != nil {
 		v.head, v.is.Records, v.last = before, folded, place
@@ -332,7 +324,7 @@ func (v *verifier) foldSegment(n int, info *schema.SegmentInfo, frames []byte, s
 	}
 	was := v.index[n-1]
 	v.index = append(v.index, schema.SegmentIndex{
-		Count: n, Bytes: was.Bytes + int64(stored), Events: was.Events + int64(records), Last: info.Last, Digest: info.DigestAfter, Chain: info.ChainAfter,
+		Count: n, Bytes: was.Bytes + int64(stored), Events: was.Events + int64(records), Last: info.Last, Digest: info.DigestAfter,
 	})
 	return nil
 }
@@ -377,7 +369,7 @@ func suspicious(rec *schema.Record, verdict *schema.Verdict, in string, segment 
 	e := verdict.Event
 	f := &Finding{In: in, Segment: segment, Event: at, Problem: fmt.Sprintf("%s: %s", verdict.Reason, verdict.Detail)}
 	switch verdict.Reason {
-	case schema.ReasonGap, schema.ReasonChainMismatch, schema.ReasonEpochAhead, schema.ReasonStaleTakeover, schema.ReasonNotCloudEvent,
+	case schema.ReasonGap, schema.ReasonEpochAhead, schema.ReasonStaleTakeover, schema.ReasonNotCloudEvent,
 		schema.ReasonUnsigned, schema.ReasonMisplaced:
 		return f
 	case schema.ReasonInvalidAttribute:

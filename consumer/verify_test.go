@@ -282,7 +282,7 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
 		}, consumer.InLog, "is not the event that was sealed"},
 		{"a forged event in an executor's place", func(w *serviceWorld, x *writer) {
-			e, _, err := x.run.Event(&schema.CheckpointMarkedData{Name: "forged"}, 0, time.Unix(1_700_000_000, 0), x.run.Chain, 0)
+			e, err := x.run.Event(&schema.CheckpointMarkedData{Name: "forged"}, 0, time.Unix(1_700_000_000, 0), 0)
 			require.NoError(w.tb, err)
 			e.Data = []byte(`{"name":"other"}`)
 			at := x.send(e)

@@ -165,10 +165,8 @@ func TestClaimsStopWithTheirConsumer(t *testing.T) {
 func (w *world) gap(run string) {
 	w.tb.Helper()
 	head := w.fold(run).Head
-	chain, err := schema.ParseHash(head.Chain)
-	require.NoError(w.tb, err)
-	writer := schema.Writer{Fleet: "default", Run: run, Executor: "exec-1", Epoch: 1, Last: head.Sequence + 3, Chain: chain}
-	e, _, err := writer.Event(&schema.CheckpointMarkedData{Name: "x"}, 0, time.Now(), chain, 0)
+	writer := schema.Writer{Fleet: "default", Run: run, Executor: "exec-1", Epoch: 1, Last: head.Sequence + 3}
+	e, err := writer.Event(&schema.CheckpointMarkedData{Name: "x"}, 0, time.Now(), 0)
 	require.NoError(w.tb, err)
 	w.put(e)
 }

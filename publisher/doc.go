@@ -1,7 +1,7 @@
 // Package publisher is the SDK of executors: it makes what an agent does durable at every turn and tool boundary, and
 // takes runs over.
 //
-// It owns the way of an event from the executor to its acknowledgement: sequence and chain, the compare-and-set that
+// It owns the way of an event from the executor to its acknowledgement: sequence, the compare-and-set that
 // lets only one writer in, the answers of the server, large fields, and the handle's own fold of the run. What comes
 // after the acknowledgement belongs to package consumer.
 //

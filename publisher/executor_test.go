@@ -172,7 +172,7 @@ func TestWhatWorkReturnsDecidesWhatBecomesOfItsRun(t *testing.T) {
 			run := begin(t, s, "r1")
 			if resumed, ok := test.control.(*schema.RunResumedData); ok {
 				head := w.fold("r1").Head
-				resumed.From = schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Chain: head.Chain, Digest: head.Digest}
+				resumed.From = schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Digest: head.Digest}
 				w.control("r1", 2, resumed)
 			} else if test.control != nil {
 				w.control("r1", 1, test.control)

@@ -125,7 +125,7 @@ func TestAForkOfWhatItsBaseNeverWasIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	head.Digest = before.Digest
 	forger := schema.Writer{Fleet: "default", Run: "fork", Executor: "exec-1", Epoch: 1}
-	e, _, err := forger.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: schema.BaseOf(schema.Point{}, 5, &head, nil)}, 0, time.Now(), forger.Chain, 0)
+	e, err := forger.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: schema.BaseOf(schema.Point{}, 5, &head, nil)}, 0, time.Now(), 0)
 	require.NoError(t, err)
 	w.put(e)
 	_, err = f.Get(t.Context(), "fork")
@@ -164,7 +164,7 @@ func TestAForkThatNobodyCouldReadIsNotBegun(t *testing.T) {
 	run, base := "origin", (*schema.Base)(nil)
 	for i := range schema.MaxBases + 1 {
 		out := schema.Writer{Fleet: "default", Run: run, Executor: "exec-1", Epoch: 1}
-		e, _, err := out.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: base}, 0, time.Now(), out.Chain, 0)
+		e, err := out.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: base}, 0, time.Now(), 0)
 		require.NoError(t, err)
 		w.put(e)
 		head := w.fold(run).Head

@@ -32,7 +32,7 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 	r.mu.Lock()
 	head, last, writer := r.head.Clone(), r.last, r.writer
 	r.mu.Unlock()
-	it, _ := d.seal(&writer, writer.Last+1, writer.Chain)
+	it := d.seal(&writer, writer.Last+1)
 	wait := r.fleet.backoff()
 	for {
 		err := runlog.Read(ctx, r.fleet.js, r.names, r.id, last+1, func(rec schema.Record) error {

@@ -138,11 +138,8 @@ func TestTwoWritersWithOneEpochAreAFork(t *testing.T) {
 			run := start(t, w.fleet(), "r1")
 			// A copy of this process, restored from a snapshot, writes on.
 			writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-1", Epoch: 1, Last: 1}
-			chain, err := schema.ParseHash(run.Head().Chain)
-			require.NoError(t, err)
-			writer.Chain = chain
 			for range others {
-				e, _, err := writer.Event(&schema.CheckpointMarkedData{Name: "copy"}, 0, time.Now(), writer.Chain, 0)
+				e, err := writer.Event(&schema.CheckpointMarkedData{Name: "copy"}, 0, time.Now(), 0)
 				require.NoError(t, err)
 				require.NoError(t, writer.Commit(e))
 				w.put(e)
@@ -233,7 +230,7 @@ func TestLowerEpochIsPublishedBehind(t *testing.T) {
 	second, err := f.Resume(t.Context(), "r1", publisher.ResumeSpec{})
 	require.NoError(t, err)
 	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-0", Epoch: 1, Last: 1}
-	e, _, err := writer.Event(&schema.CheckpointMarkedData{Name: "ghost"}, 0, time.Now(), schema.Hash{}, 0)
+	e, err := writer.Event(&schema.CheckpointMarkedData{Name: "ghost"}, 0, time.Now(), 0)
 	require.NoError(t, err)
 	w.put(e)
 	require.NoError(t, second.Mark(t.Context(), "mine"))
@@ -552,7 +549,7 @@ func TestMessageIDTakenByAnotherSubjectIsNoSuccess(t *testing.T) {
 	run, err := f.Start(ctx, publisher.RunSpec{ID: "r1"})
 	require.NoError(t, err)
 	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-1", Epoch: 1, Last: 1}
-	e, _, err := writer.Event(&schema.CheckpointMarkedData{Name: "one"}, 0, at, schema.Hash{}, 0)
+	e, err := writer.Event(&schema.CheckpointMarkedData{Name: "one"}, 0, at, 0)
 	require.NoError(t, err)
 	// Somebody else in the fleet guesses the id and uses it first.
 	_, err = w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("other"), Data: []byte("x")}, jetstream.WithMsgID(e.ID))

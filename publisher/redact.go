@@ -106,7 +106,7 @@ var foreign = map[string]bool{
 func ours(member string) bool {
 	switch member {
 	case "id", "name", "type", "role", "status", "kind", "how", "replay", "agent", "executor", "instance", "run", "dataref", "digest", "path",
-		"model", "model_tier", "provider", "phase", "idempotency_key", "verify_subject", "chain", "media_type", "mime_type", "modality", "by",
+		"model", "model_tier", "provider", "phase", "idempotency_key", "verify_subject", "media_type", "mime_type", "modality", "by",
 		"completed_by", "resumed_from", "scope", "limit", "decision", "code":
 		return true
 	}

@@ -31,7 +31,7 @@ func TestARunWhoseLogBeginsAgainIsResumed(t *testing.T) {
 	}
 	stored, err := schema.EncodeSegment(schema.SegmentInfo{
 		Fleet: "default", Run: "run-1", Number: 1, Events: len(records),
-		First: schema.PositionOf(&records[0]), Last: head.Position, DigestAfter: head.Digest, ChainAfter: head.Chain,
+		First: schema.PositionOf(&records[0]), Last: head.Position, DigestAfter: head.Digest,
 	}, frames)
 	require.NoError(t, err)
 	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")

@@ -43,15 +43,13 @@ func content(t *testing.T, agent string) (frames, segment, answer reply, head sc
 	head = schema.NewHead("default", "r1")
 	info := schema.SegmentInfo{Fleet: "default", Run: "r1", Number: 1}
 	var buf []byte
-	chain := run.Chain
 	for i, d := range []schema.Data{
 		&schema.RunStartedData{Executor: "e1", Agent: agent},
 		&schema.ErrorRaisedData{Error: schema.Error{Type: "noise", Message: agent}},
 	} {
-		e, next, err := run.Event(d, 0, time.Unix(1_700_000_000, 0), chain, 0)
+		e, err := run.Event(d, 0, time.Unix(1_700_000_000, 0), 0)
 		require.NoError(t, err)
 		require.NoError(t, run.Commit(e))
-		chain = next
 		header, body := e.Encode()
 		rec := schema.NewRecord(schema.StreamSequence(i+1), header, body)
 		buf = schema.AppendFrame(buf, &rec)

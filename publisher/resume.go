@@ -125,16 +125,15 @@ func (f *Fleet) shardOf(ctx context.Context, run string, reply *schema.RecoverRe
 
 // takeUp sets the handle to where the takeover stands.
 func (r *Run) takeUp(reply *schema.RecoverReply) error {
-	chain, err := schema.ParseHash(reply.Chain)
-	if err != nil || reply.Epoch == 0 || reply.NextSequence == 0 || reply.LastStream == 0 {
-		return fmt.Errorf("resume of run %s: %w: epoch %d, next sequence %d, last stream sequence %d, chain %.80q", r.id, ErrBadAnswer,
-			reply.Epoch, reply.NextSequence, reply.LastStream, reply.Chain)
+	if reply.Epoch == 0 || reply.NextSequence == 0 || reply.LastStream == 0 {
+		return fmt.Errorf("resume of run %s: %w: epoch %d, next sequence %d, last stream sequence %d", r.id, ErrBadAnswer,
+			reply.Epoch, reply.NextSequence, reply.LastStream)
 	}
 	if r.head.Epoch != reply.Epoch || r.head.Sequence != reply.NextSequence-1 || r.head.Position.Stream != reply.LastStream {
 		return fmt.Errorf("resume of run %s: %w: it says epoch %d, next sequence %d, last stream sequence %d; the events say %d, %d, %d", r.id,
 			ErrBadAnswer, reply.Epoch, reply.NextSequence, reply.LastStream, r.head.Epoch, r.head.Sequence+1, r.head.Position.Stream)
 	}
-	r.writer.Epoch, r.writer.Last, r.writer.Chain = reply.Epoch, reply.NextSequence-1, chain
+	r.writer.Epoch, r.writer.Last = reply.Epoch, reply.NextSequence-1
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last, r.lastID = reply.LastStream, r.head.Position.ID

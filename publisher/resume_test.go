@@ -299,7 +299,7 @@ func TestIncompleteRunIsRefusedUnlessAllowed(t *testing.T) {
 	run := start(t, f, "r1")
 	// An executor without this SDK leaves a hole.
 	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-0", Epoch: 1, Last: 5}
-	e, _, err := writer.Event(&schema.CheckpointMarkedData{Name: "late"}, 0, time.Now(), schema.Hash{}, 0)
+	e, err := writer.Event(&schema.CheckpointMarkedData{Name: "late"}, 0, time.Now(), 0)
 	require.NoError(t, err)
 	w.put(e)
 	_, err = f.Get(t.Context(), run.ID())
@@ -392,7 +392,7 @@ func TestADuplicateOfWhatIsPurgedIsFoundWithTheDaemon(t *testing.T) {
 			epoch := schema.Epoch(1)
 			if resumed, ok := behind.(*schema.RunResumedData); ok {
 				head := c.fold(id).Head
-				resumed.From, epoch = schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Chain: head.Chain, Digest: head.Digest}, 2
+				resumed.From, epoch = schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Digest: head.Digest}, 2
 			}
 			c.control(id, epoch, behind)
 			c.requireLog(id, 3)

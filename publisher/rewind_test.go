@@ -25,7 +25,7 @@ func (w *world) rewind(run string, record int) {
 	point := schema.Point{Kind: schema.PointRecord, Number: uint64(record)} //nolint:gosec // a small number
 	w.control(run, head.Epoch+1, &schema.RunResumedData{
 		Executor: "exec-1", Reason: schema.TakeoverRewind, RequestID: "q-1", To: schema.RewindTo(point, &at, later),
-		From: schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Chain: head.Chain, Digest: head.Digest},
+		From: schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Digest: head.Digest},
 	})
 }
 

@@ -433,8 +433,8 @@ func sameEvents(items []*item, drafts []draft) bool {
 	})
 }
 
-// seal makes an event of the draft, with that sequence and behind that chain, and returns the chain after it.
-func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence, chain schema.Hash) (*item, schema.Hash) {
+// seal makes an event of the draft, with that sequence.
+func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence) *item {
 	e := &schema.Event{
 		Source:          schema.Source(writer.Fleet, writer.Executor),
 		Type:            schema.TypeOf(d.data.EventName()),
@@ -447,15 +447,13 @@ func (d *draft) seal(writer *schema.Writer, sequence schema.Sequence, chain sche
 		DataContentType: schema.ContentTypeJSON,
 		Data:            d.body,
 	}
-	content := e.ContentHash()
-	chain = writer.SealAs(e, content, chain)
-	it := &item{event: e, data: d.data, content: content}
+	it := &item{event: e, data: d.data, content: e.Seal()}
 	it.header, _ = e.Encode()
 	rec := schema.Record{Header: it.header, Body: e.Data}
 	it.size = rec.Size()
 	// A year of five digits is nothing that a reader takes for a time.
 	it.plain = d.dataref == "" && d.at.UTC().Year() < 10000 && d.at.UTC().Year() > 0 && plainData(d.data)
-	return it, chain
+	return it
 }
 
 // seal makes events of drafts, behind writer, and asks the fold about them on a copy of head: what it would refuse
@@ -464,10 +462,8 @@ func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (se
 	next = new(schema.Head)
 	*next = head.Clone()
 	items := make([]*item, len(drafts))
-	chain := writer.Chain
 	for i := range drafts {
-		var it *item
-		it, chain = drafts[i].seal(writer, writer.Last+schema.Sequence(i)+1, chain) //nolint:gosec // a small count
+		it := drafts[i].seal(writer, writer.Last+schema.Sequence(i)+1) //nolint:gosec // a small count
 		if it.verdict = it.foretell(next); it.verdict.Kind == schema.Rejected {
 			return nil, next, fmt.Errorf("run %s: %w", r.id, rejectedError(it))
 		}

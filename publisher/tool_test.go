@@ -271,9 +271,7 @@ func TestLateResultOfTheFencedExecutorIsAdopted(t *testing.T) {
 	run := resume(t, f, "r1")
 	// The older executor has no SDK: its result arrives late, and the log takes it as evidence.
 	writer := schema.Writer{Fleet: "default", Run: "r1", Executor: "exec-0", Epoch: 1, Last: old.Sequence}
-	chain, err := schema.ParseHash(old.Chain)
-	require.NoError(t, err)
-	e, _, err := writer.Event(&schema.ToolReturnedData{ToolCallID: "c1", Result: raw(`"deployed"`)}, 1, time.Now(), chain, 0)
+	e, err := writer.Event(&schema.ToolReturnedData{ToolCallID: "c1", Result: raw(`"deployed"`)}, 1, time.Now(), 0)
 	require.NoError(t, err)
 	w.put(e)
 	require.NoError(t, run.Sync(t.Context()))

@@ -109,8 +109,6 @@ func rejected(reason Reason, format string, args ...any) Verdict {
 type place struct {
 	*Prepared
 	at Position
-	// next is the writer's chain after the event; only of a sequenced event that passed the gate.
-	next Hash
 }
 
 // judge decides about an event: first its place (the gate), then its content.
@@ -216,14 +214,6 @@ func (h *Head) gate(e *Event, p *place, name string) Verdict {
 		h.noteGap(Gap{Epoch: epoch, From: h.Sequence + 1, To: e.Sequence, Reason: ReasonGap, At: p.at})
 		return rejected(ReasonGap, "sequence %d, the next is %d", e.Sequence, h.Sequence+1)
 	}
-	prev, err := ParseHash(h.Chain)
-	p.next = prev.Next(p.content)
-	if e.Chain != "" {
-		if chain, err2 := ParseHash(e.Chain); err != nil || err2 != nil || chain != p.next {
-			h.noteGap(Gap{Epoch: epoch, From: e.Sequence, To: e.Sequence, Reason: ReasonChainMismatch, At: p.at})
-			return rejected(ReasonChainMismatch, "chain %.16s…, expected %.16s…", e.Chain, p.next)
-		}
-	}
 	return Verdict{}
 }
 
@@ -306,7 +296,7 @@ func (h *Head) takeover(e *Event, data Data) Verdict {
 	if h.Status.Terminal() && d.Reason != TakeoverReopen && d.Reason != TakeoverRewind {
 		return rejected(ReasonRunEnded, "the run is %s; only a resume with reason reopen or rewind may follow", h.Status)
 	}
-	here := From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest}
+	here := From{Epoch: h.Epoch, Sequence: h.Sequence, Digest: h.Digest}
 	if d.From != here {
 		return rejected(ReasonStaleTakeover, "takeover %s from epoch %d sequence %d, the run is at epoch %d sequence %d or its digest differs",
 			e.ID, d.From.Epoch, d.From.Sequence, h.Epoch, h.Sequence)
@@ -317,13 +307,12 @@ func (h *Head) takeover(e *Event, data Data) Verdict {
 	return Verdict{}
 }
 
-// advance moves sequence, chain and digest past an event whose place is lawful.
+// advance moves sequence and digest past an event whose place is lawful.
 func (h *Head) advance(e *Event, p *place, name string) {
 	if h.Epoch == 0 {
 		h.Epoch = 1
 	}
 	if e.Sequence != 0 {
-		h.Chain = p.next.String()
 		h.Sequence = e.Sequence
 		h.closeGaps()
 	}

@@ -93,7 +93,7 @@ func BenchmarkWriterEvent(b *testing.B) {
 	at := newTestRun(b).now()
 	b.ReportAllocs()
 	for b.Loop() {
-		e, _, err := w.Event(d, 1, at, w.Chain, 0)
+		e, err := w.Event(d, 1, at, 0)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -17,7 +17,7 @@ func ordinaryRun(tb testing.TB, turns int, yield func(*schema.Record)) {
 	n := schema.StreamSequence(0)
 	at := newTestRun(tb).now()
 	write := func(d schema.Data, turn int32) {
-		e, _, err := w.Event(d, turn, at, w.Chain, 0)
+		e, err := w.Event(d, turn, at, 0)
 		require.NoError(tb, err)
 		require.NoError(tb, w.Commit(e))
 		n++
@@ -61,7 +61,7 @@ func TestTheCheckpointOfAnOrdinaryRunStaysSmall(t *testing.T) {
 		if events%7 == 0 || h.TurnOpen && events%5 == 0 {
 			b, err := schema.EncodeCheckpoint(&schema.Checkpoint{
 				Head: h, Incarnation: "2026-03-01T12:00:00.123456789Z", TailBytes: 123456,
-				Segments: schema.SegmentIndex{Count: 50, Bytes: 20 << 20, Events: 13000, Last: h.Position, Digest: h.Digest, Chain: h.Chain},
+				Segments: schema.SegmentIndex{Count: 50, Bytes: 20 << 20, Events: 13000, Last: h.Position, Digest: h.Digest},
 			})
 			require.NoError(t, err)
 			largest = max(largest, len(b))
@@ -126,7 +126,7 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 	n := schema.StreamSequence(1 << 60)
 	apply := func(d schema.Data, turn int32) schema.Verdict {
 		t.Helper()
-		e, _, err := w.Event(d, turn, at, w.Chain, 0)
+		e, err := w.Event(d, turn, at, 0)
 		require.NoError(t, err)
 		require.NoError(t, w.Commit(e))
 		n++
@@ -209,7 +209,7 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 	}
 	require.Equal(t, schema.Applied, control(&schema.RunResumedData{
 		Executor: w.Executor, Instance: h.Instance, Reason: "claim", RequestID: id(1),
-		From: schema.From{Epoch: 1, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
+		From: schema.From{Epoch: 1, Sequence: h.Sequence, Digest: h.Digest},
 	}).Kind)
 	for i := range schema.MaxOpenCalls {
 		require.Equal(t, schema.Evidence, apply(&schema.ToolReturnedData{ToolCallID: short(i)}, 1<<30).Kind)
@@ -222,7 +222,7 @@ func requireBounded(t *testing.T, forge func(h *schema.Head, text string)) {
 	require.Len(t, h.CompletedPhases, schema.MaxCompletedPhases)
 	b, err := schema.EncodeCheckpoint(&schema.Checkpoint{
 		Head: h, Incarnation: schema.FormatTime(at), TailBytes: 1 << 62, TailEvents: 1 << 62,
-		Segments: schema.SegmentIndex{Count: 1 << 60, Bytes: 1 << 62, Events: 1 << 62, Last: h.Position, Digest: h.Digest, Chain: h.Chain},
+		Segments: schema.SegmentIndex{Count: 1 << 60, Bytes: 1 << 62, Events: 1 << 62, Last: h.Position, Digest: h.Digest},
 	})
 	require.NoError(t, err)
 	t.Logf("%d bytes, %d open calls, %d closed ones of the turn", len(b), len(h.OpenCalls), len(h.TurnCalls))

@@ -32,7 +32,7 @@ func (e *Event) CloudEvent() (ce.Event, error) {
 			out.SetExtension(name, int32(e.Epoch)) //nolint:gosec // at most 2^31-1
 		case "turn":
 			out.SetExtension(name, e.Turn)
-		case "chain", "sequence", "traceparent", "dataref":
+		case "sequence", "traceparent", "dataref":
 			out.SetExtension(name, string(e.appendAttribute(nil, name)))
 		}
 	}

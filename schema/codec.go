@@ -55,7 +55,7 @@ func (e *Event) Encode() (header map[string][]string, body []byte) {
 var headerNames = func() map[string]string {
 	m := make(map[string]string)
 	full := Event{
-		Chain: "x", DataContentType: "x", DataRef: "x", DataSchema: "x", Epoch: 1, Sequence: 1, Subject: "x", Time: "x",
+		DataContentType: "x", DataRef: "x", DataSchema: "x", Epoch: 1, Sequence: 1, Subject: "x", Time: "x",
 		TraceParent: "x", Turn: 1,
 	}
 	for _, name := range full.attributeNames(nil) {
@@ -393,11 +393,6 @@ func (e *Event) setAttribute(name, text string) error {
 			return &AttributeError{name, fmt.Sprintf("%.40q is not a counter from 1 in up to 20 digits", text)}
 		}
 		e.Sequence = Sequence(n)
-	case "chain":
-		if !isHash(text) {
-			return &AttributeError{name, "is not 64 lower-case hex digits"}
-		}
-		e.Chain = text
 	case "traceparent":
 		e.TraceParent = text
 	case "dataref":

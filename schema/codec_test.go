@@ -84,8 +84,6 @@ func TestHeadersThatAreRefused(t *testing.T) {
 		{"sequence of 21 digits", binary("ce-epoch", "1", "ce-sequence", strings.Repeat("0", 20)+"1"), "sequence"},
 		{"sequence beyond 63 bits", binary("ce-epoch", "1", "ce-sequence", "9223372036854775808"), "sequence"},
 		{"sequence without epoch", binary("ce-sequence", "1"), "epoch"},
-		{"upper-case chain", binary("ce-chain", strings.Repeat("A", 64)), "chain"},
-		{"short chain", binary("ce-chain", "00"), "chain"},
 		{"time without zone", binary("ce-time", "2026-01-01T00:00:00"), "time"},
 		{"dataref to the web", binary("ce-dataref", "https://example.org/x"), "dataref"},
 		{"dataref with a path", binary("ce-dataref", "waymark-blob:../x.sha256-"+strings.Repeat("0", 64)), "dataref"},
@@ -256,23 +254,20 @@ func TestAnyLawfulEventIsTheSameAfterBothModes(t *testing.T) {
 	})
 }
 
-func TestWritersChainTheirEvents(t *testing.T) {
+func TestWriter_EventsInOrder_AreSealedAndCommitted(t *testing.T) {
 	w := schema.Writer{Fleet: "f", Run: "r1", Executor: "e", Epoch: 3, Last: 4}
-	a, next, err := w.Event(&schema.CheckpointMarkedData{Name: "a"}, 0, newTestRun(t).now(), w.Chain, 0)
+	a, err := w.Event(&schema.CheckpointMarkedData{Name: "a"}, 0, newTestRun(t).now(), 0)
 	require.NoError(t, err)
-	b, last, err := w.Event(&schema.CheckpointMarkedData{Name: "b"}, 0, newTestRun(t).now(), next, 1)
+	b, err := w.Event(&schema.CheckpointMarkedData{Name: "b"}, 0, newTestRun(t).now(), 1)
 	require.NoError(t, err)
 	require.Equal(t, "r1.3.5."+a.ContentHash().String()[:8], a.ID)
 	require.Equal(t, "r1.3.6."+b.ContentHash().String()[:8], b.ID)
-	require.Equal(t, w.Chain.Next(a.ContentHash()).String(), a.Chain)
-	require.Equal(t, next.Next(b.ContentHash()).String(), b.Chain)
-	require.Equal(t, last.String(), b.Chain)
 	require.Error(t, w.Commit(b), "an event after the next one cannot be durable before it")
 	require.NoError(t, w.Commit(a))
 	require.NoError(t, w.Commit(b))
 	require.Error(t, w.Commit(b))
 	require.False(t, a.IsControl())
-	_, _, err = w.Event(&schema.ToolCalledData{}, 0, newTestRun(t).now(), w.Chain, 0)
+	_, err = w.Event(&schema.ToolCalledData{}, 0, newTestRun(t).now(), 0)
 	require.ErrorContains(t, err, "/tool_call_id")
 }
 

@@ -6,7 +6,7 @@
 //   - the vocabulary: one Go struct for the data of each event type, with validation that names the
 //     JSON path of what is wrong ([Data], [Validate]);
 //   - the wire format: CloudEvents 1.0 in binary and structured mode ([Decode], [Encode]), ids, content
-//     hash and chain ([Event]);
+//     hash ([Event]);
 //   - the names: fleets, runs, subjects, streams, buckets and the shard of a run ([Names], [ShardOf]);
 //   - the fold: [Head] (bounded, what a checkpoint stores) and [State] (with messages and results, what
 //     a recovery returns);

@@ -23,8 +23,6 @@ const (
 	ReasonEpochAhead Reason = "epoch_ahead"
 	// ReasonGap: the sequence is ahead of the next; events before it are missing.
 	ReasonGap Reason = "gap"
-	// ReasonChainMismatch: the chain does not follow from the event before.
-	ReasonChainMismatch Reason = "chain_mismatch"
 	// ReasonForked: another event stands at this epoch and sequence.
 	ReasonForked Reason = "forked"
 	// ReasonStale: a sequence so old that it cannot be told whether it is a duplicate or a fork.
@@ -72,7 +70,7 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		ReasonNotCloudEvent, ReasonInvalidAttribute, ReasonInvalidData, ReasonFenced, ReasonEpochAhead,
-		ReasonGap, ReasonChainMismatch, ReasonForked, ReasonStale, ReasonRunEnded, ReasonAlreadyStarted,
+		ReasonGap, ReasonForked, ReasonStale, ReasonRunEnded, ReasonAlreadyStarted,
 		ReasonNotControl, ReasonStaleTakeover, ReasonUnsigned, ReasonMisplaced, ReasonTurnOrder, ReasonUnknownCall, ReasonCallOpen, ReasonNotAllowed,
 		ReasonNotInDoubt, ReasonUnknownInterrupt, ReasonUnknownHandoff, ReasonHandoffTaken, ReasonSignal, ReasonPhaseCompleted, ReasonTooMany, ReasonErased,
 	}

@@ -35,8 +35,6 @@ type Event struct {
 	Epoch Epoch
 	// Sequence of the writer within the epoch; 0 when absent.
 	Sequence Sequence
-	// Chain is the writer's hash chain after this event, 64 hex digits; empty when absent.
-	Chain string
 	// Turn the event belongs to; 0 when absent.
 	Turn int32
 	// TraceParent is the W3C trace context.
@@ -70,7 +68,7 @@ func (h Hash) String() string {
 // IsZero reports whether nothing was hashed.
 func (h Hash) IsZero() bool { return h == Hash{} }
 
-// ParseHash reads 64 lower-case hex digits; the empty text is the zero Hash, the beginning of a chain.
+// ParseHash reads 64 lower-case hex digits; the empty text is the zero Hash, the digest of a run without events.
 func ParseHash(s string) (Hash, error) {
 	var h Hash
 	if s == "" {
@@ -83,8 +81,8 @@ func ParseHash(s string) (Hash, error) {
 	return h, err
 }
 
-// Next returns the chain after an event with the given content hash: SHA-256(chain ‖ content). At the
-// beginning of a run the chain is 32 zero bytes.
+// Next returns the digest after an event with the given content hash: SHA-256(digest ‖ content). At the
+// beginning of a run the digest is 32 zero bytes.
 func (h Hash) Next(content Hash) Hash {
 	var b [2 * sha256.Size]byte
 	copy(b[:], h[:])
@@ -92,14 +90,14 @@ func (h Hash) Next(content Hash) Hash {
 	return sha256.Sum256(b[:])
 }
 
-// ContentHash is the SHA-256 of the attributes except id and chain, sorted by name, name=value and a line
-// feed each, then an empty line, then the raw data bytes.
+// ContentHash is the SHA-256 of the attributes except id, sorted by name, name=value and a line feed each,
+// then an empty line, then the raw data bytes.
 func (e *Event) ContentHash() Hash {
 	var scratch [768]byte
 	b := scratch[:0]
 	var names [12]string
 	for _, name := range e.attributeNames(names[:0]) {
-		if name == "id" || name == "chain" {
+		if name == "id" {
 			continue
 		}
 		b = append(b, name...)
@@ -126,7 +124,6 @@ func (e *Event) attributeNames(names []string) []string {
 			names = append(names, name)
 		}
 	}
-	add("chain", e.Chain != "")
 	add("datacontenttype", e.DataContentType != "")
 	add("dataref", e.DataRef != "")
 	add("dataschema", e.DataSchema != "")
@@ -152,8 +149,6 @@ func (e *Event) attributeNames(names []string) []string {
 // appendAttribute appends the canonical text of an attribute.
 func (e *Event) appendAttribute(b []byte, name string) []byte {
 	switch name {
-	case "chain":
-		return append(b, e.Chain...)
 	case "datacontenttype":
 		return append(b, e.DataContentType...)
 	case "dataref":
@@ -229,9 +224,9 @@ func ControlID(run string, epoch Epoch, nonce string) string {
 // FormatTime is the text of a time in an event: RFC 3339 in UTC with the digits it needs.
 func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// Writer makes the events of one executor within one epoch of a run: dense sequence, chain, ids. It is a
-// value without I/O; the owner advances it with Commit once the event is durable, so that an event that
-// was refused leaves no hole.
+// Writer makes the events of one executor within one epoch of a run: dense sequence, ids. It is a value
+// without I/O; the owner advances it with Commit once the event is durable, so that an event that was
+// refused leaves no hole.
 type Writer struct {
 	// Fleet, Run and Executor the events are of.
 	Fleet, Run, Executor string
@@ -239,16 +234,13 @@ type Writer struct {
 	Epoch Epoch
 	// Last sequence that is durable.
 	Last Sequence
-	// Chain after it.
-	Chain Hash
 }
 
-// Event builds the event that follows offset events after the last durable one (0 for the next), given
-// the chain after the event before it, and returns it with the chain after it.
-func (w *Writer) Event(data Data, turn int32, at time.Time, prev Hash, offset int) (*Event, Hash, error) {
+// Event builds the event that follows offset events after the last durable one (0 for the next).
+func (w *Writer) Event(data Data, turn int32, at time.Time, offset int) (*Event, error) {
 	body, err := MarshalData(data)
 	if err != nil {
-		return nil, prev, err
+		return nil, err
 	}
 	e := &Event{
 		Source:          Source(w.Fleet, w.Executor),
@@ -261,31 +253,24 @@ func (w *Writer) Event(data Data, turn int32, at time.Time, prev Hash, offset in
 		DataContentType: ContentTypeJSON,
 		Data:            body,
 	}
-	return e, w.Seal(e, prev), nil
+	e.Seal()
+	return e, nil
 }
 
-// Seal sets id and chain of an event whose other attributes are final, and returns the chain after it.
-// It is for callers that add attributes (traceparent, dataref) after Event.
-func (w *Writer) Seal(e *Event, prev Hash) Hash { return w.SealAs(e, e.ContentHash(), prev) }
-
-// SealAs is Seal for a caller that knows the event's content hash.
-func (w *Writer) SealAs(e *Event, content, prev Hash) Hash {
-	next := prev.Next(content)
+// Seal sets the id of an executor's event whose other attributes are final, and returns its content hash.
+// It is for callers that add attributes (traceparent, dataref) after [Writer.Event].
+func (e *Event) Seal() Hash {
+	content := e.ContentHash()
 	e.ID = EventID(e.Subject, e.Epoch, e.Sequence, content)
-	e.Chain = next.String()
-	return next
+	return content
 }
 
 // Commit advances the writer past an event that is durable.
 func (w *Writer) Commit(e *Event) error {
-	chain, err := ParseHash(e.Chain)
-	if err != nil {
-		return err
-	}
 	if e.Epoch != w.Epoch || e.Sequence != w.Last+1 {
 		return fmt.Errorf("commit of event %s after epoch %d sequence %d", e.ID, w.Epoch, w.Last)
 	}
-	w.Last, w.Chain = e.Sequence, chain
+	w.Last = e.Sequence
 	return nil
 }
 

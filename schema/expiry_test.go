@@ -29,10 +29,10 @@ func TestHead_Wait_ExpiresByTheServersClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := schema.Writer{Fleet: "f", Run: "run-1", Executor: "e", Epoch: 1}
-			e, _, err := w.Event(&schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, ExpiresAt: test.expires}, 0, stored, w.Chain, 0)
+			e, err := w.Event(&schema.RunWaitingData{InterruptID: "q", Reason: schema.WaitHumanInput, ExpiresAt: test.expires}, 0, stored, 0)
 			require.NoError(t, err)
 			e.Time = test.asked
-			w.Seal(e, w.Chain)
+			e.Seal()
 			header, body := e.Encode()
 			s := schema.NewState("f", "run-1")
 			rec := schema.NewRecord(1, header, body)

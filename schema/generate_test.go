@@ -103,14 +103,11 @@ func (s *simulation) push(header map[string][]string, body []byte) {
 	// What the log accepted moves the lawful writer on.
 	if s.head.Epoch == s.w.Epoch {
 		s.w.Last = s.head.Sequence
-		if chain, err := schema.ParseHash(s.head.Chain); err == nil {
-			s.w.Chain = chain
-		}
 	}
 }
 
 func (s *simulation) write(d schema.Data, turn int32) {
-	e, _, err := s.w.Event(d, turn, s.now(), s.w.Chain, 0)
+	e, err := s.w.Event(d, turn, s.now(), 0)
 	if err != nil {
 		s.t.Fatalf("generator made invalid data: %v", err)
 	}
@@ -169,7 +166,7 @@ func (s *simulation) takeover() {
 func (s *simulation) takeoverAs(reason string, epoch schema.Epoch) { s.takeoverTo(reason, epoch, nil) }
 
 func (s *simulation) takeoverTo(reason string, epoch schema.Epoch, to *schema.Base) {
-	from := schema.From{Epoch: max(s.head.Epoch, 1), Sequence: s.head.Sequence, Chain: s.head.Chain, Digest: s.head.Digest}
+	from := schema.From{Epoch: max(s.head.Epoch, 1), Sequence: s.head.Sequence, Digest: s.head.Digest}
 	if from.Digest == "" {
 		from.Digest = schema.Hash{}.String()
 	}
@@ -183,11 +180,7 @@ func (s *simulation) takeoverTo(reason string, epoch schema.Epoch, to *schema.Ba
 	}, epoch)
 	if s.head.Epoch > before && s.head.Epoch > 1 {
 		s.old = append(s.old, s.w)
-		chain, err := schema.ParseHash(s.head.Chain)
-		if err != nil {
-			s.t.Fatalf("chain of the head: %v", err)
-		}
-		s.w = schema.Writer{Fleet: "f", Run: "r1", Executor: executor, Epoch: s.head.Epoch, Chain: chain}
+		s.w = schema.Writer{Fleet: "f", Run: "r1", Executor: executor, Epoch: s.head.Epoch}
 	}
 }
 
@@ -220,29 +213,28 @@ func (s *simulation) step() {
 				d = &schema.ToolFailedData{ToolCallID: c.ToolCallID, Error: schema.Error{Type: "late"}}
 			}
 		}
-		e, _, err := w.Event(d, turn, s.now(), w.Chain, 0)
+		e, err := w.Event(d, turn, s.now(), 0)
 		if err == nil && w.Commit(e) == nil {
 			s.push(e.Encode())
 		}
 	case n < 84: // events arrive in the wrong order, and perhaps again
 		a, turn := s.data()
 		b, turn2 := s.data()
-		e1, chain, _ := s.w.Event(a, turn, s.now(), s.w.Chain, 0)
-		e2, _, _ := s.w.Event(b, turn2, s.now(), chain, 1)
+		e1, _ := s.w.Event(a, turn, s.now(), 0)
+		e2, _ := s.w.Event(b, turn2, s.now(), 1)
 		s.push(e2.Encode())
 		s.push(e1.Encode())
 		if s.pick("heal", 2) == 0 {
 			s.push(e2.Encode())
 		}
-	case n < 86: // a fork of the last event, or a broken chain
+	case n < 86: // a fork of the last event
 		if s.w.Last == 0 {
 			return
 		}
 		w := s.w
-		w.Last -= schema.Sequence(s.pick("back", 2)) //nolint:gosec // 0 or 1
-		w.Chain[0] ^= 0xff
+		w.Last--
 		d, turn := s.data()
-		e, _, _ := w.Event(d, turn, s.now(), w.Chain, 0)
+		e, _ := w.Event(d, turn, s.now(), 0)
 		s.push(e.Encode())
 	case n < 93:
 		s.plain()
@@ -279,13 +271,13 @@ func (s *simulation) plain() {
 // mutated is a lawful next event with its data or a header changed.
 func (s *simulation) mutated() {
 	d, turn := s.data()
-	e, _, err := s.w.Event(d, turn, s.now(), s.w.Chain, 0)
+	e, err := s.w.Event(d, turn, s.now(), 0)
 	if err != nil {
 		s.t.Fatalf("generator: %v", err)
 	}
 	if s.pick("sealed", 2) == 0 { // the writer itself wrote nonsense
 		e.Data = s.mutate(e.Data)
-		s.w.Seal(e, s.w.Chain)
+		e.Seal()
 		s.push(e.Encode())
 		return
 	}
@@ -293,7 +285,7 @@ func (s *simulation) mutated() {
 	if s.pick("where", 2) == 0 {
 		body = s.mutate(body)
 	} else {
-		name := s.oneOf("header", "ce-epoch", "ce-sequence", "ce-turn", "ce-chain", "ce-subject", "ce-source", "ce-time", "ce-type", "ce-id")
+		name := s.oneOf("header", "ce-epoch", "ce-sequence", "ce-turn", "ce-subject", "ce-source", "ce-time", "ce-type", "ce-id")
 		value := s.oneOf("value", "", "0", "1", "2", "99999999999", "/waymark/g/x", "r2", "%", "%00", "caf\u00e9")
 		header[name] = []string{value}
 	}

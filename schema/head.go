@@ -175,7 +175,7 @@ type Mark struct {
 }
 
 // Gap is a range of a writer's events that are not in the state: lost, or refused because one before them
-// is lost or its chain does not hold. A gap closes when its events arrive after all.
+// is lost. A gap closes when its events arrive after all.
 type Gap struct {
 	Epoch Epoch `json:"epoch"`
 	// From and To are the first and last sequence that are not in the state.
@@ -183,7 +183,7 @@ type Gap struct {
 	To   Sequence `json:"to"`
 	// At is where the gap was seen.
 	At Position `json:"at"`
-	// Reason is gap, chain_mismatch or epoch_ahead; "lost" when the log itself misses messages.
+	// Reason is gap or epoch_ahead; "lost" when the log itself misses messages.
 	Reason Reason `json:"reason"`
 }
 
@@ -246,8 +246,7 @@ type Head struct {
 	Sequence Sequence `json:"sequence"`
 	// Position of the last message folded, accepted or not.
 	Position Position `json:"position"`
-	// Chain of the epoch's writer; Digest of all accepted events.
-	Chain  string `json:"chain,omitzero"`
+	// Digest of all accepted events.
 	Digest string `json:"digest,omitzero"`
 	// RequestID of the takeover that opened the epoch.
 	RequestID string `json:"request_id,omitzero"`
@@ -372,9 +371,8 @@ type SegmentIndex struct {
 	Events int64 `json:"events,omitzero"`
 	// Last is the position of the last sealed event; the tail begins after it.
 	Last Position `json:"last,omitzero"`
-	// Digest and Chain of the run after the last sealed event.
+	// Digest of the run after the last sealed event.
 	Digest string `json:"digest,omitzero"`
-	Chain  string `json:"chain,omitzero"`
 }
 
 // Checkpoint is the value stored for a run: its head, and where its content lies.

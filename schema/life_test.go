@@ -137,14 +137,14 @@ func (l lifeEvent) happen(t *testing.T, state string, ended schema.Status) strin
 		rewind.To = r.rewindTo(max(len(r.log), 1))
 		data = &rewind
 	}
-	e, _, err := r.w.Event(data, turn, r.now(), r.w.Chain, 0)
+	e, err := r.w.Event(data, turn, r.now(), 0)
 	require.NoError(t, err)
 	if l.control {
 		epoch := max(r.head.Epoch, 1)
 		if d, ok := data.(*schema.RunResumedData); ok {
 			epoch++
 			from := *d
-			from.From = schema.From{Epoch: max(r.head.Epoch, 1), Sequence: r.head.Sequence, Chain: r.head.Chain, Digest: r.head.Digest}
+			from.From = schema.From{Epoch: max(r.head.Epoch, 1), Sequence: r.head.Sequence, Digest: r.head.Digest}
 			if from.From.Digest == "" {
 				from.From.Digest = schema.Hash{}.String()
 			}

@@ -74,7 +74,7 @@ func (r *testRun) event(e *schema.Event) schema.Verdict {
 // write publishes an executor's event and folds it.
 func (r *testRun) write(d schema.Data, turn int32) schema.Verdict {
 	r.tb.Helper()
-	e, _, err := r.w.Event(d, turn, r.now(), r.w.Chain, 0)
+	e, err := r.w.Event(d, turn, r.now(), 0)
 	require.NoError(r.tb, err)
 	require.NoError(r.tb, r.w.Commit(e))
 	return r.event(e)
@@ -94,12 +94,10 @@ func (r *testRun) takeover(executor string) schema.Writer {
 	old := r.w
 	v := r.event(r.makeControl(&schema.RunResumedData{
 		Executor: executor, Reason: "claim", RequestID: "q",
-		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Chain: r.head.Chain, Digest: r.head.Digest},
+		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
 	}, r.head.Epoch+1))
 	require.Equal(r.tb, schema.Applied, v.Kind, v.Detail)
-	chain, err := schema.ParseHash(r.head.Chain)
-	require.NoError(r.tb, err)
-	r.w = schema.Writer{Fleet: old.Fleet, Run: old.Run, Executor: executor, Epoch: r.head.Epoch, Chain: chain}
+	r.w = schema.Writer{Fleet: old.Fleet, Run: old.Run, Executor: executor, Epoch: r.head.Epoch}
 	return old
 }
 

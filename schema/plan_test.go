@@ -98,7 +98,7 @@ func TestThePlanSaysWhatBecomesOfAnOpenCall(t *testing.T) {
 		"a late result is adopted": {
 			then: func(r *testRun) {
 				old := r.takeover("ex-2")
-				e, _, err := old.Event(&schema.ToolReturnedData{ToolCallID: "c1"}, 1, r.now(), old.Chain, 0)
+				e, err := old.Event(&schema.ToolReturnedData{ToolCallID: "c1"}, 1, r.now(), 0)
 				require.NoError(r.tb, err)
 				require.Equal(r.tb, schema.Evidence, r.event(e).Kind)
 			},
@@ -284,7 +284,7 @@ func TestThePlanIsTheSameBeforeAndBehindTheTakeover(t *testing.T) {
 		}
 		e, err := schema.NewControl("f", "daemon", "r1", s.Head.Epoch+1, "plan", &schema.RunResumedData{
 			Executor: "ex-9", Reason: reason, RequestID: "plan",
-			From: schema.From{Epoch: s.Head.Epoch, Sequence: s.Head.Sequence, Chain: s.Head.Chain, Digest: s.Head.Digest},
+			From: schema.From{Epoch: s.Head.Epoch, Sequence: s.Head.Sequence, Digest: s.Head.Digest},
 		}, time.Unix(1e9, 0))
 		require.NoError(t, err)
 		header, body := e.Encode()

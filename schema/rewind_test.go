@@ -98,7 +98,7 @@ func TestRewind_FoldedInOnePass_IsStale(t *testing.T) {
 	to := r.rewindTo(1)
 	e := r.makeControl(&schema.RunResumedData{
 		Executor: "ex-2", Reason: schema.TakeoverRewind, RequestID: "q", To: to,
-		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Chain: r.head.Chain, Digest: r.head.Digest},
+		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
 	}, 2)
 	require.Equal(t, schema.Applied, r.event(e).Kind)
 	require.True(t, r.state.Stale)
@@ -115,13 +115,11 @@ func TestFinder_RewoundRun_FindsWhatCounts(t *testing.T) {
 	to := r.rewindTo(1)
 	e := r.makeControl(&schema.RunResumedData{
 		Executor: "ex-2", Reason: schema.TakeoverRewind, RequestID: "q", To: to,
-		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Chain: r.head.Chain, Digest: r.head.Digest},
+		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
 	}, 2)
 	require.Equal(t, schema.Applied, r.event(e).Kind)
 	r.foldAgain()
-	chain, err := schema.ParseHash(r.head.Chain)
-	require.NoError(t, err)
-	r.w = schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-2", Epoch: 2, Chain: chain}
+	r.w = schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-2", Epoch: 2}
 	r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(schema.Text("counts")), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "new", Replay: schema.ReplayPure}}}, 1)
 	r.write(&schema.ToolReturnedData{ToolCallID: "c1"}, 1)
 	for point, records := range map[string]int64{"step:1": 5, "turn:1": 6, "turn:0": 4, "record:2": 2} {
@@ -147,7 +145,7 @@ func TestFinder_CallBegunInWhatWasLeftBehind_StepIsAtTheRecord(t *testing.T) {
 		r.takeover("ex-2")
 		e := r.makeControl(&schema.RunResumedData{
 			Executor: "ex-3", Reason: schema.TakeoverRewind, RequestID: "q", To: r.rewindTo(2),
-			From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Chain: r.head.Chain, Digest: r.head.Digest},
+			From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
 		}, 3)
 		require.Equal(t, schema.Applied, r.event(e).Kind)
 		require.Equal(t, begun, r.head.OpenCalls[0].InDoubt)

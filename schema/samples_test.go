@@ -20,7 +20,7 @@ func samples() []schema.Data {
 		},
 		&schema.RunResumedData{
 			Executor: "ex-2", Instance: "b2", Reason: "claim", RequestID: "q-1",
-			From: schema.From{Epoch: 1, Sequence: 7, Chain: zero, Digest: zero},
+			From: schema.From{Epoch: 1, Sequence: 7, Digest: zero},
 		},
 		&schema.RunWaitingData{
 			InterruptID: "i-1", Reason: "tool_approval", Message: "may I?", ToolCallID: "c1", Occurrence: 1,

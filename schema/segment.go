@@ -44,9 +44,6 @@ type SegmentInfo struct {
 	// DigestBefore and DigestAfter are the run's digest before and after the range; "" before the first.
 	DigestBefore string `json:"digest_before,omitzero"`
 	DigestAfter  string `json:"digest_after,omitzero"`
-	// ChainBefore and ChainAfter are the writer's chain before and after.
-	ChainBefore string `json:"chain_before,omitzero"`
-	ChainAfter  string `json:"chain_after,omitzero"`
 	// RawBytes is the size of the frames before compression.
 	RawBytes int `json:"raw_bytes"`
 	// Sum is the SHA-256 (hex) of the whole stored segment with an empty Sum.

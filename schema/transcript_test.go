@@ -22,7 +22,7 @@ import (
 // and the lines below it, indented, are what the fold made of it: the verdict, then the members of the head
 // that changed. go test ./schema -update writes them anew.
 //
-//	write [turn=N] [as=EXECUTOR] [chain=none|bad] TYPE [DATA]   by the executor that holds the run, or held it
+//	write [turn=N] [as=EXECUTOR] TYPE [DATA]   by the executor that holds the run, or held it
 //	hold …                  as write, but the message is lost on its way …
 //	release                 … and comes now
 //	fork …                  as write, at the sequence of the writer's last event
@@ -205,7 +205,7 @@ func (tr *transcript) takeOver(rest string) schema.Verdict {
 	executor, options, _ := strings.Cut(rest, " ")
 	d := &schema.RunResumedData{
 		Executor: executor, Reason: "claim", RequestID: "q-" + executor,
-		From: schema.From{Epoch: max(tr.head.Epoch, 1), Sequence: tr.head.Sequence, Chain: tr.head.Chain, Digest: tr.head.Digest},
+		From: schema.From{Epoch: max(tr.head.Epoch, 1), Sequence: tr.head.Sequence, Digest: tr.head.Digest},
 	}
 	if d.From.Digest == "" {
 		d.From.Digest = schema.Hash{}.String()
@@ -237,11 +237,9 @@ func (tr *transcript) takeOver(rest string) schema.Verdict {
 		tr.foldAgain()
 	}
 	if v.Kind == schema.Applied {
-		chain, err := schema.ParseHash(tr.head.Chain)
-		require.NoError(tr.tb, err)
 		old := tr.w
 		tr.writers[old.Executor] = &old
-		tr.w = schema.Writer{Fleet: "f", Run: "r1", Executor: executor, Epoch: tr.head.Epoch, Chain: chain}
+		tr.w = schema.Writer{Fleet: "f", Run: "r1", Executor: executor, Epoch: tr.head.Epoch}
 		tr.writers[executor] = &tr.w
 	}
 	return v
@@ -374,17 +372,7 @@ func (tr *transcript) executorsEvent(rest string, fork bool) *schema.Event {
 		Time: schema.FormatTime(tr.now()), Epoch: w.Epoch, Sequence: next.Last + 1,
 		Turn: int32(tr.number(opt["turn"])), DataContentType: schema.ContentTypeJSON, Data: mustJSON(tr.tb, d), //nolint:gosec // small
 	}
-	w.Seal(e, w.Chain)
-	switch opt["chain"] {
-	case "bad":
-		e.Chain = strings.Repeat("0", 64)
-		return e
-	case "none":
-		sealed := *e
-		e.Chain = ""
-		require.NoError(tr.tb, w.Commit(&sealed))
-		return e
-	}
+	e.Seal()
 	if !fork {
 		require.NoError(tr.tb, w.Commit(e))
 	}
@@ -447,7 +435,7 @@ func (tr *transcript) members() map[string]string {
 	tr.tb.Helper()
 	var all map[string]jsontext.Value
 	require.NoError(tr.tb, json.Unmarshal(mustJSON(tr.tb, tr.head), &all))
-	for _, name := range []string{"position", "chain", "digest", "window", "updated_at", "run", "fleet", "records"} {
+	for _, name := range []string{"position", "digest", "window", "updated_at", "run", "fleet", "records"} {
 		delete(all, name)
 	}
 	out := map[string]string{}

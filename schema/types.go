@@ -131,8 +131,6 @@ type RunStartedData struct {
 type From struct {
 	Epoch    Epoch    `json:"epoch"`
 	Sequence Sequence `json:"sequence"`
-	// Chain is the writer's chain there, hex; empty when nothing was chained.
-	Chain string `json:"chain,omitzero"`
 	// Digest of all accepted events up to there, hex.
 	Digest string `json:"digest"`
 }

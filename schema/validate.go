@@ -197,7 +197,6 @@ func Validate(data Data) error {
 		if d.From.Epoch == 0 {
 			v.fail("/from/epoch", "is required")
 		}
-		v.hash("/from/chain", d.From.Chain)
 		v.required("/from/digest", d.From.Digest)
 		v.hash("/from/digest", d.From.Digest)
 		switch {

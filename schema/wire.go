@@ -130,8 +130,6 @@ type RecoverReply struct {
 	// Epoch that the executor now holds, and the first sequence it writes in it.
 	Epoch        Epoch    `json:"epoch"`
 	NextSequence Sequence `json:"next_sequence"`
-	// Chain from which the executor's chain goes on, hex.
-	Chain string `json:"chain"`
 	// LastStream is the stream sequence of the run's last event: the executor's next CAS.
 	LastStream StreamSequence `json:"last_stream_sequence"`
 	// InDoubt calls must be settled before the run goes on with them.
@@ -144,7 +142,7 @@ type RecoverReply struct {
 	Damage []Damage `json:"damage,omitzero"`
 	// Shard that holds the run: where the executor publishes. Absent from daemons that do not say it.
 	Shard *int `json:"shard,omitzero"`
-	// At says where the point of the request was found. With it nothing was taken over: epoch, next sequence and chain are
+	// At says where the point of the request was found. With it nothing was taken over: epoch and next sequence are
 	// those of the run at the point, for reading only.
 	At *Moment `json:"at,omitzero"`
 }

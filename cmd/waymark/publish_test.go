@@ -69,7 +69,7 @@ func publishRun(ctx context.Context, end statedir.Endpoint, run string, open boo
 		if i == 0 || strings.HasPrefix(data.EventName(), "run.") {
 			turn = 0
 		}
-		e, _, err := w.Event(data, turn, time.Now(), w.Chain, 0)
+		e, err := w.Event(data, turn, time.Now(), 0)
 		if err != nil {
 			return err
 		}
@@ -161,7 +161,7 @@ func publishEvents(ctx context.Context, end statedir.Endpoint, run string, event
 		return err
 	}
 	for _, next := range events {
-		e, _, err := w.Event(next.data, next.turn, time.Now(), w.Chain, 0)
+		e, err := w.Event(next.data, next.turn, time.Now(), 0)
 		if err != nil {
 			return err
 		}
@@ -197,8 +197,7 @@ func writerOf(ctx context.Context, nc *nats.Conn, run string) (*schema.Writer, e
 		return nil, err
 	}
 	w.Executor, w.Epoch, w.Last = reply.Head.Executor, reply.Head.Epoch, reply.Head.Sequence
-	w.Chain, err = schema.ParseHash(reply.Head.Chain)
-	return w, err
+	return w, nil
 }
 
 func textMessage(role, text string) schema.Message {

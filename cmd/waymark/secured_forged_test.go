@@ -112,7 +112,7 @@ func TestForgedControlEvent_ExecutorsKey_IsRefused(t *testing.T) {
 		{"doubts", 2, 1, &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledRerun, By: "alice"}},
 		{"doubts", 2, 1, &schema.ToolSettledData{ToolCallID: "c1", How: schema.SettledDecided, Result: []byte(`"paid"`), By: "alice"}},
 		{"doubts", 3, 0, &schema.RunResumedData{Executor: "mallory", Reason: schema.TakeoverRequest, RequestID: "q", From: schema.From{
-			Epoch: 2, Chain: head("doubts").Chain, Digest: head("doubts").Digest,
+			Epoch: 2, Digest: head("doubts").Digest,
 		}}},
 	} {
 		name := forged.data.EventName()

@@ -133,7 +133,7 @@ func TestATreeIsBounded(t *testing.T) {
 		started++
 		d.Agent, d.Executor = "coder", "tree-test"
 		w := schema.Writer{Fleet: schema.DefaultFleet, Run: run, Executor: d.Executor, Epoch: 1}
-		e, _, err := w.Event(&d, 0, time.Now(), w.Chain, 0)
+		e, err := w.Event(&d, 0, time.Now(), 0)
 		require.NoError(t, err)
 		header, body := e.Encode()
 		_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.NamesOf(schema.DefaultFleet, 0).EventSubject(run), Header: header, Data: body})

@@ -21,7 +21,7 @@ type verifyCmd struct {
 // Help is the text below the flags.
 func (verifyCmd) Help() string {
 	return `The run is folded anew from its segments and the log, and everything that is stored of it is compared with that: the sums, links, ` +
-		`counts and digests of segments, the chain of its events, and every checkpoint that is kept. Each thing that is wrong is named with ` +
+		`counts and digests of segments, and every checkpoint that is kept. Each thing that is wrong is named with ` +
 		`the first bad event, and with what a recovery uses instead. Nothing is written, and no daemon is needed. The exit code is 6 when ` +
 		`anything is wrong.
 

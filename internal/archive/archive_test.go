@@ -253,7 +253,7 @@ func TestAForkComesWithWhatItsBaseBeganLater(t *testing.T) {
 func TestARunOfManyEventsIsSeveralEntriesAndBatches(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
-	// A plain executor's events: no sequence, no chain.
+	// A plain executor's events: no sequence.
 	subject := schema.NamesOf("alpha", 0).EventSubject("r1")
 	for i := range 2300 {
 		e := schema.Event{

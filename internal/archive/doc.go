@@ -18,8 +18,8 @@
 // are never written to a disk under a name of the archive's.
 //
 // [Import] publishes a run as executors do, by compare-and-set on its subject: a run that is there is never written over. Under its
-// own id and in a fleet of the same name its events are the same bytes, so that chain and digest are. Under another id or in another fleet every
-// event names that run, which changes its id, the writer's chain and the digest, and with them what takeovers and accepted hand-offs
+// own id and in a fleet of the same name its events are the same bytes, so that the digest is. Under another id or in another fleet every
+// event names that run, which changes its id and the digest, and with them what takeovers and accepted hand-offs
 // say of them; texts, calls, results, epochs, sequences, turns, times and idempotency keys stay. [ContentSum] is over what stays.
 //
 // # On failure

@@ -102,7 +102,7 @@ func smallArchive(tb testing.TB) []byte {
 			&schema.PhaseCompletedData{Phase: "p", Refs: []schema.Ref{{Path: "/output", DataRef: schema.DataRef(run, hex.EncodeToString(sum[:]))}}},
 			&schema.RunEndedData{Status: "completed"},
 		} {
-			e, _, err := w.Event(d, 0, time.Unix(1_700_000_000, 0), w.Chain, 0)
+			e, err := w.Event(d, 0, time.Unix(1_700_000_000, 0), 0)
 			require.NoError(tb, err)
 			require.NoError(tb, w.Commit(e))
 			header, body := e.Encode()

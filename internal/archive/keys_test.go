@@ -40,7 +40,7 @@ func keyedArchive(tb testing.TB) []byte {
 		}
 	}
 	write := func(d schema.Data) {
-		e, _, err := w.Event(d, 0, time.Unix(1_700_000_000, 0), w.Chain, 0)
+		e, err := w.Event(d, 0, time.Unix(1_700_000_000, 0), 0)
 		require.NoError(tb, err)
 		require.NoError(tb, w.Commit(e))
 		add(e, true)

@@ -130,7 +130,7 @@ func (w *world) garbage(id string) {
 	_, err := w.js.Publish(w.tb.Context(), subject, []byte("no event"))
 	require.NoError(w.tb, err)
 	old := schema.Writer{Fleet: w.name, Run: id, Executor: "exec-1", Epoch: 1, Last: 40}
-	e, _, err := old.Event(&schema.ErrorRaisedData{Error: schema.Error{Type: "late"}}, 0, time.Unix(1_700_000_000, 0), schema.Hash{}, 0)
+	e, err := old.Event(&schema.ErrorRaisedData{Error: schema.Error{Type: "late"}}, 0, time.Unix(1_700_000_000, 0), 0)
 	require.NoError(w.tb, err)
 	header, body := e.Encode()
 	_, err = w.js.PublishMsg(w.tb.Context(), &nats.Msg{Subject: subject, Header: header, Data: body})

@@ -79,9 +79,8 @@ type Run struct {
 	// Records are the run's messages, Events those of them that the fold accepts.
 	Records int64 `json:"records"`
 	Events  int64 `json:"events"`
-	// Digest and Chain of the run behind its last event.
+	// Digest of the run behind its last event.
 	Digest string `json:"digest"`
-	Chain  string `json:"chain,omitzero"`
 	// Content is the run's [ContentSum].
 	Content string `json:"content"`
 	// Blobs that its events refer to.

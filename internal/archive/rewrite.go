@@ -132,15 +132,6 @@ func (r *renamed) rename(rec *schema.Record) schema.Record {
 		prefix := schema.ControlID(was.Subject, was.Epoch, "")
 		e.ID = schema.ControlID(e.Subject, e.Epoch, strings.TrimPrefix(was.ID, prefix))
 	}
-	if was.Chain != "" {
-		// A chain that held before holds now; another is as wrong as it was.
-		prev, err := schema.ParseHash(r.old.Chain)
-		if err == nil && prev.Next(content).String() == was.Chain {
-			if prev, err = schema.ParseHash(r.head.Chain); err == nil {
-				e.Chain = prev.Next(next).String()
-			}
-		}
-	}
 	header, body := e.Encode()
 	return schema.Record{Stream: rec.Stream, Stored: rec.Stored, Header: header, Body: slices.Clone(body)}
 }
@@ -153,8 +144,8 @@ func (r *renamed) follow(member string, old jsontext.Value) ([]byte, error) {
 		if err := json.Unmarshal(old, &from); err != nil {
 			return nil, err
 		}
-		if from == (schema.From{Epoch: r.old.Epoch, Sequence: r.old.Sequence, Chain: r.old.Chain, Digest: r.old.Digest}) {
-			from = schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Chain: r.head.Chain, Digest: r.head.Digest}
+		if from == (schema.From{Epoch: r.old.Epoch, Sequence: r.old.Sequence, Digest: r.old.Digest}) {
+			from = schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest}
 		}
 		return json.Marshal(from, json.Deterministic(true))
 	case memberBase:

@@ -25,7 +25,7 @@ func FuzzRename(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, kind, subject, id string, epoch uint32, sequence uint64, body []byte) {
 		w := schema.Writer{Fleet: "alpha", Run: "r1", Executor: "exec-1", Epoch: 1}
-		start, _, err := w.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1"}, 0, time.Unix(1_700_000_000, 0), schema.Hash{}, 0)
+		start, err := w.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1"}, 0, time.Unix(1_700_000_000, 0), 0)
 		require.NoError(t, err)
 		any := &schema.Event{
 			ID: id, Source: schema.Source("alpha", "exec-1"), Type: kind, Subject: subject, Epoch: schema.Epoch(epoch), Sequence: schema.Sequence(sequence), Data: body,

@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Members of an event's data that name the run, or follow from ids, digests and chains.
+// Members of an event's data that name the run, or follow from ids and digests.
 const (
 	memberFrom  = "from"
 	memberBase  = "base"
@@ -26,7 +26,7 @@ const (
 	memberRefs  = "refs"
 )
 
-// derived is the member of an event's data that follows from ids, chains and digests; "" when it has none.
+// derived is the member of an event's data that follows from ids and digests; "" when it has none.
 func derived(eventName string) string {
 	switch eventName {
 	case schema.RunResumed:
@@ -105,7 +105,7 @@ func refsOf(run string, e *schema.Event) []string {
 }
 
 // ContentSum sums up what of a run does not depend on its id and its fleet's name: for every message the fold's verdict and the
-// event's type, epoch, sequence, turn, time, executor, other attributes and data. Left out are the run id and the fleet, event ids, chain,
+// event's type, epoch, sequence, turn, time, executor, other attributes and data. Left out are the run id and the fleet, event ids,
 // and of the data what follows from them: where a takeover continues, the base of a fork, the hash of an accepted offer, and the run in the
 // names of blobs. Left out, too, is the signature of a control event that was accepted: an import signs it anew.
 type ContentSum struct {
@@ -197,7 +197,7 @@ func (t *tally) add(rec *schema.Record) schema.Verdict {
 func (t *tally) run() Run {
 	return Run{
 		Run: t.head.Run, Agent: t.head.Agent, Status: t.head.Status, Records: t.records, Events: t.head.Counts.Events,
-		Digest: t.head.Digest, Chain: t.head.Chain, Content: t.content.String(), Blobs: len(t.blobs), Base: t.head.Base,
+		Digest: t.head.Digest, Content: t.content.String(), Blobs: len(t.blobs), Base: t.head.Base,
 	}
 }
 
@@ -212,7 +212,6 @@ func (t *tally) same(want *Run) string {
 		{"records", is.Records, want.Records},
 		{"events", is.Events, want.Events},
 		{"digest", is.Digest, want.Digest},
-		{"chain", is.Chain, want.Chain},
 		{"content", is.Content, want.Content},
 		{"status", is.Status, want.Status},
 		{"blobs", is.Blobs, want.Blobs},

@@ -12,7 +12,7 @@ import (
 func TestAManifestThatSaysAnotherAgentOrBaseIsNotThatOfTheRun(t *testing.T) {
 	t.Parallel()
 	w := schema.Writer{Fleet: "alpha", Run: "r1", Executor: "exec-1", Epoch: 1}
-	e, _, err := w.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1"}, 0, time.Unix(1_700_000_000, 0), w.Chain, 0)
+	e, err := w.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1"}, 0, time.Unix(1_700_000_000, 0), 0)
 	require.NoError(t, err)
 	header, body := e.Encode()
 	rec := schema.NewRecord(1, header, body)

@@ -115,9 +115,7 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 			return err == nil && c.Position == want.Position && c.Digest == want.Digest
 		}, 3*time.Minute, 10*time.Millisecond, "run %s is folded", x.run.Run)
 		resumed := other.writer(x.run.Run)
-		chain, err := schema.ParseHash(want.Chain)
-		require.NoError(t, err)
-		resumed.run.Last, resumed.run.Chain, resumed.last = want.Sequence, chain, uint64(want.Position.Stream)
+		resumed.run.Last, resumed.last = want.Sequence, uint64(want.Position.Stream)
 		resumed.turn, resumed.acked = want.Turn, x.acknowledged()[:n:n]
 		require.NoError(t, resumed.oneTurn(t.Context(), 10))
 		other.requireRun(resumed, 1<<62)
@@ -207,14 +205,14 @@ func (w *world) seal(x *writer, number, from, to int) {
 	}
 	info := schema.SegmentInfo{
 		Fleet: fleet, Run: x.run.Run, Number: number, Events: to - from, First: schema.PositionOf(&x.acked[from]), Last: schema.PositionOf(&x.acked[to-1]),
-		DigestBefore: h.Digest, ChainBefore: h.Chain,
+		DigestBefore: h.Digest,
 	}
 	var frames []byte
 	for i := range x.acked[from:to] {
 		frames = schema.AppendFrame(frames, &x.acked[from+i])
 		h.Apply(schema.NoKeys, &x.acked[from+i])
 	}
-	info.DigestAfter, info.ChainAfter = h.Digest, h.Chain
+	info.DigestAfter = h.Digest
 	stored, err := schema.EncodeSegment(info, frames)
 	require.NoError(w.tb, err)
 	require.NoError(w.tb, w.shard(x.names.Shard).Segments.Create(w.tb.Context(), x.run.Run, number, stored))

@@ -29,13 +29,13 @@ func TestWhatIsSealedBelowTheCutWhileARunIsReadIsReadAnew(t *testing.T) {
 	require.True(t, whole, "there is no segment")
 	head := schema.NewHead("f", "run-1")
 	w := schema.Writer{Fleet: "f", Run: "run-1", Executor: "e", Epoch: 1}
-	e, _, err := w.Event(&schema.RunStartedData{Agent: "a", Executor: "e"}, 0, time.Unix(1_700_000_000, 0), w.Chain, 0)
+	e, err := w.Event(&schema.RunStartedData{Agent: "a", Executor: "e"}, 0, time.Unix(1_700_000_000, 0), 0)
 	require.NoError(t, err)
 	header, body := e.Encode()
 	rec := schema.NewRecord(40, header, body)
 	info := schema.SegmentInfo{Fleet: "f", Run: "run-1", Number: 1, Events: 1, First: schema.PositionOf(&rec), Last: schema.PositionOf(&rec), DigestBefore: head.Digest}
 	head.Apply(schema.NoKeys, &rec)
-	info.DigestAfter, info.ChainAfter = head.Digest, head.Chain
+	info.DigestAfter = head.Digest
 	packed, err := schema.EncodeSegment(info, schema.AppendFrame(nil, &rec))
 	require.NoError(t, err)
 	require.NoError(t, shard.Segments.Create(t.Context(), "run-1", 1, packed))

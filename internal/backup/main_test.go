@@ -116,7 +116,7 @@ func (w *world) writer(run string) *writer {
 }
 
 func (x *writer) publish(ctx context.Context, d schema.Data) error {
-	e, _, err := x.run.Event(d, x.turn, time.Now(), x.run.Chain, 0)
+	e, err := x.run.Event(d, x.turn, time.Now(), 0)
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func (f *foldTrial) prepare(round int) error {
 	}
 	writers := make([]*writer, f.runs)
 	add := func(x *writer, d schema.Data, turn int32) error {
-		e, _, err := x.w.Event(d, turn, f.w.Options.Now(), x.w.Chain, 0)
+		e, err := x.w.Event(d, turn, f.w.Options.Now(), 0)
 		if err != nil {
 			return err
 		}

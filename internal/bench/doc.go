@@ -10,7 +10,7 @@
 //
 //   - Raw and Waymark are measured in alternating rounds within one run of a case: raw, ours, raw, ours. A figure is
 //     the median over the rounds, and its spread is said.
-//   - What was written is read back and compared, event by event, with what the executors hold: count, sequence, chain
+//   - What was written is read back and compared, event by event, with what the executors hold: count, sequence
 //     and digest. A difference fails the case: a fast answer that is wrong is none.
 //   - A figure that a case does not measure, or the system does not tell, is absent. It is never 0 instead.
 //   - Processes, connections and directories are gone when Run returns, however it ends.

@@ -60,7 +60,7 @@ func TestTurn_EveryForm_IsTheDocumentedEvents(t *testing.T) {
 	}
 	played := playedBy(t, w, "fold", FullTurn, func(ctx context.Context, p *Player) error { return p.Record(ctx) })
 	for i, d := range turnData(NewText(1), 1) {
-		e, _, err := (&schema.Writer{Fleet: FleetName, Run: "fold", Executor: "e", Epoch: 1}).Event(d, 1, w.Options.Now(), schema.Hash{}, 0)
+		e, err := (&schema.Writer{Fleet: FleetName, Run: "fold", Executor: "e", Epoch: 1}).Event(d, 1, w.Options.Now(), 0)
 		require.NoError(t, err)
 		_, body := e.Encode()
 		require.Equal(t, string(played[i].Data), string(body), "case fold publishes the same")

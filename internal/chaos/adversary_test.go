@@ -119,11 +119,10 @@ func (a *adversary) forge(what, run string, pick uint64) error {
 		forger.Run = "elsewhere"
 	}
 	data := &schema.MessageAddedData{Message: schema.Message{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(fmt.Sprintf("forged %d", a.count))}}}
-	forged, _, err := forger.Event(data, 0, time.Now(), forger.Chain, 0)
+	forged, err := forger.Event(data, 0, time.Now(), 0)
 	if err != nil {
 		return err
 	}
-	forged.Chain = "" // he does not know it
 	if what == "wrong id" {
 		forged.ID = strings.TrimSuffix(forged.ID, forged.ID[len(forged.ID)-8:]) + "deadbeef"
 	}

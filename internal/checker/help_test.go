@@ -53,7 +53,7 @@ func (w *world) writer(actor string) *schema.Writer {
 func (w *world) event(actor string, data schema.Data) *schema.Event {
 	w.t.Helper()
 	x := w.writer(actor)
-	e, _, err := x.Event(data, w.turn, time.Unix(1_700_000_000+w.clock, 0), x.Chain, 0)
+	e, err := x.Event(data, w.turn, time.Unix(1_700_000_000+w.clock, 0), 0)
 	require.NoError(w.t, err)
 	return e
 }
@@ -111,7 +111,7 @@ func (w *world) resumed(actor, request string) *schema.Event {
 	h := &w.head
 	e, err := schema.NewControl("f", "daemon", "r1", h.Epoch+1, request, &schema.RunResumedData{
 		Executor: actor, Reason: schema.TakeoverRequest, RequestID: request,
-		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
+		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Digest: h.Digest},
 	}, time.Unix(1_700_000_000+w.clock, 0))
 	require.NoError(w.t, err)
 	return e
@@ -146,9 +146,7 @@ func (w *world) takeover(actor, request string) *checker.Op {
 	w.t.Helper()
 	e := w.resumed(actor, request)
 	w.store(e)
-	chain, err := schema.ParseHash(w.head.Chain)
-	require.NoError(w.t, err)
-	w.writers[actor] = &schema.Writer{Fleet: "f", Run: "r1", Executor: actor, Epoch: e.Epoch, Chain: chain}
+	w.writers[actor] = &schema.Writer{Fleet: "f", Run: "r1", Executor: actor, Epoch: e.Epoch}
 	return w.op(checker.Op{Actor: actor, Kind: checker.Takeover, Executor: actor, Request: request, Answer: w.answer()})
 }
 

@@ -57,9 +57,6 @@ func (r *run) place(a *moment) {
 	if e.Epoch == 0 {
 		r.found(ruleEpoch, a, "ce-epoch", fmt.Sprintf("%d", max(a.epoch, 1)), "no epoch")
 	}
-	if e.Sequence != 0 && e.Chain == "" {
-		r.found(ruleChained, a, "ce-chain", r.head.Chain, "no chain")
-	}
 	how := 1
 	if e.Sequence == 0 {
 		how = 2

@@ -170,24 +170,6 @@ var broken = map[string]func(t *testing.T) *tape{
 		require.Equal(t, schema.Rejected, r.put(e).Kind)
 		return r
 	},
-	"WM-E-024": func(t *testing.T) *tape {
-		t.Helper()
-		r := newTape(t)
-		r.start()
-		e := r.make(&schema.TurnStartedData{Turn: 1}, 1)
-		e.Chain = strings.Repeat("0", 64)
-		require.Equal(t, schema.Rejected, r.put(e).Kind)
-		return r
-	},
-	"WM-E-025": func(t *testing.T) *tape {
-		t.Helper()
-		r := newTape(t)
-		r.start()
-		e := r.make(&schema.TurnStartedData{Turn: 1}, 1)
-		e.Chain = ""
-		require.Equal(t, schema.Applied, r.put(e).Kind)
-		return r
-	},
 	"WM-E-026": func(t *testing.T) *tape {
 		t.Helper()
 		r := newTape(t)

@@ -42,10 +42,10 @@ func (r *tape) now() time.Time {
 // change is made to an event before it is numbered.
 type change func(*schema.Event)
 
-// make builds the executor's next event. What changes it comes before its id and chain.
+// make builds the executor's next event. What changes it comes before its id.
 func (r *tape) make(data schema.Data, turn int32, changes ...change) *schema.Event {
 	r.t.Helper()
-	e, _, err := r.writer.Event(data, turn, r.now(), r.writer.Chain, 0)
+	e, err := r.writer.Event(data, turn, r.now(), 0)
 	require.NoError(r.t, err)
 	for _, c := range changes {
 		c(e)
@@ -55,13 +55,12 @@ func (r *tape) make(data schema.Data, turn int32, changes ...change) *schema.Eve
 }
 
 func (r *tape) seal(e *schema.Event) {
-	content := e.ContentHash()
 	if e.Sequence == 0 {
 		r.nonce++
-		e.ID, e.Chain = fmt.Sprintf("plain-%d", r.nonce), ""
+		e.ID = fmt.Sprintf("plain-%d", r.nonce)
 		return
 	}
-	r.writer.SealAs(e, content, r.writer.Chain)
+	e.Seal()
 }
 
 // put records an event as it is, and folds it for the takeovers to come.
@@ -81,9 +80,6 @@ func (r *tape) put(e *schema.Event) schema.Verdict {
 	v := r.head.Apply(schema.NoKeys, &rec)
 	if e.Sequence == r.writer.Last+1 && e.Epoch == r.writer.Epoch && r.head.Sequence == e.Sequence {
 		r.writer.Last = e.Sequence
-		chain, err := schema.ParseHash(r.head.Chain)
-		require.NoError(r.t, err)
-		r.writer.Chain = chain
 	}
 	return v
 }
@@ -118,7 +114,7 @@ func (r *tape) takeover(executor, reason string) {
 	r.t.Helper()
 	data := &schema.RunResumedData{
 		Executor: executor, Reason: reason, RequestID: fmt.Sprintf("q%d", r.nonce),
-		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Chain: r.head.Chain, Digest: r.head.Digest},
+		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
 	}
 	v := r.control(data, 0, func(e *schema.Event) {
 		e.Epoch = r.head.Epoch + 1
@@ -126,9 +122,6 @@ func (r *tape) takeover(executor, reason string) {
 	})
 	require.Equal(r.t, schema.Applied, v.Kind, v.Detail)
 	r.writer.Executor, r.writer.Epoch, r.writer.Last = executor, r.head.Epoch, 0
-	chain, err := schema.ParseHash(r.head.Chain)
-	require.NoError(r.t, err)
-	r.writer.Chain = chain
 }
 
 // message records a message as waymark conform --record does.

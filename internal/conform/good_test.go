@@ -102,7 +102,7 @@ var good = map[string]struct {
 		r.end()
 	}},
 	"plain": {[]string{"start", "tool-hold"}, func(r *tape) {
-		// An executor that counts nothing: no sequence, no chain.
+		// An executor that counts nothing: no sequence.
 		r.write(&schema.RunStartedData{Agent: "coder", Executor: "ex-1"}, 0, plain)
 		r.write(&schema.TurnStartedData{Turn: 1}, 1, plain)
 		r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "mail", Replay: schema.ReplayHold}, 1, plain)
@@ -265,7 +265,7 @@ func TestMemoryIsBoundedByTheRunsUnderWay(t *testing.T) {
 		run := "r-" + strings.Repeat("x", i%7) + time.Duration(i).String()
 		run = strings.NewReplacer("µ", "u", ".", "_").Replace(run)
 		w := schema.Writer{Fleet: "f", Run: run, Executor: "ex-1", Epoch: 1}
-		e, _, err := w.Event(&schema.RunStartedData{Agent: "coder", Executor: "ex-1"}, 0, time.Unix(0, 0), schema.Hash{}, 0)
+		e, err := w.Event(&schema.RunStartedData{Agent: "coder", Executor: "ex-1"}, 0, time.Unix(0, 0), 0)
 		require.NoError(t, err)
 		header, body := e.Encode()
 		c.Add(schema.NoKeys, conform.Message{Subject: "waymark.events.f.0." + run, Record: schema.NewRecord(schema.StreamSequence(i+1), header, body)}) //nolint:gosec // small
@@ -293,7 +293,7 @@ func TestARunThatWasLetGoIsNotJudgedFromItsMiddle(t *testing.T) {
 	add(start)
 	for i := range 8192 {
 		w := schema.Writer{Fleet: "f", Run: fmt.Sprintf("other-%d", i), Executor: "ex-1", Epoch: 1}
-		e, _, err := w.Event(&schema.RunStartedData{Agent: "coder", Executor: "ex-1"}, 0, r.now(), schema.Hash{}, 0)
+		e, err := w.Event(&schema.RunStartedData{Agent: "coder", Executor: "ex-1"}, 0, r.now(), 0)
 		require.NoError(t, err)
 		add(e)
 	}

@@ -65,8 +65,6 @@ const (
 	ruleStartOnce    = "WM-E-021"
 	ruleDense        = "WM-E-022"
 	ruleFork         = "WM-E-023"
-	ruleChain        = "WM-E-024"
-	ruleChained      = "WM-E-025"
 	ruleEpoch        = "WM-E-026"
 	ruleFenced       = "WM-E-027"
 	ruleEpochAhead   = "WM-E-028"
@@ -205,7 +203,7 @@ var rules = []Rule{
 	},
 	{
 		ruleIDHash, Must, "An id that begins with the run's id, of an event with a sequence, ends with the first 8 hex digits of the content's hash.", sectionID,
-		"hash the attributes without id and chain, sorted, name=value and a line feed each, an empty line, and the data as sent", Log,
+		"hash the attributes without id, sorted, name=value and a line feed each, an empty line, and the data as sent", Log,
 	},
 	{
 		ruleIDForm, Should, "The id of an event with a sequence is <run>.<epoch>.<sequence>.<first 8 hex digits of the content's hash>.", sectionID,
@@ -227,14 +225,6 @@ var rules = []Rule{
 	{
 		ruleFork, Must, "There is one event of an epoch and sequence.", sectionOrder,
 		"after an unclear publish send the same bytes again, or recover the run; never another event with its number", Log,
-	},
-	{
-		ruleChain, Must, "The chain is SHA-256 of the chain before and the content's hash.", sectionOrder,
-		"begin an epoch with the chain in the from of run.resumed (of a new run: 32 zero bytes); hash bytes, not hex", Log,
-	},
-	{
-		ruleChained, Should, "Events with a sequence have a chain.", sectionOrder,
-		"set ce-chain: damage to the log is then told from a fault of the executor", Log,
 	},
 	{
 		ruleEpoch, Should, "Events carry the epoch that their executor holds.", sectionOrder,
@@ -447,7 +437,6 @@ var reasonRules = map[schema.Reason]string{
 	schema.ReasonFenced:           ruleFenced,
 	schema.ReasonEpochAhead:       ruleEpochAhead,
 	schema.ReasonGap:              ruleDense,
-	schema.ReasonChainMismatch:    ruleChain,
 	schema.ReasonForked:           ruleFork,
 	schema.ReasonStale:            ruleDense,
 	schema.ReasonRunEnded:         ruleEnded,

@@ -53,10 +53,9 @@ type moment struct {
 	data    schema.Data
 	control bool
 	verdict schema.Verdict
-	// epoch, sequence, chain and status before it.
+	// epoch, sequence and status before it.
 	epoch    schema.Epoch
 	sequence schema.Sequence
-	chain    string
 	status   schema.Status
 	turn     int32
 	turnOpen bool
@@ -70,7 +69,7 @@ type moment struct {
 // add judges one message.
 func (r *run) add(m *Message, p *schema.Prepared) {
 	at := moment{
-		Prepared: p, m: m, e: p.Event, epoch: r.head.Epoch, sequence: r.head.Sequence, chain: r.head.Chain, status: r.head.Status,
+		Prepared: p, m: m, e: p.Event, epoch: r.head.Epoch, sequence: r.head.Sequence, status: r.head.Status,
 		turn: r.head.Turn, turnOpen: r.head.TurnOpen, events: r.head.Counts.Events,
 	}
 	if at.e != nil {
@@ -169,12 +168,6 @@ func (r *run) refused(a *moment) {
 		r.found(rule, a, "ce-epoch", fmt.Sprintf("epoch %d, which the run is at", max(a.epoch, 1)), epochText(e))
 	case schema.ReasonGap, schema.ReasonStale, schema.ReasonForked:
 		r.found(rule, a, "ce-sequence", fmt.Sprintf("%d, the next of epoch %d", uint64(a.sequence)+1, max(a.epoch, 1)), fmt.Sprintf("%d", uint64(e.Sequence)))
-	case schema.ReasonChainMismatch:
-		want, err := schema.ParseHash(a.chain)
-		if err != nil {
-			want = schema.Hash{}
-		}
-		r.found(rule, a, "ce-chain", fmt.Sprintf("%s, of content %s", want.Next(e.ContentHash()), e.ContentHash()), e.Chain)
 	case schema.ReasonRunEnded:
 		r.found(rule, a, "ce-type", "nothing: the run is "+string(a.status), a.name)
 	case schema.ReasonTurnOrder:

@@ -39,10 +39,8 @@ func TestAnExecutorWithTheOlderEpochIsFenced(t *testing.T) {
 	js, err := jetstream.New(w.conn(t))
 	require.NoError(t, err)
 	head := first.Head()
-	chain, err := schema.ParseHash(head.Chain)
-	require.NoError(t, err)
-	writer := schema.Writer{Fleet: "default", Run: "contested", Executor: "older", Epoch: 1, Last: head.Sequence, Chain: chain}
-	event, _, err := writer.Event(&schema.MessageAddedData{Message: text("user", "forged")}, 0, time.Now(), chain, 0)
+	writer := schema.Writer{Fleet: "default", Run: "contested", Executor: "older", Epoch: 1, Last: head.Sequence}
+	event, err := writer.Event(&schema.MessageAddedData{Message: text("user", "forged")}, 0, time.Now(), 0)
 	require.NoError(t, err)
 	header, body := event.Encode()
 	_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: "waymark.events.default.0.contested", Header: header, Data: body})

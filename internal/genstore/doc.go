@@ -3,7 +3,7 @@
 // # What it owns
 //
 // A plan of runs, each of which follows from its number alone ([Config.Run]), and the writer that publishes them
-// as an executor does: real events by the real codec, with sequences, chains and compare-and-set. Nothing is put
+// as an executor does: real events by the real codec, with sequences and compare-and-set. Nothing is put
 // into a bucket here: the daemon that folds the fleet makes checkpoints, segments and indexes of it, so that every run can be
 // recovered, listed and claimed like any other. Command waymark bench store is its user.
 //

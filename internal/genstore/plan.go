@@ -142,7 +142,7 @@ func (g *generator) add(data schema.Data, turn int32) {
 		return
 	}
 	var e *schema.Event
-	if e, _, g.err = g.out.Event(data, turn, g.at, g.out.Chain, 0); g.err != nil {
+	if e, g.err = g.out.Event(data, turn, g.at, 0); g.err != nil {
 		return
 	}
 	if g.err = g.out.Commit(e); g.err == nil {

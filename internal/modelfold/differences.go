@@ -1,7 +1,6 @@
 package modelfold
 
 import (
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -35,14 +34,9 @@ func (d *differences) compare(what string, model, fold any) {
 // Differences says where a head is not what the log adds up to. Both are of the same events.
 func (m *Model) Differences(h *schema.Head) []Difference {
 	var d differences
-	chain := ""
-	if m.chain != [32]byte{} {
-		chain = hex.EncodeToString(m.chain[:])
-	}
 	status, unattended := m.Status()
 	d.compare("events", len(m.Accepted), h.Counts.Events)
 	d.compare("digest", m.Digest(), h.Digest)
-	d.compare("chain", chain, h.Chain)
 	d.compare("epoch", m.epoch, h.Epoch)
 	d.compare("sequence", m.last, h.Sequence)
 	d.compare("position", m.at, h.Position)

@@ -11,7 +11,7 @@
 //
 // It shares with the real fold what reads one event: the decoding of CloudEvents and the validation of their data, which have
 // tests and golden files of their own. It shares none of its decisions, neither the hash of an event's content nor the
-// chain of hashes. Where the two differ, one of them is wrong.
+// digest of a run. Where the two differ, one of them is wrong.
 //
 // # What it does not know
 //

@@ -37,7 +37,6 @@ type Model struct {
 	seen       map[string]bool
 	epoch      schema.Epoch
 	last       schema.Sequence
-	chain      [32]byte
 	agent      string
 	// executor, instance and request are those of the latest takeover, or of the run's start.
 	executor, instance, request string
@@ -174,7 +173,7 @@ func (m *Model) Status() (status, unattended schema.Status) {
 	}
 }
 
-// contentHash is SHA-256 of the attributes except id and chain, sorted, name=value and a line feed each, an empty line, and
+// contentHash is SHA-256 of the attributes except id, sorted, name=value and a line feed each, an empty line, and
 // the data.
 func contentHash(e *schema.Event) [32]byte {
 	attributes := map[string]string{
@@ -265,9 +264,6 @@ func (m *Model) Apply(keys *schema.Keys, rec *schema.Record) schema.VerdictKind 
 		}
 		if resume != nil {
 			want := schema.From{Epoch: m.epoch, Sequence: m.last, Digest: m.Digest()}
-			if m.chain != [32]byte{} {
-				want.Chain = hex.EncodeToString(m.chain[:])
-			}
 			if resume.From != want || m.ended && resume.Reason != schema.TakeoverReopen && resume.To == nil || !m.mayRewind(resume.To) {
 				return no
 			}
@@ -277,14 +273,13 @@ func (m *Model) Apply(keys *schema.Keys, rec *schema.Record) schema.VerdictKind 
 	case epoch > now:
 		return no
 	case e.Sequence > 0:
-		next := sha256.Sum256(append(m.chain[:], content[:]...))
-		if e.Sequence != m.last+1 || e.Chain != "" && e.Chain != hex.EncodeToString(next[:]) {
+		if e.Sequence != m.last+1 {
 			return no
 		}
 		if checked && !asked && m.oversteps(e, data) {
 			return no
 		}
-		m.last, m.chain = e.Sequence, next
+		m.last = e.Sequence
 	}
 	if asked && e.Extensions["rundigest"] != m.Digest() || checked && !asked && m.oversteps(e, data) {
 		return no

@@ -16,7 +16,7 @@ func aLog(t *testing.T) []schema.Record {
 	w := schema.Writer{Fleet: "f", Run: "r1", Executor: "ex-1", Epoch: 1}
 	var log []schema.Record
 	add := func(d schema.Data, turn int32) {
-		e, _, err := w.Event(d, turn, time.Unix(1_700_000_000, 0), w.Chain, 0)
+		e, err := w.Event(d, turn, time.Unix(1_700_000_000, 0), 0)
 		require.NoError(t, err)
 		require.NoError(t, w.Commit(e))
 		header, body := e.Encode()
@@ -65,7 +65,6 @@ func TestEveryDifferenceIsSeen(t *testing.T) {
 	breaks := map[string]func(*schema.State){
 		"events":                  func(s *schema.State) { s.Head.Counts.Events++ },
 		"digest":                  func(s *schema.State) { s.Head.Digest = "" },
-		"chain":                   func(s *schema.State) { s.Head.Chain = "" },
 		"epoch":                   func(s *schema.State) { s.Head.Epoch++ },
 		"sequence":                func(s *schema.State) { s.Head.Sequence-- },
 		"position":                func(s *schema.State) { s.Head.Position.Stream++ },

@@ -62,7 +62,7 @@ func (w *world) begin(run string) *writer {
 
 func (r *writer) write(data schema.Data, turn int32) {
 	r.w.t.Helper()
-	e, _, err := r.Event(data, turn, time.Unix(int64(r.n), 0), r.Chain, 0)
+	e, err := r.Event(data, turn, time.Unix(int64(r.n), 0), 0)
 	require.NoError(r.w.t, err)
 	require.NoError(r.w.t, r.Commit(e))
 	r.n++

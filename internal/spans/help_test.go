@@ -68,7 +68,7 @@ func (l *log) takeover(executor, reason string) *log {
 	h := &l.head
 	return l.control(&schema.RunResumedData{
 		Executor: executor, Reason: reason, RequestID: "request-" + strconv.Itoa(l.nonce),
-		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
+		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Digest: h.Digest},
 	})
 }
 

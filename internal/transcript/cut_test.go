@@ -41,7 +41,7 @@ func crashing(tb require.TestingT, run *transcript.Run, cuts []int) *schema.Stat
 		h := &s.Head
 		takeover, err := schema.NewControl("default", "daemon", run.ID, h.Epoch+1, fmt.Sprintf("n%d", i), &schema.RunResumedData{
 			Executor: "next", Reason: "restart", RequestID: fmt.Sprintf("r%d", i),
-			From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
+			From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Digest: h.Digest},
 		}, time.Unix(0, 0))
 		require.NoError(tb, err)
 		apply(takeover)

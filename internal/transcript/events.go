@@ -40,9 +40,6 @@ func Events(run *Run, o EventOptions) ([]*schema.Event, error) {
 		}
 		steps = there.steps[there.done:]
 		w.Epoch, w.Last = o.After.Head.Epoch, o.After.Head.Sequence
-		if w.Chain, err = schema.ParseHash(o.After.Head.Chain); err != nil {
-			return nil, fmt.Errorf("events of run %s: chain: %w", run.ID, err)
-		}
 		for _, c := range o.After.Head.InDoubt() {
 			inDoubt[c.CallKey] = true
 		}
@@ -50,7 +47,7 @@ func Events(run *Run, o EventOptions) ([]*schema.Event, error) {
 	at := o.At
 	var events []*schema.Event
 	add := func(data schema.Data, turn int32) error {
-		e, _, err := w.Event(data, turn, at, w.Chain, 0)
+		e, err := w.Event(data, turn, at, 0)
 		if err == nil {
 			err = w.Commit(e)
 		}

@@ -115,7 +115,7 @@ func withoutSource(t *testing.T, list []*schema.Event) []*schema.Event {
 		require.NoError(t, json.Unmarshal(body, data))
 		at, err := time.Parse(time.RFC3339Nano, e.Time)
 		require.NoError(t, err)
-		bare, _, err := w.Event(data, e.Turn, at, w.Chain, 0)
+		bare, err := w.Event(data, e.Turn, at, 0)
 		require.NoError(t, err)
 		require.NoError(t, w.Commit(bare))
 		out = append(out, bare)

@@ -106,8 +106,8 @@ class Fenced(Exception):
 class Run:
     """The right to write into a run: its epoch, what was written last, and where."""
 
-    def __init__(self, nats, run, epoch=1, sequence=0, chain=bytes(32), last=0):
-        self.nats, self.run, self.epoch, self.sequence, self.chain, self.last = nats, run, epoch, sequence, chain, last
+    def __init__(self, nats, run, epoch=1, sequence=0, last=0):
+        self.nats, self.run, self.epoch, self.sequence, self.last = nats, run, epoch, sequence, last
 
     def write(self, name, data, turn=None):
         """Publishes an event. When it returns, the event is durable."""
@@ -124,12 +124,10 @@ class Run:
         }
         if turn:
             attributes["turn"] = str(turn)
-        # The content's hash: all attributes but id and chain, sorted, then an empty line, then the bytes of the data.
+        # The content's hash: all attributes but the id, sorted, then an empty line, then the bytes of the data.
         lines = "".join(f"{k}={attributes[k]}\n" for k in sorted(attributes)) + "\n"
         content = hashlib.sha256(lines.encode() + body).digest()
-        chain = hashlib.sha256(self.chain + content).digest()
         attributes["id"] = f"{self.run}.{self.epoch}.{self.sequence + 1}.{content.hex()[:8]}"
-        attributes["chain"] = chain.hex()
         headers = {"ce-" + k: percent(v) for k, v in attributes.items()}
         headers["Nats-Msg-Id"] = attributes["id"]
         headers["Nats-Expected-Last-Subject-Sequence"] = str(self.last)
@@ -139,7 +137,7 @@ class Run:
             # 10071: the run's last message is another one. A control event may stand there (read on, and write behind it), or
             # another executor has the run. This one leaves it.
             raise Fenced(ack["error"])
-        self.sequence, self.chain, self.last = self.sequence + 1, chain, ack["seq"]
+        self.sequence, self.last = self.sequence + 1, ack["seq"]
 # end of write
 
 
@@ -197,8 +195,7 @@ def resume(nats, run, reason="request", request_id=None):
     answer, content = ask(nats, "recover", run, request)
     state = json.loads(content)  # messages, calls with their results, phases: what a program needs to go on
     head = answer["head"]
-    r = Run(nats, run, answer["epoch"], answer["next_sequence"] - 1, bytes.fromhex(answer["chain"]) or bytes(32),
-            answer["last_stream_sequence"])
+    r = Run(nats, run, answer["epoch"], answer["next_sequence"] - 1, answer["last_stream_sequence"])
     for call in head.get("open_calls", []):
         turn, id, name = call["turn"], call["tool_call_id"], call["name"]
         if not call.get("in_doubt"):

@@ -196,7 +196,6 @@ func headers(more object) object {
 		"ce-time":            object{"type": "string", "format": "date-time"},
 		"ce-epoch":           integer("Fencing number of the run, from 1."),
 		"ce-sequence":        object{"type": "string", "pattern": "^[0-9]{1,20}$", "description": "The executor's dense counter within the epoch, 20 digits."},
-		"ce-chain":           object{"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "SHA-256(previous chain, content hash), hex."},
 		"ce-turn":            integer("The turn the event belongs to."),
 		"ce-traceparent":     text("W3C trace context."),
 		"ce-dataref":         object{"type": "string", "pattern": refPattern, "description": "The blob of the data's large field."},
