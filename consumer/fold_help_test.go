@@ -151,17 +151,19 @@ type writer struct {
 	turn  int32
 }
 
-// stamp gives what the writer has acknowledged the times at which the server stored it, of what the log still has.
+// stamp gives what the writer has acknowledged what the server says of it, as far as the log still has it.
 func (x *writer) stamp() {
 	x.w.tb.Helper()
-	at := map[schema.StreamSequence]int64{}
+	at := map[schema.StreamSequence]schema.Record{}
 	names := schema.NamesOf(x.run.Fleet, x.w.names.Shard)
 	require.NoError(x.w.tb, runlog.Read(x.w.tb.Context(), x.w.js, names, x.run.Run, 1, func(rec schema.Record) error {
-		at[rec.Stream] = rec.Stored
+		at[rec.Stream] = rec
 		return nil
 	}))
 	for i := range x.acked {
-		x.acked[i].Stored = max(x.acked[i].Stored, at[x.acked[i].Stream])
+		if rec, there := at[x.acked[i].Stream]; there {
+			x.acked[i].Stored, x.acked[i].Behind = rec.Stored, rec.Behind
+		}
 	}
 }
 

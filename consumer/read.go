@@ -17,8 +17,6 @@ import (
 )
 
 const (
-	// reasonLost names events that were stored once and are in the log no more.
-	reasonLost schema.Reason = "lost"
 	// maxReadTries bounds how often a read begins again because something moved beneath it.
 	maxReadTries = 6
 	// checkpointPatience bounds the wait for a checkpoint: without it there are still segments and the log.
@@ -363,23 +361,20 @@ func (rd *reader) fold(ctx context.Context, r *reading, rec *schema.Record, acce
 		return err
 	}
 	after := r.head.Position.Stream
-	misses := r.head.Misses(rec)
-	if misses && !accept {
-		return &hole{after: after, at: rec.Stream, reason: reasonLost}
-	}
+	gaps := r.head.Counts.Gaps
 	v := r.head.Apply(keys, rec)
 	r.carried = stillLost(r.carried, &r.head)
-	if misses {
-		r.lost = lostBefore(r.lost, &r.head, &v)
-	}
 	if v.Kind == schema.Skipped && schema.ErasedMark(v.Event) {
 		r.marked = true
 	}
-	tells := tellsOfHole(&v)
-	if tells && !accept {
-		return &hole{after: after, at: rec.Stream, reason: v.Reason}
+	reason, tells := v.Reason, tellsOfHole(&v)
+	if !tells && r.head.Counts.Gaps > gaps {
+		reason, tells = schema.ReasonLost, true
 	}
-	r.doubtful = r.doubtful || tells || misses
+	if tells && !accept {
+		return &hole{after: after, at: rec.Stream, reason: reason}
+	}
+	r.doubtful = r.doubtful || tells
 	return nil
 }
 
@@ -394,22 +389,6 @@ func tellsOfHole(v *schema.Verdict) bool {
 	default:
 		return false
 	}
-}
-
-// unsaid reports whether the fold says nothing of what the log misses before the event that its head is at. Of a takeover that it
-// refuses it does not, nor of a signed event at the wrong place: every executor can forge the one and repeat the other.
-func unsaid(at *schema.Head, v *schema.Verdict) bool {
-	says := tellsOfHole(v) && v.Event.Name() != schema.RunResumed && v.Reason != schema.ReasonMisplaced
-	return !says && at.Status != schema.StatusErased
-}
-
-// lostBefore adds to the gaps of a run what the log misses before the event that its head is at, unless the fold itself says so, or
-// there are more of them than are described.
-func lostBefore(lost []schema.Gap, at *schema.Head, v *schema.Verdict) []schema.Gap {
-	if !unsaid(at, v) || len(lost) >= schema.MaxGaps {
-		return lost
-	}
-	return append(slices.Clone(lost), schema.Gap{Epoch: at.Epoch, At: at.Position, Reason: reasonLost})
 }
 
 // records reads the log by direct get, or record by record from the leader.
@@ -512,7 +491,7 @@ func lostSince(was, is *schema.Head) []schema.Gap {
 	if is.Counts.Events >= was.Counts.Events {
 		return nil
 	}
-	gap := schema.Gap{Epoch: was.Epoch, From: 1, To: was.Sequence, At: was.Position, Reason: reasonLost}
+	gap := schema.Gap{Epoch: was.Epoch, From: 1, To: was.Sequence, At: was.Position, Reason: schema.ReasonLost}
 	if is.Epoch == was.Epoch {
 		gap.From = min(is.Sequence+1, max(was.Sequence, 1))
 	}
@@ -560,7 +539,7 @@ func (rd *reader) reconcilePrefix(ctx context.Context, r *reading, c *schema.Che
 		gaps = []schema.Gap{{Epoch: c.Epoch, From: 1, To: c.Sequence, At: c.Position}}
 	}
 	for _, g := range gaps {
-		g.Reason = reasonLost
+		g.Reason = schema.ReasonLost
 		r.lost = append(r.lost, g)
 	}
 	r.head, r.doubtful, r.logLast = short.head, short.doubtful, max(short.logLast, r.logLast)

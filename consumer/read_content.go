@@ -93,7 +93,7 @@ func (rd *reader) unsealed(ctx context.Context, r *reading, to sink) error {
 
 // gapOfSegment says which events a missing segment held, as far as the one before it tells.
 func (rd *reader) gapOfSegment(ctx context.Context, r *reading, n int) (schema.Gap, error) {
-	gap := schema.Gap{Reason: reasonLost, Epoch: 1, From: 1, At: r.index.Last}
+	gap := schema.Gap{Reason: schema.ReasonLost, Epoch: 1, From: 1, At: r.index.Last}
 	if n == 1 {
 		return gap, nil
 	}
@@ -143,7 +143,7 @@ func (rd *reader) findEvent(ctx context.Context, r *reading, after schema.Stream
 func (rd *reader) segmentGone(n int, r *reading, err error) error {
 	rd.stats.CorruptSegments.Add(1)
 	rd.log.Error().Err(err).Str(keyRun, r.run).Int(keySegment, n).Msg("segment is missing or damaged")
-	return &damaged{segment: n, gap: schema.Gap{Epoch: r.head.Epoch, At: r.index.Last, Reason: reasonLost}, err: err}
+	return &damaged{segment: n, gap: schema.Gap{Epoch: r.head.Epoch, At: r.index.Last, Reason: schema.ReasonLost}, err: err}
 }
 
 // pause waits, or returns why it may not.

@@ -156,6 +156,7 @@ func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 	w.deleteMsg(cancelled)
 	next := x.acked[slices.IndexFunc(x.acked, func(r schema.Record) bool { return r.Stream > cancelled })]
 	want := []schema.Gap{{Epoch: 1, At: schema.PositionOf(&next), Reason: "lost"}}
+	x.stamp()
 	named := func() {
 		t.Helper()
 		for _, view := range []string{schema.ViewHead, schema.ViewEvents, schema.ViewState} {
@@ -170,12 +171,17 @@ func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 	}
 	named()
 	_, stop := w.fold(consumer.FolderConfig{SealEvents: 4, PurgeAfter: -1})
-	require.Equal(t, want, w.stored("run-1", at).Lost)
+	require.Equal(t, want, w.stored("run-1", at).Head.Gaps)
+	named()
+	// The checkpoint is derived: segments and log say the same without it.
+	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+	require.NoError(t, err)
+	require.NoError(t, kv.Purge(t.Context(), "run-1"))
 	named()
 	reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))
 	require.Equal(t, want, reply.Gaps)
-	require.Equal(t, want, w.goesOn(x, reply, "executor-2").Lost)
+	require.Equal(t, want, w.goesOn(x, reply, "executor-2").Head.Gaps)
 	stop()
 	w.fold(consumer.FolderConfig{Holder: "folder-2"})
-	require.Equal(t, want, w.stored("run-1", x.turnOf(10)).Lost)
+	require.Equal(t, want, w.stored("run-1", x.turnOf(10)).Head.Gaps)
 }

@@ -208,7 +208,7 @@ func (v *view) finish(ctx context.Context, r *reading) error {
 	}
 	if got := v.state.state.Head.Digest; got != r.head.Digest && r.complete() {
 		v.svc.log.Error().Str(keyRun, r.run).Str("digest", got).Str("want", r.head.Digest).Msg("state and head differ")
-		r.lost = append(r.lost, schema.Gap{Epoch: r.head.Epoch, From: v.state.state.Head.Sequence + 1, To: r.head.Sequence, At: r.head.Position, Reason: reasonLost})
+		r.lost = append(r.lost, schema.Gap{Epoch: r.head.Epoch, From: v.state.state.Head.Sequence + 1, To: r.head.Sequence, At: r.head.Position, Reason: schema.ReasonLost})
 	}
 	return nil
 }

@@ -89,12 +89,8 @@ func (r *run) take(p *schema.Prepared, bytes int, cfg *FolderConfig) schema.Verd
 	if r.tailEvents > 0 && r.tailBytes+size > cfg.SealMaxBytes && rec.Stream > r.head.Position.Stream {
 		r.cut()
 	}
-	misses := r.head.Misses(rec)
 	v := r.head.ApplyPrepared(p)
 	r.lost = stillLost(r.lost, &r.head)
-	if misses {
-		r.lost = lostBefore(r.lost, &r.head, &v)
-	}
 	if v.Kind == schema.Replayed || v.Kind == schema.Regressed {
 		return v
 	}

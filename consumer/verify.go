@@ -335,15 +335,8 @@ func (v *verifier) fold(rec *schema.Record, in string, segment int) {
 		v.head.Position = schema.Position{} // sequences that damage freed were used again
 	}
 	v.last = rec.Stream
-	misses := v.head.Misses(rec)
 	verdict := v.head.Apply(v.keys, rec)
 	v.is.Records++
-	if misses && unsaid(&v.head, &verdict) {
-		v.found(&Finding{
-			In: in, Segment: segment, Epoch: v.head.Epoch, Event: v.head.Position,
-			Problem: fmt.Sprintf("the server stored it behind %d, which the log has no more", rec.Behind),
-		})
-	}
 	if v.base != nil && v.is.Records == v.base.Records {
 		at := v.head.Clone()
 		v.at = &at
@@ -538,12 +531,6 @@ func (v *verifier) conclude() {
 	}
 	if newest != nil {
 		for _, g := range newest.Checkpoint.Lost {
-			if g.To == 0 {
-				if !slices.ContainsFunc(v.is.Findings, func(f Finding) bool { return f.Event == g.At }) {
-					v.found(&Finding{In: InLog, Epoch: g.Epoch, Event: g.At, Problem: "the log missed something before it when it was folded"})
-				}
-				continue
-			}
 			v.found(&Finding{In: InLog, Epoch: g.Epoch, Sequence: g.From, Event: g.At, Problem: fmt.Sprintf(
 				"%d to %d of epoch %d were folded once, and the log, which went back behind %s, has them no more", g.From, g.To, g.Epoch, g.At.ID)})
 		}
@@ -573,8 +560,11 @@ func (v *verifier) conclude() {
 	}
 	for i := range v.head.Gaps {
 		g := &v.head.Gaps[i]
-		v.found(&Finding{In: InLog, Epoch: g.Epoch, Sequence: g.From, Problem: fmt.Sprintf(
-			"%d to %d of epoch %d are missing or do not follow (%s), seen at %s", g.From, g.To, g.Epoch, g.Reason, g.At.ID)})
+		problem := fmt.Sprintf("%d to %d of epoch %d are missing or do not follow (%s)", g.From, g.To, g.Epoch, g.Reason)
+		if g.Reason == schema.ReasonLost {
+			problem = "the server stored a message before it that log and segments have no more"
+		}
+		v.found(&Finding{In: InLog, Epoch: g.Epoch, Sequence: g.From, Event: g.At, Problem: problem})
 	}
 	left := make([]kvstore.Stored, 0, len(v.checkpoints))
 	for _, list := range v.checkpoints {

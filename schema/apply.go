@@ -21,7 +21,7 @@ func RecordID(rec *Record, e *Event) string {
 		return e.ID
 	}
 	frame := *rec
-	frame.Stream, frame.Stored = 0, 0
+	frame.Stream, frame.Stored, frame.Behind = 0, 0, 0
 	sum := sha256.Sum256(AppendFrame(nil, &frame))
 	return "sha256-" + hex.EncodeToString(sum[:16])
 }
@@ -49,9 +49,9 @@ func (h *Head) Apply(keys *Keys, rec *Record) Verdict {
 // passed reports whether a record is before the head's position.
 func (h *Head) passed(rec *Record) bool { return rec.Stream != 0 && rec.Stream < h.Position.Stream }
 
-// Misses reports whether something of the run is missing between what was folded last and a record of its log, by what the server
-// compared. It is what tells of an event without a sequence. The state does not: a reader who takes the record from a segment cannot see it.
-func (h *Head) Misses(rec *Record) bool {
+// misses reports whether the log lost something of the run between the last folded record and this one, by what the server
+// compared. Nothing else tells of an event without a sequence.
+func (h *Head) misses(rec *Record) bool {
 	return h.Position.Stream != 0 && h.Position.Stream < rec.Behind && rec.Behind < rec.Stream
 }
 
@@ -67,13 +67,12 @@ func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 		}
 		return Verdict{Kind: Regressed, Event: p.Event}
 	}
-	if _, mark := PlacedOf(p.Event); mark || ErasedMark(p.Event) {
-		h.Position = at
-		h.Records++
-		return Verdict{Kind: Skipped, Event: p.Event}
-	}
+	misses := h.misses(p.Record)
 	var v Verdict
+	_, mark := PlacedOf(p.Event)
 	switch {
+	case mark, ErasedMark(p.Event):
+		v.Kind = Skipped
 	case p.err == nil:
 		v = h.judge(&place{Prepared: p, at: at})
 	case errors.Is(p.err, ErrNotCloudEvent):
@@ -98,7 +97,15 @@ func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 		}
 	default:
 	}
+	if misses && h.Status != StatusErased && !v.tellsOfGap() {
+		h.noteGap(Gap{Epoch: h.Epoch, Reason: ReasonLost, At: at})
+	}
 	return v
+}
+
+// tellsOfGap reports whether the fold noted a gap with the verdict.
+func (v *Verdict) tellsOfGap() bool {
+	return v.Reason == ReasonGap || v.Reason == ReasonEpochAhead && v.Event.Name() != RunResumed
 }
 
 func rejected(reason Reason, format string, args ...any) Verdict {
@@ -221,7 +228,7 @@ func (h *Head) gate(e *Event, p *place, name string) Verdict {
 func (h *Head) noteGap(g Gap) {
 	for i := range h.Gaps {
 		o := &h.Gaps[i]
-		if o.Epoch == g.Epoch && o.From == g.From {
+		if g.Reason != ReasonLost && o.Reason != ReasonLost && o.Epoch == g.Epoch && o.From == g.From {
 			o.To = max(o.To, g.To)
 			return
 		}
@@ -238,7 +245,7 @@ func (h *Head) closeGaps() {
 		return
 	}
 	h.Gaps = slices.DeleteFunc(h.Gaps, func(g Gap) bool {
-		closed := g.Epoch == h.Epoch && g.Reason != ReasonEpochAhead && g.To <= h.Sequence
+		closed := g.Epoch == h.Epoch && g.Reason == ReasonGap && g.To <= h.Sequence
 		if closed {
 			h.Counts.Gaps--
 		}

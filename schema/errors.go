@@ -23,6 +23,8 @@ const (
 	ReasonEpochAhead Reason = "epoch_ahead"
 	// ReasonGap: the sequence is ahead of the next; events before it are missing.
 	ReasonGap Reason = "gap"
+	// ReasonLost: of a gap, and of no dead letter: the server stored messages that log and segments have no more.
+	ReasonLost Reason = "lost"
 	// ReasonForked: another event stands at this epoch and sequence.
 	ReasonForked Reason = "forked"
 	// ReasonStale: a sequence so old that it cannot be told whether it is a duplicate or a fork.

@@ -215,7 +215,7 @@ func FuzzStored(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(uint8(fuzzFrames), frames, false)
 	f.Add(uint8(fuzzSegment), anySegment(f), false)
-	f.Add(uint8(fuzzSegment), sealedSegment(`{"format":2,"raw_bytes":1`, "x"), true)
+	f.Add(uint8(fuzzSegment), sealedSegment(`{"format":3,"raw_bytes":1`, "x"), true)
 	f.Add(uint8(fuzzCheckpoint), anyCheckpoint(f), false)
 	f.Add(uint8(fuzzCheckpoint), []byte(`{"format":1,"run":"r"`), true)
 	f.Fuzz(func(t *testing.T, kind uint8, stored []byte, seal bool) {

@@ -183,7 +183,7 @@ type Gap struct {
 	To   Sequence `json:"to"`
 	// At is where the gap was seen.
 	At Position `json:"at"`
-	// Reason is gap or epoch_ahead; "lost" when the log itself misses messages.
+	// Reason is gap, epoch_ahead or lost. From and To are 0 of a message without a known sequence that the log lost before At.
 	Reason Reason `json:"reason"`
 }
 
@@ -389,8 +389,7 @@ type Checkpoint struct {
 	// TailEvents is their number, accepted or not.
 	TailEvents int64 `json:"tail_events,omitzero"`
 	// Lost are events that an earlier checkpoint of the run had folded, and that log and segments have no more: a server's log that
-	// went back. At is that checkpoint's position. They are part of every answer until the message at that position is met again. Those
-	// from 0 to 0 are of another kind: the server had something before the event at At, as it compared, and the log has it no more.
+	// went back. At is that checkpoint's position. They are part of every answer until the message at that position is met again.
 	Lost []Gap `json:"lost,omitzero"`
 	// Sum is the SHA-256 (hex) of this value with an empty Sum.
 	Sum string `json:"sum"`

@@ -21,8 +21,7 @@ type Record struct {
 	Header map[string][]string
 	// Body as published.
 	Body []byte
-	// Behind is the stream sequence of the run's last message before it, as the server compared when it stored it. 0 when it did not,
-	// and of a record that does not come from the log: a frame has none.
+	// Behind is the stream sequence of the run's last message before it, as the server compared when it stored it; 0 when it did not.
 	Behind StreamSequence
 }
 
@@ -59,7 +58,7 @@ func (r *Record) Size() int {
 	return n
 }
 
-// A frame is: stream sequence, time of storage, number of header lines, each line's name and value with their lengths,
+// A frame is: stream sequence, time of storage, stream sequence of the message before it as the server compared, number of header lines, each line's name and value with their lengths,
 // length and bytes of the body; numbers are unsigned varints. Header lines are sorted by name, so that
 // equal records have equal frames.
 
@@ -67,6 +66,7 @@ func (r *Record) Size() int {
 func AppendFrame(b []byte, r *Record) []byte {
 	b = binary.AppendUvarint(b, uint64(r.Stream))
 	b = binary.AppendUvarint(b, uint64(max(r.Stored, 0))) //nolint:gosec // not negative
+	b = binary.AppendUvarint(b, uint64(r.Behind))
 	names := make([]string, 0, 24)
 	lines := 0
 	for name, values := range r.Header {
@@ -110,11 +110,12 @@ func (f *FrameReader) Next() (Record, error) {
 	var r Record
 	stream, ok := f.uvarint()
 	stored, ok2 := f.uvarint()
-	lines, ok3 := f.uvarint()
-	if !ok || !ok2 || !ok3 || stored > math.MaxInt64 || lines > uint64(len(f.rest))/2 {
+	behind, ok3 := f.uvarint()
+	lines, ok4 := f.uvarint()
+	if !ok || !ok2 || !ok3 || !ok4 || stored > math.MaxInt64 || lines > uint64(len(f.rest))/2 {
 		return r, f.corrupt()
 	}
-	r.Stream, r.Stored = StreamSequence(stream), int64(stored)
+	r.Stream, r.Stored, r.Behind = StreamSequence(stream), int64(stored), StreamSequence(behind)
 	r.Header = make(map[string][]string, min(lines, fewHeaderLines))
 	for range lines {
 		name, ok := f.bytes()
@@ -152,9 +153,9 @@ func (f *FrameReader) bytes() ([]byte, bool) {
 	return b, true
 }
 
-// Equal reports whether two records are the same message at the same place. When it was stored does not matter: a place has one message.
+// Equal reports whether two records are the same message at the same place. What the server says of it does not matter: a place has one message.
 func (r *Record) Equal(o *Record) bool {
 	a, b := *r, *o
-	a.Stored, b.Stored = 0, 0
+	a.Stored, b.Stored, a.Behind, b.Behind = 0, 0, 0, 0
 	return bytes.Equal(AppendFrame(nil, &a), AppendFrame(nil, &b))
 }

@@ -105,7 +105,7 @@ func sealedCheckpoint(members string) []byte {
 }
 
 func TestAFutureFormatIsNamedEvenWhenItsFieldsChanged(t *testing.T) {
-	_, _, err := schema.DecodeSegment(sealedSegment(`{"format":3,"fleet":["changed"]`, "x"))
+	_, _, err := schema.DecodeSegment(sealedSegment(`{"format":4,"fleet":["changed"]`, "x"))
 	require.ErrorIs(t, err, schema.ErrFormat)
 	require.NotErrorIs(t, err, schema.ErrCorrupt)
 	_, err = schema.DecodeCheckpoint(sealedCheckpoint(`{"format":2,"run":{"id":"changed"},"status":1`))

@@ -14,7 +14,7 @@ import (
 )
 
 // SegmentFormat is the format version of stored segments.
-const SegmentFormat = 2
+const SegmentFormat = 3
 
 // Sizes of segments.
 const (

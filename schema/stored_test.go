@@ -110,7 +110,7 @@ func TestAnyTruncationIsDetected(t *testing.T) {
 		_, err := schema.DecodeCheckpoint(checkpoint[:i])
 		require.ErrorIs(t, err, schema.ErrCorrupt)
 	}
-	rec := schema.Record{Stream: 300, Stored: 1_700_000_000_000_000_000, Header: map[string][]string{"a": {"b"}}, Body: []byte("body")}
+	rec := schema.Record{Stream: 300, Stored: 1_700_000_000_000_000_000, Behind: 290, Header: map[string][]string{"a": {"b"}}, Body: []byte("body")}
 	frame := schema.AppendFrame(nil, &rec)
 	for i := 1; i < len(frame); i++ {
 		_, err := schema.NewFrameReader(frame[:i]).Next()
@@ -125,8 +125,8 @@ func TestAFrameWithFalseCountsAllocatesLittle(t *testing.T) {
 		"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
 		"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00\x00",
 		"\x01\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
-		"\x01\x00\x80\x80\x80\x80\x10" + strings.Repeat("\x00", 100),
-		"\x01\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+		"\x01\x00\x00\x80\x80\x80\x80\x10" + strings.Repeat("\x00", 100),
+		"\x01\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
 	} {
 		_, err := schema.NewFrameReader([]byte(frame)).Next()
 		require.ErrorIs(t, err, schema.ErrCorrupt)
@@ -153,7 +153,7 @@ func TestADecompressionBombIsRefused(t *testing.T) {
 	for name, packed := range map[string]string{"sized": bomb, "streamed": streamed.String(), "twice": bomb + bomb, "not zstd": "x"} {
 		for _, raw := range []int{0, 10, schema.MaxSegmentRaw} {
 			t.Run(fmt.Sprintf("%s, said to be %d bytes", name, raw), func(t *testing.T) {
-				stored := sealedSegment(fmt.Sprintf(`{"format":2,"run":"r1","raw_bytes":%d`, raw), packed)
+				stored := sealedSegment(fmt.Sprintf(`{"format":3,"run":"r1","raw_bytes":%d`, raw), packed)
 				_, frames, err := schema.DecodeSegment(stored)
 				require.ErrorIs(t, err, schema.ErrCorrupt)
 				require.Nil(t, frames)
@@ -162,10 +162,10 @@ func TestADecompressionBombIsRefused(t *testing.T) {
 	}
 	small := pack([]byte("frames"))
 	for _, raw := range []int{-1, 0, 5, 7, schema.MaxSegmentRaw + 1, 1 << 60} {
-		_, _, err := schema.DecodeSegment(sealedSegment(fmt.Sprintf(`{"format":2,"raw_bytes":%d`, raw), small))
+		_, _, err := schema.DecodeSegment(sealedSegment(fmt.Sprintf(`{"format":3,"raw_bytes":%d`, raw), small))
 		require.ErrorIs(t, err, schema.ErrCorrupt)
 	}
-	_, frames, err := schema.DecodeSegment(sealedSegment(`{"format":2,"raw_bytes":6`, small))
+	_, frames, err := schema.DecodeSegment(sealedSegment(`{"format":3,"raw_bytes":6`, small))
 	require.NoError(t, err)
 	require.Equal(t, "frames", string(frames))
 	_, err = schema.EncodeSegment(schema.SegmentInfo{}, make([]byte, schema.MaxSegmentRaw+1))
@@ -173,7 +173,7 @@ func TestADecompressionBombIsRefused(t *testing.T) {
 }
 
 func TestAFutureFormatIsNamed(t *testing.T) {
-	_, _, err := schema.DecodeSegment(sealedSegment(`{"format":3`, "x"))
+	_, _, err := schema.DecodeSegment(sealedSegment(`{"format":4`, "x"))
 	require.ErrorIs(t, err, schema.ErrFormat)
 	_, err = schema.DecodeCheckpoint(sealedCheckpoint(`{"format":99,"run":"r1"`))
 	require.ErrorIs(t, err, schema.ErrFormat)

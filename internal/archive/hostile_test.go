@@ -178,7 +178,7 @@ func TestAHostileArchiveIsRefusedByName(t *testing.T) {
 		{"a changed manifest", "manifest.json", instead(4, "", func(b []byte) []byte { return bytes.Replace(b, []byte("completed"), []byte("failed"), 1) }), archive.ErrDamaged},
 		{"no manifest", "", pack(t, entries[:4]), archive.ErrDamaged},
 		{"a manifest that is no JSON", "manifest.json", instead(4, "", func([]byte) []byte { return []byte("{") }), archive.ErrDamaged},
-		{"a later version", "manifest.json", instead(4, "", func(b []byte) []byte { return bytes.Replace(b, []byte(`"format": 2`), []byte(`"format": 3`), 1) }), archive.ErrFormat},
+		{"a later version", "manifest.json", instead(4, "", func(b []byte) []byte { return bytes.Replace(b, []byte(`"format": 3`), []byte(`"format": 4`), 1) }), archive.ErrFormat},
 		{"an entry behind the manifest", "runs/r3/events/000001", pack(t, append(append([]entry(nil), entries...), file("runs/r3/events/000001", []byte("x")))), archive.ErrDamaged},
 		{"nothing", "", nil, archive.ErrDamaged},
 		{"no archive", "", []byte("this is a letter, and no archive"), archive.ErrDamaged},

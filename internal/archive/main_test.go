@@ -177,7 +177,7 @@ func (w *world) contentOf(id string) (sum string, records []schema.Record) {
 	require.NoError(w.tb, w.fleet.Events(w.tb.Context(), id, func(r schema.Record) error {
 		v := h.Apply(schema.NoKeys, &r)
 		c.Add(id, &r, &v)
-		r.Stream, r.Stored = 0, 0
+		r.Stream, r.Stored, r.Behind = 0, 0, 0
 		records = append(records, r)
 		return nil
 	}))

@@ -14,7 +14,7 @@ import (
 )
 
 // Format is the format version of archives.
-const Format = 2
+const Format = 3
 
 const manifestName = "manifest.json"
 

@@ -191,14 +191,15 @@ func (x *writer) noise(ctx context.Context, n int) error {
 // seal stores a segment of a run's records.
 func (w *world) seal(x *writer, number, from, to int) {
 	w.tb.Helper()
-	at := map[schema.StreamSequence]int64{}
+	at := map[schema.StreamSequence]schema.Record{}
 	require.NoError(w.tb, runlog.Read(w.tb.Context(), w.js, x.names, x.run.Run, 1, func(rec schema.Record) error {
-		at[rec.Stream] = rec.Stored
+		at[rec.Stream] = rec
 		return nil
 	}))
 	h := schema.NewHead(fleet, x.run.Run)
 	for i := range x.acked[from:to] {
-		x.acked[from+i].Stored = at[x.acked[from+i].Stream]
+		rec := at[x.acked[from+i].Stream]
+		x.acked[from+i].Stored, x.acked[from+i].Behind = rec.Stored, rec.Behind
 	}
 	for i := range x.acked[:from] {
 		h.Apply(schema.NoKeys, &x.acked[i])
