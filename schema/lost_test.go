@@ -54,3 +54,21 @@ func TestHead_MessageLostFromTheLog_IsAGapOnce(t *testing.T) {
 	require.Equal(t, schema.ReasonGap, r.head.Gaps[2].Reason)
 	require.EqualValues(t, 3, r.head.Counts.Gaps)
 }
+
+// TestHead_TwoWritersOfAnEpochThatDoNotCompare_BothCount shows what compare-and-set is for: the fold tells a fork by its sequence alone.
+func TestHead_TwoWritersOfAnEpochThatDoNotCompare_BothCount(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	one, other := r.w, r.w
+	write := func(w *schema.Writer, name string) schema.Verdict {
+		e, err := w.Event(&schema.CheckpointMarkedData{Name: name}, 0, r.now(), 0)
+		require.NoError(t, err)
+		require.NoError(t, w.Commit(e))
+		return r.event(e)
+	}
+	require.Equal(t, schema.Applied, write(&one, "a").Kind)
+	require.Equal(t, schema.ReasonForked, write(&other, "b").Reason)
+	require.Equal(t, schema.Applied, write(&other, "c").Kind, "the server would have refused it")
+	require.Equal(t, schema.ReasonForked, write(&one, "d").Reason)
+}
