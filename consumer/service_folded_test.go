@@ -171,7 +171,7 @@ func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 	}
 	named()
 	_, stop := w.fold(consumer.FolderConfig{SealEvents: 4, PurgeAfter: -1})
-	require.Equal(t, want, w.stored("run-1", at).Head.Gaps)
+	require.Equal(t, want, w.stored("run-1", at).Gaps)
 	named()
 	// The checkpoint is derived: segments and log say the same without it.
 	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
@@ -180,8 +180,8 @@ func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 	named()
 	reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))
 	require.Equal(t, want, reply.Gaps)
-	require.Equal(t, want, w.goesOn(x, reply, "executor-2").Head.Gaps)
+	require.Equal(t, want, w.goesOn(x, reply, "executor-2").Gaps)
 	stop()
 	w.fold(consumer.FolderConfig{Holder: "folder-2"})
-	require.Equal(t, want, w.stored("run-1", x.turnOf(10)).Head.Gaps)
+	require.Equal(t, want, w.stored("run-1", x.turnOf(10)).Gaps)
 }
