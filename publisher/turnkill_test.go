@@ -1,0 +1,360 @@
+package publisher_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// agent plays turns as docs/executors.md tells users, and counts what it does. An agent that died does nothing any more.
+type agent struct {
+	mu      sync.Mutex
+	asked   map[int32]int
+	effects map[schema.CallKey]int
+	// answer is what the model says in a turn.
+	answer func(turn int32) []publisher.ToolCall
+	turns  int32
+	// inTool is called in the middle of each tool.
+	inTool func(key schema.CallKey)
+	dead   atomic.Bool
+	// late are tools that ran in an agent that had died.
+	late atomic.Int64
+}
+
+func newAgent(turns int32, answer func(turn int32) []publisher.ToolCall) *agent {
+	return &agent{asked: map[int32]int{}, effects: map[schema.CallKey]int{}, answer: answer, turns: turns, inTool: func(schema.CallKey) {}}
+}
+
+// play goes on with a run until it ends, and returns the calls that are held.
+func (a *agent) play(ctx context.Context, run *publisher.Run) (held []schema.CallKey, err error) {
+	for {
+		number, calls, answered := int32(0), []publisher.ToolCall(nil), false
+		run.View(func(s *schema.State) {
+			number, answered = s.Head.Turn, s.Head.TurnOpen && s.Head.TurnAnswered
+			for i := range s.Calls {
+				if c := &s.Calls[i]; answered && c.Turn == number {
+					calls = append(calls, publisher.ToolCall{ID: c.ToolCallID, Name: c.Name, Replay: c.Replay, Occurrence: c.Occurrence})
+				}
+			}
+			if !s.Head.TurnOpen {
+				number++
+			}
+		})
+		if number > a.turns {
+			return held, run.End(ctx, publisher.RunEnd{Status: schema.StatusCompleted})
+		}
+		turn := run.Turn(number)
+		if !answered {
+			if turn, err = run.StartTurn(ctx, publisher.TurnSpec{Number: number}); err != nil {
+				return held, err
+			}
+			a.mu.Lock()
+			a.asked[number]++
+			a.mu.Unlock()
+			calls = a.answer(number)
+			if _, err := turn.Answer(ctx, publisher.Answer{Message: assistant(schema.Text(fmt.Sprint("turn ", number))), Calls: calls}); err != nil {
+				return held, err
+			}
+		}
+		before := len(held)
+		for _, call := range calls {
+			_, err := turn.Tool(ctx, call, a.tool)
+			var hold *publisher.HeldError
+			switch {
+			case errors.As(err, &hold):
+				held = append(held, hold.Key)
+			case err != nil:
+				return held, err
+			}
+		}
+		if len(held) > before {
+			return held, nil // a person decides
+		}
+	}
+}
+
+func (a *agent) tool(_ context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
+	if a.dead.Load() {
+		a.late.Add(1)
+	}
+	a.mu.Lock()
+	a.effects[inv.Key]++
+	a.mu.Unlock()
+	a.inTool(inv.Key)
+	return publisher.Result("done")
+}
+
+// mortal is the connection of a process that dies at its nth event: before it is sent, or before it is acknowledged.
+type mortal struct {
+	net.Conn
+	subject []byte
+	left    *atomic.Int64
+	sent    bool
+	dead    *atomic.Bool
+}
+
+func (m *mortal) Write(b []byte) (int, error) {
+	if bytes.Contains(b, m.subject) && m.left.Add(-1) == 0 {
+		m.dead.Store(true)
+		if m.sent {
+			_, _ = m.Conn.Write(b)
+		}
+		return 0, net.ErrClosed
+	}
+	return m.Conn.Write(b)
+}
+
+// Read hears nothing once the process is dead.
+func (m *mortal) Read(b []byte) (int, error) {
+	n, err := m.Conn.Read(b)
+	if m.dead.Load() {
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+// dialer makes mortal connections.
+type dialer func(net.Conn) net.Conn
+
+func (d dialer) Dial(network, address string) (net.Conn, error) {
+	c, err := net.Dial(network, address) //nolint:noctx // nats.CustomDialer has none
+	if err != nil {
+		return nil, err
+	}
+	return d(c), nil
+}
+
+// playMortal begins a run and plays it until the agent dies at its nth event, or in the tool of a call.
+func (w *world) playMortal(a *agent, run string, nth int64, sent bool, inTool schema.CallKey) {
+	w.tb.Helper()
+	left := new(atomic.Int64)
+	left.Store(nth)
+	subject := []byte("HPUB " + w.names.EventSubject(run) + " ")
+	nc, err := nats.Connect(w.server.URL(), append(w.server.Options(), nats.NoReconnect(), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), nats.SetCustomDialer(dialer(func(c net.Conn) net.Conn {
+		return &mortal{Conn: c, subject: subject, left: left, sent: sent, dead: &a.dead}
+	})))...)
+	require.NoError(w.tb, err)
+	defer nc.Close()
+	f, err := publisher.Connect(w.tb.Context(), publisher.Config{Conn: nc, Executor: "exec-1", Agent: "coder", PublishTimeout: 200 * time.Millisecond, RequestTimeout: 200 * time.Millisecond})
+	require.NoError(w.tb, err)
+	publisher.SetOutwait(f, 0)
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = f.Close(ctx) // its connection is gone
+	}()
+	a.inTool = func(key schema.CallKey) {
+		if key == inTool {
+			a.dead.Store(true)
+			nc.Close()
+		}
+	}
+	r, err := f.Start(w.tb.Context(), publisher.RunSpec{ID: run})
+	if err == nil {
+		_, err = a.play(w.tb.Context(), r)
+	}
+	require.Equal(w.tb, a.dead.Load(), err != nil, "%v", err)
+	a.inTool = func(schema.CallKey) {}
+}
+
+// An executor dies at each event of a run, before and behind it, and in each tool. Behind its takeover a requested call is made once, a
+// begun hold call is held, and nothing else is; the model is asked again only for an answer that was not stored.
+func TestTurn_ExecutorDiesAnywhere_RequestedCallsAreMadeOnceAndBegunOnesHeld(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	calls := []publisher.ToolCall{
+		{ID: "c1", Name: "read", Replay: schema.ReplayPure},
+		{ID: "c2", Name: "mail", Replay: schema.ReplayHold},
+		{ID: "c3", Name: "put", Replay: schema.ReplayIdempotent},
+		{ID: "c2", Name: "mail"},
+	}
+	answer := func(turn int32) []publisher.ToolCall {
+		if turn == 1 {
+			return calls
+		}
+		return nil
+	}
+	type death struct {
+		nth  int64
+		sent bool
+		in   schema.CallKey
+	}
+	var deaths []death
+	const events = 10 // of the run, start and end included
+	for n := range int64(events) {
+		deaths = append(deaths, death{nth: n + 1}, death{nth: n + 1, sent: true})
+	}
+	for _, key := range []schema.CallKey{
+		{Turn: 1, ToolCallID: "c1", Occurrence: 1}, {Turn: 1, ToolCallID: "c2", Occurrence: 1}, {Turn: 1, ToolCallID: "c3", Occurrence: 1},
+		{Turn: 1, ToolCallID: "c2", Occurrence: 2},
+	} {
+		deaths = append(deaths, death{in: key})
+	}
+	heldOnce := 0
+	for i, d := range append(deaths, death{nth: events + 1}) {
+		name := fmt.Sprintf("event %d sent %v tool %s/%d", d.nth, d.sent, d.in.ToolCallID, d.in.Occurrence)
+		a, run := newAgent(2, answer), fmt.Sprint("r", i)
+		w.playMortal(a, run, d.nth, d.sent, d.in)
+		require.Equal(t, d.nth <= events, a.dead.Load(), name)
+		require.Zero(t, a.late.Load(), name)
+		begun := map[schema.CallKey]bool{}
+		stored := int64(0)
+		before := &schema.State{}
+		if log := w.log(run); len(log) > 0 {
+			before, stored = w.fold(run), int64(len(log))
+		}
+		for _, c := range before.Head.OpenCalls {
+			begun[c.CallKey] = !c.Requested
+		}
+		a.dead.Store(false)
+		f := w.fleet()
+		var held []schema.CallKey
+		switch {
+		case stored == 0:
+			r, err := f.Start(t.Context(), publisher.RunSpec{ID: run})
+			require.NoError(t, err, name)
+			held, err = a.play(t.Context(), r)
+			require.NoError(t, err, name)
+		case !before.Head.Status.Terminal():
+			r, err := f.Resume(t.Context(), run, publisher.ResumeSpec{})
+			require.NoError(t, err, name)
+			held, err = a.play(t.Context(), r)
+			require.NoError(t, err, name)
+		}
+		for key, n := range a.effects {
+			again := d.in == key || d.nth > 0 && !d.sent && before.Head.CallsOf(1, key.ToolCallID) >= key.Occurrence && slices.ContainsFunc(before.Head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key })
+			hold := key.ToolCallID == "c2"
+			switch {
+			case hold:
+				require.LessOrEqual(t, n, 1, "%s: a mail was sent twice: %v", name, key)
+			case n != 1:
+				require.True(t, again && n == 2, "%s: %v ran %d times", name, key, n)
+			}
+		}
+		for _, key := range []schema.CallKey{{Turn: 1, ToolCallID: "c2", Occurrence: 1}, {Turn: 1, ToolCallID: "c2", Occurrence: 2}} {
+			require.Equal(t, begun[key], slices.Contains(held, key), "%s: %v", name, key)
+			if !begun[key] {
+				require.Equal(t, 1, a.effects[key], "%s: %v", name, key)
+			}
+		}
+		heldOnce += len(held)
+		answers := 1
+		if d.nth == 2 && !d.sent {
+			answers = 2
+		}
+		require.Equal(t, answers, a.asked[1], "%s: the model was asked %d times", name, a.asked[1])
+		require.Zero(t, w.fold(run).Head.Counts.DeadLetters, name)
+		if len(held) == 0 {
+			require.Equal(t, schema.StatusCompleted, w.fold(run).Head.Status, name)
+		}
+	}
+	require.Equal(t, 6, heldOnce, "each mail dies behind its begin, in its tool, and before its outcome")
+}
+
+// recordedRun plays a run of random answers, some of whose executors die between two events.
+func (w *world) recordedRun(f *publisher.Fleet, id string, rnd *rand.Rand) {
+	w.tb.Helper()
+	answers := map[int32][]publisher.ToolCall{}
+	answer := func(turn int32) []publisher.ToolCall {
+		if _, ok := answers[turn]; !ok {
+			answers[turn] = nil
+			for i := range rnd.IntN(4) {
+				policy := []schema.Replay{schema.ReplayPure, schema.ReplayIdempotent, schema.ReplayHold, schema.ReplayHold}[rnd.IntN(4)]
+				answers[turn] = append(answers[turn], publisher.ToolCall{ID: fmt.Sprint("c", i/2), Name: "tool-" + string(policy), Replay: policy})
+			}
+		}
+		return answers[turn]
+	}
+	stop := errors.New("stop")
+	run := start(w.tb, f, id)
+	for {
+		a := newAgent(3, answer)
+		ctx, cancel := context.WithCancelCause(w.tb.Context())
+		left := rnd.IntN(6)
+		a.inTool = func(schema.CallKey) {
+			if left--; left == 0 {
+				cancel(stop) // the tool ran, its outcome is not recorded
+			}
+		}
+		held, err := a.play(ctx, run)
+		cancel(nil)
+		if err == nil && len(held) == 0 {
+			return
+		}
+		for _, key := range held {
+			how := []schema.Settlement{schema.SettledRerun, schema.SettledDecided, schema.SettledAbandoned}[rnd.IntN(3)]
+			w.control(id, run.Epoch(), &schema.ToolSettledData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, How: how})
+		}
+		run, err = f.Resume(w.tb.Context(), id, publisher.ResumeSpec{})
+		require.NoError(w.tb, err)
+	}
+}
+
+// Forks at every record of 20 recorded runs are played to their end: no call that may run is forgotten, and no hold call that the base began
+// runs unasked.
+func TestFork_EveryRecordOfRecordedRuns_MakesWhatMayRunAndAsksAboutTheRest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	forks, inDoubt, made := 0, 0, 0
+	for seed := range uint64(20) {
+		base := fmt.Sprint("base", seed)
+		w.recordedRun(f, base, rand.New(rand.NewPCG(seed, 15))) //nolint:gosec // chooses a run
+		log := w.log(base)
+		for n := 1; n <= len(log); n++ {
+			name := fmt.Sprintf("%s at record %d of %d", base, n, len(log))
+			began := map[schema.CallKey]bool{}
+			head := schema.NewHead("default", base)
+			for i := range log {
+				v := head.Apply(schema.NoKeys, &log[i])
+				switch d := v.Data.(type) {
+				case *schema.ToolCalledData:
+					began[v.Call] = true
+				case *schema.ToolSettledData:
+					if i < n && d.How == schema.SettledRerun {
+						delete(began, v.Call)
+					}
+				}
+			}
+			fork, err := f.Fork(t.Context(), publisher.ForkSpec{Run: base, ID: fmt.Sprintf("%s-%d", base, n), At: schema.Point{Kind: schema.PointRecord, Number: uint64(n)}}) //nolint:gosec // small
+			require.NoError(t, err, name)
+			forks++
+			open := fork.Head().OpenCalls
+			a := newAgent(3, func(int32) []publisher.ToolCall { return nil })
+			held, err := a.play(t.Context(), fork)
+			require.NoError(t, err, name)
+			for _, c := range open {
+				if c.Replay == schema.ReplayHold && began[c.CallKey] {
+					inDoubt++
+					require.True(t, c.InDoubt, "%s: %v", name, c)
+					require.Zero(t, a.effects[c.CallKey], "%s: %v ran unasked", name, c)
+					require.Contains(t, held, c.CallKey, name)
+					continue
+				}
+				made++
+				require.Equal(t, 1, a.effects[c.CallKey], "%s: %v is forgotten", name, c)
+				require.NotContains(t, held, c.CallKey, name)
+			}
+		}
+	}
+	t.Logf("%d forks, %d calls made, %d asked about", forks, made, inDoubt)
+	require.Greater(t, forks, 150)
+	require.Greater(t, made, 50)
+	require.Greater(t, inDoubt, 30)
+}
