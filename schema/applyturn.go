@@ -231,7 +231,7 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 		return rejected(ReasonTurnOrder, "call of turn %d, the run is at turn %d", turn, h.Turn)
 	case begun >= 0:
 		return rejected(ReasonCallOpen, "call %.80q of turn %d is open", d.ToolCallID, turn)
-	case !opened && h.TurnAnswered && !h.TurnOpen:
+	case turn == h.Turn && turn != 0 && !h.TurnOpen:
 		return rejected(ReasonTurnOrder, "call of turn %d, which has ended", turn)
 	}
 	if v := h.room(turn, []RequestedCall{{ToolCallID: d.ToolCallID, Name: d.Name}}); v.Kind != 0 {

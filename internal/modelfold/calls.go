@@ -141,7 +141,7 @@ func (m *Model) called(e *schema.Event, d *schema.ToolCalledData) bool {
 		}
 		running = true
 	}
-	if turn < m.turn || running || turn == m.turn && m.answered && !m.open || d.Occurrence != 0 && d.Occurrence != occurrence {
+	if turn < m.turn || running || turn == m.turn && turn != 0 && !m.open || d.Occurrence != 0 && d.Occurrence != occurrence {
 		return false
 	}
 	m.Beyond = m.Beyond || m.openCalls() >= schema.MaxOpenCalls || occurrence > schema.MaxTurnCalls
