@@ -269,6 +269,7 @@ var broken = map[string]func(t *testing.T) *tape{
 		r := worked(t)
 		r.endTurn(1)
 		r.refused(&schema.TurnStartedData{Turn: 1}, 1)
+		r.refused(&schema.ToolCalledData{ToolCallID: "c1", Name: "tool", Replay: schema.ReplayPure}, 1)
 		return r
 	},
 	"WM-E-051": func(t *testing.T) *tape {
@@ -302,9 +303,9 @@ var broken = map[string]func(t *testing.T) *tape{
 	"WM-E-055": func(t *testing.T) *tape {
 		t.Helper()
 		r := worked(t)
+		r.says(1, schema.Text("I look."), schema.CallPart("c1", "tool"))
 		r.call("c1", schema.ReplayPure, 1)
 		r.result("c1", 1)
-		r.says(1, schema.Text("I look."), schema.CallPart("c1", "tool"))
 		r.endTurn(1)
 		return r
 	},
@@ -313,12 +314,14 @@ var broken = map[string]func(t *testing.T) *tape{
 		r := worked(t)
 		part := schema.CallPart("c1", "tool")
 		part.Arguments = []byte(`{"path":"a"}`)
-		r.says(1, part)
-		r.call("c1", schema.ReplayPure, 1)
+		r.write(&schema.TurnAnsweredData{
+			Turn: 1, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{part}},
+			Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "tool", Replay: schema.ReplayPure}},
+		}, 1)
 		r.result("c1", 1)
 		answer := schema.ResponsePart("c1")
 		answer.Response = []byte(`"done"`)
-		r.write(&schema.TurnEndedData{Turn: 1, Messages: []schema.Message{{Role: schema.RoleTool, Parts: []schema.Part{answer}}}}, 1)
+		r.write(&schema.MessageAddedData{Message: schema.Message{Role: schema.RoleTool, Parts: []schema.Part{answer}}}, 1)
 		return r
 	},
 	"WM-E-057": func(t *testing.T) *tape {
@@ -332,8 +335,9 @@ var broken = map[string]func(t *testing.T) *tape{
 	"WM-E-058": func(t *testing.T) *tape {
 		t.Helper()
 		r := worked(t)
-		r.says(1, schema.CallPart("c1", "tool"))
-		r.endTurn(1)
+		r.write(&schema.TurnAnsweredData{
+			Turn: 1, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.CallPart("c1", "tool")}},
+		}, 1)
 		return r
 	},
 	"WM-E-060": func(t *testing.T) *tape {

@@ -50,7 +50,6 @@ func (r *run) callEvent(a *moment) {
 }
 
 func (r *run) called(a *moment, d *schema.ToolCalledData) {
-	r.enter()
 	if a.verdict.Begun {
 		return
 	}
@@ -58,12 +57,6 @@ func (r *run) called(a *moment, d *schema.ToolCalledData) {
 		r.found(ruleTurnStarted, a, "ce-turn", fmt.Sprintf("turn.started of turn %d before", a.e.Turn), "tool.called")
 	}
 	r.policy(a, "/replay", d.Replay)
-	if key := a.verdict.Call; key.Turn == r.turn.number && len(r.turn.called) < maxTurnThings {
-		r.turn.called[d.ToolCallID]++
-		if r.turn.called[d.ToolCallID] > r.turn.asked[d.ToolCallID] {
-			r.turn.early[d.ToolCallID]++
-		}
-	}
 	r.calls[a.verdict.Call] = &call{}
 }
 

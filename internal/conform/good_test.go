@@ -21,22 +21,25 @@ var good = map[string]struct {
 }{
 	"turns": {[]string{"start", "turns", "tool-pure", "tool-idempotent", "tool-verify", "tool-hold"}, func(r *tape) {
 		r.start()
+		asked := func(id string, replay schema.Replay) schema.RequestedCall {
+			c := schema.RequestedCall{ToolCallID: id, Name: "tool", Replay: replay}
+			if replay == schema.ReplayVerify {
+				c.VerifySubject = "tools.verify"
+			}
+			return c
+		}
 		r.turn(1)
-		r.says(1, schema.Text("I look."), schema.CallPart("c1", "tool"), schema.CallPart("c2", "tool"))
-		r.call("c1", schema.ReplayPure, 1)
-		r.call("c2", schema.ReplayIdempotent, 1)
+		r.answers(1, asked("c1", schema.ReplayPure), asked("c2", schema.ReplayIdempotent))
 		r.result("c2", 1)
 		r.result("c1", 1)
-		r.endTurn(1)
 		r.write(&schema.TurnStartedData{Turn: 2, Messages: []schema.Message{{Role: schema.RoleTool, Parts: []schema.Part{
 			{Type: schema.PartToolCallResponse, ID: "c1", CallTurn: 1},
 		}}}}, 2)
-		r.says(2, schema.CallPart("c1", "tool"), schema.CallPart("c1", "tool")) // ids come again
-		r.call("c1", schema.ReplayVerify, 2)
-		r.result("c1", 2)
-		r.call("c1", schema.ReplayHold, 2)
-		r.write(&schema.ToolFailedData{ToolCallID: "c1", Error: schema.Error{Type: "timeout"}}, 2)
-		r.endTurn(2)
+		r.answers(2, asked("c1", schema.ReplayVerify), asked("c1", schema.ReplayHold)) // ids come again
+		r.write(&schema.ToolCalledData{ToolCallID: "c1", Occurrence: 1, Name: "tool"}, 2)
+		r.write(&schema.ToolReturnedData{ToolCallID: "c1", Occurrence: 1, Result: []byte(`"done"`)}, 2)
+		r.write(&schema.ToolCalledData{ToolCallID: "c1", Occurrence: 2, Name: "tool"}, 2)
+		r.write(&schema.ToolFailedData{ToolCallID: "c1", Occurrence: 2, Error: schema.Error{Type: "timeout"}}, 2)
 		r.end()
 	}},
 	"resume-pure": {[]string{"resume-pure", "tool-pure"}, func(r *tape) {
@@ -318,6 +321,15 @@ func TestTheIDOfARunThatNoSubjectCanHaveIsFound(t *testing.T) {
 		require.Contains(t, report.Findings[0].Expected, "1 to 64 of")
 		require.False(t, report.Passed)
 	}
+}
+
+func TestStoredOnce_ArgumentsAndResponse_BothFound(t *testing.T) {
+	t.Parallel()
+	var fields []string
+	for _, f := range judge(t, broken["WM-E-056"](t).out.Bytes()).Findings {
+		fields = append(fields, f.Field)
+	}
+	require.Equal(t, []string{"/message/parts/0/arguments", "/message/parts/0/response"}, fields)
 }
 
 func TestAFindingAboutAHeartbeatSaysWhichOne(t *testing.T) {

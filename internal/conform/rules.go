@@ -82,7 +82,7 @@ const (
 	ruleTurnSame     = "WM-E-052"
 	ruleTurnGiven    = "WM-E-053"
 	ruleTurnClean    = "WM-E-054"
-	ruleAnswerFirst  = "WM-E-055"
+	ruleAnswerWhole  = "WM-E-055"
 	ruleStoredOnce   = "WM-E-056"
 	ruleMessageOnce  = "WM-E-057"
 	rulePartsKnown   = "WM-E-058"
@@ -297,8 +297,8 @@ var rules = []Rule{
 		"publish tool.returned or tool.failed for each call before the turn ends", Log,
 	},
 	{
-		ruleAnswerFirst, Should, "What the model answered is published before it is acted on.", sectionTurns,
-		"publish turn.answered, or message.added with the call's part, before any tool runs", Log,
+		ruleAnswerWhole, Should, "An answer that asks for calls is one turn.answered, with its message and the calls.", sectionTurns,
+		"publish turn.answered in place of message.added and tool.called; record calls that no answer asks for without a message", Log,
 	},
 	{
 		ruleStoredOnce, Should, "Arguments are in the answer's calls or in tool.called, results in tool.returned, and nowhere else.", sectionTurns,
@@ -309,8 +309,8 @@ var rules = []Rule{
 		"leave out what message.added or turn.started had already", Log,
 	},
 	{
-		rulePartsKnown, Should, "A message's parts name calls that are recorded.", sectionTurns,
-		"publish tool.called for each call of the model, a tool.failed behind it if it cannot be run", Log,
+		rulePartsKnown, Should, "The parts of an answer name its calls.", sectionTurns,
+		"list each call of the message in calls, with an error if it cannot be made", Log,
 	},
 
 	{

@@ -39,7 +39,7 @@ type run struct {
 func newRun(c *Checker, name string) *run {
 	return &run{
 		c: c, name: name, head: schema.NewHead(c.cfg.Fleet, name), ids: map[string]schema.Hash{}, phases: map[string]bool{},
-		calls: map[schema.CallKey]*call{}, turn: newTurn(), steps: make([]int, len(c.scenarios)),
+		calls: map[schema.CallKey]*call{}, steps: make([]int, len(c.scenarios)),
 	}
 }
 
