@@ -37,15 +37,20 @@ func TestAnOfferHasWhatTheLogKnows(t *testing.T) {
 	require.NoError(t, err)
 	turn := openTurn(t, run)
 	o := newOutside(t)
-	for i, name := range []string{"read", "write", "read"} {
-		_, err := turn.Tool(t.Context(), publisher.ToolCall{ID: fmt.Sprint(i), Name: name}, o.tool)
+	var calls []publisher.ToolCall
+	for i, name := range []string{"read", "write", "read", "write"} {
+		calls = append(calls, publisher.ToolCall{ID: fmt.Sprint(i), Name: name})
+	}
+	_, err = turn.Answer(t.Context(), publisher.Answer{Message: assistant(), Calls: calls, Usage: &schema.Usage{InputTokens: 7, OutputTokens: 2}})
+	require.NoError(t, err)
+	for _, call := range calls[:3] {
+		_, err := turn.Tool(t.Context(), call, o.tool)
 		require.NoError(t, err)
 	}
-	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "4", Name: "write"}, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+	_, err = turn.Tool(t.Context(), calls[3], func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 		return publisher.ToolResult{}, errors.New("disk full")
 	})
 	require.ErrorIs(t, err, publisher.ErrToolFailed)
-	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{Usage: &schema.Usage{InputTokens: 7, OutputTokens: 2}}))
 	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a1", Name: "b.go"}))
 	require.NoError(t, run.Artifact(t.Context(), schema.ArtifactAddedData{ArtifactID: "a2", URI: "s3://x/c"}))
 	offer, err := run.Handoff("task_complete").NextAgent("tester").FilesModified("a.go", "b.go", "a.go").Offer(t.Context())

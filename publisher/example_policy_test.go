@@ -22,8 +22,11 @@ func dies(ctx context.Context, config publisher.Config, call publisher.ToolCall,
 	must(err)
 	turn, err := run.StartTurn(ctx, publisher.TurnSpec{})
 	must(err)
-	keys, err := turn.Call(ctx, call)
+	keys, err := turn.Answer(ctx, publisher.Answer{
+		Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.CallPart(call.ID, call.Name)}}, Calls: []publisher.ToolCall{call},
+	})
 	must(err)
+	must(turn.Begin(ctx, keys[0]))
 	key := call.IdempotencyKey
 	if key == "" {
 		key = keys[0].IdempotencyKey("billing")

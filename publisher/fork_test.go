@@ -18,12 +18,12 @@ import (
 func turnWith(t *testing.T, run *publisher.Run, id string, result any) {
 	t.Helper()
 	turn := openTurn(t, run)
-	_, err := turn.Tool(t.Context(), publisher.ToolCall{ID: id, Name: "read", Replay: schema.ReplayPure},
-		func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
-			return publisher.Result(result)
-		})
+	call := publisher.ToolCall{ID: id, Name: "read", Replay: schema.ReplayPure}
+	answers(t, turn, call)
+	_, err := turn.Tool(t.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		return publisher.Result(result)
+	})
 	require.NoError(t, err)
-	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{Messages: []schema.Message{assistant(schema.Text("after " + id))}}))
 }
 
 func callIDs(s *schema.State) []string {
@@ -78,7 +78,7 @@ func TestAForkOfAForkGoesOnWhileItsOriginDoes(t *testing.T) {
 		require.NoError(t, err)
 		return state
 	}())
-	require.Equal(t, []string{"run.started", "run.resumed", "turn.started", "tool.called", "tool.returned", "turn.ended"}, names(w.log("second")),
+	require.Equal(t, []string{"run.started", "run.resumed", "turn.answered", "tool.returned"}, names(w.log("second")),
 		"a fork stores its own events alone")
 	at, err := f.GetAt(t.Context(), "second", schema.Point{Kind: schema.PointTurn, Number: 3})
 	require.NoError(t, err)
@@ -125,7 +125,7 @@ func TestAForkOfWhatItsBaseNeverWasIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	head.Digest = before.Digest
 	forger := schema.Writer{Fleet: "default", Run: "fork", Executor: "exec-1", Epoch: 1}
-	e, err := forger.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: schema.BaseOf(schema.Point{}, 5, &head, nil)}, 0, time.Now(), 0)
+	e, err := forger.Event(&schema.RunStartedData{Agent: "coder", Executor: "exec-1", Base: schema.BaseOf(schema.Point{}, 3, &head, nil)}, 0, time.Now(), 0)
 	require.NoError(t, err)
 	w.put(e)
 	_, err = f.Get(t.Context(), "fork")

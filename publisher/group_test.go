@@ -301,9 +301,7 @@ func TestWhateverHappensEachLogIsWhatItsHandleSays(t *testing.T) {
 				if keys, c.errs[i] = turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.CallPart("a", "x")), Calls: []publisher.ToolCall{{ID: "a", Name: "x"}}}); c.errs[i] != nil {
 					return
 				}
-				if c.errs[i] = turn.Return(t.Context(), keys[0], publisher.ToolResult{Result: raw(`1`)}); c.errs[i] == nil {
-					c.errs[i] = turn.End(t.Context(), publisher.TurnEnd{})
-				}
+				c.errs[i] = turn.Return(t.Context(), keys[0], publisher.ToolResult{Result: raw(`1`)})
 			}
 		})
 	}

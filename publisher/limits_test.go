@@ -16,7 +16,8 @@ var tokens = publisher.Limit{Kind: "tokens", Value: 1200, Maximum: 1000}
 func sums(n *int, summary string) func(context.Context, *publisher.Turn) (string, error) {
 	return func(ctx context.Context, turn *publisher.Turn) (string, error) {
 		*n++
-		return summary, turn.AddMessage(ctx, assistant(schema.Text("It is half done.")))
+		_, err := turn.Answer(ctx, publisher.Answer{Message: assistant(schema.Text("It is half done."))})
+		return summary, err
 	}
 }
 
@@ -24,10 +25,10 @@ func TestALimitEndsTheRunWithWhatItLearned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := start(t, w.fleet(), "r1")
-	require.NoError(t, openTurn(t, run).End(t.Context(), publisher.TurnEnd{}))
+	answers(t, openTurn(t, run))
 	n := 0
 	require.NoError(t, run.LimitReached(t.Context(), tokens, sums(&n, "half done"), publisher.RunEnd{Status: schema.StatusFailed}))
-	require.Equal(t, []string{"limit.reached", "turn.started", "message.added", "turn.ended", "run.ended"}, names(w.log("r1"))[3:])
+	require.Equal(t, []string{"limit.reached", "turn.started", "turn.answered", "run.ended"}, names(w.log("r1"))[2:])
 	s := w.requireSameFold(run)
 	require.Equal(t, schema.StatusFailed, s.Head.Status)
 	require.Equal(t, "half done", s.Head.Summary)
@@ -50,7 +51,8 @@ func TestTheSummaryIsTheBestThatThereIs(t *testing.T) {
 		"what end says":    {wrapUp: sums(new(int), ""), end: publisher.RunEnd{Summary: "b"}, want: "b"},
 		"the last answer":  {wrapUp: sums(new(int), ""), want: "It is half done."},
 		"the limit": {wrapUp: func(ctx context.Context, turn *publisher.Turn) (string, error) {
-			return "", turn.End(ctx, publisher.TurnEnd{Usage: &schema.Usage{InputTokens: 5}})
+			_, err := turn.Answer(ctx, publisher.Answer{Message: assistant(), Usage: &schema.Usage{InputTokens: 5}})
+			return "", err
 		}, want: "limit reached: tokens"},
 	}
 	for name, test := range tests {
@@ -86,11 +88,11 @@ func TestALimitIsGoneOnWithAfterEachCrash(t *testing.T) {
 			t.Helper()
 			begin(t, run)
 		}, runs: 1},
-		"behind the end of the turn": {before: func(t *testing.T, run *publisher.Run) {
+		"behind the answer": {before: func(t *testing.T, run *publisher.Run) {
 			t.Helper()
 			turn := begin(t, run)
-			require.NoError(t, turn.AddMessage(t.Context(), assistant(schema.Text("It is half done."))))
-			require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
+			_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("It is half done."))})
+			require.NoError(t, err)
 		}},
 	}
 	for name, test := range tests {
@@ -198,7 +200,10 @@ func TestTheBudgetGoesByTheLatestTurn(t *testing.T) {
 	run := start(t, f, "r1")
 	budget := publisher.Budget{Window: 1000}
 	turnWith := func(u *schema.Usage) func() {
-		return func() { require.NoError(t, openTurn(t, run).End(t.Context(), publisher.TurnEnd{Usage: u})) }
+		return func() {
+			_, err := openTurn(t, run).Answer(t.Context(), publisher.Answer{Message: assistant(), Usage: u})
+			require.NoError(t, err)
+		}
 	}
 	steps := []struct {
 		name   string

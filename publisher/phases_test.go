@@ -23,18 +23,20 @@ func TestAnInterruptedPhaseBeginsAgainWithWhoeverClaimsTheRun(t *testing.T) {
 		return func(ctx context.Context) (any, error) {
 			ran = append(ran, run.Head().Executor+" "+name)
 			turn := run.OpenTurn()
+			calls := []publisher.ToolCall{{ID: name + "-a", Name: "write"}, {ID: name + "-b", Name: "write"}}
 			if turn == nil {
 				turn = openTurn(t, run)
+				answers(t, turn, calls...)
 			}
-			for _, id := range []string{"a", "b"} {
-				if _, err := turn.Tool(ctx, publisher.ToolCall{ID: name + "-" + id, Name: "write"}, o.tool); err != nil {
+			for _, call := range calls {
+				if _, err := turn.Tool(ctx, call, o.tool); err != nil {
 					return nil, err
 				}
 				if stopped != nil {
 					return nil, context.Canceled
 				}
 			}
-			return name + " done", turn.End(ctx, publisher.TurnEnd{})
+			return name + " done", nil
 		}
 	}
 	_, err := run.Phase(t.Context(), "plan", work(run, "plan", nil))
@@ -47,7 +49,7 @@ func TestAnInterruptedPhaseBeginsAgainWithWhoeverClaimsTheRun(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"plan"}, plan.PhasesSkipped)
 	require.Equal(t, "build", plan.PhaseRestarted)
-	require.Equal(t, schema.PlanTurn{Turn: 2, Action: schema.TurnContinue}, plan.Turn)
+	require.Equal(t, schema.PlanTurn{Turn: 2, Action: schema.TurnContinue, Messages: 1}, plan.Turn)
 
 	second := w.fleet(executor("exec-2"))
 	claimed, err := second.Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: "claim"})

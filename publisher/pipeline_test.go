@@ -33,7 +33,6 @@ func TestPipelinedEventsAreTheSameEvents(t *testing.T) {
 			keys, err := turn.Answer(ctx, publisher.Answer{Message: assistant(schema.CallPart("c", "x")), Calls: []publisher.ToolCall{{ID: "c", Name: "x"}}})
 			require.NoError(t, err)
 			require.NoError(t, turn.Return(ctx, keys[0], publisher.ToolResult{Result: raw("1")}))
-			require.NoError(t, turn.End(ctx, publisher.TurnEnd{}))
 		}
 		require.NoError(t, run.Synchronous(ctx))
 		require.NoError(t, run.End(ctx, publisher.RunEnd{}))

@@ -17,10 +17,10 @@ func TestPlanTellsWhatAResumeDoes(t *testing.T) {
 	turn := openTurn(t, start(t, f, "r1"))
 	var n atomic.Int64
 	read := publisher.ToolCall{ID: "c1", Name: "read", Replay: schema.ReplayPure}
+	answers(t, turn, read, publisher.ToolCall{ID: "c2", Name: "deploy"})
 	_, err := turn.Tool(t.Context(), read, counted(&n, "text"))
 	require.NoError(t, err)
-	_, err = turn.Call(t.Context(), publisher.ToolCall{ID: "c2", Name: "deploy"})
-	require.NoError(t, err)
+	require.NoError(t, turn.Begin(t.Context(), schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}))
 	w.serve()
 	before := len(w.log("r1"))
 	plan, err := f.Plan(t.Context(), "r1")

@@ -17,14 +17,14 @@ func TestARunIsReadAtAPointOfItsHistory(t *testing.T) {
 	f := w.fleet()
 	run := start(t, f, "r1")
 	for n := range 4 {
-		turn := openTurn(t, run)
-		require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{Messages: []schema.Message{assistant(schema.Text(fmt.Sprint(n)))}}))
+		_, err := openTurn(t, run).Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text(fmt.Sprint(n)))})
+		require.NoError(t, err)
 		if n == 1 {
 			require.NoError(t, run.Mark(t.Context(), "half"))
 		}
 	}
 	log := w.log("r1")
-	for text, n := range map[string]int{"turn:2": 5, "mark:half": 6, "seq:1": 1, "seq:1.7": 7, "turn:4": 10, "end": 10} {
+	for text, n := range map[string]int{"turn:2": 3, "mark:half": 4, "seq:1": 1, "seq:1.5": 5, "turn:4": 6, "end": 6} {
 		point, err := schema.ParsePoint(text)
 		require.NoError(t, err)
 		want := schema.NewState("default", "r1")

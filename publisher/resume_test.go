@@ -36,7 +36,8 @@ func TestResumeGoesOnExactlyThere(t *testing.T) {
 	}
 	again, err := run.StartTurn(t.Context(), publisher.TurnSpec{Number: 1, Messages: []schema.Message{user("once more")}})
 	require.NoError(t, err, "the interrupted turn may be started again")
-	require.NoError(t, again.End(t.Context(), publisher.TurnEnd{Messages: []schema.Message{assistant(schema.Text("whole"))}}))
+	_, err = again.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("whole"))})
+	require.NoError(t, err)
 	require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
 	s := w.requireSameFold(run)
 	require.Len(t, s.Messages, 2, "what the repeated turn superseded is gone")
