@@ -110,22 +110,32 @@ func (c *crowd) drive(ctx context.Context, fleet *publisher.Fleet, actor, id str
 			return c.call(func() error { return do(ctx, m) })
 		})
 	}
-	for turn := (*publisher.Turn)(nil); c.rest(ctx) && run.Err() == nil; {
-		if turn = run.OpenTurn(); turn == nil {
-			// Errors are in the history.
+	for c.rest(ctx) && run.Err() == nil {
+		head, turn := run.Head(), run.OpenTurn()
+		// Errors are in the history.
+		switch {
+		case turn == nil:
 			_ = publish(schema.TurnStarted, func(ctx context.Context, m schema.Message) error {
+				m.Role = schema.RoleUser
 				_, err := run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{m}})
 				return err
 			})
-			continue
+		case !head.TurnAnswered:
+			_ = publish(schema.TurnAnswered, func(ctx context.Context, m schema.Message) error {
+				call := publisher.ToolCall{ID: "c", Name: "read", Replay: schema.ReplayPure}
+				m.Parts = append(m.Parts, schema.CallPart(call.ID, call.Name))
+				_, err := turn.Answer(ctx, publisher.Answer{Message: m, Calls: []publisher.ToolCall{call}})
+				return err
+			})
+		default:
+			_ = publish(schema.ToolReturned, func(ctx context.Context, m schema.Message) error {
+				result, err := publisher.Result(m.Parts[0].Content)
+				if err != nil {
+					return err
+				}
+				return turn.Return(ctx, head.OpenCalls[0].CallKey, result)
+			})
 		}
-		if tokens%4 != 0 {
-			_ = publish(schema.MessageAdded, turn.AddMessage)
-			continue
-		}
-		_ = publish(schema.TurnEnded, func(ctx context.Context, m schema.Message) error {
-			return turn.End(ctx, publisher.TurnEnd{Messages: []schema.Message{m}})
-		})
 	}
 	if run.Err() == nil {
 		_ = publish(schema.RunEnded, func(ctx context.Context, m schema.Message) error {

@@ -29,7 +29,7 @@ func TestNothingDependsOnAnExecutorsClock(t *testing.T) {
 		t.Skip(`sample: the other tests have these clocks, too; for what is asked of them here run make chaos CHAOSFLAGS="-run Clock"`)
 	}
 	s := scaleOf(1)
-	s.steal, s.turns = 0, 4
+	s.steal, s.turns = 0, 7
 	r := newRound(t, s, number(t, "WAYMARK_CHAOS_SEED", 1))
 	late, early := r.executors[1], r.executors[2]
 

@@ -22,7 +22,7 @@ func TestCallsInDoubtAreSettledAsTheirPoliciesSay(t *testing.T) {
 		t.Skip(`sample: other tests have some calls in doubt; for many run make chaos CHAOSFLAGS="-run InDoubt"`)
 	}
 	s := scaleOf(1)
-	s.tool, s.slots, s.turns = 500, 6, 12
+	s.tool, s.slots, s.turns = 500, 10, 21
 	r := newRound(t, s, number(t, "WAYMARK_CHAOS_SEED", 1))
 	for range 4 {
 		for _, name := range []string{"executor-kill", "executor-stop", "executor-term"} {

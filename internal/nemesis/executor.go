@@ -385,36 +385,51 @@ func (s *slot) leave(ctx context.Context, run *publisher.Run) {
 
 // step publishes what comes next.
 func (s *slot) step(ctx context.Context, run *publisher.Run) error {
+	head := run.Head()
 	turn := run.OpenTurn()
-	turns, said := 0, 0
-	run.View(func(state *schema.State) {
-		turns = len(state.Turns)
-		for i := range state.Messages {
-			if turn != nil && state.Messages[i].Turn == turn.Number() {
-				said++
-			}
-		}
-	})
-	if call := s.due(run, turn, said); call != nil {
-		return s.call(ctx, run, turn, call)
+	if turn != nil && head.TurnAnswered {
+		return s.call(ctx, run, turn, head.OpenCalls)
 	}
 	token, filler := s.token()
-	message := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(token), schema.Text(filler)}}
+	message := func(role string) schema.Message {
+		return schema.Message{Role: role, Parts: []schema.Part{schema.Text(token), schema.Text(filler)}}
+	}
+	start := func(number int32) error {
+		return s.publish(ctx, run, schema.TurnStarted, token, func(ctx context.Context) error {
+			_, err := run.StartTurn(ctx, publisher.TurnSpec{Number: number, Messages: []schema.Message{message(schema.RoleUser)}})
+			return err
+		})
+	}
+	number := head.Turn + 1
+	if turn != nil {
+		number = turn.Number()
+	}
+	chance := chanceOf(run.ID(), number)
 	switch {
-	case turn == nil && turns >= s.Turns:
+	case turn == nil && int(head.Turn) >= s.Turns:
 		return s.publish(ctx, run, schema.RunEnded, token, func(ctx context.Context) error {
 			return run.End(ctx, publisher.RunEnd{Summary: token})
 		})
-	case turn == nil:
-		return s.publish(ctx, run, schema.TurnStarted, token, func(ctx context.Context) error {
-			_, err := run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{message}})
-			return err
-		})
-	case said < 2:
-		return s.publish(ctx, run, schema.MessageAdded, token, func(ctx context.Context) error { return turn.AddMessage(ctx, message) })
-	default:
+	case turn == nil && chance%2 == 0: // something is new to the model
+		return start(0)
+	case turn != nil && head.TurnEpoch < head.Epoch: // an earlier executor left it without an answer
+		return start(number)
+	case turn != nil && chance%16 == 0: // the model fails
 		return s.publish(ctx, run, schema.TurnEnded, token, func(ctx context.Context) error {
-			return turn.End(ctx, publisher.TurnEnd{Messages: []schema.Message{message}})
+			return turn.End(ctx, publisher.TurnEnd{Error: &schema.Error{Type: "overloaded", Message: token}})
 		})
 	}
+	answer := publisher.Answer{Message: message(schema.RoleAssistant), Calls: s.calls(run.ID(), number)}
+	for i := range answer.Calls {
+		answer.Message.Parts = append(answer.Message.Parts, schema.CallPart(answer.Calls[i].ID, answer.Calls[i].Name))
+	}
+	return s.publish(ctx, run, schema.TurnAnswered, token, func(ctx context.Context) (err error) {
+		if turn == nil {
+			turn, err = run.StartTurn(ctx, publisher.TurnSpec{})
+		}
+		if err == nil {
+			_, err = turn.Answer(ctx, answer)
+		}
+		return err
+	})
 }

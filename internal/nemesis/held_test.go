@@ -376,14 +376,8 @@ func (l *heldLane) goesOn(ctx context.Context, parted time.Time) {
 			return
 		}
 	}
-	err = l.asks(ctx, actor, run, "end", "", func(again bool) error {
-		if again {
-			return nil
-		}
-		return turn.End(ctx, publisher.TurnEnd{})
-	})
-	if err != nil {
-		l.tb.Errorf("run %s, end of the turn: %v", l.run, err)
+	if run.OpenTurn() != nil && turn != nil && run.Head().TurnAnswered {
+		l.tb.Errorf("run %s: the turn has not ended with the last of its calls", l.run)
 	}
 }
 

@@ -192,13 +192,17 @@ func write(t *testing.T, fleet *publisher.Fleet, id string, of weight) *heavy {
 	require.NoError(t, err)
 	h.run = run
 	for n := 0; h.bytes < of.bytes; n++ {
-		var turn *publisher.Turn
-		first := h.message("a question", 2_000)
-		h.acknowledged(t, func() (err error) {
-			turn, err = run.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{first}})
-			return err
-		})
+		// A question, and four answers that ask for nothing.
+		question := h.message("a question", 2_000)
+		question.Role = schema.RoleUser
+		spec := publisher.TurnSpec{Messages: []schema.Message{question}}
 		for i := range 4 {
+			var turn *publisher.Turn
+			h.acknowledged(t, func() (err error) {
+				turn, err = run.StartTurn(t.Context(), spec)
+				return err
+			})
+			spec = publisher.TurnSpec{}
 			size := 1_000 + h.rnd.IntN(30_000)
 			switch {
 			case of.large > 0 && n%2 == 0 && i == 0:
@@ -208,9 +212,11 @@ func write(t *testing.T, fleet *publisher.Fleet, id string, of weight) *heavy {
 				size = 240_000 + h.rnd.IntN(20_000)
 			}
 			m := h.message("an answer", size)
-			h.acknowledged(t, func() error { return turn.AddMessage(t.Context(), m) })
+			h.acknowledged(t, func() error {
+				_, err := turn.Answer(t.Context(), publisher.Answer{Message: m})
+				return err
+			})
 		}
-		h.acknowledged(t, func() error { return turn.End(t.Context(), publisher.TurnEnd{}) })
 	}
 	return h
 }
@@ -262,6 +268,8 @@ func (h *heavy) whole(t *testing.T, fleet *publisher.Fleet) {
 		switch d := data.(type) {
 		case *schema.TurnStartedData:
 			messages, refs = d.Messages, d.Refs
+		case *schema.TurnAnsweredData:
+			messages, refs = []schema.Message{d.Message}, d.Refs
 		case *schema.MessageAddedData:
 			messages, refs = []schema.Message{d.Message}, d.Refs
 		}

@@ -69,7 +69,7 @@ func TestAnOlderCopyOfTheStoreIsTold(t *testing.T) {
 func olderCopy(t *testing.T, how string, daemon bool, seed uint64) {
 	t.Helper()
 	s := scaleOf(1)
-	s.turns = 200 // runs that are in hand when the log goes back
+	s.turns = 350 // runs that are in hand when the log goes back
 	// What a tool did outside does not go back with the log: a call whose record is gone runs once more, and nobody can know.
 	s.toolless = true
 	r := newRound(t, s, seed)

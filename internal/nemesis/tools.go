@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,39 +100,39 @@ func (l *loader) serveVerify(nc *nats.Conn) (stop func() error, err error) {
 	})
 }
 
-// due is the call that a run is at: one that is open, or of every second turn its own. nil means none. A call follows from its run and
-// turn alone, so that whoever takes the run over asks for the same.
-func (s *slot) due(run *publisher.Run, turn *publisher.Turn, said int) *publisher.ToolCall {
-	if turn == nil || s.Outside == "" {
-		return nil
-	}
-	id := fmt.Sprintf("call-%d", turn.Number())
+// chanceOf is a number that follows from a run and a turn of it alone, so that each executor of the run plays the turn alike.
+func chanceOf(run string, turn int32) uint32 {
 	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(run.ID() + id)) // a hash takes everything
-	known, open := false, false
-	run.View(func(state *schema.State) {
-		for i := range state.Calls {
-			known = known || state.Calls[i].ToolCallID == id
-		}
-		for i := range state.Head.OpenCalls {
-			open = open || state.Head.OpenCalls[i].ToolCallID == id
-		}
-	})
-	if !open && (known || said != 1 || hash.Sum32()%2 == 0) {
+	_, _ = fmt.Fprintf(hash, "%s %d", run, turn) // a hash takes everything
+	return hash.Sum32()
+}
+
+// calls are those that the answer of a turn asks for: mostly none, else one or two.
+func (s *slot) calls(run string, turn int32) []publisher.ToolCall {
+	if s.Outside == "" {
 		return nil
 	}
 	policies := []schema.Replay{schema.ReplayPure, schema.ReplayIdempotent, schema.ReplayVerify, schema.ReplayHold}
-	call := &publisher.ToolCall{
-		ID: id, Name: "change", Arguments: []byte(`{"call":"` + id + `"}`), Replay: policies[hash.Sum32()/2%4], Occurrence: 1,
+	chance := chanceOf(run, turn) / 16
+	calls := make([]publisher.ToolCall, []int{0, 0, 0, 0, 0, 1, 1, 2}[chance%8])
+	for i := range calls {
+		id := fmt.Sprintf("call-%d-%d", turn, i)
+		calls[i] = publisher.ToolCall{ID: id, Name: "change", Arguments: []byte(`{"call":"` + id + `"}`), Replay: policies[chance>>(3+2*i)%4]}
+		if calls[i].Replay == schema.ReplayVerify {
+			calls[i].VerifySubject = verifySubject
+		}
 	}
-	if call.Replay == schema.ReplayVerify {
-		call.VerifySubject = verifySubject
-	}
-	return call
+	return calls
 }
 
-// call brings a call to its end, as far as its policy lets an executor; then a person decides.
-func (s *slot) call(ctx context.Context, run *publisher.Run, turn *publisher.Turn, call *publisher.ToolCall) error {
+// call brings the first open call of an answered turn to its end, as far as its policy lets an executor; then a person decides.
+func (s *slot) call(ctx context.Context, run *publisher.Run, turn *publisher.Turn, open []schema.OpenCall) error {
+	calls := s.calls(run.ID(), turn.Number())
+	i := slices.IndexFunc(calls, func(c publisher.ToolCall) bool { return c.ID == open[0].ToolCallID })
+	if i < 0 {
+		return fmt.Errorf("call %s of turn %d is open, and no answer asks for it", open[0].ToolCallID, turn.Number())
+	}
+	call := &calls[i]
 	for {
 		err := s.tool(ctx, run, turn, call)
 		if _, held := errors.AsType[*publisher.HeldError](err); !held {

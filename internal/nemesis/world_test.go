@@ -70,7 +70,7 @@ type scale struct {
 }
 
 func scaleOf(servers int) scale {
-	return scale{servers: servers, daemons: servers, executors: 3, slots: 3, pause: 20, turns: 40, steal: 10, tool: 60, timeout: 5 * time.Second, quota: "64MiB"}
+	return scale{servers: servers, daemons: servers, executors: 3, slots: 4, pause: 20, turns: 71, steal: 10, tool: 60, timeout: 5 * time.Second, quota: "64MiB"}
 }
 
 // world is servers, daemons and executors, each a process, with a proxy between any two that talk.
