@@ -293,7 +293,7 @@ func work(t *testing.T, h *haystack, fleet *publisher.Fleet, plain, plainLarge, 
 	turn, err = run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{message("again " + pattern)}})
 	require.NoError(t, err)
 	call = publisher.ToolCall{ID: "c2", Name: "fail", Replay: schema.ReplayPure, Arguments: []byte(`{}`)}
-	_, err = turn.Call(ctx, call)
+	_, err = turn.Answer(ctx, publisher.Answer{Message: textMessage(schema.RoleAssistant, "again"), Calls: []publisher.ToolCall{call}})
 	require.NoError(t, err)
 	_, err = turn.Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
 		return publisher.ToolResult{}, fmt.Errorf("cannot log in with %s", pattern)
@@ -308,7 +308,6 @@ func work(t *testing.T, h *haystack, fleet *publisher.Fleet, plain, plainLarge, 
 		require.NoError(t, run.AddMessage(ctx, message(fmt.Sprintf("%d of %s", i, pattern))))
 	}
 	require.NoError(t, run.Synchronous(ctx))
-	require.NoError(t, turn.End(ctx, publisher.TurnEnd{}))
 	require.NoError(t, run.Wait(ctx, schema.RunWaitingData{InterruptID: "q1", Reason: "human_input", Message: "is " + pattern + " right?"}))
 	answer, err := fleet.Start(ctx, publisher.RunSpec{ID: "r2", Task: "poison"})
 	require.NoError(t, err)

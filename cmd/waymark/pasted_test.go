@@ -105,12 +105,16 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 		turn, err := r.StartTurn(t.Context(), publisher.TurnSpec{})
 		require.NoError(t, err)
 		if run == ended {
-			require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
+			_, err = turn.Answer(t.Context(), publisher.Answer{Message: textMessage(schema.RoleAssistant, "done")})
+			require.NoError(t, err)
 			require.NoError(t, r.End(t.Context(), publisher.RunEnd{}))
 			continue
 		}
-		_, err = turn.Call(t.Context(), publisher.ToolCall{ID: call, Name: "pay", Replay: schema.ReplayHold})
+		keys, err := turn.Answer(t.Context(), publisher.Answer{
+			Message: textMessage(schema.RoleAssistant, "I pay"), Calls: []publisher.ToolCall{{ID: call, Name: "pay", Replay: schema.ReplayHold}},
+		})
 		require.NoError(t, err)
+		require.NoError(t, turn.Begin(t.Context(), keys[0]))
 		wait(t.Context(), t, r, asks)
 	}
 	require.Eventually(t, func() bool {

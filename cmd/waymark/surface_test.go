@@ -161,8 +161,11 @@ func newSurface(t *testing.T) *surface {
 			turn, err := r.StartTurn(t.Context(), publisher.TurnSpec{Time: time.Now()})
 			require.NoError(t, err)
 			if state == "held" {
-				_, err = turn.Call(t.Context(), publisher.ToolCall{ID: "c1", Name: "pay", Replay: schema.ReplayHold})
+				keys, err := turn.Answer(t.Context(), publisher.Answer{
+					Message: textMessage(schema.RoleAssistant, "I pay"), Calls: []publisher.ToolCall{{ID: "c1", Name: "pay", Replay: schema.ReplayHold}},
+				})
 				require.NoError(t, err)
+				require.NoError(t, turn.Begin(t.Context(), keys[0]))
 			}
 			if state == "ended" || state == "removed" {
 				require.NoError(t, r.End(t.Context(), publisher.RunEnd{}))

@@ -59,12 +59,13 @@ func driveRun(t *testing.T, nc *nats.Conn, run string, turns int, checkpoints *n
 	for i := range turns {
 		turn, err := r.StartTurn(t.Context(), publisher.TurnSpec{Messages: []schema.Message{textMessage(schema.RoleUser, "go on")}})
 		require.NoError(t, err)
-		_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "call", Name: "hammer", Arguments: jsontext.Value(`{}`), Replay: schema.ReplayPure},
-			func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
-				return publisher.ToolResult{Result: jsontext.Value(`"bang"`)}, nil
-			})
+		call := publisher.ToolCall{ID: "call", Name: "hammer", Arguments: jsontext.Value(`{}`), Replay: schema.ReplayPure}
+		_, err = turn.Answer(t.Context(), publisher.Answer{Message: textMessage(schema.RoleAssistant, "I nail it"), Calls: []publisher.ToolCall{call}})
 		require.NoError(t, err)
-		require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{Messages: []schema.Message{textMessage(schema.RoleAssistant, "done")}}))
+		_, err = turn.Tool(t.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+			return publisher.ToolResult{Result: jsontext.Value(`"bang"`)}, nil
+		})
+		require.NoError(t, err)
 		for {
 			m, err := checkpoints.NextMsg(startLimit)
 			require.NoError(t, err, "no checkpoint of turn %d was republished", i+1)

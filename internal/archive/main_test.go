@@ -86,14 +86,14 @@ func (w *world) turn(r *publisher.Run, id string, result any) {
 	w.tb.Helper()
 	turn, err := r.StartTurn(w.tb.Context(), publisher.TurnSpec{})
 	require.NoError(w.tb, err)
-	_, err = turn.Tool(w.tb.Context(), publisher.ToolCall{ID: id, Name: "read", Replay: schema.ReplayPure},
-		func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
-			return publisher.Result(result)
-		})
+	call := publisher.ToolCall{ID: id, Name: "read", Replay: schema.ReplayPure}
+	said := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("I read " + id), schema.CallPart(id, call.Name)}}
+	_, err = turn.Answer(w.tb.Context(), publisher.Answer{Message: said, Calls: []publisher.ToolCall{call}})
 	require.NoError(w.tb, err)
-	require.NoError(w.tb, turn.End(w.tb.Context(), publisher.TurnEnd{Messages: []schema.Message{
-		{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("after " + id)}},
-	}}))
+	_, err = turn.Tool(w.tb.Context(), call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
+		return publisher.Result(result)
+	})
+	require.NoError(w.tb, err)
 }
 
 // large is a result that goes to the blob store.
@@ -107,7 +107,7 @@ func (w *world) eventful(id string) {
 	r := w.start(id)
 	w.turn(r, "c1", 1)
 	w.turn(r, "c2", large)
-	_, err := r.StartTurn(ctx, publisher.TurnSpec{}) // which the takeover interrupts
+	_, err := r.StartTurn(ctx, publisher.TurnSpec{Time: time.Now()}) // which the takeover interrupts
 	require.NoError(w.tb, err)
 	second := w.executor("exec-2")
 	resumed, err := second.Resume(ctx, id, publisher.ResumeSpec{})

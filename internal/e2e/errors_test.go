@@ -35,7 +35,8 @@ func TestWhatMustNotBeDoneIsATypedErrorThatSaysWhatToDo(t *testing.T) {
 			t.Helper()
 			turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
 			require.NoError(t, err)
-			_, err = turn.Call(t.Context(), publisher.ToolCall{ID: "c", Name: "water", Arguments: []byte(`{"bed":"A"}`), Replay: schema.ReplayPure})
+			asked := publisher.ToolCall{ID: "c", Name: "water", Arguments: []byte(`{"bed":"A"}`), Replay: schema.ReplayPure}
+			_, err = turn.Answer(t.Context(), publisher.Answer{Message: text("assistant", "It is dry."), Calls: []publisher.ToolCall{asked}})
 			require.NoError(t, err)
 			again, err := newer.Resume(t.Context(), run.ID(), publisher.ResumeSpec{})
 			require.NoError(t, err)

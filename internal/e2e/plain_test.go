@@ -14,14 +14,16 @@ import (
 )
 
 // plainEvents are a run as somebody writes it who knows the page about events and no SDK.
-var plainEvents = []struct{ name, data string }{
-	{"run.started", `{"agent":"gardener","executor":"shell","task":"water the beds"}`},
-	{"turn.started", `{"turn":1,"messages":[{"role":"user","parts":[{"type":"text","content":"Water the beds – all of them: \"A\" & B."}]}]}`},
-	{"message.added", `{"message":{"role":"assistant","parts":[{"type":"text","content":"I look first."},{"type":"tool_call","id":"c1","name":"moisture"}]}}`},
-	{"tool.called", `{"tool_call_id":"c1","name":"moisture","arguments":{"bed":"A"},"replay":"pure"}`},
-	{"tool.returned", `{"tool_call_id":"c1","result":{"percent":12}}`},
-	{"turn.ended", `{"turn":1,"messages":[{"role":"tool","parts":[{"type":"tool_call_response","id":"c1"}]}],"usage":{"input_tokens":9,"output_tokens":4}}`},
-	{"run.ended", `{"status":"completed","summary":"done"}`},
+var plainEvents = []struct{ name, turn, data string }{
+	{"run.started", "", `{"agent":"gardener","executor":"shell","task":"water the beds"}`},
+	{"turn.started", "1", `{"turn":1,"messages":[{"role":"user","parts":[{"type":"text","content":"Water the beds – all of them: \"A\" & B."}]}]}`},
+	{"turn.answered", "1", `{"turn":1,"message":{"role":"assistant","parts":[{"type":"text","content":"I look first."},{"type":"tool_call","id":"c1","name":"moisture"}]},
+		"calls":[{"tool_call_id":"c1","name":"moisture","arguments":{"bed":"A"},"replay":"hold"}],"usage":{"input_tokens":9,"output_tokens":4}}`},
+	{"tool.called", "1", `{"tool_call_id":"c1","name":"moisture"}`},
+	{"tool.returned", "1", `{"tool_call_id":"c1","result":{"percent":12}}`},
+	{"turn.started", "2", `{"turn":2,"messages":[{"role":"tool","parts":[{"type":"tool_call_response","id":"c1","call_turn":1}]}]}`},
+	{"turn.answered", "2", `{"turn":2,"message":{"role":"assistant","parts":[{"type":"text","content":"I water them."}]}}`},
+	{"run.ended", "", `{"status":"completed","summary":"done"}`},
 }
 
 // plainMessage writes an event in one of the two modes, with nothing but strings.
@@ -36,15 +38,15 @@ func plainMessage(mode, run string, i int) *nats.Msg {
 		} {
 			msg.Header.Set(name, value)
 		}
-		if i > 0 && i < len(plainEvents)-1 {
-			msg.Header.Set("ce-turn", "1")
+		if e.turn != "" {
+			msg.Header.Set("ce-turn", e.turn)
 		}
 		msg.Data = []byte(e.data)
 		return msg
 	}
 	turn := ""
-	if i > 0 && i < len(plainEvents)-1 {
-		turn = `"turn":1,`
+	if e.turn != "" {
+		turn = `"turn":` + e.turn + `,`
 	}
 	msg.Header.Set("Content-Type", "application/cloudevents+json; charset=utf-8")
 	msg.Data = fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/waymark/default/shell","type":%q,"subject":%q,%s"data":%s}`,
@@ -67,7 +69,7 @@ func TestPlainCloudEventsRecover(t *testing.T) {
 			for i := range plainEvents {
 				_, err := js.PublishMsg(t.Context(), plainMessage(mode, whole, i))
 				require.NoError(t, err)
-				if i < 4 { // up to the call
+				if i < 4 { // up to the begin of the call
 					_, err := js.PublishMsg(t.Context(), plainMessage(mode, half, i))
 					require.NoError(t, err)
 				}
@@ -77,7 +79,7 @@ func TestPlainCloudEventsRecover(t *testing.T) {
 			require.Equal(t, schema.StatusCompleted, state.Head.Status)
 			require.EqualValues(t, 9, state.Head.Usage.InputTokens)
 			messages := state.Joined()
-			require.Len(t, messages, 3)
+			require.Len(t, messages, 4)
 			require.Equal(t, `Water the beds – all of them: "A" & B.`, *messages[0].Parts[0].Content)
 			require.JSONEq(t, `{"bed":"A"}`, string(messages[1].Parts[1].Arguments))
 			require.JSONEq(t, `{"percent":12}`, string(messages[2].Parts[0].Response))

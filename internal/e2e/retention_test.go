@@ -136,7 +136,7 @@ func TestOlderBoundariesStayRestorableUntilTheirRunIsRemoved(t *testing.T) {
 			if n%2 == 1 {
 				turn, err = run.StartTurn(t.Context(), publisher.TurnSpec{Time: time.Now()})
 			} else {
-				err = turn.End(t.Context(), publisher.TurnEnd{})
+				_, err = turn.Answer(t.Context(), publisher.Answer{Message: text("assistant", "done")})
 			}
 			require.NoError(t, err)
 			digest := run.Head().Digest

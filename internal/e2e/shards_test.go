@@ -160,11 +160,11 @@ func (s *sharded) driveOne(f *publisher.Fleet, id string) error {
 	pace := time.NewTicker(30 * time.Millisecond)
 	defer pace.Stop()
 	for !s.stop.Load() {
-		turn, err := run.StartTurn(ctx, publisher.TurnSpec{})
+		turn, err := run.StartTurn(ctx, publisher.TurnSpec{Messages: []schema.Message{text("user", "go on")}})
 		if err != nil {
 			return err
 		}
-		if err := turn.End(ctx, publisher.TurnEnd{}); err != nil {
+		if _, err := turn.Answer(ctx, publisher.Answer{Message: text("assistant", "done")}); err != nil {
 			return err
 		}
 		n += 2

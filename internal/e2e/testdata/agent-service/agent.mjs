@@ -45,7 +45,8 @@ async function publish(type, data, turn) {
 const say = (role, content) => ({ role, parts: [{ type: "text", content }] });
 await publish("run.started", { agent: "gardener", executor, task: "water the beds" });
 await publish("turn.started", { turn: 1, messages: [say("user", "Water the beds.")] }, 1);
-await publish("message.added", { message: say("assistant", "I look at the soil first.") }, 1);
-await publish("tool.called", { tool_call_id: "c1", name: "moisture", arguments: { bed: "A" }, replay: "pure" }, 1);
+const call = { tool_call_id: "c1", name: "moisture", arguments: { bed: "A" }, replay: "hold" };
+await publish("turn.answered", { turn: 1, message: say("assistant", "I look at the soil first."), calls: [call] }, 1);
+await publish("tool.called", { tool_call_id: "c1", name: "moisture" }, 1);
 console.log(JSON.stringify({ executor, prompt: service.subject.prompt }));
 await nc.closed();
