@@ -17,7 +17,7 @@ type Config struct {
 	Fleet string
 	// Runs to have in the end, and how many of them are to be live: running or waiting, evenly spread.
 	Runs, Live int
-	// Turns of a run; default 1. Each is four events.
+	// Turns of a run; default 1. Each is three events.
 	Turns int
 	// Payload is the size in bytes of a tool's result, and half of it that of an answer. Default 256.
 	Payload int
@@ -106,9 +106,11 @@ func (c Config) Run(n int) ([]*schema.Event, error) {
 	for turn := int32(1); int(turn) <= c.Turns; turn++ {
 		call := fmt.Sprintf("call-%d", turn)
 		g.add(&schema.TurnStartedData{Turn: turn, Messages: []schema.Message{{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(g.text(64))}}}}, turn)
-		g.add(&schema.ToolCalledData{ToolCallID: call, Name: "look", Arguments: jsontext.Value(`{"at":"` + g.text(32) + `"}`), Replay: schema.ReplayPure}, turn)
+		g.add(&schema.TurnAnsweredData{
+			Turn: turn, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(g.text(c.Payload / 2)), schema.CallPart(call, "look")}},
+			Calls: []schema.RequestedCall{{ToolCallID: call, Name: "look", Arguments: jsontext.Value(`{"at":"` + g.text(32) + `"}`), Replay: schema.ReplayPure}},
+		}, turn)
 		g.add(&schema.ToolReturnedData{ToolCallID: call, Result: jsontext.Value(`"` + g.text(c.Payload) + `"`)}, turn)
-		g.add(&schema.TurnEndedData{Turn: turn, Messages: []schema.Message{{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(g.text(c.Payload / 2))}}}}, turn)
 	}
 	switch {
 	case !c.live(n):
