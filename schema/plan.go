@@ -236,9 +236,8 @@ func planTurn(s *State) PlanTurn {
 		return PlanTurn{Turn: h.Turn + 1, Action: TurnNext}
 	}
 	t := PlanTurn{Turn: h.Turn, Action: TurnRepeat, Messages: h.TurnMessages}
-	answered := slices.ContainsFunc(s.Messages, func(m StateMessage) bool { return m.Turn == h.Turn && m.Role == RoleAssistant })
 	called := slices.ContainsFunc(s.Calls, func(c Call) bool { return c.Turn == h.Turn })
-	if h.TurnAnswered || answered || called {
+	if h.TurnAnswered || called {
 		t.Action = TurnContinue
 	}
 	return t

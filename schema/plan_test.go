@@ -192,10 +192,19 @@ func TestThePlanSaysWhereItGoesOn(t *testing.T) {
 			},
 			turn: schema.PlanTurn{Turn: 1, Action: schema.TurnRepeat, Messages: 1}, next: schema.PlanContinue,
 		},
+		"a turn with a message and no answer is repeated": {
+			write: func(r *testRun) {
+				r.write(&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{userMessage("hi")}}, 1)
+				r.write(&schema.MessageAddedData{Message: assistantMessage(schema.Text("well"))}, 1)
+			},
+			turn: schema.PlanTurn{Turn: 1, Action: schema.TurnRepeat, Messages: 2}, next: schema.PlanContinue,
+		},
 		"a turn with an answer goes on": {
 			write: func(r *testRun) {
 				r.write(&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{userMessage("hi")}}, 1)
-				r.write(&schema.MessageAddedData{Message: assistantMessage(schema.Text("yes"))}, 1)
+				r.write(&schema.TurnAnsweredData{
+					Turn: 1, Message: assistantMessage(schema.CallPart("c1", "ls")), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "ls", Replay: schema.ReplayPure}},
+				}, 1)
 			},
 			turn: schema.PlanTurn{Turn: 1, Action: schema.TurnContinue, Messages: 2}, next: schema.PlanContinue,
 		},

@@ -68,7 +68,7 @@ func answered(ctx context.Context, run *publisher.Run, model Model) (*publisher.
 // recorded returns the calls of a turn whose answer is in the record.
 func recorded(run *publisher.Run, turn int32) (calls []publisher.ToolCall, ok bool) {
 	run.View(func(s *schema.State) {
-		ok = slices.ContainsFunc(s.Messages, func(m schema.StateMessage) bool { return m.Turn == turn && m.Role == schema.RoleAssistant })
+		ok = s.Head.Turn == turn && s.Head.TurnAnswered
 		for i := range s.Calls {
 			if c := &s.Calls[i]; c.Turn == turn {
 				calls = append(calls, publisher.ToolCall{
