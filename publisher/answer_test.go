@@ -295,3 +295,28 @@ func TestStartTurn_NothingNew_IsPublishedWhenItIsNeeded(t *testing.T) {
 		})
 	}
 }
+
+// A call behind the end of its turn belongs to the next one: it is refused before anything is published.
+func TestCall_EndedTurn_IsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	call := publisher.ToolCall{ID: "c1", Name: "ls", Replay: schema.ReplayPure}
+	turn := openTurn(t, run)
+	keys, err := turn.Call(t.Context(), call)
+	require.NoError(t, err)
+	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}))
+	before := len(w.log("r1"))
+	call.ID = "c2"
+	_, err = turn.Call(t.Context(), call)
+	refused, ok := errors.AsType[*publisher.RejectedError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, schema.ReasonTurnOrder, refused.Reason)
+	_, err = turn.Tool(t.Context(), call, counted(new(atomic.Int64), "ran"))
+	require.ErrorIs(t, err, publisher.ErrRejected)
+	require.Len(t, w.log("r1"), before)
+	require.NoError(t, turn.Return(t.Context(), keys[0], publisher.ToolResult{}), "an open call gets its outcome")
+	_, err = openTurn(t, run).Call(t.Context(), call)
+	require.NoError(t, err)
+	w.requireSameFold(run)
+}

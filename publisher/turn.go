@@ -201,8 +201,8 @@ func readable(c ToolCall) *ToolCall {
 	return &c
 }
 
-// Call publishes calls before their tools run, and returns their keys. For tools that are not run by [Turn.Tool]:
-// publish their outcome with Return or Fail. Where anything comes between Call and a tool of the policies hold and verify, or
+// Call publishes calls that no answer asks for, as of hooks, proxies and workflows, before their tools run, and returns their keys. It is
+// for tools that are not run by [Turn.Tool]: publish their outcome with Return or Fail. An ended turn takes no new call. Where anything comes between Call and a tool of the policies hold and verify, or
 // the run is pipelined, call [Turn.Begin] before the tool. With an error that comes with keys the calls are recorded, and
 // their tools must not run before Begin has returned nil.
 func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, error) {
