@@ -30,7 +30,7 @@
 //	WAYMARK_CHAOS_AWAY=time   how long all servers are away, in place of ten minutes
 //	WAYMARK_SOAK=duration     how long the soak takes; without it there is none
 //	WAYMARK_SOAK_FAULTS=none  nothing is broken meanwhile; default: something mild now and then
-//	WAYMARK_SOAK_PAUSE=n      milliseconds between two boundaries of a run in a soak; default 150
+//	WAYMARK_SOAK_PAUSE=n      milliseconds between two boundaries of a run in a soak; default 175
 //	WAYMARK_SOAK_LEAK=kind    the proof that a soak finds it: executors leak a goroutine, or memory, for each run
 //	WAYMARK_E2E_FULL=1        the whole schedules, as in internal/e2e
 //

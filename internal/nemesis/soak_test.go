@@ -99,7 +99,7 @@ func TestNothingGrowsUnderSteadyWork(t *testing.T) {
 	servers := int(number(t, "WAYMARK_CHAOS_SERVERS", 1)) //nolint:gosec // 1 or 3
 	sc := scaleOf(servers)
 	sc.daemons, sc.metrics, sc.leak = 2, true, os.Getenv("WAYMARK_SOAK_LEAK")
-	sc.pause, sc.turns = int64(number(t, "WAYMARK_SOAK_PAUSE", 150)), 14       //nolint:gosec // milliseconds
+	sc.pause, sc.turns = int64(number(t, "WAYMARK_SOAK_PAUSE", 175)), 16       //nolint:gosec // milliseconds
 	seed := number(t, "WAYMARK_CHAOS_SEED", uint64(time.Now().UnixNano()%1e9)) //nolint:gosec // any number will do
 	t.Logf("WAYMARK_CHAOS_SEED=%d WAYMARK_CHAOS_SERVERS=%d WAYMARK_SOAK=%s", seed, servers, lasts)
 	w := newWorld(t, sc, seed)
