@@ -244,7 +244,7 @@ func (c *Call) settled(e *Event, d *ToolSettledData, epoch Epoch) {
 			c.Refs = append(c.Refs, late.Refs...)
 		}
 	default:
-		c.Outcome, c.Result, c.IsError = OutcomeReturned, d.Result, d.IsError
+		c.Outcome, c.Result, c.IsError, c.ResultSource = OutcomeReturned, d.Result, d.IsError, d.Source
 		c.Refs = append(c.Refs, d.Refs...)
 	}
 	c.ClosedAt = e.Time

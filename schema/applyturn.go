@@ -274,7 +274,7 @@ func (h *Head) begin(c *OpenCall, d *ToolCalledData) Verdict {
 	case !policy.Rerunnable() && c.MayHaveRun(h.Epoch):
 		return rejected(ReasonCallOpen, "call %.80q of turn %d is recorded as %s and may have run: ask a person, or the tool, first", c.ToolCallID, c.Turn, c.Replay)
 	}
-	c.Requested, c.Again, c.Epoch, c.Replay = false, false, h.Epoch, policy
+	c.Requested, c.Again, c.Epoch, c.Replay, c.Told = false, false, h.Epoch, policy, d.VerifySubject == VerifyTranscript
 	return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey, Begun: true}
 }
 
@@ -354,7 +354,7 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 	h.Counts.Settled++
 	h.noDoubt(c.CallKey)
 	if d.How == SettledRerun {
-		c.InDoubt, c.Held, c.Late, c.Epoch, c.Decision = false, false, false, h.Epoch, ""
+		c.InDoubt, c.Held, c.Late, c.Told, c.Epoch, c.Decision = false, false, false, false, h.Epoch, ""
 		c.Requested, c.Again = c.Requested || p.control, p.control // an executor's own settlement begins it
 		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}
 	}

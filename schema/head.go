@@ -116,6 +116,8 @@ type OpenCall struct {
 	InDoubt bool `json:"in_doubt,omitzero"`
 	// Held: in doubt, and left to a person: by its policy, or because the run waits for its settlement.
 	Held bool `json:"held,omitzero"`
+	// Told: a transcript tells of the call, and not of its result; see [VerifyTranscript].
+	Told bool `json:"told,omitzero"`
 	// Late: a fenced executor's result arrived and can be adopted.
 	Late bool `json:"late_result,omitzero"`
 }
@@ -302,11 +304,12 @@ type Head struct {
 }
 
 // HeldCalls returns the open calls whose outcome a person must say: those in doubt that the replay policy leaves to a person, and each
-// open call of an ended run, which has no executor.
+// open call of an ended run, which has no executor. One that only a transcript tells of is left out before an executor has met it: it is
+// of the past, and nothing waits for it.
 func (h *Head) HeldCalls() []OpenCall {
 	var held []OpenCall
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; h.Status.Terminal() || c.InDoubt && c.Held {
+		if c := &h.OpenCalls[i]; h.Status.Terminal() && !c.Told || c.InDoubt && c.Held {
 			held = append(held, *c)
 		}
 	}

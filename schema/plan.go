@@ -282,7 +282,7 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 		p.Why, p.IdempotencyKey = "its tool is pure", key
 	case o.Replay == ReplayIdempotent:
 		p.Why, p.IdempotencyKey = "its tool does nothing twice under the same key", key
-	case o.Replay == ReplayVerify && c != nil && c.VerifySubject != "":
+	case o.Replay == ReplayVerify && c != nil && c.VerifySubject != "" && c.VerifySubject != VerifyTranscript:
 		p.Action, p.VerifySubject, p.IdempotencyKey = CallVerify, c.VerifySubject, key
 		p.Why = "its tool is asked what became of it; when it cannot tell, a person settles it"
 		p.Commands = SettleCommands(h.Fleet, h.Run, o.CallKey)
@@ -291,6 +291,9 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 		p.Why = "whether it had its effect is not known, and its policy leaves that to a person"
 		if o.Replay == ReplayVerify {
 			p.Why = "whether it had its effect is not known, and it names no subject to ask"
+		}
+		if o.Told {
+			p.Why = "whether it had its effect is not known: it is of a transcript that has no result of it"
 		}
 		for i := range h.Interrupts {
 			if w := &h.Interrupts[i]; w.Reason == WaitToolInDoubt && w.CallKey() == o.CallKey {

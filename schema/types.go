@@ -388,6 +388,7 @@ type ToolSettledData struct {
 	IsError *bool          `json:"is_error,omitzero"`
 	By      string         `json:"by,omitzero"`
 	Claimed string         `json:"claimed,omitzero"`
+	Source  jsontext.Value `json:"source,omitzero"`
 	Refs    []Ref          `json:"refs,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
 }

@@ -20,8 +20,8 @@ type Run struct {
 	Bytes int64
 	// Pins are the names of its pinned points.
 	Pins []string
-	// Handoffs counts those that are offered or accepted; OpenCalls the calls without an outcome, InDoubt those of them
-	// that are in doubt or held; Waits what it waits for.
+	// Handoffs counts those that are offered or accepted; OpenCalls the calls whose outcome a person must say, InDoubt
+	// those that are in doubt or held; Waits what it waits for.
 	Handoffs, OpenCalls, InDoubt, Waits int
 	// Forks are the runs that stand on it and are stored, removed ones left out.
 	Forks []string
@@ -32,11 +32,11 @@ type Run struct {
 // RunOf is what a plan needs to know of a run, from its checkpoint. The forks are for the caller to find.
 func RunOf(c *schema.Checkpoint, bytes int64, forks []string) Run {
 	r := Run{
-		ID: c.Run, Status: c.Status, Bytes: bytes, Handoffs: len(c.Handoffs), OpenCalls: len(c.OpenCalls), Waits: len(c.Interrupts),
+		ID: c.Run, Status: c.Status, Bytes: bytes, Handoffs: len(c.Handoffs), OpenCalls: len(c.HeldCalls()), Waits: len(c.Interrupts),
 		Forks: forks, Unreadable: !c.Complete(),
 	}
 	for i := range c.OpenCalls {
-		if c.OpenCalls[i].InDoubt || c.OpenCalls[i].Held {
+		if call := &c.OpenCalls[i]; call.InDoubt && !call.Told || call.Held {
 			r.InDoubt++
 		}
 	}
