@@ -167,10 +167,7 @@ func demoWorkshop(file string) (*transcript.Run, error) {
 				Name: c.Tool, Arguments: c.Arguments, Answered: true, Source: workshopPolicy(c.Replay),
 			}
 		}
-		turn.Items = append(turn.Items, transcript.Item{Message: say})
-		for _, c := range calls {
-			turn.Items = append(turn.Items, transcript.Item{Call: c})
-		}
+		turn.Answer = transcript.Answer{Message: say.Message, Calls: calls}
 		for _, c := range calls {
 			turn.Items = append(turn.Items, transcript.Item{Result: c})
 		}
@@ -181,7 +178,7 @@ func demoWorkshop(file string) (*transcript.Run, error) {
 	}
 	run.Steps = append(run.Steps, transcript.Step{Turn: &transcript.Turn{
 		Number: int32(len(w.Turns) + 1), //nolint:gosec // a handful
-		Items:  []transcript.Item{{Message: message(schema.RoleAssistant, schema.Text(w.Finish))}},
+		Answer: transcript.Answer{Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text(w.Finish)}}},
 	}})
 	return run, nil
 }

@@ -88,12 +88,10 @@ type walk struct {
 	// noted is the last sequence of the epoch that the journal has.
 	noted schema.Sequence
 
-	// outside, compactions are what is recorded of them and was not passed yet; turns is the last turn that has ended.
+	// outside, compactions are what is recorded of them and was not passed yet.
 	outside, compactions int
-	turns                int32
-	open                 *publisher.Turn
-	// inside counts the messages of the open turn.
-	inside int
+	// inside counts what is recorded of the messages of each turn.
+	inside map[int32]int
 }
 
 // takenOver writes the takeover down and finds the place.
@@ -103,22 +101,16 @@ func (w *walk) takenOver() error {
 		if n := len(s.Takeovers); n > 0 {
 			from = s.Takeovers[n-1].From
 		}
+		w.inside = make(map[int32]int, len(s.Turns))
 		for i := range s.Messages {
-			switch s.Messages[i].Turn {
-			case 0:
+			if turn := s.Messages[i].Turn; turn == 0 {
 				w.outside++
-			case s.Head.Turn:
-				w.inside++
+			} else {
+				w.inside[turn]++
 			}
 		}
 		w.compactions = len(s.Compactions)
-		for i := range s.Turns {
-			if s.Turns[i].Ended != nil {
-				w.turns = max(w.turns, s.Turns[i].Turn)
-			}
-		}
 	})
-	w.open = w.run.OpenTurn()
 	return w.player.Journal.Write(journal.Entry{
 		Op: journal.Resumed, Run: w.run.ID(), Start: w.begun.UnixNano(),
 		Epoch: uint64(from.Epoch), Sequence: uint64(from.Sequence),

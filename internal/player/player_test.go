@@ -94,8 +94,8 @@ func TestARunThatIsStoppedAgainAndAgainEndsAsTheSource(t *testing.T) {
 			p := &player.Player{Fleet: fleet, Journal: witness, Tool: player.Recorded, Now: time.Now}
 			play := p.Play
 			for {
-				// A call in doubt takes three: it is settled, begun and returned. With fewer nobody would ever get on.
-				witness.left = 3
+				// A call takes two: it is begun and returned. With fewer no executor would ever get on.
+				witness.left = 2
 				err := play(t.Context(), script)
 				if err == nil {
 					break

@@ -13,87 +13,57 @@ import (
 
 // turn plays one turn, or what is missing of it.
 func (w *walk) turn(ctx context.Context, t *transcript.Turn) error {
-	if t.Number <= w.turns {
-		return nil
-	}
-	turn, recorded := w.open, 0
-	if turn != nil && turn.Number() == t.Number {
-		recorded = w.inside - len(t.New)
-	} else {
-		var err error
-		turn, err = w.run.StartTurn(ctx, publisher.TurnSpec{Number: t.Number, Messages: plain(t.New), Time: time.Now()})
-		if err != nil {
+	turn, recorded := w.run.Turn(t.Number), w.inside[t.Number]
+	// A turn's start has all of its messages.
+	if recorded == 0 && len(t.New) > 0 {
+		if _, err := w.run.StartTurn(ctx, publisher.TurnSpec{Number: t.Number, Messages: plain(t.New)}); err != nil {
 			return err
 		}
 		if err := w.note(boundary{kind: schema.TurnStarted}); err != nil {
 			return err
 		}
+		recorded = len(t.New)
 	}
-	// Messages behind the last call and result go out with the turn's end.
-	tail := len(t.Items)
-	for tail > 0 && t.Items[tail-1].Message != nil {
-		tail--
+	if recorded == len(t.New) {
+		if err := w.answer(ctx, turn, &t.Answer); err != nil {
+			return err
+		}
+		recorded++
 	}
-	for i := 0; i < tail; i++ {
-		switch it := t.Items[i]; {
-		case it.Message != nil && recorded > 0:
-			recorded--
-		case it.Message != nil:
-			calls := callsAfter(t.Items[i+1 : tail])
-			if err := w.say(ctx, turn, it.Message, calls); err != nil {
-				return err
-			}
-			i += len(calls)
-		case it.Call != nil:
-			if err := w.call(ctx, turn, it.Call); err != nil {
-				return err
-			}
-		default:
+	recorded -= len(t.New) + 1
+	for _, it := range t.Items {
+		switch {
+		case it.Result != nil:
 			if err := w.result(ctx, turn, it.Result); err != nil {
+				return err
+			}
+		case recorded > 0:
+			recorded--
+		default:
+			if err := turn.AddMessage(ctx, it.Message.Message); err != nil {
+				return err
+			}
+			if err := w.note(boundary{kind: schema.MessageAdded}); err != nil {
 				return err
 			}
 		}
 	}
-	err := turn.End(ctx, publisher.TurnEnd{
-		Messages: itemMessages(t.Items[tail:]), FinishReasons: t.FinishReasons, ResponseID: t.ResponseID, Model: t.Model, Usage: t.Usage,
+	return nil
+}
+
+// answer publishes what the model says and the calls that it asks for.
+func (w *walk) answer(ctx context.Context, turn *publisher.Turn, a *transcript.Answer) error {
+	calls := make([]publisher.ToolCall, len(a.Calls))
+	for i, c := range a.Calls {
+		calls[i] = w.toolCall(c)
+	}
+	_, err := turn.Answer(ctx, publisher.Answer{
+		Message: a.Message, Calls: calls, FinishReasons: a.FinishReasons, ResponseID: a.ResponseID, Model: a.Model, Usage: a.Usage,
 	})
 	if err != nil {
 		return err
 	}
-	w.open = nil
-	return w.note(boundary{kind: schema.TurnEnded})
-}
-
-// say publishes a message and the calls it asks for.
-func (w *walk) say(ctx context.Context, turn *publisher.Turn, m *transcript.Message, calls []*transcript.Call) error {
-	if err := turn.AddMessage(ctx, m.Message); err != nil {
-		return err
-	}
-	if err := w.note(boundary{kind: schema.MessageAdded}); err != nil || len(calls) == 0 {
-		return err
-	}
-	asked := make([]publisher.ToolCall, len(calls))
-	events := make([]boundary, len(calls))
-	for i, c := range calls {
-		asked[i], events[i] = w.toolCall(c), boundary{journal.KindCalled, c.Key}
-	}
-	if _, err := turn.Call(ctx, asked...); err != nil {
-		return err
-	}
-	return w.note(events...)
-}
-
-// call publishes a call unless it is recorded: the answer that asks for it may have been cut short.
-func (w *walk) call(ctx context.Context, turn *publisher.Turn, c *transcript.Call) error {
-	recorded := false
-	w.run.View(func(s *schema.State) { recorded = s.Call(c.Key) != nil })
-	if recorded {
-		return nil
-	}
-	if _, err := turn.Call(ctx, w.toolCall(c)); err != nil {
-		return err
-	}
-	return w.note(boundary{journal.KindCalled, c.Key})
+	return w.note(boundary{kind: schema.TurnAnswered})
 }
 
 // witness returns what writes entries about a call.
@@ -240,30 +210,10 @@ func (w *walk) toolCall(c *transcript.Call) publisher.ToolCall {
 	}
 }
 
-// callsAfter returns the calls at the beginning of items: those that the message before them asks for.
-func callsAfter(items []transcript.Item) []*transcript.Call {
-	var calls []*transcript.Call
-	for _, it := range items {
-		if it.Call == nil {
-			break
-		}
-		calls = append(calls, it.Call)
-	}
-	return calls
-}
-
 func plain(messages []transcript.Message) []schema.Message {
 	list := make([]schema.Message, len(messages))
 	for i := range messages {
 		list[i] = messages[i].Message
-	}
-	return list
-}
-
-func itemMessages(items []transcript.Item) []schema.Message {
-	list := make([]schema.Message, len(items))
-	for i, it := range items {
-		list[i] = it.Message.Message
 	}
 	return list
 }

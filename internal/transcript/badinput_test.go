@@ -158,8 +158,8 @@ func TestASessionBringsItsSubAgents(t *testing.T) {
 	require.EqualValues(t, 167094, compaction.TokensBefore)
 	require.EqualValues(t, 3, compaction.ThroughTurn)
 	turn := main.Steps[0].Turn
-	require.Nil(t, turn.FinishReasons, "a stop reason that is null stays null")
-	require.EqualValues(t, 5, turn.Usage.OutputTokens, "the last line of the turn counts")
+	require.Nil(t, turn.Answer.FinishReasons, "a stop reason that is null stays null")
+	require.EqualValues(t, 5, turn.Answer.Usage.OutputTokens, "the last line of the turn counts")
 
 	// A child's own id, when its file is named alone.
 	runs, _ = open(t, "testdata/mill-session/subagents/agent-a1f.jsonl", transcript.Options{})

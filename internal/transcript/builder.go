@@ -52,28 +52,16 @@ func (b *builder) assistant(m *decoded, key string, a answer) *Turn {
 		b.run.Steps = append(b.run.Steps, Step{Turn: b.cur})
 	}
 	b.flushInto()
-	t := b.cur
-	t.FinishReasons, t.Usage = a.finishReasons, a.usage
-	if a.responseID != "" {
-		t.ResponseID = a.responseID
+	if b.run.Model == "" {
+		b.run.Model = a.model
 	}
-	if a.model != "" {
-		t.Model = a.model
-		if b.run.Model == "" {
-			b.run.Model = a.model
-		}
-	}
-	var calls []*Call
+	said := &said{Message: &m.Message, told: a}
 	for i := range m.calls {
-		calls = append(calls, b.call(m, &m.calls[i]))
+		said.calls = append(said.calls, b.call(m, &m.calls[i]))
 	}
 	m.Source = m.d.source(b.format)
-	t.Items = append(t.Items, Item{Message: &m.Message})
-	for _, c := range calls {
-		t.Items = append(t.Items, Item{Call: c})
-	}
-	t.EndAt = later(t.EndAt, m.At)
-	return t
+	b.cur.source = append(b.cur.source, sourceItem{said: said})
+	return b.cur
 }
 
 // call gives a call its key: the source's id where it can be used, else step-<turn>.
@@ -139,7 +127,7 @@ func (b *builder) other(m *decoded, belongs bool) {
 		if c := b.response(m, &m.responses[i]); c != nil && b.cur != nil && c.Key.Turn == b.cur.Number {
 			inTurn = true
 			b.flushInto()
-			b.cur.Items = append(b.cur.Items, Item{Result: c})
+			b.cur.source = append(b.cur.source, sourceItem{result: c})
 		} else if c != nil {
 			// The result of an earlier turn: it is recorded there, behind the call.
 			b.recordLate(c)
@@ -151,8 +139,7 @@ func (b *builder) other(m *decoded, belongs bool) {
 		return
 	}
 	b.flushInto()
-	b.cur.Items = append(b.cur.Items, Item{Message: &m.Message})
-	b.cur.EndAt = later(b.cur.EndAt, m.At)
+	b.cur.source = append(b.cur.source, sourceItem{message: &m.Message})
 }
 
 // response finds the call that a result answers and closes it. Without one the result stays in its part.
@@ -228,18 +215,14 @@ func (b *builder) find(p *pendingResponse, raw string, isString bool) int {
 	return -1
 }
 
-// recordLate puts a result into the turn of its call, after the turn's last item that came before it.
+// recordLate puts a result into the turn of its call, behind the answer that asks for it.
 func (b *builder) recordLate(c *Call) {
 	for _, s := range slices.Backward(b.run.Steps) {
 		if s.Turn == nil || s.Turn.Number != c.Key.Turn {
 			continue
 		}
-		at := slices.IndexFunc(s.Turn.Items, func(it Item) bool { return it.Call == c })
-		// Behind the calls of the same answer, so that those still go out together.
-		for at+1 < len(s.Turn.Items) && s.Turn.Items[at+1].Call != nil {
-			at++
-		}
-		s.Turn.Items = slices.Insert(s.Turn.Items, at+1, Item{Result: c})
+		at := slices.IndexFunc(s.Turn.source, func(it sourceItem) bool { return it.said != nil && slices.Contains(it.said.calls, c) })
+		s.Turn.source = slices.Insert(s.Turn.source, at+1, sourceItem{result: c})
 		return
 	}
 }
@@ -247,21 +230,13 @@ func (b *builder) recordLate(c *Call) {
 // flushInto moves waiting messages into the current turn: something of the turn came after them.
 func (b *builder) flushInto() {
 	for i := range b.pending {
-		b.cur.Items = append(b.cur.Items, Item{Message: &b.pending[i]})
+		b.cur.source = append(b.cur.source, sourceItem{message: &b.pending[i]})
 	}
 	b.pending = nil
 }
 
 // endTurn closes the current turn; waiting messages are the next one's.
-func (b *builder) endTurn() {
-	if b.cur == nil {
-		return
-	}
-	if b.cur.EndAt.IsZero() {
-		b.cur.EndAt = b.cur.At
-	}
-	b.cur, b.key = nil, ""
-}
+func (b *builder) endTurn() { b.cur, b.key = nil, "" }
 
 // compaction ends the turn and puts what waits before it.
 func (b *builder) compaction(c *Compaction) {
@@ -297,7 +272,8 @@ func (b *builder) finish() *Run {
 	if b.run.End.At.IsZero() {
 		b.run.End.At = b.last
 	}
-	return b.run
+	b.run.source = b.run.Steps
+	return b.run.cut(nil)
 }
 
 func (b *builder) see(t time.Time) {

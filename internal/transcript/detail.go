@@ -27,6 +27,15 @@ const (
 	fromFirst      = "first"
 )
 
+// saidDetail is one message of the assistant in an answer that is made of several.
+type saidDetail struct {
+	// Parts counts its parts.
+	Parts int `json:"parts"`
+	// After counts the other messages that stand between the first of the answer and this one.
+	After  int            `json:"after,omitzero"`
+	Source jsontext.Value `json:"source,omitzero"`
+}
+
 // partJSON is the type of a part that keeps a foreign JSON value as text, when it has no type of its own.
 const partJSON = "json"
 
@@ -60,6 +69,8 @@ type detail struct {
 	Line map[string]jsontext.Value `json:"line,omitzero"`
 	// LineAbsent are the common members that this line does not have.
 	LineAbsent []string `json:"line_absent,omitzero"`
+	// Said are the source's messages of the assistant that an answer is made of, if they are several.
+	Said []saidDetail `json:"said,omitzero"`
 	// Steps of a swe-agent trajectory that belong to this message, in order.
 	Steps []sweStep `json:"steps,omitzero"`
 	// Copy: the member named by Field is the same text as the content.
@@ -74,7 +85,7 @@ type detail struct {
 func (d *detail) isZero() bool {
 	return d.Role == "" && d.Content == "" && d.Field == "" && d.Type == "" && d.ID == nil && d.Name == nil &&
 		d.IsError == nil && !d.JSON && len(d.Absent) == 0 && d.Members == nil && len(d.Inner) == 0 &&
-		d.Line == nil && len(d.LineAbsent) == 0 && len(d.Steps) == 0 && len(d.Copy) == 0 && d.From == "" && d.Run == nil
+		d.Line == nil && len(d.LineAbsent) == 0 && len(d.Said) == 0 && len(d.Steps) == 0 && len(d.Copy) == 0 && d.From == "" && d.Run == nil
 }
 
 func (d *detail) absent(name string) { d.Absent = append(d.Absent, name) }

@@ -14,7 +14,7 @@ type EventOptions struct {
 	// At is the time of events whose source tells none; zero means 1970-01-01.
 	At time.Time
 	// After is the state of a run that was taken over, or that has the whole transcript: only the rest is made, in its
-	// epoch, and calls in doubt are settled before they are run again. nil means a new run.
+	// epoch, and calls in doubt are settled by the results that the transcript has. nil means a new run.
 	After *schema.State
 }
 
@@ -31,10 +31,12 @@ func Events(run *Run, o EventOptions) ([]*schema.Event, error) {
 		o.At = time.Unix(0, 0).UTC()
 	}
 	w := schema.Writer{Fleet: o.Fleet, Run: run.ID, Executor: o.Executor, Epoch: 1}
-	steps := plan(run, o.Executor)
+	var steps []step
 	inDoubt := make(map[schema.CallKey]bool)
-	if o.After != nil {
-		there, err := compare(o.After, run, steps)
+	if o.After == nil {
+		steps = plan(run, o.Executor)
+	} else {
+		there, err := compare(o.After, run, o.Executor)
 		if err != nil {
 			return nil, fmt.Errorf("events of run %s: %w", run.ID, err)
 		}
@@ -62,13 +64,11 @@ func Events(run *Run, o EventOptions) ([]*schema.Event, error) {
 		if !s.at.IsZero() {
 			at = s.at
 		}
-		if _, returned := s.data.(*schema.ToolReturnedData); returned && inDoubt[s.call.Key] {
-			settled := &schema.ToolSettledData{ToolCallID: s.call.Key.ToolCallID, How: schema.SettledRerun}
-			if err := add(settled, s.turn); err != nil {
-				return nil, err
-			}
+		data := s.data
+		if d, returned := data.(*schema.ToolReturnedData); returned && inDoubt[s.call.Key] {
+			data = settlement(d)
 		}
-		if err := add(s.data, s.turn); err != nil {
+		if err := add(data, s.turn); err != nil {
 			return nil, err
 		}
 	}

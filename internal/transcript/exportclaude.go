@@ -10,28 +10,78 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// claude writes a line for each message, and one for each compaction at its place.
+// claude writes a line for each message, and one for each compaction at its place. An answer that was several lines is several lines again.
 func (x *exporter) claude(w io.Writer) error {
 	run, _ := x.runDetail()
+	var waiting []saidMessage
+	// release writes what waits for no other message any more, or all of it.
+	release := func(all bool) error {
+		for len(waiting) > 0 && (all || waiting[0].after <= 0) {
+			if err := write(w, x.claudeLine(&waiting[0].StateMessage, &run)); err != nil {
+				return err
+			}
+			waiting = waiting[1:]
+		}
+		return nil
+	}
 	joined := x.messages()
 	next, own := 0, 0
 	for i := 0; i <= len(joined); i++ {
+		last := i == len(joined)
+		if boundary := next < len(x.s.Compactions) && x.s.Compactions[next].At <= own; boundary || last || joined[i].Role == schema.RoleAssistant {
+			if err := release(true); err != nil {
+				return err
+			}
+		}
 		for ; next < len(x.s.Compactions) && x.s.Compactions[next].At <= own; next++ {
 			if err := write(w, x.claudeBoundary(&x.s.Compactions[next], &run)); err != nil {
 				return err
 			}
 		}
-		if i == len(joined) {
+		if last {
 			return nil
 		}
-		if err := write(w, x.claudeLine(&joined[i], &run)); err != nil {
+		said := saidMessages(&joined[i])
+		if err := write(w, x.claudeLine(&said[0].StateMessage, &run)); err != nil {
 			return err
 		}
-		if joined[i].EventID != "" {
-			own++ // messages that were made up for results do not count
+		if joined[i].EventID != "" { // messages that were made up for results do not count
+			own++
+			for j := range waiting {
+				waiting[j].after--
+			}
+		}
+		waiting = append(waiting, said[1:]...)
+		if err := release(false); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// saidMessage is a message of the source that an answer is made of, and how many other messages go before it.
+type saidMessage struct {
+	schema.StateMessage
+	after int
+}
+
+// saidMessages are the messages of the source that a message is made of: mostly itself.
+func saidMessages(m *schema.StateMessage) []saidMessage {
+	d, _ := detailOf(m.Source, ClaudeCode)
+	parts := m.Parts
+	list := make([]saidMessage, 0, len(d.Said))
+	for _, s := range d.Said {
+		if s.Parts < 0 || s.Parts > len(parts) {
+			return []saidMessage{{StateMessage: *m}}
+		}
+		one := saidMessage{StateMessage: *m, after: s.After}
+		one.Parts, one.Source = parts[:s.Parts:s.Parts], s.Source
+		list, parts = append(list, one), parts[s.Parts:]
+	}
+	if len(list) == 0 || len(parts) > 0 {
+		return []saidMessage{{StateMessage: *m}}
+	}
+	return list
 }
 
 // around writes the members of the line around a message. A line that was imported has its own again; any other has

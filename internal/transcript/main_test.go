@@ -12,6 +12,7 @@ import (
 	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // childEnv makes the test binary an executor; its value is an executorJob.
@@ -38,6 +39,8 @@ type executorJob struct {
 	// Journal is the file outside of Waymark into which executions and acknowledgements are written.
 	Journal string `json:"journal"`
 }
+
+func callText(k schema.CallKey) string { return fmt.Sprintf("%d/%s/%d", k.Turn, k.ToolCallID, k.Occurrence) }
 
 // runExecutor replays the file's first run. It writes a line before each tool runs, after it ran, and after
 // each boundary was acknowledged, so that the parent can kill it at any of them and knows what it had been
@@ -83,16 +86,16 @@ func runExecutor(settings string) error {
 			TakeOver: true,
 			OnBoundary: func(b transcript.Boundary) {
 				// A line that cannot be written only makes the parent expect less.
-				_, _ = fmt.Fprintf(journal, "acked %d %s;\n", b.Step, b.Name)
+				_, _ = fmt.Fprintf(journal, "acked %d %s %s;\n", b.Step, b.Name, callText(b.Call))
 			},
-			Execute: func(_ context.Context, c *transcript.Call, attempt int) error {
-				_, err := fmt.Fprintf(journal, "run %d/%s/%d attempt %d;\n", c.Key.Turn, c.Key.ToolCallID, c.Key.Occurrence, attempt)
+			Execute: func(_ context.Context, c *transcript.Call) error {
+				_, err := fmt.Fprintf(journal, "run %s;\n", callText(c.Key))
 				return err
 			},
 		})
 		if err == nil && out.Done == out.Steps {
 			// The one before died between the last acknowledgement and its line in the journal.
-			_, err = fmt.Fprintf(journal, "acked %d run.ended;\n", out.Steps)
+			_, err = fmt.Fprintf(journal, "acked %d run.ended %s;\n", out.Steps, callText(schema.CallKey{}))
 		}
 		if err != nil {
 			return err

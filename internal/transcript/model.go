@@ -62,6 +62,9 @@ type Run struct {
 	// File and Line (from 1) the run was read from.
 	File string
 	Line int
+
+	// source are the steps as the source has them; Steps are made of them.
+	source []Step
 }
 
 // End says how the run ended.
@@ -99,24 +102,33 @@ type Compaction struct {
 type Turn struct {
 	Number int32
 	// New messages to the model, before its answer.
-	New []Message
-	// Items in the order of the file: the assistant's messages, the calls they ask for, results, and the
-	// messages that carry results.
+	New    []Message
+	Answer Answer
+	// Items behind the answer, in the order of the file: results, and the messages that carry results.
 	Items []Item
+	// At is when the model was asked; zero when unknown.
+	At time.Time
+
+	// source is the turn as the source has it. Of a turn of [Run.source] it is all there is.
+	source []sourceItem
+}
+
+// Answer is what the model answered: one message, and the calls it asks for in their order.
+type Answer struct {
+	Message schema.Message
+	Calls   []*Call
 	// FinishReasons as the source gave them; nil when it gave none.
 	FinishReasons []string
 	ResponseID    string
 	Model         string
 	// Usage of the model call; nil when the source does not tell.
 	Usage *schema.Usage
-	// At is when the model was asked, EndAt when the turn was over; zero when unknown.
-	At, EndAt time.Time
+	At    time.Time
 }
 
-// Item is a message, a call or a result: exactly one field is set.
+// Item is a message or a result: exactly one field is set.
 type Item struct {
 	Message *Message
-	Call    *Call
 	// Result is the call whose result this is.
 	Result *Call
 }
@@ -147,8 +159,8 @@ func (r *Run) Calls(yield func(*Call) bool) {
 		if s.Turn == nil {
 			continue
 		}
-		for _, it := range s.Turn.Items {
-			if it.Call != nil && !yield(it.Call) {
+		for _, c := range s.Turn.Answer.Calls {
+			if !yield(c) {
 				return
 			}
 		}
@@ -346,7 +358,7 @@ func (r *Report) skipped(kind string, n int) {
 // count adds a finished run.
 func (r *Report) count(run *Run) {
 	r.Runs++
-	for _, s := range run.Steps {
+	for _, s := range run.source {
 		switch {
 		case s.Message != nil:
 			r.Messages++
@@ -355,17 +367,17 @@ func (r *Report) count(run *Run) {
 		case s.Turn != nil:
 			r.Turns++
 			r.Messages += len(s.Turn.New)
-			for _, it := range s.Turn.Items {
-				switch {
-				case it.Message != nil:
+			for _, it := range s.Turn.source {
+				if it.result == nil {
 					r.Messages++
-				case it.Call != nil:
-					r.Calls++
-					if !it.Call.Answered {
-						r.Unanswered++
-					}
 				}
 			}
+		}
+	}
+	for c := range run.Calls {
+		r.Calls++
+		if !c.Answered {
+			r.Unanswered++
 		}
 	}
 }

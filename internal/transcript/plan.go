@@ -13,17 +13,22 @@ type step struct {
 	at   time.Time
 	// call of tool.called and tool.returned.
 	call *Call
-	// answer numbers the steps that go out together: what the model said and the calls it asked for.
-	answer int
+	// answer of turn.answered.
+	answer *Answer
 }
 
 // maxEventMessages bounds the messages of one event, in bytes: more of them go out in events of their own.
 const maxEventMessages = 128 << 10
 
+// maxUnanswered bounds the calls without a result that are begun, in a run. Further ones are abandoned when their turn is over.
+const maxUnanswered = 256
+
 // planner lists steps.
 type planner struct {
-	steps   []step
-	answers int
+	steps      []step
+	unanswered int
+	// open is the latest turn if one of its calls has no result, else 0.
+	open int32
 }
 
 func (p *planner) add(data schema.Data, turn int32, at time.Time) {
@@ -57,6 +62,11 @@ func plan(run *Run, executor string) []step {
 }
 
 func (p *planner) message(m *Message, turn int32) {
+	if turn == 0 && p.open > 0 {
+		// What is outside of turns would be taken for the open one's.
+		p.add(&schema.TurnEndedData{Turn: p.open}, p.open, m.At)
+		p.open = 0
+	}
 	p.add(&schema.MessageAddedData{Message: m.Message}, turn, m.At)
 }
 
@@ -65,60 +75,45 @@ func (p *planner) planTurn(t *Turn) {
 	for i := range before {
 		p.message(&before[i], 0)
 	}
-	p.add(&schema.TurnStartedData{Turn: t.Number, Messages: bare(with)}, t.Number, t.At)
-
-	// Messages behind the last call and result need no event of their own: the turn's end brings them.
-	tail := len(t.Items)
-	for tail > 0 && t.Items[tail-1].Message != nil {
-		tail--
+	if len(with) > 0 {
+		p.add(&schema.TurnStartedData{Turn: t.Number, Messages: bare(with)}, t.Number, t.At)
 	}
-	for i := 0; i < tail; {
-		switch it := t.Items[i]; {
-		case it.Result != nil:
-			p.add(returnedData(it.Result), t.Number, it.Result.ResultAt)
-			p.steps[len(p.steps)-1].call = it.Result
-			i++
-		case it.Message != nil && it.Message.Role != schema.RoleAssistant:
-			p.message(it.Message, t.Number)
-			i++
-		default:
-			i = p.planAnswer(t, i, tail)
+	p.add(answeredData(t), t.Number, t.Answer.At)
+	p.steps[len(p.steps)-1].answer = &t.Answer
+	p.open = 0
+	for _, c := range t.Answer.Calls {
+		if !c.Answered {
+			p.open = t.Number
+		}
+		if !c.Answered && p.unanswered < maxUnanswered {
+			p.unanswered++
+			p.call(&schema.ToolCalledData{
+				ToolCallID: c.Key.ToolCallID, Occurrence: t.occurrence(c), Name: c.Name, VerifySubject: schema.VerifyTranscript,
+			}, c, t.Answer.At)
 		}
 	}
-	var rest []Message
-	for _, it := range t.Items[tail:] {
-		rest = append(rest, *it.Message)
-	}
-	before, with = split(rest)
-	for i := range before {
-		p.message(&before[i], t.Number)
-	}
-	p.add(turnEndData(t, with), t.Number, t.EndAt)
-}
-
-// planAnswer takes the assistant's messages and calls that follow one another: messages first, then calls.
-func (p *planner) planAnswer(t *Turn, i, tail int) int {
-	p.answers++
-	first := len(p.steps)
-	var calls []*Call
-	for ; i < tail; i++ {
-		it := t.Items[i]
-		if it.Call != nil {
-			calls = append(calls, it.Call)
-		} else if it.Message != nil && it.Message.Role == schema.RoleAssistant {
+	for _, it := range t.Items {
+		if it.Message != nil {
 			p.message(it.Message, t.Number)
 		} else {
-			break
+			p.call(returnedData(it.Result, t.occurrence(it.Result)), it.Result, it.Result.ResultAt)
 		}
 	}
-	for _, c := range calls {
-		p.add(calledData(c), t.Number, c.At)
-		p.steps[len(p.steps)-1].call = c
+}
+
+func (p *planner) call(data schema.Data, c *Call, at time.Time) {
+	p.add(data, c.Key.Turn, at)
+	p.steps[len(p.steps)-1].call = c
+}
+
+// occurrence is what an event about a call must say: 0 where no other call of the answer has its id.
+func (t *Turn) occurrence(c *Call) int {
+	for _, other := range t.Answer.Calls {
+		if other != c && other.Key.ToolCallID == c.Key.ToolCallID {
+			return c.Key.Occurrence
+		}
 	}
-	for k := first; k < len(p.steps); k++ {
-		p.steps[k].answer = p.answers
-	}
-	return i
+	return 0
 }
 
 // split keeps the last messages that fit one event together and returns those before them apart.
@@ -165,16 +160,30 @@ func startData(run *Run, executor string) *schema.RunStartedData {
 	}
 }
 
-// turnEndData is the data of turn.ended.
-func turnEndData(t *Turn, messages []Message) *schema.TurnEndedData {
-	d := &schema.TurnEndedData{
-		Turn: t.Number, Messages: bare(messages), FinishReasons: t.FinishReasons, ResponseID: t.ResponseID,
-		Model: t.Model, Usage: t.Usage,
+// answeredData is the data of turn.answered.
+func answeredData(t *Turn) *schema.TurnAnsweredData {
+	a := &t.Answer
+	d := &schema.TurnAnsweredData{
+		Turn: t.Number, Message: a.Message, FinishReasons: a.FinishReasons, ResponseID: a.ResponseID, Model: a.Model, Usage: a.Usage,
 	}
-	if !t.At.IsZero() && t.EndAt.After(t.At) {
-		d.DurationMS = t.EndAt.Sub(t.At).Milliseconds()
+	if !t.At.IsZero() && a.At.After(t.At) {
+		d.DurationMS = a.At.Sub(t.At).Milliseconds()
+	}
+	for _, c := range a.Calls {
+		d.Calls = append(d.Calls, requested(c))
 	}
 	return d
+}
+
+// requested is a call as the answer asks for it. What the transcript has a result of may be done again freely: nothing is. Whether a call
+// without a result had its effect is not known. It is begun right behind the answer, so that it is in doubt for the executor that takes the run
+// over, and a later import, whose transcript has the result, settles it.
+func requested(c *Call) schema.RequestedCall {
+	r := schema.RequestedCall{ToolCallID: c.Key.ToolCallID, Name: c.Name, Arguments: c.Arguments, Replay: schema.ReplayPure, Source: c.Source}
+	if !c.Answered {
+		r.Replay, r.VerifySubject = schema.ReplayVerify, schema.VerifyTranscript
+	}
+	return r
 }
 
 // endData is the data of run.ended.
@@ -185,21 +194,20 @@ func endData(run *Run) *schema.RunEndedData {
 	}
 }
 
-// calledData is the data of tool.called. Replaying a transcript has no side effect, so its calls may be run
-// again freely.
-func calledData(c *Call) *schema.ToolCalledData {
-	return &schema.ToolCalledData{
-		ToolCallID: c.Key.ToolCallID, Name: c.Name, Arguments: c.Arguments, Replay: schema.ReplayPure, Source: c.Source,
-	}
-}
-
 // returnedData is the data of tool.returned.
-func returnedData(c *Call) *schema.ToolReturnedData {
+func returnedData(c *Call, occurrence int) *schema.ToolReturnedData {
 	d := &schema.ToolReturnedData{
-		ToolCallID: c.Key.ToolCallID, Result: c.Result, IsError: c.IsError, Source: c.ResultSource,
+		ToolCallID: c.Key.ToolCallID, Occurrence: occurrence, Result: c.Result, IsError: c.IsError, Source: c.ResultSource,
 	}
 	if !c.At.IsZero() && c.ResultAt.After(c.At) {
 		d.DurationMS = c.ResultAt.Sub(c.At).Milliseconds()
 	}
 	return d
+}
+
+// settlement of a call in doubt by what the transcript says: nothing else can tell.
+func settlement(d *schema.ToolReturnedData) *schema.ToolSettledData {
+	return &schema.ToolSettledData{
+		ToolCallID: d.ToolCallID, Occurrence: d.Occurrence, How: schema.SettledVerified, Result: d.Result, IsError: d.IsError, Source: d.Source,
+	}
 }

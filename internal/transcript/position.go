@@ -43,13 +43,11 @@ type cursor struct {
 	results     int
 	// uncompacted: a compaction of the transcript is not in the run, so that no later message may be.
 	uncompacted bool
-	// grown are the turns that ended before the transcript had all of them.
-	grown map[int32]bool
 	byKey map[schema.CallKey]*schema.Call
 	// own are calls whose result was recorded from another place of the source than the message that brings it.
 	own map[schema.CallKey]*Call
-	// stale: the token counts of a turn are those of its first import.
-	stale bool
+	// longer says where an answer has more than the transcript; empty if none has.
+	longer string
 	// moreSteps: the trajectory has other steps than the messages of the run.
 	moreSteps bool
 	notes     []string
@@ -58,11 +56,14 @@ type cursor struct {
 // compare finds what of the plan a run has. The run is a beginning of the transcript, or compare fails with [ErrDiverged] and says
 // where they differ. It makes an import safe to repeat: after a crash, and after the transcript grew.
 //
-// A transcript grows anywhere behind its last message, also inside its last turn, which the run ended already. What is new of
-// such a turn is published behind its end.
-func compare(s *schema.State, run *Run, steps []step) (*standing, error) {
-	c := &cursor{s: s, run: run, grown: make(map[int32]bool), byKey: make(map[schema.CallKey]*schema.Call, len(s.Calls)), own: make(map[schema.CallKey]*Call)}
-	c.index()
+// A transcript grows anywhere behind its last message. Where that is in the middle of an answer, the run has a turn with the beginning of it,
+// and its rest is the next turn.
+func compare(s *schema.State, run *Run, executor string) (*standing, error) {
+	steps := plan(run.cut(answers(s, run.Format)), executor)
+	c := &cursor{s: s, run: run, byKey: make(map[schema.CallKey]*schema.Call, len(s.Calls)), own: make(map[schema.CallKey]*Call)}
+	for i := range s.Calls {
+		c.byKey[s.Calls[i].CallKey] = &s.Calls[i]
+	}
 	var held, lacked []step
 	for i := range steps {
 		if _, end := steps[i].data.(*schema.RunEndedData); end {
@@ -94,28 +95,29 @@ func compare(s *schema.State, run *Run, steps []step) (*standing, error) {
 	return &standing{steps: append(held, lacked...), done: len(held), notes: c.notes}, nil
 }
 
-// index finds the calls by their keys, and the turns to which an earlier import added behind their end.
-func (c *cursor) index() {
-	began := make(map[int32]schema.Epoch, len(c.s.Turns))
-	for i := range c.s.Turns {
-		began[c.s.Turns[i].Turn] = c.s.Turns[i].Epoch
-	}
-	for i := range c.s.Messages {
-		if m := &c.s.Messages[i]; m.Epoch > began[m.Turn] {
-			c.grown[m.Turn] = true
+// answers are the numbers of source messages of the answers that a run has, in order.
+func answers(s *schema.State, f Format) []int {
+	said := make(map[int32]int, len(s.Turns))
+	for i := range s.Messages {
+		if m := &s.Messages[i]; m.Role == schema.RoleAssistant && said[m.Turn] == 0 {
+			d, _ := detailOf(m.Source, f)
+			said[m.Turn] = max(len(d.Said), 1)
 		}
 	}
-	for i := range c.s.Calls {
-		call := &c.s.Calls[i]
-		c.byKey[call.CallKey] = call
-		if call.Epoch > began[call.Turn] {
-			c.grown[call.Turn] = true
+	var list []int
+	for i := range s.Turns {
+		if t := &s.Turns[i]; t.Answer != nil {
+			list = append(list, said[t.Turn])
 		}
 	}
+	return list
 }
 
 // surplus says what the run has that the transcript lacks; empty when there is nothing.
 func (c *cursor) surplus() string {
+	if c.longer != "" {
+		return c.longer
+	}
 	results := 0
 	for i := range c.s.Calls {
 		if c.s.Calls[i].Outcome == schema.OutcomeReturned {
@@ -156,12 +158,15 @@ func (c *cursor) take(st *step) (has bool, lacked []step, err error) {
 		return len(rest) == 0, c.added(st, rest), err
 	case *schema.TurnStartedData:
 		return c.turnStarted(st, d)
+	case *schema.TurnAnsweredData:
+		has, err = c.answered(st, d)
 	case *schema.ToolCalledData:
-		has, err = c.called(st.call)
+		got := c.byKey[st.call.Key]
+		has = got != nil && (got.Outcome != schema.OutcomeOpen || got.BegunAt != "")
 	case *schema.ToolReturnedData:
 		has, err = c.returned(st.call)
 	case *schema.TurnEndedData:
-		return c.turnEnded(st, d)
+		has = c.turns > 0 && c.s.Turns[c.turns-1].Turn == d.Turn && c.s.Turns[c.turns-1].Ended != nil
 	case *schema.ContextCompactedData:
 		has, err = c.compacted(d)
 	default:
@@ -170,7 +175,6 @@ func (c *cursor) take(st *step) (has bool, lacked []step, err error) {
 	if has || err != nil {
 		return has, nil, err
 	}
-	c.grown[st.turn] = true
 	return false, []step{*st}, nil
 }
 
@@ -193,19 +197,12 @@ func (c *cursor) started() error {
 
 // turnStarted: a new turn may begin with messages that stood behind the last one when the transcript was imported before.
 func (c *cursor) turnStarted(st *step, d *schema.TurnStartedData) (has bool, lacked []step, err error) {
-	started := c.turns < len(c.s.Turns)
-	if started && c.s.Turns[c.turns].Turn != d.Turn {
-		return false, nil, fmt.Errorf("turn %d stands where turn %d belongs", c.s.Turns[c.turns].Turn, d.Turn)
-	}
 	rest, err := c.messagesOf(st, d.Messages)
 	switch {
-	case err != nil:
-		return false, nil, err
-	case started && len(rest) > 0:
+	case err != nil || len(rest) == 0:
+		return err == nil, nil, err
+	case c.turns < len(c.s.Turns):
 		return false, nil, fmt.Errorf("messages at the beginning of turn %d: %d, in the transcript: %d", d.Turn, len(d.Messages)-len(rest), len(d.Messages))
-	case started:
-		c.turns++
-		return true, nil, nil
 	}
 	begin, data := *st, *d
 	data.Messages = rest
@@ -213,36 +210,40 @@ func (c *cursor) turnStarted(st *step, d *schema.TurnStartedData) (has bool, lac
 	return false, []step{begin}, nil
 }
 
-// turnEnded: messages that the turn's end would bring are added behind it when the turn has ended already.
-func (c *cursor) turnEnded(st *step, d *schema.TurnEndedData) (has bool, lacked []step, err error) {
-	rest, err := c.messagesOf(st, d.Messages)
-	if err != nil {
-		return false, nil, err
+// answered compares an answer and the calls that it asks for.
+func (c *cursor) answered(st *step, d *schema.TurnAnsweredData) (bool, error) {
+	if c.turns >= len(c.s.Turns) {
+		return false, nil
 	}
-	var ended *schema.TurnEndedData
-	if c.turns > 0 && c.s.Turns[c.turns-1].Turn == d.Turn {
-		ended = c.s.Turns[c.turns-1].Ended
+	t := &c.s.Turns[c.turns]
+	switch {
+	case t.Turn != d.Turn:
+		return false, fmt.Errorf("turn %d stands where turn %d belongs", t.Turn, d.Turn)
+	case t.Answer == nil && t.Ended != nil:
+		return false, fmt.Errorf("turn %d ended without an answer", d.Turn)
 	}
-	if ended == nil {
-		end, data := *st, *d
-		data.Messages = rest
-		end.data = &data
-		return false, []step{end}, nil
+	c.turns++
+	if t.Answer == nil {
+		return false, nil
 	}
-	lacked = c.added(st, rest)
-	if same(endOf(ended), endOf(d)) {
-		return true, lacked, nil
+	there, err := c.message(d.Turn, &d.Message)
+	if err == nil && !there {
+		err = fmt.Errorf("turn %d has no message", d.Turn)
 	}
-	if !c.grown[d.Turn] {
-		return false, nil, fmt.Errorf("turn %d ended otherwise: other token counts, model or finish reason", d.Turn)
+	for _, call := range st.answer.Calls {
+		if err == nil {
+			err = c.called(call)
+		}
 	}
-	c.stale = true
-	c.notes = append(c.notes, fmt.Sprintf("run %s: the transcript was imported before turn %d was complete, whose token counts stay as they were; "+
-		"those of the whole run are in its end", c.run.ID, d.Turn))
-	return true, lacked, nil
+	if err == nil && c.longer == "" && !same(endOf(t.Answer), &schema.TurnEndedData{
+		Turn: d.Turn, FinishReasons: d.FinishReasons, ResponseID: d.ResponseID, Model: d.Model, Usage: d.Usage,
+	}) {
+		err = fmt.Errorf("turn %d was answered otherwise: other token counts, model or finish reason", d.Turn)
+	}
+	return err == nil, err
 }
 
-// endOf is what two imports of a turn's end must have in common. How long it took depends on what was seen of it.
+// endOf is what two imports of an answer must have in common. How long it took depends on what was seen of it.
 func endOf(d *schema.TurnEndedData) *schema.TurnEndedData {
 	return &schema.TurnEndedData{Turn: d.Turn, FinishReasons: d.FinishReasons, ResponseID: d.ResponseID, Model: d.Model, Usage: d.Usage}
 }
@@ -252,8 +253,7 @@ func (c *cursor) added(st *step, messages []schema.Message) []step {
 	out := make([]step, len(messages))
 	for i := range messages {
 		out[i] = *st
-		out[i].data, out[i].call = &schema.MessageAddedData{Message: messages[i]}, nil
-		c.grown[st.turn] = true
+		out[i].data = &schema.MessageAddedData{Message: messages[i]}
 	}
 	return out
 }
@@ -284,6 +284,8 @@ func (c *cursor) message(turn int32, want *schema.Message) (bool, error) {
 	case got.Turn != turn && got.Turn != 0:
 		// A message that was the transcript's last was added outside any turn.
 		return false, fmt.Errorf("message %d is of turn %d, in the transcript of turn %d", c.messages+1, got.Turn, turn)
+	case c.beginning(got, want):
+		c.longer = fmt.Sprintf("the answer of turn %d is longer", turn)
 	case len(got.Refs) == 0 && !c.sameMessage(&got.Message, want), got.Role != want.Role, len(got.Parts) != len(want.Parts):
 		has, wants := brief(&got.Message), brief(want)
 		if has == wants {
@@ -293,6 +295,20 @@ func (c *cursor) message(turn int32, want *schema.Message) (bool, error) {
 	}
 	c.messages++
 	return true, nil
+}
+
+// beginning reports whether the transcript has only the first of the messages that an answer of the run is made of.
+func (c *cursor) beginning(got *schema.StateMessage, want *schema.Message) bool {
+	of := func(m *schema.Message) []saidDetail {
+		d, _ := detailOf(m.Source, c.run.Format)
+		if len(d.Said) == 0 {
+			return []saidDetail{{Parts: len(m.Parts), Source: m.Source}}
+		}
+		return d.Said
+	}
+	all, first := of(&got.Message), of(want)
+	return len(got.Refs) == 0 && len(first) < len(all) && len(want.Parts) <= len(got.Parts) &&
+		same(first, all[:len(first)]) && same(want.Parts, got.Parts[:len(want.Parts)])
 }
 
 // sameMessage compares two messages. Steps of a trajectory may come later than their message: the run's end has them then.
@@ -343,17 +359,17 @@ func (c *cursor) adapted(turn int32, m schema.Message) schema.Message {
 	return m
 }
 
-func (c *cursor) called(want *Call) (bool, error) {
+func (c *cursor) called(want *Call) error {
 	if c.calls >= len(c.s.Calls) {
-		return false, nil
+		return fmt.Errorf("call %s of turn %d is missing", want.Key.ToolCallID, want.Key.Turn)
 	}
 	got := &c.s.Calls[c.calls]
 	if got.CallKey != want.Key || got.Name != want.Name || len(got.Refs) == 0 && !schema.SameJSON(got.Arguments, want.Arguments) {
-		return false, fmt.Errorf("call %d is %s(%s) of turn %d, in the transcript %s(%s) of turn %d, or has other arguments",
+		return fmt.Errorf("call %d is %s(%s) of turn %d, in the transcript %s(%s) of turn %d, or has other arguments",
 			c.calls+1, got.Name, got.ToolCallID, got.Turn, want.Name, want.Key.ToolCallID, want.Key.Turn)
 	}
 	c.calls++
-	return true, nil
+	return nil
 }
 
 func (c *cursor) returned(want *Call) (bool, error) {
@@ -362,6 +378,9 @@ func (c *cursor) returned(want *Call) (bool, error) {
 		return false, nil
 	}
 	if got.Outcome != schema.OutcomeReturned {
+		if got.Outcome == schema.OutcomeAbandoned && len(got.Result) == 0 {
+			c.own[want.Key] = want // the message that brings the result has it itself
+		}
 		return true, nil // it was settled otherwise, and that stands
 	}
 	c.results++
@@ -392,9 +411,6 @@ func (c *cursor) compacted(want *schema.ContextCompactedData) (bool, error) {
 // end is the data of run.ended. It brings what changed of the run as a whole since it was started.
 func (c *cursor) end() *schema.RunEndedData {
 	d := endData(c.run)
-	if c.stale && d.Usage == nil {
-		d.Usage = c.run.usage()
-	}
 	before, _ := detailOf(c.s.Started.Source, c.run.Format)
 	now, _ := detailOf(c.run.Source, c.run.Format)
 	if before.Content == now.Content && (c.moreSteps || !same(before.Members, now.Members) || !same(before.Absent, now.Absent) || !same(before.Steps, now.Steps)) {
@@ -422,26 +438,6 @@ func sameEnd(got *schema.RunEndedData, want schema.Data) bool {
 		return true // what is in the blob store is not compared
 	}
 	return same(&end, want)
-}
-
-// usage sums up the turns' token counts; nil when there are none.
-func (r *Run) usage() *schema.Usage {
-	var sum schema.Usage
-	for _, s := range r.Steps {
-		if s.Turn == nil || s.Turn.Usage == nil {
-			continue
-		}
-		u := s.Turn.Usage
-		sum.InputTokens += u.InputTokens
-		sum.OutputTokens += u.OutputTokens
-		sum.CacheReadInputTokens += u.CacheReadInputTokens
-		sum.CacheCreationInputTokens += u.CacheCreationInputTokens
-		sum.ReasoningOutputTokens += u.ReasoningOutputTokens
-	}
-	if sum.IsZero() {
-		return nil
-	}
-	return &sum
 }
 
 func same(a, b any) bool {

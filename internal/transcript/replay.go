@@ -16,10 +16,9 @@ import (
 type ReplayOptions struct {
 	// Speed divides the source's pauses; 0 means as fast as possible.
 	Speed float64
-	// Execute is called whenever a tool runs, before its result is given: to count executions, or to do the
-	// work again. attempt counts from 1; above 1 an earlier execution may have had its effect. An error is the
-	// tool's failure. nil does nothing.
-	Execute func(ctx context.Context, call *Call, attempt int) error
+	// Execute is called before a result is published: to count, or to do the work again. It is called once more where an earlier replay
+	// ended before the result was durable. An error ends the replay. nil does nothing.
+	Execute func(ctx context.Context, call *Call) error
 	// OnBoundary is called after each durable event; nil does nothing.
 	OnBoundary func(b Boundary)
 	// Pipelined sends windows of events together, for imports: boundaries are told a few windows later, and a
@@ -70,8 +69,7 @@ type Outcome struct {
 	More string
 }
 
-// Replay publishes a run as the executor that made the transcript would have: turn by turn, calls before
-// their results. A run that is there already is compared with the transcript, and only what it lacks is published, whether an
+// Replay publishes a run as the executor that made the transcript would have: turn by turn, each answer before the results of its calls. A run that is there already is compared with the transcript, and only what it lacks is published, whether an
 // earlier replay was interrupted or the transcript grew: recorded results are not asked for again, messages are not doubled,
 // an open turn goes on, a run that has ended is reopened.
 //
@@ -93,7 +91,7 @@ func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptio
 	case !errors.Is(err, publisher.ErrRunExists):
 		return out, fmt.Errorf("replay run %s: %w", run.ID, err)
 	}
-	out, there, left, err := look(ctx, fleet, run, steps, o)
+	out, there, left, err := look(ctx, fleet, run, o)
 	if err != nil || left.complete() {
 		return out, err
 	}
@@ -106,7 +104,7 @@ func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptio
 		return out, fmt.Errorf("replay run %s, which exists: %w", run.ID, err)
 	}
 	out.Epoch = handle.Epoch()
-	if left, err = stillLeft(handle, run, steps, there, left); err != nil {
+	if left, err = stillLeft(handle, run, fleet.Executor(), there, left); err != nil {
 		return out, err
 	}
 	out.Steps, out.Done = len(left.steps), left.done
@@ -115,20 +113,19 @@ func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptio
 
 // Compare says what [Replay] would do, and writes nothing. It fails as Replay does.
 func Compare(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (Outcome, error) {
-	steps := plan(run, fleet.Executor())
 	switch _, err := fleet.Head(ctx, run.ID); {
 	case errors.Is(err, publisher.ErrRunNotFound):
-		return Outcome{Steps: len(steps)}, nil
+		return Outcome{Steps: len(plan(run, fleet.Executor()))}, nil
 	case err != nil:
-		return Outcome{Steps: len(steps)}, fmt.Errorf("compare run %s: %w", run.ID, err)
+		return Outcome{}, fmt.Errorf("compare run %s: %w", run.ID, err)
 	}
-	out, _, _, err := look(ctx, fleet, run, steps, o)
+	out, _, _, err := look(ctx, fleet, run, o)
 	return out, err
 }
 
 // look compares a run that is there before it is taken over: another agent's run must not be fenced because it has the same id.
-func look(ctx context.Context, fleet *publisher.Fleet, run *Run, steps []step, o ReplayOptions) (Outcome, *schema.State, *standing, error) {
-	out := Outcome{Steps: len(steps)}
+func look(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (Outcome, *schema.State, *standing, error) {
+	var out Outcome
 	fail := func(err error) (Outcome, *schema.State, *standing, error) {
 		return out, nil, nil, fmt.Errorf("replay run %s, which exists: %w", run.ID, err)
 	}
@@ -139,7 +136,7 @@ func look(ctx context.Context, fleet *publisher.Fleet, run *Run, steps []step, o
 	if err := fleet.Hydrate(ctx, there); err != nil {
 		return fail(err)
 	}
-	left, err := compare(there, run, steps)
+	left, err := compare(there, run, fleet.Executor())
 	if err != nil {
 		return fail(err)
 	}
@@ -175,11 +172,11 @@ func holder(h *schema.Head) string {
 }
 
 // stillLeft is what a run lacks once it is taken over: what it lacked before, unless it changed meanwhile.
-func stillLeft(handle *publisher.Run, run *Run, steps []step, there *schema.State, left *standing) (*standing, error) {
+func stillLeft(handle *publisher.Run, run *Run, executor string, there *schema.State, left *standing) (*standing, error) {
 	var err error
 	handle.View(func(s *schema.State) {
 		if n := len(s.Takeovers); n == 0 || s.Takeovers[n-1].From.Digest != there.Head.Digest {
-			left, err = compare(s, run, steps)
+			left, err = compare(s, run, executor)
 		}
 	})
 	if err != nil {
@@ -218,7 +215,6 @@ func (o *ReplayOptions) boundary(run *Run, steps []step, i int) {
 // driver publishes steps through the SDK.
 type driver struct {
 	handle *publisher.Run
-	turn   *publisher.Turn
 	run    *Run
 	steps  []step
 	o      ReplayOptions
@@ -239,7 +235,7 @@ const (
 
 // drive publishes the steps from the given one on.
 func drive(ctx context.Context, handle *publisher.Run, run *Run, steps []step, from int, o ReplayOptions) error {
-	d := &driver{handle: handle, run: run, steps: steps, o: o, turn: handle.OpenTurn(), told: from}
+	d := &driver{handle: handle, run: run, steps: steps, o: o, told: from}
 	if !o.Pipelined {
 		return d.wind(ctx, d.drive(ctx, from))
 	}
@@ -266,7 +262,7 @@ func (d *driver) drive(ctx context.Context, from int) error {
 	if from > 0 {
 		d.last = steps[from-1].at
 	}
-	for i := from; i < len(steps); {
+	for i := from; i < len(steps); i++ {
 		if err := d.pause(ctx, steps[i].at); err != nil {
 			return fmt.Errorf("replay run %s: %w", run.ID, err)
 		}
@@ -274,16 +270,11 @@ func (d *driver) drive(ctx context.Context, from int) error {
 			// Outside of the mode publishing itself says so.
 			return fmt.Errorf("replay run %s, step %d of %d: %w", run.ID, i+1, len(steps), publisher.ErrCancelRequested)
 		}
-		n := 1
-		for steps[i].answer > 0 && i+n < len(steps) && steps[i+n].answer == steps[i].answer {
-			n++
-		}
-		if err := d.publish(ctx, steps[i:i+n]); err != nil {
+		if err := d.publish(ctx, &steps[i]); err != nil {
 			return fmt.Errorf("replay run %s, step %d of %d (%s): %w", run.ID, i+1, len(steps), steps[i].data.EventName(), err)
 		}
-		i += n
-		if err := d.tell(ctx, i); err != nil {
-			return fmt.Errorf("replay run %s, up to step %d of %d: %w", run.ID, i, len(steps), err)
+		if err := d.tell(ctx, i+1); err != nil {
+			return fmt.Errorf("replay run %s, up to step %d of %d: %w", run.ID, i+1, len(steps), err)
 		}
 	}
 	return nil
@@ -338,127 +329,27 @@ func (d *driver) pause(ctx context.Context, at time.Time) error {
 	}
 }
 
-// publish makes one step durable, or the steps of one answer.
-func (d *driver) publish(ctx context.Context, steps []step) error {
-	s := &steps[0]
+// publish makes one step durable.
+func (d *driver) publish(ctx context.Context, s *step) error {
 	ctx = publisher.WithTime(ctx, s.at)
-	if _, starts := s.data.(*schema.TurnStartedData); s.turn > 0 && !starts && (d.turn == nil || d.turn.Number() != s.turn) {
-		return d.behind(ctx, steps)
-	}
-	if s.answer > 0 {
-		return d.answer(ctx, steps)
-	}
 	switch data := s.data.(type) {
-	case *schema.MessageAddedData:
-		if s.turn == 0 {
-			return d.handle.AddMessage(ctx, data.Message)
-		}
-		return d.turn.AddMessage(ctx, data.Message)
-	case *schema.ContextCompactedData:
-		return d.handle.Compact(ctx, *data)
-	case *schema.TurnStartedData:
-		turn, err := d.handle.StartTurn(ctx, publisher.TurnSpec{Number: data.Turn, Messages: data.Messages, Time: s.at})
-		d.turn = turn
-		return err
-	case *schema.ToolReturnedData:
-		return d.tool(ctx, s)
-	case *schema.TurnEndedData:
-		return d.turn.End(ctx, publisher.TurnEnd{
-			Messages: data.Messages, FinishReasons: data.FinishReasons, ResponseID: data.ResponseID, Model: data.Model,
-			Usage: data.Usage, Duration: time.Duration(data.DurationMS) * time.Millisecond, Time: s.at,
-		})
 	case *schema.RunEndedData:
 		return d.handle.End(ctx, publisher.RunEnd{
 			Status: schema.Status(data.Status), Output: data.Output, Summary: data.Summary, Error: data.Error,
 			Usage: data.Usage, Source: data.Source, Time: s.at,
 		})
-	default:
-		return d.handle.Publish(ctx, s.data, s.turn)
-	}
-}
-
-// behind publishes what the transcript has of a turn that the run ended already: the transcript was imported in the middle of it.
-func (d *driver) behind(ctx context.Context, steps []step) error {
-	for i := range steps {
-		s := &steps[i]
-		ctx := publisher.WithTime(ctx, s.at)
-		if _, returned := s.data.(*schema.ToolReturnedData); returned {
-			if d.inDoubt(s.call.Key) {
-				settled := &schema.ToolSettledData{ToolCallID: s.call.Key.ToolCallID, How: schema.SettledRerun}
-				if err := d.handle.Publish(ctx, settled, s.turn); err != nil {
-					return err
-				}
-			}
-			if d.o.Execute != nil {
-				if err := d.o.Execute(ctx, s.call, 1); err != nil {
-					return err
-				}
-			}
-		}
-		if err := d.handle.Publish(ctx, s.data, s.turn); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// answer publishes what the model said and the calls it asked for; what a crash left of it is only the rest.
-func (d *driver) answer(ctx context.Context, steps []step) error {
-	var messages []step
-	var calls []publisher.ToolCall
-	for _, s := range steps {
-		if s.call != nil {
-			calls = append(calls, toolCall(s.call))
-		} else {
-			messages = append(messages, s)
-		}
-	}
-	for _, s := range messages {
-		data, ok := s.data.(*schema.MessageAddedData)
-		if !ok {
-			return fmt.Errorf("%s is no message", s.data.EventName())
-		}
-		if err := d.turn.AddMessage(publisher.WithTime(ctx, s.at), data.Message); err != nil {
-			return err
-		}
-	}
-	_, err := d.turn.Call(ctx, calls...)
-	return err
-}
-
-func toolCall(c *Call) publisher.ToolCall {
-	data := calledData(c)
-	return publisher.ToolCall{
-		ID: data.ToolCallID, Name: data.Name, Arguments: data.Arguments, Replay: data.Replay, Source: data.Source,
-		Occurrence: c.Key.Occurrence, Time: c.At,
-	}
-}
-
-// tool runs the call as far as its record allows; the result is the transcript's.
-func (d *driver) tool(ctx context.Context, s *step) error {
-	data := returnedData(s.call)
-	result := publisher.ToolResult{
-		Result: data.Result, IsError: data.IsError, Source: data.Source,
-		Duration: time.Duration(data.DurationMS) * time.Millisecond, Time: s.at,
-	}
-	if d.o.Pipelined && !d.inDoubt(s.call.Key) {
-		// Tool waits for the call to be durable before it runs; a transcript's result has no side effect.
+	case *schema.ToolReturnedData:
 		if d.o.Execute != nil {
-			if err := d.o.Execute(ctx, s.call, 1); err != nil {
+			if err := d.o.Execute(ctx, s.call); err != nil {
 				return err
 			}
 		}
-		return d.turn.Return(ctx, s.call.Key, result)
-	}
-	_, err := d.turn.Tool(ctx, toolCall(s.call), func(ctx context.Context, inv publisher.Invocation) (publisher.ToolResult, error) {
-		if d.o.Execute != nil {
-			if err := d.o.Execute(ctx, s.call, inv.Attempt); err != nil {
-				return publisher.ToolResult{}, err
-			}
+		if d.inDoubt(s.call.Key) {
+			return d.handle.Publish(ctx, settlement(data), s.turn)
 		}
-		return result, nil
-	})
-	return err
+	default:
+	}
+	return d.handle.Publish(ctx, s.data, s.turn)
 }
 
 // inDoubt reports whether the takeover left the outcome of a call open.

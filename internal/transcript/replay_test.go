@@ -28,7 +28,7 @@ func replayFiles(t *testing.T, w *world, files []string) {
 		for i, run := range runs {
 			executed := make(map[schema.CallKey]int)
 			out, err := transcript.Replay(t.Context(), f, run, transcript.ReplayOptions{
-				Execute: func(_ context.Context, c *transcript.Call, _ int) error {
+				Execute: func(_ context.Context, c *transcript.Call) error {
 					executed[c.Key]++
 					return nil
 				},
@@ -108,7 +108,7 @@ func TestAnExecutorThatDiesAnywhereIsContinued(t *testing.T) {
 							die()
 						}
 					},
-					Execute: func(ctx context.Context, c *transcript.Call, _ int) error {
+					Execute: func(ctx context.Context, c *transcript.Call) error {
 						executed[c.Key]++
 						if inTool && done >= most {
 							interrupted[c.Key] = true
@@ -196,7 +196,7 @@ func TestAPipelinedImportIsContinued(t *testing.T) {
 		_, err := transcript.Replay(ctx, f, runs[0], transcript.ReplayOptions{
 			Pipelined:  true,
 			OnBoundary: func(b transcript.Boundary) { acknowledged = b.Step },
-			Execute: func(ctx context.Context, _ *transcript.Call, _ int) error {
+			Execute: func(ctx context.Context, _ *transcript.Call) error {
 				if executed++; executed == die/4 {
 					cancel()
 				}
@@ -227,7 +227,7 @@ func TestAPipelinedImportThatIsToEndEndsCancelled(t *testing.T) {
 	out, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{
 		Pipelined:  true,
 		OnBoundary: func(b transcript.Boundary) { told = b.Step },
-		Execute: func(ctx context.Context, _ *transcript.Call, _ int) error {
+		Execute: func(ctx context.Context, _ *transcript.Call) error {
 			if asked {
 				return nil
 			}

@@ -213,7 +213,7 @@ func (b *builder) fromTrajectory(steps []jsontext.Value, actions []string, answe
 			b.open = append(b.open[:i], b.open[i+1:]...)
 			c.Answered, c.Result = true, compact(obs)
 			c.ResultSource = (&detail{From: fromTrajectory}).source(SWEAgent)
-			s.Turn.Items = append(s.Turn.Items, Item{Result: c})
+			s.Turn.source = append(s.Turn.source, sourceItem{result: c})
 			break
 		}
 	}

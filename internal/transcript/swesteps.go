@@ -151,8 +151,8 @@ func (a *sweAnswer) copied(name string, v jsontext.Value) string {
 	if name != fieldObservation {
 		return ""
 	}
-	for _, it := range a.turn.Items {
-		if it.Result != nil && len(it.Result.ResultSource) > 0 && bytes.Equal(it.Result.Result, v) {
+	for _, it := range a.turn.source {
+		if it.result != nil && len(it.result.ResultSource) > 0 && bytes.Equal(it.result.Result, v) {
 			return copyResult
 		}
 	}
@@ -245,7 +245,7 @@ func withoutSteps(m *schema.Message) *schema.Message {
 // trajectory lists all steps of the run's trajectory, with their messages.
 func (r *Run) trajectory() (steps []sweStep) {
 	n := 0
-	add := func(m *Message) {
+	add := func(m *schema.Message) {
 		n++
 		d, _ := detailOf(m.Source, SWEAgent)
 		for _, s := range d.Steps {
@@ -255,17 +255,18 @@ func (r *Run) trajectory() (steps []sweStep) {
 	}
 	for _, s := range r.Steps {
 		if s.Message != nil {
-			add(s.Message)
+			add(&s.Message.Message)
 		}
 		if s.Turn == nil {
 			continue
 		}
 		for i := range s.Turn.New {
-			add(&s.Turn.New[i])
+			add(&s.Turn.New[i].Message)
 		}
+		add(&s.Turn.Answer.Message)
 		for _, it := range s.Turn.Items {
 			if it.Message != nil {
-				add(it.Message)
+				add(&it.Message.Message)
 			}
 		}
 	}

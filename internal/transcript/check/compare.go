@@ -108,8 +108,8 @@ func (c *Conversation) usage(s *schema.State) error {
 	var sum, folded [4]int64
 	for i := range min(len(c.Usage), len(s.Turns)) {
 		var got [4]int64
-		if e := s.Turns[i].Ended; e != nil && e.Usage != nil {
-			u := e.Usage
+		if a := s.Turns[i].Answer; a != nil && a.Usage != nil {
+			u := a.Usage
 			got = [4]int64{u.InputTokens, u.OutputTokens, u.CacheReadInputTokens, u.CacheCreationInputTokens}
 		}
 		if got != c.Usage[i] {

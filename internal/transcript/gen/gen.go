@@ -249,13 +249,13 @@ func (g *generator) claude() {
 		if g.r.IntN(4) == 0 {
 			put("user", obj{"role": "user", "content": []any{obj{"type": "text", "text": g.text()}}})
 		}
-		usage := 0
+		usage, input, cached := 0, g.r.IntN(999), g.r.IntN(99)
 		answer := func(block obj) {
 			usage++
 			put("assistant", obj{
 				"id": fmt.Sprintf("msg_%d", turn), "type": "message", "role": "assistant", "model": "gen-1",
 				"content": []any{block}, "stop_reason": nil, "stop_sequence": nil,
-				"usage": obj{"input_tokens": g.r.IntN(999), "output_tokens": usage, "cache_read_input_tokens": g.r.IntN(99)},
+				"usage": obj{"input_tokens": input, "output_tokens": usage, "cache_read_input_tokens": cached},
 			})
 		}
 		if g.odd(3) {
