@@ -174,3 +174,53 @@ func TestAnswered_TurnThatTheNextOneEndedIsAPoint(t *testing.T) {
 	require.NotNil(t, r.state.Turns[0].Ended, "the state says that turn 1 has ended")
 	require.NotEqual(t, -1, findPoint(t, r, schema.Point{Kind: schema.PointTurn, Number: 1}), "and turn:1 is no point")
 }
+
+// A call that only a transcript tells of is a person's case once an executor has met it, and asked.
+func TestHeldCalls_CallOfATranscript_CountsOnceAnExecutorAsked(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	requested := schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayVerify, VerifySubject: schema.VerifyTranscript}
+	mustApply(t, r.write(answerOf(1, requested), 1))
+	mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "n", VerifySubject: schema.VerifyTranscript}, 1))
+	end := &schema.RunEndedData{Status: string(schema.StatusCancelled)}
+	reopen := func(executor string) {
+		h := &r.head
+		mustApply(t, r.event(r.makeControl(&schema.RunResumedData{
+			Executor: executor, Reason: schema.TakeoverReopen, RequestID: executor,
+			From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
+		}, h.Epoch+1)))
+		require.Len(t, h.InDoubt(), 1)
+		chain, err := schema.ParseHash(h.Chain)
+		require.NoError(t, err)
+		r.w = schema.Writer{Fleet: "f", Run: "r1", Executor: executor, Epoch: h.Epoch, Chain: chain}
+	}
+	mustApply(t, r.write(end, 0))
+	require.Len(t, r.head.OpenCalls, 1)
+	require.Empty(t, r.head.HeldCalls())
+	reopen("importer")
+	mustApply(t, r.write(end, 0))
+	require.Empty(t, r.head.HeldCalls(), "the transcript grew, and has no result yet")
+	reopen("ex-2")
+	mustApply(t, r.write(&schema.RunWaitingData{InterruptID: "i", Reason: schema.WaitToolInDoubt, ToolCallID: "a"}, 1))
+	require.Len(t, r.head.HeldCalls(), 1)
+	mustApply(t, r.write(end, 0))
+	require.Len(t, r.head.HeldCalls(), 1, "behind the end, too")
+	reopen("importer-2")
+	settled := &schema.ToolSettledData{ToolCallID: "a", How: schema.SettledVerified, Result: []byte(`1`), Source: []byte(`{"x":1}`)}
+	mustApply(t, r.write(settled, 1))
+	require.False(t, r.head.TurnOpen)
+	require.JSONEq(t, `{"x":1}`, string(r.state.Calls[0].ResultSource))
+}
+
+// Of a call that an executor begins itself the outcome is a person's to say, whatever a transcript told of it.
+func TestHeldCalls_ExecutorBeginsTheCallOfATranscript_Counts(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	requested := schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayVerify, VerifySubject: schema.VerifyTranscript}
+	mustApply(t, r.write(answerOf(1, requested), 1))
+	mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "n"}, 1))
+	mustApply(t, r.write(&schema.RunEndedData{Status: string(schema.StatusFailed)}, 0))
+	require.Len(t, r.head.HeldCalls(), 1)
+}

@@ -116,7 +116,7 @@ type OpenCall struct {
 	InDoubt bool `json:"in_doubt,omitzero"`
 	// Held: in doubt, and left to a person: by its policy, or because the run waits for its settlement.
 	Held bool `json:"held,omitzero"`
-	// Told: a transcript tells of the call, and not of its result; see [VerifyTranscript].
+	// Told: only a transcript tells of the call, and not of its result; see [VerifyTranscript]. It ends when a person is asked about the call.
 	Told bool `json:"told,omitzero"`
 	// Late: a fenced executor's result arrived and can be adopted.
 	Late bool `json:"late_result,omitzero"`

@@ -292,7 +292,7 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 		if o.Replay == ReplayVerify {
 			p.Why = "whether it had its effect is not known, and it names no subject to ask"
 		}
-		if o.Told {
+		if c != nil && c.VerifySubject == VerifyTranscript {
 			p.Why = "whether it had its effect is not known: it is of a transcript that has no result of it"
 		}
 		for i := range h.Interrupts {

@@ -189,3 +189,20 @@ func planOf(runs []retention.Run) *retention.Plan {
 	p := retention.New(runs, policy(), now)
 	return &p
 }
+
+func TestRunOf_CallOfATranscript_IsNotPendingBeforeAPersonIsAsked(t *testing.T) {
+	c := &schema.Checkpoint{Head: schema.Head{
+		Run: "r", Status: schema.StatusCancelled, OpenCalls: []schema.OpenCall{{Replay: schema.ReplayVerify, Told: true, InDoubt: true}},
+	}}
+	r := retention.RunOf(c, 0, nil)
+	why, _ := r.Pending()
+	require.Empty(t, why)
+	c.OpenCalls[0].Told = false
+	r = retention.RunOf(c, 0, nil)
+	why, _ = r.Pending()
+	require.Equal(t, schema.WhyInDoubt, why)
+	c.OpenCalls[0].InDoubt = false
+	r = retention.RunOf(c, 0, nil)
+	why, _ = r.Pending()
+	require.Equal(t, schema.WhyOpenCall, why)
+}
