@@ -95,7 +95,7 @@ func printHead(a *app, h *schema.Head, quarantined bool, more ...string) error {
 			return err
 		}
 	}
-	if err := printCalls(a, h.OpenCalls, h.Interrupts); err != nil {
+	if err := printCalls(a, h.OpenCalls, h.Interrupts, h.Status.Terminal()); err != nil {
 		return err
 	}
 	if err := printWaits(a, h.Interrupts); err != nil {
@@ -154,8 +154,8 @@ func endedBy(h *schema.Head) string {
 	return ""
 }
 
-// printCalls lists open calls; none is no table. waits are what the run waits for.
-func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt) error {
+// printCalls lists open calls; none is no table. waits are what the run waits for; a call of a run that has ended runs no more.
+func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt, ended bool) error {
 	rows := make([][]string, len(calls))
 	for i, c := range calls {
 		fate := "running"
@@ -172,6 +172,8 @@ func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt) e
 			fate = "not allowed yet"
 		case c.Requested:
 			fate = "requested"
+		case ended:
+			fate = "no outcome"
 		}
 		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Replay), fate, ago(c.Since, a.now())}
 	}

@@ -40,7 +40,9 @@ type executorJob struct {
 	Journal string `json:"journal"`
 }
 
-func callText(k schema.CallKey) string { return fmt.Sprintf("%d/%s/%d", k.Turn, k.ToolCallID, k.Occurrence) }
+func callText(k schema.CallKey) string {
+	return fmt.Sprintf("%d/%s/%d", k.Turn, k.ToolCallID, k.Occurrence)
+}
 
 // runExecutor replays the file's first run. It writes a line before each tool runs, after it ran, and after
 // each boundary was acknowledged, so that the parent can kill it at any of them and knows what it had been

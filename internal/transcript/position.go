@@ -43,7 +43,7 @@ type cursor struct {
 	results     int
 	// uncompacted: a compaction of the transcript is not in the run, so that no later message may be.
 	uncompacted bool
-	byKey map[schema.CallKey]*schema.Call
+	byKey       map[schema.CallKey]*schema.Call
 	// own are calls whose result was recorded from another place of the source than the message that brings it.
 	own map[schema.CallKey]*Call
 	// longer says where an answer has more than the transcript; empty if none has.
