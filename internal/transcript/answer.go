@@ -21,33 +21,53 @@ type said struct {
 	told answer
 }
 
-// Bounds of one answer. They are below those of an event and of a turn, so that calls that stay open from before have room, too.
+// Bounds of one answer, below those of an event and of a turn: calls that stay open from before have room, too.
 const (
-	maxAnswerCalls = 512
-	// maxAnswerBytes bounds what no blob can take: ids, names, and the places of what is in blobs.
-	maxAnswerBytes = 256 << 10
+	maxAnswerCalls = schema.MaxOpenCalls - maxUnanswered
+	// maxAnswerBytes bounds an answer whose large fields are in the blob store.
+	maxAnswerBytes = 400 << 10
 	// maxAnswerNames bounds the ids and names of an answer's calls.
-	maxAnswerNames = 64 << 10
-	// partBytes and callBytes are what a part and a call take without ids, names and content.
-	partBytes, callBytes = 320, 450
+	maxAnswerNames = schema.MaxCallBytes / 2
+	// maxParts bounds the parts of one message.
+	maxParts = 512
+	// partBytes and callBytes are what a part and a call take without their fields, and refBytes what the place of a field in the blob store
+	// takes. The SDK moves none that is smaller than leastBlob.
+	partBytes, callBytes, refBytes, leastBlob = 80, 130, 200, 512
 )
 
 // load is what takes room in an answer.
 type load struct{ calls, bytes, names int }
 
+func (l *load) field(size int) {
+	if size >= leastBlob {
+		size = refBytes
+	}
+	l.bytes += size
+}
+
 func (l *load) add(s *said) {
 	for i := range s.Parts {
-		l.bytes += partBytes + len(s.Parts[i].ID) + len(s.Parts[i].Name)
+		l.part(&s.Parts[i])
 	}
 	for _, c := range s.calls {
-		l.call(len(c.Key.ToolCallID) + len(c.Name))
+		l.call(len(c.Key.ToolCallID)+len(c.Name), len(c.Arguments), len(c.Source))
 	}
 }
 
-func (l *load) call(names int) {
+func (l *load) part(p *schema.Part) {
+	l.bytes += partBytes + len(p.ID) + len(p.Name)
+	l.field(len(p.Source))
+	if p.Content != nil {
+		l.field(2 * len(*p.Content)) // characters may be escaped
+	}
+}
+
+func (l *load) call(names, arguments, source int) {
 	l.calls++
 	l.names += names
 	l.bytes += callBytes + names
+	l.field(arguments)
+	l.field(source)
 }
 
 func (l *load) full() bool {

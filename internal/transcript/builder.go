@@ -14,6 +14,7 @@ import (
 type builder struct {
 	run    *Run
 	format Format
+	rep    *Report
 
 	cur     *Turn
 	key     string
@@ -26,7 +27,16 @@ type builder struct {
 	last        time.Time
 }
 
-func newBuilder(run *Run, format Format) *builder { return &builder{run: run, format: format} }
+func newBuilder(run *Run, format Format, rep *Report) *builder {
+	return &builder{run: run, format: format, rep: rep}
+}
+
+// long notes a message that is too long to be taken apart.
+func (b *builder) long(m *decoded) {
+	if m.unrecorded > 0 {
+		b.rep.note("run %s has a message with %d calls or parts, more than one event takes: they are kept as they are, and no call of it is recorded", b.run.ID, m.unrecorded)
+	}
+}
 
 // answer is what a source tells about a model call.
 type answer struct {
@@ -40,6 +50,7 @@ type answer struct {
 // begins a new one.
 func (b *builder) assistant(m *decoded, key string, a answer) *Turn {
 	b.see(m.At)
+	b.long(m)
 	if b.cur == nil || key == "" || key != b.key {
 		b.endTurn()
 		b.number++
@@ -122,6 +133,7 @@ func (b *builder) stepID() string {
 // in the turn; other messages wait for what follows.
 func (b *builder) other(m *decoded, belongs bool) {
 	b.see(m.At)
+	b.long(m)
 	inTurn := belongs && b.cur != nil
 	for i := range m.responses {
 		if c := b.response(m, &m.responses[i]); c != nil && b.cur != nil && c.Key.Turn == b.cur.Number {

@@ -207,7 +207,7 @@ func splitDataURL(url string) (mime, data string, ok bool) {
 }
 
 // calls turns tool_calls and the older function_call into parts and pending calls. A member of another
-// shape stays as it was.
+// shape stays as it was, and so does one with more calls than an answer takes.
 func (c chat) calls(m *decoded, o *object) {
 	if v, ok := o.get("tool_calls"); ok {
 		if calls, ok := c.toolCalls(m, v); ok {
@@ -237,6 +237,10 @@ func (c chat) toolCalls(m *decoded, v jsontext.Value) ([]pendingCall, bool) {
 		return nil, false
 	}
 	calls := make([]pendingCall, 0, len(values))
+	var l load
+	for i := range m.Parts {
+		l.part(&m.Parts[i])
+	}
 	for _, v := range values {
 		o, ok := parseObject(v)
 		if !ok {
@@ -264,6 +268,13 @@ func (c chat) toolCalls(m *decoded, v jsontext.Value) ([]pendingCall, bool) {
 		c.function(fn, &p, arguments)
 		p.d.Members = o.rest()
 		calls = append(calls, p)
+		names := len(p.rawID) + len(p.name)
+		l.part(&schema.Part{Source: p.d.source(c.format)})
+		l.bytes += names
+		if l.call(names, len(p.args), 0); l.full() {
+			m.unrecorded = len(values)
+			return nil, false
+		}
 	}
 	return calls, true
 }

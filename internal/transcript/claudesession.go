@@ -162,7 +162,7 @@ func (s *session) loneAgent(agent, parent string, yield func(*Run) bool) error {
 }
 
 func (s *session) newThread(run *Run) *thread {
-	return &thread{builder: newBuilder(run, ClaudeCode), s: s}
+	return &thread{builder: newBuilder(run, ClaudeCode, s.rep), s: s}
 }
 
 // read hands each line that is a JSON object to f.

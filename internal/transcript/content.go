@@ -6,7 +6,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// content turns the member content into parts and returns its shape. block takes one element of a list.
+// content turns the member content into parts and returns its shape. block takes one element of a list. A list with more elements than a
+// message takes is one part, as it was.
 func (m *decoded) content(o *object, f Format, block func(jsontext.Value)) string {
 	v, has := o.take("content")
 	if !has {
@@ -21,6 +22,11 @@ func (m *decoded) content(o *object, f Format, block func(jsontext.Value)) strin
 		return shapeString
 	case '[':
 		values, _ := parseArray(v)
+		if len(values) > maxParts {
+			m.unrecorded = len(values)
+			m.Parts = append(m.Parts, jsonPart(v, f))
+			return shapeValue
+		}
 		for _, e := range values {
 			block(e)
 		}

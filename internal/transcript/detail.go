@@ -201,6 +201,8 @@ type decoded struct {
 	d         detail
 	calls     []pendingCall
 	responses []pendingResponse
+	// unrecorded counts the calls, or the parts, of a list that is too long and was kept as it was.
+	unrecorded int
 }
 
 // jsonPart keeps a foreign value: its JSON text is the part's content.

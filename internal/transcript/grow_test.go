@@ -198,6 +198,57 @@ func TestEvents_TranscriptGrowsAnywhere_StateAndExportAreTheWholes(t *testing.T)
 	}
 }
 
+// A session in which results come between the lines of one answer, as tools that run while the model still speaks give them.
+func TestEvents_SessionGrowsInsideAnAnswer_ExportIsTheWhole(t *testing.T) {
+	t.Parallel()
+	said := func(n int, id, block string) string {
+		return fmt.Sprintf(`{"type":"assistant","uuid":"a%d","sessionId":"s","message":{"id":%q,"role":"assistant","content":[%s],"usage":{"input_tokens":9,"output_tokens":%d}}}`, n, id, block, n)
+	}
+	call := func(n int) string {
+		return said(n, "m1", fmt.Sprintf(`{"type":"tool_use","id":"t%d","name":"Read","input":{}}`, n))
+	}
+	result := func(n int) string {
+		return fmt.Sprintf(`{"type":"user","uuid":"r%d","sessionId":"s","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"t%d","content":"r%d"}]}}`, n, n, n)
+	}
+	lines := []string{
+		`{"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":"go"}}`,
+		said(1, "m1", `{"type":"text","text":"I look."}`), call(2), result(2), call(3), call(4), result(4), result(3), call(5),
+		said(6, "m2", `{"type":"text","text":"And?"}`), result(5), said(7, "m2", `{"type":"text","text":"Done."}`),
+	}
+	path := filepath.Join(t.TempDir(), "s.jsonl")
+	prefix := func(n int) *transcript.Run {
+		require.NoError(t, os.WriteFile(path, []byte(strings.Join(lines[:n], "\n")+"\n"), 0o600))
+		runs, rep := open(t, path, transcript.Options{})
+		require.Empty(t, rep.Problems)
+		return runs[0]
+	}
+	whole := fold(t, "s", events(t, prefix(len(lines))))
+	want := string(export(t, whole, transcript.ClaudeCode))
+	require.Equal(t, len(lines), strings.Count(want, "\n"))
+	require.Len(t, whole.Turns, 2)
+	require.EqualValues(t, 12, whole.Head.Usage.OutputTokens)
+	var all []*transcript.Run
+	for i := 1; i <= len(lines); i++ {
+		all = append(all, prefix(i))
+	}
+	check := func(parts ...*transcript.Run) {
+		grown := reopened(t, parts)
+		requireGrown(t, whole, grown)
+		require.Equal(t, want, string(export(t, grown, transcript.ClaudeCode)))
+		for _, older := range all {
+			list, err := transcript.Events(older, transcript.EventOptions{Fleet: "default", Executor: "importer", After: grown})
+			require.NoError(t, err)
+			require.Empty(t, list, "an older copy adds nothing")
+		}
+	}
+	check(all...)
+	for i := range all {
+		for j := i; j < len(all); j++ {
+			check(all[i], all[j], all[len(all)-1])
+		}
+	}
+}
+
 // fiveSteps are the cuts of a transcript that is imported five times while it grows.
 func fiveSteps(length int) []int {
 	return []int{max(1, length/5), max(1, 2*length/5), max(1, 3*length/5), max(1, 4*length/5), length}

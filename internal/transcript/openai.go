@@ -35,7 +35,7 @@ func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 			return nil, at("/messages", errNoMessages)
 		}
 	}
-	b := newBuilder(run, OpenAIChat)
+	b := newBuilder(run, OpenAIChat, rep)
 	c := chat{OpenAIChat}
 	for i, raw := range messages {
 		if err := rep.stopped(); err != nil {

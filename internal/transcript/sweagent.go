@@ -28,7 +28,7 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	if !ok {
 		return nil, at("/history", errNoHistory)
 	}
-	b := newBuilder(run, SWEAgent)
+	b := newBuilder(run, SWEAgent, rep)
 	var actions []string
 	answers := make(map[*Turn]int)
 	var said []*sweAnswer
