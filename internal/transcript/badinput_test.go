@@ -289,3 +289,41 @@ func TestOpen_SubAgentsThatAreLinks_AreNotRead(t *testing.T) {
 		})
 	}
 }
+
+func TestOpen_WhatIsGuessed_IsNoted(t *testing.T) {
+	t.Parallel()
+	blocks := `{"messages":[{"role":"user","content":"go"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"Read","input":{}}]},` +
+		`{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"x"}]}]}`
+	numbers := `{"messages":[{"role":"assistant","tool_calls":[{"id":1,"type":"function","function":{"name":"a","arguments":""}},` +
+		`{"id":2,"type":"function","function":{"name":"b","arguments":""}}]},{"role":"tool","tool_call_id":2,"content":"of b"},{"role":"tool","tool_call_id":1,"content":"of a"}]}`
+	for name, test := range map[string]struct {
+		content string
+		format  transcript.Format
+		note    string
+	}{
+		"blocks of another interface": {blocks, transcript.Auto, "2 parts in the form of Anthropic's Messages API"},
+		"numbers as ids":              {numbers, transcript.Auto, "the first is 1"},
+		"another format is given":     {`{"messages":[]}`, transcript.SWEAgent, "looks like openai-chat, and is read as swe-agent"},
+		"the format that it is":       {`{"messages":[]}`, transcript.OpenAIChat, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := writeFile(t, "x.json", test.content)
+			runs, rep := open(t, path, transcript.Options{Format: test.format})
+			if test.note == "" {
+				require.Empty(t, rep.Notes)
+				return
+			}
+			require.Len(t, rep.Notes, 1)
+			require.Contains(t, rep.Notes[0], test.note)
+			if test.format == transcript.Auto {
+				prove(t, path)
+			}
+			if name == "numbers as ids" {
+				s := fold(t, runs[0].ID, events(t, runs[0]))
+				require.JSONEq(t, `"of a"`, string(s.Calls[0].Result))
+				require.JSONEq(t, `"of b"`, string(s.Calls[1].Result))
+			}
+		})
+	}
+}

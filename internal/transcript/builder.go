@@ -25,6 +25,8 @@ type builder struct {
 	// occurrences counts the current turn's calls by id.
 	occurrences map[string]int
 	last        time.Time
+	// odd: an id of a call that is no text was noted.
+	odd bool
 }
 
 func newBuilder(run *Run, format Format, rep *Report) *builder {
@@ -79,9 +81,12 @@ func (b *builder) assistant(m *decoded, key string, a answer) *Turn {
 func (b *builder) call(m *decoded, p *pendingCall) *Call {
 	c := &Call{Arguments: p.args, At: m.At, legacy: p.legacy}
 	id, isString := unquote(p.rawID)
-	if isString {
-		raw := id
-		c.rawID = &raw
+	if text, ok := idText(p.rawID); ok {
+		c.rawID = &text
+	}
+	if p.rawID != nil && !isString && !b.odd {
+		b.odd = true
+		b.rep.note("run %s has ids of tool calls that are no text, the first is %s: its call is named by its turn", b.run.ID, clip(string(p.rawID)))
 	}
 	if !isString || !validIdentifier(id) || b.isOpen(id) {
 		switch {
@@ -159,7 +164,8 @@ func (b *builder) response(m *decoded, p *pendingResponse) *Call {
 	part := &m.Parts[p.part]
 	part.Type = schema.PartToolCallResponse
 	raw, isString := unquote(p.rawID)
-	i := b.find(p, raw, isString)
+	text, isText := idText(p.rawID)
+	i := b.find(p, text, isText)
 	if i < 0 {
 		part.ID = raw
 		if !validIdentifier(raw) {
@@ -197,6 +203,14 @@ func (b *builder) response(m *decoded, p *pendingResponse) *Call {
 	part.Source = p.d.source(b.format)
 	c.Answered, c.Result, c.IsError, c.ResultAt = true, p.content, p.isError, m.At
 	return c
+}
+
+// idText is the text of an id that is a text or a number.
+func idText(raw jsontext.Value) (string, bool) {
+	if raw.Kind() == '0' {
+		return string(compact(raw)), true
+	}
+	return unquote(raw)
 }
 
 // find returns the index of the open call that a result answers: of the current turn first, in order; then

@@ -161,6 +161,9 @@ func Open(path string, opts Options) (*File, error) {
 		return nil, fmt.Errorf("open transcript %s: %w", path, err)
 	}
 	f.lines = lines
+	if opts.Format != "" && opts.Format != Auto && found != "" && found != opts.Format {
+		f.rep.note("%s looks like %s, and is read as %s, the format that is given", path, found, opts.Format)
+	}
 	if f.rep.Format == "" || f.rep.Format == Auto {
 		f.rep.Format = found
 	}

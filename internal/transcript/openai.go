@@ -37,6 +37,7 @@ func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	}
 	b := newBuilder(run, OpenAIChat, rep)
 	c := chat{OpenAIChat}
+	blocks := 0
 	for i, raw := range messages {
 		if err := rep.stopped(); err != nil {
 			return nil, err
@@ -50,11 +51,20 @@ func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 		if err != nil {
 			return nil, at(path, err)
 		}
+		for j := range m.Parts {
+			if t := m.Parts[j].Type; t == "tool_use" || t == "tool_result" {
+				blocks++
+			}
+		}
 		if m.Role == schema.RoleAssistant {
 			b.assistant(m, "", chatAnswer(m))
 		} else {
 			b.other(m, m.Role == schema.RoleTool)
 		}
+	}
+	if blocks > 0 {
+		rep.note("run %s has %s in the form of Anthropic's Messages API, which is no format of import: kept as they are, and not recorded as calls and results",
+			run.ID, plural(blocks, "part"))
 	}
 	if o != nil {
 		if model, ok := o.str("model"); ok {
