@@ -256,7 +256,7 @@ func (im *importer) enqueue(run string) (behind <-chan struct{}, over func()) {
 func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publisher.Fleet, path string) error {
 	var read atomic.Int64
 	options := im.options
-	options.Name = im.found.names[path]
+	options.Name = im.name(ctx, fleet, path)
 	options.OnRead = func(n int) { read.Add(int64(n)) }
 	opened, err := transcript.Open(path, options)
 	switch {
@@ -294,6 +294,32 @@ func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publ
 		})
 	}
 	return done()
+}
+
+// name stands for the name of a file that shares it with another; empty for the file's own. A file that was imported before there was another
+// keeps its own.
+func (im *importer) name(ctx context.Context, fleet *publisher.Fleet, path string) string {
+	name := im.found.names[path]
+	if name == "" {
+		return ""
+	}
+	opened, err := transcript.Open(path, im.options)
+	if err != nil {
+		return name // the import says why
+	}
+	for run := range opened.Runs() {
+		if _, err := fleet.Head(ctx, run.ID); err != nil {
+			break
+		}
+		if _, err := transcript.Compare(ctx, fleet, run, im.replay); err != nil && !errors.Is(err, transcript.ErrInUse) {
+			break
+		}
+		im.mu.Lock()
+		defer im.mu.Unlock()
+		im.notes = append(im.notes, fmt.Sprintf("run %s keeps its id: %s was imported before there was another file of its name", run.ID, path))
+		return ""
+	}
+	return name
 }
 
 // run replays one run.

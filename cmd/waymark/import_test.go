@@ -152,6 +152,7 @@ func TestImport_ExitCodes(t *testing.T) {
 		out := w.run(exitDamaged, "import", session)
 		requireHas(t, out, "session.jsonl:3")
 		requireHas(t, out, "1 place in the input was not imported")
+		requireHas(t, out, "--run-id ANOTHER")
 		requireHas(t, w.run(exitOK, "runs", "get", "session"), "failed")
 		w.file("session.jsonl", asked+answered+asked+strings.ReplaceAll(answered, "m1", "m2"))
 		requireHas(t, w.run(exitOK, "import", session), "1 appended")
@@ -172,6 +173,31 @@ func TestImport_ExitCodes(t *testing.T) {
 		requireHas(t, out, "settings.json")
 		requireHas(t, w.run(exitOK, "import", filepath.Join(w.dir, "tasks")), "2 already there")
 	})
+}
+
+// A file that was imported keeps its run when another file of its name comes to the directory.
+func TestImport_SecondFileOfTheSameName_FirstKeepsItsID(t *testing.T) {
+	t.Parallel()
+	w := newImportWorld(t)
+	talk := func(question string, turns int) string {
+		return strings.Replace(talk("", turns, question), `"id":"",`, "", 1)
+	}
+	dir := filepath.Join(w.dir, "tasks")
+	w.file("tasks/a/task.json", talk("question", 1))
+	requireHas(t, w.run(exitOK, "import", dir), "1 imported")
+	w.file("tasks/b/task.json", talk("remark", 1))
+	out := w.run(exitOK, "import", dir)
+	requireHas(t, out, "1 imported, 1 already there")
+	requireHas(t, out, "run task keeps its id")
+	requireHas(t, out, "b-task")
+	require.NotContains(t, out, "a-task")
+	w.file("tasks/a/task.json", talk("question", 2))
+	w.file("tasks/b/task.json", talk("remark", 2))
+	requireHas(t, w.run(exitOK, "import", "--dry-run", dir), "2 would be appended")
+	requireHas(t, w.run(exitOK, "import", dir), "2 appended")
+	requireHas(t, w.run(exitOK, "export", "task"), "question 2")
+	requireHas(t, w.run(exitOK, "export", "b-task"), "remark 2")
+	require.NotContains(t, w.run(exitOK, "runs", "ls"), "a-task")
 }
 
 // What a directory has and no import brings in is named, also beside --json, and keeps nothing else from coming in.

@@ -189,7 +189,7 @@ func (f *found) tellApart() {
 		}
 	}
 	if n := len(f.names); n > 0 {
-		f.notes = append(f.notes, fmt.Sprintf("%s %s the name with another: the ids of the runs have the directory's name in them", plural(n, "file"), inNumber(n, "shares", "share")))
+		f.notes = append(f.notes, fmt.Sprintf("%s %s the name with another: the ids of their runs have the directory's name in them, if they were not imported before", plural(n, "file"), inNumber(n, "shares", "share")))
 	}
 }
 

@@ -77,7 +77,7 @@ func (im *importer) verdict(ctx context.Context) error {
 			what: fmt.Sprintf("%d of %d were not imported", not, total),
 		}
 	case im.problems > 0:
-		return fail(exitDamaged, "mend the lines that are named above, and import the file again", "%s in the input %s not imported; everything else was",
+		return fail(exitDamaged, "mend the lines that are named above, and import the file again; if other lines follow them, with --run-id ANOTHER", "%s in the input %s not imported; everything else was",
 			plural(im.problems, "place"), inNumber(im.problems, "was", "were"))
 	}
 	return nil
