@@ -42,7 +42,7 @@ func (importCmd) Help() string {
 		`ended is reopened for that. Where the two differ nothing is written to the run, and the first difference is said (exit code 5). A run ` +
 		`that another executor has is left alone. When all is there already, nothing is done, and that is a success. In a directory files that ` +
 		`end in .json, .jsonl, .ndjson or .traj are looked at, and those that are transcripts are imported; links are not followed. Runs of files ` +
-		`of the same name get the directory's name in their ids.
+		`of the same name get the directory's name in their ids, unless they were imported under another before.
 
 A run of an archive comes back under its id, with the same bytes and the same digest, or under another with --as or --prefix: its events then ` +
 		`name that one, and everything else stays. The whole archive is checked before anything is written. A run that is there is never written ` +

@@ -13,7 +13,7 @@
 // How a transcript is cut into turns:
 //
 //	openai-chat  each assistant message begins a turn; the tool messages after it belong to it
-//	claude-code  a turn is the lines that share message.id, in file order, early results included
+//	claude-code  a turn is the lines that share message.id, early results included; its lines of the assistant are one answer
 //	swe-agent    each assistant entry of history that is no demonstration begins a turn
 //
 // What stands between two turns is new to the model and goes into the next turn's start; what stands after
@@ -27,8 +27,9 @@
 // reason that is null stays null, a call without a result stays open, a file without a trajectory gets none.
 //
 // Repetition: a run that is there is compared with the transcript ([Compare], [Replay]), and only what it lacks is published:
-// behind its last event after a crash, and behind a takeover with reason reopen after the transcript grew. What grew inside a
-// turn that the run ended is published behind the turn's end.
+// behind its last event after a crash, and behind a takeover with reason reopen after the transcript grew. Where an import ended
+// inside an answer, the rest of the answer is the next turn. A call without a result is begun and stays open; the transcript that has the
+// result settles it.
 //
 // Failure: what cannot be read is refused by name (file, line, JSON path) and listed in the [Report]; the
 // rest is read; a session of which lines were refused ends as failed. Lone surrogates and invalid UTF-8 become U+FFFD
