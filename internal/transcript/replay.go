@@ -104,7 +104,7 @@ func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptio
 		return out, fmt.Errorf("replay run %s, which exists: %w", run.ID, err)
 	}
 	out.Epoch = handle.Epoch()
-	if left, err = stillLeft(handle, run, fleet.Executor(), there, left); err != nil {
+	if left, err = stillLeft(ctx, fleet, handle, run, there, left); err != nil {
 		return out, err
 	}
 	out.Steps, out.Done = len(left.steps), left.done
@@ -172,13 +172,20 @@ func holder(h *schema.Head) string {
 }
 
 // stillLeft is what a run lacks once it is taken over: what it lacked before, unless it changed meanwhile.
-func stillLeft(handle *publisher.Run, run *Run, executor string, there *schema.State, left *standing) (*standing, error) {
-	var err error
+func stillLeft(ctx context.Context, fleet *publisher.Fleet, handle *publisher.Run, run *Run, there *schema.State, left *standing) (*standing, error) {
+	changed := false
 	handle.View(func(s *schema.State) {
-		if n := len(s.Takeovers); n == 0 || s.Takeovers[n-1].From.Digest != there.Head.Digest {
-			left, err = compare(s, run, executor)
-		}
+		n := len(s.Takeovers)
+		changed = n == 0 || s.Takeovers[n-1].From.Digest != there.Head.Digest
 	})
+	if !changed {
+		return left, nil
+	}
+	now := handle.State()
+	err := fleet.Hydrate(ctx, now)
+	if err == nil {
+		left, err = compare(now, run, fleet.Executor())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("replay run %s, which changed meanwhile: %w", run.ID, err)
 	}
@@ -266,8 +273,8 @@ func (d *driver) drive(ctx context.Context, from int) error {
 		if err := d.pause(ctx, steps[i].at); err != nil {
 			return fmt.Errorf("replay run %s: %w", run.ID, err)
 		}
-		if d.o.Pipelined && d.handle.CancelRequested() {
-			// Outside of the mode publishing itself says so.
+		if _, answered := steps[i].data.(*schema.TurnAnsweredData); answered && d.o.Pipelined && d.handle.CancelRequested() {
+			// Between two turns, so that the calls of an answer keep their results. Outside of the mode publishing itself says so.
 			return fmt.Errorf("replay run %s, step %d of %d: %w", run.ID, i+1, len(steps), publisher.ErrCancelRequested)
 		}
 		if err := d.publish(ctx, &steps[i]); err != nil {

@@ -244,7 +244,11 @@ func TestAPipelinedImportThatIsToEndEndsCancelled(t *testing.T) {
 	out, err = transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: true})
 	require.NoError(t, err, "importing it again is asking for all of it")
 	require.True(t, out.Reopened)
-	require.Equal(t, schema.StatusCompleted, w.recovered(f, "unwanted").Head.Status)
+	s = w.recovered(f, "unwanted")
+	require.Equal(t, schema.StatusCompleted, s.Head.Status)
+	want, err := check.Read(path, check.ClaudeCode)
+	require.NoError(t, err)
+	requireEqual(t, want.Conversations[0], s, transcript.ClaudeCode)
 }
 
 func TestALongRunAndALargeResultComeBackEqual(t *testing.T) {
