@@ -231,7 +231,7 @@ func TestEvents_SessionGrowsInsideAnAnswer_ExportIsTheWhole(t *testing.T) {
 	for i := 1; i <= len(lines); i++ {
 		all = append(all, prefix(i))
 	}
-	check := func(parts ...*transcript.Run) {
+	check := func(parts ...*transcript.Run) *schema.State {
 		grown := reopened(t, parts)
 		requireGrown(t, whole, grown)
 		require.Equal(t, want, string(export(t, grown, transcript.ClaudeCode)))
@@ -240,8 +240,9 @@ func TestEvents_SessionGrowsInsideAnAnswer_ExportIsTheWhole(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, list, "an older copy adds nothing")
 		}
+		return grown
 	}
-	check(all...)
+	require.EqualValues(t, 4, check(all...).Head.Counts.Settled, "each call was imported without its result first")
 	for i := range all {
 		for j := i; j < len(all); j++ {
 			check(all[i], all[j], all[len(all)-1])
