@@ -9,6 +9,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/internal/transcript/check"
+	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -100,4 +101,23 @@ func TestReplay_MessageOfManyCalls_IsOneAnswer(t *testing.T) {
 	require.Len(t, s.Calls, 700)
 	require.Equal(t, schema.StatusCancelled, s.Head.Status)
 	require.Len(t, s.Head.OpenCalls, 256, "of calls without a result so many stay open")
+}
+
+// The run is looked at once more when it changed between the comparison and the takeover: with what is in the blob store.
+func TestReplay_RunChangedMeanwhile_LargeAnswerIsCompared(t *testing.T) {
+	t.Parallel()
+	line := func(n int) string {
+		return fmt.Sprintf(`{"type":"assistant","uuid":"a%d","sessionId":"s","big":%q,"message":{"id":"m","role":"assistant","content":[{"type":"text","text":"t%d"}]}}`,
+			n, strings.Repeat("0123456789", 20<<10), n)
+	}
+	runs, _ := open(t, writeFile(t, "s.jsonl", line(1)+"\n"+line(2)+"\n"), transcript.Options{})
+	w := newWorld(t)
+	f := w.fleet("importer")
+	_, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{})
+	require.NoError(t, err)
+	handle, err := f.Resume(t.Context(), runs[0].ID, publisher.ResumeSpec{Reason: schema.TakeoverReopen})
+	require.NoError(t, err)
+	n, err := transcript.StillLeft(t.Context(), f, handle, runs[0])
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "the end alone")
 }
