@@ -456,3 +456,30 @@ func TestReplay_RunNeverEnded_OnlyEndIsMissing_IsRefused(t *testing.T) {
 	_, err = transcript.Replay(t.Context(), mine, runs[0], transcript.ReplayOptions{})
 	require.ErrorIs(t, err, transcript.ErrInUse)
 }
+
+// A person said that the call was abandoned. That stands; the message of the transcript brings what it says itself.
+func TestReplay_CallWasSettledAsAbandoned_MessageKeepsItsResult(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	fleet := w.fleet("importer")
+	const asked = `{"id":"m","messages":[{"role":"user","content":"go"},{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"a","arguments":"{}"}}]}`
+	path := filepath.Join(t.TempDir(), "m.json")
+	read := func(text string) *transcript.Run {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		runs, _ := open(t, path, transcript.Options{})
+		return runs[0]
+	}
+	_, err := transcript.Replay(t.Context(), fleet, read(asked+"]}"), transcript.ReplayOptions{})
+	require.NoError(t, err)
+	key := schema.CallKey{Turn: 1, ToolCallID: "c1", Occurrence: 1}
+	_, err = fleet.Settle(t.Context(), "m", schema.SettleRequest{CallKey: key, How: schema.SettledAbandoned, By: "olga"})
+	require.NoError(t, err)
+	whole := read(asked + `,{"role":"tool","tool_call_id":"c1","content":"done"}]}`)
+	for range 2 {
+		_, err = transcript.Replay(t.Context(), fleet, whole, transcript.ReplayOptions{})
+		require.NoError(t, err)
+	}
+	s := w.recovered(fleet, "m")
+	require.Equal(t, schema.OutcomeAbandoned, s.Calls[0].Outcome)
+	require.Equal(t, string(export(t, fold(t, "m", events(t, whole)), transcript.OpenAIChat)), string(export(t, s, transcript.OpenAIChat)))
+}
