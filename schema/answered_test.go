@@ -178,35 +178,36 @@ func TestAnswered_TurnThatTheNextOneEndedIsAPoint(t *testing.T) {
 // A call that only a transcript tells of is a person's case once an executor has met it, and asked.
 func TestHeldCalls_CallOfATranscript_CountsOnceAnExecutorAsked(t *testing.T) {
 	t.Parallel()
-	r := newTestRun(t)
-	r.start()
-	requested := schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayVerify, VerifySubject: schema.VerifyTranscript}
-	mustApply(t, r.write(answerOf(1, requested), 1))
-	mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "n", VerifySubject: schema.VerifyTranscript}, 1))
-	end := &schema.RunEndedData{Status: string(schema.StatusCancelled)}
-	reopen := func(executor string) {
-		h := &r.head
-		mustApply(t, r.event(r.makeControl(&schema.RunResumedData{
-			Executor: executor, Reason: schema.TakeoverReopen, RequestID: executor,
-			From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Chain: h.Chain, Digest: h.Digest},
-		}, h.Epoch+1)))
-		require.Len(t, h.InDoubt(), 1)
-		chain, err := schema.ParseHash(h.Chain)
-		require.NoError(t, err)
-		r.w = schema.Writer{Fleet: "f", Run: "r1", Executor: executor, Epoch: h.Epoch, Chain: chain}
+	told := func() *testRun {
+		r := newTestRun(t)
+		r.start()
+		requested := schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayVerify, VerifySubject: schema.VerifyTranscript}
+		mustApply(t, r.write(answerOf(1, requested), 1))
+		mustApply(t, r.write(&schema.ToolCalledData{ToolCallID: "a", Name: "n", VerifySubject: schema.VerifyTranscript}, 1))
+		return r
 	}
+	end := &schema.RunEndedData{Status: string(schema.StatusCancelled)}
+	r := told()
 	mustApply(t, r.write(end, 0))
 	require.Len(t, r.head.OpenCalls, 1)
 	require.Empty(t, r.head.HeldCalls())
-	reopen("importer")
+
+	r = told()
+	r.takeover("importer")
+	require.Len(t, r.head.InDoubt(), 1)
 	mustApply(t, r.write(end, 0))
 	require.Empty(t, r.head.HeldCalls(), "the transcript grew, and has no result yet")
-	reopen("ex-2")
+
+	r = told()
+	r.takeover("ex-2")
 	mustApply(t, r.write(&schema.RunWaitingData{InterruptID: "i", Reason: schema.WaitToolInDoubt, ToolCallID: "a"}, 1))
 	require.Len(t, r.head.HeldCalls(), 1)
+	r.takeover("importer")
 	mustApply(t, r.write(end, 0))
 	require.Len(t, r.head.HeldCalls(), 1, "behind the end, too")
-	reopen("importer-2")
+
+	r = told()
+	r.takeover("importer")
 	settled := &schema.ToolSettledData{ToolCallID: "a", How: schema.SettledVerified, Result: []byte(`1`), Source: []byte(`{"x":1}`)}
 	mustApply(t, r.write(settled, 1))
 	require.False(t, r.head.TurnOpen)
