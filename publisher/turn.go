@@ -296,38 +296,26 @@ func (t *Turn) Decide(ctx context.Context, decision schema.ToolDecidedData) erro
 type TurnEnd struct {
 	// Messages of the turn that were not published yet.
 	Messages []schema.Message
-	// FinishReasons as the provider gave them; never invented.
-	FinishReasons []string
-	// ResponseID and Model of the provider.
-	ResponseID, Model string
-	// Usage of the turn; nil when the provider did not say.
+	// Usage of a turn without an answer; nil when the provider did not say.
 	Usage *schema.Usage
-	// Duration of the model call; zero means unknown.
-	Duration time.Duration
 	// Error that ended the turn; nil means none.
 	Error *schema.Error
-	// Source keeps replay detail of the provider.
-	Source jsontext.Value
 	// Time of the end; zero means now.
 	Time time.Time
 }
 
-// End ends the turn. Of a turn that is answered it need not be called: what is over with the outcomes of its calls is not ended again,
-// and one with open calls is ended early, so that calls which nobody has begun are abandoned. Its usage, finish reasons and the like are
-// the answer's to say, and refused here.
+// End ends the turn early: requested calls that have not begun are abandoned. An answered turn ends with the last outcome of its calls,
+// and need not be ended. Its usage belongs to the answer, and is refused here.
 func (t *Turn) End(ctx context.Context, end TurnEnd) error {
 	if head := t.run.planned(); head.Turn == t.number && head.TurnAnswered {
-		if len(end.FinishReasons) > 0 || end.ResponseID != "" || end.Model != "" || end.Usage != nil || end.Duration != 0 || len(end.Source) > 0 {
-			return fmt.Errorf("ending %s: %w: the turn is answered; pass FinishReasons, ResponseID, Model, Usage, Duration and Source to Turn.Answer", t, ErrConflict)
+		if end.Usage != nil {
+			return fmt.Errorf("ending %s: %w: the turn is answered; pass Usage to Turn.Answer", t, ErrConflict)
 		}
 		if !head.TurnOpen && len(end.Messages) == 0 && end.Error == nil {
 			return nil
 		}
 	}
-	data := &schema.TurnEndedData{
-		Turn: t.number, Messages: end.Messages, FinishReasons: end.FinishReasons, ResponseID: end.ResponseID, Model: end.Model,
-		Usage: end.Usage, DurationMS: end.Duration.Milliseconds(), Error: end.Error, Source: end.Source,
-	}
+	data := &schema.TurnEndedData{Turn: t.number, Messages: end.Messages, Usage: end.Usage, Error: end.Error}
 	_, err := t.publish(ctx, draft{data: data, turn: t.number, at: end.Time})
 	return err
 }
