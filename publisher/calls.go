@@ -26,7 +26,7 @@ type callBook struct {
 	reserved map[schema.CallKey]bool
 	// tries counts how often this handle began a call.
 	tries map[schema.CallKey]int
-	// outcomes are those of tools that ran, as long as they are not durable.
+	// outcomes are those of tools that ran, until they are durable and Tool has returned them.
 	outcomes map[schema.CallKey]*outcome
 	// questions are what people are asked about calls.
 	questions map[schema.CallKey]*schema.RunWaitingData
@@ -68,8 +68,13 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 			b.stage[v.Call] = ready
 		}
 	case *schema.ToolReturnedData, *schema.ToolFailedData:
+		o := b.outcomes[v.Call]
 		b.close(v.Call)
-		if !foreign {
+		switch {
+		case foreign:
+		case o != nil:
+			b.outcomes[v.Call] = o // its caller may have heard of an error only, and asks for this call again
+		default:
 			b.asked[v.Call] = true
 		}
 	case *schema.ToolSettledData:
@@ -92,6 +97,7 @@ func (b *callBook) note(v schema.Verdict, foreign bool) {
 // forget drops what is only of use in turns before one.
 func (b *callBook) forget(turn int32) {
 	maps.DeleteFunc(b.asked, func(key schema.CallKey, _ bool) bool { return key.Turn < turn })
+	maps.DeleteFunc(b.outcomes, func(key schema.CallKey, _ *outcome) bool { return key.Turn < turn && b.stage[key] != running })
 }
 
 func (b *callBook) close(key schema.CallKey) {
@@ -132,7 +138,7 @@ type callView struct {
 	stage callStage
 	// stricter is what the caller asks for, if its policy is stricter than the recorded one.
 	stricter *ToolCall
-	// outcome of a tool that ran, if it is not durable yet.
+	// outcome of a tool that ran, if Tool has not returned it yet.
 	outcome *outcome
 }
 

@@ -82,7 +82,7 @@ func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResul
 	result, err := t.tool(ctx, key, call, run)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// An outcome that is not durable yet will be asked for again.
+	// An outcome that was not returned yet will be asked for again.
 	if r.calls.outcomes[key] == nil && (err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)) {
 		r.calls.asked[key] = true
 	}
@@ -131,10 +131,10 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 			v.open.InDoubt = v.open.InDoubt || may && !v.open.Replay.Rerunnable()
 		}
 		switch {
-		case v.open == nil:
-			return r.recorded(ctx, key, v)
 		case v.outcome != nil:
 			return r.publishOutcome(ctx, key, v.outcome)
+		case v.open == nil:
+			return r.recorded(ctx, key, v)
 		case v.open.InDoubt:
 			if err := t.settleDoubt(ctx, key, v, call); err != nil {
 				return ToolResult{}, err
@@ -200,19 +200,24 @@ func (r *Run) invoke(ctx context.Context, key schema.CallKey, v callView, call T
 	return r.publishOutcome(ctx, key, o)
 }
 
-// outcome is what became of a tool that ran, until it is durable.
+// outcome is what became of a tool that ran, until it is durable and Tool has returned it.
 type outcome struct {
 	result ToolResult
 	err    error
 	draft  draft
 }
 
-// publishOutcome publishes what became of a tool. The tool has run: that is recorded even if the caller's context
-// has ended.
+// publishOutcome returns what became of a tool, and publishes it if it is not durable yet. The tool has run: that is recorded even if the
+// caller's context has ended.
 func (r *Run) publishOutcome(ctx context.Context, key schema.CallKey, o *outcome) (ToolResult, error) {
-	if err := r.publishNow(context.WithoutCancel(ctx), o.draft); err != nil {
-		return o.result, errors.Join(o.err, fmt.Errorf("outcome of call %s in turn %d: %w", key.ToolCallID, key.Turn, err))
+	if r.viewCall(key).open != nil {
+		if err := r.publishNow(context.WithoutCancel(ctx), o.draft); err != nil {
+			return o.result, errors.Join(o.err, fmt.Errorf("outcome of call %s in turn %d: %w", key.ToolCallID, key.Turn, err))
+		}
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.calls.outcomes, key)
 	return o.result, o.err
 }
 

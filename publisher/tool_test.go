@@ -497,6 +497,18 @@ func TestToolThatRanIsNotRunAgainForItsRecord(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `"paid"`, string(result.Result))
 
+	// The same when something else finds out meanwhile that the outcome is durable.
+	resolved := publisher.ToolCall{ID: "resolved", Name: "pay"}
+	_, err = turn.Tool(t.Context(), resolved, tool)
+	require.ErrorIs(t, err, publisher.ErrUnresolved)
+	p.dropAcks(0)
+	require.NoError(t, run.Resolve(t.Context()))
+	result, err = turn.Tool(t.Context(), resolved, tool)
+	require.NoError(t, err)
+	require.JSONEq(t, `"paid"`, string(result.Result))
+	require.Equal(t, int64(2), n.Load(), "the same call is meant, and not another with its id")
+	n.Store(1)
+
 	// The same when the call itself has no answer: the tool has not run.
 	p.dropAcks(-1)
 	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c2", Name: "pay"}, tool)
@@ -523,5 +535,5 @@ func TestToolThatRanIsNotRunAgainForItsRecord(t *testing.T) {
 	_, err = turn.Tool(t.Context(), publisher.ToolCall{ID: "c3", Name: "pay"}, counted(&n, "paid"))
 	require.ErrorIs(t, err, publisher.ErrToolFailed, "the failure is what is published")
 	require.Equal(t, int64(3), n.Load())
-	require.Len(t, w.requireSameFold(run).Calls, 3)
+	require.Len(t, w.requireSameFold(run).Calls, 4)
 }

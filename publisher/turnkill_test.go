@@ -131,7 +131,7 @@ func (m *mortal) Read(b []byte) (int, error) {
 type dialer func(net.Conn) net.Conn
 
 func (d dialer) Dial(network, address string) (net.Conn, error) {
-	c, err := net.Dial(network, address) //nolint:noctx // nats.CustomDialer has none
+	c, err := net.Dial(network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,9 @@ func TestTurn_ExecutorDiesAnywhere_RequestedCallsAreMadeOnceAndBegunOnesHeld(t *
 		deaths = append(deaths, death{nth: n + 1}, death{nth: n + 1, sent: true})
 	}
 	for _, key := range []schema.CallKey{
-		{Turn: 1, ToolCallID: "c1", Occurrence: 1}, {Turn: 1, ToolCallID: "c2", Occurrence: 1}, {Turn: 1, ToolCallID: "c3", Occurrence: 1},
+		{Turn: 1, ToolCallID: "c1", Occurrence: 1},
+		{Turn: 1, ToolCallID: "c2", Occurrence: 1},
+		{Turn: 1, ToolCallID: "c3", Occurrence: 1},
 		{Turn: 1, ToolCallID: "c2", Occurrence: 2},
 	} {
 		deaths = append(deaths, death{in: key})

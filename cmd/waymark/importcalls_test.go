@@ -73,11 +73,9 @@ func mailAgain(t *testing.T, command func(want exitCode, args ...string) string,
 	stop()
 	require.NoError(t, <-served)
 	require.Zero(t, sent.Load(), "whether the mail was sent is not known")
-	listed := ""
-	for until := time.Now().Add(30 * time.Second); !strings.Contains(listed, "mail") && time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
-		listed = command(exitOK, "runs", "ls", "--status", "held") // the list is folded
-	}
-	requireHas(t, listed, "mail")
+	require.Eventually(t, func() bool { // the list is folded
+		return strings.Contains(command(exitOK, "runs", "ls", "--status", "held"), "mail")
+	}, 30*time.Second, 20*time.Millisecond)
 	requireHas(t, command(exitOK, "plan", "mail"), "settle")
 
 	path = file(mailed(`{"role":"tool","tool_call_id":"c1","content":"sent"}`, `{"role":"assistant","content":"Bob knows."}`))

@@ -110,7 +110,7 @@ func TestExecutorProcessesAreKilledAndContinued(t *testing.T) {
 	w := newWorld(t)
 	endpoint, err := statedir.Discover(t.Context(), w.server.StateDir())
 	require.NoError(t, err)
-	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, gen.Spec{Seed: 5, Turns: 4 * wanted, Plain: true})
+	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, gen.Spec{Seed: 5, Turns: 6 * wanted, Plain: true})
 	want, err := check.Read(path, check.ClaudeCode)
 	require.NoError(t, err)
 	runs, _ := open(t, path, transcript.Options{RunID: "killed"})
@@ -131,8 +131,9 @@ func TestExecutorProcessesAreKilledAndContinued(t *testing.T) {
 		require.NoError(t, cmd.Start())
 		done := make(chan error, 1)
 		go func() { done <- cmd.Wait() }()
-		// Every process gets a few boundaries further, then dies wherever it is.
-		target := lines.count(t) + 1 + random.IntN(steps/wanted)
+		// Every process gets a few boundaries further, then dies wherever it is. It goes on until the kill reaches it: half of the
+		// boundaries are left for that.
+		target := lines.count(t) + 1 + random.IntN(steps/(2*wanted))
 		died := false
 		ticker := time.NewTicker(200 * time.Microsecond)
 		for !died {
