@@ -57,7 +57,7 @@ func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.P
 		}
 	}
 	s.stats.Points.Add(1)
-	if err := t.answer(build(r, m, &schema.Moment{Point: p.String(), Records: m.records, Position: m.head.Position, Begun: m.begun})); err != nil {
+	if err := t.answer(build(r, m, &schema.Moment{Point: p.String(), Records: m.head.Records, Position: m.head.Position, Begun: m.begun})); err != nil {
 		return err
 	}
 	if v.kind == schema.ViewState {

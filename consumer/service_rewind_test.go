@@ -23,8 +23,10 @@ func (w *serviceWorld) rewind(x *writer, record int) {
 		later.Behind(&head, head.Apply(schema.NoKeys, &x.acked[i]))
 	}
 	point := schema.Point{Kind: schema.PointRecord, Number: uint64(record)} //nolint:gosec // a small number
+	to, err := schema.RewindTo(point, &at, later)
+	require.NoError(w.tb, err)
 	e, err := schema.NewControl("default", "daemon", x.run.Run, head.Epoch+1, fmt.Sprintf("rewind%d", head.Records), &schema.RunResumedData{
-		Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: "q-1", To: schema.RewindTo(point, &at, later),
+		Executor: "executor-1", Reason: schema.TakeoverRewind, RequestID: "q-1", To: to,
 		From: schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Digest: head.Digest},
 	}, time.Now())
 	require.NoError(w.tb, err)
@@ -52,7 +54,7 @@ func TestRewind_SealedOrNot_StateIsTheOneAtTheRecord(t *testing.T) {
 			require.False(t, state.Stale)
 			require.Equal(t, before.Messages, state.Messages)
 			require.Equal(t, before.Turns, state.Turns)
-			require.Equal(t, []schema.Superseded{{After: 13, Through: int64(len(x.acked))}}, reply.Head.Superseded)
+			require.Equal(t, []schema.Superseded{{After: 13, Through: int64(len(x.acked)), Epoch: 2}}, reply.Head.Superseded)
 			require.Equal(t, before.Messages, w.stateOf("run-1", "end").Messages)
 			require.Empty(t, w.verify("run-1").Findings)
 			e := w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: fmt.Sprintf("turn:%d", before.Head.Turn+1), View: schema.ViewHead})

@@ -337,7 +337,7 @@ func (v *verifier) fold(rec *schema.Record, in string, segment int) {
 	v.last = rec.Stream
 	verdict := v.head.Apply(v.keys, rec)
 	v.is.Records++
-	if v.base != nil && v.is.Records == v.base.Records {
+	if v.base != nil && v.head.Records == v.base.Records {
 		at := v.head.Clone()
 		v.at = &at
 	}

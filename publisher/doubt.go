@@ -69,7 +69,7 @@ func (r *Run) idempotencyKey(key schema.CallKey, v callView, call ToolCall) stri
 	case v.call == nil && call.IdempotencyKey != "":
 		return call.IdempotencyKey
 	default:
-		return key.IdempotencyKey(r.id)
+		return v.open.IdempotencyKey(r.id)
 	}
 }
 

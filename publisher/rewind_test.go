@@ -23,8 +23,10 @@ func (w *world) rewind(run string, record int) {
 		later.Behind(&head, head.Apply(schema.NoKeys, &log[record+i]))
 	}
 	point := schema.Point{Kind: schema.PointRecord, Number: uint64(record)} //nolint:gosec // a small number
+	to, err := schema.RewindTo(point, &at, later)
+	require.NoError(w.tb, err)
 	w.control(run, head.Epoch+1, &schema.RunResumedData{
-		Executor: "exec-1", Reason: schema.TakeoverRewind, RequestID: "q-1", To: schema.RewindTo(point, &at, later),
+		Executor: "exec-1", Reason: schema.TakeoverRewind, RequestID: "q-1", To: to,
 		From: schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Digest: head.Digest},
 	})
 }
@@ -57,7 +59,7 @@ func TestRewind_RunRewound_ReadWithoutWhatItLeftBehind(t *testing.T) {
 		require.Len(t, state.Messages, 4)
 		require.Empty(t, state.Values)
 		require.Len(t, state.Head.InDoubt(), 1)
-		require.Equal(t, []schema.Superseded{{After: 7, Through: 10}}, state.Head.Superseded)
+		require.Equal(t, []schema.Superseded{{After: 7, Through: 10, Epoch: 2}}, state.Head.Superseded)
 	}
 	read(f.Get(t.Context(), "r1"))
 	left, err := f.GetAt(t.Context(), "r1", schema.Point{Kind: schema.PointRecord, Number: 10})

@@ -82,7 +82,9 @@ func (h *Head) ApplyPrepared(p *Prepared) Verdict {
 	}
 	v.Event = p.Event
 	h.Position = at
-	h.Records++
+	if v.Kind != Skipped {
+		h.Records++ // an archive leaves marks out, and a run may have one in one store and none in the next
+	}
 	switch v.Kind {
 	case Duplicate:
 		h.Counts.Duplicates++

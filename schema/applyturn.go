@@ -107,6 +107,7 @@ func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
 	if d.Usage != nil {
 		h.Usage.add(*d.Usage)
 	}
+	scope := h.scope()
 	for i := range d.Calls {
 		c := &d.Calls[i]
 		h.Counts.ToolCalls++
@@ -116,7 +117,7 @@ func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
 			continue
 		}
 		h.OpenCalls = append(h.OpenCalls, OpenCall{
-			CallKey: keys[i], Name: excerpt(c.Name), Replay: c.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: true,
+			CallKey: keys[i], Name: excerpt(c.Name), Replay: c.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: true, Scope: scope,
 		})
 	}
 	v.Over = h.turnOver()
@@ -253,7 +254,7 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 		v.Abandoned = h.openTurn(turn)
 	}
 	h.OpenCalls = append(h.OpenCalls, OpenCall{
-		CallKey: key, Name: excerpt(d.Name), Replay: d.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: d.Requested,
+		CallKey: key, Name: excerpt(d.Name), Replay: d.Replay.orHold(), Since: e.Time, Epoch: h.Epoch, Requested: d.Requested, Scope: h.scope(),
 	})
 	h.Counts.ToolCalls++
 	return v
@@ -274,7 +275,7 @@ func (h *Head) begin(c *OpenCall, d *ToolCalledData) Verdict {
 	case !policy.Rerunnable() && c.MayHaveRun(h.Epoch):
 		return rejected(ReasonCallOpen, "call %.80q of turn %d is recorded as %s and may have run: ask a person, or the tool, first", c.ToolCallID, c.Turn, c.Replay)
 	}
-	c.Requested, c.Again, c.Epoch, c.Replay, c.Told = false, false, h.Epoch, policy, d.VerifySubject == VerifyTranscript
+	c.Requested, c.Again, c.Epoch, c.Replay, c.Told = false, false, h.Epoch, policy, policy == ReplayVerify && d.VerifySubject == VerifyTranscript
 	return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey, Begun: true}
 }
 
@@ -293,7 +294,7 @@ func (h *Head) callBytes(newTurn bool, more int) int {
 	}
 	for i := range h.OpenCalls {
 		if c := &h.OpenCalls[i]; !newTurn || !c.Requested || c.Again {
-			n += len(c.ToolCallID) + len(c.Name)
+			n += len(c.ToolCallID) + len(c.Name) + len(c.Scope)
 		}
 	}
 	if !newTurn {

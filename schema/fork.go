@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -107,7 +108,7 @@ func (h *Head) checkTexts() (path, problem string) {
 		return "/base/head/open_calls", fmt.Sprintf("have more than %d bytes of ids and names", MaxCallBytes)
 	}
 	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; c.Turn < 0 || c.Occurrence < 1 || wrong(c.ToolCallID, c.Name) || wrong(string(c.Replay), c.Since, c.Decision) || longer(word, string(c.Replay), c.Since, c.Decision) {
+		if c := &h.OpenCalls[i]; c.Turn < 0 || c.Occurrence < 1 || wrong(c.ToolCallID, c.Name, c.Scope) || wrong(string(c.Replay), c.Since, c.Decision) || longer(word, string(c.Replay), c.Since, c.Decision) {
 			return fmt.Sprintf("/base/head/open_calls/%d", i), "is no open call"
 		}
 	}
@@ -147,6 +148,7 @@ func (h *Head) fork(b *Base) {
 		if c.Requested {
 			c.Epoch = 0 // the other run's executor may have run it, if its policy needs no begin
 		}
+		c.Scope = cmp.Or(c.Scope, b.Run)
 	}
 }
 

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -90,9 +91,9 @@ type CallKey struct {
 	Occurrence int `json:"occurrence"`
 }
 
-// IdempotencyKey is the key that a tool is handed: the same on every run of the same call.
-func (k CallKey) IdempotencyKey(run string) string {
-	return fmt.Sprintf("%s.%d.%s.%d", run, k.Turn, k.ToolCallID, k.Occurrence)
+// IdempotencyKey is the key that a tool is handed, the same on every run of the same call. For scope see [OpenCall]; it is mostly the run's id.
+func (k CallKey) IdempotencyKey(scope string) string {
+	return fmt.Sprintf("%s.%d.%s.%d", scope, k.Turn, k.ToolCallID, k.Occurrence)
 }
 
 // OpenCall is a call without a recorded outcome.
@@ -120,6 +121,14 @@ type OpenCall struct {
 	Told bool `json:"told,omitzero"`
 	// Late: a fenced executor's result arrived and can be adopted.
 	Late bool `json:"late_result,omitzero"`
+	// Scope stands for the run's id in the call's idempotency key if another run or an earlier line of this one may have a call of the
+	// same key: the id of the run that a fork took the call over from, and "<run>@<epoch>" behind a rewind, with the epoch of the rewind.
+	Scope string `json:"scope,omitzero"`
+}
+
+// IdempotencyKey is the key that a tool is handed: the same on every run of the same call, and of no other call.
+func (c *OpenCall) IdempotencyKey(run string) string {
+	return c.CallKey.IdempotencyKey(cmp.Or(c.Scope, run))
 }
 
 // OpenInterrupt is something the run waits for.
@@ -282,7 +291,7 @@ type Head struct {
 	Usage     Usage  `json:"usage,omitzero"`
 	Marks     []Mark `json:"restore_points,omitzero"`
 	Gaps      []Gap  `json:"gaps,omitzero"`
-	// Records counts the messages of the run's log, whatever the fold made of them.
+	// Records counts the messages of the run's log but the daemon's marks, whatever the fold made of them.
 	Records int64 `json:"records,omitzero"`
 	// Superseded are the records that rewinds left behind.
 	Superseded []Superseded `json:"superseded,omitzero"`

@@ -131,8 +131,10 @@ type Moment struct {
 
 // Later looks among a run's records behind a point for what became of the calls that were requested there, and for signals.
 type Later struct {
-	begun, open []CallKey
-	signals     []OpenSignal
+	// calls are the hold and verify calls that were requested at the point and that the run has not begun since. A rewind may bring back
+	// those that were abandoned or denied. open are those that it may begin now.
+	calls, open, begun []CallKey
+	signals            []OpenSignal
 }
 
 // NewLater returns one for a run that is at the head there.
@@ -140,39 +142,48 @@ func NewLater(h *Head) *Later {
 	l := new(Later)
 	for i := range h.OpenCalls {
 		if c := &h.OpenCalls[i]; c.Requested && !c.Replay.Rerunnable() {
-			l.open = append(l.open, c.CallKey)
+			l.calls = append(l.calls, c.CallKey)
 		}
 	}
+	l.open = l.calls
 	return l
 }
 
-// Done reports whether nothing is left to look for.
-func (l *Later) Done() bool { return len(l.open) == 0 }
+// Done reports whether [Later.Begun] stays as it is, whatever comes.
+func (l *Later) Done() bool { return len(l.calls) == 0 }
 
 // Behind is shown what the fold made of each record behind the point, and the run's head there.
 func (l *Later) Behind(h *Head, v Verdict) {
-	if _, sent := v.Data.(*SignalSentData); sent && v.Kind == Applied {
+	if v.Kind != Applied {
+		return
+	}
+	if _, sent := v.Data.(*SignalSentData); sent {
 		l.signals = append(l.signals, h.Signals[len(h.Signals)-1])
 	}
-	i := slices.Index(l.open, v.Call)
-	if v.Kind != Applied || i < 0 && len(v.Abandoned) == 0 {
+	if len(l.calls) == 0 {
 		return
 	}
-	l.open = slices.DeleteFunc(l.open, func(key CallKey) bool { return slices.Contains(v.Abandoned, key) })
-	if i < 0 {
-		return
-	}
-	switch d := v.Data.(type) {
-	case *ToolDecidedData:
-		return
-	case *ToolFailedData:
-		if d.Error.Type != DeniedType {
-			l.begun = append(l.begun, v.Call)
-		}
-	default: // it began, or returned without
+	if i := slices.Index(l.calls, v.Call); i >= 0 && !keepsRequested(v.Data) {
 		l.begun = append(l.begun, v.Call)
+		l.calls = slices.Concat(l.calls[:i], l.calls[i+1:])
 	}
-	l.open = slices.DeleteFunc(l.open, func(key CallKey) bool { return key == v.Call })
+	l.open = nil
+	for i := range h.OpenCalls {
+		if c := &h.OpenCalls[i]; c.Requested && slices.Contains(l.calls, c.CallKey) {
+			l.open = append(l.open, c.CallKey)
+		}
+	}
+}
+
+// keepsRequested reports whether an event about a requested call says that no executor has begun it.
+func keepsRequested(data Data) bool {
+	switch d := data.(type) {
+	case *ToolDecidedData:
+		return true
+	case *ToolFailedData:
+		return d.Error.Type == DeniedType
+	}
+	return false
 }
 
 // Begun are the calls that the run began, and those that it may begin yet.
@@ -189,8 +200,8 @@ type Finder struct {
 	at    Position
 	// superseded are the records in which no turn and no step is looked for.
 	superseded []Superseded
-	// records were shown.
-	records uint64
+	// records of the run before the one that is shown.
+	records int64
 	// step is the call of a step, once an answer has requested it.
 	step CallKey
 	// pending: records are superseded at which the call of the step was requested. The rewind behind them tells whether it still is.
@@ -217,6 +228,7 @@ func (f *Finder) Many(epoch Epoch) bool {
 
 // Before reports whether the point may be before the record that is about to be applied; [Finder.Confirmed] tells.
 func (f *Finder) Before(h *Head, p *Prepared) bool {
+	f.records = h.Records
 	if superseded(f.superseded, h.Records+1) {
 		enters := !f.pending && f.requested(h)
 		f.pending = f.pending || enters
@@ -244,7 +256,7 @@ func (f *Finder) Pending() bool { return f.pending }
 func (f *Finder) Confirmed(v Verdict) bool {
 	if f.pending {
 		d, ok := v.Data.(*RunResumedData)
-		if !ok || v.Kind != Applied || superseded(f.superseded, int64(f.records)+1) { //nolint:gosec // a count
+		if !ok || v.Kind != Applied || superseded(f.superseded, f.records+1) {
 			return false
 		}
 		f.pending = false
@@ -276,7 +288,6 @@ func (f *Finder) AtEnd(h *Head) bool {
 
 // Behind reports whether the point is behind the record that was applied last. Call it once for each, unless Before said yes.
 func (f *Finder) Behind(h *Head, v Verdict) bool {
-	f.records++
 	if f.at.ID != "" {
 		return h.Position == f.at
 	}
@@ -284,7 +295,7 @@ func (f *Finder) Behind(h *Head, v Verdict) bool {
 		return h.Position.ID == f.point.Name && v.Kind != Replayed && v.Kind != Regressed
 	}
 	if f.point.Kind == PointRecord {
-		return f.records == f.point.Number
+		return v.Kind != Skipped && uint64(h.Records) == f.point.Number //nolint:gosec // a count
 	}
 	if v.Kind != Applied || superseded(f.superseded, h.Records) {
 		return false

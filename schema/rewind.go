@@ -1,6 +1,9 @@
 package schema
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // MaxRewinds bounds the ranges of a run's log that rewinds left behind.
 const MaxRewinds = 64
@@ -11,6 +14,8 @@ type Superseded struct {
 	// from 1, as [PointRecord] counts them.
 	After   int64 `json:"after"`
 	Through int64 `json:"through"`
+	// Epoch of the rewind.
+	Epoch Epoch `json:"epoch"`
 }
 
 // superseded reports whether a rewind left record n behind.
@@ -21,11 +26,14 @@ func superseded(ranges []Superseded, n int64) bool {
 // RewindTo returns where a run goes on behind one of its own records, for run.resumed with the reason rewind. later has seen all records
 // behind it: calls that were begun there are in doubt, and signals that were sent there are open again. Other than in a fork, a call
 // that is still requested stays so, because the takeover itself fences the executor that could begin it.
-func RewindTo(point Point, head *Head, later *Later) *Base {
+func RewindTo(point Point, head *Head, later *Later) (*Base, error) {
 	b := BaseOf(point, head.Records, head, later.begun)
 	b.Head.Superseded = slices.Clone(head.Superseded)
 	b.Head.Signals = append(slices.Clone(head.Signals), later.signals...)
-	return b
+	if n := len(b.Head.Signals); n > MaxSignals {
+		return nil, fmt.Errorf("%d signals would be open behind record %d, at most %d can be: go on behind a later record", n, head.Records, MaxSignals)
+	}
+	return b, nil
 }
 
 // mayRewind checks a rewind against the fold.
@@ -38,6 +46,14 @@ func (h *Head) mayRewind(to *Base) Verdict {
 	case len(to.Head.Superseded) >= MaxRewinds:
 		return rejected(ReasonTooMany, "the run was rewound %d times already", MaxRewinds)
 	}
+	end := int64(0)
+	for _, r := range to.Head.Superseded {
+		// A range ends in front of its rewind, which is a record itself.
+		if r.After < max(end, 1) || r.Through < r.After || r.Through >= to.Records || r.Epoch < 1 || r.Epoch > to.Head.Epoch {
+			return rejected(ReasonInvalidData, "records %d to %d cannot have been left behind at record %d", r.After+1, r.Through, to.Records)
+		}
+		end = r.Through + 1
+	}
 	return Verdict{}
 }
 
@@ -46,9 +62,17 @@ func (h *Head) mayRewind(to *Base) Verdict {
 func (h *Head) rewind(to *Base) {
 	h.goOnFrom(to)
 	h.Counts.Errors, h.Counts.Unknown = to.Head.Counts.Errors, to.Head.Counts.Unknown
-	h.Superseded = append(slices.Clone(to.Head.Superseded), Superseded{After: to.Records, Through: h.Records})
+	h.Superseded = append(slices.Clone(to.Head.Superseded), Superseded{After: to.Records, Through: h.Records, Epoch: h.Epoch})
 	h.Signals = slices.Clone(to.Head.Signals)
 	h.CancelRequested = false
+}
+
+// scope of the idempotency keys of new calls; see [OpenCall]. It is empty as long as the run's id will do.
+func (h *Head) scope() string {
+	if n := len(h.Superseded); n > 0 {
+		return fmt.Sprintf("%s@%d", h.Run, h.Superseded[n-1].Epoch)
+	}
+	return ""
 }
 
 // Expect tells a state that has no event yet which records are left behind by rewinds among the records that it is about to fold: those

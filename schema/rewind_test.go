@@ -1,6 +1,8 @@
 package schema_test
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -36,7 +38,10 @@ func (s *simulation) rewind(n int) {
 	for i := range s.log[n:] {
 		later.Behind(&head, head.Apply(schema.NoKeys, &s.log[n+i]))
 	}
-	to := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(n)}, &at, later) //nolint:gosec // a small number
+	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(n)}, &at, later) //nolint:gosec // a small number
+	if err != nil {
+		return // too many signals
+	}
 	s.takeoverTo(schema.TakeoverRewind, s.head.Epoch+1, to)
 }
 
@@ -179,4 +184,186 @@ func found(t *testing.T, log []schema.Record, p schema.Point, superseded []schem
 		return head.Records
 	}
 	return -1
+}
+
+// rewind takes the run over behind record n, as the daemon finds it, and returns where it goes on.
+func (r *testRun) rewind(n int) *schema.Base {
+	r.tb.Helper()
+	to := r.rewindTo(n)
+	v := r.rewound(to)
+	require.Equal(r.tb, schema.Applied, v.Kind, v.Detail)
+	return to
+}
+
+// rewound appends a rewind to a base.
+func (r *testRun) rewound(to *schema.Base) schema.Verdict {
+	r.tb.Helper()
+	executor := fmt.Sprintf("ex-%d", r.head.Epoch+1)
+	v := r.event(r.makeControl(&schema.RunResumedData{
+		Executor: executor, Reason: schema.TakeoverRewind, RequestID: "q", To: to,
+		From: schema.From{Epoch: r.head.Epoch, Sequence: r.head.Sequence, Digest: r.head.Digest},
+	}, r.head.Epoch+1))
+	if v.Kind == schema.Applied {
+		r.w = schema.Writer{Fleet: "f", Run: "r1", Executor: executor, Epoch: r.head.Epoch}
+		r.foldAgain()
+	}
+	return v
+}
+
+// Later forgets a call once something abandons or denies it. A rewind brings such a call back: it is requested again and can be begun. When it
+// then began, neither a fork nor a second rewind at the same record knows of it: the call is requested there, not in doubt, and the next
+// executor runs it again. A hold call (a payment) is made twice without a question.
+func TestLater_CallThatARewindBroughtBackBegan_IsInDoubt(t *testing.T) {
+	for name, lose := range map[string]func(*testRun){
+		"abandoned": func(r *testRun) { r.write(&schema.TurnStartedData{Turn: 2}, 2) },
+		"denied": func(r *testRun) {
+			r.write(&schema.ToolFailedData{ToolCallID: "c1", Error: schema.Error{Type: schema.DeniedType}}, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newTestRun(t)
+			r.start()
+			r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayHold}}}, 1)
+			lose(r) // record 3
+			require.Empty(t, r.head.OpenCalls)
+			r.rewind(2)
+			require.Equal(t, schema.Applied, r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"}, 1).Kind)
+			require.Equal(t, schema.Applied, r.write(&schema.ToolReturnedData{ToolCallID: "c1", Result: []byte(`"paid"`)}, 1).Kind)
+
+			to := r.rewindTo(2) // the same list stands in the base of a fork
+			require.Equal(t, []schema.CallKey{{Turn: 1, ToolCallID: "c1", Occurrence: 1}}, to.Begun)
+			r.rewind(2)
+			require.True(t, r.head.OpenCalls[0].InDoubt)
+			v := r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay"}, 1)
+			require.Equal(t, schema.Rejected, v.Kind, "the call has run already")
+		})
+	}
+}
+
+// A rewind opens again the signals that are open at the record and those that were sent behind it. They may be more than can be open.
+func TestRewindTo_MoreSignalsThanCanBeOpen_IsRefused(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	head, later := r.head.Clone(), (*schema.Later)(nil)
+	later = schema.NewLater(&head)
+	for i := range schema.MaxSignals + 1 {
+		id := fmt.Sprintf("s%d", i)
+		v := r.event(r.makeControl(&schema.SignalSentData{SignalID: id, Name: "n"}, 1))
+		later.Behind(&r.head, v)
+		later.Behind(&r.head, r.write(&schema.SignalConsumedData{SignalIDs: []string{id}}, 0))
+	}
+	_, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: 1}, &head, later)
+	require.ErrorContains(t, err, "65 signals would be open behind record 1, at most 64 can be: go on behind a later record")
+	require.Equal(t, schema.Applied, r.rewound(r.rewindTo(3)).Kind)
+	require.Len(t, r.head.Signals, schema.MaxSignals)
+}
+
+// A signal's id may be used again once the signal is consumed. A rewind may then open two signals of one id: the id means the older one.
+func TestRewindTo_SignalIDUsedAgain_EachIsConsumedOnce(t *testing.T) {
+	for name, consume := range map[string]func(r *testRun, turn int32){
+		"by an event": func(r *testRun, _ int32) { r.write(&schema.SignalConsumedData{SignalIDs: []string{"s"}}, 0) },
+		"by a turn": func(r *testRun, turn int32) {
+			require.Equal(r.tb, schema.Applied, r.write(&schema.TurnStartedData{Turn: turn, Signals: []string{"s"}}, turn).Kind)
+			require.Equal(r.tb, schema.Applied, r.write(&schema.TurnAnsweredData{Turn: turn, Message: assistantMessage()}, turn).Kind)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newTestRun(t)
+			r.start()
+			send := func(text string) {
+				t.Helper()
+				require.Equal(t, schema.Applied, r.event(r.makeControl(&schema.SignalSentData{SignalID: "s", Name: text}, r.head.Epoch)).Kind)
+			}
+			send("first") // record 2
+			consume(r, 1)
+			send("second")
+			r.rewind(2)
+			names := func() (open []string) {
+				for _, s := range r.head.Signals {
+					open = append(open, s.Name)
+				}
+				return open
+			}
+			require.Equal(t, []string{"first", "second"}, names())
+			for turn := range int32(2) {
+				consume(r, turn+1)
+				r.foldAgain()
+				require.Len(t, names(), int(1-turn))
+				require.NotEmpty(t, r.state.Signals[turn].ConsumedAt)
+			}
+			require.Len(t, r.state.Signals, 2)
+		})
+	}
+}
+
+// The ranges in the head of a rewind are taken as they are. One that reaches behind the run's end hides every later event from all readers
+// of the content: each is acknowledged, accepted and counted, and no state, resume or fork has it. The head says nothing.
+func TestRewind_RangesOfTheHeadAreAbsurd_IsRefused(t *testing.T) {
+	for name, forged := range map[string]schema.Superseded{
+		"behind the end": {After: 0, Through: math.MaxInt64},
+		"below 0":        {After: math.MinInt64, Through: 1},
+		"backwards":      {After: 5, Through: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newTestRun(t)
+			r.start()
+			r.write(&schema.MessageAddedData{Message: userMessage("one")}, 0)
+			to := r.rewindTo(2)
+			to.Head.Superseded = []schema.Superseded{forged}
+			if v := r.rewound(to); v.Kind == schema.Applied {
+				r.write(&schema.MessageAddedData{Message: userMessage("two")}, 0)
+				r.foldAgain()
+				require.Len(t, r.state.Messages, 2, "what is written behind the rewind is in the state")
+				require.Fail(t, "accepted")
+			}
+		})
+	}
+}
+
+// A tool is handed the same key on every run of a call, and models use their call ids again: the call that a turn makes behind a rewind is
+// another one than that of the superseded turn. A call that was requested at the record is the same one.
+func TestRewind_CallWithTheIDOfOneLeftBehind_HasAnotherIdempotencyKey(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	call := func(turn int32, arguments string) (key string) {
+		t.Helper()
+		require.Equal(t, schema.Applied, r.write(&schema.TurnAnsweredData{
+			Turn: turn, Message: assistantMessage(),
+			Calls: []schema.RequestedCall{{ToolCallID: "call_0", Name: "pay", Arguments: []byte(arguments), Replay: schema.ReplayIdempotent}},
+		}, turn).Kind)
+		return r.head.OpenCalls[0].IdempotencyKey("r1")
+	}
+	first := call(1, `{"to":"a"}`)
+	require.Equal(t, "r1.1.call_0.1", first)
+	r.rewind(2)
+	require.Equal(t, first, r.head.OpenCalls[0].IdempotencyKey("r1"))
+	r.rewind(1)
+	require.Equal(t, "r1@3.1.call_0.1", call(1, `{"to":"b"}`))
+	r.rewind(1)
+	require.Equal(t, "r1@4.1.call_0.1", call(1, `{"to":"c"}`))
+	require.Equal(t, schema.Applied, r.write(&schema.ToolCalledData{ToolCallID: "more", Name: "pay"}, 1).Kind)
+	require.Equal(t, "r1@4.1.more.1", r.head.OpenCalls[1].IdempotencyKey("r1"))
+	require.Empty(t, modelfold.Fold(schema.NoKeys, "f", "r1", r.log).Differences(&r.head))
+}
+
+// A fork may run a call that the other run may run, too: the tool tells the two by nothing, and does it once.
+func TestFork_OpenCallOfTheBase_KeepsItsIdempotencyKey(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayIdempotent}}}, 1)
+	fork := forkOf(t, schema.BaseOf(schema.Point{}, 2, &r.head, nil))
+	require.Equal(t, r.head.OpenCalls[0].IdempotencyKey(r.head.Run), fork.head.OpenCalls[0].IdempotencyKey(fork.head.Run))
+	plan := schema.PlanOf(fork.state)
+	require.Equal(t, "r1.1.c1.1", plan.Calls[0].IdempotencyKey)
+}
+
+// An executor says of its own hold call, when it begins it, that only a transcript tells of it. When the run ends, the call is in no list of
+// held calls: the operator never hears that a payment has no outcome. An import makes verify calls only.
+func TestHeldCalls_HoldCallBegunAsOfATranscript_IsListedWhenTheRunEnds(t *testing.T) {
+	r := newTestRun(t)
+	r.start()
+	r.write(&schema.TurnAnsweredData{Turn: 1, Message: assistantMessage(), Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayHold}}}, 1)
+	require.Equal(t, schema.Applied, r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay", VerifySubject: schema.VerifyTranscript}, 1).Kind)
+	require.Equal(t, schema.Applied, r.write(&schema.RunEndedData{Status: string(schema.StatusFailed)}, 0).Kind)
+	require.Len(t, r.head.HeldCalls(), 1)
 }

@@ -12,7 +12,8 @@ const MaxSignals = 64
 // SignalSentData sends a message into a run that has not ended, whatever it is doing. Control event. The run's signals are in the
 // order of the log, and each is consumed once.
 type SignalSentData struct {
-	// SignalID is the sender's id of the signal, unique in the run. Required.
+	// SignalID is the sender's id of the signal, unique in the run. Required. A rewind may open two signals of one id if the id was used
+	// again: then the id means the one that was sent first.
 	SignalID string `json:"signal_id"`
 	// Name tells the agent what the signal is about. Required.
 	Name    string         `json:"name"`
@@ -74,7 +75,7 @@ func (h *Head) unknownSignal(ids []string, turn int32) string {
 func (h *Head) takeSignals(ids []string, turn int32) {
 	for i := range h.Signals {
 		switch s := &h.Signals[i]; {
-		case slices.Contains(ids, s.SignalID):
+		case slices.Contains(ids, s.SignalID) && h.signal(s.SignalID) == i:
 			s.Turn = turn
 		case s.Turn == turn:
 			s.Turn = 0
@@ -88,7 +89,11 @@ func (h *Head) consumeSignals(turn int32, ids ...string) {
 		return
 	}
 	h.Signals = nilIfEmpty(slices.DeleteFunc(h.Signals, func(s OpenSignal) bool {
-		return s.Turn != 0 && s.Turn == turn || slices.Contains(ids, s.SignalID)
+		at := slices.Index(ids, s.SignalID)
+		if at >= 0 {
+			ids = slices.Delete(slices.Clone(ids), at, at+1)
+		}
+		return at >= 0 || s.Turn != 0 && s.Turn == turn
 	}))
 }
 
@@ -122,7 +127,7 @@ func (s *State) signals(e *Event) {
 		if signal.ConsumedAt != "" {
 			continue
 		}
-		if at := s.Head.signal(signal.SignalID); at >= 0 {
+		if at := slices.IndexFunc(s.Head.Signals, func(o OpenSignal) bool { return o.Position.ID == signal.EventID }); at >= 0 {
 			signal.Turn = s.Head.Signals[at].Turn
 			continue
 		}

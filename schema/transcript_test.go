@@ -265,7 +265,9 @@ func (r *testRun) rewindTo(n int) (to *schema.Base) {
 	for i := min(n, len(r.log)); i < len(r.log); i++ {
 		later.Behind(&head, head.Apply(r.keys, &r.log[i]))
 	}
-	return schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(n)}, &at, later) //nolint:gosec // a small number
+	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(n)}, &at, later) //nolint:gosec // a small number
+	require.NoError(r.tb, err)
+	return to
 }
 
 // foldAgain folds the state with what the head says of rewinds.

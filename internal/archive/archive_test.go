@@ -245,6 +245,8 @@ func TestAForkComesWithWhatItsBaseBeganLater(t *testing.T) {
 	require.NoError(t, err)
 	before, after := w.state("fork"), other.state("old-fork")
 	require.Zero(t, after.Head.Counts.DeadLetters)
+	require.Equal(t, "origin", before.Head.OpenCalls[0].Scope)
+	before.Head.OpenCalls[0].Scope = "old-origin"
 	require.Equal(t, before.Head.OpenCalls, after.Head.OpenCalls)
 	require.Len(t, after.Head.HeldCalls(), 1, "c1 had its effect in the run that was forked")
 	require.Equal(t, schema.OutcomeReturned, after.Calls[1].Outcome)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -137,7 +138,9 @@ type plan struct {
 	is    Imported
 	names schema.Names
 	base  *schema.Base
-	blobs map[string]bool
+	// rewinds are the numbers of the records that the run goes on behind later.
+	rewinds []int64
+	blobs   map[string]bool
 	// last is the stream sequence of the run's last message that is there.
 	last uint64
 }
@@ -150,7 +153,7 @@ func (im *importer) name(run string) string {
 }
 
 func (im *importer) renamed(p *plan) *renamed {
-	return newRenamed(rekeyed{im.a.Keys, im.keys, im.sign}, im.a.Manifest.Fleet, im.to.Fleet, p.was.Run, p.is.Run, p.base)
+	return newRenamed(rekeyed{im.a.Keys, im.keys, im.sign}, im.a.Manifest.Fleet, im.to.Fleet, p.was.Run, p.is.Run, p.base, p.rewinds)
 }
 
 // plan works out what a run will be, compares it with what the fleet has, and refuses what must not be.
@@ -189,6 +192,9 @@ func (im *importer) workOut(p *plan) error {
 			forks = append(forks, &im.a.Manifest.Runs[i])
 		}
 	}
+	if err := im.rewindsOf(p); err != nil {
+		return err
+	}
 	r, t := im.renamed(p), newTally(im.keys.Now(), p.is.Run)
 	err := im.a.records(p.was.Run, func(rec *schema.Record) error {
 		is, err := r.next(rec)
@@ -207,9 +213,8 @@ func (im *importer) workOut(p *plan) error {
 			if im.bases == nil {
 				im.bases = map[string]*schema.Base{}
 			}
-			base := schema.BaseOf(point, t.records, &t.head, nil) // what it began later is said by the fork
-			// Where the fleet's log will have it is not known yet; it is found by its id.
-			base.Position.Stream, base.Head.Position.Stream = 0, 0
+			base := schema.BaseOf(point, t.head.Records, &t.head, nil) // what it began later is said by the fork
+			unplaced(base)
 			im.bases[fork.Run] = base
 		}
 		return nil
@@ -222,6 +227,23 @@ func (im *importer) workOut(p *plan) error {
 		return damaged("", "run %s would have content %.16s… under the name %s, it has %.16s…", p.was.Run, p.is.Content, p.is.Run, p.was.Content)
 	}
 	return nil
+}
+
+// rewindsOf looks for the records that a run goes on behind: what their rewinds say of the run there follows from its name.
+func (im *importer) rewindsOf(p *plan) error {
+	return im.a.records(p.was.Run, func(rec *schema.Record) error {
+		e, err := schema.Decode(rec.Header, rec.Body)
+		if err != nil || e.Name() != schema.RunResumed {
+			return nil //nolint:nilerr // it is no event and stays as it is
+		}
+		var d struct {
+			To *schema.BaseRef `json:"to"`
+		}
+		if json.Unmarshal(e.Data, &d) == nil && d.To != nil {
+			p.rewinds = append(p.rewinds, d.To.Records)
+		}
+		return nil
+	})
 }
 
 // at reports whether a run stands where a fork of it begins.

@@ -26,6 +26,14 @@ type renamed struct {
 	n         schema.StreamSequence
 	// offers are the content hashes of offers, before and now.
 	offers map[string]string
+	// rewinds are the records that the run goes on behind later, by their numbers; nil as long as they have not come.
+	rewinds map[int64]*rewindTo
+}
+
+// rewindTo is a run at a record that it goes on behind later, and what came since.
+type rewindTo struct {
+	head  schema.Head
+	later *schema.Later
 }
 
 // rekeyed says by which keys a run was folded, by which it will be, and how its control events are signed for these.
@@ -34,11 +42,16 @@ type rekeyed struct {
 	sign     func(e *schema.Event, digest string) error
 }
 
-func newRenamed(keys rekeyed, fromFleet, toFleet, from, to string, base *schema.Base) *renamed {
-	return &renamed{
+func newRenamed(keys rekeyed, fromFleet, toFleet, from, to string, base *schema.Base, rewinds []int64) *renamed {
+	r := &renamed{
 		fromKeys: keys.from, toKeys: keys.to.Now(), sign: keys.sign, fromFleet: fromFleet, toFleet: toFleet, from: from, to: to, base: base,
 		old: schema.NewHead("", from), head: schema.NewHead("", to), offers: map[string]string{},
+		rewinds: make(map[int64]*rewindTo, len(rewinds)),
 	}
+	for _, n := range rewinds {
+		r.rewinds[n] = nil
+	}
+	return r
 }
 
 // same reports whether nothing changes.
@@ -61,6 +74,14 @@ func (r *renamed) next(rec *schema.Record) (schema.Record, error) {
 	if before.Kind != now.Kind || before.Reason != now.Reason {
 		return is, fmt.Errorf("message %d of run %s: under the name %s the fold says %d %s of it, and said %d %s", r.n, r.from, r.to, now.Kind, now.Reason,
 			before.Kind, before.Reason)
+	}
+	for _, w := range r.rewinds {
+		if w != nil {
+			w.later.Behind(&r.head, now)
+		}
+	}
+	if w, wanted := r.rewinds[r.head.Records]; wanted && w == nil {
+		r.rewinds[r.head.Records] = &rewindTo{r.head.Clone(), schema.NewLater(&r.head)}
 	}
 	if before.Event != nil && before.Event.Name() == schema.HandoffOffered {
 		old, next := before.Event.ContentHash(), now.Event.ContentHash()
@@ -119,7 +140,7 @@ func (r *renamed) rename(rec *schema.Record) schema.Record {
 	if data, err := renameRefs(e.Data, r.from, r.to); err == nil {
 		e.Data = data
 	}
-	if member := derived(e.Name()); member != "" {
+	for _, member := range derived(e.Name()) {
 		if data, err := replaceMember(e.Data, member, func(old jsontext.Value) ([]byte, error) { return r.follow(member, old) }); err == nil {
 			e.Data = data
 		}
@@ -159,6 +180,22 @@ func (r *renamed) follow(member string, old jsontext.Value) ([]byte, error) {
 		base := *r.base
 		base.Begun = was.Begun // what the other run began behind the point is not in the archive
 		return json.Marshal(base, json.Deterministic(true))
+	case memberTo:
+		var was schema.Base
+		if err := json.Unmarshal(old, &was); err != nil {
+			return nil, err
+		}
+		w := r.rewinds[was.Records]
+		point, err := schema.ParsePoint(was.Point)
+		if w == nil || err != nil {
+			return old, nil // it is refused under any name
+		}
+		to, err := schema.RewindTo(point, &w.head, w.later)
+		if err != nil {
+			return old, nil //nolint:nilerr // it was refused for the same reason
+		}
+		unplaced(to)
+		return json.Marshal(to, json.Deterministic(true))
 	case memberOffer:
 		var hash string
 		if err := json.Unmarshal(old, &hash); err != nil {
@@ -170,4 +207,16 @@ func (r *renamed) follow(member string, old jsontext.Value) ([]byte, error) {
 		return json.Marshal(hash)
 	}
 	return old, nil
+}
+
+// unplaced takes the places in the log out of a base: where the fleet's log will have its events is not known yet. They are found by their
+// ids.
+func unplaced(b *schema.Base) {
+	b.Position.Stream, b.Head.Position.Stream = 0, 0
+	for i := range b.Head.Interrupts {
+		b.Head.Interrupts[i].Position.Stream = 0
+	}
+	for i := range b.Head.Signals {
+		b.Head.Signals[i].Position.Stream = 0
+	}
 }

@@ -31,7 +31,7 @@ func FuzzRename(f *testing.F) {
 			ID: id, Source: schema.Source("alpha", "exec-1"), Type: kind, Subject: subject, Epoch: schema.Epoch(epoch), Sequence: schema.Sequence(sequence), Data: body,
 		}
 		before, after := newTally(schema.NoKeys, "r1"), newTally(schema.NoKeys, "r2")
-		r := newRenamed(rekeyed{from: schema.NoKeys, to: schema.NoKeys}, "alpha", "omega", "r1", "r2", nil)
+		r := newRenamed(rekeyed{from: schema.NoKeys, to: schema.NoKeys}, "alpha", "omega", "r1", "r2", nil, nil)
 		for i, e := range []*schema.Event{start, any} {
 			header, body := e.Encode()
 			rec := schema.NewRecord(schema.StreamSequence(i+1), header, body)

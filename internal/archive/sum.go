@@ -21,22 +21,32 @@ import (
 // Members of an event's data that name the run, or follow from ids and digests.
 const (
 	memberFrom  = "from"
+	memberTo    = "to"
 	memberBase  = "base"
 	memberOffer = "offer_hash"
 	memberRefs  = "refs"
 )
 
-// derived is the member of an event's data that follows from ids and digests; "" when it has none.
-func derived(eventName string) string {
+// derived are the members of an event's data that follow from ids and digests.
+func derived(eventName string) []string {
 	switch eventName {
 	case schema.RunResumed:
-		return memberFrom
+		return []string{memberFrom, memberTo}
 	case schema.RunStarted:
-		return memberBase
+		return []string{memberBase}
 	case schema.HandoffAccepted:
-		return memberOffer
+		return []string{memberOffer}
 	}
-	return ""
+	return nil
+}
+
+// rewoundTo is the number of the record that a rewind goes on behind; 0 for what is none.
+func rewoundTo(to jsontext.Value) int64 {
+	var b schema.BaseRef
+	if json.Unmarshal(to, &b) != nil {
+		return 0
+	}
+	return b.Records
 }
 
 // errNoObject is returned for data that is no JSON object.
@@ -106,8 +116,8 @@ func refsOf(run string, e *schema.Event) []string {
 
 // ContentSum sums up what of a run does not depend on its id and its fleet's name: for every message the fold's verdict and the
 // event's type, epoch, sequence, turn, time, executor, other attributes and data. Left out are the run id and the fleet, event ids,
-// and of the data what follows from them: where a takeover continues, the base of a fork, the hash of an accepted offer, and the run in the
-// names of blobs. Left out, too, is the signature of a control event that was accepted: an import signs it anew.
+// and of the data what follows from them: where a takeover continues, the base of a fork, the hash of an accepted offer, the run in the
+// names of blobs, and of a rewind all but the number of the record. Left out, too, is the signature of a control event that was accepted: an import signs it anew.
 type ContentSum struct {
 	h hash.Hash
 }
@@ -150,8 +160,13 @@ func (c *ContentSum) Add(run string, rec *schema.Record, v *schema.Verdict) {
 		line(name, bare.Extensions[name])
 	}
 	data := e.Data
-	if member := derived(e.Name()); member != "" {
-		if b, err := replaceMember(data, member, func(jsontext.Value) ([]byte, error) { return []byte("null"), nil }); err == nil {
+	for _, member := range derived(e.Name()) {
+		if b, err := replaceMember(data, member, func(old jsontext.Value) ([]byte, error) {
+			if member == memberTo {
+				return fmt.Appendf(nil, "%d", rewoundTo(old)), nil
+			}
+			return []byte("null"), nil
+		}); err == nil {
 			data = b
 		}
 	}

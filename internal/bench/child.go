@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -188,7 +189,7 @@ func (c *child) ask(limit time.Duration, line []byte) (a childAnswer, err error)
 	defer c.mu.Unlock()
 	timer := time.AfterFunc(limit, func() { _ = c.cmd.Process.Kill() })
 	defer timer.Stop()
-	if _, err = c.stdin.Write(append(line, '\n')); err == nil {
+	if _, err = c.stdin.Write(append(slices.Clip(line), '\n')); err == nil {
 		line, err = c.out.ReadBytes('\n')
 	}
 	if err == nil {

@@ -78,7 +78,7 @@ func (m *Model) answer(d *schema.TurnAnsweredData) bool {
 	for i := range d.Calls {
 		r := &d.Calls[i]
 		next[r.ToolCallID]++
-		calls[i] = &call{turn: d.Turn, id: r.ToolCallID, name: r.Name, replay: policy(r.Replay), epoch: m.epoch, occurrence: next[r.ToolCallID], outcome: schema.OutcomeOpen, requested: true}
+		calls[i] = &call{turn: d.Turn, id: r.ToolCallID, name: r.Name, replay: policy(r.Replay), epoch: m.epoch, occurrence: next[r.ToolCallID], outcome: schema.OutcomeOpen, requested: true, scope: m.scope()}
 		if r.Occurrence != 0 && r.Occurrence != calls[i].occurrence {
 			return false
 		}
@@ -149,7 +149,7 @@ func (m *Model) called(e *schema.Event, d *schema.ToolCalledData) bool {
 		m.begin(turn)
 	}
 	m.calls = append(m.calls, &call{
-		turn: turn, id: d.ToolCallID, name: d.Name, replay: policy(d.Replay), epoch: m.epoch, occurrence: occurrence, outcome: schema.OutcomeOpen, requested: d.Requested,
+		turn: turn, id: d.ToolCallID, name: d.Name, replay: policy(d.Replay), epoch: m.epoch, occurrence: occurrence, outcome: schema.OutcomeOpen, requested: d.Requested, scope: m.scope(),
 	})
 	return true
 }

@@ -81,11 +81,11 @@ func (m *Model) Differences(h *schema.Head) []Difference {
 	return d
 }
 
-func callText(turn int32, id string, occurrence int, name string, replay schema.Replay, epoch schema.Epoch, requested, doubt, late bool) string {
+func callText(turn int32, id string, occurrence int, name string, replay schema.Replay, epoch schema.Epoch, requested, doubt, late bool, scope string) string {
 	if len(name) > shortName {
 		name = "a long name" // it is shortened in a checkpoint
 	}
-	return fmt.Sprintf("%d/%s/%d %s (%s) in epoch %d requested=%t doubt=%t late=%t", turn, id, occurrence, name, replay, epoch, requested, doubt, late)
+	return strings.TrimSpace(fmt.Sprintf("%d/%s/%d %s (%s) in epoch %d requested=%t doubt=%t late=%t %s", turn, id, occurrence, name, replay, epoch, requested, doubt, late, scope))
 }
 
 // shortName is the length up to which no checkpoint shortens the name of a tool.
@@ -108,7 +108,7 @@ func (m *Model) OpenCalls() string {
 	var all []string
 	for _, c := range m.calls {
 		if !c.closed {
-			all = append(all, callText(c.turn, c.id, c.occurrence, c.name, c.replay, c.epoch, c.requested, c.doubt, c.late))
+			all = append(all, callText(c.turn, c.id, c.occurrence, c.name, c.replay, c.epoch, c.requested, c.doubt, c.late, c.scope))
 		}
 	}
 	return strings.Join(all, "; ")
@@ -119,7 +119,7 @@ func OpenCallsOf(h *schema.Head) string {
 	var all []string
 	for i := range h.OpenCalls {
 		c := &h.OpenCalls[i]
-		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Name, c.Replay, c.Epoch, c.Requested, c.InDoubt, c.Late))
+		all = append(all, callText(c.Turn, c.ToolCallID, c.Occurrence, c.Name, c.Replay, c.Epoch, c.Requested, c.InDoubt, c.Late, c.Scope))
 	}
 	return strings.Join(all, "; ")
 }

@@ -2,6 +2,7 @@ package modelfold
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/waymarkio/waymark/schema"
 )
@@ -27,7 +28,10 @@ func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
 		if o.Requested && !slices.Contains(begun, o.CallKey) {
 			c.requested, c.doubt, c.epoch = true, false, 0
 		}
-		c.again, c.barred = o.Again, o.Decision != ""
+		c.again, c.barred, c.scope = o.Again, o.Decision != "", o.Scope
+		if c.scope == "" && was.Run != m.run {
+			c.scope = was.Run
+		}
 		m.calls = append(m.calls, c)
 	}
 	for _, p := range was.CompletedPhases {
@@ -49,7 +53,28 @@ func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
 
 // mayRewind reports whether the run may go on behind its own record; nil is no rewind.
 func (m *Model) mayRewind(to *schema.Base) bool {
-	return to == nil || to.Run == m.run && to.Records < m.records && to.Head.Records == to.Records && len(to.Head.Superseded) < schema.MaxRewinds
+	return to == nil || to.Run == m.run && to.Records < m.records && to.Head.Records == to.Records && len(to.Head.Superseded) < schema.MaxRewinds && rangesFit(to)
+}
+
+// rangesFit reports whether the ranges that were left behind before a rewind's record are there, one behind the other, each with its
+// rewind behind it.
+func rangesFit(to *schema.Base) bool {
+	free := int64(1)
+	for _, r := range to.Head.Superseded {
+		if r.After < free || r.Through < r.After || r.Epoch < 1 || r.Epoch > to.Head.Epoch {
+			return false
+		}
+		free = r.Through + 1
+	}
+	return free == 1 || free <= to.Records
+}
+
+// scope of the idempotency keys of new calls, where the run's id will not do.
+func (m *Model) scope() string {
+	if n := len(m.superseded); n > 0 {
+		return m.run + "@" + strconv.FormatInt(int64(m.superseded[n-1].Epoch), 10)
+	}
+	return ""
 }
 
 // rewind goes on behind an earlier record. The model keeps no records, so what was said up to there is not in it any more.
@@ -67,5 +92,5 @@ func (m *Model) rewind(to *schema.Base) {
 		m.signals = append(m.signals, signal{s.SignalID, s.Turn})
 	}
 	m.cancelled = false
-	m.superseded = append(slices.Clone(to.Head.Superseded), schema.Superseded{After: to.Records, Through: m.records - 1})
+	m.superseded = append(slices.Clone(to.Head.Superseded), schema.Superseded{After: to.Records, Through: m.records - 1, Epoch: m.epoch})
 }

@@ -73,12 +73,14 @@ type Model struct {
 }
 
 type call struct {
-	turn          int32
-	id            string
-	occurrence    int
-	name          string
-	replay        schema.Replay
-	epoch         schema.Epoch
+	turn       int32
+	id         string
+	occurrence int
+	name       string
+	replay     schema.Replay
+	epoch      schema.Epoch
+	// scope of its idempotency key, where the run's id will not do.
+	scope         string
 	closed, doubt bool
 	// requested, and not begun; again: because a person wants it run again.
 	requested, again bool
@@ -224,10 +226,10 @@ func (m *Model) Apply(keys *schema.Keys, rec *schema.Record) schema.VerdictKind 
 		return schema.Regressed
 	}
 	m.at = at
-	m.records++
 	if err == nil && e.Type == schema.TypeOf(schema.RunPlaced) {
 		return schema.Skipped
 	}
+	m.records++
 	if err != nil || e.Subject != "" && e.Subject != m.run {
 		return no
 	}
@@ -407,7 +409,12 @@ func (m *Model) content(e *schema.Event, data schema.Data, control bool) schema.
 		if !m.areOpen(d.SignalIDs, 0) {
 			return yes(false)
 		}
-		m.consume(func(s signal) bool { return slices.Contains(d.SignalIDs, s.id) })
+		seen := map[string]bool{}
+		m.consume(func(s signal) bool {
+			is := slices.Contains(d.SignalIDs, s.id) && !seen[s.id]
+			seen[s.id] = true
+			return is
+		})
 	case *schema.RunWaitingData:
 		var about *call
 		if d.Reason == schema.WaitToolInDoubt {

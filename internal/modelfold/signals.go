@@ -18,8 +18,8 @@ func (m *Model) sent(d *schema.SignalSentData) bool {
 
 // areOpen reports whether each id names a signal that no other turn was started with.
 func (m *Model) areOpen(ids []string, turn int32) bool {
-	for _, s := range m.signals {
-		if slices.Contains(ids, s.id) && s.turn != 0 && s.turn != turn {
+	for i, s := range m.signals {
+		if slices.Contains(ids, s.id) && m.first(i) && s.turn != 0 && s.turn != turn {
 			return false
 		}
 	}
@@ -36,6 +36,11 @@ func (m *Model) areOpen(ids []string, turn int32) bool {
 	return true
 }
 
+// first reports whether no signal before has the same id: a rewind may open two.
+func (m *Model) first(i int) bool {
+	return !slices.ContainsFunc(m.signals[:i], func(s signal) bool { return s.id == m.signals[i].id })
+}
+
 // take gives the signals that a turn is started with to it, and no others.
 func (m *Model) take(d *schema.TurnStartedData) {
 	for i := range m.signals {
@@ -43,7 +48,7 @@ func (m *Model) take(d *schema.TurnStartedData) {
 		if s.turn == d.Turn {
 			s.turn = 0
 		}
-		if slices.Contains(d.Signals, s.id) {
+		if slices.Contains(d.Signals, s.id) && m.first(i) {
 			s.turn = d.Turn
 		}
 	}

@@ -1,0 +1,122 @@
+package archive_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/archive"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// publishEvent stores an event as it is.
+func (w *world) publishEvent(run string, e *schema.Event) {
+	w.tb.Helper()
+	header, body := e.Encode()
+	_, err := w.js.PublishMsg(w.tb.Context(), &nats.Msg{Subject: schema.NamesOf(w.name, 0).EventSubject(run), Header: header, Data: body})
+	require.NoError(w.tb, err)
+}
+
+// rewind takes a run over behind one of its records, as the daemon will.
+func (w *world) rewind(run string, record int) {
+	w.tb.Helper()
+	var log []schema.Record
+	require.NoError(w.tb, w.fleet.Events(w.tb.Context(), run, func(r schema.Record) error { log = append(log, r); return nil }))
+	w.tb.Logf("%d records", len(log))
+	head := schema.NewHead(w.name, run)
+	for i := range log[:record] {
+		head.Apply(schema.NoKeys, &log[i])
+	}
+	at := head.Clone()
+	later := schema.NewLater(&at)
+	for i := range log[record:] {
+		later.Behind(&head, head.Apply(schema.NoKeys, &log[record+i]))
+	}
+	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(record)}, &at, later) //nolint:gosec // a small number
+	require.NoError(w.tb, err)
+	e, err := schema.NewControl(w.name, "daemon", run, head.Epoch+1, "rewind", &schema.RunResumedData{
+		Executor: "exec-1", Reason: schema.TakeoverRewind, RequestID: "q-1",
+		To:   to,
+		From: schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Digest: head.Digest},
+	}, time.Now())
+	require.NoError(w.tb, err)
+	w.publishEvent(run, e)
+}
+
+// rewound is a run that was rewound and has ended.
+func (w *world) rewound(id string, record int) {
+	w.tb.Helper()
+	r := w.start(id)
+	w.turn(r, "c1", 1)
+	w.turn(r, "c2", 2)
+	w.rewind(id, record)
+	resumed, err := w.fleet.Resume(w.tb.Context(), id, publisher.ResumeSpec{})
+	require.NoError(w.tb, err)
+	require.NoError(w.tb, resumed.End(w.tb.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
+}
+
+// A rewind names its run, and has the run's head. Both follow the run's name.
+func TestImport_RewoundRunUnderAnotherName_ComesBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "alpha")
+	w.rewound("r1", 4)
+	b, _ := w.export(false, "r1")
+	for _, c := range []struct {
+		name, as string
+		to       *world
+	}{
+		{"under another name", "r2", w},
+		{"in another fleet", "r1", newWorld(t, "omega")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := c.to.importing(b, func(to *archive.Target) { to.As = c.as })
+			require.NoError(t, err)
+			before, after := w.state("r1"), c.to.state(c.as)
+			require.Equal(t, texts(before), texts(after))
+			require.Equal(t, before.Head.Superseded, after.Head.Superseded)
+			require.Equal(t, before.Head.Counts, after.Head.Counts)
+			var to *schema.Base
+			for i := range after.Takeovers {
+				if after.Takeovers[i].To != nil {
+					to = after.Takeovers[i].To
+				}
+			}
+			require.Equal(t, c.to.name, to.Head.Fleet)
+			at, err := c.to.fleet.HeadAt(t.Context(), c.as, to.Place())
+			require.NoError(t, err)
+			require.Equal(t, at.Digest, to.Digest, "the rewind says where the run went on")
+		})
+	}
+}
+
+// An archive leaves out the marks in front of a run: they do not count as records.
+func TestImport_RewoundRunBehindAMark_HasTheSameContent(t *testing.T) {
+	t.Parallel()
+	for name, record := range map[string]int{"in the middle": 4, "to the last record": 5} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "alpha")
+			mark, err := schema.NewPlaced("alpha", "exec-1", "r1", "n", schema.Placed{Shard: 0, Change: 0}, time.Now())
+			require.NoError(t, err)
+			w.publishEvent("r1", mark)
+			start := w.start("r1")
+			w.turn(start, "c1", 1)
+			w.turn(start, "c2", 2)
+			w.rewind("r1", record)
+			resumed, err := w.fleet.Resume(t.Context(), "r1", publisher.ResumeSpec{})
+			require.NoError(t, err)
+			require.NoError(t, resumed.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
+			b, _ := w.export(false, "r1")
+			other := newWorld(t, "alpha")
+			_, err = other.importing(b, nil)
+			require.NoError(t, err)
+			before, after := w.state("r1"), other.state("r1")
+			require.Equal(t, texts(before), texts(after))
+			require.Equal(t, len(before.Calls), len(after.Calls))
+			require.Equal(t, len(before.Turns), len(after.Turns))
+		})
+	}
+}
