@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -232,15 +231,9 @@ func (im *importer) workOut(p *plan) error {
 // rewindsOf looks for the records that a run goes on behind: what their rewinds say of the run there follows from its name.
 func (im *importer) rewindsOf(p *plan) error {
 	return im.a.records(p.was.Run, func(rec *schema.Record) error {
-		e, err := schema.Decode(rec.Header, rec.Body)
-		if err != nil || e.Name() != schema.RunResumed {
-			return nil //nolint:nilerr // it is no event and stays as it is
-		}
-		var d struct {
-			To *schema.BaseRef `json:"to"`
-		}
-		if json.Unmarshal(e.Data, &d) == nil && d.To != nil {
-			p.rewinds = append(p.rewinds, d.To.Records)
+		// What is no event stays as it is.
+		if e, err := schema.Decode(rec.Header, rec.Body); err == nil && rewoundTo(e) != 0 {
+			p.rewinds = append(p.rewinds, rewoundTo(e))
 		}
 		return nil
 	})

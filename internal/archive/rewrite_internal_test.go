@@ -14,6 +14,10 @@ import (
 func FuzzRename(f *testing.F) {
 	for _, data := range []schema.Data{
 		&schema.RunResumedData{Executor: "exec-2", Reason: "claim", RequestID: "q", From: schema.From{Epoch: 1, Sequence: 1, Digest: "d"}},
+		&schema.RunResumedData{
+			Executor: "exec-2", Reason: schema.TakeoverRewind, RequestID: "q", From: schema.From{Epoch: 1, Sequence: 1, Digest: "d"},
+			To: &schema.Base{BaseRef: schema.BaseRef{Run: "r1", Records: 1}},
+		},
 		&schema.HandoffAcceptedData{HandoffID: "h", OfferHash: "x"},
 		&schema.PhaseCompletedData{Phase: "p", Refs: []schema.Ref{{Path: "/output", DataRef: schema.DataRef("r1", schema.Hash{1}.String())}}},
 	} {
@@ -31,7 +35,7 @@ func FuzzRename(f *testing.F) {
 			ID: id, Source: schema.Source("alpha", "exec-1"), Type: kind, Subject: subject, Epoch: schema.Epoch(epoch), Sequence: schema.Sequence(sequence), Data: body,
 		}
 		before, after := newTally(schema.NoKeys, "r1"), newTally(schema.NoKeys, "r2")
-		r := newRenamed(rekeyed{from: schema.NoKeys, to: schema.NoKeys}, "alpha", "omega", "r1", "r2", nil, nil)
+		r := newRenamed(rekeyed{from: schema.NoKeys, to: schema.NoKeys}, "alpha", "omega", "r1", "r2", nil, []int64{1})
 		for i, e := range []*schema.Event{start, any} {
 			header, body := e.Encode()
 			rec := schema.NewRecord(schema.StreamSequence(i+1), header, body)

@@ -40,13 +40,15 @@ func derived(eventName string) []string {
 	return nil
 }
 
-// rewoundTo is the number of the record that a rewind goes on behind; 0 for what is none.
-func rewoundTo(to jsontext.Value) int64 {
-	var b schema.BaseRef
-	if json.Unmarshal(to, &b) != nil {
+// rewoundTo is the number of the record that a rewind goes on behind; 0 of an event that is none.
+func rewoundTo(e *schema.Event) int64 {
+	var d struct {
+		To schema.BaseRef `json:"to"`
+	}
+	if e.Name() != schema.RunResumed || json.Unmarshal(e.Data, &d) != nil {
 		return 0
 	}
-	return b.Records
+	return d.To.Records
 }
 
 // errNoObject is returned for data that is no JSON object.
@@ -161,9 +163,9 @@ func (c *ContentSum) Add(run string, rec *schema.Record, v *schema.Verdict) {
 	}
 	data := e.Data
 	for _, member := range derived(e.Name()) {
-		if b, err := replaceMember(data, member, func(old jsontext.Value) ([]byte, error) {
+		if b, err := replaceMember(data, member, func(jsontext.Value) ([]byte, error) {
 			if member == memberTo {
-				return fmt.Appendf(nil, "%d", rewoundTo(old)), nil
+				return fmt.Appendf(nil, "%d", rewoundTo(e)), nil
 			}
 			return []byte("null"), nil
 		}); err == nil {

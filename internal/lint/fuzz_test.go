@@ -61,6 +61,7 @@ var fuzzed = map[string]string{
 	"internal/archive.decodeManifest":       "internal/archive.FuzzOpen",
 	"internal/archive.Archive.walk":         "internal/archive.FuzzOpen",
 	"internal/archive.readKeys":             "internal/archive.FuzzOpen",
+	"internal/archive.rewoundTo":            "internal/archive.FuzzRename",
 	"internal/archive.refsOf":               "internal/archive.FuzzOpen",
 	"internal/archive.replaceMember":        "internal/archive.FuzzRename",
 	"internal/archive.renamed.follow":       "internal/archive.FuzzRename",
