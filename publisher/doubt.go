@@ -48,7 +48,7 @@ func (t *Turn) settleDoubt(ctx context.Context, key schema.CallKey, v callView, 
 func (r *Run) askTool(ctx context.Context, key schema.CallKey, v callView, call ToolCall) (*schema.VerifyReply, error) {
 	request := &schema.VerifyRequest{
 		Fleet: r.fleet.cfg.Fleet, Run: r.id, CallKey: key, Name: call.Name, Arguments: call.Arguments,
-		IdempotencyKey: r.idempotencyKey(key, v, call), Epoch: r.Epoch(),
+		IdempotencyKey: r.idempotencyKey(v, call), Epoch: r.Epoch(),
 	}
 	subject := call.VerifySubject
 	if v.call != nil {
@@ -62,7 +62,7 @@ func (r *Run) askTool(ctx context.Context, key schema.CallKey, v callView, call 
 }
 
 // idempotencyKey is the recorded key, else the call's own, else the one that its place gives.
-func (r *Run) idempotencyKey(key schema.CallKey, v callView, call ToolCall) string {
+func (r *Run) idempotencyKey(v callView, call ToolCall) string {
 	switch {
 	case v.call != nil && v.call.IdempotencyKey != "":
 		return v.call.IdempotencyKey

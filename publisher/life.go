@@ -52,26 +52,23 @@ func (r *Run) phaseOutput(ctx context.Context, name string) (jsontext.Value, err
 		return nil, err
 	}
 	var output jsontext.Value
-	dataref := ""
+	var refs []schema.Ref
 	r.mu.Lock()
 	content := r.state != nil
 	if content {
 		for i := range r.state.Phases {
 			if p := &r.state.Phases[i]; p.Phase == name {
-				output = p.Output
-				for _, ref := range p.Refs {
-					dataref = ref.DataRef
-				}
+				output, refs = p.Output, p.Refs
 			}
 		}
 	}
 	r.mu.Unlock()
-	switch {
-	case !content:
-		return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, ErrNoContent)
-	case len(output) == 0 && dataref != "":
-		b, err := r.fleet.Blob(ctx, dataref)
-		return b, err
+	err := ErrNoContent
+	if content {
+		output, err = r.fleet.field(ctx, refs, "/output", output)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("output of phase %s of run %s: %w", name, r.id, err)
 	}
 	return output, nil
 }

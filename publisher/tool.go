@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -163,7 +164,7 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 
 // invoke runs the tool and publishes what became of it.
 func (r *Run) invoke(ctx context.Context, key schema.CallKey, v callView, call ToolCall, run ToolFunc) (ToolResult, error) {
-	inv := Invocation{Key: key, IdempotencyKey: r.idempotencyKey(key, v, call), Epoch: r.Epoch()}
+	inv := Invocation{Key: key, IdempotencyKey: r.idempotencyKey(v, call), Epoch: r.Epoch()}
 	earlier := 0
 	if v.call != nil {
 		for _, how := range v.call.Settlements {
@@ -281,22 +282,29 @@ func (r *Run) recorded(ctx context.Context, key schema.CallKey, v callView) (Too
 			fmt.Errorf("call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, ErrAbandoned)
 	default:
 		result, err := r.field(ctx, c, "/result", c.Result)
+		if err != nil {
+			err = fmt.Errorf("result of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
+		}
 		return ToolResult{Result: result, IsError: c.IsError, Source: c.ResultSource, Recorded: true}, err
 	}
 }
 
 // field returns a field of a call, loading it if it is in the blob store.
 func (r *Run) field(ctx context.Context, c *schema.Call, path string, inline jsontext.Value) (jsontext.Value, error) {
-	if len(inline) > 0 {
+	return r.fleet.field(ctx, c.Refs, path, inline)
+}
+
+// field returns a field that may be in the blob store. An encrypted one is no content for anybody without the key.
+func (f *Fleet) field(ctx context.Context, refs []schema.Ref, path string, inline jsontext.Value) (jsontext.Value, error) {
+	i := slices.IndexFunc(refs, func(ref schema.Ref) bool { return ref.Path == path })
+	switch {
+	case i < 0 || len(inline) > 0 && refs[i].KeyID == "":
 		return inline, nil
+	case refs[i].KeyID != "":
+		return nil, fmt.Errorf("%w with key %s", ErrEncrypted, refs[i].KeyID)
 	}
-	for _, ref := range c.Refs {
-		if ref.Path == path {
-			b, err := r.fleet.Blob(ctx, ref.DataRef)
-			return b, err
-		}
-	}
-	return nil, nil
+	b, err := f.Blob(ctx, refs[i].DataRef)
+	return b, err
 }
 
 // compare checks that what is asked is what was recorded.

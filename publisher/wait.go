@@ -145,15 +145,11 @@ func (r *Run) awaitInput(ctx context.Context, id string) (schema.RunInputData, e
 
 // answer loads what of an answer is in the blob store, and says as an error when it is none.
 func (r *Run) answer(ctx context.Context, input schema.RunInputData) (schema.RunInputData, error) {
-	for _, ref := range input.Refs {
-		if ref.Path == "/payload" && len(input.Payload) == 0 {
-			b, err := r.fleet.Blob(ctx, ref.DataRef)
-			if err != nil {
-				return input, err
-			}
-			input.Payload = b
-		}
+	payload, err := r.fleet.field(ctx, input.Refs, "/payload", input.Payload)
+	if err != nil {
+		return input, fmt.Errorf("answer to question %.80q of run %s: %w", input.InterruptID, r.id, err)
 	}
+	input.Payload = payload
 	switch input.Status {
 	case schema.InputCancelled:
 		return input, fmt.Errorf("run %s: question %.80q: %w by %s", r.id, input.InterruptID, ErrInputCancelled, input.By)

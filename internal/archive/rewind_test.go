@@ -115,8 +115,8 @@ func TestImport_RewoundRunBehindAMark_HasTheSameContent(t *testing.T) {
 			require.NoError(t, err)
 			before, after := w.state("r1"), other.state("r1")
 			require.Equal(t, texts(before), texts(after))
-			require.Equal(t, len(before.Calls), len(after.Calls))
-			require.Equal(t, len(before.Turns), len(after.Turns))
+			require.Len(t, after.Calls, len(before.Calls))
+			require.Len(t, after.Turns, len(before.Turns))
 		})
 	}
 }

@@ -186,13 +186,17 @@ func (r *renamed) follow(member string, old jsontext.Value) ([]byte, error) {
 			return nil, err
 		}
 		w := r.rewinds[was.Records]
-		point, err := schema.ParsePoint(was.Point)
-		if w == nil || err != nil {
+		if w == nil {
 			return old, nil // it is refused under any name
+		}
+		// What cannot be worked out stays as it is: the fold refused it, and refuses it under any name.
+		point, err := schema.ParsePoint(was.Point)
+		if err != nil {
+			return nil, err
 		}
 		to, err := schema.RewindTo(point, &w.head, w.later)
 		if err != nil {
-			return old, nil //nolint:nilerr // it was refused for the same reason
+			return nil, err
 		}
 		unplaced(to)
 		return json.Marshal(to, json.Deterministic(true))
