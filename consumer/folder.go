@@ -279,7 +279,6 @@ type reignState struct {
 	// index is how far the index of runs is, and fills are runs that it is to be filled with, in parts; an empty one is the end.
 	index    kvstore.IndexState
 	indexRev schema.Revision
-	fills    chan []string
 	// passed is the last message of the log that was taken, and indexUpTo the one up to which all must be folded before an
 	// index that is filled by folding is complete.
 	passed, indexUpTo schema.StreamSequence
@@ -300,7 +299,7 @@ type reignState struct {
 
 // begin reads the watermark and decides from where to fold.
 func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unclean bool) (*reignState, error) {
-	s := &reignState{Folder: f, lease: lease, runs: make(map[string]*list.Element), recent: list.New(), suspects: newSuspects(), vanished: make(chan string), fills: make(chan []string)}
+	s := &reignState{Folder: f, lease: lease, runs: make(map[string]*list.Element), recent: list.New(), suspects: newSuspects(), vanished: make(chan string)}
 	s.room.limit = f.cfg.TailMemory
 	var err error
 	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {
@@ -328,6 +327,13 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unc
 	}
 	if fromStart {
 		s.rebuild, s.distrust = true, true
+		s.mark = kvstore.Watermark{}
+	}
+	if s.index, s.indexRev, err = f.shard.Checkpoints.IndexState(ctx); err != nil {
+		return nil, err
+	}
+	if !s.index.Complete && !s.index.Folding {
+		s.rebuild = true // the index is lost
 		s.mark = kvstore.Watermark{}
 	}
 	if err := s.checkFolded(ctx); err != nil {

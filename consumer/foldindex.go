@@ -10,10 +10,6 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// indexStep is the number of runs whose checkpoints are indexed at once when the index is filled from them, so that
-// folding does not wait for longer.
-const indexStep = 256
-
 // indexed is what the index of runs holds of one: the key under which it is listed as ended, "" while it is live, at which
 // position, and the keys under which it is found by what it came of.
 type indexed struct {
@@ -171,10 +167,6 @@ func appendIndexPuts(puts []kvstore.IndexPut, h *schema.Head, has *indexed) []kv
 // beginIndex reads how far the index of runs is, and begins one where there is none.
 func (s *reignState) beginIndex(ctx context.Context) error {
 	var err error
-	cps := s.shard.Checkpoints
-	if s.index, s.indexRev, err = cps.IndexState(ctx); err != nil {
-		return err
-	}
 	switch {
 	case s.distrust:
 		// What is there is of another log, and every run comes anew.
@@ -237,66 +229,4 @@ func (s *reignState) completeIndex(ctx context.Context) error {
 	}
 	s.log.Info().Msg("index of runs is complete")
 	return nil
-}
-
-// fillIndex goes once through the checkpoints, behind a run, of a bucket that was written by an earlier version, and has
-// every run indexed by the goroutine that folds: another could put an entry of a run that has just come back to life.
-func (s *reignState) fillIndex(ctx context.Context, after string) error {
-	s.log.Info().Str("after", after).Msg("indexing the runs of an earlier version")
-	send := func(runs []string) bool {
-		select {
-		case s.fills <- runs:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
-	err := s.shard.Checkpoints.Runs(ctx, after, func(runs []string) bool {
-		for len(runs) > 0 {
-			n := min(indexStep, len(runs))
-			if !send(runs[:n]) {
-				return false
-			}
-			runs = runs[n:]
-		}
-		return true
-	})
-	if err != nil && ctx.Err() == nil {
-		return fmt.Errorf("fill the index of runs: %w", err)
-	}
-	if err == nil && ctx.Err() == nil {
-		send(nil)
-	}
-	return nil
-}
-
-// indexRuns indexes a part of the runs by their checkpoints; no runs are the end. One whose checkpoint cannot be read is
-// folded anew.
-func (s *reignState) indexRuns(ctx context.Context, runs []string) error {
-	if len(runs) == 0 {
-		return s.completeIndex(ctx)
-	}
-	// A replica that is behind would have runs indexed as they were, and those left out that it knows as live.
-	found, err := s.shard.Checkpoints.OfFresh(ctx, runs)
-	if err != nil {
-		return err
-	}
-	var puts []kvstore.IndexPut
-	for i := range found {
-		switch {
-		case found[i].Err == nil:
-			puts = appendIndexPuts(puts, &found[i].Checkpoint.Head, &indexed{})
-		case errors.Is(found[i].Err, kvstore.ErrCorrupt):
-			// Its checkpoint is put anew, and its entries with it.
-			_, err := s.restore(ctx, found[i].Run)
-			if _, err = s.spare(found[i].Run, err); err != nil {
-				return err
-			}
-		}
-	}
-	if _, err := s.putEntries(ctx, puts); err != nil {
-		return err
-	}
-	s.stats.IndexPuts.Add(int64(len(puts)))
-	return s.keepIndexState(ctx, kvstore.IndexState{After: runs[len(runs)-1]})
 }

@@ -26,14 +26,10 @@ func (s *reignState) loop(ctx context.Context) error {
 	defer reader.Close(ctx, s.js)
 	s.behind.Store(reader.Pending())
 	in := newIntake(reader, s.names, s.cfg.BatchEvents, s.awaitKeys)
-	begun := s.index // the state is the folding goroutine's from here on
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return in.run(ctx) })
 	group.Go(func() error { return s.fold(ctx, in.lots) })
 	group.Go(func() error { return s.keepLive(ctx) })
-	if !begun.Complete && !begun.Folding {
-		group.Go(func() error { return s.fillIndex(ctx, begun.After) })
-	}
 	group.Go(func() error { return s.keepAlive(ctx) })
 	group.Go(func() error { return s.janitor.run(ctx, s.caughtUpWithLog) })
 	group.Go(func() error { return s.eraser.run(ctx) })
@@ -86,11 +82,6 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 			continue
 		case need := <-s.janitor.press:
 			if err := s.sealPressed(ctx, need); err != nil {
-				return err
-			}
-			continue
-		case runs := <-s.fills:
-			if err := s.indexRuns(ctx, runs); err != nil {
 				return err
 			}
 			continue

@@ -217,7 +217,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		return &schema.RecoverReply{
 			Head: r.head, Epoch: r.head.Epoch, NextSequence: r.head.Sequence + 1, LastStream: r.logLast,
 			InDoubt: inDoubt, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index,
-			Shard: &r.src.store.Names.Shard, Damage: r.damage,
+			Shard: r.src.store.Names.Shard, Damage: r.damage,
 		}
 	})
 	if err == nil {

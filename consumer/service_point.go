@@ -98,7 +98,7 @@ func (s *Service) recoverAt(ctx context.Context, t *task, req *schema.RecoverReq
 		}
 		return &schema.RecoverReply{
 			Head: m.head, Epoch: m.head.Epoch, NextSequence: m.head.Sequence + 1, LastStream: m.head.Position.Stream,
-			InDoubt: inDoubt, Complete: m.complete(), Gaps: gapsOf(&m.head), Segments: r.index, Shard: &r.src.store.Names.Shard, At: at,
+			InDoubt: inDoubt, Complete: m.complete(), Gaps: gapsOf(&m.head), Segments: r.index, Shard: r.src.store.Names.Shard, At: at,
 		}
 	})
 }

@@ -106,7 +106,7 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 		return err
 	}
 	reply, err := s.control(ctx, t.run, once, who, func(_ context.Context, r *reading) (decision, error) {
-		data.Occurrence = r.head.Occurrence(req.CallKey)
+		data.Occurrence = req.Occurrence
 		err := settleable(r, &req)
 		if refusal, ok := errors.AsType[*schema.ServiceError](err); ok && refusal.Code == schema.CodeNotInDoubt {
 			err = s.settledAlready(ctx, r, &req, refusal)
@@ -119,35 +119,23 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 	return t.whole(&schema.SettleReply{EventID: reply.EventID, Stream: reply.Stream, By: reply.By})
 }
 
-// settledAlready replaces the refusal to settle a call by one that says who settled it before, if that is so. A settlement names no
-// occurrence: where the turn has several calls of this id the refusal stays.
+// settledAlready replaces the refusal to settle a call by one that names the earlier settlement of the call, if there is one.
 func (s *Service) settledAlready(ctx context.Context, r *reading, req *schema.SettleRequest, refusal *schema.ServiceError) error {
-	calls := 0
 	var settled *schema.ToolSettledData
 	if _, err := s.reader.lately(ctx, r, func(_ string, e *schema.Event) bool {
-		if e == nil || e.Turn != req.Turn || e.Name() != schema.ToolCalled && e.Name() != schema.ToolSettled {
+		if e == nil || e.Turn != req.Turn || e.Name() != schema.ToolSettled {
 			return false
 		}
-		data, err := schema.ParseData(e)
-		if err != nil {
-			return false // the fold refused it, too
+		data, _ := schema.ParseData(e) // the fold refused what cannot be read, too
+		d, ok := data.(*schema.ToolSettledData)
+		if ok = ok && d.ToolCallID == req.ToolCallID && d.Occurrence == req.Occurrence; ok {
+			settled = d
 		}
-		switch d := data.(type) {
-		case *schema.ToolCalledData:
-			if d.ToolCallID == req.ToolCallID {
-				calls++
-			}
-		case *schema.ToolSettledData:
-			if d.ToolCallID == req.ToolCallID {
-				settled = d
-				return true
-			}
-		}
-		return false
+		return ok
 	}); err != nil {
 		return err
 	}
-	if settled == nil || calls > 1 || req.Occurrence > 1 {
+	if settled == nil {
 		return refusal
 	}
 	return fail(refusal.Code, refusal.Hint, "call %s of turn %d of run %s was settled already, as %s by %s", req.ToolCallID, req.Turn, r.run,

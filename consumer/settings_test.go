@@ -100,9 +100,9 @@ func TestARunInAShardThatWasJustAddedIsFound(t *testing.T) {
 	require.Equal(t, x.model(), reply.Head)
 	require.EqualValues(t, 1, g.applied.Load())
 	taken, _ := g.recover("run-1", takeover("executor-2", "req-1"))
-	require.Equal(t, x.w.names.Shard, *taken.Shard, "the executor is told where to go on")
+	require.Equal(t, x.w.names.Shard, taken.Shard, "the executor is told where to go on")
 	taken, _ = g.recover("before", takeover("executor-2", "req-2"))
-	require.Zero(t, *taken.Shard, "runs stay where they began")
+	require.Zero(t, taken.Shard, "runs stay where they began")
 	require.Equal(t, schema.CodeNotFound, g.refused(schema.VerbGet, "nobody", schema.GetRequest{}).Code)
 	require.EqualValues(t, 1, g.applied.Load(), "nothing changed since")
 }

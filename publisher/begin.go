@@ -23,9 +23,9 @@ const (
 )
 
 // Begin proves that the run is still this handle's, for a tool that is run by other means than [Turn.Tool]: call it right before
-// the tool. [Turn.Call] has done so when it returned in synchronous mode. Of a requested call it publishes tool.called. It publishes an event if the handle's last
-// acknowledgement is older than two seconds, or was none of a new event. A call that an operator settled as rerun begins no earlier
-// than 2.5 seconds after the takeover; see [Turn.Tool].
+// the tool. [Turn.Call] has done so when it returned in synchronous mode. Begin publishes tool.called of a requested call. Of another it
+// publishes an event, unless the last new event was acknowledged within two seconds. A call that an operator settled as rerun begins no
+// earlier than 2.5 seconds after the takeover; see [Turn.Tool].
 //
 // The tool must not run after an error: [ErrFenced] after another takeover, [*HeldError] for a call in doubt, and for one that
 // [Turn.Tool] of this handle ran without an outcome, [ErrConflict] for a call with a recorded outcome.

@@ -106,7 +106,7 @@ func largeFields(data schema.Data) (schema.Data, []field, *[]schema.Ref) {
 	case *schema.TurnAnsweredData:
 		c := *d
 		c.Message.Parts, c.Calls = slices.Clone(d.Message.Parts), slices.Clone(d.Calls)
-		fields := partFields("/message", &c.Message)
+		fields := append(partFields("/message", &c.Message), field{path: "/source", value: &c.Source})
 		for i := range c.Calls {
 			at := fmt.Sprintf("/calls/%d", i)
 			fields = append(fields, field{path: at + "/arguments", value: &c.Calls[i].Arguments}, field{path: at + "/source", value: &c.Calls[i].Source})
@@ -123,13 +123,13 @@ func largeFields(data schema.Data) (schema.Data, []field, *[]schema.Ref) {
 		return &c, partFields("/message", &c.Message), &c.Refs
 	case *schema.ToolCalledData:
 		c := *d
-		return &c, []field{{path: "/arguments", value: &c.Arguments}}, &c.Refs
+		return &c, []field{{path: "/arguments", value: &c.Arguments}, {path: "/source", value: &c.Source}}, &c.Refs
 	case *schema.ToolReturnedData:
 		c := *d
-		return &c, []field{{path: "/result", value: &c.Result}}, &c.Refs
+		return &c, []field{{path: "/result", value: &c.Result}, {path: "/source", value: &c.Source}}, &c.Refs
 	case *schema.ToolSettledData:
 		c := *d
-		return &c, []field{{path: "/result", value: &c.Result}}, &c.Refs
+		return &c, []field{{path: "/result", value: &c.Result}, {path: "/source", value: &c.Source}}, &c.Refs
 	case *schema.PhaseCompletedData:
 		c := *d
 		return &c, []field{{path: "/output", value: &c.Output}}, &c.Refs
@@ -390,11 +390,19 @@ func (f *Fleet) Hydrate(ctx context.Context, s *schema.State) error {
 	}
 	for i := range s.Calls {
 		c := &s.Calls[i]
-		h.fill(&c.Refs, field{path: "/arguments", value: &c.Arguments}, field{path: "/result", value: &c.Result}, field{path: "/source", value: &c.Source})
+		h.fill(&c.Refs, field{path: "/arguments", value: &c.Arguments}, field{path: "/result", value: &c.Result}, field{path: "/source", value: &c.Source},
+			field{path: "/result_source", value: &c.ResultSource})
 		if c.Late != nil && len(c.Late.Refs) > 0 {
 			late := *c.Late
-			h.fill(&late.Refs, field{path: "/result", value: &late.Result})
+			h.fill(&late.Refs, field{path: "/result", value: &late.Result}, field{path: "/source", value: &late.Source})
 			c.Late = &late
+		}
+	}
+	for i := range s.Turns {
+		if a := s.Turns[i].Answer; a != nil && len(a.Refs) > 0 {
+			answer := *a
+			h.fill(&answer.Refs, field{path: "/source", value: &answer.Source})
+			s.Turns[i].Answer = &answer
 		}
 	}
 	for i := range s.Phases {

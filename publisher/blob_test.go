@@ -161,3 +161,28 @@ func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
 	_, err = publisher.Connect(t.Context(), publisher.Config{Conn: w.nc, Executor: "e", Fleet: "nobody"})
 	require.ErrorIs(t, err, publisher.ErrNotProvisioned)
 }
+
+// What a provider's message was before it was translated may be large, too, and each of the three sources of a turn is its own.
+func TestSources_AreLarge_ComeBackEachInItsPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve()
+	f := w.fleet()
+	large := func(what string) []byte { return raw(`{"` + what + `":"` + strings.Repeat("x", 300<<10) + `"}`) }
+	run := start(t, f, "r1")
+	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
+	require.NoError(t, err)
+	keys, err := turn.Answer(t.Context(), publisher.Answer{
+		Message: assistant(schema.Text("look")), Source: large("answer"),
+		Calls: []publisher.ToolCall{{ID: "c1", Name: "look", Replay: schema.ReplayPure, Source: large("call")}},
+	})
+	require.NoError(t, err)
+	require.NoError(t, turn.Return(t.Context(), keys[0], publisher.ToolResult{Result: raw(`1`), Source: large("result")}))
+	state, err := f.Get(t.Context(), "r1")
+	require.NoError(t, err)
+	require.NoError(t, f.Hydrate(t.Context(), state))
+	require.JSONEq(t, string(large("answer")), string(state.Turns[0].Answer.Source))
+	require.JSONEq(t, string(large("call")), string(state.Calls[0].Source))
+	require.JSONEq(t, string(large("result")), string(state.Calls[0].ResultSource))
+	require.Empty(t, state.Calls[0].Refs)
+}

@@ -151,7 +151,7 @@ func (r *Run) viewCall(key schema.CallKey) callView {
 		open := r.head.OpenCalls[i]
 		v.known, v.open = true, &open
 		if v.stage == 0 && open.Requested && (!open.Replay.Rerunnable() || open.Epoch < r.head.Epoch) {
-			v.stage = ready // nobody has begun it, or an executor before, and only this one may now
+			v.stage = ready // not begun in this epoch: only this executor may begin it
 		}
 	}
 	v.approving = slices.ContainsFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool {
@@ -167,6 +167,9 @@ func (r *Run) viewCall(key schema.CallKey) callView {
 				v.decision = &d
 				break
 			}
+		}
+		if v.open != nil && v.open.Decision == "" && v.decision != nil && v.decision.Decision != schema.DecisionAllow {
+			v.decision = nil // a person's rerun took it back
 		}
 		return v
 	}

@@ -14,7 +14,7 @@ import (
 // anew afterwards, by what is recorded then.
 func (t *Turn) settleDoubt(ctx context.Context, key schema.CallKey, v callView, call ToolCall) error {
 	r := t.run
-	settled := schema.ToolSettledData{ToolCallID: key.ToolCallID, Occurrence: r.occurrence(key), How: schema.SettledRerun, By: r.fleet.cfg.Executor}
+	settled := schema.ToolSettledData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, How: schema.SettledRerun, By: r.fleet.cfg.Executor}
 	switch {
 	case v.open.Late:
 		settled.How = schema.SettledAdopted

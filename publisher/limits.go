@@ -204,13 +204,13 @@ func (b Budget) Check(r *Run) (BudgetLevel, int64, error) {
 func contextTokens(s *schema.State) int64 {
 	for i := range slices.Backward(s.Turns) {
 		t := &s.Turns[i]
-		if t.Ended == nil || t.Ended.Usage == nil {
+		u := t.Usage()
+		if u == nil {
 			continue
 		}
 		if n := len(s.Compactions); n > 0 && s.Compactions[n-1].ThroughTurn >= t.Turn {
 			return s.Compactions[n-1].TokensAfter
 		}
-		u := t.Ended.Usage
 		input := u.InputTokens
 		if cached := u.CacheReadInputTokens + u.CacheCreationInputTokens; input < cached {
 			input += cached

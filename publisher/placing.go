@@ -113,25 +113,6 @@ func (f *Fleet) outdated() {
 	f.placing.CompareAndSwap(p, &old) // or another reading came just now
 }
 
-// locate returns the shard that holds the run, as its leader shows it, and where it would begin when none does.
-func (f *Fleet) locate(ctx context.Context, run string) (schema.Names, error) {
-	p, err := f.placed(ctx)
-	if err != nil {
-		return schema.Names{}, err
-	}
-	list := p.shards(run)
-	if len(list) == 1 {
-		return schema.NamesOf(f.cfg.Fleet, list[0]), nil
-	}
-	for _, i := range list {
-		names := schema.NamesOf(f.cfg.Fleet, i)
-		if found, err := f.seek(ctx, names, run); err != nil || found {
-			return names, err
-		}
-	}
-	return schema.NamesOf(f.cfg.Fleet, list[0]), nil
-}
-
 // look asks the leader of a shard for a run: whether it has an event of it, and which message is its last, with the change
 // of the settings that its latest mark belongs to, -1 for none.
 func (f *Fleet) look(ctx context.Context, names schema.Names, run string) (found bool, last schema.StreamSequence, change int, err error) {

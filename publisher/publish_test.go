@@ -333,10 +333,10 @@ func TestOversizedEventNamesItsLargestField(t *testing.T) {
 	run := start(t, w.fleet(), "r1")
 	turn, err := run.StartTurn(t.Context(), publisher.TurnSpec{})
 	require.NoError(t, err)
-	_, err = turn.Call(t.Context(), publisher.ToolCall{ID: "c1", Name: "x", Source: raw(`{"a":1,"deep":{"b":"` + strings.Repeat("x", 600<<10) + `"}}`)})
+	err = run.Publish(t.Context(), &schema.ToolCalledData{ToolCallID: "c1", Name: "x", Extra: raw(`{"a":1,"deep":{"b":"` + strings.Repeat("x", 600<<10) + `"}}`)}, 1)
 	var large *publisher.PayloadTooLargeError
 	require.ErrorAs(t, err, &large)
-	require.Equal(t, "/source/deep/b", large.Field)
+	require.Equal(t, "/deep/b", large.Field)
 	require.Greater(t, large.Size, 600<<10)
 	require.NoError(t, turn.End(t.Context(), publisher.TurnEnd{}), "the handle goes on")
 	w.requireSameFold(run)

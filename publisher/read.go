@@ -32,9 +32,6 @@ func (f *Fleet) HeadAt(ctx context.Context, run string, point schema.Point) (sch
 	if err != nil {
 		return schema.Head{}, err
 	}
-	if reply.At == nil && point.Kind != schema.PointEnd {
-		return schema.Head{}, fmt.Errorf("%w: the daemon answered with the run's end and not with point %s: it is older than this SDK", ErrBadAnswer, point)
-	}
 	return reply.Head, nil
 }
 
@@ -194,9 +191,6 @@ func (f *Fleet) events(ctx context.Context, run, at string, yield func(schema.Re
 	})
 	if own, ok := errors.AsType[*yieldError](err); ok {
 		return nil, own.err
-	}
-	if err == nil && request.At != "" && reply.At == nil {
-		return nil, fmt.Errorf("%w: the daemon answered with the run's end and not with point %s: it is older than this SDK", ErrBadAnswer, at)
 	}
 	return reply, err
 }

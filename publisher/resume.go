@@ -100,11 +100,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		// What is missing is missing in the content; where the run stands is the daemon's word.
 		state.Head = reply.Head
 	}
-	names, err := f.shardOf(ctx, run, reply)
-	if err != nil {
-		return nil, fmt.Errorf("resume of run %s: %w", run, err)
-	}
-	r := newRun(f, names, run)
+	r := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), run)
 	r.state, r.head, r.onControl = state, &state.Head, spec.OnControl
 	if err := r.takeUp(reply); err != nil {
 		return nil, err
@@ -113,14 +109,6 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		r.keepHead()
 	}
 	return r, nil
-}
-
-// shardOf returns the shard that holds a run that was taken over.
-func (f *Fleet) shardOf(ctx context.Context, run string, reply *schema.RecoverReply) (schema.Names, error) {
-	if reply.Shard == nil {
-		return f.locate(ctx, run) // an older daemon
-	}
-	return schema.NamesOf(f.cfg.Fleet, *reply.Shard), nil
 }
 
 // takeUp sets the handle to where the takeover stands.
@@ -143,7 +131,7 @@ func (r *Run) takeUp(reply *schema.RecoverReply) error {
 		r.calls.old[c.CallKey] = true
 		if c.Requested && r.state != nil {
 			if call := r.state.Call(c.CallKey); call != nil && len(call.Settlements) == 0 {
-				delete(r.calls.old, c.CallKey) // nobody has ever begun it
+				delete(r.calls.old, c.CallKey) // never begun
 			}
 		}
 	}

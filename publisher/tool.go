@@ -186,7 +186,7 @@ func (r *Run) invoke(ctx context.Context, key schema.CallKey, v callView, call T
 		failure := &ToolError{Key: key, Failure: failureOf(err), Cause: err}
 		o.err = failure
 		o.draft = draft{
-			data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: r.occurrence(key), Error: failure.Failure, Attempt: int64(inv.Attempt), DurationMS: took.Milliseconds()},
+			data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Error: failure.Failure, Attempt: int64(inv.Attempt), DurationMS: took.Milliseconds()},
 			turn: key.Turn,
 		}
 	} else {

@@ -201,10 +201,11 @@ func readable(c ToolCall) *ToolCall {
 	return &c
 }
 
-// Call publishes calls that no answer asks for, as of hooks, proxies and workflows, before their tools run, and returns their keys. It is
-// for tools that are not run by [Turn.Tool]: publish their outcome with Return or Fail. An ended turn takes no new call. Where anything comes between Call and a tool of the policies hold and verify, or
-// the run is pipelined, call [Turn.Begin] before the tool. With an error that comes with keys the calls are recorded, and
-// their tools must not run before Begin has returned nil.
+// Call records calls without an answer (hooks, proxies, workflows) before their tools run, and returns their keys. It is for tools that
+// are not run by [Turn.Tool]: publish their outcome with Return or Fail. An ended turn takes no new call.
+//
+// Call [Turn.Begin] right before a tool of the policies hold and verify if anything comes between, or if the run is pipelined. Where Call
+// returns keys beside an error, the calls are recorded, and their tools must not run before Begin has returned nil.
 func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, error) {
 	if len(calls) == 0 {
 		return nil, nil
@@ -261,7 +262,7 @@ func (t *Turn) Return(ctx context.Context, key schema.CallKey, result ToolResult
 func (r *Run) returned(key schema.CallKey, result ToolResult) draft {
 	return draft{
 		data: &schema.ToolReturnedData{
-			ToolCallID: key.ToolCallID, Occurrence: r.occurrence(key), Result: result.Result, IsError: result.IsError,
+			ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Result: result.Result, IsError: result.IsError,
 			DurationMS: result.Duration.Milliseconds(), Source: result.Source,
 		},
 		turn: key.Turn, at: result.Time,
@@ -271,19 +272,9 @@ func (r *Run) returned(key schema.CallKey, result ToolResult) draft {
 // Fail publishes that a call gave no result; failure.Type is required.
 func (t *Turn) Fail(ctx context.Context, key schema.CallKey, failure schema.Error) error {
 	_, err := t.run.publish(ctx, draft{
-		data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: t.run.occurrence(key), Error: failure}, turn: key.Turn,
+		data: &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Error: failure}, turn: key.Turn,
 	})
 	return err
-}
-
-// occurrence is [schema.Head.Occurrence] behind what is queued.
-func (r *Run) occurrence(key schema.CallKey) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.pipe != nil {
-		return r.pipe.head.Occurrence(key)
-	}
-	return r.head.Occurrence(key)
 }
 
 // Decide publishes a policy's or person's decision about a call.

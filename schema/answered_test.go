@@ -171,7 +171,7 @@ func TestAnswered_TurnThatTheNextOneEndedIsAPoint(t *testing.T) {
 	r.start()
 	mustApply(t, r.write(answerOf(1, schema.RequestedCall{ToolCallID: "a", Name: "n"}), 1))
 	mustApply(t, r.write(answerOf(2), 2))
-	require.NotNil(t, r.state.Turns[0].Ended, "the state says that turn 1 has ended")
+	require.NotEmpty(t, r.state.Turns[0].EndedAt, "the state says that turn 1 has ended")
 	require.NotEqual(t, -1, findPoint(t, r, schema.Point{Kind: schema.PointTurn, Number: 1}), "and turn:1 is no point")
 }
 

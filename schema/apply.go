@@ -190,7 +190,7 @@ func (h *Head) checkEnvelope(e *Event) Verdict {
 	return Verdict{}
 }
 
-// gate decides whether the event's place is lawful. A zero Verdict lets it pass.
+// gate checks epoch and sequence. A zero Verdict lets the event pass.
 func (h *Head) gate(e *Event, p *place, name string) Verdict {
 	// An executor without epochs is the lawful writer as long as nobody took the run over.
 	epoch := e.Epoch
@@ -270,30 +270,34 @@ func (h *Head) fencedOrLate(e *Event, p *place, name string) Verdict {
 	if p.dataErr != nil {
 		return fenced
 	}
-	id, occurrence := outcomeOf(p.data)
+	id, occurrence, _ := CallOf(p.data)
 	i := h.FindOpen(e.Turn, id, occurrence)
 	if i < 0 || !h.OpenCalls[i].InDoubt || h.OpenCalls[i].Late || h.OpenCalls[i].Epoch > max(e.Epoch, 1) {
 		return fenced
 	}
 	h.OpenCalls[i].Late = true
 	h.Counts.LateResults++
-	// Nobody need decide any more: the next executor adopts it.
+	// The next executor adopts the result, so no settlement is needed.
 	h.noDoubt(h.OpenCalls[i].CallKey)
 	h.addToDigest(e, p)
 	return Verdict{Kind: Evidence, Data: p.data, Boundary: true, Call: h.OpenCalls[i].CallKey}
 }
 
-// outcomeOf names the call whose outcome, or settlement, an event is.
-func outcomeOf(data Data) (id string, occurrence int) {
+// CallOf names the call that an event is about.
+func CallOf(data Data) (id string, occurrence int, ok bool) {
 	switch d := data.(type) {
+	case *ToolCalledData:
+		return d.ToolCallID, d.Occurrence, true
+	case *ToolDecidedData:
+		return d.ToolCallID, d.Occurrence, true
 	case *ToolReturnedData:
-		return d.ToolCallID, d.Occurrence
+		return d.ToolCallID, d.Occurrence, true
 	case *ToolFailedData:
-		return d.ToolCallID, d.Occurrence
+		return d.ToolCallID, d.Occurrence, true
 	case *ToolSettledData:
-		return d.ToolCallID, d.Occurrence
+		return d.ToolCallID, d.Occurrence, true
 	}
-	return "", 0
+	return "", 0, false
 }
 
 // takeover checks a run.resumed against the fold: it continues from exactly here or not at all.
@@ -383,21 +387,6 @@ func (h *Head) FindOpen(turn int32, id string, occurrence int) int {
 		}
 	}
 	return found
-}
-
-// Occurrence is what an event about a call must say for it not to be taken for another one: 0, nothing, where no other open call of the
-// turn has its id.
-func (h *Head) Occurrence(key CallKey) int {
-	same := 0
-	for i := range h.OpenCalls {
-		if c := &h.OpenCalls[i]; c.Turn == key.Turn && c.ToolCallID == key.ToolCallID {
-			same++
-		}
-	}
-	if same < 2 {
-		return 0
-	}
-	return key.Occurrence
 }
 
 // shortHash is the first 64 bits of a hash in 11 characters: enough that two of the latest events never

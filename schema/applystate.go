@@ -57,10 +57,10 @@ func (s *State) follow(v Verdict, unfinished int64) {
 	}
 }
 
-// turnOver ends the latest turn with its answer, unless it has ended otherwise.
+// turnOver ends the latest turn, unless it has ended otherwise.
 func (s *State) turnOver(e *Event) {
-	if n := len(s.Turns); n > 0 && s.Turns[n-1].Ended == nil {
-		s.Turns[n-1].Ended, s.Turns[n-1].EndedAt = s.Turns[n-1].Answer, e.Time
+	if n := len(s.Turns); n > 0 && s.Turns[n-1].EndedAt == "" {
+		s.Turns[n-1].EndedAt = e.Time
 	}
 }
 
@@ -140,14 +140,18 @@ func (s *State) add(v Verdict) {
 	case *ToolFailedData:
 		if c := s.Call(v.Call); c != nil {
 			c.Outcome, c.InDoubt, c.Error, c.DurationMS, c.ClosedAt = OutcomeFailed, false, &d.Error, d.DurationMS, e.Time
-			c.Refs = append(c.Refs, d.Refs...)
+			c.addRefs(d.Refs)
 		}
 	case *ToolSettledData:
 		if c := s.Call(v.Call); c != nil {
 			c.settled(e, d, s.Head.Epoch)
 		}
 	case *ToolDecidedData:
-		s.Decisions = append(s.Decisions, StateDecision{ToolDecidedData: *d, Turn: s.turnOf(e), Epoch: s.Head.Epoch, Time: e.Time})
+		decision := StateDecision{ToolDecidedData: *d, Turn: s.turnOf(e), Epoch: s.Head.Epoch, Time: e.Time}
+		if v.Call.Occurrence != 0 {
+			decision.Occurrence = v.Call.Occurrence // the event may leave it out
+		}
+		s.Decisions = append(s.Decisions, decision)
 	case *PhaseStartedData:
 		p := s.phase(d.Phase)
 		p.Index = d.Index
@@ -218,7 +222,17 @@ func (s *State) late(v Verdict) {
 func (c *Call) returned(d *ToolReturnedData) {
 	c.Outcome, c.InDoubt, c.Result, c.IsError = OutcomeReturned, false, d.Result, d.IsError
 	c.ResultSource, c.DurationMS = d.Source, d.DurationMS
-	c.Refs = append(c.Refs, d.Refs...)
+	c.addRefs(d.Refs)
+}
+
+// addRefs adds those of an outcome. Its source is not the call's.
+func (c *Call) addRefs(refs []Ref) {
+	for _, r := range refs {
+		if r.Path == "/source" || strings.HasPrefix(r.Path, "/source/") {
+			r.Path = "/result_" + r.Path[1:]
+		}
+		c.Refs = append(c.Refs, r)
+	}
 }
 
 func (c *Call) settled(e *Event, d *ToolSettledData, epoch Epoch) {
@@ -230,22 +244,22 @@ func (c *Call) settled(e *Event, d *ToolSettledData, epoch Epoch) {
 		return
 	case SettledAbandoned:
 		c.Outcome, c.Result, c.IsError = OutcomeAbandoned, d.Result, d.IsError
-		c.Refs = append(c.Refs, d.Refs...)
+		c.addRefs(d.Refs)
 	case SettledAdopted:
 		c.Outcome = OutcomeReturned
 		switch late := c.Late; {
 		case len(d.Result) > 0 || len(d.Refs) > 0 || late == nil:
 			c.Result, c.IsError = d.Result, d.IsError
-			c.Refs = append(c.Refs, d.Refs...)
+			c.addRefs(d.Refs)
 		case late.Error != nil:
 			c.Outcome, c.Error = OutcomeFailed, late.Error
 		default:
 			c.Result, c.IsError, c.ResultSource = late.Result, late.IsError, late.Source
-			c.Refs = append(c.Refs, late.Refs...)
+			c.addRefs(late.Refs)
 		}
 	default:
 		c.Outcome, c.Result, c.IsError, c.ResultSource = OutcomeReturned, d.Result, d.IsError, d.Source
-		c.Refs = append(c.Refs, d.Refs...)
+		c.addRefs(d.Refs)
 	}
 	c.ClosedAt = e.Time
 }
@@ -346,16 +360,13 @@ func (s *State) supersede(turn int32, n int64) {
 }
 
 func (s *State) turnAnswered(e *Event, d *TurnAnsweredData, keys []CallKey) {
-	t := &s.Turns[len(s.Turns)-1] // an answer opens its turn if nothing did
+	t := s.turn(d.Turn, e)
 	s.addMessage(e, d.Turn, d.Message, d.Refs, "/message")
-	t.Answer = &TurnEndedData{
-		Turn: d.Turn, FinishReasons: d.FinishReasons, ResponseID: d.ResponseID, Model: d.Model, Usage: d.Usage, DurationMS: d.DurationMS,
-		Source: d.Source, Extra: d.Extra,
-	}
-	for _, r := range d.Refs {
-		if !strings.HasPrefix(r.Path, "/message/") && !strings.HasPrefix(r.Path, "/calls/") {
-			t.Answer.Refs = append(t.Answer.Refs, r)
-		}
+	t.Answer = &StateAnswer{
+		FinishReasons: d.FinishReasons, ResponseID: d.ResponseID, Model: d.Model, Usage: d.Usage, DurationMS: d.DurationMS, Source: d.Source, Extra: d.Extra,
+		Refs: slices.DeleteFunc(slices.Clone(d.Refs), func(r Ref) bool {
+			return strings.HasPrefix(r.Path, "/message/") || strings.HasPrefix(r.Path, "/calls/")
+		}),
 	}
 	for i := range d.Calls {
 		c := newCall(keys[i], d.Called(i), e.Time, s.Head.Epoch)
@@ -402,35 +413,27 @@ func (c *Call) begun(e *Event, d *ToolCalledData, epoch Epoch) {
 }
 
 func (s *State) turnEnded(e *Event, d *TurnEndedData, over bool) {
-	var t *StateTurn
-	if n := len(s.Turns); n > 0 && s.Turns[n-1].Turn == d.Turn {
-		t = &s.Turns[n-1]
-	} else {
-		t = s.openTurn(d.Turn, e)
-	}
+	t := s.turn(d.Turn, e)
 	for i := range d.Messages {
 		s.addMessage(e, d.Turn, d.Messages[i], d.Refs, fmt.Sprintf("/messages/%d", i))
 	}
-	at := e.Time
 	ended := *d
-	if t.Answer != nil {
-		ended = *t.Answer
-		ended.Error = d.Error
-	}
-	if !over { // the last outcome of its answer has ended it
-		at = t.EndedAt
-		if d.Error == nil && t.Ended != nil {
-			ended.Error = t.Ended.Error
-		}
-	}
 	ended.Messages = nil
-	ended.Refs = nil
-	for _, r := range d.Refs {
-		if !strings.HasPrefix(r.Path, "/messages/") {
-			ended.Refs = append(ended.Refs, r)
-		}
+	ended.Refs = slices.DeleteFunc(slices.Clone(d.Refs), func(r Ref) bool { return strings.HasPrefix(r.Path, "/messages/") })
+	if !over && ended.Error == nil && t.Ended != nil {
+		ended.Error = t.Ended.Error // the turn has ended before
 	}
-	t.Ended, t.EndedAt = &ended, at
+	if t.Ended = &ended; over {
+		t.EndedAt = e.Time
+	}
+}
+
+// turn returns the latest turn if it has the number, and opens it else: content before it may be lost.
+func (s *State) turn(number int32, e *Event) *StateTurn {
+	if n := len(s.Turns); n > 0 && s.Turns[n-1].Turn == number {
+		return &s.Turns[n-1]
+	}
+	return s.openTurn(number, e)
 }
 
 // addMessage appends a message; refs of the event below at become the message's own.

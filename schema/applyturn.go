@@ -30,7 +30,7 @@ func (h *Head) turnStarted(e *Event, d *TurnStartedData) Verdict {
 	return v
 }
 
-// openTurn opens a turn. What an earlier one requested, and nobody began, is abandoned.
+// openTurn opens a turn. Requested calls of earlier turns are abandoned.
 func (h *Head) openTurn(turn int32) (abandoned []CallKey) {
 	abandoned = h.abandon(false)
 	h.consumeSignals(h.Turn)
@@ -40,7 +40,7 @@ func (h *Head) openTurn(turn int32) (abandoned []CallKey) {
 	return abandoned
 }
 
-// abandon closes the calls that are requested, and with all those that a person wants run again, too. Nothing is waited for about them.
+// abandon closes requested calls, and their questions; all includes the calls that an operator settled as rerun.
 func (h *Head) abandon(all bool) []CallKey {
 	var keys []CallKey
 	for i := 0; i < len(h.OpenCalls); {

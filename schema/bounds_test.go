@@ -41,7 +41,7 @@ func ordinaryRun(tb testing.TB, turns int, yield func(*schema.Record)) {
 			write(&schema.ToolReturnedData{ToolCallID: id, Result: []byte(`"` + strings.Repeat("func main ", 100) + `"`), DurationMS: 12}, turn)
 		}
 		write(&schema.TurnEndedData{
-			Turn: turn, FinishReasons: []string{"tool_calls"}, Usage: &schema.Usage{InputTokens: 900, OutputTokens: 80},
+			Turn: turn, Usage: &schema.Usage{InputTokens: 900, OutputTokens: 80},
 			Messages: []schema.Message{{Role: schema.RoleTool, Parts: []schema.Part{schema.ResponsePart("toolu_01A"), schema.ResponsePart("toolu_01B")}}},
 		}, turn)
 		if turn%500 == 0 {

@@ -91,20 +91,6 @@ func (p *ErasedParts) Bytes() int64 {
 	return p.LogBytes + p.SegmentBytes + p.BlobBytes + p.CheckpointBytes
 }
 
-// Add adds what is stored of another run.
-func (p *ErasedParts) Add(o *ErasedParts) {
-	p.LogEvents += o.LogEvents
-	p.LogBytes += o.LogBytes
-	p.Segments += o.Segments
-	p.SegmentBytes += o.SegmentBytes
-	p.Blobs += o.Blobs
-	p.BlobBytes += o.BlobBytes
-	p.DeadLetters += o.DeadLetters
-	p.Checkpoints += o.Checkpoints
-	p.CheckpointBytes += o.CheckpointBytes
-	p.IndexKeys += o.IndexKeys
-}
-
 // NewErased builds the mark that a run is being removed. It stays as the last message of the run's subject, so that the
 // compare-and-set of a first event fails there for good, and of an executor that still has the run, too. It is no event of
 // the run and never folded: the order in the segment bucket decides, which executors cannot write.

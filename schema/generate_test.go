@@ -414,7 +414,7 @@ func (s *simulation) data() (schema.Data, int32) {
 		turn = max(s.head.Turn, 1)
 		return &schema.TurnEndedData{
 			Turn: turn, Messages: []schema.Message{assistantMessage(schema.Text("done"))}[:s.pick("messages", 2)],
-			Usage: &schema.Usage{InputTokens: 3, OutputTokens: 5}, FinishReasons: []string{"stop"},
+			Usage: &schema.Usage{InputTokens: 3, OutputTokens: 5},
 		}, turn
 	case n < 12 && s.pick("answer", 3) > 0:
 		return s.answer(next), next

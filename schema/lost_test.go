@@ -8,67 +8,84 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// TestHead_MessageLostFromTheLog_IsAGapOnce folds records that the server stored behind messages which the log has no more.
-func TestHead_MessageLostFromTheLog_IsAGapOnce(t *testing.T) {
-	t.Parallel()
-	r := newTestRun(t)
-	stream, last := schema.StreamSequence(0), schema.StreamSequence(0)
-	// next folds an event that the server stored behind some messages that are lost.
-	next := func(e *schema.Event, lost int) schema.Verdict {
-		stream += 10 * schema.StreamSequence(lost+1) //nolint:gosec // a small count
-		header, body := e.Encode()
-		rec := schema.NewRecord(stream, header, body)
-		if rec.Behind = last; lost > 0 {
-			rec.Behind = stream - 10
-		}
-		// A frame keeps what the server compared: a segment tells the same.
-		rec, err := schema.NewFrameReader(schema.AppendFrame(nil, &rec)).Next()
-		require.NoError(t, err)
-		last = stream
-		return r.head.Apply(schema.NoKeys, &rec)
+func recordOf(t *testing.T, stream schema.StreamSequence, seq schema.Sequence, turn int32, data schema.Data) *schema.Record {
+	t.Helper()
+	body, err := schema.MarshalData(data)
+	require.NoError(t, err)
+	e := &schema.Event{
+		Source: schema.Source("default", "x"), Type: schema.TypeOf(data.EventName()), Subject: "run-1", Time: "2026-01-01T00:00:00Z",
+		Epoch: 1, Sequence: seq, Turn: turn, DataContentType: schema.ContentTypeJSON, Data: body,
 	}
-	write := func(name string, lost int) schema.Verdict {
-		e, err := r.w.Event(&schema.CheckpointMarkedData{Name: name}, 0, r.now(), 0)
-		require.NoError(t, err)
-		require.NoError(t, r.w.Commit(e))
-		return next(e, lost)
-	}
-	gap := func() schema.Gap {
-		return schema.Gap{Epoch: r.head.Epoch, Reason: schema.ReasonLost, At: r.head.Position}
-	}
-	require.Equal(t, schema.Applied, write("a", 0).Kind)
-	require.Equal(t, schema.Applied, write("b", 0).Kind)
-	require.True(t, r.head.Complete())
-
-	require.Equal(t, schema.Applied, write("c", 1).Kind, "a control event is lost: the executor's next event counts")
-	want := []schema.Gap{gap()}
-	require.Equal(t, want, r.head.Gaps)
-	require.Equal(t, schema.Applied, write("d", 0).Kind)
-	require.Equal(t, want, r.head.Gaps, "what follows does not close it")
-	require.Equal(t, schema.Rejected, next(&schema.Event{ID: "x", Source: "/s", Type: "t", Subject: "other"}, 2).Kind)
-	want = append(want, gap())
-	require.Equal(t, want, r.head.Gaps, "a refused event tells of the next place")
-	r.w.Last++
-	require.Equal(t, schema.ReasonGap, write("f", 1).Reason)
-	require.Len(t, r.head.Gaps, 3, "the sequence tells of it already")
-	require.Equal(t, schema.ReasonGap, r.head.Gaps[2].Reason)
-	require.EqualValues(t, 3, r.head.Counts.Gaps)
+	e.Seal()
+	h, b := e.Encode()
+	rec := schema.NewRecord(stream, h, b)
+	return &rec
 }
 
-// TestHead_TwoWritersOfAnEpochThatDoNotCompare_BothCount shows what compare-and-set is for: the fold tells a fork by its sequence alone.
-func TestHead_TwoWritersOfAnEpochThatDoNotCompare_BothCount(t *testing.T) {
-	t.Parallel()
-	r := newTestRun(t)
-	r.start()
-	one, other := r.w, r.w
-	write := func(w *schema.Writer, name string) schema.Verdict {
-		e, err := w.Event(&schema.CheckpointMarkedData{Name: name}, 0, r.now(), 0)
-		require.NoError(t, err)
-		require.NoError(t, w.Commit(e))
-		return r.event(e)
+// A handle that goes on although content is missing has the daemon's head.
+func TestState_OpenTurnWithoutContent_AnswerDoesNotPanic(t *testing.T) {
+	full := schema.NewState("default", "run-1")
+	full.Apply(schema.ExecutorsOnly, recordOf(t, 1, 1, 0, &schema.RunStartedData{Agent: "a", Executor: "x"}))
+	part := schema.NewState("default", "run-1")
+	part.Apply(schema.ExecutorsOnly, recordOf(t, 1, 1, 0, &schema.RunStartedData{Agent: "a", Executor: "x"}))
+	full.Apply(schema.ExecutorsOnly, recordOf(t, 2, 2, 1, &schema.TurnStartedData{Turn: 1}))
+	part.Head = full.Head.Clone() // turn.started is lost, the daemon had folded it
+	require.NotPanics(t, func() {
+		v := part.Apply(schema.ExecutorsOnly, recordOf(t, 3, 3, 1, &schema.TurnAnsweredData{Turn: 1, Message: schema.Message{Role: schema.RoleAssistant}}))
+		require.Equal(t, schema.Applied, v.Kind)
+	})
+}
+
+func TestState_ReturnedSourceRef_IsNotTheCallsSource(t *testing.T) {
+	s := schema.NewState("default", "run-1")
+	s.Apply(schema.ExecutorsOnly, recordOf(t, 1, 1, 0, &schema.RunStartedData{Agent: "a", Executor: "x"}))
+	s.Apply(schema.ExecutorsOnly, recordOf(t, 2, 2, 1, &schema.TurnAnsweredData{
+		Turn: 1, Message: schema.Message{Role: schema.RoleAssistant},
+		Calls: []schema.RequestedCall{{ToolCallID: "c", Name: "n", Replay: schema.ReplayPure, Source: []byte(`{"plain":1}`)}},
+	}))
+	v := s.Apply(schema.ExecutorsOnly, recordOf(t, 3, 3, 1, &schema.ToolReturnedData{
+		ToolCallID: "c", Source: []byte(`"cipher"`),
+		Refs: []schema.Ref{{Path: "/source", KeyID: "k", Codec: "c"}},
+	}))
+	require.Equal(t, schema.Applied, v.Kind)
+	require.JSONEq(t, `{"plain":1}`, string(s.Calls[0].Source))
+	require.NotEqual(t, "/source", s.Calls[0].Refs[0].Path, "the call's own source is not encrypted, and its refs say that it is; result_source is")
+}
+
+func TestState_DecisionWithoutOccurrence_IsOfTheSameCallInHeadAndState(t *testing.T) {
+	s := schema.NewState("default", "run-1")
+	call := schema.RequestedCall{ToolCallID: "a", Name: "n", Replay: schema.ReplayHold}
+	for i, data := range []schema.Data{
+		&schema.RunStartedData{Agent: "a", Executor: "x"},
+		&schema.TurnAnsweredData{Turn: 1, Message: schema.Message{Role: schema.RoleAssistant}, Calls: []schema.RequestedCall{call, call}},
+		&schema.ToolCalledData{ToolCallID: "a", Occurrence: 2, Name: "n"},
+		&schema.ToolDecidedData{ToolCallID: "a", Decision: schema.DecisionDeny},
+	} {
+		v := s.Apply(schema.ExecutorsOnly, recordOf(t, schema.StreamSequence(i+1), schema.Sequence(i+1), min(int32(i), 1), data))
+		require.Equal(t, schema.Applied, v.Kind, v.Detail)
 	}
-	require.Equal(t, schema.Applied, write(&one, "a").Kind)
-	require.Equal(t, schema.ReasonForked, write(&other, "b").Reason)
-	require.Equal(t, schema.Applied, write(&other, "c").Kind, "the server would have refused it")
-	require.Equal(t, schema.ReasonForked, write(&one, "d").Reason)
+	var denied schema.CallKey
+	for _, c := range s.Head.OpenCalls {
+		if c.Decision == schema.DecisionDeny {
+			denied = c.CallKey
+		}
+	}
+	require.Equal(t, denied, s.Decisions[0].CallKey(), "the head and the state name different calls as denied")
+}
+
+func TestDecidedBy_SignalSent_HasItsSender(t *testing.T) {
+	by, _ := schema.DecidedBy(&schema.SignalSentData{SignalID: "s", Name: "n", By: "operator:UBOL"})
+	require.Equal(t, "operator:UBOL", by)
+}
+
+func TestPlan_AnsweredOpenTurn_ItsModelCallIsSaved(t *testing.T) {
+	s := schema.NewState("default", "run-1")
+	s.Apply(schema.ExecutorsOnly, recordOf(t, 1, 1, 0, &schema.RunStartedData{Agent: "a", Executor: "x"}))
+	s.Apply(schema.ExecutorsOnly, recordOf(t, 2, 2, 1, &schema.TurnAnsweredData{
+		Turn: 1, Message: schema.Message{Role: schema.RoleAssistant}, DurationMS: 900,
+		Usage: &schema.Usage{InputTokens: 10}, Calls: []schema.RequestedCall{{ToolCallID: "c", Name: "n", Replay: schema.ReplayPure}},
+	}))
+	p := schema.PlanOf(s)
+	require.Equal(t, schema.TurnContinue, p.Turn.Action, "the model is not asked again")
+	require.EqualValues(t, 10, p.Saved.Tokens, "and what its answer cost is saved")
 }

@@ -207,12 +207,16 @@ func PlanOf(s *State) Plan {
 		p.Calls = append(p.Calls, s.planCall(&h.OpenCalls[i]))
 	}
 	for i := range s.Turns {
-		if t := &s.Turns[i]; t.Ended != nil {
-			p.Saved.Turns++
-			p.Saved.ModelMS = addClamped(p.Saved.ModelMS, t.Ended.DurationMS)
-			if t.Ended.Usage != nil {
-				p.Saved.Usage.add(*t.Ended.Usage)
-			}
+		t := &s.Turns[i]
+		if t.Answer == nil && t.EndedAt == "" {
+			continue
+		}
+		p.Saved.Turns++
+		if t.Answer != nil {
+			p.Saved.ModelMS = addClamped(p.Saved.ModelMS, t.Answer.DurationMS)
+		}
+		if u := t.Usage(); u != nil {
+			p.Saved.Usage.add(*u)
 		}
 	}
 	p.Saved.Tokens = addClamped(p.Saved.Usage.InputTokens, p.Saved.Usage.OutputTokens)

@@ -251,14 +251,14 @@ func TestThePlanSaysWhatIsSaved(t *testing.T) {
 		r.write(&schema.ToolReturnedData{ToolCallID: "c1", DurationMS: 100}, turn)
 		r.write(&schema.ToolCalledData{ToolCallID: "c2", Name: "write"}, turn)
 		r.write(&schema.ToolFailedData{ToolCallID: "c2", Error: schema.Error{Type: "error"}, DurationMS: 10}, turn)
-		r.write(&schema.TurnEndedData{Turn: turn, DurationMS: 1000, Usage: &schema.Usage{InputTokens: 50, OutputTokens: 7, CacheReadInputTokens: 40}}, turn)
+		r.write(&schema.TurnEndedData{Turn: turn, Usage: &schema.Usage{InputTokens: 50, OutputTokens: 7, CacheReadInputTokens: 40}}, turn)
 	}
 	// The open turn is repeated: nothing of it is saved.
 	r.write(&schema.TurnStartedData{Turn: 3}, 3)
 	p := schema.PlanOf(r.state)
 	require.Equal(t, schema.Saved{
 		Turns: 2, Usage: schema.Usage{InputTokens: 100, OutputTokens: 14, CacheReadInputTokens: 80}, Tokens: 114,
-		Calls: 4, ModelMS: 2000, ToolMS: 220, DurationMS: 2220,
+		Calls: 4, ToolMS: 220, DurationMS: 220,
 	}, p.Saved)
 	require.Equal(t, []string{"build"}, p.PhasesSkipped)
 	require.Equal(t, "deploy", p.PhaseRestarted)

@@ -118,7 +118,7 @@ func requireConsistent(t require.TestingT, s *schema.State) {
 	if s.Head.TurnOpen {
 		require.NotNil(t, s.OpenTurn())
 		require.Equal(t, s.Head.Turn, s.OpenTurn().Turn)
-		require.Nil(t, s.OpenTurn().Ended)
+		require.Empty(t, s.OpenTurn().EndedAt)
 	} else {
 		require.Nil(t, s.OpenTurn())
 	}

@@ -29,6 +29,8 @@ func DecidedBy(data Data) (by, claimed string) {
 		return d.By, d.Claimed
 	case *CheckpointMarkedData:
 		return d.By, d.Claimed
+	case *SignalSentData:
+		return d.By, d.Claimed
 	case *HandoffAcceptedData:
 		return d.By, d.Claimed
 	case *HandoffDeclinedData:

@@ -45,8 +45,7 @@ func samples() []schema.Data {
 		},
 		&schema.TurnEndedData{
 			Turn: 1, Messages: []schema.Message{{Role: "tool", Parts: []schema.Part{schema.ResponsePart("c1")}}},
-			FinishReasons: []string{"tool_calls"}, ResponseID: "resp-1", Model: "m-2026", Usage: usage, DurationMS: 1200,
-			Error: failure, Source: []byte(`{"raw":null}`),
+			Usage: usage, Error: failure,
 		},
 		&schema.MessageAddedData{Message: assistantMessage(
 			schema.Reasoning("let me look"), schema.Text("I look."), schema.CallPart("c1", "ls"),

@@ -67,12 +67,35 @@ type StateTurn struct {
 	// Attempts counts the times it was started.
 	Attempts  int    `json:"attempts"`
 	StartedAt string `json:"started_at,omitzero"`
-	// Answer is what turn.answered says of the model's call, without message and calls; nil if it was not written.
-	Answer *TurnEndedData `json:"answer,omitzero"`
-	// Ended is the data of turn.ended without its messages, or Answer once all calls of the answer have an outcome; nil while the turn
-	// is open.
-	Ended   *TurnEndedData `json:"ended,omitzero"`
-	EndedAt string         `json:"ended_at,omitzero"`
+	// Answer is what turn.answered says of the model's call; nil if it was not written.
+	Answer *StateAnswer `json:"answer,omitzero"`
+	// Ended is the data of turn.ended without its messages; nil if it was not written.
+	Ended *TurnEndedData `json:"ended,omitzero"`
+	// EndedAt is the time of turn.ended, or of the last outcome of the answer's calls; empty while the turn is open.
+	EndedAt string `json:"ended_at,omitzero"`
+}
+
+// StateAnswer is turn.answered without its message and calls.
+type StateAnswer struct {
+	FinishReasons []string       `json:"finish_reasons,omitzero"`
+	ResponseID    string         `json:"response_id,omitzero"`
+	Model         string         `json:"model,omitzero"`
+	Usage         *Usage         `json:"usage,omitzero"`
+	DurationMS    int64          `json:"duration_ms,omitzero"`
+	Source        jsontext.Value `json:"source,omitzero"`
+	Refs          []Ref          `json:"refs,omitzero"`
+	Extra         jsontext.Value `json:",embed"`
+}
+
+// Usage is what the turn's model call used, as far as it is known.
+func (t *StateTurn) Usage() *Usage {
+	switch {
+	case t.Answer != nil:
+		return t.Answer.Usage
+	case t.Ended != nil:
+		return t.Ended.Usage
+	}
+	return nil
 }
 
 // Outcome of a call.

@@ -56,10 +56,7 @@ const (
 	CheckpointCreated   = "checkpoint.created"
 	CheckpointUpdated   = "checkpoint.updated"
 	CheckpointFinalized = "checkpoint.finalized"
-	CheckpointPruned    = "checkpoint.pruned"
-	CheckpointCorrupted = "checkpoint.corrupted"
 	RunQuarantined      = "run.quarantined"
-	RunGapped           = "run.gapped"
 )
 
 // TypeOf returns the CloudEvents type of an event name.
@@ -159,7 +156,7 @@ type RunWaitingData struct {
 	Reason     string `json:"reason"`
 	Message    string `json:"message,omitzero"`
 	ToolCallID string `json:"tool_call_id,omitzero"`
-	// Occurrence tells the call from others of the turn with its id; absent means the first.
+	// Occurrence tells the call from others of the turn with its id; absent means the one that was begun, else the first that is requested.
 	Occurrence int `json:"occurrence,omitzero"`
 	// ResponseSchema is a JSON Schema that an answer must satisfy.
 	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
@@ -291,16 +288,11 @@ type TurnEndedData struct {
 	Turn int32 `json:"turn"`
 	// Messages of the turn that were not published yet.
 	Messages []Message `json:"messages,omitzero"`
-	// FinishReasons as the provider gave them; never invented.
-	FinishReasons []string       `json:"finish_reasons,omitzero"`
-	ResponseID    string         `json:"response_id,omitzero"`
-	Model         string         `json:"model,omitzero"`
-	Usage         *Usage         `json:"usage,omitzero"`
-	DurationMS    int64          `json:"duration_ms,omitzero"`
-	Error         *Error         `json:"error,omitzero"`
-	Source        jsontext.Value `json:"source,omitzero"`
-	Refs          []Ref          `json:"refs,omitzero"`
-	Extra         jsontext.Value `json:",embed"`
+	// Usage of a model that gave no answer. In an answered turn it does not count.
+	Usage *Usage         `json:"usage,omitzero"`
+	Error *Error         `json:"error,omitzero"`
+	Refs  []Ref          `json:"refs,omitzero"`
+	Extra jsontext.Value `json:",embed"`
 }
 
 // MessageAddedData adds one message to the conversation.
@@ -365,7 +357,7 @@ type ToolFailedData struct {
 // ToolDecidedData records a policy's or person's decision about a call.
 type ToolDecidedData struct {
 	ToolCallID string `json:"tool_call_id"`
-	// Occurrence tells the call from others of the turn with its id; absent means the first.
+	// Occurrence tells the call from others of the turn with its id; absent means the one that was begun, else the first that is requested.
 	Occurrence int `json:"occurrence,omitzero"`
 	// Decision is allow, deny or ask.
 	Decision string `json:"decision"`

@@ -250,7 +250,6 @@ func Validate(data Data) error {
 		v.messages("/messages", d.Messages)
 		v.usage(d.Usage)
 		v.error(d.Error)
-		v.notNegative("/duration_ms", d.DurationMS)
 		v.refs(d.Refs)
 	case *MessageAddedData:
 		v.message("/message", &d.Message)

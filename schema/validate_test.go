@@ -68,7 +68,7 @@ func TestDataErrorsNameThePath(t *testing.T) {
 		{schema.TurnAnswered, `{"turn":1,"message":{"role":"assistant"},"calls":[{"tool_call_id":"c1","name":"ls","timeout_ms":-1}]}`, "/calls/0/timeout_ms", "negative"},
 		{schema.TurnAnswered, `{"turn":1,"message":{"role":"assistant"},"calls":[{"tool_call_id":"c1","name":"ls","error":{}}]}`, "/calls/0/error/type", "required"},
 		{schema.TurnEnded, `{"turn":0}`, "/turn", "1 or more"},
-		{schema.TurnEnded, `{"turn":1,"duration_ms":-1}`, "/duration_ms", "negative"},
+		{schema.TurnAnswered, `{"turn":1,"message":{"role":"assistant","parts":[]},"duration_ms":-1}`, "/duration_ms", "negative"},
 		{schema.TurnEnded, `{"turn":1,"refs":[{"path":"messages","dataref":""}]}`, "/refs/0/path", "JSON Pointer"},
 		{schema.TurnEnded, `{"turn":1,"refs":[{"path":"/messages","dataref":"http://x"}]}`, "/refs/0/dataref", "waymark-blob"},
 		{schema.MessageAdded, `{}`, "/message/role", "required"},

@@ -141,7 +141,7 @@ type RecoverReply struct {
 	// Damage was met and survived: nothing of it is in the answer.
 	Damage []Damage `json:"damage,omitzero"`
 	// Shard that holds the run: where the executor publishes. Absent from daemons that do not say it.
-	Shard *int `json:"shard,omitzero"`
+	Shard int `json:"shard"`
 	// At says where the point of the request was found. With it nothing was taken over: epoch and next sequence are
 	// those of the run at the point, for reading only.
 	At *Moment `json:"at,omitzero"`

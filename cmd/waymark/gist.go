@@ -61,7 +61,7 @@ func gist(e *schema.Event) string {
 		}
 		return words(fmt.Sprintf("turn %d", d.Turn), messagesText([]schema.Message{d.Message}), strings.Join(names, ", "))
 	case *schema.TurnEndedData:
-		return words(fmt.Sprintf("turn %d", d.Turn), strings.Join(d.FinishReasons, " "), messagesText(d.Messages))
+		return words(fmt.Sprintf("turn %d", d.Turn), messagesText(d.Messages))
 	case *schema.MessageAddedData:
 		return messagesText([]schema.Message{d.Message})
 	case *schema.ToolCalledData:

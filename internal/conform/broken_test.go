@@ -324,14 +324,6 @@ var broken = map[string]func(t *testing.T) *tape{
 		r.write(&schema.MessageAddedData{Message: schema.Message{Role: schema.RoleTool, Parts: []schema.Part{answer}}}, 1)
 		return r
 	},
-	"WM-E-057": func(t *testing.T) *tape {
-		t.Helper()
-		r := worked(t)
-		said := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("Done.")}}
-		r.write(&schema.MessageAddedData{Message: said}, 1)
-		r.write(&schema.TurnEndedData{Turn: 1, Messages: []schema.Message{said}}, 1)
-		return r
-	},
 	"WM-E-058": func(t *testing.T) *tape {
 		t.Helper()
 		r := worked(t)

@@ -6,23 +6,9 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// call is what is known of an open call beyond the head.
-type call struct {
-	// decision is the latest one.
-	decision string
-}
-
-// known returns a call's entry, nil for one that was recorded where nobody looked: in the base of a fork.
-func (r *run) known(c *schema.OpenCall) *call {
-	if c == nil {
-		return nil
-	}
-	return r.calls[c.CallKey]
-}
-
 // callEvent judges what is about a call.
 func (r *run) callEvent(a *moment) {
-	id, _, ok := callOf(a.data)
+	id, _, ok := schema.CallOf(a.data)
 	if !ok {
 		return
 	}
@@ -39,9 +25,6 @@ func (r *run) callEvent(a *moment) {
 		if d.Decision == schema.DecisionAsk && !a.open.Requested && !a.open.Replay.Rerunnable() {
 			r.found(ruleAsked, a, "/decision", "a call that is requested, and not begun", "it was begun, and is in doubt behind a takeover")
 		}
-		if c := r.known(a.open); c != nil {
-			c.decision = d.Decision
-		}
 	case *schema.ToolSettledData:
 		r.settled(a, d)
 	case *schema.ToolReturnedData, *schema.ToolFailedData:
@@ -57,7 +40,6 @@ func (r *run) called(a *moment, d *schema.ToolCalledData) {
 		r.found(ruleTurnStarted, a, "ce-turn", fmt.Sprintf("turn.started of turn %d before", a.e.Turn), "tool.called")
 	}
 	r.policy(a, "/replay", d.Replay)
-	r.calls[a.verdict.Call] = &call{}
 }
 
 func (r *run) policy(a *moment, field string, said schema.Replay) {
@@ -67,15 +49,11 @@ func (r *run) policy(a *moment, field string, said schema.Replay) {
 }
 
 func (r *run) settled(a *moment, d *schema.ToolSettledData) {
-	c := r.known(a.open)
-	if a.open == nil || c == nil {
+	if a.open == nil {
 		return
 	}
 	if !a.control && a.open.Replay == schema.ReplayHold && d.How != schema.SettledAdopted {
 		r.found(ruleHold, a, "/how", "adopted, or a person's settlement", string(d.How)+", by the executor")
-	}
-	if d.How != schema.SettledRerun {
-		delete(r.calls, a.open.CallKey)
 	}
 }
 
@@ -83,18 +61,16 @@ func (r *run) outcome(a *moment, id string) {
 	if a.open == nil {
 		return
 	}
-	c := r.known(a.open)
 	returned := a.name == schema.ToolReturned
 	switch {
-	case a.open.InDoubt && !returned && c != nil && c.decision == schema.DecisionDeny: // it never ran, and never will
+	case a.open.InDoubt && !returned && a.open.Decision == schema.DecisionDeny: // it never ran, and never will
 	case a.open.InDoubt:
 		r.found(ruleSettleFirst, a, "/tool_call_id", "tool.settled of call "+id+" before", a.name)
-	case returned && c != nil && c.decision == schema.DecisionDeny:
+	case returned && a.open.Decision == schema.DecisionDeny:
 		r.found(ruleDenied, a, "/tool_call_id", "tool.failed of type denied", "a result")
-	case returned && c != nil && c.decision == schema.DecisionAsk:
+	case returned && a.open.Decision == schema.DecisionAsk:
 		r.found(ruleAsked, a, "/tool_call_id", "tool.decided with allow before", "a result")
 	case returned && a.open.Requested && !a.open.Replay.Rerunnable():
 		r.found(ruleBegun, a, "/tool_call_id", "tool.called of call "+id+" before", "a result of a call that was not begun")
 	}
-	delete(r.calls, a.open.CallKey)
 }

@@ -104,7 +104,7 @@ func (c *Checker) Wire(m Message) {
 	_, expects := header(headerExpectedLast)
 	_, batched := header(headerBatch)
 	n, _ := header(headerBatchAt)
-	if !expects && (!batched || n == "1") {
+	if e.Sequence != 0 && !expects && (!batched || n == "1") {
 		c.found(ruleExpectLast, &f, headerExpectedLast, "the stream sequence of the run's last message", "no such header")
 	}
 }

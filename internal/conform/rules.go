@@ -84,7 +84,6 @@ const (
 	ruleTurnClean    = "WM-E-054"
 	ruleAnswerWhole  = "WM-E-055"
 	ruleStoredOnce   = "WM-E-056"
-	ruleMessageOnce  = "WM-E-057"
 	rulePartsKnown   = "WM-E-058"
 	ruleKnownCall    = "WM-E-060"
 	ruleCallOpen     = "WM-E-061"
@@ -252,7 +251,7 @@ var rules = []Rule{
 	},
 
 	{
-		ruleEnded, Must, "After run.ended nothing comes but hand-offs and marks.", sectionLife,
+		ruleEnded, Must, "After run.ended nothing comes but hand-offs, marks and settlements of a person.", sectionLife,
 		"publish run.ended last; to go on, recover the run with reason reopen", Log,
 	},
 	{
@@ -305,17 +304,13 @@ var rules = []Rule{
 		"leave arguments and response out of the message's part: its id refers to the call", Log,
 	},
 	{
-		ruleMessageOnce, Should, "turn.ended brings only messages that were not published yet.", sectionTurns,
-		"leave out what message.added or turn.started had already", Log,
-	},
-	{
 		rulePartsKnown, Should, "The parts of an answer name its calls.", sectionTurns,
 		"list each call of the message in calls, with an error if it cannot be made", Log,
 	},
 
 	{
 		ruleKnownCall, Must, "An outcome or settlement is of a call that is open.", sectionTools,
-		"publish tool.called before the tool runs, with the same turn and id", Log,
+		"request the call in turn.answered, or publish tool.called before the tool runs, with the same turn and id", Log,
 	},
 	{
 		ruleCallOpen, Must, "A call is not recorded again while it is open.", sectionTools,
@@ -326,7 +321,7 @@ var rules = []Rule{
 		"look at what is recorded before running a tool; the second outcome is kept and has no effect", Log,
 	},
 	{
-		rulePolicy, Should, "tool.called says what may be done with the call after a crash.", sectionTools,
+		rulePolicy, Should, "turn.answered or tool.called says what may be done with a call after a crash.", sectionTools,
 		"set replay to pure, idempotent, verify or hold: without it a person is asked", Log,
 	},
 	{
@@ -411,8 +406,8 @@ var rules = []Rule{
 		"set it: the server then drops a retry that had arrived", Wire,
 	},
 	{
-		ruleExpectLast, Should, "Events are published with " + headerExpectedLast + ".", sectionPublishing,
-		"set it to the stream sequence of the run's last message (0 for the first): the server then refuses what a takeover has overtaken", Wire,
+		ruleExpectLast, Must, "Events with a sequence are published with " + headerExpectedLast + ".", sectionPublishing,
+		"set it to the stream sequence of the run's last message (0 for the first): the server then refuses what a takeover has overtaken, and a second writer of the epoch", Wire,
 	},
 }
 

@@ -27,8 +27,6 @@ type run struct {
 	limit, summed bool
 	// orphaned in this epoch, and not taken over since.
 	orphaned bool
-	turn     turn
-	calls    map[schema.CallKey]*call
 	// missing is the sequence without which none behind it is taken, once that was said.
 	missing schema.Sequence
 	// steps of each expected scenario that were seen.
@@ -39,7 +37,7 @@ type run struct {
 func newRun(c *Checker, name string) *run {
 	return &run{
 		c: c, name: name, head: schema.NewHead(c.cfg.Fleet, name), ids: map[string]schema.Hash{}, phases: map[string]bool{},
-		calls: map[schema.CallKey]*call{}, steps: make([]int, len(c.scenarios)),
+		steps: make([]int, len(c.scenarios)),
 	}
 }
 
@@ -78,7 +76,7 @@ func (r *run) add(m *Message, p *schema.Prepared) {
 		if err == nil {
 			at.data = data
 		}
-		if id, occurrence, ok := callOf(at.data); ok {
+		if id, occurrence, ok := schema.CallOf(at.data); ok {
 			if i := r.head.FindOpen(at.e.Turn, id, occurrence); i >= 0 {
 				open := r.head.OpenCalls[i]
 				at.open = &open
@@ -118,23 +116,6 @@ func (r *run) add(m *Message, p *schema.Prepared) {
 func (r *run) found(rule string, a *moment, field, expected, found string) {
 	f := at(a.m, r.name, a.e)
 	r.c.found(rule, &f, field, expected, found)
-}
-
-// callOf names the call that an event is about.
-func callOf(data schema.Data) (id string, occurrence int, ok bool) {
-	switch d := data.(type) {
-	case *schema.ToolCalledData:
-		return d.ToolCallID, d.Occurrence, true
-	case *schema.ToolReturnedData:
-		return d.ToolCallID, d.Occurrence, true
-	case *schema.ToolFailedData:
-		return d.ToolCallID, d.Occurrence, true
-	case *schema.ToolSettledData:
-		return d.ToolCallID, d.Occurrence, true
-	case *schema.ToolDecidedData:
-		return d.ToolCallID, d.Occurrence, true
-	}
-	return "", 0, false
 }
 
 // refused finds the rule of a refusal, with what was expected.

@@ -2,28 +2,15 @@ package conform
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/waymarkio/waymark/schema"
 )
 
-// turn is what is known of the turn that a run is in.
-type turn struct {
-	number int32
-	// messages of the turn, by hash.
-	messages map[[32]byte]bool
-}
-
 // turnEvent judges turn.started, turn.answered, turn.ended and message.added.
 func (r *run) turnEvent(a *moment) {
-	if r.turn.number != r.head.Turn || a.verdict.Superseded {
-		r.turn = turn{number: r.head.Turn, messages: map[[32]byte]bool{}}
-	}
 	var number int32
 	switch d := a.data.(type) {
 	case *schema.TurnStartedData:
@@ -62,13 +49,6 @@ func (r *run) heard(a *moment, path string, messages []schema.Message) {
 		if strings.HasSuffix(path, "s") {
 			at = fmt.Sprintf("%s/%d", path, i)
 		}
-		if body, err := json.Marshal(m, json.Deterministic(true)); err == nil && len(r.turn.messages) < maxTurnThings {
-			sum := sha256.Sum256(body)
-			if a.name == schema.TurnEnded && r.turn.messages[sum] {
-				r.found(ruleMessageOnce, a, at, "a message that is new", "one that was published before in the turn")
-			}
-			r.turn.messages[sum] = true
-		}
 		r.parts(a, at, m)
 	}
 }
@@ -95,9 +75,8 @@ func (r *run) parts(a *moment, path string, m *schema.Message) {
 
 // answered judges an answer's calls, and the parts of its message that name them.
 func (r *run) answered(a *moment, d *schema.TurnAnsweredData) {
-	for i, key := range a.verdict.Calls {
+	for i := range a.verdict.Calls {
 		r.policy(a, fmt.Sprintf("/calls/%d/replay", i), d.Calls[i].Replay)
-		r.calls[key] = &call{}
 	}
 	for i := range d.Message.Parts {
 		p := &d.Message.Parts[i]

@@ -36,13 +36,16 @@ func recovered(t *testing.T) *log {
 	t.Helper()
 	no := true
 	l := newLog(t, "run-1")
-	l.add(started())                                                                                                // 1
-	l.add(&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{{Role: schema.RoleUser}}})                    // 2
-	l.add(answer("a secret answer"))                                                                                // 3
-	l.add(called("c1", "search"))                                                                                   // 4
-	l.add(&schema.ToolReturnedData{ToolCallID: "c1", Result: jsontext.Value(`"a secret result"`)})                  // 5
-	l.add(&schema.TurnEndedData{Turn: 1, Model: "model-x-2", ResponseID: "r1", FinishReasons: []string{"tool_use"}, // 6
-		Usage: &schema.Usage{InputTokens: 100, OutputTokens: 20, CacheReadInputTokens: 60, CacheCreationInputTokens: 10, ReasoningOutputTokens: 5}})
+	l.add(started())                                                                             // 1
+	l.add(&schema.TurnStartedData{Turn: 1, Messages: []schema.Message{{Role: schema.RoleUser}}}) // 2
+	l.add(&schema.TurnAnsweredData{                                                              // 3
+		Turn: 1, Message: answer("a secret answer").Message, Model: "model-x-2", ResponseID: "r1", FinishReasons: []string{"tool_use"},
+		Usage: &schema.Usage{InputTokens: 100, OutputTokens: 20, CacheReadInputTokens: 60, CacheCreationInputTokens: 10, ReasoningOutputTokens: 5},
+		Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "search", Arguments: jsontext.Value(`{"q":"a secret argument"}`), Replay: schema.ReplayPure}},
+	})
+	l.add(called("c1", "search"))                                                                                                                      // 4
+	l.add(&schema.ToolReturnedData{ToolCallID: "c1", Result: jsontext.Value(`"a secret result"`)})                                                     // 5
+	l.add(&schema.TurnEndedData{Turn: 1})                                                                                                              // 6
 	l.add(&schema.TurnStartedData{Turn: 2})                                                                                                            // 7
 	l.add(called("c2", "write"))                                                                                                                       // 8
 	l.control(&schema.RunOrphanedData{Executor: "worker-1", Missed: 4})                                                                                // 9

@@ -123,7 +123,7 @@ func (t *Tracker) turnEnded(d *schema.TurnEndedData) {
 		t.message(&d.Messages[i])
 	}
 	if !t.head.TurnAnswered {
-		t.response(t.chat(), d.Model, d.ResponseID, d.FinishReasons, d.Usage)
+		t.response(t.chat(), "", "", nil, d.Usage)
 	}
 	if d.Error != nil {
 		t.fail(&t.turn.open, d.Error.Type, d.Error.Message)

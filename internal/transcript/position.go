@@ -219,7 +219,7 @@ func (c *cursor) answered(st *step, d *schema.TurnAnsweredData) (bool, error) {
 	switch {
 	case t.Turn != d.Turn:
 		return false, fmt.Errorf("turn %d stands where turn %d belongs", t.Turn, d.Turn)
-	case t.Answer == nil && t.Ended != nil:
+	case t.Answer == nil && t.EndedAt != "":
 		return false, fmt.Errorf("turn %d ended without an answer", d.Turn)
 	}
 	c.turns++
@@ -235,17 +235,12 @@ func (c *cursor) answered(st *step, d *schema.TurnAnsweredData) (bool, error) {
 			err = c.called(call)
 		}
 	}
-	if err == nil && c.longer == "" && !same(endOf(t.Answer), &schema.TurnEndedData{
-		Turn: d.Turn, FinishReasons: d.FinishReasons, ResponseID: d.ResponseID, Model: d.Model, Usage: d.Usage,
-	}) {
+	if err == nil && c.longer == "" && !same(&schema.StateAnswer{
+		FinishReasons: t.Answer.FinishReasons, ResponseID: t.Answer.ResponseID, Model: t.Answer.Model, Usage: t.Answer.Usage,
+	}, &schema.StateAnswer{FinishReasons: d.FinishReasons, ResponseID: d.ResponseID, Model: d.Model, Usage: d.Usage}) { // how long it took depends on what was seen of it
 		err = fmt.Errorf("turn %d was answered otherwise: other token counts, model or finish reason", d.Turn)
 	}
 	return err == nil, err
-}
-
-// endOf is what two imports of an answer must have in common. How long it took depends on what was seen of it.
-func endOf(d *schema.TurnEndedData) *schema.TurnEndedData {
-	return &schema.TurnEndedData{Turn: d.Turn, FinishReasons: d.FinishReasons, ResponseID: d.ResponseID, Model: d.Model, Usage: d.Usage}
 }
 
 // added are the steps that add messages to the turn of a step.
