@@ -225,7 +225,8 @@ func (r *lifeRun) fetch(s *reignState) *run {
 	got, err := s.load(r.w.tb.Context(), r.out.Run, &runlog.Arrived{})
 	require.NoError(r.w.tb, err)
 	require.NoError(r.w.tb, runlog.Read(r.w.tb.Context(), r.w.js, r.w.names, r.out.Run, got.head.Position.Stream+1, func(rec schema.Record) error {
-		got.observe(schema.NoKeys, &rec, &s.cfg)
+		p := schema.Prepare(schema.NoKeys, &rec)
+		got.take(&p, rec.Size(), &s.cfg)
 		return nil
 	}))
 	return got

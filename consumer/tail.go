@@ -65,12 +65,6 @@ type cut struct {
 	bytes  int64
 }
 
-// observe prepares a record by the fleet's keys and takes it.
-func (r *run) observe(keys *schema.Keys, rec *schema.Record, cfg *FolderConfig) {
-	p := schema.Prepare(keys, rec)
-	r.take(&p, rec.Size(), cfg)
-}
-
 // take applies a record of a size and marks where the tail is to be cut. The cuts depend on nothing but the records, so
 // that after a crash the same segments are made again.
 func (r *run) take(p *schema.Prepared, bytes int, cfg *FolderConfig) schema.Verdict {

@@ -188,11 +188,7 @@ func (r *Run) End(ctx context.Context, end RunEnd) error {
 func (r *Run) openTurnNumber() int32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	head := r.head
-	if r.pipe != nil {
-		head = &r.pipe.head
-	}
-	if head.TurnOpen {
+	if head := r.ahead(); head.TurnOpen {
 		return head.Turn
 	}
 	return 0

@@ -311,24 +311,26 @@ func (t *Turn) End(ctx context.Context, end TurnEnd) error {
 	return err
 }
 
-// planned is the head after what is queued, which in synchronous mode is the head.
+// ahead is the head after what is queued, which in synchronous mode is the head. Under r.mu.
+func (r *Run) ahead() *schema.Head {
+	if r.pipe != nil {
+		return &r.pipe.head
+	}
+	return r.head
+}
+
+// planned is a copy of the head after what is queued.
 func (r *Run) planned() schema.Head {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pipe != nil {
-		return r.pipe.head.Clone()
-	}
-	return r.head.Clone()
+	return r.ahead().Clone()
 }
 
 // phaseCompleted reports whether a phase is completed.
 func (r *Run) phaseCompleted(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pipe != nil {
-		return slices.Contains(r.pipe.head.CompletedPhases, name)
-	}
-	return slices.Contains(r.head.CompletedPhases, name)
+	return slices.Contains(r.ahead().CompletedPhases, name)
 }
 
 func (t *Turn) String() string { return fmt.Sprintf("turn %d of run %s", t.number, t.run.id) }
