@@ -80,6 +80,8 @@ var (
 	ErrPointPurged = errors.New("the point is no longer kept")
 	// ErrNoContent is returned by what needs the run's content on a handle that keeps only the head.
 	ErrNoContent = errors.New("handle keeps only the head")
+	// ErrEncrypted is returned for a field that another executor encrypted, with the name of the key. The SDK has no keys.
+	ErrEncrypted = errors.New("the field is encrypted")
 )
 
 // Errors of tool calls.
