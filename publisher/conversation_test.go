@@ -74,7 +74,7 @@ func TestInvocation_RedactedArguments_TheToolGetsTheRealOnes(t *testing.T) {
 	var inv publisher.Invocation
 	_, err := openTurn(t, run).Tool(t.Context(), call, told(&inv))
 	require.NoError(t, err)
-	require.Equal(t, `{"password":"hunter2"}`, string(inv.Arguments))
+	require.JSONEq(t, `{"password":"hunter2"}`, string(inv.Arguments))
 	require.NotContains(t, string(run.State().Calls[0].Arguments), "hunter2")
 }
 
