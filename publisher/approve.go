@@ -230,10 +230,5 @@ func (r *Run) deny(ctx context.Context, key schema.CallKey, d *schema.StateDecis
 	if reason == "" {
 		reason = "the call was not allowed"
 	}
-	failure := &ToolError{Key: key, Failure: schema.Error{Type: DeniedType, Message: reason, Code: d.Policy}}
-	data := &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Error: failure.Failure}
-	if err := r.publishNow(ctx, draft{data: data, turn: key.Turn}); err != nil {
-		return err
-	}
-	return failure
+	return r.fail(ctx, key, schema.Error{Type: DeniedType, Message: reason, Code: d.Policy})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -359,7 +360,7 @@ func TestTheQuestionsIdFitsWhateverTheCallsId(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := turn.Tool(ctx, publisher.ToolCall{ID: strings.Repeat("x", schema.MaxIdentifier), Name: "deploy"}, nil)
+		_, err := turn.Tool(ctx, publisher.ToolCall{ID: strings.Repeat("x", schema.MaxIdentifier), Name: "deploy"}, counted(new(atomic.Int64), "done"))
 		done <- err
 	}()
 	require.Eventually(t, func() bool { return len(w.fold("r1").Head.Interrupts) == 1 }, time.Minute, 5*time.Millisecond)

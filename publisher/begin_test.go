@@ -242,7 +242,7 @@ func TestBegin_NoProofInTime_FiveEventsAndAnError(t *testing.T) {
 			require.NoError(t, err)
 			before := names(w.log("r1"))
 			if byTool {
-				_, err = turn.Tool(t.Context(), call, nil)
+				_, err = turn.Tool(t.Context(), call, counted(new(atomic.Int64), "done"))
 			} else {
 				err = turn.Begin(t.Context(), keys[0])
 			}

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -138,6 +140,8 @@ type callView struct {
 	stage callStage
 	// stricter is what the caller asks for, if its policy is stricter than the recorded one.
 	stricter *ToolCall
+	// arguments that the tool is given.
+	arguments jsontext.Value
 	// outcome of a tool that ran, if Tool has not returned it yet.
 	outcome *outcome
 }

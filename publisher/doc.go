@@ -8,7 +8,8 @@
 //	fleet ── Start, Resume, Claim ──▶ run ── StartTurn ──▶ turn ── Answer, Tool
 //	  ├── NewExecutor ── Serve         ├── Phase, Compact, Artifact, Error, Limit, Mark, Handoff
 //	  ├── Get, Head, Events, List,     ├── Ask, AwaitInput, AwaitSettled, Context
-//	  │   History, Plan                └── End, Interrupt
+//	  │   History, Plan                ├── Task, Conversation
+//	  │                                └── End, Interrupt
 //	  └── Input, Cancel, Settle
 //
 // # Promises
@@ -83,6 +84,7 @@
 //	          verify: not_done          settled as rerun
 //	          verify: anything else     ErrHeld, with the reason
 //	          hold                      ErrHeld, with the command that settles it, 2.5 s behind the takeover or later
+//	requested, and there is no tool     tool.failed of type unknown_tool
 //	begun by this handle, no outcome    run again if pure or idempotent, else ErrHeld
 //	no decision, and there is a Policy  it is asked; tool.decided
 //	decided: ask                        run.waiting, once; the answer is the next decision

@@ -17,6 +17,11 @@ import (
 type Invocation struct {
 	// Key of the call.
 	Key schema.CallKey
+	// Name of the tool.
+	Name string
+	// Arguments as they are recorded, large ones loaded: the same whenever the call is run again. They are the caller's on a handle that
+	// keeps only the head, and where [Redaction] changed them on their way to the record.
+	Arguments jsontext.Value
 	// IdempotencyKey is the same whenever the call is run again. Hand it to the system that the tool changes.
 	IdempotencyKey string
 	// Attempt counts the runs of the call, from 1; above 1 an earlier one may have had its effect.
@@ -44,6 +49,8 @@ func Result(v any) (ToolResult, error) {
 //   - recorded result or failure: returned (failures as [*ToolError]), the tool does not run;
 //   - not recorded: tool.called is published, then the Config's [Policy] decides about it, then the tool runs, then
 //     tool.returned or tool.failed is published;
+//   - without a tool, as for a name that the model made up (run is nil): recorded as a failure of the type [UnknownToolType] and returned
+//     as [*ToolError];
 //   - denied, by a policy or a person: recorded as a failure of the type [DeniedType] and returned as [*ToolError];
 //   - in doubt (called, and the epoch changed before an outcome was recorded): a late result of the older
 //     executor is adopted; else a denied call fails, and a pure or idempotent one is settled as rerun and run
@@ -119,7 +126,7 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 			}
 			continue
 		}
-		if err := r.compare(ctx, key, v, call); err != nil {
+		if err := r.compare(ctx, key, &v, call); err != nil {
 			return ToolResult{}, err
 		}
 		if v.open != nil {
@@ -145,12 +152,19 @@ func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run 
 			// This handle ran it and did not learn the outcome.
 			return ToolResult{}, r.held(v.open, "")
 		}
+		if run == nil && v.open.Requested {
+			// Nothing is to be allowed. A call that was begun is decided about first: it may have run.
+			return ToolResult{}, r.unknownTool(ctx, key, call.Name)
+		}
 		may, err := t.decide(ctx, key, v, call)
 		if err != nil {
 			return ToolResult{}, err
 		}
 		if !may {
 			continue
+		}
+		if run == nil {
+			return ToolResult{}, r.unknownTool(ctx, key, call.Name)
 		}
 		again, err := r.mayBegin(ctx, key, &v, !v.open.Replay.Rerunnable(), &events)
 		if err != nil {
@@ -174,6 +188,7 @@ func (r *Run) invoke(ctx context.Context, key schema.CallKey, v callView, call T
 		}
 	}
 	inv.Attempt = r.begin(key, earlier)
+	inv.Name, inv.Arguments = call.Name, v.arguments
 	begun := r.fleet.cfg.Now()
 	result, err := protect(ctx, run, inv)
 	took := r.fleet.cfg.Now().Sub(begun)
@@ -199,6 +214,23 @@ func (r *Run) invoke(ctx context.Context, key schema.CallKey, v callView, call T
 	r.calls.outcomes[key] = o
 	r.mu.Unlock()
 	return r.publishOutcome(ctx, key, o)
+}
+
+// UnknownToolType is the error type of a call for which the executor has no tool, in tool.failed and [ToolError].
+const UnknownToolType = "unknown_tool"
+
+// unknownTool closes a call for which there is no tool. The model sees that as the tool's failure.
+func (r *Run) unknownTool(ctx context.Context, key schema.CallKey, name string) error {
+	return r.fail(ctx, key, schema.Error{Type: UnknownToolType, Message: fmt.Sprintf("there is no tool %.80q", name)})
+}
+
+// fail closes a call whose tool does not run.
+func (r *Run) fail(ctx context.Context, key schema.CallKey, failure schema.Error) error {
+	data := &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Error: failure}
+	if err := r.publishNow(ctx, draft{data: data, turn: key.Turn}); err != nil {
+		return err
+	}
+	return &ToolError{Key: key, Failure: failure}
 }
 
 // outcome is what became of a tool that ran, until it is durable and Tool has returned it.
@@ -308,11 +340,13 @@ func (f *Fleet) field(ctx context.Context, refs []schema.Ref, path string, inlin
 }
 
 // compare checks that what is asked is what was recorded.
-func (r *Run) compare(ctx context.Context, key schema.CallKey, v callView, call ToolCall) error {
+func (r *Run) compare(ctx context.Context, key schema.CallKey, v *callView, call ToolCall) error {
+	call.Arguments = readable(call).Arguments // as an answer records them
 	asked, err := r.fleet.redactor.value(call.Arguments)
 	if err != nil {
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
 	}
+	v.arguments = call.Arguments
 	diverged := &DivergedError{Key: key, Asked: CallContent{call.Name, string(asked)}}
 	if v.call == nil {
 		// Only the head is kept: it has the name, shortened.
@@ -327,6 +361,9 @@ func (r *Run) compare(ctx context.Context, key schema.CallKey, v callView, call 
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
 	}
 	if v.call.Name == call.Name && schema.SameJSON(recorded, asked) {
+		if schema.SameJSON(asked, call.Arguments) { // else the redaction took away what the tool needs
+			v.arguments = recorded
+		}
 		return nil
 	}
 	diverged.Recorded = CallContent{v.call.Name, string(recorded)}

@@ -175,7 +175,7 @@ func FuzzApply(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, r.head, c.Head)
 		require.NoError(t, json.Unmarshal(mustJSON(t, r.state), new(schema.State)))
-		r.state.Joined()
+		r.state.Conversation()
 		keyed(t, header, body)
 	})
 }

@@ -62,6 +62,9 @@ type Part struct {
 	Arguments jsontext.Value `json:"arguments,omitzero"`
 	// Response of a tool_call_response. Empty when tool.returned has it; [State.Joined] fills it.
 	Response jsontext.Value `json:"response,omitzero"`
+	// IsError says of a tool_call_response that the response is an error. It is no part of the event, whose calls have it;
+	// [State.Conversation] fills it.
+	IsError bool `json:"-"`
 	// Modality of blob, file and uri: image, audio, video, document.
 	Modality string `json:"modality,omitzero"`
 	// MimeType of blob, file and uri.

@@ -71,7 +71,7 @@ func TestStateAfterAJSONRoundTripFoldsOnEqually(t *testing.T) {
 			resumed.Apply(schema.NoKeys, &log[i])
 		}
 		require.Equal(t, string(mustMarshal(t, whole)), string(mustMarshal(t, resumed)))
-		require.NotPanics(t, func() { whole.Joined() })
+		require.NotPanics(t, func() { whole.Conversation() })
 	})
 }
 

@@ -3,7 +3,6 @@ package examples_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -348,61 +347,6 @@ func TestPhasesAreSkippedOrBegunAgain(t *testing.T) {
 	require.Equal(t, []string{"build", "test", "test", "publish"}, done)
 }
 
-// model says, turn by turn, what it is told to; it counts how often it was asked.
-type model struct {
-	mu     sync.Mutex
-	asked  int
-	script [][]publisher.ToolCall
-}
-
-func (m *model) next(_ context.Context, conversation []schema.StateMessage) (publisher.Answer, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.asked++
-	said := 0
-	for _, message := range conversation {
-		if message.Role == schema.RoleAssistant {
-			said++
-		}
-	}
-	answer := schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("I go on.")}}
-	if said >= len(m.script) {
-		return publisher.Answer{Message: answer}, nil
-	}
-	for _, call := range m.script[said] {
-		answer.Parts = append(answer.Parts, schema.CallPart(call.ID, call.Name))
-	}
-	return publisher.Answer{Message: answer, Calls: m.script[said]}, nil
-}
-
-func TestTheLoopGoesOnWhereTheRecordEnds(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	m := &model{script: [][]publisher.ToolCall{
-		{{ID: "a", Name: "look", Replay: schema.ReplayPure}, {ID: "b", Name: "look", Replay: schema.ReplayPure}},
-		{{ID: "c", Name: "look", Replay: schema.ReplayPure}},
-	}}
-	ran := 0
-	ctx, die := context.WithCancel(t.Context())
-	looking := examples.Loop(m.next, map[string]publisher.ToolFunc{"look": func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
-		if ran++; ran == 2 {
-			die() // in the second call of the first turn
-			return publisher.ToolResult{}, context.Canceled
-		}
-		return publisher.Result("seen")
-	}})
-	require.Error(t, looking(ctx, start(t, w.fleet("ex-1", nil))))
-	require.Equal(t, 1, m.asked)
-
-	run := takeOver(t, w.fleet("ex-2", nil))
-	require.NoError(t, looking(t.Context(), run))
-	require.Equal(t, 3, m.asked, "once for each turn: not again for the one that was interrupted")
-	require.Equal(t, 4, ran, "only the call in doubt ran twice")
-	require.Len(t, run.State().Turns, 3)
-	require.NoError(t, looking(t.Context(), run))
-	require.Equal(t, 3, m.asked, "there is nothing left to do")
-}
-
 func TestWhoIsCancelledMayTidyUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -492,7 +436,7 @@ func TestARunOutOfTurnsEndsWithASummary(t *testing.T) {
 		return false, turn.End(ctx, publisher.TurnEnd{Usage: &schema.Usage{InputTokens: 195_000}})
 	}
 	asked := 0
-	sumUp := func(context.Context, []schema.StateMessage) (publisher.Answer, error) {
+	sumUp := func(context.Context, []schema.Message) (publisher.Answer, error) {
 		if asked++; asked == 1 {
 			return publisher.Answer{}, errors.New("the executor dies")
 		}

@@ -17,7 +17,11 @@ func Bounded(most int32, turn func(context.Context, *publisher.Run) (done bool, 
 				// After a crash in the middle of this, the next executor comes here again, and it goes on where it was.
 				return run.LimitReached(ctx, publisher.Limit{Kind: "turns", Value: head.Turn, Maximum: most},
 					func(ctx context.Context, turn *publisher.Turn) (string, error) {
-						answer, err := sumUp(ctx, run.State().Joined())
+						conversation, err := run.Conversation(ctx)
+						if err != nil {
+							return "", err
+						}
+						answer, err := sumUp(ctx, conversation)
 						if err != nil {
 							return "", err
 						}

@@ -3,7 +3,6 @@ package examples
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -12,72 +11,66 @@ import (
 // snippet: loop
 
 // Model asks a language model what comes next in a conversation: its answer, with the calls that it asks for.
-type Model func(ctx context.Context, conversation []schema.StateMessage) (publisher.Answer, error)
+type Model func(ctx context.Context, conversation []schema.Message) (publisher.Answer, error)
 
 // Loop is an agent: it asks the model, runs what the model asks for, and ends when the model asks for nothing more.
 func Loop(model Model, tools map[string]publisher.ToolFunc) publisher.Work {
 	return func(ctx context.Context, run *publisher.Run) error {
-		for !finished(run) {
-			turn, calls, err := answered(ctx, run, model)
-			if err != nil {
-				return err
-			}
+		turn, calls, err := latest(ctx, run, model)
+		for err == nil && len(calls) > 0 {
 			for _, call := range calls {
-				// A tool that fails is something for the model to read. Any other error ends the work.
-				if _, err := turn.Tool(ctx, call, tools[call.Name]); err != nil && !errors.Is(err, publisher.ErrToolFailed) {
+				_, err := turn.Tool(ctx, call, tools[call.Name]) // a tool that is not there is a failed call
+				// The model reads that a call failed or was abandoned. Any other error ends the work.
+				if err != nil && !errors.Is(err, publisher.ErrToolFailed) && !errors.Is(err, publisher.ErrAbandoned) {
 					return err
 				}
 			}
+			turn, calls, err = ask(ctx, run, model)
 		}
-		return nil
+		return err
 	}
 }
 
-// finished reports whether the last turn has ended, and asked for nothing.
-func finished(run *publisher.Run) (done bool) {
-	run.View(func(s *schema.State) {
-		done = s.Head.Turn > 0 && !s.Head.TurnOpen &&
-			!slices.ContainsFunc(s.Calls, func(c schema.Call) bool { return c.Turn == s.Head.Turn })
-	})
-	return done
+// latest returns the latest turn with the calls of its answer. The model is not asked again for an answer that an
+// earlier executor recorded.
+func latest(ctx context.Context, run *publisher.Run, model Model) (*publisher.Turn, []publisher.ToolCall, error) {
+	head := run.Head()
+	if !head.TurnAnswered {
+		return ask(ctx, run, model)
+	}
+	turn := run.Turn(head.Turn)
+	calls, err := turn.Calls(ctx)
+	return turn, calls, err
 }
 
-// answered returns a turn to which the model's answer is recorded. A turn that an earlier executor left with an answer
-// is gone on with: the model is not asked again. One without an answer is started again.
-func answered(ctx context.Context, run *publisher.Run, model Model) (*publisher.Turn, []publisher.ToolCall, error) {
-	spec := publisher.TurnSpec{}
-	if turn := run.OpenTurn(); turn != nil {
-		if calls, ok := recorded(run, turn.Number()); ok {
-			return turn, calls, nil
+// ask starts the next turn, or again the one that was left without an answer, and records what the model answers.
+func ask(ctx context.Context, run *publisher.Run, model Model) (*publisher.Turn, []publisher.ToolCall, error) {
+	spec := publisher.TurnSpec{Number: run.Head().Turn + 1}
+	if open := run.OpenTurn(); open != nil {
+		spec.Number = open.Number()
+	}
+	if spec.Number == 1 {
+		task, err := run.Task(ctx)
+		if err != nil {
+			return nil, nil, err
 		}
-		spec.Number = turn.Number()
+		spec.Messages = []schema.Message{{Role: schema.RoleUser, Parts: []schema.Part{schema.Text(task)}}}
 	}
 	turn, err := run.StartTurn(ctx, spec)
 	if err != nil {
 		return nil, nil, err
 	}
-	answer, err := model(ctx, run.State().Joined())
+	conversation, err := run.Conversation(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	answer, err := model(ctx, conversation)
 	if err != nil {
 		return nil, nil, err
 	}
 	// Recorded before anything is acted on, in one event. The turn ends with the last result.
 	_, err = turn.Answer(ctx, answer)
 	return turn, answer.Calls, err
-}
-
-// recorded returns the calls of a turn whose answer is in the record.
-func recorded(run *publisher.Run, turn int32) (calls []publisher.ToolCall, ok bool) {
-	run.View(func(s *schema.State) {
-		ok = s.Head.Turn == turn && s.Head.TurnAnswered
-		for i := range s.Calls {
-			if c := &s.Calls[i]; c.Turn == turn {
-				calls = append(calls, publisher.ToolCall{
-					ID: c.ToolCallID, Occurrence: c.Occurrence, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, VerifySubject: c.VerifySubject,
-				})
-			}
-		}
-	})
-	return calls, ok
 }
 
 // end of loop

@@ -35,7 +35,7 @@ func (b *builder) asyncAPI() object {
 
 	channels["observed"] = channel(schema.ObservedSubject("{fleet}", "{entity}.{verb}", "{run}"),
 		"Each event once it was accepted, in order, at most once. Who must not miss any consumes the event stream.", anyEvent)
-	operations["sendObserved"] = operation("send", "observed", "Each accepted event.")
+	operations["sendObserved"] = operation("send", "observed", "Each accepted event. A call of an answer is told with the answer, as tool.called; its begin is not told.")
 
 	messages["deadLetter"] = message("Dead letter", "A message that the fold refused, whole and as it came; the subject says why.",
 		object{"type": "object"}, object{})

@@ -49,7 +49,7 @@ func (p *prober) full(path string, t reflect.Type) object {
 	o := object{}
 	for field := range t.Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if name == "" {
+		if name == "" || name == "-" {
 			continue
 		}
 		if t == reflect.TypeFor[schema.Ref]() && (name == "key_id" || name == "codec") {

@@ -1,0 +1,118 @@
+package publisher
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Conversation returns what a model is sent when the run goes on: [schema.State.Conversation] of the run's state, with large fields
+// loaded. It returns [ErrNoContent] on a handle that keeps only the head, [ErrBlob], and [ErrEncrypted] where the record has cipher text.
+func (r *Run) Conversation(ctx context.Context) ([]schema.Message, error) {
+	state, err := r.loaded(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("conversation of run %s: %w", r.id, err)
+	}
+	return state.Conversation(), nil
+}
+
+// Task returns the task that the run was started with, also if it is in the blob store; empty if there is none. Its errors are those of
+// [Run.Conversation].
+func (r *Run) Task(ctx context.Context) (string, error) {
+	if r.headOnly() {
+		return "", fmt.Errorf("task of run %s: %w", r.id, ErrNoContent)
+	}
+	one := new(schema.State)
+	r.View(func(s *schema.State) { one.Started = s.Started })
+	if one.Started == nil {
+		return "", nil
+	}
+	if err := r.fleet.load(ctx, one); err != nil {
+		return "", fmt.Errorf("task of run %s: %w", r.id, err)
+	}
+	return one.Started.Task, nil
+}
+
+// Calls returns the recorded calls of the turn, in their order and with large arguments loaded, each as [Turn.Tool] takes it. A call that
+// has an outcome is among them: Tool returns the outcome. Its errors are those of [Run.Conversation].
+func (t *Turn) Calls(ctx context.Context) ([]ToolCall, error) {
+	r := t.run
+	if r.headOnly() {
+		return nil, fmt.Errorf("calls of %s: %w", t, ErrNoContent)
+	}
+	own := new(schema.State)
+	r.View(func(s *schema.State) {
+		for i := range s.Calls {
+			if c := s.Calls[i]; c.Turn == t.number {
+				own.Calls = append(own.Calls, schema.Call{
+					CallKey: c.CallKey, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
+					VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, TimeoutMS: c.TimeoutMS, Source: c.Source, Refs: refsOf(c.Refs, "/arguments", "/source"),
+				})
+			}
+		}
+	})
+	if err := r.fleet.load(ctx, own); err != nil {
+		return nil, fmt.Errorf("calls of %s: %w", t, err)
+	}
+	calls := make([]ToolCall, len(own.Calls))
+	for i := range own.Calls {
+		c := &own.Calls[i]
+		calls[i] = ToolCall{
+			ID: c.ToolCallID, Occurrence: c.Occurrence, Name: c.Name, Arguments: c.Arguments, Replay: c.Replay, IdempotencyKey: c.IdempotencyKey,
+			VerifySubject: c.VerifySubject, SideEffect: c.SideEffect, Timeout: time.Duration(c.TimeoutMS) * time.Millisecond, Source: c.Source,
+		}
+	}
+	return calls, nil
+}
+
+// refsOf returns the refs of some fields.
+func refsOf(refs []schema.Ref, paths ...string) (of []schema.Ref) {
+	for _, ref := range refs {
+		if slices.Contains(paths, ref.Path) {
+			of = append(of, ref)
+		}
+	}
+	return of
+}
+
+// loaded is [Run.State] with its large fields loaded.
+func (r *Run) loaded(ctx context.Context) (*schema.State, error) {
+	if r.headOnly() {
+		return nil, ErrNoContent
+	}
+	state := r.State()
+	return state, r.fleet.load(ctx, state)
+}
+
+// load loads the large fields of a state, and refuses cipher text in what a model or a tool is given.
+func (f *Fleet) load(ctx context.Context, s *schema.State) error {
+	if err := f.Hydrate(ctx, s); err != nil {
+		return err
+	}
+	check := func(what string, refs []schema.Ref) error {
+		for _, ref := range refs {
+			if ref.KeyID != "" {
+				return fmt.Errorf("%s of %s: %w with key %s", ref.Path, what, ErrEncrypted, ref.KeyID)
+			}
+		}
+		return nil
+	}
+	var err error
+	if s.Started != nil {
+		err = check("run.started", s.Started.Refs)
+	}
+	for i := range s.Messages {
+		err = cmp.Or(err, check(fmt.Sprintf("message %d", i+1), s.Messages[i].Refs))
+	}
+	for i := range s.Calls {
+		err = cmp.Or(err, check("call "+s.Calls[i].ToolCallID, s.Calls[i].Refs))
+	}
+	for i := range s.Compactions {
+		err = cmp.Or(err, check("context.compacted", s.Compactions[i].Refs))
+	}
+	return err
+}

@@ -1,0 +1,223 @@
+package schema
+
+import (
+	"slices"
+
+	"github.com/go-json-experiment/json"
+)
+
+// callFinder returns a function that finds the call that a part names. It must be asked about the parts of all messages, in order,
+// and about each once.
+func (s *State) callFinder() func(turn int32, p *Part) *Call {
+	type slot struct {
+		turn int32
+		id   string
+	}
+	calls := make(map[slot][]int, len(s.Calls))
+	turnsOf := make(map[string][]int32, len(s.Calls))
+	for i := range s.Calls {
+		k := slot{s.Calls[i].Turn, s.Calls[i].ToolCallID}
+		if len(calls[k]) == 0 {
+			turnsOf[k.id] = append(turnsOf[k.id], k.turn)
+		}
+		calls[k] = append(calls[k], i)
+	}
+	type use struct {
+		slot
+		kind string
+	}
+	used := make(map[use]int)
+	return func(turn int32, p *Part) *Call {
+		k := slot{turn, p.ID}
+		if p.CallTurn != 0 {
+			k.turn = p.CallTurn
+		} else if len(calls[k]) == 0 || used[use{k, p.Type}] >= len(calls[k]) && p.Occurrence == 0 {
+			for _, t := range slices.Backward(turnsOf[p.ID]) {
+				if turn == 0 || t < turn {
+					k.turn = t
+					break
+				}
+			}
+		}
+		list := calls[k]
+		n := used[use{k, p.Type}]
+		used[use{k, p.Type}]++
+		if p.Occurrence > 0 {
+			for _, i := range list {
+				if s.Calls[i].Occurrence == p.Occurrence {
+					return &s.Calls[i]
+				}
+			}
+			return nil
+		}
+		if n >= len(list) {
+			n = len(list) - 1
+		}
+		if n < 0 {
+			return nil
+		}
+		return &s.Calls[list[n]]
+	}
+}
+
+// Joined returns the messages with the arguments of tool_call parts and the responses of
+// tool_call_response parts filled in from the calls they name. The state is not changed.
+//
+// A part names its call by id and, where given, by call_turn and occurrence. Without them the k-th part of
+// a turn with an id means the k-th call of the turn with that id; if the message's turn has no such call,
+// the latest earlier turn's is meant.
+func (s *State) Joined() []StateMessage {
+	messages, _ := s.joined()
+	return messages
+}
+
+// joined is Joined with the calls that the parts name, by message and part; nil where a part names none.
+func (s *State) joined() (out []StateMessage, named [][]*Call) {
+	find := s.callFinder()
+	out, named = slices.Clone(s.Messages), make([][]*Call, len(s.Messages))
+	for i := range out {
+		parts := out[i].Parts
+		for j := range parts {
+			p := &parts[j]
+			if p.Type != PartToolCall && p.Type != PartToolCallResponse {
+				continue
+			}
+			c := find(out[i].Turn, p)
+			if c == nil {
+				continue
+			}
+			if named[i] == nil {
+				parts = slices.Clone(parts)
+				out[i].Parts, named[i] = parts, make([]*Call, len(parts))
+				p = &parts[j]
+			}
+			named[i][j] = c
+			if p.Type == PartToolCall && len(p.Arguments) == 0 {
+				p.Arguments = c.Arguments
+			}
+			if p.Type == PartToolCallResponse && len(p.Response) == 0 {
+				p.Response = c.Result
+			}
+		}
+	}
+	return out, named
+}
+
+// Conversation returns the messages that a model is sent when the run goes on: what was recorded, with the arguments of each call and
+// one response to it. A response that no recorded message carries stands in a message of the role tool behind the message that asks for
+// the call. So a model that is asked again sees what it was told before, on any executor.
+//
+// A call without a result has an error as its response, {"error":{"type":…,"message":…}}: a failed one the recorded error, another one
+// the type abandoned or open. [Part.IsError] says which responses are errors. Calls that no message names are left out: no model asked
+// for them.
+//
+// Of a compacted run the summary of the latest compaction stands, as a message of the role user, in place of the messages through its
+// turn; system messages stay. The state is not changed; what is in the blob store must have been loaded before.
+func (s *State) Conversation() []Message {
+	joined, named := s.joined()
+	carried := make(map[*Call]bool)
+	for i := range named {
+		for j, c := range named[i] {
+			if c != nil && joined[i].Parts[j].Type == PartToolCallResponse {
+				carried[c] = true
+			}
+		}
+	}
+	compacted, behind := s.compacted()
+	out := make([]Message, 0, len(joined)+len(s.Calls))
+	asked, gone := make(map[*Call]bool), make(map[*Call]bool)
+	for i := range joined {
+		if i == behind && compacted != nil {
+			out = append(out, *compacted)
+		}
+		m := joined[i].Message
+		if i < behind && m.Role != RoleSystem {
+			for j, c := range named[i] {
+				gone[c] = gone[c] || m.Parts[j].Type == PartToolCall
+			}
+			continue
+		}
+		results := Message{Role: RoleTool}
+		for j, c := range named[i] {
+			switch p := &m.Parts[j]; {
+			case c == nil:
+			case p.Type == PartToolCallResponse:
+				respond(p, c)
+			case !asked[c]:
+				asked[c] = true
+				if !carried[c] {
+					response := Part{Type: PartToolCallResponse, ID: p.ID, Occurrence: p.Occurrence, Response: c.Result}
+					respond(&response, c)
+					results.Parts = append(results.Parts, response)
+				}
+			}
+		}
+		if len(gone) > 0 && named[i] != nil {
+			// A response without its call is refused by providers.
+			m.Parts = without(m.Parts, func(j int) bool {
+				c := named[i][j]
+				return c != nil && gone[c] && m.Parts[j].Type == PartToolCallResponse
+			})
+			if len(m.Parts) == 0 {
+				continue
+			}
+		}
+		out = append(out, m)
+		if len(results.Parts) > 0 {
+			out = append(out, results)
+		}
+	}
+	if behind == len(joined) && compacted != nil {
+		out = append(out, *compacted)
+	}
+	return out
+}
+
+// without returns the parts but those whose index is left out.
+func without(parts []Part, leftOut func(int) bool) (kept []Part) {
+	for i := range parts {
+		if !leftOut(i) {
+			kept = append(kept, parts[i])
+		}
+	}
+	return kept
+}
+
+// respond completes the response to a call with what is recorded of its outcome.
+func respond(p *Part, c *Call) {
+	p.IsError = c.IsError != nil && *c.IsError
+	failed := c.Error
+	switch {
+	case len(p.Response) > 0 || c.Outcome == OutcomeReturned:
+		return
+	case c.Outcome == OutcomeOpen:
+		failed = &Error{Type: string(OutcomeOpen), Message: "the call has no result yet"}
+	case c.Outcome == OutcomeAbandoned && slices.Contains(c.Settlements, SettledAbandoned):
+		failed = &Error{Type: string(OutcomeAbandoned), Message: "the call was given up; whether it had its effect is not known"}
+	case c.Outcome == OutcomeAbandoned:
+		failed = &Error{Type: string(OutcomeAbandoned), Message: "the call was not made"}
+	case failed == nil:
+		failed = &Error{Type: string(OutcomeFailed)}
+	}
+	p.IsError = true
+	// An error that was read from JSON can be written as JSON.
+	p.Response, _ = json.Marshal(struct {
+		Error *Error `json:"error"`
+	}{failed}, json.Deterministic(true))
+}
+
+// compacted returns the summary that the latest compaction left, and the index of the first message behind it. Messages outside turns
+// belong to what stands before them.
+func (s *State) compacted() (summary *Message, behind int) {
+	n := len(s.Compactions)
+	if n == 0 {
+		return nil, 0
+	}
+	c := &s.Compactions[n-1]
+	for behind = min(c.At, len(s.Messages)); behind > 0 && c.ThroughTurn > 0; behind-- {
+		if turn := s.Messages[behind-1].Turn; turn > 0 && turn <= c.ThroughTurn {
+			break
+		}
+	}
+	return &Message{Role: RoleUser, Parts: []Part{Text(c.Summary)}}, behind
+}
