@@ -254,8 +254,8 @@ func (x *exporter) runFormat() Format {
 	return Format(x.s.Started.Labels["format"])
 }
 
-// ExportCloudEvents writes records as structured CloudEvents, one JSON object a line, as they were
-// published. Records that are no CloudEvents are counted and left out.
+// ExportCloudEvents writes records as structured CloudEvents, one JSON object a line. Data stays as it was published, byte for byte, because
+// ids have its hash. Records that are no CloudEvents are counted and left out.
 func ExportCloudEvents(w io.Writer, records iter.Seq2[schema.Record, error]) (written, left int, err error) {
 	for rec, err := range records {
 		if err != nil {
@@ -270,11 +270,7 @@ func ExportCloudEvents(w io.Writer, records iter.Seq2[schema.Record, error]) (wr
 		if err != nil {
 			return written, left, fmt.Errorf("export event %s: %w", e.ID, err)
 		}
-		v := jsontext.Value(b)
-		if err := v.Compact(); err != nil {
-			return written, left, fmt.Errorf("export event %s: %w", e.ID, err)
-		}
-		if err := write(w, v); err != nil {
+		if err := write(w, b); err != nil {
 			return written, left, err
 		}
 		written++
