@@ -130,3 +130,70 @@ func TestConform_ExportOfDataWithSpacesAndLineBreaks_FindsNoBreach(t *testing.T)
 	w.told("conform", "--run", "r1", "--no-follow", "--record", recording)
 	w.told("conform", recording, "--strict")
 }
+
+// rewind takes a run over behind one of its records, and makes the executor that of the new epoch.
+func (w *writtenFleet) rewind(run string, record int) {
+	w.t.Helper()
+	var log []schema.Record
+	require.NoError(w.t, w.fleet.Events(w.t.Context(), run, func(r schema.Record) error { log = append(log, r); return nil }))
+	head := schema.NewHead(schema.DefaultFleet, run)
+	for i := range log[:record] {
+		head.Apply(schema.NoKeys, &log[i])
+	}
+	at := head.Clone()
+	later := schema.NewLater(&at)
+	for i := range log[record:] {
+		later.Behind(&head, head.Apply(schema.NoKeys, &log[record+i]))
+	}
+	to, err := schema.RewindTo(schema.Point{Kind: schema.PointRecord, Number: uint64(record)}, &at, later) //nolint:gosec // a small number
+	require.NoError(w.t, err)
+	w.control(run, head.Epoch+1, &schema.RunResumedData{
+		Executor: "e", Reason: schema.TakeoverRewind, RequestID: "q-1", To: to,
+		From: schema.From{Epoch: head.Epoch, Sequence: head.Sequence, Digest: head.Digest},
+	})
+	w.epoch[run], w.last[run] = head.Epoch+1, 0
+}
+
+// rewound writes a run that was rewound behind turn 1, and goes on with another turn 2 that uses the ids of the first.
+func (w *writtenFleet) rewound(run string) {
+	w.t.Helper()
+	turn := func(n int32, said string) {
+		w.write(run, schema.TurnAnswered, n, fmt.Sprintf(`{"turn":%d,"message":{"role":"assistant","parts":[{"type":"text","content":%q}]},`+
+			`"calls":[{"tool_call_id":"c1","name":"look","arguments":{"at":%q},"replay":"pure"}]}`, n, said, said))
+		w.write(run, schema.ToolReturned, n, fmt.Sprintf(`{"tool_call_id":"c1","result":%q}`, said))
+	}
+	w.write(run, schema.RunStarted, 0, `{"agent":"a","executor":"e"}`)
+	turn(1, "one")                                                 // records 2 and 3
+	turn(2, "two")                                                 // 4 and 5
+	w.write(run, schema.CheckpointMarked, 0, `{"name":"unlucky"}`) // 6
+	w.rewind(run, 3)
+	turn(2, "again") // 8 and 9
+}
+
+// The calls of a run that was rewound are those of the events that it kept.
+func TestReplay_RewoundRun_LeftBehindEventsAreNotCompared(t *testing.T) {
+	t.Parallel()
+	w := newWrittenFleet(t)
+	w.rewound("r1")
+	said := w.told("replay", "r1")
+	require.Regexp(t, `(?m)^replay +comes out as it is recorded$`, said)
+	require.Regexp(t, `(?m)^steps +2$`, said)
+	w.told("replay", "r1", "--at", "record:6")
+}
+
+// A name of a turn leads to the turn that the run kept. A point that was left behind has another name, which leads to itself.
+func TestRunsHistory_RewoundRun_LeftBehindPointsSaySo(t *testing.T) {
+	t.Parallel()
+	w := newWrittenFleet(t)
+	w.rewound("r1")
+	said := w.told("runs", "history", "r1")
+	require.Equal(t, 1, strings.Count(said, "turn:2 "), said)
+	for _, row := range []string{`record:4 +turn.answered +2 +left behind`, `record:5 +tool.returned +2 +left behind`, `record:6 +checkpoint.marked +2 +left behind`} {
+		require.Regexp(t, "(?m)^"+row, said)
+	}
+	require.Equal(t, 3, strings.Count(said, "left behind"), said)
+	require.NotContains(t, said, "mark:unlucky")
+	require.Contains(t, w.told("recover", "r1", "--at", "record:5", "--view", "state"), `"two"`)
+	require.Contains(t, w.told("recover", "r1", "--at", "turn:2", "--view", "state"), `"again"`)
+	require.Contains(t, w.told("runs", "history", "r1", "--json"), `"left_behind": true`)
+}
