@@ -106,7 +106,7 @@ func (c bisectCmd) Run(ctx context.Context, a *app) error {
 	case a.cli.JSON:
 		return document(a.stdout, found)
 	}
-	if err := printEvent(a, found.Event.Stream, event, ""); err != nil {
+	if err := (eventsCmd{Run_: c.Run_}).print(a, found.Event.Stream, event, ""); err != nil {
 		return err
 	}
 	before := ""

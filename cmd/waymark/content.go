@@ -72,7 +72,11 @@ func showAt(ctx context.Context, a *app, cl *client, run string, at schema.Point
 		})
 	case schema.ViewEvents:
 		return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-			return fleet.EventsAt(ctx, run, at, func(r schema.Record) error { return eventsCmd{}.show(a, r, run, nil) })
+			head, err := fleet.HeadAt(ctx, run, at)
+			if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
+				return err
+			}
+			return fleet.EventsAt(ctx, run, at, foldedEvents(ctx, a, fleet, run, head))
 		})
 	}
 	var reply schema.GetReply
@@ -114,10 +118,7 @@ func printState(a *app, s *schema.State) error {
 	}, messages); err != nil {
 		return err
 	}
-	if len(s.Calls) == 0 {
-		return nil
-	}
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
+	if err := printValues(a, s.Values); err != nil {
 		return err
 	}
 	calls := make([][]string, len(s.Calls))
@@ -128,7 +129,7 @@ func printState(a *app, s *schema.State) error {
 		}
 		calls[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome), string(c.Arguments), result}
 	}
-	return printTable(a.stdout, []column{
+	return printBelow(a, []column{
 		{title: "turn", right: true},
 		{title: "call"},
 		{title: "occ.", right: true},
@@ -139,11 +140,53 @@ func printState(a *app, s *schema.State) error {
 	}, calls)
 }
 
+// shortValue is the most of a value of the application's state that is shown, in bytes.
+const shortValue = 60
+
+// printValues lists the application's own state; a long value is there by its size.
+func printValues(a *app, values []schema.StateValue) error {
+	rows := make([][]string, len(values))
+	for i := range values {
+		v := &values[i]
+		shown := string(v.Value)
+		if len(v.Value) > shortValue {
+			shown = bytesText(int64(len(v.Value)))
+		}
+		rows[i] = []string{v.Key, shown, count(v.Turn), ago(v.Time, a.now())}
+	}
+	return printBelow(a, []column{
+		{title: "state"},
+		{title: "value", shrinks: true},
+		{title: "turn", right: true, drop: 2},
+		{title: "set", drop: 1},
+	}, rows)
+}
+
 // showEvents prints a run's events from its first, sealed ones included, and holds none of them.
 func showEvents(ctx context.Context, a *app, cl *client, run string) error {
 	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-		return fleet.Events(ctx, run, func(r schema.Record) error {
-			return eventsCmd{}.show(a, r, run, nil)
-		})
+		head, err := fleet.Head(ctx, run)
+		if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
+			return err
+		}
+		return fleet.Events(ctx, run, foldedEvents(ctx, a, fleet, run, head))
 	})
+}
+
+// foldedEvents prints the events of a run with what the fold makes of each. last is the head behind them, which knows the rewinds.
+func foldedEvents(ctx context.Context, a *app, fleet *publisher.Fleet, run string, last schema.Head) func(schema.Record) error {
+	head, before := schema.NewHead(fleet.Name(), run), schema.StreamSequence(0)
+	return func(rec schema.Record) error {
+		if rec.Stream <= before {
+			head.Position = schema.Position{} // sequences that damage freed were used again
+		}
+		before = rec.Stream
+		keys, err := fleet.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		v := head.Apply(keys, &rec)
+		behind := v.Kind != schema.Skipped && last.LeftBehind(head.Records)
+		return eventsCmd{Run_: run}.show(a, rec, run, judgedByFold(v, behind))
+	}
 }

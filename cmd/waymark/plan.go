@@ -43,7 +43,7 @@ func (c planCmd) Run(ctx context.Context, a *app) error {
 		if a.cli.JSON {
 			return errors.Join(document(a.stdout, plan), missing)
 		}
-		return errors.Join(c.print(a, &state.Head, &plan), missing)
+		return errors.Join(c.print(a, state, &plan), missing)
 	})
 }
 
@@ -62,7 +62,8 @@ var turnTexts = map[string]string{
 	schema.TurnNext:     "begins: no turn is open",
 }
 
-func (c planCmd) print(a *app, h *schema.Head, p *schema.Plan) error {
+func (c planCmd) print(a *app, s *schema.State, p *schema.Plan) error {
+	h := &s.Head
 	next := nextTexts[p.Next]
 	if p.Quarantined {
 		next = "nothing: its claims made no progress, and nobody is given it (waymark release)"
@@ -86,6 +87,7 @@ func (c planCmd) print(a *app, h *schema.Head, p *schema.Plan) error {
 		"position", positionText(at.Position), "new epoch", count(p.Epoch), "turn", turn,
 		"phases skipped", strings.Join(p.PhasesSkipped, ", "), "phase again", again,
 		"reused", reusedText(p), "not reused", notReusedText(p), "saved", savedText(&p.Saved),
+		"signals", signalsText(h),
 	); err != nil {
 		return err
 	}
@@ -98,6 +100,12 @@ func (c planCmd) print(a *app, h *schema.Head, p *schema.Plan) error {
 		}
 	}
 	if err := printWaits(a, p.Waits); err != nil {
+		return err
+	}
+	if err := printSignals(a, h.Signals); err != nil {
+		return err
+	}
+	if err := printValues(a, s.Values); err != nil {
 		return err
 	}
 	return printCommands(a, h, p)

@@ -69,6 +69,9 @@ func steps(p prompt, h *schema.Head, quarantined bool) []string {
 	case !h.Status.Terminal() && len(h.InDoubt()) > min(len(calls), maxSteps):
 		list = append(list, "see what becomes of the calls in doubt with: "+p.command("plan "+h.Run))
 	}
+	if n := h.Counts.DeadLetters; n > 0 {
+		list = append(list, fmt.Sprintf("see why %s refused with: %s", inNumber(n, "an event was", fmt.Sprintf("%d events were", n)), p.command("conform --run "+h.Run+" --no-follow")))
+	}
 	for i := range h.Handoffs {
 		if o := &h.Handoffs[i]; o.Status == schema.HandoffStatusOffered {
 			list = append(list, "see the offer with: "+p.command("handoff ls "+h.Run))

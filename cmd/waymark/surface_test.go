@@ -290,7 +290,7 @@ func (s *surface) states(t *testing.T) {
 // widths asks for tables in terminals of several widths.
 func (s *surface) widths(t *testing.T) {
 	for _, words := range []string{
-		"runs ls --limit 3", "fleet", "cut --at 1ms", "events held-0 --all --no-follow", "runs get held-0 --view events", "runs history held-0", "shards", "tree held-0",
+		"runs ls --limit 3", "fleet", "cut --at 1ms", "events held-0 --all --no-follow", "events --all --no-follow", "runs get held-0 --view events", "runs history held-0", "shards", "tree held-0",
 		"runs watch held-0", "doctor",
 	} {
 		longest := map[int]int{}
@@ -307,7 +307,7 @@ func (s *surface) widths(t *testing.T) {
 			}
 			require.LessOrEqual(t, longest[width], width, "%s:\n%s", words, stdout)
 		}
-		if words == "fleet" || words == "events held-0 --all --no-follow" {
+		if words == "fleet" || words == "events --all --no-follow" {
 			require.Greater(t, longest[200], 100, "%s uses a wide terminal", words)
 		}
 	}

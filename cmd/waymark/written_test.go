@@ -197,3 +197,83 @@ func TestRunsHistory_RewoundRun_LeftBehindPointsSaySo(t *testing.T) {
 	require.Contains(t, w.told("recover", "r1", "--at", "turn:2", "--view", "state"), `"again"`)
 	require.Contains(t, w.told("runs", "history", "r1", "--json"), `"left_behind": true`)
 }
+
+// plain stores an event of an executor that has no sequence.
+func (w *writtenFleet) plain(run, name string, turn int32, data string) {
+	w.t.Helper()
+	w.nonce++
+	e := w.event(run, name, turn, data)
+	w.last[run]--
+	e.Sequence, e.ID = 0, fmt.Sprintf("plain-%d", w.nonce)
+	w.store(e)
+}
+
+// application writes a run with application state and two signals, of which one is consumed.
+func (w *writtenFleet) application(run string) {
+	w.t.Helper()
+	w.write(run, schema.RunStarted, 0, `{"agent":"a","executor":"e"}`)
+	w.write(run, schema.StateSet, 0, `{"key":"plan","value":{"step":2}}`)
+	w.write(run, schema.StateSet, 0, fmt.Sprintf(`{"key":"notes","value":%q}`, strings.Repeat("x", 2000)))
+	for _, id := range []string{"s1", "s2"} {
+		w.control(run, 1, &schema.SignalSentData{SignalID: id, Name: "note-" + id, By: "ann"})
+	}
+	w.write(run, schema.SignalConsumed, 0, `{"signal_ids":["s1"]}`)
+}
+
+func TestRunsGetAndPlan_ApplicationStateAndSignals_AreShown(t *testing.T) {
+	t.Parallel()
+	w := newWrittenFleet(t)
+	w.application("r1")
+	for _, words := range []string{"runs get r1 --view state", "plan r1"} {
+		said := w.told(strings.Fields(words)...)
+		require.Regexp(t, `(?m)^plan +\{"step":2\} +\d+s ago$`, said, words)
+		require.Regexp(t, `(?m)^notes +2.0 KiB +\d+s ago$`, said, words)
+		require.Regexp(t, `(?m)^signals +1 not read yet$`, said, words)
+		require.Regexp(t, `(?m)^s2 +note-s2 +\d+s ago$`, said, words)
+		require.NotRegexp(t, `(?m)^s1 `, said, words)
+	}
+	w.write("r1", schema.RunEnded, 0, `{"status":"completed"}`)
+	require.Eventually(t, func() bool {
+		return strings.Contains(w.told("runs", "get", "r1"), "the run ended with 1 signal unread")
+	}, time.Minute, pollEvery)
+}
+
+// Refused events are in the log like all others: a person must be able to tell them apart, and be told what to run next.
+func TestRunsGet_RefusedEvents_AreMarkedWithTheNextStep(t *testing.T) {
+	t.Parallel()
+	w := newWrittenFleet(t)
+	w.write("r1", schema.RunStarted, 0, `{"agent":"a","executor":"e"}`)
+	w.plain("r1", schema.StateSet, 0, `{"key":"plan","value":1}`)
+	w.write("r1", schema.ToolReturned, 1, `{"tool_call_id":"c1"}`)
+	w.write("r1", schema.RunEnded, 0, `{"status":"completed"}`)
+	w.plain("r1", schema.StateSet, 0, `{"key":"plan","value":2}`)
+	said := w.told("runs", "get", "r1", "--view", "events")
+	require.Regexp(t, `(?m)1\.2 +tool\.returned +refused: unknown_call, `, said)
+	require.Regexp(t, `(?m)1\.- +state\.set +refused: run_ended, `, said)
+	require.Regexp(t, `(?m)1\.- +state\.set +plan, 1$`, said, "an executor's event without a sequence is no control event")
+	require.Equal(t, 2, strings.Count(said, "refused: "), said)
+	require.Contains(t, w.told("runs", "get", "r1", "--view", "events", "--json"), `"refused":"run_ended, `)
+	require.Contains(t, w.told("recover", "r1", "--at", "end", "--view", "events"), "refused: run_ended, ")
+	var complaints string
+	require.Eventually(t, func() bool {
+		code, stdout, stderr := w.ask("", "runs", "get", "r1")
+		require.Zero(t, code, stderr)
+		complaints = stderr
+		return strings.Contains(stdout, "2 dead letters")
+	}, time.Minute, pollEvery)
+	require.Regexp(t, `(?m)^see why 2 events were refused with: waymark .*conform --run r1 --no-follow$`, complaints)
+	_, doctor, _ := w.ask("", "doctor")
+	require.Contains(t, doctor, "conform --run RUN --no-follow", "a command that is there, on the server that was asked")
+
+	w.rewound("r2")
+	said = w.told("runs", "get", "r2", "--view", "events")
+	require.Equal(t, 3, strings.Count(said, "left behind: "), said)
+	require.Regexp(t, `(?m)1\.4 +turn\.answered +left behind: turn 2, `, said)
+	require.Contains(t, said, "2.c      run.resumed")
+}
+
+func TestRejectedText_OneOfEach_IsSingular(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "1 dead letter, 1 fenced, 1 forked, 1 duplicate, 1 gap", rejectedText(schema.Counts{DeadLetters: 1, Fenced: 1, Forked: 1, Duplicates: 1, Gaps: 1}))
+	require.Equal(t, "2 dead letters, 3 gaps", rejectedText(schema.Counts{DeadLetters: 2, Gaps: 3}))
+}
