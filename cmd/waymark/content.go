@@ -109,7 +109,7 @@ func printState(a *app, s *schema.State) error {
 	}
 	messages := make([][]string, len(s.Messages))
 	for i, m := range s.Messages {
-		content := m.Message
+		content := readable(m.Message, m.Refs)
 		content.Role = ""
 		messages[i] = []string{count(i + 1), count(m.Turn), m.Role, messagesText([]schema.Message{content})}
 	}
@@ -123,11 +123,11 @@ func printState(a *app, s *schema.State) error {
 	}
 	calls := make([][]string, len(s.Calls))
 	for i, c := range s.Calls {
-		result := string(c.Result)
+		result := fieldText(string(c.Result), c.Refs, "/result")
 		if c.Error != nil {
-			result = words(c.Error.Type, c.Error.Message)
+			result = words(c.Error.Type, fieldText(c.Error.Message, c.Refs, "/error/message"))
 		}
-		calls[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome), string(c.Arguments), result}
+		calls[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome), fieldText(string(c.Arguments), c.Refs, "/arguments"), result}
 	}
 	return printBelow(a, []column{
 		{title: "turn", right: true},
@@ -152,7 +152,7 @@ func printValues(a *app, values []schema.StateValue) error {
 		if len(v.Value) > shortValue {
 			shown = bytesText(int64(len(v.Value)))
 		}
-		rows[i] = []string{v.Key, shown, count(v.Turn), ago(v.Time, a.now())}
+		rows[i] = []string{v.Key, fieldText(shown, v.Refs, "/value"), count(v.Turn), ago(v.Time, a.now())}
 	}
 	return printBelow(a, []column{
 		{title: "state"},

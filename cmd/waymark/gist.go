@@ -37,7 +37,9 @@ func gist(e *schema.Event) string {
 	if schema.ErasedMark(e) {
 		return "the run was removed, and its id is not used again"
 	}
-	data, err := schema.ParseData(e)
+	shown := *e
+	shown.Data = readableData(e.Data)
+	data, err := schema.ParseData(&shown)
 	if err != nil {
 		return err.Error()
 	}
@@ -103,7 +105,7 @@ func gist(e *schema.Event) string {
 	case *schema.HandoffClosedData:
 		return words(d.HandoffID, d.Reason)
 	}
-	return string(e.Data)
+	return string(shown.Data)
 }
 
 // maxParts bounds the parts of a message that are worth a look on one line.

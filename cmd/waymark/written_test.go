@@ -277,3 +277,50 @@ func TestRejectedText_OneOfEach_IsSingular(t *testing.T) {
 	require.Equal(t, "1 dead letter, 1 fenced, 1 forked, 1 duplicate, 1 gap", rejectedText(schema.Counts{DeadLetters: 1, Fenced: 1, Forked: 1, Duplicates: 1, Gaps: 1}))
 	require.Equal(t, "2 dead letters, 3 gaps", rejectedText(schema.Counts{DeadLetters: 2, Gaps: 3}))
 }
+
+// Cipher text is not shown as if it were text, and a person can answer a question whose schema only the executor can read.
+func TestEncryptedFields_ViewsInputAndExport_NameTheKey(t *testing.T) {
+	t.Parallel()
+	w := newWrittenFleet(t)
+	ref := func(path string) string { return fmt.Sprintf(`{"path":%q,"key_id":"k1","codec":"aes"}`, path) }
+	w.write("r1", schema.RunStarted, 0, `{"agent":"a","executor":"e"}`)
+	w.write("r1", schema.TurnAnswered, 1, `{"turn":1,"message":{"role":"assistant","parts":[{"type":"text","content":"c2VjcmV0"}]},`+
+		`"calls":[{"tool_call_id":"c1","name":"look","arguments":"c2VjcmV0","replay":"pure"},{"tool_call_id":"c2","name":"pay","arguments":"c2VjcmV0","replay":"pure"}],`+
+		`"refs":[`+ref("/message/parts/0/content")+`,`+ref("/calls/0/arguments")+`,`+ref("/calls/1/arguments")+`]}`)
+	w.write("r1", schema.ToolReturned, 1, `{"tool_call_id":"c1","result":"c2VjcmV0","refs":[`+ref("/result")+`]}`)
+	w.write("r1", schema.ToolFailed, 1, `{"tool_call_id":"c2","error":{"type":"io","message":"c2VjcmV0"},"refs":[`+ref("/error/message")+`]}`)
+	w.write("r1", schema.StateSet, 0, `{"key":"plan","value":"c2VjcmV0","refs":[`+ref("/value")+`]}`)
+	w.write("r1", schema.RunWaiting, 1, `{"interrupt_id":"i1","reason":"human_input","message":"c2VjcmV0","response_schema":"c2VjcmV0","refs":[`+
+		ref("/message")+`,`+ref("/response_schema")+`]}`)
+	const text = "(encrypted with key k1)"
+	for words, times := range map[string]int{
+		"runs get r1 --view state": 6, "runs get r1 --view events": 5, "events r1 --all --no-follow": 5, "plan r1": 1, "input r1": 2, "recover r1 --at end --view events": 5,
+	} {
+		said := w.told(strings.Fields(words)...)
+		require.NotContains(t, said, "c2VjcmV0", words)
+		require.Equal(t, times, strings.Count(said, text), "%s:\n%s", words, said)
+	}
+	require.Contains(t, w.told("input", "r1"), "The executor checks the answer, the daemon cannot.")
+	asked := w.told("input", "r1", "--json")
+	require.Regexp(t, `"response_schema": "k1"`, asked, "a program is told the key")
+	require.Contains(t, w.told("input", "r1", "--text", "go on"), "answered")
+
+	code, _, complaints := w.ask("", "export", "r1", "--format", "openai-chat")
+	require.Equal(t, int(exitUsage), code)
+	require.Contains(t, complaints, "message 1 at /parts/0/content is encrypted with key k1")
+	require.NotContains(t, complaints, "blob store")
+	require.Contains(t, complaints, "--format cloudevents")
+	w.told("export", "r1", "--format", "cloudevents")
+}
+
+func TestReplaced_PathsOfOthers_ChangeOnlyWhatIsThere(t *testing.T) {
+	t.Parallel()
+	const data = `{"a":{"b/c":[1.50,"x"]},"d":"y"}`
+	for path, want := range map[string]string{
+		"/a/b~1c/1": `{"a":{"b/c":[1.50,0]},"d":"y"}`, "/d": `{"a":{"b/c":[1.50,"x"]},"d":0}`, "/new": `{"a":{"b/c":[1.50,"x"]},"d":"y","new":0}`,
+		"/a/b~1c/2": data, "/a/b~1c/-1": data, "/a/b~1c/x": data, "/d/e": data, "/no/where": data,
+	} {
+		require.JSONEq(t, want, string(replaced([]byte(data), strings.Split(path[1:], "/"), []byte("0"))), path)
+		require.Contains(t, string(replaced([]byte(data), strings.Split(path[1:], "/"), []byte("0"))), "1.50", path)
+	}
+}

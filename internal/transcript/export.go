@@ -13,9 +13,10 @@ import (
 // Export writes a run in a transcript format. It is derived from the state's messages, calls and results;
 // what came from the same format comes back JSON-equal. A run of another origin is written as that format
 // would have it. Content that is in the blob store must have been fetched before (the publisher's
-// Hydrate does it); [ErrUnresolvedBlob] says that it was not.
+// Hydrate does it); [ErrUnresolvedBlob] says that it was not. [ErrEncrypted]
+// names the key of encrypted content.
 func Export(w io.Writer, s *schema.State, f Format) error {
-	if err := resolved(s); err != nil {
+	if err := resolved(s, f); err != nil {
 		return fmt.Errorf("export run %s: %w", s.Head.Run, err)
 	}
 	x := &exporter{s: s, f: f, calls: make(map[schema.CallKey]*schema.Call, len(s.Calls))}
@@ -278,17 +279,30 @@ func ExportCloudEvents(w io.Writer, records iter.Seq2[schema.Record, error]) (wr
 	return written, left, nil
 }
 
-// resolved reports what still is in the blob store.
-func resolved(s *schema.State) error {
+// resolved reports content that is in the blob store, or encrypted.
+func resolved(s *schema.State, f Format) error {
 	for i := range s.Messages {
-		if len(s.Messages[i].Refs) > 0 {
-			return fmt.Errorf("message %d: %w", i, ErrUnresolvedBlob)
+		if err := readable(fmt.Sprintf("message %d", i+1), s.Messages[i].Refs); err != nil {
+			return err
 		}
 	}
 	for i := range s.Calls {
-		if len(s.Calls[i].Refs) > 0 {
-			return fmt.Errorf("call %s: %w", s.Calls[i].ToolCallID, ErrUnresolvedBlob)
+		if err := readable(fmt.Sprintf("call %s of turn %d", s.Calls[i].ToolCallID, s.Calls[i].Turn), s.Calls[i].Refs); err != nil {
+			return err
 		}
+	}
+	if s.Ended != nil && f == SWEAgent { // the others leave the output out
+		return readable("the end of the run", s.Ended.Refs)
+	}
+	return nil
+}
+
+func readable(what string, refs []schema.Ref) error {
+	for _, r := range refs {
+		if r.KeyID != "" {
+			return fmt.Errorf("%s at %s %w with key %s", what, r.Path, ErrEncrypted, r.KeyID)
+		}
+		return fmt.Errorf("%s at %s: %w", what, r.Path, ErrUnresolvedBlob)
 	}
 	return nil
 }
