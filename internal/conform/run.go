@@ -177,6 +177,12 @@ func (r *run) refused(a *moment) {
 			rule = ruleWaitDoubt
 		}
 		r.found(rule, a, "/tool_call_id", "a call that is open, and for a settlement in doubt", v.Detail)
+	case schema.ReasonSignal:
+		if a.name == schema.SignalSent {
+			r.found(ruleSignalOnce, a, "/signal_id", "an id that no open signal has", v.Detail)
+			return
+		}
+		r.found(rule, a, "", strings.TrimSuffix(lower(ruleText(rule)), "."), v.Detail)
 	default:
 		r.found(rule, a, "", strings.TrimSuffix(lower(ruleText(rule)), "."), v.Detail)
 	}
