@@ -163,7 +163,7 @@ func continuesText(h *schema.Head) string {
 func claimsText(h *schema.Head, quarantined bool) string {
 	switch {
 	case quarantined:
-		return fmt.Sprintf("%d in a row made no progress: nobody is given the run any more", h.Stalled)
+		return fmt.Sprintf("%d in a row made no progress: no executor is given the run any more", h.Stalled)
 	case h.Stalled > 0 && !h.Status.Terminal():
 		return fmt.Sprintf("%d since its last progress", h.Stalled)
 	}
@@ -176,9 +176,9 @@ func endedBy(h *schema.Head) string {
 	case h.CompletedBy != "":
 		return "call " + h.CompletedBy + ", by its completion contract"
 	case h.Status == schema.StatusCompleted && h.Limit != "":
-		return "its executor, behind a limit; no call of a completion contract"
+		return "its executor behind a limit, not a completion contract"
 	case h.Status == schema.StatusCompleted:
-		return "its executor; no call of a completion contract"
+		return "its executor, not a completion contract"
 	}
 	return ""
 }

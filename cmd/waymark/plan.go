@@ -133,7 +133,7 @@ func reusedText(p *schema.Plan) string {
 func notReusedText(p *schema.Plan) string {
 	var list []string
 	for _, action := range []schema.CallAction{
-		schema.CallRerun, schema.CallAdopt, schema.CallVerify, schema.CallHold, schema.CallWait, schema.CallDeny,
+		schema.CallMake, schema.CallRerun, schema.CallAdopt, schema.CallVerify, schema.CallHold, schema.CallWait, schema.CallDeny,
 	} {
 		n := 0
 		for i := range p.Calls {
@@ -157,14 +157,20 @@ func savedText(s *schema.Saved) string {
 		return "nothing yet"
 	}
 	span := func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Millisecond).String() }
-	t := plural(s.Turns, "turn") + ", " + plural(s.Calls, "call")
+	var list []string
+	if s.Turns > 0 {
+		list = append(list, plural(s.Turns, "model answer"))
+	}
+	if s.Calls > 0 {
+		list = append(list, plural(s.Calls, "call"))
+	}
 	if s.Tokens > 0 {
-		t += fmt.Sprintf(", %s (%d in, %d out)", plural(s.Tokens, "token"), s.Usage.InputTokens, s.Usage.OutputTokens)
+		list = append(list, fmt.Sprintf("%s (%d in, %d out)", plural(s.Tokens, "token"), s.Usage.InputTokens, s.Usage.OutputTokens))
 	}
 	if s.DurationMS > 0 {
-		t += fmt.Sprintf(", %s (model %s, tools %s)", span(s.DurationMS), span(s.ModelMS), span(s.ToolMS))
+		list = append(list, fmt.Sprintf("%s (model %s, tools %s)", span(s.DurationMS), span(s.ModelMS), span(s.ToolMS)))
 	}
-	return t
+	return strings.Join(list, ", ")
 }
 
 // printPlanCalls lists the calls that are not simply reused, and below it why, each reason once.
@@ -232,10 +238,8 @@ func printCommands(a *app, h *schema.Head, p *schema.Plan) error {
 		}
 	}
 	for i, l := range lines {
-		if i == 0 {
-			l = "\n" + printable(l)
-		} else {
-			l = printable(l)
+		if l = hanging(a.stdout, "", l); i == 0 {
+			l = "\n" + l
 		}
 		if _, err := fmt.Fprintln(a.stdout, l); err != nil {
 			return err

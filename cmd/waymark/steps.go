@@ -17,7 +17,7 @@ func printSteps(a *app, h *schema.Head, quarantined bool) error {
 		return nil
 	}
 	for _, step := range steps(a.prompt, h, quarantined) {
-		if _, err := fmt.Fprintln(a.stderr, printable(step)); err != nil {
+		if _, err := fmt.Fprintln(a.stderr, hanging(a.stdout, "", step)); err != nil {
 			return err
 		}
 	}

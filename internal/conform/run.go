@@ -153,15 +153,15 @@ func (r *run) refused(a *moment) {
 	case schema.ReasonInvalidAttribute:
 		r.attribute(a)
 	case schema.ReasonInvalidData:
-		field, problem := "", v.Detail
+		field, found := "", v.Detail
 		_, err := schema.ParseData(e)
 		if bad, ok := errors.AsType[*schema.DataError](err); ok {
-			field, problem = bad.Path, bad.Problem
+			field, found = bad.Path, bad.Path+" "+bad.Problem
 			if field == "" {
-				field = "/"
+				field, found = "/", "the data "+bad.Problem
 			}
 		}
-		r.found(rule, a, field, "data as "+a.name+" has it", problem)
+		r.found(rule, a, field, "data as "+a.name+" has it", found)
 	case schema.ReasonFenced:
 		r.found(rule, a, "ce-epoch", fmt.Sprintf("nothing: the run is at epoch %d", a.epoch), epochText(e))
 	case schema.ReasonEpochAhead:
