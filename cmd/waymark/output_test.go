@@ -270,3 +270,13 @@ func TestMessages_EmptyText_LeavesNoMark(t *testing.T) {
 	}))
 	require.Equal(t, "on my way, book_berth", messagesText([]schema.Message{{Parts: []schema.Part{{Type: "text", Content: &text}, call("book_berth")}}}))
 }
+
+func TestDemoProof_NarrowTerminal_KeepsItsSentences(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	require.NoError(t, (&demoProof{}).print(page{&b, 80, false}))
+	require.NotContains(t, b.String(), "…")
+	for l := range strings.Lines(b.String()) {
+		require.LessOrEqual(t, len([]rune(strings.TrimRight(l, "\n"))), 80, b.String())
+	}
+}

@@ -13,7 +13,7 @@ import (
 type recoverCmd struct {
 	Run_      string `arg:"" name:"run" help:"Run id."`
 	Executor  string `placeholder:"NAME" help:"Executor that takes the run over. Whoever drives it now is fenced."`
-	At        string `placeholder:"POINT" xor:"point" help:"Show the run as it was at a point, and take nothing over: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID."`
+	At        string `placeholder:"POINT" xor:"point" help:"Show the run as it was at a point, and take nothing over: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
 	Step      *int   `name:"resume-step" placeholder:"K" xor:"point" help:"Show the run as it was before its K-th tool call: the same as --at step:K."`
 	Agent     string `placeholder:"NAME" help:"Fail unless the run is of this agent."`
 	Reason    string `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
