@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -109,7 +110,7 @@ func printState(a *app, s *schema.State) error {
 	}
 	messages := make([][]string, len(s.Messages))
 	for i, m := range s.Messages {
-		content := readable(m.Message, m.Refs)
+		content := encrypted.Value(m.Message, m.Refs)
 		content.Role = ""
 		messages[i] = []string{count(i + 1), count(m.Turn), m.Role, messagesText([]schema.Message{content})}
 	}
@@ -123,11 +124,11 @@ func printState(a *app, s *schema.State) error {
 	}
 	calls := make([][]string, len(s.Calls))
 	for i, c := range s.Calls {
-		result := fieldText(string(c.Result), c.Refs, "/result")
+		result := encrypted.Field(string(c.Result), c.Refs, "/result")
 		if c.Error != nil {
-			result = words(c.Error.Type, fieldText(c.Error.Message, c.Refs, "/error/message"))
+			result = words(c.Error.Type, encrypted.Field(c.Error.Message, c.Refs, "/error/message"))
 		}
-		calls[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome), fieldText(string(c.Arguments), c.Refs, "/arguments"), result}
+		calls[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome), encrypted.Field(string(c.Arguments), c.Refs, "/arguments"), result}
 	}
 	return printBelow(a, []column{
 		{title: "turn", right: true},
@@ -152,7 +153,7 @@ func printValues(a *app, values []schema.StateValue) error {
 		if len(v.Value) > shortValue {
 			shown = bytesText(int64(len(v.Value)))
 		}
-		rows[i] = []string{v.Key, fieldText(shown, v.Refs, "/value"), count(v.Turn), ago(v.Time, a.now())}
+		rows[i] = []string{v.Key, encrypted.Field(shown, v.Refs, "/value"), count(v.Turn), ago(v.Time, a.now())}
 	}
 	return printBelow(a, []column{
 		{title: "state"},

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -39,7 +40,7 @@ func gist(e *schema.Event) string {
 		return "the run was removed, and its id is not used again"
 	}
 	shown := *e
-	shown.Data = readableData(e.Data)
+	shown.Data = encrypted.Data(e.Data)
 	data, err := schema.ParseData(&shown)
 	if err != nil {
 		return err.Error()

@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -61,9 +62,9 @@ type question struct {
 	Encrypted map[string]string `json:"encrypted,omitzero"`
 }
 
-// encrypted notes the key of a field, if it has one.
-func (q *question) encrypted(field string, refs []schema.Ref, path string) bool {
-	key := keyOf(refs, path)
+// noteKey notes the key of a field, if it has one.
+func (q *question) noteKey(field string, refs []schema.Ref, path string) bool {
+	key := encrypted.KeyOf(refs, path)
 	if key == "" {
 		return false
 	}
@@ -357,9 +358,9 @@ func asked(ctx context.Context, fleet *publisher.Fleet, s *schema.State, w *sche
 	for i := range slices.Backward(s.Waits) {
 		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {
 			q.Message, q.ResponseSchema = d.Message, d.ResponseSchema
-			q.encrypted(fieldMessage, d.Refs, "/message")
+			q.noteKey(fieldMessage, d.Refs, "/message")
 			for _, r := range d.Refs {
-				if r.Path != "/response_schema" || q.encrypted(fieldSchema, d.Refs, r.Path) {
+				if r.Path != "/response_schema" || q.noteKey(fieldSchema, d.Refs, r.Path) {
 					continue
 				}
 				b, err := fleet.Blob(ctx, r.DataRef)
@@ -377,7 +378,7 @@ func asked(ctx context.Context, fleet *publisher.Fleet, s *schema.State, w *sche
 			if q.IdempotencyKey == "" {
 				q.IdempotencyKey = call.CallKey.IdempotencyKey(s.Head.Run)
 			}
-			q.encrypted(fieldArguments, call.Refs, "/arguments")
+			q.noteKey(fieldArguments, call.Refs, "/arguments")
 		}
 	}
 	return q, nil
@@ -393,7 +394,7 @@ const (
 // readable is the text of a field, or the key that it is encrypted with.
 func (q *question) readable(field, text string) string {
 	if key := q.Encrypted[field]; key != "" {
-		return "  " + printable(encryptedText(key)) + "\n"
+		return "  " + printable(encrypted.Text(key)) + "\n"
 	}
 	return text
 }

@@ -274,7 +274,8 @@ func TestMessages_EmptyText_LeavesNoMark(t *testing.T) {
 func TestDemoProof_NarrowTerminal_KeepsItsSentences(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	require.NoError(t, (&demoProof{}).print(page{&b, 80, false}))
+	var proof demoProof
+	require.NoError(t, proof.print(page{&b, 80, false}))
 	require.NotContains(t, b.String(), "…")
 	for l := range strings.Lines(b.String()) {
 		require.LessOrEqual(t, len([]rune(strings.TrimRight(l, "\n"))), 80, b.String())

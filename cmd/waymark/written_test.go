@@ -312,15 +312,3 @@ func TestEncryptedFields_ViewsInputAndExport_NameTheKey(t *testing.T) {
 	require.Contains(t, complaints, "--format cloudevents")
 	w.told("export", "r1", "--format", "cloudevents")
 }
-
-func TestReplaced_PathsOfOthers_ChangeOnlyWhatIsThere(t *testing.T) {
-	t.Parallel()
-	const data = `{"a":{"b/c":[1.50,"x"]},"d":"y"}`
-	for path, want := range map[string]string{
-		"/a/b~1c/1": `{"a":{"b/c":[1.50,0]},"d":"y"}`, "/d": `{"a":{"b/c":[1.50,"x"]},"d":0}`, "/new": `{"a":{"b/c":[1.50,"x"]},"d":"y","new":0}`,
-		"/a/b~1c/2": data, "/a/b~1c/-1": data, "/a/b~1c/x": data, "/d/e": data, "/no/where": data,
-	} {
-		require.JSONEq(t, want, string(replaced([]byte(data), strings.Split(path[1:], "/"), []byte("0"))), path)
-		require.Contains(t, string(replaced([]byte(data), strings.Split(path[1:], "/"), []byte("0"))), "1.50", path)
-	}
-}

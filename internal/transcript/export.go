@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -298,11 +299,11 @@ func resolved(s *schema.State, f Format) error {
 }
 
 func readable(what string, refs []schema.Ref) error {
-	for _, r := range refs {
-		if r.KeyID != "" {
-			return fmt.Errorf("%s at %s %w with key %s", what, r.Path, ErrEncrypted, r.KeyID)
-		}
-		return fmt.Errorf("%s at %s: %w", what, r.Path, ErrUnresolvedBlob)
+	if i := slices.IndexFunc(refs, func(r schema.Ref) bool { return r.KeyID != "" }); i >= 0 {
+		return fmt.Errorf("%s at %s %w with key %s", what, refs[i].Path, ErrEncrypted, refs[i].KeyID)
+	}
+	if len(refs) > 0 {
+		return fmt.Errorf("%s at %s: %w", what, refs[0].Path, ErrUnresolvedBlob)
 	}
 	return nil
 }
