@@ -115,7 +115,7 @@ func (s *reignState) reject(b *batch, a *arrival, rec *schema.Record, reason sch
 	}
 	s.log.Warn().Str(keyRun, a.run).Uint64(keyPosition, uint64(rec.Stream)).Str(keyReason, string(reason)).Str("detail", detail).Msg("event rejected")
 	b.dead = append(b.dead, kvstore.DeadLetter{
-		Subject: a.Subject, Run: a.run, EventStream: s.names.EventStream(), Stream: rec.Stream, Incarnation: s.incarnation,
+		Subject: a.Subject, Run: a.run, EventStream: s.names.EventStream(), Stream: rec.Stream, Incarnation: s.incarnation, Stored: time.Unix(0, a.Record.Stored),
 		Reason: reason, Detail: detail, Header: rec.Header, Body: rec.Body,
 	})
 }

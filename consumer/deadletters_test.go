@@ -93,6 +93,7 @@ func TestFold_FloodOfGarbage_FilesWhatItsRunMayAndCountsTheRest(t *testing.T) {
 	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{Run: "run-1"}, 0, 10)
 	require.NoError(t, err)
 	require.Len(t, list, 1, "the letters of another run have their own quota")
+	require.WithinDuration(t, time.Now(), list[0].Stored, time.Hour, "when the server stored the message")
 	require.EqualValues(t, 0, f.Stats().Failures.Load())
 }
 

@@ -246,6 +246,9 @@ func noPoint(p schema.Point, h *schema.Head) error {
 	switch p.Kind {
 	case schema.PointStep:
 		has = fmt.Sprintf("it has %d tool calls", h.Counts.ToolCalls)
+		if h.Counts.ToolCalls == 1 {
+			has = "it has 1 tool call"
+		}
 	case schema.PointMark:
 		names := make([]string, len(h.Marks))
 		for i := range h.Marks {

@@ -183,6 +183,9 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		return err
 	}
 	if req.At != "" {
+		if err := checkLook(&req); err != nil {
+			return err
+		}
 		return s.recoverAt(ctx, t, &req)
 	}
 	if err := checkRecover(&req); err != nil {
@@ -247,10 +250,28 @@ func checkRecover(req *schema.RecoverRequest) error {
 	if err := schema.CheckName("request_id", req.RequestID); err != nil {
 		return badField("/request_id", err)
 	}
-	switch req.Reason {
+	return checkReason(req.Reason)
+}
+
+// checkReason checks why a run is taken over.
+func checkReason(reason string) error {
+	switch reason {
 	case schema.TakeoverClaim, schema.TakeoverRequest, schema.TakeoverRestart, schema.TakeoverInput, schema.TakeoverReopen:
 		return nil
+	case schema.TakeoverRewind:
+		return badField("/reason", errors.New("reason rewind is not offered yet"))
 	default:
-		return badField("/reason", fmt.Errorf("reason %.40q is none of claim, request, restart, input, reopen", req.Reason))
+		return badField("/reason", fmt.Errorf("reason %.40q is none of claim, request, restart, input, reopen", reason))
 	}
+}
+
+// checkLook checks a request with a point. It takes nothing over: a client that gives a reason would take the answer for its takeover's.
+func checkLook(req *schema.RecoverRequest) error {
+	if req.Reason == "" {
+		return nil
+	}
+	if err := checkReason(req.Reason); err != nil {
+		return err
+	}
+	return badField("/reason", fmt.Errorf("reason %s takes the run over, and a point of the past cannot be taken over: leave out reason or at", req.Reason))
 }

@@ -148,10 +148,14 @@ func unusable(interrupt, why string) error {
 	return detailed(e, []answer.Problem{{Problem: why}})
 }
 
-// responseSchema returns the schema of the answer, empty for none. A large one is in the blob store.
+// responseSchema returns the schema of the answer, empty for none. A large one is in the blob store. An encrypted one checks nothing here: the
+// service has no key, and the executor that asked checks the answer.
 func (s *Service) responseSchema(ctx context.Context, r *reading, asked *schema.RunWaitingData) ([]byte, error) {
 	i := slices.IndexFunc(asked.Refs, func(ref schema.Ref) bool { return ref.Path == "/response_schema" })
-	if len(asked.ResponseSchema) > 0 || i < 0 {
+	switch {
+	case i >= 0 && asked.Refs[i].KeyID != "":
+		return nil, nil
+	case len(asked.ResponseSchema) > 0 || i < 0:
 		return asked.ResponseSchema, nil
 	}
 	run, digest, err := schema.ParseDataRef(asked.Refs[i].DataRef)

@@ -49,6 +49,23 @@ func (w *serviceWorld) control(verb, run string, req any) *schema.ControlReply {
 	return decodeAs[schema.ControlReply](w.tb, a.first)
 }
 
+// Only the executor that asked has the key of its schema.
+func TestInput_EncryptedSchema_AnswerIsNotChecked(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.aRun("run-1", 1, 10)
+	for _, asked := range []schema.RunWaitingData{
+		{InterruptID: "w1", ResponseSchema: value(`"c2VjcmV0"`), Refs: []schema.Ref{{Path: "/response_schema", KeyID: "k1", Codec: "aes"}}},
+		{InterruptID: "w2", Refs: []schema.Ref{{Path: "/response_schema", KeyID: "k1", Codec: "aes", DataRef: schema.DataRef("run-1", strings.Repeat("0", 64)), Size: 1}}},
+	} {
+		asked.Reason = schema.WaitHumanInput
+		x.publish(&asked, 0)
+	}
+	for _, id := range []string{"w1", "w2"} {
+		w.control(schema.VerbInput, "run-1", answerTo(id, `{"anything":1}`))
+	}
+}
+
 func TestAnAnswerEndsTheWaiting(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)

@@ -306,6 +306,23 @@ func TestAPointThatIsNotThereIsRefusedByName(t *testing.T) {
 		require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: at}).Code, at)
 		require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{At: at}).Code, at)
 	}
+	// A client that gives a reason would take an answer for its takeover.
+	for reason, says := range map[string]string{
+		"nonsense": "none of claim, request, restart, input, reopen", schema.TakeoverRewind: "not offered yet", schema.TakeoverRequest: "takes the run over",
+		schema.TakeoverReopen: "takes the run over",
+	} {
+		for _, at := range []string{"turn:1", "record:3"} {
+			e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "q", At: at, Reason: reason})
+			require.Equal(t, schema.CodeBadRequest, e.Code, reason)
+			require.Contains(t, e.Message, says, reason)
+			require.JSONEq(t, `{"path":"/reason"}`, string(e.Details), reason)
+		}
+	}
+	for _, reason := range []string{"nonsense", schema.TakeoverRewind} {
+		e := w.refused(schema.VerbRecover, "run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "q", Reason: reason})
+		require.Equal(t, schema.CodeBadRequest, e.Code, reason)
+		require.JSONEq(t, `{"path":"/reason"}`, string(e.Details), reason)
+	}
 	require.Equal(t, schema.CodeBadRequest, w.refused(schema.VerbGet, "run-1", schema.GetRequest{At: "turn:1", View: schema.ViewEvents, After: 1}).Code)
 	require.Equal(t, schema.CodeNotFound, w.refused(schema.VerbGet, "nobody", schema.GetRequest{At: "turn:1"}).Code)
 }

@@ -71,9 +71,9 @@ func headerName(attribute string) string {
 	return headerPrefix + attribute
 }
 
-// EncodeStructured returns the event as one JSON object, for Content-Type application/cloudevents+json.
-// JSON data is embedded byte for byte; other data, as well as JSON that is not valid, that is nested deeper than [MaxJSONDepth], or that is within white
-// space (which no reader of the envelope could tell from the envelope's own), as data_base64.
+// EncodeStructured returns the event as one JSON object on one line, for Content-Type application/cloudevents+json.
+// JSON data is embedded byte for byte. It is written as data_base64 where that cannot be: other data, JSON that is not valid, that is nested
+// deeper than [MaxJSONDepth], that has a line break, or that is within white space (which readers cannot tell from the envelope's own).
 func (e *Event) EncodeStructured() ([]byte, error) {
 	var buf bytes.Buffer
 	enc := jsontext.NewEncoder(&buf, jsontext.PreserveRawStrings(true))
@@ -93,7 +93,7 @@ func (e *Event) EncodeStructured() ([]byte, error) {
 	}
 	tail := ""
 	if len(e.Data) > 0 {
-		if e.isJSON() && e.Embeddable() && len(bytes.Trim(e.Data, jsonSpace)) == len(e.Data) {
+		if e.isJSON() && e.Embeddable() && !bytes.ContainsAny(e.Data, "\r\n") && len(bytes.Trim(e.Data, jsonSpace)) == len(e.Data) {
 			// Written by hand: the encoder would re-format the value, and the content hash is over raw bytes.
 			tail = `,"data":` + string(e.Data)
 		} else {

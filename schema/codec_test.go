@@ -278,13 +278,15 @@ func TestEncodeStructured_DataThatCannotBeEmbedded_IsBase64(t *testing.T) {
 	nested := func(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
 	for name, data := range map[string]string{
 		"no JSON": `{"turn":`, "two values": `1 2`, "a closing brace": `1}`, "a name twice": `{"a":1,"a":2}`, "too deep": nested(schema.MaxJSONDepth + 1),
+		"a line feed": "{\n\"a\":1}", "a carriage return": "{\r\"a\":1}",
 		"as deep as readers go": nested(10_000), "deeper than readers go": nested(10001), "invalid UTF-8": "\"\xff\"",
 	} {
 		e := &schema.Event{ID: "1", Source: "/waymark/f/e", Type: "io.waymark.turn.started.v1", Subject: "r", DataContentType: schema.ContentTypeJSON, Data: []byte(data)}
-		require.False(t, e.Embeddable(), name)
+		require.Equal(t, strings.HasPrefix(data, "{\n") || strings.HasPrefix(data, "{\r"), e.Embeddable(), name)
 		b, err := e.EncodeStructured()
 		require.NoError(t, err, name)
 		require.True(t, stdjson.Valid(b), name)
+		require.NotContains(t, string(b), "\n", name)
 		require.NotContains(t, string(b), `"data":`, name)
 		back, err := schema.Decode(nil, b)
 		require.NoError(t, err, name)

@@ -127,7 +127,7 @@ type PlanCall struct {
 // Saved is what need not be done again, against starting the run over. Times are sums of what was recorded: calls that
 // ran at once count one after the other, and what has no recorded duration counts as nothing.
 type Saved struct {
-	// Turns that have ended, and the tokens they used.
+	// Turns whose answer is recorded, or that have ended, and the tokens they used.
 	Turns int64 `json:"turns"`
 	Usage Usage `json:"usage,omitzero"`
 	// Tokens are Usage's input and output tokens together.
@@ -282,6 +282,8 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 	switch {
 	case o.Requested && !o.Replay.Rerunnable():
 		p.Action, p.Why, p.IdempotencyKey = CallMake, "it has not begun", key
+	case o.Replay == ReplayPure && o.Requested:
+		p.Why, p.IdempotencyKey = "its tool is pure: whether it ran is not recorded, and makes no difference", key
 	case o.Replay == ReplayPure:
 		p.Why, p.IdempotencyKey = "its tool is pure", key
 	case o.Replay == ReplayIdempotent:

@@ -260,6 +260,14 @@ func TestThePlanSaysWhatIsSaved(t *testing.T) {
 		Turns: 2, Usage: schema.Usage{InputTokens: 100, OutputTokens: 14, CacheReadInputTokens: 80}, Tokens: 114,
 		Calls: 4, ToolMS: 220, DurationMS: 220,
 	}, p.Saved)
+	// The model's answer is saved as soon as it is recorded.
+	r.write(&schema.TurnAnsweredData{
+		Turn: 3, Message: schema.Message{Role: schema.RoleAssistant}, DurationMS: 5, Usage: &schema.Usage{OutputTokens: 1},
+		Calls: []schema.RequestedCall{{ToolCallID: "c3", Name: "read", Replay: schema.ReplayPure}},
+	}, 3)
+	answered := schema.PlanOf(r.state)
+	require.Equal(t, []int64{3, 115, 2005}, []int64{answered.Saved.Turns, answered.Saved.Tokens, answered.Saved.ModelMS})
+	require.Contains(t, answered.Calls[0].Why, "whether it ran is not recorded")
 	require.Equal(t, []string{"build"}, p.PhasesSkipped)
 	require.Equal(t, "deploy", p.PhaseRestarted)
 	require.Len(t, p.Reused, 4)

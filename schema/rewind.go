@@ -23,6 +23,9 @@ func superseded(ranges []Superseded, n int64) bool {
 	return slices.ContainsFunc(ranges, func(r Superseded) bool { return r.After < n && n <= r.Through })
 }
 
+// LeftBehind reports whether a rewind left a record behind. Records are counted from 1, as [PointRecord] counts them.
+func (h *Head) LeftBehind(record int64) bool { return superseded(h.Superseded, record) }
+
 // RewindTo returns where a run goes on behind one of its own records, for run.resumed with the reason rewind. later has seen all records
 // behind it: calls that were begun there are in doubt, and signals that were sent there are open again. Other than in a fork, a call
 // that is still requested stays so, because the takeover itself fences the executor that could begin it.

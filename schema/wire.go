@@ -119,7 +119,7 @@ type RecoverRequest struct {
 	// After, for the view events, leaves out segments up to and including this number: the client has them.
 	After int `json:"after,omitzero"`
 	// At is a point of the run in its text form, see [Point]: the run as it was there is shown, and nothing is taken over.
-	// Executor and RequestID are not needed then.
+	// Executor and RequestID are not needed then, and Reason is refused.
 	At    string         `json:"at,omitzero"`
 	Extra jsontext.Value `json:",embed"`
 }

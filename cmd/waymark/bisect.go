@@ -106,7 +106,8 @@ func (c bisectCmd) Run(ctx context.Context, a *app) error {
 	case a.cli.JSON:
 		return document(a.stdout, found)
 	}
-	if err := printEvent(a, found.Event.Stream, event, ""); err != nil {
+	table := eventsCmd{Run_: c.Run_}
+	if err := table.print(a, found.Event.Stream, event, ""); err != nil {
 		return err
 	}
 	before := ""

@@ -318,10 +318,17 @@ func (conformCmd) show(a *app, checker *conform.Checker, shown *int) error {
 	}
 	for ; *shown < len(findings); *shown++ {
 		f := &findings[*shown]
-		_, err := fmt.Fprintf(a.stdout, "%s %s  %s\n  %s\n  expected  %s\n  found     %s\n  next      %s (%s)\n\n", f.Rule, f.Level, printable(f.Place()), f.Text,
-			printable(f.Expected), printable(f.Found), f.Next, f.Section)
-		if err != nil {
-			return err
+		for _, l := range []struct{ head, text string }{
+			{fmt.Sprintf("%s %s  ", f.Rule, f.Level), f.Place()},
+			{"  ", f.Text},
+			{"  expected  ", f.Expected},
+			{"  found     ", f.Found},
+			{"  next      ", fmt.Sprintf("%s (%s)", f.Next, f.Section)},
+			{"", ""},
+		} {
+			if _, err := fmt.Fprintln(a.stdout, hanging(a.stdout, l.head, l.text)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -371,21 +378,24 @@ func (conformCmd) summary(w io.Writer, r *conform.Report) error {
 				detail += ", in run " + o.Run
 			}
 		}
-		if _, err := fmt.Fprintf(w, "scenario %-18s %-8s  %s\n", o.Scenario, state, printable(detail)); err != nil {
+		if _, err := fmt.Fprintln(w, hanging(w, fmt.Sprintf("scenario %-18s %-8s  ", o.Scenario, state), detail)); err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "%s of %s judged by %d of %d rules: %s of rules that must be kept, %d of those that should\n",
-		plural(r.Events, "event"), plural(r.Runs, "run"), r.Judged, len(conform.Rules()), plural(r.Must, "breach", "breaches"), r.Should)
-	if r.Forgotten > 0 && err == nil {
-		_, err = fmt.Fprintf(w, "not judged: what came of %s later: there were too many at once, name one with --run\n", plural(r.Forgotten, "run"))
+	lines := []string{fmt.Sprintf("%s of %s judged by %d of %d rules: %s of rules that must be kept, %d of those that should",
+		plural(r.Events, "event"), plural(r.Runs, "run"), r.Judged, len(conform.Rules()), plural(r.Must, "breach", "breaches"), r.Should)}
+	if r.Forgotten > 0 {
+		lines = append(lines, fmt.Sprintf("not judged: later events of %s: there were too many at once, name one with --run", plural(r.Forgotten, "run")))
 	}
 	for _, n := range r.NotJudged {
-		if err == nil {
-			_, err = fmt.Fprintf(w, "not judged: %s, %s\n", n.Rule, n.Why)
+		lines = append(lines, fmt.Sprintf("not judged: %s, %s", n.Rule, n.Why))
+	}
+	for _, l := range lines {
+		if _, err := fmt.Fprintln(w, hanging(w, "", l)); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 func (conformCmd) list(a *app) error {
@@ -393,7 +403,7 @@ func (conformCmd) list(a *app) error {
 		return document(a.stdout, conform.Rules())
 	}
 	for _, r := range conform.Rules() {
-		if _, err := fmt.Fprintf(a.stdout, "%s %-6s  %s\n", r.ID, r.Level, r.Text); err != nil {
+		if _, err := fmt.Fprintln(a.stdout, hanging(a.stdout, fmt.Sprintf("%s %-6s  ", r.ID, r.Level), r.Text)); err != nil {
 			return err
 		}
 	}
@@ -415,7 +425,8 @@ func (conformCmd) scenes(a *app) error {
 	}
 	for i := range scenarios {
 		s := &scenarios[i]
-		if _, err := fmt.Fprintf(a.stdout, "%-18s %s\n%-18s seen as: %s\n", s.ID, s.Text, "", strings.Join(s.Steps(), ", ")); err != nil {
+		text, seen := hanging(a.stdout, fmt.Sprintf("%-18s ", s.ID), s.Text), hanging(a.stdout, fmt.Sprintf("%-18s ", ""), "seen as: "+strings.Join(s.Steps(), ", "))
+		if _, err := fmt.Fprintf(a.stdout, "%s\n%s\n", text, seen); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -72,7 +73,11 @@ func showAt(ctx context.Context, a *app, cl *client, run string, at schema.Point
 		})
 	case schema.ViewEvents:
 		return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-			return fleet.EventsAt(ctx, run, at, func(r schema.Record) error { return eventsCmd{}.show(a, r, run, nil) })
+			head, err := fleet.HeadAt(ctx, run, at)
+			if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
+				return err
+			}
+			return fleet.EventsAt(ctx, run, at, foldedEvents(ctx, a, fleet, run, head))
 		})
 	}
 	var reply schema.GetReply
@@ -105,7 +110,7 @@ func printState(a *app, s *schema.State) error {
 	}
 	messages := make([][]string, len(s.Messages))
 	for i, m := range s.Messages {
-		content := m.Message
+		content := encrypted.Value(m.Message, m.Refs)
 		content.Role = ""
 		messages[i] = []string{count(i + 1), count(m.Turn), m.Role, messagesText([]schema.Message{content})}
 	}
@@ -114,21 +119,18 @@ func printState(a *app, s *schema.State) error {
 	}, messages); err != nil {
 		return err
 	}
-	if len(s.Calls) == 0 {
-		return nil
-	}
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
+	if err := printValues(a, s.Values); err != nil {
 		return err
 	}
 	calls := make([][]string, len(s.Calls))
 	for i, c := range s.Calls {
-		result := string(c.Result)
+		result := encrypted.Field(string(c.Result), c.Refs, "/result")
 		if c.Error != nil {
-			result = words(c.Error.Type, c.Error.Message)
+			result = words(c.Error.Type, encrypted.Field(c.Error.Message, c.Refs, "/error/message"))
 		}
-		calls[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome), string(c.Arguments), result}
+		calls[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome), encrypted.Field(string(c.Arguments), c.Refs, "/arguments"), result}
 	}
-	return printTable(a.stdout, []column{
+	return printBelow(a, []column{
 		{title: "turn", right: true},
 		{title: "call"},
 		{title: "occ.", right: true},
@@ -139,11 +141,53 @@ func printState(a *app, s *schema.State) error {
 	}, calls)
 }
 
+// shortValue is the most of a value of the application's state that is shown, in bytes.
+const shortValue = 60
+
+// printValues lists the application's own state; a long value is there by its size.
+func printValues(a *app, values []schema.StateValue) error {
+	rows := make([][]string, len(values))
+	for i := range values {
+		v := &values[i]
+		shown := string(v.Value)
+		if len(v.Value) > shortValue {
+			shown = bytesText(int64(len(v.Value)))
+		}
+		rows[i] = []string{v.Key, encrypted.Field(shown, v.Refs, "/value"), count(v.Turn), ago(v.Time, a.now())}
+	}
+	return printBelow(a, []column{
+		{title: "state"},
+		{title: "value", shrinks: true},
+		{title: "turn", right: true, drop: 2},
+		{title: "set", drop: 1},
+	}, rows)
+}
+
 // showEvents prints a run's events from its first, sealed ones included, and holds none of them.
 func showEvents(ctx context.Context, a *app, cl *client, run string) error {
 	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-		return fleet.Events(ctx, run, func(r schema.Record) error {
-			return eventsCmd{}.show(a, r, run, nil)
-		})
+		head, err := fleet.Head(ctx, run)
+		if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
+			return err
+		}
+		return fleet.Events(ctx, run, foldedEvents(ctx, a, fleet, run, head))
 	})
+}
+
+// foldedEvents prints the events of a run with what the fold makes of each. last is the head behind them, which knows the rewinds.
+func foldedEvents(ctx context.Context, a *app, fleet *publisher.Fleet, run string, last schema.Head) func(schema.Record) error {
+	head, before := schema.NewHead(fleet.Name(), run), schema.StreamSequence(0)
+	return func(rec schema.Record) error {
+		if rec.Stream <= before {
+			head.Position = schema.Position{} // sequences that damage freed were used again
+		}
+		before = rec.Stream
+		keys, err := fleet.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		v := head.Apply(keys, &rec)
+		behind := v.Kind != schema.Skipped && last.LeftBehind(head.Records)
+		return eventsCmd{Run_: run}.show(a, rec, run, judgedByFold(v, behind))
+	}
 }

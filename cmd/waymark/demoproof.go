@@ -237,7 +237,7 @@ func (p *demoProof) print(w io.Writer) error {
 	}
 	var b strings.Builder
 	b.WriteByte('\n')
-	if err := printTable(pageLike(w, &b), []column{{title: "the proof"}, {title: "", right: true}, {title: "", shrinks: true}}, rows); err != nil {
+	if err := printTable(pageLike(w, &b), []column{{title: "the proof"}, {title: "", right: true}, {title: "", shrinks: true, wraps: true}}, rows); err != nil {
 		return err
 	}
 	if len(p.doubts) > 0 {
@@ -246,7 +246,7 @@ func (p *demoProof) print(w io.Writer) error {
 		for _, d := range p.doubts {
 			rows = append(rows, []string{d.run, d.call.String(), d.name, d.fate})
 		}
-		err := printTable(pageLike(w, &b), []column{{title: "in doubt"}, {title: "call"}, {title: "tool"}, {title: "what became of it", shrinks: true}}, rows)
+		err := printTable(pageLike(w, &b), []column{{title: "in doubt"}, {title: "call"}, {title: "tool"}, {title: "what became of it", shrinks: true, wraps: true}}, rows)
 		if err != nil {
 			return err
 		}

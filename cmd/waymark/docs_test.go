@@ -224,10 +224,10 @@ Other tools find that one through its context file: ` + "`nats --context <state 
 
 ` + "`waymark recover RUN --executor NAME`" + ` takes the run over: it opens a new epoch for NAME and fences whoever drives the
 run now. It prints where the run stands and which calls are in doubt; those with the policy hold wait for
-` + "`waymark settle`" + `. An executor without the SDK goes on from epoch, next_sequence and last_stream_sequence, which ` + "`--json`" + `
-prints in the view head, the default; ` + "`--view state`" + ` and ` + "`--view events`" + ` leave them out. Asked again with the same
-` + "`--request-id`" + ` it goes on with the epoch it opened. To look without taking over: ` + "`waymark runs get`" + `. An executor
-that then neither publishes nor sends heartbeats is taken for gone after ten seconds, and the fleet may claim the run.
+` + "`waymark settle`" + `. An executor without the SDK goes on from what ` + "`--json`" + ` prints with the view head: epoch,
+next_sequence, last_stream_sequence. Asked again with the same ` + "`--request-id`" + ` it goes on with the epoch it opened.
+To look without taking over: ` + "`waymark runs get`" + `. An executor that then neither publishes nor sends heartbeats is
+taken for gone after ten seconds, and the fleet may claim the run.
 
 ## When a run needs a person
 

@@ -527,7 +527,8 @@ func (d *doctor) letters(ctx context.Context) {
 		return
 	}
 	if n := stream.CachedInfo().State.Msgs; n > 0 {
-		d.add(name, checkWarning, "nats stream view "+schema.DeadLetterStream(d.cl.fleet), "%s %s kept, each with its reason", plural(n, "rejected event"), inNumber(n, "is", "are"))
+		d.add(name, checkWarning, "see why a run's events were refused with: "+d.cl.prompt.command("conform --run RUN --no-follow"),
+			"%s %s kept in the stream %s, each with its run and reason", plural(n, "rejected event"), inNumber(n, "is", "are"), schema.DeadLetterStream(d.cl.fleet))
 		return
 	}
 	d.add(name, checkOK, "", "none")

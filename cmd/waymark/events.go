@@ -32,11 +32,12 @@ type eventsCmd struct {
 
 // Help is the text below the flags.
 func (eventsCmd) Help() string {
-	return `The columns are the time, the position in the log, the run, the event's epoch and sequence, the event, and what it says. A ` +
-		`c in place of the sequence is a control event: not the executor but the daemon or a person wrote it. In a fleet with keys a control ` +
-		`event that none of them signed is shown as refused: somebody else wrote it. An executor's event that names a person or settles a ` +
-		`call is shown as not signed: the fold may take it or not. What the fold refuses for other reasons is shown like ` +
-		`any other event: --accepted leaves it out, and the stream WAYMARK_DEADLETTERS_FLEET has it with the reason.
+	return `The columns are the time, the position in the log, the run unless one is named, the event's epoch and sequence, the event, and ` +
+		`what it says. A c in place of the sequence is a control event, of the daemon or a person; a - is an executor's event without a ` +
+		`sequence. In a fleet with keys a control event that none of them signed is shown as refused. An executor's event that names a ` +
+		`person or settles a call is shown as not signed: the fold may take it or not. Events that the fold refuses for other reasons look ` +
+		`like all others: --accepted leaves them out, waymark runs get RUN --view events marks them, and waymark conform --run RUN ` +
+		`says what is wrong with them.
 
 Examples:
   waymark events                                  what happens from now on, in all runs
@@ -61,8 +62,11 @@ type eventLine struct {
 	Bytes []byte `json:"data_base64,omitzero"`
 	// Problem says why a message is no event.
 	Problem string `json:"problem,omitzero"`
-	// Refused says why the fold refuses a control event of a fleet with keys: none of them signed it.
+	// Refused says why the fold refuses the event. Of the log alone that is known of control events that no key of the fleet signed.
 	Refused string `json:"refused,omitzero"`
+	// Duplicate: the event is in the log once more, and counts once. LeftBehind: a rewind of the run left the event behind.
+	Duplicate  bool `json:"duplicate,omitzero"`
+	LeftBehind bool `json:"left_behind,omitzero"`
 	// Unsigned says that an executor wrote what a person may have to decide: whether it counts only the fold knows.
 	Unsigned bool `json:"unsigned,omitzero"`
 }
@@ -140,7 +144,7 @@ func (c eventsCmd) log(ctx context.Context, a *app, cl *client) error {
 		if err != nil {
 			return err
 		}
-		return c.show(a, m.Record, m.Subject, keys)
+		return c.show(a, m.Record, m.Subject, judgedByKeys(&m.Record, keys))
 	}, nil)
 	switch {
 	case err != nil || !c.NoFollow || read > 0:
@@ -171,7 +175,7 @@ func (c eventsCmd) observe(ctx context.Context, a *app, cl *client) error {
 		case <-ctx.Done():
 			return nil
 		case m := <-arriving:
-			if err := c.show(a, schema.NewRecord(0, m.Header, m.Data), m.Subject, nil); err != nil {
+			if err := c.show(a, schema.NewRecord(0, m.Header, m.Data), m.Subject, judged{}); err != nil {
 				return err
 			}
 		}
@@ -384,9 +388,47 @@ func (c eventsCmd) readOn(ctx context.Context, js jetstream.JetStream, names sch
 	}
 }
 
-// show writes one event. The daemon's barriers, and marks that a run is elsewhere, are none of a run's. Without keys it is one that the fold
-// has accepted.
-func (c eventsCmd) show(a *app, r schema.Record, subject string, keys *schema.Keys) error {
+// judged says what counts of an event; the zero value is an accepted one.
+type judged struct {
+	refused                         string
+	duplicate, unsigned, leftBehind bool
+}
+
+// judgedByKeys is what an event and the fleet's keys say, without the fold.
+func judgedByKeys(r *schema.Record, keys *schema.Keys) judged {
+	e, err := decodeRecord(r)
+	if err != nil || !keys.Any() {
+		return judged{}
+	}
+	return judged{refused: keys.Refuses(e, r.Stored), unsigned: keys.Concern(r) && !keys.Signed(e, r.Stored)}
+}
+
+// judgedByFold is what the fold made of an event.
+func judgedByFold(v schema.Verdict, leftBehind bool) judged {
+	j := judged{duplicate: v.Kind == schema.Duplicate, leftBehind: leftBehind}
+	if v.Kind == schema.Rejected {
+		j.refused = words(string(v.Reason), v.Detail)
+	}
+	return j
+}
+
+// doubt stands in front of what the event says, or in place of it.
+func (j *judged) doubt(e *schema.Event) string {
+	switch {
+	case j.refused != "":
+		return "refused: " + j.refused
+	case j.unsigned:
+		return "not signed: " + gist(e)
+	case j.duplicate:
+		return "sent again, counts once: " + gist(e)
+	case j.leftBehind:
+		return "left behind: " + gist(e)
+	}
+	return ""
+}
+
+// show writes one event. The daemon's barriers, and marks that a run is elsewhere, are none of a run's.
+func (c eventsCmd) show(a *app, r schema.Record, subject string, j judged) error {
 	e, err := decodeRecord(&r)
 	if err != nil {
 		if a.cli.JSON {
@@ -398,23 +440,15 @@ func (c eventsCmd) show(a *app, r schema.Record, subject string, keys *schema.Ke
 	if _, mark := schema.PlacedOf(e); mark || e.Subject == schema.BarrierRun {
 		return nil
 	}
-	refused, unsigned := "", false
-	if keys.Any() {
-		refused, unsigned = keys.Refuses(e, r.Stored), keys.Concern(&r) && !keys.Signed(e, r.Stored)
-	}
 	switch {
 	case a.cli.JSON && c.Raw:
 		return printStructured(a, e)
 	case a.cli.JSON:
 		l := newEventLine(r.Stream, e)
-		l.Refused, l.Unsigned = refused, unsigned
+		l.Refused, l.Unsigned, l.Duplicate, l.LeftBehind = j.refused, j.unsigned, j.duplicate, j.leftBehind
 		return line(a.stdout, l)
-	case refused != "":
-		return printEvent(a, r.Stream, e, "refused: "+refused)
-	case unsigned:
-		return printEvent(a, r.Stream, e, "not signed: "+gist(e))
 	}
-	return printEvent(a, r.Stream, e, "")
+	return c.print(a, r.Stream, e, j.doubt(e))
 }
 
 func newEventLine(stream schema.StreamSequence, e *schema.Event) eventLine {
@@ -438,22 +472,30 @@ func inColumn(id string, width int) string {
 	return text.Pad(printable(id), min(max(width, 12), schema.MaxName), ' ')
 }
 
-// printEvent writes an event as a line of a table. A doubt about it stands in place of what it says, and is not cut.
-func printEvent(a *app, stream schema.StreamSequence, e *schema.Event, doubt string) error {
+// placeText is the event's epoch with its sequence, or with what stands in its place.
+func placeText(e *schema.Event) string {
+	switch {
+	case e.Sequence != 0:
+		return fmt.Sprintf("%d.%d", e.Epoch, uint64(e.Sequence))
+	case e.IsControl():
+		return fmt.Sprintf("%d.c", e.Epoch)
+	case e.Epoch != 0:
+		return fmt.Sprintf("%d.-", e.Epoch)
+	}
+	return "-"
+}
+
+// print writes an event as a line of a table. A doubt about it stands in place of what it says, and is not cut.
+func (c eventsCmd) print(a *app, stream schema.StreamSequence, e *schema.Event, doubt string) error {
 	name := e.Name()
 	if name == "" {
 		name = e.Type
 	}
-	place := "-"
-	switch {
-	case e.Sequence != 0:
-		place = fmt.Sprintf("%d.%d", e.Epoch, uint64(e.Sequence))
-	case e.Epoch != 0:
-		place = fmt.Sprintf("%d.c", e.Epoch)
+	run := ""
+	if c.Run_ == "" {
+		run = inColumn(e.Subject, 20+(widthOf(a.stdout)-pipeWidth)/4) + "  "
 	}
-	width := widthOf(a.stdout)
-	head := fmt.Sprintf("%-12s  %7d  %s  %-7s  %-16s  ", clock(e.Time), stream,
-		inColumn(e.Subject, 20+(width-pipeWidth)/4), place, printable(name))
+	head := fmt.Sprintf("%-12s  %7d  %s%-7s  %-16s  ", clock(e.Time), stream, run, placeText(e), printable(name))
 	if doubt != "" {
 		_, err := fmt.Fprintln(a.stdout, head+printable(doubt))
 		return err

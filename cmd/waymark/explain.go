@@ -180,6 +180,7 @@ var transcriptErrors = []sentinel{
 	{transcript.ErrDiverged, exitConflict, hintNotWritten},
 	{transcript.ErrInUse, exitConflict, hintNotWritten + "; wait until that executor has ended it or, if it is gone for good, add --take-over"},
 	{transcript.ErrUnresolvedBlob, exitDamaged, ""},
+	{transcript.ErrEncrypted, exitUsage, "waymark has no keys and decrypts nothing; export the events as they are: waymark export RUN --format cloudevents"},
 }
 
 var archiveErrors = []sentinel{

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -37,7 +39,9 @@ func gist(e *schema.Event) string {
 	if schema.ErasedMark(e) {
 		return "the run was removed, and its id is not used again"
 	}
-	data, err := schema.ParseData(e)
+	shown := *e
+	shown.Data = encrypted.Data(e.Data)
+	data, err := schema.ParseData(&shown)
 	if err != nil {
 		return err.Error()
 	}
@@ -59,7 +63,12 @@ func gist(e *schema.Event) string {
 		for i := range d.Calls {
 			names[i] = d.Calls[i].ToolCallID + " " + d.Calls[i].Name
 		}
-		return words(fmt.Sprintf("turn %d", d.Turn), messagesText([]schema.Message{d.Message}), strings.Join(names, ", "))
+		answer := d.Message // without the parts that name its calls, which follow
+		answer.Parts = slices.DeleteFunc(slices.Clone(answer.Parts), func(p schema.Part) bool { return p.Type == schema.PartToolCall })
+		if len(answer.Parts) == 0 {
+			answer.Role = ""
+		}
+		return words(fmt.Sprintf("turn %d", d.Turn), messagesText([]schema.Message{answer}), strings.Join(names, ", "))
 	case *schema.TurnEndedData:
 		return words(fmt.Sprintf("turn %d", d.Turn), messagesText(d.Messages))
 	case *schema.MessageAddedData:
@@ -89,7 +98,11 @@ func gist(e *schema.Event) string {
 	case *schema.RunCancelRequestedData:
 		return d.Reason
 	case *schema.RunOrphanedData:
-		return words("executor "+d.Executor, d.LastSeen)
+		seen := ""
+		if d.LastSeen != "" {
+			seen = "last seen " + localTime(d.LastSeen)
+		}
+		return words("executor "+d.Executor, seen)
 	case *schema.RunInterruptedData:
 		return d.Reason
 	case *schema.LimitReachedData:
@@ -103,7 +116,7 @@ func gist(e *schema.Event) string {
 	case *schema.HandoffClosedData:
 		return words(d.HandoffID, d.Reason)
 	}
-	return string(e.Data)
+	return string(shown.Data)
 }
 
 // maxParts bounds the parts of a message that are worth a look on one line.
@@ -125,9 +138,6 @@ func messagesText(messages []schema.Message) string {
 	var list []string
 	for _, m := range messages {
 		shown := []string{}
-		if m.Role != "" {
-			shown = append(shown, m.Role)
-		}
 		for _, p := range m.Parts {
 			switch {
 			case p.Content != nil && *p.Content != "":
@@ -137,11 +147,15 @@ func messagesText(messages []schema.Message) string {
 			case p.ID != "":
 				shown = append(shown, p.ID)
 			}
-			if len(shown) > maxParts {
+			if len(shown) == maxParts {
 				break
 			}
 		}
-		list = append(list, strings.Join(shown, ": "))
+		said := strings.Join(shown, ", ")
+		if m.Role != "" {
+			said = strings.TrimSuffix(m.Role+": "+said, ": ")
+		}
+		list = append(list, said)
 	}
 	return strings.Join(list, "; ")
 }

@@ -83,7 +83,7 @@ func printHead(a *app, h *schema.Head, quarantined bool, more ...string) error {
 		"status", headStatus(h, quarantined), "claims", claimsText(h, quarantined), "ended by", endedBy(h), "limit reached", h.Limit,
 		"epoch", count(h.Epoch), "sequence", count(h.Sequence), "turn", turnText(h), "phase", h.Phase,
 		"phases done", strings.Join(h.CompletedPhases, ", "), "labels", labelsText(h.Labels),
-		"counts", counts, "rejected", rejectedText(h.Counts), "tokens", tokensText(h.Usage), "last error", lastError,
+		"counts", counts, "rejected", rejectedText(h.Counts), "signals", signalsText(h), "tokens", tokensText(h.Usage), "last error", lastError,
 		"summary", h.Summary, "started", started, "updated", ago(h.UpdatedAt, now), "position", positionText(h.Position),
 		"digest", h.Digest,
 	}
@@ -101,7 +101,36 @@ func printHead(a *app, h *schema.Head, quarantined bool, more ...string) error {
 	if err := printWaits(a, h.Interrupts); err != nil {
 		return err
 	}
+	if err := printSignals(a, h.Signals); err != nil {
+		return err
+	}
 	return printHandoffs(a, h.Handoffs)
+}
+
+// signalsText counts the signals that no turn has answered.
+func signalsText(h *schema.Head) string {
+	n := len(h.Signals)
+	switch {
+	case n == 0:
+		return ""
+	case h.Status.Terminal():
+		return fmt.Sprintf("the run ended with %s unread", plural(n, "signal"))
+	}
+	return fmt.Sprintf("%d not read yet", n)
+}
+
+// printSignals lists the signals that are open.
+func printSignals(a *app, signals []schema.OpenSignal) error {
+	rows := make([][]string, len(signals))
+	for i, s := range signals {
+		rows[i] = []string{s.SignalID, s.Name, count(s.Turn), ago(s.Since, a.now())}
+	}
+	return printBelow(a, []column{
+		{title: "signal"},
+		{title: "name", shrinks: true},
+		{title: "told in turn", right: true},
+		{title: "since", drop: 1},
+	}, rows)
 }
 
 // turnText is the last turn, of how many, and whether it is open and what for.
@@ -134,7 +163,7 @@ func continuesText(h *schema.Head) string {
 func claimsText(h *schema.Head, quarantined bool) string {
 	switch {
 	case quarantined:
-		return fmt.Sprintf("%d in a row made no progress: nobody is given the run any more", h.Stalled)
+		return fmt.Sprintf("%d in a row made no progress: no executor is given the run any more", h.Stalled)
 	case h.Stalled > 0 && !h.Status.Terminal():
 		return fmt.Sprintf("%d since its last progress", h.Stalled)
 	}
@@ -147,9 +176,9 @@ func endedBy(h *schema.Head) string {
 	case h.CompletedBy != "":
 		return "call " + h.CompletedBy + ", by its completion contract"
 	case h.Status == schema.StatusCompleted && h.Limit != "":
-		return "its executor, behind a limit; no call of a completion contract"
+		return "its executor behind a limit, not a completion contract"
 	case h.Status == schema.StatusCompleted:
-		return "its executor; no call of a completion contract"
+		return "its executor, not a completion contract"
 	}
 	return ""
 }
@@ -273,13 +302,17 @@ func labelsText(labels map[string]string) string {
 func rejectedText(c schema.Counts) string {
 	var list []string
 	for _, n := range []struct {
-		count int64
-		what  string
+		count     int64
+		one, more string
 	}{
-		{c.DeadLetters, "dead letters"}, {c.Fenced, "fenced"}, {c.Forked, "forked"}, {c.Duplicates, "duplicates"}, {c.Gaps, "gaps"},
+		{c.DeadLetters, "dead letter", "dead letters"},
+		{c.Fenced, "fenced", "fenced"},
+		{c.Forked, "forked", "forked"},
+		{c.Duplicates, "duplicate", "duplicates"},
+		{c.Gaps, "gap", "gaps"},
 	} {
 		if n.count > 0 {
-			list = append(list, fmt.Sprintf("%d %s", n.count, n.what))
+			list = append(list, plural(n.count, n.one, n.more))
 		}
 	}
 	return strings.Join(list, ", ")

@@ -31,15 +31,15 @@ func (c helpCmd) Run(a *app) error {
 	var b strings.Builder
 	b.WriteString(`
 Which server: the first of these that names one
-  --nats, --context                     command line
-  NATS_URL, NATS_CONTEXT                environment (WAYMARK_NATS_URL … come first)
-  the server of "waymark serve"         state directory of this user, or --state-dir
-  nats context select                   the context selected with the nats command
+  --nats, --context              command line
+  NATS_URL, NATS_CONTEXT         environment (WAYMARK_NATS_URL … come first)
+  the server of "waymark serve"  state directory of this user, or --state-dir
+  nats context select            the context selected with the nats command
 
 Exit codes:
 `)
 	for _, e := range exitCodes {
-		fmt.Fprintf(&b, "  %3d  %-12s %s\n", e.code, e.name, e.meaning)
+		b.WriteString(hanging(a.stdout, fmt.Sprintf("  %3d  %-12s ", e.code, e.name), e.meaning) + "\n")
 	}
 	_, err := a.stdout.Write([]byte(b.String()))
 	return err

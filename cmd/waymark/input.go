@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -57,6 +58,21 @@ type question struct {
 	SideEffect     string         `json:"side_effect,omitzero"`
 	IdempotencyKey string         `json:"idempotency_key,omitzero"`
 	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
+	// Encrypted has the key of each of these fields that is encrypted, by its name.
+	Encrypted map[string]string `json:"encrypted,omitzero"`
+}
+
+// noteKey notes the key of a field, if it has one.
+func (q *question) noteKey(field string, refs []schema.Ref, path string) bool {
+	key := encrypted.KeyOf(refs, path)
+	if key == "" {
+		return false
+	}
+	if q.Encrypted == nil {
+		q.Encrypted = map[string]string{}
+	}
+	q.Encrypted[field] = key
+	return true
 }
 
 // questions is what input prints as JSON when nothing is answered.
@@ -342,8 +358,9 @@ func asked(ctx context.Context, fleet *publisher.Fleet, s *schema.State, w *sche
 	for i := range slices.Backward(s.Waits) {
 		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {
 			q.Message, q.ResponseSchema = d.Message, d.ResponseSchema
+			q.noteKey(fieldMessage, d.Refs, "/message")
 			for _, r := range d.Refs {
-				if r.Path != "/response_schema" {
+				if r.Path != "/response_schema" || q.noteKey(fieldSchema, d.Refs, r.Path) {
 					continue
 				}
 				b, err := fleet.Blob(ctx, r.DataRef)
@@ -361,9 +378,25 @@ func asked(ctx context.Context, fleet *publisher.Fleet, s *schema.State, w *sche
 			if q.IdempotencyKey == "" {
 				q.IdempotencyKey = call.CallKey.IdempotencyKey(s.Head.Run)
 			}
+			q.noteKey(fieldArguments, call.Refs, "/arguments")
 		}
 	}
 	return q, nil
+}
+
+// Fields of a question that an executor may encrypt.
+const (
+	fieldMessage   = "message"
+	fieldArguments = "arguments"
+	fieldSchema    = "response_schema"
+)
+
+// readable is the text of a field, or the key that it is encrypted with.
+func (q *question) readable(field, text string) string {
+	if key := q.Encrypted[field]; key != "" {
+		return "  " + printable(encrypted.Text(key)) + "\n"
+	}
+	return text
 }
 
 // show prints a question for people, its text and its schema whole.
@@ -377,9 +410,9 @@ func (q *question) show(a *app) error {
 		return err
 	}
 	for _, part := range []struct{ title, text string }{
-		{"asks", wrapped(q.Message, widthOf(a.stdout))},
-		{"arguments", indented(q.Arguments, widthOf(a.stdout))},
-		{"an answer must satisfy", indented(q.ResponseSchema, widthOf(a.stdout))},
+		{"asks", q.readable(fieldMessage, wrapped(q.Message, widthOf(a.stdout)))},
+		{"arguments", q.readable(fieldArguments, indented(q.Arguments, widthOf(a.stdout)))},
+		{"an answer must satisfy", q.readable(fieldSchema, indented(q.ResponseSchema, widthOf(a.stdout)))},
 	} {
 		if part.text == "" {
 			continue
@@ -387,6 +420,10 @@ func (q *question) show(a *app) error {
 		if _, err := fmt.Fprintf(a.stdout, "%s:\n%s", part.title, part.text); err != nil {
 			return err
 		}
+	}
+	if q.Encrypted[fieldSchema] != "" {
+		_, err := io.WriteString(a.stdout, "The executor checks the answer, the daemon cannot. The answer is stored as it is, not encrypted.\n")
+		return err
 	}
 	return nil
 }

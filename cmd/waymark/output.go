@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -205,6 +206,38 @@ func fit(columns []column, widths []int, most int) {
 	}
 }
 
+// commandInLine finds a line that is a command, or ends with one.
+var commandInLine = regexp.MustCompile(`(^|: +)waymark `)
+
+// hanging is a line that begins with head, which is printable; what passes the width of w is wrapped below the beginning of the text. Words
+// are never broken, because ids are pasted, and a command stays on its line. A page that a program reads has one line.
+func hanging(w io.Writer, head, s string) string {
+	s = printable(s)
+	indent := text.StringWidthWithoutEscSequences(head)
+	most := mostOf(w)
+	if indent+text.StringWidthWithoutEscSequences(s) <= most || commandInLine.MatchString(s) {
+		return head + s
+	}
+	var b strings.Builder
+	b.WriteString(head)
+	at := indent
+	for i, word := range strings.Split(s, " ") {
+		width := text.StringWidthWithoutEscSequences(word)
+		switch {
+		case i == 0:
+		case at+1+width > most:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			at = indent
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += width
+	}
+	return b.String()
+}
+
 // printFields prints pairs of name and value; empty values are left out. Values are pasted, and none is cut.
 func printFields(w io.Writer, pairs ...string) error {
 	width := 0
@@ -216,7 +249,7 @@ func printFields(w io.Writer, pairs ...string) error {
 	var b strings.Builder
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			fmt.Fprintf(&b, "%-*s  %s\n", width, pairs[i], printable(pairs[i+1]))
+			b.WriteString(hanging(w, fmt.Sprintf("%-*s  ", width, pairs[i]), pairs[i+1]) + "\n")
 		}
 	}
 	_, err := io.WriteString(w, b.String())

@@ -225,12 +225,59 @@ func TestABlockKeepsWhatALineBeginsWithAndAllOfAValue(t *testing.T) {
 	require.Empty(t, indented(nil, pipeWidth))
 }
 
+// Ids and commands are pasted: a line is wrapped between words only, and a command not at all.
+func TestHanging_NarrowTerminal_WrapsBetweenWords(t *testing.T) {
+	t.Parallel()
+	narrow := page{io.Discard, 40, false}
+	prose, long := strings.Repeat("some words ", 8)+"end", strings.Repeat("x", 60)
+	for l := range strings.Lines(hanging(narrow, "label  ", prose)) {
+		require.LessOrEqual(t, len(strings.TrimRight(l, "\n")), 40)
+		require.Regexp(t, "^(label|     )  [a-z]", l)
+	}
+	require.Equal(t, prose, strings.Join(strings.Fields(hanging(narrow, "", prose)), " "), "nothing is lost")
+	require.Contains(t, hanging(narrow, "label  ", "one "+long+" two"), long)
+	for _, command := range []string{"waymark runs get " + prose, "see it with: waymark runs get " + prose} {
+		require.Equal(t, "  "+command, hanging(narrow, "  ", command))
+	}
+	require.Contains(t, hanging(narrow, "", "ask waymark settle about "+prose), "\n")
+	require.Equal(t, "a "+prose, hanging(page{io.Discard, 40, true}, "a ", prose), "a program reads one line")
+}
+
+func TestPlanTexts_RequestedCallAndNoTurn_AreCounted(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "1 make, 1 hold", notReusedText(&schema.Plan{Calls: []schema.PlanCall{{Action: schema.CallHold}, {Action: schema.CallMake}}}))
+	require.Equal(t, "2 calls", savedText(&schema.Saved{Calls: 2}))
+	require.Equal(t, "1 model answer, 7 tokens (3 in, 4 out)", savedText(&schema.Saved{Turns: 1, Tokens: 7, Usage: schema.Usage{InputTokens: 3, OutputTokens: 4}}))
+}
+
+func TestGist_AnswerAndOrphan_AreReadable(t *testing.T) {
+	t.Parallel()
+	event := func(name, data string) *schema.Event {
+		return &schema.Event{Type: schema.TypeOf(name), DataContentType: schema.ContentTypeJSON, Data: []byte(data)}
+	}
+	require.Equal(t, "turn 1, assistant: two, c1 look, c2 mail", gist(event(schema.TurnAnswered,
+		`{"turn":1,"message":{"role":"assistant","parts":[{"type":"text","content":"two"},{"type":"tool_call","id":"c1","name":"look"},{"type":"tool_call","id":"c2","name":"mail"}]},`+
+			`"calls":[{"tool_call_id":"c1","name":"look"},{"tool_call_id":"c2","name":"mail"}]}`)))
+	require.Regexp(t, `^executor e, last seen \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$`, gist(event(schema.RunOrphaned, `{"executor":"e","last_seen":"2026-01-31T08:00:00.123456789Z"}`)))
+}
+
 func TestMessages_EmptyText_LeavesNoMark(t *testing.T) {
 	t.Parallel()
 	empty, text := "", "on my way"
 	call := func(name string) schema.Part { return schema.Part{Type: "tool_call", Name: name} }
-	require.Equal(t, "assistant: book_berth: book_berth", messagesText([]schema.Message{
+	require.Equal(t, "assistant: book_berth, book_berth", messagesText([]schema.Message{
 		{Role: "assistant", Parts: []schema.Part{{Type: "text", Content: &empty}, call("book_berth"), call("book_berth")}},
 	}))
-	require.Equal(t, "on my way: book_berth", messagesText([]schema.Message{{Parts: []schema.Part{{Type: "text", Content: &text}, call("book_berth")}}}))
+	require.Equal(t, "on my way, book_berth", messagesText([]schema.Message{{Parts: []schema.Part{{Type: "text", Content: &text}, call("book_berth")}}}))
+}
+
+func TestDemoProof_NarrowTerminal_KeepsItsSentences(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	var proof demoProof
+	require.NoError(t, proof.print(page{&b, 80, false}))
+	require.NotContains(t, b.String(), "…")
+	for l := range strings.Lines(b.String()) {
+		require.LessOrEqual(t, len([]rune(strings.TrimRight(l, "\n"))), 80, b.String())
+	}
 }

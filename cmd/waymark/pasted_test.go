@@ -128,7 +128,7 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 		{"runs ls", []string{live, ended}},
 		{"runs get " + live, []string{live, call, asks}},
 		{"runs get " + live + " --view state", []string{live, call, asks}},
-		{"runs get " + live + " --view events", []string{live}},
+		{"runs get " + live + " --view events", nil},
 		{"runs watch " + ended, []string{ended}},
 		{"events --all --no-follow", []string{live, ended}},
 		{"plan " + live, []string{live, call, asks}},
@@ -152,6 +152,6 @@ func TestOutput_LongIDs_AreWholeAtEveryWidth(t *testing.T) {
 		require.NotContains(t, stdout, "…", "doctor at %q", columns)
 	}
 	_, stdout, _ := s.ask(t, false, "80", "erase", ended)
-	require.Regexp(t, `(?m)^removed +\d+ events? in the log, .* in lists$`, stdout)
+	require.Regexp(t, `(?ms)^removed +\d+ events? in the log, .* in lists$`, stdout)
 	require.Regexp(t, `(?m)^digest +[0-9a-f]{64}$`, stdout)
 }

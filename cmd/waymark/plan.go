@@ -43,7 +43,7 @@ func (c planCmd) Run(ctx context.Context, a *app) error {
 		if a.cli.JSON {
 			return errors.Join(document(a.stdout, plan), missing)
 		}
-		return errors.Join(c.print(a, &state.Head, &plan), missing)
+		return errors.Join(c.print(a, state, &plan), missing)
 	})
 }
 
@@ -62,7 +62,8 @@ var turnTexts = map[string]string{
 	schema.TurnNext:     "begins: no turn is open",
 }
 
-func (c planCmd) print(a *app, h *schema.Head, p *schema.Plan) error {
+func (c planCmd) print(a *app, s *schema.State, p *schema.Plan) error {
+	h := &s.Head
 	next := nextTexts[p.Next]
 	if p.Quarantined {
 		next = "nothing: its claims made no progress, and nobody is given it (waymark release)"
@@ -86,6 +87,7 @@ func (c planCmd) print(a *app, h *schema.Head, p *schema.Plan) error {
 		"position", positionText(at.Position), "new epoch", count(p.Epoch), "turn", turn,
 		"phases skipped", strings.Join(p.PhasesSkipped, ", "), "phase again", again,
 		"reused", reusedText(p), "not reused", notReusedText(p), "saved", savedText(&p.Saved),
+		"signals", signalsText(h),
 	); err != nil {
 		return err
 	}
@@ -98,6 +100,12 @@ func (c planCmd) print(a *app, h *schema.Head, p *schema.Plan) error {
 		}
 	}
 	if err := printWaits(a, p.Waits); err != nil {
+		return err
+	}
+	if err := printSignals(a, h.Signals); err != nil {
+		return err
+	}
+	if err := printValues(a, s.Values); err != nil {
 		return err
 	}
 	return printCommands(a, h, p)
@@ -125,7 +133,7 @@ func reusedText(p *schema.Plan) string {
 func notReusedText(p *schema.Plan) string {
 	var list []string
 	for _, action := range []schema.CallAction{
-		schema.CallRerun, schema.CallAdopt, schema.CallVerify, schema.CallHold, schema.CallWait, schema.CallDeny,
+		schema.CallMake, schema.CallRerun, schema.CallAdopt, schema.CallVerify, schema.CallHold, schema.CallWait, schema.CallDeny,
 	} {
 		n := 0
 		for i := range p.Calls {
@@ -149,14 +157,20 @@ func savedText(s *schema.Saved) string {
 		return "nothing yet"
 	}
 	span := func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Millisecond).String() }
-	t := plural(s.Turns, "turn") + ", " + plural(s.Calls, "call")
+	var list []string
+	if s.Turns > 0 {
+		list = append(list, plural(s.Turns, "model answer"))
+	}
+	if s.Calls > 0 {
+		list = append(list, plural(s.Calls, "call"))
+	}
 	if s.Tokens > 0 {
-		t += fmt.Sprintf(", %s (%d in, %d out)", plural(s.Tokens, "token"), s.Usage.InputTokens, s.Usage.OutputTokens)
+		list = append(list, fmt.Sprintf("%s (%d in, %d out)", plural(s.Tokens, "token"), s.Usage.InputTokens, s.Usage.OutputTokens))
 	}
 	if s.DurationMS > 0 {
-		t += fmt.Sprintf(", %s (model %s, tools %s)", span(s.DurationMS), span(s.ModelMS), span(s.ToolMS))
+		list = append(list, fmt.Sprintf("%s (model %s, tools %s)", span(s.DurationMS), span(s.ModelMS), span(s.ToolMS)))
 	}
-	return t
+	return strings.Join(list, ", ")
 }
 
 // printPlanCalls lists the calls that are not simply reused, and below it why, each reason once.
@@ -224,10 +238,8 @@ func printCommands(a *app, h *schema.Head, p *schema.Plan) error {
 		}
 	}
 	for i, l := range lines {
-		if i == 0 {
-			l = "\n" + printable(l)
-		} else {
-			l = printable(l)
+		if l = hanging(a.stdout, "", l); i == 0 {
+			l = "\n" + l
 		}
 		if _, err := fmt.Fprintln(a.stdout, l); err != nil {
 			return err

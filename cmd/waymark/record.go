@@ -11,17 +11,14 @@ import (
 // decodeRecord reads a record as an event.
 func decodeRecord(r *schema.Record) (*schema.Event, error) { return schema.Decode(r.Header, r.Body) }
 
-// printStructured prints an event as a structured CloudEvent on one line.
+// printStructured prints an event as a structured CloudEvent on one line. Its data stays as it is, because the event's id has its hash.
 func printStructured(a *app, e *schema.Event) error {
 	b, err := e.EncodeStructured()
 	if err != nil {
 		return fmt.Errorf("event %s: %w", e.ID, err)
 	}
 	v := jsontext.Value(b)
-	if err := v.Compact(); err != nil {
-		return fmt.Errorf("event %s: %w", e.ID, err)
-	}
-	if isTerminal(a.stdout) { // elsewhere the event stays as it is, byte for byte
+	if isTerminal(a.stdout) { // a program reads the bytes as they are
 		v = escaped(v)
 	}
 	_, err = a.stdout.Write(append(v, '\n'))

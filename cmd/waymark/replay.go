@@ -24,6 +24,7 @@ type replayCmd struct {
 func (replayCmd) Help() string {
 	return `The run is read anew twice, as a recovery reads it: from its events by this program, and folded by the daemon. Both must come to the ` +
 		`same state, and the calls of that state must be those that the events record, in their order, with their arguments and outcomes. ` +
+		`Events that a rewind left behind are not compared. ` +
 		`With --expect they must also be those of a file. The exit code is 9 when anything differs: for continuous integration.
 
 Examples:
@@ -102,8 +103,8 @@ func (c replayCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-// recorded holds the calls of a state against the events that record them, one by one. Those that a fork has of its base are
-// the other run's to be held against.
+// recorded compares the calls of a state with the events that record them, one by one. Events that a rewind left behind are not part of the
+// state. The calls that a fork has of its base are compared in the other run.
 func recorded(ctx context.Context, a *app, fleet *publisher.Fleet, run string, at schema.Point, state *schema.State) error {
 	differs := func(what string, key schema.CallKey) error {
 		return fail(exitDiffers, "see what is wrong with: "+a.prompt.command("verify "+run), "call %s of turn %d of run %s is not what %s says", key.ToolCallID, key.Turn, run, what)
@@ -122,7 +123,7 @@ func recorded(ctx context.Context, a *app, fleet *publisher.Fleet, run string, a
 			return err
 		}
 		v := head.Apply(keys, &rec)
-		if v.Kind != schema.Applied {
+		if v.Kind != schema.Applied || state.Head.LeftBehind(head.Records) {
 			return nil
 		}
 		switch d := v.Data.(type) {

@@ -18,7 +18,8 @@ type runsHistoryCmd struct {
 // Help is the text below the flags.
 func (runsHistoryCmd) Help() string {
 	return `A point is what waymark recover --at takes. Every boundary of a run is one as long as its events are kept; those with a revision ` +
-		`have a checkpoint of their own, too, which checkpoint:REVISION names. The columns are as after the event of their line.
+		`have a checkpoint of their own, too, which checkpoint:REVISION names. The columns are as after the event of their line. ` +
+		`A point that a rewind left behind says so, and its record's number names it: the run may use turns and steps of its numbers again.
 
 Examples:
   waymark runs history fix-login
@@ -38,7 +39,11 @@ type historyPoint struct {
 	Status   schema.Status   `json:"status"`
 	Events   int64           `json:"events"`
 	Digest   string          `json:"digest"`
-	Time     string          `json:"time,omitzero"`
+	// Record is the number of the event among the run's records. LeftBehind: a rewind went on in front of it.
+	Record     int64 `json:"record"`
+	LeftBehind bool  `json:"left_behind,omitzero"`
+
+	Time string `json:"time,omitzero"`
 	// Revision of the checkpoint that stands here, if one is kept.
 	Revision schema.Revision `json:"revision,omitzero"`
 }
@@ -92,6 +97,9 @@ func (c runsHistoryCmd) collect(ctx context.Context, fleet *publisher.Fleet, his
 			return err
 		}
 		v := head.Apply(keys, &rec)
+		if d, ok := v.Data.(*schema.RunResumedData); ok && d.To != nil && v.Kind == schema.Applied {
+			history.rewound(&head)
+		}
 		if !v.Boundary {
 			return nil
 		}
@@ -101,6 +109,16 @@ func (c runsHistoryCmd) collect(ctx context.Context, fleet *publisher.Fleet, his
 		}
 		return nil
 	})
+}
+
+// rewound marks the points that a rewind left behind. Names of turns and marks may come again behind it, the number of a record does not.
+func (history *runHistory) rewound(h *schema.Head) {
+	for i := range history.Points {
+		if p := &history.Points[i]; h.LeftBehind(p.Record) {
+			p.LeftBehind = true
+			p.Point = schema.Point{Kind: schema.PointRecord, Number: uint64(p.Record)}.String() //nolint:gosec // a count
+		}
+	}
 }
 
 // keep drops all but the newest points, which are last.
@@ -117,7 +135,7 @@ func newHistoryPoint(h *schema.Head, v schema.Verdict) historyPoint {
 	e := v.Event
 	p := historyPoint{
 		Event: e.Name(), EventID: e.ID, Position: h.Position, Epoch: h.Epoch, Sequence: h.Sequence, Turn: h.Turn, Status: h.Status,
-		Events: h.Counts.Events, Digest: h.Digest, Time: e.Time,
+		Events: h.Counts.Events, Digest: h.Digest, Time: e.Time, Record: h.Records,
 	}
 	name := schema.Point{Kind: schema.PointEvent, Name: e.ID}
 	marked, mark := v.Data.(*schema.CheckpointMarkedData)
@@ -148,7 +166,7 @@ func (history *runHistory) finish(limit int) {
 	for i := range history.Points {
 		p := &history.Points[i]
 		p.Revision = revisions[p.Position]
-		if p.Event != schema.CheckpointMarked {
+		if p.Event != schema.CheckpointMarked || p.LeftBehind {
 			continue
 		}
 		if marks[p.Point] {
@@ -165,8 +183,12 @@ func (history *runHistory) print(a *app) error {
 		if p.Revision != 0 {
 			revision = count(p.Revision)
 		}
+		status := string(p.Status)
+		if p.LeftBehind {
+			status = "left behind"
+		}
 		rows[i] = []string{
-			p.Point, p.Event, count(p.Turn), string(p.Status), count(p.Events), revision, fmt.Sprintf("%.16s", p.Digest), ago(p.Time, a.now()),
+			p.Point, p.Event, count(p.Turn), status, count(p.Events), revision, fmt.Sprintf("%.16s", p.Digest), ago(p.Time, a.now()),
 		}
 	}
 	if err := printTable(a.stdout, []column{

@@ -17,7 +17,7 @@ func printSteps(a *app, h *schema.Head, quarantined bool) error {
 		return nil
 	}
 	for _, step := range steps(a.prompt, h, quarantined) {
-		if _, err := fmt.Fprintln(a.stderr, printable(step)); err != nil {
+		if _, err := fmt.Fprintln(a.stderr, hanging(a.stdout, "", step)); err != nil {
 			return err
 		}
 	}
@@ -68,6 +68,9 @@ func steps(p prompt, h *schema.Head, quarantined bool) []string {
 		list = append(list, fmt.Sprintf("and %s more, see all with: %s", plural(len(calls)-maxSteps, "call"), p.command("runs get "+h.Run+" --view state")))
 	case !h.Status.Terminal() && len(h.InDoubt()) > min(len(calls), maxSteps):
 		list = append(list, "see what becomes of the calls in doubt with: "+p.command("plan "+h.Run))
+	}
+	if n := h.Counts.DeadLetters; n > 0 {
+		list = append(list, fmt.Sprintf("see why %s refused with: %s", inNumber(n, "an event was", fmt.Sprintf("%d events were", n)), p.command("conform --run "+h.Run+" --no-follow")))
 	}
 	for i := range h.Handoffs {
 		if o := &h.Handoffs[i]; o.Status == schema.HandoffStatusOffered {

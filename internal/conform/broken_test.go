@@ -442,6 +442,14 @@ var broken = map[string]func(t *testing.T) *tape{
 		r.refused(&schema.TurnStartedData{Turn: 1, Signals: []string{"s1"}}, 1)
 		return r
 	},
+	"WM-E-084": func(t *testing.T) *tape {
+		t.Helper()
+		r := newTape(t)
+		r.start()
+		require.Equal(t, schema.Applied, r.control(&schema.SignalSentData{SignalID: "s1", Name: "note"}, 0).Kind)
+		require.Equal(t, schema.Rejected, r.control(&schema.SignalSentData{SignalID: "s1", Name: "note"}, 0).Kind)
+		return r
+	},
 	"WM-E-090": func(t *testing.T) *tape {
 		t.Helper()
 		r := newTape(t)

@@ -197,9 +197,9 @@ func (c *Checker) Report() *Report {
 		why := ""
 		switch {
 		case rule.Source == Wire && !c.wire:
-			why = "the headers of NATS were not seen: they are where messages are published, and no recording of events has them"
+			why = "the headers of NATS were not seen: a message has them while it is published, the log does not"
 		case rule.Source == Beats && !c.heard:
-			why = "no heartbeat was seen: they are where messages are published, and no recording of events has them"
+			why = "no heartbeat was seen: the log has none, they are heard while they are published"
 		case rule.Source == Log && r.Events == 0:
 			why = "no event was seen"
 		default:

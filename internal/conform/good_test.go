@@ -332,6 +332,28 @@ func TestStoredOnce_ArgumentsAndResponse_BothFound(t *testing.T) {
 	require.Equal(t, []string{"/message/parts/0/arguments", "/message/parts/0/response"}, fields)
 }
 
+// A call that cannot be made never runs, so that no policy says what becomes of it.
+func TestPolicy_CallWithAnError_IsNotAskedFor(t *testing.T) {
+	t.Parallel()
+	r := newTape(t)
+	r.start()
+	r.write(&schema.TurnAnsweredData{
+		Turn: 1, Message: schema.Message{Role: schema.RoleAssistant, Parts: []schema.Part{schema.Text("hi")}},
+		Calls: []schema.RequestedCall{{ToolCallID: "c1", Name: "rm", Error: &schema.Error{Type: "unknown_tool", Message: "there is no rm"}}},
+	}, 1)
+	require.Empty(t, judge(t, r.out.Bytes()).Findings)
+}
+
+func TestFinding_InvalidData_SaysWhatWasFound(t *testing.T) {
+	t.Parallel()
+	r := newTape(t)
+	r.start()
+	r.put(r.make(&schema.StateSetData{Key: "plan", Value: []byte("1")}, 0, func(e *schema.Event) { e.Data = []byte(`{"value":1}`) }))
+	findings := judge(t, r.out.Bytes()).Findings
+	require.Len(t, findings, 1)
+	require.Equal(t, "/key is required", findings[0].Found)
+}
+
 func TestAFindingAboutAHeartbeatSaysWhichOne(t *testing.T) {
 	t.Parallel()
 	report := judge(t, broken["WM-E-100"](t).out.Bytes())

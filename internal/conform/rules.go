@@ -100,6 +100,7 @@ const (
 	ruleWaitDoubt    = "WM-E-081"
 	ruleExpires      = "WM-E-082"
 	ruleSignal       = "WM-E-083"
+	ruleSignalOnce   = "WM-E-084"
 	ruleOfferOpen    = "WM-E-090"
 	ruleOfferTaken   = "WM-E-091"
 	ruleOfferSize    = "WM-E-092"
@@ -369,6 +370,10 @@ var rules = []Rule{
 	{
 		ruleSignal, Must, "A signal that is consumed is open, and is consumed once.", sectionSignals,
 		"name only signals of the run's head that no other turn has", Log,
+	},
+	{
+		ruleSignalOnce, Must, "A signal that is sent has an id that no open signal of the run has.", sectionSignals,
+		"make a new signal_id for each signal; the one that is open has arrived and need not be sent again", Log,
 	},
 
 	{

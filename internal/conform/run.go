@@ -134,15 +134,15 @@ func (r *run) refused(a *moment) {
 	case schema.ReasonInvalidAttribute:
 		r.attribute(a)
 	case schema.ReasonInvalidData:
-		field, problem := "", v.Detail
+		field, found := "", v.Detail
 		_, err := schema.ParseData(e)
 		if bad, ok := errors.AsType[*schema.DataError](err); ok {
-			field, problem = bad.Path, bad.Problem
+			field, found = bad.Path, bad.Path+" "+bad.Problem
 			if field == "" {
-				field = "/"
+				field, found = "/", "the data "+bad.Problem
 			}
 		}
-		r.found(rule, a, field, "data as "+a.name+" has it", problem)
+		r.found(rule, a, field, "data as "+a.name+" has it", found)
 	case schema.ReasonFenced:
 		r.found(rule, a, "ce-epoch", fmt.Sprintf("nothing: the run is at epoch %d", a.epoch), epochText(e))
 	case schema.ReasonEpochAhead:
@@ -158,6 +158,12 @@ func (r *run) refused(a *moment) {
 			rule = ruleWaitDoubt
 		}
 		r.found(rule, a, "/tool_call_id", "a call that is open, and for a settlement in doubt", v.Detail)
+	case schema.ReasonSignal:
+		if a.name == schema.SignalSent {
+			r.found(ruleSignalOnce, a, "/signal_id", "an id that no open signal has", v.Detail)
+			return
+		}
+		r.found(rule, a, "", strings.TrimSuffix(lower(ruleText(rule)), "."), v.Detail)
 	default:
 		r.found(rule, a, "", strings.TrimSuffix(lower(ruleText(rule)), "."), v.Detail)
 	}

@@ -76,7 +76,9 @@ func (r *run) parts(a *moment, path string, m *schema.Message) {
 // answered judges an answer's calls, and the parts of its message that name them.
 func (r *run) answered(a *moment, d *schema.TurnAnsweredData) {
 	for i := range a.verdict.Calls {
-		r.policy(a, fmt.Sprintf("/calls/%d/replay", i), d.Calls[i].Replay)
+		if d.Calls[i].Error == nil { // a call that cannot be made never runs
+			r.policy(a, fmt.Sprintf("/calls/%d/replay", i), d.Calls[i].Replay)
+		}
 	}
 	for i := range d.Message.Parts {
 		p := &d.Message.Parts[i]

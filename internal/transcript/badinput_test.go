@@ -254,6 +254,15 @@ func TestExportNamesWhatIsInTheBlobStore(t *testing.T) {
 	s.Calls[0].Refs = nil
 	s.Messages[0].Refs = []schema.Ref{{Path: "/parts/0/content", DataRef: "waymark-blob:y"}}
 	require.ErrorIs(t, transcript.Export(&bytes.Buffer{}, s, transcript.OpenAIChat), transcript.ErrUnresolvedBlob)
+	s.Messages[0].Refs[0].KeyID = "k1"
+	err := transcript.Export(&bytes.Buffer{}, s, transcript.OpenAIChat)
+	require.ErrorIs(t, err, transcript.ErrEncrypted)
+	require.ErrorContains(t, err, "message 1 at /parts/0/content is encrypted with key k1")
+	require.NotContains(t, err.Error(), "blob store")
+	s.Messages[0].Refs = nil
+	s.Ended.Refs = []schema.Ref{{Path: "/output", KeyID: "k2"}}
+	require.NoError(t, transcript.Export(&bytes.Buffer{}, s, transcript.OpenAIChat), "it has no place for the output")
+	require.ErrorContains(t, transcript.Export(&bytes.Buffer{}, s, transcript.SWEAgent), "is encrypted with key k2")
 }
 
 // Nobody named the files beside a session: a link among them leads to what somebody else wrote, or to a pipe that never ends.

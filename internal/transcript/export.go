@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -13,9 +14,10 @@ import (
 // Export writes a run in a transcript format. It is derived from the state's messages, calls and results;
 // what came from the same format comes back JSON-equal. A run of another origin is written as that format
 // would have it. Content that is in the blob store must have been fetched before (the publisher's
-// Hydrate does it); [ErrUnresolvedBlob] says that it was not.
+// Hydrate does it); [ErrUnresolvedBlob] says that it was not. [ErrEncrypted]
+// names the key of encrypted content.
 func Export(w io.Writer, s *schema.State, f Format) error {
-	if err := resolved(s); err != nil {
+	if err := resolved(s, f); err != nil {
 		return fmt.Errorf("export run %s: %w", s.Head.Run, err)
 	}
 	x := &exporter{s: s, f: f, calls: make(map[schema.CallKey]*schema.Call, len(s.Calls))}
@@ -254,8 +256,8 @@ func (x *exporter) runFormat() Format {
 	return Format(x.s.Started.Labels["format"])
 }
 
-// ExportCloudEvents writes records as structured CloudEvents, one JSON object a line, as they were
-// published. Records that are no CloudEvents are counted and left out.
+// ExportCloudEvents writes records as structured CloudEvents, one JSON object a line. Data stays as it was published, byte for byte, because
+// ids have its hash. Records that are no CloudEvents are counted and left out.
 func ExportCloudEvents(w io.Writer, records iter.Seq2[schema.Record, error]) (written, left int, err error) {
 	for rec, err := range records {
 		if err != nil {
@@ -270,11 +272,7 @@ func ExportCloudEvents(w io.Writer, records iter.Seq2[schema.Record, error]) (wr
 		if err != nil {
 			return written, left, fmt.Errorf("export event %s: %w", e.ID, err)
 		}
-		v := jsontext.Value(b)
-		if err := v.Compact(); err != nil {
-			return written, left, fmt.Errorf("export event %s: %w", e.ID, err)
-		}
-		if err := write(w, v); err != nil {
+		if err := write(w, b); err != nil {
 			return written, left, err
 		}
 		written++
@@ -282,17 +280,30 @@ func ExportCloudEvents(w io.Writer, records iter.Seq2[schema.Record, error]) (wr
 	return written, left, nil
 }
 
-// resolved reports what still is in the blob store.
-func resolved(s *schema.State) error {
+// resolved reports content that is in the blob store, or encrypted.
+func resolved(s *schema.State, f Format) error {
 	for i := range s.Messages {
-		if len(s.Messages[i].Refs) > 0 {
-			return fmt.Errorf("message %d: %w", i, ErrUnresolvedBlob)
+		if err := readable(fmt.Sprintf("message %d", i+1), s.Messages[i].Refs); err != nil {
+			return err
 		}
 	}
 	for i := range s.Calls {
-		if len(s.Calls[i].Refs) > 0 {
-			return fmt.Errorf("call %s: %w", s.Calls[i].ToolCallID, ErrUnresolvedBlob)
+		if err := readable(fmt.Sprintf("call %s of turn %d", s.Calls[i].ToolCallID, s.Calls[i].Turn), s.Calls[i].Refs); err != nil {
+			return err
 		}
+	}
+	if s.Ended != nil && f == SWEAgent { // the others leave the output out
+		return readable("the end of the run", s.Ended.Refs)
+	}
+	return nil
+}
+
+func readable(what string, refs []schema.Ref) error {
+	if i := slices.IndexFunc(refs, func(r schema.Ref) bool { return r.KeyID != "" }); i >= 0 {
+		return fmt.Errorf("%s at %s %w with key %s", what, refs[i].Path, ErrEncrypted, refs[i].KeyID)
+	}
+	if len(refs) > 0 {
+		return fmt.Errorf("%s at %s: %w", what, refs[0].Path, ErrUnresolvedBlob)
 	}
 	return nil
 }

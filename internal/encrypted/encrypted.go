@@ -1,0 +1,135 @@
+package encrypted
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// KeyOf is the key that the field at a path is encrypted with; empty for a field that is not encrypted.
+func KeyOf(refs []schema.Ref, path string) string {
+	if i := slices.IndexFunc(refs, func(r schema.Ref) bool { return r.Path == path }); i >= 0 {
+		return refs[i].KeyID
+	}
+	return ""
+}
+
+// Text stands for a field that is encrypted with a key.
+func Text(key string) string { return "(encrypted with key " + key + ")" }
+
+// Field is the text of the field at a path, or [Text] of its key.
+func Field(text string, refs []schema.Ref, path string) string {
+	if key := KeyOf(refs, path); key != "" {
+		return Text(key)
+	}
+	return text
+}
+
+// Value is a value in which [Text] stands for each encrypted field. The paths of refs begin at the value.
+func Value[T any](v T, refs []schema.Ref) T {
+	if !slices.ContainsFunc(refs, func(r schema.Ref) bool { return r.KeyID != "" }) {
+		return v
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return v
+	}
+	var out T
+	if err := json.Unmarshal(readable(b, refs), &out); err != nil {
+		return v // the path names a field that is no text
+	}
+	return out
+}
+
+// Data is the data of an event in which [Text] stands for each encrypted field.
+func Data(data []byte) []byte {
+	if !bytes.Contains(data, []byte(`"key_id"`)) {
+		return data
+	}
+	var d struct {
+		Refs []schema.Ref `json:"refs"`
+	}
+	if json.Unmarshal(data, &d) != nil {
+		return data
+	}
+	return readable(data, d.Refs)
+}
+
+// field is the text that stands at a path, whose parts are left to go.
+type field struct {
+	path []string
+	text jsontext.Value
+}
+
+var unescape = strings.NewReplacer("~1", "/", "~0", "~")
+
+func readable(data jsontext.Value, refs []schema.Ref) jsontext.Value {
+	var fields []field
+	for _, r := range refs {
+		if r.KeyID == "" || !strings.HasPrefix(r.Path, "/") {
+			continue
+		}
+		text, err := json.Marshal(Text(r.KeyID))
+		if err != nil {
+			continue // the key's name is not UTF-8
+		}
+		path := strings.Split(r.Path[1:], "/")
+		for i := range path {
+			path[i] = unescape.Replace(path[i])
+		}
+		fields = append(fields, field{path, text})
+	}
+	if len(fields) == 0 {
+		return data
+	}
+	return replaced(data, fields)
+}
+
+// replaced is a JSON value with fields in it replaced. A field that is missing is added where its parent is there.
+func replaced(v jsontext.Value, fields []field) jsontext.Value {
+	below := make(map[string][]field)
+	for _, f := range fields {
+		if len(f.path) == 0 {
+			return f.text
+		}
+		below[f.path[0]] = append(below[f.path[0]], field{f.path[1:], f.text})
+	}
+	var changed any
+	switch v.Kind() {
+	case '{':
+		var members map[string]jsontext.Value
+		if json.Unmarshal(v, &members) != nil {
+			return v
+		}
+		for name, list := range below {
+			if child := replaced(members[name], list); child != nil {
+				members[name] = child
+			}
+		}
+		changed = members
+	case '[':
+		var list []jsontext.Value
+		if json.Unmarshal(v, &list) != nil {
+			return v
+		}
+		for name, fields := range below {
+			if i, err := strconv.Atoi(name); err == nil && i >= 0 && i < len(list) {
+				list[i] = replaced(list[i], fields)
+			}
+		}
+		changed = list
+	default:
+		return v
+	}
+	b, err := json.Marshal(changed, json.Deterministic(true))
+	if err != nil {
+		return v
+	}
+	return b
+}

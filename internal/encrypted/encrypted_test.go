@@ -1,0 +1,72 @@
+package encrypted_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func ref(path string) schema.Ref { return schema.Ref{Path: path, KeyID: "k", Codec: "c"} }
+
+func TestValue_PathsOfOthers_ChangeOnlyWhatIsThere(t *testing.T) {
+	t.Parallel()
+	const data = `{"a":{"b/c":[1.50,"x"]},"d":"y"}`
+	text := `"` + encrypted.Text("k") + `"`
+	for path, want := range map[string]string{
+		"/a/b~1c/1": `{"a":{"b/c":[1.50,` + text + `]},"d":"y"}`,
+		"/d":        `{"a":{"b/c":[1.50,"x"]},"d":` + text + `}`,
+		"/new":      `{"a":{"b/c":[1.50,"x"]},"d":"y","new":` + text + `}`,
+		"/a":        `{"a":` + text + `,"d":"y"}`,
+		"/a/b~1c/2": data, "/a/b~1c/-1": data, "/a/b~1c/x": data, "/d/e": data, "/no/where": data, "": data, "d": data,
+	} {
+		require.Equal(t, want, string(encrypted.Value(jsontext.Value(data), []schema.Ref{ref(path)})), path)
+	}
+	both := encrypted.Value(jsontext.Value(data), []schema.Ref{ref("/d"), ref("/a/b~1c/1"), {Path: "/a", DataRef: "elsewhere"}})
+	require.Equal(t, 2, strings.Count(string(both), text))
+	part := encrypted.Value(schema.Text("c2VjcmV0"), []schema.Ref{ref("/content")})
+	require.Equal(t, encrypted.Text("k"), *part.Content)
+	require.Equal(t, 7, encrypted.Value(7, []schema.Ref{ref("/content")}))
+	require.Equal(t, "x", encrypted.Field("x", []schema.Ref{ref("/a")}, "/b"))
+}
+
+// An executor may name as many paths as an event holds.
+func TestData_ThousandsOfRefs_AreReadOnce(t *testing.T) {
+	t.Parallel()
+	d := schema.TurnAnsweredData{Turn: 1}
+	for i := range 5000 {
+		d.Calls = append(d.Calls, schema.RequestedCall{ToolCallID: fmt.Sprint("c", i), Name: "look", Arguments: jsontext.Value(`"c2VjcmV0"`)})
+		d.Refs = append(d.Refs, ref(fmt.Sprintf("/calls/%d/arguments", i)))
+	}
+	b, err := json.Marshal(&d)
+	require.NoError(t, err)
+	began := time.Now()
+	require.NotContains(t, string(encrypted.Data(b)), "c2VjcmV0")
+	require.Less(t, time.Since(began), 5*time.Second)
+}
+
+// FuzzData tries the data of events, which anybody wrote.
+func FuzzData(f *testing.F) {
+	f.Add([]byte(`{"result":"c2VjcmV0","refs":[{"path":"/result","key_id":"k","codec":"c"}]}`))
+	f.Add([]byte(`{"a":[{"b":1}],"refs":[{"path":"/a/0/b","key_id":"k"},{"path":"/a","key_id":"k"},{"path":"/refs/0","key_id":"k"}]}`))
+	f.Add([]byte(`{"refs":[{"path":"/~1","key_id":"\n"},{"path":"//","key_id":"k"}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		out := encrypted.Data(data)
+		if jsontext.Value(data).IsValid() {
+			require.True(t, jsontext.Value(out).IsValid(), "%s", out)
+		}
+		var d struct {
+			Refs []schema.Ref `json:"refs"`
+		}
+		if json.Unmarshal(data, &d) == nil {
+			encrypted.Value(jsontext.Value(data), d.Refs)
+		}
+	})
+}
