@@ -266,7 +266,7 @@ func TestThePlanSaysWhatIsSaved(t *testing.T) {
 		Calls: []schema.RequestedCall{{ToolCallID: "c3", Name: "read", Replay: schema.ReplayPure}},
 	}, 3)
 	answered := schema.PlanOf(r.state)
-	require.Equal(t, []int64{3, 115, 2005}, []int64{answered.Saved.Turns, answered.Saved.Tokens, answered.Saved.ModelMS})
+	require.Equal(t, []int64{3, 115, 5}, []int64{answered.Saved.Turns, answered.Saved.Tokens, answered.Saved.ModelMS})
 	require.Contains(t, answered.Calls[0].Why, "whether it ran is not recorded")
 	require.Equal(t, []string{"build"}, p.PhasesSkipped)
 	require.Equal(t, "deploy", p.PhaseRestarted)

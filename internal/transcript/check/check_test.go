@@ -87,7 +87,7 @@ func TestEveryChangeOfTheStateIsFound(t *testing.T) {
 		"the tool's word":  func(s *schema.State) { s.Calls[0].IsError = &yes },
 		"a missing call":   func(s *schema.State) { s.Calls = s.Calls[1:] },
 		"a doubled call":   func(s *schema.State) { s.Calls = append(s.Calls, s.Calls[0]) },
-		"usage":            func(s *schema.State) { s.Turns[0].Ended.Usage.OutputTokens++ },
+		"usage":            func(s *schema.State) { s.Turns[0].Usage().OutputTokens++ },
 		"the sum of usage": func(s *schema.State) { s.Head.Usage.InputTokens++ },
 		"a dead letter":    func(s *schema.State) { s.Head.Counts.DeadLetters++ },
 		"the order":        func(s *schema.State) { s.Calls[0], s.Calls[1] = s.Calls[1], s.Calls[0] },
