@@ -244,7 +244,7 @@ func withServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) e
 type restoreCmd struct {
 	trustFlags
 	Dir      string   `arg:"" help:"Directory of the backup."`
-	Replicas int      `default:"0" placeholder:"N" help:"Copies of every stream (default: as many as it had)."`
+	Replicas positive `placeholder:"N" help:"Copies of every stream (default: as many as it had)."`
 	Quota    byteSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: as it was)."`
 }
 
@@ -280,7 +280,7 @@ func (c restoreCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		done, err = backup.Restore(ctx, js, backup.Target{
-			Dir: c.Dir, Trust: trust, Replicas: c.Replicas, Quota: int64(c.Quota), OnStream: a.streamNotes("restoring"),
+			Dir: c.Dir, Trust: trust, Replicas: int(c.Replicas), Quota: int64(c.Quota), OnStream: a.streamNotes("restoring"),
 		})
 		return err
 	}

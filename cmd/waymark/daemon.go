@@ -247,26 +247,26 @@ func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetst
 	switch stored, _, err := fleets.Get(ctx, a.cli.Fleet); {
 	case err == nil:
 		config = stored.Config()
-		if c.Shards != 0 && c.Shards != config.Shards {
-			log.Warn().Int("shards", config.Shards).Int("asked", c.Shards).Str("hint", a.prompt.command("shards set "+strconv.Itoa(c.Shards))).
+		if int(c.Shards) != 0 && int(c.Shards) != config.Shards {
+			log.Warn().Int("shards", config.Shards).Int("asked", int(c.Shards)).Str("hint", a.prompt.command("shards set "+strconv.Itoa(int(c.Shards)))).
 				Msg("the fleet has another number of shards: --shards is for a new fleet")
 		}
 		change = func(ctx context.Context, js jetstream.JetStream, want kvstore.FleetConfig) error {
 			_, err := kvstore.Change(ctx, js, a.cli.Fleet, func(c *kvstore.FleetConfig) {
-				want.Shards, want.Retention = c.Shards, c.Retention // which may change at this moment
+				want.Shards, want.Retention = int(c.Shards), c.Retention // which may change at this moment
 				*c = want
 			})
 			return err
 		}
 	case (errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing)) && d.server != nil: // the bucket of settings comes with the first fleet
-		config.QuotaBytes = roomyQuota(d.storeRoom(), max(c.Shards, 1))
+		config.QuotaBytes = roomyQuota(d.storeRoom(), max(int(c.Shards), 1))
 	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing):
 		return kvstore.FleetSettings{}, err
 	}
 	if config.Shards == 0 {
-		config.Shards = c.Shards
+		config.Shards = int(c.Shards)
 	}
-	for to, from := range map[*int]int{&config.Replicas: c.Replicas, &config.CheckpointsPerRun: c.Checkpoints} {
+	for to, from := range map[*int]int{&config.Replicas: int(c.Replicas), &config.CheckpointsPerRun: int(c.Checkpoints)} {
 		if from != 0 {
 			*to = from
 		}

@@ -26,9 +26,9 @@ type fleetAddCmd struct {
 	Include     string    `placeholder:"FILE" help:"The fleets.conf of the servers, where it is on this machine: the fleet's part of the configuration is copied beside it, and included in it once."`
 	Quota       quotaSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: 10GiB)."`
 	Storage     byteSize  `default:"0" placeholder:"SIZE" help:"Disk that the fleet may use in all, copies counted (default: four times its logs and 1GiB for each copy). More is refused by the server."`
-	Shards      int       `default:"0" placeholder:"N" help:"Shards of the fleet (default: 1), also in the permissions."`
-	Replicas    int       `default:"0" placeholder:"N" help:"Copies of every stream; 3 on a cluster of three (default: 1)."`
-	Checkpoints int       `default:"0" placeholder:"N" help:"Checkpoints kept of each run, 1 to 64 (default: 5)."`
+	Shards      positive  `placeholder:"N" help:"Shards of the fleet (default: 1), also in the permissions."`
+	Replicas    positive  `placeholder:"N" help:"Copies of every stream; 3 on a cluster of three (default: 1)."`
+	Checkpoints positive  `placeholder:"N" help:"Checkpoints kept of each run, 1 to 64 (default: 5)."`
 	Connections int64     `default:"0" placeholder:"N" help:"Connections that its executors may have, and its observers, and its operators (default: no limit)."`
 	Operators   []string  `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators that get a key of their own; the log names the key of each decision."`
 	Duties      string    `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators approve, and cannot start runs or publish events. joint: operators have the rights of executors, too (default: joint)."`
@@ -92,7 +92,7 @@ func (c fleetAddCmd) Run(ctx context.Context, a *app) error {
 	if err := schema.CheckName("fleet", c.Name); err != nil {
 		return err
 	}
-	done := fleetAdded{Fleet: c.Name, Shards: max(c.Shards, 1)}
+	done := fleetAdded{Fleet: c.Name, Shards: max(int(c.Shards), 1)}
 	var files *fleetFiles
 	if c.Dir != "" {
 		var err error
@@ -177,7 +177,7 @@ func (c fleetAddCmd) provision(ctx context.Context, a *app, done *fleetAdded, fi
 
 // change puts what flags name into a fleet's configuration.
 func (c fleetAddCmd) change(config *kvstore.FleetConfig) {
-	for to, from := range map[*int]int{&config.Shards: c.Shards, &config.Replicas: c.Replicas, &config.CheckpointsPerRun: c.Checkpoints} {
+	for to, from := range map[*int]int{&config.Shards: int(c.Shards), &config.Replicas: int(c.Replicas), &config.CheckpointsPerRun: int(c.Checkpoints)} {
 		if from != 0 {
 			*to = from
 		}

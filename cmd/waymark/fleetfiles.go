@@ -204,7 +204,7 @@ func (c fleetAddCmd) merge(a *app, f *fleetFiles) error {
 	if f.URL == "" {
 		return fail(exitUsage, "name them with --nats, such as tls://nats-1:4222,tls://nats-2:4222", "the addresses of the servers are not known")
 	}
-	for to, from := range map[*int]int{&f.Shards: c.Shards, &f.Replicas: c.Replicas} {
+	for to, from := range map[*int]int{&f.Shards: int(c.Shards), &f.Replicas: int(c.Replicas)} {
 		if from < 0 {
 			return fail(exitUsage, "use a number of 1 or more", "--shards and --replicas cannot be %d", from)
 		}

@@ -134,6 +134,8 @@ func (c inputCmd) payload(a *app) (jsontext.Value, error) {
 		return nil, nil
 	case c.Allow, c.Deny:
 		return c.decision()
+	case c.Text != nil && *c.Text == "":
+		return nil, fail(exitUsage, `say what is answered; for a text that is empty use --json-value '""'`, "--text is empty")
 	case c.Text != nil:
 		b, err := json.Marshal(*c.Text)
 		if err != nil {

@@ -36,6 +36,19 @@ var units = []struct {
 	{"", 1},
 }
 
+// positive is a number of things that a flag may say. Left out it is 0, for the default; 0 itself is a mistake.
+type positive int
+
+// UnmarshalText reads the flag.
+func (n *positive) UnmarshalText(text []byte) error {
+	v, err := strconv.Atoi(string(text))
+	if err != nil || v < 1 {
+		return fmt.Errorf("%q is no number from 1 on; leave the flag out for the default", text)
+	}
+	*n = positive(v)
+	return nil
+}
+
 func parseByteSize(s string) (byteSize, error) {
 	lower := strings.ToLower(strings.TrimSpace(s))
 	for _, u := range units {
