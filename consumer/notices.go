@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"strconv"
 	"strings"
@@ -192,9 +193,18 @@ func requested(a *accepted) []*schema.Event {
 			continue // it was read from JSON
 		}
 		events = append(events, &schema.Event{
-			ID: fmt.Sprintf("%s/%d", e.ID, i+1), Source: e.Source, Type: schema.TypeOf(schema.ToolCalled), Subject: e.Subject, Time: e.Time,
+			ID: calledID(e.ID, i+1), Source: e.Source, Type: schema.TypeOf(schema.ToolCalled), Subject: e.Subject, Time: e.Time,
 			Epoch: e.Epoch, Turn: d.Turn, TraceParent: e.TraceParent, DataRef: dataref, DataContentType: schema.ContentTypeJSON, Data: body,
 		})
 	}
 	return events
+}
+
+// calledID is the id of the observed tool.called of a call of an answer. Where it would be too long, a hash stands for the answer's id.
+func calledID(answer string, n int) string {
+	id := fmt.Sprintf("%s/%d", answer, n)
+	if len(id) > schema.MaxIdentifier {
+		id = fmt.Sprintf("sha256-%x/%d", sha256.Sum256([]byte(answer)), n)
+	}
+	return id
 }

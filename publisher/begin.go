@@ -42,7 +42,7 @@ func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
 			return fmt.Errorf("beginning call %s in turn %d of run %s: %w: its outcome is recorded; ask the model for a new call to run the tool again",
 				key.ToolCallID, key.Turn, r.id, ErrConflict)
 		case v.open == nil: // not recorded yet: the proof of the epoch is all there is
-		case v.open.InDoubt, v.outcome != nil, v.stage == running && !v.open.Replay.Rerunnable():
+		case v.open.InDoubt, v.outcome != nil, (v.stage == running || v.stage == 0) && !v.open.Replay.Rerunnable():
 			if err := r.hold(ctx, key, v.open, ""); err != nil {
 				return err
 			}

@@ -106,7 +106,7 @@ func outdates(v schema.Verdict, items []*item) bool {
 
 // leftInDoubt returns a [*HeldError] for a call of which nobody knows what became of it and that must not be run again,
 // if there is one: the run must not be completed over it. It is in doubt, or this handle began it and did not learn its
-// outcome; then it is in doubt for the next executor.
+// outcome; then it is in doubt for the next executor. Work that leaves out a call that a person wants run again is wrong.
 func (r *Run) leftInDoubt() error {
 	head := r.planned()
 	r.mu.Lock()
@@ -114,8 +114,11 @@ func (r *Run) leftInDoubt() error {
 	for i := range head.OpenCalls {
 		c := &head.OpenCalls[i]
 		begun := r.calls.stage[c.CallKey] == running && r.calls.outcomes[c.CallKey] == nil
-		if (c.InDoubt && !c.Late || begun) && (!c.Replay.Rerunnable() || c.Held) || c.Again {
+		switch {
+		case (c.InDoubt && !c.Late || begun) && (!c.Replay.Rerunnable() || c.Held):
 			return r.held(c, "")
+		case c.Again:
+			return fmt.Errorf("run %s: %w: a person settled call %s of turn %d as rerun, and the work ended without it: run each open call with Turn.Tool", r.id, ErrConflict, c.ToolCallID, c.Turn)
 		}
 	}
 	return nil

@@ -126,6 +126,14 @@ func (r *Run) takeUp(reply *schema.RecoverReply) error {
 	defer r.mu.Unlock()
 	r.last, r.lastID = reply.LastStream, r.head.Position.ID
 	r.taken = time.Now()
+	if r.state != nil && r.head.TurnOpen {
+		for i := range r.state.Calls {
+			// A start of the turn abandoned it, and not a person: the model may use the id again.
+			if c := &r.state.Calls[i]; c.Turn == r.head.Turn && c.Outcome == schema.OutcomeAbandoned && len(c.Settlements) == 0 {
+				r.calls.asked[c.CallKey] = true
+			}
+		}
+	}
 	for i := range r.head.OpenCalls {
 		c := &r.head.OpenCalls[i]
 		r.calls.old[c.CallKey] = true

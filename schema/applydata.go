@@ -291,13 +291,19 @@ func (h *Head) answered() {
 
 // noDoubt ends the waiting for the settlement of a call.
 func (h *Head) noDoubt(key CallKey) {
-	if len(h.Interrupts) == 0 {
+	h.unasked(func(o *OpenInterrupt) bool { return o.Reason == WaitToolInDoubt && o.CallKey() == key })
+}
+
+// unasked ends waiting without an answer.
+func (h *Head) unasked(which func(*OpenInterrupt) bool) {
+	n := len(h.Interrupts)
+	if n == 0 {
 		return
 	}
-	h.Interrupts = nilIfEmpty(slices.DeleteFunc(h.Interrupts, func(o OpenInterrupt) bool {
-		return o.Reason == WaitToolInDoubt && o.CallKey() == key
-	}))
-	h.answered()
+	h.Interrupts = nilIfEmpty(slices.DeleteFunc(h.Interrupts, func(o OpenInterrupt) bool { return which(&o) }))
+	if len(h.Interrupts) < n {
+		h.answered()
+	}
 }
 
 // expiry is when a wait expires, by the server's clock: as long behind the event's arrival as expires_at is behind the event's own time,

@@ -50,12 +50,6 @@ func (h *Head) abandon(all bool) []CallKey {
 		}
 		keys = append(keys, h.closeCall(i))
 	}
-	if len(keys) > 0 && len(h.Interrupts) > 0 {
-		h.Interrupts = nilIfEmpty(slices.DeleteFunc(h.Interrupts, func(o OpenInterrupt) bool {
-			return o.ToolCallID != "" && slices.Contains(keys, o.CallKey())
-		}))
-		h.answered()
-	}
 	return keys
 }
 
@@ -315,7 +309,6 @@ func (h *Head) toolClosed(e *Event, id string, occurrence int, count *int64) Ver
 		return rejected(ReasonUnknownCall, "call %.80q of turn %d is not open", id, e.Turn)
 	}
 	*count++
-	h.noDoubt(h.OpenCalls[i].CallKey)
 	return h.closed(i)
 }
 
@@ -326,9 +319,11 @@ func (h *Head) closed(i int) Verdict {
 	return v
 }
 
+// closeCall takes a call from the open ones, and what people are asked about it.
 func (h *Head) closeCall(i int) CallKey {
 	key := h.OpenCalls[i].CallKey
 	h.OpenCalls = nilIfEmpty(slices.Delete(h.OpenCalls, i, i+1))
+	h.unasked(func(o *OpenInterrupt) bool { return o.ToolCallID != "" && o.CallKey() == key })
 	if key.Turn == h.Turn && key.Turn != 0 {
 		h.TurnCalls = append(h.TurnCalls, key.ToolCallID)
 	}
@@ -353,8 +348,8 @@ func (h *Head) toolSettled(e *Event, p *place, d *ToolSettledData) Verdict {
 		return rejected(ReasonInvalidData, "call %.80q has no late result to adopt", d.ToolCallID)
 	}
 	h.Counts.Settled++
-	h.noDoubt(c.CallKey)
 	if d.How == SettledRerun {
+		h.noDoubt(c.CallKey)
 		c.InDoubt, c.Held, c.Late, c.Told, c.Epoch, c.Decision = false, false, false, false, h.Epoch, ""
 		c.Requested, c.Again = c.Requested || p.control, p.control // an executor's own settlement begins it
 		return Verdict{Kind: Applied, Boundary: true, Call: c.CallKey}

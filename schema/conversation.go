@@ -25,13 +25,15 @@ func (s *State) callFinder() func(turn int32, p *Part) *Call {
 	type use struct {
 		slot
 		kind string
+		// whole: the part has its response itself, as that of a call which is not recorded. It is counted apart.
+		whole bool
 	}
 	used := make(map[use]int)
 	return func(turn int32, p *Part) *Call {
 		k := slot{turn, p.ID}
 		if p.CallTurn != 0 {
 			k.turn = p.CallTurn
-		} else if len(calls[k]) == 0 || used[use{k, p.Type}] >= len(calls[k]) && p.Occurrence == 0 {
+		} else if len(calls[k]) == 0 || used[use{k, p.Type, len(p.Response) > 0}] >= len(calls[k]) && p.Occurrence == 0 {
 			for _, t := range slices.Backward(turnsOf[p.ID]) {
 				if turn == 0 || t < turn {
 					k.turn = t
@@ -40,8 +42,8 @@ func (s *State) callFinder() func(turn int32, p *Part) *Call {
 			}
 		}
 		list := calls[k]
-		n := used[use{k, p.Type}]
-		used[use{k, p.Type}]++
+		n := used[use{k, p.Type, len(p.Response) > 0}]
+		used[use{k, p.Type, len(p.Response) > 0}]++
 		if p.Occurrence > 0 {
 			for _, i := range list {
 				if s.Calls[i].Occurrence == p.Occurrence {

@@ -272,7 +272,7 @@ func (s *State) planCall(o *OpenCall) PlanCall {
 		p.Action, p.Why = CallAdopt, "the result of the older executor arrived late and is taken"
 		return p
 	}
-	if d := s.Decision(o.CallKey); d != nil && (d.Decision == DecisionDeny || d.Decision == DecisionAsk && o.Requested) {
+	if d := s.Decision(o.CallKey); d != nil && o.Decision != "" && (d.Decision == DecisionDeny || d.Decision == DecisionAsk && o.Requested) {
 		s.planUndecided(&p, d)
 		if p.Action == CallRerun {
 			p.IdempotencyKey = key

@@ -88,8 +88,11 @@ func (r *run) expires(a *moment, d *schema.RunWaitingData) {
 
 func (r *run) ended(a *moment, d *schema.RunEndedData) {
 	if d.Status == string(schema.StatusCompleted) {
+		open := slices.Clone(a.verdict.Abandoned) // requested calls that the end closes
 		for i := range r.head.OpenCalls {
-			c := &r.head.OpenCalls[i]
+			open = append(open, r.head.OpenCalls[i].CallKey)
+		}
+		for _, c := range open {
 			r.found(ruleEndCalls, a, "/status", "an outcome of call "+c.ToolCallID+" of turn "+fmt.Sprint(c.Turn), "the call is open")
 		}
 		if r.head.TurnOpen {

@@ -57,6 +57,12 @@ func (r *run) settled(a *moment, d *schema.ToolSettledData) {
 	}
 }
 
+// ran reports whether a failure says that the tool ran: it has an attempt or took time.
+func ran(data schema.Data) bool {
+	d, ok := data.(*schema.ToolFailedData)
+	return ok && (d.Attempt > 0 || d.DurationMS > 0)
+}
+
 func (r *run) outcome(a *moment, id string) {
 	if a.open == nil {
 		return
@@ -70,7 +76,7 @@ func (r *run) outcome(a *moment, id string) {
 		r.found(ruleDenied, a, "/tool_call_id", "tool.failed of type denied", "a result")
 	case returned && a.open.Decision == schema.DecisionAsk:
 		r.found(ruleAsked, a, "/tool_call_id", "tool.decided with allow before", "a result")
-	case returned && a.open.Requested && !a.open.Replay.Rerunnable():
-		r.found(ruleBegun, a, "/tool_call_id", "tool.called of call "+id+" before", "a result of a call that was not begun")
+	case a.open.Requested && !a.open.Replay.Rerunnable() && (returned || ran(a.data)):
+		r.found(ruleBegun, a, "/tool_call_id", "tool.called of call "+id+" before", "an outcome of a call that was not begun")
 	}
 }

@@ -293,8 +293,8 @@ var rules = []Rule{
 		"set ce-turn: tool call ids come again in later turns", Log,
 	},
 	{
-		ruleTurnClean, Should, "A turn ends when all of its calls have an outcome.", sectionTurns,
-		"publish tool.returned or tool.failed for each call before the turn ends", Log,
+		ruleTurnClean, Should, "A turn ends when all calls that it began have an outcome.", sectionTurns,
+		"publish tool.returned or tool.failed for each call that was begun before the turn ends; a call that was not begun is abandoned", Log,
 	},
 	{
 		ruleAnswerWhole, Should, "An answer that asks for calls is one turn.answered, with its message and the calls.", sectionTurns,

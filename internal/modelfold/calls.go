@@ -111,12 +111,17 @@ func (m *Model) over() {
 func (m *Model) abandon(all bool) {
 	for _, c := range m.calls {
 		if !c.closed && c.requested && (all || !c.again) {
-			for id, key := range m.named {
-				if key == c.key() {
-					delete(m.waits, id)
-				}
-			}
+			m.unnamed(c)
 			c.closed, c.requested, c.closedInItsTurn, c.outcome = true, false, c.turn == m.turn, schema.OutcomeAbandoned
+		}
+	}
+}
+
+// unnamed ends the waiting that is about a closed call.
+func (m *Model) unnamed(c *call) {
+	for id, key := range m.named {
+		if key == c.key() {
+			delete(m.waits, id)
 		}
 	}
 }
@@ -215,7 +220,7 @@ func (m *Model) close(e *schema.Event, id string, occurrence int, outcome schema
 	if c := m.find(e.Turn, id, occurrence); c != nil {
 		c.closed, c.doubt, c.requested, c.closedInItsTurn = true, false, false, c.turn == m.turn
 		c.outcome, c.result = outcome, result
-		m.decided(c)
+		m.unnamed(c)
 		m.over()
 		return schema.Applied
 	}
