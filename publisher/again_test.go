@@ -47,7 +47,7 @@ func TestExecutor_WorkEndsOverACallToBeRunAgain_TheRunIsNotClaimable(t *testing.
 	go func() { done <- e.Serve(sctx) }()
 	o := <-out
 	stop()
-	<-done
+	require.NoError(t, <-done)
 	head := w.fold("r1").Head
 	t.Log(o, head.Status, names(w.log("r1")))
 	require.False(t, head.Status.Claimable(), "outcome %s, and each claimer does the same until the run is quarantined", o)

@@ -253,7 +253,7 @@ func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetst
 		}
 		change = func(ctx context.Context, js jetstream.JetStream, want kvstore.FleetConfig) error {
 			_, err := kvstore.Change(ctx, js, a.cli.Fleet, func(c *kvstore.FleetConfig) {
-				want.Shards, want.Retention = int(c.Shards), c.Retention // which may change at this moment
+				want.Shards, want.Retention = c.Shards, c.Retention // which may change at this moment
 				*c = want
 			})
 			return err
