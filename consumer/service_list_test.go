@@ -409,8 +409,8 @@ func TestList_LateDaemonClock_UntilHolds(t *testing.T) {
 	require.Empty(t, w.list(schema.ListRequest{Until: m.Time.UTC().Format(time.RFC3339Nano)}))
 }
 
-// A bucket that an earlier version wrote has no index. It is filled once, while lists say that they are not whole.
-func TestAnIndexIsFilledFromTheCheckpointsOfAnEarlierVersion(t *testing.T) {
+// An index that is lost is filled once, while lists say that they are not whole.
+func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 1,400 events are published one by one")
 	}

@@ -30,8 +30,6 @@ type IndexState struct {
 	Version int `json:"version"`
 	// Complete: every run that has a checkpoint is in the index if it belongs there.
 	Complete bool `json:"complete"`
-	// After is the run up to which an index that is being filled from the checkpoints has come, in the order of run ids.
-	After string `json:"after,omitzero"`
 	// Folding: it is filled by folding the log from its beginning, and complete when that has come to the log's end.
 	Folding bool           `json:"folding,omitzero"`
 	Extra   jsontext.Value `json:",embed"`
