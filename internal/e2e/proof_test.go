@@ -67,8 +67,9 @@ func essence(tb testing.TB, s *schema.State) string {
 		Source    jsontext.Value
 	}
 	type turn struct {
-		Turn  int32
-		Ended schema.TurnEndedData
+		Turn   int32
+		Answer *schema.StateAnswer
+		Ended  *schema.TurnEndedData
 	}
 	var e struct {
 		Status   schema.Status
@@ -86,8 +87,8 @@ func essence(tb testing.TB, s *schema.State) string {
 		e.Calls = append(e.Calls, call{c.CallKey, c.Name, c.Arguments, c.Outcome, c.Result, c.IsError, c.ResultSource})
 	}
 	for _, t := range s.Turns {
-		require.NotNil(tb, t.Ended, "turn %d is open", t.Turn)
-		e.Turns = append(e.Turns, turn{t.Turn, *t.Ended})
+		require.NotEmpty(tb, t.EndedAt, "turn %d is open", t.Turn)
+		e.Turns = append(e.Turns, turn{t.Turn, t.Answer, t.Ended})
 	}
 	for _, c := range s.Compactions {
 		e.Compact = append(e.Compact, c.ContextCompactedData)

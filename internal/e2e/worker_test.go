@@ -150,7 +150,7 @@ func (w *worker) work(ctx context.Context, run *publisher.Run) error {
 		ended, said := false, false
 		run.View(func(s *schema.State) {
 			for i := range s.Turns {
-				ended = ended || s.Turns[i].Turn == n && s.Turns[i].Ended != nil
+				ended = ended || s.Turns[i].Turn == n && s.Turns[i].EndedAt != ""
 			}
 			for i := range s.Messages {
 				said = said || s.Messages[i].Turn == n

@@ -166,7 +166,7 @@ func (c *cursor) take(st *step) (has bool, lacked []step, err error) {
 	case *schema.ToolReturnedData:
 		has, err = c.returned(st.call)
 	case *schema.TurnEndedData:
-		has = c.turns > 0 && c.s.Turns[c.turns-1].Turn == d.Turn && c.s.Turns[c.turns-1].Ended != nil
+		has = c.turns > 0 && c.s.Turns[c.turns-1].Turn == d.Turn && c.s.Turns[c.turns-1].EndedAt != ""
 	case *schema.ContextCompactedData:
 		has, err = c.compacted(d)
 	default:
