@@ -75,6 +75,16 @@ var mutantCases = []mutantCase{
 		rules:    []checker.Rule{checker.RuleCalls},
 	},
 	{
+		name: "begun-as-requested", within: 100,
+		profile: profile{weights: mix(map[stepKind]int{letGo: 1}), takes: 8},
+		rules:   []checker.Rule{checker.RuleModel, checker.RuleCalls},
+	},
+	{
+		name: "requested-kept", within: 100,
+		profile: profile{weights: mix(map[stepKind]int{letGo: 1}), takes: 8},
+		rules:   []checker.Rule{checker.RuleModel},
+	},
+	{
 		name: "no-publish-cas", within: 200,
 		profile: profile{weights: mix(map[stepKind]int{letGo: 1}), takes: 8},
 		rules:   []checker.Rule{checker.RuleAcknowledged, checker.RuleFenced},
