@@ -102,7 +102,7 @@ func (c bisectCmd) Run(ctx context.Context, a *app) error {
 	case event == nil && senseless != nil:
 		return fail(exitNotFound, "members that may be missing are asked for with a?.b", "it never holds in %s of run %s, and makes no sense %s", plural(found.Events, "event"), c.Run_, senseless)
 	case event == nil:
-		return fail(exitNotFound, "", "it never holds in %s of run %s", plural(found.Events, "event"), c.Run_)
+		return fail(exitNotFound, "look at the values with: "+a.prompt.command("events "+c.Run_+" --all --no-follow"), "it never holds in %s of run %s", plural(found.Events, "event"), c.Run_)
 	case a.cli.JSON:
 		return document(a.stdout, found)
 	}

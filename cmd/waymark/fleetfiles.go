@@ -264,6 +264,8 @@ func ensureKey(file string) (public string, err error) {
 	return pair.PublicKey()
 }
 
+const hintIncluded = "name the file that nats.conf includes for its accounts, such as /etc/waymark/fleets.conf"
+
 // include copies a fleet's part of the configuration beside the servers' file, which includes it once. It returns the file's
 // full path; empty for none.
 func include(file, part string) (full string, err error) {
@@ -276,7 +278,10 @@ func include(file, part string) (full string, err error) {
 	name := filepath.Base(part)
 	info, err := os.Stat(full)
 	if err != nil {
-		return "", &failure{code: exitNotFound, what: err.Error(), hint: "name the file that nats.conf includes for its accounts", err: err}
+		return "", &failure{code: exitNotFound, what: err.Error(), hint: hintIncluded, err: err}
+	}
+	if info.IsDir() {
+		return "", fail(exitUsage, hintIncluded, "--include %s is a directory", file)
 	}
 	text, err := os.ReadFile(full)
 	if err != nil {
