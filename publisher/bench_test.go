@@ -83,14 +83,10 @@ func BenchmarkBoundary(b *testing.B) {
 // goroutines.
 func BenchmarkManyRuns(b *testing.B) {
 	for _, runs := range []int{16, 64, 256} {
-		for _, kind := range []string{"raw", "single", "group"} {
+		for _, kind := range []string{"raw", "sdk"} {
 			b.Run(fmt.Sprintf("%d/%s", runs, kind), func(b *testing.B) {
 				w := newWorld(b, natstest.SyncAlways())
-				f := w.fleet(func(c *publisher.Config) {
-					if kind == "single" {
-						c.GroupFrom = -1
-					}
-				})
+				f := w.fleet()
 				publish := make([]func() error, runs)
 				for i := range publish {
 					if kind == "raw" {

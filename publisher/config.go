@@ -114,9 +114,6 @@ type Config struct {
 	// BatchFrom is the number of events from which they go out as one atomic batch; below it one after the other.
 	// 0 means 16 on one replica, where a batch costs several syncs, and 2 on more. A number above 1,000 switches batches off.
 	BatchFrom int
-	// GroupFrom is the number of runs waiting at once from which their events may be sent together as one atomic batch;
-	// they are where that was measured to be faster. 0 means 16, a negative number switches it off.
-	GroupFrom int
 
 	// Redaction says what is taken out of every event before anything of it leaves this process; nil means nothing.
 	Redaction *Redaction
@@ -156,7 +153,6 @@ func (c Config) withDefaults() Config {
 	num(&c.InlineLimit, DefaultInlineLimit)
 	num(&c.WindowEvents, DefaultWindowEvents)
 	num(&c.WindowBytes, DefaultWindowBytes)
-	num(&c.GroupFrom, defaultGroupFrom)
 	if c.MaxBlob == 0 {
 		c.MaxBlob = DefaultMaxBlob
 	}

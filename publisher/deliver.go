@@ -76,16 +76,13 @@ func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
 	}
 	msgs := make([]*nats.Msg, len(items))
 	for i, it := range items {
+		it.readWanted()
 		msgs[i] = r.message(it, r.last, i == 0)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.fleet.cfg.TryTimeout)
 	defer cancel()
 	sent := time.Now()
-	a := r.fleet.group.sendTogether(ctx, r.names, r.id, msgs, func() {
-		for _, it := range items {
-			it.readWanted()
-		}
-	})
+	a := r.fleet.sendBatch(ctx, msgs)
 	if a.kind != acked {
 		// None of them can be stored without the first.
 		items[0].sent = a.kind == silent || a.kind == deaf
@@ -144,7 +141,8 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 			lastErr = err
 		}
 	}
-	for again := it.sent; ; again = true {
+	it.readWanted()
+	for {
 		if err := r.steady(ctx); err != nil {
 			if !errors.Is(err, errAgain) {
 				return err
@@ -155,7 +153,7 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 			continue
 		}
 		sent := time.Now()
-		a := r.fleet.group.send(ctx, r.names, r.id, r.message(it, r.last, true), again, it.readWanted)
+		a := r.fleet.send(ctx, r.message(it, r.last, true))
 		switch a.kind {
 		case acked:
 			if a.duplicate {

@@ -115,9 +115,8 @@
 // # Batches
 //
 // Several events of one call, or of one window in pipelined mode, go out as one atomic batch when there are enough of
-// them to be worth it ([Config].BatchFrom). Events of many runs that wait at the same moment are sent as one batch, too,
-// where that is faster ([Config].GroupFrom). A batch that was not answered is never sent twice: its members are resolved
-// one by one. Of one that was refused, the member that others had written before goes alone, and the others again.
+// them to be worth it ([Config].BatchFrom). A batch that was not answered is never sent twice: its members are resolved
+// one by one.
 //
 // # Large fields
 //

@@ -77,18 +77,6 @@ func TrustPlacing(f *Fleet) {
 // StartLate makes every start of the fleet one that was acknowledged late.
 func StartLate(f *Fleet) { f.lateStart = -2 * time.Hour }
 
-// GroupWaiting counts those who wait for the next group of the fleet's first shard, and those who are on their way in
-// one or by themselves.
-func GroupWaiting(f *Fleet) (waiting, others int) {
-	f.group.mu.Lock()
-	defer f.group.mu.Unlock()
-	for _, l := range f.group.lanes {
-		waiting += len(l.waiting)
-		others += l.active - len(l.waiting)
-	}
-	return waiting, others
-}
-
 // RedactValue is what a redaction makes of a value that is not Waymark's own.
 func RedactValue(r *Redaction, in []byte) ([]byte, error) { return newRedactor(r).value(in) }
 

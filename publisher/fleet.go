@@ -37,9 +37,7 @@ type Fleet struct {
 	lateStart time.Duration
 	// keys are those that the fleet's control events are checked by.
 	keys  *keyring.Ring
-	group *group
 	rooms rooms
-	mail  mail
 	// redactor is nil when nothing is taken out of events.
 	redactor *redactor
 	// denied hears what the server does not permit.
@@ -142,7 +140,6 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 			f.cfg.BatchFrom = 16
 		}
 	}
-	f.group = newGroup(f)
 	return f, nil
 }
 
@@ -323,7 +320,6 @@ func (f *Fleet) Close(ctx context.Context) error {
 		errs = append(errs, r.stopPipeline(ctx))
 	}
 	errs = append(errs, f.depart())
-	f.mail.stop()
 	return errors.Join(append(errs, f.closeConn(ctx))...)
 }
 

@@ -50,7 +50,7 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 			if v := probe.Apply(schema.ExecutorsOnly, &rec); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
 				return nil // nobody asks any more, or an earlier try is in the log
 			}
-			switch a := r.fleet.send(ctx, r.message(it, last, true), nil); a.kind {
+			switch a := r.fleet.send(ctx, r.message(it, last, true)); a.kind {
 			case acked:
 				return nil
 			case full, oversized, refused, denying, deaf:

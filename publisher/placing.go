@@ -178,7 +178,7 @@ func (f *Fleet) mark(ctx context.Context, names schema.Names, run string, placed
 		m := &nats.Msg{Subject: names.EventSubject(run), Header: nats.Header{jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(uint64(last), 10)}}, Data: body}
 		maps.Copy(m.Header, header)
 		// Nothing else tells a mark that was stored from one that was not: no answer is looked up like a refusal.
-		a := f.send(ctx, m, nil)
+		a := f.send(ctx, m)
 		switch a.kind {
 		case acked:
 			return false, nil
@@ -193,7 +193,7 @@ func (f *Fleet) mark(ctx context.Context, names schema.Names, run string, placed
 			if f.nc.IsClosed() {
 				return false, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, a.err)
 			}
-		case wrongLast, silent, inFlight, alone:
+		case wrongLast, silent, inFlight:
 			var change int
 			if found, last, change, err = f.look(ctx, names, run); err == nil && (found || change == placed.Change) {
 				return found, nil

@@ -427,8 +427,7 @@ func TestServerThatRestartsIsWaitedFor(t *testing.T) {
 	w.requireSameFold(run)
 }
 
-// More than 16 publishes at once use the connection's shared inbox. nats.go ends those with ErrConnectionClosed, which it
-// also returns for a publish that it did not begin.
+// nats.go ends requests that wait with ErrConnectionClosed, which it also returns for a publish that it did not begin.
 func TestPublish_ConnectionClosedBeforeTheAnswer_Unresolved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -436,7 +435,7 @@ func TestPublish_ConnectionClosedBeforeTheAnswer_Unresolved(t *testing.T) {
 	nc, err := nats.Connect(p.url(), append(w.server.Options(), nats.ReconnectBufSize(-1))...)
 	require.NoError(t, err)
 	f := w.fleet(func(c *publisher.Config) {
-		c.Conn, c.Executor, c.TryTimeout, c.GroupFrom = nc, "exec-2", 500*time.Millisecond, -1
+		c.Conn, c.Executor, c.TryTimeout = nc, "exec-2", 500*time.Millisecond
 	})
 	const runs = 24
 	var list [runs]*publisher.Run

@@ -87,20 +87,17 @@ type pubAck struct {
 	Error     *jetstream.APIError `json:"error"`
 }
 
-// send publishes one message and waits for the answer of this one try. meanwhile is as in request.
-func (f *Fleet) send(ctx context.Context, m *nats.Msg, meanwhile func()) answer {
+// send publishes one message and waits for the answer of this one try.
+func (f *Fleet) send(ctx context.Context, m *nats.Msg) answer {
 	if err := failpoint.Hit(ctx, failpoint.BeforePublish); err != nil {
 		return answer{kind: silent, err: err}
 	}
-	resp, err := f.request(ctx, m, meanwhile)
+	resp, err := f.request(ctx, m)
 	if err == nil {
 		err = failpoint.Hit(ctx, failpoint.AfterPublish)
 	}
 	if err != nil {
 		return answerOf(err)
-	}
-	if seq, ok := quickAck(resp.Data); ok {
-		return answer{kind: acked, seq: schema.StreamSequence(seq)}
 	}
 	var ack pubAck
 	if err := json.Unmarshal(resp.Data, &ack); err != nil {
@@ -113,6 +110,44 @@ func (f *Fleet) send(ctx context.Context, m *nats.Msg, meanwhile func()) answer 
 		return answer{kind: silent, err: fmt.Errorf("answer %.80q is no acknowledgement", resp.Data)}
 	}
 	return answer{kind: acked, seq: schema.StreamSequence(ack.Sequence), duplicate: ack.Duplicate}
+}
+
+// request publishes the message and returns the answer to this one try, at the latest after the try timeout.
+func (f *Fleet) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	try, cancel := context.WithTimeout(ctx, f.cfg.TryTimeout)
+	defer cancel()
+	inbox := f.nc.Opts.InboxPrefix
+	if inbox == "" {
+		inbox = strings.TrimSuffix(nats.InboxPrefix, ".")
+	}
+	if f.nc.IsClosed() {
+		return nil, &notPublishedError{nats.ErrConnectionClosed}
+	}
+	refusals := f.denied.Tail()
+	resp, err := f.nc.RequestMsgWithContext(try, m)
+	for err != nil {
+		select {
+		case <-refusals.Heard():
+			if e := f.refusedBy(refusals.Take(), m.Subject, inbox); e != nil {
+				return nil, e
+			}
+		default:
+			if errors.Is(err, nats.ErrConnectionClosed) {
+				return nil, err // closed while the answer was waited for: the message may be stored
+			}
+			return nil, notPublished(err)
+		}
+	}
+	return resp, nil
+}
+
+// refusedBy returns the refusal as the error of a request on subject that is answered below inbox, nil when it is of
+// something else.
+func (*Fleet) refusedBy(e *denied.Error, subject, inbox string) error {
+	if e.Publish && e.Subject == subject || !e.Publish && strings.HasPrefix(e.Subject, inbox) {
+		return fmt.Errorf("%w: %w", ErrNotPermitted, e)
+	}
+	return nil
 }
 
 // notPublishedError is an error of a publish itself: nothing of the message left this process. The same error of nats.go
@@ -192,8 +227,8 @@ var batchSequences = func() (list [maxWindowEvents][]string) {
 
 // sendBatch publishes messages, which it leaves as they are, as one atomic batch. Only the last is answered: a batch
 // of which anything did not arrive is refused there. Only an acked answer is final: after any other each message must be
-// resolved on its own. seq is the stream sequence of the last. meanwhile is as in request.
-func (f *Fleet) sendBatch(ctx context.Context, msgs []*nats.Msg, meanwhile func()) answer {
+// resolved on its own. seq is the stream sequence of the last.
+func (f *Fleet) sendBatch(ctx context.Context, msgs []*nats.Msg) answer {
 	id := cryptorand.Text()
 	ids := []string{id}
 	last := len(msgs) - 1
@@ -210,13 +245,10 @@ func (f *Fleet) sendBatch(ctx context.Context, msgs []*nats.Msg, meanwhile func(
 			break
 		}
 		if err := f.nc.PublishMsg(member); err != nil {
-			if meanwhile != nil {
-				meanwhile()
-			}
 			return answerOf(&notPublishedError{err}) // without its end the server drops the batch
 		}
 	}
-	resp, err := f.request(ctx, end, meanwhile)
+	resp, err := f.request(ctx, end)
 	if err != nil {
 		return answerOf(err)
 	}

@@ -57,7 +57,7 @@ func newExecutor(w *world, name string) (*executor, error) {
 	})
 	x.fleet, err = publisher.Connect(x.ctx, publisher.Config{
 		Conn: nc, Fleet: fleetName, Executor: name, Agent: "agent", Heartbeat: -1, PublishTimeout: publishTimeout, TryTimeout: tryTimeout,
-		RequestTimeout: requestTimeout, FullPatience: -1, GroupFrom: -1,
+		RequestTimeout: requestTimeout, FullPatience: -1,
 	})
 	return x, err
 }
