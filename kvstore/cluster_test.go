@@ -74,6 +74,7 @@ func TestOnAClusterOfThree(t *testing.T) {
 	cfg := smallFleet()
 	require.NoError(t, kvstore.Provision(t.Context(), js, cfg))
 	require.Equal(t, jetstream.AsyncPersistMode, config(t, js, checkpointStream).PersistMode)
+	require.Equal(t, jetstream.AsyncPersistMode, config(t, js, letterStream).PersistMode)
 
 	cfg.Replicas = 3
 	require.NoError(t, kvstore.Provision(t.Context(), js, cfg), "from one replica to three")

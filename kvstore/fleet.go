@@ -53,8 +53,9 @@ type FleetConfig struct {
 	// Shards that new runs are spread over; 0 means 1, at most [MaxShards]. Another number than before opens
 	// a new generation: runs stay where they began.
 	Shards int
-	// Replicas of every stream: 1 on a lone server, 3 on a cluster; 0 means 1. Going from 1 to more rebuilds
-	// the checkpoint buckets, because a bucket with asynchronous persistence cannot be replicated.
+	// Replicas of every stream: 1 on a lone server, 3 on a cluster; 0 means 1. Going from 1 to more makes
+	// the checkpoint buckets and the stream of dead letters anew, because a stream with asynchronous persistence cannot be replicated: dead
+	// letters of events that are still in the log come back, older ones do not.
 	Replicas int
 	// QuotaBytes bounds the event stream of each shard, as JetStream counts bytes; 0 means
 	// [DefaultQuotaBytes], [UnlimitedQuota] none.

@@ -72,6 +72,7 @@ func TestProvisionSpellsOutTheFlagsThatMatter(t *testing.T) {
 
 	c = config(t, js, letterStream)
 	require.Equal(t, jetstream.DiscardOld, c.Discard, "a flood of bad events must not stop the fold")
+	require.Equal(t, jetstream.AsyncPersistMode, c.PersistMode, "dead letters are derived, and a flood of them would sync one by one")
 	require.EqualValues(t, kvstore.MinQuotaBytes/4, c.MaxBytes)
 
 	_, err := js.ObjectStore(t.Context(), schema.BlobBucket("alpha"))

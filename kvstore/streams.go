@@ -118,11 +118,17 @@ func checkpointStream(n schema.Names, s *FleetSettings) jetstream.StreamConfig {
 		Source:      "$KV." + n.CheckpointBucket() + ".*",
 		Destination: n.CheckpointSubject("{{wildcard(1)}}"),
 	}
-	if s.Replicas == 1 {
-		// Derived from the log, so it need not be synced with each put. On replicas the server refuses it.
-		c.PersistMode = jetstream.AsyncPersistMode
-	}
+	c.PersistMode = derivedPersistMode(s)
 	return c
+}
+
+// derivedPersistMode is that of what is derived from the log, so that it need not be synced with each put: what a power cut takes back is
+// derived once more. On several replicas the server refuses it.
+func derivedPersistMode(s *FleetSettings) jetstream.PersistModeType {
+	if s.Replicas == 1 {
+		return jetstream.AsyncPersistMode
+	}
+	return jetstream.DefaultPersistMode
 }
 
 func segmentStream(n schema.Names, s *FleetSettings) jetstream.StreamConfig {
@@ -146,6 +152,7 @@ func deadLetterStream(fleet string, s *FleetSettings) jetstream.StreamConfig {
 	c.Discard = jetstream.DiscardOld
 	c.MaxBytes = deadLetterBytes(s.QuotaBytes)
 	c.MaxMsgSize = maxDeadLetter
+	c.PersistMode = derivedPersistMode(s)
 	return c
 }
 

@@ -15,6 +15,8 @@ import (
 const (
 	foldAloneAim  = 0.5
 	foldBesideAim = 0.3
+	// refusedAim is how much slower refused events may be folded than accepted ones.
+	refusedAim = 2
 )
 
 // stallWait is how long a publish waits for room among those that are not acknowledged yet: a disk that is busy for a moment
@@ -25,26 +27,31 @@ const stallWait = time.Minute
 func foldCase() Case {
 	return Case{
 		Name:  "fold",
-		About: "Folding into the KV, catching up alone, and beside async publishers, by raw async publishes of as many bytes.",
+		About: "Folding into the KV, catching up alone, alone with events that are all refused, and beside async publishers, by raw async publishes of as many bytes.",
 		Uses:  []string{"runs", "turns", "shards", "daemons"},
 		Variants: func(o Options) []Variant {
 			runs, turns := o.Pick(o.Runs, 64, 4), o.Pick(o.Turns, 200, 3)
-			variant := func(how string, alone bool) Variant {
+			accepted := new(float64) // of the variant before, which refused events are compared with
+			variant := func(how string, alone, refused bool) Variant {
 				return Variant{
 					Parameters: map[string]any{"runs": runs, "turns": turns, "how": how},
 					World: func(s *WorldSpec) {
 						s.NoDaemon = alone
-						if s.Sync == "" {
+						switch {
+						case s.Sync != "":
+						case refused:
+							s.Sync = SyncAlways // the price of a refused event was a sync
+						default:
 							s.Sync = SyncDefault // what the design speaks of
 						}
 					},
 					Setup: func(ctx context.Context, w *World) (*Trial, error) {
-						f := &foldTrial{w: w, runs: runs, turns: turns, alone: alone}
+						f := &foldTrial{w: w, runs: runs, turns: turns, alone: alone, refused: refused, accepted: accepted}
 						return f.trial(), nil
 					},
 				}
 			}
-			return []Variant{variant("alone", true), variant("beside", false)}
+			return []Variant{variant("alone", true, false), variant("refused", true, true), variant("beside", false, false)}
 		},
 	}
 }
@@ -54,7 +61,11 @@ type foldTrial struct {
 	w           *World
 	runs, turns int
 	alone       bool
-	wrote       []Wrote
+	// refused: the body of every event but a run's first is broken.
+	refused bool
+	// accepted is the rate of accepted events.
+	accepted *float64
+	wrote    []Wrote
 	// events of the coming round, and raw messages of the same sizes.
 	events, raw []*nats.Msg
 	payload     int64
@@ -80,9 +91,18 @@ func (f *foldTrial) trial() *Trial {
 			return f.w.Verify(ctx, f.wrote)
 		},
 		Finish: func(_ context.Context, r *Result) error {
-			if f.alone {
+			switch {
+			case f.refused:
+				if ours := r.Ours.PerSecond; ours != nil && *ours > 0 && *f.accepted > 0 {
+					times := *f.accepted / *ours
+					r.AtMost("accepted events/s by refused events/s", &times, refusedAim).For(GoalFoldRefused, "").Beside(ours, f.accepted)
+				}
+			case f.alone:
+				if r.Ours.PerSecond != nil {
+					*f.accepted = *r.Ours.PerSecond
+				}
 				r.AtLeast("events/s by raw async", r.RateRatio, foldAloneAim).For(GoalFoldAlone, "").Beside(r.Ours.PerSecond, r.Raw.PerSecond)
-			} else {
+			default:
 				r.AtLeast("events/s by raw async", r.RateRatio, foldBesideAim).For(GoalFoldBeside, "").Beside(r.Ours.PerSecond, r.Raw.PerSecond)
 			}
 			return nil
@@ -108,6 +128,9 @@ func (f *foldTrial) prepare(round int) error {
 			return err
 		}
 		header, body := e.Encode()
+		if _, first := d.(*schema.RunStartedData); f.refused && !first {
+			body = body[:len(body)-1]
+		}
 		record := schema.NewRecord(0, header, body)
 		x.head.Apply(schema.NoKeys, &record)
 		shard := f.w.shards[f.w.Settings.Candidates(x.w.Run)[0]]

@@ -18,6 +18,7 @@ const (
 	GoalLag          Goal = "lag"
 	GoalFoldAlone    Goal = "fold-alone"
 	GoalFoldBeside   Goal = "fold-beside"
+	GoalFoldRefused  Goal = "fold-refused"
 	GoalStoredFull   Goal = "stored-full"
 	GoalStoredPaced  Goal = "stored-paced"
 	GoalFlat         Goal = "stored-flat"
@@ -53,6 +54,7 @@ var goalLines = []goalLine{
 	{GoalLag, "accepted to checkpointed, p99, below saturation", "at most 50 ms", "ms", 1000},
 	{GoalFoldAlone, "fold, default sync, catching up alone", "at least 0.5 × raw async publishes", "/s", 1},
 	{GoalFoldBeside, "fold, default sync, beside async publishers", "at least 0.3 × raw async publishes", "/s", 1},
+	{GoalFoldRefused, "fold, sync always, catching up alone, refused events", "at most 2 times slower than accepted ones", "/s", 1},
 	{GoalStoredFull, "bytes stored per payload byte, executors at full speed", "at most 2.0", "", 1},
 	{GoalStoredPaced, "the same, every boundary with a checkpoint of its own", "at most 3.0", "", 1},
 	{GoalFlat, "the same, 1,000 turns by 50", "at most 1.05", "", 1},
