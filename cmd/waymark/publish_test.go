@@ -64,6 +64,7 @@ func publishRun(ctx context.Context, end statedir.Endpoint, run string, open boo
 	}
 	w := schema.Writer{Fleet: schema.DefaultFleet, Run: run, Executor: "shell-test", Epoch: 1}
 	names := schema.NamesOf(schema.DefaultFleet, 0)
+	last := uint64(0)
 	for i, data := range events {
 		turn := int32(1)
 		if i == 0 || strings.HasPrefix(data.EventName(), "run.") {
@@ -75,9 +76,11 @@ func publishRun(ctx context.Context, end statedir.Endpoint, run string, open boo
 		}
 		header, body := e.Encode()
 		msg := &nats.Msg{Subject: names.EventSubject(run), Header: header, Data: body}
-		if _, err := js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID)); err != nil {
+		ack, err := js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID), jetstream.WithExpectLastSequencePerSubject(last))
+		if err != nil {
 			return fmt.Errorf("publish %s: %w", e.ID, err)
 		}
+		last = ack.Sequence
 		if err := w.Commit(e); err != nil {
 			return err
 		}
