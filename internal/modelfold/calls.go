@@ -20,6 +20,7 @@ func (m *Model) settle(e *schema.Event, d *schema.ToolSettledData, control bool)
 		return true
 	}
 	c.closed, c.closedInItsTurn = true, c.turn == m.turn
+	m.unnamed(c)
 	c.outcome, c.result = schema.OutcomeReturned, string(d.Result)
 	switch {
 	case d.How == schema.SettledAbandoned:
