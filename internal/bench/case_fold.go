@@ -63,7 +63,7 @@ type foldTrial struct {
 	alone       bool
 	// refused: the body of every event but a run's first is broken.
 	refused bool
-	// accepted is the rate of accepted events.
+	// accepted is the rate of accepted events; the variant with refused ones reads it.
 	accepted *float64
 	wrote    []Wrote
 	// events of the coming round, and raw messages of the same sizes.

@@ -29,7 +29,7 @@ func shardsCase() Case {
 						}
 					},
 					Setup: func(_ context.Context, w *World) (*Trial, error) {
-						return (&foldTrial{w: w, runs: runs, turns: fold, alone: true}).trial(), nil
+						return (&foldTrial{w: w, runs: runs, turns: fold, alone: true, accepted: new(float64)}).trial(), nil
 					},
 				})
 			}
