@@ -23,6 +23,7 @@ import (
 const (
 	eventStream      = "WAYMARK_EVENTS_alpha_0"
 	checkpointStream = "KV_WAYMARK_CHECKPOINTS_alpha_0"
+	deadLetterStream = "WAYMARK_DEADLETTERS_alpha"
 	segmentStream    = "KV_WAYMARK_SEGMENTS_alpha_0"
 	blobStream       = "OBJ_WAYMARK_BLOBS_alpha"
 	letterStream     = "WAYMARK_DEADLETTERS_alpha"
@@ -166,18 +167,36 @@ func runCommand(tb testing.TB, nc *nats.Conn, command string) {
 	require.NotContains(tb, string(reply.Data), `"error"`)
 }
 
-func TestForeignPersistModeOfCheckpointsIsMendedByRemoval(t *testing.T) {
+func TestProvision_SyncedStreamOfDerivedData_IsKept(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []string{checkpointStream, deadLetterStream} {
+		t.Run(stream, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			cfg := config(t, b.js, stream)
+			require.Equal(t, jetstream.AsyncPersistMode, cfg.PersistMode)
+			cfg.PersistMode = jetstream.DefaultPersistMode
+			require.NoError(t, b.js.DeleteStream(t.Context(), stream))
+			_, err := b.js.CreateStream(t.Context(), cfg)
+			require.NoError(t, err)
+			require.NoError(t, kvstore.Provision(t.Context(), b.js, smallFleet()))
+			require.Equal(t, jetstream.DefaultPersistMode, config(t, b.js, stream).PersistMode)
+		})
+	}
+}
+
+func TestProvision_TruthWithoutSync_IsRefused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	cfg := config(t, b.js, checkpointStream)
-	cfg.PersistMode = jetstream.DefaultPersistMode
-	require.NoError(t, b.js.DeleteStream(t.Context(), checkpointStream))
+	cfg := config(t, b.js, segmentStream)
+	cfg.PersistMode = jetstream.AsyncPersistMode
+	require.NoError(t, b.js.DeleteStream(t.Context(), segmentStream))
 	_, err := b.js.CreateStream(t.Context(), cfg)
 	require.NoError(t, err)
 	var ce *kvstore.ConfigError
 	require.ErrorAs(t, kvstore.Provision(t.Context(), b.js, smallFleet()), &ce)
-	require.Equal(t, "nats stream rm --force "+checkpointStream, ce.Command)
 	require.Equal(t, "persist_mode", ce.Differences[0].Flag)
+	require.Contains(t, ce.Hint, "back up")
 }
 
 func TestMissingTruthIsAnAlarm(t *testing.T) {

@@ -268,6 +268,9 @@ func compare(have, old, want *jetstream.StreamConfig, lift limits) comparison {
 		if f.name == "max_bytes" && want.MaxBytes > 0 && have.MaxBytes >= lift.low && have.MaxBytes <= lift.high {
 			continue
 		}
+		if f.name == "persist_mode" && have.PersistMode == jetstream.DefaultPersistMode {
+			continue // safer than wanted, and slower: no reason to refuse a stream that an earlier version made
+		}
 		if old != nil && f.same(have, old) {
 			c.pending = append(c.pending, f)
 			continue
