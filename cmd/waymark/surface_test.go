@@ -193,7 +193,7 @@ func newSurface(t *testing.T) *surface {
 }
 
 // surfaceChanging finds what differs from one run of the test to the next.
-var surfaceChanging = regexp.MustCompile(`\bat \d+\b|\d{4}-\d\d-\d\dT[\d:.]+Z|\d\d:\d\d:\d\d\.\d+|\b[0-9a-f]{32,}\b|\.[0-9a-f]{8}\b|(seq|event):\S+|after \d+ tries|revision \d+|http://127\.0\.0\.1:\d+`)
+var surfaceChanging = regexp.MustCompile(`(?:\bat )?\d{4}-\d\d-\d\dT[\d:.]+Z|\bat \d+\b|\d\d:\d\d:\d\d\.\d+|\b[0-9a-f]{32,}\b|\.[0-9a-f]{8}\b|(seq|event):\S+|after \d+ tries|revision \d+|http://127\.0\.0\.1:\d+`)
 
 // surfaceStream finds the position of an event in the log, which depends on the order of the runs.
 var surfaceStream = regexp.MustCompile(`^(… )\d+ `)
