@@ -2,7 +2,6 @@ package transcript
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -513,6 +512,3 @@ func sidechainFile(path string) (agent, session string, ok bool) {
 	}
 	return agent, session, true
 }
-
-// String names the session in errors.
-func (s *session) String() string { return fmt.Sprintf("session %s", s.path) }

@@ -18,8 +18,8 @@ type EventOptions struct {
 	After *schema.State
 }
 
-// Events returns the events of a run as an executor publishes them: dense sequence, chain. It is pure; large
-// fields stay in the events.
+// Events returns the events of a run as an executor publishes them, with a dense sequence. It is pure; large fields
+// stay in the events.
 func Events(run *Run, o EventOptions) ([]*schema.Event, error) {
 	if err := schema.CheckName("fleet", o.Fleet); err != nil {
 		return nil, err
