@@ -47,7 +47,7 @@ func (a *agent) play(ctx context.Context, run *publisher.Run) (held []schema.Cal
 			number, answered = s.Head.Turn, s.Head.TurnOpen && s.Head.TurnAnswered
 			for i := range s.Calls {
 				if c := &s.Calls[i]; answered && c.Turn == number {
-					calls = append(calls, publisher.ToolCall{ID: c.ToolCallID, Name: c.Name, Replay: c.Replay, Occurrence: c.Occurrence})
+					calls = append(calls, publisher.ToolCall{ID: c.ToolCallID, Name: c.Name, Replay: c.Replay, VerifySubject: c.VerifySubject, Occurrence: c.Occurrence})
 				}
 			}
 			if !s.Head.TurnOpen {
@@ -172,7 +172,7 @@ func (w *world) playMortal(a *agent, run string, nth int64, sent bool, inTool sc
 }
 
 // An executor dies at each event of a run, before and behind it, and in each tool. Behind its takeover a requested call is made once, a
-// begun hold call is held, and nothing else is; the model is asked again only for an answer that was not stored.
+// begun hold call is held, a begun verify call runs if its tool had no effect, and nothing else is asked about; the model is asked again only for an answer that was not stored.
 func TestTurn_ExecutorDiesAnywhere_RequestedCallsAreMadeOnceAndBegunOnesHeld(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -182,7 +182,18 @@ func TestTurn_ExecutorDiesAnywhere_RequestedCallsAreMadeOnceAndBegunOnesHeld(t *
 		{ID: "c2", Name: "mail", Replay: schema.ReplayHold},
 		{ID: "c3", Name: "put", Replay: schema.ReplayIdempotent},
 		{ID: "c2", Name: "mail"},
+		{ID: "c4", Name: "book", Replay: schema.ReplayVerify, VerifySubject: verifySubject},
 	}
+	var playing atomic.Pointer[agent]
+	serveVerify(t, w, func(_ context.Context, q schema.VerifyRequest) (schema.VerifyReply, error) {
+		a := playing.Load()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.effects[q.CallKey] > 0 {
+			return schema.VerifyReply{Outcome: schema.VerifyDone, Result: []byte(`"done"`)}, nil
+		}
+		return schema.VerifyReply{Outcome: schema.VerifyNotDone}, nil
+	})
 	answer := func(turn int32) []publisher.ToolCall {
 		if turn == 1 {
 			return calls
@@ -195,7 +206,7 @@ func TestTurn_ExecutorDiesAnywhere_RequestedCallsAreMadeOnceAndBegunOnesHeld(t *
 		in   schema.CallKey
 	}
 	var deaths []death
-	const events = 10 // of the run, start and end included
+	const events = 12 // of the run, start and end included
 	for n := range int64(events) {
 		deaths = append(deaths, death{nth: n + 1}, death{nth: n + 1, sent: true})
 	}
@@ -204,6 +215,7 @@ func TestTurn_ExecutorDiesAnywhere_RequestedCallsAreMadeOnceAndBegunOnesHeld(t *
 		{Turn: 1, ToolCallID: "c2", Occurrence: 1},
 		{Turn: 1, ToolCallID: "c3", Occurrence: 1},
 		{Turn: 1, ToolCallID: "c2", Occurrence: 2},
+		{Turn: 1, ToolCallID: "c4", Occurrence: 1},
 	} {
 		deaths = append(deaths, death{in: key})
 	}
@@ -211,6 +223,7 @@ func TestTurn_ExecutorDiesAnywhere_RequestedCallsAreMadeOnceAndBegunOnesHeld(t *
 	for i, d := range append(deaths, death{nth: events + 1}) {
 		name := fmt.Sprintf("event %d sent %v tool %s/%d", d.nth, d.sent, d.in.ToolCallID, d.in.Occurrence)
 		a, run := newAgent(2, answer), fmt.Sprint("r", i)
+		playing.Store(a)
 		w.playMortal(a, run, d.nth, d.sent, d.in)
 		require.Equal(t, d.nth <= events, a.dead.Load(), name)
 		require.Zero(t, a.late.Load(), name)
@@ -244,6 +257,8 @@ func TestTurn_ExecutorDiesAnywhere_RequestedCallsAreMadeOnceAndBegunOnesHeld(t *
 			switch {
 			case hold:
 				require.LessOrEqual(t, n, 1, "%s: a mail was sent twice: %v", name, key)
+			case key.ToolCallID == "c4":
+				require.Equal(t, 1, n, "%s: the tool tells what became of %v", name, key)
 			case n != 1:
 				require.True(t, again && n == 2, "%s: %v ran %d times", name, key, n)
 			}
@@ -253,6 +268,9 @@ func TestTurn_ExecutorDiesAnywhere_RequestedCallsAreMadeOnceAndBegunOnesHeld(t *
 			if !begun[key] {
 				require.Equal(t, 1, a.effects[key], "%s: %v", name, key)
 			}
+		}
+		for _, id := range []string{"c1", "c3", "c4"} {
+			require.Positive(t, a.effects[schema.CallKey{Turn: 1, ToolCallID: id, Occurrence: 1}], "%s: %s is forgotten", name, id)
 		}
 		heldOnce += len(held)
 		answers := 1
@@ -307,6 +325,44 @@ func (w *world) recordedRun(f *publisher.Fleet, id string, rnd *rand.Rand) {
 	}
 }
 
+// callsAt reads a run's log without the fold's open calls. It returns the calls that the run begins anywhere in its log, but for those that
+// were cleared before record n, and the calls that are open at record n.
+func callsAt(run string, log []schema.Record, n int) (began map[schema.CallKey]bool, open []schema.CallKey) {
+	began = map[schema.CallKey]bool{}
+	closed := map[schema.CallKey]bool{}
+	head := schema.NewHead("default", run)
+	for i := range log {
+		v := head.Apply(schema.NoKeys, &log[i]) // names the calls of an event
+		rerun := false
+		switch d := v.Data.(type) {
+		case *schema.TurnAnsweredData:
+			if i < n {
+				open = append(open, v.Calls...)
+			}
+		case *schema.ToolCalledData:
+			began[v.Call] = true
+		case *schema.ToolSettledData:
+			rerun = d.How == schema.SettledRerun
+			if rerun && i < n {
+				delete(began, v.Call)
+			}
+		}
+		switch v.Data.(type) {
+		case *schema.ToolReturnedData, *schema.ToolFailedData, *schema.ToolSettledData:
+			closed[v.Call] = closed[v.Call] || i < n && !rerun
+		}
+	}
+	return began, slices.DeleteFunc(open, func(k schema.CallKey) bool { return closed[k] })
+}
+
+func keysOf(open []schema.OpenCall) []schema.CallKey {
+	keys := make([]schema.CallKey, len(open))
+	for i := range open {
+		keys[i] = open[i].CallKey
+	}
+	return keys
+}
+
 // Forks at every record of 20 recorded runs are played to their end: no call that may run is forgotten, and no hold call that the base began
 // runs unasked.
 func TestFork_EveryRecordOfRecordedRuns_MakesWhatMayRunAndAsksAboutTheRest(t *testing.T) {
@@ -321,23 +377,12 @@ func TestFork_EveryRecordOfRecordedRuns_MakesWhatMayRunAndAsksAboutTheRest(t *te
 		log := w.log(base)
 		for n := 1; n <= len(log); n++ {
 			name := fmt.Sprintf("%s at record %d of %d", base, n, len(log))
-			began := map[schema.CallKey]bool{}
-			head := schema.NewHead("default", base)
-			for i := range log {
-				v := head.Apply(schema.NoKeys, &log[i])
-				switch d := v.Data.(type) {
-				case *schema.ToolCalledData:
-					began[v.Call] = true
-				case *schema.ToolSettledData:
-					if i < n && d.How == schema.SettledRerun {
-						delete(began, v.Call)
-					}
-				}
-			}
+			began, want := callsAt(base, log, n)
 			fork, err := f.Fork(t.Context(), publisher.ForkSpec{Run: base, ID: fmt.Sprintf("%s-%d", base, n), At: schema.Point{Kind: schema.PointRecord, Number: uint64(n)}}) //nolint:gosec // small
 			require.NoError(t, err, name)
 			forks++
 			open := fork.Head().OpenCalls
+			require.ElementsMatch(t, want, keysOf(open), "%s: the base had these calls open", name)
 			a := newAgent(3, func(int32) []publisher.ToolCall { return nil })
 			held, err := a.play(t.Context(), fork)
 			require.NoError(t, err, name)
