@@ -85,6 +85,21 @@ var mutantCases = []mutantCase{
 		rules:   []checker.Rule{checker.RuleModel},
 	},
 	{
+		name: "answered-again", within: 20,
+		directed: afterTheTurn,
+		rules:    []checker.Rule{checker.RuleModel},
+	},
+	{
+		name: "ended-twice", within: 20,
+		directed: afterTheTurn,
+		rules:    []checker.Rule{checker.RuleModel},
+	},
+	{
+		name: "call-behind-end", within: 20,
+		directed: afterTheTurn,
+		rules:    []checker.Rule{checker.RuleModel},
+	},
+	{
 		name: "no-publish-cas", within: 200,
 		profile: profile{weights: mix(map[stepKind]int{letGo: 1}), takes: 8},
 		rules:   []checker.Rule{checker.RuleAcknowledged, checker.RuleFenced},

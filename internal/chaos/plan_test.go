@@ -74,7 +74,7 @@ type step struct {
 type act struct {
 	executor int
 	run      string
-	// what is start, step, take, claim, leave, head, events, hold or rescue.
+	// what is start, step, take, claim, leave, head, events, hold, rescue, end-turn, call-again or answer-again.
 	what   string
 	times  int
 	choice int

@@ -128,6 +128,8 @@ func (x *executor) act(a *act) {
 			x.hold(a.run)
 		case "rescue":
 			x.rescue(a.run)
+		case "end-turn", "call-again", "answer-again":
+			x.publish(a.run, func(h *schema.Head, token string) (schema.Data, int32) { return turnEvent(a.what, h, token) })
 		}
 	}
 }
