@@ -241,7 +241,7 @@ func TestTool_StartIsStoredAndTheCallIsUnresolved_IsRepeated(t *testing.T) {
 	p := newProxy(t, w.server.URL())
 	run := start(t, w.fleet(func(c *publisher.Config) {
 		c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
-		c.PublishTimeout, c.TryTimeout, c.BatchFrom = time.Second, 200*time.Millisecond, 64
+		c.PublishTimeout, c.TryTimeout = time.Second, 200*time.Millisecond
 	}), "r1")
 	turn := openTurn(t, run)
 	p.dropAcks(-1)

@@ -140,13 +140,12 @@ func TestConnectRefusesABufferingConnection(t *testing.T) {
 func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
 	t.Parallel()
 	tests := map[string]publisher.Config{
-		"Executor":     {URL: "nats://127.0.0.1"},
-		"Fleet":        {URL: "x", Executor: "e", Fleet: "a.b"},
-		"Agent":        {URL: "x", Executor: "e", Agent: "a b"},
-		"InlineLimit":  {URL: "x", Executor: "e", InlineLimit: 1 << 20},
-		"WindowEvents": {URL: "x", Executor: "e", WindowEvents: 1001},
-		"TryTimeout":   {URL: "x", Executor: "e", TryTimeout: -1},
-		"MaxBackoff":   {URL: "x", Executor: "e", Backoff: 5, MaxBackoff: 1},
+		"Executor":    {URL: "nats://127.0.0.1"},
+		"Fleet":       {URL: "x", Executor: "e", Fleet: "a.b"},
+		"Agent":       {URL: "x", Executor: "e", Agent: "a b"},
+		"InlineLimit": {URL: "x", Executor: "e", InlineLimit: 1 << 20},
+		"TryTimeout":  {URL: "x", Executor: "e", TryTimeout: -1},
+		"MaxBackoff":  {URL: "x", Executor: "e", Backoff: 5, MaxBackoff: 1},
 	}
 	for field, cfg := range tests {
 		t.Run(field, func(t *testing.T) {

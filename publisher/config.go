@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"time"
@@ -34,6 +35,9 @@ const (
 	eventTarget = 448 << 10
 	// eventLimit is what an event may have at most; the stream refuses more.
 	eventLimit = 512<<10 - 2<<10
+	// batchFrom is the number of events from which they are published as one atomic batch. On one replica a smaller batch takes longer
+	// than its events one after the other: the server stages each batch in files of its own.
+	batchFrom = 16
 	// maxWindowEvents is the server's limit of an atomic batch.
 	maxWindowEvents = 1000
 	// servicePatience is how long a request waits for a daemon to appear.
@@ -107,14 +111,6 @@ type Config struct {
 	// MaxBlob bounds a blob that is loaded, in bytes; 0 means 64 MiB.
 	MaxBlob int64
 
-	// WindowEvents and WindowBytes bound one batch of the pipelined mode; 0 means 64 events and 1 MiB. At most
-	// 1,000 events.
-	WindowEvents int
-	WindowBytes  int
-	// BatchFrom is the number of events from which they go out as one atomic batch; below it one after the other.
-	// 0 means 16 on one replica, where a batch costs several syncs, and 2 on more. A number above 1,000 switches batches off.
-	BatchFrom int
-
 	// Redaction says what is taken out of every event before anything of it leaves this process; nil means nothing.
 	Redaction *Redaction
 
@@ -125,37 +121,21 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	num := func(n *int, v int) {
-		if *n == 0 {
-			*n = v
-		}
-	}
 	if c.Fleet == "" && c.Conn == nil && c.URL == "" {
 		c.Fleet = os.Getenv("WAYMARK_FLEET")
 	}
-	if c.Fleet == "" {
-		c.Fleet = schema.DefaultFleet
-	}
-	def(&c.Heartbeat, DefaultHeartbeat)
-	def(&c.PublishTimeout, DefaultPublishTimeout)
-	def(&c.TryTimeout, DefaultTryTimeout)
-	def(&c.FullPatience, DefaultFullPatience)
-	def(&c.FullTimeout, DefaultFullTimeout)
-	def(&c.RequestTimeout, DefaultRequestTimeout)
-	def(&c.VerifyTimeout, DefaultVerifyTimeout)
-	def(&c.Backoff, DefaultBackoff)
-	def(&c.MaxBackoff, max(DefaultMaxBackoff, c.Backoff))
-	num(&c.InlineLimit, DefaultInlineLimit)
-	num(&c.WindowEvents, DefaultWindowEvents)
-	num(&c.WindowBytes, DefaultWindowBytes)
-	if c.MaxBlob == 0 {
-		c.MaxBlob = DefaultMaxBlob
-	}
+	c.Fleet = cmp.Or(c.Fleet, schema.DefaultFleet)
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
+	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
+	c.TryTimeout = cmp.Or(c.TryTimeout, DefaultTryTimeout)
+	c.FullPatience = cmp.Or(c.FullPatience, DefaultFullPatience)
+	c.FullTimeout = cmp.Or(c.FullTimeout, DefaultFullTimeout)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
+	c.VerifyTimeout = cmp.Or(c.VerifyTimeout, DefaultVerifyTimeout)
+	c.Backoff = cmp.Or(c.Backoff, DefaultBackoff)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, max(DefaultMaxBackoff, c.Backoff))
+	c.InlineLimit = cmp.Or(c.InlineLimit, DefaultInlineLimit)
+	c.MaxBlob = cmp.Or(c.MaxBlob, DefaultMaxBlob)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -216,12 +196,6 @@ func (c Config) Validate() error {
 		return configError("InlineLimit", c.InlineLimit, fmt.Sprintf("use 1024 to %d bytes", DefaultInlineLimit))
 	case c.MaxBlob < 0:
 		return configError("MaxBlob", c.MaxBlob, "use a number of bytes above 0")
-	case c.WindowEvents < 1 || c.WindowEvents > maxWindowEvents:
-		return configError("WindowEvents", c.WindowEvents, fmt.Sprintf("use 1 to %d", maxWindowEvents))
-	case c.WindowBytes < 1:
-		return configError("WindowBytes", c.WindowBytes, "use a number of bytes above 0")
-	case c.BatchFrom < 0:
-		return configError("BatchFrom", c.BatchFrom, "use 0 for the default, or a number of events")
 	}
 	if c.Redaction != nil {
 		if err := c.Redaction.validate(); err != nil {

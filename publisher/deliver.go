@@ -44,7 +44,7 @@ func (r *Run) deliverAll(ctx context.Context, items []*item) error {
 	for _, it := range items {
 		fresh = fresh && it.stream == 0 && !it.sent
 	}
-	if fresh && len(items) > 1 && len(items) >= r.fleet.cfg.BatchFrom && len(items) <= maxWindowEvents {
+	if fresh && len(items) >= batchFrom && len(items) <= maxWindowEvents {
 		if r.deliverBatch(ctx, items) {
 			return nil
 		}

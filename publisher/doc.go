@@ -114,9 +114,8 @@
 //
 // # Batches
 //
-// Several events of one call, or of one window in pipelined mode, go out as one atomic batch when there are enough of
-// them to be worth it ([Config].BatchFrom). A batch that was not answered is never sent twice: its members are resolved
-// one by one.
+// 16 and more events of one window in pipelined mode, or of one call, are published as one atomic batch. The SDK never sends a batch
+// twice: when the server does not answer, it resolves the events one by one.
 //
 // # Large fields
 //

@@ -130,15 +130,8 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		err := configError("CustomInboxPrefix", fmt.Sprintf("%.120q", prefix), "use one that begins with "+schema.InboxPrefix+"_: the daemon answers no other")
 		return nil, errors.Join(err, f.closeConn(ctx))
 	}
-	replicas, err := f.lookup(ctx)
-	if err != nil {
+	if err := f.lookup(ctx); err != nil {
 		return nil, errors.Join(err, f.closeConn(ctx))
-	}
-	if f.cfg.BatchFrom == 0 {
-		f.cfg.BatchFrom = 2
-		if replicas == 1 {
-			f.cfg.BatchFrom = 16
-		}
 	}
 	return f, nil
 }
@@ -188,16 +181,15 @@ func permitted(ctx context.Context, err error) error {
 }
 
 // lookup reads the fleet's shards, checks that its event stream is there, and returns how many replicas that has.
-func (f *Fleet) lookup(ctx context.Context) (replicas int, err error) {
+func (f *Fleet) lookup(ctx context.Context) (err error) {
 	if f.js, err = jetstream.New(f.nc); err != nil {
-		return 0, fmt.Errorf("JetStream: %w", err)
+		return fmt.Errorf("JetStream: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
 	defer cancel()
 	ctx, done := f.denied.Context(ctx, "")
 	defer done()
-	replicas, err = f.lookupPermitted(ctx)
-	return replicas, lookupError(permitted(ctx, err))
+	return lookupError(permitted(ctx, f.lookupPermitted(ctx)))
 }
 
 // copies is how many replicas a log has. An operator may give it more than it had when this fleet was connected, and a leader of them that
@@ -210,22 +202,20 @@ func (f *Fleet) copies(ctx context.Context, names schema.Names) (int, error) {
 	return max(info.CachedInfo().Config.Replicas, 1), nil
 }
 
-func (f *Fleet) lookupPermitted(ctx context.Context) (replicas int, err error) {
+func (f *Fleet) lookupPermitted(ctx context.Context) error {
 	// Another fleet's credentials reach settings that lack this fleet: the server then refuses the stream.
 	_, missing := f.readPlacing(ctx)
 	if missing != nil && !errors.Is(missing, ErrNotProvisioned) {
-		return 0, missing
+		return missing
 	}
-	info, err := f.js.Stream(ctx, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
+	_, err := f.js.Stream(ctx, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return 0, f.notProvisioned("stream " + schema.NamesOf(f.cfg.Fleet, 0).EventStream())
+		return f.notProvisioned("stream " + schema.NamesOf(f.cfg.Fleet, 0).EventStream())
 	case err != nil:
-		return 0, fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
-	case missing != nil:
-		return 0, missing
+		return fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
 	}
-	return max(info.CachedInfo().Config.Replicas, 1), nil
+	return missing
 }
 
 // codeNoStream and codeNoMessage are the leader's words for settings that are not stored.

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -9,9 +10,9 @@ import (
 
 // Window bounds one batch of the pipelined mode.
 type Window struct {
-	// Events in a batch; 0 means the Config's.
+	// Events in a batch; 0 means 64. At most 1,000.
 	Events int
-	// Bytes in a batch; 0 means the Config's. An event larger than that travels alone.
+	// Bytes in a batch; 0 means 1 MiB. An event larger than that travels alone.
 	Bytes int
 }
 
@@ -48,19 +49,15 @@ func (p *pipeline) notify() {
 }
 
 // Pipelined switches the run to pipelined mode: events are queued and sent in the background, a window of them as
-// one atomic batch (below Config.BatchFrom one after the other), one under way at a time. Nothing is
+// one atomic batch (fewer than 16 one after the other), one under way at a time. Nothing is
 // durable before [Run.Flush] returned nil. The first failure stays: all that follows is refused with it, and what was
 // queued behind it is not published.
 //
 // The mode is for imports and for work that is repeatable from its last flush. [Turn.Tool] flushes by itself. Call
 // [Run.Synchronous] to leave the mode; Close of the fleet does so, too.
 func (r *Run) Pipelined(window Window) error {
-	if window.Events == 0 {
-		window.Events = r.fleet.cfg.WindowEvents
-	}
-	if window.Bytes == 0 {
-		window.Bytes = r.fleet.cfg.WindowBytes
-	}
+	window.Events = cmp.Or(window.Events, DefaultWindowEvents)
+	window.Bytes = cmp.Or(window.Bytes, DefaultWindowBytes)
 	if window.Events < 1 || window.Events > maxWindowEvents {
 		return configError("Window.Events", window.Events, fmt.Sprintf("use 1 to %d", maxWindowEvents))
 	}

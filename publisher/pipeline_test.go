@@ -60,7 +60,7 @@ func TestFlushWaitsForEverythingQueued(t *testing.T) {
 func TestBatchNumbersItsMembers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	f := w.fleet(func(c *publisher.Config) { c.BatchFrom = 2 })
+	f := w.fleet()
 	noise := start(t, f, "noise")
 	run := start(t, f, "r1")
 	turn := openTurn(t, run)
@@ -72,6 +72,7 @@ func TestBatchNumbersItsMembers(t *testing.T) {
 	_, err := turn.Call(t.Context(), calls...)
 	require.NoError(t, err)
 	require.NoError(t, noise.Mark(t.Context(), "after"))
+	require.Equal(t, 51, w.batched(), "the start of the turn and its calls")
 	log := w.log("r1")
 	require.Equal(t, log[len(log)-1].Stream, run.Head().Position.Stream)
 	require.Equal(t, schema.StreamSequence(50), log[len(log)-1].Stream-log[1].Stream)
@@ -103,7 +104,7 @@ func TestRefusedBatchIsResolvedSingly(t *testing.T) {
 			w := newWorld(t)
 			p := newProxy(t, w.server.URL())
 			f := w.fleet(func(c *publisher.Config) {
-				c.Conn, c.URL, c.Options, c.BatchFrom = nil, p.url(), w.server.Options(), 2
+				c.Conn, c.URL, c.Options = nil, p.url(), w.server.Options()
 			})
 			run := start(t, f, "r1")
 			turn := openTurn(t, run)
