@@ -3,7 +3,6 @@ package conform
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -14,7 +13,6 @@ import (
 type beats struct {
 	// instances that it named; empty is one, too.
 	instances map[string]bool
-	first     time.Time
 	told      map[string]bool
 }
 
@@ -47,7 +45,7 @@ func (c *Checker) Heartbeat(m Message) {
 		if len(c.executors) >= maxRuns {
 			return
 		}
-		b = &beats{instances: map[string]bool{}, first: m.At, told: map[string]bool{}}
+		b = &beats{instances: map[string]bool{}, told: map[string]bool{}}
 		c.executors[executor] = b
 	}
 	if len(b.instances) < maxInstances {
