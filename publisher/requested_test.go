@@ -167,6 +167,31 @@ func TestAnswer_ArgumentsAreNoJSON_CallIsRecordedAsFailed(t *testing.T) {
 	require.Nil(t, run.OpenTurn())
 }
 
+// A name that no event can carry is recorded as a failed call, too, and asking for the call returns the failure.
+func TestAnswer_NameCannotBeRecorded_CallIsRecordedAsFailed(t *testing.T) {
+	t.Parallel()
+	for name, recorded := range map[string]string{
+		"": "?", "read\n": "read?", strings.Repeat("é", 200): strings.Repeat("é", 128), "a" + strings.Repeat("é", 200): "a" + strings.Repeat("é", 127),
+	} {
+		w := newWorld(t)
+		run := start(t, w.fleet(), "r1")
+		turn := openTurn(t, run)
+		bad := publisher.ToolCall{ID: "a", Name: name, Replay: schema.ReplayPure}
+		good := publisher.ToolCall{ID: "b", Name: "read", Replay: schema.ReplayPure}
+		_, err := turn.Answer(t.Context(), publisher.Answer{Message: assistant(schema.Text("x")), Calls: []publisher.ToolCall{bad, good}})
+		require.NoError(t, err, "%q", name)
+		_, err = turn.Tool(t.Context(), bad, nil)
+		require.ErrorIs(t, err, publisher.ErrToolFailed, "%q", name)
+		var n atomic.Int64
+		_, err = turn.Tool(t.Context(), good, counted(&n, 1))
+		require.NoError(t, err)
+		s := w.requireSameFold(run)
+		require.Equal(t, recorded, s.Calls[0].Name)
+		require.Equal(t, publisher.UnknownToolType, s.Calls[0].Error.Type)
+		require.Nil(t, run.OpenTurn())
+	}
+}
+
 func TestRequested_FourLargeArguments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -341,7 +341,7 @@ func (f *Fleet) field(ctx context.Context, refs []schema.Ref, path string, inlin
 
 // compare checks that what is asked is what was recorded.
 func (r *Run) compare(ctx context.Context, key schema.CallKey, v *callView, call ToolCall) error {
-	call.Arguments = readable(call).Arguments // as an answer records them
+	call = *readable(call) // as an answer records it
 	asked, err := r.fleet.redactor.value(call.Arguments)
 	if err != nil {
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)

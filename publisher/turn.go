@@ -1,11 +1,14 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -187,8 +190,15 @@ func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, err
 	return verdicts[0].Calls, nil
 }
 
-// readable makes a call whose arguments are no JSON one that cannot be made, with the arguments to the letter.
+// readable makes a call that no event can carry one that cannot be made: its arguments are no JSON and are kept to the letter, or its
+// name has to be changed.
 func readable(c ToolCall) *ToolCall {
+	if name := recordable(c.Name); name != c.Name {
+		c.Name = name
+		if c.Error == nil {
+			c.Error = &schema.Error{Type: UnknownToolType, Message: "the model gave a tool name that cannot be recorded"}
+		}
+	}
 	if len(c.Arguments) == 0 || c.Arguments.IsValid() {
 		return &c
 	}
@@ -199,6 +209,20 @@ func readable(c ToolCall) *ToolCall {
 		c.Error = &schema.Error{Type: "invalid_arguments", Message: "the arguments are not JSON"}
 	}
 	return &c
+}
+
+// recordable returns the name of a tool as an event can carry it.
+func recordable(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == utf8.RuneError {
+			return '?'
+		}
+		return r
+	}, name)
+	if len(name) > schema.MaxIdentifier {
+		name = strings.ToValidUTF8(name[:schema.MaxIdentifier], "")
+	}
+	return cmp.Or(name, "?")
 }
 
 // Call records calls without an answer (hooks, proxies, workflows) before their tools run, and returns their keys. It is for tools that
