@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/waymarkio/waymark/kvstore"
@@ -152,6 +153,11 @@ func settleable(r *reading, req *schema.SettleRequest) error {
 	switch {
 	case i < 0:
 		return fail(schema.CodeNotInDoubt, hint, "run %s has no open call %s of turn %d, occurrence %d", r.run, req.ToolCallID, req.Turn, req.Occurrence)
+	case r.head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence) != i:
+		// In an event turn 0 names the newest turn with the id.
+		newest := r.head.OpenCalls[r.head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence)]
+		return fail(schema.CodeConflict, fmt.Sprintf("Settle the call of turn %d first.", newest.Turn), "call %s of turn %d cannot be settled while turn %d has an open call with the same id",
+			req.ToolCallID, req.Turn, newest.Turn)
 	case ended && req.How == schema.SettledRerun:
 		return fail(schema.CodeRunEnded, "Settle it otherwise, or take the run over with reason reopen: its executor settles the call then.",
 			"run %s is %s, and has no executor to run call %s of turn %d again", r.run, r.head.Status, req.ToolCallID, req.Turn)
