@@ -24,8 +24,8 @@ const (
 	maxForks = 4096
 )
 
-// errErased answers for a run that was removed.
-func errErased(record *schema.Erasure) *schema.ServiceError {
+// Erased is the error for a run that was removed, or is being removed.
+func Erased(record *schema.Erasure) *schema.ServiceError {
 	left := "Nothing of it is left"
 	if record.RemovedAt == "" {
 		left = "Its content is being taken out"
@@ -52,7 +52,7 @@ func (s *Service) notErased(ctx context.Context, run string, r *reading, err err
 	case record.RemovedAt == "" && r != nil && r.head.Status != schema.StatusErased && (!r.marked || !record.Decided()):
 		return r, err // an order without its mark decides nothing
 	}
-	return nil, errErased(record)
+	return nil, Erased(record)
 }
 
 // stays refuses a point of a run whose removal is being decided: whoever begins a fork there must know what it stands on.
@@ -64,7 +64,7 @@ func (s *Service) stays(ctx context.Context, run string) error {
 	case err != nil:
 		return err
 	case record.RemovedAt != "":
-		return errErased(record)
+		return Erased(record)
 	default:
 		return fail(schema.CodeUnavailable, "Ask again: it is gone then, or it stays.", "the removal of run %s, asked by %s, is being decided", run, record.By)
 	}

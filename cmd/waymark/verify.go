@@ -87,6 +87,7 @@ func (t *verified) add(v *consumer.Verification, list bool) {
 
 // one verifies a run in the shard that has it.
 func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, total *verified) error {
+	var removed error
 	for _, i := range settings.Candidates(c.Run_) {
 		shard, err := kvstore.OpenShard(js, settings, i, operator)
 		if err != nil {
@@ -94,6 +95,12 @@ func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings kvs
 		}
 		v, err := verifyRun(ctx, js, settings, shard, c.Run_)
 		if errors.Is(err, consumer.ErrNoRun) {
+			switch record, _, _, err := shard.Erasures.Get(ctx, c.Run_); {
+			case err == nil:
+				removed = consumer.Erased(record)
+			case !errors.Is(err, kvstore.ErrNotFound):
+				return err
+			}
 			continue
 		}
 		if err != nil {
@@ -104,6 +111,9 @@ func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings kvs
 		}
 		total.add(v, true)
 		return nil
+	}
+	if removed != nil {
+		return removed
 	}
 	return fail(exitNotFound, "list the runs with: waymark runs ls", "fleet %s has no run %s", settings.Fleet, c.Run_)
 }
