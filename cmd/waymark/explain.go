@@ -179,6 +179,7 @@ var transcriptErrors = []sentinel{
 	{transcript.ErrSeveralRuns, exitUsage, "leave out --run-id: each run is named by its conversation"},
 	{transcript.ErrDiverged, exitConflict, hintNotWritten},
 	{transcript.ErrInUse, exitConflict, hintNotWritten + "; wait until that executor has ended it or, if it is gone for good, add --take-over"},
+	{transcript.ErrCancelled, exitConflict, hintNotWritten + "; to complete it all the same, add --take-over"},
 	{transcript.ErrUnresolvedBlob, exitDamaged, ""},
 	{transcript.ErrEncrypted, exitUsage, "waymark has no keys and decrypts nothing; export the events as they are: waymark export RUN --format cloudevents"},
 }

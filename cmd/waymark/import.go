@@ -26,7 +26,7 @@ type importCmd struct {
 	Jobs     int      `default:"4" placeholder:"N" help:"Runs replayed at the same time, of all files; each is in memory as a whole (default: 4)."`
 
 	DryRun   bool `help:"Say what would be done, and write nothing."`
-	TakeOver bool `help:"Continue runs that another executor has and has not ended: it is fenced."`
+	TakeOver bool `help:"Continue runs that another executor has and has not ended, which fences it, and runs that a person cancelled."`
 
 	Archive  string   `placeholder:"FILE" help:"Import the runs of an archive that waymark export --archive made, instead of transcripts."`
 	As       string   `placeholder:"ID" help:"New id of the only run of the archive."`
@@ -40,7 +40,7 @@ type importCmd struct {
 func (importCmd) Help() string {
 	return `A transcript can be imported again at any time: what a run has is compared with it, and only what is new is added; a run that has ` +
 		`ended is reopened for that. Where the two differ nothing is written to the run, and the first difference is said (exit code 5). A run ` +
-		`that another executor has is left alone. When all is there already, nothing is done, and that is a success. In a directory files that ` +
+		`that another executor has, or that a person cancelled, is left alone. When all is there already, nothing is done, and that is a success. In a directory files that ` +
 		`end in .json, .jsonl, .ndjson or .traj are looked at, and those that are transcripts are imported; links are not followed. Runs of files ` +
 		`of the same name get the directory's name in their ids, unless they were imported under another before.
 
@@ -63,11 +63,12 @@ const (
 	fateThere     = "already there"
 	fateDiffers   = "differs"
 	fateInUse     = "in use"
+	fateCancelled = "cancelled" // by a person
 	fateFailed    = "failed"
 )
 
 // fates are those of transcripts, in the order in which they are counted up.
-var fates = []string{fateImported, fateContinued, fateAppended, fateThere, fateDiffers, fateInUse, fateFailed}
+var fates = []string{fateImported, fateContinued, fateAppended, fateThere, fateDiffers, fateInUse, fateCancelled, fateFailed}
 
 // ofDryRun is a fate that would be.
 func ofDryRun(fate string) string {
@@ -111,9 +112,12 @@ type importedFile struct {
 	Calls       int               `json:"tool_calls"`
 	Unanswered  int               `json:"unanswered_calls,omitzero"`
 	Compactions int               `json:"compactions,omitzero"`
-	// Skipped counts the lines that are no messages, by type.
-	Skipped  map[string]int `json:"skipped,omitzero"`
-	Problems []string       `json:"problems,omitzero"`
+	// Skipped counts the lines that are no messages, by type, and Dropped the members that are not kept, by name.
+	Skipped map[string]int `json:"skipped,omitzero"`
+	Dropped map[string]int `json:"dropped,omitzero"`
+	// Replaced counts the characters that no text can carry.
+	Replaced int      `json:"replaced,omitzero"`
+	Problems []string `json:"problems,omitzero"`
 	// MoreProblems counts those that are not listed.
 	MoreProblems int      `json:"more_problems,omitzero"`
 	Notes        []string `json:"notes,omitzero"`
@@ -311,7 +315,7 @@ func (im *importer) name(ctx context.Context, fleet *publisher.Fleet, path strin
 		if _, err := fleet.Head(ctx, run.ID); err != nil {
 			break
 		}
-		if _, err := transcript.Compare(ctx, fleet, run, im.replay); err != nil && !errors.Is(err, transcript.ErrInUse) {
+		if _, err := transcript.Compare(ctx, fleet, run, im.replay); err != nil && !errors.Is(err, transcript.ErrInUse) && !errors.Is(err, transcript.ErrCancelled) {
 			break
 		}
 		im.mu.Lock()
@@ -371,6 +375,8 @@ func fateOf(outcome transcript.Outcome, err error) string {
 		return fateDiffers
 	case errors.Is(err, transcript.ErrInUse):
 		return fateInUse
+	case errors.Is(err, transcript.ErrCancelled):
+		return fateCancelled
 	case err != nil:
 		return fateFailed
 	case outcome.Reopened:
@@ -433,7 +439,7 @@ func (im *importer) report(r *transcript.Report) error {
 	im.problems += len(r.Problems) + r.MoreProblems
 	file := importedFile{
 		Kind: "file", File: r.File, Format: r.Format, Lines: r.Lines, Runs: r.Runs, Messages: r.Messages, Turns: r.Turns,
-		Calls: r.Calls, Unanswered: r.Unanswered, Compactions: r.Compactions, Skipped: r.Skipped,
+		Calls: r.Calls, Unanswered: r.Unanswered, Compactions: r.Compactions, Skipped: r.Skipped, Dropped: r.Dropped, Replaced: r.Replaced,
 		MoreProblems: r.MoreProblems, Notes: r.Notes,
 	}
 	for _, p := range r.Problems {

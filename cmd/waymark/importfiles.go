@@ -121,7 +121,11 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 		}
 	}
 	if transcripts == 0 && len(f.closed) == closed {
-		return fail(exitNotFound, "name another directory, or the files themselves", "no transcript is in %s, but %s", dir, plural(others+len(unknown), "other file"))
+		what := "there is no file in " + dir
+		if n := others + len(unknown); n > 0 {
+			what = fmt.Sprintf("no transcript is in %s, but %s", dir, plural(n, "other file"))
+		}
+		return fail(exitNotFound, "name another directory, or the files themselves", "%s", what)
 	}
 	if n := len(unknown); n > 0 {
 		shown := strings.Join(unknown[:min(n, maxNamed)], ", ")

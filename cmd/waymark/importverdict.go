@@ -62,7 +62,7 @@ func (im *importer) verdict(ctx context.Context) error {
 	total := im.total()
 	switch {
 	case worst != nil:
-		not := im.fates[fateDiffers] + im.fates[fateInUse] + im.fates[fateFailed]
+		not := im.fates[fateDiffers] + im.fates[fateInUse] + im.fates[fateCancelled] + im.fates[fateFailed]
 		if not == 1 {
 			if total > 1 {
 				worst = &failure{code: worst.code, hint: worst.hint, own: worst.own, err: worst, what: fmt.Sprintf("1 of %d was not imported: %s", total, worst.what)}
@@ -100,7 +100,7 @@ func (im *importer) explained(ctx context.Context, not notImported) *failure {
 	case errors.Is(not.err, transcript.ErrUnknownFormat) && not.run.File != "":
 		f.hint = "name the format, openai-chat, claude-code or swe-agent: " + im.app.prompt.command("import --format openai-chat "+schema.ShellWord(not.run.File))
 		f.own = false // the command has its flags
-	case errors.Is(not.err, transcript.ErrDiverged), errors.Is(not.err, transcript.ErrInUse):
+	case errors.Is(not.err, transcript.ErrDiverged), errors.Is(not.err, transcript.ErrInUse), errors.Is(not.err, transcript.ErrCancelled):
 		f.hint += "; or import it under another id: " + im.underAnotherID(not)
 		f.own = false // the command has its flags
 	}

@@ -114,6 +114,7 @@ func TestEveryFailureHasItsCode(t *testing.T) {
 		{fmt.Errorf("x: %w", transcript.ErrUnknownFormat), exitUsage, "--format"},
 		{fmt.Errorf("x: %w", transcript.ErrDiverged), exitConflict, "nothing was written"},
 		{fmt.Errorf("x: %w", transcript.ErrInUse), exitConflict, "--take-over"},
+		{fmt.Errorf("x: %w", transcript.ErrCancelled), exitConflict, "--take-over"},
 		{fmt.Errorf("x: %w", kvstore.ErrStreamMissing), exitDamaged, "backup"},
 		{&kvstore.ConfigError{Stream: "S", Command: "nats stream edit S"}, exitConflict, "nats stream edit S"},
 	}

@@ -22,6 +22,10 @@ var ErrDiverged = errors.New("the run that is already there differs from the tra
 // import under another run id.
 var ErrInUse = errors.New("another executor has the run")
 
+// ErrCancelled is returned by [Replay] for a run that ended because a person asked for it, and that lacks something of the transcript.
+// Nothing was published.
+var ErrCancelled = errors.New("a person cancelled the run")
+
 // ErrUnresolvedBlob is returned by [Export] when content is in the blob store. Fetch it with the
 // publisher's Hydrate first.
 var ErrUnresolvedBlob = errors.New("content is in the blob store")

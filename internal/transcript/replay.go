@@ -24,7 +24,8 @@ type ReplayOptions struct {
 	// Pipelined sends windows of events together, for imports: boundaries are told a few windows later, and a
 	// replay that dies is continued behind the last event that is in the log. Not for a replay with pauses.
 	Pipelined bool
-	// TakeOver continues a run that another executor has, which is gone. Without it [ErrInUse] is returned.
+	// TakeOver continues a run that another executor has, which is gone, and one that a person cancelled. Without it [ErrInUse] or
+	// [ErrCancelled] is returned.
 	TakeOver bool
 	// KeepState keeps the run's content in the handle; without it a run that is started here keeps only the
 	// head, for the transcript is in memory already.
@@ -73,8 +74,8 @@ type Outcome struct {
 // earlier replay was interrupted or the transcript grew: recorded results are not asked for again, messages are not doubled,
 // an open turn goes on, a run that has ended is reopened.
 //
-// It returns [ErrDiverged] for a run that is no beginning of this transcript, [ErrInUse] for one that another executor has
-// (in both cases nothing was changed), and the publisher's errors. A run that another executor reopened after it had the whole
+// It returns [ErrDiverged] for a run that is no beginning of this transcript, [ErrInUse] for one that another executor has,
+// [ErrCancelled] for one that a person cancelled (in these cases nothing was changed), and the publisher's errors. A run that another executor reopened after it had the whole
 // transcript lacks nothing.
 func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (Outcome, error) {
 	if err := o.Validate(); err != nil {
@@ -153,6 +154,9 @@ func look(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions
 			return out, there, left, nil
 		}
 		return fail(fmt.Errorf("%w: %s, in epoch %d", ErrInUse, holder, there.Head.Epoch))
+	}
+	if there.Head.Status == schema.StatusCancelled && there.Head.CancelRequested && !o.TakeOver {
+		return fail(ErrCancelled)
 	}
 	out.Resumed, out.Reopened = true, there.Head.Status.Terminal()
 	return out, there, left, nil
