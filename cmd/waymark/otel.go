@@ -218,6 +218,10 @@ func (c otelCmd) follow(ctx context.Context, a *app, cl *client, fleet *publishe
 			log.Warn().Err(err).Msg("the position's lock was not given back")
 		}
 	}()
+	if _, ok := positions.Get(0); !ok && c.NoFollow && !c.All {
+		return fail(exitUsage, "add --all for what is kept, or leave out --no-follow to export what comes from now on",
+			"--no-follow would export nothing: there is no position yet, and without one the export begins at the end of the log")
+	}
 	var removed atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
 	feed := func(shard int, all bool) {
