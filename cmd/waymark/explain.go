@@ -52,7 +52,7 @@ var publisherErrors = []sentinel{
 	{publisher.ErrPointPurged, exitNotFound, "list the points there are: waymark runs history RUN"},
 	{publisher.ErrHeld, exitConflict, "settle the call: waymark settle RUN TURN CALL --how abandoned"},
 	{publisher.ErrConflict, exitConflict, "look at the run and try again: waymark runs get RUN"},
-	{publisher.ErrCancelRequested, exitConflict, ""},
+	{publisher.ErrCancelRequested, exitConflict, "see who asked and why: waymark events RUN --all --no-follow"},
 	{publisher.ErrRejected, exitConflict, "see where the run stands: waymark runs get RUN"},
 	{publisher.ErrIncomplete, exitDamaged, "what is there: waymark runs get RUN"},
 	{publisher.ErrBlob, exitDamaged, ""},

@@ -51,10 +51,8 @@ func (c exportCmd) Run(ctx context.Context, a *app) error {
 	if c.Archive != "" {
 		file = c.Archive
 	}
-	if file != "" && !c.Force {
-		if _, err := os.Lstat(file); err == nil {
-			return fail(exitConflict, "add --force to replace it", "%s exists", file)
-		}
+	if err := c.replaceable(file); err != nil {
+		return err
 	}
 	cl, err := a.connect(ctx)
 	if err != nil {
@@ -73,6 +71,24 @@ func (c exportCmd) Run(ctx context.Context, a *app) error {
 		}
 		return writeFile(c.Output, func(w io.Writer) error { return c.write(ctx, a, fleet, w) })
 	})
+}
+
+// replaceable refuses a file that cannot be written, before any server is asked. The file is put in its place by a rename, which would
+// replace a pipe or a device instead of writing to it.
+func (c exportCmd) replaceable(file string) error {
+	if file == "" {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Dir(file)); err != nil {
+		return &failure{code: exitNotFound, what: err.Error(), hint: "make the directory first, or name another", err: err}
+	}
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+		return fail(exitUsage, "name a file; what is to be written elsewhere comes from standard output", "%s is no regular file", file)
+	}
+	if _, err := os.Lstat(file); err == nil && !c.Force {
+		return fail(exitConflict, "add --force to replace it", "%s exists", file)
+	}
+	return nil
 }
 
 // write exports to w. Of a run that misses events it writes what is there, and fails.
