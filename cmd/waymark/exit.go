@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"regexp"
 	"strings"
 
@@ -164,7 +165,7 @@ func explain(ctx context.Context, err error) *failure {
 		return &failure{code: exitInterrupted, what: "interrupted", err: err}
 	}
 	for _, explain := range []func(error) *failure{
-		explainBench, explainBackup, explainArchive, explainServer, explainConnection, explainService, explainTranscript, explainPublisher, explainStorage, explainInput,
+		explainBench, explainBackup, explainArchive, explainServer, explainConnection, explainService, explainTranscript, explainPublisher, explainStorage, explainInput, explainFile,
 	} {
 		if f := explain(err); f != nil {
 			f.err = err
@@ -175,6 +176,21 @@ func explain(ctx context.Context, err error) *failure {
 		}
 	}
 	return &failure{code: exitFailure, what: err.Error(), err: err}
+}
+
+// explainFile words files that a command could not read or write, and did not explain itself.
+func explainFile(err error) *failure {
+	var path *fs.PathError
+	switch {
+	case !errors.As(err, &path):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return &failure{code: exitNotFound, hint: "check the path: the file, or its directory, is not there"}
+	case errors.Is(err, fs.ErrPermission):
+		return &failure{code: exitFailure, hint: "check the rights of this user on the file and its directory"}
+	default:
+		return &failure{code: exitFailure, hint: "check the path, what it names and the room on its disk"}
+	}
 }
 
 const (

@@ -58,6 +58,9 @@ func (c forkCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
+	if c.As == c.Run_ {
+		return fail(exitUsage, "choose another id, or leave out --as", "--as %s names the run itself, and a fork is a run of its own", c.As)
+	}
 	cl, err := a.connect(ctx)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +117,9 @@ func TestEveryFailureHasItsCode(t *testing.T) {
 		{fmt.Errorf("x: %w", transcript.ErrInUse), exitConflict, "--take-over"},
 		{fmt.Errorf("x: %w", transcript.ErrCancelled), exitConflict, "--take-over"},
 		{fmt.Errorf("x: %w", kvstore.ErrStreamMissing), exitDamaged, "backup"},
+		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrNotExist}), exitNotFound, "its directory, is not there"},
+		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrPermission}), exitFailure, "rights"},
+		{fmt.Errorf("x: %w", &fs.PathError{Op: "open", Path: "f", Err: fs.ErrInvalid}), exitFailure, "check the path"},
 		{&kvstore.ConfigError{Stream: "S", Command: "nats stream edit S"}, exitConflict, "nats stream edit S"},
 	}
 	for _, test := range tests {

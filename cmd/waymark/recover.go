@@ -132,14 +132,14 @@ func (c recoverCmd) show(ctx context.Context, a *app, cl *client, answer *recove
 }
 
 type settleCmd struct {
-	Run_       string  `arg:"" name:"run" help:"Run id."`
-	Turn       int32   `arg:"" help:"Turn of the call."`
-	Call       string  `arg:"" help:"Tool call id."`
-	Occurrence int     `default:"1" placeholder:"N" help:"Which of the turn's calls with this id (default: 1)."`
-	How        string  `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: go on without."`
-	Result     *string `placeholder:"JSON" help:"Result of the call, for verified and decided."`
-	Error      bool    `help:"The result is an error, by the tool's own word."`
-	By         string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	Run_       string   `arg:"" name:"run" help:"Run id."`
+	Turn       int32    `arg:"" help:"Turn of the call."`
+	Call       string   `arg:"" help:"Tool call id."`
+	Occurrence positive `default:"1" placeholder:"N" help:"Which of the turn's calls with this id (default: 1)."`
+	How        string   `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: go on without."`
+	Result     *string  `placeholder:"JSON" help:"Result of the call, for verified and decided."`
+	Error      bool     `help:"The result is an error, by the tool's own word."`
+	By         string   `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
@@ -155,7 +155,7 @@ Examples:
 // Run settles a call in doubt.
 func (c settleCmd) Run(ctx context.Context, a *app) error {
 	request := schema.SettleRequest{
-		CallKey: schema.CallKey{Turn: c.Turn, ToolCallID: c.Call, Occurrence: c.Occurrence},
+		CallKey: schema.CallKey{Turn: c.Turn, ToolCallID: c.Call, Occurrence: int(c.Occurrence)},
 		How:     schema.Settlement(c.How), By: c.By,
 	}
 	if request.By == "" {
