@@ -288,3 +288,27 @@ func TestImport_RunDiffers_HintIsTakenForFileDirectoryAndSeveralConversations(t 
 		requireHas(t, said.String(), id)
 	}
 }
+
+// The lines behind a damaged one are in the run, so that the mended session differs from it. The hint names the command that brings it in.
+func TestImport_DamagedLineInTheMiddle_HintBringsTheMendedSessionIn(t *testing.T) {
+	t.Parallel()
+	w := newImportWorld(t)
+	line := func(n int, role string) string {
+		return fmt.Sprintf(`{"type":%q,"sessionId":"s","uuid":"u%d","message":{"role":%q,"content":"text %d"}}`, role, n, role, n)
+	}
+	lines := []string{line(1, "user"), line(2, "assistant"), line(3, "user"), line(4, "assistant")}
+	whole := strings.Join(lines, "\n") + "\n"
+	lines[1] = lines[1][:30]
+	session := w.file("session.jsonl", strings.Join(lines, "\n")+"\n")
+	out := w.run(exitDamaged, "import", session)
+	args, id := pasted(t, out, "if other lines follow them:"), "another"
+	w.file("session.jsonl", whole)
+	requireHas(t, w.run(exitConflict, "import", session), "differs")
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "ANOTHER", id)
+	}
+	var said bytes.Buffer
+	require.Zero(t, run(t.Context(), args, w.getenv, strings.NewReader(""), &said, &said), "%v: %s", args, &said)
+	requireHas(t, w.run(exitOK, "export", id), "text 2")
+	requireHas(t, w.run(exitDamaged, "import", "--format", "openai-chat", w.file("blank.json", " ")), "there is no run to import")
+}

@@ -77,10 +77,25 @@ func (im *importer) verdict(ctx context.Context) error {
 			what: fmt.Sprintf("%d of %d were not imported", not, total),
 		}
 	case im.problems > 0:
-		return fail(exitDamaged, "mend the lines that are named above, and import the file again; if other lines follow them, with --run-id ANOTHER", "%s in the input %s not imported; everything else was",
-			plural(im.problems, "place"), inNumber(im.problems, "was", "were"))
+		rest := "; everything else was"
+		if total == 0 {
+			rest = ", and there is no run to import"
+		}
+		return fail(exitDamaged, im.mended(), "%s in the input %s not imported%s", plural(im.problems, "place"), inNumber(im.problems, "was", "were"), rest)
 	}
 	return nil
+}
+
+// mended is the next step for lines that could not be read. In a session the lines behind one of them are in the run already, so that the
+// mended session differs from it. In other formats such a line is a run of its own.
+func (im *importer) mended() string {
+	hint := "mend the lines that are named above, and import the file again"
+	for _, f := range im.seen {
+		if f.Format == transcript.ClaudeCode && f.Runs > 0 && len(f.Problems) > 0 {
+			return hint + "; if other lines follow them: " + im.underAnotherID(notImported{run: importedRun{File: f.File, Format: f.Format}})
+		}
+	}
+	return hint
 }
 
 // printOthers writes the failures that came before the one that ended the import.
