@@ -126,7 +126,7 @@ func TestRunIDsFitAndSayWhenTheyWereMade(t *testing.T) {
 	require.True(t, strings.HasPrefix(got[1], "a-b-c-"), got[1])
 	require.Equal(t, "fits-1-3", got[2])
 	require.True(t, strings.HasPrefix(got[4], "my-file-5-"), got[4])
-	require.Len(t, rep.Notes, 4)
+	require.Len(t, rep.Notes, 5)
 
 	runs, _ = open(t, writeFile(t, "my file.jsonl", line("fits-1")), transcript.Options{RunID: "chosen"})
 	require.Equal(t, "chosen", runs[0].ID)
@@ -313,7 +313,9 @@ func TestOpen_WhatIsGuessed_IsNoted(t *testing.T) {
 		"blocks of another interface": {blocks, transcript.Auto, "2 parts in the form of Anthropic's Messages API"},
 		"numbers as ids":              {numbers, transcript.Auto, "the first is 1"},
 		"another format is given":     {`{"messages":[]}`, transcript.SWEAgent, "looks like openai-chat, and is read as swe-agent"},
-		"the format that it is":       {`{"messages":[]}`, transcript.OpenAIChat, ""},
+		"no message":                  {`{"messages":[]}`, transcript.Auto, "has no message"},
+		"no entry":                    {`{"history":[]}`, transcript.Auto, "has no message"},
+		"the format that it is":       {`{"messages":[{"role":"user","content":"go"}]}`, transcript.OpenAIChat, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -168,8 +168,8 @@ func TestReport_MembersThatAreNotKept_AreCountedByName(t *testing.T) {
 		file, content string
 		dropped       map[string]int
 	}{
-		"a large member of a conversation": {"a.jsonl", fmt.Sprintf(`{"messages":[],"big":%q,"small":1}`, big), map[string]int{"big": 1}},
-		"a large member of info":           {"t.traj", fmt.Sprintf(`{"history":[],"info":{"big":%q,"small":1}}`, big), map[string]int{"info.big": 1}},
+		"a large member of a conversation": {"a.jsonl", fmt.Sprintf(`{"messages":[{"role":"user"}],"big":%q,"small":1}`, big), map[string]int{"big": 1}},
+		"a large member of info":           {"t.traj", fmt.Sprintf(`{"history":[{"role":"user","content":"go"}],"info":{"big":%q,"small":1}}`, big), map[string]int{"info.big": 1}},
 		"large steps without history":      {"t.traj", fmt.Sprintf(`{"history":[],"trajectory":[%q]}`, big), map[string]int{"trajectory": 1}},
 		"a large member of a boundary":     {"s.jsonl", fmt.Sprintf(`{"type":"system","subtype":"compact_boundary","uuid":"b","big":%q}`, big), map[string]int{"compact_boundary.big": 1}},
 		"the line around a copy": {

@@ -355,6 +355,11 @@ func (r *Report) skipped(kind string, n int) {
 	r.Skipped[counted(r.Skipped, kind)] += n
 }
 
+// noMessage notes that a run is made of an empty list.
+func (r *Report) noMessage(run *Run) {
+	r.note("run %s has no message: its transcript is an empty list", run.ID)
+}
+
 // count adds a finished run.
 func (r *Report) count(run *Run) {
 	r.Runs++

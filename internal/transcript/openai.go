@@ -37,6 +37,9 @@ func openAIRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	}
 	b := newBuilder(run, OpenAIChat, rep)
 	c := chat{OpenAIChat}
+	if len(messages) == 0 {
+		rep.noMessage(run)
+	}
 	blocks := 0
 	for i, raw := range messages {
 		if err := rep.stopped(); err != nil {

@@ -66,6 +66,9 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	}
 	var d detail
 	traj, hasTrajectory := o.get("trajectory")
+	if n, _ := parseArray(traj); len(history)+len(n) == 0 {
+		rep.noMessage(run)
+	}
 	if steps, ok := parseArray(traj); ok {
 		o.take("trajectory")
 		b.fromTrajectory(steps, actions, answers)
