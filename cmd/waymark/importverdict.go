@@ -118,6 +118,10 @@ func (im *importer) explained(ctx context.Context, not notImported) *failure {
 	case errors.Is(not.err, transcript.ErrDiverged), errors.Is(not.err, transcript.ErrInUse), errors.Is(not.err, transcript.ErrCancelled):
 		f.hint += "; or import it under another id: " + im.underAnotherID(not)
 		f.own = false // the command has its flags
+	case f.own && not.run.Run != "":
+		about := im.app.prompt
+		about.run = not.run.Run
+		f.hint, f.own = about.fill(f.hint), false
 	}
 	return f
 }

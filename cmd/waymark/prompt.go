@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 
 	"github.com/waymarkio/waymark/schema"
@@ -12,6 +13,8 @@ import (
 type prompt struct {
 	// flags are quoted for a shell, each followed by a space.
 	flags string
+	// run stands where a text says RUN; empty if the command is about no run, or about several.
+	run string
 }
 
 // promptOf is the prompt of a command with those flags. Passwords and tokens are not shown: the next command is refused
@@ -44,11 +47,17 @@ func promptOf(c *cli, getenv func(string) string) prompt {
 // command is a command of this program; words are quoted already.
 func (p prompt) command(words string) string { return "waymark " + p.flags + words }
 
-// fill puts the flags into the commands of a text that is this program's own from end to end: in a text with words from
+// runWord finds the place of a run id in a command.
+var runWord = regexp.MustCompile(`\bRUN\b`)
+
+// fill puts the flags and the run id into the commands of a text that is this program's own from end to end: in a text with words from
 // outside, those could look like a command. Help needs no server.
 func (p prompt) fill(text string) string {
 	if strings.HasSuffix(text, " --help") {
 		return text
+	}
+	if p.run != "" {
+		text = runWord.ReplaceAllLiteralString(text, p.run) // a run id needs no quotes
 	}
 	return strings.ReplaceAll(text, "waymark ", p.command(""))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -131,4 +132,24 @@ func TestAFailedCommandIsFollowedByOneForTheSameServer(t *testing.T) {
 	dir := t.TempDir() + "/no one's"
 	require.Equal(t, int(exitUnavailable), run(t.Context(), []string{"--state-dir", dir, "runs", "ls"}, env("HOME", t.TempDir()), nil, io.Discard, &stderr))
 	require.Contains(t, stderr.String(), "hint: start one with: waymark --state-dir "+schema.ShellWord(dir)+" serve, or name another")
+}
+
+// What a command says about its run can be pasted: the id stands where the text has RUN.
+func TestHint_CommandNamesARun_TheIDStandsInIt(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"export r-1": "r-1", "runs get r-1": "r-1", "export r-1 r-2 --archive a": "", "runs ls": "", "import r-1": "",
+	} {
+		parser, err := newParser(new(cli), env(), io.Discard, io.Discard)
+		require.NoError(t, err)
+		parsed, err := parser.Parse(strings.Fields(args))
+		require.NoError(t, err)
+		require.Equal(t, want, runOf(parsed), args)
+	}
+	var said strings.Builder
+	report(t.Context(), publisher.ErrRunEnded, prompt{flags: "--fleet f ", run: "r-1"}, &said)
+	require.Contains(t, said.String(), "hint: see how it ended: waymark --fleet f runs get r-1")
+	im := &importer{app: &app{prompt: prompt{flags: "--fleet f "}}}
+	require.Equal(t, "see who holds the run: waymark --fleet f runs get r-1",
+		im.explained(t.Context(), notImported{publisher.ErrFenced, importedRun{Run: "r-1", File: "a"}}).advice(im.app.prompt))
 }

@@ -82,8 +82,25 @@ func (a *app) main(ctx context.Context, args []string) error {
 		return err
 	}
 	a.prompt = promptOf(a.cli, a.getenv)
+	a.prompt.run = runOf(parsed)
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	return parsed.Run(a)
+}
+
+// runOf is the run that a command line names; empty if it names none or several.
+func runOf(parsed *kong.Context) string {
+	for _, p := range parsed.Path {
+		if p.Positional == nil || p.Positional.Name != "run" {
+			continue
+		}
+		switch target := p.Positional.Target; {
+		case target.Kind() == reflect.String:
+			return target.String()
+		case target.Len() == 1:
+			return target.Index(0).String()
+		}
+	}
+	return ""
 }
 
 // newParser builds the grammar. It reads nothing but what it is given, so that tests can have several.
