@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -37,6 +38,14 @@ func (c exportCmd) archive(ctx context.Context, a *app, cl *client, fleet *publi
 	})
 	if err != nil || a.cli.Quiet {
 		return err
+	}
+	for _, r := range m.Runs {
+		if r.Base == nil || slices.ContainsFunc(m.Runs, func(o archive.Run) bool { return o.Run == r.Base.Run }) {
+			continue
+		}
+		if _, err := fmt.Fprintf(a.stderr, "note: run %s goes on from run %s, which is not in the archive: it is imported only where that run is; --with-bases adds it\n", r.Run, r.Base.Run); err != nil {
+			return err
+		}
 	}
 	if a.cli.JSON {
 		return document(a.stdout, m.Runs)

@@ -148,7 +148,7 @@ func (c importCmd) Run(ctx context.Context, a *app) error {
 		return &failure{code: exitUsage, what: "--" + err.Error(), hint: "see: waymark import --help", err: err}
 	}
 	options := transcript.Options{Format: transcript.Format(c.Format), RunID: c.RunID, Agent: c.Agent, Stop: ctx.Err}
-	if err := options.Validate(); err != nil {
+	if err := errors.Join(options.Validate(), schema.CheckName("executor", c.Executor)); err != nil {
 		return err
 	}
 	found, err := a.findTranscripts(ctx, c.File, options)
