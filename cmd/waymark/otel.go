@@ -298,6 +298,9 @@ func (c otelCmd) file(ctx context.Context, a *app, exporter *spans.Exporter) err
 		}
 		return fail(exitUsage, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s", strings.TrimSpace(err.Error()))
 	}
+	if one.Runs() == 0 {
+		return fail(exitNotFound, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s has no event", c.File)
+	}
 	return c.finish(ctx, a, one, exporter)
 }
 

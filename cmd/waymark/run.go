@@ -114,6 +114,7 @@ func newParser(c *cli, getenv func(string) string, stdout, stderr io.Writer) (*k
 		kong.Help(printHelp),
 		kong.Resolvers(environment(getenv)),
 		kong.PostBuild(checkRunIDs),
+		kong.PostBuild(checkFiles),
 		kong.TypeMapper(reflect.TypeFor[byteSize](), kong.MapperFunc(decodeByteSize)),
 		kong.TypeMapper(reflect.TypeFor[quotaSize](), kong.MapperFunc(decodeQuotaSize)),
 		kong.ExplicitGroups([]kong.Group{
@@ -255,6 +256,9 @@ func commandPath(n *kong.Node) string {
 func usageError(err error) error {
 	if errors.As(err, new(*schema.NameError)) {
 		return explainInput(err)
+	}
+	if f, ok := errors.AsType[*failure](err); ok {
+		return &failure{code: f.code, what: strings.TrimSpace(err.Error()), hint: f.hint, err: err}
 	}
 	var command strings.Builder
 	var parse *kong.ParseError

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/tls"
 	"fmt"
+	"io/fs"
 	"iter"
 	"os"
 	"slices"
@@ -175,6 +176,10 @@ func (s Settings) KeyOption() (public string, option nats.Option, err error) {
 }
 
 func readable(path string) error {
+	// The opening of a named pipe waits for a writer.
+	if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+		return fmt.Errorf("%s is a pipe: copy what it gives into a file", path)
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return err
