@@ -312,3 +312,22 @@ func TestImport_DamagedLineInTheMiddle_HintBringsTheMendedSessionIn(t *testing.T
 	requireHas(t, w.run(exitOK, "export", id), "text 2")
 	requireHas(t, w.run(exitDamaged, "import", "--format", "openai-chat", w.file("blank.json", " ")), "there is no run to import")
 }
+
+// A session brings its sub-agents, whose files are left out of a directory. Where the session is not in it, that is said.
+func TestImport_FolderOfASession_NamesTheSession(t *testing.T) {
+	t.Parallel()
+	w := newImportWorld(t)
+	line := `{"type":"user","sessionId":"s","uuid":"u1","message":{"role":"user","content":"go"}}` + "\n"
+	session := w.file("s.jsonl", line)
+	w.file("s/subagents/agent-a1.jsonl", strings.Replace(line, `"sessionId"`, `"isSidechain":true,"agentId":"a1","sessionId"`, 1))
+	folder := filepath.Join(w.dir, "s")
+	out := w.run(exitNotFound, "import", folder)
+	requireHas(t, out, "1 sub-agent of a session is in "+folder+", and the session is not")
+	args := pasted(t, out, "which brings them:")
+	require.Equal(t, []string{"import", session}, args[len(args)-2:])
+	w.file("s/talk.json", talk("talk", 1, "question"))
+	requireHas(t, w.run(exitOK, "import", folder), "1 sub-agent of a session is in "+folder)
+	out = w.run(exitOK, "import", w.dir)
+	requireHas(t, out, "s-agent-a1")
+	require.NotContains(t, out, "of a session is in")
+}

@@ -74,6 +74,8 @@ func (a *app) findTranscripts(ctx context.Context, args []string, options transc
 func (a *app) directory(ctx context.Context, f *found, dir string, options transcript.Options, add func(string, fs.FileInfo)) error {
 	var candidates []string
 	others, closed := 0, len(f.closed)
+	var session string // outside of the directory, which has sub-agents of it
+	sidechains := 0
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case ctx.Err() != nil:
@@ -83,7 +85,13 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 		case err != nil:
 			f.closed = append(f.closed, err)
 			return fs.SkipDir
-		case d.IsDir() || d.Type().IsRegular() && transcript.IsSubagent(path):
+		case d.IsDir():
+		case d.Type().IsRegular() && transcript.IsSubagent(path):
+			of := transcript.SessionOf(path)
+			if rel, err := filepath.Rel(absolute(dir), of); err != nil || strings.HasPrefix(rel, "..") {
+				session = of
+				sidechains++
+			}
 		case d.Type().IsRegular() && slices.Contains(transcriptEndings, strings.ToLower(filepath.Ext(path))):
 			candidates = append(candidates, path)
 		default:
@@ -119,6 +127,14 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 			}
 			unknown = append(unknown, name)
 		}
+	}
+	if sidechains > 0 {
+		left := fmt.Sprintf("%s of a session %s in %s, and the session is not", plural(sidechains, "sub-agent"), inNumber(sidechains, "is", "are"), dir)
+		hint := "import the session, which brings them: " + a.prompt.command("import "+schema.ShellWord(session))
+		if transcripts == 0 && len(f.closed) == closed {
+			return fail(exitNotFound, hint, "%s", left)
+		}
+		f.notes = append(f.notes, left+"; "+hint)
 	}
 	if transcripts == 0 && len(f.closed) == closed {
 		what := "there is no file in " + dir

@@ -338,3 +338,20 @@ func TestOpen_WhatIsGuessed_IsNoted(t *testing.T) {
 		})
 	}
 }
+
+// The id of a sub-agent's run does not depend on where its file is named from.
+func TestOpen_SubAgentFromWithinItsFolder_HasTheSessionsName(t *testing.T) {
+	dir := t.TempDir()
+	line := `{"type":"user","sessionId":"u","uuid":"u1","isSidechain":true,"agentId":"a1","message":{"role":"user","content":"go"}}` + "\n"
+	folder := filepath.Join(dir, "mill", "subagents")
+	require.NoError(t, os.MkdirAll(folder, 0o700))
+	for _, file := range []string{filepath.Join(dir, "mill.jsonl"), filepath.Join(folder, "agent-a1.jsonl")} {
+		require.NoError(t, os.WriteFile(file, []byte(line), 0o600))
+	}
+	for from, path := range map[string]string{dir: "mill/subagents/agent-a1.jsonl", filepath.Join(dir, "mill"): "subagents/agent-a1.jsonl", folder: "agent-a1.jsonl"} {
+		t.Chdir(from)
+		require.True(t, transcript.IsSubagent(path), path)
+		runs, _ := open(t, path, transcript.Options{})
+		require.Equal(t, "mill-agent-a1", runs[0].ID, path)
+	}
+}

@@ -506,6 +506,9 @@ func sidechainFile(path string) (agent, session string, ok bool) {
 	if !ok {
 		return "", "", false
 	}
+	if full, err := filepath.Abs(path); err == nil {
+		path = full // a path from within the session's folder does not name it
+	}
 	folder := filepath.Dir(path)
 	if filepath.Base(folder) == "subagents" {
 		session = filepath.Base(filepath.Dir(folder))

@@ -27,8 +27,16 @@ func IsSubagent(path string) bool {
 	if !ok || session == "" {
 		return false
 	}
-	info, err := os.Lstat(filepath.Dir(filepath.Dir(path)) + ".jsonl")
+	info, err := os.Lstat(SessionOf(path))
 	return err == nil && info.Mode().IsRegular()
+}
+
+// SessionOf is the file of the session that a sub-agent's file belongs to.
+func SessionOf(path string) string {
+	if full, err := filepath.Abs(path); err == nil {
+		path = full
+	}
+	return filepath.Dir(filepath.Dir(path)) + ".jsonl"
 }
 
 // detect recognises a file's format and whether it has a value a line.
