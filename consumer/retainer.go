@@ -55,16 +55,14 @@ func (r *Retainer) Run(ctx context.Context) error {
 
 // shard goes once through the runs of a shard that ended long ago.
 func (r *Retainer) shard(ctx context.Context, shard int) (removed int, err error) {
-	policy := r.svc.cfg.Retention
-	if policy == nil {
-		return 0, nil
-	}
 	place := cleanupPlace{Shard: shard, Now: schema.FormatTime(r.svc.now())}
 	for place.Shard == shard && r.leads(shard) {
 		req := schema.CleanupRequest{Limit: schema.DefaultList, After: place.text()}
-		reply := schema.CleanupReply{Policy: policy()}
+		var reply schema.CleanupReply
 		work, cancel := context.WithTimeout(ctx, r.svc.cfg.Timeout)
-		err := r.svc.cleanupPage(work, &req, sender{by: r.svc.cfg.Name}, &reply)
+		if reply.Policy, err = r.svc.fleetPolicy(work); err == nil {
+			err = r.svc.cleanupPage(work, &req, sender{by: r.svc.cfg.Name}, &reply)
+		}
 		cancel()
 		for i := range reply.Items {
 			switch item := &reply.Items[i]; {

@@ -68,7 +68,7 @@ func (s *Service) cleanup(ctx context.Context, t *task) error {
 	if err := t.decode(&req); err != nil {
 		return err
 	}
-	policy, err := s.checkCleanup(&req)
+	policy, err := s.checkCleanup(ctx, &req)
 	if err != nil {
 		return err
 	}
@@ -94,13 +94,25 @@ func (s *Service) cleanup(ctx context.Context, t *task) error {
 	return t.whole(reply)
 }
 
+// fleetPolicy reads the fleet's policy from the settings again: no run is removed by a policy that was replaced before the request.
+func (s *Service) fleetPolicy(ctx context.Context) (schema.RetentionPolicy, error) {
+	if s.cfg.Retention == nil {
+		return schema.RetentionPolicy{}, nil
+	}
+	if s.cfg.Refresh != nil {
+		if err := s.cfg.Refresh(ctx, s.now()); err != nil {
+			return schema.RetentionPolicy{}, fmt.Errorf("policy of fleet %s: %w: %w", s.cfg.Fleet, ErrStale, err)
+		}
+	}
+	return s.cfg.Retention(), nil
+}
+
 // checkCleanup validates a request, fills in its defaults, and returns the policy to go by.
-func (s *Service) checkCleanup(req *schema.CleanupRequest) (schema.RetentionPolicy, error) {
-	var policy schema.RetentionPolicy
+func (s *Service) checkCleanup(ctx context.Context, req *schema.CleanupRequest) (policy schema.RetentionPolicy, err error) {
 	if req.Policy != nil {
 		policy = *req.Policy
-	} else if s.cfg.Retention != nil {
-		policy = s.cfg.Retention()
+	} else if policy, err = s.fleetPolicy(ctx); err != nil {
+		return policy, err
 	}
 	for path, n := range map[string]int64{
 		"/policy/completed_seconds": policy.CompletedSeconds, "/policy/failed_seconds": policy.FailedSeconds,
