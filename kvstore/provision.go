@@ -124,10 +124,10 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetS
 	}
 	switch {
 	case known && old.Opening && next.Change != old.Change:
-		return none, fmt.Errorf("provision fleet %s with %d shards: %w: its change to %d is under way, ask again in %s", cfg.Fleet, cfg.Shards,
+		return none, fmt.Errorf("provision fleet %s with --shards %d: %w: its change to %d is under way, ask again in %s", cfg.Fleet, cfg.Shards,
 			ErrOpening, old.Config().Shards, OpeningTime)
 	case len(next.Generations) > MaxGenerations:
-		return none, fmt.Errorf("provision fleet %s with %d shards: %w: it has had %v, use one of them again", cfg.Fleet, cfg.Shards,
+		return none, fmt.Errorf("provision fleet %s with --shards %d: %w: it has had %v, use one of them again", cfg.Fleet, cfg.Shards,
 			ErrGenerations, old.Generations)
 	}
 	list := resources(&next, &old, known)
