@@ -262,8 +262,10 @@ func TestRunsGet_RefusedEvents_AreMarkedWithTheNextStep(t *testing.T) {
 		return strings.Contains(stdout, "2 dead letters")
 	}, time.Minute, pollEvery)
 	require.Regexp(t, `(?m)^see why 2 events were refused with: waymark .*conform --run r1 --no-follow$`, complaints)
-	_, doctor, _ := w.ask("", "doctor")
-	require.Contains(t, doctor, "conform --run RUN --no-follow", "a command that is there, on the server that was asked")
+	require.Eventually(t, func() bool { // the folder stores dead letters behind what runs get reads
+		_, doctor, _ := w.ask("", "doctor")
+		return strings.Contains(doctor, "conform --run RUN --no-follow")
+	}, time.Minute, pollEvery, "a command that is there, on the server that was asked")
 
 	w.rewound("r2")
 	said = w.told("runs", "get", "r2", "--view", "events")
