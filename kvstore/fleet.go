@@ -31,6 +31,10 @@ const (
 	DefaultCheckpointsPerRun = 5
 	// MaxCheckpointsPerRun is what a KV bucket can keep of one key.
 	MaxCheckpointsPerRun = 64
+	// LoneShards is the number of shards of a new fleet on a server of its own that syncs each message. The server syncs the messages of a
+	// stream one after the other, and those of several streams at once: the file system writes what waits at the same moment with one
+	// commit of its journal. More than 8 bring little on a disk that syncs in less than a millisecond.
+	LoneShards = 8
 	// MaxShards bounds the shards of a fleet.
 	MaxShards = 256
 	// MaxGenerations bounds the numbers of shards that a fleet has had: a lookup of a run may ask one shard for each.

@@ -112,6 +112,17 @@ func (n Names) EventSubject(run string) string {
 	return "waymark.events." + n.Fleet + "." + n.shard() + "." + run
 }
 
+// MappedSubject is a subject of a run's events without the shard. A server with [EventMapping] stores what is published there
+// under the [Names.EventSubject] of the run's shard.
+func MappedSubject(fleet, run string) string { return "waymark.events." + fleet + "." + run }
+
+// EventMapping is the subject mapping of a NATS account that finds the shard of a run in a fleet of n shards. The server's
+// partition function is [ShardOf].
+func EventMapping(fleet string, n int) (from, to string) {
+	shard := "{{partition(" + strconv.Itoa(max(n, 1)) + ",1)}}"
+	return MappedSubject(fleet, "*"), MappedSubject(fleet, shard+".{{wildcard(1)}}")
+}
+
 // EventSubjects is the wildcard that the event stream captures.
 func (n Names) EventSubjects() string { return n.EventSubject("*") }
 

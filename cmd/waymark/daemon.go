@@ -24,6 +24,7 @@ import (
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/shadow"
 	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // embeddedLease is the time to live of a folder's lease on the embedded server: only one process can use its
@@ -90,6 +91,12 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 	settings, err := c.provision(ctx, a, d, js, log)
 	if err != nil {
 		return nil, err
+	}
+	if d.server != nil {
+		// The oldest number of shards: a run goes on where it began.
+		if err := d.server.Map(schema.EventMapping(a.cli.Fleet, settings.Generations[0])); err != nil {
+			return nil, err
+		}
 	}
 	if err := d.proveSenders(ctx, serviceConn, a.cli.Fleet, log); err != nil {
 		return nil, err
@@ -259,7 +266,10 @@ func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetst
 			return err
 		}
 	case (errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing)) && d.server != nil: // the bucket of settings comes with the first fleet
-		config.QuotaBytes = roomyQuota(d.storeRoom(), max(int(c.Shards), 1))
+		if config.Shards = int(c.Shards); config.Shards == 0 {
+			config.Shards = roomyShards(d.storeRoom(), int64(c.Quota))
+		}
+		config.QuotaBytes = roomyQuota(d.storeRoom(), config.Shards)
 	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing):
 		return kvstore.FleetSettings{}, err
 	}
@@ -292,6 +302,16 @@ func (d *daemon) storeRoom() int64 {
 		room = min(room, free/4*3)
 	}
 	return room
+}
+
+// roomyShards is the number of shards of a new fleet on an embedded server that may store so many bytes: [kvstore.LoneShards], or on a small
+// disk as many logs of the quota as fit; a quota of 0 is any from leastQuota on. The server reserves the logs.
+func roomyShards(store, quota int64) int {
+	shards := kvstore.LoneShards
+	for shards > 1 && kvstore.LargestQuota(store/2, shards) < max(quota, leastQuota) {
+		shards /= 2
+	}
+	return shards
 }
 
 // roomyQuota is the default quota of a new fleet's shard on an embedded server that may store so many bytes: 0, the

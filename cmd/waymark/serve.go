@@ -31,7 +31,7 @@ type serveCmd struct {
 	NoFold      bool          `help:"Answer requests, claims included, but write no checkpoints and look for no silent executor: another process does."`
 	Quota       quotaSize     `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
 	Checkpoints positive      `placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
-	Shards      positive      `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a fleet that is made now (WAYMARK_SHARDS; default: 1). One that exists is changed with waymark shards set."`
+	Shards      positive      `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a fleet that is made now (WAYMARK_SHARDS; default: 8 on the embedded server, fewer on a small disk, and 1 on one that is joined). One that exists is changed with waymark shards set."`
 	Replicas    positive      `placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Copies of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
 	Name        string        `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name of this daemon in leases and events (WAYMARK_NAME; default: made of the host's name)."`
 	Grace       time.Duration `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"How long work in hand may take on a stop (WAYMARK_GRACE; default: 10s)."`

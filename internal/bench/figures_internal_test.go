@@ -42,12 +42,15 @@ func TestFiguresAreMediansOverRounds(t *testing.T) {
 }
 
 func TestPutBytesAreExactWhereNothingIsGone(t *testing.T) {
-	require.InDelta(t, 300, *stored{messages: 5, bytes: 500, puts: 5}.putBytes(stored{messages: 2, bytes: 200, puts: 2}), 0)
-	require.Nil(t, stored{messages: 5, bytes: 500, puts: 10}.putBytes(stored{messages: 2, bytes: 200, puts: 2}), "something is gone")
-	require.InDelta(t, 800, *stored{messages: 5, bytes: 500, puts: 10}.meanPutBytes(stored{messages: 2, bytes: 200, puts: 2}), 0)
-	require.InDelta(t, 0, *stored{puts: 2}.meanPutBytes(stored{puts: 2}), 0)
-	require.InDelta(t, 0, *stored{puts: 2}.putBytes(stored{puts: 2}), 0)
-	require.Nil(t, stored{puts: 3}.meanPutBytes(stored{puts: 2}), "nothing is left to go by")
+	require.InDelta(t, 300, *stored{messages: 5, bytes: 500, sequences: 5}.putBytes(stored{messages: 2, bytes: 200, sequences: 2}), 0)
+	require.Nil(t, stored{messages: 5, bytes: 500, sequences: 10}.putBytes(stored{messages: 2, bytes: 200, sequences: 2}), "something is gone")
+	require.InDelta(t, 800, *stored{messages: 5, bytes: 500, sequences: 10}.meanPutBytes(stored{messages: 2, bytes: 200, sequences: 2}), 0)
+	require.InDelta(t, 0, *stored{sequences: 2}.meanPutBytes(stored{sequences: 2}), 0)
+	require.InDelta(t, 0, *stored{sequences: 2}.putBytes(stored{sequences: 2}), 0)
+	require.Nil(t, stored{sequences: 3}.meanPutBytes(stored{sequences: 2}), "nothing is left to go by")
+	many := uint64(8 * 1_795_592_567_000_000) // of eight buckets
+	require.NotNil(t, stored{messages: 3, bytes: 300, sequences: many + 3}.putBytes(stored{sequences: many}), "three puts are three")
+	require.Nil(t, stored{messages: 3, bytes: 300, sequences: many + 4}.putBytes(stored{sequences: many}))
 }
 
 func TestTheFileSystemIsThatOfTheDeepestMount(t *testing.T) {

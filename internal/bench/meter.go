@@ -15,12 +15,19 @@ type reading struct {
 	log, segments, checkpoints stored
 }
 
-// stored is what streams hold: messages and bytes now, and the messages that were ever put.
-type stored struct{ messages, bytes, puts float64 }
+// stored is what streams hold: messages and bytes now, and their last sequences added up. Sequences of buckets begin at a clock's
+// microseconds, so that the sum of a few is beyond what a float64 counts one by one.
+type stored struct {
+	messages, bytes float64
+	sequences       uint64
+}
+
+// puts is the number of messages that were put since before.
+func (s stored) puts(before stored) float64 { return float64(s.sequences - before.sequences) }
 
 // putBytes is the size of all that was put since before; nil when something was taken out meanwhile.
 func (s stored) putBytes(before stored) *float64 {
-	if s.messages-before.messages != s.puts-before.puts {
+	if s.messages-before.messages != s.puts(before) {
 		return nil
 	}
 	b := s.bytes - before.bytes
@@ -30,14 +37,13 @@ func (s stored) putBytes(before stored) *float64 {
 // meanPutBytes is the same for a bucket that keeps only the latest of a key: what is gone counts as what is there
 // does on average.
 func (s stored) meanPutBytes(before stored) *float64 {
-	puts := s.puts - before.puts
 	if exact := s.putBytes(before); exact != nil {
 		return exact
 	}
 	if s.messages == 0 {
 		return nil
 	}
-	b := s.bytes / s.messages * puts
+	b := s.bytes / s.messages * s.puts(before)
 	return &b
 }
 
@@ -96,7 +102,7 @@ func (s *stored) add(ctx context.Context, js jetstream.JetStream, name string) e
 	state := stream.CachedInfo().State
 	s.messages += float64(state.Msgs)
 	s.bytes += float64(state.Bytes)
-	s.puts += float64(state.LastSeq)
+	s.sequences += state.LastSeq
 	return nil
 }
 

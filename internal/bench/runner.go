@@ -233,7 +233,7 @@ func (m *measurement) fillBytes(begin, end reading) {
 	for _, s := range m.ours {
 		payload += float64(s.Payload)
 	}
-	if payload == 0 || end.log.puts == begin.log.puts { // nothing was written
+	if payload == 0 || end.log.sequences == begin.log.sequences { // nothing was written
 		return
 	}
 	r.PayloadBytes = &payload

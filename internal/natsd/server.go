@@ -435,6 +435,15 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	return conn, nil
 }
 
+// Map publishes what clients publish on one subject on another, in the form of a subject mapping of the server's configuration.
+// Mapping the same subject again replaces the mapping. It lasts as long as the server.
+func (s *Server) Map(from, to string) error {
+	if err := s.nats.GlobalAccount().AddMapping(from, to); err != nil {
+		return fmt.Errorf("mapping subject %s to %s: %w", from, to, err)
+	}
+	return nil
+}
+
 // MaxStore is how many bytes JetStream may store and reserve: Config.MaxStore, or what was chosen by the disk.
 func (s *Server) MaxStore() int64 {
 	if c := s.nats.JetStreamConfig(); c != nil {
