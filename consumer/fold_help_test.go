@@ -33,9 +33,15 @@ type foldWorld struct {
 
 func newFoldWorld(tb testing.TB) *foldWorld {
 	tb.Helper()
+	return newFoldWorldOf(tb, kvstore.FleetConfig{Fleet: "default"})
+}
+
+// newFoldWorldOf makes a world of shard 0 of the fleet default.
+func newFoldWorldOf(tb testing.TB, fleet kvstore.FleetConfig) *foldWorld {
+	tb.Helper()
 	server := natstest.Start(tb)
 	w := &foldWorld{
-		tb: tb, server: server, nc: server.Conn(tb), fleet: kvstore.FleetConfig{Fleet: "default"},
+		tb: tb, server: server, nc: server.Conn(tb), fleet: fleet,
 		names: schema.NamesOf("default", 0), heard: make(chan *schema.Checkpoint, 1<<14),
 	}
 	w.js = newJS(tb, w.nc)

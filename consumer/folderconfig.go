@@ -62,6 +62,8 @@ type FolderConfig struct {
 	// expires.
 	Roster     *Roster
 	Heartbeats *Heartbeats
+	// Settings of the fleet, which say in which shards a run may be. Nil means that the shard takes any run.
+	Settings *Settings
 	// Balance says whether the shard is this replica's to fold; nil means that it has no others.
 	Balance *Balance
 	// Silence is how long an executor may be silent before its runs are orphaned; three of its own intervals if that is

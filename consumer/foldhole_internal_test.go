@@ -74,7 +74,7 @@ func (r *logged) skipping(s *reignState, left ...int) *batch {
 			continue
 		}
 		a := &arrival{Arrived: got, run: r.out.Run, size: got.Record.Size(), prepared: schema.Prepare(schema.NoKeys, &got.Record)}
-		require.NoError(r.w.tb, s.take(r.w.tb.Context(), b, a))
+		require.NoError(r.w.tb, s.take(r.w.tb.Context(), b, a, s.now()))
 	}
 	return b
 }

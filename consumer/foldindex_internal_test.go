@@ -97,7 +97,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				b := batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
 				require.NoError(t, s.take(t.Context(), &b, &arrival{
 					Arrived: runlog.Arrived{Subject: w.names.EventSubject("run-1"), Record: rec}, run: "run-1", size: rec.Size(), prepared: schema.Prepare(schema.NoKeys, &rec),
-				}))
+				}, s.now()))
 				x := b.touched["run-1"]
 				require.NotNil(t, x)
 				before := x.index

@@ -265,16 +265,17 @@ func (s *reignState) takeLot(ctx context.Context, b *batch, l *lot) (told bool, 
 	if err := failpoint.Hit(ctx, failpoint.AfterFetch); err != nil {
 		return false, err
 	}
+	seen := s.now()
 	for i := range l.arrivals {
-		if err := s.take(ctx, b, &l.arrivals[i]); err != nil {
+		if err := s.take(ctx, b, &l.arrivals[i], seen); err != nil {
 			return false, err
 		}
 	}
 	return false, nil
 }
 
-// take folds one message into the batch.
-func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
+// take folds one message, which had come by the time seen, into the batch.
+func (s *reignState) take(ctx context.Context, b *batch, a *arrival, seen time.Time) error {
 	id := a.run
 	b.behind = a.Pending
 	s.passed = a.Record.Stream
@@ -288,6 +289,18 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival) error {
 		b.last = a.prepared.Position()
 		s.reject(b, a, &a.Record, schema.ReasonInvalidAttribute, fmt.Sprintf("the subject's last token %.80q is no run id", id))
 		return nil
+	}
+	if s.cfg.Settings != nil {
+		// The client knew settings that were stored before it published, so that a reading after seen has them.
+		home, may, err := s.cfg.Settings.Home(ctx, id, s.names.Shard, seen)
+		if err != nil {
+			return err
+		}
+		if !may {
+			b.last = a.prepared.Position()
+			s.reject(b, a, &a.Record, schema.ReasonWrongShard, fmt.Sprintf("run %s belongs to shard %d: publish its events on %s", id, home, schema.NamesOf(s.names.Fleet, home).EventSubject(id)))
+			return nil
+		}
 	}
 	if s.parked.has(id) {
 		if !schema.IsErasedMark(&a.Record) {

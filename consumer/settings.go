@@ -104,6 +104,19 @@ func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
 	return nil
 }
 
+// Home returns the shard in which a run begins, and whether the run may be in the shard given: it may have begun there under an earlier
+// number of shards. Where it may not, the settings are read anew unless a reading began after seen.
+func (s *Settings) Home(ctx context.Context, run string, shard int, seen time.Time) (home int, may bool, err error) {
+	current := s.Current()
+	if !current.Holds(run, shard) {
+		if err := s.Refresh(ctx, seen); err != nil {
+			return 0, false, err
+		}
+		current = s.Current()
+	}
+	return current.Candidates(run)[0], current.Holds(run, shard), nil
+}
+
 func (s *Settings) readAfter(after time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -184,6 +184,11 @@ func (s *FleetSettings) Candidates(run string) []int {
 	return shards
 }
 
+// Holds reports whether a shard is one of the [FleetSettings.Candidates] of a run.
+func (s *FleetSettings) Holds(run string, shard int) bool {
+	return slices.ContainsFunc(s.Generations, func(n int) bool { return schema.ShardOf(run, n) == shard })
+}
+
 // Config returns the configuration that would provision the fleet as it is.
 func (s *FleetSettings) Config() FleetConfig {
 	return FleetConfig{

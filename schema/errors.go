@@ -42,6 +42,8 @@ const (
 	ReasonUnsigned Reason = "unsigned"
 	// ReasonMisplaced: a control event that was signed for another place of the run: it is repeated, or events before it are missing.
 	ReasonMisplaced Reason = "misplaced"
+	// ReasonWrongShard: the event was published in a shard that its run does not belong to, where no reader looks for the run.
+	ReasonWrongShard Reason = "wrong_shard"
 	// ReasonTurnOrder: a turn number that does not rise.
 	ReasonTurnOrder Reason = "turn_order"
 	// ReasonUnknownCall: a result, failure or settlement of a call nobody recorded.
@@ -73,7 +75,7 @@ func Reasons() []Reason {
 	return []Reason{
 		ReasonNotCloudEvent, ReasonInvalidAttribute, ReasonInvalidData, ReasonFenced, ReasonEpochAhead,
 		ReasonGap, ReasonForked, ReasonStale, ReasonRunEnded, ReasonAlreadyStarted,
-		ReasonNotControl, ReasonStaleTakeover, ReasonUnsigned, ReasonMisplaced, ReasonTurnOrder, ReasonUnknownCall, ReasonCallOpen, ReasonNotAllowed,
+		ReasonNotControl, ReasonStaleTakeover, ReasonUnsigned, ReasonMisplaced, ReasonWrongShard, ReasonTurnOrder, ReasonUnknownCall, ReasonCallOpen, ReasonNotAllowed,
 		ReasonNotInDoubt, ReasonUnknownInterrupt, ReasonUnknownHandoff, ReasonHandoffTaken, ReasonSignal, ReasonPhaseCompleted, ReasonTooMany, ReasonErased,
 	}
 }

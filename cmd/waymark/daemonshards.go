@@ -189,7 +189,7 @@ func (s *daemonShards) openFolders(settings kvstore.FleetSettings, undone *uncle
 		}
 		config := consumer.FolderConfig{
 			Fleet: fleet, Shard: i, Holder: s.Name,
-			Roster: d.roster, Heartbeats: d.heartbeats, Balance: d.balance, Silence: s.Silence, MaxClaims: s.MaxClaims,
+			Settings: d.settings, Roster: d.roster, Heartbeats: d.heartbeats, Balance: d.balance, Silence: s.Silence, MaxClaims: s.MaxClaims,
 			PurgeAfter: time.Duration(s.PurgeAfter), Synced: s.Synced || d.server != nil,
 			Reprovision: func(ctx context.Context) error {
 				_, err := kvstore.Change(ctx, s.fold, fleet, func(*kvstore.FleetConfig) {})
