@@ -121,7 +121,7 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	reply := &schema.FleetReply{
 		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards, Proven: s.cfg.Proof != nil,
 		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined},
-		Recovery: s.stats.Recovery.state(),
+		Recovery: s.stats.Recovery.state(), DurableMS: s.durableMS(len(shards)),
 	}
 	if signer := s.keys.Signer(); signer != nil {
 		reply.Signer = signer.Name
@@ -130,6 +130,23 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 		reply.Shadow = s.cfg.Shadow()
 	}
 	return reply
+}
+
+// durableMS is the shortest of the latest renewals of the leases that this process holds, 0 for none. The others may have waited for each
+// other: all leases are in one stream.
+func (s *Service) durableMS(shards int) float64 {
+	least := int64(0)
+	for shard := range shards {
+		if s.cfg.Folder == nil {
+			break
+		}
+		if f := s.cfg.Folder(shard); f != nil {
+			if took := f.Stats().LeaseRenewal.Load(); took > 0 && (least == 0 || took < least) {
+				least = took
+			}
+		}
+	}
+	return float64(least) / float64(time.Millisecond)
 }
 
 // fleet answers how the fleet is.

@@ -28,6 +28,8 @@ type FolderStats struct {
 	DeadLetters, DeadLettersDropped atomic.Int64
 	// Checkpoints put.
 	Checkpoints atomic.Int64
+	// LeaseRenewal is how long the last renewal of the shard's lease took, in nanoseconds; 0 before the first.
+	LeaseRenewal atomic.Int64
 	// Segments sealed, and their bytes as stored.
 	Segments, SegmentBytes atomic.Int64
 	// PayloadBytes and LogBytes of the events folded: their bodies, and what they take in the log; CheckpointBytes of the
@@ -417,8 +419,11 @@ func (f *Folder) keepLease(ctx context.Context, lease *kvstore.Lease) error {
 		if n%(leaseBeats/leaseRenewals) != 0 {
 			continue
 		}
+		began := time.Now()
 		err := lease.Renew(ctx, f.now())
 		switch {
+		case err == nil:
+			f.stats.LeaseRenewal.Store(int64(time.Since(began)))
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, kvstore.ErrLeaseLost):

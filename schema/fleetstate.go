@@ -66,6 +66,9 @@ type FleetReply struct {
 	Proven bool `json:"proven,omitzero"`
 	// Signer is the public key by which the replica signs control events; empty for one without a key. See [Keys].
 	Signer string `json:"signer,omitzero"`
+	// DurableMS is how long the server takes to store a small message as it stores events, in milliseconds: the shortest of the latest
+	// renewals of the leases that the replica holds. Absent before the first renewals, and for a replica that folds no shard.
+	DurableMS float64 `json:"durable_ms,omitzero"`
 	// Runs as the replica's roster has them.
 	Runs FleetRuns `json:"runs"`
 	// Recovery counts the replica's own takeovers.

@@ -106,7 +106,7 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	d.account(ctx)
 	d.disk(a)
 	d.backup(ctx, settings.Fleet, streams, a.now())
-	d.fleet(ctx)
+	d.fleet(ctx, &settings)
 	out := diagnosis{Fleet: cl.fleet, Server: cl.target.Address(), Checks: d.checks}
 	for _, k := range d.checks {
 		switch k.Result {
@@ -400,13 +400,14 @@ func (d *doctor) disk(a *app) {
 }
 
 // fleet checks the daemons: whether one answers, who folds each shard, and how far behind.
-func (d *doctor) fleet(ctx context.Context) {
+func (d *doctor) fleet(ctx context.Context, settings *kvstore.FleetSettings) {
 	var reply schema.FleetReply
 	if err := d.cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
 		d.add("daemon", checkFailed, d.cl.startHint(ctx), "none answers: %s", err)
 		return
 	}
 	d.add("daemon", checkOK, "", "%s answers", reply.Replica)
+	d.syncs(reply.DurableMS, settings)
 	folded, behind := 0, 0
 	takes := d.writes(ctx, len(reply.Shards))
 	for i := range reply.Shards {

@@ -40,6 +40,28 @@ func (d *doctor) durability(ctx context.Context, monitor string, settings *kvsto
 	}
 }
 
+// slowSyncMS is from how many milliseconds for one small message on a fleet should have several shards: a fleet of executors then waits for
+// the disk and not for the processors.
+const slowSyncMS = 1
+
+// syncs tells what a durable write costs, and how executors share it.
+func (d *doctor) syncs(ms float64, settings *kvstore.FleetSettings) {
+	const name = "durable write"
+	shards := settings.Config().Shards
+	how := "the servers sync the messages of all executors together"
+	if settings.Replicas == 1 {
+		how = "the messages of one shard are synced one after the other, those of several at once; new runs are spread over " + plural(shards, "shard")
+	}
+	switch {
+	case ms == 0:
+		d.add(name, checkUnknown, "", "not measured yet, or the daemon that answers folds no shard; %s", how)
+	case settings.Replicas == 1 && shards < kvstore.LoneShards && ms >= slowSyncMS:
+		d.add(name, checkWarning, d.p.command(fmt.Sprintf("shards set %d", kvstore.LoneShards)), "%.1f ms for a small message; %s", ms, how)
+	default:
+		d.add(name, checkOK, "", "%.1f ms for a small message; %s", ms, how)
+	}
+}
+
 // syncOf asks a server's monitoring address how it writes.
 func syncOf(ctx context.Context, monitor string) (always bool, interval time.Duration, err error) {
 	var info struct {
