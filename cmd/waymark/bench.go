@@ -31,7 +31,7 @@ type benchRunCmd struct {
 	Rounds     int      `default:"0" placeholder:"N" help:"Rounds of raw and of Waymark, in turns; figures are their medians (default: 5)."`
 	Runs       int      `default:"0" placeholder:"R" help:"Runs at once, in place of what the case measures."`
 	Turns      int      `default:"0" placeholder:"T" help:"Turns of a run, in place of what the case measures."`
-	Shards     positive `placeholder:"N" help:"Shards of the fleet, in place of what the case measures."`
+	Shards     positive `placeholder:"N" help:"Shards of the fleet, in place of what the case measures (default: as waymark serve makes one: 8 on a lone server that syncs always)."`
 	Daemons    int      `default:"0" placeholder:"N" help:"Daemons in processes of their own (default: one within this process)."`
 	Executors  int      `default:"0" placeholder:"N" help:"Executor processes that share the runs in case turn, at most one a run (default: all runs in this process)."`
 	Out        string   `placeholder:"FILE" help:"Append the results to a file, one line of JSON each."`

@@ -254,7 +254,9 @@ func TestALedgerCountsAsJetStreamDoes(t *testing.T) {
 			}, err
 		}}}
 	}}
-	measure(t, quick(t), c)
+	o := quick(t)
+	o.Shards = 1
+	measure(t, o, c)
 	require.Positive(t, stored)
 	require.InDelta(t, stored, counted, 0)
 }

@@ -45,7 +45,8 @@ type Options struct {
 	Rounds int
 	// Runs and Turns of the workload; 0 means what the case measures by itself, often several values.
 	Runs, Turns int
-	// Shards of the fleet; 0 means 1, or what the case measures.
+	// Shards of the fleet; 0 means what the case measures, or as many as waymark serve makes: 8 on a lone server that syncs each message,
+	// else 1.
 	Shards int
 	// Daemons is the number of daemons in processes of their own; 0 means one within the measuring process, or what
 	// the case measures.

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/waymarkio/waymark/kvstore"
 )
 
 // Run measures the cases one after the other and hands over each line as soon as it stands. A variant that fails leaves
@@ -51,12 +53,18 @@ func title(name string, parameters map[string]any) string {
 
 // spec is the world of a variant.
 func (v *Variant) spec(o Options) WorldSpec {
-	spec := WorldSpec{Server: o.Server, Sync: o.Sync, Shards: max(o.Shards, 1), Daemons: o.Daemons}
+	spec := WorldSpec{Server: o.Server, Sync: o.Sync, Shards: o.Shards, Daemons: o.Daemons}
 	if v.World != nil {
 		v.World(&spec)
 	}
 	if spec.Sync == "" {
 		spec.Sync = SyncAlways
+	}
+	if spec.Shards == 0 {
+		spec.Shards = 1
+		if spec.Server != ThreeNodes && spec.Sync == SyncAlways {
+			spec.Shards = kvstore.LoneShards // as waymark serve makes a fleet
+		}
 	}
 	return spec
 }
