@@ -75,6 +75,7 @@ func Cases() []Case {
 		boundaryCase(),
 		boundariesCase(),
 		turnCase(),
+		neighboursCase(),
 		lagCase(),
 		foldCase(),
 		growthCase(),
