@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/nemesis"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -295,11 +296,16 @@ func lossy(ctx context.Context, s *storm) error {
 	return s.weather(ctx, slices.Concat(s.executors, s.daemons), w, 3000, 9000)
 }
 
-// dropBucket deletes the checkpoints: they are made of the log, and come back.
+// dropBucket deletes the checkpoints of a shard: they are made of the log, and come back.
 func dropBucket(ctx context.Context, s *storm) error {
 	request, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := s.js.DeleteStream(request, "KV_"+schema.NamesOf(schema.DefaultFleet, 0).CheckpointBucket()); err != nil {
+	settings, _, err := kvstore.NewFleets(s.js).Get(request, schema.DefaultFleet)
+	if err != nil {
+		return err
+	}
+	shard := s.rnd.IntN(settings.Shards())
+	if err := s.js.DeleteStream(request, "KV_"+schema.NamesOf(schema.DefaultFleet, shard).CheckpointBucket()); err != nil {
 		return err
 	}
 	return s.between(ctx, 0, 3000)

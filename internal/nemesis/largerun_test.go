@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/testbin"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -89,7 +90,11 @@ func weigh(t *testing.T, of weight) map[string]int64 {
 	js, err := jetstream.New(w.dial("nemesis", 0))
 	require.NoError(t, err)
 	w.eventually("the log is not purged", func() error {
-		stream, err := js.Stream(t.Context(), schema.NamesOf(schema.DefaultFleet, 0).EventStream())
+		settings, _, err := kvstore.NewFleets(js).Get(t.Context(), schema.DefaultFleet)
+		if err != nil {
+			return err
+		}
+		stream, err := js.Stream(t.Context(), schema.NamesOf(schema.DefaultFleet, settings.Candidates(run)[0]).EventStream())
 		if err != nil {
 			return err
 		}
