@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/kvstore"
 )
 
 // trio are three servers of one cluster in this process, each of which can be stopped and started again.
@@ -137,7 +139,7 @@ func TestWhatARestartWouldMendIsNotAlive(t *testing.T) {
 	d, _ := aDaemon(t)
 	now := time.Now()
 	require.Empty(t, d.liveness(t.Context(), now))
-	require.Len(t, d.shards.folders, 1)
+	require.Len(t, d.shards.folders, kvstore.LoneShards)
 	stats := d.shards.folders[0].Stats()
 	stats.Beat.Store(now.Add(-folderSilence + time.Minute).UnixNano())
 	require.Empty(t, d.liveness(t.Context(), now))

@@ -63,7 +63,6 @@ func publishRun(ctx context.Context, end statedir.Endpoint, run string, open boo
 		)
 	}
 	w := schema.Writer{Fleet: schema.DefaultFleet, Run: run, Executor: "shell-test", Epoch: 1}
-	names := schema.NamesOf(schema.DefaultFleet, 0)
 	last := uint64(0)
 	for i, data := range events {
 		turn := int32(1)
@@ -75,7 +74,7 @@ func publishRun(ctx context.Context, end statedir.Endpoint, run string, open boo
 			return err
 		}
 		header, body := e.Encode()
-		msg := &nats.Msg{Subject: names.EventSubject(run), Header: header, Data: body}
+		msg := &nats.Msg{Subject: schema.MappedSubject(schema.DefaultFleet, run), Header: header, Data: body}
 		ack, err := js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID), jetstream.WithExpectLastSequencePerSubject(last))
 		if err != nil {
 			return fmt.Errorf("publish %s: %w", e.ID, err)
@@ -169,7 +168,7 @@ func publishEvents(ctx context.Context, end statedir.Endpoint, run string, event
 			return err
 		}
 		header, body := e.Encode()
-		msg := &nats.Msg{Subject: schema.NamesOf(schema.DefaultFleet, 0).EventSubject(run), Header: header, Data: body}
+		msg := &nats.Msg{Subject: schema.MappedSubject(schema.DefaultFleet, run), Header: header, Data: body}
 		if next.lost {
 			err = w.Commit(e)
 		} else if _, err = js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID)); err == nil {

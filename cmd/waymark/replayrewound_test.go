@@ -71,7 +71,7 @@ func TestReplay_RunWasRewound_CallsAreWhatTheRecordSays(t *testing.T) {
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	header, body := e.Encode()
-	_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.NamesOf(schema.DefaultFleet, 0).EventSubject("r1"), Header: header, Data: body})
+	_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.MappedSubject(schema.DefaultFleet, "r1"), Header: header, Data: body})
 	require.NoError(t, err)
 	state, err := fleet.Get(t.Context(), "r1")
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -117,7 +118,7 @@ func TestStockToolsSeeCheckpointsServiceAndEvents(t *testing.T) {
 	t.Run("KV history shows the last five checkpoints as readable JSON", func(t *testing.T) {
 		js, err := jetstream.New(nc)
 		require.NoError(t, err)
-		kv, err := js.KeyValue(t.Context(), schema.NamesOf(schema.DefaultFleet, 0).CheckpointBucket())
+		kv, err := js.KeyValue(t.Context(), schema.NamesOf(schema.DefaultFleet, schema.ShardOf("roof", kvstore.LoneShards)).CheckpointBucket())
 		require.NoError(t, err)
 		history, err := kv.History(t.Context(), "roof")
 		require.NoError(t, err)
@@ -193,7 +194,7 @@ func TestWithoutAFolderReadsAndTakeoversStillWork(t *testing.T) {
 
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	kv, err := js.KeyValue(t.Context(), schema.NamesOf(schema.DefaultFleet, 0).CheckpointBucket())
+	kv, err := js.KeyValue(t.Context(), schema.NamesOf(schema.DefaultFleet, schema.ShardOf("roof", kvstore.LoneShards)).CheckpointBucket())
 	require.NoError(t, err)
 	_, err = kv.Get(t.Context(), "roof")
 	require.ErrorIs(t, err, jetstream.ErrKeyNotFound, "nobody folds")

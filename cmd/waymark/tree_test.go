@@ -136,7 +136,7 @@ func TestATreeIsBounded(t *testing.T) {
 		e, err := w.Event(&d, 0, time.Now(), 0)
 		require.NoError(t, err)
 		header, body := e.Encode()
-		_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.NamesOf(schema.DefaultFleet, 0).EventSubject(run), Header: header, Data: body})
+		_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.MappedSubject(schema.DefaultFleet, run), Header: header, Data: body})
 		require.NoError(t, err)
 	}
 	start("root", schema.RunStartedData{})
