@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { natstest.Main(m) }
 
 const patience = 20 * time.Second
 
-// world is a server with the fleet "default" and the daemon's service.
+// world is a server with the fleet "default", in shards as on the server of waymark serve, and the daemon's service.
 type world struct {
 	tb     testing.TB
 	server *natstest.Server
@@ -36,13 +36,16 @@ func newWorld(tb testing.TB) *world {
 	nc := w.server.Conn(tb, nats.ReconnectBufSize(-1))
 	js, err := jetstream.New(nc)
 	require.NoError(tb, err)
-	require.NoError(tb, kvstore.Provision(tb.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20}))
+	require.NoError(tb, kvstore.Provision(tb.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20, Shards: kvstore.LoneShards}))
+	require.NoError(tb, w.server.NATSD().Map(schema.EventMapping("default", kvstore.LoneShards)))
 	settings, _, err := kvstore.NewFleets(js).Get(tb.Context(), "default")
 	require.NoError(tb, err)
-	shard, err := kvstore.OpenShard(js, settings, 0, "daemon")
-	require.NoError(tb, err)
-	shards := []*kvstore.Shard{shard}
-	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "daemon"}, nc, js, shards,
+	shards := make([]*kvstore.Shard, settings.Shards())
+	for i := range shards {
+		shards[i], err = kvstore.OpenShard(js, settings, i, "daemon")
+		require.NoError(tb, err)
+	}
+	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "daemon", Generations: settings.Generations}, nc, js, shards,
 		consumer.NewRoster(shards, 0, time.Now, natstest.Logger(tb)), time.Now, natstest.Logger(tb))
 	require.NoError(tb, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/schema"
@@ -63,11 +64,12 @@ func TestTheCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 	}
 }
 
-// TestThePlainExecutorOnThePageIsARun folds what the page's commands publish.
+// TestThePlainExecutorOnThePageIsARun publishes what the page's commands publish.
 func TestThePlainExecutorOnThePageIsARun(t *testing.T) {
 	t.Parallel()
-	head := schema.NewHead("default", "run-1")
-	beats, stream := 0, schema.StreamSequence(0)
+	w := newWorld(t)
+	nc := w.server.Conn(t)
+	beats := 0
 	for line := range strings.Lines(snippets(t, "plain.sh")["plain"]) {
 		m := regexp.MustCompile(`^nats pub (\S+)((?: -H \S+)*) '(.*)'\n$`).FindStringSubmatch(line)
 		require.NotNil(t, m, line)
@@ -76,21 +78,22 @@ func TestThePlainExecutorOnThePageIsARun(t *testing.T) {
 			beats++
 			continue
 		}
-		require.Equal(t, schema.NamesOf("default", 0).EventSubject("run-1"), m[1])
-		header := map[string][]string{}
+		msg := nats.NewMsg(m[1])
+		msg.Data = []byte(m[3])
 		for _, h := range strings.Split(m[2], " -H ")[1:] {
 			name, value, ok := strings.Cut(h, ":")
 			require.True(t, ok)
-			header[name] = []string{value}
+			msg.Header[name] = []string{value}
 		}
-		stream++
-		rec := schema.NewRecord(stream, header, []byte(m[3]))
-		v := head.Apply(schema.NoKeys, &rec)
-		require.Equal(t, schema.Applied, v.Kind, "%s %s", line, v.Detail)
-		require.NotNil(t, v.Data, line)
+		_, err := nc.RequestMsg(msg, patience)
+		require.NoError(t, err, line)
 	}
 	require.Equal(t, 1, beats)
+	head, err := w.fleet("reader", nil).Head(t.Context(), "run-1")
+	require.NoError(t, err)
 	require.Equal(t, "py-1", head.Executor)
 	require.Equal(t, "s1", head.Instance)
 	require.Len(t, head.OpenCalls, 1)
+	require.EqualValues(t, 3, head.Counts.Events)
+	require.Zero(t, head.Counts.DeadLetters+head.Counts.Unknown)
 }

@@ -10,7 +10,7 @@ CONTEXT is the file that waymark serve names. --die kills the process in the mid
 
 import hashlib, json, os, socket, sys, threading, time, urllib.parse, uuid
 
-FLEET, SHARD, AGENT, EXECUTOR = "default", 0, "clerk", "py-1"
+FLEET, AGENT, EXECUTOR = "default", "clerk", "py-1"
 INSTANCE = "i" + uuid.uuid4().hex[:12]  # one start of this process
 
 
@@ -106,8 +106,10 @@ class Fenced(Exception):
 class Run:
     """The right to write into a run: its epoch, what was written last, and where."""
 
-    def __init__(self, nats, run, epoch=1, sequence=0, last=0):
+    def __init__(self, nats, run, epoch=1, sequence=0, last=0, shard=None):
         self.nats, self.run, self.epoch, self.sequence, self.last = nats, run, epoch, sequence, last
+        # A run begins where the server's mapping puts it, and goes on in the shard that a recovery names.
+        self.subject = f"waymark.events.{FLEET}" + ("" if shard is None else f".{shard}") + f".{run}"
 
     def write(self, name, data, turn=None):
         """Publishes an event. When it returns, the event is durable."""
@@ -131,7 +133,7 @@ class Run:
         headers = {"ce-" + k: percent(v) for k, v in attributes.items()}
         headers["Nats-Msg-Id"] = attributes["id"]
         headers["Nats-Expected-Last-Subject-Sequence"] = str(self.last)
-        _, reply = self.nats.request(f"waymark.events.{FLEET}.{SHARD}.{self.run}", body, headers)
+        _, reply = self.nats.request(self.subject, body, headers)
         ack = json.loads(reply)
         if "error" in ack:
             # 10071: the run's last message is another one. A control event may stand there (read on, and write behind it), or
@@ -195,7 +197,7 @@ def resume(nats, run, reason="request", request_id=None):
     answer, content = ask(nats, "recover", run, request)
     state = json.loads(content)  # messages, calls with their results, phases: what a program needs to go on
     head = answer["head"]
-    r = Run(nats, run, answer["epoch"], answer["next_sequence"] - 1, answer["last_stream_sequence"])
+    r = Run(nats, run, answer["epoch"], answer["next_sequence"] - 1, answer["last_stream_sequence"], answer["shard"])
     for call in head.get("open_calls", []):
         turn, id, name = call["turn"], call["tool_call_id"], call["name"]
         if not call.get("in_doubt"):
