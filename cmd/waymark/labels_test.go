@@ -45,7 +45,7 @@ func TestNoLabelGrowsWithWhatOthersChoose(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: thousands of names")
 	}
-	d, registry := aDaemon(t)
+	d, registry := aDaemon(t, "--shards", "1")
 	ctx, cancel := context.WithCancel(t.Context())
 	group, work := errgroup.WithContext(ctx)
 	d.run(work, group, zerolog.Nop())

@@ -24,7 +24,7 @@ func aRegistry(t *testing.T) *prometheus.Registry {
 }
 
 // aDaemon is one of one shard, put together and not started.
-func aDaemon(t *testing.T) (*daemon, *prometheus.Registry) {
+func aDaemon(t *testing.T, flags ...string) (*daemon, *prometheus.Registry) {
 	t.Helper()
 	a := &app{
 		cli: new(cli), stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, now: time.Now,
@@ -32,7 +32,7 @@ func aDaemon(t *testing.T) (*daemon, *prometheus.Registry) {
 	}
 	parser, err := newParser(a.cli, a.getenv, io.Discard, io.Discard)
 	require.NoError(t, err)
-	_, err = parser.Parse([]string{"serve", "--state-dir", t.TempDir(), "--name", "daemon-1"})
+	_, err = parser.Parse(append([]string{"serve", "--state-dir", t.TempDir(), "--name", "daemon-1"}, flags...))
 	require.NoError(t, err)
 	registry := newRegistry()
 	var open closers

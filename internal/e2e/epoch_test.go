@@ -43,7 +43,7 @@ func TestAnExecutorWithTheOlderEpochIsFenced(t *testing.T) {
 	event, err := writer.Event(&schema.MessageAddedData{Message: text("user", "forged")}, 0, time.Now(), 0)
 	require.NoError(t, err)
 	header, body := event.Encode()
-	_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: "waymark.events.default.0.contested", Header: header, Data: body})
+	_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: "waymark.events.default.contested", Header: header, Data: body})
 	require.NoError(t, err)
 
 	require.NoError(t, second.AddMessage(t.Context(), text("user", "last")), "what was forged does not stop the lawful writer")

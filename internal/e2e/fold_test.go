@@ -14,10 +14,15 @@ import (
 
 	"github.com/waymarkio/waymark/internal/journal"
 	"github.com/waymarkio/waymark/internal/player"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
 )
 
-const checkpointBucket = "WAYMARK_CHECKPOINTS_default_0"
+// checkpointBucket is the bucket of a run's checkpoints in a new fleet of the embedded server.
+func checkpointBucket(run string) string {
+	return schema.NamesOf("default", schema.ShardOf(run, kvstore.LoneShards)).CheckpointBucket()
+}
 
 func TestWithoutAFolderRecoveryReturnsEveryAcknowledgedEvent(t *testing.T) {
 	if testing.Short() {
@@ -51,7 +56,7 @@ func TestWithoutAFolderRecoveryReturnsEveryAcknowledgedEvent(t *testing.T) {
 	require.Len(t, taken.State().Messages, 50)
 
 	js := w.jetStream(t)
-	bucket, err := js.KeyValue(t.Context(), checkpointBucket)
+	bucket, err := js.KeyValue(t.Context(), checkpointBucket("open"))
 	if err == nil {
 		_, err = bucket.Get(t.Context(), "open")
 	}
@@ -98,7 +103,7 @@ func TestADeletedCheckpointBucketComesBackAndRecoveriesAreRightMeanwhile(t *test
 	const deletions, reads = 3, 15
 	for range deletions {
 		requireCheckpoint(t, js, "busy", "before the deletion")
-		require.NoError(t, js.DeleteKeyValue(t.Context(), checkpointBucket))
+		require.NoError(t, js.DeleteKeyValue(t.Context(), checkpointBucket("busy")))
 		for range reads {
 			acknowledged := progress.acks.Load()
 			state, err := reader.Get(t.Context(), "busy")
@@ -123,7 +128,7 @@ func TestADeletedCheckpointBucketComesBackAndRecoveriesAreRightMeanwhile(t *test
 func requireCheckpoint(t *testing.T, js jetstream.JetStream, run, why string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		bucket, err := js.KeyValue(t.Context(), checkpointBucket)
+		bucket, err := js.KeyValue(t.Context(), checkpointBucket(run))
 		if err != nil {
 			return false
 		}
@@ -136,7 +141,7 @@ func TestAFullFleetIsAClearErrorAndLosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
-	w := newWorld(t, "--quota", "16MiB", "--purge-after", "never")
+	w := newWorld(t, "--shards", "1", "--quota", "16MiB", "--purge-after", "never")
 	fleet := w.fleet(t, "player")
 	acknowledged := make(map[string]int)
 	runs := make(map[string]*publisher.Run)

@@ -245,7 +245,7 @@ func (w *world) goldenRuns(t *testing.T) {
 	w.cli(t, "fork", "golden-wait", "--as", "golden-fork")
 	nc := w.conn(t)
 	for i, e := range goldenFuture {
-		m := nats.NewMsg(schema.NamesOf("default", 0).EventSubject("golden-future"))
+		m := nats.NewMsg(schema.MappedSubject("default", "golden-future"))
 		for name, value := range map[string]string{
 			"ce-specversion": "1.0", "ce-id": fmt.Sprint(i), "ce-source": "/waymark/default/golden-9", "ce-type": e.kind, "ce-subject": "golden-future",
 			"ce-time": "2026-01-31T12:00:00Z", "ce-epoch": "1", "ce-turn": e.turn, "ce-datacontenttype": "application/json", "ce-mood": "blue",

@@ -30,7 +30,7 @@ var plainEvents = []struct{ name, turn, data string }{
 func plainMessage(mode, run string, i int) *nats.Msg {
 	e := plainEvents[i]
 	id, typ := fmt.Sprintf("%s-%d", run, i), "io.waymark."+e.name+".v1"
-	msg := nats.NewMsg("waymark.events.default.0." + run)
+	msg := nats.NewMsg("waymark.events.default." + run)
 	if mode == "binary" {
 		for name, value := range map[string]string{
 			"ce-specversion": "1.0", "ce-id": id, "ce-source": "/waymark/default/shell", "ce-type": typ, "ce-subject": run,

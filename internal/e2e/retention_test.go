@@ -14,6 +14,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/retention"
 	"github.com/waymarkio/waymark/internal/testbin"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -28,15 +29,20 @@ func decoded[T any](tb testing.TB, out []byte) T {
 // erased counts the receipts that are stored.
 func erased(tb testing.TB, js jetstream.JetStream) int {
 	tb.Helper()
-	stream, err := js.Stream(tb.Context(), "KV_"+schema.NamesOf("default", 0).SegmentBucket())
-	if err != nil {
-		return 0 // the server is being started
+	receipts := 0
+	for shard := range kvstore.LoneShards {
+		bucket := schema.NamesOf("default", shard).SegmentBucket()
+		stream, err := js.Stream(tb.Context(), "KV_"+bucket)
+		if err != nil {
+			return 0 // the server is being started
+		}
+		info, err := stream.Info(tb.Context(), jetstream.WithSubjectFilter("$KV."+bucket+"."+schema.ErasedKeyPrefix+"*"))
+		if err != nil {
+			return 0
+		}
+		receipts += len(info.State.Subjects)
 	}
-	info, err := stream.Info(tb.Context(), jetstream.WithSubjectFilter("$KV."+schema.NamesOf("default", 0).SegmentBucket()+"."+schema.ErasedKeyPrefix+"*"))
-	if err != nil {
-		return 0
-	}
-	return len(info.State.Subjects)
+	return receipts
 }
 
 // A cleanup of runs of all statuses is killed half-way with the daemon and its server, and gone on with: what is gone in the end

@@ -37,7 +37,7 @@ async function publish(type, data, turn) {
   h.set("ce-time", new Date().toISOString());
   h.set("ce-datacontenttype", "application/json");
   if (turn) h.set("ce-turn", String(turn));
-  const reply = await nc.request(`waymark.events.default.0.${run}`, JSON.stringify(data), { headers: h, timeout: 30_000 });
+  const reply = await nc.request(`waymark.events.default.${run}`, JSON.stringify(data), { headers: h, timeout: 30_000 });
   const ack = reply.json();
   if (ack.error) throw new Error(`${type}: ${ack.error.description}`);
 }
