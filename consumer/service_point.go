@@ -80,7 +80,7 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 	return s.answerAt(ctx, t, req.View, p, func(r *reading, m *moment, at *schema.Moment) any {
 		return &schema.GetReply{
 			Head: m.head, Quarantined: m.head.Quarantined(s.cfg.MaxClaims), Complete: m.complete(), Gaps: gapsOf(&m.head), Segments: r.index,
-			Bytes: r.index.Bytes + r.tail.bytes, At: at,
+			Bytes: r.index.Bytes + r.tail.bytes, Shard: r.src.store.Names.Shard, At: at,
 		}
 	})
 }

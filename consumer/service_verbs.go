@@ -40,7 +40,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	return s.answer(v, r, func() any {
 		return &schema.GetReply{
 			Head: r.head, Quarantined: r.head.Quarantined(s.cfg.MaxClaims), Complete: r.complete(), Gaps: r.gaps(), Segments: r.index, Bytes: r.index.Bytes + r.tail.bytes,
-			Damage: r.damage,
+			Shard: r.src.store.Names.Shard, Damage: r.damage,
 		}
 	})
 }

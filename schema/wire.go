@@ -190,6 +190,8 @@ type GetReply struct {
 	Segments    SegmentIndex `json:"segments"`
 	// Bytes of the run's events, sealed ones as stored.
 	Bytes int64 `json:"bytes"`
+	// Shard that holds the run.
+	Shard int `json:"shard"`
 	// Damage was met and survived: nothing of it is in the answer.
 	Damage []Damage `json:"damage,omitzero"`
 	// At says where the point of the request was found; absent for a run's end. Head, Complete and Gaps are the run's as it was
