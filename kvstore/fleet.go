@@ -144,8 +144,8 @@ type FleetSettings struct {
 	Format int `json:"format"`
 	// Fleet name.
 	Fleet string `json:"fleet"`
-	// Generations are the numbers of shards that runs were spread over, oldest first, each once, at most
-	// [MaxGenerations]. The last is current.
+	// Generations are the numbers of shards that runs were spread over, oldest first, at most [MaxGenerations] different ones. The first
+	// never changes, and may be there once more; the others are there once. The last is current.
 	Generations []int `json:"generations"`
 	// Change counts the changes of Generations, from 0.
 	Change int `json:"change,omitzero"`
@@ -171,6 +171,10 @@ type FleetSettings struct {
 
 // Shards is the number of shards that exist: the largest of all generations.
 func (s *FleetSettings) Shards() int { return slices.Max(s.Generations) }
+
+// Mapped is the number of shards by which a server maps [schema.MappedSubject] to the shard of a run: the first that the fleet had. A plain
+// client goes on with its run under that subject, however often the number changes.
+func (s *FleetSettings) Mapped() int { return s.Generations[0] }
 
 // Candidates returns the shards that can hold a run, in the order to look: where it would begin now, then
 // where older generations put it. A run is started in the first, after the others were found not to have it.
@@ -205,9 +209,10 @@ func (s *FleetSettings) with(c FleetConfig) FleetSettings {
 	next.QuotaBytes, next.ReserveBytes, next.Retention = c.QuotaBytes, c.ReserveBytes, c.Retention
 	next.Generations = slices.Clone(s.Generations)
 	if n := len(next.Generations); n == 0 || next.Generations[n-1] != c.Shards {
-		// An equal older generation puts every run where this one does.
-		next.Generations = slices.DeleteFunc(next.Generations, func(n int) bool { return n == c.Shards })
-		next.Generations = append(next.Generations, c.Shards)
+		// An equal older generation puts every run where this one does. The first one stays: it is the number of the server's mapping, by
+		// which plain clients go on with their runs.
+		later := slices.DeleteFunc(next.Generations[min(n, 1):], func(n int) bool { return n == c.Shards })
+		next.Generations = append(append(next.Generations[:min(n, 1)], later...), c.Shards)
 		if n > 0 {
 			next.Change, next.Opening = s.Change+1, true
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -126,7 +127,7 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetS
 	case known && old.Opening && next.Change != old.Change:
 		return none, fmt.Errorf("provision fleet %s with --shards %d: %w: its change to %d is under way, ask again in %s", cfg.Fleet, cfg.Shards,
 			ErrOpening, old.Config().Shards, OpeningTime)
-	case len(next.Generations) > MaxGenerations:
+	case len(slices.Compact(slices.Sorted(slices.Values(next.Generations)))) > MaxGenerations:
 		return none, fmt.Errorf("provision fleet %s with --shards %d: %w: it has had %v, use one of them again", cfg.Fleet, cfg.Shards,
 			ErrGenerations, old.Generations)
 	}

@@ -339,7 +339,8 @@ func TestChangedSettingsAreApplied(t *testing.T) {
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
 	s, _, err = fleets.Get(t.Context(), "alpha")
 	require.NoError(t, err)
-	require.Equal(t, []int{3, 1}, s.Generations, "the older generation of one shard says nothing more")
+	require.Equal(t, []int{1, 3, 1}, s.Generations, "the first number stays, it is the server's mapping")
+	require.Equal(t, 1, s.Mapped())
 	require.Equal(t, 2, s.Change)
 	require.Equal(t, 3, s.Shards(), "older shards stay")
 	require.NoError(t, b.js.DeleteStream(t.Context(), "WAYMARK_EVENTS_alpha_2"))
@@ -362,6 +363,15 @@ func TestGenerationsAreBounded(t *testing.T) {
 	s, _, err := fleets.Get(t.Context(), "alpha")
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 2, 4, 5, 6, 7, 8, 3}, s.Generations)
+	require.NoError(t, fleets.Opened(t.Context(), "alpha", kvstore.MaxGenerations))
+	cfg.Shards = 1
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg), "the first number, too")
+	require.NoError(t, fleets.Opened(t.Context(), "alpha", kvstore.MaxGenerations+1))
+	cfg.Shards = 4
+	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
+	s, _, err = fleets.Get(t.Context(), "alpha")
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 2, 5, 6, 7, 8, 3, 1, 4}, s.Generations, "the number before the current one is the last but one")
 }
 
 // A checkpoint that no message carries would hold up the fold of its shard.

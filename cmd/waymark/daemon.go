@@ -93,8 +93,7 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 		return nil, err
 	}
 	if d.server != nil {
-		// The oldest number of shards: a run goes on where it began.
-		if err := d.server.Map(schema.EventMapping(a.cli.Fleet, settings.Generations[0])); err != nil {
+		if err := d.server.Map(schema.EventMapping(a.cli.Fleet, settings.Mapped())); err != nil {
 			return nil, err
 		}
 	}
