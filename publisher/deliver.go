@@ -76,7 +76,6 @@ func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
 	}
 	msgs := make([]*nats.Msg, len(items))
 	for i, it := range items {
-		it.readWanted()
 		msgs[i] = r.message(it, r.last, i == 0)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.fleet.cfg.TryTimeout)
@@ -141,7 +140,6 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 			lastErr = err
 		}
 	}
-	it.readWanted()
 	for {
 		if err := r.steady(ctx); err != nil {
 			if !errors.Is(err, errAgain) {

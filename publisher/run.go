@@ -218,9 +218,8 @@ type item struct {
 	own  bool
 	// plain: the fold of the event is that of its data, see schema.Head.ApplySealed.
 	plain bool
-	// verdict of the fold before it was published. wanted: somebody keeps its data.
+	// verdict of the fold before it was published.
 	verdict schema.Verdict
-	wanted  bool
 	size    int
 	// stream sequence, once durable.
 	stream schema.StreamSequence
@@ -272,13 +271,6 @@ func (it *item) read() {
 		it.data, it.verdict.Data, it.own = data, data, true
 	} else {
 		it.plain = false // then the fold says the same when it reads it
-	}
-}
-
-// readWanted is the work that is left to do while the item is on its way.
-func (it *item) readWanted() {
-	if it.wanted {
-		it.read()
 	}
 }
 
@@ -467,7 +459,9 @@ func (r *Run) seal(drafts []draft, head *schema.Head, writer *schema.Writer) (se
 		if it.verdict = it.foretell(next); it.verdict.Kind == schema.Rejected {
 			return nil, next, fmt.Errorf("run %s: %w", r.id, rejectedError(it))
 		}
-		it.wanted = r.state != nil
+		if r.state != nil {
+			it.read() // the state keeps the data
+		}
 		items[i] = it
 	}
 	if len(items) == 1 {
@@ -484,7 +478,6 @@ func rejectedError(it *item) error {
 // event does, and sets stood again. Under r.mu.
 func (r *Run) durable(it *item, stream schema.StreamSequence) {
 	it.stream, r.stood = stream, time.Time{}
-	it.readWanted()
 	v := it.verdict
 	switch {
 	case it.next != nil && it.base == r.head.Position && stream > it.base.Stream && v.Kind == schema.Applied:
