@@ -40,8 +40,8 @@ func (d *doctor) durability(ctx context.Context, monitor string, settings *kvsto
 	}
 }
 
-// slowSyncMS is from how many milliseconds for one small message on a fleet should have several shards: a fleet of executors then waits for
-// the disk and not for the processors.
+// slowSyncMS is the time of a small durable write, in milliseconds, from which a fleet should have several shards: its executors then wait
+// for the disk and not for the processors.
 const slowSyncMS = 1
 
 // syncs tells what a durable write costs, and how executors share it.
