@@ -38,7 +38,7 @@ func TestExecutor_WorkEndsOverACallToBeRunAgain_TheRunIsNotClaimable(t *testing.
 				return func(context.Context, *publisher.Run) error { return nil }, nil
 			},
 		},
-		Capacity: -1, OnOutcome: func(_ string, o publisher.Outcome, err error) { t.Log(o, err); out <- o },
+		Capacity: -1, OnOutcome: func(_ string, o publisher.Outcome, _ error) { out <- o },
 	})
 	require.NoError(t, err)
 	require.NoError(t, e.Adopt(two))
@@ -49,6 +49,5 @@ func TestExecutor_WorkEndsOverACallToBeRunAgain_TheRunIsNotClaimable(t *testing.
 	stop()
 	require.NoError(t, <-done)
 	head := w.fold("r1").Head
-	t.Log(o, head.Status, names(w.log("r1")))
 	require.False(t, head.Status.Claimable(), "outcome %s, and each claimer does the same until the run is quarantined", o)
 }

@@ -25,7 +25,6 @@ func (w *world) rewind(run string, record int) {
 	w.tb.Helper()
 	var log []schema.Record
 	require.NoError(w.tb, w.fleet.Events(w.tb.Context(), run, func(r schema.Record) error { log = append(log, r); return nil }))
-	w.tb.Logf("%d records", len(log))
 	head := schema.NewHead(w.name, run)
 	for i := range log[:record] {
 		head.Apply(schema.NoKeys, &log[i])
