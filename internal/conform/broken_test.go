@@ -40,6 +40,8 @@ var broken = map[string]func(t *testing.T) *tape{
 		r.start()
 		e := r.make(&schema.TurnStartedData{Turn: 1}, 1, func(e *schema.Event) { e.Subject = "r-2" })
 		require.Equal(t, schema.Rejected, r.put(e).Kind)
+		header, body := r.make(&schema.TurnStartedData{Turn: 1}, 1).Encode()
+		r.message("waymark.events.f.1.r-1", header, body)
 		return r
 	},
 	"WM-E-004": func(t *testing.T) *tape {

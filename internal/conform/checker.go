@@ -114,6 +114,9 @@ func (c *Checker) Add(keys *schema.Keys, m Message) {
 		c.report.Runs++
 		c.forget()
 	}
+	if r.elsewhere(&m, &p) {
+		return // the fold of that shard refuses it
+	}
 	r.add(&m, &p)
 }
 

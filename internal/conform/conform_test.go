@@ -84,6 +84,23 @@ func TestEveryReasonOfADeadLetterBelongsToARule(t *testing.T) {
 	}
 }
 
+func TestAnEventInAnotherShardThanItsRun_IsFoundAndNotFolded(t *testing.T) {
+	t.Parallel()
+	r := newTape(t)
+	r.wire = true
+	r.start()
+	header, body := r.make(&schema.TurnStartedData{Turn: 1}, 1).Encode()
+	r.message("waymark.events.f.1.r-1", header, body)
+	r.write(&schema.TurnStartedData{Turn: 1}, 1)
+
+	report := judge(t, r.out.Bytes())
+	require.Len(t, report.Findings, 1)
+	f := report.Findings[0]
+	require.Equal(t, "WM-E-003", f.Rule)
+	require.Equal(t, "the subject waymark.events.f.0.r-1", f.Expected)
+	require.Equal(t, "waymark.events.f.1.r-1", f.Found)
+}
+
 func TestRulesHaveIDsInOrderAndTexts(t *testing.T) {
 	t.Parallel()
 	last := ""

@@ -158,8 +158,8 @@ var rules = []Rule{
 		"write the attribute as the table of attributes says", Log,
 	},
 	{
-		ruleSubject, Must, "The subject attribute is the run's id, which is the last token of the NATS subject.", sectionWire,
-		"set ce-subject to the run id that the message is published for", Log,
+		ruleSubject, Must, "The subject attribute is the run's id, which is the last token of the NATS subject, and the shard before it is the run's.", sectionWire,
+		"set ce-subject to the run id that the message is published for; publish without the shard, or with the one that recover answers", Log,
 	},
 	{
 		ruleFleet, Must, "The source names the fleet that the event is published to.", sectionWire,
@@ -443,6 +443,7 @@ var reasonRules = map[schema.Reason]string{
 	schema.ReasonErased:           ruleEnded, // a run that was removed is over, too
 	schema.ReasonAlreadyStarted:   ruleStartOnce,
 	schema.ReasonNotControl:       ruleControl,
+	schema.ReasonWrongShard:       ruleSubject, // found by the checker: the fold of a run does not know the shards
 	schema.ReasonStaleTakeover:    ruleTakeover,
 	schema.ReasonUnsigned:         ruleControl,
 	schema.ReasonMisplaced:        ruleControl,

@@ -14,6 +14,8 @@ type run struct {
 	c    *Checker
 	name string
 	head schema.Head
+	// subject that its events are stored under, which names its shard; empty as long as it is not known.
+	subject string
 	// ids are the content hashes of the latest events without sequence, by source and id, as the fold knows them; recent is
 	// their order.
 	ids    map[string]schema.Hash
@@ -110,6 +112,20 @@ func (r *run) add(m *Message, p *schema.Prepared) {
 	if at.verdict.Kind == schema.Applied || at.verdict.Kind == schema.Evidence {
 		r.advance(&at)
 	}
+}
+
+// elsewhere reports whether the message is in another shard than the run's first event, and finds that.
+func (r *run) elsewhere(m *Message, p *schema.Prepared) bool {
+	if r.subject == "" && strings.Count(m.Subject, ".") == strings.Count(schema.NamesOf("", 0).EventSubject(""), ".") {
+		r.subject = m.Subject
+	}
+	if m.Subject == "" || r.subject == "" || m.Subject == r.subject {
+		return false
+	}
+	f := at(m, r.name, p.Event)
+	r.c.found(reasonRules[schema.ReasonWrongShard], &f, "", "the subject "+r.subject, m.Subject)
+	r.bad = true
+	return true
 }
 
 // found notes a breach by an event.
