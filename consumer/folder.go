@@ -407,30 +407,30 @@ func (f *Folder) acquire(ctx context.Context) (*kvstore.Lease, error) {
 func (f *Folder) keepLease(ctx context.Context, lease *kvstore.Lease) error {
 	tick := time.NewTicker(f.cfg.LeaseTTL / leaseBeats)
 	defer tick.Stop()
-	for n := 1; ; n++ {
+	// The first renewal comes at once: it tells what a durable write costs here.
+	for n := 0; ; n++ {
+		if f.cfg.Balance.handOver(f.cfg.Shard) {
+			return errHandOver
+		}
+		if n%(leaseBeats/leaseRenewals) == 0 {
+			began := time.Now()
+			err := lease.Renew(ctx, f.now())
+			switch {
+			case err == nil:
+				f.stats.LeaseRenewal.Store(int64(time.Since(began)))
+			case ctx.Err() != nil:
+				return nil
+			case errors.Is(err, kvstore.ErrLeaseLost):
+				return fmt.Errorf("%w: %w", errYield, err)
+			case err != nil && !lease.Valid(f.now()):
+				// The work is fenced by CAS in any case; stopping spares both sides the conflicts.
+				return fmt.Errorf("lease not renewed for %s: %w", f.cfg.LeaseTTL, err)
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		}
-		if f.cfg.Balance.handOver(f.cfg.Shard) {
-			return errHandOver
-		}
-		if n%(leaseBeats/leaseRenewals) != 0 {
-			continue
-		}
-		began := time.Now()
-		err := lease.Renew(ctx, f.now())
-		switch {
-		case err == nil:
-			f.stats.LeaseRenewal.Store(int64(time.Since(began)))
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, kvstore.ErrLeaseLost):
-			return fmt.Errorf("%w: %w", errYield, err)
-		case err != nil && !lease.Valid(f.now()):
-			// The work is fenced by CAS in any case; stopping spares both sides the conflicts.
-			return fmt.Errorf("lease not renewed for %s: %w", f.cfg.LeaseTTL, err)
 		}
 	}
 }
