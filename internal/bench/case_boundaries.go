@@ -48,7 +48,7 @@ func boundariesTrial(ctx context.Context, w *World, runs, turns int) (*Trial, er
 	}
 	ours, raw := make([]Turner, runs), make([]Turner, runs)
 	for i, p := range players {
-		ours[i], raw[i] = p, NewRawWriter(w.JS, p.Run.ID(), sizes)
+		ours[i], raw[i] = p, NewRawWriter(w.JS, p.Run.ID(), sizes, FullTurn)
 	}
 	return &Trial{
 		WarmUp: func(ctx context.Context) error {
@@ -77,6 +77,7 @@ func boundariesTrial(ctx context.Context, w *World, runs, turns int) (*Trial, er
 type Turner interface {
 	Prepare(turns int)
 	Turn(ctx context.Context, do func(context.Context, Step) error) error
+	Waited() time.Duration
 }
 
 // Together lets all play so many turns at once, each in a goroutine, and returns what they did together, by the boundary.
@@ -87,9 +88,11 @@ func Together(ctx context.Context, all []Turner, turns int) (Sample, error) {
 // WholeTurns is Together by the turn: a latency is that of all boundaries of one turn. Prepare the texts before.
 func WholeTurns(ctx context.Context, all []Turner, turns int) (Sample, error) {
 	return together(ctx, all, turns, func(ctx context.Context, t Turner, c *Clock) error {
-		return c.Time(ctx, func(ctx context.Context) error {
+		err := c.Time(ctx, func(ctx context.Context) error {
 			return t.Turn(ctx, func(ctx context.Context, step Step) error { return step(ctx) })
 		})
+		c.Latencies[len(c.Latencies)-1] -= t.Waited()
+		return err
 	})
 }
 

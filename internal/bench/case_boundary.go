@@ -37,7 +37,7 @@ func boundaryTrial(ctx context.Context, w *World, turns int) (*Trial, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw := NewRawWriter(w.JS, "run", sizes)
+	raw := NewRawWriter(w.JS, "run", sizes, FullTurn)
 	play := func(turn func(context.Context, func(context.Context, Step) error) error) func(context.Context, int) (Sample, error) {
 		return func(ctx context.Context, _ int) (Sample, error) {
 			var c Clock

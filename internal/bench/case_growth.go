@@ -88,7 +88,7 @@ func (g growth) trial(ctx context.Context, w *World) (_ *Trial, err error) {
 			return err
 		},
 		Raw: func(ctx context.Context, _ int) (Sample, error) {
-			raw := NewRawWriter(w.JS, "raw", sizes)
+			raw := NewRawWriter(w.JS, "raw", sizes, FullTurn)
 			var c Clock
 			for range min(g.turns*g.runs, growthTurns) {
 				if err := raw.Turn(ctx, c.Time); err != nil {

@@ -5,11 +5,15 @@ import (
 	"fmt"
 )
 
-// Aims of a turn: bytes stored by payload, CPU of all processes in us, and bytes stored by the payload of small steps.
+// Aims of a turn: bytes stored by payload, CPU of all processes in us, bytes stored by the payload of small steps, and what is added to
+// the time of model and tools, in us.
 const (
 	turnStoredAim  = 1.6
 	turnCPUAim     = 600
 	smallStoredAim = 15
+	turnAddedAim   = 600
+	// timedRuns are the runs of a turn with time in model and tools.
+	timedRuns = 16
 )
 
 // turnCase is what an agent pays: a whole turn, as docs/executors.md has it.
@@ -17,12 +21,13 @@ func turnCase() Case {
 	return Case{
 		Name: "turn",
 		About: "Whole turns of 1, 16 and 64 runs at once: an answer of 2 KB with two calls of 300 B, and two results of 4 KB, one awaited after the other, " +
-			"beside as many raw messages of the same sizes; and small steps of one run, a call and a result of 50 B. Rates and times are those of turns.",
+			"beside as many raw messages of the same sizes; small steps of one run, a call and a result of 50 B; and turns of 16 runs whose model takes " +
+			"200 ms and whose tools 20 ms each. Rates and times are those of turns; the times of the last are without those of model and tools.",
 		Uses: []string{"runs", "turns", "shards", "daemons", "executors"},
 		Variants: func(o Options) []Variant {
 			var list []Variant
 			add := func(runs int, shape Shape, parameters map[string]any) {
-				t := turnTrial{runs: runs, turns: o.Pick(o.Turns, max(10, min(200, 1280/runs)), 3), executors: min(o.Executors, runs), shape: shape}
+				t := turnTrial{runs: runs, turns: o.Pick(o.Turns, shape.turns(runs), 3), executors: min(o.Executors, runs), shape: shape}
 				parameters["runs"], parameters["turns"] = runs, t.turns
 				if t.executors > 0 {
 					parameters["executors"] = t.executors
@@ -35,9 +40,20 @@ func turnCase() Case {
 			if o.Runs <= 1 {
 				add(1, SmallTurn, map[string]any{"steps": "small"})
 			}
+			if o.Runs == 0 || o.Runs == timedRuns {
+				add(timedRuns, TimedTurn, map[string]any{"steps": "timed"})
+			}
 			return list
 		},
 	}
+}
+
+// turns is how many turns of each run a round takes.
+func (s Shape) turns(runs int) int {
+	if s == TimedTurn {
+		return 20
+	}
+	return max(10, min(200, 1280/runs))
 }
 
 // turnTrial is one variant.
@@ -60,7 +76,7 @@ func (t turnTrial) trial(ctx context.Context, w *World) (*Trial, error) {
 		return nil, err
 	}
 	for i := range t.runs {
-		t.raw = append(t.raw, NewRawWriter(w.JS, fmt.Sprintf("raw-%d", i), sizes))
+		t.raw = append(t.raw, NewRawWriter(w.JS, fmt.Sprintf("raw-%d", i), sizes, t.shape))
 	}
 	if t.executors > 0 {
 		if err := w.StartExecutors(ctx, t.executors, t.runs, t.shape); err != nil {
@@ -134,8 +150,14 @@ func (t *turnTrial) finish(_ context.Context, r *Result) error {
 	if t.executors > 0 {
 		at += fmt.Sprintf(" in %d executors", t.executors)
 	}
-	if t.shape == SmallTurn {
+	switch t.shape {
+	case SmallTurn:
 		r.AtMost("stored per payload byte", r.StoredPerPayload, smallStoredAim).For(GoalSmallStored, at)
+		return nil
+	case TimedTurn:
+		if r.Ours != nil {
+			r.AtMost("added to a turn, p50 us", r.Ours.P50, turnAddedAim).For(GoalTurnAdded, at)
+		}
 		return nil
 	}
 	r.AtMost("stored per payload byte", r.StoredPerPayload, turnStoredAim).For(GoalTurnStored, at)

@@ -25,6 +25,7 @@ const (
 	GoalTurnStored   Goal = "turn-stored"
 	GoalSmallStored  Goal = "turn-stored-small"
 	GoalTurnCPU      Goal = "turn-cpu"
+	GoalTurnAdded    Goal = "turn-added"
 	GoalKept         Goal = "kept"
 	GoalHead         Goal = "head"
 	GoalEvents       Goal = "events"
@@ -61,6 +62,7 @@ var goalLines = []goalLine{
 	{GoalTurnStored, "bytes stored per payload byte, turns with two pure tools", "at most 1.6", "", 1},
 	{GoalSmallStored, "the same, small steps: a call of 50 B and a result of 50 B", "at most 15", "", 1},
 	{GoalTurnCPU, "CPU of a turn, all processes", "at most 600 us", "us", 1},
+	{GoalTurnAdded, "added to a turn whose model takes 200 ms and whose two tools 20 ms each, p50", "at most 0.6 ms", "ms", 1000},
 	{GoalKept, "bytes kept per payload byte after sealing and purge (text)", "at most 0.5", "", 1},
 	{GoalHead, "recovery, view head, p50", "at most 3 ms (R1), flat", "ms", 1000},
 	{GoalEvents, "recovery, view events, payload", "at least 100 MB/s", "MB/s", 1},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"math/rand/v2"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -22,6 +23,9 @@ type Shape struct {
 	Calls  int `json:"calls"`
 	Call   int `json:"call"`
 	Result int `json:"result"`
+	// Model and Tool are how long the model takes to answer, and a tool to return.
+	Model time.Duration `json:"model_ns,omitzero"`
+	Tool  time.Duration `json:"tool_ns,omitzero"`
 }
 
 // TurnBoundaries and TurnPayload are those of a [FullTurn].
@@ -30,14 +34,18 @@ const (
 	callBytes   = 300
 	resultBytes = 4 << 10
 	turnCalls   = 2
+	modelTime   = 200 * time.Millisecond
+	toolTime    = 20 * time.Millisecond
 
 	TurnBoundaries = 1 + turnCalls
 	TurnPayload    = answerBytes + turnCalls*(callBytes+resultBytes)
 )
 
-// FullTurn is the turn of every case. SmallTurn is a small step: a call and its result, and no text.
+// FullTurn is the turn of every case. TimedTurn is the same beside a model and tools that take their time. SmallTurn is a small step: a
+// call and its result, and no text.
 var (
 	FullTurn  = Shape{Answer: answerBytes, Calls: turnCalls, Call: callBytes, Result: resultBytes}
+	TimedTurn = Shape{Answer: answerBytes, Calls: turnCalls, Call: callBytes, Result: resultBytes, Model: modelTime, Tool: toolTime}
 	SmallTurn = Shape{Calls: 1, Call: 50, Result: 50}
 )
 
@@ -46,6 +54,45 @@ func (s Shape) Boundaries() int { return 1 + s.Calls }
 
 // Payload is the number of bytes that the executor wants to be kept.
 func (s Shape) Payload() int { return s.Answer + s.Calls*(s.Call+s.Result) }
+
+// pauses are what a turn waits for: a model, for half to one and a half times as long as its shape says, and tools. So runs that begin
+// together do not stay together.
+type pauses struct {
+	shape  Shape
+	rng    *rand.Rand
+	waited time.Duration
+}
+
+func newPauses(shape Shape, seed uint64) pauses {
+	return pauses{shape: shape, rng: rand.New(rand.NewPCG(seed, 0x70617573))} //nolint:gosec // pauses, not secrets
+}
+
+func (p *pauses) model(ctx context.Context) error {
+	return p.wait(ctx, p.shape.Model/2+time.Duration(p.rng.Float64()*float64(p.shape.Model)))
+}
+
+func (p *pauses) tool(ctx context.Context) error { return p.wait(ctx, p.shape.Tool) }
+
+func (p *pauses) wait(ctx context.Context, d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	began := time.Now()
+	defer func() { p.waited += time.Since(began) }()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// Waited is how long was waited since it was asked last.
+func (p *pauses) Waited() time.Duration {
+	waited := p.waited
+	p.waited = 0
+	return waited
+}
 
 // turnText is what one turn says.
 type turnText struct {
@@ -68,9 +115,9 @@ func (s Shape) text(t *Text) turnText {
 
 // Player plays turns on a run. It has one owner.
 type Player struct {
-	Run   *publisher.Run
-	shape Shape
-	text  *Text
+	Run *publisher.Run
+	pauses
+	text *Text
 	// ready holds the texts of the coming turns, if [Player.Prepare] made them.
 	ready []turnText
 	turn  int
@@ -82,7 +129,7 @@ func StartRun(ctx context.Context, f *publisher.Fleet, id string, shape Shape) (
 	if err != nil {
 		return nil, fmt.Errorf("start run %s: %w", id, err)
 	}
-	return &Player{Run: run, shape: shape, text: NewText(seedOf(id))}, nil
+	return &Player{Run: run, pauses: newPauses(shape, seedOf(id)), text: NewText(seedOf(id))}, nil
 }
 
 // starters begin runs at once.
@@ -153,6 +200,9 @@ func (p *Player) Turn(ctx context.Context, do func(context.Context, Step) error)
 		if turn, err = p.Run.StartTurn(ctx, publisher.TurnSpec{}); err != nil {
 			return err
 		}
+		if err := p.model(ctx); err != nil {
+			return err
+		}
 		_, err = turn.Answer(ctx, answer)
 		return err
 	}); err != nil {
@@ -160,8 +210,8 @@ func (p *Player) Turn(ctx context.Context, do func(context.Context, Step) error)
 	}
 	for i, call := range answer.Calls {
 		if err := do(ctx, func(ctx context.Context) error {
-			_, err := turn.Tool(ctx, call, func(context.Context, publisher.Invocation) (publisher.ToolResult, error) {
-				return publisher.ToolResult{Result: text.results[i]}, nil
+			_, err := turn.Tool(ctx, call, func(ctx context.Context, _ publisher.Invocation) (publisher.ToolResult, error) {
+				return publisher.ToolResult{Result: text.results[i]}, p.tool(ctx)
 			})
 			return err
 		}); err != nil {
@@ -208,14 +258,15 @@ type RawWriter struct {
 	js      jetstream.JetStream
 	subject string
 	sizes   []int
-	text    *Text
+	pauses
+	text *Text
 	// ready holds the bodies of the coming messages, if [RawWriter.Prepare] made them.
 	ready [][]byte
 }
 
-// NewRawWriter returns a writer of a subject of its own.
-func NewRawWriter(js jetstream.JetStream, name string, sizes []int) *RawWriter {
-	return &RawWriter{js: js, subject: RawSubject(name), sizes: sizes, text: NewText(seedOf(name))}
+// NewRawWriter returns a writer of a subject of its own, which waits as the shape says.
+func NewRawWriter(js jetstream.JetStream, name string, sizes []int, shape Shape) *RawWriter {
+	return &RawWriter{js: js, subject: RawSubject(name), sizes: sizes, pauses: newPauses(shape, seedOf(name)), text: NewText(seedOf(name))}
 }
 
 // Prepare makes the bodies of the next turns, as [Player.Prepare] does.
@@ -232,10 +283,17 @@ func (r *RawWriter) Turn(ctx context.Context, do func(context.Context, Step) err
 	if len(r.ready) == 0 {
 		r.Prepare(1)
 	}
-	for range r.sizes {
+	for i := range r.sizes {
 		body := r.ready[0]
 		r.ready = r.ready[1:]
+		before := r.tool
+		if i == 0 {
+			before = r.model
+		}
 		if err := do(ctx, func(ctx context.Context) error {
+			if err := before(ctx); err != nil {
+				return err
+			}
 			_, err := r.js.Publish(ctx, r.subject, body)
 			return err
 		}); err != nil {
