@@ -144,9 +144,7 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetS
 	if !known {
 		errs = append(errs, p.resize(ctx, list))
 	}
-	for i := range list {
-		errs = append(errs, p.ensure(ctx, list[i]))
-	}
+	errs = append(errs, p.ensureAll(ctx, list))
 	if err := errors.Join(errs...); err != nil {
 		return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
 	}
@@ -157,13 +155,21 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetS
 		return next, err
 	}
 	// A daemon that lifted a quota meanwhile wrote the configuration that it had read before: see [Shard.LiftQuota].
-	for _, r := range list {
-		errs = append(errs, p.ensure(ctx, r))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := p.ensureAll(ctx, list); err != nil {
 		return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
 	}
 	return next, nil
+}
+
+// ensureAll makes all streams what they must be. It ends with ctx: the streams behind would all say the same.
+func (p *provisioner) ensureAll(ctx context.Context, list []resource) error {
+	var errs []error
+	for _, r := range list {
+		if errs = append(errs, p.ensure(ctx, r)); ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // resize gives the streams that an earlier start left behind, which had no room for the others, the limits of now: what they reserve
@@ -178,6 +184,9 @@ func (p *provisioner) resize(ctx context.Context, list []resource) error {
 			errs = append(errs, fmt.Errorf("stream %s: %w", r.want.Name, err))
 		default:
 			errs = append(errs, p.verify(ctx, r, info))
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
 	return errors.Join(errs...)

@@ -1,6 +1,7 @@
 package kvstore_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -47,6 +48,32 @@ func TestProvisionIsIdempotent(t *testing.T) {
 	_, rev, err := kvstore.NewFleets(js).Get(t.Context(), "alpha")
 	require.NoError(t, err)
 	require.EqualValues(t, config(t, js, fleetStream).FirstSeq, rev, "settings that did not change are not written again")
+}
+
+// endsAt is a JetStream whose caller gives up when a stream is looked up.
+type endsAt struct {
+	jetstream.JetStream
+	stream string
+	end    context.CancelFunc
+}
+
+func (e endsAt) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	if name == e.stream {
+		e.end()
+	}
+	return e.JetStream.Stream(ctx, name)
+}
+
+func TestProvision_TimeIsUp_NamesTheStreamThatItWasAtAlone(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	cfg := smallFleet()
+	cfg.Shards = 8
+	require.NoError(t, kvstore.Provision(t.Context(), js, cfg))
+	ctx, cancel := context.WithCancel(t.Context())
+	err := kvstore.Provision(ctx, endsAt{js, segmentStream, cancel}, cfg)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 1, strings.Count(err.Error(), "WAYMARK_"), err)
 }
 
 func TestProvisionSpellsOutTheFlagsThatMatter(t *testing.T) {
