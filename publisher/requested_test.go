@@ -192,6 +192,29 @@ func TestAnswer_NameCannotBeRecorded_CallIsRecordedAsFailed(t *testing.T) {
 	}
 }
 
+func TestRequested_MoreCallsThanFit_AreRecordedAsFailed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	run := start(t, w.fleet(), "r1")
+	turn := openTurn(t, run)
+	var calls []publisher.ToolCall
+	for i := range schema.MaxOpenCalls + 2 {
+		calls = append(calls, publisher.ToolCall{ID: fmt.Sprint(i), Name: "read", Replay: schema.ReplayPure})
+	}
+	answers(t, turn, calls...)
+	require.Len(t, run.Head().OpenCalls, schema.MaxOpenCalls)
+	for _, c := range calls[schema.MaxOpenCalls:] {
+		var n atomic.Int64
+		_, err := turn.Tool(t.Context(), c, counted(&n, 1))
+		require.ErrorIs(t, err, publisher.ErrToolFailed)
+		var failed *publisher.ToolError
+		require.ErrorAs(t, err, &failed)
+		require.Equal(t, publisher.TooManyCallsType, failed.Failure.Type)
+		require.Zero(t, n.Load())
+	}
+	w.requireSameFold(run)
+}
+
 func TestRequested_FourLargeArguments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

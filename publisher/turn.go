@@ -174,7 +174,8 @@ type Answer struct {
 // separate the message from its calls nor cause a second model call. Run the calls with [Turn.Tool] afterwards. The
 // turn is over with the last of their outcomes, without a call at once; [Turn.End] need not be called. A turn is answered once.
 //
-// It returns the keys of the calls, in their order. A call with an Error is recorded as failed.
+// It returns the keys of the calls, in their order. A call with an Error is recorded as failed, and so are those for which the run has
+// no room ([TooManyCallsType]).
 func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, error) {
 	data := &schema.TurnAnsweredData{
 		Turn: t.number, Message: answer.Message, FinishReasons: answer.FinishReasons, ResponseID: answer.ResponseID, Model: answer.Model,
@@ -183,12 +184,22 @@ func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, err
 	for i := range answer.Calls {
 		data.Calls = append(data.Calls, readable(answer.Calls[i]).requested())
 	}
+	head := t.run.Head()
+	for i := head.CallRoom(t.number, data.Calls); i < len(data.Calls); i++ {
+		if data.Calls[i].Error == nil {
+			data.Calls[i].Error = &schema.Error{Type: TooManyCallsType, Message: "the run has no room for more calls of this answer"}
+		}
+	}
 	verdicts, err := t.run.publish(ctx, draft{data: data, turn: t.number, at: answer.Time})
 	if err != nil {
 		return nil, err
 	}
 	return verdicts[0].Calls, nil
 }
+
+// TooManyCallsType is the error type of calls of an answer that would pass 1,024 calls of the turn or open at once, or 128 KiB of their
+// ids and names.
+const TooManyCallsType = "too_many_calls"
 
 // readable makes a call that no event can carry one that cannot be made: its arguments are no JSON and are kept to the letter, or its
 // name has to be changed.

@@ -152,6 +152,48 @@ func TestAnswered_ForkOfARunWithTheMostCalls(t *testing.T) {
 	require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head, nil)}), "%d turn calls", len(r.head.TurnCalls))
 }
 
+func TestAnswered_ClosedCallsBeyondTheCaps_AreNotInTheHead(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	var calls []schema.RequestedCall
+	for i := range schema.MaxTurnCalls + 50 {
+		calls = append(calls, schema.RequestedCall{ToolCallID: fmt.Sprint(i), Name: "n", Replay: schema.ReplayPure})
+	}
+	fit := r.head.CallRoom(1, calls)
+	require.Equal(t, schema.MaxTurnCalls, fit)
+	require.Equal(t, schema.ReasonTooMany, r.write(answerOf(1, calls...), 1).Reason)
+	for i := range calls[fit:] {
+		calls[fit+i].Error = &schema.Error{Type: "too_many_calls"}
+	}
+	v := r.write(answerOf(1, calls...), 1)
+	mustApply(t, v)
+	require.Len(t, v.Calls, len(calls))
+	require.Len(t, r.head.OpenCalls, fit)
+	require.Empty(t, r.head.TurnCalls)
+	require.EqualValues(t, 50, r.head.Counts.ToolFailures)
+	require.Len(t, r.state.Calls, len(calls))
+	for i := range fit {
+		mustApply(t, r.write(&schema.ToolReturnedData{ToolCallID: fmt.Sprint(i), Result: []byte(`1`)}, 1))
+	}
+	require.False(t, r.head.TurnOpen)
+	require.NoError(t, schema.Validate(&schema.RunStartedData{Agent: "a", Executor: "e", Base: schema.BaseOf(schema.Point{}, 8, &r.head, nil)}))
+}
+
+func TestAnswered_IDsBeyondTheirCap_EndTheRoom(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t)
+	r.start()
+	var calls []schema.RequestedCall
+	for i := range 1000 {
+		calls = append(calls, schema.RequestedCall{ToolCallID: fmt.Sprintf("%0*d", schema.MaxIdentifier, i), Name: "n", Replay: schema.ReplayPure})
+	}
+	fit := r.head.CallRoom(1, calls)
+	require.Equal(t, schema.MaxCallBytes/(schema.MaxIdentifier+1), fit)
+	mustApply(t, r.write(answerOf(1, calls[:fit]...), 1))
+	require.Equal(t, schema.MaxCallBytes/(schema.MaxIdentifier+1), r.head.CallRoom(2, calls), "what was requested is abandoned by the next turn")
+}
+
 func TestAnswered_MaximalBaseFitsAnEvent(t *testing.T) {
 	r := newTestRun(t)
 	r.start()

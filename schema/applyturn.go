@@ -71,8 +71,13 @@ func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
 	case !h.TurnOpen:
 		return rejected(ReasonTurnOrder, "turn %d has ended", d.Turn)
 	}
-	if v := h.room(d.Turn, d.Calls); v.Kind != 0 {
-		return v
+	room := h.roomOf(d.Turn, len(d.Calls))
+	for i := range d.Calls {
+		if c := &d.Calls[i]; c.Error == nil {
+			if v := room.take(c.ToolCallID, c.Name, false); v.Kind != 0 {
+				return v
+			}
+		}
 	}
 	keys := make([]CallKey, len(d.Calls))
 	for i := range d.Calls {
@@ -107,7 +112,10 @@ func (h *Head) turnAnswered(e *Event, d *TurnAnsweredData) Verdict {
 		h.Counts.ToolCalls++
 		if c.Error != nil {
 			h.Counts.ToolFailures++
-			h.TurnCalls = append(h.TurnCalls, c.ToolCallID)
+			// Closed calls that pass a cap are in the log and the state; the head does without them.
+			if room.take(c.ToolCallID, c.Name, true).Kind == 0 {
+				h.TurnCalls = append(h.TurnCalls, c.ToolCallID)
+			}
 			continue
 		}
 		h.OpenCalls = append(h.OpenCalls, OpenCall{
@@ -149,40 +157,60 @@ func (h *Head) inOpenTurn(e *Event) bool {
 	return h.TurnOpen && (e.Turn == 0 || e.Turn == h.Turn)
 }
 
-// room refuses calls that would pass a cap of their turn or of all open calls. In a turn that they open, what was requested before is
-// abandoned.
-func (h *Head) room(turn int32, calls []RequestedCall) Verdict {
+// callRoom is what the calls of a turn and all open calls have taken of their caps.
+type callRoom struct {
+	turn               int32
+	open, inTurn, size int
+}
+
+// roomOf counts what is there before calls of a turn. In a turn that they open, what was requested before is abandoned.
+func (h *Head) roomOf(turn int32, more int) callRoom {
 	opened := turn > h.Turn
-	open, inTurn, size := len(h.OpenCalls), len(h.TurnCalls), h.callBytes(opened, len(calls))
+	r := callRoom{turn: turn, open: len(h.OpenCalls), inTurn: len(h.TurnCalls), size: h.callBytes(opened, more)}
 	if opened {
-		inTurn = 0
+		r.inTurn = 0
 	}
 	for i := range h.OpenCalls {
 		switch c := &h.OpenCalls[i]; {
 		case opened && c.Requested && !c.Again:
-			open--
+			r.open--
 		case !opened && c.Turn == turn:
-			inTurn++
+			r.inTurn++
 		}
 	}
-	for i := range calls {
-		c := &calls[i]
-		inTurn++
-		size += len(c.ToolCallID)
-		if c.Error == nil {
-			open++
-			size += len(excerpt(c.Name))
-		}
+	return r
+}
+
+// take refuses a call that would pass a cap. One that is closed counts as a call of its turn alone.
+func (r *callRoom) take(id, name string, closed bool) Verdict {
+	next := *r
+	next.inTurn++
+	next.size += len(id)
+	if !closed {
+		next.open++
+		next.size += len(excerpt(name))
 	}
 	switch {
-	case open > MaxOpenCalls:
-		return rejected(ReasonTooMany, "%d calls would be open, at most %d are", open, MaxOpenCalls)
-	case inTurn > MaxTurnCalls:
-		return rejected(ReasonTooMany, "turn %d would have %d calls, at most %d are", turn, inTurn, MaxTurnCalls)
-	case size > MaxCallBytes:
+	case next.open > MaxOpenCalls:
+		return rejected(ReasonTooMany, "more than %d calls would be open", MaxOpenCalls)
+	case next.inTurn > MaxTurnCalls:
+		return rejected(ReasonTooMany, "turn %d would have more than %d calls", r.turn, MaxTurnCalls)
+	case next.size > MaxCallBytes:
 		return rejected(ReasonTooMany, "the ids and names of the turn's and all open calls pass %d bytes", MaxCallBytes)
 	}
+	*r = next
 	return Verdict{}
+}
+
+// CallRoom returns how many calls of an answer, in their order, fit beside those that are open.
+func (h *Head) CallRoom(turn int32, calls []RequestedCall) int {
+	room := h.roomOf(turn, len(calls))
+	for i := range calls {
+		if room.take(calls[i].ToolCallID, calls[i].Name, calls[i].Error != nil).Kind != 0 {
+			return i
+		}
+	}
+	return len(calls)
 }
 
 // CallsOf counts the calls of a turn with an id: open ones, and of the latest turn closed ones, too.
@@ -229,7 +257,8 @@ func (h *Head) toolCalled(e *Event, d *ToolCalledData) Verdict {
 	case turn == h.Turn && turn != 0 && !h.TurnOpen:
 		return rejected(ReasonTurnOrder, "call of turn %d, which has ended", turn)
 	}
-	if v := h.room(turn, []RequestedCall{{ToolCallID: d.ToolCallID, Name: d.Name}}); v.Kind != 0 {
+	room := h.roomOf(turn, 1)
+	if v := room.take(d.ToolCallID, d.Name, false); v.Kind != 0 {
 		return v
 	}
 	key := CallKey{Turn: turn, ToolCallID: d.ToolCallID, Occurrence: 1}

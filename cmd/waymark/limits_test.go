@@ -35,7 +35,7 @@ func limitRows() [][3]string {
 		{"an attribute's value", size(schema.MaxAttribute), "dead letter `invalid_attribute`"},
 		{"labels of a run", fmt.Sprintf("%d, keys of %d and values of %d bytes", schema.MaxLabels, schema.MaxLabelKey, schema.MaxLabelValue), "refused with the JSON path"},
 		{"Runs", "", ""},
-		{"calls open at once; calls of one turn", fmt.Sprintf("%d; %d", schema.MaxOpenCalls, schema.MaxTurnCalls), "dead letter `too_many`, refused by the SDK before"},
+		{"calls open at once; calls of one turn", fmt.Sprintf("%d; %d", schema.MaxOpenCalls, schema.MaxTurnCalls), "dead letter `too_many`; `Turn.Answer` records the calls that have no room as failed"},
 		{"things a run waits for at once", count(schema.MaxInterrupts), "the same"},
 		{"marks; completed phases", fmt.Sprintf("%d; %d", schema.MaxMarks, schema.MaxCompletedPhases), "the same"},
 		{"keys of a fleet, retired ones included", count(schema.MaxKeys), "`fleet keys add` is refused"},
