@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/conform"
 	"github.com/waymarkio/waymark/internal/denied"
@@ -128,6 +127,7 @@ type conformWatch struct {
 	cl       *client
 	checker  *conform.Checker
 	keys     *keyring.Ring
+	settings kvstore.FleetSettings
 	recorder *conform.Recorder
 	shown    int
 }
@@ -157,10 +157,11 @@ func (c conformCmd) watch(ctx context.Context, a *app, checker *conform.Checker)
 		return err
 	}
 	defer w.cl.close()
-	js, err := jetstream.New(w.cl.nc)
+	js, settings, err := w.cl.settings(ctx)
 	if err != nil {
 		return err
 	}
+	w.settings = settings
 	if w.keys, err = kvstore.NewKeyring(js, w.cl.fleet); err != nil {
 		return err
 	}
@@ -219,7 +220,7 @@ func (w *conformWatch) follow(ctx context.Context) error {
 	if !w.NoFollow { // true from here on: the server knows the subscriptions
 		w.say("watching fleet %s: end with Ctrl-C\n", w.cl.fleet)
 	}
-	follow := eventsCmd{Run_: w.Run_, All: w.All || w.Run_ != "", NoFollow: w.NoFollow}
+	follow := eventsCmd{Run_: w.Run_, All: w.All || w.Run_ != "", NoFollow: w.NoFollow, everyShard: true}
 	return follow.follow(ctx, w.cl, func(m runlog.Arrived) error {
 		if err := w.hear(published); err != nil {
 			return err
@@ -263,16 +264,39 @@ func (w *conformWatch) progress() error {
 // judge judges a message of the log, and before the first one of a run what it had written before.
 func (w *conformWatch) judge(ctx context.Context, m runlog.Arrived) error {
 	run := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
-	if w.Run_ == "" && schema.ValidName(run) && !w.checker.Knows(run) {
+	home, err := w.home(ctx, run, m.Subject)
+	if err != nil {
+		return err
+	}
+	if home == "" && w.Run_ == "" && schema.ValidName(run) && !w.checker.Knows(run) {
 		if err := w.history(ctx, run, m); err != nil {
 			return err
 		}
 	}
-	return w.take(ctx, m)
+	return w.take(ctx, m, home)
 }
 
-func (w *conformWatch) take(ctx context.Context, m runlog.Arrived) error {
-	seen := conform.Message{Subject: m.Subject, Record: m.Record}
+// home returns the subject in the run's shard if the subject is in another shard. The number of shards may have changed: before it says so
+// it reads the settings again.
+func (w *conformWatch) home(ctx context.Context, run, subject string) (home string, err error) {
+	if !schema.ValidName(run) {
+		return "", nil // a run that cannot be has no shard
+	}
+	right := func() bool {
+		return slices.ContainsFunc(w.settings.Candidates(run), func(shard int) bool { return schema.NamesOf(w.cl.fleet, shard).EventSubject(run) == subject })
+	}
+	if right() {
+		return "", nil
+	}
+	if _, w.settings, err = w.cl.settings(ctx); err != nil || right() {
+		return "", err
+	}
+	return schema.NamesOf(w.cl.fleet, w.settings.Candidates(run)[0]).EventSubject(run), nil
+}
+
+// take judges a message. home is empty, or the subject in the run's shard if the message is in another.
+func (w *conformWatch) take(ctx context.Context, m runlog.Arrived, home string) error {
+	seen := conform.Message{Subject: m.Subject, Home: home, Record: m.Record}
 	keys, err := w.keys.Keys(ctx)
 	if err != nil {
 		return err
@@ -294,7 +318,7 @@ func (w *conformWatch) history(ctx context.Context, run string, before runlog.Ar
 		if m.Subject == before.Subject && m.Record.Stream >= before.Record.Stream {
 			return errReached
 		}
-		return w.take(ctx, m)
+		return w.take(ctx, m, "")
 	}, nil)
 	if errors.Is(err, errReached) || errors.Is(err, kvstore.ErrNotFound) {
 		return nil

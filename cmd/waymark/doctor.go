@@ -528,7 +528,13 @@ func (d *doctor) letters(ctx context.Context) {
 		return
 	}
 	if n := stream.CachedInfo().State.Msgs; n > 0 {
-		d.add(name, checkWarning, "see why a run's events were refused with: "+d.cl.prompt.command("conform --run RUN --no-follow"),
+		which := "--all"
+		if last, err := stream.GetMsg(ctx, stream.CachedInfo().State.LastSeq); err == nil {
+			if run := last.Subject[strings.LastIndexByte(last.Subject, '.')+1:]; schema.ValidName(run) {
+				which = "--run " + run
+			}
+		}
+		d.add(name, checkWarning, "see why the last one was refused with: "+d.cl.prompt.command("conform "+which+" --no-follow"),
 			"%s %s kept in the stream %s, each with its run and reason", plural(n, "rejected event"), inNumber(n, "is", "are"), schema.DeadLetterStream(d.cl.fleet))
 		return
 	}

@@ -28,6 +28,9 @@ type eventsCmd struct {
 	NoFollow bool          `help:"Stop at the end of the log instead of waiting for more."`
 	Accepted bool          `help:"Only events that the fold has accepted, live, at most once."`
 	Raw      bool          `help:"With --json: the CloudEvent in structured form, as other tools read it."`
+
+	// everyShard reads a run in the shards that it does not belong to, too.
+	everyShard bool
 }
 
 // Help is the text below the flags.
@@ -284,7 +287,7 @@ func (eventsCmd) followSettings(ctx context.Context, js jetstream.JetStream, fle
 
 // shards are those that can hold the events asked for.
 func (c eventsCmd) shards(settings kvstore.FleetSettings) []int {
-	if c.Run_ != "" {
+	if c.Run_ != "" && !c.everyShard {
 		return settings.Candidates(c.Run_)
 	}
 	all := make([]int, settings.Shards())

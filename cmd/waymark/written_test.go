@@ -264,7 +264,7 @@ func TestRunsGet_RefusedEvents_AreMarkedWithTheNextStep(t *testing.T) {
 	require.Regexp(t, `(?m)^see why 2 events were refused with: waymark .*conform --run r1 --no-follow$`, complaints)
 	require.Eventually(t, func() bool { // the folder stores dead letters behind what runs get reads
 		_, doctor, _ := w.ask("", "doctor")
-		return strings.Contains(doctor, "conform --run RUN --no-follow")
+		return strings.Contains(doctor, "conform --run r1 --no-follow")
 	}, time.Minute, pollEvery, "a command that is there, on the server that was asked")
 
 	w.rewound("r2")

@@ -15,6 +15,8 @@ import (
 type Message struct {
 	// Subject on NATS; empty in a recording of events.
 	Subject string
+	// Home is the subject in the run's shard, if Subject is in a shard that the run does not belong to; else empty.
+	Home string
 	// Record as the log has it. Its stream sequence must rise within a run.
 	Record schema.Record
 	// At is when it arrived; zero when that is not known.
@@ -107,6 +109,11 @@ func (c *Checker) Add(keys *schema.Keys, m Message) {
 		return // the daemon's own, and no event of the run
 	}
 	c.report.Events++
+	if m.Home != "" {
+		f := at(&m, name, p.Event)
+		c.found(reasonRules[schema.ReasonWrongShard], &f, "", "the subject "+m.Home, m.Subject)
+		return // the fold of that shard refuses it, and no reader of the run looks there
+	}
 	if r == nil {
 		r = newRun(c, name)
 		c.runs[name] = r
