@@ -172,7 +172,7 @@ chaos: ## break real processes on purpose, round after round (SEED=1 ROUNDS=10 S
 		go test -count=1 -timeout 0 -v $(CHAOSFLAGS) ./internal/nemesis
 
 .PHONY: chaos-power
-chaos-power: ## cut the power of all servers under load, again and again (CUTS=50 SERVERS=1; as root, on Linux)
+chaos-power: ## cut the power of all servers, under load and at aimed moments (CUTS=50 SERVERS=1; as root, on Linux)
 	@$(MAKE) --no-print-directory chaos CHAOSFLAGS="-run PowerCut"
 
 # How long "make soak" takes, and what it breaks meanwhile: mild or none.

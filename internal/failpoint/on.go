@@ -34,10 +34,6 @@ func Hit(ctx context.Context, p Point) error {
 	return environment().hit(p)
 }
 
-// PointVariable of the environment tells a process of its own POINT:N:ACTION: at the nth time, counted from 1, that the process
-// meets the point it is killed (kill), stopped (stop), or ends the work there (fail).
-const PointVariable = "WAYMARK_FAILPOINT"
-
 // ErrFailed is what work ends with at a point that the environment lets fail. Its daemon tries again.
 var ErrFailed = errors.New("failed at a failpoint")
 

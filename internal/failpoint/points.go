@@ -1,5 +1,9 @@
 package failpoint
 
+// PointVariable of the environment tells a process of its own POINT:N:ACTION: at the nth time, counted from 1, that the process
+// meets the point it is killed (kill), stopped (stop), or ends the work there (fail).
+const PointVariable = "WAYMARK_FAILPOINT"
+
 // Point is a place in the work. Its text is what the environment names it by.
 type Point string
 

@@ -24,7 +24,7 @@
 //	WAYMARK_CHAOS_FAULTS=list only these faults, separated by commas
 //	WAYMARK_CHAOS_DIR=dir     where failing rounds leave what they saw; default: the system's folder for temporary files
 //	WAYMARK_TEST_BIN=dir      where waymark and helper are built already
-//	WAYMARK_CHAOS_CUTS=n      power cuts of a world; default 1, 0 for none
+//	WAYMARK_CHAOS_CUTS=n      power cuts of a world, four times as many of aimed ones; default 1, 0 for none
 //	WAYMARK_CHAOS_KEEP=1      leave it for rounds that hold, too
 //	WAYMARK_CHAOS_REPORT=file a line of JSON is appended for each fault and each round
 //	WAYMARK_CHAOS_AWAY=time   how long all servers are away, in place of ten minutes

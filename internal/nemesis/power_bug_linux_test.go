@@ -1,11 +1,8 @@
 package nemesis_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -18,13 +15,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// withMutants is the helper program with all mutants. It is built once, when a test asks for it, in the helper's folder, unless it is
-// there already.
+// withMutants is the folder of the daemon and the helper with all mutants and failpoints. They are built once, when a test asks for them,
+// in a folder below that of the ordinary programs.
 var withMutants = sync.OnceValues(func() (string, error) {
-	name := filepath.Join(filepath.Dir(helperBinary), "helper-with-mutants")
-	if _, err := os.Stat(name); err == nil {
-		return name, nil
-	}
+	dir := filepath.Join(filepath.Dir(helperBinary), "with-mutants")
 	all, err := mutant.All()
 	if err != nil {
 		return "", err
@@ -33,25 +27,33 @@ var withMutants = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := exec.CommandContext(context.Background(), "go", "build", "-overlay", file, "-o", name, "./helper").CombinedOutput()
+	out, err := run("go", "build", "-tags", "waymark_failpoints", "-overlay", file, "-o", dir+string(filepath.Separator), "../../cmd/waymark", "./helper")
 	if err != nil {
-		return "", fmt.Errorf("building the helper with mutants: %w\n%s", err, out)
+		return "", fmt.Errorf("building programs with mutants: %w\n%s", err, out)
 	}
-	return name, nil
+	return dir, nil
 })
 
-// cutsWithin is within how many power cuts a server that does not write through must be found out. It took one on each of the seeds
-// that were tried.
+// cutsWithin is within how many power cuts a mistake must be found. It took one on each of the seeds that were tried.
 const cutsWithin = 5
 
 // TestAServerThatDoesNotWriteThroughIsFoundByPowerCuts switches the mutant on that no kill can show: the server syncs at its default
-// interval. The power is cut under load until the checker misses what was acknowledged. The same cuts of the same worlds without the
-// mistake lose nothing.
+// interval. The power is cut right behind an acknowledgement.
 func TestAServerThatDoesNotWriteThroughIsFoundByPowerCuts(t *testing.T) {
-	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
+	foundByCuts(t, "default-sync", func(r *round, n uint64) error {
+		r.awaitOps(200 + r.storm.rnd.IntN(600))
+		return errors.Join(r.rest(), r.acknowledged(n))
+	})
+}
+
+// foundByCuts switches a mutant on and cuts the power at a moment, until the checker misses what was acknowledged. The same cuts of the
+// same worlds without the mistake lose nothing.
+func foundByCuts(t *testing.T, bug string, at moment) {
+	t.Helper()
+	t.Parallel() // it mostly waits
 	if only := number(t, "WAYMARK_CHAOS_SERVERS", 0); only > 1 {
 		t.Skipf("WAYMARK_CHAOS_SERVERS=%d leaves out worlds of one server", only)
 	}
@@ -65,15 +67,15 @@ func TestAServerThatDoesNotWriteThroughIsFoundByPowerCuts(t *testing.T) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			cuts := uint64(0)
 			for found := false; !found; {
-				require.Less(t, cuts, uint64(cutsWithin), "as many power cuts have not shown that the server does not write through")
-				report := cutOnce(t, "default-sync", seed*cutsWithin+cuts)
+				require.Less(t, cuts, uint64(cutsWithin), "as many power cuts have not shown the mistake")
+				report := cutOnce(t, bug, at, seed*cutsWithin+cuts)
 				cuts++
 				if found = report.Broken(checker.RuleAcknowledged); found {
 					t.Logf("found by power cut %d: %v, %d times, e.g. %s", cuts, report.Rules(), len(report.Violations), report.Violations[0])
 				}
 			}
 			for n := range cuts {
-				report := cutOnce(t, "", seed*cutsWithin+n)
+				report := cutOnce(t, "", at, seed*cutsWithin+n)
 				require.NoError(t, report.Error(), "without the mistake")
 			}
 		})
@@ -81,30 +83,28 @@ func TestAServerThatDoesNotWriteThroughIsFoundByPowerCuts(t *testing.T) {
 }
 
 // cutOnce cuts the power of a new world's only server under load, and judges what is there afterwards.
-func cutOnce(t *testing.T, bug string, seed uint64) (report *checker.Report) {
+func cutOnce(t *testing.T, bug string, at moment, seed uint64) (report *checker.Report) {
 	t.Helper()
-	t.Run(fmt.Sprintf("cut=%d%s", seed, bug), func(t *testing.T) { report = cutAndJudge(t, bug, seed) })
+	t.Run(fmt.Sprintf("cut=%d%s", seed, bug), func(t *testing.T) { report = cutAndJudge(t, bug, at, seed) })
 	require.NotNil(t, report, "the cut was not judged")
 	return report
 }
 
-func cutAndJudge(t *testing.T, bug string, seed uint64) *checker.Report {
+func cutAndJudge(t *testing.T, bug string, at moment, seed uint64) *checker.Report {
 	t.Helper()
 	s := scaleOf(1)
 	d := newDisk(t, filepath.Join(t.TempDir(), "disk"), 1024)
 	s.storeDirs, s.mutant = []string{filepath.Join(d.mount, "state")}, bug
-	if bug != "" {
-		program, err := withMutants()
-		require.NoError(t, err)
-		s.withMutants = program
-	}
+	var err error
+	s.mutants, err = withMutants()
+	require.NoError(t, err)
 	r := newRound(t, s, seed)
 	// In every second world what was there at first is on the disk, and only what came later can be lost.
 	if seed%2 == 0 {
 		out, err := run("sync", "-f", d.mount)
 		require.NoError(t, err, out)
 	}
-	r.awaitOps(200 + r.storm.rnd.IntN(600))
+	r.must(at(r, seed))
 	op := r.record.Begin(checker.Op{Actor: "nemesis", Kind: checker.Fault, Detail: "power-cut " + bug})
 	server := r.nodes[0]
 	r.must(errors.Join(server.pause(), stands(t.Context(), server)))
@@ -114,6 +114,7 @@ func cutAndJudge(t *testing.T, bug string, seed uint64) *checker.Report {
 		r.must(p.kill())
 	}
 	r.must(errors.Join(d.off(), d.on()))
+	r.halt = ""
 	r.record.End(op, func(op *checker.Op) { op.Outcome = checker.OK })
 	h, err := r.read()
 	r.must(err)

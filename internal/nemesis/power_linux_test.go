@@ -89,33 +89,36 @@ func (d *disk) cut() error {
 	return err
 }
 
-// stands waits until a process that was told to pause does nothing any more: the signal reaches each of its threads by and by.
-func stands(ctx context.Context, p *process) error {
+// stopped reports whether a process does nothing any more: the signal that stops it reaches each of its threads by and by.
+func stopped(p *process) (bool, error) {
+	tasks := fmt.Sprintf("/proc/%d/task", p.life.cmd.Process.Pid)
+	threads, err := os.ReadDir(tasks)
+	if err != nil {
+		return false, err
+	}
+	for _, thread := range threads {
+		stat, err := os.ReadFile(filepath.Join(tasks, thread.Name(), "stat"))
+		// "pid (name) T ...": the name may hold anything. A running process may have ended a thread meanwhile.
+		if at := bytes.LastIndexByte(stat, ')'); err != nil || at < 0 || !bytes.HasPrefix(stat[at:], []byte(") T")) {
+			return false, nil //nolint:nilerr // a thread that ends is not stopped
+		}
+	}
+	return true, nil
+}
+
+// stands waits until one of the processes does nothing any more.
+func stands(ctx context.Context, processes ...*process) error {
 	every := time.NewTicker(time.Millisecond)
 	defer every.Stop()
-	tasks := fmt.Sprintf("/proc/%d/task", p.life.cmd.Process.Pid)
 	for {
-		threads, err := os.ReadDir(tasks)
-		if err != nil {
-			return err
-		}
-		still := 0
-		for _, thread := range threads {
-			stat, err := os.ReadFile(filepath.Join(tasks, thread.Name(), "stat"))
-			if err != nil {
+		for _, p := range processes {
+			if still, err := stopped(p); still || err != nil {
 				return err
 			}
-			// "pid (name) T ...": the name may hold anything.
-			if at := bytes.LastIndexByte(stat, ')'); at >= 0 && bytes.HasPrefix(stat[at:], []byte(") T")) {
-				still++
-			}
-		}
-		if still == len(threads) {
-			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		case <-every.C:
 		}
 	}
@@ -125,18 +128,24 @@ func TestAPowerCutOfOneServerLosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
-	powerCuts(t, 1)
+	powerCuts(t, 1, 1, anyTime)
 }
 
 func TestAPowerCutOfAllThreeServersLosesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real servers and programs are broken")
 	}
-	powerCuts(t, 3)
+	powerCuts(t, 3, 1, anyTime)
 }
 
-// powerCuts cuts the power of all servers at once under load, again and again.
-func powerCuts(t *testing.T, servers int) {
+// moment waits until the power is to be cut, for the nth time in a world. It may leave daemons and executors stopped.
+type moment func(r *round, n uint64) error
+
+// anyTime is a random moment under load.
+func anyTime(r *round, _ uint64) error { return r.storm.between(r.tb.Context(), 100, 2000) }
+
+// powerCuts cuts the power of all servers at once, again and again: each time that WAYMARK_CHAOS_CUTS counts at so many moments.
+func powerCuts(t *testing.T, servers int, each uint64, at moment) {
 	t.Helper()
 	t.Parallel() // it mostly waits
 	if only := number(t, "WAYMARK_CHAOS_SERVERS", 0); only != 0 && only != uint64(servers) {
@@ -154,10 +163,15 @@ func powerCuts(t *testing.T, servers int) {
 		disks = append(disks, d)
 		s.storeDirs = append(s.storeDirs, filepath.Join(d.mount, "state"))
 	}
+	if each > 1 {
+		var err error
+		s.mutants, err = withMutants()
+		require.NoError(t, err)
+	}
 	r := newRound(t, s, number(t, "WAYMARK_CHAOS_SEED", 1))
-	for range cuts {
+	for n := range cuts * each {
 		r.suffer(fault{name: "power-cut", strike: func(ctx context.Context, s *storm) error {
-			if err := s.between(ctx, 100, 2000); err != nil {
+			if err := at(r, n); err != nil {
 				return err
 			}
 			// A server does nothing more when its power is gone. One that went on after its disk was shut down would see writes
@@ -177,7 +191,7 @@ func powerCuts(t *testing.T, servers int) {
 					return err
 				}
 			}
-			return nil
+			return r.goOn()
 		}})
 	}
 	r.judge()

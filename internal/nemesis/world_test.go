@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/checker"
+	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/mutant"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/nemesis"
@@ -57,9 +58,11 @@ type scale struct {
 	through func(from, to, port int) *nemesis.Proxy
 	// embedded: the only server is a daemon's own, and there is no other daemon.
 	embedded bool
-	// mutant is switched on in the servers, which are the program withMutants then; empty means none.
-	mutant      string
-	withMutants string
+	// mutant is switched on in servers and daemons; empty means none.
+	mutant string
+	// mutants is the folder of the programs with all mutants, and failpoints in the daemon: see [withMutants]. Empty means that daemons
+	// are the ordinary program.
+	mutants string
 	// tool is how long a tool takes at most before and behind its effect, in milliseconds.
 	tool int
 	// metrics: every process serves what it takes. leak is a mistake that is built into the executors.
@@ -91,6 +94,8 @@ type world struct {
 	links     map[string][]*nemesis.Proxy
 	daemons   []*process
 	executors []*process
+	// halt is where daemons that are started from now on stop, as [failpoint.PointVariable] says; empty means nowhere.
+	halt string
 	// late: only the first server is started with the world.
 	late bool
 	// violations are what the checker found; the timeline shows the operations that they are about.
@@ -354,7 +359,7 @@ func (w *world) helper(name, variable string, settings func(start int) any) *pro
 		cmd := exec.CommandContext(context.Background(), helperBinary)
 		cmd.Env = environment(variable+"="+string(text), "GOMAXPROCS=2")
 		if variable == nemesis.NodeVariable && w.scale.mutant != "" {
-			cmd.Path = w.scale.withMutants
+			cmd.Path = filepath.Join(w.scale.mutants, filepath.Base(helperBinary))
 			cmd.Env = append(cmd.Env, mutant.Variable+"="+w.scale.mutant)
 		}
 		if w.scale.metrics {
@@ -378,6 +383,10 @@ func (w *world) daemon(i int) *process {
 			"--quota", w.scale.quota, "--replicas", strconv.Itoa(w.scale.servers), "--synced", "--purge-after", "2s", "--silence", silence.String(),
 			"--max-claims=-1", "--name", fmt.Sprintf("%s-%d", name, p.starts), "--log-format", "json")
 		cmd.Env = environment("WAYMARK_STATE_DIR="+filepath.Join(w.dir, name), "NATS_USER="+w.user, "NATS_PASSWORD="+w.password, "GOMAXPROCS=2")
+		if w.scale.mutants != "" {
+			cmd.Path = filepath.Join(w.scale.mutants, filepath.Base(waymarkBinary))
+			cmd.Env = append(cmd.Env, mutant.Variable+"="+w.scale.mutant, failpoint.PointVariable+"="+w.halt)
+		}
 		return cmd
 	}
 	if w.scale.held != nil {
@@ -547,13 +556,18 @@ func (w *world) replicated(ctx context.Context, js jetstream.JetStream) error {
 	return nil
 }
 
-// checkpoint is the one that is stored of a run.
-func checkpoint(ctx context.Context, js jetstream.JetStream, run string) (*schema.Checkpoint, error) {
+// shardOf is the shard of a run.
+func shardOf(ctx context.Context, js jetstream.JetStream, run string) (*kvstore.Shard, error) {
 	settings, _, err := kvstore.NewFleets(js).Get(ctx, schema.DefaultFleet)
 	if err != nil {
 		return nil, err
 	}
-	shard, err := kvstore.OpenShard(js, settings, schema.ShardOf(run, settings.Shards()), "nemesis")
+	return kvstore.OpenShard(js, settings, schema.ShardOf(run, settings.Shards()), "nemesis")
+}
+
+// checkpoint is the one that is stored of a run.
+func checkpoint(ctx context.Context, js jetstream.JetStream, run string) (*schema.Checkpoint, error) {
+	shard, err := shardOf(ctx, js, run)
 	if err != nil {
 		return nil, err
 	}
