@@ -141,6 +141,10 @@ func (c *client) startHint(ctx context.Context) string {
 	}
 	start := "start its daemon there: " + c.prompt.command(c.serveWords())
 	served := c.servedFleets(ctx)
+	if len(served) == 0 && c.target.Origin == natsconn.OriginLocal {
+		// The server belongs to a daemon, and answers before that does.
+		return "the daemon of that server is starting: try again in some seconds"
+	}
 	if len(served) == 0 || slices.Contains(served, c.fleet) {
 		return start
 	}

@@ -109,6 +109,18 @@ func TestNoDaemon_AnotherFleetIsServed_HintNamesBothAndWhereTheNameIsFrom(t *tes
 	}
 }
 
+// The server of a state directory answers before the daemon that started it has made its fleet.
+func TestNoDaemon_LocalServerJustStarted_HintIsToTryAgain(t *testing.T) {
+	t.Parallel()
+	server := natstest.Start(t)
+	local := env("WAYMARK_STATE_DIR", server.StateDir())
+	for command, code := range map[string]exitCode{"runs ls": exitUnavailable, "plan r": exitNotFound, "shards": exitNotFound} {
+		var out bytes.Buffer
+		require.Equal(t, int(code), run(t.Context(), strings.Fields(command), local, strings.NewReader(""), &out, &out), &out)
+		requireHas(t, out.String(), "hint: the daemon of that server is starting: try again in some seconds\n")
+	}
+}
+
 // The local server belongs to the daemon of another fleet, which has the state directory and the default HTTP address.
 func TestNoDaemon_LocalServerServesAnotherFleet_PastedHintStartsTheDaemon(t *testing.T) {
 	t.Parallel()
