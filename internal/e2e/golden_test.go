@@ -182,7 +182,7 @@ func writeGolden(t *testing.T) {
 		t.Fatalf("%s is there: golden stores are never changed", store)
 	}
 	w := newWorld(t, goldenFlags...)
-	w.cli(t, "bench", "store", "--runs", "30", "--live", "6", "--check", "30")
+	w.fill(t, 30, 6, 30)
 	for _, file := range transcriptFiles(t, ownData) {
 		w.cli(t, "import", file)
 	}

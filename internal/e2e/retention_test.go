@@ -4,7 +4,6 @@ import (
 	"context"
 	"os/exec"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -57,7 +56,7 @@ func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
 	}
 	live := runs / 10
 	w := newWorld(t, "--silence", "1h")
-	w.cli(t, "bench", "store", "--runs", strconv.Itoa(runs), "--live", strconv.Itoa(live), "--check", "10")
+	w.fill(t, runs, live, 10)
 	completed := w.listed(t, "--status", "completed", "--all")
 	require.Greater(t, len(completed), runs/10)
 	pinned, base := completed[0].Run, completed[1].Run

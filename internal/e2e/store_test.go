@@ -1,15 +1,17 @@
 package e2e_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/genstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -41,7 +43,28 @@ func names(runs []schema.RunSummary) []string {
 	return list
 }
 
-// TestAFleetOfThousandsOfRunsIsListedAndGoneOnWith fills a fleet by command, and lists, filters, pages, recovers and claims, before and
+// fill publishes generated runs, waits until they are folded, and compares some of them with what their numbers say.
+func (w *world) fill(tb testing.TB, runs, live, compared int) {
+	tb.Helper()
+	cfg := genstore.Config{Fleet: "default", Runs: runs, Live: live, Began: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	p := genstore.Progress{Found: func(int) {}, Published: func(int) {}, Folded: func(uint64) {}}
+	nc, closed, err := dial(tb.Context(), w.state())
+	require.NoError(tb, err)
+	defer func() { nc.Close(); <-closed }()
+	fleet, err := publisher.Connect(tb.Context(), publisher.Config{Conn: nc, Executor: "reader"})
+	require.NoError(tb, err)
+	defer func() { require.NoError(tb, fleet.Close(context.Background())) }()
+	js, err := jetstream.New(nc)
+	require.NoError(tb, err)
+	require.NoError(tb, genstore.Fill(tb.Context(), js, cfg, p))
+	require.NoError(tb, genstore.AwaitFolded(tb.Context(), js, cfg.Fleet, p))
+	require.NoError(tb, genstore.Check(tb.Context(), cfg, compared, func(ctx context.Context, run string) (*schema.Head, error) {
+		head, err := fleet.Head(ctx, run)
+		return &head, err
+	}))
+}
+
+// TestAFleetOfThousandsOfRunsIsListedAndGoneOnWith fills a fleet, and lists, filters, pages, recovers and claims, before and
 // after the machine died.
 func TestAFleetOfThousandsOfRunsIsListedAndGoneOnWith(t *testing.T) {
 	if testing.Short() {
@@ -49,7 +72,7 @@ func TestAFleetOfThousandsOfRunsIsListedAndGoneOnWith(t *testing.T) {
 	}
 	const runs, live = 2000, 200
 	w := newWorld(t, "--silence", "3s")
-	w.cli(t, "bench", "store", "--runs", strconv.Itoa(runs), "--live", strconv.Itoa(live), "--check", "50")
+	w.fill(t, runs, live, 50)
 	// Nobody drives those that are running: they are orphaned, and then nothing moves any more.
 	require.Eventually(t, func() bool { return len(w.listed(t, "--status", "running")) == 0 }, patience, 100*time.Millisecond, "not orphaned")
 
