@@ -130,15 +130,25 @@ func builtHere(name string, file *ast.File) (bool, error) {
 	return true, nil
 }
 
-// longTests returns the tests that ask testing.Short, by folder.
+// longTests returns the tests of the main module that ask testing.Short, by folder. One go test runs those of one module.
 func longTests(root fs.FS) (map[string][]string, error) {
 	found := map[string][]string{}
 	err := walkTests(root, func(t sourceTest) {
-		if t.long && t.here {
+		if t.long && t.here && !ofAnotherModule(root, t.dir) {
 			found[t.dir] = append(found[t.dir], t.name)
 		}
 	})
 	return found, err
+}
+
+// ofAnotherModule tells whether a folder, or one above it, has a go.mod below the root.
+func ofAnotherModule(root fs.FS, dir string) bool {
+	for ; dir != "."; dir = path.Dir(dir) {
+		if _, err := fs.Stat(root, path.Join(dir, "go.mod")); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // all compares the outcomes with the tests in the sources, prints the sum and what no run had, and fails when there is such a test.

@@ -93,6 +93,23 @@ func TestLongTests_Sources_AreThoseThatAskShort(t *testing.T) {
 	require.Equal(t, []string{"-run", "^(TestA|TestScripts)$", "./m", "./p"}, longArguments(long))
 }
 
+// They are in no go test of the main module, but in a tier all the same.
+func TestLongTests_OtherModule_AreLeftToItsOwnStep(t *testing.T) {
+	t.Parallel()
+	other := fstest.MapFS{
+		"go.mod":          {Data: []byte("module m\n")},
+		"t/go.mod":        {Data: []byte("module m/t\n")},
+		"t/in/p_test.go":  {Data: []byte("package in\nfunc TestI(t *testing.T) {\n if testing.Short() {\n t.Skip(\"short: long\")\n }\n}\n")},
+		"own/own_test.go": {Data: []byte("package own\nfunc TestO(t *testing.T) {\n if testing.Short() {\n t.Skip(\"short: long\")\n }\n}\n")},
+	}
+	long, err := longTests(other)
+	require.NoError(t, err)
+	require.Equal(t, map[string][]string{"own": {"TestO"}}, long)
+	var out strings.Builder
+	require.ErrorIs(t, all(&out, other, []outcome{{Package: modulePath + "/own", Test: "TestO", Action: passed}}), errFailed)
+	require.Contains(t, out.String(), "in NO TIER: each test has to be in one, see the Makefile (1)\n  t/in.TestI\n")
+}
+
 func TestAll_TestInNoRecord_FailsAndIsNamed(t *testing.T) {
 	t.Parallel()
 	outcomes := []outcome{
