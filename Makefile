@@ -11,8 +11,9 @@ CYCLONEDX := $(BIN)/cyclonedx-gomod-$(CYCLONEDX_GOMOD_VERSION)
 ASYNCAPI := $(BIN)/asyncapi-$(ASYNCAPI_PARSER_VERSION)
 
 PKG ?= ./...
-# The readers of the files in deploy, a module of its own.
+# Modules of their own: the readers of the files in deploy, and the program that measures.
 DEPLOYCHECK := tools/deploycheck
+BENCHMARKS := tools/bench
 TEST_TIMEOUT ?= 15m
 FUZZTIME ?= 3s
 # Cases of "make bench", all of them by default, and its flags.
@@ -24,8 +25,8 @@ PLATFORMS ?= linux/arm64 darwin/arm64 windows/amd64
 
 # Tiers of checks: docs/decisions/0041. In this order: what is quick to fail comes first. A step that fails does not keep the others
 # from running.
-CHECK := generate-check lint vet short short-race
-CHECK_FULL := deploycheck asyncapi cross fuzz gobench chaos-check short-race-rest long
+CHECK := generate-check lint vet short short-race bench-short
+CHECK_FULL := deploycheck asyncapi cross fuzz gobench chaos-check short-race-rest bench-race long
 
 # The core, whose tests "make check" runs under the race detector. It makes tests three times slower: "make check-full" has it for the others,
 # the commands and the embedded server among them.
@@ -77,6 +78,14 @@ short-race: ## run the tests but the long ones under the race detector, of packa
 short-race-rest: ## run the tests of "make short" under the race detector
 	$(TIERS) test -ram $(RECORD) -- -race $(SHORT) $(REST)
 
+.PHONY: bench-short
+bench-short: ## run the tests of tools/bench but the long ones
+	$(TIERS) test -ram $(RECORD) -- -C $(BENCHMARKS) $(SHORT) ./...
+
+.PHONY: bench-race
+bench-race: ## run all tests of tools/bench under the race detector
+	$(TIERS) test $(RECORD) -- -C $(BENCHMARKS) -race -timeout $(TEST_TIMEOUT) ./...
+
 .PHONY: long
 long: ## run the long tests under the race detector, samples of the longest (FULL=1: the whole)
 	@mkdir -p $(BIN)/test
@@ -109,9 +118,14 @@ chaos-inprocess: ## run very many random schedules in process (SEED=1 SCHEDULES=
 fuzz: ## run each fuzz target for a few seconds (FUZZTIME=1m for longer)
 	@FUZZTIME=$(FUZZTIME) sh tools/fuzz.sh
 
+.PHONY: bench-build
+bench-build: ## build the program that measures into .bin/bench
+	@mkdir -p $(BIN)
+	go build -C $(BENCHMARKS) -trimpath -o "$(CURDIR)/$(BIN)/" .
+
 .PHONY: bench
-bench: build ## measure Waymark beside raw JetStream (BENCH="boundary lag" BENCHFLAGS="--server cluster"; see waymark bench --help)
-	$(BIN)/waymark bench $(BENCH) $(BENCHFLAGS)
+bench: bench-build ## measure Waymark beside raw JetStream (BENCH="boundary lag" BENCHFLAGS="--server cluster"; see .bin/bench run --help)
+	$(BIN)/bench run $(BENCH) $(BENCHFLAGS)
 
 # Where "make bench-all" and "make bench-peers" leave their lines, and of which systems.
 BENCH_OUT ?= bench-results.jsonl
@@ -119,17 +133,17 @@ PEERS_OUT ?= bench-peers.jsonl
 PEERS ?=
 
 .PHONY: bench-all
-bench-all: build ## measure every case on one server and on a cluster of three, then report (idle machine; 15 to 25 minutes)
+bench-all: bench-build ## measure every case on one server and on a cluster of three, then report (idle machine; 15 to 25 minutes)
 	rm -f $(BENCH_OUT)
 	@failed=0; \
-	$(BIN)/waymark bench --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
-	$(BIN)/waymark bench boundary boundaries turn lag fold growth kept recovery --server cluster --rounds 3 --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
-	$(BIN)/waymark bench report $(BENCH_OUT) $(wildcard $(PEERS_OUT)) --report bench-report && exit $$failed
+	$(BIN)/bench run --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
+	$(BIN)/bench run boundary boundaries turn lag fold growth kept recovery --server cluster --rounds 3 --out $(BENCH_OUT) $(BENCHFLAGS) || failed=$$?; \
+	$(BIN)/bench report $(BENCH_OUT) $(wildcard $(PEERS_OUT)) --report bench-report && exit $$failed
 
 .PHONY: peers
 peers:
 	@mkdir -p $(BIN)/peers
-	cp internal/bench/peers/*.mjs internal/bench/peers/package*.json $(BIN)/peers/
+	cp $(BENCHMARKS)/peers/*.mjs $(BENCHMARKS)/peers/package*.json $(BIN)/peers/
 	npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $(BIN)/peers
 
 .PHONY: bench-peers
@@ -142,10 +156,10 @@ TURN_OUT ?= bench-turn.jsonl
 TURN_ROUNDS ?= 5
 TURN_RUNS ?= 1 16 64
 TURN_EXECUTORS ?= 64
-TURN_BENCH = $(BIN)/waymark bench turn --quiet --rounds 1 --out $(TURN_OUT) $(if $(PEERS_STORE),--store $(PEERS_STORE)) $(if $(PEERS_QUICK),--quick) $(BENCHFLAGS)
+TURN_BENCH = $(BIN)/bench run turn --quiet --rounds 1 --out $(TURN_OUT) $(if $(PEERS_STORE),--store $(PEERS_STORE)) $(if $(PEERS_QUICK),--quick) $(BENCHFLAGS)
 
 .PHONY: bench-turn
-bench-turn: build peers ## measure whole turns of Waymark and Restate in turns, then report (idle machine; 3 to 5 minutes)
+bench-turn: bench-build peers ## measure whole turns of Waymark and Restate in turns, then report (idle machine; 3 to 5 minutes)
 	rm -f $(TURN_OUT)
 	@set -e; for round in $$(seq $(TURN_ROUNDS)); do \
 		echo "round $$round of $(TURN_ROUNDS)"; \
@@ -153,7 +167,7 @@ bench-turn: build peers ## measure whole turns of Waymark and Restate in turns, 
 		for runs in $(TURN_EXECUTORS); do $(TURN_BENCH) --runs $$runs --executors $$runs; done; \
 		PEERS_RUNS="$(TURN_RUNS)" node $(BIN)/peers/main.mjs --turn $(or $(PEERS),restate) >>$(TURN_OUT); \
 	done
-	$(BIN)/waymark bench report $(TURN_OUT)
+	$(BIN)/bench report $(TURN_OUT)
 
 .PHONY: gobench
 gobench: ## run the packages' Go benchmarks, for work on one of them (BENCHTIME=5s PKG=./publisher)
@@ -188,6 +202,7 @@ soak: ## do the same work for hours: memory, files, goroutines and the store sta
 lint: $(LINT) ## run golangci-lint, layers and formatting included, and this project's own rules
 	$(LINT) run $(PKG)
 	cd $(DEPLOYCHECK) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
+	cd $(BENCHMARKS) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- ./internal/lint
 
 .PHONY: fmt
@@ -198,7 +213,8 @@ fmt: $(LINT) ## format the code as lint wants it
 vet: ## run go vet
 	go vet $(PKG)
 	go vet -tags waymark_failpoints $(PKG)
-	cd $(DEPLOYCHECK) && go vet ./...
+	go vet -C $(DEPLOYCHECK) ./...
+	go vet -C $(BENCHMARKS) ./...
 
 .PHONY: deploycheck
 deploycheck: ## hand the files in deploy to the real readers: kustomize, compose, buildkit, Prometheus (a module of its own)
@@ -210,6 +226,7 @@ cross: ## build and vet for the other platforms
 		echo "go build, go vet: $$platform"; \
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build ./...; \
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go vet ./...; \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go vet -C $(BENCHMARKS) ./...; \
 	done
 
 .PHONY: golden

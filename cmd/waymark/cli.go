@@ -54,11 +54,9 @@ type cli struct {
 	Conform  conformCmd `cmd:"" help:"Judge an executor, in any language, by the events that it writes, or a recording of them."`
 	Otel     otelCmd    `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
 	Demo     demoCmd    `cmd:"" serverless:"" help:"Watch agents being killed and recovered, on a temporary directory."`
-	Bench    benchCmd   `cmd:"" serverless:"" help:"Measure Waymark beside raw JetStream, and make reports of it."`
 	Version  versionCmd `cmd:"" serverless:"" help:"Show versions."`
 	HelpCmd  helpCmd    `cmd:"" serverless:"" name:"help" help:"Show help and the exit codes."`
 
-	BenchChild   benchChildCmd   `cmd:"" hidden:""`
 	DemoChild    demoChildCmd    `cmd:"" hidden:""`
 	DemoExecutor demoExecutorCmd `cmd:"" hidden:""`
 	DemoProgram  demoProgramCmd  `cmd:"" hidden:""`

@@ -165,7 +165,7 @@ func explain(ctx context.Context, err error) *failure {
 		return &failure{code: exitInterrupted, what: "interrupted", err: err}
 	}
 	for _, explain := range []func(error) *failure{
-		explainBench, explainBackup, explainArchive, explainServer, explainConnection, explainService, explainTranscript, explainPublisher, explainStorage, explainInput, explainFile,
+		explainBackup, explainArchive, explainServer, explainConnection, explainService, explainTranscript, explainPublisher, explainStorage, explainInput, explainFile,
 	} {
 		if f := explain(err); f != nil {
 			f.err = err

@@ -93,7 +93,6 @@ func TestFlag_EmptyValue_IsNotTakenForNone(t *testing.T) {
 		{"runs", "ls", "--nats", ""},
 		{"runs", "ls", "--context", ""},
 		{"runs", "ls", "--state-dir", ""},
-		{"bench", "--sync", ""},
 		{"fleet", "add", "x", "--duties", ""},
 		{"conform", "--expect", ""},
 		{"runs", "get", "x", "--view", ""},

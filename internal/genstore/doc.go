@@ -5,7 +5,7 @@
 // A plan of runs, each of which follows from its number alone ([Config.Run]), and the writer that publishes them
 // as an executor does: real events by the real codec, with sequences and compare-and-set. Nothing is put
 // into a bucket here: the daemon that folds the fleet makes checkpoints, segments and indexes of it, so that every run can be
-// recovered, listed and claimed like any other. Command waymark bench store is its user.
+// recovered, listed and claimed like any other. tools/bench and internal/e2e use it.
 //
 // # What it promises
 //

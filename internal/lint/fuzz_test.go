@@ -180,12 +180,12 @@ func targets(files []file) map[string]bool {
 
 // notShipped are packages that read nothing of anybody else's: tests, measurements, demonstrations.
 func notShipped(f file) bool {
-	for _, dir := range []string{"internal/natstest", "internal/bench", "internal/e2e", "internal/player", "internal/nemesis", "internal/journal", "internal/checker", "docs"} {
+	for _, dir := range []string{"internal/natstest", "tools/bench", "internal/e2e", "internal/player", "internal/nemesis", "internal/journal", "internal/checker", "docs"} {
 		if f.dir() == dir || strings.HasPrefix(f.dir(), dir+"/") {
 			return true
 		}
 	}
-	return f.isTest() || strings.HasPrefix(f.path, "cmd/waymark/demo") || strings.HasPrefix(f.path, "cmd/waymark/bench") || strings.Contains(f.path, "/gen/") ||
+	return f.isTest() || strings.HasPrefix(f.path, "cmd/waymark/demo") || strings.Contains(f.path, "/gen/") ||
 		strings.Contains(f.dir(), "/internal/") || strings.Contains(f.dir(), "/check")
 }
 

@@ -13,12 +13,12 @@ import (
 // keylessFolds are the files that may fold by schema.NoKeys, and why. Whatever else folds asks for its fleet's keys: a reader without them
 // takes forged control events for genuine, or disagrees with the daemon.
 var keylessFolds = map[string]string{
-	"cmd/waymark/otel.go":           "a file of events does not say when the server stored them",
-	"internal/archive/read.go":      "an archive of a fleet without keys",
-	"internal/bench/case_fold.go":   "a server of its own, whose connection has no key",
-	"internal/bench/verify.go":      "the same",
-	"internal/conform/recording.go": "a recording does not say when the server stored its events",
-	"internal/genstore/check.go":    "events that are made of numbers, and no control events among them",
+	"cmd/waymark/otel.go":                     "a file of events does not say when the server stored them",
+	"internal/archive/read.go":                "an archive of a fleet without keys",
+	"internal/conform/recording.go":           "a recording does not say when the server stored its events",
+	"internal/genstore/check.go":              "events that are made of numbers, and no control events among them",
+	"tools/bench/internal/bench/case_fold.go": "a server of its own, whose connection has no key",
+	"tools/bench/internal/bench/verify.go":    "the same",
 }
 
 // executorsFolds are the files that may fold by schema.ExecutorsOnly: what an executor publishes itself.
@@ -91,7 +91,7 @@ func TestKeylessFold_EachWay_IsFound(t *testing.T) {
 		{"consumer/a.go", head + "func f(h *schema.Head, k *schema.Keys, r *schema.Record) { h.Apply(k, r) }", ""},
 		{"consumer/a_test.go", head + "var k = schema.NoKeys", ""},
 		{"publisher/run.go", head + "var k = schema.ExecutorsOnly", ""},
-		{"internal/bench/verify.go", head + "var k = schema.NoKeys", ""},
+		{"tools/bench/internal/bench/verify.go", head + "var k = schema.NoKeys", ""},
 	} {
 		findings := strings.Join(keylessFold(parseFile(t, test.path, test.source)), "\n")
 		if test.want == "" {

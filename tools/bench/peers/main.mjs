@@ -1,4 +1,4 @@
-// Measures other systems with the workload of "waymark bench" and writes a line of JSON each, for "waymark bench report".
+// Measures other systems with the workload of tools/bench and writes a line of JSON each, for "bench report".
 // "main.mjs --turn" is the short measurement of whole turns that "make bench-turn" repeats beside case turn.
 
 import { createRequire } from "node:module";

@@ -4,7 +4,7 @@
 //
 // A list of cases, each of which measures one thing; the world they are measured in (servers, a provisioned fleet,
 // daemons, executors, the raw stream beside them); the rounds, their medians and their spread; the line of JSON that
-// a case leaves, and the report made of such lines. Command waymark bench is its only user.
+// a case leaves, and the report made of such lines. The command bench is its only user.
 //
 // # What it promises
 //

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/bench"
+	"github.com/waymarkio/waymark/tools/bench/internal/bench"
 )
 
 var update = flag.Bool("update", false, "write the golden report anew")

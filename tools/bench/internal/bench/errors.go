@@ -15,7 +15,7 @@ var (
 	// that case are worth nothing: look for the fault before you measure again.
 	ErrWrongData = errors.New("what was read back is not what was written")
 	// ErrResult is returned for a line that is no result of this program.
-	ErrResult = errors.New("not a result of waymark bench")
+	ErrResult = errors.New("not a result of bench")
 	// ErrChild is returned when a process of the measurement did not start or ended early.
 	ErrChild = errors.New("a process of the measurement failed")
 )

@@ -12,7 +12,7 @@ import (
 // peerCase stands for the case in lines of other systems.
 const peerCase = "peer"
 
-// Peer is what another system did with the workload, as internal/bench/peers measures it: one line of JSON.
+// Peer is what another system did with the workload, as tools/bench/peers measures it: one line of JSON.
 type Peer struct {
 	Format int `json:"waymark_bench_peer"`
 	// System with its version, what it stores in, and who measured it.
@@ -83,7 +83,7 @@ func beside(b *bytes.Buffer, peers []Peer, results []Result) {
 	b.WriteString("## Other systems under the same workload\n\n")
 	b.WriteString("Measured by `make bench-peers`, on this project's workload and with durable commits; the clients are JavaScript, the stores are\n" +
 		"PostgreSQL and Restate's own, as they come. What a boundary and a recovery is in each, and what the bytes count, says\n" +
-		"internal/bench/peers/README.md: orders of magnitude, no more. Stored is PostgreSQL's log alone; ours is log, segments and every\n" +
+		"tools/bench/peers/README.md: orders of magnitude, no more. Stored is PostgreSQL's log alone; ours is log, segments and every\n" +
 		"checkpoint. With other clients and other shapes of an earlier workload (turns of four boundaries, 7 KB) these systems were measured\n" +
 		"to be faster: DBOS at a p50 of 1.1 to 1.6 ms, LangGraph with a delta channel at 1.6 to 3.0 ms and with an ordinary one at 4 to 21 ms,\n" +
 		"on a machine of two cores.\n\n")

@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/bench"
 	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/tools/bench/internal/bench"
 )
 
 // quick are options under which a case takes seconds.

@@ -10,20 +10,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
-	"strings"
 
-	"github.com/waymarkio/waymark/internal/bench"
+	"github.com/waymarkio/waymark/tools/bench/internal/bench"
 )
 
-// benchCmd measures, and makes reports of what was measured.
-type benchCmd struct {
-	Report benchReportCmd `cmd:"" help:"Make a page and plots of results, to look at."`
-	Run    benchRunCmd    `cmd:"" default:"withargs" help:"Measure Waymark beside raw JetStream, on temporary servers of its own. Every event written is read back and verified."`
-	Store  benchStoreCmd  `cmd:"" help:"Fill a fleet with made-up runs, for measurements at a size."`
-}
-
-// benchRunCmd measures.
-type benchRunCmd struct {
+// runCmd measures.
+type runCmd struct {
 	Case       []string `arg:"" optional:"" help:"Cases to measure; see --list. None means all but million, which takes half an hour."`
 	List       bool     `help:"List the cases and measure nothing."`
 	Server     string   `default:"embedded" enum:"embedded,process,cluster" placeholder:"KIND" help:"embedded in this process, process of its own, or cluster of three processes (default: embedded)."`
@@ -31,11 +23,11 @@ type benchRunCmd struct {
 	Rounds     int      `default:"0" placeholder:"N" help:"Rounds of raw and of Waymark, in turns; figures are their medians (default: 5)."`
 	Runs       int      `default:"0" placeholder:"R" help:"Runs at once, in place of what the case measures."`
 	Turns      int      `default:"0" placeholder:"T" help:"Turns of a run, in place of what the case measures."`
-	Shards     positive `placeholder:"N" help:"Shards of the fleet, in place of what the case measures (default: as waymark serve makes one: 8 on a lone server that syncs always)."`
+	Shards     int      `default:"0" placeholder:"N" help:"Shards of the fleet, in place of what the case measures (default: as waymark serve makes one: 8 on a lone server that syncs always)."`
 	Daemons    int      `default:"0" placeholder:"N" help:"Daemons in processes of their own (default: one within this process)."`
 	Executors  int      `default:"0" placeholder:"N" help:"Executor processes that share the runs in case turn, at most one a run (default: all runs in this process)."`
 	Out        string   `placeholder:"FILE" help:"Append the results to a file, one line of JSON each."`
-	Report     string   `placeholder:"DIR" help:"Make a report of the results in a directory, too; see waymark bench report."`
+	Report     string   `placeholder:"DIR" help:"Make a report of the results in a directory, too; see bench report."`
 	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile of this process, in pprof's form."`
 	MemProfile string   `name:"memprofile" placeholder:"FILE" help:"Write a profile of what was allocated, in pprof's form."`
 	Store      string   `placeholder:"DIR" help:"Where the servers' temporary directories are made: the disk that is measured (default: the system's)."`
@@ -43,23 +35,18 @@ type benchRunCmd struct {
 }
 
 // options are those of the measurement.
-func (c benchRunCmd) options(a *app) (bench.Options, error) {
+func (c runCmd) options(a *app) (bench.Options, error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return bench.Options{}, err
 	}
-	log, err := newLogger(a.stderr, "error", "auto")
-	if err != nil {
-		return bench.Options{}, err
-	}
-	v := versions()
 	o := bench.Options{
 		Server: bench.ServerKind(c.Server), Sync: bench.Sync(c.Sync), Rounds: c.Rounds, Runs: c.Runs, Turns: c.Turns,
-		Shards: int(c.Shards), Daemons: c.Daemons, Executors: c.Executors, Store: c.Store, Quick: c.Small, Now: a.now, Logger: log,
-		Version: strings.TrimSpace(v.Waymark + " " + v.Revision),
+		Shards: c.Shards, Daemons: c.Daemons, Executors: c.Executors, Store: c.Store, Quick: c.Small, Logger: newLogger(a.stderr),
+		Version: version(),
 		Child: func() *exec.Cmd {
 			// Not the context of the measurement: its processes are stopped in order, by their standard input.
-			cmd := exec.CommandContext(context.Background(), binary, "bench-child")
+			cmd := exec.CommandContext(context.Background(), binary, "child")
 			cmd.Stderr = a.stderr
 			return cmd
 		},
@@ -71,7 +58,7 @@ func (c benchRunCmd) options(a *app) (bench.Options, error) {
 }
 
 // Run measures the cases and prints a table of them, or with --json each line as it comes.
-func (c benchRunCmd) Run(ctx context.Context, a *app) (err error) {
+func (c runCmd) Run(ctx context.Context, a *app) (err error) {
 	cases, err := bench.Find(c.Case...)
 	if err != nil {
 		return err
@@ -119,7 +106,7 @@ func (c benchRunCmd) Run(ctx context.Context, a *app) (err error) {
 }
 
 // profile begins the profiles that were asked for; stop writes them.
-func (c benchRunCmd) profile() (stop func() error, err error) {
+func (c runCmd) profile() (stop func() error, err error) {
 	stop = func() error { return nil }
 	if c.CPUProfile != "" {
 		file, err := os.Create(c.CPUProfile)
@@ -148,24 +135,24 @@ func (c benchRunCmd) profile() (stop func() error, err error) {
 	}, nil
 }
 
-// benchCase is a case for programs.
-type benchCase struct {
+// listedCase is a case for programs.
+type listedCase struct {
 	Name  string   `json:"name"`
 	About string   `json:"about"`
 	Uses  []string `json:"options,omitzero"`
 }
 
 func listCases(a *app, cases []bench.Case) error {
-	list := make([]benchCase, len(cases))
+	list := make([]listedCase, len(cases))
 	var rows [][]string
 	for i, c := range cases {
-		list[i] = benchCase{c.Name, c.About, c.Uses}
+		list[i] = listedCase{c.Name, c.About, c.Uses}
 		rows = append(rows, []string{c.Name, c.About})
 	}
 	if a.cli.JSON {
 		return document(a.stdout, list)
 	}
-	return printTable(a.stdout, []column{{title: "CASE"}, {title: "MEASURES", shrinks: true}}, rows)
+	return printTable(a.stdout, []column{{title: "CASE"}, {title: "MEASURES"}}, rows)
 }
 
 // printResults prints a row for each line that was measured, then what was to be reached.
@@ -177,10 +164,10 @@ func printResults(w io.Writer, results []bench.Result) error {
 		verdicts = append(verdicts, r.Verdicts()...)
 	}
 	if err := printTable(w, []column{
-		{title: "CASE", shrinks: true},
+		{title: "CASE"},
 		{title: "RATE/S", right: true},
 		{title: "P50 US", right: true},
-		{title: "P99 US", right: true, drop: 1},
+		{title: "P99 US", right: true},
 		{title: "RAW/S", right: true},
 		{title: "RAW P50", right: true},
 		{title: "RATE/RAW", right: true},
@@ -192,22 +179,22 @@ func printResults(w io.Writer, results []bench.Result) error {
 		return err
 	}
 	return printTable(w, []column{
-		{title: "CASE", shrinks: true},
-		{title: "AIM", shrinks: true},
+		{title: "CASE"},
+		{title: "AIM"},
 		{title: "MEASURED", right: true},
 		{title: "TO REACH"},
 		{title: "VERDICT"},
 	}, verdicts)
 }
 
-// benchReportCmd makes a page and plots of lines that were measured, perhaps on several machines.
-type benchReportCmd struct {
-	File   []string `arg:"" help:"Results, as waymark bench --out wrote them. Of lines that were measured again the last counts, of whole turns their median."`
+// reportCmd makes a page and plots of lines that were measured, perhaps on several machines.
+type reportCmd struct {
+	File   []string `arg:"" help:"Results, as --out wrote them. Of lines that were measured again the last counts, of whole turns their median."`
 	Report string   `default:"bench-report" placeholder:"DIR" help:"Directory of the report (default: bench-report)."`
 }
 
 // Run reads the files and writes the report.
-func (c benchReportCmd) Run(a *app) error {
+func (c reportCmd) Run(a *app) error {
 	var results []bench.Result
 	for _, name := range c.File {
 		file, err := os.Open(name)
@@ -223,8 +210,8 @@ func (c benchReportCmd) Run(a *app) error {
 	return writeReport(a, c.Report, results)
 }
 
-// benchReport is what a report consists of, for programs.
-type benchReport struct {
+// writtenReport is what a report consists of, for programs.
+type writtenReport struct {
 	Dir   string   `json:"dir"`
 	Files []string `json:"files"`
 }
@@ -235,7 +222,7 @@ func writeReport(a *app, dir string, results []bench.Result) error {
 		return err
 	}
 	if a.cli.JSON {
-		return line(a.stdout, benchReport{dir, files})
+		return line(a.stdout, writtenReport{dir, files})
 	}
 	for _, name := range files {
 		if _, err := fmt.Fprintln(a.stdout, filepath.Join(dir, name)); err != nil {
@@ -245,26 +232,11 @@ func writeReport(a *app, dir string, results []bench.Result) error {
 	return nil
 }
 
-// benchChildCmd is a process of a measurement: a server, a daemon or an executor.
-type benchChildCmd struct{}
+// childCmd is a process of a measurement: a server, a daemon or an executor.
+type childCmd struct{}
 
 // Run is what its standard input says, until that ends.
-func (benchChildCmd) Run(ctx context.Context, a *app) error {
-	log, err := newLogger(a.stderr, "error", "auto")
-	if err != nil {
-		return err
-	}
+func (childCmd) Run(ctx context.Context, a *app) error {
 	// Ctrl-C reaches every process of a terminal; this one ends when the measurement has closed its input.
-	return bench.Child(context.WithoutCancel(ctx), a.stdin, a.stdout, log)
-}
-
-// explainBench words the errors of measurements.
-func explainBench(err error) *failure {
-	return find(err, []sentinel{
-		{bench.ErrWrongData, exitDamaged, "look for the fault before anything is measured again: these figures are worth nothing"},
-		{bench.ErrUnknownCase, exitUsage, "list the cases with: waymark bench --list"},
-		{bench.ErrOptions, exitUsage, "see: waymark bench run --help"},
-		{bench.ErrResult, exitDamaged, "use files that were written by: waymark bench --out FILE"},
-		{bench.ErrChild, exitFailure, "its messages are above; --server embedded needs no further process"},
-	})
+	return bench.Child(context.WithoutCancel(ctx), a.stdin, a.stdout, newLogger(a.stderr))
 }

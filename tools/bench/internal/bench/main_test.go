@@ -11,7 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
-	"github.com/waymarkio/waymark/internal/bench"
+	"github.com/waymarkio/waymark/tools/bench/internal/bench"
 )
 
 // childVariable makes this test binary a process of a measurement.

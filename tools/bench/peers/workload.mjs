@@ -1,4 +1,4 @@
-// The workload of "waymark bench": a turn has three boundaries, the model's answer with two calls and the result of each,
+// The workload of tools/bench: a turn has three boundaries, the model's answer with two calls and the result of each,
 // of words of which few are frequent.
 
 const sizes = { answer: 2048, call: 300, result: 4096 };

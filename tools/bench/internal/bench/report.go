@@ -73,7 +73,7 @@ func (r *Result) where() string {
 func page(all, results []Result, peers []Peer, plots []plot) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Waymark beside raw JetStream\n\n")
-	b.WriteString("Made by `waymark bench report`. Raw and Waymark were measured in turns within each line; rates and p50 are medians over the\n" +
+	b.WriteString("Made by `bench report`. Raw and Waymark were measured in turns within each line; rates and p50 are medians over the\n" +
 		"rounds. Every event that was written was read back, and its count and digest compared.\n\n")
 	if slices.ContainsFunc(results, func(r Result) bool { return r.Quick }) {
 		b.WriteString("**Lines of `--quick` only say that a case works; their figures mean nothing.**\n\n")

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/bench"
+	"github.com/waymarkio/waymark/tools/bench/internal/bench"
 )
 
 func TestOtherSystemsStandBesideOurLinesOfTheSameWorkload(t *testing.T) {

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/waymarkio/waymark/tools/bench/internal/bench"
+)
+
+// cli is the grammar.
+type cli struct {
+	JSON  bool `name:"json" help:"Print JSON, for programs."`
+	Quiet bool `short:"q" help:"Print no progress."`
+
+	Run    runCmd    `cmd:"" default:"withargs" help:"Measure Waymark beside raw JetStream, on temporary servers of its own. Every event written is read back and verified."`
+	Report reportCmd `cmd:"" help:"Make a page and plots of results, to look at."`
+	Store  storeCmd  `cmd:"" help:"Fill a fleet with generated runs, for measurements at a size."`
+	Child  childCmd  `cmd:"" hidden:""`
+}
+
+// app is the world outside of a command, and the global flags.
+type app struct {
+	cli            *cli
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
+
+// Exit codes, those of the program waymark.
+const (
+	exitFailure     = 1
+	exitUsage       = 2
+	exitDamaged     = 6
+	exitInterrupted = 130
+)
+
+// failure is an error with its exit code and a hint.
+type failure struct {
+	error
+	code int
+	hint string
+}
+
+// Unwrap returns the cause.
+func (f *failure) Unwrap() error { return f.error }
+
+// explain finds the exit code and the hint of an error.
+func explain(ctx context.Context, err error) *failure {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return &failure{errors.New("interrupted"), exitInterrupted, ""}
+	}
+	for _, known := range []struct {
+		err  error
+		code int
+		hint string
+	}{
+		{bench.ErrWrongData, exitDamaged, "look for the fault before you measure again: these figures are worth nothing"},
+		{bench.ErrUnknownCase, exitUsage, "list the cases with --list"},
+		{bench.ErrOptions, exitUsage, "see: run --help"},
+		{bench.ErrResult, exitDamaged, "use files that --out FILE wrote"},
+		{bench.ErrChild, exitFailure, "its messages are above; --server embedded needs no further process"},
+	} {
+		if errors.Is(err, known.err) {
+			return &failure{err, known.code, known.hint}
+		}
+	}
+	return &failure{err, exitFailure, ""}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	if err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr); err != nil {
+		f := explain(ctx, err)
+		fmt.Fprintln(os.Stderr, "bench:", strings.ReplaceAll(f.Error(), "\n", "\n  "))
+		if f.hint != "" {
+			fmt.Fprintln(os.Stderr, "hint:", f.hint)
+		}
+		os.Exit(f.code) //nolint:forbidigo // this is main
+	}
+}
+
+// run parses the command line and runs the command.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	a := &app{cli: new(cli), stdin: stdin, stdout: stdout, stderr: stderr}
+	shown := false
+	parser, err := kong.New(a.cli,
+		kong.Name("bench"),
+		kong.Description("Measure Waymark beside raw JetStream, and make reports of it."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(int) { shown = true }), // after --help
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+	)
+	if err != nil {
+		return err
+	}
+	parsed, err := parser.Parse(args)
+	if shown {
+		return nil
+	}
+	if err != nil {
+		return &failure{err, exitUsage, "see: --help"}
+	}
+	parsed.BindTo(ctx, (*context.Context)(nil))
+	return parsed.Run(a)
+}

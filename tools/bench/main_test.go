@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+)
+
+func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"bench": main}) }
+
+// The scripts run bench as a process of its own: this test binary under another name. "exits N bench …" fails unless it exits with N.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("WAYMARK_STATE_DIR", env.WorkDir+"/state")
+			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // a race-built process would wait a second at its end
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
+				var exit interface{ ExitCode() int }
+				if err := ts.Exec(args[1], args[2:]...); !errors.As(err, &exit) || fmt.Sprint(exit.ExitCode()) != args[0] {
+					ts.Fatalf("want exit code %s: %v", args[0], err)
+				}
+			},
+		},
+	})
+}
+
+// A fleet that was filled is filled no second time, and other runs than those asked for are found.
+func TestStore_FilledTwice_PublishesOnceAndCompares(t *testing.T) {
+	t.Parallel()
+	server := natstest.Start(t)
+	nc := server.Conn(t)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "filled", Shards: 1, QuotaBytes: 128 << 20}))
+	serveFleet(t, server, "filled")
+	fill := func(more ...string) (string, error) {
+		var out bytes.Buffer
+		args := []string{"store", "--state-dir", server.StateDir(), "--fleet", "filled", "--runs", "30", "--live", "6"}
+		err := run(t.Context(), append(args, more...), strings.NewReader(""), &out, &out)
+		return out.String(), err
+	}
+	out, err := fill()
+	require.NoError(t, err)
+	require.Contains(t, out, "30 runs, 6 of them live; 30 published in ")
+	require.Contains(t, out, " 30 compared\n")
+	out, err = fill("--json", "--check", "5")
+	require.NoError(t, err)
+	require.Contains(t, out, `"published": 0`)
+	require.Contains(t, out, `"compared": 5`)
+	_, err = fill("--payload", "300")
+	require.ErrorContains(t, err, "a generated run is not what was generated")
+	require.Equal(t, exitDamaged, explain(t.Context(), err).code)
+}
+
+// serveFleet runs a daemon until the test ends.
+func serveFleet(t *testing.T, server *natstest.Server, fleet string) {
+	t.Helper()
+	log := natstest.Logger(t)
+	nc, js := server.Conn(t), server.JetStream(t)
+	settings, _, err := kvstore.NewFleets(js).Get(t.Context(), fleet)
+	require.NoError(t, err)
+	shard, err := kvstore.OpenShard(js, settings, 0, "daemon")
+	require.NoError(t, err)
+	shards := []*kvstore.Shard{shard}
+	live := consumer.NewRoster(shards, 0, time.Now, log)
+	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: fleet, Name: "daemon"}, nc, js, shards, live, time.Now, log)
+	require.NoError(t, err)
+	fold, err := consumer.NewFolder(consumer.FolderConfig{Fleet: fleet, Holder: "daemon", Roster: live}, nc, js, shard, time.Now, log)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var group errgroup.Group
+	for _, part := range []func(context.Context) error{live.Run, service.Run, fold.Run} {
+		group.Go(func() error { return part(ctx) })
+	}
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, group.Wait())
+	})
+	select {
+	case <-service.Ready():
+	case <-time.After(time.Minute):
+		require.Fail(t, "the daemon is not ready")
+	}
+}
