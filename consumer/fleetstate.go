@@ -126,9 +126,6 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 	if signer := s.keys.Signer(); signer != nil {
 		reply.Signer = signer.Name
 	}
-	if s.cfg.Shadow != nil {
-		reply.Shadow = s.cfg.Shadow()
-	}
 	return reply
 }
 

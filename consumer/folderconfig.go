@@ -82,19 +82,8 @@ type FolderConfig struct {
 	// not, a power cut can take a segment back and leave the purge of its events, so that nothing is purged within
 	// SafeAfter, however full the log is, and PurgeAfter is at least SafeAfter.
 	Synced bool
-	// Shadow is told of each event once it is folded, in the order of each run's log: where the run's head stood before (0 for
-	// none), what became of the event, and the head after it, to be copied before Shadow returns. It must not wait: the fold does.
-	// Nil tells nobody.
-	Shadow func(run string, before schema.StreamSequence, rec *schema.Record, keys *schema.Keys, kind schema.VerdictKind, head *schema.Head)
 	// Reprovision brings a lost checkpoint bucket back. Nil leaves that to the next start of the daemon.
 	Reprovision func(context.Context) error
-}
-
-// shadow tells the shadow, if there is one, of an event that was folded.
-func (c *FolderConfig) shadow(run string, before schema.StreamSequence, a *arrival, kind schema.VerdictKind, head *schema.Head) {
-	if c.Shadow != nil {
-		c.Shadow(run, before, &a.Record, a.prepared.Keys(), kind, head)
-	}
 }
 
 // withDefaults returns the configuration with every default filled in.

@@ -336,7 +336,7 @@ func (s *reignState) takeRun(ctx context.Context, b *batch, a *arrival) error {
 
 // takeOf folds a message of a run into the batch.
 func (s *reignState) takeOf(ctx context.Context, b *batch, r *run, a *arrival) error {
-	id, had, before := r.id, r.head.Executor, r.head.Position.Stream
+	id, had := r.id, r.head.Executor
 	v := r.take(&a.prepared, a.size, &s.cfg)
 	switch v.Kind {
 	case schema.Replayed:
@@ -376,7 +376,6 @@ func (s *reignState) takeOf(ctx context.Context, b *batch, r *run, a *arrival) e
 			}
 		}
 	}
-	s.cfg.shadow(id, before, a, v.Kind, &r.head)
 	s.stats.measure(&a.Arrived)
 	r.touched = s.now()
 	b.touched[id] = r

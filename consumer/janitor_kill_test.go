@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -21,7 +22,7 @@ import (
 // tappedFold starts a folder all of whose requests go through a tap, and returns it with the function that stops it.
 func (w *foldWorld) tappedFold(cfg consumer.FolderConfig, d *tap) (*consumer.Folder, func()) {
 	w.tb.Helper()
-	cfg.Fleet, cfg.LeaseTTL, cfg.ReconcileEvery = "default", time.Second, 20*time.Millisecond
+	cfg.Fleet, cfg.LeaseTTL, cfg.ReconcileEvery = "default", cmp.Or(cfg.LeaseTTL, time.Second), 20*time.Millisecond
 	nc := w.server.Conn(w.tb, nats.SetCustomDialer(d), nats.MaxReconnects(0))
 	js := newJS(w.tb, nc)
 	settings, _, err := kvstore.NewFleets(w.js).Get(w.tb.Context(), "default")

@@ -36,8 +36,6 @@ type ServiceConfig struct {
 	// Proof returns the sender of a request, as schema.ProvenBy. It is called for verbs that change something, and its error refuses the
 	// request. Nil if the NATS server proves no senders: By of control events is then the name in the request.
 	Proof func(verb string, m *nats.Msg) (by string, err error)
-	// Shadow tells what the replica's shadow fold found; nil when it has none.
-	Shadow func() *schema.FleetShadow
 	// Folder returns this process's folder of a shard, nil for none. Nil stands for a replica that does not fold.
 	Folder func(shard int) *Folder
 	// Retention returns the fleet's policy for ended runs. Nil keeps all of them.

@@ -2,6 +2,8 @@ package consumer_test
 
 import (
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,23 +13,30 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// held folds a run up to its last event and stores nothing of it until the function returned is called.
+// held folds a run up to its last event; the folder's connection sends nothing more, so that nothing of it is stored, until the function
+// returned is called.
 func (w *serviceWorld) held(x *writer) (release func()) {
 	w.tb.Helper()
 	reached, goOn := make(chan struct{}), make(chan struct{})
-	last := schema.StreamSequence(x.last)
-	w.fold(consumer.FolderConfig{Shadow: func(_ string, _ schema.StreamSequence, rec *schema.Record, _ *schema.Keys, _ schema.VerdictKind, _ *schema.Head) {
-		if rec.Stream == last {
-			close(reached)
+	var folder atomic.Pointer[consumer.Folder]
+	d := &tap{prefixes: []string{"$KV." + w.names.SegmentBucket() + ".", "$KV." + w.names.CheckpointBucket() + "."}}
+	events, reach := int64(len(x.acked)), sync.OnceFunc(func() { close(reached) })
+	d.set(func(string) {
+		if f := folder.Load(); f != nil && f.Stats().Applied.Load() >= events {
+			reach()
 			<-goOn
 		}
-	}})
+	})
+	f, _ := w.tappedFold(consumer.FolderConfig{Holder: "folder-1", LeaseTTL: time.Minute}, d)
+	folder.Store(f)
+	release = sync.OnceFunc(func() { close(goOn) })
+	w.tb.Cleanup(release) // a folder that cannot send cannot stop
 	select {
 	case <-reached:
 	case <-time.After(time.Minute):
 		require.FailNow(w.tb, "not folded in time")
 	}
-	return func() { close(goOn) }
+	return release
 }
 
 // stored waits until a run's checkpoint is at a place.

@@ -74,22 +74,6 @@ type FleetReply struct {
 	// Recovery counts the replica's own takeovers.
 	Recovery FleetRecovery `json:"recovery"`
 	Shards   []ShardState  `json:"shards"`
-	// Shadow is what the replica's shadow fold found; absent when it is off.
-	Shadow *FleetShadow `json:"shadow,omitzero"`
-}
-
-// FleetShadow tells of the runs that a replica folded a second time, by a model beside the fold, since it started.
-type FleetShadow struct {
-	// Share of the runs that are chosen, above 0 and up to 1.
-	Share float64 `json:"share"`
-	// Runs that were chosen, and Events after which both were compared.
-	Runs   int64 `json:"runs"`
-	Events int64 `json:"events"`
-	// Left are runs that were let go before their end, because of a bound or of something that the model does not know.
-	Left int64 `json:"left,omitzero"`
-	// Differences that were found: the fold or the model is wrong. Last are the latest, in words.
-	Differences int64    `json:"differences"`
-	Last        []string `json:"last,omitzero"`
 }
 
 // FleetRuns counts the runs of a fleet that have not ended.

@@ -22,7 +22,6 @@ import (
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
-	"github.com/waymarkio/waymark/internal/shadow"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -44,8 +43,6 @@ type daemon struct {
 	heartbeats *consumer.Heartbeats
 	// balance shares the shards with other replicas; nil where there can be none.
 	balance *consumer.Balance
-	// shadow folds some runs a second time; nil when it is off.
-	shadow *shadow.Shadow
 	// retainer removes what the fleet's policy does not keep; nil without folders.
 	retainer *consumer.Retainer
 	// shards brings the shards of the fleet into service, and settings those that are added.
@@ -350,9 +347,6 @@ const leastQuota = 64 << 20
 func (d *daemon) run(ctx context.Context, group *errgroup.Group, log zerolog.Logger) {
 	group.Go(func() error { return d.service.Run(ctx) })
 	group.Go(func() error { return d.roster.Run(ctx) })
-	if d.shadow != nil {
-		group.Go(func() error { return d.shadow.Run(ctx) })
-	}
 	if d.retainer != nil {
 		group.Go(func() error { return d.retainer.Run(ctx) })
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/shadow"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -58,12 +57,9 @@ func (c serveCmd) openShards(a *app, d *daemon, serviceConn, foldConn *nats.Conn
 	registerRoster(registry, a.cli.Fleet, d.roster)
 	d.settings = consumer.NewSettings(settings, serviceConn, js, a.now, log, s.grow)
 	registerSettings(registry, a.cli.Fleet, d.settings)
-	if err := s.openShadow(); err != nil {
-		return err
-	}
 	d.service, err = consumer.NewService(consumer.ServiceConfig{
 		Fleet: a.cli.Fleet, Name: c.Name, Version: serviceVersion(), Generations: settings.Generations, Refresh: d.settings.Refresh,
-		Folder: s.folder, Grace: c.Grace, MaxClaims: c.MaxClaims, Shadow: s.shadowState(), Proof: d.proof,
+		Folder: s.folder, Grace: c.Grace, MaxClaims: c.MaxClaims, Proof: d.proof,
 		Retention: func() schema.RetentionPolicy { return d.settings.Current().Retention },
 	}, serviceConn, js, added, d.roster, a.now, log)
 	if err != nil {
@@ -87,37 +83,6 @@ func (c serveCmd) openShards(a *app, d *daemon, serviceConn, foldConn *nats.Conn
 		registerBalance(registry, a.cli.Fleet, d.balance)
 	}
 	return s.openFolders(settings, newUnclean(d.server, settings.Shards(), log))
-}
-
-// openShadow makes the shadow fold, if it is switched on.
-func (s *daemonShards) openShadow() (err error) {
-	stats := new(shadow.Stats)
-	if s.ShadowFold > 0 && !s.NoFold {
-		if s.daemon.shadow, err = shadow.New(shadow.Config{Fleet: s.app.cli.Fleet, Share: s.ShadowFold, Now: s.app.now}, s.log); err != nil {
-			return err
-		}
-		stats = s.daemon.shadow.Stats()
-	}
-	registerShadow(s.registry, s.app.cli.Fleet, stats)
-	return nil
-}
-
-// shadowState tells what the shadow fold found; nil when it is off.
-func (s *daemonShards) shadowState() func() *schema.FleetShadow {
-	beside := s.daemon.shadow
-	if beside == nil {
-		return nil
-	}
-	return func() *schema.FleetShadow {
-		stats := beside.Stats()
-		state := &schema.FleetShadow{
-			Share: s.ShadowFold, Runs: stats.Runs.Load(), Events: stats.Events.Load(), Left: stats.Left.Load(), Differences: stats.Differences.Load(),
-		}
-		for _, d := range beside.Last() {
-			state.Last = append(state.Last, d.String())
-		}
-		return state
-	}
 }
 
 // leads reports whether this daemon folds a shard now.
@@ -195,11 +160,6 @@ func (s *daemonShards) openFolders(settings kvstore.FleetSettings, undone *uncle
 				_, err := kvstore.Change(ctx, s.fold, fleet, func(*kvstore.FleetConfig) {})
 				return err
 			},
-		}
-		if beside := d.shadow; beside != nil {
-			config.Shadow = func(run string, before schema.StreamSequence, rec *schema.Record, keys *schema.Keys, kind schema.VerdictKind, head *schema.Head) {
-				beside.Folded(shadow.Folded{Run: run, Before: before, Record: rec, Keys: keys, Kind: kind, Head: head})
-			}
 		}
 		if d.server != nil {
 			config.LeaseTTL = embeddedLease

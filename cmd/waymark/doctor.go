@@ -435,7 +435,6 @@ func (d *doctor) fleet(ctx context.Context, settings *kvstore.FleetSettings) {
 		d.add("fold", checkOK, "", "nothing waits for longer than %s", lagWarn)
 	}
 	d.parked(reply.Shards)
-	d.shadow(reply.Shadow)
 	if reply.Runs.Quarantined > 0 {
 		d.add("quarantine", checkWarning, d.p.command("runs ls --status quarantined"), "%s quarantined, not claimable automatically: the claims made no progress", plural(reply.Runs.Quarantined, "run"))
 	}
@@ -496,23 +495,6 @@ func (d *doctor) writes(ctx context.Context, shards int) []bool {
 		d.add("writes", checkOK, "", "the log of each shard takes writes, %s in all", plural(shards, "shard"))
 	}
 	return takes
-}
-
-// shadow checks whether the fold and the model beside it agree.
-func (d *doctor) shadow(s *schema.FleetShadow) {
-	const name = "shadow fold"
-	switch {
-	case s == nil:
-	case s.Differences > 0:
-		last := ""
-		if n := len(s.Last); n > 0 {
-			last = ": " + s.Last[n-1]
-		}
-		d.add(name, checkFailed, "keep the run's events (waymark export RUN --format cloudevents) and report them: the fold or the model is wrong",
-			"%s in %s of %s%s", plural(s.Differences, "difference"), plural(s.Events, "event"), plural(s.Runs, "run"), last)
-	default:
-		d.add(name, checkOK, "", "no difference in %s of %s", plural(s.Events, "event"), plural(s.Runs, "run"))
-	}
 }
 
 // letters checks what was rejected.

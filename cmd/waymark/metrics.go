@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/waymarkio/waymark/consumer"
-	"github.com/waymarkio/waymark/internal/shadow"
 )
 
 // newRegistry returns a registry with what describes the process and the build.
@@ -131,17 +130,6 @@ func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.
 func registerBalance(registry prometheus.Registerer, fleet string, b *consumer.Balance) {
 	registry.MustRegister(gaugeOf("waymark_replicas", "Replicas that share the shards of the fleet, this one included.",
 		prometheus.Labels{"fleet": fleet}, func() float64 { return float64(b.Replicas()) }))
-}
-
-// registerShadow adds what the shadow fold did; zeros when it is off.
-func registerShadow(registry prometheus.Registerer, fleet string, s *shadow.Stats) {
-	labels := prometheus.Labels{"fleet": fleet}
-	registry.MustRegister(
-		counterOf("waymark_shadow_fold_runs_total", "Runs that were folded a second time by the model (serve --shadow-fold).", labels, &s.Runs),
-		counterOf("waymark_shadow_fold_events_total", "Events after which fold and model were compared.", labels, &s.Events),
-		counterOf("waymark_shadow_fold_differences_total", "Differences between fold and model: one of them is wrong.", labels, &s.Differences),
-		counterOf("waymark_shadow_fold_left_total", "Runs that the shadow fold let go before their end.", labels, &s.Left),
-	)
 }
 
 // registerHeartbeats adds what is heard of executors.

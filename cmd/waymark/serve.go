@@ -39,7 +39,6 @@ type serveCmd struct {
 	MaxClaims   int           `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress after which nobody is given a run any more; -1 is never (WAYMARK_MAX_CLAIMS; default: 3)."`
 	PurgeAfter  purgeTime     `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"How long events stay in the log after they were moved to segments, or never (WAYMARK_PURGE_AFTER; default: 10m). A log that is nearly full does not wait."`
 	Synced      bool          `environ:"WAYMARK_SYNCED" help:"The NATS server joined runs with sync_interval: always (WAYMARK_SYNCED). Without it no event is purged within 5m of being moved, as a power cut could take the move back."`
-	ShadowFold  float64       `default:"0" placeholder:"SHARE" environ:"WAYMARK_SHADOW_FOLD" help:"Fold so many of the new runs a second time by a naive model, 0.01 being one in a hundred, and say where the two differ; 0 is off (WAYMARK_SHADOW_FOLD; default: 0)."`
 	LogLevel    string        `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
 	LogFormat   string        `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
@@ -86,8 +85,6 @@ func (c serveCmd) Validate() error {
 		return fmt.Errorf("--silence %s: use %s or more; executors heartbeat every %s", c.Silence, leastSilence, schema.DefaultHeartbeatMS*time.Millisecond)
 	case c.PurgeAfter == 0:
 		return errors.New("--purge-after 0s: use a time above 0, such as 10m, or never")
-	case !(c.ShadowFold >= 0 && c.ShadowFold <= 1):
-		return fmt.Errorf("--shadow-fold %g: use a share from 0 to 1, such as 0.01", c.ShadowFold)
 	case c.MaxClaims == 0:
 		return errors.New("--max-claims 0: use 1 or more, or -1 for never")
 	}

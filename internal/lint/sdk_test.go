@@ -8,6 +8,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// testTools are packages that only tests may link.
+var testTools = []string{"checker", "chaos", "e2e", "lint", "modelfold", "mutant", "natstest", "nemesis", "soak", "testbin"}
+
+// The binary must not link a tool of the tests.
+func TestBinary_Dependencies_HaveNoTestTools(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/waymark")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	linked := strings.Fields(string(out))
+	require.Contains(t, linked, module+"/consumer")
+	for _, tool := range testTools {
+		require.NotContains(t, linked, module+"/internal/"+tool)
+	}
+}
+
 // The SDK must not import the NATS server.
 func TestSDK_Dependencies_HaveNoServer(t *testing.T) {
 	t.Parallel()

@@ -1,5 +1,5 @@
 // Package modelfold is a second fold of a run's log, written from the rules of the events and kept as dumb as can be. It is
-// the oracle of the tests, and the shadow beside the real fold where an operator switches one on.
+// the oracle of the tests, and no part of the product.
 //
 // # What it owns
 //
