@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -13,9 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/spans"
@@ -30,7 +26,6 @@ type otelCmd struct {
 	All       bool     `help:"Begin with the oldest event that is kept, when there is no position yet, instead of with what comes now."`
 	NoFollow  bool     `help:"Stop at the end of the log instead of waiting for more."`
 	Endpoint  string   `placeholder:"URL" help:"Address of the collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT and the other variables of OTLP exporters count too)."`
-	Protocol  string   `default:"http" enum:"http,grpc" placeholder:"NAME" environ:"WAYMARK_OTEL_PROTOCOL" help:"http (protobuf, port 4318) or grpc (port 4317) (WAYMARK_OTEL_PROTOCOL; default: http)."`
 	Content   bool     `help:"Add what people and models wrote: tasks, messages, arguments, results, error messages. Without it, spans hold none of that."`
 	Label     []string `placeholder:"KEY" help:"Show this label of runs; may be repeated."`
 	Service   string   `default:"waymark" placeholder:"NAME" environ:"OTEL_SERVICE_NAME" help:"The resource's service.name (OTEL_SERVICE_NAME; default: waymark)."`
@@ -76,20 +71,11 @@ func (c otelCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	client, err := c.client()
+	client, err := spans.NewHTTPClient(c.Endpoint, a.getenv)
 	if err != nil {
-		return err
+		return fail(exitUsage, "see: waymark otel --help", "%v", err)
 	}
-	if err := client.Start(ctx); err != nil {
-		return fail(exitUsage, "see: waymark otel --help", "the OTLP client: %v", err)
-	}
-	defer func() {
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		if err := client.Stop(limit); err != nil {
-			log.Warn().Err(err).Msg("the otlp client did not stop in time")
-		}
-	}()
+	defer client.Close()
 	if c.File != "" {
 		return c.file(ctx, a, c.exporter(a, client, log))
 	}
@@ -115,31 +101,10 @@ func (c otelCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// client makes the OTLP client. What no flag names it takes from the variables that all OTLP exporters know.
-func (c otelCmd) client() (otlptrace.Client, error) {
-	if c.Endpoint == "" {
-		if c.Protocol == "grpc" {
-			return otlptracegrpc.NewClient(otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{})), nil
-		}
-		return otlptracehttp.NewClient(otlptracehttp.WithRetry(otlptracehttp.RetryConfig{})), nil
-	}
-	u, err := url.Parse(c.Endpoint)
-	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return nil, fail(exitUsage, "write it as http://localhost:4318 or https://collector.example.com", "--endpoint %.200q is no address", withoutLogin(c.Endpoint))
-	}
-	if c.Protocol == "grpc" {
-		return otlptracegrpc.NewClient(otlptracegrpc.WithEndpointURL(u.String()), otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{})), nil
-	}
-	if u.Path == "" || u.Path == "/" {
-		u.Path = "/v1/traces"
-	}
-	return otlptracehttp.NewClient(otlptracehttp.WithEndpointURL(u.String()), otlptracehttp.WithRetry(otlptracehttp.RetryConfig{})), nil
-}
-
-func (c otelCmd) exporter(a *app, client otlptrace.Client, log zerolog.Logger) *spans.Exporter {
+func (c otelCmd) exporter(a *app, client spans.Client, log zerolog.Logger) *spans.Exporter {
 	config := spans.ExporterConfig{
 		Service: c.Service, Version: versions().Waymark, Fleet: a.cli.Fleet,
-		Hint: "see that the collector runs and that --endpoint and --protocol are those of its OTLP receiver (http is port 4318, grpc 4317)",
+		Hint: "see that the collector runs and that --endpoint names its OTLP receiver over HTTP (port 4318; 4317 is gRPC's)",
 	}
 	if c.Run_ != "" || c.File != "" || c.NoFollow {
 		config.Patience = singlePatience
@@ -156,7 +121,7 @@ func collectorError(err error) error {
 	}
 	return &failure{
 		code: exitUnavailable, what: err.Error(), own: true, err: err,
-		hint: "see that the collector runs and that --endpoint and --protocol are those of its OTLP receiver (http is port 4318, grpc 4317); what was sent before keeps its ids",
+		hint: "see that the collector runs and that --endpoint names its OTLP receiver over HTTP (port 4318; 4317 is gRPC's); what was sent before keeps its ids",
 	}
 }
 
@@ -302,17 +267,4 @@ func (c otelCmd) file(ctx context.Context, a *app, exporter *spans.Exporter) err
 		return fail(exitNotFound, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s has no event", c.File)
 	}
 	return c.finish(ctx, a, one, exporter)
-}
-
-// withoutLogin takes user and password out of an address, also of one that cannot be read.
-func withoutLogin(address string) string {
-	at := strings.LastIndexByte(address, '@')
-	if at < 0 {
-		return address
-	}
-	scheme, _, ok := strings.Cut(address, "://")
-	if !ok {
-		return "…" + address[at:]
-	}
-	return scheme + "://…" + address[at:]
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -22,7 +22,7 @@ type otlpReceiver struct {
 
 func (r *otlpReceiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	body, err := io.ReadAll(request.Body)
-	message := new(collectorpb.ExportTraceServiceRequest)
+	message := new(tracepb.TracesData)
 	if err == nil {
 		err = proto.Unmarshal(body, message)
 	}

@@ -11,8 +11,8 @@ import (
 // testTools are packages that only tests may link.
 var testTools = []string{"checker", "chaos", "e2e", "lint", "modelfold", "mutant", "natstest", "nemesis", "soak", "testbin"}
 
-// The binary must not link a tool of the tests.
-func TestBinary_Dependencies_HaveNoTestTools(t *testing.T) {
+// The binary must not link a tool of the tests, nor gRPC.
+func TestBinary_Dependencies_HaveNoTestToolsAndNoGRPC(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/waymark")
 	cmd.Dir = "../.."
@@ -23,6 +23,7 @@ func TestBinary_Dependencies_HaveNoTestTools(t *testing.T) {
 	for _, tool := range testTools {
 		require.NotContains(t, linked, module+"/internal/"+tool)
 	}
+	require.NotContains(t, linked, "google.golang.org/grpc", "spans travel over HTTP: see decision 13")
 }
 
 // The SDK must not import the NATS server.

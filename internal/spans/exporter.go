@@ -2,10 +2,10 @@ package spans
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"regexp"
-	"strings"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -13,8 +13,6 @@ import (
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 const (
@@ -25,7 +23,7 @@ const (
 	complainEvery = time.Minute
 )
 
-// Client sends spans, once; both OTLP clients of OpenTelemetry are one. Its own tries should be switched off.
+// Client sends spans, once: see [HTTPClient].
 type Client interface {
 	UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error
 }
@@ -132,23 +130,18 @@ const (
 	invalid
 )
 
-// refused is how the HTTP client says that the collector does not want this very request; it has no type for it.
-var refused = regexp.MustCompile(`: (400|413|422) `)
-
 func judge(err error) verdict {
-	switch {
-	case err == nil:
+	if err == nil {
 		return taken
-	case strings.Contains(err.Error(), "OTLP partial success"):
-		return taken
-	case refused.MatchString(err.Error()):
-		return invalid
 	}
-	switch s, ok := status.FromError(err); {
-	case !ok:
-		return again
-	case s.Code() == codes.InvalidArgument, s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "larger than max"):
-		return invalid
+	if _, ok := errors.AsType[*partialError](err); ok {
+		return taken
+	}
+	if answer, ok := errors.AsType[*statusError](err); ok {
+		switch answer.status {
+		case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+			return invalid
+		}
 	}
 	return again
 }

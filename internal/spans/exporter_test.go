@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -14,14 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
-	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/waymarkio/waymark/internal/spans"
@@ -42,7 +34,7 @@ func receiver(t *testing.T, status func(n int, spans []*tracepb.Span) int) (*htt
 			body = unzipped
 		}
 		raw, err := io.ReadAll(body)
-		request := new(collectorpb.ExportTraceServiceRequest)
+		request := new(tracepb.TracesData)
 		if err == nil {
 			err = proto.Unmarshal(raw, request)
 		}
@@ -67,14 +59,11 @@ func receiver(t *testing.T, status func(n int, spans []*tracepb.Span) int) (*htt
 	return server, got
 }
 
-func overHTTP(t *testing.T, url string) otlptrace.Client {
+func overHTTP(t *testing.T, url string) *spans.HTTPClient {
 	t.Helper()
-	client := otlptracehttp.NewClient(otlptracehttp.WithEndpointURL(url+"/v1/traces"), otlptracehttp.WithRetry(otlptracehttp.RetryConfig{}))
-	require.NoError(t, client.Start(t.Context()))
-	t.Cleanup(func() {
-		require.NoError(t, client.Stop(context.Background()))
-		http.DefaultClient.CloseIdleConnections()
-	})
+	client, err := spans.NewHTTPClient(url, noVariable)
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
 	return client
 }
 
@@ -128,50 +117,4 @@ func TestASpanThatTheCollectorRefusesIsLeftOutAlone(t *testing.T) {
 	require.Len(t, got.all(), len(all)-1)
 	require.EqualValues(t, 1, exporter.Dropped.Load())
 	require.Zero(t, exporter.Failures.Load())
-}
-
-// overGRPC is a receiver as collectors have it on port 4317.
-type overGRPC struct {
-	collectorpb.UnimplementedTraceServiceServer
-	got   collector
-	tries atomic.Int64
-}
-
-func (g *overGRPC) Export(ctx context.Context, r *collectorpb.ExportTraceServiceRequest) (*collectorpb.ExportTraceServiceResponse, error) {
-	if g.tries.Add(1) == 1 {
-		return nil, status.Error(codes.Unavailable, "not yet")
-	}
-	for _, resource := range r.GetResourceSpans() {
-		for _, scope := range resource.GetScopeSpans() {
-			for _, s := range scope.GetSpans() {
-				if s.GetName() == "turn" {
-					return nil, status.Error(codes.InvalidArgument, "no turns")
-				}
-			}
-		}
-	}
-	return new(collectorpb.ExportTraceServiceResponse), g.got.UploadTraces(ctx, r.GetResourceSpans())
-}
-
-func TestSpansTravelOverGRPC(t *testing.T) {
-	t.Parallel()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	server, service := grpc.NewServer(), new(overGRPC)
-	collectorpb.RegisterTraceServiceServer(server, service)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	defer func() {
-		server.Stop()
-		require.NoError(t, <-served)
-	}()
-	client := otlptracegrpc.NewClient(otlptracegrpc.WithEndpointURL("http://"+listener.Addr().String()), otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{}))
-	require.NoError(t, client.Start(t.Context()))
-	defer func() { require.NoError(t, client.Stop(context.Background())) }()
-	all := recovered(t).all(spans.Options{})
-	exporter := spans.NewExporter(client, spans.ExporterConfig{}, zerolog.Nop())
-	require.NoError(t, exporter.Export(t.Context(), all))
-	require.Len(t, service.got.all(), len(all)-3)
-	require.EqualValues(t, 3, exporter.Dropped.Load())
-	require.EqualValues(t, 1, exporter.Failures.Load())
 }

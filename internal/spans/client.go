@@ -1,0 +1,292 @@
+package spans
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// defaultCollector is where OTLP exporters look for a collector that nothing names.
+	defaultCollector = "http://localhost:4318"
+	tracesPath       = "/v1/traces"
+	// tracesOnly and allSignals begin the names of variables.
+	tracesOnly   = "OTEL_EXPORTER_OTLP_TRACES_"
+	allSignals   = "OTEL_EXPORTER_OTLP_"
+	protobufType = "application/x-protobuf"
+	// uploadTimeout bounds one request, unless a variable says otherwise.
+	uploadTimeout = 10 * time.Second
+	// maxAnswer bounds what is read of a collector's answer, and maxReason what an error shows of it.
+	maxAnswer = 1 << 20
+	maxReason = 1 << 10
+)
+
+// HTTPClient sends spans by OTLP over HTTP, as protobuf. It tries once and may be used from several goroutines.
+type HTTPClient struct {
+	address string
+	header  http.Header
+	gzip    bool
+	client  http.Client
+}
+
+// NewHTTPClient returns a client of the collector at endpoint. An empty endpoint is that of the variables which OTLP exporters share:
+// OTEL_EXPORTER_OTLP_ENDPOINT, and so are headers, certificates, compression and timeout (OTEL_EXPORTER_OTLP_HEADERS and so on). A name
+// with TRACES_ (OTEL_EXPORTER_OTLP_TRACES_HEADERS) goes before the one without. A value that cannot be used is an error that names it.
+func NewHTTPClient(endpoint string, getenv func(string) string) (*HTTPClient, error) {
+	env := otlpEnv(getenv)
+	if name, protocol := env.get("PROTOCOL"); protocol != "" && protocol != "http/protobuf" {
+		return nil, fmt.Errorf("%s is %.40q, and spans travel over HTTP as protobuf: set it to http/protobuf, and name the collector's HTTP receiver (port 4318)", name, protocol)
+	}
+	address, err := env.address(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	c := &HTTPClient{header: http.Header{}}
+	if user := address.User; user != nil { // errors print addresses
+		password, _ := user.Password()
+		r := http.Request{Header: c.header}
+		r.SetBasicAuth(user.Username(), password)
+		address.User = nil
+	}
+	c.address = address.String()
+	if err := env.headers(c.header); err != nil {
+		return nil, err
+	}
+	c.header.Set("Content-Type", protobufType)
+	switch name, compression := env.get("COMPRESSION"); compression {
+	case "", "none":
+	case "gzip":
+		c.gzip = true
+		c.header.Set("Content-Encoding", "gzip")
+	default:
+		return nil, fmt.Errorf("%s is %.40q: use gzip or none", name, compression)
+	}
+	c.client.Timeout = uploadTimeout
+	if name, timeout := env.get("TIMEOUT"); timeout != "" {
+		ms, err := strconv.ParseUint(timeout, 10, 31)
+		if err != nil || ms == 0 {
+			return nil, fmt.Errorf("%s is %.40q: use milliseconds, such as 10000", name, timeout)
+		}
+		c.client.Timeout = time.Duration(ms) * time.Millisecond
+	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
+	if transport.TLSClientConfig, err = env.tls(); err != nil {
+		return nil, err
+	}
+	c.client.Transport = transport
+	return c, nil
+}
+
+// Close closes connections that are kept for the next request.
+func (c *HTTPClient) Close() { c.client.CloseIdleConnections() }
+
+// UploadTraces implements [Client].
+func (c *HTTPClient) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
+	// An ExportTraceServiceRequest has the form of TracesData; its own package brings gRPC along.
+	body, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})
+	if err != nil {
+		return fmt.Errorf("encode spans: %w", err)
+	}
+	if c.gzip {
+		var zipped bytes.Buffer
+		w := gzip.NewWriter(&zipped)
+		_, err := w.Write(body)
+		if err = errors.Join(err, w.Close()); err != nil {
+			return fmt.Errorf("compress spans: %w", err)
+		}
+		body = zipped.Bytes()
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.address, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("request to %s: %w", c.address, err)
+	}
+	request.Header = c.header.Clone()
+	response, err := c.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	switch {
+	case response.StatusCode < 200 || response.StatusCode > 299:
+		reason := strings.ToValidUTF8(strings.TrimSpace(string(answer[:min(len(answer), maxReason)])), "")
+		return &statusError{address: c.address, status: response.StatusCode, reason: reason}
+	case err != nil:
+		return fmt.Errorf("answer of %s: %w", c.address, err)
+	case response.Header.Get("Content-Type") != protobufType:
+		return nil
+	}
+	if dropped := partial(answer); dropped != nil {
+		return dropped
+	}
+	return nil
+}
+
+// statusError is an answer of the collector that says that it did not take the spans.
+type statusError struct {
+	address string
+	status  int
+	reason  string
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("%s answers %d %s: %.1024q", e.address, e.status, http.StatusText(e.status), e.reason)
+}
+
+// partialError is a collector's word on spans that it took in part; it wants them no second time.
+type partialError struct {
+	rejected int64
+	message  string
+}
+
+func (e *partialError) Error() string {
+	return fmt.Sprintf("the collector rejected %d spans: %.1024q", e.rejected, e.message)
+}
+
+// partial reads the partial success of an ExportTraceServiceResponse: field 1, with rejected_spans (1) and error_message (2). It returns
+// nil for none, and for bytes that are no such message: the status says that the spans were taken.
+func partial(answer []byte) *partialError {
+	var said partialError
+	fields(answer, func(number protowire.Number, _ uint64, bytes []byte) {
+		if number != 1 {
+			return
+		}
+		fields(bytes, func(number protowire.Number, value uint64, bytes []byte) {
+			switch number {
+			case 1:
+				said.rejected = int64(value) //nolint:gosec // protobuf's int64
+			case 2:
+				said.message = string(bytes)
+			default:
+			}
+		})
+	})
+	if said == (partialError{}) {
+		return nil
+	}
+	return &said
+}
+
+// fields calls yield with each field of a protobuf message that is a number or bytes, up to one that cannot be read.
+func fields(message []byte, yield func(number protowire.Number, value uint64, bytes []byte)) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return
+		}
+		message = message[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
+			return
+		}
+		switch kind {
+		case protowire.VarintType:
+			value, _ := protowire.ConsumeVarint(message)
+			yield(number, value, nil)
+		case protowire.BytesType:
+			value, _ := protowire.ConsumeBytes(message)
+			yield(number, 0, value)
+		default:
+		}
+		message = message[n:]
+	}
+}
+
+// otlpEnv reads the variables that OTLP exporters share.
+type otlpEnv func(string) string
+
+// get returns the value of a variable for traces, else of the one for all signals, and the variable's name.
+func (e otlpEnv) get(option string) (name, value string) {
+	for _, prefix := range []string{tracesOnly, allSignals} {
+		if value := strings.TrimSpace(e(prefix + option)); value != "" {
+			return prefix + option, value
+		}
+	}
+	return "", ""
+}
+
+// address returns where spans go: an address with a path as it is, and below the one that a variable names for all signals.
+func (e otlpEnv) address(endpoint string) (*url.URL, error) {
+	name := "--endpoint"
+	if endpoint == "" {
+		name, endpoint = e.get("ENDPOINT")
+	}
+	if endpoint == "" {
+		endpoint = defaultCollector
+	}
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("%s is no address: write it as http://localhost:4318 or https://collector.example.com", name)
+	}
+	if name == allSignals+"ENDPOINT" || strings.Trim(u.Path, "/") == "" && name != tracesOnly+"ENDPOINT" {
+		u = u.JoinPath(tracesPath)
+	}
+	return u, nil
+}
+
+// headers adds the headers that a variable names, as key=value pairs between commas with their values percent-encoded. Errors do not show
+// values: they may be secret.
+func (e otlpEnv) headers(header http.Header) error {
+	name, list := e.get("HEADERS")
+	for i, pair := range strings.Split(list, ",") {
+		if strings.TrimSpace(pair) == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(pair, "=")
+		key = strings.TrimSpace(key)
+		value, err := url.PathUnescape(strings.TrimSpace(value))
+		if !ok || key == "" || err != nil {
+			return fmt.Errorf("%s: its header number %d cannot be read: write key=value, with , and %% in values as %%2C and %%25", name, i+1)
+		}
+		header.Set(key, value)
+	}
+	return nil
+}
+
+// tls returns the certificates that variables name; nil for those of the system.
+func (e otlpEnv) tls() (*tls.Config, error) {
+	rootsName, roots := e.get("CERTIFICATE")
+	certName, cert := e.get("CLIENT_CERTIFICATE")
+	keyName, key := e.get("CLIENT_KEY")
+	if roots == "" && cert == "" && key == "" {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if roots != "" {
+		text, err := os.ReadFile(roots)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", rootsName, err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s: %s has no certificate in PEM form", rootsName, roots)
+		}
+	}
+	switch {
+	case cert != "" && key != "":
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("%s and %s: %w", certName, keyName, err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	case cert != "":
+		return nil, fmt.Errorf("%s names a certificate without its key: set OTEL_EXPORTER_OTLP_CLIENT_KEY", certName)
+	case key != "":
+		return nil, fmt.Errorf("%s names a key without its certificate: set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", keyName)
+	}
+	return config, nil
+}
