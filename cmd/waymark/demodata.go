@@ -41,9 +41,7 @@ type demoRun struct {
 	executor string
 	file     string
 	format   transcript.Format
-	// name of the conversation in the file, which the run's id begins with.
-	name   string
-	script *transcript.Run
+	script   *transcript.Run
 }
 
 // writeDemoInputs writes the embedded files into dir, for readers that want files.
@@ -74,7 +72,7 @@ func demoRuns(inputs string) ([]demoRun, error) {
 				return nil, err
 			}
 			for _, s := range scripts {
-				r := demoRun{executor: f.executor, file: f.file, format: f.format, name: s.ID, script: s}
+				r := demoRun{executor: f.executor, file: f.file, format: f.format, script: s}
 				if n > 1 {
 					s.ID = fmt.Sprintf("%s-%d", s.ID, n)
 					if s.Parent != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // testTools are packages that only tests may link.
-var testTools = []string{"checker", "chaos", "e2e", "lint", "modelfold", "mutant", "natstest", "nemesis", "soak", "testbin"}
+var testTools = []string{"checker", "chaos", "e2e", "lint", "modelfold", "mutant", "natstest", "nemesis", "soak", "testbin", "transcript/check", "transcript/gen"}
 
 // The binary must not link a tool of the tests, nor gRPC.
 func TestBinary_Dependencies_HaveNoTestToolsAndNoGRPC(t *testing.T) {
