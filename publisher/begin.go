@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -131,7 +132,7 @@ func (r *Run) outwait(ctx context.Context, key schema.CallKey) (waited bool, err
 	both, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(r.fleet.life, func() { cancel(ErrStopped) })() //nolint:contextcheck // the life of the fleet ends the wait, too
-	if passed(both, left) {
+	if pause.For(both, left) == nil {
 		return true, nil
 	}
 	return false, fmt.Errorf("call %s in turn %d of run %s: waiting until the executor before can no longer begin it: %w",

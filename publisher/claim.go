@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -163,5 +164,5 @@ func (p *claimPauses) due(err error) (d time.Duration, wait bool) {
 // false when ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	d = max(d, leastPause)
-	return passed(ctx, d+rand.N(d/2+1)) //nolint:gosec // jitter
+	return pause.For(ctx, d+rand.N(d/2+1)) == nil //nolint:gosec // jitter
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -283,7 +284,7 @@ func (f *Fleet) backoff() *backoff { return &backoff{next: f.cfg.Backoff, most: 
 func (b *backoff) wait(ctx context.Context) bool {
 	d := b.next/2 + rand.N(b.next/2+1) //nolint:gosec // jitter
 	b.next = min(2*b.next, b.most)
-	return passed(ctx, d)
+	return pause.For(ctx, d) == nil
 }
 
 // insist does something again while what it needs is unavailable, as long as ctx lasts; most bounds each try.
@@ -296,17 +297,5 @@ func (f *Fleet) insist(ctx context.Context, most time.Duration, do func(try cont
 		if err == nil || !errors.Is(err, ErrUnavailable) || !wait.wait(ctx) {
 			return err
 		}
-	}
-}
-
-// passed waits until d is over. It returns false when ctx ends first.
-func passed(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

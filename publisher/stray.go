@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -94,7 +95,7 @@ func (f *Fleet) nextStray() (run string, due time.Time, ok bool) {
 func (f *Fleet) watchStrays(ctx context.Context) {
 	for {
 		run, due, ok := f.nextStray()
-		if !ok || !passed(ctx, time.Until(due)) {
+		if !ok || pause.For(ctx, time.Until(due)) != nil {
 			return
 		}
 		if f.takeStray(run, due) && f.stillAsked(ctx, run) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/retention"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -198,7 +199,7 @@ func (c cleanupCmd) await(ctx context.Context, cl *client, report *retention.Rep
 		if time.Since(moved) > cl.wait {
 			return nil // the report says how many are left; the daemon goes on
 		}
-		if err := pause(ctx, cleanupLook); err != nil {
+		if err := pause.For(ctx, cleanupLook); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/journal"
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/player"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/internal/transcript"
@@ -115,7 +116,7 @@ func connectDemo(ctx context.Context, a *app, dir, executor string) (*publisher.
 func demoTool(box demoToolbox) player.Tool {
 	return func(ctx context.Context, run *transcript.Run, call *transcript.Call) (publisher.ToolResult, error) {
 		if run.Format != "" {
-			if err := pause(ctx, demoToolTime+spread(run.ID, call)); err != nil {
+			if err := pause.For(ctx, demoToolTime+spread(run.ID, call)); err != nil {
 				return publisher.ToolResult{}, err
 			}
 			return player.Recorded(ctx, run, call)

@@ -14,6 +14,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/waymarkio/waymark/internal/journal"
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -387,7 +388,7 @@ func (s *demoStage) killServer(ctx context.Context) error {
 	if err := s.downServer(); err != nil {
 		return err
 	}
-	if err := pause(ctx, time.Second); err != nil {
+	if err := pause.For(ctx, time.Second); err != nil {
 		return err
 	}
 	if err := s.startServer(ctx); err != nil {

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/waymarkio/waymark/internal/pause"
 )
 
 // demoPrograms is what the commands of demo-program compute.
@@ -57,7 +59,7 @@ func (t demoToolbox) run(ctx context.Context, name string, in demoArguments) (st
 		if err := os.WriteFile(path, []byte(in.Text), 0o600); err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("wrote %d bytes to %s", len(in.Text), in.Path), pause(ctx, t.pause/4)
+		return fmt.Sprintf("wrote %d bytes to %s", len(in.Text), in.Path), pause.For(ctx, t.pause/4)
 	case "read_file":
 		path, err := t.path(in.Path)
 		if err != nil {
@@ -72,10 +74,10 @@ func (t demoToolbox) run(ctx context.Context, name string, in demoArguments) (st
 		if err := t.append(demoOutbox, fmt.Sprintf("to %s: %s\n", in.To, in.File)); err != nil {
 			return "", err
 		}
-		return "sent", pause(ctx, t.pause)
+		return "sent", pause.For(ctx, t.pause)
 	case "pay":
 		// Here it is the other way round. Killed in between, nothing was paid.
-		if err := pause(ctx, t.pause); err != nil {
+		if err := pause.For(ctx, t.pause); err != nil {
 			return "", err
 		}
 		return "paid", t.append(demoLedger, fmt.Sprintf("%s %s\n", in.To, in.Amount))
@@ -120,16 +122,4 @@ func (t demoToolbox) append(name, text string) (err error) {
 		return err
 	}
 	return f.Sync()
-}
-
-// pause waits, unless ctx ends before.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -115,7 +116,7 @@ func (c eraseCmd) erase(ctx context.Context, a *app, cl *client, run, by string,
 		if reply.Done {
 			return &reply.Erasure, first && reply.Already, nil
 		}
-		if pause(ctx, cleanupLook) != nil {
+		if pause.For(ctx, cleanupLook) != nil {
 			return nil, false, &failure{
 				code: exitUnavailable, err: ctx.Err(),
 				what: fmt.Sprintf("run %s is on its way out, and not everything of it is gone", run),

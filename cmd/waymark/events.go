@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -350,10 +351,8 @@ func (c eventsCmd) read(ctx context.Context, js jetstream.JetStream, names schem
 		if done || ctx.Err() != nil || !errors.Is(err, runlog.ErrBroken) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(readAgainAfter):
+		if err := pause.For(ctx, readAgainAfter); err != nil {
+			return err
 		}
 	}
 }

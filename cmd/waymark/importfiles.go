@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -243,11 +244,7 @@ func (im *importer) awaitListed(ctx context.Context, fleet *publisher.Fleet) {
 				plural(len(im.written), "run"), inNumber(len(im.written), "is", "are"))
 			return
 		}
-		timer := time.NewTimer(listedEvery)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if pause.For(ctx, listedEvery) != nil {
 			return
 		}
 	}

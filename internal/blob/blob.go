@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -105,21 +106,9 @@ func (s *Store) infoFresh(ctx context.Context, run, digest string) (*jetstream.O
 		if time.Since(begun) > patience {
 			return nil, fmt.Errorf("its description: %w", errStale)
 		}
-		if err := again(ctx); err != nil {
+		if err := pause.For(ctx, staleWait); err != nil {
 			return nil, err
 		}
-	}
-}
-
-// again waits until a replica that is behind may be asked again.
-func again(ctx context.Context) error {
-	pause := time.NewTimer(staleWait)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 
@@ -180,7 +169,7 @@ func (s *Store) readAll(ctx context.Context, info *jetstream.ObjectInfo, most in
 		case time.Since(begun) > patience:
 			return nil, fmt.Errorf("blob %s: %d of %d bytes: %w", info.Name, len(r.content), info.Size, errStale)
 		}
-		if err := again(ctx); err != nil {
+		if err := pause.For(ctx, staleWait); err != nil {
 			return nil, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -67,11 +68,7 @@ func (s *Scanner) Next(ctx context.Context) (Arrived, error) {
 		if err != nil || there {
 			return a, err
 		}
-		pause := time.NewTimer(scanPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if pause.For(ctx, scanPause) != nil {
 			return Arrived{}, ctx.Err()
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/waymarkio/waymark/internal/pause"
 )
 
 const (
@@ -60,7 +62,7 @@ func (e *Exporter) Export(ctx context.Context, spans []*tracepb.Span) error {
 	if len(spans) == 0 {
 		return nil
 	}
-	pause, began, complained := firstPause, time.Now(), time.Time{}
+	wait, began, complained := firstPause, time.Now(), time.Time{}
 	for {
 		err := e.client.UploadTraces(ctx, e.request(spans))
 		switch verdict := judge(err); {
@@ -85,21 +87,17 @@ func (e *Exporter) Export(ctx context.Context, spans []*tracepb.Span) error {
 			return e.Export(ctx, spans[half:])
 		}
 		e.Failures.Add(1)
-		if e.config.Patience > 0 && time.Since(began)+pause > e.config.Patience {
+		if e.config.Patience > 0 && time.Since(began)+wait > e.config.Patience {
 			return fmt.Errorf("%w within %s: %w", ErrCollector, e.config.Patience, err)
 		}
 		if time.Since(complained) >= complainEvery {
 			complained = time.Now()
 			e.log.Error().Err(err).Str("hint", e.config.Hint).Int("spans", len(spans)).Msg("the collector does not take spans: trying again")
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause)) //nolint:gosec // no secret
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
+		if err := pause.For(ctx, wait/2+rand.N(wait)); err != nil { //nolint:gosec // no secret
+			return err
 		}
-		pause = min(2*pause, longestPause)
+		wait = min(2*wait, longestPause)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -97,7 +98,7 @@ func (f *Feed) Run(ctx context.Context) error {
 			return err
 		}
 		f.log.Warn().Err(err).Msg("reading the log broke off: trying again")
-		if err := wait(ctx, retryEvery); err != nil {
+		if err := pause.For(ctx, retryEvery); err != nil {
 			return err
 		}
 	}
@@ -158,7 +159,7 @@ func (f *Feed) follow(ctx context.Context) error {
 		if f.NoFollow {
 			return nil
 		}
-		if err := wait(ctx, lookEvery); err != nil {
+		if err := pause.For(ctx, lookEvery); err != nil {
 			return err
 		}
 	}
@@ -236,7 +237,7 @@ func (f *Feed) readAnew(ctx context.Context, keys *schema.Keys, run string, know
 			return err
 		default:
 			f.log.Warn().Str("run", run).Err(err).Msg("the run cannot be read: trying again")
-			if err := wait(ctx, retryEvery); err != nil {
+			if err := pause.For(ctx, retryEvery); err != nil {
 				return err
 			}
 			continue
@@ -286,15 +287,4 @@ func (f *Feed) flush(ctx context.Context) error {
 	}
 	f.stored = f.at
 	return nil
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
