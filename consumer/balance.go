@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -286,7 +287,7 @@ func (b *Balance) mine(shard int) bool {
 // await waits until it is time to look at the shard's lease again.
 func (b *Balance) await(ctx context.Context, shard int, most time.Duration) error {
 	if b == nil {
-		return pause(ctx, most)
+		return pause.For(ctx, most)
 	}
 	b.mu.Lock()
 	wake := b.stands[shard].wake

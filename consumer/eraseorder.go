@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -35,7 +36,7 @@ func (s *Service) remove(ctx context.Context, run string, why removal) (*shardSo
 				return src, err
 			}
 		}
-		if err := pause(ctx, staleBackoff); err != nil {
+		if err := pause.For(ctx, staleBackoff); err != nil {
 			return nil, fmt.Errorf("run %s: %w: %w", run, err, errRefused)
 		}
 	}

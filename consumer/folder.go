@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -137,7 +138,7 @@ func (f *Folder) awaitKeys(ctx context.Context) (*schema.Keys, error) {
 			return keys, err
 		}
 		f.log.Warn().Err(err).Msg("fold waits for the keys of the fleet")
-		if err := pause(ctx, time.Second); err != nil {
+		if err := pause.For(ctx, time.Second); err != nil {
 			return nil, err
 		}
 	}
@@ -191,7 +192,7 @@ func (f *Folder) Run(ctx context.Context) error {
 		if f.now().Sub(began) > most {
 			wait = first
 		}
-		_ = pause(ctx, wait) // the loop ends with ctx, too
+		_ = pause.For(ctx, wait) // the loop ends with ctx, too
 		wait = min(2*wait, most)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -193,7 +194,7 @@ func (j *janitor) purge(ctx context.Context) error {
 			if err := j.purgeRun(ctx, e, proofBytes); err != nil {
 				return err
 			}
-			if err := pause(ctx, purgePause); err != nil {
+			if err := pause.For(ctx, purgePause); err != nil {
 				return err
 			}
 		}

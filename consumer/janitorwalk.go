@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -42,7 +43,7 @@ func (j *janitor) walk(ctx context.Context) error {
 	for {
 		from, ok := j.walkFrom()
 		if !ok {
-			if err := pause(ctx, j.cfg.SweepEvery); err != nil {
+			if err := pause.For(ctx, j.cfg.SweepEvery); err != nil {
 				return err
 			}
 			continue
@@ -53,7 +54,7 @@ func (j *janitor) walk(ctx context.Context) error {
 		}
 		if err != nil {
 			j.log.Debug().Err(err).Msg("walk through the log broke off, beginning again")
-			if err := pause(ctx, walkRetry); err != nil {
+			if err := pause.For(ctx, walkRetry); err != nil {
 				return err
 			}
 			continue
@@ -106,7 +107,7 @@ func (j *janitor) walkOnce(ctx context.Context, from schema.StreamSequence) erro
 			return nil
 		}
 		if n%walkStep == 0 {
-			if err := pause(ctx, walkPause); err != nil {
+			if err := pause.For(ctx, walkPause); err != nil {
 				return err
 			}
 		}

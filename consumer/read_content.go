@@ -146,18 +146,6 @@ func (rd *reader) segmentGone(n int, r *reading, err error) error {
 	return &damaged{segment: n, gap: schema.Gap{Epoch: r.head.Epoch, At: r.index.Last, Reason: schema.ReasonLost}, err: err}
 }
 
-// pause waits, or returns why it may not.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // errTooLarge says that a run is larger than the daemon folds for somebody else.
 var errTooLarge = errors.New("the run is too large for view state")
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -54,7 +55,7 @@ func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, 
 			return nil, err
 		case from > r.logLast:
 		default: // a replica that is behind
-			if err := pause(ctx, staleBackoff); err != nil {
+			if err := pause.For(ctx, staleBackoff); err != nil {
 				return nil, err
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -71,7 +72,7 @@ func (rd *reader) longTail(ctx context.Context, r *reading, to sink) error {
 		case err != nil:
 			return err
 		case from <= r.logLast:
-			if err := pause(ctx, staleBackoff); err != nil {
+			if err := pause.For(ctx, staleBackoff); err != nil {
 				return err
 			}
 		}

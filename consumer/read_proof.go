@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -125,7 +126,7 @@ func (rd *reader) lastProven(ctx context.Context, src *shardSource, run string) 
 		}
 		// This replica is behind. Any may answer the next time.
 		rd.stats.StaleAnswers.Add(1)
-		if err := pause(ctx, backoff); err != nil {
+		if err := pause.For(ctx, backoff); err != nil {
 			return 0, fmt.Errorf("no server shows the log up to %d: %w: %w", least.at, ErrStale, err)
 		}
 		backoff = min(2*backoff, maxBackoff)
@@ -150,7 +151,7 @@ func insist(ctx context.Context, about string, try func() error, again func(erro
 		if err == nil || !transient(err) {
 			return err
 		}
-		if perr := pause(ctx, backoff); perr != nil {
+		if perr := pause.For(ctx, backoff); perr != nil {
 			return fmt.Errorf("%s: %w: %w", about, perr, err)
 		}
 		again(err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -63,7 +64,7 @@ func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverR
 			return r, nil
 		}
 		// Somebody else came first, or our own earlier try did: the next reading tells.
-		if err := pause(ctx, staleBackoff); err != nil {
+		if err := pause.For(ctx, staleBackoff); err != nil {
 			return nil, fmt.Errorf("run %s: %w: %w", run, err, errRefused)
 		}
 	}
@@ -169,7 +170,7 @@ func (s *Service) advance(ctx context.Context, r *reading, e *schema.Event, at s
 			return false, nil
 		}
 		s.stats.StaleAnswers.Add(1)
-		if perr := pause(ctx, backoff); perr != nil {
+		if perr := pause.For(ctx, backoff); perr != nil {
 			return false, fmt.Errorf("read back event %d of run %s: %w: %w", at, r.run, perr, errors.Join(err, ErrStale))
 		}
 		backoff = min(2*backoff, maxBackoff)

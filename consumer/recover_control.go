@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -68,7 +69,7 @@ func publishControl(ctx context.Context, js jetstream.JetStream, shard *kvstore.
 		case errors.As(err, &api) && api.ErrorCode != codeCASInFlight && api.ErrorCode != codeDuplicateInFlight && api.Code < 500:
 			return 0, fmt.Errorf("publish %s: %w", e.ID, err)
 		}
-		if perr := pause(ctx, backoff); perr != nil {
+		if perr := pause.For(ctx, backoff); perr != nil {
 			return 0, fmt.Errorf("publish %s: %w: %w", e.ID, perr, err)
 		}
 		backoff = min(2*backoff, maxBackoff)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -34,7 +35,7 @@ func NewRetainer(svc *Service, leads func(shard int) bool, every time.Duration, 
 // Run removes until ctx ends; it returns nil then. The first look is soon after the start. The service must run.
 func (r *Retainer) Run(ctx context.Context) error {
 	wait := min(r.every, time.Minute)
-	for pause(ctx, wait) == nil {
+	for pause.For(ctx, wait) == nil {
 		wait = r.every
 		for shard := range r.svc.places.Load().shards {
 			if !r.leads(shard) {
@@ -78,7 +79,7 @@ func (r *Retainer) shard(ctx context.Context, shard int) (removed int, err error
 		if place, err = parseCleanupPlace(reply.Next); err != nil {
 			return removed, err
 		}
-		if err := pause(ctx, retainPause); err != nil {
+		if err := pause.For(ctx, retainPause); err != nil {
 			return removed, err
 		}
 	}

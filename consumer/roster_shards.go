@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -81,7 +82,7 @@ func (r *Roster) keepWatching(ctx context.Context, i int, store *kvstore.Shard) 
 			wait = rosterWait
 		}
 		r.log.Warn().Err(err).Str(keyFleet, store.Names.Fleet).Int(keyShard, i).Msg("live index not watched, trying again")
-		_ = pause(ctx, wait) // the loop ends with ctx, too
+		_ = pause.For(ctx, wait) // the loop ends with ctx, too
 		wait = min(2*wait, rosterMaxWait)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -169,7 +170,7 @@ func (s *Service) announceReady(ctx context.Context) {
 			close(s.ready)
 			return
 		}
-		if pause(ctx, maxBackoff) != nil {
+		if pause.For(ctx, maxBackoff) != nil {
 			return
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -362,7 +363,7 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 			s.stats.Takeovers.Add(1)
 			return r.head.Epoch, nil
 		}
-		if err := pause(ctx, staleBackoff); err != nil {
+		if err := pause.For(ctx, staleBackoff); err != nil {
 			return 0, fmt.Errorf("run %s: %w: %w", run, err, errRefused)
 		}
 	}

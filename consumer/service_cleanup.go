@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/retention"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
@@ -315,7 +316,7 @@ func (s *Service) carryOut(ctx context.Context, plan *retention.Plan, page []ret
 		} else {
 			wait, cancel := context.WithTimeout(ctx, forkRemovedWait)
 			s.removePlanned(ctx, item, at[item.Run], who)
-			for item.Failed != "" && pause(wait, eraseLook) == nil {
+			for item.Failed != "" && pause.For(wait, eraseLook) == nil {
 				s.removePlanned(ctx, item, at[item.Run], who) // its forks are on their way out
 			}
 			cancel()

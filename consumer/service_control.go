@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -85,7 +86,7 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 			return &schema.ControlReply{EventID: e.ID, Stream: at, By: who.by}, nil
 		}
 		tried = ""
-		if err := pause(ctx, staleBackoff); err != nil {
+		if err := pause.For(ctx, staleBackoff); err != nil {
 			return nil, err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/retention"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -113,7 +114,7 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 		if err != nil {
 			return err
 		}
-		if done || pause(wait, eraseLook) != nil {
+		if done || pause.For(wait, eraseLook) != nil {
 			return t.whole(&schema.EraseReply{Erasure: *record, Done: done, Already: already})
 		}
 	}

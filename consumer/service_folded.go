@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -66,7 +67,7 @@ func (s *Service) awaitFolded(ctx context.Context, src *shardSource, upTo schema
 		if done, err := foldedUpTo(ctx, s, src, upTo); err != nil || done {
 			return err
 		}
-		if err := pause(ctx, foldLook); err != nil {
+		if err := pause.For(ctx, foldLook); err != nil {
 			return fmt.Errorf("shard %d is not folded up to %d: %w: %w", src.store.Names.Shard, upTo, ErrStale, err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -391,7 +392,7 @@ func (l *listing) fresh(ctx context.Context, shard int, read func() (schema.Revi
 			return err
 		}
 		l.svc.stats.StaleAnswers.Add(1)
-		if err := pause(ctx, wait); err != nil {
+		if err := pause.For(ctx, wait); err != nil {
 			return err
 		}
 		wait *= 2
