@@ -22,7 +22,6 @@ type Prepared struct {
 	// data is nil for unknown types, and when dataErr is not.
 	data    Data
 	dataErr error
-	keys    *Keys
 	// refusal says why the fleet's keys refuse the event; "" when they do not. bound: it was signed for one place.
 	refusal string
 	bound   bool
@@ -32,7 +31,7 @@ type Prepared struct {
 
 // Prepare decodes, validates and hashes a record, and checks its signature by the fleet's keys. It is pure and total.
 func Prepare(keys *Keys, rec *Record) Prepared {
-	p := Prepared{Record: rec, keys: keys}
+	p := Prepared{Record: rec}
 	if p.Event, p.err = Decode(rec.Header, rec.Body); p.err != nil {
 		p.Event = nil
 		p.id = RecordID(rec, nil)
@@ -54,9 +53,6 @@ func keyOf(e *Event, content Hash) string {
 	sum := sha256.Sum256([]byte(e.Source + "\n" + e.ID))
 	return shortHash(sum[:])
 }
-
-// Keys are those that the record was prepared by.
-func (p *Prepared) Keys() *Keys { return p.keys }
 
 // Position returns the position of the record.
 func (p *Prepared) Position() Position { return Position{Stream: p.Record.Stream, ID: p.id} }
