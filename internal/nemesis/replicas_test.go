@@ -199,9 +199,12 @@ func copyOf(ctx context.Context, nc *nats.Conn, stream string) (held, error) {
 	}
 }
 
+// readBytes bounds one answer, so that the server does not take the connection for a slow consumer.
+const readBytes = 4 << 20
+
 // readOn reads a batch from a sequence on, and says whether there is more behind it.
 func readOn(ctx context.Context, nc *nats.Conn, stream string, next *uint64, all held) (more bool, err error) {
-	body, err := json.Marshal(map[string]any{"seq": *next, "batch": 500, "next_by_subj": ">"})
+	body, err := json.Marshal(map[string]any{"seq": *next, "batch": 500, "max_bytes": readBytes, "next_by_subj": ">"})
 	if err != nil {
 		return false, err
 	}
