@@ -89,7 +89,7 @@ bench-race: ## run all tests of tools/bench under the race detector
 .PHONY: long
 long: ## run the long tests under the race detector, samples of the longest (FULL=1: the whole)
 	@mkdir -p $(BIN)/test
-	go build $(if $(FULL),-race) -o $(BIN)/test/ ./cmd/waymark ./internal/nemesis/helper
+	go build $(if $(FULL),-race) -o $(BIN)/test/ ./cmd/waymark ./internal/harness/nemesis/helper
 	WAYMARK_TEST_BIN=$(CURDIR)/$(BIN)/test WAYMARK_E2E_FULL=$(FULL) \
 		$(TIERS) test -long $(RECORD) -- -race -timeout $(if $(FULL),0,$(TEST_TIMEOUT))
 
@@ -105,14 +105,14 @@ WORKERS ?= 8
 .PHONY: chaos-check
 chaos-check: ## run some random schedules in process, and see that every mutant is found
 	@# Without the race detector, which "race" has: schedules by the hundred are what finds mistakes here.
-	go run ./internal/mutant/gen $(BIN)/mutants
+	go run ./internal/harness/mutant/gen $(BIN)/mutants
 	$(TIERS) test $(RECORD) -- -tags waymark_failpoints -overlay $(BIN)/mutants/overlay.json -timeout $(TEST_TIMEOUT) \
-		./internal/failpoint ./internal/mutant ./internal/chaos
+		./internal/failpoint ./internal/harness/mutant ./internal/harness/chaos
 
 .PHONY: chaos-inprocess
 chaos-inprocess: ## run very many random schedules in process (SEED=1 SCHEDULES=10000); a failing one prints its seed
 	WAYMARK_SEED=$(SEED) WAYMARK_SCHEDULES=$(SCHEDULES) WAYMARK_WORKERS=$(WORKERS) \
-		go test -tags waymark_failpoints -timeout 12h -run TestNothingAcknowledgedIsLostInRandomSchedules -v ./internal/chaos
+		go test -tags waymark_failpoints -timeout 12h -run TestNothingAcknowledgedIsLostInRandomSchedules -v ./internal/harness/chaos
 
 .PHONY: fuzz
 fuzz: ## run each fuzz target for a few seconds (FUZZTIME=1m for longer)
@@ -183,7 +183,7 @@ CHAOSFLAGS ?= -run WhateverBecomesOf
 .PHONY: chaos
 chaos: ## break real processes on purpose, round after round (SEED=1 ROUNDS=10 SERVERS=3; about a minute a round)
 	WAYMARK_E2E_FULL=1 WAYMARK_CHAOS_SEED=$(SEED) WAYMARK_CHAOS_ROUNDS=$(ROUNDS) WAYMARK_CHAOS_SERVERS=$(SERVERS) WAYMARK_CHAOS_CUTS=$(CUTS) \
-		go test -count=1 -timeout 0 -v $(CHAOSFLAGS) ./internal/nemesis
+		go test -count=1 -timeout 0 -v $(CHAOSFLAGS) ./internal/harness/nemesis
 
 .PHONY: chaos-power
 chaos-power: ## cut the power of all servers, under load and at aimed moments (CUTS=50 SERVERS=1; as root, on Linux)
@@ -196,7 +196,7 @@ FAULTS ?= mild
 .PHONY: soak
 soak: ## do the same work for hours: memory, files, goroutines and the store stay as they are (DURATION=8h SERVERS=3 FAULTS=none)
 	WAYMARK_SOAK=$(DURATION) WAYMARK_SOAK_FAULTS=$(FAULTS) WAYMARK_CHAOS_SEED=$(SEED) WAYMARK_CHAOS_SERVERS=$(SERVERS) \
-		go test -count=1 -timeout 0 -v -run NothingGrowsUnder ./internal/nemesis
+		go test -count=1 -timeout 0 -v -run NothingGrowsUnder ./internal/harness/nemesis
 
 .PHONY: lint
 lint: $(LINT) ## run golangci-lint, layers and formatting included, and this project's own rules
@@ -231,7 +231,7 @@ cross: ## build and vet for the other platforms
 
 .PHONY: golden
 golden: ## write a golden store of this version's stored formats, when one of them is new (30 seconds)
-	WAYMARK_GOLDEN=write go test ./internal/e2e -run TestEveryGoldenStore -count=1
+	WAYMARK_GOLDEN=write go test ./internal/harness/e2e -run TestEveryGoldenStore -count=1
 
 .PHONY: generate
 generate: ## write the generated files anew

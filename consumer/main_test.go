@@ -3,7 +3,7 @@ package consumer_test
 import (
 	"testing"
 
-	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/modelfold"
+	"github.com/waymarkio/waymark/internal/harness/modelfold"
 	"github.com/waymarkio/waymark/schema"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/waymarkio/waymark/internal/modelfold"
+	"github.com/waymarkio/waymark/internal/harness/modelfold"
 	"github.com/waymarkio/waymark/schema"
 )
 

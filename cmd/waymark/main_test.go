@@ -17,7 +17,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/waymarkio/waymark/internal/testbin"
+	"github.com/waymarkio/waymark/internal/harness/testbin"
 )
 
 // startLimit bounds the wait for a daemon to be ready or gone.

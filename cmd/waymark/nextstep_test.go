@@ -18,7 +18,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/denied"
-	"github.com/waymarkio/waymark/internal/natstest"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/schema"
 )
 

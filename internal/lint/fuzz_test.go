@@ -180,7 +180,7 @@ func targets(files []file) map[string]bool {
 
 // notShipped are packages that read nothing of anybody else's: tests, measurements, demonstrations.
 func notShipped(f file) bool {
-	for _, dir := range []string{"internal/natstest", "tools/bench", "internal/e2e", "internal/player", "internal/nemesis", "internal/journal", "internal/checker", "docs"} {
+	for _, dir := range []string{"internal/harness/natstest", "tools/bench", "internal/harness/e2e", "internal/player", "internal/harness/nemesis", "internal/journal", "internal/harness/checker", "docs"} {
 		if f.dir() == dir || strings.HasPrefix(f.dir(), dir+"/") {
 			return true
 		}

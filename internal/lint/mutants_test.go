@@ -6,11 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/mutant"
-	"github.com/waymarkio/waymark/internal/mutant/overlay"
+	"github.com/waymarkio/waymark/internal/harness/mutant"
+	"github.com/waymarkio/waymark/internal/harness/mutant/overlay"
 )
 
-// TestMutantPatches_OnThisSource_Apply is the quick half of what internal/mutant/overlay tests: there they are compiled, too.
+// TestMutantPatches_OnThisSource_Apply is the quick half of what internal/harness/mutant/overlay tests: there they are compiled, too.
 func TestMutantPatches_OnThisSource_Apply(t *testing.T) {
 	t.Parallel()
 	all, err := mutant.All()

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Pages name a test by its folder and its name, `internal/chaos.TestX`, and a subtest behind a slash, whose words may end in an
+// Pages name a test by its folder and its name, `internal/harness/chaos.TestX`, and a subtest behind a slash, whose words may end in an
 // ellipsis. That is what keeps a page from naming what is no more.
 var (
 	citation   = regexp.MustCompile("`((?:[a-z0-9_]+/)*[a-z0-9_]+)\\.((?:Test|Fuzz)[A-Z]\\w*)(?:/([^`]+))?`")
@@ -116,7 +116,7 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 	cited := 0
 	walk(t, func(name string) {
 		page := strings.HasSuffix(name, ".md") && (path.Dir(name) == "docs" || path.Dir(name) == ".")
-		if page || strings.HasPrefix(name, "internal/mutant/patches/") {
+		if page || strings.HasPrefix(name, "internal/harness/mutant/patches/") {
 			page := read(t, name)
 			cited += len(citation.FindAllString(page, -1))
 			report(t, citedInVain(name, page, makefile, all))

@@ -111,11 +111,11 @@ func machinePaths(name, text string) []string {
 // forbidden tells, for each part of the module, what it must not import. The parts that are not named here stand on
 // the rule for all of them.
 var forbidden = map[string][]string{
-	"schema":            {"kvstore", "publisher", "consumer", "internal/natsd", "internal/natstest", "internal/failpoint", "github.com/nats-io"},
-	"kvstore":           {"publisher", "consumer"},
-	"publisher":         {"kvstore", "consumer"},
-	"internal/natsd":    {"schema", "kvstore", "publisher", "consumer"},
-	"internal/natstest": {"schema", "kvstore", "publisher", "consumer"},
+	"schema":                    {"kvstore", "publisher", "consumer", "internal/natsd", "internal/harness/natstest", "internal/failpoint", "github.com/nats-io"},
+	"kvstore":                   {"publisher", "consumer"},
+	"publisher":                 {"kvstore", "consumer"},
+	"internal/natsd":            {"schema", "kvstore", "publisher", "consumer"},
+	"internal/harness/natstest": {"schema", "kvstore", "publisher", "consumer"},
 }
 
 func within(target, part string) bool {
@@ -136,8 +136,8 @@ func wrongImports(f file) []string {
 	if f.dir() == "cmd" || strings.HasPrefix(f.dir(), "cmd/") {
 		denied = denied[1:]
 	}
-	if !f.isTest() && !within(module+"/"+f.dir(), "internal/mutant") {
-		denied = append(denied, "internal/mutant") // the product knows of no mutant
+	if !f.isTest() && !within(module+"/"+f.dir(), "internal/harness/mutant") {
+		denied = append(denied, "internal/harness/mutant") // the product knows of no mutant
 	}
 	var findings []string
 	for _, spec := range f.syntax.Imports {
@@ -238,8 +238,8 @@ func TestEachRuleFindsWhatBreaksIt(t *testing.T) {
 		{"from a package below", "kvstore/x/a.go", "package a\nimport _ \"" + module + "/consumer/y\"", wrongImports, "kvstore/x must not import"},
 		{"NATS in schema", "schema/a.go", "package a\nimport _ \"github.com/nats-io/nats.go\"", wrongImports, "schema must not import"},
 		{"a failpoint in schema", "schema/a.go", "package a\nimport _ \"" + module + "/internal/failpoint\"", wrongImports, "schema must not import"},
-		{"a mutant in the product", "cmd/a/a.go", "package a\nimport _ \"" + module + "/internal/mutant\"", wrongImports, "cmd/a must not import"},
-		{"a mutant in a test", "consumer/a_test.go", "package a\nimport _ \"" + module + "/internal/mutant\"", wrongImports, ""},
+		{"a mutant in the product", "cmd/a/a.go", "package a\nimport _ \"" + module + "/internal/harness/mutant\"", wrongImports, "cmd/a must not import"},
+		{"a mutant in a test", "consumer/a_test.go", "package a\nimport _ \"" + module + "/internal/harness/mutant\"", wrongImports, ""},
 		{"anything from cmd", "internal/x/a_test.go", "package a\nimport _ \"" + module + "/cmd/waymark\"", wrongImports, "must not import"},
 		{"cmd from cmd", "cmd/b/a.go", "package a\nimport _ \"" + module + "/cmd/waymark\"", wrongImports, ""},
 		{"downwards", "consumer/a.go", "package a\nimport _ \"" + module + "/kvstore\"", wrongImports, ""},

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/journal"
-	"github.com/waymarkio/waymark/internal/natstest"
 	"github.com/waymarkio/waymark/internal/player"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/internal/transcript/check"

@@ -16,15 +16,15 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/testbin"
 	"github.com/waymarkio/waymark/internal/statedir"
-	"github.com/waymarkio/waymark/internal/testbin"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/internal/transcript/check"
 	"github.com/waymarkio/waymark/internal/transcript/gen"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// kills is how many times an executor process dies in the full test; in the other, internal/e2e does more of them.
+// kills is how many times an executor process dies in the full test; in the other, internal/harness/e2e does more of them.
 const kills = 200
 
 // journal is what executors wrote down outside of Waymark.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/genstore"
+	"github.com/waymarkio/waymark/internal/harness/genstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )

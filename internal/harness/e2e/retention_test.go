@@ -1,0 +1,199 @@
+package e2e_test
+
+import (
+	"context"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/harness/testbin"
+	"github.com/waymarkio/waymark/internal/retention"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func decoded[T any](tb testing.TB, out []byte) T {
+	tb.Helper()
+	var v T
+	require.NoError(tb, json.Unmarshal(out, &v), "%s", out)
+	return v
+}
+
+// erased counts the receipts that are stored.
+func erased(tb testing.TB, js jetstream.JetStream) int {
+	tb.Helper()
+	receipts := 0
+	for shard := range kvstore.LoneShards {
+		bucket := schema.NamesOf("default", shard).SegmentBucket()
+		stream, err := js.Stream(tb.Context(), "KV_"+bucket)
+		if err != nil {
+			return 0 // the server is being started
+		}
+		info, err := stream.Info(tb.Context(), jetstream.WithSubjectFilter("$KV."+bucket+"."+schema.ErasedKeyPrefix+"*"))
+		if err != nil {
+			return 0
+		}
+		receipts += len(info.State.Subjects)
+	}
+	return receipts
+}
+
+// A cleanup of runs of all statuses is killed half-way with the daemon and its server, and gone on with: what is gone in the end
+// is what the plan said before, and nothing else.
+func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
+	runs := 200
+	if testbin.Full(t) {
+		runs = 10_000
+	}
+	live := runs / 10
+	w := newWorld(t, "--silence", "1h")
+	w.fill(t, runs, live, 10)
+	completed := w.listed(t, "--status", "completed", "--all")
+	require.Greater(t, len(completed), runs/10)
+	pinned, base := completed[0].Run, completed[1].Run
+	w.cli(t, "mark", pinned, "here")
+	w.cli(t, "fork", base, "--as", "a-fork", "--hold")
+	all := names(w.listed(t, "--all"))
+	cleanup := []string{"cleanup", "--json", "--status", "completed", "--max-age", "1s", "--grace", "1s"}
+
+	// Once everything is old enough the plan stays what it is. What is younger is not even looked at.
+	gone := make(map[string]bool)
+	require.Eventually(t, func() bool {
+		plan := decoded[retention.Report](t, w.cli(t, append(cleanup, "--dry-run")...))
+		clear(gone)
+		for i := range plan.Runs {
+			if plan.Runs[i].Remove {
+				gone[plan.Runs[i].Run] = true
+			}
+		}
+		return plan.Scanned == int64(len(completed)) && plan.ByWhy[schema.WhyActive] == 0 && plan.ByWhy[schema.WhyUnknown] == 0
+	}, patience, 200*time.Millisecond)
+	require.Len(t, gone, len(completed)-2, "all that completed, save the pinned one and the base of a fork")
+	require.False(t, gone[pinned] || gone[base])
+
+	js := w.jetStream(t)
+	cleaning := exec.CommandContext(context.Background(), binary, append(cleanup, "--no-verify")...)
+	cleaning.Env = environment("WAYMARK_STATE_DIR=" + w.state())
+	child := startChild(t, "cleanup", cleaning)
+	began := time.Now()
+	require.Eventually(t, func() bool { return erased(t, js) > len(gone)/3 }, 10*patience, 5*time.Millisecond, "nothing is removed")
+	half := erased(t, js)
+	child.kill9(t)
+	w.server.kill9(t)
+	took := time.Since(began)
+	w.serve(t, "--silence", "1h")
+	t.Logf("killed %s after its start, with about %d of %d runs removed", took, half, len(gone))
+
+	began = time.Now()
+	report := decoded[retention.Report](t, w.cli(t, append(cleanup, "--timeout", "5m")...))
+	t.Logf("gone on with: %d scanned, %d removed, %d pending in %s, verification included", report.Scanned, report.Removed, report.Pending, time.Since(began))
+	require.Zero(t, report.Pending)
+	require.Zero(t, report.Failed)
+	require.NotNil(t, report.Verified, report.NotVerified)
+	require.Zero(t, report.Verified.Damaged, report.Verified.DamagedRuns)
+	require.Equal(t, len(gone), erased(t, js))
+
+	want := slices.DeleteFunc(slices.Clone(all), func(run string) bool { return gone[run] })
+	require.ElementsMatch(t, want, names(w.listed(t, "--all")))
+	fleet := w.fleet(t, "after")
+	for run := range gone {
+		_, err := fleet.Head(t.Context(), run)
+		require.ErrorIs(t, err, publisher.ErrRunErased, run)
+		_, err = fleet.Start(t.Context(), publisher.RunSpec{ID: run, Agent: "coder"})
+		require.ErrorIs(t, err, publisher.ErrRunExists, run)
+		if !testbin.Full(t) {
+			continue
+		}
+		break
+	}
+	for _, run := range []string{"a-fork", base, pinned} {
+		_, err := fleet.Get(t.Context(), run)
+		require.NoError(t, err, "what is kept can be recovered: %s", run)
+	}
+}
+
+// Ten boundaries, each awaited until it is checkpointed: five checkpoints are kept, all ten can be restored, and after a cleanup
+// that is as the plan said.
+func TestOlderBoundariesStayRestorableUntilTheirRunIsRemoved(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: real processes are started and killed")
+	}
+	w := newWorld(t, "--silence", "1h")
+	fleet := w.fleet(t, "coder-1")
+	history := func(run string) schema.HistoryReply {
+		return decoded[schema.HistoryReply](t, w.cli(t, "runs", "history", run, "--limit", "0", "--json"))
+	}
+	digests := map[string][]string{}
+	for _, id := range []string{"kept", "gone"} {
+		run, err := fleet.Start(t.Context(), publisher.RunSpec{ID: id, Agent: "coder"})
+		require.NoError(t, err)
+		var turn *publisher.Turn
+		for n := 1; n <= 10; n++ {
+			if n%2 == 1 {
+				turn, err = run.StartTurn(t.Context(), publisher.TurnSpec{Time: time.Now()})
+			} else {
+				_, err = turn.Answer(t.Context(), publisher.Answer{Message: text("assistant", "done")})
+			}
+			require.NoError(t, err)
+			digest := run.Head().Digest
+			require.Eventually(t, func() bool {
+				kept := history(id).Checkpoints
+				return len(kept) > 0 && kept[0].Digest == digest
+			}, patience, 10*time.Millisecond, "boundary %d of run %s is not checkpointed", n, id)
+			digests[id] = append(digests[id], digest)
+		}
+		kept := history(id).Checkpoints
+		require.Len(t, kept, 5)
+		for i := range kept {
+			require.Equal(t, digests[id][9-i], kept[i].Digest, "the latest five, newest first")
+		}
+		if id == "kept" {
+			w.cli(t, "mark", id, "here")
+		}
+		require.NoError(t, run.End(t.Context(), publisher.RunEnd{}))
+	}
+	restorable := func(id string) {
+		t.Helper()
+		for n := 1; n <= 10; n++ {
+			head, err := fleet.HeadAt(t.Context(), id, schema.Point{Kind: schema.PointSequence, Number: uint64(n + 1)}) // behind the start
+			require.NoError(t, err)
+			require.Equal(t, digests[id][n-1], head.Digest, "boundary %d of run %s", n, id)
+		}
+	}
+	restorable("kept")
+	restorable("gone")
+	var plan retention.Report
+	require.Eventually(t, func() bool {
+		plan = decoded[retention.Report](t, w.cli(t, "cleanup", "--max-age", "1s", "--grace", "1s", "--dry-run", "--json"))
+		return plan.Scanned == 2 && plan.Removed == 1
+	}, patience, 100*time.Millisecond)
+	report := decoded[retention.Report](t, w.cli(t, "cleanup", "--max-age", "1s", "--grace", "1s", "--json"))
+	require.Equal(t, plan.Runs, report.Runs, "what was done is what was planned")
+	require.NotNil(t, report.Verified, report.NotVerified)
+	require.Zero(t, report.Verified.Damaged)
+	restorable("kept")
+	_, err := fleet.HeadAt(t.Context(), "gone", schema.Point{Kind: schema.PointTurn, Number: 1})
+	require.ErrorIs(t, err, publisher.ErrRunErased)
+
+	// The receipt of what is erased by name holds after the server was killed.
+	receipt := w.dir + "/receipt.json"
+	w.cli(t, "erase", "kept", "--force", "--receipt", receipt)
+	w.server.kill9(t)
+	w.serve(t, "--silence", "1h")
+	require.Eventually(t, func() bool {
+		_, stderr, err := w.try(t, "erase", "--check", receipt)
+		if err != nil {
+			t.Logf("not yet: %s", stderr)
+		}
+		return err == nil
+	}, patience, 50*time.Millisecond)
+}

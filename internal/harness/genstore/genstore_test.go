@@ -1,0 +1,113 @@
+package genstore_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/harness/genstore"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestMain(m *testing.M) { natstest.Main(m) }
+
+func config(runs, live int) genstore.Config {
+	return genstore.Config{Fleet: "default", Runs: runs, Live: live, Began: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+}
+
+// A fill that is stopped in the middle goes on, and every run is there once, folded, as its number says.
+func TestAStoreIsFilledWithRunsThatCanBeRecovered(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a store of 2,000 runs")
+	}
+	t.Parallel()
+	const runs, live, shards = 2000, 100, 2
+	nc := natstest.Start(t).Conn(t)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "default", Shards: shards, QuotaBytes: 128 << 20}))
+	settings, _, err := kvstore.NewFleets(js).Get(t.Context(), "default")
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var found, published atomic.Int64
+	err = genstore.Fill(ctx, js, config(runs, live), genstore.Progress{Found: func(n int) { found.Add(int64(n)) }, Published: func(n int) {
+		if published.Add(int64(n)) >= runs/3 {
+			cancel()
+		}
+	}})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Zero(t, found.Load())
+	count := genstore.Progress{Found: func(n int) { found.Add(int64(n)) }, Published: func(n int) { published.Add(int64(n)) }}
+	require.NoError(t, genstore.Fill(t.Context(), js, config(runs, live), count))
+	require.EqualValues(t, runs, published.Load())
+	require.GreaterOrEqual(t, found.Load(), int64(runs/3))
+
+	ctx, cancel = context.WithCancel(t.Context())
+	done := make(chan error, shards)
+	var list []*kvstore.Shard
+	for i := range shards {
+		shard, err := kvstore.OpenShard(js, settings, i, "folder")
+		require.NoError(t, err)
+		list = append(list, shard)
+		f, err := consumer.NewFolder(consumer.FolderConfig{Fleet: "default", Shard: i, Holder: "folder"}, nc, js, shard, time.Now, natstest.Logger(t))
+		require.NoError(t, err)
+		go func() { done <- f.Run(ctx) }()
+	}
+	behind := uint64(1)
+	require.NoError(t, genstore.AwaitFolded(t.Context(), js, "default", genstore.Progress{Folded: func(n uint64) { behind = n }}))
+	require.Zero(t, behind)
+	cancel()
+	for range shards {
+		require.NoError(t, <-done)
+	}
+	head := func(ctx context.Context, run string) (*schema.Head, error) {
+		c, _, err := list[schema.ShardOf(run, shards)].Checkpoints.GetFresh(ctx, run)
+		if err != nil {
+			return nil, err
+		}
+		return &c.Head, nil
+	}
+	require.NoError(t, genstore.Check(t.Context(), config(runs, live), runs, head))
+	lives := 0
+	for _, s := range list {
+		require.NoError(t, s.Checkpoints.Live(t.Context(), func(e kvstore.LiveEntry) bool {
+			if e.Live != nil {
+				lives++
+			}
+			return true
+		}))
+	}
+	require.Equal(t, live, lives)
+	wrong := func(ctx context.Context, run string) (*schema.Head, error) {
+		h, err := head(ctx, run)
+		if err == nil && run == genstore.RunID(7) {
+			h.Digest = "another"
+		}
+		return h, err
+	}
+	require.ErrorIs(t, genstore.Check(t.Context(), config(runs, live), runs, wrong), genstore.ErrDiffers)
+	lost := errors.New("lost")
+	require.ErrorIs(t, genstore.Check(t.Context(), config(runs, live), 1, func(context.Context, string) (*schema.Head, error) { return nil, lost }), lost)
+}
+
+func TestWhatCannotBeGeneratedIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*genstore.Config){
+		"fleet": func(c *genstore.Config) { c.Fleet = "a b" }, "runs": func(c *genstore.Config) { c.Runs = 0 },
+		"live": func(c *genstore.Config) { c.Live = 100 }, "turns": func(c *genstore.Config) { c.Turns = -1 },
+		"payload": func(c *genstore.Config) { c.Payload = 1 << 20 }, "time": func(c *genstore.Config) { c.Began = time.Time{} },
+	} {
+		c := config(10, 1)
+		change(&c)
+		require.ErrorContains(t, c.Validate(), name)
+	}
+}

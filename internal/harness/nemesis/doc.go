@@ -1,0 +1,41 @@
+// Package nemesis breaks a fleet of real processes on purpose, writes down what everybody did meanwhile, and hands that
+// history to internal/harness/checker.
+//
+// # What it owns
+//
+//   - [Proxy]: a TCP link that can be cut, delayed, held one way or both, or cut in mid message.
+//   - [Main]: what the helper program (internal/harness/nemesis/helper) is, as its environment says: a nats-server, alone or of
+//     three, or an executor under load, which writes down every operation before it begins.
+//   - In its tests the world of processes, the faults, the schedules, and what is done to disks. "make chaos" and
+//     "make soak" run them; "make check" runs a short part.
+//
+// # What it promises
+//
+// A schedule is made of its seed alone: which faults, upon whom, how long, in which order. When the faults meet the
+// processes depends on the machine, so that a seed that failed once may need several rounds to fail again. Before the
+// next fault every replica has caught up, and every executor and daemon works again. Every failing round leaves its
+// history, a timeline that a person can read and the logs of all processes, and prints where.
+//
+// # Environment
+//
+//	WAYMARK_CHAOS_SEED=n      the seed of the first round; every round prints its own
+//	WAYMARK_CHAOS_ROUNDS=n    rounds, each with the next seed; default 1
+//	WAYMARK_CHAOS_SERVERS=n   1 or 3 servers; default both
+//	WAYMARK_CHAOS_FAULTS=list only these faults, separated by commas
+//	WAYMARK_CHAOS_DIR=dir     where failing rounds leave what they saw; default: the system's folder for temporary files
+//	WAYMARK_TEST_BIN=dir      where waymark and helper are built already
+//	WAYMARK_CHAOS_CUTS=n      power cuts of a world, four times as many of aimed ones; default 1, 0 for none
+//	WAYMARK_CHAOS_KEEP=1      leave it for rounds that hold, too
+//	WAYMARK_CHAOS_REPORT=file a line of JSON is appended for each fault and each round
+//	WAYMARK_CHAOS_AWAY=time   how long all servers are away, in place of ten minutes
+//	WAYMARK_SOAK=duration     how long the soak takes; without it there is none
+//	WAYMARK_SOAK_FAULTS=none  nothing is broken meanwhile; default: something mild now and then
+//	WAYMARK_SOAK_PAUSE=n      milliseconds between two boundaries of a run in a soak; default 175
+//	WAYMARK_SOAK_LEAK=kind    the proof that a soak finds it: executors leak a goroutine, or memory, for each run
+//	WAYMARK_E2E_FULL=1        the whole schedules, as in internal/harness/e2e
+//
+// # On failure
+//
+// What needs root (power cuts, a full disk) skips without, and says so. Where there are no signals (Windows) only the proxy is
+// tested.
+package nemesis
