@@ -476,10 +476,16 @@ func (w *world) dial(name string, first int) *nats.Conn {
 
 // closeConn closes a connection and waits until it is.
 func closeConn(nc *nats.Conn) {
+	if nc.IsClosed() {
+		return // nobody tells so again
+	}
 	closed := make(chan struct{})
 	nc.SetClosedHandler(func(*nats.Conn) { close(closed) })
 	nc.Close()
-	<-closed
+	select {
+	case <-closed:
+	case <-time.After(patience): // it closed in between
+	}
 }
 
 // fleet is the SDK in this process.
