@@ -188,6 +188,20 @@ func (r *round) apart(do func([]*nats.Conn)) {
 	do(servers)
 }
 
+// closeConn closes a connection and waits until it is.
+func closeConn(nc *nats.Conn) {
+	if nc.IsClosed() {
+		return // nobody tells so again
+	}
+	closed := make(chan struct{})
+	nc.SetClosedHandler(func(*nats.Conn) { close(closed) })
+	nc.Close()
+	select {
+	case <-closed:
+	case <-time.After(patience): // it closed in between
+	}
+}
+
 // copyOf reads all of a stream by direct gets from the one server that is reached.
 func copyOf(ctx context.Context, nc *nats.Conn, stream string) (held, error) {
 	all := held{}

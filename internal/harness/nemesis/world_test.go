@@ -474,20 +474,6 @@ func (w *world) dial(name string, first int) *nats.Conn {
 	return nc
 }
 
-// closeConn closes a connection and waits until it is.
-func closeConn(nc *nats.Conn) {
-	if nc.IsClosed() {
-		return // nobody tells so again
-	}
-	closed := make(chan struct{})
-	nc.SetClosedHandler(func(*nats.Conn) { close(closed) })
-	nc.Close()
-	select {
-	case <-closed:
-	case <-time.After(patience): // it closed in between
-	}
-}
-
 // fleet is the SDK in this process.
 func (w *world) fleet(name string, first int, timeout time.Duration) *publisher.Fleet {
 	w.tb.Helper()
