@@ -132,11 +132,11 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 // durableMS is the shortest of the latest renewals of the leases that this process holds, 0 for none. The others may have waited for each
 // other: all leases are in one stream.
 func (s *Service) durableMS(shards int) float64 {
+	if s.cfg.Folder == nil {
+		return 0
+	}
 	least := int64(0)
 	for shard := range shards {
-		if s.cfg.Folder == nil {
-			break
-		}
 		if f := s.cfg.Folder(shard); f != nil {
 			if took := f.Stats().LeaseRenewal.Load(); took > 0 && (least == 0 || took < least) {
 				least = took

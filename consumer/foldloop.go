@@ -292,11 +292,11 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival, seen time.T
 	}
 	if s.cfg.Settings != nil {
 		// The client knew settings that were stored before it published, so that a reading after seen has them.
-		home, may, err := s.cfg.Settings.Home(ctx, id, s.names.Shard, seen)
+		home, err := s.cfg.Settings.Home(ctx, id, s.names.Shard, seen)
 		if err != nil {
 			return err
 		}
-		if !may {
+		if home != s.names.Shard {
 			b.last = a.prepared.Position()
 			s.reject(b, a, &a.Record, schema.ReasonWrongShard, fmt.Sprintf("run %s belongs to shard %d: publish its events on %s", id, home, schema.NamesOf(s.names.Fleet, home).EventSubject(id)))
 			return nil

@@ -104,17 +104,21 @@ func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
 	return nil
 }
 
-// Home returns the shard in which a run begins, and whether the run may be in the shard given: it may have begun there under an earlier
-// number of shards. Where it may not, the settings are read anew unless a reading began after seen.
-func (s *Settings) Home(ctx context.Context, run string, shard int, seen time.Time) (home int, may bool, err error) {
-	current := s.Current()
-	if !current.Holds(run, shard) {
-		if err := s.Refresh(ctx, seen); err != nil {
-			return 0, false, err
-		}
-		current = s.Current()
+// Home returns the shard that a run belongs to: the one given, if the run begins there by the current number of shards or by an earlier
+// one; else the one in which it begins now. Before it names another shard it reads the settings again, unless the latest
+// reading began after seen.
+func (s *Settings) Home(ctx context.Context, run string, shard int, seen time.Time) (int, error) {
+	if current := s.Current(); current.Holds(run, shard) {
+		return shard, nil
 	}
-	return current.Candidates(run)[0], current.Holds(run, shard), nil
+	if err := s.Refresh(ctx, seen); err != nil {
+		return 0, err
+	}
+	current := s.Current()
+	if current.Holds(run, shard) {
+		return shard, nil
+	}
+	return current.Candidates(run)[0], nil
 }
 
 func (s *Settings) readAfter(after time.Time) bool {

@@ -25,7 +25,7 @@ func runIn(tb testing.TB, name string, shard int) string {
 	return ""
 }
 
-// A program that takes the wrong shard is acknowledged all the same, and nobody would find its run.
+// The server acknowledges an event in a wrong shard, too, but no reader looks for the run there.
 func TestFold_RunOfAnotherShard_IsRefusedWithItsSubject(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorldOf(t, kvstore.FleetConfig{Fleet: "default", Shards: 2, QuotaBytes: kvstore.MinQuotaBytes})
