@@ -180,7 +180,7 @@ func permitted(ctx context.Context, err error) error {
 	return err
 }
 
-// lookup reads the fleet's shards, checks that its event stream is there, and returns how many replicas that has.
+// lookup reads the fleet's shards and checks that its event stream is there.
 func (f *Fleet) lookup(ctx context.Context) (err error) {
 	if f.js, err = jetstream.New(f.nc); err != nil {
 		return fmt.Errorf("JetStream: %w", err)

@@ -184,10 +184,12 @@ func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, err
 	for i := range answer.Calls {
 		data.Calls = append(data.Calls, readable(answer.Calls[i]).requested())
 	}
-	head := t.run.Head()
-	for i := head.CallRoom(t.number, data.Calls); i < len(data.Calls); i++ {
-		if data.Calls[i].Error == nil {
-			data.Calls[i].Error = &schema.Error{Type: TooManyCallsType, Message: "the run has no room for more calls of this answer"}
+	t.run.mu.Lock()
+	room := t.run.head.CallRoom(t.number, data.Calls)
+	t.run.mu.Unlock()
+	for i := room; i < len(data.Calls); i++ {
+		if c := &data.Calls[i]; c.Error == nil {
+			c.Error = &schema.Error{Type: TooManyCallsType, Message: "the run has no room for more calls of this answer"}
 		}
 	}
 	verdicts, err := t.run.publish(ctx, draft{data: data, turn: t.number, at: answer.Time})
