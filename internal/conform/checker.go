@@ -109,7 +109,13 @@ func (c *Checker) Add(keys *schema.Keys, m Message) {
 		return // the daemon's own, and no event of the run
 	}
 	c.report.Events++
+	if m.Home == "" && r != nil && m.Subject != "" && m.Subject != r.subject {
+		m.Home = r.subject
+	}
 	if m.Home != "" {
+		if r != nil {
+			r.bad = true
+		}
 		f := at(&m, name, p.Event)
 		c.found(reasonRules[schema.ReasonWrongShard], &f, "", "the subject "+m.Home, m.Subject)
 		return // the fold of that shard refuses it, and no reader of the run looks there
@@ -121,9 +127,7 @@ func (c *Checker) Add(keys *schema.Keys, m Message) {
 		c.report.Runs++
 		c.forget()
 	}
-	if r.elsewhere(&m, &p) {
-		return // the fold of that shard refuses it
-	}
+	r.keepSubject(m.Subject)
 	r.add(&m, &p)
 }
 

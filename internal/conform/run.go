@@ -114,18 +114,11 @@ func (r *run) add(m *Message, p *schema.Prepared) {
 	}
 }
 
-// elsewhere reports whether the message is in another shard than the run's first event, and finds that.
-func (r *run) elsewhere(m *Message, p *schema.Prepared) bool {
-	if r.subject == "" && strings.Count(m.Subject, ".") == strings.Count(schema.NamesOf("", 0).EventSubject(""), ".") {
-		r.subject = m.Subject
+// keepSubject keeps where the run's first event is stored, unless the recording has no subjects.
+func (r *run) keepSubject(subject string) {
+	if r.subject == "" && strings.Count(subject, ".") == strings.Count(schema.NamesOf("", 0).EventSubject(""), ".") {
+		r.subject = subject
 	}
-	if m.Subject == "" || r.subject == "" || m.Subject == r.subject {
-		return false
-	}
-	f := at(m, r.name, p.Event)
-	r.c.found(reasonRules[schema.ReasonWrongShard], &f, "", "the subject "+r.subject, m.Subject)
-	r.bad = true
-	return true
 }
 
 // found notes a breach by an event.
