@@ -76,8 +76,8 @@ type Outcome struct {
 // an open turn goes on, a run that has ended is reopened.
 //
 // It returns [ErrDiverged] for a run that is no beginning of this transcript, [ErrInUse] for one that another executor has,
-// [ErrCancelled] for one that a person cancelled (in these cases nothing was changed), and the publisher's errors. A run that another executor reopened after it had the whole
-// transcript lacks nothing.
+// [ErrCancelled] for one that a person cancelled (in these cases nothing was changed), and the publisher's errors. A run that
+// another executor reopened after it had the whole transcript lacks nothing.
 func Replay(ctx context.Context, fleet *publisher.Fleet, run *Run, o ReplayOptions) (Outcome, error) {
 	if err := o.Validate(); err != nil {
 		return Outcome{}, err

@@ -66,10 +66,11 @@ func sweRun(v jsontext.Value, run *Run, rep *Report) (*Run, error) {
 	}
 	var d detail
 	traj, hasTrajectory := o.get("trajectory")
-	if n, _ := parseArray(traj); len(history)+len(n) == 0 {
+	steps, ok := parseArray(traj)
+	if len(history)+len(steps) == 0 {
 		rep.noMessage(run)
 	}
-	if steps, ok := parseArray(traj); ok {
+	if ok {
 		o.take("trajectory")
 		b.fromTrajectory(steps, actions, answers)
 		d.Steps = keepSteps(steps, said, history)
