@@ -56,6 +56,9 @@ type exported struct {
 	Dropped int64  `json:"dropped,omitzero"`
 }
 
+// hintCollector is the next step when the collector does not answer.
+const hintCollector = "see that the collector runs and that --endpoint names its OTLP receiver over HTTP (port 4318; 4317 is gRPC's)"
+
 // singlePatience is how long one export of a command that ends waits for the collector.
 const singlePatience = 20 * time.Second
 
@@ -104,7 +107,7 @@ func (c otelCmd) Run(ctx context.Context, a *app) error {
 func (c otelCmd) exporter(a *app, client spans.Client, log zerolog.Logger) *spans.Exporter {
 	config := spans.ExporterConfig{
 		Service: c.Service, Version: versions().Waymark, Fleet: a.cli.Fleet,
-		Hint: "see that the collector runs and that --endpoint names its OTLP receiver over HTTP (port 4318; 4317 is gRPC's)",
+		Hint: hintCollector,
 	}
 	if c.Run_ != "" || c.File != "" || c.NoFollow {
 		config.Patience = singlePatience
@@ -121,7 +124,7 @@ func collectorError(err error) error {
 	}
 	return &failure{
 		code: exitUnavailable, what: err.Error(), own: true, err: err,
-		hint: "see that the collector runs and that --endpoint names its OTLP receiver over HTTP (port 4318; 4317 is gRPC's); what was sent before keeps its ids",
+		hint: hintCollector + "; what was sent before keeps its ids",
 	}
 }
 
