@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -79,12 +80,7 @@ func (p *pauses) wait(ctx context.Context, d time.Duration) error {
 	}
 	began := time.Now()
 	defer func() { p.waited += time.Since(began) }()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
+	return pause.For(ctx, d)
 }
 
 // Waited is how long was waited since it was asked last.
