@@ -105,8 +105,8 @@ func (r *round) acknowledged(n uint64) error {
 	})
 }
 
-// halts starts the daemons anew and returns once one of them has stopped itself at the nth time that it met a point. It fails unless the
-// servers show that the segment was put, or that so many purges were done.
+// halts restarts the daemons and waits until one of them stops itself at a failpoint, when it gets there for the nth time. It fails unless
+// the servers show that the segment is stored, or that n purges are done.
 func (r *round) halts(at failpoint.Point, nth int) error {
 	if err := killAll(r.daemons); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -49,8 +50,8 @@ func TestAServerThatDoesNotWriteThroughIsFoundByPowerCuts(t *testing.T) {
 	})
 }
 
-// foundByCuts switches a mutant on and cuts the power at a moment, until the checker misses what was acknowledged. The same cuts of the
-// same worlds without the mistake lose nothing.
+// foundByCuts switches a mutant on and cuts the power at a moment, until the checker finds that acknowledged events are missing. The same
+// cuts of the same worlds without the mistake lose nothing.
 func foundByCuts(t *testing.T, bug string, at moment) {
 	t.Helper()
 	t.Parallel() // it mostly waits
@@ -110,9 +111,7 @@ func cutAndJudge(t *testing.T, bug string, at moment, seed uint64) *checker.Repo
 	r.must(errors.Join(server.pause(), stands(t.Context(), server)))
 	r.must(errors.Join(d.cut(), server.kill()))
 	r.prober.end()
-	for _, p := range append(r.executors, r.daemons...) {
-		r.must(p.kill())
-	}
+	r.must(killAll(slices.Concat(r.executors, r.daemons)))
 	r.must(errors.Join(d.off(), d.on()))
 	r.halt = ""
 	r.record.End(op, func(op *checker.Op) { op.Outcome = checker.OK })
