@@ -62,7 +62,11 @@ func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
 	pinned, base := completed[0].Run, completed[1].Run
 	w.cli(t, "mark", pinned, "here")
 	w.cli(t, "fork", base, "--as", "a-fork", "--hold")
-	all := names(w.listed(t, "--all"))
+	var all []string
+	require.Eventually(t, func() bool {
+		all = names(w.listed(t, "--all"))
+		return slices.Contains(all, "a-fork") // a list has what is folded
+	}, patience, 20*time.Millisecond)
 	cleanup := []string{"cleanup", "--json", "--status", "completed", "--max-age", "1s", "--grace", "1s"}
 
 	// Once everything is old enough the plan stays what it is. What is younger is not even looked at.
@@ -98,8 +102,11 @@ func TestACleanupThatIsKilledHalfWayIsGoneOnWith(t *testing.T) {
 	t.Logf("gone on with: %d scanned, %d removed, %d pending in %s, verification included", report.Scanned, report.Removed, report.Pending, time.Since(began))
 	require.Zero(t, report.Pending)
 	require.Zero(t, report.Failed)
-	require.NotNil(t, report.Verified, report.NotVerified)
-	require.Zero(t, report.Verified.Damaged, report.Verified.DamagedRuns)
+	if report.Removed > 0 { // else the daemon had carried out all that was ordered before the kill
+		require.NotNil(t, report.Verified, report.NotVerified)
+		require.Zero(t, report.Verified.Damaged, report.Verified.DamagedRuns)
+	}
+	w.cli(t, "verify", "--all")
 	require.Equal(t, len(gone), erased(t, js))
 
 	want := slices.DeleteFunc(slices.Clone(all), func(run string) bool { return gone[run] })
