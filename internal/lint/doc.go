@@ -8,7 +8,7 @@
 //   - every package has a doc.go with its package comment;
 //   - tests wait on events, never with time.Sleep, and never skip without a reason;
 //   - no file names a path of somebody's machine;
-//   - imports go down the layers only: schema; kvstore and publisher; consumer; cmd;
+//   - a package imports what its row in the table of ARCHITECTURE.md allows, and each package has a row;
 //   - every exported error sentinel has a comment, and one that is more than its name;
 //   - a line of a page has at most 120 characters, outside tables, code blocks and single links.
 //

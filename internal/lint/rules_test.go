@@ -108,50 +108,6 @@ func machinePaths(name, text string) []string {
 	return findings
 }
 
-// forbidden tells, for each part of the module, what it must not import. The parts that are not named here stand on
-// the rule for all of them.
-var forbidden = map[string][]string{
-	"schema":                    {"kvstore", "publisher", "consumer", "internal/natsd", "internal/harness/natstest", "internal/failpoint", "github.com/nats-io"},
-	"kvstore":                   {"publisher", "consumer"},
-	"publisher":                 {"kvstore", "consumer"},
-	"internal/natsd":            {"schema", "kvstore", "publisher", "consumer"},
-	"internal/harness/natstest": {"schema", "kvstore", "publisher", "consumer"},
-}
-
-func within(target, part string) bool {
-	if !strings.Contains(part, ".") { // a part of this module
-		part = module + "/" + part
-	}
-	return target == part || strings.HasPrefix(target, part+"/")
-}
-
-func wrongImports(f file) []string {
-	denied := []string{"cmd"}
-	for part, extra := range forbidden {
-		// Tests may stand on what is beside or above them, the fences are for what is shipped.
-		if !f.isTest() && within(module+"/"+f.dir(), part) {
-			denied = append(denied, extra...)
-		}
-	}
-	if f.dir() == "cmd" || strings.HasPrefix(f.dir(), "cmd/") {
-		denied = denied[1:]
-	}
-	if !f.isTest() && !within(module+"/"+f.dir(), "internal/harness/mutant") {
-		denied = append(denied, "internal/harness/mutant") // the product knows of no mutant
-	}
-	var findings []string
-	for _, spec := range f.syntax.Imports {
-		target := strings.Trim(spec.Path.Value, `"`)
-		for _, part := range denied {
-			if within(target, part) {
-				findings = append(findings, fmt.Sprintf("%s:%d: %s must not import %s: see the layers in .golangci.yml",
-					f.path, f.line(spec.Pos()), f.dir(), target))
-			}
-		}
-	}
-	return findings
-}
-
 // bareSentinels looks at exported variables Err… of packages that others import.
 func bareSentinels(f file) []string {
 	if f.isTest() || f.generated() {
@@ -194,7 +150,6 @@ func each(t *testing.T, rule func(file) []string) {
 func TestFilesAreShort(t *testing.T)                    { each(t, tooLong) }
 func TestPackagesAreDocumented(t *testing.T)            { report(t, undocumentedPackages(goFiles(t))) }
 func TestTestsNeitherSleepNorSkipSilently(t *testing.T) { each(t, sleepsAndSkips) }
-func TestImportsGoDownTheLayers(t *testing.T)           { each(t, wrongImports) }
 func TestErrorSentinelsAreDocumented(t *testing.T)      { each(t, bareSentinels) }
 
 func TestNoFileNamesAMachine(t *testing.T) {
@@ -233,17 +188,6 @@ func TestEachRuleFindsWhatBreaksIt(t *testing.T) {
 		{"a Windows home", "a/a.go", "package a\nconst p = `C:\\Users\\jane`", pathsOf, `C:\Users\jane`},
 		{"a URL and a relative path", "a/a.go", "package a // https://example.com/home/jane ./work/x", pathsOf, ""},
 		{"an example's home", "a/a.go", "package a // /home/waymark/x", pathsOf, ""},
-		{"upwards", "kvstore/a.go", "package a\nimport _ \"" + module + "/consumer\"", wrongImports, "kvstore must not import"},
-		{"sideways", "publisher/a.go", "package a\nimport _ \"" + module + "/kvstore\"", wrongImports, "publisher must not import"},
-		{"from a package below", "kvstore/x/a.go", "package a\nimport _ \"" + module + "/consumer/y\"", wrongImports, "kvstore/x must not import"},
-		{"NATS in schema", "schema/a.go", "package a\nimport _ \"github.com/nats-io/nats.go\"", wrongImports, "schema must not import"},
-		{"a failpoint in schema", "schema/a.go", "package a\nimport _ \"" + module + "/internal/failpoint\"", wrongImports, "schema must not import"},
-		{"a mutant in the product", "cmd/a/a.go", "package a\nimport _ \"" + module + "/internal/harness/mutant\"", wrongImports, "cmd/a must not import"},
-		{"a mutant in a test", "consumer/a_test.go", "package a\nimport _ \"" + module + "/internal/harness/mutant\"", wrongImports, ""},
-		{"anything from cmd", "internal/x/a_test.go", "package a\nimport _ \"" + module + "/cmd/waymark\"", wrongImports, "must not import"},
-		{"cmd from cmd", "cmd/b/a.go", "package a\nimport _ \"" + module + "/cmd/waymark\"", wrongImports, ""},
-		{"downwards", "consumer/a.go", "package a\nimport _ \"" + module + "/kvstore\"", wrongImports, ""},
-		{"a similar name", "kvstore/a.go", "package a\nimport _ \"" + module + "/consumerish\"", wrongImports, ""},
 		{"a bare sentinel", "a/a.go", "package a\nvar ErrA = e()", bareSentinels, "ErrA has no comment"},
 		{"a bare sentinel in a group", "a/a.go", "package a\n// Errors of this package, all of them.\nvar (\n\tErrA = e()\n)", bareSentinels, "a/a.go:4"},
 		{"a sentinel with its name only", "a/a.go", "package a\n// ErrA is A.\nvar ErrA = e()", bareSentinels, "ErrA has no comment"},
