@@ -205,6 +205,13 @@ lint: $(LINT) ## run golangci-lint, layers and formatting included, and this pro
 	cd $(BENCHMARKS) && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	$(TIERS) test $(RECORD) -- ./internal/lint
 
+# Flags of "make structure": "-files consumer/...", "-against v1.2.0", "-binary".
+STRUCTUREFLAGS ?=
+
+.PHONY: structure
+structure: ## measure the code: lines, imports, exported names, methods (STRUCTUREFLAGS="-files consumer -against main~10"; -h lists them)
+	go run ./tools/structure $(STRUCTUREFLAGS)
+
 .PHONY: fmt
 fmt: $(LINT) ## format the code as lint wants it
 	$(LINT) fmt
