@@ -66,8 +66,6 @@ type Keys struct {
 	named map[string]Key
 	// since is the beginning of the first key.
 	since int64
-	// now: what is checked is being published now, whatever its record says.
-	now bool
 }
 
 // NoKeys are those of a fleet without keys: its control events are not checked.
@@ -102,16 +100,6 @@ func NewKeys(fleet string, keys []Key) (*Keys, error) {
 
 // Any reports whether the fleet has keys.
 func (k *Keys) Any() bool { return k != nil && len(k.named) > 0 }
-
-// Now returns the keys as they check what is about to be published, whatever time its record has: an import stores events anew.
-func (k *Keys) Now() *Keys {
-	if !k.Any() {
-		return k
-	}
-	now := *k
-	now.now = true
-	return &now
-}
 
 // Concern reports whether the fleet's keys decide about a record: it is one that needs a signature.
 func (k *Keys) Concern(rec *Record) bool {
@@ -177,17 +165,6 @@ func (e *Event) Sign(name, digest string, sign func([]byte) ([]byte, error)) err
 	return nil
 }
 
-// Unsign takes the signature and what belongs to it out of an event.
-func (e *Event) Unsign() {
-	if len(e.Extensions) == 0 {
-		return
-	}
-	e.Extensions = maps.Clone(e.Extensions)
-	for _, name := range []string{AttributeSigner, AttributeRunDigest, AttributeSignature} {
-		delete(e.Extensions, name)
-	}
-}
-
 // needsSignature reports whether an event says what only the daemon may say: it is a control event by its id or its type.
 // Of others the run tells: see [Head.unsigned].
 func needsSignature(e *Event) bool { return e.IsControl() || controlOnly(e.Name()) }
@@ -244,9 +221,6 @@ func (c *OpenCall) selfSettled(d *ToolSettledData) bool {
 // check says why an event that the server stored at a time must be refused, or "". bound: it counts at its place only.
 // own: no key signed it, and the fleet has keys.
 func (k *Keys) check(e *Event, stored int64) (refusal string, bound, own bool) {
-	if k != nil && k.now {
-		stored = 0
-	}
 	claims := e.Extensions[AttributeSignature] != ""
 	switch {
 	case k != nil && len(k.named) == 0, k != nil && stored != 0 && stored < k.since:

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/archive"
-	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 )
@@ -91,19 +90,7 @@ func (c importCmd) archive(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		keys, err := kvstore.NewKeyring(js, cl.fleet)
-		if err != nil {
-			return err
-		}
-		done, err := archive.Import(ctx, js, from, archive.Target{
-			Fleet: cl.fleet, Source: fleet, Keys: keys, As: c.As, Prefix: c.Prefix, Live: c.Live, Continue: c.Continue,
-		})
-		if errors.Is(err, keyring.ErrSigner) {
-			err = &failure{
-				code: exitRefused, what: err.Error(), err: err,
-				hint: "import as the fleet's daemon, which signs the control events of the archive: name its context with --context",
-			}
-		}
+		done, err := archive.Import(ctx, js, from, archive.Target{Fleet: cl.fleet, Source: fleet, Live: c.Live, Continue: c.Continue})
 		if err != nil && len(done) == 0 {
 			return err
 		}
@@ -117,12 +104,11 @@ func (c importCmd) archive(ctx context.Context, a *app) error {
 			if r.Since > 0 {
 				since = plural(r.Since, "message") + " since"
 			}
-			rows[i] = []string{r.Run, r.Was, r.Fate, string(r.Status), count(r.Records), r.Digest[:min(16, len(r.Digest))], since}
+			rows[i] = []string{r.Run, r.Fate, string(r.Status), count(r.Records), r.Digest[:min(16, len(r.Digest))], since}
 		}
 		if !a.cli.JSON {
 			failures = append(failures, printTable(a.stdout, []column{
 				{title: "run"},
-				{title: "was"},
 				{title: "fate"},
 				{title: "status"},
 				{title: "messages", right: true, drop: 2},
@@ -137,7 +123,7 @@ func (c importCmd) archive(ctx context.Context, a *app) error {
 	})
 }
 
-// confirm asks the daemon for a run that was imported: its digest must be the one that was worked out.
+// confirm asks the daemon for a run that was imported: its digest must be that of the archive.
 func (c importCmd) confirm(ctx context.Context, fleet *publisher.Fleet, r archive.Imported) error {
 	if r.Since > 0 || c.Live {
 		return nil // it has gone on, or may have

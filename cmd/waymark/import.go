@@ -29,8 +29,6 @@ type importCmd struct {
 	TakeOver bool `help:"Continue runs that another executor has and has not ended, which fences it, and runs that a person cancelled."`
 
 	Archive  string   `placeholder:"FILE" help:"Import the runs of an archive that waymark export --archive made, instead of transcripts."`
-	As       string   `placeholder:"ID" help:"New id of the only run of the archive."`
-	Prefix   string   `placeholder:"TEXT" help:"Put before the ids of all runs of the archive."`
 	Live     bool     `help:"Import runs of the archive that have not ended, too: the fleet's executors will go on with them."`
 	Continue bool     `help:"Add the rest to a run of which the fleet has the beginning, as an import that was interrupted leaves it."`
 	MaxSize  byteSize `default:"64GiB" placeholder:"SIZE" help:"Most that the archive may be when unpacked (default: 64GiB)."`
@@ -44,15 +42,13 @@ func (importCmd) Help() string {
 		`end in .json, .jsonl, .ndjson or .traj are looked at, and those that are transcripts are imported; links are not followed. Runs of files ` +
 		`of the same name get the directory's name in their ids, unless they were imported under another before.
 
-A run of an archive comes back under its id, with the same bytes and the same digest, or under another with --as or --prefix: its events then ` +
-		`name that one, and everything else stays. The whole archive is checked before anything is written. A run that is there is never written ` +
-		`over: when it is the very same, that is said and nothing is done.
+A run of an archive comes back under its id, with the same bytes and the same digest, in a fleet of the same name. The whole archive is checked ` +
+		`before anything is written. A run that is there is never written over: when it is the very same, that is said and nothing is done.
 
 Examples:
   waymark import sessions/*.jsonl
   waymark import --dry-run sessions
-  waymark import --archive runs.waymark
-  waymark import --archive runs.waymark --prefix from-staging-`
+  waymark import --archive runs.waymark`
 }
 
 // Fates of a run that was imported.
@@ -131,14 +127,12 @@ func (c importCmd) Run(ctx context.Context, a *app) error {
 		return fail(exitUsage, "import transcripts and archives one after the other", "--archive is given beside transcripts or their flags")
 	case c.Archive != "" && (c.DryRun || c.TakeOver):
 		return fail(exitUsage, "leave them out: an archive is checked before anything is written", "--dry-run and --take-over are of transcripts")
-	case c.Archive != "" && c.As != "" && c.Prefix != "":
-		return fail(exitUsage, "leave out one of them", "--as and --prefix are both given")
 	case c.Archive != "":
 		return c.archive(ctx, a)
 	case len(c.File) == 0:
 		return fail(exitUsage, "name transcripts, or an archive with --archive FILE", "there is nothing to import")
-	case c.As != "" || c.Prefix != "" || c.Live || c.Continue:
-		return fail(exitUsage, "use --run-id for a transcript", "--as, --prefix, --live and --continue are of archives")
+	case c.Live || c.Continue:
+		return fail(exitUsage, "leave them out", "--live and --continue are of archives")
 	}
 	if c.Jobs < 1 || c.Jobs > 256 {
 		return fail(exitUsage, "use 1 to 256", "--jobs %d is out of range", c.Jobs)

@@ -141,11 +141,6 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "r1.waymark")
 	requireHas(t, s.as(t, fleet, access.Operator, 0, "export", "r1", "--archive", file), "completed")
 	requireHas(t, s.as(t, fleet, access.Operator, 0, "import", "--archive", file), "already there")
-	// Under another id the takeover in it is signed anew, which is the daemon's to do.
-	requireHas(t, s.as(t, fleet, access.Operator, int(exitRefused), "import", "--archive", file, "--as", "r1-again"), "import as the fleet's daemon")
-	requireHas(t, s.as(t, fleet, access.Daemon, 0, "import", "--archive", file, "--as", "r1-again"), "imported")
-	requireHas(t, s.as(t, fleet, access.Daemon, 0, "import", "--archive", file, "--as", "r1-again"), "already there")
-	s.as(t, fleet, access.Observer, int(exitRefused), "import", "--archive", file, "--as", "r1-more")
 
 	// The daemon's key backs the fleet up, and nobody else's.
 	saved := filepath.Join(t.TempDir(), "saved")

@@ -24,9 +24,7 @@ func TestARunComesBackUnderItsNameAsItWas(t *testing.T) {
 	done, err := other.importing(b, nil)
 	require.NoError(t, err)
 	require.Equal(t, archive.FateImported, done[0].Fate)
-	_, was := w.contentOf("r1")
-	_, is := other.contentOf("r1")
-	require.Equal(t, was, is, "every message, byte for byte")
+	require.Equal(t, w.recordsOf("r1"), other.recordsOf("r1"), "every message, byte for byte")
 	before, after := w.state("r1"), other.state("r1")
 	require.Equal(t, before.Head.Digest, after.Head.Digest)
 	require.Equal(t, before.Head.Digest, done[0].Digest)
@@ -35,46 +33,6 @@ func TestARunComesBackUnderItsNameAsItWas(t *testing.T) {
 	require.Equal(t, before.Calls, after.Calls)
 	require.NotZero(t, after.Head.Counts.DeadLetters)
 	require.Equal(t, before.Head.Counts, after.Head.Counts)
-}
-
-func TestARunUnderAnotherNameHasTheSameContent(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "alpha")
-	w.eventful("r1")
-	b, m := w.export(false, "r1")
-	for _, c := range []struct {
-		name  string
-		to    *world
-		as    string
-		label string
-	}{
-		{"in its own fleet", w, "r2", "alpha"},
-		{"in another fleet", newWorld(t, "omega"), "r1-imported", "omega"},
-		{"in another fleet, under its own id", newWorld(t, "omega"), "r1", "omega"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			done, err := c.to.importing(b, func(to *archive.Target) { to.As = c.as })
-			require.NoError(t, err)
-			require.NotEqual(t, m.Runs[0].Digest, done[0].Digest, "its events name another run, or fleet")
-			sum, _ := c.to.contentOf(c.as)
-			require.Equal(t, m.Runs[0].Content, sum)
-			before, after := w.state("r1"), c.to.state(c.as)
-			require.Equal(t, done[0].Digest, after.Head.Digest, "as it was worked out, the daemon has it")
-			require.Equal(t, before.Head.Counts, after.Head.Counts, "nothing more was refused")
-			require.Empty(t, after.Head.Gaps)
-			require.Equal(t, texts(before), texts(after))
-			require.Equal(t, before.Head.Epoch, after.Head.Epoch)
-			require.Equal(t, before.Head.Handoffs[0].ChildRun, after.Head.Handoffs[0].ChildRun)
-			require.Equal(t, schema.HandoffStatusAccepted, after.Head.Handoffs[0].Status)
-			require.Equal(t, "looked-at", after.Head.Marks[0].Name)
-			at, err := c.to.fleet.GetAt(t.Context(), c.as, schema.Point{Kind: schema.PointMark, Name: "looked-at"})
-			require.NoError(t, err)
-			require.Equal(t, schema.StatusRunning, at.Head.Status)
-			for i := range after.Calls {
-				require.Equal(t, before.Calls[i].Result, after.Calls[i].Result)
-			}
-		})
-	}
 }
 
 func texts(s *schema.State) []string {
@@ -89,28 +47,21 @@ func texts(s *schema.State) []string {
 	return list
 }
 
-func TestImportingTheSameArchiveAgainChangesNothing(t *testing.T) {
+func TestImport_SameArchiveAgain_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
 	w.eventful("r1")
 	b, _ := w.export(false, "r1")
-	for _, as := range []string{"", "copy"} {
-		_, err := other.importing(b, func(to *archive.Target) { to.As = as })
-		require.NoError(t, err)
-		id := as
-		if id == "" {
-			id = "r1"
-		}
-		_, was := other.contentOf(id)
-		done, err := other.importing(b, func(to *archive.Target) { to.As = as })
-		require.NoError(t, err)
-		require.Equal(t, archive.FateThere, done[0].Fate)
-		require.Zero(t, done[0].Since)
-		_, is := other.contentOf(id)
-		require.Equal(t, was, is)
-	}
+	_, err := other.importing(b, nil)
+	require.NoError(t, err)
+	was := other.recordsOf("r1")
+	done, err := other.importing(b, nil)
+	require.NoError(t, err)
+	require.Equal(t, archive.FateThere, done[0].Fate)
+	require.Zero(t, done[0].Since)
+	require.Equal(t, was, other.recordsOf("r1"))
 	// The run that it was made of is the very same, too.
-	done, err := w.importing(b, nil)
+	done, err = w.importing(b, nil)
 	require.NoError(t, err)
 	require.Equal(t, archive.FateThere, done[0].Fate)
 	r, err := w.executor("exec-3").Resume(t.Context(), "r1", publisher.ResumeSpec{Reason: schema.TakeoverReopen})
@@ -122,6 +73,18 @@ func TestImportingTheSameArchiveAgainChangesNothing(t *testing.T) {
 	require.EqualValues(t, 2, done[0].Since, "it went on since")
 }
 
+// Events name their fleet, in their source.
+func TestImport_FleetOfAnotherName_IsRefused(t *testing.T) {
+	t.Parallel()
+	w, other := newWorld(t, "alpha"), newWorld(t, "omega")
+	require.NoError(t, w.start("r1").End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
+	b, _ := w.export(false, "r1")
+	_, err := other.importing(b, nil)
+	require.ErrorIs(t, err, archive.ErrOtherFleet)
+	_, err = other.fleet.Get(t.Context(), "r1")
+	require.ErrorIs(t, err, publisher.ErrRunNotFound)
+}
+
 func TestAnImportOverAnExistingRunIsRefused(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
@@ -129,13 +92,12 @@ func TestAnImportOverAnExistingRunIsRefused(t *testing.T) {
 	b, _ := w.export(false, "r1")
 	x := other.start("r1")
 	require.NoError(t, x.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
-	_, was := other.contentOf("r1")
+	was := other.recordsOf("r1")
 	_, err := other.importing(b, nil)
 	require.ErrorIs(t, err, archive.ErrRunExists)
 	_, err = other.importing(b, func(to *archive.Target) { to.Continue = true })
 	require.ErrorIs(t, err, archive.ErrRunExists)
-	_, is := other.contentOf("r1")
-	require.Equal(t, was, is, "nothing was written")
+	require.Equal(t, was, other.recordsOf("r1"), "nothing was written")
 	_, err = other.fleet.Get(t.Context(), "r1-child")
 	require.ErrorIs(t, err, publisher.ErrRunNotFound)
 }
@@ -146,8 +108,7 @@ func TestAnImportThatBrokeOffIsContinuedWhenAskedTo(t *testing.T) {
 	w.eventful("r1")
 	b, m := w.export(false, "r1")
 	// What a crash between two batches leaves: the run's beginning.
-	_, records := w.contentOf("r1")
-	for _, r := range records[:7] {
+	for _, r := range w.recordsOf("r1")[:7] {
 		_, err := other.js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.NamesOf("alpha", 0).EventSubject("r1"), Header: r.Header, Data: r.Body})
 		require.NoError(t, err)
 	}
@@ -199,30 +160,33 @@ func TestForksComeWithTheirBases(t *testing.T) {
 	other := newWorld(t, "alpha")
 	_, err = other.importing(lone, nil)
 	require.ErrorIs(t, err, archive.ErrBase)
-	for _, prefix := range []string{"", "old-"} {
-		_, err = other.importing(whole, func(to *archive.Target) { to.Prefix = prefix })
-		require.NoError(t, err)
-		before, after := w.state("second"), other.state(prefix+"second")
-		require.Equal(t, texts(before), texts(after), "with what it took over")
-		require.Len(t, after.Calls, 4)
-		require.Equal(t, before.Calls[1].Result, after.Calls[1].Result)
-		require.Equal(t, prefix+"fork", after.Head.Base.Run)
-		require.Zero(t, after.Head.Counts.DeadLetters)
-		done, err := other.importing(whole, func(to *archive.Target) { to.Prefix = prefix })
-		require.NoError(t, err)
-		require.Equal(t, archive.FateThere, done[2].Fate)
-	}
+	_, err = other.importing(whole, nil)
+	require.NoError(t, err)
+	before, after := w.state("second"), other.state("second")
+	require.Equal(t, texts(before), texts(after), "with what it took over")
+	require.Len(t, after.Calls, 4)
+	require.Equal(t, before.Calls[1].Result, after.Calls[1].Result)
+	require.Equal(t, "fork", after.Head.Base.Run)
+	require.Zero(t, after.Head.Counts.DeadLetters)
+	done, err := other.importing(whole, nil)
+	require.NoError(t, err)
+	require.Equal(t, archive.FateThere, done[2].Fate)
 	// The bases are there now.
-	done, err := other.importing(lone, nil)
+	done, err = other.importing(lone, nil)
 	require.NoError(t, err)
 	require.Equal(t, archive.FateThere, done[0].Fate)
-	// Under a name of its own the fork stands on the base of before.
-	_, err = other.importing(lone, func(to *archive.Target) { to.As = "third" })
+	// A base of the fleet serves as one of the archive.
+	third := newWorld(t, "alpha")
+	bases, _ := w.export(true, "fork")
+	_, err = third.importing(bases, nil)
 	require.NoError(t, err)
-	require.Equal(t, "fork", other.state("third").Head.Base.Run)
+	done, err = third.importing(lone, nil)
+	require.NoError(t, err)
+	require.Equal(t, archive.FateImported, done[0].Fate)
+	require.Equal(t, texts(before), texts(third.state("second")))
 }
 
-// What the other run began behind the point is known when a fork is made, and comes with the fork, under whatever name.
+// What the other run began behind the point is known when a fork is made, and comes with the fork.
 func TestAForkComesWithWhatItsBaseBeganLater(t *testing.T) {
 	t.Parallel()
 	w, other := newWorld(t, "alpha"), newWorld(t, "alpha")
@@ -241,12 +205,11 @@ func TestAForkComesWithWhatItsBaseBeganLater(t *testing.T) {
 	require.NoError(t, fork.Publish(t.Context(), &schema.ToolReturnedData{ToolCallID: "c2", Result: []byte("2")}, 1))
 
 	b, _ := w.export(true, "fork")
-	_, err = other.importing(b, func(to *archive.Target) { to.Prefix, to.Live = "old-", true })
+	_, err = other.importing(b, func(to *archive.Target) { to.Live = true })
 	require.NoError(t, err)
-	before, after := w.state("fork"), other.state("old-fork")
+	before, after := w.state("fork"), other.state("fork")
 	require.Zero(t, after.Head.Counts.DeadLetters)
 	require.Equal(t, "origin", before.Head.OpenCalls[0].Scope)
-	before.Head.OpenCalls[0].Scope = "old-origin"
 	require.Equal(t, before.Head.OpenCalls, after.Head.OpenCalls)
 	require.Len(t, after.Head.HeldCalls(), 1, "c1 had its effect in the run that was forked")
 	require.Equal(t, schema.OutcomeReturned, after.Calls[1].Outcome)
@@ -270,10 +233,9 @@ func TestARunOfManyEventsIsSeveralEntriesAndBatches(t *testing.T) {
 	b, m := w.export(false, "r1")
 	require.Len(t, m.Entries, 3)
 	require.EqualValues(t, 2300, m.Runs[0].Records)
-	_, err := other.importing(b, func(to *archive.Target) { to.As, to.Live = "r9", true })
+	_, err := other.importing(b, func(to *archive.Target) { to.Live = true })
 	require.NoError(t, err)
-	sum, _ := other.contentOf("r9")
-	require.Equal(t, m.Runs[0].Content, sum)
+	require.Equal(t, w.recordsOf("r1"), other.recordsOf("r1"))
 }
 
 func TestARunThatIsNotThereIsNotExported(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package archive keeps runs in one file, and brings them back into a fleet, under the same ids or others.
+// Package archive keeps runs in one file, and brings them back into a fleet.
 //
 // # What it owns
 //
@@ -17,10 +17,8 @@
 // the form above, each once and in order, each with its size and sum; every run folds to the digest that the manifest has. Entries
 // are never written to a disk under a name of the archive's.
 //
-// [Import] publishes a run as executors do, by compare-and-set on its subject: a run that is there is never written over. Under its
-// own id and in a fleet of the same name its events are the same bytes, so that the digest is. Under another id or in another fleet every
-// event names that run, which changes its id and the digest, and with them what takeovers and accepted hand-offs
-// say of them; texts, calls, results, epochs, sequences, turns, times and idempotency keys stay. [ContentSum] is over what stays.
+// [Import] publishes a run as executors do, by compare-and-set on its subject: a run that is there is never written over. It comes back
+// under its own id, in a fleet of the same name whose keys accept it, as the same bytes: so the digest is the same.
 //
 // # On failure
 //

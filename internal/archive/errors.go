@@ -15,7 +15,11 @@ var (
 	ErrDamaged = errors.New("the archive is damaged")
 	// ErrFormat comes for an archive of a later version.
 	ErrFormat = errors.New("unknown format of an archive")
-	// ErrRunExists comes when the fleet has another run of that id. Nothing was written. Import it under another id.
+	// ErrOtherFleet comes for an archive of a fleet of another name: events name their fleet. Nothing was written.
+	ErrOtherFleet = errors.New("the archive is of another fleet")
+	// ErrOtherKeys comes for a run with control events that the fleet's keys of today do not accept. Nothing was written.
+	ErrOtherKeys = errors.New("the keys of the fleet refuse events of the run")
+	// ErrRunExists comes when the fleet has another run of that id. Nothing was written.
 	ErrRunExists = errors.New("the fleet has a run of that id")
 	// ErrPartly comes when the fleet has the run's beginning, as an import that broke off leaves it, or an earlier copy. Nothing
 	// was written. It can be continued.

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,27 +40,19 @@ const (
 
 // Target says into which fleet runs are imported, and how.
 type Target struct {
-	// Fleet to import into. Required.
+	// Fleet to import into, of the name that the archive has. Required.
 	Fleet string
 	// Source reads what the fleet has. Required.
 	Source Source
-	// Keys of the fleet, with the signer of whoever imports. Required.
-	Keys *keyring.Ring
-	// As is the new id of the only run of the archive; Prefix is put before the ids of all. Both empty keep the ids.
-	As, Prefix string
 	// Live allows runs that have not ended: executors of the fleet will go on with them.
 	Live bool
 	// Continue adds to a run of which the fleet has the beginning.
 	Continue bool
-	// OnRun is called with each run once it is there. It may be nil.
-	OnRun func(Imported)
 }
 
 // Imported is what became of one run.
 type Imported struct {
-	// Run as it is called now, and in the archive.
 	Run string `json:"run"`
-	Was string `json:"was"`
 	// Fate is imported, continued or already there.
 	Fate    string        `json:"fate"`
 	Status  schema.Status `json:"status"`
@@ -69,20 +60,23 @@ type Imported struct {
 	// Before is how many of them were there already, Since how many came behind them.
 	Before int64 `json:"records_before,omitzero"`
 	Since  int64 `json:"records_since,omitzero"`
-	// Digest of the run behind its last event of the archive: as in the archive when nothing was renamed.
+	// Digest of the run behind its last event of the archive.
 	Digest string `json:"digest"`
-	// Content is the run's [ContentSum], which is always that of the archive.
-	Content string `json:"content"`
 }
 
-// errOther ends a comparison with a run that is another one.
-var errOther = errors.New("it is another run")
+var (
+	// errOther ends a comparison with a run that is another one.
+	errOther = errors.New("it is another run")
+	// errFound ends a search.
+	errFound = errors.New("it is found")
+)
 
-// Import brings the runs of an archive into a fleet. What every run will be is worked out before the first is written; runs that
-// are there are compared then. It returns [ErrRunExists], [ErrPartly], [ErrNotEnded], [ErrBase], [ErrOpening], and the publisher's errors.
+// Import brings the runs of an archive into a fleet. Every run is checked, and compared with a run of its id that is there, before the
+// first is written. It returns [ErrOtherFleet], [ErrOtherKeys], [ErrRunExists], [ErrPartly], [ErrNotEnded], [ErrBase], [ErrOpening], and the
+// publisher's errors.
 func Import(ctx context.Context, js jetstream.JetStream, a *Archive, to Target) ([]Imported, error) {
-	if to.As != "" && len(a.Manifest.Runs) != 1 {
-		return nil, fmt.Errorf("one name for %d runs: %w", len(a.Manifest.Runs), ErrRunExists)
+	if to.Fleet != a.Manifest.Fleet {
+		return nil, fmt.Errorf("%w: the archive is of fleet %s, this one is %s", ErrOtherFleet, a.Manifest.Fleet, to.Fleet)
 	}
 	settings, _, err := kvstore.NewFleets(js).Get(ctx, to.Fleet)
 	if err != nil {
@@ -91,12 +85,11 @@ func Import(ctx context.Context, js jetstream.JetStream, a *Archive, to Target) 
 	if settings.Opening {
 		return nil, ErrOpening
 	}
-	keys, err := to.Keys.Keys(ctx)
+	keys, err := keyring.Parse(to.Fleet, settings.Keys)
 	if err != nil {
 		return nil, err
 	}
 	im := &importer{js: js, a: a, to: &to, settings: settings, keys: keys}
-	im.sign = func(e *schema.Event, digest string) error { return to.Keys.Sign(ctx, e, digest) }
 	var errs []error
 	for i := range a.Manifest.Runs {
 		if err := im.plan(ctx, &a.Manifest.Runs[i]); err != nil {
@@ -112,9 +105,6 @@ func Import(ctx context.Context, js jetstream.JetStream, a *Archive, to Target) 
 			return done, fmt.Errorf("run %s: %w", p.is.Run, err)
 		}
 		done = append(done, p.is)
-		if to.OnRun != nil {
-			to.OnRun(p.is)
-		}
 	}
 	return done, nil
 }
@@ -125,10 +115,7 @@ type importer struct {
 	to       *Target
 	settings kvstore.FleetSettings
 	keys     *schema.Keys
-	sign     func(e *schema.Event, digest string) error
 	plans    []*plan
-	// bases are the heads of runs that forks of the archive begin with, by the fork's id in the archive.
-	bases map[string]*schema.Base
 }
 
 // plan is what is to be done with one run.
@@ -136,39 +123,20 @@ type plan struct {
 	was   *Run
 	is    Imported
 	names schema.Names
-	base  *schema.Base
-	// rewinds are the numbers of the records that the run goes on behind later.
-	rewinds []int64
-	blobs   map[string]bool
 	// last is the stream sequence of the run's last message that is there.
 	last uint64
 }
 
-func (im *importer) name(run string) string {
-	if im.to.As != "" {
-		return im.to.As
-	}
-	return im.to.Prefix + run
-}
-
-func (im *importer) renamed(p *plan) *renamed {
-	return newRenamed(rekeyed{im.a.Keys, im.keys, im.sign}, im.a.Manifest.Fleet, im.to.Fleet, p.was.Run, p.is.Run, p.base, p.rewinds)
-}
-
-// plan works out what a run will be, compares it with what the fleet has, and refuses what must not be.
+// plan compares a run with what the fleet has, and refuses what must not be imported.
 func (im *importer) plan(ctx context.Context, was *Run) error {
-	p := &plan{was: was, is: Imported{Run: im.name(was.Run), Was: was.Run, Status: was.Status, Records: was.Records}}
-	if err := schema.CheckName("run id", p.is.Run); err != nil {
-		return err
-	}
+	p := &plan{was: was, is: Imported{Run: was.Run, Status: was.Status, Records: was.Records, Digest: was.Digest}}
 	if !was.Status.Terminal() && !im.to.Live {
 		return fmt.Errorf("%w: it is %s", ErrNotEnded, was.Status)
 	}
-	if err := im.baseOf(ctx, p); err != nil {
-		return err
-	}
-	if err := im.workOut(p); err != nil {
-		return err
+	if was.Base != nil {
+		if err := im.findBase(ctx, was.Base); err != nil {
+			return err
+		}
 	}
 	if err := im.place(ctx, p); err != nil {
 		return err
@@ -178,94 +146,48 @@ func (im *importer) plan(ctx context.Context, was *Run) error {
 			return err
 		}
 	}
+	if p.is.Fate != FateThere {
+		if err := im.accepted(p); err != nil {
+			return err
+		}
+	}
 	im.plans = append(im.plans, p)
 	return nil
 }
 
-// workOut renames the run once, so that everything that can be wrong with it is known before anything is written, and keeps
-// what forks of it in the same archive begin with.
-func (im *importer) workOut(p *plan) error {
-	var forks []*Run
-	for i := range im.a.Manifest.Runs {
-		if b := im.a.Manifest.Runs[i].Base; b != nil && b.Run == p.was.Run {
-			forks = append(forks, &im.a.Manifest.Runs[i])
-		}
-	}
-	if err := im.rewindsOf(p); err != nil {
-		return err
-	}
-	r, t := im.renamed(p), newTally(im.keys.Now(), p.is.Run)
-	err := im.a.records(p.was.Run, func(rec *schema.Record) error {
-		is, err := r.next(rec)
-		if err != nil {
-			return err
-		}
-		t.add(&is)
-		for _, fork := range forks {
-			if !at(&r.old, fork.Base) {
-				continue
-			}
-			point, err := schema.ParsePoint(fork.Base.Point)
-			if err != nil {
-				return err
-			}
-			if im.bases == nil {
-				im.bases = map[string]*schema.Base{}
-			}
-			base := schema.BaseOf(point, t.head.Records, &t.head, nil) // what it began later is said by the fork
-			unplaced(base)
-			im.bases[fork.Run] = base
-		}
+// accepted folds a run by the keys of the fleet that it goes to: events that were signed for other keys would be refused there.
+func (im *importer) accepted(p *plan) error {
+	t := newTally(im.keys, p.was.Run)
+	if err := im.a.records(p.was.Run, func(rec *schema.Record) error {
+		rec.Stored = 0 // it is stored anew
+		t.add(rec)
 		return nil
-	})
-	if err != nil {
+	}); err != nil {
 		return err
 	}
-	p.is.Digest, p.is.Content, p.blobs = t.head.Digest, t.content.String(), t.blobs
-	if p.is.Content != p.was.Content {
-		return damaged("", "run %s would have content %.16s… under the name %s, it has %.16s…", p.was.Run, p.is.Content, p.is.Run, p.was.Content)
+	if differs := t.same(p.was); differs != "" {
+		return fmt.Errorf("%w: %s", ErrOtherKeys, differs)
 	}
 	return nil
 }
 
-// rewindsOf looks for the records that a run goes on behind: what their rewinds say of the run there follows from its name.
-func (im *importer) rewindsOf(p *plan) error {
-	return im.a.records(p.was.Run, func(rec *schema.Record) error {
-		// What is no event stays as it is.
-		if e, err := schema.Decode(rec.Header, rec.Body); err == nil && rewoundTo(e) != 0 {
-			p.rewinds = append(p.rewinds, rewoundTo(e))
-		}
-		return nil
-	})
-}
-
-// at reports whether a run stands where a fork of it begins.
-func at(h *schema.Head, base *schema.BaseRef) bool {
-	return h.Position.ID == base.Position.ID && h.Digest == base.Digest
-}
-
-// baseOf finds what a fork begins with: in the archive, where its name may be another now, or in the fleet.
-func (im *importer) baseOf(ctx context.Context, p *plan) error {
-	b := p.was.Base
-	if b == nil {
-		return nil
+// findBase finds what a fork begins with: in the archive, or in the fleet.
+func (im *importer) findBase(ctx context.Context, b *schema.BaseRef) error {
+	keys, read := im.keys, func(yield func(*schema.Record) error) error {
+		return im.to.Source.Events(ctx, b.Run, func(rec schema.Record) error { return yield(&rec) })
 	}
-	if base := im.bases[p.was.Run]; base != nil {
-		if base.Run != b.Run || base.Digest != b.Digest {
-			p.base = base
-		}
-		return nil
+	if _, err := im.a.Manifest.Run(b.Run); err == nil {
+		keys, read = im.a.Keys, func(yield func(*schema.Record) error) error { return im.a.records(b.Run, yield) }
 	}
-	t, found := newTally(im.keys, b.Run), false
-	err := im.to.Source.Events(ctx, b.Run, func(rec schema.Record) error {
-		t.add(&rec)
-		if found = at(&t.head, b); found {
-			return errOther
+	t := newTally(keys, b.Run)
+	err := read(func(rec *schema.Record) error {
+		if t.add(rec); t.head.Position.ID == b.Position.ID && t.head.Digest == b.Digest {
+			return errFound
 		}
 		return nil
 	})
 	switch {
-	case found:
+	case errors.Is(err, errFound):
 		return nil
 	case err == nil, errors.Is(err, publisher.ErrRunNotFound):
 		return fmt.Errorf("%w: run %s up to message %d", ErrBase, b.Run, b.Records)
@@ -292,19 +214,14 @@ func (im *importer) place(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// compare compares a run that is there with what it would be.
+// compare compares a run that is there with that of the archive.
 func (im *importer) compare(ctx context.Context, p *plan) error {
 	there, stop := make(chan *schema.Record), make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
-		r := im.renamed(p)
 		err := im.a.records(p.was.Run, func(rec *schema.Record) error {
-			is, err := r.next(rec)
-			if err != nil {
-				return err
-			}
 			select {
-			case there <- &is:
+			case there <- rec:
 				return nil
 			case <-stop:
 				return errOther
@@ -365,15 +282,13 @@ func (im *importer) write(ctx context.Context, p *plan) error {
 	if err := im.writeBlobs(ctx, p); err != nil {
 		return err
 	}
-	r := im.renamed(p)
 	var batch []*nats.Msg
 	size, n := 0, int64(0)
 	err := im.a.records(p.was.Run, func(rec *schema.Record) error {
-		is, err := r.next(rec)
-		if n++; err != nil || n <= p.is.Before {
-			return err
+		if n++; n <= p.is.Before {
+			return nil
 		}
-		msg := &nats.Msg{Subject: p.names.EventSubject(p.is.Run), Header: nats.Header(maps.Clone(is.Header)), Data: slices.Clone(is.Body)}
+		msg := &nats.Msg{Subject: p.names.EventSubject(p.is.Run), Header: nats.Header(maps.Clone(rec.Header)), Data: slices.Clone(rec.Body)}
 		if msg.Header == nil {
 			msg.Header = nats.Header{}
 		}
@@ -428,7 +343,7 @@ func (im *importer) publish(ctx context.Context, p *plan, batch []*nats.Msg) err
 
 // writeBlobs stores what the run's events refer to, before them.
 func (im *importer) writeBlobs(ctx context.Context, p *plan) error {
-	if len(p.blobs) == 0 {
+	if p.was.Blobs == 0 {
 		return nil
 	}
 	store, err := blob.Open(ctx, im.js, schema.BlobBucket(im.to.Fleet))
@@ -449,13 +364,4 @@ func (im *importer) writeBlobs(ctx context.Context, p *plan) error {
 		}
 		return nil
 	})
-}
-
-// Describe is one line about a run, for people.
-func (i *Imported) Describe() string {
-	s := i.Was
-	if i.Run != i.Was {
-		s += " as " + i.Run
-	}
-	return strings.Join([]string{s, i.Fate, fmt.Sprintf("%d messages", i.Records)}, ", ")
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/archive"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -95,5 +97,31 @@ func TestArchive_KeysExchanged_IsRefused(t *testing.T) {
 		changed[0] = file("keys.json", []byte(change(string(entries[0].content))))
 		_, err := archive.Open(bytes.NewReader(pack(t, changed)), archive.Limits{})
 		require.Error(t, err, what)
+	}
+}
+
+// TestImport_KeysOfToday_DecideAboutControlEvents: the fleet has the key that signed, or another.
+func TestImport_KeysOfToday_DecideAboutControlEvents(t *testing.T) {
+	t.Parallel()
+	_, signed := daemonKey(t)
+	other, err := nkeys.CreateUser()
+	require.NoError(t, err)
+	public, err := other.PublicKey()
+	require.NoError(t, err)
+	b := keyedArchive(t)
+	for key, want := range map[string]error{signed: nil, public: archive.ErrOtherKeys, "": archive.ErrOtherKeys} {
+		w := newWorld(t, "alpha")
+		if key != "" {
+			_, err := kvstore.NewFleets(w.js).AddKey(t.Context(), "alpha", key)
+			require.NoError(t, err)
+		}
+		done, err := w.importing(b, nil)
+		require.ErrorIs(t, err, want)
+		if want == nil {
+			require.Equal(t, archive.FateImported, done[0].Fate)
+			continue
+		}
+		_, err = w.fleet.Get(t.Context(), "r1")
+		require.ErrorIs(t, err, publisher.ErrRunNotFound)
 	}
 }

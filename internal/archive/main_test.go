@@ -14,7 +14,6 @@ import (
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/archive"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -99,7 +98,7 @@ func (w *world) turn(r *publisher.Run, id string, result any) {
 // large is a result that goes to the blob store.
 var large = strings.Repeat("a large result, ", 1<<10)
 
-// eventful is a run with nearly everything that names the run, or follows from its digest: blobs, a takeover, a hand-off that
+// eventful is a run with nearly everything that a run may have: blobs, a takeover, a hand-off that
 // was accepted, a mark, events that the fold refused.
 func (w *world) eventful(id string) {
 	w.tb.Helper()
@@ -154,7 +153,7 @@ func opened(tb testing.TB, b []byte) *archive.Archive {
 
 func (w *world) importing(b []byte, change func(*archive.Target)) ([]archive.Imported, error) {
 	w.tb.Helper()
-	to := archive.Target{Fleet: w.name, Source: w.fleet, Keys: keyless()}
+	to := archive.Target{Fleet: w.name, Source: w.fleet}
 	if change != nil {
 		change(&to)
 	}
@@ -170,21 +169,13 @@ func (w *world) state(id string) *schema.State {
 	return s
 }
 
-// contentOf is the sum of what a fleet has of a run, and its records.
-func (w *world) contentOf(id string) (sum string, records []schema.Record) {
+// recordsOf are the records that a fleet has of a run.
+func (w *world) recordsOf(id string) (records []schema.Record) {
 	w.tb.Helper()
-	h, c := schema.NewHead(w.name, id), archive.NewContentSum()
 	require.NoError(w.tb, w.fleet.Events(w.tb.Context(), id, func(r schema.Record) error {
-		v := h.Apply(schema.NoKeys, &r)
-		c.Add(id, &r, &v)
 		r.Stream, r.Stored, r.Behind = 0, 0, 0
 		records = append(records, r)
 		return nil
 	}))
-	return c.String(), records
-}
-
-// keyless is the ring of a fleet without keys.
-func keyless() *keyring.Ring {
-	return keyring.New("alpha", func(context.Context) ([]schema.FleetKey, error) { return nil, nil }, nil, nil)
+	return records
 }

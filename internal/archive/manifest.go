@@ -81,8 +81,6 @@ type Run struct {
 	Events  int64 `json:"events"`
 	// Digest of the run behind its last event.
 	Digest string `json:"digest"`
-	// Content is the run's [ContentSum].
-	Content string `json:"content"`
 	// Blobs that its events refer to.
 	Blobs int `json:"blobs,omitzero"`
 	// Base of a fork.

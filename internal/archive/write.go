@@ -37,8 +37,6 @@ type Export struct {
 	Bases bool
 	// Made is when.
 	Made time.Time
-	// OnRun is called with each run once it is in the archive. It may be nil.
-	OnRun func(Run)
 }
 
 // Write writes an archive of runs as they are now. What was written before an error is no archive. It returns [ErrIncomplete]
@@ -179,10 +177,6 @@ func (x *exporter) run(ctx context.Context, run string, depth int) error {
 		}
 	}
 	x.done[run] = true
-	is := t.run()
-	x.m.Runs = append(x.m.Runs, is)
-	if x.what.OnRun != nil {
-		x.what.OnRun(is)
-	}
+	x.m.Runs = append(x.m.Runs, t.run())
 	return nil
 }
