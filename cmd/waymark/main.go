@@ -1,3 +1,5 @@
+// Command waymark keeps fleets of AI agents recoverable: the daemon and the operator's commands in one binary. The grammar and all commands
+// are in internal/cli; this package turns signals into a context, and is the only place that exits.
 package main
 
 import (
@@ -5,6 +7,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/waymarkio/waymark/internal/cli"
 )
 
 func main() {
@@ -13,5 +17,5 @@ func main() {
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
-	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(cli.Run(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
 }

@@ -13,7 +13,7 @@ import (
 
 const foreignPage = "../conformance.md"
 
-// What runs executor.py and judges it is the script conformpython of cmd/waymark.
+// What runs executor.py and judges it is the script conformpython of internal/cli.
 func TestThePythonCodeOnThePageIsTheCodeThatIsTested(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(foreignPage)

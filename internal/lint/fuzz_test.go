@@ -31,8 +31,8 @@ var fuzzed = map[string]string{
 	"schema.SameJSON":                       "schema.FuzzSameJSON",
 	"kvstore.DecodeErasure":                 "kvstore.FuzzStored",
 	"kvstore.Shard.count":                   "- the NATS server's own answer, read into plain fields",
-	"cmd/waymark.eraseCmd.check":            "- a receipt, read into plain fields; what is left of the run is asked of the daemon",
-	"cmd/waymark.forksIn":                   "- the daemon's answer, read into plain fields that are shown",
+	"internal/cli.eraseCmd.check":           "- a receipt, read into plain fields; what is left of the run is asked of the daemon",
+	"internal/cli.forksIn":                  "- the daemon's answer, read into plain fields that are shown",
 	"consumer.parseCleanupPlace":            "consumer.FuzzRequests",
 	"internal/spans.Positions.read":         "- this user's own file, with the user's own rights",
 	"kvstore.Blob.judge":                    "kvstore.FuzzStored",
@@ -96,18 +96,18 @@ var fuzzed = map[string]string{
 	"kvstore.outcome":                       "- the NATS server's own answer, read into plain fields",
 	"publisher.Fleet.send":                  "- the NATS server's own answer, read into plain fields",
 	"publisher.Fleet.sendBatch":             "- the NATS server's own answer, read into plain fields",
-	"cmd/waymark.monitored":                 "- the NATS server's own answer, read into plain fields",
+	"internal/cli.monitored":                "- the NATS server's own answer, read into plain fields",
 	"publisher.Fleet.settings":              "- the server's own answer; what is stored there is read by kvstore.decodeSettings, too",
-	"cmd/waymark.client.ask":                "- the daemon's answer, read into plain fields that are shown",
-	"cmd/waymark.client.servedFleets":       "- the answer of a daemon, read into plain fields; names of fleets are checked before they are shown",
-	"cmd/waymark.serviceError":              "- the daemon's answer, read into plain fields that are shown",
-	"cmd/waymark.answerProblems":            "- the daemon's answer, read into plain fields that are shown",
+	"internal/cli.client.ask":               "- the daemon's answer, read into plain fields that are shown",
+	"internal/cli.client.servedFleets":      "- the answer of a daemon, read into plain fields; names of fleets are checked before they are shown",
+	"internal/cli.serviceError":             "- the daemon's answer, read into plain fields that are shown",
+	"internal/cli.answerProblems":           "- the daemon's answer, read into plain fields that are shown",
 	"publisher.Fleet.handoff":               "- the daemon's answer, read into plain fields that are shown",
 	"publisher.Fleet.noticed":               "- a hint of three plain fields: what it names is looked up in the log",
 	"publisher.answerVerify":                "- an executor's question, read into plain fields and handed to the tool",
 	"internal/statedir.ReadJSON":            "- this user's own file, with the user's own rights",
 	"internal/natsconn.contextURL":          "- this user's own file, with the user's own rights",
-	"cmd/waymark.fleetAddCmd.write":         "- this user's own file, with the user's own rights",
+	"internal/cli.fleetAddCmd.write":        "- this user's own file, with the user's own rights",
 	"consumer.differing":                    "- both sides were written by this function",
 }
 
@@ -184,7 +184,7 @@ func notShipped(f file) bool {
 			return true
 		}
 	}
-	return f.isTest() || strings.HasPrefix(f.path, "cmd/waymark/demo") || strings.Contains(f.path, "/gen/") ||
+	return f.isTest() || strings.HasPrefix(f.path, "internal/cli/demo") || strings.Contains(f.path, "/gen/") ||
 		strings.Contains(f.dir(), "/internal/") || strings.Contains(f.dir(), "/check")
 }
 

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/archive"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+)
+
+// archive writes the runs to an archive.
+func (c exportCmd) archive(ctx context.Context, a *app, cl *client, fleet *publisher.Fleet) error {
+	var m *archive.Manifest
+	js, err := jetstream.New(cl.nc)
+	if err != nil {
+		return err
+	}
+	keys, err := kvstore.KeysOf(js, cl.fleet)(ctx)
+	if err != nil {
+		return err
+	}
+	err = writeFile(c.Archive, func(w io.Writer) (err error) {
+		m, err = archive.Write(ctx, w, fleet, archive.Export{Fleet: cl.fleet, Keys: keys, Runs: c.Run_, Bases: c.Bases, Made: a.now()})
+		if errors.Is(err, archive.ErrIncomplete) {
+			// Of a transcript what is there is kept; an archive is whole or not at all.
+			return &failure{code: exitDamaged, what: err.Error(), hint: "see what is missing: " + cl.prompt.command("verify --all"), err: archive.ErrIncomplete}
+		}
+		return err
+	})
+	if err != nil || a.cli.Quiet {
+		return err
+	}
+	for _, r := range m.Runs {
+		if r.Base == nil || slices.ContainsFunc(m.Runs, func(o archive.Run) bool { return o.Run == r.Base.Run }) {
+			continue
+		}
+		if _, err := fmt.Fprintf(a.stderr, "note: run %s goes on from run %s, which is not in the archive: it is imported only where that run is; --with-bases adds it\n", r.Run, r.Base.Run); err != nil {
+			return err
+		}
+	}
+	if a.cli.JSON {
+		return document(a.stdout, m.Runs)
+	}
+	rows := make([][]string, len(m.Runs))
+	for i, r := range m.Runs {
+		rows[i] = []string{r.Run, string(r.Status), count(r.Records), count(r.Blobs), r.Digest[:min(16, len(r.Digest))]}
+	}
+	return printTable(a.stdout, []column{
+		{title: "run"},
+		{title: "status"},
+		{title: "messages", right: true, drop: 2},
+		{title: "blobs", right: true},
+		{title: "digest", drop: 1},
+	}, rows)
+}
+
+// archive imports the runs of an archive.
+func (c importCmd) archive(ctx context.Context, a *app) error {
+	info, err := os.Stat(c.Archive)
+	if err == nil && !info.Mode().IsRegular() {
+		return notRegular(c.Archive)
+	}
+	file, err := os.Open(c.Archive)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	from, err := archive.Open(file, archive.Limits{Bytes: int64(c.MaxSize)})
+	if err != nil {
+		return fmt.Errorf("archive %s: %w", c.Archive, err)
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		js, err := jetstream.New(cl.nc)
+		if err != nil {
+			return err
+		}
+		done, err := archive.Import(ctx, js, from, archive.Target{Fleet: cl.fleet, Source: fleet, Live: c.Live, Continue: c.Continue})
+		if err != nil && len(done) == 0 {
+			return err
+		}
+		var failures []error
+		rows := make([][]string, len(done))
+		for i, r := range done {
+			if a.cli.JSON {
+				failures = append(failures, line(a.stdout, r))
+			}
+			since := ""
+			if r.Since > 0 {
+				since = plural(r.Since, "message") + " since"
+			}
+			rows[i] = []string{r.Run, r.Fate, string(r.Status), count(r.Records), r.Digest[:min(16, len(r.Digest))], since}
+		}
+		if !a.cli.JSON {
+			failures = append(failures, printTable(a.stdout, []column{
+				{title: "run"},
+				{title: "fate"},
+				{title: "status"},
+				{title: "messages", right: true, drop: 2},
+				{title: "digest", drop: 1},
+				{title: ""},
+			}, rows))
+		}
+		for _, r := range done {
+			failures = append(failures, c.confirm(ctx, fleet, r))
+		}
+		return errors.Join(append(failures, err)...)
+	})
+}
+
+// confirm asks the daemon for a run that was imported: its digest must be that of the archive.
+func (c importCmd) confirm(ctx context.Context, fleet *publisher.Fleet, r archive.Imported) error {
+	if r.Since > 0 || c.Live {
+		return nil // it has gone on, or may have
+	}
+	head, err := fleet.Head(ctx, r.Run)
+	if err != nil {
+		return fmt.Errorf("run %s is imported; reading it again: %w", r.Run, err)
+	}
+	if head.Digest != r.Digest {
+		return fail(exitDamaged, "see what is wrong: waymark verify "+r.Run, "run %s recovers with digest %.16s…, it was imported with %.16s…", r.Run, head.Digest, r.Digest)
+	}
+	return nil
+}

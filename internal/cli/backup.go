@@ -1,0 +1,326 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/backup"
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type backupCmd struct {
+	Take   backupTakeCmd   `cmd:"" default:"withargs" help:"Back a fleet up into a new directory, while it goes on. What backup does with a directory."`
+	Verify backupVerifyCmd `cmd:"" serverless:"" help:"Check a backup: every file, and with --runs every run in it."`
+}
+
+type backupTakeCmd struct {
+	Dir      string `arg:"" help:"Directory to make. It appears when the backup is whole."`
+	SignWith string `name:"sign-with" placeholder:"SEEDFILE" help:"Sign the manifest with the NKey whose seed is in this file."`
+}
+
+// trustFlags say what a backup must be before anything is done with it.
+type trustFlags struct {
+	VerifyWith string   `name:"verify-with" placeholder:"PUBLICKEY" help:"Refuse the backup unless this public NKey has signed it."`
+	MaxSize    byteSize `default:"0" placeholder:"SIZE" help:"Most that its messages may be when unpacked (default: 100 times the size of its files, and 64MiB at least)."`
+}
+
+func (f trustFlags) trust() (backup.Trust, error) {
+	if f.VerifyWith != "" && !nkeys.IsValidPublicKey(f.VerifyWith) {
+		return backup.Trust{}, notPublic("--verify-with", f.VerifyWith, "name the public key of the seed that signed the backup (A… or U…), shown by: nk -inkey SEEDFILE -pubout")
+	}
+	return backup.Trust{Key: f.VerifyWith, MaxBytes: int64(f.MaxSize)}, nil
+}
+
+// notPublic refuses what was given in place of a public key, without a letter of it: it may be a seed.
+func notPublic(where, given, hint string) error {
+	if seedLike.MatchString(given) {
+		return fail(exitUsage, "make a new one if others could see it; "+hint, "%s: that is a secret seed, not a public key; it was not printed", where)
+	}
+	return fail(exitUsage, hint, "%s is not a public key; it was not printed", where)
+}
+
+// readSeed reads the key pair whose seed is in a file.
+func readSeed(file string) (nkeys.KeyPair, error) {
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	key, err := nkeys.ParseDecoratedNKey(b)
+	clear(b)
+	if err != nil {
+		// The cause is not shown: it could have a part of what the file holds.
+		return nil, fail(exitUsage, "make one with: nk -gen account", "file %s has no seed of an NKey", file)
+	}
+	return key, nil
+}
+
+// Help is the text below the flags.
+func (backupTakeCmd) Help() string {
+	return `Every event acknowledged before the backup began is in it, and stream sequences are kept. Executors and daemons go on meanwhile. ` +
+		`Checkpoints are derived and not part of it; a restored fleet makes them anew. The credentials of the daemon are needed where ` +
+		`a server gives each role its own permissions.
+
+Examples:
+  waymark backup /var/backups/waymark-2026-01-31
+  waymark backup /var/backups/waymark-2026-01-31 --sign-with backup.seed
+  waymark backup verify /var/backups/waymark-2026-01-31 --runs`
+}
+
+// Run backs the fleet up.
+func (c backupTakeCmd) Run(ctx context.Context, a *app) error {
+	var key nkeys.KeyPair
+	if c.SignWith != "" {
+		var err error
+		if key, err = readSeed(c.SignWith); err != nil {
+			return err
+		}
+		defer key.Wipe()
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	js, err := jetstream.New(cl.nc)
+	if err != nil {
+		return err
+	}
+	m, err := backup.Take(ctx, js, backup.Config{
+		Fleet: cl.fleet, Dir: c.Dir, Actor: operator, Now: a.now, SignWith: key, OnStream: a.streamNotes("reading"),
+	})
+	if m == nil {
+		return err
+	}
+	return errors.Join(printBackup(a, c.Dir, m), err)
+}
+
+// streamNotes says on standard error, if anybody looks, which stream is worked on.
+func (a *app) streamNotes(verb string) func(stream string, bytes uint64) {
+	if a.cli.Quiet || !isTerminal(a.stderr) {
+		return nil
+	}
+	return func(stream string, bytes uint64) {
+		// Nobody need see it.
+		_, _ = fmt.Fprintf(a.stderr, "%s %s, %s\n", verb, stream, bytesText(int64(bytes))) //nolint:gosec // a size
+	}
+}
+
+// printBackup says what is in a backup.
+func printBackup(a *app, dir string, m *backup.Manifest) error {
+	if a.cli.JSON {
+		return document(a.stdout, m)
+	}
+	runs := 0
+	for _, s := range m.Shards {
+		runs += s.Runs
+	}
+	if err := printFields(a.stdout, "backup", dir, "fleet", m.Fleet, "began", m.Began, "runs", count(runs), "messages", count(m.Messages()),
+		"size", bytesText(m.Bytes()), "id", m.ID); err != nil {
+		return err
+	}
+	rows := make([][]string, len(m.Shards))
+	for i, s := range m.Shards {
+		rows[i] = []string{strconv.Itoa(s.Shard), count(uint64(s.Barrier)), count(uint64(s.Cut)), count(s.Runs), strconv.Itoa(len(s.Erased))}
+	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	return printTable(a.stdout, []column{
+		{title: "shard", right: true},
+		{title: "began at", right: true},
+		{title: "has up to", right: true},
+		{title: "runs", right: true},
+		{title: "erased meanwhile", right: true},
+	}, rows)
+}
+
+type backupVerifyCmd struct {
+	trustFlags
+	Dir  string `arg:"" help:"Directory of the backup."`
+	Runs bool   `help:"Restore it into a server of its own, in a temporary directory, and verify every run."`
+	Temp string `placeholder:"DIR" help:"Where that server keeps its files: as much room as the backup takes several times over (default: the system's)."`
+}
+
+// Help is the text below the flags.
+func (backupVerifyCmd) Help() string {
+	return `Every file is read and compared with the manifest. With --runs the backup is restored as it would be in earnest, into a server that ` +
+		`is gone afterwards, and every run is folded anew from its segments and its log, as waymark verify does. The exit code is 6 when anything is wrong.
+
+Examples:
+  waymark backup verify /var/backups/waymark-2026-01-31
+  waymark backup verify /var/backups/waymark-2026-01-31 --runs --json`
+}
+
+// Run checks a backup.
+func (c backupVerifyCmd) Run(ctx context.Context, a *app) error {
+	trust, err := c.trust()
+	if err != nil {
+		return err
+	}
+	m, err := backup.Check(c.Dir, trust)
+	if err != nil || !c.Runs {
+		if err == nil {
+			err = printBackup(a, c.Dir, m)
+		}
+		return err
+	}
+	total := verified{Verified: []*consumer.Verification{}}
+	if err := c.rehearse(ctx, a, m, trust, &total); err != nil {
+		return err
+	}
+	whole := verifyCmd{All: true}
+	if err := whole.print(a, &total); err != nil {
+		return err
+	}
+	if total.Damaged > 0 {
+		return fail(exitDamaged, "use another backup for them", "%s of the backup %s damaged", plural(total.Damaged, "run"), inNumber(total.Damaged, "is", "are"))
+	}
+	return nil
+}
+
+// rehearse restores the backup into a server of its own and verifies all runs there.
+func (c backupVerifyCmd) rehearse(ctx context.Context, a *app, m *backup.Manifest, trust backup.Trust, total *verified) (err error) {
+	dir, err := os.MkdirTemp(c.Temp, "waymark-rehearsal-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	return withServer(ctx, natsd.Config{StateDir: dir, Sync: natsd.SyncInterval}, func(nc *nats.Conn) error {
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return err
+		}
+		if _, err := backup.Restore(ctx, js, backup.Target{Dir: c.Dir, Trust: trust, Replicas: 1, Quota: kvstore.UnlimitedQuota, OnStream: a.streamNotes("restoring")}); err != nil {
+			return err
+		}
+		settings, _, err := kvstore.NewFleets(js).Get(ctx, m.Fleet)
+		if err != nil {
+			return err
+		}
+		return verifyCmd{}.all(ctx, a, js, settings, total)
+	})
+}
+
+// withServer runs an embedded server while use is at work.
+func withServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) error, opts ...nats.Option) (err error) {
+	start, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	server, err := natsd.Start(start, config, zerolog.Nop())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	closed := make(chan struct{})
+	opts = append([]nats.Option{nats.Name("waymark cli"), nats.ClosedHandler(func(*nats.Conn) { close(closed) })}, opts...)
+	nc, err := server.Connect(opts...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		nc.Close()
+		<-closed
+	}()
+	return use(nc)
+}
+
+type restoreCmd struct {
+	trustFlags
+	Dir      string   `arg:"" help:"Directory of the backup."`
+	Replicas positive `placeholder:"N" help:"Copies of every stream (default: as many as it had)."`
+	Quota    byteSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: as it was)."`
+}
+
+// Help is the text below the flags.
+func (restoreCmd) Help() string {
+	return `The server must not have the fleet, and no daemon may serve it meanwhile: a fleet is never merged with another. The whole backup is checked ` +
+		`before anything is written. A restore that broke off is repeated with the same command and goes on. Without a server that is named or ` +
+		`runs in the state directory, one is started there for the time of the restore; waymark serve goes on with it.
+
+Examples:
+  waymark restore /var/backups/waymark-2026-01-31
+  waymark restore /var/backups/waymark-2026-01-31 --nats nats://new-cluster:4222 --nkey daemon.seed --replicas 3`
+}
+
+// Run restores the fleet of a backup.
+func (c restoreCmd) Run(ctx context.Context, a *app) error {
+	trust, err := c.trust()
+	if err != nil {
+		return err
+	}
+	m, err := backup.Open(c.Dir, trust)
+	if err != nil {
+		return err
+	}
+	if a.cli.Fleet != m.Fleet && a.cli.Fleet != schema.DefaultFleet {
+		return fail(exitUsage, "leave out --fleet", "the backup is of fleet %s, not %s: a fleet keeps its name", m.Fleet, a.cli.Fleet)
+	}
+	a.cli.Fleet = m.Fleet
+	var done *backup.Restored
+	use := func(nc *nats.Conn) error {
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return err
+		}
+		done, err = backup.Restore(ctx, js, backup.Target{
+			Dir: c.Dir, Trust: trust, Replicas: int(c.Replicas), Quota: int64(c.Quota), OnStream: a.streamNotes("restoring"),
+		})
+		return err
+	}
+	cl, err := a.connect(ctx)
+	var down *statedir.NotRunningError
+	switch {
+	case err == nil:
+		err = use(cl.nc)
+		cl.close()
+	case errors.As(err, &down), errors.Is(err, natsconn.ErrNoServer):
+		var dir string
+		if dir, err = a.stateDir(); err == nil {
+			err = withServer(ctx, natsd.Config{StateDir: dir}, use)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		return document(a.stdout, done.Manifest)
+	}
+	age, err := done.Manifest.Age(a.now())
+	if err != nil {
+		return err
+	}
+	if err := printFields(a.stdout, "restored", "fleet "+m.Fleet, "as it was", m.Began+", "+age.Round(time.Second).String()+" ago",
+		"messages", count(m.Messages()), "streams", fmt.Sprintf("%d, and %d before", done.Streams, done.Before)); err != nil {
+		return err
+	}
+	serve := a.prompt.command("serve")
+	if len(m.Settings.Keys) == 0 {
+		_, err = fmt.Fprintf(a.stdout, "start a daemon, which makes the checkpoints: %s\n", serve)
+		return err
+	}
+	conn := a.cli.Conn
+	if cl == nil && conn.NKey == "" && conn.Creds == "" {
+		serve += " --nkey FILE"
+	}
+	_, err = fmt.Fprintf(a.stdout, "the fleet has keys: start a daemon with the key file of one of its daemons, which makes the checkpoints: %s\n"+
+		"without such a file make another key (nk -gen user), add its public key, and wait a minute: %s\n",
+		serve, a.prompt.command("fleet keys add PUBLICKEY"))
+	return err
+}

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/internal/history"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type bisectCmd struct {
+	Run_      string `arg:"" name:"run" help:"Run id."`
+	Predicate string `arg:"" help:"Expression over event and run."`
+}
+
+// Help is the text below the flags.
+func (bisectCmd) Help() string {
+	return `The run's events are gone through from the first, and the first one after which the expression is true is shown, with the points ` +
+		`before and behind it. The expression language is that of expr-lang.org, without the functions that make text or copy lists. It knows two values: event, with name, id, source, time, ` +
+		`epoch, sequence, turn and data; and run, the run's head after the event as waymark runs get --json shows it. Where an expression ` +
+		`makes no sense, because a member is missing, it does not hold; a?.b is nil where a is, and a ?? 0 stands in for it. The exit code is 4 when it never holds.
+
+Examples:
+  waymark bisect fix-login 'event.name == "tool.called" && event.data.name == "Bash"'
+  waymark bisect fix-login 'event.data.arguments?.command contains "rm -rf"'
+  waymark bisect fix-login '(run.usage?.output_tokens ?? 0) > 100000'`
+}
+
+// bisected is what bisect prints as JSON.
+type bisected struct {
+	Run       string `json:"run"`
+	Predicate string `json:"predicate"`
+	// Point is behind the event, and Before behind the one before it; empty for the run's first.
+	Point  string    `json:"point"`
+	Before string    `json:"before,omitzero"`
+	Events int64     `json:"events"`
+	Event  eventLine `json:"event"`
+}
+
+// errFound ends the search.
+var errFound = errors.New("found")
+
+// Run looks for the first event after which a predicate holds.
+func (c bisectCmd) Run(ctx context.Context, a *app) error {
+	predicate, err := history.CompilePredicate(c.Predicate)
+	if err != nil {
+		return fail(exitUsage, "the language is described at https://expr-lang.org/docs/language-definition", "%s", err)
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	found := bisected{Run: c.Run_, Predicate: c.Predicate}
+	var event *schema.Event
+	var senseless error
+	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		head := schema.NewHead(cl.fleet, c.Run_)
+		last := schema.StreamSequence(0)
+		err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error {
+			if rec.Stream <= last {
+				head.Position = schema.Position{} // sequences that damage freed were used again
+			}
+			last = rec.Stream
+			keys, err := fleet.Keys(ctx)
+			if err != nil {
+				return err
+			}
+			v := head.Apply(keys, &rec)
+			if v.Kind != schema.Applied && v.Kind != schema.Evidence {
+				return nil
+			}
+			found.Events++
+			holds, err := predicate.Holds(ctx, &head, v.Event)
+			if errors.Is(err, history.ErrPredicateCost) || ctx.Err() != nil {
+				return fmt.Errorf("at event %s: %w", v.Event.ID, err)
+			}
+			if err != nil && senseless == nil {
+				senseless = fmt.Errorf("at event %s: %w", v.Event.ID, err)
+			}
+			point := schema.Point{Kind: schema.PointEvent, Name: v.Event.ID}.String()
+			if !holds {
+				found.Before = point
+				return nil
+			}
+			event, found.Point = v.Event, point
+			found.Event = newEventLine(rec.Stream, v.Event)
+			return errFound
+		})
+		if errors.Is(err, errFound) {
+			return nil
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, history.ErrPredicateCost):
+		return fail(exitUsage, "use a simpler expression", "%s", err)
+	case err != nil:
+		return err
+	case event == nil && senseless != nil:
+		return fail(exitNotFound, "members that may be missing are asked for with a?.b", "it never holds in %s of run %s, and makes no sense %s", plural(found.Events, "event"), c.Run_, senseless)
+	case event == nil:
+		return fail(exitNotFound, "look at the values with: "+a.prompt.command("events "+c.Run_+" --all --no-follow"), "it never holds in %s of run %s", plural(found.Events, "event"), c.Run_)
+	case a.cli.JSON:
+		return document(a.stdout, found)
+	}
+	table := eventsCmd{Run_: c.Run_}
+	if err := table.print(a, found.Event.Stream, event, ""); err != nil {
+		return err
+	}
+	before := ""
+	if found.Before != "" {
+		before = a.prompt.command("fork " + c.Run_ + " --at " + schema.ShellWord(found.Before))
+	}
+	return printFields(a.stdout, "event", fmt.Sprintf("%d of the run", found.Events), "look at it", a.prompt.command("recover "+c.Run_+" --at "+schema.ShellWord(found.Point)),
+		"go on from before it", before)
+}

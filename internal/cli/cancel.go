@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type cancelCmd struct {
+	Run_   string `arg:"" name:"run" help:"Run id."`
+	Reason string `placeholder:"TEXT" help:"Why, for the record."`
+	By     string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+}
+
+// Help is the text below the flags.
+func (cancelCmd) Help() string {
+	return `The run's executor is told at once and winds the run up: the run is cancelled when it has said so. A run without an ` +
+		`executor is claimed for it, also one that waits.
+
+Example:
+  waymark cancel fix-login --reason "the customer left"`
+}
+
+// cancelled is what cancel prints as JSON.
+type cancelled struct {
+	Run string `json:"run"`
+	schema.ControlReply
+	// Status and Executor of the run when it was looked at afterwards.
+	Status   schema.Status `json:"status"`
+	Executor string        `json:"executor,omitzero"`
+}
+
+// Run asks the run's executor to stop.
+func (c cancelCmd) Run(ctx context.Context, a *app) error {
+	by, err := decider(c.By)
+	if err != nil {
+		return err
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	answer := cancelled{Run: c.Run_}
+	if err := cl.ask(ctx, schema.VerbCancel, c.Run_, schema.CancelRequest{By: by, Reason: c.Reason, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
+		return err
+	}
+	reply, err := cl.get(ctx, c.Run_)
+	if err != nil {
+		return fmt.Errorf("the request is stored; looking at the run behind it: %w", err)
+	}
+	h := &reply.Head
+	answer.Status, answer.Executor = h.Status, h.Executor
+	if a.cli.JSON {
+		return document(a.stdout, answer)
+	}
+	if err := printFields(a.stdout, pastLabel("requested", answer.Already), "that run "+c.Run_+" ends", byLabel(answer.By), answer.By, "status", headStatus(h, reply.Quarantined),
+		"event", answer.EventID, "position", count(answer.Stream)); err != nil || a.cli.Quiet {
+		return err
+	}
+	next := "its executor " + h.Executor + " is told, and ends it as cancelled"
+	switch {
+	case h.Status.Terminal():
+		next = "it has ended meanwhile"
+	case reply.Quarantined:
+		next = "nobody is given the run, for its claims made no progress; let one try to wind it up: " + a.prompt.command("release "+h.Run)
+	case h.Status.Claimable():
+		next = "it has no executor: the next one that claims it winds it up"
+	}
+	_, err = fmt.Fprintln(a.stderr, printable(next))
+	return err
+}
+
+// byLabel is the label of a control event's By.
+func byLabel(by string) string {
+	if schema.IsProven(by) {
+		return "by"
+	}
+	return "claimed by"
+}
+
+// decider returns the sender's name for a request.
+func decider(by string) (string, error) {
+	if by == "" {
+		return operator, nil
+	}
+	return by, schema.CheckName("--by", by)
+}
+
+// get reads where a run stands.
+func (c *client) get(ctx context.Context, run string) (*schema.GetReply, error) {
+	reply := new(schema.GetReply)
+	if err := c.ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, reply); err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+type releaseCmd struct {
+	Run_  string `arg:"" name:"run" help:"Run id."`
+	Force bool   `help:"Release it although it has an executor, which is fenced and loses what it has not recorded."`
+}
+
+// Help is the text below the flags.
+func (releaseCmd) Help() string {
+	return `A run whose claims made no progress is quarantined: nobody is given it any more. This takes the run over and lets go of it ` +
+		`at once, which ends the quarantine, so that the executors of the fleet may claim it as if for the first time. Calls ` +
+		`that have begun become in doubt and are settled by their policy, as with every takeover. Look at the run before: what ` +
+		`stopped the others will stop the next one, too.
+
+Examples:
+  waymark release fix-login
+  waymark release fix-login --force     take it from an executor that hangs`
+}
+
+// released is what release prints as JSON.
+type released struct {
+	Run string `json:"run"`
+	// Released is false when there was nothing to do: the run can be claimed.
+	Released bool          `json:"released"`
+	Was      schema.Status `json:"was"`
+	Status   schema.Status `json:"status"`
+	Epoch    schema.Epoch  `json:"epoch"`
+	// Stalled counts the claims without progress before it.
+	Stalled int `json:"claims_without_progress"`
+	// InDoubt counts the calls that are in doubt after it.
+	InDoubt int `json:"in_doubt"`
+}
+
+// Run takes a run over and lets go of it, so that the fleet may claim it.
+func (c releaseCmd) Run(ctx context.Context, a *app) error {
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	reply, err := cl.get(ctx, c.Run_)
+	if err != nil {
+		return err
+	}
+	h := &reply.Head
+	answer := released{Run: h.Run, Was: h.Status, Status: h.Status, Epoch: h.Epoch, Stalled: h.Stalled, InDoubt: len(h.InDoubt())}
+	switch {
+	case h.Status.Terminal():
+		return fail(exitConflict, "to go on with it all the same: "+a.prompt.command("recover "+h.Run+" --executor NAME --reason reopen"),
+			"run %s has ended as %s: there is nothing to release", h.Run, h.Status)
+	case h.Unattended != "" && h.Stalled == 0:
+		// It has no executor and needs none before it is answered.
+	case h.Status.Claimable() && h.Stalled == 0:
+		// Whoever asks is given it.
+	case !h.Status.Claimable() && h.Unattended == "" && !c.Force:
+		return fail(exitConflict, "see what it does: "+a.prompt.command("runs get "+h.Run)+"; to fence the executor all the same add --force",
+			"run %s is %s with executor %s, which may be at work on it", h.Run, h.Status, h.Executor)
+	default:
+		if answer, err = c.release(ctx, cl, answer); err != nil {
+			return err
+		}
+	}
+	if a.cli.JSON {
+		return document(a.stdout, answer)
+	}
+	return c.print(a, reply, answer)
+}
+
+// release takes the run over by request, which ends a quarantine, and lets go of it. Were this process killed between the
+// two, the fleet would find the run without an executor.
+func (c releaseCmd) release(ctx context.Context, cl *client, answer released) (released, error) {
+	err := cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		run, err := fleet.Resume(ctx, c.Run_, publisher.ResumeSpec{HeadOnly: true, AllowGaps: true})
+		if err != nil {
+			return err
+		}
+		if err := run.Interrupt(ctx, schema.InterruptedPreempted); err != nil {
+			return fmt.Errorf("run %s was taken over and not let go of, run the command again: %w", c.Run_, err)
+		}
+		h := run.Head()
+		answer.Released, answer.Status, answer.Epoch, answer.InDoubt = true, h.Status, h.Epoch, len(h.InDoubt())
+		return nil
+	})
+	return answer, err
+}
+
+func (c releaseCmd) print(a *app, before *schema.GetReply, answer released) error {
+	what := "the run can be claimed"
+	switch {
+	case answer.Status == schema.StatusWaiting && answer.Released:
+		what = "the run can be claimed once it is answered"
+	case answer.Status == schema.StatusWaiting:
+		what = "nothing to do: the run waits, and can be claimed once it is answered"
+	case !answer.Released:
+		what = "nothing to do: the run can be claimed"
+	}
+	claims := ""
+	if answer.Stalled > 0 {
+		claims = fmt.Sprintf("%d without progress %s forgotten", answer.Stalled, inNumber(answer.Stalled, "is", "are"))
+	}
+	if err := printFields(a.stdout, "released", what, "was", headStatus(&before.Head, before.Quarantined), "epoch", count(answer.Epoch), "claims", claims,
+		"in doubt", count(answer.InDoubt)); err != nil || answer.InDoubt == 0 || a.cli.Quiet {
+		return err
+	}
+	_, err := fmt.Fprintf(a.stderr, "see what becomes of the calls in doubt with: %s\n", a.prompt.command("plan "+before.Head.Run))
+	return err
+}

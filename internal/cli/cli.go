@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/statedir"
+)
+
+// cli is the whole grammar. A variable in the tag environ is read when the flag is not given. Commands with the tag serverless
+// ask no server: their help leaves out the flags that name one.
+type cli struct {
+	Help helpFlag    `short:"h" help:"Show help, of a command when one is given."`
+	Show versionFlag `name:"version" help:"Show versions, as the command version does."`
+
+	StateDir string          `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user's own)."`
+	Conn     connectionFlags `embed:"" group:"server"`
+	Fleet    string          `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
+	Timeout  time.Duration   `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
+	JSON     bool            `name:"json" group:"output" help:"Print JSON, for programs."`
+	Quiet    bool            `short:"q" group:"output" help:"Print no progress and no summary."`
+
+	Serve    serveCmd   `cmd:"" help:"Run the daemon, with a NATS server of its own unless one is named."`
+	Import   importCmd  `cmd:"" help:"Replay transcripts as runs."`
+	Export   exportCmd  `cmd:"" help:"Write a run as a transcript, or its events."`
+	Runs     runsCmd    `cmd:"" help:"List, show and watch runs."`
+	Recover  recoverCmd `cmd:"" help:"Take a run over: raise its epoch and show where to go on."`
+	Settle   settleCmd  `cmd:"" help:"Decide what became of a tool call in doubt."`
+	Plan     planCmd    `cmd:"" help:"Show what the next executor of a run would do. Nothing is written."`
+	Verify   verifyCmd  `cmd:"" help:"Compare all that is stored of a run with its events, and name what is damaged."`
+	Cleanup  cleanupCmd `cmd:"" help:"Remove the runs that ended long ago, or show which those are."`
+	Erase    eraseCmd   `cmd:"" help:"Remove a run for good, with a receipt; or check a receipt."`
+	Fork     forkCmd    `cmd:"" help:"Begin a new run that goes on from a point of another one."`
+	Diff     diffCmd    `cmd:"" help:"Find the first tool call in which two runs, or two points, differ."`
+	Bisect   bisectCmd  `cmd:"" help:"Find the first event of a run after which something holds."`
+	Replay   replayCmd  `cmd:"" help:"Read a run anew and check that its tool calls come out the same."`
+	Input    inputCmd   `cmd:"" help:"Answer a run that waits, or show what it asks."`
+	Mark     markCmd    `cmd:"" help:"Pin the point where a run stands under a name."`
+	Cancel   cancelCmd  `cmd:"" help:"Ask for a run's end: its executor winds it up."`
+	Release  releaseCmd `cmd:"" help:"Let the fleet claim a run again that is quarantined or stuck."`
+	Retry    retryCmd   `cmd:"" help:"Fold a parked run again, without waiting for the daemon's next try."`
+	Handoff  handoffCmd `cmd:"" help:"List, accept, decline and close a run's hand-offs."`
+	Tree     treeCmd    `cmd:"" help:"Show where a run comes from and what came of it: parents, children, continuations, hand-offs."`
+	FleetCmd fleetCmd   `cmd:"" name:"fleet" help:"Show how the fleet is: what waits, is stored and who folds, by shard; or add a fleet."`
+	Shards   shardsCmd  `cmd:"" help:"Show the fleet's shards, or change their number."`
+	Backup   backupCmd  `cmd:"" help:"Back up a whole fleet, or check a backup."`
+	Restore  restoreCmd `cmd:"" help:"Bring a backup into a server that does not have the fleet."`
+	Cut      cutCmd     `cmd:"" help:"Show where every run of the fleet stood at one moment."`
+	Doctor   doctorCmd  `cmd:"" help:"Check server, streams, limits, clocks and daemons of the fleet, and say what to do."`
+	Events   eventsCmd  `cmd:"" help:"Follow the events of a run or of all runs."`
+	Conform  conformCmd `cmd:"" help:"Judge an executor, in any language, by the events that it writes, or a recording of them."`
+	Otel     otelCmd    `cmd:"" name:"otel" help:"Export runs as OpenTelemetry traces."`
+	Demo     demoCmd    `cmd:"" serverless:"" help:"Watch agents being killed and recovered, on a temporary directory."`
+	Version  versionCmd `cmd:"" serverless:"" help:"Show versions."`
+	HelpCmd  helpCmd    `cmd:"" serverless:"" name:"help" help:"Show help and the exit codes."`
+
+	DemoChild    demoChildCmd    `cmd:"" hidden:""`
+	DemoExecutor demoExecutorCmd `cmd:"" hidden:""`
+	DemoProgram  demoProgramCmd  `cmd:"" hidden:""`
+}
+
+// connectionFlags name a server other than the local one.
+type connectionFlags struct {
+	NATS     string `name:"nats" placeholder:"URL" help:"Address of the NATS server (NATS_URL)."`
+	Context  string `placeholder:"NAME" help:"NATS context, by name or path (NATS_CONTEXT)."`
+	Creds    string `placeholder:"FILE" help:"Credentials file (NATS_CREDS)."`
+	User     string `placeholder:"NAME" help:"User (NATS_USER)."`
+	Password string `placeholder:"TEXT" help:"Password; better set in the environment (NATS_PASSWORD)."`
+	NKey     string `name:"nkey" placeholder:"FILE" help:"File with an NKey seed (NATS_NKEY)."`
+	Token    string `placeholder:"TEXT" help:"Token; better set in the environment (NATS_TOKEN)."`
+	TLSCA    string `name:"tls-ca" placeholder:"FILE" help:"CA certificates (NATS_CA)."`
+	TLSCert  string `name:"tls-cert" placeholder:"FILE" help:"Client certificate (NATS_CERT)."`
+	TLSKey   string `name:"tls-key" placeholder:"FILE" help:"Key of the client certificate (NATS_KEY)."`
+	Inbox    string `name:"inbox-prefix" placeholder:"TEXT" help:"Beginning of the subjects for answers, such as _INBOX_operator, where the server permits no others (NATS_INBOX_PREFIX). A context has its own."`
+}
+
+func (f connectionFlags) settings() natsconn.Settings {
+	return natsconn.Settings{
+		URL: f.NATS, Context: f.Context, Creds: f.Creds, User: f.User, Password: f.Password,
+		NKey: f.NKey, Token: f.Token, CA: f.TLSCA, Cert: f.TLSCert, Key: f.TLSKey, InboxPrefix: f.Inbox,
+	}
+}
+
+// localKey is the key that --nkey or --creds names for a server that this program starts itself, as that server is told of it, and the
+// option with which a connection proves itself by it; both are nil without one.
+func (a *app) localKey() ([]string, nats.Option, error) {
+	public, option, err := a.cli.Conn.settings().KeyOption()
+	if err != nil || option == nil {
+		return nil, nil, err
+	}
+	return []string{public}, option, nil
+}
+
+// stateDir is the state directory in use.
+func (a *app) stateDir() (string, error) {
+	return statedir.Default(func(name string) string {
+		if name == "WAYMARK_STATE_DIR" && a.cli.StateDir != "" {
+			return a.cli.StateDir
+		}
+		return a.getenv(name)
+	})
+}
+
+// helpFlag prints the help of what was given so far and ends the parse.
+type helpFlag bool
+
+// BeforeReset is called by kong before flags are checked, so that help needs no valid command line.
+func (helpFlag) BeforeReset(ctx *kong.Context) error {
+	if err := ctx.PrintUsage(false); err != nil {
+		return err
+	}
+	return errHelp
+}

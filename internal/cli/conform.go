@@ -1,0 +1,458 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/conform"
+	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type conformCmd struct {
+	Files    []string      `arg:"" name:"file" optional:"" help:"Recordings to judge, - for standard input; without any the fleet is watched."`
+	Run_     string        `name:"run" placeholder:"RUN" help:"Judge one run, from its first event on."`
+	All      bool          `help:"Begin with the oldest events in the log instead of with what comes."`
+	NoFollow bool          `help:"Stop at the end of the log instead of waiting for more."`
+	For      time.Duration `placeholder:"TIME" help:"Stop after so long, such as 2m; 0 is until Ctrl-C, or until all of --expect was seen."`
+	Expect   []string      `placeholder:"SCENARIO" help:"Scenarios that must be seen, separated by commas, or all."`
+	Strict   bool          `help:"Fail on rules of level should, too."`
+	Record   string        `placeholder:"FILE" help:"Write what is judged to a new file, a recording."`
+	Rules    bool          `help:"List the rules, and stop."`
+	Scenes   bool          `name:"scenarios" help:"List the scenarios, and stop."`
+}
+
+// Help is the text below the flags.
+func (conformCmd) Help() string {
+	return `An executor, in any language, is judged by what it writes: each rule that it breaks is named with the event, the field, what was ` +
+		`expected there, what was found, and what to do. docs/events.md explains the rules, docs/conformance.md how to write an executor. ` +
+		`A watched fleet is judged from the first event of each run on, as an observer; where the login may also hear what is published, heartbeats ` +
+		`and the headers that NATS takes are judged, too. The exit code is 9 when a rule of level must is broken, or an expected scenario was not seen.
+
+Examples:
+  waymark conform                                      what happens from now on, until Ctrl-C
+  waymark conform --expect start,resume-hold --for 5m  play two scenarios meanwhile
+  waymark conform --run fix-login --no-follow           one run as it is
+  waymark export fix-login --format cloudevents -o run.jsonl; waymark conform run.jsonl --json`
+}
+
+// Run judges recordings, or watches the fleet.
+func (c conformCmd) Run(ctx context.Context, a *app) error {
+	switch {
+	case c.Rules:
+		return c.list(a)
+	case c.Scenes:
+		return c.scenes(a)
+	case len(c.Files) > 0 && (c.Run_ != "" || c.All || c.NoFollow || c.For != 0 || c.Record != ""):
+		return fail(exitUsage, "leave out the files to watch the fleet", "--run, --all, --no-follow, --for and --record are of a fleet that is watched")
+	case c.NoFollow && !c.All && c.Run_ == "":
+		return fail(exitUsage, "add --all, or name a run with --run", "--no-follow would judge nothing: it begins at the end")
+	case c.For < 0:
+		return fail(exitUsage, "use a time such as 2m", "--for %s is below 0", c.For)
+	}
+	if len(c.Expect) == 1 && c.Expect[0] == "all" {
+		c.Expect = nil
+		for _, s := range conform.Scenarios() {
+			c.Expect = append(c.Expect, s.ID)
+		}
+	}
+	config := conform.Config{Expect: c.Expect}
+	if len(c.Files) == 0 {
+		config.Fleet = a.cli.Fleet
+	}
+	checker, err := conform.New(config)
+	if err != nil {
+		return fail(exitUsage, "list them with: waymark conform --scenarios", "%s", err)
+	}
+	if len(c.Files) == 0 {
+		err = c.watch(ctx, a, checker)
+	} else {
+		err = c.read(a, checker)
+	}
+	if err != nil {
+		return err
+	}
+	return c.conclude(a, checker)
+}
+
+// read judges recordings.
+func (c conformCmd) read(a *app, checker *conform.Checker) error {
+	for _, name := range c.Files {
+		if err := readRecording(a, checker, name); err != nil {
+			if errors.Is(err, conform.ErrRecording) {
+				return fail(exitDamaged, "write one with: waymark export RUN --format cloudevents, or: waymark conform --record FILE", "%s", err)
+			}
+			return err
+		}
+	}
+	shown := 0
+	return c.show(a, checker, &shown)
+}
+
+func readRecording(a *app, checker *conform.Checker, name string) error {
+	if name == "-" {
+		return checker.ReadRecording("standard input", a.stdin)
+	}
+	file, err := os.Open(filepath.Clean(name))
+	if errors.Is(err, os.ErrNotExist) {
+		hint := "name a file that " + a.prompt.command("conform --record FILE") + " or " + a.prompt.command("export RUN --format cloudevents") + " wrote"
+		if schema.ValidName(name) {
+			hint += "; a run of the fleet is judged with: " + a.prompt.command("conform --run "+name+" --no-follow")
+		}
+		return fail(exitNotFound, hint, "there is no file %s", name)
+	}
+	if err != nil {
+		return fmt.Errorf("reading a recording: %w", err)
+	}
+	return errors.Join(checker.ReadRecording(name, file), file.Close())
+}
+
+// conformWatch judges a fleet while it works.
+type conformWatch struct {
+	conformCmd
+	a        *app
+	cl       *client
+	checker  *conform.Checker
+	keys     *keyring.Ring
+	settings kvstore.FleetSettings
+	recorder *conform.Recorder
+	shown    int
+}
+
+func (c conformCmd) watch(ctx context.Context, a *app, checker *conform.Checker) (err error) {
+	w := &conformWatch{conformCmd: c, a: a, checker: checker}
+	if c.Record != "" {
+		file, err2 := os.OpenFile(c.Record, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if errors.Is(err2, os.ErrExist) {
+			return fail(exitConflict, "name a new file", "%s exists", c.Record)
+		}
+		if err2 != nil {
+			return fmt.Errorf("recording: %w", err2)
+		}
+		out := bufio.NewWriter(file)
+		w.recorder = conform.NewRecorder(out)
+		defer func() { err = errors.Join(err, out.Flush(), file.Close()) }()
+	}
+	w.cl, err = a.connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			// An observer may not hear what executors publish: then it is judged by the log alone.
+			if e, ok := denied.From(err); ok && (e.Publish || !slices.Contains(w.subjects(), e.Subject)) {
+				a.refuse(e)
+			}
+		}))
+	if err != nil {
+		return err
+	}
+	defer w.cl.close()
+	js, settings, err := w.cl.settings(ctx)
+	if err != nil {
+		return err
+	}
+	w.settings = settings
+	if w.keys, err = kvstore.NewKeyring(js, w.cl.fleet); err != nil {
+		return err
+	}
+	if c.For > 0 {
+		bounded, cancel := context.WithTimeout(ctx, c.For)
+		defer cancel()
+		err = w.follow(bounded)
+		if bounded.Err() != nil && ctx.Err() == nil {
+			return w.rest(err)
+		}
+	} else {
+		err = w.follow(ctx)
+	}
+	if ctx.Err() != nil {
+		return w.rest(err)
+	}
+	if errors.Is(err, errSeen) {
+		return nil
+	}
+	return err
+}
+
+// rest forgives the end of the time: the report follows.
+func (*conformWatch) rest(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errSeen) {
+		return nil
+	}
+	return err
+}
+
+// errSeen ends the watch: all that was expected was seen.
+var errSeen = errors.New("all that was expected was seen")
+
+// subjects are what is merely heard in addition.
+func (w *conformWatch) subjects() []string {
+	run := "*"
+	if w.Run_ != "" {
+		run = w.Run_
+	}
+	return []string{schema.HeartbeatSubject(w.a.cli.Fleet, "*"), "waymark.events." + w.a.cli.Fleet + ".*." + run}
+}
+
+// follow judges events as they come.
+func (w *conformWatch) follow(ctx context.Context) error {
+	published := make(chan *nats.Msg, eventsPending)
+	for _, subject := range w.subjects() {
+		sub, err := w.cl.nc.ChanSubscribe(subject, published)
+		if err != nil {
+			return fmt.Errorf("listening to %s: %w", subject, err)
+		}
+		defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
+	}
+	if err := w.cl.nc.Flush(); err != nil {
+		return fmt.Errorf("listening to what is published: %w", err)
+	}
+	if !w.NoFollow { // true from here on: the server knows the subscriptions
+		w.say("watching fleet %s: end with Ctrl-C\n", w.cl.fleet)
+	}
+	follow := eventsCmd{Run_: w.Run_, All: w.All || w.Run_ != "", NoFollow: w.NoFollow, everyShard: true}
+	return follow.follow(ctx, w.cl, func(m runlog.Arrived) error {
+		if err := w.hear(published); err != nil {
+			return err
+		}
+		return w.judge(ctx, m)
+	}, func() error { return w.hear(published) })
+}
+
+// hear judges what was heard of what is published.
+func (w *conformWatch) hear(published <-chan *nats.Msg) error {
+	for {
+		select {
+		case m := <-published:
+			seen := conform.Message{Subject: m.Subject, At: time.Now(), Record: schema.Record{Header: m.Header, Body: m.Data}}
+			if strings.HasPrefix(m.Subject, "waymark.heartbeats.") {
+				w.checker.Heartbeat(seen)
+			} else {
+				w.checker.Wire(seen)
+			}
+			if w.recorder != nil {
+				if err := w.recorder.Published(&seen); err != nil {
+					return err
+				}
+			}
+		default:
+			return w.progress()
+		}
+	}
+}
+
+func (w *conformWatch) progress() error {
+	if err := w.show(w.a, w.checker, &w.shown); err != nil {
+		return err
+	}
+	if !w.NoFollow && w.checker.Done() {
+		return errSeen
+	}
+	return nil
+}
+
+// judge judges a message of the log, and before the first one of a run what it had written before.
+func (w *conformWatch) judge(ctx context.Context, m runlog.Arrived) error {
+	run := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	home, err := w.home(ctx, run, m.Subject)
+	if err != nil {
+		return err
+	}
+	if home == "" && w.Run_ == "" && schema.ValidName(run) && !w.checker.Knows(run) {
+		if err := w.history(ctx, run, m); err != nil {
+			return err
+		}
+	}
+	return w.take(ctx, m, home)
+}
+
+// home returns the subject in the run's shard if the subject is in another shard. The number of shards may have changed: before it says so
+// it reads the settings again.
+func (w *conformWatch) home(ctx context.Context, run, subject string) (home string, err error) {
+	if !schema.ValidName(run) {
+		return "", nil // a run that cannot be has no shard
+	}
+	right := func() bool {
+		return slices.ContainsFunc(w.settings.Candidates(run), func(shard int) bool { return schema.NamesOf(w.cl.fleet, shard).EventSubject(run) == subject })
+	}
+	if right() {
+		return "", nil
+	}
+	if _, w.settings, err = w.cl.settings(ctx); err != nil || right() {
+		return "", err
+	}
+	return schema.NamesOf(w.cl.fleet, w.settings.Candidates(run)[0]).EventSubject(run), nil
+}
+
+// take judges a message. home is empty, or the subject in the run's shard if the message is in another.
+func (w *conformWatch) take(ctx context.Context, m runlog.Arrived, home string) error {
+	seen := conform.Message{Subject: m.Subject, Home: home, Record: m.Record}
+	keys, err := w.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	w.checker.Add(keys, seen)
+	if w.recorder != nil {
+		if err := w.recorder.Log(&seen); err != nil {
+			return err
+		}
+	}
+	return w.progress()
+}
+
+// history judges what a run has written before a message of it.
+func (w *conformWatch) history(ctx context.Context, run string, before runlog.Arrived) error {
+	reader := eventsCmd{Run_: run, All: true, NoFollow: true}
+	errReached := errors.New("reached")
+	err := reader.follow(ctx, w.cl, func(m runlog.Arrived) error {
+		if m.Subject == before.Subject && m.Record.Stream >= before.Record.Stream {
+			return errReached
+		}
+		return w.take(ctx, m, "")
+	}, nil)
+	if errors.Is(err, errReached) || errors.Is(err, kvstore.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (w *conformWatch) say(format string, args ...any) {
+	if !w.a.cli.Quiet && !w.a.cli.JSON {
+		// There is nowhere to report that standard error is gone.
+		_, _ = fmt.Fprintf(w.a.stderr, format, args...)
+	}
+}
+
+// show prints the findings that were not shown yet.
+func (conformCmd) show(a *app, checker *conform.Checker, shown *int) error {
+	findings := checker.Findings()
+	if a.cli.JSON {
+		*shown = len(findings)
+		return nil // the report has them
+	}
+	for ; *shown < len(findings); *shown++ {
+		f := &findings[*shown]
+		for _, l := range []struct{ head, text string }{
+			{fmt.Sprintf("%s %s  ", f.Rule, f.Level), f.Place()},
+			{"  ", f.Text},
+			{"  expected  ", f.Expected},
+			{"  found     ", f.Found},
+			{"  next      ", fmt.Sprintf("%s (%s)", f.Next, f.Section)},
+			{"", ""},
+		} {
+			if _, err := fmt.Fprintln(a.stdout, hanging(a.stdout, l.head, l.text)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// conclude prints the report, and fails when it must.
+func (c conformCmd) conclude(a *app, checker *conform.Checker) error {
+	report := checker.Report()
+	if c.Strict && report.Should > 0 {
+		report.Passed = false
+	}
+	if report.Events == 0 && report.Must+report.Should == 0 { // a report would list the rules that were not judged: all of them
+		switch {
+		case c.Run_ != "":
+			return fail(exitNotFound, "list the runs with: "+a.prompt.command("runs ls"), "fleet %s has no event of run %s", a.cli.Fleet, c.Run_)
+		case len(c.Files) > 0:
+			return fail(exitNotFound, "write one with: waymark export RUN --format cloudevents, or: waymark conform --record FILE", "the recording has no event")
+		}
+		return fail(exitNotFound, "let the executor work meanwhile, or add --all", "no event was seen")
+	}
+	if a.cli.JSON {
+		if err := document(a.stdout, report); err != nil {
+			return err
+		}
+	} else if err := c.summary(a.stdout, report); err != nil {
+		return err
+	}
+	if report.Passed {
+		return nil
+	}
+	missing := 0
+	for _, o := range report.Scenarios {
+		if !o.Passed {
+			missing++
+		}
+	}
+	return fail(exitDiffers, "each rule is explained in "+conform.Page, "rules were broken %s (must %d, should %d), %s not seen",
+		plural(report.Must+report.Should, "time"), report.Must, report.Should, plural(missing, "expected scenario"))
+}
+
+func (conformCmd) summary(w io.Writer, r *conform.Report) error {
+	for _, o := range r.Scenarios {
+		state, detail := "passed", "in run "+o.Run
+		if !o.Passed {
+			state, detail = "not seen", "missing: "+o.Missing
+			if o.Run != "" {
+				detail += ", in run " + o.Run
+			}
+		}
+		if _, err := fmt.Fprintln(w, hanging(w, fmt.Sprintf("scenario %-18s %-8s  ", o.Scenario, state), detail)); err != nil {
+			return err
+		}
+	}
+	lines := []string{fmt.Sprintf("%s of %s judged by %d of %d rules: %s of rules that must be kept, %d of those that should",
+		plural(r.Events, "event"), plural(r.Runs, "run"), r.Judged, len(conform.Rules()), plural(r.Must, "breach", "breaches"), r.Should)}
+	if r.Forgotten > 0 {
+		lines = append(lines, fmt.Sprintf("not judged: later events of %s: there were too many at once, name one with --run", plural(r.Forgotten, "run")))
+	}
+	for _, n := range r.NotJudged {
+		lines = append(lines, fmt.Sprintf("not judged: %s, %s", n.Rule, n.Why))
+	}
+	for _, l := range lines {
+		if _, err := fmt.Fprintln(w, hanging(w, "", l)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (conformCmd) list(a *app) error {
+	if a.cli.JSON {
+		return document(a.stdout, conform.Rules())
+	}
+	for _, r := range conform.Rules() {
+		if _, err := fmt.Fprintln(a.stdout, hanging(a.stdout, fmt.Sprintf("%s %-6s  ", r.ID, r.Level), r.Text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (conformCmd) scenes(a *app) error {
+	scenarios := conform.Scenarios()
+	if a.cli.JSON {
+		type scene struct {
+			conform.Scenario
+			Steps []string `json:"steps"`
+		}
+		list := make([]scene, len(scenarios))
+		for i := range scenarios {
+			list[i] = scene{scenarios[i], scenarios[i].Steps()}
+		}
+		return document(a.stdout, list)
+	}
+	for i := range scenarios {
+		s := &scenarios[i]
+		text, seen := hanging(a.stdout, fmt.Sprintf("%-18s ", s.ID), s.Text), hanging(a.stdout, fmt.Sprintf("%-18s ", ""), "seen as: "+strings.Join(s.Steps(), ", "))
+		if _, err := fmt.Fprintf(a.stdout, "%s\n%s\n", text, seen); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,402 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// embeddedLease is the time to live of a folder's lease on the embedded server: only one process can use its
+// directory, so that after a crash nobody else needs to be waited for.
+const embeddedLease = time.Second
+
+// daemon is what serve puts together.
+type daemon struct {
+	// server is nil when the daemon joined another one.
+	server *natsd.Server
+	// key proves the daemon to its own server by the key that it signs with; nil without one.
+	key     nats.Option
+	target  natsconn.Target
+	service *consumer.Service
+	// roster is what claims are answered from, and heartbeats what the folders go by; nil without folders.
+	roster     *consumer.Roster
+	heartbeats *consumer.Heartbeats
+	// balance shares the shards with other replicas; nil where there can be none.
+	balance *consumer.Balance
+	// retainer removes what the fleet's policy does not keep; nil without folders.
+	retainer *consumer.Retainer
+	// shards brings the shards of the fleet into service, and settings those that are added.
+	shards   *daemonShards
+	settings *consumer.Settings
+	// proof returns the sender of a request; nil if the NATS server proves no senders.
+	proof func(verb string, m *nats.Msg) (by string, err error)
+	conns []*nats.Conn
+	locks locks
+	// refuse ends a start because the server does not permit what it needs; nil once it has started.
+	refuse atomic.Pointer[context.CancelCauseFunc]
+}
+
+// refused hears of what the server does not permit.
+func (d *daemon) refused(e *denied.Error) {
+	if refuse := d.refuse.Load(); refuse != nil {
+		(*refuse)(e)
+	}
+}
+
+// start opens everything in order; each thing opened is added to open.
+func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*daemon, error) {
+	d := new(daemon)
+	d.refuse.Store(&a.refuse)
+	defer d.refuse.Store(nil)
+	if err := c.openServer(ctx, a, d, open, log); err != nil {
+		return nil, err
+	}
+	// The connections outlive ctx: work in hand is finished after it.
+	work := context.WithoutCancel(ctx)
+	serviceConn, err := d.connect(work, "service", registry, open, log)
+	if err != nil {
+		return nil, err
+	}
+	foldConn, err := d.connect(work, "folder", registry, open, log)
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(serviceConn)
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: %w", err)
+	}
+	settings, err := c.provision(ctx, a, d, js, log)
+	if err != nil {
+		return nil, err
+	}
+	if d.server != nil {
+		if err := d.server.Map(schema.EventMapping(a.cli.Fleet, settings.Mapped())); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.proveSenders(ctx, serviceConn, a.cli.Fleet, log); err != nil {
+		return nil, err
+	}
+	if err := c.checkSigner(ctx, a, js, log); err != nil {
+		return nil, err
+	}
+	return d, c.openShards(a, d, serviceConn, foldConn, js, settings, registry, log)
+}
+
+// openServer starts the embedded server, or finds the one to join.
+func (c serveCmd) openServer(ctx context.Context, a *app, d *daemon, open *closers, log zerolog.Logger) error {
+	stateDir, stateErr := a.stateDir()
+	if !c.Embedded {
+		target, named, err := natsconn.Config{Flags: a.cli.Conn.settings(), Getenv: a.getenv}.Explicit()
+		if err != nil {
+			return err
+		}
+		if named {
+			if c.Port != 0 {
+				return fail(exitUsage, "leave out --port, or add --embedded", "--port is of the embedded server, and %s names another one", target.Origin)
+			}
+			d.target = target
+			log.Info().Str("url", target.Address()).Str("origin", string(target.Origin)).Msg("joining a nats server")
+			return nil
+		}
+	}
+	if stateErr != nil {
+		return stateErr
+	}
+	config := natsd.Config{StateDir: stateDir, Port: c.Port}
+	var err error
+	if config.Keys, d.key, err = a.localKey(); err != nil {
+		return err
+	}
+	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	server, err := natsd.Start(startCtx, config, log)
+	if err != nil {
+		return err
+	}
+	d.server = server
+	// Close bounds itself.
+	open.add("nats server", 2*natsd.DefaultStopTimeout, func(context.Context) error { return server.Close() })
+	return nil
+}
+
+// connect opens one connection for one role, so that a slow reader of one does not hold up the other.
+func (d *daemon) connect(ctx context.Context, role string, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*nats.Conn, error) {
+	log = log.With().Str("connection", role).Logger()
+	closed := make(chan struct{})
+	opts := []nats.Option{
+		nats.Name("waymark " + role),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(250 * time.Millisecond),
+		nats.ReconnectBufSize(-1),
+		nats.ClosedHandler(func(*nats.Conn) { close(closed) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				log.Warn().Err(err).Msg("connection lost")
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) { log.Info().Msg("connection is back") }),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			event := log.Warn().Err(err)
+			if e, ok := denied.From(err); ok {
+				event = event.Str("hint", e.Hint())
+				d.refused(e)
+			}
+			if sub != nil {
+				event = event.Str("subject", sub.Subject)
+			}
+			event.Msg("asynchronous error")
+		}),
+	}
+	var nc *nats.Conn
+	var err error
+	if d.server != nil {
+		if d.key != nil {
+			opts = append(opts, d.key)
+		}
+		nc, err = d.server.Connect(opts...)
+	} else {
+		nc, err = d.target.Connect(ctx, opts...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	registerConnection(registry, role, nc)
+	d.conns = append(d.conns, nc)
+	open.add("connection of the "+role, closeTimeout, func(ctx context.Context) error {
+		nc.Close()
+		select {
+		case <-closed:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	return nc, nil
+}
+
+// proveSenders sets proof if the server proves senders. If the server does not answer, the daemon does not start: a guess could turn proofs
+// into claims.
+func (d *daemon) proveSenders(ctx context.Context, nc *nats.Conn, fleet string, log zerolog.Logger) error {
+	if d.server != nil {
+		return nil // the embedded server has one user with all rights
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	proves, err := access.Proves(nc, fleet, func(subject string) (*nats.Msg, error) { return nc.RequestWithContext(ctx, subject, nil) })
+	switch {
+	case err != nil:
+		return err
+	case proves:
+		d.proof = access.Prover(fleet)
+	default:
+		log.Info().Str("account", access.AccountOf(access.Daemon, fleet)).
+			Msg("senders of requests are not proven: the daemon is not an nkey user of the fleet's account")
+	}
+	return nil
+}
+
+// provisionTry is how long one try to provision waits for answers: a cluster that is being formed answers nothing.
+const provisionTry = 10 * time.Second
+
+// provision makes sure that everything the fleet needs is there, and tries again while the servers are not: daemons and servers may
+// be started at the same time, in any order.
+func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream.JetStream, log zerolog.Logger) (kvstore.FleetSettings, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	for {
+		try, cancel := context.WithTimeout(ctx, provisionTry)
+		settings, err := c.provisionOnce(try, a, d, js, log)
+		cancel()
+		if err == nil || !kvstore.MayCome(err) || ctx.Err() != nil {
+			return settings, err
+		}
+		log.Warn().Err(err).Msg("the fleet cannot be looked up, trying again")
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return settings, err
+		}
+	}
+}
+
+// provisionOnce provisions, and returns the fleet's settings as stored. What no flag names stays as it was.
+func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetstream.JetStream, log zerolog.Logger) (kvstore.FleetSettings, error) {
+	fleets := kvstore.NewFleets(js)
+	config := kvstore.FleetConfig{Fleet: a.cli.Fleet}
+	change := kvstore.Provision
+	switch stored, _, err := fleets.Get(ctx, a.cli.Fleet); {
+	case err == nil:
+		config = stored.Config()
+		if int(c.Shards) != 0 && int(c.Shards) != config.Shards {
+			log.Warn().Int("shards", config.Shards).Int("asked", int(c.Shards)).Str("hint", a.prompt.command("shards set "+strconv.Itoa(int(c.Shards)))).
+				Msg("the fleet has another number of shards: --shards is for a new fleet")
+		}
+		change = func(ctx context.Context, js jetstream.JetStream, want kvstore.FleetConfig) error {
+			_, err := kvstore.Change(ctx, js, a.cli.Fleet, func(c *kvstore.FleetConfig) {
+				want.Shards, want.Retention = c.Shards, c.Retention // which may change at this moment
+				*c = want
+			})
+			return err
+		}
+	case (errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing)) && d.server != nil: // the bucket of settings comes with the first fleet
+		if config.Shards = int(c.Shards); config.Shards == 0 {
+			config.Shards = roomyShards(d.storeRoom(), int64(c.Quota))
+		}
+		config.QuotaBytes = roomyQuota(d.storeRoom(), config.Shards)
+	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing):
+		return kvstore.FleetSettings{}, err
+	}
+	if config.Shards == 0 {
+		config.Shards = int(c.Shards)
+	}
+	for to, from := range map[*int]int{&config.Replicas: int(c.Replicas), &config.CheckpointsPerRun: int(c.Checkpoints)} {
+		if from != 0 {
+			*to = from
+		}
+	}
+	if c.Quota != 0 {
+		config.QuotaBytes = int64(c.Quota)
+	}
+	if err := change(ctx, js, config); err != nil {
+		if errors.Is(err, kvstore.ErrFull) {
+			err = d.noRoom(config.Defaults(), err)
+		}
+		return kvstore.FleetSettings{}, err
+	}
+	settings, _, err := fleets.Get(ctx, a.cli.Fleet)
+	return settings, err
+}
+
+// storeRoom is how many bytes a new fleet may take of the daemon's own server: what the server may store, and no more than three quarters
+// of what the disk has free.
+func (d *daemon) storeRoom() int64 {
+	room := d.server.MaxStore()
+	if free, _, err := natsd.DiskRoom(d.server.StateDir()); err == nil {
+		room = min(room, free/4*3)
+	}
+	return room
+}
+
+// roomyShards is the number of shards of a new fleet on an embedded server that may store so many bytes: [kvstore.LoneShards], or on a small
+// disk as many logs of the quota as fit; a quota of 0 is any from leastQuota on. The server reserves the logs.
+func roomyShards(store, quota int64) int {
+	shards := kvstore.LoneShards
+	for shards > 1 && kvstore.LargestQuota(store/2, shards) < max(quota, leastQuota) {
+		shards /= 2
+	}
+	return shards
+}
+
+// roomyQuota is the default quota of a new fleet's shard on an embedded server that may store so many bytes: 0, the
+// usual default, or on a small disk what leaves half of the room to segments, blobs and dead letters. The server
+// reserves it.
+func roomyQuota(store int64, shards int) int64 {
+	if quota := store / 2 / int64(shards); quota < kvstore.DefaultQuotaBytes {
+		return max(quota, leastQuota)
+	}
+	return 0
+}
+
+// noRoom says which quota a server that cannot reserve the fleet's streams has room for, as far as it is known.
+func (d *daemon) noRoom(config kvstore.FleetConfig, err error) error {
+	f := &failure{
+		code: exitFull, err: err, own: true, what: err.Error(),
+		hint: fmt.Sprintf("use a quota below %s (waymark serve --quota SIZE), or give the server more room", bytesText(config.QuotaBytes)),
+	}
+	if d.server == nil {
+		return f
+	}
+	switch fits := kvstore.LargestQuota(d.server.MaxStore(), config.Shards); {
+	case fits < kvstore.MinQuotaBytes:
+		// The store is three quarters of the disk: see natsd.
+		f.hint = fmt.Sprintf("use a disk of at least %s: a fleet of %s reserves %s, and the server stores %s here",
+			bytesText(kvstore.LeastRoom(config.Shards)/3*4), plural(config.Shards, "shard"), bytesText(kvstore.LeastRoom(config.Shards)), bytesText(d.server.MaxStore()))
+	case fits < config.QuotaBytes:
+		f.hint = fmt.Sprintf("use a quota of at most %dMiB (waymark serve --quota %dMiB), or a larger disk", fits>>20, fits>>20)
+	}
+	return f
+}
+
+// leastQuota is the smallest quota that is chosen without asking; less room than that is an error to be seen.
+const leastQuota = 64 << 20
+
+// Run adds everything that runs to group. Each ends with ctx; the service finishes what it has in hand.
+func (d *daemon) run(ctx context.Context, group *errgroup.Group, log zerolog.Logger) {
+	group.Go(func() error { return d.service.Run(ctx) })
+	group.Go(func() error { return d.roster.Run(ctx) })
+	if d.retainer != nil {
+		group.Go(func() error { return d.retainer.Run(ctx) })
+	}
+	if d.heartbeats != nil {
+		group.Go(func() error { return d.heartbeats.Run(ctx) })
+	}
+	if d.balance != nil {
+		group.Go(func() error { return d.balance.Run(ctx) })
+	}
+	d.shards.runFolders(func(f *consumer.Folder) {
+		group.Go(func() error { return f.Run(ctx) })
+	})
+	group.Go(func() error { return d.settings.Run(ctx) })
+	if d.server != nil {
+		group.Go(func() error { return d.watchRoom(ctx, log) })
+		group.Go(func() error {
+			if err := d.server.WaitForShutdown(ctx); err != nil {
+				return nil //nolint:nilerr // a stop that was asked for: the server is stopped after its clients
+			}
+			return errors.New("the embedded nats server stopped by itself: see its messages above")
+		})
+	}
+}
+
+func (d *daemon) ready(c serveCmd, a *app) ready {
+	r := ready{Fleet: a.cli.Fleet, Name: c.Name, Folding: !c.NoFold, URL: d.target.Address(), Context: d.target.Context}
+	if d.server != nil {
+		end := d.server.Endpoint()
+		r.URL, r.Context, r.Embedded = end.URL, end.Context, true
+	}
+	return r
+}
+
+// daemonName makes a name of the host's that no other replica has.
+func daemonName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "host"
+	}
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
+			return r
+		}
+		return '-'
+	}, host)
+	name = strings.Trim(name[:min(len(name), 40)], "-")
+	if name == "" {
+		name = "host"
+	}
+	id := rand.Text()
+	return name + "-" + id[len(id)-6:]
+}

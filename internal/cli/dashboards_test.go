@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whoever renames a metric mends the alerts and the dashboard.
+func TestAlertsAndDashboardNameMetricsThatTheDaemonShows(t *testing.T) {
+	t.Parallel()
+	families, err := aRegistry(t).Gather()
+	require.NoError(t, err)
+	shown := make(map[string]bool)
+	for _, f := range families {
+		shown[f.GetName()] = true
+		if strings.EqualFold(f.GetType().String(), "histogram") {
+			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+				shown[f.GetName()+suffix] = true
+			}
+		}
+	}
+	for _, name := range []string{filepath.Join("prometheus", "alerts.yaml"), filepath.Join("grafana", "waymark.json")} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", name))
+		require.NoError(t, err)
+		named := regexp.MustCompile(`\bwaymark_[a-z_]+`).FindAllString(string(text), -1)
+		require.Greater(t, len(named), 15, name)
+		for _, metric := range named {
+			require.True(t, shown[metric], "%s names %s, which the daemon does not show", name, metric)
+		}
+	}
+}

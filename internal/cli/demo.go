@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// demoLimit bounds the whole demonstration.
+const demoLimit = 3 * time.Minute
+
+// demoCmd shows what Waymark is for, on a temporary directory of its own.
+type demoCmd struct {
+	Keep bool `help:"Keep the temporary directory, with logs and the history written outside."`
+}
+
+// Run starts a server, a daemon and a small fleet of agents, kills them from outside and proves what was left.
+func (c demoCmd) Run(ctx context.Context, a *app) (err error) {
+	binary, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "waymark-demo-")
+	if err != nil {
+		return err
+	}
+	if !c.Keep {
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, demoLimit, fmt.Errorf("the demonstration took longer than %s", demoLimit))
+	defer cancel()
+
+	fleet, err := newDemoFleet(binary, dir, os.Environ())
+	if err != nil {
+		return err
+	}
+	for _, folder := range []string{demoInputs(dir), demoScratch(dir)} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := writeDemoInputs(demoInputs(dir)); err != nil {
+		return err
+	}
+	runs, err := demoRuns(demoInputs(dir))
+	if err != nil {
+		return err
+	}
+	s := newDemoStage(a, fleet, dir, runs)
+	// Deferred calls run in reverse: the processes are gone before their directory is.
+	defer func() { err = errors.Join(err, fleet.stopAll()) }()
+	if err := s.play(ctx); err != nil {
+		return c.explain(err, dir)
+	}
+	proof, err := s.prove(ctx)
+	if err != nil {
+		return c.explain(err, dir)
+	}
+	if err := proof.print(a.stdout); err != nil {
+		return err
+	}
+	if c.Keep {
+		s.say("", "Kept: %s", dir)
+	}
+	if len(proof.facts.Problems) > 0 {
+		return c.explain(fmt.Errorf("the proof does not hold: %s", plural(len(proof.facts.Problems), "problem")), dir)
+	}
+	return nil
+}
+
+// explain adds where to look.
+func (c demoCmd) explain(err error, dir string) error {
+	f := &failure{code: exitFailure, what: err.Error(), hint: "run it with --keep and look at the logs it leaves", err: err}
+	if errors.Is(err, context.Canceled) {
+		f.code, f.what, f.hint = exitInterrupted, "interrupted; every process of the demonstration was stopped", ""
+	} else if c.Keep {
+		f.hint = "look at the logs in " + filepath.Join(dir, "logs")
+	}
+	return f
+}

@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// startDemo runs the demonstration as a process of its own, with its temporary directory below the test's.
+func startDemo(t *testing.T, temp string) (*exec.Cmd, *bufio.Reader, *bytes.Buffer) {
+	t.Helper()
+	// TestMain puts the program into the path.
+	cmd := exec.CommandContext(context.Background(), "waymark", "demo")
+	cmd.Env = append(os.Environ(), "TMPDIR="+temp, "TMP="+temp, "TEMP="+temp, "GORACE=atexit_sleep_ms=0", "NATS_URL=nats://nobody.invalid")
+	stderr := new(bytes.Buffer)
+	cmd.Stderr = stderr
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // gone, unless the test failed
+	return cmd, bufio.NewReader(stdout), stderr
+}
+
+func TestTheDemonstrationProvesThatNothingIsLostOrRunTwice(t *testing.T) {
+	t.Parallel()
+	temp := t.TempDir()
+	cmd, stdout, stderr := startDemo(t, temp)
+	out, err := io.ReadAll(stdout)
+	require.NoError(t, err)
+	require.NoError(t, cmd.Wait(), "%s\n%s", out, stderr)
+	for _, want := range []string{
+		`(?m)^boundaries LOST +0$`,
+		`(?m)^tool calls RUN TWICE +0 `,
+		`(?m)^results of real tools +[1-9]\d* `,
+		`(?m)^kills from outside \(SIGKILL\) +6  4 executors, 2 times server and daemon$`,
+		`(?m)^workshop +turn 3 m1 +send_mail +person: it had happened, not run again$`,
+		`(?m)^workshop +turn 4 p1 +pay +person: it had not happened, run it$`,
+		`(?m)^The proof holds`,
+	} {
+		require.Regexp(t, want, string(out))
+	}
+	for line := range strings.Lines(string(out)) {
+		require.LessOrEqual(t, len([]rune(line)), 101, "a terminal has 100 columns: %s", line)
+	}
+	requireGone(t, string(out), temp)
+}
+
+func TestTheDemonstrationLeavesNothingWhenItIsEnded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: the demonstration, three times")
+	}
+	if runtime.GOOS == "windows" {
+		t.Skip("windows cannot send an interrupt to one process: run this test on another system")
+	}
+	for _, test := range []struct {
+		name   string
+		signal os.Signal
+		code   int
+	}{
+		{"interrupted", os.Interrupt, int(exitInterrupted)},
+		{"terminated", syscall.SIGTERM, int(exitInterrupted)},
+		{"killed", os.Kill, -1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			temp := t.TempDir()
+			cmd, stdout, stderr := startDemo(t, temp)
+			var seen strings.Builder
+			for !strings.Contains(seen.String(), "KILLED") { // executors and a server are at work
+				line, err := stdout.ReadString('\n')
+				require.NoError(t, err, stderr)
+				seen.WriteString(line)
+			}
+			require.NoError(t, cmd.Process.Signal(test.signal))
+			rest, err := io.ReadAll(stdout)
+			require.NoError(t, err)
+			seen.Write(rest)
+			_ = cmd.Wait()
+			require.Equal(t, test.code, cmd.ProcessState.ExitCode(), stderr)
+			if test.signal == os.Kill {
+				temp = "" // nobody was left to remove it
+			}
+			requireGone(t, seen.String(), temp)
+		})
+	}
+}
+
+// requireGone waits until every process that the output names is gone, and checks that temp is empty.
+func requireGone(t *testing.T, output, temp string) {
+	t.Helper()
+	if temp != "" {
+		entries, err := os.ReadDir(temp)
+		require.NoError(t, err)
+		require.Empty(t, entries, "the temporary directory is still there")
+	}
+	if runtime.GOOS == "windows" {
+		return // there is no signal 0
+	}
+	processes := regexp.MustCompile(`process (\d+)`).FindAllStringSubmatch(output, -1)
+	require.NotEmpty(t, processes)
+	for _, match := range processes {
+		pid, err := strconv.Atoi(match[1])
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			p, err := os.FindProcess(pid)
+			return err != nil || p.Signal(syscall.Signal(0)) != nil
+		}, demoStopLimit+5*time.Second, 20*time.Millisecond, "process %d is still there", pid)
+	}
+}

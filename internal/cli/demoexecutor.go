@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/journal"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/player"
+	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/publisher"
+)
+
+// demoToolTime is how long the tools of the demonstration take: long enough to be caught in the middle.
+const demoToolTime = 400 * time.Millisecond
+
+// demoPatience is how long an executor tries to get one event acknowledged: longer than the server is away.
+const demoPatience = 30 * time.Second
+
+// demoAsk is how often an executor asks whether a person has settled a call that is held.
+const demoAsk = 100 * time.Millisecond
+
+// demoExecutorCmd is an executor of the demonstration. It knows its runs by their ids alone.
+type demoExecutorCmd struct {
+	Name   string   `required:"" help:"Name of the executor."`
+	Dir    string   `required:"" help:"Directory of the demonstration."`
+	Resume bool     `help:"Take the runs over instead of starting them."`
+	Lanes  int      `default:"1" help:"Runs played at once."`
+	IDs    []string `arg:"" name:"run" help:"Ids of the runs."`
+}
+
+// Paths below the demonstration's directory.
+func demoInputs(dir string) string  { return filepath.Join(dir, "inputs") }
+func demoJournal(dir string) string { return filepath.Join(dir, "outside.jsonl") }
+func demoScratch(dir string) string { return filepath.Join(dir, "scratch") }
+
+// Run plays the runs.
+func (c demoExecutorCmd) Run(ctx context.Context, a *app) (err error) {
+	runs, err := demoRuns(demoInputs(c.Dir))
+	if err != nil {
+		return err
+	}
+	witness, err := journal.Open(demoJournal(c.Dir), a.now)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, witness.Close()) }()
+	stateDir, err := a.stateDir()
+	if err != nil {
+		return err
+	}
+	fleet, err := connectDemo(ctx, a, stateDir, c.Name)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		err = errors.Join(err, fleet.Close(limit))
+	}()
+	p := &player.Player{
+		Fleet: fleet, Journal: witness, Now: a.now, Replay: demoPolicy, AwaitPerson: demoAsk,
+		Tool: demoTool(demoToolbox{scratch: demoScratch(c.Dir), pause: 2 * demoToolTime}),
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(c.Lanes)
+	for _, id := range c.IDs {
+		i := slices.IndexFunc(runs, func(r demoRun) bool { return r.script.ID == id })
+		if i < 0 {
+			return errors.Join(fmt.Errorf("there is no run %q in the demonstration", id), group.Wait())
+		}
+		group.Go(func() error { return c.play(ctx, p, runs[i].script) })
+	}
+	return group.Wait()
+}
+
+func (c demoExecutorCmd) play(ctx context.Context, p *player.Player, script *transcript.Run) error {
+	play := p.Play
+	if c.Resume {
+		play = p.Resume
+	}
+	err := play(ctx, script)
+	if err != nil {
+		return errors.Join(err, p.Journal.Write(journal.Entry{Op: journal.Failed, Run: script.ID, Note: err.Error()}))
+	}
+	return nil
+}
+
+// connectDemo connects to the demonstration's server as any client on this machine does: through its state directory.
+func connectDemo(ctx context.Context, a *app, dir, executor string) (*publisher.Fleet, error) {
+	end, err := statedir.Discover(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	opts, err := end.Options()
+	if err != nil {
+		return nil, err
+	}
+	return publisher.Connect(ctx, publisher.Config{
+		URL: end.URL, Executor: executor, PublishTimeout: demoPatience, RequestTimeout: demoPatience, Now: a.now,
+		Options: append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond)),
+	})
+}
+
+// demoTool runs real tools for the workshop; for transcripts it takes its time and returns what they have.
+func demoTool(box demoToolbox) player.Tool {
+	return func(ctx context.Context, run *transcript.Run, call *transcript.Call) (publisher.ToolResult, error) {
+		if run.Format != "" {
+			if err := pause.For(ctx, demoToolTime+spread(run.ID, call)); err != nil {
+				return publisher.ToolResult{}, err
+			}
+			return player.Recorded(ctx, run, call)
+		}
+		var in demoArguments
+		if err := json.Unmarshal(call.Arguments, &in); err != nil {
+			return publisher.ToolResult{}, err
+		}
+		said, err := box.run(ctx, call.Name, in)
+		if err != nil {
+			return publisher.ToolResult{}, err
+		}
+		return publisher.Result(said)
+	}
+}
+
+// spread makes tools take different times, the same for the same call.
+func spread(run string, call *transcript.Call) time.Duration {
+	h := fnv.New32a()
+	_, _ = fmt.Fprint(h, run, call.Key) // a hash takes everything
+	return time.Duration(h.Sum32()%200) * time.Millisecond
+}

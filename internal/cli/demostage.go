@@ -1,0 +1,469 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/waymarkio/waymark/internal/journal"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Bounds of a scene, and how often the history is looked at.
+const (
+	demoSceneLimit = 45 * time.Second
+	demoLook       = 5 * time.Millisecond
+)
+
+// demoStage directs the demonstration from outside: it knows of the runs what the journal and the scratch folder show,
+// and nothing else.
+type demoStage struct {
+	app    *app
+	fleet  *demoFleet
+	dir    string
+	runs   []demoRun
+	begun  time.Time
+	reader *journal.Reader
+
+	history []journal.Entry
+	server  *demoProcess
+	// executors are the living processes by the name of their lane; attempts counts them.
+	executors map[string]*demoProcess
+	attempts  map[string]int
+
+	kills      []demoKill
+	inDoubt    []*demoDoubt
+	recoveries []time.Duration
+}
+
+// demoKill is one process that was killed, and the runs it had in hand.
+type demoKill struct {
+	at   time.Time
+	what string
+	runs []string
+}
+
+// demoDoubt is a call that was begun and had no recorded result when its executor was killed.
+type demoDoubt struct {
+	run, name, replay string
+	call              journal.Call
+	// from is the length of the history at the kill: what became of it stands behind.
+	from int
+	fate string
+}
+
+func newDemoStage(a *app, fleet *demoFleet, dir string, runs []demoRun) *demoStage {
+	return &demoStage{
+		app: a, fleet: fleet, dir: dir, runs: runs, begun: a.now(), reader: journal.NewReader(demoJournal(dir)),
+		executors: make(map[string]*demoProcess), attempts: make(map[string]int),
+	}
+}
+
+// say prints one line of progress: who, and what.
+func (s *demoStage) say(who, format string, args ...any) {
+	if s.app.cli.Quiet {
+		return
+	}
+	const indent = "                  " // below the words of the line before
+	var b strings.Builder
+	fmt.Fprintf(&b, "%5.1fs  %-9s", s.app.now().Sub(s.begun).Seconds(), who)
+	words := text.WrapSoft(printable(fmt.Sprintf(format, args...)), widthOf(s.app.stdout)-len(indent))
+	for i, line := range strings.Split(words, "\n") {
+		if i > 0 {
+			b.WriteString(strings.Repeat(" ", len(indent)-1))
+		}
+		b.WriteString(" " + strings.TrimRight(line, " ") + "\n")
+	}
+	// A reader that is gone ends the demonstration at the table, if not before.
+	_, _ = io.WriteString(s.app.stdout, b.String())
+}
+
+// demoIntroduction says what is to be seen.
+const demoIntroduction = `Agents work through transcripts; some run real tools in a scratch folder. Each step that the server
+acknowledged, and each execution of a tool, is written to a file outside Waymark. Then processes are
+killed with SIGKILL from outside and new ones take over. The table at the end compares.
+
+`
+
+// play is the whole demonstration, scene by scene.
+func (s *demoStage) play(ctx context.Context) error {
+	if !s.app.cli.Quiet {
+		if _, err := io.WriteString(s.app.stdout, demoIntroduction); err != nil {
+			return err
+		}
+	}
+	for _, scene := range []func(context.Context) error{
+		s.startServer, s.killInMidCall, s.killAfterTheEffect, s.killBeforeTheEffect, s.killServer, s.killBoth, s.finish,
+	} {
+		limit, cancel := context.WithTimeoutCause(ctx, demoSceneLimit, errors.New("a scene took too long"))
+		err := scene(limit)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *demoStage) startServer(ctx context.Context) error {
+	begun := s.app.now()
+	p, err := s.fleet.start("server", "serve", "--embedded", "--http", "off", "--quota", "256MiB", "--log-format", "json")
+	if err != nil {
+		return err
+	}
+	s.server = p
+	if _, err := p.ready(ctx); err != nil {
+		return err
+	}
+	s.say("server", "ready after %s (process %d)", demoTime(s.app.now().Sub(begun)), p.pid())
+	return nil
+}
+
+// start starts an executor for runs; resumed ones are named by their ids and nothing else.
+func (s *demoStage) start(lane string, resume bool, lanes int, runs ...string) error {
+	s.attempts[lane]++
+	name := fmt.Sprintf("%s-%d", lane, s.attempts[lane])
+	args := []string{"demo-executor", "--name", name, "--dir", s.dir, fmt.Sprintf("--lanes=%d", lanes)}
+	if resume {
+		args = append(args, "--resume")
+	}
+	p, err := s.fleet.start(name, append(append(args, "--"), runs...)...)
+	if err != nil {
+		return err
+	}
+	s.executors[lane] = p
+	if resume {
+		s.say(lane, "a new process %d resumes, knowing only: %s", p.pid(), demoList(runs))
+	} else {
+		s.say(lane, "executor process %d begins %s", p.pid(), demoList(runs))
+	}
+	return nil
+}
+
+// await looks at the history until it shows what is waited for.
+func (s *demoStage) await(ctx context.Context, what string, seen func() bool) error {
+	ticker := time.NewTicker(demoLook)
+	defer ticker.Stop()
+	for {
+		if err := s.look(); err != nil {
+			return err
+		}
+		if seen() {
+			return nil
+		}
+		for _, p := range s.executors {
+			if p.ended() && p.err != nil {
+				return p.failed("ended by itself")
+			}
+		}
+		if s.server.ended() {
+			return s.server.failed("ended by itself")
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what, context.Cause(ctx))
+		}
+	}
+}
+
+// look reads what was written since the last time.
+func (s *demoStage) look() error {
+	entries, err := s.reader.Next()
+	s.history = append(s.history, entries...)
+	for _, e := range entries {
+		if e.Op == journal.Resumed {
+			s.recoveries = append(s.recoveries, time.Duration(e.At-e.Start))
+		}
+	}
+	return err
+}
+
+// underWay returns the calls of a lane that were begun and have no recorded result yet.
+func (s *demoStage) underWay(lane string) []journal.Entry {
+	var open []journal.Entry
+	for _, e := range s.history {
+		if s.lane(e.Run) != lane {
+			continue
+		}
+		same := func(o journal.Entry) bool { return o.Run == e.Run && o.Call == e.Call }
+		switch {
+		case e.Op == journal.Begin:
+			open = append(slices.DeleteFunc(open, same), e)
+		case e.Op == journal.Ack && e.Kind == journal.KindReturned, e.Op == journal.Settled && e.Note != journal.Rerun:
+			open = slices.DeleteFunc(open, same)
+		}
+	}
+	return open
+}
+
+func (s *demoStage) lane(run string) string {
+	for _, r := range s.runs {
+		if r.script.ID == run {
+			return r.executor
+		}
+	}
+	return ""
+}
+
+// unfinished returns the runs of a lane that have not ended.
+func (s *demoStage) unfinished(lane string) []string {
+	var ids []string
+	for _, r := range s.runs {
+		id := r.script.ID
+		if r.executor == lane && !slices.ContainsFunc(s.history, func(e journal.Entry) bool { return e.Op == journal.Done && e.Run == id }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// inHand returns the runs of a lane that have begun and not ended.
+func (s *demoStage) inHand(lane string) []string {
+	return slices.DeleteFunc(s.unfinished(lane), func(id string) bool {
+		return !slices.ContainsFunc(s.history, func(e journal.Entry) bool { return e.Op == journal.Ack && e.Run == id })
+	})
+}
+
+func (s *demoStage) acknowledged(lane string) int {
+	n := 0
+	for _, e := range s.history {
+		if e.Op == journal.Ack && s.lane(e.Run) == lane {
+			n++
+		}
+	}
+	return n
+}
+
+// kill kills an executor and notes what it had in hand.
+func (s *demoStage) kill(lane string) error {
+	p := s.executors[lane]
+	if err := p.kill(); err != nil {
+		return err
+	}
+	delete(s.executors, lane)
+	if err := s.look(); err != nil { // its last words
+		return err
+	}
+	s.kills = append(s.kills, demoKill{at: s.app.now(), what: "executor", runs: s.inHand(lane)})
+	open := s.underWay(lane)
+	names := make([]string, len(open))
+	for i, e := range open {
+		names[i] = e.Run + " in " + e.Name
+		s.inDoubt = append(s.inDoubt, &demoDoubt{run: e.Run, name: e.Name, replay: e.Replay, call: e.Call, from: len(s.history)})
+	}
+	s.say(lane, "KILLED (SIGKILL, process %d) in mid tool call: %s", p.pid(), demoList(names))
+	return nil
+}
+
+// killInMidCall kills an executor that has several runs in hand.
+func (s *demoStage) killInMidCall(ctx context.Context) error {
+	if err := s.start("counter", false, 5, s.unfinished("counter")...); err != nil {
+		return err
+	}
+	err := s.await(ctx, "a tool call under way", func() bool { return s.acknowledged("counter") > 40 && len(s.underWay("counter")) > 1 })
+	if err != nil {
+		return err
+	}
+	if err := s.kill("counter"); err != nil {
+		return err
+	}
+	return s.start("counter", true, 5, s.unfinished("counter")...)
+}
+
+// killAfterTheEffect kills the workshop when the mail is out, but its result is not recorded.
+func (s *demoStage) killAfterTheEffect(ctx context.Context) error {
+	if err := s.start("workshop", false, 1, s.unfinished("workshop")...); err != nil {
+		return err
+	}
+	err := s.await(ctx, "the mail", func() bool { return s.toolUnderWay("send_mail") && s.outside(demoOutbox) != "" })
+	if err != nil {
+		return err
+	}
+	return s.holdAndSettle(ctx, "send_mail", demoOutbox)
+}
+
+// killBeforeTheEffect kills the workshop when the payment has begun and nothing was paid.
+func (s *demoStage) killBeforeTheEffect(ctx context.Context) error {
+	if err := s.await(ctx, "the payment", func() bool { return s.toolUnderWay("pay") }); err != nil {
+		return err
+	}
+	return s.holdAndSettle(ctx, "pay", demoLedger)
+}
+
+func (s *demoStage) toolUnderWay(name string) bool {
+	return slices.ContainsFunc(s.underWay("workshop"), func(e journal.Entry) bool { return e.Name == name })
+}
+
+// outside is what the world outside shows of an effect.
+func (s *demoStage) outside(file string) string {
+	b, err := os.ReadFile(filepath.Join(demoScratch(s.dir), file))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// holdAndSettle kills the workshop in mid call, has it resumed, and then does what a person would do about the call
+// that is held: look at the world outside, and settle it with the operator's command.
+func (s *demoStage) holdAndSettle(ctx context.Context, tool, file string) error {
+	if err := s.kill("workshop"); err != nil {
+		return err
+	}
+	from := len(s.history)
+	if err := s.start("workshop", true, 1, s.unfinished("workshop")...); err != nil {
+		return err
+	}
+	var held journal.Entry
+	err := s.await(ctx, "the held call", func() bool {
+		i := slices.IndexFunc(s.history[from:], func(e journal.Entry) bool { return e.Op == journal.Held && e.Name == tool })
+		if i >= 0 {
+			held = s.history[from+i]
+		}
+		return i >= 0
+	})
+	if err != nil {
+		return err
+	}
+	s.say("workshop", "%s is in doubt and may have side effects: HELD for a person, not run again", tool)
+	how, result := string(schema.SettledRerun), ""
+	if found := s.outside(file); found != "" {
+		how, result = string(schema.SettledDecided), `"sent"`
+		s.say("person", "looks: %s has %q. It happened.", file, found)
+	} else {
+		s.say("person", "looks: there is no %s. It did not happen.", file)
+	}
+	args := []string{"settle", held.Run, fmt.Sprint(held.Call.Turn), held.Call.ID, "--how", how}
+	if result != "" {
+		args = append(args, "--result", result)
+	}
+	// Written down before it is said: the executor may act on the answer before the command has ended.
+	person, err := journal.Open(demoJournal(s.dir), s.app.now)
+	if err != nil {
+		return err
+	}
+	entry := journal.Entry{Op: journal.Settled, Run: held.Run, Call: held.Call, Name: held.Name, Replay: held.Replay, Note: how}
+	if err := errors.Join(person.Write(entry), person.Close()); err != nil {
+		return err
+	}
+	return s.operator(ctx, append(args, "--by", "person")...)
+}
+
+// operator runs one of the operator's commands to its end.
+func (s *demoStage) operator(ctx context.Context, args ...string) error {
+	s.say("person", "$ %s", shellCommand(args))
+	p, err := s.fleet.start(args[0], args...)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.gone:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if p.err != nil {
+		return p.failed("failed")
+	}
+	return nil
+}
+
+// killServer kills daemon and server under executors that go on.
+func (s *demoStage) killServer(ctx context.Context) error {
+	if err := s.start("coder", false, 3, s.unfinished("coder")...); err != nil {
+		return err
+	}
+	err := s.await(ctx, "work at the server", func() bool { return s.acknowledged("coder") > 12 && len(s.underWay("coder")) > 1 })
+	if err != nil {
+		return err
+	}
+	if err := s.downServer(); err != nil {
+		return err
+	}
+	if err := pause.For(ctx, time.Second); err != nil {
+		return err
+	}
+	if err := s.startServer(ctx); err != nil {
+		return err
+	}
+	before := s.acknowledged("coder")
+	begun := s.app.now()
+	if err := s.await(ctx, "the executors to go on", func() bool { return s.acknowledged("coder") > before+1 }); err != nil {
+		return err
+	}
+	s.say("coder", "goes on by itself, %s after the server was ready", demoTime(s.app.now().Sub(begun)))
+	return nil
+}
+
+func (s *demoStage) downServer() error {
+	if err := s.server.kill(); err != nil {
+		return err
+	}
+	s.kills = append(s.kills, demoKill{at: s.app.now(), what: "server"})
+	s.say("server", "KILLED (SIGKILL, process %d): NATS server and daemon are gone", s.server.pid())
+	return nil
+}
+
+// killBoth kills an executor and the server at the same moment.
+func (s *demoStage) killBoth(ctx context.Context) error {
+	if err := s.await(ctx, "a tool call under way", func() bool { return len(s.underWay("coder")) > 1 }); err != nil {
+		return err
+	}
+	if err := s.downServer(); err != nil {
+		return err
+	}
+	if err := s.kill("coder"); err != nil {
+		return err
+	}
+	if err := s.startServer(ctx); err != nil {
+		return err
+	}
+	return s.start("coder", true, 3, s.unfinished("coder")...)
+}
+
+// finish waits until every run has ended.
+func (s *demoStage) finish(ctx context.Context) error {
+	all := func() bool {
+		return !slices.ContainsFunc(s.runs, func(r demoRun) bool { return len(s.unfinished(r.executor)) > 0 })
+	}
+	if err := s.await(ctx, "all runs to end", all); err != nil {
+		return err
+	}
+	for _, p := range s.executors {
+		select {
+		case <-p.gone:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if p.err != nil {
+			return p.failed("failed")
+		}
+	}
+	s.say("", "%s ended. Now the proof.", plural(len(s.runs), "run has", "runs have"))
+	return nil
+}
+
+// demoList shortens a list to what fits a line.
+func demoList(names []string) string {
+	const shown = 3
+	if len(names) > shown {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown-1], ", "), len(names)-shown+1)
+	}
+	return strings.Join(names, ", ")
+}
+
+// demoTime is a duration for people.
+func demoTime(d time.Duration) string {
+	if d < 10*time.Millisecond {
+		return d.Round(100 * time.Microsecond).String()
+	}
+	return d.Round(time.Millisecond).String()
+}

@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/history"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type diffCmd struct {
+	Left  string `arg:"" help:"Run id, or RUN@POINT for the run as it was at a point."`
+	Right string `arg:"" help:"The other one."`
+}
+
+// Help is the text below the flags.
+func (diffCmd) Help() string {
+	return `The tool calls of both are compared one by one: name, arguments, and what came of it. JSON is compared by value. The first ` +
+		`difference is shown with both sides. Ids, times and executors do not matter, so a run can be compared with its fork, or with ` +
+		`another run of the same task. The exit code is 9 when they differ.
+
+Examples:
+  waymark diff fix-login fix-login-2
+  waymark diff fix-login@turn:3 fix-login@turn:9
+  waymark diff fix-login@mark:before-deploy fix-login-fork-Ab12Cd34 --json`
+}
+
+// side is one of two things that are compared.
+type side struct {
+	run   string
+	point schema.Point
+}
+
+// parseSide reads RUN or RUN@POINT.
+func parseSide(text string) (side, error) {
+	run, at, _ := strings.Cut(text, "@")
+	if err := schema.CheckName("run id", run); err != nil {
+		return side{}, err
+	}
+	point, err := parsePoint(text+":", at)
+	return side{run, point}, err
+}
+
+func (s side) String() string {
+	if s.point.Kind == schema.PointEnd {
+		return s.run
+	}
+	return s.run + "@" + s.point.String()
+}
+
+// steps reads the calls of a side.
+func (s side) steps(ctx context.Context, fleet *publisher.Fleet) ([]history.Step, error) {
+	state, err := fleet.GetAt(ctx, s.run, s.point)
+	if err != nil {
+		return nil, err
+	}
+	return history.Steps(state), nil
+}
+
+// difference is what diff prints as JSON.
+type difference struct {
+	LeftName  string `json:"left"`
+	RightName string `json:"right"`
+	history.Comparison
+}
+
+// Run compares two runs, or two points.
+func (c diffCmd) Run(ctx context.Context, a *app) error {
+	left, err := parseSide(c.Left)
+	if err != nil {
+		return err
+	}
+	right, err := parseSide(c.Right)
+	if err != nil {
+		return err
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	out := difference{LeftName: left.String(), RightName: right.String()}
+	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		one, err := left.steps(ctx, fleet)
+		if err != nil {
+			return err
+		}
+		other, err := right.steps(ctx, fleet)
+		if err != nil {
+			return err
+		}
+		out.Comparison = history.Compare(one, other)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		err = document(a.stdout, out)
+	} else {
+		err = printComparison(a, &out)
+	}
+	if err != nil || out.Divergence == nil {
+		return err
+	}
+	return fail(exitDiffers, "", "%s and %s differ at %s", out.LeftName, out.RightName, out.Divergence)
+}
+
+func printComparison(a *app, d *difference) error {
+	if err := printFields(a.stdout, "left", d.LeftName+", "+plural(d.Left, "step"), "right", d.RightName+", "+plural(d.Right, "step"),
+		"the same", plural(d.Same, "step")); err != nil {
+		return err
+	}
+	if d.Divergence == nil {
+		return nil
+	}
+	return printDivergence(a, d.Divergence)
+}
+
+// printDivergence shows both sides of the first step that differs, whole but for what does not fit a line.
+func printDivergence(a *app, d *history.Divergence) error {
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	fields := []string{"first divergence", d.String()}
+	for _, s := range []struct {
+		name string
+		step *history.Step
+	}{{"left", d.Left}, {"right", d.Right}} {
+		if s.step == nil {
+			continue
+		}
+		fields = append(fields, s.name+" call", fmt.Sprintf("%s (turn %d, %s)", s.step.Name, s.step.Turn, s.step.ToolCallID),
+			s.name+" arguments", valueText(s.step.Arguments, s.step.ArgumentsHash), s.name+" result", resultText(s.step))
+	}
+	return printFields(a.stdout, fields...)
+}
+
+// valueText is a value, or the hash of one that is in the blob store.
+func valueText(v jsontext.Value, hash string) string {
+	if hash != "" {
+		return "sha256 " + hash
+	}
+	return string(v)
+}
+
+func resultText(s *history.Step) string {
+	t := string(s.Outcome)
+	if s.IsError {
+		t += ", an error"
+	}
+	if s.Error != "" {
+		t += ": " + s.Error
+	}
+	if v := valueText(s.Result, s.ResultHash); v != "" {
+		t += ": " + v
+	}
+	return t
+}

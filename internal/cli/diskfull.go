@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/natsd"
+)
+
+// errRoomAgain ends a daemon whose own server had run out of room, when there is some again.
+var errRoomAgain = errors.New("the disk has room again")
+
+const (
+	// leastRoom is what must be free before a server that ran out of room is started again: on a small disk a twentieth of it.
+	// With less it would only be full again.
+	leastRoom = 64 << 20
+	// roomEvery is how often a full disk is looked at.
+	roomEvery = time.Second
+)
+
+// roomAgain reports whether a disk that was full has room, as far as this system tells.
+func roomAgain(dir string) bool {
+	free, total, err := natsd.DiskRoom(dir)
+	return err == nil && free >= min(leastRoom, total/20)
+}
+
+// makeRoom says what to do about a full disk of a size, 0 where the system does not tell it.
+func makeRoom(dir string, total int64) string {
+	if total == 0 {
+		return fmt.Sprintf("make room on the disk of %s; what was acknowledged is kept", dir)
+	}
+	return fmt.Sprintf("make room on the disk of %s, %s at least; what was acknowledged is kept", dir, bytesText(min(leastRoom, total/20)))
+}
+
+// awaitRoom returns errRoomAgain once the disk has room, and nil when ctx ends before.
+func awaitRoom(ctx context.Context, dir string) error {
+	tick := time.NewTicker(roomEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if roomAgain(dir) {
+				return errRoomAgain
+			}
+		}
+	}
+}
+
+// watchRoom waits until the daemon's own server runs out of room, and then until the disk has some again: the server stores nothing
+// more before it is started anew.
+func (d *daemon) watchRoom(ctx context.Context, log zerolog.Logger) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-d.server.OutOfSpace():
+	}
+	f := d.fullDisk()
+	log.Error().Str("detail", d.server.Full()).Str("hint", f.next).Msg("the disk is full: nothing is stored before there is room")
+	return awaitRoom(ctx, d.server.StateDir())
+}
+
+// fullDisk says that the disk of the daemon's own server is full, and what to do.
+func (d *daemon) fullDisk() trouble {
+	dir := d.server.StateDir()
+	what := fmt.Sprintf("the disk of %s was full, and its nats server stores nothing: %s", dir, d.server.Full())
+	if free, total, err := natsd.DiskRoom(dir); err == nil {
+		what += fmt.Sprintf("; %s of %s are free now", bytesText(free), bytesText(total))
+		return trouble{"disk", what, fmt.Sprintf("make room on that disk, %s at least: the daemon then goes on by itself. What was acknowledged is kept", bytesText(min(leastRoom, total/20)))}
+	}
+	return trouble{"disk", what, "make room on that disk, then restart the daemon. What was acknowledged is kept"}
+}

@@ -1,0 +1,524 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// What the doctor holds a fleet against.
+const (
+	// leastServer is the first server whose flags are all known.
+	leastServer = "2.15.2"
+	// consumersMost is how many consumers a server allows a stream by default.
+	consumersMost = 1000
+	// fullWarn and fullFail are the parts of a limit, in percent, from which on it is spoken of.
+	fullWarn, fullFail = 80, 97
+	// clockWarn and clockFail are differences of clocks.
+	clockWarn, clockFail = 2 * time.Second, 30 * time.Second
+	// lagWarn is how long accepted events may wait for the fold.
+	lagWarn = 10 * time.Second
+)
+
+type doctorCmd struct {
+	Monitor string `placeholder:"URL" help:"Monitoring address of the NATS server, such as http://127.0.0.1:8222: without it the sync interval of a server that is not Waymark's own cannot be seen."`
+}
+
+// Help is the text below the flags.
+func (doctorCmd) Help() string {
+	return `Checked are the server's version and limits, whether what it acknowledges is on disk, the flags of every stream and bucket, room ` +
+		`in quotas and on the disk, consumers, clocks, credentials, replicas, when the fleet was backed up, whether each log takes writes, who folds each shard, how far behind the fold ` +
+		`is, and what was rejected. What is not right comes with what to do. Nothing is changed. The exit code is 1 when a check fails; warnings alone are 0.
+
+Examples:
+  waymark doctor
+  waymark doctor --nats nats://10.0.0.5:4222 --monitor http://10.0.0.5:8222 --json`
+}
+
+// Results of a check.
+const (
+	checkOK      = "ok"
+	checkWarning = "warning"
+	checkFailed  = "FAILED"
+	checkUnknown = "unknown"
+)
+
+// checkup is one thing that was looked at.
+type checkup struct {
+	Name   string `json:"check"`
+	Result string `json:"result"`
+	Detail string `json:"detail"`
+	// Do is what to run or set; empty when nothing is to be done.
+	Do string `json:"do,omitzero"`
+}
+
+// diagnosis is what doctor prints as JSON.
+type diagnosis struct {
+	Fleet    string    `json:"fleet"`
+	Server   string    `json:"server"`
+	Failed   int       `json:"failed"`
+	Warnings int       `json:"warnings"`
+	Checks   []checkup `json:"checks"`
+}
+
+// doctor is one look.
+type doctor struct {
+	cl     *client
+	js     jetstream.JetStream
+	p      prompt
+	checks []checkup
+}
+
+func (d *doctor) add(name, result, do, format string, args ...any) {
+	d.checks = append(d.checks, checkup{Name: name, Result: result, Detail: fmt.Sprintf(format, args...), Do: do})
+}
+
+// Run looks at everything.
+func (c doctorCmd) Run(ctx context.Context, a *app) error {
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	js, settings, err := cl.settings(ctx)
+	if err != nil {
+		return err
+	}
+	d := &doctor{cl: cl, js: js, p: a.prompt}
+	d.server()
+	d.credentials()
+	d.keys(ctx, &settings)
+	d.durability(ctx, c.Monitor, &settings)
+	d.pings(ctx, c.Monitor)
+	streams := d.streams(ctx, &settings)
+	d.account(ctx)
+	d.disk(a)
+	d.backup(ctx, settings.Fleet, streams, a.now())
+	d.fleet(ctx, &settings)
+	out := diagnosis{Fleet: cl.fleet, Server: cl.target.Address(), Checks: d.checks}
+	for _, k := range d.checks {
+		switch k.Result {
+		case checkFailed:
+			out.Failed++
+		case checkWarning:
+			out.Warnings++
+		}
+	}
+	if a.cli.JSON {
+		err = document(a.stdout, out)
+	} else {
+		err = printDiagnosis(a, &out)
+	}
+	if err == nil && out.Failed > 0 {
+		err = fail(exitFailure, "", "%d of %s failed", out.Failed, plural(len(out.Checks), "check"))
+	}
+	return err
+}
+
+func printDiagnosis(a *app, d *diagnosis) error {
+	rows := make([][]string, len(d.Checks))
+	for i, k := range d.Checks {
+		rows[i] = []string{k.Result, k.Name, k.Detail}
+	}
+	if err := printTable(a.stdout, []column{{title: "result"}, {title: "check"}, {title: "detail", shrinks: true, wraps: true}}, rows); err != nil {
+		return err
+	}
+	// What is to be run is not cut to a line's width.
+	for _, k := range d.Checks {
+		if k.Do == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(a.stdout, "\n%s: %s\n  do: %s\n", printable(k.Name), printable(k.Detail), printable(k.Do)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// server checks version and the size of messages.
+func (d *doctor) server() {
+	have := d.cl.nc.ConnectedServerVersion()
+	if older(have, leastServer) {
+		d.add("server version", checkFailed, "run nats-server "+leastServer+" or newer", "it is %s", have)
+	} else {
+		d.add("server version", checkOK, "", "%s", have)
+	}
+	most := d.cl.nc.MaxPayload()
+	if most < schema.MaxCheckpoint {
+		d.add("message size", checkFailed, "set max_payload: 1MB in the server's configuration", "max_payload is %s", bytesText(most))
+	} else {
+		d.add("message size", checkOK, "", "max_payload is %s", bytesText(most))
+	}
+}
+
+// older compares versions such as 2.15.2; what cannot be read counts as older.
+func older(have, want string) bool {
+	numbers := func(s string) (n [3]int) {
+		s, _, _ = strings.Cut(s, "-")
+		for i, part := range strings.SplitN(s, ".", 3) {
+			v, err := strconv.Atoi(part)
+			if err != nil {
+				return [3]int{}
+			}
+			n[i] = v
+		}
+		return n
+	}
+	h, w := numbers(have), numbers(want)
+	for i := range h {
+		if h[i] != w[i] {
+			return h[i] < w[i]
+		}
+	}
+	return false
+}
+
+// credentials checks that not just anybody may do what this command does.
+func (d *doctor) credentials() {
+	local := isLoopback(d.cl.nc.ConnectedAddr())
+	switch {
+	case !d.cl.nc.AuthRequired() && !local:
+		d.add("credentials", checkFailed, "configure accounts with credentials on the server", "%s lets in anybody who can reach it", d.cl.target.Address())
+	case !d.cl.nc.AuthRequired():
+		d.add("credentials", checkWarning, "configure accounts with credentials on the server", "the server lets in anybody on this machine")
+	default:
+		d.add("credentials", checkOK, "", "the server asks for them")
+	}
+	if _, err := d.cl.nc.TLSConnectionState(); err != nil && !local {
+		d.add("encryption", checkWarning, "configure TLS on the server, and use --tls-ca", "the connection to %s is not encrypted", d.cl.target.Address())
+	} else {
+		d.add("encryption", checkOK, "", "%s", map[bool]string{true: "the connection does not leave this machine", false: "TLS"}[err != nil])
+	}
+}
+
+// keys checks that forged control events are refused, and that the daemon which answers can sign.
+func (d *doctor) keys(ctx context.Context, settings *kvstore.FleetSettings) {
+	const name = "keys"
+	keys, err := keyring.Parse(settings.Fleet, settings.Keys)
+	switch {
+	case err != nil:
+		d.add(name, checkFailed, "restore the fleet's settings from a backup", "%s", err)
+		return
+	case !keys.Any() && !d.cl.nc.AuthRequired(), !keys.Any() && d.cl.target.Origin == natsconn.OriginLocal:
+		d.add(name, checkOK, "", "none: control events are not signed, and whoever may publish events can forge them")
+		return
+	case !keys.Any():
+		d.add(name, checkWarning, "as the fleet's daemon: "+d.p.command("fleet keys add"), "none: control events are not signed, and whoever may publish events can forge them")
+		return
+	}
+	signing := 0
+	for _, k := range settings.Keys {
+		if k.Until == "" {
+			signing++
+		}
+	}
+	var reply schema.FleetReply
+	if err := d.cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
+		d.add(name, checkUnknown, "", "%d sign; the daemon that answers cannot be asked for its own: %s", signing, err)
+		return
+	}
+	var signer *keyring.Signer
+	if reply.Signer != "" {
+		signer = &keyring.Signer{Name: reply.Signer}
+	}
+	now, err := kvstore.NewFleets(d.js).ServerTime(ctx)
+	if err != nil {
+		d.add(name, checkUnknown, "", "%d sign; whether that of daemon %s does: %s", signing, reply.Replica, err)
+		return
+	}
+	if err := signer.May(keys, now); err != nil {
+		d.add(name, checkFailed, "start it with a key of the fleet; "+d.p.command("fleet keys")+" lists them", "the daemon %s: %s", reply.Replica, err)
+		return
+	}
+	d.add(name, checkOK, "", "%d sign, that of daemon %s (%s) among them", signing, reply.Replica, reply.Signer)
+}
+
+// streams checks flags, limits, consumers, replicas and the clock, by what the server says of each stream, which it returns.
+func (d *doctor) streams(ctx context.Context, settings *kvstore.FleetSettings) []kvstore.Inspected {
+	list := kvstore.Inspect(ctx, d.js, settings)
+	flags, room, consumers, replicas := 0, 0, 0, 0
+	for i := range list {
+		s := &list[i]
+		config := new(kvstore.ConfigError)
+		switch {
+		case errors.As(s.Err, &config):
+			flags++
+			f := explainStorage(s.Err)
+			d.add("stream flags", checkFailed, f.hint, "%s", f.what)
+		case errors.Is(s.Err, kvstore.ErrStreamMissing) && s.Truth:
+			flags++
+			d.add("stream flags", checkFailed, "restore it from a backup; it is never made anew in silence", "stream %s is gone, which holds what cannot be derived", s.Stream)
+		case errors.Is(s.Err, kvstore.ErrStreamMissing):
+			flags++
+			d.add("stream flags", checkWarning, "restart the daemon: it is derived, and made anew", "stream %s is gone", s.Stream)
+		case s.Err != nil:
+			flags++
+			d.add("stream flags", checkUnknown, "", "%s: %s", s.Stream, s.Err)
+		}
+		if s.Info == nil {
+			continue
+		}
+		room += d.room(s)
+		if n := s.Info.State.Consumers; n >= consumersMost*fullWarn/100 {
+			consumers++
+			d.add("consumers", checkWarning, "list them with: nats consumer ls "+s.Stream+"; delete those that nobody uses", "stream %s has %d consumers of at most %d", s.Stream, n, consumersMost)
+		}
+		replicas += d.replicas(s)
+		if i == 0 {
+			d.clock(s.Info)
+		}
+	}
+	for _, all := range []struct {
+		name string
+		bad  int
+	}{{"stream flags", flags}, {"room in streams", room}, {"consumers", consumers}, {"replicas", replicas}} {
+		if all.bad == 0 {
+			d.add(all.name, checkOK, "", "%s", plural(len(list), "stream"))
+		}
+	}
+	return list
+}
+
+// room checks a stream's byte limit. One that makes room by itself is never full.
+func (d *doctor) room(s *kvstore.Inspected) int {
+	limit := s.Info.Config.MaxBytes
+	if limit <= 0 || s.Info.Config.Discard == jetstream.DiscardOld {
+		return 0
+	}
+	percent := int64(s.Info.State.Bytes) * 100 / limit //nolint:gosec // a size on disk
+	result := checkWarning
+	switch {
+	case percent >= fullFail:
+		result = checkFailed
+	case percent < fullWarn:
+		return 0
+	}
+	d.add("room in streams", result, "raise the quota: start the daemon with "+d.p.command("serve")+" --quota SIZE, or let sealed events be purged earlier (--purge-after)",
+		"stream %s is at %d %% of %s", s.Stream, percent, bytesText(limit))
+	return 1
+}
+
+// replicas checks that a stream has a leader, and that its replicas are there.
+func (d *doctor) replicas(s *kvstore.Inspected) int {
+	bad := 0
+	cluster := s.Info.Cluster
+	if cluster == nil {
+		return 0
+	}
+	if cluster.Leader == "" {
+		bad++
+		d.add("replicas", checkFailed, "start the missing servers; see: nats server report jetstream", "stream %s has no leader: nothing can be written", s.Stream)
+	}
+	for _, r := range cluster.Replicas {
+		if r.Current && !r.Offline {
+			continue
+		}
+		bad++
+		state := fmt.Sprintf("is %s behind", plural(r.Lag, "message"))
+		if r.Offline {
+			state = "is offline"
+		}
+		d.add("replicas", checkWarning, "see: nats stream info "+s.Stream, "the replica of stream %s on %s %s", s.Stream, r.Name, state)
+	}
+	return bad
+}
+
+// clock compares this machine's clock with the server's.
+func (d *doctor) clock(info *jetstream.StreamInfo) {
+	if info.TimeStamp.IsZero() {
+		d.add("clock", checkUnknown, "", "the server does not say its time")
+		return
+	}
+	off := time.Since(info.TimeStamp).Abs().Round(time.Millisecond)
+	const do = "let both machines follow NTP"
+	switch {
+	case off >= clockFail:
+		d.add("clock", checkFailed, do, "this machine and the server are %s apart", off)
+	case off >= clockWarn:
+		d.add("clock", checkWarning, do, "this machine and the server are %s apart", off)
+	default:
+		d.add("clock", checkOK, "", "this machine and the server agree within %s", clockWarn)
+	}
+}
+
+// account checks the limits of the account.
+func (d *doctor) account(ctx context.Context) {
+	const name = "account limits"
+	info, err := d.js.AccountInfo(ctx)
+	if err != nil {
+		d.add(name, checkUnknown, "", "%s", err)
+		return
+	}
+	limit := info.Limits.MaxStore
+	if limit <= 0 {
+		d.add(name, checkOK, "", "the account has no limit of its own")
+		return
+	}
+	percent := int64(max(info.Store, info.ReservedStore)) * 100 / limit //nolint:gosec // sizes on disk
+	if percent >= fullWarn {
+		d.add(name, checkWarning, "raise the account's max_file, or lower the fleets' quotas", "%d %% of %s are used or promised", percent, bytesText(limit))
+		return
+	}
+	d.add(name, checkOK, "", "%d %% of %s are used or promised", percent, bytesText(limit))
+}
+
+// disk checks the room where the local server writes.
+func (d *doctor) disk(a *app) {
+	const name = "disk"
+	if d.cl.target.Origin != natsconn.OriginLocal {
+		d.add(name, checkUnknown, "", "the server is not of this state directory: look on its machine")
+		return
+	}
+	dir, err := a.stateDir()
+	if err != nil {
+		d.add(name, checkUnknown, "", "%s", err)
+		return
+	}
+	free, total, err := natsd.DiskRoom(dir)
+	switch {
+	case err != nil:
+		d.add(name, checkUnknown, "", "%s", err)
+	case free < total/100*(100-fullFail):
+		d.add(name, checkFailed, "make room: the server stores nothing before; the daemon then goes on by itself", "%s of %s are free", bytesText(free), bytesText(total))
+	case free < total/100*(100-fullWarn)/2:
+		d.add(name, checkWarning, "make room, or lower the quota", "%s of %s are free", bytesText(free), bytesText(total))
+	default:
+		d.add(name, checkOK, "", "%s of %s are free", bytesText(free), bytesText(total))
+	}
+}
+
+// fleet checks the daemons: whether one answers, who folds each shard, and how far behind.
+func (d *doctor) fleet(ctx context.Context, settings *kvstore.FleetSettings) {
+	var reply schema.FleetReply
+	if err := d.cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
+		d.add("daemon", checkFailed, d.cl.startHint(ctx), "none answers: %s", err)
+		return
+	}
+	d.add("daemon", checkOK, "", "%s answers", reply.Replica)
+	d.syncs(reply.DurableMS, settings)
+	folded, behind := 0, 0
+	takes := d.writes(ctx, len(reply.Shards))
+	for i := range reply.Shards {
+		s := &reply.Shards[i]
+		switch {
+		case s.Folder == "" && !takes[i]:
+			continue // a lease is written, too: what was said of the writes is the reason
+		case s.Error != "":
+			d.add("lock", checkUnknown, "", "shard %d: %s", s.Shard, s.Error)
+			continue
+		case s.Folder == "":
+			d.add("lock", checkFailed, d.cl.startHint(ctx), "nobody holds the lease of shard %d: nothing of it is folded, and nobody dead is noticed", s.Shard)
+			continue
+		}
+		folded++
+		if lag := time.Duration(s.WaitingMS) * time.Millisecond; lag > lagWarn {
+			behind++
+			d.add("fold", checkWarning, "see: "+d.p.command("fleet"), "%s of shard %d accepted and not checkpointed, the oldest for %s", plural(s.Waiting, "event"), s.Shard, lag)
+		}
+	}
+	if folded == len(reply.Shards) {
+		d.add("lock", checkOK, "", "each shard is folded by one daemon, %s in all", plural(folded, "shard"))
+	}
+	if behind == 0 {
+		d.add("fold", checkOK, "", "nothing waits for longer than %s", lagWarn)
+	}
+	d.parked(reply.Shards)
+	if reply.Runs.Quarantined > 0 {
+		d.add("quarantine", checkWarning, d.p.command("runs ls --status quarantined"), "%s quarantined, not claimable automatically: the claims made no progress", plural(reply.Runs.Quarantined, "run"))
+	}
+	d.letters(ctx)
+}
+
+// parkedNamed bounds the parked runs that are named.
+const parkedNamed = 8
+
+// parked names the runs that the fold leaves where they stand.
+func (d *doctor) parked(shards []schema.ShardState) {
+	named, more := 0, 0
+	for i := range shards {
+		more += shards[i].ParkedCount
+		for _, p := range shards[i].Parked[:min(parkedNamed-named, len(shards[i].Parked))] {
+			named++
+			more--
+			d.add("parked", checkWarning, "look at it with: "+d.p.command("runs get "+p.Run)+"; the daemon tries again by itself; to retry it now: "+
+				d.p.command("retry "+p.Run),
+				"run %s has no new checkpoint since %s (%s): %s", p.Run, p.Since, plural(p.Tries, "try", "tries"), p.Why)
+		}
+	}
+	switch {
+	case more > 0:
+		d.add("parked", checkWarning, "", "%s more", plural(more, "run"))
+	case named == 0:
+		d.add("parked", checkOK, "", "no run is left out of the fold")
+	}
+}
+
+// fullDo is what to do about a shard whose log takes no writes.
+const fullDo = "see that each NATS server's disk has room and that more than half of the stream's replicas run (nats stream report); " +
+	"restart a NATS server whose disk was full: it stores nothing before. A daemon with a server of its own does so by itself"
+
+// writes checks that each shard's log takes writes: a daemon answers no read without one.
+func (d *doctor) writes(ctx context.Context, shards int) []bool {
+	takes, all := make([]bool, shards), true
+	for shard := range takes {
+		run := ""
+		for n := 0; run == "" || schema.ShardOf(run, shards) != shard; n++ {
+			run = fmt.Sprintf("waymark-doctor-%d", n) // nobody's
+		}
+		err := d.cl.ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, new(schema.GetReply))
+		service, answered := errors.AsType[*schema.ServiceError](err)
+		switch {
+		case err == nil, answered && service.Code == schema.CodeNotFound:
+			takes[shard] = true
+			continue
+		case answered && service.Code == schema.CodeUnavailable, errors.Is(err, context.DeadlineExceeded):
+			d.add("writes", checkFailed, fullDo, "the log of shard %d acknowledges nothing: %s", shard, explain(ctx, err).what)
+		default:
+			takes[shard] = true // it is not known otherwise
+			d.add("writes", checkUnknown, "", "shard %d: %s", shard, err)
+		}
+		all = false
+	}
+	if all {
+		d.add("writes", checkOK, "", "the log of each shard takes writes, %s in all", plural(shards, "shard"))
+	}
+	return takes
+}
+
+// letters checks what was rejected.
+func (d *doctor) letters(ctx context.Context) {
+	const name = "dead letters"
+	ctx, cancel := context.WithTimeout(ctx, d.cl.wait)
+	defer cancel()
+	stream, err := d.js.Stream(ctx, schema.DeadLetterStream(d.cl.fleet))
+	if err != nil {
+		if !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, nats.ErrTimeout) {
+			d.add(name, checkUnknown, "", "%s", err)
+		}
+		return
+	}
+	if n := stream.CachedInfo().State.Msgs; n > 0 {
+		which := "--all"
+		if last, err := stream.GetMsg(ctx, stream.CachedInfo().State.LastSeq); err == nil {
+			if run := last.Subject[strings.LastIndexByte(last.Subject, '.')+1:]; schema.ValidName(run) {
+				which = "--run " + run
+			}
+		}
+		d.add(name, checkWarning, "see why the last one was refused with: "+d.cl.prompt.command("conform "+which+" --no-follow"),
+			"%s %s kept in the stream %s, each with its run and reason", plural(n, "rejected event"), inNumber(n, "is", "are"), schema.DeadLetterStream(d.cl.fleet))
+		return
+	}
+	d.add(name, checkOK, "", "none")
+}

@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waymarkio/waymark/kvstore"
+)
+
+// backupWarn is how old the last backup of a fleet may be, and how old a fleet may become without one.
+const backupWarn = 7 * 24 * time.Hour
+
+// backup checks when the fleet was backed up last.
+func (d *doctor) backup(ctx context.Context, fleet string, streams []kvstore.Inspected, now time.Time) {
+	const name = "backup"
+	do := d.p.command("backup DIR")
+	last, err := kvstore.LastBackup(ctx, d.js, fleet)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		made := now
+		for i := range streams {
+			if s := &streams[i]; s.Truth && s.Info != nil && s.Info.Created.Before(made) {
+				made = s.Info.Created
+			}
+		}
+		if now.Sub(made) > backupWarn {
+			d.add(name, checkWarning, do, "none was recorded, and the fleet is %d days old", int(now.Sub(made)/(24*time.Hour)))
+			return
+		}
+		d.add(name, checkOK, "", "none was recorded yet; the fleet is younger than a week")
+		return
+	}
+	if err != nil {
+		d.add(name, checkUnknown, "", "%s", err)
+		return
+	}
+	began, err := time.Parse(time.RFC3339Nano, last.Began)
+	if err != nil {
+		d.add(name, checkUnknown, do, "the record of the last one cannot be read: %s", err)
+		return
+	}
+	age := now.Sub(began)
+	if age > backupWarn {
+		d.add(name, checkWarning, do, "the last one, %s, is %d days old", last.ID, int(age/(24*time.Hour)))
+		return
+	}
+	d.add(name, checkOK, "", "the last one, %s of %s, was begun %s", last.ID, bytesText(last.Bytes), ago(last.Began, now))
+}

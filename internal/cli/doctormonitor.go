@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/kvstore"
+)
+
+// durability checks that what is acknowledged is on disk. Only the monitoring address tells how a server that is not
+// Waymark's own writes.
+func (d *doctor) durability(ctx context.Context, monitor string, settings *kvstore.FleetSettings) {
+	const name = "durability"
+	const do = "set sync_interval: always in the jetstream block of the server's configuration"
+	switch {
+	case monitor == "" && d.cl.target.Origin == natsconn.OriginLocal:
+		d.add(name, checkOK, "", "the local server writes every acknowledged message through")
+		return
+	case monitor == "":
+		d.add(name, checkUnknown, "ask again with --monitor http://HOST:8222", "how the server writes to disk is told on its monitoring address only")
+		return
+	}
+	always, interval, err := syncOf(ctx, monitor)
+	switch {
+	case err != nil:
+		d.add(name, checkUnknown, "check the address, and that the server has http_port or https_port set", "%s", err)
+	case always:
+		d.add(name, checkOK, "", "sync_interval is always")
+	case settings.Replicas > 1:
+		d.add(name, checkWarning, do, "files are written through every %s: a power cut of all nodes takes back what was acknowledged since", interval)
+	default:
+		d.add(name, checkFailed, do, "files are written through every %s: a power cut takes back what was acknowledged since", interval)
+	}
+}
+
+// slowSyncMS is the time of a small durable write, in milliseconds, from which a fleet should have several shards: its executors then wait
+// for the disk and not for the processors.
+const slowSyncMS = 1
+
+// syncs tells what a durable write costs, and how executors share it.
+func (d *doctor) syncs(ms float64, settings *kvstore.FleetSettings) {
+	const name = "durable write"
+	shards := settings.Config().Shards
+	how := "the servers sync the messages of all executors together"
+	if settings.Replicas == 1 {
+		how = "the messages of one shard are synced one after the other, those of several at once; new runs are spread over " + plural(shards, "shard")
+	}
+	switch {
+	case ms == 0:
+		d.add(name, checkUnknown, "", "not measured yet, or the daemon that answers folds no shard; %s", how)
+	case settings.Replicas == 1 && shards < kvstore.LoneShards && ms >= slowSyncMS:
+		d.add(name, checkWarning, d.p.command(fmt.Sprintf("shards set %d", kvstore.LoneShards)), "%.1f ms for a small message; %s", ms, how)
+	default:
+		d.add(name, checkOK, "", "%.1f ms for a small message; %s", ms, how)
+	}
+}
+
+// syncOf asks a server's monitoring address how it writes.
+func syncOf(ctx context.Context, monitor string) (always bool, interval time.Duration, err error) {
+	var info struct {
+		Config *struct {
+			SyncAlways   bool  `json:"sync_always"`
+			SyncInterval int64 `json:"sync_interval"`
+		} `json:"config"`
+	}
+	if err := monitored(ctx, monitor, "jsz", "?config=true", &info); err != nil {
+		return false, 0, err
+	}
+	if info.Config == nil {
+		return false, 0, fmt.Errorf("%s does not tell the configuration of JetStream", monitor)
+	}
+	return info.Config.SyncAlways, time.Duration(info.Config.SyncInterval), nil
+}
+
+// foundWithin is how soon a server should find a connection that is gone without a word: as Waymark's own does.
+const foundWithin = natsd.DefaultPing * 3
+
+// pings checks how soon a server finds a route or a client that is gone without a word, where its monitoring address is known.
+func (d *doctor) pings(ctx context.Context, monitor string) {
+	if monitor == "" {
+		return
+	}
+	var info struct {
+		Interval int64 `json:"ping_interval"`
+		Most     int64 `json:"ping_max"`
+	}
+	const name = "pings"
+	err := monitored(ctx, monitor, "varz", "", &info)
+	found := time.Duration(info.Interval * (info.Most + 1))
+	switch {
+	case err != nil || found <= 0:
+		d.add(name, checkUnknown, "check the address, and that the server has http_port or https_port set", "how often the server pings is not known: %v", err)
+	case found > foundWithin:
+		d.add(name, checkWarning, `set ping_interval: "5s" and ping_max: 2 in the server's configuration`,
+			"a client that is gone without a word is found after %s: until then requests are sent to it, and lost", found)
+	default:
+		d.add(name, checkOK, "", "a connection that is gone without a word is found within %s", found)
+	}
+}
+
+// monitored reads a page of a server's monitoring address.
+func monitored(ctx context.Context, monitor, page, query string, into any) error {
+	address, err := url.JoinPath(monitor, page)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+query, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }() // it was read
+	if err := json.UnmarshalRead(http.MaxBytesReader(nil, answer.Body, 1<<20), into); err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	return nil
+}

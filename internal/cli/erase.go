@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// eraseTries bounds how deep forks of forks are removed.
+const eraseTries = schema.MaxBases
+
+type eraseCmd struct {
+	Run_    string `arg:"" name:"run" optional:"" help:"Run id; or --check."`
+	Force   bool   `help:"Remove it although it is live or pinned, or has a call or hand-off pending. Its executor is fenced."`
+	Forks   bool   `help:"Remove the forks that stand on it, and theirs, before it."`
+	Reason  string `placeholder:"TEXT" help:"Why, for the record."`
+	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	Receipt string `placeholder:"FILE" help:"Write the receipt to a new file, as JSON."`
+	Check   string `placeholder:"FILE" help:"Check the receipt in this file: look whether anything is left of the run."`
+}
+
+// Help is the text below the flags.
+func (eraseCmd) Help() string {
+	return `All that is stored of the run goes: events, segments, checkpoints, large payloads, dead letters, its places in lists. A mark with the ` +
+		`run's id stays, so that the id is never used again, and the receipt, which has nothing of what the run said. A run that another was ` +
+		`forked from stays as long as the fork does, whatever is asked; one that is live, pinned or has something pending needs --force.
+
+Examples:
+  waymark erase fix-login --reason "asked by the customer" --receipt fix-login.json
+  waymark erase --check fix-login.json`
+}
+
+// Validate is called by kong.
+func (c eraseCmd) Validate() error {
+	switch {
+	case c.Check != "" && (c.Run_ != "" || c.Force || c.Forks || c.Receipt != ""):
+		return errors.New("--check goes alone: the receipt names the run")
+	case c.Check == "" && c.Run_ == "":
+		return errors.New("name a run, or a receipt with --check FILE")
+	}
+	return nil
+}
+
+// checkedReceipt is what erase --check prints as JSON.
+type checkedReceipt struct {
+	Run  string `json:"run"`
+	ID   string `json:"id"`
+	Done bool   `json:"done"`
+	// Left is what is still stored.
+	Left schema.ErasedParts `json:"left"`
+}
+
+// Run removes a run, or checks a receipt.
+func (c eraseCmd) Run(ctx context.Context, a *app) error {
+	if c.Check != "" {
+		return c.check(ctx, a)
+	}
+	by, err := decider(c.By)
+	if err != nil {
+		return err
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	file, err := createFile("receipt", c.Receipt)
+	if err != nil {
+		return err
+	}
+	receipt, already, err := c.erase(ctx, a, cl, c.Run_, by, eraseTries)
+	if err != nil {
+		file.discard()
+		return err
+	}
+	return errors.Join(c.writeReceipt(cl.prompt, file, receipt), c.show(a, receipt, already))
+}
+
+// show prints the receipt.
+func (c eraseCmd) show(a *app, receipt *schema.Erasure, already bool) error {
+	if a.cli.JSON {
+		return document(a.stdout, receipt)
+	}
+	return printReceipt(a, receipt, already)
+}
+
+// erase removes a run, and asks until that is done.
+func (c eraseCmd) erase(ctx context.Context, a *app, cl *client, run, by string, deep int) (receipt *schema.Erasure, already bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cl.wait)
+	defer cancel()
+	for first := true; ; first = false {
+		var reply schema.EraseReply
+		err := cl.ask(ctx, schema.VerbErase, run, schema.EraseRequest{By: by, Reason: c.Reason, Force: c.Force}, &reply)
+		forks := forksIn(err)
+		if len(forks) > 0 && c.Forks && deep > 0 {
+			for _, fork := range forks {
+				if _, _, err := c.erase(ctx, a, cl, fork, by, deep-1); err != nil {
+					return nil, false, fmt.Errorf("fork %s of run %s: %w", fork, run, err)
+				}
+				if err := a.say(a.stderr, "fork %s is removed", fork); err != nil {
+					return nil, false, err
+				}
+			}
+			continue
+		}
+		if err != nil {
+			return nil, false, c.refused(cl, run, forks, err)
+		}
+		if reply.Done {
+			return &reply.Erasure, first && reply.Already, nil
+		}
+		if pause.For(ctx, cleanupLook) != nil {
+			return nil, false, &failure{
+				code: exitUnavailable, err: ctx.Err(),
+				what: fmt.Sprintf("run %s is on its way out, and not everything of it is gone", run),
+				hint: "the daemon goes on with it; ask again for the receipt: " + c.again(cl.prompt, run),
+			}
+		}
+	}
+}
+
+// forksIn are the forks that a refusal names.
+func forksIn(err error) []string {
+	told, ok := errors.AsType[*schema.ServiceError](err)
+	if !ok || told.Code != schema.CodeNeeded {
+		return nil
+	}
+	var details struct {
+		Forks []string `json:"forks"`
+	}
+	if json.Unmarshal(told.Details, &details) != nil {
+		return nil
+	}
+	return details.Forks
+}
+
+// refused gives a refusal the next step at a prompt.
+func (c eraseCmd) refused(cl *client, run string, forks []string, err error) error {
+	told, ok := errors.AsType[*schema.ServiceError](err)
+	if !ok || told.Code != schema.CodeNeeded {
+		return err
+	}
+	hint := "to remove it all the same: " + cl.prompt.command("erase "+run+" --force")
+	if len(forks) > 0 {
+		hint = "to remove those before it: " + cl.prompt.command("erase "+run+" --forks")
+	}
+	return &failure{code: exitConflict, what: told.Message, hint: hint, err: err}
+}
+
+// again is the command that asks for the receipt of a removed run.
+func (c eraseCmd) again(p prompt, run string) string {
+	words := "erase " + run
+	if c.Receipt != "" && run == c.Run_ {
+		words += " --receipt " + schema.ShellWord(c.Receipt)
+	}
+	return p.command(words)
+}
+
+// writeReceipt writes the receipt. The removal cannot be undone, so a failure says that the run is erased.
+func (c eraseCmd) writeReceipt(p prompt, file *newFile, receipt *schema.Erasure) error {
+	err := file.write(func(w io.Writer) error { return document(w, receipt) })
+	if err == nil {
+		return nil
+	}
+	return &failure{
+		code: exitFailure, err: err,
+		what: fmt.Sprintf("run %s is erased, and its receipt is not written: %s", receipt.Run, err),
+		hint: "ask again for the receipt, the same way or into another file: " + c.again(p, c.Run_),
+	}
+}
+
+func partsText(p *schema.ErasedParts) string {
+	return fmt.Sprintf("%s in the log, %s, %s, %s, %s, %s in lists", plural(p.LogEvents, "event"), plural(p.Segments, "segment"),
+		plural(p.Blobs, "large payload"), plural(p.DeadLetters, "dead letter"), plural(p.Checkpoints, "checkpoint"), plural(p.IndexKeys, "place"))
+}
+
+func printReceipt(a *app, r *schema.Erasure, already bool) error {
+	removed, freed := "", ""
+	if r.Removed != nil {
+		removed, freed = partsText(r.Removed), bytesText(r.Removed.Bytes())
+	}
+	return printFields(a.stdout, pastLabel("erased", already), "run "+r.Run, "was", string(r.Status), "events", count(r.Events), "digest", r.Digest,
+		byLabel(r.By), r.By, "reason", r.Reason, "asked", localTime(r.AskedAt), "done", localTime(r.RemovedAt), "removed", removed, "at least", freed, "receipt", r.ID)
+}
+
+// check asks what is left of the run of a receipt.
+func (c eraseCmd) check(ctx context.Context, a *app) error {
+	text, err := os.ReadFile(c.Check)
+	if err != nil {
+		return fail(exitNotFound, "write one with: waymark erase RUN --receipt FILE", "receipt %s cannot be read: %s", c.Check, err)
+	}
+	var receipt schema.Erasure
+	if err := json.Unmarshal(text, &receipt); err != nil || receipt.Format != schema.ErasureFormat || receipt.ID == "" {
+		return fail(exitUsage, "use the file that waymark erase RUN --receipt wrote", "%s is no receipt", c.Check)
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	if receipt.Fleet != cl.fleet {
+		return fail(exitUsage, "name the fleet with --fleet "+receipt.Fleet, "the receipt is of a run of fleet %s, asked is fleet %s", receipt.Fleet, cl.fleet)
+	}
+	var reply schema.EraseReply
+	if err := cl.ask(ctx, schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true, Chunks: receipt.Chunks}, &reply); err != nil {
+		return err
+	}
+	if reply.Erasure.ID != receipt.ID {
+		return fail(exitConflict, "see who removed it: "+cl.prompt.command("erase "+receipt.Run), "run %s was removed by erasure %s, the receipt is of %s", receipt.Run, reply.Erasure.ID, receipt.ID)
+	}
+	checked := checkedReceipt{Run: receipt.Run, ID: receipt.ID, Done: reply.Done}
+	if reply.Left != nil {
+		checked.Left = *reply.Left
+	}
+	if a.cli.JSON {
+		err = document(a.stdout, checked)
+	} else if reply.Done && checked.Left.None() {
+		err = printFields(a.stdout, "checked", "nothing is left of run "+receipt.Run, "erased", localTime(receipt.RemovedAt), byLabel(receipt.By), receipt.By, "receipt", receipt.ID)
+	}
+	if err == nil && (!reply.Done || !checked.Left.None()) {
+		err = fail(exitDamaged, "the daemon removes it: check again in a moment", "something is left of run %s: %s", receipt.Run, partsText(&checked.Left))
+	}
+	return err
+}

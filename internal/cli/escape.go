@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// escaped is a JSON document in which everything that a terminal could obey, or show as something else, is an escape: controls
+// above ASCII, direction overrides, characters without width. It means the same. What JSON forbids within strings, such as ESC,
+// its encoder has escaped already.
+func escaped(document []byte) []byte {
+	clean := true
+	for _, c := range document {
+		if c >= 0x7f {
+			clean = false
+			break
+		}
+	}
+	if clean {
+		return document
+	}
+	out := make([]byte, 0, len(document)+16)
+	for i := 0; i < len(document); {
+		r, size := utf8.DecodeRune(document[i:])
+		switch {
+		case r < 0x7f, r != utf8.RuneError && unicode.IsPrint(r):
+			out = append(out, document[i:i+size]...)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		i += size
+	}
+	return out
+}
+
+// escapingWriter writes JSON as [escaped] has it. Several goroutines may write.
+type escapingWriter struct {
+	mu sync.Mutex
+	to io.Writer
+	// part is the beginning of a character of which the rest was not written yet.
+	part []byte
+}
+
+// Write implements io.Writer.
+func (w *escapingWriter) Write(text []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := append(w.part, text...)
+	whole := len(b)
+	for back := 1; back <= min(utf8.UTFMax-1, len(b)); back++ {
+		if utf8.RuneStart(b[len(b)-back]) {
+			if !utf8.FullRune(b[len(b)-back:]) {
+				whole = len(b) - back
+			}
+			break
+		}
+	}
+	if _, err := w.to.Write(escaped(b[:whole])); err != nil {
+		return 0, err
+	}
+	w.part = append([]byte(nil), b[whole:]...)
+	return len(text), nil
+}

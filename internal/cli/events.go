@@ -1,0 +1,512 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// eventsPending bounds the events that were read and not printed yet, per shard.
+const eventsPending = 512
+
+type eventsCmd struct {
+	Run_     string        `arg:"" name:"run" optional:"" help:"Run id; all runs of the fleet when left out."`
+	All      bool          `xor:"from" help:"Begin with the run's first event, or of all runs with the oldest in the log, which those that were moved to segments have left."`
+	Since    time.Duration `xor:"from" placeholder:"TIME" help:"Begin so long ago, such as 10m."`
+	NoFollow bool          `help:"Stop at the end of the log instead of waiting for more."`
+	Accepted bool          `help:"Only events that the fold has accepted, live, at most once."`
+	Raw      bool          `help:"With --json: the CloudEvent in structured form, as other tools read it."`
+
+	// everyShard reads a run in the shards that it does not belong to, too.
+	everyShard bool
+}
+
+// Help is the text below the flags.
+func (eventsCmd) Help() string {
+	return `The columns are the time, the position in the log, the run unless one is named, the event's epoch and sequence, the event, and ` +
+		`what it says. A c in place of the sequence is a control event, of the daemon or a person; a - is an executor's event without a ` +
+		`sequence. In a fleet with keys a control event that none of them signed is shown as refused. An executor's event that names a ` +
+		`person or settles a call is shown as not signed: the fold may take it or not. Events that the fold refuses for other reasons look ` +
+		`like all others: --accepted leaves them out, waymark runs get RUN --view events marks them, and waymark conform --run RUN ` +
+		`says what is wrong with them.
+
+Examples:
+  waymark events                                  what happens from now on, in all runs
+  waymark events fix-login --all --no-follow      a run from its beginning
+  waymark events --since 10m --json`
+}
+
+// eventLine is an event as JSON.
+type eventLine struct {
+	Stream   schema.StreamSequence `json:"stream_sequence,omitzero"`
+	ID       string                `json:"id"`
+	Type     string                `json:"type"`
+	Source   string                `json:"source"`
+	Run      string                `json:"run"`
+	Time     string                `json:"time,omitzero"`
+	Epoch    schema.Epoch          `json:"epoch,omitzero"`
+	Sequence schema.Sequence       `json:"sequence,omitzero"`
+	Turn     int32                 `json:"turn,omitzero"`
+	DataRef  string                `json:"dataref,omitzero"`
+	Data     jsontext.Value        `json:"data,omitzero"`
+	// Bytes is data that is not JSON, or too deep.
+	Bytes []byte `json:"data_base64,omitzero"`
+	// Problem says why a message is no event.
+	Problem string `json:"problem,omitzero"`
+	// Refused says why the fold refuses the event. Of the log alone that is known of control events that no key of the fleet signed.
+	Refused string `json:"refused,omitzero"`
+	// Duplicate: the event is in the log once more, and counts once. LeftBehind: a rewind of the run left the event behind.
+	Duplicate  bool `json:"duplicate,omitzero"`
+	LeftBehind bool `json:"left_behind,omitzero"`
+	// Unsigned says that an executor wrote what a person may have to decide: whether it counts only the fold knows.
+	Unsigned bool `json:"unsigned,omitzero"`
+}
+
+// Run follows events until Ctrl-C.
+func (c eventsCmd) Run(ctx context.Context, a *app) error {
+	switch {
+	case c.Accepted && (c.All || c.Since != 0 || c.NoFollow):
+		return fail(exitUsage, "leave out --accepted to read the log", "--accepted is live only")
+	case c.Raw && !a.cli.JSON:
+		return fail(exitUsage, "add --json", "--raw is a form of JSON: without --json it would change nothing")
+	case c.Since < 0:
+		return fail(exitUsage, "write how long ago: --since 10m", "--since %s is below 0", c.Since)
+	case c.NoFollow && !c.All && c.Since == 0:
+		return fail(exitUsage, "add --all or --since", "--no-follow would show nothing: it begins at the end")
+	}
+	cl, err := a.connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	// A follower must not miss what is published while the daemon is asked. Who reads what is there is told first.
+	group, work := errgroup.WithContext(ctx)
+	if c.NoFollow {
+		group.SetLimit(1)
+	}
+	group.Go(func() error { return c.sayMissing(work, a, cl) })
+	group.Go(func() error {
+		if c.Accepted {
+			return c.observe(work, a, cl)
+		}
+		return c.log(work, a, cl)
+	})
+	err = group.Wait()
+	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
+		return nil
+	}
+	return err
+}
+
+// lookPatience bounds the look whether a run is there, which a daemon tells: the events are read without one.
+const lookPatience = 2 * time.Second
+
+// sayMissing says that a run which is waited for is not there.
+func (c eventsCmd) sayMissing(ctx context.Context, a *app, cl *client) error {
+	if c.Run_ == "" || c.NoFollow && c.All || a.cli.Quiet {
+		return nil
+	}
+	looking, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	_, err := cl.get(looking, c.Run_)
+	var told *schema.ServiceError
+	if !errors.As(err, &told) || told.Code != schema.CodeNotFound && told.Code != schema.CodeErased {
+		return nil // the run exists, or no daemon can tell
+	}
+	if !c.NoFollow {
+		_, err = fmt.Fprintf(a.stderr, "%s: waiting for events of it\n", printable(told.Message))
+		return err
+	}
+	_, err = fmt.Fprintln(a.stderr, printable(told.Message))
+	return err
+}
+
+// log prints what the log has, and says of what is forged that it is.
+func (c eventsCmd) log(ctx context.Context, a *app, cl *client) error {
+	js, err := jetstream.New(cl.nc)
+	if err != nil {
+		return fmt.Errorf("jetstream: %w", err)
+	}
+	ring := kvstore.NewReadingKeyring(js, cl.fleet)
+	read := 0
+	err = c.follow(ctx, cl, func(m runlog.Arrived) error {
+		read++
+		keys, err := ring.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		return c.show(a, m.Record, m.Subject, judgedByKeys(&m.Record, keys))
+	}, nil)
+	switch {
+	case err != nil || !c.NoFollow || read > 0:
+		return err
+	case c.Run_ != "" && c.All:
+		return &schema.ServiceError{Code: schema.CodeNotFound, Message: fmt.Sprintf("fleet %s has no run %s", cl.fleet, c.Run_)}
+	case a.cli.Quiet || a.cli.JSON:
+		return nil
+	}
+	_, err = fmt.Fprintln(a.stderr, "no events")
+	return err
+}
+
+// observe prints what the folder announces.
+func (c eventsCmd) observe(ctx context.Context, a *app, cl *client) error {
+	run := "*"
+	if c.Run_ != "" {
+		run = c.Run_
+	}
+	arriving := make(chan *nats.Msg, eventsPending)
+	sub, err := cl.nc.ChanSubscribe("waymark.observed."+cl.fleet+".*.*."+run, arriving)
+	if err != nil {
+		return fmt.Errorf("observing events: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case m := <-arriving:
+			if err := c.show(a, schema.NewRecord(0, m.Header, m.Data), m.Subject, judged{}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// idleEvery is how often a reader that waits for events is asked what else there is to do.
+const idleEvery = 250 * time.Millisecond
+
+// follow reads the event streams of the shards in question. idle is called now and then while nothing comes; nil is nothing.
+// Both are called by one goroutine.
+func (c eventsCmd) follow(ctx context.Context, cl *client, take func(runlog.Arrived) error, idle func() error) error {
+	js, settings, err := cl.settings(ctx)
+	if err != nil {
+		return err
+	}
+	records := make(chan runlog.Arrived)
+	group, ctx := errgroup.WithContext(ctx)
+	var readers errgroup.Group
+	read := func(shard int, from runlog.FollowFrom) {
+		readers.Go(func() error { return c.read(ctx, js, schema.NamesOf(cl.fleet, shard), from, records) })
+	}
+	open := c.shards(settings)
+	for _, shard := range open {
+		if !c.All || c.Run_ == "" {
+			read(shard, c.from())
+			continue
+		}
+		readers.Go(func() error {
+			last, err := c.sealed(ctx, js, settings, shard, records)
+			if err != nil {
+				return err
+			}
+			from := c.from()
+			if last != 0 {
+				from.Stream = last + 1
+			}
+			return c.read(ctx, js, schema.NamesOf(cl.fleet, shard), from, records)
+		})
+	}
+	if !c.NoFollow {
+		// Shards that are added are read from their beginning: it is all news.
+		readers.Go(func() error {
+			return c.followSettings(ctx, js, cl.fleet, func(settings kvstore.FleetSettings) {
+				for _, shard := range c.shards(settings) {
+					if !slices.Contains(open, shard) {
+						open = append(open, shard)
+						read(shard, runlog.FollowFrom{Run: c.Run_})
+					}
+				}
+			})
+		})
+	}
+	group.Go(func() error {
+		defer close(records)
+		return readers.Wait()
+	})
+	group.Go(func() error { return consume(records, take, idle) })
+	return group.Wait()
+}
+
+// consume hands records over until there are no more.
+func consume(records <-chan runlog.Arrived, take func(runlog.Arrived) error, idle func() error) error {
+	var pulse <-chan time.Time
+	if idle != nil {
+		tick := time.NewTicker(idleEvery)
+		defer tick.Stop()
+		pulse = tick.C
+	}
+	for {
+		var err error
+		select {
+		case r, more := <-records:
+			if !more {
+				return nil
+			}
+			err = take(r)
+		case <-pulse:
+			err = idle()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// settingsEvery is how often a command that goes on for ever looks for shards that were added.
+const settingsEvery = 2 * time.Second
+
+// followSettings hands the fleet's settings over every few seconds until ctx ends.
+func (eventsCmd) followSettings(ctx context.Context, js jetstream.JetStream, fleet string, take func(kvstore.FleetSettings)) error {
+	tick := time.NewTicker(settingsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		// A server that is away is waited for, as the readers do.
+		if settings, _, err := kvstore.NewFleets(js).Get(ctx, fleet); err == nil {
+			take(settings)
+		}
+	}
+}
+
+// shards are those that can hold the events asked for.
+func (c eventsCmd) shards(settings kvstore.FleetSettings) []int {
+	if c.Run_ != "" && !c.everyShard {
+		return settings.Candidates(c.Run_)
+	}
+	all := make([]int, settings.Shards())
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// from is where the reading of a shard begins.
+func (c eventsCmd) from() runlog.FollowFrom {
+	from := runlog.FollowFrom{Run: c.Run_, New: !c.All}
+	if c.Since > 0 && !c.All {
+		from.Since = time.Now().Add(-c.Since)
+	}
+	return from
+}
+
+// sealed hands over the events of the run that were moved to segments, and returns where they end.
+func (c eventsCmd) sealed(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, shard int, out chan<- runlog.Arrived) (schema.StreamSequence, error) {
+	store, err := kvstore.OpenShard(js, settings, shard, "waymark")
+	if err != nil {
+		return 0, err
+	}
+	last := schema.StreamSequence(0)
+	for n := 1; ; n++ {
+		stored, err := store.Segments.Get(ctx, c.Run_, n)
+		if errors.Is(err, kvstore.ErrNotFound) {
+			return last, nil
+		}
+		if err != nil {
+			return last, err
+		}
+		info, frames, err := schema.DecodeSegment(stored)
+		if err != nil {
+			return last, fmt.Errorf("segment %d of run %s: %w", n, c.Run_, err)
+		}
+		err = schema.ReadFrames(frames, func(rec schema.Record) bool {
+			select {
+			case out <- runlog.Arrived{Subject: store.Names.EventSubject(c.Run_), Record: rec}:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		})
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return last, err
+		}
+		last = info.Last.Stream
+	}
+}
+
+// read hands over the events of one shard in order. A reading that broke off goes on behind what was shown.
+func (c eventsCmd) read(ctx context.Context, js jetstream.JetStream, names schema.Names, from runlog.FollowFrom, out chan<- runlog.Arrived) error {
+	for {
+		done, err := c.readOn(ctx, js, names, &from, out)
+		if done || ctx.Err() != nil || !errors.Is(err, runlog.ErrBroken) {
+			return err
+		}
+		if err := pause.For(ctx, readAgainAfter); err != nil {
+			return err
+		}
+	}
+}
+
+// readAgainAfter is the pause before a reading that broke off goes on.
+const readAgainAfter = 250 * time.Millisecond
+
+// readOn reads until something breaks. done says that nothing more is to come. It makes no consumer: an observer may not.
+func (c eventsCmd) readOn(ctx context.Context, js jetstream.JetStream, names schema.Names, from *runlog.FollowFrom, out chan<- runlog.Arrived) (done bool, err error) {
+	scanner, err := runlog.Scan(ctx, js, names, *from)
+	if err != nil {
+		return false, err
+	}
+	defer scanner.Close()
+	for {
+		var m runlog.Arrived
+		there := true
+		if c.NoFollow {
+			m, there, err = scanner.NextIfThere(ctx)
+		} else {
+			m, err = scanner.Next(ctx)
+		}
+		if err != nil {
+			return false, err
+		}
+		if !there {
+			return true, nil
+		}
+		from.Stream = m.Record.Stream + 1
+		select {
+		case out <- m:
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+}
+
+// judged says what counts of an event; the zero value is an accepted one.
+type judged struct {
+	refused                         string
+	duplicate, unsigned, leftBehind bool
+}
+
+// judgedByKeys is what an event and the fleet's keys say, without the fold.
+func judgedByKeys(r *schema.Record, keys *schema.Keys) judged {
+	e, err := decodeRecord(r)
+	if err != nil || !keys.Any() {
+		return judged{}
+	}
+	return judged{refused: keys.Refuses(e, r.Stored), unsigned: keys.Concern(r) && !keys.Signed(e, r.Stored)}
+}
+
+// judgedByFold is what the fold made of an event.
+func judgedByFold(v schema.Verdict, leftBehind bool) judged {
+	j := judged{duplicate: v.Kind == schema.Duplicate, leftBehind: leftBehind}
+	if v.Kind == schema.Rejected {
+		j.refused = words(string(v.Reason), v.Detail)
+	}
+	return j
+}
+
+// doubt stands in front of what the event says, or in place of it.
+func (j *judged) doubt(e *schema.Event) string {
+	switch {
+	case j.refused != "":
+		return "refused: " + j.refused
+	case j.unsigned:
+		return "not signed: " + gist(e)
+	case j.duplicate:
+		return "sent again, counts once: " + gist(e)
+	case j.leftBehind:
+		return "left behind: " + gist(e)
+	}
+	return ""
+}
+
+// show writes one event. The daemon's barriers, and marks that a run is elsewhere, are none of a run's.
+func (c eventsCmd) show(a *app, r schema.Record, subject string, j judged) error {
+	e, err := decodeRecord(&r)
+	if err != nil {
+		if a.cli.JSON {
+			return line(a.stdout, eventLine{Stream: r.Stream, Run: subject, Problem: err.Error()})
+		}
+		_, err = fmt.Fprintf(a.stdout, "%-12s  %8d  %s: %s\n", "", r.Stream, printable(subject), printable(err.Error()))
+		return err
+	}
+	if _, mark := schema.PlacedOf(e); mark || e.Subject == schema.BarrierRun {
+		return nil
+	}
+	switch {
+	case a.cli.JSON && c.Raw:
+		return printStructured(a, e)
+	case a.cli.JSON:
+		l := newEventLine(r.Stream, e)
+		l.Refused, l.Unsigned, l.Duplicate, l.LeftBehind = j.refused, j.unsigned, j.duplicate, j.leftBehind
+		return line(a.stdout, l)
+	}
+	return c.print(a, r.Stream, e, j.doubt(e))
+}
+
+func newEventLine(stream schema.StreamSequence, e *schema.Event) eventLine {
+	l := eventLine{
+		Stream: stream, ID: e.ID, Type: e.Type, Source: e.Source, Run: e.Subject, Time: e.Time, Epoch: e.Epoch,
+		Sequence: e.Sequence, Turn: e.Turn, DataRef: e.DataRef,
+	}
+	if e.Embeddable() {
+		l.Data = e.Data
+	} else {
+		l.Bytes = e.Data
+	}
+	return l
+}
+
+// decisionRoom is what a line keeps for a decision behind the name of its sender, in columns.
+const decisionRoom = 24
+
+// inColumn is an id in a column of a line whose table has no end: of that width, within reason, or wider, for an id is not cut.
+func inColumn(id string, width int) string {
+	return text.Pad(printable(id), min(max(width, 12), schema.MaxName), ' ')
+}
+
+// placeText is the event's epoch with its sequence, or with what stands in its place.
+func placeText(e *schema.Event) string {
+	switch {
+	case e.Sequence != 0:
+		return fmt.Sprintf("%d.%d", e.Epoch, uint64(e.Sequence))
+	case e.IsControl():
+		return fmt.Sprintf("%d.c", e.Epoch)
+	case e.Epoch != 0:
+		return fmt.Sprintf("%d.-", e.Epoch)
+	}
+	return "-"
+}
+
+// print writes an event as a line of a table. A doubt about it stands in place of what it says, and is not cut.
+func (c eventsCmd) print(a *app, stream schema.StreamSequence, e *schema.Event, doubt string) error {
+	name := e.Name()
+	if name == "" {
+		name = e.Type
+	}
+	run := ""
+	if c.Run_ == "" {
+		run = inColumn(e.Subject, 20+(widthOf(a.stdout)-pipeWidth)/4) + "  "
+	}
+	head := fmt.Sprintf("%-12s  %7d  %s%-7s  %-16s  ", clock(e.Time), stream, run, placeText(e), printable(name))
+	if doubt != "" {
+		_, err := fmt.Fprintln(a.stdout, head+printable(doubt))
+		return err
+	}
+	said, room := printable(gist(e)), mostOf(a.stdout)-text.StringWidthWithoutEscSequences(head)
+	if by := printable(sender(e)); by != "" {
+		// Who decided is shown whole, also beyond the width of the page, and what was decided keeps some room.
+		said, room = words(by, said), max(room, text.StringWidthWithoutEscSequences(by)+decisionRoom)
+	}
+	_, err := fmt.Fprintln(a.stdout, head+text.Snip(said, max(room, minColumn), "…"))
+	return err
+}

@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// formatCloudEvents is the export of the events themselves.
+const formatCloudEvents = "cloudevents"
+
+type exportCmd struct {
+	Run_   []string `arg:"" name:"run" help:"Run id; several only with --archive."`
+	Format string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent,cloudevents" placeholder:"FORMAT" help:"openai-chat, claude-code, swe-agent, cloudevents (one structured event a line), or auto: the format it was imported from, else openai-chat (default: auto)."`
+	Output string   `short:"o" placeholder:"FILE" help:"Write to a new file instead of standard output."`
+	Force  bool     `help:"Replace the file if it exists."`
+
+	Archive string `placeholder:"FILE" help:"Write the runs to an archive, with events as recorded, blobs and digests, for waymark import --archive."`
+	Bases   bool   `name:"with-bases" help:"Put the runs that forks began with into the archive, too."`
+}
+
+// Help is the text below the flags.
+func (exportCmd) Help() string {
+	return `Examples:
+  waymark export fix-login -o fix-login.json
+  waymark export fix-login --format cloudevents | jq .type
+  waymark export fix-login its-fork --archive runs.waymark --with-bases`
+}
+
+// Run writes a run. A file appears only when it is whole.
+func (c exportCmd) Run(ctx context.Context, a *app) error {
+	switch {
+	case c.Archive == "" && len(c.Run_) != 1:
+		return fail(exitUsage, "export one run at a time, or all into one file with --archive FILE", "%d runs are named", len(c.Run_))
+	case c.Archive == "" && c.Bases:
+		return fail(exitUsage, "add --archive FILE", "--with-bases is of archives")
+	case c.Archive != "" && (c.Output != "" || c.Format != "auto"):
+		return fail(exitUsage, "leave out --output and --format", "an archive has events as they were recorded, in the file that --archive names")
+	}
+	file := c.Output
+	if c.Archive != "" {
+		file = c.Archive
+	}
+	if err := c.replaceable(file); err != nil {
+		return err
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		if c.Archive != "" {
+			return c.archive(ctx, a, cl, fleet)
+		}
+		if c.Output == "" {
+			if isTerminal(a.stdout) { // all formats are JSON
+				return c.write(ctx, a, fleet, &escapingWriter{to: a.stdout})
+			}
+			return c.write(ctx, a, fleet, a.stdout)
+		}
+		return writeFile(c.Output, func(w io.Writer) error { return c.write(ctx, a, fleet, w) })
+	})
+}
+
+// replaceable refuses a file that cannot be written, before any server is asked. The file is put in its place by a rename, which would
+// replace a pipe or a device instead of writing to it.
+func (c exportCmd) replaceable(file string) error {
+	if file == "" {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Dir(file)); err != nil {
+		return &failure{code: exitNotFound, what: err.Error(), hint: "make the directory first, or name another", err: err}
+	}
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+		return fail(exitUsage, "name a file; what is to be written elsewhere comes from standard output", "%s is no regular file", file)
+	}
+	if _, err := os.Lstat(file); err == nil && !c.Force {
+		return fail(exitConflict, "add --force to replace it", "%s exists", file)
+	}
+	return nil
+}
+
+// write exports to w. Of a run that misses events it writes what is there, and fails.
+func (c exportCmd) write(ctx context.Context, a *app, fleet *publisher.Fleet, out io.Writer) error {
+	w := bufio.NewWriterSize(out, 64<<10)
+	var missing error
+	var err error
+	if c.Format == formatCloudEvents {
+		missing, err = c.events(ctx, a, fleet, w)
+	} else {
+		missing, err = c.transcript(ctx, fleet, w)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.Flush(), missing)
+}
+
+func (c exportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
+	state, missing, err := stateOf(ctx, fleet, c.Run_[0])
+	if err != nil {
+		return nil, err
+	}
+	if err := fleet.Hydrate(ctx, state); err != nil {
+		return nil, err
+	}
+	format := transcript.Format(c.Format)
+	if format == transcript.Auto {
+		format = transcript.OpenAIChat
+		if state.Started != nil {
+			if from := transcript.Format(state.Started.Labels["format"]); slices.Contains(transcript.Formats(), from) {
+				format = from
+			}
+		}
+	}
+	return missing, transcript.Export(w, state, format)
+}
+
+// events streams: a run of any size goes through.
+func (c exportCmd) events(ctx context.Context, a *app, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
+	head, err := fleet.Head(ctx, c.Run_[0])
+	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
+		return nil, err
+	}
+	bar := a.newProgress("exporting", max(head.Counts.Events, 1), false)
+	defer bar.close()
+	errStopped := errors.New("stopped")
+	var records iter.Seq2[schema.Record, error] = func(yield func(schema.Record, error) bool) {
+		err := fleet.Events(ctx, c.Run_[0], func(r schema.Record) error {
+			bar.add(1)
+			if !yield(r, nil) {
+				return errStopped
+			}
+			return nil
+		})
+		switch {
+		case err == nil, errors.Is(err, errStopped):
+		case errors.Is(err, publisher.ErrIncomplete):
+			missing = err
+		default:
+			yield(schema.Record{}, err)
+		}
+	}
+	_, left, err := transcript.ExportCloudEvents(w, records)
+	if err == nil && left > 0 && !a.cli.Quiet {
+		_, err = fmt.Fprintf(a.stderr, "left out, as no CloudEvents: %s of the log\n", plural(left, "message"))
+	}
+	return missing, err
+}
+
+// writeFile puts a file in its place once it is whole. What a run that misses events has is kept, too.
+func writeFile(path string, write func(io.Writer) error) (err error) {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	writeErr := write(file)
+	keep := writeErr == nil || errors.Is(writeErr, publisher.ErrIncomplete)
+	if keep {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err == nil && keep {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil || !keep {
+		err = errors.Join(err, os.Remove(file.Name()))
+	}
+	if err != nil {
+		err = fmt.Errorf("writing %s: %w", path, err)
+	}
+	return errors.Join(writeErr, err)
+}

@@ -1,0 +1,251 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type fleetAddCmd struct {
+	Name        string    `arg:"" help:"Name of the fleet."`
+	Dir         string    `placeholder:"DIR" help:"Directory for the fleet's keys, NATS contexts and its part of the server's configuration. Without it only streams and buckets are made, on a server without accounts."`
+	Offline     bool      `help:"Write the files and connect to nothing."`
+	Include     string    `placeholder:"FILE" help:"The fleets.conf of the servers, where it is on this machine: the fleet's part of the configuration is copied beside it, and included in it once."`
+	Quota       quotaSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: 10GiB)."`
+	Storage     byteSize  `default:"0" placeholder:"SIZE" help:"Disk that the fleet may use in all, copies counted (default: four times its logs and 1GiB for each copy). More is refused by the server."`
+	Shards      positive  `placeholder:"N" help:"Shards of the fleet (default: 1), also in the permissions."`
+	Replicas    positive  `placeholder:"N" help:"Copies of every stream; 3 on a cluster of three (default: 1)."`
+	Checkpoints positive  `placeholder:"N" help:"Checkpoints kept of each run, 1 to 64 (default: 5)."`
+	Connections int64     `default:"0" placeholder:"N" help:"Connections that its executors may have, and its observers, and its operators (default: no limit)."`
+	Operators   []string  `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators that get a key of their own; the log names the key of each decision."`
+	Duties      string    `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators approve, and cannot start runs or publish events. joint: operators have the rights of executors, too (default: joint)."`
+	Verify      []string  `sep:"," placeholder:"SUBJECT,..." help:"Subjects on which executors ask tools about calls in doubt, such as tools.>."`
+}
+
+// Help is the text below the flags.
+func (fleetAddCmd) Help() string {
+	return `With --dir it writes, unless they are there: a key for each role (NAME-daemon.nk and so on, readable by you alone), a NATS ` +
+		`context for each (NAME-daemon.json), with --operator a key for each person in place of one for all operators (NAME-operator.PERSON.nk), and fleet-NAME.conf, which the server's configuration includes. It prints what to do next. ` +
+		`Then it connects as the fleet's daemon and makes streams and buckets, so it is run a second time when the servers know the fleet. ` +
+		`Run it again to change something; what is not named stays. To revoke a key remove its file, run it again, and reload the servers; the context of a removed operator key is removed, too.
+
+Examples:
+  waymark fleet add payments --dir fleets --offline --replicas 3 --nats tls://nats-1:4222,tls://nats-2:4222 --tls-ca ca.pem
+  waymark fleet add payments --dir fleets --offline --include /etc/waymark/fleets.conf
+  waymark fleet add payments --dir fleets --operator ann,bob --duties separate
+  waymark fleet add payments --dir fleets
+  waymark fleet add payments                       on the local server, which has no accounts`
+}
+
+// fleetAdded is the outcome as JSON.
+type fleetAdded struct {
+	Fleet string `json:"fleet"`
+	// Config is the part of the server's configuration; Written says that it was changed now.
+	Config  string `json:"config,omitzero"`
+	Written bool   `json:"written,omitzero"`
+	// Included is the servers' file that includes it.
+	Included string `json:"included,omitzero"`
+	// Contexts by role.
+	Contexts map[access.Role]string `json:"contexts,omitzero"`
+	// Duties are joint or separate.
+	Duties string `json:"duties,omitzero"`
+	// Operators with a key of their own, in the order of their names.
+	Operators []fleetPerson `json:"operators,omitzero"`
+	// Removed are contexts of operators whose key file is gone.
+	Removed     []string `json:"removed,omitzero"`
+	Provisioned bool     `json:"provisioned"`
+	Shards      int      `json:"shards"`
+	QuotaBytes  int64    `json:"quota_bytes,omitzero"`
+	// KeyMissing is the daemon's public key when it is none of those that sign the fleet's control events.
+	KeyMissing string `json:"key_missing,omitzero"`
+}
+
+// fleetPerson is an operator with a key of its own.
+type fleetPerson struct {
+	Name string `json:"name"`
+	// Key is the public key, as in control events.
+	Key     string `json:"key"`
+	Context string `json:"context"`
+}
+
+// Run adds a fleet, or changes one.
+func (c fleetAddCmd) Run(ctx context.Context, a *app) error {
+	switch {
+	case c.Offline && c.Dir == "":
+		return fail(exitUsage, "name the directory with --dir", "--offline writes files only")
+	case c.Dir == "" && (c.Storage != 0 || c.Connections != 0 || len(c.Verify) > 0 || len(c.Operators) > 0 || c.Duties != "" || c.Include != ""):
+		return fail(exitUsage, "name the directory with --dir", "--storage, --connections, --operator, --duties, --verify and --include are of the server's configuration")
+	}
+	if err := schema.CheckName("fleet", c.Name); err != nil {
+		return err
+	}
+	done := fleetAdded{Fleet: c.Name, Shards: max(int(c.Shards), 1)}
+	var files *fleetFiles
+	if c.Dir != "" {
+		var err error
+		if files, err = c.write(a, &done); err != nil {
+			return err
+		}
+		if done.Included, err = include(c.Include, done.Config); err != nil {
+			return err
+		}
+	}
+	if !c.Offline {
+		if files != nil {
+			a.cli.Conn = connectionFlags{Context: done.Contexts[access.Daemon]}
+		}
+		a.cli.Fleet = c.Name
+		if err := c.provision(ctx, a, &done, files); err != nil {
+			return err
+		}
+	}
+	if a.cli.JSON {
+		return line(a.stdout, done)
+	}
+	return c.print(a, &done)
+}
+
+// provision makes the fleet's streams and buckets.
+func (c fleetAddCmd) provision(ctx context.Context, a *app, done *fleetAdded, files *fleetFiles) error {
+	cl, err := a.connect(ctx)
+	if files != nil && errors.Is(err, natsconn.ErrRefused) {
+		return &failure{
+			code: exitRefused, err: err,
+			what: fmt.Sprintf("the server does not know fleet %s yet: %s", c.Name, err),
+			hint: strings.Join(c.afterwards(done), "; "),
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	ctx, cancel := context.WithTimeout(ctx, max(cl.wait, time.Minute))
+	defer cancel()
+	js, err := jetstream.New(cl.nc)
+	if err != nil {
+		return fmt.Errorf("jetstream: %w", err)
+	}
+	config := kvstore.FleetConfig{Fleet: c.Name}
+	_, _, err = kvstore.NewFleets(js).Get(ctx, c.Name)
+	switch {
+	case err == nil:
+		_, err = kvstore.Change(ctx, js, c.Name, c.change)
+	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrStreamMissing):
+		if files != nil {
+			config.Replicas, config.QuotaBytes, config.Shards = files.Replicas, files.Quota, files.Shards
+		}
+		c.change(&config)
+		err = kvstore.Provision(ctx, js, config)
+	}
+	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok && files != nil {
+		return &failure{
+			code: exitRefused, err: refused,
+			what: "the servers have other permissions for fleet " + c.Name + " than its files: " + refused.What(),
+			hint: strings.Join(c.afterwards(done), "; "),
+		}
+	}
+	if err != nil {
+		return err
+	}
+	settings, _, err := kvstore.NewFleets(js).Get(ctx, c.Name)
+	if err != nil {
+		return err
+	}
+	signer, err := keyring.SignerOf(cl.nc)
+	if err != nil {
+		return err
+	}
+	if signer != nil && files != nil && !slices.ContainsFunc(settings.Keys, func(k schema.FleetKey) bool { return k.Key == signer.Name }) {
+		done.KeyMissing = signer.Name
+	}
+	done.Provisioned, done.Shards, done.QuotaBytes = true, settings.Config().Shards, settings.QuotaBytes
+	return nil
+}
+
+// change puts what flags name into a fleet's configuration.
+func (c fleetAddCmd) change(config *kvstore.FleetConfig) {
+	for to, from := range map[*int]int{&config.Shards: int(c.Shards), &config.Replicas: int(c.Replicas), &config.CheckpointsPerRun: int(c.Checkpoints)} {
+		if from != 0 {
+			*to = from
+		}
+	}
+	if c.Quota != 0 {
+		config.QuotaBytes = int64(c.Quota)
+	}
+}
+
+// afterwards says what makes the server know the fleet.
+func (c fleetAddCmd) afterwards(done *fleetAdded) []string {
+	again := fmt.Sprintf("then run again: waymark fleet add %s --dir %s", c.Name, schema.ShellWord(c.Dir))
+	if done.Included != "" {
+		return []string{"start or reload the servers: nats-server --signal reload", again}
+	}
+	return []string{
+		fmt.Sprintf("copy %s to each server, beside its nats.conf", done.Config),
+		fmt.Sprintf("add the line include %q to its fleets.conf, once", filepath.Base(done.Config)),
+		"reload it: nats-server --signal reload",
+		again,
+	}
+}
+
+func (c fleetAddCmd) print(a *app, done *fleetAdded) error {
+	fields := []string{"fleet", c.Name}
+	if done.Provisioned {
+		quota := "unlimited"
+		if done.QuotaBytes > 0 {
+			quota = bytesText(done.QuotaBytes) + " a shard"
+		}
+		fields = append(fields, "shards", fmt.Sprint(done.Shards), "log", quota, "streams and buckets", "there")
+	}
+	if done.Config != "" {
+		fields = append(fields, "accounts", done.Config)
+		if done.Included != "" {
+			fields = append(fields, "included in", done.Included)
+		}
+		for _, role := range access.Roles() {
+			if done.Contexts[role] != "" {
+				fields = append(fields, string(role), done.Contexts[role])
+			}
+		}
+		fields = append(fields, "duties", done.Duties)
+		for _, p := range done.Operators {
+			fields = append(fields, "operator "+p.Name, p.Context+", key "+p.Key)
+		}
+		for _, file := range done.Removed {
+			fields = append(fields, "removed", file+", its key file is gone")
+		}
+	}
+	if err := printFields(a.stdout, fields...); err != nil || a.cli.Quiet {
+		return err
+	}
+	next := []string{"start its daemon: waymark serve --fleet " + c.Name}
+	if done.Config != "" {
+		next = []string{fmt.Sprintf("start its daemon: waymark serve --fleet %s --context %s --synced", c.Name, schema.ShellWord(done.Contexts[access.Daemon]))}
+	}
+	if done.KeyMissing != "" {
+		next = append([]string{fmt.Sprintf("let its key sign control events: waymark --context %s --fleet %s fleet keys add %s",
+			schema.ShellWord(done.Contexts[access.Daemon]), c.Name, done.KeyMissing)}, next...)
+	}
+	if !done.Provisioned {
+		next = c.afterwards(done)
+	}
+	for i, step := range next {
+		if _, err := fmt.Fprintf(a.stdout, "%d. %s\n", i+1, printable(step)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

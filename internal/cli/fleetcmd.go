@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+type fleetCmd struct {
+	Show      fleetShowCmd      `cmd:"" default:"1" help:"Show how the fleet is. What fleet does when nothing else is asked."`
+	Retention fleetRetentionCmd `cmd:"" help:"Show or set how long the daemon keeps runs after their end."`
+	Keys      fleetKeysCmd      `cmd:"" help:"List, add or retire the keys by which daemons sign control events."`
+	Add       fleetAddCmd       `cmd:"" help:"Make a fleet, or change one: keys, accounts and permissions for a server that several fleets share, streams and buckets."`
+}
+
+type fleetShowCmd struct{}
+
+// Help is the text below the flags.
+func (fleetShowCmd) Help() string {
+	return `One replica of the daemon answers, and looks at the streams and buckets themselves: it tells of shards that nobody folds, too.
+What waits is accepted and safe, and recovery has it; it is only not in a checkpoint yet. Amplification is the number of bytes stored for
+each byte of payload. Recoveries are those of the replica that answered; its metrics and those of the others have them all.
+
+Examples:
+  waymark fleet
+  waymark fleet --json`
+}
+
+// Run shows how the fleet is. A shard that could not be looked at is an error, after what is known was shown.
+func (c fleetShowCmd) Run(ctx context.Context, a *app) error {
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	var reply schema.FleetReply
+	if err := cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		err = document(a.stdout, &reply)
+	} else {
+		err = printFleet(a, &reply)
+	}
+	if err != nil {
+		return err
+	}
+	for i := range reply.Shards {
+		if s := &reply.Shards[i]; s.Error != "" {
+			return fail(exitUnavailable, "see the daemon's log and the NATS server", "shard %d of fleet %s cannot be looked at: %s", s.Shard, reply.Fleet, s.Error)
+		}
+	}
+	return nil
+}
+
+func printFleet(a *app, reply *schema.FleetReply) error {
+	recovery := "none since it started"
+	if r := &reply.Recovery; r.Count > 0 {
+		recovery = fmt.Sprintf("run %s in %s, %s; %d in all", r.LastRun, milliseconds(r.LastMS), ago(r.LastAt, a.now()), r.Count)
+	}
+	senders := "claimed by requests"
+	if reply.Proven {
+		senders = "proven by the nats server"
+	}
+	if err := printFields(a.stdout,
+		"fleet", reply.Fleet, "answered by", reply.Replica, "senders", senders,
+		"runs", fmt.Sprintf("%d live, %d claimable, %d quarantined", reply.Runs.Live, reply.Runs.Claimable, reply.Runs.Quarantined),
+		"last recovery by it", recovery,
+	); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	rows := make([][]string, len(reply.Shards))
+	for i := range reply.Shards {
+		rows[i] = shardRow(&reply.Shards[i])
+	}
+	return printTable(a.stdout, []column{
+		{title: "shard", right: true},
+		{title: "folder", shrinks: true},
+		{title: "waiting", right: true},
+		{title: "oldest", right: true},
+		{title: "log", shrinks: true},
+		{title: "segments", right: true, drop: 4},
+		{title: "stored/payload", right: true, drop: 3},
+		{title: "bytes/event", right: true, drop: 2},
+		{title: "events/put", right: true, drop: 1},
+		{title: "position", right: true, drop: 5},
+	}, rows)
+}
+
+func shardRow(s *schema.ShardState) []string {
+	if s.Error != "" {
+		return []string{strconv.Itoa(s.Shard), "unknown", "", "", "", "", "", "", "", ""}
+	}
+	folder := s.Folder
+	if folder == "" {
+		folder = "nobody"
+	}
+	oldest := ""
+	if s.Waiting > 0 {
+		oldest = (time.Duration(s.WaitingMS) * time.Millisecond).Round(100 * time.Millisecond).String()
+	}
+	log := bytesText(s.LogBytes)
+	if s.QuotaBytes > 0 {
+		log += fmt.Sprintf(" of %s (%d%%)", bytesText(s.QuotaBytes), 100*s.LogBytes/s.QuotaBytes)
+	}
+	amplification, perEvent, perPut := "", "", ""
+	if s.Totals.Events > 0 {
+		amplification = fmt.Sprintf("%.2f", s.Totals.Amplification())
+		perEvent = bytesText(int64(s.Totals.BytesPerEvent()))
+		perPut = fmt.Sprintf("%.1f", s.Totals.EventsPerCheckpoint())
+	}
+	return []string{
+		strconv.Itoa(s.Shard), folder, strconv.FormatInt(s.Waiting, 10), oldest, log, bytesText(s.SegmentBytes), amplification, perEvent, perPut, count(s.Position),
+	}
+}
+
+// milliseconds is a duration for people.
+func milliseconds(ms float64) string {
+	return time.Duration(ms * float64(time.Millisecond)).Round(10 * time.Microsecond).String()
+}

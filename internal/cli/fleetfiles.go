@@ -1,0 +1,332 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nkeys"
+
+	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// fleetFiles is what a fleet's files are made of: fleet-NAME.json keeps it, so that a later run changes only what it names.
+type fleetFiles struct {
+	Fleet       string   `json:"fleet"`
+	URL         string   `json:"url"`
+	CA          string   `json:"ca,omitzero"`
+	Shards      int      `json:"shards"`
+	Replicas    int      `json:"replicas"`
+	Quota       int64    `json:"quota_bytes"`
+	Storage     int64    `json:"storage_bytes,omitzero"`
+	Connections int64    `json:"connections,omitzero"`
+	Verify      []string `json:"verify_subjects,omitzero"`
+	// Duties are separate, or joint.
+	Duties string `json:"duties,omitzero"`
+}
+
+// Values of --duties.
+const (
+	dutiesJoint    = "joint"
+	dutiesSeparate = "separate"
+)
+
+// storageFactor is how much more than its log a fleet may store by default, for segments, checkpoints and blobs;
+// storageRest is for what does not grow with it, such as dead letters.
+const (
+	storageFactor = 4
+	storageRest   = 1 << 30
+)
+
+// write makes the fleet's files, or what is missing of them.
+func (c fleetAddCmd) write(a *app, done *fleetAdded) (*fleetFiles, error) {
+	dir, err := filepath.Abs(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	settings := filepath.Join(dir, "fleet-"+c.Name+".json")
+	f := &fleetFiles{Fleet: c.Name, Duties: dutiesJoint, Shards: 1, Replicas: 1, Quota: kvstore.DefaultQuotaBytes}
+	switch b, err := os.ReadFile(settings); { //nolint:gosec // the directory is the user's own
+	case err == nil:
+		if err := json.Unmarshal(b, f, json.RejectUnknownMembers(true)); err != nil || f.Fleet != c.Name {
+			return nil, fail(exitDamaged, "restore it, or choose another directory", "%s does not describe fleet %s: %v", settings, c.Name, err)
+		}
+		if f.Duties != dutiesJoint && f.Duties != dutiesSeparate {
+			return nil, fail(exitDamaged, "write joint or separate there", "duties of fleet %s are %.40q in %s", c.Name, f.Duties, settings)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	if err := c.merge(a, f); err != nil {
+		return nil, err
+	}
+	account := access.Account{
+		Fleet: f.Fleet, Shards: f.Shards, Storage: f.storage(), Connections: f.Connections, VerifySubjects: f.Verify,
+		SeparateDuties: f.Duties == dutiesSeparate,
+		Keys:           make(map[access.Role][]string),
+	}
+	done.Duties, done.Contexts = f.Duties, make(map[access.Role]string)
+	var stale []string
+	if done.Operators, stale, err = c.operators(dir, f, &account); err != nil {
+		return nil, err
+	}
+	for _, role := range access.Roles() {
+		base := filepath.Join(dir, c.Name+"-"+string(role))
+		if role == access.Operator && len(done.Operators) > 0 {
+			// An existing shared key stays. No new one is made.
+			if _, err := os.Stat(base + ".nk"); errors.Is(err, fs.ErrNotExist) {
+				stale = append(stale, base+".json")
+				continue
+			}
+		}
+		key, err := f.user(base, role, string(role))
+		if err != nil {
+			return nil, err
+		}
+		account.Keys[role] = append(account.Keys[role], key)
+		done.Contexts[role] = base + ".json"
+	}
+	config, err := account.Config()
+	if err != nil {
+		return nil, &failure{code: exitUsage, what: err.Error(), hint: a.prompt.command("fleet add --help"), err: err}
+	}
+	done.Config, done.Shards = filepath.Join(dir, "fleet-"+c.Name+".conf"), f.Shards
+	if done.Written, err = replaceFile(done.Config, []byte(config)); err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(f, json.Deterministic(true), jsontext.WithIndent("  "))
+	if err != nil {
+		return nil, err
+	}
+	if _, err = replaceFile(settings, append(b, '\n')); err != nil {
+		return nil, err
+	}
+	for _, context := range stale {
+		switch err := os.Remove(context); {
+		case err == nil:
+			done.Removed = append(done.Removed, context)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// operators makes the missing keys of operators: those of the flag, and those with a file. stale are the contexts whose key file is gone.
+func (c fleetAddCmd) operators(dir string, f *fleetFiles, account *access.Account) (people []fleetPerson, stale []string, err error) {
+	// Names have no dot, so no other fleet has files with this prefix.
+	before := c.Name + "-" + string(access.Operator) + "."
+	names := slices.Clone(c.Operators)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, entry := range entries {
+		rest, ours := strings.CutPrefix(entry.Name(), before)
+		if name, key := strings.CutSuffix(rest, ".nk"); ours && key && name != "" {
+			names = append(names, name)
+		}
+	}
+	for _, entry := range entries {
+		rest, ours := strings.CutPrefix(entry.Name(), before)
+		if name, context := strings.CutSuffix(rest, ".json"); ours && context && !slices.Contains(names, name) {
+			stale = append(stale, filepath.Join(dir, entry.Name()))
+		}
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if err := schema.CheckName("operator", name); err != nil {
+			return nil, nil, err
+		}
+		base := filepath.Join(dir, before+name)
+		key, err := f.user(base, access.Operator, "operator "+name)
+		if err != nil {
+			return nil, nil, err
+		}
+		if account.Owners == nil {
+			account.Owners = make(map[string]string)
+		}
+		account.Keys[access.Operator], account.Owners[key] = append(account.Keys[access.Operator], key), name
+		people = append(people, fleetPerson{Name: name, Key: key, Context: base + ".json"})
+	}
+	return people, stale, nil
+}
+
+// user makes the key base.nk if it is not there, and the NATS context base.json; it returns the public key.
+func (f *fleetFiles) user(base string, role access.Role, who string) (string, error) {
+	key, err := ensureKey(base + ".nk")
+	if err != nil {
+		return "", err
+	}
+	context, err := json.Marshal(map[string]string{
+		"description": "Waymark, " + who + " of fleet " + f.Fleet, "url": f.URL, "ca": f.CA, "nkey": base + ".nk",
+		"inbox_prefix": access.InboxPrefix(role),
+	}, json.Deterministic(true), jsontext.WithIndent("  "))
+	if err != nil {
+		return "", err
+	}
+	_, err = replaceFile(base+".json", append(context, '\n'))
+	return key, err
+}
+
+// merge puts what flags and environment name into f.
+func (c fleetAddCmd) merge(a *app, f *fleetFiles) error {
+	conn := a.cli.Conn
+	if conn.NATS == "" {
+		conn.NATS = a.getenv("NATS_URL")
+	}
+	if conn.TLSCA == "" {
+		conn.TLSCA = a.getenv("NATS_CA")
+	}
+	if conn.NATS != "" {
+		f.URL = conn.NATS
+	}
+	if conn.TLSCA != "" {
+		ca, err := filepath.Abs(conn.TLSCA)
+		if err != nil {
+			return err
+		}
+		f.CA = ca
+	}
+	if f.URL == "" {
+		return fail(exitUsage, "name them with --nats, such as tls://nats-1:4222,tls://nats-2:4222", "the addresses of the servers are not known")
+	}
+	for to, from := range map[*int]int{&f.Shards: int(c.Shards), &f.Replicas: int(c.Replicas)} {
+		if from < 0 {
+			return fail(exitUsage, "use a number of 1 or more", "--shards and --replicas cannot be %d", from)
+		}
+		if from != 0 {
+			*to = from
+		}
+	}
+	for to, from := range map[*int64]int64{&f.Quota: int64(c.Quota), &f.Storage: int64(c.Storage), &f.Connections: c.Connections} {
+		if from != 0 {
+			*to = from
+		}
+	}
+	if c.Duties != "" {
+		f.Duties = c.Duties
+	}
+	if len(c.Verify) > 0 {
+		f.Verify = slices.Clone(c.Verify)
+	}
+	return nil
+}
+
+// storage is the account's limit in bytes, copies counted.
+func (f *fleetFiles) storage() int64 {
+	switch {
+	case f.Storage > 0:
+		return f.Storage
+	case f.Quota <= 0:
+		return 0
+	}
+	return int64(f.Replicas) * (storageFactor*int64(f.Shards)*f.Quota + storageRest)
+}
+
+// ensureKey returns the public key of the seed in a file, which it makes if it is not there.
+func ensureKey(file string) (public string, err error) {
+	seed, err := os.ReadFile(file) //nolint:gosec // the directory is the user's own
+	var pair nkeys.KeyPair
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if pair, err = nkeys.CreateUser(); err != nil {
+			return "", fmt.Errorf("making a key: %w", err)
+		}
+		defer pair.Wipe()
+		if seed, err = pair.Seed(); err != nil {
+			return "", fmt.Errorf("making a key: %w", err)
+		}
+		if err := os.WriteFile(file, append(seed, '\n'), 0o600); err != nil {
+			return "", err
+		}
+	case err != nil:
+		return "", err
+	default:
+		if pair, err = nkeys.FromSeed(bytes.TrimSpace(seed)); err != nil {
+			return "", fail(exitDamaged, "restore it, or remove it and a new key is made", "%s holds no NKey seed: %v", file, err)
+		}
+		defer pair.Wipe()
+	}
+	return pair.PublicKey()
+}
+
+const hintIncluded = "name the file that nats.conf includes for its accounts, such as /etc/waymark/fleets.conf"
+
+// include copies a fleet's part of the configuration beside the servers' file, which includes it once. It returns the file's
+// full path; empty for none.
+func include(file, part string) (full string, err error) {
+	if file == "" {
+		return "", nil
+	}
+	if full, err = filepath.Abs(file); err != nil {
+		return "", err
+	}
+	name := filepath.Base(part)
+	info, err := os.Stat(full)
+	if err != nil {
+		return "", &failure{code: exitNotFound, what: err.Error(), hint: hintIncluded, err: err}
+	}
+	if info.IsDir() {
+		return "", fail(exitUsage, hintIncluded, "--include %s is a directory", file)
+	}
+	text, err := os.ReadFile(full)
+	if err != nil {
+		return "", err
+	}
+	config, err := os.ReadFile(part) //nolint:gosec // the directory is the user's own
+	if err != nil {
+		return "", err
+	}
+	beside := filepath.Join(filepath.Dir(full), name)
+	if _, err := replaceFile(beside, config); err != nil {
+		return "", err
+	}
+	// The servers may run as another user: each that can read the file can read its part.
+	if err := os.Chmod(beside, info.Mode().Perm()); err != nil {
+		return "", err
+	}
+	if regexp.MustCompile(`(?m)^[ \t]*include[ \t]+["']?` + regexp.QuoteMeta(name) + `["']?[ \t\r;]*(#.*|//.*)?$`).Match(text) {
+		return full, nil
+	}
+	line := fmt.Sprintf("include %q\n", name)
+	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
+		line = "\n" + line
+	}
+	// In place, so that the file keeps its owner and mode.
+	f, err := os.OpenFile(full, os.O_APPEND|os.O_WRONLY, 0) //nolint:gosec // the file is named by the user
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(line)
+	return full, errors.Join(err, f.Close())
+}
+
+// replaceFile writes a file unless that is its content already. A reader sees the old or the new one, whole.
+func replaceFile(file string, content []byte) (changed bool, err error) {
+	old, err := os.ReadFile(file) //nolint:gosec // the directory is the user's own
+	if err == nil && bytes.Equal(old, content) {
+		return false, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	next := file + ".new"
+	if err := os.WriteFile(next, content, 0o600); err != nil {
+		return false, err
+	}
+	return true, os.Rename(next, file)
+}

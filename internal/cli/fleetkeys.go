@@ -1,0 +1,251 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type fleetKeysCmd struct {
+	Ls     fleetKeysLsCmd     `cmd:"" default:"1" help:"List the keys. What fleet keys does when nothing else is asked."`
+	Add    fleetKeysAddCmd    `cmd:"" help:"Add a daemon's signing key. It takes effect after one minute."`
+	Retire fleetKeysRetireCmd `cmd:"" help:"End a key's time, a minute from now. What it signed before stays valid."`
+}
+
+type fleetKeysLsCmd struct{}
+
+// Help is the text below the flags.
+func (fleetKeysLsCmd) Help() string {
+	return `In a fleet with keys, control events (takeovers, answers, settlements of a person, cancellations, hand-offs, marks) count only when one of ` +
+		`the fleet's daemons signed them. A fleet without keys checks nothing. A new fleet has the key of the connection that makes it, if that is an ` +
+		`NKey or a credentials file.
+
+Examples:
+  waymark fleet keys
+  waymark fleet keys ls --json`
+}
+
+type fleetKeysAddCmd struct {
+	Key string `arg:"" optional:"" help:"Public key of a daemon (U…); without it the key of this connection."`
+}
+
+// Help is the text below the flags.
+func (fleetKeysAddCmd) Help() string {
+	return `Connect with the daemon's context; no other key may write the settings. A daemon whose key was added starts to work once the key signs.
+
+Examples:
+  waymark --context fleets/payments-daemon.json --fleet payments fleet keys add
+  waymark --context fleets/payments-daemon.json --fleet payments fleet keys add UBZPLLSXOQATZQKVNY5F4UVXDDQSHTEP5NW3ZVTXZB67OFPIIIDQ3A5P`
+}
+
+type fleetKeysRetireCmd struct {
+	Key string `arg:"" help:"Public key (U…) that waymark fleet keys lists."`
+}
+
+// Help is the text below the flags.
+func (fleetKeysRetireCmd) Help() string {
+	return `Start every daemon with another key first: one whose key is retired signs no more, and answers no request that needs it. The last key of a ` +
+		`fleet cannot be retired.
+
+Examples:
+  waymark --context fleets/payments-daemon.json --fleet payments fleet keys retire UBZPLLSXOQATZQKVNY5F4UVXDDQSHTEP5NW3ZVTXZB67OFPIIIDQ3A5P`
+}
+
+// keysView are the keys as JSON.
+type keysView struct {
+	Fleet string            `json:"fleet"`
+	Keys  []schema.FleetKey `json:"keys"`
+}
+
+// Run lists the keys.
+func (c fleetKeysLsCmd) Run(ctx context.Context, a *app) error {
+	return a.withFleets(ctx, func(context.Context, *client, *kvstore.Fleets) (kvstore.FleetSettings, error) {
+		return kvstore.FleetSettings{}, nil
+	})
+}
+
+// Run adds a key.
+func (c fleetKeysAddCmd) Run(ctx context.Context, a *app) error {
+	if c.Key != "" && !nkeys.IsValidPublicUserKey(c.Key) {
+		return notPublic("the key to add", c.Key, hintPublicUser)
+	}
+	return a.withFleets(ctx, func(ctx context.Context, cl *client, fleets *kvstore.Fleets) (kvstore.FleetSettings, error) {
+		key := c.Key
+		if key == "" {
+			signer, err := keyring.SignerOf(cl.nc)
+			if err != nil {
+				return kvstore.FleetSettings{}, err
+			}
+			if signer == nil {
+				return kvstore.FleetSettings{}, fail(exitUsage, "name the daemon's public key, or connect with its --nkey, --creds or context", "this connection has no key")
+			}
+			key = signer.Name
+		}
+		settings, err := fleets.AddKey(ctx, cl.fleet, key)
+		return settings, aboutKeys(err, "make another key (nk -gen user), and add its public key: waymark fleet keys add PUBLICKEY")
+	})
+}
+
+// Run retires a key.
+func (c fleetKeysRetireCmd) Run(ctx context.Context, a *app) error {
+	if !nkeys.IsValidPublicUserKey(c.Key) {
+		return notPublic("the key to retire", c.Key, hintPublicUser)
+	}
+	return a.withFleets(ctx, func(ctx context.Context, cl *client, fleets *kvstore.Fleets) (kvstore.FleetSettings, error) {
+		settings, err := fleets.RetireKey(ctx, cl.fleet, c.Key)
+		return settings, aboutKeys(err, "list the fleet's keys: waymark fleet keys; add another daemon's before the last one ends: waymark fleet keys add PUBLICKEY")
+	})
+}
+
+// hintPublicUser says where the public key of a daemon is shown.
+const hintPublicUser = "name the public key of a daemon (U…), shown by: nk -inkey SEEDFILE -pubout"
+
+// aboutKeys gives a refused change of the keys its next step: the settings as such are not what is wrong.
+func aboutKeys(err error, hint string) error {
+	if !errors.Is(err, kvstore.ErrSettings) {
+		return err
+	}
+	return &failure{code: exitUsage, what: strings.TrimPrefix(err.Error(), kvstore.ErrSettings.Error()+": "), err: err, hint: hint, own: true}
+}
+
+// keysClient connects to the server with the keys. Where the local one is stopped it runs one in its state directory meanwhile: a daemon
+// without a key of the fleet does not start, so that no other server could be asked to add one.
+func (a *app) keysClient(ctx context.Context, use func(*client) error) error {
+	cl, err := a.connect(ctx)
+	if err == nil {
+		defer cl.close()
+		return use(cl)
+	}
+	dir, dirErr := a.stateDir()
+	if !errors.Is(err, statedir.ErrNotRunning) || dirErr != nil || !statedir.Used(dir) {
+		return err
+	}
+	config := natsd.Config{StateDir: dir}
+	var key nats.Option
+	if config.Keys, key, err = a.localKey(); err != nil {
+		return err
+	}
+	var opts []nats.Option
+	if key != nil {
+		opts = append(opts, key)
+	}
+	return withServer(ctx, config, func(nc *nats.Conn) error {
+		return use(&client{nc: nc, target: natsconn.Target{Origin: natsconn.OriginLocal, URL: nc.ConnectedUrl()}, fleet: a.cli.Fleet, prompt: a.prompt, wait: a.cli.Timeout})
+	}, opts...)
+}
+
+// withFleets changes the fleet's keys, if change does, tells its daemons, and shows the keys.
+func (a *app) withFleets(ctx context.Context, change func(context.Context, *client, *kvstore.Fleets) (kvstore.FleetSettings, error)) error {
+	return a.keysClient(ctx, func(cl *client) error { return a.changeKeys(ctx, cl, change) })
+}
+
+func (a *app) changeKeys(ctx context.Context, cl *client,
+	change func(context.Context, *client, *kvstore.Fleets) (kvstore.FleetSettings, error),
+) error {
+	js, settings, err := cl.settings(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, cl.wait)
+	defer cancel()
+	changed, err := change(ctx, cl, kvstore.NewFleets(js))
+	late := err // it is stored all the same
+	if err != nil && !errors.Is(err, kvstore.ErrKeysLate) {
+		return err
+	}
+	if changed.Fleet != "" {
+		settings = changed
+		if err := cl.nc.Publish(schema.SettingsSubject(cl.fleet), nil); err != nil {
+			return err
+		}
+	}
+	if settings.Keys == nil {
+		settings.Keys = []schema.FleetKey{}
+	}
+	if a.cli.JSON {
+		return errors.Join(late, document(a.stdout, keysView{Fleet: cl.fleet, Keys: settings.Keys}))
+	}
+	if len(settings.Keys) == 0 {
+		_, err = fmt.Fprintf(a.stdout, "fleet %s has no keys: control events are not signed, and whoever may publish events can forge them\n", cl.fleet)
+		return err
+	}
+	rows := make([][]string, len(settings.Keys))
+	for i, k := range settings.Keys {
+		rows[i] = []string{k.Key, orText(k.Since, "the beginning"), orText(k.Until, "")}
+	}
+	return errors.Join(late, printTable(a.stdout, []column{{title: "key"}, {title: "since"}, {title: "until"}}, rows))
+}
+
+func orText(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+// checkSigner makes sure that a daemon can sign what its fleet wants signed, and waits until its key has taken effect. Of a fleet without
+// keys it says so.
+func (c serveCmd) checkSigner(ctx context.Context, a *app, js jetstream.JetStream, log zerolog.Logger) error {
+	ring, err := kvstore.NewKeyring(js, a.cli.Fleet)
+	if err != nil {
+		return err
+	}
+	keys, err := ring.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	if !keys.Any() {
+		event := log.Info()
+		if ring.Signer() != nil {
+			event = log.Warn().Str("hint", a.prompt.command("fleet keys add"))
+		}
+		event.Str("fleet", a.cli.Fleet).Msg("fleet has no keys: control events are not signed")
+		return nil
+	}
+	wait, err := ring.CheckSigner(ctx)
+	if err != nil {
+		hint := "list the fleet's keys: " + a.prompt.command("fleet keys")
+		signer := ring.Signer()
+		if signer == nil {
+			hint = "start it with the key file of one of the fleet's daemons: " + a.prompt.command("serve --nkey FILE") +
+				"; without such a file make another key (nk -gen user), and add its public key: " + a.prompt.command("fleet keys add PUBLICKEY")
+		} else if _, ok := keys.Key(signer.Name); !ok {
+			hint = "add it: " + a.prompt.command("fleet keys add "+signer.Name) + "; " + hint
+		}
+		return &failure{code: exitRefused, what: err.Error(), err: err, hint: hint}
+	}
+	if wait > 0 {
+		log.Info().Str("key", ring.Signer().Name).Dur("wait", wait).Msg("waiting until the daemon's key takes effect")
+		if err := pause.For(ctx, wait); err != nil {
+			return err
+		}
+	}
+	log.Info().Str("key", ring.Signer().Name).Msg("control events are signed")
+	return nil
+}
+
+// sayUnsigned tells of a daemon whose key does not sign any more, once settings say so.
+func (s *daemonShards) sayUnsigned(settings kvstore.FleetSettings) {
+	keys, err := keyring.Parse(settings.Fleet, settings.Keys)
+	if err == nil {
+		err = s.signer.May(keys, s.app.now())
+	}
+	if err != nil {
+		s.log.Error().Err(err).Str("hint", "list the fleet's keys: "+s.app.prompt.command("fleet keys")).
+			Msg("control events of this daemon would be refused: it writes none")
+	}
+}

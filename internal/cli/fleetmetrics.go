@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// scrapePatience bounds the look at the shards for one scrape.
+const scrapePatience = 5 * time.Second
+
+// fleetMetrics show how a fleet is, shard by shard, as its streams and buckets have it. Every daemon of the fleet shows
+// the same, whether it folds or not.
+type fleetMetrics struct {
+	state func(context.Context) *schema.FleetReply
+	of    []shardMetric
+	ok    *prometheus.Desc
+	info  *prometheus.Desc
+}
+
+// shardMetric is one value of a shard.
+type shardMetric struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*schema.ShardState) float64
+	// labels beside the shard.
+	labels []string
+}
+
+// newFleetMetrics returns the metrics of a fleet, whose state is asked for at each scrape: it must be cheap.
+func newFleetMetrics(fleet string, state func(context.Context) *schema.FleetReply) *fleetMetrics {
+	constant := prometheus.Labels{"fleet": fleet}
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("waymark_fleet_"+name, help, append([]string{"shard"}, labels...), constant)
+	}
+	m := &fleetMetrics{
+		state: state,
+		ok:    desc("state_ok", "1 while the shard's streams and buckets could be looked at; else the others of this table are absent."),
+		info:  desc("folder_info", "1, with the replica that holds the shard's lease; empty when nobody does.", "folder"),
+	}
+	gauge := func(name, help string, value func(*schema.ShardState) float64) {
+		m.of = append(m.of, shardMetric{desc(name, help), prometheus.GaugeValue, value, nil})
+	}
+	counter := func(name, help string, value func(*schema.ShardState) int64) {
+		m.of = append(m.of, shardMetric{desc(name, help), prometheus.CounterValue, func(s *schema.ShardState) float64 { return float64(value(s)) }, nil})
+	}
+	gauge("waiting_events", "Events accepted and not yet checkpointed (recovery has them all the same).",
+		func(s *schema.ShardState) float64 { return float64(s.Waiting) })
+	gauge("waiting_age_seconds", "Age of the oldest event accepted and not yet checkpointed; 0 when none waits.",
+		func(s *schema.ShardState) float64 { return float64(s.WaitingMS) / 1000 })
+	gauge("parked_runs", "Runs whose checkpoint cannot be stored for a reason of their own; the daemon tries again (recovery has all of them).",
+		func(s *schema.ShardState) float64 { return float64(s.ParkedCount) })
+	gauge("position", "Stream sequence up to which the shard is folded.", func(s *schema.ShardState) float64 { return float64(s.Position) })
+	gauge("last_sequence", "Last stream sequence of the log, barriers included.", func(s *schema.ShardState) float64 { return float64(s.Last) })
+	gauge("log_bytes", "Bytes in the log now.", func(s *schema.ShardState) float64 { return float64(s.LogBytes) })
+	gauge("log_messages", "Messages in the log now.", func(s *schema.ShardState) float64 { return float64(s.LogMessages) })
+	gauge("quota_bytes", "Size of the log for executors; 0 is unlimited.", func(s *schema.ShardState) float64 { return float64(s.QuotaBytes) })
+	gauge("segments_bytes", "Bytes of segments kept now.", func(s *schema.ShardState) float64 { return float64(s.SegmentBytes) })
+	gauge("checkpoints_bytes", "Bytes of the checkpoint bucket now.", func(s *schema.ShardState) float64 { return float64(s.CheckpointBytes) })
+	gauge("write_amplification_ratio", "Bytes stored (log, segments, checkpoints) for each byte of payload, over all that was folded.",
+		func(s *schema.ShardState) float64 { return s.Totals.Amplification() })
+	gauge("checkpoint_coverage_ratio", "Share of the boundaries accepted by the log that are checkpointed, over all that was folded and what waits; 1 is all.",
+		func(s *schema.ShardState) float64 { return s.Totals.Coverage(s.Waiting) })
+	counter("boundaries_total", "Boundaries folded and accepted, by whichever daemon.", func(s *schema.ShardState) int64 { return s.Totals.Boundaries })
+	counter("boundaries_checkpointed_total", "Boundaries that a checkpoint was put behind.", func(s *schema.ShardState) int64 { return s.Totals.Covered })
+	counter("events_total", "Events folded, accepted or not, by whichever daemon.", func(s *schema.ShardState) int64 { return s.Totals.Events })
+	counter("payload_bytes_total", "Bytes of the bodies of the events folded.", func(s *schema.ShardState) int64 { return s.Totals.PayloadBytes })
+	counter("checkpoint_puts_total", "Checkpoints put.", func(s *schema.ShardState) int64 { return s.Totals.Checkpoints })
+	counter("segment_puts_total", "Segments sealed.", func(s *schema.ShardState) int64 { return s.Totals.Segments })
+	stored := desc("stored_bytes_total", "Bytes stored for the events folded, of one copy, by part: log, segments, checkpoints.", "part")
+	for part, value := range map[string]func(*schema.FoldTotals) int64{
+		"log":         func(t *schema.FoldTotals) int64 { return t.LogBytes },
+		"segments":    func(t *schema.FoldTotals) int64 { return t.SegmentBytes },
+		"checkpoints": func(t *schema.FoldTotals) int64 { return t.CheckpointBytes },
+	} {
+		m.of = append(m.of, shardMetric{
+			stored, prometheus.CounterValue,
+			func(s *schema.ShardState) float64 { return float64(value(&s.Totals)) },
+			[]string{part},
+		})
+	}
+	return m
+}
+
+// Describe names the metrics.
+func (m *fleetMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- m.ok
+	out <- m.info
+	for i := range m.of {
+		out <- m.of[i].desc
+	}
+}
+
+// Collect shows them as they are now, or were a moment ago.
+func (m *fleetMetrics) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapePatience)
+	defer cancel()
+	reply := m.state(ctx)
+	for i := range reply.Shards {
+		s := &reply.Shards[i]
+		shard := strconv.Itoa(s.Shard)
+		if s.Error != "" {
+			out <- prometheus.MustNewConstMetric(m.ok, prometheus.GaugeValue, 0, shard)
+			continue
+		}
+		out <- prometheus.MustNewConstMetric(m.ok, prometheus.GaugeValue, 1, shard)
+		out <- prometheus.MustNewConstMetric(m.info, prometheus.GaugeValue, 1, shard, s.Folder)
+		for j := range m.of {
+			v := &m.of[j]
+			out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.value(s), append([]string{shard}, v.labels...)...)
+		}
+	}
+}
+
+// recoveryMetrics show the takeovers that this daemon answered.
+type recoveryMetrics struct {
+	stats                  *consumer.RecoveryStats
+	took, last, lastFinish *prometheus.Desc
+}
+
+func newRecoveryMetrics(fleet string, stats *consumer.RecoveryStats) *recoveryMetrics {
+	labels := prometheus.Labels{"fleet": fleet}
+	return &recoveryMetrics{
+		stats: stats,
+		took: prometheus.NewDesc("waymark_fleet_recovery_duration_seconds",
+			"Takeovers that this daemon answered, from the request's arrival to the last reply; with content at the client's pace.", nil, labels),
+		last: prometheus.NewDesc("waymark_fleet_last_recovery_duration_seconds",
+			"How long the last takeover that this daemon answered took; 0 before the first.", nil, labels),
+		lastFinish: prometheus.NewDesc("waymark_fleet_last_recovery_timestamp_seconds",
+			"When the last takeover that this daemon answered ended, in seconds since 1970; 0 before the first.", nil, labels),
+	}
+}
+
+// Describe names the metrics.
+func (m *recoveryMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- m.took
+	out <- m.last
+	out <- m.lastFinish
+}
+
+// Collect shows them.
+func (m *recoveryMetrics) Collect(out chan<- prometheus.Metric) {
+	n, sum, within := m.stats.Histogram()
+	out <- prometheus.MustNewConstHistogram(m.took, n, sum, within)
+	took, at := m.stats.Last()
+	ended := 0.0
+	if !at.IsZero() {
+		ended = float64(at.UnixNano()) / float64(time.Second)
+	}
+	out <- prometheus.MustNewConstMetric(m.last, prometheus.GaugeValue, took.Seconds())
+	out <- prometheus.MustNewConstMetric(m.lastFinish, prometheus.GaugeValue, ended)
+}

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type fleetRetentionCmd struct {
+	Completed *keepTime `placeholder:"TIME" help:"How long completed runs are kept after their last event, such as 30d or 12h, or forever."`
+	Failed    *keepTime `placeholder:"TIME" help:"The same for failed runs."`
+	Cancelled *keepTime `placeholder:"TIME" help:"The same for cancelled runs."`
+	Grace     *keepTime `placeholder:"TIME" help:"Keep what anything was added to within this time, whatever its status (default: 10m)."`
+	Off       bool      `help:"Keep all runs for ever."`
+}
+
+// Help is the text below the flags.
+func (fleetRetentionCmd) Help() string {
+	return `Without flags the policy is shown. The daemon goes by it once an hour, with the plan that waymark cleanup --dry-run shows. A fleet ` +
+		`keeps everything until it is given a policy; what no flag names stays as it is. Proposed are ` +
+		strconv.Itoa(int(schema.DefaultRetainCompleted/(24*time.Hour))) + ` days for completed runs and ` + strconv.Itoa(int(schema.DefaultRetainFailed/(24*time.Hour))) + ` for failed ones.
+
+Examples:
+  waymark fleet retention
+  waymark fleet retention --completed 30d --failed 7d
+  waymark fleet retention --off`
+}
+
+// keepTime is how long something is kept; 0 is for ever.
+type keepTime time.Duration
+
+// UnmarshalText reads a time, with days, or forever.
+func (k *keepTime) UnmarshalText(text []byte) error {
+	s := string(text)
+	if s == "forever" {
+		*k = 0
+		return nil
+	}
+	d, err := parseDays(s)
+	if err != nil || d < time.Second {
+		return fmt.Errorf("%.40q is not a time: use one such as 30d or 12h, or forever", s)
+	}
+	*k = keepTime(d)
+	return nil
+}
+
+// retentionView is the policy as JSON.
+type retentionView struct {
+	Fleet     string                 `json:"fleet"`
+	Retention schema.RetentionPolicy `json:"retention"`
+}
+
+// Run shows or sets the policy.
+func (c fleetRetentionCmd) Run(ctx context.Context, a *app) error {
+	if c.Off && (c.Completed != nil || c.Failed != nil || c.Cancelled != nil || c.Grace != nil) {
+		return fail(exitUsage, "leave out --off, or the times", "--off goes alone")
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	js, settings, err := cl.settings(ctx)
+	if err != nil {
+		return err
+	}
+	policy := settings.Retention
+	if c.Off || c.Completed != nil || c.Failed != nil || c.Cancelled != nil || c.Grace != nil {
+		ctx, cancel := context.WithTimeout(ctx, max(cl.wait, startTimeout))
+		defer cancel()
+		now, err := kvstore.Change(ctx, js, cl.fleet, func(config *kvstore.FleetConfig) {
+			if c.Off {
+				config.Retention = schema.RetentionPolicy{}
+			}
+			for from, to := range map[*keepTime]*int64{
+				c.Completed: &config.Retention.CompletedSeconds, c.Failed: &config.Retention.FailedSeconds, c.Cancelled: &config.Retention.CancelledSeconds,
+				c.Grace: &config.Retention.GraceSeconds,
+			} {
+				if from != nil {
+					*to = int64(time.Duration(*from) / time.Second)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		policy = now.Retention
+	}
+	if a.cli.JSON {
+		return line(a.stdout, retentionView{Fleet: cl.fleet, Retention: policy})
+	}
+	return printFields(a.stdout, "fleet", cl.fleet, "kept", policy.String())
+}

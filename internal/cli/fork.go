@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// forkInterrupt is what a fork that is held waits for.
+const forkInterrupt = "fork"
+
+type forkCmd struct {
+	Run_     string `arg:"" name:"run" help:"Run id."`
+	At       string `default:"end" placeholder:"POINT" help:"Where the fork begins: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end (default: end)."`
+	As       string `placeholder:"ID" help:"Id of the new run (default: made from the run's)."`
+	Executor string `placeholder:"NAME" xor:"driver" help:"Executor that takes the fork over at once (default: the fleet may claim it)."`
+	Hold     bool   `xor:"driver" help:"Nobody is given the fork before waymark input FORK fork answers it."`
+	Agent    string `placeholder:"NAME" help:"Agent of the fork (default: that of the run)."`
+}
+
+// Help is the text below the flags.
+func (forkCmd) Help() string {
+	return `The new run has the messages, calls and results, phases and questions that the run had at the point, and goes on from there. ` +
+		`It is one event, whatever the run's length, and nothing of the run is ever written by it. Calls that had begun at the point, ` +
+		`and hold or verify calls that the run began later or may still begin, are in doubt in the fork. Without --executor and --hold the fleet's executors may claim it at once.
+
+Examples:
+  waymark fork fix-login --at turn:7
+  waymark fork fix-login --at mark:before-deploy --as fix-login-2 --hold`
+}
+
+// forkedRun is what fork prints as JSON.
+type forkedRun struct {
+	Run  string         `json:"run"`
+	Base schema.BaseRef `json:"base"`
+	Head schema.Head    `json:"head"`
+}
+
+// Run forks a run.
+func (c forkCmd) Run(ctx context.Context, a *app) error {
+	point, err := parsePoint("--at", c.At)
+	if err != nil {
+		return err
+	}
+	if c.As == "" {
+		id := rand.Text()
+		c.As = c.Run_[:min(len(c.Run_), schema.MaxName-14)] + "-fork-" + id[len(id)-8:]
+	}
+	for what, name := range map[string]string{"--as": c.As, "--executor": c.Executor, "--agent": c.Agent} {
+		if name == "" {
+			continue
+		}
+		if err := schema.CheckName(what, name); err != nil {
+			return err
+		}
+	}
+	if c.As == c.Run_ {
+		return fail(exitUsage, "choose another id, or leave out --as", "--as %s names the run itself, and a fork is a run of its own", c.As)
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error { return c.fork(ctx, fleet, point) })
+	if errors.Is(err, publisher.ErrRunExists) {
+		return c.taken(ctx, cl, err)
+	}
+	if err != nil {
+		return err
+	}
+	if c.Executor != "" {
+		err := cl.ask(ctx, schema.VerbRecover, c.As, schema.RecoverRequest{Executor: c.Executor, RequestID: rand.Text()}, &schema.RecoverReply{})
+		if err != nil {
+			return fmt.Errorf("run %s is there, and not taken over: %w", c.As, err)
+		}
+	}
+	reply, err := cl.get(ctx, c.As)
+	if err != nil {
+		return fmt.Errorf("run %s is there; looking at it: %w", c.As, err)
+	}
+	if a.cli.JSON {
+		return document(a.stdout, forkedRun{Run: c.As, Base: *reply.Head.Base, Head: reply.Head})
+	}
+	if err := printHead(a, &reply.Head, reply.Quarantined); err != nil {
+		return err
+	}
+	return printSteps(a, &reply.Head, reply.Quarantined)
+}
+
+// taken gives the refusal of a used id the next step. An erased run has nothing to show.
+func (c forkCmd) taken(ctx context.Context, cl *client, err error) error {
+	hint := "show it with: " + cl.prompt.command("runs get "+c.As) + "; or choose another id with --as"
+	_, getErr := cl.get(ctx, c.As)
+	service, answered := errors.AsType[*schema.ServiceError](getErr)
+	if errors.Is(err, publisher.ErrRunErased) || answered && service.Code == schema.CodeErased {
+		hint = "the run of that id is erased, and its id is never used again: choose another id with --as"
+	}
+	return &failure{code: exitConflict, what: err.Error(), hint: hint, err: err}
+}
+
+// fork begins the new run and leaves it, to those who may claim it or until it is answered.
+func (c forkCmd) fork(ctx context.Context, fleet *publisher.Fleet, point schema.Point) error {
+	run, err := fleet.Fork(ctx, publisher.ForkSpec{ID: c.As, Run: c.Run_, At: point, Agent: c.Agent, HeadOnly: true})
+	if err != nil {
+		return err
+	}
+	if c.Hold {
+		err := run.Wait(ctx, schema.RunWaitingData{
+			InterruptID: forkInterrupt, Reason: schema.WaitHumanInput, Message: "forked from " + c.Run_ + " and held: answer to let it go on",
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return run.Interrupt(ctx, schema.InterruptedPreempted)
+}

@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// sender says whose decision a control event is, short and with the claimed name. Other events have none; neither have marks, which
+// executors write, too.
+func sender(e *schema.Event) string {
+	data, err := schema.ParseData(e)
+	if err != nil {
+		return ""
+	}
+	if _, mark := data.(*schema.CheckpointMarkedData); mark {
+		return ""
+	}
+	by, claimed := schema.DecidedBy(data)
+	return byText(shortBy(by), claimed)
+}
+
+// shortKey is how much of a public key tells the keys of a fleet apart.
+const shortKey = 8
+
+// shortBy is By of a control event with the beginning of the key alone. A claimed name stays as it is.
+func shortBy(by string) string {
+	if role, key, _ := strings.Cut(by, ":"); schema.IsProven(by) && len(key) > shortKey {
+		return schema.ProvenBy(role, key[:shortKey])
+	}
+	return by
+}
+
+// gist says in a few words what an event is about, without its sender; what it does not know is shown as it is.
+func gist(e *schema.Event) string {
+	if schema.ErasedMark(e) {
+		return "the run was removed, and its id is not used again"
+	}
+	shown := *e
+	shown.Data = encrypted.Data(e.Data)
+	data, err := schema.ParseData(&shown)
+	if err != nil {
+		return err.Error()
+	}
+	switch d := data.(type) {
+	case *schema.RunStartedData:
+		return words("agent "+d.Agent, "executor "+d.Executor, d.Task)
+	case *schema.RunResumedData:
+		to := ""
+		if d.To != nil {
+			to = "behind " + d.To.Place().String()
+		}
+		return words("executor "+d.Executor, d.Reason, to)
+	case *schema.RunEndedData:
+		return words(d.Status, d.Summary)
+	case *schema.TurnStartedData:
+		return words(fmt.Sprintf("turn %d", d.Turn), messagesText(d.Messages))
+	case *schema.TurnAnsweredData:
+		names := make([]string, len(d.Calls))
+		for i := range d.Calls {
+			names[i] = d.Calls[i].ToolCallID + " " + d.Calls[i].Name
+		}
+		answer := d.Message // without the parts that name its calls, which follow
+		answer.Parts = slices.DeleteFunc(slices.Clone(answer.Parts), func(p schema.Part) bool { return p.Type == schema.PartToolCall })
+		if len(answer.Parts) == 0 {
+			answer.Role = ""
+		}
+		return words(fmt.Sprintf("turn %d", d.Turn), messagesText([]schema.Message{answer}), strings.Join(names, ", "))
+	case *schema.TurnEndedData:
+		return words(fmt.Sprintf("turn %d", d.Turn), messagesText(d.Messages))
+	case *schema.MessageAddedData:
+		return messagesText([]schema.Message{d.Message})
+	case *schema.ToolCalledData:
+		return words(d.ToolCallID, d.Name, string(d.Arguments))
+	case *schema.ToolReturnedData:
+		return words(d.ToolCallID, string(d.Result))
+	case *schema.ToolFailedData:
+		return words(d.ToolCallID, d.Error.Type, d.Error.Message)
+	case *schema.ToolSettledData:
+		return words(d.ToolCallID, string(d.How))
+	case *schema.ToolDecidedData:
+		return words(d.ToolCallID, d.Decision, d.Policy, d.Reason, d.By)
+	case *schema.StateSetData:
+		return words(d.Key, string(d.Value))
+	case *schema.StateDeletedData:
+		return d.Key
+	case *schema.SignalSentData:
+		return words(d.SignalID, d.Name, string(d.Payload))
+	case *schema.SignalConsumedData:
+		return strings.Join(d.SignalIDs, ", ")
+	case *schema.RunWaitingData:
+		return words(d.InterruptID, d.Reason, d.Message)
+	case *schema.RunInputData:
+		return words(d.InterruptID, d.Status, string(d.Payload))
+	case *schema.RunCancelRequestedData:
+		return d.Reason
+	case *schema.RunOrphanedData:
+		seen := ""
+		if d.LastSeen != "" {
+			seen = "last seen " + localTime(d.LastSeen)
+		}
+		return words("executor "+d.Executor, seen)
+	case *schema.RunInterruptedData:
+		return d.Reason
+	case *schema.LimitReachedData:
+		return words(d.Limit, string(d.Value), string(d.Maximum))
+	case *schema.HandoffOfferedData:
+		return words(d.HandoffID, d.Kind, d.Reason, d.NextAgent)
+	case *schema.HandoffAcceptedData:
+		return words(d.HandoffID, d.ChildRun)
+	case *schema.HandoffDeclinedData:
+		return words(d.HandoffID, d.Reason)
+	case *schema.HandoffClosedData:
+		return words(d.HandoffID, d.Reason)
+	}
+	return string(shown.Data)
+}
+
+// maxParts bounds the parts of a message that are worth a look on one line.
+const maxParts = 8
+
+// words joins what is not empty.
+func words(list ...string) string {
+	kept := list[:0]
+	for _, w := range list {
+		if w != "" {
+			kept = append(kept, w)
+		}
+	}
+	return strings.Join(kept, ", ")
+}
+
+// messagesText is the role and the beginning of messages.
+func messagesText(messages []schema.Message) string {
+	var list []string
+	for _, m := range messages {
+		shown := []string{}
+		for _, p := range m.Parts {
+			switch {
+			case p.Content != nil && *p.Content != "":
+				shown = append(shown, *p.Content)
+			case p.Name != "":
+				shown = append(shown, p.Name)
+			case p.ID != "":
+				shown = append(shown, p.ID)
+			}
+			if len(shown) == maxParts {
+				break
+			}
+		}
+		said := strings.Join(shown, ", ")
+		if m.Role != "" {
+			said = strings.TrimSuffix(m.Role+": "+said, ": ")
+		}
+		list = append(list, said)
+	}
+	return strings.Join(list, "; ")
+}
+
+// byText is the sender of a control event, with the claimed name.
+func byText(by, claimed string) string {
+	if claimed == "" {
+		return by
+	}
+	return by + " (claims: " + claimed + ")"
+}

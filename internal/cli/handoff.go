@@ -1,0 +1,270 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type handoffCmd struct {
+	Ls      handoffLsCmd      `cmd:"" aliases:"list" help:"List the hand-offs of a run, those that are over included."`
+	Accept  handoffAcceptCmd  `cmd:"" help:"Accept a hand-off for a run that will carry the work on. It starts nothing."`
+	Decline handoffDeclineCmd `cmd:"" help:"Decline a hand-off, with a reason."`
+	Close   handoffCloseCmd   `cmd:"" help:"Close a hand-off: its work is done, or nobody will do it."`
+}
+
+type handoffLsCmd struct {
+	Run_ string `arg:"" name:"run" help:"Run id."`
+}
+
+// handoffs is what handoff ls prints as JSON.
+type handoffs struct {
+	Run      string                `json:"run"`
+	Handoffs []schema.StateHandoff `json:"handoffs"`
+	// Open has the hashes by which offers are accepted.
+	Open []schema.OpenHandoff `json:"open"`
+}
+
+// Run lists the hand-offs of a run, oldest first.
+func (c handoffLsCmd) Run(ctx context.Context, a *app) error {
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	var state *schema.State
+	var missing error
+	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) (err error) {
+		state, missing, err = stateOf(ctx, fleet, c.Run_)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		reply := handoffs{Run: c.Run_, Handoffs: state.Handoffs, Open: state.Head.Handoffs}
+		if reply.Handoffs == nil {
+			reply.Handoffs = []schema.StateHandoff{}
+		}
+		if reply.Open == nil {
+			reply.Open = []schema.OpenHandoff{}
+		}
+		return errors.Join(document(a.stdout, reply), missing)
+	}
+	return errors.Join(c.print(a, state), missing)
+}
+
+func (c handoffLsCmd) print(a *app, s *schema.State) error {
+	rows := make([][]string, len(s.Handoffs))
+	offered := ""
+	for i := range s.Handoffs {
+		o := &s.Handoffs[i]
+		row := []string{o.HandoffID, o.Status, "", "", "", byText(o.By, o.Claimed), o.ChildRun, "", o.Reason}
+		if d := o.Offered; d != nil {
+			row[2], row[3], row[4] = d.Kind, d.Reason, d.NextAgent
+			if row[2] == "" {
+				row[2] = schema.HandoffContinuation
+			}
+		}
+		if at := slices.IndexFunc(s.Head.Handoffs, func(h schema.OpenHandoff) bool { return h.HandoffID == o.HandoffID }); at >= 0 {
+			row[7] = ago(s.Head.Handoffs[at].Since, a.now())
+			if offered == "" && o.Status == schema.HandoffStatusOffered {
+				offered = o.HandoffID
+			}
+		}
+		rows[i] = row
+	}
+	columns, rows := withoutEmpty(append(handoffColumns(), column{title: "why", shrinks: true}), rows)
+	if err := printTable(a.stdout, columns, rows); err != nil || a.cli.Quiet {
+		return err
+	}
+	var err error
+	switch {
+	case len(rows) == 0:
+		_, err = fmt.Fprintln(a.stderr, "no hand-offs")
+	case offered != "":
+		_, err = fmt.Fprintf(a.stderr, "an executor accepts an offer by itself; decline with: %s --reason TEXT\n",
+			printable(a.prompt.command("handoff decline "+c.Run_+" "+schema.ShellWord(offered))))
+	}
+	return err
+}
+
+// handoffTarget names a hand-off, and who decides about it.
+type handoffTarget struct {
+	Run_    string `arg:"" name:"run" help:"Run id."`
+	Handoff string `arg:"" optional:"" help:"Hand-off id; may be left out when the run has one open."`
+	By      string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+}
+
+// handoffDone is what accept, decline and close print as JSON.
+type handoffDone struct {
+	Run       string `json:"run"`
+	HandoffID string `json:"handoff_id"`
+	Action    string `json:"action"`
+	ChildRun  string `json:"child_run,omitzero"`
+	OfferHash string `json:"offer_hash,omitzero"`
+	Reason    string `json:"reason,omitzero"`
+	schema.ControlReply
+}
+
+// decide sends a decision about a hand-off.
+func (t handoffTarget) decide(ctx context.Context, a *app, request schema.HandoffRequest) (*handoffDone, *schema.OpenHandoff, error) {
+	by, err := decider(t.By)
+	if err != nil {
+		return nil, nil, err
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer cl.close()
+	reply, err := cl.get(ctx, t.Run_)
+	if err != nil {
+		return nil, nil, err
+	}
+	h := &reply.Head
+	open, err := t.choose(a.prompt, h, request.Action)
+	if err != nil {
+		return nil, nil, err
+	}
+	request.HandoffID, request.By = open.HandoffID, by
+	if request.Action == schema.HandoffAccept {
+		request.OfferHash = open.OfferHash
+	}
+	done := &handoffDone{
+		Run: h.Run, HandoffID: request.HandoffID, Action: request.Action, ChildRun: request.ChildRun,
+		OfferHash: request.OfferHash, Reason: request.Reason,
+	}
+	if err := cl.ask(ctx, schema.VerbHandoff, h.Run, request, &done.ControlReply); err != nil {
+		return nil, nil, explainHandoff(a.prompt, h, err)
+	}
+	return done, open, nil
+}
+
+// choose finds the hand-off that was named, or the only one that is open.
+func (t handoffTarget) choose(p prompt, h *schema.Head, action string) (*schema.OpenHandoff, error) {
+	i := slices.IndexFunc(h.Handoffs, func(o schema.OpenHandoff) bool { return o.HandoffID == t.Handoff })
+	if t.Handoff == "" && len(h.Handoffs) == 1 {
+		i = 0
+	}
+	names := make([]string, len(h.Handoffs))
+	for j := range h.Handoffs {
+		names[j] = schema.ShellWord(h.Handoffs[j].HandoffID)
+	}
+	switch {
+	case i < 0 && t.Handoff != "" && action != schema.HandoffAccept:
+		// It may be a repeat: the daemon knows whether it was the first try that ended it.
+		return &schema.OpenHandoff{HandoffID: t.Handoff}, nil
+	case len(names) == 0:
+		return nil, fail(exitNotFound, "see those that are over: "+p.command("handoff ls "+h.Run), "run %s has no open hand-off", h.Run)
+	case i < 0 && t.Handoff == "":
+		return nil, fail(exitUsage, "name one of: "+strings.Join(names, ", "), "run %s has %d open hand-offs", h.Run, len(names))
+	case i < 0:
+		return nil, fail(exitNotFound, "open are: "+strings.Join(names, ", "), "run %s has no open hand-off %s", h.Run, t.Handoff)
+	}
+	return &h.Handoffs[i], nil
+}
+
+func explainHandoff(p prompt, h *schema.Head, err error) error {
+	service, ok := errors.AsType[*schema.ServiceError](err)
+	if !ok || service.Code != schema.CodeHandoffTaken && service.Code != schema.CodeUnknownHandoff {
+		return err
+	}
+	f := &failure{code: exitConflict, what: service.Message, hint: "see who has it: " + p.command("handoff ls "+h.Run), err: err}
+	if service.Code == schema.CodeUnknownHandoff {
+		f.code = exitNotFound
+	}
+	return f
+}
+
+func (d *handoffDone) print(a *app, past string) error {
+	if a.cli.JSON {
+		return document(a.stdout, d)
+	}
+	return printFields(a.stdout, pastLabel(past, d.Already), fmt.Sprintf("hand-off %s of run %s", d.HandoffID, d.Run), byLabel(d.By), d.By, "child run", d.ChildRun,
+		"offer hash", d.OfferHash, "reason", d.Reason, "event", d.EventID, "position", count(d.Stream))
+}
+
+type handoffAcceptCmd struct {
+	handoffTarget
+	Child string `required:"" placeholder:"RUN" help:"Id of the run that will carry the work on. Accepting again for the same run is no error."`
+}
+
+// Help is the text below the flags.
+func (handoffAcceptCmd) Help() string {
+	return `An executor with the SDK accepts an offer and starts the run that carries it on by itself; this is for an executor without the ` +
+		`SDK. It gives the hand-off to the run that you name, under the hash of the offer, and starts nothing: that run begins ` +
+		`when an executor publishes its run.started with what this prints.
+
+Example:
+  waymark handoff accept fix-login half --child fix-login-2`
+}
+
+// Run accepts a hand-off for a child run.
+func (c handoffAcceptCmd) Run(ctx context.Context, a *app) error {
+	if err := schema.CheckName("--child", c.Child); err != nil {
+		return err
+	}
+	done, open, err := c.decide(ctx, a, schema.HandoffRequest{Action: schema.HandoffAccept, ChildRun: c.Child})
+	if err != nil {
+		return err
+	}
+	if err := done.print(a, "accepted"); err != nil || a.cli.JSON || a.cli.Quiet {
+		return err
+	}
+	agent := open.NextAgent
+	if agent == "" {
+		agent = "the same agent"
+	}
+	_, err = fmt.Fprintf(a.stderr, "run %s begins when an executor of %s publishes its run.started with resumed_from %s and handoff "+
+		"{\"run\":%q,\"handoff_id\":%q,\"offer_hash\":%q}\n", c.Child, printable(agent), done.Run, done.Run, done.HandoffID, done.OfferHash)
+	return err
+}
+
+type handoffDeclineCmd struct {
+	handoffTarget
+	Reason string `required:"" placeholder:"TEXT" help:"Why, for the run that offered."`
+}
+
+// Help is the text below the flags.
+func (handoffDeclineCmd) Help() string {
+	return `Example:
+  waymark handoff decline fix-login half --reason "there is no such agent"`
+}
+
+// Run declines a hand-off.
+func (c handoffDeclineCmd) Run(ctx context.Context, a *app) error {
+	if strings.TrimSpace(c.Reason) == "" {
+		return fail(exitUsage, "say why: the run that offered can act on it", "--reason is empty")
+	}
+	done, _, err := c.decide(ctx, a, schema.HandoffRequest{Action: schema.HandoffDecline, Reason: c.Reason})
+	if err != nil {
+		return err
+	}
+	return done.print(a, "declined")
+}
+
+type handoffCloseCmd struct {
+	handoffTarget
+	Reason string `placeholder:"TEXT" help:"Why, for the record."`
+}
+
+// Help is the text below the flags.
+func (handoffCloseCmd) Help() string {
+	return `Example:
+  waymark handoff close fix-login half`
+}
+
+// Run closes a hand-off.
+func (c handoffCloseCmd) Run(ctx context.Context, a *app) error {
+	done, _, err := c.decide(ctx, a, schema.HandoffRequest{Action: schema.HandoffClose, Reason: c.Reason})
+	if err != nil {
+		return err
+	}
+	return done.print(a, "closed")
+}

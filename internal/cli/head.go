@@ -1,0 +1,321 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// summaryStatus is a run's status in a list, with what must not be overlooked.
+func summaryStatus(r *schema.RunSummary) string {
+	t := waitingText(r.Status, r.Waits)
+	if r.Quarantined {
+		t += ", quarantined"
+	}
+	if r.Held > r.InDoubt {
+		return t + damageText(r.Gapped, 0) + fmt.Sprintf(", %d held", r.Held)
+	}
+	return t + damageText(r.Gapped, r.InDoubt)
+}
+
+// headStatus is a run's status with what must not be overlooked, and whether anybody attends to it.
+func headStatus(h *schema.Head, quarantined bool) string {
+	t := waitingText(h.Status, len(h.Interrupts))
+	if h.Unattended != "" {
+		t += fmt.Sprintf(", no executor (%s)", h.Unattended)
+	}
+	if h.CancelRequested && !h.Status.Terminal() {
+		t += ", cancel requested"
+	}
+	if quarantined {
+		t += ", quarantined"
+	}
+	return t + damageText(!h.Complete(), len(h.InDoubt()))
+}
+
+// waitingText is the status, with the number of things waited for where it says more than the status.
+func waitingText(s schema.Status, waits int) string {
+	switch {
+	case s == schema.StatusWaiting && waits > 1:
+		return fmt.Sprintf("%s for %d", s, waits)
+	case s != schema.StatusWaiting && waits > 0:
+		return fmt.Sprintf("%s, %d unanswered", s, waits)
+	}
+	return string(s)
+}
+
+func damageText(gapped bool, inDoubt int) string {
+	t := ""
+	if gapped {
+		t = ", gapped"
+	}
+	if inDoubt > 0 {
+		t += fmt.Sprintf(", %d in doubt", inDoubt)
+	}
+	return t
+}
+
+// printHead shows where a run stands: its calls that are open, what it waits for, and its hand-offs. more are further pairs
+// of name and value. Whether the run is quarantined is for the daemon to say, which knows the fleet's number of claims.
+func printHead(a *app, h *schema.Head, quarantined bool, more ...string) error {
+	now := a.now()
+	parent := ""
+	if h.Parent != nil {
+		parent = fmt.Sprintf("%s, turn %d, call %s", h.Parent.Run, h.Parent.Turn, h.Parent.ToolCallID)
+	}
+	lastError := ""
+	if h.LastError != nil {
+		lastError = h.LastError.Type + ": " + h.LastError.Message
+	}
+	started := ago(h.StartedAt, now)
+	if h.EndedAt != "" {
+		started += ", ended " + ago(h.EndedAt, now)
+	}
+	counts := strings.Join([]string{
+		plural(h.Counts.Events, "event"), plural(h.Counts.Turns, "turn"), plural(h.Counts.Messages, "message"),
+		plural(h.Counts.ToolCalls, "call"), plural(h.Counts.ToolResults, "result"),
+	}, ", ")
+	fields := []string{
+		"run", h.Run, "agent", h.Agent, "executor", h.Executor, "instance", h.Instance, "task", h.Task, "thread", h.ThreadID,
+		"parent", parent, "continues", continuesText(h),
+		"status", headStatus(h, quarantined), "claims", claimsText(h, quarantined), "ended by", endedBy(h), "limit reached", h.Limit,
+		"epoch", count(h.Epoch), "sequence", count(h.Sequence), "turn", turnText(h), "phase", h.Phase,
+		"phases done", strings.Join(h.CompletedPhases, ", "), "labels", labelsText(h.Labels),
+		"counts", counts, "rejected", rejectedText(h.Counts), "signals", signalsText(h), "tokens", tokensText(h.Usage), "last error", lastError,
+		"summary", h.Summary, "started", started, "updated", ago(h.UpdatedAt, now), "position", positionText(h.Position),
+		"digest", h.Digest,
+	}
+	if err := printFields(a.stdout, append(fields, more...)...); err != nil {
+		return err
+	}
+	for _, g := range h.Gaps {
+		if _, err := fmt.Fprintf(a.stdout, "gap: epoch %d misses %d to %d (%s), seen at %d\n", g.Epoch, g.From, g.To, printable(string(g.Reason)), g.At.Stream); err != nil {
+			return err
+		}
+	}
+	if err := printCalls(a, h.OpenCalls, h.Interrupts, h.Status.Terminal()); err != nil {
+		return err
+	}
+	if err := printWaits(a, h.Interrupts); err != nil {
+		return err
+	}
+	if err := printSignals(a, h.Signals); err != nil {
+		return err
+	}
+	return printHandoffs(a, h.Handoffs)
+}
+
+// signalsText counts the signals that no turn has answered.
+func signalsText(h *schema.Head) string {
+	n := len(h.Signals)
+	switch {
+	case n == 0:
+		return ""
+	case h.Status.Terminal():
+		return fmt.Sprintf("the run ended with %s unread", plural(n, "signal"))
+	}
+	return fmt.Sprintf("%d not read yet", n)
+}
+
+// printSignals lists the signals that are open.
+func printSignals(a *app, signals []schema.OpenSignal) error {
+	rows := make([][]string, len(signals))
+	for i, s := range signals {
+		rows[i] = []string{s.SignalID, s.Name, count(s.Turn), ago(s.Since, a.now())}
+	}
+	return printBelow(a, []column{
+		{title: "signal"},
+		{title: "name", shrinks: true},
+		{title: "told in turn", right: true},
+		{title: "since", drop: 1},
+	}, rows)
+}
+
+// turnText is the last turn, of how many, and whether it is open and what for.
+func turnText(h *schema.Head) string {
+	t := count(h.Turn)
+	if h.MaxTurns > 0 {
+		t = fmt.Sprintf("%d of at most %d", h.Turn, h.MaxTurns)
+	}
+	switch {
+	case h.TurnOpen && h.TurnPurpose != "":
+		t += fmt.Sprintf(" (open, %s)", h.TurnPurpose)
+	case h.TurnOpen:
+		t += " (open)"
+	}
+	return t
+}
+
+// continuesText names the run whose work this one carries on.
+func continuesText(h *schema.Head) string {
+	if h.Handoff != nil {
+		return fmt.Sprintf("%s, by hand-off %s", h.Handoff.Run, h.Handoff.HandoffID)
+	}
+	if h.Base != nil {
+		return fmt.Sprintf("%s at %s, as a fork", h.Base.Run, h.Base.Point)
+	}
+	return h.ResumedFrom
+}
+
+// claimsText says what keeps a run from being claimed, or soon will.
+func claimsText(h *schema.Head, quarantined bool) string {
+	switch {
+	case quarantined:
+		return fmt.Sprintf("%d in a row made no progress: no executor is given the run any more", h.Stalled)
+	case h.Stalled > 0 && !h.Status.Terminal():
+		return fmt.Sprintf("%d since its last progress", h.Stalled)
+	}
+	return ""
+}
+
+// endedBy says whether a completed run ended as its completion contract asks.
+func endedBy(h *schema.Head) string {
+	switch {
+	case h.CompletedBy != "":
+		return "call " + h.CompletedBy + ", by its completion contract"
+	case h.Status == schema.StatusCompleted && h.Limit != "":
+		return "its executor behind a limit, not a completion contract"
+	case h.Status == schema.StatusCompleted:
+		return "its executor, not a completion contract"
+	}
+	return ""
+}
+
+// printCalls lists open calls; none is no table. waits are what the run waits for; a call of a run that has ended runs no more.
+func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt, ended bool) error {
+	rows := make([][]string, len(calls))
+	for i, c := range calls {
+		fate := "running"
+		switch {
+		case c.Late:
+			fate = "in doubt, late result"
+		case c.Held:
+			fate = "in doubt, held"
+		case c.InDoubt:
+			fate = "in doubt"
+		case slices.ContainsFunc(waits, func(w schema.OpenInterrupt) bool {
+			return w.Reason == schema.WaitToolApproval && w.CallKey() == c.CallKey
+		}):
+			fate = "not allowed yet"
+		case c.Requested:
+			fate = "requested"
+		case ended:
+			fate = "no outcome"
+		}
+		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Replay), fate, ago(c.Since, a.now())}
+	}
+	return printBelow(a, []column{
+		{title: "turn", right: true},
+		{title: "call"},
+		{title: "occ.", right: true},
+		{title: "tool", shrinks: true},
+		{title: "replay", drop: 2},
+		{title: "fate"},
+		{title: "since", drop: 1},
+	}, rows)
+}
+
+// printWaits lists what a run waits for.
+func printWaits(a *app, waits []schema.OpenInterrupt) error {
+	rows := make([][]string, len(waits))
+	for i, w := range waits {
+		rows[i] = []string{w.InterruptID, w.Reason, w.ToolCallID, w.Message, ago(w.Since, a.now()), untilText(w.ExpiresAt)}
+	}
+	return printBelow(a, []column{
+		{title: "waits for"},
+		{title: "reason", drop: 3},
+		{title: "call", drop: 1},
+		{title: "asks", shrinks: true},
+		{title: "since", drop: 2},
+		{title: "expires"},
+	}, rows)
+}
+
+// untilText is when something expires; what never does says so.
+func untilText(at string) string {
+	if at == "" {
+		return "never"
+	}
+	return localTime(at)
+}
+
+// printHandoffs lists the hand-offs that are open.
+func printHandoffs(a *app, handoffs []schema.OpenHandoff) error {
+	rows := make([][]string, len(handoffs))
+	for i, o := range handoffs {
+		rows[i] = []string{o.HandoffID, o.Status, o.Kind, o.Reason, o.NextAgent, byText(o.By, o.Claimed), o.ChildRun, ago(o.Since, a.now())}
+	}
+	return printBelow(a, handoffColumns(), rows)
+}
+
+func handoffColumns() []column {
+	return []column{
+		{title: "hand-off"},
+		{title: "status"},
+		{title: "kind", drop: 1},
+		{title: "reason", shrinks: true, drop: 3},
+		{title: "to agent", drop: 5},
+		{title: "by", drop: 2},
+		{title: "child run"},
+		{title: "since", drop: 4},
+	}
+}
+
+// printBelow prints a table with an empty line before it; no rows are nothing.
+func printBelow(a *app, columns []column, rows [][]string) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	columns, rows = withoutEmpty(columns, rows)
+	return printTable(a.stdout, columns, rows)
+}
+
+// withoutEmpty leaves out the columns that hold nothing.
+func withoutEmpty(columns []column, rows [][]string) ([]column, [][]string) {
+	for i := range slices.Backward(columns) {
+		if slices.ContainsFunc(rows, func(row []string) bool { return row[i] != "" }) {
+			continue
+		}
+		columns = slices.Delete(slices.Clone(columns), i, i+1)
+		for j := range rows {
+			rows[j] = slices.Delete(rows[j], i, i+1)
+		}
+	}
+	return columns, rows
+}
+
+func labelsText(labels map[string]string) string {
+	list := make([]string, 0, len(labels))
+	for k, v := range labels {
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
+
+// rejectedText names what was not accepted; empty when all was.
+func rejectedText(c schema.Counts) string {
+	var list []string
+	for _, n := range []struct {
+		count     int64
+		one, more string
+	}{
+		{c.DeadLetters, "dead letter", "dead letters"},
+		{c.Fenced, "fenced", "fenced"},
+		{c.Forked, "forked", "forked"},
+		{c.Duplicates, "duplicate", "duplicates"},
+		{c.Gaps, "gap", "gaps"},
+	} {
+		if n.count > 0 {
+			list = append(list, plural(n.count, n.one, n.more))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+func positionText(p schema.Position) string { return fmt.Sprintf("%d (%s)", p.Stream, p.ID) }

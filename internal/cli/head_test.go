@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestAListShowsWhatMustNotBeOverlooked(t *testing.T) {
+	t.Parallel()
+	for want, r := range map[string]schema.RunSummary{
+		"running":                              {Status: schema.StatusRunning},
+		"waiting":                              {Status: schema.StatusWaiting, Waits: 1},
+		"waiting for 3":                        {Status: schema.StatusWaiting, Waits: 3},
+		"orphaned, 1 unanswered":               {Status: schema.StatusOrphaned, Waits: 1},
+		"orphaned, quarantined":                {Status: schema.StatusOrphaned, Quarantined: true},
+		"interrupted, quarantined, 2 in doubt": {Status: schema.StatusInterrupted, Quarantined: true, InDoubt: 2},
+	} {
+		require.Equal(t, want, summaryStatus(&r))
+	}
+}
+
+func TestAHeadShowsWhoAttendsToTheRun(t *testing.T) {
+	t.Parallel()
+	for want, h := range map[string]schema.Head{
+		"waiting":                           {Status: schema.StatusWaiting, Interrupts: make([]schema.OpenInterrupt, 1)},
+		"waiting, no executor (orphaned)":   {Status: schema.StatusWaiting, Unattended: schema.StatusOrphaned, Interrupts: make([]schema.OpenInterrupt, 1)},
+		"orphaned, quarantined":             {Status: schema.StatusOrphaned, Stalled: schema.DefaultMaxClaims},
+		"running":                           {Status: schema.StatusRunning, Stalled: schema.DefaultMaxClaims},
+		"running, cancel requested":         {Status: schema.StatusRunning, CancelRequested: true},
+		"cancelled":                         {Status: schema.StatusCancelled, CancelRequested: true},
+		"running, cancel requested, gapped": {Status: schema.StatusRunning, CancelRequested: true, Counts: schema.Counts{Gaps: 1}},
+	} {
+		require.Equal(t, want, headStatus(&h, h.Quarantined(0)))
+	}
+}
+
+func TestOnlyQuarantinedRunsAreListedWhenTheyAreAskedFor(t *testing.T) {
+	t.Parallel()
+	c := runsLsCmd{Status: []schema.Status{quarantined}}
+	require.Equal(t, []schema.Status{schema.StatusInterrupted, schema.StatusOrphaned}, c.asked())
+	require.True(t, c.unwanted(schema.RunSummary{Status: schema.StatusOrphaned}))
+	require.False(t, c.unwanted(schema.RunSummary{Status: schema.StatusOrphaned, Quarantined: true}))
+	c.Status = append(c.Status, schema.StatusOrphaned, schema.StatusRunning)
+	require.Equal(t, []schema.Status{schema.StatusOrphaned, schema.StatusRunning, schema.StatusInterrupted}, c.asked())
+	require.False(t, c.unwanted(schema.RunSummary{Status: schema.StatusOrphaned}))
+	require.True(t, c.unwanted(schema.RunSummary{Status: schema.StatusInterrupted}))
+	require.Nil(t, runsLsCmd{}.asked())
+	require.False(t, runsLsCmd{}.unwanted(schema.RunSummary{Status: schema.StatusInterrupted}))
+}
+
+func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"call-1":       "call-1",
+		"a b":          "'a b'",
+		"it's":         `'it'\''s'`,
+		"$(rm -rf ~)":  "'$(rm -rf ~)'",
+		"":             "''",
+		"toolu_01:2/3": "toolu_01:2/3",
+	} {
+		require.Equal(t, want, schema.ShellWord(in))
+	}
+	require.Equal(t, `waymark settle r 3 m1 --how decided --result '"sent"'`,
+		shellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))
+	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3", settleCommand(prompt{flags: "--fleet blue "}, "r", schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
+}
+
+func TestStepsAreBoundedAndNameEachThingOnce(t *testing.T) {
+	t.Parallel()
+	h := &schema.Head{Run: "r", Status: schema.StatusWaiting}
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		h.Interrupts = append(h.Interrupts, schema.OpenInterrupt{InterruptID: id, Reason: schema.WaitHumanInput})
+	}
+	var stderr bytes.Buffer
+	require.NoError(t, printSteps(&app{cli: new(cli), stderr: &stderr, now: time.Now}, h, false))
+	require.Equal(t, `answer with: waymark input r a --json-value JSON (or --text TEXT)
+answer with: waymark input r b --json-value JSON (or --text TEXT)
+answer with: waymark input r c --json-value JSON (or --text TEXT)
+see all that it asks with: waymark input r
+`, stderr.String())
+}
+
+func TestAStepThatIsPastedAsItStandsDecidesOnlyWhatItsLineSays(t *testing.T) {
+	t.Parallel()
+	h := &schema.Head{
+		Run: "r", Status: schema.StatusWaiting,
+		Interrupts: []schema.OpenInterrupt{
+			{InterruptID: "may-i", Reason: schema.WaitToolApproval, Turn: 1, ToolCallID: "c1"},
+			{InterruptID: "colour", Reason: schema.WaitHumanInput},
+		},
+		OpenCalls: []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}, InDoubt: true, Held: true}},
+	}
+	list := steps(prompt{}, h, true)
+	require.Len(t, list, 8)
+	h.OpenCalls = append(h.OpenCalls, schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c3", Occurrence: 1}, Replay: schema.ReplayPure, InDoubt: true})
+	require.Equal(t, append(list, "see what becomes of the calls in doubt with: waymark plan r"), steps(prompt{}, h, true),
+		"a call that its policy settles is left to no person")
+	for _, step := range list {
+		require.NotContains(t, step, "|", "a shell would run what stands before it")
+	}
+}

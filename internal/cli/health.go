@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/waymarkio/waymark/internal/natsd"
+)
+
+const (
+	// proofFresh is how old an acknowledged write may be that shows that a shard takes writes, and proofPatience how long a new
+	// one may take: less than a probe waits.
+	proofFresh    = 10 * time.Second
+	proofPatience = 4 * time.Second
+	// folderSilence is how long a folder may take over one thing. The longest known one, a batch of runs that are folded
+	// anew from their first events, takes seconds.
+	folderSilence = 5 * time.Minute
+	// lockPatience is how long a lock may be held that everybody needs.
+	lockPatience = 4 * time.Second
+)
+
+// trouble is one part of the daemon that does not work, and what to do.
+type trouble struct{ part, what, next string }
+
+// troubles makes the body of an answer.
+func troubles(first string, list []trouble) string {
+	var b strings.Builder
+	b.WriteString(first)
+	for _, t := range list {
+		fmt.Fprintf(&b, "\n%s: %s\nnext: %s", t.part, t.what, t.next)
+	}
+	return b.String()
+}
+
+// locks finds out whether the locks that requests and scrapes need can be taken.
+type locks struct{ busy atomic.Bool }
+
+// held reports whether they could not be taken in time. One look at a time waits for them.
+func (l *locks) held(ctx context.Context, take func()) bool {
+	if !l.busy.CompareAndSwap(false, true) {
+		return true // an earlier look still waits
+	}
+	done := make(chan struct{})
+	go func() {
+		take()
+		l.busy.Store(false)
+		close(done)
+	}()
+	timer := time.NewTimer(lockPatience)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return false
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// liveness is what a restart of the daemon would mend: its own loops and locks, and its own NATS server. Another server that is
+// away is waited for, and is none of it.
+func (d *daemon) liveness(ctx context.Context, now time.Time) []trouble {
+	var list []trouble
+	if d.server != nil && !d.mendsItself() {
+		if err := d.server.Healthy(ctx); err != nil {
+			list = append(list, trouble{"nats server", err.Error(), "see that the disk has room, then restart the daemon; what was acknowledged is kept"})
+		}
+	}
+	const restart = "restart the daemon; SIGQUIT shows where its goroutines stand. What was acknowledged is kept"
+	if d.locks.held(ctx, d.takeLocks) {
+		list = append(list, trouble{"locks", fmt.Sprintf("held for longer than %s", lockPatience), restart})
+		return list
+	}
+	for shard, beat := range d.shards.beats() {
+		if at := time.Unix(0, beat); beat != 0 && now.Sub(at) > folderSilence {
+			list = append(list, trouble{fmt.Sprintf("folder of shard %d", shard), "has been at one thing since " + at.UTC().Format(time.RFC3339), restart})
+		}
+	}
+	return list
+}
+
+// mendsItself reports whether the daemon's own server ran out of room, which no restart mends, and the daemon will know when there is some.
+func (d *daemon) mendsItself() bool {
+	if d.server.Full() == "" {
+		return false
+	}
+	_, _, err := natsd.DiskRoom(d.server.StateDir())
+	return err == nil
+}
+
+// takeLocks takes and gives back what requests and scrapes take.
+func (d *daemon) takeLocks() {
+	d.roster.Counts()
+	d.settings.Current()
+	if d.heartbeats != nil {
+		d.heartbeats.Alive(folderSilence)
+	}
+	d.shards.beats()
+}
+
+// readiness is whether requests are worth sending here: the connections are up, and each shard's log takes writes.
+func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
+	list := d.liveness(ctx, now)
+	if d.server != nil && d.server.Full() != "" {
+		list = append(list, d.fullDisk())
+	}
+	for _, nc := range d.conns {
+		if !nc.IsConnected() {
+			list = append(list, trouble{"connection", fmt.Sprintf("%s to the nats server", strings.ToLower(nc.Status().String())), "see that the NATS servers run and can be reached from here; the daemon connects again by itself"})
+			break
+		}
+	}
+	if len(list) > 0 {
+		return list // without them there is no write to wait for
+	}
+	ctx, cancel := context.WithTimeout(ctx, proofPatience)
+	defer cancel()
+	for _, q := range d.service.Quorum(ctx, proofFresh) {
+		if q.Err == nil {
+			continue
+		}
+		since := "; none was acknowledged since the daemon began"
+		if !q.At.IsZero() {
+			since = "; the last one was acknowledged at " + q.At.UTC().Format(time.RFC3339)
+		}
+		list = append(list, trouble{
+			fmt.Sprintf("shard %d", q.Shard), q.Err.Error() + since,
+			"see that more than half of the stream's replicas run and reach each other (nats stream report), and that the disk of each server has room: " +
+				"one whose disk was full stores nothing before it is restarted. The daemon goes on by itself",
+		})
+	}
+	return list
+}

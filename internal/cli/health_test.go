@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/kvstore"
+)
+
+// trio are three servers of one cluster in this process, each of which can be stopped and started again.
+type trio struct {
+	t       *testing.T
+	opts    [3]server.Options
+	servers [3]*server.Server
+}
+
+func startTrio(t *testing.T) *trio {
+	t.Helper()
+	c := &trio{t: t}
+	var routes []string
+	for i := range c.opts {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		addr, ok := listener.Addr().(*net.TCPAddr)
+		require.True(t, ok)
+		port := addr.Port
+		require.NoError(t, listener.Close())
+		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", port))
+		c.opts[i] = server.Options{
+			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+			JetStream: true, StoreDir: t.TempDir(), Cluster: server.ClusterOpts{Name: "trio", Host: "127.0.0.1", Port: port, NoAdvertise: true},
+		}
+	}
+	for i := range c.opts {
+		c.opts[i].Routes = server.RoutesFromStr(strings.Join(routes, ","))
+		c.start(i)
+	}
+	t.Cleanup(func() {
+		for i := range c.servers {
+			c.stop(i)
+		}
+	})
+	require.Eventually(t, func() bool {
+		for _, s := range c.servers {
+			if s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == len(c.servers) {
+				return true
+			}
+		}
+		return false
+	}, 2*time.Minute, 20*time.Millisecond, "the cluster has a leader")
+	return c
+}
+
+func (c *trio) start(i int) {
+	c.t.Helper()
+	opts := c.opts[i]
+	s, err := server.NewServer(&opts)
+	require.NoError(c.t, err)
+	s.Start()
+	c.servers[i] = s
+}
+
+func (c *trio) stop(i int) {
+	c.servers[i].Shutdown()
+	c.servers[i].WaitForShutdown()
+}
+
+// ask requests a path of a daemon.
+func ask(t *testing.T, url string) (int, string) {
+	t.Helper()
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get(url)
+	require.NoError(t, err)
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	return response.StatusCode, string(body)
+}
+
+func TestADaemonThatHasNoQuorumIsNotReadyAndIsAgainByItself(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a cluster of three servers")
+	}
+	c := startTrio(t)
+	values := map[string]string{"WAYMARK_STATE_DIR": t.TempDir(), "HOME": t.TempDir(), "XDG_CONFIG_HOME": t.TempDir()}
+	line, stop, err := startDaemon([]string{
+		"--nats", c.servers[0].ClientURL(), "--replicas", "3", "--quota", "64MiB", "--http", "127.0.0.1:0", "--name", "daemon-1",
+	}, func(name string) string { return values[name] })
+	require.NoError(t, err)
+	defer stop()
+	found := regexp.MustCompile(` http=(\S+)`).FindStringSubmatch(line)
+	require.NotNil(t, found, line)
+	url := found[1]
+	require.Eventually(t, func() bool { code, _ := ask(t, url+"/readyz"); return code == http.StatusOK }, 2*time.Minute, 100*time.Millisecond)
+
+	// The daemon's server is the minority: it is connected, and nothing is acknowledged.
+	c.stop(1)
+	c.stop(2)
+	var body string
+	require.Eventually(t, func() bool {
+		var code int
+		code, body = ask(t, url+"/readyz")
+		return code == http.StatusServiceUnavailable
+	}, 2*time.Minute, 100*time.Millisecond)
+	require.Contains(t, body, "not ready\nshard 0: stream WAYMARK_EVENTS_default_0 takes no writes")
+	require.Contains(t, body, "the last one was acknowledged at")
+	require.Contains(t, body, "\nnext: see that more than half of the stream's replicas run")
+	code, body := ask(t, url+"/healthz")
+	require.Equal(t, http.StatusOK, code, "a restart would mend nothing: %s", body)
+
+	c.start(1)
+	c.start(2)
+	require.Eventually(t, func() bool { code, _ := ask(t, url+"/readyz"); return code == http.StatusOK }, 2*time.Minute, 100*time.Millisecond)
+
+	c.stop(0)
+	require.Eventually(t, func() bool {
+		var code int
+		code, body = ask(t, url+"/readyz")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, "connection: ")
+	}, 2*time.Minute, 100*time.Millisecond)
+	require.Contains(t, body, "next: see that the NATS servers run and can be reached from here")
+	code, _ = ask(t, url+"/healthz")
+	require.Equal(t, http.StatusOK, code)
+	c.start(0)
+}
+
+func TestWhatARestartWouldMendIsNotAlive(t *testing.T) {
+	t.Parallel()
+	d, _ := aDaemon(t)
+	now := time.Now()
+	require.Empty(t, d.liveness(t.Context(), now))
+	require.Len(t, d.shards.folders, kvstore.LoneShards)
+	stats := d.shards.folders[0].Stats()
+	stats.Beat.Store(now.Add(-folderSilence + time.Minute).UnixNano())
+	require.Empty(t, d.liveness(t.Context(), now))
+	stats.Beat.Store(now.Add(-folderSilence - time.Minute).UnixNano())
+	list := d.liveness(t.Context(), now)
+	require.Len(t, list, 1)
+	require.Equal(t, "folder of shard 0", list[0].part)
+	require.Contains(t, troubles("not alive", list), "not alive\nfolder of shard 0: has been at one thing since ")
+	require.Contains(t, list[0].next, "restart the daemon")
+	stats.Beat.Store(0)
+
+	// Whoever holds a lock for ever is noticed, and only one look waits for it.
+	d.shards.mu.Lock()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	list = d.liveness(ctx, now)
+	require.Equal(t, "locks", list[len(list)-1].part)
+	require.True(t, d.locks.held(t.Context(), func() { t.Error("a second look waits") }))
+	d.shards.mu.Unlock()
+	require.Eventually(t, func() bool { return !d.locks.busy.Load() }, time.Minute, time.Millisecond)
+	require.Empty(t, d.liveness(t.Context(), now))
+
+	require.NoError(t, d.server.Close())
+	list = d.liveness(t.Context(), now)
+	require.Len(t, list, 1)
+	require.Equal(t, "nats server", list[0].part)
+	list = d.readiness(t.Context(), now)
+	require.GreaterOrEqual(t, len(list), 1)
+}

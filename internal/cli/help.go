@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+type helpCmd struct {
+	Command []string `arg:"" optional:"" help:"Command to explain."`
+}
+
+// Run prints the help of a command, or the overview with the exit codes and the order in which a server is
+// looked for.
+func (c helpCmd) Run(a *app) error {
+	if len(c.Command) > 0 {
+		_, err := a.parser.Parse(append(c.Command, "--help"))
+		if err != nil && !errors.Is(err, errHelp) {
+			return usageError(err)
+		}
+		return nil
+	}
+	if a.cli.JSON {
+		return document(a.stdout, exitCodeList())
+	}
+	if _, err := a.parser.Parse([]string{"--help"}); err != nil && !errors.Is(err, errHelp) {
+		return err
+	}
+	var b strings.Builder
+	b.WriteString(`
+Which server: the first of these that names one
+  --nats, --context              command line
+  NATS_URL, NATS_CONTEXT         environment (WAYMARK_NATS_URL … come first)
+  the server of "waymark serve"  state directory of this user, or --state-dir
+  nats context select            the context selected with the nats command
+
+Exit codes:
+`)
+	for _, e := range exitCodes {
+		b.WriteString(hanging(a.stdout, fmt.Sprintf("  %3d  %-12s ", e.code, e.name), e.meaning) + "\n")
+	}
+	_, err := a.stdout.Write([]byte(b.String()))
+	return err
+}
+
+// printHelp is kong's help, without the flags that name a server where the command asks none.
+func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
+	for n := ctx.Selected(); n != nil; n = n.Parent {
+		if n.Tag == nil || !n.Tag.Has("serverless") {
+			continue
+		}
+		for _, f := range ctx.Model.Flags {
+			if f.Group != nil && f.Group.Key == "server" && !f.Hidden {
+				f.Hidden = true
+				defer func() { f.Hidden = false }()
+			}
+		}
+		break
+	}
+	return kong.DefaultHelpPrinter(options, ctx)
+}
+
+// exitCodeEntry is one exit code for programs.
+type exitCodeEntry struct {
+	Code    exitCode `json:"code"`
+	Name    string   `json:"name"`
+	Meaning string   `json:"meaning"`
+}
+
+// exitCodeList is the table of exit codes for programs.
+func exitCodeList() []exitCodeEntry {
+	list := make([]exitCodeEntry, len(exitCodes))
+	for i, e := range exitCodes {
+		list[i] = exitCodeEntry{e.code, e.name, e.meaning}
+	}
+	return list
+}

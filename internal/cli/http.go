@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// defaultHTTP is where health and metrics are served.
+const defaultHTTP = "127.0.0.1:9477"
+
+// maxScrapes bounds the scrapes answered at once.
+const maxScrapes = 4
+
+// healthServer answers /healthz, /readyz and /metrics.
+type healthServer struct {
+	listener net.Listener
+	server   *http.Server
+	// ready: the daemon takes work. It is set once and taken back when the daemon stops.
+	ready atomic.Bool
+	// live and work say what of the daemon does not: itself, and what it works with. They are set before run.
+	live, work func(context.Context) []trouble
+}
+
+// listenHealth opens the address; "off" means none, and a nil server.
+func listenHealth(ctx context.Context, address string, registry *prometheus.Registry) (*healthServer, error) {
+	if address == "off" {
+		return nil, nil
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return nil, fail(exitUsage, "write host and port, such as 127.0.0.1:0, or off", "--http %q is not an address", address)
+	}
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, &failure{
+			code: exitUnavailable,
+			what: fmt.Sprintf("cannot listen on --http %s: %v", address, err),
+			hint: "stop what listens there, or choose another address: waymark serve --http 127.0.0.1:0 takes a free port",
+			own:  true,
+			err:  err,
+		}
+	}
+	h := &healthServer{listener: listener}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", h.healthz)
+	mux.HandleFunc("GET /readyz", h.readyz)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, "waymark: /healthz, /readyz, /metrics")
+	})
+	h.server = &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       5 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+	}
+	return h, nil
+}
+
+// url is the address with the port in use.
+func (h *healthServer) url() string { return "http://" + h.listener.Addr().String() }
+
+// Run serves until shutdown.
+func (h *healthServer) run() error {
+	if err := h.server.Serve(h.listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving health and metrics: %w", err)
+	}
+	return nil
+}
+
+// shutdown ends requests under way within ctx.
+func (h *healthServer) shutdown(ctx context.Context) error {
+	return errors.Join(h.server.Shutdown(ctx), closeListener(h.listener))
+}
+
+// closeListener closes a listener that may be closed already: Serve was perhaps never reached.
+func closeListener(l net.Listener) error {
+	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+func (h *healthServer) healthz(w http.ResponseWriter, r *http.Request) {
+	tell(w, "not alive", h.live(r.Context()))
+}
+
+// tell answers with what is wrong, if anything is.
+func tell(w http.ResponseWriter, first string, list []trouble) {
+	if len(list) > 0 {
+		answer(w, http.StatusServiceUnavailable, troubles(first, list))
+		return
+	}
+	answer(w, http.StatusOK, "ok")
+}
+
+func (h *healthServer) readyz(w http.ResponseWriter, r *http.Request) {
+	if !h.ready.Load() {
+		tell(w, "not ready", []trouble{{"daemon", "is starting or stopping", "wait; the daemon's log says how far it is"}})
+		return
+	}
+	tell(w, "not ready", h.work(r.Context()))
+}
+
+func answer(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text + "\n")) // the client may be gone
+}

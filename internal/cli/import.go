@@ -1,0 +1,553 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type importCmd struct {
+	File     []string `arg:"" optional:"" help:"Transcripts: files, directories with all that is below them, or patterns such as runs/*.jsonl."`
+	Format   string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent" placeholder:"FORMAT" help:"auto, openai-chat, claude-code or swe-agent (default: auto)."`
+	RunID    string   `name:"run-id" placeholder:"ID" help:"Run id, for a file with one run (default: from the conversation or the file's name)."`
+	Agent    string   `placeholder:"NAME" help:"Agent of the runs (default: the format's name)."`
+	Executor string   `default:"waymark-import" placeholder:"NAME" help:"Executor that the runs are published as (default: waymark-import)."`
+	Speed    float64  `default:"0" placeholder:"N" help:"Keep the pauses of the source, divided by N; 0 goes as fast as possible (default: 0)."`
+	Jobs     int      `default:"4" placeholder:"N" help:"Runs replayed at the same time, of all files; each is in memory as a whole (default: 4)."`
+
+	DryRun   bool `help:"Say what would be done, and write nothing."`
+	TakeOver bool `help:"Continue runs that another executor has and has not ended, which fences it, and runs that a person cancelled."`
+
+	Archive  string   `placeholder:"FILE" help:"Import the runs of an archive that waymark export --archive made, instead of transcripts."`
+	Live     bool     `help:"Import runs of the archive that have not ended, too: the fleet's executors will go on with them."`
+	Continue bool     `help:"Add the rest to a run of which the fleet has the beginning, as an import that was interrupted leaves it."`
+	MaxSize  byteSize `default:"64GiB" placeholder:"SIZE" help:"Most that the archive may be when unpacked (default: 64GiB)."`
+}
+
+// Help is the text below the flags.
+func (importCmd) Help() string {
+	return `A transcript can be imported again at any time: what a run has is compared with it, and only what is new is added; a run that has ` +
+		`ended is reopened for that. Where the two differ nothing is written to the run, and the first difference is said (exit code 5). A run ` +
+		`that another executor has, or that a person cancelled, is left alone. When all is there already, nothing is done, and that is a success. In a directory files that ` +
+		`end in .json, .jsonl, .ndjson or .traj are looked at, and those that are transcripts are imported; links are not followed. Runs of files ` +
+		`of the same name get the directory's name in their ids, unless they were imported under another before.
+
+A run of an archive comes back under its id, with the same bytes and the same digest, in a fleet of the same name. The whole archive is checked ` +
+		`before anything is written. A run that is there is never written over: when it is the very same, that is said and nothing is done.
+
+Examples:
+  waymark import sessions/*.jsonl
+  waymark import --dry-run sessions
+  waymark import --archive runs.waymark`
+}
+
+// Fates of a run that was imported.
+const (
+	fateImported  = "imported"
+	fateContinued = "continued" // it had not ended
+	fateAppended  = "appended"  // it had ended, and was reopened
+	fateThere     = "already there"
+	fateDiffers   = "differs"
+	fateInUse     = "in use"
+	fateCancelled = "cancelled" // by a person
+	fateFailed    = "failed"
+)
+
+// fates are those of transcripts, in the order in which they are counted up.
+var fates = []string{fateImported, fateContinued, fateAppended, fateThere, fateDiffers, fateInUse, fateCancelled, fateFailed}
+
+// ofDryRun is a fate that would be.
+func ofDryRun(fate string) string {
+	switch fate {
+	case fateImported, fateContinued, fateAppended:
+		return "would be " + fate
+	default:
+		return fate
+	}
+}
+
+// importedRun is what import says about one run.
+type importedRun struct {
+	Kind   string            `json:"kind"` // run
+	Run    string            `json:"run"`
+	File   string            `json:"file"`
+	Line   int               `json:"line,omitzero"`
+	Format transcript.Format `json:"format"`
+	Parent string            `json:"parent,omitzero"`
+	Fate   string            `json:"fate"`
+	// Status that the run ends with.
+	Status schema.Status `json:"status"`
+	Turns  int           `json:"turns"`
+	Events int           `json:"events"`
+	// Before is how many of the events were there already.
+	Before int          `json:"events_before,omitzero"`
+	Epoch  schema.Epoch `json:"epoch,omitzero"`
+	Error  string       `json:"error,omitzero"`
+	Notes  []string     `json:"notes,omitzero"`
+}
+
+// importedFile is what import says about one file.
+type importedFile struct {
+	Kind        string            `json:"kind"` // file
+	File        string            `json:"file"`
+	Format      transcript.Format `json:"format"`
+	Lines       int               `json:"lines,omitzero"`
+	Runs        int               `json:"runs"`
+	Messages    int               `json:"messages"`
+	Turns       int               `json:"turns"`
+	Calls       int               `json:"tool_calls"`
+	Unanswered  int               `json:"unanswered_calls,omitzero"`
+	Compactions int               `json:"compactions,omitzero"`
+	// Skipped counts the lines that are no messages, by type, and Dropped the members that are not kept, by name.
+	Skipped map[string]int `json:"skipped,omitzero"`
+	Dropped map[string]int `json:"dropped,omitzero"`
+	// Replaced counts the characters that no text can carry.
+	Replaced int      `json:"replaced,omitzero"`
+	Problems []string `json:"problems,omitzero"`
+	// MoreProblems counts those that are not listed.
+	MoreProblems int      `json:"more_problems,omitzero"`
+	Notes        []string `json:"notes,omitzero"`
+}
+
+// Run imports the files. One that cannot be read, or a run that is there already, does not keep the others from
+// being imported; a server that fails does.
+func (c importCmd) Run(ctx context.Context, a *app) error {
+	switch {
+	case c.Archive != "" && (len(c.File) > 0 || c.RunID != "" || c.Agent != "" || c.Format != "auto"):
+		return fail(exitUsage, "import transcripts and archives one after the other", "--archive is given beside transcripts or their flags")
+	case c.Archive != "" && (c.DryRun || c.TakeOver):
+		return fail(exitUsage, "leave them out: an archive is checked before anything is written", "--dry-run and --take-over are of transcripts")
+	case c.Archive != "":
+		return c.archive(ctx, a)
+	case len(c.File) == 0:
+		return fail(exitUsage, "name transcripts, or an archive with --archive FILE", "there is nothing to import")
+	case c.Live || c.Continue:
+		return fail(exitUsage, "leave them out", "--live and --continue are of archives")
+	}
+	if c.Jobs < 1 || c.Jobs > 256 {
+		return fail(exitUsage, "use 1 to 256", "--jobs %d is out of range", c.Jobs)
+	}
+	replay := transcript.ReplayOptions{Speed: c.Speed, Pipelined: c.Speed == 0, TakeOver: c.TakeOver}
+	if err := replay.Validate(); err != nil {
+		return &failure{code: exitUsage, what: "--" + err.Error(), hint: "see: waymark import --help", err: err}
+	}
+	options := transcript.Options{Format: transcript.Format(c.Format), RunID: c.RunID, Agent: c.Agent, Stop: ctx.Err}
+	if err := errors.Join(options.Validate(), schema.CheckName("executor", c.Executor)); err != nil {
+		return err
+	}
+	found, err := a.findTranscripts(ctx, c.File, options)
+	if err != nil {
+		return err
+	}
+	if c.RunID != "" && len(found.files) > 1 {
+		return fail(exitUsage, "import one file at a time, or leave out --run-id", "--run-id names one run, and there are %d files", len(found.files))
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	im := &importer{
+		app: a, options: options, replay: replay, jobs: c.Jobs, dryRun: c.DryRun, found: found,
+		bar: a.newProgress("importing", found.size, true), written: make(map[string]schema.Epoch), fates: make(map[string]int),
+	}
+	err = cl.withPublisher(ctx, c.Executor, func(fleet *publisher.Fleet) error {
+		if err := im.files(ctx, fleet); err != nil {
+			return err
+		}
+		im.awaitListed(ctx, fleet)
+		return nil
+	})
+	im.bar.close()
+	return im.finish(ctx, err)
+}
+
+// notRegular refuses a pipe or a device, which has no end, or none that comes, and which cannot be read twice.
+func notRegular(file string) error {
+	return fail(exitUsage, "copy what it gives into a file, and import that", "%s is no regular file", file)
+}
+
+// importer reads files one after the other, and replays their runs several at a time.
+type importer struct {
+	app     *app
+	options transcript.Options
+	replay  transcript.ReplayOptions
+	jobs    int
+	dryRun  bool
+	found   *found
+	bar     *progress
+
+	// mu guards what follows.
+	mu    sync.Mutex
+	fates map[string]int
+	// busy has the runs that are being replayed, or wait for it, each with the end of the last who does.
+	busy map[string]chan struct{}
+	// shown are the runs of the table, at most maxShown; more are only counted.
+	shown []importedRun
+	seen  []importedFile
+	// written are the runs that something was published for, with their epochs.
+	written  map[string]schema.Epoch
+	unlisted string
+	events   int
+	problems int
+	notes    []string
+	failures []notImported
+}
+
+// maxShown bounds the rows of a table that import prints.
+const maxShown = 40
+
+// maxFailures bounds the failures that have a line of their own.
+const maxFailures = 1000
+
+// files imports files. It returns what ends the whole import, such as a server that is gone.
+func (im *importer) files(ctx context.Context, fleet *publisher.Fleet) error {
+	im.busy = make(map[string]chan struct{})
+	group, within := errgroup.WithContext(ctx)
+	group.SetLimit(im.jobs)
+	for _, file := range im.found.files {
+		if within.Err() != nil {
+			break
+		}
+		if err := im.file(within, group, fleet, file); err != nil {
+			return errors.Join(group.Wait(), err)
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return context.Cause(ctx) // what was not begun is named nowhere else
+}
+
+// enqueue notes that a run will be replayed, which several files may hold: behind is over when those before it are, and
+// over is to be called when this one is.
+func (im *importer) enqueue(run string) (behind <-chan struct{}, over func()) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	before, mine := im.busy[run], make(chan struct{})
+	if before == nil {
+		before = make(chan struct{})
+		close(before)
+	}
+	im.busy[run] = mine
+	return before, func() {
+		im.mu.Lock()
+		defer im.mu.Unlock()
+		close(mine)
+		if im.busy[run] == mine {
+			delete(im.busy, run)
+		}
+	}
+}
+
+// file reads one file and hands its runs to group. What is said about the file comes behind its runs.
+func (im *importer) file(ctx context.Context, group *errgroup.Group, fleet *publisher.Fleet, path string) error {
+	var read atomic.Int64
+	options := im.options
+	options.Name = im.name(ctx, fleet, path)
+	options.OnRead = func(n int) { read.Add(int64(n)) }
+	opened, err := transcript.Open(path, options)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil //nolint:nilerr // that it was interrupted is said for all files together
+	case err != nil:
+		im.failed(path, err)
+		return nil
+	}
+	// left counts the runs that are not over, and the reading of the file.
+	var left atomic.Int64
+	left.Add(1)
+	done := func() error {
+		if left.Add(-1) > 0 || ctx.Err() != nil {
+			return nil //nolint:nilerr // that it was interrupted is said for all files together
+		}
+		if err := opened.Err(); err != nil {
+			im.failed(path, err)
+			return nil
+		}
+		return im.report(opened.Report())
+	}
+	for run := range opened.Runs() {
+		if ctx.Err() != nil {
+			break
+		}
+		// What was read for this run is its share of the bar.
+		share := float64(read.Swap(0))
+		left.Add(1)
+		behind, over := im.enqueue(run.ID)
+		group.Go(func() error {
+			defer over()
+			<-behind
+			return errors.Join(im.run(ctx, fleet, run, share), done())
+		})
+	}
+	return done()
+}
+
+// name stands for the name of a file that shares it with another; empty for the file's own. A file that was imported before there was another
+// keeps its own.
+func (im *importer) name(ctx context.Context, fleet *publisher.Fleet, path string) string {
+	name := im.found.names[path]
+	if name == "" {
+		return ""
+	}
+	opened, err := transcript.Open(path, im.options)
+	if err != nil {
+		return name // the import says why
+	}
+	for run := range opened.Runs() {
+		if _, err := fleet.Head(ctx, run.ID); err != nil {
+			break
+		}
+		if _, err := transcript.Compare(ctx, fleet, run, im.replay); err != nil && !errors.Is(err, transcript.ErrInUse) && !errors.Is(err, transcript.ErrCancelled) {
+			break
+		}
+		im.mu.Lock()
+		defer im.mu.Unlock()
+		im.notes = append(im.notes, fmt.Sprintf("run %s keeps its id: %s was imported before there was another file of its name", run.ID, path))
+		return ""
+	}
+	return name
+}
+
+// Run replays one run.
+func (im *importer) run(ctx context.Context, fleet *publisher.Fleet, run *transcript.Run, share float64) error {
+	options := im.replay
+	moved := 0.0
+	options.OnBoundary = func(b transcript.Boundary) {
+		to := share * float64(b.Step) / float64(b.Steps)
+		im.bar.add(to - moved)
+		moved = to
+	}
+	do := transcript.Replay
+	if im.dryRun {
+		do = transcript.Compare
+	}
+	outcome, err := do(ctx, fleet, run, options)
+	im.bar.add(share - moved)
+	done := importedRun{
+		Kind: "run", Run: run.ID, File: run.File, Line: run.Line, Format: run.Format, Turns: run.Turns(), Events: outcome.Steps,
+		Before: outcome.Done, Epoch: outcome.Epoch, Status: run.End.Status,
+	}
+	if run.Parent != nil {
+		done.Parent = run.Parent.Run
+	}
+	done.Fate = fateOf(outcome, err)
+	if err != nil {
+		done.Error = err.Error()
+	} else if outcome.Done < outcome.Steps {
+		done.Notes = outcome.Notes
+	} else if outcome.More != "" {
+		done.Notes = []string{fmt.Sprintf("run %s has all of %s, and more: %s", run.ID, run.File, outcome.More)}
+	}
+	if im.dryRun {
+		done.Fate = ofDryRun(done.Fate)
+	}
+	if noteErr := im.note(done, err); noteErr != nil {
+		return noteErr
+	}
+	if err != nil && endsImport(ctx, err) {
+		return err
+	}
+	return nil
+}
+
+// fateOf names what a replay did.
+func fateOf(outcome transcript.Outcome, err error) string {
+	switch {
+	case errors.Is(err, transcript.ErrDiverged):
+		return fateDiffers
+	case errors.Is(err, transcript.ErrInUse):
+		return fateInUse
+	case errors.Is(err, transcript.ErrCancelled):
+		return fateCancelled
+	case err != nil:
+		return fateFailed
+	case outcome.Reopened:
+		return fateAppended
+	case outcome.Resumed:
+		return fateContinued
+	case outcome.Done == outcome.Steps:
+		return fateThere
+	default:
+		return fateImported
+	}
+}
+
+// endsImport reports whether the next run would meet the same failure.
+func endsImport(ctx context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return true
+	}
+	return slices.Contains([]exitCode{exitUnavailable, exitFull, exitRefused}, explain(ctx, err).code)
+}
+
+// note keeps what became of a run.
+func (im *importer) note(done importedRun, err error) error {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	im.fates[done.Fate]++
+	if err == nil {
+		im.events += done.Events - done.Before
+		if done.Epoch > 0 {
+			im.written[done.Run] = done.Epoch
+		}
+	}
+	im.notes = append(im.notes, done.Notes...)
+	if err != nil && len(im.failures) < maxFailures {
+		im.failures = append(im.failures, notImported{err, done})
+	}
+	if im.app.cli.JSON {
+		return line(im.app.stdout, done)
+	}
+	if len(im.shown) < maxShown {
+		im.shown = append(im.shown, done)
+	}
+	return nil
+}
+
+// failed notes a file that could not be read; the others still can.
+func (im *importer) failed(file string, err error) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	im.fates[fateFailed]++
+	if len(im.failures) < maxFailures {
+		im.failures = append(im.failures, notImported{err, importedRun{File: file}})
+	}
+}
+
+// report keeps what was read of a file.
+func (im *importer) report(r *transcript.Report) error {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	im.problems += len(r.Problems) + r.MoreProblems
+	file := importedFile{
+		Kind: "file", File: r.File, Format: r.Format, Lines: r.Lines, Runs: r.Runs, Messages: r.Messages, Turns: r.Turns,
+		Calls: r.Calls, Unanswered: r.Unanswered, Compactions: r.Compactions, Skipped: r.Skipped, Dropped: r.Dropped, Replaced: r.Replaced,
+		MoreProblems: r.MoreProblems, Notes: r.Notes,
+	}
+	for _, p := range r.Problems {
+		file.Problems = append(file.Problems, p.Error())
+		if _, err := fmt.Fprintf(im.app.stderr, "not imported: %s\n", printable(p.Error())); err != nil {
+			return err
+		}
+	}
+	im.seen = append(im.seen, file)
+	if im.app.cli.JSON {
+		return line(im.app.stdout, file)
+	}
+	return nil
+}
+
+func (im *importer) print() error {
+	rows := make([][]string, len(im.shown))
+	for i, r := range im.shown {
+		rows[i] = []string{r.Run, string(r.Format), r.Fate, string(r.Status), count(r.Turns), count(r.Events), count(r.Before), r.Parent}
+	}
+	if err := printTable(im.app.stdout, []column{
+		{title: "run"},
+		{title: "format", drop: 2},
+		{title: "fate"},
+		{title: "ends", drop: 4},
+		{title: "turns", right: true},
+		{title: "events", right: true},
+		{title: "before", right: true, drop: 3},
+		{title: "parent", drop: 1},
+	}, rows); err != nil {
+		return err
+	}
+	var sum importedFile
+	skipped := map[string]int{}
+	for _, f := range im.seen {
+		sum.Lines, sum.Runs, sum.Messages = sum.Lines+f.Lines, sum.Runs+f.Runs, sum.Messages+f.Messages
+		sum.Turns, sum.Calls, sum.Unanswered = sum.Turns+f.Turns, sum.Calls+f.Calls, sum.Unanswered+f.Unanswered
+		sum.Compactions += f.Compactions
+		for kind, n := range f.Skipped {
+			skipped[kind] += n
+		}
+		sum.Notes = append(sum.Notes, f.Notes...)
+	}
+	counts := ""
+	for _, fate := range fates {
+		for _, fate := range slices.Compact([]string{fate, ofDryRun(fate)}) {
+			if n := im.fates[fate]; n > 0 {
+				counts = words(counts, fmt.Sprintf("%d %s", n, fate))
+			}
+		}
+	}
+	sum.Notes = slices.Concat(im.found.notes, im.notes, sum.Notes)
+	if im.unlisted != "" {
+		sum.Notes = append(sum.Notes, im.unlisted)
+	}
+	if len(rows) > 0 {
+		if _, err := fmt.Fprintln(im.app.stdout); err != nil {
+			return err
+		}
+	}
+	if err := printFields(im.app.stdout,
+		"files", count(len(im.seen)), "runs", counts, "events", count(im.events), "messages", count(sum.Messages), "turns", count(sum.Turns),
+		"tool calls", callsText(sum.Calls, sum.Unanswered), "compactions", count(sum.Compactions),
+		"lines", count(sum.Lines), "refused", count(im.problems),
+	); err != nil {
+		return err
+	}
+	if err := im.printSkipped(skipped); err != nil {
+		return err
+	}
+	return im.printNotes(sum.Notes)
+}
+
+// total counts the runs, and the files that could not be read.
+func (im *importer) total() (n int) {
+	for _, of := range im.fates {
+		n += of
+	}
+	return n
+}
+
+func (im *importer) printNotes(notes []string) error {
+	for i, n := range notes {
+		if i == maxShown {
+			_, err := fmt.Fprintf(im.app.stderr, "and %s\n", plural(len(notes)-i, "more note"))
+			return err
+		}
+		if _, err := fmt.Fprintf(im.app.stderr, "note: %s\n", printable(n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printSkipped lists the lines that are no messages, by type: each is a line that no export brings back.
+func (im *importer) printSkipped(kinds map[string]int) error {
+	if len(kinds) == 0 {
+		return nil
+	}
+	total := 0
+	rows := make([][]string, 0, len(kinds))
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		total += kinds[kind]
+		rows = append(rows, []string{count(kinds[kind]), kind})
+	}
+	if _, err := fmt.Fprintf(im.app.stdout, "\n%s:\n", plural(total, "line")+inNumber(total, " is no message and was", " are no messages and were")+" not stored"); err != nil {
+		return err
+	}
+	return printTable(im.app.stdout, []column{{title: "lines", right: true}, {title: "type", shrinks: true}}, rows)
+}
+
+func callsText(calls, unanswered int) string {
+	if unanswered == 0 {
+		return count(calls)
+	}
+	return fmt.Sprintf("%d, %d of them without a result", calls, unanswered)
+}

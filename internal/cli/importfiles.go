@@ -1,0 +1,272 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// found are the transcripts that an import reads.
+type found struct {
+	files []string
+	// names are those of files whose own name another one has, too.
+	names map[string]string
+	size  int64
+	notes []string
+	// closed are the directories that could not be looked into.
+	closed []error
+}
+
+// maxNamed bounds the files that a note names.
+const maxNamed = 20
+
+// transcriptEndings are those of the files of a directory that are looked at.
+var transcriptEndings = []string{".json", ".jsonl", ".ndjson", ".traj"}
+
+// findTranscripts resolves patterns, which not every shell does, and directories.
+func (a *app) findTranscripts(ctx context.Context, args []string, options transcript.Options) (*found, error) {
+	f := new(found)
+	seen := make(map[string]bool)
+	add := func(file string, info fs.FileInfo) {
+		if path := absolute(file); !seen[path] {
+			seen[path] = true
+			f.files, f.size = append(f.files, file), f.size+info.Size()
+		}
+	}
+	for _, arg := range args {
+		matches := []string{arg}
+		if _, err := os.Stat(arg); errors.Is(err, fs.ErrNotExist) && strings.ContainsAny(arg, "*?[") {
+			if matches, err = filepath.Glob(arg); err != nil || len(matches) == 0 {
+				return nil, fail(exitNotFound, "check the pattern", "no file matches %s", arg)
+			}
+		}
+		for _, file := range matches {
+			info, err := os.Stat(file)
+			switch {
+			case err != nil:
+				return nil, &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
+			case info.IsDir():
+				if err := a.directory(ctx, f, file, options, add); err != nil {
+					return nil, err
+				}
+			case !info.Mode().IsRegular():
+				return nil, notRegular(file)
+			default:
+				add(file, info)
+			}
+		}
+	}
+	f.tellApart()
+	return f, nil
+}
+
+// directory adds the transcripts below a directory.
+func (a *app) directory(ctx context.Context, f *found, dir string, options transcript.Options, add func(string, fs.FileInfo)) error {
+	var candidates []string
+	others, closed := 0, len(f.closed)
+	var session string // outside of the directory, which has sub-agents of it
+	sidechains := 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil && path == dir:
+			return err
+		case err != nil:
+			f.closed = append(f.closed, err)
+			return fs.SkipDir
+		case d.IsDir():
+		case d.Type().IsRegular() && transcript.IsSubagent(path):
+			of := transcript.SessionOf(path)
+			if rel, err := filepath.Rel(absolute(dir), of); err != nil || strings.HasPrefix(rel, "..") {
+				session = of
+				sidechains++
+			}
+		case d.Type().IsRegular() && slices.Contains(transcriptEndings, strings.ToLower(filepath.Ext(path))):
+			candidates = append(candidates, path)
+		default:
+			others++
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("looking for transcripts in %s: %w", dir, err)
+	}
+	bar := a.newProgress("looking for transcripts", int64(len(candidates)), false)
+	defer bar.close()
+	transcripts := 0
+	var unknown []string
+	for _, path := range candidates {
+		format, err := transcript.Detect(path, options)
+		bar.add(1)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		// Of one that cannot be read the import says why.
+		case err == nil && (options.Format == transcript.Auto || options.Format == format), err != nil && !errors.Is(err, transcript.ErrUnknownFormat):
+			info, err := os.Stat(path)
+			if err != nil {
+				return fmt.Errorf("looking for transcripts in %s: %w", dir, err)
+			}
+			add(path, info)
+			transcripts++
+		default:
+			name, err := filepath.Rel(dir, path)
+			if err != nil {
+				return fmt.Errorf("looking for transcripts in %s: %w", dir, err)
+			}
+			unknown = append(unknown, name)
+		}
+	}
+	if sidechains > 0 {
+		left := fmt.Sprintf("%s of a session %s in %s, and the session is not", plural(sidechains, "sub-agent"), inNumber(sidechains, "is", "are"), dir)
+		hint := "import the session, which brings them: " + a.prompt.command("import "+schema.ShellWord(session))
+		if transcripts == 0 && len(f.closed) == closed {
+			return fail(exitNotFound, hint, "%s", left)
+		}
+		f.notes = append(f.notes, left+"; "+hint)
+	}
+	if transcripts == 0 && len(f.closed) == closed {
+		what := "there is no file in " + dir
+		if n := others + len(unknown); n > 0 {
+			what = fmt.Sprintf("no transcript is in %s, but %s", dir, plural(n, "other file"))
+		}
+		return fail(exitNotFound, "name another directory, or the files themselves", "%s", what)
+	}
+	if n := len(unknown); n > 0 {
+		shown := strings.Join(unknown[:min(n, maxNamed)], ", ")
+		if n > maxNamed {
+			shown += fmt.Sprintf(" and %d more", n-maxNamed)
+		}
+		f.notes = append(f.notes, fmt.Sprintf("left out of %s, as no format is recognised in them; import one by its name to see why: %s", dir, shown))
+	}
+	if others > 0 {
+		f.notes = append(f.notes, fmt.Sprintf("%s %s left out of %s: no transcripts", plural(others, "other file"), inNumber(others, "was", "were"), dir))
+	}
+	return nil
+}
+
+func absolute(path string) string {
+	if full, err := filepath.Abs(path); err == nil {
+		return full
+	}
+	return filepath.Clean(path)
+}
+
+// tellApart gives files of the same name the names of the directories above them, as many as it takes, and those of one
+// directory their endings. The names depend on the files alone, and not on their order: the same import gives the same ids.
+func (f *found) tellApart() {
+	parts := make([][]string, len(f.files))
+	depth := make([]int, len(f.files))
+	ending := make([]bool, len(f.files))
+	name := func(i int) string {
+		p := parts[i]
+		name := strings.Join(p[max(0, len(p)-1-depth[i]):], "-")
+		if ending[i] {
+			name += strings.ReplaceAll(filepath.Ext(f.files[i]), ".", "-")
+		}
+		return name
+	}
+	for i, file := range f.files {
+		full := filepath.ToSlash(absolute(file))
+		parts[i] = strings.Split(strings.Trim(strings.TrimSuffix(full, filepath.Ext(full)), "/"), "/")
+	}
+	for again := true; again; {
+		again = false
+		same := make(map[string][]int)
+		for i := range f.files {
+			if !transcript.IsSubagent(f.files[i]) {
+				same[name(i)] = append(same[name(i)], i)
+			}
+		}
+		for _, files := range same {
+			for _, i := range files {
+				beside := slices.ContainsFunc(files, func(j int) bool { return j != i && slices.Equal(parts[i], parts[j]) })
+				switch {
+				case len(files) < 2:
+				case beside && !ending[i]:
+					ending[i], again = true, true
+				case depth[i] < len(parts[i])-1:
+					depth[i], again = depth[i]+1, true
+				}
+			}
+		}
+	}
+	f.names = make(map[string]string)
+	for i, file := range f.files {
+		if depth[i] > 0 || ending[i] {
+			f.names[file] = name(i)
+		}
+	}
+	if n := len(f.names); n > 0 {
+		f.notes = append(f.notes, fmt.Sprintf("%s %s the name with another: the ids of their runs have the directory's name in them, if they were not imported before", plural(n, "file"), inNumber(n, "shares", "share")))
+	}
+}
+
+const (
+	// listedWithin bounds how long an import waits for the list of runs, from the last time that it brought something new.
+	listedWithin = 10 * time.Second
+	listedEvery  = 100 * time.Millisecond
+)
+
+// awaitListed waits until the list of runs, which is made of checkpoints, has what was written. The runs are written whatever
+// comes of it.
+func (im *importer) awaitListed(ctx context.Context, fleet *publisher.Fleet) {
+	last := time.Now()
+	for len(im.written) > 0 {
+		before := len(im.written)
+		if err := im.lookForListed(ctx, fleet); err != nil {
+			if ctx.Err() == nil {
+				im.unlisted = fmt.Sprintf("whether all runs are listed is not known: %s", err)
+			}
+			return
+		}
+		now := time.Now()
+		if len(im.written) < before {
+			last = now
+		}
+		if len(im.written) == 0 {
+			break
+		}
+		if now.Sub(last) > listedWithin {
+			im.unlisted = fmt.Sprintf("%s %s not in the list of runs yet: the daemon is behind, and lists them once it has folded them",
+				plural(len(im.written), "run"), inNumber(len(im.written), "is", "are"))
+			return
+		}
+		if pause.For(ctx, listedEvery) != nil {
+			return
+		}
+	}
+}
+
+// lookForListed takes the runs that are listed out of those that were written. Those that ended last come first.
+func (im *importer) lookForListed(ctx context.Context, fleet *publisher.Fleet) error {
+	request := schema.ListRequest{Status: []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}, Limit: schema.MaxList}
+	for {
+		page, err := fleet.List(ctx, request)
+		if err != nil {
+			return err
+		}
+		before := len(im.written)
+		for i := range page.Runs {
+			if r := &page.Runs[i]; im.written[r.Run] > 0 && r.Epoch >= im.written[r.Run] {
+				delete(im.written, r.Run)
+			}
+		}
+		if len(im.written) == 0 || len(im.written) == before || page.Next == "" {
+			return nil
+		}
+		request.After = page.Next
+	}
+}

@@ -1,0 +1,431 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/encrypted"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// maxAnswer bounds an answer that is read from a file or standard input, in bytes.
+const maxAnswer = 1 << 20
+
+type inputCmd struct {
+	Run_      string  `arg:"" name:"run" help:"Run id."`
+	Interrupt string  `arg:"" optional:"" help:"Id of what is answered; may be left out when the run waits for one thing."`
+	JSONValue *string `name:"json-value" xor:"answer" placeholder:"JSON" help:"The answer, as JSON."`
+	Text      *string `xor:"answer" placeholder:"TEXT" help:"The answer, as text."`
+	File      string  `xor:"answer" placeholder:"FILE" help:"File with the answer, as JSON; - is standard input."`
+	Allow     bool    `xor:"answer" help:"Allow the tool call that waits for approval."`
+	Deny      bool    `xor:"answer" help:"Deny it."`
+	Reason    string  `placeholder:"TEXT" help:"Why it is allowed or denied."`
+	Status    string  `default:"resolved" enum:"resolved,cancelled" placeholder:"STATUS" help:"resolved, or cancelled: nobody will answer (default: resolved)."`
+	By        string  `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	RequestID string  `placeholder:"ID" help:"Id of this answer: sent again with the same id, it counts once (default: a new one)."`
+}
+
+// Help is the text below the flags.
+func (inputCmd) Help() string {
+	return `Without an answer, on the command line or on standard input, it shows what the run asks and the JSON Schema that an answer ` +
+		`must satisfy. The answer wakes the run's executor; a run without one can be claimed then.
+
+Examples:
+  waymark input fix-login                          show what it asks
+  waymark input fix-login --text "use the blue one"
+  waymark input fix-login budget --json-value '{"euros":100}'
+  waymark input fix-login --deny --reason "not on a Friday"
+  waymark input fix-login budget --status cancelled`
+}
+
+// question is what a run waits for, with the words and the schema of the one who asks.
+type question struct {
+	schema.OpenInterrupt
+	// Tool and Arguments of the call that it is about, what it changes, and the key under which to look for that.
+	Tool           string         `json:"tool,omitzero"`
+	Arguments      jsontext.Value `json:"arguments,omitzero"`
+	SideEffect     string         `json:"side_effect,omitzero"`
+	IdempotencyKey string         `json:"idempotency_key,omitzero"`
+	ResponseSchema jsontext.Value `json:"response_schema,omitzero"`
+	// Encrypted has the key of each of these fields that is encrypted, by its name.
+	Encrypted map[string]string `json:"encrypted,omitzero"`
+}
+
+// noteKey notes the key of a field, if it has one.
+func (q *question) noteKey(field string, refs []schema.Ref, path string) bool {
+	key := encrypted.KeyOf(refs, path)
+	if key == "" {
+		return false
+	}
+	if q.Encrypted == nil {
+		q.Encrypted = map[string]string{}
+	}
+	q.Encrypted[field] = key
+	return true
+}
+
+// questions is what input prints as JSON when nothing is answered.
+type questions struct {
+	Run   string     `json:"run"`
+	Waits []question `json:"waits"`
+}
+
+// answered is what input prints as JSON.
+type answered struct {
+	Run         string         `json:"run"`
+	InterruptID string         `json:"interrupt_id"`
+	Status      string         `json:"status"`
+	Payload     jsontext.Value `json:"payload,omitzero"`
+	RequestID   string         `json:"request_id"`
+	// Remaining counts what the run still waited for when it was looked at.
+	Remaining int `json:"remaining_waits"`
+	schema.ControlReply
+}
+
+// Run answers a run that waits, or shows what it asks.
+func (c inputCmd) Run(ctx context.Context, a *app) error {
+	payload, err := c.payload(a)
+	if err != nil {
+		return err
+	}
+	if c.By, err = decider(c.By); err != nil {
+		return err
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	reply, err := cl.get(ctx, c.Run_)
+	if err != nil {
+		return err
+	}
+	head := &reply.Head
+	if payload == nil && c.Status == schema.InputResolved {
+		return c.show(ctx, a, cl, head)
+	}
+	wait, err := c.choose(a.prompt, head)
+	if err != nil {
+		return err
+	}
+	return c.answer(ctx, a, cl, head, wait, payload)
+}
+
+// payload is the answer that was given; nil when there is none.
+func (c inputCmd) payload(a *app) (jsontext.Value, error) {
+	given := c.JSONValue != nil || c.Text != nil || c.File != "" || c.Allow || c.Deny
+	switch {
+	case c.Status != schema.InputResolved && given:
+		return nil, fail(exitUsage, "leave out one of the two", "--status %s takes no answer", c.Status)
+	case c.Reason != "" && !c.Allow && !c.Deny:
+		return nil, fail(exitUsage, "put it into the answer", "--reason is of --allow and --deny")
+	case c.Status != schema.InputResolved:
+		return nil, nil
+	case c.Allow, c.Deny:
+		return c.decision()
+	case c.Text != nil && *c.Text == "":
+		return nil, fail(exitUsage, `say what is answered; for a text that is empty use --json-value '""'`, "--text is empty")
+	case c.Text != nil:
+		b, err := json.Marshal(*c.Text)
+		if err != nil {
+			return nil, fail(exitUsage, "use --json-value or --file", "--text is not UTF-8")
+		}
+		return b, nil
+	case c.JSONValue != nil:
+		v := jsontext.Value(*c.JSONValue)
+		if !v.IsValid() {
+			return nil, fail(exitUsage, `text is JSON only in quotes, or use --text`, "--json-value is not JSON")
+		}
+		return v, nil
+	case c.File == "-" || c.File == "" && a.stdin != nil && !isTerminal(a.stdin):
+		return readAnswer(a.stdin, "standard input", c.File == "-")
+	case c.File != "":
+		f, err := os.Open(c.File)
+		if err != nil {
+			return nil, fail(exitNotFound, "name the file with the answer, or answer with --text or --json-value", "%v", err)
+		}
+		defer func() { _ = f.Close() }() // it was only read
+		return readAnswer(f, c.File, true)
+	}
+	return nil, nil
+}
+
+// decision answers an approval as the SDK's schema of approvals asks.
+func (c inputCmd) decision() (jsontext.Value, error) {
+	d := struct {
+		Decision string `json:"decision"`
+		Reason   string `json:"reason,omitzero"`
+	}{"allow", c.Reason}
+	if c.Deny {
+		d.Decision = "deny"
+	}
+	return json.Marshal(d)
+}
+
+// readAnswer reads an answer as JSON. An empty one is none, where one was not promised.
+func readAnswer(r io.Reader, name string, promised bool) (jsontext.Value, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxAnswer+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading the answer from %s: %w", name, err)
+	}
+	b = bytes.TrimSpace(b)
+	v := jsontext.Value(b)
+	switch {
+	case len(b) > maxAnswer:
+		return nil, fail(exitUsage, "store it elsewhere and answer with where it is", "the answer in %s is larger than %s", name, bytesText(maxAnswer))
+	case len(b) == 0 && !promised:
+		return nil, nil
+	case !v.IsValid():
+		return nil, fail(exitUsage, "write JSON: text is JSON only in quotes, or use --text", "the answer in %s is not JSON", name)
+	}
+	return v, nil
+}
+
+// choose finds what is answered: what was named, or the only thing that the run waits for.
+func (c inputCmd) choose(p prompt, h *schema.Head) (*schema.OpenInterrupt, error) {
+	i := slices.IndexFunc(h.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == c.Interrupt })
+	if c.Interrupt == "" && len(h.Interrupts) == 1 {
+		i = 0
+	}
+	switch {
+	case i < 0 && c.Interrupt != "" && c.RequestID != "":
+		// It may be a repeat: the daemon knows whether it was the first try that answered.
+		return &schema.OpenInterrupt{InterruptID: c.Interrupt}, nil
+	case len(h.Interrupts) == 0 && h.Status.Terminal():
+		return nil, fail(exitConflict, "see how it ended: "+p.command("runs get "+h.Run), "run %s has ended as %s and waits for nothing", h.Run, h.Status)
+	case len(h.Interrupts) == 0:
+		return nil, fail(exitNotFound, "it may have been answered already: "+p.command("runs get "+h.Run), "run %s is %s and waits for nothing", h.Run, h.Status)
+	case i < 0 && c.Interrupt == "":
+		return nil, fail(exitUsage, "name one of: "+waitNames(h), "run %s waits for %d things", h.Run, len(h.Interrupts))
+	case i < 0:
+		return nil, fail(exitNotFound, "it waits for: "+waitNames(h), "run %s does not wait for %s, or no longer", h.Run, c.Interrupt)
+	}
+	w := &h.Interrupts[i]
+	switch {
+	case w.Reason == schema.WaitToolInDoubt && c.Status != schema.InputCancelled:
+		return nil, fail(exitUsage, "see how it is settled: "+p.command("plan "+h.Run),
+			"run %s waits for the settlement of call %s, which no answer can be", h.Run, w.ToolCallID)
+	case (c.Allow || c.Deny) && w.ToolCallID == "":
+		return nil, fail(exitUsage, "answer with --text or --json-value", "%s of run %s is about no tool call: there is nothing to allow or deny", w.InterruptID, h.Run)
+	}
+	return w, nil
+}
+
+// waitNames lists what a run waits for, as it is typed.
+func waitNames(h *schema.Head) string {
+	names := make([]string, len(h.Interrupts))
+	for i := range h.Interrupts {
+		names[i] = schema.ShellWord(h.Interrupts[i].InterruptID)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head, w *schema.OpenInterrupt, payload jsontext.Value) error {
+	answer := answered{
+		Run: h.Run, InterruptID: w.InterruptID, Status: c.Status, Payload: payload, RequestID: c.RequestID,
+		Remaining: len(h.Interrupts),
+	}
+	if answer.RequestID == "" {
+		answer.RequestID = rand.Text()
+	}
+	if slices.Contains(h.Interrupts, *w) {
+		answer.Remaining--
+	}
+	err := cl.ask(ctx, schema.VerbInput, h.Run, schema.InputRequest{
+		InterruptID: answer.InterruptID, Status: answer.Status, Payload: payload, By: c.By, RequestID: answer.RequestID,
+	}, &answer.ControlReply)
+	if err != nil {
+		return explainAnswer(a.prompt, h, w.InterruptID, err)
+	}
+	if a.cli.JSON {
+		return document(a.stdout, answer)
+	}
+	if err := printFields(a.stdout, pastLabel("answered", answer.Already), fmt.Sprintf("%s of run %s", w.InterruptID, h.Run), "status", answer.Status,
+		"answer", string(payload), byLabel(answer.By), answer.By, "event", answer.EventID, "position", count(answer.Stream)); err != nil {
+		return err
+	}
+	if a.cli.Quiet {
+		return nil
+	}
+	next := "its executor " + h.Executor + " is told; if that is gone, another claims the run"
+	switch {
+	case answer.Remaining > 0:
+		next = fmt.Sprintf("the run still waits for %d more: %s", answer.Remaining, a.prompt.command("input "+h.Run))
+	case h.Unattended != "" || h.Status.Claimable():
+		next = "the run has no executor: the next one that claims it goes on"
+	}
+	_, err = fmt.Fprintln(a.stderr, printable(next))
+	return err
+}
+
+// explainAnswer words the refusal of an answer: the next step at a prompt is a command.
+func explainAnswer(p prompt, h *schema.Head, interrupt string, err error) error {
+	service, ok := errors.AsType[*schema.ServiceError](err)
+	if !ok {
+		return err
+	}
+	switch service.Code {
+	case schema.CodeInvalidAnswer:
+		f := &failure{code: exitUsage, what: service.Message, hint: "see what is asked: " + p.command("input "+h.Run), err: err}
+		if places := answerProblems(service); places != "" {
+			f.what = fmt.Sprintf("the answer to %s is not what run %s asks for: %s", interrupt, h.Run, places)
+		}
+		return f
+	case schema.CodeUnknownInterrupt:
+		return &failure{code: exitNotFound, what: service.Message, hint: "it may have been answered already: " + p.command("runs get "+h.Run), err: err}
+	default:
+		return err
+	}
+}
+
+// answerProblems are the places of an answer that its schema does not allow.
+func answerProblems(e *schema.ServiceError) string {
+	var problems []publisher.InvalidPlace
+	if json.Unmarshal(e.Details, &problems) != nil {
+		return ""
+	}
+	list := make([]string, len(problems))
+	for i, p := range problems {
+		list[i] = p.Problem
+		if p.Path != "" {
+			list[i] = "at " + p.Path + ": " + p.Problem
+		}
+	}
+	return strings.Join(list, "; ")
+}
+
+// show prints what the run asks: the one thing that was named, or all.
+func (c inputCmd) show(ctx context.Context, a *app, cl *client, h *schema.Head) error {
+	waits := h.Interrupts
+	if c.Interrupt != "" || len(waits) == 0 {
+		w, err := inputCmd{Interrupt: c.Interrupt}.choose(a.prompt, h)
+		if err != nil {
+			return err
+		}
+		waits = []schema.OpenInterrupt{*w}
+	}
+	reply := questions{Run: h.Run, Waits: make([]question, len(waits))}
+	err := cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		// Of a run that misses events what is there is shown.
+		state, _, err := stateOf(ctx, fleet, h.Run)
+		if err != nil {
+			return err
+		}
+		for i := range waits {
+			if reply.Waits[i], err = asked(ctx, fleet, state, &waits[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		return document(a.stdout, reply)
+	}
+	for i := range reply.Waits {
+		if i > 0 {
+			if _, err := fmt.Fprintln(a.stdout); err != nil {
+				return err
+			}
+		}
+		if err := reply.Waits[i].show(a); err != nil {
+			return err
+		}
+	}
+	// Of the calls in doubt only those are named that the question is about.
+	calls := slices.DeleteFunc(slices.Clone(h.OpenCalls), func(call schema.OpenCall) bool {
+		return !slices.ContainsFunc(waits, func(w schema.OpenInterrupt) bool {
+			return w.Reason == schema.WaitToolInDoubt && w.CallKey() == call.CallKey
+		})
+	})
+	return printSteps(a, &schema.Head{Fleet: h.Fleet, Run: h.Run, Interrupts: waits, OpenCalls: calls, Status: schema.StatusWaiting}, false)
+}
+
+// asked completes what a run waits for from its content.
+func asked(ctx context.Context, fleet *publisher.Fleet, s *schema.State, w *schema.OpenInterrupt) (question, error) {
+	q := question{OpenInterrupt: *w}
+	for i := range slices.Backward(s.Waits) {
+		if d := &s.Waits[i]; d.InterruptID == w.InterruptID && d.Input == nil {
+			q.Message, q.ResponseSchema = d.Message, d.ResponseSchema
+			q.noteKey(fieldMessage, d.Refs, "/message")
+			for _, r := range d.Refs {
+				if r.Path != "/response_schema" || q.noteKey(fieldSchema, d.Refs, r.Path) {
+					continue
+				}
+				b, err := fleet.Blob(ctx, r.DataRef)
+				if err != nil {
+					return q, err
+				}
+				q.ResponseSchema = b
+			}
+			break
+		}
+	}
+	if w.ToolCallID != "" {
+		if call := s.Call(w.CallKey()); call != nil {
+			q.Tool, q.Arguments, q.SideEffect, q.IdempotencyKey = call.Name, call.Arguments, call.SideEffect, call.IdempotencyKey
+			if q.IdempotencyKey == "" {
+				q.IdempotencyKey = call.CallKey.IdempotencyKey(s.Head.Run)
+			}
+			q.noteKey(fieldArguments, call.Refs, "/arguments")
+		}
+	}
+	return q, nil
+}
+
+// Fields of a question that an executor may encrypt.
+const (
+	fieldMessage   = "message"
+	fieldArguments = "arguments"
+	fieldSchema    = "response_schema"
+)
+
+// readable is the text of a field, or the key that it is encrypted with.
+func (q *question) readable(field, text string) string {
+	if key := q.Encrypted[field]; key != "" {
+		return "  " + printable(encrypted.Text(key)) + "\n"
+	}
+	return text
+}
+
+// show prints a question for people, its text and its schema whole.
+func (q *question) show(a *app) error {
+	call := ""
+	if q.ToolCallID != "" {
+		call = fmt.Sprintf("%s of turn %d", q.ToolCallID, q.Turn)
+	}
+	if err := printFields(a.stdout, "waits for", q.InterruptID, "reason", q.Reason, "call", call, "tool", q.Tool,
+		"side effect", q.SideEffect, "key", q.IdempotencyKey, "since", ago(q.Since, a.now()), "expires", untilText(q.ExpiresAt)); err != nil {
+		return err
+	}
+	for _, part := range []struct{ title, text string }{
+		{"asks", q.readable(fieldMessage, wrapped(q.Message, widthOf(a.stdout)))},
+		{"arguments", q.readable(fieldArguments, indented(q.Arguments, widthOf(a.stdout)))},
+		{"an answer must satisfy", q.readable(fieldSchema, indented(q.ResponseSchema, widthOf(a.stdout)))},
+	} {
+		if part.text == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(a.stdout, "%s:\n%s", part.title, part.text); err != nil {
+			return err
+		}
+	}
+	if q.Encrypted[fieldSchema] != "" {
+		_, err := io.WriteString(a.stdout, "The executor checks the answer, the daemon cannot. The answer is stored as it is, not encrypted.\n")
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// interrupted runs a command line, ends it as Ctrl-C does once ready says so, and returns its exit code.
+func interrupted(t *testing.T, ready func(complaints string) bool, args ...string) int {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out, complaints lockedBuffer
+	ended := make(chan int, 1)
+	getenv := env("WAYMARK_STATE_DIR", t.TempDir())
+	go func() {
+		ended <- Run(ctx, args, getenv, strings.NewReader(""), &out, &complaints)
+	}()
+	require.Eventually(t, func() bool { return ready(complaints.String()) }, time.Minute, time.Millisecond, "%v", args)
+	cancel()
+	return <-ended
+}
+
+func TestEvents_RunIsNotThere_SaysThatItWaits(t *testing.T) {
+	t.Parallel()
+	where, _, _ := provisioned(t)
+	_, stop, err := startDaemon(append([]string{"--http", "off"}, where...), func(string) string { return "" })
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	code := interrupted(t, func(complaints string) bool {
+		return strings.Contains(complaints, "fleet default has no run unknown: waiting for events of it")
+	}, append([]string{"events", "unknown"}, where...)...)
+	require.Zero(t, code)
+}
+
+// A follower ends well with Ctrl-C. An export of what is there has then not done its work.
+func TestOtel_InterruptedBeforeTheCollectorAnswers_TellsFollowerFromExport(t *testing.T) {
+	t.Parallel()
+	where, _, fleet := provisioned(t)
+	r, err := fleet.Start(t.Context(), publisher.RunSpec{ID: "run-1"})
+	require.NoError(t, err)
+	_, err = r.StartTurn(t.Context(), publisher.TurnSpec{Time: time.Now()})
+	require.NoError(t, err)
+	require.NoError(t, r.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
+	failed := func(complaints string) bool { return strings.Contains(complaints, "127.0.0.1:1") }
+	args := append([]string{"otel", "--all", "--endpoint", "http://127.0.0.1:1"}, where...)
+	require.Zero(t, interrupted(t, failed, args...))
+	require.Equal(t, int(exitInterrupted), interrupted(t, failed, append(args, "--no-follow")...))
+}

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// series are the names and labels of all that a registry shows.
+func series(t *testing.T, registry *prometheus.Registry) []string {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	var all []string
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "waymark_") {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			labels := make([]string, 0, 4)
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			all = append(all, f.GetName()+"{"+strings.Join(labels, ",")+"}")
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Whatever executors, runs, agents, tools and clients are called, no label is made of it.
+func TestNoLabelGrowsWithWhatOthersChoose(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: thousands of names")
+	}
+	d, registry := aDaemon(t, "--shards", "1")
+	ctx, cancel := context.WithCancel(t.Context())
+	group, work := errgroup.WithContext(ctx)
+	d.run(work, group, zerolog.Nop())
+	defer func() {
+		cancel()
+		require.NoError(t, group.Wait())
+	}()
+	select {
+	case <-d.service.Ready():
+	case <-time.After(time.Minute):
+		require.Fail(t, "the service is not ready")
+	}
+	require.Eventually(t, func() bool { return d.shards.folders[0].Stats().Leading.Load() == 1 }, time.Minute, time.Millisecond)
+	before := series(t, registry)
+
+	nc := d.conns[0]
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	names := schema.NamesOf("default", 0)
+	const runs = 1000
+	for i := range runs {
+		hostile := fmt.Sprintf("r%d\"}{le=\"\\", i)
+		if i%10 != 0 {
+			hostile = fmt.Sprintf("%s-%d", strings.Repeat("x", 50), i) // a lawful one
+		}
+		body := fmt.Sprintf(`{"agent":"agent-%d","executor":"executor-%d","model":"model-%d","labels":{"key-%d":"value"}}`, i, i, i, i)
+		msg := nats.NewMsg(names.EventSubject(hostile))
+		msg.Header = nats.Header{
+			"ce-specversion": {"1.0"}, "ce-id": {fmt.Sprintf("event-%d", i)}, "ce-type": {schema.TypeOf(schema.RunStarted)},
+			"ce-source": {fmt.Sprintf("/waymark/default/executor-%d", i)}, "ce-subject": {hostile}, "ce-datacontenttype": {"application/json"},
+		}
+		if i%5 == 0 {
+			msg.Header.Set("ce-type", fmt.Sprintf("io.waymark.unknown%d.happened.v1", i))
+		}
+		msg.Data = []byte(body)
+		_, err := js.PublishMsgAsync(msg)
+		require.NoError(t, err)
+		require.NoError(t, nc.Publish(schema.HeartbeatSubject("default", fmt.Sprintf("executor-%d", i)), []byte(`{"executor":"other"}`)))
+		require.NoError(t, nc.PublishRequest(schema.ServiceSubject(schema.VerbGet, "default", fmt.Sprintf("none-%d", i)), nc.NewInbox(), []byte("{")))
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-time.After(2 * time.Minute):
+		require.Fail(t, "the events were not acknowledged")
+	}
+	stats := d.shards.folders[0].Stats()
+	require.Eventually(t, func() bool { return stats.Events.Load() >= runs && d.service.Stats().Gets.Load() >= runs }, 2*time.Minute, 10*time.Millisecond)
+	require.Positive(t, stats.DeadLetters.Load(), "some of them are no runs")
+	require.Greater(t, stats.Applied.Load(), int64(runs/2))
+	require.Equal(t, before, series(t, registry))
+}

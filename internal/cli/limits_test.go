@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer"
+	answers "github.com/waymarkio/waymark/internal/answer"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/transcript"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// limitRows are the limits and defaults that users meet, from the constants that are in force.
+func limitRows() [][3]string {
+	size := func(n int64) string { return bytesText(n) }
+	count := func(n int) string { return fmt.Sprint(n) }
+	span := func(d time.Duration) string { return d.String() }
+	return [][3]string{
+		{"Names and events", "", ""},
+		{"run id, fleet, agent, executor", count(schema.MaxName) + " characters", "`[A-Za-z0-9][A-Za-z0-9_-]*`; anything else is refused by name"},
+		{"ids of tool calls, interrupts, phases, marks", count(schema.MaxIdentifier) + " bytes", "refused with the JSON path"},
+		{"one event, headers and data", size(kvstore.MaxEventMessage), "`ErrPayloadTooLarge` names the field; nothing is stored"},
+		{"a field of an event before it moves to the object store", size(publisher.DefaultInlineLimit), "moves by itself"},
+		{"a blob that the SDK loads", size(publisher.DefaultMaxBlob), "`Config.MaxBlob`"},
+		{"nesting of an event's JSON", count(schema.MaxJSONDepth), "dead letter `invalid_data`"},
+		{"an attribute's value", size(schema.MaxAttribute), "dead letter `invalid_attribute`"},
+		{"labels of a run", fmt.Sprintf("%d, keys of %d and values of %d bytes", schema.MaxLabels, schema.MaxLabelKey, schema.MaxLabelValue), "refused with the JSON path"},
+		{"Runs", "", ""},
+		{"calls open at once; calls of one turn", fmt.Sprintf("%d; %d", schema.MaxOpenCalls, schema.MaxTurnCalls), "dead letter `too_many`; `Turn.Answer` records the calls that have no room as failed"},
+		{"things a run waits for at once", count(schema.MaxInterrupts), "the same"},
+		{"marks; completed phases", fmt.Sprintf("%d; %d", schema.MaxMarks, schema.MaxCompletedPhases), "the same"},
+		{"keys of a fleet, retired ones included", count(schema.MaxKeys), "`fleet keys add` is refused"},
+		{"events among which duplicates are told", count(schema.WindowEvents), "an older sequence is `stale`"},
+		{"a checkpoint", size(schema.MaxCheckpoint), "follows from the caps above; an ordinary one is below 4 KiB"},
+		{"a segment as stored; before compression", size(schema.MaxSegment) + "; " + size(schema.MaxSegmentRaw), ""},
+		{"Fleet", "", ""},
+		{"log of a shard (quota)", size(kvstore.DefaultQuotaBytes), "`serve --quota`; half of a smaller disk; full: publishing waits, then `ErrFleetFull`, nothing is dropped"},
+		{"reserve above it, for the daemon's own events", size(kvstore.DefaultReserveBytes), "takeovers and reads work on a full fleet"},
+		{"checkpoints kept per run", fmt.Sprintf("%d (1 to %d)", kvstore.DefaultCheckpointsPerRun, kvstore.MaxCheckpointsPerRun), "`serve --checkpoints`; the last one of a run that has ended, once it is purged"},
+		{"events in the log after they were sealed", span(consumer.DefaultPurgeAfter) + " to 25m", "`serve --purge-after`; at once when the log is three quarters full"},
+		{"dead letters of one run", size(consumer.LetterBurst) + ", then " + size(consumer.LetterRate) + " a second", "counted in `waymark_fold_dead_letters_dropped_total`; the event stays in the log"},
+		{"shards", fmt.Sprintf("%d on the embedded server, 1 on a joined one (to %d)", kvstore.LoneShards, kvstore.MaxShards), "`serve --shards`; fewer on a small disk"},
+		{"Deadlines of the SDK", "", ""},
+		{"one event or batch, retries included", span(publisher.DefaultPublishTimeout), "then `ErrUnresolved` or `ErrUnavailable`"},
+		{"wait in a full fleet: since room was made; in all", span(publisher.DefaultFullPatience) + "; " + span(publisher.DefaultFullTimeout), "`ErrFleetFull`: nothing is stored, the handle goes on"},
+		{"one try", span(publisher.DefaultTryTimeout), "the same event is sent again"},
+		{"a request up to its first reply", span(publisher.DefaultRequestTimeout), "`ErrUnavailable`"},
+		{"waits between tries", span(publisher.DefaultBackoff) + " to " + span(publisher.DefaultMaxBackoff), "doubled, with jitter"},
+		{"window of the pipelined mode", fmt.Sprintf("%d events or %s", publisher.DefaultWindowEvents, size(publisher.DefaultWindowBytes)), "`Run.Pipelined`; one window in flight per run"},
+		{"Service", "", ""},
+		{"runs in one list", fmt.Sprintf("%d (to %d)", schema.DefaultList, schema.MaxList), "go on with `after`"},
+		{"a run that the daemon folds for view state", size(schema.MaxStateView), "`too_large`: ask for view events, the client folds"},
+		{"replies under way unacknowledged", size(schema.FlowWindow), "the daemon waits for the client"},
+		{"claims given a run, by each replica", fmt.Sprintf("%d a second, %d at once", consumer.DefaultClaimRate, consumer.DefaultClaimBurst), "told when to ask again"},
+		{"claims in a row without progress", count(schema.DefaultMaxClaims), "quarantine: `waymark release`, or take it over with reason request"},
+		{"a `response_schema`; nesting of it and of an answer", size(answers.MaxSchema) + "; " + count(answers.MaxDepth), "`invalid_answer`; status cancelled needs no schema"},
+		{"steps of holding an answer against its schema", count(answers.MaxWork), "the same"},
+		{"Server and import", "", ""},
+		{"largest message of the embedded server", size(natsd.DefaultMaxPayload), ""},
+		{"a stop of the embedded server", span(natsd.DefaultStopTimeout), "then it is ended"},
+		{"a line of a transcript", size(transcript.DefaultMaxLine), "refused with file and line; the rest is imported"},
+	}
+}
+
+func TestLimitsPageSaysWhatIsInForce(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	b.WriteString("# Limits, windows and deadlines\n\nMade from the constants in the code; a test fails when they differ. Every default can be\nchanged where a setting is named, or in the `Config` of the package.\n")
+	for _, row := range limitRows() {
+		if row[1] == "" {
+			fmt.Fprintf(&b, "\n## %s\n\n| what | limit or default | beyond it |\n|---|---|---|\n", row[0])
+			continue
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", row[0], row[1], row[2])
+	}
+	path := filepath.Join("..", "..", "docs", "limits.md")
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o600))
+	}
+	have, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, b.String(), string(have), "run: go test ./internal/cli -run Limits -update")
+}

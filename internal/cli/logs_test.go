@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whoever changes a message that alerts go by mends the page that names it.
+func TestMessagesThatThePageOnObservabilityNamesAreLogged(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "observability.md"))
+	require.NoError(t, err)
+	rows := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (error|warn) \\|").FindAllStringSubmatch(string(page), -1)
+	require.Greater(t, len(rows), 5)
+	var code strings.Builder
+	for _, dir := range []string{"consumer", filepath.Join("internal", "cli")} {
+		files, err := filepath.Glob(filepath.Join("..", "..", dir, "*.go"))
+		require.NoError(t, err)
+		for _, name := range files {
+			text, err := os.ReadFile(name)
+			require.NoError(t, err)
+			code.Write(text)
+		}
+	}
+	level := map[string]string{"error": "Error()", "warn": "Warn()"}
+	for _, row := range rows {
+		said := `Msg("` + row[1] + `")`
+		require.Contains(t, code.String(), said)
+		statement, _, _ := strings.Cut(code.String(), said)
+		statement = statement[strings.LastIndex(statement, "log."):]
+		require.Contains(t, statement, level[row[2]], row[1])
+	}
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+type markCmd struct {
+	Run_ string `arg:"" name:"run" help:"Run id."`
+	Name string `arg:"" help:"Name of the point."`
+	Move bool   `help:"Take the name from the point that has it."`
+	By   string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+}
+
+// Help is the text below the flags.
+func (markCmd) Help() string {
+	return `The run goes on as it was. The point is restored with waymark recover RUN --at mark:NAME, whatever is written behind it.
+
+Example:
+  waymark mark fix-login before-deploy`
+}
+
+// marked is what mark prints as JSON.
+type marked struct {
+	Run   string `json:"run"`
+	Point string `json:"point"`
+	schema.ControlReply
+}
+
+// Run pins the point where a run stands.
+func (c markCmd) Run(ctx context.Context, a *app) error {
+	by, err := decider(c.By)
+	if err != nil {
+		return err
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	point := schema.Point{Kind: schema.PointMark, Name: c.Name}.String()
+	answer := marked{Run: c.Run_, Point: point}
+	if err := cl.ask(ctx, schema.VerbMark, c.Run_, schema.MarkRequest{Name: c.Name, By: by, Move: c.Move, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		return document(a.stdout, answer)
+	}
+	return printFields(a.stdout, pastLabel("marked", answer.Already), "run "+c.Run_+" as "+c.Name, byLabel(answer.By), answer.By, "position", count(answer.Stream),
+		"restore it with", a.prompt.command("recover "+c.Run_+" --at "+schema.ShellWord(point)))
+}

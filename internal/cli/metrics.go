@@ -1,0 +1,214 @@
+package cli
+
+import (
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/waymarkio/waymark/consumer"
+)
+
+// newRegistry returns a registry with what describes the process and the build.
+func newRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "waymark_build_info",
+		Help:        "1, with the version of this binary.",
+		ConstLabels: prometheus.Labels{"version": versions().Waymark, "nats_server": versions().NATSServer, "go": versions().Go},
+	})
+	info.Set(1)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info)
+	return registry
+}
+
+// counterOf makes a metric of a counter that somebody else keeps.
+func counterOf(name, help string, labels prometheus.Labels, n *atomic.Int64) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
+		func() float64 { return float64(n.Load()) })
+}
+
+func gaugeOf(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value)
+}
+
+// registerFolder adds a folder's counters, labelled with fleet and shard.
+func registerFolder(registry prometheus.Registerer, fleet string, shard int, s *consumer.FolderStats) {
+	labels := prometheus.Labels{"fleet": fleet, "shard": strconv.Itoa(shard)}
+	for _, c := range []struct {
+		name, help string
+		n          *atomic.Int64
+	}{
+		{"events", "Events folded, accepted or not.", &s.Events},
+		{"events_replayed", "Events seen once more after a restart or a lost race.", &s.Replayed},
+		{"events_applied", "Events accepted into the state of their run.", &s.Applied},
+		{"events_duplicate", "Events that were there already.", &s.Duplicates},
+		{"dead_letters", "Events rejected and kept with the reason.", &s.DeadLetters},
+		{"dead_letters_dropped", "Events rejected and not kept as dead letters: their run has too many.", &s.DeadLettersDropped},
+		{"boundaries", "Boundaries accepted.", &s.Boundaries},
+		{"boundaries_checkpointed", "Boundaries that a checkpoint was put behind.", &s.Covered},
+		{"checkpoints", "Checkpoints put.", &s.Checkpoints},
+		{"segments", "Segments sealed.", &s.Segments},
+		{"segment_bytes", "Bytes of sealed segments, as stored.", &s.SegmentBytes},
+		{"runs_parked", "Times that a run was parked.", &s.Parked},
+		{"seals_refused", "Sealings that a full or failing bucket put off.", &s.SealsRefused},
+		{"purges", "Times that sealed events of a run were purged from the log.", &s.Purges},
+		{"purged_events", "Sealed events purged from the log.", &s.PurgedEvents},
+		{"purged_bytes", "Bytes of purged events, headers and data.", &s.PurgedBytes},
+		{"proofs_failed", "Times that events were not purged because they were not proven to be sealed.", &s.ProofsFailed},
+		{"purges_put_off", "Purges that could not be done and were tried again.", &s.PurgesPutOff},
+		{"relieved", "Times that the log was nearly full and was purged without waiting.", &s.Relieved},
+		{"live_puts", "Entries put into the live index.", &s.LivePuts},
+		{"live_mended", "Entries of the live index that were wrong.", &s.LiveMended},
+		{"live_conflicts", "Entries that were put anew before they were erased.", &s.LiveConflicts},
+		{"orphaned", "Runs orphaned: their executor was gone.", &s.Orphaned},
+		{"expired", "Waits of runs that expired.", &s.Expired},
+		{"races_lost", "Runs left alone, as another event came before they were orphaned or their wait expired.", &s.RacesLost},
+		{"fresh_graces", "Number of times that the silence timers reset.", &s.FreshGraces},
+		{"notices", "Notices sent to executors.", &s.Notices},
+		{"quarantined", "Times that a run was quarantined.", &s.Quarantined},
+		{"handed_over", "Times that the shard was given up to another replica.", &s.HandedOver},
+		{"batches", "Batches committed.", &s.Batches},
+		{"conflicts", "Times that another folder won.", &s.Conflicts},
+		{"regressions", "Times that the log went back.", &s.Regressions},
+		{"rebuilds", "Runs folded anew from the log.", &s.Rebuilds},
+	} {
+		registry.MustRegister(counterOf("waymark_fold_"+c.name+"_total", c.help, labels, c.n))
+	}
+	registry.MustRegister(
+		gaugeOf("waymark_fold_position", "Stream sequence up to which the shard is folded.", labels,
+			func() float64 { return float64(s.Position.Load()) }),
+		gaugeOf("waymark_fold_leading", "1 while this process folds the shard.", labels,
+			func() float64 { return float64(s.Leading.Load()) }),
+	)
+}
+
+// registerRoster adds what is known of the fleet's live runs.
+func registerRoster(registry prometheus.Registerer, fleet string, r *consumer.Roster) {
+	labels := prometheus.Labels{"fleet": fleet}
+	for _, g := range []struct {
+		name, help string
+		of         func(consumer.RosterCounts) int
+	}{
+		{"live", "Runs that have not ended, or have a hand-off on offer.", func(c consumer.RosterCounts) int { return c.Live }},
+		{"claimable", "Runs that an executor can be given.", func(c consumer.RosterCounts) int { return c.Claimable }},
+		{"quarantined", "Runs that nobody is given before somebody asks for them by name.", func(c consumer.RosterCounts) int { return c.Quarantined }},
+		{"in_two_shards", "Runs that were begun in two shards, which must not be: see the log.", func(c consumer.RosterCounts) int { return c.Twice }},
+		{"unreadable", "Entries of the live index that cannot be read and are being mended.", func(c consumer.RosterCounts) int { return c.Unreadable }},
+	} {
+		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
+	}
+	registry.MustRegister(gaugeOf("waymark_roster_synced", "1 while the live index is followed.", labels, func() float64 {
+		if r.Synced() {
+			return 1
+		}
+		return 0
+	}))
+}
+
+// registerSettings adds what is known of the fleet's shards.
+func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.Settings) {
+	labels := prometheus.Labels{"fleet": fleet}
+	registry.MustRegister(
+		gaugeOf("waymark_shards", "Shards of the fleet, those included that no run begins in any more.", labels, func() float64 {
+			current := s.Current()
+			return float64(current.Shards())
+		}),
+		gaugeOf("waymark_shards_opening", "1 while a change of the number of shards is under way.", labels, func() float64 {
+			if s.Current().Opening {
+				return 1
+			}
+			return 0
+		}),
+	)
+}
+
+// registerBalance adds what is known of the daemon's replicas.
+func registerBalance(registry prometheus.Registerer, fleet string, b *consumer.Balance) {
+	registry.MustRegister(gaugeOf("waymark_replicas", "Replicas that share the shards of the fleet, this one included.",
+		prometheus.Labels{"fleet": fleet}, func() float64 { return float64(b.Replicas()) }))
+}
+
+// registerHeartbeats adds what is heard of executors.
+func registerHeartbeats(registry prometheus.Registerer, fleet string, h *consumer.Heartbeats, silence time.Duration) {
+	labels := prometheus.Labels{"fleet": fleet}
+	s := h.Stats()
+	registry.MustRegister(
+		gaugeOf("waymark_executors_alive", "Executors that are alive.", labels, func() float64 { return float64(h.Alive(silence)) }),
+		counterOf("waymark_heartbeats_received_total", "Heartbeats heard.", labels, &s.Received),
+		counterOf("waymark_heartbeats_refused_total", "Heartbeats that were none.", labels, &s.Refused),
+		counterOf("waymark_heartbeats_lost_total", "Heartbeats that came faster than they were read.", labels, &s.Lost),
+	)
+}
+
+// registerService adds a service's counters, labelled with the fleet.
+func registerService(registry prometheus.Registerer, fleet string, svc *consumer.Service) {
+	s := svc.Stats()
+	labels := prometheus.Labels{"fleet": fleet}
+	for verb, n := range svc.Requests() {
+		registry.MustRegister(counterOf("waymark_service_requests_total", "Requests received, by verb.",
+			prometheus.Labels{"fleet": fleet, "verb": verb}, n))
+	}
+	for _, c := range []struct {
+		name, help string
+		n          *atomic.Int64
+	}{
+		{"replies", "Replies sent.", &s.Replies},
+		{"reply_bytes", "Bytes of replies.", &s.ReplyBytes},
+		{"takeovers", "Epochs opened.", &s.Takeovers},
+		{"takeovers_continued", "Repeated requests that continued the epoch they had opened.", &s.Continued},
+		{"claims_given", "Claims answered with a run.", &s.ClaimsGiven},
+		{"claims_repeated", "Claims answered with the run that an earlier try was given.", &s.ClaimsRepeated},
+		{"claims_empty", "Claims that found no run.", &s.ClaimsEmpty},
+		{"claims_limited", "Claims that came when the rate was used up.", &s.ClaimsLimited},
+		{"claims_lost", "Runs that a claim found taken, or could not read.", &s.ClaimsLost},
+		{"refused", "Control events whose compare-and-set found another event.", &s.Refused},
+		{"barriers", "Barriers published.", &s.Barriers},
+		{"stale_answers", "Answers older than a barrier, asked for again.", &s.StaleAnswers},
+		{"folds_from_scratch", "Reads without a checkpoint.", &s.FoldsFromScratch},
+		{"corrupt_checkpoints", "Corrupt checkpoints met.", &s.CorruptCheckpoints},
+		{"corrupt_segments", "Corrupt segments met.", &s.CorruptSegments},
+		{"holes", "Missing events confirmed by the leader.", &s.Holes},
+		{"regressions", "Times that the log was behind what was checkpointed.", &s.Regressions},
+		{"restarted", "Answers that took back segments sent before the run was found to be damaged.", &s.Restarted},
+		{"points", "Answers with a run as it was at a point of its history.", &s.Points},
+		{"clients_gone", "Clients that did not take their replies.", &s.ClientsGone},
+	} {
+		registry.MustRegister(counterOf("waymark_service_"+c.name+"_total", c.help, labels, c.n))
+	}
+	for name, n := range map[string]*atomic.Int64{"working": &s.Working, "queued": &s.Queued, "streaming": &s.Streaming} {
+		registry.MustRegister(gaugeOf("waymark_service_"+name, "Requests "+name+" now.", labels,
+			func() float64 { return float64(n.Load()) }))
+	}
+	for code := range s.Errors() {
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "waymark_service_errors_total", Help: "Error replies, by code.",
+			ConstLabels: prometheus.Labels{"fleet": fleet, "code": string(code)},
+		}, func() float64 { return float64(s.Errors()[code]) }))
+	}
+}
+
+// registerFleet adds what is known of the fleet as a whole, and of its recoveries.
+func registerFleet(registry prometheus.Registerer, fleet string, s *consumer.Service) {
+	registry.MustRegister(newFleetMetrics(fleet, s.State), newRecoveryMetrics(fleet, &s.Stats().Recovery))
+}
+
+// registerConnection adds the state of a NATS connection.
+func registerConnection(registry prometheus.Registerer, role string, nc *nats.Conn) {
+	labels := prometheus.Labels{"role": role}
+	registry.MustRegister(
+		gaugeOf("waymark_nats_connected", "1 while the connection is up.", labels, func() float64 {
+			if nc.IsConnected() {
+				return 1
+			}
+			return 0
+		}),
+		gaugeOf("waymark_nats_reconnects", "Times the connection came back.", labels,
+			func() float64 { return float64(nc.Stats().Reconnects) }),
+		gaugeOf("waymark_nats_in_bytes", "Bytes received.", labels, func() float64 { return float64(nc.Stats().InBytes) }),
+		gaugeOf("waymark_nats_out_bytes", "Bytes sent.", labels, func() float64 { return float64(nc.Stats().OutBytes) }),
+	)
+}

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+)
+
+// aRegistry is that of a daemon of one shard, put together and not started.
+func aRegistry(t *testing.T) *prometheus.Registry {
+	t.Helper()
+	_, registry := aDaemon(t)
+	return registry
+}
+
+// aDaemon is one of one shard, put together and not started.
+func aDaemon(t *testing.T, flags ...string) (*daemon, *prometheus.Registry) {
+	t.Helper()
+	a := &app{
+		cli: new(cli), stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, now: time.Now,
+		getenv: func(string) string { return "" },
+	}
+	parser, err := newParser(a.cli, a.getenv, io.Discard, io.Discard)
+	require.NoError(t, err)
+	_, err = parser.Parse(append([]string{"serve", "--state-dir", t.TempDir(), "--name", "daemon-1"}, flags...))
+	require.NoError(t, err)
+	registry := newRegistry()
+	var open closers
+	t.Cleanup(func() { require.NoError(t, open.close(t.Context())) })
+	d, err := a.cli.Serve.start(t.Context(), a, registry, &open, zerolog.Nop())
+	require.NoError(t, err)
+	return d, registry
+}
+
+// metricsDoc is the table of metrics, made from what a daemon shows.
+func metricsDoc(t *testing.T, registry *prometheus.Registry) string {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	var b strings.Builder
+	b.WriteString(metricsIntro)
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "waymark_") {
+			continue
+		}
+		var labels []string
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if !slices.Contains(labels, l.GetName()) {
+					labels = append(labels, l.GetName())
+				}
+			}
+		}
+		slices.Sort(labels)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), cell(f.GetHelp()))
+	}
+	return b.String()
+}
+
+func TestTheTableOfMetricsIsThatOfTheDaemon(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join("..", "..", "docs", "metrics.md")
+	want := metricsDoc(t, aRegistry(t))
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // documentation is for everybody
+	}
+	have, err := os.ReadFile(file)
+	require.NoError(t, err, "write it with: go test ./internal/cli -run Metrics -update")
+	require.Equal(t, want, strings.ReplaceAll(string(have), "\r\n", "\n"), "write it with: go test ./internal/cli -run Metrics -update")
+}
+
+func TestMetricsOfAFleetAreNamedAsTheyShouldBe(t *testing.T) {
+	t.Parallel()
+	families, err := aRegistry(t).Gather()
+	require.NoError(t, err)
+	own := families[:0]
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "waymark_fleet_") {
+			own = append(own, f)
+		}
+	}
+	require.Greater(t, len(own), 15)
+	problems, err := promlint.NewWithMetricFamilies(own).Lint()
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}
+
+const metricsIntro = `# Metrics
+
+Written by a test from what a daemon shows on ` + "`/metrics`" + `; change the program, then run
+` + "`go test ./internal/cli -run Metrics -update`" + `. What Go itself and the process show (` + "`go_…`, `process_…`" + `) is left out.
+
+| names | of what | in a fleet of several daemons |
+|---|---|---|
+| ` + "`waymark_fleet_…`" + ` with a shard | the shard, as its streams and buckets have it, whoever folds it and if nobody does | every daemon shows the same: take ` + "`max by (fleet, shard)`" + ` |
+| ` + "`waymark_fleet_…recovery…`, `waymark_service_…`" + ` | what this daemon answered | add them up |
+| ` + "`waymark_fold_…`" + ` | what this daemon folded | add them up; ` + "`waymark_fold_leading`" + ` says who folds |
+| ` + "`waymark_runs_…`, `waymark_roster_…`, `waymark_executors_…`" + ` | what this daemon knows of the fleet | every daemon shows the same, or nearly |
+
+The counters of a shard are kept with its watermark: a daemon that stops or crashes does not set them back. They begin
+anew when a shard is folded anew from its log's beginning.
+
+What to look at first:
+
+| question | expression |
+|---|---|
+| what would a look at checkpoints miss (recovery misses nothing) | ` + "`max by (fleet, shard) (waymark_fleet_waiting_events)`, `…_waiting_age_seconds`" + ` |
+| does somebody fold | ` + "`sum by (fleet, shard) (waymark_fold_leading) == 0`" + ` for longer than the lease of five seconds |
+| write amplification now | ` + "`sum without (part) (rate(waymark_fleet_stored_bytes_total[5m])) / rate(waymark_fleet_payload_bytes_total[5m])`" + ` |
+| bytes for each event now | ` + "`sum without (part) (rate(waymark_fleet_stored_bytes_total[5m])) / rate(waymark_fleet_events_total[5m])`" + ` |
+| events for each put of a checkpoint | ` + "`rate(waymark_fleet_events_total[5m]) / rate(waymark_fleet_checkpoint_puts_total[5m])`" + ` |
+| how long recoveries take | ` + "`histogram_quantile(0.99, sum by (le, fleet) (rate(waymark_fleet_recovery_duration_seconds_bucket[5m])))`" + ` |
+| how full the log is | ` + "`waymark_fleet_log_bytes / (waymark_fleet_quota_bytes > 0)`" + ` |
+
+A scrape reads counters in memory. Those of shards cost about ten small requests a shard, at most every two seconds,
+whatever is stored. ` + "`waymark fleet`" + ` shows the same to people.
+
+| metric | kind | labels | meaning |
+|---|---|---|---|
+`

@@ -1,0 +1,285 @@
+package cli
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+)
+
+// natsServer is the official program nats-server: the same library by the same calls.
+func natsServer() {
+	flags := flag.NewFlagSet("nats-server", flag.ExitOnError)
+	opts, err := server.ConfigureOptions(flags, os.Args[1:], server.PrintServerAndExit, flags.Usage, server.PrintTLSHelpAndDie)
+	if err != nil {
+		server.PrintAndDie(err.Error())
+	}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		server.PrintAndDie(err.Error())
+	}
+	s.ConfigureLogger()
+	if err := server.Run(s); err != nil {
+		server.PrintAndDie(err.Error())
+	}
+	s.WaitForShutdown()
+}
+
+// pathLimit bounds all steps of the page together.
+const pathLimit = 8 * time.Minute
+
+// threePorts returns the first of three ports in a row that are free.
+func threePorts(t *testing.T) int {
+	t.Helper()
+	for range 1000 {
+		first := freePorts(t, 1)[0]
+		if first+2 > 1<<16-1 {
+			continue
+		}
+		free := true
+		for port := first; port < first+3; port++ {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			if free = err == nil; !free {
+				break
+			}
+			require.NoError(t, l.Close())
+		}
+		if free {
+			return first
+		}
+	}
+	require.Fail(t, "there are no three free ports in a row")
+	return 0
+}
+
+// readmeBlocks are the README's commands, block by block, without those that it says are not run.
+func readmeBlocks(t *testing.T) (blocks []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	require.NoError(t, err)
+	all := regexp.MustCompile("(?s)(<!-- not run: [^\n]+ -->\n)?```sh\n(.*?)```\n").FindAllStringSubmatch(string(text), -1)
+	require.Len(t, all, strings.Count(string(text), "```sh\n"))
+	for _, b := range all {
+		if b[1] == "" {
+			blocks = append(blocks, b[2])
+		}
+	}
+	return blocks
+}
+
+// columns is the width of the terminal that the README's commands are pasted into.
+const columns = 100
+
+// unwrapped begin the lines that a terminal wraps: events and transcripts, notes, failures with their hints, the daemon's ready line, and steps
+// that are whole to be pasted, doctor's included.
+var unwrapped = regexp.MustCompile(`^(\{|waymark: |hint: |note: |waymark is ready|\d\. |  do: )`)
+
+func requireWidth(t *testing.T, output string) {
+	t.Helper()
+	for line := range strings.Lines(output) {
+		line = strings.TrimRight(line, "\n")
+		if !unwrapped.MatchString(line) {
+			require.LessOrEqual(t, utf8.RuneCountInString(line), columns, "%s", line)
+		}
+	}
+}
+
+// All of the README's blocks in order, twice in a row in the same directory, each time in a fresh shell: only ports are others, and the
+// two programs are not built again.
+func TestReadme_AllBlocks_PastedTwice(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: the README's steps, twice, with three servers and three daemons")
+	}
+	if runtime.GOOS == "windows" {
+		t.Skip("the page is for a POSIX shell")
+	}
+	steps := strings.Join(readmeBlocks(t), "")
+	modules, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
+	require.NoError(t, err)
+	version := regexp.MustCompile(`nats-server/v2@(v\S+)`).FindStringSubmatch(steps)
+	require.NotNil(t, version)
+	require.Contains(t, string(modules), "github.com/nats-io/nats-server/v2 "+version[1]+"\n", "the page installs the version that is tested")
+
+	clone, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	for _, part := range []string{"deploy", "internal"} {
+		require.NoError(t, os.Symlink(filepath.Join(root, part), filepath.Join(clone, part)))
+	}
+	client, route, monitor, http := threePorts(t), threePorts(t), threePorts(t), threePorts(t)
+	swap := func(old, text string) {
+		require.Contains(t, steps, old)
+		steps = strings.ReplaceAll(steps, old, text)
+	}
+	for _, program := range []string{"waymark", "nats-server"} {
+		at, err := exec.LookPath(program)
+		require.NoError(t, err)
+		line := map[string]string{
+			"waymark": "go build -o waymark ./cmd/waymark\n", "nats-server": `GOBIN="$PWD" go install github.com/nats-io/nats-server/v2@` + version[1] + "\n",
+		}[program]
+		swap(line, "ln -sf '"+at+"' "+program+"\n")
+	}
+	// The page leaves it running in one terminal, and stops it before the fleet begins.
+	const first, begins = "./waymark serve   # an embedded", "# Certificates,"
+	swap(first, fmt.Sprintf("./waymark serve --http 127.0.0.1:%d > first.log 2>&1 & echo $! > first.pid; until ./waymark fleet > first.fleet 2>&1; do sleep 0.2; done   # an embedded", http))
+	swap(begins, `kill "$(cat first.pid)"; wait "$(cat first.pid)"`+"\n"+begins)
+	swap("rehearse.sh rehearsal\n", fmt.Sprintf("rehearse.sh rehearsal %d %d %d %d\n", client, route, monitor, http))
+	for i := range 3 {
+		swap("127.0.0.1:"+strconv.Itoa(4222+i), "127.0.0.1:"+strconv.Itoa(client+i))
+	}
+	swap("127.0.0.1:8222", "127.0.0.1:"+strconv.Itoa(monitor))
+	swap("127.0.0.1:9477", "127.0.0.1:"+strconv.Itoa(http))
+	swap("9476", strconv.Itoa(http-1))
+	if runtime.GOOS == "linux" {
+		// What others on the machine could see of them, before the first one is killed.
+		swap("kill -9 ", fmt.Sprintf(`for f in rehearsal/*.pid; do tr '\0' '\n' < "/proc/$(cat "$f")/cmdline"; tr '\0' '\n' < "/proc/$(cat "$f")/environ"; done > seen
+for page in varz 'connz?auth=1&subs=1' 'jsz?config=1&streams=1&consumers=1&accounts=1' accountz 'accountz?acc=FLEET_payments_executor' routez 'subsz?subs=1'; do
+  curl -sf "http://127.0.0.1:%d/$page" >> seen
+done
+curl -sf http://127.0.0.1:%d/metrics >> seen
+kill -9 `, monitor, http))
+	}
+
+	t.Cleanup(func() { // what a failure has left
+		files, err := filepath.Glob(filepath.Join(clone, "rehearsal", "*.pid"))
+		require.NoError(t, err)
+		for _, file := range append(files, filepath.Join(clone, "first.pid")) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				continue
+			}
+			pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+			if err != nil {
+				continue
+			}
+			if p, err := os.FindProcess(pid); err == nil && t.Failed() {
+				_ = p.Kill() // most often it has ended
+			}
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), pathLimit)
+	defer cancel()
+	var shown string
+	// The second time, the run that was taken over is left alone for as long as its executor may live; then it is continued.
+	for round, imports := range []string{`^3 imported$`, `^(1 continued, 2|3) already there$`} {
+		text := pasteInto(ctx, t, clone, steps)
+		for _, want := range []string{
+			"included in  " + filepath.Join(clone, "rehearsal", "fleets.conf"), "streams and buckets  there",
+			"harbour-001", "each shard is folded by one daemon, 1 shard in all", "sync_interval is always", "waymark_fleet_waiting_events",
+			" 0 damaged", "\nok\n",
+		} {
+			requireHas(t, text, want)
+		}
+		runs := regexp.MustCompile(`(?m)^runs +(.*(?:imported|there))$`).FindAllStringSubmatch(text, 2)
+		require.Len(t, runs, 2, "by the daemon of the first run, and by the fleet")
+		for _, r := range runs {
+			require.Regexp(t, imports, r[1], "round %d: %s", round+1, text)
+		}
+		require.Len(t, regexp.MustCompile(`(?m)^taken over by +me$`).FindAllString(text, -1), 2)
+		require.NotContains(t, text, "FAILED")
+		requireWidth(t, strings.ReplaceAll(text, clone, "~/waymark"))
+		shown += text
+	}
+	conf, err := os.ReadFile(filepath.Join(clone, "rehearsal", "fleets.conf"))
+	require.NoError(t, err)
+	require.Len(t, regexp.MustCompile(`(?m)^include `).FindAll(conf, -1), 1)
+
+	t.Run("it ends", func(t *testing.T) {
+		for _, first := range []int{client, route, monitor, http} {
+			for port := first; port < first+3; port++ {
+				require.Eventually(t, func() bool {
+					c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+					if err == nil {
+						_ = c.Close()
+					}
+					return err != nil
+				}, startLimit, pollEvery, "something still listens on %d", port)
+			}
+		}
+	})
+
+	t.Run("no key is in a command line, an environment, a status page, a log or an output", func(t *testing.T) {
+		files, err := filepath.Glob(filepath.Join(clone, "rehearsal", "*.log"))
+		require.NoError(t, err)
+		require.Len(t, files, 7)
+		if runtime.GOOS == "linux" {
+			files = append(files, filepath.Join(clone, "seen"))
+		}
+		for _, file := range files {
+			b, err := os.ReadFile(file)
+			require.NoError(t, err)
+			shown += string(b)
+		}
+		requireHas(t, shown, "WAYMARK_payments")
+		secrets, err := filepath.Glob(filepath.Join(clone, "rehearsal", "fleets", "*.nk"))
+		require.NoError(t, err)
+		require.Len(t, secrets, 4)
+		for _, file := range append(secrets, filepath.Join(clone, "rehearsal", "store-key.conf")) {
+			info, err := os.Stat(file)
+			require.NoError(t, err)
+			require.Zero(t, info.Mode().Perm()&0o077, "%s is readable by others", file)
+			b, err := os.ReadFile(file)
+			require.NoError(t, err)
+			secret := strings.Trim(strings.TrimPrefix(strings.TrimSpace(string(b)), "key: "), `"`)
+			require.Greater(t, len(secret), 40)
+			require.NotContains(t, shown, secret, "%s", file)
+		}
+	})
+}
+
+// pasteInto runs commands in a fresh shell in a directory that is the home directory, too, and returns all that they print.
+func pasteInto(ctx context.Context, t *testing.T, dir, steps string) string {
+	t.Helper()
+	out, err := os.Create(filepath.Join(dir, "output"))
+	require.NoError(t, err)
+	shell := exec.CommandContext(ctx, "sh", "-euc", steps)
+	// Not into a pipe: daemons that the shell leaves behind would keep it open.
+	shell.Dir, shell.Stdout, shell.Stderr = dir, out, out
+	shell.Env = []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=0", "COLUMNS=" + strconv.Itoa(columns)}
+	failed := shell.Run()
+	require.NoError(t, out.Close())
+	text, err := os.ReadFile(filepath.Join(dir, "output"))
+	require.NoError(t, err)
+	require.NoError(t, failed, "%s", text)
+	return string(text)
+}
+
+// The README's first run, pasted twice in a row on the same machine: the second time finds what the first one left.
+func TestReadme_FirstRun_PastedTwice(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Skip("the commands are a Unix shell's")
+	}
+	blocks := readmeBlocks(t)
+	at := slices.IndexFunc(blocks, func(b string) bool { return strings.Contains(b, "./waymark import") })
+	require.NotEqual(t, -1, at)
+	state := t.TempDir()
+	_, stop, err := startDaemon([]string{"--http", "off"}, env("WAYMARK_STATE_DIR", state))
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	for round := range 2 {
+		for line := range strings.Lines(blocks[at]) {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", strings.ReplaceAll(line, "./waymark", "waymark"))
+			cmd.Dir = filepath.Join("..", "..")
+			cmd.Env = append(os.Environ(), "WAYMARK_STATE_DIR="+state, "WAYMARK_FLEET=", "NATS_URL=", "NATS_CONTEXT=", "COLUMNS="+strconv.Itoa(columns))
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "round %d: %s%s", round+1, line, out)
+			requireWidth(t, string(out))
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/spans"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type otelCmd struct {
+	Run_      string   `arg:"" name:"run" optional:"" help:"Run id: export what has ended of it, and stop. Without it all runs are followed."`
+	File      string   `placeholder:"FILE" help:"Export the events of a file, as waymark export --format cloudevents writes it, and stop. No server is asked."`
+	All       bool     `help:"Begin with the oldest event that is kept, when there is no position yet, instead of with what comes now."`
+	NoFollow  bool     `help:"Stop at the end of the log instead of waiting for more."`
+	Endpoint  string   `placeholder:"URL" help:"Address of the collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_ENDPOINT and the other variables of OTLP exporters count too)."`
+	Content   bool     `help:"Add what people and models wrote: tasks, messages, arguments, results, error messages. Without it, spans hold none of that."`
+	Label     []string `placeholder:"KEY" help:"Show this label of runs; may be repeated."`
+	Service   string   `default:"waymark" placeholder:"NAME" environ:"OTEL_SERVICE_NAME" help:"The resource's service.name (OTEL_SERVICE_NAME; default: waymark)."`
+	Position  string   `placeholder:"FILE" environ:"WAYMARK_OTEL_POSITION" help:"Where it is kept how far the log was exported (WAYMARK_OTEL_POSITION; default: otel-FLEET.json in the state directory)."`
+	LogLevel  string   `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
+	LogFormat string   `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
+}
+
+// Help is the text below the flags.
+func (otelCmd) Help() string {
+	return `A run is a trace; its epochs, turns, model calls and tool calls are spans, named as the GenAI conventions say, and sent when they ` +
+		`have ended. Trace and span ids follow from run and events: what is exported twice has the same ids. A position is kept only after ` +
+		`the collector took everything before it, so that it can be stopped at any time. A collector that is away is waited for. The rights of an observer are enough.
+
+Examples:
+  waymark otel --endpoint http://localhost:4318            all runs, from now on
+  waymark otel --all --endpoint http://localhost:4318      all that is kept, then what comes
+  waymark otel fix-login --endpoint http://localhost:4318  one run, with what has ended of it`
+}
+
+// exported is what a single export says.
+type exported struct {
+	Run     string `json:"run,omitzero"`
+	Trace   string `json:"trace_id,omitzero"`
+	Runs    int    `json:"runs"`
+	Spans   int64  `json:"spans"`
+	Open    int    `json:"open"`
+	Dropped int64  `json:"dropped,omitzero"`
+}
+
+// hintCollector is the next step when the collector does not answer.
+const hintCollector = "see that the collector runs and that --endpoint names its OTLP receiver over HTTP (port 4318; 4317 is gRPC's)"
+
+// singlePatience is how long one export of a command that ends waits for the collector.
+const singlePatience = 20 * time.Second
+
+// Run exports until Ctrl-C, or what was named.
+func (c otelCmd) Run(ctx context.Context, a *app) error {
+	switch {
+	case c.Run_ != "" && c.File != "":
+		return fail(exitUsage, "name one of them", "a run and --file are two sources")
+	case (c.Run_ != "" || c.File != "") && (c.All || c.NoFollow || c.Position != ""):
+		return fail(exitUsage, "leave them out", "--all, --no-follow and --position are of all runs")
+	}
+	log, err := newLogger(a.stderr, c.LogLevel, c.LogFormat)
+	if err != nil {
+		return err
+	}
+	client, err := spans.NewHTTPClient(c.Endpoint, a.getenv)
+	if err != nil {
+		return fail(exitUsage, "see: waymark otel --help", "%v", err)
+	}
+	defer client.Close()
+	if c.File != "" {
+		return c.file(ctx, a, c.exporter(a, client, log))
+	}
+	cl, err := a.connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		if c.Run_ != "" {
+			return c.single(ctx, a, fleet, c.exporter(a, client, log))
+		}
+		err := c.follow(ctx, a, cl, fleet, c.exporter(a, client, log), log)
+		switch {
+		case ctx.Err() == nil:
+			return err
+		case c.NoFollow:
+			return errors.Join(err, context.Cause(ctx)) // it was to send all that there is
+		case err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.Cause(ctx)):
+			log.Warn().Err(err).Msg("ended while spans were on their way: the next export sends them")
+		}
+		return nil
+	})
+}
+
+func (c otelCmd) exporter(a *app, client spans.Client, log zerolog.Logger) *spans.Exporter {
+	config := spans.ExporterConfig{
+		Service: c.Service, Version: versions().Waymark, Fleet: a.cli.Fleet,
+		Hint: hintCollector,
+	}
+	if c.Run_ != "" || c.File != "" || c.NoFollow {
+		config.Patience = singlePatience
+	}
+	return spans.NewExporter(client, config, log)
+}
+
+func (c otelCmd) options() spans.Options { return spans.Options{Content: c.Content, Labels: c.Label} }
+
+// collectorError gives an export that failed its next step.
+func collectorError(err error) error {
+	if !errors.Is(err, spans.ErrCollector) {
+		return err
+	}
+	return &failure{
+		code: exitUnavailable, what: err.Error(), own: true, err: err,
+		hint: hintCollector + "; what was sent before keeps its ids",
+	}
+}
+
+// single exports one run.
+func (c otelCmd) single(ctx context.Context, a *app, fleet *publisher.Fleet, exporter *spans.Exporter) error {
+	one := spans.NewSingle(a.cli.Fleet, c.options(), fleet.Keys, exporter.Export)
+	err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error { return one.Take(ctx, c.Run_, &rec) })
+	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
+		return collectorError(err)
+	}
+	return errors.Join(c.finish(ctx, a, one, exporter), err)
+}
+
+// finish sends the rest and says what was done.
+func (c otelCmd) finish(ctx context.Context, a *app, one *spans.Single, exporter *spans.Exporter) error {
+	if err := one.Finish(ctx); err != nil {
+		return collectorError(err)
+	}
+	said := exported{Run: c.Run_, Runs: one.Runs(), Spans: exporter.Sent.Load(), Open: one.Open(), Dropped: exporter.Dropped.Load()}
+	if c.Run_ != "" {
+		said.Trace = fmt.Sprintf("%x", spans.TraceID(a.cli.Fleet, c.Run_))
+	}
+	if a.cli.JSON {
+		return line(a.stdout, said)
+	}
+	what := "exported " + plural(said.Spans, "span")
+	if said.Trace != "" {
+		what += " as trace " + said.Trace
+	} else {
+		what += " of " + plural(said.Runs, "run")
+	}
+	if said.Open > 0 {
+		what += fmt.Sprintf("; %d have not ended and were not sent", said.Open)
+	}
+	_, err := fmt.Fprintln(a.stdout, what)
+	return err
+}
+
+// follow exports all runs of the fleet.
+func (c otelCmd) follow(ctx context.Context, a *app, cl *client, fleet *publisher.Fleet, exporter *spans.Exporter, log zerolog.Logger) error {
+	js, settings, err := cl.settings(ctx)
+	if err != nil {
+		return err
+	}
+	path := c.Position
+	if path == "" {
+		dir, err := a.stateDir()
+		if err != nil {
+			return fmt.Errorf("%w; or name a file with --position", err)
+		}
+		path = filepath.Join(dir, "otel-"+a.cli.Fleet+".json")
+	}
+	positions, err := spans.OpenPositions(path, a.cli.Fleet)
+	if err != nil {
+		return positionError(err)
+	}
+	defer func() {
+		if err := positions.Close(); err != nil {
+			log.Warn().Err(err).Msg("the position's lock was not given back")
+		}
+	}()
+	if _, ok := positions.Get(0); !ok && c.NoFollow && !c.All {
+		return fail(exitUsage, "add --all for what is kept, or leave out --no-follow to export what comes from now on",
+			"--no-follow would export nothing: there is no position yet, and without one the export begins at the end of the log")
+	}
+	var removed atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	feed := func(shard int, all bool) {
+		group.Go(func() error {
+			return spans.NewFeed(spans.FeedConfig{
+				Names: schema.NamesOf(a.cli.Fleet, shard), JetStream: js, History: historyOf(fleet), Keys: fleet.Keys, Export: exporter.Export,
+				Positions: positions, All: all, NoFollow: c.NoFollow, Options: c.options(),
+				Removed: func(string) { removed.Add(1) },
+			}, log).Run(ctx)
+		})
+	}
+	for shard := range settings.Shards() {
+		feed(shard, c.All)
+	}
+	if !c.NoFollow {
+		log.Info().Str("fleet", a.cli.Fleet).Str("position", path).Msg("exporting spans")
+		group.Go(func() error { return c.grow(ctx, js, a.cli.Fleet, settings.Shards(), feed) })
+	}
+	err = group.Wait()
+	log.Info().Int64("spans", exporter.Sent.Load()).Int64("dropped", exporter.Dropped.Load()).Int64("failures", exporter.Failures.Load()).
+		Int64("removed_runs", removed.Load()).Msg("stopped exporting spans")
+	if c.NoFollow && err == nil && !a.cli.Quiet {
+		what := "exported " + plural(exporter.Sent.Load(), "span")
+		if n := removed.Load(); n > 0 {
+			what += "; " + plural(n, "removed run") + " left out"
+		}
+		_, err = fmt.Fprintln(a.stdout, what)
+	}
+	return positionError(collectorError(err))
+}
+
+// grow follows shards that are added, from their beginning: it is all news.
+func (c otelCmd) grow(ctx context.Context, js jetstream.JetStream, fleet string, shards int, feed func(int, bool)) error {
+	return eventsCmd{}.followSettings(ctx, js, fleet, func(settings kvstore.FleetSettings) {
+		for ; shards < settings.Shards(); shards++ {
+			feed(shards, true)
+		}
+	})
+}
+
+func positionError(err error) error {
+	if !errors.Is(err, spans.ErrPosition) {
+		return err
+	}
+	return &failure{
+		code: exitConflict, what: err.Error(), own: true, err: err,
+		hint: "stop the other process, or name another file with --position; to begin anew, move the file away and start with --all (what was exported keeps its ids) or without",
+	}
+}
+
+// historyOf reads a run by way of the daemon.
+func historyOf(fleet *publisher.Fleet) func(context.Context, string, func(schema.Record) error) error {
+	return func(ctx context.Context, run string, yield func(schema.Record) error) error {
+		err := fleet.Events(ctx, run, yield)
+		switch {
+		case errors.Is(err, publisher.ErrRunNotFound), errors.Is(err, publisher.ErrRunErased):
+			return fmt.Errorf("%w: %w", spans.ErrNoRun, err)
+		case errors.Is(err, publisher.ErrIncomplete):
+			return fmt.Errorf("%w: %w", spans.ErrIncomplete, err)
+		}
+		return err
+	}
+}
+
+// file exports what a file holds.
+func (c otelCmd) file(ctx context.Context, a *app, exporter *spans.Exporter) error {
+	// The file does not say when the server stored its events, so that their signatures cannot be judged.
+	unchecked := func(context.Context) (*schema.Keys, error) { return schema.NoKeys, nil }
+	one := spans.NewSingle(a.cli.Fleet, c.options(), unchecked, exporter.Export)
+	err := spans.ReadFile(c.File, func(run string, rec *schema.Record) error { return one.Take(ctx, run, rec) })
+	if err != nil {
+		if errors.Is(err, spans.ErrCollector) {
+			return collectorError(err)
+		}
+		return fail(exitUsage, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s", strings.TrimSpace(err.Error()))
+	}
+	if one.Runs() == 0 {
+		return fail(exitNotFound, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s has no event", c.File)
+	}
+	return c.finish(ctx, a, one, exporter)
+}

@@ -1,0 +1,393 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"golang.org/x/term"
+)
+
+// pipeWidth is the width that text keeps to where standard output is no terminal, and leastWidth the least that a terminal gets.
+const (
+	pipeWidth  = 100
+	leastWidth = 40
+)
+
+// page is standard output with the width that tables and text on it keep to.
+type page struct {
+	io.Writer
+	width int
+	// whole: a program reads it. Text is wrapped at width all the same, tables have all of their columns, and nothing is cut.
+	whole bool
+}
+
+// newPage finds the width: that of COLUMNS, else that of the terminal. Where there is neither, the page is whole.
+func newPage(w io.Writer, getenv func(string) string) page {
+	if width, err := strconv.Atoi(getenv("COLUMNS")); err == nil && width > 0 {
+		return page{w, max(width, leastWidth), false}
+	}
+	if f, ok := w.(*os.File); ok {
+		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 { //nolint:gosec // a file descriptor
+			return page{w, max(columns, leastWidth), false}
+		}
+	}
+	return page{w, pipeWidth, true}
+}
+
+// widthOf is the width at which text on w is wrapped.
+func widthOf(w io.Writer) int {
+	if p, ok := w.(page); ok {
+		return p.width
+	}
+	return pipeWidth
+}
+
+// pageLike writes to w with the width of another page.
+func pageLike(other, w io.Writer) page { return page{w, widthOf(other), mostOf(other) == math.MaxInt} }
+
+// mostOf is the width beyond which a line on w is shortened.
+func mostOf(w io.Writer) int {
+	if p, ok := w.(page); ok && !p.whole {
+		return p.width
+	}
+	return math.MaxInt
+}
+
+// minColumn is what a column that may shrink keeps.
+const minColumn = 6
+
+// document prints one JSON document.
+func document(w io.Writer, v any) error {
+	b, err := json.Marshal(v, json.Deterministic(true), jsontext.WithIndent("  "))
+	if err != nil {
+		return fmt.Errorf("encoding the answer: %w", err)
+	}
+	_, err = w.Write(append(escaped(b), '\n'))
+	return err
+}
+
+// line prints one JSON document on a line of its own.
+func line(w io.Writer, v any) error {
+	b, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		return fmt.Errorf("encoding the answer: %w", err)
+	}
+	_, err = w.Write(append(escaped(b), '\n'))
+	return err
+}
+
+// column is a column of a table.
+type column struct {
+	title string
+	// right aligns numbers.
+	right bool
+	// drop says that the column may be left out when the table is too wide: 1 goes first. 0 stays.
+	drop int
+	// shrinks says that the column may be cut when the table is still too wide. Ids are pasted: their columns never are.
+	shrinks bool
+	// wraps says that a column that shrinks is wrapped instead of cut.
+	wraps bool
+}
+
+// printTable prints rows below their titles, within the width of w as far as its columns allow. No rows are no table.
+func printTable(w io.Writer, columns []column, rows [][]string) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	widths := make([]int, len(columns))
+	for i, c := range columns {
+		widths[i] = text.StringWidthWithoutEscSequences(c.title)
+	}
+	for _, row := range rows {
+		for i := range row {
+			row[i] = printable(row[i])
+			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(row[i]))
+		}
+	}
+	columns, rows, widths = dropped(columns, rows, widths, mostOf(w))
+	fit(columns, widths, mostOf(w))
+	t := table.NewWriter()
+	t.SetStyle(plain)
+	header := make(table.Row, len(columns))
+	configs := make([]table.ColumnConfig, len(columns))
+	for i, c := range columns {
+		header[i] = c.title
+		configs[i] = table.ColumnConfig{Number: i + 1, Align: text.AlignLeft, AlignHeader: text.AlignLeft}
+		if c.right {
+			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
+		}
+		if c.wraps {
+			configs[i].WidthMax, configs[i].WidthMaxEnforcer = widths[i], text.WrapSoft
+		}
+	}
+	t.AppendHeader(header)
+	t.SetColumnConfigs(configs)
+	for _, row := range rows {
+		cells := make(table.Row, len(row))
+		for i := range row {
+			cells[i] = row[i]
+			if !columns[i].wraps {
+				cells[i] = text.Snip(row[i], widths[i], "…")
+			}
+		}
+		t.AppendRow(cells)
+	}
+	var b strings.Builder
+	for l := range strings.Lines(t.Render()) {
+		b.WriteString(strings.TrimRight(l, " \n"))
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// plain is a table without lines, two spaces between columns.
+var plain = table.Style{
+	Box:     table.BoxStyle{PaddingRight: "  "},
+	Format:  table.FormatOptions{Header: text.FormatUpper},
+	Options: table.OptionsNoBordersAndSeparators,
+}
+
+// tableWidth is the width of a table with two spaces between columns.
+func tableWidth(widths []int) int {
+	total := -2
+	for _, w := range widths {
+		total += w + 2
+	}
+	return total
+}
+
+// dropped leaves out columns that may be, one after the other, until the table fits.
+func dropped(columns []column, rows [][]string, widths []int, most int) ([]column, [][]string, []int) {
+	for tableWidth(widths) > most {
+		first := -1
+		for i, c := range columns {
+			if c.drop > 0 && (first < 0 || c.drop < columns[first].drop) {
+				first = i
+			}
+		}
+		if first < 0 {
+			break
+		}
+		columns, widths = slices.Delete(slices.Clone(columns), first, first+1), slices.Delete(widths, first, first+1)
+		for i, row := range rows {
+			rows[i] = slices.Delete(row, first, first+1)
+		}
+	}
+	return columns, rows, widths
+}
+
+// fit takes width from the columns that may shrink, the widest first, until the table fits.
+func fit(columns []column, widths []int, most int) {
+	for total := tableWidth(widths); total > most; total-- {
+		widest := -1
+		for i, c := range columns {
+			if c.shrinks && widths[i] > minColumn && (widest < 0 || widths[i] >= widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		widths[widest]--
+	}
+}
+
+// commandInLine finds a line that is a command, or ends with one.
+var commandInLine = regexp.MustCompile(`(^|: +)waymark `)
+
+// hanging is a line that begins with head, which is printable; what passes the width of w is wrapped below the beginning of the text. Words
+// are never broken, because ids are pasted, and a command stays on its line. A page that a program reads has one line.
+func hanging(w io.Writer, head, s string) string {
+	s = printable(s)
+	indent := text.StringWidthWithoutEscSequences(head)
+	most := mostOf(w)
+	if indent+text.StringWidthWithoutEscSequences(s) <= most || commandInLine.MatchString(s) {
+		return head + s
+	}
+	var b strings.Builder
+	b.WriteString(head)
+	at := indent
+	for i, word := range strings.Split(s, " ") {
+		width := text.StringWidthWithoutEscSequences(word)
+		switch {
+		case i == 0:
+		case at+1+width > most:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			at = indent
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += width
+	}
+	return b.String()
+}
+
+// printFields prints pairs of name and value; empty values are left out. Values are pasted, and none is cut.
+func printFields(w io.Writer, pairs ...string) error {
+	width := 0
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			width = max(width, len(pairs[i]))
+		}
+	}
+	var b strings.Builder
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			b.WriteString(hanging(w, fmt.Sprintf("%-*s  ", width, pairs[i]), pairs[i+1]) + "\n")
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// printable makes text from outside safe for a terminal and fit for one line: control characters, escapes
+// and direction overrides become visible escapes.
+func printable(s string) string {
+	clean := true
+	for _, r := range s {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			clean = false
+			break
+		}
+	}
+	if clean {
+		return s
+	}
+	var b strings.Builder
+	for i, r := range s {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			b.WriteByte(' ')
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case !unicode.IsPrint(r):
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// count prints a number, nothing for zero.
+func count[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d", n)
+}
+
+// pastLabel is the label of what a command has done, or an earlier one did.
+func pastLabel(past string, already bool) string {
+	if already {
+		return past + " already"
+	}
+	return past
+}
+
+// plural is a count with its noun, which takes an s unless its other form is given.
+func plural[T ~int | ~int32 | ~int64 | ~uint64](n T, noun string, more ...string) string {
+	return fmt.Sprintf("%d %s", n, inNumber(n, noun, append(more, noun+"s")[0]))
+}
+
+// inNumber is the form of a word for a count.
+func inNumber[T ~int | ~int32 | ~int64 | ~uint64](n T, one, more string) string {
+	if n == 1 {
+		return one
+	}
+	return more
+}
+
+// bytesText prints a size for people.
+func bytesText(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	f, units := float64(n), "KMGTPE"
+	i := -1
+	for f >= unit && i < len(units)-1 {
+		f /= unit
+		i++
+	}
+	return strconv.FormatFloat(f, 'f', 1, 64) + " " + units[i:i+1] + "iB"
+}
+
+// ago prints how long before now an RFC 3339 time was; text that is none stays as it is.
+func ago(at string, now time.Time) string {
+	if at == "" {
+		return ""
+	}
+	t, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil {
+		return at
+	}
+	d := now.Sub(t)
+	switch {
+	case d < 0:
+		return t.Local().Format(time.DateTime)
+	case d < time.Minute:
+		return fmt.Sprintf("%ds ago", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh ago", int(d.Hours()))
+	}
+	return t.Local().Format(time.DateOnly)
+}
+
+// localTime prints an RFC 3339 time as that of this place; text that is none stays as it is.
+func localTime(at string) string {
+	t, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil {
+		return at
+	}
+	return t.Local().Format(time.DateTime)
+}
+
+// wrapped is text from outside as a block: indented by two, within a width, its own line breaks kept.
+func wrapped(s string, width int) string { return block(s, width, text.WrapSoft) }
+
+// indented is a JSON value from outside as a block; nothing for none. What is too long is broken anywhere, and nothing of it
+// is left out.
+func indented(v jsontext.Value, width int) string {
+	if len(v) == 0 {
+		return ""
+	}
+	v = v.Clone()
+	if err := v.Indent(jsontext.WithIndent("  ")); err != nil {
+		return wrapped(string(v), width)
+	}
+	return block(string(v), width, text.WrapHard)
+}
+
+// block indents text by two and breaks its lines; what a line begins with is kept before its parts.
+func block(s string, width int, wrap func(string, int) string) string {
+	var b strings.Builder
+	for l := range strings.Lines(s) {
+		l = printable(strings.TrimRight(l, "\r\n"))
+		rest := strings.TrimLeft(l, " ")
+		indent := "  " + l[:min(len(l)-len(rest), width/2)]
+		for part := range strings.Lines(wrap(rest, width-len(indent))) {
+			b.WriteString(strings.TrimRight(indent+strings.TrimRight(part, "\n"), " ") + "\n")
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,262 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type planCmd struct {
+	Run_   string `arg:"" name:"run" help:"Run id."`
+	Reused bool   `help:"List the calls whose recorded outcome is reused, too."`
+}
+
+// Help is the text below the flags.
+func (planCmd) Help() string {
+	return `Nothing is written: the plan is made from the record alone. It says from which point the next executor goes on, what becomes of each call ` +
+		`whose outcome is not recorded, which turn and phases are done again, and what need not be done again. A held call is shown with the ` +
+		`command that settles it. An executor's own approval policy, asked when a call is about to run, is not foreseen.
+
+Examples:
+  waymark plan fix-login
+  waymark plan fix-login --json`
+}
+
+// Run shows what the next executor of a run would do.
+func (c planCmd) Run(ctx context.Context, a *app) error {
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		state, missing, err := stateOf(ctx, fleet, c.Run_)
+		if err != nil {
+			return err
+		}
+		plan := schema.PlanOf(state)
+		if a.cli.JSON {
+			return errors.Join(document(a.stdout, plan), missing)
+		}
+		return errors.Join(c.print(a, state, &plan), missing)
+	})
+}
+
+// nextTexts say what the next executor does.
+var nextTexts = map[string]string{
+	schema.PlanContinue: "an executor takes the run over and goes on with it",
+	schema.PlanWait:     "nothing, before somebody answers; no executor is needed until then",
+	schema.PlanCancel:   "an executor takes the run over and winds it up: its end was asked for",
+	schema.PlanEnded:    "nothing: the run has ended. What follows is for a takeover with reason reopen",
+}
+
+// turnTexts say what becomes of the turn.
+var turnTexts = map[string]string{
+	schema.TurnContinue: "goes on behind what the model answered",
+	schema.TurnRepeat:   "is begun again: the model's answer is not recorded",
+	schema.TurnNext:     "begins: no turn is open",
+}
+
+func (c planCmd) print(a *app, s *schema.State, p *schema.Plan) error {
+	h := &s.Head
+	next := nextTexts[p.Next]
+	if p.Quarantined {
+		next = "nothing: its claims made no progress, and nobody is given it (waymark release)"
+	}
+	turn := fmt.Sprintf("%d %s", p.Turn.Turn, turnTexts[p.Turn.Action])
+	if p.Turn.Action == schema.TurnRepeat && p.Turn.Messages > 0 {
+		turn += fmt.Sprintf("; %s of it %s superseded", plural(p.Turn.Messages, "message"), inNumber(p.Turn.Messages, "is", "are"))
+	}
+	incomplete := ""
+	if p.Incomplete {
+		incomplete = "events of the run are missing: a takeover must allow it"
+	}
+	again := ""
+	if p.PhaseRestarted != "" {
+		again = p.PhaseRestarted + ", from its own beginning"
+	}
+	at := p.From
+	if err := printFields(a.stdout,
+		"run", p.Run, "agent", p.Agent, "executor", p.Executor, "status", headStatus(h, p.Quarantined), "next", next, "incomplete", incomplete,
+		"goes on from", fmt.Sprintf("epoch %d, sequence %d, turn %d, %s", at.Epoch, at.Sequence, at.Turn, ago(at.Time, a.now())),
+		"position", positionText(at.Position), "new epoch", count(p.Epoch), "turn", turn,
+		"phases skipped", strings.Join(p.PhasesSkipped, ", "), "phase again", again,
+		"reused", reusedText(p), "not reused", notReusedText(p), "saved", savedText(&p.Saved),
+		"signals", signalsText(h),
+	); err != nil {
+		return err
+	}
+	if err := printPlanCalls(a, p.Calls); err != nil {
+		return err
+	}
+	if c.Reused {
+		if err := printReused(a, p.Reused); err != nil {
+			return err
+		}
+	}
+	if err := printWaits(a, p.Waits); err != nil {
+		return err
+	}
+	if err := printSignals(a, h.Signals); err != nil {
+		return err
+	}
+	if err := printValues(a, s.Values); err != nil {
+		return err
+	}
+	return printCommands(a, h, p)
+}
+
+// reusedText counts the calls that do not run again.
+func reusedText(p *schema.Plan) string {
+	if len(p.Reused) == 0 {
+		return "no call"
+	}
+	failed := 0
+	for i := range p.Reused {
+		if p.Reused[i].Outcome == schema.OutcomeFailed {
+			failed++
+		}
+	}
+	t := plural(len(p.Reused), "call") + ", by recorded outcome"
+	if failed > 0 {
+		t += fmt.Sprintf("; %d of them failed", failed)
+	}
+	return t
+}
+
+// notReusedText counts what becomes of the others.
+func notReusedText(p *schema.Plan) string {
+	var list []string
+	for _, action := range []schema.CallAction{
+		schema.CallMake, schema.CallRerun, schema.CallAdopt, schema.CallVerify, schema.CallHold, schema.CallWait, schema.CallDeny,
+	} {
+		n := 0
+		for i := range p.Calls {
+			if p.Calls[i].Action == action {
+				n++
+			}
+		}
+		if n > 0 {
+			list = append(list, fmt.Sprintf("%d %s", n, action))
+		}
+	}
+	if len(list) == 0 {
+		return "no call"
+	}
+	return strings.Join(list, ", ")
+}
+
+// savedText is what starting over would cost again.
+func savedText(s *schema.Saved) string {
+	if s.Turns == 0 && s.Calls == 0 {
+		return "nothing yet"
+	}
+	span := func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Millisecond).String() }
+	var list []string
+	if s.Turns > 0 {
+		list = append(list, plural(s.Turns, "model answer"))
+	}
+	if s.Calls > 0 {
+		list = append(list, plural(s.Calls, "call"))
+	}
+	if s.Tokens > 0 {
+		list = append(list, fmt.Sprintf("%s (%d in, %d out)", plural(s.Tokens, "token"), s.Usage.InputTokens, s.Usage.OutputTokens))
+	}
+	if s.DurationMS > 0 {
+		list = append(list, fmt.Sprintf("%s (model %s, tools %s)", span(s.DurationMS), span(s.ModelMS), span(s.ToolMS)))
+	}
+	return strings.Join(list, ", ")
+}
+
+// printPlanCalls lists the calls that are not simply reused, and below it why, each reason once.
+func printPlanCalls(a *app, calls []schema.PlanCall) error {
+	if len(calls) == 0 {
+		return nil
+	}
+	rows := make([][]string, len(calls))
+	var why []string
+	told := map[string]bool{}
+	for i, c := range calls {
+		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Replay), string(c.Action)}
+		if reason := string(c.Action) + " " + c.Why; !told[reason] {
+			told[reason] = true
+			why = append(why, string(c.Action), c.Why)
+		}
+	}
+	if err := printBelow(a, []column{
+		{title: "turn", right: true},
+		{title: "call"},
+		{title: "occ.", right: true},
+		{title: "tool", shrinks: true},
+		{title: "replay", drop: 1},
+		{title: "plan"},
+	}, rows); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	return printFields(a.stdout, why...)
+}
+
+func printReused(a *app, calls []schema.PlanCall) error {
+	rows := make([][]string, len(calls))
+	for i, c := range calls {
+		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome)}
+	}
+	return printBelow(a, []column{
+		{title: "turn", right: true},
+		{title: "reused call"},
+		{title: "occ.", right: true},
+		{title: "tool", shrinks: true},
+		{title: "outcome"},
+	}, rows)
+}
+
+// printCommands prints what a person must do before the run goes on, one command a line, whole. The commands are what was
+// asked for: they go to standard output.
+func printCommands(a *app, h *schema.Head, p *schema.Plan) error {
+	var lines []string
+	for i := range p.Calls {
+		c := &p.Calls[i]
+		switch c.Action {
+		case schema.CallHold:
+			lines = append(lines, settleSteps(a.prompt, h, c.CallKey)...)
+		case schema.CallVerify:
+			lines = append(lines, verifySteps(a.prompt, h, c)...)
+		default:
+		}
+	}
+	for i := range p.Waits {
+		if w := &p.Waits[i]; w.Reason != schema.WaitToolInDoubt {
+			lines = append(lines, answerSteps(a.prompt, h, w)...)
+		}
+	}
+	for i, l := range lines {
+		if l = hanging(a.stdout, "", l); i == 0 {
+			l = "\n" + l
+		}
+		if _, err := fmt.Fprintln(a.stdout, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifySteps say whom the next executor asks about a call. One that waits for a person because the tool could not tell is
+// asked about again when the waiting is called off.
+func verifySteps(p prompt, h *schema.Head, c *schema.PlanCall) []string {
+	for i := range h.Interrupts {
+		w := &h.Interrupts[i]
+		if w.Reason == schema.WaitToolInDoubt && w.CallKey() == c.CallKey {
+			again := p.command("input " + h.Run + " " + schema.ShellWord(w.InterruptID) + " --status " + schema.InputCancelled)
+			return append(settleSteps(p, h, c.CallKey), "  ask "+c.VerifySubject+" again:  "+again)
+		}
+	}
+	return []string{"asks " + c.VerifySubject + " about call " + c.ToolCallID + " of turn " + count(c.Turn)}
+}

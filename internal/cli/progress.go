@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"io"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+// progress is a bar on standard error; without a terminal it is nothing. It may be used from several goroutines.
+type progress struct {
+	mu    sync.Mutex
+	bar   *progressbar.ProgressBar
+	limit int64
+	at    float64
+}
+
+// newProgress shows a bar of so many units, bytes or things, if anybody looks.
+func (a *app) newProgress(what string, limit int64, bytes bool) *progress {
+	if a.cli.Quiet || !isTerminal(a.stderr) {
+		return new(progress)
+	}
+	return newBar(a.stderr, what, limit, bytes)
+}
+
+func newBar(w io.Writer, what string, limit int64, bytes bool) *progress {
+	return &progress{limit: limit, bar: progressbar.NewOptions64(limit,
+		progressbar.OptionSetWriter(w),
+		progressbar.OptionSetDescription(what),
+		progressbar.OptionShowBytes(bytes),
+		progressbar.OptionShowCount(),
+		progressbar.OptionSetWidth(30),
+		progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetRenderBlankState(true),
+	)}
+}
+
+// add moves the bar. Estimates may add up to more than the whole: the bar then stays at its end.
+func (p *progress) add(n float64) {
+	if p.bar == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.at = min(p.at+n, float64(p.limit)-1) // it is done only when it is closed
+	_ = p.bar.Set64(int64(max(p.at, 0)))   // a bar that cannot be drawn is no failure of the work
+}
+
+// close takes the bar away.
+func (p *progress) close() {
+	if p.bar == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.bar.Finish() // as above
+}

@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// decodeRecord reads a record as an event.
+func decodeRecord(r *schema.Record) (*schema.Event, error) { return schema.Decode(r.Header, r.Body) }
+
+// printStructured prints an event as a structured CloudEvent on one line. Its data stays as it is, because the event's id has its hash.
+func printStructured(a *app, e *schema.Event) error {
+	b, err := e.EncodeStructured()
+	if err != nil {
+		return fmt.Errorf("event %s: %w", e.ID, err)
+	}
+	v := jsontext.Value(b)
+	if isTerminal(a.stdout) { // a program reads the bytes as they are
+		v = escaped(v)
+	}
+	_, err = a.stdout.Write(append(v, '\n'))
+	return err
+}
+
+// tokensText shows what a run used.
+func tokensText(u schema.Usage) string {
+	if u.IsZero() {
+		return ""
+	}
+	t := fmt.Sprintf("%d in, %d out", u.InputTokens, u.OutputTokens)
+	if u.CacheReadInputTokens > 0 {
+		t += fmt.Sprintf(", %d from cache", u.CacheReadInputTokens)
+	}
+	return t
+}

@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+type recoverCmd struct {
+	Run_      string `arg:"" name:"run" help:"Run id."`
+	Executor  string `placeholder:"NAME" help:"Executor that takes the run over. Whoever drives it now is fenced."`
+	At        string `placeholder:"POINT" xor:"point" help:"Show the run as it was at a point, and take nothing over: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
+	Step      *int   `name:"resume-step" placeholder:"K" xor:"point" help:"Show the run as it was before its K-th tool call: the same as --at step:K."`
+	Agent     string `placeholder:"NAME" help:"Fail unless the run is of this agent."`
+	Reason    string `default:"request" enum:"claim,request,restart,input,reopen" placeholder:"WHY" help:"claim, request, restart, input, or reopen for a run that has ended (default: request)."`
+	RequestID string `placeholder:"ID" help:"Id of this takeover: asked again with the same id, it goes on with the epoch it opened (default: a new one)."`
+	View      string `default:"head" enum:"head,state,events" placeholder:"VIEW" help:"What to show after it: head, state or events (default: head)."`
+}
+
+// Help is the text below the flags.
+func (recoverCmd) Help() string {
+	return `With --at or --resume-step nothing is written: the run is shown exactly as it was there, and goes on as it is. waymark runs ` +
+		`history lists the points.
+
+Look before with waymark plan. To let the fleet's own executors have the run, use waymark release instead. An ` +
+		`executor that then gives no sign of life, neither an event nor a heartbeat, is taken for gone after ten seconds, and the fleet ` +
+		`may claim the run.
+
+Examples:
+  waymark recover fix-login --executor laptop
+  waymark recover fix-login --executor laptop --request-id try-1 --json
+  waymark recover fix-login --at turn:7
+  waymark recover fix-login --at mark:before-deploy --view state --json`
+}
+
+// recovery is what recover prints as JSON: the daemon's answer and the id under which it can be repeated.
+type recovery struct {
+	RequestID string `json:"request_id"`
+	schema.RecoverReply
+}
+
+// Run takes a run over and shows where to go on. The state is read after the takeover, so that nothing of the
+// older executor can follow it.
+func (c recoverCmd) Run(ctx context.Context, a *app) error {
+	at, past, err := c.point()
+	switch {
+	case err != nil:
+		return err
+	case past && c.Executor != "":
+		return fail(exitUsage, "leave out --executor to look at it; to go on from there: waymark fork "+c.Run_+" --at "+schema.ShellWord(at.String())+" --executor "+c.Executor, "nobody can take over what a run was at %s: its log only grows", at)
+	case past:
+	case c.Executor == "":
+		return fail(exitUsage, "name who takes the run over with --executor, or a point to look at with --at", "neither --executor nor --at is given")
+	default:
+		if err := schema.CheckName("--executor", c.Executor); err != nil {
+			return err
+		}
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	if past {
+		return showAt(ctx, a, cl, c.Run_, at, c.View)
+	}
+	if c.RequestID == "" {
+		c.RequestID = rand.Text()
+	}
+	answer := recovery{RequestID: c.RequestID}
+	err = cl.ask(ctx, schema.VerbRecover, c.Run_, schema.RecoverRequest{
+		Executor: c.Executor, Agent: c.Agent, Reason: c.Reason, RequestID: c.RequestID, View: schema.ViewHead,
+	}, &answer.RecoverReply)
+	if err != nil {
+		return err
+	}
+	if err := c.show(ctx, a, cl, &answer); err != nil {
+		return err
+	}
+	if err := printDamage(a, c.Run_, answer.Damage); err != nil {
+		return err
+	}
+	if !answer.Complete {
+		return fail(exitDamaged, "what is there: "+a.prompt.command("runs get "+c.Run_+" --view events"),
+			"run %s was taken over, and events of it are missing: %s", c.Run_, plural(len(answer.Gaps), "gap"))
+	}
+	return nil
+}
+
+// point is the point that was asked for; past says that there is one.
+func (c recoverCmd) point() (at schema.Point, past bool, err error) {
+	text := c.At
+	switch {
+	case c.Step != nil && *c.Step < 1:
+		return at, false, fail(exitUsage, "steps are counted from 1", "--resume-step %d is below 1", *c.Step)
+	case c.Step != nil:
+		text = fmt.Sprintf("step:%d", *c.Step)
+	case text == "":
+		return at, false, nil
+	}
+	at, err = parsePoint("--at", text)
+	return at, true, err
+}
+
+func (c recoverCmd) show(ctx context.Context, a *app, cl *client, answer *recovery) error {
+	switch c.View {
+	case schema.ViewState:
+		return showState(ctx, a, cl, c.Run_)
+	case schema.ViewEvents:
+		return showEvents(ctx, a, cl, c.Run_)
+	}
+	if a.cli.JSON {
+		return document(a.stdout, answer)
+	}
+	if err := printFields(a.stdout,
+		"taken over by", c.Executor, "epoch", count(answer.Epoch), "next sequence", count(answer.NextSequence),
+		"request id", answer.RequestID, "in doubt", plural(len(answer.InDoubt), "call"),
+	); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(a.stdout); err != nil {
+		return err
+	}
+	if err := printHead(a, &answer.Head, false); err != nil {
+		return err
+	}
+	return printSteps(a, &answer.Head, false)
+}
+
+type settleCmd struct {
+	Run_       string   `arg:"" name:"run" help:"Run id."`
+	Turn       int32    `arg:"" help:"Turn of the call."`
+	Call       string   `arg:"" help:"Tool call id."`
+	Occurrence positive `default:"1" placeholder:"N" help:"Which of the turn's calls with this id (default: 1)."`
+	How        string   `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: go on without."`
+	Result     *string  `placeholder:"JSON" help:"Result of the call, for verified and decided."`
+	Error      bool     `help:"The result is an error, by the tool's own word."`
+	By         string   `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+}
+
+// Help is the text below the flags.
+func (settleCmd) Help() string {
+	return `The calls in doubt of a run are listed by waymark runs get, and what becomes of each without you by waymark plan. The open calls ` +
+		`of a run that has ended are settled, too, except as rerun: the run has no executor, and cleanup keeps it until then.
+
+Examples:
+  waymark settle fix-login 3 call-1 --how abandoned
+  waymark settle fix-login 3 call-1 --how decided --result '{"invoice":17}' --by ann`
+}
+
+// Run settles a call in doubt.
+func (c settleCmd) Run(ctx context.Context, a *app) error {
+	request := schema.SettleRequest{
+		CallKey: schema.CallKey{Turn: c.Turn, ToolCallID: c.Call, Occurrence: int(c.Occurrence)},
+		How:     schema.Settlement(c.How), By: c.By,
+	}
+	if request.By == "" {
+		request.By = operator
+	}
+	takesResult := request.How == schema.SettledVerified || request.How == schema.SettledDecided
+	switch {
+	case c.Result != nil && !takesResult:
+		return fail(exitUsage, "leave out --result, or use --how decided", "--how %s takes no result", c.How)
+	case c.Result != nil:
+		request.Result = jsontext.Value(*c.Result)
+		if !request.Result.IsValid() {
+			return fail(exitUsage, `text is JSON only in quotes: --result '"done"'`, "--result is not JSON")
+		}
+	case takesResult:
+		return fail(exitUsage, `give it, such as --result '{"ok":true}' or --result null`, "--how %s needs --result", c.How)
+	}
+	if c.Error {
+		if !takesResult {
+			return fail(exitUsage, "leave out --error", "--error is about a result, and --how %s takes none", c.How)
+		}
+		request.IsError = &c.Error
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	var reply schema.SettleReply
+	if err := cl.ask(ctx, schema.VerbSettle, c.Run_, request, &reply); err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		return document(a.stdout, reply)
+	}
+	return printFields(a.stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", c.Call, c.Turn, c.How), byLabel(reply.By), reply.By,
+		"event", reply.EventID, "position", count(reply.Stream))
+}

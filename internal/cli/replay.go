@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/waymarkio/waymark/internal/history"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type replayCmd struct {
+	Run_ string `arg:"" name:"run" help:"Run id."`
+	At   string `default:"end" placeholder:"POINT" help:"Up to a point of the run (default: end)."`
+	Save string `placeholder:"FILE" xor:"file" help:"Write the calls to a new file, for --expect."`
+	// Expect is a file, whose calls must be the run's.
+	Expect string `placeholder:"FILE" xor:"file" help:"Compare the calls with those of a file that --save wrote."`
+}
+
+// Help is the text below the flags.
+func (replayCmd) Help() string {
+	return `The run is read anew twice, as a recovery reads it: from its events by this program, and folded by the daemon. Both must come to the ` +
+		`same state, and the calls of that state must be those that the events record, in their order, with their arguments and outcomes. ` +
+		`Events that a rewind left behind are not compared. ` +
+		`With --expect they must also be those of a file. The exit code is 9 when anything differs: for continuous integration.
+
+Examples:
+  waymark replay fix-login --save calls.json
+  waymark replay fix-login --expect calls.json`
+}
+
+// replayed is what replay prints as JSON.
+type replayed struct {
+	Run    string `json:"run"`
+	Point  string `json:"point"`
+	Digest string `json:"digest"`
+	Events int64  `json:"events"`
+	Steps  int    `json:"steps"`
+	// Expected compares the run, left, with the file, right; absent without one.
+	Expected *history.Comparison `json:"expected,omitzero"`
+}
+
+// Run reads a run anew and compares its calls.
+func (c replayCmd) Run(ctx context.Context, a *app) error {
+	point, err := parsePoint("--at", c.At)
+	if err != nil {
+		return err
+	}
+	var expect *history.Golden
+	if c.Expect != "" {
+		if expect, err = readGolden(c.Expect); err != nil {
+			return err
+		}
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	out := replayed{Run: c.Run_, Point: point.String()}
+	var steps []history.Step
+	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		// The point stays where it is although the run goes on.
+		head, err := fleet.HeadAt(ctx, c.Run_, point)
+		if err != nil {
+			return err
+		}
+		at := schema.Point{Kind: schema.PointEvent, Name: head.Position.ID}
+		state, err := fleet.GetAt(ctx, c.Run_, at)
+		if err != nil {
+			return err
+		}
+		out.Digest, out.Events = state.Head.Digest, state.Head.Counts.Events
+		if state.Head.Digest != head.Digest {
+			return fail(exitDiffers, "see what is wrong with: "+a.prompt.command("verify "+c.Run_),
+				"the daemon folds run %s to digest %.16s…, its events come to %.16s…", c.Run_, head.Digest, state.Head.Digest)
+		}
+		steps = history.Steps(state)
+		return recorded(ctx, a, fleet, c.Run_, at, state)
+	})
+	if err != nil {
+		return err
+	}
+	out.Steps = len(steps)
+	if expect != nil {
+		compared := history.Compare(steps, expect.Steps)
+		out.Expected = &compared
+	}
+	if c.Save != "" {
+		if err := saveGolden(c.Save, &history.Golden{Run: c.Run_, Point: out.Point, Steps: steps}); err != nil {
+			return err
+		}
+	}
+	if err := c.print(a, &out); err != nil {
+		return err
+	}
+	if out.Expected != nil && out.Expected.Divergence != nil {
+		return fail(exitDiffers, "", "run %s and %s differ at %s", c.Run_, c.Expect, out.Expected.Divergence)
+	}
+	return nil
+}
+
+// recorded compares the calls of a state with the events that record them, one by one. Events that a rewind left behind are not part of the
+// state. The calls that a fork has of its base are compared in the other run.
+func recorded(ctx context.Context, a *app, fleet *publisher.Fleet, run string, at schema.Point, state *schema.State) error {
+	differs := func(what string, key schema.CallKey) error {
+		return fail(exitDiffers, "see what is wrong with: "+a.prompt.command("verify "+run), "call %s of turn %d of run %s is not what %s says", key.ToolCallID, key.Turn, run, what)
+	}
+	head := schema.NewHead(fleet.Name(), run)
+	last := schema.StreamSequence(0)
+	own := len(state.Calls)
+	var calls []schema.CallKey
+	err := fleet.EventsAt(ctx, run, at, func(rec schema.Record) error {
+		if rec.Stream <= last {
+			head.Position = schema.Position{} // sequences that damage freed were used again
+		}
+		last = rec.Stream
+		keys, err := fleet.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		v := head.Apply(keys, &rec)
+		if v.Kind != schema.Applied || state.Head.LeftBehind(head.Records) {
+			return nil
+		}
+		switch d := v.Data.(type) {
+		case *schema.TurnAnsweredData:
+			calls = append(calls, v.Calls...)
+			for i := range d.Calls {
+				if c := state.Call(v.Calls[i]); c == nil || c.Name != d.Calls[i].Name || string(c.Arguments) != string(d.Calls[i].Arguments) {
+					return differs("turn.answered", v.Calls[i])
+				}
+			}
+		case *schema.ToolCalledData:
+			if v.Begun {
+				return nil
+			}
+			calls = append(calls, v.Call)
+			if c := state.Call(v.Call); c == nil || c.Name != d.Name || string(c.Arguments) != string(d.Arguments) {
+				return differs("tool.called", v.Call)
+			}
+		case *schema.ToolReturnedData:
+			if c := state.Call(v.Call); c == nil || c.Outcome != schema.OutcomeReturned || string(c.Result) != string(d.Result) {
+				return differs("tool.returned", v.Call)
+			}
+		case *schema.ToolFailedData:
+			if c := state.Call(v.Call); c == nil || c.Outcome != schema.OutcomeFailed || c.Error == nil || c.Error.Message != d.Error.Message {
+				return differs("tool.failed", v.Call)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if own < len(calls) {
+		return fail(exitDiffers, "see what is wrong with: "+a.prompt.command("verify "+run), "run %s has %s, its events record %d", run, plural(own, "call"), len(calls))
+	}
+	for i, key := range calls {
+		if state.Calls[own-len(calls)+i].CallKey != key {
+			return differs("the order of its events", key)
+		}
+	}
+	return nil
+}
+
+func readGolden(path string) (*history.Golden, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fail(exitNotFound, "write it with --save", "there is no file %s", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	g, err := history.DecodeGolden(b)
+	if err != nil {
+		return nil, fail(exitUsage, "write it with --save", "%s: %s", path, err)
+	}
+	return g, nil
+}
+
+// saveGolden writes a new file: what a test was held against is not replaced unseen.
+func saveGolden(path string, g *history.Golden) error {
+	b, err := g.Encode()
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return fail(exitConflict, "choose another name, or remove it", "file %s is there already", path)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Close())
+}
+
+func (c replayCmd) print(a *app, r *replayed) error {
+	if a.cli.JSON {
+		return document(a.stdout, r)
+	}
+	state, file := "comes out as it is recorded", ""
+	if r.Expected != nil {
+		file = fmt.Sprintf("%s: the same in %d of %s", c.Expect, r.Expected.Same, plural(max(r.Expected.Left, r.Expected.Right), "step"))
+	}
+	if c.Save != "" {
+		file = "written to " + c.Save
+	}
+	if err := printFields(a.stdout, "run", r.Run, "point", r.Point, "replay", state, "events", count(r.Events), "steps", count(r.Steps), "file", file, "digest", r.Digest); err != nil {
+		return err
+	}
+	if r.Expected != nil && r.Expected.Divergence != nil {
+		return printDivergence(a, r.Expected.Divergence)
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+type retryCmd struct {
+	Run_ string `arg:"" name:"run" help:"Run id."`
+}
+
+// Help is the text below the flags.
+func (retryCmd) Help() string {
+	return `A run is parked when its checkpoint cannot be stored or read, because it is damaged or of a newer version. Its events are kept, ` +
+		`and a recovery returns all of them. The daemon tries again by itself, at first after 30 seconds, later once an hour; this makes ` +
+		`it try at once, when the cause is fixed. A try that fails counts: the daemon waits longer before its next one. waymark doctor ` +
+		`names the parked runs.
+
+Example:
+  waymark retry fix-login`
+}
+
+// Run has the daemon fold a parked run again.
+func (c retryCmd) Run(ctx context.Context, a *app) error {
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	var answer schema.RetryReply
+	if err := cl.ask(ctx, schema.VerbRetry, c.Run_, nil, &answer); err != nil {
+		return err
+	}
+	if p := answer.Parked; p != nil {
+		return fail(exitDamaged, "no event is lost, and a recovery returns all of them; see what is damaged: "+a.prompt.command("verify "+c.Run_)+
+			"; a checkpoint of a newer version needs a daemon of that version", "run %s is still parked after %s: %s", c.Run_, plural(p.Tries, "try", "tries"), p.Why)
+	}
+	if a.cli.JSON {
+		return document(a.stdout, answer)
+	}
+	what := "the run is folded again"
+	if !answer.Tried {
+		what = "nothing to do: the run is not parked"
+	}
+	return printFields(a.stdout, "result", what)
+}

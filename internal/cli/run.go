@@ -1,0 +1,281 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// app is what every command is given besides its own flags: the world outside, and the global flags.
+type app struct {
+	cli    *cli
+	getenv func(string) string
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	// now is the clock of everything that prints or compares times.
+	now func() time.Time
+	// prompt writes the commands that are shown.
+	prompt prompt
+	// refuse ends the command because the server does not permit what it does.
+	refuse context.CancelCauseFunc
+	// parser is the grammar itself, for help.
+	parser *kong.Kong
+}
+
+// errHelp says that help was printed and there is nothing left to do.
+var errHelp = errors.New("help was shown")
+
+// Run parses args, runs the command and prints its failure. It returns the exit code.
+func Run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	a := &app{getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now, refuse: refuse}
+	err := a.main(ctx, args)
+	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok && !errors.As(err, new(*denied.Error)) {
+		err = refused // whatever came of it
+	}
+	if a.cli.JSON || asksJSON(args) {
+		return reportJSON(ctx, err, a.prompt, stderr)
+	}
+	return report(ctx, err, a.prompt, stderr)
+}
+
+// asksJSON reports whether --json is given on a command line that may not have been read to its end.
+func asksJSON(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
+	return slices.Contains(args, "--json")
+}
+
+func (a *app) main(ctx context.Context, args []string) error {
+	a.cli = new(cli)
+	parser, err := newParser(a.cli, a.getenv, a.stdout, a.stderr)
+	if err != nil {
+		return err
+	}
+	a.parser = parser
+	a.stdout = newPage(a.stdout, a.getenv)
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if errors.Is(err, errHelp) {
+		return nil
+	}
+	if err != nil {
+		return usageError(err)
+	}
+	if err := emptyFlag(parsed); err != nil {
+		return err
+	}
+	a.prompt = promptOf(a.cli, a.getenv)
+	a.prompt.run = runOf(parsed)
+	parsed.BindTo(ctx, (*context.Context)(nil))
+	return parsed.Run(a)
+}
+
+// runOf is the run that a command line names; empty if it names none or several.
+func runOf(parsed *kong.Context) string {
+	for _, p := range parsed.Path {
+		if p.Positional == nil || p.Positional.Name != "run" {
+			continue
+		}
+		switch target := p.Positional.Target; {
+		case target.Kind() == reflect.String:
+			return target.String()
+		case target.Len() == 1:
+			return target.Index(0).String()
+		}
+	}
+	return ""
+}
+
+// newParser builds the grammar. It reads nothing but what it is given, so that tests can have several.
+func newParser(c *cli, getenv func(string) string, stdout, stderr io.Writer) (*kong.Kong, error) {
+	return kong.New(c,
+		kong.Name("waymark"),
+		kong.Description("Waymark keeps fleets of AI agents recoverable."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(int) {}),
+		kong.NoDefaultHelp(),
+		kong.Help(printHelp),
+		kong.Resolvers(environment(getenv)),
+		kong.PostBuild(checkRunIDs),
+		kong.PostBuild(checkFiles),
+		kong.TypeMapper(reflect.TypeFor[byteSize](), kong.MapperFunc(decodeByteSize)),
+		kong.TypeMapper(reflect.TypeFor[quotaSize](), kong.MapperFunc(decodeQuotaSize)),
+		kong.ExplicitGroups([]kong.Group{
+			{Key: "server", Title: "Which server:"},
+			{Key: "output", Title: "Output:"},
+		}),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: false, WrapUpperBound: 100}),
+		kong.Vars{"http": defaultHTTP},
+	)
+}
+
+// environment resolves flags from the variable named in their tag environ.
+func environment(getenv func(string) string) kong.Resolver {
+	return kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+		name := flag.Tag.Get("environ")
+		if name == "" {
+			return nil, nil
+		}
+		value := getenv(name)
+		if value == "" {
+			return nil, nil
+		}
+		return value, nil
+	})
+}
+
+// checkRunIDs has the grammar refuse text that is no run id, wherever a command takes one: an argument named run, or a flag
+// whose value is shown as RUN. An empty id, such as an unset variable of a script, must not mean all runs.
+func checkRunIDs(k *kong.Kong) error {
+	return kong.Visit(k.Model, func(node kong.Visitable, next kong.Next) error {
+		switch v := node.(type) {
+		case *kong.Flag:
+			if v.PlaceHolder == "RUN" {
+				v.Mapper = runID{v.Mapper}
+			}
+		case *kong.Value:
+			if v.Name == "run" {
+				v.Mapper = runID{v.Mapper}
+			}
+		}
+		return next(nil)
+	})
+}
+
+// runID checks what another mapper reads: one run id, or a list of them.
+type runID struct{ kong.Mapper }
+
+// Decode is called by kong.
+func (m runID) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	if err := m.Mapper.Decode(ctx, target); err != nil {
+		return err
+	}
+	if target.Kind() != reflect.Slice {
+		return schema.CheckName("run id", target.String())
+	}
+	for i := range target.Len() {
+		if err := schema.CheckName("run id", target.Index(i).String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// emptyFlag refuses a flag that was given an empty value on the command line: without the check the flag would count as not
+// given, and the command would ask another server, or list everything.
+func emptyFlag(parsed *kong.Context) error {
+	for _, p := range parsed.Path {
+		if p.Flag == nil || p.Resolved {
+			continue
+		}
+		value := reflect.ValueOf(parsed.FlagValue(p.Flag))
+		switch value.Kind() {
+		case reflect.String, reflect.Slice, reflect.Map:
+			if value.Len() == 0 {
+				return fail(exitUsage, "give it one, or leave the flag out", "--%s has an empty value", p.Flag.Name)
+			}
+		default:
+		}
+	}
+	return nil
+}
+
+// unexpected finds the word that no command has.
+var unexpected = regexp.MustCompile(`^unexpected argument ([^\s,]+)`)
+
+// synonyms are commands of other tools, and the ones here that do the same.
+var synonyms = map[string][]string{
+	"status": {"runs get RUN", "fleet", "doctor"},
+	"show":   {"runs get RUN"},
+	"ps":     {"runs ls"},
+	"logs":   {"events"},
+	"resume": {"recover RUN --executor NAME"},
+	"rm":     {"erase RUN"},
+	"delete": {"erase RUN"},
+	"answer": {"input RUN"},
+	"start":  {"serve"},
+}
+
+// otherCommand names the commands that a first word means which is none: the last word of a longer command, or what another tool
+// calls it.
+func otherCommand(parse *kong.ParseError) *failure {
+	found := unexpected.FindStringSubmatch(parse.Error())
+	if found == nil || parse.Context.Selected() != nil {
+		return nil
+	}
+	meant := slices.Clone(synonyms[found[1]])
+	var look func(*kong.Node)
+	look = func(n *kong.Node) {
+		for _, child := range n.Children {
+			if child.Hidden {
+				continue
+			}
+			if child.Name == found[1] || slices.Contains(child.Aliases, found[1]) {
+				meant = append(meant, commandPath(child))
+			}
+			look(child)
+		}
+	}
+	look(parse.Context.Model.Node)
+	if len(meant) == 0 {
+		return nil
+	}
+	return &failure{
+		code: exitUsage, what: fmt.Sprintf("there is no command %q", found[1]), err: parse,
+		hint: "did you mean: waymark " + strings.Join(meant, ", waymark "),
+	}
+}
+
+// commandPath is a command as it is typed, without the program's name.
+func commandPath(n *kong.Node) string {
+	name := n.Name
+	for p := n.Parent; p != nil && p.Type == kong.CommandNode; p = p.Parent {
+		name = p.Name + " " + name
+	}
+	return name
+}
+
+// usageError words kong's errors as ours, with the help that fits.
+func usageError(err error) error {
+	if errors.As(err, new(*schema.NameError)) {
+		return explainInput(err)
+	}
+	if f, ok := errors.AsType[*failure](err); ok {
+		return &failure{code: f.code, what: strings.TrimSpace(err.Error()), hint: f.hint, err: err}
+	}
+	var command strings.Builder
+	var parse *kong.ParseError
+	if errors.As(err, &parse) && parse.Context != nil {
+		if f := otherCommand(parse); f != nil {
+			return f
+		}
+		for _, p := range parse.Context.Path {
+			if p.Command != nil {
+				command.WriteString(p.Command.Name + " ")
+			}
+		}
+	}
+	return &failure{
+		code: exitUsage,
+		what: strings.TrimSpace(err.Error()),
+		hint: "see: waymark " + command.String() + "--help",
+		err:  err,
+	}
+}

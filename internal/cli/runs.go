@@ -1,0 +1,244 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+type runsCmd struct {
+	Ls      runsLsCmd      `cmd:"" aliases:"list" help:"List runs."`
+	Get     runsGetCmd     `cmd:"" help:"Show a run, with every event acknowledged so far."`
+	Watch   runsWatchCmd   `cmd:"" help:"Show each checkpoint of a run or of all runs as it is made."`
+	History runsHistoryCmd `cmd:"" help:"List the points at which a run can be restored."`
+}
+
+// statuses are all that a run can have.
+var statuses = []schema.Status{
+	schema.StatusRunning, schema.StatusWaiting, schema.StatusInterrupted, schema.StatusOrphaned,
+	schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled,
+}
+
+// What --status takes beside the statuses: a run has no status of its own for it.
+const (
+	quarantined schema.Status = "quarantined"
+	held        schema.Status = "held"
+)
+
+type runsLsCmd struct {
+	Status []schema.Status   `sep:"," placeholder:"STATUS" help:"Only runs of these: running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined: claimed again and again without progress; or held: a person must settle a call of it, ended runs included."`
+	Agent  string            `placeholder:"NAME" help:"Only runs of this agent."`
+	Parent string            `placeholder:"RUN" help:"Only children of this run."`
+	Label  map[string]string `placeholder:"KEY=VALUE" help:"Only runs with this label; may be repeated."`
+	Since  string            `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, so long ago or later: 90m, 36h, 2d, or a time such as 2026-01-31T08:00:00Z."`
+	Until  string            `placeholder:"AGE" help:"Only runs that ended, or if they have not were started, longer ago than that."`
+	Limit  int               `default:"100" placeholder:"N" help:"At most so many (default: 100)."`
+	All    bool              `help:"List all of them, however many there are; --limit counts for nothing then."`
+	After  string            `placeholder:"PLACE" help:"Go on behind the list before: its next, which --json shows."`
+}
+
+// Help is the text below the flags.
+func (runsLsCmd) Help() string {
+	return `Runs that wait for a person are those of --status waiting,quarantined,held. Runs that have not ended come first, the one that was started last at the top; below them those that have, the one that ended ` +
+		`last at the top. With --parent the list is in the order of run ids. A list is of checkpoints: it may be a moment old. ` +
+		`When a run ended is when the server stored its last event; when one was started is what its executor said.
+
+Examples:
+  waymark runs ls --status failed --since 2d
+  waymark runs ls --agent coder --label team=blue --all --json`
+}
+
+// Run lists runs. A list is of checkpoints: it may be a moment old.
+func (c runsLsCmd) Run(ctx context.Context, a *app) error {
+	for _, s := range c.Status {
+		if !slices.Contains(statuses, s) && s != quarantined && s != held {
+			known := make([]string, len(statuses))
+			for i := range statuses {
+				known[i] = string(statuses[i])
+			}
+			return fail(exitUsage, "use some of "+strings.Join(known, ", ")+", "+string(quarantined)+", "+string(held), "status %q is not known", s)
+		}
+	}
+	if c.Limit < 1 {
+		return fail(exitUsage, "use --all for all", "--limit %d is below 1", c.Limit)
+	}
+	if c.Parent != "" && (c.Since != "" || c.Until != "") {
+		return fail(exitUsage, "leave one of them out", "--parent does not go with --since and --until")
+	}
+	since, err := moment("--since", c.Since, a.now())
+	if err != nil {
+		return err
+	}
+	until, err := moment("--until", c.Until, a.now())
+	if err != nil {
+		return err
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	var all schema.ListReply
+	all.Runs = []schema.RunSummary{}
+	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, Parent: c.Parent, Labels: c.Label, Since: since, Until: until, After: c.After}
+	request.Quarantined = len(c.Status) == 1 && c.Status[0] == quarantined
+	request.Held = len(c.Status) == 1 && c.Status[0] == held
+	for {
+		request.Limit = schema.MaxList
+		if !c.All {
+			request.Limit = min(schema.MaxList, c.Limit-len(all.Runs))
+		}
+		var page schema.ListReply
+		if err := cl.ask(ctx, schema.VerbList, "", request, &page); err != nil {
+			return err
+		}
+		all.Runs, all.Next = append(all.Runs, slices.DeleteFunc(page.Runs, c.unwanted)...), page.Next
+		all.Incomplete = all.Incomplete || page.Incomplete
+		all.Parked = append(all.Parked, page.Parked...)
+		if page.Next == "" || !c.All && len(all.Runs) >= c.Limit {
+			break
+		}
+		request.After = page.Next
+	}
+	if all.Incomplete && !a.cli.Quiet && !a.cli.JSON {
+		if _, err := fmt.Fprintln(a.stderr, "the daemon is still indexing the runs of this fleet: some may be missing"); err != nil {
+			return err
+		}
+	}
+	if a.cli.JSON {
+		return document(a.stdout, all)
+	}
+	for _, p := range all.Parked {
+		if _, err := fmt.Fprintf(a.stderr, "run %s is parked since %s, the listed state may be outdated: %s\n", printable(p.Run), printable(p.Since), printable(p.Why)); err != nil {
+			return err
+		}
+	}
+	if err := printRuns(a.stdout, all.Runs, a.now()); err != nil {
+		return err
+	}
+	if all.Next != "" && !a.cli.Quiet {
+		_, err = fmt.Fprintf(a.stderr, "there are more: list them with --all, or with a --limit above %d\n", c.Limit)
+	} else if len(all.Runs) == 0 && !a.cli.Quiet {
+		_, err = fmt.Fprintln(a.stderr, "no runs")
+	}
+	return err
+}
+
+// moment reads a time, or how long ago it was, as RFC 3339; "" is none.
+func moment(flag, text string, now time.Time) (string, error) {
+	if text == "" {
+		return "", nil
+	}
+	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return schema.FormatTime(at), nil
+	}
+	days, isDays := strings.CutSuffix(text, "d")
+	ago, err := time.ParseDuration(text)
+	if isDays {
+		ago, err = time.ParseDuration(days + "h")
+		ago *= 24
+	}
+	if err != nil || ago < 0 {
+		return "", fail(exitUsage, "use an age such as 90m, 36h or 2d, or a time such as 2026-01-31T08:00:00Z", "%s %q is no time", flag, text)
+	}
+	return schema.FormatTime(now.Add(-ago)), nil
+}
+
+// asked are the statuses that the daemon is asked for: only what can be claimed can be quarantined, and a run of any status can have a
+// held call.
+func (c runsLsCmd) asked() []schema.Status {
+	if slices.Contains(c.Status, held) {
+		return nil
+	}
+	var list []schema.Status
+	for _, s := range c.Status {
+		if s != quarantined {
+			list = append(list, s)
+		}
+	}
+	if !slices.Contains(c.Status, quarantined) {
+		return list
+	}
+	for _, s := range statuses {
+		if s.Claimable() && !slices.Contains(list, s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// unwanted reports whether a run came only because it could have been quarantined, or could have a held call.
+func (c runsLsCmd) unwanted(r schema.RunSummary) bool {
+	return len(c.Status) > 0 && !slices.Contains(c.Status, r.Status) &&
+		(!r.Quarantined || !slices.Contains(c.Status, quarantined)) && (r.Held == 0 || !slices.Contains(c.Status, held))
+}
+
+func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
+	columns := []column{
+		{title: "run"},
+		{title: "agent", drop: 2},
+		{title: "executor", drop: 1},
+		{title: "status"},
+		{title: "epoch", right: true, drop: 4},
+		{title: "turn", right: true},
+		{title: "calls", right: true, drop: 3},
+		{title: "open", right: true},
+		{title: "events", right: true, drop: 5},
+		{title: "updated"},
+	}
+	rows := make([][]string, len(runs))
+	for i, r := range runs {
+		rows[i] = []string{
+			r.Run, r.Agent, r.Executor, summaryStatus(&r), count(r.Epoch), count(r.Turn), count(r.ToolCalls),
+			count(r.OpenCalls), count(r.Events), ago(r.UpdatedAt, now),
+		}
+	}
+	return printTable(w, columns, rows)
+}
+
+type runsGetCmd struct {
+	Run_ string `arg:"" name:"run" help:"Run id."`
+	View string `default:"head" enum:"head,state,events" help:"head: where the run stands; state: its messages and calls; events: all of its events."`
+}
+
+// Run shows a run.
+func (c runsGetCmd) Run(ctx context.Context, a *app) error {
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	switch c.View {
+	case schema.ViewState:
+		return showState(ctx, a, cl, c.Run_)
+	case schema.ViewEvents:
+		return showEvents(ctx, a, cl, c.Run_)
+	}
+	reply, err := cl.get(ctx, c.Run_)
+	if err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		return document(a.stdout, reply)
+	}
+	if err := printHead(a, &reply.Head, reply.Quarantined, "segments", segmentsText(reply.Segments), "shard", strconv.Itoa(reply.Shard)); err != nil {
+		return err
+	}
+	if err := printDamage(a, c.Run_, reply.Damage); err != nil {
+		return err
+	}
+	return printSteps(a, &reply.Head, reply.Quarantined)
+}
+
+func segmentsText(s schema.SegmentIndex) string {
+	if s.Count == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d, %s in %s", s.Count, plural(s.Events, "event"), bytesText(s.Bytes))
+}

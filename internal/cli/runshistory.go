@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type runsHistoryCmd struct {
+	Run_  string `arg:"" name:"run" help:"Run id."`
+	Limit int    `default:"50" placeholder:"N" help:"At most so many points, the newest (default: 50); 0 lists all."`
+}
+
+// Help is the text below the flags.
+func (runsHistoryCmd) Help() string {
+	return `A point is what waymark recover --at takes. Every boundary of a run is one as long as its events are kept; those with a revision ` +
+		`have a checkpoint of their own, too, which checkpoint:REVISION names. The columns are as after the event of their line. ` +
+		`A point that a rewind left behind says so, and its record's number names it: the run may use turns and steps of its numbers again.
+
+Examples:
+  waymark runs history fix-login
+  waymark runs history fix-login --limit 0 --json`
+}
+
+// historyPoint is one boundary of a run.
+type historyPoint struct {
+	// Point is its shortest name; others name it, too.
+	Point    string          `json:"point"`
+	Event    string          `json:"event"`
+	EventID  string          `json:"event_id"`
+	Position schema.Position `json:"position"`
+	Epoch    schema.Epoch    `json:"epoch"`
+	Sequence schema.Sequence `json:"sequence"`
+	Turn     int32           `json:"turn"`
+	Status   schema.Status   `json:"status"`
+	Events   int64           `json:"events"`
+	Digest   string          `json:"digest"`
+	// Record is the number of the event among the run's records. LeftBehind: a rewind went on in front of it.
+	Record     int64 `json:"record"`
+	LeftBehind bool  `json:"left_behind,omitzero"`
+
+	Time string `json:"time,omitzero"`
+	// Revision of the checkpoint that stands here, if one is kept.
+	Revision schema.Revision `json:"revision,omitzero"`
+}
+
+// runHistory is what history prints as JSON.
+type runHistory struct {
+	schema.HistoryReply
+	// Points are newest first. Omitted counts the older ones that were left out.
+	Points  []historyPoint `json:"points"`
+	Omitted int64          `json:"omitted"`
+}
+
+// Run lists the points of a run, newest first. Of a run that misses events it lists what is there, and fails.
+func (c runsHistoryCmd) Run(ctx context.Context, a *app) error {
+	if c.Limit < 0 {
+		return fail(exitUsage, "use 0 for all", "--limit %d is below 0", c.Limit)
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	history := runHistory{Points: []historyPoint{}}
+	if err := cl.ask(ctx, schema.VerbHistory, c.Run_, struct{}{}, &history.HistoryReply); err != nil {
+		return err
+	}
+	missing := cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		return c.collect(ctx, fleet, &history)
+	})
+	if missing != nil && len(history.Points) == 0 {
+		return missing
+	}
+	history.finish(c.Limit)
+	if a.cli.JSON {
+		return errors.Join(document(a.stdout, history), missing)
+	}
+	return errors.Join(history.print(a), missing)
+}
+
+// collect reads the run's boundaries, and keeps the newest.
+func (c runsHistoryCmd) collect(ctx context.Context, fleet *publisher.Fleet, history *runHistory) error {
+	head := schema.NewHead("", c.Run_)
+	last := schema.StreamSequence(0)
+	return fleet.Events(ctx, c.Run_, func(rec schema.Record) error {
+		if rec.Stream <= last {
+			head.Position = schema.Position{} // sequences that damage freed were used again
+		}
+		last = rec.Stream
+		keys, err := fleet.Keys(ctx)
+		if err != nil {
+			return err
+		}
+		v := head.Apply(keys, &rec)
+		if d, ok := v.Data.(*schema.RunResumedData); ok && d.To != nil && v.Kind == schema.Applied {
+			history.rewound(&head)
+		}
+		if !v.Boundary {
+			return nil
+		}
+		history.Points = append(history.Points, newHistoryPoint(&head, v))
+		if c.Limit > 0 && len(history.Points) >= 2*c.Limit {
+			history.keep(c.Limit)
+		}
+		return nil
+	})
+}
+
+// rewound marks the points that a rewind left behind. Names of turns and marks may come again behind it, the number of a record does not.
+func (history *runHistory) rewound(h *schema.Head) {
+	for i := range history.Points {
+		if p := &history.Points[i]; h.LeftBehind(p.Record) {
+			p.LeftBehind = true
+			p.Point = schema.Point{Kind: schema.PointRecord, Number: uint64(p.Record)}.String() //nolint:gosec // a count
+		}
+	}
+}
+
+// keep drops all but the newest points, which are last.
+func (history *runHistory) keep(n int) {
+	drop := len(history.Points) - n
+	if drop <= 0 {
+		return
+	}
+	history.Points = slices.Delete(history.Points, 0, drop)
+	history.Omitted += int64(drop)
+}
+
+func newHistoryPoint(h *schema.Head, v schema.Verdict) historyPoint {
+	e := v.Event
+	p := historyPoint{
+		Event: e.Name(), EventID: e.ID, Position: h.Position, Epoch: h.Epoch, Sequence: h.Sequence, Turn: h.Turn, Status: h.Status,
+		Events: h.Counts.Events, Digest: h.Digest, Time: e.Time, Record: h.Records,
+	}
+	name := schema.Point{Kind: schema.PointEvent, Name: e.ID}
+	marked, mark := v.Data.(*schema.CheckpointMarkedData)
+	switch {
+	case v.Over:
+		name = schema.Point{Kind: schema.PointTurn, Number: uint64(h.Turn)} //nolint:gosec // turns are from 1
+	case mark:
+		name = schema.Point{Kind: schema.PointMark, Name: marked.Name}
+	case e.Sequence != 0 && v.Kind == schema.Applied:
+		name = schema.Point{Kind: schema.PointSequence, Epoch: h.Epoch, Number: uint64(e.Sequence)}
+	}
+	p.Point = name.String()
+	return p
+}
+
+// finish brings the points into their order and says which of them have checkpoints of their own. A mark that was moved names
+// its latest place alone.
+func (history *runHistory) finish(limit int) {
+	if limit > 0 {
+		history.keep(limit)
+	}
+	revisions := make(map[schema.Position]schema.Revision, len(history.Checkpoints))
+	for _, c := range history.Checkpoints {
+		revisions[c.Position] = max(revisions[c.Position], c.Revision)
+	}
+	slices.Reverse(history.Points)
+	marks := map[string]bool{}
+	for i := range history.Points {
+		p := &history.Points[i]
+		p.Revision = revisions[p.Position]
+		if p.Event != schema.CheckpointMarked || p.LeftBehind {
+			continue
+		}
+		if marks[p.Point] {
+			p.Point = schema.Point{Kind: schema.PointEvent, Name: p.EventID}.String()
+		}
+		marks[p.Point] = true
+	}
+}
+
+func (history *runHistory) print(a *app) error {
+	rows := make([][]string, len(history.Points))
+	for i, p := range history.Points {
+		revision := ""
+		if p.Revision != 0 {
+			revision = count(p.Revision)
+		}
+		status := string(p.Status)
+		if p.LeftBehind {
+			status = "left behind"
+		}
+		rows[i] = []string{
+			p.Point, p.Event, count(p.Turn), status, count(p.Events), revision, fmt.Sprintf("%.16s", p.Digest), ago(p.Time, a.now()),
+		}
+	}
+	if err := printTable(a.stdout, []column{
+		{title: "point"}, // pasted behind --at, so whole
+		{title: "event"},
+		{title: "turn", right: true, drop: 4},
+		{title: "status"},
+		{title: "events", right: true, drop: 2},
+		{title: "revision", right: true, drop: 5},
+		{title: "digest", drop: 1},
+		{title: "time", drop: 3},
+	}, rows); err != nil {
+		return err
+	}
+	if history.Omitted > 0 && !a.cli.Quiet {
+		_, err := fmt.Fprintf(a.stderr, "%s: --limit 0 lists all\n", plural(history.Omitted, "older point"))
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,241 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Limits of the steps of a start and a stop.
+const (
+	startTimeout = time.Minute
+	closeTimeout = 15 * time.Second
+	// leastSilence is the shortest --silence: one heartbeat.
+	leastSilence = schema.DefaultHeartbeatMS * time.Millisecond
+)
+
+type serveCmd struct {
+	HTTP        string        `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Where health and metrics are served (WAYMARK_HTTP; default: ${http}). Port 0 takes a free one, off serves none."`
+	Port        int           `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded NATS server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
+	Embedded    bool          `help:"Run the embedded server even if the environment names another one."`
+	NoFold      bool          `help:"Answer requests, claims included, but write no checkpoints and look for no silent executor: another process does."`
+	Quota       quotaSize     `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
+	Checkpoints positive      `placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
+	Shards      positive      `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a fleet that is made now (WAYMARK_SHARDS; default: 8 on the embedded server, fewer on a small disk, and 1 on one that is joined). One that exists is changed with waymark shards set."`
+	Replicas    positive      `placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Copies of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
+	Name        string        `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name of this daemon in leases and events (WAYMARK_NAME; default: made of the host's name)."`
+	Grace       time.Duration `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"How long work in hand may take on a stop (WAYMARK_GRACE; default: 10s)."`
+	Silence     time.Duration `default:"10s" placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"How long an executor may be silent before its runs can be claimed, 3s or more (WAYMARK_SILENCE; default: 10s)."`
+	MaxClaims   int           `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress after which nobody is given a run any more; -1 is never (WAYMARK_MAX_CLAIMS; default: 3)."`
+	PurgeAfter  purgeTime     `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"How long events stay in the log after they were moved to segments, or never (WAYMARK_PURGE_AFTER; default: 10m). A log that is nearly full does not wait."`
+	Synced      bool          `environ:"WAYMARK_SYNCED" help:"The NATS server joined runs with sync_interval: always (WAYMARK_SYNCED). Without it no event is purged within 5m of being moved, as a power cut could take the move back."`
+	LogLevel    string        `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
+	LogFormat   string        `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
+}
+
+// ready is the line that says that work is taken.
+type ready struct {
+	URL      string `json:"url"`
+	Context  string `json:"context,omitzero"`
+	HTTP     string `json:"http,omitzero"`
+	Fleet    string `json:"fleet"`
+	Name     string `json:"name"`
+	Embedded bool   `json:"embedded"`
+	Folding  bool   `json:"folding"`
+}
+
+// String is one line of keys and values.
+func (r ready) String() string {
+	s := "waymark is ready: url=" + r.URL
+	if r.Context != "" {
+		s += " context=" + quoted(r.Context)
+	}
+	if r.HTTP != "" {
+		s += " http=" + r.HTTP
+	}
+	return s + " fleet=" + r.Fleet
+}
+
+// quoted puts a path with spaces in quotes; others stay as they are, ready to be copied.
+func quoted(path string) string {
+	if strings.ContainsAny(path, " \t\"") {
+		return strconv.Quote(path)
+	}
+	return path
+}
+
+// Validate is called by kong.
+func (c serveCmd) Validate() error {
+	switch {
+	case c.Port < 0 || c.Port > 65535:
+		return fmt.Errorf("--port %d: use 1 to 65535, or 0 for the port of the last start", c.Port)
+	case c.Grace <= 0:
+		return fmt.Errorf("--grace %s: use a time above 0, such as 10s", c.Grace)
+	case c.Silence < leastSilence:
+		return fmt.Errorf("--silence %s: use %s or more; executors heartbeat every %s", c.Silence, leastSilence, schema.DefaultHeartbeatMS*time.Millisecond)
+	case c.PurgeAfter == 0:
+		return errors.New("--purge-after 0s: use a time above 0, such as 10m, or never")
+	case c.MaxClaims == 0:
+		return errors.New("--max-claims 0: use 1 or more, or -1 for never")
+	}
+	return nil
+}
+
+// purgeTime is how long events stay in the log after they were sealed; negative is for ever.
+type purgeTime time.Duration
+
+// UnmarshalText reads a time, or never.
+func (p *purgeTime) UnmarshalText(text []byte) error {
+	if string(text) == "never" {
+		*p = -1
+		return nil
+	}
+	d, err := time.ParseDuration(string(text))
+	if err != nil || d < 0 {
+		return fmt.Errorf("%.40q is not a time: use one such as 10m, or never", text)
+	}
+	*p = purgeTime(d)
+	return nil
+}
+
+// Run serves until ctx ends. A stop that was asked for is no failure.
+func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
+	if err := schema.CheckName("fleet", a.cli.Fleet); err != nil {
+		return err
+	}
+	if c.Name == "" {
+		c.Name = daemonName()
+	}
+	if err := schema.CheckName("--name", c.Name); err != nil {
+		return err
+	}
+	log, err := newLogger(a.stderr, c.LogLevel, c.LogFormat)
+	if err != nil {
+		return err
+	}
+
+	dir, _ := a.stateDir() // whoever has none has no server of its own
+	for again := false; ; {
+		// A port that was chosen once is kept.
+		err := c.once(ctx, a, &c.HTTP, log)
+		if again && ctx.Err() == nil && err != nil && !errors.Is(err, errRoomAgain) && !roomAgain(dir) {
+			log.Error().Err(err).Msg("the disk filled up again during the start")
+			err = awaitRoom(ctx, dir)
+		}
+		if full, ok := errors.AsType[*natsd.DiskFullError](err); ok && ctx.Err() == nil {
+			log.Error().Err(err).Str("hint", makeRoom(full.Dir, full.Total)).Msg("the disk is full: the daemon starts once there is room")
+			err = awaitRoom(ctx, dir)
+		}
+		switch {
+		case !errors.Is(err, errRoomAgain):
+			return err
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // a stop that was asked for
+		}
+		again = true
+		log.Warn().Msg("the disk has room again: starting anew, as a server whose disk was full stores nothing more")
+	}
+}
+
+// once serves until ctx ends, something fails, or the embedded server must be started anew.
+func (c serveCmd) once(ctx context.Context, a *app, address *string, log zerolog.Logger) (err error) {
+	var open closers
+	defer func() {
+		if closeErr := open.close(ctx); closeErr != nil {
+			log.Error().Err(closeErr).Msg("stopping was not clean")
+			err = errors.Join(err, closeErr)
+		}
+		if err == nil {
+			log.Info().Msg("stopped")
+		}
+	}()
+
+	// First what is cheap and can be taken already, so that a wrong start ends before anything is opened.
+	registry := newRegistry()
+	health, err := listenHealth(ctx, *address, registry)
+	if err != nil {
+		if used := c.stateInUse(a); used != nil {
+			return used
+		}
+		return err
+	}
+	if health != nil {
+		*address = health.listener.Addr().String()
+		health.guard(log)
+		open.add("health server", closeTimeout, health.shutdown)
+	}
+	d, err := c.start(ctx, a, registry, &open, log)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		log.Info().Err(err).Msg("start was interrupted")
+		return context.Cause(ctx)
+	case err != nil:
+		return err
+	}
+	if health != nil {
+		health.live = func(ctx context.Context) []trouble { return d.liveness(ctx, a.now()) }
+		health.work = func(ctx context.Context) []trouble { return d.readiness(ctx, a.now()) }
+	}
+	return c.serve(ctx, a, d, health, log)
+}
+
+// stateInUse says that another daemon has the state directory in use: then the port that it listens on is the lesser trouble.
+func (c serveCmd) stateInUse(a *app) error {
+	if _, named, err := (natsconn.Config{Flags: a.cli.Conn.settings(), Getenv: a.getenv}).Explicit(); err != nil || named && !c.Embedded {
+		return nil //nolint:nilerr // the server named is another one
+	}
+	dir, err := a.stateDir()
+	if err != nil {
+		return nil //nolint:nilerr // no directory is in use
+	}
+	return natsd.InUse(dir)
+}
+
+// serve runs everything until ctx ends or something fails.
+func (c serveCmd) serve(ctx context.Context, a *app, d *daemon, health *healthServer, log zerolog.Logger) error {
+	group, ctx := errgroup.WithContext(ctx)
+	d.run(ctx, group, log)
+	if health != nil {
+		group.Go(health.run)
+		group.Go(func() error {
+			<-ctx.Done()
+			health.ready.Store(false)
+			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+			defer cancel()
+			return health.shutdown(limit)
+		})
+	}
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.service.Ready():
+		}
+		line := d.ready(c, a)
+		if health != nil {
+			health.ready.Store(true)
+			line.HTTP = health.url()
+		}
+		log.Info().Str("url", line.URL).Str("fleet", line.Fleet).Msg("ready")
+		return printReady(a, line)
+	})
+	return group.Wait()
+}
+
+func printReady(a *app, r ready) error {
+	if a.cli.JSON {
+		return line(a.stdout, r)
+	}
+	_, err := fmt.Fprintln(a.stdout, r)
+	return err
+}

@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type shardsCmd struct {
+	Ls  shardsLsCmd  `cmd:"" default:"1" aliases:"list" help:"Show the shards of the fleet: who folds them, how far, and how full they are. What shards does when nothing else is asked."`
+	Set shardsSetCmd `cmd:"" help:"Spread new runs over another number of shards. Runs stay where they began."`
+}
+
+type shardsLsCmd struct{}
+
+// Help is the text below the flags.
+func (shardsLsCmd) Help() string {
+	return `FOLDED is the place in the log up to which checkpoints are made, LAST the end of the log; the daemon's own marks lie between ` +
+		`the two. LIVE are the runs that have not ended. A shard that says "no" under NEW RUNS keeps the runs that began there.`
+}
+
+// shardsView is the fleet's shards as JSON.
+type shardsView struct {
+	Fleet       string      `json:"fleet"`
+	Generations []int       `json:"generations"`
+	Opening     bool        `json:"opening"`
+	Shards      []shardView `json:"shards"`
+}
+
+// shardView is one shard as JSON.
+type shardView struct {
+	Shard   int  `json:"shard"`
+	NewRuns bool `json:"new_runs"`
+	Live    int  `json:"live_runs"`
+	// Folded and Last are places in the log.
+	Folded schema.StreamSequence `json:"folded"`
+	Last   schema.StreamSequence `json:"last"`
+	Bytes  int64                 `json:"bytes"`
+	Quota  int64                 `json:"quota_bytes"`
+	// Folder is the daemon that folds the shard; empty for none.
+	Folder string `json:"folder"`
+}
+
+// Run shows the shards. It asks the streams, and works without a daemon.
+func (shardsLsCmd) Run(ctx context.Context, a *app) error {
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	js, settings, err := cl.settings(ctx)
+	if err != nil {
+		return err
+	}
+	view, err := viewShards(ctx, cl, js, settings)
+	if err != nil {
+		return err
+	}
+	if a.cli.JSON {
+		return line(a.stdout, view)
+	}
+	rows := make([][]string, len(view.Shards))
+	for i, s := range view.Shards {
+		used := bytesText(s.Bytes)
+		if s.Quota > 0 {
+			used += fmt.Sprintf(" of %s", bytesText(s.Quota))
+		}
+		begins, folder := "yes", s.Folder
+		if !s.NewRuns {
+			begins = "no"
+		}
+		if folder == "" {
+			folder = "nobody"
+		}
+		rows[i] = []string{
+			strconv.Itoa(s.Shard), begins, strconv.Itoa(s.Live), strconv.FormatUint(uint64(s.Folded), 10),
+			strconv.FormatUint(uint64(s.Last), 10), used, folder,
+		}
+	}
+	err = printTable(a.stdout, []column{
+		{title: "shard", right: true},
+		{title: "new runs"},
+		{title: "live", right: true},
+		{title: "folded", right: true, drop: 1},
+		{title: "last", right: true, drop: 2},
+		{title: "log"},
+		{title: "folder", shrinks: true},
+	}, rows)
+	if err == nil && view.Opening {
+		err = a.say(a.stderr, "a change of the number of shards is under way, for about %s from its beginning", kvstore.OpeningTime)
+	}
+	return err
+}
+
+func viewShards(ctx context.Context, cl *client, js jetstream.JetStream, settings kvstore.FleetSettings) (*shardsView, error) {
+	ctx, cancel := context.WithTimeout(ctx, cl.wait)
+	defer cancel()
+	view := &shardsView{Fleet: cl.fleet, Generations: settings.Generations, Opening: settings.Opening}
+	current := settings.Config().Shards
+	for i := range settings.Shards() {
+		shard, err := kvstore.OpenShard(js, settings, i, operator)
+		if err != nil {
+			return nil, err
+		}
+		usage, err := shard.Usage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s := shardView{Shard: i, NewRuns: i < current, Last: usage.Last, Bytes: usage.Bytes, Quota: settings.QuotaBytes}
+		mark, _, err := shard.Checkpoints.Watermark(ctx)
+		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
+			return nil, err
+		}
+		s.Folded = mark.Position.Stream
+		err = shard.Checkpoints.Live(ctx, func(e kvstore.LiveEntry) bool {
+			if e.Live != nil || e.Err != nil { // and not only the mark of an erased one
+				s.Live++
+			}
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+		if s.Folder, err = kvstore.Holder(ctx, js, kvstore.FoldLease(shard.Names)); err != nil {
+			return nil, err
+		}
+		view.Shards = append(view.Shards, s)
+	}
+	return view, nil
+}
+
+type shardsSetCmd struct {
+	Shards int       `arg:"" help:"Shards that new runs are spread over, 1 to 256."`
+	Quota  quotaSize `default:"0" placeholder:"SIZE" help:"Size of the log of each shard from now on (default: what it is). The server reserves it for every shard."`
+}
+
+// Help is the text below the flags.
+func (shardsSetCmd) Help() string {
+	return `Daemons, executors and waymark events take the change up while they run. For about a minute it is under way: each run that ` +
+		`begins elsewhere than before costs one more message, and no other change is taken. Fewer shards are a change like any other: the ` +
+		`shards that are left out keep their runs and are folded on.
+
+A fleet can have had ` + strconv.Itoa(kvstore.MaxGenerations) + ` numbers of shards; going back to one of them makes none more. Each costs the start of a run one ` +
+		`question, and a program without the SDK must know where its runs began: see docs/scaling.md.
+
+Examples:
+  waymark shards set 4
+  waymark shards set 4 --quota 2GiB               when the server has no room for four logs of the size of the one`
+}
+
+// Run changes the number of shards: first the streams are there, then everybody is told.
+func (c shardsSetCmd) Run(ctx context.Context, a *app) error {
+	if c.Shards < 1 || c.Shards > kvstore.MaxShards {
+		return fail(exitUsage, fmt.Sprintf("use 1 to %d", kvstore.MaxShards), "a fleet cannot have %d shards", c.Shards)
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	js, was, err := cl.settings(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(cl.wait, startTimeout))
+	defer cancel()
+	now, err := kvstore.Change(ctx, js, cl.fleet, func(config *kvstore.FleetConfig) {
+		config.Shards = c.Shards
+		if c.Quota != 0 {
+			config.QuotaBytes = int64(c.Quota)
+		}
+	})
+	if errors.Is(err, kvstore.ErrFull) && c.Quota == 0 {
+		return &failure{
+			code: exitFull, err: err,
+			what: fmt.Sprintf("the server has no room for %s of %s each", plural(max(c.Shards, was.Shards()), "log"), bytesText(was.QuotaBytes)),
+			hint: "give each less: " + cl.prompt.command(fmt.Sprintf("shards set %d --quota SIZE", c.Shards)) + "; or give JetStream more room",
+		}
+	}
+	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok && c.Shards > was.Shards() {
+		return &failure{
+			code: exitRefused, err: refused, what: refused.What(),
+			hint: fmt.Sprintf("first write the permissions for %s: waymark fleet add %s --dir DIR --offline --shards %d, and hand them to the servers as it says; "+
+				"then, with the daemon's context: %s", plural(c.Shards, "shard"), cl.fleet, c.Shards, cl.prompt.command(fmt.Sprintf("shards set %d", c.Shards))),
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := cl.nc.Publish(schema.SettingsSubject(cl.fleet), nil); err != nil {
+		return fmt.Errorf("telling the fleet of its shards: %w", err)
+	}
+	if err := cl.nc.FlushTimeout(cl.wait); err != nil {
+		return fmt.Errorf("telling the fleet of its shards: %w", err)
+	}
+	if a.cli.JSON {
+		return line(a.stdout, &shardsView{Fleet: cl.fleet, Generations: now.Generations, Opening: now.Opening, Shards: []shardView{}})
+	}
+	if slices.Equal(now.Generations, was.Generations) {
+		return a.say(a.stdout, "fleet %s spreads new runs over %s already", cl.fleet, plural(c.Shards, "shard"))
+	}
+	earlier := make([]string, 0, len(was.Generations))
+	for _, n := range was.Generations {
+		earlier = append(earlier, strconv.Itoa(n))
+	}
+	return a.say(a.stdout, "fleet %s spreads new runs over %s from now on, before it was %s; runs stay where they began",
+		cl.fleet, plural(c.Shards, "shard"), strings.Join(earlier, ", "))
+}
+
+// say writes a line for people, unless they want none.
+func (a *app) say(w io.Writer, format string, args ...any) error {
+	if a.cli.Quiet {
+		return nil
+	}
+	_, err := fmt.Fprintln(w, printable(fmt.Sprintf(format, args...)))
+	return err
+}
+
+// settings reads those of the client's fleet.
+func (c *client) settings(ctx context.Context) (jetstream.JetStream, kvstore.FleetSettings, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.wait)
+	defer cancel()
+	js, err := jetstream.New(c.nc)
+	if err != nil {
+		return nil, kvstore.FleetSettings{}, fmt.Errorf("jetstream: %w", err)
+	}
+	settings, _, err := kvstore.NewFleets(js).Get(ctx, c.fleet)
+	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing) {
+		err = c.notThere(ctx, err)
+	}
+	return js, settings, err
+}
+
+// notThere says that the server does not have the fleet.
+func (c *client) notThere(ctx context.Context, err error) error {
+	return &failure{code: exitNotFound, err: err, hint: c.startHint(ctx), what: fmt.Sprintf("fleet %s does not exist on %s", c.fleet, c.target.Address())}
+}

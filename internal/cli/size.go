@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/waymarkio/waymark/kvstore"
+)
+
+// byteSize is a number of bytes: 1048576, 64KiB, 10GiB, 1GB. 0 means the default of whatever it bounds.
+type byteSize int64
+
+// units are the powers of 1024 (KiB, K) and of 1000 (KB).
+var units = []struct {
+	suffix string
+	factor float64
+}{
+	{"kib", 1 << 10},
+	{"mib", 1 << 20},
+	{"gib", 1 << 30},
+	{"tib", 1 << 40},
+	{"kb", 1e3},
+	{"mb", 1e6},
+	{"gb", 1e9},
+	{"tb", 1e12},
+	{"k", 1 << 10},
+	{"m", 1 << 20},
+	{"g", 1 << 30},
+	{"t", 1 << 40},
+	{"b", 1},
+	{"", 1},
+}
+
+// positive is a number of things that a flag may say. Left out it is 0, for the default; 0 itself is a mistake.
+type positive int
+
+// UnmarshalText reads the flag.
+func (n *positive) UnmarshalText(text []byte) error {
+	v, err := strconv.Atoi(string(text))
+	if err != nil || v < 1 {
+		return fmt.Errorf("%q is no number from 1 on; leave the flag out for the default", text)
+	}
+	*n = positive(v)
+	return nil
+}
+
+func parseByteSize(s string) (byteSize, error) {
+	lower := strings.ToLower(strings.TrimSpace(s))
+	for _, u := range units {
+		number, ok := strings.CutSuffix(lower, u.suffix)
+		if !ok {
+			continue
+		}
+		f, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+		if err != nil || f < 0 || f*u.factor >= math.MaxInt64 || math.IsNaN(f) {
+			break
+		}
+		return byteSize(f * u.factor), nil
+	}
+	return 0, fmt.Errorf("%q is not a size: write bytes or a unit, such as 512MiB or 10GiB", s)
+}
+
+// decodeByteSize is kong's mapper of byteSize.
+func decodeByteSize(ctx *kong.DecodeContext, target reflect.Value) error {
+	var s string
+	if err := ctx.Scan.PopValueInto("size", &s); err != nil {
+		return err
+	}
+	n, err := parseByteSize(s)
+	if err != nil {
+		return err
+	}
+	target.SetInt(int64(n))
+	return nil
+}
+
+// quotaSize is the byteSize of a shard's log. 0 means the default; a fleet has at least [kvstore.MinQuotaBytes].
+type quotaSize int64
+
+// decodeQuotaSize is kong's mapper of quotaSize. It refuses what the store would refuse, in the unit of the flag.
+func decodeQuotaSize(ctx *kong.DecodeContext, target reflect.Value) error {
+	if err := decodeByteSize(ctx, target); err != nil {
+		return err
+	}
+	if n := target.Int(); n != 0 && n < kvstore.MinQuotaBytes {
+		return fmt.Errorf("%s is too small: use %dMiB or more", bytesText(n), kvstore.MinQuotaBytes>>20)
+	}
+	return nil
+}

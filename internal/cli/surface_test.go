@@ -1,0 +1,321 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// surfaceCommand is a command that takes a run.
+type surfaceCommand struct {
+	words string // RUN is the run, DIR a directory, and OTLP the address of a collector
+	// writes: on a run that is there the command may write.
+	writes bool
+	// follows: the command goes on until it is ended, which the test does after the first line.
+	follows bool
+}
+
+// surfaceCommands are all commands that take a run.
+var surfaceCommands = []surfaceCommand{
+	{words: "runs get RUN"},
+	{words: "runs get RUN --view state"},
+	{words: "runs get RUN --view events"},
+	{words: "runs history RUN"},
+	{words: "runs watch RUN", follows: true},
+	{words: "events RUN --all --no-follow"},
+	{words: "conform --run RUN --no-follow"},
+	{words: "plan RUN"},
+	{words: "verify RUN"},
+	{words: "tree RUN"},
+	{words: "diff RUN RUN"},
+	{words: "bisect RUN event.sequence==1"},
+	{words: "replay RUN"},
+	{words: "input RUN"},
+	{words: "handoff ls RUN"},
+	{words: "export RUN"},
+	{words: "export RUN --format cloudevents"},
+	{words: "otel RUN --endpoint OTLP"},
+	{words: "recover RUN --at end"},
+	{words: "retry RUN"},
+	{words: "mark RUN here", writes: true},
+	{words: "settle RUN 1 c1 --how rerun", writes: true},
+	{words: "input RUN i1 --text yes", writes: true},
+	{words: "release RUN", writes: true},
+	{words: "cancel RUN", writes: true},
+	{words: "handoff accept RUN --child other", writes: true},
+	{words: "handoff decline RUN --reason no", writes: true},
+	{words: "handoff close RUN", writes: true},
+	{words: "fork RUN --as RUN-f", writes: true},
+	{words: "recover RUN --executor me", writes: true},
+	{words: "erase RUN", writes: true},
+}
+
+// surfaceRuns are the states of a run that every command meets.
+var surfaceRuns = []string{"empty", "unknown", "live", "held", "ended", "removed", "parked"}
+
+// surface is one server with one daemon, and runs in all states.
+type surface struct {
+	where  []string
+	dir    string
+	otlp   string
+	stream jetstream.Stream
+}
+
+func (s *surface) env(name string) string {
+	if name == "WAYMARK_STATE_DIR" {
+		return s.dir
+	}
+	return ""
+}
+
+// ask runs a command line to its end, or to its first line when it follows.
+func (s *surface) ask(t *testing.T, follows bool, columns string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	var complaints bytes.Buffer
+	out := newLineWriter()
+	if follows {
+		go func() {
+			select {
+			case <-out.first:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	getenv := func(name string) string {
+		if name == "COLUMNS" {
+			return columns
+		}
+		return s.env(name)
+	}
+	code = Run(ctx, append(slices.Clone(args), s.where...), getenv, strings.NewReader(""), out, &complaints)
+	return code, out.buf.String(), complaints.String()
+}
+
+// last is the sequence of the log's last message.
+func (s *surface) last(t *testing.T) uint64 {
+	t.Helper()
+	info, err := s.stream.Info(t.Context())
+	require.NoError(t, err)
+	return info.State.LastSeq
+}
+
+// surfaceRun is the run that a command meets. Commands that write have one of their own in each state.
+func surfaceRun(state string, i int, c surfaceCommand) string {
+	switch {
+	case state == "empty":
+		return ""
+	case !c.writes:
+		return state + "-0"
+	}
+	return fmt.Sprintf("%s-%d", state, i)
+}
+
+func newSurface(t *testing.T) *surface {
+	t.Helper()
+	where, js, fleet := provisioned(t)
+	names := schema.NamesOf(schema.DefaultFleet, 0)
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	t.Cleanup(collector.Close)
+	s := &surface{where: where, dir: t.TempDir(), otlp: collector.URL}
+	kv, err := js.KeyValue(t.Context(), names.CheckpointBucket())
+	require.NoError(t, err)
+	ids := map[string][]string{}
+	for _, state := range surfaceRuns {
+		for i, c := range surfaceCommands {
+			if id := surfaceRun(state, i, c); id != "" && !slices.Contains(ids[state], id) {
+				ids[state] = append(ids[state], id)
+			}
+		}
+	}
+	for _, id := range ids["parked"] {
+		_, err = kv.Put(t.Context(), id, laterCheckpoint(t, id))
+		require.NoError(t, err)
+	}
+	for _, state := range surfaceRuns {
+		for _, id := range ids[state] {
+			if state == "unknown" {
+				continue
+			}
+			r, err := fleet.Start(t.Context(), publisher.RunSpec{ID: id})
+			require.NoError(t, err)
+			turn, err := r.StartTurn(t.Context(), publisher.TurnSpec{Time: time.Now()})
+			require.NoError(t, err)
+			if state == "held" {
+				keys, err := turn.Answer(t.Context(), publisher.Answer{
+					Message: textMessage(schema.RoleAssistant, "I pay"), Calls: []publisher.ToolCall{{ID: "c1", Name: "pay", Replay: schema.ReplayHold}},
+				})
+				require.NoError(t, err)
+				require.NoError(t, turn.Begin(t.Context(), keys[0]))
+			}
+			if state == "ended" || state == "removed" {
+				require.NoError(t, r.End(t.Context(), publisher.RunEnd{}))
+			}
+		}
+	}
+	_, stop, err := startDaemon(append([]string{"--http", "off", "--silence", "10m"}, s.where...), s.env)
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = stop() })
+	s.stream, err = js.Stream(t.Context(), names.EventStream())
+	require.NoError(t, err)
+	for _, id := range ids["held"] {
+		code, _, stderr := s.ask(t, false, "", "recover", id, "--executor", "me")
+		require.Zero(t, code, stderr)
+	}
+	require.Eventually(t, func() bool {
+		_, _, stderr := s.ask(t, false, "", "runs", "ls", "--all")
+		return strings.Count(stderr, " is parked since ") == len(ids["parked"])
+	}, time.Minute, 20*time.Millisecond)
+	for _, id := range ids["removed"] {
+		code, _, stderr := s.ask(t, false, "", "erase", id)
+		require.Zero(t, code, stderr)
+	}
+	return s
+}
+
+// surfaceChanging finds what differs from one run of the test to the next.
+var surfaceChanging = regexp.MustCompile(`(?:\bat )?\d{4}-\d\d-\d\dT[\d:.]+Z|\bat \d+\b|\d\d:\d\d:\d\d\.\d+|\b[0-9a-f]{32,}\b|\.[0-9a-f]{8}\b|(seq|event):\S+|after \d+ tries|revision \d+|http://127\.0\.0\.1:\d+`)
+
+// surfaceStream finds the position of an event in the log, which depends on the order of the runs.
+var surfaceStream = regexp.MustCompile(`^(… )\d+ `)
+
+// surfaceOne finds a count of one before a plural. Codes and flags are no words.
+var surfaceOne = regexp.MustCompile(`(?m)(?:^|[ (;:])1 (?:[a-z]+ )?(?:events|runs|turns|messages|calls|results|gaps|segments|checkpoints|places|payloads|letters|` +
+	`steps|shards|streams|checks|claims|forks|things|points|tokens|tries|breaches|days|logs|files)\b`)
+
+// surfaceLine is the first line that a person sees.
+func surfaceLine(stdout, stderr string) string {
+	said := stderr
+	if stdout != "" {
+		said = stdout
+	}
+	first, _, _ := strings.Cut(strings.TrimLeft(said, "\n"), "\n")
+	first = strings.Join(strings.Fields(surfaceChanging.ReplaceAllString(first, "…")), " ")
+	first = surfaceStream.ReplaceAllString(first, "$1… ")
+	if len(first) > 110 {
+		first = first[:110] + "…"
+	}
+	return first
+}
+
+// TestSurface holds the whole surface against one server with one daemon.
+func TestSurface(t *testing.T) {
+	t.Parallel()
+	s := newSurface(t)
+	t.Run("TerminalWidth_IsKeptAndUsed", s.widths)
+	if testing.Short() {
+		t.Log("short: the widths alone, not each command with each state")
+		return
+	}
+	t.Run("EveryCommandAndState_SaysWhatItDid", s.states)
+}
+
+func TestSurface_CommandsThatTakeARun_AreAllThere(t *testing.T) {
+	t.Parallel()
+	parser, err := newParser(new(cli), func(string) string { return "" }, io.Discard, io.Discard)
+	require.NoError(t, err)
+	for _, leaf := range parser.Model.Leaves(true) {
+		path := commandPath(leaf)
+		if _, ok := commandLine(leaf, "x"); !ok || path == "runs ls" { // of which --parent is a filter
+			continue
+		}
+		require.True(t, slices.ContainsFunc(surfaceCommands, func(c surfaceCommand) bool { return strings.HasPrefix(c.words+" ", path+" ") }), path)
+	}
+}
+
+// states holds every command that takes a run against every state of a run: the table of exit
+// codes and first lines is testdata/surface.txt. A command that only reads, and one that fails, leaves the log as it was.
+func (s *surface) states(t *testing.T) {
+	var table strings.Builder
+	var problems []string
+	for i, c := range surfaceCommands {
+		fmt.Fprintf(&table, "%s\n", c.words)
+		for _, state := range surfaceRuns {
+			id := surfaceRun(state, i, c)
+			args := strings.Fields(c.words)
+			for j := range args {
+				args[j] = strings.ReplaceAll(strings.ReplaceAll(args[j], "RUN", id), "OTLP", s.otlp)
+			}
+			before := s.last(t)
+			code, stdout, stderr := s.ask(t, c.follows, "", args...)
+			said := surfaceLine(stdout, stderr)
+			if id != "" {
+				said = strings.ReplaceAll(said, id, "RUN")
+			}
+			fmt.Fprintf(&table, "  %-8s %d  %s\n", state, code, said)
+			expect := func(ok bool, what string) {
+				if !ok {
+					problems = append(problems, fmt.Sprintf("%q %s: exit %d: %s%s", args, what, code, stdout, stderr))
+				}
+			}
+			expect(said != "", "says nothing")
+			expect(!surfaceOne.MatchString(stdout+stderr), "counts one as many")
+			expect(c.writes && code == 0 || s.last(t) == before, "wrote to the log")
+			expect(code == 0 || strings.Contains("\n"+stderr, "\nwaymark: "), "fails without a reason")
+			expect(state != "empty" || code == int(exitUsage), "takes an empty id")
+			// What is left of a removed run is a mark, which events shows; erasing it again shows the receipt again.
+			left := state == "removed" && (strings.HasPrefix(c.words, "events ") || strings.HasPrefix(c.words, "erase "))
+			expect(state != "unknown" && state != "removed" || left || code == int(exitNotFound), "finds a run")
+		}
+	}
+	require.Empty(t, problems, strings.Join(problems, "\n"))
+	file := filepath.Join("testdata", "surface.txt")
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(table.String()), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, strings.ReplaceAll(string(want), "\r\n", "\n"), table.String(), "read the table, then: go test ./internal/cli -run Surface -update")
+}
+
+// widths asks for tables in terminals of several widths.
+func (s *surface) widths(t *testing.T) {
+	for _, words := range []string{
+		"runs ls --limit 3", "fleet", "cut --at 1ms", "events held-0 --all --no-follow", "events --all --no-follow", "runs get held-0 --view events", "runs history held-0", "shards", "tree held-0",
+		"runs watch held-0", "doctor", "runs get held-0", "plan held-0", "conform --run ended-0 --no-follow", "conform --rules", "conform --scenarios", "help",
+	} {
+		longest := map[int]int{}
+		for _, width := range []int{80, 100, 200} {
+			args := strings.Fields(words)
+			_, stdout, stderr := s.ask(t, strings.Contains(words, "watch"), strconv.Itoa(width), args...)
+			require.NotEmpty(t, stdout, "%s: %s", words, stderr)
+			require.NotRegexp(t, surfaceOne, stdout)
+			table, _, _ := strings.Cut(stdout, "  do: ") // what is to be done is pasted, and not cut
+			if words == "runs get held-0" {
+				table += stderr
+			}
+			for l := range strings.Lines(table) {
+				if commandInLine.MatchString(l) {
+					continue // it is pasted
+				}
+				if words == "doctor" && strings.Contains(l, ": ") && !strings.HasPrefix(l, "ok ") {
+					break // below the table
+				}
+				longest[width] = max(longest[width], len([]rune(strings.TrimRight(l, "\n"))))
+			}
+			require.LessOrEqual(t, longest[width], width, "%s:\n%s", words, stdout)
+		}
+		if words == "fleet" || words == "events --all --no-follow" {
+			require.Greater(t, longest[200], 100, "%s uses a wide terminal", words)
+		}
+	}
+}

@@ -1,0 +1,241 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+type verifyCmd struct {
+	Run_ string `arg:"" name:"run" optional:"" help:"Run id; or --all."`
+	All  bool   `help:"Verify all runs of the fleet."`
+}
+
+// Help is the text below the flags.
+func (verifyCmd) Help() string {
+	return `The run is folded anew from its segments and the log, and everything that is stored of it is compared with that: the sums, links, ` +
+		`counts and digests of segments, and every checkpoint that is kept. Each thing that is wrong is named with ` +
+		`the first bad event, and with what a recovery uses instead. Nothing is written, and no daemon is needed. The exit code is 6 when ` +
+		`anything is wrong.
+
+Examples:
+  waymark verify fix-login
+  waymark verify --all --json`
+}
+
+// verified is what verify prints as JSON. Of many runs only those with findings are listed.
+type verified struct {
+	Runs     int                      `json:"runs"`
+	Events   int64                    `json:"events"`
+	Damaged  int                      `json:"damaged"`
+	Verified []*consumer.Verification `json:"verified"`
+}
+
+// Run verifies one run or all.
+func (c verifyCmd) Run(ctx context.Context, a *app) error {
+	switch {
+	case c.Run_ == "" && !c.All:
+		return fail(exitUsage, "name a run, or add --all", "neither a run nor --all is given")
+	case c.Run_ != "" && c.All:
+		return fail(exitUsage, "leave out one of them", "run %s and --all are both given", c.Run_)
+	}
+	cl, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	js, settings, err := cl.settings(ctx)
+	if err != nil {
+		return err
+	}
+	total := verified{Verified: []*consumer.Verification{}}
+	if c.All {
+		err = c.all(ctx, a, js, settings, &total)
+	} else {
+		err = c.one(ctx, js, settings, &total)
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.print(a, &total); err != nil {
+		return err
+	}
+	if total.Damaged > 0 {
+		return fail(exitDamaged, "what has nothing instead must come from a backup; the rest is made anew, or not needed",
+			"%d of %s %s damaged", total.Damaged, plural(total.Runs, "run"), inNumber(total.Damaged, "is", "are"))
+	}
+	return nil
+}
+
+func (t *verified) add(v *consumer.Verification, list bool) {
+	t.Runs++
+	t.Events += v.Events
+	if len(v.Findings) > 0 {
+		t.Damaged++
+	}
+	if list || len(v.Findings) > 0 {
+		t.Verified = append(t.Verified, v)
+	}
+}
+
+// one verifies a run in the shard that has it.
+func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, total *verified) error {
+	var removed error
+	for _, i := range settings.Candidates(c.Run_) {
+		shard, err := kvstore.OpenShard(js, settings, i, operator)
+		if err != nil {
+			return err
+		}
+		v, err := verifyRun(ctx, js, settings, shard, c.Run_)
+		if errors.Is(err, consumer.ErrNoRun) {
+			switch record, _, _, err := shard.Erasures.Get(ctx, c.Run_); {
+			case err == nil:
+				removed = consumer.Erased(record)
+			case !errors.Is(err, kvstore.ErrNotFound):
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if v.Events == 0 && len(v.Findings) == 0 {
+			continue // a mark that the run is in another shard
+		}
+		total.add(v, true)
+		return nil
+	}
+	if removed != nil {
+		return removed
+	}
+	return fail(exitNotFound, "list the runs with: waymark runs ls", "fleet %s has no run %s", settings.Fleet, c.Run_)
+}
+
+// all verifies the runs of all shards: those that the log has, and those that have a checkpoint.
+func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, settings kvstore.FleetSettings, total *verified) error {
+	for i := range settings.Shards() {
+		shard, err := kvstore.OpenShard(js, settings, i, operator)
+		if err != nil {
+			return err
+		}
+		runs, err := runsOf(ctx, js, shard)
+		if err != nil {
+			return err
+		}
+		for _, run := range runs {
+			v, err := verifyRun(ctx, js, settings, shard, run)
+			if errors.Is(err, consumer.ErrNoRun) {
+				continue // erased meanwhile
+			}
+			if err != nil {
+				return err
+			}
+			if v.Events > 0 || len(v.Findings) > 0 {
+				total.add(v, false)
+			}
+		}
+		if !a.cli.Quiet && !a.cli.JSON && settings.Shards() > 1 {
+			if _, err := fmt.Fprintf(a.stderr, "shard %d: %s\n", i, plural(len(runs), "run")); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// verifyRun verifies a run, and all that a fork stands on.
+func verifyRun(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, shard *kvstore.Shard, run string) (*consumer.Verification, error) {
+	v, err := consumer.Verify(ctx, js, shard, settings.Fleet, run)
+	if err != nil {
+		return v, err
+	}
+	f, err := consumer.VerifyBases(ctx, js, settings.Fleet, v.Base, func(run string) ([]*kvstore.Shard, error) {
+		var shards []*kvstore.Shard
+		for _, i := range settings.Candidates(run) {
+			shard, err := kvstore.OpenShard(js, settings, i, operator)
+			if err != nil {
+				return nil, err
+			}
+			shards = append(shards, shard)
+		}
+		return shards, nil
+	})
+	if err == nil && f != nil {
+		v.Findings = append(v.Findings, *f)
+	}
+	return v, err
+}
+
+// runsOf are the runs of a shard, sorted.
+func runsOf(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard) ([]string, error) {
+	var runs []string
+	stream, err := js.Stream(ctx, shard.Names.EventStream())
+	if err != nil {
+		return nil, fmt.Errorf("runs of shard %d: %w", shard.Names.Shard, err)
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(shard.Names.EventSubjects()))
+	if err != nil {
+		return nil, fmt.Errorf("runs of shard %d: %w", shard.Names.Shard, err)
+	}
+	for subject := range info.State.Subjects {
+		if run := shard.Names.RunOfSubject(subject); schema.ValidName(run) {
+			runs = append(runs, run)
+		}
+	}
+	err = shard.Checkpoints.Runs(ctx, "", func(page []string) bool {
+		runs = append(runs, page...)
+		return ctx.Err() == nil
+	})
+	if err != nil && !errors.Is(err, kvstore.ErrStreamMissing) {
+		return nil, err
+	}
+	slices.Sort(runs)
+	return slices.Compact(runs), ctx.Err()
+}
+
+func (c verifyCmd) print(a *app, total *verified) error {
+	if a.cli.JSON {
+		return document(a.stdout, total)
+	}
+	for _, v := range total.Verified {
+		state := "whole"
+		if len(v.Findings) > 0 {
+			state = "DAMAGED"
+		}
+		if err := printFields(a.stdout, "run", v.Run, "state", state, "events", count(v.Events), "segments", count(v.Segments),
+			"checkpoints", count(v.Checkpoints), "position", positionText(v.Position), "digest", v.Digest); err != nil {
+			return err
+		}
+		if v.LogMissing > 0 {
+			if _, err := fmt.Fprintf(a.stdout, "%s behind the log's first %s in segments alone: a crash took a purge back in part\n",
+				plural(v.LogMissing, "sealed event"), inNumber(v.LogMissing, "is", "are")); err != nil {
+				return err
+			}
+		}
+		for i := range v.Findings {
+			f := &v.Findings[i]
+			instead := "nothing has it instead"
+			if f.Instead != "" {
+				instead = "recovery uses " + f.Instead
+			}
+			if _, err := fmt.Fprintf(a.stdout, "%s; %s\n", printable(f.String()), instead); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprintln(a.stdout); err != nil {
+			return err
+		}
+	}
+	if c.All && !a.cli.Quiet {
+		_, err := fmt.Fprintf(a.stdout, "%s with %s verified, %d damaged\n", plural(total.Runs, "run"), plural(total.Events, "event"), total.Damaged)
+		return err
+	}
+	return nil
+}

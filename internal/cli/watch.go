@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// watchPending bounds the checkpoints that wait to be printed; more are dropped, as hints may be.
+	watchPending = 4096
+	// watchRest is the width of the columns beside that of the run.
+	watchRest = 65
+	// watchLook is how often a watched run is asked for, in case a hint was lost.
+	watchLook = 5 * time.Second
+)
+
+type runsWatchCmd struct {
+	Run_     string `arg:"" name:"run" optional:"" help:"Run id; all runs of the fleet when left out."`
+	UntilEnd bool   `help:"Stop when the run has ended."`
+}
+
+// Run shows checkpoints until Ctrl-C. They come from the republished copies of the checkpoint bucket: at most
+// once, and not after the fact.
+func (c runsWatchCmd) Run(ctx context.Context, a *app) error {
+	if c.Run_ == "" && c.UntilEnd {
+		return fail(exitUsage, "name a run: "+a.prompt.command("runs watch RUN --until-end"), "--until-end is of one run")
+	}
+	cl, err := a.connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
+	if err != nil {
+		return err
+	}
+	defer cl.close()
+	token := "*"
+	if c.Run_ != "" {
+		token = c.Run_
+	}
+	arriving := make(chan *nats.Msg, watchPending)
+	sub, err := cl.nc.ChanSubscribe("waymark.checkpoints."+cl.fleet+".*."+token, arriving)
+	if err != nil {
+		return fmt.Errorf("watching checkpoints: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
+	if err := cl.nc.FlushTimeout(cl.wait); err != nil {
+		return fmt.Errorf("watching checkpoints: %w", err)
+	}
+	w := &watcher{app: a, client: cl}
+	if c.Run_ == "" {
+		return w.all(ctx, arriving)
+	}
+	return w.one(ctx, c.Run_, c.UntilEnd, arriving)
+}
+
+// watcher prints heads as they come.
+type watcher struct {
+	app    *app
+	client *client
+	// last is what was printed last, of one run.
+	last schema.Position
+	// titled: the line with the titles was printed.
+	titled bool
+}
+
+func (w *watcher) all(ctx context.Context, arriving <-chan *nats.Msg) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case m := <-arriving:
+			if err := w.show(m); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// one begins with where the run is, so that a run at rest shows something.
+func (w *watcher) one(ctx context.Context, run string, untilEnd bool, arriving <-chan *nats.Msg) error {
+	look := time.NewTicker(watchLook)
+	defer look.Stop()
+	ended, err := w.look(ctx, run)
+	for err == nil && (!ended || !untilEnd) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case m := <-arriving:
+			if err := w.show(m); err != nil {
+				return err
+			}
+			if c, decodeErr := schema.DecodeCheckpoint(m.Data); decodeErr == nil {
+				ended = c.Status.Terminal()
+			}
+		case <-look.C:
+			ended, err = w.look(ctx, run)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// look asks for the run and prints it when it is news.
+func (w *watcher) look(ctx context.Context, run string) (ended bool, err error) {
+	var reply schema.GetReply
+	if err := w.client.ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, &reply); err != nil {
+		return false, err
+	}
+	return reply.Head.Status.Terminal(), w.print(&reply.Head)
+}
+
+// show prints a republished checkpoint. Markers of deleted keys carry no event.
+func (w *watcher) show(m *nats.Msg) error {
+	if len(m.Data) == 0 || strings.HasPrefix(m.Header.Get("KV-Operation"), "DEL") || m.Header.Get("KV-Operation") == "PURGE" {
+		return nil
+	}
+	c, err := schema.DecodeCheckpoint(m.Data)
+	if err != nil {
+		_, err = fmt.Fprintf(w.app.stderr, "skipped a checkpoint on %s: %s\n", printable(m.Subject), printable(err.Error()))
+		return err
+	}
+	return w.print(&c.Head)
+}
+
+func (w *watcher) print(h *schema.Head) error {
+	if h.Position == w.last {
+		return nil
+	}
+	w.last = h.Position
+	if w.app.cli.JSON {
+		return line(w.app.stdout, h)
+	}
+	width := widthOf(w.app.stdout) - watchRest
+	if !w.titled {
+		w.titled = true
+		if _, err := fmt.Fprintf(w.app.stdout, "%-12s  %s  %-12s  %5s  %5s  %6s  %4s  %7s\n",
+			"TIME", inColumn("RUN", width), "STATUS", "EPOCH", "TURN", "CALLS", "OPEN", "EVENTS"); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(w.app.stdout, "%-12s  %s  %-12s  %5d  %5d  %6d  %4d  %7d\n",
+		clock(h.UpdatedAt), inColumn(h.Run, width), printable(string(h.Status)), h.Epoch, h.Turn, h.Counts.ToolCalls, len(h.OpenCalls), h.Counts.Events)
+	return err
+}
+
+// clock is the local time of day of an event's time.
+func clock(at string) string {
+	t, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil {
+		return ""
+	}
+	return t.Local().Format("15:04:05.000")
+}
