@@ -2,10 +2,10 @@ package consumer
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -109,38 +109,30 @@ func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSeque
 	return p, nil
 }
 
-// recordSum is what an event is compared by.
-type recordSum [sha256.Size]byte
-
-func sumOf(scratch []byte, rec *schema.Record) (recordSum, []byte) {
-	scratch = schema.AppendFrame(scratch[:0], rec)
-	return sha256.Sum256(scratch), scratch
-}
-
 // stretch reads what the log has of the run up to a place, about so many bytes of it, and where it begins.
-func (j *janitor) stretch(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (p proof, sums map[schema.StreamSequence]recordSum, first schema.StreamSequence, err error) {
-	sums = make(map[schema.StreamSequence]recordSum)
+func (j *janitor) stretch(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (p proof, sums map[schema.StreamSequence]replay.Sum, first schema.StreamSequence, err error) {
+	sums = make(map[schema.StreamSequence]replay.Sum)
 	var scratch []byte
 	beyond := false
 	err = runlog.Read(ctx, j.js, j.names, run, 1, func(rec schema.Record) error {
 		if rec.Stream > upTo {
 			beyond = true
-			return errEnough
+			return runlog.ErrStop
 		}
 		if p.events == provenAtOnce || p.bytes >= piece {
 			beyond, p.more = true, true
-			return errEnough
+			return runlog.ErrStop
 		}
 		if first == 0 {
 			first = rec.Stream
 		}
-		sums[rec.Stream], scratch = sumOf(scratch, &rec)
+		sums[rec.Stream], scratch = replay.SumOf(scratch, &rec)
 		p.events++
 		p.bytes += int64(rec.Size())
 		p.last = rec.Stream
 		return nil
 	})
-	if err != nil && !errors.Is(err, errEnough) {
+	if err != nil && !errors.Is(err, runlog.ErrStop) {
 		return proof{}, nil, 0, err
 	}
 	if !beyond {
@@ -151,7 +143,7 @@ func (j *janitor) stretch(ctx context.Context, run string, upTo schema.StreamSeq
 }
 
 // match finds each of the sums in a segment that the checkpoint counts.
-func (j *janitor) match(ctx context.Context, c *schema.Checkpoint, sums map[schema.StreamSequence]recordSum, first schema.StreamSequence) error {
+func (j *janitor) match(ctx context.Context, c *schema.Checkpoint, sums map[schema.StreamSequence]replay.Sum, first schema.StreamSequence) error {
 	last := schema.StreamSequence(0) // that is looked for
 	for at := range sums {
 		last = max(last, at)
@@ -195,8 +187,8 @@ func (j *janitor) match(ctx context.Context, c *schema.Checkpoint, sums map[sche
 		if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
 			events++
 			if want, ok := sums[rec.Stream]; ok {
-				var got recordSum
-				if got, scratch = sumOf(scratch, &rec); got != want {
+				var got replay.Sum
+				if got, scratch = replay.SumOf(scratch, &rec); got != want {
 					differs = rec.Stream
 					return false
 				}

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"hash/maphash"
 	"time"
 
@@ -126,7 +125,7 @@ func (j *janitor) found(ctx context.Context, run string, from, at schema.StreamS
 		select {
 		case <-j.wake:
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), errEnough)
+			return context.Cause(ctx)
 		}
 	}
 }

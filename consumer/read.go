@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
@@ -363,11 +364,11 @@ func (rd *reader) fold(ctx context.Context, r *reading, rec *schema.Record, acce
 	after := r.head.Position.Stream
 	gaps := r.head.Counts.Gaps
 	v := r.head.Apply(keys, rec)
-	r.carried = stillLost(r.carried, &r.head)
+	r.carried = replay.StillLost(r.carried, &r.head)
 	if v.Kind == schema.Skipped && schema.ErasedMark(v.Event) {
 		r.marked = true
 	}
-	reason, tells := v.Reason, tellsOfHole(&v)
+	reason, tells := v.Reason, replay.ShowsGap(&v)
 	if !tells && r.head.Counts.Gaps > gaps {
 		reason, tells = schema.ReasonLost, true
 	}
@@ -376,19 +377,6 @@ func (rd *reader) fold(ctx context.Context, r *reading, rec *schema.Record, acce
 	}
 	r.doubtful = r.doubtful || tells
 	return nil
-}
-
-// tellsOfHole reports whether the fold refused an event because something before it is missing.
-func tellsOfHole(v *schema.Verdict) bool {
-	if v.Kind != schema.Rejected {
-		return false
-	}
-	switch v.Reason {
-	case schema.ReasonGap, schema.ReasonEpochAhead, schema.ReasonStaleTakeover, schema.ReasonMisplaced:
-		return true
-	default:
-		return false
-	}
 }
 
 // records reads the log by direct get, or record by record from the leader.
@@ -484,41 +472,8 @@ func (rd *reader) distrust(ctx context.Context, src *shardSource, run string, m 
 }
 
 // noteLost names the events that a checkpoint had folded and that this reading does not have.
-func (r *reading) noteLost(was *schema.Head) { r.lost = append(r.lost, lostSince(was, &r.head)...) }
-
-// lostSince names the events that one head has and another, folded anew, has not.
-func lostSince(was, is *schema.Head) []schema.Gap {
-	if is.Counts.Events >= was.Counts.Events {
-		return nil
-	}
-	gap := schema.Gap{Epoch: was.Epoch, From: 1, To: was.Sequence, At: was.Position, Reason: schema.ReasonLost}
-	if is.Epoch == was.Epoch {
-		gap.From = min(is.Sequence+1, max(was.Sequence, 1))
-	}
-	return []schema.Gap{gap}
-}
-
-// stillLost are the gaps of a checkpoint when a fold came to a head: without those whose last message it met, and of others
-// without what it has. The list is shared and not changed.
-func stillLost(lost []schema.Gap, at *schema.Head) []schema.Gap {
-	for i := range lost {
-		g := &lost[i]
-		from := g.From
-		if g.Epoch == at.Epoch {
-			from = min(max(from, at.Sequence+1), g.To)
-		}
-		switch {
-		case g.At.ID == at.Position.ID:
-			if len(lost) == 1 {
-				return nil
-			}
-			return slices.Delete(slices.Clone(lost), i, i+1)
-		case from > g.From:
-			lost = slices.Clone(lost)
-			lost[i].From = from
-		}
-	}
-	return lost
+func (r *reading) noteLost(was *schema.Head) {
+	r.lost = append(r.lost, replay.LostSince(was, &r.head)...)
 }
 
 // reconcilePrefix compares a run read from segments and log with a checkpoint that counted other events in its tail. If

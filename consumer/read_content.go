@@ -130,11 +130,11 @@ func (rd *reader) findEvent(ctx context.Context, r *reading, after schema.Stream
 	err := runlog.Read(ctx, rd.js, r.src.store.Names, r.run, after+1, func(rec schema.Record) error {
 		if schema.PositionOf(&rec).ID == id {
 			at = rec.Stream
-			return errEnough
+			return runlog.ErrStop
 		}
 		return nil
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, runlog.ErrStop) {
 		err = nil
 	}
 	return at, at != 0, err

@@ -45,13 +45,13 @@ func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, 
 		err := runlog.Read(ctx, rd.js, r.src.store.Names, r.run, from, func(rec schema.Record) error {
 			from = rec.Stream + 1
 			if rec.Stream > r.logLast {
-				return errEnough
+				return runlog.ErrStop
 			}
 			look(&rec)
 			return nil
 		})
 		switch {
-		case err != nil && !errors.Is(err, errEnough):
+		case err != nil && !errors.Is(err, runlog.ErrStop):
 			return nil, err
 		case from > r.logLast:
 		default: // a replica that is behind

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// errEnough ends a read at the last event of a reading.
-var errEnough = errors.New("the last event was read")
 
 // errSealed says that the tail's beginning was sealed and purged since it was read.
 var errSealed = errors.New("the tail was sealed meanwhile")
@@ -51,7 +49,7 @@ func (rd *reader) longTail(ctx context.Context, r *reading, to sink) error {
 	for from <= r.logLast {
 		err := runlog.Read(ctx, rd.js, r.src.store.Names, r.run, from, func(rec schema.Record) error {
 			if rec.Stream > r.logLast {
-				return errEnough
+				return runlog.ErrStop
 			}
 			from = rec.Stream + 1
 			if rec.Stream <= r.index.Last.Stream {
@@ -67,7 +65,7 @@ func (rd *reader) longTail(ctx context.Context, r *reading, to sink) error {
 			if from, err = rd.sealedTail(ctx, r, out); err != nil {
 				return err
 			}
-		case errors.Is(err, errEnough):
+		case errors.Is(err, runlog.ErrStop):
 			from = r.logLast + 1
 		case err != nil:
 			return err
@@ -100,7 +98,7 @@ func (rd *reader) sealedTail(ctx context.Context, r *reading, out *chunks) (sche
 		}
 		info, frames, err := schema.DecodeSegment(stored)
 		if err == nil {
-			err = continues(&info, r.run, n, digest)
+			err = replay.Continues(&info, r.run, n, digest)
 		}
 		if err != nil {
 			return 0, rd.segmentGone(n, r, err)

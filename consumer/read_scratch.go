@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -26,7 +27,7 @@ func (rd *reader) fromScratch(ctx context.Context, src *shardSource, run string,
 	if err != nil {
 		return nil, err
 	}
-	r.index, err = foldSegments(ctx, keys, get, &r.head, run, nil, func(n int, err error) {
+	r.index, err = replay.Segments(ctx, keys, get, &r.head, run, nil, func(n int, err error) {
 		// The log may still hold its events; if not, the hole is found there and named.
 		r.unusable = true
 		rd.stats.CorruptSegments.Add(1)
@@ -49,72 +50,6 @@ func (rd *reader) fromScratch(ctx context.Context, src *shardSource, run string,
 		rd.stats.FoldsFromScratch.Add(1)
 	}
 	return r, nil
-}
-
-// foldSegments folds every segment that continues the run onto a head, and stops at the first that does not: bad is told
-// of one that is there and cannot be used. each, if not nil, sees every record; of a segment that turns out bad, too.
-func foldSegments(ctx context.Context, keys *schema.Keys, get func(ctx context.Context, run string, n int) ([]byte, error), head *schema.Head, run string,
-	each func(*schema.Record), bad func(n int, err error),
-) (schema.SegmentIndex, error) {
-	var index schema.SegmentIndex
-	for n := 1; ; n++ {
-		stored, err := get(ctx, run, n)
-		if errors.Is(err, kvstore.ErrNotFound) {
-			return index, nil
-		}
-		if err != nil {
-			return index, fmt.Errorf("fold segment %d of run %s: %w", n, run, err)
-		}
-		before := head.Clone()
-		info, err := foldSegment(keys, head, run, n, stored, each)
-		if err != nil {
-			*head = before
-			bad(n, err)
-			return index, nil
-		}
-		index = schema.SegmentIndex{
-			Count: n, Bytes: index.Bytes + int64(len(stored)), Events: index.Events + int64(info.Events),
-			Last: info.Last, Digest: head.Digest,
-		}
-	}
-}
-
-// foldSegment folds one segment onto a head, which is of no use after an error. each, if not nil, sees every record.
-func foldSegment(keys *schema.Keys, head *schema.Head, run string, n int, stored []byte, each func(*schema.Record)) (schema.SegmentInfo, error) {
-	info, frames, err := schema.DecodeSegment(stored)
-	if err != nil {
-		return info, err
-	}
-	if err := continues(&info, run, n, head.Digest); err != nil {
-		return info, err
-	}
-	if info.First.Stream <= head.Position.Stream {
-		head.Position = schema.Position{} // sequences that damage freed were used again
-	}
-	if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
-		head.Apply(keys, &rec)
-		if each != nil {
-			each(&rec)
-		}
-		return true
-	}); err != nil {
-		return info, err
-	}
-	if head.Digest != info.DigestAfter {
-		return info, fmt.Errorf("folds to digest %.16s…, described as %.16s…: %w", head.Digest, info.DigestAfter, schema.ErrCorrupt)
-	}
-	return info, nil
-}
-
-// continues checks that a segment is the run's and follows from the digest before it.
-func continues(info *schema.SegmentInfo, run string, n int, digest string) error {
-	if info.Run != run || info.Number != n {
-		return fmt.Errorf("it is segment %d of run %.64s: %w", info.Number, info.Run, schema.ErrCorrupt)
-	}
-	if info.DigestBefore != digest {
-		return fmt.Errorf("follows digest %.16s…, the run is at %.16s…: %w", info.DigestBefore, digest, schema.ErrCorrupt)
-	}
-	return nil
 }
 
 // foldLog folds the log behind the last segment. errOtherThere says that the log went back.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -97,7 +98,7 @@ func (p *place) continuedBy(info *schema.SegmentInfo, run string, index *schema.
 	if !p.follows {
 		before = info.DigestBefore
 	}
-	err := continues(info, run, p.next, before)
+	err := replay.Continues(info, run, p.next, before)
 	if err == nil && p.next == index.Count && info.DigestAfter != index.Digest {
 		err = fmt.Errorf("ends with digest %.16s…, the checkpoint counts %.16s…: %w", info.DigestAfter, index.Digest, schema.ErrCorrupt)
 	}

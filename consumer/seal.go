@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
@@ -113,12 +114,12 @@ func (s *reignState) sealFromLog(ctx context.Context, r *run) error {
 		r.cuts = r.cuts[1:]
 		raw, events = raw[:0], 0
 		if len(r.cuts) == 0 || r.cuts[0].frames.kept() {
-			return errEnough
+			return runlog.ErrStop
 		}
 		return nil
 	})
 	switch {
-	case errors.Is(err, errEnough):
+	case errors.Is(err, runlog.ErrStop):
 		return nil
 	case err != nil:
 		return err
@@ -162,10 +163,7 @@ func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Posi
 	if err != nil {
 		return fmt.Errorf("segment %d of run %s: %w", info.Number, r.id, err)
 	}
-	r.segments = schema.SegmentIndex{
-		Count: info.Number, Bytes: r.segments.Bytes + int64(len(stored)), Events: r.segments.Events + k.events,
-		Last: k.last, Digest: k.digest,
-	}
+	r.segments = replay.Count(r.segments, &info, len(stored))
 	r.dirty = true
 	s.stats.Segments.Add(1)
 	s.stats.SegmentBytes.Add(int64(len(stored)))
@@ -203,7 +201,7 @@ func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo,
 	}
 	info, err := schema.DecodeSegmentInfo(existing)
 	if err == nil {
-		err = continues(&info, r.id, want.Number, want.DigestBefore)
+		err = replay.Continues(&info, r.id, want.Number, want.DigestBefore)
 	}
 	if err == nil {
 		if info.Last.Stream > r.head.Position.Stream {
@@ -232,7 +230,7 @@ func (s *reignState) keepsNext(ctx context.Context, run string, next int, digest
 	if err != nil {
 		return err
 	}
-	if info, err := schema.DecodeSegmentInfo(stored); err == nil && continues(&info, run, next, digest) == nil {
+	if info, err := schema.DecodeSegmentInfo(stored); err == nil && replay.Continues(&info, run, next, digest) == nil {
 		return nil
 	}
 	return s.stillInLog(ctx, run, next, stored)
@@ -245,11 +243,11 @@ func (s *reignState) stillInLog(ctx context.Context, run string, number int, sto
 	if err != nil || info.Fleet != s.cfg.Fleet || info.Run != run || info.Number != number {
 		return nil //nolint:nilerr // it cannot be used by anybody
 	}
-	sums := make(map[schema.StreamSequence]recordSum, info.Events)
+	sums := make(map[schema.StreamSequence]replay.Sum, info.Events)
 	var scratch []byte
 	last := schema.StreamSequence(0)
 	if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
-		sums[rec.Stream], scratch = sumOf(scratch, &rec)
+		sums[rec.Stream], scratch = replay.SumOf(scratch, &rec)
 		last = max(last, rec.Stream)
 		return true
 	}); err != nil {
@@ -257,15 +255,15 @@ func (s *reignState) stillInLog(ctx context.Context, run string, number int, sto
 	}
 	err = runlog.Read(ctx, s.js, s.names, run, info.First.Stream, func(rec schema.Record) error {
 		if rec.Stream > last {
-			return errEnough
+			return runlog.ErrStop
 		}
-		var got recordSum
-		if got, scratch = sumOf(scratch, &rec); sums[rec.Stream] == got {
+		var got replay.Sum
+		if got, scratch = replay.SumOf(scratch, &rec); sums[rec.Stream] == got {
 			delete(sums, rec.Stream)
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, errEnough) {
+	if err != nil && !errors.Is(err, runlog.ErrStop) {
 		return err
 	}
 	if len(sums) > 0 {
@@ -285,7 +283,7 @@ func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequ
 	if err != nil {
 		return err
 	}
-	fresh.segments, err = foldSegments(ctx, keys, s.shard.Segments.GetFresh, &fresh.head, r.id,
+	fresh.segments, err = replay.Segments(ctx, keys, s.shard.Segments.GetFresh, &fresh.head, r.id,
 		func(rec *schema.Record) { fresh.sealed[rec.Stream] = schema.PositionOf(rec).ID },
 		func(n int, err error) {
 			// It is refused, not guessed at: recovery says what is missing, and the log may still have the range.
@@ -325,12 +323,12 @@ func (s *reignState) refoldLog(ctx context.Context, fresh *run, until schema.Str
 		from = next.Stream + 1
 		err = runlog.Read(ctx, s.js, s.names, fresh.id, from, func(rec schema.Record) error {
 			if rec.Stream >= until {
-				return errEnough
+				return runlog.ErrStop
 			}
 			from = rec.Stream + 1
 			return s.observe(ctx, fresh, &rec)
 		})
-		if err != nil && !errors.Is(err, errEnough) {
+		if err != nil && !errors.Is(err, runlog.ErrStop) {
 			return err
 		}
 	}

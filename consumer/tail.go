@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -84,7 +85,7 @@ func (r *run) take(p *schema.Prepared, bytes int, cfg *FolderConfig) schema.Verd
 		r.cut()
 	}
 	v := r.head.ApplyPrepared(p)
-	r.lost = stillLost(r.lost, &r.head)
+	r.lost = replay.StillLost(r.lost, &r.head)
 	if v.Kind == schema.Replayed || v.Kind == schema.Regressed {
 		return v
 	}
@@ -135,7 +136,7 @@ func (r *run) erase(fleet, when string) {
 
 // noteLost names the events that a head had folded and that this run, folded anew, does not have. What a checkpoint shares is not changed.
 func (r *run) noteLost(was *schema.Head) {
-	r.lost = append(slices.Clone(r.lost), lostSince(was, &r.head)...)
+	r.lost = append(slices.Clone(r.lost), replay.LostSince(was, &r.head)...)
 }
 
 // forget gives back what is kept of the tail: the log has it.

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -94,7 +95,7 @@ func Verify(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, f
 	}
 	for try := 1; ; try++ {
 		v := &verifier{
-			js: js, keys: keys, shard: shard, head: schema.NewHead(fleet, run), sums: map[schema.StreamSequence]recordSum{},
+			js: js, keys: keys, shard: shard, head: schema.NewHead(fleet, run), sums: map[schema.StreamSequence]replay.Sum{},
 			checkpoints: map[schema.StreamSequence][]kvstore.Stored{}, links: map[schema.StreamSequence]link{},
 			is: Verification{Run: run, Shard: shard.Names.Shard, Findings: []Finding{}},
 		}
@@ -120,7 +121,7 @@ type verifier struct {
 	// broken is the first segment that cannot be folded, 0 for none; mended says that the log has its events.
 	broken int
 	// sums are those of the sealed events, and sealed is where they end.
-	sums   map[schema.StreamSequence]recordSum
+	sums   map[schema.StreamSequence]replay.Sum
 	sealed schema.StreamSequence
 	last   schema.StreamSequence
 	// links are what the run must be at the end of segments behind a broken one.
@@ -276,7 +277,7 @@ func (v *verifier) follows(info, before *schema.SegmentInfo, n int) error {
 	if n > 1 && before.Number == 0 {
 		digest = info.DigestBefore
 	}
-	return continues(info, v.is.Run, n, digest)
+	return replay.Continues(info, v.is.Run, n, digest)
 }
 
 // breakAt says that a segment cannot be used. What the log has of it is seen later.
@@ -298,7 +299,7 @@ func (v *verifier) foldSegment(n int, info *schema.SegmentInfo, frames []byte, s
 	err := schema.ReadFrames(frames, func(rec schema.Record) bool {
 		records++
 		last = schema.PositionOf(&rec)
-		v.sums[rec.Stream], v.scratch = sumOf(v.scratch, &rec)
+		v.sums[rec.Stream], v.scratch = replay.SumOf(v.scratch, &rec)
 		if v.broken == 0 {
 			v.fold(&rec, InSegment, n)
 		}
@@ -322,10 +323,7 @@ func (v *verifier) foldSegment(n int, info *schema.SegmentInfo, frames []byte, s
 		v.links[info.Last.Stream] = link{n, info.DigestAfter}
 		return nil
 	}
-	was := v.index[n-1]
-	v.index = append(v.index, schema.SegmentIndex{
-		Count: n, Bytes: was.Bytes + int64(stored), Events: was.Events + int64(records), Last: info.Last, Digest: info.DigestAfter,
-	})
+	v.index = append(v.index, replay.Count(v.index[n-1], info, stored))
 	return nil
 }
 
@@ -504,8 +502,8 @@ func (v *verifier) logged(rec *schema.Record) {
 	want, sealed := v.sums[rec.Stream]
 	if sealed {
 		delete(v.sums, rec.Stream)
-		var got recordSum
-		if got, v.scratch = sumOf(v.scratch, rec); got != want {
+		var got replay.Sum
+		if got, v.scratch = replay.SumOf(v.scratch, rec); got != want {
 			v.found(&Finding{In: InLog, Event: schema.PositionOf(rec), Problem: "is not the event that was sealed", Instead: "its segment"})
 			return
 		}

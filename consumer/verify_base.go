@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -59,7 +60,7 @@ func headAt(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, f
 	}
 	for try := 1; ; try++ {
 		v := &verifier{
-			js: js, keys: keys, shard: shard, head: schema.NewHead(fleet, base.Run), sums: map[schema.StreamSequence]recordSum{}, base: base,
+			js: js, keys: keys, shard: shard, head: schema.NewHead(fleet, base.Run), sums: map[schema.StreamSequence]replay.Sum{}, base: base,
 			links: map[schema.StreamSequence]link{}, is: Verification{Run: base.Run, Shard: shard.Names.Shard},
 		}
 		if err := v.readSegments(ctx); err != nil {

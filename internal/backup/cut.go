@@ -346,18 +346,15 @@ func (c *cutter) read(ctx context.Context, run string, f *folding) (next int, lo
 	}
 	err = runlog.Read(ctx, c.js, c.shard.Names, run, last+1, func(r schema.Record) error {
 		if !f.add(r) {
-			return errEnough
+			return runlog.ErrStop
 		}
 		return nil
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, runlog.ErrStop) {
 		err = nil
 	}
 	return next, true, err
 }
-
-// errEnough ends a reading.
-var errEnough = errors.New("enough was read")
 
 // folding folds a run up to a place and keeps its last boundary.
 type folding struct {

@@ -16,3 +16,6 @@ var ErrAnswer = errors.New("unexpected answer from the event stream")
 // ErrBroken is returned by a [Follower] whose reading broke off: the connection was lost, the consumer is gone, or a
 // message got lost on its way. Follow again from behind the last message that was delivered.
 var ErrBroken = errors.New("reading the stream broke off")
+
+// ErrStop is for a yield function that ends [Read] before the end of the log. Read returns it.
+var ErrStop = errors.New("the reader stopped before the end of the log")

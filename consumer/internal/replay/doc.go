@@ -1,0 +1,9 @@
+// Package replay folds the stored segments of a run and compares what two folds of it have.
+//
+// It owns what exact reads, the fold, purging and verification must do alike: the check that a segment continues the one before it,
+// the fold of segments onto a head, the arithmetic of gaps, and the checksum of a record.
+//
+// It knows neither the service nor the fold loop, and it reads no log: the caller brings the segments.
+//
+// On failure it names the segment and the run. A segment that cannot be used is no failure of a fold: the fold ends before it.
+package replay
