@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -42,7 +42,7 @@ type bound struct {
 }
 
 // in reports whether a server's answer of one moment reaches the bound.
-func (b bound) in(answer *runlog.Answer) bool {
+func (b bound) in(answer *eventlog.Answer) bool {
 	if b.lone {
 		return answer.UpTo >= b.at
 	}
@@ -52,7 +52,7 @@ func (b bound) in(answer *runlog.Answer) bool {
 // barrier finds bounds of one shard's log. Where the log has several replicas it publishes a barrier, which all waiting requests share: the
 // acknowledgement proves that the real leader was reached, and an answer that shows this barrier, or a later one, misses nothing that was
 // acknowledged before. Where the log has one replica, the server that holds it names the end of its log instead, and nothing is
-// written: see [runlog.AskLone]. One replica is asserted only by an answer to this question. Several replicas are remembered for
+// written: see [eventlog.AskLone]. One replica is asserted only by an answer to this question. Several replicas are remembered for
 // 10 s: a needless barrier costs only time.
 //
 // One round serves the requests that waited when it began. A later request joins the next round: its question might be about an event
@@ -178,7 +178,7 @@ func (b *barrier) find(ctx context.Context, write bool) (bound, error) {
 	ctx, cancel := context.WithTimeout(ctx, barrierPatience)
 	defer cancel()
 	if !write && b.now().Sub(b.replicated) >= replicatedFor {
-		log, err := runlog.AskLone(ctx, b.js, b.names, "")
+		log, err := eventlog.AskLone(ctx, b.js, b.names, "")
 		if err != nil {
 			return bound{}, err
 		}
@@ -218,7 +218,7 @@ func (b *barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 			return 0, fmt.Errorf("publish barrier into %s: %w", b.names.EventStream(), err)
 		}
 		b.full = b.now()
-		if err := b.makeRoom(ctx, int64(runlog.StoredBytes(msg))); err != nil {
+		if err := b.makeRoom(ctx, int64(eventlog.StoredBytes(msg))); err != nil {
 			return 0, fmt.Errorf("publish barrier into full %s: %w", b.names.EventStream(), err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -83,7 +83,7 @@ func (s *reignState) lookErased(ctx context.Context, id string) error {
 	s.parked.try(id, s.now()) // what is left of it fits
 	r := s.inMemory(id)
 	if r == nil {
-		if r, err = s.load(ctx, id, &runlog.Arrived{Record: schema.Record{Stream: folded + 1}}); err != nil {
+		if r, err = s.load(ctx, id, &eventlog.Arrived{Record: schema.Record{Stream: folded + 1}}); err != nil {
 			return err
 		}
 	}

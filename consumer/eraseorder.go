@@ -9,8 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -98,7 +98,7 @@ func markErased(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shar
 // markOf returns the place of a removal's mark, and whether it is in the log. As it is stored by compare-and-set on the run's
 // last event, it is the first message behind that: its own, or a later one of the same removal when that was purged.
 func markOf(ctx context.Context, js jetstream.JetStream, names schema.Names, record *schema.Erasure) (schema.StreamSequence, bool, error) {
-	next, found, err := runlog.Next(ctx, js, names, record.Run, record.Position.Stream+1)
+	next, found, err := eventlog.Next(ctx, js, names, record.Run, record.Position.Stream+1)
 	if err != nil || !found {
 		return 0, false, err
 	}

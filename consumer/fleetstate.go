@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -83,7 +83,7 @@ func (l *lookout) fill(ctx context.Context, store *kvstore.Shard, s *schema.Shar
 	if mark.Incarnation != usage.Incarnation {
 		mark = kvstore.Watermark{} // of another log, or none yet: everything waits
 	}
-	waiting, err := runlog.Behind(ctx, js, store.Names, mark.Position.Stream)
+	waiting, err := eventlog.Behind(ctx, js, store.Names, mark.Position.Stream)
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -162,7 +162,7 @@ func (x *writer) stamp() {
 	x.w.tb.Helper()
 	at := map[schema.StreamSequence]schema.Record{}
 	names := schema.NamesOf(x.run.Fleet, x.w.names.Shard)
-	require.NoError(x.w.tb, runlog.Read(x.w.tb.Context(), x.w.js, names, x.run.Run, 1, func(rec schema.Record) error {
+	require.NoError(x.w.tb, eventlog.Read(x.w.tb.Context(), x.w.js, names, x.run.Run, 1, func(rec schema.Record) error {
 		at[rec.Stream] = rec
 		return nil
 	}))

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -108,7 +108,7 @@ func TestAllFoldsOfAMixedLogAreOne(t *testing.T) {
 			}
 			for _, x := range runs {
 				model := schema.NewState("default", x.run.Run)
-				require.NoError(t, runlog.Read(t.Context(), w.js, w.names, x.run.Run, 1, func(rec schema.Record) error {
+				require.NoError(t, eventlog.Read(t.Context(), w.js, w.names, x.run.Run, 1, func(rec schema.Record) error {
 					model.Apply(schema.NoKeys, &rec)
 					return nil
 				}))

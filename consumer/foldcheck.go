@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -20,7 +20,7 @@ func (s *reignState) checkPosition(ctx context.Context) error {
 // errSeemsShorter says that the log of a replicated shard ends before what was folded, and did not for long enough to be believed.
 var errSeemsShorter = errors.New("the log seems to have gone back; a leader that is isolated may say so")
 
-// checkLog compares a position that was folded with the log. A log that ends before it is believed as runlog.Shorter has it.
+// checkLog compares a position that was folded with the log. A log that ends before it is believed as eventlog.Shorter has it.
 func (s *reignState) checkLog(ctx context.Context, at schema.Position) error {
 	stream, err := s.js.Stream(ctx, s.names.EventStream())
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *reignState) checkLog(ctx context.Context, at schema.Position) error {
 		return fmt.Errorf("%w: it ends at %d, folded up to %d", errRegressed, info.State.LastSeq, at.Stream)
 	}
 	s.shorter.Reaches()
-	rec, found, err := runlog.At(ctx, s.js, s.names, at.Stream)
+	rec, found, err := eventlog.At(ctx, s.js, s.names, at.Stream)
 	if err != nil {
 		return err
 	}

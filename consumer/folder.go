@@ -12,9 +12,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -106,7 +106,7 @@ type Folder struct {
 	// parkedNow has the runs that the reign leaves where they stand; nil between two reigns.
 	parkedNow atomic.Pointer[parking]
 	// shorter judges the signs that the log does not reach what was folded.
-	shorter runlog.Shorter
+	shorter eventlog.Shorter
 }
 
 // NewFolder returns a folder of a provisioned shard. Call Run to start it.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -38,7 +38,7 @@ func (r *run) skips(a *arrival) bool {
 func (s *reignState) fillHole(ctx context.Context, r *run, a *arrival, fold func(*arrival) error) error {
 	for r.skips(a) {
 		after := r.head.Position.Stream
-		next, found, err := runlog.Next(ctx, s.js, s.names, r.id, after+1)
+		next, found, err := eventlog.Next(ctx, s.js, s.names, r.id, after+1)
 		if err != nil {
 			return fmt.Errorf("run %s: what is between %d and %d: %w", r.id, after, a.Record.Stream, err)
 		}
@@ -49,7 +49,7 @@ func (s *reignState) fillHole(ctx context.Context, r *run, a *arrival, fold func
 		s.stats.HolesFilled.Add(1)
 		s.log.Error().Str(keyRun, r.id).Uint64("after", uint64(after)).Uint64("at", uint64(next.Stream)).
 			Msg("a replica of the log does not have an event that its leader has")
-		missed := &arrival{Arrived: runlog.Arrived{Subject: a.Subject, Record: next, Pending: a.Pending}, run: r.id, size: next.Size()}
+		missed := &arrival{Arrived: eventlog.Arrived{Subject: a.Subject, Record: next, Pending: a.Pending}, run: r.id, size: next.Size()}
 		keys, err := s.keys.Keys(ctx)
 		if err != nil {
 			return err
@@ -89,7 +89,7 @@ func (s *reignState) observe(ctx context.Context, r *run, rec *schema.Record) er
 	if err != nil {
 		return err
 	}
-	a := &arrival{Arrived: runlog.Arrived{Record: *rec}, run: r.id, size: rec.Size(), prepared: schema.Prepare(keys, rec)}
+	a := &arrival{Arrived: eventlog.Arrived{Record: *rec}, run: r.id, size: rec.Size(), prepared: schema.Prepare(keys, rec)}
 	take := func(a *arrival) error {
 		r.take(&a.prepared, a.size, &s.cfg)
 		return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -62,7 +62,7 @@ func (w *lifeWorld) reign() *reignState {
 // skipping folds the run's log into a paused reign as a consumer of a damaged replica would bring it: without some of its messages.
 func (r *logged) skipping(s *reignState, left ...int) *batch {
 	r.w.tb.Helper()
-	reader, err := runlog.Follow(r.w.tb.Context(), r.w.nc, r.w.js, r.w.names, runlog.FollowFrom{Run: r.out.Run})
+	reader, err := eventlog.Follow(r.w.tb.Context(), r.w.nc, r.w.js, r.w.names, eventlog.FollowFrom{Run: r.out.Run})
 	require.NoError(r.w.tb, err)
 	defer reader.Close(r.w.tb.Context(), r.w.js)
 	b := &batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -214,7 +214,7 @@ func (s *reignState) indexFolded(ctx context.Context) error {
 	}
 	if s.passed < s.indexUpTo {
 		// What it ended with may be gone since, or still on its way here: the leader knows.
-		next, found, err := runlog.Next(ctx, s.js, s.names, "*", s.passed+1)
+		next, found, err := eventlog.Next(ctx, s.js, s.names, "*", s.passed+1)
 		if err != nil || found && next.Stream <= s.indexUpTo {
 			return err
 		}

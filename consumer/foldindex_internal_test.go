@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -91,12 +91,12 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				require.NoError(t, err)
 				s, err := w.folder.begin(t.Context(), lease, false, false)
 				require.NoError(t, err)
-				rec, found, err := runlog.Next(t.Context(), w.js, w.names, "run-1", was.Position.Stream+1)
+				rec, found, err := eventlog.Next(t.Context(), w.js, w.names, "run-1", was.Position.Stream+1)
 				require.NoError(t, err)
 				require.True(t, found)
 				b := batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
 				require.NoError(t, s.take(t.Context(), &b, &arrival{
-					Arrived: runlog.Arrived{Subject: w.names.EventSubject("run-1"), Record: rec}, run: "run-1", size: rec.Size(), prepared: schema.Prepare(schema.NoKeys, &rec),
+					Arrived: eventlog.Arrived{Subject: w.names.EventSubject("run-1"), Record: rec}, run: "run-1", size: rec.Size(), prepared: schema.Prepare(schema.NoKeys, &rec),
 				}, s.now()))
 				x := b.touched["run-1"]
 				require.NotNil(t, x)
@@ -257,7 +257,7 @@ func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
 	require.NoError(t, err)
 	mark, markRev, err := cps.Watermark(t.Context())
 	require.NoError(t, err)
-	first, found, err := runlog.Next(t.Context(), w.js, w.names, "run-1", 1)
+	first, found, err := eventlog.Next(t.Context(), w.js, w.names, "run-1", 1)
 	require.NoError(t, err)
 	require.True(t, found)
 	begun := schema.Prepare(schema.NoKeys, &first)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -298,7 +298,7 @@ func (s *reignState) restore(ctx context.Context, id string) (*run, error) {
 		delete(s.runs, id)
 	}
 	// Up to where the log is folded; what comes behind that comes by itself.
-	r, err := s.load(ctx, id, &runlog.Arrived{Record: schema.Record{Stream: s.mark.Position.Stream + 1}})
+	r, err := s.load(ctx, id, &eventlog.Arrived{Record: schema.Record{Stream: s.mark.Position.Stream + 1}})
 	if err != nil || r.head.Counts.Events == 0 {
 		return r, err
 	}

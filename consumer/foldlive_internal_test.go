@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -222,9 +222,9 @@ func (w *lifeWorld) paused() *reignState {
 // fetch folds what the log has of the run after its checkpoint into the paused reign.
 func (r *lifeRun) fetch(s *reignState) *run {
 	r.w.tb.Helper()
-	got, err := s.load(r.w.tb.Context(), r.out.Run, &runlog.Arrived{})
+	got, err := s.load(r.w.tb.Context(), r.out.Run, &eventlog.Arrived{})
 	require.NoError(r.w.tb, err)
-	require.NoError(r.w.tb, runlog.Read(r.w.tb.Context(), r.w.js, r.w.names, r.out.Run, got.head.Position.Stream+1, func(rec schema.Record) error {
+	require.NoError(r.w.tb, eventlog.Read(r.w.tb.Context(), r.w.js, r.w.names, r.out.Run, got.head.Position.Stream+1, func(rec schema.Record) error {
 		p := schema.Prepare(schema.NoKeys, &rec)
 		got.take(&p, rec.Size(), &s.cfg)
 		return nil

@@ -11,15 +11,15 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // loop reads the log from the watermark, inclusive, and folds it batch by batch.
 func (s *reignState) loop(ctx context.Context) error {
-	reader, err := runlog.Follow(ctx, s.nc, s.js, s.names, runlog.FollowFrom{Stream: s.mark.Position.Stream})
+	reader, err := eventlog.Follow(ctx, s.nc, s.js, s.names, eventlog.FollowFrom{Stream: s.mark.Position.Stream})
 	if err != nil {
 		return err
 	}

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // load returns the run from memory, from its checkpoint, or folded anew when the checkpoint cannot be trusted.
-func (s *reignState) load(ctx context.Context, id string, a *runlog.Arrived) (*run, error) {
+func (s *reignState) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, error) {
 	if el, ok := s.runs[id]; ok {
 		s.recent.MoveToFront(el)
 		r, ok := el.Value.(*run)

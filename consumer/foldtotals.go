@@ -1,13 +1,13 @@
 package consumer
 
 import (
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // measure counts an event that was folded.
-func (s *FolderStats) measure(a *runlog.Arrived) {
+func (s *FolderStats) measure(a *eventlog.Arrived) {
 	s.Events.Add(1)
 	s.PayloadBytes.Add(int64(len(a.Record.Body)))
 	s.LogBytes.Add(int64(a.Stored))

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -24,7 +24,7 @@ const (
 
 // arrival is a message of the log, and what could be made of it before its turn to be folded.
 type arrival struct {
-	runlog.Arrived
+	eventlog.Arrived
 	// run that its subject names.
 	run      string
 	size     int
@@ -42,7 +42,7 @@ type lot struct {
 // intake brings the log's messages in order, lot by lot: one goroutine reads, some prepare, and whoever folds waits for
 // each lot in turn. A lot is what has arrived, so that a lone message waits for nothing.
 type intake struct {
-	reader *runlog.Follower
+	reader *eventlog.Follower
 	names  schema.Names
 	most   int
 	// keys returns those that control events are checked by. It waits for them.
@@ -51,7 +51,7 @@ type intake struct {
 	work chan *lot
 }
 
-func newIntake(reader *runlog.Follower, names schema.Names, batchEvents int, keys func(context.Context) (*schema.Keys, error)) *intake {
+func newIntake(reader *eventlog.Follower, names schema.Names, batchEvents int, keys func(context.Context) (*schema.Keys, error)) *intake {
 	return &intake{
 		reader: reader, names: names, keys: keys, most: min(lotMessages, batchEvents),
 		lots: make(chan *lot, lotsAhead), work: make(chan *lot, lotsAhead),
@@ -104,7 +104,7 @@ func (in *intake) read(ctx context.Context) error {
 	}
 }
 
-func (l *lot) add(names schema.Names, a runlog.Arrived) {
+func (l *lot) add(names schema.Names, a eventlog.Arrived) {
 	size := a.Record.Size()
 	l.arrivals = append(l.arrivals, arrival{Arrived: a, run: names.RunOfSubject(a.Subject), size: size})
 	l.bytes += size

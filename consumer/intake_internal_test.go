@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -21,7 +21,7 @@ func TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
 	s := &reignState{Folder: &Folder{cfg: FolderConfig{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
 	barrier := func(pending uint64) *lot {
 		l := &lot{ready: make(chan struct{})}
-		l.arrivals = []arrival{{Arrived: runlog.Arrived{Pending: pending}, run: schema.BarrierRun}}
+		l.arrivals = []arrival{{Arrived: eventlog.Arrived{Pending: pending}, run: schema.BarrierRun}}
 		return l
 	}
 	for range 200 {
@@ -44,7 +44,7 @@ func TestAFolderToldToStopTakesNoFurtherBatch(t *testing.T) {
 	s := &reignState{Folder: &Folder{cfg: FolderConfig{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
 	for range 200 {
 		in := make(chan *lot, 1)
-		l := &lot{ready: make(chan struct{}), arrivals: []arrival{{Arrived: runlog.Arrived{Pending: 7}, run: schema.BarrierRun}}}
+		l := &lot{ready: make(chan struct{}), arrivals: []arrival{{Arrived: eventlog.Arrived{Pending: 7}, run: schema.BarrierRun}}}
 		close(l.ready)
 		in <- l
 		require.NoError(t, s.fold(ctx, in))
@@ -73,7 +73,7 @@ func TestABatchIsLargerFarBehindTheLogAndBoundedInBytes(t *testing.T) {
 			s := &reignState{Folder: &Folder{cfg: cfg.withDefaults(), now: time.Now}}
 			in := make(chan *lot, 50)
 			for range cap(in) {
-				a := arrival{Arrived: runlog.Arrived{Pending: c.pending}, run: "no run", size: c.size}
+				a := arrival{Arrived: eventlog.Arrived{Pending: c.pending}, run: "no run", size: c.size}
 				a.prepared = schema.Prepare(schema.NoKeys, &a.Record)
 				l := &lot{ready: make(chan struct{}), arrivals: []arrival{a}}
 				close(l.ready)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -24,7 +24,7 @@ func hasty() consumer.FolderConfig {
 func (w *foldWorld) log(run string) []schema.Record {
 	w.tb.Helper()
 	var all []schema.Record
-	require.NoError(w.tb, runlog.Read(w.tb.Context(), w.js, w.names, run, 1, func(rec schema.Record) error {
+	require.NoError(w.tb, eventlog.Read(w.tb.Context(), w.js, w.names, run, 1, func(rec schema.Record) error {
 		all = append(all, rec)
 		return nil
 	}))

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/waymarkio/waymark/consumer/internal/replay"
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -86,7 +86,7 @@ func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSeque
 	if upTo == 0 {
 		return proof{sealed: c.Segments.Last.Stream}, nil // its last event is the log's first, and stays
 	}
-	rec, found, err := runlog.Next(ctx, j.js, j.names, run, c.Position.Stream)
+	rec, found, err := eventlog.Next(ctx, j.js, j.names, run, c.Position.Stream)
 	if err != nil {
 		return proof{}, err
 	}
@@ -114,14 +114,14 @@ func (j *janitor) stretch(ctx context.Context, run string, upTo schema.StreamSeq
 	sums = make(map[schema.StreamSequence]replay.Sum)
 	var scratch []byte
 	beyond := false
-	err = runlog.Read(ctx, j.js, j.names, run, 1, func(rec schema.Record) error {
+	err = eventlog.Read(ctx, j.js, j.names, run, 1, func(rec schema.Record) error {
 		if rec.Stream > upTo {
 			beyond = true
-			return runlog.ErrStop
+			return eventlog.ErrStop
 		}
 		if p.events == provenAtOnce || p.bytes >= piece {
 			beyond, p.more = true, true
-			return runlog.ErrStop
+			return eventlog.ErrStop
 		}
 		if first == 0 {
 			first = rec.Stream
@@ -132,7 +132,7 @@ func (j *janitor) stretch(ctx context.Context, run string, upTo schema.StreamSeq
 		p.last = rec.Stream
 		return nil
 	})
-	if err != nil && !errors.Is(err, runlog.ErrStop) {
+	if err != nil && !errors.Is(err, eventlog.ErrStop) {
 		return proof{}, nil, 0, err
 	}
 	if !beyond {

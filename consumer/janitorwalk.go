@@ -5,8 +5,8 @@ import (
 	"hash/maphash"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -82,7 +82,7 @@ func (j *janitor) walkOnce(ctx context.Context, from schema.StreamSequence) erro
 	if err != nil || from >= usage.Last {
 		return err
 	}
-	follower, err := runlog.Follow(ctx, j.nc, j.js, j.names, runlog.FollowFrom{Stream: from, HeadersOnly: true})
+	follower, err := eventlog.Follow(ctx, j.nc, j.js, j.names, eventlog.FollowFrom{Stream: from, HeadersOnly: true})
 	if err != nil {
 		return err
 	}

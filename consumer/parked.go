@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -240,7 +240,7 @@ func (s *reignState) retryParked(ctx context.Context) error {
 func (s *reignState) retryRun(ctx context.Context, id string) error {
 	s.parked.try(id, s.now())
 	at := max(s.passed, s.mark.Position.Stream) + 1
-	r, err := s.load(ctx, id, &runlog.Arrived{Record: schema.Record{Stream: at}})
+	r, err := s.load(ctx, id, &eventlog.Arrived{Record: schema.Record{Stream: at}})
 	if err == nil {
 		err = s.store(ctx, map[string]*run{id: r})
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer/internal/replay"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -191,7 +191,7 @@ func (rd *reader) undisturbed(ctx context.Context, r *reading, m mode) error {
 		return nil // there is nothing between
 	}
 	// A purge takes a run's events from the first on: as long as that is there, so are the others.
-	rec, found, err := runlog.Next(ctx, rd.js, r.src.store.Names, r.run, r.logFirst)
+	rec, found, err := eventlog.Next(ctx, rd.js, r.src.store.Names, r.run, r.logFirst)
 	switch {
 	case err != nil:
 		return err
@@ -384,10 +384,10 @@ func (rd *reader) records(ctx context.Context, src *shardSource, run string, fro
 	yield func(schema.Record) error,
 ) error {
 	if !walk {
-		return runlog.Read(ctx, rd.js, src.store.Names, run, from, yield)
+		return eventlog.Read(ctx, rd.js, src.store.Names, run, from, yield)
 	}
 	for {
-		rec, found, err := runlog.Next(ctx, rd.js, src.store.Names, run, from)
+		rec, found, err := eventlog.Next(ctx, rd.js, src.store.Names, run, from)
 		if err != nil || !found {
 			return err
 		}
@@ -402,7 +402,7 @@ func (rd *reader) records(ctx context.Context, src *shardSource, run string, fro
 // they were sealed and purged meanwhile, or they are gone.
 func (rd *reader) confirm(ctx context.Context, src *shardSource, run string, h *hole, m mode) (mode, error) {
 	if !m.walk {
-		rec, found, err := runlog.Next(ctx, rd.js, src.store.Names, run, h.after+1)
+		rec, found, err := eventlog.Next(ctx, rd.js, src.store.Names, run, h.after+1)
 		if err != nil {
 			return m, err
 		}
@@ -456,7 +456,7 @@ func (rd *reader) distrust(ctx context.Context, src *shardSource, run string, m 
 		rd.log.Warn().Str(keyRun, run).Uint64(keyPosition, uint64(c.Position.Stream)).Msg("checkpoint is older than the log's beginning, segments read")
 		return r, nil
 	}
-	rec, found, err := runlog.Next(ctx, rd.js, src.store.Names, run, c.Position.Stream)
+	rec, found, err := eventlog.Next(ctx, rd.js, src.store.Names, run, c.Position.Stream)
 	if err != nil {
 		return nil, err
 	}

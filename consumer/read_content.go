@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -127,14 +127,14 @@ func placeOf(id, run string) (schema.Epoch, schema.Sequence, bool) {
 // findEvent looks for an event of the run by its id, behind a place in the log.
 func (rd *reader) findEvent(ctx context.Context, r *reading, after schema.StreamSequence, id string) (schema.StreamSequence, bool, error) {
 	at := schema.StreamSequence(0)
-	err := runlog.Read(ctx, rd.js, r.src.store.Names, r.run, after+1, func(rec schema.Record) error {
+	err := eventlog.Read(ctx, rd.js, r.src.store.Names, r.run, after+1, func(rec schema.Record) error {
 		if schema.PositionOf(&rec).ID == id {
 			at = rec.Stream
-			return runlog.ErrStop
+			return eventlog.ErrStop
 		}
 		return nil
 	})
-	if errors.Is(err, runlog.ErrStop) {
+	if errors.Is(err, eventlog.ErrStop) {
 		err = nil
 	}
 	return at, at != 0, err

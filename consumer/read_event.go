@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -42,16 +42,16 @@ func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, 
 		}
 	}
 	for from := schema.StreamSequence(1); from <= r.logLast; {
-		err := runlog.Read(ctx, rd.js, r.src.store.Names, r.run, from, func(rec schema.Record) error {
+		err := eventlog.Read(ctx, rd.js, r.src.store.Names, r.run, from, func(rec schema.Record) error {
 			from = rec.Stream + 1
 			if rec.Stream > r.logLast {
-				return runlog.ErrStop
+				return eventlog.ErrStop
 			}
 			look(&rec)
 			return nil
 		})
 		switch {
-		case err != nil && !errors.Is(err, runlog.ErrStop):
+		case err != nil && !errors.Is(err, eventlog.ErrStop):
 			return nil, err
 		case from > r.logLast:
 		default: // a replica that is behind
@@ -102,7 +102,7 @@ func (rd *reader) frames(ctx context.Context, r *reading, n int) (schema.Segment
 // eventAt returns the run's event at a position that its head names: from the log, or from the segment that it was sealed
 // into meanwhile. It is false when neither has it.
 func (rd *reader) eventAt(ctx context.Context, r *reading, at schema.Position) (*schema.Event, bool, error) {
-	rec, found, err := runlog.At(ctx, rd.js, r.src.store.Names, at.Stream)
+	rec, found, err := eventlog.At(ctx, rd.js, r.src.store.Names, at.Stream)
 	if err != nil {
 		return nil, false, err
 	}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/waymarkio/waymark/consumer/internal/replay"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -47,9 +47,9 @@ func (c *chunks) flush() error {
 func (rd *reader) longTail(ctx context.Context, r *reading, to sink) error {
 	from, out := r.tail.from, &chunks{to: to}
 	for from <= r.logLast {
-		err := runlog.Read(ctx, rd.js, r.src.store.Names, r.run, from, func(rec schema.Record) error {
+		err := eventlog.Read(ctx, rd.js, r.src.store.Names, r.run, from, func(rec schema.Record) error {
 			if rec.Stream > r.logLast {
-				return runlog.ErrStop
+				return eventlog.ErrStop
 			}
 			from = rec.Stream + 1
 			if rec.Stream <= r.index.Last.Stream {
@@ -65,7 +65,7 @@ func (rd *reader) longTail(ctx context.Context, r *reading, to sink) error {
 			if from, err = rd.sealedTail(ctx, r, out); err != nil {
 				return err
 			}
-		case errors.Is(err, runlog.ErrStop):
+		case errors.Is(err, eventlog.ErrStop):
 			from = r.logLast + 1
 		case err != nil:
 			return err

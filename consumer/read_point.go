@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -65,13 +65,13 @@ func (w *walker) frames(chunk []byte) error {
 		w.last = rec.Stream
 		p := schema.Prepare(w.keys, &rec)
 		if w.before(&p) {
-			stop = runlog.ErrStop
+			stop = eventlog.ErrStop
 			return false
 		}
 		v := w.head.ApplyPrepared(&p)
 		w.records++
 		if w.behind(v) {
-			stop = runlog.ErrStop
+			stop = eventlog.ErrStop
 		}
 		return stop == nil
 	})
@@ -130,7 +130,7 @@ func (rd *reader) was(ctx context.Context, r, other *reading) (bool, error) {
 		same = w.head.Position == other.head.Position && w.head.Digest == other.head.Digest
 		return same
 	}
-	if err := rd.content(ctx, r, &place{next: 1}, w); err != nil && !errors.Is(err, runlog.ErrStop) {
+	if err := rd.content(ctx, r, &place{next: 1}, w); err != nil && !errors.Is(err, eventlog.ErrStop) {
 		return false, err
 	}
 	return same, nil
@@ -178,7 +178,7 @@ func (rd *reader) search(ctx context.Context, r *reading, p schema.Point) (*mome
 	}
 	err = rd.content(ctx, r, &place{next: 1}, w)
 	switch {
-	case err != nil && !errors.Is(err, runlog.ErrStop):
+	case err != nil && !errors.Is(err, eventlog.ErrStop):
 		return nil, err
 	case err == nil && w.next != r.index.Count+1:
 		return nil, fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)
@@ -336,7 +336,7 @@ func (c *cutter) frames(chunk []byte) error {
 // done ends the reading behind the last record: what follows may be damaged and is nobody's business.
 func (c *cutter) done() error {
 	if c.left == 0 {
-		return runlog.ErrStop
+		return eventlog.ErrStop
 	}
 	return nil
 }
@@ -349,7 +349,7 @@ func (rd *reader) contentTo(ctx context.Context, r *reading, m *moment, to sink)
 	}
 	err := rd.content(ctx, r, &place{next: 1}, c)
 	switch {
-	case err != nil && !errors.Is(err, runlog.ErrStop):
+	case err != nil && !errors.Is(err, eventlog.ErrStop):
 		return err
 	case c.left != 0:
 		return fmt.Errorf("run %s: %d of %d messages up to the point are gone: %w", r.run, c.left, m.records, ErrStale)

@@ -8,9 +8,9 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -111,7 +111,7 @@ func (rd *reader) lastProven(ctx context.Context, src *shardSource, run string) 
 	}
 	backoff := staleBackoff
 	for {
-		answer, err := runlog.LastOf(ctx, rd.js, src.store.Names, run, schema.BarrierRun)
+		answer, err := eventlog.LastOf(ctx, rd.js, src.store.Names, run, schema.BarrierRun)
 		if err != nil {
 			return 0, err
 		}
@@ -120,7 +120,7 @@ func (rd *reader) lastProven(ctx context.Context, src *shardSource, run string) 
 		}
 		if least.lone && answer.UpTo == 0 {
 			// An answer without a message does not say how far the server's log reaches. The leader's does.
-			if log, err := runlog.AskLone(ctx, rd.js, src.store.Names, run); err != nil || log.Only && !log.Holds {
+			if log, err := eventlog.AskLone(ctx, rd.js, src.store.Names, run); err != nil || log.Only && !log.Holds {
 				return 0, err
 			}
 		}

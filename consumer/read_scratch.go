@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/waymarkio/waymark/consumer/internal/replay"
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -75,7 +75,7 @@ func (rd *reader) foldLog(ctx context.Context, r *reading, m mode) error {
 	}
 	// Nothing at or behind the last sealed event, which as the run's last would have stayed: either this replica is
 	// behind, or the log went back, or it was purged by hand.
-	last, found, err := runlog.Last(ctx, rd.js, r.src.store.Names, r.run)
+	last, found, err := eventlog.Last(ctx, rd.js, r.src.store.Names, r.run)
 	switch {
 	case err != nil:
 		return err

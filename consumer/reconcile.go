@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -126,7 +126,7 @@ func (s *reignState) moveSafe(ctx context.Context) error {
 // stands reports whether the log has the event of a checkpoint that is ahead of what is being read, as it is after a
 // crash. If not, sequences were freed by damage, and what is read there now must not be taken for what was folded.
 func (s *reignState) stands(ctx context.Context, id string, at schema.Position) (bool, error) {
-	rec, found, err := runlog.Next(ctx, s.js, s.names, id, at.Stream)
+	rec, found, err := eventlog.Next(ctx, s.js, s.names, id, at.Stream)
 	return found && schema.PositionOf(&rec) == at, err
 }
 
@@ -135,11 +135,11 @@ func (s *reignState) stands(ctx context.Context, id string, at schema.Position) 
 // it was purged. Or the log went back, and what the checkpoint is at is there no more.
 func (s *reignState) adjoins(ctx context.Context, c *schema.Checkpoint, next schema.StreamSequence) (bool, error) {
 	if c.Status != schema.StatusErased {
-		rec, found, err := runlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream)
+		rec, found, err := eventlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream)
 		if err != nil || !found || schema.PositionOf(&rec) != c.Position {
 			return false, err
 		}
-		rec, found, err = runlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream+1)
+		rec, found, err = eventlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream+1)
 		if err != nil || found && rec.Stream < next {
 			return false, err
 		}
@@ -150,6 +150,6 @@ func (s *reignState) adjoins(ctx context.Context, c *schema.Checkpoint, next sch
 
 // older reports whether a readable checkpoint of a run that is not in memory misses what was folded of it, for which see adjoins.
 func (s *reignState) older(ctx context.Context, c *schema.Checkpoint) (bool, error) {
-	rec, found, err := runlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream+1)
+	rec, found, err := eventlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream+1)
 	return found && rec.Stream <= s.mark.Position.Stream, err
 }

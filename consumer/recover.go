@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -141,7 +141,7 @@ func (s *Service) advance(ctx context.Context, r *reading, e *schema.Event, at s
 		accepted, refused := false, error(nil)
 		err := s.reader.records(ctx, r.src, r.run, r.logLast+1, try > directTries, func(rec schema.Record) error {
 			if rec.Stream > at {
-				return runlog.ErrStop
+				return eventlog.ErrStop
 			}
 			keys, err := s.keys.Keys(ctx)
 			if err != nil {
@@ -160,14 +160,14 @@ func (s *Service) advance(ctx context.Context, r *reading, e *schema.Event, at s
 				default:
 					refused = errFoldRefuses(r.run, e, &v)
 				}
-				return runlog.ErrStop
+				return eventlog.ErrStop
 			}
 			return nil
 		})
 		switch {
 		case r.logLast >= at:
 			return accepted, refused
-		case err != nil && (errors.Is(err, runlog.ErrStop) || !transient(err)):
+		case err != nil && (errors.Is(err, eventlog.ErrStop) || !transient(err)):
 			return false, nil
 		}
 		s.stats.StaleAnswers.Add(1)

@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -60,7 +60,7 @@ func publishControl(ctx context.Context, js jetstream.JetStream, shard *kvstore.
 			// Executors that wait for room publish into the same: the event follows at once, and each time that they came first
 			// there is room for more of them.
 			lifts++
-			if _, lerr := shard.LiftQuota(ctx, min(lifts, maxLifts)*int64(runlog.StoredBytes(msg))); lerr != nil {
+			if _, lerr := shard.LiftQuota(ctx, min(lifts, maxLifts)*int64(eventlog.StoredBytes(msg))); lerr != nil {
 				return 0, fmt.Errorf("%s: full stream: %w", e.ID, lerr)
 			}
 			if lifts <= maxLifts {

@@ -8,8 +8,8 @@ import (
 	"sync"
 
 	"github.com/waymarkio/waymark/consumer/internal/replay"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -93,7 +93,7 @@ func (s *reignState) sealFromLog(ctx context.Context, r *run) error {
 	var raw []byte
 	var first schema.Position
 	events := int64(0)
-	err := runlog.Read(ctx, s.js, s.names, r.id, r.segments.Last.Stream+1, func(rec schema.Record) error {
+	err := eventlog.Read(ctx, s.js, s.names, r.id, r.segments.Last.Stream+1, func(rec schema.Record) error {
 		if events == 0 {
 			first = schema.PositionOf(&rec)
 		}
@@ -114,12 +114,12 @@ func (s *reignState) sealFromLog(ctx context.Context, r *run) error {
 		r.cuts = r.cuts[1:]
 		raw, events = raw[:0], 0
 		if len(r.cuts) == 0 || r.cuts[0].frames.kept() {
-			return runlog.ErrStop
+			return eventlog.ErrStop
 		}
 		return nil
 	})
 	switch {
-	case errors.Is(err, runlog.ErrStop):
+	case errors.Is(err, eventlog.ErrStop):
 		return nil
 	case err != nil:
 		return err
@@ -253,9 +253,9 @@ func (s *reignState) stillInLog(ctx context.Context, run string, number int, sto
 	}); err != nil {
 		return nil //nolint:nilerr // it cannot be used by anybody
 	}
-	err = runlog.Read(ctx, s.js, s.names, run, info.First.Stream, func(rec schema.Record) error {
+	err = eventlog.Read(ctx, s.js, s.names, run, info.First.Stream, func(rec schema.Record) error {
 		if rec.Stream > last {
-			return runlog.ErrStop
+			return eventlog.ErrStop
 		}
 		var got replay.Sum
 		if got, scratch = replay.SumOf(scratch, &rec); sums[rec.Stream] == got {
@@ -263,7 +263,7 @@ func (s *reignState) stillInLog(ctx context.Context, run string, number int, sto
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, runlog.ErrStop) {
+	if err != nil && !errors.Is(err, eventlog.ErrStop) {
 		return err
 	}
 	if len(sums) > 0 {
@@ -310,7 +310,7 @@ func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequ
 func (s *reignState) refoldLog(ctx context.Context, fresh *run, until schema.StreamSequence) error {
 	from := schema.StreamSequence(1)
 	for {
-		next, found, err := runlog.Next(ctx, s.js, s.names, fresh.id, from)
+		next, found, err := eventlog.Next(ctx, s.js, s.names, fresh.id, from)
 		if err != nil {
 			return err
 		}
@@ -321,14 +321,14 @@ func (s *reignState) refoldLog(ctx context.Context, fresh *run, until schema.Str
 			return err
 		}
 		from = next.Stream + 1
-		err = runlog.Read(ctx, s.js, s.names, fresh.id, from, func(rec schema.Record) error {
+		err = eventlog.Read(ctx, s.js, s.names, fresh.id, from, func(rec schema.Record) error {
 			if rec.Stream >= until {
-				return runlog.ErrStop
+				return eventlog.ErrStop
 			}
 			from = rec.Stream + 1
 			return s.observe(ctx, fresh, &rec)
 		})
-		if err != nil && !errors.Is(err, runlog.ErrStop) {
+		if err != nil && !errors.Is(err, eventlog.ErrStop) {
 			return err
 		}
 	}

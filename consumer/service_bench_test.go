@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -67,7 +67,7 @@ func BenchmarkHead(b *testing.B) {
 		for b.Loop() {
 			_, err := w.js.Publish(b.Context(), w.names.EventSubject("raw"), nil)
 			require.NoError(b, err)
-			_, _, err = runlog.Last(b.Context(), w.js, w.names, "run-1")
+			_, _, err = eventlog.Last(b.Context(), w.js, w.names, "run-1")
 			require.NoError(b, err)
 		}
 	})
@@ -80,7 +80,7 @@ func BenchmarkEvents(b *testing.B) {
 	size := func(b *testing.B, x *writer) int64 {
 		b.Helper()
 		total := int64(0)
-		require.NoError(b, runlog.Read(b.Context(), x.w.js, x.w.names, "run-1", 0, func(r schema.Record) error {
+		require.NoError(b, eventlog.Read(b.Context(), x.w.js, x.w.names, "run-1", 0, func(r schema.Record) error {
 			total += int64(r.Size())
 			return nil
 		}))
@@ -123,7 +123,7 @@ func BenchmarkEvents(b *testing.B) {
 			require.NoError(b, sub.Unsubscribe())
 		}
 	})
-	b.Run("runlog", func(b *testing.B) {
+	b.Run("eventlog", func(b *testing.B) {
 		_, x := benchWorld(b, n, payload, false)
 		for b.Loop() {
 			size(b, x)

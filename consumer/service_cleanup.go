@@ -11,9 +11,9 @@ import (
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/retention"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -206,7 +206,7 @@ func (s *Service) noLater(ctx context.Context, src *shardSource, at time.Time) (
 	if _, err := src.barrier.wait(ctx); err != nil {
 		return at, err
 	}
-	log, err := runlog.AskLone(ctx, s.js, src.store.Names, "")
+	log, err := eventlog.AskLone(ctx, s.js, src.store.Names, "")
 	if err != nil {
 		return at, fmt.Errorf("the server's time: %w", err)
 	}

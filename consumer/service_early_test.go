@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -240,7 +240,7 @@ func (w *serviceWorld) aLongRun() *writer {
 	_, stop := w.fold(consumer.FolderConfig{})
 	w.awaitSealed(x, 150)
 	stop()
-	rec, found, err := runlog.Last(w.tb.Context(), w.js, w.names, "run-1")
+	rec, found, err := eventlog.Last(w.tb.Context(), w.js, w.names, "run-1")
 	require.NoError(w.tb, err)
 	require.True(w.tb, found)
 	x.last = uint64(rec.Stream)

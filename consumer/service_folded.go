@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -83,13 +83,13 @@ func foldedUpTo(ctx context.Context, s *Service, src *shardSource, upTo schema.S
 		return true, nil
 	}
 	// A replica that lags counts less than there is: it can say that the fold is behind, and not that it is done.
-	waiting, err := runlog.Behind(ctx, s.js, src.store.Names, mark.Position.Stream)
+	waiting, err := eventlog.Behind(ctx, s.js, src.store.Names, mark.Position.Stream)
 	if err != nil || waiting.Events > 0 && waiting.First <= upTo {
 		return false, err
 	}
 	for from := mark.Position.Stream + 1; from <= upTo; {
 		// The leader knows. Barriers are not folded, so the watermark does not tell of them.
-		next, found, err := runlog.Next(ctx, s.js, src.store.Names, "*", from)
+		next, found, err := eventlog.Next(ctx, s.js, src.store.Names, "*", from)
 		if err != nil || !found || next.Stream > upTo {
 			return err == nil, err
 		}

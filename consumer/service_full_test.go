@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -132,7 +132,7 @@ func TestReads_ReserveUsedUp_GoOn(t *testing.T) {
 		w.fillLog()
 	}
 	for {
-		if _, err := w.shard.LiftQuota(t.Context(), int64(runlog.StoredBytes(w.smallEvent("filler")))); err != nil {
+		if _, err := w.shard.LiftQuota(t.Context(), int64(eventlog.StoredBytes(w.smallEvent("filler")))); err != nil {
 			require.ErrorIs(t, err, kvstore.ErrFull)
 			break
 		}

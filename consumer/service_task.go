@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -228,7 +228,7 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 			e.Details = details
 		}
 		return e
-	case errors.Is(err, kvstore.ErrStreamMissing), errors.Is(err, runlog.ErrNoStream):
+	case errors.Is(err, kvstore.ErrStreamMissing), errors.Is(err, eventlog.ErrNoStream):
 		s.log.Error().Err(err).Str(keyRun, t.run).Msg("a stream of the fleet is not served")
 		return fail(schema.CodeUnavailable, again, "a stream of fleet %s is not served", s.cfg.Fleet)
 	case errors.Is(err, keyring.ErrSigner):
@@ -247,7 +247,7 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 // isUnavailable reports whether an error says only that no server answered, or none that was up to date.
 func isUnavailable(err error) bool {
 	for _, kind := range []error{
-		ErrStopping, ErrStale, errRefused, context.DeadlineExceeded, context.Canceled, runlog.ErrNoAnswer, kvstore.ErrUnavailable, keyring.ErrRead,
+		ErrStopping, ErrStale, errRefused, context.DeadlineExceeded, context.Canceled, eventlog.ErrNoAnswer, kvstore.ErrUnavailable, keyring.ErrRead,
 		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded,
 		nats.ErrDisconnected, jetstream.ErrNoStreamResponse,
 	} {

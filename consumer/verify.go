@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/consumer/internal/replay"
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -448,13 +448,13 @@ func differing(a, b *schema.Head) []string {
 func (v *verifier) readLog(ctx context.Context) error {
 	from := schema.StreamSequence(1)
 	for {
-		next, found, err := runlog.Next(ctx, v.js, v.shard.Names, v.is.Run, from)
+		next, found, err := eventlog.Next(ctx, v.js, v.shard.Names, v.is.Run, from)
 		if err != nil || !found {
 			return err
 		}
 		v.logged(&next)
 		from = next.Stream + 1
-		err = runlog.Read(ctx, v.js, v.shard.Names, v.is.Run, from, func(rec schema.Record) error {
+		err = eventlog.Read(ctx, v.js, v.shard.Names, v.is.Run, from, func(rec schema.Record) error {
 			v.logged(&rec)
 			from = rec.Stream + 1
 			return nil
@@ -470,7 +470,7 @@ func (v *verifier) readBeginning(ctx context.Context) error {
 	if _, events := v.missing(); events == 0 {
 		return nil
 	}
-	first, found, err := runlog.Next(ctx, v.js, v.shard.Names, v.is.Run, 1)
+	first, found, err := eventlog.Next(ctx, v.js, v.shard.Names, v.is.Run, 1)
 	switch {
 	case err != nil:
 		return err

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -116,7 +116,7 @@ func (b *Blob) judge(fleet, run string, description []byte) {
 // newBlobBucket is the part of a fleet's object store that describes objects (".M."), or that has their contents (".C.").
 func newBlobBucket(js jetstream.JetStream, fleet, part string) bucket {
 	name := schema.BlobBucket(fleet)
-	return bucket{js: js, name: name, stream: "OBJ_" + name, prefix: "$O." + name + part, api: runlog.APISubject(js, "")}
+	return bucket{js: js, name: name, stream: "OBJ_" + name, prefix: "$O." + name + part, api: eventlog.APISubject(js, "")}
 }
 
 func (s *Shard) leftOfBlobs(ctx context.Context, blobs []Blob, p *schema.ErasedParts) error {

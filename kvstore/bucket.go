@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -50,7 +50,7 @@ type entry struct {
 }
 
 func newBucket(js jetstream.JetStream, name string) bucket {
-	return bucket{js: js, name: name, stream: bucketPrefix + name, prefix: "$KV." + name + ".", api: runlog.APISubject(js, "")}
+	return bucket{js: js, name: name, stream: bucketPrefix + name, prefix: "$KV." + name + ".", api: eventlog.APISubject(js, "")}
 }
 
 // withDeadline bounds a context that has no deadline.
@@ -152,7 +152,7 @@ func lastRaw(ctx context.Context, js jetstream.JetStream, stream, subject string
 	if err != nil {
 		return nil, err
 	}
-	msg, err := js.Conn().RequestWithContext(ctx, runlog.APISubject(js, "STREAM.MSG.GET."+stream), req)
+	msg, err := js.Conn().RequestWithContext(ctx, eventlog.APISubject(js, "STREAM.MSG.GET."+stream), req)
 	if err != nil {
 		return nil, translate(err)
 	}
@@ -290,7 +290,7 @@ func purge(ctx context.Context, js jetstream.JetStream, stream string, what purg
 	if err != nil {
 		return 0, err
 	}
-	msg, err := js.Conn().RequestWithContext(ctx, runlog.APISubject(js, "STREAM.PURGE."+stream), req)
+	msg, err := js.Conn().RequestWithContext(ctx, eventlog.APISubject(js, "STREAM.PURGE."+stream), req)
 	if err != nil {
 		return 0, translate(err)
 	}

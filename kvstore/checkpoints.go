@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -164,7 +164,7 @@ func (c *Checkpoints) PutBatch(ctx context.Context, items []Item) []Result {
 			results[i].Err = err
 			continue
 		}
-		sizes[i] = runlog.StoredBytes(msg)
+		sizes[i] = eventlog.StoredBytes(msg)
 		flight.publish(ctx, i, msg)
 	}
 	flight.land(ctx)

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -145,13 +145,13 @@ func TestAskLone_LogScaledUpAndDown_IsLoneWithOneReplicaOnly(t *testing.T) {
 		_, err := js.Publish(t.Context(), names.EventSubject("run-1"), nil)
 		require.NoError(t, err)
 	}
-	log, err := runlog.AskLone(t.Context(), js, names, "run-1")
+	log, err := eventlog.AskLone(t.Context(), js, names, "run-1")
 	require.NoError(t, err)
 	require.True(t, log.Only)
 	require.True(t, log.Holds)
 	require.EqualValues(t, 3, log.Last)
 	require.WithinDuration(t, time.Now(), log.Now, time.Minute)
-	log, err = runlog.AskLone(t.Context(), js, names, "nobody")
+	log, err = eventlog.AskLone(t.Context(), js, names, "nobody")
 	require.NoError(t, err)
 	require.False(t, log.Holds)
 
@@ -165,7 +165,7 @@ func TestAskLone_LogScaledUpAndDown_IsLoneWithOneReplicaOnly(t *testing.T) {
 	}
 	scale(3)
 	for current := 0; current < 2; {
-		log, err := runlog.AskLone(t.Context(), js, names, "")
+		log, err := eventlog.AskLone(t.Context(), js, names, "")
 		if err == nil {
 			require.False(t, log.Only)
 		}
@@ -180,7 +180,7 @@ func TestAskLone_LogScaledUpAndDown_IsLoneWithOneReplicaOnly(t *testing.T) {
 	}
 	scale(1)
 	require.Eventually(t, func() bool {
-		log, err := runlog.AskLone(t.Context(), js, names, "")
+		log, err := eventlog.AskLone(t.Context(), js, names, "")
 		return err == nil && log.Only && log.Last == 3
 	}, time.Minute, 20*time.Millisecond)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -85,7 +85,7 @@ func NewDeadLetters(js jetstream.JetStream, fleet string) (*DeadLetters, error) 
 		return nil, err
 	}
 	stream := schema.DeadLetterStream(fleet)
-	return &DeadLetters{bucket{js: js, name: stream, stream: stream, api: runlog.APISubject(js, "")}, fleet}, nil
+	return &DeadLetters{bucket{js: js, name: stream, stream: stream, api: eventlog.APISubject(js, "")}, fleet}, nil
 }
 
 // PutBatch files letters, without waiting for one before the next; what is under way is bounded in number and bytes. It returns

@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -207,7 +207,7 @@ func endedOf(e entry) (schema.Ended, bool) {
 // PositionAt returns the stream sequence of the first event that the server stored at that time or later, or the one behind
 // the last event. It costs the same wherever that is.
 func (s *Shard) PositionAt(ctx context.Context, at time.Time) (schema.StreamSequence, error) {
-	b := &bucket{js: s.js, stream: s.Names.EventStream(), api: runlog.APISubject(s.js, "")}
+	b := &bucket{js: s.js, stream: s.Names.EventStream(), api: eventlog.APISubject(s.js, "")}
 	var first schema.Revision
 	_, err := b.direct(ctx, directRequest{StartTime: at.UTC().Format(time.RFC3339Nano), Batch: 1}, func(e entry) { first = e.rev })
 	if err != nil {

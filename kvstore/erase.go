@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -100,7 +100,7 @@ type LastPlace struct {
 // stale.
 func (s *Shard) LastStored(ctx context.Context, runs []string) (map[string]LastPlace, error) {
 	events := bucket{
-		js: s.js, name: s.Names.EventStream(), stream: s.Names.EventStream(), prefix: s.Names.EventSubject(""), api: runlog.APISubject(s.js, ""),
+		js: s.js, name: s.Names.EventStream(), stream: s.Names.EventStream(), prefix: s.Names.EventSubject(""), api: eventlog.APISubject(s.js, ""),
 	}
 	lasts := make(map[string]LastPlace, len(runs))
 	found, err := events.many(ctx, runs)
@@ -273,7 +273,7 @@ func (s *Shard) count(ctx context.Context, stream, filter string) (int64, error)
 	if err != nil {
 		return 0, err
 	}
-	msg, err := s.js.Conn().RequestWithContext(ctx, runlog.APISubject(s.js, "STREAM.INFO."+stream), req)
+	msg, err := s.js.Conn().RequestWithContext(ctx, eventlog.APISubject(s.js, "STREAM.INFO."+stream), req)
 	if err != nil {
 		return 0, translate(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -232,7 +232,7 @@ func (c *Checkpoints) Live(ctx context.Context, yield func(LiveEntry) bool) erro
 // happened meanwhile is missed, not even that the bucket was deleted and made anew.
 type LiveWatch struct {
 	bucket *bucket
-	follow *runlog.Follower
+	follow *eventlog.Follower
 	synced bool
 	told   bool
 }
@@ -241,7 +241,7 @@ type LiveWatch struct {
 func (c *Checkpoints) WatchLive(ctx context.Context) (*LiveWatch, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	follow, err := runlog.FollowKeys(ctx, c.bucket.js.Conn(), c.bucket.js, c.bucket.stream, c.bucket.prefix+schema.LiveKeyPrefix+"*")
+	follow, err := eventlog.FollowKeys(ctx, c.bucket.js.Conn(), c.bucket.js, c.bucket.stream, c.bucket.prefix+schema.LiveKeyPrefix+"*")
 	if err != nil {
 		return nil, fmt.Errorf("watch the live index: %w", translate(err))
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -49,9 +49,9 @@ func TestQuotaIsLiftedStepByStepWithinTheReserve(t *testing.T) {
 	require.LessOrEqual(t, full.Bytes, quota)
 
 	control := &nats.Msg{Subject: b.names.EventSubject("run-1"), Header: nats.Header{"Ce-Id": {"a"}, "Ce-Tags": {"b", "c"}}, Data: make([]byte, 10_000)}
-	limit, err = b.shard.LiftQuota(t.Context(), int64(runlog.StoredBytes(control)))
+	limit, err = b.shard.LiftQuota(t.Context(), int64(eventlog.StoredBytes(control)))
 	require.NoError(t, err)
-	require.Equal(t, full.Bytes+int64(runlog.StoredBytes(control)), limit, "what the event needs above what is stored")
+	require.Equal(t, full.Bytes+int64(eventlog.StoredBytes(control)), limit, "what the event needs above what is stored")
 	_, err = b.js.PublishMsg(t.Context(), control)
 	require.NoError(t, err, "a control event finds room")
 	require.Equal(t, limit, usage(t, b).Bytes, "exactly")

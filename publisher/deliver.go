@@ -8,8 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -241,7 +241,7 @@ func (r *Run) expired(caller context.Context, it *item, last error) error {
 	if cause := context.Cause(caller); cause != nil {
 		last = fmt.Errorf("%w (%w)", cause, last)
 	}
-	if regressed, ok := errors.AsType[*regression](last); ok && time.Since(regressed.since) >= runlog.ShorterTrust {
+	if regressed, ok := errors.AsType[*regression](last); ok && time.Since(regressed.since) >= eventlog.ShorterTrust {
 		return r.die(regressed.err)
 	}
 	return r.undelivered(it, last)
@@ -274,7 +274,7 @@ var errElsewhere = errors.New("is used by another message")
 // confirm checks that the message a server called a duplicate of it is it: message ids are shared by all subjects of
 // a stream, and anybody who may publish there could have used this one before.
 func (r *Run) confirm(ctx context.Context, it *item, at schema.StreamSequence) error {
-	rec, found, err := runlog.Next(ctx, r.fleet.js, r.names, r.id, at)
+	rec, found, err := eventlog.Next(ctx, r.fleet.js, r.names, r.id, at)
 	if err != nil {
 		return err
 	}
@@ -329,7 +329,7 @@ func (r *Run) resolve(ctx context.Context, upTo schema.StreamSequence, items []*
 // this answer, too, when it cannot read its store: its index of the log tells the two apart.
 func (r *Run) shorterLog(ctx context.Context, upTo schema.StreamSequence) error {
 	if upTo == 0 {
-		log, err := runlog.AskLone(ctx, r.fleet.js, r.names, r.id)
+		log, err := eventlog.AskLone(ctx, r.fleet.js, r.names, r.id)
 		if err != nil {
 			return errors.Join(errAgain, err)
 		}
@@ -355,7 +355,7 @@ func (r *Run) shorterLog(ctx context.Context, upTo schema.StreamSequence) error 
 // resolvePurged is resolve for an event that was stored at a place and is not there. What is sealed is purged once others have written behind
 // it: with them it is found. When nobody has, or the place is one that this handle knows, its message id is another message's.
 func (r *Run) resolvePurged(ctx context.Context, at schema.StreamSequence, items []*item) (done bool, err error) {
-	last, found, err := runlog.Last(ctx, r.fleet.js, r.names, r.id)
+	last, found, err := eventlog.Last(ctx, r.fleet.js, r.names, r.id)
 	switch {
 	case err != nil:
 		return false, errors.Join(errAgain, err)
@@ -387,7 +387,7 @@ func (r *Run) catchUp(ctx context.Context, upTo schema.StreamSequence, items []*
 		seen := false
 		from, fromID := r.last, r.lastID
 		atFrom := from == 0
-		err := runlog.Read(ctx, r.fleet.js, r.names, r.id, max(from, 1), func(rec schema.Record) error {
+		err := eventlog.Read(ctx, r.fleet.js, r.names, r.id, max(from, 1), func(rec schema.Record) error {
 			if !atFrom && rec.Stream == from {
 				if got := schema.PositionOf(&rec).ID; got != fromID {
 					return r.die(fmt.Errorf("run %s: %w: stream sequence %d had %s and now has %s", r.id, ErrLogRegressed, from, fromID, got))
@@ -406,7 +406,7 @@ func (r *Run) catchUp(ctx context.Context, upTo schema.StreamSequence, items []*
 			if err := r.rebuild(ctx, items); !errors.Is(err, errAgain) {
 				return err
 			}
-		case err != nil && (errors.Is(err, runlog.ErrNoAnswer) || errors.Is(err, runlog.ErrNoStream) || errors.Is(err, keyring.ErrRead)):
+		case err != nil && (errors.Is(err, eventlog.ErrNoAnswer) || errors.Is(err, eventlog.ErrNoStream) || errors.Is(err, keyring.ErrRead)):
 		case err != nil:
 			return err
 		case seen || upTo == 0:

@@ -17,8 +17,8 @@ import (
 
 	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -233,7 +233,7 @@ func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
 	if err != nil {
 		return nil, fmt.Errorf("settings of fleet %s: %w", f.cfg.Fleet, err)
 	}
-	m, err := f.nc.RequestWithContext(ctx, runlog.APISubject(f.js, "STREAM.MSG.GET.KV_"+schema.FleetBucket), body)
+	m, err := f.nc.RequestWithContext(ctx, eventlog.APISubject(f.js, "STREAM.MSG.GET.KV_"+schema.FleetBucket), body)
 	if err != nil {
 		return nil, fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -35,7 +35,7 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 	it := d.seal(&writer, writer.Last+1)
 	wait := r.fleet.backoff()
 	for {
-		err := runlog.Read(ctx, r.fleet.js, r.names, r.id, last+1, func(rec schema.Record) error {
+		err := eventlog.Read(ctx, r.fleet.js, r.names, r.id, last+1, func(rec schema.Record) error {
 			keys, err := r.fleet.keys.Keys(ctx)
 			if err != nil {
 				return err

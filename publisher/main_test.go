@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -103,7 +103,7 @@ func (w *world) serveOn(nc *nats.Conn) {
 func (w *world) log(run string) []schema.Record {
 	w.tb.Helper()
 	var all []schema.Record
-	require.NoError(w.tb, runlog.Read(w.tb.Context(), w.js, w.names, run, 1, func(rec schema.Record) error {
+	require.NoError(w.tb, eventlog.Read(w.tb.Context(), w.js, w.names, run, 1, func(rec schema.Record) error {
 		all = append(all, rec)
 		return nil
 	}))

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -118,7 +118,7 @@ func (f *Fleet) outdated() {
 func (f *Fleet) look(ctx context.Context, names schema.Names, run string) (found bool, last schema.StreamSequence, change int, err error) {
 	change = -1
 	for {
-		rec, there, err := runlog.Next(ctx, f.js, names, run, last+1)
+		rec, there, err := eventlog.Next(ctx, f.js, names, run, last+1)
 		if err != nil {
 			return false, 0, 0, fmt.Errorf("looking run %s up: %w: %w", run, ErrUnavailable, err)
 		}

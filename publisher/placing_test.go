@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -57,7 +57,7 @@ func (w *world) places(run string, shards int) []int {
 	var list []int
 	for i := range shards {
 		events := 0
-		require.NoError(w.tb, runlog.Read(w.tb.Context(), w.js, schema.NamesOf("default", i), run, 1, func(rec schema.Record) error {
+		require.NoError(w.tb, eventlog.Read(w.tb.Context(), w.js, schema.NamesOf("default", i), run, 1, func(rec schema.Record) error {
 			e, err := schema.Decode(rec.Header, rec.Body)
 			require.NoError(w.tb, err)
 			if _, mark := schema.PlacedOf(e); !mark {
@@ -237,7 +237,7 @@ func TestARunThatWasBegunLateIsBegunOnce(t *testing.T) {
 			require.Equal(t, []int{0}, w.places(id, 4))
 			// Who had looked it up before would begin it now, and meets a mark of a change that it does not know of.
 			var left []schema.Record
-			require.NoError(t, runlog.Read(t.Context(), w.js, schema.NamesOf("default", schema.ShardOf(id, 4)), id, 1, func(rec schema.Record) error {
+			require.NoError(t, eventlog.Read(t.Context(), w.js, schema.NamesOf("default", schema.ShardOf(id, 4)), id, 1, func(rec schema.Record) error {
 				left = append(left, rec)
 				return nil
 			}))

@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -245,7 +245,7 @@ func newProcessWorld(t *testing.T) *processWorld {
 func (p *processWorld) log(tb testing.TB, run string) []schema.Record {
 	tb.Helper()
 	var all []schema.Record
-	require.NoError(tb, runlog.Read(tb.Context(), p.js, schema.NamesOf("default", 0), run, 1, func(rec schema.Record) error {
+	require.NoError(tb, eventlog.Read(tb.Context(), p.js, schema.NamesOf("default", 0), run, 1, func(rec schema.Record) error {
 		all = append(all, rec)
 		return nil
 	}))

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -154,7 +154,7 @@ func (r *Run) takeUp(reply *schema.RecoverReply) error {
 // rebuild reads the run anew from the daemon, because the log no longer shows the message that the handle knows: the
 // janitor purges what is sealed once others have written behind it. It returns errAgain when the leader still has it.
 func (r *Run) rebuild(ctx context.Context, items []*item) error {
-	rec, found, err := runlog.Next(ctx, r.fleet.js, r.names, r.id, r.last)
+	rec, found, err := eventlog.Next(ctx, r.fleet.js, r.names, r.id, r.last)
 	if err != nil {
 		return errors.Join(errAgain, err)
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -20,7 +20,7 @@ func (r *Run) steady(ctx context.Context) error {
 	if r.last == 0 || connections == r.connections {
 		return nil
 	}
-	rec, found, err := runlog.Next(ctx, r.fleet.js, r.names, r.id, r.last)
+	rec, found, err := eventlog.Next(ctx, r.fleet.js, r.names, r.id, r.last)
 	if err != nil {
 		return errors.Join(errAgain, err)
 	}

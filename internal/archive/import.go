@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/blob"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -200,7 +200,7 @@ func (im *importer) place(ctx context.Context, p *plan) error {
 	shards := im.settings.Candidates(p.is.Run)
 	for _, i := range shards {
 		names := schema.NamesOf(im.to.Fleet, i)
-		rec, there, err := runlog.Last(ctx, im.js, names, p.is.Run)
+		rec, there, err := eventlog.Last(ctx, im.js, names, p.is.Run)
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waymarkio/waymark/internal/backup"
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -192,7 +192,7 @@ func (x *writer) noise(ctx context.Context, n int) error {
 func (w *world) seal(x *writer, number, from, to int) {
 	w.tb.Helper()
 	at := map[schema.StreamSequence]schema.Record{}
-	require.NoError(w.tb, runlog.Read(w.tb.Context(), w.js, x.names, x.run.Run, 1, func(rec schema.Record) error {
+	require.NoError(w.tb, eventlog.Read(w.tb.Context(), w.js, x.names, x.run.Run, 1, func(rec schema.Record) error {
 		at[rec.Stream] = rec
 		return nil
 	}))

@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/s2"
 	"github.com/nats-io/nats-server/v2/server/archive"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 )
 
 // message is one message of a stream's file.
@@ -28,7 +28,7 @@ type message struct {
 
 // stored is the size of the message as a server counts it in its file store.
 func (m *message) stored() uint64 {
-	return uint64(runlog.StoredSize(len(m.subject), len(m.header), len(m.body))) //nolint:gosec // a size
+	return uint64(eventlog.StoredSize(len(m.subject), len(m.header), len(m.body))) //nolint:gosec // a size
 }
 
 // maxMessage bounds a message of a file: no stream of a fleet takes a larger one.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -344,13 +344,13 @@ func (c *cutter) read(ctx context.Context, run string, f *folding) (next int, lo
 	if f.beyond {
 		return next, false, nil
 	}
-	err = runlog.Read(ctx, c.js, c.shard.Names, run, last+1, func(r schema.Record) error {
+	err = eventlog.Read(ctx, c.js, c.shard.Names, run, last+1, func(r schema.Record) error {
 		if !f.add(r) {
-			return runlog.ErrStop
+			return eventlog.ErrStop
 		}
 		return nil
 	})
-	if errors.Is(err, runlog.ErrStop) {
+	if errors.Is(err, eventlog.ErrStop) {
 		err = nil
 	}
 	return next, true, err

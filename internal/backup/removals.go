@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -145,7 +145,7 @@ func decided(ctx context.Context, t *taker, store *kvstore.Shard, run string) (b
 		return done, err
 	}
 	// The mark was stored by compare-and-set on the run's last event, so nothing is between the two.
-	next, found, err := runlog.Next(ctx, t.js, store.Names, run, record.Position.Stream+1)
+	next, found, err := eventlog.Next(ctx, t.js, store.Names, run, record.Position.Stream+1)
 	return found && record.Decided() && record.Marks(schema.PositionOf(&next).ID), err
 }
 

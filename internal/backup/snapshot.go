@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 )
 
@@ -90,7 +90,7 @@ func request(ctx context.Context, js jetstream.JetStream, subject string, body, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	msg, err := js.Conn().RequestWithContext(ctx, runlog.APISubject(js, subject), b)
+	msg, err := js.Conn().RequestWithContext(ctx, eventlog.APISubject(js, subject), b)
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -204,7 +204,7 @@ func (r *reader) batch(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // a closed connection has no subscription to end
-	if err := nc.PublishRequest(runlog.APISubject(r.js, "DIRECT.GET."+r.stream), inbox, body); err != nil {
+	if err := nc.PublishRequest(eventlog.APISubject(r.js, "DIRECT.GET."+r.stream), inbox, body); err != nil {
 		return err
 	}
 	silence := time.NewTimer(patience)

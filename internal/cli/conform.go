@@ -16,8 +16,8 @@ import (
 
 	"github.com/waymarkio/waymark/internal/conform"
 	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -221,7 +221,7 @@ func (w *conformWatch) follow(ctx context.Context) error {
 		w.say("watching fleet %s: end with Ctrl-C\n", w.cl.fleet)
 	}
 	follow := eventsCmd{Run_: w.Run_, All: w.All || w.Run_ != "", NoFollow: w.NoFollow, everyShard: true}
-	return follow.follow(ctx, w.cl, func(m runlog.Arrived) error {
+	return follow.follow(ctx, w.cl, func(m eventlog.Arrived) error {
 		if err := w.hear(published); err != nil {
 			return err
 		}
@@ -262,7 +262,7 @@ func (w *conformWatch) progress() error {
 }
 
 // judge judges a message of the log, and before the first one of a run what it had written before.
-func (w *conformWatch) judge(ctx context.Context, m runlog.Arrived) error {
+func (w *conformWatch) judge(ctx context.Context, m eventlog.Arrived) error {
 	run := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
 	home, err := w.home(ctx, run, m.Subject)
 	if err != nil {
@@ -295,7 +295,7 @@ func (w *conformWatch) home(ctx context.Context, run, subject string) (home stri
 }
 
 // take judges a message. home is empty, or the subject in the run's shard if the message is in another.
-func (w *conformWatch) take(ctx context.Context, m runlog.Arrived, home string) error {
+func (w *conformWatch) take(ctx context.Context, m eventlog.Arrived, home string) error {
 	seen := conform.Message{Subject: m.Subject, Home: home, Record: m.Record}
 	keys, err := w.keys.Keys(ctx)
 	if err != nil {
@@ -311,10 +311,10 @@ func (w *conformWatch) take(ctx context.Context, m runlog.Arrived, home string) 
 }
 
 // history judges what a run has written before a message of it.
-func (w *conformWatch) history(ctx context.Context, run string, before runlog.Arrived) error {
+func (w *conformWatch) history(ctx context.Context, run string, before eventlog.Arrived) error {
 	reader := eventsCmd{Run_: run, All: true, NoFollow: true}
 	errReached := errors.New("reached")
-	err := reader.follow(ctx, w.cl, func(m runlog.Arrived) error {
+	err := reader.follow(ctx, w.cl, func(m eventlog.Arrived) error {
 		if m.Subject == before.Subject && m.Record.Stream >= before.Record.Stream {
 			return errReached
 		}

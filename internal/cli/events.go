@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -142,7 +142,7 @@ func (c eventsCmd) log(ctx context.Context, a *app, cl *client) error {
 	}
 	ring := kvstore.NewReadingKeyring(js, cl.fleet)
 	read := 0
-	err = c.follow(ctx, cl, func(m runlog.Arrived) error {
+	err = c.follow(ctx, cl, func(m eventlog.Arrived) error {
 		read++
 		keys, err := ring.Keys(ctx)
 		if err != nil {
@@ -191,15 +191,15 @@ const idleEvery = 250 * time.Millisecond
 
 // follow reads the event streams of the shards in question. idle is called now and then while nothing comes; nil is nothing.
 // Both are called by one goroutine.
-func (c eventsCmd) follow(ctx context.Context, cl *client, take func(runlog.Arrived) error, idle func() error) error {
+func (c eventsCmd) follow(ctx context.Context, cl *client, take func(eventlog.Arrived) error, idle func() error) error {
 	js, settings, err := cl.settings(ctx)
 	if err != nil {
 		return err
 	}
-	records := make(chan runlog.Arrived)
+	records := make(chan eventlog.Arrived)
 	group, ctx := errgroup.WithContext(ctx)
 	var readers errgroup.Group
-	read := func(shard int, from runlog.FollowFrom) {
+	read := func(shard int, from eventlog.FollowFrom) {
 		readers.Go(func() error { return c.read(ctx, js, schema.NamesOf(cl.fleet, shard), from, records) })
 	}
 	open := c.shards(settings)
@@ -227,7 +227,7 @@ func (c eventsCmd) follow(ctx context.Context, cl *client, take func(runlog.Arri
 				for _, shard := range c.shards(settings) {
 					if !slices.Contains(open, shard) {
 						open = append(open, shard)
-						read(shard, runlog.FollowFrom{Run: c.Run_})
+						read(shard, eventlog.FollowFrom{Run: c.Run_})
 					}
 				}
 			})
@@ -242,7 +242,7 @@ func (c eventsCmd) follow(ctx context.Context, cl *client, take func(runlog.Arri
 }
 
 // consume hands records over until there are no more.
-func consume(records <-chan runlog.Arrived, take func(runlog.Arrived) error, idle func() error) error {
+func consume(records <-chan eventlog.Arrived, take func(eventlog.Arrived) error, idle func() error) error {
 	var pulse <-chan time.Time
 	if idle != nil {
 		tick := time.NewTicker(idleEvery)
@@ -299,8 +299,8 @@ func (c eventsCmd) shards(settings kvstore.FleetSettings) []int {
 }
 
 // from is where the reading of a shard begins.
-func (c eventsCmd) from() runlog.FollowFrom {
-	from := runlog.FollowFrom{Run: c.Run_, New: !c.All}
+func (c eventsCmd) from() eventlog.FollowFrom {
+	from := eventlog.FollowFrom{Run: c.Run_, New: !c.All}
 	if c.Since > 0 && !c.All {
 		from.Since = time.Now().Add(-c.Since)
 	}
@@ -308,7 +308,7 @@ func (c eventsCmd) from() runlog.FollowFrom {
 }
 
 // sealed hands over the events of the run that were moved to segments, and returns where they end.
-func (c eventsCmd) sealed(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, shard int, out chan<- runlog.Arrived) (schema.StreamSequence, error) {
+func (c eventsCmd) sealed(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, shard int, out chan<- eventlog.Arrived) (schema.StreamSequence, error) {
 	store, err := kvstore.OpenShard(js, settings, shard, "waymark")
 	if err != nil {
 		return 0, err
@@ -328,7 +328,7 @@ func (c eventsCmd) sealed(ctx context.Context, js jetstream.JetStream, settings 
 		}
 		err = schema.ReadFrames(frames, func(rec schema.Record) bool {
 			select {
-			case out <- runlog.Arrived{Subject: store.Names.EventSubject(c.Run_), Record: rec}:
+			case out <- eventlog.Arrived{Subject: store.Names.EventSubject(c.Run_), Record: rec}:
 				return true
 			case <-ctx.Done():
 				return false
@@ -345,10 +345,10 @@ func (c eventsCmd) sealed(ctx context.Context, js jetstream.JetStream, settings 
 }
 
 // read hands over the events of one shard in order. A reading that broke off goes on behind what was shown.
-func (c eventsCmd) read(ctx context.Context, js jetstream.JetStream, names schema.Names, from runlog.FollowFrom, out chan<- runlog.Arrived) error {
+func (c eventsCmd) read(ctx context.Context, js jetstream.JetStream, names schema.Names, from eventlog.FollowFrom, out chan<- eventlog.Arrived) error {
 	for {
 		done, err := c.readOn(ctx, js, names, &from, out)
-		if done || ctx.Err() != nil || !errors.Is(err, runlog.ErrBroken) {
+		if done || ctx.Err() != nil || !errors.Is(err, eventlog.ErrBroken) {
 			return err
 		}
 		if err := pause.For(ctx, readAgainAfter); err != nil {
@@ -361,14 +361,14 @@ func (c eventsCmd) read(ctx context.Context, js jetstream.JetStream, names schem
 const readAgainAfter = 250 * time.Millisecond
 
 // readOn reads until something breaks. done says that nothing more is to come. It makes no consumer: an observer may not.
-func (c eventsCmd) readOn(ctx context.Context, js jetstream.JetStream, names schema.Names, from *runlog.FollowFrom, out chan<- runlog.Arrived) (done bool, err error) {
-	scanner, err := runlog.Scan(ctx, js, names, *from)
+func (c eventsCmd) readOn(ctx context.Context, js jetstream.JetStream, names schema.Names, from *eventlog.FollowFrom, out chan<- eventlog.Arrived) (done bool, err error) {
+	scanner, err := eventlog.Scan(ctx, js, names, *from)
 	if err != nil {
 		return false, err
 	}
 	defer scanner.Close()
 	for {
-		var m runlog.Arrived
+		var m eventlog.Arrived
 		there := true
 		if c.NoFollow {
 			m, there, err = scanner.NextIfThere(ctx)

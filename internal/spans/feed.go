@@ -11,8 +11,8 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -127,7 +127,7 @@ func (f *Feed) begin(ctx context.Context) error {
 
 // follow reads from the cursor on.
 func (f *Feed) follow(ctx context.Context) error {
-	scanner, err := runlog.Scan(ctx, f.JetStream, f.Names, runlog.FollowFrom{Stream: f.at.Cursor + 1})
+	scanner, err := eventlog.Scan(ctx, f.JetStream, f.Names, eventlog.FollowFrom{Stream: f.at.Cursor + 1})
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (f *Feed) follow(ctx context.Context) error {
 }
 
 // take makes spans of one message.
-func (f *Feed) take(ctx context.Context, a *runlog.Arrived) error {
+func (f *Feed) take(ctx context.Context, a *eventlog.Arrived) error {
 	run := f.Names.RunOfSubject(a.Subject)
 	if run == "" || run == schema.BarrierRun {
 		return nil
@@ -197,7 +197,7 @@ func (f *Feed) take(ctx context.Context, a *runlog.Arrived) error {
 }
 
 // readAnew folds a run from its first event, and adds the spans that ended behind what was exported of it.
-func (f *Feed) readAnew(ctx context.Context, keys *schema.Keys, run string, known *followed, a *runlog.Arrived) error {
+func (f *Feed) readAnew(ctx context.Context, keys *schema.Keys, run string, known *followed, a *eventlog.Arrived) error {
 	done := known.last
 	if done == 0 {
 		done = f.at.Floor

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/checker"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -165,7 +165,7 @@ func (x *executor) rescue(id string) {
 // logged is an error until the log of a run has an event of the name.
 func (w *world) logged(id, name string) error {
 	there := errors.New("it has not")
-	err := runlog.Read(w.ctx, w.js, w.names[w.shardOf(id)], id, 1, func(r schema.Record) error {
+	err := eventlog.Read(w.ctx, w.js, w.names[w.shardOf(id)], id, 1, func(r schema.Record) error {
 		if e, err := schema.Decode(r.Header, r.Body); err == nil && e.Name() == name {
 			there = nil
 		}

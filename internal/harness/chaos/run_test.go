@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/checker"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -290,7 +290,7 @@ func (w *world) damage(run string, pick uint64) error {
 		return err
 	}
 	var at []schema.StreamSequence
-	err = runlog.Read(w.ctx, w.js, names, run, 1, func(r schema.Record) error {
+	err = eventlog.Read(w.ctx, w.js, names, run, 1, func(r schema.Record) error {
 		at = append(at, r.Stream)
 		return nil
 	})
@@ -395,7 +395,7 @@ func (w *world) caughtUp() error {
 // behind says where a run's last message stands, 0 if it has none, and whether its checkpoint is behind it.
 func (w *world) behind(run string) (at schema.StreamSequence, behind, err error) {
 	n := w.shardOf(run)
-	r, err := runlog.LastOf(w.ctx, w.js, w.names[n], run)
+	r, err := eventlog.LastOf(w.ctx, w.js, w.names[n], run)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -442,7 +442,7 @@ func (w *world) lasts() ([]schema.StreamSequence, error) {
 	list := make([]schema.StreamSequence, w.plan.runs)
 	for i := range list {
 		run := runName(i)
-		r, err := runlog.LastOf(w.ctx, w.js, w.names[w.shardOf(run)], run)
+		r, err := eventlog.LastOf(w.ctx, w.js, w.names[w.shardOf(run)], run)
 		if err != nil {
 			return nil, err
 		}

@@ -16,9 +16,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/harness/testbin"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -204,7 +204,7 @@ func (s *sharded) prove(f *publisher.Fleet, runs int) {
 		require.Equal(s.tb, schema.StatusCompleted, state.Head.Status, id)
 		var places []int
 		for i := range stored {
-			rec, found, err := runlog.Last(s.tb.Context(), s.js, schema.NamesOf("default", i), id)
+			rec, found, err := eventlog.Last(s.tb.Context(), s.js, schema.NamesOf("default", i), id)
 			require.NoError(s.tb, err)
 			e, _ := schema.Decode(rec.Header, rec.Body)
 			if _, mark := schema.PlacedOf(e); found && !mark {
@@ -267,7 +267,7 @@ func addShards(t *testing.T, from int) {
 	spread := make(map[int]int)
 	for id := range s.acked {
 		for i := range s.shards {
-			rec, found, err := runlog.Last(t.Context(), s.js, schema.NamesOf("default", i), id)
+			rec, found, err := eventlog.Last(t.Context(), s.js, schema.NamesOf("default", i), id)
 			require.NoError(t, err)
 			e, _ := schema.Decode(rec.Header, rec.Body)
 			if _, mark := schema.PlacedOf(e); found && !mark {

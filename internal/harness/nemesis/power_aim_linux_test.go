@@ -10,10 +10,10 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/harness/checker"
 	"github.com/waymarkio/waymark/internal/harness/nemesis"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -187,7 +187,7 @@ func (r *round) firstFrom(ctx context.Context, run string, from schema.StreamSeq
 	if err != nil {
 		return 0, err
 	}
-	rec, found, err := runlog.Next(ctx, r.js, shard.Names, run, from)
+	rec, found, err := eventlog.Next(ctx, r.js, shard.Names, run, from)
 	if err == nil && !found {
 		err = fmt.Errorf("run %s has no event from %d on", run, from)
 	}

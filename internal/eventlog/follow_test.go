@@ -1,4 +1,4 @@
-package runlog_test
+package eventlog_test
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -23,7 +23,7 @@ func TestFollowerReadsEachMessageOnceWhateverItLooksLike(t *testing.T) {
 		publish(t, js, "a", header, nil)
 	}
 	last := publish(t, js, "b", nil, []byte("end"))
-	f, err := runlog.Follow(t.Context(), js.Conn(), js, names, runlog.FollowFrom{})
+	f, err := eventlog.Follow(t.Context(), js.Conn(), js, names, eventlog.FollowFrom{})
 	require.NoError(t, err)
 	defer f.Close(t.Context(), js)
 	require.Equal(t, uint64(last), f.Pending())
@@ -41,8 +41,8 @@ func TestFollowerBeginsWhereItIsTold(t *testing.T) {
 	publish(t, js, "a", nil, []byte("1"))
 	publish(t, js, "b", nil, []byte("2"))
 	publish(t, js, "a", nil, []byte("3"))
-	next := func(from runlog.FollowFrom) string {
-		f, err := runlog.Follow(t.Context(), js.Conn(), js, names, from)
+	next := func(from eventlog.FollowFrom) string {
+		f, err := eventlog.Follow(t.Context(), js.Conn(), js, names, from)
 		require.NoError(t, err)
 		defer f.Close(t.Context(), js)
 		if from.New {
@@ -52,16 +52,16 @@ func TestFollowerBeginsWhereItIsTold(t *testing.T) {
 		require.NoError(t, err)
 		return string(m.Record.Body)
 	}
-	require.Equal(t, "1", next(runlog.FollowFrom{}))
-	require.Equal(t, "2", next(runlog.FollowFrom{Stream: 2}))
-	require.Equal(t, "3", next(runlog.FollowFrom{Stream: 2, Run: "a"}))
-	require.Equal(t, "new", next(runlog.FollowFrom{New: true}))
+	require.Equal(t, "1", next(eventlog.FollowFrom{}))
+	require.Equal(t, "2", next(eventlog.FollowFrom{Stream: 2}))
+	require.Equal(t, "3", next(eventlog.FollowFrom{Stream: 2, Run: "a"}))
+	require.Equal(t, "new", next(eventlog.FollowFrom{New: true}))
 }
 
 func TestFollowerBringsWhatHasArrivedWithoutWaiting(t *testing.T) {
 	t.Parallel()
 	js := start(t)
-	f, err := runlog.Follow(t.Context(), js.Conn(), js, names, runlog.FollowFrom{})
+	f, err := eventlog.Follow(t.Context(), js.Conn(), js, names, eventlog.FollowFrom{})
 	require.NoError(t, err)
 	defer f.Close(t.Context(), js)
 	_, there, err := f.NextIfThere()

@@ -1,4 +1,4 @@
-package runlog_test
+package eventlog_test
 
 import (
 	"bytes"
@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -45,7 +45,7 @@ func publish(t *testing.T, js jetstream.JetStream, run string, header nats.Heade
 func read(t *testing.T, js jetstream.JetStream, run string, from schema.StreamSequence) []schema.Record {
 	t.Helper()
 	var got []schema.Record
-	require.NoError(t, runlog.Read(t.Context(), js, names, run, from, func(r schema.Record) error {
+	require.NoError(t, eventlog.Read(t.Context(), js, names, run, from, func(r schema.Record) error {
 		got = append(got, r)
 		return nil
 	}))
@@ -136,7 +136,7 @@ func TestReadReturnsTheCallersErrorAsItIs(t *testing.T) {
 	js := start(t)
 	publish(t, js, "a", nil, []byte("x"))
 	stop := errors.New("enough")
-	require.Equal(t, stop, runlog.Read(t.Context(), js, names, "a", 0, func(schema.Record) error { return stop }))
+	require.Equal(t, stop, eventlog.Read(t.Context(), js, names, "a", 0, func(schema.Record) error { return stop }))
 }
 
 // A publisher may write any header block. None of these may look like the server's word, or the log's end would be
@@ -168,7 +168,7 @@ func TestHeadersOfPublishersDoNotPassForTheServers(t *testing.T) {
 			require.Equal(t, "good", string(rec.Body))
 		}
 	}
-	rec, found, err := runlog.Next(t.Context(), js, names, "a", 11)
+	rec, found, err := eventlog.Next(t.Context(), js, names, "a", 11)
 	require.NoError(t, err)
 	require.True(t, found)
 	require.EqualValues(t, 11, rec.Stream)
@@ -186,7 +186,7 @@ func TestLastRecordWithoutReadableHeadersIsFound(t *testing.T) {
 		if barrier == 4 { // now the odd message comes last in the answer
 			raw(names.EventSubject("a"), "NATS/1.0\r\nno colon in this line\r\n\r\n", "worse")
 		}
-		got, err := runlog.LastOf(t.Context(), js, names, "a", schema.BarrierRun)
+		got, err := eventlog.LastOf(t.Context(), js, names, "a", schema.BarrierRun)
 		require.NoError(t, err)
 		require.Equal(t, barrier, got.Records[schema.BarrierRun].Stream)
 		want := schema.Record{Stream: 2, Body: []byte("bad")}
@@ -196,8 +196,8 @@ func TestLastRecordWithoutReadableHeadersIsFound(t *testing.T) {
 		require.Equal(t, want, got.Records["a"])
 	}
 	publish(t, js, schema.BarrierRun, nil, nil)
-	_, err := runlog.LastOf(t.Context(), js, names, "a", "nobody", schema.BarrierRun)
-	require.ErrorIs(t, err, runlog.ErrAnswer, "nobody's or a's: it is not guessed")
+	_, err := eventlog.LastOf(t.Context(), js, names, "a", "nobody", schema.BarrierRun)
+	require.ErrorIs(t, err, eventlog.ErrAnswer, "nobody's or a's: it is not guessed")
 }
 
 // rawClient writes header blocks that the client library would refuse, and waits until each is stored: the server answers
@@ -243,14 +243,14 @@ func TestLastOfAnswersForSeveralRunsAtOneMoment(t *testing.T) {
 	publish(t, js, "a", nil, []byte("2"))
 	publish(t, js, schema.BarrierRun, nil, []byte("3"))
 	publish(t, js, "b", nil, []byte("4"))
-	got, err := runlog.LastOf(t.Context(), js, names, "a", schema.BarrierRun, "nobody")
+	got, err := eventlog.LastOf(t.Context(), js, names, "a", schema.BarrierRun, "nobody")
 	require.NoError(t, err)
 	require.Len(t, got.Records, 2)
 	require.EqualValues(t, 2, got.Records["a"].Stream)
 	require.EqualValues(t, 3, got.Records[schema.BarrierRun].Stream)
 	require.EqualValues(t, 4, got.UpTo)
 
-	got, err = runlog.LastOf(t.Context(), js, names, "nobody")
+	got, err = eventlog.LastOf(t.Context(), js, names, "nobody")
 	require.NoError(t, err)
 	require.Empty(t, got.Records)
 }
@@ -262,18 +262,18 @@ func TestLeaderAnswersForFirstAndLast(t *testing.T) {
 	publish(t, js, "b", nil, []byte("2"))
 	publish(t, js, "a", nats.Header{"ce-id": {"two"}, "Nats-Msg-Id": {"two"}}, []byte("3"))
 
-	rec, found, err := runlog.Last(t.Context(), js, names, "a")
+	rec, found, err := eventlog.Last(t.Context(), js, names, "a")
 	require.NoError(t, err)
 	require.True(t, found)
 	require.WithinDuration(t, time.Now(), time.Unix(0, rec.Stored), time.Minute)
 	require.Equal(t, schema.Record{Stream: 3, Stored: rec.Stored, Header: map[string][]string{"ce-id": {"two"}}, Body: []byte("3")}, rec)
 
-	rec, found, err = runlog.Next(t.Context(), js, names, "a", 2)
+	rec, found, err = eventlog.Next(t.Context(), js, names, "a", 2)
 	require.NoError(t, err)
 	require.True(t, found)
 	require.EqualValues(t, 3, rec.Stream)
 
-	_, found, err = runlog.Last(t.Context(), js, names, "nobody")
+	_, found, err = eventlog.Last(t.Context(), js, names, "nobody")
 	require.NoError(t, err)
 	require.False(t, found)
 }
@@ -281,13 +281,13 @@ func TestLeaderAnswersForFirstAndLast(t *testing.T) {
 func TestMissingStreamIsNamed(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)
-	err := runlog.Read(t.Context(), js, names, "a", 0, func(schema.Record) error { return nil })
-	require.ErrorIs(t, err, runlog.ErrNoStream)
+	err := eventlog.Read(t.Context(), js, names, "a", 0, func(schema.Record) error { return nil })
+	require.ErrorIs(t, err, eventlog.ErrNoStream)
 	require.ErrorContains(t, err, names.EventStream())
-	_, err = runlog.LastOf(t.Context(), js, names, "a")
-	require.ErrorIs(t, err, runlog.ErrNoStream)
-	_, _, err = runlog.Last(t.Context(), js, names, "a")
-	require.ErrorIs(t, err, runlog.ErrNoStream)
+	_, err = eventlog.LastOf(t.Context(), js, names, "a")
+	require.ErrorIs(t, err, eventlog.ErrNoStream)
+	_, _, err = eventlog.Last(t.Context(), js, names, "a")
+	require.ErrorIs(t, err, eventlog.ErrNoStream)
 }
 
 // An answer that breaks off must not look like the end of the log.
@@ -305,13 +305,13 @@ func TestAnswerThatBreaksOffIsAnError(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	seen := 0
-	err = runlog.Read(ctx, js, names, "a", 0, func(schema.Record) error {
+	err = eventlog.Read(ctx, js, names, "a", 0, func(schema.Record) error {
 		if seen++; seen == 1 {
 			server.Stop(t)
 		}
 		return nil
 	})
-	require.ErrorIs(t, err, runlog.ErrNoAnswer)
+	require.ErrorIs(t, err, eventlog.ErrNoAnswer)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Less(t, seen, 600)
 	server.Resume(t)
@@ -328,24 +328,24 @@ func TestRecords_AnyReader_SameStored(t *testing.T) {
 	require.NoError(t, err)
 	want := msg.Time.UnixNano()
 
-	require.NoError(t, runlog.Read(t.Context(), js, names, "a", 1, func(rec schema.Record) error {
+	require.NoError(t, eventlog.Read(t.Context(), js, names, "a", 1, func(rec schema.Record) error {
 		require.Equal(t, want, rec.Stored)
 		return nil
 	}))
-	last, err := runlog.LastOf(t.Context(), js, names, "a")
+	last, err := eventlog.LastOf(t.Context(), js, names, "a")
 	require.NoError(t, err)
 	require.Equal(t, want, last.Records["a"].Stored)
-	rec, found, err := runlog.Last(t.Context(), js, names, "a")
+	rec, found, err := eventlog.Last(t.Context(), js, names, "a")
 	require.NoError(t, err)
 	require.True(t, found)
 	require.Equal(t, want, rec.Stored)
-	follower, err := runlog.Follow(t.Context(), js.Conn(), js, names, runlog.FollowFrom{})
+	follower, err := eventlog.Follow(t.Context(), js.Conn(), js, names, eventlog.FollowFrom{})
 	require.NoError(t, err)
 	defer follower.Close(t.Context(), js)
 	arrived, err := follower.Next(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, want, arrived.Record.Stored)
-	scanner, err := runlog.Scan(t.Context(), js, names, runlog.FollowFrom{})
+	scanner, err := eventlog.Scan(t.Context(), js, names, eventlog.FollowFrom{})
 	require.NoError(t, err)
 	defer scanner.Close()
 	arrived, err = scanner.Next(t.Context())

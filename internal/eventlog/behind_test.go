@@ -1,4 +1,4 @@
-package runlog_test
+package eventlog_test
 
 import (
 	"testing"
@@ -7,15 +7,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
 func TestWhatWaitsBehindAPlaceIsCountedWithoutBarriers(t *testing.T) {
 	t.Parallel()
 	js := start(t)
-	behind := func(after schema.StreamSequence) runlog.Waiting {
-		w, err := runlog.Behind(t.Context(), js, names, after)
+	behind := func(after schema.StreamSequence) eventlog.Waiting {
+		w, err := eventlog.Behind(t.Context(), js, names, after)
 		require.NoError(t, err)
 		return w
 	}
@@ -58,6 +58,6 @@ func TestBehindAMissingStreamIsAnError(t *testing.T) {
 	t.Parallel()
 	js := start(t)
 	require.NoError(t, js.DeleteStream(t.Context(), names.EventStream()))
-	_, err := runlog.Behind(t.Context(), js, names, 0)
-	require.ErrorIs(t, err, runlog.ErrNoStream)
+	_, err := eventlog.Behind(t.Context(), js, names, 0)
+	require.ErrorIs(t, err, eventlog.ErrNoStream)
 }

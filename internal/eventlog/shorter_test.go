@@ -1,4 +1,4 @@
-package runlog_test
+package eventlog_test
 
 import (
 	"testing"
@@ -6,22 +6,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/runlog"
+	"github.com/waymarkio/waymark/internal/eventlog"
 )
 
 func TestShorter_ReplicatedLog_BelievedAfterTrust(t *testing.T) {
 	t.Parallel()
-	var s runlog.Shorter
+	var s eventlog.Shorter
 	at := time.Now()
 	sign := func(copies int, after time.Duration) bool {
 		_, believed := s.Seems(copies, at.Add(after))
 		return believed
 	}
 	require.False(t, sign(3, 0))
-	require.False(t, sign(3, runlog.ShorterTrust-1))
+	require.False(t, sign(3, eventlog.ShorterTrust-1))
 	s.Reaches()
-	require.False(t, sign(3, runlog.ShorterTrust), "one sound answer begins the time again")
-	require.True(t, sign(3, 2*runlog.ShorterTrust))
+	require.False(t, sign(3, eventlog.ShorterTrust), "one sound answer begins the time again")
+	require.True(t, sign(3, 2*eventlog.ShorterTrust))
 	s.Reaches()
 	require.True(t, sign(1, 0), "a lone server has no other leader")
 }

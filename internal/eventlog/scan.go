@@ -1,4 +1,4 @@
-package runlog
+package eventlog
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package runlog_test
+package eventlog_test
 
 import (
 	"testing"
@@ -7,8 +7,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/runlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -22,7 +22,7 @@ func TestAScannerReadsToTheEndAndThenWhatComes(t *testing.T) {
 		_, err := js.Publish(t.Context(), names.EventSubject(run), []byte(text))
 		require.NoError(t, err)
 	}
-	empty, err := runlog.Scan(t.Context(), js, names, runlog.FollowFrom{})
+	empty, err := eventlog.Scan(t.Context(), js, names, eventlog.FollowFrom{})
 	require.NoError(t, err)
 	defer empty.Close()
 	_, there, err := empty.NextIfThere(t.Context())
@@ -35,8 +35,8 @@ func TestAScannerReadsToTheEndAndThenWhatComes(t *testing.T) {
 		publish("r2", "two")
 	}
 	midway := time.Now()
-	read := func(from runlog.FollowFrom) (texts []string) {
-		s, err := runlog.Scan(t.Context(), js, names, from)
+	read := func(from eventlog.FollowFrom) (texts []string) {
+		s, err := eventlog.Scan(t.Context(), js, names, from)
 		require.NoError(t, err)
 		defer s.Close()
 		for {
@@ -49,15 +49,15 @@ func TestAScannerReadsToTheEndAndThenWhatComes(t *testing.T) {
 			texts = append(texts, string(a.Record.Body))
 		}
 	}
-	require.Len(t, read(runlog.FollowFrom{}), many)
-	require.Len(t, read(runlog.FollowFrom{Run: "r2"}), many/2)
-	require.Len(t, read(runlog.FollowFrom{Stream: many}), 1)
-	require.Empty(t, read(runlog.FollowFrom{Stream: many + 1}), "nothing is behind the end")
-	require.Empty(t, read(runlog.FollowFrom{Stream: many + 1, Run: "r1"}))
-	require.Empty(t, read(runlog.FollowFrom{Run: "none"}))
-	require.Empty(t, read(runlog.FollowFrom{Since: midway}))
+	require.Len(t, read(eventlog.FollowFrom{}), many)
+	require.Len(t, read(eventlog.FollowFrom{Run: "r2"}), many/2)
+	require.Len(t, read(eventlog.FollowFrom{Stream: many}), 1)
+	require.Empty(t, read(eventlog.FollowFrom{Stream: many + 1}), "nothing is behind the end")
+	require.Empty(t, read(eventlog.FollowFrom{Stream: many + 1, Run: "r1"}))
+	require.Empty(t, read(eventlog.FollowFrom{Run: "none"}))
+	require.Empty(t, read(eventlog.FollowFrom{Since: midway}))
 
-	s, err := runlog.Scan(t.Context(), js, names, runlog.FollowFrom{New: true})
+	s, err := eventlog.Scan(t.Context(), js, names, eventlog.FollowFrom{New: true})
 	require.NoError(t, err)
 	defer s.Close()
 	publish("r1", "new")

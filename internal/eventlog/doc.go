@@ -1,4 +1,4 @@
-// Package runlog reads the events of one run from its shard's event stream.
+// Package eventlog reads the events of runs from the event streams of their shards.
 //
 // It owns the two ways in which Waymark looks at a log without a consumer:
 //
@@ -20,4 +20,4 @@
 //
 // On failure every function returns an error that names the stream and, where it applies, the run. Nothing is retried
 // here: the caller knows its deadline.
-package runlog
+package eventlog
