@@ -3,6 +3,7 @@
 //
 // # What it owns
 //
+//   - [Daemon]: one replica, put together from all the parts below. A program that embeds Waymark needs nothing else.
 //   - [Folder]: one shard's fold loop. It reads the events in order, seals segments, puts checkpoints and the watermark.
 //   - [Service]: recovery and queries over NATS request-reply: recover, get, list, history, settle, claim, input, cancel,
 //     handoff, fleet. It reads, and writes nothing but control events and barriers.

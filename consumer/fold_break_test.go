@@ -163,7 +163,7 @@ func TestACheckpointBucketOfAShardWithoutRunsComesBack(t *testing.T) {
 	// It has nothing left to put there.
 	settled := func() bool {
 		state, _, err := w.shard.Checkpoints.IndexState(t.Context())
-		return err == nil && state.Complete && f.Stats().Leading.Load() == 1
+		return err == nil && state.Complete && f.Leads()
 	}
 	require.Eventually(t, settled, time.Minute, time.Millisecond)
 	// Nor to compare, which it does once when it begins.

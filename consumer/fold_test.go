@@ -218,7 +218,7 @@ func TestTwoFoldersNeverCorruptARun(t *testing.T) {
 	x.start()
 	at := x.turnOf(100)
 	w.await("first", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
-	require.Equal(t, int64(1), a.Stats().Leading.Load()+b.Stats().Leading.Load(), "one holds the lease")
+	require.NotEqual(t, a.Leads(), b.Leads(), "one holds the lease")
 	// Force a second reign: take the lease away behind the holder's back.
 	require.NoError(t, w.js.DeleteStream(t.Context(), "KV_"+schema.LeaseBucket))
 	w.provision()

@@ -70,8 +70,6 @@ type FolderStats struct {
 	Position atomic.Uint64
 	// HandedOver counts the times that the shard was given up to another replica.
 	HandedOver atomic.Int64
-	// Leading is 1 while this folder holds the shard's lease.
-	Leading atomic.Int64
 	// Boundaries accepted, and those of them that a checkpoint was put behind.
 	Boundaries, Covered atomic.Int64
 	// Beat is when the folder last began something new, folding or standing by, in nanoseconds since 1970; 0 before it runs.
@@ -101,6 +99,8 @@ type Folder struct {
 	log   zerolog.Logger
 	stats FolderStats
 	now   func() time.Time
+	// leading: the folder holds the shard's lease, as far as it knows.
+	leading atomic.Bool
 	// folded is the last watermark that this folder put; see checkFolded.
 	folded kvstore.Watermark
 	// parkedNow has the runs that the reign leaves where they stand; nil between two reigns.
@@ -146,6 +146,9 @@ func (f *Folder) awaitKeys(ctx context.Context) (*schema.Keys, error) {
 
 // Stats returns the folder's counters.
 func (f *Folder) Stats() *FolderStats { return &f.stats }
+
+// Leads reports whether the folder holds the shard's lease, as far as it knows.
+func (f *Folder) Leads() bool { return f.leading.Load() }
 
 // beat notes that the folder goes on.
 func (f *Folder) beat() { f.stats.Beat.Store(f.now().UnixNano()) }
@@ -204,8 +207,8 @@ func (f *Folder) reign(ctx context.Context, fromStart, unclean *bool) error {
 	if err != nil {
 		return err
 	}
-	f.stats.Leading.Store(1)
-	defer f.stats.Leading.Store(0)
+	f.leading.Store(true)
+	defer f.leading.Store(false)
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	// The lease is kept until the batch in hand is committed, so that nobody folds the shard meanwhile.

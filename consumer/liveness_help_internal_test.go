@@ -63,7 +63,7 @@ func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
 	w.run(w.roster.Run)
 	w.stop = w.fold(w.config())
 	w.sweeper = w.newSweeper()
-	require.Eventually(tb, func() bool { return w.roster.Synced() && w.folder.stats.Leading.Load() == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(tb, func() bool { return w.roster.Synced() && w.folder.Leads() }, time.Minute, time.Millisecond)
 	return w
 }
 

@@ -32,7 +32,7 @@ func daemon() (config publisher.Config, stop func()) {
 	js, err := jetstream.New(nc)
 	must(err)
 	must(kvstore.Provision(ctx, js, kvstore.FleetConfig{QuotaBytes: 64 << 20, Fleet: "default"}))
-	_, wait, err := startDaemon(ctx, nc, js, zerolog.Nop())
+	_, wait, err := startDaemon(ctx, js, zerolog.Nop())
 	must(err)
 	return publisher.Config{URL: server.URL(), Options: server.Options(), Executor: "laptop-1", Agent: "coder"}, func() {
 		cancel()

@@ -74,26 +74,17 @@ func (w *world) serveOn(nc *nats.Conn) {
 	w.tb.Helper()
 	js, err := jetstream.New(nc)
 	require.NoError(w.tb, err)
-	settings, _, err := kvstore.NewFleets(js).Get(w.tb.Context(), "default")
-	require.NoError(w.tb, err)
-	var shards []*kvstore.Shard
-	for i := range settings.Shards() {
-		shard, err := kvstore.OpenShard(js, settings, i, "service-1")
-		require.NoError(w.tb, err)
-		shards = append(shards, shard)
-	}
-	svc, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "service-1", Generations: settings.Generations}, nc, js, shards,
-		consumer.NewRoster(shards, 0, time.Now, natstest.Logger(w.tb)), time.Now, natstest.Logger(w.tb))
+	daemon, err := consumer.New(w.tb.Context(), consumer.Config{Fleet: "default", Name: "service-1", Service: js}, time.Now, natstest.Logger(w.tb))
 	require.NoError(w.tb, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- svc.Run(ctx) }()
+	go func() { done <- daemon.Run(ctx) }()
 	w.tb.Cleanup(func() {
 		cancel()
 		require.NoError(w.tb, <-done)
 	})
 	select {
-	case <-svc.Ready():
+	case <-daemon.Ready():
 	case err := <-done:
 		require.NoError(w.tb, err, "the service ended early")
 	}

@@ -38,24 +38,16 @@ func newWorld(tb testing.TB) *world {
 	require.NoError(tb, err)
 	require.NoError(tb, kvstore.Provision(tb.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20, Shards: kvstore.LoneShards}))
 	require.NoError(tb, w.server.NATSD().Map(schema.EventMapping("default", kvstore.LoneShards)))
-	settings, _, err := kvstore.NewFleets(js).Get(tb.Context(), "default")
-	require.NoError(tb, err)
-	shards := make([]*kvstore.Shard, settings.Shards())
-	for i := range shards {
-		shards[i], err = kvstore.OpenShard(js, settings, i, "daemon")
-		require.NoError(tb, err)
-	}
-	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "daemon", Generations: settings.Generations}, nc, js, shards,
-		consumer.NewRoster(shards, 0, time.Now, natstest.Logger(tb)), time.Now, natstest.Logger(tb))
+	daemon, err := consumer.New(tb.Context(), consumer.Config{Fleet: "default", Name: "daemon", Service: js}, time.Now, natstest.Logger(tb))
 	require.NoError(tb, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- service.Run(ctx) }()
+	go func() { done <- daemon.Run(ctx) }()
 	tb.Cleanup(func() {
 		cancel()
 		require.NoError(tb, <-done)
 	})
-	<-service.Ready()
+	<-daemon.Ready()
 	return w
 }
 

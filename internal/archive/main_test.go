@@ -38,25 +38,18 @@ func newWorld(tb testing.TB, fleet string) *world {
 	w.js, err = jetstream.New(w.nc)
 	require.NoError(tb, err)
 	require.NoError(tb, kvstore.Provision(tb.Context(), w.js, kvstore.FleetConfig{Fleet: fleet, QuotaBytes: 256 << 20}))
-	settings, _, err := kvstore.NewFleets(w.js).Get(tb.Context(), fleet)
+	js, err := jetstream.New(server.Conn(tb, nats.ReconnectBufSize(-1)))
 	require.NoError(tb, err)
-	shard, err := kvstore.OpenShard(w.js, settings, 0, "service-1")
-	require.NoError(tb, err)
-	nc := server.Conn(tb, nats.ReconnectBufSize(-1))
-	js, err := jetstream.New(nc)
-	require.NoError(tb, err)
-	shards := []*kvstore.Shard{shard}
-	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: fleet, Name: "service-1"}, nc, js, shards,
-		consumer.NewRoster(shards, 0, time.Now, natstest.Logger(tb)), time.Now, natstest.Logger(tb))
+	daemon, err := consumer.New(tb.Context(), consumer.Config{Fleet: fleet, Name: "service-1", Service: js}, time.Now, natstest.Logger(tb))
 	require.NoError(tb, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(tb.Context()))
 	done := make(chan error, 1)
-	go func() { done <- service.Run(ctx) }()
+	go func() { done <- daemon.Run(ctx) }()
 	tb.Cleanup(func() {
 		stop()
 		require.NoError(tb, <-done)
 	})
-	<-service.Ready()
+	<-daemon.Ready()
 	w.fleet = w.executor("exec-1")
 	return w
 }

@@ -77,21 +77,20 @@ func (w *world) shard(i int) *kvstore.Shard {
 func (w *world) fold() (stop func()) {
 	w.tb.Helper()
 	ctx, cancel := context.WithCancel(w.tb.Context())
-	var wg sync.WaitGroup
-	for i := range w.settings.Shards() {
-		f, err := consumer.NewFolder(consumer.FolderConfig{
-			Fleet: fleet, Shard: i, Holder: "folder-1", SealBytes: 8 << 10, SealEvents: 12, PurgeAfter: time.Millisecond, Synced: true,
-			ReconcileEvery: 20 * time.Millisecond, LeaseTTL: time.Second, SafeAfter: time.Second,
-			Reprovision: func(ctx context.Context) error { return kvstore.Provision(ctx, w.js, w.settings.Config()) },
-		}, w.nc, w.js, w.shard(i), time.Now, natstest.Logger(w.tb))
-		require.NoError(w.tb, err)
-		wg.Go(func() {
-			if err := f.Run(ctx); err != nil {
-				w.tb.Errorf("folder %d: %v", i, err)
-			}
-		})
-	}
-	stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	daemon, err := consumer.New(ctx, consumer.Config{
+		Fleet: fleet, Name: "daemon-1", Service: w.js, Fold: w.js, Alone: true,
+		Folder: consumer.FolderConfig{
+			SealBytes: 8 << 10, SealEvents: 12, PurgeAfter: time.Millisecond, Synced: true,
+			ReconcileEvery: 20 * time.Millisecond, LeaseTTL: time.Second, SafeAfter: time.Second, Silence: time.Hour,
+		},
+	}, time.Now, natstest.Logger(w.tb))
+	require.NoError(w.tb, err)
+	done := make(chan error, 1)
+	go func() { done <- daemon.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(w.tb, <-done)
+	})
 	w.tb.Cleanup(stop)
 	return stop
 }

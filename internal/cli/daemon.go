@@ -20,6 +20,7 @@ import (
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/kvstore"
@@ -37,17 +38,7 @@ type daemon struct {
 	// key proves the daemon to its own server by the key that it signs with; nil without one.
 	key     nats.Option
 	target  natsconn.Target
-	service *consumer.Service
-	// roster is what claims are answered from, and heartbeats what the folders go by; nil without folders.
-	roster     *consumer.Roster
-	heartbeats *consumer.Heartbeats
-	// balance shares the shards with other replicas; nil where there can be none.
-	balance *consumer.Balance
-	// retainer removes what the fleet's policy does not keep; nil without folders.
-	retainer *consumer.Retainer
-	// shards brings the shards of the fleet into service, and settings those that are added.
-	shards   *daemonShards
-	settings *consumer.Settings
+	waymark *consumer.Daemon
 	// proof returns the sender of a request; nil if the NATS server proves no senders.
 	proof func(verb string, m *nats.Msg) (by string, err error)
 	conns []*nats.Conn
@@ -85,6 +76,10 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}
+	fold, err := jetstream.New(foldConn)
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: %w", err)
+	}
 	settings, err := c.provision(ctx, a, d, js, log)
 	if err != nil {
 		return nil, err
@@ -100,7 +95,43 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 	if err := c.checkSigner(ctx, a, js, log); err != nil {
 		return nil, err
 	}
-	return d, c.openShards(a, d, serviceConn, foldConn, js, settings, registry, log)
+	config, err := c.config(a, d, registry, log)
+	if err != nil {
+		return nil, err
+	}
+	if config.Service = js; !c.NoFold {
+		config.Fold = fold
+	}
+	if d.waymark, err = consumer.New(ctx, config, a.now, log); err != nil {
+		return nil, err
+	}
+	registerDaemon(registry, a.cli.Fleet, d.waymark, c.Silence)
+	return d, nil
+}
+
+// config is what the flags say of the daemon's work, without its connections.
+func (c serveCmd) config(a *app, d *daemon, registry prometheus.Registerer, log zerolog.Logger) (consumer.Config, error) {
+	signer, err := keyring.SignerOf(d.conns[0])
+	if err != nil {
+		return consumer.Config{}, err
+	}
+	config := consumer.Config{
+		Fleet: a.cli.Fleet, Name: c.Name, Alone: d.server != nil, MaxClaims: c.MaxClaims,
+		Requests: consumer.ServiceConfig{Version: serviceVersion(), Grace: c.Grace, Proof: d.proof},
+		Folder:   consumer.FolderConfig{Silence: c.Silence, PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced},
+		Opened:   func(shard int, f *consumer.Folder) { registerFolder(registry, a.cli.Fleet, shard, f) },
+		Changed:  func(settings kvstore.FleetSettings) { sayUnsigned(a, signer, settings, log) },
+	}
+	if d.server != nil {
+		config.Folder.LeaseTTL, config.Folder.Synced = embeddedLease, true
+		config.Folder.UncleanStart = d.server.UncleanStart()
+		config.Folder.AfterUnclean = func() {
+			if err := d.server.ClearUnclean(); err != nil {
+				log.Warn().Err(err).Msg("the unclean stop stays on record: the next start folds from the safe watermark once more")
+			}
+		}
+	}
+	return config, nil
 }
 
 // openServer starts the embedded server, or finds the one to join.
@@ -345,21 +376,7 @@ const leastQuota = 64 << 20
 
 // Run adds everything that runs to group. Each ends with ctx; the service finishes what it has in hand.
 func (d *daemon) run(ctx context.Context, group *errgroup.Group, log zerolog.Logger) {
-	group.Go(func() error { return d.service.Run(ctx) })
-	group.Go(func() error { return d.roster.Run(ctx) })
-	if d.retainer != nil {
-		group.Go(func() error { return d.retainer.Run(ctx) })
-	}
-	if d.heartbeats != nil {
-		group.Go(func() error { return d.heartbeats.Run(ctx) })
-	}
-	if d.balance != nil {
-		group.Go(func() error { return d.balance.Run(ctx) })
-	}
-	d.shards.runFolders(func(f *consumer.Folder) {
-		group.Go(func() error { return f.Run(ctx) })
-	})
-	group.Go(func() error { return d.settings.Run(ctx) })
+	group.Go(func() error { return d.waymark.Run(ctx) })
 	if d.server != nil {
 		group.Go(func() error { return d.watchRoom(ctx, log) })
 		group.Go(func() error {

@@ -239,13 +239,13 @@ func (c serveCmd) checkSigner(ctx context.Context, a *app, js jetstream.JetStrea
 }
 
 // sayUnsigned tells of a daemon whose key does not sign any more, once settings say so.
-func (s *daemonShards) sayUnsigned(settings kvstore.FleetSettings) {
+func sayUnsigned(a *app, signer *keyring.Signer, settings kvstore.FleetSettings, log zerolog.Logger) {
 	keys, err := keyring.Parse(settings.Fleet, settings.Keys)
 	if err == nil {
-		err = s.signer.May(keys, s.app.now())
+		err = signer.May(keys, a.now())
 	}
 	if err != nil {
-		s.log.Error().Err(err).Str("hint", "list the fleet's keys: "+s.app.prompt.command("fleet keys")).
+		log.Error().Err(err).Str("hint", "list the fleet's keys: "+a.prompt.command("fleet keys")).
 			Msg("control events of this daemon would be refused: it writes none")
 	}
 }

@@ -74,7 +74,8 @@ func (d *daemon) liveness(ctx context.Context, now time.Time) []trouble {
 		list = append(list, trouble{"locks", fmt.Sprintf("held for longer than %s", lockPatience), restart})
 		return list
 	}
-	for shard, beat := range d.shards.beats() {
+	for shard, folder := range d.waymark.Folders() {
+		beat := folder.Stats().Beat.Load()
 		if at := time.Unix(0, beat); beat != 0 && now.Sub(at) > folderSilence {
 			list = append(list, trouble{fmt.Sprintf("folder of shard %d", shard), "has been at one thing since " + at.UTC().Format(time.RFC3339), restart})
 		}
@@ -93,12 +94,12 @@ func (d *daemon) mendsItself() bool {
 
 // takeLocks takes and gives back what requests and scrapes take.
 func (d *daemon) takeLocks() {
-	d.roster.Counts()
-	d.settings.Current()
-	if d.heartbeats != nil {
-		d.heartbeats.Alive(folderSilence)
+	d.waymark.Roster().Counts()
+	d.waymark.Settings().Current()
+	if heartbeats := d.waymark.Heartbeats(); heartbeats != nil {
+		heartbeats.Alive(folderSilence)
 	}
-	d.shards.beats()
+	d.waymark.Folders()
 }
 
 // readiness is whether requests are worth sending here: the connections are up, and each shard's log takes writes.
@@ -118,7 +119,7 @@ func (d *daemon) readiness(ctx context.Context, now time.Time) []trouble {
 	}
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
-	for _, q := range d.service.Quorum(ctx, proofFresh) {
+	for _, q := range d.waymark.Service().Quorum(ctx, proofFresh) {
 		if q.Err == nil {
 			continue
 		}

@@ -139,8 +139,8 @@ func TestWhatARestartWouldMendIsNotAlive(t *testing.T) {
 	d, _ := aDaemon(t)
 	now := time.Now()
 	require.Empty(t, d.liveness(t.Context(), now))
-	require.Len(t, d.shards.folders, kvstore.LoneShards)
-	stats := d.shards.folders[0].Stats()
+	require.Len(t, d.waymark.Folders(), kvstore.LoneShards)
+	stats := d.waymark.Folders()[0].Stats()
 	stats.Beat.Store(now.Add(-folderSilence + time.Minute).UnixNano())
 	require.Empty(t, d.liveness(t.Context(), now))
 	stats.Beat.Store(now.Add(-folderSilence - time.Minute).UnixNano())
@@ -152,13 +152,14 @@ func TestWhatARestartWouldMendIsNotAlive(t *testing.T) {
 	stats.Beat.Store(0)
 
 	// Whoever holds a lock for ever is noticed, and only one look waits for it.
-	d.shards.mu.Lock()
+	release := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+	require.True(t, d.locks.held(ctx, func() { <-release }))
 	list = d.liveness(ctx, now)
 	require.Equal(t, "locks", list[len(list)-1].part)
 	require.True(t, d.locks.held(t.Context(), func() { t.Error("a second look waits") }))
-	d.shards.mu.Unlock()
+	close(release)
 	require.Eventually(t, func() bool { return !d.locks.busy.Load() }, time.Minute, time.Millisecond)
 	require.Empty(t, d.liveness(t.Context(), now))
 

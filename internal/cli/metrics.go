@@ -35,8 +35,23 @@ func gaugeOf(name, help string, labels prometheus.Labels, value func() float64) 
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value)
 }
 
+// registerDaemon adds what all shards share.
+func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Daemon, silence time.Duration) {
+	registerRoster(registry, fleet, d.Roster())
+	registerSettings(registry, fleet, d.Settings())
+	registerService(registry, fleet, d.Service())
+	registerFleet(registry, fleet, d.Service())
+	if d.Heartbeats() != nil {
+		registerHeartbeats(registry, fleet, d.Heartbeats(), silence)
+	}
+	if d.Balance() != nil {
+		registerBalance(registry, fleet, d.Balance())
+	}
+}
+
 // registerFolder adds a folder's counters, labelled with fleet and shard.
-func registerFolder(registry prometheus.Registerer, fleet string, shard int, s *consumer.FolderStats) {
+func registerFolder(registry prometheus.Registerer, fleet string, shard int, f *consumer.Folder) {
+	s := f.Stats()
 	labels := prometheus.Labels{"fleet": fleet, "shard": strconv.Itoa(shard)}
 	for _, c := range []struct {
 		name, help string
@@ -82,7 +97,12 @@ func registerFolder(registry prometheus.Registerer, fleet string, shard int, s *
 		gaugeOf("waymark_fold_position", "Stream sequence up to which the shard is folded.", labels,
 			func() float64 { return float64(s.Position.Load()) }),
 		gaugeOf("waymark_fold_leading", "1 while this process folds the shard.", labels,
-			func() float64 { return float64(s.Leading.Load()) }),
+			func() float64 {
+				if f.Leads() {
+					return 1
+				}
+				return 0
+			}),
 	)
 }
 

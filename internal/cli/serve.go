@@ -219,7 +219,7 @@ func (c serveCmd) serve(ctx context.Context, a *app, d *daemon, health *healthSe
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-d.service.Ready():
+		case <-d.waymark.Ready():
 		}
 		line := d.ready(c, a)
 		if health != nil {

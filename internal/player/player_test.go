@@ -35,22 +35,18 @@ func newFleet(t *testing.T) *publisher.Fleet {
 	require.NoError(t, err)
 	config := kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20}
 	require.NoError(t, kvstore.Provision(t.Context(), js, config))
-	settings, _, err := kvstore.NewFleets(js).Get(t.Context(), "default")
-	require.NoError(t, err)
-	shard, err := kvstore.OpenShard(js, settings, 0, "test")
-	require.NoError(t, err)
-	shards := []*kvstore.Shard{shard}
-	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "test", Version: "0.0.0", Grace: time.Second},
-		nc, js, shards, consumer.NewRoster(shards, 0, time.Now, natstest.Logger(t)), time.Now, natstest.Logger(t))
+	daemon, err := consumer.New(t.Context(), consumer.Config{
+		Fleet: "default", Name: "test", Service: js, Requests: consumer.ServiceConfig{Grace: time.Second},
+	}, time.Now, natstest.Logger(t))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- service.Run(ctx) }()
+	go func() { done <- daemon.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-done)
 	})
-	<-service.Ready()
+	<-daemon.Ready()
 	fleet, err := publisher.Connect(t.Context(), publisher.Config{Conn: nc, Executor: "player"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, fleet.Close(context.Background())) })

@@ -27,32 +27,22 @@ type world struct {
 func newWorld(tb testing.TB, opts ...natstest.Option) *world {
 	tb.Helper()
 	w := &world{tb: tb, server: natstest.Start(tb, opts...)}
-	nc, js := w.connect()
+	_, js := w.connect()
 	fleet := kvstore.FleetConfig{Fleet: "default", QuotaBytes: 1 << 30}
 	require.NoError(tb, kvstore.Provision(tb.Context(), js, fleet))
-	settings, _, err := kvstore.NewFleets(js).Get(tb.Context(), "default")
-	require.NoError(tb, err)
-	shard, err := kvstore.OpenShard(js, settings, 0, "daemon-1")
-	require.NoError(tb, err)
-	folder, err := consumer.NewFolder(consumer.FolderConfig{Fleet: "default", Holder: "daemon-1"}, nc, js, shard, time.Now, natstest.Logger(tb))
-	require.NoError(tb, err)
-	cfg := consumer.ServiceConfig{Fleet: "default", Name: "daemon-1", Generations: settings.Generations}
-	shards := []*kvstore.Shard{shard}
-	service, err := consumer.NewService(cfg, nc, js, shards, consumer.NewRoster(shards, 0, time.Now, natstest.Logger(tb)), time.Now, natstest.Logger(tb))
+	daemon, err := consumer.New(tb.Context(), consumer.Config{Fleet: "default", Name: "daemon-1", Service: js, Fold: js, Alone: true}, time.Now, natstest.Logger(tb))
 	require.NoError(tb, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 2)
-	go func() { done <- folder.Run(ctx) }()
-	go func() { done <- service.Run(ctx) }()
+	done := make(chan error, 1)
+	go func() { done <- daemon.Run(ctx) }()
 	tb.Cleanup(func() {
 		cancel()
 		require.NoError(tb, <-done)
-		require.NoError(tb, <-done)
 	})
 	select {
-	case <-service.Ready():
+	case <-daemon.Ready():
 	case err := <-done:
-		require.NoError(tb, err, "the service ended early")
+		require.NoError(tb, err, "the daemon ended early")
 	}
 	return w
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
@@ -74,29 +73,18 @@ func TestStore_FilledTwice_PublishesOnceAndCompares(t *testing.T) {
 // serveFleet runs a daemon until the test ends.
 func serveFleet(t *testing.T, server *natstest.Server, fleet string) {
 	t.Helper()
-	log := natstest.Logger(t)
-	nc, js := server.Conn(t), server.JetStream(t)
-	settings, _, err := kvstore.NewFleets(js).Get(t.Context(), fleet)
-	require.NoError(t, err)
-	shard, err := kvstore.OpenShard(js, settings, 0, "daemon")
-	require.NoError(t, err)
-	shards := []*kvstore.Shard{shard}
-	live := consumer.NewRoster(shards, 0, time.Now, log)
-	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: fleet, Name: "daemon"}, nc, js, shards, live, time.Now, log)
-	require.NoError(t, err)
-	fold, err := consumer.NewFolder(consumer.FolderConfig{Fleet: fleet, Holder: "daemon", Roster: live}, nc, js, shard, time.Now, log)
+	js := server.JetStream(t)
+	daemon, err := consumer.New(t.Context(), consumer.Config{Fleet: fleet, Name: "daemon", Service: js, Fold: js, Alone: true}, time.Now, natstest.Logger(t))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	var group errgroup.Group
-	for _, part := range []func(context.Context) error{live.Run, service.Run, fold.Run} {
-		group.Go(func() error { return part(ctx) })
-	}
+	done := make(chan error, 1)
+	go func() { done <- daemon.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		require.NoError(t, group.Wait())
+		require.NoError(t, <-done)
 	})
 	select {
-	case <-service.Ready():
+	case <-daemon.Ready():
 	case <-time.After(time.Minute):
 		require.Fail(t, "the daemon is not ready")
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
@@ -23,32 +22,20 @@ func TestMain(m *testing.M) { natstest.Main(m) }
 // daemon runs what `waymark serve` runs for the fleet "default".
 func daemon(t *testing.T, server *natstest.Server) {
 	t.Helper()
-	log := natstest.Logger(t)
 	nc := server.Conn(t, nats.ReconnectBufSize(-1))
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20}))
-	settings, _, err := kvstore.NewFleets(js).Get(t.Context(), "default")
-	require.NoError(t, err)
-	shard, err := kvstore.OpenShard(js, settings, 0, "daemon")
-	require.NoError(t, err)
-	shards := []*kvstore.Shard{shard}
-	roster := consumer.NewRoster(shards, 0, time.Now, log)
-	heartbeats := consumer.NewHeartbeats("default", nc, time.Now, log)
-	service, err := consumer.NewService(consumer.ServiceConfig{Fleet: "default", Name: "daemon"}, nc, js, shards, roster, time.Now, log)
-	require.NoError(t, err)
-	folder, err := consumer.NewFolder(consumer.FolderConfig{Fleet: "default", Holder: "daemon", Roster: roster, Heartbeats: heartbeats}, nc, js, shard, time.Now, log)
+	d, err := consumer.New(t.Context(), consumer.Config{Fleet: "default", Name: "daemon", Service: js, Fold: js, Alone: true}, time.Now, natstest.Logger(t))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	group, ctx := errgroup.WithContext(ctx)
-	for _, part := range []func(context.Context) error{service.Run, roster.Run, heartbeats.Run, folder.Run} {
-		group.Go(func() error { return part(ctx) })
-	}
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		require.NoError(t, group.Wait())
+		require.NoError(t, <-done)
 	})
-	<-service.Ready()
+	<-d.Ready()
 }
 
 func TestTheShortestExecutorClaimsARunAndFinishesIt(t *testing.T) {

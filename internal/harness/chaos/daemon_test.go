@@ -39,7 +39,7 @@ type daemon struct {
 	w       *world
 	name    string
 	conns   []*nats.Conn
-	folders []*consumer.Folder
+	waymark *consumer.Daemon
 	cancel  context.CancelFunc
 	group   sync.WaitGroup
 	// dead: it died at a failpoint, and does nothing more.
@@ -87,74 +87,47 @@ func (w *world) startDaemon() error {
 	if err != nil {
 		return err
 	}
-	foldShards, err := w.openShards(foldJS, d.name)
-	if err != nil {
-		return err
-	}
-	serviceShards, err := w.openShards(serviceJS, d.name)
-	if err != nil {
-		return err
-	}
-	roster := consumer.NewRoster(serviceShards, 0, time.Now, logger())
-	heartbeats := consumer.NewHeartbeats(fleetName, foldConn, time.Now, logger())
-	cfg := consumer.FolderConfig{
-		Fleet: fleetName, Holder: d.name, BatchEvents: w.plan.batch, Linger: time.Millisecond, SealBytes: 8 << 10, SealEvents: w.plan.seal,
-		SealMaxBytes: 64 << 10, SealMaxEvents: 2 * w.plan.seal, LeaseTTL: time.Second, ReconcileEvery: 10 * time.Millisecond,
-		SweepEvery: 5 * time.Millisecond, PurgeAfter: time.Millisecond, Synced: true, CachedRuns: 2, SafeAfter: 10 * time.Millisecond,
-		Reprovision: func(ctx context.Context) error {
-			w.serving.RLock()
-			defer w.serving.RUnlock()
-			return kvstore.Provision(ctx, w.js, w.fleet())
+	cfg := consumer.Config{
+		Fleet: fleetName, Name: d.name, Service: serviceJS, Fold: foldJS, Alone: true,
+		Requests: consumer.ServiceConfig{Workers: 4, Timeout: serviceTimeout, Grace: 50 * time.Millisecond},
+		Folder: consumer.FolderConfig{
+			BatchEvents: w.plan.batch, Linger: time.Millisecond, SealBytes: 8 << 10, SealEvents: w.plan.seal,
+			SealMaxBytes: 64 << 10, SealMaxEvents: 2 * w.plan.seal, LeaseTTL: time.Second, ReconcileEvery: 10 * time.Millisecond,
+			SweepEvery: 5 * time.Millisecond, PurgeAfter: time.Millisecond, Synced: true, CachedRuns: 2, SafeAfter: 10 * time.Millisecond,
+			// Without claims the executors send no heartbeats: no run is to be orphaned.
+			Silence: time.Hour,
+			Reprovision: func(ctx context.Context) error {
+				w.serving.RLock()
+				defer w.serving.RUnlock()
+				return kvstore.Provision(ctx, w.js, w.fleet())
+			},
 		},
 	}
 	if !w.plan.purges {
-		cfg.PurgeAfter = -1
+		cfg.Folder.PurgeAfter = -1
 	}
 	if w.plan.claims {
-		cfg.Roster, cfg.Heartbeats, cfg.Silence = roster, heartbeats, silent
+		cfg.Folder.Silence = silent
 	}
-	for i, shard := range foldShards {
-		cfg.Shard = i
-		folder, err := consumer.NewFolder(cfg, foldConn, foldJS, shard, time.Now, logger())
-		if err != nil {
-			return err
-		}
-		d.folders = append(d.folders, folder)
-	}
-	service, err := consumer.NewService(consumer.ServiceConfig{
-		Fleet: fleetName, Name: d.name, Generations: w.settings.Generations, Workers: 4, Timeout: serviceTimeout, Grace: 50 * time.Millisecond,
-	}, serviceConn, serviceJS, serviceShards, roster, time.Now, logger())
-	if err != nil {
+	if d.waymark, err = consumer.New(w.ctx, cfg, time.Now, logger()); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(failpoint.With(w.ctx, d.hit))
 	d.cancel = cancel
-	run := func(what string, work func(context.Context) error) {
-		d.group.Go(func() {
-			if err := work(ctx); err != nil && !d.dead.Load() && ctx.Err() == nil {
-				w.fail(fmt.Errorf("%s of %s: %w", what, d.name, err))
-			}
-		})
-	}
-	for _, folder := range d.folders {
-		run("folder", folder.Run)
-	}
-	if w.plan.claims {
-		run("heartbeats", heartbeats.Run)
-	}
-	served := make(chan struct{})
-	run("service", func(ctx context.Context) error {
-		defer close(served)
-		return service.Run(ctx)
+	ended := make(chan struct{})
+	d.group.Go(func() {
+		defer close(ended)
+		if err := d.waymark.Run(ctx); err != nil && !d.dead.Load() && ctx.Err() == nil {
+			w.fail(fmt.Errorf("%s: %w", d.name, err))
+		}
 	})
-	run("roster", roster.Run)
 	w.mu.Lock()
 	w.daemons = append(w.daemons, d)
 	w.mu.Unlock()
 	select {
-	case <-service.Ready():
+	case <-d.waymark.Ready():
 		return nil
-	case <-served:
+	case <-ended:
 		return nil // a fault met it while it started, and whoever is answerable for that fault goes on
 	case <-time.After(patience):
 		return fmt.Errorf("%s does not answer within %s", d.name, patience)
@@ -275,8 +248,8 @@ func (w *world) alive() []*daemon {
 // leader is a daemon that folds, or nil.
 func (w *world) leader() *daemon {
 	for _, d := range w.alive() {
-		for _, folder := range d.folders {
-			if folder.Stats().Leading.Load() == 1 && !d.held.Load() {
+		for _, folder := range d.waymark.Folders() {
+			if folder.Leads() && !d.held.Load() {
 				return d
 			}
 		}

@@ -85,7 +85,7 @@ func runPlan(parent context.Context, p *plan) (out *outcome, err error) {
 		out.stale = w.replicas.shown.Load()
 	}
 	for _, d := range w.alive() {
-		for _, folder := range d.folders {
+		for _, folder := range d.waymark.Folders() {
 			out.sealed += folder.Stats().Segments.Load()
 			out.purged += folder.Stats().Purges.Load()
 		}
@@ -235,8 +235,8 @@ func (w *world) goOn() error {
 	before := d.points.Load()
 	d.letGo()
 	err := w.eventually(d.name+" does what it stood before, or gives up", func() error {
-		for _, folder := range d.folders {
-			if folder.Stats().Leading.Load() == 1 && d.points.Load() == before {
+		for _, folder := range d.waymark.Folders() {
+			if folder.Leads() && d.points.Load() == before {
 				return errors.New("it is not there yet")
 			}
 		}

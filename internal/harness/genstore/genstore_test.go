@@ -52,23 +52,21 @@ func TestAStoreIsFilledWithRunsThatCanBeRecovered(t *testing.T) {
 	require.GreaterOrEqual(t, found.Load(), int64(runs/3))
 
 	ctx, cancel = context.WithCancel(t.Context())
-	done := make(chan error, shards)
 	var list []*kvstore.Shard
 	for i := range shards {
-		shard, err := kvstore.OpenShard(js, settings, i, "folder")
+		shard, err := kvstore.OpenShard(js, settings, i, "test")
 		require.NoError(t, err)
 		list = append(list, shard)
-		f, err := consumer.NewFolder(consumer.FolderConfig{Fleet: "default", Shard: i, Holder: "folder"}, nc, js, shard, time.Now, natstest.Logger(t))
-		require.NoError(t, err)
-		go func() { done <- f.Run(ctx) }()
 	}
+	daemon, err := consumer.New(t.Context(), consumer.Config{Fleet: "default", Name: "daemon", Service: js, Fold: js, Alone: true}, time.Now, natstest.Logger(t))
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- daemon.Run(ctx) }()
 	behind := uint64(1)
 	require.NoError(t, genstore.AwaitFolded(t.Context(), js, "default", genstore.Progress{Folded: func(n uint64) { behind = n }}))
 	require.Zero(t, behind)
 	cancel()
-	for range shards {
-		require.NoError(t, <-done)
-	}
+	require.NoError(t, <-done)
 	head := func(ctx context.Context, run string) (*schema.Head, error) {
 		c, _, err := list[schema.ShardOf(run, shards)].Checkpoints.GetFresh(ctx, run)
 		if err != nil {

@@ -7,13 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer"
-	"github.com/waymarkio/waymark/kvstore"
 )
 
 // daemonSilence is how long executors of a measurement may be silent: nothing is to be orphaned because a machine is
@@ -53,13 +50,12 @@ func (c *foldCounts) add(o foldCounts) {
 	c.Leading += o.Leading
 }
 
-// daemon is what "waymark serve --nats" runs, without its HTTP server: a service and a folder a shard.
+// daemon is what "waymark serve --nats" runs, without its HTTP server.
 type daemon struct {
 	cancel  context.CancelFunc
-	group   *errgroup.Group
+	ended   chan error
 	links   []*link
-	folders []*consumer.Folder
-	service *consumer.Service
+	waymark *consumer.Daemon
 	stopped atomic.Bool
 }
 
@@ -68,123 +64,70 @@ type connector func(name string) (*link, error)
 
 // startDaemon starts a daemon of a provisioned fleet and returns when it answers requests.
 func startDaemon(ctx context.Context, cfg daemonConfig, connect connector, log zerolog.Logger) (_ *daemon, err error) {
-	d := new(daemon)
+	d := &daemon{ended: make(chan error, 1)}
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d.cancel = cancel
-	d.group, work = errgroup.WithContext(work)
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("daemon %s: %w", cfg.Name, err), d.stop())
 		}
 	}()
-	serviceConn, err := d.connect(connect, cfg.Name+"-service")
-	if err != nil {
-		return nil, err
+	silence := daemonSilence
+	if cfg.SilenceMS > 0 {
+		silence = time.Duration(cfg.SilenceMS) * time.Millisecond
 	}
-	foldConn, err := d.connect(connect, cfg.Name+"-folder")
-	if err != nil {
-		return nil, err
+	config := consumer.Config{
+		Fleet: cfg.Fleet, Name: cfg.Name, Alone: !cfg.Shared,
+		Folder: consumer.FolderConfig{
+			Silence: silence, LeaseTTL: time.Duration(cfg.LeaseMS) * time.Millisecond, PurgeAfter: time.Duration(cfg.PurgeMS) * time.Millisecond, Synced: cfg.Synced,
+		},
 	}
-	js, err := jetstream.New(serviceConn)
-	if err != nil {
-		return nil, err
-	}
-	settings, _, err := kvstore.NewFleets(js).Get(ctx, cfg.Fleet)
-	if err != nil {
-		return nil, err
-	}
-	shards, err := openShards(js, settings, cfg.Name)
-	if err != nil {
-		return nil, err
-	}
-	roster := consumer.NewRoster(shards, 0, time.Now, log)
-	d.service, err = consumer.NewService(consumer.ServiceConfig{Fleet: cfg.Fleet, Name: cfg.Name, Generations: settings.Generations},
-		serviceConn, js, shards, roster, time.Now, log)
-	if err != nil {
+	if config.Service, err = d.connect(connect, cfg.Name+"-service"); err != nil {
 		return nil, err
 	}
 	if !cfg.NoFold {
-		if err := d.openFolders(work, cfg, foldConn, settings, roster, log); err != nil {
+		if config.Fold, err = d.connect(connect, cfg.Name+"-folder"); err != nil {
 			return nil, err
 		}
 	}
-	d.group.Go(func() error { return roster.Run(work) })
-	d.group.Go(func() error { return d.service.Run(work) })
-	for _, f := range d.folders {
-		d.group.Go(func() error { return f.Run(work) })
+	waymark, err := consumer.New(ctx, config, time.Now, log)
+	if err != nil {
+		return nil, err
 	}
+	d.waymark = waymark
+	go func() { d.ended <- waymark.Run(work) }()
 	select {
-	case <-d.service.Ready():
+	case <-waymark.Ready():
 		return d, nil
-	case <-work.Done():
+	case err := <-d.ended:
+		d.ended <- err
 		return nil, errors.New("it ended before it was ready")
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-func (d *daemon) connect(connect connector, name string) (*nats.Conn, error) {
+func (d *daemon) connect(connect connector, name string) (jetstream.JetStream, error) {
 	l, err := connect(name)
 	if err != nil {
 		return nil, err
 	}
 	d.links = append(d.links, l)
-	return l.Conn, nil
-}
-
-func (d *daemon) openFolders(work context.Context, cfg daemonConfig, nc *nats.Conn, settings kvstore.FleetSettings, roster *consumer.Roster, log zerolog.Logger) error {
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
-	shards, err := openShards(js, settings, cfg.Name)
-	if err != nil {
-		return err
-	}
-	heartbeats := consumer.NewHeartbeats(cfg.Fleet, nc, time.Now, log)
-	d.group.Go(func() error { return heartbeats.Run(work) })
-	var balance *consumer.Balance
-	if cfg.Shared {
-		balance = consumer.NewBalance(cfg.Fleet, cfg.Name, len(shards), nc, heartbeats, time.Now, log)
-		d.group.Go(func() error { return balance.Run(work) })
-	}
-	silence := daemonSilence
-	if cfg.SilenceMS > 0 {
-		silence = time.Duration(cfg.SilenceMS) * time.Millisecond
-	}
-	for i, shard := range shards {
-		f, err := consumer.NewFolder(consumer.FolderConfig{
-			Fleet: cfg.Fleet, Shard: i, Holder: cfg.Name, Roster: roster, Heartbeats: heartbeats, Balance: balance, Silence: silence,
-			LeaseTTL: time.Duration(cfg.LeaseMS) * time.Millisecond, PurgeAfter: time.Duration(cfg.PurgeMS) * time.Millisecond, Synced: cfg.Synced,
-		}, nc, js, shard, time.Now, log)
-		if err != nil {
-			return err
-		}
-		d.folders = append(d.folders, f)
-	}
-	return nil
-}
-
-func openShards(js jetstream.JetStream, settings kvstore.FleetSettings, name string) ([]*kvstore.Shard, error) {
-	shards := make([]*kvstore.Shard, settings.Shards())
-	for i := range shards {
-		var err error
-		if shards[i], err = kvstore.OpenShard(js, settings, i, name); err != nil {
-			return nil, err
-		}
-	}
-	return shards, nil
+	return jetstream.New(l.Conn)
 }
 
 // counts are what its folders did so far.
 func (d *daemon) counts() foldCounts {
 	var c foldCounts
-	for _, f := range d.folders {
+	for _, f := range d.waymark.Folders() {
 		s := f.Stats()
 		c.add(foldCounts{
-			Events: s.Events.Load(), Checkpoints: s.Checkpoints.Load(), Batches: s.Batches.Load(), Leading: s.Leading.Load(),
+			Events: s.Events.Load(), Checkpoints: s.Checkpoints.Load(), Batches: s.Batches.Load(),
 			Segments: s.Segments.Load(), SegmentBytes: s.SegmentBytes.Load(),
 		})
+		if f.Leads() {
+			c.Leading++
+		}
 	}
 	return c
 }
@@ -195,7 +138,10 @@ func (d *daemon) stop() error {
 		return nil
 	}
 	d.cancel()
-	err := d.group.Wait()
+	var err error
+	if d.waymark != nil {
+		err = <-d.ended
+	}
 	for _, l := range d.links {
 		l.close()
 	}

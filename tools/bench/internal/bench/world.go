@@ -220,6 +220,17 @@ func (w *World) StartDaemon(ctx context.Context) error {
 	return nil
 }
 
+func openShards(js jetstream.JetStream, settings kvstore.FleetSettings, name string) ([]*kvstore.Shard, error) {
+	shards := make([]*kvstore.Shard, settings.Shards())
+	for i := range shards {
+		var err error
+		if shards[i], err = kvstore.OpenShard(js, settings, i, name); err != nil {
+			return nil, err
+		}
+	}
+	return shards, nil
+}
+
 // Daemons is the number of daemons that were started; those that were stopped or killed keep their number.
 func (w *World) Daemons() int { return len(w.daemons) }
 

@@ -1,0 +1,295 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Config sets what a daemon does. The zero value of every field that is not required means its default.
+type Config struct {
+	// Fleet of the daemon. Required; it is provisioned.
+	Fleet string
+	// Name of this replica in leases, checkpoints and events. Required; the grammar of names. No other replica has it.
+	Name string
+	// Service is where requests are answered and the fleet's settings are read. Required.
+	Service jetstream.JetStream
+	// Fold is where the shards are folded, best on a connection of its own: a slow reader of one does not delay the other. Nil answers
+	// requests only: another replica writes checkpoints and detects dead executors.
+	Fold jetstream.JetStream
+	// Alone: no other process folds the fleet, so that its shards are not shared. Default false.
+	Alone bool
+	// MaxClaims is the number of claims in a row without progress after which a run is quarantined. Default schema.DefaultMaxClaims; a
+	// negative number is never.
+	MaxClaims int
+	// Requests and Folder tune the service and the fold of each shard. The daemon sets what names the fleet, the replica and the shard,
+	// MaxClaims, and the parts that they share.
+	Requests ServiceConfig
+	Folder   FolderConfig
+	// RetainEvery is the pace at which ended runs are held against the fleet's policy. Default [DefaultRetainEvery].
+	RetainEvery time.Duration
+	// Opened is called for each shard that the daemon folds, before it does; also for one that is added later. May be nil.
+	Opened func(shard int, f *Folder)
+	// Changed is called with changed settings of the fleet before they are applied. May be nil.
+	Changed func(kvstore.FleetSettings)
+}
+
+// Validate names the first field that cannot be used. The error matches [ErrConfig].
+func (c *Config) Validate() error {
+	if err := schema.CheckName("fleet", c.Fleet); err != nil {
+		return fmt.Errorf("%w: Fleet: %w", ErrConfig, err)
+	}
+	if err := schema.CheckName("replica", c.Name); err != nil {
+		return fmt.Errorf("%w: Name: %w", ErrConfig, err)
+	}
+	if c.Service == nil {
+		return fmt.Errorf("%w: Service is nil", ErrConfig)
+	}
+	if c.RetainEvery < 0 {
+		return fmt.Errorf("%w: RetainEvery is %s, use 0 or more", ErrConfig, c.RetainEvery)
+	}
+	return nil
+}
+
+// Daemon is one replica of a fleet's daemon: it folds the shards, detects dead executors, removes what the policy does not keep, and
+// answers requests. Shards that are added to the fleet come into service while it runs.
+//
+//	New ──Run──▶ serving ──ctx ends──▶ draining ──▶ stopped
+type Daemon struct {
+	cfg Config
+	now func() time.Time
+	log zerolog.Logger
+
+	settings *Settings
+	roster   *Roster
+	service  *Service
+	// heartbeats and retainer are nil in a daemon that does not fold, and balance also in one that is alone.
+	heartbeats *Heartbeats
+	balance    *Balance
+	retainer   *Retainer
+	// doubted counts the shards that have not made good for an unclean start.
+	doubted atomic.Int64
+
+	mu sync.Mutex
+	// read are the shards that the service reads, and open those that the folders write to.
+	read, open []*kvstore.Shard
+	folders    []*Folder
+	// run runs a folder; nil until the daemon runs.
+	run func(*Folder)
+}
+
+// New returns a daemon of a provisioned fleet, whose settings it reads. Call Run to start it. The connections stay the caller's to
+// close, after Run.
+func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logger) (*Daemon, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	settings, _, err := kvstore.NewFleets(cfg.Service).Get(ctx, cfg.Fleet)
+	if err != nil {
+		return nil, err
+	}
+	d := &Daemon{cfg: cfg, now: now, log: log}
+	if err := d.openReaders(settings); err != nil {
+		return nil, err
+	}
+	nc := cfg.Service.Conn()
+	d.settings = NewSettings(settings, nc, cfg.Service, now, log, d.grow)
+	d.roster = NewRoster(d.read, cfg.MaxClaims, now, log)
+	requests := cfg.Requests
+	requests.Fleet, requests.Name, requests.MaxClaims = cfg.Fleet, cfg.Name, cfg.MaxClaims
+	requests.Generations, requests.Refresh = settings.Generations, d.settings.Refresh
+	requests.Retention = func() schema.RetentionPolicy { return d.settings.Current().Retention }
+	requests.Folder = d.folder
+	if d.service, err = NewService(requests, nc, cfg.Service, d.read, d.roster, now, log); err != nil {
+		return nil, err
+	}
+	if cfg.Fold == nil {
+		return d, nil
+	}
+	d.heartbeats = NewHeartbeats(cfg.Fleet, cfg.Fold.Conn(), now, log)
+	d.retainer = NewRetainer(d.service, d.leads, cfg.RetainEvery, log)
+	if !cfg.Alone {
+		d.balance = NewBalance(cfg.Fleet, cfg.Name, settings.Shards(), cfg.Fold.Conn(), d.heartbeats, now, log)
+	}
+	d.doubted.Store(int64(settings.Shards()))
+	return d, d.openFolders(settings, cfg.Folder.UncleanStart)
+}
+
+// Run works until ctx ends, then lets requests in hand finish within the grace, and returns nil. It returns an error when a part
+// failed. It may be called once.
+func (d *Daemon) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	parts := []func(context.Context) error{d.service.Run, d.roster.Run, d.settings.Run}
+	if d.heartbeats != nil {
+		parts = append(parts, d.heartbeats.Run, d.retainer.Run)
+	}
+	if d.balance != nil {
+		parts = append(parts, d.balance.Run)
+	}
+	for _, part := range parts {
+		group.Go(func() error { return part(ctx) })
+	}
+	d.runFolders(func(f *Folder) {
+		group.Go(func() error { return f.Run(ctx) })
+	})
+	return group.Wait()
+}
+
+// Ready is closed once requests are answered.
+func (d *Daemon) Ready() <-chan struct{} { return d.service.Ready() }
+
+// Service answers the daemon's requests.
+func (d *Daemon) Service() *Service { return d.service }
+
+// Settings are the fleet's, as the daemon follows them.
+func (d *Daemon) Settings() *Settings { return d.settings }
+
+// Roster are the fleet's live runs.
+func (d *Daemon) Roster() *Roster { return d.roster }
+
+// Heartbeats are those that the daemon hears; nil when it does not fold.
+func (d *Daemon) Heartbeats() *Heartbeats { return d.heartbeats }
+
+// Balance shares the shards with other replicas; nil when it does not fold, or is alone.
+func (d *Daemon) Balance() *Balance { return d.balance }
+
+// Folders of the shards, in the order of their numbers; empty when it does not fold.
+func (d *Daemon) Folders() []*Folder {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.folders)
+}
+
+// folder returns the folder of a shard, nil for none.
+func (d *Daemon) folder(shard int) *Folder {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if shard >= len(d.folders) {
+		return nil
+	}
+	return d.folders[shard]
+}
+
+// leads reports whether this daemon holds the lease of a shard.
+func (d *Daemon) leads(shard int) bool {
+	f := d.folder(shard)
+	return f != nil && f.Leads()
+}
+
+// grow applies changed settings while the daemon runs.
+func (d *Daemon) grow(settings kvstore.FleetSettings) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cfg.Changed != nil {
+		d.cfg.Changed(settings)
+	}
+	had := len(d.read)
+	if err := d.openReaders(settings); err != nil {
+		return err
+	}
+	added := d.read[had:]
+	d.roster.Grow(added...)
+	if err := d.service.Place(settings.Generations, added...); err != nil {
+		return err
+	}
+	if d.cfg.Fold == nil {
+		return nil
+	}
+	if d.balance != nil {
+		d.balance.Grow(settings.Shards())
+	}
+	// What was not there when the server started was not lost with it.
+	return d.openFolders(settings, false)
+}
+
+// openReaders opens the shards that are not open yet for the service, and tells the others of the settings.
+func (d *Daemon) openReaders(settings kvstore.FleetSettings) error {
+	for _, shard := range d.read {
+		shard.Update(settings)
+	}
+	added, err := d.openShards(d.cfg.Service, settings, len(d.read))
+	if err != nil {
+		return err
+	}
+	d.read = append(d.read, added...)
+	return nil
+}
+
+// openShards opens the shards of a fleet from a number on.
+func (d *Daemon) openShards(js jetstream.JetStream, settings kvstore.FleetSettings, from int) ([]*kvstore.Shard, error) {
+	var added []*kvstore.Shard
+	for i := from; i < settings.Shards(); i++ {
+		shard, err := kvstore.OpenShard(js, settings, i, d.cfg.Name)
+		if err != nil {
+			return nil, err
+		}
+		added = append(added, shard)
+	}
+	return added, nil
+}
+
+// openFolders makes the folders of the shards that have none, and tells the others of the settings.
+func (d *Daemon) openFolders(settings kvstore.FleetSettings, unclean bool) error {
+	for _, shard := range d.open {
+		shard.Update(settings)
+	}
+	added, err := d.openShards(d.cfg.Fold, settings, len(d.open))
+	if err != nil {
+		return err
+	}
+	for _, shard := range added {
+		f, err := NewFolder(d.folderConfig(len(d.open), unclean), d.cfg.Fold.Conn(), d.cfg.Fold, shard, d.now, d.log)
+		if err != nil {
+			return err
+		}
+		if d.cfg.Opened != nil {
+			d.cfg.Opened(len(d.open), f)
+		}
+		d.open, d.folders = append(d.open, shard), append(d.folders, f)
+		if d.run != nil {
+			d.run(f)
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) folderConfig(shard int, unclean bool) FolderConfig {
+	c := d.cfg.Folder
+	c.Fleet, c.Shard, c.Holder, c.MaxClaims = d.cfg.Fleet, shard, d.cfg.Name, d.cfg.MaxClaims
+	c.Settings, c.Roster, c.Heartbeats, c.Balance = d.settings, d.roster, d.heartbeats, d.balance
+	c.UncleanStart, c.AfterUnclean = unclean, d.madeGood
+	if c.Reprovision == nil {
+		c.Reprovision = func(ctx context.Context) error {
+			_, err := kvstore.Change(ctx, d.cfg.Fold, d.cfg.Fleet, func(*kvstore.FleetConfig) {})
+			return err
+		}
+	}
+	return c
+}
+
+// madeGood is called once by each shard that was there at an unclean start.
+func (d *Daemon) madeGood() {
+	if d.doubted.Add(-1) == 0 && d.cfg.Folder.AfterUnclean != nil {
+		d.cfg.Folder.AfterUnclean()
+	}
+}
+
+// runFolders runs the folders, those that come later included.
+func (d *Daemon) runFolders(run func(*Folder)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.run = run
+	for _, f := range d.folders {
+		run(f)
+	}
+}

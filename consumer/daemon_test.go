@@ -1,0 +1,83 @@
+package consumer_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+)
+
+func TestDaemonConfig_FieldThatCannotBeUsed_IsNamed(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	for _, c := range []struct {
+		name   string
+		change func(*consumer.Config)
+	}{
+		{"Fleet", func(c *consumer.Config) { c.Fleet = "a b" }},
+		{"Name", func(c *consumer.Config) { c.Name = "" }},
+		{"Service", func(c *consumer.Config) { c.Service = nil }},
+		{"RetainEvery", func(c *consumer.Config) { c.RetainEvery = -time.Second }},
+	} {
+		cfg := consumer.Config{Fleet: "default", Name: "daemon", Service: js}
+		require.NoError(t, cfg.Validate())
+		c.change(&cfg)
+		_, err := consumer.New(t.Context(), cfg, time.Now, natstest.Logger(t))
+		require.ErrorIs(t, err, consumer.ErrConfig)
+		require.ErrorContains(t, err, c.name)
+	}
+}
+
+func TestDaemon_ShardsAreAdded_FoldsThem(t *testing.T) {
+	t.Parallel()
+	server := natstest.Start(t)
+	js := server.JetStream(t)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20}))
+	opened, changed := make(chan int, 2), make(chan int, 8)
+	d, err := consumer.New(t.Context(), consumer.Config{
+		Fleet: "default", Name: "daemon", Service: js, Fold: js, Alone: true,
+		Opened:  func(shard int, _ *consumer.Folder) { opened <- shard },
+		Changed: func(s kvstore.FleetSettings) { changed <- s.Shards() },
+	}, time.Now, natstest.Logger(t))
+	require.NoError(t, err)
+	require.Zero(t, <-opened)
+	require.False(t, d.Folders()[0].Leads(), "it does not run yet")
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	<-d.Ready()
+	_, err = kvstore.Change(t.Context(), js, "default", func(c *kvstore.FleetConfig) { c.Shards = 2 })
+	require.NoError(t, err)
+	require.Equal(t, 2, <-changed)
+	require.Equal(t, 1, <-opened)
+	require.Eventually(t, func() bool {
+		folders := d.Folders()
+		return folders[0].Leads() && folders[1].Leads()
+	}, time.Minute, time.Millisecond)
+	stop()
+	require.NoError(t, <-done)
+	require.False(t, d.Folders()[0].Leads())
+}
+
+func TestDaemon_ConnectionIsClosed_RunFails(t *testing.T) {
+	t.Parallel()
+	server := natstest.Start(t)
+	nc := server.Conn(t)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20}))
+	d, err := consumer.New(t.Context(), consumer.Config{Fleet: "default", Name: "daemon", Service: js, Fold: server.JetStream(t)}, time.Now, natstest.Logger(t))
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- d.Run(t.Context()) }()
+	<-d.Ready()
+	nc.Close()
+	require.ErrorIs(t, <-done, nats.ErrConnectionClosed)
+}
