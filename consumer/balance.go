@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -115,7 +116,7 @@ type seenExecutor struct {
 func NewBalance(fleet, name string, shards int, nc *nats.Conn, heartbeats *Heartbeats, now func() time.Time, log zerolog.Logger) *Balance {
 	b := &Balance{
 		fleet: fleet, name: name, id: name + "." + rand.Text(), nc: nc, heartbeats: heartbeats, now: now,
-		log: log.With().Str(keyFleet, fleet).Logger(), peers: make(map[string]*peer),
+		log: log.With().Str(logkey.Fleet, fleet).Logger(), peers: make(map[string]*peer),
 	}
 	b.Grow(shards)
 	return b
@@ -314,7 +315,7 @@ func (b *Balance) took(shard int) {
 	s := &b.stands[shard]
 	if owner := b.owners[shard]; owner != b.id && owner == s.to {
 		s.keep = b.now().Add(handOverAgain)
-		b.log.Warn().Int(keyShard, shard).Str("replica", b.nameOf(owner)).Msg("shard was handed over and not taken; it stays here for a while")
+		b.log.Warn().Int(logkey.Shard, shard).Str("replica", b.nameOf(owner)).Msg("shard was handed over and not taken; it stays here for a while")
 	}
 	s.to = ""
 }
@@ -331,7 +332,7 @@ func (b *Balance) handOver(shard int) bool {
 		return false
 	}
 	b.handed, s.to = now, b.owners[shard]
-	b.log.Info().Int(keyShard, shard).Str("replica", b.nameOf(s.to)).Msg("shard is handed over")
+	b.log.Info().Int(logkey.Shard, shard).Str("replica", b.nameOf(s.to)).Msg("shard is handed over")
 	return true
 }
 

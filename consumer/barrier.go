@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/kvstore"
@@ -214,7 +216,7 @@ func (b *barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 			b.unpurged++
 			return schema.StreamSequence(ack.Sequence), failpoint.Hit(ctx, failpoint.AfterBarrier)
 		}
-		if lifts == barrierLifts || !isFull(err) {
+		if lifts == barrierLifts || !control.IsFull(err) {
 			return 0, fmt.Errorf("publish barrier into %s: %w", b.names.EventStream(), err)
 		}
 		b.full = b.now()
@@ -246,7 +248,7 @@ func (b *barrier) purge(ctx context.Context) {
 	defer cancel()
 	if err := b.purgeTo(ctx, 1); err != nil {
 		if !errors.Is(err, context.Canceled) {
-			b.log.Warn().Err(err).Int(keyShard, b.names.Shard).Msg("older barriers not purged")
+			b.log.Warn().Err(err).Int(logkey.Shard, b.names.Shard).Msg("older barriers not purged")
 		}
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -113,7 +114,7 @@ func (s *reignState) reject(b *batch, a *arrival, rec *schema.Record, reason sch
 		b.dropped.add(1, a.run)
 		return
 	}
-	s.log.Warn().Str(keyRun, a.run).Uint64(keyPosition, uint64(rec.Stream)).Str(keyReason, string(reason)).Str("detail", detail).Msg("event rejected")
+	s.log.Warn().Str(logkey.Run, a.run).Uint64(logkey.Position, uint64(rec.Stream)).Str(logkey.Reason, string(reason)).Str("detail", detail).Msg("event rejected")
 	b.dead = append(b.dead, kvstore.DeadLetter{
 		Subject: a.Subject, Run: a.run, EventStream: s.names.EventStream(), Stream: rec.Stream, Incarnation: s.incarnation, Stored: time.Unix(0, a.Record.Stored),
 		Reason: reason, Detail: detail, Header: rec.Header, Body: rec.Body,
@@ -136,7 +137,7 @@ func (s *reignState) putLetters(ctx context.Context, b *batch) error {
 		default:
 			s.stats.DeadLetters.Add(1)
 			if l.Cut > 0 {
-				s.log.Warn().Str(keyRun, l.Run).Uint64(keyPosition, uint64(l.Stream)).Int("bytes", l.Cut).
+				s.log.Warn().Str(logkey.Run, l.Run).Uint64(logkey.Position, uint64(l.Stream)).Int("bytes", l.Cut).
 					Msg("dead letter stored without its content, which fits no message")
 			}
 		}
@@ -155,7 +156,7 @@ func (s *reignState) sayDropped() {
 	if s.dropped.n == 0 {
 		return
 	}
-	s.log.Warn().Str(keyRun, s.dropped.run).Int64("events", s.dropped.n).
+	s.log.Warn().Str(logkey.Run, s.dropped.run).Int64("events", s.dropped.n).
 		Str("hint", "the events stay in the log; one run that they are of is named: stop what publishes them").
 		Msg("rejected events not stored as dead letters")
 	s.dropped = droppedLetters{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -22,7 +23,7 @@ func (s *reignState) erase(ctx context.Context, b *batch, r *run, mark *schema.E
 	}
 	r.erase(s.cfg.Fleet, mark.Time)
 	b.erased = append(b.erased, r.id)
-	s.log.Info().Str(keyRun, r.id).Str("was", string(was)).Str("by", record.By).Str("erasure", record.ID).Msg("run is being removed")
+	s.log.Info().Str(logkey.Run, r.id).Str("was", string(was)).Str("by", record.By).Str("erasure", record.ID).Msg("run is being removed")
 	return nil
 }
 
@@ -36,7 +37,7 @@ func (s *reignState) erasure(ctx context.Context, run, mark string) (*schema.Era
 	case done || record.Decided() && record.Marks(mark):
 		return record, nil
 	}
-	s.log.Warn().Str(keyRun, run).Str("id", mark).Str("hint", "somebody published it who may publish events: the run is what it was").
+	s.log.Warn().Str(logkey.Run, run).Str("id", mark).Str("hint", "somebody published it who may publish events: the run is what it was").
 		Msg("mark of a removal that nobody ordered")
 	return nil, nil
 }

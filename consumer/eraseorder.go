@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
@@ -37,7 +39,7 @@ func (s *Service) remove(ctx context.Context, run string, why removal) (*shardSo
 			}
 		}
 		if err := pause.For(ctx, staleBackoff); err != nil {
-			return nil, fmt.Errorf("run %s: %w: %w", run, err, errRefused)
+			return nil, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
 		}
 	}
 }
@@ -73,7 +75,7 @@ func (s *Service) carry(ctx context.Context, src *shardSource, record *schema.Er
 		_, err := src.store.Erasures.Withdraw(ctx, run, rev)
 		return false, err
 	}
-	s.log.Info().Str(keyRun, run).Str("by", record.By).Str("erasure", record.ID).Msg("removal of a run ordered")
+	s.log.Info().Str(logkey.Run, run).Str("by", record.By).Str("erasure", record.ID).Msg("removal of a run ordered")
 	return true, nil
 }
 
@@ -81,8 +83,8 @@ func (s *Service) carry(ctx context.Context, src *shardSource, record *schema.Er
 // when the run went on, so that the mark can never be stored.
 func markErased(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, daemon string, record *schema.Erasure, now time.Time) (bool, error) {
 	mark := schema.NewErased(record.Fleet, daemon, record.Run, record.ID, now)
-	_, err := publishControl(ctx, js, shard, mark, record.Position.Stream)
-	if !errors.Is(err, errRefused) {
+	_, err := control.Publish(ctx, js, shard, mark, record.Position.Stream)
+	if !errors.Is(err, control.ErrRefused) {
 		return err == nil, err
 	}
 	if _, marked, err := markOf(ctx, js, shard.Names, record); err != nil || marked {

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -230,7 +232,7 @@ func (e *eraser) remove(ctx context.Context, run string, blobs []kvstore.Blob) e
 	}
 	e.stats.Erased.Add(1)
 	e.later(run, e.cfg.SafeAfter)
-	e.log.Info().Str(keyRun, run).Str("by", record.By).Str("erasure", record.ID).Int64("bytes", record.Removed.Bytes()).Msg("run is removed")
+	e.log.Info().Str(logkey.Run, run).Str("by", record.By).Str("erasure", record.ID).Int64("bytes", record.Removed.Bytes()).Msg("run is removed")
 	return nil
 }
 
@@ -252,13 +254,13 @@ func (e *eraser) ready(ctx context.Context, record *schema.Erasure, rev, settlin
 		return false, e.carry(ctx, record, rev)
 	case last == nil:
 		// The log lost it, or a backup has the receipt alone: with the mark its id is never used again.
-		if _, err := publishControl(ctx, e.js, e.shard, schema.NewErased(e.cfg.Fleet, e.cfg.Holder, run, record.ID+"."+rand.Text(), e.now()), 0); err != nil {
+		if _, err := control.Publish(ctx, e.js, e.shard, schema.NewErased(e.cfg.Fleet, e.cfg.Holder, run, record.ID+"."+rand.Text(), e.now()), 0); err != nil {
 			return false, err
 		}
 		e.later(run, eraseRetry)
 		return false, nil
 	case !erased && !schema.IsErasedMark(last):
-		e.log.Error().Str(keyRun, run).Str("erasure", record.ID).Str("hint", "the log lost the mark of its removal; remove it by another cleanup, or keep it").
+		e.log.Error().Str(logkey.Run, run).Str("erasure", record.ID).Str("hint", "the log lost the mark of its removal; remove it by another cleanup, or keep it").
 			Msg("a run that was removed has events again, they are kept")
 		return false, e.shard.Erasures.Settled(ctx, run, settlingRev)
 	case !erased:
@@ -270,7 +272,7 @@ func (e *eraser) ready(ctx context.Context, record *schema.Erasure, rev, settlin
 	}
 	// Somebody without compare-and-set wrote behind the mark. It was refused, and goes, too.
 	mark := schema.NewErased(e.cfg.Fleet, e.cfg.Holder, run, record.ID+"."+rand.Text(), e.now())
-	if _, err := publishControl(ctx, e.js, e.shard, mark, last.Stream); err != nil {
+	if _, err := control.Publish(ctx, e.js, e.shard, mark, last.Stream); err != nil {
 		return false, err
 	}
 	e.later(run, 0)
@@ -297,7 +299,7 @@ func (e *eraser) carry(ctx context.Context, record *schema.Erasure, rev schema.R
 	}
 	there, err := e.shard.Erasures.Withdraw(ctx, run, rev)
 	if there {
-		e.log.Warn().Str(keyRun, run).Str("by", record.By).Str("erasure", record.ID).Bool("decided", record.Decided()).
+		e.log.Warn().Str(logkey.Run, run).Str("by", record.By).Str("erasure", record.ID).Bool("decided", record.Decided()).
 			Str("hint", "the run is what it was; ask for its removal once more").Msg("order to remove a run was not carried out, it is withdrawn")
 	}
 	return err
@@ -357,7 +359,7 @@ func (e *eraser) again(ctx context.Context, record *schema.Erasure, blobs []kvst
 		return err
 	}
 	if !left.None() {
-		e.log.Warn().Str(keyRun, record.Run).Interface("left", left).Msg("something came back of a run that was removed")
+		e.log.Warn().Str(logkey.Run, record.Run).Interface("left", left).Msg("something came back of a run that was removed")
 		if err := e.takeOut(ctx, record, blobs); err != nil {
 			return err
 		}

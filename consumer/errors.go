@@ -24,9 +24,6 @@ var ErrStale = errors.New("the answer is older than what is known to be stored")
 // ErrNoRun is returned for a run that no shard holds, which a barrier has proven.
 var ErrNoRun = errors.New("no such run")
 
-// errRefused says that a control event's compare-and-set found another last event.
-var errRefused = errors.New("another event came first")
-
 // errAbsent says that the log has no event where the checkpoint stands.
 var errAbsent = errors.New("nothing at the checkpoint's position")
 

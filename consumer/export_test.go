@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -79,7 +80,7 @@ func Advance(ctx context.Context, s *Service, run string, data schema.Data) erro
 	if err != nil {
 		return err
 	}
-	at, err := publishControl(ctx, s.js, r.src.store, e, r.logLast)
+	at, err := control.Publish(ctx, s.js, r.src.store, e, r.logLast)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -62,7 +63,7 @@ func (l *lookout) look(ctx context.Context) ([]schema.ShardState, time.Time) {
 func (l *lookout) shard(ctx context.Context, store *kvstore.Shard) schema.ShardState {
 	s := schema.ShardState{Shard: store.Names.Shard}
 	if err := l.fill(ctx, store, &s); err != nil {
-		l.svc.log.Debug().Err(err).Int(keyShard, s.Shard).Msg("shard cannot be looked at")
+		l.svc.log.Debug().Err(err).Int(logkey.Shard, s.Shard).Msg("shard cannot be looked at")
 		return schema.ShardState{Shard: s.Shard, Error: err.Error()}
 	}
 	return s

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
@@ -126,7 +127,7 @@ func NewFolder(cfg FolderConfig, nc *nats.Conn, js jetstream.JetStream, shard *k
 	return &Folder{
 		cfg: cfg, keys: keys, nc: nc, js: js, shard: shard, dead: dead, safe: kvstore.NewSafeWatermarks(js),
 		names: schema.NamesOf(cfg.Fleet, cfg.Shard), now: now,
-		log: log.With().Str(keyFleet, cfg.Fleet).Int(keyShard, cfg.Shard).Logger(),
+		log: log.With().Str(logkey.Fleet, cfg.Fleet).Int(logkey.Shard, cfg.Shard).Logger(),
 	}, nil
 }
 
@@ -246,7 +247,7 @@ func (f *Folder) work(ctx context.Context, lease *kvstore.Lease, fromStart, uncl
 			}
 		}
 	}
-	f.log.Info().Uint64(keyPosition, uint64(s.mark.Position.Stream)).Bool("rebuild", s.rebuild).Msg("folding")
+	f.log.Info().Uint64(logkey.Position, uint64(s.mark.Position.Stream)).Bool("rebuild", s.rebuild).Msg("folding")
 	f.parkedNow.Store(&s.parked)
 	defer f.parkedNow.Store(nil)
 	return s.loop(ctx)
@@ -359,7 +360,7 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unc
 		case safe.Incarnation == s.incarnation && safe.Position.Stream < s.mark.Position.Stream:
 			s.mark = safe
 		}
-		f.log.Info().Uint64(keyPosition, uint64(s.mark.Position.Stream)).Msg("unclean start of the server, folding from the safe watermark")
+		f.log.Info().Uint64(logkey.Position, uint64(s.mark.Position.Stream)).Msg("unclean start of the server, folding from the safe watermark")
 	}
 	if !s.rebuild && s.mark.Position.Stream > 0 {
 		if err := s.checkPosition(ctx); err != nil {

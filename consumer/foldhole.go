@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -47,7 +48,7 @@ func (s *reignState) fillHole(ctx context.Context, r *run, a *arrival, fold func
 			return nil
 		}
 		s.stats.HolesFilled.Add(1)
-		s.log.Error().Str(keyRun, r.id).Uint64("after", uint64(after)).Uint64("at", uint64(next.Stream)).
+		s.log.Error().Str(logkey.Run, r.id).Uint64("after", uint64(after)).Uint64("at", uint64(next.Stream)).
 			Msg("a replica of the log does not have an event that its leader has")
 		missed := &arrival{Arrived: eventlog.Arrived{Subject: a.Subject, Record: next, Pending: a.Pending}, run: r.id, size: next.Size()}
 		keys, err := s.keys.Keys(ctx)
@@ -74,7 +75,7 @@ func (s *reignState) follow(ctx context.Context, r *run, a *arrival) error {
 	}
 	was := *h
 	s.stats.Regressions.Add(1)
-	s.log.Error().Str(keyRun, r.id).Uint64(keyPosition, uint64(was.Position.Stream)).Uint64("behind", uint64(a.Record.Behind)).
+	s.log.Error().Str(logkey.Run, r.id).Uint64(logkey.Position, uint64(was.Position.Stream)).Uint64("behind", uint64(a.Record.Behind)).
 		Msg("the log lost the end of a run, folding the run anew")
 	if err := s.refold(ctx, r, a.Record.Stream); err != nil {
 		return err

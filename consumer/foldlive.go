@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -125,7 +126,7 @@ func (s *reignState) eraseLive(ctx context.Context, entries []kvstore.LiveAt) er
 		case errors.Is(res.Err, kvstore.ErrConflict):
 			// Somebody put it anew. If that was no folder, who compares the index with the checkpoints mends it.
 			s.stats.LiveConflicts.Add(1)
-			s.log.Info().Err(res.Err).Str(keyRun, entries[i].Run).Msg("live entry stays, it was put anew")
+			s.log.Info().Err(res.Err).Str(logkey.Run, entries[i].Run).Msg("live entry stays, it was put anew")
 		case res.Err != nil:
 			return res.Err
 		default:
@@ -276,7 +277,7 @@ func (s *reignState) mendRun(ctx context.Context, id string) error {
 		}
 	}
 	s.stats.LiveMended.Add(1)
-	s.log.Info().Str(keyRun, id).Bool("live", lives).AnErr("was", e.Err).Msg("live entry mended")
+	s.log.Info().Str(logkey.Run, id).Bool("live", lives).AnErr("was", e.Err).Msg("live entry mended")
 	return nil
 }
 
@@ -302,7 +303,7 @@ func (s *reignState) restore(ctx context.Context, id string) (*run, error) {
 	if err != nil || r.head.Counts.Events == 0 {
 		return r, err
 	}
-	s.log.Warn().Str(keyRun, id).Msg("checkpoint was gone or damaged, folded from the log")
+	s.log.Warn().Str(logkey.Run, id).Msg("checkpoint was gone or damaged, folded from the log")
 	return r, s.store(ctx, map[string]*run{id: r})
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -55,7 +56,7 @@ func (s *reignState) load(ctx context.Context, id string, a *eventlog.Arrived) (
 		r.tailBytes, r.tailEvents = c.TailBytes, c.TailEvents
 		r.uncut = r.tailBytes >= s.cfg.SealMaxBytes || r.tailEvents >= s.cfg.SealMaxEvents
 	case err == nil, errors.Is(err, kvstore.ErrCorrupt):
-		s.log.Warn().Str(keyRun, id).Err(err).Msg("checkpoint not trusted, folding the run anew")
+		s.log.Warn().Str(logkey.Run, id).Err(err).Msg("checkpoint not trusted, folding the run anew")
 		if c != nil {
 			r.lost = c.Lost
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -108,7 +109,7 @@ func (l *instanceLife) gaveUp(run string, epoch schema.Epoch) bool {
 // NewHeartbeats returns an empty table. Call Run to listen.
 func NewHeartbeats(fleet string, nc *nats.Conn, now func() time.Time, log zerolog.Logger) *Heartbeats {
 	return &Heartbeats{
-		fleet: fleet, nc: nc, now: now, log: log.With().Str(keyFleet, fleet).Logger(),
+		fleet: fleet, nc: nc, now: now, log: log.With().Str(logkey.Fleet, fleet).Logger(),
 		executors: make(map[string]map[string]*list.Element), recent: list.New(), unheard: make(map[sign]struct{}),
 	}
 }

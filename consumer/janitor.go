@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
@@ -288,12 +289,12 @@ func (j *janitor) purgeRun(ctx context.Context, e purgeEntry, piece int64) error
 			continue
 		case errors.As(err, &un):
 			j.stats.ProofsFailed.Add(1)
-			j.log.Error().Err(err).Str(keyRun, e.run).Str("hint", un.hint(e.run)).
+			j.log.Error().Err(err).Str(logkey.Run, e.run).Str("hint", un.hint(e.run)).
 				Msg("what is sealed is not proven to be whole, nothing of the run is purged")
 			again, e.failed = true, true
 		default:
 			j.stats.PurgesPutOff.Add(1)
-			j.log.Debug().Err(err).Str(keyRun, e.run).Msg("purge put off")
+			j.log.Debug().Err(err).Str(logkey.Run, e.run).Msg("purge put off")
 			again = true
 		}
 		break
@@ -350,9 +351,9 @@ func (j *janitor) purgeOnce(ctx context.Context, run string, upTo schema.StreamS
 		j.stats.PurgedBytes.Add(p.bytes)
 		j.stats.Purges.Add(1)
 	}
-	j.log.Debug().Str(keyRun, run).Uint64("up_to", uint64(p.last)).Int64("events", n).Int64("bytes", p.bytes).Msg("purged")
+	j.log.Debug().Str(logkey.Run, run).Uint64("up_to", uint64(p.last)).Int64("events", n).Int64("bytes", p.bytes).Msg("purged")
 	if n > p.events {
-		j.log.Error().Str(keyRun, run).Int64("events", n).Int64("proven", p.events).Str("hint", "compare: waymark get "+run).
+		j.log.Error().Str(logkey.Run, run).Int64("events", n).Int64("proven", p.events).Str("hint", "compare: waymark get "+run).
 			Msg("the server purged more events than were proven to be sealed")
 	}
 	return p, nil

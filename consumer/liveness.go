@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -154,7 +156,7 @@ func (w *sweeper) since(l *instanceLife) time.Time {
 func (w *sweeper) regrace(now time.Time, why string) {
 	w.grace, w.heardSince = now, now
 	w.stats.FreshGraces.Add(1)
-	w.log.Info().Str(keyReason, why).Dur("silence", w.cfg.Silence).Msg("silence timers reset")
+	w.log.Info().Str(logkey.Reason, why).Dur("silence", w.cfg.Silence).Msg("silence timers reset")
 }
 
 // sweep is one tick.
@@ -293,7 +295,7 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now, ser
 			return err
 		}
 		w.stats.Expired.Add(1)
-		w.log.Info().Str(keyRun, run).Str("interrupt", o.InterruptID).Msg("wait expired")
+		w.log.Info().Str(logkey.Run, run).Str("interrupt", o.InterruptID).Msg("wait expired")
 	}
 	if !gone {
 		return nil
@@ -303,7 +305,7 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now, ser
 		return err
 	}
 	w.stats.Orphaned.Add(1)
-	w.log.Info().Str(keyRun, run).Str("executor", data.Executor).Str("instance", data.Instance).
+	w.log.Info().Str(logkey.Run, run).Str("executor", data.Executor).Str("instance", data.Instance).
 		Str("last_seen", data.LastSeen).Msg("run orphaned: its executor is gone")
 	return nil
 }
@@ -331,11 +333,11 @@ func (w *sweeper) publish(ctx context.Context, c *schema.Checkpoint, data schema
 	if err := w.keys.Sign(ctx, e, digest); err != nil {
 		return 0, "", fmt.Errorf("%s of run %s: %w", data.EventName(), c.Run, err)
 	}
-	at, err := publishControl(ctx, w.js, w.shard, e, last)
-	if errors.Is(err, errRefused) {
+	at, err := control.Publish(ctx, w.js, w.shard, e, last)
+	if errors.Is(err, control.ErrRefused) {
 		w.stats.RacesLost.Add(1)
 		w.wonder(c.Run) // unless its checkpoint is older than what was folded, which would refuse it for ever
-		w.log.Debug().Str(keyRun, c.Run).Str("event", data.EventName()).Msg("another event came first")
+		w.log.Debug().Str(logkey.Run, c.Run).Str("event", data.EventName()).Msg("another event came first")
 		return 0, "", nil
 	}
 	return at, schema.DigestAfter(digest, e), err

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -51,7 +52,7 @@ func (s *reignState) notify(notices []notice) {
 			err = s.nc.Publish(schema.NoticeSubject(s.cfg.Fleet, notices[i].executor), body)
 		}
 		if err != nil {
-			s.log.Debug().Err(err).Str(keyRun, notices[i].Run).Msg("executor not told")
+			s.log.Debug().Err(err).Str(logkey.Run, notices[i].Run).Msg("executor not told")
 			return
 		}
 		s.stats.Notices.Add(1)
@@ -82,7 +83,7 @@ func (s *reignState) quarantine(touched map[string]*run) {
 		}
 		h := &r.head
 		reason := quarantineReason(h)
-		s.log.Warn().Str(keyRun, r.id).Str(keyReason, reason).Msg("run quarantined")
+		s.log.Warn().Str(logkey.Run, r.id).Str(logkey.Reason, reason).Msg("run quarantined")
 		body, err := json.Marshal(&quarantined{
 			Reason: reason, Claims: h.Stalled, Status: h.Status, Turn: h.Turn, OpenCalls: len(h.OpenCalls), LastError: h.LastError,
 		})
@@ -97,7 +98,7 @@ func (s *reignState) quarantine(touched map[string]*run) {
 			err = s.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, schema.RunQuarantined, r.id), Header: header, Data: data})
 		}
 		if err != nil {
-			s.log.Debug().Err(err).Str(keyRun, r.id).Msg("quarantine not announced")
+			s.log.Debug().Err(err).Str(logkey.Run, r.id).Msg("quarantine not announced")
 		}
 		s.stats.Quarantined.Add(1)
 	}
@@ -158,13 +159,13 @@ func (s *reignState) announce(events []accepted) {
 		// As it was published, without the instructions to the server.
 		msg := &nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, name, a.run), Header: a.rec.Header, Data: a.rec.Body}
 		if err := s.nc.PublishMsg(msg); err != nil {
-			s.log.Debug().Err(err).Str(keyRun, a.run).Msg("event not announced")
+			s.log.Debug().Err(err).Str(logkey.Run, a.run).Msg("event not announced")
 			return
 		}
 		for _, e := range requested(a) {
 			header, body := e.Encode()
 			if err := s.nc.PublishMsg(&nats.Msg{Subject: schema.ObservedSubject(s.cfg.Fleet, schema.ToolCalled, a.run), Header: header, Data: body}); err != nil {
-				s.log.Debug().Err(err).Str(keyRun, a.run).Msg("call of an answer not announced")
+				s.log.Debug().Err(err).Str(logkey.Run, a.run).Msg("call of an answer not announced")
 				return
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -195,7 +196,7 @@ func (s *reignState) spare(id string, err error) (parked bool, _ error) {
 		s.stats.Parked.Add(1)
 		event = s.log.Error()
 	}
-	event.Err(err).Str(keyRun, id).Str("hint", "its events are kept, and recovered as ever; look at: waymark doctor").
+	event.Err(err).Str(logkey.Run, id).Str("hint", "its events are kept, and recovered as ever; look at: waymark doctor").
 		Msg("run parked: its checkpoint cannot be stored")
 	return true, nil
 }
@@ -265,6 +266,6 @@ func (s *reignState) retryOrdered(ctx context.Context, order retryOrder) error {
 // unpark says that a run which was tried is folded as others are.
 func (s *reignState) unpark(id string) {
 	if s.parked.folded(id) {
-		s.log.Info().Str(keyRun, id).Msg("parked run is folded again")
+		s.log.Info().Str(logkey.Run, id).Msg("parked run is folded again")
 	}
 }

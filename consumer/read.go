@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
@@ -267,11 +268,11 @@ func (rd *reader) checkpoint(ctx context.Context, src *shardSource, run string, 
 			damage.Instead = fmt.Sprintf("checkpoint %d and the log behind it", earlier.Revision)
 			c = earlier.Checkpoint
 		}
-		rd.log.Error().Err(err).Str(keyRun, run).Str("instead", damage.Instead).Msg("checkpoint is corrupt")
+		rd.log.Error().Err(err).Str(logkey.Run, run).Str("instead", damage.Instead).Msg("checkpoint is corrupt")
 		return c, damage
 	}
 	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		rd.log.Warn().Err(err).Str(keyRun, run).Msg("checkpoint cannot be used, reading segments and log")
+		rd.log.Warn().Err(err).Str(logkey.Run, run).Msg("checkpoint cannot be used, reading segments and log")
 	}
 	return nil, nil
 }
@@ -424,7 +425,7 @@ func (rd *reader) confirm(ctx context.Context, src *shardSource, run string, h *
 		return m, err
 	}
 	rd.stats.Holes.Add(1)
-	rd.log.Error().Str(keyRun, run).Uint64("after", uint64(h.after)).Uint64("at", uint64(h.at)).Str(keyReason, string(h.reason)).
+	rd.log.Error().Str(logkey.Run, run).Uint64("after", uint64(h.after)).Uint64("at", uint64(h.at)).Str(logkey.Reason, string(h.reason)).
 		Msg("the leader confirms a hole in the log")
 	m.accept = true
 	return m, nil
@@ -453,7 +454,7 @@ func (rd *reader) distrust(ctx context.Context, src *shardSource, run string, m 
 	if errors.Is(cause, errAbsent) && r.index.Last.Stream >= c.Position.Stream && r.head.Counts.Events >= c.Counts.Events {
 		// The checkpoint is older than what was purged: a power cut can take puts of an asynchronous bucket back. The
 		// segments have what is between.
-		rd.log.Warn().Str(keyRun, run).Uint64(keyPosition, uint64(c.Position.Stream)).Msg("checkpoint is older than the log's beginning, segments read")
+		rd.log.Warn().Str(logkey.Run, run).Uint64(logkey.Position, uint64(c.Position.Stream)).Msg("checkpoint is older than the log's beginning, segments read")
 		return r, nil
 	}
 	rec, found, err := eventlog.Next(ctx, rd.js, src.store.Names, run, c.Position.Stream)
@@ -465,7 +466,7 @@ func (rd *reader) distrust(ctx context.Context, src *shardSource, run string, m 
 		return nil, fmt.Errorf("run %s: a replica does not have the checkpoint's position %d: %w", run, c.Position.Stream, ErrStale)
 	}
 	rd.stats.Regressions.Add(1)
-	rd.log.Error().Err(cause).Str(keyRun, run).Uint64(keyPosition, uint64(c.Position.Stream)).
+	rd.log.Error().Err(cause).Str(logkey.Run, run).Uint64(logkey.Position, uint64(c.Position.Stream)).
 		Msg("the log went back behind the checkpoint, read anew from its beginning")
 	r.noteLost(&c.Head)
 	return r, nil

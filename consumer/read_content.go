@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -142,7 +143,7 @@ func (rd *reader) findEvent(ctx context.Context, r *reading, after schema.Stream
 
 func (rd *reader) segmentGone(n int, r *reading, err error) error {
 	rd.stats.CorruptSegments.Add(1)
-	rd.log.Error().Err(err).Str(keyRun, r.run).Int(keySegment, n).Msg("segment is missing or damaged")
+	rd.log.Error().Err(err).Str(logkey.Run, r.run).Int(logkey.Segment, n).Msg("segment is missing or damaged")
 	return &damaged{segment: n, gap: schema.Gap{Epoch: r.head.Epoch, At: r.index.Last, Reason: schema.ReasonLost}, err: err}
 }
 

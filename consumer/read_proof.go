@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
@@ -138,7 +139,7 @@ func (rd *reader) repeat(ctx context.Context, run string, try func() (*reading, 
 	err = insist(ctx, "run "+run, func() (err error) {
 		r, err = try()
 		return err
-	}, func(err error) { rd.log.Debug().Err(err).Str(keyRun, run).Msg("read repeated") })
+	}, func(err error) { rd.log.Debug().Err(err).Str(logkey.Run, run).Msg("read repeated") })
 	return r, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
@@ -31,7 +32,7 @@ func (rd *reader) fromScratch(ctx context.Context, src *shardSource, run string,
 		// The log may still hold its events; if not, the hole is found there and named.
 		r.unusable = true
 		rd.stats.CorruptSegments.Add(1)
-		rd.log.Error().Err(err).Str(keyRun, run).Int(keySegment, n).Msg("segment cannot be used")
+		rd.log.Error().Err(err).Str(logkey.Run, run).Int(logkey.Segment, n).Msg("segment cannot be used")
 	})
 	if err != nil {
 		return nil, err
@@ -39,7 +40,7 @@ func (rd *reader) fromScratch(ctx context.Context, src *shardSource, run string,
 	err = rd.foldLog(ctx, r, m)
 	if errors.Is(err, errOtherThere) {
 		rd.stats.Regressions.Add(1)
-		rd.log.Error().Str(keyRun, run).Uint64(keyPosition, uint64(r.index.Last.Stream)).
+		rd.log.Error().Str(logkey.Run, run).Uint64(logkey.Position, uint64(r.index.Last.Stream)).
 			Msg("the log went back behind the last segment, read from its beginning")
 		err = rd.foldRegressedLog(ctx, r, m)
 	}

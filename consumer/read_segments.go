@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -171,7 +172,7 @@ func (rd *reader) noteMissing(ctx context.Context, r *reading, p *place) error {
 		}
 		r.lost = append(r.lost, gap)
 		rd.stats.CorruptSegments.Add(1)
-		rd.log.Error().Str(keyRun, r.run).Int(keySegment, n).Msg("segment is missing")
+		rd.log.Error().Str(logkey.Run, r.run).Int(logkey.Segment, n).Msg("segment is missing")
 	}
 	p.missing = nil
 	return nil

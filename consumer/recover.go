@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/keyring"
@@ -66,7 +68,7 @@ func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverR
 		}
 		// Somebody else came first, or our own earlier try did: the next reading tells.
 		if err := pause.For(ctx, staleBackoff); err != nil {
-			return nil, fmt.Errorf("run %s: %w: %w", run, err, errRefused)
+			return nil, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
 		}
 	}
 }
@@ -118,8 +120,8 @@ func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverReque
 	if err := failpoint.Hit(ctx, failpoint.BeforeTakeover); err != nil {
 		return false, err
 	}
-	at, err := publishControl(ctx, s.js, r.src.store, e, r.logLast)
-	if errors.Is(err, errRefused) {
+	at, err := control.Publish(ctx, s.js, r.src.store, e, r.logLast)
+	if errors.Is(err, control.ErrRefused) {
 		s.stats.Refused.Add(1)
 		return false, nil
 	}
@@ -217,7 +219,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if inDoubt == nil {
 		inDoubt = []schema.OpenCall{}
 	}
-	s.log.Info().Str(keyRun, r.run).Uint32("epoch", uint32(r.head.Epoch)).Str("executor", req.Executor).Str(keyReason, req.Reason).Msg("run taken over")
+	s.log.Info().Str(logkey.Run, r.run).Uint32("epoch", uint32(r.head.Epoch)).Str("executor", req.Executor).Str(logkey.Reason, req.Reason).Msg("run taken over")
 	err = s.answer(v, r, func() any {
 		return &schema.RecoverReply{
 			Head: r.head, Epoch: r.head.Epoch, NextSequence: r.head.Sequence + 1, LastStream: r.logLast,

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -29,7 +30,7 @@ type Retainer struct {
 // pace, 0 means [DefaultRetainEvery].
 func NewRetainer(svc *Service, leads func(shard int) bool, every time.Duration, log zerolog.Logger) *Retainer {
 	set(&every, DefaultRetainEvery)
-	return &Retainer{svc: svc, leads: leads, every: every, log: log.With().Str(keyFleet, svc.cfg.Fleet).Logger()}
+	return &Retainer{svc: svc, leads: leads, every: every, log: log.With().Str(logkey.Fleet, svc.cfg.Fleet).Logger()}
 }
 
 // Run removes until ctx ends; it returns nil then. The first look is soon after the start. The service must run.
@@ -43,10 +44,10 @@ func (r *Retainer) Run(ctx context.Context) error {
 			}
 			removed, err := r.shard(ctx, shard)
 			if removed > 0 {
-				r.log.Info().Int(keyShard, shard).Int("runs", removed).Msg("runs are removed as the fleet's policy says")
+				r.log.Info().Int(logkey.Shard, shard).Int("runs", removed).Msg("runs are removed as the fleet's policy says")
 			}
 			if err != nil && ctx.Err() == nil {
-				r.log.Warn().Err(err).Int(keyShard, shard).Msg("the fleet's policy could not be applied, trying again later")
+				r.log.Warn().Err(err).Int(logkey.Shard, shard).Msg("the fleet's policy could not be applied, trying again later")
 				wait = min(r.every, time.Minute)
 			}
 		}
@@ -70,7 +71,7 @@ func (r *Retainer) shard(ctx context.Context, shard int) (removed int, err error
 			case item.Remove && item.Failed == "":
 				removed++
 			case item.Remove:
-				r.log.Warn().Int(keyShard, shard).Str(keyRun, item.Run).Str("detail", item.Failed).Msg("run is not removed as the fleet's policy says, trying again later")
+				r.log.Warn().Int(logkey.Shard, shard).Str(logkey.Run, item.Run).Str("detail", item.Failed).Msg("run is not removed as the fleet's policy says, trying again later")
 			}
 		}
 		if err != nil || reply.Next == "" {

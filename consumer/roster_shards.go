@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -81,7 +82,7 @@ func (r *Roster) keepWatching(ctx context.Context, i int, store *kvstore.Shard) 
 		if r.now().Sub(began) > rosterMaxWait {
 			wait = rosterWait
 		}
-		r.log.Warn().Err(err).Str(keyFleet, store.Names.Fleet).Int(keyShard, i).Msg("live index not watched, trying again")
+		r.log.Warn().Err(err).Str(logkey.Fleet, store.Names.Fleet).Int(logkey.Shard, i).Msg("live index not watched, trying again")
 		_ = pause.For(ctx, wait) // the loop ends with ctx, too
 		wait = min(2*wait, rosterMaxWait)
 	}
@@ -123,7 +124,7 @@ func (r *Roster) suspectTwins(e *rosterEntry) {
 			continue
 		}
 		if _, known := r.twins[e.live.Run]; !known {
-			r.log.Error().Str(keyRun, e.live.Run).Ints("shards", []int{i, e.shard}).
+			r.log.Error().Str(logkey.Run, e.live.Run).Ints("shards", []int{i, e.shard}).
 				Strs("executors", []string{other.live.Executor, e.live.Executor}).
 				Str("hint", "requests reach the run in the shard that waymark runs get names; stop the executor of the other").
 				Msg("run was begun in two shards")

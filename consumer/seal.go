@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/internal/replay"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
@@ -53,7 +54,7 @@ func (s *reignState) seal(ctx context.Context, r *run) error {
 		return fmt.Errorf("%w: run %s: %w", errRegressed, r.id, err)
 	}
 	s.stats.SealsRefused.Add(1)
-	s.log.Warn().Err(err).Str(keyRun, r.id).Msg("tail not sealed, it stays in the log")
+	s.log.Warn().Err(err).Str(logkey.Run, r.id).Msg("tail not sealed, it stays in the log")
 	return nil
 }
 
@@ -167,7 +168,7 @@ func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Posi
 	r.dirty = true
 	s.stats.Segments.Add(1)
 	s.stats.SegmentBytes.Add(int64(len(stored)))
-	s.log.Debug().Str(keyRun, r.id).Int(keySegment, info.Number).Int("bytes", len(stored)).Msg("sealed")
+	s.log.Debug().Str(logkey.Run, r.id).Int(logkey.Segment, info.Number).Int("bytes", len(stored)).Msg("sealed")
 	return nil
 }
 
@@ -207,13 +208,13 @@ func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo,
 		if info.Last.Stream > r.head.Position.Stream {
 			return fmt.Errorf("segment %d is there already, up to %d, which was not folded yet", want.Number, info.Last.Stream)
 		}
-		s.log.Info().Str(keyRun, r.id).Int(keySegment, want.Number).Msg("uncounted segment of another range adopted")
+		s.log.Info().Str(logkey.Run, r.id).Int(logkey.Segment, want.Number).Msg("uncounted segment of another range adopted")
 		return errRecut
 	}
 	if kept := s.stillInLog(ctx, r.id, want.Number, existing); kept != nil {
 		return kept
 	}
-	s.log.Warn().Err(err).Str(keyRun, r.id).Int(keySegment, want.Number).Msg("replacing a segment that cannot be used")
+	s.log.Warn().Err(err).Str(logkey.Run, r.id).Int(logkey.Segment, want.Number).Msg("replacing a segment that cannot be used")
 	return s.lost(s.shard.Segments.Replace(ctx, r.id, want.Number, stored, rev))
 }
 
@@ -287,7 +288,7 @@ func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequ
 		func(rec *schema.Record) { fresh.sealed[rec.Stream] = schema.PositionOf(rec).ID },
 		func(n int, err error) {
 			// It is refused, not guessed at: recovery says what is missing, and the log may still have the range.
-			s.log.Error().Err(err).Str(keyRun, r.id).Int(keySegment, n).Msg("segment cannot be used")
+			s.log.Error().Err(err).Str(logkey.Run, r.id).Int(logkey.Segment, n).Msg("segment cannot be used")
 		})
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
@@ -80,7 +81,7 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 	if len(cfg.Generations) == 0 {
 		cfg.Generations = []int{len(shards)}
 	}
-	log = log.With().Str(keyFleet, cfg.Fleet).Logger()
+	log = log.With().Str(logkey.Fleet, cfg.Fleet).Logger()
 	s := &Service{
 		cfg: cfg, nc: nc, js: js, log: log, stats: newServiceStats(), now: now, roster: roster,
 		budget: semaphore.NewWeighted(cfg.StateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
@@ -302,7 +303,7 @@ func (s *Service) serve(ctx context.Context, t *task) {
 	}
 	if errors.Is(err, ErrClientGone) {
 		s.stats.ClientsGone.Add(1)
-		s.log.Debug().Err(err).Str("verb", t.endpoint.verb).Str(keyRun, t.run).Msg("answer given up")
+		s.log.Debug().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("answer given up")
 		return
 	}
 	s.refuse(t, s.explain(t, err))

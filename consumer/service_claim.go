@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -299,7 +301,7 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 		case err != nil && (q.begun != "" || ctx.Err() != nil):
 			return nil, err
 		case err != nil:
-			s.log.Warn().Err(err).Str(keyRun, run).Msg("run to be claimed cannot be read, trying another")
+			s.log.Warn().Err(err).Str(logkey.Run, run).Msg("run to be claimed cannot be read, trying another")
 		}
 		s.stats.ClaimsLost.Add(1)
 	}
@@ -311,7 +313,7 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 func (s *Service) given(run string, epoch schema.Epoch, req *schema.ClaimRequest, want ClaimWant) *schema.ClaimReply {
 	_, more := s.roster.Claimable(s.now(), want)
 	s.stats.ClaimsGiven.Add(1)
-	s.log.Info().Str(keyRun, run).Uint32("epoch", uint32(epoch)).Str("executor", req.Executor).Int("left", more).Msg("run claimed")
+	s.log.Info().Str(logkey.Run, run).Uint32("epoch", uint32(epoch)).Str("executor", req.Executor).Int("left", more).Msg("run claimed")
 	reply := &schema.ClaimReply{Run: run, Epoch: epoch, Claimable: more + 1}
 	if more == 0 {
 		reply.RetryAfterMS = jitter(claimIdle).Milliseconds()
@@ -364,7 +366,7 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 			return r.head.Epoch, nil
 		}
 		if err := pause.For(ctx, staleBackoff); err != nil {
-			return 0, fmt.Errorf("run %s: %w: %w", run, err, errRefused)
+			return 0, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/retention"
@@ -346,7 +347,7 @@ func (s *Service) removePlanned(ctx context.Context, item *schema.CleanupItem, a
 	case errors.Is(err, ErrNoRun):
 		item.Failed = "there is no such run"
 	default:
-		s.log.Warn().Err(err).Str(keyRun, item.Run).Msg("run is not removed by this cleanup")
+		s.log.Warn().Err(err).Str(logkey.Run, item.Run).Msg("run is not removed by this cleanup")
 		item.Failed = err.Error()
 	}
 }

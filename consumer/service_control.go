@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -70,9 +72,9 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 		if err := s.foresee(ctx, r, e); err != nil {
 			return nil, err
 		}
-		at, err := publishControl(ctx, s.js, r.src.store, e, r.logLast)
+		at, err := control.Publish(ctx, s.js, r.src.store, e, r.logLast)
 		switch {
-		case errors.Is(err, errRefused):
+		case errors.Is(err, control.ErrRefused):
 			s.stats.Refused.Add(1)
 			tried, after = e.ID, r.logLast
 			continue // decided anew on what the run is now
@@ -82,7 +84,7 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 		if ok, err := s.advance(ctx, r, e, at); err != nil {
 			return nil, err
 		} else if ok {
-			s.log.Info().Str(keyRun, run).Str("event", e.Name()).Str("id", e.ID).Msg("control event stored")
+			s.log.Info().Str(logkey.Run, run).Str("event", e.Name()).Str("id", e.ID).Msg("control event stored")
 			return &schema.ControlReply{EventID: e.ID, Stream: at, By: who.by}, nil
 		}
 		tried = ""

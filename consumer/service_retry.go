@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -18,7 +19,7 @@ func (s *Service) retry(ctx context.Context, t *task) error {
 		if p == nil || p.as(t.run) == nil {
 			continue
 		}
-		s.log.Info().Str(keyRun, t.run).Str("by", t.proven).Msg("parked run is folded again, as was asked for")
+		s.log.Info().Str(logkey.Run, t.run).Str("by", t.proven).Msg("parked run is folded again, as was asked for")
 		done := make(chan *schema.ParkedRun, 1)
 		select {
 		case p.retries <- retryOrder{run: t.run, done: done}:

@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
@@ -188,7 +190,7 @@ func (s *Service) refuse(t *task, e *schema.ServiceError) {
 
 // logRefusal logs a request that is wrong in itself.
 func (s *Service) logRefusal(t *task, code schema.Code, detail string) {
-	s.refusals.Info().Str("verb", t.endpoint.verb).Str(keyRun, t.run).Str("code", string(code)).Str("detail", detail).Msg("request refused")
+	s.refusals.Info().Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Str("code", string(code)).Str("detail", detail).Msg("request refused")
 }
 
 // headerText makes a message fit for a header line.
@@ -229,17 +231,17 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 		}
 		return e
 	case errors.Is(err, kvstore.ErrStreamMissing), errors.Is(err, eventlog.ErrNoStream):
-		s.log.Error().Err(err).Str(keyRun, t.run).Msg("a stream of the fleet is not served")
+		s.log.Error().Err(err).Str(logkey.Run, t.run).Msg("a stream of the fleet is not served")
 		return fail(schema.CodeUnavailable, again, "a stream of fleet %s is not served", s.cfg.Fleet)
 	case errors.Is(err, keyring.ErrSigner):
-		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(keyRun, t.run).Msg("control event not signed")
+		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("control event not signed")
 		return fail(schema.CodeUnavailable, "Ask an operator to look at the daemon: waymark fleet keys ls, waymark doctor.",
 			"the daemon has no key of fleet %s that signs", s.cfg.Fleet)
 	case isUnavailable(err):
-		s.log.Warn().Err(err).Str("verb", t.endpoint.verb).Str(keyRun, t.run).Msg("request not answered in time")
+		s.log.Warn().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("request not answered in time")
 		return fail(schema.CodeUnavailable, again, "no proof before the deadline that the answer is whole")
 	default:
-		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(keyRun, t.run).Msg("request failed")
+		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("request failed")
 		return fail(schema.CodeInternal, "See the daemon's log.", "request failed")
 	}
 }
@@ -247,7 +249,7 @@ func (s *Service) explain(t *task, err error) *schema.ServiceError {
 // isUnavailable reports whether an error says only that no server answered, or none that was up to date.
 func isUnavailable(err error) bool {
 	for _, kind := range []error{
-		ErrStopping, ErrStale, errRefused, context.DeadlineExceeded, context.Canceled, eventlog.ErrNoAnswer, kvstore.ErrUnavailable, keyring.ErrRead,
+		ErrStopping, ErrStale, control.ErrRefused, context.DeadlineExceeded, context.Canceled, eventlog.ErrNoAnswer, kvstore.ErrUnavailable, keyring.ErrRead,
 		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded,
 		nats.ErrDisconnected, jetstream.ErrNoStreamResponse,
 	} {

@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -207,7 +208,7 @@ func (v *view) finish(ctx context.Context, r *reading) error {
 		}
 	}
 	if got := v.state.state.Head.Digest; got != r.head.Digest && r.complete() {
-		v.svc.log.Error().Str(keyRun, r.run).Str("digest", got).Str("want", r.head.Digest).Msg("state and head differ")
+		v.svc.log.Error().Str(logkey.Run, r.run).Str("digest", got).Str("want", r.head.Digest).Msg("state and head differ")
 		r.lost = append(r.lost, schema.Gap{Epoch: r.head.Epoch, From: v.state.state.Head.Sequence + 1, To: r.head.Sequence, At: r.head.Position, Reason: schema.ReasonLost})
 	}
 	return nil
@@ -277,7 +278,7 @@ func (v *view) segments(r *reading) error {
 // again takes back what was sent and sends the segments of the reading.
 func (v *view) again(r *reading) error {
 	v.svc.stats.Restarted.Add(1)
-	v.svc.log.Warn().Str(keyRun, r.run).Msg("segments that were sent are not what the run was found to be, sent anew")
+	v.svc.log.Warn().Str(logkey.Run, r.run).Msg("segments that were sent are not what the run was found to be, sent anew")
 	if err := v.task.send(schema.KindAgain, nil, ""); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -53,7 +54,7 @@ func NewSettings(current kvstore.FleetSettings, nc *nats.Conn, js jetstream.JetS
 	apply func(kvstore.FleetSettings) error,
 ) *Settings {
 	return &Settings{
-		fleet: current.Fleet, fleets: kvstore.NewFleets(js), nc: nc, now: now, log: log.With().Str(keyFleet, current.Fleet).Logger(),
+		fleet: current.Fleet, fleets: kvstore.NewFleets(js), nc: nc, now: now, log: log.With().Str(logkey.Fleet, current.Fleet).Logger(),
 		apply: apply, opening: kvstore.OpeningTime, turn: make(chan struct{}, 1), current: current, seen: now(),
 	}
 }

@@ -1,4 +1,4 @@
-package consumer
+package control
 
 import (
 	"context"
@@ -27,26 +27,31 @@ const (
 const (
 	// controlPatience bounds one try to publish a control event; the next is the same message.
 	controlPatience = 2 * time.Second
+	// minBackoff and maxBackoff bound the pauses between two tries.
+	minBackoff, maxBackoff = 5 * time.Millisecond, 100 * time.Millisecond
 	// maxLifts is how often a full stream is lifted for a control event before there are pauses, and by how many times its size at most.
 	maxLifts = 8
 )
 
-// isFull reports whether a publish failed because the stream has reached its limit.
-func isFull(err error) bool {
+// ErrRefused says that the compare-and-set of a control event found another last event. Read the run, and decide again.
+var ErrRefused = errors.New("another event came first")
+
+// IsFull reports whether a publish failed because the stream has reached its limit.
+func IsFull(err error) bool {
 	var api *jetstream.APIError
 	return errors.As(err, &api) && api.ErrorCode == codeStoreFailed && strings.Contains(api.Description, "maximum")
 }
 
-// publishControl stores a control event behind the run's last event, given by its stream sequence. A try without an
-// answer is repeated as the same message until ctx ends: then the outcome is unknown. It returns errRefused when
+// Publish stores a control event behind the run's last event, given by its stream sequence. A try without an
+// answer is repeated as the same message until ctx ends: then the outcome is unknown. It returns ErrRefused when
 // another event came first, or when an earlier try had succeeded without our hearing of it: read the run to tell.
 // A full stream is lifted by what the event needs, within the fleet's reserve.
-func publishControl(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, e *schema.Event,
+func Publish(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, e *schema.Event,
 	last schema.StreamSequence,
 ) (schema.StreamSequence, error) {
 	header, body := e.Encode()
 	msg := &nats.Msg{Subject: shard.Names.EventSubject(e.Subject), Header: header, Data: body}
-	backoff, lifts := staleBackoff, int64(0)
+	backoff, lifts := minBackoff, int64(0)
 	for {
 		seq, err := publishOnce(ctx, js, msg, e.ID, last)
 		var api *jetstream.APIError
@@ -55,8 +60,8 @@ func publishControl(ctx context.Context, js jetstream.JetStream, shard *kvstore.
 			return seq, nil
 		case errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 			api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant):
-			return 0, fmt.Errorf("%s: %w: %w", e.ID, errRefused, err)
-		case isFull(err):
+			return 0, fmt.Errorf("%s: %w: %w", e.ID, ErrRefused, err)
+		case IsFull(err):
 			// Executors that wait for room publish into the same: the event follows at once, and each time that they came first
 			// there is room for more of them.
 			lifts++
