@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
-	"github.com/waymarkio/waymark/internal/harness/modelfold"
+	"github.com/waymarkio/waymark/internal/harness/referencefold"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -141,7 +141,7 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 	require.Equal(t, bad.model(), head.Head)
 	require.EqualValues(t, 14+5, head.Head.Counts.Events, "the start, three turns, the takeover, and five of the executor's whose data counts for nothing")
 	require.EqualValues(t, 6, head.Head.Counts.Messages)
-	require.Empty(t, modelfold.Fold(schema.NoKeys, "default", "bad", w.log("bad")).Differences(&head.Head))
+	require.Empty(t, referencefold.Fold(schema.NoKeys, "default", "bad", w.log("bad")).Differences(&head.Head))
 	for i, x := range others {
 		if i%20 == 0 {
 			w.everyView(x)
@@ -181,7 +181,7 @@ func TestEventsInAnotherOrderAreAGapThatIsNamed(t *testing.T) {
 			head, a := w.get("run-1", schema.ViewEvents)
 			require.False(t, head.Complete)
 			require.NotEmpty(t, head.Gaps)
-			require.Empty(t, modelfold.Fold(schema.NoKeys, "default", "run-1", w.log("run-1")).Differences(&head.Head))
+			require.Empty(t, referencefold.Fold(schema.NoKeys, "default", "run-1", w.log("run-1")).Differences(&head.Head))
 			require.Len(t, a.records(t), len(order), "nothing is thrown away")
 			c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 			require.NoError(t, err)

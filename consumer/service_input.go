@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/answer"
+	"github.com/waymarkio/waymark/internal/answerschema"
 	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -129,7 +129,7 @@ func (s *Service) checkAnswer(ctx context.Context, r *reading, o *schema.OpenInt
 		return err
 	}
 	defer s.answers.Release(1)
-	problems, err := answer.Check(text, payload)
+	problems, err := answerschema.Check(text, payload)
 	switch {
 	case err != nil:
 		return unusable(o.InterruptID, err.Error())
@@ -145,7 +145,7 @@ func (s *Service) checkAnswer(ctx context.Context, r *reading, o *schema.OpenInt
 func unusable(interrupt, why string) error {
 	e := fail(schema.CodeInvalidAnswer, "Answer with status cancelled, which needs no schema, and let the executor ask anew with one that can be used.",
 		"the response_schema of %.80q lets no answer through: %s", interrupt, why)
-	return detailed(e, []answer.Problem{{Problem: why}})
+	return detailed(e, []answerschema.Problem{{Problem: why}})
 }
 
 // responseSchema returns the schema of the answer, empty for none. A large one is in the blob store. An encrypted one checks nothing here: the
@@ -166,7 +166,7 @@ func (s *Service) responseSchema(ctx context.Context, r *reading, asked *schema.
 	var text []byte
 	store, err := blob.Open(ctx, s.js, schema.BlobBucket(s.cfg.Fleet))
 	if err == nil {
-		text, err = store.Load(ctx, run, digest, answer.MaxSchema)
+		text, err = store.Load(ctx, run, digest, answerschema.MaxSchema)
 	}
 	switch {
 	case err == nil:
@@ -174,7 +174,7 @@ func (s *Service) responseSchema(ctx context.Context, r *reading, asked *schema.
 	case errors.Is(err, jetstream.ErrObjectNotFound), errors.Is(err, jetstream.ErrBucketNotFound):
 		return nil, unusable(asked.InterruptID, "blob "+name+" is missing")
 	case errors.Is(err, blob.ErrTooLarge):
-		return nil, unusable(asked.InterruptID, fmt.Sprintf("blob %s is too large: at most %d bytes are checked", name, answer.MaxSchema))
+		return nil, unusable(asked.InterruptID, fmt.Sprintf("blob %s is too large: at most %d bytes are checked", name, answerschema.MaxSchema))
 	case errors.Is(err, blob.ErrChanged):
 		return nil, unusable(asked.InterruptID, "blob "+name+" is not what its name says")
 	default:

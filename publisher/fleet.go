@@ -16,9 +16,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/blob"
-	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -41,7 +41,7 @@ type Fleet struct {
 	// redactor is nil when nothing is taken out of events.
 	redactor *redactor
 	// denied hears what the server does not permit.
-	denied *denied.Watch
+	denied *permissions.Watch
 
 	blobMu sync.Mutex
 	blobs  *blob.Store
@@ -124,7 +124,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 			return nil, err
 		}
 	} else {
-		f.denied = denied.Of(f.nc)
+		f.denied = permissions.Of(f.nc)
 	}
 	if prefix := f.nc.Opts.InboxPrefix; prefix != "" && schema.CheckReply(prefix+".x") != nil {
 		err := configError("CustomInboxPrefix", fmt.Sprintf("%.120q", prefix), "use one that begins with "+schema.InboxPrefix+"_: the daemon answers no other")
@@ -143,7 +143,7 @@ func (f *Fleet) dial(ctx context.Context) error {
 		return err
 	}
 	f.closed = make(chan struct{})
-	f.denied = denied.New()
+	f.denied = permissions.New()
 	dialing, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	defer stop()
@@ -171,10 +171,10 @@ func (f *Fleet) dial(ctx context.Context) error {
 	return nil
 }
 
-// permitted puts a refusal that ended ctx in place of what came of it; ctx is of denied.Watch.Context.
+// permitted puts a refusal that ended ctx in place of what came of it; ctx is of permissions.Watch.Context.
 func permitted(ctx context.Context, err error) error {
-	cause := denied.Cause(ctx, err)
-	if e, ok := errors.AsType[*denied.Error](cause); ok {
+	cause := permissions.Cause(ctx, err)
+	if e, ok := errors.AsType[*permissions.Error](cause); ok {
 		return fmt.Errorf("%w: %w", ErrNotPermitted, e)
 	}
 	return err

@@ -15,9 +15,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -144,7 +144,7 @@ func (f *Fleet) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 
 // refusedBy returns the refusal as the error of a request on subject that is answered below inbox, nil when it is of
 // something else.
-func (*Fleet) refusedBy(e *denied.Error, subject, inbox string) error {
+func (*Fleet) refusedBy(e *permissions.Error, subject, inbox string) error {
 	if e.Publish && e.Subject == subject || !e.Publish && strings.HasPrefix(e.Subject, inbox) {
 		return fmt.Errorf("%w: %w", ErrNotPermitted, e)
 	}
@@ -193,7 +193,7 @@ func answerOf(err error) answer {
 		}
 		return a
 	}
-	if e, ok := errors.AsType[*denied.Error](err); ok {
+	if e, ok := errors.AsType[*permissions.Error](err); ok {
 		if e.Publish {
 			return answer{kind: denying, err: err}
 		}

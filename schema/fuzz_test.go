@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/harness/modelfold"
+	"github.com/waymarkio/waymark/internal/harness/referencefold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -189,7 +189,7 @@ func keyed(t *testing.T, header map[string][]string, body []byte) {
 	r.write(&schema.ToolCalledData{ToolCallID: "c1", Name: "ls"}, 1)
 	r.write(&schema.RunWaitingData{InterruptID: "w1", Reason: schema.WaitToolApproval, ToolCallID: "c1"}, 1)
 	keys := keysOf(t, schema.Key{Name: signers[0].name, Public: signers[0].public, Since: 1})
-	m := modelfold.New(r.head.Fleet, r.head.Run)
+	m := referencefold.New(r.head.Fleet, r.head.Run)
 	for _, rec := range r.log {
 		m.Apply(schema.NoKeys, &rec)
 	}

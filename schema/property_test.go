@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/waymarkio/waymark/internal/harness/modelfold"
+	"github.com/waymarkio/waymark/internal/harness/referencefold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -183,7 +183,7 @@ func TestTheFoldAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := drawLog(t, 50)
 		s := schema.NewState("f", "r1")
-		m := modelfold.New("f", "r1")
+		m := referencefold.New("f", "r1")
 		for i := range log {
 			v := s.Apply(schema.NoKeys, &log[i])
 			kind := m.Apply(schema.NoKeys, &log[i])
@@ -220,7 +220,7 @@ func agreesWithKeys(t *testing.T, seen map[schema.Reason]int) {
 			schema.Key{Name: signers[1].name, Public: signers[1].public, Since: (begin + 5) * 1e9, Until: (begin + 20) * 1e9})
 		log := drawKeyed(t, 50, keys).log
 		s := schema.NewState("f", "r1")
-		m := modelfold.New("f", "r1")
+		m := referencefold.New("f", "r1")
 		for i := range log {
 			v := s.Apply(keys, &log[i])
 			kind := m.Apply(keys, &log[i])
@@ -249,7 +249,7 @@ func TestAForkAddsUpToWhatTheModelAddsUpTo(t *testing.T) {
 		for range rapid.IntRange(0, 20).Draw(t, "steps") {
 			fork.step()
 		}
-		h, m := schema.NewHead("f", "r2"), modelfold.New("f", "r2")
+		h, m := schema.NewHead("f", "r2"), referencefold.New("f", "r2")
 		for i := range fork.log {
 			v, kind := h.Apply(schema.NoKeys, &fork.log[i]), m.Apply(schema.NoKeys, &fork.log[i])
 			require.Equal(t, kind, v.Kind, "record %d: %s %s", i, v.Reason, v.Detail)

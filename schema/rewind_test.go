@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/waymarkio/waymark/internal/harness/modelfold"
+	"github.com/waymarkio/waymark/internal/harness/referencefold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -86,7 +86,7 @@ func TestRewind_AnyRecordOfAnyLog_RestoresItsContent(t *testing.T) {
 			after = foldKnowing(s.log)
 			require.False(t, after.Stale)
 			requireConsistent(t, after)
-			m := modelfold.Fold(schema.NoKeys, "f", "r1", s.log)
+			m := referencefold.Fold(schema.NoKeys, "f", "r1", s.log)
 			if !m.Beyond {
 				require.Empty(t, m.StateDifferences(after))
 			}
@@ -343,7 +343,7 @@ func TestRewind_CallWithTheIDOfOneLeftBehind_HasAnotherIdempotencyKey(t *testing
 	require.Equal(t, "r1@4.1.call_0.1", call(1, `{"to":"c"}`))
 	require.Equal(t, schema.Applied, r.write(&schema.ToolCalledData{ToolCallID: "more", Name: "pay"}, 1).Kind)
 	require.Equal(t, "r1@4.1.more.1", r.head.OpenCalls[1].IdempotencyKey("r1"))
-	require.Empty(t, modelfold.Fold(schema.NoKeys, "f", "r1", r.log).Differences(&r.head))
+	require.Empty(t, referencefold.Fold(schema.NoKeys, "f", "r1", r.log).Differences(&r.head))
 }
 
 // A fork may run a call that the other run may run, too: the tool tells the two by nothing, and does it once.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/consumer"
-	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/internal/retention"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -220,7 +220,7 @@ func (c cleanupCmd) verify(ctx context.Context, a *app, cl *client, report *rete
 	if err == nil {
 		err = verifyCmd{All: true}.all(ctx, a, js, settings, &total)
 	}
-	if _, refused := errors.AsType[*denied.Error](err); refused {
+	if _, refused := errors.AsType[*permissions.Error](err); refused {
 		report.NotVerified = "these credentials may not read the streams"
 		return nil
 	}

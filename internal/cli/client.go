@@ -16,8 +16,8 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/access"
-	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -61,7 +61,7 @@ func (a *app) connect(ctx context.Context, opts ...nats.Option) (*client, error)
 		nats.Name("waymark cli"),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			if e, ok := denied.From(err); ok {
+			if e, ok := permissions.From(err); ok {
 				a.refuse(e) // nobody else is told of it
 			}
 		}),

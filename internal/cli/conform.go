@@ -15,9 +15,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/conform"
-	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -149,7 +149,7 @@ func (c conformCmd) watch(ctx context.Context, a *app, checker *conform.Checker)
 	w.cl, err = a.connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			// An observer may not hear what executors publish: then it is judged by the log alone.
-			if e, ok := denied.From(err); ok && (e.Publish || !slices.Contains(w.subjects(), e.Subject)) {
+			if e, ok := permissions.From(err); ok && (e.Publish || !slices.Contains(w.subjects(), e.Subject)) {
 				a.refuse(e)
 			}
 		}))

@@ -19,10 +19,10 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/access"
-	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -48,7 +48,7 @@ type daemon struct {
 }
 
 // refused hears of what the server does not permit.
-func (d *daemon) refused(e *denied.Error) {
+func (d *daemon) refused(e *permissions.Error) {
 	if refuse := d.refuse.Load(); refuse != nil {
 		(*refuse)(e)
 	}
@@ -189,7 +189,7 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 		nats.ReconnectHandler(func(*nats.Conn) { log.Info().Msg("connection is back") }),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			event := log.Warn().Err(err)
-			if e, ok := denied.From(err); ok {
+			if e, ok := permissions.From(err); ok {
 				event = event.Str("hint", e.Hint())
 				d.refused(e)
 			}

@@ -13,9 +13,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/access"
-	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -158,7 +158,7 @@ func explain(ctx context.Context, err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
 	}
-	if e, ok := errors.AsType[*denied.Error](err); ok {
+	if e, ok := errors.AsType[*permissions.Error](err); ok {
 		return &failure{code: exitRefused, what: e.What(), hint: deniedHint(e), err: err}
 	}
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
@@ -260,7 +260,7 @@ func explainConnection(err error) *failure {
 }
 
 // deniedHint names the roles that may do what the server does not permit.
-func deniedHint(e *denied.Error) string {
+func deniedHint(e *permissions.Error) string {
 	var roles []string
 	if e.Publish {
 		for _, role := range access.MayPublish(e.Subject) {

@@ -12,9 +12,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/access"
-	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -150,7 +150,7 @@ func (c fleetAddCmd) provision(ctx context.Context, a *app, done *fleetAdded, fi
 		c.change(&config)
 		err = kvstore.Provision(ctx, js, config)
 	}
-	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok && files != nil {
+	if refused, ok := errors.AsType[*permissions.Error](context.Cause(ctx)); ok && files != nil {
 		return &failure{
 			code: exitRefused, err: refused,
 			what: "the servers have other permissions for fleet " + c.Name + " than its files: " + refused.What(),

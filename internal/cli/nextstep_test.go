@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
-	"github.com/waymarkio/waymark/internal/denied"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -46,9 +46,9 @@ func TestDenied_Hint_NamesTheRolesThatMay(t *testing.T) {
 	for verb, want := range map[string]string{
 		schema.VerbGet: "observer, executor, operator", schema.VerbRecover: "executor, operator", schema.VerbSettle: "may: operator",
 	} {
-		require.Contains(t, deniedHint(&denied.Error{Publish: true, Subject: schema.ServiceSubject(verb, "f", "r")}), want, verb)
+		require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: schema.ServiceSubject(verb, "f", "r")}), want, verb)
 	}
-	require.Contains(t, deniedHint(&denied.Error{Publish: true, Subject: "elsewhere"}), "docs/security.md")
+	require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: "elsewhere"}), "docs/security.md")
 }
 
 func TestNoDaemon_HintFitsTheRole(t *testing.T) {

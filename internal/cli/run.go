@@ -13,7 +13,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -43,7 +43,7 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	defer refuse(nil)
 	a := &app{getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now, refuse: refuse}
 	err := a.main(ctx, args)
-	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok && !errors.As(err, new(*denied.Error)) {
+	if refused, ok := errors.AsType[*permissions.Error](context.Cause(ctx)); ok && !errors.As(err, new(*permissions.Error)) {
 		err = refused // whatever came of it
 	}
 	if a.cli.JSON || asksJSON(args) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/denied"
+	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -187,7 +187,7 @@ func (c shardsSetCmd) Run(ctx context.Context, a *app) error {
 			hint: "give each less: " + cl.prompt.command(fmt.Sprintf("shards set %d --quota SIZE", c.Shards)) + "; or give JetStream more room",
 		}
 	}
-	if refused, ok := errors.AsType[*denied.Error](context.Cause(ctx)); ok && c.Shards > was.Shards() {
+	if refused, ok := errors.AsType[*permissions.Error](context.Cause(ctx)); ok && c.Shards > was.Shards() {
 		return &failure{
 			code: exitRefused, err: refused, what: refused.What(),
 			hint: fmt.Sprintf("first write the permissions for %s: waymark fleet add %s --dir DIR --offline --shards %d, and hand them to the servers as it says; "+

@@ -10,7 +10,7 @@ import (
 )
 
 // testTools are packages that only tests may link, with the packages below them.
-var testTools = []string{"internal/harness", "internal/lint", "internal/transcript/check", "internal/transcript/gen", "tools"}
+var testTools = []string{"internal/harness", "internal/lint", "tools"}
 
 // The binary must not link a tool of the tests, nor gRPC.
 func TestBinary_Dependencies_HaveNoTestToolsAndNoGRPC(t *testing.T) {

@@ -16,10 +16,10 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/internal/harness/transcriptcheck"
 	"github.com/waymarkio/waymark/internal/journal"
 	"github.com/waymarkio/waymark/internal/player"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/check"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 )
@@ -145,9 +145,9 @@ func compare(t *testing.T, fleet *publisher.Fleet, file input, script *transcrip
 
 	state, err := fleet.Get(t.Context(), script.ID)
 	require.NoError(t, err)
-	source, err := check.Read(filepath.Join("..", "..", "internal", "cli", "demodata", file.name), string(file.format))
+	source, err := transcriptcheck.Read(filepath.Join("..", "..", "internal", "cli", "demodata", file.name), string(file.format))
 	require.NoError(t, err)
-	i := slices.IndexFunc(source.Conversations, func(c *check.Conversation) bool { return c.Name == name })
+	i := slices.IndexFunc(source.Conversations, func(c *transcriptcheck.Conversation) bool { return c.Name == name })
 	require.GreaterOrEqual(t, i, 0, name)
 	require.NoError(t, source.Conversations[i].State(state))
 	var export bytes.Buffer

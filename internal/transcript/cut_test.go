@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/waymarkio/waymark/internal/harness/transcriptgen"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/gen"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -79,7 +79,7 @@ func TestCrashesAnywhereInGeneratedRunsChangeNothing(t *testing.T) {
 		t.Run(string(f), func(t *testing.T) {
 			folder := t.TempDir()
 			rapid.Check(t, func(rt *rapid.T) {
-				path := writeGenerated(rt, folder, f, gen.Spec{Seed: rapid.Uint64().Draw(rt, "seed"), Turns: rapid.IntRange(1, 6).Draw(rt, "turns")})
+				path := writeGenerated(rt, folder, f, transcriptgen.Spec{Seed: rapid.Uint64().Draw(rt, "seed"), Turns: rapid.IntRange(1, 6).Draw(rt, "turns")})
 				runs, _ := open(t, path, transcript.Options{})
 				// A crash may come right after the takeover, before anything was published.
 				cuts := append([]int{rapid.IntRange(1, 8).Draw(rt, "first")}, rapid.SliceOfN(rapid.IntRange(0, 8), 0, 6).Draw(rt, "cuts")...)

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/waymarkio/waymark/internal/harness/transcriptcheck"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/check"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -72,7 +72,7 @@ func FuzzTranscript(f *testing.F) {
 // compareFuzzed finds the conversation among those that separate code reads.
 func compareFuzzed(t *testing.T, path string, line int, export []byte) {
 	t.Helper()
-	want, err := check.Read(path, check.OpenAIChat)
+	want, err := transcriptcheck.Read(path, transcriptcheck.OpenAIChat)
 	if err != nil || len(want.Unreadable) > 0 || len(want.Conversations) == 0 {
 		return
 	}

@@ -8,19 +8,19 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/waymarkio/waymark/internal/harness/transcriptgen"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/gen"
 	"github.com/waymarkio/waymark/schema"
 )
 
-func writeGenerated(tb require.TestingT, folder string, f transcript.Format, s gen.Spec) string {
+func writeGenerated(tb require.TestingT, folder string, f transcript.Format, s transcriptgen.Spec) string {
 	path := filepath.Join(folder, "generated.jsonl")
 	if f == transcript.SWEAgent {
 		path = filepath.Join(folder, "generated.traj")
 	}
 	file, err := os.Create(path)
 	require.NoError(tb, err)
-	require.NoError(tb, gen.Write(file, f, s))
+	require.NoError(tb, transcriptgen.Write(file, f, s))
 	require.NoError(tb, file.Close())
 	return path
 }
@@ -31,7 +31,7 @@ func TestGeneratedTranscriptsComeBackEqual(t *testing.T) {
 		t.Run(string(f), func(t *testing.T) {
 			folder := t.TempDir()
 			rapid.Check(t, func(rt *rapid.T) {
-				path := writeGenerated(rt, folder, f, gen.Spec{
+				path := writeGenerated(rt, folder, f, transcriptgen.Spec{
 					Seed: rapid.Uint64().Draw(rt, "seed"), Turns: rapid.IntRange(1, 12).Draw(rt, "turns"),
 					Runs: rapid.IntRange(1, 3).Draw(rt, "runs"), Text: rapid.IntRange(1, 60).Draw(rt, "text"),
 				})
@@ -47,7 +47,7 @@ func TestGeneratedTranscriptsComeBackEqual(t *testing.T) {
 func TestALongRunIsCutIntoEventsThatFit(t *testing.T) {
 	t.Parallel()
 	for _, f := range transcript.Formats() {
-		path := writeGenerated(t, t.TempDir(), f, gen.Spec{Seed: 7, Turns: 40, Text: 20 << 10, Plain: true})
+		path := writeGenerated(t, t.TempDir(), f, transcriptgen.Spec{Seed: 7, Turns: 40, Text: 20 << 10, Plain: true})
 		runs, _ := open(t, path, transcript.Options{})
 		for _, e := range events(t, runs[0]) {
 			require.Less(t, len(e.Data), 400<<10, "%s %s", f, e.Type)

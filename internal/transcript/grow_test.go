@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/waymarkio/waymark/internal/harness/transcriptgen"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/gen"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -177,7 +177,7 @@ func TestEvents_TranscriptGrowsAnywhere_StateAndExportAreTheWholes(t *testing.T)
 			t.Parallel()
 			folder := t.TempDir()
 			rapid.Check(t, func(rt *rapid.T) {
-				source := writeGenerated(rt, folder, f, gen.Spec{Seed: rapid.Uint64().Draw(rt, "seed"), Turns: rapid.IntRange(1, 6).Draw(rt, "turns")})
+				source := writeGenerated(rt, folder, f, transcriptgen.Spec{Seed: rapid.Uint64().Draw(rt, "seed"), Turns: rapid.IntRange(1, 6).Draw(rt, "turns")})
 				g := newGrower(rt, f, source, filepath.Join(folder, "grown"+filepath.Ext(source)))
 				cuts := rapid.SliceOfN(rapid.IntRange(1, g.length), 0, 4).Draw(rt, "cuts")
 				slices.Sort(cuts)
@@ -267,7 +267,7 @@ func TestReplay_SessionImportedInFiveGrowingSteps_EqualsTheWhole(t *testing.T) {
 	for _, f := range transcript.Formats() {
 		for _, pipelined := range ways {
 			folder := t.TempDir()
-			source := writeGenerated(t, folder, f, gen.Spec{Seed: 3, Turns: 12})
+			source := writeGenerated(t, folder, f, transcriptgen.Spec{Seed: 3, Turns: 12})
 			g := newGrower(t, f, source, filepath.Join(folder, "grown"+filepath.Ext(source)))
 			id := fmt.Sprintf("%s-%t", f, pipelined)
 			for i, n := range fiveSteps(g.length) {
@@ -294,7 +294,7 @@ func TestReplay_OlderCopyOfTheTranscript_NothingIsWritten(t *testing.T) {
 	w := newWorld(t)
 	fleet := w.fleet("importer")
 	folder := t.TempDir()
-	source := writeGenerated(t, folder, transcript.OpenAIChat, gen.Spec{Seed: 3, Turns: 6, Plain: true})
+	source := writeGenerated(t, folder, transcript.OpenAIChat, transcriptgen.Spec{Seed: 3, Turns: 6, Plain: true})
 	g := newGrower(t, transcript.OpenAIChat, source, filepath.Join(folder, "older.jsonl"))
 	whole, older := g.runs(t, g.length)[0], g.runs(t, g.length/2)[0]
 	_, err := transcript.Replay(t.Context(), fleet, whole, transcript.ReplayOptions{})
@@ -355,7 +355,7 @@ func TestOpen_Stopped_ReadingEndsAtOnce(t *testing.T) {
 		t.Log("short: a quarter of the places")
 	}
 	for _, f := range transcript.Formats() {
-		path := writeGenerated(t, t.TempDir(), f, gen.Spec{Seed: 1, Turns: 40, Text: 20 << 10, Plain: true})
+		path := writeGenerated(t, t.TempDir(), f, transcriptgen.Spec{Seed: 1, Turns: 40, Text: 20 << 10, Plain: true})
 		most := 40 // in the messages of a document, which is read as a whole
 		if f == transcript.ClaudeCode {
 			most = 16
@@ -407,7 +407,7 @@ func TestReplay_RunOfAnotherExecutor_IsRefusedByName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	folder := t.TempDir()
-	source := writeGenerated(t, folder, transcript.OpenAIChat, gen.Spec{Seed: 3, Turns: 6, Plain: true})
+	source := writeGenerated(t, folder, transcript.OpenAIChat, transcriptgen.Spec{Seed: 3, Turns: 6, Plain: true})
 	g := newGrower(t, transcript.OpenAIChat, source, filepath.Join(folder, "grown.jsonl"))
 	half, whole := g.runs(t, g.length/2)[0], g.runs(t, g.length)[0]
 	mine, bob := w.fleet("importer"), w.fleet("bob")

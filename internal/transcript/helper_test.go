@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/transcriptcheck"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/check"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -61,10 +61,10 @@ func export(tb testing.TB, s *schema.State, f transcript.Format) []byte {
 }
 
 // prove imports, folds and exports a file and compares with what separate code reads from it.
-func prove(tb testing.TB, path string) (*transcript.Report, *check.Source) {
+func prove(tb testing.TB, path string) (*transcript.Report, *transcriptcheck.Source) {
 	tb.Helper()
 	runs, rep := open(tb, path, transcript.Options{})
-	want, err := check.Read(path, string(rep.Format))
+	want, err := transcriptcheck.Read(path, string(rep.Format))
 	require.NoError(tb, err)
 	require.Len(tb, runs, len(want.Conversations), "problems: %v", rep.Problems)
 	for i, run := range runs {

@@ -15,9 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/transcriptcheck"
+	"github.com/waymarkio/waymark/internal/harness/transcriptgen"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/check"
-	"github.com/waymarkio/waymark/internal/transcript/gen"
 	"github.com/waymarkio/waymark/publisher"
 )
 
@@ -203,7 +203,7 @@ func TestReplay_LargeToolUseResult_ComesBackThroughTheBlobStore(t *testing.T) {
 	f := w.fleet("importer")
 	_, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: true})
 	require.NoError(t, err)
-	want, err := check.Read(path, check.ClaudeCode)
+	want, err := transcriptcheck.Read(path, transcriptcheck.ClaudeCode)
 	require.NoError(t, err)
 	requireEqual(t, want.Conversations[0], w.recovered(f, runs[0].ID), transcript.ClaudeCode)
 	require.ErrorIs(t, exportUnresolved(t, f, runs[0].ID), transcript.ErrUnresolvedBlob)
@@ -242,7 +242,7 @@ func TestOpen_RandomBadInputs_LoseOnlyWhatTheReportNames(t *testing.T) {
 			content, format = b, f.Report().Format
 		} else {
 			var b bytes.Buffer
-			require.NoError(t, gen.Write(&b, format, gen.Spec{Seed: seed, Turns: 1 + r.IntN(4), Runs: 1 + r.IntN(4)}))
+			require.NoError(t, transcriptgen.Write(&b, format, transcriptgen.Spec{Seed: seed, Turns: 1 + r.IntN(4), Runs: 1 + r.IntN(4)}))
 			content = b.Bytes()
 		}
 		for range 1 + r.IntN(3) {
@@ -330,7 +330,7 @@ func lost(t *testing.T, path string, format transcript.Format, content []byte) (
 				back[s]--
 				whole++
 			} else {
-				c := check.Conversation{Format: check.OpenAIChat, Whole: v}
+				c := transcriptcheck.Conversation{Format: transcriptcheck.OpenAIChat, Whole: v}
 				rest = append(rest, fmt.Sprintf("%d: %.100s: %v", i+1, s, c.Export(last)))
 			}
 		}

@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/testbin"
+	"github.com/waymarkio/waymark/internal/harness/transcriptcheck"
+	"github.com/waymarkio/waymark/internal/harness/transcriptgen"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/check"
-	"github.com/waymarkio/waymark/internal/transcript/gen"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -110,8 +110,8 @@ func TestExecutorProcessesAreKilledAndContinued(t *testing.T) {
 	w := newWorld(t)
 	endpoint, err := statedir.Discover(t.Context(), w.server.StateDir())
 	require.NoError(t, err)
-	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, gen.Spec{Seed: 5, Turns: 6 * wanted, Plain: true})
-	want, err := check.Read(path, check.ClaudeCode)
+	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, transcriptgen.Spec{Seed: 5, Turns: 6 * wanted, Plain: true})
+	want, err := transcriptcheck.Read(path, transcriptcheck.ClaudeCode)
 	require.NoError(t, err)
 	runs, _ := open(t, path, transcript.Options{RunID: "killed"})
 	steps := len(events(t, runs[0]))

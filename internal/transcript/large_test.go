@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/transcriptcheck"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/check"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -18,7 +18,7 @@ func replayed(t *testing.T, path string) (*schema.State, *transcript.Report) {
 	t.Helper()
 	runs, rep := open(t, path, transcript.Options{})
 	require.Len(t, runs, 1)
-	want, err := check.Read(path, string(rep.Format))
+	want, err := transcriptcheck.Read(path, string(rep.Format))
 	require.NoError(t, err)
 	w := newWorld(t)
 	f := w.fleet("importer")

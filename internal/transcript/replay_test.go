@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/transcriptcheck"
+	"github.com/waymarkio/waymark/internal/harness/transcriptgen"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/check"
-	"github.com/waymarkio/waymark/internal/transcript/gen"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -22,7 +22,7 @@ func replayFiles(t *testing.T, w *world, files []string) {
 	f := w.fleet("importer")
 	for _, path := range files {
 		runs, rep := open(t, path, transcript.Options{})
-		want, err := check.Read(path, string(rep.Format))
+		want, err := transcriptcheck.Read(path, string(rep.Format))
 		require.NoError(t, err)
 		require.Len(t, runs, len(want.Conversations))
 		for i, run := range runs {
@@ -78,7 +78,7 @@ func TestRealTranscriptsAreReplayedThroughAServer(t *testing.T) {
 func TestAnExecutorThatDiesAnywhereIsContinued(t *testing.T) {
 	t.Parallel()
 	runs, _ := open(t, "testdata/mill-session.jsonl", transcript.Options{})
-	want, err := check.Read("testdata/mill-session.jsonl", check.ClaudeCode)
+	want, err := transcriptcheck.Read("testdata/mill-session.jsonl", transcriptcheck.ClaudeCode)
 	require.NoError(t, err)
 	w := newWorld(t)
 	fleets := []*publisher.Fleet{w.fleet("exec-0"), w.fleet("exec-1")}
@@ -183,9 +183,9 @@ func TestSpeedDividesTheSourcesPauses(t *testing.T) {
 // A pipelined import that dies goes on from the last boundary that it told, and ends equal.
 func TestAPipelinedImportIsContinued(t *testing.T) {
 	t.Parallel()
-	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, gen.Spec{Seed: 11, Turns: 300})
+	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, transcriptgen.Spec{Seed: 11, Turns: 300})
 	runs, _ := open(t, path, transcript.Options{RunID: "piped"})
-	want, err := check.Read(path, check.ClaudeCode)
+	want, err := transcriptcheck.Read(path, transcriptcheck.ClaudeCode)
 	require.NoError(t, err)
 	w := newWorld(t)
 	f := w.fleet("importer")
@@ -219,7 +219,7 @@ func TestAPipelinedImportThatIsToEndEndsCancelled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: 1,500 turns are imported")
 	}
-	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, gen.Spec{Seed: 11, Turns: 1500, Plain: true})
+	path := writeGenerated(t, t.TempDir(), transcript.ClaudeCode, transcriptgen.Spec{Seed: 11, Turns: 1500, Plain: true})
 	runs, _ := open(t, path, transcript.Options{RunID: "unwanted"})
 	w := newWorld(t)
 	f := w.fleet("importer")
@@ -251,7 +251,7 @@ func TestAPipelinedImportThatIsToEndEndsCancelled(t *testing.T) {
 	require.True(t, out.Reopened)
 	s = w.recovered(f, "unwanted")
 	require.Equal(t, schema.StatusCompleted, s.Head.Status)
-	want, err := check.Read(path, check.ClaudeCode)
+	want, err := transcriptcheck.Read(path, transcriptcheck.ClaudeCode)
 	require.NoError(t, err)
 	requireEqual(t, want.Conversations[0], s, transcript.ClaudeCode)
 }
@@ -263,7 +263,7 @@ func TestALongRunAndALargeResultComeBackEqual(t *testing.T) {
 	}
 	w := newWorld(t)
 	f := w.fleet("importer")
-	for name, spec := range map[string]gen.Spec{
+	for name, spec := range map[string]transcriptgen.Spec{
 		"5,000 turns and 40 MB": {Seed: 1, Turns: 5000, Text: 2400, Plain: true},
 		"a result of 10 MB":     {Seed: 2, Turns: 4, Result: 10 << 20, Plain: true},
 	} {
@@ -272,7 +272,7 @@ func TestALongRunAndALargeResultComeBackEqual(t *testing.T) {
 			info, err := os.Stat(path)
 			require.NoError(t, err)
 			runs, _ := open(t, path, transcript.Options{RunID: fmt.Sprintf("big-%d", spec.Seed)})
-			want, err := check.Read(path, check.ClaudeCode)
+			want, err := transcriptcheck.Read(path, transcriptcheck.ClaudeCode)
 			require.NoError(t, err)
 			begun := time.Now()
 			out, err := transcript.Replay(t.Context(), f, runs[0], transcript.ReplayOptions{Pipelined: spec.Turns > 1000})

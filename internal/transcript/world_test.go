@@ -11,8 +11,8 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/internal/harness/transcriptcheck"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/check"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -80,7 +80,7 @@ func (w *world) recovered(f *publisher.Fleet, run string) *schema.State {
 }
 
 // requireEqual compares a recovered state and its export with the source, by separate code.
-func requireEqual(tb testing.TB, c *check.Conversation, s *schema.State, f transcript.Format) {
+func requireEqual(tb testing.TB, c *transcriptcheck.Conversation, s *schema.State, f transcript.Format) {
 	tb.Helper()
 	require.NoError(tb, c.State(s))
 	require.NoError(tb, c.Export(export(tb, s, f)))

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/schollz/progressbar/v3"
 
-	"github.com/waymarkio/waymark/internal/harness/genstore"
+	"github.com/waymarkio/waymark/internal/harness/loadgen"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
@@ -102,7 +102,7 @@ var storeBegan = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) //nolint:gochecknog
 
 // Run fills the fleet.
 func (c storeCmd) Run(ctx context.Context, a *app) (err error) {
-	cfg := genstore.Config{Fleet: c.Server.Fleet, Runs: c.Runs, Live: c.Live, Turns: c.Turns, Payload: c.Payload, Began: storeBegan}
+	cfg := loadgen.Config{Fleet: c.Server.Fleet, Runs: c.Runs, Live: c.Live, Turns: c.Turns, Payload: c.Payload, Began: storeBegan}
 	if err := cfg.Validate(); err != nil {
 		return &failure{err, exitUsage, "see: store --help"}
 	}
@@ -122,7 +122,7 @@ func (c storeCmd) Run(ctx context.Context, a *app) (err error) {
 	bar := a.newBar("runs", int64(c.Runs))
 	var published atomic.Int64
 	began := time.Now()
-	err = genstore.Fill(ctx, js, cfg, genstore.Progress{
+	err = loadgen.Fill(ctx, js, cfg, loadgen.Progress{
 		Found: func(n int) { _ = bar.Add(n) }, // a bar that cannot be drawn is no failure of the work
 		Published: func(n int) {
 			published.Add(int64(n))
@@ -161,7 +161,7 @@ func (a *app) newBar(what string, limit int64) *progressbar.ProgressBar {
 }
 
 // await waits for the daemon and compares some of the runs.
-func (c storeCmd) await(ctx context.Context, a *app, js jetstream.JetStream, cfg genstore.Config, reply *storeReply) (err error) {
+func (c storeCmd) await(ctx context.Context, a *app, js jetstream.JetStream, cfg loadgen.Config, reply *storeReply) (err error) {
 	fleet, err := publisher.Connect(ctx, publisher.Config{
 		Conn: js.Conn(), Fleet: cfg.Fleet, Executor: "waymark-bench", Heartbeat: -1, RequestTimeout: c.Server.Timeout,
 	})
@@ -171,7 +171,7 @@ func (c storeCmd) await(ctx context.Context, a *app, js jetstream.JetStream, cfg
 	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
 	began, all := time.Now(), uint64(0)
 	var bar *progressbar.ProgressBar
-	err = genstore.AwaitFolded(ctx, js, cfg.Fleet, genstore.Progress{Folded: func(behind uint64) {
+	err = loadgen.AwaitFolded(ctx, js, cfg.Fleet, loadgen.Progress{Folded: func(behind uint64) {
 		if bar == nil {
 			all = behind
 			bar = a.newBar("events to fold", int64(all)+1) //nolint:gosec // a count
@@ -185,11 +185,11 @@ func (c storeCmd) await(ctx context.Context, a *app, js jetstream.JetStream, cfg
 		return err
 	}
 	reply.Folding, reply.Compared = time.Since(began).Seconds(), min(c.Check, c.Runs)
-	err = genstore.Check(ctx, cfg, c.Check, func(ctx context.Context, run string) (*schema.Head, error) {
+	err = loadgen.Check(ctx, cfg, c.Check, func(ctx context.Context, run string) (*schema.Head, error) {
 		head, err := fleet.Head(ctx, run)
 		return &head, err
 	})
-	if errors.Is(err, genstore.ErrDiffers) {
+	if errors.Is(err, loadgen.ErrDiffers) {
 		return &failure{err, exitDamaged, "was the fleet filled with other --turns, --payload or --live before? Else look for the fault"}
 	}
 	return err

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waymarkio/waymark/internal/harness/modelfold"
+	"github.com/waymarkio/waymark/internal/harness/referencefold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -217,7 +217,7 @@ type runCheck struct {
 	f     *Final
 	ops   []*Op
 	opts  *Options
-	model *modelfold.Model
+	model *referencefold.Model
 	log   []entry
 	// was is what the run was at each number of events.
 	was     []Answer
@@ -227,7 +227,7 @@ type runCheck struct {
 
 func newRunCheck(r *Report, f *Final, ops []*Op, opts *Options) *runCheck {
 	c := &runCheck{
-		r: r, f: f, ops: ops, opts: opts, model: modelfold.New(opts.Fleet, f.Run), log: make([]entry, 0, len(f.Log)),
+		r: r, f: f, ops: ops, opts: opts, model: referencefold.New(opts.Fleet, f.Run), log: make([]entry, 0, len(f.Log)),
 		byEvent: map[string][]*entry{}, byToken: map[string][]*entry{}, was: []Answer{*Absent()},
 	}
 	c.expand()

@@ -12,7 +12,7 @@
 // # What it promises
 //
 // An operation of outcome ok had its effect, one that failed had none, and one whose outcome is unknown may have had it at
-// any time since it began, or never: its end is infinity. Against these, and the naive fold of internal/harness/modelfold, hold:
+// any time since it began, or never: its end is infinity. Against these, and the naive fold of internal/harness/referencefold, hold:
 //
 //   - acknowledged: every event that was acknowledged is in the run, at the place that was acknowledged, and the large field of every
 //     event that counts can be read.

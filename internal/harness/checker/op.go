@@ -1,7 +1,7 @@
 package checker
 
 import (
-	"github.com/waymarkio/waymark/internal/harness/modelfold"
+	"github.com/waymarkio/waymark/internal/harness/referencefold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -111,7 +111,7 @@ type Answer struct {
 	// Complete: it names no gap.
 	Complete bool          `json:"complete"`
 	Status   schema.Status `json:"status,omitzero"`
-	// Calls are the open calls, and which of them are in doubt, in modelfold's words.
+	// Calls are the open calls, and which of them are in doubt, in referencefold's words.
 	Calls string `json:"calls,omitzero"`
 }
 
@@ -123,7 +123,7 @@ func Absent() *Answer { return &Answer{Complete: true} }
 func AnswerOf(h *schema.Head, complete bool) Answer {
 	return Answer{
 		Epoch: h.Epoch, Sequence: h.Sequence, Events: h.Counts.Events, Digest: h.Digest, Complete: complete && h.Complete(), Status: h.Status,
-		Calls: modelfold.OpenCallsOf(h),
+		Calls: referencefold.OpenCallsOf(h),
 	}
 }
 

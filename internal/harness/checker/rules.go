@@ -8,7 +8,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/waymarkio/waymark/internal/harness/modelfold"
+	"github.com/waymarkio/waymark/internal/harness/referencefold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -286,7 +286,7 @@ func (c *runCheck) sameAsModel() {
 	}
 }
 
-func (c *runCheck) differ(where string, all []modelfold.Difference) {
+func (c *runCheck) differ(where string, all []referencefold.Difference) {
 	for _, d := range all {
 		c.add(RuleModel, nil, "%s%s", where, d)
 	}

@@ -25,5 +25,5 @@
 // says so. So do tests that need Node.js and npm. The plain run keeps below five minutes on two cores under the race
 // detector.
 //
-// [check]: https://pkg.go.dev/github.com/waymarkio/waymark/internal/transcript/check
+// [check]: https://pkg.go.dev/github.com/waymarkio/waymark/internal/harness/transcriptcheck
 package e2e

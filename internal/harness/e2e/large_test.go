@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/transcriptgen"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/gen"
 	"github.com/waymarkio/waymark/publisher"
 )
 
@@ -16,7 +16,7 @@ func TestARunOf5000TurnsAnd40MB(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
-	file := generate(t, transcript.OpenAIChat, "jsonl", gen.Spec{Seed: 5, Turns: 5000, Text: 4200, Plain: true})
+	file := generate(t, transcript.OpenAIChat, "jsonl", transcriptgen.Spec{Seed: 5, Turns: 5000, Text: 4200, Plain: true})
 	state, epoch := largeRun(t, file, 40<<20)
 	require.EqualValues(t, 5000, state)
 	require.EqualValues(t, 2, epoch)
@@ -26,7 +26,7 @@ func TestAToolResultOf10MB(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: real processes are started and killed")
 	}
-	file := generate(t, transcript.OpenAIChat, "jsonl", gen.Spec{Seed: 6, Turns: 6, Result: 10 << 20, Plain: true})
+	file := generate(t, transcript.OpenAIChat, "jsonl", transcriptgen.Spec{Seed: 6, Turns: 6, Result: 10 << 20, Plain: true})
 	largeRun(t, file, 10<<20)
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/transcriptcheck"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/check"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -20,7 +20,7 @@ type source struct {
 	format transcript.Format
 	runs   []*transcript.Run
 	report *transcript.Report
-	want   *check.Source
+	want   *transcriptcheck.Source
 }
 
 func readSource(tb testing.TB, file string) source {
@@ -34,7 +34,7 @@ func readSource(tb testing.TB, file string) source {
 	require.NoError(tb, f.Err())
 	s.report = f.Report()
 	s.format = s.report.Format
-	s.want, err = check.Read(file, string(s.format))
+	s.want, err = transcriptcheck.Read(file, string(s.format))
 	require.NoError(tb, err)
 	require.Len(tb, s.runs, len(s.want.Conversations), "%s: %v", file, s.report.Problems)
 	return s

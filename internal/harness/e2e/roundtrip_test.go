@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/testbin"
+	"github.com/waymarkio/waymark/internal/harness/transcriptgen"
 	"github.com/waymarkio/waymark/internal/transcript"
-	"github.com/waymarkio/waymark/internal/transcript/gen"
 )
 
 func TestRealTranscriptsComeBackEqual(t *testing.T) {
@@ -43,7 +43,7 @@ func TestOwnAndGeneratedTranscriptsComeBackEqual(t *testing.T) {
 		for format, extension := range map[transcript.Format]string{
 			transcript.OpenAIChat: "jsonl", transcript.ClaudeCode: "jsonl", transcript.SWEAgent: "traj",
 		} {
-			spec := gen.Spec{Seed: seed, Turns: 12, Text: 200}
+			spec := transcriptgen.Spec{Seed: seed, Turns: 12, Text: 200}
 			if format == transcript.OpenAIChat {
 				spec.Runs = 4
 			}
@@ -54,12 +54,12 @@ func TestOwnAndGeneratedTranscriptsComeBackEqual(t *testing.T) {
 }
 
 // generate writes a transcript that nobody ever ran.
-func generate(t *testing.T, format transcript.Format, extension string, spec gen.Spec) string {
+func generate(t *testing.T, format transcript.Format, extension string, spec transcriptgen.Spec) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "generated-"+string(format)+"."+extension)
 	file, err := os.Create(path)
 	require.NoError(t, err)
-	require.NoError(t, gen.Write(file, format, spec))
+	require.NoError(t, transcriptgen.Write(file, format, spec))
 	require.NoError(t, file.Close())
 	return path
 }

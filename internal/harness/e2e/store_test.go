@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/harness/genstore"
+	"github.com/waymarkio/waymark/internal/harness/loadgen"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -46,8 +46,8 @@ func names(runs []schema.RunSummary) []string {
 // fill publishes generated runs, waits until they are folded, and compares some of them with what their numbers say.
 func (w *world) fill(tb testing.TB, runs, live, compared int) {
 	tb.Helper()
-	cfg := genstore.Config{Fleet: "default", Runs: runs, Live: live, Began: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	p := genstore.Progress{Found: func(int) {}, Published: func(int) {}, Folded: func(uint64) {}}
+	cfg := loadgen.Config{Fleet: "default", Runs: runs, Live: live, Began: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	p := loadgen.Progress{Found: func(int) {}, Published: func(int) {}, Folded: func(uint64) {}}
 	nc, closed, err := dial(tb.Context(), w.state())
 	require.NoError(tb, err)
 	defer func() { nc.Close(); <-closed }()
@@ -56,9 +56,9 @@ func (w *world) fill(tb testing.TB, runs, live, compared int) {
 	defer func() { require.NoError(tb, fleet.Close(context.Background())) }()
 	js, err := jetstream.New(nc)
 	require.NoError(tb, err)
-	require.NoError(tb, genstore.Fill(tb.Context(), js, cfg, p))
-	require.NoError(tb, genstore.AwaitFolded(tb.Context(), js, cfg.Fleet, p))
-	require.NoError(tb, genstore.Check(tb.Context(), cfg, compared, func(ctx context.Context, run string) (*schema.Head, error) {
+	require.NoError(tb, loadgen.Fill(tb.Context(), js, cfg, p))
+	require.NoError(tb, loadgen.AwaitFolded(tb.Context(), js, cfg.Fleet, p))
+	require.NoError(tb, loadgen.Check(tb.Context(), cfg, compared, func(ctx context.Context, run string) (*schema.Head, error) {
 		head, err := fleet.Head(ctx, run)
 		return &head, err
 	}))

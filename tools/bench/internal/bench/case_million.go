@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/waymarkio/waymark/internal/harness/genstore"
+	"github.com/waymarkio/waymark/internal/harness/loadgen"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -56,7 +56,7 @@ func millionCase() Case {
 					},
 					Setup: func(ctx context.Context, w *World) (*Trial, error) {
 						t := &million{w: w, few: few, latencies: make(map[string][]time.Duration)}
-						t.cfg = genstore.Config{Fleet: FleetName, Runs: runs, Live: live, Began: o.Now().Add(-time.Duration(runs) * time.Second)}
+						t.cfg = loadgen.Config{Fleet: FleetName, Runs: runs, Live: live, Began: o.Now().Add(-time.Duration(runs) * time.Second)}
 						return t.trial(ctx)
 					},
 				}
@@ -73,7 +73,7 @@ type million struct {
 	w *World
 	// few is the variant with few runs.
 	few *million
-	cfg genstore.Config
+	cfg loadgen.Config
 	// reader asks, and claimer claims.
 	reader, claimer *publisher.Fleet
 	// ready is how long the daemon took, and at what the size of the process was then.
@@ -146,12 +146,12 @@ func (t *million) fill(ctx context.Context) error {
 			t.half = time.Now()
 		}
 	}
-	if err := genstore.Fill(ctx, t.w.JS, t.cfg, genstore.Progress{Found: count, Published: count}); err != nil {
+	if err := loadgen.Fill(ctx, t.w.JS, t.cfg, loadgen.Progress{Found: count, Published: count}); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, foldWait, fmt.Errorf("waited %s for the fold", foldWait))
 	defer cancel()
-	return genstore.AwaitFolded(ctx, t.w.JS, FleetName, genstore.Progress{Folded: func(behind uint64) {
+	return loadgen.AwaitFolded(ctx, t.w.JS, FleetName, loadgen.Progress{Folded: func(behind uint64) {
 		t.w.Options.Progress(fmt.Sprintf("million: %d events to fold", behind))
 	}})
 }
@@ -187,7 +187,7 @@ func (t *million) listAll(ctx context.Context) error {
 	}
 	t.all = time.Since(began)
 	if n := slices.Index(seen, false); n >= 0 {
-		return &WrongDataError{Run: genstore.RunID(n), Field: "place in the list", Wrote: "one", Read: "none"}
+		return &WrongDataError{Run: loadgen.RunID(n), Field: "place in the list", Wrote: "one", Read: "none"}
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (t *million) round(ctx context.Context, round int) (Sample, error) {
 	var heads Clock
 	began := time.Now()
 	for range o.Pick(0, 100, 3) {
-		run := genstore.RunID(random.IntN(t.cfg.Runs))
+		run := loadgen.RunID(random.IntN(t.cfg.Runs))
 		if err := heads.Time(ctx, func(ctx context.Context) error {
 			head, err := t.reader.Head(ctx, run)
 			if err == nil && head.Run != run {
@@ -276,7 +276,7 @@ func (t *million) verify(ctx context.Context) error {
 	var wrote []Wrote
 	for i := range min(millionVerified, t.cfg.Runs) {
 		n := i * t.cfg.Runs / min(millionVerified, t.cfg.Runs)
-		head, err := genstore.HeadOf(t.cfg, n)
+		head, err := loadgen.HeadOf(t.cfg, n)
 		if err != nil {
 			return err
 		}

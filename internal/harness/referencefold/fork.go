@@ -1,0 +1,96 @@
+package referencefold
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// fork begins a run at another one's head.
+func (m *Model) fork(was *schema.Head, begun []schema.CallKey) {
+	m.turn, m.open, m.answered, m.openedIn = was.Turn, was.TurnOpen, was.TurnAnswered, 0
+	closed := func(turn int32, id string) {
+		m.calls = append(m.calls, &call{turn: turn, id: id, closed: true, closedInItsTurn: true})
+	}
+	for _, id := range was.TurnCalls {
+		closed(was.Turn, id)
+	}
+	if was.Turn == 0 {
+		for range was.Counts.ToolCalls - int64(len(was.OpenCalls)) {
+			closed(0, "\x00")
+		}
+	}
+	for _, o := range was.OpenCalls {
+		c := &call{
+			turn: o.Turn, id: o.ToolCallID, name: o.Name, replay: o.Replay, occurrence: o.Occurrence, epoch: m.epoch, doubt: true, late: o.Late, outcome: schema.OutcomeOpen,
+		}
+		if o.Requested && !slices.Contains(begun, o.CallKey) {
+			c.requested, c.doubt, c.epoch = true, false, 0
+		}
+		c.again, c.barred, c.scope = o.Again, o.Decision != "", o.Scope
+		if c.scope == "" && was.Run != m.run {
+			c.scope = was.Run
+		}
+		m.calls = append(m.calls, c)
+	}
+	for _, p := range was.CompletedPhases {
+		m.phases[p] = true
+	}
+	for _, w := range was.Interrupts {
+		m.waits[w.InterruptID] = nil
+		if w.ToolCallID != "" {
+			m.named[w.InterruptID], m.asked[w.InterruptID] = w.CallKey(), w.Reason == schema.WaitToolApproval
+		}
+		for _, c := range m.calls {
+			if key := w.CallKey(); w.Reason == schema.WaitToolInDoubt && !c.closed && c.turn == key.Turn && c.id == key.ToolCallID && c.occurrence == key.Occurrence {
+				m.waits[w.InterruptID] = c
+			}
+		}
+	}
+	m.Beyond = m.Beyond || len(was.TurnCalls) > 0 && was.Turn == 0
+}
+
+// mayRewind reports whether the run may go on behind its own record; nil is no rewind.
+func (m *Model) mayRewind(to *schema.Base) bool {
+	return to == nil || to.Run == m.run && to.Records < m.records && to.Head.Records == to.Records && len(to.Head.Superseded) < schema.MaxRewinds && rangesFit(to)
+}
+
+// rangesFit reports whether the ranges that were left behind before a rewind's record are there, one behind the other, each with its
+// rewind behind it.
+func rangesFit(to *schema.Base) bool {
+	free := int64(1)
+	for _, r := range to.Head.Superseded {
+		if r.After < free || r.Through < r.After || r.Epoch < 1 || r.Epoch > to.Head.Epoch {
+			return false
+		}
+		free = r.Through + 1
+	}
+	return free == 1 || free <= to.Records
+}
+
+// scope of the idempotency keys of new calls, where the run's id will not do.
+func (m *Model) scope() string {
+	if n := len(m.superseded); n > 0 {
+		return m.run + "@" + strconv.FormatInt(int64(m.superseded[n-1].Epoch), 10)
+	}
+	return ""
+}
+
+// rewind goes on behind an earlier record. The model keeps no records, so what was said up to there is not in it any more.
+func (m *Model) rewind(to *schema.Base) {
+	m.calls, m.messages, m.signals = nil, nil, nil
+	clear(m.phases)
+	clear(m.waits)
+	clear(m.named)
+	clear(m.asked)
+	m.fork(&to.Head, to.Begun)
+	for i, c := range slices.DeleteFunc(slices.Clone(m.calls), func(c *call) bool { return c.closed }) {
+		c.epoch = to.Head.OpenCalls[i].Epoch
+	}
+	for _, s := range to.Head.Signals {
+		m.signals = append(m.signals, signal{s.SignalID, s.Turn})
+	}
+	m.cancelled = false
+	m.superseded = append(slices.Clone(to.Head.Superseded), schema.Superseded{After: to.Records, Through: m.records - 1, Epoch: m.epoch})
+}
