@@ -175,6 +175,8 @@ func (s *State) add(v Verdict) {
 		s.Artifacts = append(s.Artifacts, *d)
 	case *ErrorRaisedData:
 		s.Errors = append(s.Errors, *d)
+	case *RunCancelRequestedData, *RunOrphanedData, *RunInterruptedData, *SignalConsumedData, *CheckpointMarkedData:
+		// The head has all of it.
 	}
 }
 
