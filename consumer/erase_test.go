@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -145,9 +146,9 @@ func TestWhatIsErasedLeavesNothingButItsMark(t *testing.T) {
 	require.Equal(t, "kept", list.Runs[0].Run)
 	again := w.erase("gone", false)
 	require.Equal(t, receipt.ID, again.ID, "asked again it is answered with the same receipt")
-	_, err = consumer.Verify(t.Context(), w.js, w.shard, "default", "gone")
-	require.ErrorIs(t, err, consumer.ErrNoRun, "there is nothing to verify")
-	v, err := consumer.Verify(t.Context(), w.js, w.shard, "default", "kept")
+	_, err = verify.Run(t.Context(), w.js, w.shard, "default", "gone")
+	require.ErrorIs(t, err, verify.ErrNoRun, "there is nothing to verify")
+	v, err := verify.Run(t.Context(), w.js, w.shard, "default", "kept")
 	require.NoError(t, err)
 	require.Empty(t, v.Findings)
 

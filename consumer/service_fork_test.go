@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -57,7 +58,7 @@ func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
 	require.Nil(t, w.verifyBases(v.Base))
 	other := *v.Base
 	other.Digest = v.Digest
-	require.Equal(t, consumer.InBase, w.verifyBases(&other).In)
+	require.Equal(t, verify.InBase, w.verifyBases(&other).In)
 	w.deleteMsg(x.acked[35].Stream)
 	require.Nil(t, w.verifyBases(v.Base), "it is behind the point")
 	w.loseSegment("run-1", 1)
@@ -71,9 +72,9 @@ func TestTheStateOfAForkOfAForkIsWhole(t *testing.T) {
 }
 
 // verifyBases verifies what a fork stands on.
-func (w *serviceWorld) verifyBases(base *schema.BaseRef) *consumer.Finding {
+func (w *serviceWorld) verifyBases(base *schema.BaseRef) *verify.Finding {
 	w.tb.Helper()
-	f, err := consumer.VerifyBases(w.tb.Context(), w.js, "default", base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{w.shard}, nil })
+	f, err := verify.Bases(w.tb.Context(), w.js, "default", base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{w.shard}, nil })
 	require.NoError(w.tb, err)
 	return f
 }
@@ -130,8 +131,8 @@ func TestAMarkThatARunIsElsewhereIsNoBase(t *testing.T) {
 	w.writer("run-1").send(e)
 	f := w.verifyBases(&schema.BaseRef{Run: "run-1", Records: 1, Digest: "d", Position: schema.Position{ID: "x"}})
 	require.Contains(t, f.Problem, "is no longer there")
-	_, err = consumer.Verify(t.Context(), w.js, w.shard, "default", "run-1")
-	require.ErrorIs(t, err, consumer.ErrNoRun)
+	_, err = verify.Run(t.Context(), w.js, w.shard, "default", "run-1")
+	require.ErrorIs(t, err, verify.ErrNoRun)
 }
 
 // What is sealed and purged between the reading of the segments and that of the log is in neither.
@@ -149,7 +150,7 @@ func TestABaseThatIsSealedWhileItIsVerifiedIsWhole(t *testing.T) {
 		natstest.Forward(nc, m, subject)
 	})
 	shard := w.openOn(js, "tester")
-	f, err := consumer.VerifyBases(t.Context(), js, "default", head.Base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{shard}, nil })
+	f, err := verify.Bases(t.Context(), js, "default", head.Base, func(string) ([]*kvstore.Shard, error) { return []*kvstore.Shard{shard}, nil })
 	require.NoError(t, err)
 	require.Nil(t, f)
 	_, err = w.shard.Segments.GetFresh(t.Context(), "run-1", 5)

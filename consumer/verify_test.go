@@ -16,15 +16,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
-func (w *serviceWorld) verify(run string) *consumer.Verification {
+func (w *serviceWorld) verify(run string) *verify.Result {
 	w.tb.Helper()
-	v, err := consumer.Verify(w.tb.Context(), w.js, w.shard, "default", run)
+	v, err := verify.Run(w.tb.Context(), w.js, w.shard, "default", run)
 	require.NoError(w.tb, err)
 	for i := range v.Findings {
 		w.tb.Log(v.Findings[i].String())
@@ -111,7 +111,7 @@ func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		prepare func(*serviceWorld, *writer)
-		finding func(*consumer.Finding) bool
+		finding func(*verify.Finding) bool
 		notice  string
 	}{
 		{"of the latest checkpoint, with an earlier one", func(w *serviceWorld, x *writer) {
@@ -119,7 +119,7 @@ func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
 			w.checkpointAt(x, 35, index)
 			w.checkpointAt(x, 38, index)
 			w.flipCheckpoint("run-1")
-		}, func(f *consumer.Finding) bool { return f.In == consumer.InCheckpoint && f.Instead != "" }, "checkpoint"},
+		}, func(f *verify.Finding) bool { return f.In == verify.InCheckpoint && f.Instead != "" }, "checkpoint"},
 		{"of the only checkpoint", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
 			kv, err := w.js.KeyValue(w.tb.Context(), w.names.CheckpointBucket())
@@ -131,14 +131,14 @@ func TestAFlippedBitIsNamedByVerifyAndSurvivedByRecover(t *testing.T) {
 			require.NoError(w.tb, kv.Purge(w.tb.Context(), "run-1"))
 			_, err = kv.Put(w.tb.Context(), "run-1", bad)
 			require.NoError(w.tb, err)
-		}, func(f *consumer.Finding) bool {
-			return f.In == consumer.InCheckpoint && f.Instead == "segments and log"
+		}, func(f *verify.Finding) bool {
+			return f.In == verify.InCheckpoint && f.Instead == "segments and log"
 		}, "segments and log"},
 		{"of a segment whose events are still in the log", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
 			w.flipSegment(x, 2)
-		}, func(f *consumer.Finding) bool {
-			return f.In == consumer.InSegment && f.Segment == 2 && f.Sequence == 8 && f.Instead == "the log"
+		}, func(f *verify.Finding) bool {
+			return f.In == verify.InSegment && f.Segment == 2 && f.Sequence == 8 && f.Instead == "the log"
 		}, "the log"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestAFlippedBitOfALogMessageIsNamedByVerifyAndSurvivedByRecover(t *testing.
 		w.flipInLog(marker)
 		v := w.verify("run-1")
 		require.Len(t, v.Findings, 1)
-		require.Equal(t, consumer.InLog, v.Findings[0].In)
+		require.Equal(t, verify.InLog, v.Findings[0].In)
 		require.Equal(t, x.acked[21].Stream, v.Findings[0].Event.Stream)
 		require.Equal(t, "its segment", v.Findings[0].Instead)
 		require.Equal(t, x.model().Digest, v.Digest)
@@ -229,7 +229,7 @@ func TestAFlippedBitOfALogMessageIsNamedByVerifyAndSurvivedByRecover(t *testing.
 		v := w.verify("run-1")
 		named := false
 		for _, f := range v.Findings {
-			named = named || f.In == consumer.InLog && f.Epoch == 1 && f.Sequence == 22 && f.Instead == ""
+			named = named || f.In == verify.InLog && f.Epoch == 1 && f.Sequence == 22 && f.Instead == ""
 		}
 		require.True(t, named, "the event is named")
 		reply, _ := w.recover("run-1", schema.RecoverRequest{Executor: "executor-2", RequestID: "r"})
@@ -249,15 +249,15 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 		in      string
 		problem string
 	}{
-		{"an event that is gone from the log", func(w *serviceWorld, x *writer) { w.deleteMsg(x.acked[20].Stream) }, consumer.InLog, "21 to 42 of epoch 1 are missing"},
+		{"an event that is gone from the log", func(w *serviceWorld, x *writer) { w.deleteMsg(x.acked[20].Stream) }, verify.InLog, "21 to 42 of epoch 1 are missing"},
 		{"a segment that is gone", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, true))
 			w.loseSegment("run-1", 3)
-		}, consumer.InSegment, "it is counted and not there"},
+		}, verify.InSegment, "it is counted and not there"},
 		{"a checkpoint that knows more than the log", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 42, schema.SegmentIndex{})
 			w.deleteMsg(x.acked[41].Stream)
-		}, consumer.InCheckpoint, "where segments and log have nothing of the run"},
+		}, verify.InCheckpoint, "where segments and log have nothing of the run"},
 		{"a checkpoint that is not the fold", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 20, schema.SegmentIndex{})
 			c, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-1")
@@ -265,7 +265,7 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 			c.Executor, c.Turn = "somebody", 9
 			_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
 			require.NoError(w.tb, err)
-		}, consumer.InCheckpoint, "executor, turn differ"},
+		}, verify.InCheckpoint, "executor, turn differ"},
 		{"a checkpoint that counts a tail otherwise", func(w *serviceWorld, x *writer) {
 			w.checkpointAt(x, 20, schema.SegmentIndex{})
 			c, rev, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-1")
@@ -273,14 +273,14 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 			c.TailEvents++
 			_, err = w.shard.Checkpoints.Put(w.tb.Context(), c, rev)
 			require.NoError(w.tb, err)
-		}, consumer.InCheckpoint, "counts 21 events behind its segments, there are 20"},
+		}, verify.InCheckpoint, "counts 21 events behind its segments, there are 20"},
 		{"an event that was sealed otherwise than it was logged", func(w *serviceWorld, x *writer) {
 			// What is no part of the CloudEvent does not change the fold.
 			header := maps.Clone(x.acked[5].Header)
 			header["X-Note"] = []string{"changed"}
 			x.acked[5].Header = header
 			w.checkpointAt(x, 38, w.sealByHand(x, 30, 7, false))
-		}, consumer.InLog, "is not the event that was sealed"},
+		}, verify.InLog, "is not the event that was sealed"},
 		{"a forged event in an executor's place", func(w *serviceWorld, x *writer) {
 			e, err := x.run.Event(&schema.CheckpointMarkedData{Name: "forged"}, 0, time.Unix(1_700_000_000, 0), 0)
 			require.NoError(w.tb, err)
@@ -290,7 +290,7 @@ func TestWhatIsForgedOrMissingIsNamed(t *testing.T) {
 			require.NotZero(w.tb, at)
 			require.NoError(w.tb, x.run.Commit(e))
 			x.publish(&schema.CheckpointMarkedData{Name: "behind it"}, 0)
-		}, consumer.InLog, "does not match the content"},
+		}, verify.InLog, "does not match the content"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -358,7 +358,7 @@ func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
 				}
 				natstest.Forward(nc, m, subject)
 			})
-			v, err := consumer.Verify(t.Context(), js, w.openOn(js, "tester"), "default", "run-1")
+			v, err := verify.Run(t.Context(), js, w.openOn(js, "tester"), "default", "run-1")
 			require.NoError(t, err)
 			require.Empty(t, v.Findings)
 			require.EqualValues(t, n, v.Events)
@@ -369,6 +369,6 @@ func TestALogThatIsPurgedWhileItIsReadHasNoHole(t *testing.T) {
 func TestWhatIsNotThereIsNotVerified(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	_, err := consumer.Verify(t.Context(), w.js, w.shard, "default", "nobody")
-	require.ErrorIs(t, err, consumer.ErrNoRun)
+	_, err := verify.Run(t.Context(), w.js, w.shard, "default", "nobody")
+	require.ErrorIs(t, err, verify.ErrNoRun)
 }

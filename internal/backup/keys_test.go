@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/backup"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
@@ -47,8 +47,8 @@ func TestRestore_FleetWithKeys_FoldsAsBefore(t *testing.T) {
 		send(e)
 	}
 	require.NoError(t, x.oneTurn(t.Context(), 10))
-	verify := func(w *world) *consumer.Verification {
-		v, err := consumer.Verify(t.Context(), w.js, w.shard(0), fleet, "run-1")
+	verify := func(w *world) *verify.Result {
+		v, err := verify.Run(t.Context(), w.js, w.shard(0), fleet, "run-1")
 		require.NoError(t, err)
 		require.EqualValues(t, 7, v.Records)
 		require.EqualValues(t, 6, v.Events, "what is forged does not count")

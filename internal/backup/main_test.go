@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/backup"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
@@ -192,7 +193,7 @@ func target(tb testing.TB) string {
 func (w *world) requireRun(x *writer, cut schema.StreamSequence) (records int) {
 	w.tb.Helper()
 	want, n := x.upTo(cut)
-	v, err := consumer.Verify(w.tb.Context(), w.js, w.shard(x.names.Shard), fleet, x.run.Run)
+	v, err := verify.Run(w.tb.Context(), w.js, w.shard(x.names.Shard), fleet, x.run.Run)
 	require.NoError(w.tb, err)
 	require.Empty(w.tb, v.Findings, "run %s", x.run.Run)
 	require.Equal(w.tb, want.Digest, v.Digest, "run %s: digest", x.run.Run)

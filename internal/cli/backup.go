@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/backup"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
@@ -182,7 +182,7 @@ func (c backupVerifyCmd) Run(ctx context.Context, a *app) error {
 		}
 		return err
 	}
-	total := verified{Verified: []*consumer.Verification{}}
+	total := verified{Verified: []*verify.Result{}}
 	if err := c.rehearse(ctx, a, m, trust, &total); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/internal/retention"
@@ -216,7 +216,7 @@ func (c cleanupCmd) verify(ctx context.Context, a *app, cl *client, report *rete
 		return nil
 	}
 	js, settings, err := cl.settings(ctx)
-	total := verified{Verified: []*consumer.Verification{}}
+	total := verified{Verified: []*verify.Result{}}
 	if err == nil {
 		err = verifyCmd{All: true}.all(ctx, a, js, settings, &total)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -32,10 +33,10 @@ Examples:
 
 // verified is what verify prints as JSON. Of many runs only those with findings are listed.
 type verified struct {
-	Runs     int                      `json:"runs"`
-	Events   int64                    `json:"events"`
-	Damaged  int                      `json:"damaged"`
-	Verified []*consumer.Verification `json:"verified"`
+	Runs     int              `json:"runs"`
+	Events   int64            `json:"events"`
+	Damaged  int              `json:"damaged"`
+	Verified []*verify.Result `json:"verified"`
 }
 
 // Run verifies one run or all.
@@ -55,7 +56,7 @@ func (c verifyCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	total := verified{Verified: []*consumer.Verification{}}
+	total := verified{Verified: []*verify.Result{}}
 	if c.All {
 		err = c.all(ctx, a, js, settings, &total)
 	} else {
@@ -74,7 +75,7 @@ func (c verifyCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-func (t *verified) add(v *consumer.Verification, list bool) {
+func (t *verified) add(v *verify.Result, list bool) {
 	t.Runs++
 	t.Events += v.Events
 	if len(v.Findings) > 0 {
@@ -94,7 +95,7 @@ func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings kvs
 			return err
 		}
 		v, err := verifyRun(ctx, js, settings, shard, c.Run_)
-		if errors.Is(err, consumer.ErrNoRun) {
+		if errors.Is(err, verify.ErrNoRun) {
 			switch record, _, _, err := shard.Erasures.Get(ctx, c.Run_); {
 			case err == nil:
 				removed = consumer.Erased(record)
@@ -131,7 +132,7 @@ func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, sett
 		}
 		for _, run := range runs {
 			v, err := verifyRun(ctx, js, settings, shard, run)
-			if errors.Is(err, consumer.ErrNoRun) {
+			if errors.Is(err, verify.ErrNoRun) {
 				continue // erased meanwhile
 			}
 			if err != nil {
@@ -151,12 +152,12 @@ func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, sett
 }
 
 // verifyRun verifies a run, and all that a fork stands on.
-func verifyRun(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, shard *kvstore.Shard, run string) (*consumer.Verification, error) {
-	v, err := consumer.Verify(ctx, js, shard, settings.Fleet, run)
+func verifyRun(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, shard *kvstore.Shard, run string) (*verify.Result, error) {
+	v, err := verify.Run(ctx, js, shard, settings.Fleet, run)
 	if err != nil {
 		return v, err
 	}
-	f, err := consumer.VerifyBases(ctx, js, settings.Fleet, v.Base, func(run string) ([]*kvstore.Shard, error) {
+	f, err := verify.Bases(ctx, js, settings.Fleet, v.Base, func(run string) ([]*kvstore.Shard, error) {
 		var shards []*kvstore.Shard
 		for _, i := range settings.Candidates(run) {
 			shard, err := kvstore.OpenShard(js, settings, i, operator)

@@ -1,4 +1,4 @@
-package consumer
+package verify
 
 import (
 	"context"
@@ -16,6 +16,9 @@ import (
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
+
+// ErrNoRun is returned for a run of which the shard stores nothing: look in the other shards that can hold it.
+var ErrNoRun = errors.New("no such run")
 
 // Where a finding lies.
 const (
@@ -61,8 +64,8 @@ func (f *Finding) String() string {
 	return s
 }
 
-// Verification is what was found about one run. It is whole when nothing was found.
-type Verification struct {
+// Result is what was found about one run. It is whole when nothing was found.
+type Result struct {
 	Run   string `json:"run"`
 	Shard int    `json:"shard"`
 	// Events accepted by the fold, Records with those that were not, Segments and Checkpoints that were read.
@@ -74,21 +77,21 @@ type Verification struct {
 	Position schema.Position `json:"position"`
 	Digest   string          `json:"digest"`
 	// LogMissing counts the events that segments have and the log has no more, although it has earlier ones of the run, while the
-	// janitor walks through the log anew after an unclean start: the crash took a purge back in part. Nothing is missing.
+	// purger walks through the log anew after an unclean start: the crash took a purge back in part. Nothing is missing.
 	LogMissing int64     `json:"log_missing,omitzero"`
 	Findings   []Finding `json:"findings"`
-	// Base of a fork. It is another run's, perhaps in another shard: see [VerifyBases].
+	// Base of a fork. It is another run's, perhaps in another shard: see [Bases].
 	Base *schema.BaseRef `json:"base,omitzero"`
 }
 
-// verifyTries bounds how often a run is verified anew because more of it was sealed and purged meanwhile.
-const verifyTries = 3
+// tries bounds how often a run is verified anew because more of it was sealed and purged meanwhile.
+const tries = 3
 
-// Verify folds a run anew from its segments and the log and compares all that is stored of it with that: the sums, links,
+// Run folds a run anew from its segments and the log and compares all that is stored of it with that: the sums, links,
 // counts and digests of its segments, the sequences of its events, what the log still has of what was sealed,
 // and every checkpoint that is kept. It reads from the leaders, writes nothing, and holds 40 bytes an event.
 // [ErrNoRun] says that nothing is stored of the run in this shard; other errors that it could not be read.
-func Verify(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet, run string) (*Verification, error) {
+func Run(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, fleet, run string) (*Result, error) {
 	keys, err := kvstore.ReadKeys(ctx, js, fleet)
 	if err != nil {
 		return nil, fmt.Errorf("verify run %s: %w", run, err)
@@ -97,13 +100,13 @@ func Verify(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, f
 		v := &verifier{
 			js: js, keys: keys, shard: shard, head: schema.NewHead(fleet, run), sums: map[schema.StreamSequence]replay.Sum{},
 			checkpoints: map[schema.StreamSequence][]kvstore.Stored{}, links: map[schema.StreamSequence]link{},
-			is: Verification{Run: run, Shard: shard.Names.Shard, Findings: []Finding{}},
+			is: Result{Run: run, Shard: shard.Names.Shard, Findings: []Finding{}},
 		}
 		moved, err := v.verify(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("verify run %s: %w", run, err)
 		}
-		if !moved || try == verifyTries {
+		if !moved || try == tries {
 			return &v.is, nil
 		}
 	}
@@ -114,7 +117,7 @@ type verifier struct {
 	js    jetstream.JetStream
 	keys  *schema.Keys
 	shard *kvstore.Shard
-	is    Verification
+	is    Result
 	head  schema.Head
 	// index is what the segments add up to, by their number; index[0] is none.
 	index []schema.SegmentIndex
@@ -126,7 +129,7 @@ type verifier struct {
 	last   schema.StreamSequence
 	// links are what the run must be at the end of segments behind a broken one.
 	links map[schema.StreamSequence]link
-	// logFrom is where the log begins. walking: purges may have been taken back, and the janitor is about to look.
+	// logFrom is where the log begins. walking: purges may have been taken back, and the purger is about to look.
 	logFrom schema.StreamSequence
 	walking bool
 	// checkpoints that are to be compared, by their places.

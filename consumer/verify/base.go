@@ -1,4 +1,4 @@
-package consumer
+package verify
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// VerifyBases checks that the run which a fork began with is what it was then, up to there, and what that run stands on itself,
+// Bases checks that the run which a fork began with is what it was then, up to there, and what that run stands on itself,
 // down to the one that is no fork. shards returns those that can hold a run. It returns nil when all of them are, and else the
 // first that is not.
-func VerifyBases(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shards func(run string) ([]*kvstore.Shard, error)) (*Finding, error) {
+func Bases(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shards func(run string) ([]*kvstore.Shard, error)) (*Finding, error) {
 	for forks := 0; base != nil; forks++ {
 		if forks == schema.MaxBases {
 			return &Finding{In: InBase, Event: base.Position, Problem: fmt.Sprintf("it stands on more than %d others", schema.MaxBases)}, nil
@@ -24,7 +24,7 @@ func VerifyBases(ctx context.Context, js jetstream.JetStream, fleet string, base
 		if err != nil {
 			return nil, err
 		}
-		f, below, err := verifyBaseIn(ctx, js, fleet, base, in)
+		f, below, err := baseIn(ctx, js, fleet, base, in)
 		if err != nil || f != nil {
 			return f, err
 		}
@@ -33,8 +33,8 @@ func VerifyBases(ctx context.Context, js jetstream.JetStream, fleet string, base
 	return nil, nil
 }
 
-// verifyBaseIn looks for a base in each of the shards that can hold it. below is what it stands on itself.
-func verifyBaseIn(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shards []*kvstore.Shard) (f *Finding, below *schema.BaseRef, err error) {
+// baseIn looks for a base in each of the shards that can hold it. below is what it stands on itself.
+func baseIn(ctx context.Context, js jetstream.JetStream, fleet string, base *schema.BaseRef, shards []*kvstore.Shard) (f *Finding, below *schema.BaseRef, err error) {
 	for _, shard := range shards {
 		at, err := headAt(ctx, js, shard, fleet, base)
 		switch {
@@ -61,7 +61,7 @@ func headAt(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, f
 	for try := 1; ; try++ {
 		v := &verifier{
 			js: js, keys: keys, shard: shard, head: schema.NewHead(fleet, base.Run), sums: map[schema.StreamSequence]replay.Sum{}, base: base,
-			links: map[schema.StreamSequence]link{}, is: Verification{Run: base.Run, Shard: shard.Names.Shard},
+			links: map[schema.StreamSequence]link{}, is: Result{Run: base.Run, Shard: shard.Names.Shard},
 		}
 		if err := v.readSegments(ctx); err != nil {
 			return nil, err
@@ -77,7 +77,7 @@ func headAt(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, f
 		switch {
 		case err != nil:
 			return nil, err
-		case moved && try < verifyTries:
+		case moved && try < tries:
 		case v.empty():
 			return nil, ErrNoRun
 		default:
