@@ -64,7 +64,7 @@ func TestEveryChangeIsFound(t *testing.T) {
 		{"prod__fix-2.traj", `"action":"open prod.py\n"`, `"action":"open prod.py"`},
 	} {
 		t.Run(tt.from, func(t *testing.T) {
-			in := load(t, filepath.Join("..", "testdata", tt.file))
+			in := load(t, filepath.Join("..", "..", "transcript", "testdata", tt.file))
 			require.NoError(t, in.want.Export(in.export))
 			changed := bytes.Replace(in.export, []byte(tt.from), []byte(tt.to), 1)
 			require.NotEqual(t, in.export, changed, "the export does not have %s", tt.from)
@@ -93,7 +93,7 @@ func TestEveryChangeOfTheStateIsFound(t *testing.T) {
 		"the order":        func(s *schema.State) { s.Calls[0], s.Calls[1] = s.Calls[1], s.Calls[0] },
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := load(t, "../testdata/mill-session.jsonl")
+			in := load(t, "../../transcript/testdata/mill-session.jsonl")
 			require.NoError(t, in.want.State(in.state))
 			change(in.state)
 			require.ErrorIs(t, in.want.State(in.state), transcriptcheck.ErrDifferent)
