@@ -13,10 +13,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
-	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -216,7 +216,7 @@ func (b *barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 			b.unpurged++
 			return schema.StreamSequence(ack.Sequence), failpoint.Hit(ctx, failpoint.AfterBarrier)
 		}
-		if lifts == barrierLifts || !control.IsFull(err) {
+		if lifts == barrierLifts || !jsapi.StreamFull(err) {
 			return 0, fmt.Errorf("publish barrier into %s: %w", b.names.EventStream(), err)
 		}
 		b.full = b.now()

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -116,7 +116,7 @@ func (b *Blob) judge(fleet, run string, description []byte) {
 // newBlobBucket is the part of a fleet's object store that describes objects (".M."), or that has their contents (".C.").
 func newBlobBucket(js jetstream.JetStream, fleet, part string) bucket {
 	name := schema.BlobBucket(fleet)
-	return bucket{js: js, name: name, stream: "OBJ_" + name, prefix: "$O." + name + part, api: eventlog.APISubject(js, "")}
+	return bucket{js: js, name: name, stream: "OBJ_" + name, prefix: "$O." + name + part}
 }
 
 func (s *Shard) leftOfBlobs(ctx context.Context, blobs []Blob, p *schema.ErasedParts) error {
@@ -148,7 +148,7 @@ func (s *Shard) removeBlobs(ctx context.Context, blobs []Blob) error {
 	for i := range blobs {
 		b := &blobs[i]
 		if b.False {
-			if _, err := purge(ctx, s.js, about.stream, purgeRequest{Filter: about.prefix + b.key}); err != nil {
+			if _, err := purge(ctx, s.js, about.stream, jsapi.PurgeRequest{Filter: about.prefix + b.key}); err != nil {
 				return err
 			}
 			continue
@@ -168,7 +168,7 @@ func (s *Shard) removeBlobs(ctx context.Context, blobs []Blob) error {
 		if b.NUID == "" {
 			continue
 		}
-		if _, err := purge(ctx, s.js, chunks.stream, purgeRequest{Filter: chunks.prefix + b.NUID}); err != nil {
+		if _, err := purge(ctx, s.js, chunks.stream, jsapi.PurgeRequest{Filter: chunks.prefix + b.NUID}); err != nil {
 			return err
 		}
 	}

@@ -8,22 +8,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // Headers and values of the NATS KV protocol.
 const (
-	headerOperation       = "KV-Operation"
-	operationDelete       = "DEL"
-	operationPurge        = "PURGE"
-	headerExpectedSubject = "Nats-Expected-Last-Subject-Sequence"
-	headerRollup          = "Nats-Rollup"
-	rollupSubject         = "sub"
+	headerOperation = "KV-Operation"
+	operationDelete = "DEL"
+	operationPurge  = "PURGE"
+	headerRollup    = jetstream.MsgRollup
+	rollupSubject   = jetstream.MsgRollupSubject
 )
 
 // requestTimeout bounds a request whose context has no deadline.
@@ -36,7 +34,6 @@ type bucket struct {
 	name   string
 	stream string
 	prefix string
-	api    string
 }
 
 // entry is one stored value of a key.
@@ -50,7 +47,7 @@ type entry struct {
 }
 
 func newBucket(js jetstream.JetStream, name string) bucket {
-	return bucket{js: js, name: name, stream: bucketPrefix + name, prefix: "$KV." + name + ".", api: eventlog.APISubject(js, "")}
+	return bucket{js: js, name: name, stream: bucketPrefix + name, prefix: "$KV." + name + "."}
 }
 
 // withDeadline bounds a context that has no deadline.
@@ -71,7 +68,7 @@ func oneRead(ctx context.Context) (context.Context, context.CancelFunc) {
 func (b *bucket) get(ctx context.Context, key string) (entry, error) {
 	ctx, cancel := oneRead(ctx)
 	defer cancel()
-	msg, err := b.js.Conn().RequestWithContext(ctx, b.api+"DIRECT.GET."+b.stream+"."+b.prefix+key, nil)
+	msg, err := jsapi.LastOf(ctx, b.js, b.stream, b.prefix+key)
 	if errors.Is(err, nats.ErrNoResponders) {
 		// Direct gets are off, or there is no stream: the leader, or its absence, will tell.
 		return b.getFresh(ctx, key)
@@ -110,24 +107,18 @@ func deletion(h nats.Header) bool {
 	return op == operationDelete || op == operationPurge || h.Get("Nats-Marker-Reason") != ""
 }
 
-// entryOfDirect reads the answer to a direct get.
+// entryOfDirect reads a message of the answer to a direct get.
 func (b *bucket) entryOfDirect(msg *nats.Msg) (entry, error) {
-	if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
-		if status == "404" {
-			return entry{}, ErrNotFound
-		}
-		return entry{}, fmt.Errorf("%w: stream %s answered %s %s", ErrUnavailable, b.stream, status, msg.Header.Get("Description"))
-	}
-	seq, err := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
+	seq, err := strconv.ParseUint(jsapi.Last(msg.Header, jsapi.HeaderSequence), 10, 64)
 	if err != nil {
 		return entry{}, fmt.Errorf("stream %s: answer without a sequence: %w", b.stream, err)
 	}
-	stored, err := time.Parse(time.RFC3339Nano, msg.Header.Get(jetstream.TimeStampHeaer))
+	stored, err := time.Parse(time.RFC3339Nano, jsapi.Last(msg.Header, jsapi.HeaderTime))
 	if err != nil {
 		return entry{}, fmt.Errorf("stream %s: answer without a time: %w", b.stream, err)
 	}
 	return entry{
-		key:     strings.TrimPrefix(msg.Header.Get(jetstream.SubjectHeader), b.prefix),
+		key:     strings.TrimPrefix(jsapi.Last(msg.Header, jsapi.HeaderSubject), b.prefix),
 		value:   msg.Data,
 		header:  msg.Header,
 		rev:     schema.Revision(seq),
@@ -136,40 +127,12 @@ func (b *bucket) entryOfDirect(msg *nats.Msg) (entry, error) {
 	}, nil
 }
 
-// rawMessage is a message as its stream's leader has it, whose headers may be anything.
-type rawMessage struct {
-	Sequence uint64    `json:"seq"`
-	Header   []byte    `json:"hdrs"`
-	Data     []byte    `json:"data"`
-	Time     time.Time `json:"time"`
-}
-
 // lastRaw asks a stream's leader for the last message of a subject.
-func lastRaw(ctx context.Context, js jetstream.JetStream, stream, subject string) (*rawMessage, error) {
+func lastRaw(ctx context.Context, js jetstream.JetStream, stream, subject string) (*jsapi.Message, error) {
 	ctx, cancel := oneRead(ctx)
 	defer cancel()
-	req, err := json.Marshal(map[string]string{"last_by_subj": subject})
-	if err != nil {
-		return nil, err
-	}
-	msg, err := js.Conn().RequestWithContext(ctx, eventlog.APISubject(js, "STREAM.MSG.GET."+stream), req)
-	if err != nil {
-		return nil, translate(err)
-	}
-	var reply struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message *rawMessage         `json:"message"`
-	}
-	if err := json.Unmarshal(msg.Data, &reply); err != nil {
-		return nil, fmt.Errorf("stream %s: answer to a get: %w", stream, err)
-	}
-	if reply.Error != nil {
-		return nil, translate(reply.Error)
-	}
-	if reply.Message == nil {
-		return nil, fmt.Errorf("stream %s: empty answer to a get", stream)
-	}
-	return reply.Message, nil
+	m, err := jsapi.Get(ctx, js, stream, jsapi.GetRequest{LastFor: subject})
+	return m, translate(err)
 }
 
 // lastFresh is lastRaw with its headers read.
@@ -179,10 +142,8 @@ func lastFresh(ctx context.Context, js jetstream.JetStream, stream, subject stri
 		return entry{}, err
 	}
 	e := entry{value: last.Data, rev: schema.Revision(last.Sequence), stored: last.Time}
-	if raw := last.Header; len(raw) > 0 {
-		if e.header, err = nats.DecodeHeadersMsg(raw); err != nil {
-			return entry{}, fmt.Errorf("stream %s: headers of message %d: %w", stream, e.rev, err)
-		}
+	if e.header, err = last.Header(); err != nil {
+		return entry{}, fmt.Errorf("stream %s: headers of message %d: %w", stream, e.rev, err)
 	}
 	e.deleted = deletion(e.header)
 	return e, nil
@@ -194,7 +155,7 @@ func (b *bucket) message(key string, value []byte, header nats.Header, cas bool,
 		header = nats.Header{}
 	}
 	if cas {
-		header[headerExpectedSubject] = []string{strconv.FormatUint(uint64(rev), 10)}
+		header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(uint64(rev), 10)}
 	}
 	return &nats.Msg{Subject: b.prefix + key, Header: header, Data: value}
 }
@@ -216,7 +177,7 @@ func (b *bucket) publishCAS(ctx context.Context, msg *nats.Msg, key string, rev 
 	if !ok {
 		return 0, err
 	}
-	msg.Header[headerExpectedSubject] = []string{strconv.FormatUint(uint64(marker), 10)}
+	msg.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(uint64(marker), 10)}
 	return b.publish(ctx, msg)
 }
 
@@ -266,43 +227,17 @@ func (b *bucket) remove(ctx context.Context, key string, cas bool, rev schema.Re
 // purge takes what a key has up to a revision out of the stream, without a marker. After kill -9 of a lone server it can
 // come back: for what is harmless then.
 func (b *bucket) purge(ctx context.Context, key string, upTo schema.Revision) error {
-	_, err := purge(ctx, b.js, b.stream, purgeRequest{Filter: b.prefix + key, Below: uint64(upTo) + 1})
+	_, err := purge(ctx, b.js, b.stream, jsapi.PurgeRequest{Filter: b.prefix + key, Below: uint64(upTo) + 1})
 	if err != nil {
 		return b.explain(ctx, err)
 	}
 	return nil
 }
 
-// purgeRequest says which messages of one subject are to go. A request that names neither of the two takes all.
-type purgeRequest struct {
-	Filter string `json:"filter"`
-	// Below says below which sequence.
-	Below uint64 `json:"seq,omitzero"`
-	// Keep says how many of the last ones stay.
-	Keep uint64 `json:"keep,omitzero"`
-}
-
 // purge takes messages of one subject out of a stream, and returns how many they were.
-func purge(ctx context.Context, js jetstream.JetStream, stream string, what purgeRequest) (uint64, error) {
+func purge(ctx context.Context, js jetstream.JetStream, stream string, what jsapi.PurgeRequest) (uint64, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	req, err := json.Marshal(what)
-	if err != nil {
-		return 0, err
-	}
-	msg, err := js.Conn().RequestWithContext(ctx, eventlog.APISubject(js, "STREAM.PURGE."+stream), req)
-	if err != nil {
-		return 0, translate(err)
-	}
-	var reply struct {
-		Error  *jetstream.APIError `json:"error"`
-		Purged uint64              `json:"purged"`
-	}
-	if err := json.Unmarshal(msg.Data, &reply); err != nil {
-		return 0, fmt.Errorf("stream %s: answer to a purge: %w", stream, err)
-	}
-	if reply.Error != nil {
-		return 0, translate(reply.Error)
-	}
-	return reply.Purged, nil
+	n, err := jsapi.Purge(ctx, js, stream, what)
+	return n, translate(err)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -214,7 +215,7 @@ func (c *Checkpoints) Trim(ctx context.Context, run string) error {
 	if err := schema.CheckName("run id", run); err != nil {
 		return err
 	}
-	if _, err := purge(ctx, c.bucket.js, c.bucket.stream, purgeRequest{Filter: c.bucket.prefix + run, Keep: 1}); err != nil {
+	if _, err := purge(ctx, c.bucket.js, c.bucket.stream, jsapi.PurgeRequest{Filter: c.bucket.prefix + run, Keep: 1}); err != nil {
 		return fmt.Errorf("trim checkpoints of run %s: %w", run, err)
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -85,7 +85,7 @@ func NewDeadLetters(js jetstream.JetStream, fleet string) (*DeadLetters, error) 
 		return nil, err
 	}
 	stream := schema.DeadLetterStream(fleet)
-	return &DeadLetters{bucket{js: js, name: stream, stream: stream, api: eventlog.APISubject(js, "")}, fleet}, nil
+	return &DeadLetters{bucket{js: js, name: stream, stream: stream}, fleet}, nil
 }
 
 // PutBatch files letters, without waiting for one before the next; what is under way is bounded in number and bytes. It returns
@@ -206,7 +206,7 @@ func (d *DeadLetters) List(ctx context.Context, filter LetterFilter, after uint6
 		return nil, 0, fmt.Errorf("list dead letters: limit is %d, use 1 or more", limit)
 	}
 	subject := strings.TrimSuffix(schema.DeadLetterSubjects(d.fleet), ">") + reason + "." + run
-	req := directRequest{Seq: after + 1, NextFor: subject, Batch: min(limit, MaxLetters), MaxBytes: letterBytes}
+	req := jsapi.GetRequest{Seq: after + 1, NextFor: subject, Batch: min(limit, MaxLetters), MaxBytes: letterBytes}
 	end, err := d.bucket.direct(ctx, req, func(e entry) { letters = append(letters, letterOf(e)) })
 	if err != nil {
 		return nil, 0, fmt.Errorf("list dead letters of fleet %s: %w", d.fleet, err)

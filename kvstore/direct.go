@@ -10,11 +10,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -26,16 +25,6 @@ const (
 	// historyBatch bounds one request for the history of a key.
 	historyBatch = MaxCheckpointsPerRun
 )
-
-// directRequest is the body of a direct get that has several answers.
-type directRequest struct {
-	Seq       uint64   `json:"seq,omitzero"`
-	NextFor   string   `json:"next_by_subj,omitzero"`
-	MultiLast []string `json:"multi_last,omitzero"`
-	Batch     int      `json:"batch,omitzero"`
-	MaxBytes  int      `json:"max_bytes,omitzero"`
-	StartTime string   `json:"start_time,omitzero"`
-}
 
 // directEnd is what ends an answer of several messages.
 type directEnd struct {
@@ -50,65 +39,43 @@ var errTooMany = errors.New("too many keys for one answer")
 
 // direct asks any replica for several messages and calls yield for each. An answer that breaks off is an error, never a
 // short list.
-func (b *bucket) direct(ctx context.Context, req directRequest, yield func(entry)) (directEnd, error) {
+func (b *bucket) direct(ctx context.Context, req jsapi.GetRequest, yield func(entry)) (end directEnd, err error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	body, err := json.Marshal(req)
+	line, err := jsapi.Dial(b.js, b.stream, cmp.Or(req.Batch, answerKeys)+1)
 	if err != nil {
-		return directEnd{}, err
+		return end, translate(err)
 	}
-	nc := b.js.Conn()
-	inbox := nc.NewInbox()
-	// Not SubscribeSync: that allocates half a megabyte each time. The channel holds a whole answer: nats.go drops what does not fit.
-	answers := make(chan *nats.Msg, cmp.Or(req.Batch, answerKeys)+1)
-	sub, err := nc.ChanSubscribe(inbox, answers)
-	if err != nil {
-		return directEnd{}, translate(err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // fails only on a closed connection
-	closed := nc.StatusChanged(nats.CLOSED)
-	defer nc.RemoveStatusListener(closed)
-	if err := nc.PublishRequest(b.api+"DIRECT.GET."+b.stream, inbox, body); err != nil {
-		return directEnd{}, translate(err)
-	}
-	for {
-		var msg *nats.Msg
-		select {
-		case msg = <-answers:
-		case <-closed:
-			return directEnd{}, translate(nats.ErrConnectionClosed)
-		case <-ctx.Done():
-			return directEnd{}, translate(ctx.Err())
-		}
-		if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
-			switch status {
-			case "204":
-				pending, err := strconv.ParseUint(msg.Header.Get("Nats-Num-Pending"), 10, 64)
-				if err != nil {
-					return directEnd{}, fmt.Errorf("%w: stream %s ended an answer without a count: %w", ErrUnavailable, b.stream, err)
-				}
-				upTo, _ := strconv.ParseUint(msg.Header.Get("Nats-UpTo-Sequence"), 10, 64) // some answers have none
-				return directEnd{pending, schema.Revision(upTo)}, nil
-			case "404":
-				return directEnd{}, nil
-			case "413":
-				return directEnd{}, errTooMany
-			case "503":
-				return directEnd{}, b.explain(ctx, nats.ErrNoResponders)
-			default:
-				return directEnd{}, fmt.Errorf("%w: stream %s answered %s %s", ErrUnavailable, b.stream, status, msg.Header.Get("Description"))
+	defer line.Close()
+	err = line.Ask(ctx, 0, req, func(msg *nats.Msg, status string) (bool, error) {
+		switch status {
+		case "":
+			e, err := b.entryOfDirect(msg)
+			if err == nil {
+				yield(e)
 			}
+			return false, err
+		case jsapi.StatusEnd:
+			pending, err := jsapi.Pending(msg)
+			upTo, _ := strconv.ParseUint(jsapi.Last(msg.Header, jsapi.HeaderUpTo), 10, 64) // some answers have none
+			end = directEnd{pending, schema.Revision(upTo)}
+			return true, err
+		case jsapi.StatusNotFound:
+			return true, nil
+		case jsapi.StatusTooMany:
+			return true, errTooMany
+		default:
+			return true, fmt.Errorf("%w: stream %s answered %.80s", ErrUnavailable, b.stream, status)
 		}
-		e, err := b.entryOfDirect(msg)
-		if err != nil {
-			return directEnd{}, err
-		}
-		yield(e)
+	})
+	if err != nil {
+		return directEnd{}, b.explain(ctx, err)
 	}
+	return end, nil
 }
 
 // all is direct for requests whose answer must be whole.
-func (b *bucket) all(ctx context.Context, req directRequest, yield func(entry)) error {
+func (b *bucket) all(ctx context.Context, req jsapi.GetRequest, yield func(entry)) error {
 	end, err := b.direct(ctx, req, yield)
 	if err == nil && end.pending != 0 {
 		err = fmt.Errorf("%w: stream %s left out %d messages of an answer", ErrUnavailable, b.stream, end.pending)
@@ -124,7 +91,7 @@ func (b *bucket) many(ctx context.Context, keys []string) (map[string]entry, err
 		for i, key := range chunk {
 			subjects[i] = b.prefix + key
 		}
-		err := b.all(ctx, directRequest{MultiLast: subjects}, func(e entry) {
+		err := b.all(ctx, jsapi.GetRequest{MultiLast: subjects}, func(e entry) {
 			if !e.deleted {
 				found[e.key] = e
 			}
@@ -139,7 +106,7 @@ func (b *bucket) many(ctx context.Context, keys []string) (map[string]entry, err
 // history reads the values kept of a key, oldest first, deletions included.
 func (b *bucket) history(ctx context.Context, key string) ([]entry, error) {
 	var entries []entry
-	err := b.all(ctx, directRequest{Seq: 1, NextFor: b.prefix + key, Batch: historyBatch}, func(e entry) {
+	err := b.all(ctx, jsapi.GetRequest{Seq: 1, NextFor: b.prefix + key, Batch: historyBatch}, func(e entry) {
 		entries = append(entries, e)
 	})
 	return entries, err
@@ -213,30 +180,17 @@ func everyPage(page func(offset int) (keys []string, more bool, err error), yiel
 func (b *bucket) subjectPage(ctx context.Context, filter string, offset int) (keys []string, more bool, err error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	req, err := json.Marshal(struct {
+	reply, err := jsapi.Request[struct {
+		Total int `json:"total"`
+		State struct {
+			Subjects map[string]uint64 `json:"subjects"`
+		} `json:"state"`
+	}](ctx, b.js, "STREAM.INFO."+b.stream, struct {
 		Filter string `json:"subjects_filter"`
 		Offset int    `json:"offset,omitzero"`
 	}{b.prefix + filter, offset})
 	if err != nil {
-		return nil, false, err
-	}
-	msg, err := b.js.Conn().RequestWithContext(ctx, b.api+"STREAM.INFO."+b.stream, req)
-	if err != nil {
 		return nil, false, translate(err)
-	}
-	var reply struct {
-		Error *jetstream.APIError `json:"error"`
-		Total int                 `json:"total"`
-		State struct {
-			Subjects map[string]uint64 `json:"subjects"`
-		} `json:"state"`
-	}
-	// Keys that are no text look alike here; they are nobody's, and must not spoil the others.
-	if err := json.Unmarshal(msg.Data, &reply, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
-		return nil, false, fmt.Errorf("stream %s: answer to info: %w", b.stream, err)
-	}
-	if reply.Error != nil {
-		return nil, false, translate(reply.Error)
 	}
 	keys = make([]string, 0, len(reply.State.Subjects))
 	for subject := range reply.State.Subjects {

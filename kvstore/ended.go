@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -130,7 +130,7 @@ func (c *Checkpoints) endedIn(ctx context.Context, at schema.StreamSequence, lev
 			found = append(found, ended)
 		}
 	}
-	end, err := c.bucket.direct(ctx, directRequest{MultiLast: subjects}, take)
+	end, err := c.bucket.direct(ctx, jsapi.GetRequest{MultiLast: subjects}, take)
 	if errors.Is(err, errTooMany) && level == 0 {
 		// More than have room: other hands, or a log that was restored. They are read by their names.
 		end.upTo, err = 0, c.eachOf(ctx, subjects[1:], take)
@@ -207,9 +207,9 @@ func endedOf(e entry) (schema.Ended, bool) {
 // PositionAt returns the stream sequence of the first event that the server stored at that time or later, or the one behind
 // the last event. It costs the same wherever that is.
 func (s *Shard) PositionAt(ctx context.Context, at time.Time) (schema.StreamSequence, error) {
-	b := &bucket{js: s.js, stream: s.Names.EventStream(), api: eventlog.APISubject(s.js, "")}
+	b := &bucket{js: s.js, stream: s.Names.EventStream()}
 	var first schema.Revision
-	_, err := b.direct(ctx, directRequest{StartTime: at.UTC().Format(time.RFC3339Nano), Batch: 1}, func(e entry) { first = e.rev })
+	_, err := b.direct(ctx, jsapi.GetRequest{Start: at.UTC(), Batch: 1}, func(e entry) { first = e.rev })
 	if err != nil {
 		return 0, fmt.Errorf("first event of %s at %s: %w", b.stream, at.Format(time.RFC3339), err)
 	}

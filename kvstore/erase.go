@@ -8,11 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -100,7 +98,7 @@ type LastPlace struct {
 // stale.
 func (s *Shard) LastStored(ctx context.Context, runs []string) (map[string]LastPlace, error) {
 	events := bucket{
-		js: s.js, name: s.Names.EventStream(), stream: s.Names.EventStream(), prefix: s.Names.EventSubject(""), api: eventlog.APISubject(s.js, ""),
+		js: s.js, name: s.Names.EventStream(), stream: s.Names.EventStream(), prefix: s.Names.EventSubject(""),
 	}
 	lasts := make(map[string]LastPlace, len(runs))
 	found, err := events.many(ctx, runs)
@@ -195,7 +193,7 @@ func (s *Shard) Remove(ctx context.Context, run string, keys []string, blobs []B
 			letters := schema.DeadLetterStream(s.Names.Fleet)
 			n, err := s.count(ctx, letters, deadLettersOf(s.Names.Fleet, run))
 			if err == nil && n > 0 {
-				_, err = purge(ctx, s.js, letters, purgeRequest{Filter: deadLettersOf(s.Names.Fleet, run)})
+				_, err = purge(ctx, s.js, letters, jsapi.PurgeRequest{Filter: deadLettersOf(s.Names.Fleet, run)})
 			}
 			return err
 		}},
@@ -269,25 +267,13 @@ func (s *Segments) deleteAll(ctx context.Context, run string) error {
 func (s *Shard) count(ctx context.Context, stream, filter string) (int64, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	req, err := json.Marshal(map[string]string{"subjects_filter": filter})
-	if err != nil {
-		return 0, err
-	}
-	msg, err := s.js.Conn().RequestWithContext(ctx, eventlog.APISubject(s.js, "STREAM.INFO."+stream), req)
-	if err != nil {
-		return 0, translate(err)
-	}
-	var reply struct {
-		Error *jetstream.APIError `json:"error"`
+	reply, err := jsapi.Request[struct {
 		State struct {
 			Subjects map[string]int64 `json:"subjects"`
 		} `json:"state"`
-	}
-	if err := json.Unmarshal(msg.Data, &reply); err != nil {
-		return 0, fmt.Errorf("stream %s: answer to info: %w", stream, err)
-	}
-	if reply.Error != nil {
-		return 0, translate(reply.Error)
+	}](ctx, s.js, "STREAM.INFO."+stream, map[string]string{"subjects_filter": filter})
+	if err != nil {
+		return 0, translate(err)
 	}
 	n := int64(0)
 	for _, messages := range reply.State.Subjects {

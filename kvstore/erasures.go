@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -99,7 +100,7 @@ func (e *Erasures) put(ctx context.Context, prefix string, record *schema.Erasur
 // would be folded by one and not by the other. What was withdrawn can come back after kill -9 of a lone server: it is an order
 // without a mark in the log, and withdrawn again.
 func (e *Erasures) Withdraw(ctx context.Context, run string, rev schema.Revision) (bool, error) {
-	n, err := purge(ctx, e.bucket.js, e.bucket.stream, purgeRequest{Filter: e.bucket.prefix + schema.ErasingKeyPrefix + run, Below: uint64(rev) + 1})
+	n, err := purge(ctx, e.bucket.js, e.bucket.stream, jsapi.PurgeRequest{Filter: e.bucket.prefix + schema.ErasingKeyPrefix + run, Below: uint64(rev) + 1})
 	if err != nil {
 		return false, fmt.Errorf("withdraw the order to remove run %s: %w", run, e.bucket.explain(ctx, err))
 	}

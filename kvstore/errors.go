@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -104,18 +105,6 @@ func (e *ConfigError) Error() string {
 	return b.String()
 }
 
-// JetStream's error codes that nats.go has no names for.
-const (
-	codeNoPeers                jetstream.ErrorCode = 10005
-	codeInsufficientResources  jetstream.ErrorCode = 10023
-	codeMemoryExceeded         jetstream.ErrorCode = 10028
-	codeStorageExceeded        jetstream.ErrorCode = 10047
-	codeHeaderTooLarge         jetstream.ErrorCode = 10097
-	codeStoreFailed            jetstream.ErrorCode = 10077
-	codeStreamBytesRequired    jetstream.ErrorCode = 10113
-	codeStreamMaxBytesExceeded jetstream.ErrorCode = 10122
-)
-
 // noPeers is all that a cluster's leader says when there are too few servers for the replicas, or it has just begun and does not know
 // the others yet; otherwise words behind it tell why.
 const noPeers = "no suitable peers for placement"
@@ -127,7 +116,7 @@ func MayCome(err error) bool {
 		return true
 	}
 	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == codeNoPeers && api.Description == noPeers
+	return ok && api.ErrorCode == jsapi.CodeNoPeers && api.Description == noPeers
 }
 
 // translate puts the sentinel of this package that err stands for in front of it. It knows every error
@@ -163,6 +152,7 @@ func kindOf(err error) error {
 		errors.Is(err, nats.ErrConnectionDraining),
 		errors.Is(err, nats.ErrReconnectBufExceeded),
 		errors.Is(err, nats.ErrStaleConnection),
+		errors.Is(err, jsapi.ErrAnswer),
 		errors.Is(err, jetstream.ErrNoStreamResponse),
 		errors.Is(err, jetstream.ErrAsyncPublishTimeout),
 		errors.Is(err, jetstream.ErrTooManyStalledMsgs),
@@ -181,11 +171,11 @@ func kindOfAPI(api *jetstream.APIError) error {
 		return ErrStreamMissing
 	case jetstream.JSErrCodeMessageNotFound:
 		return ErrNotFound
-	case jetstream.JSErrCodeStreamMessageExceedsMaximum, codeHeaderTooLarge:
+	case jetstream.JSErrCodeStreamMessageExceedsMaximum, jsapi.CodeHeaderTooLarge:
 		return ErrTooLarge
-	case codeInsufficientResources, codeMemoryExceeded, codeStorageExceeded, codeStreamBytesRequired, codeStreamMaxBytesExceeded:
+	case jsapi.CodeInsufficientResources, jsapi.CodeMemoryExceeded, jsapi.CodeStorageExceeded, jsapi.CodeStreamBytesRequired, jsapi.CodeStreamMaxBytesExceeded:
 		return ErrFull
-	case codeNoPeers:
+	case jsapi.CodeNoPeers:
 		// Too few servers for the replicas: words tell why. One that is away, or does not yet know the others, comes.
 		switch {
 		case strings.Contains(api.Description, "peer offline"):
@@ -194,9 +184,8 @@ func kindOfAPI(api *jetstream.APIError) error {
 			return ErrFull
 		}
 		return nil
-	case codeStoreFailed:
-		// The server has one code for all failures of its store, and tells them apart in words only.
-		if strings.Contains(api.Description, "maximum bytes exceeded") || strings.Contains(api.Description, "maximum messages exceeded") {
+	case jsapi.CodeStoreFailed:
+		if jsapi.StreamFull(api) {
 			return ErrFull
 		}
 		return ErrUnavailable

@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/jsapi"
 )
 
 func TestServersThatAreAwayAreToldFromThoseThatAreNotEnough(t *testing.T) {
@@ -19,7 +21,7 @@ func TestServersThatAreAwayAreToldFromThoseThatAreNotEnough(t *testing.T) {
 		"no suitable peers for placement":                                     nil,
 		"no suitable peers for placement, tags not matched ['ssd']":           nil,
 	} {
-		err := translate(&jetstream.APIError{Code: 400, ErrorCode: codeNoPeers, Description: words})
+		err := translate(&jetstream.APIError{Code: 400, ErrorCode: jsapi.CodeNoPeers, Description: words})
 		require.ErrorContains(t, err, words)
 		require.Equal(t, want == ErrUnavailable, errors.Is(err, ErrUnavailable), words) //nolint:errorlint // the table's own
 		require.Equal(t, want == ErrFull, errors.Is(err, ErrFull), words)               //nolint:errorlint // the table's own
@@ -34,13 +36,13 @@ func TestServersThatMayComeAreWaitedForAndOthersAreNot(t *testing.T) {
 	for _, err := range []error{
 		fmt.Errorf("settings: %w", ErrUnavailable),
 		// A leader that does not know the other two yet, as it was met: the daemon ended five times within a second.
-		api(codeNoPeers, "no suitable peers for placement"),
+		api(jsapi.CodeNoPeers, "no suitable peers for placement"),
 	} {
 		require.True(t, MayCome(err), "%v", err)
 	}
 	for _, err := range []error{
-		api(codeNoPeers, "no suitable peers for placement, insufficient storage"),
-		api(codeNoPeers, "no suitable peers for placement, tags not matched ['ssd']"),
+		api(jsapi.CodeNoPeers, "no suitable peers for placement, insufficient storage"),
+		api(jsapi.CodeNoPeers, "no suitable peers for placement, tags not matched ['ssd']"),
 		api(10074, "replicas > 1 not supported in non-clustered mode"),
 		ErrFull, context.Canceled, errors.New("something else"),
 	} {

@@ -7,10 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -135,19 +134,9 @@ func (f *flight) giveUp(err error) {
 
 // outcome reads the answer to a publish.
 func outcome(msg *nats.Msg) Result {
-	var ack struct {
-		Error    *jetstream.APIError `json:"error"`
-		Stream   string              `json:"stream"`
-		Sequence uint64              `json:"seq"`
-	}
-	if err := json.Unmarshal(msg.Data, &ack); err != nil {
-		return Result{Err: fmt.Errorf("%w: answer to a put: %w", ErrUnavailable, err)}
-	}
-	if ack.Error != nil {
-		return Result{Err: translate(ack.Error)}
-	}
-	if ack.Stream == "" || ack.Sequence == 0 {
-		return Result{Err: fmt.Errorf("%w: answer to a put without a sequence", ErrUnavailable)}
+	ack, err := jsapi.DecodeAck(msg)
+	if err != nil {
+		return Result{Err: translate(err)}
 	}
 	return Result{Revision: schema.Revision(ack.Sequence)}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -219,7 +220,7 @@ func (c *Checkpoints) Of(ctx context.Context, runs []string) (list []Stored, upT
 		for _, run := range chunk {
 			subjects = append(subjects, c.bucket.prefix+run)
 		}
-		end, err := c.bucket.direct(ctx, directRequest{MultiLast: subjects}, func(e entry) {
+		end, err := c.bucket.direct(ctx, jsapi.GetRequest{MultiLast: subjects}, func(e entry) {
 			if !e.deleted {
 				found[e.key] = e
 			}

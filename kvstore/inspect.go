@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 )
 
 // Inspected is one stream of a fleet beside what it must be.
@@ -56,7 +56,7 @@ func (p *provisioner) inspect(ctx context.Context, r *resource) (*jetstream.Stre
 	used := int64(info.State.Bytes) //nolint:gosec // a size on disk
 	lift := limits{low: want.MaxBytes, high: max(want.MaxBytes+r.reserve, used)}
 	if c := compare(&info.Config, nil, &want, lift); len(c.foreign) > 0 {
-		return info, configError(eventlog.APISubject(p.js, ""), &info.Config, &want, c.foreign, !r.truth)
+		return info, configError(jsapi.Subject(p.js, ""), &info.Config, &want, c.foreign, !r.truth)
 	}
 	return info, nil
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -203,7 +204,7 @@ func (c *Checkpoints) Live(ctx context.Context, yield func(LiveEntry) bool) erro
 			for i, run := range chunk {
 				subjects[i] = c.bucket.prefix + schema.LiveKeyPrefix + run
 			}
-			err := c.bucket.all(ctx, directRequest{MultiLast: subjects}, func(e entry) {
+			err := c.bucket.all(ctx, jsapi.GetRequest{MultiLast: subjects}, func(e entry) {
 				entries = append(entries, liveEntry(strings.TrimPrefix(e.key, schema.LiveKeyPrefix), e))
 			})
 			if err != nil {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -295,7 +295,7 @@ func (p *provisioner) create(ctx context.Context, r resource) error {
 	// A server that does not know a flag drops it in silence.
 	have := s.CachedInfo().Config
 	if c := compare(&have, nil, &r.want, limits{}); len(c.foreign) > 0 {
-		e := configError(eventlog.APISubject(p.js, ""), &have, &r.want, c.foreign, !r.truth)
+		e := configError(jsapi.Subject(p.js, ""), &have, &r.want, c.foreign, !r.truth)
 		e.Command, e.Hint = "", "the server does not know these flags: use nats-server 2.15.2 or newer"
 		return e
 	}
@@ -328,7 +328,7 @@ func (p *provisioner) judge(r *resource, info *jetstream.StreamInfo) (pending []
 	}
 	c := compare(&have, old, &want, lift)
 	if len(c.foreign) > 0 {
-		return nil, configError(eventlog.APISubject(p.js, ""), &have, &want, c.foreign, !r.truth)
+		return nil, configError(jsapi.Subject(p.js, ""), &have, &want, c.foreign, !r.truth)
 	}
 	return c.pending, nil
 }

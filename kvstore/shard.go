@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -115,7 +116,7 @@ func (s *Shard) PurgeRun(ctx context.Context, run string, below schema.StreamSeq
 	if below <= 1 {
 		return 0, nil // the server takes 0 for everything
 	}
-	n, err := purge(ctx, s.js, s.Names.EventStream(), purgeRequest{Filter: s.Names.EventSubject(run), Below: uint64(below)})
+	n, err := purge(ctx, s.js, s.Names.EventStream(), jsapi.PurgeRequest{Filter: s.Names.EventSubject(run), Below: uint64(below)})
 	if err != nil {
 		return 0, fmt.Errorf("purge run %s below %d from %s: %w", run, below, s.Names.EventStream(), err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/blob"
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
@@ -218,44 +218,22 @@ func (f *Fleet) lookupPermitted(ctx context.Context) error {
 	return missing
 }
 
-// codeNoStream and codeNoMessage are the leader's words for settings that are not stored.
-const (
-	codeNoStream  = 10059
-	codeNoMessage = 10037
-)
-
 // settings reads the fleet's settings from their leader. It returns [ErrNotProvisioned] for a fleet whose settings are not stored: how many
 // shards it has, and whether control events are signed, nothing else tells.
 func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
-	body, err := json.Marshal(struct {
-		LastFor string `json:"last_by_subj"`
-	}{"$KV." + schema.FleetBucket + "." + f.cfg.Fleet})
-	if err != nil {
-		return nil, fmt.Errorf("settings of fleet %s: %w", f.cfg.Fleet, err)
-	}
-	m, err := f.nc.RequestWithContext(ctx, eventlog.APISubject(f.js, "STREAM.MSG.GET.KV_"+schema.FleetBucket), body)
-	if err != nil {
-		return nil, fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
-	}
-	var answer struct {
-		Message struct {
-			Data []byte `json:"data"`
-		} `json:"message"`
-		Error *jetstream.APIError `json:"error"`
-	}
-	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrBadAnswer, err)
-	}
-	switch e := answer.Error; {
-	case e != nil && (e.ErrorCode == codeNoStream || e.ErrorCode == codeNoMessage):
+	m, err := jsapi.Get(ctx, f.js, "KV_"+schema.FleetBucket, jsapi.GetRequest{LastFor: "$KV." + schema.FleetBucket + "." + f.cfg.Fleet})
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrMsgNotFound):
 		return nil, f.notProvisioned("settings in bucket " + schema.FleetBucket)
-	case e != nil:
-		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrUnavailable, e)
-	case len(answer.Message.Data) == 0: // deleted
+	case errors.Is(err, jsapi.ErrAnswer):
+		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrBadAnswer, err)
+	case err != nil:
+		return nil, fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
+	case len(m.Data) == 0: // deleted
 		return nil, f.notProvisioned("settings in bucket " + schema.FleetBucket)
 	}
 	s := new(fleetSettings)
-	if err := json.Unmarshal(answer.Message.Data, s); err != nil {
+	if err := json.Unmarshal(m.Data, s); err != nil {
 		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrBadAnswer, err)
 	}
 	if len(s.Generations) == 0 || slices.Min(s.Generations) < 1 {

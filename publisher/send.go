@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
@@ -56,36 +56,13 @@ type answer struct {
 	err       error
 }
 
-// Error codes of the server that this package acts on.
-const (
-	codeWrongLast         = 10071
-	codeWrongLastConstant = 10164
-	codeDuplicateInFlight = 10158
-	codeNotReady          = 10163
-	codeStoreFailed       = 10077
-	codeStorageResources  = 10047
-	codeInsufficient      = 10023
-	codeAccountResources  = 10002
-	codeTooLarge          = 10054
-)
-
 func isFull(e *jetstream.APIError) bool {
 	switch e.ErrorCode {
-	case codeStorageResources, codeInsufficient, codeAccountResources:
+	case jsapi.CodeStorageExceeded, jsapi.CodeInsufficientResources, jsapi.CodeAccountResources:
 		return true
-	case codeStoreFailed:
-		return strings.Contains(e.Description, "maximum ") && strings.Contains(e.Description, "exceeded")
 	default:
-		return false
+		return jsapi.StreamFull(e)
 	}
-}
-
-// pubAck is the server's answer to a publish.
-type pubAck struct {
-	Stream    string              `json:"stream"`
-	Sequence  uint64              `json:"seq"`
-	Duplicate bool                `json:"duplicate"`
-	Error     *jetstream.APIError `json:"error"`
 }
 
 // send publishes one message and waits for the answer of this one try.
@@ -100,15 +77,9 @@ func (f *Fleet) send(ctx context.Context, m *nats.Msg) answer {
 	if err != nil {
 		return answerOf(err)
 	}
-	var ack pubAck
-	if err := json.Unmarshal(resp.Data, &ack); err != nil {
-		return answer{kind: silent, err: fmt.Errorf("answer %.80q: %w", resp.Data, err)}
-	}
-	switch {
-	case ack.Error != nil:
-		return answerOf(ack.Error)
-	case ack.Sequence == 0 || ack.Stream == "":
-		return answer{kind: silent, err: fmt.Errorf("answer %.80q is no acknowledgement", resp.Data)}
+	ack, err := jsapi.DecodeAck(resp)
+	if err != nil {
+		return answerOf(err)
 	}
 	return answer{kind: acked, seq: schema.StreamSequence(ack.Sequence), duplicate: ack.Duplicate}
 }
@@ -175,7 +146,7 @@ func answerOf(err error) answer {
 		switch {
 		case isFull(api):
 			a.kind = full
-		case api.ErrorCode == codeWrongLast:
+		case api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
 			// The number is only in the text.
 			_, number, _ := strings.Cut(api.Description, ": ")
 			n, bad := strconv.ParseUint(strings.TrimSpace(number), 10, 64)
@@ -183,11 +154,11 @@ func answerOf(err error) answer {
 			if bad != nil {
 				a.kind = inFlight
 			}
-		case api.ErrorCode == codeWrongLastConstant, api.ErrorCode == codeDuplicateInFlight, api.ErrorCode == codeNotReady:
+		case api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant, api.ErrorCode == jsapi.CodeDuplicateInFlight, api.ErrorCode == jsapi.CodeNotReady:
 			a.kind = inFlight
-		case api.ErrorCode == codeTooLarge:
+		case api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
 			a.kind = oversized
-		case api.ErrorCode == codeStoreFailed, api.Code >= 500:
+		case api.ErrorCode == jsapi.CodeStoreFailed, api.Code >= 500:
 			// The store failed at an unknown point, or a leader is on its way.
 			a.kind = silent
 		}
@@ -211,13 +182,6 @@ func answerOf(err error) answer {
 	return answer{kind: silent, err: err}
 }
 
-// Headers of an atomic batch.
-const (
-	headerBatch         = "Nats-Batch-Id"
-	headerBatchSequence = "Nats-Batch-Sequence"
-	headerBatchCommit   = "Nats-Batch-Commit"
-)
-
 // batchSequences are the numbers of a batch's members as header values, made once.
 var batchSequences = func() (list [maxWindowEvents][]string) {
 	for i := range list {
@@ -237,11 +201,11 @@ func (f *Fleet) sendBatch(ctx context.Context, msgs []*nats.Msg) answer {
 	for i, m := range msgs {
 		header := make(nats.Header, len(m.Header)+3)
 		maps.Copy(header, m.Header)
-		header[headerBatch] = ids
-		header[headerBatchSequence] = batchSequences[i]
+		header[jsapi.HeaderBatch] = ids
+		header[jsapi.HeaderBatchSequence] = batchSequences[i]
 		member := &nats.Msg{Subject: m.Subject, Header: header, Data: m.Data}
 		if i == last {
-			header[headerBatchCommit] = batchSequences[0]
+			header[jsapi.HeaderBatchCommit] = batchSequences[0]
 			end = member
 			break
 		}
@@ -253,24 +217,14 @@ func (f *Fleet) sendBatch(ctx context.Context, msgs []*nats.Msg) answer {
 	if err != nil {
 		return answerOf(err)
 	}
-	var ack batchAck
-	if err := json.Unmarshal(resp.Data, &ack); err != nil {
-		return answer{kind: silent, err: fmt.Errorf("answer %.80q: %w", resp.Data, err)}
-	}
+	ack, err := jsapi.DecodeAck(resp)
 	switch {
-	case ack.Error != nil:
-		return answerOf(ack.Error)
+	case err != nil:
+		return answerOf(err)
 	case ack.Batch != id || ack.Count != len(msgs) || ack.Sequence < uint64(len(msgs)):
 		return answer{kind: silent, err: fmt.Errorf("answer %.120q does not acknowledge the batch %s of %d", resp.Data, id, len(msgs))}
 	}
 	return answer{kind: acked, seq: schema.StreamSequence(ack.Sequence)}
-}
-
-// batchAck is the server's answer to the last message of a batch.
-type batchAck struct {
-	pubAck
-	Batch string `json:"batch"`
-	Count int    `json:"count"`
 }
 
 // backoff waits between tries, with jitter, longer each time.

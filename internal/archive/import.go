@@ -17,6 +17,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -315,10 +316,10 @@ func (im *importer) publish(ctx context.Context, p *plan, batch []*nats.Msg) err
 	batch[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(p.last, 10)}
 	if last > 0 {
 		for i, msg := range batch {
-			msg.Header["Nats-Batch-Id"] = []string{id}
-			msg.Header["Nats-Batch-Sequence"] = []string{strconv.Itoa(i + 1)}
+			msg.Header[jsapi.HeaderBatch] = []string{id}
+			msg.Header[jsapi.HeaderBatchSequence] = []string{strconv.Itoa(i + 1)}
 			if i == last {
-				msg.Header["Nats-Batch-Commit"] = []string{"1"}
+				msg.Header[jsapi.HeaderBatchCommit] = []string{"1"}
 				break
 			}
 			if err := im.js.Conn().PublishMsg(msg); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -167,20 +168,16 @@ type stored struct {
 
 // next asks the leader for the first message that the log has from a place on.
 func (c *cutter) next(ctx context.Context, from schema.StreamSequence) (m stored, there bool, err error) {
-	var answer struct {
-		Message struct {
-			Seq  uint64    `json:"seq"`
-			Time time.Time `json:"time"`
-		} `json:"message"`
-	}
-	err = request(ctx, c.js, "STREAM.MSG.GET."+c.shard.Names.EventStream(), struct {
-		Seq  schema.StreamSequence `json:"seq"`
-		Next string                `json:"next_by_subj"`
-	}{from, c.shard.Names.EventSubjects()}, &answer)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	answer, err := jsapi.Get(ctx, c.js, c.shard.Names.EventStream(), jsapi.GetRequest{Seq: max(uint64(from), 1), NextFor: c.shard.Names.EventSubjects()})
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return stored{}, false, nil
+	case err != nil:
+		return stored{}, false, err
 	}
-	return stored{schema.StreamSequence(answer.Message.Seq), answer.Message.Time}, err == nil, err
+	return stored{schema.StreamSequence(answer.Sequence), answer.Time}, true, nil
 }
 
 // point finds the place of the log at which the shard is cut.

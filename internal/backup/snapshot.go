@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/kvstore"
 )
 
@@ -82,32 +82,11 @@ func (t *taker) describe(s *Stream) error {
 	return syncDir(filepath.Join(t.dir, streamsDir, s.Name))
 }
 
-// request asks JetStream's API and decodes the answer.
-func request(ctx context.Context, js jetstream.JetStream, subject string, body, answer any) error {
-	b, err := stdjson.Marshal(body)
-	if err != nil {
-		return err
-	}
+// request asks JetStream's API.
+func request[T any](ctx context.Context, js jetstream.JetStream, subject string, body any) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	msg, err := js.Conn().RequestWithContext(ctx, eventlog.APISubject(js, subject), b)
-	if err != nil {
-		return err
-	}
-	return decodeAnswer(msg.Data, answer)
-}
-
-func decodeAnswer(b []byte, answer any) error {
-	var failed struct {
-		Error *jetstream.APIError `json:"error"`
-	}
-	if err := stdjson.Unmarshal(b, &failed); err != nil {
-		return err
-	}
-	if failed.Error != nil {
-		return failed.Error
-	}
-	return stdjson.Unmarshal(b, answer)
+	return jsapi.Request[T](ctx, js, subject, body)
 }
 
 // snapshot writes a stream as the server delivers it to w. begun is called with the server's description before the first byte.
@@ -129,13 +108,13 @@ func snapshot(ctx context.Context, js jetstream.JetStream, stream string, w io.W
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		return failed(err)
 	}
-	var about description
-	if err := request(ctx, js, "STREAM.SNAPSHOT."+stream, struct {
+	about, err := request[description](ctx, js, "STREAM.SNAPSHOT."+stream, struct {
 		Deliver     string `json:"deliver_subject"`
 		NoConsumers bool   `json:"no_consumers"`
 		Chunk       int    `json:"chunk_size"`
 		Window      int    `json:"window_size"`
-	}{inbox, true, chunkSize, windowSize}, &about); err != nil {
+	}{inbox, true, chunkSize, windowSize})
+	if err != nil {
 		return failed(err)
 	}
 	var has state
@@ -196,10 +175,10 @@ func restore(ctx context.Context, js jetstream.JetStream, stream string, about d
 	failed := func(err error) (state, error) {
 		return state{}, fmt.Errorf("stream %s: %w: %w", stream, ErrRestore, err)
 	}
-	var to struct {
+	to, err := request[struct {
 		Deliver string `json:"deliver_subject"`
-	}
-	if err := request(ctx, js, "STREAM.RESTORE."+stream, about, &to); err != nil {
+	}](ctx, js, "STREAM.RESTORE."+stream, about)
+	if err != nil {
 		return failed(err)
 	}
 	if !strings.HasPrefix(to.Deliver, "$JS.SNAPSHOT.RESTORE.") {
@@ -216,8 +195,7 @@ func restore(ctx context.Context, js jetstream.JetStream, stream string, about d
 				return failed(err)
 			}
 			if len(answer.Data) > 0 {
-				var nothing struct{}
-				if err := decodeAnswer(answer.Data, &nothing); err != nil {
+				if _, err := jsapi.Decode[struct{}](answer.Data); err != nil {
 					return failed(err)
 				}
 			}
@@ -235,10 +213,10 @@ func restore(ctx context.Context, js jetstream.JetStream, stream string, about d
 	if err != nil {
 		return failed(err)
 	}
-	var made struct {
+	made, err := jsapi.Decode[struct {
 		State state `json:"state"`
-	}
-	if err := decodeAnswer(answer.Data, &made); err != nil {
+	}](answer.Data)
+	if err != nil {
 		return failed(err)
 	}
 	return made.State, nil

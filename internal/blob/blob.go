@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -187,61 +187,32 @@ type reader struct {
 
 // batch asks once for the next chunks.
 func (r *reader) batch(ctx context.Context) error {
-	body, err := json.Marshal(struct {
-		Seq      uint64 `json:"seq"`
-		NextFor  string `json:"next_by_subj"`
-		Batch    int    `json:"batch"`
-		MaxBytes int    `json:"max_bytes"`
-	}{r.next, r.subject, batchChunks, batchBytes})
+	line, err := jsapi.Dial(r.js, r.stream, batchChunks+2)
 	if err != nil {
 		return err
 	}
-	nc := r.js.Conn()
-	inbox := nc.NewRespInbox()
-	msgs := make(chan *nats.Msg, batchChunks+2)
-	sub, err := nc.ChanSubscribe(inbox, msgs)
-	if err != nil {
-		return err
+	defer line.Close()
+	if err := line.Ask(ctx, patience, jsapi.GetRequest{Seq: r.next, NextFor: r.subject, Batch: batchChunks, MaxBytes: batchBytes}, r.take); err != nil {
+		return fmt.Errorf("stream %s: %w", r.stream, err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() // a closed connection has no subscription to end
-	if err := nc.PublishRequest(eventlog.APISubject(r.js, "DIRECT.GET."+r.stream), inbox, body); err != nil {
-		return err
-	}
-	silence := time.NewTimer(patience)
-	defer silence.Stop()
-	for {
-		select {
-		case m := <-msgs:
-			silence.Reset(patience)
-			done, err := r.take(m)
-			if done || err != nil {
-				return err
-			}
-		case <-silence.C:
-			return fmt.Errorf("stream %s: %w", r.stream, nats.ErrTimeout)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+	return nil
 }
 
 // take takes one message of an answer.
-func (r *reader) take(m *nats.Msg) (done bool, err error) {
-	if m.Header.Get(jetstream.SequenceHeader) == "" {
-		switch status := m.Header.Get("Status"); status {
-		case "204":
-			return true, nil
-		case "404":
-			return true, errStale
-		case "503":
-			return true, fmt.Errorf("stream %s: %w", r.stream, nats.ErrNoResponders)
-		default:
-			return true, fmt.Errorf("stream %s answered %s %s", r.stream, status, m.Header.Get("Description"))
-		}
+func (r *reader) take(m *nats.Msg, status string) (done bool, err error) {
+	switch status {
+	case "":
+	case jsapi.StatusEnd:
+		return true, nil
+	case jsapi.StatusNotFound:
+		return true, errStale
+	default:
+		return true, fmt.Errorf("it answered %s", status)
 	}
-	seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+	at := jsapi.Last(m.Header, jsapi.HeaderSequence)
+	seq, err := strconv.ParseUint(at, 10, 64)
 	if err != nil || seq < r.next {
-		return true, fmt.Errorf("stream %s: chunk at %.24q, after %d", r.stream, m.Header.Get(jetstream.SequenceHeader), r.next-1)
+		return true, fmt.Errorf("chunk at %.24q, after %d", at, r.next-1)
 	}
 	if int64(len(r.content)+len(m.Data)) > r.most {
 		return true, fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, r.most)

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -111,7 +112,7 @@ func (s *Store) putChunks(ctx context.Context, id string, content []byte) (uint3
 	for stored := make(map[string]struct{}, n); len(stored) < n; {
 		select {
 		case msg := <-answers:
-			if err := acknowledged(msg); err != nil {
+			if _, err := jsapi.DecodeAck(msg); err != nil {
 				return 0, fmt.Errorf("one of %d chunks: %w", n, err)
 			}
 			stored[msg.Subject] = struct{}{}
@@ -127,24 +128,4 @@ func (s *Store) putChunks(ctx context.Context, id string, content []byte) (uint3
 		return 0, fmt.Errorf("%d of %d chunks are acknowledged: %w", len(stored), n, err)
 	}
 	return uint32(n), nil //nolint:gosec // no content has so many
-}
-
-// acknowledged is an error unless the server says that it stored a message.
-func acknowledged(answer *nats.Msg) error {
-	if len(answer.Data) == 0 && answer.Header.Get("Status") == "503" {
-		return nats.ErrNoResponders
-	}
-	var ack struct {
-		Error    *jetstream.APIError `json:"error"`
-		Sequence uint64              `json:"seq"`
-	}
-	switch err := json.Unmarshal(answer.Data, &ack); {
-	case err != nil:
-		return fmt.Errorf("what the server answers: %w", err)
-	case ack.Error != nil:
-		return ack.Error
-	case ack.Sequence == 0:
-		return jetstream.ErrInvalidJSAck
-	}
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -39,7 +40,7 @@ func Behind(ctx context.Context, js jetstream.JetStream, names schema.Names, aft
 	if err != nil {
 		return Waiting{}, readError(names, "*", err)
 	}
-	defer d.close()
+	defer d.Close()
 	w, err := d.behind(ctx, names, uint64(after)+1)
 	if err != nil {
 		return w, fmt.Errorf("what stream %s holds behind %d: %w", names.EventStream(), after, err)
@@ -74,21 +75,21 @@ func (d *direct) behind(ctx context.Context, names schema.Names, from uint64) (w
 	batch := 1
 	for range behindPages {
 		next, more := from, false
-		err := d.ask(ctx, getRequest{Seq: from, NextFor: names.EventSubjects(), Batch: batch, MaxBytes: behindPageBytes},
+		err := d.ask(ctx, jsapi.GetRequest{Seq: from, NextFor: names.EventSubjects(), Batch: batch, MaxBytes: behindPageBytes},
 			func(m *nats.Msg, status string) (bool, error) {
 				if status != "" {
-					more = status == statusEnd && last(m.Header, headerPending) != "0"
+					more = status == jsapi.StatusEnd && jsapi.Last(m.Header, jsapi.HeaderPending) != "0"
 					return true, expectEnd(status)
 				}
-				seq, err := strconv.ParseUint(last(m.Header, headerSequence), 10, 64)
+				seq, err := strconv.ParseUint(jsapi.Last(m.Header, jsapi.HeaderSequence), 10, 64)
 				if err != nil {
-					return true, fmt.Errorf("stream sequence %.24q: %w", last(m.Header, headerSequence), ErrAnswer)
+					return true, fmt.Errorf("stream sequence %.24q: %w", jsapi.Last(m.Header, jsapi.HeaderSequence), ErrAnswer)
 				}
 				next = seq + 1
-				if w.First == 0 && names.RunOfSubject(last(m.Header, headerSubject)) != schema.BarrierRun {
+				if w.First == 0 && names.RunOfSubject(jsapi.Last(m.Header, jsapi.HeaderSubject)) != schema.BarrierRun {
 					w.First = schema.StreamSequence(seq)
-					if w.Stored, err = time.Parse(time.RFC3339Nano, last(m.Header, headerTime)); err != nil {
-						return true, fmt.Errorf("time %.40q: %w", last(m.Header, headerTime), errors.Join(ErrAnswer, err))
+					if w.Stored, err = time.Parse(time.RFC3339Nano, jsapi.Last(m.Header, jsapi.HeaderTime)); err != nil {
+						return true, fmt.Errorf("time %.40q: %w", jsapi.Last(m.Header, jsapi.HeaderTime), errors.Join(ErrAnswer, err))
 					}
 				}
 				return false, nil
@@ -103,17 +104,17 @@ func (d *direct) behind(ctx context.Context, names schema.Names, from uint64) (w
 
 // countFrom asks how many messages of a subject there are from a stream sequence on.
 func (d *direct) countFrom(ctx context.Context, subject string, from uint64) (n int64, err error) {
-	err = d.ask(ctx, getRequest{Seq: from, NextFor: subject, Batch: 1, MaxBytes: 1}, func(m *nats.Msg, status string) (bool, error) {
+	err = d.ask(ctx, jsapi.GetRequest{Seq: from, NextFor: subject, Batch: 1, MaxBytes: 1}, func(m *nats.Msg, status string) (bool, error) {
 		switch status {
-		case statusNotFound:
+		case jsapi.StatusNotFound:
 			return true, nil
-		case "", statusEnd:
+		case "", jsapi.StatusEnd:
 		default:
 			return true, expectEnd(status)
 		}
-		pending, err := strconv.ParseInt(last(m.Header, headerPending), 10, 64)
+		pending, err := strconv.ParseInt(jsapi.Last(m.Header, jsapi.HeaderPending), 10, 64)
 		if err != nil || pending < 0 {
-			return true, fmt.Errorf("answer with pending %.20q: %w", last(m.Header, headerPending), ErrAnswer)
+			return true, fmt.Errorf("answer with pending %.20q: %w", jsapi.Last(m.Header, jsapi.HeaderPending), ErrAnswer)
 		}
 		if status == "" {
 			n++
@@ -127,7 +128,7 @@ func (d *direct) countFrom(ctx context.Context, subject string, from uint64) (n 
 
 // expectEnd turns the server's own words that end no answer into an error.
 func expectEnd(status string) error {
-	if status == statusEnd || status == statusNotFound {
+	if status == jsapi.StatusEnd || status == jsapi.StatusNotFound {
 		return nil
 	}
 	return fmt.Errorf("status %.80s: %w", status, ErrAnswer)

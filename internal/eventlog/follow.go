@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -127,7 +128,7 @@ func follow(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream s
 		nc: nc, consumer: cons, stream: stream, inbox: nc.NewInbox(),
 		// Never full: of one request's messages, with room for what the server says.
 		msgs:    make(chan *nats.Msg, pullMessages+256),
-		subject: APISubject(js, "CONSUMER.MSG.NEXT."+stream+"."+cons.CachedInfo().Name),
+		subject: jsapi.Subject(js, "CONSUMER.MSG.NEXT."+stream+"."+cons.CachedInfo().Name),
 	}
 	if r.sub, err = nc.ChanSubscribe(r.inbox+".*", r.msgs); err != nil {
 		return nil, r.broken(err)

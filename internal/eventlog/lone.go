@@ -2,14 +2,12 @@ package eventlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -41,43 +39,25 @@ type loneAnswer struct {
 		Last     uint64           `json:"last_seq"`
 		Subjects map[string]int64 `json:"subjects"`
 	} `json:"state"`
-	Now   time.Time `json:"ts"`
-	Error *apiError `json:"error"`
+	Now time.Time `json:"ts"`
 }
 
 // AskLone asks the leader of a shard's log whether it holds the only replica. With a run it also asks whether the log has an event of it;
 // all of the answer is one server's. A log with one replica needs no barrier: a server that takes itself for the only one would acknowledge
 // that by itself, too, so a barrier would prove no more than this answer.
 func AskLone(ctx context.Context, js jetstream.JetStream, names schema.Names, run string) (Lone, error) {
-	var body []byte
+	var body any
 	if run != "" {
-		var err error
-		if body, err = json.Marshal(map[string]string{"subjects_filter": names.EventSubject(run)}); err != nil {
-			return Lone{}, err
-		}
+		body = map[string]string{"subjects_filter": names.EventSubject(run)}
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	m, err := js.Conn().RequestWithContext(ctx, APISubject(js, "STREAM.INFO."+names.EventStream()), body)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return Lone{}, loneError(names, ErrNoStream)
-	case err != nil:
-		return Lone{}, loneError(names, fmt.Errorf("%w: %w", ErrNoAnswer, err))
-	}
-	var answer loneAnswer
-	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return Lone{}, loneError(names, fmt.Errorf("%w: %w", ErrAnswer, err))
-	}
-	if e := answer.Error; e != nil {
-		return Lone{}, loneError(names, e.sentinel())
+	answer, err := jsapi.Request[loneAnswer](ctx, js, "STREAM.INFO."+names.EventStream(), body)
+	if err != nil {
+		return Lone{}, fmt.Errorf("asking the leader of stream %s: %w", names.EventStream(), sentinel(err))
 	}
 	return Lone{
 		Only: answer.Config.Replicas == 1 && answer.Cluster.Group == "" && len(answer.Cluster.Replicas) == 0 && answer.Cluster.Desired == nil,
 		Last: schema.StreamSequence(answer.State.Last), Holds: len(answer.State.Subjects) > 0, Now: answer.Now,
 	}, nil
-}
-
-func loneError(names schema.Names, err error) error {
-	return fmt.Errorf("asking the leader of stream %s: %w", names.EventStream(), err)
 }

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -22,37 +22,6 @@ const (
 	// patience is how long a server may take between two messages of an answer.
 	patience = 5 * time.Second
 )
-
-// Headers of direct get answers.
-const (
-	headerStatus   = "Status"
-	headerSequence = "Nats-Sequence"
-	headerSubject  = "Nats-Subject"
-	headerPending  = "Nats-Num-Pending"
-	headerUpTo     = "Nats-UpTo-Sequence"
-	headerTime     = "Nats-Time-Stamp"
-	// headerBefore names the message that was sent before in the same answer.
-	headerBefore = "Nats-Last-Sequence"
-)
-
-// Statuses of the server's own words.
-const (
-	statusEnd          = "204"
-	statusNotFound     = "404"
-	statusNoResponders = "503"
-)
-
-// getRequest is the body of a get, direct or of the leader.
-type getRequest struct {
-	Seq       uint64   `json:"seq,omitzero"`
-	NextFor   string   `json:"next_by_subj,omitzero"`
-	LastFor   string   `json:"last_by_subj,omitzero"`
-	MultiLast []string `json:"multi_last,omitzero"`
-	Batch     int      `json:"batch,omitzero"`
-	MaxBytes  int      `json:"max_bytes,omitzero"`
-	// Start stands for the sequence: from this time on.
-	Start *time.Time `json:"start_time,omitzero"`
-}
 
 // Read calls yield for the run's records with a stream sequence of at least from, in order, to the end of the log as
 // one server shows it. The answer may be stale: compare it with a barrier. What this server has lost, before its first record or
@@ -65,17 +34,17 @@ func Read(ctx context.Context, js jetstream.JetStream, names schema.Names, run s
 	if err != nil {
 		return readError(names, run, err)
 	}
-	defer d.close()
+	defer d.Close()
 	next := max(uint64(from), 1)
 	for {
 		more := false
-		err := d.ask(ctx, getRequest{Seq: next, NextFor: names.EventSubject(run), Batch: batchMessages, MaxBytes: batchBytes},
+		err := d.ask(ctx, jsapi.GetRequest{Seq: next, NextFor: names.EventSubject(run), Batch: batchMessages, MaxBytes: batchBytes},
 			func(m *nats.Msg, status string) (bool, error) {
 				switch {
-				case status == statusNotFound:
+				case status == jsapi.StatusNotFound:
 					return true, nil
-				case status == statusEnd:
-					pending := last(m.Header, headerPending)
+				case status == jsapi.StatusEnd:
+					pending := jsapi.Last(m.Header, jsapi.HeaderPending)
 					more = pending != "0"
 					if _, err := strconv.ParseUint(pending, 10, 64); err != nil {
 						return true, fmt.Errorf("end of batch with pending %.20q: %w", pending, ErrAnswer)
@@ -146,38 +115,38 @@ func LastOf(ctx context.Context, js jetstream.JetStream, names schema.Names, run
 	if err != nil {
 		return answer, readError(names, runs[0], err)
 	}
-	defer d.close()
+	defer d.Close()
 	subjects := make([]string, len(runs))
 	for i, run := range runs {
 		subjects[i] = names.EventSubject(run)
 	}
 	// A message whose own headers are no header block comes without its place; what follows it names that.
 	var bare *schema.Record
-	err = d.ask(ctx, getRequest{MultiLast: subjects}, func(m *nats.Msg, status string) (bool, error) {
+	err = d.ask(ctx, jsapi.GetRequest{MultiLast: subjects}, func(m *nats.Msg, status string) (bool, error) {
 		if bare != nil && bare.Stream == 0 {
-			before, err := strconv.ParseUint(last(m.Header, headerBefore), 10, 64)
+			before, err := strconv.ParseUint(jsapi.Last(m.Header, jsapi.HeaderBefore), 10, 64)
 			if err != nil || before == 0 {
-				return true, fmt.Errorf("message without its place, then %.24q: %w", last(m.Header, headerBefore), ErrAnswer)
+				return true, fmt.Errorf("message without its place, then %.24q: %w", jsapi.Last(m.Header, jsapi.HeaderBefore), ErrAnswer)
 			}
 			bare.Stream = schema.StreamSequence(before)
 		}
 		switch {
-		case status == statusNotFound:
+		case status == jsapi.StatusNotFound:
 			return true, nil
-		case status == statusEnd:
-			if pending := last(m.Header, headerPending); pending != "0" {
+		case status == jsapi.StatusEnd:
+			if pending := jsapi.Last(m.Header, jsapi.HeaderPending); pending != "0" {
 				return true, fmt.Errorf("last records with pending %.20q: %w", pending, ErrAnswer)
 			}
-			upTo, err := strconv.ParseUint(last(m.Header, headerUpTo), 10, 64)
+			upTo, err := strconv.ParseUint(jsapi.Last(m.Header, jsapi.HeaderUpTo), 10, 64)
 			if err != nil {
-				return true, fmt.Errorf("last records up to %.20q: %w", last(m.Header, headerUpTo), ErrAnswer)
+				return true, fmt.Errorf("last records up to %.20q: %w", jsapi.Last(m.Header, jsapi.HeaderUpTo), ErrAnswer)
 			}
 			answer.UpTo = schema.StreamSequence(upTo)
 			return true, nil
 		case status != "":
 			return true, fmt.Errorf("status %.80s: %w", status, ErrAnswer)
 		}
-		run := names.RunOfSubject(last(m.Header, headerSubject))
+		run := names.RunOfSubject(jsapi.Last(m.Header, jsapi.HeaderSubject))
 		rec, _, err := record(m)
 		if errors.Is(err, errNoPlace) {
 			if bare != nil {
@@ -222,89 +191,33 @@ func (a *Answer) give(runs []string, rec *schema.Record) error {
 	return nil
 }
 
-// direct is one caller's line to a stream's direct get.
+// direct is one caller's line to the direct get of a shard's log.
 type direct struct {
+	*jsapi.Direct
 	js     jetstream.JetStream
 	stream string
-	inbox  string
-	msgs   chan *nats.Msg
-	sub    *nats.Subscription
 }
 
-// dial subscribes an inbox. The channel must hold a whole batch: nats.go drops what does not fit.
 func dial(js jetstream.JetStream, names schema.Names, room int) (*direct, error) {
-	d := &direct{js: js, stream: names.EventStream(), inbox: js.Conn().NewRespInbox(), msgs: make(chan *nats.Msg, room)}
-	// Not SubscribeSync: that allocates half a megabyte each time, and swallows messages whose header says 503.
-	sub, err := js.Conn().ChanSubscribe(d.inbox, d.msgs)
-	if err != nil {
-		return nil, err
-	}
-	d.sub = sub
-	return d, nil
+	line, err := jsapi.Dial(js, names.EventStream(), room)
+	return &direct{Direct: line, js: js, stream: names.EventStream()}, err
 }
 
-func (d *direct) close() {
-	// A closed connection has no subscription to end.
-	_ = d.sub.Unsubscribe()
-}
-
-// ask sends one request and hands its answer over, message by message, until handle says done. status is empty for a
-// message of the stream and set for the server's own words.
-func (d *direct) ask(ctx context.Context, req getRequest, handle func(m *nats.Msg, status string) (done bool, err error)) error {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return err
-	}
-	if err := d.js.Conn().PublishRequest(APISubject(d.js, "DIRECT.GET."+d.stream), d.inbox, body); err != nil {
+// ask is Ask with the errors of this package; those of handle pass as they are.
+func (d *direct) ask(ctx context.Context, what jsapi.GetRequest, handle func(m *nats.Msg, status string) (done bool, err error)) error {
+	var handled error
+	err := d.Ask(ctx, patience, what, func(m *nats.Msg, status string) (done bool, err error) {
+		done, handled = handle(m, status)
+		return done, handled
+	})
+	switch {
+	case err == nil || handled != nil:
+		return handled
+	case errors.Is(err, nats.ErrNoResponders):
+		return ErrNoStream
+	default:
 		return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	for {
-		select {
-		case m := <-d.msgs:
-			status := statusOf(m)
-			if strings.HasPrefix(status, statusNoResponders) {
-				return ErrNoStream
-			}
-			done, err := handle(m, status)
-			if err != nil || done {
-				return err
-			}
-			timer.Reset(patience)
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ErrNoAnswer, context.Cause(ctx))
-		case <-timer.C:
-			if d.js.Conn().IsClosed() {
-				return fmt.Errorf("%w: %w", ErrNoAnswer, nats.ErrConnectionClosed)
-			}
-			return fmt.Errorf("%w within %s", ErrNoAnswer, patience)
-		}
-	}
-}
-
-// statusOf returns the status line of the server's own words, "" for a message of the stream. The server adds the
-// sequence to each message of a stream, whatever headers that message brought along.
-func statusOf(m *nats.Msg) string {
-	if len(m.Header) == 0 || last(m.Header, headerSequence) != "" {
-		return ""
-	}
-	status := last(m.Header, headerStatus)
-	if status == "" {
-		return "none"
-	}
-	if status == statusEnd || status == statusNotFound {
-		return status
-	}
-	return strings.TrimSpace(status + " " + last(m.Header, "Description"))
-}
-
-// last returns the last value of a header: the one that the server appended.
-func last(h nats.Header, name string) string {
-	if values := h[name]; len(values) > 0 {
-		return values[len(values)-1]
-	}
-	return ""
 }
 
 // errNoPlace says that a message came without the headers that name its place.
@@ -315,13 +228,13 @@ func record(m *nats.Msg) (rec schema.Record, first bool, err error) {
 	if len(m.Header) == 0 {
 		return rec, false, errNoPlace
 	}
-	seq, err := strconv.ParseUint(last(m.Header, headerSequence), 10, 64)
+	seq, err := strconv.ParseUint(jsapi.Last(m.Header, jsapi.HeaderSequence), 10, 64)
 	if err != nil || seq == 0 {
-		return rec, false, fmt.Errorf("stream sequence %.24q: %w", last(m.Header, headerSequence), ErrAnswer)
+		return rec, false, fmt.Errorf("stream sequence %.24q: %w", jsapi.Last(m.Header, jsapi.HeaderSequence), ErrAnswer)
 	}
-	at, err := time.Parse(time.RFC3339Nano, last(m.Header, headerTime))
+	at, err := time.Parse(time.RFC3339Nano, jsapi.Last(m.Header, jsapi.HeaderTime))
 	if err != nil {
-		return rec, false, fmt.Errorf("time %.40q of stream sequence %d: %w", last(m.Header, headerTime), seq, ErrAnswer)
+		return rec, false, fmt.Errorf("time %.40q of stream sequence %d: %w", jsapi.Last(m.Header, jsapi.HeaderTime), seq, ErrAnswer)
 	}
 	rec, first = own(schema.StreamSequence(seq), at, m)
 	return rec, first, nil
@@ -337,20 +250,6 @@ func own(stream schema.StreamSequence, at time.Time, m *nats.Msg) (rec schema.Re
 		}
 	}
 	return schema.Record{Stream: stream, Stored: at.UnixNano(), Header: m.Header, Body: m.Data, Behind: behind}, first
-}
-
-// APISubject is a subject of the JetStream API as this client reaches it: by its prefix or domain. The constructors of package
-// jetstream set one of them, or none.
-func APISubject(js jetstream.JetStream, rest string) string {
-	opts := js.Options()
-	switch {
-	case opts.APIPrefix != "":
-		return strings.TrimSuffix(opts.APIPrefix, ".") + "." + rest
-	case opts.Domain != "":
-		return "$JS." + opts.Domain + ".API." + rest
-	default:
-		return "$JS.API." + rest
-	}
 }
 
 // yieldError carries a caller's error past the wrapping of this package's own.

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -23,7 +24,7 @@ type Scanner struct {
 	names   schema.Names
 	run     string
 	line    *direct
-	request getRequest
+	request jsapi.GetRequest
 	// ready are records that were read and not yet handed over; pending is what the server said lies behind them.
 	ready   []Arrived
 	pending uint64
@@ -35,11 +36,11 @@ func Scan(ctx context.Context, js jetstream.JetStream, names schema.Names, from 
 	if from.Run != "" {
 		s.run = from.Run
 	}
-	s.request = getRequest{Seq: uint64(from.Stream), NextFor: names.EventSubject(s.run), Batch: batchMessages, MaxBytes: batchBytes}
+	s.request = jsapi.GetRequest{Seq: uint64(from.Stream), NextFor: names.EventSubject(s.run), Batch: batchMessages, MaxBytes: batchBytes}
 	switch {
 	case from.Stream != 0:
 	case !from.Since.IsZero():
-		s.request.Start = &from.Since
+		s.request.Start = from.Since
 	case from.New:
 		stream, err := js.Stream(ctx, names.EventStream())
 		if err != nil {
@@ -58,7 +59,7 @@ func Scan(ctx context.Context, js jetstream.JetStream, names schema.Names, from 
 }
 
 // Close ends the reading.
-func (s *Scanner) Close() { s.line.close() }
+func (s *Scanner) Close() { s.line.Close() }
 
 // Next returns the next message of the log, and waits for it until ctx ends. Its Pending is how many lie behind it, as far
 // as the server that answered knows.
@@ -94,17 +95,17 @@ func (s *Scanner) NextIfThere(ctx context.Context) (a Arrived, there bool, err e
 func (s *Scanner) more(ctx context.Context) error {
 	err := s.line.ask(ctx, s.request, func(m *nats.Msg, status string) (bool, error) {
 		switch {
-		case status == statusNotFound:
+		case status == jsapi.StatusNotFound:
 			s.pending = 0
 			return true, nil
-		case status == statusEnd:
-			n, err := strconv.ParseUint(last(m.Header, headerPending), 10, 64)
+		case status == jsapi.StatusEnd:
+			n, err := strconv.ParseUint(jsapi.Last(m.Header, jsapi.HeaderPending), 10, 64)
 			s.pending = n
 			return true, err
 		case status != "":
 			return true, fmt.Errorf("the server said %.80q: %w", status, ErrAnswer)
 		}
-		subject := last(m.Header, headerSubject)
+		subject := jsapi.Last(m.Header, jsapi.HeaderSubject)
 		rec, first, err := record(m)
 		if errors.Is(err, errNoPlace) {
 			// Its own headers are no header block, so its place is lost: the leader's answer has it apart. Whose it is does
@@ -114,7 +115,7 @@ func (s *Scanner) more(ctx context.Context) error {
 		if err != nil {
 			return true, err
 		}
-		s.request.Seq, s.request.Start = uint64(rec.Stream)+1, nil
+		s.request.Seq, s.request.Start = uint64(rec.Stream)+1, time.Time{}
 		s.ready = append(s.ready, Arrived{Subject: subject, Record: rec, First: first})
 		return false, nil
 	})

@@ -4,24 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
-)
-
-// JetStream's error codes that nats.go has no names for.
-const (
-	codeStoreFailed jetstream.ErrorCode = 10077
-	// codeCASInFlight and codeDuplicateInFlight say that another publish with the same subject or id is under way.
-	codeCASInFlight       jetstream.ErrorCode = 10164
-	codeDuplicateInFlight jetstream.ErrorCode = 10158
 )
 
 const (
@@ -35,12 +27,6 @@ const (
 
 // ErrRefused says that the compare-and-set of a control event found another last event. Read the run, and decide again.
 var ErrRefused = errors.New("another event came first")
-
-// IsFull reports whether a publish failed because the stream has reached its limit.
-func IsFull(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && api.ErrorCode == codeStoreFailed && strings.Contains(api.Description, "maximum")
-}
 
 // Publish stores a control event behind the run's last event, given by its stream sequence. A try without an
 // answer is repeated as the same message until ctx ends: then the outcome is unknown. It returns ErrRefused when
@@ -61,7 +47,7 @@ func Publish(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, 
 		case errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 			api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant):
 			return 0, fmt.Errorf("%s: %w: %w", e.ID, ErrRefused, err)
-		case IsFull(err):
+		case jsapi.StreamFull(err):
 			// Executors that wait for room publish into the same: the event follows at once, and each time that they came first
 			// there is room for more of them.
 			lifts++
@@ -71,7 +57,7 @@ func Publish(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, 
 			if lifts <= maxLifts {
 				continue
 			}
-		case errors.As(err, &api) && api.ErrorCode != codeCASInFlight && api.ErrorCode != codeDuplicateInFlight && api.Code < 500:
+		case errors.As(err, &api) && api.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequenceConstant && api.ErrorCode != jsapi.CodeDuplicateInFlight && api.Code < 500:
 			return 0, fmt.Errorf("publish %s: %w", e.ID, err)
 		}
 		if perr := pause.For(ctx, backoff); perr != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -196,8 +197,8 @@ func (f *shardFill) publish(ctx context.Context, b batch) error {
 	defer cancel()
 	id, last := rand.Text(), len(b.msgs)-1
 	for i, msg := range b.msgs {
-		msg.Header["Nats-Batch-Id"] = []string{id}
-		msg.Header["Nats-Batch-Sequence"] = []string{strconv.Itoa(i + 1)}
+		msg.Header[jsapi.HeaderBatch] = []string{id}
+		msg.Header[jsapi.HeaderBatchSequence] = []string{strconv.Itoa(i + 1)}
 		if i == last {
 			break
 		}
@@ -205,7 +206,7 @@ func (f *shardFill) publish(ctx context.Context, b batch) error {
 			return err // without its end the server drops the batch
 		}
 	}
-	b.msgs[last].Header["Nats-Batch-Commit"] = []string{"1"}
+	b.msgs[last].Header[jsapi.HeaderBatchCommit] = []string{"1"}
 	if _, err := f.js.PublishMsg(ctx, b.msgs[last], jetstream.WithRetryAttempts(0)); err != nil {
 		return fmt.Errorf("%s from %s on: %w", f.names.EventStream(), b.msgs[0].Subject, err)
 	}

@@ -1,4 +1,4 @@
-package eventlog_test
+package jsapi_test
 
 import (
 	"testing"
@@ -6,11 +6,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/internal/jsapi"
 )
 
-func TestAPISubject_PrefixOrDomain_IsTheClientsOwn(t *testing.T) {
+func TestSubject_PrefixOrDomain_IsTheClientsOwn(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Start(t).Conn(t)
 	var asked string
@@ -25,6 +25,6 @@ func TestAPISubject_PrefixOrDomain_IsTheClientsOwn(t *testing.T) {
 		require.NoError(t, err)
 		_, _ = js.AccountInfo(t.Context()) // behind the other subjects is no server, and what it is asked by is enough
 		require.Equal(t, want, asked)
-		require.Equal(t, asked, eventlog.APISubject(js, "INFO"))
+		require.Equal(t, asked, jsapi.Subject(js, "INFO"))
 	}
 }
