@@ -1,6 +1,6 @@
 // Command structure measures the house: code by package, imports, exported names, methods, what the binary links.
 //
-//	go run ./tools/structure [-files PACKAGE] [-types N] [-binary] [-against REVISION]
+//	go run ./tools/structure [-files PACKAGE] [-walks] [-types N] [-binary] [-against REVISION]
 //
 // # What it counts
 //
@@ -16,6 +16,9 @@
 // a field. Files often use each other, so they have no floors by themselves: the order with few arrows upwards that is found by taking
 // the file with the fewest open arrows first, then moving single files while that saves one. Floors are those of the arrows downwards.
 // Only the files for this platform are read.
+//
+// With -walks, the functions of docs/walks.md, each followed by those that it calls there: a stay begins where the reader comes into
+// another file, also on the way back to the caller; a return is a stay in a file that had one. A revision without the page has none.
 //
 // The syntax is enough for all but -files, which needs the types of one package. go list has the export data of its imports and
 // go/types reads them, so that nothing but the standard library is needed.

@@ -10,6 +10,8 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+
+	"github.com/waymarkio/waymark/tools/walks"
 )
 
 func main() {
@@ -25,6 +27,7 @@ func main() {
 // options say what to measure beside the code, the imports and the names.
 type options struct {
 	files  string
+	walks  bool
 	types  int
 	binary bool
 }
@@ -34,6 +37,7 @@ func run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 	flags.SetOutput(stderr)
 	var o options
 	flags.StringVar(&o.files, "files", "", "the arrows between the files of one `package`, by its folder (consumer/... for those below, too)")
+	flags.BoolVar(&o.walks, "walks", false, "the walks of "+walks.Page+": functions, files, stays and returns")
 	flags.IntVar(&o.types, "types", 10, "how many types to list, those with the most methods; 0 is all")
 	flags.BoolVar(&o.binary, "binary", false, "build cmd/waymark and say the size of the stripped binary")
 	against := flags.String("against", "", "measure a git `revision`, too, and the difference")
@@ -86,6 +90,13 @@ func measure(ctx context.Context, root string, o options) ([]section, error) {
 			return nil, err
 		}
 		sections = append(sections, files...)
+	}
+	if o.walks {
+		walked, err := t.walks()
+		if err != nil {
+			return nil, err
+		}
+		sections = append(sections, walked...)
 	}
 	return sections, nil
 }

@@ -34,7 +34,7 @@ func figures(s section) map[string][]int {
 
 func TestMeasure_SmallModule_HasTheFiguresCountedByHand(t *testing.T) {
 	t.Parallel()
-	found := sections(t, small, options{types: 1, files: "shop"})
+	found := sections(t, small, options{types: 1, files: "shop", walks: true})
 	require.Equal(t, map[string][]int{
 		"internal/a":  {15, 8},
 		"shop":        {31, 21},
@@ -53,6 +53,8 @@ func TestMeasure_SmallModule_HasTheFiguresCountedByHand(t *testing.T) {
 	require.Equal(t, map[string][]int{"internal/a.List": {2, 1}, "shop.till": {2, 2}, "shop.counter": {1, 1}}, figures(methods))
 	require.Len(t, methods.printed(), 1)
 	require.Equal(t, []int{3}, figures(found["Linked into cmd/waymark"])["packages of this module"])
+	// main.go, counter.go, till.go, counter.go, till.go, counter.go, main.go
+	require.Equal(t, map[string][]int{"functions": {4}, "files": {3}, "stays": {7}, "returns": {4}}, figures(found["Walk: A program"]))
 	// counter.go uses till.go and stock.go, till.go uses counter.go. The tests and the file of another platform are left out.
 	require.Equal(t, map[string][]int{
 		"files": {4}, "arrows": {3}, "floors": {3}, "arrows upwards": {1},

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/waymarkio/waymark/tools/layers"
+	"github.com/waymarkio/waymark/tools/walks"
 )
 
 // tree is a module's Go code.
@@ -361,6 +362,37 @@ func (t *tree) methods(limit int) section {
 		s.add(name, counts[name], len(in[name]))
 	}
 	return s
+}
+
+// walks counts the walks of the page.
+func (t *tree) walks() ([]section, error) {
+	page, err := os.ReadFile(filepath.Join(t.root, filepath.FromSlash(walks.Page)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var files []walks.File
+	for _, f := range t.files {
+		if f.kind == production || f.kind == generated {
+			files = append(files, walks.File{Path: f.path, Syntax: f.syntax})
+		}
+	}
+	walked, err := walks.Measure(string(page), files)
+	if err != nil {
+		return nil, err
+	}
+	var sections []section
+	for _, w := range walked {
+		s := section{title: "Walk: " + w.Title, columns: []string{"count"}}
+		s.add("functions", w.Functions)
+		s.add("files", w.Files)
+		s.add("stays", w.Stays)
+		s.add("returns", w.Returns())
+		sections = append(sections, s)
+	}
+	return sections, nil
 }
 
 // receiver is the name of the type that a method is of.
