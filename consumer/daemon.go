@@ -41,7 +41,7 @@ type Config struct {
 	// Opened is called for each shard that the daemon folds, before it does; also for one that is added later. May be nil.
 	Opened func(shard int, f *Folder)
 	// Changed is called with changed settings of the fleet before they are applied. May be nil.
-	Changed func(kvstore.FleetSettings)
+	Changed func(schema.FleetSettings)
 }
 
 // Validate names the first field that cannot be used. The error matches [ErrConfig].
@@ -187,7 +187,7 @@ func (d *Daemon) leads(shard int) bool {
 }
 
 // grow applies changed settings while the daemon runs.
-func (d *Daemon) grow(settings kvstore.FleetSettings) error {
+func (d *Daemon) grow(settings schema.FleetSettings) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.cfg.Changed != nil {
@@ -213,7 +213,7 @@ func (d *Daemon) grow(settings kvstore.FleetSettings) error {
 }
 
 // openReaders opens the shards that are not open yet for the service, and tells the others of the settings.
-func (d *Daemon) openReaders(settings kvstore.FleetSettings) error {
+func (d *Daemon) openReaders(settings schema.FleetSettings) error {
 	for _, shard := range d.read {
 		shard.Update(settings)
 	}
@@ -226,7 +226,7 @@ func (d *Daemon) openReaders(settings kvstore.FleetSettings) error {
 }
 
 // openShards opens the shards of a fleet from a number on.
-func (d *Daemon) openShards(js jetstream.JetStream, settings kvstore.FleetSettings, from int) ([]*kvstore.Shard, error) {
+func (d *Daemon) openShards(js jetstream.JetStream, settings schema.FleetSettings, from int) ([]*kvstore.Shard, error) {
 	var added []*kvstore.Shard
 	for i := from; i < settings.Shards(); i++ {
 		shard, err := kvstore.OpenShard(js, settings, i, d.cfg.Name)
@@ -239,7 +239,7 @@ func (d *Daemon) openShards(js jetstream.JetStream, settings kvstore.FleetSettin
 }
 
 // openFolders makes the folders of the shards that have none, and tells the others of the settings.
-func (d *Daemon) openFolders(settings kvstore.FleetSettings, unclean bool) error {
+func (d *Daemon) openFolders(settings schema.FleetSettings, unclean bool) error {
 	for _, shard := range d.open {
 		shard.Update(settings)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
 )
 
 func TestDaemonConfig_FieldThatCannotBeUsed_IsNamed(t *testing.T) {
@@ -44,7 +45,7 @@ func TestDaemon_ShardsAreAdded_FoldsThem(t *testing.T) {
 	d, err := consumer.New(t.Context(), consumer.Config{
 		Fleet: "default", Name: "daemon", Service: js, Fold: js, Alone: true,
 		Opened:  func(shard int, _ *consumer.Folder) { opened <- shard },
-		Changed: func(s kvstore.FleetSettings) { changed <- s.Shards() },
+		Changed: func(s schema.FleetSettings) { changed <- s.Shards() },
 	}, time.Now, natstest.Logger(t))
 	require.NoError(t, err)
 	require.Zero(t, <-opened)

@@ -100,8 +100,8 @@ func newTapped(t *testing.T) (*serviceWorld, *tap) {
 	d := &tap{prefixes: []string{"$JS.API.DIRECT.GET.", "$JS.API.STREAM.MSG.GET.", "$JS.API.CONSUMER.CREATE.", w.names.EventSubject("")}}
 	nc := server.Conn(t, nats.SetCustomDialer(d))
 	js := newJS(t, nc)
-	shard, err := kvstore.OpenShard(js, kvstore.FleetSettings{
-		Format: kvstore.SettingsFormat, Fleet: "default", Generations: []int{1}, Provisioned: 1, Replicas: 1, QuotaBytes: 256 << 20,
+	shard, err := kvstore.OpenShard(js, schema.FleetSettings{
+		Format: schema.SettingsFormat, Fleet: "default", Generations: []int{1}, Provisioned: 1, Replicas: 1, QuotaBytes: 256 << 20,
 		ReserveBytes: kvstore.DefaultReserveBytes, CheckpointsPerRun: 5,
 	}, 0, "service-1")
 	require.NoError(t, err)

@@ -73,7 +73,7 @@ func newDamagedWorld(tb testing.TB, changes ...setup) *serviceWorld {
 }
 
 // serve starts a replica of the service and returns it with the function that stops it and waits for its end.
-func (w *serviceWorld) serve(settings kvstore.FleetSettings, cfg consumer.ServiceConfig) (*consumer.Service, func()) {
+func (w *serviceWorld) serve(settings schema.FleetSettings, cfg consumer.ServiceConfig) (*consumer.Service, func()) {
 	w.tb.Helper()
 	nc := w.server.Conn(w.tb)
 	js := newJS(w.tb, nc)

@@ -19,11 +19,10 @@ type places struct {
 
 // of returns the shards that can hold a run, the likeliest first.
 func (p *places) of(run string) []*shardSource {
-	list := make([]*shardSource, 0, 1)
-	for _, shards := range slices.Backward(p.generations) {
-		if src := p.shards[schema.ShardOf(run, shards)]; !slices.Contains(list, src) {
-			list = append(list, src)
-		}
+	shards := schema.ShardsOf(run, p.generations)
+	list := make([]*shardSource, len(shards))
+	for i, shard := range shards {
+		list[i] = p.shards[shard]
 	}
 	return list
 }

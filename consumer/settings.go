@@ -34,14 +34,14 @@ type Settings struct {
 	nc      *nats.Conn
 	now     func() time.Time
 	log     zerolog.Logger
-	apply   func(kvstore.FleetSettings) error
+	apply   func(schema.FleetSettings) error
 	opening time.Duration
 
 	// turn is held by who reads.
 	turn chan struct{}
 
 	mu      sync.Mutex
-	current kvstore.FleetSettings
+	current schema.FleetSettings
 	// read is when the latest reading began.
 	read time.Time
 	// seen is when the change that is under way was first seen.
@@ -50,8 +50,8 @@ type Settings struct {
 
 // NewSettings follows the settings of a fleet from those that the daemon began with. apply is called with each new ones,
 // one after the other; when it fails the same are applied again a little later.
-func NewSettings(current kvstore.FleetSettings, nc *nats.Conn, js jetstream.JetStream, now func() time.Time, log zerolog.Logger,
-	apply func(kvstore.FleetSettings) error,
+func NewSettings(current schema.FleetSettings, nc *nats.Conn, js jetstream.JetStream, now func() time.Time, log zerolog.Logger,
+	apply func(schema.FleetSettings) error,
 ) *Settings {
 	return &Settings{
 		fleet: current.Fleet, fleets: kvstore.NewFleets(js), nc: nc, now: now, log: log.With().Str(logkey.Fleet, current.Fleet).Logger(),
@@ -60,7 +60,7 @@ func NewSettings(current kvstore.FleetSettings, nc *nats.Conn, js jetstream.JetS
 }
 
 // Current are the settings that were applied last.
-func (s *Settings) Current() kvstore.FleetSettings {
+func (s *Settings) Current() schema.FleetSettings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current
@@ -86,7 +86,7 @@ func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
 	}
 	was := s.Current()
 	changed := next.Change != was.Change
-	if changed || next.Shards() != was.Shards() || next.Opening != was.Opening || !slices.Equal(next.Generations, was.Generations) || next.Config() != was.Config() ||
+	if changed || next.Shards() != was.Shards() || next.Opening != was.Opening || !slices.Equal(next.Generations, was.Generations) || kvstore.ConfigOf(&next) != kvstore.ConfigOf(&was) ||
 		!slices.Equal(next.Keys, was.Keys) {
 		if err := s.apply(next); err != nil {
 			return fmt.Errorf("settings of fleet %s: %w", s.fleet, err)
@@ -119,7 +119,7 @@ func (s *Settings) Home(ctx context.Context, run string, shard int, seen time.Ti
 	if current.Holds(run, shard) {
 		return shard, nil
 	}
-	return current.Candidates(run)[0], nil
+	return schema.ShardsOf(run, current.Generations)[0], nil
 }
 
 func (s *Settings) readAfter(after time.Time) bool {

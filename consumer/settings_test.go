@@ -35,7 +35,7 @@ func newGrowing(tb testing.TB) *growing {
 	require.NoError(tb, err)
 	nc := g.server.Conn(tb)
 	js := newJS(tb, nc)
-	g.settings = consumer.NewSettings(current, nc, js, time.Now, natstest.Logger(tb), func(s kvstore.FleetSettings) error {
+	g.settings = consumer.NewSettings(current, nc, js, time.Now, natstest.Logger(tb), func(s schema.FleetSettings) error {
 		g.applied.Add(1)
 		if g.fails.Load() {
 			return errors.New("told to fail")

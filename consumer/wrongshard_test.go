@@ -31,7 +31,7 @@ func TestFold_RunOfAnotherShard_IsRefusedWithItsSubject(t *testing.T) {
 	w := newFoldWorldOf(t, kvstore.FleetConfig{Fleet: "default", Shards: 2, QuotaBytes: kvstore.MinQuotaBytes})
 	current, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
 	require.NoError(t, err)
-	settings := consumer.NewSettings(current, w.nc, w.js, time.Now, natstest.Logger(t), func(kvstore.FleetSettings) error { return nil })
+	settings := consumer.NewSettings(current, w.nc, w.js, time.Now, natstest.Logger(t), func(schema.FleetSettings) error { return nil })
 	f, _ := w.fold(consumer.FolderConfig{Settings: settings})
 	folds := func(run string) {
 		at := w.writer(run).start()

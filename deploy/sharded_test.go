@@ -119,7 +119,7 @@ func TestAMappingIsAddedWithTheShards(t *testing.T) {
 		run := fmt.Sprintf("new-%d", i)
 		stream := publish("waymark.events.default.of8.", run, 0)
 		require.Equal(t, schema.NamesOf("default", schema.ShardOf(run, 8)).EventStream(), stream)
-		require.Contains(t, settings.Candidates(run), schema.ShardOf(run, 8))
+		require.Contains(t, schema.ShardsOf(run, settings.Generations), schema.ShardOf(run, 8))
 		spread[stream] = true
 	}
 	require.Len(t, spread, 8)
@@ -129,7 +129,7 @@ func TestAMappingIsAddedWithTheShards(t *testing.T) {
 		last, err := info.GetLastMsgForSubject(t.Context(), schema.NamesOf("default", schema.ShardOf(run, 4)).EventSubject(run))
 		require.NoError(t, err)
 		require.Equal(t, stream, publish("waymark.events.default.", run, last.Sequence), "a run goes on where it began")
-		require.Contains(t, settings.Candidates(run), schema.ShardOf(run, 4), "and is looked for there")
+		require.Contains(t, schema.ShardsOf(run, settings.Generations), schema.ShardOf(run, 4), "and is looked for there")
 	}
 }
 

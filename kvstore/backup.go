@@ -94,7 +94,7 @@ func decodeBackupRecord(value []byte) (BackupRecord, error) {
 // from it. The description, the metadata, the first sequence and a byte limit within the reserve are those of have; used is the size of the
 // stream's content. The placement is left out: it names servers of where the stream was. It returns [ErrStreamMissing] for a stream that is not
 // one of the fleet's.
-func StreamOf(settings *FleetSettings, have *jetstream.StreamConfig, used int64) (jetstream.StreamConfig, []Difference, error) {
+func StreamOf(settings *schema.FleetSettings, have *jetstream.StreamConfig, used int64) (jetstream.StreamConfig, []Difference, error) {
 	list := resources(settings, settings, false)
 	i := slices.IndexFunc(list, func(r resource) bool { return r.want.Name == have.Name })
 	if i < 0 {
@@ -115,8 +115,8 @@ func StreamOf(settings *FleetSettings, have *jetstream.StreamConfig, used int64)
 
 // Adoptable reports what [Adopt] would refuse before a stream is restored: settings out of range, a server with too small a max_payload, and
 // streams shared by all fleets that have another configuration.
-func Adoptable(ctx context.Context, js jetstream.JetStream, settings FleetSettings) error {
-	if err := settings.Validate(); err != nil {
+func Adoptable(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings) error {
+	if err := CheckSettings(&settings); err != nil {
 		return err
 	}
 	p := provisioner{js: js, fleets: NewFleets(js)}
@@ -141,8 +141,8 @@ func Adoptable(ctx context.Context, js jetstream.JetStream, settings FleetSettin
 // Adopt makes a fleet known whose events, segments and blobs were restored: it stores the settings, which are the marker that the
 // fleet was provisioned. What is derived is made by the next [Provision]. It returns [ErrExists] for a fleet that is known,
 // [ErrStreamMissing] when one of the restored streams is not there, [ErrSettings].
-func Adopt(ctx context.Context, js jetstream.JetStream, settings FleetSettings) error {
-	if err := settings.Validate(); err != nil {
+func Adopt(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings) error {
+	if err := CheckSettings(&settings); err != nil {
 		return err
 	}
 	p := provisioner{js: js, fleets: NewFleets(js)}
@@ -162,7 +162,7 @@ func Adopt(ctx context.Context, js jetstream.JetStream, settings FleetSettings) 
 			return fmt.Errorf("adopt fleet %s: %w", settings.Fleet, err)
 		}
 	}
-	settings.Format = SettingsFormat
+	settings.Format = schema.SettingsFormat
 	err := p.fleets.put(ctx, &settings, 0)
 	if errors.Is(err, ErrConflict) {
 		return fmt.Errorf("adopt fleet %s: %w: %w", settings.Fleet, ErrExists, err)

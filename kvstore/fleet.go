@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/keyring"
@@ -41,14 +40,11 @@ const (
 	// Going back to an earlier number makes no further one.
 	MaxGenerations = 8
 	// OpeningTime is how long a new generation is being opened: longer than any client goes by settings that it has
-	// read before. See [FleetSettings].
+	// read before. See [schema.FleetSettings].
 	OpeningTime = time.Minute
 	// MaxReplicas is the most replicas a JetStream stream can have.
 	MaxReplicas = 5
 )
-
-// SettingsFormat is the format version of stored fleet settings.
-const SettingsFormat = 1
 
 // FleetConfig says how a fleet is to be provisioned.
 type FleetConfig struct {
@@ -137,74 +133,18 @@ func (c FleetConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// FleetSettings are a fleet's settings as stored. That they are stored is the marker that the fleet was
-// provisioned.
-type FleetSettings struct {
-	// Format is [SettingsFormat].
-	Format int `json:"format"`
-	// Fleet name.
-	Fleet string `json:"fleet"`
-	// Generations are the numbers of shards that runs were spread over, oldest first, at most [MaxGenerations] different ones. The first
-	// never changes, and may be there once more; the others are there once. The last is current.
-	Generations []int `json:"generations"`
-	// Change counts the changes of Generations, from 0.
-	Change int `json:"change,omitzero"`
-	// Opening: the last change is younger than [OpeningTime]. Clients may still begin runs by the generation before, so
-	// that whoever begins one by the current generation first leaves a mark (schema.RunPlaced) where the older one would
-	// put it. [Fleets.Opened] ends it.
-	Opening bool `json:"opening,omitzero"`
-	// Provisioned shards: those below this number existed once, and are never made anew.
-	Provisioned int `json:"provisioned_shards"`
-	// Replicas, QuotaBytes, ReserveBytes and CheckpointsPerRun are those of [FleetConfig].
-	Replicas          int   `json:"replicas"`
-	QuotaBytes        int64 `json:"quota_bytes"`
-	ReserveBytes      int64 `json:"reserve_bytes"`
-	CheckpointsPerRun int   `json:"checkpoints_per_run"`
-	// Retention is that of [FleetConfig].
-	Retention schema.RetentionPolicy `json:"retention,omitzero"`
-	// Keys are the public keys of the daemons whose signature makes a control event, oldest first; none means that control events
-	// are not checked. A new fleet has the key of the connection that makes it, if it has one. See schema.Keys.
-	Keys []schema.FleetKey `json:"keys,omitzero"`
-	// Extra keeps the members of later versions.
-	Extra jsontext.Value `json:",embed"`
-}
-
-// Shards is the number of shards that exist: the largest of all generations.
-func (s *FleetSettings) Shards() int { return slices.Max(s.Generations) }
-
-// Mapped is the number of shards by which a server maps [schema.MappedSubject] to the shard of a run: the first that the fleet had. A plain
-// client goes on with its run under that subject, however often the number changes.
-func (s *FleetSettings) Mapped() int { return s.Generations[0] }
-
-// Candidates returns the shards that can hold a run, in the order to look: where it would begin now, then
-// where older generations put it. A run is started in the first, after the others were found not to have it.
-func (s *FleetSettings) Candidates(run string) []int {
-	var shards []int
-	for _, n := range slices.Backward(s.Generations) {
-		if i := schema.ShardOf(run, n); !slices.Contains(shards, i) {
-			shards = append(shards, i)
-		}
-	}
-	return shards
-}
-
-// Holds reports whether a shard is one of the [FleetSettings.Candidates] of a run.
-func (s *FleetSettings) Holds(run string, shard int) bool {
-	return slices.ContainsFunc(s.Generations, func(n int) bool { return schema.ShardOf(run, n) == shard })
-}
-
-// Config returns the configuration that would provision the fleet as it is.
-func (s *FleetSettings) Config() FleetConfig {
+// ConfigOf returns the configuration that would provision a fleet as its settings say.
+func ConfigOf(s *schema.FleetSettings) FleetConfig {
 	return FleetConfig{
 		Fleet: s.Fleet, Shards: s.Generations[len(s.Generations)-1], Replicas: s.Replicas,
 		QuotaBytes: s.QuotaBytes, ReserveBytes: s.ReserveBytes, CheckpointsPerRun: s.CheckpointsPerRun, Retention: s.Retention,
 	}
 }
 
-// with returns the settings after a configuration, which has its defaults, was applied.
-func (s *FleetSettings) with(c FleetConfig) FleetSettings {
+// withConfig returns the settings after a configuration, which has its defaults, was applied.
+func withConfig(s *schema.FleetSettings, c FleetConfig) schema.FleetSettings {
 	next := *s
-	next.Format, next.Fleet = SettingsFormat, c.Fleet
+	next.Format, next.Fleet = schema.SettingsFormat, c.Fleet
 	next.Replicas, next.CheckpointsPerRun = c.Replicas, c.CheckpointsPerRun
 	next.QuotaBytes, next.ReserveBytes, next.Retention = c.QuotaBytes, c.ReserveBytes, c.Retention
 	next.Generations = slices.Clone(s.Generations)
@@ -221,13 +161,13 @@ func (s *FleetSettings) with(c FleetConfig) FleetSettings {
 	return next
 }
 
-func (s *FleetSettings) equal(o *FleetSettings) bool {
+func equalSettings(s, o *schema.FleetSettings) bool {
 	return s.Format == o.Format && s.Fleet == o.Fleet && s.Provisioned == o.Provisioned && s.Change == o.Change &&
-		s.Opening == o.Opening && s.Config() == o.Config() && slices.Equal(s.Generations, o.Generations) && slices.Equal(s.Keys, o.Keys)
+		s.Opening == o.Opening && ConfigOf(s) == ConfigOf(o) && slices.Equal(s.Generations, o.Generations) && slices.Equal(s.Keys, o.Keys)
 }
 
-// Validate reports what stored settings cannot have. The errors match [ErrSettings].
-func (s *FleetSettings) Validate() error {
+// CheckSettings reports what stored settings cannot have. The errors match [ErrSettings].
+func CheckSettings(s *schema.FleetSettings) error {
 	if len(s.Generations) == 0 {
 		return fmt.Errorf("%w: generations is empty, it holds a number of shards at least", ErrSettings)
 	}
@@ -245,7 +185,7 @@ func (s *FleetSettings) Validate() error {
 	if _, err := keyring.Parse(s.Fleet, s.Keys); err != nil {
 		return fmt.Errorf("%w: %w", ErrSettings, err)
 	}
-	c := s.Config()
+	c := ConfigOf(s)
 	if c != c.Defaults() {
 		return fmt.Errorf("%w: a setting is 0, stored settings have their defaults", ErrSettings)
 	}
@@ -253,15 +193,15 @@ func (s *FleetSettings) Validate() error {
 }
 
 // decodeSettings reads stored settings. What it accepts is safe to use.
-func decodeSettings(fleet string, b []byte) (FleetSettings, error) {
-	var s FleetSettings
+func decodeSettings(fleet string, b []byte) (schema.FleetSettings, error) {
+	var s schema.FleetSettings
 	if err := json.Unmarshal(b, &s); err != nil {
 		return s, fmt.Errorf("settings of fleet %s: %w: %w", fleet, ErrCorrupt, err)
 	}
-	if s.Format != SettingsFormat {
+	if s.Format != schema.SettingsFormat {
 		return s, fmt.Errorf("settings of fleet %s: format %d: %w", fleet, s.Format, schema.ErrFormat)
 	}
-	if err := s.Validate(); err != nil {
+	if err := CheckSettings(&s); err != nil {
 		return s, fmt.Errorf("settings of fleet %s: %w: %w", fleet, ErrCorrupt, err)
 	}
 	if s.Fleet != fleet {
@@ -278,20 +218,20 @@ func NewFleets(js jetstream.JetStream) *Fleets { return &Fleets{newBucket(js, sc
 
 // Get returns a fleet's settings from the leader, with their revision. It returns [ErrNotFound] for a fleet
 // that was not provisioned, [ErrStreamMissing] when no fleet ever was, [ErrCorrupt], schema.ErrFormat.
-func (f *Fleets) Get(ctx context.Context, fleet string) (FleetSettings, schema.Revision, error) {
+func (f *Fleets) Get(ctx context.Context, fleet string) (schema.FleetSettings, schema.Revision, error) {
 	if err := schema.CheckName("fleet", fleet); err != nil {
-		return FleetSettings{}, 0, err
+		return schema.FleetSettings{}, 0, err
 	}
 	e, err := f.bucket.getFresh(ctx, fleet)
 	if err != nil {
-		return FleetSettings{}, e.rev, fmt.Errorf("settings of fleet %s: %w", fleet, err)
+		return schema.FleetSettings{}, e.rev, fmt.Errorf("settings of fleet %s: %w", fleet, err)
 	}
 	s, err := decodeSettings(fleet, e.value)
 	return s, e.rev, err
 }
 
 // put stores settings by compare-and-set.
-func (f *Fleets) put(ctx context.Context, s *FleetSettings, rev schema.Revision) error {
+func (f *Fleets) put(ctx context.Context, s *schema.FleetSettings, rev schema.Revision) error {
 	b, err := json.Marshal(s, json.Deterministic(true))
 	if err != nil {
 		return fmt.Errorf("settings of fleet %s: %w", s.Fleet, err)
@@ -320,7 +260,7 @@ func (f *Fleets) Opened(ctx context.Context, fleet string, change int) error {
 
 // List returns the settings of all fleets, in the order of their names. Fleets are few: they are read all at
 // once. Settings that cannot be read are left out and named in the error, beside the others.
-func (f *Fleets) List(ctx context.Context) ([]FleetSettings, error) {
+func (f *Fleets) List(ctx context.Context) ([]schema.FleetSettings, error) {
 	names, err := f.bucket.keys(ctx, "*")
 	if errors.Is(err, ErrStreamMissing) {
 		return nil, nil
@@ -329,7 +269,7 @@ func (f *Fleets) List(ctx context.Context) ([]FleetSettings, error) {
 		return nil, fmt.Errorf("list fleets: %w", err)
 	}
 	var (
-		list []FleetSettings
+		list []schema.FleetSettings
 		errs []error
 	)
 	for _, name := range names {

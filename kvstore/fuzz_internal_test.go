@@ -28,7 +28,7 @@ func FuzzStored(f *testing.F) {
 	ended.Run, ended.Agent, ended.Status, ended.Position = "r-1", "coder", schema.StatusCompleted, 7
 	seed(0, "r-1", schema.Live{Format: schema.LiveFormat, Run: "r-1"})
 	seed(1, schema.EndedKey(&head), ended)
-	seed(2, "f", FleetSettings{Format: SettingsFormat, Fleet: "f", Generations: []int{1, 4}})
+	seed(2, "f", schema.FleetSettings{Format: schema.SettingsFormat, Fleet: "f", Generations: []int{1, 4}})
 	seed(3, "", IndexState{Format: IndexFormat, Version: IndexVersion})
 	seed(4, "", leaseValue{Format: LeaseFormat})
 	seed(5, "", Watermark{Format: WatermarkFormat, Incarnation: "i", Position: schema.Position{Stream: 1, ID: "x"}})
@@ -65,7 +65,7 @@ func FuzzStored(f *testing.F) {
 			if err == nil {
 				require.Equal(t, key, s.Fleet)
 				require.Positive(t, s.Shards())
-				for _, shard := range s.Candidates("r-1") {
+				for _, shard := range schema.ShardsOf("r-1", s.Generations) {
 					require.Less(t, shard, s.Shards())
 					require.GreaterOrEqual(t, shard, 0)
 				}

@@ -8,6 +8,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/jsapi"
+
+	"github.com/waymarkio/waymark/schema"
 )
 
 // Inspected is one stream of a fleet beside what it must be.
@@ -24,7 +26,7 @@ type Inspected struct {
 }
 
 // Inspect looks at every stream of a fleet, shared ones included, and changes nothing.
-func Inspect(ctx context.Context, js jetstream.JetStream, s *FleetSettings) []Inspected {
+func Inspect(ctx context.Context, js jetstream.JetStream, s *schema.FleetSettings) []Inspected {
 	p := provisioner{js: js}
 	var list []resource
 	for _, want := range sharedStreams(s.Replicas) {

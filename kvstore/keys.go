@@ -45,9 +45,9 @@ func ReadKeys(ctx context.Context, js jetstream.JetStream, fleet string) (*schem
 
 // AddKey lets a daemon's public key sign the fleet's control events, from schema.KeyDelay on, and returns the settings as they are then.
 // It changes nothing for a key that signs already. It returns [ErrSettings] for what is no public key of a NATS user, or was retired.
-func (f *Fleets) AddKey(ctx context.Context, fleet, key string) (FleetSettings, error) {
-	return f.changeKeys(ctx, fleet, func(s *FleetSettings, effect time.Time) error {
-		i := s.key(key)
+func (f *Fleets) AddKey(ctx context.Context, fleet, key string) (schema.FleetSettings, error) {
+	return f.changeKeys(ctx, fleet, func(s *schema.FleetSettings, effect time.Time) error {
+		i := keyIndex(s, key)
 		switch {
 		case i >= 0 && s.Keys[i].Until != "":
 			return fmt.Errorf("%w: key %s was retired at %s: make another one", ErrSettings, key, s.Keys[i].Until)
@@ -61,9 +61,9 @@ func (f *Fleets) AddKey(ctx context.Context, fleet, key string) (FleetSettings, 
 
 // RetireKey ends a key's time schema.KeyDelay from now: what it signed before stays valid. It changes nothing for a key that was
 // retired before. It returns [ErrSettings] for a key that the fleet does not have, and for the last one that signs.
-func (f *Fleets) RetireKey(ctx context.Context, fleet, key string) (FleetSettings, error) {
-	return f.changeKeys(ctx, fleet, func(s *FleetSettings, effect time.Time) error {
-		i := s.key(key)
+func (f *Fleets) RetireKey(ctx context.Context, fleet, key string) (schema.FleetSettings, error) {
+	return f.changeKeys(ctx, fleet, func(s *schema.FleetSettings, effect time.Time) error {
+		i := keyIndex(s, key)
 		switch {
 		case i < 0:
 			return fmt.Errorf("%w: fleet %s has no key %.80q", ErrSettings, fleet, key)
@@ -82,20 +82,20 @@ func (f *Fleets) RetireKey(ctx context.Context, fleet, key string) (FleetSetting
 	})
 }
 
-// key is the index of a key, -1 for none.
-func (s *FleetSettings) key(key string) int {
+// keyIndex is the index of a key, -1 for none.
+func keyIndex(s *schema.FleetSettings, key string) int {
 	return slices.IndexFunc(s.Keys, func(k schema.FleetKey) bool { return k.Key == key })
 }
 
 // changeKeys changes a fleet's keys. change is told when, by the server's clock, the change takes effect. A change that was stored so late
 // that readers may not know it by then is put off, and told of as [ErrKeysLate].
-func (f *Fleets) changeKeys(ctx context.Context, fleet string, change func(s *FleetSettings, effect time.Time) error) (FleetSettings, error) {
+func (f *Fleets) changeKeys(ctx context.Context, fleet string, change func(s *schema.FleetSettings, effect time.Time) error) (schema.FleetSettings, error) {
 	now, err := f.ServerTime(ctx)
 	if err != nil {
-		return FleetSettings{}, err
+		return schema.FleetSettings{}, err
 	}
 	effect := now.Add(schema.KeyDelay)
-	next, changed, err := f.putKeys(ctx, fleet, func(s *FleetSettings) error { return change(s, effect) })
+	next, changed, err := f.putKeys(ctx, fleet, func(s *schema.FleetSettings) error { return change(s, effect) })
 	var late error
 	for err == nil && changed {
 		if now, err = f.ServerTime(ctx); err != nil {
@@ -107,8 +107,8 @@ func (f *Fleets) changeKeys(ctx context.Context, fleet string, change func(s *Fl
 		}
 		was, is := schema.FormatTime(effect), schema.FormatTime(now.Add(schema.KeyDelay))
 		effect = now.Add(schema.KeyDelay)
-		next, changed, err = f.putKeys(ctx, fleet, func(s *FleetSettings) error {
-			s.putOff(was, is)
+		next, changed, err = f.putKeys(ctx, fleet, func(s *schema.FleetSettings) error {
+			putOff(s, was, is)
 			return nil
 		})
 		switch {
@@ -122,7 +122,7 @@ func (f *Fleets) changeKeys(ctx context.Context, fleet string, change func(s *Fl
 }
 
 // putOff moves the times of keys that are the one to the other.
-func (s *FleetSettings) putOff(from, to string) {
+func putOff(s *schema.FleetSettings, from, to string) {
 	s.Keys = slices.Clone(s.Keys)
 	for i := range s.Keys {
 		for _, at := range []*string{&s.Keys[i].Since, &s.Keys[i].Until} {
@@ -134,24 +134,24 @@ func (s *FleetSettings) putOff(from, to string) {
 }
 
 // putKeys stores what change makes of a fleet's settings, and reports whether it changed them.
-func (f *Fleets) putKeys(ctx context.Context, fleet string, change func(*FleetSettings) error) (next FleetSettings, changed bool, err error) {
+func (f *Fleets) putKeys(ctx context.Context, fleet string, change func(*schema.FleetSettings) error) (next schema.FleetSettings, changed bool, err error) {
 	for range provisionTries {
 		s, rev, err := f.Get(ctx, fleet)
 		if err != nil {
 			return s, false, err
 		}
 		next := s
-		if err := change(&next); err != nil || next.equal(&s) {
+		if err := change(&next); err != nil || equalSettings(&next, &s) {
 			return next, false, err
 		}
-		if err := next.Validate(); err != nil {
+		if err := CheckSettings(&next); err != nil {
 			return s, false, err
 		}
 		if err := f.put(ctx, &next, rev); !errors.Is(err, ErrConflict) {
 			return next, err == nil, err
 		}
 	}
-	return FleetSettings{}, false, fmt.Errorf("keys of fleet %s: its settings keep changing: %w", fleet, ErrConflict)
+	return schema.FleetSettings{}, false, fmt.Errorf("keys of fleet %s: its settings keep changing: %w", fleet, ErrConflict)
 }
 
 // ServerTime is the time by the clock of the server that stores the settings.

@@ -29,7 +29,7 @@ func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) err
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	_, err := provision(ctx, js, cfg.Fleet, func(*FleetSettings) FleetConfig { return cfg })
+	_, err := provision(ctx, js, cfg.Fleet, func(*schema.FleetSettings) FleetConfig { return cfg })
 	return err
 }
 
@@ -38,14 +38,14 @@ func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) err
 // earlier change of the number of shards is under way, and [ErrGenerations].
 //
 // The caller tells the fleet's daemons and executors, on schema.SettingsSubject; they look by themselves, too.
-func Change(ctx context.Context, js jetstream.JetStream, fleet string, change func(*FleetConfig)) (FleetSettings, error) {
+func Change(ctx context.Context, js jetstream.JetStream, fleet string, change func(*FleetConfig)) (schema.FleetSettings, error) {
 	if _, _, err := NewFleets(js).Get(ctx, fleet); err != nil {
-		return FleetSettings{}, err
+		return schema.FleetSettings{}, err
 	}
-	return provision(ctx, js, fleet, func(s *FleetSettings) FleetConfig {
+	return provision(ctx, js, fleet, func(s *schema.FleetSettings) FleetConfig {
 		cfg := FleetConfig{Fleet: fleet}
 		if len(s.Generations) > 0 {
-			cfg = s.Config()
+			cfg = ConfigOf(s)
 		}
 		change(&cfg)
 		return cfg
@@ -53,10 +53,10 @@ func Change(ctx context.Context, js jetstream.JetStream, fleet string, change fu
 }
 
 // provision provisions a fleet as want says, given the settings that are stored; zero for a new fleet.
-func provision(ctx context.Context, js jetstream.JetStream, fleet string, want func(*FleetSettings) FleetConfig) (FleetSettings, error) {
+func provision(ctx context.Context, js jetstream.JetStream, fleet string, want func(*schema.FleetSettings) FleetConfig) (schema.FleetSettings, error) {
 	p := provisioner{js: js, fleets: NewFleets(js)}
 	if err := p.checkServer(); err != nil {
-		return FleetSettings{}, err
+		return schema.FleetSettings{}, err
 	}
 	for range provisionTries {
 		s, err := p.fleet(ctx, fleet, want)
@@ -64,7 +64,7 @@ func provision(ctx context.Context, js jetstream.JetStream, fleet string, want f
 			return s, err
 		}
 	}
-	return FleetSettings{}, fmt.Errorf("provision fleet %s: its settings keep changing: %w", fleet, ErrConflict)
+	return schema.FleetSettings{}, fmt.Errorf("provision fleet %s: its settings keep changing: %w", fleet, ErrConflict)
 }
 
 type provisioner struct {
@@ -100,8 +100,8 @@ func (p *provisioner) checkServer() error {
 	return nil
 }
 
-func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetSettings) FleetConfig) (FleetSettings, error) {
-	var none FleetSettings
+func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*schema.FleetSettings) FleetConfig) (schema.FleetSettings, error) {
+	var none schema.FleetSettings
 	old, rev, err := p.fleets.Get(ctx, fleet)
 	known := err == nil
 	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrStreamMissing) {
@@ -117,7 +117,7 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetS
 			return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
 		}
 	}
-	next := old.with(cfg)
+	next := withConfig(&old, cfg)
 	if !known {
 		if next.Keys, err = firstKeys(p.js); err != nil {
 			return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
@@ -126,7 +126,7 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetS
 	switch {
 	case known && old.Opening && next.Change != old.Change:
 		return none, fmt.Errorf("provision fleet %s with --shards %d: %w: its change to %d is under way, ask again in %s", cfg.Fleet, cfg.Shards,
-			ErrOpening, old.Config().Shards, OpeningTime)
+			ErrOpening, ConfigOf(&old).Shards, OpeningTime)
 	case len(slices.Compact(slices.Sorted(slices.Values(next.Generations)))) > MaxGenerations:
 		return none, fmt.Errorf("provision fleet %s with --shards %d: %w: it has had %v, use one of them again", cfg.Fleet, cfg.Shards,
 			ErrGenerations, old.Generations)
@@ -148,7 +148,7 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*FleetS
 	if err := errors.Join(errs...); err != nil {
 		return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
 	}
-	if known && next.equal(&old) {
+	if known && equalSettings(&next, &old) {
 		return next, nil
 	}
 	if err := p.fleets.put(ctx, &next, rev); err != nil || !known {
@@ -194,9 +194,9 @@ func (p *provisioner) resize(ctx context.Context, list []resource) error {
 
 // resources lists a fleet's streams, in the order in which they are made: what is derived comes last, so
 // that it never exists without the truth.
-func resources(next, old *FleetSettings, known bool) []resource {
+func resources(next, old *schema.FleetSettings, known bool) []resource {
 	var list []resource
-	add := func(existed, truth bool, of func(*FleetSettings) jetstream.StreamConfig) *resource {
+	add := func(existed, truth bool, of func(*schema.FleetSettings) jetstream.StreamConfig) *resource {
 		r := resource{want: of(next), truth: truth, existed: known && existed}
 		if known {
 			c := of(old)
@@ -207,15 +207,15 @@ func resources(next, old *FleetSettings, known bool) []resource {
 	}
 	for i := range next.Shards() {
 		n, existed := schema.NamesOf(next.Fleet, i), i < old.Provisioned
-		r := add(existed, true, func(s *FleetSettings) jetstream.StreamConfig { return eventStream(n, s) })
+		r := add(existed, true, func(s *schema.FleetSettings) jetstream.StreamConfig { return eventStream(n, s) })
 		r.reserve, r.oldReserve = next.ReserveBytes, old.ReserveBytes
-		add(existed, true, func(s *FleetSettings) jetstream.StreamConfig { return segmentStream(n, s) })
+		add(existed, true, func(s *schema.FleetSettings) jetstream.StreamConfig { return segmentStream(n, s) })
 	}
-	add(true, true, func(s *FleetSettings) jetstream.StreamConfig { return blobStream(next.Fleet, s) })
-	add(true, false, func(s *FleetSettings) jetstream.StreamConfig { return deadLetterStream(next.Fleet, s) })
+	add(true, true, func(s *schema.FleetSettings) jetstream.StreamConfig { return blobStream(next.Fleet, s) })
+	add(true, false, func(s *schema.FleetSettings) jetstream.StreamConfig { return deadLetterStream(next.Fleet, s) })
 	for i := range next.Shards() {
 		n := schema.NamesOf(next.Fleet, i)
-		add(i < old.Provisioned, false, func(s *FleetSettings) jetstream.StreamConfig { return checkpointStream(n, s) })
+		add(i < old.Provisioned, false, func(s *schema.FleetSettings) jetstream.StreamConfig { return checkpointStream(n, s) })
 	}
 	return list
 }

@@ -346,9 +346,9 @@ func TestChangedSettingsAreApplied(t *testing.T) {
 	s, _, err := kvstore.NewFleets(b.js).Get(t.Context(), "alpha")
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 3}, s.Generations)
-	require.Equal(t, cfg.Defaults(), s.Config())
+	require.Equal(t, cfg.Defaults(), kvstore.ConfigOf(&s))
 	for _, run := range []string{"run-1", "run-2", "run-3", "run-4"} {
-		shards := s.Candidates(run)
+		shards := schema.ShardsOf(run, s.Generations)
 		require.Equal(t, schema.ShardOf(run, 3), shards[0])
 		require.Contains(t, shards, 0, "where the first generation put it")
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/schema"
 )
 
 // Quota is the limit that the fleet's settings give to the event stream, in bytes; [UnlimitedQuota] for none.
@@ -71,7 +73,7 @@ func (s *Shard) LiftQuota(ctx context.Context, need int64) (limit int64, err err
 }
 
 // liftTo is the limit that a stream needs, by the fleet's settings. With [ErrFull] it has it already.
-func (s *Shard) liftTo(settings *FleetSettings, info *jetstream.StreamInfo, need int64) (int64, error) {
+func (s *Shard) liftTo(settings *schema.FleetSettings, info *jetstream.StreamInfo, need int64) (int64, error) {
 	quota, most, usage := settings.QuotaBytes, settings.QuotaBytes+settings.ReserveBytes, usageOf(info)
 	switch {
 	case quota == UnlimitedQuota:

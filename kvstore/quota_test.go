@@ -135,7 +135,7 @@ func TestShardIsChecked(t *testing.T) {
 	require.ErrorIs(t, err, kvstore.ErrSettings)
 	_, err = kvstore.OpenShard(b.js, s, 0, "d d")
 	require.Error(t, err)
-	_, err = kvstore.OpenShard(b.js, kvstore.FleetSettings{}, 0, "d")
+	_, err = kvstore.OpenShard(b.js, schema.FleetSettings{}, 0, "d")
 	require.Error(t, err)
 }
 

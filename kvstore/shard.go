@@ -23,13 +23,13 @@ type Shard struct {
 	Erasures *Erasures
 
 	js       jetstream.JetStream
-	settings *atomic.Pointer[FleetSettings]
+	settings *atomic.Pointer[schema.FleetSettings]
 }
 
 // OpenShard returns a shard of a provisioned fleet. daemon names the replica in the source of checkpoint
 // events. It does no I/O.
-func OpenShard(js jetstream.JetStream, settings FleetSettings, shard int, daemon string) (*Shard, error) {
-	if err := settings.Validate(); err != nil {
+func OpenShard(js jetstream.JetStream, settings schema.FleetSettings, shard int, daemon string) (*Shard, error) {
+	if err := CheckSettings(&settings); err != nil {
 		return nil, err
 	}
 	if shard < 0 || shard >= settings.Shards() {
@@ -39,7 +39,7 @@ func OpenShard(js jetstream.JetStream, settings FleetSettings, shard int, daemon
 		return nil, err
 	}
 	names := schema.NamesOf(settings.Fleet, shard)
-	current := new(atomic.Pointer[FleetSettings])
+	current := new(atomic.Pointer[schema.FleetSettings])
 	current.Store(&settings)
 	return &Shard{
 		Names:       names,
@@ -52,7 +52,7 @@ func OpenShard(js jetstream.JetStream, settings FleetSettings, shard int, daemon
 }
 
 // Update tells the shard of its fleet's settings, which were changed: its quota goes by them.
-func (s *Shard) Update(settings FleetSettings) { s.settings.Store(&settings) }
+func (s *Shard) Update(settings schema.FleetSettings) { s.settings.Store(&settings) }
 
 // Usage is the state of a shard's event stream.
 type Usage struct {

@@ -101,7 +101,7 @@ func firstRevision(made time.Time) uint64 {
 	return uint64(max(made.UnixMicro(), 1)) //nolint:gosec // not negative
 }
 
-func eventStream(n schema.Names, s *FleetSettings) jetstream.StreamConfig {
+func eventStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamConfig {
 	c := base(n.EventStream(), "Waymark: events of runs, the truth", s.Replicas, n.EventSubjects())
 	c.MaxBytes = s.QuotaBytes
 	c.MaxMsgSize = MaxEventMessage
@@ -110,7 +110,7 @@ func eventStream(n schema.Names, s *FleetSettings) jetstream.StreamConfig {
 	return c
 }
 
-func checkpointStream(n schema.Names, s *FleetSettings) jetstream.StreamConfig {
+func checkpointStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamConfig {
 	c := kvBase(n.CheckpointBucket(), "Waymark: checkpoints of runs, derived from the events",
 		s.Replicas, int64(s.CheckpointsPerRun))
 	// One token: the keys of runs match, the daemon's own (_.fold, _.live.<run>) have more and do not.
@@ -124,20 +124,20 @@ func checkpointStream(n schema.Names, s *FleetSettings) jetstream.StreamConfig {
 
 // derivedPersistMode is that of what is derived from the log, so that it need not be synced with each put: what a power cut takes back is
 // derived once more. On several replicas the server refuses it.
-func derivedPersistMode(s *FleetSettings) jetstream.PersistModeType {
+func derivedPersistMode(s *schema.FleetSettings) jetstream.PersistModeType {
 	if s.Replicas == 1 {
 		return jetstream.AsyncPersistMode
 	}
 	return jetstream.DefaultPersistMode
 }
 
-func segmentStream(n schema.Names, s *FleetSettings) jetstream.StreamConfig {
+func segmentStream(n schema.Names, s *schema.FleetSettings) jetstream.StreamConfig {
 	c := kvBase(n.SegmentBucket(), "Waymark: sealed events of runs, the truth", s.Replicas, 1)
 	c.MaxMsgSize = maxSegmentMessage
 	return c
 }
 
-func blobStream(fleet string, s *FleetSettings) jetstream.StreamConfig {
+func blobStream(fleet string, s *schema.FleetSettings) jetstream.StreamConfig {
 	bucket := schema.BlobBucket(fleet)
 	c := base("OBJ_"+bucket, "Waymark: large payloads of runs, the truth", s.Replicas,
 		"$O."+bucket+".C.>", "$O."+bucket+".M.>")
@@ -145,7 +145,7 @@ func blobStream(fleet string, s *FleetSettings) jetstream.StreamConfig {
 	return c
 }
 
-func deadLetterStream(fleet string, s *FleetSettings) jetstream.StreamConfig {
+func deadLetterStream(fleet string, s *schema.FleetSettings) jetstream.StreamConfig {
 	c := base(schema.DeadLetterStream(fleet), "Waymark: events that were rejected, with the reason", s.Replicas,
 		schema.DeadLetterSubjects(fleet))
 	// A flood of bad events must not stop the fold, which stores the letter first: old ones make room.

@@ -86,15 +86,6 @@ type Fleet struct {
 	strays     strays
 }
 
-// fleetSettings are the members of a fleet's stored settings that an executor needs.
-type fleetSettings struct {
-	Generations []int `json:"generations"`
-	Change      int   `json:"change"`
-	Opening     bool  `json:"opening"`
-	// Keys are those that sign the fleet's control events.
-	Keys []schema.FleetKey `json:"keys"`
-}
-
 // A server that is gone is looked for as long as it takes; the client by itself would end after sixty tries.
 const reconnectWait = 250 * time.Millisecond
 
@@ -220,7 +211,7 @@ func (f *Fleet) lookupPermitted(ctx context.Context) error {
 
 // settings reads the fleet's settings from their leader. It returns [ErrNotProvisioned] for a fleet whose settings are not stored: how many
 // shards it has, and whether control events are signed, nothing else tells.
-func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
+func (f *Fleet) settings(ctx context.Context) (*schema.FleetSettings, error) {
 	m, err := jsapi.Get(ctx, f.js, "KV_"+schema.FleetBucket, jsapi.GetRequest{LastFor: "$KV." + schema.FleetBucket + "." + f.cfg.Fleet})
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrMsgNotFound):
@@ -232,7 +223,7 @@ func (f *Fleet) settings(ctx context.Context) (*fleetSettings, error) {
 	case len(m.Data) == 0: // deleted
 		return nil, f.notProvisioned("settings in bucket " + schema.FleetBucket)
 	}
-	s := new(fleetSettings)
+	s := new(schema.FleetSettings)
 	if err := json.Unmarshal(m.Data, s); err != nil {
 		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrBadAnswer, err)
 	}

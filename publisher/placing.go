@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -38,17 +37,6 @@ type placing struct {
 	opening bool
 	// read is when the reading began; zero when it is known to be outdated.
 	read time.Time
-}
-
-// shards returns the shards that can hold a run, where it would begin now first, each once.
-func (p *placing) shards(run string) []int {
-	var list []int
-	for _, n := range slices.Backward(p.generations) {
-		if i := schema.ShardOf(run, n); !slices.Contains(list, i) {
-			list = append(list, i)
-		}
-	}
-	return list
 }
 
 // before is the shard in which the generation before the current one begins a run.
@@ -141,7 +129,7 @@ func (f *Fleet) look(ctx context.Context, names schema.Names, run string) (found
 // shard's generation is being opened, that nobody can begin it by the generation before. It reports the shard that has
 // the run, or false.
 func (f *Fleet) claimPlace(ctx context.Context, p *placing, run string) (schema.Names, bool, error) {
-	list := p.shards(run)
+	list := schema.ShardsOf(run, p.generations)
 	for _, i := range list[1:] {
 		names := schema.NamesOf(f.cfg.Fleet, i)
 		find := f.seek
@@ -270,7 +258,7 @@ func (f *Fleet) placedStill(ctx context.Context, r *Run) error {
 	if err != nil || p.change == r.placedBy {
 		return f.unsure(ctx, r, err)
 	}
-	list := p.shards(r.id)
+	list := schema.ShardsOf(r.id, p.generations)
 	for n, i := range list {
 		if i == r.names.Shard {
 			continue

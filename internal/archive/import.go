@@ -114,7 +114,7 @@ type importer struct {
 	js       jetstream.JetStream
 	a        *Archive
 	to       *Target
-	settings kvstore.FleetSettings
+	settings schema.FleetSettings
 	keys     *schema.Keys
 	plans    []*plan
 }
@@ -198,7 +198,7 @@ func (im *importer) findBase(ctx context.Context, b *schema.BaseRef) error {
 
 // place finds the shard that has the run, or where it is to begin.
 func (im *importer) place(ctx context.Context, p *plan) error {
-	shards := im.settings.Candidates(p.is.Run)
+	shards := schema.ShardsOf(p.is.Run, im.settings.Generations)
 	for _, i := range shards {
 		names := schema.NamesOf(im.to.Fleet, i)
 		rec, there, err := eventlog.Last(ctx, im.js, names, p.is.Run)

@@ -106,7 +106,7 @@ func underLoad(t *testing.T, w, other *world, runs int) {
 	require.Equal(t, blob, got)
 
 	// The daemon makes the checkpoints, and executors go on where the backup ends.
-	require.NoError(t, kvstore.Provision(t.Context(), other.js, other.settings.Config()))
+	require.NoError(t, kvstore.Provision(t.Context(), other.js, kvstore.ConfigOf(&other.settings)))
 	other.fold()
 	for _, x := range writers {
 		want, n := x.upTo(m.Shards[x.names.Shard].Cut)
@@ -371,14 +371,14 @@ func TestAFleetThatIsHalfRestoredIsNotProvisioned(t *testing.T) {
 			}
 		}})
 		require.ErrorIs(t, err, context.Canceled)
-		err = kvstore.Provision(t.Context(), other.js, m.Settings.Config())
+		err = kvstore.Provision(t.Context(), other.js, kvstore.ConfigOf(&m.Settings))
 		require.ErrorIs(t, err, kvstore.ErrStreamMissing, "before stream %d", i)
 		require.ErrorContains(t, err, "repeat waymark restore")
 		_, err = backup.Restore(t.Context(), other.js, backup.Target{Dir: dir})
 		require.NoError(t, err)
 		other.load()
 		other.requireRun(x, m.Shards[0].Cut)
-		require.NoError(t, kvstore.Provision(t.Context(), other.js, m.Settings.Config()))
+		require.NoError(t, kvstore.Provision(t.Context(), other.js, kvstore.ConfigOf(&m.Settings)))
 	}
 }
 
@@ -396,7 +396,7 @@ func TestAStreamThatWasHalfRestoredIsMadeAnew(t *testing.T) {
 	require.Equal(t, len(m.Streams), done.Streams)
 	other.load()
 	other.requireRun(x, m.Shards[0].Cut)
-	require.NoError(t, kvstore.Provision(t.Context(), other.js, other.settings.Config()), "every flag is as it must be")
+	require.NoError(t, kvstore.Provision(t.Context(), other.js, kvstore.ConfigOf(&other.settings)), "every flag is as it must be")
 }
 
 func TestADamagedBackupIsNamedAndNotRestored(t *testing.T) {

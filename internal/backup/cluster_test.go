@@ -85,6 +85,6 @@ func TestAFleetOfThreeReplicasIsRestoredOnALoneServer(t *testing.T) {
 	other.load()
 	require.Equal(t, 1, other.settings.Replicas)
 	require.EqualValues(t, 64<<20, other.settings.QuotaBytes)
-	require.NoError(t, kvstore.Provision(t.Context(), other.js, other.settings.Config()))
+	require.NoError(t, kvstore.Provision(t.Context(), other.js, kvstore.ConfigOf(&other.settings)))
 	other.requireRun(x, m.Shards[0].Cut)
 }

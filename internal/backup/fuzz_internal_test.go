@@ -67,8 +67,8 @@ func FuzzBackup(f *testing.F) {
 // fuzzManifest is one of a fleet with a shard.
 func fuzzManifest() *Manifest {
 	c := kvstore.FleetConfig{Fleet: "f"}.Defaults()
-	settings := kvstore.FleetSettings{
-		Format: kvstore.SettingsFormat, Fleet: "f", Generations: []int{1}, Replicas: c.Replicas, QuotaBytes: c.QuotaBytes,
+	settings := schema.FleetSettings{
+		Format: schema.SettingsFormat, Fleet: "f", Generations: []int{1}, Replicas: c.Replicas, QuotaBytes: c.QuotaBytes,
 		ReserveBytes: c.ReserveBytes, CheckpointsPerRun: c.CheckpointsPerRun,
 	}
 	m := &Manifest{Format: Format, ID: "b-1", Fleet: "f", Settings: settings, Shards: []ShardCut{{Cut: 3}}}

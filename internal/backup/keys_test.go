@@ -65,7 +65,7 @@ func TestRestore_FleetWithKeys_FoldsAsBefore(t *testing.T) {
 	other.load()
 	require.Equal(t, w.settings, other.settings)
 	require.Equal(t, was.Digest, verify(other).Digest)
-	require.NoError(t, kvstore.Provision(t.Context(), other.js, other.settings.Config()))
+	require.NoError(t, kvstore.Provision(t.Context(), other.js, kvstore.ConfigOf(&other.settings)))
 	other.load()
 	require.Equal(t, w.settings.Keys, other.settings.Keys, "a fleet that is known keeps its keys")
 	points := map[string]backup.RunPoint{}

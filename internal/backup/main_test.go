@@ -30,7 +30,7 @@ type world struct {
 	tb       testing.TB
 	nc       *nats.Conn
 	js       jetstream.JetStream
-	settings kvstore.FleetSettings
+	settings schema.FleetSettings
 }
 
 // onServer is a server without a fleet.

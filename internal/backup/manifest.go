@@ -36,8 +36,8 @@ type Manifest struct {
 	// ID of the backup.
 	ID string `json:"id"`
 	// Fleet that was backed up, and its settings.
-	Fleet    string                `json:"fleet"`
-	Settings kvstore.FleetSettings `json:"settings"`
+	Fleet    string               `json:"fleet"`
+	Settings schema.FleetSettings `json:"settings"`
 	// Began and Ended by the clock of who took the backup, RFC 3339. For people; what is in it says Shards.
 	Began string `json:"began"`
 	Ended string `json:"ended"`
@@ -147,10 +147,10 @@ func decodeManifest(b []byte) (*Manifest, error) {
 	if m.Settings.Fleet != m.Fleet || !schema.ValidName(m.ID) {
 		return bad("it is of fleet %.64q, its settings of %.64q", m.Fleet, m.Settings.Fleet)
 	}
-	if m.Settings.Format != kvstore.SettingsFormat {
-		return nil, fmt.Errorf("%s: settings: %w %d, this program knows %d", manifestName, ErrFormat, m.Settings.Format, kvstore.SettingsFormat)
+	if m.Settings.Format != schema.SettingsFormat {
+		return nil, fmt.Errorf("%s: settings: %w %d, this program knows %d", manifestName, ErrFormat, m.Settings.Format, schema.SettingsFormat)
 	}
-	if err := m.Settings.Validate(); err != nil {
+	if err := kvstore.CheckSettings(&m.Settings); err != nil {
 		return bad("%s", err)
 	}
 	want := streamNames(&m.Settings)
@@ -212,7 +212,7 @@ type named struct {
 
 // streamNames are the streams of a fleet that a backup holds, in the order in which they are read and restored: every log
 // first, as nothing that is read later may be missing what was purged from it.
-func streamNames(s *kvstore.FleetSettings) []named {
+func streamNames(s *schema.FleetSettings) []named {
 	var list []named
 	for i := range s.Shards() {
 		list = append(list, named{schema.NamesOf(s.Fleet, i).EventStream(), logStream, i})

@@ -73,7 +73,7 @@ func restored(t *testing.T, dir string) (*world, []string) {
 	_, err = backup.Restore(t.Context(), w.js, backup.Target{Dir: dir})
 	require.NoError(t, err)
 	w.load()
-	require.NoError(t, kvstore.Provision(t.Context(), w.js, w.settings.Config()))
+	require.NoError(t, kvstore.Provision(t.Context(), w.js, kvstore.ConfigOf(&w.settings)))
 	kv, err := w.js.KeyValue(t.Context(), schema.NamesOf(fleet, 0).SegmentBucket())
 	require.NoError(t, err)
 	keys, err := kv.Keys(t.Context())

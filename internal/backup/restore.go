@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/kvstore"
+
+	"github.com/waymarkio/waymark/schema"
 )
 
 // Target says how to restore a backup.
@@ -201,7 +203,7 @@ func checkedConfig(about *description, m *Manifest, s *Stream) (jetstream.Stream
 }
 
 // settings are the backup's, and what the target has otherwise.
-func (to *Target) settings(m *Manifest) kvstore.FleetSettings {
+func (to *Target) settings(m *Manifest) schema.FleetSettings {
 	settings := m.Settings
 	if to.Replicas != 0 {
 		settings.Replicas = to.Replicas

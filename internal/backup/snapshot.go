@@ -17,6 +17,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
 )
 
 const (
@@ -49,7 +50,7 @@ type description struct {
 }
 
 // configOf returns the configuration that this version gives the stream, how the described one differs from it, and the described state.
-func (d *description) configOf(settings *kvstore.FleetSettings, s *Stream) (want jetstream.StreamConfig, differences []kvstore.Difference, has state, err error) {
+func (d *description) configOf(settings *schema.FleetSettings, s *Stream) (want jetstream.StreamConfig, differences []kvstore.Difference, has state, err error) {
 	var have jetstream.StreamConfig
 	if err = errors.Join(stdjson.Unmarshal(d.Config, &have), stdjson.Unmarshal(d.State, &has)); err != nil {
 		return want, nil, has, fmt.Errorf("%w: %w", ErrDamaged, err)

@@ -148,7 +148,7 @@ func TestTake_ForeignFlag_BackupHasTheSettingsConfiguration(t *testing.T) {
 	require.NoError(t, err)
 	other.load()
 	other.requireRun(x, m.Shards[0].Cut)
-	require.NoError(t, kvstore.Provision(t.Context(), other.js, other.settings.Config()))
+	require.NoError(t, kvstore.Provision(t.Context(), other.js, kvstore.ConfigOf(&other.settings)))
 	stream, err = other.js.Stream(t.Context(), m.Streams[0].Name)
 	require.NoError(t, err)
 	require.Equal(t, "team-a", stream.CachedInfo().Config.Metadata["owner"])

@@ -127,7 +127,7 @@ type conformWatch struct {
 	cl       *client
 	checker  *conform.Checker
 	keys     *keyring.Ring
-	settings kvstore.FleetSettings
+	settings schema.FleetSettings
 	recorder *conform.Recorder
 	shown    int
 }
@@ -283,7 +283,7 @@ func (w *conformWatch) home(ctx context.Context, run, subject string) (home stri
 		return "", nil // a run that cannot be has no shard
 	}
 	right := func() bool {
-		return slices.ContainsFunc(w.settings.Candidates(run), func(shard int) bool { return schema.NamesOf(w.cl.fleet, shard).EventSubject(run) == subject })
+		return slices.ContainsFunc(schema.ShardsOf(run, w.settings.Generations), func(shard int) bool { return schema.NamesOf(w.cl.fleet, shard).EventSubject(run) == subject })
 	}
 	if right() {
 		return "", nil
@@ -291,7 +291,7 @@ func (w *conformWatch) home(ctx context.Context, run, subject string) (home stri
 	if _, w.settings, err = w.cl.settings(ctx); err != nil || right() {
 		return "", err
 	}
-	return schema.NamesOf(w.cl.fleet, w.settings.Candidates(run)[0]).EventSubject(run), nil
+	return schema.NamesOf(w.cl.fleet, schema.ShardsOf(run, w.settings.Generations)[0]).EventSubject(run), nil
 }
 
 // take judges a message. home is empty, or the subject in the run's shard if the message is in another.

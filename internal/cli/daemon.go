@@ -120,7 +120,7 @@ func (c serveCmd) config(a *app, d *daemon, registry prometheus.Registerer, log 
 		Requests: consumer.ServiceConfig{Version: serviceVersion(), Grace: c.Grace, Proof: d.proof},
 		Folder:   consumer.FolderConfig{Silence: c.Silence, PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced},
 		Opened:   func(shard int, f *consumer.Folder) { registerFolder(registry, a.cli.Fleet, shard, f) },
-		Changed:  func(settings kvstore.FleetSettings) { sayUnsigned(a, signer, settings, log) },
+		Changed:  func(settings schema.FleetSettings) { sayUnsigned(a, signer, settings, log) },
 	}
 	if d.server != nil {
 		config.Folder.LeaseTTL, config.Folder.Synced = embeddedLease, true
@@ -252,7 +252,7 @@ const provisionTry = 10 * time.Second
 
 // provision makes sure that everything the fleet needs is there, and tries again while the servers are not: daemons and servers may
 // be started at the same time, in any order.
-func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream.JetStream, log zerolog.Logger) (kvstore.FleetSettings, error) {
+func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	again := time.NewTicker(time.Second)
@@ -274,13 +274,13 @@ func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream
 }
 
 // provisionOnce provisions, and returns the fleet's settings as stored. What no flag names stays as it was.
-func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetstream.JetStream, log zerolog.Logger) (kvstore.FleetSettings, error) {
+func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
 	fleets := kvstore.NewFleets(js)
 	config := kvstore.FleetConfig{Fleet: a.cli.Fleet}
 	change := kvstore.Provision
 	switch stored, _, err := fleets.Get(ctx, a.cli.Fleet); {
 	case err == nil:
-		config = stored.Config()
+		config = kvstore.ConfigOf(&stored)
 		if int(c.Shards) != 0 && int(c.Shards) != config.Shards {
 			log.Warn().Int("shards", config.Shards).Int("asked", int(c.Shards)).Str("hint", a.prompt.command("shards set "+strconv.Itoa(int(c.Shards)))).
 				Msg("the fleet has another number of shards: --shards is for a new fleet")
@@ -298,7 +298,7 @@ func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetst
 		}
 		config.QuotaBytes = roomyQuota(d.storeRoom(), config.Shards)
 	case !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrStreamMissing):
-		return kvstore.FleetSettings{}, err
+		return schema.FleetSettings{}, err
 	}
 	if config.Shards == 0 {
 		config.Shards = int(c.Shards)
@@ -315,7 +315,7 @@ func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetst
 		if errors.Is(err, kvstore.ErrFull) {
 			err = d.noRoom(config.Defaults(), err)
 		}
-		return kvstore.FleetSettings{}, err
+		return schema.FleetSettings{}, err
 	}
 	settings, _, err := fleets.Get(ctx, a.cli.Fleet)
 	return settings, err

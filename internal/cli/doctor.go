@@ -204,7 +204,7 @@ func (d *doctor) credentials() {
 }
 
 // keys checks that forged control events are refused, and that the daemon which answers can sign.
-func (d *doctor) keys(ctx context.Context, settings *kvstore.FleetSettings) {
+func (d *doctor) keys(ctx context.Context, settings *schema.FleetSettings) {
 	const name = "keys"
 	keys, err := keyring.Parse(settings.Fleet, settings.Keys)
 	switch {
@@ -246,7 +246,7 @@ func (d *doctor) keys(ctx context.Context, settings *kvstore.FleetSettings) {
 }
 
 // streams checks flags, limits, consumers, replicas and the clock, by what the server says of each stream, which it returns.
-func (d *doctor) streams(ctx context.Context, settings *kvstore.FleetSettings) []kvstore.Inspected {
+func (d *doctor) streams(ctx context.Context, settings *schema.FleetSettings) []kvstore.Inspected {
 	list := kvstore.Inspect(ctx, d.js, settings)
 	flags, room, consumers, replicas := 0, 0, 0, 0
 	for i := range list {
@@ -400,7 +400,7 @@ func (d *doctor) disk(a *app) {
 }
 
 // fleet checks the daemons: whether one answers, who folds each shard, and how far behind.
-func (d *doctor) fleet(ctx context.Context, settings *kvstore.FleetSettings) {
+func (d *doctor) fleet(ctx context.Context, settings *schema.FleetSettings) {
 	var reply schema.FleetReply
 	if err := d.cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
 		d.add("daemon", checkFailed, d.cl.startHint(ctx), "none answers: %s", err)

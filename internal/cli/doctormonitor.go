@@ -12,11 +12,12 @@ import (
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // durability checks that what is acknowledged is on disk. Only the monitoring address tells how a server that is not
 // Waymark's own writes.
-func (d *doctor) durability(ctx context.Context, monitor string, settings *kvstore.FleetSettings) {
+func (d *doctor) durability(ctx context.Context, monitor string, settings *schema.FleetSettings) {
 	const name = "durability"
 	const do = "set sync_interval: always in the jetstream block of the server's configuration"
 	switch {
@@ -45,9 +46,9 @@ func (d *doctor) durability(ctx context.Context, monitor string, settings *kvsto
 const slowSyncMS = 1
 
 // syncs tells what a durable write costs, and how executors share it.
-func (d *doctor) syncs(ms float64, settings *kvstore.FleetSettings) {
+func (d *doctor) syncs(ms float64, settings *schema.FleetSettings) {
 	const name = "durable write"
-	shards := settings.Config().Shards
+	shards := kvstore.ConfigOf(settings).Shards
 	how := "the servers sync the messages of all executors together"
 	if settings.Replicas == 1 {
 		how = "the messages of one shard are synced one after the other, those of several at once; new runs are spread over " + plural(shards, "shard")

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
 )
 
 func TestDoctor_DurableWrites_ToldWithWhatSharesTheirSyncs(t *testing.T) {
@@ -24,7 +24,7 @@ func TestDoctor_DurableWrites_ToldWithWhatSharesTheirSyncs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := &doctor{p: prompt{}}
-			d.syncs(c.ms, &kvstore.FleetSettings{Generations: []int{3, c.shards}, Replicas: c.replicas})
+			d.syncs(c.ms, &schema.FleetSettings{Generations: []int{3, c.shards}, Replicas: c.replicas})
 			require.Len(t, d.checks, 1)
 			require.Equal(t, c.result, d.checks[0].Result)
 			require.Contains(t, d.checks[0].Detail, c.contains)

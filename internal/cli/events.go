@@ -223,7 +223,7 @@ func (c eventsCmd) follow(ctx context.Context, cl *client, take func(eventlog.Ar
 	if !c.NoFollow {
 		// Shards that are added are read from their beginning: it is all news.
 		readers.Go(func() error {
-			return c.followSettings(ctx, js, cl.fleet, func(settings kvstore.FleetSettings) {
+			return c.followSettings(ctx, js, cl.fleet, func(settings schema.FleetSettings) {
 				for _, shard := range c.shards(settings) {
 					if !slices.Contains(open, shard) {
 						open = append(open, shard)
@@ -270,7 +270,7 @@ func consume(records <-chan eventlog.Arrived, take func(eventlog.Arrived) error,
 const settingsEvery = 2 * time.Second
 
 // followSettings hands the fleet's settings over every few seconds until ctx ends.
-func (eventsCmd) followSettings(ctx context.Context, js jetstream.JetStream, fleet string, take func(kvstore.FleetSettings)) error {
+func (eventsCmd) followSettings(ctx context.Context, js jetstream.JetStream, fleet string, take func(schema.FleetSettings)) error {
 	tick := time.NewTicker(settingsEvery)
 	defer tick.Stop()
 	for {
@@ -287,9 +287,9 @@ func (eventsCmd) followSettings(ctx context.Context, js jetstream.JetStream, fle
 }
 
 // shards are those that can hold the events asked for.
-func (c eventsCmd) shards(settings kvstore.FleetSettings) []int {
+func (c eventsCmd) shards(settings schema.FleetSettings) []int {
 	if c.Run_ != "" && !c.everyShard {
-		return settings.Candidates(c.Run_)
+		return schema.ShardsOf(c.Run_, settings.Generations)
 	}
 	all := make([]int, settings.Shards())
 	for i := range all {
@@ -308,7 +308,7 @@ func (c eventsCmd) from() eventlog.FollowFrom {
 }
 
 // sealed hands over the events of the run that were moved to segments, and returns where they end.
-func (c eventsCmd) sealed(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, shard int, out chan<- eventlog.Arrived) (schema.StreamSequence, error) {
+func (c eventsCmd) sealed(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, shard int, out chan<- eventlog.Arrived) (schema.StreamSequence, error) {
 	store, err := kvstore.OpenShard(js, settings, shard, "waymark")
 	if err != nil {
 		return 0, err

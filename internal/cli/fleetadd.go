@@ -171,7 +171,7 @@ func (c fleetAddCmd) provision(ctx context.Context, a *app, done *fleetAdded, fi
 	if signer != nil && files != nil && !slices.ContainsFunc(settings.Keys, func(k schema.FleetKey) bool { return k.Key == signer.Name }) {
 		done.KeyMissing = signer.Name
 	}
-	done.Provisioned, done.Shards, done.QuotaBytes = true, settings.Config().Shards, settings.QuotaBytes
+	done.Provisioned, done.Shards, done.QuotaBytes = true, kvstore.ConfigOf(&settings).Shards, settings.QuotaBytes
 	return nil
 }
 

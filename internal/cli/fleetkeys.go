@@ -73,8 +73,8 @@ type keysView struct {
 
 // Run lists the keys.
 func (c fleetKeysLsCmd) Run(ctx context.Context, a *app) error {
-	return a.withFleets(ctx, func(context.Context, *client, *kvstore.Fleets) (kvstore.FleetSettings, error) {
-		return kvstore.FleetSettings{}, nil
+	return a.withFleets(ctx, func(context.Context, *client, *kvstore.Fleets) (schema.FleetSettings, error) {
+		return schema.FleetSettings{}, nil
 	})
 }
 
@@ -83,15 +83,15 @@ func (c fleetKeysAddCmd) Run(ctx context.Context, a *app) error {
 	if c.Key != "" && !nkeys.IsValidPublicUserKey(c.Key) {
 		return notPublic("the key to add", c.Key, hintPublicUser)
 	}
-	return a.withFleets(ctx, func(ctx context.Context, cl *client, fleets *kvstore.Fleets) (kvstore.FleetSettings, error) {
+	return a.withFleets(ctx, func(ctx context.Context, cl *client, fleets *kvstore.Fleets) (schema.FleetSettings, error) {
 		key := c.Key
 		if key == "" {
 			signer, err := keyring.SignerOf(cl.nc)
 			if err != nil {
-				return kvstore.FleetSettings{}, err
+				return schema.FleetSettings{}, err
 			}
 			if signer == nil {
-				return kvstore.FleetSettings{}, fail(exitUsage, "name the daemon's public key, or connect with its --nkey, --creds or context", "this connection has no key")
+				return schema.FleetSettings{}, fail(exitUsage, "name the daemon's public key, or connect with its --nkey, --creds or context", "this connection has no key")
 			}
 			key = signer.Name
 		}
@@ -105,7 +105,7 @@ func (c fleetKeysRetireCmd) Run(ctx context.Context, a *app) error {
 	if !nkeys.IsValidPublicUserKey(c.Key) {
 		return notPublic("the key to retire", c.Key, hintPublicUser)
 	}
-	return a.withFleets(ctx, func(ctx context.Context, cl *client, fleets *kvstore.Fleets) (kvstore.FleetSettings, error) {
+	return a.withFleets(ctx, func(ctx context.Context, cl *client, fleets *kvstore.Fleets) (schema.FleetSettings, error) {
 		settings, err := fleets.RetireKey(ctx, cl.fleet, c.Key)
 		return settings, aboutKeys(err, "list the fleet's keys: waymark fleet keys; add another daemon's before the last one ends: waymark fleet keys add PUBLICKEY")
 	})
@@ -149,12 +149,12 @@ func (a *app) keysClient(ctx context.Context, use func(*client) error) error {
 }
 
 // withFleets changes the fleet's keys, if change does, tells its daemons, and shows the keys.
-func (a *app) withFleets(ctx context.Context, change func(context.Context, *client, *kvstore.Fleets) (kvstore.FleetSettings, error)) error {
+func (a *app) withFleets(ctx context.Context, change func(context.Context, *client, *kvstore.Fleets) (schema.FleetSettings, error)) error {
 	return a.keysClient(ctx, func(cl *client) error { return a.changeKeys(ctx, cl, change) })
 }
 
 func (a *app) changeKeys(ctx context.Context, cl *client,
-	change func(context.Context, *client, *kvstore.Fleets) (kvstore.FleetSettings, error),
+	change func(context.Context, *client, *kvstore.Fleets) (schema.FleetSettings, error),
 ) error {
 	js, settings, err := cl.settings(ctx)
 	if err != nil {
@@ -239,7 +239,7 @@ func (c serveCmd) checkSigner(ctx context.Context, a *app, js jetstream.JetStrea
 }
 
 // sayUnsigned tells of a daemon whose key does not sign any more, once settings say so.
-func sayUnsigned(a *app, signer *keyring.Signer, settings kvstore.FleetSettings, log zerolog.Logger) {
+func sayUnsigned(a *app, signer *keyring.Signer, settings schema.FleetSettings, log zerolog.Logger) {
 	keys, err := keyring.Parse(settings.Fleet, settings.Keys)
 	if err == nil {
 		err = signer.May(keys, a.now())

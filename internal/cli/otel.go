@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/internal/spans"
-	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -223,7 +222,7 @@ func (c otelCmd) follow(ctx context.Context, a *app, cl *client, fleet *publishe
 
 // grow follows shards that are added, from their beginning: it is all news.
 func (c otelCmd) grow(ctx context.Context, js jetstream.JetStream, fleet string, shards int, feed func(int, bool)) error {
-	return eventsCmd{}.followSettings(ctx, js, fleet, func(settings kvstore.FleetSettings) {
+	return eventsCmd{}.followSettings(ctx, js, fleet, func(settings schema.FleetSettings) {
 		for ; shards < settings.Shards(); shards++ {
 			feed(shards, true)
 		}

@@ -102,11 +102,11 @@ func (shardsLsCmd) Run(ctx context.Context, a *app) error {
 	return err
 }
 
-func viewShards(ctx context.Context, cl *client, js jetstream.JetStream, settings kvstore.FleetSettings) (*shardsView, error) {
+func viewShards(ctx context.Context, cl *client, js jetstream.JetStream, settings schema.FleetSettings) (*shardsView, error) {
 	ctx, cancel := context.WithTimeout(ctx, cl.wait)
 	defer cancel()
 	view := &shardsView{Fleet: cl.fleet, Generations: settings.Generations, Opening: settings.Opening}
-	current := settings.Config().Shards
+	current := kvstore.ConfigOf(&settings).Shards
 	for i := range settings.Shards() {
 		shard, err := kvstore.OpenShard(js, settings, i, operator)
 		if err != nil {
@@ -227,12 +227,12 @@ func (a *app) say(w io.Writer, format string, args ...any) error {
 }
 
 // settings reads those of the client's fleet.
-func (c *client) settings(ctx context.Context) (jetstream.JetStream, kvstore.FleetSettings, error) {
+func (c *client) settings(ctx context.Context) (jetstream.JetStream, schema.FleetSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.wait)
 	defer cancel()
 	js, err := jetstream.New(c.nc)
 	if err != nil {
-		return nil, kvstore.FleetSettings{}, fmt.Errorf("jetstream: %w", err)
+		return nil, schema.FleetSettings{}, fmt.Errorf("jetstream: %w", err)
 	}
 	settings, _, err := kvstore.NewFleets(js).Get(ctx, c.fleet)
 	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing) {

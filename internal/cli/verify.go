@@ -87,9 +87,9 @@ func (t *verified) add(v *verify.Result, list bool) {
 }
 
 // one verifies a run in the shard that has it.
-func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, total *verified) error {
+func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
 	var removed error
-	for _, i := range settings.Candidates(c.Run_) {
+	for _, i := range schema.ShardsOf(c.Run_, settings.Generations) {
 		shard, err := kvstore.OpenShard(js, settings, i, operator)
 		if err != nil {
 			return err
@@ -120,7 +120,7 @@ func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings kvs
 }
 
 // all verifies the runs of all shards: those that the log has, and those that have a checkpoint.
-func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, settings kvstore.FleetSettings, total *verified) error {
+func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
 	for i := range settings.Shards() {
 		shard, err := kvstore.OpenShard(js, settings, i, operator)
 		if err != nil {
@@ -152,14 +152,14 @@ func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, sett
 }
 
 // verifyRun verifies a run, and all that a fork stands on.
-func verifyRun(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings, shard *kvstore.Shard, run string) (*verify.Result, error) {
+func verifyRun(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, shard *kvstore.Shard, run string) (*verify.Result, error) {
 	v, err := verify.Run(ctx, js, shard, settings.Fleet, run)
 	if err != nil {
 		return v, err
 	}
 	f, err := verify.Bases(ctx, js, settings.Fleet, v.Base, func(run string) ([]*kvstore.Shard, error) {
 		var shards []*kvstore.Shard
-		for _, i := range settings.Candidates(run) {
+		for _, i := range schema.ShardsOf(run, settings.Generations) {
 			shard, err := kvstore.OpenShard(js, settings, i, operator)
 			if err != nil {
 				return nil, err

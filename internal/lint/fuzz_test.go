@@ -98,7 +98,7 @@ var fuzzed = map[string]string{
 	"internal/statedir.ReadJSON":            "- this user's own file, with the user's own rights",
 	"internal/natsconn.contextURL":          "- this user's own file, with the user's own rights",
 	"internal/cli.fleetAddCmd.write":        "- this user's own file, with the user's own rights",
-	"consumer/verify.differing":                    "- both sides were written by this function",
+	"consumer/verify.differing":             "- both sides were written by this function",
 }
 
 // decoders are the calls that decode, by the import path of their package.

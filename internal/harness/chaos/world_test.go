@@ -39,7 +39,7 @@ type world struct {
 	server   *natsd.Server
 	nc       *nats.Conn
 	js       jetstream.JetStream
-	settings kvstore.FleetSettings
+	settings schema.FleetSettings
 	// names and shards by the shard's number.
 	names    []schema.Names
 	shards   []*kvstore.Shard

@@ -35,7 +35,7 @@ const goldenDir = "testdata/golden"
 func goldenName() string {
 	return fmt.Sprintf("checkpoint%d-segment%d-live%d-ended%d-index%d.%d-watermark%d-settings%d-lease%d",
 		schema.CheckpointFormat, schema.SegmentFormat, schema.LiveFormat, schema.EndedFormat, kvstore.IndexFormat, kvstore.IndexVersion,
-		kvstore.WatermarkFormat, kvstore.SettingsFormat, kvstore.LeaseFormat)
+		kvstore.WatermarkFormat, schema.SettingsFormat, kvstore.LeaseFormat)
 }
 
 // goldenRun is what a run of a golden store was when the store was made.

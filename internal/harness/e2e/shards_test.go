@@ -212,7 +212,7 @@ func (s *sharded) prove(f *publisher.Fleet, runs int) {
 			}
 		}
 		require.Len(s.tb, places, 1, "run %s is in one shard", id)
-		require.True(s.tb, slices.Contains(settings.Candidates(id), places[0]), id)
+		require.True(s.tb, slices.Contains(schema.ShardsOf(id, settings.Generations), places[0]), id)
 		var last *schema.Checkpoint
 		require.True(s.tb, s.eventually(func() bool {
 			c, _, err := stored[places[0]].Checkpoints.GetFresh(s.tb.Context(), id)

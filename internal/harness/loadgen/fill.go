@@ -243,7 +243,7 @@ func AwaitFolded(ctx context.Context, js jetstream.JetStream, fleet string, p Pr
 }
 
 // behindOf counts the events that are not folded yet.
-func behindOf(ctx context.Context, js jetstream.JetStream, settings kvstore.FleetSettings) (uint64, error) {
+func behindOf(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings) (uint64, error) {
 	behind := uint64(0)
 	for i := range settings.Shards() {
 		shard, err := kvstore.OpenShard(js, settings, i, "generator")

@@ -94,7 +94,7 @@ func weigh(t *testing.T, of weight) map[string]int64 {
 		if err != nil {
 			return err
 		}
-		stream, err := js.Stream(t.Context(), schema.NamesOf(schema.DefaultFleet, settings.Candidates(run)[0]).EventStream())
+		stream, err := js.Stream(t.Context(), schema.NamesOf(schema.DefaultFleet, schema.ShardsOf(run, settings.Generations)[0]).EventStream())
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/kvstore"
+
+	"github.com/waymarkio/waymark/schema"
 )
 
 // replicasAim is the lease of a folder, in us: what a killed daemon leaves is folded on within it.
@@ -139,7 +141,7 @@ func (r *replicas) checkpoints(ctx context.Context, shards int, since time.Time)
 	chosen := make([]bool, shards)
 	group, ctx := errgroup.WithContext(ctx)
 	for _, p := range r.players {
-		shard := r.w.Settings.Candidates(p.Run.ID())[0]
+		shard := schema.ShardsOf(p.Run.ID(), r.w.Settings.Generations)[0]
 		if chosen[shard] {
 			continue
 		}

@@ -54,7 +54,7 @@ type World struct {
 	// Conn is its connection.
 	Conn *nats.Conn
 	// Settings of the fleet as provisioned.
-	Settings kvstore.FleetSettings
+	Settings schema.FleetSettings
 
 	dir     string
 	servers *servers
@@ -220,7 +220,7 @@ func (w *World) StartDaemon(ctx context.Context) error {
 	return nil
 }
 
-func openShards(js jetstream.JetStream, settings kvstore.FleetSettings, name string) ([]*kvstore.Shard, error) {
+func openShards(js jetstream.JetStream, settings schema.FleetSettings, name string) ([]*kvstore.Shard, error) {
 	shards := make([]*kvstore.Shard, settings.Shards())
 	for i := range shards {
 		var err error

@@ -1,0 +1,54 @@
+package schema
+
+import (
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// SettingsFormat is the format version of [FleetSettings].
+const SettingsFormat = 1
+
+// FleetSettings are a fleet's settings as stored. That they are stored is the marker that the fleet was
+// provisioned.
+type FleetSettings struct {
+	// Format is [SettingsFormat].
+	Format int `json:"format"`
+	// Fleet name.
+	Fleet string `json:"fleet"`
+	// Generations are the numbers of shards that runs were spread over, oldest first, at most kvstore.MaxGenerations different ones. The first
+	// never changes, and may be there once more; the others are there once. The last is current.
+	Generations []int `json:"generations"`
+	// Change counts the changes of Generations, from 0.
+	Change int `json:"change,omitzero"`
+	// Opening: the last change is younger than kvstore.OpeningTime. Clients may still begin runs by the generation before, so
+	// that whoever begins one by the current generation first leaves a mark ([RunPlaced]) where the older one would
+	// put it. kvstore.Fleets.Opened ends it.
+	Opening bool `json:"opening,omitzero"`
+	// Provisioned shards: those below this number existed once, and are never made anew.
+	Provisioned int `json:"provisioned_shards"`
+	// Replicas, QuotaBytes, ReserveBytes and CheckpointsPerRun are those of kvstore.FleetConfig.
+	Replicas          int   `json:"replicas"`
+	QuotaBytes        int64 `json:"quota_bytes"`
+	ReserveBytes      int64 `json:"reserve_bytes"`
+	CheckpointsPerRun int   `json:"checkpoints_per_run"`
+	// Retention is that of kvstore.FleetConfig.
+	Retention RetentionPolicy `json:"retention,omitzero"`
+	// Keys are the public keys of the daemons whose signature makes a control event, oldest first; none means that control events
+	// are not checked. A new fleet has the key of the connection that makes it, if it has one. See [Keys].
+	Keys []FleetKey `json:"keys,omitzero"`
+	// Extra keeps the members of later versions.
+	Extra jsontext.Value `json:",embed"`
+}
+
+// Shards is the number of shards that exist: the largest of all generations.
+func (s *FleetSettings) Shards() int { return slices.Max(s.Generations) }
+
+// Mapped is the number of shards by which a server maps [MappedSubject] to the shard of a run: the first that the fleet had. A plain
+// client goes on with its run under that subject, however often the number changes.
+func (s *FleetSettings) Mapped() int { return s.Generations[0] }
+
+// Holds reports whether a shard is one of the [ShardsOf] a run.
+func (s *FleetSettings) Holds(run string, shard int) bool {
+	return slices.ContainsFunc(s.Generations, func(n int) bool { return ShardOf(run, n) == shard })
+}
