@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -73,9 +74,9 @@ type Daemon struct {
 	settings *Settings
 	roster   *Roster
 	service  *Service
-	// heartbeats and retainer are nil in a daemon that does not fold, and balance also in one that is alone.
+	// heartbeats and retainer are nil in a daemon that does not fold, and assigner also in one that is alone.
 	heartbeats *Heartbeats
-	balance    *Balance
+	assigner   *assign.Assigner
 	retainer   *Retainer
 	// doubted counts the shards that have not made good for an unclean start.
 	doubted atomic.Int64
@@ -119,7 +120,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	d.heartbeats = NewHeartbeats(cfg.Fleet, cfg.Fold.Conn(), now, log)
 	d.retainer = NewRetainer(d.service, d.leads, cfg.RetainEvery, log)
 	if !cfg.Alone {
-		d.balance = NewBalance(cfg.Fleet, cfg.Name, settings.Shards(), cfg.Fold.Conn(), d.heartbeats, now, log)
+		d.assigner = assign.New(cfg.Fleet, cfg.Name, settings.Shards(), cfg.Fold.Conn(), d.heartbeats, now, log)
 	}
 	d.doubted.Store(int64(settings.Shards()))
 	return d, d.openFolders(settings, cfg.Folder.UncleanStart)
@@ -133,8 +134,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.heartbeats != nil {
 		parts = append(parts, d.heartbeats.Run, d.retainer.Run)
 	}
-	if d.balance != nil {
-		parts = append(parts, d.balance.Run)
+	if d.assigner != nil {
+		parts = append(parts, d.assigner.Run)
 	}
 	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })
@@ -160,8 +161,8 @@ func (d *Daemon) Roster() *Roster { return d.roster }
 // Heartbeats are those that the daemon hears; nil when it does not fold.
 func (d *Daemon) Heartbeats() *Heartbeats { return d.heartbeats }
 
-// Balance shares the shards with other replicas; nil when it does not fold, or is alone.
-func (d *Daemon) Balance() *Balance { return d.balance }
+// Assigner shares the shards with other replicas; nil when the daemon does not fold, or is alone.
+func (d *Daemon) Assigner() *assign.Assigner { return d.assigner }
 
 // Folders of the shards, in the order of their numbers; empty when it does not fold.
 func (d *Daemon) Folders() []*Folder {
@@ -205,8 +206,8 @@ func (d *Daemon) grow(settings schema.FleetSettings) error {
 	if d.cfg.Fold == nil {
 		return nil
 	}
-	if d.balance != nil {
-		d.balance.Grow(settings.Shards())
+	if d.assigner != nil {
+		d.assigner.Grow(settings.Shards())
 	}
 	// What was not there when the server started was not lost with it.
 	return d.openFolders(settings, false)
@@ -266,7 +267,7 @@ func (d *Daemon) openFolders(settings schema.FleetSettings, unclean bool) error 
 func (d *Daemon) folderConfig(shard int, unclean bool) FolderConfig {
 	c := d.cfg.Folder
 	c.Fleet, c.Shard, c.Holder, c.MaxClaims = d.cfg.Fleet, shard, d.cfg.Name, d.cfg.MaxClaims
-	c.Settings, c.Roster, c.Heartbeats, c.Balance = d.settings, d.roster, d.heartbeats, d.balance
+	c.Settings, c.Roster, c.Heartbeats, c.Assigner = d.settings, d.roster, d.heartbeats, d.assigner
 	c.UncleanStart, c.AfterUnclean = unclean, d.madeGood
 	if c.Reprovision == nil {
 		c.Reprovision = func(ctx context.Context) error {

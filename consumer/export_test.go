@@ -51,19 +51,6 @@ func (c *HandClock) Forward(d time.Duration) {
 // SetOpening sets how old a change of the shards is when its opening ends. Call it before Run.
 func SetOpening(s *Settings, d time.Duration) { s.opening = d }
 
-// Mine are the shards that a replica should fold.
-func Mine(b *Balance) []int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var list []int
-	for i, owner := range b.owners {
-		if owner == b.id {
-			list = append(list, i)
-		}
-	}
-	return list
-}
-
 // Write writes a control event that no request would ask for.
 func Write(ctx context.Context, s *Service, run string, data schema.Data) error {
 	_, err := s.control(ctx, run, "", sender{}, func(context.Context, *reading) (decision, error) { return decision{data: data}, nil })

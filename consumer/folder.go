@@ -391,18 +391,18 @@ func (f *Folder) acquire(ctx context.Context) (*kvstore.Lease, error) {
 	for {
 		f.beat()
 		others := time.Duration(0)
-		if !f.cfg.Balance.mine(f.cfg.Shard) {
+		if !f.cfg.Assigner.Mine(f.cfg.Shard) {
 			others = f.cfg.LeaseTTL
 		}
 		err := lease.AcquireAfter(ctx, f.now(), others)
 		if err == nil {
-			f.cfg.Balance.took(f.cfg.Shard)
+			f.cfg.Assigner.Took(f.cfg.Shard)
 			return lease, nil
 		}
 		if !errors.Is(err, kvstore.ErrHeld) {
 			return nil, err
 		}
-		if err := f.cfg.Balance.await(ctx, f.cfg.Shard, f.cfg.LeaseTTL/4); err != nil {
+		if err := f.cfg.Assigner.Await(ctx, f.cfg.Shard, f.cfg.LeaseTTL/4); err != nil {
 			return nil, err
 		}
 	}
@@ -414,7 +414,7 @@ func (f *Folder) keepLease(ctx context.Context, lease *kvstore.Lease) error {
 	defer tick.Stop()
 	// The first renewal comes at once: it tells what a durable write costs here.
 	for n := 0; ; n++ {
-		if f.cfg.Balance.handOver(f.cfg.Shard) {
+		if f.cfg.Assigner.HandOver(f.cfg.Shard) {
 			return errHandOver
 		}
 		if n%(leaseBeats/leaseRenewals) == 0 {
@@ -455,7 +455,7 @@ func (f *Folder) giveBack(ctx context.Context, lease *kvstore.Lease) {
 	defer cancel()
 	switch err := lease.Release(ctx); {
 	case err == nil:
-		f.cfg.Balance.freed(f.cfg.Shard)
+		f.cfg.Assigner.Freed(f.cfg.Shard)
 	case !errors.Is(err, kvstore.ErrLeaseLost):
 		f.log.Debug().Err(err).Msg("lease not released, it runs out by itself")
 	}

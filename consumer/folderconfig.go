@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -64,8 +65,8 @@ type FolderConfig struct {
 	Heartbeats *Heartbeats
 	// Settings of the fleet, which say in which shards a run may be. Nil means that the shard takes any run.
 	Settings *Settings
-	// Balance says whether the shard is this replica's to fold; nil means that it has no others.
-	Balance *Balance
+	// Assigner says whether the shard is this replica's to fold; nil means that it has no others.
+	Assigner *assign.Assigner
 	// Silence is how long an executor may be silent before its runs are orphaned; three of its own intervals if that is
 	// longer. Default 10 s.
 	Silence time.Duration

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -361,27 +362,27 @@ func (h *Heartbeats) signs(of map[sign]struct{}) {
 	}
 }
 
-// takeUnheard returns, once each, up to maxSeen executors that were seen by their events alone: only the daemon that folds
+// TakeUnheard returns, once each, up to assign.MaxSeen executors that were seen by their events alone: only the daemon that folds
 // them sees those.
-func (h *Heartbeats) takeUnheard() []seenExecutor {
+func (h *Heartbeats) TakeUnheard() []assign.Seen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var list []seenExecutor
+	var list []assign.Seen
 	for s := range h.unheard {
-		if len(list) == maxSeen {
+		if len(list) == assign.MaxSeen {
 			break
 		}
-		list = append(list, seenExecutor{s.executor, s.instance})
+		list = append(list, assign.Seen{Executor: s.executor, Instance: s.instance})
 		delete(h.unheard, s)
 	}
 	return list
 }
 
-// heardElsewhere notes executors that another replica saw alive.
-func (h *Heartbeats) heardElsewhere(list []seenExecutor) {
+// HeardElsewhere notes executors that another replica saw alive.
+func (h *Heartbeats) HeardElsewhere(list []assign.Seen) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, s := range list[:min(len(list), maxSeen)] {
+	for _, s := range list[:min(len(list), assign.MaxSeen)] {
 		if schema.ValidName(s.Executor) && (s.Instance == "" || schema.ValidName(s.Instance)) {
 			h.touch(s.Executor, s.Instance)
 		}

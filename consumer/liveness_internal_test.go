@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -295,14 +296,14 @@ func TestWhoIsKnownByEventsIsAliveForEveryReplica(t *testing.T) {
 	}
 	w.clock.Forward(time.Second)
 	other.signs(map[sign]struct{}{silent: {}, steady: {}})
-	told := other.takeUnheard()
-	require.Equal(t, []seenExecutor{{"silent", "i1"}}, told, "who heartbeats is heard by all")
-	require.Empty(t, other.takeUnheard(), "once is enough")
-	w.hb.heardElsewhere(append(told, seenExecutor{Executor: "no name"}))
+	told := other.TakeUnheard()
+	require.Equal(t, []assign.Seen{{Executor: "silent", Instance: "i1"}}, told, "who heartbeats is heard by all")
+	require.Empty(t, other.TakeUnheard(), "once is enough")
+	w.hb.HeardElsewhere(append(told, assign.Seen{Executor: "no name"}))
 	l, seen := w.hb.last("silent", "i1", time.Minute)
 	require.True(t, seen)
 	require.Equal(t, w.clock.Now(), l.seen)
-	require.Empty(t, w.hb.takeUnheard(), "what was heard from others is not told again")
+	require.Empty(t, w.hb.TakeUnheard(), "what was heard from others is not told again")
 	_, seen = w.hb.last("no name", "", time.Minute)
 	require.False(t, seen)
 }

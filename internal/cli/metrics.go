@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/assign"
 )
 
 // newRegistry returns a registry with what describes the process and the build.
@@ -44,8 +45,8 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 	if d.Heartbeats() != nil {
 		registerHeartbeats(registry, fleet, d.Heartbeats(), silence)
 	}
-	if d.Balance() != nil {
-		registerBalance(registry, fleet, d.Balance())
+	if d.Assigner() != nil {
+		registerAssigner(registry, fleet, d.Assigner())
 	}
 }
 
@@ -146,10 +147,10 @@ func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.
 	)
 }
 
-// registerBalance adds what is known of the daemon's replicas.
-func registerBalance(registry prometheus.Registerer, fleet string, b *consumer.Balance) {
+// registerAssigner adds what is known of the daemon's replicas.
+func registerAssigner(registry prometheus.Registerer, fleet string, r *assign.Assigner) {
 	registry.MustRegister(gaugeOf("waymark_replicas", "Replicas that share the shards of the fleet, this one included.",
-		prometheus.Labels{"fleet": fleet}, func() float64 { return float64(b.Replicas()) }))
+		prometheus.Labels{"fleet": fleet}, func() float64 { return float64(r.Replicas()) }))
 }
 
 // registerHeartbeats adds what is heard of executors.

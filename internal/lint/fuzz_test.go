@@ -49,7 +49,7 @@ var fuzzed = map[string]string{
 	"consumer.task.decode":                  "consumer.FuzzRequests",
 	"consumer.parsePlace":                   "consumer.FuzzHeard",
 	"consumer.readHeartbeat":                "consumer.FuzzHeard",
-	"consumer.Balance.heard":                "consumer.FuzzHeard",
+	"consumer/assign.Assigner.heard":        "consumer/assign.FuzzHeard",
 	"publisher.errorOf":                     "publisher.FuzzAnswers",
 	"publisher.invalidAnswer":               "publisher.FuzzAnswers",
 	"publisher.decodeAnswer":                "publisher.FuzzAnswers",

@@ -1,22 +1,43 @@
-package consumer_test
+package assign_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/schema"
 )
 
+func TestMain(m *testing.M) { natstest.Main(m) }
+
+// unheard are the sightings of a replica to whose executors all others listen.
+type unheard struct{}
+
+func (unheard) TakeUnheard() []assign.Seen   { return nil }
+func (unheard) HeardElsewhere([]assign.Seen) {}
+
+// run runs a replica until the test ends.
+func run(t *testing.T, work func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- work(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
 // replica is one that shares shards and folds nothing.
-func replica(tb testing.TB, server *natstest.Server, name string, shards int) *consumer.Balance {
+func replica(tb testing.TB, server *natstest.Server, name string, shards int) *assign.Assigner {
 	tb.Helper()
 	nc := server.Conn(tb)
 	log := natstest.Logger(tb)
-	return consumer.NewBalance("default", name, shards, nc, consumer.NewHeartbeats("default", nc, time.Now, log), time.Now, log)
+	return assign.New("default", name, shards, nc, unheard{}, time.Now, log)
 }
 
 func TestReplicasAgreeOnWhoFoldsWhat(t *testing.T) {
@@ -24,14 +45,14 @@ func TestReplicasAgreeOnWhoFoldsWhat(t *testing.T) {
 	const shards = 6
 	server := natstest.Start(t)
 	a, b := replica(t, server, "a", shards), replica(t, server, "b", shards)
-	require.Len(t, consumer.Mine(a), shards, "who is alone has all")
+	require.Len(t, assign.Owned(a), shards, "who is alone has all")
 	run(t, a.Run)
 	run(t, b.Run)
-	agree := func(replicas ...*consumer.Balance) func() bool {
+	agree := func(replicas ...*assign.Assigner) func() bool {
 		return func() bool {
 			var all []int
 			for _, r := range replicas {
-				mine := consumer.Mine(r)
+				mine := assign.Owned(r)
 				if len(mine) != shards/len(replicas) {
 					return false
 				}
