@@ -65,7 +65,7 @@
 //
 // # What is purged
 //
-// A folder's janitor purges what was sealed, ten minutes later, or at once when the log is nearly full. It never deletes what
+// A folder's purger (package purge) purges what was sealed, ten minutes later, or at once when the log is nearly full. It never deletes what
 // it has not just proven to be in segments that the run's checkpoint counts, byte for byte, as the leaders show them;
 // a run's last event stays. See docs/decisions/0021.
 //

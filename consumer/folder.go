@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/purge"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
@@ -43,11 +44,8 @@ type FolderStats struct {
 	Parked atomic.Int64
 	// SealsRefused counts sealings that a full or failing bucket put off.
 	SealsRefused atomic.Int64
-	// Purges of a run, the events that they took out of the log, and their bytes (headers and data).
-	Purges, PurgedEvents, PurgedBytes atomic.Int64
-	// ProofsFailed counts the times that what was to be purged was not proven to be sealed; PurgesPutOff those that were
-	// tried again; Relieved those that the log was nearly full and was relieved without waiting.
-	ProofsFailed, PurgesPutOff, Relieved atomic.Int64
+	// Purge counts what was taken out of the log.
+	Purge purge.Stats
 	// Erased runs of which nothing was found any more; ErasuresPutOff counts the times that one was tried again.
 	Erased, ErasuresPutOff atomic.Int64
 	// Failures that ended a reign, the two below included.
@@ -291,8 +289,10 @@ type reignState struct {
 	passed, indexUpTo schema.StreamSequence
 	// behind is the number of messages of the log that were not folded when last looked.
 	behind atomic.Uint64
-	// janitor purges what is sealed.
-	janitor *janitor
+	// purger takes what is sealed out of the log.
+	purger *purge.Purger
+	// committed is the stream sequence of the last batch committed.
+	committed atomic.Uint64
 	// eraser takes out what is left of runs that were removed.
 	eraser *eraser
 	// letters says which rejected events are stored as dead letters; dropped are those that are not, until it is logged.
@@ -373,14 +373,30 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unc
 	if err := s.beginIndex(ctx); err != nil {
 		return nil, err
 	}
-	s.stats.Position.Store(uint64(s.mark.Position.Stream))
+	s.setCommitted()
 	s.totals.begin(&s.mark, s.stats.totals())
 	s.eraser = newEraser(f)
-	s.janitor, err = f.newJanitor(ctx, s.incarnation, unclean)
-	if err == nil {
-		s.janitor.erased = s.eraser.add
+	s.purger, err = purge.New(ctx, purge.Config{Holder: f.cfg.Holder, After: f.cfg.PurgeAfter, Least: f.cfg.leastGrace(), Every: f.cfg.SweepEvery}, purge.Deps{
+		Conn: f.nc, JS: f.js, Shard: f.shard, Stats: &f.stats.Purge, Now: f.now, Log: f.log,
+		Folded: func() schema.StreamSequence { return schema.StreamSequence(s.committed.Load()) },
+		Erased: func(run string) { s.eraser.add(run) },
+	}, s.incarnation, unclean)
+	return s, yields(err)
+}
+
+// setCommitted notes that all up to the watermark is folded and stored.
+func (s *reignState) setCommitted() {
+	at := uint64(s.mark.Position.Stream)
+	s.committed.Store(at)
+	s.stats.Position.Store(at)
+}
+
+// yields says of the purger's error that another folder won, if it does.
+func yields(err error) error {
+	if errors.Is(err, purge.ErrSuperseded) {
+		return fmt.Errorf("%w: %w", errYield, err)
 	}
-	return s, err
+	return err
 }
 
 func (f *Folder) acquire(ctx context.Context) (*kvstore.Lease, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -31,7 +32,7 @@ func (s *reignState) loop(ctx context.Context) error {
 	group.Go(func() error { return s.fold(ctx, in.lots) })
 	group.Go(func() error { return s.keepLive(ctx) })
 	group.Go(func() error { return s.keepAlive(ctx) })
-	group.Go(func() error { return s.janitor.run(ctx, s.caughtUpWithLog) })
+	group.Go(func() error { return yields(s.purger.Run(ctx, s.caughtUpWithLog)) })
 	group.Go(func() error { return s.eraser.run(ctx) })
 	err = group.Wait()
 	if err == nil && ctx.Err() == nil {
@@ -80,7 +81,7 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 				return err
 			}
 			continue
-		case need := <-s.janitor.press:
+		case need := <-s.purger.Press():
 			if err := s.sealPressed(ctx, need); err != nil {
 				return err
 			}
@@ -406,12 +407,16 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	}
 	sealing, sealCtx := errgroup.WithContext(ctx)
 	sealing.SetLimit(sealsAtOnce)
-	segments := s.stats.Segments.Load()
+	var sealed atomic.Bool
 	var faults sync.Map // by run
 	for _, r := range b.touched {
 		if len(r.cuts) > 0 || r.uncut {
 			sealing.Go(func() error {
+				had := r.segments.Count
 				err := s.seal(sealCtx, r)
+				if r.segments.Count != had {
+					sealed.Store(true)
+				}
 				if ownFault(err) {
 					faults.Store(r.id, err)
 					return nil
@@ -434,8 +439,8 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	if err := s.store(ctx, b.touched); err != nil {
 		return err
 	}
-	if s.stats.Segments.Load() > segments {
-		s.janitor.counted()
+	if sealed.Load() {
+		s.purger.Counted()
 	}
 	if err := s.unsettle(ctx, b); err != nil {
 		return err
@@ -445,7 +450,7 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	}
 	s.countDropped(b)
 	s.stats.Batches.Add(1)
-	s.stats.Position.Store(uint64(s.mark.Position.Stream))
+	s.setCommitted()
 	s.settleDoubt()
 	b.accepted = slices.DeleteFunc(b.accepted, func(a accepted) bool { return s.parked.has(a.run) })
 	s.announce(b.accepted)

@@ -65,7 +65,7 @@ func (s *reignState) load(ctx context.Context, id string, a *eventlog.Arrived) (
 		// A run without a checkpoint is new, or nothing of it was accepted so far, or its checkpoint is lost.
 		err = nil
 		anew := s.distrust || !a.First
-		if !anew && s.janitor.purgedBefore {
+		if !anew && s.purger.PurgedBefore() {
 			// A crash may have brought the first message back and not what was purged behind it.
 			anew, err = s.sealedBeyond(ctx, id, 0)
 		}

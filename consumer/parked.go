@@ -40,7 +40,7 @@ func ownFault(err error) bool {
 //	                                      ▲                                  │
 //	                                      └──────fails again, longer wait────┘
 //
-// The watermark names them and goes on without them. Nothing of them is lost: the janitor purges only what a stored checkpoint counts, a
+// The watermark names them and goes on without them. Nothing of them is lost: the purger purges only what a stored checkpoint counts, a
 // recovery reads the log behind it, and the next try folds everything up to where the fold is by then. The goroutine that folds
 // changes it; others look.
 type parking struct {

@@ -2,9 +2,11 @@ package consumer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
@@ -28,7 +30,7 @@ func (s *reignState) seal(ctx context.Context, r *run) error {
 	}
 	err := s.sealCuts(ctx, r)
 	if errors.Is(err, errTailChanged) {
-		// Another folder may have sealed it, and the janitor purged it.
+		// Another folder may have sealed it, and the purger purged it.
 		switch beyond, berr := s.sealedBeyond(ctx, r.id, r.segments.Count); {
 		case berr != nil:
 			return fmt.Errorf("run %s: %w", r.id, berr)
@@ -154,8 +156,8 @@ func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Posi
 			return err
 		}
 	}
-	if err := s.janitor.sealing(ctx, r.id, first.Stream, k.last.Stream, k.bytes); err != nil {
-		return err
+	if err := s.purger.Sealing(ctx, r.id, first.Stream, k.last.Stream, k.bytes); err != nil {
+		return yields(err)
 	}
 	err = s.createSegment(ctx, r, info, stored)
 	if err == nil {
@@ -333,4 +335,37 @@ func (s *reignState) refoldLog(ctx context.Context, fresh *run, until schema.Str
 			return err
 		}
 	}
+}
+
+// sealPressed seals the largest tails in memory that are worth a segment, for so many bytes. What is sealed of them is
+// purged next.
+func (s *reignState) sealPressed(ctx context.Context, need int64) error {
+	var tails []*run
+	s.cached(func(r *run) bool {
+		if r.tailBytes >= s.cfg.IdleSealBytes || len(r.cuts) > 0 {
+			tails = append(tails, r)
+		}
+		return true
+	})
+	slices.SortFunc(tails, func(a, b *run) int { return cmp.Compare(b.tailBytes, a.tailBytes) })
+	sealed := make(map[string]*run)
+	for _, r := range tails {
+		if need <= 0 || len(sealed) == s.cfg.BatchEvents {
+			break
+		}
+		need -= r.tailBytes
+		r.cut()
+		parked, err := s.spare(r.id, s.seal(ctx, r))
+		if err != nil {
+			return err
+		}
+		if !parked {
+			sealed[r.id] = r
+		}
+	}
+	if err := s.store(ctx, sealed); err != nil {
+		return err
+	}
+	s.purger.Counted()
+	return nil
 }

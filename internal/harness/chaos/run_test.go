@@ -87,7 +87,7 @@ func runPlan(parent context.Context, p *plan) (out *outcome, err error) {
 	for _, d := range w.alive() {
 		for _, folder := range d.waymark.Folders() {
 			out.sealed += folder.Stats().Segments.Load()
-			out.purged += folder.Stats().Purges.Load()
+			out.purged += folder.Stats().Purge.Purges.Load()
 		}
 	}
 	return out, nil

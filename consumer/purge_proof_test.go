@@ -147,7 +147,7 @@ func TestNothingIsPurgedThatIsNotProvenToBeSealed(t *testing.T) {
 			cfg := hasty()
 			cfg.Holder = "folder-2"
 			f, _ := w.fold(cfg)
-			require.Eventually(t, func() bool { return f.Stats().ProofsFailed.Load() >= 2 }, time.Minute, time.Millisecond, "it is said, and tried again")
+			require.Eventually(t, func() bool { return f.Stats().Purge.ProofsFailed.Load() >= 2 }, time.Minute, time.Millisecond, "it is said, and tried again")
 			require.Equal(t, before, w.from(kept), "nothing is purged")
 			w.requireWhole(w.sound, w.awaitPurged(w.sound))
 		})
@@ -162,7 +162,7 @@ func TestWhatIsMendedIsPurgedAfterAll(t *testing.T) {
 	cfg := hasty()
 	cfg.Holder = "folder-2"
 	f, _ := w.fold(cfg)
-	require.Eventually(t, func() bool { return f.Stats().ProofsFailed.Load() >= 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Stats().Purge.ProofsFailed.Load() >= 1 }, time.Minute, time.Millisecond)
 	w.put(2, sound)
 	w.requireWhole(w.bad, w.awaitPurged(w.bad))
 }
@@ -182,11 +182,11 @@ func TestARunWithAGapIsNotPurged(t *testing.T) {
 		x.turnOf(900)
 	}
 	x.publish(&schema.RunEndedData{Status: "completed"}, 0)
-	require.Eventually(t, func() bool { return f.Stats().ProofsFailed.Load() > 2 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Stats().Purge.ProofsFailed.Load() > 2 }, time.Minute, time.Millisecond)
 	c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.False(t, c.Complete())
 	require.Positive(t, c.Segments.Count)
 	require.Len(t, w.log("run-1"), len(x.acked))
-	require.Zero(t, f.Stats().PurgedEvents.Load())
+	require.Zero(t, f.Stats().Purge.Events.Load())
 }

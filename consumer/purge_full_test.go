@@ -86,7 +86,7 @@ func TestAFleetTakesManyTimesItsQuotaWhileItsDaemonPurges(t *testing.T) {
 		}
 	}
 	t.Logf("%d bytes through a quota of %d, full %d times, at most %s; purged %d bytes, relieved %d times", bytes, quota, full, longest,
-		f.Stats().PurgedBytes.Load(), f.Stats().Relieved.Load())
+		f.Stats().Purge.Bytes.Load(), f.Stats().Purge.Relieved.Load())
 	require.Greater(t, bytes, 3*quota)
 	for _, x := range writers {
 		reply, a := w.get(x.run.Run, schema.ViewEvents)
@@ -94,7 +94,7 @@ func TestAFleetTakesManyTimesItsQuotaWhileItsDaemonPurges(t *testing.T) {
 		require.Equal(t, x.model(), reply.Head)
 		require.Equal(t, x.model(), a.fold(t, x.run.Run).Head)
 	}
-	require.Zero(t, f.Stats().ProofsFailed.Load())
+	require.Zero(t, f.Stats().Purge.ProofsFailed.Load())
 	require.Zero(t, f.Stats().Regressions.Load())
 	require.Zero(t, f.Stats().DeadLetters.Load())
 }
@@ -111,7 +111,7 @@ func TestAFullLogWaitsForTwoSyncIntervalsOfAServerThatDoesNotSync(t *testing.T) 
 	for range 32 {
 		x.turnOf(400_000)
 	}
-	require.Eventually(t, func() bool { return f.Stats().Relieved.Load() > 2 }, time.Minute, time.Millisecond, "it is full, and looked after")
-	require.Zero(t, f.Stats().PurgedEvents.Load())
+	require.Eventually(t, func() bool { return f.Stats().Purge.Relieved.Load() > 2 }, time.Minute, time.Millisecond, "it is full, and looked after")
+	require.Zero(t, f.Stats().Purge.Events.Load())
 	require.Len(t, w.log("run-1"), len(x.acked))
 }

@@ -1,4 +1,4 @@
-package consumer
+package purge
 
 import (
 	"cmp"
@@ -12,8 +12,8 @@ import (
 // unknownGain is what the purge of a run is taken to free that was found by a walk, in bytes.
 const unknownGain = 256 << 10
 
-// purgeEntry is a run of whose log something may be purged.
-type purgeEntry struct {
+// entry is a run of whose log something may be purged.
+type entry struct {
 	run string
 	// first and upTo bound what was sealed by the time since; bytes of the events in it.
 	first, upTo schema.StreamSequence
@@ -34,32 +34,32 @@ type purgeEntry struct {
 	taken bool
 }
 
-// purgeQueue holds the runs in the order in which they come due. Seals of a run within a window go together, so that a
+// queue holds the runs in the order in which they come due. Seals of a run within a window go together, so that a
 // busy run is purged a few times in the grace period and not once for each segment.
-type purgeQueue struct {
+type queue struct {
 	grace, window time.Duration
-	order         *list.List // of *purgeEntry, by since
+	order         *list.List // of *entry, by since
 	byRun         map[string]*list.Element
 	// skipped is the first stream sequence of what did not fit, 0 for nothing.
 	skipped schema.StreamSequence
 }
 
-func newPurgeQueue(grace time.Duration) purgeQueue {
-	return purgeQueue{grace: grace, window: grace / 4, order: list.New(), byRun: make(map[string]*list.Element)}
+func newQueue(grace time.Duration) queue {
+	return queue{grace: grace, window: grace / 4, order: list.New(), byRun: make(map[string]*list.Element)}
 }
 
-func (q *purgeQueue) len() int { return q.order.Len() }
+func (q *queue) len() int { return q.order.Len() }
 
-func entryOf(el *list.Element) *purgeEntry {
-	e, _ := el.Value.(*purgeEntry) // nothing else is ever put in
+func entryOf(el *list.Element) *entry {
+	e, _ := el.Value.(*entry) // nothing else is ever put in
 	return e
 }
 
 // sealed adds what is being sealed of a run.
-func (q *purgeQueue) sealed(run string, first, last schema.StreamSequence, bytes int64, now time.Time) {
+func (q *queue) sealed(run string, first, last schema.StreamSequence, bytes int64, now time.Time) {
 	el, ok := q.byRun[run]
 	if !ok {
-		q.add(&purgeEntry{run: run, first: first, upTo: last, counted: last, bytes: bytes, since: now})
+		q.add(&entry{run: run, first: first, upTo: last, counted: last, bytes: bytes, since: now})
 		return
 	}
 	e := entryOf(el)
@@ -79,13 +79,13 @@ func (q *purgeQueue) sealed(run string, first, last schema.StreamSequence, bytes
 }
 
 // mayGo reports whether what is being purged of a run may go up to a place: it was not sealed after the entry was taken.
-func (q *purgeQueue) mayGo(run string, upTo schema.StreamSequence) bool {
+func (q *queue) mayGo(run string, upTo schema.StreamSequence) bool {
 	el, ok := q.byRun[run]
 	return ok && upTo <= entryOf(el).upTo
 }
 
 // found adds a run that a walk has met, with a place up to which it may be sealed. It reports false when there is no room.
-func (q *purgeQueue) found(run string, from, at schema.StreamSequence, now time.Time) bool {
+func (q *queue) found(run string, from, at schema.StreamSequence, now time.Time) bool {
 	if el, ok := q.byRun[run]; ok {
 		e := entryOf(el)
 		e.first = min(e.first, from)
@@ -100,29 +100,29 @@ func (q *purgeQueue) found(run string, from, at schema.StreamSequence, now time.
 		}
 		return true
 	}
-	if q.len() >= maxPurgeQueue {
+	if q.len() >= maxQueue {
 		return false
 	}
-	q.add(&purgeEntry{run: run, first: from, upTo: at, met: at, bytes: unknownGain, since: now})
+	q.add(&entry{run: run, first: from, upTo: at, met: at, bytes: unknownGain, since: now})
 	return true
 }
 
-func (q *purgeQueue) add(e *purgeEntry) {
-	if q.len() >= maxPurgeQueue {
+func (q *queue) add(e *entry) {
+	if q.len() >= maxQueue {
 		q.skip(e.first)
 		return
 	}
 	q.byRun[e.run] = q.order.PushBack(e)
 }
 
-func (q *purgeQueue) skip(first schema.StreamSequence) {
+func (q *queue) skip(first schema.StreamSequence) {
 	if q.skipped == 0 || first < q.skipped {
 		q.skipped = first
 	}
 }
 
 // first is the lowest place of anything that waits.
-func (q *purgeQueue) first() (schema.StreamSequence, bool) {
+func (q *queue) first() (schema.StreamSequence, bool) {
 	low := q.skipped
 	for el := q.order.Front(); el != nil; el = el.Next() {
 		e := entryOf(el)
@@ -136,7 +136,7 @@ func (q *purgeQueue) first() (schema.StreamSequence, bool) {
 }
 
 // wait is the time until the next run comes due.
-func (q *purgeQueue) wait(now time.Time) time.Duration {
+func (q *queue) wait(now time.Time) time.Duration {
 	for el := q.order.Front(); el != nil; el = el.Next() {
 		if e := entryOf(el); !e.taken {
 			return e.since.Add(q.grace + q.window).Sub(now)
@@ -146,7 +146,7 @@ func (q *purgeQueue) wait(now time.Time) time.Duration {
 }
 
 // due marks the next run that has waited long enough as taken and returns it. Hand it to done.
-func (q *purgeQueue) due(now time.Time) (purgeEntry, bool) {
+func (q *queue) due(now time.Time) (entry, bool) {
 	for el := q.order.Front(); el != nil; el = el.Next() {
 		e := entryOf(el)
 		if e.taken {
@@ -158,16 +158,16 @@ func (q *purgeQueue) due(now time.Time) (purgeEntry, bool) {
 		e.taken = true
 		return *e, true
 	}
-	return purgeEntry{}, false
+	return entry{}, false
 }
 
 // barren reports whether the entry frees nothing for now. The first try may only have come before the checkpoint.
-func (e *purgeEntry) barren() bool { return e.failed || e.fruitless > 1 }
+func (e *entry) barren() bool { return e.failed || e.fruitless > 1 }
 
 // gains marks runs as taken whose purge frees most, for so many bytes, as far as they have waited for least. Those that freed
 // nothing when they were tried come last.
-func (q *purgeQueue) gains(bytes int64, least time.Duration, now time.Time) []purgeEntry {
-	var may []*purgeEntry
+func (q *queue) gains(bytes int64, least time.Duration, now time.Time) []entry {
+	var may []*entry
 	for el := q.order.Front(); el != nil; el = el.Next() {
 		e := entryOf(el)
 		// The last seal that went into it may be as old as the window.
@@ -179,7 +179,7 @@ func (q *purgeQueue) gains(bytes int64, least time.Duration, now time.Time) []pu
 		}
 		may = append(may, e)
 	}
-	slices.SortStableFunc(may, func(a, b *purgeEntry) int {
+	slices.SortStableFunc(may, func(a, b *entry) int {
 		if a.barren() != b.barren() {
 			if a.barren() {
 				return 1
@@ -188,7 +188,7 @@ func (q *purgeQueue) gains(bytes int64, least time.Duration, now time.Time) []pu
 		}
 		return cmp.Compare(b.bytes, a.bytes)
 	})
-	var most []purgeEntry
+	var most []entry
 	for _, e := range may {
 		if bytes <= 0 {
 			break
@@ -201,7 +201,7 @@ func (q *purgeQueue) gains(bytes int64, least time.Duration, now time.Time) []pu
 }
 
 // waiting is how much is sealed and not purged yet, in bytes, of what there is hope for.
-func (q *purgeQueue) waiting() (bytes int64) {
+func (q *queue) waiting() (bytes int64) {
 	for el := q.order.Front(); el != nil; el = el.Next() {
 		if e := entryOf(el); !e.barren() {
 			bytes += e.bytes + e.nextBytes
@@ -211,7 +211,7 @@ func (q *purgeQueue) waiting() (bytes int64) {
 }
 
 // done ends the purge of an entry; again keeps it for later.
-func (q *purgeQueue) done(was purgeEntry, again bool, now time.Time) {
+func (q *queue) done(was entry, again bool, now time.Time) {
 	el, ok := q.byRun[was.run]
 	if !ok {
 		return
@@ -236,12 +236,12 @@ func (q *purgeQueue) done(was purgeEntry, again bool, now time.Time) {
 }
 
 // join makes one of what an entry names and of what came too late to go with it.
-func (e *purgeEntry) join() {
+func (e *entry) join() {
 	e.upTo, e.counted, e.met = max(e.upTo, e.nextUpTo), max(e.counted, e.nextCounted), max(e.met, e.nextMet)
 	e.bytes += e.nextBytes
 	e.dropNext()
 }
 
-func (e *purgeEntry) dropNext() {
+func (e *entry) dropNext() {
 	e.nextFirst, e.nextUpTo, e.nextCounted, e.nextMet, e.nextBytes = 0, 0, 0, 0, 0
 }

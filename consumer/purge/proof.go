@@ -1,4 +1,4 @@
-package consumer
+package purge
 
 import (
 	"context"
@@ -24,6 +24,8 @@ type proof struct {
 	more bool
 	// ended: the run has ended, all of it is sealed, and this is the last of it.
 	ended bool
+	// purged counts the events that went.
+	purged int64
 	// sealed is up to where the checkpoint counts the run's events as sealed.
 	sealed schema.StreamSequence
 }
@@ -64,17 +66,17 @@ func (e *unproven) hint(run string) string {
 //   - Each segment, from the last one down, has the right sum, and ends where the next one begins.
 //   - Each event of the log in question has its equal in one of them.
 //   - The event at the checkpoint's position is in the log and stays: it is the run's last, or has later ones behind it.
-func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (proof, error) {
-	c, _, err := j.shard.Checkpoints.GetFresh(ctx, run)
+func (p *Purger) prove(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (proof, error) {
+	c, _, err := p.deps.Shard.Checkpoints.GetFresh(ctx, run)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return proof{}, nil // nothing is counted yet
 	case err != nil:
 		return proof{}, err
 	case c.Status == schema.StatusErased:
-		j.erased(run) // a crash brought back what was purged
+		p.deps.Erased(run) // a crash brought back what was purged
 		return proof{}, nil
-	case c.Incarnation != j.incarnation || c.Segments.Count == 0 || c.Position.Stream == 0:
+	case c.Incarnation != p.incarnation || c.Segments.Count == 0 || c.Position.Stream == 0:
 		return proof{}, nil
 	}
 	if !c.Complete() || len(c.Lost) > 0 {
@@ -86,50 +88,50 @@ func (j *janitor) prove(ctx context.Context, run string, upTo schema.StreamSeque
 	if upTo == 0 {
 		return proof{sealed: c.Segments.Last.Stream}, nil // its last event is the log's first, and stays
 	}
-	rec, found, err := eventlog.Next(ctx, j.js, j.names, run, c.Position.Stream)
+	rec, found, err := eventlog.Next(ctx, p.deps.JS, p.deps.Shard.Names, run, c.Position.Stream)
 	if err != nil {
 		return proof{}, err
 	}
 	if !found || schema.PositionOf(&rec) != c.Position {
-		if now, _, err := j.shard.Checkpoints.GetFresh(ctx, run); err != nil || now.Position != c.Position {
+		if now, _, err := p.deps.Shard.Checkpoints.GetFresh(ctx, run); err != nil || now.Position != c.Position {
 			// It went on, and another folder purged what this one looked for.
-			return proof{}, errors.Join(fmt.Errorf("run %s: folded on while it was proven: %w", run, ErrStale), err)
+			return proof{}, errors.Join(fmt.Errorf("run %s: folded on while it was proven: %w", run, errStale), err)
 		}
 		return proof{}, &unproven{run: run, why: fmt.Sprintf("the checkpoint's event %s is not at %d in the log", c.Position.ID, c.Position.Stream)}
 	}
-	p, sums, first, err := j.stretch(ctx, run, upTo, piece)
+	is, sums, first, err := p.stretch(ctx, run, upTo, piece)
 	if err == nil {
-		err = j.match(ctx, c, sums, first)
+		err = p.match(ctx, c, sums, first)
 	}
 	if err != nil {
 		return proof{}, err
 	}
-	p.sealed = c.Segments.Last.Stream
-	p.ended = !p.more && c.Status.Terminal() && c.Segments.Last == c.Position
-	return p, nil
+	is.sealed = c.Segments.Last.Stream
+	is.ended = !is.more && c.Status.Terminal() && c.Segments.Last == c.Position
+	return is, nil
 }
 
 // stretch reads what the log has of the run up to a place, about so many bytes of it, and where it begins.
-func (j *janitor) stretch(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (p proof, sums map[schema.StreamSequence]replay.Sum, first schema.StreamSequence, err error) {
+func (p *Purger) stretch(ctx context.Context, run string, upTo schema.StreamSequence, piece int64) (is proof, sums map[schema.StreamSequence]replay.Sum, first schema.StreamSequence, err error) {
 	sums = make(map[schema.StreamSequence]replay.Sum)
 	var scratch []byte
 	beyond := false
-	err = eventlog.Read(ctx, j.js, j.names, run, 1, func(rec schema.Record) error {
+	err = eventlog.Read(ctx, p.deps.JS, p.deps.Shard.Names, run, 1, func(rec schema.Record) error {
 		if rec.Stream > upTo {
 			beyond = true
 			return eventlog.ErrStop
 		}
-		if p.events == provenAtOnce || p.bytes >= piece {
-			beyond, p.more = true, true
+		if is.events == provenAtOnce || is.bytes >= piece {
+			beyond, is.more = true, true
 			return eventlog.ErrStop
 		}
 		if first == 0 {
 			first = rec.Stream
 		}
 		sums[rec.Stream], scratch = replay.SumOf(scratch, &rec)
-		p.events++
-		p.bytes += int64(rec.Size())
-		p.last = rec.Stream
+		is.events++
+		is.bytes += int64(rec.Size())
+		is.last = rec.Stream
 		return nil
 	})
 	if err != nil && !errors.Is(err, eventlog.ErrStop) {
@@ -137,13 +139,13 @@ func (j *janitor) stretch(ctx context.Context, run string, upTo schema.StreamSeq
 	}
 	if !beyond {
 		// The run has an event behind it, the leader said: this replica lags, and may hide one before it, too.
-		return proof{}, nil, 0, fmt.Errorf("run %s: a replica shows nothing behind %d: %w", run, upTo, ErrStale)
+		return proof{}, nil, 0, fmt.Errorf("run %s: a replica shows nothing behind %d: %w", run, upTo, errStale)
 	}
-	return p, sums, first, nil
+	return is, sums, first, nil
 }
 
 // match finds each of the sums in a segment that the checkpoint counts.
-func (j *janitor) match(ctx context.Context, c *schema.Checkpoint, sums map[schema.StreamSequence]replay.Sum, first schema.StreamSequence) error {
+func (p *Purger) match(ctx context.Context, c *schema.Checkpoint, sums map[schema.StreamSequence]replay.Sum, first schema.StreamSequence) error {
 	last := schema.StreamSequence(0) // that is looked for
 	for at := range sums {
 		last = max(last, at)
@@ -157,7 +159,7 @@ func (j *janitor) match(ctx context.Context, c *schema.Checkpoint, sums map[sche
 		if n == 0 {
 			return bad(fmt.Sprintf("%d events of the log from %d on are in no segment", len(sums), first), nil)
 		}
-		stored, err := j.shard.Segments.GetFresh(ctx, c.Run, n)
+		stored, err := p.deps.Shard.Segments.GetFresh(ctx, c.Run, n)
 		if errors.Is(err, kvstore.ErrNotFound) {
 			return bad("it is counted and not there", err)
 		}
@@ -168,7 +170,7 @@ func (j *janitor) match(ctx context.Context, c *schema.Checkpoint, sums map[sche
 		switch {
 		case err != nil:
 			return bad("it cannot be read", err)
-		case info.Fleet != j.cfg.Fleet || info.Run != c.Run || info.Number != n:
+		case info.Fleet != p.deps.Shard.Names.Fleet || info.Run != c.Run || info.Number != n:
 			return bad(fmt.Sprintf("it is segment %d of run %.64s of fleet %.64s", info.Number, info.Run, info.Fleet), nil)
 		case info.DigestAfter != digest:
 			return bad(fmt.Sprintf("it ends with digest %.16s…, what follows it with %.16s…", info.DigestAfter, digest), nil)

@@ -97,9 +97,9 @@ func TestWhatIsSealedIsPurgedAfterItsGraceAndTheLastEventStays(t *testing.T) {
 		}
 	}
 	stats := f.Stats()
-	require.Positive(t, stats.PurgedEvents.Load())
-	require.Greater(t, stats.PurgedBytes.Load(), int64(4*5*900))
-	require.Zero(t, stats.ProofsFailed.Load())
+	require.Positive(t, stats.Purge.Events.Load())
+	require.Greater(t, stats.Purge.Bytes.Load(), int64(4*5*900))
+	require.Zero(t, stats.Purge.ProofsFailed.Load())
 	// Who publishes next goes on behind the event that stayed.
 	for _, x := range writers[2:] {
 		x.turnOf(900)
@@ -124,7 +124,7 @@ func TestNothingIsPurgedWithinItsGraceOrByAJanitorThatNeverPurges(t *testing.T) 
 			}
 			w.await("sealed", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at && c.Segments.Count > 2 })
 			require.Len(t, w.log("run-1"), len(x.acked))
-			require.Zero(t, f.Stats().PurgedEvents.Load())
+			require.Zero(t, f.Stats().Purge.Events.Load())
 		})
 	}
 }

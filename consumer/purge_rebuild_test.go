@@ -110,7 +110,7 @@ func TestEventsThatComeBackAfterTheirPurgeAreFoldedOnce(t *testing.T) {
 				w.requireWhole(x, w.awaitPurged(x))
 				x.turnOf(900)
 				w.requireWhole(x, w.awaitPurged(x))
-				require.Zero(t, f.Stats().ProofsFailed.Load())
+				require.Zero(t, f.Stats().Purge.ProofsFailed.Load())
 				require.Zero(t, f.Stats().DeadLetters.Load())
 			})
 		}

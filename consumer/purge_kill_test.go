@@ -96,7 +96,7 @@ func TestAFolderThatDiesAtAnyStepLosesNothing(t *testing.T) {
 				c := w.awaitPurged(x)
 				w.requireWhole(x, c)
 				require.Len(t, w.log(x.run.Run), 1)
-				require.Zero(t, f.Stats().ProofsFailed.Load())
+				require.Zero(t, f.Stats().Purge.ProofsFailed.Load())
 				require.Zero(t, f.Stats().Regressions.Load())
 				stop()
 				end() // what is left of the dead one only takes time from here on
@@ -158,7 +158,7 @@ func TestAFolderThatWasPausedAtAnyStepHarmsNothing(t *testing.T) {
 				x.publish(&schema.RunEndedData{Status: "completed"}, 0)
 				w.requireWhole(x, w.awaitPurged(x))
 				for _, one := range []*consumer.Folder{older, f} {
-					require.Zero(t, one.Stats().ProofsFailed.Load())
+					require.Zero(t, one.Stats().Purge.ProofsFailed.Load())
 					require.Zero(t, one.Stats().Regressions.Load())
 				}
 				stop()

@@ -1,4 +1,4 @@
-package consumer
+package purge
 
 import (
 	"context"
@@ -36,57 +36,57 @@ func (s *seen) before(name string) bool {
 	return was
 }
 
-// walk looks through the log for runs of which something may be purged: from the mark on when a reign begins, and from
+// walk looks through the log for runs of which something may be purged: from the mark on when a term begins, and from
 // what did not fit into the queue once there is room.
-func (j *janitor) walk(ctx context.Context) error {
+func (p *Purger) walk(ctx context.Context) error {
 	for {
-		from, ok := j.walkFrom()
+		from, ok := p.walkFrom()
 		if !ok {
-			if err := pause.For(ctx, j.cfg.SweepEvery); err != nil {
+			if err := pause.For(ctx, p.cfg.Every); err != nil {
 				return err
 			}
 			continue
 		}
-		err := j.walkOnce(ctx, from)
+		err := p.walkOnce(ctx, from)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err != nil {
-			j.log.Debug().Err(err).Msg("walk through the log broke off, beginning again")
+			p.deps.Log.Debug().Err(err).Msg("walk through the log broke off, beginning again")
 			if err := pause.For(ctx, walkRetry); err != nil {
 				return err
 			}
 			continue
 		}
-		j.mu.Lock()
-		j.walking = 0
-		j.mu.Unlock()
+		p.mu.Lock()
+		p.walking = 0
+		p.mu.Unlock()
 	}
 }
 
 // walkFrom says where a walk is to begin, false when there is none to do.
-func (j *janitor) walkFrom() (schema.StreamSequence, bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.walking == 0 && j.queue.skipped != 0 && j.queue.len() < maxPurgeQueue/2 {
-		j.walking, j.queue.skipped = j.queue.skipped, 0
+func (p *Purger) walkFrom() (schema.StreamSequence, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.walking == 0 && p.queue.skipped != 0 && p.queue.len() < maxQueue/2 {
+		p.walking, p.queue.skipped = p.queue.skipped, 0
 	}
-	return j.walking, j.walking != 0
+	return p.walking, p.walking != 0
 }
 
-// walkOnce looks at the messages of the log from a place to its end, which may be behind what is folded: an earlier reign
+// walkOnce looks at the messages of the log from a place to its end, which may be behind what is folded: an earlier term
 // may have sealed what is folded once more. A run that it meets once has nothing before that
 // message, or it was looked at: ended runs have one message each in the log, and cost nothing here.
-func (j *janitor) walkOnce(ctx context.Context, from schema.StreamSequence) error {
-	usage, err := j.shard.Usage(ctx)
+func (p *Purger) walkOnce(ctx context.Context, from schema.StreamSequence) error {
+	usage, err := p.deps.Shard.Usage(ctx)
 	if err != nil || from >= usage.Last {
 		return err
 	}
-	follower, err := eventlog.Follow(ctx, j.nc, j.js, j.names, eventlog.FollowFrom{Stream: from, HeadersOnly: true})
+	follower, err := eventlog.Follow(ctx, p.deps.Conn, p.deps.JS, p.deps.Shard.Names, eventlog.FollowFrom{Stream: from, HeadersOnly: true})
 	if err != nil {
 		return err
 	}
-	defer follower.Close(ctx, j.js)
+	defer follower.Close(ctx, p.deps.JS)
 	if follower.Pending() == 0 {
 		return nil
 	}
@@ -96,9 +96,9 @@ func (j *janitor) walkOnce(ctx context.Context, from schema.StreamSequence) erro
 		if err != nil {
 			return err
 		}
-		run := j.names.RunOfSubject(a.Subject)
+		run := p.deps.Shard.Names.RunOfSubject(a.Subject)
 		if schema.ValidName(run) && met.before(run) {
-			if err := j.found(ctx, run, from, a.Record.Stream); err != nil {
+			if err := p.found(ctx, run, from, a.Record.Stream); err != nil {
 				return err
 			}
 		}
@@ -114,16 +114,16 @@ func (j *janitor) walkOnce(ctx context.Context, from schema.StreamSequence) erro
 }
 
 // found puts a run into the queue, and waits for room.
-func (j *janitor) found(ctx context.Context, run string, from, at schema.StreamSequence) error {
+func (p *Purger) found(ctx context.Context, run string, from, at schema.StreamSequence) error {
 	for {
-		j.mu.Lock()
-		ok := j.queue.found(run, from, at, j.now())
-		j.mu.Unlock()
+		p.mu.Lock()
+		ok := p.queue.found(run, from, at, p.deps.Now())
+		p.mu.Unlock()
 		if ok {
 			return nil
 		}
 		select {
-		case <-j.wake:
+		case <-p.wake:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

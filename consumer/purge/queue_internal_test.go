@@ -1,4 +1,4 @@
-package consumer
+package purge
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ import (
 func TestWhatAWalkMeetsLateIsPurgedWithTheNextRound(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	q := newPurgeQueue(time.Minute)
+	q := newQueue(time.Minute)
 	require.True(t, q.found("run-1", 1, 10, now))
 	require.True(t, q.found("run-1", 1, 12, now.Add(time.Second)))
 	require.True(t, q.found("run-1", 1, 20, now.Add(time.Minute)), "after the window")
@@ -44,7 +44,7 @@ func TestWhatAWalkMeetsLateIsPurgedWithTheNextRound(t *testing.T) {
 func TestWhatIsSealedDuringAPurgeDoesNotGoWithIt(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	q := newPurgeQueue(time.Minute)
+	q := newQueue(time.Minute)
 	require.True(t, q.found("run-1", 1, 30, now))
 	now = now.Add(2 * time.Minute)
 	e, ok := q.due(now)
@@ -66,7 +66,7 @@ func TestWhatIsSealedDuringAPurgeDoesNotGoWithIt(t *testing.T) {
 func TestAnEntryThatFreesNothingComesLastWhenRoomIsNeeded(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	q := newPurgeQueue(time.Hour)
+	q := newQueue(time.Hour)
 	q.sealed("large", 1, 10, 1000, now)
 	q.sealed("small", 11, 20, 100, now)
 	for range 2 {
@@ -86,57 +86,4 @@ func TestAnEntryThatFreesNothingComesLastWhenRoomIsNeeded(t *testing.T) {
 	require.Equal(t, "large", most[0].run)
 	q.done(most[0], false, now)
 	require.Zero(t, q.len())
-}
-
-// purging is a janitor that is about to purge a run of a folder that has stopped.
-func (r *lifeRun) purging() *janitor {
-	r.w.tb.Helper()
-	c := r.checkpoint()
-	require.Positive(r.w.tb, c.Segments.Count)
-	j := r.w.paused().janitor
-	j.queue.sealed(r.out.Run, 1, c.Segments.Last.Stream, 1000, j.now())
-	return j
-}
-
-func TestARunWhoseOnlyEventIsTheLogsFirstIsDoneWith(t *testing.T) {
-	t.Parallel()
-	w := newLifeWorld(t)
-	r := &lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-1", Epoch: 1}}
-	r.own(&schema.RunEndedData{Status: "completed"})
-	w.stop()
-	require.EqualValues(t, 1, r.last)
-	j := r.purging()
-	e := j.queue.gains(1, 0, j.now())
-	require.Len(t, e, 1)
-	require.NoError(t, j.purgeRun(t.Context(), e[0], proofBytes))
-	require.Zero(t, j.queue.len(), "there is nothing to wait for")
-}
-
-// A proof is used within its time, counted to the purge itself.
-func TestAProofThatIsTooOldAtItsPurgeIsNotUsed(t *testing.T) {
-	t.Parallel()
-	w := newLifeWorld(t)
-	r := w.begin("run-1", "executor-1", "i1")
-	r.own(&schema.TurnStartedData{Turn: 1})
-	r.own(&schema.RunEndedData{Status: "completed"})
-	w.stop()
-	j := r.purging()
-	kept := func() int {
-		list, err := w.shard.Checkpoints.History(t.Context(), "run-1")
-		require.NoError(t, err)
-		return len(list)
-	}
-	require.Greater(t, kept(), 1)
-	// The process is stopped behind the last thing that is done before the purge.
-	j.now = func() time.Time {
-		if kept() == 1 {
-			return noon.Add(proofTrust + time.Second)
-		}
-		return noon
-	}
-	_, err := j.purgeOnce(t.Context(), "run-1", r.last, proofBytes)
-	require.ErrorIs(t, err, errSlowProof)
-	require.Equal(t, 1, kept())
-	_, err = j.purgeOnce(t.Context(), "run-1", r.last, proofBytes)
-	require.NoError(t, err)
 }
