@@ -5,8 +5,9 @@
 // # What it counts
 //
 // Lines of Go and, as code, lines with something else than blanks and comments. Production code is what the commands in cmd and the
-// public packages are made of, for all platforms and build tags. Counted apart are testdata, tools, internal/harness, tests, generated
-// files (by their header), docs, and internal packages that no command and no public package imports, directly or not.
+// public packages are made of, for all platforms and build tags. Counted apart are testdata, tools, tests, the rest of
+// internal/harness, generated files (by their header), docs, and internal packages that no command and no public package imports,
+// directly or not.
 //
 // Imports are those of production packages. An arrow goes from a package to one that it imports. A package without arrows is on floor 1,
 // another one above the highest that it imports. An arrow upwards goes to a package in the same or a later row of the table in

@@ -116,10 +116,10 @@ func (t *tree) read(name string) error {
 		return fmt.Errorf("%w: mend it, go vet shows the rest", err)
 	case strings.HasPrefix(inside, "/tools/"):
 		f.kind = inTools
-	case strings.HasPrefix(inside, "/internal/harness/"):
-		f.kind = inHarness
 	case strings.HasSuffix(name, "_test.go"):
 		f.kind = tests
+	case strings.HasPrefix(inside, "/internal/harness/"):
+		f.kind = inHarness
 	case ast.IsGenerated(f.syntax):
 		f.kind = generated
 	case strings.HasPrefix(inside, "/docs/"):
