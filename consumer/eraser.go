@@ -13,6 +13,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -347,7 +348,7 @@ func (e *eraser) takeOut(ctx context.Context, record *schema.Erasure, blobs []kv
 		return err
 	}
 	if !left.None() {
-		return fmt.Errorf("run %s: something is left of it: %+v: %w", record.Run, left, ErrStale)
+		return fmt.Errorf("run %s: something is left of it: %+v: %w", record.Run, left, eventlog.ErrStale)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/consumer/internal/control"
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -53,13 +54,13 @@ func SetOpening(s *Settings, d time.Duration) { s.opening = d }
 
 // Write writes a control event that no request would ask for.
 func Write(ctx context.Context, s *Service, run string, data schema.Data) error {
-	_, err := s.control(ctx, run, "", sender{}, func(context.Context, *reading) (decision, error) { return decision{data: data}, nil })
+	_, err := s.control(ctx, run, "", sender{}, func(context.Context, *reader.Snapshot) (decision, error) { return decision{data: data}, nil })
 	return err
 }
 
 // Advance stores a control event without asking the fold before, and returns what a request is told of it.
 func Advance(ctx context.Context, s *Service, run string, data schema.Data) error {
-	r, err := s.proven(ctx, run, mode{})
+	r, err := s.proven(ctx, run, reader.Head)
 	if err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func Advance(ctx context.Context, s *Service, run string, data schema.Data) erro
 	if err != nil {
 		return err
 	}
-	at, err := control.Publish(ctx, s.js, r.src.store, e, r.logLast)
+	at, err := control.Publish(ctx, s.js, r.Source.Store, e, r.LogLast)
 	if err != nil {
 		return err
 	}

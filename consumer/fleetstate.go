@@ -50,7 +50,7 @@ func (l *lookout) look(ctx context.Context) ([]schema.ShardState, time.Time) {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, statePatience)
 			defer cancel()
-			shards[i] = l.shard(ctx, src.store)
+			shards[i] = l.shard(ctx, src.Store)
 			return nil
 		})
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
@@ -21,17 +21,17 @@ import (
 //
 // prepare is called with each reading before its takeover is published: what may fail for the client's own reasons
 // fails before anything was changed.
-func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverRequest, m mode,
-	prepare func(*reading) error,
-) (*reading, error) {
+func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverRequest, want reader.Want,
+	prepare func(*reader.Snapshot) error,
+) (*reader.Snapshot, error) {
 	for {
-		r, err := s.undoubted(ctx, run, func() (*reading, error) {
-			r, err := s.reader.repeat(ctx, run, func() (*reading, error) {
-				return s.find(ctx, run, m)
+		r, err := s.undoubted(ctx, run, func() (*reader.Snapshot, error) {
+			r, err := s.reader.Repeat(ctx, run, func() (*reader.Snapshot, error) {
+				return s.find(ctx, run, want)
 			})
-			if err == nil && (r.empty() || r.head.Status == "") {
+			if err == nil && (r.Empty() || r.Head.Status == "") {
 				// Stale answers can hide a run; only a barrier may say that there is none.
-				r, err = s.proven(ctx, run, m)
+				r, err = s.proven(ctx, run, want)
 			}
 			return r, err
 		})
@@ -40,7 +40,7 @@ func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverR
 		}
 		again, refusal := s.judge(r, req)
 		if again || refusal != nil {
-			now, err := s.reader.current(ctx, r)
+			now, err := s.reader.Current(ctx, r)
 			switch {
 			case err != nil:
 				return nil, err
@@ -67,7 +67,7 @@ func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverR
 			return r, nil
 		}
 		// Somebody else came first, or our own earlier try did: the next reading tells.
-		if err := pause.For(ctx, staleBackoff); err != nil {
+		if err := pause.For(ctx, retryPause); err != nil {
 			return nil, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
 		}
 	}
@@ -75,27 +75,27 @@ func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverR
 
 // judge says whether the request's epoch is open already, or why the request must be refused, as far as the reading
 // shows. Both must be proven to be current before they are believed.
-func (s *Service) judge(r *reading, req *schema.RecoverRequest) (again bool, refusal *schema.ServiceError) {
-	h := &r.head
+func (s *Service) judge(r *reader.Snapshot, req *schema.RecoverRequest) (again bool, refusal *schema.ServiceError) {
+	h := &r.Head
 	switch {
 	case h.Status == "":
-		return false, errNothingAccepted(r.run)
+		return false, errNothingAccepted(r.Run)
 	case req.Agent != "" && h.Agent != "" && req.Agent != h.Agent:
-		return false, fail(schema.CodeWrongAgent, "Ask with an executor of agent "+h.Agent+".", "run %s is one of agent %s, not %s", r.run, h.Agent, req.Agent)
+		return false, schema.Fail(schema.CodeWrongAgent, "Ask with an executor of agent "+h.Agent+".", "run %s is one of agent %s, not %s", r.Run, h.Agent, req.Agent)
 	case h.RequestID == req.RequestID && h.Epoch > 1:
 		if h.Executor != req.Executor {
-			return false, fail(schema.CodeConflict, "Use a request_id of its own for every takeover.",
-				"request_id %s opened epoch %d of run %s for executor %s", req.RequestID, h.Epoch, r.run, h.Executor)
+			return false, schema.Fail(schema.CodeConflict, "Use a request_id of its own for every takeover.",
+				"request_id %s opened epoch %d of run %s for executor %s", req.RequestID, h.Epoch, r.Run, h.Executor)
 		}
 		return true, nil
 	case h.Status.Terminal() && req.Reason != schema.TakeoverReopen:
 		return false, errEnded(r)
 	case req.Reason == schema.TakeoverClaim && !h.Status.Claimable():
-		return false, fail(schema.CodeConflict, "Claim another run, or ask with reason request to take it over all the same.",
-			"run %s is %s with executor %s and not to be claimed", r.run, h.Status, h.Executor)
+		return false, schema.Fail(schema.CodeConflict, "Claim another run, or ask with reason request to take it over all the same.",
+			"run %s is %s with executor %s and not to be claimed", r.Run, h.Status, h.Executor)
 	case req.Reason == schema.TakeoverClaim && h.Quarantined(s.cfg.MaxClaims):
-		return false, fail(schema.CodeQuarantined, "Look at what it stops at, then: waymark release "+r.run+"; or ask with reason request.",
-			"run %s is quarantined: %d claims in a row made no progress", r.run, h.Stalled)
+		return false, schema.Fail(schema.CodeQuarantined, "Look at what it stops at, then: waymark release "+r.Run+"; or ask with reason request.",
+			"run %s is quarantined: %d claims in a row made no progress", r.Run, h.Stalled)
 	default:
 		return false, nil
 	}
@@ -104,29 +104,29 @@ func (s *Service) judge(r *reading, req *schema.RecoverRequest) (again bool, ref
 // open publishes the takeover behind the reading's last event and folds it. It reports false when another event came
 // first. The acknowledgement is barrier and fence in one: it comes from the real leader, and the older executor's next
 // compare-and-set fails.
-func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverRequest) (bool, error) {
-	h := &r.head
+func (s *Service) open(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest) (bool, error) {
+	h := &r.Head
 	data := &schema.RunResumedData{
 		Executor: req.Executor, Instance: req.Instance, Reason: req.Reason, RequestID: req.RequestID,
 		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Digest: h.Digest},
 	}
-	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.run, h.Epoch+1, rand.Text(), data, s.now())
+	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.Run, h.Epoch+1, rand.Text(), data, s.now())
 	if err != nil {
-		return false, fmt.Errorf("takeover of run %s: %w", r.run, err)
+		return false, fmt.Errorf("takeover of run %s: %w", r.Run, err)
 	}
 	if err := s.keys.Sign(ctx, e, h.Digest); err != nil {
-		return false, fmt.Errorf("takeover of run %s: %w", r.run, err)
+		return false, fmt.Errorf("takeover of run %s: %w", r.Run, err)
 	}
 	if err := failpoint.Hit(ctx, failpoint.BeforeTakeover); err != nil {
 		return false, err
 	}
-	at, err := control.Publish(ctx, s.js, r.src.store, e, r.logLast)
+	at, err := control.Publish(ctx, s.js, r.Source.Store, e, r.LogLast)
 	if errors.Is(err, control.ErrRefused) {
 		s.stats.Refused.Add(1)
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("takeover of run %s: %w", r.run, err)
+		return false, fmt.Errorf("takeover of run %s: %w", r.Run, err)
 	}
 	if err := failpoint.Hit(ctx, failpoint.AfterTakeover); err != nil {
 		return false, err
@@ -134,49 +134,20 @@ func (s *Service) open(ctx context.Context, r *reading, req *schema.RecoverReque
 	return s.advance(ctx, r, e, at)
 }
 
-// advance reads the log from the reading's last event to the control event at its place, and folds it. It reports false when the event is
-// not there. An event that the fold refuses is an error, because the next one would be refused, too: [keyring.ErrSigner] for its
-// signature, else the answer to the request.
-func (s *Service) advance(ctx context.Context, r *reading, e *schema.Event, at schema.StreamSequence) (bool, error) {
-	backoff := staleBackoff
-	for try := 1; ; try++ {
-		accepted, refused := false, error(nil)
-		err := s.reader.records(ctx, r.src, r.run, r.logLast+1, try > directTries, func(rec schema.Record) error {
-			if rec.Stream > at {
-				return eventlog.ErrStop
-			}
-			keys, err := s.keys.Keys(ctx)
-			if err != nil {
-				return err
-			}
-			v := r.head.Apply(keys, &rec)
-			r.logLast = rec.Stream
-			r.tail.add(&rec, true)
-			if rec.Stream == at {
-				own := v.Event != nil && v.Event.ID == e.ID
-				accepted = v.Kind == schema.Applied && own
-				switch {
-				case v.Kind != schema.Rejected || !own:
-				case v.Reason == schema.ReasonUnsigned, v.Reason == schema.ReasonMisplaced:
-					refused = fmt.Errorf("%w: run %s refused event %s as %s: %s", keyring.ErrSigner, r.run, e.ID, v.Reason, v.Detail)
-				default:
-					refused = errFoldRefuses(r.run, e, &v)
-				}
-				return eventlog.ErrStop
-			}
-			return nil
-		})
-		switch {
-		case r.logLast >= at:
-			return accepted, refused
-		case err != nil && (errors.Is(err, eventlog.ErrStop) || !transient(err)):
-			return false, nil
-		}
-		s.stats.StaleAnswers.Add(1)
-		if perr := pause.For(ctx, backoff); perr != nil {
-			return false, fmt.Errorf("read back event %d of run %s: %w: %w", at, r.run, perr, errors.Join(err, ErrStale))
-		}
-		backoff = min(2*backoff, maxBackoff)
+// advance folds the log up to a control event at its place. It reports false when the event is not there. An event that the fold
+// refuses is an error, because the next one would be refused, too: [keyring.ErrSigner] for its signature, else the answer to the
+// request.
+func (s *Service) advance(ctx context.Context, r *reader.Snapshot, e *schema.Event, at schema.StreamSequence) (bool, error) {
+	v, err := s.reader.Advance(ctx, r, at)
+	switch {
+	case err != nil || v.Event == nil || v.Event.ID != e.ID || v.Kind != schema.Applied && v.Kind != schema.Rejected:
+		return false, err
+	case v.Kind == schema.Applied:
+		return true, nil
+	case v.Reason == schema.ReasonUnsigned, v.Reason == schema.ReasonMisplaced:
+		return false, fmt.Errorf("%w: run %s refused event %s as %s: %s", keyring.ErrSigner, r.Run, e.ID, v.Reason, v.Detail)
+	default:
+		return false, errFoldRefuses(r.Run, e, &v)
 	}
 }
 
@@ -200,10 +171,10 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		return err
 	}
 	defer v.close()
-	r, err := s.takeover(ctx, t.run, &req, v.mode(), func(r *reading) error {
+	r, err := s.takeover(ctx, t.run, &req, v.want(), func(r *reader.Snapshot) error {
 		if v.kind == schema.ViewEvents {
 			// Who is given a fork's events reads what it stands on next, and could do nothing with the fork without it.
-			if err := s.reader.grounded(ctx, r.run, r.head.Base); err != nil {
+			if err := s.reader.CheckBases(ctx, r.Run, r.Head.Base); err != nil {
 				return err
 			}
 		}
@@ -215,20 +186,20 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 	if err := v.finish(ctx, r); err != nil {
 		return err
 	}
-	inDoubt := r.head.InDoubt()
+	inDoubt := r.Head.InDoubt()
 	if inDoubt == nil {
 		inDoubt = []schema.OpenCall{}
 	}
-	s.log.Info().Str(logkey.Run, r.run).Uint32("epoch", uint32(r.head.Epoch)).Str("executor", req.Executor).Str(logkey.Reason, req.Reason).Msg("run taken over")
+	s.log.Info().Str(logkey.Run, r.Run).Uint32("epoch", uint32(r.Head.Epoch)).Str("executor", req.Executor).Str(logkey.Reason, req.Reason).Msg("run taken over")
 	err = s.answer(v, r, func() any {
 		return &schema.RecoverReply{
-			Head: r.head, Epoch: r.head.Epoch, NextSequence: r.head.Sequence + 1, LastStream: r.logLast,
-			InDoubt: inDoubt, Complete: r.complete(), Gaps: r.gaps(), Segments: r.index,
-			Shard: r.src.store.Names.Shard, Damage: r.damage,
+			Head: r.Head, Epoch: r.Head.Epoch, NextSequence: r.Head.Sequence + 1, LastStream: r.LogLast,
+			InDoubt: inDoubt, Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments,
+			Shard: r.Source.Store.Names.Shard, Damage: r.Damage,
 		}
 	})
 	if err == nil {
-		s.stats.Recovery.observe(r.run, t.arrived, s.now())
+		s.stats.Recovery.observe(r.Run, t.arrived, s.now())
 	}
 	return err
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
@@ -27,6 +28,9 @@ const ServiceName = "waymark"
 
 // flushPatience bounds the wait for the last replies to leave.
 const flushPatience = 5 * time.Second
+
+// flushRetry is the pause before the server is asked again whether it knows the subscriptions.
+const flushRetry = 100 * time.Millisecond
 
 // refusalsLogged is how many wrong requests a second are in the log; the metrics count all.
 const refusalsLogged = 20
@@ -46,7 +50,7 @@ type Service struct {
 	refusals zerolog.Logger
 	stats    *ServiceStats
 	now      func() time.Time
-	reader   *reader
+	reader   *reader.Reader
 	// keys are those that the fleet's control events are signed and checked by.
 	keys    *keyring.Ring
 	places  atomic.Pointer[places]
@@ -66,7 +70,7 @@ type Service struct {
 
 	growing sync.Mutex
 	// tend begins what a shard needs while the service runs; nil while it does not.
-	tend func(*shardSource)
+	tend func(*reader.Source)
 }
 
 // NewService returns the service of a fleet's shards, which are in the order of their numbers. Call Run to start it; the
@@ -94,10 +98,7 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 		return nil, err
 	}
 	s.keys = keys
-	s.reader = &reader{
-		js: js, fleet: cfg.Fleet, keys: keys, log: log, stats: s.stats,
-		shards: func(run string) []*shardSource { return s.places.Load().of(run) },
-	}
+	s.reader = reader.New(js, cfg.Fleet, keys, func(run string) []*reader.Source { return s.places.Load().of(run) }, &s.stats.Stats, log)
 	s.places.Store(new(places))
 	if err := s.Place(cfg.Generations, shards...); err != nil {
 		return nil, err
@@ -127,8 +128,8 @@ func (s *Service) Run(ctx context.Context) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	var helpers, workers errgroup.Group
-	s.tendWith(func(src *shardSource) {
-		helpers.Go(func() error { return src.barrier.run(work) })
+	s.tendWith(func(src *reader.Source) {
+		helpers.Go(func() error { return src.Barrier.Run(work) })
 	})
 	for range s.cfg.Workers {
 		workers.Go(func() error {
@@ -140,7 +141,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	stop := func() error {
 		s.tendWith(nil)
-		cancel(ErrStopping)
+		cancel(reader.ErrStopping)
 		return errors.Join(workers.Wait(), helpers.Wait())
 	}
 	down := s.nc.StatusChanged(nats.CLOSED)
@@ -171,7 +172,7 @@ func (s *Service) announceReady(ctx context.Context) {
 			close(s.ready)
 			return
 		}
-		if pause.For(ctx, maxBackoff) != nil {
+		if pause.For(ctx, flushRetry) != nil {
 			return
 		}
 	}
@@ -225,14 +226,14 @@ func (s *Service) accept(e *endpoint, m *nats.Msg) {
 	if schema.Changes(e.verb) && s.cfg.Proof != nil {
 		var err error
 		if t.proven, err = s.cfg.Proof(e.verb, m); err != nil {
-			s.refuse(t, fail(schema.CodeForbidden, "Use the credentials of a role with that right: docs/security.md lists the rights.", "%s", err))
+			s.refuse(t, schema.Fail(schema.CodeForbidden, "Use the credentials of a role with that right: docs/security.md lists the rights.", "%s", err))
 			return
 		}
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed {
-		s.refuse(t, fail(schema.CodeUnavailable, "Ask again: another replica answers.", "this replica is stopping"))
+		s.refuse(t, schema.Fail(schema.CodeUnavailable, "Ask again: another replica answers.", "this replica is stopping"))
 		return
 	}
 	if s.queued.TryAcquire(t.size) {
@@ -244,7 +245,7 @@ func (s *Service) accept(e *endpoint, m *nats.Msg) {
 			s.queued.Release(t.size)
 		}
 	}
-	s.refuse(t, fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again.",
+	s.refuse(t, schema.Fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again.",
 		"%d requests are waiting already", s.stats.Queued.Load()))
 }
 
@@ -283,7 +284,7 @@ func (s *Service) serve(ctx context.Context, t *task) {
 	// for nobody, and keep those waiting that somebody still wants.
 	waited := s.now().Sub(t.arrived)
 	if waited >= s.cfg.Timeout {
-		s.refuse(t, fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again; or start another replica.",
+		s.refuse(t, schema.Fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again; or start another replica.",
 			"the request waited for %s, and nothing was done for it", waited.Round(time.Millisecond)))
 		return
 	}
@@ -292,7 +293,7 @@ func (s *Service) serve(ctx context.Context, t *task) {
 	err := error(nil)
 	if !t.endpoint.whole {
 		if nerr := schema.CheckName("run id", t.run); nerr != nil {
-			err = fail(schema.CodeBadRequest, "Use the run's id as the last token of the subject.", "%s", nerr)
+			err = schema.Fail(schema.CodeBadRequest, "Use the run's id as the last token of the subject.", "%s", nerr)
 		}
 	}
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -330,12 +331,12 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 	rr := &schema.RecoverRequest{Executor: req.Executor, Instance: req.Instance, Reason: schema.TakeoverClaim, RequestID: req.RequestID}
 	for {
 		// Once something may have been published only a proven reading tells that it was not stored.
-		read := func() (*reading, error) { return s.find(ctx, run, mode{}) }
+		read := func() (*reader.Snapshot, error) { return s.find(ctx, run, reader.Head) }
 		if q.begun != "" {
-			read = func() (*reading, error) { return s.proven(ctx, run, mode{}) }
+			read = func() (*reader.Snapshot, error) { return s.proven(ctx, run, reader.Head) }
 		}
-		r, err := s.undoubted(ctx, run, func() (*reading, error) { return s.reader.repeat(ctx, run, read) })
-		if errors.Is(err, ErrNoRun) || err == nil && r.empty() {
+		r, err := s.undoubted(ctx, run, func() (*reader.Snapshot, error) { return s.reader.Repeat(ctx, run, read) })
+		if errors.Is(err, reader.ErrNoRun) || err == nil && r.Empty() {
 			q.begun = ""
 			return 0, nil
 		}
@@ -347,7 +348,7 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 		case again:
 			q.begun = ""
 			s.stats.Continued.Add(1)
-			return r.head.Epoch, nil
+			return r.Head.Epoch, nil
 		case refusal != nil:
 			q.begun = ""
 			return 0, nil
@@ -363,9 +364,9 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 		if opened {
 			q.begun = ""
 			s.stats.Takeovers.Add(1)
-			return r.head.Epoch, nil
+			return r.Head.Epoch, nil
 		}
-		if err := pause.For(ctx, staleBackoff); err != nil {
+		if err := pause.For(ctx, retryPause); err != nil {
 			return 0, fmt.Errorf("run %s: %w: %w", run, err, control.ErrRefused)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/retention"
@@ -87,7 +88,7 @@ func (s *Service) cleanup(ctx context.Context, t *task) error {
 		}
 	}
 	for _, src := range s.places.Load().shards {
-		n, err := src.store.Erasures.Ordered(ctx)
+		n, err := src.Store.Erasures.Ordered(ctx)
 		if err != nil {
 			return err
 		}
@@ -103,7 +104,7 @@ func (s *Service) fleetPolicy(ctx context.Context) (schema.RetentionPolicy, erro
 	}
 	if s.cfg.Refresh != nil {
 		if err := s.cfg.Refresh(ctx, s.now()); err != nil {
-			return schema.RetentionPolicy{}, fmt.Errorf("policy of fleet %s: %w: %w", s.cfg.Fleet, ErrStale, err)
+			return schema.RetentionPolicy{}, fmt.Errorf("policy of fleet %s: %w: %w", s.cfg.Fleet, eventlog.ErrStale, err)
 		}
 	}
 	return s.cfg.Retention(), nil
@@ -170,7 +171,7 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 	}
 	if place.Before == 0 {
 		// What is younger than the policy keeps anything is not even looked at.
-		if place.Before, err = src.store.PositionAt(ctx, now.Add(-reply.Policy.Least())); err != nil {
+		if place.Before, err = src.Store.PositionAt(ctx, now.Add(-reply.Policy.Least())); err != nil {
 			return err
 		}
 	}
@@ -202,12 +203,12 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 }
 
 // noLater is a time, or the server's present one if that is earlier.
-func (s *Service) noLater(ctx context.Context, src *shardSource, at time.Time) (time.Time, error) {
+func (s *Service) noLater(ctx context.Context, src *reader.Source, at time.Time) (time.Time, error) {
 	// An isolated old leader would tell the time, too, and a plan of what it still has.
-	if _, err := src.barrier.wait(ctx); err != nil {
+	if _, err := src.Barrier.Wait(ctx); err != nil {
 		return at, err
 	}
-	log, err := eventlog.AskLone(ctx, s.js, src.store.Names, "")
+	log, err := eventlog.AskLone(ctx, s.js, src.Store.Names, "")
 	if err != nil {
 		return at, fmt.Errorf("the server's time: %w", err)
 	}
@@ -218,8 +219,8 @@ func (s *Service) noLater(ctx context.Context, src *shardSource, at time.Time) (
 }
 
 // cleanupRuns reads the runs of a page that may be removed, from the index of ended runs, and moves the place on.
-func (s *Service) cleanupRuns(ctx context.Context, src *shardSource, place *cleanupPlace, req *schema.CleanupRequest, reply *schema.CleanupReply) ([]retention.Run, map[string]schema.Position, error) {
-	cps := src.store.Checkpoints
+func (s *Service) cleanupRuns(ctx context.Context, src *reader.Source, place *cleanupPlace, req *schema.CleanupRequest, reply *schema.CleanupReply) ([]retention.Run, map[string]schema.Position, error) {
+	cps := src.Store.Checkpoints
 	state, _, err := cps.IndexState(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -244,7 +245,7 @@ func (s *Service) cleanupRuns(ctx context.Context, src *shardSource, place *clea
 	if err != nil {
 		return nil, nil, err
 	}
-	lasts, err := src.store.LastStored(ctx, ids)
+	lasts, err := src.Store.LastStored(ctx, ids)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -344,7 +345,7 @@ func (s *Service) removePlanned(ctx context.Context, item *schema.CleanupItem, a
 		item.Failed = notReached
 	case errors.As(err, &told):
 		item.Failed = told.Message
-	case errors.Is(err, ErrNoRun):
+	case errors.Is(err, reader.ErrNoRun):
 		item.Failed = "there is no such run"
 	default:
 		s.log.Warn().Err(err).Str(logkey.Run, item.Run).Msg("run is not removed by this cleanup")

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -18,6 +20,9 @@ import (
 
 // controlOverhead is what the headers of a control event may take of a message.
 const controlOverhead = 4 << 10
+
+// retryPause is the pause before a run is read again that another event, or another order, came first for.
+const retryPause = 5 * time.Millisecond
 
 // hintRun is the next step of who asked for something that the run is not ready for.
 const hintRun = "waymark.get shows what the run is now and what it waits for."
@@ -33,27 +38,27 @@ type decision struct {
 // control writes a control event into a run: decide says which, on a proven reading, and is asked anew whenever another
 // event came first. once, if not empty, names the event, so that a repeat of the request finds it; see [onceFor].
 func (s *Service) control(ctx context.Context, run, once string, who sender,
-	decide func(context.Context, *reading) (decision, error),
+	decide func(context.Context, *reader.Snapshot) (decision, error),
 ) (*schema.ControlReply, error) {
 	tried, after := "", schema.StreamSequence(0)
 	for {
-		r, err := s.undoubted(ctx, run, func() (*reading, error) { return s.proven(ctx, run, mode{}) })
+		r, err := s.undoubted(ctx, run, func() (*reader.Snapshot, error) { return s.proven(ctx, run, reader.Head) })
 		if err != nil {
 			return nil, err
 		}
-		if r.head.Status == "" {
+		if r.Head.Status == "" {
 			return nil, errNothingAccepted(run)
 		}
 		if tried != "" {
 			// The earlier try may have succeeded without our hearing of it.
-			if at, ok, err := s.reader.findEvent(ctx, r, after, tried); err != nil {
+			if at, ok, err := s.reader.FindEvent(ctx, r, after, tried); err != nil {
 				return nil, err
 			} else if ok {
 				return &schema.ControlReply{EventID: tried, Stream: at, By: who.by}, nil
 			}
 		}
 		if once != "" {
-			there, err := s.reader.lately(ctx, r, func(id string, _ *schema.Event) bool { return strings.HasSuffix(id, ".c."+once) })
+			there, err := s.reader.LatestEvent(ctx, r, func(id string, _ *schema.Event) bool { return strings.HasSuffix(id, ".c."+once) })
 			if err != nil || there != nil {
 				return already(there), err
 			}
@@ -66,17 +71,17 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 		if err != nil {
 			return nil, err
 		}
-		if err := s.keys.Sign(ctx, e, r.head.Digest); err != nil {
+		if err := s.keys.Sign(ctx, e, r.Head.Digest); err != nil {
 			return nil, err
 		}
 		if err := s.foresee(ctx, r, e); err != nil {
 			return nil, err
 		}
-		at, err := control.Publish(ctx, s.js, r.src.store, e, r.logLast)
+		at, err := control.Publish(ctx, s.js, r.Source.Store, e, r.LogLast)
 		switch {
 		case errors.Is(err, control.ErrRefused):
 			s.stats.Refused.Add(1)
-			tried, after = e.ID, r.logLast
+			tried, after = e.ID, r.LogLast
 			continue // decided anew on what the run is now
 		case err != nil:
 			return nil, err
@@ -88,7 +93,7 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 			return &schema.ControlReply{EventID: e.ID, Stream: at, By: who.by}, nil
 		}
 		tried = ""
-		if err := pause.For(ctx, staleBackoff); err != nil {
+		if err := pause.For(ctx, retryPause); err != nil {
 			return nil, err
 		}
 	}
@@ -104,18 +109,18 @@ func already(there *schema.ControlReply) *schema.ControlReply {
 
 // foresee asks the fold about a control event before it is published: a request that the fold refuses writes nothing. The compare-and-set
 // makes the run the same when the event is stored. Signatures are judged by the time of storage, and so only afterwards.
-func (s *Service) foresee(ctx context.Context, r *reading, e *schema.Event) error {
+func (s *Service) foresee(ctx context.Context, r *reader.Snapshot, e *schema.Event) error {
 	keys, err := s.keys.Keys(ctx)
 	if err != nil {
 		return err
 	}
 	header, body := e.Encode()
-	rec, head := schema.NewRecord(0, header, body), r.head.Clone()
+	rec, head := schema.NewRecord(0, header, body), r.Head.Clone()
 	v := head.Apply(keys, &rec)
 	if v.Kind != schema.Rejected || v.Reason == schema.ReasonUnsigned || v.Reason == schema.ReasonMisplaced {
 		return nil
 	}
-	return errFoldRefuses(r.run, e, &v)
+	return errFoldRefuses(r.Run, e, &v)
 }
 
 // errFoldRefuses answers for a control event that the fold refuses: asking again gives the same answer as long as the run is what it is.
@@ -134,15 +139,15 @@ func errFoldRefuses(run string, e *schema.Event, v *schema.Verdict) *schema.Serv
 		code = schema.CodeHandoffTaken
 	default:
 	}
-	return fail(code, hintRun, "run %s refuses %s as %s: %s", run, e.Name(), v.Reason, v.Detail)
+	return schema.Fail(code, hintRun, "run %s refuses %s as %s: %s", run, e.Name(), v.Reason, v.Detail)
 }
 
 // controlEvent builds the event of a decision. What the fold would refuse, or no message carries, is the request's fault.
-func (s *Service) controlEvent(r *reading, once string, d *decision) (*schema.Event, error) {
+func (s *Service) controlEvent(r *reader.Snapshot, once string, d *decision) (*schema.Event, error) {
 	if once == "" {
 		once = rand.Text()
 	}
-	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.run, r.head.Epoch, once, d.data, s.now())
+	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.Run, r.Head.Epoch, once, d.data, s.now())
 	if err == nil {
 		_, err = schema.ParseData(e)
 	}
@@ -154,7 +159,7 @@ func (s *Service) controlEvent(r *reading, once string, d *decision) (*schema.Ev
 	}
 	e.Turn = d.turn
 	if limit := min(s.nc.MaxPayload(), kvstore.MaxEventMessage) - controlOverhead; int64(len(e.Data)) > limit {
-		return nil, fail(schema.CodeTooLarge, "Send less: put what is large where the executor finds it, and send its name.",
+		return nil, schema.Fail(schema.CodeTooLarge, "Send less: put what is large where the executor finds it, and send its name.",
 			"the event has %d bytes, an event at most %d", len(e.Data), limit)
 	}
 	return e, nil
@@ -178,14 +183,14 @@ func onceFor(requestID string, who sender, parts ...string) (string, error) {
 
 // errNothingAccepted answers for a name under which no lawful event was published.
 func errNothingAccepted(run string) *schema.ServiceError {
-	return fail(schema.CodeNotFound, "Look at the fleet's dead letters: what was published under this name was no lawful event.",
+	return schema.Fail(schema.CodeNotFound, "Look at the fleet's dead letters: what was published under this name was no lawful event.",
 		"run %s has no accepted event", run)
 }
 
 // errEnded answers for what a run that has ended can do no more.
-func errEnded(r *reading) *schema.ServiceError {
-	return fail(schema.CodeRunEnded, "Read it with waymark.get, or take it over with reason reopen to go on with it.",
-		"run %s has ended: %s", r.run, r.head.Status)
+func errEnded(r *reader.Snapshot) *schema.ServiceError {
+	return schema.Fail(schema.CodeRunEnded, "Read it with waymark.get, or take it over with reason reopen to go on with it.",
+		"run %s has ended: %s", r.Run, r.Head.Status)
 }
 
 // cancel asks a run's executor to stop.
@@ -202,14 +207,14 @@ func (s *Service) cancel(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reading) (decision, error) {
+	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		switch {
-		case r.head.Status.Terminal():
+		case r.Head.Status.Terminal():
 			return decision{}, errEnded(r)
-		case !r.head.CancelRequested:
+		case !r.Head.CancelRequested:
 			return decision{data: &schema.RunCancelRequestedData{By: who.by, Claimed: who.claimed, Reason: req.Reason}}, nil
 		}
-		there, err := s.reader.lately(ctx, r, func(_ string, e *schema.Event) bool { return e != nil && e.Name() == schema.RunCancelRequested })
+		there, err := s.reader.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool { return e != nil && e.Name() == schema.RunCancelRequested })
 		if there == nil {
 			there = &schema.ControlReply{}
 		}
@@ -234,7 +239,7 @@ func (s *Service) handoff(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, "", who, func(ctx context.Context, r *reading) (decision, error) {
+	reply, err := s.control(ctx, t.run, "", who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		return s.decideHandoff(ctx, r, &req, who)
 	})
 	if err != nil {
@@ -276,11 +281,11 @@ func checkHandoff(run string, req *schema.HandoffRequest) error {
 }
 
 // decideHandoff says what a request does to the hand-off as it is. What it did before is found and not done twice.
-func (s *Service) decideHandoff(ctx context.Context, r *reading, req *schema.HandoffRequest, who sender) (decision, error) {
+func (s *Service) decideHandoff(ctx context.Context, r *reader.Snapshot, req *schema.HandoffRequest, who sender) (decision, error) {
 	var open *schema.OpenHandoff
-	for i := range r.head.Handoffs {
-		if r.head.Handoffs[i].HandoffID == req.HandoffID {
-			open = &r.head.Handoffs[i]
+	for i := range r.Head.Handoffs {
+		if r.Head.Handoffs[i].HandoffID == req.HandoffID {
+			open = &r.Head.Handoffs[i]
 		}
 	}
 	accept := req.Action == schema.HandoffAccept
@@ -301,8 +306,8 @@ func (s *Service) decideHandoff(ctx context.Context, r *reading, req *schema.Han
 	case open.Status == schema.HandoffStatusAccepted && req.Action != schema.HandoffClose:
 		return decision{}, errHandoffTaken(r, open)
 	case accept && open.OfferHash != req.OfferHash:
-		e := fail(schema.CodeHandoffTaken, "Read the offer again, and accept it by its own hash.",
-			"hand-off %.80q of run %s is another offer than the one that was read: its hash is %s", open.HandoffID, r.run, open.OfferHash)
+		e := schema.Fail(schema.CodeHandoffTaken, "Read the offer again, and accept it by its own hash.",
+			"hand-off %.80q of run %s is another offer than the one that was read: its hash is %s", open.HandoffID, r.Run, open.OfferHash)
 		return decision{}, detailed(e, map[string]string{"offer_hash": open.OfferHash})
 	}
 	switch req.Action {
@@ -318,8 +323,8 @@ func (s *Service) decideHandoff(ctx context.Context, r *reading, req *schema.Han
 }
 
 // doneHandoff finds the event that an earlier try of the request wrote.
-func (s *Service) doneHandoff(ctx context.Context, r *reading, req *schema.HandoffRequest, who sender) (*schema.ControlReply, error) {
-	return s.reader.lately(ctx, r, func(_ string, e *schema.Event) bool {
+func (s *Service) doneHandoff(ctx context.Context, r *reader.Snapshot, req *schema.HandoffRequest, who sender) (*schema.ControlReply, error) {
+	return s.reader.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool {
 		if e == nil {
 			return false
 		}
@@ -344,21 +349,21 @@ func (s *Service) doneHandoff(ctx context.Context, r *reading, req *schema.Hando
 	})
 }
 
-func errUnknownHandoff(r *reading, id string) error {
+func errUnknownHandoff(r *reader.Snapshot, id string) error {
 	var open []string
-	for i := range r.head.Handoffs {
-		o := &r.head.Handoffs[i]
+	for i := range r.Head.Handoffs {
+		o := &r.Head.Handoffs[i]
 		open = append(open, fmt.Sprintf("%.80q (%s)", o.HandoffID, o.Status))
 	}
 	has := "it has none open"
 	if len(open) > 0 {
 		has = "open are " + strings.Join(open, ", ")
 	}
-	return fail(schema.CodeUnknownHandoff, hintRun, "run %s has no open hand-off %.80q: %s", r.run, id, has)
+	return schema.Fail(schema.CodeUnknownHandoff, hintRun, "run %s has no open hand-off %.80q: %s", r.Run, id, has)
 }
 
-func errHandoffTaken(r *reading, o *schema.OpenHandoff) error {
-	e := fail(schema.CodeHandoffTaken, "Leave it to them; run "+o.ChildRun+" carries it on. close ends it.",
-		"hand-off %.80q of run %s was accepted by %s for run %s", o.HandoffID, r.run, nameOf(o.By, o.Claimed), o.ChildRun)
+func errHandoffTaken(r *reader.Snapshot, o *schema.OpenHandoff) error {
+	e := schema.Fail(schema.CodeHandoffTaken, "Leave it to them; run "+o.ChildRun+" carries it on. close ends it.",
+		"hand-off %.80q of run %s was accepted by %s for run %s", o.HandoffID, r.Run, nameOf(o.By, o.Claimed), o.ChildRun)
 	return detailed(e, map[string]string{"by": nameOf(o.By, o.Claimed), "child_run": o.ChildRun})
 }

@@ -9,11 +9,15 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/retention"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
+
+// maxNamed bounds the forks that an answer names.
+const maxNamed = 16
 
 const (
 	// eraseWait is how long a request for a removal waits for its end, and eraseLook the pause between two looks.
@@ -31,17 +35,17 @@ func Erased(record *schema.Erasure) *schema.ServiceError {
 	if record.RemovedAt == "" {
 		left = "Its content is being taken out"
 	}
-	return fail(schema.CodeErased, left+", and its id is never used again: choose another for a new run.",
+	return schema.Fail(schema.CodeErased, left+", and its id is never used again: choose another for a new run.",
 		"run %s was removed by %s at %s", record.Run, record.By, record.AskedAt)
 }
 
 // notErased makes an error of a reading of a run that was removed, or is being removed: what is still there of it must not be
 // answered with.
-func (s *Service) notErased(ctx context.Context, run string, r *reading, err error) (*reading, error) {
-	var bad *damaged
+func (s *Service) notErased(ctx context.Context, run string, r *reader.Snapshot, err error) (*reader.Snapshot, error) {
+	var bad *reader.Damaged
 	switch {
-	case err == nil && r != nil && (r.marked || r.head.Status == schema.StatusErased):
-	case err == nil, !errors.Is(err, ErrNoRun) && !errors.As(err, &bad):
+	case err == nil && r != nil && (r.Marked || r.Head.Status == schema.StatusErased):
+	case err == nil, !errors.Is(err, reader.ErrNoRun) && !errors.As(err, &bad):
 		return r, err
 	}
 	record, _, _, gerr := s.erasure(ctx, run)
@@ -50,7 +54,7 @@ func (s *Service) notErased(ctx context.Context, run string, r *reading, err err
 		return r, err // a mark that somebody forged
 	case gerr != nil:
 		return nil, gerr
-	case record.RemovedAt == "" && r != nil && r.head.Status != schema.StatusErased && (!r.marked || !record.Decided()):
+	case record.RemovedAt == "" && r != nil && r.Head.Status != schema.StatusErased && (!r.Marked || !record.Decided()):
 		return r, err // an order without its mark decides nothing
 	}
 	return nil, Erased(record)
@@ -67,14 +71,14 @@ func (s *Service) stays(ctx context.Context, run string) error {
 	case record.RemovedAt != "":
 		return Erased(record)
 	default:
-		return fail(schema.CodeUnavailable, "Ask again: it is gone then, or it stays.", "the removal of run %s, asked by %s, is being decided", run, record.By)
+		return schema.Fail(schema.CodeUnavailable, "Ask again: it is gone then, or it stays.", "the removal of run %s, asked by %s, is being decided", run, record.By)
 	}
 }
 
 // erasure returns the record of a run's removal, and the shard that has it.
-func (s *Service) erasure(ctx context.Context, run string) (*schema.Erasure, schema.Revision, *shardSource, error) {
+func (s *Service) erasure(ctx context.Context, run string) (*schema.Erasure, schema.Revision, *reader.Source, error) {
 	for _, src := range s.places.Load().of(run) {
-		record, rev, _, err := src.store.Erasures.Get(ctx, run)
+		record, rev, _, err := src.Store.Erasures.Get(ctx, run)
 		if !errors.Is(err, kvstore.ErrNotFound) {
 			return record, rev, src, err
 		}
@@ -110,7 +114,7 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 	wait, cancel := context.WithTimeout(ctx, eraseWait)
 	defer cancel()
 	for {
-		record, _, done, err := src.store.Erasures.Get(ctx, t.run)
+		record, _, done, err := src.Store.Erasures.Get(ctx, t.run)
 		if err != nil {
 			return err
 		}
@@ -131,17 +135,17 @@ type removal struct {
 }
 
 // removable says why a run must not be removed by itself.
-func removable(r *reading) error {
-	if r.head.Status == "" {
+func removable(r *reader.Snapshot) error {
+	if r.Head.Status == "" {
 		return nil // nothing of it was ever accepted
 	}
-	planned := retention.RunOf(&schema.Checkpoint{Head: r.head, Segments: r.index}, 0, nil)
+	planned := retention.RunOf(&schema.Checkpoint{Head: r.Head, Segments: r.Segments}, 0, nil)
 	planned.Unreadable = false // what is missing of it is no reason for who asks for it by name
 	why, detail := planned.Pending()
 	if why == "" {
 		return nil
 	}
-	e := fail(schema.CodeNeeded, "End it first, or close what is pending; to remove it all the same ask with force.", "run %s is kept: %s", r.run, detail)
+	e := schema.Fail(schema.CodeNeeded, "End it first, or close what is pending; to remove it all the same ask with force.", "run %s is kept: %s", r.Run, detail)
 	return detailed(e, map[string]string{"why": string(why)})
 }
 
@@ -161,12 +165,12 @@ func (s *Service) unneeded(ctx context.Context, run string) error {
 	if err != nil || len(forks) == 0 {
 		return err
 	}
-	shown := forks[:min(len(forks), maxCandidates)]
+	shown := forks[:min(len(forks), maxNamed)]
 	stand := "fork " + forks[0] + " stands"
 	if len(forks) > 1 {
 		stand = fmt.Sprintf("%d forks, such as %s, stand", len(forks), forks[0])
 	}
-	e := fail(schema.CodeNeeded, "Remove forks before their base: what they took over is read from it.", "%s on run %s", stand, run)
+	e := schema.Fail(schema.CodeNeeded, "Remove forks before their base: what they took over is read from it.", "%s on run %s", stand, run)
 	details, err := json.Marshal(map[string]any{"why": schema.WhyBase, "forks": shown})
 	if err != nil {
 		return err
@@ -179,23 +183,23 @@ func (s *Service) unneeded(ctx context.Context, run string) error {
 func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 	var forks []string
 	for _, src := range s.places.Load().shards {
-		state, _, err := src.store.Checkpoints.IndexState(ctx)
+		state, _, err := src.Store.Checkpoints.IndexState(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if !state.Complete {
-			return nil, fail(schema.CodeUnavailable, "Ask again when waymark runs ls says no longer that runs may be missing.",
+			return nil, schema.Fail(schema.CodeUnavailable, "Ask again when waymark runs ls says no longer that runs may be missing.",
 				"which forks stand on run %s is not known: the index of runs is being built", run)
 		}
-		children, err := src.store.Checkpoints.Children(ctx, run)
+		children, err := src.Store.Checkpoints.Children(ctx, run)
 		if err != nil {
 			return nil, err
 		}
 		if len(children) > maxForks {
-			return nil, fail(schema.CodeNeeded, "Remove those first.", "%d runs came of run %s, more than are looked at", len(children), run)
+			return nil, schema.Fail(schema.CodeNeeded, "Remove those first.", "%d runs came of run %s, more than are looked at", len(children), run)
 		}
 		for chunk := range slices.Chunk(children, schema.MaxList) {
-			list, err := src.store.Checkpoints.OfFresh(ctx, chunk)
+			list, err := src.Store.Checkpoints.OfFresh(ctx, chunk)
 			if err != nil {
 				return nil, err
 			}
@@ -217,10 +221,10 @@ func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 func (s *Service) checkErased(ctx context.Context, t *task, req *schema.EraseRequest) error {
 	record, _, src, err := s.erasure(ctx, t.run)
 	if errors.Is(err, kvstore.ErrNotFound) {
-		if _, err := s.proven(ctx, t.run, mode{}); err != nil {
+		if _, err := s.proven(ctx, t.run, reader.Head); err != nil {
 			return err
 		}
-		return fail(schema.CodeConflict, "Look at it with waymark.get.", "run %s was not removed", t.run)
+		return schema.Fail(schema.CodeConflict, "Look at it with waymark.get.", "run %s was not removed", t.run)
 	}
 	if err != nil {
 		return err
@@ -238,7 +242,7 @@ func (s *Service) checkErased(ctx context.Context, t *task, req *schema.EraseReq
 			all = append(all, kvstore.Blob{NUID: nuid, Deleted: true})
 		}
 	}
-	left, err := src.store.Left(ctx, t.run, record.Keys, all, true)
+	left, err := src.Store.Left(ctx, t.run, record.Keys, all, true)
 	if err != nil {
 		return err
 	}

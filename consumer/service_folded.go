@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
@@ -16,17 +17,17 @@ import (
 // undoubted reads a run to write into it. If the log misses events of it behind the checkpoint, the folder may have folded them before
 // they were lost: then the fold refuses what stands on the log alone, and all that follows it. So the folder comes first, and the run
 // is read once more. Where no folder is, there is only the log.
-func (s *Service) undoubted(ctx context.Context, run string, read func() (*reading, error)) (*reading, error) {
+func (s *Service) undoubted(ctx context.Context, run string, read func() (*reader.Snapshot, error)) (*reader.Snapshot, error) {
 	r, err := read()
-	if err != nil || !r.doubtful {
+	if err != nil || !r.Doubtful {
 		return r, err
 	}
-	err = insist(ctx, "run "+run+" misses events", func() error {
-		folder, err := kvstore.Holder(ctx, s.js, kvstore.FoldLease(r.src.store.Names))
+	err = reader.Insist(ctx, "run "+run+" misses events", func() error {
+		folder, err := kvstore.Holder(ctx, s.js, kvstore.FoldLease(r.Source.Store.Names))
 		if err != nil || folder == "" {
 			return err
 		}
-		return s.awaitFolded(ctx, r.src, r.logLast)
+		return s.awaitFolded(ctx, r.Source, r.LogLast)
 	}, func(error) {})
 	if err != nil {
 		return nil, err
@@ -49,11 +50,11 @@ func (f *foldedSince) since(ctx context.Context, s *Service, after time.Time) er
 	}
 	began := s.now()
 	for _, src := range s.places.Load().shards {
-		upTo, err := src.barrier.wait(ctx)
+		upTo, err := src.Barrier.Wait(ctx)
 		if err != nil {
 			return err
 		}
-		if err := s.awaitFolded(ctx, src, upTo.at); err != nil {
+		if err := s.awaitFolded(ctx, src, upTo.At); err != nil {
 			return err
 		}
 	}
@@ -62,20 +63,20 @@ func (f *foldedSince) since(ctx context.Context, s *Service, after time.Time) er
 }
 
 // awaitFolded waits until a shard is folded up to a place in its log.
-func (s *Service) awaitFolded(ctx context.Context, src *shardSource, upTo schema.StreamSequence) error {
+func (s *Service) awaitFolded(ctx context.Context, src *reader.Source, upTo schema.StreamSequence) error {
 	for {
 		if done, err := foldedUpTo(ctx, s, src, upTo); err != nil || done {
 			return err
 		}
 		if err := pause.For(ctx, foldLook); err != nil {
-			return fmt.Errorf("shard %d is not folded up to %d: %w: %w", src.store.Names.Shard, upTo, ErrStale, err)
+			return fmt.Errorf("shard %d is not folded up to %d: %w: %w", src.Store.Names.Shard, upTo, eventlog.ErrStale, err)
 		}
 	}
 }
 
 // foldedUpTo reports whether a shard is folded up to a place in its log.
-func foldedUpTo(ctx context.Context, s *Service, src *shardSource, upTo schema.StreamSequence) (bool, error) {
-	mark, _, err := src.store.Checkpoints.Watermark(ctx)
+func foldedUpTo(ctx context.Context, s *Service, src *reader.Source, upTo schema.StreamSequence) (bool, error) {
+	mark, _, err := src.Store.Checkpoints.Watermark(ctx)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
 		return false, err
 	}
@@ -83,13 +84,13 @@ func foldedUpTo(ctx context.Context, s *Service, src *shardSource, upTo schema.S
 		return true, nil
 	}
 	// A replica that lags counts less than there is: it can say that the fold is behind, and not that it is done.
-	waiting, err := eventlog.Behind(ctx, s.js, src.store.Names, mark.Position.Stream)
+	waiting, err := eventlog.Behind(ctx, s.js, src.Store.Names, mark.Position.Stream)
 	if err != nil || waiting.Events > 0 && waiting.First <= upTo {
 		return false, err
 	}
 	for from := mark.Position.Stream + 1; from <= upTo; {
 		// The leader knows. Barriers are not folded, so the watermark does not tell of them.
-		next, found, err := eventlog.Next(ctx, s.js, src.store.Names, "*", from)
+		next, found, err := eventlog.Next(ctx, s.js, src.Store.Names, "*", from)
 		if err != nil || !found || next.Stream > upTo {
 			return err == nil, err
 		}

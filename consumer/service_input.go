@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/answerschema"
 	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/schema"
@@ -42,7 +43,7 @@ func (s *Service) input(ctx context.Context, t *task) error {
 		return err
 	}
 	var checked schema.Position
-	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reading) (decision, error) {
+	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		o, err := answerable(r, &req)
 		if err != nil {
 			return decision{}, err
@@ -78,45 +79,45 @@ func checkInput(req *schema.InputRequest) error {
 }
 
 // answerable finds what is answered. The reading is proven.
-func answerable(r *reading, req *schema.InputRequest) (*schema.OpenInterrupt, error) {
-	if r.head.Status.Terminal() {
+func answerable(r *reader.Snapshot, req *schema.InputRequest) (*schema.OpenInterrupt, error) {
+	if r.Head.Status.Terminal() {
 		return nil, errEnded(r)
 	}
-	i := slices.IndexFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == req.InterruptID })
+	i := slices.IndexFunc(r.Head.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == req.InterruptID })
 	if i < 0 {
 		waits := "it waits for nothing"
 		var open []string
-		for _, o := range r.head.Interrupts {
+		for _, o := range r.Head.Interrupts {
 			open = append(open, fmt.Sprintf("%.80q (%s)", o.InterruptID, o.Reason))
 		}
 		if len(open) > 0 {
 			waits = "it waits for " + strings.Join(open, ", ")
 		}
-		return nil, fail(schema.CodeUnknownInterrupt, "Answer one of those, or look whether somebody else answered first: "+hintRun,
-			"run %s does not wait for %.80q: %s", r.run, req.InterruptID, waits)
+		return nil, schema.Fail(schema.CodeUnknownInterrupt, "Answer one of those, or look whether somebody else answered first: "+hintRun,
+			"run %s does not wait for %.80q: %s", r.Run, req.InterruptID, waits)
 	}
-	o := &r.head.Interrupts[i]
+	o := &r.Head.Interrupts[i]
 	if o.Reason == schema.WaitToolInDoubt && req.Status == schema.InputResolved {
-		return nil, fail(schema.CodeConflict, "Settle the call with waymark.settle; that ends the waiting, too.",
+		return nil, schema.Fail(schema.CodeConflict, "Settle the call with waymark.settle; that ends the waiting, too.",
 			"interrupt %.80q waits for the settlement of call %.80q of turn %d, and an answer settles nothing", o.InterruptID, o.ToolCallID, o.Turn)
 	}
 	return o, nil
 }
 
 // checkAnswer holds a payload against the schema that the run asked by.
-func (s *Service) checkAnswer(ctx context.Context, r *reading, o *schema.OpenInterrupt, payload jsontext.Value) error {
-	e, found, err := s.reader.askedAt(ctx, r, o.Position)
+func (s *Service) checkAnswer(ctx context.Context, r *reader.Snapshot, o *schema.OpenInterrupt, payload jsontext.Value) error {
+	e, found, err := s.reader.EventAt(ctx, r, o.Position)
 	if err != nil {
 		return err
 	}
 	if !found {
-		return fail(schema.CodeDamaged, "Answer with status cancelled, and let the executor ask anew.",
+		return schema.Fail(schema.CodeDamaged, "Answer with status cancelled, and let the executor ask anew.",
 			"the event that asked for %.80q is no longer at %d", o.InterruptID, o.Position.Stream)
 	}
 	parsed, err := schema.ParseData(e)
 	asked, ok := parsed.(*schema.RunWaitingData)
 	if err != nil || !ok {
-		return fmt.Errorf("event %s of run %s is no lawful run.waiting: %w", o.Position.ID, r.run, errors.Join(err, schema.ErrCorrupt))
+		return fmt.Errorf("event %s of run %s is no lawful run.waiting: %w", o.Position.ID, r.Run, errors.Join(err, schema.ErrCorrupt))
 	}
 	text, err := s.responseSchema(ctx, r, asked)
 	if err != nil {
@@ -134,7 +135,7 @@ func (s *Service) checkAnswer(ctx context.Context, r *reading, o *schema.OpenInt
 	case err != nil:
 		return unusable(o.InterruptID, err.Error())
 	case len(problems) > 0:
-		e := fail(schema.CodeInvalidAnswer, "Mend the answer at the places named in details; response_schema of run.waiting says what is asked.",
+		e := schema.Fail(schema.CodeInvalidAnswer, "Mend the answer at the places named in details; response_schema of run.waiting says what is asked.",
 			"the answer to %.80q is not what was asked for: at %q: %s", o.InterruptID, problems[0].Path, problems[0].Problem)
 		return detailed(e, problems)
 	}
@@ -143,14 +144,14 @@ func (s *Service) checkAnswer(ctx context.Context, r *reading, o *schema.OpenInt
 
 // unusable answers for a schema that no answer can be held against.
 func unusable(interrupt, why string) error {
-	e := fail(schema.CodeInvalidAnswer, "Answer with status cancelled, which needs no schema, and let the executor ask anew with one that can be used.",
+	e := schema.Fail(schema.CodeInvalidAnswer, "Answer with status cancelled, which needs no schema, and let the executor ask anew with one that can be used.",
 		"the response_schema of %.80q lets no answer through: %s", interrupt, why)
 	return detailed(e, []answerschema.Problem{{Problem: why}})
 }
 
 // responseSchema returns the schema of the answer, empty for none. A large one is in the blob store. An encrypted one checks nothing here: the
 // service has no key, and the executor that asked checks the answer.
-func (s *Service) responseSchema(ctx context.Context, r *reading, asked *schema.RunWaitingData) ([]byte, error) {
+func (s *Service) responseSchema(ctx context.Context, r *reader.Snapshot, asked *schema.RunWaitingData) ([]byte, error) {
 	i := slices.IndexFunc(asked.Refs, func(ref schema.Ref) bool { return ref.Path == "/response_schema" })
 	switch {
 	case i >= 0 && asked.Refs[i].KeyID != "":
@@ -178,7 +179,7 @@ func (s *Service) responseSchema(ctx context.Context, r *reading, asked *schema.
 	case errors.Is(err, blob.ErrChanged):
 		return nil, unusable(asked.InterruptID, "blob "+name+" is not what its name says")
 	default:
-		return nil, fmt.Errorf("blob %s of run %s: %w", name, r.run, err)
+		return nil, fmt.Errorf("blob %s of run %s: %w", name, r.Run, err)
 	}
 }
 

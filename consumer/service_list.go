@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -190,7 +191,7 @@ type listing struct {
 	svc *Service
 	req *schema.ListRequest
 	// shards of the fleet as the page begins.
-	shards []*shardSource
+	shards []*reader.Source
 	// since and until are the request's, zero for none.
 	since, until time.Time
 	// begin is where the page begins, and place how far it has come. first: the list begins with it.
@@ -282,7 +283,7 @@ func (l *listing) read(ctx context.Context) error {
 	family := l.req.Parent != "" || l.req.Related != ""
 	if family || l.wantsEnded() {
 		for _, src := range l.shards {
-			st, _, err := src.store.Checkpoints.IndexState(ctx)
+			st, _, err := src.Store.Checkpoints.IndexState(ctx)
 			if err != nil {
 				return err
 			}
@@ -324,7 +325,7 @@ func (l *listing) placeShards(ctx context.Context) error {
 		if !l.wantsEnded() {
 			continue
 		}
-		mark, rev, err := src.store.Checkpoints.Watermark(ctx)
+		mark, rev, err := src.Store.Checkpoints.Watermark(ctx)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
 			return err
 		}
@@ -334,12 +335,12 @@ func (l *listing) placeShards(ctx context.Context) error {
 		}
 		p := shardPlace{Top: mark.Position.Stream}
 		if !l.since.IsZero() {
-			if p.Floor, err = src.store.PositionAt(ctx, l.since); err != nil {
+			if p.Floor, err = src.Store.PositionAt(ctx, l.since); err != nil {
 				return err
 			}
 		}
 		if !l.until.IsZero() {
-			if p.Until, err = src.store.PositionAt(ctx, l.until); err != nil {
+			if p.Until, err = src.Store.PositionAt(ctx, l.until); err != nil {
 				return err
 			}
 		}
@@ -377,7 +378,7 @@ func (l *listing) matchesLive(e *schema.Live, started time.Time) bool {
 // checkpoints reads those of runs of a shard, from a replica that has what the daemon knows of already.
 func (l *listing) checkpoints(ctx context.Context, shard int, runs []string) (list []kvstore.Stored, err error) {
 	err = l.fresh(ctx, shard, func() (upTo schema.Revision, err error) {
-		list, upTo, err = l.shards[shard].store.Checkpoints.Of(ctx, runs)
+		list, upTo, err = l.shards[shard].Store.Checkpoints.Of(ctx, runs)
 		return upTo, err
 	})
 	return list, err
@@ -397,7 +398,7 @@ func (l *listing) fresh(ctx context.Context, shard int, read func() (schema.Revi
 		}
 		wait *= 2
 	}
-	return fmt.Errorf("list runs: a replica of %s stays behind: %w", l.shards[shard].store.Names.CheckpointBucket(), kvstore.ErrUnavailable)
+	return fmt.Errorf("list runs: a replica of %s stays behind: %w", l.shards[shard].Store.Names.CheckpointBucket(), kvstore.ErrUnavailable)
 }
 
 // readChildren reads a page of what came of a run.
@@ -409,7 +410,7 @@ func (l *listing) readChildren(ctx context.Context) error {
 	}
 	var children []child
 	for i, src := range l.shards {
-		runs, err := src.store.Checkpoints.Children(ctx, of)
+		runs, err := src.Store.Checkpoints.Children(ctx, of)
 		if err != nil {
 			return err
 		}

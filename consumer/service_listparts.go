@@ -122,7 +122,7 @@ func (l *listing) offerLive(ctx context.Context, offer func(candidate)) error {
 		return nil
 	}
 	for i, src := range l.shards {
-		err := src.store.Checkpoints.Live(ctx, func(e kvstore.LiveEntry) bool {
+		err := src.Store.Checkpoints.Live(ctx, func(e kvstore.LiveEntry) bool {
 			if e.Live == nil {
 				l.incomplete = l.incomplete || e.Err != nil
 				return true
@@ -146,7 +146,7 @@ func (l *listing) offerEnded(ctx context.Context, offer func(candidate)) error {
 			continue // a shard that came since then
 		}
 		p := &l.place.Shards[i]
-		usage, err := src.store.Usage(ctx)
+		usage, err := src.Store.Usage(ctx)
 		if err != nil {
 			return err
 		}
@@ -164,7 +164,7 @@ func (l *listing) offerEnded(ctx context.Context, offer func(candidate)) error {
 				offer(candidate{run: e.Run, shard: i, started: nanos(parseTime(e.StartedAt)), line: e.RunSummary})
 			}
 			if n += len(page.Runs); n > maxEndedSince {
-				return fail(schema.CodeConflict, "Begin the list anew.", "more than %d runs have ended since this list began", maxEndedSince)
+				return schema.Fail(schema.CodeConflict, "Begin the list anew.", "more than %d runs have ended since this list began", maxEndedSince)
 			}
 			q.Before = page.Next
 		}
@@ -192,7 +192,7 @@ func (l *listing) query(floor, before schema.StreamSequence) kvstore.EndedQuery 
 // ended asks a shard for ended runs, of a replica that has what the daemon knows of already.
 func (l *listing) ended(ctx context.Context, shard int, q kvstore.EndedQuery) (page kvstore.EndedPage, err error) {
 	err = l.fresh(ctx, shard, func() (upTo schema.Revision, err error) {
-		page, err = l.shards[shard].store.Checkpoints.Ended(ctx, q)
+		page, err = l.shards[shard].Store.Checkpoints.Ended(ctx, q)
 		return page.UpTo, err
 	})
 	return page, err

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -14,13 +16,13 @@ import (
 type places struct {
 	// generations are the numbers of shards that runs were spread over, oldest first.
 	generations []int
-	shards      []*shardSource
+	shards      []*reader.Source
 }
 
 // of returns the shards that can hold a run, the likeliest first.
-func (p *places) of(run string) []*shardSource {
+func (p *places) of(run string) []*reader.Source {
 	shards := schema.ShardsOf(run, p.generations)
-	list := make([]*shardSource, len(shards))
+	list := make([]*reader.Source, len(shards))
 	for i, shard := range shards {
 		list[i] = p.shards[shard]
 	}
@@ -38,7 +40,7 @@ func (s *Service) Place(generations []int, added ...*kvstore.Shard) error {
 		if want := schema.NamesOf(s.cfg.Fleet, len(next.shards)); shard.Names != want {
 			return fmt.Errorf("%w: shard %d is %s, want %s", ErrConfig, len(next.shards), shard.Names.EventStream(), want.EventStream())
 		}
-		next.shards = append(next.shards, &shardSource{store: shard, barrier: newBarrier(s.js, shard, s.cfg.Name, s.now, s.log, s.stats)})
+		next.shards = append(next.shards, &reader.Source{Store: shard, Barrier: reader.NewBarrier(s.js, shard, s.cfg.Name, s.now, s.log, &s.stats.Stats)})
 	}
 	for _, n := range generations {
 		if n < 1 || n > len(next.shards) {
@@ -55,7 +57,7 @@ func (s *Service) Place(generations []int, added ...*kvstore.Shard) error {
 }
 
 // tendWith begins to tend the shards, those that come later included, or ends that with nil.
-func (s *Service) tendWith(tend func(*shardSource)) {
+func (s *Service) tendWith(tend func(*reader.Source)) {
 	s.growing.Lock()
 	defer s.growing.Unlock()
 	if s.tend = tend; tend != nil {
@@ -66,29 +68,29 @@ func (s *Service) tendWith(tend func(*shardSource)) {
 }
 
 // find reads the run from the first of its shards that has it, without proof. An empty reading says that none showed it.
-func (s *Service) find(ctx context.Context, run string, m mode) (*reading, error) {
-	r, err := s.reader.find(ctx, s.places.Load().of(run), run, m)
+func (s *Service) find(ctx context.Context, run string, want reader.Want) (*reader.Snapshot, error) {
+	r, err := s.reader.Find(ctx, s.places.Load().of(run), run, want)
 	return s.notErased(ctx, run, r, err)
 }
 
-// proven is [reader.proven] in all shards that can hold the run. Before it says that there is none it makes sure that it
+// proven is [reader.Reader.Proven] in all shards that can hold the run. Before it says that there is none it makes sure that it
 // knows all shards.
-func (s *Service) proven(ctx context.Context, run string, m mode) (*reading, error) {
-	r, err := s.provenAnywhere(ctx, run, m)
+func (s *Service) proven(ctx context.Context, run string, want reader.Want) (*reader.Snapshot, error) {
+	r, err := s.provenAnywhere(ctx, run, want)
 	return s.notErased(ctx, run, r, err)
 }
 
 // provenAnywhere is [Service.proven] that does not ask whether the run was removed.
-func (s *Service) provenAnywhere(ctx context.Context, run string, m mode) (*reading, error) {
+func (s *Service) provenAnywhere(ctx context.Context, run string, want reader.Want) (*reader.Snapshot, error) {
 	asked := s.now()
 	for {
 		p := s.places.Load()
-		r, err := s.reader.proven(ctx, p.of(run), run, m)
-		if !errors.Is(err, ErrNoRun) || s.cfg.Refresh == nil {
+		r, err := s.reader.Proven(ctx, p.of(run), run, want)
+		if !errors.Is(err, reader.ErrNoRun) || s.cfg.Refresh == nil {
 			return r, err
 		}
 		if err := s.cfg.Refresh(ctx, asked); err != nil {
-			return nil, fmt.Errorf("run %s: %w: which shards can hold it is not known: %w", run, ErrStale, err)
+			return nil, fmt.Errorf("run %s: %w: which shards can hold it is not known: %w", run, eventlog.ErrStale, err)
 		}
 		if s.places.Load() == p {
 			return r, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -20,14 +21,14 @@ func pointOf(text string, after int) (schema.Point, error) {
 }
 
 // answerAt answers with a run as it was at a point. It takes nothing over and writes nothing but a barrier.
-func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.Point, build func(*reading, *moment, *schema.Moment) any) error {
+func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.Point, build func(*reader.Snapshot, *reader.Moment, *schema.Moment) any) error {
 	v, err := s.pointView(t, view)
 	if err != nil {
 		return err
 	}
 	defer v.close()
-	r, err := s.proven(ctx, t.run, mode{content: true})
-	if err == nil && r.head.Status == "" {
+	r, err := s.proven(ctx, t.run, reader.Content)
+	if err == nil && r.Head.Status == "" {
 		return errNothingAccepted(t.run)
 	}
 	if err != nil {
@@ -36,7 +37,7 @@ func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.P
 	if err := s.stays(ctx, t.run); err != nil {
 		return err
 	}
-	m, r, err := s.reader.locate(ctx, r, p)
+	m, r, err := s.reader.Locate(ctx, r, p)
 	if err != nil {
 		return err
 	}
@@ -45,26 +46,26 @@ func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.P
 		if _, err := v.open(); err != nil {
 			return err
 		}
-		if err := s.reader.contentTo(v.out.ctx, r, m, v.out); err != nil { //nolint:contextcheck // a task carries its own context
+		if err := s.reader.ContentTo(v.out.ctx, r, m, v.out); err != nil { //nolint:contextcheck // a task carries its own context
 			return err
 		}
 	case schema.ViewState:
-		if err := v.fold(ctx, r.run, &m.head); err != nil {
+		if err := v.fold(ctx, r.Run, &m.Head); err != nil {
 			return err
 		}
-		if err := s.reader.contentTo(ctx, r, m, v.state); err != nil {
+		if err := s.reader.ContentTo(ctx, r, m, v.state); err != nil {
 			return err
 		}
 	}
 	s.stats.Points.Add(1)
-	if err := t.answer(build(r, m, &schema.Moment{Point: p.String(), Records: m.head.Records, Position: m.head.Position, Begun: m.begun})); err != nil {
+	if err := t.answer(build(r, m, &schema.Moment{Point: p.String(), Records: m.Head.Records, Position: m.Head.Position, Begun: m.Begun})); err != nil {
 		return err
 	}
 	if v.kind == schema.ViewState {
 		if _, err := v.open(); err != nil {
 			return err
 		}
-		if err := v.out.json(v.state.state); err != nil {
+		if err := v.out.json(v.state.State); err != nil {
 			return err
 		}
 	}
@@ -77,10 +78,10 @@ func (s *Service) getAt(ctx context.Context, t *task, req *schema.GetRequest) er
 	if err != nil {
 		return err
 	}
-	return s.answerAt(ctx, t, req.View, p, func(r *reading, m *moment, at *schema.Moment) any {
+	return s.answerAt(ctx, t, req.View, p, func(r *reader.Snapshot, m *reader.Moment, at *schema.Moment) any {
 		return &schema.GetReply{
-			Head: m.head, Quarantined: m.head.Quarantined(s.cfg.MaxClaims), Complete: m.complete(), Gaps: gapsOf(&m.head), Segments: r.index,
-			Bytes: r.index.Bytes + r.tail.bytes, Shard: r.src.store.Names.Shard, At: at,
+			Head: m.Head, Quarantined: m.Head.Quarantined(s.cfg.MaxClaims), Complete: m.Complete(), Gaps: gapsOf(&m.Head), Segments: r.Segments,
+			Bytes: r.Segments.Bytes + r.TailBytes(), Shard: r.Source.Store.Names.Shard, At: at,
 		}
 	})
 }
@@ -91,14 +92,14 @@ func (s *Service) recoverAt(ctx context.Context, t *task, req *schema.RecoverReq
 	if err != nil {
 		return err
 	}
-	return s.answerAt(ctx, t, req.View, p, func(r *reading, m *moment, at *schema.Moment) any {
-		inDoubt := m.head.InDoubt()
+	return s.answerAt(ctx, t, req.View, p, func(r *reader.Snapshot, m *reader.Moment, at *schema.Moment) any {
+		inDoubt := m.Head.InDoubt()
 		if inDoubt == nil {
 			inDoubt = []schema.OpenCall{}
 		}
 		return &schema.RecoverReply{
-			Head: m.head, Epoch: m.head.Epoch, NextSequence: m.head.Sequence + 1, LastStream: m.head.Position.Stream,
-			InDoubt: inDoubt, Complete: m.complete(), Gaps: gapsOf(&m.head), Segments: r.index, Shard: r.src.store.Names.Shard, At: at,
+			Head: m.Head, Epoch: m.Head.Epoch, NextSequence: m.Head.Sequence + 1, LastStream: m.Head.Position.Stream,
+			InDoubt: inDoubt, Complete: m.Complete(), Gaps: gapsOf(&m.Head), Segments: r.Segments, Shard: r.Source.Store.Names.Shard, At: at,
 		}
 	})
 }
@@ -120,11 +121,11 @@ func (s *Service) mark(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reading) (decision, error) {
+	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		d, err := markable(r, &req, who)
 		if d.there != nil {
 			// The reply names the sender of the first request.
-			if there, err := s.reader.lately(ctx, r, func(id string, _ *schema.Event) bool { return id == d.there.EventID }); err != nil || there != nil {
+			if there, err := s.reader.LatestEvent(ctx, r, func(id string, _ *schema.Event) bool { return id == d.there.EventID }); err != nil || there != nil {
 				return decision{there: there}, err
 			}
 		}
@@ -137,19 +138,19 @@ func (s *Service) mark(ctx context.Context, t *task) error {
 }
 
 // markable says what marking a run as it is means: a new mark, one that stands there already, or a conflict.
-func markable(r *reading, req *schema.MarkRequest, who sender) (decision, error) {
+func markable(r *reader.Snapshot, req *schema.MarkRequest, who sender) (decision, error) {
 	data := &schema.CheckpointMarkedData{Name: req.Name, By: who.by, Claimed: who.claimed}
-	i := slices.IndexFunc(r.head.Marks, func(m schema.Mark) bool { return m.Name == req.Name })
+	i := slices.IndexFunc(r.Head.Marks, func(m schema.Mark) bool { return m.Name == req.Name })
 	switch {
-	case i >= 0 && r.head.Marks[i].Position == r.head.Position:
-		at := r.head.Position
+	case i >= 0 && r.Head.Marks[i].Position == r.Head.Position:
+		at := r.Head.Position
 		return decision{there: &schema.ControlReply{EventID: at.ID, Stream: at.Stream}}, nil
 	case i >= 0 && !req.Move:
-		m := &r.head.Marks[i]
-		return decision{}, fail(schema.CodeConflict, "Choose another name, or say that the mark moves.",
-			"run %s has mark %.80q already, at epoch %d, sequence %d, turn %d", r.run, req.Name, m.Epoch, m.Sequence, m.Turn)
-	case i < 0 && len(r.head.Marks) >= schema.MaxMarks:
-		return decision{}, fail(schema.CodeConflict, "Move one of them.", "run %s has %d marks, the most that a run can have", r.run, schema.MaxMarks)
+		m := &r.Head.Marks[i]
+		return decision{}, schema.Fail(schema.CodeConflict, "Choose another name, or say that the mark moves.",
+			"run %s has mark %.80q already, at epoch %d, sequence %d, turn %d", r.Run, req.Name, m.Epoch, m.Sequence, m.Turn)
+	case i < 0 && len(r.Head.Marks) >= schema.MaxMarks:
+		return decision{}, schema.Fail(schema.CodeConflict, "Move one of them.", "run %s has %d marks, the most that a run can have", r.Run, schema.MaxMarks)
 	default:
 		return decision{data: data}, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -37,7 +38,7 @@ func (s *Service) retry(ctx context.Context, t *task) error {
 		return nil // one replica says that there is nothing to do
 	}
 	for _, src := range sources {
-		mark, _, err := src.store.Checkpoints.Watermark(ctx)
+		mark, _, err := src.Store.Checkpoints.Watermark(ctx)
 		switch {
 		case err != nil && !errors.Is(err, kvstore.ErrNotFound):
 			return err
@@ -45,27 +46,27 @@ func (s *Service) retry(ctx context.Context, t *task) error {
 			return nil // the replica that folds this shard answers
 		}
 	}
-	if _, err := s.proven(ctx, t.run, mode{}); err != nil {
+	if _, err := s.proven(ctx, t.run, reader.Head); err != nil {
 		return err // there may be no such run
 	}
 	return t.whole(schema.RetryReply{Run: t.run})
 }
 
 func errNotRetried(run string) error {
-	return fail(schema.CodeUnavailable, "Ask again, or look at waymark doctor.", "run %s was not folded in time", run)
+	return schema.Fail(schema.CodeUnavailable, "Ask again, or look at waymark doctor.", "run %s was not folded in time", run)
 }
 
 // folds reports whether this process folds a shard that can hold the run.
 func (s *Service) folds(run string) bool {
-	return slices.ContainsFunc(s.places.Load().of(run), func(src *shardSource) bool { return s.parkedHere(src) != nil })
+	return slices.ContainsFunc(s.places.Load().of(run), func(src *reader.Source) bool { return s.parkedHere(src) != nil })
 }
 
 // parkedHere has the parked runs of a shard that this process folds; nil for another shard.
-func (s *Service) parkedHere(src *shardSource) *parking {
+func (s *Service) parkedHere(src *reader.Source) *parking {
 	if s.cfg.Folder == nil {
 		return nil
 	}
-	f := s.cfg.Folder(src.store.Names.Shard)
+	f := s.cfg.Folder(src.Store.Names.Shard)
 	if f == nil {
 		return nil
 	}

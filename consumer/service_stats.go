@@ -3,11 +3,14 @@ package consumer
 import (
 	"sync/atomic"
 
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // ServiceStats counts what a service did since it was made. Every field may be read at any time.
 type ServiceStats struct {
+	// What reads met.
+	reader.Stats
 	// Requests received, by verb.
 	Recovers, Gets, Lists, Histories, Settles, Claims, Inputs, Cancels, Handoffs, Marks, Fleets, Erases, Cleanups, Retries atomic.Int64
 	// Replies sent, the last empty ones included, and their bytes.
@@ -20,14 +23,6 @@ type ServiceStats struct {
 	ClaimsGiven, ClaimsRepeated, ClaimsEmpty, ClaimsLimited, ClaimsLost atomic.Int64
 	// Refused counts control events whose compare-and-set found another event.
 	Refused atomic.Int64
-	// Barriers published; Waiters wait for one now.
-	Barriers, Waiters atomic.Int64
-	// StaleAnswers were found older than a barrier and asked for again.
-	StaleAnswers atomic.Int64
-	// FoldsFromScratch are reads without a checkpoint. CorruptCheckpoints and CorruptSegments were met on the way.
-	FoldsFromScratch, CorruptCheckpoints, CorruptSegments atomic.Int64
-	// Holes confirmed by the leader; Regressions of the log behind what was checkpointed or sealed.
-	Holes, Regressions atomic.Int64
 	// Restarted are answers that took back what was sent before the run was found to be damaged.
 	Restarted atomic.Int64
 	// Points are answers with a run as it was at a point of its history.

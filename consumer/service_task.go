@@ -14,6 +14,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
@@ -118,7 +119,7 @@ func badField(path string, err error) error {
 	if merr != nil {
 		return merr
 	}
-	e := fail(schema.CodeBadRequest, "Mend the request; asking again with the same one gives the same answer.", "request at %.200s: %s", path, err)
+	e := schema.Fail(schema.CodeBadRequest, "Mend the request; asking again with the same one gives the same answer.", "request at %.200s: %s", path, err)
 	e.Details = details
 	return e
 }
@@ -145,7 +146,7 @@ func (t *task) answer(answer any) error {
 		return err
 	}
 	if limit := t.svc.nc.MaxPayload() - replyOverhead; int64(len(body)) > limit {
-		return fail(schema.CodeTooLarge, "Raise max_payload of the NATS server, or ask for less.", "the answer has %d bytes, a message at most %d", len(body), limit)
+		return schema.Fail(schema.CodeTooLarge, "Raise max_payload of the NATS server, or ask for less.", "the answer has %d bytes, a message at most %d", len(body), limit)
 	}
 	return t.send(schema.KindAnswer, body, "")
 }
@@ -208,48 +209,48 @@ func headerText(s string) string {
 func (s *Service) explain(t *task, err error) *schema.ServiceError {
 	const again = "Ask again, with the same request_id: a takeover that had happened is continued."
 	var told *schema.ServiceError
-	var broken *damaged
+	var broken *reader.Damaged
 	switch {
 	case errors.As(err, &told):
 		return told
-	case errors.Is(err, ErrNoRun):
-		return fail(schema.CodeNotFound, "Check the run id and the fleet: waymark.list."+s.cfg.Fleet+" names the runs there are.",
+	case errors.Is(err, reader.ErrNoRun):
+		return schema.Fail(schema.CodeNotFound, "Check the run id and the fleet: waymark.list."+s.cfg.Fleet+" names the runs there are.",
 			"fleet %s has no run %s", s.cfg.Fleet, t.run)
-	case errors.Is(err, errTooLarge):
-		return fail(schema.CodeTooLarge, "Ask for view events and fold it yourself; every SDK does.",
+	case errors.Is(err, reader.ErrTooLarge):
+		return schema.Fail(schema.CodeTooLarge, "Ask for view events and fold it yourself; every SDK does.",
 			"run %s has more than %d bytes of events, the most that is folded for view state", t.run, schema.MaxStateView)
-	case errors.Is(err, errBusy):
-		return fail(schema.CodeOverloaded, "Ask again later, or for view events.", "no room to fold run %s now", t.run)
+	case errors.Is(err, reader.ErrBusy):
+		return schema.Fail(schema.CodeOverloaded, "Ask again later, or for view events.", "no room to fold run %s now", t.run)
 	case errors.Is(err, kvstore.ErrFull):
-		return fail(schema.CodeStorageFull, "Raise the fleet's quota, or let sealed events be purged.",
+		return schema.Fail(schema.CodeStorageFull, "Raise the fleet's quota, or let sealed events be purged.",
 			"the event stream of run %s is full and so is its reserve", t.run)
 	case errors.As(err, &broken):
-		e := fail(schema.CodeDamaged, "Restore segment "+strconv.Itoa(broken.segment)+" from a backup, or ask for view head; after="+
-			strconv.Itoa(broken.segment)+" gives the events behind it.", "segment %d of run %s is missing or damaged", broken.segment, t.run)
-		if details, merr := json.Marshal(map[string]any{"segment": broken.segment, "gap": broken.gap}); merr == nil {
+		e := schema.Fail(schema.CodeDamaged, "Restore segment "+strconv.Itoa(broken.Segment)+" from a backup, or ask for view head; after="+
+			strconv.Itoa(broken.Segment)+" gives the events behind it.", "segment %d of run %s is missing or damaged", broken.Segment, t.run)
+		if details, merr := json.Marshal(map[string]any{"segment": broken.Segment, "gap": broken.Gap}); merr == nil {
 			e.Details = details
 		}
 		return e
 	case errors.Is(err, kvstore.ErrStreamMissing), errors.Is(err, eventlog.ErrNoStream):
 		s.log.Error().Err(err).Str(logkey.Run, t.run).Msg("a stream of the fleet is not served")
-		return fail(schema.CodeUnavailable, again, "a stream of fleet %s is not served", s.cfg.Fleet)
+		return schema.Fail(schema.CodeUnavailable, again, "a stream of fleet %s is not served", s.cfg.Fleet)
 	case errors.Is(err, keyring.ErrSigner):
 		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("control event not signed")
-		return fail(schema.CodeUnavailable, "Ask an operator to look at the daemon: waymark fleet keys ls, waymark doctor.",
+		return schema.Fail(schema.CodeUnavailable, "Ask an operator to look at the daemon: waymark fleet keys ls, waymark doctor.",
 			"the daemon has no key of fleet %s that signs", s.cfg.Fleet)
 	case isUnavailable(err):
 		s.log.Warn().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("request not answered in time")
-		return fail(schema.CodeUnavailable, again, "no proof before the deadline that the answer is whole")
+		return schema.Fail(schema.CodeUnavailable, again, "no proof before the deadline that the answer is whole")
 	default:
 		s.log.Error().Err(err).Str("verb", t.endpoint.verb).Str(logkey.Run, t.run).Msg("request failed")
-		return fail(schema.CodeInternal, "See the daemon's log.", "request failed")
+		return schema.Fail(schema.CodeInternal, "See the daemon's log.", "request failed")
 	}
 }
 
 // isUnavailable reports whether an error says only that no server answered, or none that was up to date.
 func isUnavailable(err error) bool {
 	for _, kind := range []error{
-		ErrStopping, ErrStale, control.ErrRefused, context.DeadlineExceeded, context.Canceled, eventlog.ErrNoAnswer, kvstore.ErrUnavailable, keyring.ErrRead,
+		reader.ErrStopping, eventlog.ErrStale, control.ErrRefused, context.DeadlineExceeded, context.Canceled, eventlog.ErrNoAnswer, kvstore.ErrUnavailable, keyring.ErrRead,
 		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded,
 		nats.ErrDisconnected, jetstream.ErrNoStreamResponse,
 	} {

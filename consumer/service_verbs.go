@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -24,8 +25,8 @@ func (s *Service) get(ctx context.Context, t *task) error {
 		return err
 	}
 	defer v.close()
-	r, err := s.proven(ctx, t.run, v.mode())
-	if err == nil && r.head.Status == "" {
+	r, err := s.proven(ctx, t.run, v.want())
+	if err == nil && r.Head.Status == "" {
 		return errNothingAccepted(t.run)
 	}
 	if err == nil {
@@ -39,8 +40,8 @@ func (s *Service) get(ctx context.Context, t *task) error {
 	}
 	return s.answer(v, r, func() any {
 		return &schema.GetReply{
-			Head: r.head, Quarantined: r.head.Quarantined(s.cfg.MaxClaims), Complete: r.complete(), Gaps: r.gaps(), Segments: r.index, Bytes: r.index.Bytes + r.tail.bytes,
-			Shard: r.src.store.Names.Shard, Damage: r.damage,
+			Head: r.Head, Quarantined: r.Head.Quarantined(s.cfg.MaxClaims), Complete: r.Complete(), Gaps: r.Gaps(), Segments: r.Segments, Bytes: r.Segments.Bytes + r.TailBytes(),
+			Shard: r.Source.Store.Names.Shard, Damage: r.Damage,
 		}
 	})
 }
@@ -53,7 +54,7 @@ func (s *Service) history(ctx context.Context, t *task) error {
 		return err
 	}
 	for _, src := range sources {
-		list, err := src.store.Checkpoints.History(ctx, t.run)
+		list, err := src.Store.Checkpoints.History(ctx, t.run)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			return err
 		}
@@ -74,7 +75,7 @@ func (s *Service) history(ctx context.Context, t *task) error {
 	}
 	if len(reply.Checkpoints) == 0 {
 		// No checkpoint yet, or no such run: the log tells.
-		if _, err := s.proven(ctx, t.run, mode{}); err != nil {
+		if _, err := s.proven(ctx, t.run, reader.Head); err != nil {
 			return err
 		}
 	}
@@ -106,7 +107,7 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, once, who, func(_ context.Context, r *reading) (decision, error) {
+	reply, err := s.control(ctx, t.run, once, who, func(_ context.Context, r *reader.Snapshot) (decision, error) {
 		data.Occurrence = req.Occurrence
 		err := settleable(r, &req)
 		if refusal, ok := errors.AsType[*schema.ServiceError](err); ok && refusal.Code == schema.CodeNotInDoubt {
@@ -121,9 +122,9 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 }
 
 // settledAlready replaces the refusal to settle a call by one that names the earlier settlement of the call, if there is one.
-func (s *Service) settledAlready(ctx context.Context, r *reading, req *schema.SettleRequest, refusal *schema.ServiceError) error {
+func (s *Service) settledAlready(ctx context.Context, r *reader.Snapshot, req *schema.SettleRequest, refusal *schema.ServiceError) error {
 	var settled *schema.ToolSettledData
-	if _, err := s.reader.lately(ctx, r, func(_ string, e *schema.Event) bool {
+	if _, err := s.reader.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool {
 		if e == nil || e.Turn != req.Turn || e.Name() != schema.ToolSettled {
 			return false
 		}
@@ -139,35 +140,35 @@ func (s *Service) settledAlready(ctx context.Context, r *reading, req *schema.Se
 	if settled == nil {
 		return refusal
 	}
-	return fail(refusal.Code, refusal.Hint, "call %s of turn %d of run %s was settled already, as %s by %s", req.ToolCallID, req.Turn, r.run,
+	return schema.Fail(refusal.Code, refusal.Hint, "call %s of turn %d of run %s was settled already, as %s by %s", req.ToolCallID, req.Turn, r.Run,
 		settled.How, nameOf(settled.By, settled.Claimed))
 }
 
 // settleable checks that the call can be settled so. The reading is proven. Each open call of an ended run can be settled: the run has
 // no executor, and is kept until a person has said what became of the call.
-func settleable(r *reading, req *schema.SettleRequest) error {
-	i := slices.IndexFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == req.CallKey })
+func settleable(r *reader.Snapshot, req *schema.SettleRequest) error {
+	i := slices.IndexFunc(r.Head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == req.CallKey })
 	const hint = "waymark.get shows the run's open calls and which of them are in doubt."
-	ended := r.head.Status.Terminal()
-	may := i >= 0 && r.head.OpenCalls[i].MayHaveRun(r.head.Epoch)
+	ended := r.Head.Status.Terminal()
+	may := i >= 0 && r.Head.OpenCalls[i].MayHaveRun(r.Head.Epoch)
 	switch {
 	case i < 0:
-		return fail(schema.CodeNotInDoubt, hint, "run %s has no open call %s of turn %d, occurrence %d", r.run, req.ToolCallID, req.Turn, req.Occurrence)
-	case r.head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence) != i:
+		return schema.Fail(schema.CodeNotInDoubt, hint, "run %s has no open call %s of turn %d, occurrence %d", r.Run, req.ToolCallID, req.Turn, req.Occurrence)
+	case r.Head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence) != i:
 		// In an event turn 0 names the newest turn with the id.
-		newest := r.head.OpenCalls[r.head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence)]
-		return fail(schema.CodeConflict, fmt.Sprintf("Settle the call of turn %d first.", newest.Turn), "call %s of turn %d cannot be settled while turn %d has an open call with the same id",
+		newest := r.Head.OpenCalls[r.Head.FindOpen(req.Turn, req.ToolCallID, req.Occurrence)]
+		return schema.Fail(schema.CodeConflict, fmt.Sprintf("Settle the call of turn %d first.", newest.Turn), "call %s of turn %d cannot be settled while turn %d has an open call with the same id",
 			req.ToolCallID, req.Turn, newest.Turn)
 	case ended && req.How == schema.SettledRerun:
-		return fail(schema.CodeRunEnded, "Settle it otherwise, or take the run over with reason reopen: its executor settles the call then.",
-			"run %s is %s, and has no executor to run call %s of turn %d again", r.run, r.head.Status, req.ToolCallID, req.Turn)
-	case !ended && !may && r.head.OpenCalls[i].Requested:
-		return fail(schema.CodeNotInDoubt, "The run's executor will run it. To stop it: waymark cancel "+r.run+".", "call %s of turn %d is requested and has not begun",
+		return schema.Fail(schema.CodeRunEnded, "Settle it otherwise, or take the run over with reason reopen: its executor settles the call then.",
+			"run %s is %s, and has no executor to run call %s of turn %d again", r.Run, r.Head.Status, req.ToolCallID, req.Turn)
+	case !ended && !may && r.Head.OpenCalls[i].Requested:
+		return schema.Fail(schema.CodeNotInDoubt, "The run's executor will run it. To stop it: waymark cancel "+r.Run+".", "call %s of turn %d is requested and has not begun",
 			req.ToolCallID, req.Turn)
 	case !ended && !may:
-		return fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor is still at it", req.ToolCallID, req.Turn)
-	case req.How == schema.SettledAdopted && !r.head.OpenCalls[i].Late && len(req.Result) == 0:
-		return fail(schema.CodeConflict, "Give a result, or settle it otherwise.", "call %s of turn %d has no late result to adopt", req.ToolCallID, req.Turn)
+		return schema.Fail(schema.CodeNotInDoubt, hint, "call %s of turn %d is open, but its executor is still at it", req.ToolCallID, req.Turn)
+	case req.How == schema.SettledAdopted && !r.Head.OpenCalls[i].Late && len(req.Result) == 0:
+		return schema.Fail(schema.CodeConflict, "Give a result, or settle it otherwise.", "call %s of turn %d has no late result to adopt", req.ToolCallID, req.Turn)
 	default:
 		return nil
 	}

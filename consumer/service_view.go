@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -30,11 +31,11 @@ type view struct {
 	task  *task
 	kind  string
 	after int
-	state *stateSink
+	state *reader.StateSink
 	held  bool
 	// out and early belong to view events; cancel ends the deadline of both.
 	out    *replies
-	early  *early
+	early  *reader.Early
 	cancel context.CancelFunc
 }
 
@@ -89,7 +90,7 @@ func (v *view) check() error {
 // hold takes a place among the answers with content.
 func (v *view) hold() error {
 	if !v.svc.streams.TryAcquire(1) {
-		return fail(schema.CodeOverloaded, "Ask again later; view head of a run's end is always there.", "%d answers with content are under way", v.svc.cfg.Streams)
+		return schema.Fail(schema.CodeOverloaded, "Ask again later; view head of a run's end is always there.", "%d answers with content are under way", v.svc.cfg.Streams)
 	}
 	v.held = true
 	v.svc.stats.Streaming.Add(1)
@@ -102,7 +103,7 @@ func (v *view) begin() error {
 	if err != nil {
 		return err
 	}
-	v.early = v.svc.reader.begin(ctx, v.svc.places.Load().of(v.task.run), v.task.run, v.after, v.out)
+	v.early = v.svc.reader.SendEarly(ctx, v.svc.places.Load().of(v.task.run), v.task.run, v.after, v.out)
 	return nil
 }
 
@@ -123,12 +124,12 @@ func (v *view) close() {
 	if v.out != nil {
 		v.cancel()
 		if v.early != nil {
-			v.early.stop()
+			v.early.Stop()
 		}
 		v.out.close()
 	}
 	if v.state != nil {
-		v.state.release()
+		v.state.Release()
 	}
 	if v.held {
 		v.held = false
@@ -137,39 +138,39 @@ func (v *view) close() {
 	}
 }
 
-func (v *view) mode() mode { return mode{content: v.kind != schema.ViewHead} }
+func (v *view) want() reader.Want { return reader.Want(v.kind != schema.ViewHead) }
 
 // prepare does what can fail for the view alone, before a takeover changes anything.
-func (v *view) prepare(ctx context.Context, r *reading) error {
+func (v *view) prepare(ctx context.Context, r *reader.Snapshot) error {
 	switch v.kind {
 	case schema.ViewEvents:
-		if v.after > r.index.Count {
-			return badField("/after", fmt.Errorf("after is %d, the run has %d segments", v.after, r.index.Count))
+		if v.after > r.Segments.Count {
+			return badField("/after", fmt.Errorf("after is %d, the run has %d segments", v.after, r.Segments.Count))
 		}
 	case schema.ViewState:
 		if v.state != nil {
-			v.state.release()
+			v.state.Release()
 		}
-		if r.index.Bytes > schema.MaxStateView || r.tail.bytes > schema.MaxStateView {
-			return errTooLarge
+		if r.Segments.Bytes > schema.MaxStateView || r.TailBytes() > schema.MaxStateView {
+			return reader.ErrTooLarge
 		}
-		if err := v.fold(ctx, r.run, &r.head); err != nil {
+		if err := v.fold(ctx, r.Run, &r.Head); err != nil {
 			return err
 		}
-		before := len(r.lost)
-		err := v.svc.reader.content(ctx, r, &place{next: 1}, v.state)
-		if err == nil && len(r.lost) == before {
+		before := len(r.Lost)
+		err := v.svc.reader.Content(ctx, r, &reader.Cursor{Next: 1}, v.state)
+		if err == nil && len(r.Lost) == before {
 			return nil
 		}
-		mended, merr := v.svc.reader.mended(ctx, r, err)
+		mended, merr := v.svc.reader.Mend(ctx, r, err)
 		if merr != nil || !mended {
 			return errors.Join(err, merr)
 		}
-		v.state.release()
-		if err := v.fold(ctx, r.run, &r.head); err != nil {
+		v.state.Release()
+		if err := v.fold(ctx, r.Run, &r.Head); err != nil {
 			return err
 		}
-		return v.svc.reader.content(ctx, r, &place{next: 1}, v.state)
+		return v.svc.reader.Content(ctx, r, &reader.Cursor{Next: 1}, v.state)
 	}
 	return nil
 }
@@ -180,42 +181,40 @@ func (v *view) fold(ctx context.Context, run string, to *schema.Head) error {
 	if err != nil {
 		return err
 	}
-	v.state = &stateSink{keys: keys, state: schema.NewState(v.svc.cfg.Fleet, run), budget: v.svc.budget}
-	v.state.state.Expect(to.Superseded)
-	return v.svc.reader.graft(ctx, v.state, run, to.Base, 0)
+	v.state = reader.NewStateSink(keys, schema.NewState(v.svc.cfg.Fleet, run), v.svc.budget)
+	v.state.State.Expect(to.Superseded)
+	return v.svc.reader.Graft(ctx, v.state, run, to.Base, 0)
 }
 
 // finish brings a folded state up to what was read since, and compares it with the head.
-func (v *view) finish(ctx context.Context, r *reading) error {
+func (v *view) finish(ctx context.Context, r *reader.Snapshot) error {
 	if v.state == nil {
 		return nil
 	}
-	if v.state.state.Head.Position.Stream < r.logLast {
-		rest := *r
-		rest.index = schema.SegmentIndex{}
-		v.state.last = 0 // the tail comes again from its beginning
-		var err error
-		if v.state.keys, err = v.svc.keys.Keys(ctx); err != nil {
+	if v.state.State.Head.Position.Stream < r.LogLast {
+		keys, err := v.svc.keys.Keys(ctx)
+		if err != nil {
 			return err
 		}
-		if err := v.svc.reader.content(ctx, &rest, &place{next: 1}, v.state); err != nil {
+		v.state.Again(keys)
+		if err := v.svc.reader.Tail(ctx, r, v.state); err != nil {
 			return err
 		}
 	}
-	if v.state.state.Stale { // the run was rewound meanwhile
+	if v.state.State.Stale { // the run was rewound meanwhile
 		if err := v.prepare(ctx, r); err != nil {
 			return err
 		}
 	}
-	if got := v.state.state.Head.Digest; got != r.head.Digest && r.complete() {
-		v.svc.log.Error().Str(logkey.Run, r.run).Str("digest", got).Str("want", r.head.Digest).Msg("state and head differ")
-		r.lost = append(r.lost, schema.Gap{Epoch: r.head.Epoch, From: v.state.state.Head.Sequence + 1, To: r.head.Sequence, At: r.head.Position, Reason: schema.ReasonLost})
+	if got := v.state.State.Head.Digest; got != r.Head.Digest && r.Complete() {
+		v.svc.log.Error().Str(logkey.Run, r.Run).Str("digest", got).Str("want", r.Head.Digest).Msg("state and head differ")
+		r.Lost = append(r.Lost, schema.Gap{Epoch: r.Head.Epoch, From: v.state.State.Head.Sequence + 1, To: r.Head.Sequence, At: r.Head.Position, Reason: schema.ReasonLost})
 	}
 	return nil
 }
 
 // answer sends what the view shows, and the answer itself, which is built when all that it says is known.
-func (s *Service) answer(v *view, r *reading, build func() any) error {
+func (s *Service) answer(v *view, r *reader.Snapshot, build func() any) error {
 	t := v.task
 	if err := failpoint.Hit(t.work, failpoint.BeforeReply); err != nil {
 		return err
@@ -230,7 +229,7 @@ func (s *Service) answer(v *view, r *reading, build func() any) error {
 		if _, err := v.open(); err != nil {
 			return err
 		}
-		if err := v.out.json(v.state.state); err != nil {
+		if err := v.out.json(v.state.State); err != nil {
 			return err
 		}
 	default:
@@ -240,7 +239,7 @@ func (s *Service) answer(v *view, r *reading, build func() any) error {
 		if err := t.answer(build()); err != nil {
 			return err
 		}
-		if err := s.reader.unsealed(v.out.ctx, r, v.out); err != nil {
+		if err := s.reader.Tail(v.out.ctx, r, v.out); err != nil {
 			return err
 		}
 	}
@@ -249,40 +248,40 @@ func (s *Service) answer(v *view, r *reading, build func() any) error {
 
 // segments sends what was not sent early of a reading's segments. If damage made the reading another one than what was
 // sent already, that is taken back.
-func (v *view) segments(r *reading) error {
-	if err := v.early.wait(); err != nil {
+func (v *view) segments(r *reader.Snapshot) error {
+	if err := v.early.Wait(); err != nil {
 		return err
 	}
-	ctx, rd, p := v.out.ctx, v.svc.reader, &v.early.place
-	begun := p.next > v.after+1
-	before := len(r.lost)
+	ctx, rd, p := v.out.ctx, v.svc.reader, &v.early.Cursor
+	begun := p.Next > v.after+1
+	before := len(r.Lost)
 	var err error
-	if begun && (v.early.src != r.src || !p.fits(&r.index)) {
+	if begun && (v.early.Source != r.Source || !p.Fits(&r.Segments)) {
 		err = v.again(r)
 	} else {
-		err = rd.sealed(ctx, r, p, v.out)
-		if begun && errors.Is(err, errDoesNotFollow) {
+		err = rd.Sealed(ctx, r, p, v.out)
+		if begun && errors.Is(err, reader.ErrDoesNotFollow) {
 			err = v.again(r)
 		}
 	}
-	if err == nil && len(r.lost) == before {
+	if err == nil && len(r.Lost) == before {
 		return nil
 	}
-	mended, merr := rd.mended(ctx, r, err)
-	if merr != nil || !mended || v.after > r.index.Count {
+	mended, merr := rd.Mend(ctx, r, err)
+	if merr != nil || !mended || v.after > r.Segments.Count {
 		return errors.Join(err, merr)
 	}
 	return v.again(r)
 }
 
 // again takes back what was sent and sends the segments of the reading.
-func (v *view) again(r *reading) error {
+func (v *view) again(r *reader.Snapshot) error {
 	v.svc.stats.Restarted.Add(1)
-	v.svc.log.Warn().Str(logkey.Run, r.run).Msg("segments that were sent are not what the run was found to be, sent anew")
+	v.svc.log.Warn().Str(logkey.Run, r.Run).Msg("segments that were sent are not what the run was found to be, sent anew")
 	if err := v.task.send(schema.KindAgain, nil, ""); err != nil {
 		return err
 	}
-	return v.svc.reader.sealed(v.out.ctx, r, &place{next: v.after + 1}, v.out)
+	return v.svc.reader.Sealed(v.out.ctx, r, &reader.Cursor{Next: v.after + 1}, v.out)
 }
 
 // replies sends content under flow control: what the client has not acknowledged is bounded, and a client that is gone
@@ -317,9 +316,9 @@ func (o *replies) close() {
 	_ = o.sub.Unsubscribe()
 }
 
-func (o *replies) segment(_ int, stored []byte) error { return o.data(schema.KindSegment, stored) }
+func (o *replies) Segment(_ int, stored []byte) error { return o.data(schema.KindSegment, stored) }
 
-func (o *replies) frames(chunk []byte) error { return o.data(schema.KindFrames, chunk) }
+func (o *replies) Frames(chunk []byte) error { return o.data(schema.KindFrames, chunk) }
 
 // json sends a value as JSON, in pieces.
 func (o *replies) json(v any) error {

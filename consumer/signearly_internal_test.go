@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
@@ -57,13 +58,13 @@ func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 		defer w.run(s.Run)()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		_, err = s.control(ctx, "run-1", "", sender{by: "alice"}, func(context.Context, *reading) (decision, error) {
+		_, err = s.control(ctx, "run-1", "", sender{by: "alice"}, func(context.Context, *reader.Snapshot) (decision, error) {
 			return decision{data: &schema.RunCancelRequestedData{By: "alice"}}, nil
 		})
 		require.ErrorIs(t, err, keyring.ErrSigner)
 		require.NoError(t, ctx.Err())
-		_, err = s.takeover(ctx, "run-1", &schema.RecoverRequest{Executor: "two", RequestID: "q", Reason: schema.TakeoverRequest}, mode{},
-			func(*reading) error { return nil })
+		_, err = s.takeover(ctx, "run-1", &schema.RecoverRequest{Executor: "two", RequestID: "q", Reason: schema.TakeoverRequest}, reader.Head,
+			func(*reader.Snapshot) error { return nil })
 		require.ErrorIs(t, err, keyring.ErrSigner)
 		require.NoError(t, ctx.Err())
 	}

@@ -421,6 +421,11 @@ type ServiceError struct {
 	Extra   jsontext.Value `json:",embed"`
 }
 
+// Fail returns the error reply with a code, the next step, and a message.
+func Fail(code Code, hint, format string, args ...any) *ServiceError {
+	return &ServiceError{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
+}
+
 // Error is the message, the code and the hint.
 func (e *ServiceError) Error() string {
 	s := fmt.Sprintf("%s (%s)", e.Message, e.Code)

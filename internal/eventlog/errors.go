@@ -19,3 +19,7 @@ var ErrBroken = errors.New("reading the stream broke off")
 
 // ErrStop is for a yield function that ends [Read] before the end of the log. Read returns it.
 var ErrStop = errors.New("the reader stopped before the end of the log")
+
+// ErrStale is returned when a server's answer ends before what is known to be stored. It is repeated until the
+// deadline; what is stale is never returned as whole.
+var ErrStale = errors.New("the answer is older than what is known to be stored")

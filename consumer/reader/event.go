@@ -1,4 +1,4 @@
-package consumer
+package reader
 
 import (
 	"context"
@@ -28,9 +28,9 @@ func byOf(e *schema.Event) string {
 	return by
 }
 
-// lately looks for the latest event of the run that matches, in what the log holds and the latest segments. It returns
+// LatestEvent looks for the latest event of the run that matches, in what the log holds and the latest segments. It returns
 // nil for none. match is given the event's id, and the event, nil when the message is none.
-func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, e *schema.Event) bool) (*schema.ControlReply, error) {
+func (rd *Reader) LatestEvent(ctx context.Context, r *Snapshot, match func(id string, e *schema.Event) bool) (*schema.ControlReply, error) {
 	var found *schema.ControlReply
 	look := func(rec *schema.Record) {
 		e, err := schema.Decode(rec.Header, rec.Body)
@@ -41,10 +41,10 @@ func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, 
 			found = &schema.ControlReply{EventID: id, Stream: rec.Stream, By: byOf(e)}
 		}
 	}
-	for from := schema.StreamSequence(1); from <= r.logLast; {
-		err := eventlog.Read(ctx, rd.js, r.src.store.Names, r.run, from, func(rec schema.Record) error {
+	for from := schema.StreamSequence(1); from <= r.LogLast; {
+		err := eventlog.Read(ctx, rd.js, r.Source.Store.Names, r.Run, from, func(rec schema.Record) error {
 			from = rec.Stream + 1
-			if rec.Stream > r.logLast {
+			if rec.Stream > r.LogLast {
 				return eventlog.ErrStop
 			}
 			look(&rec)
@@ -53,7 +53,7 @@ func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, 
 		switch {
 		case err != nil && !errors.Is(err, eventlog.ErrStop):
 			return nil, err
-		case from > r.logLast:
+		case from > r.LogLast:
 		default: // a replica that is behind
 			if err := pause.For(ctx, staleBackoff); err != nil {
 				return nil, err
@@ -63,7 +63,7 @@ func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, 
 	if found != nil {
 		return found, nil
 	}
-	numbers, err := r.src.store.Segments.List(ctx, r.run)
+	numbers, err := r.Source.Store.Segments.List(ctx, r.Run)
 	if err != nil {
 		return nil, err
 	}
@@ -84,13 +84,13 @@ func (rd *reader) lately(ctx context.Context, r *reading, match func(id string, 
 }
 
 // frames returns what a segment says of itself, and its records.
-func (rd *reader) frames(ctx context.Context, r *reading, n int) (schema.SegmentInfo, []byte, error) {
-	stored, err := r.src.store.Segments.GetFresh(ctx, r.run, n)
+func (rd *Reader) frames(ctx context.Context, r *Snapshot, n int) (schema.SegmentInfo, []byte, error) {
+	stored, err := r.Source.Store.Segments.GetFresh(ctx, r.Run, n)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return schema.SegmentInfo{}, nil, rd.segmentGone(n, r, err)
 	case err != nil:
-		return schema.SegmentInfo{}, nil, fmt.Errorf("segment %d of run %s: %w", n, r.run, err)
+		return schema.SegmentInfo{}, nil, fmt.Errorf("segment %d of run %s: %w", n, r.Run, err)
 	}
 	info, frames, err := schema.DecodeSegment(stored)
 	if err != nil {
@@ -101,15 +101,15 @@ func (rd *reader) frames(ctx context.Context, r *reading, n int) (schema.Segment
 
 // eventAt returns the run's event at a position that its head names: from the log, or from the segment that it was sealed
 // into meanwhile. It is false when neither has it.
-func (rd *reader) eventAt(ctx context.Context, r *reading, at schema.Position) (*schema.Event, bool, error) {
-	rec, found, err := eventlog.At(ctx, rd.js, r.src.store.Names, at.Stream)
+func (rd *Reader) eventAt(ctx context.Context, r *Snapshot, at schema.Position) (*schema.Event, bool, error) {
+	rec, found, err := eventlog.At(ctx, rd.js, r.Source.Store.Names, at.Stream)
 	if err != nil {
 		return nil, false, err
 	}
 	if found && schema.PositionOf(&rec).ID == at.ID {
 		return decoded(&rec)
 	}
-	numbers, err := r.src.store.Segments.List(ctx, r.run)
+	numbers, err := r.Source.Store.Segments.List(ctx, r.Run)
 	if err != nil {
 		return nil, false, err
 	}
@@ -146,14 +146,14 @@ func (rd *reader) eventAt(ctx context.Context, r *reading, at schema.Position) (
 	return nil, false, nil
 }
 
-// askedAt is eventAt of an event that a fork may have taken over from its base.
-func (rd *reader) askedAt(ctx context.Context, r *reading, at schema.Position) (*schema.Event, bool, error) {
+// EventAt is eventAt of an event that a fork may have taken over from its base.
+func (rd *Reader) EventAt(ctx context.Context, r *Snapshot, at schema.Position) (*schema.Event, bool, error) {
 	for range schema.MaxBases {
 		e, found, err := rd.eventAt(ctx, r, at)
-		if err != nil || found || r.head.Base == nil {
+		if err != nil || found || r.Head.Base == nil {
 			return e, found, err
 		}
-		if r, err = rd.find(ctx, rd.shards(r.head.Base.Run), r.head.Base.Run, mode{}); err != nil {
+		if r, err = rd.Find(ctx, rd.shards(r.Head.Base.Run), r.Head.Base.Run, Head); err != nil {
 			return nil, false, err
 		}
 	}

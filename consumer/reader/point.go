@@ -1,4 +1,4 @@
-package consumer
+package reader
 
 import (
 	"context"
@@ -16,17 +16,17 @@ import (
 // maxCandidates bounds the places that are named for a point that a run has more than once.
 const maxCandidates = 16
 
-// moment is a run as it was at a point.
-type moment struct {
-	head schema.Head
+// Moment is a run as it was at a point.
+type Moment struct {
+	Head schema.Head
 	// records counts the run's messages up to the point.
 	records int64
-	// begun as [schema.Moment] has it.
-	begun []schema.CallKey
+	// Begun as [schema.Moment] has it.
+	Begun []schema.CallKey
 }
 
-// complete reports whether no event up to the point is known to be missing.
-func (m *moment) complete() bool { return m.head.Complete() }
+// Complete reports whether no event up to the point is known to be missing.
+func (m *Moment) Complete() bool { return m.Head.Complete() }
 
 // walker is a sink that folds a run's content in the order of the log.
 type walker struct {
@@ -44,19 +44,19 @@ type walker struct {
 // errSegmentMissing says that a walk came to events that are no longer there.
 var errSegmentMissing = errors.New("a segment is missing")
 
-func (w *walker) segment(n int, stored []byte) error {
+func (w *walker) Segment(n int, stored []byte) error {
 	if n != w.next {
 		return fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)
 	}
 	w.next++
 	_, frames, err := schema.DecodeSegment(stored)
 	if err != nil {
-		return &damaged{segment: n, err: err}
+		return &Damaged{Segment: n, Err: err}
 	}
-	return w.frames(frames)
+	return w.Frames(frames)
 }
 
-func (w *walker) frames(chunk []byte) error {
+func (w *walker) Frames(chunk []byte) error {
 	var stop error
 	err := schema.ReadFrames(chunk, func(rec schema.Record) bool {
 		if rec.Stream <= w.last {
@@ -78,11 +78,11 @@ func (w *walker) frames(chunk []byte) error {
 	return errors.Join(err, stop)
 }
 
-// locate finds a point of a run that was read with its content, and folds exactly what is up to it. What the log has
+// Locate finds a point of a run that was read with its content, and folds exactly what is up to it. What the log has
 // instead of a damaged segment is taken from there.
-func (rd *reader) locate(ctx context.Context, r *reading, p schema.Point) (*moment, *reading, error) {
+func (rd *Reader) Locate(ctx context.Context, r *Snapshot, p schema.Point) (*Moment, *Snapshot, error) {
 	m, err := rd.search(ctx, r, p)
-	var bad *damaged
+	var bad *Damaged
 	if !errors.As(err, &bad) && !errors.Is(err, errSegmentMissing) {
 		return m, r, err
 	}
@@ -92,8 +92,8 @@ func (rd *reader) locate(ctx context.Context, r *reading, p schema.Point) (*mome
 	}
 	if whole == nil {
 		if errors.Is(err, errSegmentMissing) {
-			return nil, r, fail(schema.CodePointPurged, "Restore it from a backup, or ask for a point that is before it.",
-				"point %s of run %s: %s, and the log does not have its events any more", p, r.run, err)
+			return nil, r, schema.Fail(schema.CodePointPurged, "Restore it from a backup, or ask for a point that is before it.",
+				"point %s of run %s: %s, and the log does not have its events any more", p, r.Run, err)
 		}
 		return nil, r, err
 	}
@@ -103,57 +103,57 @@ func (rd *reader) locate(ctx context.Context, r *reading, p schema.Point) (*mome
 
 // fromLog reads a run of which a segment cannot be used from the segments before it and the log. It returns nil when the
 // log does not have the events any more. What was written meanwhile may be behind them.
-func (rd *reader) fromLog(ctx context.Context, r *reading) (*reading, error) {
-	whole, err := rd.fromScratch(ctx, r.src, r.run, mode{content: true, scratch: true, accept: true})
+func (rd *Reader) fromLog(ctx context.Context, r *Snapshot) (*Snapshot, error) {
+	whole, err := rd.fromSegments(ctx, r.Source, r.Run, readOptions{content: true, acceptGaps: true})
 	if err != nil {
 		return nil, err
 	}
-	if was, err := rd.was(ctx, whole, r); err != nil || !was {
+	if was, err := rd.passes(ctx, whole, r); err != nil || !was {
 		return nil, err
 	}
 	return whole, nil
 }
 
-// was reports whether a reading is another one, or has come by it on its way.
-func (rd *reader) was(ctx context.Context, r, other *reading) (bool, error) {
-	if r.logLast <= other.logLast {
-		return r.head.Digest == other.head.Digest && r.logLast == other.logLast, nil
+// passes reports whether a snapshot is another one, or has come by it on its way.
+func (rd *Reader) passes(ctx context.Context, r, other *Snapshot) (bool, error) {
+	if r.LogLast <= other.LogLast {
+		return r.Head.Digest == other.Head.Digest && r.LogLast == other.LogLast, nil
 	}
 	same := false
 	keys, err := rd.keys.Keys(ctx)
 	if err != nil {
 		return false, err
 	}
-	w := &walker{keys: keys, head: schema.NewHead(rd.fleet, r.run), next: 1}
+	w := &walker{keys: keys, head: schema.NewHead(rd.fleet, r.Run), next: 1}
 	w.before = func(*schema.Prepared) bool { return false }
 	w.behind = func(schema.Verdict) bool {
-		same = w.head.Position == other.head.Position && w.head.Digest == other.head.Digest
+		same = w.head.Position == other.Head.Position && w.head.Digest == other.Head.Digest
 		return same
 	}
-	if err := rd.content(ctx, r, &place{next: 1}, w); err != nil && !errors.Is(err, eventlog.ErrStop) {
+	if err := rd.Content(ctx, r, &Cursor{Next: 1}, w); err != nil && !errors.Is(err, eventlog.ErrStop) {
 		return false, err
 	}
 	return same, nil
 }
 
 // search walks through a run for a point.
-func (rd *reader) search(ctx context.Context, r *reading, p schema.Point) (*moment, error) {
+func (rd *Reader) search(ctx context.Context, r *Snapshot, p schema.Point) (*Moment, error) {
 	finder, want, err := rd.finder(ctx, r, p)
 	if err != nil {
 		return nil, err
 	}
-	var found []moment
+	var found []Moment
 	keys, err := rd.keys.Keys(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w := &walker{keys: keys, head: schema.NewHead(rd.fleet, r.run), next: 1}
-	many := finder.Many(r.head.Epoch)
-	var ahead *moment
+	w := &walker{keys: keys, head: schema.NewHead(rd.fleet, r.Run), next: 1}
+	many := finder.Many(r.Head.Epoch)
+	var ahead *Moment
 	var later *schema.Later
 	w.before = func(rec *schema.Prepared) bool {
 		if finder.Before(&w.head, rec) {
-			ahead = &moment{head: w.head.Clone(), records: w.records}
+			ahead = &Moment{Head: w.head.Clone(), records: w.records}
 		}
 		return false
 	}
@@ -165,10 +165,10 @@ func (rd *reader) search(ctx context.Context, r *reading, p schema.Point) (*mome
 		case later != nil && !many:
 		case ahead != nil && finder.Confirmed(v):
 			found = append(found, *ahead)
-			later = schema.NewLater(&ahead.head)
+			later = schema.NewLater(&ahead.Head)
 			later.Behind(&w.head, v)
 		case finder.Behind(&w.head, v):
-			found = append(found, moment{head: w.head.Clone(), records: w.records})
+			found = append(found, Moment{Head: w.head.Clone(), records: w.records})
 			later = schema.NewLater(&w.head)
 		}
 		if !finder.Pending() {
@@ -176,42 +176,42 @@ func (rd *reader) search(ctx context.Context, r *reading, p schema.Point) (*mome
 		}
 		return later != nil && !many && later.Done() || len(found) == maxCandidates
 	}
-	err = rd.content(ctx, r, &place{next: 1}, w)
+	err = rd.Content(ctx, r, &Cursor{Next: 1}, w)
 	switch {
 	case err != nil && !errors.Is(err, eventlog.ErrStop):
 		return nil, err
-	case err == nil && w.next != r.index.Count+1:
+	case err == nil && w.next != r.Segments.Count+1:
 		return nil, fmt.Errorf("segment %d: %w", w.next, errSegmentMissing)
 	}
 	if len(found) == 0 && finder.AtEnd(&w.head) {
-		found = append(found, moment{head: w.head, records: w.records})
+		found = append(found, Moment{Head: w.head, records: w.records})
 		later = schema.NewLater(&w.head)
 	}
 	switch {
 	case len(found) == 0:
-		return nil, noPoint(p, &r.head)
+		return nil, noPoint(p, &r.Head)
 	case len(found) > 1:
-		return nil, manyPoints(p, r.run, found)
-	case want != "" && found[0].head.Digest != want:
-		return nil, fail(schema.CodeDamaged, "See what is wrong with: waymark verify "+r.run+".",
-			"checkpoint %d of run %s has digest %.16s…, the events up to it %.16s…", p.Number, r.run, want, found[0].head.Digest)
+		return nil, manyPoints(p, r.Run, found)
+	case want != "" && found[0].Head.Digest != want:
+		return nil, schema.Fail(schema.CodeDamaged, "See what is wrong with: waymark verify "+r.Run+".",
+			"checkpoint %d of run %s has digest %.16s…, the events up to it %.16s…", p.Number, r.Run, want, found[0].Head.Digest)
 	}
-	found[0].begun = later.Begun()
+	found[0].Begun = later.Begun()
 	return &found[0], nil
 }
 
 // finder is what looks for a point of a run, and the digest that the run must have there, if that is known.
-func (rd *reader) finder(ctx context.Context, r *reading, p schema.Point) (*schema.Finder, string, error) {
+func (rd *Reader) finder(ctx context.Context, r *Snapshot, p schema.Point) (*schema.Finder, string, error) {
 	switch p.Kind {
 	case schema.PointMark:
-		for i := range r.head.Marks {
-			if m := &r.head.Marks[i]; m.Name == p.Name {
+		for i := range r.Head.Marks {
+			if m := &r.Head.Marks[i]; m.Name == p.Name {
 				return schema.PositionFinder(m.Position), "", nil
 			}
 		}
-		return nil, "", noPoint(p, &r.head)
+		return nil, "", noPoint(p, &r.Head)
 	case schema.PointCheckpoint:
-		list, err := r.src.store.Checkpoints.History(ctx, r.run)
+		list, err := r.Source.Store.Checkpoints.History(ctx, r.Run)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			return nil, "", err
 		}
@@ -224,23 +224,23 @@ func (rd *reader) finder(ctx context.Context, r *reading, p schema.Point) (*sche
 			}
 			if c.Err != nil {
 				rd.stats.CorruptCheckpoints.Add(1)
-				return nil, "", fail(schema.CodeDamaged, "Name the place otherwise: waymark runs history "+r.run+" lists all points.",
-					"checkpoint %d of run %s cannot be read: %s", p.Number, r.run, c.Err)
+				return nil, "", schema.Fail(schema.CodeDamaged, "Name the place otherwise: waymark runs history "+r.Run+" lists all points.",
+					"checkpoint %d of run %s cannot be read: %s", p.Number, r.Run, c.Err)
 			}
 			return schema.PositionFinder(c.Checkpoint.Position), c.Checkpoint.Digest, nil
 		}
-		e := fail(schema.CodePointNotFound, "Use one of those that are kept, or any other kind of point: waymark runs history "+r.run+" lists them.",
-			"no checkpoint of run %s is kept at revision %d", r.run, p.Number)
+		e := schema.Fail(schema.CodePointNotFound, "Use one of those that are kept, or any other kind of point: waymark runs history "+r.Run+" lists them.",
+			"no checkpoint of run %s is kept at revision %d", r.Run, p.Number)
 		return nil, "", withPoints(e, kept)
 	default:
-		return schema.NewFinder(p, r.head.Superseded), "", nil
+		return schema.NewFinder(p, r.Head.Superseded), "", nil
 	}
 }
 
 // noPoint says that a run does not have a point, and what it has instead.
 func noPoint(p schema.Point, h *schema.Head) error {
 	if h.Base != nil && p.Kind != schema.PointMark {
-		return fail(schema.CodePointNotFound, "waymark runs history "+h.Run+" lists the points there are; what was before the fork are points of run "+h.Base.Run+".",
+		return schema.Fail(schema.CodePointNotFound, "waymark runs history "+h.Run+" lists the points there are; what was before the fork are points of run "+h.Base.Run+".",
 			"run %s, a fork of run %s at %s, has no point %s of its own", h.Run, h.Base.Run, h.Base.Point, p)
 	}
 	has := fmt.Sprintf("it is at epoch %d, sequence %d, turn %d", h.Epoch, h.Sequence, h.Turn)
@@ -256,7 +256,7 @@ func noPoint(p schema.Point, h *schema.Head) error {
 			names[i] = "mark:" + h.Marks[i].Name
 		}
 		has = fmt.Sprintf("it has %d marks", len(names))
-		e := fail(schema.CodePointNotFound, "Name one of its marks: waymark runs history "+h.Run+" lists them.", "run %s has no point %s: %s", h.Run, p, has)
+		e := schema.Fail(schema.CodePointNotFound, "Name one of its marks: waymark runs history "+h.Run+" lists them.", "run %s has no point %s: %s", h.Run, p, has)
 		return withPoints(e, names)
 	case schema.PointTurn:
 		if h.TurnOpen && uint64(h.Turn) == p.Number { //nolint:gosec // turns are from 1
@@ -264,16 +264,16 @@ func noPoint(p schema.Point, h *schema.Head) error {
 		}
 	default:
 	}
-	return fail(schema.CodePointNotFound, "waymark runs history "+h.Run+" lists the points there are.", "run %s has no point %s: %s", h.Run, p, has)
+	return schema.Fail(schema.CodePointNotFound, "waymark runs history "+h.Run+" lists the points there are.", "run %s has no point %s: %s", h.Run, p, has)
 }
 
 // manyPoints names the places of a point that a run has more than once.
-func manyPoints(p schema.Point, run string, found []moment) error {
+func manyPoints(p schema.Point, run string, found []Moment) error {
 	names := make([]string, len(found))
 	for i := range found {
-		names[i] = schema.Point{Kind: p.Kind, Epoch: found[i].head.Epoch, Number: p.Number}.String()
+		names[i] = schema.Point{Kind: p.Kind, Epoch: found[i].Head.Epoch, Number: p.Number}.String()
 	}
-	e := fail(schema.CodePointAmbiguous, "Say which one is meant: "+strings.Join(names, " or ")+".",
+	e := schema.Fail(schema.CodePointAmbiguous, "Say which one is meant: "+strings.Join(names, " or ")+".",
 		"run %s has %d points %s, one in each of several epochs", run, len(found), p)
 	return withPoints(e, names)
 }
@@ -292,17 +292,17 @@ func withPoints(e *schema.ServiceError, names []string) error {
 // the rest as frames.
 type cutter struct {
 	left int64
-	to   sink
+	to   Sink
 }
 
-func (c *cutter) segment(n int, stored []byte) error {
+func (c *cutter) Segment(n int, stored []byte) error {
 	info, err := schema.DecodeSegmentInfo(stored)
 	if err != nil {
 		return err
 	}
 	if int64(info.Events) <= c.left {
 		c.left -= int64(info.Events)
-		if err := c.to.segment(n, stored); err != nil {
+		if err := c.to.Segment(n, stored); err != nil {
 			return err
 		}
 		return c.done()
@@ -311,10 +311,10 @@ func (c *cutter) segment(n int, stored []byte) error {
 	if err != nil {
 		return err
 	}
-	return c.frames(frames)
+	return c.Frames(frames)
 }
 
-func (c *cutter) frames(chunk []byte) error {
+func (c *cutter) Frames(chunk []byte) error {
 	out := &chunks{to: c.to}
 	var failed error
 	if err := schema.ReadFrames(chunk, func(rec schema.Record) bool {
@@ -333,7 +333,7 @@ func (c *cutter) frames(chunk []byte) error {
 	return c.done()
 }
 
-// done ends the reading behind the last record: what follows may be damaged and is nobody's business.
+// done ends the snapshot behind the last record: what follows may be damaged and is nobody's business.
 func (c *cutter) done() error {
 	if c.left == 0 {
 		return eventlog.ErrStop
@@ -341,18 +341,18 @@ func (c *cutter) done() error {
 	return nil
 }
 
-// contentTo hands over a run's content up to a moment.
-func (rd *reader) contentTo(ctx context.Context, r *reading, m *moment, to sink) error {
+// ContentTo hands over a run's content up to a moment.
+func (rd *Reader) ContentTo(ctx context.Context, r *Snapshot, m *Moment, to Sink) error {
 	c := &cutter{left: m.records, to: to}
 	if c.left == 0 {
 		return nil // the point is before the first event
 	}
-	err := rd.content(ctx, r, &place{next: 1}, c)
+	err := rd.Content(ctx, r, &Cursor{Next: 1}, c)
 	switch {
 	case err != nil && !errors.Is(err, eventlog.ErrStop):
 		return err
 	case c.left != 0:
-		return fmt.Errorf("run %s: %d of %d messages up to the point are gone: %w", r.run, c.left, m.records, ErrStale)
+		return fmt.Errorf("run %s: %d of %d messages up to the point are gone: %w", r.Run, c.left, m.records, eventlog.ErrStale)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package consumer
+package reader
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 // segmentsAhead bounds the segments of one answer that are fetched before they can be sent: at most 2 MiB.
 const segmentsAhead = 4
 
-// place is how far the segments of a run have been handed over, in order.
-type place struct {
-	// next is the number of the segment that comes next.
-	next int
+// Cursor is how far the segments of a run have been handed over, in order.
+type Cursor struct {
+	// Next is the number of the segment that comes next.
+	Next int
 	// digest is what the run's digest was behind the segment before it, when follows says that it was handed over.
 	digest  string
 	follows bool
@@ -26,8 +26,8 @@ type place struct {
 	missing []int
 }
 
-// errDoesNotFollow says that a segment is another run's, or does not continue the one before it.
-var errDoesNotFollow = errors.New("segment does not follow")
+// ErrDoesNotFollow says that a segment is another run's, or does not continue the one before it.
+var ErrDoesNotFollow = errors.New("segment does not follow")
 
 // sendError carries a sink's error past those of reading.
 type sendError struct{ err error }
@@ -44,15 +44,15 @@ type fetched struct {
 
 // segments hands the counted segments from p.next on over to the sink, each checked by its sum and by the digest that it
 // continues, while the next ones are fetched. p is moved behind each that was handed over or is missing. A segment
-// that is corrupt or does not follow is a *damaged error; an error of the sink is a *sendError.
-func (rd *reader) segments(ctx context.Context, src *shardSource, run string, index *schema.SegmentIndex, p *place, to sink) error {
+// that is corrupt or does not follow is a *Damaged error; an error of the sink is a *sendError.
+func (rd *Reader) segments(ctx context.Context, src *Source, run string, index *schema.SegmentIndex, p *Cursor, to Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var fetchers sync.WaitGroup
 	defer fetchers.Wait()
 	defer cancel()
 	var ahead []chan fetched
-	asked, room := p.next, 1 // the first alone, so that it comes soon
-	for p.next <= index.Count {
+	asked, room := p.Next, 1 // the first alone, so that it comes soon
+	for p.Next <= index.Count {
 		for ; asked <= index.Count && len(ahead) < room; asked++ {
 			n, ch := asked, make(chan fetched, 1)
 			ahead = append(ahead, ch)
@@ -60,10 +60,10 @@ func (rd *reader) segments(ctx context.Context, src *shardSource, run string, in
 		}
 		got := <-ahead[0]
 		ahead, room = ahead[1:], segmentsAhead
-		n, err := p.next, got.err
+		n, err := p.Next, got.err
 		switch {
 		case errors.Is(err, kvstore.ErrNotFound):
-			p.next, p.follows = n+1, false
+			p.Next, p.follows = n+1, false
 			p.missing = append(p.missing, n)
 			continue
 		case err == nil:
@@ -72,77 +72,77 @@ func (rd *reader) segments(ctx context.Context, src *shardSource, run string, in
 		if err != nil {
 			return err
 		}
-		p.next, p.digest, p.follows = n+1, got.info.DigestAfter, true
-		if err := to.segment(n, got.stored); err != nil {
+		p.Next, p.digest, p.follows = n+1, got.info.DigestAfter, true
+		if err := to.Segment(n, got.stored); err != nil {
 			return &sendError{err}
 		}
 	}
 	return nil
 }
 
-// fetchSegment reads a segment and its description. Of one that is damaged the error is a *damaged.
-func fetchSegment(ctx context.Context, src *shardSource, run string, n int) fetched {
-	stored, err := src.store.Segments.Get(ctx, run, n)
+// fetchSegment reads a segment and its description. Of one that is damaged the error is a *Damaged.
+func fetchSegment(ctx context.Context, src *Source, run string, n int) fetched {
+	stored, err := src.Store.Segments.Get(ctx, run, n)
 	if err != nil {
 		return fetched{err: fmt.Errorf("segment %d of run %s: %w", n, run, err)}
 	}
 	info, err := schema.DecodeSegmentInfo(stored)
 	if err != nil {
-		return fetched{err: &damaged{segment: n, err: err}}
+		return fetched{err: &Damaged{Segment: n, Err: err}}
 	}
 	return fetched{stored: stored, info: info}
 }
 
 // continuedBy checks that a segment is the one that comes next. The last counted one must end where the count says.
-func (p *place) continuedBy(info *schema.SegmentInfo, run string, index *schema.SegmentIndex) error {
+func (p *Cursor) continuedBy(info *schema.SegmentInfo, run string, index *schema.SegmentIndex) error {
 	before := p.digest
 	if !p.follows {
 		before = info.DigestBefore
 	}
-	err := replay.Continues(info, run, p.next, before)
-	if err == nil && p.next == index.Count && info.DigestAfter != index.Digest {
+	err := replay.Continues(info, run, p.Next, before)
+	if err == nil && p.Next == index.Count && info.DigestAfter != index.Digest {
 		err = fmt.Errorf("ends with digest %.16s…, the checkpoint counts %.16s…: %w", info.DigestAfter, index.Digest, schema.ErrCorrupt)
 	}
 	if err != nil {
-		return &damaged{segment: p.next, err: fmt.Errorf("%w: %w", errDoesNotFollow, err)}
+		return &Damaged{Segment: p.Next, Err: fmt.Errorf("%w: %w", ErrDoesNotFollow, err)}
 	}
 	return nil
 }
 
-// fits reports whether what was handed over is the beginning of a reading's segments, as far as that can be told before
+// Fits reports whether what was handed over is the beginning of a snapshot's segments, as far as that can be told before
 // the next one is read.
-func (p *place) fits(index *schema.SegmentIndex) bool {
-	return p.next <= index.Count || p.next == index.Count+1 && (!p.follows || p.digest == index.Digest)
+func (p *Cursor) Fits(index *schema.SegmentIndex) bool {
+	return p.Next <= index.Count || p.Next == index.Count+1 && (!p.follows || p.digest == index.Digest)
 }
 
-// early sends a run's segments while the run is still being read and proven. They never change, so whatever the proof
+// Early sends a run's segments while the run is still being read and proven. They never change, so whatever the proof
 // shows, they are the run's beginning; only damage can show otherwise, and then the answer says so and begins again.
-type early struct {
-	src    *shardSource
-	place  place
+type Early struct {
+	Source *Source
+	Cursor Cursor
 	cancel context.CancelFunc
 	done   chan struct{}
 	// err is why nothing can be sent to this client any more. What went wrong with reading is left to the answer.
 	err error
 }
 
-// begin sends the segments that a checkpoint counts, whichever is found first. The caller must end it with stop.
-func (rd *reader) begin(ctx context.Context, shards []*shardSource, run string, after int, to sink) *early {
-	e := &early{place: place{next: after + 1}, done: make(chan struct{})}
+// SendEarly sends the segments that a checkpoint counts, whichever is found first. The caller must end it with stop.
+func (rd *Reader) SendEarly(ctx context.Context, shards []*Source, run string, after int, to Sink) *Early {
+	e := &Early{Cursor: Cursor{Next: after + 1}, done: make(chan struct{})}
 	ctx, e.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(e.done)
 		for _, src := range shards {
-			// The answer waits for this: it must not wait for a bucket that does not answer longer than the reading does.
+			// The answer waits for this: it must not wait for a bucket that does not answer longer than the snapshot does.
 			look, cancel := context.WithTimeout(ctx, checkpointPatience)
-			c, _, err := src.store.Checkpoints.Get(look, run)
+			c, _, err := src.Store.Checkpoints.Get(look, run)
 			cancel()
 			if err != nil || c.Position.Stream == 0 {
 				continue
 			}
-			e.src = src
+			e.Source = src
 			var send *sendError
-			if err := rd.segments(ctx, src, run, &c.Segments, &e.place, to); errors.As(err, &send) {
+			if err := rd.segments(ctx, src, run, &c.Segments, &e.Cursor, to); errors.As(err, &send) {
 				e.err = send.err
 			}
 			return
@@ -151,28 +151,28 @@ func (rd *reader) begin(ctx context.Context, shards []*shardSource, run string, 
 	return e
 }
 
-// stop ends it. It may be called again.
-func (e *early) stop() {
+// Stop ends it. It may be called again.
+func (e *Early) Stop() {
 	e.cancel()
 	<-e.done
 }
 
-// wait waits until everything that can be sent early was, and returns why no more can be sent to this client.
-func (e *early) wait() error {
+// Wait waits until everything that can be sent early was, and returns why no more can be sent to this client.
+func (e *Early) Wait() error {
 	<-e.done
 	return e.err
 }
 
 // noteMissing makes gaps of the segments that are counted and not there: the answer goes on behind them.
-func (rd *reader) noteMissing(ctx context.Context, r *reading, p *place) error {
+func (rd *Reader) noteMissing(ctx context.Context, r *Snapshot, p *Cursor) error {
 	for _, n := range p.missing {
 		gap, err := rd.gapOfSegment(ctx, r, n)
 		if err != nil {
 			return err
 		}
-		r.lost = append(r.lost, gap)
+		r.Lost = append(r.Lost, gap)
 		rd.stats.CorruptSegments.Add(1)
-		rd.log.Error().Str(logkey.Run, r.run).Int(logkey.Segment, n).Msg("segment is missing")
+		rd.log.Error().Str(logkey.Run, r.Run).Int(logkey.Segment, n).Msg("segment is missing")
 	}
 	p.missing = nil
 	return nil

@@ -1,4 +1,4 @@
-package consumer
+package reader
 
 import (
 	"context"
@@ -36,22 +36,22 @@ const (
 	replicatedFor = 10 * time.Second
 )
 
-// bound is a place in a shard's log: every event that was acknowledged before the question is stored at it or before it.
-type bound struct {
-	at schema.StreamSequence
+// Bound is a place in a shard's log: every event that was acknowledged before the question is stored at it or before it.
+type Bound struct {
+	At schema.StreamSequence
 	// lone: the server with the log's only replica named its end. No barrier stands at the place.
 	lone bool
 }
 
 // in reports whether a server's answer of one moment reaches the bound.
-func (b bound) in(answer *eventlog.Answer) bool {
+func (b Bound) in(answer *eventlog.Answer) bool {
 	if b.lone {
-		return answer.UpTo >= b.at
+		return answer.UpTo >= b.At
 	}
-	return answer.Records[schema.BarrierRun].Stream >= b.at
+	return answer.Records[schema.BarrierRun].Stream >= b.At
 }
 
-// barrier finds bounds of one shard's log. Where the log has several replicas it publishes a barrier, which all waiting requests share: the
+// Barrier finds bounds of one shard's log. Where the log has several replicas it publishes a barrier, which all waiting requests share: the
 // acknowledgement proves that the real leader was reached, and an answer that shows this barrier, or a later one, misses nothing that was
 // acknowledged before. Where the log has one replica, the server that holds it names the end of its log instead, and nothing is
 // written: see [eventlog.AskLone]. One replica is asserted only by an answer to this question. Several replicas are remembered for
@@ -59,14 +59,14 @@ func (b bound) in(answer *eventlog.Answer) bool {
 //
 // One round serves the requests that waited when it began. A later request joins the next round: its question might be about an event
 // that was stored in between.
-type barrier struct {
+type Barrier struct {
 	js    jetstream.JetStream
 	names schema.Names
 	shard *kvstore.Shard
 	actor string
 	now   func() time.Time
 	log   zerolog.Logger
-	stats *ServiceStats
+	stats *Stats
 
 	// acked is when a barrier was last acknowledged, in nanoseconds since 1970; 0 before the first.
 	acked atomic.Int64
@@ -89,33 +89,34 @@ type round struct {
 	done chan struct{}
 	// write: a request waits for the proof that the log takes writes, which only a publish gives.
 	write bool
-	bound bound
+	bound Bound
 	err   error
 }
 
-func newBarrier(js jetstream.JetStream, shard *kvstore.Shard, actor string, now func() time.Time, log zerolog.Logger,
-	stats *ServiceStats,
-) *barrier {
-	return &barrier{
+// NewBarrier returns the barrier of a shard. actor is the source of the barriers that it publishes. Call Run to answer waiting reads.
+func NewBarrier(js jetstream.JetStream, shard *kvstore.Shard, actor string, now func() time.Time, log zerolog.Logger,
+	stats *Stats,
+) *Barrier {
+	return &Barrier{
 		js: js, names: shard.Names, shard: shard, actor: actor, now: now, log: log, stats: stats,
 		wake: make(chan struct{}, 1), purged: now(),
 	}
 }
 
-// wait returns a bound that was found after the call began.
-func (b *barrier) wait(ctx context.Context) (bound, error) { return b.join(ctx, false) }
+// Wait returns a bound that was found after the call began.
+func (b *Barrier) Wait(ctx context.Context) (Bound, error) { return b.join(ctx, false) }
 
 // written waits until a barrier that was published after the call began is acknowledged.
-func (b *barrier) written(ctx context.Context) error {
+func (b *Barrier) written(ctx context.Context) error {
 	_, err := b.join(ctx, true)
 	return err
 }
 
-func (b *barrier) join(ctx context.Context, write bool) (bound, error) {
+func (b *Barrier) join(ctx context.Context, write bool) (Bound, error) {
 	b.mu.Lock()
 	if b.stopped {
 		b.mu.Unlock()
-		return bound{}, ErrStopping
+		return Bound{}, ErrStopping
 	}
 	if b.next == nil {
 		b.next = &round{done: make(chan struct{})}
@@ -133,12 +134,12 @@ func (b *barrier) join(ctx context.Context, write bool) (bound, error) {
 	case <-r.done:
 		return r.bound, r.err
 	case <-ctx.Done():
-		return bound{}, fmt.Errorf("waiting for a barrier: %w", context.Cause(ctx))
+		return Bound{}, fmt.Errorf("waiting for a barrier: %w", context.Cause(ctx))
 	}
 }
 
 // take returns the waiting round and lets those who come from now on begin another.
-func (b *barrier) take() *round {
+func (b *Barrier) take() *round {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.next
@@ -146,8 +147,8 @@ func (b *barrier) take() *round {
 	return r
 }
 
-// run finds bounds until ctx ends.
-func (b *barrier) run(ctx context.Context) error {
+// Run finds bounds until ctx ends.
+func (b *Barrier) Run(ctx context.Context) error {
 	defer func() {
 		b.mu.Lock()
 		b.stopped = true
@@ -176,26 +177,26 @@ func (b *barrier) run(ctx context.Context) error {
 }
 
 // find returns a bound: the end of the log where one server has it all and no write is asked for, else a barrier.
-func (b *barrier) find(ctx context.Context, write bool) (bound, error) {
+func (b *Barrier) find(ctx context.Context, write bool) (Bound, error) {
 	ctx, cancel := context.WithTimeout(ctx, barrierPatience)
 	defer cancel()
 	if !write && b.now().Sub(b.replicated) >= replicatedFor {
 		log, err := eventlog.AskLone(ctx, b.js, b.names, "")
 		if err != nil {
-			return bound{}, err
+			return Bound{}, err
 		}
 		if log.Only {
-			return bound{at: log.Last, lone: true}, nil
+			return Bound{At: log.Last, lone: true}, nil
 		}
 		b.replicated = b.now()
 	}
 	at, err := b.publish(ctx)
-	return bound{at: at}, err
+	return Bound{At: at}, err
 }
 
 // publish stores one barrier. A full log is lifted by what the barrier needs, which is less than any event does: executors that wait for
 // room find none in it.
-func (b *barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
+func (b *Barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 	e := schema.Event{
 		ID:      schema.BarrierRun + "." + rand.Text(),
 		Source:  schema.Source(b.names.Fleet, b.actor),
@@ -227,7 +228,7 @@ func (b *barrier) publish(ctx context.Context) (schema.StreamSequence, error) {
 }
 
 // makeRoom lifts a full log by what a barrier needs. Once the reserve is used up, the barrier takes the place of those before it: reads go on.
-func (b *barrier) makeRoom(ctx context.Context, need int64) error {
+func (b *Barrier) makeRoom(ctx context.Context, need int64) error {
 	_, err := b.shard.LiftQuota(ctx, need)
 	if !errors.Is(err, kvstore.ErrFull) {
 		return err
@@ -237,7 +238,7 @@ func (b *barrier) makeRoom(ctx context.Context, need int64) error {
 
 // purge keeps the latest barrier only: it is all that a later answer is compared with. In a full log that is done after each barrier: what
 // becomes free is room for one barrier, and for no event, so that barriers do not hand the reserve over to executors.
-func (b *barrier) purge(ctx context.Context) {
+func (b *Barrier) purge(ctx context.Context) {
 	now := b.now()
 	full := !b.full.IsZero() && now.Sub(b.full) < barrierFullFor
 	if b.unpurged == 0 || !full && (b.unpurged < barrierPurgeAfter || now.Sub(b.purged) < barrierPurgeEvery) {
@@ -256,7 +257,7 @@ func (b *barrier) purge(ctx context.Context) {
 }
 
 // purgeTo purges barriers but the latest keep.
-func (b *barrier) purgeTo(ctx context.Context, keep uint64) error {
+func (b *Barrier) purgeTo(ctx context.Context, keep uint64) error {
 	stream, err := b.js.Stream(ctx, b.names.EventStream())
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package consumer
+package reader
 
 import (
 	"context"
@@ -17,7 +17,7 @@ var errSealed = errors.New("the tail was sealed meanwhile")
 
 // chunks puts records together to replies with frames.
 type chunks struct {
-	to     sink
+	to     Sink
 	buf    []byte
 	events int64
 }
@@ -37,22 +37,22 @@ func (c *chunks) flush() error {
 	if len(c.buf) == 0 {
 		return nil
 	}
-	err := c.to.frames(c.buf)
+	err := c.to.Frames(c.buf)
 	c.buf = nil // the sink may hold on to it
 	return err
 }
 
 // longTail reads a tail again that was too long to keep. A server that has less than was seen before is asked again, and
 // what was sealed and purged since then comes from the new segments.
-func (rd *reader) longTail(ctx context.Context, r *reading, to sink) error {
+func (rd *Reader) longTail(ctx context.Context, r *Snapshot, to Sink) error {
 	from, out := r.tail.from, &chunks{to: to}
-	for from <= r.logLast {
-		err := eventlog.Read(ctx, rd.js, r.src.store.Names, r.run, from, func(rec schema.Record) error {
-			if rec.Stream > r.logLast {
+	for from <= r.LogLast {
+		err := eventlog.Read(ctx, rd.js, r.Source.Store.Names, r.Run, from, func(rec schema.Record) error {
+			if rec.Stream > r.LogLast {
 				return eventlog.ErrStop
 			}
 			from = rec.Stream + 1
-			if rec.Stream <= r.index.Last.Stream {
+			if rec.Stream <= r.Segments.Last.Stream {
 				return nil
 			}
 			if out.events == 0 && rec.Stream != r.tail.first {
@@ -66,46 +66,46 @@ func (rd *reader) longTail(ctx context.Context, r *reading, to sink) error {
 				return err
 			}
 		case errors.Is(err, eventlog.ErrStop):
-			from = r.logLast + 1
+			from = r.LogLast + 1
 		case err != nil:
 			return err
-		case from <= r.logLast:
+		case from <= r.LogLast:
 			if err := pause.For(ctx, staleBackoff); err != nil {
 				return err
 			}
 		}
 	}
 	if out.events != r.tail.events {
-		return fmt.Errorf("run %s: %d events were in the tail, %d are left: %w", r.run, r.tail.events, out.events, ErrStale)
+		return fmt.Errorf("run %s: %d events were in the tail, %d are left: %w", r.Run, r.tail.events, out.events, eventlog.ErrStale)
 	}
 	return out.flush()
 }
 
 // sealedTail takes the beginning of a tail from the segments that it became, as the leader has them, and returns where
-// the log goes on. What a segment holds beyond the reading's last event is left out.
-func (rd *reader) sealedTail(ctx context.Context, r *reading, out *chunks) (schema.StreamSequence, error) {
-	from, digest := r.tail.from, r.index.Digest
-	for n := r.index.Count + 1; from <= r.logLast; n++ {
-		stored, err := r.src.store.Segments.GetFresh(ctx, r.run, n)
+// the log goes on. What a segment holds beyond the snapshot's last event is left out.
+func (rd *Reader) sealedTail(ctx context.Context, r *Snapshot, out *chunks) (schema.StreamSequence, error) {
+	from, digest := r.tail.from, r.Segments.Digest
+	for n := r.Segments.Count + 1; from <= r.LogLast; n++ {
+		stored, err := r.Source.Store.Segments.GetFresh(ctx, r.Run, n)
 		if errors.Is(err, kvstore.ErrNotFound) {
 			if out.events == 0 {
-				return 0, fmt.Errorf("run %s: the log begins behind %d, and no segment %d has what was before: %w", r.run, r.tail.first, n, ErrStale)
+				return 0, fmt.Errorf("run %s: the log begins behind %d, and no segment %d has what was before: %w", r.Run, r.tail.first, n, eventlog.ErrStale)
 			}
 			break
 		}
 		if err != nil {
-			return 0, fmt.Errorf("segment %d of run %s: %w", n, r.run, err)
+			return 0, fmt.Errorf("segment %d of run %s: %w", n, r.Run, err)
 		}
 		info, frames, err := schema.DecodeSegment(stored)
 		if err == nil {
-			err = replay.Continues(&info, r.run, n, digest)
+			err = replay.Continues(&info, r.Run, n, digest)
 		}
 		if err != nil {
 			return 0, rd.segmentGone(n, r, err)
 		}
 		var failed error
 		if err := schema.ReadFrames(frames, func(rec schema.Record) bool {
-			if rec.Stream > r.logLast {
+			if rec.Stream > r.LogLast {
 				return false
 			}
 			failed = out.add(&rec)

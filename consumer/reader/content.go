@@ -1,0 +1,232 @@
+package reader
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// maxFramesReply bounds a reply with frames of the tail; a single larger event has a reply of its own.
+	maxFramesReply = 256 << 10
+	// foldGrain is the step in which a fold for view state takes its share of the budget.
+	foldGrain = 1 << 20
+	// staleBackoff is the pause before a server is asked again that did not have what is known to be stored.
+	staleBackoff = 5 * time.Millisecond
+)
+
+// Sink takes a run's content: its segments in order, then its tail.
+type Sink interface {
+	Segment(number int, stored []byte) error
+	Frames(chunk []byte) error
+}
+
+// Content hands over everything that was read of a run behind the given place: segments, then the tail up to exactly the
+// last event of the snapshot. A segment that is missing is a gap of the snapshot. One that is corrupt is a *Damaged error:
+// what follows it would not follow from what was sent before.
+func (rd *Reader) Content(ctx context.Context, r *Snapshot, p *Cursor, to Sink) error {
+	if err := rd.Sealed(ctx, r, p, to); err != nil {
+		return err
+	}
+	return rd.Tail(ctx, r, to)
+}
+
+// Sealed hands over the segments of a snapshot from a place on.
+func (rd *Reader) Sealed(ctx context.Context, r *Snapshot, p *Cursor, to Sink) error {
+	err := rd.segments(ctx, r.Source, r.Run, &r.Segments, p, to)
+	if err == nil {
+		return rd.noteMissing(ctx, r, p)
+	}
+	var send *sendError
+	var bad *Damaged
+	switch {
+	case errors.As(err, &send):
+		return send.err
+	case errors.As(err, &bad):
+		return rd.segmentGone(bad.Segment, r, bad.Err)
+	default:
+		return err
+	}
+}
+
+// Mend makes a snapshot whole whose segments cannot all be used: by the segments before the first of those, and the log,
+// if that still has what they hold. It reports false when the snapshot stays as it is.
+func (rd *Reader) Mend(ctx context.Context, r *Snapshot, cause error) (bool, error) {
+	var bad *Damaged
+	if cause != nil && !errors.As(cause, &bad) || cause == nil && len(r.Lost) == 0 {
+		return false, nil
+	}
+	whole, err := rd.fromLog(ctx, r)
+	if err != nil || whole == nil {
+		return false, err
+	}
+	n := whole.Segments.Count + 1
+	detail := "it is counted and not there"
+	if bad != nil {
+		detail = bad.Err.Error()
+	}
+	whole.Damage = append(r.Damage, schema.Damage{What: schema.DamagedSegment, Segment: n, Detail: detail, Instead: "the log"})
+	*r = *whole
+	return true, nil
+}
+
+// Tail hands over the tail of a snapshot.
+func (rd *Reader) Tail(ctx context.Context, r *Snapshot, to Sink) error {
+	if r.tail.dropped {
+		return rd.longTail(ctx, r, to)
+	}
+	for _, chunk := range r.tail.chunks {
+		if err := to.Frames(chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gapOfSegment says which events a missing segment held, as far as the one before it tells.
+func (rd *Reader) gapOfSegment(ctx context.Context, r *Snapshot, n int) (schema.Gap, error) {
+	gap := schema.Gap{Reason: schema.ReasonLost, Epoch: 1, From: 1, At: r.Segments.Last}
+	if n == 1 {
+		return gap, nil
+	}
+	stored, err := r.Source.Store.Segments.Get(ctx, r.Run, n-1)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		return gap, nil
+	}
+	if err != nil {
+		return gap, err
+	}
+	if info, err := schema.DecodeSegmentInfo(stored); err == nil {
+		gap.At = info.Last
+		if epoch, sequence, ok := placeOf(info.Last.ID, r.Run); ok {
+			gap.Epoch, gap.From = epoch, sequence+1
+		}
+	}
+	return gap, nil
+}
+
+// placeOf reads epoch and sequence from an SDK's event id.
+func placeOf(id, run string) (schema.Epoch, schema.Sequence, bool) {
+	parts := strings.Split(strings.TrimPrefix(id, run+"."), ".")
+	if len(parts) != 3 {
+		return 0, 0, false
+	}
+	epoch, err := strconv.ParseUint(parts[0], 10, 32)
+	sequence, err2 := strconv.ParseUint(parts[1], 10, 64)
+	return schema.Epoch(epoch), schema.Sequence(sequence), err == nil && err2 == nil
+}
+
+// FindEvent looks for an event of the run by its id, behind a place in the log.
+func (rd *Reader) FindEvent(ctx context.Context, r *Snapshot, after schema.StreamSequence, id string) (schema.StreamSequence, bool, error) {
+	at := schema.StreamSequence(0)
+	err := eventlog.Read(ctx, rd.js, r.Source.Store.Names, r.Run, after+1, func(rec schema.Record) error {
+		if schema.PositionOf(&rec).ID == id {
+			at = rec.Stream
+			return eventlog.ErrStop
+		}
+		return nil
+	})
+	if errors.Is(err, eventlog.ErrStop) {
+		err = nil
+	}
+	return at, at != 0, err
+}
+
+func (rd *Reader) segmentGone(n int, r *Snapshot, err error) error {
+	rd.stats.CorruptSegments.Add(1)
+	rd.log.Error().Err(err).Str(logkey.Run, r.Run).Int(logkey.Segment, n).Msg("segment is missing or damaged")
+	return &Damaged{Segment: n, Gap: schema.Gap{Epoch: r.Head.Epoch, At: r.Segments.Last, Reason: schema.ReasonLost}, Err: err}
+}
+
+// ErrTooLarge says that a run is larger than the daemon folds for somebody else.
+var ErrTooLarge = errors.New("the run is too large for view state")
+
+// ErrBusy says that the budget for folding is used up.
+var ErrBusy = errors.New("the daemon folds as many states as it may")
+
+// StateSink folds a run's content to its state, within a budget.
+type StateSink struct {
+	keys   *schema.Keys
+	State  *schema.State
+	bytes  int64
+	budget *semaphore.Weighted
+	held   int64
+	// last is the stream sequence of the last record that came.
+	last schema.StreamSequence
+}
+
+// NewStateSink returns a sink that folds to a state, with a budget that it shares with others.
+func NewStateSink(keys *schema.Keys, state *schema.State, budget *semaphore.Weighted) *StateSink {
+	return &StateSink{keys: keys, State: state, budget: budget}
+}
+
+// Again prepares the sink for a tail that comes once more from its beginning.
+func (s *StateSink) Again(keys *schema.Keys) { s.keys, s.last = keys, 0 }
+
+// take counts payload and takes its share of the budget, which is never waited for: those who wait while they hold a
+// share would wait for each other.
+func (s *StateSink) take(n int) error {
+	s.bytes += int64(n)
+	if s.bytes > schema.MaxStateView {
+		return ErrTooLarge
+	}
+	for s.held < s.bytes {
+		if !s.budget.TryAcquire(foldGrain) {
+			return ErrBusy
+		}
+		s.held += foldGrain
+	}
+	return nil
+}
+
+// Release gives the share back.
+func (s *StateSink) Release() {
+	if s.held > 0 {
+		s.budget.Release(s.held)
+		s.held = 0
+	}
+}
+
+// Segment folds a segment.
+func (s *StateSink) Segment(_ int, stored []byte) error {
+	info, err := schema.DecodeSegmentInfo(stored)
+	if err != nil {
+		return err
+	}
+	if err := s.take(info.RawBytes); err != nil {
+		return err
+	}
+	_, frames, err := schema.DecodeSegment(stored)
+	if err != nil {
+		return err
+	}
+	return s.apply(frames)
+}
+
+// Frames folds records of the tail.
+func (s *StateSink) Frames(chunk []byte) error {
+	if err := s.take(len(chunk)); err != nil {
+		return err
+	}
+	return s.apply(chunk)
+}
+
+func (s *StateSink) apply(frames []byte) error {
+	return schema.ReadFrames(frames, func(rec schema.Record) bool {
+		if rec.Stream <= s.last {
+			s.State.Head.Position = schema.Position{} // sequences that damage freed were used again
+		}
+		s.last = rec.Stream
+		s.State.Apply(s.keys, &rec)
+		return true
+	})
+}

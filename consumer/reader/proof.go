@@ -1,0 +1,221 @@
+package reader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// directTries is how often any replica is asked before the leader is, which answers record by record.
+const directTries = 3
+
+// maxBackoff bounds the pauses between tries of a read that found a server behind.
+const maxBackoff = 100 * time.Millisecond
+
+// Want is how much of a run is read.
+type Want bool
+
+const (
+	// Head is the run's state without its content.
+	Head Want = false
+	// Content is the events of the run, too.
+	Content Want = true
+)
+
+// Find reads the run from the first of its shards that has it, without proof. An empty snapshot says that none showed it.
+func (rd *Reader) Find(ctx context.Context, shards []*Source, run string, want Want) (*Snapshot, error) {
+	var r *Snapshot
+	for _, src := range shards {
+		var err error
+		if r, err = rd.read(ctx, src, run, readOptions{content: bool(want)}); err != nil {
+			return nil, err
+		}
+		if !r.Empty() {
+			break
+		}
+	}
+	return r, nil
+}
+
+// Proven reads the run so that every event acknowledged before the call is in the snapshot. It returns [ErrNoRunReal] when
+// that is proven, and otherwise tries until ctx ends. A run whose checkpoint is there and whose events are all gone is no run
+// that never was: it is damaged.
+func (rd *Reader) Proven(ctx context.Context, shards []*Source, run string, want Want) (*Snapshot, error) {
+	return rd.Repeat(ctx, run, func() (*Snapshot, error) {
+		var gone error
+		for _, src := range shards {
+			last, err := rd.lastProven(ctx, src, run)
+			if err != nil {
+				return nil, err
+			}
+			r, err := rd.readUpTo(ctx, src, run, want, last)
+			if err != nil || !r.Empty() {
+				return r, err
+			}
+			if len(r.Lost) > 0 {
+				gone = allGone(run, r.Lost[0])
+			}
+		}
+		if gone != nil {
+			return nil, gone
+		}
+		return nil, fmt.Errorf("run %s: %w", run, ErrNoRun)
+	})
+}
+
+// allGone says that nothing is left of a run but its checkpoint, up to where lost says.
+func allGone(run string, lost schema.Gap) error {
+	e := schema.Fail(schema.CodeDamaged, "Restore it from a backup; waymark verify "+schema.ShellWord(run)+" shows what is stored.",
+		"all events of run %s are gone from the log, and its checkpoint knows them up to sequence %d of epoch %d", run, lost.To, lost.Epoch)
+	if details, err := json.Marshal(map[string]any{"gap": lost}); err == nil {
+		e.Details = details
+	}
+	return e
+}
+
+// readUpTo reads the run to an event that is known to be stored, 0 for none. Any replica may answer, and another one the
+// next time; in the end the leader does.
+func (rd *Reader) readUpTo(ctx context.Context, src *Source, run string, want Want, last schema.StreamSequence) (*Snapshot, error) {
+	o := readOptions{content: bool(want)}
+	if last == 0 {
+		// A log without the run ends the question, unless segments show that the log itself was lost.
+		o.start = leaderCheckpoint
+	}
+	for try := 1; ; try++ {
+		o.fromLeader = try > directTries
+		r, err := rd.read(ctx, src, run, o)
+		switch {
+		case err == nil && r.LogLast >= last:
+			return r, nil
+		case err == nil:
+			err = fmt.Errorf("run %s read up to %d of %d: %w", run, r.LogLast, last, eventlog.ErrStale)
+		}
+		if o.fromLeader || !errors.Is(err, eventlog.ErrStale) {
+			return nil, err
+		}
+		rd.stats.StaleAnswers.Add(1)
+	}
+}
+
+// Current proves that a snapshot ends with the run's last event as of the call. It reports false when there is more.
+func (rd *Reader) Current(ctx context.Context, r *Snapshot) (bool, error) {
+	last := schema.StreamSequence(0)
+	_, err := rd.Repeat(ctx, r.Run, func() (*Snapshot, error) {
+		var err error
+		last, err = rd.lastProven(ctx, r.Source, r.Run)
+		return nil, err
+	})
+	return err == nil && last == r.LogLast, err
+}
+
+// lastProven returns the stream sequence of the run's last event, 0 for none, from an answer that reaches a bound found after the call.
+func (rd *Reader) lastProven(ctx context.Context, src *Source, run string) (schema.StreamSequence, error) {
+	least, err := src.Barrier.Wait(ctx)
+	if err != nil {
+		return 0, err
+	}
+	backoff := staleBackoff
+	for {
+		answer, err := eventlog.LastOf(ctx, rd.js, src.Store.Names, run, schema.BarrierRun)
+		if err != nil {
+			return 0, err
+		}
+		if least.in(&answer) {
+			return answer.Records[run].Stream, nil
+		}
+		if least.lone && answer.UpTo == 0 {
+			// An answer without a message does not say how far the server's log reaches. The leader's does.
+			if log, err := eventlog.AskLone(ctx, rd.js, src.Store.Names, run); err != nil || log.Only && !log.Holds {
+				return 0, err
+			}
+		}
+		// This replica is behind. Any may answer the next time.
+		rd.stats.StaleAnswers.Add(1)
+		if err := pause.For(ctx, backoff); err != nil {
+			return 0, fmt.Errorf("no server shows the log up to %d: %w: %w", least.At, eventlog.ErrStale, err)
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// Advance reads the log from the last event of a snapshot to a place, folds it, and returns the verdict on the event there. The
+// verdict has no event when the log has none at the place.
+func (rd *Reader) Advance(ctx context.Context, r *Snapshot, to schema.StreamSequence) (last schema.Verdict, err error) {
+	backoff := staleBackoff
+	for try := 1; ; try++ {
+		err := rd.records(ctx, r.Source, r.Run, r.LogLast+1, try > directTries, func(rec schema.Record) error {
+			if rec.Stream > to {
+				return eventlog.ErrStop
+			}
+			keys, err := rd.keys.Keys(ctx)
+			if err != nil {
+				return err
+			}
+			last = r.Head.Apply(keys, &rec)
+			r.LogLast = rec.Stream
+			r.tail.add(&rec, true)
+			if rec.Stream == to {
+				return eventlog.ErrStop
+			}
+			return nil
+		})
+		switch {
+		case r.LogLast >= to:
+			return last, nil
+		case err != nil && (errors.Is(err, eventlog.ErrStop) || !transient(err)):
+			return schema.Verdict{}, nil
+		}
+		rd.stats.StaleAnswers.Add(1)
+		if perr := pause.For(ctx, backoff); perr != nil {
+			return schema.Verdict{}, fmt.Errorf("read back event %d of run %s: %w: %w", to, r.Run, perr, errors.Join(err, eventlog.ErrStale))
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// Repeat insists on a snapshot.
+func (rd *Reader) Repeat(ctx context.Context, run string, try func() (*Snapshot, error)) (r *Snapshot, err error) {
+	err = Insist(ctx, "run "+run, func() (err error) {
+		r, err = try()
+		return err
+	}, func(err error) { rd.log.Debug().Err(err).Str(logkey.Run, run).Msg("read repeated") })
+	return r, err
+}
+
+// Insist tries until ctx ends what a lost answer, a missing leader or a replica that is behind can make fail. again is called before
+// each further try, with what the last one came to; about is what an error begins with that ctx ended.
+func Insist(ctx context.Context, about string, try func() error, again func(error)) error {
+	backoff := staleBackoff
+	for {
+		err := try()
+		if err == nil || !transient(err) {
+			return err
+		}
+		if perr := pause.For(ctx, backoff); perr != nil {
+			return fmt.Errorf("%s: %w: %w", about, perr, err)
+		}
+		again(err)
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// transient reports whether a failure may pass by itself.
+func transient(err error) bool {
+	var d *Damaged
+	for _, lasting := range []error{ErrNoRun, ErrStopping, keyring.ErrSigner, context.Canceled} {
+		if errors.Is(err, lasting) {
+			return false
+		}
+	}
+	var told *schema.ServiceError // an answer
+	return !errors.As(err, &d) && !errors.As(err, &told)
+}
