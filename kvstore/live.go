@@ -25,8 +25,8 @@ type LiveEntry struct {
 	Live *schema.Live
 	// Revision of the entry, or of its erasure.
 	Revision schema.Revision
-	// Err says why the entry cannot be read: it wraps [ErrCorrupt], also for one of an earlier version, which whoever folds
-	// the shard puts anew from the run's checkpoint; or schema.ErrFormat for one of a later version.
+	// Err says why the entry cannot be read: it wraps [ErrCorrupt], and the fold puts the entry anew from the run's checkpoint; or
+	// schema.ErrFormat for one of another version.
 	Err error
 }
 
@@ -51,16 +51,10 @@ func decodeLive(run string, value []byte) (*schema.Live, error) {
 	var probe struct {
 		Format int `json:"format"`
 	}
-	// Before entries had a value they were empty; that is format 0.
-	if len(value) > 0 {
-		if err := json.Unmarshal(value, &probe); err != nil {
-			return broken(fmt.Errorf("%w: %w", ErrCorrupt, err))
-		}
+	if err := json.Unmarshal(value, &probe); err != nil {
+		return broken(fmt.Errorf("%w: %w", ErrCorrupt, err))
 	}
-	if probe.Format < schema.LiveFormat {
-		return broken(fmt.Errorf("format %d is older than this binary's %d: %w", probe.Format, schema.LiveFormat, ErrCorrupt))
-	}
-	if probe.Format > schema.LiveFormat {
+	if probe.Format != schema.LiveFormat {
 		return broken(fmt.Errorf("format %d, this binary knows %d: %w", probe.Format, schema.LiveFormat, schema.ErrFormat))
 	}
 	l := new(schema.Live)

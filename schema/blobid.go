@@ -19,8 +19,8 @@ func BlobMark(run string) string {
 // and digits that nobody else uses. So chunks that no description names are still known to be of that run.
 func BlobID(run, unique string) string { return BlobMark(run) + "-" + unique }
 
-// MarkOfBlobID returns the mark that an object's id begins with. Ids that Waymark made before it had marks, and those
-// that other clients of the object store make, have none.
+// MarkOfBlobID returns the mark that an object's id begins with. Ids that other clients of the object store make
+// have none.
 func MarkOfBlobID(id string) (mark string, ok bool) {
 	if len(id) <= blobMarkSize+1 || id[blobMarkSize] != '-' {
 		return "", false

@@ -106,8 +106,8 @@ func NewErased(fleet, daemon, run, id string, at time.Time) *Event {
 	}
 }
 
-// Decided reports whether the mark of the removal may be stored. An order of an earlier version says so by what it counted.
-func (e *Erasure) Decided() bool { return e.DecidedAt != "" || e.Removed != nil }
+// Decided reports whether the mark of the removal may be stored.
+func (e *Erasure) Decided() bool { return e.DecidedAt != "" }
 
 // Marks reports whether an event's id is that of a mark of this removal.
 func (e *Erasure) Marks(id string) bool {

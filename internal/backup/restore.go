@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -314,21 +313,4 @@ func checkStream(dir string, m *Manifest, s *Stream, left *uint64) error {
 		return fmt.Errorf("%w: it has %d messages up to %d, the manifest says %d up to %d", ErrDamaged, n, last, s.Messages, s.LastSeq)
 	}
 	return nil
-}
-
-// Partial lists the directories beside a backup's that backups which broke off left behind: they are no backups, and may be
-// removed.
-func Partial(dir string) ([]string, error) {
-	parent, base := filepath.Split(filepath.Clean(dir))
-	entries, err := os.ReadDir(filepath.Join(parent, "."))
-	if err != nil {
-		return nil, err
-	}
-	var left []string
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), "."+base+".partial-") {
-			left = append(left, filepath.Join(parent, e.Name()))
-		}
-	}
-	return left, nil
 }

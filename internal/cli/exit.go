@@ -230,8 +230,6 @@ func explainServer(err error) *failure {
 		return &failure{code: exitUnavailable, hint: makeRoom(full.Dir, full.Total)}
 	case errors.Is(err, statedir.ErrUnusable):
 		return &failure{code: exitFailure, hint: hintStateDir}
-	case errors.Is(err, natsd.ErrStoreKey):
-		return &failure{code: exitRefused, hint: "give the key that the store was written with"}
 	case errors.Is(err, natsd.ErrInvalidConfig):
 		return &failure{code: exitUsage, hint: "see: waymark serve --help"}
 	}

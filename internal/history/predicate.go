@@ -25,7 +25,6 @@ import (
 //   - event: name, id, type, source, time, epoch, sequence, turn, and data, the event's own members
 //   - run: the run's head after the event, as waymark runs get --json shows it
 type Predicate struct {
-	text    string
 	program *vm.Program
 	// heads: the expression speaks of the run, which costs writing its head out.
 	heads bool
@@ -44,7 +43,7 @@ var ErrPredicateCost = errors.New("predicate costs too much")
 // has the built-in functions that make no text and no copies, and an addition and a change of case that count what they make. Constants are
 // not computed before the first event, where nothing could end it.
 func CompilePredicate(text string) (*Predicate, error) {
-	p := &Predicate{text: text, heads: strings.Contains(text, "run")}
+	p := &Predicate{heads: strings.Contains(text, "run")}
 	visitor := new(bounded)
 	options := []expr.Option{
 		expr.Env(map[string]any{"event": map[string]any{}, "run": map[string]any{}}), expr.AsBool(), expr.Optimize(false), expr.DisableAllBuiltins(),
@@ -130,9 +129,6 @@ func (p *Predicate) changed(change func(string) string) func(...any) (any, error
 		return change(text), nil
 	}
 }
-
-// String is the expression.
-func (p *Predicate) String() string { return p.text }
 
 // exactNumbers reads whole numbers of 64 bits as such, and other numbers as doubles where these say the same: the number
 // exactly, or in its shortest form. A number that a double would change is read as its text, so that neighbours stay apart.

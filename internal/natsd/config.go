@@ -8,10 +8,12 @@ import (
 // Defaults of Config.
 const (
 	DefaultMaxPayload  = 1 << 20
-	DefaultMaxMemory   = 256 << 20
 	DefaultStopTimeout = 30 * time.Second
 	DefaultPing        = 5 * time.Second
 )
+
+// maxMemory bounds JetStream's memory streams, in bytes.
+const maxMemory = 256 << 20
 
 // The server itself refuses payloads above 64 MiB; below 4 KiB its own API answers would not fit.
 const (
@@ -49,13 +51,6 @@ type Config struct {
 	// MaxStore bounds JetStream's files, in bytes. 0 means three quarters of the disk that the state directory is on: how much of
 	// it is free when the server starts makes no difference.
 	MaxStore int64
-
-	// MaxMemory bounds JetStream's memory streams, in bytes. 0 means 256 MiB.
-	MaxMemory int64
-
-	// EncryptionKey encrypts the store (ChaCha20-Poly1305). Empty, the default, means no encryption. It cannot
-	// be changed for an existing store.
-	EncryptionKey string
 
 	// Keys are public NKeys of users (U…) that may connect with all rights, beside the user of the state directory: a daemon signs by the
 	// key that it connects with.
@@ -114,8 +109,6 @@ func (c Config) Validate() error {
 			minMaxPayload, maxMaxPayload, DefaultMaxPayload))
 	case c.MaxStore < 0:
 		return bad("MaxStore", c.MaxStore, "use a number of bytes, or 0 for what the server chooses")
-	case c.MaxMemory < 0:
-		return bad("MaxMemory", c.MaxMemory, fmt.Sprintf("use a number of bytes, or 0 for %d", DefaultMaxMemory))
 	case !c.Cluster.valid():
 		return bad("Cluster", fmt.Sprintf("%q, node %d of %d", c.Cluster.Name, c.Cluster.Node, len(c.Cluster.Ports)),
 			"give it a name, the ports of all nodes, one of them as node, and credentials")
@@ -130,9 +123,6 @@ func (c Config) Validate() error {
 func (c Config) withDefaults() Config {
 	if c.MaxPayload == 0 {
 		c.MaxPayload = DefaultMaxPayload
-	}
-	if c.MaxMemory == 0 {
-		c.MaxMemory = DefaultMaxMemory
 	}
 	if c.StopTimeout == 0 {
 		c.StopTimeout = DefaultStopTimeout

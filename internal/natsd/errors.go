@@ -17,10 +17,6 @@ var (
 	// ErrPortInUse comes when the port asked for is taken. Choose another or 0 for a free one.
 	ErrPortInUse = errors.New("port is in use")
 
-	// ErrStoreKey comes when the store was written with another encryption key than the one given, or
-	// with none. Going on would make the server replace the streams it cannot read.
-	ErrStoreKey = errors.New("store was written with another encryption key")
-
 	// ErrStart comes when the server refused to start for any other reason; the message is the server's.
 	ErrStart = errors.New("nats server did not start")
 

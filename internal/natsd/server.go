@@ -47,7 +47,7 @@ type Server struct {
 // bounds the start only. A start that takes long is recovering a large store; ending it early waits for that
 // recovery within Config.StopTimeout.
 //
-// It returns ErrInvalidConfig, statedir.ErrUnusable, ErrDiskFull, ErrLocked, ErrPortInUse, ErrStoreKey or ErrStart.
+// It returns ErrInvalidConfig, statedir.ErrUnusable, ErrDiskFull, ErrLocked, ErrPortInUse or ErrStart.
 func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -78,9 +78,6 @@ func Start(ctx context.Context, cfg Config, logger zerolog.Logger) (_ *Server, e
 	}
 	if c := cfg.Cluster; c != nil {
 		s.id.User, s.id.Password = c.User, c.Password
-	}
-	if err = checkKey(s.layout, cfg.EncryptionKey); err != nil {
-		return nil, err
 	}
 	port, err := s.choosePort(ctx)
 	if err != nil {
@@ -205,7 +202,7 @@ func (s *Server) options(port int) *server.Options {
 		JetStream:              true,
 		StoreDir:               s.layout.Store(),
 		JetStreamMaxStore:      s.maxStore(),
-		JetStreamMaxMemory:     s.cfg.MaxMemory,
+		JetStreamMaxMemory:     maxMemory,
 		SyncAlways:             s.cfg.Sync == SyncAlways,
 		DisableJetStreamBanner: true,
 		NoSigs:                 true,
@@ -230,9 +227,6 @@ func (s *Server) options(port int) *server.Options {
 			}
 			opts.Routes = append(opts.Routes, &url.URL{Scheme: "nats", User: url.UserPassword(c.User, c.Password), Host: net.JoinHostPort(host, strconv.Itoa(port))})
 		}
-	}
-	if s.cfg.EncryptionKey != "" {
-		opts.JetStreamKey, opts.JetStreamCipher = s.cfg.EncryptionKey, server.ChaCha
 	}
 	return opts
 }

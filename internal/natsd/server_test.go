@@ -359,69 +359,9 @@ func TestWaitForShutdownEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, s.WaitForShutdown(ctx), context.Canceled)
 }
 
-func TestEncryptedStoreNeedsItsKey(t *testing.T) {
-	t.Parallel()
-	encrypted := natsd.Config{StateDir: t.TempDir(), EncryptionKey: "correct horse"}
-	s := start(t, encrypted)
-	js := connect(t, s)
-	createStream(t, js)
-	canary := []byte("canary-that-must-not-lie-on-the-disk")
-	_, err := js.Publish(t.Context(), "s", canary)
-	require.NoError(t, err)
-	js.Conn().Close()
-	require.NoError(t, s.Close())
-	require.NoError(t, filepath.WalkDir(s.StateDir(), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		require.False(t, bytes.Contains(data, canary), path)
-		require.False(t, bytes.Contains(data, []byte(encrypted.EncryptionKey)), path)
-		return err
-	}))
-
-	plain := natsd.Config{StateDir: t.TempDir()}
-	s = start(t, plain)
-	js = connect(t, s)
-	createStream(t, js)
-	js.Conn().Close()
-	require.NoError(t, s.Close())
-
-	with := func(cfg natsd.Config, key string) natsd.Config {
-		cfg.EncryptionKey = key
-		return cfg
-	}
-	for name, cfg := range map[string]natsd.Config{
-		"another key":              with(encrypted, "correct house"),
-		"no key":                   with(encrypted, ""),
-		"a key, but the store has": with(plain, "correct horse"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := natsd.Start(t.Context(), cfg, natstest.Logger(t))
-			require.ErrorIs(t, err, natsd.ErrStoreKey)
-			require.ErrorContains(t, err, cfg.StateDir)
-		})
-	}
-	t.Run("fingerprint lost", func(t *testing.T) {
-		key := filepath.Join(encrypted.StateDir, "nats", "key.json")
-		kept := readFile(t, key)
-		require.NoError(t, os.Remove(key))
-		_, err := natsd.Start(t.Context(), encrypted, natstest.Logger(t))
-		require.ErrorIs(t, err, natsd.ErrStoreKey)
-		require.NoError(t, os.WriteFile(key, []byte(kept), 0o600))
-	})
-
-	js = connect(t, start(t, encrypted))
-	stream, err := js.Stream(t.Context(), "S")
-	require.NoError(t, err)
-	msg, err := stream.GetMsg(t.Context(), 1)
-	require.NoError(t, err)
-	require.Equal(t, canary, msg.Data)
-}
-
 func TestLimitsReachTheServer(t *testing.T) {
 	t.Parallel()
-	s := start(t, natsd.Config{StateDir: t.TempDir(), MaxPayload: 8 << 10, MaxStore: 1 << 20, MaxMemory: 2 << 20})
+	s := start(t, natsd.Config{StateDir: t.TempDir(), MaxPayload: 8 << 10, MaxStore: 1 << 20})
 	js := connect(t, s)
 	require.EqualValues(t, 8<<10, js.Conn().MaxPayload())
 	require.ErrorIs(t, js.Conn().Publish("s", make([]byte, 8<<10+1)), nats.ErrMaxPayload)
@@ -492,7 +432,6 @@ func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
 		"Sync":        {StateDir: "x", Sync: 7},
 		"MaxPayload":  {StateDir: "x", MaxPayload: 65 << 20},
 		"MaxStore":    {StateDir: "x", MaxStore: -1},
-		"MaxMemory":   {StateDir: "x", MaxMemory: -1},
 		"StopTimeout": {StateDir: "x", StopTimeout: -1},
 		"Ping":        {StateDir: "x", Ping: -1},
 		"Cluster":     {StateDir: "x", Cluster: &natsd.Cluster{Name: "c"}},

@@ -11,7 +11,6 @@
 //	<state>/endpoint.json       where the running server is: what [Discover] reads
 //	<state>/nats/identity.json  user, password and name of the server, kept across starts
 //	<state>/nats/waymark.json   the same as a NATS context, for the nats CLI and for clients
-//	<state>/nats/key.json       fingerprint of the store's encryption key, if it has one
 //	<state>/nats/store/         JetStream's files
 //
 // Files are readable by their owner alone (0600, directories 0700). On Windows the directory

@@ -93,9 +93,6 @@ func (l Layout) Identity() string { return filepath.Join(l.nats(), "identity.jso
 // Context is the same as a NATS context.
 func (l Layout) Context() string { return filepath.Join(l.nats(), "waymark.json") }
 
-// Key is the fingerprint of the store's encryption key.
-func (l Layout) Key() string { return filepath.Join(l.nats(), "key.json") }
-
 // Store has JetStream's files.
 func (l Layout) Store() string { return filepath.Join(l.nats(), "store") }
 

@@ -37,8 +37,6 @@ type NodeSettings struct {
 	Port     int    `json:"port"`
 	// Interval syncs at the server's default interval, and not each message: what Waymark must not be run on.
 	Interval bool `json:"interval,omitzero"`
-	// Key encrypts the store.
-	Key string `json:"key,omitzero"`
 	// MaxStore bounds the store in bytes; 0 means what the server chooses.
 	MaxStore int64 `json:"max_store,omitzero"`
 	// Ping is how often a silent connection is asked whether it lives, in milliseconds; 0 means what natsd does by itself.
@@ -124,7 +122,7 @@ func runNode(ctx context.Context, settings, metrics string, stdout io.Writer, lo
 		return fmt.Errorf("%s: %w", NodeVariable, err)
 	}
 	cfg := natsd.Config{
-		StateDir: s.StateDir, Port: s.Port, EncryptionKey: s.Key, MaxStore: s.MaxStore, Ping: time.Duration(s.Ping) * time.Millisecond, Cluster: s.Cluster, Verbose: true,
+		StateDir: s.StateDir, Port: s.Port, MaxStore: s.MaxStore, Ping: time.Duration(s.Ping) * time.Millisecond, Cluster: s.Cluster, Verbose: true,
 		// It is stopped while others of its cluster are gone, and may not wait for them.
 		StopTimeout: time.Minute,
 	}

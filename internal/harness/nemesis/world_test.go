@@ -49,7 +49,6 @@ type scale struct {
 	// maxStore bounds each server's store; 0 means what the server chooses.
 	maxStore int64
 	quota    string
-	key      string
 	// ping of the servers; 0 means what they do by themselves.
 	ping time.Duration
 	// toolless executors call no tools.
@@ -233,7 +232,7 @@ func (w *world) startServers() {
 				via[j] = w.routes[i][j].Port()
 			}
 		}
-		settings := nemesis.NodeSettings{StateDir: w.store(i), Port: w.ports[i], MaxStore: w.scale.maxStore, Key: w.scale.key, Ping: w.scale.ping.Milliseconds()}
+		settings := nemesis.NodeSettings{StateDir: w.store(i), Port: w.ports[i], MaxStore: w.scale.maxStore, Ping: w.scale.ping.Milliseconds()}
 		if n > 1 {
 			settings.Cluster = &natsd.Cluster{Name: "nemesis", Node: i, Ports: routePorts, Via: via, User: w.user, Password: w.password}
 		}
