@@ -49,9 +49,6 @@ func (c *HandClock) Forward(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// SetOpening sets how old a change of the shards is when its opening ends. Call it before Run.
-func SetOpening(s *Settings, d time.Duration) { s.opening = d }
-
 // Write writes a control event that no request would ask for.
 func Write(ctx context.Context, s *Service, run string, data schema.Data) error {
 	_, err := s.control(ctx, run, "", sender{}, func(context.Context, *reader.Snapshot) (decision, error) { return decision{data: data}, nil })

@@ -126,7 +126,7 @@ func TestAForkBehindAMessageThatCameTwiceIsWhole(t *testing.T) {
 func TestAMarkThatARunIsElsewhereIsNoBase(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	e, err := schema.NewPlaced("default", "executor-1", "run-1", "n1", schema.Placed{Shard: 3, Change: 1}, time.Unix(1_700_000_000, 0))
+	e, err := schema.NewPlaced("default", "executor-1", "run-1", "n1", schema.Placed{Shard: 3}, time.Unix(1_700_000_000, 0))
 	require.NoError(t, err)
 	w.writer("run-1").send(e)
 	f := w.verifyBases(&schema.BaseRef{Run: "run-1", Records: 1, Digest: "d", Position: schema.Position{ID: "x"}})

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -26,8 +25,7 @@ const (
 
 // Settings keeps a daemon up to date with the settings of its fleet: shards that are added come into service without a
 // restart. It reads them from the leader every two seconds, and at once when it is told on schema.SettingsSubject or
-// somebody must know; it costs no consumer. When the number of shards was changed it tells everybody, and ends the opening
-// of the new generation once that is old enough.
+// somebody must know; it costs no consumer. When the number of shards was changed it tells everybody.
 type Settings struct {
 	fleet   string
 	fleets  *kvstore.Fleets
@@ -35,7 +33,6 @@ type Settings struct {
 	now     func() time.Time
 	log     zerolog.Logger
 	apply   func(schema.FleetSettings) error
-	opening time.Duration
 
 	// turn is held by who reads.
 	turn chan struct{}
@@ -44,8 +41,6 @@ type Settings struct {
 	current schema.FleetSettings
 	// read is when the latest reading began.
 	read time.Time
-	// seen is when the change that is under way was first seen.
-	seen time.Time
 }
 
 // NewSettings follows the settings of a fleet from those that the daemon began with. apply is called with each new ones,
@@ -55,7 +50,7 @@ func NewSettings(current schema.FleetSettings, nc *nats.Conn, js jetstream.JetSt
 ) *Settings {
 	return &Settings{
 		fleet: current.Fleet, fleets: kvstore.NewFleets(js), nc: nc, now: now, log: log.With().Str(logkey.Fleet, current.Fleet).Logger(),
-		apply: apply, opening: kvstore.OpeningTime, turn: make(chan struct{}, 1), current: current, seen: now(),
+		apply: apply, turn: make(chan struct{}, 1), current: current,
 	}
 }
 
@@ -85,21 +80,17 @@ func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
 		return err
 	}
 	was := s.Current()
-	changed := next.Change != was.Change
-	if changed || next.Shards() != was.Shards() || next.Opening != was.Opening || !slices.Equal(next.Generations, was.Generations) || kvstore.ConfigOf(&next) != kvstore.ConfigOf(&was) ||
-		!slices.Equal(next.Keys, was.Keys) {
+	changed := !slices.Equal(next.Generations, was.Generations)
+	if changed || kvstore.ConfigOf(&next) != kvstore.ConfigOf(&was) || !slices.Equal(next.Keys, was.Keys) {
 		if err := s.apply(next); err != nil {
 			return fmt.Errorf("settings of fleet %s: %w", s.fleet, err)
 		}
 	}
 	s.mu.Lock()
 	s.current, s.read = next, began
-	if changed {
-		s.seen = s.now()
-	}
 	s.mu.Unlock()
 	if changed {
-		s.log.Info().Ints("generations", next.Generations).Bool("opening", next.Opening).Msg("shards of the fleet changed")
+		s.log.Info().Ints("generations", next.Generations).Msg("shards of the fleet changed")
 		s.tell()
 	}
 	return nil
@@ -157,29 +148,8 @@ func (s *Settings) Run(ctx context.Context) error {
 		case <-tick.C:
 		case <-told:
 		}
-		err := s.Refresh(ctx, s.now())
-		if err == nil {
-			err = s.endOpening(ctx)
-		}
-		if err != nil && ctx.Err() == nil {
+		if err := s.Refresh(ctx, s.now()); err != nil && ctx.Err() == nil {
 			s.log.Warn().Err(err).Msg("settings of the fleet not followed, trying again")
 		}
 	}
-}
-
-// endOpening ends the opening of the current generation once every executor must know of it.
-func (s *Settings) endOpening(ctx context.Context) error {
-	s.mu.Lock()
-	due, change := s.current.Opening && s.now().Sub(s.seen) >= s.opening, s.current.Change
-	s.mu.Unlock()
-	if !due {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, settingsPatience)
-	defer cancel()
-	if err := s.fleets.Opened(ctx, s.fleet, change); err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return err
-	}
-	s.tell()
-	return s.Refresh(ctx, s.now())
 }

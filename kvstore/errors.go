@@ -46,9 +46,6 @@ var (
 	// ErrKeysLate is returned for a change of a fleet's keys that was stored so late that readers may not know it when it was to take effect.
 	// It is stored all the same, and put off if the message says so. Readers may have judged control events of the time between by either keys.
 	ErrKeysLate = errors.New("change of the keys was stored late")
-	// ErrOpening is returned when the number of shards is to change while the last change is under way: ask again after
-	// [OpeningTime].
-	ErrOpening = errors.New("a change of the shards is under way")
 	// ErrGenerations is returned for one number of shards more than [MaxGenerations]: use one of those the fleet has had.
 	ErrGenerations = errors.New("too many generations of shards")
 )

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go/jetstream"
@@ -39,9 +38,6 @@ const (
 	// MaxGenerations bounds the numbers of shards that a fleet has had: a lookup of a run may ask one shard for each.
 	// Going back to an earlier number makes no further one.
 	MaxGenerations = 8
-	// OpeningTime is how long a new generation is being opened: longer than any client goes by settings that it has
-	// read before. See [schema.FleetSettings].
-	OpeningTime = time.Minute
 	// MaxReplicas is the most replicas a JetStream stream can have.
 	MaxReplicas = 5
 )
@@ -153,26 +149,20 @@ func withConfig(s *schema.FleetSettings, c FleetConfig) schema.FleetSettings {
 		// which plain clients go on with their runs.
 		later := slices.DeleteFunc(next.Generations[min(n, 1):], func(n int) bool { return n == c.Shards })
 		next.Generations = append(append(next.Generations[:min(n, 1)], later...), c.Shards)
-		if n > 0 {
-			next.Change, next.Opening = s.Change+1, true
-		}
 	}
 	next.Provisioned = max(s.Provisioned, next.Shards())
 	return next
 }
 
 func equalSettings(s, o *schema.FleetSettings) bool {
-	return s.Format == o.Format && s.Fleet == o.Fleet && s.Provisioned == o.Provisioned && s.Change == o.Change &&
-		s.Opening == o.Opening && ConfigOf(s) == ConfigOf(o) && slices.Equal(s.Generations, o.Generations) && slices.Equal(s.Keys, o.Keys)
+	return s.Format == o.Format && s.Fleet == o.Fleet && s.Provisioned == o.Provisioned &&
+		ConfigOf(s) == ConfigOf(o) && slices.Equal(s.Generations, o.Generations) && slices.Equal(s.Keys, o.Keys)
 }
 
 // CheckSettings reports what stored settings cannot have. The errors match [ErrSettings].
 func CheckSettings(s *schema.FleetSettings) error {
 	if len(s.Generations) == 0 {
 		return fmt.Errorf("%w: generations is empty, it holds a number of shards at least", ErrSettings)
-	}
-	if s.Opening && len(s.Generations) < 2 {
-		return fmt.Errorf("%w: opening, but generations has one number of shards", ErrSettings)
 	}
 	for _, n := range s.Generations {
 		if n < 1 || n > MaxShards {
@@ -240,22 +230,6 @@ func (f *Fleets) put(ctx context.Context, s *schema.FleetSettings, rev schema.Re
 		return fmt.Errorf("put settings of fleet %s: %w", s.Fleet, err)
 	}
 	return nil
-}
-
-// Opened ends the opening of a fleet's current generation, for whoever knows that the change with this number is older
-// than [OpeningTime]. It does nothing when somebody was faster, or when the fleet was changed again.
-func (f *Fleets) Opened(ctx context.Context, fleet string, change int) error {
-	for range provisionTries {
-		s, rev, err := f.Get(ctx, fleet)
-		if err != nil || !s.Opening || s.Change != change {
-			return err
-		}
-		s.Opening = false
-		if err := f.put(ctx, &s, rev); !errors.Is(err, ErrConflict) {
-			return err
-		}
-	}
-	return fmt.Errorf("end of the opening of fleet %s: its settings keep changing: %w", fleet, ErrConflict)
 }
 
 // List returns the settings of all fleets, in the order of their names. Fleets are few: they are read all at

@@ -34,8 +34,8 @@ func Provision(ctx context.Context, js jetstream.JetStream, cfg FleetConfig) err
 }
 
 // Change provisions a fleet that exists with what change makes of its configuration, and returns the settings as they
-// are then. It returns the errors of [Provision], [ErrNotFound] for a fleet that does not exist, [ErrOpening] while an
-// earlier change of the number of shards is under way, and [ErrGenerations].
+// are then. It returns the errors of [Provision], [ErrNotFound] for a fleet that does not exist, and
+// [ErrGenerations].
 //
 // The caller tells the fleet's daemons and executors, on schema.SettingsSubject; they look by themselves, too.
 func Change(ctx context.Context, js jetstream.JetStream, fleet string, change func(*FleetConfig)) (schema.FleetSettings, error) {
@@ -123,11 +123,7 @@ func (p *provisioner) fleet(ctx context.Context, fleet string, want func(*schema
 			return none, fmt.Errorf("provision fleet %s: %w", cfg.Fleet, err)
 		}
 	}
-	switch {
-	case known && old.Opening && next.Change != old.Change:
-		return none, fmt.Errorf("provision fleet %s with --shards %d: %w: its change to %d is under way, ask again in %s", cfg.Fleet, cfg.Shards,
-			ErrOpening, ConfigOf(&old).Shards, OpeningTime)
-	case len(slices.Compact(slices.Sorted(slices.Values(next.Generations)))) > MaxGenerations:
+	if len(slices.Compact(slices.Sorted(slices.Values(next.Generations)))) > MaxGenerations {
 		return none, fmt.Errorf("provision fleet %s with --shards %d: %w: it has had %v, use one of them again", cfg.Fleet, cfg.Shards,
 			ErrGenerations, old.Generations)
 	}

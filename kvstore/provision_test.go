@@ -353,22 +353,14 @@ func TestChangedSettingsAreApplied(t *testing.T) {
 		require.Contains(t, shards, 0, "where the first generation put it")
 	}
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg), "now they are verified")
-	require.Equal(t, 1, s.Change)
-	require.True(t, s.Opening)
 
 	cfg.Shards = 1
-	require.ErrorIs(t, kvstore.Provision(t.Context(), b.js, cfg), kvstore.ErrOpening, "one change after the other")
 	fleets := kvstore.NewFleets(b.js)
-	require.NoError(t, fleets.Opened(t.Context(), "alpha", 0), "of another change")
-	require.ErrorIs(t, kvstore.Provision(t.Context(), b.js, cfg), kvstore.ErrOpening)
-	require.NoError(t, fleets.Opened(t.Context(), "alpha", 1))
-	require.NoError(t, fleets.Opened(t.Context(), "alpha", 1), "it was ended already")
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
 	s, _, err = fleets.Get(t.Context(), "alpha")
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 3, 1}, s.Generations, "the first number stays, it is the server's mapping")
 	require.Equal(t, 1, s.Mapped())
-	require.Equal(t, 2, s.Change)
 	require.Equal(t, 3, s.Shards(), "older shards stay")
 	require.NoError(t, b.js.DeleteStream(t.Context(), "WAYMARK_EVENTS_alpha_2"))
 	require.ErrorIs(t, kvstore.Provision(t.Context(), b.js, cfg), kvstore.ErrStreamMissing, "older shards are guarded")
@@ -381,7 +373,6 @@ func TestGenerationsAreBounded(t *testing.T) {
 	for n := 2; n <= kvstore.MaxGenerations; n++ {
 		cfg.Shards = n
 		require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
-		require.NoError(t, fleets.Opened(t.Context(), "alpha", n-1))
 	}
 	cfg.Shards = kvstore.MaxGenerations + 1
 	require.ErrorIs(t, kvstore.Provision(t.Context(), b.js, cfg), kvstore.ErrGenerations)
@@ -390,10 +381,8 @@ func TestGenerationsAreBounded(t *testing.T) {
 	s, _, err := fleets.Get(t.Context(), "alpha")
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 2, 4, 5, 6, 7, 8, 3}, s.Generations)
-	require.NoError(t, fleets.Opened(t.Context(), "alpha", kvstore.MaxGenerations))
 	cfg.Shards = 1
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg), "the first number, too")
-	require.NoError(t, fleets.Opened(t.Context(), "alpha", kvstore.MaxGenerations+1))
 	cfg.Shards = 4
 	require.NoError(t, kvstore.Provision(t.Context(), b.js, cfg))
 	s, _, err = fleets.Get(t.Context(), "alpha")

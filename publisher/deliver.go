@@ -446,8 +446,8 @@ func (r *Run) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item, c
 		e = nil
 	}
 	if mark, ok := schema.PlacedOf(e); ok {
-		if r.starting && mark.Change > r.placedBy {
-			return fmt.Errorf("start of run %s: %w", r.id, &movedError{mark.Change})
+		if r.starting {
+			return fmt.Errorf("start of run %s: %w", r.id, &movedError{mark.Shard})
 		}
 		r.apply(keys, rec)
 		r.last, r.lastID = rec.Stream, schema.RecordID(rec, e)

@@ -33,8 +33,6 @@ type Fleet struct {
 	// placing is the latest reading of where runs are; who holds placingTurn makes the next one.
 	placing     atomic.Pointer[placing]
 	placingTurn chan struct{}
-	// lateStart is the constant of that name.
-	lateStart time.Duration
 	// keys are those that the fleet's control events are checked by.
 	keys  *keyring.Ring
 	rooms rooms
@@ -97,7 +95,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	}
 	f := &Fleet{
 		cfg: cfg.withDefaults(), nc: cfg.Conn, pipelines: make(map[*Run]struct{}),
-		placingTurn: make(chan struct{}, 1), lateStart: lateStart, news: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
+		placingTurn: make(chan struct{}, 1), news: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
 	}
 	if f.cfg.Instance == "" && f.cfg.Heartbeat > 0 {
 		public, private, err := ed25519.GenerateKey(nil)
@@ -359,15 +357,15 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
 	}
-	return f.begin(ctx, spec.ID, func(ctx context.Context, p *placing, names schema.Names) (*Run, error) {
-		return f.startIn(ctx, p, names, spec)
+	return f.begin(ctx, spec.ID, func(ctx context.Context, names schema.Names) (*Run, error) {
+		return f.startIn(ctx, names, spec)
 	})
 }
 
 // startIn starts a run in a shard.
-func (f *Fleet) startIn(ctx context.Context, p *placing, names schema.Names, spec RunSpec) (*Run, error) {
+func (f *Fleet) startIn(ctx context.Context, names schema.Names, spec RunSpec) (*Run, error) {
 	r := newRun(f, names, spec.ID)
-	r.onControl, r.starting, r.placedBy = spec.OnControl, true, p.change
+	r.onControl, r.starting = spec.OnControl, true
 	if spec.baseState != nil {
 		r.state.Graft(snapshot(spec.baseState))
 	}

@@ -23,20 +23,11 @@ func shardedWorld(tb testing.TB) *world {
 	return newWorldWith(tb, kvstore.FleetConfig{Fleet: "default", QuotaBytes: kvstore.MinQuotaBytes})
 }
 
-// reshard changes the number of shards; the change is left under way.
+// reshard changes the number of shards.
 func (w *world) reshard(shards int) {
 	w.tb.Helper()
 	w.config.Shards = shards
 	require.NoError(w.tb, kvstore.Provision(w.tb.Context(), w.js, w.config))
-}
-
-// opened ends the change that is under way.
-func (w *world) opened() {
-	w.tb.Helper()
-	fleets := kvstore.NewFleets(w.js)
-	s, _, err := fleets.Get(w.tb.Context(), "default")
-	require.NoError(w.tb, err)
-	require.NoError(w.tb, fleets.Opened(w.tb.Context(), "default", s.Change))
 }
 
 // movedRun returns the id of a run that another number of shards puts elsewhere.
@@ -144,31 +135,29 @@ func TestAStartThatEndedAtItsMarkIsBegunWhereTheMarkSays(t *testing.T) {
 	publisher.TrustPlacing(old)
 	w.reshard(4)
 	id := movedRun(1, 4, 0)
-	w.markAsPlaced(id, 0, schema.Placed{Shard: schema.ShardOf(id, 4), Change: 1})
+	w.markAsPlaced(id, 0, schema.Placed{Shard: schema.ShardOf(id, 4)})
 	start(t, old, id)
 	require.Equal(t, []int{schema.ShardOf(id, 4)}, w.places(id, 4))
 	other := movedRun(1, 4, 1)
-	w.markAsPlaced(other, 0, schema.Placed{Shard: schema.ShardOf(other, 4), Change: 1})
+	w.markAsPlaced(other, 0, schema.Placed{Shard: schema.ShardOf(other, 4)})
 	start(t, w.fleet(executor("fresh")), other)
 	require.Equal(t, []int{schema.ShardOf(other, 4)}, w.places(other, 4))
 }
 
-func TestARunBeginsBehindAMarkOnceItsShardIsTheRightOneAgain(t *testing.T) {
+// The mark stays where everybody meets it: the run begins where it says, although the number of shards is the first again.
+func TestARunBeginsWhereItsFirstMarkSaysAfterLaterChanges(t *testing.T) {
 	t.Parallel()
 	w := shardedWorld(t)
 	w.serve()
 	w.reshard(4)
 	id := movedRun(1, 4, 0)
-	w.markAsPlaced(id, 0, schema.Placed{Shard: schema.ShardOf(id, 4), Change: 1})
-	w.opened()
+	w.markAsPlaced(id, 0, schema.Placed{Shard: schema.ShardOf(id, 4)})
 	w.reshard(1)
 	f := w.fleet(executor("exec-2"))
 	run := start(t, f, id)
 	turn(t, run)
-	require.Equal(t, []int{0}, w.places(id, 4))
-	require.Equal(t, []string{"run.placed", "run.started"}, names(w.log(id))[:2])
-	w.requireSameFold(run)
-	// The mark of this change stands in the other shard, behind which nobody may begin it.
+	require.Equal(t, []int{schema.ShardOf(id, 4)}, w.places(id, 4))
+	require.Equal(t, []string{"run.placed"}, names(w.log(id)))
 	head, err := f.Head(t.Context(), id)
 	require.NoError(t, err)
 	require.Equal(t, run.Head(), head)
@@ -177,113 +166,63 @@ func TestARunBeginsBehindAMarkOnceItsShardIsTheRightOneAgain(t *testing.T) {
 	require.Len(t, state.Turns, 1)
 }
 
-func TestAMarkOfAnEarlierChangeProvesNothing(t *testing.T) {
+// Two of whom each knows another number of shards, neither of which puts the run into its home.
+func TestTwoThatKnowDifferentNumbersOfShardsBeginARunOnce(t *testing.T) {
 	t.Parallel()
 	w := shardedWorld(t)
-	w.reshard(4)
-	id := movedRun(1, 4, 0)
-	w.markAsPlaced(id, 0, schema.Placed{Shard: schema.ShardOf(id, 4), Change: 1})
-	w.opened()
-	w.reshard(1)
-	w.opened()
+	w.reshard(3)
 	old := w.fleet(executor("old"))
-	publisher.TrustPlacing(old)
 	w.reshard(4)
-	// The older executor would begin it behind the first mark, as its settings say that one shard is right.
-	start(t, w.fleet(executor("fresh")), id)
-	_, err := old.Start(t.Context(), publisher.RunSpec{ID: id})
-	require.ErrorIs(t, err, publisher.ErrRunExists)
-	require.Equal(t, []int{schema.ShardOf(id, 4)}, w.places(id, 4))
+	fresh := w.fleet(executor("fresh"))
+	for i := range 40 {
+		publisher.KnowShards(old, 1, 3) // it reads the settings as it works
+		id := fmt.Sprintf("between-%d", i)
+		first, second := old, fresh
+		if i%2 == 0 {
+			first, second = fresh, old
+		}
+		turn(t, start(t, first, id))
+		_, err := second.Start(t.Context(), publisher.RunSpec{ID: id})
+		require.ErrorIs(t, err, publisher.ErrRunExists)
+		require.Len(t, w.places(id, 4), 1)
+	}
 }
 
-func TestNoMarksAreLeftOnceTheChangeIsOver(t *testing.T) {
+// A mark that names a shard in which no number of shards puts the run, or a second mark where the first one points, is forged.
+func TestAForgedMarkStartsNoRun(t *testing.T) {
 	t.Parallel()
 	w := shardedWorld(t)
 	w.reshard(4)
-	w.opened()
 	id := movedRun(1, 4, 0)
+	w.markAsPlaced(id, 0, schema.Placed{Shard: 77})
 	f := w.fleet()
-	start(t, f, id)
-	require.Empty(t, w.log(id), "nothing is written where the run is not")
-	require.Equal(t, []int{schema.ShardOf(id, 4)}, w.places(id, 4))
+	_, err := f.Start(t.Context(), publisher.RunSpec{ID: id})
+	require.ErrorIs(t, err, publisher.ErrRunExists)
+	require.ErrorContains(t, err, "names shard 77")
+	require.ErrorContains(t, err, "choose another id")
+	other := movedRun(1, 4, 1)
+	w.markAsPlaced(other, schema.ShardOf(other, 4), schema.Placed{Shard: 0})
+	_, err = f.Start(t.Context(), publisher.RunSpec{ID: other})
+	require.ErrorIs(t, err, publisher.ErrRunExists)
+	require.ErrorContains(t, err, "two marks")
+	require.Empty(t, w.places(other, 4))
 }
 
-// A process that was stopped between its look at the settings and its start goes on when the change is over, and no marks are
-// left any more.
-func TestARunThatWasBegunLateIsBegunOnce(t *testing.T) {
+func TestAFleetThatKeepsItsNumberOfShardsHasNoMarks(t *testing.T) {
 	t.Parallel()
-	for _, first := range []string{"the one that was stopped", "the other"} {
-		t.Run(first+" comes first", func(t *testing.T) {
-			w := shardedWorld(t)
-			old := w.fleet(executor("old"))
-			publisher.TrustPlacing(old)
-			publisher.StartLate(old)
-			w.reshard(4)
-			w.opened()
-			fresh := w.fleet(executor("fresh"))
-			id := movedRun(1, 4, 0)
-			if first == "the other" {
-				run := start(t, fresh, id)
-				_, err := old.Start(t.Context(), publisher.RunSpec{ID: id})
-				require.ErrorIs(t, err, publisher.ErrRunExists)
-				require.Equal(t, []string{"run.started", "run.ended"}, names(w.log(id)), "what was begun in the old place is over")
-				turn(t, run)
-				return
-			}
-			run := start(t, old, id)
-			_, err := fresh.Start(t.Context(), publisher.RunSpec{ID: id})
-			require.ErrorIs(t, err, publisher.ErrRunExists)
-			turn(t, run)
-			require.Equal(t, []int{0}, w.places(id, 4))
-			// Who had looked it up before would begin it now, and meets a mark of a change that it does not know of.
-			var left []schema.Record
-			require.NoError(t, eventlog.Read(t.Context(), w.js, schema.NamesOf("default", schema.ShardOf(id, 4)), id, 1, func(rec schema.Record) error {
-				left = append(left, rec)
+	w := newWorldWith(t, kvstore.FleetConfig{Fleet: "default", QuotaBytes: kvstore.MinQuotaBytes, Shards: 4})
+	for i := range 8 {
+		id := fmt.Sprintf("plain-%d", i)
+		start(t, w.fleet(executor(fmt.Sprintf("exec-%d", i))), id)
+		for shard := range 4 {
+			require.NoError(t, eventlog.Read(t.Context(), w.js, schema.NamesOf("default", shard), id, 1, func(rec schema.Record) error {
+				e, err := schema.Decode(rec.Header, rec.Body)
+				require.NoError(t, err)
+				_, mark := schema.PlacedOf(e)
+				require.False(t, mark)
 				return nil
 			}))
-			require.Len(t, left, 1)
-			e, err := schema.Decode(left[0].Header, left[0].Body)
-			require.NoError(t, err)
-			mark, ok := schema.PlacedOf(e)
-			require.True(t, ok)
-			require.Equal(t, schema.Placed{Shard: 0, Change: 2}, mark)
-		})
-	}
-}
-
-// Two that begin a run at once, of which one was stopped, meet: one of them has it.
-func TestOfStartersOfWhichSomeAreLateOneBeginsEachRun(t *testing.T) {
-	t.Parallel()
-	w := shardedWorld(t)
-	const runs = 30
-	late := w.fleet(executor("late"))
-	publisher.TrustPlacing(late)
-	publisher.StartLate(late)
-	w.reshard(3)
-	w.opened()
-	fleets := []*publisher.Fleet{late, w.fleet(executor("fresh"))}
-	var mu sync.Mutex
-	begun := make(map[string]int)
-	var group sync.WaitGroup
-	for i := range runs {
-		for _, f := range fleets {
-			group.Go(func() {
-				id := fmt.Sprintf("contested-%d", i)
-				_, err := f.Start(t.Context(), publisher.RunSpec{ID: id})
-				mu.Lock()
-				defer mu.Unlock()
-				if err == nil {
-					begun[id]++
-				} else if !errors.Is(err, publisher.ErrRunExists) {
-					t.Errorf("start of %s: %v", id, err)
-				}
-			})
 		}
-	}
-	group.Wait()
-	for i := range runs {
-		id := fmt.Sprintf("contested-%d", i)
-		require.Equal(t, 1, begun[id], id)
 	}
 }
 
@@ -294,7 +233,6 @@ func TestAnExecutorHearsOfNewShards(t *testing.T) {
 	start(t, f, "stays")
 	publisher.TrustPlacing(f)
 	w.reshard(4)
-	w.opened()
 	for n := 0; ; n++ {
 		require.Less(t, n, 1000, "the executor never hears of it")
 		require.NoError(t, w.nc.Publish(schema.SettingsSubject("default"), nil))
@@ -314,7 +252,6 @@ func TestATakeoverGoesOnInTheShardThatHasTheRun(t *testing.T) {
 	publisher.TrustPlacing(old)
 	before := start(t, old, movedRun(1, 4, 1))
 	w.reshard(4)
-	w.opened()
 	w.serve()
 	id := movedRun(1, 4, 0)
 	start(t, w.fleet(executor("fresh")), id)

@@ -49,8 +49,6 @@ type Run struct {
 	shorter time.Time
 	// starting: run.started is not durable yet.
 	starting bool
-	// placedBy is the change of the fleet's shards by which the run is being begun where it is.
-	placedBy int
 	// pending are the events of a call that did not come to its end; unknown says that one of them may be stored.
 	pending []*item
 	unknown bool

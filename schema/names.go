@@ -93,8 +93,7 @@ func ShardOf(run string, n int) int {
 }
 
 // ShardsOf returns the shards that can hold a run, in the order to look, each once: where it would begin now, then where older generations
-// put it. generations are the numbers of shards that runs were spread over, oldest first. A run is started in the first, after the others
-// were found not to have it.
+// put it. generations are the numbers of shards that runs were spread over, oldest first.
 func ShardsOf(run string, generations []int) []int {
 	list := make([]int, 0, 1)
 	for _, n := range slices.Backward(generations) {

@@ -7,16 +7,15 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Placed says that a run is being begun in another shard. While a fleet opens a new generation of shards, whoever begins a
-// run by the new one first leaves this mark on the run's subject in the shard where the generation before would put it:
-// an executor that has not heard of the change finds its run.started refused there, as the compare-and-set of a first
-// event is on an empty subject. The mark is no event of the run: it is never folded.
+// Placed says in which shard a run begins that does not begin in its home, the shard where the fleet's first number of shards puts it.
+// Whoever begins such a run first leaves this mark on the run's subject in its home, by compare-and-set on an empty subject, as a
+// first event is stored. That number never changes, so everybody who begins the run meets there, whatever settings each knows: the
+// first mark counts, and the run is begun in the shard that it names. It is no event of the run, and is never folded. It stays for
+// as long as the log, also after the run was removed: the id is not used again.
 type Placed struct {
 	// Shard in which the run is begun.
-	Shard int `json:"shard"`
-	// Change of the fleet's settings that the mark belongs to. One of an earlier change proves nothing.
-	Change int            `json:"change"`
-	Extra  jsontext.Value `json:",embed"`
+	Shard int            `json:"shard"`
+	Extra jsontext.Value `json:",embed"`
 }
 
 // NewPlaced builds the mark. The nonce tells two marks of one run apart.
@@ -36,14 +35,14 @@ func NewPlaced(fleet, executor, run, nonce string, p Placed, at time.Time) (*Eve
 	}, nil
 }
 
-// PlacedOf returns what a mark says; false for every other event. A mark that cannot be read is one of change 0.
+// PlacedOf returns what a mark says; false for every other event. A mark that cannot be read names no shard, -1.
 func PlacedOf(e *Event) (Placed, bool) {
 	if e == nil || e.Type != TypeOf(RunPlaced) {
 		return Placed{}, false
 	}
 	var p Placed
 	if err := json.Unmarshal(e.Data, &p); err != nil {
-		return Placed{}, true
+		return Placed{Shard: -1}, true
 	}
 	return p, true
 }

@@ -19,12 +19,6 @@ type FleetSettings struct {
 	// Generations are the numbers of shards that runs were spread over, oldest first, at most kvstore.MaxGenerations different ones. The first
 	// never changes, and may be there once more; the others are there once. The last is current.
 	Generations []int `json:"generations"`
-	// Change counts the changes of Generations, from 0.
-	Change int `json:"change,omitzero"`
-	// Opening: the last change is younger than kvstore.OpeningTime. Clients may still begin runs by the generation before, so
-	// that whoever begins one by the current generation first leaves a mark ([RunPlaced]) where the older one would
-	// put it. kvstore.Fleets.Opened ends it.
-	Opening bool `json:"opening,omitzero"`
 	// Provisioned shards: those below this number existed once, and are never made anew.
 	Provisioned int `json:"provisioned_shards"`
 	// Replicas, QuotaBytes, ReserveBytes and CheckpointsPerRun are those of kvstore.FleetConfig.
@@ -45,7 +39,8 @@ type FleetSettings struct {
 func (s *FleetSettings) Shards() int { return slices.Max(s.Generations) }
 
 // Mapped is the number of shards by which a server maps [MappedSubject] to the shard of a run: the first that the fleet had. A plain
-// client goes on with its run under that subject, however often the number changes.
+// client goes on with its run under that subject, however often the number changes. The shard that it gives is the run's home: who begins
+// the run in another one first leaves a mark there ([Placed]).
 func (s *FleetSettings) Mapped() int { return s.Generations[0] }
 
 // Holds reports whether a shard is one of the [ShardsOf] a run.

@@ -30,8 +30,6 @@ var (
 	ErrBase = errors.New("the base of the run is missing")
 	// ErrIncomplete comes for a run that misses events: it is not exported. Look at it with verify.
 	ErrIncomplete = errors.New("the run misses events")
-	// ErrOpening comes while the number of the fleet's shards is being changed. Try again in a minute.
-	ErrOpening = errors.New("the fleet's shards are being changed")
 )
 
 // EntryError says what is wrong with an archive, and where.

@@ -73,7 +73,7 @@ var (
 )
 
 // Import brings the runs of an archive into a fleet. Every run is checked, and compared with a run of its id that is there, before the
-// first is written. It returns [ErrOtherFleet], [ErrOtherKeys], [ErrRunExists], [ErrPartly], [ErrNotEnded], [ErrBase], [ErrOpening], and the
+// first is written. It returns [ErrOtherFleet], [ErrOtherKeys], [ErrRunExists], [ErrPartly], [ErrNotEnded], [ErrBase], and the
 // publisher's errors.
 func Import(ctx context.Context, js jetstream.JetStream, a *Archive, to Target) ([]Imported, error) {
 	if to.Fleet != a.Manifest.Fleet {
@@ -82,9 +82,6 @@ func Import(ctx context.Context, js jetstream.JetStream, a *Archive, to Target) 
 	settings, _, err := kvstore.NewFleets(js).Get(ctx, to.Fleet)
 	if err != nil {
 		return nil, err
-	}
-	if settings.Opening {
-		return nil, ErrOpening
 	}
 	keys, err := keyring.Parse(to.Fleet, settings.Keys)
 	if err != nil {
@@ -196,23 +193,40 @@ func (im *importer) findBase(ctx context.Context, b *schema.BaseRef) error {
 	return err
 }
 
-// place finds the shard that has the run, or where it is to begin.
+// place finds the shard that has the run, or where it is to begin: in its home, where everybody who begins it meets it, or where a mark
+// that is there already says.
 func (im *importer) place(ctx context.Context, p *plan) error {
-	shards := schema.ShardsOf(p.is.Run, im.settings.Generations)
-	for _, i := range shards {
+	home := schema.ShardOf(p.is.Run, im.settings.Mapped())
+	begins := home
+	for _, i := range schema.ShardsOf(p.is.Run, im.settings.Generations) {
 		names := schema.NamesOf(im.to.Fleet, i)
 		rec, there, err := eventlog.Last(ctx, im.js, names, p.is.Run)
 		if err != nil {
 			return err
 		}
-		if !there || isMark(&rec) {
-			continue // with a mark the run is, or was to be, in another shard
+		if !there {
+			continue
+		}
+		if mark, ok := markOf(&rec); ok {
+			if i == home && im.settings.Holds(p.is.Run, mark.Shard) {
+				begins = mark.Shard
+			}
+			continue
 		}
 		p.names, p.last = names, uint64(rec.Stream)
 		return nil
 	}
-	p.names = schema.NamesOf(im.to.Fleet, shards[0])
+	p.names = schema.NamesOf(im.to.Fleet, begins)
 	return nil
+}
+
+// markOf returns what a record says if it is a mark.
+func markOf(rec *schema.Record) (schema.Placed, bool) {
+	e, err := schema.Decode(rec.Header, rec.Body)
+	if err != nil {
+		return schema.Placed{}, false
+	}
+	return schema.PlacedOf(e)
 }
 
 // compare compares a run that is there with that of the archive.
@@ -231,13 +245,7 @@ func (im *importer) compare(ctx context.Context, p *plan) error {
 		close(there)
 		ended <- err
 	}()
-	first := true
 	err := im.to.Source.Events(ctx, p.is.Run, func(rec schema.Record) error {
-		if first {
-			if first = false; isMark(&rec) {
-				return nil
-			}
-		}
 		want, more := <-there
 		if !more {
 			p.is.Since++

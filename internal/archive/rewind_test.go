@@ -69,32 +69,3 @@ func TestImport_RewoundRun_ComesBack(t *testing.T) {
 	require.Equal(t, before.Head.Counts, after.Head.Counts)
 	require.Equal(t, before.Head.Digest, after.Head.Digest)
 }
-
-// An archive leaves out the marks in front of a run: they do not count as records.
-func TestImport_RewoundRunBehindAMark_HasTheSameContent(t *testing.T) {
-	t.Parallel()
-	for name, record := range map[string]int{"in the middle": 4, "to the last record": 5} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, "alpha")
-			mark, err := schema.NewPlaced("alpha", "exec-1", "r1", "n", schema.Placed{Shard: 0, Change: 0}, time.Now())
-			require.NoError(t, err)
-			w.publishEvent("r1", mark)
-			start := w.start("r1")
-			w.turn(start, "c1", 1)
-			w.turn(start, "c2", 2)
-			w.rewind("r1", record)
-			resumed, err := w.fleet.Resume(t.Context(), "r1", publisher.ResumeSpec{})
-			require.NoError(t, err)
-			require.NoError(t, resumed.End(t.Context(), publisher.RunEnd{Status: schema.StatusCompleted}))
-			b, _ := w.export(false, "r1")
-			other := newWorld(t, "alpha")
-			_, err = other.importing(b, nil)
-			require.NoError(t, err)
-			before, after := w.state("r1"), other.state("r1")
-			require.Equal(t, texts(before), texts(after))
-			require.Len(t, after.Calls, len(before.Calls))
-			require.Len(t, after.Turns, len(before.Turns))
-		})
-	}
-}

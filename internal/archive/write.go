@@ -94,16 +94,6 @@ func (x *exporter) add(name string, content []byte) error {
 	return x.put(name, content)
 }
 
-// isMark reports whether a record says that a run was begun in another shard: it is no event of the run, and comes first.
-func isMark(rec *schema.Record) bool {
-	e, err := schema.Decode(rec.Header, rec.Body)
-	if err != nil {
-		return false
-	}
-	_, mark := schema.PlacedOf(e)
-	return mark
-}
-
 // errBase ends the reading of a fork whose base must go first.
 var errBase = errors.New("its base goes first")
 
@@ -131,9 +121,6 @@ func (x *exporter) run(ctx context.Context, run string, depth int) error {
 	}
 	base := ""
 	err := x.from.Events(ctx, run, func(rec schema.Record) error {
-		if t.records == 0 && isMark(&rec) {
-			return nil
-		}
 		v := t.add(&rec)
 		if b := t.head.Base; t.records == 1 && b != nil && x.what.Bases && !x.done[b.Run] {
 			base = b.Run

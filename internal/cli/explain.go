@@ -84,7 +84,6 @@ func explainPublisher(err error) *failure {
 var storageErrors = []sentinel{
 	{kvstore.ErrStreamMissing, exitDamaged, "restore the stream from a backup; it is never made anew in silence"},
 	{kvstore.ErrSettings, exitUsage, "see: waymark serve --help"},
-	{kvstore.ErrOpening, exitConflict, "see how far it is, and try again in a minute: waymark shards"},
 	{kvstore.ErrGenerations, exitUsage, "use a number of shards that the fleet has had: waymark shards"},
 	{kvstore.ErrFull, exitFull, "use a smaller quota (waymark serve --quota SIZE), or make room on the disk"},
 	{kvstore.ErrUnavailable, exitUnavailable, "check that JetStream is enabled on the servers, that more than half of them run and that their disks have room (restart one whose disk was full), and try again"},
@@ -196,7 +195,6 @@ var archiveErrors = []sentinel{
 	{archive.ErrNotEnded, exitConflict, "add --live to import it all the same: the fleet's executors will go on with it"},
 	{archive.ErrBase, exitNotFound, "export it with --with-bases, or import the base first"},
 	{archive.ErrIncomplete, exitDamaged, "see what is missing: waymark verify RUN; export what is there with --format cloudevents"},
-	{archive.ErrOpening, exitConflict, "try again in a minute"},
 }
 
 // explainArchive words the errors of archives. What is wrong with one brings its own next step.

@@ -138,12 +138,6 @@ func registerSettings(registry prometheus.Registerer, fleet string, s *consumer.
 			current := s.Current()
 			return float64(current.Shards())
 		}),
-		gaugeOf("waymark_shards_opening", "1 while a change of the number of shards is under way.", labels, func() float64 {
-			if s.Current().Opening {
-				return 1
-			}
-			return 0
-		}),
 	)
 }
 

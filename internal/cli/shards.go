@@ -33,7 +33,6 @@ func (shardsLsCmd) Help() string {
 type shardsView struct {
 	Fleet       string      `json:"fleet"`
 	Generations []int       `json:"generations"`
-	Opening     bool        `json:"opening"`
 	Shards      []shardView `json:"shards"`
 }
 
@@ -87,7 +86,7 @@ func (shardsLsCmd) Run(ctx context.Context, a *app) error {
 			strconv.FormatUint(uint64(s.Last), 10), used, folder,
 		}
 	}
-	err = printTable(a.stdout, []column{
+	return printTable(a.stdout, []column{
 		{title: "shard", right: true},
 		{title: "new runs"},
 		{title: "live", right: true},
@@ -96,16 +95,12 @@ func (shardsLsCmd) Run(ctx context.Context, a *app) error {
 		{title: "log"},
 		{title: "folder", shrinks: true},
 	}, rows)
-	if err == nil && view.Opening {
-		err = a.say(a.stderr, "a change of the number of shards is under way, for about %s from its beginning", kvstore.OpeningTime)
-	}
-	return err
 }
 
 func viewShards(ctx context.Context, cl *client, js jetstream.JetStream, settings schema.FleetSettings) (*shardsView, error) {
 	ctx, cancel := context.WithTimeout(ctx, cl.wait)
 	defer cancel()
-	view := &shardsView{Fleet: cl.fleet, Generations: settings.Generations, Opening: settings.Opening}
+	view := &shardsView{Fleet: cl.fleet, Generations: settings.Generations}
 	current := kvstore.ConfigOf(&settings).Shards
 	for i := range settings.Shards() {
 		shard, err := kvstore.OpenShard(js, settings, i, operator)
@@ -204,7 +199,7 @@ func (c shardsSetCmd) Run(ctx context.Context, a *app) error {
 		return fmt.Errorf("telling the fleet of its shards: %w", err)
 	}
 	if a.cli.JSON {
-		return line(a.stdout, &shardsView{Fleet: cl.fleet, Generations: now.Generations, Opening: now.Opening, Shards: []shardView{}})
+		return line(a.stdout, &shardsView{Fleet: cl.fleet, Generations: now.Generations, Shards: []shardView{}})
 	}
 	if slices.Equal(now.Generations, was.Generations) {
 		return a.say(a.stdout, "fleet %s spreads new runs over %s already", cl.fleet, plural(c.Shards, "shard"))
