@@ -98,6 +98,10 @@ type Folder struct {
 	log   zerolog.Logger
 	stats FolderStats
 	now   func() time.Time
+	// fromStart: the next reign folds the log from its beginning, as it went back. It is of Run's goroutine.
+	fromStart bool
+	// unclean: not all that an unclean start put in doubt was folded again. It is of the goroutine that folds.
+	unclean bool
 	// leading: the folder holds the shard's lease, as far as it knows.
 	leading atomic.Bool
 	// folded is the last watermark that this folder put; see checkFolded.
@@ -124,7 +128,7 @@ func NewFolder(cfg FolderConfig, nc *nats.Conn, js jetstream.JetStream, shard *k
 	cfg = cfg.withDefaults()
 	return &Folder{
 		cfg: cfg, keys: keys, nc: nc, js: js, shard: shard, dead: dead, safe: kvstore.NewSafeWatermarks(js),
-		names: schema.NamesOf(cfg.Fleet, cfg.Shard), now: now,
+		names: schema.NamesOf(cfg.Fleet, cfg.Shard), now: now, unclean: cfg.UncleanStart,
 		log: log.With().Str(logkey.Fleet, cfg.Fleet).Int(logkey.Shard, cfg.Shard).Logger(),
 	}, nil
 }
@@ -166,12 +170,10 @@ var (
 func (f *Folder) Run(ctx context.Context) error {
 	const first, most = 100 * time.Millisecond, 5 * time.Second
 	wait := first
-	fromStart := false
-	unclean := f.cfg.UncleanStart
 	for ctx.Err() == nil {
 		f.beat()
 		began := f.now()
-		err := f.reign(ctx, &fromStart, &unclean)
+		err := f.reign(ctx)
 		if stopped := ctx.Err() != nil; stopped {
 			return nil //nolint:nilerr // the reign ended because it was told to
 		}
@@ -186,7 +188,7 @@ func (f *Folder) Run(ctx context.Context) error {
 			f.log.Warn().Err(err).Msg("another folder won, standing by")
 		case errors.Is(err, errRegressed):
 			f.stats.Regressions.Add(1)
-			fromStart = true
+			f.fromStart = true
 			f.log.Error().Err(err).Msg("log regressed, folding it anew from its beginning")
 		default:
 			f.log.Warn().Err(err).Msg("fold interrupted, trying again")
@@ -201,7 +203,7 @@ func (f *Folder) Run(ctx context.Context) error {
 }
 
 // reign is one time of holding the lease: read the position, fold from there, until something fails.
-func (f *Folder) reign(ctx context.Context, fromStart, unclean *bool) error {
+func (f *Folder) reign(ctx context.Context) error {
 	lease, err := f.acquire(ctx)
 	if err != nil {
 		return err
@@ -219,7 +221,7 @@ func (f *Folder) reign(ctx context.Context, fromStart, unclean *bool) error {
 		stop(err)
 		kept <- err
 	}()
-	err = f.work(work, lease, fromStart, unclean)
+	err = f.work(work, lease)
 	release()
 	lost := <-kept
 	f.giveBack(ctx, lease)
@@ -230,21 +232,12 @@ func (f *Folder) reign(ctx context.Context, fromStart, unclean *bool) error {
 }
 
 // work folds until something fails, or ctx ends.
-func (f *Folder) work(ctx context.Context, lease *kvstore.Lease, fromStart, unclean *bool) error {
-	s, err := f.begin(ctx, lease, *fromStart, *unclean)
+func (f *Folder) work(ctx context.Context, lease *kvstore.Lease) error {
+	s, err := f.begin(ctx, lease)
 	if err != nil {
 		return err
 	}
-	*fromStart = false
-	if *unclean {
-		// A reign that fails before it caught up leaves the doubt to the next one.
-		s.caughtUp = func() {
-			*unclean = false
-			if f.cfg.AfterUnclean != nil {
-				f.cfg.AfterUnclean()
-			}
-		}
-	}
+	f.fromStart = false
 	f.log.Info().Uint64(logkey.Position, uint64(s.mark.Position.Stream)).Bool("rebuild", s.rebuild).Msg("folding")
 	f.parkedNow.Store(&s.parked)
 	defer f.parkedNow.Store(nil)
@@ -266,8 +259,6 @@ type reignState struct {
 	rebuild bool
 	// distrust: stored checkpoints are of another log and are replaced, not read.
 	distrust bool
-	// caughtUp is called once the fold has passed everything that an unclean start put in doubt.
-	caughtUp func()
 	// doubted is the watermark that the unclean start found.
 	doubted schema.StreamSequence
 	runs    map[string]*list.Element
@@ -305,7 +296,7 @@ type reignState struct {
 }
 
 // begin reads the watermark and decides from where to fold.
-func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unclean bool) (*reignState, error) {
+func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease) (*reignState, error) {
 	s := &reignState{Folder: f, lease: lease, runs: make(map[string]*list.Element), recent: list.New(), suspects: newSuspects(), vanished: make(chan string)}
 	s.room.limit = f.cfg.TailMemory
 	var err error
@@ -332,7 +323,7 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unc
 		s.rebuild, s.distrust = true, true
 		s.mark = kvstore.Watermark{}
 	}
-	if fromStart {
+	if f.fromStart {
 		s.rebuild, s.distrust = true, true
 		s.mark = kvstore.Watermark{}
 	}
@@ -353,7 +344,7 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unc
 	}
 	s.safeRev = safeRev
 	was := s.mark.Parked // an older watermark does not know of those that were parked since
-	if unclean && !s.rebuild {
+	if f.unclean && !s.rebuild {
 		switch {
 		case safeErr != nil:
 			s.mark = kvstore.Watermark{}
@@ -380,7 +371,7 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease, fromStart, unc
 		Conn: f.nc, JS: f.js, Shard: f.shard, Stats: &f.stats.Purge, Now: f.now, Log: f.log,
 		Folded: func() schema.StreamSequence { return schema.StreamSequence(s.committed.Load()) },
 		Erased: func(run string) { s.eraser.add(run) },
-	}, s.incarnation, unclean)
+	}, s.incarnation, f.unclean)
 	return s, yields(err)
 }
 

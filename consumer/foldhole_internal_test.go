@@ -54,7 +54,7 @@ func (w *lifeWorld) reign() *reignState {
 	require.NoError(w.tb, err)
 	lease, err := kvstore.NewLease(w.js, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.names), Holder: "reading"})
 	require.NoError(w.tb, err)
-	s, err := folder.begin(w.tb.Context(), lease, false, false)
+	s, err := folder.begin(w.tb.Context(), lease)
 	require.NoError(w.tb, err)
 	return s
 }

@@ -89,7 +89,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 
 				lease, err := w.folder.acquire(t.Context())
 				require.NoError(t, err)
-				s, err := w.folder.begin(t.Context(), lease, false, false)
+				s, err := w.folder.begin(t.Context(), lease)
 				require.NoError(t, err)
 				rec, found, err := eventlog.Next(t.Context(), w.js, w.names, "run-1", was.Position.Stream+1)
 				require.NoError(t, err)

@@ -214,7 +214,7 @@ func (w *lifeWorld) paused() *reignState {
 	require.NoError(w.tb, err)
 	lease, err := kvstore.NewLease(w.js, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.names), Holder: "paused"})
 	require.NoError(w.tb, err)
-	s, err := folder.begin(w.tb.Context(), lease, false, false)
+	s, err := folder.begin(w.tb.Context(), lease)
 	require.NoError(w.tb, err)
 	return s
 }

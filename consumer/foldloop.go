@@ -511,9 +511,12 @@ func (s *reignState) putMark(ctx context.Context, at schema.Position) error {
 
 // settleDoubt says once that everything an unclean start put in doubt was folded again.
 func (s *reignState) settleDoubt() {
-	if s.caughtUp != nil && s.mark.Position.Stream >= s.doubted {
-		s.caughtUp()
-		s.caughtUp = nil
+	if !s.unclean || s.mark.Position.Stream < s.doubted {
+		return // a reign that fails before leaves the doubt to the next one
+	}
+	s.unclean = false
+	if s.cfg.AfterUnclean != nil {
+		s.cfg.AfterUnclean()
 	}
 }
 
