@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/retention"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -14,7 +15,7 @@ import (
 // erase makes a run one that was removed, when the mark that was folded last belongs to a record of its removal. Who may
 // publish events could forge a mark, and does nothing with it: the records are the daemon's own.
 //
-// The checkpoint that says so is put with the batch; what there is of the run is taken out behind that, see [eraser].
+// The checkpoint that says so is put with the batch; what there is of the run is taken out behind that, see package retention.
 func (s *reignState) erase(ctx context.Context, b *batch, r *run, mark *schema.Event) error {
 	was := r.head.Status
 	record, err := s.erasure(ctx, r.id, mark.ID)
@@ -52,7 +53,7 @@ func (s *reignState) eraseRefolded(ctx context.Context, r *run) error {
 		return err
 	}
 	r.erase(s.cfg.Fleet, record.AskedAt)
-	s.eraser.add(r.id)
+	s.remover.Add(r.id)
 	return nil
 }
 
@@ -76,7 +77,7 @@ func (s *reignState) lookErased(ctx context.Context, id string) error {
 	case !record.Decided():
 		return nil
 	default:
-		at, marked, err := markOf(ctx, s.js, s.names, record)
+		at, marked, err := retention.MarkOf(ctx, s.js, s.names, record)
 		if err != nil || !marked || at > folded {
 			return err // the fold comes to it
 		}
@@ -94,7 +95,7 @@ func (s *reignState) lookErased(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	s.eraser.add(id)
+	s.remover.Add(id)
 	return nil
 }
 

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/reader"
-	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/consumer/retention"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -68,7 +66,7 @@ func (s *Service) carry(ctx context.Context, src *reader.Source, record *schema.
 			return false, err
 		}
 	}
-	marked, err := markErased(ctx, s.js, src.Store, s.cfg.Name, record, s.now())
+	marked, err := retention.Mark(ctx, s.js, src.Store, s.cfg.Name, record, s.now())
 	if err != nil {
 		return false, err // whether it is stored is not known: the folder goes on with the order
 	}
@@ -78,34 +76,6 @@ func (s *Service) carry(ctx context.Context, src *reader.Source, record *schema.
 	}
 	s.log.Info().Str(logkey.Run, run).Str("by", record.By).Str("erasure", record.ID).Msg("removal of a run ordered")
 	return true, nil
-}
-
-// markErased stores the mark of a removal that is decided behind the run's last event, if it is not there yet. It reports false
-// when the run went on, so that the mark can never be stored.
-func markErased(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, daemon string, record *schema.Erasure, now time.Time) (bool, error) {
-	mark := schema.NewErased(record.Fleet, daemon, record.Run, record.ID, now)
-	_, err := control.Publish(ctx, js, shard, mark, record.Position.Stream)
-	if !errors.Is(err, control.ErrRefused) {
-		return err == nil, err
-	}
-	if _, marked, err := markOf(ctx, js, shard.Names, record); err != nil || marked {
-		return marked, err
-	}
-	last, err := shard.LastOfRun(ctx, record.Run)
-	if err == nil && last != nil && last.Stream == record.Position.Stream {
-		err = fmt.Errorf("run %s: the log refuses what is to be behind %d, and has nothing there: %w", record.Run, record.Position.Stream, eventlog.ErrStale)
-	}
-	return false, err
-}
-
-// markOf returns the place of a removal's mark, and whether it is in the log. As it is stored by compare-and-set on the run's
-// last event, it is the first message behind that: its own, or a later one of the same removal when that was purged.
-func markOf(ctx context.Context, js jetstream.JetStream, names schema.Names, record *schema.Erasure) (schema.StreamSequence, bool, error) {
-	next, found, err := eventlog.Next(ctx, js, names, record.Run, record.Position.Stream+1)
-	if err != nil || !found {
-		return 0, false, err
-	}
-	return next.Stream, record.Marks(schema.PositionOf(&next).ID), nil
 }
 
 // order returns the order to remove a run, an earlier one or a new one. It is nil for a run that was removed. An earlier one that

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/purge"
+	"github.com/waymarkio/waymark/consumer/retention"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
@@ -46,8 +47,6 @@ type FolderStats struct {
 	SealsRefused atomic.Int64
 	// Purge counts what was taken out of the log.
 	Purge purge.Stats
-	// Erased runs of which nothing was found any more; ErasuresPutOff counts the times that one was tried again.
-	Erased, ErasuresPutOff atomic.Int64
 	// Failures that ended a reign, the two below included.
 	Failures atomic.Int64
 	// LivePuts counts entries put into the live index, LiveMended those that were wrong, and LiveConflicts those that
@@ -284,8 +283,8 @@ type reignState struct {
 	purger *purge.Purger
 	// committed is the stream sequence of the last batch committed.
 	committed atomic.Uint64
-	// eraser takes out what is left of runs that were removed.
-	eraser *eraser
+	// remover takes out what is left of runs that were removed.
+	remover *retention.Remover
 	// letters says which rejected events are stored as dead letters; dropped are those that are not, until it is logged.
 	letters letterQuota
 	dropped droppedLetters
@@ -366,11 +365,12 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease) (*reignState, 
 	}
 	s.setCommitted()
 	s.totals.begin(&s.mark, s.stats.totals())
-	s.eraser = newEraser(f)
+	s.remover = retention.New(retention.Config{Holder: f.cfg.Holder, Patience: f.cfg.OrderPatience, SafeAfter: f.cfg.SafeAfter},
+		retention.Deps{JS: f.js, Shard: f.shard, Now: f.now, Log: f.log})
 	s.purger, err = purge.New(ctx, purge.Config{Holder: f.cfg.Holder, After: f.cfg.PurgeAfter, Least: f.cfg.leastGrace(), Every: f.cfg.SweepEvery}, purge.Deps{
 		Conn: f.nc, JS: f.js, Shard: f.shard, Stats: &f.stats.Purge, Now: f.now, Log: f.log,
 		Folded: func() schema.StreamSequence { return schema.StreamSequence(s.committed.Load()) },
-		Erased: func(run string) { s.eraser.add(run) },
+		Erased: func(run string) { s.remover.Add(run) },
 	}, s.incarnation, f.unclean)
 	return s, yields(err)
 }

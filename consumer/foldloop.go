@@ -33,7 +33,7 @@ func (s *reignState) loop(ctx context.Context) error {
 	group.Go(func() error { return s.keepLive(ctx) })
 	group.Go(func() error { return s.keepAlive(ctx) })
 	group.Go(func() error { return yields(s.purger.Run(ctx, s.caughtUpWithLog)) })
-	group.Go(func() error { return s.eraser.run(ctx) })
+	group.Go(func() error { return s.remover.Run(ctx) })
 	err = group.Wait()
 	if err == nil && ctx.Err() == nil {
 		return errors.New("event stream ended")
@@ -93,7 +93,7 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 				}
 			}
 			continue
-		case id := <-s.eraser.stale:
+		case id := <-s.remover.Stale():
 			if _, err := s.spare(id, s.lookErased(ctx, id)); err != nil {
 				return err
 			}
@@ -456,7 +456,7 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 	s.announce(b.accepted)
 	s.quarantine(b.touched)
 	s.notify(b.notices)
-	s.eraser.add(b.erased...)
+	s.remover.Add(b.erased...)
 	s.evict()
 	return nil
 }

@@ -95,7 +95,7 @@ func (p *Purger) prove(ctx context.Context, run string, upTo schema.StreamSequen
 	if !found || schema.PositionOf(&rec) != c.Position {
 		if now, _, err := p.deps.Shard.Checkpoints.GetFresh(ctx, run); err != nil || now.Position != c.Position {
 			// It went on, and another folder purged what this one looked for.
-			return proof{}, errors.Join(fmt.Errorf("run %s: folded on while it was proven: %w", run, errStale), err)
+			return proof{}, errors.Join(fmt.Errorf("run %s: folded on while it was proven: %w", run, eventlog.ErrStale), err)
 		}
 		return proof{}, &unproven{run: run, why: fmt.Sprintf("the checkpoint's event %s is not at %d in the log", c.Position.ID, c.Position.Stream)}
 	}
@@ -139,7 +139,7 @@ func (p *Purger) stretch(ctx context.Context, run string, upTo schema.StreamSequ
 	}
 	if !beyond {
 		// The run has an event behind it, the leader said: this replica lags, and may hide one before it, too.
-		return proof{}, nil, 0, fmt.Errorf("run %s: a replica shows nothing behind %d: %w", run, upTo, errStale)
+		return proof{}, nil, 0, fmt.Errorf("run %s: a replica shows nothing behind %d: %w", run, upTo, eventlog.ErrStale)
 	}
 	return is, sums, first, nil
 }

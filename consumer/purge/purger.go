@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
@@ -39,12 +40,8 @@ const (
 	purgeTick = 5 * time.Second
 )
 
-var (
-	// ErrSuperseded ends a purger whose mark another one has moved: another fold worker has the shard.
-	ErrSuperseded = errors.New("another purger moved the purge mark")
-	// errStale puts a purge off: what a server answered is older than what is known to be stored.
-	errStale = errors.New("the answer is older than what is known to be stored")
-)
+// ErrSuperseded ends a purger whose mark another one has moved: another fold worker has the shard.
+var ErrSuperseded = errors.New("another purger moved the purge mark")
 
 // Config sets when what is sealed leaves the log.
 type Config struct {
@@ -377,7 +374,7 @@ func (p *Purger) purgeOnce(ctx context.Context, run string, upTo schema.StreamSe
 	may := p.queue.mayGo(run, is.last)
 	p.mu.Unlock()
 	if !may {
-		return is, fmt.Errorf("run %s: sealed while it was proven: %w", run, errStale)
+		return is, fmt.Errorf("run %s: sealed while it was proven: %w", run, eventlog.ErrStale)
 	}
 	if err := p.markOnce(ctx); err != nil {
 		return is, err
