@@ -551,7 +551,7 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 			{"import", odd},
 			{"export", "hostile", "--output", filepath.Join(s.dir, "hostile.json")}, // elsewhere than on a terminal the bytes stay as they are
 			{"export", "hostile", "--archive", archive},
-			{"import", "--archive", archive, "--prefix", "again-", "--live"},
+			{"import", "--archive", archive, "--live"},
 			{"import", "--archive", odd + ".jsonl"},
 			{"conform", "--run", "hostile", "--all", "--no-follow"},
 			{"conform", odd + ".jsonl"},
