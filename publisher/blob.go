@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/blob"
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -337,9 +338,8 @@ func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) 
 		return err
 	}
 	if err := store.Put(ctx, run, digest, text); err != nil {
-		var api *jetstream.APIError
-		if errors.As(err, &api) && isFull(api) {
-			return f.fullError(ctx, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), api)
+		if eventlog.ResourcesExhausted(err) {
+			return f.fullError(ctx, "OBJ_"+schema.BlobBucket(f.cfg.Fleet), err)
 		}
 		return fmt.Errorf("blob %s: %w: %w", schema.BlobName(run, digest), ErrUnavailable, err)
 	}

@@ -38,8 +38,6 @@ const (
 	// batchFrom is the number of events from which they are published as one atomic batch. On one replica a smaller batch takes longer
 	// than its events one after the other: the server stages each batch in files of its own.
 	batchFrom = 16
-	// maxWindowEvents is the server's limit of an atomic batch.
-	maxWindowEvents = 1000
 	// servicePatience is how long a request waits for a daemon to appear.
 	servicePatience = 2 * time.Second
 	// replyPatience is the longest silence within an answer of several replies.

@@ -44,7 +44,7 @@ func (r *Run) deliverAll(ctx context.Context, items []*item) error {
 	for _, it := range items {
 		fresh = fresh && it.stream == 0 && !it.sent
 	}
-	if fresh && len(items) >= batchFrom && len(items) <= maxWindowEvents {
+	if fresh && len(items) >= batchFrom && len(items) <= eventlog.MaxBatch {
 		if r.deliverBatch(ctx, items) {
 			return nil
 		}
@@ -76,18 +76,18 @@ func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
 	}
 	msgs := make([]*nats.Msg, len(items))
 	for i, it := range items {
-		msgs[i] = r.message(it, r.last, i == 0)
+		msgs[i] = r.message(it)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.fleet.cfg.TryTimeout)
 	defer cancel()
 	sent := time.Now()
-	a := r.fleet.sendBatch(ctx, msgs)
-	if a.kind != acked {
+	a := r.fleet.appendBatch(ctx, msgs, r.last)
+	if a.Outcome != eventlog.Stored {
 		// None of them can be stored without the first.
-		items[0].sent = a.kind == silent || a.kind == deaf
+		items[0].sent = a.Outcome == eventlog.Unanswered || a.Outcome == eventlog.AnswerDenied
 		return false
 	}
-	first := a.seq - schema.StreamSequence(len(items)) + 1
+	first := a.Stream - schema.StreamSequence(len(items)) + 1
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, it := range items {
@@ -151,16 +151,16 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 			continue
 		}
 		sent := time.Now()
-		a := r.fleet.send(ctx, r.message(it, r.last, true))
-		switch a.kind {
-		case acked:
-			if a.duplicate {
+		a := r.fleet.append(ctx, r.message(it), r.last)
+		switch a.Outcome {
+		case eventlog.Stored:
+			if a.Duplicate {
 				if r.starting && !it.sent {
 					return r.die(fmt.Errorf("start of run %s: %w: resume it, or choose another id", r.id, ErrRunExists))
 				}
-				err := r.confirm(ctx, it, a.seq)
+				err := r.confirm(ctx, it, a.Stream)
 				if errors.Is(err, errElsewhere) {
-					done, err2 := r.resolvePurged(ctx, a.seq, items)
+					done, err2 := r.resolvePurged(ctx, a.Stream, items)
 					if done || err2 != nil && !errors.Is(err2, errAgain) {
 						return err2
 					}
@@ -175,57 +175,57 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			dead := r.dead
-			r.durable(it, a.seq)
-			if !a.duplicate {
+			r.durable(it, a.Stream)
+			if !a.Duplicate {
 				r.stood = sent
 			}
 			if dead != nil {
 				return nil // what ended the handle came later, and the next call is told of it
 			}
 			return r.dead
-		case wrongLast:
-			done, err := r.resolve(ctx, a.seq, items)
+		case eventlog.Outdated:
+			done, err := r.resolve(ctx, a.Stream, items)
 			if done || err != nil && !errors.Is(err, errAgain) {
 				return err
 			}
 			if err == nil {
 				// Behind what others wrote. An earlier try can no longer be stored: its place is taken.
-				it.sent, lastErr = false, a.err
+				it.sent, lastErr = false, a.Err
 				if ctx.Err() == nil && caller.Err() == nil {
 					continue
 				}
 			} else {
 				learn(err)
 			}
-		case full:
-			return &refusedFull{a.err}
-		case oversized:
+		case eventlog.Full:
+			return &refusedFull{a.Err}
+		case eventlog.Oversized:
 			e := &PayloadTooLargeError{Event: it.event.Name(), Total: it.size, Limit: eventLimit}
 			e.Field, e.Size = largestField(it.event.Data)
 			if it.sent {
 				// Another server takes less than the one to which an earlier try went.
-				return r.undelivered(it, errors.Join(e, a.err))
+				return r.undelivered(it, errors.Join(e, a.Err))
 			}
-			return errors.Join(e, a.err)
-		case denying, refused:
-			return r.undelivered(it, a.err)
-		case deaf:
+			return errors.Join(e, a.Err)
+		case eventlog.Denied, eventlog.Refused:
+			return r.undelivered(it, a.Err)
+		case eventlog.AnswerDenied:
 			it.sent = true
-			return r.undelivered(it, a.err)
-		case notSent:
-			lastErr = a.err
+			return r.undelivered(it, a.Err)
+		case eventlog.Unsent:
+			lastErr = a.Err
 			if r.fleet.nc.IsClosed() {
-				return r.undelivered(it, a.err)
+				return r.undelivered(it, a.Err)
 			}
-		case silent:
+		case eventlog.Unanswered:
 			it.sent = true
-			learn(a.err)
-		case inFlight:
+			learn(a.Err)
+		case eventlog.InFlight, eventlog.Contended:
 			// Over in the time of one replication; waiting longer only loses the next race, too.
-			lastErr = a.err
+			lastErr = a.Err
 			wait.next = min(wait.next, conflictBackoff)
 		default:
-			lastErr = a.err
+			lastErr = a.Err
 		}
 		if caller.Err() != nil || !wait.wait(ctx) {
 			return r.expired(caller, it, lastErr)

@@ -50,13 +50,13 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 			if v := probe.Apply(schema.ExecutorsOnly, &rec); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
 				return nil // nobody asks any more, or an earlier try is in the log
 			}
-			switch a := r.fleet.send(ctx, r.message(it, last, true)); a.kind {
-			case acked:
+			switch a := r.fleet.append(ctx, r.message(it), last); a.Outcome {
+			case eventlog.Stored:
 				return nil
-			case full, oversized, refused, denying, deaf:
-				return a.err
+			case eventlog.Full, eventlog.Oversized, eventlog.Refused, eventlog.Denied, eventlog.AnswerDenied:
+				return a.Err
 			default:
-				err = a.err // the next reading tells
+				err = a.Err // the next reading tells
 			}
 		}
 		if !wait.wait(ctx) {

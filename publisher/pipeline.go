@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -58,8 +59,8 @@ func (p *pipeline) notify() {
 func (r *Run) Pipelined(window Window) error {
 	window.Events = cmp.Or(window.Events, DefaultWindowEvents)
 	window.Bytes = cmp.Or(window.Bytes, DefaultWindowBytes)
-	if window.Events < 1 || window.Events > maxWindowEvents {
-		return configError("Window.Events", window.Events, fmt.Sprintf("use 1 to %d", maxWindowEvents))
+	if window.Events < 1 || window.Events > eventlog.MaxBatch {
+		return configError("Window.Events", window.Events, fmt.Sprintf("use 1 to %d", eventlog.MaxBatch))
 	}
 	if window.Bytes < 1 {
 		return configError("Window.Bytes", window.Bytes, "use a number of bytes above 0")

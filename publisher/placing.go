@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
@@ -127,24 +126,23 @@ func (f *Fleet) reserve(ctx context.Context, home schema.Names, run string, shar
 	wait := f.backoff()
 	var room roomWait
 	for {
-		m := &nats.Msg{Subject: home.EventSubject(run), Header: nats.Header{jetstream.ExpectedLastSubjSeqHeader: {"0"}}, Data: body}
-		maps.Copy(m.Header, header)
-		a := f.send(ctx, m)
-		switch a.kind {
-		case acked:
+		m := &nats.Msg{Subject: home.EventSubject(run), Header: maps.Clone(header), Data: body}
+		a := f.append(ctx, m, 0)
+		switch a.Outcome {
+		case eventlog.Stored:
 			return shard, nil
-		case full:
-			if err := f.awaitRoom(ctx, &room, home.EventStream(), a.err); err != nil {
+		case eventlog.Full:
+			if err := f.awaitRoom(ctx, &room, home.EventStream(), a.Err); err != nil {
 				return 0, err
 			}
 			continue
-		case refused, oversized, denying, deaf:
-			return 0, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, a.err)
-		case notSent:
+		case eventlog.Refused, eventlog.Oversized, eventlog.Denied, eventlog.AnswerDenied:
+			return 0, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, a.Err)
+		case eventlog.Unsent:
 			if f.nc.IsClosed() {
-				return 0, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, a.err)
+				return 0, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, a.Err)
 			}
-		case wrongLast, silent, inFlight:
+		case eventlog.Outdated, eventlog.Unanswered, eventlog.InFlight, eventlog.Contended:
 			var found bool
 			var mark *schema.Placed
 			switch found, mark, err = f.look(ctx, home, run); {
@@ -155,7 +153,7 @@ func (f *Fleet) reserve(ctx context.Context, home schema.Names, run string, shar
 			}
 		}
 		if !wait.wait(ctx) {
-			return 0, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, errors.Join(a.err, err, context.Cause(ctx)))
+			return 0, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, errors.Join(a.Err, err, context.Cause(ctx)))
 		}
 	}
 }

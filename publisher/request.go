@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -239,7 +240,7 @@ func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies
 	lost := f.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
 	defer f.nc.RemoveStatusListener(lost)
 	if err := f.nc.PublishRequest(subject, inbox, body); err != nil {
-		_, unsent := errors.AsType[*notPublishedError](notPublished(err))
+		_, unsent := errors.AsType[*jsapi.UnsentError](jsapi.Unsent(err))
 		*sent = *sent || !unsent
 		return &retriable{fmt.Errorf("%w: %w", ErrUnavailable, err)}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -229,9 +228,8 @@ type item struct {
 	sent bool
 }
 
-// message returns the item as a message that is stored only behind last. Each try has a message of its own; the first
-// lends it the item's header.
-func (r *Run) message(it *item, last schema.StreamSequence, cas bool) *nats.Msg {
+// message returns the item as a message. Each try has a message of its own; the first lends it the item's header.
+func (r *Run) message(it *item) *nats.Msg {
 	header := nats.Header(it.header)
 	if it.tried {
 		header = make(nats.Header, len(it.header))
@@ -240,9 +238,6 @@ func (r *Run) message(it *item, last schema.StreamSequence, cas bool) *nats.Msg 
 	}
 	it.tried = true
 	header[nats.MsgIdHdr] = []string{it.event.ID}
-	if cas {
-		header[nats.ExpectedLastSubjSeqHdr] = []string{strconv.FormatUint(uint64(last), 10)}
-	}
 	return &nats.Msg{Subject: r.subject, Header: header, Data: it.event.Data}
 }
 

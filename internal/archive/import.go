@@ -2,14 +2,12 @@ package archive
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,7 +15,6 @@ import (
 
 	"github.com/waymarkio/waymark/internal/blob"
 	"github.com/waymarkio/waymark/internal/eventlog"
-	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -26,7 +23,7 @@ import (
 
 const (
 	// batchEvents and batchBytes bound what is published at once, whole or not at all: a run of fewer events is never there in part.
-	batchEvents = 1000
+	batchEvents = eventlog.MaxBatch
 	batchBytes  = 16 << 20
 	// batchWait is how long one batch may take.
 	batchWait = time.Minute
@@ -320,34 +317,24 @@ func (im *importer) write(ctx context.Context, p *plan) error {
 func (im *importer) publish(ctx context.Context, p *plan, batch []*nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, batchWait)
 	defer cancel()
-	id, last := rand.Text(), len(batch)-1
-	batch[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(p.last, 10)}
-	if last > 0 {
-		for i, msg := range batch {
-			msg.Header[jsapi.HeaderBatch] = []string{id}
-			msg.Header[jsapi.HeaderBatchSequence] = []string{strconv.Itoa(i + 1)}
-			if i == last {
-				msg.Header[jsapi.HeaderBatchCommit] = []string{"1"}
-				break
-			}
-			if err := im.js.Conn().PublishMsg(msg); err != nil {
-				return err // without its end the server drops the batch
-			}
-		}
+	nc, last := im.js.Conn(), schema.StreamSequence(p.last)
+	var a eventlog.Appended
+	if len(batch) == 1 {
+		a = eventlog.Append(ctx, nc.RequestMsgWithContext, batch[0], last)
+	} else {
+		a = eventlog.AppendBatch(ctx, nc, nc.RequestMsgWithContext, batch, last)
 	}
-	ack, err := im.js.PublishMsg(ctx, batch[last], jetstream.WithRetryAttempts(0))
-	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) {
-			return fmt.Errorf("whether its events are there is not known: import it again: %w", err)
-		}
-		var api *jetstream.APIError
-		if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
-			return fmt.Errorf("%w: somebody wrote to it meanwhile: %w", ErrRunExists, err)
-		}
-		return err
+	switch {
+	case a.Outcome == eventlog.Stored:
+		p.last = uint64(a.Stream)
+		return nil
+	case a.Outcome == eventlog.Outdated:
+		return fmt.Errorf("%w: somebody wrote to it meanwhile: %w", ErrRunExists, a.Err)
+	case errors.Is(a.Err, context.DeadlineExceeded), errors.Is(a.Err, nats.ErrTimeout):
+		return fmt.Errorf("whether its events are there is not known: import it again: %w", a.Err)
+	default:
+		return a.Err
 	}
-	p.last = ack.Sequence
-	return nil
 }
 
 // writeBlobs stores what the run's events refer to, before them.

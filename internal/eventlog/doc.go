@@ -1,4 +1,4 @@
-// Package eventlog reads the events of runs from the event streams of their shards.
+// Package eventlog reads the events of runs from the event streams of their shards, and appends to them.
 //
 // It owns the two ways in which Waymark looks at a log without a consumer:
 //
@@ -9,6 +9,9 @@
 //     leader answers, too.
 //
 // A [Follower] reads a whole shard, or the keys of a bucket, and goes on with what comes.
+//
+// [Append] and [AppendBatch] store events behind the last message of their run, by compare-and-set, in one try, and say what the server's
+// answer means for them. Executors and daemons repeat, resolve and make room by rules of their own.
 //
 // What it promises: records come in the order of the log, none twice, and an answer that broke off (a timeout, a lost
 // server) is an error and never looks like the end of the log. Records are read in batches bounded in count and

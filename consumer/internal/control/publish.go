@@ -35,45 +35,38 @@ var ErrRefused = errors.New("another event came first")
 func Publish(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard, e *schema.Event,
 	last schema.StreamSequence,
 ) (schema.StreamSequence, error) {
-	header, body := e.Encode()
-	msg := &nats.Msg{Subject: shard.Names.EventSubject(e.Subject), Header: header, Data: body}
+	msg := eventlog.Message(shard.Names, e)
 	backoff, lifts := minBackoff, int64(0)
 	for {
-		seq, err := publishOnce(ctx, js, msg, e.ID, last)
-		var api *jetstream.APIError
+		a := appendOnce(ctx, js, msg, last)
+		api, ok := errors.AsType[*jetstream.APIError](a.Err)
 		switch {
-		case err == nil:
-			return seq, nil
-		case errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-			api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant):
-			return 0, fmt.Errorf("%s: %w: %w", e.ID, ErrRefused, err)
-		case jsapi.StreamFull(err):
+		case a.Outcome == eventlog.Stored:
+			return a.Stream, nil
+		case a.Outcome == eventlog.Outdated, a.Outcome == eventlog.Contended:
+			return 0, fmt.Errorf("%s: %w: %w", e.ID, ErrRefused, a.Err)
+		case jsapi.StreamFull(a.Err):
 			// Executors that wait for room publish into the same: the event follows at once, and each time that they came first
 			// there is room for more of them.
 			lifts++
-			if _, lerr := shard.LiftQuota(ctx, min(lifts, maxLifts)*int64(eventlog.StoredBytes(msg))); lerr != nil {
-				return 0, fmt.Errorf("%s: full stream: %w", e.ID, lerr)
+			if _, err := shard.LiftQuota(ctx, min(lifts, maxLifts)*int64(eventlog.StoredBytes(msg))); err != nil {
+				return 0, fmt.Errorf("%s: full stream: %w", e.ID, err)
 			}
 			if lifts <= maxLifts {
 				continue
 			}
-		case errors.As(err, &api) && api.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequenceConstant && api.ErrorCode != jsapi.CodeDuplicateInFlight && api.Code < 500:
-			return 0, fmt.Errorf("publish %s: %w", e.ID, err)
+		case a.Outcome == eventlog.Refused, a.Outcome == eventlog.Oversized, ok && a.Outcome == eventlog.Full && api.Code < 500:
+			return 0, fmt.Errorf("publish %s: %w", e.ID, a.Err)
 		}
-		if perr := pause.For(ctx, backoff); perr != nil {
-			return 0, fmt.Errorf("publish %s: %w: %w", e.ID, perr, err)
+		if err := pause.For(ctx, backoff); err != nil {
+			return 0, fmt.Errorf("publish %s: %w: %w", e.ID, err, a.Err)
 		}
 		backoff = min(2*backoff, maxBackoff)
 	}
 }
 
-func publishOnce(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, id string, last schema.StreamSequence) (schema.StreamSequence, error) {
+func appendOnce(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, last schema.StreamSequence) eventlog.Appended {
 	ctx, cancel := context.WithTimeout(ctx, controlPatience)
 	defer cancel()
-	ack, err := js.PublishMsg(ctx, msg, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0),
-		jetstream.WithExpectLastSequencePerSubject(uint64(last)))
-	if err != nil {
-		return 0, err
-	}
-	return schema.StreamSequence(ack.Sequence), nil
+	return eventlog.Append(ctx, js.Conn().RequestMsgWithContext, msg, last)
 }

@@ -1,0 +1,192 @@
+package eventlog
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/jsapi"
+	"github.com/waymarkio/waymark/internal/permissions"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Outcome is what the server's answer to one append means.
+type Outcome int
+
+const (
+	// Stored means: the message is durable.
+	Stored Outcome = iota + 1
+	// Outdated means: the run's last message is another than expected.
+	Outdated
+	// Contended means: the run's last message is another than expected, or another publish to the run is under way; the server does not say which.
+	Contended
+	// InFlight means: a message with the same id is being stored, or the leader is not ready to compare.
+	InFlight
+	// Full means: a limit of the stream or account is reached.
+	Full
+	// Oversized means: the message is larger than server or stream allow.
+	Oversized
+	// Unsent means: the message certainly did not reach a stream.
+	Unsent
+	// Unanswered means: the message may be stored or not.
+	Unanswered
+	// Denied means: the server does not permit the publish. The message was not stored.
+	Denied
+	// AnswerDenied means: the server does not permit to be answered. The message may be stored or not.
+	AnswerDenied
+	// Refused means: the server will not take this message; trying again is of no use.
+	Refused
+)
+
+// Appended is the answer to one append.
+type Appended struct {
+	Outcome Outcome
+	// Stream is the stream sequence of a [Stored] message, of a batch that of the last, or of the run's last message where the message was [Outdated].
+	Stream schema.StreamSequence
+	// Duplicate: the server had the message id already.
+	Duplicate bool
+	// Err is nil when the message is stored.
+	Err error
+}
+
+// Request publishes a message and returns the server's answer, as RequestMsgWithContext of a connection does.
+type Request func(ctx context.Context, m *nats.Msg) (*nats.Msg, error)
+
+// Message returns an event as the message that [Append] stores.
+func Message(names schema.Names, e *schema.Event) *nats.Msg {
+	header, body := e.Encode()
+	msg := &nats.Msg{Subject: names.EventSubject(e.Subject), Header: header, Data: body}
+	msg.Header[jetstream.MsgIDHeader] = []string{e.ID}
+	return msg
+}
+
+// Expect makes a message one that is stored only behind last, by compare-and-set on its subject; 0 is a subject without messages.
+func Expect(m *nats.Msg, last schema.StreamSequence) {
+	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(uint64(last), 10)}
+}
+
+// Append stores a message behind the run's last message, by compare-and-set, in one try until ctx ends.
+func Append(ctx context.Context, request Request, m *nats.Msg, last schema.StreamSequence) Appended {
+	Expect(m, last)
+	answer, err := request(ctx, m)
+	if err != nil {
+		return outcomeOf(err)
+	}
+	ack, err := jsapi.DecodeAck(answer)
+	if err != nil {
+		return outcomeOf(err)
+	}
+	return Appended{Outcome: Stored, Stream: schema.StreamSequence(ack.Sequence), Duplicate: ack.Duplicate}
+}
+
+// AppendBatch stores messages behind the run's last message as one atomic batch, in one try. It leaves them as they are but for the
+// expectation of the first. Only the last is answered: a batch of which anything did not arrive is refused there. Only [Stored] is final: after
+// any other outcome each message must be resolved on its own.
+func AppendBatch(ctx context.Context, nc *nats.Conn, request Request, msgs []*nats.Msg, expected schema.StreamSequence) Appended {
+	Expect(msgs[0], expected)
+	id := rand.Text()
+	ids, last := []string{id}, len(msgs)-1
+	var end *nats.Msg
+	for i, m := range msgs {
+		header := make(nats.Header, len(m.Header)+3)
+		maps.Copy(header, m.Header)
+		header[jsapi.HeaderBatch] = ids
+		header[jsapi.HeaderBatchSequence] = batchSequences[i]
+		member := &nats.Msg{Subject: m.Subject, Header: header, Data: m.Data}
+		if i == last {
+			header[jsapi.HeaderBatchCommit] = batchSequences[0]
+			end = member
+			break
+		}
+		if err := nc.PublishMsg(member); err != nil {
+			return outcomeOf(&jsapi.UnsentError{Err: err}) // without its end the server drops the batch
+		}
+	}
+	answer, err := request(ctx, end)
+	if err != nil {
+		return outcomeOf(err)
+	}
+	ack, err := jsapi.DecodeAck(answer)
+	switch {
+	case err != nil:
+		return outcomeOf(err)
+	case ack.Batch != id || ack.Count != len(msgs) || ack.Sequence < uint64(len(msgs)):
+		return Appended{Outcome: Unanswered, Err: fmt.Errorf("answer %.120q does not acknowledge the batch %s of %d", answer.Data, id, len(msgs))}
+	}
+	return Appended{Outcome: Stored, Stream: schema.StreamSequence(ack.Sequence)}
+}
+
+// MaxBatch is the number of messages that the server takes in one atomic batch.
+const MaxBatch = 1000
+
+// batchSequences are the numbers of a batch's members as header values, made once.
+var batchSequences = func() (list [MaxBatch][]string) {
+	for i := range list {
+		list[i] = []string{strconv.Itoa(i + 1)}
+	}
+	return list
+}()
+
+// ResourcesExhausted reports whether the server refused a message for a limit: of its stream, of the account, or of the storage.
+func ResourcesExhausted(err error) bool {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	if !ok {
+		return false
+	}
+	switch api.ErrorCode {
+	case jsapi.CodeStorageExceeded, jsapi.CodeInsufficientResources, jsapi.CodeAccountResources:
+		return true
+	default:
+		return jsapi.StreamFull(err)
+	}
+}
+
+// outcomeOf translates what NATS says into what it means for the message.
+func outcomeOf(err error) Appended {
+	a := Appended{Outcome: Unanswered, Err: err}
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
+		a.Outcome = Refused
+		switch {
+		case ResourcesExhausted(api):
+			a.Outcome = Full
+		case api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+			// The number is only in the text.
+			_, number, _ := strings.Cut(api.Description, ": ")
+			n, bad := strconv.ParseUint(strings.TrimSpace(number), 10, 64)
+			a.Outcome, a.Stream = Outdated, schema.StreamSequence(n)
+			if bad != nil {
+				a.Outcome = Contended
+			}
+		case api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+			a.Outcome = Contended
+		case api.ErrorCode == jsapi.CodeDuplicateInFlight, api.ErrorCode == jsapi.CodeNotReady:
+			a.Outcome = InFlight
+		case api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
+			a.Outcome = Oversized
+		case api.ErrorCode == jsapi.CodeStoreFailed, api.Code >= 500:
+			// The store failed at an unknown point, or a leader is on its way.
+			a.Outcome = Unanswered
+		}
+		return a
+	}
+	refusal, denied := errors.AsType[*permissions.Error](err)
+	_, unsent := errors.AsType[*jsapi.UnsentError](err)
+	switch {
+	case denied && refusal.Publish:
+		a.Outcome = Denied
+	case denied:
+		a.Outcome = AnswerDenied
+	case errors.Is(err, nats.ErrMaxPayload):
+		a.Outcome = Oversized
+	case errors.Is(err, nats.ErrNoResponders), unsent:
+		a.Outcome = Unsent
+	}
+	return a
+}
