@@ -81,7 +81,7 @@ func (s *Service) carry(ctx context.Context, src *reader.Source, record *schema.
 // order returns the order to remove a run, an earlier one or a new one. It is nil for a run that was removed. An earlier one that
 // is not decided is judged once more, by what is asked for now. It returns [kvstore.ErrConflict] when it must be asked again.
 func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.Erasure, schema.Revision, *reader.Source, error) {
-	record, rev, src, err := s.erasure(ctx, run)
+	record, rev, src, err := s.routing.erasure(ctx, run)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		record = nil
@@ -92,7 +92,7 @@ func (s *Service) order(ctx context.Context, run string, why *removal) (*schema.
 	case record.Decided():
 		return record, rev, src, nil
 	}
-	r, err := s.provenAnywhere(ctx, run, reader.Head)
+	r, err := s.routing.provenAnywhere(ctx, run, reader.Head)
 	if err != nil {
 		return nil, 0, nil, err
 	}

@@ -57,7 +57,7 @@ func Write(ctx context.Context, s *Service, run string, data schema.Data) error 
 
 // Advance stores a control event without asking the fold before, and returns what a request is told of it.
 func Advance(ctx context.Context, s *Service, run string, data schema.Data) error {
-	r, err := s.proven(ctx, run, reader.Head)
+	r, err := s.routing.proven(ctx, run, reader.Head)
 	if err != nil {
 		return err
 	}

@@ -25,13 +25,13 @@ func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverR
 	prepare func(*reader.Snapshot) error,
 ) (*reader.Snapshot, error) {
 	for {
-		r, err := s.undoubted(ctx, run, func() (*reader.Snapshot, error) {
+		r, err := s.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) {
 			r, err := s.reader.Repeat(ctx, run, func() (*reader.Snapshot, error) {
-				return s.find(ctx, run, want)
+				return s.routing.find(ctx, run, want)
 			})
 			if err == nil && (r.Empty() || r.Head.Status == "") {
 				// Stale answers can hide a run; only a barrier may say that there is none.
-				r, err = s.proven(ctx, run, want)
+				r, err = s.routing.proven(ctx, run, want)
 			}
 			return r, err
 		})

@@ -53,24 +53,19 @@ type Service struct {
 	reader   *reader.Reader
 	// keys are those that the fleet's control events are signed and checked by.
 	keys    *keyring.Ring
-	places  atomic.Pointer[places]
+	routing *routing
 	roster  *Roster
 	budget  *semaphore.Weighted
 	streams *semaphore.Weighted
 	answers *semaphore.Weighted
 	claims  *claims
 	lookout *lookout
-	folded  foldedSince
 	ready   chan struct{}
 
 	mu     sync.RWMutex
 	closed bool
 	queue  chan *task
 	queued *semaphore.Weighted
-
-	growing sync.Mutex
-	// tend begins what a shard needs while the service runs; nil while it does not.
-	tend func(*reader.Source)
 }
 
 // NewService returns the service of a fleet's shards, which are in the order of their numbers. Call Run to start it; the
@@ -98,12 +93,18 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 		return nil, err
 	}
 	s.keys = keys
-	s.reader = reader.New(js, cfg.Fleet, keys, func(run string) []*reader.Source { return s.places.Load().of(run) }, &s.stats.Stats, log)
-	s.places.Store(new(places))
+	s.routing = newRouting(&cfg, js, keys, &s.stats.Stats, now, log)
+	s.reader = s.routing.reader
 	if err := s.Place(cfg.Generations, shards...); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// Place tells the service where runs are from now on: the generations of shards, oldest first, and the shards that came
+// to those it has, in the order of their numbers. Runs stay where they began. It may be called while the service runs.
+func (s *Service) Place(generations []int, added ...*kvstore.Shard) error {
+	return s.routing.place(generations, added...)
 }
 
 // Stats are the service's counters.
@@ -128,7 +129,7 @@ func (s *Service) Run(ctx context.Context) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	var helpers, workers errgroup.Group
-	s.tendWith(func(src *reader.Source) {
+	s.routing.tendWith(func(src *reader.Source) {
 		helpers.Go(func() error { return src.Barrier.Run(work) })
 	})
 	for range s.cfg.Workers {
@@ -140,7 +141,7 @@ func (s *Service) Run(ctx context.Context) error {
 		})
 	}
 	stop := func() error {
-		s.tendWith(nil)
+		s.routing.tendWith(nil)
 		cancel(reader.ErrStopping)
 		return errors.Join(workers.Wait(), helpers.Wait())
 	}

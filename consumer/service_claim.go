@@ -331,11 +331,11 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 	rr := &schema.RecoverRequest{Executor: req.Executor, Instance: req.Instance, Reason: schema.TakeoverClaim, RequestID: req.RequestID}
 	for {
 		// Once something may have been published only a proven reading tells that it was not stored.
-		read := func() (*reader.Snapshot, error) { return s.find(ctx, run, reader.Head) }
+		read := func() (*reader.Snapshot, error) { return s.routing.find(ctx, run, reader.Head) }
 		if q.begun != "" {
-			read = func() (*reader.Snapshot, error) { return s.proven(ctx, run, reader.Head) }
+			read = func() (*reader.Snapshot, error) { return s.routing.proven(ctx, run, reader.Head) }
 		}
-		r, err := s.undoubted(ctx, run, func() (*reader.Snapshot, error) { return s.reader.Repeat(ctx, run, read) })
+		r, err := s.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return s.reader.Repeat(ctx, run, read) })
 		if errors.Is(err, reader.ErrNoRun) || err == nil && r.Empty() {
 			q.begun = ""
 			return 0, nil

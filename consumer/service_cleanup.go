@@ -87,7 +87,7 @@ func (s *Service) cleanup(ctx context.Context, t *task) error {
 			return err
 		}
 	}
-	for _, src := range s.places.Load().shards {
+	for _, src := range s.routing.shards() {
 		n, err := src.Store.Erasures.Ordered(ctx)
 		if err != nil {
 			return err
@@ -160,7 +160,7 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 	if err != nil {
 		return badField("/after", err)
 	}
-	shards := s.places.Load().shards
+	shards := s.routing.shards()
 	if place.Shard >= len(shards) || !reply.Policy.Removes() {
 		return nil
 	}

@@ -42,7 +42,7 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 ) (*schema.ControlReply, error) {
 	tried, after := "", schema.StreamSequence(0)
 	for {
-		r, err := s.undoubted(ctx, run, func() (*reader.Snapshot, error) { return s.proven(ctx, run, reader.Head) })
+		r, err := s.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return s.routing.proven(ctx, run, reader.Head) })
 		if err != nil {
 			return nil, err
 		}

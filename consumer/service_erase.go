@@ -39,53 +39,6 @@ func Erased(record *schema.Erasure) *schema.ServiceError {
 		"run %s was removed by %s at %s", record.Run, record.By, record.AskedAt)
 }
 
-// notErased makes an error of a reading of a run that was removed, or is being removed: what is still there of it must not be
-// answered with.
-func (s *Service) notErased(ctx context.Context, run string, r *reader.Snapshot, err error) (*reader.Snapshot, error) {
-	var bad *reader.Damaged
-	switch {
-	case err == nil && r != nil && (r.Marked || r.Head.Status == schema.StatusErased):
-	case err == nil, !errors.Is(err, reader.ErrNoRun) && !errors.As(err, &bad):
-		return r, err
-	}
-	record, _, _, gerr := s.erasure(ctx, run)
-	switch {
-	case errors.Is(gerr, kvstore.ErrNotFound):
-		return r, err // a mark that somebody forged
-	case gerr != nil:
-		return nil, gerr
-	case record.RemovedAt == "" && r != nil && r.Head.Status != schema.StatusErased && (!r.Marked || !record.Decided()):
-		return r, err // an order without its mark decides nothing
-	}
-	return nil, Erased(record)
-}
-
-// stays refuses a point of a run whose removal is being decided: whoever begins a fork there must know what it stands on.
-func (s *Service) stays(ctx context.Context, run string) error {
-	record, _, _, err := s.erasure(ctx, run)
-	switch {
-	case errors.Is(err, kvstore.ErrNotFound):
-		return nil
-	case err != nil:
-		return err
-	case record.RemovedAt != "":
-		return Erased(record)
-	default:
-		return schema.Fail(schema.CodeUnavailable, "Ask again: it is gone then, or it stays.", "the removal of run %s, asked by %s, is being decided", run, record.By)
-	}
-}
-
-// erasure returns the record of a run's removal, and the shard that has it.
-func (s *Service) erasure(ctx context.Context, run string) (*schema.Erasure, schema.Revision, *reader.Source, error) {
-	for _, src := range s.places.Load().of(run) {
-		record, rev, _, err := src.Store.Erasures.Get(ctx, run)
-		if !errors.Is(err, kvstore.ErrNotFound) {
-			return record, rev, src, err
-		}
-	}
-	return nil, 0, nil, fmt.Errorf("erasure of run %s: %w", run, kvstore.ErrNotFound)
-}
-
 // erase removes a run, or says what is left of one.
 func (s *Service) erase(ctx context.Context, t *task) error {
 	var req schema.EraseRequest
@@ -102,7 +55,7 @@ func (s *Service) erase(ctx context.Context, t *task) error {
 	if len(req.Reason) > schema.MaxIdentifier {
 		return badField("/reason", fmt.Errorf("has %d bytes, at most %d are allowed", len(req.Reason), schema.MaxIdentifier))
 	}
-	before, _, _, err := s.erasure(ctx, t.run)
+	before, _, _, err := s.routing.erasure(ctx, t.run)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return err
 	}
@@ -158,7 +111,7 @@ func (s *Service) unneeded(ctx context.Context, run string) error {
 			return err
 		}
 	}
-	if err := s.folded.since(ctx, s, began); err != nil {
+	if err := s.routing.foldedSince(ctx, began); err != nil {
 		return err
 	}
 	forks, err := s.forksOf(ctx, run)
@@ -182,7 +135,7 @@ func (s *Service) unneeded(ctx context.Context, run string) error {
 // forksOf finds the runs that stand on a run and were not removed, as far as they are folded.
 func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 	var forks []string
-	for _, src := range s.places.Load().shards {
+	for _, src := range s.routing.shards() {
 		state, _, err := src.Store.Checkpoints.IndexState(ctx)
 		if err != nil {
 			return nil, err
@@ -219,9 +172,9 @@ func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 
 // checkErased says what is left of a run that was removed.
 func (s *Service) checkErased(ctx context.Context, t *task, req *schema.EraseRequest) error {
-	record, _, src, err := s.erasure(ctx, t.run)
+	record, _, src, err := s.routing.erasure(ctx, t.run)
 	if errors.Is(err, kvstore.ErrNotFound) {
-		if _, err := s.proven(ctx, t.run, reader.Head); err != nil {
+		if _, err := s.routing.proven(ctx, t.run, reader.Head); err != nil {
 			return err
 		}
 		return schema.Fail(schema.CodeConflict, "Look at it with waymark.get.", "run %s was not removed", t.run)

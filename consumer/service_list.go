@@ -47,7 +47,7 @@ func (s *Service) list(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	if err := s.reached(ctx, l.shards); err != nil {
+	if err := reached(ctx, l.shards); err != nil {
 		return err
 	}
 	if err := l.read(ctx); err != nil {
@@ -228,7 +228,7 @@ func (l *listLine) passed(p *listPlace) {
 
 // newListing checks a request.
 func (s *Service) newListing(req *schema.ListRequest) (*listing, error) {
-	l := &listing{svc: s, req: req, shards: s.places.Load().shards}
+	l := &listing{svc: s, req: req, shards: s.routing.shards()}
 	l.newest = make([]schema.Revision, len(l.shards))
 	set(&req.Limit, schema.DefaultList)
 	if req.Limit < 1 || req.Limit > schema.MaxList {

@@ -27,14 +27,14 @@ func (s *Service) answerAt(ctx context.Context, t *task, view string, p schema.P
 		return err
 	}
 	defer v.close()
-	r, err := s.proven(ctx, t.run, reader.Content)
+	r, err := s.routing.proven(ctx, t.run, reader.Content)
 	if err == nil && r.Head.Status == "" {
 		return errNothingAccepted(t.run)
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.stays(ctx, t.run); err != nil {
+	if err := s.routing.stays(ctx, t.run); err != nil {
 		return err
 	}
 	m, r, err := s.reader.Locate(ctx, r, p)

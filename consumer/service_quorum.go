@@ -13,7 +13,7 @@ import (
 // replicas as it needs, not longer than fresh ago. Where none was, one is published, and waited for until ctx ends. Reads
 // publish barriers, too, where a log has several replicas.
 func (s *Service) Quorum(ctx context.Context, fresh time.Duration) []reader.Quorum {
-	sources := s.places.Load().shards
+	sources := s.routing.shards()
 	list := make([]reader.Quorum, len(sources))
 	var group errgroup.Group
 	group.SetLimit(shardsAtOnce)
@@ -30,7 +30,7 @@ func (s *Service) Quorum(ctx context.Context, fresh time.Duration) []reader.Quor
 // reached proves for the given shards that as many servers as they need were reached after the call began, by a bound of each, which
 // it repeats until ctx ends. What is read without a proof of its own, from memory or from whichever replica answers, is not a
 // minority's then.
-func (s *Service) reached(ctx context.Context, shards []*reader.Source) error {
+func reached(ctx context.Context, shards []*reader.Source) error {
 	var group errgroup.Group
 	group.SetLimit(shardsAtOnce)
 	for _, src := range shards {

@@ -14,7 +14,7 @@ import (
 // retry has the folder of a parked run's shard fold it now, and answers with what came of it. A replica that does not fold the shard does not
 // answer.
 func (s *Service) retry(ctx context.Context, t *task) error {
-	sources := s.places.Load().of(t.run)
+	sources := s.routing.of(t.run)
 	for _, src := range sources {
 		p := s.parkedHere(src)
 		if p == nil || p.as(t.run) == nil {
@@ -46,7 +46,7 @@ func (s *Service) retry(ctx context.Context, t *task) error {
 			return nil // the replica that folds this shard answers
 		}
 	}
-	if _, err := s.proven(ctx, t.run, reader.Head); err != nil {
+	if _, err := s.routing.proven(ctx, t.run, reader.Head); err != nil {
 		return err // there may be no such run
 	}
 	return t.whole(schema.RetryReply{Run: t.run})
@@ -58,7 +58,7 @@ func errNotRetried(run string) error {
 
 // folds reports whether this process folds a shard that can hold the run.
 func (s *Service) folds(run string) bool {
-	return slices.ContainsFunc(s.places.Load().of(run), func(src *reader.Source) bool { return s.parkedHere(src) != nil })
+	return slices.ContainsFunc(s.routing.of(run), func(src *reader.Source) bool { return s.parkedHere(src) != nil })
 }
 
 // parkedHere has the parked runs of a shard that this process folds; nil for another shard.

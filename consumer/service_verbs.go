@@ -25,7 +25,7 @@ func (s *Service) get(ctx context.Context, t *task) error {
 		return err
 	}
 	defer v.close()
-	r, err := s.proven(ctx, t.run, v.want())
+	r, err := s.routing.proven(ctx, t.run, v.want())
 	if err == nil && r.Head.Status == "" {
 		return errNothingAccepted(t.run)
 	}
@@ -49,8 +49,8 @@ func (s *Service) get(ctx context.Context, t *task) error {
 // history answers with the checkpoints kept of a run, as of a moment ago at most; see [Service.reached].
 func (s *Service) history(ctx context.Context, t *task) error {
 	reply := schema.HistoryReply{Run: t.run, Checkpoints: []schema.HistoryEntry{}}
-	sources := s.places.Load().of(t.run)
-	if err := s.reached(ctx, sources); err != nil {
+	sources := s.routing.of(t.run)
+	if err := reached(ctx, sources); err != nil {
 		return err
 	}
 	for _, src := range sources {
@@ -75,7 +75,7 @@ func (s *Service) history(ctx context.Context, t *task) error {
 	}
 	if len(reply.Checkpoints) == 0 {
 		// No checkpoint yet, or no such run: the log tells.
-		if _, err := s.proven(ctx, t.run, reader.Head); err != nil {
+		if _, err := s.routing.proven(ctx, t.run, reader.Head); err != nil {
 			return err
 		}
 	}

@@ -103,7 +103,7 @@ func (v *view) begin() error {
 	if err != nil {
 		return err
 	}
-	v.early = v.svc.reader.SendEarly(ctx, v.svc.places.Load().of(v.task.run), v.task.run, v.after, v.out)
+	v.early = v.svc.reader.SendEarly(ctx, v.svc.routing.of(v.task.run), v.task.run, v.after, v.out)
 	return nil
 }
 

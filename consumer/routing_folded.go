@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
@@ -17,17 +19,17 @@ import (
 // undoubted reads a run to write into it. If the log misses events of it behind the checkpoint, the folder may have folded them before
 // they were lost: then the fold refuses what stands on the log alone, and all that follows it. So the folder comes first, and the run
 // is read once more. Where no folder is, there is only the log.
-func (s *Service) undoubted(ctx context.Context, run string, read func() (*reader.Snapshot, error)) (*reader.Snapshot, error) {
+func (rt *routing) undoubted(ctx context.Context, run string, read func() (*reader.Snapshot, error)) (*reader.Snapshot, error) {
 	r, err := read()
 	if err != nil || !r.Doubtful {
 		return r, err
 	}
 	err = reader.Insist(ctx, "run "+run+" misses events", func() error {
-		folder, err := kvstore.Holder(ctx, s.js, kvstore.FoldLease(r.Source.Store.Names))
+		folder, err := kvstore.Holder(ctx, rt.js, kvstore.FoldLease(r.Source.Store.Names))
 		if err != nil || folder == "" {
 			return err
 		}
-		return s.awaitFolded(ctx, r.Source, r.LogLast)
+		return rt.awaitFolded(ctx, r.Source, r.LogLast)
 	}, func(error) {})
 	if err != nil {
 		return nil, err
@@ -41,20 +43,21 @@ type foldedSince struct {
 	at   time.Time
 }
 
-// since returns when everything that was acknowledged before a time is folded.
-func (f *foldedSince) since(ctx context.Context, s *Service, after time.Time) error {
+// foldedSince returns when everything that was acknowledged before a time is folded.
+func (rt *routing) foldedSince(ctx context.Context, after time.Time) error {
+	f := &rt.folded
 	f.turn.Lock()
 	defer f.turn.Unlock()
 	if f.at.After(after) {
 		return nil
 	}
-	began := s.now()
-	for _, src := range s.places.Load().shards {
+	began := rt.now()
+	for _, src := range rt.shards() {
 		upTo, err := src.Barrier.Wait(ctx)
 		if err != nil {
 			return err
 		}
-		if err := s.awaitFolded(ctx, src, upTo.At); err != nil {
+		if err := rt.awaitFolded(ctx, src, upTo.At); err != nil {
 			return err
 		}
 	}
@@ -63,9 +66,9 @@ func (f *foldedSince) since(ctx context.Context, s *Service, after time.Time) er
 }
 
 // awaitFolded waits until a shard is folded up to a place in its log.
-func (s *Service) awaitFolded(ctx context.Context, src *reader.Source, upTo schema.StreamSequence) error {
+func (rt *routing) awaitFolded(ctx context.Context, src *reader.Source, upTo schema.StreamSequence) error {
 	for {
-		if done, err := foldedUpTo(ctx, s, src, upTo); err != nil || done {
+		if done, err := foldedUpTo(ctx, rt.js, src, upTo); err != nil || done {
 			return err
 		}
 		if err := pause.For(ctx, foldLook); err != nil {
@@ -75,7 +78,7 @@ func (s *Service) awaitFolded(ctx context.Context, src *reader.Source, upTo sche
 }
 
 // foldedUpTo reports whether a shard is folded up to a place in its log.
-func foldedUpTo(ctx context.Context, s *Service, src *reader.Source, upTo schema.StreamSequence) (bool, error) {
+func foldedUpTo(ctx context.Context, js jetstream.JetStream, src *reader.Source, upTo schema.StreamSequence) (bool, error) {
 	mark, _, err := src.Store.Checkpoints.Watermark(ctx)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) && !errors.Is(err, kvstore.ErrCorrupt) {
 		return false, err
@@ -84,13 +87,13 @@ func foldedUpTo(ctx context.Context, s *Service, src *reader.Source, upTo schema
 		return true, nil
 	}
 	// A replica that lags counts less than there is: it can say that the fold is behind, and not that it is done.
-	waiting, err := eventlog.Behind(ctx, s.js, src.Store.Names, mark.Position.Stream)
+	waiting, err := eventlog.Behind(ctx, js, src.Store.Names, mark.Position.Stream)
 	if err != nil || waiting.Events > 0 && waiting.First <= upTo {
 		return false, err
 	}
 	for from := mark.Position.Stream + 1; from <= upTo; {
 		// The leader knows. Barriers are not folded, so the watermark does not tell of them.
-		next, found, err := eventlog.Next(ctx, s.js, src.Store.Names, "*", from)
+		next, found, err := eventlog.Next(ctx, js, src.Store.Names, "*", from)
 		if err != nil || !found || next.Stream > upTo {
 			return err == nil, err
 		}
