@@ -51,7 +51,7 @@ func (c *HandClock) Forward(d time.Duration) {
 
 // Write writes a control event that no request would ask for.
 func Write(ctx context.Context, s *Service, run string, data schema.Data) error {
-	_, err := s.control(ctx, run, "", sender{}, func(context.Context, *reader.Snapshot) (decision, error) { return decision{data: data}, nil })
+	_, err := s.writer.write(ctx, run, "", sender{}, func(context.Context, *reader.Snapshot) (decision, error) { return decision{data: data}, nil })
 	return err
 }
 
@@ -61,7 +61,7 @@ func Advance(ctx context.Context, s *Service, run string, data schema.Data) erro
 	if err != nil {
 		return err
 	}
-	e, err := s.controlEvent(r, "", &decision{data: data})
+	e, err := s.writer.event(r, "", &decision{data: data})
 	if err != nil {
 		return err
 	}
@@ -69,6 +69,6 @@ func Advance(ctx context.Context, s *Service, run string, data schema.Data) erro
 	if err != nil {
 		return err
 	}
-	_, err = s.advance(ctx, r, e, at)
+	_, err = s.writer.advance(ctx, r, e, at)
 	return err
 }

@@ -21,26 +21,26 @@ import (
 //
 // prepare is called with each reading before its takeover is published: what may fail for the client's own reasons
 // fails before anything was changed.
-func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverRequest, want reader.Want,
+func (w *controlWriter) takeover(ctx context.Context, run string, req *schema.RecoverRequest, want reader.Want,
 	prepare func(*reader.Snapshot) error,
 ) (*reader.Snapshot, error) {
 	for {
-		r, err := s.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) {
-			r, err := s.reader.Repeat(ctx, run, func() (*reader.Snapshot, error) {
-				return s.routing.find(ctx, run, want)
+		r, err := w.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) {
+			r, err := w.routing.reader.Repeat(ctx, run, func() (*reader.Snapshot, error) {
+				return w.routing.find(ctx, run, want)
 			})
 			if err == nil && (r.Empty() || r.Head.Status == "") {
 				// Stale answers can hide a run; only a barrier may say that there is none.
-				r, err = s.routing.proven(ctx, run, want)
+				r, err = w.routing.proven(ctx, run, want)
 			}
 			return r, err
 		})
 		if err != nil {
 			return nil, err
 		}
-		again, refusal := s.judge(r, req)
+		again, refusal := w.judge(r, req)
 		if again || refusal != nil {
-			now, err := s.reader.Current(ctx, r)
+			now, err := w.routing.reader.Current(ctx, r)
 			switch {
 			case err != nil:
 				return nil, err
@@ -52,18 +52,18 @@ func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverR
 			if err := prepare(r); err != nil {
 				return nil, err
 			}
-			s.stats.Continued.Add(1)
+			w.stats.Continued.Add(1)
 			return r, nil
 		}
 		if err := prepare(r); err != nil {
 			return nil, err
 		}
-		opened, err := s.open(ctx, r, req)
+		opened, err := w.open(ctx, r, req)
 		if err != nil {
 			return nil, err
 		}
 		if opened {
-			s.stats.Takeovers.Add(1)
+			w.stats.Takeovers.Add(1)
 			return r, nil
 		}
 		// Somebody else came first, or our own earlier try did: the next reading tells.
@@ -75,7 +75,7 @@ func (s *Service) takeover(ctx context.Context, run string, req *schema.RecoverR
 
 // judge says whether the request's epoch is open already, or why the request must be refused, as far as the reading
 // shows. Both must be proven to be current before they are believed.
-func (s *Service) judge(r *reader.Snapshot, req *schema.RecoverRequest) (again bool, refusal *schema.ServiceError) {
+func (w *controlWriter) judge(r *reader.Snapshot, req *schema.RecoverRequest) (again bool, refusal *schema.ServiceError) {
 	h := &r.Head
 	switch {
 	case h.Status == "":
@@ -93,7 +93,7 @@ func (s *Service) judge(r *reader.Snapshot, req *schema.RecoverRequest) (again b
 	case req.Reason == schema.TakeoverClaim && !h.Status.Claimable():
 		return false, schema.Fail(schema.CodeConflict, "Claim another run, or ask with reason request to take it over all the same.",
 			"run %s is %s with executor %s and not to be claimed", r.Run, h.Status, h.Executor)
-	case req.Reason == schema.TakeoverClaim && h.Quarantined(s.cfg.MaxClaims):
+	case req.Reason == schema.TakeoverClaim && h.Quarantined(w.maxClaims):
 		return false, schema.Fail(schema.CodeQuarantined, "Look at what it stops at, then: waymark release "+r.Run+"; or ask with reason request.",
 			"run %s is quarantined: %d claims in a row made no progress", r.Run, h.Stalled)
 	default:
@@ -104,25 +104,25 @@ func (s *Service) judge(r *reader.Snapshot, req *schema.RecoverRequest) (again b
 // open publishes the takeover behind the reading's last event and folds it. It reports false when another event came
 // first. The acknowledgement is barrier and fence in one: it comes from the real leader, and the older executor's next
 // compare-and-set fails.
-func (s *Service) open(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest) (bool, error) {
+func (w *controlWriter) open(ctx context.Context, r *reader.Snapshot, req *schema.RecoverRequest) (bool, error) {
 	h := &r.Head
 	data := &schema.RunResumedData{
 		Executor: req.Executor, Instance: req.Instance, Reason: req.Reason, RequestID: req.RequestID,
 		From: schema.From{Epoch: h.Epoch, Sequence: h.Sequence, Digest: h.Digest},
 	}
-	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.Run, h.Epoch+1, rand.Text(), data, s.now())
+	e, err := schema.NewControl(w.fleet, w.replica, r.Run, h.Epoch+1, rand.Text(), data, w.now())
 	if err != nil {
 		return false, fmt.Errorf("takeover of run %s: %w", r.Run, err)
 	}
-	if err := s.keys.Sign(ctx, e, h.Digest); err != nil {
+	if err := w.keys.Sign(ctx, e, h.Digest); err != nil {
 		return false, fmt.Errorf("takeover of run %s: %w", r.Run, err)
 	}
 	if err := failpoint.Hit(ctx, failpoint.BeforeTakeover); err != nil {
 		return false, err
 	}
-	at, err := control.Publish(ctx, s.js, r.Source.Store, e, r.LogLast)
+	at, err := control.Publish(ctx, w.js, r.Source.Store, e, r.LogLast)
 	if errors.Is(err, control.ErrRefused) {
-		s.stats.Refused.Add(1)
+		w.stats.Refused.Add(1)
 		return false, nil
 	}
 	if err != nil {
@@ -131,14 +131,14 @@ func (s *Service) open(ctx context.Context, r *reader.Snapshot, req *schema.Reco
 	if err := failpoint.Hit(ctx, failpoint.AfterTakeover); err != nil {
 		return false, err
 	}
-	return s.advance(ctx, r, e, at)
+	return w.advance(ctx, r, e, at)
 }
 
 // advance folds the log up to a control event at its place. It reports false when the event is not there. An event that the fold
 // refuses is an error, because the next one would be refused, too: [keyring.ErrSigner] for its signature, else the answer to the
 // request.
-func (s *Service) advance(ctx context.Context, r *reader.Snapshot, e *schema.Event, at schema.StreamSequence) (bool, error) {
-	v, err := s.reader.Advance(ctx, r, at)
+func (w *controlWriter) advance(ctx context.Context, r *reader.Snapshot, e *schema.Event, at schema.StreamSequence) (bool, error) {
+	v, err := w.routing.reader.Advance(ctx, r, at)
 	switch {
 	case err != nil || v.Event == nil || v.Event.ID != e.ID || v.Kind != schema.Applied && v.Kind != schema.Rejected:
 		return false, err
@@ -171,7 +171,7 @@ func (s *Service) recover(ctx context.Context, t *task) error {
 		return err
 	}
 	defer v.close()
-	r, err := s.takeover(ctx, t.run, &req, v.want(), func(r *reader.Snapshot) error {
+	r, err := s.writer.takeover(ctx, t.run, &req, v.want(), func(r *reader.Snapshot) error {
 		if v.kind == schema.ViewEvents {
 			// Who is given a fork's events reads what it stands on next, and could do nothing with the fork without it.
 			if err := s.reader.CheckBases(ctx, r.Run, r.Head.Base); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -62,10 +61,8 @@ type Service struct {
 	lookout *lookout
 	ready   chan struct{}
 
-	mu     sync.RWMutex
-	closed bool
-	queue  chan *task
-	queued *semaphore.Weighted
+	writer *controlWriter
+	queue  *requestQueue
 }
 
 // NewService returns the service of a fleet's shards, which are in the order of their numbers. Call Run to start it; the
@@ -84,7 +81,7 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 	s := &Service{
 		cfg: cfg, nc: nc, js: js, log: log, stats: newServiceStats(), now: now, roster: roster,
 		budget: semaphore.NewWeighted(cfg.StateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
-		answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now), ready: make(chan struct{}), queue: make(chan *task, cfg.Queue), queued: semaphore.NewWeighted(cfg.QueueBytes),
+		answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now), ready: make(chan struct{}), queue: newRequestQueue(&cfg),
 	}
 	s.refusals = log.Sample(&zerolog.BurstSampler{Burst: refusalsLogged, Period: time.Second})
 	s.lookout = &lookout{svc: s}
@@ -95,6 +92,9 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 	s.keys = keys
 	s.routing = newRouting(&cfg, js, keys, &s.stats.Stats, now, log)
 	s.reader = s.routing.reader
+	s.writer = &controlWriter{
+		fleet: cfg.Fleet, replica: cfg.Name, maxClaims: cfg.MaxClaims, nc: nc, js: js, keys: keys, routing: s.routing, now: now, stats: s.stats, log: log,
+	}
 	if err := s.Place(cfg.Generations, shards...); err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (s *Service) Run(ctx context.Context) error {
 	})
 	for range s.cfg.Workers {
 		workers.Go(func() error {
-			for t := range s.queue {
+			for t := range s.queue.tasks {
 				s.serve(work, t)
 			}
 			return nil
@@ -149,7 +149,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer s.nc.RemoveStatusListener(down)
 	heard, err := s.listen()
 	if err != nil {
-		s.closeQueue()
+		s.queue.close()
 		return errors.Join(err, stop())
 	}
 	s.announceReady(ctx)
@@ -182,7 +182,7 @@ func (s *Service) announceReady(ctx context.Context) {
 // drain takes no more requests and lets those in hand finish.
 func (s *Service) drain(heard subscriptions, workers *errgroup.Group, stop func() error) error {
 	err := heard.drain()
-	s.closeQueue()
+	s.queue.close()
 	grace := time.NewTimer(s.cfg.Grace)
 	defer grace.Stop()
 	done := make(chan struct{})
@@ -231,23 +231,15 @@ func (s *Service) accept(e *endpoint, m *nats.Msg) {
 			return
 		}
 	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.closed {
+	switch s.queue.put(t) {
+	case taskQueued:
+		s.stats.Queued.Add(1)
+	case queueClosed:
 		s.refuse(t, schema.Fail(schema.CodeUnavailable, "Ask again: another replica answers.", "this replica is stopping"))
-		return
+	case queueFull:
+		s.refuse(t, schema.Fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again.",
+			"%d requests are waiting already", s.stats.Queued.Load()))
 	}
-	if s.queued.TryAcquire(t.size) {
-		select {
-		case s.queue <- t:
-			s.stats.Queued.Add(1)
-			return
-		default:
-			s.queued.Release(t.size)
-		}
-	}
-	s.refuse(t, schema.Fail(schema.CodeOverloaded, "Wait a little longer before each new try, and ask again.",
-		"%d requests are waiting already", s.stats.Queued.Load()))
 }
 
 // errReplyAsked is returned for a reply of the daemon that arrives as a request.
@@ -262,23 +254,13 @@ func checkRequest(m *nats.Msg) error {
 	return schema.CheckReply(m.Reply)
 }
 
-// closeQueue lets the workers end when they have answered what waits.
-func (s *Service) closeQueue() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.closed = true
-		close(s.queue)
-	}
-}
-
 // serve answers one request.
 func (s *Service) serve(ctx context.Context, t *task) {
 	s.stats.Queued.Add(-1)
 	s.stats.Working.Add(1)
 	defer func() {
 		s.stats.Working.Add(-1)
-		s.queued.Release(t.size)
+		s.queue.release(t)
 	}()
 	t.work = ctx
 	// The time counts from the arrival: whoever asked has given up by then, or asked again. Requests that waited long would else be served

@@ -343,7 +343,7 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 		if err != nil {
 			return 0, err
 		}
-		again, refusal := s.judge(r, rr)
+		again, refusal := s.writer.judge(r, rr)
 		switch {
 		case again:
 			q.begun = ""
@@ -354,7 +354,7 @@ func (s *Service) take(ctx context.Context, run string, req *schema.ClaimRequest
 			return 0, nil
 		}
 		q.begun = run
-		opened, err := s.open(ctx, r, rr)
+		opened, err := s.writer.open(ctx, r, rr)
 		if err != nil {
 			if _, told := errors.AsType[*schema.ServiceError](err); told {
 				q.begun = "" // the fold refused it: that is known

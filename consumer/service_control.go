@@ -10,9 +10,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -35,14 +40,31 @@ type decision struct {
 	there *schema.ControlReply
 }
 
-// control writes a control event into a run: decide says which, on a proven reading, and is asked anew whenever another
-// event came first. once, if not empty, names the event, so that a repeat of the request finds it; see [onceFor].
-func (s *Service) control(ctx context.Context, run, once string, who sender,
+// controlWriter writes control events into runs, takeovers among them: each by compare-and-set behind the event that the
+// decision stands on, and read back.
+type controlWriter struct {
+	fleet string
+	// replica is the source of the events.
+	replica string
+	// maxClaims is [ServiceConfig.MaxClaims].
+	maxClaims int
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	keys      *keyring.Ring
+	routing   *routing
+	now       func() time.Time
+	stats     *ServiceStats
+	log       zerolog.Logger
+}
+
+// write writes a control event into a run: decide says which, on a proven snapshot, and decides again whenever another event
+// came first. once, if not empty, names the event, so that a repeat of the request finds it; see [onceFor].
+func (w *controlWriter) write(ctx context.Context, run, once string, who sender,
 	decide func(context.Context, *reader.Snapshot) (decision, error),
 ) (*schema.ControlReply, error) {
 	tried, after := "", schema.StreamSequence(0)
 	for {
-		r, err := s.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return s.routing.proven(ctx, run, reader.Head) })
+		r, err := w.routing.undoubted(ctx, run, func() (*reader.Snapshot, error) { return w.routing.proven(ctx, run, reader.Head) })
 		if err != nil {
 			return nil, err
 		}
@@ -51,14 +73,14 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 		}
 		if tried != "" {
 			// The earlier try may have succeeded without our hearing of it.
-			if at, ok, err := s.reader.FindEvent(ctx, r, after, tried); err != nil {
+			if at, ok, err := w.routing.reader.FindEvent(ctx, r, after, tried); err != nil {
 				return nil, err
 			} else if ok {
 				return &schema.ControlReply{EventID: tried, Stream: at, By: who.by}, nil
 			}
 		}
 		if once != "" {
-			there, err := s.reader.LatestEvent(ctx, r, func(id string, _ *schema.Event) bool { return strings.HasSuffix(id, ".c."+once) })
+			there, err := w.routing.reader.LatestEvent(ctx, r, func(id string, _ *schema.Event) bool { return strings.HasSuffix(id, ".c."+once) })
 			if err != nil || there != nil {
 				return already(there), err
 			}
@@ -67,29 +89,29 @@ func (s *Service) control(ctx context.Context, run, once string, who sender,
 		if err != nil || d.there != nil {
 			return already(d.there), err
 		}
-		e, err := s.controlEvent(r, once, &d)
+		e, err := w.event(r, once, &d)
 		if err != nil {
 			return nil, err
 		}
-		if err := s.keys.Sign(ctx, e, r.Head.Digest); err != nil {
+		if err := w.keys.Sign(ctx, e, r.Head.Digest); err != nil {
 			return nil, err
 		}
-		if err := s.foresee(ctx, r, e); err != nil {
+		if err := w.preflight(ctx, r, e); err != nil {
 			return nil, err
 		}
-		at, err := control.Publish(ctx, s.js, r.Source.Store, e, r.LogLast)
+		at, err := control.Publish(ctx, w.js, r.Source.Store, e, r.LogLast)
 		switch {
 		case errors.Is(err, control.ErrRefused):
-			s.stats.Refused.Add(1)
+			w.stats.Refused.Add(1)
 			tried, after = e.ID, r.LogLast
 			continue // decided anew on what the run is now
 		case err != nil:
 			return nil, err
 		}
-		if ok, err := s.advance(ctx, r, e, at); err != nil {
+		if ok, err := w.advance(ctx, r, e, at); err != nil {
 			return nil, err
 		} else if ok {
-			s.log.Info().Str(logkey.Run, run).Str("event", e.Name()).Str("id", e.ID).Msg("control event stored")
+			w.log.Info().Str(logkey.Run, run).Str("event", e.Name()).Str("id", e.ID).Msg("control event stored")
 			return &schema.ControlReply{EventID: e.ID, Stream: at, By: who.by}, nil
 		}
 		tried = ""
@@ -107,10 +129,10 @@ func already(there *schema.ControlReply) *schema.ControlReply {
 	return there
 }
 
-// foresee asks the fold about a control event before it is published: a request that the fold refuses writes nothing. The compare-and-set
+// preflight asks the fold about a control event before it is published: a request that the fold refuses writes nothing. The compare-and-set
 // makes the run the same when the event is stored. Signatures are judged by the time of storage, and so only afterwards.
-func (s *Service) foresee(ctx context.Context, r *reader.Snapshot, e *schema.Event) error {
-	keys, err := s.keys.Keys(ctx)
+func (w *controlWriter) preflight(ctx context.Context, r *reader.Snapshot, e *schema.Event) error {
+	keys, err := w.keys.Keys(ctx)
 	if err != nil {
 		return err
 	}
@@ -142,12 +164,12 @@ func errFoldRefuses(run string, e *schema.Event, v *schema.Verdict) *schema.Serv
 	return schema.Fail(code, hintRun, "run %s refuses %s as %s: %s", run, e.Name(), v.Reason, v.Detail)
 }
 
-// controlEvent builds the event of a decision. What the fold would refuse, or no message carries, is the request's fault.
-func (s *Service) controlEvent(r *reader.Snapshot, once string, d *decision) (*schema.Event, error) {
+// event builds the event of a decision. What the fold would refuse, or no message carries, is the request's fault.
+func (w *controlWriter) event(r *reader.Snapshot, once string, d *decision) (*schema.Event, error) {
 	if once == "" {
 		once = rand.Text()
 	}
-	e, err := schema.NewControl(s.cfg.Fleet, s.cfg.Name, r.Run, r.Head.Epoch, once, d.data, s.now())
+	e, err := schema.NewControl(w.fleet, w.replica, r.Run, r.Head.Epoch, once, d.data, w.now())
 	if err == nil {
 		_, err = schema.ParseData(e)
 	}
@@ -158,7 +180,7 @@ func (s *Service) controlEvent(r *reader.Snapshot, once string, d *decision) (*s
 		return nil, err
 	}
 	e.Turn = d.turn
-	if limit := min(s.nc.MaxPayload(), kvstore.MaxEventMessage) - controlOverhead; int64(len(e.Data)) > limit {
+	if limit := min(w.nc.MaxPayload(), kvstore.MaxEventMessage) - controlOverhead; int64(len(e.Data)) > limit {
 		return nil, schema.Fail(schema.CodeTooLarge, "Send less: put what is large where the executor finds it, and send its name.",
 			"the event has %d bytes, an event at most %d", len(e.Data), limit)
 	}
@@ -207,7 +229,7 @@ func (s *Service) cancel(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		switch {
 		case r.Head.Status.Terminal():
 			return decision{}, errEnded(r)
@@ -239,8 +261,8 @@ func (s *Service) handoff(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, "", who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
-		return s.decideHandoff(ctx, r, &req, who)
+	reply, err := s.writer.write(ctx, t.run, "", who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+		return decideHandoff(ctx, s.reader, r, &req, who)
 	})
 	if err != nil {
 		return err
@@ -281,7 +303,7 @@ func checkHandoff(run string, req *schema.HandoffRequest) error {
 }
 
 // decideHandoff says what a request does to the hand-off as it is. What it did before is found and not done twice.
-func (s *Service) decideHandoff(ctx context.Context, r *reader.Snapshot, req *schema.HandoffRequest, who sender) (decision, error) {
+func decideHandoff(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.HandoffRequest, who sender) (decision, error) {
 	var open *schema.OpenHandoff
 	for i := range r.Head.Handoffs {
 		if r.Head.Handoffs[i].HandoffID == req.HandoffID {
@@ -291,14 +313,14 @@ func (s *Service) decideHandoff(ctx context.Context, r *reader.Snapshot, req *sc
 	accept := req.Action == schema.HandoffAccept
 	switch {
 	case open == nil && !accept:
-		if there, err := s.doneHandoff(ctx, r, req, who); err != nil || there != nil {
+		if there, err := doneHandoff(ctx, rd, r, req, who); err != nil || there != nil {
 			return decision{there: there}, err
 		}
 		return decision{}, errUnknownHandoff(r, req.HandoffID)
 	case open == nil:
 		return decision{}, errUnknownHandoff(r, req.HandoffID)
 	case open.Status == schema.HandoffStatusAccepted && accept && nameOf(open.By, open.Claimed) == who.name() && open.ChildRun == req.ChildRun:
-		there, err := s.doneHandoff(ctx, r, req, who)
+		there, err := doneHandoff(ctx, rd, r, req, who)
 		if there == nil {
 			there = &schema.ControlReply{}
 		}
@@ -323,8 +345,8 @@ func (s *Service) decideHandoff(ctx context.Context, r *reader.Snapshot, req *sc
 }
 
 // doneHandoff finds the event that an earlier try of the request wrote.
-func (s *Service) doneHandoff(ctx context.Context, r *reader.Snapshot, req *schema.HandoffRequest, who sender) (*schema.ControlReply, error) {
-	return s.reader.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool {
+func doneHandoff(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.HandoffRequest, who sender) (*schema.ControlReply, error) {
+	return rd.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool {
 		if e == nil {
 			return false
 		}

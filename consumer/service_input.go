@@ -43,7 +43,7 @@ func (s *Service) input(ctx context.Context, t *task) error {
 		return err
 	}
 	var checked schema.Position
-	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		o, err := answerable(r, &req)
 		if err != nil {
 			return decision{}, err

@@ -84,9 +84,9 @@ func (s *Service) list(ctx context.Context, t *task) error {
 }
 
 // summary is a checkpoint's line in a list.
-func (s *Service) summary(h *schema.Head) schema.RunSummary {
+func summary(h *schema.Head, maxClaims int) schema.RunSummary {
 	sum := schema.SummaryOf(h)
-	sum.Quarantined = h.Quarantined(s.cfg.MaxClaims)
+	sum.Quarantined = h.Quarantined(maxClaims)
 	return sum
 }
 
@@ -452,7 +452,7 @@ func (l *listing) readChildren(ctx context.Context) error {
 			case stored.Err != nil:
 				l.lines = append(l.lines, listLine{RunSummary: schema.RunSummary{Run: c.run}, child: true})
 			case l.matchesHead(&stored.Checkpoint.Head) && l.cameOf(&stored.Checkpoint.Head):
-				l.lines = append(l.lines, listLine{RunSummary: l.svc.summary(&stored.Checkpoint.Head), child: true})
+				l.lines = append(l.lines, listLine{RunSummary: summary(&stored.Checkpoint.Head, l.svc.cfg.MaxClaims), child: true})
 			}
 		}
 		examined += n

@@ -95,7 +95,7 @@ func (l *listing) readLive(ctx context.Context) error {
 		case !s.Checkpoint.Live() && s.Checkpoint.Position.Stream <= l.top(c.shard):
 			// It is of the second part.
 		case l.matchesHead(&s.Checkpoint.Head):
-			l.lines = append(l.lines, listLine{RunSummary: l.svc.summary(&s.Checkpoint.Head), started: c.started})
+			l.lines = append(l.lines, listLine{RunSummary: summary(&s.Checkpoint.Head, l.svc.cfg.MaxClaims), started: c.started})
 		}
 	}
 	l.place.Ended = len(newest.list) < l.req.Limit
@@ -262,7 +262,7 @@ func (l *listing) settle(e *endedRun, s *kvstore.Stored) {
 	case s.Checkpoint.Live(), misplaced(e, s.Checkpoint.Position.Stream), !l.matchesHead(&s.Checkpoint.Head):
 		e.Run = "" // it has come back to life, or is listed elsewhere
 	default:
-		e.RunSummary = l.svc.summary(&s.Checkpoint.Head)
+		e.RunSummary = summary(&s.Checkpoint.Head, l.svc.cfg.MaxClaims)
 	}
 }
 

@@ -121,7 +121,7 @@ func (s *Service) mark(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
+	reply, err := s.writer.write(ctx, t.run, once, who, func(ctx context.Context, r *reader.Snapshot) (decision, error) {
 		d, err := markable(r, &req, who)
 		if d.there != nil {
 			// The reply names the sender of the first request.

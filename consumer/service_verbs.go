@@ -107,11 +107,11 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.control(ctx, t.run, once, who, func(_ context.Context, r *reader.Snapshot) (decision, error) {
+	reply, err := s.writer.write(ctx, t.run, once, who, func(_ context.Context, r *reader.Snapshot) (decision, error) {
 		data.Occurrence = req.Occurrence
 		err := settleable(r, &req)
 		if refusal, ok := errors.AsType[*schema.ServiceError](err); ok && refusal.Code == schema.CodeNotInDoubt {
-			err = s.settledAlready(ctx, r, &req, refusal)
+			err = settledAlready(ctx, s.reader, r, &req, refusal)
 		}
 		return decision{data: data, turn: req.Turn}, err
 	})
@@ -122,9 +122,9 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 }
 
 // settledAlready replaces the refusal to settle a call by one that names the earlier settlement of the call, if there is one.
-func (s *Service) settledAlready(ctx context.Context, r *reader.Snapshot, req *schema.SettleRequest, refusal *schema.ServiceError) error {
+func settledAlready(ctx context.Context, rd *reader.Reader, r *reader.Snapshot, req *schema.SettleRequest, refusal *schema.ServiceError) error {
 	var settled *schema.ToolSettledData
-	if _, err := s.reader.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool {
+	if _, err := rd.LatestEvent(ctx, r, func(_ string, e *schema.Event) bool {
 		if e == nil || e.Turn != req.Turn || e.Name() != schema.ToolSettled {
 			return false
 		}
