@@ -12,65 +12,68 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/archive"
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 )
 
 // archive writes the runs to an archive.
-func (c exportCmd) archive(ctx context.Context, a *app, cl *client, fleet *publisher.Fleet) error {
+func (c exportCmd) archive(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Fleet) error {
 	var m *archive.Manifest
-	js, err := jetstream.New(cl.nc)
+	js, err := jetstream.New(cl.NATS)
 	if err != nil {
 		return err
 	}
-	keys, err := kvstore.KeysOf(js, cl.fleet)(ctx)
+	keys, err := kvstore.KeysOf(js, cl.Fleet)(ctx)
 	if err != nil {
 		return err
 	}
 	err = writeFile(c.Archive, func(w io.Writer) (err error) {
-		m, err = archive.Write(ctx, w, fleet, archive.Export{Fleet: cl.fleet, Keys: keys, Runs: c.Run_, Bases: c.Bases, Made: a.now()})
+		m, err = archive.Write(ctx, w, fleet, archive.Export{Fleet: cl.Fleet, Keys: keys, Runs: c.Run_, Bases: c.Bases, Made: a.Now()})
 		if errors.Is(err, archive.ErrIncomplete) {
 			// Of a transcript what is there is kept; an archive is whole or not at all.
-			return &failure{code: exitDamaged, what: err.Error(), hint: "see what is missing: " + cl.prompt.command("verify --all"), err: archive.ErrIncomplete}
+			return &failure.Error{Code: failure.Damaged, What: err.Error(), Hint: "see what is missing: " + cl.Prompt.Command("verify --all"), Err: archive.ErrIncomplete}
 		}
 		return err
 	})
-	if err != nil || a.cli.Quiet {
+	if err != nil || a.Quiet {
 		return err
 	}
 	for _, r := range m.Runs {
 		if r.Base == nil || slices.ContainsFunc(m.Runs, func(o archive.Run) bool { return o.Run == r.Base.Run }) {
 			continue
 		}
-		if _, err := fmt.Fprintf(a.stderr, "note: run %s goes on from run %s, which is not in the archive: it is imported only where that run is; --with-bases adds it\n", r.Run, r.Base.Run); err != nil {
+		if _, err := fmt.Fprintf(a.Stderr, "note: run %s goes on from run %s, which is not in the archive: it is imported only where that run is; --with-bases adds it\n", r.Run, r.Base.Run); err != nil {
 			return err
 		}
 	}
-	if a.cli.JSON {
-		return document(a.stdout, m.Runs)
+	if a.JSON {
+		return output.Document(a.Stdout, m.Runs)
 	}
 	rows := make([][]string, len(m.Runs))
 	for i, r := range m.Runs {
-		rows[i] = []string{r.Run, string(r.Status), count(r.Records), count(r.Blobs), r.Digest[:min(16, len(r.Digest))]}
+		rows[i] = []string{r.Run, string(r.Status), output.Number(r.Records), output.Number(r.Blobs), r.Digest[:min(16, len(r.Digest))]}
 	}
-	return printTable(a.stdout, []column{
-		{title: "run"},
-		{title: "status"},
-		{title: "messages", right: true, drop: 2},
-		{title: "blobs", right: true},
-		{title: "digest", drop: 1},
+	return output.Table(a.Stdout, []output.Column{
+		{Title: "run"},
+		{Title: "status"},
+		{Title: "messages", Right: true, Drop: 2},
+		{Title: "blobs", Right: true},
+		{Title: "digest", Drop: 1},
 	}, rows)
 }
 
 // archive imports the runs of an archive.
-func (c importCmd) archive(ctx context.Context, a *app) error {
+func (c importCmd) archive(ctx context.Context, a *base.App) error {
 	info, err := os.Stat(c.Archive)
 	if err == nil && !info.Mode().IsRegular() {
-		return notRegular(c.Archive)
+		return failure.NotRegular(c.Archive)
 	}
 	file, err := os.Open(c.Archive)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
+		return &failure.Error{Code: failure.NotFound, What: err.Error(), Hint: "check the path", Err: err}
 	}
 	if err != nil {
 		return err
@@ -80,40 +83,40 @@ func (c importCmd) archive(ctx context.Context, a *app) error {
 	if err != nil {
 		return fmt.Errorf("archive %s: %w", c.Archive, err)
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-		js, err := jetstream.New(cl.nc)
+	defer cl.Close()
+	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+		js, err := jetstream.New(cl.NATS)
 		if err != nil {
 			return err
 		}
-		done, err := archive.Import(ctx, js, from, archive.Target{Fleet: cl.fleet, Source: fleet, Live: c.Live, Continue: c.Continue})
+		done, err := archive.Import(ctx, js, from, archive.Target{Fleet: cl.Fleet, Source: fleet, Live: c.Live, Continue: c.Continue})
 		if err != nil && len(done) == 0 {
 			return err
 		}
 		var failures []error
 		rows := make([][]string, len(done))
 		for i, r := range done {
-			if a.cli.JSON {
-				failures = append(failures, line(a.stdout, r))
+			if a.JSON {
+				failures = append(failures, output.Line(a.Stdout, r))
 			}
 			since := ""
 			if r.Since > 0 {
-				since = plural(r.Since, "message") + " since"
+				since = output.Plural(r.Since, "message") + " since"
 			}
-			rows[i] = []string{r.Run, r.Fate, string(r.Status), count(r.Records), r.Digest[:min(16, len(r.Digest))], since}
+			rows[i] = []string{r.Run, r.Fate, string(r.Status), output.Number(r.Records), r.Digest[:min(16, len(r.Digest))], since}
 		}
-		if !a.cli.JSON {
-			failures = append(failures, printTable(a.stdout, []column{
-				{title: "run"},
-				{title: "fate"},
-				{title: "status"},
-				{title: "messages", right: true, drop: 2},
-				{title: "digest", drop: 1},
-				{title: ""},
+		if !a.JSON {
+			failures = append(failures, output.Table(a.Stdout, []output.Column{
+				{Title: "run"},
+				{Title: "fate"},
+				{Title: "status"},
+				{Title: "messages", Right: true, Drop: 2},
+				{Title: "digest", Drop: 1},
+				{Title: ""},
 			}, rows))
 		}
 		for _, r := range done {
@@ -133,7 +136,7 @@ func (c importCmd) confirm(ctx context.Context, fleet *publisher.Fleet, r archiv
 		return fmt.Errorf("run %s is imported; reading it again: %w", r.Run, err)
 	}
 	if head.Digest != r.Digest {
-		return fail(exitDamaged, "see what is wrong: waymark verify "+r.Run, "run %s recovers with digest %.16s…, it was imported with %.16s…", r.Run, head.Digest, r.Digest)
+		return failure.New(failure.Damaged, "see what is wrong: waymark verify "+r.Run, "run %s recovers with digest %.16s…, it was imported with %.16s…", r.Run, head.Digest, r.Digest)
 	}
 	return nil
 }

@@ -16,6 +16,9 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/backup"
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/statedir"
@@ -35,8 +38,8 @@ type backupTakeCmd struct {
 
 // trustFlags say what a backup must be before anything is done with it.
 type trustFlags struct {
-	VerifyWith string   `name:"verify-with" placeholder:"PUBLICKEY" help:"Refuse the backup unless this public NKey has signed it."`
-	MaxSize    byteSize `default:"0" placeholder:"SIZE" help:"Most that its messages may be when unpacked (default: 100 times the size of its files, and 64MiB at least)."`
+	VerifyWith string        `name:"verify-with" placeholder:"PUBLICKEY" help:"Refuse the backup unless this public NKey has signed it."`
+	MaxSize    base.ByteSize `default:"0" placeholder:"SIZE" help:"Most that its messages may be when unpacked (default: 100 times the size of its files, and 64MiB at least)."`
 }
 
 func (f trustFlags) trust() (backup.Trust, error) {
@@ -48,17 +51,17 @@ func (f trustFlags) trust() (backup.Trust, error) {
 
 // notPublic refuses what was given in place of a public key, without a letter of it: it may be a seed.
 func notPublic(where, given, hint string) error {
-	if seedLike.MatchString(given) {
-		return fail(exitUsage, "make a new one if others could see it; "+hint, "%s: that is a secret seed, not a public key; it was not printed", where)
+	if failure.SeedLike.MatchString(given) {
+		return failure.New(failure.Usage, "make a new one if others could see it; "+hint, "%s: that is a secret seed, not a public key; it was not printed", where)
 	}
-	return fail(exitUsage, hint, "%s is not a public key; it was not printed", where)
+	return failure.New(failure.Usage, hint, "%s is not a public key; it was not printed", where)
 }
 
 // readSeed reads the key pair whose seed is in a file.
 func readSeed(file string) (nkeys.KeyPair, error) {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
+		return nil, &failure.Error{Code: failure.NotFound, What: err.Error(), Hint: "check the path", Err: err}
 	}
 	if err != nil {
 		return nil, err
@@ -67,7 +70,7 @@ func readSeed(file string) (nkeys.KeyPair, error) {
 	clear(b)
 	if err != nil {
 		// The cause is not shown: it could have a part of what the file holds.
-		return nil, fail(exitUsage, "make one with: nk -gen account", "file %s has no seed of an NKey", file)
+		return nil, failure.New(failure.Usage, "make one with: nk -gen account", "file %s has no seed of an NKey", file)
 	}
 	return key, nil
 }
@@ -85,7 +88,7 @@ Examples:
 }
 
 // Run backs the fleet up.
-func (c backupTakeCmd) Run(ctx context.Context, a *app) error {
+func (c backupTakeCmd) Run(ctx context.Context, a *base.App) error {
 	var key nkeys.KeyPair
 	if c.SignWith != "" {
 		var err error
@@ -94,17 +97,17 @@ func (c backupTakeCmd) Run(ctx context.Context, a *app) error {
 		}
 		defer key.Wipe()
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	js, err := jetstream.New(cl.nc)
+	defer cl.Close()
+	js, err := jetstream.New(cl.NATS)
 	if err != nil {
 		return err
 	}
 	m, err := backup.Take(ctx, js, backup.Config{
-		Fleet: cl.fleet, Dir: c.Dir, Actor: operator, Now: a.now, SignWith: key, OnStream: a.streamNotes("reading"),
+		Fleet: cl.Fleet, Dir: c.Dir, Actor: base.Operator, Now: a.Now, SignWith: key, OnStream: streamNotes(a, "reading"),
 	})
 	if m == nil {
 		return err
@@ -113,42 +116,42 @@ func (c backupTakeCmd) Run(ctx context.Context, a *app) error {
 }
 
 // streamNotes says on standard error, if anybody looks, which stream is worked on.
-func (a *app) streamNotes(verb string) func(stream string, bytes uint64) {
-	if a.cli.Quiet || !isTerminal(a.stderr) {
+func streamNotes(a *base.App, verb string) func(stream string, bytes uint64) {
+	if a.Quiet || !output.IsTerminal(a.Stderr) {
 		return nil
 	}
 	return func(stream string, bytes uint64) {
 		// Nobody need see it.
-		_, _ = fmt.Fprintf(a.stderr, "%s %s, %s\n", verb, stream, bytesText(int64(bytes))) //nolint:gosec // a size
+		_, _ = fmt.Fprintf(a.Stderr, "%s %s, %s\n", verb, stream, output.Bytes(int64(bytes))) //nolint:gosec // a size
 	}
 }
 
 // printBackup says what is in a backup.
-func printBackup(a *app, dir string, m *backup.Manifest) error {
-	if a.cli.JSON {
-		return document(a.stdout, m)
+func printBackup(a *base.App, dir string, m *backup.Manifest) error {
+	if a.JSON {
+		return output.Document(a.Stdout, m)
 	}
 	runs := 0
 	for _, s := range m.Shards {
 		runs += s.Runs
 	}
-	if err := printFields(a.stdout, "backup", dir, "fleet", m.Fleet, "began", m.Began, "runs", count(runs), "messages", count(m.Messages()),
-		"size", bytesText(m.Bytes()), "id", m.ID); err != nil {
+	if err := output.Fields(a.Stdout, "backup", dir, "fleet", m.Fleet, "began", m.Began, "runs", output.Number(runs), "messages", output.Number(m.Messages()),
+		"size", output.Bytes(m.Bytes()), "id", m.ID); err != nil {
 		return err
 	}
 	rows := make([][]string, len(m.Shards))
 	for i, s := range m.Shards {
-		rows[i] = []string{strconv.Itoa(s.Shard), count(uint64(s.Barrier)), count(uint64(s.Cut)), count(s.Runs), strconv.Itoa(len(s.Erased))}
+		rows[i] = []string{strconv.Itoa(s.Shard), output.Number(uint64(s.Barrier)), output.Number(uint64(s.Cut)), output.Number(s.Runs), strconv.Itoa(len(s.Erased))}
 	}
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
+	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
-	return printTable(a.stdout, []column{
-		{title: "shard", right: true},
-		{title: "began at", right: true},
-		{title: "has up to", right: true},
-		{title: "runs", right: true},
-		{title: "erased meanwhile", right: true},
+	return output.Table(a.Stdout, []output.Column{
+		{Title: "shard", Right: true},
+		{Title: "began at", Right: true},
+		{Title: "has up to", Right: true},
+		{Title: "runs", Right: true},
+		{Title: "erased meanwhile", Right: true},
 	}, rows)
 }
 
@@ -170,7 +173,7 @@ Examples:
 }
 
 // Run checks a backup.
-func (c backupVerifyCmd) Run(ctx context.Context, a *app) error {
+func (c backupVerifyCmd) Run(ctx context.Context, a *base.App) error {
 	trust, err := c.trust()
 	if err != nil {
 		return err
@@ -191,13 +194,13 @@ func (c backupVerifyCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if total.Damaged > 0 {
-		return fail(exitDamaged, "use another backup for them", "%s of the backup %s damaged", plural(total.Damaged, "run"), inNumber(total.Damaged, "is", "are"))
+		return failure.New(failure.Damaged, "use another backup for them", "%s of the backup %s damaged", output.Plural(total.Damaged, "run"), output.InNumber(total.Damaged, "is", "are"))
 	}
 	return nil
 }
 
 // rehearse restores the backup into a server of its own and verifies all runs there.
-func (c backupVerifyCmd) rehearse(ctx context.Context, a *app, m *backup.Manifest, trust backup.Trust, total *verified) (err error) {
+func (c backupVerifyCmd) rehearse(ctx context.Context, a *base.App, m *backup.Manifest, trust backup.Trust, total *verified) (err error) {
 	dir, err := os.MkdirTemp(c.Temp, "waymark-rehearsal-")
 	if err != nil {
 		return err
@@ -208,7 +211,7 @@ func (c backupVerifyCmd) rehearse(ctx context.Context, a *app, m *backup.Manifes
 		if err != nil {
 			return err
 		}
-		if _, err := backup.Restore(ctx, js, backup.Target{Dir: c.Dir, Trust: trust, Replicas: 1, Quota: kvstore.UnlimitedQuota, OnStream: a.streamNotes("restoring")}); err != nil {
+		if _, err := backup.Restore(ctx, js, backup.Target{Dir: c.Dir, Trust: trust, Replicas: 1, Quota: kvstore.UnlimitedQuota, OnStream: streamNotes(a, "restoring")}); err != nil {
 			return err
 		}
 		settings, _, err := kvstore.NewFleets(js).Get(ctx, m.Fleet)
@@ -221,7 +224,7 @@ func (c backupVerifyCmd) rehearse(ctx context.Context, a *app, m *backup.Manifes
 
 // withServer runs an embedded server while use is at work.
 func withServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) error, opts ...nats.Option) (err error) {
-	start, cancel := context.WithTimeout(ctx, startTimeout)
+	start, cancel := context.WithTimeout(ctx, base.StartTimeout)
 	defer cancel()
 	server, err := natsd.Start(start, config, zerolog.Nop())
 	if err != nil {
@@ -243,9 +246,9 @@ func withServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) e
 
 type restoreCmd struct {
 	trustFlags
-	Dir      string   `arg:"" help:"Directory of the backup."`
-	Replicas positive `placeholder:"N" help:"Copies of every stream (default: as many as it had)."`
-	Quota    byteSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: as it was)."`
+	Dir      string        `arg:"" help:"Directory of the backup."`
+	Replicas base.Positive `placeholder:"N" help:"Copies of every stream (default: as many as it had)."`
+	Quota    base.ByteSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: as it was)."`
 }
 
 // Help is the text below the flags.
@@ -260,7 +263,7 @@ Examples:
 }
 
 // Run restores the fleet of a backup.
-func (c restoreCmd) Run(ctx context.Context, a *app) error {
+func (c restoreCmd) Run(ctx context.Context, a *base.App) error {
 	trust, err := c.trust()
 	if err != nil {
 		return err
@@ -269,10 +272,10 @@ func (c restoreCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if a.cli.Fleet != m.Fleet && a.cli.Fleet != schema.DefaultFleet {
-		return fail(exitUsage, "leave out --fleet", "the backup is of fleet %s, not %s: a fleet keeps its name", m.Fleet, a.cli.Fleet)
+	if a.Fleet != m.Fleet && a.Fleet != schema.DefaultFleet {
+		return failure.New(failure.Usage, "leave out --fleet", "the backup is of fleet %s, not %s: a fleet keeps its name", m.Fleet, a.Fleet)
 	}
-	a.cli.Fleet = m.Fleet
+	a.Fleet = m.Fleet
 	var done *backup.Restored
 	use := func(nc *nats.Conn) error {
 		js, err := jetstream.New(nc)
@@ -280,47 +283,47 @@ func (c restoreCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		done, err = backup.Restore(ctx, js, backup.Target{
-			Dir: c.Dir, Trust: trust, Replicas: int(c.Replicas), Quota: int64(c.Quota), OnStream: a.streamNotes("restoring"),
+			Dir: c.Dir, Trust: trust, Replicas: int(c.Replicas), Quota: int64(c.Quota), OnStream: streamNotes(a, "restoring"),
 		})
 		return err
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	var down *statedir.NotRunningError
 	switch {
 	case err == nil:
-		err = use(cl.nc)
-		cl.close()
+		err = use(cl.NATS)
+		cl.Close()
 	case errors.As(err, &down), errors.Is(err, natsconn.ErrNoServer):
 		var dir string
-		if dir, err = a.stateDir(); err == nil {
+		if dir, err = a.StateDirectory(); err == nil {
 			err = withServer(ctx, natsd.Config{StateDir: dir}, use)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if a.cli.JSON {
-		return document(a.stdout, done.Manifest)
+	if a.JSON {
+		return output.Document(a.Stdout, done.Manifest)
 	}
-	age, err := done.Manifest.Age(a.now())
+	age, err := done.Manifest.Age(a.Now())
 	if err != nil {
 		return err
 	}
-	if err := printFields(a.stdout, "restored", "fleet "+m.Fleet, "as it was", m.Began+", "+age.Round(time.Second).String()+" ago",
-		"messages", count(m.Messages()), "streams", fmt.Sprintf("%d, and %d before", done.Streams, done.Before)); err != nil {
+	if err := output.Fields(a.Stdout, "restored", "fleet "+m.Fleet, "as it was", m.Began+", "+age.Round(time.Second).String()+" ago",
+		"messages", output.Number(m.Messages()), "streams", fmt.Sprintf("%d, and %d before", done.Streams, done.Before)); err != nil {
 		return err
 	}
-	serve := a.prompt.command("serve")
+	serve := a.Prompt.Command("serve")
 	if len(m.Settings.Keys) == 0 {
-		_, err = fmt.Fprintf(a.stdout, "start a daemon, which makes the checkpoints: %s\n", serve)
+		_, err = fmt.Fprintf(a.Stdout, "start a daemon, which makes the checkpoints: %s\n", serve)
 		return err
 	}
-	conn := a.cli.Conn
+	conn := a.Conn
 	if cl == nil && conn.NKey == "" && conn.Creds == "" {
 		serve += " --nkey FILE"
 	}
-	_, err = fmt.Fprintf(a.stdout, "the fleet has keys: start a daemon with the key file of one of its daemons, which makes the checkpoints: %s\n"+
+	_, err = fmt.Fprintf(a.Stdout, "the fleet has keys: start a daemon with the key file of one of its daemons, which makes the checkpoints: %s\n"+
 		"without such a file make another key (nk -gen user), add its public key, and wait a minute: %s\n",
-		serve, a.prompt.command("fleet keys add PUBLICKEY"))
+		serve, a.Prompt.Command("fleet keys add PUBLICKEY"))
 	return err
 }

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/history"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -43,21 +46,21 @@ type bisected struct {
 var errFound = errors.New("found")
 
 // Run looks for the first event after which a predicate holds.
-func (c bisectCmd) Run(ctx context.Context, a *app) error {
+func (c bisectCmd) Run(ctx context.Context, a *base.App) error {
 	predicate, err := history.CompilePredicate(c.Predicate)
 	if err != nil {
-		return fail(exitUsage, "the language is described at https://expr-lang.org/docs/language-definition", "%s", err)
+		return failure.New(failure.Usage, "the language is described at https://expr-lang.org/docs/language-definition", "%s", err)
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	found := bisected{Run: c.Run_, Predicate: c.Predicate}
 	var event *schema.Event
 	var senseless error
-	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-		head := schema.NewHead(cl.fleet, c.Run_)
+	err = cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+		head := schema.NewHead(cl.Fleet, c.Run_)
 		last := schema.StreamSequence(0)
 		err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error {
 			if rec.Stream <= last {
@@ -96,15 +99,15 @@ func (c bisectCmd) Run(ctx context.Context, a *app) error {
 	})
 	switch {
 	case errors.Is(err, history.ErrPredicateCost):
-		return fail(exitUsage, "use a simpler expression", "%s", err)
+		return failure.New(failure.Usage, "use a simpler expression", "%s", err)
 	case err != nil:
 		return err
 	case event == nil && senseless != nil:
-		return fail(exitNotFound, "members that may be missing are asked for with a?.b", "it never holds in %s of run %s, and makes no sense %s", plural(found.Events, "event"), c.Run_, senseless)
+		return failure.New(failure.NotFound, "members that may be missing are asked for with a?.b", "it never holds in %s of run %s, and makes no sense %s", output.Plural(found.Events, "event"), c.Run_, senseless)
 	case event == nil:
-		return fail(exitNotFound, "look at the values with: "+a.prompt.command("events "+c.Run_+" --all --no-follow"), "it never holds in %s of run %s", plural(found.Events, "event"), c.Run_)
-	case a.cli.JSON:
-		return document(a.stdout, found)
+		return failure.New(failure.NotFound, "look at the values with: "+a.Prompt.Command("events "+c.Run_+" --all --no-follow"), "it never holds in %s of run %s", output.Plural(found.Events, "event"), c.Run_)
+	case a.JSON:
+		return output.Document(a.Stdout, found)
 	}
 	table := eventsCmd{Run_: c.Run_}
 	if err := table.print(a, found.Event.Stream, event, ""); err != nil {
@@ -112,8 +115,8 @@ func (c bisectCmd) Run(ctx context.Context, a *app) error {
 	}
 	before := ""
 	if found.Before != "" {
-		before = a.prompt.command("fork " + c.Run_ + " --at " + schema.ShellWord(found.Before))
+		before = a.Prompt.Command("fork " + c.Run_ + " --at " + schema.ShellWord(found.Before))
 	}
-	return printFields(a.stdout, "event", fmt.Sprintf("%d of the run", found.Events), "look at it", a.prompt.command("recover "+c.Run_+" --at "+schema.ShellWord(found.Point)),
+	return output.Fields(a.Stdout, "event", fmt.Sprintf("%d of the run", found.Events), "look at it", a.Prompt.Command("recover "+c.Run_+" --at "+schema.ShellWord(found.Point)),
 		"go on from before it", before)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -418,7 +419,7 @@ func (h *haystack) waymark(t *testing.T, getenv func(string) string, code int, a
 	if code >= 0 {
 		require.Equal(t, code, got, "waymark %v: %.2000s", args, out.String())
 	}
-	require.NotEqual(t, int(exitUsage), got, "waymark %v: %.2000s", args, out.String())
+	require.NotEqual(t, int(failure.Usage), got, "waymark %v: %.2000s", args, out.String())
 	name := "waymark " + args[0]
 	if args[0] == "runs" {
 		name += " " + args[1]

@@ -5,6 +5,9 @@ import (
 	"crypto/rand"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -34,31 +37,31 @@ type cancelled struct {
 }
 
 // Run asks the run's executor to stop.
-func (c cancelCmd) Run(ctx context.Context, a *app) error {
-	by, err := decider(c.By)
+func (c cancelCmd) Run(ctx context.Context, a *base.App) error {
+	by, err := base.Sender(c.By)
 	if err != nil {
 		return err
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	answer := cancelled{Run: c.Run_}
-	if err := cl.ask(ctx, schema.VerbCancel, c.Run_, schema.CancelRequest{By: by, Reason: c.Reason, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbCancel, c.Run_, schema.CancelRequest{By: by, Reason: c.Reason, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
 		return err
 	}
-	reply, err := cl.get(ctx, c.Run_)
+	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
 		return fmt.Errorf("the request is stored; looking at the run behind it: %w", err)
 	}
 	h := &reply.Head
 	answer.Status, answer.Executor = h.Status, h.Executor
-	if a.cli.JSON {
-		return document(a.stdout, answer)
+	if a.JSON {
+		return output.Document(a.Stdout, answer)
 	}
-	if err := printFields(a.stdout, pastLabel("requested", answer.Already), "that run "+c.Run_+" ends", byLabel(answer.By), answer.By, "status", headStatus(h, reply.Quarantined),
-		"event", answer.EventID, "position", count(answer.Stream)); err != nil || a.cli.Quiet {
+	if err := output.Fields(a.Stdout, output.PastLabel("requested", answer.Already), "that run "+c.Run_+" ends", byLabel(answer.By), answer.By, "status", headStatus(h, reply.Quarantined),
+		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}
 	next := "its executor " + h.Executor + " is told, and ends it as cancelled"
@@ -66,11 +69,11 @@ func (c cancelCmd) Run(ctx context.Context, a *app) error {
 	case h.Status.Terminal():
 		next = "it has ended meanwhile"
 	case reply.Quarantined:
-		next = "nobody is given the run, for its claims made no progress; let one try to wind it up: " + a.prompt.command("release "+h.Run)
+		next = "nobody is given the run, for its claims made no progress; let one try to wind it up: " + a.Prompt.Command("release "+h.Run)
 	case h.Status.Claimable():
 		next = "it has no executor: the next one that claims it winds it up"
 	}
-	_, err = fmt.Fprintln(a.stderr, printable(next))
+	_, err = fmt.Fprintln(a.Stderr, output.Printable(next))
 	return err
 }
 
@@ -80,23 +83,6 @@ func byLabel(by string) string {
 		return "by"
 	}
 	return "claimed by"
-}
-
-// decider returns the sender's name for a request.
-func decider(by string) (string, error) {
-	if by == "" {
-		return operator, nil
-	}
-	return by, schema.CheckName("--by", by)
-}
-
-// get reads where a run stands.
-func (c *client) get(ctx context.Context, run string) (*schema.GetReply, error) {
-	reply := new(schema.GetReply)
-	if err := c.ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, reply); err != nil {
-		return nil, err
-	}
-	return reply, nil
 }
 
 type releaseCmd struct {
@@ -131,13 +117,13 @@ type released struct {
 }
 
 // Run takes a run over and lets go of it, so that the fleet may claim it.
-func (c releaseCmd) Run(ctx context.Context, a *app) error {
-	cl, err := a.connect(ctx)
+func (c releaseCmd) Run(ctx context.Context, a *base.App) error {
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	reply, err := cl.get(ctx, c.Run_)
+	defer cl.Close()
+	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
 		return err
 	}
@@ -145,30 +131,30 @@ func (c releaseCmd) Run(ctx context.Context, a *app) error {
 	answer := released{Run: h.Run, Was: h.Status, Status: h.Status, Epoch: h.Epoch, Stalled: h.Stalled, InDoubt: len(h.InDoubt())}
 	switch {
 	case h.Status.Terminal():
-		return fail(exitConflict, "to go on with it all the same: "+a.prompt.command("recover "+h.Run+" --executor NAME --reason reopen"),
+		return failure.New(failure.Conflict, "to go on with it all the same: "+a.Prompt.Command("recover "+h.Run+" --executor NAME --reason reopen"),
 			"run %s has ended as %s: there is nothing to release", h.Run, h.Status)
 	case h.Unattended != "" && h.Stalled == 0:
 		// It has no executor and needs none before it is answered.
 	case h.Status.Claimable() && h.Stalled == 0:
 		// Whoever asks is given it.
 	case !h.Status.Claimable() && h.Unattended == "" && !c.Force:
-		return fail(exitConflict, "see what it does: "+a.prompt.command("runs get "+h.Run)+"; to fence the executor all the same add --force",
+		return failure.New(failure.Conflict, "see what it does: "+a.Prompt.Command("runs get "+h.Run)+"; to fence the executor all the same add --force",
 			"run %s is %s with executor %s, which may be at work on it", h.Run, h.Status, h.Executor)
 	default:
 		if answer, err = c.release(ctx, cl, answer); err != nil {
 			return err
 		}
 	}
-	if a.cli.JSON {
-		return document(a.stdout, answer)
+	if a.JSON {
+		return output.Document(a.Stdout, answer)
 	}
 	return c.print(a, reply, answer)
 }
 
 // release takes the run over by request, which ends a quarantine, and lets go of it. Were this process killed between the
 // two, the fleet would find the run without an executor.
-func (c releaseCmd) release(ctx context.Context, cl *client, answer released) (released, error) {
-	err := cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+func (c releaseCmd) release(ctx context.Context, cl *base.Client, answer released) (released, error) {
+	err := cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		run, err := fleet.Resume(ctx, c.Run_, publisher.ResumeSpec{HeadOnly: true, AllowGaps: true})
 		if err != nil {
 			return err
@@ -183,7 +169,7 @@ func (c releaseCmd) release(ctx context.Context, cl *client, answer released) (r
 	return answer, err
 }
 
-func (c releaseCmd) print(a *app, before *schema.GetReply, answer released) error {
+func (c releaseCmd) print(a *base.App, before *schema.GetReply, answer released) error {
 	what := "the run can be claimed"
 	switch {
 	case answer.Status == schema.StatusWaiting && answer.Released:
@@ -195,12 +181,12 @@ func (c releaseCmd) print(a *app, before *schema.GetReply, answer released) erro
 	}
 	claims := ""
 	if answer.Stalled > 0 {
-		claims = fmt.Sprintf("%d without progress %s forgotten", answer.Stalled, inNumber(answer.Stalled, "is", "are"))
+		claims = fmt.Sprintf("%d without progress %s forgotten", answer.Stalled, output.InNumber(answer.Stalled, "is", "are"))
 	}
-	if err := printFields(a.stdout, "released", what, "was", headStatus(&before.Head, before.Quarantined), "epoch", count(answer.Epoch), "claims", claims,
-		"in doubt", count(answer.InDoubt)); err != nil || answer.InDoubt == 0 || a.cli.Quiet {
+	if err := output.Fields(a.Stdout, "released", what, "was", headStatus(&before.Head, before.Quarantined), "epoch", output.Number(answer.Epoch), "claims", claims,
+		"in doubt", output.Number(answer.InDoubt)); err != nil || answer.InDoubt == 0 || a.Quiet {
 		return err
 	}
-	_, err := fmt.Fprintf(a.stderr, "see what becomes of the calls in doubt with: %s\n", a.prompt.command("plan "+before.Head.Run))
+	_, err := fmt.Fprintf(a.Stderr, "see what becomes of the calls in doubt with: %s\n", a.Prompt.Command("plan "+before.Head.Run))
 	return err
 }

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/consumer/verify"
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/internal/retention"
@@ -106,26 +109,26 @@ func (c cleanupCmd) policy() *schema.RetentionPolicy {
 }
 
 // Run removes page by page, and reports.
-func (c cleanupCmd) Run(ctx context.Context, a *app) error {
+func (c cleanupCmd) Run(ctx context.Context, a *base.App) error {
 	for _, status := range c.Status {
 		if !slices.Contains(endedStatuses, status) {
-			return fail(exitUsage, "use completed, failed or cancelled, or several: --status completed,failed", "--status %q: only ended runs are removed", status)
+			return failure.New(failure.Usage, "use completed, failed or cancelled, or several: --status completed,failed", "--status %q: only ended runs are removed", status)
 		}
 	}
-	by, err := decider(c.By)
+	by, err := base.Sender(c.By)
 	if err != nil {
 		return err
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	file, err := createFile("report", c.Report)
 	if err != nil {
 		return err
 	}
-	report := &retention.Report{Fleet: cl.fleet, DryRun: c.DryRun, Began: schema.FormatTime(a.now()), Runs: []schema.CleanupItem{}, ByWhy: map[schema.Why]int64{}}
+	report := &retention.Report{Fleet: cl.Fleet, DryRun: c.DryRun, Began: schema.FormatTime(a.Now()), Runs: []schema.CleanupItem{}, ByWhy: map[schema.Why]int64{}}
 	err = c.pages(ctx, cl, by, report)
 	if err == nil && !c.DryRun {
 		err = c.await(ctx, cl, report)
@@ -138,42 +141,42 @@ func (c cleanupCmd) Run(ctx context.Context, a *app) error {
 		file.discard()
 		return err
 	}
-	report.Interrupted, report.Ended = err != nil, schema.FormatTime(a.now())
+	report.Interrupted, report.Ended = err != nil, schema.FormatTime(a.Now())
 	if werr := c.write(a, file, report); werr != nil {
-		if f, ok := errors.AsType[*failure](werr); ok && err != nil {
-			f.what += "; the cleanup ended early: " + err.Error()
+		if f, ok := errors.AsType[*failure.Error](werr); ok && err != nil {
+			f.What += "; the cleanup ended early: " + err.Error()
 		}
 		return werr
 	}
 	switch {
 	case stopped:
-		return fail(exitInterrupted, "the daemon finishes what was ordered; the next cleanup goes on with the rest", "interrupted: %s scanned, %d removed", plural(report.Scanned, "run"), report.Removed)
+		return failure.New(failure.Interrupted, "the daemon finishes what was ordered; the next cleanup goes on with the rest", "interrupted: %s scanned, %d removed", output.Plural(report.Scanned, "run"), report.Removed)
 	case err != nil:
 		return err
 	case report.Verified != nil && report.Verified.Damaged > 0:
-		return fail(exitDamaged, "see what is wrong with: waymark verify --all", "%d of %s that %s left %s damaged", report.Verified.Damaged,
-			plural(report.Verified.Runs, "run"), inNumber(report.Verified.Runs, "is", "are"), inNumber(report.Verified.Damaged, "is", "are"))
+		return failure.New(failure.Damaged, "see what is wrong with: waymark verify --all", "%d of %s that %s left %s damaged", report.Verified.Damaged,
+			output.Plural(report.Verified.Runs, "run"), output.InNumber(report.Verified.Runs, "is", "are"), output.InNumber(report.Verified.Damaged, "is", "are"))
 	}
 	return nil
 }
 
 // pages asks for one page after the other.
-func (c cleanupCmd) pages(ctx context.Context, cl *client, by string, report *retention.Report) error {
+func (c cleanupCmd) pages(ctx context.Context, cl *base.Client, by string, report *retention.Report) error {
 	req := schema.CleanupRequest{Policy: c.policy(), Status: c.Status, DryRun: c.DryRun, By: by, Limit: cleanupPage}
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		var reply schema.CleanupReply
-		if err := cl.ask(ctx, schema.VerbCleanup, "", req, &reply); err != nil {
+		if err := cl.Ask(ctx, schema.VerbCleanup, "", req, &reply); err != nil {
 			return err
 		}
 		if !reply.Policy.Removes() {
-			return fail(exitUsage, "name an age with --max-age, such as 30d, or give the fleet a policy: "+cl.prompt.command("fleet retention --completed 30d --failed 7d"),
-				"the policy of fleet %s keeps all runs that are asked for", cl.fleet)
+			return failure.New(failure.Usage, "name an age with --max-age, such as 30d, or give the fleet a policy: "+cl.Prompt.Command("fleet retention --completed 30d --failed 7d"),
+				"the policy of fleet %s keeps all runs that are asked for", cl.Fleet)
 		}
 		if reply.Incomplete {
-			return fail(exitUnavailable, "ask again when waymark runs ls says no longer that runs may be missing", "the index of the fleet's runs is being built")
+			return failure.New(failure.Unavailable, "ask again when waymark runs ls says no longer that runs may be missing", "the index of the fleet's runs is being built")
 		}
 		report.Policy = reply.Policy
 		report.Pending = reply.Pending
@@ -185,18 +188,18 @@ func (c cleanupCmd) pages(ctx context.Context, cl *client, by string, report *re
 }
 
 // await waits until the daemon has removed what was ordered, as long as it gets on.
-func (c cleanupCmd) await(ctx context.Context, cl *client, report *retention.Report) error {
+func (c cleanupCmd) await(ctx context.Context, cl *base.Client, report *retention.Report) error {
 	moved := time.Now()
 	for report.Pending > 0 {
 		var reply schema.CleanupReply
-		if err := cl.ask(ctx, schema.VerbCleanup, "", schema.CleanupRequest{Pending: true}, &reply); err != nil {
+		if err := cl.Ask(ctx, schema.VerbCleanup, "", schema.CleanupRequest{Pending: true}, &reply); err != nil {
 			return err
 		}
 		if reply.Pending < report.Pending {
 			moved = time.Now()
 		}
 		report.Pending = reply.Pending
-		if time.Since(moved) > cl.wait {
+		if time.Since(moved) > cl.Wait {
 			return nil // the report says how many are left; the daemon goes on
 		}
 		if err := pause.For(ctx, cleanupLook); err != nil {
@@ -207,7 +210,7 @@ func (c cleanupCmd) await(ctx context.Context, cl *client, report *retention.Rep
 }
 
 // verify verifies the runs that are left.
-func (c cleanupCmd) verify(ctx context.Context, a *app, cl *client, report *retention.Report) error {
+func (c cleanupCmd) verify(ctx context.Context, a *base.App, cl *base.Client, report *retention.Report) error {
 	if c.NoVerify || report.Removed == 0 {
 		report.NotVerified = "nothing was removed"
 		if c.NoVerify {
@@ -215,7 +218,7 @@ func (c cleanupCmd) verify(ctx context.Context, a *app, cl *client, report *rete
 		}
 		return nil
 	}
-	js, settings, err := cl.settings(ctx)
+	js, settings, err := cl.Settings(ctx)
 	total := verified{Verified: []*verify.Result{}}
 	if err == nil {
 		err = verifyCmd{All: true}.all(ctx, a, js, settings, &total)
@@ -238,21 +241,21 @@ func (c cleanupCmd) verify(ctx context.Context, a *app, cl *client, report *rete
 }
 
 // write writes the report where it was asked for.
-func (c cleanupCmd) write(a *app, file *newFile, report *retention.Report) error {
+func (c cleanupCmd) write(a *base.App, file *newFile, report *retention.Report) error {
 	return errors.Join(c.writeReport(file, report), c.show(a, report))
 }
 
 // show prints the report.
-func (c cleanupCmd) show(a *app, report *retention.Report) error {
-	if a.cli.JSON {
-		return document(a.stdout, report)
+func (c cleanupCmd) show(a *base.App, report *retention.Report) error {
+	if a.JSON {
+		return output.Document(a.Stdout, report)
 	}
-	if !a.cli.Quiet {
+	if !a.Quiet {
 		return c.print(a, report)
 	}
 	for i := range report.Runs {
 		if item := &report.Runs[i]; item.Remove && item.Failed == "" {
-			if _, err := fmt.Fprintln(a.stdout, item.Run); err != nil {
+			if _, err := fmt.Fprintln(a.Stdout, item.Run); err != nil {
 				return err
 			}
 		}
@@ -266,19 +269,19 @@ func (c cleanupCmd) writeReport(file *newFile, report *retention.Report) error {
 		if strings.HasSuffix(c.Report, ".md") {
 			return report.Markdown(w)
 		}
-		return document(w, report)
+		return output.Document(w, report)
 	})
 	if err == nil {
 		return nil
 	}
-	f := &failure{
-		code: exitFailure, err: err,
-		what: fmt.Sprintf("%s removed, and the report is not written: %s", removedRuns(report.Removed), err),
-		hint: "standard output has what was done; it is not reported again",
+	f := &failure.Error{
+		Code: failure.General, Err: err,
+		What: fmt.Sprintf("%s removed, and the report is not written: %s", removedRuns(report.Removed), err),
+		Hint: "standard output has what was done; it is not reported again",
 	}
 	if report.DryRun {
-		f.what = fmt.Sprintf("nothing was removed, and the report is not written: %s", err)
-		f.hint = "name a file that can be written"
+		f.What = fmt.Sprintf("nothing was removed, and the report is not written: %s", err)
+		f.Hint = "name a file that can be written"
 	}
 	return f
 }
@@ -291,16 +294,18 @@ func keptText(report *retention.Report) string {
 			whys = append(whys, fmt.Sprint(report.ByWhy[why], " ", why.Words()))
 		}
 	}
-	kept := plural(report.Kept, "run")
+	kept := output.Plural(report.Kept, "run")
 	if len(whys) > 0 {
 		kept += ": " + strings.Join(whys, ", ")
 	}
 	return kept
 }
 
-func removedRuns(n int64) string { return plural(n, "run") + " " + inNumber(n, "is", "are") }
+func removedRuns(n int64) string {
+	return output.Plural(n, "run") + " " + output.InNumber(n, "is", "are")
+}
 
-func (c cleanupCmd) print(a *app, report *retention.Report) error {
+func (c cleanupCmd) print(a *base.App, report *retention.Report) error {
 	removed := "removed"
 	if report.DryRun {
 		removed = "to be removed"
@@ -327,53 +332,53 @@ func (c cleanupCmd) print(a *app, report *retention.Report) error {
 		if item.Detail != "" {
 			why += ", " + item.Detail
 		}
-		rows = append(rows, []string{item.Run, string(item.Status), ago(item.Last, a.now()), bytesText(item.Bytes), what, why})
+		rows = append(rows, []string{item.Run, string(item.Status), output.Ago(item.Last, a.Now()), output.Bytes(item.Bytes), what, why})
 	}
 	left := len(rows) - shownRuns
 	if left > 0 {
 		rows = rows[:shownRuns]
 	}
 	if len(rows) > 0 {
-		if err := printTable(a.stdout, []column{
-			{title: "run"},
-			{title: "status", drop: 3},
-			{title: "last event", drop: 2},
-			{title: "bytes", right: true, drop: 1},
-			{title: "what"},
-			{title: "why", shrinks: true, wraps: true},
+		if err := output.Table(a.Stdout, []output.Column{
+			{Title: "run"},
+			{Title: "status", Drop: 3},
+			{Title: "last event", Drop: 2},
+			{Title: "bytes", Right: true, Drop: 1},
+			{Title: "what"},
+			{Title: "why", Shrinks: true, Wraps: true},
 		}, rows); err != nil {
 			return err
 		}
 		if left > 0 {
-			if err := a.say(a.stdout, "and %d more; --report FILE or --json has all", left); err != nil {
+			if err := a.Say(a.Stdout, "and %d more; --report FILE or --json has all", left); err != nil {
 				return err
 			}
 		}
-		if _, err := fmt.Fprintln(a.stdout); err != nil {
+		if _, err := fmt.Fprintln(a.Stdout); err != nil {
 			return err
 		}
 	}
 	verified := report.NotVerified
 	if v := report.Verified; v != nil {
-		verified = fmt.Sprintf("%s with %s, %d damaged", plural(v.Runs, "run"), plural(v.Events, "event"), v.Damaged)
+		verified = fmt.Sprintf("%s with %s, %d damaged", output.Plural(v.Runs, "run"), output.Plural(v.Events, "event"), v.Damaged)
 	}
 	failed, pending, unsettled := "", "", ""
 	if held > 0 {
 		// Only a person ends this: no age does.
-		unsettled = fmt.Sprintf("%s with calls to settle: %s", plural(held, "run"), a.prompt.command("runs ls --status held"))
+		unsettled = fmt.Sprintf("%s with calls to settle: %s", output.Plural(held, "run"), a.Prompt.Command("runs ls --status held"))
 	}
 	if report.Failed > 0 {
-		failed = plural(report.Failed, "run") + ", see the report"
+		failed = output.Plural(report.Failed, "run") + ", see the report"
 	}
 	if report.Pending > 0 {
-		pending = plural(report.Pending, "run") + "; the daemon goes on"
+		pending = output.Plural(report.Pending, "run") + "; the daemon goes on"
 	}
 	grace := ""
 	if s := report.Policy.GraceSeconds; s > 0 {
 		grace = fmt.Sprintf("%s: runs with newer events are kept", time.Duration(s)*time.Second)
 	}
-	return printFields(a.stdout, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", inNumber(report.Scanned, "1 run that is", fmt.Sprint(report.Scanned, " runs that are"))+" old enough",
-		removed, plural(report.Removed, "run")+", "+bytesText(report.Bytes), "kept", keptText(report),
+	return output.Fields(a.Stdout, "policy", c.policyText(&report.Policy), "grace", grace, "scanned", output.InNumber(report.Scanned, "1 run that is", fmt.Sprint(report.Scanned, " runs that are"))+" old enough",
+		removed, output.Plural(report.Removed, "run")+", "+output.Bytes(report.Bytes), "kept", keptText(report),
 		"waiting for a person", unsettled,
 		"not removed", failed, "still going", pending, "verified", verified)
 }

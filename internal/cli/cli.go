@@ -1,13 +1,9 @@
 package cli
 
 import (
-	"time"
-
 	"github.com/alecthomas/kong"
-	"github.com/nats-io/nats.go"
 
-	"github.com/waymarkio/waymark/internal/natsconn"
-	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/internal/cli/base"
 )
 
 // cli is the whole grammar. A variable in the tag environ is read when the flag is not given. Commands with the tag serverless
@@ -16,12 +12,7 @@ type cli struct {
 	Help helpFlag    `short:"h" help:"Show help, of a command when one is given."`
 	Show versionFlag `name:"version" help:"Show versions, as the command version does."`
 
-	StateDir string          `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user's own)."`
-	Conn     connectionFlags `embed:"" group:"server"`
-	Fleet    string          `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
-	Timeout  time.Duration   `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
-	JSON     bool            `name:"json" group:"output" help:"Print JSON, for programs."`
-	Quiet    bool            `short:"q" group:"output" help:"Print no progress and no summary."`
+	base.Flags
 
 	Serve    serveCmd   `cmd:"" help:"Run the daemon, with a NATS server of its own unless one is named."`
 	Import   importCmd  `cmd:"" help:"Replay transcripts as runs."`
@@ -60,48 +51,6 @@ type cli struct {
 	DemoChild    demoChildCmd    `cmd:"" hidden:""`
 	DemoExecutor demoExecutorCmd `cmd:"" hidden:""`
 	DemoProgram  demoProgramCmd  `cmd:"" hidden:""`
-}
-
-// connectionFlags name a server other than the local one.
-type connectionFlags struct {
-	NATS     string `name:"nats" placeholder:"URL" help:"Address of the NATS server (NATS_URL)."`
-	Context  string `placeholder:"NAME" help:"NATS context, by name or path (NATS_CONTEXT)."`
-	Creds    string `placeholder:"FILE" help:"Credentials file (NATS_CREDS)."`
-	User     string `placeholder:"NAME" help:"User (NATS_USER)."`
-	Password string `placeholder:"TEXT" help:"Password; better set in the environment (NATS_PASSWORD)."`
-	NKey     string `name:"nkey" placeholder:"FILE" help:"File with an NKey seed (NATS_NKEY)."`
-	Token    string `placeholder:"TEXT" help:"Token; better set in the environment (NATS_TOKEN)."`
-	TLSCA    string `name:"tls-ca" placeholder:"FILE" help:"CA certificates (NATS_CA)."`
-	TLSCert  string `name:"tls-cert" placeholder:"FILE" help:"Client certificate (NATS_CERT)."`
-	TLSKey   string `name:"tls-key" placeholder:"FILE" help:"Key of the client certificate (NATS_KEY)."`
-	Inbox    string `name:"inbox-prefix" placeholder:"TEXT" help:"Beginning of the subjects for answers, such as _INBOX_operator, where the server permits no others (NATS_INBOX_PREFIX). A context has its own."`
-}
-
-func (f connectionFlags) settings() natsconn.Settings {
-	return natsconn.Settings{
-		URL: f.NATS, Context: f.Context, Creds: f.Creds, User: f.User, Password: f.Password,
-		NKey: f.NKey, Token: f.Token, CA: f.TLSCA, Cert: f.TLSCert, Key: f.TLSKey, InboxPrefix: f.Inbox,
-	}
-}
-
-// localKey is the key that --nkey or --creds names for a server that this program starts itself, as that server is told of it, and the
-// option with which a connection proves itself by it; both are nil without one.
-func (a *app) localKey() ([]string, nats.Option, error) {
-	public, option, err := a.cli.Conn.settings().KeyOption()
-	if err != nil || option == nil {
-		return nil, nil, err
-	}
-	return []string{public}, option, nil
-}
-
-// stateDir is the state directory in use.
-func (a *app) stateDir() (string, error) {
-	return statedir.Default(func(name string) string {
-		if name == "WAYMARK_STATE_DIR" && a.cli.StateDir != "" {
-			return a.cli.StateDir
-		}
-		return a.getenv(name)
-	})
 }
 
 // helpFlag prints the help of what was given so far and ends the parse.

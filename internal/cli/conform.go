@@ -14,6 +14,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/conform"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/keyring"
@@ -50,18 +53,18 @@ Examples:
 }
 
 // Run judges recordings, or watches the fleet.
-func (c conformCmd) Run(ctx context.Context, a *app) error {
+func (c conformCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Rules:
 		return c.list(a)
 	case c.Scenes:
 		return c.scenes(a)
 	case len(c.Files) > 0 && (c.Run_ != "" || c.All || c.NoFollow || c.For != 0 || c.Record != ""):
-		return fail(exitUsage, "leave out the files to watch the fleet", "--run, --all, --no-follow, --for and --record are of a fleet that is watched")
+		return failure.New(failure.Usage, "leave out the files to watch the fleet", "--run, --all, --no-follow, --for and --record are of a fleet that is watched")
 	case c.NoFollow && !c.All && c.Run_ == "":
-		return fail(exitUsage, "add --all, or name a run with --run", "--no-follow would judge nothing: it begins at the end")
+		return failure.New(failure.Usage, "add --all, or name a run with --run", "--no-follow would judge nothing: it begins at the end")
 	case c.For < 0:
-		return fail(exitUsage, "use a time such as 2m", "--for %s is below 0", c.For)
+		return failure.New(failure.Usage, "use a time such as 2m", "--for %s is below 0", c.For)
 	}
 	if len(c.Expect) == 1 && c.Expect[0] == "all" {
 		c.Expect = nil
@@ -71,11 +74,11 @@ func (c conformCmd) Run(ctx context.Context, a *app) error {
 	}
 	config := conform.Config{Expect: c.Expect}
 	if len(c.Files) == 0 {
-		config.Fleet = a.cli.Fleet
+		config.Fleet = a.Fleet
 	}
 	checker, err := conform.New(config)
 	if err != nil {
-		return fail(exitUsage, "list them with: waymark conform --scenarios", "%s", err)
+		return failure.New(failure.Usage, "list them with: waymark conform --scenarios", "%s", err)
 	}
 	if len(c.Files) == 0 {
 		err = c.watch(ctx, a, checker)
@@ -89,11 +92,11 @@ func (c conformCmd) Run(ctx context.Context, a *app) error {
 }
 
 // read judges recordings.
-func (c conformCmd) read(a *app, checker *conform.Checker) error {
+func (c conformCmd) read(a *base.App, checker *conform.Checker) error {
 	for _, name := range c.Files {
 		if err := readRecording(a, checker, name); err != nil {
 			if errors.Is(err, conform.ErrRecording) {
-				return fail(exitDamaged, "write one with: waymark export RUN --format cloudevents, or: waymark conform --record FILE", "%s", err)
+				return failure.New(failure.Damaged, "write one with: waymark export RUN --format cloudevents, or: waymark conform --record FILE", "%s", err)
 			}
 			return err
 		}
@@ -102,17 +105,17 @@ func (c conformCmd) read(a *app, checker *conform.Checker) error {
 	return c.show(a, checker, &shown)
 }
 
-func readRecording(a *app, checker *conform.Checker, name string) error {
+func readRecording(a *base.App, checker *conform.Checker, name string) error {
 	if name == "-" {
-		return checker.ReadRecording("standard input", a.stdin)
+		return checker.ReadRecording("standard input", a.Stdin)
 	}
 	file, err := os.Open(filepath.Clean(name))
 	if errors.Is(err, os.ErrNotExist) {
-		hint := "name a file that " + a.prompt.command("conform --record FILE") + " or " + a.prompt.command("export RUN --format cloudevents") + " wrote"
+		hint := "name a file that " + a.Prompt.Command("conform --record FILE") + " or " + a.Prompt.Command("export RUN --format cloudevents") + " wrote"
 		if schema.ValidName(name) {
-			hint += "; a run of the fleet is judged with: " + a.prompt.command("conform --run "+name+" --no-follow")
+			hint += "; a run of the fleet is judged with: " + a.Prompt.Command("conform --run "+name+" --no-follow")
 		}
-		return fail(exitNotFound, hint, "there is no file %s", name)
+		return failure.New(failure.NotFound, hint, "there is no file %s", name)
 	}
 	if err != nil {
 		return fmt.Errorf("reading a recording: %w", err)
@@ -123,8 +126,8 @@ func readRecording(a *app, checker *conform.Checker, name string) error {
 // conformWatch judges a fleet while it works.
 type conformWatch struct {
 	conformCmd
-	a        *app
-	cl       *client
+	a        *base.App
+	cl       *base.Client
 	checker  *conform.Checker
 	keys     *keyring.Ring
 	settings schema.FleetSettings
@@ -132,12 +135,12 @@ type conformWatch struct {
 	shown    int
 }
 
-func (c conformCmd) watch(ctx context.Context, a *app, checker *conform.Checker) (err error) {
+func (c conformCmd) watch(ctx context.Context, a *base.App, checker *conform.Checker) (err error) {
 	w := &conformWatch{conformCmd: c, a: a, checker: checker}
 	if c.Record != "" {
 		file, err2 := os.OpenFile(c.Record, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if errors.Is(err2, os.ErrExist) {
-			return fail(exitConflict, "name a new file", "%s exists", c.Record)
+			return failure.New(failure.Conflict, "name a new file", "%s exists", c.Record)
 		}
 		if err2 != nil {
 			return fmt.Errorf("recording: %w", err2)
@@ -146,23 +149,23 @@ func (c conformCmd) watch(ctx context.Context, a *app, checker *conform.Checker)
 		w.recorder = conform.NewRecorder(out)
 		defer func() { err = errors.Join(err, out.Flush(), file.Close()) }()
 	}
-	w.cl, err = a.connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second),
+	w.cl, err = a.Connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			// An observer may not hear what executors publish: then it is judged by the log alone.
 			if e, ok := permissions.From(err); ok && (e.Publish || !slices.Contains(w.subjects(), e.Subject)) {
-				a.refuse(e)
+				a.Refuse(e)
 			}
 		}))
 	if err != nil {
 		return err
 	}
-	defer w.cl.close()
-	js, settings, err := w.cl.settings(ctx)
+	defer w.cl.Close()
+	js, settings, err := w.cl.Settings(ctx)
 	if err != nil {
 		return err
 	}
 	w.settings = settings
-	if w.keys, err = kvstore.NewKeyring(js, w.cl.fleet); err != nil {
+	if w.keys, err = kvstore.NewKeyring(js, w.cl.Fleet); err != nil {
 		return err
 	}
 	if c.For > 0 {
@@ -201,24 +204,24 @@ func (w *conformWatch) subjects() []string {
 	if w.Run_ != "" {
 		run = w.Run_
 	}
-	return []string{schema.HeartbeatSubject(w.a.cli.Fleet, "*"), "waymark.events." + w.a.cli.Fleet + ".*." + run}
+	return []string{schema.HeartbeatSubject(w.a.Fleet, "*"), "waymark.events." + w.a.Fleet + ".*." + run}
 }
 
 // follow judges events as they come.
 func (w *conformWatch) follow(ctx context.Context) error {
 	published := make(chan *nats.Msg, eventsPending)
 	for _, subject := range w.subjects() {
-		sub, err := w.cl.nc.ChanSubscribe(subject, published)
+		sub, err := w.cl.NATS.ChanSubscribe(subject, published)
 		if err != nil {
 			return fmt.Errorf("listening to %s: %w", subject, err)
 		}
 		defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
 	}
-	if err := w.cl.nc.Flush(); err != nil {
+	if err := w.cl.NATS.Flush(); err != nil {
 		return fmt.Errorf("listening to what is published: %w", err)
 	}
 	if !w.NoFollow { // true from here on: the server knows the subscriptions
-		w.say("watching fleet %s: end with Ctrl-C\n", w.cl.fleet)
+		w.say("watching fleet %s: end with Ctrl-C\n", w.cl.Fleet)
 	}
 	follow := eventsCmd{Run_: w.Run_, All: w.All || w.Run_ != "", NoFollow: w.NoFollow, everyShard: true}
 	return follow.follow(ctx, w.cl, func(m eventlog.Arrived) error {
@@ -283,15 +286,15 @@ func (w *conformWatch) home(ctx context.Context, run, subject string) (home stri
 		return "", nil // a run that cannot be has no shard
 	}
 	right := func() bool {
-		return slices.ContainsFunc(schema.ShardsOf(run, w.settings.Generations), func(shard int) bool { return schema.NamesOf(w.cl.fleet, shard).EventSubject(run) == subject })
+		return slices.ContainsFunc(schema.ShardsOf(run, w.settings.Generations), func(shard int) bool { return schema.NamesOf(w.cl.Fleet, shard).EventSubject(run) == subject })
 	}
 	if right() {
 		return "", nil
 	}
-	if _, w.settings, err = w.cl.settings(ctx); err != nil || right() {
+	if _, w.settings, err = w.cl.Settings(ctx); err != nil || right() {
 		return "", err
 	}
-	return schema.NamesOf(w.cl.fleet, schema.ShardsOf(run, w.settings.Generations)[0]).EventSubject(run), nil
+	return schema.NamesOf(w.cl.Fleet, schema.ShardsOf(run, w.settings.Generations)[0]).EventSubject(run), nil
 }
 
 // take judges a message. home is empty, or the subject in the run's shard if the message is in another.
@@ -327,16 +330,16 @@ func (w *conformWatch) history(ctx context.Context, run string, before eventlog.
 }
 
 func (w *conformWatch) say(format string, args ...any) {
-	if !w.a.cli.Quiet && !w.a.cli.JSON {
+	if !w.a.Quiet && !w.a.JSON {
 		// There is nowhere to report that standard error is gone.
-		_, _ = fmt.Fprintf(w.a.stderr, format, args...)
+		_, _ = fmt.Fprintf(w.a.Stderr, format, args...)
 	}
 }
 
 // show prints the findings that were not shown yet.
-func (conformCmd) show(a *app, checker *conform.Checker, shown *int) error {
+func (conformCmd) show(a *base.App, checker *conform.Checker, shown *int) error {
 	findings := checker.Findings()
-	if a.cli.JSON {
+	if a.JSON {
 		*shown = len(findings)
 		return nil // the report has them
 	}
@@ -350,7 +353,7 @@ func (conformCmd) show(a *app, checker *conform.Checker, shown *int) error {
 			{"  next      ", fmt.Sprintf("%s (%s)", f.Next, f.Section)},
 			{"", ""},
 		} {
-			if _, err := fmt.Fprintln(a.stdout, hanging(a.stdout, l.head, l.text)); err != nil {
+			if _, err := fmt.Fprintln(a.Stdout, output.Hanging(a.Stdout, l.head, l.text)); err != nil {
 				return err
 			}
 		}
@@ -359,7 +362,7 @@ func (conformCmd) show(a *app, checker *conform.Checker, shown *int) error {
 }
 
 // conclude prints the report, and fails when it must.
-func (c conformCmd) conclude(a *app, checker *conform.Checker) error {
+func (c conformCmd) conclude(a *base.App, checker *conform.Checker) error {
 	report := checker.Report()
 	if c.Strict && report.Should > 0 {
 		report.Passed = false
@@ -367,17 +370,17 @@ func (c conformCmd) conclude(a *app, checker *conform.Checker) error {
 	if report.Events == 0 && report.Must+report.Should == 0 { // a report would list the rules that were not judged: all of them
 		switch {
 		case c.Run_ != "":
-			return fail(exitNotFound, "list the runs with: "+a.prompt.command("runs ls"), "fleet %s has no event of run %s", a.cli.Fleet, c.Run_)
+			return failure.New(failure.NotFound, "list the runs with: "+a.Prompt.Command("runs ls"), "fleet %s has no event of run %s", a.Fleet, c.Run_)
 		case len(c.Files) > 0:
-			return fail(exitNotFound, "write one with: waymark export RUN --format cloudevents, or: waymark conform --record FILE", "the recording has no event")
+			return failure.New(failure.NotFound, "write one with: waymark export RUN --format cloudevents, or: waymark conform --record FILE", "the recording has no event")
 		}
-		return fail(exitNotFound, "let the executor work meanwhile, or add --all", "no event was seen")
+		return failure.New(failure.NotFound, "let the executor work meanwhile, or add --all", "no event was seen")
 	}
-	if a.cli.JSON {
-		if err := document(a.stdout, report); err != nil {
+	if a.JSON {
+		if err := output.Document(a.Stdout, report); err != nil {
 			return err
 		}
-	} else if err := c.summary(a.stdout, report); err != nil {
+	} else if err := c.summary(a.Stdout, report); err != nil {
 		return err
 	}
 	if report.Passed {
@@ -389,8 +392,8 @@ func (c conformCmd) conclude(a *app, checker *conform.Checker) error {
 			missing++
 		}
 	}
-	return fail(exitDiffers, "each rule is explained in "+conform.Page, "rules were broken %s (must %d, should %d), %s not seen",
-		plural(report.Must+report.Should, "time"), report.Must, report.Should, plural(missing, "expected scenario"))
+	return failure.New(failure.Differs, "each rule is explained in "+conform.Page, "rules were broken %s (must %d, should %d), %s not seen",
+		output.Plural(report.Must+report.Should, "time"), report.Must, report.Should, output.Plural(missing, "expected scenario"))
 }
 
 func (conformCmd) summary(w io.Writer, r *conform.Report) error {
@@ -402,41 +405,41 @@ func (conformCmd) summary(w io.Writer, r *conform.Report) error {
 				detail += ", in run " + o.Run
 			}
 		}
-		if _, err := fmt.Fprintln(w, hanging(w, fmt.Sprintf("scenario %-18s %-8s  ", o.Scenario, state), detail)); err != nil {
+		if _, err := fmt.Fprintln(w, output.Hanging(w, fmt.Sprintf("scenario %-18s %-8s  ", o.Scenario, state), detail)); err != nil {
 			return err
 		}
 	}
 	lines := []string{fmt.Sprintf("%s of %s judged by %d of %d rules: %s of rules that must be kept, %d of those that should",
-		plural(r.Events, "event"), plural(r.Runs, "run"), r.Judged, len(conform.Rules()), plural(r.Must, "breach", "breaches"), r.Should)}
+		output.Plural(r.Events, "event"), output.Plural(r.Runs, "run"), r.Judged, len(conform.Rules()), output.Plural(r.Must, "breach", "breaches"), r.Should)}
 	if r.Forgotten > 0 {
-		lines = append(lines, fmt.Sprintf("not judged: later events of %s: there were too many at once, name one with --run", plural(r.Forgotten, "run")))
+		lines = append(lines, fmt.Sprintf("not judged: later events of %s: there were too many at once, name one with --run", output.Plural(r.Forgotten, "run")))
 	}
 	for _, n := range r.NotJudged {
 		lines = append(lines, fmt.Sprintf("not judged: %s, %s", n.Rule, n.Why))
 	}
 	for _, l := range lines {
-		if _, err := fmt.Fprintln(w, hanging(w, "", l)); err != nil {
+		if _, err := fmt.Fprintln(w, output.Hanging(w, "", l)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (conformCmd) list(a *app) error {
-	if a.cli.JSON {
-		return document(a.stdout, conform.Rules())
+func (conformCmd) list(a *base.App) error {
+	if a.JSON {
+		return output.Document(a.Stdout, conform.Rules())
 	}
 	for _, r := range conform.Rules() {
-		if _, err := fmt.Fprintln(a.stdout, hanging(a.stdout, fmt.Sprintf("%s %-6s  ", r.ID, r.Level), r.Text)); err != nil {
+		if _, err := fmt.Fprintln(a.Stdout, output.Hanging(a.Stdout, fmt.Sprintf("%s %-6s  ", r.ID, r.Level), r.Text)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (conformCmd) scenes(a *app) error {
+func (conformCmd) scenes(a *base.App) error {
 	scenarios := conform.Scenarios()
-	if a.cli.JSON {
+	if a.JSON {
 		type scene struct {
 			conform.Scenario
 			Steps []string `json:"steps"`
@@ -445,12 +448,12 @@ func (conformCmd) scenes(a *app) error {
 		for i := range scenarios {
 			list[i] = scene{scenarios[i], scenarios[i].Steps()}
 		}
-		return document(a.stdout, list)
+		return output.Document(a.Stdout, list)
 	}
 	for i := range scenarios {
 		s := &scenarios[i]
-		text, seen := hanging(a.stdout, fmt.Sprintf("%-18s ", s.ID), s.Text), hanging(a.stdout, fmt.Sprintf("%-18s ", ""), "seen as: "+strings.Join(s.Steps(), ", "))
-		if _, err := fmt.Fprintf(a.stdout, "%s\n%s\n", text, seen); err != nil {
+		text, seen := output.Hanging(a.Stdout, fmt.Sprintf("%-18s ", s.ID), s.Text), output.Hanging(a.Stdout, fmt.Sprintf("%-18s ", ""), "seen as: "+strings.Join(s.Steps(), ", "))
+		if _, err := fmt.Fprintf(a.Stdout, "%s\n%s\n", text, seen); err != nil {
 			return err
 		}
 	}

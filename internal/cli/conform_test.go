@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -33,7 +34,7 @@ func TestConform_FirstEventInWrongShard_IsNamed(t *testing.T) {
 		var stdout, stderr bytes.Buffer
 		args := append([]string{"conform", "--no-follow", "--context", served.Context}, which...)
 		code := Run(t.Context(), args, func(string) string { return "" }, strings.NewReader(""), &stdout, &stderr)
-		require.EqualValues(t, exitDiffers, code, "%v: %s%s", which, &stdout, &stderr)
+		require.EqualValues(t, failure.Differs, code, "%v: %s%s", which, &stdout, &stderr)
 		require.Contains(t, stdout.String(), "WM-E-003 must")
 		require.Contains(t, stdout.String(), "expected  the subject "+schema.NamesOf(schema.DefaultFleet, home).EventSubject(id)+"\n")
 		require.Contains(t, stdout.String(), "found     "+wrong+"\n")

@@ -5,35 +5,19 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// withPublisher calls use with the SDK on the client's connection.
-func (c *client) withPublisher(ctx context.Context, executor string, use func(*publisher.Fleet) error) error {
-	config := publisher.Config{Conn: c.nc, Fleet: c.fleet, Executor: executor, RequestTimeout: c.wait}
-	if executor == operator {
-		config.Heartbeat = -1 // a command keeps no run
-	}
-	fleet, err := publisher.Connect(ctx, config)
-	if errors.Is(err, publisher.ErrNotProvisioned) {
-		return c.notThere(ctx, err)
-	}
-	if err != nil {
-		return err
-	}
-	err = use(fleet)
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-	defer cancel()
-	return errors.Join(err, fleet.Close(limit))
-}
-
 // showState prints all that a run's events add up to. Of a run that misses events it prints what is there, and
 // fails.
-func showState(ctx context.Context, a *app, cl *client, run string) error {
-	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-		state, missing, err := stateOf(ctx, fleet, run)
+func showState(ctx context.Context, a *base.App, cl *base.Client, run string) error {
+	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+		state, missing, err := base.StateOf(ctx, fleet, run)
 		if err != nil {
 			return err
 		}
@@ -41,30 +25,20 @@ func showState(ctx context.Context, a *app, cl *client, run string) error {
 	})
 }
 
-// stateOf reads all that a run's events add up to. Of a run that misses events the state is what is there, and missing
-// says what is not.
-func stateOf(ctx context.Context, fleet *publisher.Fleet, run string) (state *schema.State, missing, err error) {
-	state, err = fleet.Get(ctx, run)
-	if errors.Is(err, publisher.ErrIncomplete) && state != nil {
-		missing, err = err, nil
-	}
-	return state, missing, err
-}
-
 // parsePoint reads a point of a run from a flag.
 func parsePoint(flag, text string) (schema.Point, error) {
 	p, err := schema.ParsePoint(text)
 	if err != nil {
-		return p, fail(exitUsage, "list a run's points with: waymark runs history RUN", "%s %s", flag, err)
+		return p, failure.New(failure.Usage, "list a run's points with: waymark runs history RUN", "%s %s", flag, err)
 	}
 	return p, nil
 }
 
 // showAt prints a run as it was at a point.
-func showAt(ctx context.Context, a *app, cl *client, run string, at schema.Point, view string) error {
+func showAt(ctx context.Context, a *base.App, cl *base.Client, run string, at schema.Point, view string) error {
 	switch view {
 	case schema.ViewState:
-		return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 			state, err := fleet.GetAt(ctx, run, at)
 			if state == nil {
 				return err
@@ -72,7 +46,7 @@ func showAt(ctx context.Context, a *app, cl *client, run string, at schema.Point
 			return errors.Join(printState(a, state), err)
 		})
 	case schema.ViewEvents:
-		return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+		return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 			head, err := fleet.HeadAt(ctx, run, at)
 			if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 				return err
@@ -81,41 +55,41 @@ func showAt(ctx context.Context, a *app, cl *client, run string, at schema.Point
 		})
 	}
 	var reply schema.GetReply
-	if err := cl.ask(ctx, schema.VerbGet, run, schema.GetRequest{At: at.String()}, &reply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{At: at.String()}, &reply); err != nil {
 		return err
 	}
-	if a.cli.JSON {
-		if err := document(a.stdout, &reply); err != nil {
+	if a.JSON {
+		if err := output.Document(a.Stdout, &reply); err != nil {
 			return err
 		}
-	} else if err := printHead(a, &reply.Head, reply.Quarantined, "as it was at", at.String(), "events until then", count(reply.At.Records)); err != nil {
+	} else if err := printHead(a, &reply.Head, reply.Quarantined, "as it was at", at.String(), "events until then", output.Number(reply.At.Records)); err != nil {
 		return err
 	}
 	if !reply.Complete {
-		return fail(exitDamaged, "what is there: "+cl.prompt.command("runs get "+run+" --view events"),
-			"events of run %s before %s are missing: %s", run, at, plural(len(reply.Gaps), "gap"))
+		return failure.New(failure.Damaged, "what is there: "+cl.Prompt.Command("runs get "+run+" --view events"),
+			"events of run %s before %s are missing: %s", run, at, output.Plural(len(reply.Gaps), "gap"))
 	}
 	return nil
 }
 
-func printState(a *app, s *schema.State) error {
-	if a.cli.JSON {
-		return document(a.stdout, s)
+func printState(a *base.App, s *schema.State) error {
+	if a.JSON {
+		return output.Document(a.Stdout, s)
 	}
 	if err := printHead(a, &s.Head, s.Head.Quarantined(0)); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
+	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
 	messages := make([][]string, len(s.Messages))
 	for i, m := range s.Messages {
 		content := encrypted.Value(m.Message, m.Refs)
 		content.Role = ""
-		messages[i] = []string{count(i + 1), count(m.Turn), m.Role, messagesText([]schema.Message{content})}
+		messages[i] = []string{output.Number(i + 1), output.Number(m.Turn), m.Role, messagesText([]schema.Message{content})}
 	}
-	if err := printTable(a.stdout, []column{
-		{title: "message", right: true}, {title: "turn", right: true}, {title: "role"}, {title: "content", shrinks: true},
+	if err := output.Table(a.Stdout, []output.Column{
+		{Title: "message", Right: true}, {Title: "turn", Right: true}, {Title: "role"}, {Title: "content", Shrinks: true},
 	}, messages); err != nil {
 		return err
 	}
@@ -126,18 +100,18 @@ func printState(a *app, s *schema.State) error {
 	for i, c := range s.Calls {
 		result := encrypted.Field(string(c.Result), c.Refs, "/result")
 		if c.Error != nil {
-			result = words(c.Error.Type, encrypted.Field(c.Error.Message, c.Refs, "/error/message"))
+			result = output.Words(c.Error.Type, encrypted.Field(c.Error.Message, c.Refs, "/error/message"))
 		}
-		calls[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome), encrypted.Field(string(c.Arguments), c.Refs, "/arguments"), result}
+		calls[i] = []string{output.Number(c.Turn), c.ToolCallID, output.Number(c.Occurrence), c.Name, string(c.Outcome), encrypted.Field(string(c.Arguments), c.Refs, "/arguments"), result}
 	}
-	return printBelow(a, []column{
-		{title: "turn", right: true},
-		{title: "call"},
-		{title: "occ.", right: true},
-		{title: "tool", shrinks: true},
-		{title: "outcome"},
-		{title: "arguments", shrinks: true},
-		{title: "result", shrinks: true},
+	return printBelow(a, []output.Column{
+		{Title: "turn", Right: true},
+		{Title: "call"},
+		{Title: "occ.", Right: true},
+		{Title: "tool", Shrinks: true},
+		{Title: "outcome"},
+		{Title: "arguments", Shrinks: true},
+		{Title: "result", Shrinks: true},
 	}, calls)
 }
 
@@ -145,27 +119,27 @@ func printState(a *app, s *schema.State) error {
 const shortValue = 60
 
 // printValues lists the application's own state; a long value is there by its size.
-func printValues(a *app, values []schema.StateValue) error {
+func printValues(a *base.App, values []schema.StateValue) error {
 	rows := make([][]string, len(values))
 	for i := range values {
 		v := &values[i]
 		shown := string(v.Value)
 		if len(v.Value) > shortValue {
-			shown = bytesText(int64(len(v.Value)))
+			shown = output.Bytes(int64(len(v.Value)))
 		}
-		rows[i] = []string{v.Key, encrypted.Field(shown, v.Refs, "/value"), count(v.Turn), ago(v.Time, a.now())}
+		rows[i] = []string{v.Key, encrypted.Field(shown, v.Refs, "/value"), output.Number(v.Turn), output.Ago(v.Time, a.Now())}
 	}
-	return printBelow(a, []column{
-		{title: "state"},
-		{title: "value", shrinks: true},
-		{title: "turn", right: true, drop: 2},
-		{title: "set", drop: 1},
+	return printBelow(a, []output.Column{
+		{Title: "state"},
+		{Title: "value", Shrinks: true},
+		{Title: "turn", Right: true, Drop: 2},
+		{Title: "set", Drop: 1},
 	}, rows)
 }
 
 // showEvents prints a run's events from its first, sealed ones included, and holds none of them.
-func showEvents(ctx context.Context, a *app, cl *client, run string) error {
-	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+func showEvents(ctx context.Context, a *base.App, cl *base.Client, run string) error {
+	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		head, err := fleet.Head(ctx, run)
 		if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 			return err
@@ -175,7 +149,7 @@ func showEvents(ctx context.Context, a *app, cl *client, run string) error {
 }
 
 // foldedEvents prints the events of a run with what the fold makes of each. last is the head behind them, which knows the rewinds.
-func foldedEvents(ctx context.Context, a *app, fleet *publisher.Fleet, run string, last schema.Head) func(schema.Record) error {
+func foldedEvents(ctx context.Context, a *base.App, fleet *publisher.Fleet, run string, last schema.Head) func(schema.Record) error {
 	head, before := schema.NewHead(fleet.Name(), run), schema.StreamSequence(0)
 	return func(rec schema.Record) error {
 		if rec.Stream <= before {

@@ -10,6 +10,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/backup"
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -61,7 +64,7 @@ func (c cutCmd) parse(now time.Time) (config backup.CutConfig, err error) {
 		n, err2 := strconv.ParseUint(place, 10, 63)
 		_, again := config.Positions[i]
 		if err1 != nil || err2 != nil || i < 0 || again {
-			return config, fail(exitUsage, "use a time such as 2026-01-31T12:00:00Z or 90m, a place such as 8124, or one of each shard: 0=8124,1=7990", "--at %.80q is no point", c.At)
+			return config, failure.New(failure.Usage, "use a time such as 2026-01-31T12:00:00Z or 90m, a place such as 8124, or one of each shard: 0=8124,1=7990", "--at %.80q is no point", c.At)
 		}
 		config.Positions[i] = schema.StreamSequence(n)
 	}
@@ -69,52 +72,52 @@ func (c cutCmd) parse(now time.Time) (config backup.CutConfig, err error) {
 }
 
 // Run shows the cut.
-func (c cutCmd) Run(ctx context.Context, a *app) error {
-	config, err := c.parse(a.now())
+func (c cutCmd) Run(ctx context.Context, a *base.App) error {
+	config, err := c.parse(a.Now())
 	if err != nil {
 		return err
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	js, err := jetstream.New(cl.nc)
+	defer cl.Close()
+	js, err := jetstream.New(cl.NATS)
 	if err != nil {
 		return err
 	}
-	config.Fleet = cl.fleet
+	config.Fleet = cl.Fleet
 	var rows [][]string
 	config.OnShard = func(p backup.ShardPoint) error {
-		if a.cli.JSON {
-			return line(a.stdout, cutShard{"shard", p})
+		if a.JSON {
+			return output.Line(a.Stdout, cutShard{"shard", p})
 		}
-		_, err := fmt.Fprintf(a.stdout, "shard %d is cut behind %d\n", p.Shard, p.Position)
+		_, err := fmt.Fprintf(a.Stdout, "shard %d is cut behind %d\n", p.Shard, p.Position)
 		return err
 	}
 	config.OnRun = func(p backup.RunPoint) error {
-		if a.cli.JSON {
-			return line(a.stdout, cutRun{"run", p})
+		if a.JSON {
+			return output.Line(a.Stdout, cutRun{"run", p})
 		}
 		since := ""
 		if p.WentOn {
 			since = "went on since"
 		}
-		rows = append(rows, []string{p.Run, p.Point, count(uint64(p.Position.Stream)), count(p.Turn), string(p.Status), since})
+		rows = append(rows, []string{p.Run, p.Point, output.Number(uint64(p.Position.Stream)), output.Number(p.Turn), string(p.Status), since})
 		return nil
 	}
-	if err := backup.Cut(ctx, js, config); err != nil || a.cli.JSON {
+	if err := backup.Cut(ctx, js, config); err != nil || a.JSON {
 		return err
 	}
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
+	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
-	return printTable(a.stdout, []column{
-		{title: "run"},
-		{title: "point"},
-		{title: "position", right: true, drop: 2},
-		{title: "turn", right: true, drop: 1},
-		{title: "status"},
-		{title: ""},
+	return output.Table(a.Stdout, []output.Column{
+		{Title: "run"},
+		{Title: "point"},
+		{Title: "position", Right: true, Drop: 2},
+		{Title: "turn", Right: true, Drop: 1},
+		{Title: "status"},
+		{Title: ""},
 	}, rows)
 }

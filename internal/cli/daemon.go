@@ -19,6 +19,9 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
@@ -55,9 +58,9 @@ func (d *daemon) refused(e *permissions.Error) {
 }
 
 // start opens everything in order; each thing opened is added to open.
-func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*daemon, error) {
+func (c serveCmd) start(ctx context.Context, a *base.App, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*daemon, error) {
 	d := new(daemon)
-	d.refuse.Store(&a.refuse)
+	d.refuse.Store(&a.Refuse)
 	defer d.refuse.Store(nil)
 	if err := c.openServer(ctx, a, d, open, log); err != nil {
 		return nil, err
@@ -85,11 +88,11 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 		return nil, err
 	}
 	if d.server != nil {
-		if err := d.server.Map(schema.EventMapping(a.cli.Fleet, settings.Mapped())); err != nil {
+		if err := d.server.Map(schema.EventMapping(a.Fleet, settings.Mapped())); err != nil {
 			return nil, err
 		}
 	}
-	if err := d.proveSenders(ctx, serviceConn, a.cli.Fleet, log); err != nil {
+	if err := d.proveSenders(ctx, serviceConn, a.Fleet, log); err != nil {
 		return nil, err
 	}
 	if err := c.checkSigner(ctx, a, js, log); err != nil {
@@ -102,24 +105,24 @@ func (c serveCmd) start(ctx context.Context, a *app, registry prometheus.Registe
 	if config.Service = js; !c.NoFold {
 		config.Fold = fold
 	}
-	if d.waymark, err = consumer.New(ctx, config, a.now, log); err != nil {
+	if d.waymark, err = consumer.New(ctx, config, a.Now, log); err != nil {
 		return nil, err
 	}
-	registerDaemon(registry, a.cli.Fleet, d.waymark, c.Silence)
+	registerDaemon(registry, a.Fleet, d.waymark, c.Silence)
 	return d, nil
 }
 
 // config is what the flags say of the daemon's work, without its connections.
-func (c serveCmd) config(a *app, d *daemon, registry prometheus.Registerer, log zerolog.Logger) (consumer.Config, error) {
+func (c serveCmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log zerolog.Logger) (consumer.Config, error) {
 	signer, err := keyring.SignerOf(d.conns[0])
 	if err != nil {
 		return consumer.Config{}, err
 	}
 	config := consumer.Config{
-		Fleet: a.cli.Fleet, Name: c.Name, Alone: d.server != nil, MaxClaims: c.MaxClaims,
-		Requests: consumer.ServiceConfig{Version: serviceVersion(), Grace: c.Grace, Proof: d.proof},
+		Fleet: a.Fleet, Name: c.Name, Alone: d.server != nil, MaxClaims: c.MaxClaims,
+		Requests: consumer.ServiceConfig{Version: base.ServiceVersion(), Grace: c.Grace, Proof: d.proof},
 		Folder:   consumer.FolderConfig{Silence: c.Silence, PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced},
-		Opened:   func(shard int, f *consumer.Folder) { registerFolder(registry, a.cli.Fleet, shard, f) },
+		Opened:   func(shard int, f *consumer.Folder) { registerFolder(registry, a.Fleet, shard, f) },
 		Changed:  func(settings schema.FleetSettings) { sayUnsigned(a, signer, settings, log) },
 	}
 	if d.server != nil {
@@ -135,16 +138,16 @@ func (c serveCmd) config(a *app, d *daemon, registry prometheus.Registerer, log 
 }
 
 // openServer starts the embedded server, or finds the one to join.
-func (c serveCmd) openServer(ctx context.Context, a *app, d *daemon, open *closers, log zerolog.Logger) error {
-	stateDir, stateErr := a.stateDir()
+func (c serveCmd) openServer(ctx context.Context, a *base.App, d *daemon, open *closers, log zerolog.Logger) error {
+	stateDir, stateErr := a.StateDirectory()
 	if !c.Embedded {
-		target, named, err := natsconn.Config{Flags: a.cli.Conn.settings(), Getenv: a.getenv}.Explicit()
+		target, named, err := natsconn.Config{Flags: a.Conn.Settings(), Getenv: a.Getenv}.Explicit()
 		if err != nil {
 			return err
 		}
 		if named {
 			if c.Port != 0 {
-				return fail(exitUsage, "leave out --port, or add --embedded", "--port is of the embedded server, and %s names another one", target.Origin)
+				return failure.New(failure.Usage, "leave out --port, or add --embedded", "--port is of the embedded server, and %s names another one", target.Origin)
 			}
 			d.target = target
 			log.Info().Str("url", target.Address()).Str("origin", string(target.Origin)).Msg("joining a nats server")
@@ -156,10 +159,10 @@ func (c serveCmd) openServer(ctx context.Context, a *app, d *daemon, open *close
 	}
 	config := natsd.Config{StateDir: stateDir, Port: c.Port}
 	var err error
-	if config.Keys, d.key, err = a.localKey(); err != nil {
+	if config.Keys, d.key, err = a.LocalKey(); err != nil {
 		return err
 	}
-	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
+	startCtx, cancel := context.WithTimeout(ctx, base.StartTimeout)
 	defer cancel()
 	server, err := natsd.Start(startCtx, config, log)
 	if err != nil {
@@ -214,7 +217,7 @@ func (d *daemon) connect(ctx context.Context, role string, registry prometheus.R
 	}
 	registerConnection(registry, role, nc)
 	d.conns = append(d.conns, nc)
-	open.add("connection of the "+role, closeTimeout, func(ctx context.Context) error {
+	open.add("connection of the "+role, base.CloseTimeout, func(ctx context.Context) error {
 		nc.Close()
 		select {
 		case <-closed:
@@ -232,7 +235,7 @@ func (d *daemon) proveSenders(ctx context.Context, nc *nats.Conn, fleet string, 
 	if d.server != nil {
 		return nil // the embedded server has one user with all rights
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, base.StartTimeout)
 	defer cancel()
 	proves, err := access.Proves(nc, fleet, func(subject string) (*nats.Msg, error) { return nc.RequestWithContext(ctx, subject, nil) })
 	switch {
@@ -252,8 +255,8 @@ const provisionTry = 10 * time.Second
 
 // provision makes sure that everything the fleet needs is there, and tries again while the servers are not: daemons and servers may
 // be started at the same time, in any order.
-func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+func (c serveCmd) provision(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
+	ctx, cancel := context.WithTimeout(ctx, base.StartTimeout)
 	defer cancel()
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
@@ -274,19 +277,19 @@ func (c serveCmd) provision(ctx context.Context, a *app, d *daemon, js jetstream
 }
 
 // provisionOnce provisions, and returns the fleet's settings as stored. What no flag names stays as it was.
-func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
+func (c serveCmd) provisionOnce(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
 	fleets := kvstore.NewFleets(js)
-	config := kvstore.FleetConfig{Fleet: a.cli.Fleet}
+	config := kvstore.FleetConfig{Fleet: a.Fleet}
 	change := kvstore.Provision
-	switch stored, _, err := fleets.Get(ctx, a.cli.Fleet); {
+	switch stored, _, err := fleets.Get(ctx, a.Fleet); {
 	case err == nil:
 		config = kvstore.ConfigOf(&stored)
 		if int(c.Shards) != 0 && int(c.Shards) != config.Shards {
-			log.Warn().Int("shards", config.Shards).Int("asked", int(c.Shards)).Str("hint", a.prompt.command("shards set "+strconv.Itoa(int(c.Shards)))).
+			log.Warn().Int("shards", config.Shards).Int("asked", int(c.Shards)).Str("hint", a.Prompt.Command("shards set "+strconv.Itoa(int(c.Shards)))).
 				Msg("the fleet has another number of shards: --shards is for a new fleet")
 		}
 		change = func(ctx context.Context, js jetstream.JetStream, want kvstore.FleetConfig) error {
-			_, err := kvstore.Change(ctx, js, a.cli.Fleet, func(c *kvstore.FleetConfig) {
+			_, err := kvstore.Change(ctx, js, a.Fleet, func(c *kvstore.FleetConfig) {
 				want.Shards, want.Retention = c.Shards, c.Retention // which may change at this moment
 				*c = want
 			})
@@ -317,7 +320,7 @@ func (c serveCmd) provisionOnce(ctx context.Context, a *app, d *daemon, js jetst
 		}
 		return schema.FleetSettings{}, err
 	}
-	settings, _, err := fleets.Get(ctx, a.cli.Fleet)
+	settings, _, err := fleets.Get(ctx, a.Fleet)
 	return settings, err
 }
 
@@ -353,9 +356,9 @@ func roomyQuota(store int64, shards int) int64 {
 
 // noRoom says which quota a server that cannot reserve the fleet's streams has room for, as far as it is known.
 func (d *daemon) noRoom(config kvstore.FleetConfig, err error) error {
-	f := &failure{
-		code: exitFull, err: err, own: true, what: err.Error(),
-		hint: fmt.Sprintf("use a quota below %s (waymark serve --quota SIZE), or give the server more room", bytesText(config.QuotaBytes)),
+	f := &failure.Error{
+		Code: failure.Full, Err: err, Own: true, What: err.Error(),
+		Hint: fmt.Sprintf("use a quota below %s (waymark serve --quota SIZE), or give the server more room", output.Bytes(config.QuotaBytes)),
 	}
 	if d.server == nil {
 		return f
@@ -363,10 +366,10 @@ func (d *daemon) noRoom(config kvstore.FleetConfig, err error) error {
 	switch fits := kvstore.LargestQuota(d.server.MaxStore(), config.Shards); {
 	case fits < kvstore.MinQuotaBytes:
 		// The store is three quarters of the disk: see natsd.
-		f.hint = fmt.Sprintf("use a disk of at least %s: a fleet of %s reserves %s, and the server stores %s here",
-			bytesText(kvstore.LeastRoom(config.Shards)/3*4), plural(config.Shards, "shard"), bytesText(kvstore.LeastRoom(config.Shards)), bytesText(d.server.MaxStore()))
+		f.Hint = fmt.Sprintf("use a disk of at least %s: a fleet of %s reserves %s, and the server stores %s here",
+			output.Bytes(kvstore.LeastRoom(config.Shards)/3*4), output.Plural(config.Shards, "shard"), output.Bytes(kvstore.LeastRoom(config.Shards)), output.Bytes(d.server.MaxStore()))
 	case fits < config.QuotaBytes:
-		f.hint = fmt.Sprintf("use a quota of at most %dMiB (waymark serve --quota %dMiB), or a larger disk", fits>>20, fits>>20)
+		f.Hint = fmt.Sprintf("use a quota of at most %dMiB (waymark serve --quota %dMiB), or a larger disk", fits>>20, fits>>20)
 	}
 	return f
 }
@@ -388,8 +391,8 @@ func (d *daemon) run(ctx context.Context, group *errgroup.Group, log zerolog.Log
 	}
 }
 
-func (d *daemon) ready(c serveCmd, a *app) ready {
-	r := ready{Fleet: a.cli.Fleet, Name: c.Name, Folding: !c.NoFold, URL: d.target.Address(), Context: d.target.Context}
+func (d *daemon) ready(c serveCmd, a *base.App) ready {
+	r := ready{Fleet: a.Fleet, Name: c.Name, Folding: !c.NoFold, URL: d.target.Address(), Context: d.target.Context}
 	if d.server != nil {
 		end := d.server.Endpoint()
 		r.URL, r.Context, r.Embedded = end.URL, end.Context, true

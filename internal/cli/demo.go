@@ -7,6 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 )
 
 // demoLimit bounds the whole demonstration.
@@ -18,7 +22,7 @@ type demoCmd struct {
 }
 
 // Run starts a server, a daemon and a small fleet of agents, kills them from outside and proves what was left.
-func (c demoCmd) Run(ctx context.Context, a *app) (err error) {
+func (c demoCmd) Run(ctx context.Context, a *base.App) (err error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return err
@@ -59,25 +63,25 @@ func (c demoCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return c.explain(err, dir)
 	}
-	if err := proof.print(a.stdout); err != nil {
+	if err := proof.print(a.Stdout); err != nil {
 		return err
 	}
 	if c.Keep {
 		s.say("", "Kept: %s", dir)
 	}
 	if len(proof.facts.Problems) > 0 {
-		return c.explain(fmt.Errorf("the proof does not hold: %s", plural(len(proof.facts.Problems), "problem")), dir)
+		return c.explain(fmt.Errorf("the proof does not hold: %s", output.Plural(len(proof.facts.Problems), "problem")), dir)
 	}
 	return nil
 }
 
 // explain adds where to look.
 func (c demoCmd) explain(err error, dir string) error {
-	f := &failure{code: exitFailure, what: err.Error(), hint: "run it with --keep and look at the logs it leaves", err: err}
+	f := &failure.Error{Code: failure.General, What: err.Error(), Hint: "run it with --keep and look at the logs it leaves", Err: err}
 	if errors.Is(err, context.Canceled) {
-		f.code, f.what, f.hint = exitInterrupted, "interrupted; every process of the demonstration was stopped", ""
+		f.Code, f.What, f.Hint = failure.Interrupted, "interrupted; every process of the demonstration was stopped", ""
 	} else if c.Keep {
-		f.hint = "look at the logs in " + filepath.Join(dir, "logs")
+		f.Hint = "look at the logs in " + filepath.Join(dir, "logs")
 	}
 	return f
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
 // startDemo runs the demonstration as a process of its own, with its temporary directory below the test's.
@@ -69,8 +71,8 @@ func TestTheDemonstrationLeavesNothingWhenItIsEnded(t *testing.T) {
 		signal os.Signal
 		code   int
 	}{
-		{"interrupted", os.Interrupt, int(exitInterrupted)},
-		{"terminated", syscall.SIGTERM, int(exitInterrupted)},
+		{"interrupted", os.Interrupt, int(failure.Interrupted)},
+		{"terminated", syscall.SIGTERM, int(failure.Interrupted)},
 		{"killed", os.Kill, -1},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
 )
 
 // demoChildCmd runs another command as a process of the demonstration: it ends when its standard input does.
@@ -14,18 +16,18 @@ type demoChildCmd struct {
 }
 
 // Run runs the command with a context that ends with the parent.
-func (c demoChildCmd) Run(ctx context.Context, a *app) error {
+func (c demoChildCmd) Run(ctx context.Context, a *base.App) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// Nobody can await a read of standard input that never ends: this goroutine lives as long as the process.
 	go func() {
-		_, _ = io.Copy(io.Discard, a.stdin)
+		_, _ = io.Copy(io.Discard, a.Stdin)
 		cancel()
 		<-time.After(demoStopLimit)
 		kill(os.Getpid())
 	}()
-	inner := &app{getenv: a.getenv, stdin: a.stdin, stdout: a.stdout, stderr: a.stderr, now: a.now}
-	err := inner.main(ctx, c.Args)
+	inner := &base.App{Getenv: a.Getenv, Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr, Now: a.Now}
+	err := dispatch(ctx, inner, c.Args)
 	if ctx.Err() != nil {
 		return nil // the parent is gone, or wants this process gone: there is nobody to tell
 	}
@@ -47,11 +49,11 @@ type demoProgramCmd struct {
 }
 
 // Run prints the number of lines or the checksum.
-func (c demoProgramCmd) Run(a *app) error {
+func (c demoProgramCmd) Run(a *base.App) error {
 	b, err := os.ReadFile(c.File)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(a.stdout, demoPrograms[c.What](b))
+	_, err = fmt.Fprintln(a.Stdout, demoPrograms[c.What](b))
 	return err
 }

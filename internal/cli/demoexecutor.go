@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/journal"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/player"
@@ -45,17 +46,17 @@ func demoJournal(dir string) string { return filepath.Join(dir, "outside.jsonl")
 func demoScratch(dir string) string { return filepath.Join(dir, "scratch") }
 
 // Run plays the runs.
-func (c demoExecutorCmd) Run(ctx context.Context, a *app) (err error) {
+func (c demoExecutorCmd) Run(ctx context.Context, a *base.App) (err error) {
 	runs, err := demoRuns(demoInputs(c.Dir))
 	if err != nil {
 		return err
 	}
-	witness, err := journal.Open(demoJournal(c.Dir), a.now)
+	witness, err := journal.Open(demoJournal(c.Dir), a.Now)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, witness.Close()) }()
-	stateDir, err := a.stateDir()
+	stateDir, err := a.StateDirectory()
 	if err != nil {
 		return err
 	}
@@ -64,12 +65,12 @@ func (c demoExecutorCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() {
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
 		defer cancel()
 		err = errors.Join(err, fleet.Close(limit))
 	}()
 	p := &player.Player{
-		Fleet: fleet, Journal: witness, Now: a.now, Replay: demoPolicy, AwaitPerson: demoAsk,
+		Fleet: fleet, Journal: witness, Now: a.Now, Replay: demoPolicy, AwaitPerson: demoAsk,
 		Tool: demoTool(demoToolbox{scratch: demoScratch(c.Dir), pause: 2 * demoToolTime}),
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -97,7 +98,7 @@ func (c demoExecutorCmd) play(ctx context.Context, p *player.Player, script *tra
 }
 
 // connectDemo connects to the demonstration's server as any client on this machine does: through its state directory.
-func connectDemo(ctx context.Context, a *app, dir, executor string) (*publisher.Fleet, error) {
+func connectDemo(ctx context.Context, a *base.App, dir, executor string) (*publisher.Fleet, error) {
 	end, err := statedir.Discover(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -107,7 +108,7 @@ func connectDemo(ctx context.Context, a *app, dir, executor string) (*publisher.
 		return nil, err
 	}
 	return publisher.Connect(ctx, publisher.Config{
-		URL: end.URL, Executor: executor, PublishTimeout: demoPatience, RequestTimeout: demoPatience, Now: a.now,
+		URL: end.URL, Executor: executor, PublishTimeout: demoPatience, RequestTimeout: demoPatience, Now: a.Now,
 		Options: append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond)),
 	})
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/journal"
 	"github.com/waymarkio/waymark/internal/player"
 	"github.com/waymarkio/waymark/schema"
@@ -38,7 +40,7 @@ func (s *demoStage) prove(ctx context.Context) (_ *demoProof, err error) {
 		return nil, err
 	}
 	defer func() {
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
 		defer cancel()
 		err = errors.Join(err, fleet.Close(limit))
 	}()
@@ -67,7 +69,7 @@ func (s *demoStage) prove(ctx context.Context) (_ *demoProof, err error) {
 	p.facts = journal.Check(s.history, recovered)
 	p.facts.Problems = append(p.facts.Problems, problems...)
 	s.fates()
-	p.took = s.app.now().Sub(s.begun)
+	p.took = s.app.Now().Sub(s.begun)
 	return p, nil
 }
 
@@ -183,19 +185,19 @@ func (p *demoProof) print(w io.Writer) error {
 	f := p.facts
 	rows := [][]string{
 		{"runs, all ended", strconv.Itoa(p.runs), "three transcript formats, one with real tools"},
-		{"kills from outside (SIGKILL)", strconv.Itoa(len(p.kills)), fmt.Sprintf("%s, %s server and daemon", plural(killed["executor"], "executor"), plural(killed["server"], "time"))},
+		{"kills from outside (SIGKILL)", strconv.Itoa(len(p.kills)), fmt.Sprintf("%s, %s server and daemon", output.Plural(killed["executor"], "executor"), output.Plural(killed["server"], "time"))},
 		{"boundaries acknowledged", strconv.Itoa(f.Acknowledged), "written down outside by the executors"},
 		{"boundaries recovered", strconv.Itoa(f.Recovered), "read back afterwards, in order, nothing twice"},
 		{"boundaries LOST", strconv.Itoa(f.Lost), ""},
 		{"results of real tools", strconv.Itoa(p.results), "as expected, with the files that they left"},
-		{"executions of tools", strconv.Itoa(f.Executions), fmt.Sprintf("counted outside: %s, %d in doubt run again as allowed", plural(f.Calls, "call"), f.Reruns)},
+		{"executions of tools", strconv.Itoa(f.Executions), fmt.Sprintf("counted outside: %s, %d in doubt run again as allowed", output.Plural(f.Calls, "call"), f.Reruns)},
 		{"tool calls RUN TWICE", strconv.Itoa(f.Twice), "although they must not"},
 		{"recoveries", strconv.Itoa(f.Takeovers), fmt.Sprintf("request to state in hand: p50 %s, max %s", demoTime(quantile(p.recoveries, 2)), demoTime(quantile(p.recoveries, 1)))},
 		{"killed runs back at work", strconv.Itoa(len(p.returns)), fmt.Sprintf("kill to next boundary: p50 %s, max %s", demoTime(quantile(p.returns, 2)), demoTime(quantile(p.returns, 1)))},
 	}
 	var b strings.Builder
 	b.WriteByte('\n')
-	if err := printTable(pageLike(w, &b), []column{{title: "the proof"}, {title: "", right: true}, {title: "", shrinks: true, wraps: true}}, rows); err != nil {
+	if err := output.Table(output.PageLike(w, &b), []output.Column{{Title: "the proof"}, {Title: "", Right: true}, {Title: "", Shrinks: true, Wraps: true}}, rows); err != nil {
 		return err
 	}
 	if len(p.doubts) > 0 {
@@ -204,7 +206,7 @@ func (p *demoProof) print(w io.Writer) error {
 		for _, d := range p.doubts {
 			rows = append(rows, []string{d.run, d.call.String(), d.name, d.fate})
 		}
-		err := printTable(pageLike(w, &b), []column{{title: "in doubt"}, {title: "call"}, {title: "tool"}, {title: "what became of it", shrinks: true, wraps: true}}, rows)
+		err := output.Table(output.PageLike(w, &b), []output.Column{{Title: "in doubt"}, {Title: "call"}, {Title: "tool"}, {Title: "what became of it", Shrinks: true, Wraps: true}}, rows)
 		if err != nil {
 			return err
 		}
@@ -216,7 +218,7 @@ func (p *demoProof) print(w io.Writer) error {
 			fmt.Fprintf(&b, "and %d more\n", len(f.Problems)-shown)
 			break
 		}
-		fmt.Fprintf(&b, "PROBLEM: %s\n", printable(problem))
+		fmt.Fprintf(&b, "PROBLEM: %s\n", output.Printable(problem))
 	}
 	if len(f.Problems) == 0 {
 		fmt.Fprintf(&b, "The proof holds, after %s.\n", p.took.Round(100*time.Millisecond))

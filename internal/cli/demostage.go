@@ -13,6 +13,9 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/journal"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
@@ -27,7 +30,7 @@ const (
 // demoStage directs the demonstration from outside: it knows of the runs what the journal and the scratch folder show,
 // and nothing else.
 type demoStage struct {
-	app    *app
+	app    *base.App
 	fleet  *demoFleet
 	dir    string
 	runs   []demoRun
@@ -61,22 +64,22 @@ type demoDoubt struct {
 	fate string
 }
 
-func newDemoStage(a *app, fleet *demoFleet, dir string, runs []demoRun) *demoStage {
+func newDemoStage(a *base.App, fleet *demoFleet, dir string, runs []demoRun) *demoStage {
 	return &demoStage{
-		app: a, fleet: fleet, dir: dir, runs: runs, begun: a.now(), reader: journal.NewReader(demoJournal(dir)),
+		app: a, fleet: fleet, dir: dir, runs: runs, begun: a.Now(), reader: journal.NewReader(demoJournal(dir)),
 		executors: make(map[string]*demoProcess), attempts: make(map[string]int),
 	}
 }
 
 // say prints one line of progress: who, and what.
 func (s *demoStage) say(who, format string, args ...any) {
-	if s.app.cli.Quiet {
+	if s.app.Quiet {
 		return
 	}
 	const indent = "                  " // below the words of the line before
 	var b strings.Builder
-	fmt.Fprintf(&b, "%5.1fs  %-9s", s.app.now().Sub(s.begun).Seconds(), who)
-	words := text.WrapSoft(printable(fmt.Sprintf(format, args...)), widthOf(s.app.stdout)-len(indent))
+	fmt.Fprintf(&b, "%5.1fs  %-9s", s.app.Now().Sub(s.begun).Seconds(), who)
+	words := text.WrapSoft(output.Printable(fmt.Sprintf(format, args...)), output.WidthOf(s.app.Stdout)-len(indent))
 	for i, line := range strings.Split(words, "\n") {
 		if i > 0 {
 			b.WriteString(strings.Repeat(" ", len(indent)-1))
@@ -84,7 +87,7 @@ func (s *demoStage) say(who, format string, args ...any) {
 		b.WriteString(" " + strings.TrimRight(line, " ") + "\n")
 	}
 	// A reader that is gone ends the demonstration at the table, if not before.
-	_, _ = io.WriteString(s.app.stdout, b.String())
+	_, _ = io.WriteString(s.app.Stdout, b.String())
 }
 
 // demoIntroduction says what is to be seen.
@@ -96,8 +99,8 @@ killed with SIGKILL from outside and new ones take over. The table at the end co
 
 // play is the whole demonstration, scene by scene.
 func (s *demoStage) play(ctx context.Context) error {
-	if !s.app.cli.Quiet {
-		if _, err := io.WriteString(s.app.stdout, demoIntroduction); err != nil {
+	if !s.app.Quiet {
+		if _, err := io.WriteString(s.app.Stdout, demoIntroduction); err != nil {
 			return err
 		}
 	}
@@ -115,7 +118,7 @@ func (s *demoStage) play(ctx context.Context) error {
 }
 
 func (s *demoStage) startServer(ctx context.Context) error {
-	begun := s.app.now()
+	begun := s.app.Now()
 	p, err := s.fleet.start("server", "serve", "--embedded", "--http", "off", "--quota", "256MiB", "--log-format", "json")
 	if err != nil {
 		return err
@@ -124,7 +127,7 @@ func (s *demoStage) startServer(ctx context.Context) error {
 	if _, err := p.ready(ctx); err != nil {
 		return err
 	}
-	s.say("server", "ready after %s (process %d)", demoTime(s.app.now().Sub(begun)), p.pid())
+	s.say("server", "ready after %s (process %d)", demoTime(s.app.Now().Sub(begun)), p.pid())
 	return nil
 }
 
@@ -254,7 +257,7 @@ func (s *demoStage) kill(lane string) error {
 	if err := s.look(); err != nil { // its last words
 		return err
 	}
-	s.kills = append(s.kills, demoKill{at: s.app.now(), what: "executor", runs: s.inHand(lane)})
+	s.kills = append(s.kills, demoKill{at: s.app.Now(), what: "executor", runs: s.inHand(lane)})
 	open := s.underWay(lane)
 	names := make([]string, len(open))
 	for i, e := range open {
@@ -347,7 +350,7 @@ func (s *demoStage) holdAndSettle(ctx context.Context, tool, file string) error 
 		args = append(args, "--result", result)
 	}
 	// Written down before it is said: the executor may act on the answer before the command has ended.
-	person, err := journal.Open(demoJournal(s.dir), s.app.now)
+	person, err := journal.Open(demoJournal(s.dir), s.app.Now)
 	if err != nil {
 		return err
 	}
@@ -360,7 +363,7 @@ func (s *demoStage) holdAndSettle(ctx context.Context, tool, file string) error 
 
 // operator runs one of the operator's commands to its end.
 func (s *demoStage) operator(ctx context.Context, args ...string) error {
-	s.say("person", "$ %s", shellCommand(args))
+	s.say("person", "$ %s", prompt.ShellCommand(args))
 	p, err := s.fleet.start(args[0], args...)
 	if err != nil {
 		return err
@@ -395,11 +398,11 @@ func (s *demoStage) killServer(ctx context.Context) error {
 		return err
 	}
 	before := s.acknowledged("coder")
-	begun := s.app.now()
+	begun := s.app.Now()
 	if err := s.await(ctx, "the executors to go on", func() bool { return s.acknowledged("coder") > before+1 }); err != nil {
 		return err
 	}
-	s.say("coder", "goes on by itself, %s after the server was ready", demoTime(s.app.now().Sub(begun)))
+	s.say("coder", "goes on by itself, %s after the server was ready", demoTime(s.app.Now().Sub(begun)))
 	return nil
 }
 
@@ -407,7 +410,7 @@ func (s *demoStage) downServer() error {
 	if err := s.server.kill(); err != nil {
 		return err
 	}
-	s.kills = append(s.kills, demoKill{at: s.app.now(), what: "server"})
+	s.kills = append(s.kills, demoKill{at: s.app.Now(), what: "server"})
 	s.say("server", "KILLED (SIGKILL, process %d): NATS server and daemon are gone", s.server.pid())
 	return nil
 }
@@ -447,7 +450,7 @@ func (s *demoStage) finish(ctx context.Context) error {
 			return p.failed("failed")
 		}
 	}
-	s.say("", "%s ended. Now the proof.", plural(len(s.runs), "run has", "runs have"))
+	s.say("", "%s ended. Now the proof.", output.Plural(len(s.runs), "run has", "runs have"))
 	return nil
 }
 

@@ -7,6 +7,9 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/history"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -69,7 +72,7 @@ type difference struct {
 }
 
 // Run compares two runs, or two points.
-func (c diffCmd) Run(ctx context.Context, a *app) error {
+func (c diffCmd) Run(ctx context.Context, a *base.App) error {
 	left, err := parseSide(c.Left)
 	if err != nil {
 		return err
@@ -78,13 +81,13 @@ func (c diffCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	out := difference{LeftName: left.String(), RightName: right.String()}
-	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+	err = cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		one, err := left.steps(ctx, fleet)
 		if err != nil {
 			return err
@@ -99,20 +102,20 @@ func (c diffCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if a.cli.JSON {
-		err = document(a.stdout, out)
+	if a.JSON {
+		err = output.Document(a.Stdout, out)
 	} else {
 		err = printComparison(a, &out)
 	}
 	if err != nil || out.Divergence == nil {
 		return err
 	}
-	return fail(exitDiffers, "", "%s and %s differ at %s", out.LeftName, out.RightName, out.Divergence)
+	return failure.New(failure.Differs, "", "%s and %s differ at %s", out.LeftName, out.RightName, out.Divergence)
 }
 
-func printComparison(a *app, d *difference) error {
-	if err := printFields(a.stdout, "left", d.LeftName+", "+plural(d.Left, "step"), "right", d.RightName+", "+plural(d.Right, "step"),
-		"the same", plural(d.Same, "step")); err != nil {
+func printComparison(a *base.App, d *difference) error {
+	if err := output.Fields(a.Stdout, "left", d.LeftName+", "+output.Plural(d.Left, "step"), "right", d.RightName+", "+output.Plural(d.Right, "step"),
+		"the same", output.Plural(d.Same, "step")); err != nil {
 		return err
 	}
 	if d.Divergence == nil {
@@ -122,8 +125,8 @@ func printComparison(a *app, d *difference) error {
 }
 
 // printDivergence shows both sides of the first step that differs, whole but for what does not fit a line.
-func printDivergence(a *app, d *history.Divergence) error {
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
+func printDivergence(a *base.App, d *history.Divergence) error {
+	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
 	fields := []string{"first divergence", d.String()}
@@ -137,7 +140,7 @@ func printDivergence(a *app, d *history.Divergence) error {
 		fields = append(fields, s.name+" call", fmt.Sprintf("%s (turn %d, %s)", s.step.Name, s.step.Turn, s.step.ToolCallID),
 			s.name+" arguments", valueText(s.step.Arguments, s.step.ArgumentsHash), s.name+" result", resultText(s.step))
 	}
-	return printFields(a.stdout, fields...)
+	return output.Fields(a.Stdout, fields...)
 }
 
 // valueText is a value, or the hash of one that is in the blob store.

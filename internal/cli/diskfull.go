@@ -8,32 +8,21 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/natsd"
 )
 
 // errRoomAgain ends a daemon whose own server had run out of room, when there is some again.
 var errRoomAgain = errors.New("the disk has room again")
 
-const (
-	// leastRoom is what must be free before a server that ran out of room is started again: on a small disk a twentieth of it.
-	// With less it would only be full again.
-	leastRoom = 64 << 20
-	// roomEvery is how often a full disk is looked at.
-	roomEvery = time.Second
-)
+// roomEvery is how often a full disk is looked at.
+const roomEvery = time.Second
 
 // roomAgain reports whether a disk that was full has room, as far as this system tells.
 func roomAgain(dir string) bool {
 	free, total, err := natsd.DiskRoom(dir)
-	return err == nil && free >= min(leastRoom, total/20)
-}
-
-// makeRoom says what to do about a full disk of a size, 0 where the system does not tell it.
-func makeRoom(dir string, total int64) string {
-	if total == 0 {
-		return fmt.Sprintf("make room on the disk of %s; what was acknowledged is kept", dir)
-	}
-	return fmt.Sprintf("make room on the disk of %s, %s at least; what was acknowledged is kept", dir, bytesText(min(leastRoom, total/20)))
+	return err == nil && free >= failure.LeastRoom(total)
 }
 
 // awaitRoom returns errRoomAgain once the disk has room, and nil when ctx ends before.
@@ -70,8 +59,8 @@ func (d *daemon) fullDisk() trouble {
 	dir := d.server.StateDir()
 	what := fmt.Sprintf("the disk of %s was full, and its nats server stores nothing: %s", dir, d.server.Full())
 	if free, total, err := natsd.DiskRoom(dir); err == nil {
-		what += fmt.Sprintf("; %s of %s are free now", bytesText(free), bytesText(total))
-		return trouble{"disk", what, fmt.Sprintf("make room on that disk, %s at least: the daemon then goes on by itself. What was acknowledged is kept", bytesText(min(leastRoom, total/20)))}
+		what += fmt.Sprintf("; %s of %s are free now", output.Bytes(free), output.Bytes(total))
+		return trouble{"disk", what, fmt.Sprintf("make room on that disk, %s at least: the daemon then goes on by itself. What was acknowledged is kept", output.Bytes(failure.LeastRoom(total)))}
 	}
 	return trouble{"disk", what, "make room on that disk, then restart the daemon. What was acknowledged is kept"}
 }

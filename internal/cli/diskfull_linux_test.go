@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 )
 
@@ -57,7 +58,7 @@ func TestErase_DiskOfTheReceiptIsFull_SaysThatTheRunIsErased(t *testing.T) {
 
 	dir := t.TempDir()
 	code, text := command(t, dir, "--context", ready.Context, "erase", "gone", "--force", "--receipt", receipt)
-	require.Equal(t, int(exitFailure), code, text)
+	require.Equal(t, int(failure.General), code, text)
 	again := "waymark --context " + ready.Context + " erase gone --receipt " + receipt
 	require.Contains(t, text, "waymark: run gone is erased, and its receipt is not written: ")
 	require.Contains(t, text, "hint: ask again for the receipt, the same way or into another file: "+again+"\n")
@@ -65,11 +66,11 @@ func TestErase_DiskOfTheReceiptIsFull_SaysThatTheRunIsErased(t *testing.T) {
 
 	report := filepath.Join(disk, "report.json")
 	code, text = command(t, dir, "--context", ready.Context, "cleanup", "--max-age", "0d", "--report", report)
-	require.Equal(t, int(exitFailure), code, text)
+	require.Equal(t, int(failure.General), code, text)
 	require.Contains(t, text, "waymark: 0 runs are removed, and the report is not written: ")
 	require.Contains(t, text, "hint: standard output has what was done; it is not reported again")
 	code, text = command(t, dir, "--context", ready.Context, "cleanup", "--max-age", "0d", "--dry-run", "--report", report)
-	require.Equal(t, int(exitFailure), code, text)
+	require.Equal(t, int(failure.General), code, text)
 	require.Contains(t, text, "waymark: nothing was removed, and the report is not written: ")
 	require.NoFileExists(t, report)
 

@@ -14,7 +14,7 @@
 //	waymark: what went wrong
 //	hint: what to do next
 //
-// The exit code says what kind of failure it was; see exitCodes. Ctrl-C ends every command in order, a
+// The exit code says what kind of failure it was; see [failure.Codes]. Ctrl-C ends every command in order, a
 // second one at once. A reader that goes away (| head) ends a command without an error.
 //
 // # A serving process

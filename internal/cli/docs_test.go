@@ -13,6 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/natsconn"
 )
 
@@ -43,8 +44,8 @@ func cliDoc(t *testing.T) string {
 		}
 	}
 	b.WriteString("## Exit codes\n\n| code | name | meaning |\n|---|---|---|\n")
-	for _, e := range exitCodes {
-		fmt.Fprintf(&b, "| %d | %s | %s |\n", e.code, e.name, cell(e.meaning))
+	for _, e := range failure.Codes {
+		fmt.Fprintf(&b, "| %d | %s | %s |\n", e.Code, e.Name, cell(e.Meaning))
 	}
 	b.WriteString("\n## Environment\n\nA flag wins over its variable.\n\n| variable | flag |\n|---|---|\n")
 	told := map[string]bool{} // several commands may have one flag of the same meaning

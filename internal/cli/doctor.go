@@ -11,6 +11,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
@@ -75,9 +79,9 @@ type diagnosis struct {
 
 // doctor is one look.
 type doctor struct {
-	cl     *client
+	cl     *base.Client
 	js     jetstream.JetStream
-	p      prompt
+	p      prompt.Prompt
 	checks []checkup
 }
 
@@ -86,17 +90,17 @@ func (d *doctor) add(name, result, do, format string, args ...any) {
 }
 
 // Run looks at everything.
-func (c doctorCmd) Run(ctx context.Context, a *app) error {
-	cl, err := a.connect(ctx)
+func (c doctorCmd) Run(ctx context.Context, a *base.App) error {
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	js, settings, err := cl.settings(ctx)
+	defer cl.Close()
+	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
 	}
-	d := &doctor{cl: cl, js: js, p: a.prompt}
+	d := &doctor{cl: cl, js: js, p: a.Prompt}
 	d.server()
 	d.credentials()
 	d.keys(ctx, &settings)
@@ -105,9 +109,9 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	streams := d.streams(ctx, &settings)
 	d.account(ctx)
 	d.disk(a)
-	d.backup(ctx, settings.Fleet, streams, a.now())
+	d.backup(ctx, settings.Fleet, streams, a.Now())
 	d.fleet(ctx, &settings)
-	out := diagnosis{Fleet: cl.fleet, Server: cl.target.Address(), Checks: d.checks}
+	out := diagnosis{Fleet: cl.Fleet, Server: cl.Target.Address(), Checks: d.checks}
 	for _, k := range d.checks {
 		switch k.Result {
 		case checkFailed:
@@ -116,23 +120,23 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 			out.Warnings++
 		}
 	}
-	if a.cli.JSON {
-		err = document(a.stdout, out)
+	if a.JSON {
+		err = output.Document(a.Stdout, out)
 	} else {
 		err = printDiagnosis(a, &out)
 	}
 	if err == nil && out.Failed > 0 {
-		err = fail(exitFailure, "", "%d of %s failed", out.Failed, plural(len(out.Checks), "check"))
+		err = failure.New(failure.General, "", "%d of %s failed", out.Failed, output.Plural(len(out.Checks), "check"))
 	}
 	return err
 }
 
-func printDiagnosis(a *app, d *diagnosis) error {
+func printDiagnosis(a *base.App, d *diagnosis) error {
 	rows := make([][]string, len(d.Checks))
 	for i, k := range d.Checks {
 		rows[i] = []string{k.Result, k.Name, k.Detail}
 	}
-	if err := printTable(a.stdout, []column{{title: "result"}, {title: "check"}, {title: "detail", shrinks: true, wraps: true}}, rows); err != nil {
+	if err := output.Table(a.Stdout, []output.Column{{Title: "result"}, {Title: "check"}, {Title: "detail", Shrinks: true, Wraps: true}}, rows); err != nil {
 		return err
 	}
 	// What is to be run is not cut to a line's width.
@@ -140,7 +144,7 @@ func printDiagnosis(a *app, d *diagnosis) error {
 		if k.Do == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(a.stdout, "\n%s: %s\n  do: %s\n", printable(k.Name), printable(k.Detail), printable(k.Do)); err != nil {
+		if _, err := fmt.Fprintf(a.Stdout, "\n%s: %s\n  do: %s\n", output.Printable(k.Name), output.Printable(k.Detail), output.Printable(k.Do)); err != nil {
 			return err
 		}
 	}
@@ -149,17 +153,17 @@ func printDiagnosis(a *app, d *diagnosis) error {
 
 // server checks version and the size of messages.
 func (d *doctor) server() {
-	have := d.cl.nc.ConnectedServerVersion()
+	have := d.cl.NATS.ConnectedServerVersion()
 	if older(have, leastServer) {
 		d.add("server version", checkFailed, "run nats-server "+leastServer+" or newer", "it is %s", have)
 	} else {
 		d.add("server version", checkOK, "", "%s", have)
 	}
-	most := d.cl.nc.MaxPayload()
+	most := d.cl.NATS.MaxPayload()
 	if most < schema.MaxCheckpoint {
-		d.add("message size", checkFailed, "set max_payload: 1MB in the server's configuration", "max_payload is %s", bytesText(most))
+		d.add("message size", checkFailed, "set max_payload: 1MB in the server's configuration", "max_payload is %s", output.Bytes(most))
 	} else {
-		d.add("message size", checkOK, "", "max_payload is %s", bytesText(most))
+		d.add("message size", checkOK, "", "max_payload is %s", output.Bytes(most))
 	}
 }
 
@@ -187,17 +191,17 @@ func older(have, want string) bool {
 
 // credentials checks that not just anybody may do what this command does.
 func (d *doctor) credentials() {
-	local := isLoopback(d.cl.nc.ConnectedAddr())
+	local := isLoopback(d.cl.NATS.ConnectedAddr())
 	switch {
-	case !d.cl.nc.AuthRequired() && !local:
-		d.add("credentials", checkFailed, "configure accounts with credentials on the server", "%s lets in anybody who can reach it", d.cl.target.Address())
-	case !d.cl.nc.AuthRequired():
+	case !d.cl.NATS.AuthRequired() && !local:
+		d.add("credentials", checkFailed, "configure accounts with credentials on the server", "%s lets in anybody who can reach it", d.cl.Target.Address())
+	case !d.cl.NATS.AuthRequired():
 		d.add("credentials", checkWarning, "configure accounts with credentials on the server", "the server lets in anybody on this machine")
 	default:
 		d.add("credentials", checkOK, "", "the server asks for them")
 	}
-	if _, err := d.cl.nc.TLSConnectionState(); err != nil && !local {
-		d.add("encryption", checkWarning, "configure TLS on the server, and use --tls-ca", "the connection to %s is not encrypted", d.cl.target.Address())
+	if _, err := d.cl.NATS.TLSConnectionState(); err != nil && !local {
+		d.add("encryption", checkWarning, "configure TLS on the server, and use --tls-ca", "the connection to %s is not encrypted", d.cl.Target.Address())
 	} else {
 		d.add("encryption", checkOK, "", "%s", map[bool]string{true: "the connection does not leave this machine", false: "TLS"}[err != nil])
 	}
@@ -211,11 +215,11 @@ func (d *doctor) keys(ctx context.Context, settings *schema.FleetSettings) {
 	case err != nil:
 		d.add(name, checkFailed, "restore the fleet's settings from a backup", "%s", err)
 		return
-	case !keys.Any() && !d.cl.nc.AuthRequired(), !keys.Any() && d.cl.target.Origin == natsconn.OriginLocal:
+	case !keys.Any() && !d.cl.NATS.AuthRequired(), !keys.Any() && d.cl.Target.Origin == natsconn.OriginLocal:
 		d.add(name, checkOK, "", "none: control events are not signed, and whoever may publish events can forge them")
 		return
 	case !keys.Any():
-		d.add(name, checkWarning, "as the fleet's daemon: "+d.p.command("fleet keys add"), "none: control events are not signed, and whoever may publish events can forge them")
+		d.add(name, checkWarning, "as the fleet's daemon: "+d.p.Command("fleet keys add"), "none: control events are not signed, and whoever may publish events can forge them")
 		return
 	}
 	signing := 0
@@ -225,7 +229,7 @@ func (d *doctor) keys(ctx context.Context, settings *schema.FleetSettings) {
 		}
 	}
 	var reply schema.FleetReply
-	if err := d.cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
+	if err := d.cl.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
 		d.add(name, checkUnknown, "", "%d sign; the daemon that answers cannot be asked for its own: %s", signing, err)
 		return
 	}
@@ -239,7 +243,7 @@ func (d *doctor) keys(ctx context.Context, settings *schema.FleetSettings) {
 		return
 	}
 	if err := signer.May(keys, now); err != nil {
-		d.add(name, checkFailed, "start it with a key of the fleet; "+d.p.command("fleet keys")+" lists them", "the daemon %s: %s", reply.Replica, err)
+		d.add(name, checkFailed, "start it with a key of the fleet; "+d.p.Command("fleet keys")+" lists them", "the daemon %s: %s", reply.Replica, err)
 		return
 	}
 	d.add(name, checkOK, "", "%d sign, that of daemon %s (%s) among them", signing, reply.Replica, reply.Signer)
@@ -255,8 +259,8 @@ func (d *doctor) streams(ctx context.Context, settings *schema.FleetSettings) []
 		switch {
 		case errors.As(s.Err, &config):
 			flags++
-			f := explainStorage(s.Err)
-			d.add("stream flags", checkFailed, f.hint, "%s", f.what)
+			f := failure.ExplainStorage(s.Err)
+			d.add("stream flags", checkFailed, f.Hint, "%s", f.What)
 		case errors.Is(s.Err, kvstore.ErrStreamMissing) && s.Truth:
 			flags++
 			d.add("stream flags", checkFailed, "restore it from a backup; it is never made anew in silence", "stream %s is gone, which holds what cannot be derived", s.Stream)
@@ -285,7 +289,7 @@ func (d *doctor) streams(ctx context.Context, settings *schema.FleetSettings) []
 		bad  int
 	}{{"stream flags", flags}, {"room in streams", room}, {"consumers", consumers}, {"replicas", replicas}} {
 		if all.bad == 0 {
-			d.add(all.name, checkOK, "", "%s", plural(len(list), "stream"))
+			d.add(all.name, checkOK, "", "%s", output.Plural(len(list), "stream"))
 		}
 	}
 	return list
@@ -305,8 +309,8 @@ func (d *doctor) room(s *kvstore.Inspected) int {
 	case percent < fullWarn:
 		return 0
 	}
-	d.add("room in streams", result, "raise the quota: start the daemon with "+d.p.command("serve")+" --quota SIZE, or let sealed events be purged earlier (--purge-after)",
-		"stream %s is at %d %% of %s", s.Stream, percent, bytesText(limit))
+	d.add("room in streams", result, "raise the quota: start the daemon with "+d.p.Command("serve")+" --quota SIZE, or let sealed events be purged earlier (--purge-after)",
+		"stream %s is at %d %% of %s", s.Stream, percent, output.Bytes(limit))
 	return 1
 }
 
@@ -326,7 +330,7 @@ func (d *doctor) replicas(s *kvstore.Inspected) int {
 			continue
 		}
 		bad++
-		state := fmt.Sprintf("is %s behind", plural(r.Lag, "message"))
+		state := fmt.Sprintf("is %s behind", output.Plural(r.Lag, "message"))
 		if r.Offline {
 			state = "is offline"
 		}
@@ -368,20 +372,20 @@ func (d *doctor) account(ctx context.Context) {
 	}
 	percent := int64(max(info.Store, info.ReservedStore)) * 100 / limit //nolint:gosec // sizes on disk
 	if percent >= fullWarn {
-		d.add(name, checkWarning, "raise the account's max_file, or lower the fleets' quotas", "%d %% of %s are used or promised", percent, bytesText(limit))
+		d.add(name, checkWarning, "raise the account's max_file, or lower the fleets' quotas", "%d %% of %s are used or promised", percent, output.Bytes(limit))
 		return
 	}
-	d.add(name, checkOK, "", "%d %% of %s are used or promised", percent, bytesText(limit))
+	d.add(name, checkOK, "", "%d %% of %s are used or promised", percent, output.Bytes(limit))
 }
 
 // disk checks the room where the local server writes.
-func (d *doctor) disk(a *app) {
+func (d *doctor) disk(a *base.App) {
 	const name = "disk"
-	if d.cl.target.Origin != natsconn.OriginLocal {
+	if d.cl.Target.Origin != natsconn.OriginLocal {
 		d.add(name, checkUnknown, "", "the server is not of this state directory: look on its machine")
 		return
 	}
-	dir, err := a.stateDir()
+	dir, err := a.StateDirectory()
 	if err != nil {
 		d.add(name, checkUnknown, "", "%s", err)
 		return
@@ -391,19 +395,19 @@ func (d *doctor) disk(a *app) {
 	case err != nil:
 		d.add(name, checkUnknown, "", "%s", err)
 	case free < total/100*(100-fullFail):
-		d.add(name, checkFailed, "make room: the server stores nothing before; the daemon then goes on by itself", "%s of %s are free", bytesText(free), bytesText(total))
+		d.add(name, checkFailed, "make room: the server stores nothing before; the daemon then goes on by itself", "%s of %s are free", output.Bytes(free), output.Bytes(total))
 	case free < total/100*(100-fullWarn)/2:
-		d.add(name, checkWarning, "make room, or lower the quota", "%s of %s are free", bytesText(free), bytesText(total))
+		d.add(name, checkWarning, "make room, or lower the quota", "%s of %s are free", output.Bytes(free), output.Bytes(total))
 	default:
-		d.add(name, checkOK, "", "%s of %s are free", bytesText(free), bytesText(total))
+		d.add(name, checkOK, "", "%s of %s are free", output.Bytes(free), output.Bytes(total))
 	}
 }
 
 // fleet checks the daemons: whether one answers, who folds each shard, and how far behind.
 func (d *doctor) fleet(ctx context.Context, settings *schema.FleetSettings) {
 	var reply schema.FleetReply
-	if err := d.cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
-		d.add("daemon", checkFailed, d.cl.startHint(ctx), "none answers: %s", err)
+	if err := d.cl.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
+		d.add("daemon", checkFailed, d.cl.StartHint(ctx), "none answers: %s", err)
 		return
 	}
 	d.add("daemon", checkOK, "", "%s answers", reply.Replica)
@@ -419,24 +423,24 @@ func (d *doctor) fleet(ctx context.Context, settings *schema.FleetSettings) {
 			d.add("lock", checkUnknown, "", "shard %d: %s", s.Shard, s.Error)
 			continue
 		case s.Folder == "":
-			d.add("lock", checkFailed, d.cl.startHint(ctx), "nobody holds the lease of shard %d: nothing of it is folded, and nobody dead is noticed", s.Shard)
+			d.add("lock", checkFailed, d.cl.StartHint(ctx), "nobody holds the lease of shard %d: nothing of it is folded, and nobody dead is noticed", s.Shard)
 			continue
 		}
 		folded++
 		if lag := time.Duration(s.WaitingMS) * time.Millisecond; lag > lagWarn {
 			behind++
-			d.add("fold", checkWarning, "see: "+d.p.command("fleet"), "%s of shard %d accepted and not checkpointed, the oldest for %s", plural(s.Waiting, "event"), s.Shard, lag)
+			d.add("fold", checkWarning, "see: "+d.p.Command("fleet"), "%s of shard %d accepted and not checkpointed, the oldest for %s", output.Plural(s.Waiting, "event"), s.Shard, lag)
 		}
 	}
 	if folded == len(reply.Shards) {
-		d.add("lock", checkOK, "", "each shard is folded by one daemon, %s in all", plural(folded, "shard"))
+		d.add("lock", checkOK, "", "each shard is folded by one daemon, %s in all", output.Plural(folded, "shard"))
 	}
 	if behind == 0 {
 		d.add("fold", checkOK, "", "nothing waits for longer than %s", lagWarn)
 	}
 	d.parked(reply.Shards)
 	if reply.Runs.Quarantined > 0 {
-		d.add("quarantine", checkWarning, d.p.command("runs ls --status quarantined"), "%s quarantined, not claimable automatically: the claims made no progress", plural(reply.Runs.Quarantined, "run"))
+		d.add("quarantine", checkWarning, d.p.Command("runs ls --status quarantined"), "%s quarantined, not claimable automatically: the claims made no progress", output.Plural(reply.Runs.Quarantined, "run"))
 	}
 	d.letters(ctx)
 }
@@ -452,14 +456,14 @@ func (d *doctor) parked(shards []schema.ShardState) {
 		for _, p := range shards[i].Parked[:min(parkedNamed-named, len(shards[i].Parked))] {
 			named++
 			more--
-			d.add("parked", checkWarning, "look at it with: "+d.p.command("runs get "+p.Run)+"; the daemon tries again by itself; to retry it now: "+
-				d.p.command("retry "+p.Run),
-				"run %s has no new checkpoint since %s (%s): %s", p.Run, p.Since, plural(p.Tries, "try", "tries"), p.Why)
+			d.add("parked", checkWarning, "look at it with: "+d.p.Command("runs get "+p.Run)+"; the daemon tries again by itself; to retry it now: "+
+				d.p.Command("retry "+p.Run),
+				"run %s has no new checkpoint since %s (%s): %s", p.Run, p.Since, output.Plural(p.Tries, "try", "tries"), p.Why)
 		}
 	}
 	switch {
 	case more > 0:
-		d.add("parked", checkWarning, "", "%s more", plural(more, "run"))
+		d.add("parked", checkWarning, "", "%s more", output.Plural(more, "run"))
 	case named == 0:
 		d.add("parked", checkOK, "", "no run is left out of the fold")
 	}
@@ -477,14 +481,14 @@ func (d *doctor) writes(ctx context.Context, shards int) []bool {
 		for n := 0; run == "" || schema.ShardOf(run, shards) != shard; n++ {
 			run = fmt.Sprintf("waymark-doctor-%d", n) // nobody's
 		}
-		err := d.cl.ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, new(schema.GetReply))
+		err := d.cl.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, new(schema.GetReply))
 		service, answered := errors.AsType[*schema.ServiceError](err)
 		switch {
 		case err == nil, answered && service.Code == schema.CodeNotFound:
 			takes[shard] = true
 			continue
 		case answered && service.Code == schema.CodeUnavailable, errors.Is(err, context.DeadlineExceeded):
-			d.add("writes", checkFailed, fullDo, "the log of shard %d acknowledges nothing: %s", shard, explain(ctx, err).what)
+			d.add("writes", checkFailed, fullDo, "the log of shard %d acknowledges nothing: %s", shard, failure.Explain(ctx, err).What)
 		default:
 			takes[shard] = true // it is not known otherwise
 			d.add("writes", checkUnknown, "", "shard %d: %s", shard, err)
@@ -492,7 +496,7 @@ func (d *doctor) writes(ctx context.Context, shards int) []bool {
 		all = false
 	}
 	if all {
-		d.add("writes", checkOK, "", "the log of each shard takes writes, %s in all", plural(shards, "shard"))
+		d.add("writes", checkOK, "", "the log of each shard takes writes, %s in all", output.Plural(shards, "shard"))
 	}
 	return takes
 }
@@ -500,9 +504,9 @@ func (d *doctor) writes(ctx context.Context, shards int) []bool {
 // letters checks what was rejected.
 func (d *doctor) letters(ctx context.Context) {
 	const name = "dead letters"
-	ctx, cancel := context.WithTimeout(ctx, d.cl.wait)
+	ctx, cancel := context.WithTimeout(ctx, d.cl.Wait)
 	defer cancel()
-	stream, err := d.js.Stream(ctx, schema.DeadLetterStream(d.cl.fleet))
+	stream, err := d.js.Stream(ctx, schema.DeadLetterStream(d.cl.Fleet))
 	if err != nil {
 		if !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, nats.ErrTimeout) {
 			d.add(name, checkUnknown, "", "%s", err)
@@ -516,8 +520,8 @@ func (d *doctor) letters(ctx context.Context) {
 				which = "--run " + run
 			}
 		}
-		d.add(name, checkWarning, "see why the last one was refused with: "+d.cl.prompt.command("conform "+which+" --no-follow"),
-			"%s %s kept in the stream %s, each with its run and reason", plural(n, "rejected event"), inNumber(n, "is", "are"), schema.DeadLetterStream(d.cl.fleet))
+		d.add(name, checkWarning, "see why the last one was refused with: "+d.cl.Prompt.Command("conform "+which+" --no-follow"),
+			"%s %s kept in the stream %s, each with its run and reason", output.Plural(n, "rejected event"), output.InNumber(n, "is", "are"), schema.DeadLetterStream(d.cl.Fleet))
 		return
 	}
 	d.add(name, checkOK, "", "none")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/kvstore"
 )
 
@@ -14,7 +15,7 @@ const backupWarn = 7 * 24 * time.Hour
 // backup checks when the fleet was backed up last.
 func (d *doctor) backup(ctx context.Context, fleet string, streams []kvstore.Inspected, now time.Time) {
 	const name = "backup"
-	do := d.p.command("backup DIR")
+	do := d.p.Command("backup DIR")
 	last, err := kvstore.LastBackup(ctx, d.js, fleet)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		made := now
@@ -44,5 +45,5 @@ func (d *doctor) backup(ctx context.Context, fleet string, streams []kvstore.Ins
 		d.add(name, checkWarning, do, "the last one, %s, is %d days old", last.ID, int(age/(24*time.Hour)))
 		return
 	}
-	d.add(name, checkOK, "", "the last one, %s of %s, was begun %s", last.ID, bytesText(last.Bytes), ago(last.Began, now))
+	d.add(name, checkOK, "", "the last one, %s of %s, was begun %s", last.ID, output.Bytes(last.Bytes), output.Ago(last.Began, now))
 }

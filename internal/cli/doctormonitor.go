@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/kvstore"
@@ -21,7 +22,7 @@ func (d *doctor) durability(ctx context.Context, monitor string, settings *schem
 	const name = "durability"
 	const do = "set sync_interval: always in the jetstream block of the server's configuration"
 	switch {
-	case monitor == "" && d.cl.target.Origin == natsconn.OriginLocal:
+	case monitor == "" && d.cl.Target.Origin == natsconn.OriginLocal:
 		d.add(name, checkOK, "", "the local server writes every acknowledged message through")
 		return
 	case monitor == "":
@@ -51,13 +52,13 @@ func (d *doctor) syncs(ms float64, settings *schema.FleetSettings) {
 	shards := kvstore.ConfigOf(settings).Shards
 	how := "the servers sync the messages of all executors together"
 	if settings.Replicas == 1 {
-		how = "the messages of one shard are synced one after the other, those of several at once; new runs are spread over " + plural(shards, "shard")
+		how = "the messages of one shard are synced one after the other, those of several at once; new runs are spread over " + output.Plural(shards, "shard")
 	}
 	switch {
 	case ms == 0:
 		d.add(name, checkUnknown, "", "not measured yet, or the daemon that answers folds no shard; %s", how)
 	case settings.Replicas == 1 && shards < kvstore.LoneShards && ms >= slowSyncMS:
-		d.add(name, checkWarning, d.p.command(fmt.Sprintf("shards set %d", kvstore.LoneShards)), "%.1f ms for a small message; %s", ms, how)
+		d.add(name, checkWarning, d.p.Command(fmt.Sprintf("shards set %d", kvstore.LoneShards)), "%.1f ms for a small message; %s", ms, how)
 	default:
 		d.add(name, checkOK, "", "%.1f ms for a small message; %s", ms, how)
 	}

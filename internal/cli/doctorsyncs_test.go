@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -23,7 +24,7 @@ func TestDoctor_DurableWrites_ToldWithWhatSharesTheirSyncs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := &doctor{p: prompt{}}
+			d := &doctor{p: prompt.Prompt{}}
 			d.syncs(c.ms, &schema.FleetSettings{Generations: []int{3, c.shards}, Replicas: c.replicas})
 			require.Len(t, d.checks, 1)
 			require.Equal(t, c.result, d.checks[0].Result)

@@ -9,6 +9,10 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -58,19 +62,19 @@ type checkedReceipt struct {
 }
 
 // Run removes a run, or checks a receipt.
-func (c eraseCmd) Run(ctx context.Context, a *app) error {
+func (c eraseCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Check != "" {
 		return c.check(ctx, a)
 	}
-	by, err := decider(c.By)
+	by, err := base.Sender(c.By)
 	if err != nil {
 		return err
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	file, err := createFile("receipt", c.Receipt)
 	if err != nil {
 		return err
@@ -80,31 +84,31 @@ func (c eraseCmd) Run(ctx context.Context, a *app) error {
 		file.discard()
 		return err
 	}
-	return errors.Join(c.writeReceipt(cl.prompt, file, receipt), c.show(a, receipt, already))
+	return errors.Join(c.writeReceipt(cl.Prompt, file, receipt), c.show(a, receipt, already))
 }
 
 // show prints the receipt.
-func (c eraseCmd) show(a *app, receipt *schema.Erasure, already bool) error {
-	if a.cli.JSON {
-		return document(a.stdout, receipt)
+func (c eraseCmd) show(a *base.App, receipt *schema.Erasure, already bool) error {
+	if a.JSON {
+		return output.Document(a.Stdout, receipt)
 	}
 	return printReceipt(a, receipt, already)
 }
 
 // erase removes a run, and asks until that is done.
-func (c eraseCmd) erase(ctx context.Context, a *app, cl *client, run, by string, deep int) (receipt *schema.Erasure, already bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cl.wait)
+func (c eraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, by string, deep int) (receipt *schema.Erasure, already bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cl.Wait)
 	defer cancel()
 	for first := true; ; first = false {
 		var reply schema.EraseReply
-		err := cl.ask(ctx, schema.VerbErase, run, schema.EraseRequest{By: by, Reason: c.Reason, Force: c.Force}, &reply)
+		err := cl.Ask(ctx, schema.VerbErase, run, schema.EraseRequest{By: by, Reason: c.Reason, Force: c.Force}, &reply)
 		forks := forksIn(err)
 		if len(forks) > 0 && c.Forks && deep > 0 {
 			for _, fork := range forks {
 				if _, _, err := c.erase(ctx, a, cl, fork, by, deep-1); err != nil {
 					return nil, false, fmt.Errorf("fork %s of run %s: %w", fork, run, err)
 				}
-				if err := a.say(a.stderr, "fork %s is removed", fork); err != nil {
+				if err := a.Say(a.Stderr, "fork %s is removed", fork); err != nil {
 					return nil, false, err
 				}
 			}
@@ -117,10 +121,10 @@ func (c eraseCmd) erase(ctx context.Context, a *app, cl *client, run, by string,
 			return &reply.Erasure, first && reply.Already, nil
 		}
 		if pause.For(ctx, cleanupLook) != nil {
-			return nil, false, &failure{
-				code: exitUnavailable, err: ctx.Err(),
-				what: fmt.Sprintf("run %s is on its way out, and not everything of it is gone", run),
-				hint: "the daemon goes on with it; ask again for the receipt: " + c.again(cl.prompt, run),
+			return nil, false, &failure.Error{
+				Code: failure.Unavailable, Err: ctx.Err(),
+				What: fmt.Sprintf("run %s is on its way out, and not everything of it is gone", run),
+				Hint: "the daemon goes on with it; ask again for the receipt: " + c.again(cl.Prompt, run),
 			}
 		}
 	}
@@ -142,90 +146,90 @@ func forksIn(err error) []string {
 }
 
 // refused gives a refusal the next step at a prompt.
-func (c eraseCmd) refused(cl *client, run string, forks []string, err error) error {
+func (c eraseCmd) refused(cl *base.Client, run string, forks []string, err error) error {
 	told, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok || told.Code != schema.CodeNeeded {
 		return err
 	}
-	hint := "to remove it all the same: " + cl.prompt.command("erase "+run+" --force")
+	hint := "to remove it all the same: " + cl.Prompt.Command("erase "+run+" --force")
 	if len(forks) > 0 {
-		hint = "to remove those before it: " + cl.prompt.command("erase "+run+" --forks")
+		hint = "to remove those before it: " + cl.Prompt.Command("erase "+run+" --forks")
 	}
-	return &failure{code: exitConflict, what: told.Message, hint: hint, err: err}
+	return &failure.Error{Code: failure.Conflict, What: told.Message, Hint: hint, Err: err}
 }
 
 // again is the command that asks for the receipt of a removed run.
-func (c eraseCmd) again(p prompt, run string) string {
+func (c eraseCmd) again(p prompt.Prompt, run string) string {
 	words := "erase " + run
 	if c.Receipt != "" && run == c.Run_ {
 		words += " --receipt " + schema.ShellWord(c.Receipt)
 	}
-	return p.command(words)
+	return p.Command(words)
 }
 
 // writeReceipt writes the receipt. The removal cannot be undone, so a failure says that the run is erased.
-func (c eraseCmd) writeReceipt(p prompt, file *newFile, receipt *schema.Erasure) error {
-	err := file.write(func(w io.Writer) error { return document(w, receipt) })
+func (c eraseCmd) writeReceipt(p prompt.Prompt, file *newFile, receipt *schema.Erasure) error {
+	err := file.write(func(w io.Writer) error { return output.Document(w, receipt) })
 	if err == nil {
 		return nil
 	}
-	return &failure{
-		code: exitFailure, err: err,
-		what: fmt.Sprintf("run %s is erased, and its receipt is not written: %s", receipt.Run, err),
-		hint: "ask again for the receipt, the same way or into another file: " + c.again(p, c.Run_),
+	return &failure.Error{
+		Code: failure.General, Err: err,
+		What: fmt.Sprintf("run %s is erased, and its receipt is not written: %s", receipt.Run, err),
+		Hint: "ask again for the receipt, the same way or into another file: " + c.again(p, c.Run_),
 	}
 }
 
 func partsText(p *schema.ErasedParts) string {
-	return fmt.Sprintf("%s in the log, %s, %s, %s, %s, %s in lists", plural(p.LogEvents, "event"), plural(p.Segments, "segment"),
-		plural(p.Blobs, "large payload"), plural(p.DeadLetters, "dead letter"), plural(p.Checkpoints, "checkpoint"), plural(p.IndexKeys, "place"))
+	return fmt.Sprintf("%s in the log, %s, %s, %s, %s, %s in lists", output.Plural(p.LogEvents, "event"), output.Plural(p.Segments, "segment"),
+		output.Plural(p.Blobs, "large payload"), output.Plural(p.DeadLetters, "dead letter"), output.Plural(p.Checkpoints, "checkpoint"), output.Plural(p.IndexKeys, "place"))
 }
 
-func printReceipt(a *app, r *schema.Erasure, already bool) error {
+func printReceipt(a *base.App, r *schema.Erasure, already bool) error {
 	removed, freed := "", ""
 	if r.Removed != nil {
-		removed, freed = partsText(r.Removed), bytesText(r.Removed.Bytes())
+		removed, freed = partsText(r.Removed), output.Bytes(r.Removed.Bytes())
 	}
-	return printFields(a.stdout, pastLabel("erased", already), "run "+r.Run, "was", string(r.Status), "events", count(r.Events), "digest", r.Digest,
-		byLabel(r.By), r.By, "reason", r.Reason, "asked", localTime(r.AskedAt), "done", localTime(r.RemovedAt), "removed", removed, "at least", freed, "receipt", r.ID)
+	return output.Fields(a.Stdout, output.PastLabel("erased", already), "run "+r.Run, "was", string(r.Status), "events", output.Number(r.Events), "digest", r.Digest,
+		byLabel(r.By), r.By, "reason", r.Reason, "asked", output.LocalTime(r.AskedAt), "done", output.LocalTime(r.RemovedAt), "removed", removed, "at least", freed, "receipt", r.ID)
 }
 
 // check asks what is left of the run of a receipt.
-func (c eraseCmd) check(ctx context.Context, a *app) error {
+func (c eraseCmd) check(ctx context.Context, a *base.App) error {
 	text, err := os.ReadFile(c.Check)
 	if err != nil {
-		return fail(exitNotFound, "write one with: waymark erase RUN --receipt FILE", "receipt %s cannot be read: %s", c.Check, err)
+		return failure.New(failure.NotFound, "write one with: waymark erase RUN --receipt FILE", "receipt %s cannot be read: %s", c.Check, err)
 	}
 	var receipt schema.Erasure
 	if err := json.Unmarshal(text, &receipt); err != nil || receipt.Format != schema.ErasureFormat || receipt.ID == "" {
-		return fail(exitUsage, "use the file that waymark erase RUN --receipt wrote", "%s is no receipt", c.Check)
+		return failure.New(failure.Usage, "use the file that waymark erase RUN --receipt wrote", "%s is no receipt", c.Check)
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	if receipt.Fleet != cl.fleet {
-		return fail(exitUsage, "name the fleet with --fleet "+receipt.Fleet, "the receipt is of a run of fleet %s, asked is fleet %s", receipt.Fleet, cl.fleet)
+	defer cl.Close()
+	if receipt.Fleet != cl.Fleet {
+		return failure.New(failure.Usage, "name the fleet with --fleet "+receipt.Fleet, "the receipt is of a run of fleet %s, asked is fleet %s", receipt.Fleet, cl.Fleet)
 	}
 	var reply schema.EraseReply
-	if err := cl.ask(ctx, schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true, Chunks: receipt.Chunks}, &reply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbErase, receipt.Run, schema.EraseRequest{Check: true, Chunks: receipt.Chunks}, &reply); err != nil {
 		return err
 	}
 	if reply.Erasure.ID != receipt.ID {
-		return fail(exitConflict, "see who removed it: "+cl.prompt.command("erase "+receipt.Run), "run %s was removed by erasure %s, the receipt is of %s", receipt.Run, reply.Erasure.ID, receipt.ID)
+		return failure.New(failure.Conflict, "see who removed it: "+cl.Prompt.Command("erase "+receipt.Run), "run %s was removed by erasure %s, the receipt is of %s", receipt.Run, reply.Erasure.ID, receipt.ID)
 	}
 	checked := checkedReceipt{Run: receipt.Run, ID: receipt.ID, Done: reply.Done}
 	if reply.Left != nil {
 		checked.Left = *reply.Left
 	}
-	if a.cli.JSON {
-		err = document(a.stdout, checked)
+	if a.JSON {
+		err = output.Document(a.Stdout, checked)
 	} else if reply.Done && checked.Left.None() {
-		err = printFields(a.stdout, "checked", "nothing is left of run "+receipt.Run, "erased", localTime(receipt.RemovedAt), byLabel(receipt.By), receipt.By, "receipt", receipt.ID)
+		err = output.Fields(a.Stdout, "checked", "nothing is left of run "+receipt.Run, "erased", output.LocalTime(receipt.RemovedAt), byLabel(receipt.By), receipt.By, "receipt", receipt.ID)
 	}
 	if err == nil && (!reply.Done || !checked.Left.None()) {
-		err = fail(exitDamaged, "the daemon removes it: check again in a moment", "something is left of run %s: %s", receipt.Run, partsText(&checked.Left))
+		err = failure.New(failure.Damaged, "the daemon removes it: check again in a moment", "something is left of run %s: %s", receipt.Run, partsText(&checked.Left))
 	}
 	return err
 }

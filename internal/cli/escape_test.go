@@ -8,6 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
 )
 
 // hostileTexts are what a terminal, or a reader of a log, must not take at its word.
@@ -21,7 +24,7 @@ func requireTame(t *testing.T, text string) {
 	t.Helper()
 	for l := range strings.Lines(text) {
 		l = strings.TrimSuffix(l, "\n")
-		require.Equal(t, printable(l), l, "a terminal would obey this")
+		require.Equal(t, output.Printable(l), l, "a terminal would obey this")
 	}
 }
 
@@ -33,17 +36,17 @@ func TestJSONThatIsEscapedMeansTheSame(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		safe := escaped(plain)
+		safe := output.Escaped(plain)
 		var want, have string
 		if err := errors.Join(json.Unmarshal(plain, &want), json.Unmarshal(safe, &have)); err != nil || want != have {
 			t.Fatalf("%q became %q: %v", want, have, err)
 		}
-		if printable(string(safe)) != string(safe) {
+		if output.Printable(string(safe)) != string(safe) {
 			t.Fatalf("%q is not tame", safe)
 		}
 		// Written in pieces it is the same.
 		var b strings.Builder
-		w := &escapingWriter{to: &b}
+		w := &output.EscapingWriter{To: &b}
 		for len(plain) > 0 {
 			n := rapid.IntRange(1, len(plain)).Draw(t, "n")
 			if _, err := w.Write(plain[:n]); err != nil {
@@ -62,7 +65,7 @@ func TestALogLineHoldsWhatOthersChose(t *testing.T) {
 	for _, format := range []string{"json", "console"} {
 		for _, hostile := range hostileTexts {
 			var out lockedBuffer
-			log, err := newLogger(&out, "info", format)
+			log, err := base.NewLogger(&out, "info", format)
 			require.NoError(t, err)
 			log.Warn().Str("reason", hostile).Strs("list", []string{hostile}).Err(errors.New(hostile)).Bytes("bytes", []byte(hostile)).
 				Any("any", map[string]string{"k": hostile}).Msg(hostile)

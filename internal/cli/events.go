@@ -13,6 +13,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/kvstore"
@@ -76,22 +79,22 @@ type eventLine struct {
 }
 
 // Run follows events until Ctrl-C.
-func (c eventsCmd) Run(ctx context.Context, a *app) error {
+func (c eventsCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Accepted && (c.All || c.Since != 0 || c.NoFollow):
-		return fail(exitUsage, "leave out --accepted to read the log", "--accepted is live only")
-	case c.Raw && !a.cli.JSON:
-		return fail(exitUsage, "add --json", "--raw is a form of JSON: without --json it would change nothing")
+		return failure.New(failure.Usage, "leave out --accepted to read the log", "--accepted is live only")
+	case c.Raw && !a.JSON:
+		return failure.New(failure.Usage, "add --json", "--raw is a form of JSON: without --json it would change nothing")
 	case c.Since < 0:
-		return fail(exitUsage, "write how long ago: --since 10m", "--since %s is below 0", c.Since)
+		return failure.New(failure.Usage, "write how long ago: --since 10m", "--since %s is below 0", c.Since)
 	case c.NoFollow && !c.All && c.Since == 0:
-		return fail(exitUsage, "add --all or --since", "--no-follow would show nothing: it begins at the end")
+		return failure.New(failure.Usage, "add --all or --since", "--no-follow would show nothing: it begins at the end")
 	}
-	cl, err := a.connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
+	cl, err := a.Connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	// A follower must not miss what is published while the daemon is asked. Who reads what is there is told first.
 	group, work := errgroup.WithContext(ctx)
 	if c.NoFollow {
@@ -115,32 +118,32 @@ func (c eventsCmd) Run(ctx context.Context, a *app) error {
 const lookPatience = 2 * time.Second
 
 // sayMissing says that a run which is waited for is not there.
-func (c eventsCmd) sayMissing(ctx context.Context, a *app, cl *client) error {
-	if c.Run_ == "" || c.NoFollow && c.All || a.cli.Quiet {
+func (c eventsCmd) sayMissing(ctx context.Context, a *base.App, cl *base.Client) error {
+	if c.Run_ == "" || c.NoFollow && c.All || a.Quiet {
 		return nil
 	}
 	looking, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
-	_, err := cl.get(looking, c.Run_)
+	_, err := cl.Get(looking, c.Run_)
 	var told *schema.ServiceError
 	if !errors.As(err, &told) || told.Code != schema.CodeNotFound && told.Code != schema.CodeErased {
 		return nil // the run exists, or no daemon can tell
 	}
 	if !c.NoFollow {
-		_, err = fmt.Fprintf(a.stderr, "%s: waiting for events of it\n", printable(told.Message))
+		_, err = fmt.Fprintf(a.Stderr, "%s: waiting for events of it\n", output.Printable(told.Message))
 		return err
 	}
-	_, err = fmt.Fprintln(a.stderr, printable(told.Message))
+	_, err = fmt.Fprintln(a.Stderr, output.Printable(told.Message))
 	return err
 }
 
 // log prints what the log has, and says of what is forged that it is.
-func (c eventsCmd) log(ctx context.Context, a *app, cl *client) error {
-	js, err := jetstream.New(cl.nc)
+func (c eventsCmd) log(ctx context.Context, a *base.App, cl *base.Client) error {
+	js, err := jetstream.New(cl.NATS)
 	if err != nil {
 		return fmt.Errorf("jetstream: %w", err)
 	}
-	ring := kvstore.NewReadingKeyring(js, cl.fleet)
+	ring := kvstore.NewReadingKeyring(js, cl.Fleet)
 	read := 0
 	err = c.follow(ctx, cl, func(m eventlog.Arrived) error {
 		read++
@@ -154,22 +157,22 @@ func (c eventsCmd) log(ctx context.Context, a *app, cl *client) error {
 	case err != nil || !c.NoFollow || read > 0:
 		return err
 	case c.Run_ != "" && c.All:
-		return &schema.ServiceError{Code: schema.CodeNotFound, Message: fmt.Sprintf("fleet %s has no run %s", cl.fleet, c.Run_)}
-	case a.cli.Quiet || a.cli.JSON:
+		return &schema.ServiceError{Code: schema.CodeNotFound, Message: fmt.Sprintf("fleet %s has no run %s", cl.Fleet, c.Run_)}
+	case a.Quiet || a.JSON:
 		return nil
 	}
-	_, err = fmt.Fprintln(a.stderr, "no events")
+	_, err = fmt.Fprintln(a.Stderr, "no events")
 	return err
 }
 
 // observe prints what the folder announces.
-func (c eventsCmd) observe(ctx context.Context, a *app, cl *client) error {
+func (c eventsCmd) observe(ctx context.Context, a *base.App, cl *base.Client) error {
 	run := "*"
 	if c.Run_ != "" {
 		run = c.Run_
 	}
 	arriving := make(chan *nats.Msg, eventsPending)
-	sub, err := cl.nc.ChanSubscribe("waymark.observed."+cl.fleet+".*.*."+run, arriving)
+	sub, err := cl.NATS.ChanSubscribe("waymark.observed."+cl.Fleet+".*.*."+run, arriving)
 	if err != nil {
 		return fmt.Errorf("observing events: %w", err)
 	}
@@ -191,8 +194,8 @@ const idleEvery = 250 * time.Millisecond
 
 // follow reads the event streams of the shards in question. idle is called now and then while nothing comes; nil is nothing.
 // Both are called by one goroutine.
-func (c eventsCmd) follow(ctx context.Context, cl *client, take func(eventlog.Arrived) error, idle func() error) error {
-	js, settings, err := cl.settings(ctx)
+func (c eventsCmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arrived) error, idle func() error) error {
+	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
 	}
@@ -200,7 +203,7 @@ func (c eventsCmd) follow(ctx context.Context, cl *client, take func(eventlog.Ar
 	group, ctx := errgroup.WithContext(ctx)
 	var readers errgroup.Group
 	read := func(shard int, from eventlog.FollowFrom) {
-		readers.Go(func() error { return c.read(ctx, js, schema.NamesOf(cl.fleet, shard), from, records) })
+		readers.Go(func() error { return c.read(ctx, js, schema.NamesOf(cl.Fleet, shard), from, records) })
 	}
 	open := c.shards(settings)
 	for _, shard := range open {
@@ -217,13 +220,13 @@ func (c eventsCmd) follow(ctx context.Context, cl *client, take func(eventlog.Ar
 			if last != 0 {
 				from.Stream = last + 1
 			}
-			return c.read(ctx, js, schema.NamesOf(cl.fleet, shard), from, records)
+			return c.read(ctx, js, schema.NamesOf(cl.Fleet, shard), from, records)
 		})
 	}
 	if !c.NoFollow {
 		// Shards that are added are read from their beginning: it is all news.
 		readers.Go(func() error {
-			return c.followSettings(ctx, js, cl.fleet, func(settings schema.FleetSettings) {
+			return c.followSettings(ctx, js, cl.Fleet, func(settings schema.FleetSettings) {
 				for _, shard := range c.shards(settings) {
 					if !slices.Contains(open, shard) {
 						open = append(open, shard)
@@ -409,7 +412,7 @@ func judgedByKeys(r *schema.Record, keys *schema.Keys) judged {
 func judgedByFold(v schema.Verdict, leftBehind bool) judged {
 	j := judged{duplicate: v.Kind == schema.Duplicate, leftBehind: leftBehind}
 	if v.Kind == schema.Rejected {
-		j.refused = words(string(v.Reason), v.Detail)
+		j.refused = output.Words(string(v.Reason), v.Detail)
 	}
 	return j
 }
@@ -430,25 +433,25 @@ func (j *judged) doubt(e *schema.Event) string {
 }
 
 // show writes one event. The daemon's barriers, and marks that a run is elsewhere, are none of a run's.
-func (c eventsCmd) show(a *app, r schema.Record, subject string, j judged) error {
+func (c eventsCmd) show(a *base.App, r schema.Record, subject string, j judged) error {
 	e, err := decodeRecord(&r)
 	if err != nil {
-		if a.cli.JSON {
-			return line(a.stdout, eventLine{Stream: r.Stream, Run: subject, Problem: err.Error()})
+		if a.JSON {
+			return output.Line(a.Stdout, eventLine{Stream: r.Stream, Run: subject, Problem: err.Error()})
 		}
-		_, err = fmt.Fprintf(a.stdout, "%-12s  %8d  %s: %s\n", "", r.Stream, printable(subject), printable(err.Error()))
+		_, err = fmt.Fprintf(a.Stdout, "%-12s  %8d  %s: %s\n", "", r.Stream, output.Printable(subject), output.Printable(err.Error()))
 		return err
 	}
 	if _, mark := schema.PlacedOf(e); mark || e.Subject == schema.BarrierRun {
 		return nil
 	}
 	switch {
-	case a.cli.JSON && c.Raw:
+	case a.JSON && c.Raw:
 		return printStructured(a, e)
-	case a.cli.JSON:
+	case a.JSON:
 		l := newEventLine(r.Stream, e)
 		l.Refused, l.Unsigned, l.Duplicate, l.LeftBehind = j.refused, j.unsigned, j.duplicate, j.leftBehind
-		return line(a.stdout, l)
+		return output.Line(a.Stdout, l)
 	}
 	return c.print(a, r.Stream, e, j.doubt(e))
 }
@@ -471,7 +474,7 @@ const decisionRoom = 24
 
 // inColumn is an id in a column of a line whose table has no end: of that width, within reason, or wider, for an id is not cut.
 func inColumn(id string, width int) string {
-	return text.Pad(printable(id), min(max(width, 12), schema.MaxName), ' ')
+	return text.Pad(output.Printable(id), min(max(width, 12), schema.MaxName), ' ')
 }
 
 // placeText is the event's epoch with its sequence, or with what stands in its place.
@@ -488,25 +491,25 @@ func placeText(e *schema.Event) string {
 }
 
 // print writes an event as a line of a table. A doubt about it stands in place of what it says, and is not cut.
-func (c eventsCmd) print(a *app, stream schema.StreamSequence, e *schema.Event, doubt string) error {
+func (c eventsCmd) print(a *base.App, stream schema.StreamSequence, e *schema.Event, doubt string) error {
 	name := e.Name()
 	if name == "" {
 		name = e.Type
 	}
 	run := ""
 	if c.Run_ == "" {
-		run = inColumn(e.Subject, 20+(widthOf(a.stdout)-pipeWidth)/4) + "  "
+		run = inColumn(e.Subject, 20+(output.WidthOf(a.Stdout)-output.PipeWidth)/4) + "  "
 	}
-	head := fmt.Sprintf("%-12s  %7d  %s%-7s  %-16s  ", clock(e.Time), stream, run, placeText(e), printable(name))
+	head := fmt.Sprintf("%-12s  %7d  %s%-7s  %-16s  ", clock(e.Time), stream, run, placeText(e), output.Printable(name))
 	if doubt != "" {
-		_, err := fmt.Fprintln(a.stdout, head+printable(doubt))
+		_, err := fmt.Fprintln(a.Stdout, head+output.Printable(doubt))
 		return err
 	}
-	said, room := printable(gist(e)), mostOf(a.stdout)-text.StringWidthWithoutEscSequences(head)
-	if by := printable(sender(e)); by != "" {
+	said, room := output.Printable(gist(e)), output.MostOf(a.Stdout)-text.StringWidthWithoutEscSequences(head)
+	if by := output.Printable(sender(e)); by != "" {
 		// Who decided is shown whole, also beyond the width of the page, and what was decided keeps some room.
-		said, room = words(by, said), max(room, text.StringWidthWithoutEscSequences(by)+decisionRoom)
+		said, room = output.Words(by, said), max(room, text.StringWidthWithoutEscSequences(by)+decisionRoom)
 	}
-	_, err := fmt.Fprintln(a.stdout, head+text.Snip(said, max(room, minColumn), "…"))
+	_, err := fmt.Fprintln(a.Stdout, head+text.Snip(said, max(room, output.MinColumn), "…"))
 	return err
 }

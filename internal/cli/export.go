@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -38,14 +41,14 @@ func (exportCmd) Help() string {
 }
 
 // Run writes a run. A file appears only when it is whole.
-func (c exportCmd) Run(ctx context.Context, a *app) error {
+func (c exportCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Archive == "" && len(c.Run_) != 1:
-		return fail(exitUsage, "export one run at a time, or all into one file with --archive FILE", "%d runs are named", len(c.Run_))
+		return failure.New(failure.Usage, "export one run at a time, or all into one file with --archive FILE", "%d runs are named", len(c.Run_))
 	case c.Archive == "" && c.Bases:
-		return fail(exitUsage, "add --archive FILE", "--with-bases is of archives")
+		return failure.New(failure.Usage, "add --archive FILE", "--with-bases is of archives")
 	case c.Archive != "" && (c.Output != "" || c.Format != "auto"):
-		return fail(exitUsage, "leave out --output and --format", "an archive has events as they were recorded, in the file that --archive names")
+		return failure.New(failure.Usage, "leave out --output and --format", "an archive has events as they were recorded, in the file that --archive names")
 	}
 	file := c.Output
 	if c.Archive != "" {
@@ -54,20 +57,20 @@ func (c exportCmd) Run(ctx context.Context, a *app) error {
 	if err := c.replaceable(file); err != nil {
 		return err
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+	defer cl.Close()
+	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		if c.Archive != "" {
 			return c.archive(ctx, a, cl, fleet)
 		}
 		if c.Output == "" {
-			if isTerminal(a.stdout) { // all formats are JSON
-				return c.write(ctx, a, fleet, &escapingWriter{to: a.stdout})
+			if output.IsTerminal(a.Stdout) { // all formats are JSON
+				return c.write(ctx, a, fleet, &output.EscapingWriter{To: a.Stdout})
 			}
-			return c.write(ctx, a, fleet, a.stdout)
+			return c.write(ctx, a, fleet, a.Stdout)
 		}
 		return writeFile(c.Output, func(w io.Writer) error { return c.write(ctx, a, fleet, w) })
 	})
@@ -80,19 +83,19 @@ func (c exportCmd) replaceable(file string) error {
 		return nil
 	}
 	if _, err := os.Stat(filepath.Dir(file)); err != nil {
-		return &failure{code: exitNotFound, what: err.Error(), hint: "make the directory first, or name another", err: err}
+		return &failure.Error{Code: failure.NotFound, What: err.Error(), Hint: "make the directory first, or name another", Err: err}
 	}
 	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
-		return fail(exitUsage, "name a file; what is to be written elsewhere comes from standard output", "%s is no regular file", file)
+		return failure.New(failure.Usage, "name a file; what is to be written elsewhere comes from standard output", "%s is no regular file", file)
 	}
 	if _, err := os.Lstat(file); err == nil && !c.Force {
-		return fail(exitConflict, "add --force to replace it", "%s exists", file)
+		return failure.New(failure.Conflict, "add --force to replace it", "%s exists", file)
 	}
 	return nil
 }
 
 // write exports to w. Of a run that misses events it writes what is there, and fails.
-func (c exportCmd) write(ctx context.Context, a *app, fleet *publisher.Fleet, out io.Writer) error {
+func (c exportCmd) write(ctx context.Context, a *base.App, fleet *publisher.Fleet, out io.Writer) error {
 	w := bufio.NewWriterSize(out, 64<<10)
 	var missing error
 	var err error
@@ -108,7 +111,7 @@ func (c exportCmd) write(ctx context.Context, a *app, fleet *publisher.Fleet, ou
 }
 
 func (c exportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
-	state, missing, err := stateOf(ctx, fleet, c.Run_[0])
+	state, missing, err := base.StateOf(ctx, fleet, c.Run_[0])
 	if err != nil {
 		return nil, err
 	}
@@ -128,17 +131,17 @@ func (c exportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.
 }
 
 // events streams: a run of any size goes through.
-func (c exportCmd) events(ctx context.Context, a *app, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
+func (c exportCmd) events(ctx context.Context, a *base.App, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
 	head, err := fleet.Head(ctx, c.Run_[0])
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 		return nil, err
 	}
-	bar := a.newProgress("exporting", max(head.Counts.Events, 1), false)
-	defer bar.close()
+	bar := a.Progress("exporting", max(head.Counts.Events, 1), false)
+	defer bar.Close()
 	errStopped := errors.New("stopped")
 	var records iter.Seq2[schema.Record, error] = func(yield func(schema.Record, error) bool) {
 		err := fleet.Events(ctx, c.Run_[0], func(r schema.Record) error {
-			bar.add(1)
+			bar.Add(1)
 			if !yield(r, nil) {
 				return errStopped
 			}
@@ -153,8 +156,8 @@ func (c exportCmd) events(ctx context.Context, a *app, fleet *publisher.Fleet, w
 		}
 	}
 	_, left, err := transcript.ExportCloudEvents(w, records)
-	if err == nil && left > 0 && !a.cli.Quiet {
-		_, err = fmt.Fprintf(a.stderr, "left out, as no CloudEvents: %s of the log\n", plural(left, "message"))
+	if err == nil && left > 0 && !a.Quiet {
+		_, err = fmt.Fprintf(a.Stderr, "left out, as no CloudEvents: %s of the log\n", output.Plural(left, "message"))
 	}
 	return missing, err
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
 // checkFiles has the grammar refuse a named pipe wherever a command takes a file: its opening waits for a writer, and Ctrl-C does not
@@ -52,5 +54,5 @@ func notPipe(path string) error {
 	if err != nil || info.Mode()&fs.ModeNamedPipe == 0 || strings.HasPrefix(path, "/dev/") {
 		return nil //nolint:nilerr // the command says why it cannot open the file
 	}
-	return notRegular(path)
+	return failure.NotRegular(path)
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
 // The opening of a pipe waits for a writer, and Ctrl-C does not end it: each command that takes a file refuses one.
@@ -43,7 +45,7 @@ func TestFileFlag_NamedPipe_EveryCommandRefusesIt(t *testing.T) {
 			go func() { code <- Run(t.Context(), line, getenv, strings.NewReader(""), &out, &out) }()
 			select {
 			case got := <-code:
-				require.Equal(t, int(exitUsage), got, "%q: %s", line, &out)
+				require.Equal(t, int(failure.Usage), got, "%q: %s", line, &out)
 				require.Contains(t, out.String(), "pipe is no regular file\nhint: copy what it gives into a file", "%q", line)
 			case <-time.After(startLimit):
 				require.Fail(t, "it waits for the pipe", "%q", line)

@@ -12,6 +12,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/permissions"
@@ -20,19 +23,19 @@ import (
 )
 
 type fleetAddCmd struct {
-	Name        string    `arg:"" help:"Name of the fleet."`
-	Dir         string    `placeholder:"DIR" help:"Directory for the fleet's keys, NATS contexts and its part of the server's configuration. Without it only streams and buckets are made, on a server without accounts."`
-	Offline     bool      `help:"Write the files and connect to nothing."`
-	Include     string    `placeholder:"FILE" help:"The fleets.conf of the servers, where it is on this machine: the fleet's part of the configuration is copied beside it, and included in it once."`
-	Quota       quotaSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: 10GiB)."`
-	Storage     byteSize  `default:"0" placeholder:"SIZE" help:"Disk that the fleet may use in all, copies counted (default: four times its logs and 1GiB for each copy). More is refused by the server."`
-	Shards      positive  `placeholder:"N" help:"Shards of the fleet (default: 1), also in the permissions."`
-	Replicas    positive  `placeholder:"N" help:"Copies of every stream; 3 on a cluster of three (default: 1)."`
-	Checkpoints positive  `placeholder:"N" help:"Checkpoints kept of each run, 1 to 64 (default: 5)."`
-	Connections int64     `default:"0" placeholder:"N" help:"Connections that its executors may have, and its observers, and its operators (default: no limit)."`
-	Operators   []string  `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators that get a key of their own; the log names the key of each decision."`
-	Duties      string    `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators approve, and cannot start runs or publish events. joint: operators have the rights of executors, too (default: joint)."`
-	Verify      []string  `sep:"," placeholder:"SUBJECT,..." help:"Subjects on which executors ask tools about calls in doubt, such as tools.>."`
+	Name        string         `arg:"" help:"Name of the fleet."`
+	Dir         string         `placeholder:"DIR" help:"Directory for the fleet's keys, NATS contexts and its part of the server's configuration. Without it only streams and buckets are made, on a server without accounts."`
+	Offline     bool           `help:"Write the files and connect to nothing."`
+	Include     string         `placeholder:"FILE" help:"The fleets.conf of the servers, where it is on this machine: the fleet's part of the configuration is copied beside it, and included in it once."`
+	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" help:"Size of the fleet's log, per shard (default: 10GiB)."`
+	Storage     base.ByteSize  `default:"0" placeholder:"SIZE" help:"Disk that the fleet may use in all, copies counted (default: four times its logs and 1GiB for each copy). More is refused by the server."`
+	Shards      base.Positive  `placeholder:"N" help:"Shards of the fleet (default: 1), also in the permissions."`
+	Replicas    base.Positive  `placeholder:"N" help:"Copies of every stream; 3 on a cluster of three (default: 1)."`
+	Checkpoints base.Positive  `placeholder:"N" help:"Checkpoints kept of each run, 1 to 64 (default: 5)."`
+	Connections int64          `default:"0" placeholder:"N" help:"Connections that its executors may have, and its observers, and its operators (default: no limit)."`
+	Operators   []string       `name:"operator" sep:"," placeholder:"NAME,..." help:"Operators that get a key of their own; the log names the key of each decision."`
+	Duties      string         `enum:",joint,separate" default:"" placeholder:"RULE" help:"separate: operators approve, and cannot start runs or publish events. joint: operators have the rights of executors, too (default: joint)."`
+	Verify      []string       `sep:"," placeholder:"SUBJECT,..." help:"Subjects on which executors ask tools about calls in doubt, such as tools.>."`
 }
 
 // Help is the text below the flags.
@@ -82,12 +85,12 @@ type fleetPerson struct {
 }
 
 // Run adds a fleet, or changes one.
-func (c fleetAddCmd) Run(ctx context.Context, a *app) error {
+func (c fleetAddCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Offline && c.Dir == "":
-		return fail(exitUsage, "name the directory with --dir", "--offline writes files only")
+		return failure.New(failure.Usage, "name the directory with --dir", "--offline writes files only")
 	case c.Dir == "" && (c.Storage != 0 || c.Connections != 0 || len(c.Verify) > 0 || len(c.Operators) > 0 || c.Duties != "" || c.Include != ""):
-		return fail(exitUsage, "name the directory with --dir", "--storage, --connections, --operator, --duties, --verify and --include are of the server's configuration")
+		return failure.New(failure.Usage, "name the directory with --dir", "--storage, --connections, --operator, --duties, --verify and --include are of the server's configuration")
 	}
 	if err := schema.CheckName("fleet", c.Name); err != nil {
 		return err
@@ -105,36 +108,36 @@ func (c fleetAddCmd) Run(ctx context.Context, a *app) error {
 	}
 	if !c.Offline {
 		if files != nil {
-			a.cli.Conn = connectionFlags{Context: done.Contexts[access.Daemon]}
+			a.Conn = base.Connection{Context: done.Contexts[access.Daemon]}
 		}
-		a.cli.Fleet = c.Name
+		a.Fleet = c.Name
 		if err := c.provision(ctx, a, &done, files); err != nil {
 			return err
 		}
 	}
-	if a.cli.JSON {
-		return line(a.stdout, done)
+	if a.JSON {
+		return output.Line(a.Stdout, done)
 	}
 	return c.print(a, &done)
 }
 
 // provision makes the fleet's streams and buckets.
-func (c fleetAddCmd) provision(ctx context.Context, a *app, done *fleetAdded, files *fleetFiles) error {
-	cl, err := a.connect(ctx)
+func (c fleetAddCmd) provision(ctx context.Context, a *base.App, done *fleetAdded, files *fleetFiles) error {
+	cl, err := a.Connect(ctx)
 	if files != nil && errors.Is(err, natsconn.ErrRefused) {
-		return &failure{
-			code: exitRefused, err: err,
-			what: fmt.Sprintf("the server does not know fleet %s yet: %s", c.Name, err),
-			hint: strings.Join(c.afterwards(done), "; "),
+		return &failure.Error{
+			Code: failure.Refused, Err: err,
+			What: fmt.Sprintf("the server does not know fleet %s yet: %s", c.Name, err),
+			Hint: strings.Join(c.afterwards(done), "; "),
 		}
 	}
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	ctx, cancel := context.WithTimeout(ctx, max(cl.wait, time.Minute))
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(ctx, max(cl.Wait, time.Minute))
 	defer cancel()
-	js, err := jetstream.New(cl.nc)
+	js, err := jetstream.New(cl.NATS)
 	if err != nil {
 		return fmt.Errorf("jetstream: %w", err)
 	}
@@ -151,10 +154,10 @@ func (c fleetAddCmd) provision(ctx context.Context, a *app, done *fleetAdded, fi
 		err = kvstore.Provision(ctx, js, config)
 	}
 	if refused, ok := errors.AsType[*permissions.Error](context.Cause(ctx)); ok && files != nil {
-		return &failure{
-			code: exitRefused, err: refused,
-			what: "the servers have other permissions for fleet " + c.Name + " than its files: " + refused.What(),
-			hint: strings.Join(c.afterwards(done), "; "),
+		return &failure.Error{
+			Code: failure.Refused, Err: refused,
+			What: "the servers have other permissions for fleet " + c.Name + " than its files: " + refused.What(),
+			Hint: strings.Join(c.afterwards(done), "; "),
 		}
 	}
 	if err != nil {
@@ -164,7 +167,7 @@ func (c fleetAddCmd) provision(ctx context.Context, a *app, done *fleetAdded, fi
 	if err != nil {
 		return err
 	}
-	signer, err := keyring.SignerOf(cl.nc)
+	signer, err := keyring.SignerOf(cl.NATS)
 	if err != nil {
 		return err
 	}
@@ -201,12 +204,12 @@ func (c fleetAddCmd) afterwards(done *fleetAdded) []string {
 	}
 }
 
-func (c fleetAddCmd) print(a *app, done *fleetAdded) error {
+func (c fleetAddCmd) print(a *base.App, done *fleetAdded) error {
 	fields := []string{"fleet", c.Name}
 	if done.Provisioned {
 		quota := "unlimited"
 		if done.QuotaBytes > 0 {
-			quota = bytesText(done.QuotaBytes) + " a shard"
+			quota = output.Bytes(done.QuotaBytes) + " a shard"
 		}
 		fields = append(fields, "shards", fmt.Sprint(done.Shards), "log", quota, "streams and buckets", "there")
 	}
@@ -228,7 +231,7 @@ func (c fleetAddCmd) print(a *app, done *fleetAdded) error {
 			fields = append(fields, "removed", file+", its key file is gone")
 		}
 	}
-	if err := printFields(a.stdout, fields...); err != nil || a.cli.Quiet {
+	if err := output.Fields(a.Stdout, fields...); err != nil || a.Quiet {
 		return err
 	}
 	next := []string{"start its daemon: waymark serve --fleet " + c.Name}
@@ -243,7 +246,7 @@ func (c fleetAddCmd) print(a *app, done *fleetAdded) error {
 		next = c.afterwards(done)
 	}
 	for i, step := range next {
-		if _, err := fmt.Fprintf(a.stdout, "%d. %s\n", i+1, printable(step)); err != nil {
+		if _, err := fmt.Fprintf(a.Stdout, "%d. %s\n", i+1, output.Printable(step)); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -30,18 +33,18 @@ Examples:
 }
 
 // Run shows how the fleet is. A shard that could not be looked at is an error, after what is known was shown.
-func (c fleetShowCmd) Run(ctx context.Context, a *app) error {
-	cl, err := a.connect(ctx)
+func (c fleetShowCmd) Run(ctx context.Context, a *base.App) error {
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	var reply schema.FleetReply
-	if err := cl.ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbFleet, "", schema.FleetRequest{}, &reply); err != nil {
 		return err
 	}
-	if a.cli.JSON {
-		err = document(a.stdout, &reply)
+	if a.JSON {
+		err = output.Document(a.Stdout, &reply)
 	} else {
 		err = printFleet(a, &reply)
 	}
@@ -50,46 +53,46 @@ func (c fleetShowCmd) Run(ctx context.Context, a *app) error {
 	}
 	for i := range reply.Shards {
 		if s := &reply.Shards[i]; s.Error != "" {
-			return fail(exitUnavailable, "see the daemon's log and the NATS server", "shard %d of fleet %s cannot be looked at: %s", s.Shard, reply.Fleet, s.Error)
+			return failure.New(failure.Unavailable, "see the daemon's log and the NATS server", "shard %d of fleet %s cannot be looked at: %s", s.Shard, reply.Fleet, s.Error)
 		}
 	}
 	return nil
 }
 
-func printFleet(a *app, reply *schema.FleetReply) error {
+func printFleet(a *base.App, reply *schema.FleetReply) error {
 	recovery := "none since it started"
 	if r := &reply.Recovery; r.Count > 0 {
-		recovery = fmt.Sprintf("run %s in %s, %s; %d in all", r.LastRun, milliseconds(r.LastMS), ago(r.LastAt, a.now()), r.Count)
+		recovery = fmt.Sprintf("run %s in %s, %s; %d in all", r.LastRun, milliseconds(r.LastMS), output.Ago(r.LastAt, a.Now()), r.Count)
 	}
 	senders := "claimed by requests"
 	if reply.Proven {
 		senders = "proven by the nats server"
 	}
-	if err := printFields(a.stdout,
+	if err := output.Fields(a.Stdout,
 		"fleet", reply.Fleet, "answered by", reply.Replica, "senders", senders,
 		"runs", fmt.Sprintf("%d live, %d claimable, %d quarantined", reply.Runs.Live, reply.Runs.Claimable, reply.Runs.Quarantined),
 		"last recovery by it", recovery,
 	); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
+	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
 	rows := make([][]string, len(reply.Shards))
 	for i := range reply.Shards {
 		rows[i] = shardRow(&reply.Shards[i])
 	}
-	return printTable(a.stdout, []column{
-		{title: "shard", right: true},
-		{title: "folder", shrinks: true},
-		{title: "waiting", right: true},
-		{title: "oldest", right: true},
-		{title: "log", shrinks: true},
-		{title: "segments", right: true, drop: 4},
-		{title: "stored/payload", right: true, drop: 3},
-		{title: "bytes/event", right: true, drop: 2},
-		{title: "events/put", right: true, drop: 1},
-		{title: "position", right: true, drop: 5},
+	return output.Table(a.Stdout, []output.Column{
+		{Title: "shard", Right: true},
+		{Title: "folder", Shrinks: true},
+		{Title: "waiting", Right: true},
+		{Title: "oldest", Right: true},
+		{Title: "log", Shrinks: true},
+		{Title: "segments", Right: true, Drop: 4},
+		{Title: "stored/payload", Right: true, Drop: 3},
+		{Title: "bytes/event", Right: true, Drop: 2},
+		{Title: "events/put", Right: true, Drop: 1},
+		{Title: "position", Right: true, Drop: 5},
 	}, rows)
 }
 
@@ -105,18 +108,18 @@ func shardRow(s *schema.ShardState) []string {
 	if s.Waiting > 0 {
 		oldest = (time.Duration(s.WaitingMS) * time.Millisecond).Round(100 * time.Millisecond).String()
 	}
-	log := bytesText(s.LogBytes)
+	log := output.Bytes(s.LogBytes)
 	if s.QuotaBytes > 0 {
-		log += fmt.Sprintf(" of %s (%d%%)", bytesText(s.QuotaBytes), 100*s.LogBytes/s.QuotaBytes)
+		log += fmt.Sprintf(" of %s (%d%%)", output.Bytes(s.QuotaBytes), 100*s.LogBytes/s.QuotaBytes)
 	}
 	amplification, perEvent, perPut := "", "", ""
 	if s.Totals.Events > 0 {
 		amplification = fmt.Sprintf("%.2f", s.Totals.Amplification())
-		perEvent = bytesText(int64(s.Totals.BytesPerEvent()))
+		perEvent = output.Bytes(int64(s.Totals.BytesPerEvent()))
 		perPut = fmt.Sprintf("%.1f", s.Totals.EventsPerCheckpoint())
 	}
 	return []string{
-		strconv.Itoa(s.Shard), folder, strconv.FormatInt(s.Waiting, 10), oldest, log, bytesText(s.SegmentBytes), amplification, perEvent, perPut, count(s.Position),
+		strconv.Itoa(s.Shard), folder, strconv.FormatInt(s.Waiting, 10), oldest, log, output.Bytes(s.SegmentBytes), amplification, perEvent, perPut, output.Number(s.Position),
 	}
 }
 

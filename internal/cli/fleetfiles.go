@@ -16,6 +16,8 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -49,7 +51,7 @@ const (
 )
 
 // write makes the fleet's files, or what is missing of them.
-func (c fleetAddCmd) write(a *app, done *fleetAdded) (*fleetFiles, error) {
+func (c fleetAddCmd) write(a *base.App, done *fleetAdded) (*fleetFiles, error) {
 	dir, err := filepath.Abs(c.Dir)
 	if err != nil {
 		return nil, err
@@ -62,10 +64,10 @@ func (c fleetAddCmd) write(a *app, done *fleetAdded) (*fleetFiles, error) {
 	switch b, err := os.ReadFile(settings); { //nolint:gosec // the directory is the user's own
 	case err == nil:
 		if err := json.Unmarshal(b, f, json.RejectUnknownMembers(true)); err != nil || f.Fleet != c.Name {
-			return nil, fail(exitDamaged, "restore it, or choose another directory", "%s does not describe fleet %s: %v", settings, c.Name, err)
+			return nil, failure.New(failure.Damaged, "restore it, or choose another directory", "%s does not describe fleet %s: %v", settings, c.Name, err)
 		}
 		if f.Duties != dutiesJoint && f.Duties != dutiesSeparate {
-			return nil, fail(exitDamaged, "write joint or separate there", "duties of fleet %s are %.40q in %s", c.Name, f.Duties, settings)
+			return nil, failure.New(failure.Damaged, "write joint or separate there", "duties of fleet %s are %.40q in %s", c.Name, f.Duties, settings)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
@@ -101,7 +103,7 @@ func (c fleetAddCmd) write(a *app, done *fleetAdded) (*fleetFiles, error) {
 	}
 	config, err := account.Config()
 	if err != nil {
-		return nil, &failure{code: exitUsage, what: err.Error(), hint: a.prompt.command("fleet add --help"), err: err}
+		return nil, &failure.Error{Code: failure.Usage, What: err.Error(), Hint: a.Prompt.Command("fleet add --help"), Err: err}
 	}
 	done.Config, done.Shards = filepath.Join(dir, "fleet-"+c.Name+".conf"), f.Shards
 	if done.Written, err = replaceFile(done.Config, []byte(config)); err != nil {
@@ -183,13 +185,13 @@ func (f *fleetFiles) user(base string, role access.Role, who string) (string, er
 }
 
 // merge puts what flags and environment name into f.
-func (c fleetAddCmd) merge(a *app, f *fleetFiles) error {
-	conn := a.cli.Conn
+func (c fleetAddCmd) merge(a *base.App, f *fleetFiles) error {
+	conn := a.Conn
 	if conn.NATS == "" {
-		conn.NATS = a.getenv("NATS_URL")
+		conn.NATS = a.Getenv("NATS_URL")
 	}
 	if conn.TLSCA == "" {
-		conn.TLSCA = a.getenv("NATS_CA")
+		conn.TLSCA = a.Getenv("NATS_CA")
 	}
 	if conn.NATS != "" {
 		f.URL = conn.NATS
@@ -202,11 +204,11 @@ func (c fleetAddCmd) merge(a *app, f *fleetFiles) error {
 		f.CA = ca
 	}
 	if f.URL == "" {
-		return fail(exitUsage, "name them with --nats, such as tls://nats-1:4222,tls://nats-2:4222", "the addresses of the servers are not known")
+		return failure.New(failure.Usage, "name them with --nats, such as tls://nats-1:4222,tls://nats-2:4222", "the addresses of the servers are not known")
 	}
 	for to, from := range map[*int]int{&f.Shards: int(c.Shards), &f.Replicas: int(c.Replicas)} {
 		if from < 0 {
-			return fail(exitUsage, "use a number of 1 or more", "--shards and --replicas cannot be %d", from)
+			return failure.New(failure.Usage, "use a number of 1 or more", "--shards and --replicas cannot be %d", from)
 		}
 		if from != 0 {
 			*to = from
@@ -257,7 +259,7 @@ func ensureKey(file string) (public string, err error) {
 		return "", err
 	default:
 		if pair, err = nkeys.FromSeed(bytes.TrimSpace(seed)); err != nil {
-			return "", fail(exitDamaged, "restore it, or remove it and a new key is made", "%s holds no NKey seed: %v", file, err)
+			return "", failure.New(failure.Damaged, "restore it, or remove it and a new key is made", "%s holds no NKey seed: %v", file, err)
 		}
 		defer pair.Wipe()
 	}
@@ -278,10 +280,10 @@ func include(file, part string) (full string, err error) {
 	name := filepath.Base(part)
 	info, err := os.Stat(full)
 	if err != nil {
-		return "", &failure{code: exitNotFound, what: err.Error(), hint: hintIncluded, err: err}
+		return "", &failure.Error{Code: failure.NotFound, What: err.Error(), Hint: hintIncluded, Err: err}
 	}
 	if info.IsDir() {
-		return "", fail(exitUsage, hintIncluded, "--include %s is a directory", file)
+		return "", failure.New(failure.Usage, hintIncluded, "--include %s is a directory", file)
 	}
 	text, err := os.ReadFile(full)
 	if err != nil {

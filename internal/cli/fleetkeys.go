@@ -11,6 +11,9 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
@@ -72,41 +75,41 @@ type keysView struct {
 }
 
 // Run lists the keys.
-func (c fleetKeysLsCmd) Run(ctx context.Context, a *app) error {
-	return a.withFleets(ctx, func(context.Context, *client, *kvstore.Fleets) (schema.FleetSettings, error) {
+func (c fleetKeysLsCmd) Run(ctx context.Context, a *base.App) error {
+	return withFleets(ctx, a, func(context.Context, *base.Client, *kvstore.Fleets) (schema.FleetSettings, error) {
 		return schema.FleetSettings{}, nil
 	})
 }
 
 // Run adds a key.
-func (c fleetKeysAddCmd) Run(ctx context.Context, a *app) error {
+func (c fleetKeysAddCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Key != "" && !nkeys.IsValidPublicUserKey(c.Key) {
 		return notPublic("the key to add", c.Key, hintPublicUser)
 	}
-	return a.withFleets(ctx, func(ctx context.Context, cl *client, fleets *kvstore.Fleets) (schema.FleetSettings, error) {
+	return withFleets(ctx, a, func(ctx context.Context, cl *base.Client, fleets *kvstore.Fleets) (schema.FleetSettings, error) {
 		key := c.Key
 		if key == "" {
-			signer, err := keyring.SignerOf(cl.nc)
+			signer, err := keyring.SignerOf(cl.NATS)
 			if err != nil {
 				return schema.FleetSettings{}, err
 			}
 			if signer == nil {
-				return schema.FleetSettings{}, fail(exitUsage, "name the daemon's public key, or connect with its --nkey, --creds or context", "this connection has no key")
+				return schema.FleetSettings{}, failure.New(failure.Usage, "name the daemon's public key, or connect with its --nkey, --creds or context", "this connection has no key")
 			}
 			key = signer.Name
 		}
-		settings, err := fleets.AddKey(ctx, cl.fleet, key)
+		settings, err := fleets.AddKey(ctx, cl.Fleet, key)
 		return settings, aboutKeys(err, "make another key (nk -gen user), and add its public key: waymark fleet keys add PUBLICKEY")
 	})
 }
 
 // Run retires a key.
-func (c fleetKeysRetireCmd) Run(ctx context.Context, a *app) error {
+func (c fleetKeysRetireCmd) Run(ctx context.Context, a *base.App) error {
 	if !nkeys.IsValidPublicUserKey(c.Key) {
 		return notPublic("the key to retire", c.Key, hintPublicUser)
 	}
-	return a.withFleets(ctx, func(ctx context.Context, cl *client, fleets *kvstore.Fleets) (schema.FleetSettings, error) {
-		settings, err := fleets.RetireKey(ctx, cl.fleet, c.Key)
+	return withFleets(ctx, a, func(ctx context.Context, cl *base.Client, fleets *kvstore.Fleets) (schema.FleetSettings, error) {
+		settings, err := fleets.RetireKey(ctx, cl.Fleet, c.Key)
 		return settings, aboutKeys(err, "list the fleet's keys: waymark fleet keys; add another daemon's before the last one ends: waymark fleet keys add PUBLICKEY")
 	})
 }
@@ -119,24 +122,24 @@ func aboutKeys(err error, hint string) error {
 	if !errors.Is(err, kvstore.ErrSettings) {
 		return err
 	}
-	return &failure{code: exitUsage, what: strings.TrimPrefix(err.Error(), kvstore.ErrSettings.Error()+": "), err: err, hint: hint, own: true}
+	return &failure.Error{Code: failure.Usage, What: strings.TrimPrefix(err.Error(), kvstore.ErrSettings.Error()+": "), Err: err, Hint: hint, Own: true}
 }
 
 // keysClient connects to the server with the keys. Where the local one is stopped it runs one in its state directory meanwhile: a daemon
 // without a key of the fleet does not start, so that no other server could be asked to add one.
-func (a *app) keysClient(ctx context.Context, use func(*client) error) error {
-	cl, err := a.connect(ctx)
+func keysClient(ctx context.Context, a *base.App, use func(*base.Client) error) error {
+	cl, err := a.Connect(ctx)
 	if err == nil {
-		defer cl.close()
+		defer cl.Close()
 		return use(cl)
 	}
-	dir, dirErr := a.stateDir()
+	dir, dirErr := a.StateDirectory()
 	if !errors.Is(err, statedir.ErrNotRunning) || dirErr != nil || !statedir.Used(dir) {
 		return err
 	}
 	config := natsd.Config{StateDir: dir}
 	var key nats.Option
-	if config.Keys, key, err = a.localKey(); err != nil {
+	if config.Keys, key, err = a.LocalKey(); err != nil {
 		return err
 	}
 	var opts []nats.Option
@@ -144,23 +147,23 @@ func (a *app) keysClient(ctx context.Context, use func(*client) error) error {
 		opts = append(opts, key)
 	}
 	return withServer(ctx, config, func(nc *nats.Conn) error {
-		return use(&client{nc: nc, target: natsconn.Target{Origin: natsconn.OriginLocal, URL: nc.ConnectedUrl()}, fleet: a.cli.Fleet, prompt: a.prompt, wait: a.cli.Timeout})
+		return use(&base.Client{NATS: nc, Target: natsconn.Target{Origin: natsconn.OriginLocal, URL: nc.ConnectedUrl()}, Fleet: a.Fleet, Prompt: a.Prompt, Wait: a.Timeout})
 	}, opts...)
 }
 
 // withFleets changes the fleet's keys, if change does, tells its daemons, and shows the keys.
-func (a *app) withFleets(ctx context.Context, change func(context.Context, *client, *kvstore.Fleets) (schema.FleetSettings, error)) error {
-	return a.keysClient(ctx, func(cl *client) error { return a.changeKeys(ctx, cl, change) })
+func withFleets(ctx context.Context, a *base.App, change func(context.Context, *base.Client, *kvstore.Fleets) (schema.FleetSettings, error)) error {
+	return keysClient(ctx, a, func(cl *base.Client) error { return changeKeys(ctx, a, cl, change) })
 }
 
-func (a *app) changeKeys(ctx context.Context, cl *client,
-	change func(context.Context, *client, *kvstore.Fleets) (schema.FleetSettings, error),
+func changeKeys(ctx context.Context, a *base.App, cl *base.Client,
+	change func(context.Context, *base.Client, *kvstore.Fleets) (schema.FleetSettings, error),
 ) error {
-	js, settings, err := cl.settings(ctx)
+	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, cl.wait)
+	ctx, cancel := context.WithTimeout(ctx, cl.Wait)
 	defer cancel()
 	changed, err := change(ctx, cl, kvstore.NewFleets(js))
 	late := err // it is stored all the same
@@ -169,25 +172,25 @@ func (a *app) changeKeys(ctx context.Context, cl *client,
 	}
 	if changed.Fleet != "" {
 		settings = changed
-		if err := cl.nc.Publish(schema.SettingsSubject(cl.fleet), nil); err != nil {
+		if err := cl.NATS.Publish(schema.SettingsSubject(cl.Fleet), nil); err != nil {
 			return err
 		}
 	}
 	if settings.Keys == nil {
 		settings.Keys = []schema.FleetKey{}
 	}
-	if a.cli.JSON {
-		return errors.Join(late, document(a.stdout, keysView{Fleet: cl.fleet, Keys: settings.Keys}))
+	if a.JSON {
+		return errors.Join(late, output.Document(a.Stdout, keysView{Fleet: cl.Fleet, Keys: settings.Keys}))
 	}
 	if len(settings.Keys) == 0 {
-		_, err = fmt.Fprintf(a.stdout, "fleet %s has no keys: control events are not signed, and whoever may publish events can forge them\n", cl.fleet)
+		_, err = fmt.Fprintf(a.Stdout, "fleet %s has no keys: control events are not signed, and whoever may publish events can forge them\n", cl.Fleet)
 		return err
 	}
 	rows := make([][]string, len(settings.Keys))
 	for i, k := range settings.Keys {
 		rows[i] = []string{k.Key, orText(k.Since, "the beginning"), orText(k.Until, "")}
 	}
-	return errors.Join(late, printTable(a.stdout, []column{{title: "key"}, {title: "since"}, {title: "until"}}, rows))
+	return errors.Join(late, output.Table(a.Stdout, []output.Column{{Title: "key"}, {Title: "since"}, {Title: "until"}}, rows))
 }
 
 func orText(text, otherwise string) string {
@@ -199,8 +202,8 @@ func orText(text, otherwise string) string {
 
 // checkSigner makes sure that a daemon can sign what its fleet wants signed, and waits until its key has taken effect. Of a fleet without
 // keys it says so.
-func (c serveCmd) checkSigner(ctx context.Context, a *app, js jetstream.JetStream, log zerolog.Logger) error {
-	ring, err := kvstore.NewKeyring(js, a.cli.Fleet)
+func (c serveCmd) checkSigner(ctx context.Context, a *base.App, js jetstream.JetStream, log zerolog.Logger) error {
+	ring, err := kvstore.NewKeyring(js, a.Fleet)
 	if err != nil {
 		return err
 	}
@@ -211,22 +214,22 @@ func (c serveCmd) checkSigner(ctx context.Context, a *app, js jetstream.JetStrea
 	if !keys.Any() {
 		event := log.Info()
 		if ring.Signer() != nil {
-			event = log.Warn().Str("hint", a.prompt.command("fleet keys add"))
+			event = log.Warn().Str("hint", a.Prompt.Command("fleet keys add"))
 		}
-		event.Str("fleet", a.cli.Fleet).Msg("fleet has no keys: control events are not signed")
+		event.Str("fleet", a.Fleet).Msg("fleet has no keys: control events are not signed")
 		return nil
 	}
 	wait, err := ring.CheckSigner(ctx)
 	if err != nil {
-		hint := "list the fleet's keys: " + a.prompt.command("fleet keys")
+		hint := "list the fleet's keys: " + a.Prompt.Command("fleet keys")
 		signer := ring.Signer()
 		if signer == nil {
-			hint = "start it with the key file of one of the fleet's daemons: " + a.prompt.command("serve --nkey FILE") +
-				"; without such a file make another key (nk -gen user), and add its public key: " + a.prompt.command("fleet keys add PUBLICKEY")
+			hint = "start it with the key file of one of the fleet's daemons: " + a.Prompt.Command("serve --nkey FILE") +
+				"; without such a file make another key (nk -gen user), and add its public key: " + a.Prompt.Command("fleet keys add PUBLICKEY")
 		} else if _, ok := keys.Key(signer.Name); !ok {
-			hint = "add it: " + a.prompt.command("fleet keys add "+signer.Name) + "; " + hint
+			hint = "add it: " + a.Prompt.Command("fleet keys add "+signer.Name) + "; " + hint
 		}
-		return &failure{code: exitRefused, what: err.Error(), err: err, hint: hint}
+		return &failure.Error{Code: failure.Refused, What: err.Error(), Err: err, Hint: hint}
 	}
 	if wait > 0 {
 		log.Info().Str("key", ring.Signer().Name).Dur("wait", wait).Msg("waiting until the daemon's key takes effect")
@@ -239,13 +242,13 @@ func (c serveCmd) checkSigner(ctx context.Context, a *app, js jetstream.JetStrea
 }
 
 // sayUnsigned tells of a daemon whose key does not sign any more, once settings say so.
-func sayUnsigned(a *app, signer *keyring.Signer, settings schema.FleetSettings, log zerolog.Logger) {
+func sayUnsigned(a *base.App, signer *keyring.Signer, settings schema.FleetSettings, log zerolog.Logger) {
 	keys, err := keyring.Parse(settings.Fleet, settings.Keys)
 	if err == nil {
-		err = signer.May(keys, a.now())
+		err = signer.May(keys, a.Now())
 	}
 	if err != nil {
-		log.Error().Err(err).Str("hint", "list the fleet's keys: "+a.prompt.command("fleet keys")).
+		log.Error().Err(err).Str("hint", "list the fleet's keys: "+a.Prompt.Command("fleet keys")).
 			Msg("control events of this daemon would be refused: it writes none")
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -55,24 +58,24 @@ type retentionView struct {
 }
 
 // Run shows or sets the policy.
-func (c fleetRetentionCmd) Run(ctx context.Context, a *app) error {
+func (c fleetRetentionCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Off && (c.Completed != nil || c.Failed != nil || c.Cancelled != nil || c.Grace != nil) {
-		return fail(exitUsage, "leave out --off, or the times", "--off goes alone")
+		return failure.New(failure.Usage, "leave out --off, or the times", "--off goes alone")
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	js, settings, err := cl.settings(ctx)
+	defer cl.Close()
+	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
 	}
 	policy := settings.Retention
 	if c.Off || c.Completed != nil || c.Failed != nil || c.Cancelled != nil || c.Grace != nil {
-		ctx, cancel := context.WithTimeout(ctx, max(cl.wait, startTimeout))
+		ctx, cancel := context.WithTimeout(ctx, max(cl.Wait, base.StartTimeout))
 		defer cancel()
-		now, err := kvstore.Change(ctx, js, cl.fleet, func(config *kvstore.FleetConfig) {
+		now, err := kvstore.Change(ctx, js, cl.Fleet, func(config *kvstore.FleetConfig) {
 			if c.Off {
 				config.Retention = schema.RetentionPolicy{}
 			}
@@ -90,8 +93,8 @@ func (c fleetRetentionCmd) Run(ctx context.Context, a *app) error {
 		}
 		policy = now.Retention
 	}
-	if a.cli.JSON {
-		return line(a.stdout, retentionView{Fleet: cl.fleet, Retention: policy})
+	if a.JSON {
+		return output.Line(a.Stdout, retentionView{Fleet: cl.Fleet, Retention: policy})
 	}
-	return printFields(a.stdout, "fleet", cl.fleet, "kept", policy.String())
+	return output.Fields(a.Stdout, "fleet", cl.Fleet, "kept", policy.String())
 }

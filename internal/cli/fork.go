@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -41,7 +44,7 @@ type forkedRun struct {
 }
 
 // Run forks a run.
-func (c forkCmd) Run(ctx context.Context, a *app) error {
+func (c forkCmd) Run(ctx context.Context, a *base.App) error {
 	point, err := parsePoint("--at", c.At)
 	if err != nil {
 		return err
@@ -59,14 +62,14 @@ func (c forkCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if c.As == c.Run_ {
-		return fail(exitUsage, "choose another id, or leave out --as", "--as %s names the run itself, and a fork is a run of its own", c.As)
+		return failure.New(failure.Usage, "choose another id, or leave out --as", "--as %s names the run itself, and a fork is a run of its own", c.As)
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error { return c.fork(ctx, fleet, point) })
+	defer cl.Close()
+	err = cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error { return c.fork(ctx, fleet, point) })
 	if errors.Is(err, publisher.ErrRunExists) {
 		return c.taken(ctx, cl, err)
 	}
@@ -74,17 +77,17 @@ func (c forkCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.Executor != "" {
-		err := cl.ask(ctx, schema.VerbRecover, c.As, schema.RecoverRequest{Executor: c.Executor, RequestID: rand.Text()}, &schema.RecoverReply{})
+		err := cl.Ask(ctx, schema.VerbRecover, c.As, schema.RecoverRequest{Executor: c.Executor, RequestID: rand.Text()}, &schema.RecoverReply{})
 		if err != nil {
 			return fmt.Errorf("run %s is there, and not taken over: %w", c.As, err)
 		}
 	}
-	reply, err := cl.get(ctx, c.As)
+	reply, err := cl.Get(ctx, c.As)
 	if err != nil {
 		return fmt.Errorf("run %s is there; looking at it: %w", c.As, err)
 	}
-	if a.cli.JSON {
-		return document(a.stdout, forkedRun{Run: c.As, Base: *reply.Head.Base, Head: reply.Head})
+	if a.JSON {
+		return output.Document(a.Stdout, forkedRun{Run: c.As, Base: *reply.Head.Base, Head: reply.Head})
 	}
 	if err := printHead(a, &reply.Head, reply.Quarantined); err != nil {
 		return err
@@ -93,14 +96,14 @@ func (c forkCmd) Run(ctx context.Context, a *app) error {
 }
 
 // taken gives the refusal of a used id the next step. An erased run has nothing to show.
-func (c forkCmd) taken(ctx context.Context, cl *client, err error) error {
-	hint := "show it with: " + cl.prompt.command("runs get "+c.As) + "; or choose another id with --as"
-	_, getErr := cl.get(ctx, c.As)
+func (c forkCmd) taken(ctx context.Context, cl *base.Client, err error) error {
+	hint := "show it with: " + cl.Prompt.Command("runs get "+c.As) + "; or choose another id with --as"
+	_, getErr := cl.Get(ctx, c.As)
 	service, answered := errors.AsType[*schema.ServiceError](getErr)
 	if errors.Is(err, publisher.ErrRunErased) || answered && service.Code == schema.CodeErased {
 		hint = "the run of that id is erased, and its id is never used again: choose another id with --as"
 	}
-	return &failure{code: exitConflict, what: err.Error(), hint: hint, err: err}
+	return &failure.Error{Code: failure.Conflict, What: err.Error(), Hint: hint, Err: err}
 }
 
 // fork begins the new run and leaves it, to those who may claim it or until it is answered.

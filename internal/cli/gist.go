@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -47,17 +48,17 @@ func gist(e *schema.Event) string {
 	}
 	switch d := data.(type) {
 	case *schema.RunStartedData:
-		return words("agent "+d.Agent, "executor "+d.Executor, d.Task)
+		return output.Words("agent "+d.Agent, "executor "+d.Executor, d.Task)
 	case *schema.RunResumedData:
 		to := ""
 		if d.To != nil {
 			to = "behind " + d.To.Place().String()
 		}
-		return words("executor "+d.Executor, d.Reason, to)
+		return output.Words("executor "+d.Executor, d.Reason, to)
 	case *schema.RunEndedData:
-		return words(d.Status, d.Summary)
+		return output.Words(d.Status, d.Summary)
 	case *schema.TurnStartedData:
-		return words(fmt.Sprintf("turn %d", d.Turn), messagesText(d.Messages))
+		return output.Words(fmt.Sprintf("turn %d", d.Turn), messagesText(d.Messages))
 	case *schema.TurnAnsweredData:
 		names := make([]string, len(d.Calls))
 		for i := range d.Calls {
@@ -68,70 +69,59 @@ func gist(e *schema.Event) string {
 		if len(answer.Parts) == 0 {
 			answer.Role = ""
 		}
-		return words(fmt.Sprintf("turn %d", d.Turn), messagesText([]schema.Message{answer}), strings.Join(names, ", "))
+		return output.Words(fmt.Sprintf("turn %d", d.Turn), messagesText([]schema.Message{answer}), strings.Join(names, ", "))
 	case *schema.TurnEndedData:
-		return words(fmt.Sprintf("turn %d", d.Turn), messagesText(d.Messages))
+		return output.Words(fmt.Sprintf("turn %d", d.Turn), messagesText(d.Messages))
 	case *schema.MessageAddedData:
 		return messagesText([]schema.Message{d.Message})
 	case *schema.ToolCalledData:
-		return words(d.ToolCallID, d.Name, string(d.Arguments))
+		return output.Words(d.ToolCallID, d.Name, string(d.Arguments))
 	case *schema.ToolReturnedData:
-		return words(d.ToolCallID, string(d.Result))
+		return output.Words(d.ToolCallID, string(d.Result))
 	case *schema.ToolFailedData:
-		return words(d.ToolCallID, d.Error.Type, d.Error.Message)
+		return output.Words(d.ToolCallID, d.Error.Type, d.Error.Message)
 	case *schema.ToolSettledData:
-		return words(d.ToolCallID, string(d.How))
+		return output.Words(d.ToolCallID, string(d.How))
 	case *schema.ToolDecidedData:
-		return words(d.ToolCallID, d.Decision, d.Policy, d.Reason, d.By)
+		return output.Words(d.ToolCallID, d.Decision, d.Policy, d.Reason, d.By)
 	case *schema.StateSetData:
-		return words(d.Key, string(d.Value))
+		return output.Words(d.Key, string(d.Value))
 	case *schema.StateDeletedData:
 		return d.Key
 	case *schema.SignalSentData:
-		return words(d.SignalID, d.Name, string(d.Payload))
+		return output.Words(d.SignalID, d.Name, string(d.Payload))
 	case *schema.SignalConsumedData:
 		return strings.Join(d.SignalIDs, ", ")
 	case *schema.RunWaitingData:
-		return words(d.InterruptID, d.Reason, d.Message)
+		return output.Words(d.InterruptID, d.Reason, d.Message)
 	case *schema.RunInputData:
-		return words(d.InterruptID, d.Status, string(d.Payload))
+		return output.Words(d.InterruptID, d.Status, string(d.Payload))
 	case *schema.RunCancelRequestedData:
 		return d.Reason
 	case *schema.RunOrphanedData:
 		seen := ""
 		if d.LastSeen != "" {
-			seen = "last seen " + localTime(d.LastSeen)
+			seen = "last seen " + output.LocalTime(d.LastSeen)
 		}
-		return words("executor "+d.Executor, seen)
+		return output.Words("executor "+d.Executor, seen)
 	case *schema.RunInterruptedData:
 		return d.Reason
 	case *schema.LimitReachedData:
-		return words(d.Limit, string(d.Value), string(d.Maximum))
+		return output.Words(d.Limit, string(d.Value), string(d.Maximum))
 	case *schema.HandoffOfferedData:
-		return words(d.HandoffID, d.Kind, d.Reason, d.NextAgent)
+		return output.Words(d.HandoffID, d.Kind, d.Reason, d.NextAgent)
 	case *schema.HandoffAcceptedData:
-		return words(d.HandoffID, d.ChildRun)
+		return output.Words(d.HandoffID, d.ChildRun)
 	case *schema.HandoffDeclinedData:
-		return words(d.HandoffID, d.Reason)
+		return output.Words(d.HandoffID, d.Reason)
 	case *schema.HandoffClosedData:
-		return words(d.HandoffID, d.Reason)
+		return output.Words(d.HandoffID, d.Reason)
 	}
 	return string(shown.Data)
 }
 
 // maxParts bounds the parts of a message that are worth a look on one line.
 const maxParts = 8
-
-// words joins what is not empty.
-func words(list ...string) string {
-	kept := list[:0]
-	for _, w := range list {
-		if w != "" {
-			kept = append(kept, w)
-		}
-	}
-	return strings.Join(kept, ", ")
-}
 
 // messagesText is the role and the beginning of messages.
 func messagesText(messages []schema.Message) string {

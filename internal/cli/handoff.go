@@ -7,6 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -31,22 +35,22 @@ type handoffs struct {
 }
 
 // Run lists the hand-offs of a run, oldest first.
-func (c handoffLsCmd) Run(ctx context.Context, a *app) error {
-	cl, err := a.connect(ctx)
+func (c handoffLsCmd) Run(ctx context.Context, a *base.App) error {
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	var state *schema.State
 	var missing error
-	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) (err error) {
-		state, missing, err = stateOf(ctx, fleet, c.Run_)
+	err = cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) (err error) {
+		state, missing, err = base.StateOf(ctx, fleet, c.Run_)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if a.cli.JSON {
+	if a.JSON {
 		reply := handoffs{Run: c.Run_, Handoffs: state.Handoffs, Open: state.Head.Handoffs}
 		if reply.Handoffs == nil {
 			reply.Handoffs = []schema.StateHandoff{}
@@ -54,12 +58,12 @@ func (c handoffLsCmd) Run(ctx context.Context, a *app) error {
 		if reply.Open == nil {
 			reply.Open = []schema.OpenHandoff{}
 		}
-		return errors.Join(document(a.stdout, reply), missing)
+		return errors.Join(output.Document(a.Stdout, reply), missing)
 	}
 	return errors.Join(c.print(a, state), missing)
 }
 
-func (c handoffLsCmd) print(a *app, s *schema.State) error {
+func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
 	rows := make([][]string, len(s.Handoffs))
 	offered := ""
 	for i := range s.Handoffs {
@@ -72,24 +76,24 @@ func (c handoffLsCmd) print(a *app, s *schema.State) error {
 			}
 		}
 		if at := slices.IndexFunc(s.Head.Handoffs, func(h schema.OpenHandoff) bool { return h.HandoffID == o.HandoffID }); at >= 0 {
-			row[7] = ago(s.Head.Handoffs[at].Since, a.now())
+			row[7] = output.Ago(s.Head.Handoffs[at].Since, a.Now())
 			if offered == "" && o.Status == schema.HandoffStatusOffered {
 				offered = o.HandoffID
 			}
 		}
 		rows[i] = row
 	}
-	columns, rows := withoutEmpty(append(handoffColumns(), column{title: "why", shrinks: true}), rows)
-	if err := printTable(a.stdout, columns, rows); err != nil || a.cli.Quiet {
+	columns, rows := withoutEmpty(append(handoffColumns(), output.Column{Title: "why", Shrinks: true}), rows)
+	if err := output.Table(a.Stdout, columns, rows); err != nil || a.Quiet {
 		return err
 	}
 	var err error
 	switch {
 	case len(rows) == 0:
-		_, err = fmt.Fprintln(a.stderr, "no hand-offs")
+		_, err = fmt.Fprintln(a.Stderr, "no hand-offs")
 	case offered != "":
-		_, err = fmt.Fprintf(a.stderr, "an executor accepts an offer by itself; decline with: %s --reason TEXT\n",
-			printable(a.prompt.command("handoff decline "+c.Run_+" "+schema.ShellWord(offered))))
+		_, err = fmt.Fprintf(a.Stderr, "an executor accepts an offer by itself; decline with: %s --reason TEXT\n",
+			output.Printable(a.Prompt.Command("handoff decline "+c.Run_+" "+schema.ShellWord(offered))))
 	}
 	return err
 }
@@ -113,22 +117,22 @@ type handoffDone struct {
 }
 
 // decide sends a decision about a hand-off.
-func (t handoffTarget) decide(ctx context.Context, a *app, request schema.HandoffRequest) (*handoffDone, *schema.OpenHandoff, error) {
-	by, err := decider(t.By)
+func (t handoffTarget) decide(ctx context.Context, a *base.App, request schema.HandoffRequest) (*handoffDone, *schema.OpenHandoff, error) {
+	by, err := base.Sender(t.By)
 	if err != nil {
 		return nil, nil, err
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer cl.close()
-	reply, err := cl.get(ctx, t.Run_)
+	defer cl.Close()
+	reply, err := cl.Get(ctx, t.Run_)
 	if err != nil {
 		return nil, nil, err
 	}
 	h := &reply.Head
-	open, err := t.choose(a.prompt, h, request.Action)
+	open, err := t.choose(a.Prompt, h, request.Action)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -140,14 +144,14 @@ func (t handoffTarget) decide(ctx context.Context, a *app, request schema.Handof
 		Run: h.Run, HandoffID: request.HandoffID, Action: request.Action, ChildRun: request.ChildRun,
 		OfferHash: request.OfferHash, Reason: request.Reason,
 	}
-	if err := cl.ask(ctx, schema.VerbHandoff, h.Run, request, &done.ControlReply); err != nil {
-		return nil, nil, explainHandoff(a.prompt, h, err)
+	if err := cl.Ask(ctx, schema.VerbHandoff, h.Run, request, &done.ControlReply); err != nil {
+		return nil, nil, explainHandoff(a.Prompt, h, err)
 	}
 	return done, open, nil
 }
 
 // choose finds the hand-off that was named, or the only one that is open.
-func (t handoffTarget) choose(p prompt, h *schema.Head, action string) (*schema.OpenHandoff, error) {
+func (t handoffTarget) choose(p prompt.Prompt, h *schema.Head, action string) (*schema.OpenHandoff, error) {
 	i := slices.IndexFunc(h.Handoffs, func(o schema.OpenHandoff) bool { return o.HandoffID == t.Handoff })
 	if t.Handoff == "" && len(h.Handoffs) == 1 {
 		i = 0
@@ -161,33 +165,33 @@ func (t handoffTarget) choose(p prompt, h *schema.Head, action string) (*schema.
 		// It may be a repeat: the daemon knows whether it was the first try that ended it.
 		return &schema.OpenHandoff{HandoffID: t.Handoff}, nil
 	case len(names) == 0:
-		return nil, fail(exitNotFound, "see those that are over: "+p.command("handoff ls "+h.Run), "run %s has no open hand-off", h.Run)
+		return nil, failure.New(failure.NotFound, "see those that are over: "+p.Command("handoff ls "+h.Run), "run %s has no open hand-off", h.Run)
 	case i < 0 && t.Handoff == "":
-		return nil, fail(exitUsage, "name one of: "+strings.Join(names, ", "), "run %s has %d open hand-offs", h.Run, len(names))
+		return nil, failure.New(failure.Usage, "name one of: "+strings.Join(names, ", "), "run %s has %d open hand-offs", h.Run, len(names))
 	case i < 0:
-		return nil, fail(exitNotFound, "open are: "+strings.Join(names, ", "), "run %s has no open hand-off %s", h.Run, t.Handoff)
+		return nil, failure.New(failure.NotFound, "open are: "+strings.Join(names, ", "), "run %s has no open hand-off %s", h.Run, t.Handoff)
 	}
 	return &h.Handoffs[i], nil
 }
 
-func explainHandoff(p prompt, h *schema.Head, err error) error {
+func explainHandoff(p prompt.Prompt, h *schema.Head, err error) error {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok || service.Code != schema.CodeHandoffTaken && service.Code != schema.CodeUnknownHandoff {
 		return err
 	}
-	f := &failure{code: exitConflict, what: service.Message, hint: "see who has it: " + p.command("handoff ls "+h.Run), err: err}
+	f := &failure.Error{Code: failure.Conflict, What: service.Message, Hint: "see who has it: " + p.Command("handoff ls "+h.Run), Err: err}
 	if service.Code == schema.CodeUnknownHandoff {
-		f.code = exitNotFound
+		f.Code = failure.NotFound
 	}
 	return f
 }
 
-func (d *handoffDone) print(a *app, past string) error {
-	if a.cli.JSON {
-		return document(a.stdout, d)
+func (d *handoffDone) print(a *base.App, past string) error {
+	if a.JSON {
+		return output.Document(a.Stdout, d)
 	}
-	return printFields(a.stdout, pastLabel(past, d.Already), fmt.Sprintf("hand-off %s of run %s", d.HandoffID, d.Run), byLabel(d.By), d.By, "child run", d.ChildRun,
-		"offer hash", d.OfferHash, "reason", d.Reason, "event", d.EventID, "position", count(d.Stream))
+	return output.Fields(a.Stdout, output.PastLabel(past, d.Already), fmt.Sprintf("hand-off %s of run %s", d.HandoffID, d.Run), byLabel(d.By), d.By, "child run", d.ChildRun,
+		"offer hash", d.OfferHash, "reason", d.Reason, "event", d.EventID, "position", output.Number(d.Stream))
 }
 
 type handoffAcceptCmd struct {
@@ -206,7 +210,7 @@ Example:
 }
 
 // Run accepts a hand-off for a child run.
-func (c handoffAcceptCmd) Run(ctx context.Context, a *app) error {
+func (c handoffAcceptCmd) Run(ctx context.Context, a *base.App) error {
 	if err := schema.CheckName("--child", c.Child); err != nil {
 		return err
 	}
@@ -214,15 +218,15 @@ func (c handoffAcceptCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := done.print(a, "accepted"); err != nil || a.cli.JSON || a.cli.Quiet {
+	if err := done.print(a, "accepted"); err != nil || a.JSON || a.Quiet {
 		return err
 	}
 	agent := open.NextAgent
 	if agent == "" {
 		agent = "the same agent"
 	}
-	_, err = fmt.Fprintf(a.stderr, "run %s begins when an executor of %s publishes its run.started with resumed_from %s and handoff "+
-		"{\"run\":%q,\"handoff_id\":%q,\"offer_hash\":%q}\n", c.Child, printable(agent), done.Run, done.Run, done.HandoffID, done.OfferHash)
+	_, err = fmt.Fprintf(a.Stderr, "run %s begins when an executor of %s publishes its run.started with resumed_from %s and handoff "+
+		"{\"run\":%q,\"handoff_id\":%q,\"offer_hash\":%q}\n", c.Child, output.Printable(agent), done.Run, done.Run, done.HandoffID, done.OfferHash)
 	return err
 }
 
@@ -238,9 +242,9 @@ func (handoffDeclineCmd) Help() string {
 }
 
 // Run declines a hand-off.
-func (c handoffDeclineCmd) Run(ctx context.Context, a *app) error {
+func (c handoffDeclineCmd) Run(ctx context.Context, a *base.App) error {
 	if strings.TrimSpace(c.Reason) == "" {
-		return fail(exitUsage, "say why: the run that offered can act on it", "--reason is empty")
+		return failure.New(failure.Usage, "say why: the run that offered can act on it", "--reason is empty")
 	}
 	done, _, err := c.decide(ctx, a, schema.HandoffRequest{Action: schema.HandoffDecline, Reason: c.Reason})
 	if err != nil {
@@ -261,7 +265,7 @@ func (handoffCloseCmd) Help() string {
 }
 
 // Run closes a hand-off.
-func (c handoffCloseCmd) Run(ctx context.Context, a *app) error {
+func (c handoffCloseCmd) Run(ctx context.Context, a *base.App) error {
 	done, _, err := c.decide(ctx, a, schema.HandoffRequest{Action: schema.HandoffClose, Reason: c.Reason})
 	if err != nil {
 		return err

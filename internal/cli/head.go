@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -59,8 +61,8 @@ func damageText(gapped bool, inDoubt int) string {
 
 // printHead shows where a run stands: its calls that are open, what it waits for, and its hand-offs. more are further pairs
 // of name and value. Whether the run is quarantined is for the daemon to say, which knows the fleet's number of claims.
-func printHead(a *app, h *schema.Head, quarantined bool, more ...string) error {
-	now := a.now()
+func printHead(a *base.App, h *schema.Head, quarantined bool, more ...string) error {
+	now := a.Now()
 	parent := ""
 	if h.Parent != nil {
 		parent = fmt.Sprintf("%s, turn %d, call %s", h.Parent.Run, h.Parent.Turn, h.Parent.ToolCallID)
@@ -69,29 +71,29 @@ func printHead(a *app, h *schema.Head, quarantined bool, more ...string) error {
 	if h.LastError != nil {
 		lastError = h.LastError.Type + ": " + h.LastError.Message
 	}
-	started := ago(h.StartedAt, now)
+	started := output.Ago(h.StartedAt, now)
 	if h.EndedAt != "" {
-		started += ", ended " + ago(h.EndedAt, now)
+		started += ", ended " + output.Ago(h.EndedAt, now)
 	}
 	counts := strings.Join([]string{
-		plural(h.Counts.Events, "event"), plural(h.Counts.Turns, "turn"), plural(h.Counts.Messages, "message"),
-		plural(h.Counts.ToolCalls, "call"), plural(h.Counts.ToolResults, "result"),
+		output.Plural(h.Counts.Events, "event"), output.Plural(h.Counts.Turns, "turn"), output.Plural(h.Counts.Messages, "message"),
+		output.Plural(h.Counts.ToolCalls, "call"), output.Plural(h.Counts.ToolResults, "result"),
 	}, ", ")
 	fields := []string{
 		"run", h.Run, "agent", h.Agent, "executor", h.Executor, "instance", h.Instance, "task", h.Task, "thread", h.ThreadID,
 		"parent", parent, "continues", continuesText(h),
 		"status", headStatus(h, quarantined), "claims", claimsText(h, quarantined), "ended by", endedBy(h), "limit reached", h.Limit,
-		"epoch", count(h.Epoch), "sequence", count(h.Sequence), "turn", turnText(h), "phase", h.Phase,
+		"epoch", output.Number(h.Epoch), "sequence", output.Number(h.Sequence), "turn", turnText(h), "phase", h.Phase,
 		"phases done", strings.Join(h.CompletedPhases, ", "), "labels", labelsText(h.Labels),
 		"counts", counts, "rejected", rejectedText(h.Counts), "signals", signalsText(h), "tokens", tokensText(h.Usage), "last error", lastError,
-		"summary", h.Summary, "started", started, "updated", ago(h.UpdatedAt, now), "position", positionText(h.Position),
+		"summary", h.Summary, "started", started, "updated", output.Ago(h.UpdatedAt, now), "position", output.Position(h.Position),
 		"digest", h.Digest,
 	}
-	if err := printFields(a.stdout, append(fields, more...)...); err != nil {
+	if err := output.Fields(a.Stdout, append(fields, more...)...); err != nil {
 		return err
 	}
 	for _, g := range h.Gaps {
-		if _, err := fmt.Fprintf(a.stdout, "gap: epoch %d misses %d to %d (%s), seen at %d\n", g.Epoch, g.From, g.To, printable(string(g.Reason)), g.At.Stream); err != nil {
+		if _, err := fmt.Fprintf(a.Stdout, "gap: epoch %d misses %d to %d (%s), seen at %d\n", g.Epoch, g.From, g.To, output.Printable(string(g.Reason)), g.At.Stream); err != nil {
 			return err
 		}
 	}
@@ -114,28 +116,28 @@ func signalsText(h *schema.Head) string {
 	case n == 0:
 		return ""
 	case h.Status.Terminal():
-		return fmt.Sprintf("the run ended with %s unread", plural(n, "signal"))
+		return fmt.Sprintf("the run ended with %s unread", output.Plural(n, "signal"))
 	}
 	return fmt.Sprintf("%d not read yet", n)
 }
 
 // printSignals lists the signals that are open.
-func printSignals(a *app, signals []schema.OpenSignal) error {
+func printSignals(a *base.App, signals []schema.OpenSignal) error {
 	rows := make([][]string, len(signals))
 	for i, s := range signals {
-		rows[i] = []string{s.SignalID, s.Name, count(s.Turn), ago(s.Since, a.now())}
+		rows[i] = []string{s.SignalID, s.Name, output.Number(s.Turn), output.Ago(s.Since, a.Now())}
 	}
-	return printBelow(a, []column{
-		{title: "signal"},
-		{title: "name", shrinks: true},
-		{title: "told in turn", right: true},
-		{title: "since", drop: 1},
+	return printBelow(a, []output.Column{
+		{Title: "signal"},
+		{Title: "name", Shrinks: true},
+		{Title: "told in turn", Right: true},
+		{Title: "since", Drop: 1},
 	}, rows)
 }
 
 // turnText is the last turn, of how many, and whether it is open and what for.
 func turnText(h *schema.Head) string {
-	t := count(h.Turn)
+	t := output.Number(h.Turn)
 	if h.MaxTurns > 0 {
 		t = fmt.Sprintf("%d of at most %d", h.Turn, h.MaxTurns)
 	}
@@ -184,7 +186,7 @@ func endedBy(h *schema.Head) string {
 }
 
 // printCalls lists open calls; none is no table. waits are what the run waits for; a call of a run that has ended runs no more.
-func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt, ended bool) error {
+func printCalls(a *base.App, calls []schema.OpenCall, waits []schema.OpenInterrupt, ended bool) error {
 	rows := make([][]string, len(calls))
 	for i, c := range calls {
 		fate := "running"
@@ -204,32 +206,32 @@ func printCalls(a *app, calls []schema.OpenCall, waits []schema.OpenInterrupt, e
 		case ended:
 			fate = "no outcome"
 		}
-		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Replay), fate, ago(c.Since, a.now())}
+		rows[i] = []string{output.Number(c.Turn), c.ToolCallID, output.Number(c.Occurrence), c.Name, string(c.Replay), fate, output.Ago(c.Since, a.Now())}
 	}
-	return printBelow(a, []column{
-		{title: "turn", right: true},
-		{title: "call"},
-		{title: "occ.", right: true},
-		{title: "tool", shrinks: true},
-		{title: "replay", drop: 2},
-		{title: "fate"},
-		{title: "since", drop: 1},
+	return printBelow(a, []output.Column{
+		{Title: "turn", Right: true},
+		{Title: "call"},
+		{Title: "occ.", Right: true},
+		{Title: "tool", Shrinks: true},
+		{Title: "replay", Drop: 2},
+		{Title: "fate"},
+		{Title: "since", Drop: 1},
 	}, rows)
 }
 
 // printWaits lists what a run waits for.
-func printWaits(a *app, waits []schema.OpenInterrupt) error {
+func printWaits(a *base.App, waits []schema.OpenInterrupt) error {
 	rows := make([][]string, len(waits))
 	for i, w := range waits {
-		rows[i] = []string{w.InterruptID, w.Reason, w.ToolCallID, w.Message, ago(w.Since, a.now()), untilText(w.ExpiresAt)}
+		rows[i] = []string{w.InterruptID, w.Reason, w.ToolCallID, w.Message, output.Ago(w.Since, a.Now()), untilText(w.ExpiresAt)}
 	}
-	return printBelow(a, []column{
-		{title: "waits for"},
-		{title: "reason", drop: 3},
-		{title: "call", drop: 1},
-		{title: "asks", shrinks: true},
-		{title: "since", drop: 2},
-		{title: "expires"},
+	return printBelow(a, []output.Column{
+		{Title: "waits for"},
+		{Title: "reason", Drop: 3},
+		{Title: "call", Drop: 1},
+		{Title: "asks", Shrinks: true},
+		{Title: "since", Drop: 2},
+		{Title: "expires"},
 	}, rows)
 }
 
@@ -238,45 +240,45 @@ func untilText(at string) string {
 	if at == "" {
 		return "never"
 	}
-	return localTime(at)
+	return output.LocalTime(at)
 }
 
 // printHandoffs lists the hand-offs that are open.
-func printHandoffs(a *app, handoffs []schema.OpenHandoff) error {
+func printHandoffs(a *base.App, handoffs []schema.OpenHandoff) error {
 	rows := make([][]string, len(handoffs))
 	for i, o := range handoffs {
-		rows[i] = []string{o.HandoffID, o.Status, o.Kind, o.Reason, o.NextAgent, byText(o.By, o.Claimed), o.ChildRun, ago(o.Since, a.now())}
+		rows[i] = []string{o.HandoffID, o.Status, o.Kind, o.Reason, o.NextAgent, byText(o.By, o.Claimed), o.ChildRun, output.Ago(o.Since, a.Now())}
 	}
 	return printBelow(a, handoffColumns(), rows)
 }
 
-func handoffColumns() []column {
-	return []column{
-		{title: "hand-off"},
-		{title: "status"},
-		{title: "kind", drop: 1},
-		{title: "reason", shrinks: true, drop: 3},
-		{title: "to agent", drop: 5},
-		{title: "by", drop: 2},
-		{title: "child run"},
-		{title: "since", drop: 4},
+func handoffColumns() []output.Column {
+	return []output.Column{
+		{Title: "hand-off"},
+		{Title: "status"},
+		{Title: "kind", Drop: 1},
+		{Title: "reason", Shrinks: true, Drop: 3},
+		{Title: "to agent", Drop: 5},
+		{Title: "by", Drop: 2},
+		{Title: "child run"},
+		{Title: "since", Drop: 4},
 	}
 }
 
 // printBelow prints a table with an empty line before it; no rows are nothing.
-func printBelow(a *app, columns []column, rows [][]string) error {
+func printBelow(a *base.App, columns []output.Column, rows [][]string) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
+	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
 	columns, rows = withoutEmpty(columns, rows)
-	return printTable(a.stdout, columns, rows)
+	return output.Table(a.Stdout, columns, rows)
 }
 
 // withoutEmpty leaves out the columns that hold nothing.
-func withoutEmpty(columns []column, rows [][]string) ([]column, [][]string) {
+func withoutEmpty(columns []output.Column, rows [][]string) ([]output.Column, [][]string) {
 	for i := range slices.Backward(columns) {
 		if slices.ContainsFunc(rows, func(row []string) bool { return row[i] != "" }) {
 			continue
@@ -312,10 +314,8 @@ func rejectedText(c schema.Counts) string {
 		{c.Gaps, "gap", "gaps"},
 	} {
 		if n.count > 0 {
-			list = append(list, plural(n.count, n.one, n.more))
+			list = append(list, output.Plural(n.count, n.one, n.more))
 		}
 	}
 	return strings.Join(list, ", ")
 }
-
-func positionText(p schema.Position) string { return fmt.Sprintf("%d (%s)", p.Stream, p.ID) }

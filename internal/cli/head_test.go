@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -66,8 +68,8 @@ func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {
 		require.Equal(t, want, schema.ShellWord(in))
 	}
 	require.Equal(t, `waymark settle r 3 m1 --how decided --result '"sent"'`,
-		shellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))
-	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3", settleCommand(prompt{flags: "--fleet blue "}, "r", schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
+		prompt.ShellCommand([]string{"settle", "r", "3", "m1", "--how", "decided", "--result", `"sent"`}))
+	require.Equal(t, "waymark --fleet blue settle r 2 c --occurrence 3", settleCommand(prompt.Prompt{Flags: "--fleet blue "}, "r", schema.CallKey{Turn: 2, ToolCallID: "c", Occurrence: 3}))
 }
 
 func TestStepsAreBoundedAndNameEachThingOnce(t *testing.T) {
@@ -77,7 +79,7 @@ func TestStepsAreBoundedAndNameEachThingOnce(t *testing.T) {
 		h.Interrupts = append(h.Interrupts, schema.OpenInterrupt{InterruptID: id, Reason: schema.WaitHumanInput})
 	}
 	var stderr bytes.Buffer
-	require.NoError(t, printSteps(&app{cli: new(cli), stderr: &stderr, now: time.Now}, h, false))
+	require.NoError(t, printSteps(&base.App{Flags: new(base.Flags), Stderr: &stderr, Now: time.Now}, h, false))
 	require.Equal(t, `answer with: waymark input r a --json-value JSON (or --text TEXT)
 answer with: waymark input r b --json-value JSON (or --text TEXT)
 answer with: waymark input r c --json-value JSON (or --text TEXT)
@@ -95,10 +97,10 @@ func TestAStepThatIsPastedAsItStandsDecidesOnlyWhatItsLineSays(t *testing.T) {
 		},
 		OpenCalls: []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}, InDoubt: true, Held: true}},
 	}
-	list := steps(prompt{}, h, true)
+	list := steps(prompt.Prompt{}, h, true)
 	require.Len(t, list, 8)
 	h.OpenCalls = append(h.OpenCalls, schema.OpenCall{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c3", Occurrence: 1}, Replay: schema.ReplayPure, InDoubt: true})
-	require.Equal(t, append(list, "see what becomes of the calls in doubt with: waymark plan r"), steps(prompt{}, h, true),
+	require.Equal(t, append(list, "see what becomes of the calls in doubt with: waymark plan r"), steps(prompt.Prompt{}, h, true),
 		"a call that its policy settles is left to no person")
 	for _, step := range list {
 		require.NotContains(t, step, "|", "a shell would run what stands before it")

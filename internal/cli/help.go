@@ -6,6 +6,10 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 )
 
 type helpCmd struct {
@@ -14,18 +18,18 @@ type helpCmd struct {
 
 // Run prints the help of a command, or the overview with the exit codes and the order in which a server is
 // looked for.
-func (c helpCmd) Run(a *app) error {
+func (c helpCmd) Run(a *base.App, parsed *kong.Context) error {
 	if len(c.Command) > 0 {
-		_, err := a.parser.Parse(append(c.Command, "--help"))
+		_, err := parsed.Parse(append(c.Command, "--help"))
 		if err != nil && !errors.Is(err, errHelp) {
 			return usageError(err)
 		}
 		return nil
 	}
-	if a.cli.JSON {
-		return document(a.stdout, exitCodeList())
+	if a.JSON {
+		return output.Document(a.Stdout, exitCodeList())
 	}
-	if _, err := a.parser.Parse([]string{"--help"}); err != nil && !errors.Is(err, errHelp) {
+	if _, err := parsed.Parse([]string{"--help"}); err != nil && !errors.Is(err, errHelp) {
 		return err
 	}
 	var b strings.Builder
@@ -38,10 +42,10 @@ Which server: the first of these that names one
 
 Exit codes:
 `)
-	for _, e := range exitCodes {
-		b.WriteString(hanging(a.stdout, fmt.Sprintf("  %3d  %-12s ", e.code, e.name), e.meaning) + "\n")
+	for _, e := range failure.Codes {
+		b.WriteString(output.Hanging(a.Stdout, fmt.Sprintf("  %3d  %-12s ", e.Code, e.Name), e.Meaning) + "\n")
 	}
-	_, err := a.stdout.Write([]byte(b.String()))
+	_, err := a.Stdout.Write([]byte(b.String()))
 	return err
 }
 
@@ -64,16 +68,16 @@ func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 
 // exitCodeEntry is one exit code for programs.
 type exitCodeEntry struct {
-	Code    exitCode `json:"code"`
-	Name    string   `json:"name"`
-	Meaning string   `json:"meaning"`
+	Code    failure.Code `json:"code"`
+	Name    string       `json:"name"`
+	Meaning string       `json:"meaning"`
 }
 
 // exitCodeList is the table of exit codes for programs.
 func exitCodeList() []exitCodeEntry {
-	list := make([]exitCodeEntry, len(exitCodes))
-	for i, e := range exitCodes {
-		list[i] = exitCodeEntry{e.code, e.name, e.meaning}
+	list := make([]exitCodeEntry, len(failure.Codes))
+	for i, e := range failure.Codes {
+		list[i] = exitCodeEntry{e.Code, e.Name, e.Meaning}
 	}
 	return list
 }

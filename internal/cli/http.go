@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
 // defaultHTTP is where health and metrics are served.
@@ -35,17 +37,17 @@ func listenHealth(ctx context.Context, address string, registry *prometheus.Regi
 		return nil, nil
 	}
 	if _, _, err := net.SplitHostPort(address); err != nil {
-		return nil, fail(exitUsage, "write host and port, such as 127.0.0.1:0, or off", "--http %q is not an address", address)
+		return nil, failure.New(failure.Usage, "write host and port, such as 127.0.0.1:0, or off", "--http %q is not an address", address)
 	}
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, &failure{
-			code: exitUnavailable,
-			what: fmt.Sprintf("cannot listen on --http %s: %v", address, err),
-			hint: "stop what listens there, or choose another address: waymark serve --http 127.0.0.1:0 takes a free port",
-			own:  true,
-			err:  err,
+		return nil, &failure.Error{
+			Code: failure.Unavailable,
+			What: fmt.Sprintf("cannot listen on --http %s: %v", address, err),
+			Hint: "stop what listens there, or choose another address: waymark serve --http 127.0.0.1:0 takes a free port",
+			Own:  true,
+			Err:  err,
 		}
 	}
 	h := &healthServer{listener: listener}

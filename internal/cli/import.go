@@ -11,6 +11,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -28,10 +31,10 @@ type importCmd struct {
 	DryRun   bool `help:"Say what would be done, and write nothing."`
 	TakeOver bool `help:"Continue runs that another executor has and has not ended, which fences it, and runs that a person cancelled."`
 
-	Archive  string   `placeholder:"FILE" help:"Import the runs of an archive that waymark export --archive made, instead of transcripts."`
-	Live     bool     `help:"Import runs of the archive that have not ended, too: the fleet's executors will go on with them."`
-	Continue bool     `help:"Add the rest to a run of which the fleet has the beginning, as an import that was interrupted leaves it."`
-	MaxSize  byteSize `default:"64GiB" placeholder:"SIZE" help:"Most that the archive may be when unpacked (default: 64GiB)."`
+	Archive  string        `placeholder:"FILE" help:"Import the runs of an archive that waymark export --archive made, instead of transcripts."`
+	Live     bool          `help:"Import runs of the archive that have not ended, too: the fleet's executors will go on with them."`
+	Continue bool          `help:"Add the rest to a run of which the fleet has the beginning, as an import that was interrupted leaves it."`
+	MaxSize  base.ByteSize `default:"64GiB" placeholder:"SIZE" help:"Most that the archive may be when unpacked (default: 64GiB)."`
 }
 
 // Help is the text below the flags.
@@ -121,71 +124,66 @@ type importedFile struct {
 
 // Run imports the files. One that cannot be read, or a run that is there already, does not keep the others from
 // being imported; a server that fails does.
-func (c importCmd) Run(ctx context.Context, a *app) error {
+func (c importCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Archive != "" && (len(c.File) > 0 || c.RunID != "" || c.Agent != "" || c.Format != "auto"):
-		return fail(exitUsage, "import transcripts and archives one after the other", "--archive is given beside transcripts or their flags")
+		return failure.New(failure.Usage, "import transcripts and archives one after the other", "--archive is given beside transcripts or their flags")
 	case c.Archive != "" && (c.DryRun || c.TakeOver):
-		return fail(exitUsage, "leave them out: an archive is checked before anything is written", "--dry-run and --take-over are of transcripts")
+		return failure.New(failure.Usage, "leave them out: an archive is checked before anything is written", "--dry-run and --take-over are of transcripts")
 	case c.Archive != "":
 		return c.archive(ctx, a)
 	case len(c.File) == 0:
-		return fail(exitUsage, "name transcripts, or an archive with --archive FILE", "there is nothing to import")
+		return failure.New(failure.Usage, "name transcripts, or an archive with --archive FILE", "there is nothing to import")
 	case c.Live || c.Continue:
-		return fail(exitUsage, "leave them out", "--live and --continue are of archives")
+		return failure.New(failure.Usage, "leave them out", "--live and --continue are of archives")
 	}
 	if c.Jobs < 1 || c.Jobs > 256 {
-		return fail(exitUsage, "use 1 to 256", "--jobs %d is out of range", c.Jobs)
+		return failure.New(failure.Usage, "use 1 to 256", "--jobs %d is out of range", c.Jobs)
 	}
 	replay := transcript.ReplayOptions{Speed: c.Speed, Pipelined: c.Speed == 0, TakeOver: c.TakeOver}
 	if err := replay.Validate(); err != nil {
-		return &failure{code: exitUsage, what: "--" + err.Error(), hint: "see: waymark import --help", err: err}
+		return &failure.Error{Code: failure.Usage, What: "--" + err.Error(), Hint: "see: waymark import --help", Err: err}
 	}
 	options := transcript.Options{Format: transcript.Format(c.Format), RunID: c.RunID, Agent: c.Agent, Stop: ctx.Err}
 	if err := errors.Join(options.Validate(), schema.CheckName("executor", c.Executor)); err != nil {
 		return err
 	}
-	found, err := a.findTranscripts(ctx, c.File, options)
+	found, err := findTranscripts(ctx, a, c.File, options)
 	if err != nil {
 		return err
 	}
 	if c.RunID != "" && len(found.files) > 1 {
-		return fail(exitUsage, "import one file at a time, or leave out --run-id", "--run-id names one run, and there are %d files", len(found.files))
+		return failure.New(failure.Usage, "import one file at a time, or leave out --run-id", "--run-id names one run, and there are %d files", len(found.files))
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	im := &importer{
 		app: a, options: options, replay: replay, jobs: c.Jobs, dryRun: c.DryRun, found: found,
-		bar: a.newProgress("importing", found.size, true), written: make(map[string]schema.Epoch), fates: make(map[string]int),
+		bar: a.Progress("importing", found.size, true), written: make(map[string]schema.Epoch), fates: make(map[string]int),
 	}
-	err = cl.withPublisher(ctx, c.Executor, func(fleet *publisher.Fleet) error {
+	err = cl.WithPublisher(ctx, c.Executor, func(fleet *publisher.Fleet) error {
 		if err := im.files(ctx, fleet); err != nil {
 			return err
 		}
 		im.awaitListed(ctx, fleet)
 		return nil
 	})
-	im.bar.close()
+	im.bar.Close()
 	return im.finish(ctx, err)
-}
-
-// notRegular refuses a pipe or a device, which has no end, or none that comes, and which cannot be read twice.
-func notRegular(file string) error {
-	return fail(exitUsage, "copy what it gives into a file, and import that", "%s is no regular file", file)
 }
 
 // importer reads files one after the other, and replays their runs several at a time.
 type importer struct {
-	app     *app
+	app     *base.App
 	options transcript.Options
 	replay  transcript.ReplayOptions
 	jobs    int
 	dryRun  bool
 	found   *found
-	bar     *progress
+	bar     *output.Progress
 
 	// mu guards what follows.
 	mu    sync.Mutex
@@ -326,7 +324,7 @@ func (im *importer) run(ctx context.Context, fleet *publisher.Fleet, run *transc
 	moved := 0.0
 	options.OnBoundary = func(b transcript.Boundary) {
 		to := share * float64(b.Step) / float64(b.Steps)
-		im.bar.add(to - moved)
+		im.bar.Add(to - moved)
 		moved = to
 	}
 	do := transcript.Replay
@@ -334,7 +332,7 @@ func (im *importer) run(ctx context.Context, fleet *publisher.Fleet, run *transc
 		do = transcript.Compare
 	}
 	outcome, err := do(ctx, fleet, run, options)
-	im.bar.add(share - moved)
+	im.bar.Add(share - moved)
 	done := importedRun{
 		Kind: "run", Run: run.ID, File: run.File, Line: run.Line, Format: run.Format, Turns: run.Turns(), Events: outcome.Steps,
 		Before: outcome.Done, Epoch: outcome.Epoch, Status: run.End.Status,
@@ -389,7 +387,7 @@ func endsImport(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return true
 	}
-	return slices.Contains([]exitCode{exitUnavailable, exitFull, exitRefused}, explain(ctx, err).code)
+	return slices.Contains([]failure.Code{failure.Unavailable, failure.Full, failure.Refused}, failure.Explain(ctx, err).Code)
 }
 
 // note keeps what became of a run.
@@ -407,8 +405,8 @@ func (im *importer) note(done importedRun, err error) error {
 	if err != nil && len(im.failures) < maxFailures {
 		im.failures = append(im.failures, notImported{err, done})
 	}
-	if im.app.cli.JSON {
-		return line(im.app.stdout, done)
+	if im.app.JSON {
+		return output.Line(im.app.Stdout, done)
 	}
 	if len(im.shown) < maxShown {
 		im.shown = append(im.shown, done)
@@ -438,13 +436,13 @@ func (im *importer) report(r *transcript.Report) error {
 	}
 	for _, p := range r.Problems {
 		file.Problems = append(file.Problems, p.Error())
-		if _, err := fmt.Fprintf(im.app.stderr, "not imported: %s\n", printable(p.Error())); err != nil {
+		if _, err := fmt.Fprintf(im.app.Stderr, "not imported: %s\n", output.Printable(p.Error())); err != nil {
 			return err
 		}
 	}
 	im.seen = append(im.seen, file)
-	if im.app.cli.JSON {
-		return line(im.app.stdout, file)
+	if im.app.JSON {
+		return output.Line(im.app.Stdout, file)
 	}
 	return nil
 }
@@ -452,17 +450,17 @@ func (im *importer) report(r *transcript.Report) error {
 func (im *importer) print() error {
 	rows := make([][]string, len(im.shown))
 	for i, r := range im.shown {
-		rows[i] = []string{r.Run, string(r.Format), r.Fate, string(r.Status), count(r.Turns), count(r.Events), count(r.Before), r.Parent}
+		rows[i] = []string{r.Run, string(r.Format), r.Fate, string(r.Status), output.Number(r.Turns), output.Number(r.Events), output.Number(r.Before), r.Parent}
 	}
-	if err := printTable(im.app.stdout, []column{
-		{title: "run"},
-		{title: "format", drop: 2},
-		{title: "fate"},
-		{title: "ends", drop: 4},
-		{title: "turns", right: true},
-		{title: "events", right: true},
-		{title: "before", right: true, drop: 3},
-		{title: "parent", drop: 1},
+	if err := output.Table(im.app.Stdout, []output.Column{
+		{Title: "run"},
+		{Title: "format", Drop: 2},
+		{Title: "fate"},
+		{Title: "ends", Drop: 4},
+		{Title: "turns", Right: true},
+		{Title: "events", Right: true},
+		{Title: "before", Right: true, Drop: 3},
+		{Title: "parent", Drop: 1},
 	}, rows); err != nil {
 		return err
 	}
@@ -481,7 +479,7 @@ func (im *importer) print() error {
 	for _, fate := range fates {
 		for _, fate := range slices.Compact([]string{fate, ofDryRun(fate)}) {
 			if n := im.fates[fate]; n > 0 {
-				counts = words(counts, fmt.Sprintf("%d %s", n, fate))
+				counts = output.Words(counts, fmt.Sprintf("%d %s", n, fate))
 			}
 		}
 	}
@@ -490,14 +488,14 @@ func (im *importer) print() error {
 		sum.Notes = append(sum.Notes, im.unlisted)
 	}
 	if len(rows) > 0 {
-		if _, err := fmt.Fprintln(im.app.stdout); err != nil {
+		if _, err := fmt.Fprintln(im.app.Stdout); err != nil {
 			return err
 		}
 	}
-	if err := printFields(im.app.stdout,
-		"files", count(len(im.seen)), "runs", counts, "events", count(im.events), "messages", count(sum.Messages), "turns", count(sum.Turns),
-		"tool calls", callsText(sum.Calls, sum.Unanswered), "compactions", count(sum.Compactions),
-		"lines", count(sum.Lines), "refused", count(im.problems),
+	if err := output.Fields(im.app.Stdout,
+		"files", output.Number(len(im.seen)), "runs", counts, "events", output.Number(im.events), "messages", output.Number(sum.Messages), "turns", output.Number(sum.Turns),
+		"tool calls", callsText(sum.Calls, sum.Unanswered), "compactions", output.Number(sum.Compactions),
+		"lines", output.Number(sum.Lines), "refused", output.Number(im.problems),
 	); err != nil {
 		return err
 	}
@@ -518,10 +516,10 @@ func (im *importer) total() (n int) {
 func (im *importer) printNotes(notes []string) error {
 	for i, n := range notes {
 		if i == maxShown {
-			_, err := fmt.Fprintf(im.app.stderr, "and %s\n", plural(len(notes)-i, "more note"))
+			_, err := fmt.Fprintf(im.app.Stderr, "and %s\n", output.Plural(len(notes)-i, "more note"))
 			return err
 		}
-		if _, err := fmt.Fprintf(im.app.stderr, "note: %s\n", printable(n)); err != nil {
+		if _, err := fmt.Fprintf(im.app.Stderr, "note: %s\n", output.Printable(n)); err != nil {
 			return err
 		}
 	}
@@ -537,17 +535,17 @@ func (im *importer) printSkipped(kinds map[string]int) error {
 	rows := make([][]string, 0, len(kinds))
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 		total += kinds[kind]
-		rows = append(rows, []string{count(kinds[kind]), kind})
+		rows = append(rows, []string{output.Number(kinds[kind]), kind})
 	}
-	if _, err := fmt.Fprintf(im.app.stdout, "\n%s:\n", plural(total, "line")+inNumber(total, " is no message and was", " are no messages and were")+" not stored"); err != nil {
+	if _, err := fmt.Fprintf(im.app.Stdout, "\n%s:\n", output.Plural(total, "line")+output.InNumber(total, " is no message and was", " are no messages and were")+" not stored"); err != nil {
 		return err
 	}
-	return printTable(im.app.stdout, []column{{title: "lines", right: true}, {title: "type", shrinks: true}}, rows)
+	return output.Table(im.app.Stdout, []output.Column{{Title: "lines", Right: true}, {Title: "type", Shrinks: true}}, rows)
 }
 
 func callsText(calls, unanswered int) string {
 	if unanswered == 0 {
-		return count(calls)
+		return output.Number(calls)
 	}
 	return fmt.Sprintf("%d, %d of them without a result", calls, unanswered)
 }

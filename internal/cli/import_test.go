@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -36,18 +37,18 @@ func newImportWorld(t *testing.T) *importWorld {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		code, log := stop()
-		require.Equal(t, int(exitOK), code, log)
+		require.Equal(t, int(failure.OK), code, log)
 	})
 	return w
 }
 
 // Run runs a command; both outputs are one.
-func (w *importWorld) run(want exitCode, args ...string) string {
+func (w *importWorld) run(want failure.Code, args ...string) string {
 	w.t.Helper()
 	return w.runWithin(w.t.Context(), want, args...)
 }
 
-func (w *importWorld) runWithin(ctx context.Context, want exitCode, args ...string) string {
+func (w *importWorld) runWithin(ctx context.Context, want failure.Code, args ...string) string {
 	w.t.Helper()
 	var out bytes.Buffer
 	code := Run(ctx, append([]string{"--context", w.server}, args...), w.getenv, strings.NewReader(""), &out, &out)
@@ -80,53 +81,53 @@ func TestImport_ExitCodes(t *testing.T) {
 	file := w.file("talk.json", talk("talk", 1, "question"))
 
 	t.Run("2: nothing, a pipe, an unknown format", func(t *testing.T) {
-		requireHas(t, w.run(exitUsage, "import"), "nothing to import")
-		requireHas(t, w.run(exitUsage, "import", w.file("notes.txt", "hello")), "--format")
-		requireHas(t, w.run(exitUsage, "import", os.DevNull), "no regular file")
-		requireHas(t, w.run(exitUsage, "import", "--archive", file, "--dry-run"), "--dry-run")
+		requireHas(t, w.run(failure.Usage, "import"), "nothing to import")
+		requireHas(t, w.run(failure.Usage, "import", w.file("notes.txt", "hello")), "--format")
+		requireHas(t, w.run(failure.Usage, "import", os.DevNull), "no regular file")
+		requireHas(t, w.run(failure.Usage, "import", "--archive", file, "--dry-run"), "--dry-run")
 	})
 	t.Run("4: no such file, no transcript in a directory", func(t *testing.T) {
-		requireHas(t, w.run(exitNotFound, "import", filepath.Join(w.dir, "none.json")), "none.json")
+		requireHas(t, w.run(failure.NotFound, "import", filepath.Join(w.dir, "none.json")), "none.json")
 		w.file("other/readme.md", "hello")
-		requireHas(t, w.run(exitNotFound, "import", filepath.Join(w.dir, "other")), "no transcript")
+		requireHas(t, w.run(failure.NotFound, "import", filepath.Join(w.dir, "other")), "no transcript")
 	})
 	t.Run("3: no daemon", func(t *testing.T) {
 		var out bytes.Buffer
 		code := Run(t.Context(), []string{"--state-dir", t.TempDir(), "import", file}, func(string) string { return "" }, nil, &out, &out)
-		require.Equal(t, int(exitUnavailable), code, &out)
+		require.Equal(t, int(failure.Unavailable), code, &out)
 	})
 	t.Run("130: Ctrl-C", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		w.runWithin(ctx, exitInterrupted, "import", file)
-		w.runWithin(ctx, exitInterrupted, "import", w.dir)
+		w.runWithin(ctx, failure.Interrupted, "import", file)
+		w.runWithin(ctx, failure.Interrupted, "import", w.dir)
 	})
 	t.Run("0: a dry run writes nothing", func(t *testing.T) {
-		requireHas(t, w.run(exitOK, "import", "--dry-run", file), "1 would be imported")
-		requireHas(t, w.run(exitOK, "runs", "ls"), "no runs")
+		requireHas(t, w.run(failure.OK, "import", "--dry-run", file), "1 would be imported")
+		requireHas(t, w.run(failure.OK, "runs", "ls"), "no runs")
 	})
 	t.Run("0: imported, and listed at once", func(t *testing.T) {
-		requireHas(t, w.run(exitOK, "import", file), "1 imported")
-		requireHas(t, w.run(exitOK, "runs", "ls"), "talk")
+		requireHas(t, w.run(failure.OK, "import", file), "1 imported")
+		requireHas(t, w.run(failure.OK, "runs", "ls"), "talk")
 	})
 	t.Run("0: already there", func(t *testing.T) {
-		requireHas(t, w.run(exitOK, "import", file), "1 already there")
+		requireHas(t, w.run(failure.OK, "import", file), "1 already there")
 	})
 	t.Run("0: a session that grew", func(t *testing.T) {
 		w.file("talk.json", talk("talk", 2, "question"))
-		requireHas(t, w.run(exitOK, "import", "--dry-run", file), "1 would be appended")
-		requireHas(t, w.run(exitOK, "import", file), "1 appended")
-		requireHas(t, w.run(exitOK, "export", "talk"), "Answer 2.")
-		requireHas(t, w.run(exitOK, "runs", "get", "talk"), "completed")
-		requireHas(t, w.run(exitOK, "import", file), "1 already there")
+		requireHas(t, w.run(failure.OK, "import", "--dry-run", file), "1 would be appended")
+		requireHas(t, w.run(failure.OK, "import", file), "1 appended")
+		requireHas(t, w.run(failure.OK, "export", "talk"), "Answer 2.")
+		requireHas(t, w.run(failure.OK, "runs", "get", "talk"), "completed")
+		requireHas(t, w.run(failure.OK, "import", file), "1 already there")
 	})
 	t.Run("5: another session under the id", func(t *testing.T) {
 		other := w.file("else.json", talk("talk", 2, "remark"))
-		out := w.run(exitConflict, "import", other)
+		out := w.run(failure.Conflict, "import", other)
 		requireHas(t, out, `"question 1"`)
 		requireHas(t, out, `"remark 1"`)
 		requireHas(t, out, "--run-id")
-		requireHas(t, w.run(exitOK, "import", "--run-id", "talk-2", other), "1 imported")
+		requireHas(t, w.run(failure.OK, "import", "--run-id", "talk-2", other), "1 imported")
 	})
 	t.Run("5: another executor has the run", func(t *testing.T) {
 		bob, err := publisher.Connect(t.Context(), publisher.Config{Conn: w.nats.Conn(t, nats.ReconnectBufSize(-1)), Executor: "bob"})
@@ -134,14 +135,14 @@ func TestImport_ExitCodes(t *testing.T) {
 		defer func() { require.NoError(t, bob.Close(t.Context())) }()
 		_, err = bob.Resume(t.Context(), "talk", publisher.ResumeSpec{Reason: schema.TakeoverReopen})
 		require.NoError(t, err)
-		requireHas(t, w.run(exitOK, "import", file), "executor bob goes on with it")
+		requireHas(t, w.run(failure.OK, "import", file), "executor bob goes on with it")
 		w.file("talk.json", talk("talk", 3, "question"))
-		out := w.run(exitConflict, "import", file)
+		out := w.run(failure.Conflict, "import", file)
 		requireHas(t, out, "bob")
 		requireHas(t, out, "--take-over")
-		requireHas(t, w.run(exitConflict, "import", "--dry-run", file), "in use")
-		requireHas(t, w.run(exitOK, "runs", "get", "talk"), "bob")
-		requireHas(t, w.run(exitOK, "import", "--take-over", file), "1 continued")
+		requireHas(t, w.run(failure.Conflict, "import", "--dry-run", file), "in use")
+		requireHas(t, w.run(failure.OK, "runs", "get", "talk"), "bob")
+		requireHas(t, w.run(failure.OK, "import", "--take-over", file), "1 continued")
 	})
 	t.Run("6: a line that cannot be read, and 0 once it is mended", func(t *testing.T) {
 		const (
@@ -149,14 +150,14 @@ func TestImport_ExitCodes(t *testing.T) {
 			answered = `{"type":"assistant","sessionId":"s","uuid":"u2","message":{"id":"m1","role":"assistant","content":[{"type":"text","text":"Hi"}]}}` + "\n"
 		)
 		session := w.file("session.jsonl", asked+answered+`{"type":"user","mess`)
-		out := w.run(exitDamaged, "import", session)
+		out := w.run(failure.Damaged, "import", session)
 		requireHas(t, out, "session.jsonl:3")
 		requireHas(t, out, "1 place in the input was not imported")
 		requireHas(t, out, "--run-id ANOTHER")
-		requireHas(t, w.run(exitOK, "runs", "get", "session"), "failed")
+		requireHas(t, w.run(failure.OK, "runs", "get", "session"), "failed")
 		w.file("session.jsonl", asked+answered+asked+strings.ReplaceAll(answered, "m1", "m2"))
-		requireHas(t, w.run(exitOK, "import", session), "1 appended")
-		requireHas(t, w.run(exitOK, "runs", "get", "session"), "completed")
+		requireHas(t, w.run(failure.OK, "import", session), "1 appended")
+		requireHas(t, w.run(failure.OK, "runs", "get", "session"), "completed")
 	})
 	t.Run("0: a directory, with files of the same name", func(t *testing.T) {
 		trajectory, err := os.ReadFile(filepath.Join("demodata", "fix-rounding.traj"))
@@ -165,13 +166,13 @@ func TestImport_ExitCodes(t *testing.T) {
 		w.file("tasks/b/task.traj", strings.ReplaceAll(string(trajectory), "round", "square"))
 		w.file("tasks/b/notes.txt", "hello")
 		w.file("tasks/b/settings.json", `{"colour":"red"}`)
-		out := w.run(exitOK, "import", filepath.Join(w.dir, "tasks"))
+		out := w.run(failure.OK, "import", filepath.Join(w.dir, "tasks"))
 		requireHas(t, out, "a-task")
 		requireHas(t, out, "b-task")
 		requireHas(t, out, "2 imported")
 		requireHas(t, out, "1 other file was left out")
 		requireHas(t, out, "settings.json")
-		requireHas(t, w.run(exitOK, "import", filepath.Join(w.dir, "tasks")), "2 already there")
+		requireHas(t, w.run(failure.OK, "import", filepath.Join(w.dir, "tasks")), "2 already there")
 	})
 }
 
@@ -184,20 +185,20 @@ func TestImport_SecondFileOfTheSameName_FirstKeepsItsID(t *testing.T) {
 	}
 	dir := filepath.Join(w.dir, "tasks")
 	w.file("tasks/a/task.json", talk("question", 1))
-	requireHas(t, w.run(exitOK, "import", dir), "1 imported")
+	requireHas(t, w.run(failure.OK, "import", dir), "1 imported")
 	w.file("tasks/b/task.json", talk("remark", 1))
-	out := w.run(exitOK, "import", dir)
+	out := w.run(failure.OK, "import", dir)
 	requireHas(t, out, "1 imported, 1 already there")
 	requireHas(t, out, "run task keeps its id")
 	requireHas(t, out, "b-task")
 	require.NotContains(t, out, "a-task")
 	w.file("tasks/a/task.json", talk("question", 2))
 	w.file("tasks/b/task.json", talk("remark", 2))
-	requireHas(t, w.run(exitOK, "import", "--dry-run", dir), "2 would be appended")
-	requireHas(t, w.run(exitOK, "import", dir), "2 appended")
-	requireHas(t, w.run(exitOK, "export", "task"), "question 2")
-	requireHas(t, w.run(exitOK, "export", "b-task"), "remark 2")
-	require.NotContains(t, w.run(exitOK, "runs", "ls"), "a-task")
+	requireHas(t, w.run(failure.OK, "import", "--dry-run", dir), "2 would be appended")
+	requireHas(t, w.run(failure.OK, "import", dir), "2 appended")
+	requireHas(t, w.run(failure.OK, "export", "task"), "question 2")
+	requireHas(t, w.run(failure.OK, "export", "b-task"), "remark 2")
+	require.NotContains(t, w.run(failure.OK, "runs", "ls"), "a-task")
 }
 
 // What a directory has and no import brings in is named, also beside --json, and keeps nothing else from coming in.
@@ -209,12 +210,12 @@ func TestImport_DirectoryWithDamagedAndClosedFiles_NamesThem(t *testing.T) {
 	w.file("mixed/good.traj", string(trajectory))
 	w.file("mixed/cut.traj", string(trajectory[:300]))
 	w.file("mixed/empty.jsonl", "")
-	want, code := []string{"cut.traj", "empty.jsonl"}, exitOK
+	want, code := []string{"cut.traj", "empty.jsonl"}, failure.OK
 	if runtime.GOOS != "windows" && os.Getuid() != 0 {
 		closed := w.file("mixed/closed.traj", string(trajectory))
 		require.NoError(t, os.Chmod(closed, 0))
 		require.NoError(t, os.MkdirAll(filepath.Join(w.dir, "mixed", "shut"), 0))
-		want, code = append(want, "closed.traj", "shut"), exitFailure
+		want, code = append(want, "closed.traj", "shut"), failure.General
 	}
 	for _, args := range [][]string{{"import", "--dry-run"}, {"import", "--json"}, {"import"}} {
 		out := w.run(code, append(args, filepath.Join(w.dir, "mixed"))...)
@@ -222,7 +223,7 @@ func TestImport_DirectoryWithDamagedAndClosedFiles_NamesThem(t *testing.T) {
 			requireHas(t, out, name)
 		}
 	}
-	out := w.run(exitUsage, "import", w.file("empty.jsonl", ""), w.file("blank.jsonl", " \n"), w.file("ok.traj", string(trajectory)))
+	out := w.run(failure.Usage, "import", w.file("empty.jsonl", ""), w.file("blank.jsonl", " \n"), w.file("ok.traj", string(trajectory)))
 	for _, name := range []string{"not imported: ", "empty.jsonl", "blank.jsonl"} {
 		requireHas(t, out, name)
 	}
@@ -234,11 +235,11 @@ func TestImport_Output_PluralsAndJSON(t *testing.T) {
 	w := newImportWorld(t)
 	session := w.file("one.jsonl", `{"type":"summary","leafUuid":"x","summary":"s"}`+"\n"+
 		`{"type":"user","sessionId":"s","uuid":"u1","message":{"role":"user","content":"hello"}}`+"\n")
-	out := w.run(exitOK, "import", session)
+	out := w.run(failure.OK, "import", session)
 	requireHas(t, out, "1 line is no message")
 	require.NotRegexp(t, `\b1 (turns|lines|calls|runs|files|places)\b`, out)
 	var done importedRun
-	line, _, _ := strings.Cut(w.run(exitOK, "import", "--json", session), "\n")
+	line, _, _ := strings.Cut(w.run(failure.OK, "import", "--json", session), "\n")
 	require.NoError(t, json.Unmarshal([]byte(line), &done))
 	require.Equal(t, fateThere, done.Fate)
 	require.Equal(t, done.Events, done.Before)
@@ -264,7 +265,7 @@ func TestFindTranscripts_SameNames_AreToldApart(t *testing.T) {
 func TestImport_RunDiffers_HintIsTakenForFileDirectoryAndSeveralConversations(t *testing.T) {
 	t.Parallel()
 	w := newImportWorld(t)
-	w.run(exitOK, "import", w.file("first.json", talk("talk", 1, "question")))
+	w.run(failure.OK, "import", w.file("first.json", talk("talk", 1, "question")))
 	other := w.file("there/else.json", talk("talk", 1, "remark"))
 	w.file("there/more.json", talk("more", 1, "question"))
 	several := w.file("several.jsonl", talk("alone", 1, "question")+"\n"+talk("talk", 1, "aside")+"\n")
@@ -273,7 +274,7 @@ func TestImport_RunDiffers_HintIsTakenForFileDirectoryAndSeveralConversations(t 
 		{filepath.Dir(other), "or import it under another id:"},
 		{several, "under another id: copy line 2 of " + several + " into a file of its own, then"},
 	} {
-		out := w.run(exitConflict, "import", test.what, "--format", "openai-chat", "--agent", "coder")
+		out := w.run(failure.Conflict, "import", test.what, "--format", "openai-chat", "--agent", "coder")
 		require.Contains(t, out, "hint: nothing was written to it; ")
 		args, id := pasted(t, out, test.label), fmt.Sprintf("another-%d", i)
 		for j := range args {
@@ -300,17 +301,17 @@ func TestImport_DamagedLineInTheMiddle_HintBringsTheMendedSessionIn(t *testing.T
 	whole := strings.Join(lines, "\n") + "\n"
 	lines[1] = lines[1][:30]
 	session := w.file("session.jsonl", strings.Join(lines, "\n")+"\n")
-	out := w.run(exitDamaged, "import", session)
+	out := w.run(failure.Damaged, "import", session)
 	args, id := pasted(t, out, "if other lines follow them:"), "another"
 	w.file("session.jsonl", whole)
-	requireHas(t, w.run(exitConflict, "import", session), "differs")
+	requireHas(t, w.run(failure.Conflict, "import", session), "differs")
 	for i := range args {
 		args[i] = strings.ReplaceAll(args[i], "ANOTHER", id)
 	}
 	var said bytes.Buffer
 	require.Zero(t, Run(t.Context(), args, w.getenv, strings.NewReader(""), &said, &said), "%v: %s", args, &said)
-	requireHas(t, w.run(exitOK, "export", id), "text 2")
-	requireHas(t, w.run(exitDamaged, "import", "--format", "openai-chat", w.file("blank.json", " ")), "there is no run to import")
+	requireHas(t, w.run(failure.OK, "export", id), "text 2")
+	requireHas(t, w.run(failure.Damaged, "import", "--format", "openai-chat", w.file("blank.json", " ")), "there is no run to import")
 }
 
 // A session brings its sub-agents, whose files are left out of a directory. Where the session is not in it, that is said.
@@ -321,13 +322,13 @@ func TestImport_FolderOfASession_NamesTheSession(t *testing.T) {
 	session := w.file("s.jsonl", line)
 	w.file("s/subagents/agent-a1.jsonl", strings.Replace(line, `"sessionId"`, `"isSidechain":true,"agentId":"a1","sessionId"`, 1))
 	folder := filepath.Join(w.dir, "s")
-	out := w.run(exitNotFound, "import", folder)
+	out := w.run(failure.NotFound, "import", folder)
 	requireHas(t, out, "1 sub-agent of a session is in "+folder+", and the session is not")
 	args := pasted(t, out, "which brings them:")
 	require.Equal(t, []string{"import", session}, args[len(args)-2:])
 	w.file("s/talk.json", talk("talk", 1, "question"))
-	requireHas(t, w.run(exitOK, "import", folder), "1 sub-agent of a session is in "+folder)
-	out = w.run(exitOK, "import", w.dir)
+	requireHas(t, w.run(failure.OK, "import", folder), "1 sub-agent of a session is in "+folder)
+	out = w.run(failure.OK, "import", w.dir)
 	requireHas(t, out, "s-agent-a1")
 	require.NotContains(t, out, "of a session is in")
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
 // A pipe has no end: it is refused by its path, and left out of a directory.
@@ -17,8 +19,8 @@ func TestImport_Pipe_IsNotWaitedFor(t *testing.T) {
 	w.file("p/talk.json", talk("talk", 1, "question"))
 	pipe := filepath.Join(w.dir, "p", "pipe.jsonl")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
-	requireHas(t, w.run(exitUsage, "import", pipe), "no regular file")
-	out := w.run(exitOK, "import", filepath.Join(w.dir, "p"))
+	requireHas(t, w.run(failure.Usage, "import", pipe), "no regular file")
+	out := w.run(failure.OK, "import", filepath.Join(w.dir, "p"))
 	requireHas(t, out, "1 imported")
 	requireHas(t, out, "1 other file was")
 }

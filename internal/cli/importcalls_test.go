@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -27,14 +28,14 @@ func mailed(more ...string) string {
 
 // mailAgain imports a conversation whose call has no result, lets an executor of the agent go on with it, and imports it once the conversation
 // has the result.
-func mailAgain(t *testing.T, command func(want exitCode, args ...string) string, bob *publisher.Fleet, file func(text string) string) {
+func mailAgain(t *testing.T, command func(want failure.Code, args ...string) string, bob *publisher.Fleet, file func(text string) string) {
 	t.Helper()
 	path := file(mailed())
-	requireHas(t, command(exitOK, "import", path), "1 imported")
-	requireHas(t, command(exitOK, "import", path), "1 already there")
-	requireHas(t, command(exitOK, "runs", "get", "mail"), "no outcome")
-	requireHas(t, command(exitOK, "runs", "ls", "--status", "held"), "no runs")
-	require.NotContains(t, command(exitOK, "export", "mail"), `"role":"tool"`, "no result is invented")
+	requireHas(t, command(failure.OK, "import", path), "1 imported")
+	requireHas(t, command(failure.OK, "import", path), "1 already there")
+	requireHas(t, command(failure.OK, "runs", "get", "mail"), "no outcome")
+	requireHas(t, command(failure.OK, "runs", "ls", "--status", "held"), "no runs")
+	require.NotContains(t, command(failure.OK, "export", "mail"), `"role":"tool"`, "no result is invented")
 
 	var sent atomic.Int32
 	work := func(ctx context.Context, run *publisher.Run) error {
@@ -74,16 +75,16 @@ func mailAgain(t *testing.T, command func(want exitCode, args ...string) string,
 	require.NoError(t, <-served)
 	require.Zero(t, sent.Load(), "whether the mail was sent is not known")
 	require.Eventually(t, func() bool { // the list is folded
-		return strings.Contains(command(exitOK, "runs", "ls", "--status", "held"), "mail")
+		return strings.Contains(command(failure.OK, "runs", "ls", "--status", "held"), "mail")
 	}, 30*time.Second, 20*time.Millisecond)
-	requireHas(t, command(exitOK, "plan", "mail"), "settle")
+	requireHas(t, command(failure.OK, "plan", "mail"), "settle")
 
 	path = file(mailed(`{"role":"tool","tool_call_id":"c1","content":"sent"}`, `{"role":"assistant","content":"Bob knows."}`))
-	requireHas(t, command(exitOK, "import", path), "1 continued")
-	requireHas(t, command(exitOK, "import", path), "1 already there")
-	requireHas(t, command(exitOK, "runs", "get", "mail"), "completed")
-	requireHas(t, command(exitOK, "runs", "ls", "--status", "held"), "no runs")
-	requireHas(t, command(exitOK, "export", "mail"), `"content":"sent"`)
+	requireHas(t, command(failure.OK, "import", path), "1 continued")
+	requireHas(t, command(failure.OK, "import", path), "1 already there")
+	requireHas(t, command(failure.OK, "runs", "get", "mail"), "completed")
+	requireHas(t, command(failure.OK, "runs", "ls", "--status", "held"), "no runs")
+	requireHas(t, command(failure.OK, "export", "mail"), `"content":"sent"`)
 	state, err := bob.Get(t.Context(), "mail")
 	require.NoError(t, err)
 	require.Equal(t, []schema.Settlement{schema.SettledVerified}, state.Calls[0].Settlements)
@@ -110,7 +111,7 @@ func TestImport_CallWithoutResult_SecuredFleet_IsNotRunAgain(t *testing.T) {
 	s := startSecured(t, fleet)
 	s.daemon(t, fleet)
 	w := &importWorld{t: t, dir: t.TempDir()}
-	command := func(want exitCode, args ...string) string {
+	command := func(want failure.Code, args ...string) string {
 		t.Helper()
 		role := access.Executor
 		if args[0] != "import" {

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/publisher"
@@ -35,7 +38,7 @@ const maxNamed = 20
 var transcriptEndings = []string{".json", ".jsonl", ".ndjson", ".traj"}
 
 // findTranscripts resolves patterns, which not every shell does, and directories.
-func (a *app) findTranscripts(ctx context.Context, args []string, options transcript.Options) (*found, error) {
+func findTranscripts(ctx context.Context, a *base.App, args []string, options transcript.Options) (*found, error) {
 	f := new(found)
 	seen := make(map[string]bool)
 	add := func(file string, info fs.FileInfo) {
@@ -48,20 +51,20 @@ func (a *app) findTranscripts(ctx context.Context, args []string, options transc
 		matches := []string{arg}
 		if _, err := os.Stat(arg); errors.Is(err, fs.ErrNotExist) && strings.ContainsAny(arg, "*?[") {
 			if matches, err = filepath.Glob(arg); err != nil || len(matches) == 0 {
-				return nil, fail(exitNotFound, "check the pattern", "no file matches %s", arg)
+				return nil, failure.New(failure.NotFound, "check the pattern", "no file matches %s", arg)
 			}
 		}
 		for _, file := range matches {
 			info, err := os.Stat(file)
 			switch {
 			case err != nil:
-				return nil, &failure{code: exitNotFound, what: err.Error(), hint: "check the path", err: err}
+				return nil, &failure.Error{Code: failure.NotFound, What: err.Error(), Hint: "check the path", Err: err}
 			case info.IsDir():
-				if err := a.directory(ctx, f, file, options, add); err != nil {
+				if err := directory(ctx, a, f, file, options, add); err != nil {
 					return nil, err
 				}
 			case !info.Mode().IsRegular():
-				return nil, notRegular(file)
+				return nil, failure.NotRegular(file)
 			default:
 				add(file, info)
 			}
@@ -72,7 +75,7 @@ func (a *app) findTranscripts(ctx context.Context, args []string, options transc
 }
 
 // directory adds the transcripts below a directory.
-func (a *app) directory(ctx context.Context, f *found, dir string, options transcript.Options, add func(string, fs.FileInfo)) error {
+func directory(ctx context.Context, a *base.App, f *found, dir string, options transcript.Options, add func(string, fs.FileInfo)) error {
 	var candidates []string
 	others, closed := 0, len(f.closed)
 	var session string // outside of the directory, which has sub-agents of it
@@ -103,13 +106,13 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 	if err != nil {
 		return fmt.Errorf("looking for transcripts in %s: %w", dir, err)
 	}
-	bar := a.newProgress("looking for transcripts", int64(len(candidates)), false)
-	defer bar.close()
+	bar := a.Progress("looking for transcripts", int64(len(candidates)), false)
+	defer bar.Close()
 	transcripts := 0
 	var unknown []string
 	for _, path := range candidates {
 		format, err := transcript.Detect(path, options)
-		bar.add(1)
+		bar.Add(1)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -130,19 +133,19 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 		}
 	}
 	if sidechains > 0 {
-		left := fmt.Sprintf("%s of a session %s in %s, and the session is not", plural(sidechains, "sub-agent"), inNumber(sidechains, "is", "are"), dir)
-		hint := "import the session, which brings them: " + a.prompt.command("import "+schema.ShellWord(session))
+		left := fmt.Sprintf("%s of a session %s in %s, and the session is not", output.Plural(sidechains, "sub-agent"), output.InNumber(sidechains, "is", "are"), dir)
+		hint := "import the session, which brings them: " + a.Prompt.Command("import "+schema.ShellWord(session))
 		if transcripts == 0 && len(f.closed) == closed {
-			return fail(exitNotFound, hint, "%s", left)
+			return failure.New(failure.NotFound, hint, "%s", left)
 		}
 		f.notes = append(f.notes, left+"; "+hint)
 	}
 	if transcripts == 0 && len(f.closed) == closed {
 		what := "there is no file in " + dir
 		if n := others + len(unknown); n > 0 {
-			what = fmt.Sprintf("no transcript is in %s, but %s", dir, plural(n, "other file"))
+			what = fmt.Sprintf("no transcript is in %s, but %s", dir, output.Plural(n, "other file"))
 		}
-		return fail(exitNotFound, "name another directory, or the files themselves", "%s", what)
+		return failure.New(failure.NotFound, "name another directory, or the files themselves", "%s", what)
 	}
 	if n := len(unknown); n > 0 {
 		shown := strings.Join(unknown[:min(n, maxNamed)], ", ")
@@ -152,7 +155,7 @@ func (a *app) directory(ctx context.Context, f *found, dir string, options trans
 		f.notes = append(f.notes, fmt.Sprintf("left out of %s, as no format is recognised in them; import one by its name to see why: %s", dir, shown))
 	}
 	if others > 0 {
-		f.notes = append(f.notes, fmt.Sprintf("%s %s left out of %s: no transcripts", plural(others, "other file"), inNumber(others, "was", "were"), dir))
+		f.notes = append(f.notes, fmt.Sprintf("%s %s left out of %s: no transcripts", output.Plural(others, "other file"), output.InNumber(others, "was", "were"), dir))
 	}
 	return nil
 }
@@ -210,7 +213,7 @@ func (f *found) tellApart() {
 		}
 	}
 	if n := len(f.names); n > 0 {
-		f.notes = append(f.notes, fmt.Sprintf("%s %s the name with another: the ids of their runs have the directory's name in them, if they were not imported before", plural(n, "file"), inNumber(n, "shares", "share")))
+		f.notes = append(f.notes, fmt.Sprintf("%s %s the name with another: the ids of their runs have the directory's name in them, if they were not imported before", output.Plural(n, "file"), output.InNumber(n, "shares", "share")))
 	}
 }
 
@@ -241,7 +244,7 @@ func (im *importer) awaitListed(ctx context.Context, fleet *publisher.Fleet) {
 		}
 		if now.Sub(last) > listedWithin {
 			im.unlisted = fmt.Sprintf("%s %s not in the list of runs yet: the daemon is behind, and lists them once it has folded them",
-				plural(len(im.written), "run"), inNumber(len(im.written), "is", "are"))
+				output.Plural(len(im.written), "run"), output.InNumber(len(im.written), "is", "are"))
 			return
 		}
 		if pause.For(ctx, listedEvery) != nil {

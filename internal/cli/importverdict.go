@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -24,8 +26,8 @@ func (im *importer) finish(ctx context.Context, err error) error {
 	}
 	printErr := error(nil)
 	switch {
-	case im.app.cli.Quiet:
-	case im.app.cli.JSON:
+	case im.app.Quiet:
+	case im.app.JSON:
 		printErr = im.printNotes(im.found.notes)
 	default:
 		printErr = im.print()
@@ -34,28 +36,28 @@ func (im *importer) finish(ctx context.Context, err error) error {
 		return printErr
 	}
 	if err != nil {
-		f := explain(ctx, err)
+		f := failure.Explain(ctx, err)
 		if err := im.printOthers(ctx, f); err != nil {
 			return err
 		}
 		hint := "run the same command again: it goes on where it stopped"
-		if first := f.advice(im.app.prompt); first != "" {
+		if first := f.Advice(im.app.Prompt); first != "" {
 			hint = first + "; then " + hint
 		}
-		return &failure{code: f.code, what: f.what, hint: hint, err: err}
+		return &failure.Error{Code: f.Code, What: f.What, Hint: hint, Err: err}
 	}
 	return im.verdict(ctx)
 }
 
 // verdict is nil when everything is there. Of several failures each has its line on standard error, and the one that matters most decides.
 func (im *importer) verdict(ctx context.Context) error {
-	var worst *failure
-	told := make([]*failure, len(im.failures))
+	var worst *failure.Error
+	told := make([]*failure.Error, len(im.failures))
 	for i, not := range im.failures {
 		f := im.explained(ctx, not)
 		told[i] = f
 		// A run that was left as it is is the mildest.
-		if worst == nil || worst.code == exitConflict && f.code != exitConflict {
+		if worst == nil || worst.Code == failure.Conflict && f.Code != failure.Conflict {
 			worst = f
 		}
 	}
@@ -65,23 +67,23 @@ func (im *importer) verdict(ctx context.Context) error {
 		not := im.fates[fateDiffers] + im.fates[fateInUse] + im.fates[fateCancelled] + im.fates[fateFailed]
 		if not == 1 {
 			if total > 1 {
-				worst = &failure{code: worst.code, hint: worst.hint, own: worst.own, err: worst, what: fmt.Sprintf("1 of %d was not imported: %s", total, worst.what)}
+				worst = &failure.Error{Code: worst.Code, Hint: worst.Hint, Own: worst.Own, Err: worst, What: fmt.Sprintf("1 of %d was not imported: %s", total, worst.What)}
 			}
 			return worst
 		}
 		if err := im.printFailures(told, not); err != nil {
 			return err
 		}
-		return &failure{
-			code: worst.code, err: worst, hint: "follow the next step of each line above, and import the files again",
-			what: fmt.Sprintf("%d of %d were not imported", not, total),
+		return &failure.Error{
+			Code: worst.Code, Err: worst, Hint: "follow the next step of each line above, and import the files again",
+			What: fmt.Sprintf("%d of %d were not imported", not, total),
 		}
 	case im.problems > 0:
 		rest := "; everything else was"
 		if total == 0 {
 			rest = ", and there is no run to import"
 		}
-		return fail(exitDamaged, im.mended(), "%s in the input %s not imported%s", plural(im.problems, "place"), inNumber(im.problems, "was", "were"), rest)
+		return failure.New(failure.Damaged, im.mended(), "%s in the input %s not imported%s", output.Plural(im.problems, "place"), output.InNumber(im.problems, "was", "were"), rest)
 	}
 	return nil
 }
@@ -99,9 +101,9 @@ func (im *importer) mended() string {
 }
 
 // printOthers writes the failures that came before the one that ended the import.
-func (im *importer) printOthers(ctx context.Context, end *failure) error {
-	im.failures = slices.DeleteFunc(im.failures, func(not notImported) bool { return explain(ctx, not.err).code == end.code })
-	told := make([]*failure, len(im.failures))
+func (im *importer) printOthers(ctx context.Context, end *failure.Error) error {
+	im.failures = slices.DeleteFunc(im.failures, func(not notImported) bool { return failure.Explain(ctx, not.err).Code == end.Code })
+	told := make([]*failure.Error, len(im.failures))
 	for i, not := range im.failures {
 		told[i] = im.explained(ctx, not)
 	}
@@ -109,40 +111,40 @@ func (im *importer) printOthers(ctx context.Context, end *failure) error {
 }
 
 // explained words a failure, with a next step that names the file.
-func (im *importer) explained(ctx context.Context, not notImported) *failure {
-	f := explain(ctx, not.err)
+func (im *importer) explained(ctx context.Context, not notImported) *failure.Error {
+	f := failure.Explain(ctx, not.err)
 	switch {
 	case errors.Is(not.err, transcript.ErrUnknownFormat) && not.run.File != "":
-		f.hint = "name the format, openai-chat, claude-code or swe-agent: " + im.app.prompt.command("import --format openai-chat "+schema.ShellWord(not.run.File))
-		f.own = false // the command has its flags
+		f.Hint = "name the format, openai-chat, claude-code or swe-agent: " + im.app.Prompt.Command("import --format openai-chat "+schema.ShellWord(not.run.File))
+		f.Own = false // the command has its flags
 	case errors.Is(not.err, transcript.ErrDiverged), errors.Is(not.err, transcript.ErrInUse), errors.Is(not.err, transcript.ErrCancelled):
-		f.hint += "; or import it under another id: " + im.underAnotherID(not)
-		f.own = false // the command has its flags
-	case f.own && not.run.Run != "":
-		about := im.app.prompt
-		about.run = not.run.Run
-		f.hint, f.own = about.fill(f.hint), false
+		f.Hint += "; or import it under another id: " + im.underAnotherID(not)
+		f.Own = false // the command has its flags
+	case f.Own && not.run.Run != "":
+		about := im.app.Prompt
+		about.Run = not.run.Run
+		f.Hint, f.Own = about.Fill(f.Hint), false
 	}
 	return f
 }
 
 // printFailures writes a line for each failure: the file, the reason and the next step.
-func (im *importer) printFailures(told []*failure, total int) error {
+func (im *importer) printFailures(told []*failure.Error, total int) error {
 	for i, f := range told {
 		line := "not imported: "
-		if file := im.failures[i].run.File; file != "" && !strings.Contains(f.what, file) {
+		if file := im.failures[i].run.File; file != "" && !strings.Contains(f.What, file) {
 			line += file + ": "
 		}
-		line += f.what
-		if hint := f.advice(im.app.prompt); hint != "" {
+		line += f.What
+		if hint := f.Advice(im.app.Prompt); hint != "" {
 			line += "; " + hint
 		}
-		if _, err := fmt.Fprintln(im.app.stderr, withoutSeeds(printable(line))); err != nil {
+		if _, err := fmt.Fprintln(im.app.Stderr, failure.WithoutSeeds(output.Printable(line))); err != nil {
 			return err
 		}
 	}
 	if more := total - len(told); more > 0 {
-		if _, err := fmt.Fprintf(im.app.stderr, "and %s\n", plural(more, "more failure")); err != nil {
+		if _, err := fmt.Fprintf(im.app.Stderr, "and %s\n", output.Plural(more, "more failure")); err != nil {
 			return err
 		}
 	}
@@ -162,11 +164,11 @@ func (im *importer) underAnotherID(not notImported) string {
 		words += " --agent " + schema.ShellWord(im.options.Agent)
 	}
 	if alone {
-		return im.app.prompt.command(words + " " + schema.ShellWord(not.run.File))
+		return im.app.Prompt.Command(words + " " + schema.ShellWord(not.run.File))
 	}
 	what := "the conversation"
 	if not.run.Line > 0 {
 		what = fmt.Sprintf("line %d of %s", not.run.Line, not.run.File)
 	}
-	return "copy " + what + " into a file of its own, then " + im.app.prompt.command(words+" FILE")
+	return "copy " + what + " into a file of its own, then " + im.app.Prompt.Command(words+" FILE")
 }

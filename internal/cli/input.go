@@ -14,6 +14,10 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/encrypted"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -94,20 +98,20 @@ type answered struct {
 }
 
 // Run answers a run that waits, or shows what it asks.
-func (c inputCmd) Run(ctx context.Context, a *app) error {
+func (c inputCmd) Run(ctx context.Context, a *base.App) error {
 	payload, err := c.payload(a)
 	if err != nil {
 		return err
 	}
-	if c.By, err = decider(c.By); err != nil {
+	if c.By, err = base.Sender(c.By); err != nil {
 		return err
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	reply, err := cl.get(ctx, c.Run_)
+	defer cl.Close()
+	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
 		return err
 	}
@@ -115,7 +119,7 @@ func (c inputCmd) Run(ctx context.Context, a *app) error {
 	if payload == nil && c.Status == schema.InputResolved {
 		return c.show(ctx, a, cl, head)
 	}
-	wait, err := c.choose(a.prompt, head)
+	wait, err := c.choose(a.Prompt, head)
 	if err != nil {
 		return err
 	}
@@ -123,37 +127,37 @@ func (c inputCmd) Run(ctx context.Context, a *app) error {
 }
 
 // payload is the answer that was given; nil when there is none.
-func (c inputCmd) payload(a *app) (jsontext.Value, error) {
+func (c inputCmd) payload(a *base.App) (jsontext.Value, error) {
 	given := c.JSONValue != nil || c.Text != nil || c.File != "" || c.Allow || c.Deny
 	switch {
 	case c.Status != schema.InputResolved && given:
-		return nil, fail(exitUsage, "leave out one of the two", "--status %s takes no answer", c.Status)
+		return nil, failure.New(failure.Usage, "leave out one of the two", "--status %s takes no answer", c.Status)
 	case c.Reason != "" && !c.Allow && !c.Deny:
-		return nil, fail(exitUsage, "put it into the answer", "--reason is of --allow and --deny")
+		return nil, failure.New(failure.Usage, "put it into the answer", "--reason is of --allow and --deny")
 	case c.Status != schema.InputResolved:
 		return nil, nil
 	case c.Allow, c.Deny:
 		return c.decision()
 	case c.Text != nil && *c.Text == "":
-		return nil, fail(exitUsage, `say what is answered; for a text that is empty use --json-value '""'`, "--text is empty")
+		return nil, failure.New(failure.Usage, `say what is answered; for a text that is empty use --json-value '""'`, "--text is empty")
 	case c.Text != nil:
 		b, err := json.Marshal(*c.Text)
 		if err != nil {
-			return nil, fail(exitUsage, "use --json-value or --file", "--text is not UTF-8")
+			return nil, failure.New(failure.Usage, "use --json-value or --file", "--text is not UTF-8")
 		}
 		return b, nil
 	case c.JSONValue != nil:
 		v := jsontext.Value(*c.JSONValue)
 		if !v.IsValid() {
-			return nil, fail(exitUsage, `text is JSON only in quotes, or use --text`, "--json-value is not JSON")
+			return nil, failure.New(failure.Usage, `text is JSON only in quotes, or use --text`, "--json-value is not JSON")
 		}
 		return v, nil
-	case c.File == "-" || c.File == "" && a.stdin != nil && !isTerminal(a.stdin):
-		return readAnswer(a.stdin, "standard input", c.File == "-")
+	case c.File == "-" || c.File == "" && a.Stdin != nil && !output.IsTerminal(a.Stdin):
+		return readAnswer(a.Stdin, "standard input", c.File == "-")
 	case c.File != "":
 		f, err := os.Open(c.File)
 		if err != nil {
-			return nil, fail(exitNotFound, "name the file with the answer, or answer with --text or --json-value", "%v", err)
+			return nil, failure.New(failure.NotFound, "name the file with the answer, or answer with --text or --json-value", "%v", err)
 		}
 		defer func() { _ = f.Close() }() // it was only read
 		return readAnswer(f, c.File, true)
@@ -183,17 +187,17 @@ func readAnswer(r io.Reader, name string, promised bool) (jsontext.Value, error)
 	v := jsontext.Value(b)
 	switch {
 	case len(b) > maxAnswer:
-		return nil, fail(exitUsage, "store it elsewhere and answer with where it is", "the answer in %s is larger than %s", name, bytesText(maxAnswer))
+		return nil, failure.New(failure.Usage, "store it elsewhere and answer with where it is", "the answer in %s is larger than %s", name, output.Bytes(maxAnswer))
 	case len(b) == 0 && !promised:
 		return nil, nil
 	case !v.IsValid():
-		return nil, fail(exitUsage, "write JSON: text is JSON only in quotes, or use --text", "the answer in %s is not JSON", name)
+		return nil, failure.New(failure.Usage, "write JSON: text is JSON only in quotes, or use --text", "the answer in %s is not JSON", name)
 	}
 	return v, nil
 }
 
 // choose finds what is answered: what was named, or the only thing that the run waits for.
-func (c inputCmd) choose(p prompt, h *schema.Head) (*schema.OpenInterrupt, error) {
+func (c inputCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenInterrupt, error) {
 	i := slices.IndexFunc(h.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == c.Interrupt })
 	if c.Interrupt == "" && len(h.Interrupts) == 1 {
 		i = 0
@@ -203,21 +207,21 @@ func (c inputCmd) choose(p prompt, h *schema.Head) (*schema.OpenInterrupt, error
 		// It may be a repeat: the daemon knows whether it was the first try that answered.
 		return &schema.OpenInterrupt{InterruptID: c.Interrupt}, nil
 	case len(h.Interrupts) == 0 && h.Status.Terminal():
-		return nil, fail(exitConflict, "see how it ended: "+p.command("runs get "+h.Run), "run %s has ended as %s and waits for nothing", h.Run, h.Status)
+		return nil, failure.New(failure.Conflict, "see how it ended: "+p.Command("runs get "+h.Run), "run %s has ended as %s and waits for nothing", h.Run, h.Status)
 	case len(h.Interrupts) == 0:
-		return nil, fail(exitNotFound, "it may have been answered already: "+p.command("runs get "+h.Run), "run %s is %s and waits for nothing", h.Run, h.Status)
+		return nil, failure.New(failure.NotFound, "it may have been answered already: "+p.Command("runs get "+h.Run), "run %s is %s and waits for nothing", h.Run, h.Status)
 	case i < 0 && c.Interrupt == "":
-		return nil, fail(exitUsage, "name one of: "+waitNames(h), "run %s waits for %d things", h.Run, len(h.Interrupts))
+		return nil, failure.New(failure.Usage, "name one of: "+waitNames(h), "run %s waits for %d things", h.Run, len(h.Interrupts))
 	case i < 0:
-		return nil, fail(exitNotFound, "it waits for: "+waitNames(h), "run %s does not wait for %s, or no longer", h.Run, c.Interrupt)
+		return nil, failure.New(failure.NotFound, "it waits for: "+waitNames(h), "run %s does not wait for %s, or no longer", h.Run, c.Interrupt)
 	}
 	w := &h.Interrupts[i]
 	switch {
 	case w.Reason == schema.WaitToolInDoubt && c.Status != schema.InputCancelled:
-		return nil, fail(exitUsage, "see how it is settled: "+p.command("plan "+h.Run),
+		return nil, failure.New(failure.Usage, "see how it is settled: "+p.Command("plan "+h.Run),
 			"run %s waits for the settlement of call %s, which no answer can be", h.Run, w.ToolCallID)
 	case (c.Allow || c.Deny) && w.ToolCallID == "":
-		return nil, fail(exitUsage, "answer with --text or --json-value", "%s of run %s is about no tool call: there is nothing to allow or deny", w.InterruptID, h.Run)
+		return nil, failure.New(failure.Usage, "answer with --text or --json-value", "%s of run %s is about no tool call: there is nothing to allow or deny", w.InterruptID, h.Run)
 	}
 	return w, nil
 }
@@ -231,7 +235,7 @@ func waitNames(h *schema.Head) string {
 	return strings.Join(names, ", ")
 }
 
-func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head, w *schema.OpenInterrupt, payload jsontext.Value) error {
+func (c inputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *schema.Head, w *schema.OpenInterrupt, payload jsontext.Value) error {
 	answer := answered{
 		Run: h.Run, InterruptID: w.InterruptID, Status: c.Status, Payload: payload, RequestID: c.RequestID,
 		Remaining: len(h.Interrupts),
@@ -242,48 +246,48 @@ func (c inputCmd) answer(ctx context.Context, a *app, cl *client, h *schema.Head
 	if slices.Contains(h.Interrupts, *w) {
 		answer.Remaining--
 	}
-	err := cl.ask(ctx, schema.VerbInput, h.Run, schema.InputRequest{
+	err := cl.Ask(ctx, schema.VerbInput, h.Run, schema.InputRequest{
 		InterruptID: answer.InterruptID, Status: answer.Status, Payload: payload, By: c.By, RequestID: answer.RequestID,
 	}, &answer.ControlReply)
 	if err != nil {
-		return explainAnswer(a.prompt, h, w.InterruptID, err)
+		return explainAnswer(a.Prompt, h, w.InterruptID, err)
 	}
-	if a.cli.JSON {
-		return document(a.stdout, answer)
+	if a.JSON {
+		return output.Document(a.Stdout, answer)
 	}
-	if err := printFields(a.stdout, pastLabel("answered", answer.Already), fmt.Sprintf("%s of run %s", w.InterruptID, h.Run), "status", answer.Status,
-		"answer", string(payload), byLabel(answer.By), answer.By, "event", answer.EventID, "position", count(answer.Stream)); err != nil {
+	if err := output.Fields(a.Stdout, output.PastLabel("answered", answer.Already), fmt.Sprintf("%s of run %s", w.InterruptID, h.Run), "status", answer.Status,
+		"answer", string(payload), byLabel(answer.By), answer.By, "event", answer.EventID, "position", output.Number(answer.Stream)); err != nil {
 		return err
 	}
-	if a.cli.Quiet {
+	if a.Quiet {
 		return nil
 	}
 	next := "its executor " + h.Executor + " is told; if that is gone, another claims the run"
 	switch {
 	case answer.Remaining > 0:
-		next = fmt.Sprintf("the run still waits for %d more: %s", answer.Remaining, a.prompt.command("input "+h.Run))
+		next = fmt.Sprintf("the run still waits for %d more: %s", answer.Remaining, a.Prompt.Command("input "+h.Run))
 	case h.Unattended != "" || h.Status.Claimable():
 		next = "the run has no executor: the next one that claims it goes on"
 	}
-	_, err = fmt.Fprintln(a.stderr, printable(next))
+	_, err = fmt.Fprintln(a.Stderr, output.Printable(next))
 	return err
 }
 
 // explainAnswer words the refusal of an answer: the next step at a prompt is a command.
-func explainAnswer(p prompt, h *schema.Head, interrupt string, err error) error {
+func explainAnswer(p prompt.Prompt, h *schema.Head, interrupt string, err error) error {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok {
 		return err
 	}
 	switch service.Code {
 	case schema.CodeInvalidAnswer:
-		f := &failure{code: exitUsage, what: service.Message, hint: "see what is asked: " + p.command("input "+h.Run), err: err}
+		f := &failure.Error{Code: failure.Usage, What: service.Message, Hint: "see what is asked: " + p.Command("input "+h.Run), Err: err}
 		if places := answerProblems(service); places != "" {
-			f.what = fmt.Sprintf("the answer to %s is not what run %s asks for: %s", interrupt, h.Run, places)
+			f.What = fmt.Sprintf("the answer to %s is not what run %s asks for: %s", interrupt, h.Run, places)
 		}
 		return f
 	case schema.CodeUnknownInterrupt:
-		return &failure{code: exitNotFound, what: service.Message, hint: "it may have been answered already: " + p.command("runs get "+h.Run), err: err}
+		return &failure.Error{Code: failure.NotFound, What: service.Message, Hint: "it may have been answered already: " + p.Command("runs get "+h.Run), Err: err}
 	default:
 		return err
 	}
@@ -306,19 +310,19 @@ func answerProblems(e *schema.ServiceError) string {
 }
 
 // show prints what the run asks: the one thing that was named, or all.
-func (c inputCmd) show(ctx context.Context, a *app, cl *client, h *schema.Head) error {
+func (c inputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *schema.Head) error {
 	waits := h.Interrupts
 	if c.Interrupt != "" || len(waits) == 0 {
-		w, err := inputCmd{Interrupt: c.Interrupt}.choose(a.prompt, h)
+		w, err := inputCmd{Interrupt: c.Interrupt}.choose(a.Prompt, h)
 		if err != nil {
 			return err
 		}
 		waits = []schema.OpenInterrupt{*w}
 	}
 	reply := questions{Run: h.Run, Waits: make([]question, len(waits))}
-	err := cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+	err := cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		// Of a run that misses events what is there is shown.
-		state, _, err := stateOf(ctx, fleet, h.Run)
+		state, _, err := base.StateOf(ctx, fleet, h.Run)
 		if err != nil {
 			return err
 		}
@@ -332,12 +336,12 @@ func (c inputCmd) show(ctx context.Context, a *app, cl *client, h *schema.Head) 
 	if err != nil {
 		return err
 	}
-	if a.cli.JSON {
-		return document(a.stdout, reply)
+	if a.JSON {
+		return output.Document(a.Stdout, reply)
 	}
 	for i := range reply.Waits {
 		if i > 0 {
-			if _, err := fmt.Fprintln(a.stdout); err != nil {
+			if _, err := fmt.Fprintln(a.Stdout); err != nil {
 				return err
 			}
 		}
@@ -396,35 +400,35 @@ const (
 // readable is the text of a field, or the key that it is encrypted with.
 func (q *question) readable(field, text string) string {
 	if key := q.Encrypted[field]; key != "" {
-		return "  " + printable(encrypted.Text(key)) + "\n"
+		return "  " + output.Printable(encrypted.Text(key)) + "\n"
 	}
 	return text
 }
 
 // show prints a question for people, its text and its schema whole.
-func (q *question) show(a *app) error {
+func (q *question) show(a *base.App) error {
 	call := ""
 	if q.ToolCallID != "" {
 		call = fmt.Sprintf("%s of turn %d", q.ToolCallID, q.Turn)
 	}
-	if err := printFields(a.stdout, "waits for", q.InterruptID, "reason", q.Reason, "call", call, "tool", q.Tool,
-		"side effect", q.SideEffect, "key", q.IdempotencyKey, "since", ago(q.Since, a.now()), "expires", untilText(q.ExpiresAt)); err != nil {
+	if err := output.Fields(a.Stdout, "waits for", q.InterruptID, "reason", q.Reason, "call", call, "tool", q.Tool,
+		"side effect", q.SideEffect, "key", q.IdempotencyKey, "since", output.Ago(q.Since, a.Now()), "expires", untilText(q.ExpiresAt)); err != nil {
 		return err
 	}
 	for _, part := range []struct{ title, text string }{
-		{"asks", q.readable(fieldMessage, wrapped(q.Message, widthOf(a.stdout)))},
-		{"arguments", q.readable(fieldArguments, indented(q.Arguments, widthOf(a.stdout)))},
-		{"an answer must satisfy", q.readable(fieldSchema, indented(q.ResponseSchema, widthOf(a.stdout)))},
+		{"asks", q.readable(fieldMessage, output.Wrapped(q.Message, output.WidthOf(a.Stdout)))},
+		{"arguments", q.readable(fieldArguments, output.Indented(q.Arguments, output.WidthOf(a.Stdout)))},
+		{"an answer must satisfy", q.readable(fieldSchema, output.Indented(q.ResponseSchema, output.WidthOf(a.Stdout)))},
 	} {
 		if part.text == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(a.stdout, "%s:\n%s", part.title, part.text); err != nil {
+		if _, err := fmt.Fprintf(a.Stdout, "%s:\n%s", part.title, part.text); err != nil {
 			return err
 		}
 	}
 	if q.Encrypted[fieldSchema] != "" {
-		_, err := io.WriteString(a.stdout, "The executor checks the answer, the daemon cannot. The answer is stored as it is, not encrypted.\n")
+		_, err := io.WriteString(a.Stdout, "The executor checks the answer, the daemon cannot. The answer is stored as it is, not encrypted.\n")
 		return err
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -52,5 +53,5 @@ func TestOtel_InterruptedBeforeTheCollectorAnswers_TellsFollowerFromExport(t *te
 	failed := func(complaints string) bool { return strings.Contains(complaints, "127.0.0.1:1") }
 	args := append([]string{"otel", "--all", "--endpoint", "http://127.0.0.1:1"}, where...)
 	require.Zero(t, interrupted(t, failed, args...))
-	require.Equal(t, int(exitInterrupted), interrupted(t, failed, append(args, "--no-follow")...))
+	require.Equal(t, int(failure.Interrupted), interrupted(t, failed, append(args, "--no-follow")...))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -70,7 +71,7 @@ func TestPublicKey_Nonsense_IsRefusedWithTheNextStep(t *testing.T) {
 		{"backup", "verify", dir, "--verify-with", "nonsense"}, {"restore", dir, "--verify-with", "nonsense"}, {"fleet", "keys", "add", "UBAD"}, {"fleet", "keys", "retire", "UBAD"},
 	} {
 		code, text := command(t, dir, append([]string{"--state-dir", filepath.Join(dir, "state")}, args...)...)
-		require.Equal(t, int(exitUsage), code, "%v: %s", args, text)
+		require.Equal(t, int(failure.Usage), code, "%v: %s", args, text)
 		requireHas(t, text, "is not a public key")
 		requireHas(t, text, "-pubout")
 		require.NotContains(t, text, "serve --help")
@@ -98,19 +99,19 @@ func TestRestore_FleetWithKeys_IsServedByALocalServerWithItsKey(t *testing.T) {
 	require.Zero(t, code, text)
 
 	_, other := newSeed(t)
-	text = k.waymark(t, int(exitDamaged), "backup", "verify", saved, "--verify-with", other)
+	text = k.waymark(t, int(failure.Damaged), "backup", "verify", saved, "--verify-with", other)
 	requireHas(t, text, "do not use this backup")
 	require.NotContains(t, text, "leave out")
 	// What stands in a signature's file in place of a public key may be anything.
 	forged := filepath.Join(k.dir, "forged")
 	require.NoError(t, os.CopyFS(forged, os.DirFS(saved)))
 	require.NoError(t, os.WriteFile(filepath.Join(forged, "manifest.sig"), []byte("secret-text "+base64.StdEncoding.EncodeToString(make([]byte, 64))+"\n"), 0o600))
-	require.NotContains(t, k.waymark(t, int(exitDamaged), "backup", "verify", forged, "--verify-with", other), "secret-text")
+	require.NotContains(t, k.waymark(t, int(failure.Damaged), "backup", "verify", forged, "--verify-with", other), "secret-text")
 
 	lone := []string{"--state-dir", filepath.Join(k.dir, "lone"), "--fleet", keyedFleet}
 	local := func(code int, args ...string) string { return k.waymark(t, code, append(lone, args...)...) }
 	requireHas(t, local(0, "restore", saved), "serve --nkey FILE")
-	text = local(int(exitRefused), "serve", "--http", "off")
+	text = local(int(failure.Refused), "serve", "--http", "off")
 	requireHas(t, text, "serve --nkey FILE")
 	requireHas(t, text, "fleet keys add PUBLICKEY")
 
@@ -118,18 +119,18 @@ func TestRestore_FleetWithKeys_IsServedByALocalServerWithItsKey(t *testing.T) {
 	seed, added := newSeed(t)
 	file := filepath.Join(k.dir, "new.nk")
 	require.NoError(t, os.WriteFile(file, []byte(seed), 0o600))
-	requireHas(t, local(int(exitRefused), "serve", "--http", "off", "--nkey", file), "fleet keys add "+added)
+	requireHas(t, local(int(failure.Refused), "serve", "--http", "off", "--nkey", file), "fleet keys add "+added)
 	requireHas(t, local(0, "fleet", "keys", "add", added), added)
 	require.Equal(t, 2, strings.Count(local(0, "--nkey", file, "fleet", "keys", "add"), "\nU"), "the same key by its file")
 	var keys keysView
 	require.NoError(t, json.Unmarshal([]byte(local(0, "--json", "fleet", "keys")), &keys))
 	require.Len(t, keys.Keys, 2)
 	requireHas(t, local(0, "fleet", "keys", "retire", added), added)
-	text = local(int(exitUsage), "fleet", "keys", "retire", keys.Keys[0].Key)
+	text = local(int(failure.Usage), "fleet", "keys", "retire", keys.Keys[0].Key)
 	requireHas(t, text, "is the last key of fleet")
 	requireHas(t, text, "fleet keys add PUBLICKEY")
 	_, unknown := newSeed(t)
-	text = local(int(exitUsage), "fleet", "keys", "retire", unknown)
+	text = local(int(failure.Usage), "fleet", "keys", "retire", unknown)
 	requireHas(t, text, "list the fleet's keys: waymark")
 	require.NotContains(t, text, "invalid fleet settings")
 
@@ -176,7 +177,7 @@ func TestFleetKeys_NewKeyAddedFirst_DaemonStartsWithoutAWait(t *testing.T) {
 	require.NoError(t, k.srv.Reload())
 	select {
 	case code := <-ended:
-		require.Equal(t, int(exitUnavailable), code, log.String())
+		require.Equal(t, int(failure.Unavailable), code, log.String())
 	case <-time.After(securedWait):
 		require.Fail(t, "the daemon goes on with a key that the server does not know")
 	}

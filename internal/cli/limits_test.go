@@ -12,6 +12,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	answers "github.com/waymarkio/waymark/internal/answerschema"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/transcript"
 	"github.com/waymarkio/waymark/kvstore"
@@ -21,7 +22,7 @@ import (
 
 // limitRows are the limits and defaults that users meet, from the constants that are in force.
 func limitRows() [][3]string {
-	size := func(n int64) string { return bytesText(n) }
+	size := func(n int64) string { return output.Bytes(n) }
 	count := func(n int) string { return fmt.Sprint(n) }
 	span := func(d time.Duration) string { return d.String() }
 	return [][3]string{

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -30,24 +32,24 @@ type marked struct {
 }
 
 // Run pins the point where a run stands.
-func (c markCmd) Run(ctx context.Context, a *app) error {
-	by, err := decider(c.By)
+func (c markCmd) Run(ctx context.Context, a *base.App) error {
+	by, err := base.Sender(c.By)
 	if err != nil {
 		return err
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	point := schema.Point{Kind: schema.PointMark, Name: c.Name}.String()
 	answer := marked{Run: c.Run_, Point: point}
-	if err := cl.ask(ctx, schema.VerbMark, c.Run_, schema.MarkRequest{Name: c.Name, By: by, Move: c.Move, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbMark, c.Run_, schema.MarkRequest{Name: c.Name, By: by, Move: c.Move, RequestID: rand.Text()}, &answer.ControlReply); err != nil {
 		return err
 	}
-	if a.cli.JSON {
-		return document(a.stdout, answer)
+	if a.JSON {
+		return output.Document(a.Stdout, answer)
 	}
-	return printFields(a.stdout, pastLabel("marked", answer.Already), "run "+c.Run_+" as "+c.Name, byLabel(answer.By), answer.By, "position", count(answer.Stream),
-		"restore it with", a.prompt.command("recover "+c.Run_+" --at "+schema.ShellWord(point)))
+	return output.Fields(a.Stdout, output.PastLabel("marked", answer.Already), "run "+c.Run_+" as "+c.Name, byLabel(answer.By), answer.By, "position", output.Number(answer.Stream),
+		"restore it with", a.Prompt.Command("recover "+c.Run_+" --at "+schema.ShellWord(point)))
 }

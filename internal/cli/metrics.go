@@ -11,6 +11,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/assign"
+	"github.com/waymarkio/waymark/internal/cli/base"
 )
 
 // newRegistry returns a registry with what describes the process and the build.
@@ -19,7 +20,7 @@ func newRegistry() *prometheus.Registry {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "waymark_build_info",
 		Help:        "1, with the version of this binary.",
-		ConstLabels: prometheus.Labels{"version": versions().Waymark, "nats_server": versions().NATSServer, "go": versions().Go},
+		ConstLabels: prometheus.Labels{"version": base.Versions().Waymark, "nats_server": base.Versions().NATSServer, "go": base.Versions().Go},
 	})
 	info.Set(1)
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info)

@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
 )
 
 // aRegistry is that of a daemon of one shard, put together and not started.
@@ -26,18 +28,19 @@ func aRegistry(t *testing.T) *prometheus.Registry {
 // aDaemon is one of one shard, put together and not started.
 func aDaemon(t *testing.T, flags ...string) (*daemon, *prometheus.Registry) {
 	t.Helper()
-	a := &app{
-		cli: new(cli), stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, now: time.Now,
-		getenv: func(string) string { return "" },
+	grammar := new(cli)
+	a := &base.App{
+		Flags: &grammar.Flags, Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, Now: time.Now,
+		Getenv: func(string) string { return "" },
 	}
-	parser, err := newParser(a.cli, a.getenv, io.Discard, io.Discard)
+	parser, err := newParser(grammar, a.Getenv, io.Discard, io.Discard)
 	require.NoError(t, err)
 	_, err = parser.Parse(append([]string{"serve", "--state-dir", t.TempDir(), "--name", "daemon-1"}, flags...))
 	require.NoError(t, err)
 	registry := newRegistry()
 	var open closers
 	t.Cleanup(func() { require.NoError(t, open.close(t.Context())) })
-	d, err := a.cli.Serve.start(t.Context(), a, registry, &open, zerolog.Nop())
+	d, err := grammar.Serve.start(t.Context(), a, registry, &open, zerolog.Nop())
 	require.NoError(t, err)
 	return d, registry
 }

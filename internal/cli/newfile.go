@@ -6,6 +6,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
 // newFile is the file of a command that removes data. It is created before the removal, so that a name that cannot be written stops the
@@ -22,10 +24,10 @@ func createFile(what, path string) (*newFile, error) {
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return nil, fail(exitConflict, "nothing was removed; name a new file, or remove this one", "%s exists", path)
+		return nil, failure.New(failure.Conflict, "nothing was removed; name a new file, or remove this one", "%s exists", path)
 	}
 	if err != nil {
-		return nil, &failure{code: exitFailure, what: fmt.Sprintf("%s: %s", what, err), hint: "nothing was removed; name a file that can be written", err: err}
+		return nil, &failure.Error{Code: failure.General, What: fmt.Sprintf("%s: %s", what, err), Hint: "nothing was removed; name a file that can be written", Err: err}
 	}
 	return &newFile{path: path, file: f}, nil
 }

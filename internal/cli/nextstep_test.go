@@ -17,8 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -32,38 +33,28 @@ func TestServe_StateDirectoryInUse_IsSaidBeforeThePort(t *testing.T) {
 	require.NotNil(t, address, line)
 	var out, complaints lockedBuffer
 	code := Run(t.Context(), []string{"serve", "--http", address[1]}, getenv, strings.NewReader(""), &out, &complaints)
-	require.Equal(t, int(exitConflict), code, complaints.String())
+	require.Equal(t, int(failure.Conflict), code, complaints.String())
 	require.Contains(t, complaints.String(), "is in use by process")
 	require.Contains(t, complaints.String(), "hint: stop that process, or set another directory with --state-dir")
 	complaints = lockedBuffer{}
 	code = Run(t.Context(), []string{"serve", "--http", address[1]}, env("WAYMARK_STATE_DIR", t.TempDir()), strings.NewReader(""), &out, &complaints)
-	require.Equal(t, int(exitUnavailable), code, "another directory: the port is the reason")
+	require.Equal(t, int(failure.Unavailable), code, "another directory: the port is the reason")
 	require.Contains(t, complaints.String(), "--http")
-}
-
-func TestDenied_Hint_NamesTheRolesThatMay(t *testing.T) {
-	t.Parallel()
-	for verb, want := range map[string]string{
-		schema.VerbGet: "observer, executor, operator", schema.VerbRecover: "executor, operator", schema.VerbSettle: "may: operator",
-	} {
-		require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: schema.ServiceSubject(verb, "f", "r")}), want, verb)
-	}
-	require.Contains(t, deniedHint(&permissions.Error{Publish: true, Subject: "elsewhere"}), "docs/security.md")
 }
 
 func TestNoDaemon_HintFitsTheRole(t *testing.T) {
 	t.Parallel()
 	for _, role := range access.ClientRoles() {
-		c := &client{nc: &nats.Conn{Opts: nats.Options{InboxPrefix: access.InboxPrefix(role)}}, fleet: "payments"}
-		hint := c.startHint(t.Context())
+		c := &base.Client{NATS: &nats.Conn{Opts: nats.Options{InboxPrefix: access.InboxPrefix(role)}}, Fleet: "payments"}
+		hint := c.StartHint(t.Context())
 		require.Contains(t, hint, "of role "+string(role))
 		require.Contains(t, hint, "waymark serve --fleet payments --context FILE; FILE is the payments-daemon.json that")
 		// A file that lies beside the one in use is named by its path.
 		dir := t.TempDir()
-		c.target.Context = filepath.Join(dir, "payments-"+string(role)+".json")
-		require.Contains(t, c.startHint(t.Context()), " --context FILE; ")
+		c.Target.Context = filepath.Join(dir, "payments-"+string(role)+".json")
+		require.Contains(t, c.StartHint(t.Context()), " --context FILE; ")
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "payments-daemon.json"), []byte("{}"), 0o600))
-		require.Contains(t, c.startHint(t.Context()), " --context "+schema.ShellWord(filepath.Join(dir, "payments-daemon.json")))
+		require.Contains(t, c.StartHint(t.Context()), " --context "+schema.ShellWord(filepath.Join(dir, "payments-daemon.json")))
 	}
 }
 
@@ -72,13 +63,13 @@ func TestNoDaemon_AnotherFleetIsServed_HintNamesBothAndWhereTheNameIsFrom(t *tes
 	t.Parallel()
 	server := natstest.Start(t)
 	context := server.NATSD().Endpoint().Context
-	ask := func(variable string, code exitCode, args ...string) string {
+	ask := func(variable string, code failure.Code, args ...string) string {
 		var out bytes.Buffer
 		got := Run(t.Context(), append([]string{"--context", context}, args...), env("WAYMARK_FLEET", variable), strings.NewReader(""), &out, &out)
 		require.Equal(t, int(code), got, &out)
 		return out.String()
 	}
-	said := ask("", exitUnavailable, "runs", "ls")
+	said := ask("", failure.Unavailable, "runs", "ls")
 	require.Equal(t, []string{"--context", context, "serve"}, pasted(t, said, "hint: start its daemon there:"))
 
 	_, stop, err := startDaemon([]string{"--http", "off", "--context", context, "--fleet", "payments", "--quota", "64MiB"}, env())
@@ -86,11 +77,11 @@ func TestNoDaemon_AnotherFleetIsServed_HintNamesBothAndWhereTheNameIsFrom(t *tes
 	t.Cleanup(func() { _, _ = stop() })
 	for _, command := range []struct {
 		args []string
-		code exitCode
+		code failure.Code
 	}{
-		{[]string{"runs", "ls"}, exitUnavailable}, // asks the daemon
-		{[]string{"plan", "r"}, exitNotFound},     // reads as the SDK does
-		{[]string{"doctor"}, exitNotFound},        // reads the settings
+		{[]string{"runs", "ls"}, failure.Unavailable}, // asks the daemon
+		{[]string{"plan", "r"}, failure.NotFound},     // reads as the SDK does
+		{[]string{"doctor"}, failure.NotFound},        // reads the settings
 	} {
 		for _, by := range []struct{ variable, flag, says string }{
 			{"", "", "hint: fleet default is asked where none is named, "},
@@ -105,7 +96,7 @@ func TestNoDaemon_AnotherFleetIsServed_HintNamesBothAndWhereTheNameIsFrom(t *tes
 			said := ask(by.variable, command.code, args...)
 			requireHas(t, said, by.says+"the daemons there serve payments: name one of them with --fleet, or start its daemon there: waymark ")
 		}
-		require.NotContains(t, ask("payments", exitOK, "runs", "ls"), "hint: ")
+		require.NotContains(t, ask("payments", failure.OK, "runs", "ls"), "hint: ")
 	}
 }
 
@@ -114,7 +105,7 @@ func TestNoDaemon_LocalServerJustStarted_HintIsToTryAgain(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)
 	local := env("WAYMARK_STATE_DIR", server.StateDir())
-	for command, code := range map[string]exitCode{"runs ls": exitUnavailable, "plan r": exitNotFound, "shards": exitNotFound} {
+	for command, code := range map[string]failure.Code{"runs ls": failure.Unavailable, "plan r": failure.NotFound, "shards": failure.NotFound} {
 		var out bytes.Buffer
 		require.Equal(t, int(code), Run(t.Context(), strings.Fields(command), local, strings.NewReader(""), &out, &out), &out)
 		requireHas(t, out.String(), "hint: the daemon of that server is starting: try again in some seconds\n")
@@ -131,24 +122,24 @@ func TestNoDaemon_LocalServerServesAnotherFleet_PastedHintStartsTheDaemon(t *tes
 	other := func(name string) string {
 		return map[string]string{"WAYMARK_STATE_DIR": dir, "WAYMARK_FLEET": "other", "WAYMARK_QUOTA": "64MiB"}[name]
 	}
-	ask := func(code exitCode) string {
+	ask := func(code failure.Code) string {
 		var out bytes.Buffer
 		require.Equal(t, int(code), Run(t.Context(), []string{"runs", "ls"}, other, strings.NewReader(""), &out, &out), &out)
 		return out.String()
 	}
-	words := pasted(t, ask(exitUnavailable), "or start its daemon there:")
+	words := pasted(t, ask(failure.Unavailable), "or start its daemon there:")
 	require.Equal(t, []string{"--fleet", "other", "serve", "--context", filepath.Join(dir, "nats", "waymark.json"), "--http", "127.0.0.1:0"}, words)
 	_, stopOther, err := startDaemon(slices.DeleteFunc(words, func(word string) bool { return word == "serve" }), other)
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = stopOther() })
-	require.NotContains(t, ask(exitOK), "hint: ")
+	require.NotContains(t, ask(failure.OK), "hint: ")
 }
 
 // An observer cannot start a daemon: its own context is not in what the doctor says to do.
 func TestDoctor_ObserverAndNoDaemon_SaysWhoseCredentialsToUse(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)
-	said := k.as(t, keyedFleet, access.Observer, int(exitFailure), "doctor")
+	said := k.as(t, keyedFleet, access.Observer, int(failure.General), "doctor")
 	require.Regexp(t, `(?m)^FAILED +daemon +none answers`, said)
 	require.Regexp(t, `of role observer\): waymark serve --fleet `+keyedFleet+` --context /\S+/`+keyedFleet+`-daemon\.json`, said)
 	require.NotContains(t, said, keyedFleet+"-observer.json")
@@ -171,7 +162,7 @@ func TestConnection_UnknownCA_HintNamesTheFlag(t *testing.T) {
 	require.True(t, s.ReadyForConnections(securedWait))
 	url := "tls://" + s.Addr().String()
 	code, _, stderr := typedOffline(t, "runs", "ls", "--nats", url)
-	require.Equal(t, int(exitUnavailable), code, stderr)
+	require.Equal(t, int(failure.Unavailable), code, stderr)
 	require.Contains(t, stderr, "hint: ")
 	require.Contains(t, stderr, "--tls-ca FILE")
 	_, _, stderr = typedOffline(t, "runs", "ls", "--nats", url, "--tls-ca", filepath.Join(ca.dir, "ca.pem"))
@@ -182,7 +173,7 @@ func TestOtel_AddressWithPassword_IsNotPrinted(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"ftp://ann:geheim@host", "ann:geheim@host", "http://ann:geheim@", "http://ann:geheim@ho st", "://ann:geheim@x"} {
 		code, stdout, stderr := typedOffline(t, "otel", "r", "--endpoint", address)
-		require.Equal(t, int(exitUsage), code, stderr)
+		require.Equal(t, int(failure.Usage), code, stderr)
 		require.NotContains(t, stdout+stderr, "geheim", address)
 	}
 }
@@ -190,7 +181,7 @@ func TestOtel_AddressWithPassword_IsNotPrinted(t *testing.T) {
 func TestConform_NameOfARun_HintSaysHowARunIsJudged(t *testing.T) {
 	t.Parallel()
 	code, _, stderr := typedOffline(t, "conform", "fix-login")
-	require.Equal(t, int(exitNotFound), code, stderr)
+	require.Equal(t, int(failure.NotFound), code, stderr)
 	require.Contains(t, stderr, "waymark conform --run fix-login --no-follow")
 }
 
@@ -261,7 +252,7 @@ func TestServe_SeveralStreamsWrong_HasALineForEach(t *testing.T) {
 	}
 	var out bytes.Buffer
 	code := Run(t.Context(), append([]string{"serve", "--http", "off", "--log-level", "disabled"}, where...), env(), strings.NewReader(""), &out, &out)
-	require.Equal(t, int(exitConflict), code, &out)
+	require.Equal(t, int(failure.Conflict), code, &out)
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	require.Len(t, lines, 4, out.String())
 	for i, name := range wrong {
@@ -281,7 +272,7 @@ func TestServe_NoRoomForSeveralStreams_HasALineForEach(t *testing.T) {
 	var out bytes.Buffer
 	args := []string{"serve", "--http", "off", "--log-level", "disabled", "--quota", "900TiB", "--shards", "3", "--context", server.NATSD().Endpoint().Context}
 	code := Run(t.Context(), args, env(), strings.NewReader(""), &out, &out)
-	require.Equal(t, int(exitFull), code, &out)
+	require.Equal(t, int(failure.Full), code, &out)
 	require.Regexp(t, `^waymark: provision fleet default: create stream WAYMARK_EVENTS_default_0 .*\n`+
 		`  create stream WAYMARK_EVENTS_default_1 .*\n  create stream WAYMARK_EVENTS_default_2 .*\nhint: .*\n$`, out.String())
 }

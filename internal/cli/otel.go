@@ -14,6 +14,9 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/spans"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -62,31 +65,31 @@ const hintCollector = "see that the collector runs and that --endpoint names its
 const singlePatience = 20 * time.Second
 
 // Run exports until Ctrl-C, or what was named.
-func (c otelCmd) Run(ctx context.Context, a *app) error {
+func (c otelCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Run_ != "" && c.File != "":
-		return fail(exitUsage, "name one of them", "a run and --file are two sources")
+		return failure.New(failure.Usage, "name one of them", "a run and --file are two sources")
 	case (c.Run_ != "" || c.File != "") && (c.All || c.NoFollow || c.Position != ""):
-		return fail(exitUsage, "leave them out", "--all, --no-follow and --position are of all runs")
+		return failure.New(failure.Usage, "leave them out", "--all, --no-follow and --position are of all runs")
 	}
-	log, err := newLogger(a.stderr, c.LogLevel, c.LogFormat)
+	log, err := base.NewLogger(a.Stderr, c.LogLevel, c.LogFormat)
 	if err != nil {
 		return err
 	}
-	client, err := spans.NewHTTPClient(c.Endpoint, a.getenv)
+	client, err := spans.NewHTTPClient(c.Endpoint, a.Getenv)
 	if err != nil {
-		return fail(exitUsage, "see: waymark otel --help", "%v", err)
+		return failure.New(failure.Usage, "see: waymark otel --help", "%v", err)
 	}
 	defer client.Close()
 	if c.File != "" {
 		return c.file(ctx, a, c.exporter(a, client, log))
 	}
-	cl, err := a.connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
+	cl, err := a.Connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+	defer cl.Close()
+	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		if c.Run_ != "" {
 			return c.single(ctx, a, fleet, c.exporter(a, client, log))
 		}
@@ -103,9 +106,9 @@ func (c otelCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-func (c otelCmd) exporter(a *app, client spans.Client, log zerolog.Logger) *spans.Exporter {
+func (c otelCmd) exporter(a *base.App, client spans.Client, log zerolog.Logger) *spans.Exporter {
 	config := spans.ExporterConfig{
-		Service: c.Service, Version: versions().Waymark, Fleet: a.cli.Fleet,
+		Service: c.Service, Version: base.Versions().Waymark, Fleet: a.Fleet,
 		Hint: hintCollector,
 	}
 	if c.Run_ != "" || c.File != "" || c.NoFollow {
@@ -121,15 +124,15 @@ func collectorError(err error) error {
 	if !errors.Is(err, spans.ErrCollector) {
 		return err
 	}
-	return &failure{
-		code: exitUnavailable, what: err.Error(), own: true, err: err,
-		hint: hintCollector + "; what was sent before keeps its ids",
+	return &failure.Error{
+		Code: failure.Unavailable, What: err.Error(), Own: true, Err: err,
+		Hint: hintCollector + "; what was sent before keeps its ids",
 	}
 }
 
 // single exports one run.
-func (c otelCmd) single(ctx context.Context, a *app, fleet *publisher.Fleet, exporter *spans.Exporter) error {
-	one := spans.NewSingle(a.cli.Fleet, c.options(), fleet.Keys, exporter.Export)
+func (c otelCmd) single(ctx context.Context, a *base.App, fleet *publisher.Fleet, exporter *spans.Exporter) error {
+	one := spans.NewSingle(a.Fleet, c.options(), fleet.Keys, exporter.Export)
 	err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error { return one.Take(ctx, c.Run_, &rec) })
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 		return collectorError(err)
@@ -138,45 +141,45 @@ func (c otelCmd) single(ctx context.Context, a *app, fleet *publisher.Fleet, exp
 }
 
 // finish sends the rest and says what was done.
-func (c otelCmd) finish(ctx context.Context, a *app, one *spans.Single, exporter *spans.Exporter) error {
+func (c otelCmd) finish(ctx context.Context, a *base.App, one *spans.Single, exporter *spans.Exporter) error {
 	if err := one.Finish(ctx); err != nil {
 		return collectorError(err)
 	}
 	said := exported{Run: c.Run_, Runs: one.Runs(), Spans: exporter.Sent.Load(), Open: one.Open(), Dropped: exporter.Dropped.Load()}
 	if c.Run_ != "" {
-		said.Trace = fmt.Sprintf("%x", spans.TraceID(a.cli.Fleet, c.Run_))
+		said.Trace = fmt.Sprintf("%x", spans.TraceID(a.Fleet, c.Run_))
 	}
-	if a.cli.JSON {
-		return line(a.stdout, said)
+	if a.JSON {
+		return output.Line(a.Stdout, said)
 	}
-	what := "exported " + plural(said.Spans, "span")
+	what := "exported " + output.Plural(said.Spans, "span")
 	if said.Trace != "" {
 		what += " as trace " + said.Trace
 	} else {
-		what += " of " + plural(said.Runs, "run")
+		what += " of " + output.Plural(said.Runs, "run")
 	}
 	if said.Open > 0 {
 		what += fmt.Sprintf("; %d have not ended and were not sent", said.Open)
 	}
-	_, err := fmt.Fprintln(a.stdout, what)
+	_, err := fmt.Fprintln(a.Stdout, what)
 	return err
 }
 
 // follow exports all runs of the fleet.
-func (c otelCmd) follow(ctx context.Context, a *app, cl *client, fleet *publisher.Fleet, exporter *spans.Exporter, log zerolog.Logger) error {
-	js, settings, err := cl.settings(ctx)
+func (c otelCmd) follow(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Fleet, exporter *spans.Exporter, log zerolog.Logger) error {
+	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
 	}
 	path := c.Position
 	if path == "" {
-		dir, err := a.stateDir()
+		dir, err := a.StateDirectory()
 		if err != nil {
 			return fmt.Errorf("%w; or name a file with --position", err)
 		}
-		path = filepath.Join(dir, "otel-"+a.cli.Fleet+".json")
+		path = filepath.Join(dir, "otel-"+a.Fleet+".json")
 	}
-	positions, err := spans.OpenPositions(path, a.cli.Fleet)
+	positions, err := spans.OpenPositions(path, a.Fleet)
 	if err != nil {
 		return positionError(err)
 	}
@@ -186,7 +189,7 @@ func (c otelCmd) follow(ctx context.Context, a *app, cl *client, fleet *publishe
 		}
 	}()
 	if _, ok := positions.Get(0); !ok && c.NoFollow && !c.All {
-		return fail(exitUsage, "add --all for what is kept, or leave out --no-follow to export what comes from now on",
+		return failure.New(failure.Usage, "add --all for what is kept, or leave out --no-follow to export what comes from now on",
 			"--no-follow would export nothing: there is no position yet, and without one the export begins at the end of the log")
 	}
 	var removed atomic.Int64
@@ -194,7 +197,7 @@ func (c otelCmd) follow(ctx context.Context, a *app, cl *client, fleet *publishe
 	feed := func(shard int, all bool) {
 		group.Go(func() error {
 			return spans.NewFeed(spans.FeedConfig{
-				Names: schema.NamesOf(a.cli.Fleet, shard), JetStream: js, History: historyOf(fleet), Keys: fleet.Keys, Export: exporter.Export,
+				Names: schema.NamesOf(a.Fleet, shard), JetStream: js, History: historyOf(fleet), Keys: fleet.Keys, Export: exporter.Export,
 				Positions: positions, All: all, NoFollow: c.NoFollow, Options: c.options(),
 				Removed: func(string) { removed.Add(1) },
 			}, log).Run(ctx)
@@ -204,18 +207,18 @@ func (c otelCmd) follow(ctx context.Context, a *app, cl *client, fleet *publishe
 		feed(shard, c.All)
 	}
 	if !c.NoFollow {
-		log.Info().Str("fleet", a.cli.Fleet).Str("position", path).Msg("exporting spans")
-		group.Go(func() error { return c.grow(ctx, js, a.cli.Fleet, settings.Shards(), feed) })
+		log.Info().Str("fleet", a.Fleet).Str("position", path).Msg("exporting spans")
+		group.Go(func() error { return c.grow(ctx, js, a.Fleet, settings.Shards(), feed) })
 	}
 	err = group.Wait()
 	log.Info().Int64("spans", exporter.Sent.Load()).Int64("dropped", exporter.Dropped.Load()).Int64("failures", exporter.Failures.Load()).
 		Int64("removed_runs", removed.Load()).Msg("stopped exporting spans")
-	if c.NoFollow && err == nil && !a.cli.Quiet {
-		what := "exported " + plural(exporter.Sent.Load(), "span")
+	if c.NoFollow && err == nil && !a.Quiet {
+		what := "exported " + output.Plural(exporter.Sent.Load(), "span")
 		if n := removed.Load(); n > 0 {
-			what += "; " + plural(n, "removed run") + " left out"
+			what += "; " + output.Plural(n, "removed run") + " left out"
 		}
-		_, err = fmt.Fprintln(a.stdout, what)
+		_, err = fmt.Fprintln(a.Stdout, what)
 	}
 	return positionError(collectorError(err))
 }
@@ -233,9 +236,9 @@ func positionError(err error) error {
 	if !errors.Is(err, spans.ErrPosition) {
 		return err
 	}
-	return &failure{
-		code: exitConflict, what: err.Error(), own: true, err: err,
-		hint: "stop the other process, or name another file with --position; to begin anew, move the file away and start with --all (what was exported keeps its ids) or without",
+	return &failure.Error{
+		Code: failure.Conflict, What: err.Error(), Own: true, Err: err,
+		Hint: "stop the other process, or name another file with --position; to begin anew, move the file away and start with --all (what was exported keeps its ids) or without",
 	}
 }
 
@@ -254,19 +257,19 @@ func historyOf(fleet *publisher.Fleet) func(context.Context, string, func(schema
 }
 
 // file exports what a file holds.
-func (c otelCmd) file(ctx context.Context, a *app, exporter *spans.Exporter) error {
+func (c otelCmd) file(ctx context.Context, a *base.App, exporter *spans.Exporter) error {
 	// The file does not say when the server stored its events, so that their signatures cannot be judged.
 	unchecked := func(context.Context) (*schema.Keys, error) { return schema.NoKeys, nil }
-	one := spans.NewSingle(a.cli.Fleet, c.options(), unchecked, exporter.Export)
+	one := spans.NewSingle(a.Fleet, c.options(), unchecked, exporter.Export)
 	err := spans.ReadFile(c.File, func(run string, rec *schema.Record) error { return one.Take(ctx, run, rec) })
 	if err != nil {
 		if errors.Is(err, spans.ErrCollector) {
 			return collectorError(err)
 		}
-		return fail(exitUsage, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s", strings.TrimSpace(err.Error()))
+		return failure.New(failure.Usage, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s", strings.TrimSpace(err.Error()))
 	}
 	if one.Runs() == 0 {
-		return fail(exitNotFound, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s has no event", c.File)
+		return failure.New(failure.NotFound, "write such a file with: waymark export RUN --format cloudevents -o FILE", "%s has no event", c.File)
 	}
 	return c.finish(ctx, a, one, exporter)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -77,10 +78,10 @@ func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
 	require.Contains(t, out, "parked-0")
 
 	code, _, complaints = ask("retry", "parked-0")
-	require.Equal(t, int(exitDamaged), code)
+	require.Equal(t, int(failure.Damaged), code)
 	require.Regexp(t, `run parked-0 is still parked after \d+ tries: .*format`, complaints)
 	code, _, complaints = ask("erase", "parked-0", "--force", "--reason", "test")
-	require.Equal(t, int(exitConflict), code, "what cannot be read cannot be taken out: it is refused, and not begun")
+	require.Equal(t, int(failure.Conflict), code, "what cannot be read cannot be taken out: it is refused, and not begun")
 	require.Contains(t, complaints, "is of a newer version, and only that can remove it")
 	require.NoError(t, kv.Purge(t.Context(), "parked-0"))
 	code, out, complaints = ask("retry", "parked-0")
@@ -94,7 +95,7 @@ func TestParkedRun_DoctorAndList_NameItAndWhy(t *testing.T) {
 		return strings.Count(complaints, " is parked since ") == parked-1 && !strings.Contains(complaints, "parked-0")
 	}, time.Minute, 50*time.Millisecond, "a list is up to two seconds old")
 	code, _, _ = ask("retry", "unknown")
-	require.Equal(t, int(exitNotFound), code)
+	require.Equal(t, int(failure.NotFound), code)
 }
 
 // laterCheckpoint is a checkpoint as a later version may write it, with the sum of a whole one.

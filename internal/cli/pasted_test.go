@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -61,7 +62,7 @@ func TestServe_KeyNotAdded_HintAddsIt(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(k.fleets, keyedFleet+"-daemon.nk")))
 	k.waymark(t, 0, "fleet", "add", keyedFleet, "--dir", k.fleets, "--offline")
 	require.NoError(t, k.srv.Reload())
-	said := k.as(t, keyedFleet, access.Daemon, int(exitRefused), "serve", "--synced")
+	said := k.as(t, keyedFleet, access.Daemon, int(failure.Refused), "serve", "--synced")
 	add := pasted(t, said, "add it:")
 	require.Equal(t, 1, strings.Count(strings.Join(add, " "), "--context"), "%s", said)
 	public := strings.TrimSpace(k.publicKey(t, keyedFleet))
@@ -80,7 +81,7 @@ func TestQuotaFlag_TooSmall_NamesFlagAndUnit(t *testing.T) {
 		{"shards", "set", "2"},
 		{"fleet", "add", keyedFleet, "--dir", dir, "--offline", "--nats", "nats://127.0.0.1:1"},
 	} {
-		said := s.waymark(t, int(exitUsage), append(args, "--quota", "2MiB")...)
+		said := s.waymark(t, int(failure.Usage), append(args, "--quota", "2MiB")...)
 		requireHas(t, said, "--quota")
 		requireHas(t, said, "16MiB")
 	}

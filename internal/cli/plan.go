@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -28,20 +31,20 @@ Examples:
 }
 
 // Run shows what the next executor of a run would do.
-func (c planCmd) Run(ctx context.Context, a *app) error {
-	cl, err := a.connect(ctx)
+func (c planCmd) Run(ctx context.Context, a *base.App) error {
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	return cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
-		state, missing, err := stateOf(ctx, fleet, c.Run_)
+	defer cl.Close()
+	return cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
+		state, missing, err := base.StateOf(ctx, fleet, c.Run_)
 		if err != nil {
 			return err
 		}
 		plan := schema.PlanOf(state)
-		if a.cli.JSON {
-			return errors.Join(document(a.stdout, plan), missing)
+		if a.JSON {
+			return errors.Join(output.Document(a.Stdout, plan), missing)
 		}
 		return errors.Join(c.print(a, state, &plan), missing)
 	})
@@ -62,7 +65,7 @@ var turnTexts = map[string]string{
 	schema.TurnNext:     "begins: no turn is open",
 }
 
-func (c planCmd) print(a *app, s *schema.State, p *schema.Plan) error {
+func (c planCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 	h := &s.Head
 	next := nextTexts[p.Next]
 	if p.Quarantined {
@@ -70,7 +73,7 @@ func (c planCmd) print(a *app, s *schema.State, p *schema.Plan) error {
 	}
 	turn := fmt.Sprintf("%d %s", p.Turn.Turn, turnTexts[p.Turn.Action])
 	if p.Turn.Action == schema.TurnRepeat && p.Turn.Messages > 0 {
-		turn += fmt.Sprintf("; %s of it %s superseded", plural(p.Turn.Messages, "message"), inNumber(p.Turn.Messages, "is", "are"))
+		turn += fmt.Sprintf("; %s of it %s superseded", output.Plural(p.Turn.Messages, "message"), output.InNumber(p.Turn.Messages, "is", "are"))
 	}
 	incomplete := ""
 	if p.Incomplete {
@@ -81,10 +84,10 @@ func (c planCmd) print(a *app, s *schema.State, p *schema.Plan) error {
 		again = p.PhaseRestarted + ", from its own beginning"
 	}
 	at := p.From
-	if err := printFields(a.stdout,
+	if err := output.Fields(a.Stdout,
 		"run", p.Run, "agent", p.Agent, "executor", p.Executor, "status", headStatus(h, p.Quarantined), "next", next, "incomplete", incomplete,
-		"goes on from", fmt.Sprintf("epoch %d, sequence %d, turn %d, %s", at.Epoch, at.Sequence, at.Turn, ago(at.Time, a.now())),
-		"position", positionText(at.Position), "new epoch", count(p.Epoch), "turn", turn,
+		"goes on from", fmt.Sprintf("epoch %d, sequence %d, turn %d, %s", at.Epoch, at.Sequence, at.Turn, output.Ago(at.Time, a.Now())),
+		"position", output.Position(at.Position), "new epoch", output.Number(p.Epoch), "turn", turn,
 		"phases skipped", strings.Join(p.PhasesSkipped, ", "), "phase again", again,
 		"reused", reusedText(p), "not reused", notReusedText(p), "saved", savedText(&p.Saved),
 		"signals", signalsText(h),
@@ -122,7 +125,7 @@ func reusedText(p *schema.Plan) string {
 			failed++
 		}
 	}
-	t := plural(len(p.Reused), "call") + ", by recorded outcome"
+	t := output.Plural(len(p.Reused), "call") + ", by recorded outcome"
 	if failed > 0 {
 		t += fmt.Sprintf("; %d of them failed", failed)
 	}
@@ -159,13 +162,13 @@ func savedText(s *schema.Saved) string {
 	span := func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Millisecond).String() }
 	var list []string
 	if s.Turns > 0 {
-		list = append(list, plural(s.Turns, "model answer"))
+		list = append(list, output.Plural(s.Turns, "model answer"))
 	}
 	if s.Calls > 0 {
-		list = append(list, plural(s.Calls, "call"))
+		list = append(list, output.Plural(s.Calls, "call"))
 	}
 	if s.Tokens > 0 {
-		list = append(list, fmt.Sprintf("%s (%d in, %d out)", plural(s.Tokens, "token"), s.Usage.InputTokens, s.Usage.OutputTokens))
+		list = append(list, fmt.Sprintf("%s (%d in, %d out)", output.Plural(s.Tokens, "token"), s.Usage.InputTokens, s.Usage.OutputTokens))
 	}
 	if s.DurationMS > 0 {
 		list = append(list, fmt.Sprintf("%s (model %s, tools %s)", span(s.DurationMS), span(s.ModelMS), span(s.ToolMS)))
@@ -174,7 +177,7 @@ func savedText(s *schema.Saved) string {
 }
 
 // printPlanCalls lists the calls that are not simply reused, and below it why, each reason once.
-func printPlanCalls(a *app, calls []schema.PlanCall) error {
+func printPlanCalls(a *base.App, calls []schema.PlanCall) error {
 	if len(calls) == 0 {
 		return nil
 	}
@@ -182,66 +185,66 @@ func printPlanCalls(a *app, calls []schema.PlanCall) error {
 	var why []string
 	told := map[string]bool{}
 	for i, c := range calls {
-		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Replay), string(c.Action)}
+		rows[i] = []string{output.Number(c.Turn), c.ToolCallID, output.Number(c.Occurrence), c.Name, string(c.Replay), string(c.Action)}
 		if reason := string(c.Action) + " " + c.Why; !told[reason] {
 			told[reason] = true
 			why = append(why, string(c.Action), c.Why)
 		}
 	}
-	if err := printBelow(a, []column{
-		{title: "turn", right: true},
-		{title: "call"},
-		{title: "occ.", right: true},
-		{title: "tool", shrinks: true},
-		{title: "replay", drop: 1},
-		{title: "plan"},
+	if err := printBelow(a, []output.Column{
+		{Title: "turn", Right: true},
+		{Title: "call"},
+		{Title: "occ.", Right: true},
+		{Title: "tool", Shrinks: true},
+		{Title: "replay", Drop: 1},
+		{Title: "plan"},
 	}, rows); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
+	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
-	return printFields(a.stdout, why...)
+	return output.Fields(a.Stdout, why...)
 }
 
-func printReused(a *app, calls []schema.PlanCall) error {
+func printReused(a *base.App, calls []schema.PlanCall) error {
 	rows := make([][]string, len(calls))
 	for i, c := range calls {
-		rows[i] = []string{count(c.Turn), c.ToolCallID, count(c.Occurrence), c.Name, string(c.Outcome)}
+		rows[i] = []string{output.Number(c.Turn), c.ToolCallID, output.Number(c.Occurrence), c.Name, string(c.Outcome)}
 	}
-	return printBelow(a, []column{
-		{title: "turn", right: true},
-		{title: "reused call"},
-		{title: "occ.", right: true},
-		{title: "tool", shrinks: true},
-		{title: "outcome"},
+	return printBelow(a, []output.Column{
+		{Title: "turn", Right: true},
+		{Title: "reused call"},
+		{Title: "occ.", Right: true},
+		{Title: "tool", Shrinks: true},
+		{Title: "outcome"},
 	}, rows)
 }
 
 // printCommands prints what a person must do before the run goes on, one command a line, whole. The commands are what was
 // asked for: they go to standard output.
-func printCommands(a *app, h *schema.Head, p *schema.Plan) error {
+func printCommands(a *base.App, h *schema.Head, p *schema.Plan) error {
 	var lines []string
 	for i := range p.Calls {
 		c := &p.Calls[i]
 		switch c.Action {
 		case schema.CallHold:
-			lines = append(lines, settleSteps(a.prompt, h, c.CallKey)...)
+			lines = append(lines, settleSteps(a.Prompt, h, c.CallKey)...)
 		case schema.CallVerify:
-			lines = append(lines, verifySteps(a.prompt, h, c)...)
+			lines = append(lines, verifySteps(a.Prompt, h, c)...)
 		default:
 		}
 	}
 	for i := range p.Waits {
 		if w := &p.Waits[i]; w.Reason != schema.WaitToolInDoubt {
-			lines = append(lines, answerSteps(a.prompt, h, w)...)
+			lines = append(lines, answerSteps(a.Prompt, h, w)...)
 		}
 	}
 	for i, l := range lines {
-		if l = hanging(a.stdout, "", l); i == 0 {
+		if l = output.Hanging(a.Stdout, "", l); i == 0 {
 			l = "\n" + l
 		}
-		if _, err := fmt.Fprintln(a.stdout, l); err != nil {
+		if _, err := fmt.Fprintln(a.Stdout, l); err != nil {
 			return err
 		}
 	}
@@ -250,13 +253,13 @@ func printCommands(a *app, h *schema.Head, p *schema.Plan) error {
 
 // verifySteps say whom the next executor asks about a call. One that waits for a person because the tool could not tell is
 // asked about again when the waiting is called off.
-func verifySteps(p prompt, h *schema.Head, c *schema.PlanCall) []string {
+func verifySteps(p prompt.Prompt, h *schema.Head, c *schema.PlanCall) []string {
 	for i := range h.Interrupts {
 		w := &h.Interrupts[i]
 		if w.Reason == schema.WaitToolInDoubt && w.CallKey() == c.CallKey {
-			again := p.command("input " + h.Run + " " + schema.ShellWord(w.InterruptID) + " --status " + schema.InputCancelled)
+			again := p.Command("input " + h.Run + " " + schema.ShellWord(w.InterruptID) + " --status " + schema.InputCancelled)
 			return append(settleSteps(p, h, c.CallKey), "  ask "+c.VerifySubject+" again:  "+again)
 		}
 	}
-	return []string{"asks " + c.VerifySubject + " about call " + c.ToolCallID + " of turn " + count(c.Turn)}
+	return []string{"asks " + c.VerifySubject + " about call " + c.ToolCallID + " of turn " + output.Number(c.Turn)}
 }

@@ -8,19 +8,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // typed parses a command line and returns the flags with the prompt of the command.
-func typed(tb testing.TB, getenv func(string) string, args ...string) (*cli, prompt) {
+func typed(tb testing.TB, getenv func(string) string, args ...string) (*cli, prompt.Prompt) {
 	tb.Helper()
 	c := new(cli)
 	parser, err := newParser(c, getenv, io.Discard, io.Discard)
 	require.NoError(tb, err)
 	_, err = parser.Parse(args)
 	require.NoError(tb, err, "%q", args)
-	return c, promptOf(c, getenv)
+	return c, base.PromptOf(&c.Flags, getenv)
 }
 
 func env(pairs ...string) func(string) string {
@@ -62,7 +65,7 @@ func TestACommandThatIsShownNamesTheServerOfTheOneThatShowsIt(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			_, p := typed(t, env(test.env...), append(strings.Fields(test.args), "runs", "ls")...)
-			require.Equal(t, "waymark "+test.want+"runs get r", p.command("runs get r"))
+			require.Equal(t, "waymark "+test.want+"runs get r", p.Command("runs get r"))
 		})
 	}
 }
@@ -75,7 +78,7 @@ func TestACommandThatIsShownMeansTheSameWhenAShellHasReadIt(t *testing.T) {
 	}
 	for _, odd := range []string{"plain", "a b", "it's", "$(exit 7)", "`exit 7`", "-x", "--json", "a;exit 7", `\`, `"`, "*", "~", "=", "ü"} {
 		c, p := typed(t, env(), "--state-dir="+odd, "--context="+odd, "--creds="+odd, "--fleet=blue", "runs", "ls")
-		shown := p.command("input r " + schema.ShellWord("it's $(exit 7)"))
+		shown := p.Command("input r " + schema.ShellWord("it's $(exit 7)"))
 		out, err := exec.CommandContext(t.Context(), sh, "-c", `waymark() { printf '%s\0' "$@"; }; `+shown).Output()
 		require.NoError(t, err, shown)
 		words := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
@@ -84,23 +87,6 @@ func TestACommandThatIsShownMeansTheSameWhenAShellHasReadIt(t *testing.T) {
 		require.Equal(t, c.Conn, again.Conn, shown)
 		require.Equal(t, c.Fleet, again.Fleet, shown)
 		require.Equal(t, "it's $(exit 7)", again.Input.Interrupt)
-	}
-}
-
-func TestOnlyTheProgramsOwnTextIsLookedThroughForCommands(t *testing.T) {
-	t.Parallel()
-	p := prompt{flags: "--nats a "}
-	require.Equal(t, "list the runs with: waymark --nats a runs ls", (&failure{hint: "list the runs with: waymark runs ls", own: true}).advice(p))
-	require.Equal(t, "see: waymark serve --help", (&failure{hint: "see: waymark serve --help", own: true}).advice(p))
-	require.Equal(t, "it waits for: 'waymark runs ls'", (&failure{hint: "it waits for: 'waymark runs ls'"}).advice(p))
-	for _, list := range [][]sentinel{publisherErrors, storageErrors, transcriptErrors} {
-		for _, s := range list {
-			f := explain(t.Context(), s.err)
-			if strings.HasSuffix(f.hint, " --help") {
-				continue
-			}
-			require.NotContains(t, strings.ReplaceAll(f.advice(p), "waymark --nats a ", ""), "waymark ", "%v", s.err)
-		}
 	}
 }
 
@@ -116,7 +102,7 @@ func TestTheStepsOfARunAreTakenOnItsServer(t *testing.T) {
 		OpenCalls: []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}, InDoubt: true, Held: true}},
 		Handoffs:  []schema.OpenHandoff{{HandoffID: "half", Status: schema.HandoffStatusOffered}},
 	}
-	p := prompt{flags: "--nats a "}
+	p := prompt.Prompt{Flags: "--nats a "}
 	commands := 0
 	list := append(steps(p, h, true), verifySteps(p, h, &schema.PlanCall{CallKey: h.OpenCalls[0].CallKey, VerifySubject: "v"})...)
 	for _, step := range list {
@@ -130,7 +116,7 @@ func TestAFailedCommandIsFollowedByOneForTheSameServer(t *testing.T) {
 	t.Parallel()
 	var stderr strings.Builder
 	dir := t.TempDir() + "/no one's"
-	require.Equal(t, int(exitUnavailable), Run(t.Context(), []string{"--state-dir", dir, "runs", "ls"}, env("HOME", t.TempDir()), nil, io.Discard, &stderr))
+	require.Equal(t, int(failure.Unavailable), Run(t.Context(), []string{"--state-dir", dir, "runs", "ls"}, env("HOME", t.TempDir()), nil, io.Discard, &stderr))
 	require.Contains(t, stderr.String(), "hint: start one with: waymark --state-dir "+schema.ShellWord(dir)+" serve, or name another")
 }
 
@@ -147,9 +133,9 @@ func TestHint_CommandNamesARun_TheIDStandsInIt(t *testing.T) {
 		require.Equal(t, want, runOf(parsed), args)
 	}
 	var said strings.Builder
-	report(t.Context(), publisher.ErrRunEnded, prompt{flags: "--fleet f ", run: "r-1"}, &said)
+	failure.Report(t.Context(), publisher.ErrRunEnded, prompt.Prompt{Flags: "--fleet f ", Run: "r-1"}, &said)
 	require.Contains(t, said.String(), "hint: see how it ended: waymark --fleet f runs get r-1")
-	im := &importer{app: &app{prompt: prompt{flags: "--fleet f "}}}
+	im := &importer{app: &base.App{Prompt: prompt.Prompt{Flags: "--fleet f "}}}
 	require.Equal(t, "see who holds the run: waymark --fleet f runs get r-1",
-		im.explained(t.Context(), notImported{publisher.ErrFenced, importedRun{Run: "r-1", File: "a"}}).advice(im.app.prompt))
+		im.explained(t.Context(), notImported{publisher.ErrFenced, importedRun{Run: "r-1", File: "a"}}).Advice(im.app.Prompt))
 }

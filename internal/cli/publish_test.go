@@ -189,8 +189,8 @@ func writerOf(ctx context.Context, nc *nats.Conn, run string) (*schema.Writer, e
 		return nil, err
 	}
 	if answer.Header.Get(schema.HeaderErrorCode) != "" {
-		if err := serviceError(answer); !strings.Contains(err.Error(), string(schema.CodeNotFound)) {
-			return nil, err
+		if !strings.Contains(string(answer.Data), string(schema.CodeNotFound)) {
+			return nil, fmt.Errorf("looking at run %s: %s", run, answer.Data)
 		}
 		return w, nil
 	}

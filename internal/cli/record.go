@@ -5,6 +5,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -12,16 +14,16 @@ import (
 func decodeRecord(r *schema.Record) (*schema.Event, error) { return schema.Decode(r.Header, r.Body) }
 
 // printStructured prints an event as a structured CloudEvent on one line. Its data stays as it is, because the event's id has its hash.
-func printStructured(a *app, e *schema.Event) error {
+func printStructured(a *base.App, e *schema.Event) error {
 	b, err := e.EncodeStructured()
 	if err != nil {
 		return fmt.Errorf("event %s: %w", e.ID, err)
 	}
 	v := jsontext.Value(b)
-	if isTerminal(a.stdout) { // a program reads the bytes as they are
-		v = escaped(v)
+	if output.IsTerminal(a.Stdout) { // a program reads the bytes as they are
+		v = output.Escaped(v)
 	}
-	_, err = a.stdout.Write(append(v, '\n'))
+	_, err = a.Stdout.Write(append(v, '\n'))
 	return err
 }
 

@@ -7,6 +7,9 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -45,26 +48,26 @@ type recovery struct {
 
 // Run takes a run over and shows where to go on. The state is read after the takeover, so that nothing of the
 // older executor can follow it.
-func (c recoverCmd) Run(ctx context.Context, a *app) error {
+func (c recoverCmd) Run(ctx context.Context, a *base.App) error {
 	at, past, err := c.point()
 	switch {
 	case err != nil:
 		return err
 	case past && c.Executor != "":
-		return fail(exitUsage, "leave out --executor to look at it; to go on from there: waymark fork "+c.Run_+" --at "+schema.ShellWord(at.String())+" --executor "+c.Executor, "nobody can take over what a run was at %s: its log only grows", at)
+		return failure.New(failure.Usage, "leave out --executor to look at it; to go on from there: waymark fork "+c.Run_+" --at "+schema.ShellWord(at.String())+" --executor "+c.Executor, "nobody can take over what a run was at %s: its log only grows", at)
 	case past:
 	case c.Executor == "":
-		return fail(exitUsage, "name who takes the run over with --executor, or a point to look at with --at", "neither --executor nor --at is given")
+		return failure.New(failure.Usage, "name who takes the run over with --executor, or a point to look at with --at", "neither --executor nor --at is given")
 	default:
 		if err := schema.CheckName("--executor", c.Executor); err != nil {
 			return err
 		}
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	if past {
 		return showAt(ctx, a, cl, c.Run_, at, c.View)
 	}
@@ -72,7 +75,7 @@ func (c recoverCmd) Run(ctx context.Context, a *app) error {
 		c.RequestID = rand.Text()
 	}
 	answer := recovery{RequestID: c.RequestID}
-	err = cl.ask(ctx, schema.VerbRecover, c.Run_, schema.RecoverRequest{
+	err = cl.Ask(ctx, schema.VerbRecover, c.Run_, schema.RecoverRequest{
 		Executor: c.Executor, Agent: c.Agent, Reason: c.Reason, RequestID: c.RequestID, View: schema.ViewHead,
 	}, &answer.RecoverReply)
 	if err != nil {
@@ -85,8 +88,8 @@ func (c recoverCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if !answer.Complete {
-		return fail(exitDamaged, "what is there: "+a.prompt.command("runs get "+c.Run_+" --view events"),
-			"run %s was taken over, and events of it are missing: %s", c.Run_, plural(len(answer.Gaps), "gap"))
+		return failure.New(failure.Damaged, "what is there: "+a.Prompt.Command("runs get "+c.Run_+" --view events"),
+			"run %s was taken over, and events of it are missing: %s", c.Run_, output.Plural(len(answer.Gaps), "gap"))
 	}
 	return nil
 }
@@ -96,7 +99,7 @@ func (c recoverCmd) point() (at schema.Point, past bool, err error) {
 	text := c.At
 	switch {
 	case c.Step != nil && *c.Step < 1:
-		return at, false, fail(exitUsage, "steps are counted from 1", "--resume-step %d is below 1", *c.Step)
+		return at, false, failure.New(failure.Usage, "steps are counted from 1", "--resume-step %d is below 1", *c.Step)
 	case c.Step != nil:
 		text = fmt.Sprintf("step:%d", *c.Step)
 	case text == "":
@@ -106,23 +109,23 @@ func (c recoverCmd) point() (at schema.Point, past bool, err error) {
 	return at, true, err
 }
 
-func (c recoverCmd) show(ctx context.Context, a *app, cl *client, answer *recovery) error {
+func (c recoverCmd) show(ctx context.Context, a *base.App, cl *base.Client, answer *recovery) error {
 	switch c.View {
 	case schema.ViewState:
 		return showState(ctx, a, cl, c.Run_)
 	case schema.ViewEvents:
 		return showEvents(ctx, a, cl, c.Run_)
 	}
-	if a.cli.JSON {
-		return document(a.stdout, answer)
+	if a.JSON {
+		return output.Document(a.Stdout, answer)
 	}
-	if err := printFields(a.stdout,
-		"taken over by", c.Executor, "epoch", count(answer.Epoch), "next sequence", count(answer.NextSequence),
-		"request id", answer.RequestID, "in doubt", plural(len(answer.InDoubt), "call"),
+	if err := output.Fields(a.Stdout,
+		"taken over by", c.Executor, "epoch", output.Number(answer.Epoch), "next sequence", output.Number(answer.NextSequence),
+		"request id", answer.RequestID, "in doubt", output.Plural(len(answer.InDoubt), "call"),
 	); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(a.stdout); err != nil {
+	if _, err := fmt.Fprintln(a.Stdout); err != nil {
 		return err
 	}
 	if err := printHead(a, &answer.Head, false); err != nil {
@@ -132,14 +135,14 @@ func (c recoverCmd) show(ctx context.Context, a *app, cl *client, answer *recove
 }
 
 type settleCmd struct {
-	Run_       string   `arg:"" name:"run" help:"Run id."`
-	Turn       int32    `arg:"" help:"Turn of the call."`
-	Call       string   `arg:"" help:"Tool call id."`
-	Occurrence positive `default:"1" placeholder:"N" help:"Which of the turn's calls with this id (default: 1)."`
-	How        string   `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: go on without."`
-	Result     *string  `placeholder:"JSON" help:"Result of the call, for verified and decided."`
-	Error      bool     `help:"The result is an error, by the tool's own word."`
-	By         string   `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
+	Run_       string        `arg:"" name:"run" help:"Run id."`
+	Turn       int32         `arg:"" help:"Turn of the call."`
+	Call       string        `arg:"" help:"Tool call id."`
+	Occurrence base.Positive `default:"1" placeholder:"N" help:"Which of the turn's calls with this id (default: 1)."`
+	How        string        `required:"" enum:"rerun,verified,adopted,abandoned,decided" placeholder:"HOW" help:"rerun: run it again; adopted: take the late result; verified, decided: take --result; abandoned: go on without."`
+	Result     *string       `placeholder:"JSON" help:"Result of the call, for verified and decided."`
+	Error      bool          `help:"The result is an error, by the tool's own word."`
+	By         string        `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
@@ -153,44 +156,44 @@ Examples:
 }
 
 // Run settles a call in doubt.
-func (c settleCmd) Run(ctx context.Context, a *app) error {
+func (c settleCmd) Run(ctx context.Context, a *base.App) error {
 	request := schema.SettleRequest{
 		CallKey: schema.CallKey{Turn: c.Turn, ToolCallID: c.Call, Occurrence: int(c.Occurrence)},
 		How:     schema.Settlement(c.How), By: c.By,
 	}
 	if request.By == "" {
-		request.By = operator
+		request.By = base.Operator
 	}
 	takesResult := request.How == schema.SettledVerified || request.How == schema.SettledDecided
 	switch {
 	case c.Result != nil && !takesResult:
-		return fail(exitUsage, "leave out --result, or use --how decided", "--how %s takes no result", c.How)
+		return failure.New(failure.Usage, "leave out --result, or use --how decided", "--how %s takes no result", c.How)
 	case c.Result != nil:
 		request.Result = jsontext.Value(*c.Result)
 		if !request.Result.IsValid() {
-			return fail(exitUsage, `text is JSON only in quotes: --result '"done"'`, "--result is not JSON")
+			return failure.New(failure.Usage, `text is JSON only in quotes: --result '"done"'`, "--result is not JSON")
 		}
 	case takesResult:
-		return fail(exitUsage, `give it, such as --result '{"ok":true}' or --result null`, "--how %s needs --result", c.How)
+		return failure.New(failure.Usage, `give it, such as --result '{"ok":true}' or --result null`, "--how %s needs --result", c.How)
 	}
 	if c.Error {
 		if !takesResult {
-			return fail(exitUsage, "leave out --error", "--error is about a result, and --how %s takes none", c.How)
+			return failure.New(failure.Usage, "leave out --error", "--error is about a result, and --how %s takes none", c.How)
 		}
 		request.IsError = &c.Error
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	var reply schema.SettleReply
-	if err := cl.ask(ctx, schema.VerbSettle, c.Run_, request, &reply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbSettle, c.Run_, request, &reply); err != nil {
 		return err
 	}
-	if a.cli.JSON {
-		return document(a.stdout, reply)
+	if a.JSON {
+		return output.Document(a.Stdout, reply)
 	}
-	return printFields(a.stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", c.Call, c.Turn, c.How), byLabel(reply.By), reply.By,
-		"event", reply.EventID, "position", count(reply.Stream))
+	return output.Fields(a.Stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", c.Call, c.Turn, c.How), byLabel(reply.By), reply.By,
+		"event", reply.EventID, "position", output.Number(reply.Stream))
 }

@@ -7,6 +7,9 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/history"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -44,7 +47,7 @@ type replayed struct {
 }
 
 // Run reads a run anew and compares its calls.
-func (c replayCmd) Run(ctx context.Context, a *app) error {
+func (c replayCmd) Run(ctx context.Context, a *base.App) error {
 	point, err := parsePoint("--at", c.At)
 	if err != nil {
 		return err
@@ -55,14 +58,14 @@ func (c replayCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	out := replayed{Run: c.Run_, Point: point.String()}
 	var steps []history.Step
-	err = cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+	err = cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		// The point stays where it is although the run goes on.
 		head, err := fleet.HeadAt(ctx, c.Run_, point)
 		if err != nil {
@@ -75,7 +78,7 @@ func (c replayCmd) Run(ctx context.Context, a *app) error {
 		}
 		out.Digest, out.Events = state.Head.Digest, state.Head.Counts.Events
 		if state.Head.Digest != head.Digest {
-			return fail(exitDiffers, "see what is wrong with: "+a.prompt.command("verify "+c.Run_),
+			return failure.New(failure.Differs, "see what is wrong with: "+a.Prompt.Command("verify "+c.Run_),
 				"the daemon folds run %s to digest %.16s…, its events come to %.16s…", c.Run_, head.Digest, state.Head.Digest)
 		}
 		steps = history.Steps(state)
@@ -98,16 +101,16 @@ func (c replayCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if out.Expected != nil && out.Expected.Divergence != nil {
-		return fail(exitDiffers, "", "run %s and %s differ at %s", c.Run_, c.Expect, out.Expected.Divergence)
+		return failure.New(failure.Differs, "", "run %s and %s differ at %s", c.Run_, c.Expect, out.Expected.Divergence)
 	}
 	return nil
 }
 
 // recorded compares the calls of a state with the events that record them, one by one. Events that a rewind left behind are not part of the
 // state. The calls that a fork has of its base are compared in the other run.
-func recorded(ctx context.Context, a *app, fleet *publisher.Fleet, run string, at schema.Point, state *schema.State) error {
+func recorded(ctx context.Context, a *base.App, fleet *publisher.Fleet, run string, at schema.Point, state *schema.State) error {
 	differs := func(what string, key schema.CallKey) error {
-		return fail(exitDiffers, "see what is wrong with: "+a.prompt.command("verify "+run), "call %s of turn %d of run %s is not what %s says", key.ToolCallID, key.Turn, run, what)
+		return failure.New(failure.Differs, "see what is wrong with: "+a.Prompt.Command("verify "+run), "call %s of turn %d of run %s is not what %s says", key.ToolCallID, key.Turn, run, what)
 	}
 	head := schema.NewHead(fleet.Name(), run)
 	last := schema.StreamSequence(0)
@@ -157,7 +160,7 @@ func recorded(ctx context.Context, a *app, fleet *publisher.Fleet, run string, a
 		return err
 	}
 	if own < len(calls) {
-		return fail(exitDiffers, "see what is wrong with: "+a.prompt.command("verify "+run), "run %s has %s, its events record %d", run, plural(own, "call"), len(calls))
+		return failure.New(failure.Differs, "see what is wrong with: "+a.Prompt.Command("verify "+run), "run %s has %s, its events record %d", run, output.Plural(own, "call"), len(calls))
 	}
 	for i, key := range calls {
 		if state.Calls[own-len(calls)+i].CallKey != key {
@@ -170,14 +173,14 @@ func recorded(ctx context.Context, a *app, fleet *publisher.Fleet, run string, a
 func readGolden(path string) (*history.Golden, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fail(exitNotFound, "write it with --save", "there is no file %s", path)
+		return nil, failure.New(failure.NotFound, "write it with --save", "there is no file %s", path)
 	}
 	if err != nil {
 		return nil, err
 	}
 	g, err := history.DecodeGolden(b)
 	if err != nil {
-		return nil, fail(exitUsage, "write it with --save", "%s: %s", path, err)
+		return nil, failure.New(failure.Usage, "write it with --save", "%s: %s", path, err)
 	}
 	return g, nil
 }
@@ -190,7 +193,7 @@ func saveGolden(path string, g *history.Golden) error {
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return fail(exitConflict, "choose another name, or remove it", "file %s is there already", path)
+		return failure.New(failure.Conflict, "choose another name, or remove it", "file %s is there already", path)
 	}
 	if err != nil {
 		return err
@@ -199,18 +202,18 @@ func saveGolden(path string, g *history.Golden) error {
 	return errors.Join(err, f.Close())
 }
 
-func (c replayCmd) print(a *app, r *replayed) error {
-	if a.cli.JSON {
-		return document(a.stdout, r)
+func (c replayCmd) print(a *base.App, r *replayed) error {
+	if a.JSON {
+		return output.Document(a.Stdout, r)
 	}
 	state, file := "comes out as it is recorded", ""
 	if r.Expected != nil {
-		file = fmt.Sprintf("%s: the same in %d of %s", c.Expect, r.Expected.Same, plural(max(r.Expected.Left, r.Expected.Right), "step"))
+		file = fmt.Sprintf("%s: the same in %d of %s", c.Expect, r.Expected.Same, output.Plural(max(r.Expected.Left, r.Expected.Right), "step"))
 	}
 	if c.Save != "" {
 		file = "written to " + c.Save
 	}
-	if err := printFields(a.stdout, "run", r.Run, "point", r.Point, "replay", state, "events", count(r.Events), "steps", count(r.Steps), "file", file, "digest", r.Digest); err != nil {
+	if err := output.Fields(a.Stdout, "run", r.Run, "point", r.Point, "replay", state, "events", output.Number(r.Events), "steps", output.Number(r.Steps), "file", file, "digest", r.Digest); err != nil {
 		return err
 	}
 	if r.Expected != nil && r.Expected.Divergence != nil {

@@ -3,6 +3,9 @@ package cli
 import (
 	"context"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -22,26 +25,26 @@ Example:
 }
 
 // Run has the daemon fold a parked run again.
-func (c retryCmd) Run(ctx context.Context, a *app) error {
-	cl, err := a.connect(ctx)
+func (c retryCmd) Run(ctx context.Context, a *base.App) error {
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	var answer schema.RetryReply
-	if err := cl.ask(ctx, schema.VerbRetry, c.Run_, nil, &answer); err != nil {
+	if err := cl.Ask(ctx, schema.VerbRetry, c.Run_, nil, &answer); err != nil {
 		return err
 	}
 	if p := answer.Parked; p != nil {
-		return fail(exitDamaged, "no event is lost, and a recovery returns all of them; see what is damaged: "+a.prompt.command("verify "+c.Run_)+
-			"; a checkpoint of a newer version needs a daemon of that version", "run %s is still parked after %s: %s", c.Run_, plural(p.Tries, "try", "tries"), p.Why)
+		return failure.New(failure.Damaged, "no event is lost, and a recovery returns all of them; see what is damaged: "+a.Prompt.Command("verify "+c.Run_)+
+			"; a checkpoint of a newer version needs a daemon of that version", "run %s is still parked after %s: %s", c.Run_, output.Plural(p.Tries, "try", "tries"), p.Why)
 	}
-	if a.cli.JSON {
-		return document(a.stdout, answer)
+	if a.JSON {
+		return output.Document(a.Stdout, answer)
 	}
 	what := "the run is folded again"
 	if !answer.Tried {
 		what = "nothing to do: the run is not parked"
 	}
-	return printFields(a.stdout, "result", what)
+	return output.Fields(a.Stdout, "result", what)
 }

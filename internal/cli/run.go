@@ -13,26 +13,12 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
-
-// app is what every command is given besides its own flags: the world outside, and the global flags.
-type app struct {
-	cli    *cli
-	getenv func(string) string
-	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
-	// now is the clock of everything that prints or compares times.
-	now func() time.Time
-	// prompt writes the commands that are shown.
-	prompt prompt
-	// refuse ends the command because the server does not permit what it does.
-	refuse context.CancelCauseFunc
-	// parser is the grammar itself, for help.
-	parser *kong.Kong
-}
 
 // errHelp says that help was printed and there is nothing left to do.
 var errHelp = errors.New("help was shown")
@@ -41,15 +27,15 @@ var errHelp = errors.New("help was shown")
 func Run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
-	a := &app{getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now, refuse: refuse}
-	err := a.main(ctx, args)
+	a := &base.App{Getenv: getenv, Stdin: stdin, Stdout: stdout, Stderr: stderr, Now: time.Now, Refuse: refuse}
+	err := dispatch(ctx, a, args)
 	if refused, ok := errors.AsType[*permissions.Error](context.Cause(ctx)); ok && !errors.As(err, new(*permissions.Error)) {
 		err = refused // whatever came of it
 	}
-	if a.cli.JSON || asksJSON(args) {
-		return reportJSON(ctx, err, a.prompt, stderr)
+	if a.JSON || asksJSON(args) {
+		return failure.ReportJSON(ctx, err, a.Prompt, stderr)
 	}
-	return report(ctx, err, a.prompt, stderr)
+	return failure.Report(ctx, err, a.Prompt, stderr)
 }
 
 // asksJSON reports whether --json is given on a command line that may not have been read to its end.
@@ -60,14 +46,15 @@ func asksJSON(args []string) bool {
 	return slices.Contains(args, "--json")
 }
 
-func (a *app) main(ctx context.Context, args []string) error {
-	a.cli = new(cli)
-	parser, err := newParser(a.cli, a.getenv, a.stdout, a.stderr)
+// dispatch runs the command that a command line names.
+func dispatch(ctx context.Context, a *base.App, args []string) error {
+	grammar := new(cli)
+	a.Flags = &grammar.Flags
+	parser, err := newParser(grammar, a.Getenv, a.Stdout, a.Stderr)
 	if err != nil {
 		return err
 	}
-	a.parser = parser
-	a.stdout = newPage(a.stdout, a.getenv)
+	a.Stdout = output.NewPage(a.Stdout, a.Getenv)
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
@@ -81,8 +68,8 @@ func (a *app) main(ctx context.Context, args []string) error {
 	if err := emptyFlag(parsed); err != nil {
 		return err
 	}
-	a.prompt = promptOf(a.cli, a.getenv)
-	a.prompt.run = runOf(parsed)
+	a.Prompt = base.PromptOf(a.Flags, a.Getenv)
+	a.Prompt.Run = runOf(parsed)
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	return parsed.Run(a)
 }
@@ -115,8 +102,8 @@ func newParser(c *cli, getenv func(string) string, stdout, stderr io.Writer) (*k
 		kong.Resolvers(environment(getenv)),
 		kong.PostBuild(checkRunIDs),
 		kong.PostBuild(checkFiles),
-		kong.TypeMapper(reflect.TypeFor[byteSize](), kong.MapperFunc(decodeByteSize)),
-		kong.TypeMapper(reflect.TypeFor[quotaSize](), kong.MapperFunc(decodeQuotaSize)),
+		kong.TypeMapper(reflect.TypeFor[base.ByteSize](), kong.MapperFunc(base.DecodeByteSize)),
+		kong.TypeMapper(reflect.TypeFor[base.QuotaSize](), kong.MapperFunc(base.DecodeQuotaSize)),
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "server", Title: "Which server:"},
 			{Key: "output", Title: "Output:"},
@@ -189,7 +176,7 @@ func emptyFlag(parsed *kong.Context) error {
 		switch value.Kind() {
 		case reflect.String, reflect.Slice, reflect.Map:
 			if value.Len() == 0 {
-				return fail(exitUsage, "give it one, or leave the flag out", "--%s has an empty value", p.Flag.Name)
+				return failure.New(failure.Usage, "give it one, or leave the flag out", "--%s has an empty value", p.Flag.Name)
 			}
 		default:
 		}
@@ -215,7 +202,7 @@ var synonyms = map[string][]string{
 
 // otherCommand names the commands that a first word means which is none: the last word of a longer command, or what another tool
 // calls it.
-func otherCommand(parse *kong.ParseError) *failure {
+func otherCommand(parse *kong.ParseError) *failure.Error {
 	found := unexpected.FindStringSubmatch(parse.Error())
 	if found == nil || parse.Context.Selected() != nil {
 		return nil
@@ -237,9 +224,9 @@ func otherCommand(parse *kong.ParseError) *failure {
 	if len(meant) == 0 {
 		return nil
 	}
-	return &failure{
-		code: exitUsage, what: fmt.Sprintf("there is no command %q", found[1]), err: parse,
-		hint: "did you mean: waymark " + strings.Join(meant, ", waymark "),
+	return &failure.Error{
+		Code: failure.Usage, What: fmt.Sprintf("there is no command %q", found[1]), Err: parse,
+		Hint: "did you mean: waymark " + strings.Join(meant, ", waymark "),
 	}
 }
 
@@ -255,10 +242,10 @@ func commandPath(n *kong.Node) string {
 // usageError words kong's errors as ours, with the help that fits.
 func usageError(err error) error {
 	if errors.As(err, new(*schema.NameError)) {
-		return explainInput(err)
+		return err // it is explained as it stands
 	}
-	if f, ok := errors.AsType[*failure](err); ok {
-		return &failure{code: f.code, what: strings.TrimSpace(err.Error()), hint: f.hint, err: err}
+	if f, ok := errors.AsType[*failure.Error](err); ok {
+		return &failure.Error{Code: f.Code, What: strings.TrimSpace(err.Error()), Hint: f.Hint, Err: err}
 	}
 	var command strings.Builder
 	var parse *kong.ParseError
@@ -272,10 +259,10 @@ func usageError(err error) error {
 			}
 		}
 	}
-	return &failure{
-		code: exitUsage,
-		what: strings.TrimSpace(err.Error()),
-		hint: "see: waymark " + command.String() + "--help",
-		err:  err,
+	return &failure.Error{
+		Code: failure.Usage,
+		What: strings.TrimSpace(err.Error()),
+		Hint: "see: waymark " + command.String() + "--help",
+		Err:  err,
 	}
 }

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -55,35 +58,35 @@ Examples:
 }
 
 // Run lists runs. A list is of checkpoints: it may be a moment old.
-func (c runsLsCmd) Run(ctx context.Context, a *app) error {
+func (c runsLsCmd) Run(ctx context.Context, a *base.App) error {
 	for _, s := range c.Status {
 		if !slices.Contains(statuses, s) && s != quarantined && s != held {
 			known := make([]string, len(statuses))
 			for i := range statuses {
 				known[i] = string(statuses[i])
 			}
-			return fail(exitUsage, "use some of "+strings.Join(known, ", ")+", "+string(quarantined)+", "+string(held), "status %q is not known", s)
+			return failure.New(failure.Usage, "use some of "+strings.Join(known, ", ")+", "+string(quarantined)+", "+string(held), "status %q is not known", s)
 		}
 	}
 	if c.Limit < 1 {
-		return fail(exitUsage, "use --all for all", "--limit %d is below 1", c.Limit)
+		return failure.New(failure.Usage, "use --all for all", "--limit %d is below 1", c.Limit)
 	}
 	if c.Parent != "" && (c.Since != "" || c.Until != "") {
-		return fail(exitUsage, "leave one of them out", "--parent does not go with --since and --until")
+		return failure.New(failure.Usage, "leave one of them out", "--parent does not go with --since and --until")
 	}
-	since, err := moment("--since", c.Since, a.now())
+	since, err := moment("--since", c.Since, a.Now())
 	if err != nil {
 		return err
 	}
-	until, err := moment("--until", c.Until, a.now())
+	until, err := moment("--until", c.Until, a.Now())
 	if err != nil {
 		return err
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	var all schema.ListReply
 	all.Runs = []schema.RunSummary{}
 	request := schema.ListRequest{Status: c.asked(), Agent: c.Agent, Parent: c.Parent, Labels: c.Label, Since: since, Until: until, After: c.After}
@@ -95,7 +98,7 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 			request.Limit = min(schema.MaxList, c.Limit-len(all.Runs))
 		}
 		var page schema.ListReply
-		if err := cl.ask(ctx, schema.VerbList, "", request, &page); err != nil {
+		if err := cl.Ask(ctx, schema.VerbList, "", request, &page); err != nil {
 			return err
 		}
 		all.Runs, all.Next = append(all.Runs, slices.DeleteFunc(page.Runs, c.unwanted)...), page.Next
@@ -106,26 +109,26 @@ func (c runsLsCmd) Run(ctx context.Context, a *app) error {
 		}
 		request.After = page.Next
 	}
-	if all.Incomplete && !a.cli.Quiet && !a.cli.JSON {
-		if _, err := fmt.Fprintln(a.stderr, "the daemon is still indexing the runs of this fleet: some may be missing"); err != nil {
+	if all.Incomplete && !a.Quiet && !a.JSON {
+		if _, err := fmt.Fprintln(a.Stderr, "the daemon is still indexing the runs of this fleet: some may be missing"); err != nil {
 			return err
 		}
 	}
-	if a.cli.JSON {
-		return document(a.stdout, all)
+	if a.JSON {
+		return output.Document(a.Stdout, all)
 	}
 	for _, p := range all.Parked {
-		if _, err := fmt.Fprintf(a.stderr, "run %s is parked since %s, the listed state may be outdated: %s\n", printable(p.Run), printable(p.Since), printable(p.Why)); err != nil {
+		if _, err := fmt.Fprintf(a.Stderr, "run %s is parked since %s, the listed state may be outdated: %s\n", output.Printable(p.Run), output.Printable(p.Since), output.Printable(p.Why)); err != nil {
 			return err
 		}
 	}
-	if err := printRuns(a.stdout, all.Runs, a.now()); err != nil {
+	if err := printRuns(a.Stdout, all.Runs, a.Now()); err != nil {
 		return err
 	}
-	if all.Next != "" && !a.cli.Quiet {
-		_, err = fmt.Fprintf(a.stderr, "there are more: list them with --all, or with a --limit above %d\n", c.Limit)
-	} else if len(all.Runs) == 0 && !a.cli.Quiet {
-		_, err = fmt.Fprintln(a.stderr, "no runs")
+	if all.Next != "" && !a.Quiet {
+		_, err = fmt.Fprintf(a.Stderr, "there are more: list them with --all, or with a --limit above %d\n", c.Limit)
+	} else if len(all.Runs) == 0 && !a.Quiet {
+		_, err = fmt.Fprintln(a.Stderr, "no runs")
 	}
 	return err
 }
@@ -145,7 +148,7 @@ func moment(flag, text string, now time.Time) (string, error) {
 		ago *= 24
 	}
 	if err != nil || ago < 0 {
-		return "", fail(exitUsage, "use an age such as 90m, 36h or 2d, or a time such as 2026-01-31T08:00:00Z", "%s %q is no time", flag, text)
+		return "", failure.New(failure.Usage, "use an age such as 90m, 36h or 2d, or a time such as 2026-01-31T08:00:00Z", "%s %q is no time", flag, text)
 	}
 	return schema.FormatTime(now.Add(-ago)), nil
 }
@@ -180,26 +183,26 @@ func (c runsLsCmd) unwanted(r schema.RunSummary) bool {
 }
 
 func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
-	columns := []column{
-		{title: "run"},
-		{title: "agent", drop: 2},
-		{title: "executor", drop: 1},
-		{title: "status"},
-		{title: "epoch", right: true, drop: 4},
-		{title: "turn", right: true},
-		{title: "calls", right: true, drop: 3},
-		{title: "open", right: true},
-		{title: "events", right: true, drop: 5},
-		{title: "updated"},
+	columns := []output.Column{
+		{Title: "run"},
+		{Title: "agent", Drop: 2},
+		{Title: "executor", Drop: 1},
+		{Title: "status"},
+		{Title: "epoch", Right: true, Drop: 4},
+		{Title: "turn", Right: true},
+		{Title: "calls", Right: true, Drop: 3},
+		{Title: "open", Right: true},
+		{Title: "events", Right: true, Drop: 5},
+		{Title: "updated"},
 	}
 	rows := make([][]string, len(runs))
 	for i, r := range runs {
 		rows[i] = []string{
-			r.Run, r.Agent, r.Executor, summaryStatus(&r), count(r.Epoch), count(r.Turn), count(r.ToolCalls),
-			count(r.OpenCalls), count(r.Events), ago(r.UpdatedAt, now),
+			r.Run, r.Agent, r.Executor, summaryStatus(&r), output.Number(r.Epoch), output.Number(r.Turn), output.Number(r.ToolCalls),
+			output.Number(r.OpenCalls), output.Number(r.Events), output.Ago(r.UpdatedAt, now),
 		}
 	}
-	return printTable(w, columns, rows)
+	return output.Table(w, columns, rows)
 }
 
 type runsGetCmd struct {
@@ -208,24 +211,24 @@ type runsGetCmd struct {
 }
 
 // Run shows a run.
-func (c runsGetCmd) Run(ctx context.Context, a *app) error {
-	cl, err := a.connect(ctx)
+func (c runsGetCmd) Run(ctx context.Context, a *base.App) error {
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	switch c.View {
 	case schema.ViewState:
 		return showState(ctx, a, cl, c.Run_)
 	case schema.ViewEvents:
 		return showEvents(ctx, a, cl, c.Run_)
 	}
-	reply, err := cl.get(ctx, c.Run_)
+	reply, err := cl.Get(ctx, c.Run_)
 	if err != nil {
 		return err
 	}
-	if a.cli.JSON {
-		return document(a.stdout, reply)
+	if a.JSON {
+		return output.Document(a.Stdout, reply)
 	}
 	if err := printHead(a, &reply.Head, reply.Quarantined, "segments", segmentsText(reply.Segments), "shard", strconv.Itoa(reply.Shard)); err != nil {
 		return err
@@ -240,5 +243,5 @@ func segmentsText(s schema.SegmentIndex) string {
 	if s.Count == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d, %s in %s", s.Count, plural(s.Events, "event"), bytesText(s.Bytes))
+	return fmt.Sprintf("%d, %s in %s", s.Count, output.Plural(s.Events, "event"), output.Bytes(s.Bytes))
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -57,28 +60,28 @@ type runHistory struct {
 }
 
 // Run lists the points of a run, newest first. Of a run that misses events it lists what is there, and fails.
-func (c runsHistoryCmd) Run(ctx context.Context, a *app) error {
+func (c runsHistoryCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Limit < 0 {
-		return fail(exitUsage, "use 0 for all", "--limit %d is below 0", c.Limit)
+		return failure.New(failure.Usage, "use 0 for all", "--limit %d is below 0", c.Limit)
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	history := runHistory{Points: []historyPoint{}}
-	if err := cl.ask(ctx, schema.VerbHistory, c.Run_, struct{}{}, &history.HistoryReply); err != nil {
+	if err := cl.Ask(ctx, schema.VerbHistory, c.Run_, struct{}{}, &history.HistoryReply); err != nil {
 		return err
 	}
-	missing := cl.withPublisher(ctx, operator, func(fleet *publisher.Fleet) error {
+	missing := cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		return c.collect(ctx, fleet, &history)
 	})
 	if missing != nil && len(history.Points) == 0 {
 		return missing
 	}
 	history.finish(c.Limit)
-	if a.cli.JSON {
-		return errors.Join(document(a.stdout, history), missing)
+	if a.JSON {
+		return errors.Join(output.Document(a.Stdout, history), missing)
 	}
 	return errors.Join(history.print(a), missing)
 }
@@ -176,35 +179,35 @@ func (history *runHistory) finish(limit int) {
 	}
 }
 
-func (history *runHistory) print(a *app) error {
+func (history *runHistory) print(a *base.App) error {
 	rows := make([][]string, len(history.Points))
 	for i, p := range history.Points {
 		revision := ""
 		if p.Revision != 0 {
-			revision = count(p.Revision)
+			revision = output.Number(p.Revision)
 		}
 		status := string(p.Status)
 		if p.LeftBehind {
 			status = "left behind"
 		}
 		rows[i] = []string{
-			p.Point, p.Event, count(p.Turn), status, count(p.Events), revision, fmt.Sprintf("%.16s", p.Digest), ago(p.Time, a.now()),
+			p.Point, p.Event, output.Number(p.Turn), status, output.Number(p.Events), revision, fmt.Sprintf("%.16s", p.Digest), output.Ago(p.Time, a.Now()),
 		}
 	}
-	if err := printTable(a.stdout, []column{
-		{title: "point"}, // pasted behind --at, so whole
-		{title: "event"},
-		{title: "turn", right: true, drop: 4},
-		{title: "status"},
-		{title: "events", right: true, drop: 2},
-		{title: "revision", right: true, drop: 5},
-		{title: "digest", drop: 1},
-		{title: "time", drop: 3},
+	if err := output.Table(a.Stdout, []output.Column{
+		{Title: "point"}, // pasted behind --at, so whole
+		{Title: "event"},
+		{Title: "turn", Right: true, Drop: 4},
+		{Title: "status"},
+		{Title: "events", Right: true, Drop: 2},
+		{Title: "revision", Right: true, Drop: 5},
+		{Title: "digest", Drop: 1},
+		{Title: "time", Drop: 3},
 	}, rows); err != nil {
 		return err
 	}
-	if history.Omitted > 0 && !a.cli.Quiet {
-		_, err := fmt.Fprintf(a.stderr, "%s: --limit 0 lists all\n", plural(history.Omitted, "older point"))
+	if history.Omitted > 0 && !a.Quiet {
+		_, err := fmt.Fprintf(a.Stderr, "%s: --limit 0 lists all\n", output.Plural(history.Omitted, "older point"))
 		return err
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -325,25 +326,25 @@ func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
 			{"payments", access.Observer, []string{"runs", "ls"}, `publish to "waymark.list.rivals"`},
 			{"payments", access.Operator, []string{"runs", "watch"}, `subscribe to "waymark.checkpoints.rivals.*.*"`},
 		} {
-			text := s.waymark(t, int(exitRefused), append([]string{"--fleet", "rivals", "--context", s.context(try.fleet, try.role)}, try.args...)...)
+			text := s.waymark(t, int(failure.Refused), append([]string{"--fleet", "rivals", "--context", s.context(try.fleet, try.role)}, try.args...)...)
 			require.Contains(t, text, "does not permit this user to "+try.says)
 			require.Contains(t, text, "hint: use the credentials of the fleet and of a role that may")
 		}
-		text := s.as(t, "payments", access.Observer, int(exitRefused), "shards", "set", "2")
+		text := s.as(t, "payments", access.Observer, int(failure.Refused), "shards", "set", "2")
 		require.Contains(t, text, "does not permit this user to publish to")
-		text = s.as(t, "payments", access.Daemon, int(exitRefused), "shards", "set", "2")
+		text = s.as(t, "payments", access.Daemon, int(failure.Refused), "shards", "set", "2")
 		require.Contains(t, text, "hint: first write the permissions for 2 shards: waymark fleet add payments --dir DIR --offline --shards 2")
-		text = s.waymark(t, int(exitRefused), "fleet", "add", "payments", "--dir", s.fleets, "--shards", "2")
+		text = s.waymark(t, int(failure.Refused), "fleet", "add", "payments", "--dir", s.fleets, "--shards", "2")
 		require.Contains(t, text, "hint: copy "+filepath.Join(s.fleets, "fleet-payments.conf")+" to each server")
 		require.Contains(t, text, "waymark fleet add payments --dir "+s.fleets)
 		s.waymark(t, 0, "fleet", "add", "payments", "--dir", s.fleets, "--offline", "--shards", "1")
-		text = s.waymark(t, int(exitRefused), "--fleet", "payments", "--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"),
+		text = s.waymark(t, int(failure.Refused), "--fleet", "payments", "--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"),
 			"--nkey", filepath.Join(s.fleets, "payments-observer.nk"), "runs", "ls")
 		require.Contains(t, text, "inbox prefix")
 		require.Contains(t, text, "--inbox-prefix")
-		s.waymark(t, int(exitUnavailable), "--fleet", "payments", "--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"), // no daemon runs
+		s.waymark(t, int(failure.Unavailable), "--fleet", "payments", "--nats", s.url(), "--tls-ca", filepath.Join(s.dir, "ca.pem"), // no daemon runs
 			"--nkey", filepath.Join(s.fleets, "payments-observer.nk"), "--inbox-prefix", access.InboxPrefix(access.Observer), "runs", "ls")
-		text = s.waymark(t, int(exitRefused), "--fleet", "payments", "--context", s.context("rivals", access.Daemon), "serve")
+		text = s.waymark(t, int(failure.Refused), "--fleet", "payments", "--context", s.context("rivals", access.Daemon), "serve")
 		require.Contains(t, text, "does not permit this user to publish to")
 
 		connect := func(fleet string, opts []nats.Option) (*publisher.Fleet, error) {
@@ -452,7 +453,7 @@ func TestWhatIsNotPermittedIsRefusedAndLogged(t *testing.T) {
 			require.Fail(t, "the connection stays")
 		}
 		require.Eventually(t, func() bool { return s.logs.has("authentication error") && !u.IsConnected() }, securedWait, time.Millisecond)
-		s.as(t, "rivals", access.Observer, int(exitUnavailable), "runs", "ls") // the new key is let in; no daemon runs
+		s.as(t, "rivals", access.Observer, int(failure.Unavailable), "runs", "ls") // the new key is let in; no daemon runs
 	})
 
 	require.NoError(t, victim.End(ctx, publisher.RunEnd{Status: schema.StatusCompleted}), "the fleet that was attacked goes on")

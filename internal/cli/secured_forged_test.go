@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -239,10 +240,10 @@ func TestFleetKeys_AnotherDaemonsKey_SignsOnceItWasAdded(t *testing.T) {
 	require.ErrorContains(t, err, "fleet keys add "+second, "a daemon that cannot sign does not start")
 
 	// An executor or an operator changes no keys.
-	s.as(t, fleet, access.Operator, int(exitRefused), "fleet", "keys", "add", second)
+	s.as(t, fleet, access.Operator, int(failure.Refused), "fleet", "keys", "add", second)
 	requireHas(t, s.as(t, fleet, access.Daemon, 0, "fleet", "keys", "add"), second)
 	requireHas(t, s.as(t, fleet, access.Daemon, 0, "fleet", "keys", "retire", first), first)
-	s.as(t, fleet, access.Daemon, int(exitUsage), "fleet", "keys", "retire", second)
+	s.as(t, fleet, access.Daemon, int(failure.Usage), "fleet", "keys", "retire", second)
 	log := new(lockedBuffer)
 	began := time.Now()
 	_, stop, err = startDaemonTo(log, []string{"--fleet", fleet, "--context", s.context(fleet, access.Daemon), "--synced"}, s.getenv)

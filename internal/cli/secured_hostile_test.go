@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -378,7 +379,7 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 				var out lockedBuffer
 				args = append([]string{"--context", s.context(fleet, access.Operator), "--fleet", fleet}, args...)
 				code := Run(ctx, args, s.getenv, strings.NewReader(""), &out, &out)
-				require.Equal(t, int(exitUsage), code, "%q: %s", args, out.String())
+				require.Equal(t, int(failure.Usage), code, "%q: %s", args, out.String())
 				requireTame(t, out.String())
 			}
 		}
@@ -538,7 +539,7 @@ func TestHostileInputChangesNothingAndIsLogged(t *testing.T) {
 			{"doctor"},
 			{"doctor", "--json"},
 		} {
-			require.Contains(t, []int{0, int(exitDiffers)}, s.tame(t, fleet, access.Operator, args...), "%q", args)
+			require.Contains(t, []int{0, int(failure.Differs)}, s.tame(t, fleet, access.Operator, args...), "%q", args)
 		}
 		// Every other command, whatever becomes of it: each prints something of the run, or of a file that somebody else wrote.
 		odd := filepath.Join(s.dir, "odd\x1b]0;title\x07\u202e")

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -144,13 +145,13 @@ func TestEachRoleDoesItsWorkOnTheShippedThreeNodes(t *testing.T) {
 
 	// The daemon's key backs the fleet up, and nobody else's.
 	saved := filepath.Join(t.TempDir(), "saved")
-	s.as(t, fleet, access.Operator, int(exitRefused), "backup", saved)
+	s.as(t, fleet, access.Operator, int(failure.Refused), "backup", saved)
 	require.NoDirExists(t, saved)
 	requireHas(t, s.as(t, fleet, access.Daemon, 0, "backup", saved), fleet)
 	requireHas(t, s.waymark(t, 0, "backup", "verify", saved, "--runs"), "2 runs with")
-	requireHas(t, s.as(t, fleet, access.Daemon, int(exitConflict), "restore", saved), "")
+	requireHas(t, s.as(t, fleet, access.Daemon, int(failure.Conflict), "restore", saved), "")
 	// A server without a cluster has one copy of each stream.
-	requireHas(t, s.waymark(t, int(exitUsage), "--state-dir", filepath.Join(t.TempDir(), "lone"), "restore", saved), "--replicas 1")
+	requireHas(t, s.waymark(t, int(failure.Usage), "--state-dir", filepath.Join(t.TempDir(), "lone"), "restore", saved), "--replicas 1")
 	requireHas(t, s.as(t, fleet, access.Daemon, 0, "cut", "--at", "1ms"), "r1")
 
 	// Nothing of it can be read on a stolen disk.

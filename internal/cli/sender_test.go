@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -170,7 +171,7 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 	require.True(t, again.Already)
 	again.Already = false
 	require.Equal(t, first.ControlReply, again.ControlReply)
-	k.person(t, "bob", int(exitNotFound), same...)
+	k.person(t, "bob", int(failure.NotFound), same...)
 
 	// A client writes the server's header itself, and sends no name.
 	wait(ctx, t, r, "q3")
@@ -214,7 +215,7 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 	_, err = f.Mark(ctx, "r1", "m1", "ann", false)
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)
 	for _, role := range []access.Role{access.Executor, access.Observer, access.Daemon} {
-		k.as(t, keyedFleet, role, int(exitRefused), "mark", "r1", "m1", "--by", "ann")
+		k.as(t, keyedFleet, role, int(failure.Refused), "mark", "r1", "m1", "--by", "ann")
 	}
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "bob", 0, "--json", "mark", "r1", "m1", "--by", "ann")), &told))
 	require.Equal(t, k.by("bob"), told.By)
@@ -249,7 +250,7 @@ func TestSeparateDuties_Asker_CannotApprove(t *testing.T) {
 	err = f.Input(ctx, "r1", publisher.Input{InterruptID: "q1", Payload: []byte(`"yes"`)})
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)
 	require.ErrorContains(t, err, "docs/security.md")
-	k.as(t, keyedFleet, access.Executor, int(exitRefused), "input", "r1", "q1", "--text", "yes")
+	k.as(t, keyedFleet, access.Executor, int(failure.Refused), "input", "r1", "q1", "--text", "yes")
 
 	// The approver does not ask, in any of the ways to ask.
 	ann := k.operator(t, "ann")
@@ -264,7 +265,7 @@ func TestSeparateDuties_Asker_CannotApprove(t *testing.T) {
 	for _, args := range [][]string{
 		{"recover", "r1", "--executor", "ann"}, {"release", "r1", "--force"}, {"fork", "r1", "--at", "end"}, {"handoff", "decline", "r1", "--reason", "no"},
 	} {
-		text := k.person(t, "ann", int(exitRefused), args...)
+		text := k.person(t, "ann", int(failure.Refused), args...)
 		requireHas(t, text, "does not permit")
 		requireHas(t, text, "docs/security.md")
 	}
@@ -327,7 +328,7 @@ func TestControlEvents_AccountsWithoutShare_AreRefused(t *testing.T) {
 	r, err := f.Start(ctx, publisher.RunSpec{ID: "r1"})
 	require.NoError(t, err)
 	require.ErrorContains(t, f.Cancel(ctx, "r1", "ann", "enough"), "waymark fleet add "+keyedFleet)
-	requireHas(t, k.person(t, "ann", int(exitRefused), "mark", "r1", "m1"), "waymark fleet add "+keyedFleet)
+	requireHas(t, k.person(t, "ann", int(failure.Refused), "mark", "r1", "m1"), "waymark fleet add "+keyedFleet)
 	head, err := f.Head(ctx, "r1")
 	require.NoError(t, err)
 	require.False(t, head.CancelRequested)
@@ -357,7 +358,7 @@ func TestControlEvents_ServerWithoutAccounts_NameAClaim(t *testing.T) {
 	require.NoError(t, publishRun(t.Context(), end, "r1", true))
 	forged := schema.ProvenBy("operator", "UCZLBXUNBYTDIN5WDQGCNSUXCNGIJF3AUARKKJ7C57RT7U5ITBFWDTKJ")
 	var out lockedBuffer
-	require.Equal(t, int(exitUsage), Run(t.Context(), []string{"cancel", "r1", "--by", forged}, getenv, strings.NewReader(""), &out, &out), "no claim looks like a proof")
+	require.Equal(t, int(failure.Usage), Run(t.Context(), []string{"cancel", "r1", "--by", forged}, getenv, strings.NewReader(""), &out, &out), "no claim looks like a proof")
 	closed := make(chan struct{})
 	nc, err := end.Connect(nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	require.NoError(t, err)
@@ -390,11 +391,11 @@ func TestFleetAdd_Include_IsAddedOnce(t *testing.T) {
 	servers := filepath.Join(s.dir, "servers")
 	require.NoError(t, os.Mkdir(servers, 0o700))
 	file := filepath.Join(servers, "fleets.conf")
-	add := func(code exitCode, flags ...string) string {
+	add := func(code failure.Code, flags ...string) string {
 		args := []string{"fleet", "add", keyedFleet, "--dir", s.fleets, "--offline", "--nats", "nats://127.0.0.1:1", "--include", file}
 		return s.waymark(t, int(code), append(args, flags...)...)
 	}
-	requireHas(t, add(exitNotFound), "that nats.conf includes")
+	requireHas(t, add(failure.NotFound), "that nats.conf includes")
 	require.NoFileExists(t, file)
 
 	const line = `include "fleet-` + keyedFleet + `.conf"`
@@ -407,7 +408,7 @@ func TestFleetAdd_Include_IsAddedOnce(t *testing.T) {
 			want = before + "\n" + line + "\n"
 		}
 		for _, flags := range [][]string{nil, nil, {"--shards", "2"}} {
-			said := add(exitOK, flags...)
+			said := add(failure.OK, flags...)
 			requireHas(t, said, file)
 			require.NotContains(t, said, "copy ", "it is done")
 			text, err := os.ReadFile(file)
@@ -422,7 +423,7 @@ func TestFleetAdd_Include_IsAddedOnce(t *testing.T) {
 	}
 	for _, there := range []string{"include 'fleet-" + keyedFleet + ".conf';\r\n", "  include fleet-" + keyedFleet + ".conf # ours"} {
 		require.NoError(t, os.WriteFile(file, []byte(there), 0o600))
-		add(exitOK)
+		add(failure.OK)
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		require.Equal(t, there, string(text))
@@ -483,11 +484,11 @@ func TestFleetAdd_KeysOfOperators_AreTheirFiles(t *testing.T) {
 	requireHas(t, s.waymark(t, 0, "fleet", "add", keyedFleet+"-operator", "--dir", s.fleets, "--offline"),
 		file("payments-operator-operator.carol.json")+", its key file is gone")
 
-	s.waymark(t, int(exitUsage), "fleet", "add", keyedFleet, "--dir", s.fleets, "--offline", "--operator", "../ann")
-	s.waymark(t, int(exitUsage), "fleet", "add", keyedFleet, "--operator", "ann")
-	s.waymark(t, int(exitUsage), "fleet", "add", keyedFleet, "--dir", s.fleets, "--offline", "--duties", "both")
+	s.waymark(t, int(failure.Usage), "fleet", "add", keyedFleet, "--dir", s.fleets, "--offline", "--operator", "../ann")
+	s.waymark(t, int(failure.Usage), "fleet", "add", keyedFleet, "--operator", "ann")
+	s.waymark(t, int(failure.Usage), "fleet", "add", keyedFleet, "--dir", s.fleets, "--offline", "--duties", "both")
 	settings, err := os.ReadFile(file("fleet-" + keyedFleet + ".json"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file("fleet-"+keyedFleet+".json"), []byte(strings.Replace(string(settings), `"joint"`, `"separat"`, 1)), 0o600))
-	requireHas(t, s.waymark(t, int(exitDamaged), "fleet", "add", keyedFleet, "--dir", s.fleets, "--offline"), "joint or separate")
+	requireHas(t, s.waymark(t, int(failure.Damaged), "fleet", "add", keyedFleet, "--dir", s.fleets, "--offline"), "joint or separate")
 }

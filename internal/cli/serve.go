@@ -11,36 +11,34 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Limits of the steps of a start and a stop.
-const (
-	startTimeout = time.Minute
-	closeTimeout = 15 * time.Second
-	// leastSilence is the shortest --silence: one heartbeat.
-	leastSilence = schema.DefaultHeartbeatMS * time.Millisecond
-)
+// leastSilence is the shortest --silence: one heartbeat.
+const leastSilence = schema.DefaultHeartbeatMS * time.Millisecond
 
 type serveCmd struct {
-	HTTP        string        `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Where health and metrics are served (WAYMARK_HTTP; default: ${http}). Port 0 takes a free one, off serves none."`
-	Port        int           `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded NATS server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
-	Embedded    bool          `help:"Run the embedded server even if the environment names another one."`
-	NoFold      bool          `help:"Answer requests, claims included, but write no checkpoints and look for no silent executor: another process does."`
-	Quota       quotaSize     `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
-	Checkpoints positive      `placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
-	Shards      positive      `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a fleet that is made now (WAYMARK_SHARDS; default: 8 on the embedded server, fewer on a small disk, and 1 on one that is joined). One that exists is changed with waymark shards set."`
-	Replicas    positive      `placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Copies of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
-	Name        string        `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name of this daemon in leases and events (WAYMARK_NAME; default: made of the host's name)."`
-	Grace       time.Duration `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"How long work in hand may take on a stop (WAYMARK_GRACE; default: 10s)."`
-	Silence     time.Duration `default:"10s" placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"How long an executor may be silent before its runs can be claimed, 3s or more (WAYMARK_SILENCE; default: 10s)."`
-	MaxClaims   int           `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress after which nobody is given a run any more; -1 is never (WAYMARK_MAX_CLAIMS; default: 3)."`
-	PurgeAfter  purgeTime     `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"How long events stay in the log after they were moved to segments, or never (WAYMARK_PURGE_AFTER; default: 10m). A log that is nearly full does not wait."`
-	Synced      bool          `environ:"WAYMARK_SYNCED" help:"The NATS server joined runs with sync_interval: always (WAYMARK_SYNCED). Without it no event is purged within 5m of being moved, as a power cut could take the move back."`
-	LogLevel    string        `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
-	LogFormat   string        `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
+	HTTP        string         `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Where health and metrics are served (WAYMARK_HTTP; default: ${http}). Port 0 takes a free one, off serves none."`
+	Port        int            `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded NATS server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
+	Embedded    bool           `help:"Run the embedded server even if the environment names another one."`
+	NoFold      bool           `help:"Answer requests, claims included, but write no checkpoints and look for no silent executor: another process does."`
+	Quota       base.QuotaSize `default:"0" placeholder:"SIZE" environ:"WAYMARK_QUOTA" help:"Size of the fleet's log, per shard (WAYMARK_QUOTA; default: 10GiB, less on a small disk)."`
+	Checkpoints base.Positive  `placeholder:"N" environ:"WAYMARK_CHECKPOINTS" help:"Checkpoints kept of each run, 1 to 64 (WAYMARK_CHECKPOINTS; default: 5)."`
+	Shards      base.Positive  `placeholder:"N" environ:"WAYMARK_SHARDS" help:"Shards of a fleet that is made now (WAYMARK_SHARDS; default: 8 on the embedded server, fewer on a small disk, and 1 on one that is joined). One that exists is changed with waymark shards set."`
+	Replicas    base.Positive  `placeholder:"N" environ:"WAYMARK_REPLICAS" help:"Copies of every stream on a cluster (WAYMARK_REPLICAS; default: 1)."`
+	Name        string         `placeholder:"NAME" environ:"WAYMARK_NAME" help:"Name of this daemon in leases and events (WAYMARK_NAME; default: made of the host's name)."`
+	Grace       time.Duration  `default:"10s" placeholder:"TIME" environ:"WAYMARK_GRACE" help:"How long work in hand may take on a stop (WAYMARK_GRACE; default: 10s)."`
+	Silence     time.Duration  `default:"10s" placeholder:"TIME" environ:"WAYMARK_SILENCE" help:"How long an executor may be silent before its runs can be claimed, 3s or more (WAYMARK_SILENCE; default: 10s)."`
+	MaxClaims   int            `default:"3" placeholder:"N" environ:"WAYMARK_MAX_CLAIMS" help:"Claims without progress after which nobody is given a run any more; -1 is never (WAYMARK_MAX_CLAIMS; default: 3)."`
+	PurgeAfter  purgeTime      `default:"10m" placeholder:"TIME" environ:"WAYMARK_PURGE_AFTER" help:"How long events stay in the log after they were moved to segments, or never (WAYMARK_PURGE_AFTER; default: 10m). A log that is nearly full does not wait."`
+	Synced      bool           `environ:"WAYMARK_SYNCED" help:"The NATS server joined runs with sync_interval: always (WAYMARK_SYNCED). Without it no event is purged within 5m of being moved, as a power cut could take the move back."`
+	LogLevel    string         `default:"info" placeholder:"LEVEL" environ:"WAYMARK_LOG_LEVEL" help:"debug, info, warn or error (WAYMARK_LOG_LEVEL; default: info)."`
+	LogFormat   string         `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
 
 // ready is the line that says that work is taken.
@@ -109,8 +107,8 @@ func (p *purgeTime) UnmarshalText(text []byte) error {
 }
 
 // Run serves until ctx ends. A stop that was asked for is no failure.
-func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
-	if err := schema.CheckName("fleet", a.cli.Fleet); err != nil {
+func (c serveCmd) Run(ctx context.Context, a *base.App) (err error) {
+	if err := schema.CheckName("fleet", a.Fleet); err != nil {
 		return err
 	}
 	if c.Name == "" {
@@ -119,12 +117,12 @@ func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
 	if err := schema.CheckName("--name", c.Name); err != nil {
 		return err
 	}
-	log, err := newLogger(a.stderr, c.LogLevel, c.LogFormat)
+	log, err := base.NewLogger(a.Stderr, c.LogLevel, c.LogFormat)
 	if err != nil {
 		return err
 	}
 
-	dir, _ := a.stateDir() // whoever has none has no server of its own
+	dir, _ := a.StateDirectory() // whoever has none has no server of its own
 	for again := false; ; {
 		// A port that was chosen once is kept.
 		err := c.once(ctx, a, &c.HTTP, log)
@@ -133,7 +131,7 @@ func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
 			err = awaitRoom(ctx, dir)
 		}
 		if full, ok := errors.AsType[*natsd.DiskFullError](err); ok && ctx.Err() == nil {
-			log.Error().Err(err).Str("hint", makeRoom(full.Dir, full.Total)).Msg("the disk is full: the daemon starts once there is room")
+			log.Error().Err(err).Str("hint", failure.MakeRoom(full.Dir, full.Total)).Msg("the disk is full: the daemon starts once there is room")
 			err = awaitRoom(ctx, dir)
 		}
 		switch {
@@ -148,7 +146,7 @@ func (c serveCmd) Run(ctx context.Context, a *app) (err error) {
 }
 
 // once serves until ctx ends, something fails, or the embedded server must be started anew.
-func (c serveCmd) once(ctx context.Context, a *app, address *string, log zerolog.Logger) (err error) {
+func (c serveCmd) once(ctx context.Context, a *base.App, address *string, log zerolog.Logger) (err error) {
 	var open closers
 	defer func() {
 		if closeErr := open.close(ctx); closeErr != nil {
@@ -172,7 +170,7 @@ func (c serveCmd) once(ctx context.Context, a *app, address *string, log zerolog
 	if health != nil {
 		*address = health.listener.Addr().String()
 		health.guard(log)
-		open.add("health server", closeTimeout, health.shutdown)
+		open.add("health server", base.CloseTimeout, health.shutdown)
 	}
 	d, err := c.start(ctx, a, registry, &open, log)
 	switch {
@@ -183,18 +181,18 @@ func (c serveCmd) once(ctx context.Context, a *app, address *string, log zerolog
 		return err
 	}
 	if health != nil {
-		health.live = func(ctx context.Context) []trouble { return d.liveness(ctx, a.now()) }
-		health.work = func(ctx context.Context) []trouble { return d.readiness(ctx, a.now()) }
+		health.live = func(ctx context.Context) []trouble { return d.liveness(ctx, a.Now()) }
+		health.work = func(ctx context.Context) []trouble { return d.readiness(ctx, a.Now()) }
 	}
 	return c.serve(ctx, a, d, health, log)
 }
 
 // stateInUse says that another daemon has the state directory in use: then the port that it listens on is the lesser trouble.
-func (c serveCmd) stateInUse(a *app) error {
-	if _, named, err := (natsconn.Config{Flags: a.cli.Conn.settings(), Getenv: a.getenv}).Explicit(); err != nil || named && !c.Embedded {
+func (c serveCmd) stateInUse(a *base.App) error {
+	if _, named, err := (natsconn.Config{Flags: a.Conn.Settings(), Getenv: a.Getenv}).Explicit(); err != nil || named && !c.Embedded {
 		return nil //nolint:nilerr // the server named is another one
 	}
-	dir, err := a.stateDir()
+	dir, err := a.StateDirectory()
 	if err != nil {
 		return nil //nolint:nilerr // no directory is in use
 	}
@@ -202,7 +200,7 @@ func (c serveCmd) stateInUse(a *app) error {
 }
 
 // serve runs everything until ctx ends or something fails.
-func (c serveCmd) serve(ctx context.Context, a *app, d *daemon, health *healthServer, log zerolog.Logger) error {
+func (c serveCmd) serve(ctx context.Context, a *base.App, d *daemon, health *healthServer, log zerolog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	d.run(ctx, group, log)
 	if health != nil {
@@ -210,7 +208,7 @@ func (c serveCmd) serve(ctx context.Context, a *app, d *daemon, health *healthSe
 		group.Go(func() error {
 			<-ctx.Done()
 			health.ready.Store(false)
-			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), base.CloseTimeout)
 			defer cancel()
 			return health.shutdown(limit)
 		})
@@ -232,10 +230,10 @@ func (c serveCmd) serve(ctx context.Context, a *app, d *daemon, health *healthSe
 	return group.Wait()
 }
 
-func printReady(a *app, r ready) error {
-	if a.cli.JSON {
-		return line(a.stdout, r)
+func printReady(a *base.App, r ready) error {
+	if a.JSON {
+		return output.Line(a.Stdout, r)
 	}
-	_, err := fmt.Fprintln(a.stdout, r)
+	_, err := fmt.Fprintln(a.Stdout, r)
 	return err
 }

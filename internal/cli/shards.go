@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -51,13 +53,13 @@ type shardView struct {
 }
 
 // Run shows the shards. It asks the streams, and works without a daemon.
-func (shardsLsCmd) Run(ctx context.Context, a *app) error {
-	cl, err := a.connect(ctx)
+func (shardsLsCmd) Run(ctx context.Context, a *base.App) error {
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	js, settings, err := cl.settings(ctx)
+	defer cl.Close()
+	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,14 +67,14 @@ func (shardsLsCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if a.cli.JSON {
-		return line(a.stdout, view)
+	if a.JSON {
+		return output.Line(a.Stdout, view)
 	}
 	rows := make([][]string, len(view.Shards))
 	for i, s := range view.Shards {
-		used := bytesText(s.Bytes)
+		used := output.Bytes(s.Bytes)
 		if s.Quota > 0 {
-			used += fmt.Sprintf(" of %s", bytesText(s.Quota))
+			used += fmt.Sprintf(" of %s", output.Bytes(s.Quota))
 		}
 		begins, folder := "yes", s.Folder
 		if !s.NewRuns {
@@ -86,24 +88,24 @@ func (shardsLsCmd) Run(ctx context.Context, a *app) error {
 			strconv.FormatUint(uint64(s.Last), 10), used, folder,
 		}
 	}
-	return printTable(a.stdout, []column{
-		{title: "shard", right: true},
-		{title: "new runs"},
-		{title: "live", right: true},
-		{title: "folded", right: true, drop: 1},
-		{title: "last", right: true, drop: 2},
-		{title: "log"},
-		{title: "folder", shrinks: true},
+	return output.Table(a.Stdout, []output.Column{
+		{Title: "shard", Right: true},
+		{Title: "new runs"},
+		{Title: "live", Right: true},
+		{Title: "folded", Right: true, Drop: 1},
+		{Title: "last", Right: true, Drop: 2},
+		{Title: "log"},
+		{Title: "folder", Shrinks: true},
 	}, rows)
 }
 
-func viewShards(ctx context.Context, cl *client, js jetstream.JetStream, settings schema.FleetSettings) (*shardsView, error) {
-	ctx, cancel := context.WithTimeout(ctx, cl.wait)
+func viewShards(ctx context.Context, cl *base.Client, js jetstream.JetStream, settings schema.FleetSettings) (*shardsView, error) {
+	ctx, cancel := context.WithTimeout(ctx, cl.Wait)
 	defer cancel()
-	view := &shardsView{Fleet: cl.fleet, Generations: settings.Generations}
+	view := &shardsView{Fleet: cl.Fleet, Generations: settings.Generations}
 	current := kvstore.ConfigOf(&settings).Shards
 	for i := range settings.Shards() {
-		shard, err := kvstore.OpenShard(js, settings, i, operator)
+		shard, err := kvstore.OpenShard(js, settings, i, base.Operator)
 		if err != nil {
 			return nil, err
 		}
@@ -135,8 +137,8 @@ func viewShards(ctx context.Context, cl *client, js jetstream.JetStream, setting
 }
 
 type shardsSetCmd struct {
-	Shards int       `arg:"" help:"Shards that new runs are spread over, 1 to 256."`
-	Quota  quotaSize `default:"0" placeholder:"SIZE" help:"Size of the log of each shard from now on (default: what it is). The server reserves it for every shard."`
+	Shards int            `arg:"" help:"Shards that new runs are spread over, 1 to 256."`
+	Quota  base.QuotaSize `default:"0" placeholder:"SIZE" help:"Size of the log of each shard from now on (default: what it is). The server reserves it for every shard."`
 }
 
 // Help is the text below the flags.
@@ -154,89 +156,60 @@ Examples:
 }
 
 // Run changes the number of shards: first the streams are there, then everybody is told.
-func (c shardsSetCmd) Run(ctx context.Context, a *app) error {
+func (c shardsSetCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Shards < 1 || c.Shards > kvstore.MaxShards {
-		return fail(exitUsage, fmt.Sprintf("use 1 to %d", kvstore.MaxShards), "a fleet cannot have %d shards", c.Shards)
+		return failure.New(failure.Usage, fmt.Sprintf("use 1 to %d", kvstore.MaxShards), "a fleet cannot have %d shards", c.Shards)
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	js, was, err := cl.settings(ctx)
+	defer cl.Close()
+	js, was, err := cl.Settings(ctx)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(cl.wait, startTimeout))
+	ctx, cancel := context.WithTimeout(ctx, max(cl.Wait, base.StartTimeout))
 	defer cancel()
-	now, err := kvstore.Change(ctx, js, cl.fleet, func(config *kvstore.FleetConfig) {
+	now, err := kvstore.Change(ctx, js, cl.Fleet, func(config *kvstore.FleetConfig) {
 		config.Shards = c.Shards
 		if c.Quota != 0 {
 			config.QuotaBytes = int64(c.Quota)
 		}
 	})
 	if errors.Is(err, kvstore.ErrFull) && c.Quota == 0 {
-		return &failure{
-			code: exitFull, err: err,
-			what: fmt.Sprintf("the server has no room for %s of %s each", plural(max(c.Shards, was.Shards()), "log"), bytesText(was.QuotaBytes)),
-			hint: "give each less: " + cl.prompt.command(fmt.Sprintf("shards set %d --quota SIZE", c.Shards)) + "; or give JetStream more room",
+		return &failure.Error{
+			Code: failure.Full, Err: err,
+			What: fmt.Sprintf("the server has no room for %s of %s each", output.Plural(max(c.Shards, was.Shards()), "log"), output.Bytes(was.QuotaBytes)),
+			Hint: "give each less: " + cl.Prompt.Command(fmt.Sprintf("shards set %d --quota SIZE", c.Shards)) + "; or give JetStream more room",
 		}
 	}
 	if refused, ok := errors.AsType[*permissions.Error](context.Cause(ctx)); ok && c.Shards > was.Shards() {
-		return &failure{
-			code: exitRefused, err: refused, what: refused.What(),
-			hint: fmt.Sprintf("first write the permissions for %s: waymark fleet add %s --dir DIR --offline --shards %d, and hand them to the servers as it says; "+
-				"then, with the daemon's context: %s", plural(c.Shards, "shard"), cl.fleet, c.Shards, cl.prompt.command(fmt.Sprintf("shards set %d", c.Shards))),
+		return &failure.Error{
+			Code: failure.Refused, Err: refused, What: refused.What(),
+			Hint: fmt.Sprintf("first write the permissions for %s: waymark fleet add %s --dir DIR --offline --shards %d, and hand them to the servers as it says; "+
+				"then, with the daemon's context: %s", output.Plural(c.Shards, "shard"), cl.Fleet, c.Shards, cl.Prompt.Command(fmt.Sprintf("shards set %d", c.Shards))),
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if err := cl.nc.Publish(schema.SettingsSubject(cl.fleet), nil); err != nil {
+	if err := cl.NATS.Publish(schema.SettingsSubject(cl.Fleet), nil); err != nil {
 		return fmt.Errorf("telling the fleet of its shards: %w", err)
 	}
-	if err := cl.nc.FlushTimeout(cl.wait); err != nil {
+	if err := cl.NATS.FlushTimeout(cl.Wait); err != nil {
 		return fmt.Errorf("telling the fleet of its shards: %w", err)
 	}
-	if a.cli.JSON {
-		return line(a.stdout, &shardsView{Fleet: cl.fleet, Generations: now.Generations, Shards: []shardView{}})
+	if a.JSON {
+		return output.Line(a.Stdout, &shardsView{Fleet: cl.Fleet, Generations: now.Generations, Shards: []shardView{}})
 	}
 	if slices.Equal(now.Generations, was.Generations) {
-		return a.say(a.stdout, "fleet %s spreads new runs over %s already", cl.fleet, plural(c.Shards, "shard"))
+		return a.Say(a.Stdout, "fleet %s spreads new runs over %s already", cl.Fleet, output.Plural(c.Shards, "shard"))
 	}
 	earlier := make([]string, 0, len(was.Generations))
 	for _, n := range was.Generations {
 		earlier = append(earlier, strconv.Itoa(n))
 	}
-	return a.say(a.stdout, "fleet %s spreads new runs over %s from now on, before it was %s; runs stay where they began",
-		cl.fleet, plural(c.Shards, "shard"), strings.Join(earlier, ", "))
-}
-
-// say writes a line for people, unless they want none.
-func (a *app) say(w io.Writer, format string, args ...any) error {
-	if a.cli.Quiet {
-		return nil
-	}
-	_, err := fmt.Fprintln(w, printable(fmt.Sprintf(format, args...)))
-	return err
-}
-
-// settings reads those of the client's fleet.
-func (c *client) settings(ctx context.Context) (jetstream.JetStream, schema.FleetSettings, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.wait)
-	defer cancel()
-	js, err := jetstream.New(c.nc)
-	if err != nil {
-		return nil, schema.FleetSettings{}, fmt.Errorf("jetstream: %w", err)
-	}
-	settings, _, err := kvstore.NewFleets(js).Get(ctx, c.fleet)
-	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing) {
-		err = c.notThere(ctx, err)
-	}
-	return js, settings, err
-}
-
-// notThere says that the server does not have the fleet.
-func (c *client) notThere(ctx context.Context, err error) error {
-	return &failure{code: exitNotFound, err: err, hint: c.startHint(ctx), what: fmt.Sprintf("fleet %s does not exist on %s", c.fleet, c.target.Address())}
+	return a.Say(a.Stdout, "fleet %s spreads new runs over %s from now on, before it was %s; runs stay where they began",
+		cl.Fleet, output.Plural(c.Shards, "shard"), strings.Join(earlier, ", "))
 }

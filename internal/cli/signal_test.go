@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
 // startProcess runs the program in a process of its own and returns once it has printed a line, or at once if
@@ -44,7 +46,7 @@ func TestCtrlCEndsADaemonAndItsFollowersWell(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "waymark", "runs", "get", "nobody")
 	cmd.Env = append(os.Environ(), "WAYMARK_STATE_DIR="+dir)
 	require.Error(t, cmd.Run())
-	require.Equal(t, int(exitNotFound), cmd.ProcessState.ExitCode())
+	require.Equal(t, int(failure.NotFound), cmd.ProcessState.ExitCode())
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "..", "talk.json"), []byte(
 		`{"id":"talk","messages":[{"role":"user","content":"one"},{"role":"assistant","content":"One."}]}`), 0o600))

@@ -10,6 +10,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/kvstore"
@@ -23,7 +25,7 @@ func TestAServerWithoutRoomForTheQuotaIsNamedWithTheWayOut(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	args := []string{"serve", "--http", "off", "--context", server.NATSD().Endpoint().Context, "--log-level", "error"}
 	code := Run(t.Context(), args, getenv, strings.NewReader(""), &stdout, &stderr)
-	require.Equal(t, int(exitFull), code, stderr.String())
+	require.Equal(t, int(failure.Full), code, stderr.String())
 	require.Contains(t, stderr.String(), "10737418240 bytes")
 	require.Contains(t, stderr.String(), "hint: use a quota below 10.0 GiB (waymark --context "+schema.ShellWord(args[4])+" serve --quota SIZE)")
 
@@ -32,7 +34,7 @@ func TestAServerWithoutRoomForTheQuotaIsNamedWithTheWayOut(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, line, server.URL())
 	code, log := stop()
-	require.Equal(t, int(exitOK), code, log)
+	require.Equal(t, int(failure.OK), code, log)
 }
 
 func TestServe_OwnServerWithoutRoom_HintNamesAQuotaThatFits(t *testing.T) {
@@ -44,10 +46,10 @@ func TestServe_OwnServerWithoutRoom_HintNamesAQuotaThatFits(t *testing.T) {
 	config := kvstore.FleetConfig{Fleet: "default", Shards: 2, QuotaBytes: 64 << 20}
 	full := kvstore.Provision(t.Context(), js, config)
 	require.ErrorIs(t, full, kvstore.ErrFull)
-	f, ok := errors.AsType[*failure](d.noRoom(config, full))
+	f, ok := errors.AsType[*failure.Error](d.noRoom(config, full))
 	require.True(t, ok)
-	require.Equal(t, exitFull, f.code)
-	require.Contains(t, f.hint, "waymark serve --quota 44MiB")
+	require.Equal(t, failure.Full, f.Code)
+	require.Contains(t, f.Hint, "waymark serve --quota 44MiB")
 	config.QuotaBytes = 44 << 20
 	require.NoError(t, kvstore.Provision(t.Context(), js, config), "what the first start left makes way")
 }
@@ -56,9 +58,9 @@ func TestServe_OwnServerTooSmallForAnyQuota_HintNamesTheLeastDisk(t *testing.T) 
 	t.Parallel()
 	server := natstest.Start(t, natstest.With(func(c *natsd.Config) { c.MaxStore = 15 << 20 }))
 	d := &daemon{server: server.NATSD()}
-	f, ok := errors.AsType[*failure](d.noRoom(kvstore.FleetConfig{Shards: 1}.Defaults(), kvstore.ErrFull))
+	f, ok := errors.AsType[*failure.Error](d.noRoom(kvstore.FleetConfig{Shards: 1}.Defaults(), kvstore.ErrFull))
 	require.True(t, ok)
-	require.Contains(t, f.hint, "a disk of at least 26.7 MiB")
+	require.Contains(t, f.Hint, "a disk of at least 26.7 MiB")
 }
 
 // A fleet of a fresh machine with a small disk starts without a flag.
@@ -67,8 +69,8 @@ func TestServe_FreshServerWithASmallStore_DefaultQuotaFits(t *testing.T) {
 	server := natstest.Start(t, natstest.With(func(c *natsd.Config) { c.MaxStore = 144 << 20 }))
 	js, err := jetstream.New(server.Conn(t))
 	require.NoError(t, err)
-	a := &app{cli: &cli{}}
-	a.cli.Fleet = "default"
+	a := &base.App{Flags: &base.Flags{}}
+	a.Fleet = "default"
 	settings, err := serveCmd{}.provisionOnce(t.Context(), a, &daemon{server: server.NATSD()}, js, zerolog.Nop())
 	require.NoError(t, err)
 	require.EqualValues(t, 72<<20, settings.QuotaBytes)

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -12,12 +15,12 @@ import (
 const maxSteps = 3
 
 // printSteps prints what a person can do about the run now, each with the command that does it.
-func printSteps(a *app, h *schema.Head, quarantined bool) error {
-	if a.cli.Quiet || a.cli.JSON {
+func printSteps(a *base.App, h *schema.Head, quarantined bool) error {
+	if a.Quiet || a.JSON {
 		return nil
 	}
-	for _, step := range steps(a.prompt, h, quarantined) {
-		if _, err := fmt.Fprintln(a.stderr, hanging(a.stdout, "", step)); err != nil {
+	for _, step := range steps(a.Prompt, h, quarantined) {
+		if _, err := fmt.Fprintln(a.Stderr, output.Hanging(a.Stdout, "", step)); err != nil {
 			return err
 		}
 	}
@@ -25,24 +28,24 @@ func printSteps(a *app, h *schema.Head, quarantined bool) error {
 }
 
 // printDamage says what of a run is damaged, and was survived.
-func printDamage(a *app, run string, damage []schema.Damage) error {
-	if a.cli.JSON {
+func printDamage(a *base.App, run string, damage []schema.Damage) error {
+	if a.JSON {
 		return nil
 	}
 	for _, d := range damage {
 		what := fmt.Sprintf("%s %d", d.What, max(uint64(d.Revision), uint64(d.Segment))) //nolint:gosec // one of the two is 0
-		if _, err := fmt.Fprintln(a.stderr, printable(fmt.Sprintf("%s of run %s is damaged, %s was used instead; see: %s", what, run, d.Instead,
-			a.prompt.command("verify "+run)))); err != nil {
+		if _, err := fmt.Fprintln(a.Stderr, output.Printable(fmt.Sprintf("%s of run %s is damaged, %s was used instead; see: %s", what, run, d.Instead,
+			a.Prompt.Command("verify "+run)))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func steps(p prompt, h *schema.Head, quarantined bool) []string {
+func steps(p prompt.Prompt, h *schema.Head, quarantined bool) []string {
 	var list []string
 	if quarantined {
-		list = append(list, "see how it was given up: "+p.command("runs get "+h.Run+" --view events")+" and the logs of those executors; let the fleet try again with: "+p.command("release "+h.Run))
+		list = append(list, "see how it was given up: "+p.Command("runs get "+h.Run+" --view events")+" and the logs of those executors; let the fleet try again with: "+p.Command("release "+h.Run))
 	}
 	shown := 0
 	for i := range h.Interrupts {
@@ -51,7 +54,7 @@ func steps(p prompt, h *schema.Head, quarantined bool) []string {
 			continue // its call is in doubt, and settling it is the answer
 		}
 		if shown++; shown > maxSteps {
-			list = append(list, "see all that it asks with: "+p.command("input "+h.Run))
+			list = append(list, "see all that it asks with: "+p.Command("input "+h.Run))
 			break
 		}
 		list = append(list, answerSteps(p, h, w)...)
@@ -65,16 +68,16 @@ func steps(p prompt, h *schema.Head, quarantined bool) []string {
 	// What is not held is settled by its policy: a person may look at it, and need not do anything.
 	switch calls := h.HeldCalls(); {
 	case h.Status.Terminal() && len(calls) > maxSteps:
-		list = append(list, fmt.Sprintf("and %s more, see all with: %s", plural(len(calls)-maxSteps, "call"), p.command("runs get "+h.Run+" --view state")))
+		list = append(list, fmt.Sprintf("and %s more, see all with: %s", output.Plural(len(calls)-maxSteps, "call"), p.Command("runs get "+h.Run+" --view state")))
 	case !h.Status.Terminal() && len(h.InDoubt()) > min(len(calls), maxSteps):
-		list = append(list, "see what becomes of the calls in doubt with: "+p.command("plan "+h.Run))
+		list = append(list, "see what becomes of the calls in doubt with: "+p.Command("plan "+h.Run))
 	}
 	if n := h.Counts.DeadLetters; n > 0 {
-		list = append(list, fmt.Sprintf("see why %s refused with: %s", inNumber(n, "an event was", fmt.Sprintf("%d events were", n)), p.command("conform --run "+h.Run+" --no-follow")))
+		list = append(list, fmt.Sprintf("see why %s refused with: %s", output.InNumber(n, "an event was", fmt.Sprintf("%d events were", n)), p.Command("conform --run "+h.Run+" --no-follow")))
 	}
 	for i := range h.Handoffs {
 		if o := &h.Handoffs[i]; o.Status == schema.HandoffStatusOffered {
-			list = append(list, "see the offer with: "+p.command("handoff ls "+h.Run))
+			list = append(list, "see the offer with: "+p.Command("handoff ls "+h.Run))
 			break
 		}
 	}
@@ -83,8 +86,8 @@ func steps(p prompt, h *schema.Head, quarantined bool) []string {
 
 // answerSteps say how to answer something that a run waits for. Who pastes one of the commands decides by that, so each
 // choice has a line of its own, and what the person must fill in cannot be sent as it stands.
-func answerSteps(p prompt, h *schema.Head, w *schema.OpenInterrupt) []string {
-	command := p.command("input " + h.Run + " " + schema.ShellWord(w.InterruptID))
+func answerSteps(p prompt.Prompt, h *schema.Head, w *schema.OpenInterrupt) []string {
+	command := p.Command("input " + h.Run + " " + schema.ShellWord(w.InterruptID))
 	if w.Reason == schema.WaitToolApproval {
 		return []string{"allow the call with: " + command + " --allow", "or deny it with: " + command + " --deny"}
 	}
@@ -93,7 +96,7 @@ func answerSteps(p prompt, h *schema.Head, w *schema.OpenInterrupt) []string {
 }
 
 // settleSteps say how a person settles a call: a line for each choice, as for answers. Before a takeover nobody doubts it.
-func settleSteps(p prompt, h *schema.Head, key schema.CallKey) []string {
+func settleSteps(p prompt.Prompt, h *schema.Head, key schema.CallKey) []string {
 	when := "find out what became of it, then say one of:"
 	if !slices.ContainsFunc(h.InDoubt(), func(c schema.OpenCall) bool { return c.CallKey == key }) {
 		when = "once its executor is gone, find out what became of it, then say one of:"
@@ -115,20 +118,6 @@ func settleSteps(p prompt, h *schema.Head, key schema.CallKey) []string {
 }
 
 // settleCommand is the command that settles a call, but for how.
-func settleCommand(p prompt, run string, key schema.CallKey) string {
-	return p.command(strings.TrimPrefix(schema.SettleCommand("", run, key, ""), "waymark "))
-}
-
-// shellCommand is a command of this program as a person types it.
-func shellCommand(args []string) string {
-	var b strings.Builder
-	b.WriteString("waymark")
-	for _, arg := range args {
-		if strings.HasPrefix(arg, "--") {
-			b.WriteString(" " + arg) // a flag of this program, not text from outside
-			continue
-		}
-		b.WriteString(" " + schema.ShellWord(arg))
-	}
-	return b.String()
+func settleCommand(p prompt.Prompt, run string, key schema.CallKey) string {
+	return p.Command(strings.TrimPrefix(schema.SettleCommand("", run, key, ""), "waymark "))
 }

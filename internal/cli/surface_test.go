@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -271,10 +272,10 @@ func (s *surface) states(t *testing.T) {
 			expect(!surfaceOne.MatchString(stdout+stderr), "counts one as many")
 			expect(c.writes && code == 0 || s.last(t) == before, "wrote to the log")
 			expect(code == 0 || strings.Contains("\n"+stderr, "\nwaymark: "), "fails without a reason")
-			expect(state != "empty" || code == int(exitUsage), "takes an empty id")
+			expect(state != "empty" || code == int(failure.Usage), "takes an empty id")
 			// What is left of a removed run is a mark, which events shows; erasing it again shows the receipt again.
 			left := state == "removed" && (strings.HasPrefix(c.words, "events ") || strings.HasPrefix(c.words, "erase "))
-			expect(state != "unknown" && state != "removed" || left || code == int(exitNotFound), "finds a run")
+			expect(state != "unknown" && state != "removed" || left || code == int(failure.NotFound), "finds a run")
 		}
 	}
 	require.Empty(t, problems, strings.Join(problems, "\n"))
@@ -286,6 +287,9 @@ func (s *surface) states(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, strings.ReplaceAll(string(want), "\r\n", "\n"), table.String(), "read the table, then: go test ./internal/cli -run Surface -update")
 }
+
+// shownCommand finds a line that is a command, or ends with one.
+var shownCommand = regexp.MustCompile(`(^|: +)waymark `)
 
 // widths asks for tables in terminals of several widths.
 func (s *surface) widths(t *testing.T) {
@@ -304,7 +308,7 @@ func (s *surface) widths(t *testing.T) {
 				table += stderr
 			}
 			for l := range strings.Lines(table) {
-				if commandInLine.MatchString(l) {
+				if shownCommand.MatchString(l) {
 					continue // it is pasted
 				}
 				if words == "doctor" && strings.Contains(l, ": ") && !strings.HasPrefix(l, "ok ") {

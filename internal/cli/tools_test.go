@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -32,7 +33,7 @@ func startServe(t *testing.T, args ...string) (*nats.Conn, ready) {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		code, stderr := stop()
-		require.Equal(t, int(exitOK), code, stderr)
+		require.Equal(t, int(failure.OK), code, stderr)
 	})
 	var r ready
 	require.NoError(t, json.Unmarshal([]byte(line), &r))

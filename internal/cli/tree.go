@@ -9,6 +9,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -79,33 +82,33 @@ type treeReply struct {
 }
 
 // Run shows the family of a run.
-func (c treeCmd) Run(ctx context.Context, a *app) error {
+func (c treeCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Depth < 0 {
-		return fail(exitUsage, "use 0 for the way up alone", "--depth %d is below 0", c.Depth)
+		return failure.New(failure.Usage, "use 0 for the way up alone", "--depth %d is below 0", c.Depth)
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	t := &tree{client: cl, limit: maxTree, nodes: map[string]*treeNode{}}
 	if err := t.gather(ctx, c.Run_, c.Depth); err != nil {
 		return err
 	}
 	reply := t.arrange(c.Run_)
-	if a.cli.JSON {
-		return document(a.stdout, reply)
+	if a.JSON {
+		return output.Document(a.Stdout, reply)
 	}
-	if err := printTree(a, &reply); err != nil || !reply.Cut || a.cli.Quiet {
+	if err := printTree(a, &reply); err != nil || !reply.Cut || a.Quiet {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stderr, "there is more below: look with a greater --depth, or from a run further down (at most %d runs are shown)\n", maxTree)
+	_, err = fmt.Fprintf(a.Stderr, "there is more below: look with a greater --depth, or from a run further down (at most %d runs are shown)\n", maxTree)
 	return err
 }
 
 // tree gathers the runs around one run.
 type tree struct {
-	client *client
+	client *base.Client
 	// limit bounds the runs.
 	limit int
 	nodes map[string]*treeNode
@@ -124,7 +127,7 @@ func (t *tree) gather(ctx context.Context, run string, depth int) error {
 			return err
 		}
 		if n.Missing && at == run {
-			return &schema.ServiceError{Code: schema.CodeNotFound, Message: fmt.Sprintf("fleet %s has no run %s", t.client.fleet, run)}
+			return &schema.ServiceError{Code: schema.CodeNotFound, Message: fmt.Sprintf("fleet %s has no run %s", t.client.Fleet, run)}
 		}
 		t.add(n, "")
 		at = n.above()
@@ -182,7 +185,7 @@ func (t *tree) read(ctx context.Context, run string) (*treeNode, error) {
 		n.Missing = true
 		return n, nil
 	}
-	reply, err := t.client.get(ctx, run)
+	reply, err := t.client.Get(ctx, run)
 	if service, ok := errors.AsType[*schema.ServiceError](err); ok && service.Code == schema.CodeNotFound {
 		n.Missing = true
 		return n, nil
@@ -278,7 +281,7 @@ func (t *tree) list(ctx context.Context, request schema.ListRequest, yield func(
 	request.Limit = schema.MaxList
 	for {
 		var page schema.ListReply
-		if err := t.client.ask(ctx, schema.VerbList, "", request, &page); err != nil {
+		if err := t.client.Ask(ctx, schema.VerbList, "", request, &page); err != nil {
 			return err
 		}
 		for i := range page.Runs {
@@ -352,13 +355,13 @@ func (t *tree) top(run string) string {
 }
 
 // printTree draws the tree, one run a line, open hand-offs below the run that offers them.
-func printTree(a *app, reply *treeReply) error {
-	columns := []column{
-		{title: "run"},
-		{title: "agent", drop: 1},
-		{title: "status"},
-		{title: "turn", right: true, drop: 2},
-		{title: "by", shrinks: true},
+func printTree(a *base.App, reply *treeReply) error {
+	columns := []output.Column{
+		{Title: "run"},
+		{Title: "agent", Drop: 1},
+		{Title: "status"},
+		{Title: "turn", Right: true, Drop: 2},
+		{Title: "by", Shrinks: true},
 	}
 	var rows [][]string
 	for i := range reply.Runs {
@@ -372,18 +375,18 @@ func printTree(a *app, reply *treeReply) error {
 		if n.Missing {
 			status = "not in this fleet"
 		}
-		rows = append(rows, []string{name, n.Agent, status, count(n.Turn), reply.tieText(n)})
+		rows = append(rows, []string{name, n.Agent, status, output.Number(n.Turn), reply.tieText(n)})
 		for _, o := range offers {
 			to := o.NextAgent
 			if to == "" {
 				to = n.Agent
 			}
 			rows = append(rows, []string{
-				trunk(reply.Runs, i) + "· hand-off " + o.HandoffID, to, o.Status, "", words(o.Kind, ago(o.Since, a.now())),
+				trunk(reply.Runs, i) + "· hand-off " + o.HandoffID, to, o.Status, "", output.Words(o.Kind, output.Ago(o.Since, a.Now())),
 			})
 		}
 	}
-	return printTable(a.stdout, columns, rows)
+	return output.Table(a.Stdout, columns, rows)
 }
 
 // unstarted are the open hand-offs of a run that no run of the tree carries out.

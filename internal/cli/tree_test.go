@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -83,7 +85,7 @@ func TestATreeIsDrawnWithinItsWidth(t *testing.T) {
 	}
 	gathered.nodes["f"].Missing = true
 	var stdout bytes.Buffer
-	a := &app{stdout: &stdout, now: time.Now}
+	a := &base.App{Stdout: &stdout, Now: time.Now}
 	reply := gathered.arrange("b")
 	require.NoError(t, printTree(a, &reply))
 	require.Equal(t, strings.Join([]string{
@@ -107,7 +109,7 @@ func TestATreeIsDrawnWithinItsWidth(t *testing.T) {
 	require.NoError(t, printTree(a, &reply))
 	require.NotContains(t, stdout.String(), "…")
 	stdout.Reset()
-	a.stdout = page{&stdout, 80, false}
+	a.Stdout = output.NewPage(&stdout, env("COLUMNS", "80"))
 	require.NoError(t, printTree(a, &reply))
 	require.Regexp(t, `└─ r59 +running`, stdout.String(), "its id is whole")
 }
@@ -150,7 +152,7 @@ func TestATreeIsBounded(t *testing.T) {
 		start(child, schema.RunStartedData{Parent: &schema.Parent{Run: "a-top"}, ResumedFrom: "a-top"})
 		start(child+"-next", schema.RunStartedData{Handoff: &schema.HandoffSource{Run: child, HandoffID: "half", OfferHash: strings.Repeat("0", 64)}})
 	}
-	cl := &client{nc: nc, fleet: schema.DefaultFleet, wait: startLimit}
+	cl := &base.Client{NATS: nc, Fleet: schema.DefaultFleet, Wait: startLimit}
 	require.Eventually(t, func() bool {
 		runs := 0
 		err := (&tree{client: cl}).list(t.Context(), schema.ListRequest{}, func(*schema.RunSummary) bool { runs++; return true })

@@ -11,6 +11,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
 // typedOffline runs a command line in this process, with an environment that names no server.
@@ -75,7 +77,7 @@ func TestRunID_EmptyOrInvalid_EveryCommandRefusesIt(t *testing.T) {
 				}
 			}
 			code, stdout, stderr := typedOffline(t, args...)
-			require.Equal(t, int(exitUsage), code, "%q: %s", args, stderr)
+			require.Equal(t, int(failure.Usage), code, "%q: %s", args, stderr)
 			require.Empty(t, stdout, "%q", args)
 			require.Contains(t, stderr, "is not a valid name: use 1 to 64 of", "%q", args)
 			require.Contains(t, stderr, "ids look like: fix-login-2026-01-31", "%q", args)
@@ -99,7 +101,7 @@ func TestFlag_EmptyValue_IsNotTakenForNone(t *testing.T) {
 		{"export", "x", "--format", ""},
 	} {
 		code, stdout, stderr := typedOffline(t, args...)
-		require.Equal(t, int(exitUsage), code, "%q: %s", args, stderr)
+		require.Equal(t, int(failure.Usage), code, "%q: %s", args, stderr)
 		require.Empty(t, stdout, "%q", args)
 		flag, _, _ := strings.Cut(args[len(args)-1], "=")
 		if flag == "" {
@@ -116,7 +118,7 @@ func TestCommand_OfAnotherTool_IsNamed(t *testing.T) {
 		"accept": "waymark handoff accept", "keys": "waymark fleet keys", "logs": "waymark events",
 	} {
 		code, _, stderr := typedOffline(t, word, "fix-login")
-		require.Equal(t, int(exitUsage), code, word)
+		require.Equal(t, int(failure.Usage), code, word)
 		require.Contains(t, stderr, "hint: did you mean: ", word)
 		require.Contains(t, stderr, meant, word)
 	}

@@ -10,6 +10,9 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/verify"
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -40,19 +43,19 @@ type verified struct {
 }
 
 // Run verifies one run or all.
-func (c verifyCmd) Run(ctx context.Context, a *app) error {
+func (c verifyCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Run_ == "" && !c.All:
-		return fail(exitUsage, "name a run, or add --all", "neither a run nor --all is given")
+		return failure.New(failure.Usage, "name a run, or add --all", "neither a run nor --all is given")
 	case c.Run_ != "" && c.All:
-		return fail(exitUsage, "leave out one of them", "run %s and --all are both given", c.Run_)
+		return failure.New(failure.Usage, "leave out one of them", "run %s and --all are both given", c.Run_)
 	}
-	cl, err := a.connect(ctx)
+	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer cl.close()
-	js, settings, err := cl.settings(ctx)
+	defer cl.Close()
+	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
 	}
@@ -69,8 +72,8 @@ func (c verifyCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if total.Damaged > 0 {
-		return fail(exitDamaged, "what has nothing instead must come from a backup; the rest is made anew, or not needed",
-			"%d of %s %s damaged", total.Damaged, plural(total.Runs, "run"), inNumber(total.Damaged, "is", "are"))
+		return failure.New(failure.Damaged, "what has nothing instead must come from a backup; the rest is made anew, or not needed",
+			"%d of %s %s damaged", total.Damaged, output.Plural(total.Runs, "run"), output.InNumber(total.Damaged, "is", "are"))
 	}
 	return nil
 }
@@ -90,7 +93,7 @@ func (t *verified) add(v *verify.Result, list bool) {
 func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
 	var removed error
 	for _, i := range schema.ShardsOf(c.Run_, settings.Generations) {
-		shard, err := kvstore.OpenShard(js, settings, i, operator)
+		shard, err := kvstore.OpenShard(js, settings, i, base.Operator)
 		if err != nil {
 			return err
 		}
@@ -116,13 +119,13 @@ func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings sch
 	if removed != nil {
 		return removed
 	}
-	return fail(exitNotFound, "list the runs with: waymark runs ls", "fleet %s has no run %s", settings.Fleet, c.Run_)
+	return failure.New(failure.NotFound, "list the runs with: waymark runs ls", "fleet %s has no run %s", settings.Fleet, c.Run_)
 }
 
 // all verifies the runs of all shards: those that the log has, and those that have a checkpoint.
-func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
+func (c verifyCmd) all(ctx context.Context, a *base.App, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
 	for i := range settings.Shards() {
-		shard, err := kvstore.OpenShard(js, settings, i, operator)
+		shard, err := kvstore.OpenShard(js, settings, i, base.Operator)
 		if err != nil {
 			return err
 		}
@@ -142,8 +145,8 @@ func (c verifyCmd) all(ctx context.Context, a *app, js jetstream.JetStream, sett
 				total.add(v, false)
 			}
 		}
-		if !a.cli.Quiet && !a.cli.JSON && settings.Shards() > 1 {
-			if _, err := fmt.Fprintf(a.stderr, "shard %d: %s\n", i, plural(len(runs), "run")); err != nil {
+		if !a.Quiet && !a.JSON && settings.Shards() > 1 {
+			if _, err := fmt.Fprintf(a.Stderr, "shard %d: %s\n", i, output.Plural(len(runs), "run")); err != nil {
 				return err
 			}
 		}
@@ -160,7 +163,7 @@ func verifyRun(ctx context.Context, js jetstream.JetStream, settings schema.Flee
 	f, err := verify.Bases(ctx, js, settings.Fleet, v.Base, func(run string) ([]*kvstore.Shard, error) {
 		var shards []*kvstore.Shard
 		for _, i := range schema.ShardsOf(run, settings.Generations) {
-			shard, err := kvstore.OpenShard(js, settings, i, operator)
+			shard, err := kvstore.OpenShard(js, settings, i, base.Operator)
 			if err != nil {
 				return nil, err
 			}
@@ -201,22 +204,22 @@ func runsOf(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard) (
 	return slices.Compact(runs), ctx.Err()
 }
 
-func (c verifyCmd) print(a *app, total *verified) error {
-	if a.cli.JSON {
-		return document(a.stdout, total)
+func (c verifyCmd) print(a *base.App, total *verified) error {
+	if a.JSON {
+		return output.Document(a.Stdout, total)
 	}
 	for _, v := range total.Verified {
 		state := "whole"
 		if len(v.Findings) > 0 {
 			state = "DAMAGED"
 		}
-		if err := printFields(a.stdout, "run", v.Run, "state", state, "events", count(v.Events), "segments", count(v.Segments),
-			"checkpoints", count(v.Checkpoints), "position", positionText(v.Position), "digest", v.Digest); err != nil {
+		if err := output.Fields(a.Stdout, "run", v.Run, "state", state, "events", output.Number(v.Events), "segments", output.Number(v.Segments),
+			"checkpoints", output.Number(v.Checkpoints), "position", output.Position(v.Position), "digest", v.Digest); err != nil {
 			return err
 		}
 		if v.LogMissing > 0 {
-			if _, err := fmt.Fprintf(a.stdout, "%s behind the log's first %s in segments alone: a crash took a purge back in part\n",
-				plural(v.LogMissing, "sealed event"), inNumber(v.LogMissing, "is", "are")); err != nil {
+			if _, err := fmt.Fprintf(a.Stdout, "%s behind the log's first %s in segments alone: a crash took a purge back in part\n",
+				output.Plural(v.LogMissing, "sealed event"), output.InNumber(v.LogMissing, "is", "are")); err != nil {
 				return err
 			}
 		}
@@ -226,16 +229,16 @@ func (c verifyCmd) print(a *app, total *verified) error {
 			if f.Instead != "" {
 				instead = "recovery uses " + f.Instead
 			}
-			if _, err := fmt.Fprintf(a.stdout, "%s; %s\n", printable(f.String()), instead); err != nil {
+			if _, err := fmt.Fprintf(a.Stdout, "%s; %s\n", output.Printable(f.String()), instead); err != nil {
 				return err
 			}
 		}
-		if _, err := fmt.Fprintln(a.stdout); err != nil {
+		if _, err := fmt.Fprintln(a.Stdout); err != nil {
 			return err
 		}
 	}
-	if c.All && !a.cli.Quiet {
-		_, err := fmt.Fprintf(a.stdout, "%s with %s verified, %d damaged\n", plural(total.Runs, "run"), plural(total.Events, "event"), total.Damaged)
+	if c.All && !a.Quiet {
+		_, err := fmt.Fprintf(a.Stdout, "%s with %s verified, %d damaged\n", output.Plural(total.Runs, "run"), output.Plural(total.Events, "event"), total.Damaged)
 		return err
 	}
 	return nil

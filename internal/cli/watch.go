@@ -8,6 +8,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -27,26 +30,26 @@ type runsWatchCmd struct {
 
 // Run shows checkpoints until Ctrl-C. They come from the republished copies of the checkpoint bucket: at most
 // once, and not after the fact.
-func (c runsWatchCmd) Run(ctx context.Context, a *app) error {
+func (c runsWatchCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Run_ == "" && c.UntilEnd {
-		return fail(exitUsage, "name a run: "+a.prompt.command("runs watch RUN --until-end"), "--until-end is of one run")
+		return failure.New(failure.Usage, "name a run: "+a.Prompt.Command("runs watch RUN --until-end"), "--until-end is of one run")
 	}
-	cl, err := a.connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
+	cl, err := a.Connect(ctx, nats.MaxReconnects(-1), nats.ReconnectWait(time.Second))
 	if err != nil {
 		return err
 	}
-	defer cl.close()
+	defer cl.Close()
 	token := "*"
 	if c.Run_ != "" {
 		token = c.Run_
 	}
 	arriving := make(chan *nats.Msg, watchPending)
-	sub, err := cl.nc.ChanSubscribe("waymark.checkpoints."+cl.fleet+".*."+token, arriving)
+	sub, err := cl.NATS.ChanSubscribe("waymark.checkpoints."+cl.Fleet+".*."+token, arriving)
 	if err != nil {
 		return fmt.Errorf("watching checkpoints: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
-	if err := cl.nc.FlushTimeout(cl.wait); err != nil {
+	if err := cl.NATS.FlushTimeout(cl.Wait); err != nil {
 		return fmt.Errorf("watching checkpoints: %w", err)
 	}
 	w := &watcher{app: a, client: cl}
@@ -58,8 +61,8 @@ func (c runsWatchCmd) Run(ctx context.Context, a *app) error {
 
 // watcher prints heads as they come.
 type watcher struct {
-	app    *app
-	client *client
+	app    *base.App
+	client *base.Client
 	// last is what was printed last, of one run.
 	last schema.Position
 	// titled: the line with the titles was printed.
@@ -108,7 +111,7 @@ func (w *watcher) one(ctx context.Context, run string, untilEnd bool, arriving <
 // look asks for the run and prints it when it is news.
 func (w *watcher) look(ctx context.Context, run string) (ended bool, err error) {
 	var reply schema.GetReply
-	if err := w.client.ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, &reply); err != nil {
+	if err := w.client.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, &reply); err != nil {
 		return false, err
 	}
 	return reply.Head.Status.Terminal(), w.print(&reply.Head)
@@ -121,7 +124,7 @@ func (w *watcher) show(m *nats.Msg) error {
 	}
 	c, err := schema.DecodeCheckpoint(m.Data)
 	if err != nil {
-		_, err = fmt.Fprintf(w.app.stderr, "skipped a checkpoint on %s: %s\n", printable(m.Subject), printable(err.Error()))
+		_, err = fmt.Fprintf(w.app.Stderr, "skipped a checkpoint on %s: %s\n", output.Printable(m.Subject), output.Printable(err.Error()))
 		return err
 	}
 	return w.print(&c.Head)
@@ -132,19 +135,19 @@ func (w *watcher) print(h *schema.Head) error {
 		return nil
 	}
 	w.last = h.Position
-	if w.app.cli.JSON {
-		return line(w.app.stdout, h)
+	if w.app.JSON {
+		return output.Line(w.app.Stdout, h)
 	}
-	width := widthOf(w.app.stdout) - watchRest
+	width := output.WidthOf(w.app.Stdout) - watchRest
 	if !w.titled {
 		w.titled = true
-		if _, err := fmt.Fprintf(w.app.stdout, "%-12s  %s  %-12s  %5s  %5s  %6s  %4s  %7s\n",
+		if _, err := fmt.Fprintf(w.app.Stdout, "%-12s  %s  %-12s  %5s  %5s  %6s  %4s  %7s\n",
 			"TIME", inColumn("RUN", width), "STATUS", "EPOCH", "TURN", "CALLS", "OPEN", "EVENTS"); err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w.app.stdout, "%-12s  %s  %-12s  %5d  %5d  %6d  %4d  %7d\n",
-		clock(h.UpdatedAt), inColumn(h.Run, width), printable(string(h.Status)), h.Epoch, h.Turn, h.Counts.ToolCalls, len(h.OpenCalls), h.Counts.Events)
+	_, err := fmt.Fprintf(w.app.Stdout, "%-12s  %s  %-12s  %5d  %5d  %6d  %4d  %7d\n",
+		clock(h.UpdatedAt), inColumn(h.Run, width), output.Printable(string(h.Status)), h.Epoch, h.Turn, h.Counts.ToolCalls, len(h.OpenCalls), h.Counts.Events)
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -308,7 +309,7 @@ func TestEncryptedFields_ViewsInputAndExport_NameTheKey(t *testing.T) {
 	require.Contains(t, w.told("input", "r1", "--text", "go on"), "answered")
 
 	code, _, complaints := w.ask("", "export", "r1", "--format", "openai-chat")
-	require.Equal(t, int(exitUsage), code)
+	require.Equal(t, int(failure.Usage), code)
 	require.Contains(t, complaints, "message 1 at /parts/0/content is encrypted with key k1")
 	require.NotContains(t, complaints, "blob store")
 	require.Contains(t, complaints, "--format cloudevents")

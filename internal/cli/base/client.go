@@ -1,4 +1,4 @@
-package cli
+package base
 
 import (
 	"context"
@@ -16,38 +16,40 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// operator is the executor's name under which commands publish and ask.
-const operator = "waymark-cli"
+// Operator is the executor's name under which commands publish and ask.
+const Operator = "waymark-cli"
 
-// client is a connection for one command.
-type client struct {
-	nc     *nats.Conn
-	target natsconn.Target
-	fleet  string
+// Client is a connection for one command.
+type Client struct {
+	NATS   *nats.Conn
+	Target natsconn.Target
+	Fleet  string
 	// fleetFrom is the flag or the variable that named the fleet; empty for the default.
 	fleetFrom string
-	prompt    prompt
-	// wait bounds one answer.
-	wait   time.Duration
+	Prompt    prompt.Prompt
+	// Wait bounds one answer.
+	Wait   time.Duration
 	closed chan struct{}
 }
 
-// connect finds the server and connects. Close the client.
-func (a *app) connect(ctx context.Context, opts ...nats.Option) (*client, error) {
-	if err := schema.CheckName("fleet", a.cli.Fleet); err != nil {
+// Connect finds the server and connects. Close the client.
+func (a *App) Connect(ctx context.Context, opts ...nats.Option) (*Client, error) {
+	if err := schema.CheckName("fleet", a.Fleet); err != nil {
 		return nil, err
 	}
-	if a.cli.Timeout <= 0 {
-		return nil, fail(exitUsage, "use a time such as 30s", "--timeout %s is not above 0", a.cli.Timeout)
+	if a.Timeout <= 0 {
+		return nil, failure.New(failure.Usage, "use a time such as 30s", "--timeout %s is not above 0", a.Timeout)
 	}
-	config := natsconn.Config{Flags: a.cli.Conn.settings(), Getenv: a.getenv}
-	stateDir, stateErr := a.stateDir()
+	config := natsconn.Config{Flags: a.Conn.Settings(), Getenv: a.Getenv}
+	stateDir, stateErr := a.StateDirectory()
 	config.StateDir = stateDir
 	target, err := config.Resolve(ctx)
 	if err != nil {
@@ -56,41 +58,41 @@ func (a *app) connect(ctx context.Context, opts ...nats.Option) (*client, error)
 		}
 		return nil, err
 	}
-	c := &client{target: target, fleet: a.cli.Fleet, fleetFrom: a.fleetFrom(), prompt: a.prompt, wait: a.cli.Timeout, closed: make(chan struct{})}
+	c := &Client{Target: target, Fleet: a.Fleet, fleetFrom: a.fleetFrom(), Prompt: a.Prompt, Wait: a.Timeout, closed: make(chan struct{})}
 	opts = append([]nats.Option{
 		nats.Name("waymark cli"),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if e, ok := permissions.From(err); ok {
-				a.refuse(e) // nobody else is told of it
+				a.Refuse(e) // nobody else is told of it
 			}
 		}),
 	}, opts...)
-	if c.nc, err = target.Connect(ctx, opts...); err != nil {
+	if c.NATS, err = target.Connect(ctx, opts...); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
 // fleetFrom is what named the fleet; empty when nothing did.
-func (a *app) fleetFrom() string {
-	switch variable := a.getenv("WAYMARK_FLEET"); {
-	case variable != "" && variable == a.cli.Fleet:
+func (a *App) fleetFrom() string {
+	switch variable := a.Getenv("WAYMARK_FLEET"); {
+	case variable != "" && variable == a.Fleet:
 		return "WAYMARK_FLEET"
-	case variable != "" || a.cli.Fleet != schema.DefaultFleet:
+	case variable != "" || a.Fleet != schema.DefaultFleet:
 		return "--fleet"
 	}
 	return ""
 }
 
-// close ends the connection and waits until it has.
-func (c *client) close() {
-	c.nc.Close()
+// Close ends the connection and waits until it has.
+func (c *Client) Close() {
+	c.NATS.Close()
 	<-c.closed
 }
 
-// ask sends a request to the daemon and decodes the first reply.
-func (c *client) ask(ctx context.Context, verb, run string, request, reply any) error {
+// Ask sends a request to the daemon and decodes the first reply.
+func (c *Client) Ask(ctx context.Context, verb, run string, request, reply any) error {
 	if run != "" {
 		if err := schema.CheckName("run id", run); err != nil {
 			return err
@@ -100,25 +102,25 @@ func (c *client) ask(ctx context.Context, verb, run string, request, reply any) 
 	if err != nil {
 		return fmt.Errorf("encoding the request %s: %w", verb, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.wait)
+	ctx, cancel := context.WithTimeout(ctx, c.Wait)
 	defer cancel()
-	answer, err := c.nc.RequestWithContext(ctx, schema.ServiceSubject(verb, c.fleet, run), body)
+	answer, err := c.NATS.RequestWithContext(ctx, schema.ServiceSubject(verb, c.Fleet, run), body)
 	switch {
 	case err == nil:
 	case errors.Is(err, nats.ErrNoResponders):
-		return &failure{
-			code: exitUnavailable,
-			what: fmt.Sprintf("no daemon answers for fleet %s on %s", c.fleet, c.target.Address()),
-			hint: c.startHint(ctx),
-			err:  err,
+		return &failure.Error{
+			Code: failure.Unavailable,
+			What: fmt.Sprintf("no daemon answers for fleet %s on %s", c.Fleet, c.Target.Address()),
+			Hint: c.StartHint(ctx),
+			Err:  err,
 		}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &failure{
-			code: exitUnavailable,
-			what: fmt.Sprintf("the daemon of fleet %s did not answer %s within %s", c.fleet, verb, c.wait),
-			hint: "try again, or allow more time with --timeout; if it stays so, see what is wrong: waymark doctor",
-			own:  true,
-			err:  err,
+		return &failure.Error{
+			Code: failure.Unavailable,
+			What: fmt.Sprintf("the daemon of fleet %s did not answer %s within %s", c.Fleet, verb, c.Wait),
+			Hint: "try again, or allow more time with --timeout; if it stays so, see what is wrong: waymark doctor",
+			Own:  true,
+			Err:  err,
 		}
 	default:
 		return fmt.Errorf("asking the daemon to %s: %w", verb, err)
@@ -132,40 +134,40 @@ func (c *client) ask(ctx context.Context, verb, run string, request, reply any) 
 	return nil
 }
 
-// startHint is what to do when the fleet has no daemon. A role other than the daemon's cannot start one.
-func (c *client) startHint(ctx context.Context) string {
+// StartHint is what to do when the fleet has no daemon. A role other than the daemon's cannot start one.
+func (c *Client) StartHint(ctx context.Context) string {
 	for _, role := range access.ClientRoles() {
-		if c.nc.Opts.InboxPrefix == access.InboxPrefix(role) {
+		if c.NATS.Opts.InboxPrefix == access.InboxPrefix(role) {
 			return c.startHintOf(role)
 		}
 	}
-	start := "start its daemon there: " + c.prompt.command(c.serveWords())
+	start := "start its daemon there: " + c.Prompt.Command(c.serveWords())
 	served := c.servedFleets(ctx)
-	if len(served) == 0 && c.target.Origin == natsconn.OriginLocal {
+	if len(served) == 0 && c.Target.Origin == natsconn.OriginLocal {
 		// The server belongs to a daemon, and answers before that does.
 		return "the daemon of that server is starting: try again in some seconds"
 	}
-	if len(served) == 0 || slices.Contains(served, c.fleet) {
+	if len(served) == 0 || slices.Contains(served, c.Fleet) {
 		return start
 	}
-	named := "fleet " + c.fleet + " is asked where none is named"
+	named := "fleet " + c.Fleet + " is asked where none is named"
 	if c.fleetFrom != "" {
-		named = "fleet " + c.fleet + " is named by " + c.fleetFrom
+		named = "fleet " + c.Fleet + " is named by " + c.fleetFrom
 	}
 	return fmt.Sprintf("%s, the daemons there serve %s: name one of them with --fleet, or %s", named, strings.Join(served, ", "), start)
 }
 
 // startHintOf names the daemon's file where it lies beside the one in use, and otherwise what it is called.
-func (c *client) startHintOf(role access.Role) string {
-	file, where := c.fleet+"-daemon.json", ""
-	beside := filepath.Join(filepath.Dir(c.target.Context), file)
-	if _, err := os.Stat(beside); c.target.Context != "" && err == nil {
+func (c *Client) startHintOf(role access.Role) string {
+	file, where := c.Fleet+"-daemon.json", ""
+	beside := filepath.Join(filepath.Dir(c.Target.Context), file)
+	if _, err := os.Stat(beside); c.Target.Context != "" && err == nil {
 		file = schema.ShellWord(beside)
 	} else {
 		file, where = "FILE", "; FILE is the "+file+" that waymark fleet add wrote"
 	}
 	return fmt.Sprintf("have the fleet's daemon started, with the daemon's credentials (those in use are of role %s): waymark serve --fleet %s --context %s%s",
-		role, c.fleet, file, where)
+		role, c.Fleet, file, where)
 }
 
 const (
@@ -177,20 +179,20 @@ const (
 
 // servedFleets asks the daemons on the server, of all fleets, for the names of their fleets. A connection of a role reaches its own fleet
 // only. No answer is no error.
-func (c *client) servedFleets(ctx context.Context) []string {
-	if c.nc.Opts.InboxPrefix != "" {
+func (c *Client) servedFleets(ctx context.Context) []string {
+	if c.NATS.Opts.InboxPrefix != "" {
 		return nil
 	}
-	told := c.nc.ErrorHandler() // it would report a refusal of this question instead of the reason that is known
-	c.nc.SetErrorHandler(nil)
-	defer c.nc.SetErrorHandler(told)
-	inbox := c.nc.NewInbox()
-	sub, err := c.nc.SubscribeSync(inbox)
+	told := c.NATS.ErrorHandler() // it would report a refusal of this question instead of the reason that is known
+	c.NATS.SetErrorHandler(nil)
+	defer c.NATS.SetErrorHandler(told)
+	inbox := c.NATS.NewInbox()
+	sub, err := c.NATS.SubscribeSync(inbox)
 	if err != nil {
 		return nil
 	}
 	defer func() { _ = sub.Unsubscribe() }() // the connection is closed next
-	if c.nc.PublishRequest(micro.APIPrefix+"."+micro.PingVerb.String()+"."+consumer.ServiceName, inbox, nil) != nil {
+	if c.NATS.PublishRequest(micro.APIPrefix+"."+micro.PingVerb.String()+"."+consumer.ServiceName, inbox, nil) != nil {
 		return nil
 	}
 	var list []string
@@ -214,13 +216,13 @@ func (c *client) servedFleets(ctx context.Context) []string {
 }
 
 // serveWords are those of the command that starts a daemon on the server of this client.
-func (c *client) serveWords() string {
-	switch c.target.Origin {
+func (c *Client) serveWords() string {
+	switch c.Target.Origin {
 	case natsconn.OriginSelected:
-		return "serve --context " + schema.ShellWord(c.target.Context) // serve does not look for a selected one
+		return "serve --context " + schema.ShellWord(c.Target.Context) // serve does not look for a selected one
 	case natsconn.OriginLocal:
 		// Another daemon runs that server: it has the state directory and the default HTTP address.
-		return "serve --context " + schema.ShellWord(c.target.Context) + " --http 127.0.0.1:0"
+		return "serve --context " + schema.ShellWord(c.Target.Context) + " --http 127.0.0.1:0"
 	default:
 		return "serve"
 	}
@@ -236,24 +238,24 @@ func serviceError(answer *nats.Msg) error {
 }
 
 // aboutRun gives a refusal the next step at a prompt, with the run in it, so that it can be pasted.
-func (c *client) aboutRun(run string, err error) error {
+func (c *Client) aboutRun(run string, err error) error {
 	service, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok || run == "" {
 		return err
 	}
-	f := explainService(err)
+	f := failure.ExplainService(err)
 	switch service.Code {
 	case schema.CodeRunEnded:
-		f.hint = "see how it ended: " + c.prompt.command("runs get "+run) + "; to go on with it all the same: " +
-			c.prompt.command("recover "+run+" --executor NAME --reason reopen")
+		f.Hint = "see how it ended: " + c.Prompt.Command("runs get "+run) + "; to go on with it all the same: " +
+			c.Prompt.Command("recover "+run+" --executor NAME --reason reopen")
 	case schema.CodeQuarantined:
-		f.hint = "look at what it stops at: " + c.prompt.command("runs get "+run+" --view events") + "; then let the fleet try again: " +
-			c.prompt.command("release "+run)
+		f.Hint = "look at what it stops at: " + c.Prompt.Command("runs get "+run+" --view events") + "; then let the fleet try again: " +
+			c.Prompt.Command("release "+run)
 	case schema.CodeNotInDoubt:
-		f.hint = "see the run's calls: " + c.prompt.command("runs get "+run+" --view state")
+		f.Hint = "see the run's calls: " + c.Prompt.Command("runs get "+run+" --view state")
 	default:
 		return err
 	}
-	f.err, f.own = err, false
+	f.Err, f.Own = err, false
 	return f
 }

@@ -1,4 +1,4 @@
-package cli
+package base
 
 import (
 	"fmt"
@@ -9,11 +9,12 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/kvstore"
 )
 
-// byteSize is a number of bytes: 1048576, 64KiB, 10GiB, 1GB. 0 means the default of whatever it bounds.
-type byteSize int64
+// ByteSize is a number of bytes: 1048576, 64KiB, 10GiB, 1GB. 0 means the default of whatever it bounds.
+type ByteSize int64
 
 // units are the powers of 1024 (KiB, K) and of 1000 (KB).
 var units = []struct {
@@ -36,20 +37,20 @@ var units = []struct {
 	{"", 1},
 }
 
-// positive is a number of things that a flag may say. Left out it is 0, for the default; 0 itself is a mistake.
-type positive int
+// Positive is a number of things that a flag may say. Left out it is 0, for the default; 0 itself is a mistake.
+type Positive int
 
 // UnmarshalText reads the flag.
-func (n *positive) UnmarshalText(text []byte) error {
+func (n *Positive) UnmarshalText(text []byte) error {
 	v, err := strconv.Atoi(string(text))
 	if err != nil || v < 1 {
 		return fmt.Errorf("%q is no number from 1 on; leave the flag out for the default", text)
 	}
-	*n = positive(v)
+	*n = Positive(v)
 	return nil
 }
 
-func parseByteSize(s string) (byteSize, error) {
+func parseByteSize(s string) (ByteSize, error) {
 	lower := strings.ToLower(strings.TrimSpace(s))
 	for _, u := range units {
 		number, ok := strings.CutSuffix(lower, u.suffix)
@@ -60,13 +61,13 @@ func parseByteSize(s string) (byteSize, error) {
 		if err != nil || f < 0 || f*u.factor >= math.MaxInt64 || math.IsNaN(f) {
 			break
 		}
-		return byteSize(f * u.factor), nil
+		return ByteSize(f * u.factor), nil
 	}
 	return 0, fmt.Errorf("%q is not a size: write bytes or a unit, such as 512MiB or 10GiB", s)
 }
 
-// decodeByteSize is kong's mapper of byteSize.
-func decodeByteSize(ctx *kong.DecodeContext, target reflect.Value) error {
+// DecodeByteSize is kong's mapper of byteSize.
+func DecodeByteSize(ctx *kong.DecodeContext, target reflect.Value) error {
 	var s string
 	if err := ctx.Scan.PopValueInto("size", &s); err != nil {
 		return err
@@ -79,16 +80,16 @@ func decodeByteSize(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// quotaSize is the byteSize of a shard's log. 0 means the default; a fleet has at least [kvstore.MinQuotaBytes].
-type quotaSize int64
+// QuotaSize is the byteSize of a shard's log. 0 means the default; a fleet has at least [kvstore.MinQuotaBytes].
+type QuotaSize int64
 
-// decodeQuotaSize is kong's mapper of quotaSize. It refuses what the store would refuse, in the unit of the flag.
-func decodeQuotaSize(ctx *kong.DecodeContext, target reflect.Value) error {
-	if err := decodeByteSize(ctx, target); err != nil {
+// DecodeQuotaSize is kong's mapper of quotaSize. It refuses what the store would refuse, in the unit of the flag.
+func DecodeQuotaSize(ctx *kong.DecodeContext, target reflect.Value) error {
+	if err := DecodeByteSize(ctx, target); err != nil {
 		return err
 	}
 	if n := target.Int(); n != 0 && n < kvstore.MinQuotaBytes {
-		return fmt.Errorf("%s is too small: use %dMiB or more", bytesText(n), kvstore.MinQuotaBytes>>20)
+		return fmt.Errorf("%s is too small: use %dMiB or more", output.Bytes(n), kvstore.MinQuotaBytes>>20)
 	}
 	return nil
 }

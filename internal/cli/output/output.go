@@ -1,4 +1,4 @@
-package cli
+package output
 
 import (
 	"fmt"
@@ -18,118 +18,120 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
+
+	"github.com/waymarkio/waymark/schema"
 )
 
-// pipeWidth is the width that text keeps to where standard output is no terminal, and leastWidth the least that a terminal gets.
+// PipeWidth is the width that text keeps to where standard output is no terminal, and leastWidth the least that a terminal gets.
 const (
-	pipeWidth  = 100
+	PipeWidth  = 100
 	leastWidth = 40
 )
 
-// page is standard output with the width that tables and text on it keep to.
-type page struct {
+// Page is standard output with the width that tables and text on it keep to.
+type Page struct {
 	io.Writer
 	width int
 	// whole: a program reads it. Text is wrapped at width all the same, tables have all of their columns, and nothing is cut.
 	whole bool
 }
 
-// newPage finds the width: that of COLUMNS, else that of the terminal. Where there is neither, the page is whole.
-func newPage(w io.Writer, getenv func(string) string) page {
+// NewPage finds the width: that of COLUMNS, else that of the terminal. Where there is neither, the page is whole.
+func NewPage(w io.Writer, getenv func(string) string) Page {
 	if width, err := strconv.Atoi(getenv("COLUMNS")); err == nil && width > 0 {
-		return page{w, max(width, leastWidth), false}
+		return Page{w, max(width, leastWidth), false}
 	}
 	if f, ok := w.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 { //nolint:gosec // a file descriptor
-			return page{w, max(columns, leastWidth), false}
+			return Page{w, max(columns, leastWidth), false}
 		}
 	}
-	return page{w, pipeWidth, true}
+	return Page{w, PipeWidth, true}
 }
 
-// widthOf is the width at which text on w is wrapped.
-func widthOf(w io.Writer) int {
-	if p, ok := w.(page); ok {
+// WidthOf is the width at which text on w is wrapped.
+func WidthOf(w io.Writer) int {
+	if p, ok := w.(Page); ok {
 		return p.width
 	}
-	return pipeWidth
+	return PipeWidth
 }
 
-// pageLike writes to w with the width of another page.
-func pageLike(other, w io.Writer) page { return page{w, widthOf(other), mostOf(other) == math.MaxInt} }
+// PageLike writes to w with the width of another page.
+func PageLike(other, w io.Writer) Page { return Page{w, WidthOf(other), MostOf(other) == math.MaxInt} }
 
-// mostOf is the width beyond which a line on w is shortened.
-func mostOf(w io.Writer) int {
-	if p, ok := w.(page); ok && !p.whole {
+// MostOf is the width beyond which a line on w is shortened.
+func MostOf(w io.Writer) int {
+	if p, ok := w.(Page); ok && !p.whole {
 		return p.width
 	}
 	return math.MaxInt
 }
 
-// minColumn is what a column that may shrink keeps.
-const minColumn = 6
+// MinColumn is what a column that may shrink keeps.
+const MinColumn = 6
 
-// document prints one JSON document.
-func document(w io.Writer, v any) error {
+// Document prints one JSON document.
+func Document(w io.Writer, v any) error {
 	b, err := json.Marshal(v, json.Deterministic(true), jsontext.WithIndent("  "))
 	if err != nil {
 		return fmt.Errorf("encoding the answer: %w", err)
 	}
-	_, err = w.Write(append(escaped(b), '\n'))
+	_, err = w.Write(append(Escaped(b), '\n'))
 	return err
 }
 
-// line prints one JSON document on a line of its own.
-func line(w io.Writer, v any) error {
+// Line prints one JSON document on a line of its own.
+func Line(w io.Writer, v any) error {
 	b, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
 		return fmt.Errorf("encoding the answer: %w", err)
 	}
-	_, err = w.Write(append(escaped(b), '\n'))
+	_, err = w.Write(append(Escaped(b), '\n'))
 	return err
 }
 
-// column is a column of a table.
-type column struct {
-	title string
-	// right aligns numbers.
-	right bool
-	// drop says that the column may be left out when the table is too wide: 1 goes first. 0 stays.
-	drop int
-	// shrinks says that the column may be cut when the table is still too wide. Ids are pasted: their columns never are.
-	shrinks bool
-	// wraps says that a column that shrinks is wrapped instead of cut.
-	wraps bool
+// Column is a column of a table.
+type Column struct {
+	Title string
+	// Right aligns numbers.
+	Right bool
+	// Drop says that the column may be left out when the table is too wide: 1 goes first. 0 stays.
+	Drop int
+	// Shrinks says that the column may be cut when the table is still too wide. Ids are pasted: their columns never are.
+	Shrinks bool
+	// Wraps says that a column that shrinks is wrapped instead of cut.
+	Wraps bool
 }
 
-// printTable prints rows below their titles, within the width of w as far as its columns allow. No rows are no table.
-func printTable(w io.Writer, columns []column, rows [][]string) error {
+// Table prints rows below their titles, within the width of w as far as its columns allow. No rows are no table.
+func Table(w io.Writer, columns []Column, rows [][]string) error {
 	if len(rows) == 0 {
 		return nil
 	}
 	widths := make([]int, len(columns))
 	for i, c := range columns {
-		widths[i] = text.StringWidthWithoutEscSequences(c.title)
+		widths[i] = text.StringWidthWithoutEscSequences(c.Title)
 	}
 	for _, row := range rows {
 		for i := range row {
-			row[i] = printable(row[i])
+			row[i] = Printable(row[i])
 			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(row[i]))
 		}
 	}
-	columns, rows, widths = dropped(columns, rows, widths, mostOf(w))
-	fit(columns, widths, mostOf(w))
+	columns, rows, widths = dropped(columns, rows, widths, MostOf(w))
+	fit(columns, widths, MostOf(w))
 	t := table.NewWriter()
 	t.SetStyle(plain)
 	header := make(table.Row, len(columns))
 	configs := make([]table.ColumnConfig, len(columns))
 	for i, c := range columns {
-		header[i] = c.title
+		header[i] = c.Title
 		configs[i] = table.ColumnConfig{Number: i + 1, Align: text.AlignLeft, AlignHeader: text.AlignLeft}
-		if c.right {
+		if c.Right {
 			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
 		}
-		if c.wraps {
+		if c.Wraps {
 			configs[i].WidthMax, configs[i].WidthMaxEnforcer = widths[i], text.WrapSoft
 		}
 	}
@@ -139,7 +141,7 @@ func printTable(w io.Writer, columns []column, rows [][]string) error {
 		cells := make(table.Row, len(row))
 		for i := range row {
 			cells[i] = row[i]
-			if !columns[i].wraps {
+			if !columns[i].Wraps {
 				cells[i] = text.Snip(row[i], widths[i], "…")
 			}
 		}
@@ -171,11 +173,11 @@ func tableWidth(widths []int) int {
 }
 
 // dropped leaves out columns that may be, one after the other, until the table fits.
-func dropped(columns []column, rows [][]string, widths []int, most int) ([]column, [][]string, []int) {
+func dropped(columns []Column, rows [][]string, widths []int, most int) ([]Column, [][]string, []int) {
 	for tableWidth(widths) > most {
 		first := -1
 		for i, c := range columns {
-			if c.drop > 0 && (first < 0 || c.drop < columns[first].drop) {
+			if c.Drop > 0 && (first < 0 || c.Drop < columns[first].Drop) {
 				first = i
 			}
 		}
@@ -191,11 +193,11 @@ func dropped(columns []column, rows [][]string, widths []int, most int) ([]colum
 }
 
 // fit takes width from the columns that may shrink, the widest first, until the table fits.
-func fit(columns []column, widths []int, most int) {
+func fit(columns []Column, widths []int, most int) {
 	for total := tableWidth(widths); total > most; total-- {
 		widest := -1
 		for i, c := range columns {
-			if c.shrinks && widths[i] > minColumn && (widest < 0 || widths[i] >= widths[widest]) {
+			if c.Shrinks && widths[i] > MinColumn && (widest < 0 || widths[i] >= widths[widest]) {
 				widest = i
 			}
 		}
@@ -209,12 +211,12 @@ func fit(columns []column, widths []int, most int) {
 // commandInLine finds a line that is a command, or ends with one.
 var commandInLine = regexp.MustCompile(`(^|: +)waymark `)
 
-// hanging is a line that begins with head, which is printable; what passes the width of w is wrapped below the beginning of the text. Words
+// Hanging is a line that begins with head, which is printable; what passes the width of w is wrapped below the beginning of the text. Words
 // are never broken, because ids are pasted, and a command stays on its line. A page that a program reads has one line.
-func hanging(w io.Writer, head, s string) string {
-	s = printable(s)
+func Hanging(w io.Writer, head, s string) string {
+	s = Printable(s)
 	indent := text.StringWidthWithoutEscSequences(head)
-	most := mostOf(w)
+	most := MostOf(w)
 	if indent+text.StringWidthWithoutEscSequences(s) <= most || commandInLine.MatchString(s) {
 		return head + s
 	}
@@ -238,8 +240,8 @@ func hanging(w io.Writer, head, s string) string {
 	return b.String()
 }
 
-// printFields prints pairs of name and value; empty values are left out. Values are pasted, and none is cut.
-func printFields(w io.Writer, pairs ...string) error {
+// Fields prints pairs of name and value; empty values are left out. Values are pasted, and none is cut.
+func Fields(w io.Writer, pairs ...string) error {
 	width := 0
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
@@ -249,16 +251,16 @@ func printFields(w io.Writer, pairs ...string) error {
 	var b strings.Builder
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			b.WriteString(hanging(w, fmt.Sprintf("%-*s  ", width, pairs[i]), pairs[i+1]) + "\n")
+			b.WriteString(Hanging(w, fmt.Sprintf("%-*s  ", width, pairs[i]), pairs[i+1]) + "\n")
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// printable makes text from outside safe for a terminal and fit for one line: control characters, escapes
+// Printable makes text from outside safe for a terminal and fit for one line: control characters, escapes
 // and direction overrides become visible escapes.
-func printable(s string) string {
+func Printable(s string) string {
 	clean := true
 	for _, r := range s {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -286,37 +288,37 @@ func printable(s string) string {
 	return b.String()
 }
 
-// count prints a number, nothing for zero.
-func count[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
+// Number prints a number, nothing for zero.
+func Number[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
 	if n == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%d", n)
 }
 
-// pastLabel is the label of what a command has done, or an earlier one did.
-func pastLabel(past string, already bool) string {
+// PastLabel is the label of what a command has done, or an earlier one did.
+func PastLabel(past string, already bool) string {
 	if already {
 		return past + " already"
 	}
 	return past
 }
 
-// plural is a count with its noun, which takes an s unless its other form is given.
-func plural[T ~int | ~int32 | ~int64 | ~uint64](n T, noun string, more ...string) string {
-	return fmt.Sprintf("%d %s", n, inNumber(n, noun, append(more, noun+"s")[0]))
+// Plural is a count with its noun, which takes an s unless its other form is given.
+func Plural[T ~int | ~int32 | ~int64 | ~uint64](n T, noun string, more ...string) string {
+	return fmt.Sprintf("%d %s", n, InNumber(n, noun, append(more, noun+"s")[0]))
 }
 
-// inNumber is the form of a word for a count.
-func inNumber[T ~int | ~int32 | ~int64 | ~uint64](n T, one, more string) string {
+// InNumber is the form of a word for a count.
+func InNumber[T ~int | ~int32 | ~int64 | ~uint64](n T, one, more string) string {
 	if n == 1 {
 		return one
 	}
 	return more
 }
 
-// bytesText prints a size for people.
-func bytesText(n int64) string {
+// Bytes prints a size for people.
+func Bytes(n int64) string {
 	const unit = 1024
 	if n < unit {
 		return strconv.FormatInt(n, 10) + " B"
@@ -330,8 +332,8 @@ func bytesText(n int64) string {
 	return strconv.FormatFloat(f, 'f', 1, 64) + " " + units[i:i+1] + "iB"
 }
 
-// ago prints how long before now an RFC 3339 time was; text that is none stays as it is.
-func ago(at string, now time.Time) string {
+// Ago prints how long before now an RFC 3339 time was; text that is none stays as it is.
+func Ago(at string, now time.Time) string {
 	if at == "" {
 		return ""
 	}
@@ -353,8 +355,8 @@ func ago(at string, now time.Time) string {
 	return t.Local().Format(time.DateOnly)
 }
 
-// localTime prints an RFC 3339 time as that of this place; text that is none stays as it is.
-func localTime(at string) string {
+// LocalTime prints an RFC 3339 time as that of this place; text that is none stays as it is.
+func LocalTime(at string) string {
 	t, err := time.Parse(time.RFC3339Nano, at)
 	if err != nil {
 		return at
@@ -362,18 +364,18 @@ func localTime(at string) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// wrapped is text from outside as a block: indented by two, within a width, its own line breaks kept.
-func wrapped(s string, width int) string { return block(s, width, text.WrapSoft) }
+// Wrapped is text from outside as a block: indented by two, within a width, its own line breaks kept.
+func Wrapped(s string, width int) string { return block(s, width, text.WrapSoft) }
 
-// indented is a JSON value from outside as a block; nothing for none. What is too long is broken anywhere, and nothing of it
+// Indented is a JSON value from outside as a block; nothing for none. What is too long is broken anywhere, and nothing of it
 // is left out.
-func indented(v jsontext.Value, width int) string {
+func Indented(v jsontext.Value, width int) string {
 	if len(v) == 0 {
 		return ""
 	}
 	v = v.Clone()
 	if err := v.Indent(jsontext.WithIndent("  ")); err != nil {
-		return wrapped(string(v), width)
+		return Wrapped(string(v), width)
 	}
 	return block(string(v), width, text.WrapHard)
 }
@@ -382,7 +384,7 @@ func indented(v jsontext.Value, width int) string {
 func block(s string, width int, wrap func(string, int) string) string {
 	var b strings.Builder
 	for l := range strings.Lines(s) {
-		l = printable(strings.TrimRight(l, "\r\n"))
+		l = Printable(strings.TrimRight(l, "\r\n"))
 		rest := strings.TrimLeft(l, " ")
 		indent := "  " + l[:min(len(l)-len(rest), width/2)]
 		for part := range strings.Lines(wrap(rest, width-len(indent))) {
@@ -391,3 +393,23 @@ func block(s string, width int, wrap func(string, int) string) string {
 	}
 	return b.String()
 }
+
+// IsTerminal reports whether a stream is a terminal.
+func IsTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a file descriptor
+}
+
+// Words joins what is not empty.
+func Words(list ...string) string {
+	kept := list[:0]
+	for _, w := range list {
+		if w != "" {
+			kept = append(kept, w)
+		}
+	}
+	return strings.Join(kept, ", ")
+}
+
+// Position is a place in the log with its event.
+func Position(p schema.Position) string { return fmt.Sprintf("%d (%s)", p.Stream, p.ID) }

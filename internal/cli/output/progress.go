@@ -1,4 +1,4 @@
-package cli
+package output
 
 import (
 	"io"
@@ -8,24 +8,24 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// progress is a bar on standard error; without a terminal it is nothing. It may be used from several goroutines.
-type progress struct {
+// Progress is a bar on standard error; without a terminal it is nothing. It may be used from several goroutines.
+type Progress struct {
 	mu    sync.Mutex
 	bar   *progressbar.ProgressBar
 	limit int64
 	at    float64
 }
 
-// newProgress shows a bar of so many units, bytes or things, if anybody looks.
-func (a *app) newProgress(what string, limit int64, bytes bool) *progress {
-	if a.cli.Quiet || !isTerminal(a.stderr) {
-		return new(progress)
+// NewProgress shows a bar of so many units, bytes or things, on w if it is a terminal.
+func NewProgress(w io.Writer, what string, limit int64, bytes bool) *Progress {
+	if !IsTerminal(w) {
+		return new(Progress)
 	}
-	return newBar(a.stderr, what, limit, bytes)
+	return newBar(w, what, limit, bytes)
 }
 
-func newBar(w io.Writer, what string, limit int64, bytes bool) *progress {
-	return &progress{limit: limit, bar: progressbar.NewOptions64(limit,
+func newBar(w io.Writer, what string, limit int64, bytes bool) *Progress {
+	return &Progress{limit: limit, bar: progressbar.NewOptions64(limit,
 		progressbar.OptionSetWriter(w),
 		progressbar.OptionSetDescription(what),
 		progressbar.OptionShowBytes(bytes),
@@ -37,8 +37,8 @@ func newBar(w io.Writer, what string, limit int64, bytes bool) *progress {
 	)}
 }
 
-// add moves the bar. Estimates may add up to more than the whole: the bar then stays at its end.
-func (p *progress) add(n float64) {
+// Add moves the bar. Estimates may add up to more than the whole: the bar then stays at its end.
+func (p *Progress) Add(n float64) {
 	if p.bar == nil {
 		return
 	}
@@ -48,8 +48,8 @@ func (p *progress) add(n float64) {
 	_ = p.bar.Set64(int64(max(p.at, 0)))   // a bar that cannot be drawn is no failure of the work
 }
 
-// close takes the bar away.
-func (p *progress) close() {
+// Close takes the bar away.
+func (p *Progress) Close() {
 	if p.bar == nil {
 		return
 	}

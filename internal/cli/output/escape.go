@@ -1,4 +1,4 @@
-package cli
+package output
 
 import (
 	"fmt"
@@ -9,10 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// escaped is a JSON document in which everything that a terminal could obey, or show as something else, is an escape: controls
+// Escaped is a JSON document in which everything that a terminal could obey, or show as something else, is an escape: controls
 // above ASCII, direction overrides, characters without width. It means the same. What JSON forbids within strings, such as ESC,
 // its encoder has escaped already.
-func escaped(document []byte) []byte {
+func Escaped(document []byte) []byte {
 	clean := true
 	for _, c := range document {
 		if c >= 0x7f {
@@ -40,16 +40,16 @@ func escaped(document []byte) []byte {
 	return out
 }
 
-// escapingWriter writes JSON as [escaped] has it. Several goroutines may write.
-type escapingWriter struct {
+// EscapingWriter writes JSON as [escaped] has it. Several goroutines may write.
+type EscapingWriter struct {
 	mu sync.Mutex
-	to io.Writer
+	To io.Writer
 	// part is the beginning of a character of which the rest was not written yet.
 	part []byte
 }
 
 // Write implements io.Writer.
-func (w *escapingWriter) Write(text []byte) (int, error) {
+func (w *EscapingWriter) Write(text []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	b := append(w.part, text...)
@@ -62,7 +62,7 @@ func (w *escapingWriter) Write(text []byte) (int, error) {
 			break
 		}
 	}
-	if _, err := w.to.Write(escaped(b[:whole])); err != nil {
+	if _, err := w.To.Write(Escaped(b[:whole])); err != nil {
 		return 0, err
 	}
 	w.part = append([]byte(nil), b[whole:]...)

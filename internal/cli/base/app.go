@@ -1,0 +1,129 @@
+package base
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// App is what every command is given besides its own flags: the world outside, and the global flags.
+type App struct {
+	*Flags
+	Getenv func(string) string
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	// Now is the clock of everything that prints or compares times.
+	Now func() time.Time
+	// Prompt writes the commands that are shown.
+	Prompt prompt.Prompt
+	// Refuse ends the command because the server does not permit what it does.
+	Refuse context.CancelCauseFunc
+}
+
+// Flags are the flags that every command has. A variable in the tag environ is read when the flag is not given.
+type Flags struct {
+	StateDir string        `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user's own)."`
+	Conn     Connection    `embed:"" group:"server"`
+	Fleet    string        `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
+	Timeout  time.Duration `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
+	JSON     bool          `name:"json" group:"output" help:"Print JSON, for programs."`
+	Quiet    bool          `short:"q" group:"output" help:"Print no progress and no summary."`
+}
+
+// Connection are the flags that name a server other than the local one.
+type Connection struct {
+	NATS     string `name:"nats" placeholder:"URL" help:"Address of the NATS server (NATS_URL)."`
+	Context  string `placeholder:"NAME" help:"NATS context, by name or path (NATS_CONTEXT)."`
+	Creds    string `placeholder:"FILE" help:"Credentials file (NATS_CREDS)."`
+	User     string `placeholder:"NAME" help:"User (NATS_USER)."`
+	Password string `placeholder:"TEXT" help:"Password; better set in the environment (NATS_PASSWORD)."`
+	NKey     string `name:"nkey" placeholder:"FILE" help:"File with an NKey seed (NATS_NKEY)."`
+	Token    string `placeholder:"TEXT" help:"Token; better set in the environment (NATS_TOKEN)."`
+	TLSCA    string `name:"tls-ca" placeholder:"FILE" help:"CA certificates (NATS_CA)."`
+	TLSCert  string `name:"tls-cert" placeholder:"FILE" help:"Client certificate (NATS_CERT)."`
+	TLSKey   string `name:"tls-key" placeholder:"FILE" help:"Key of the client certificate (NATS_KEY)."`
+	Inbox    string `name:"inbox-prefix" placeholder:"TEXT" help:"Beginning of the subjects for answers, such as _INBOX_operator, where the server permits no others (NATS_INBOX_PREFIX). A context has its own."`
+}
+
+// Settings are the flags as the connection takes them.
+func (f Connection) Settings() natsconn.Settings {
+	return natsconn.Settings{
+		URL: f.NATS, Context: f.Context, Creds: f.Creds, User: f.User, Password: f.Password,
+		NKey: f.NKey, Token: f.Token, CA: f.TLSCA, Cert: f.TLSCert, Key: f.TLSKey, InboxPrefix: f.Inbox,
+	}
+}
+
+// LocalKey is the key that --nkey or --creds names for a server that this program starts itself, as that server is told of it, and the
+// option with which a connection proves itself by it; both are nil without one.
+func (a *App) LocalKey() ([]string, nats.Option, error) {
+	public, option, err := a.Conn.Settings().KeyOption()
+	if err != nil || option == nil {
+		return nil, nil, err
+	}
+	return []string{public}, option, nil
+}
+
+// StateDirectory is the state directory in use.
+func (a *App) StateDirectory() (string, error) {
+	return statedir.Default(func(name string) string {
+		if name == "WAYMARK_STATE_DIR" && a.StateDir != "" {
+			return a.StateDir
+		}
+		return a.Getenv(name)
+	})
+}
+
+// PromptOf is the prompt of a command with those flags. Passwords and tokens are not shown: the next command is refused
+// without them, and says where it takes them from.
+func PromptOf(c *Flags, getenv func(string) string) prompt.Prompt {
+	var b strings.Builder
+	flag := func(name, value string) {
+		b.WriteString(name)
+		if strings.HasPrefix(value, "-") {
+			b.WriteByte('=') // it is no flag
+		} else {
+			b.WriteByte(' ')
+		}
+		b.WriteString(schema.ShellWord(value) + " ")
+	}
+	if c.StateDir != "" && c.StateDir != getenv("WAYMARK_STATE_DIR") {
+		flag("--state-dir", c.StateDir)
+	}
+	for name, value := range c.Conn.Settings().Flags() {
+		flag(name, value)
+	}
+	// The fleet is shown wherever it is not the usual one: whoever reads the command should see whose run it is about.
+	usual := getenv("WAYMARK_FLEET") == "" || getenv("WAYMARK_FLEET") == schema.DefaultFleet
+	if c.Fleet != "" && (c.Fleet != schema.DefaultFleet || !usual) {
+		flag("--fleet", c.Fleet)
+	}
+	return prompt.Prompt{Flags: b.String()}
+}
+
+// Say writes a line for people, unless they want none.
+func (a *App) Say(w io.Writer, format string, args ...any) error {
+	if a.Quiet {
+		return nil
+	}
+	_, err := fmt.Fprintln(w, output.Printable(fmt.Sprintf(format, args...)))
+	return err
+}
+
+// Progress shows a bar of so many units, bytes or things, if anybody looks.
+func (a *App) Progress(what string, limit int64, bytes bool) *output.Progress {
+	if a.Quiet {
+		return new(output.Progress)
+	}
+	return output.NewProgress(a.Stderr, what, limit, bytes)
+}

@@ -1,0 +1,87 @@
+package base
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/publisher"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Limits of the steps of a start and a stop.
+const (
+	StartTimeout = time.Minute
+	CloseTimeout = 15 * time.Second
+)
+
+// Sender returns the sender's name for a request.
+func Sender(by string) (string, error) {
+	if by == "" {
+		return Operator, nil
+	}
+	return by, schema.CheckName("--by", by)
+}
+
+// Get reads where a run stands.
+func (c *Client) Get(ctx context.Context, run string) (*schema.GetReply, error) {
+	reply := new(schema.GetReply)
+	if err := c.Ask(ctx, schema.VerbGet, run, schema.GetRequest{View: schema.ViewHead}, reply); err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+// Settings reads those of the client's fleet.
+func (c *Client) Settings(ctx context.Context) (jetstream.JetStream, schema.FleetSettings, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Wait)
+	defer cancel()
+	js, err := jetstream.New(c.NATS)
+	if err != nil {
+		return nil, schema.FleetSettings{}, fmt.Errorf("jetstream: %w", err)
+	}
+	settings, _, err := kvstore.NewFleets(js).Get(ctx, c.Fleet)
+	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrStreamMissing) {
+		err = c.notThere(ctx, err)
+	}
+	return js, settings, err
+}
+
+// notThere says that the server does not have the fleet.
+func (c *Client) notThere(ctx context.Context, err error) error {
+	return &failure.Error{Code: failure.NotFound, Err: err, Hint: c.StartHint(ctx), What: fmt.Sprintf("fleet %s does not exist on %s", c.Fleet, c.Target.Address())}
+}
+
+// WithPublisher calls use with the SDK on the client's connection.
+func (c *Client) WithPublisher(ctx context.Context, executor string, use func(*publisher.Fleet) error) error {
+	config := publisher.Config{Conn: c.NATS, Fleet: c.Fleet, Executor: executor, RequestTimeout: c.Wait}
+	if executor == Operator {
+		config.Heartbeat = -1 // a command keeps no run
+	}
+	fleet, err := publisher.Connect(ctx, config)
+	if errors.Is(err, publisher.ErrNotProvisioned) {
+		return c.notThere(ctx, err)
+	}
+	if err != nil {
+		return err
+	}
+	err = use(fleet)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseTimeout)
+	defer cancel()
+	return errors.Join(err, fleet.Close(limit))
+}
+
+// StateOf reads all that a run's events add up to. Of a run that misses events the state is what is there, and missing
+// says what is not.
+func StateOf(ctx context.Context, fleet *publisher.Fleet, run string) (state *schema.State, missing, err error) {
+	state, err = fleet.Get(ctx, run)
+	if errors.Is(err, publisher.ErrIncomplete) && state != nil {
+		missing, err = err, nil
+	}
+	return state, missing, err
+}

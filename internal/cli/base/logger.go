@@ -1,0 +1,28 @@
+package base
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
+)
+
+// NewLogger writes to w: text for a person at a terminal, JSON for everything else.
+func NewLogger(w io.Writer, level, format string) (zerolog.Logger, error) {
+	l, err := zerolog.ParseLevel(level)
+	if err != nil || level == "" {
+		return zerolog.Nop(), failure.New(failure.Usage, "use debug, info, warn or error", "log level %q is not known", level)
+	}
+	// Values may be what somebody else chose: a reason, a name, a subject.
+	if format == "console" || format == "auto" && output.IsTerminal(w) {
+		safe := func(v any) string { return output.Printable(fmt.Sprintf("%s", v)) }
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, FormatMessage: safe, FormatFieldValue: safe}
+	} else {
+		w = &output.EscapingWriter{To: w}
+	}
+	return zerolog.New(w).Level(l).With().Timestamp().Logger(), nil
+}

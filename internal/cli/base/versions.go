@@ -1,0 +1,65 @@
+package base
+
+import (
+	"io"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// VersionInfo is what version prints.
+type VersionInfo struct {
+	Waymark    string `json:"waymark"`
+	Revision   string `json:"revision,omitzero"`
+	NATSServer string `json:"nats_server"`
+	Checkpoint int    `json:"checkpoint_format"`
+	Go         string `json:"go"`
+	Platform   string `json:"platform"`
+}
+
+// Versions reads what the toolchain stamped into the binary.
+func Versions() VersionInfo {
+	v := VersionInfo{
+		Waymark: "devel", NATSServer: natsd.Version(), Checkpoint: schema.CheckpointFormat,
+		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if build.Main.Version != "" && build.Main.Version != "(devel)" {
+		v.Waymark = build.Main.Version
+	}
+	for _, s := range build.Settings {
+		if s.Key == "vcs.revision" {
+			v.Revision = s.Value
+		}
+	}
+	return v
+}
+
+// Write prints the versions for people.
+func (v VersionInfo) Write(w io.Writer) error {
+	commit := v.Revision
+	if commit == "" {
+		commit = "not known: this build did not record it"
+	}
+	return output.Fields(w, "waymark", v.Waymark, "commit", commit, "go", v.Go, "nats-server", v.NATSServer, "platform", v.Platform)
+}
+
+// ServiceVersion is the version as NATS micro wants it: semantic, without the v.
+func ServiceVersion() string {
+	version := strings.TrimPrefix(Versions().Waymark, "v")
+	if !semantic.MatchString(version) {
+		return "0.0.0-" + version
+	}
+	return version
+}
+
+// semantic is the form that NATS micro accepts.
+var semantic = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)

@@ -1,0 +1,332 @@
+package failure
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"regexp"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/natsconn"
+	"github.com/waymarkio/waymark/internal/natsd"
+	"github.com/waymarkio/waymark/internal/permissions"
+	"github.com/waymarkio/waymark/internal/statedir"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Code is what the process ends with.
+type Code int
+
+// Exit codes; Codes explains them.
+const (
+	OK          Code = 0
+	General     Code = 1
+	Usage       Code = 2
+	Unavailable Code = 3
+	NotFound    Code = 4
+	Conflict    Code = 5
+	Damaged     Code = 6
+	Refused     Code = 7
+	Full        Code = 8
+	Differs     Code = 9
+	Interrupted Code = 130
+)
+
+// Codes is the one table of exit codes: help, documentation and tests read it.
+var Codes = []struct {
+	Code    Code
+	Name    string
+	Meaning string
+}{
+	{OK, "ok", "done; also when a follower was ended with Ctrl-C or its reader went away"},
+	{General, "failure", "any failure that no other code names"},
+	{Usage, "usage", "wrong flags, names, values or answers; nothing was done"},
+	{Unavailable, "unavailable", "no server, no daemon, no answer in time, or a port in use: try again later"},
+	{NotFound, "not found", "the run, question, hand-off, file or fleet is not there, or no longer"},
+	{Conflict, "conflict", "it exists, has ended, is quarantined, taken or another's; call is not in doubt"},
+	{Damaged, "damaged", "input or stored data is broken or incomplete; what could be done was done"},
+	{Refused, "refused", "wrong credentials, or no permission"},
+	{Full, "full", "the fleet's quota or the disk is full; nothing was lost"},
+	{Differs, "differs", "two runs differ, a replay came out otherwise, or an executor breaks a rule"},
+	{Interrupted, "interrupted", "ended by Ctrl-C before it was done"},
+}
+
+// Error is an error with the exit code and the hint that a user gets.
+type Error struct {
+	Code Code
+	What string
+	Hint string
+	// Own: the hint is this program's own text from end to end, and its commands lack the flags that name the server.
+	Own bool
+	Err error
+}
+
+// Error is what went wrong, without the hint.
+func (f *Error) Error() string { return f.What }
+
+// Unwrap returns the cause.
+func (f *Error) Unwrap() error { return f.Err }
+
+// New builds a failure without a cause.
+func New(code Code, hint, format string, args ...any) error {
+	return &Error{Code: code, What: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// failureReport is a failure for programs.
+type failureReport struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitzero"`
+	Code  Code   `json:"code"`
+	// Name of the exit code.
+	Name string `json:"name"`
+}
+
+// reported is what a user gets of an error; nil when there is nothing to report.
+func reported(ctx context.Context, err error, p prompt.Prompt) *failureReport {
+	if err == nil || closedPipe(err) {
+		return nil
+	}
+	f := Explain(ctx, err)
+	hint := f.Advice(p)
+	if SeedLike.MatchString(f.What) {
+		hint = strings.TrimPrefix(hint+"; ", "; ") + "where a secret seed was given, name the file that holds it; make a new one if others could see it"
+	}
+	r := &failureReport{Error: WithoutSeeds(f.What), Hint: WithoutSeeds(hint), Code: f.Code}
+	for _, e := range Codes {
+		if e.Code == f.Code {
+			r.Name = e.Name
+		}
+	}
+	return r
+}
+
+// Report prints err and its hint, and returns the exit code. Of several errors in one each has a line: those behind the first are
+// indented, so that no text from outside begins a line.
+func Report(ctx context.Context, err error, p prompt.Prompt, stderr io.Writer) int {
+	r := reported(ctx, err, p)
+	if r == nil {
+		return int(OK)
+	}
+	// There is nowhere to report that standard error is gone.
+	for i, l := range strings.Split(r.Error, "\n") {
+		begin := "waymark: "
+		if i > 0 {
+			begin = "  "
+		}
+		_, _ = fmt.Fprintf(stderr, "%s%s\n", begin, output.Printable(l))
+	}
+	if r.Hint != "" {
+		_, _ = fmt.Fprintf(stderr, "hint: %s\n", output.Printable(r.Hint))
+	}
+	return int(r.Code)
+}
+
+// ReportJSON prints err as one JSON object on a line and returns the exit code.
+func ReportJSON(ctx context.Context, err error, p prompt.Prompt, stderr io.Writer) int {
+	r := reported(ctx, err, p)
+	if r == nil {
+		return int(OK)
+	}
+	_ = output.Line(stderr, r) // there is nowhere to report that standard error is gone
+	return int(r.Code)
+}
+
+// SeedLike finds the seeds of NKeys, also mistyped or cut off. No public key begins with an S.
+var SeedLike = regexp.MustCompile(`\bS[A-Z2-7]{24,}`)
+
+// WithoutSeeds takes seeds out of a message: one given in place of a public key, a path or an argument would be quoted in it.
+func WithoutSeeds(text string) string {
+	return SeedLike.ReplaceAllString(text, "(a secret seed, not printed)")
+}
+
+// Advice is the hint, its commands as they are typed.
+func (f *Error) Advice(p prompt.Prompt) string {
+	if f.Own {
+		return p.Fill(f.Hint)
+	}
+	return f.Hint
+}
+
+// Explain finds exit code and hint of an error. What a command knows better it has put into a failure.
+func Explain(ctx context.Context, err error) *Error {
+	if f, ok := errors.AsType[*Error](err); ok {
+		return f
+	}
+	if e, ok := errors.AsType[*permissions.Error](err); ok {
+		return &Error{Code: Refused, What: e.What(), Hint: deniedHint(e), Err: err}
+	}
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
+		return &Error{Code: Interrupted, What: "interrupted", Err: err}
+	}
+	for _, explain := range []func(error) *Error{
+		explainBackup, explainArchive, explainServer, explainConnection, ExplainService, explainTranscript, explainPublisher, ExplainStorage, explainInput, explainFile,
+	} {
+		if f := explain(err); f != nil {
+			f.Err = err
+			if f.What == "" {
+				f.What = err.Error()
+			}
+			return f
+		}
+	}
+	return &Error{Code: General, What: err.Error(), Err: err}
+}
+
+// explainFile words files that a command could not read or write, and did not explain itself.
+func explainFile(err error) *Error {
+	var path *fs.PathError
+	switch {
+	case !errors.As(err, &path):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return &Error{Code: NotFound, Hint: "check the path: the file, or its directory, is not there"}
+	case errors.Is(err, fs.ErrPermission):
+		return &Error{Code: General, Hint: "check the rights of this user on the file and its directory"}
+	default:
+		return &Error{Code: General, Hint: "check the path, what it names and the room on its disk"}
+	}
+}
+
+const (
+	hintServe         = "start one with: waymark serve"
+	hintStateDir      = "set another directory with --state-dir or WAYMARK_STATE_DIR"
+	hintCredentials   = "check --creds, --user, --nkey or --token and their NATS_ variables; the local server of this machine (waymark serve) needs none: leave out its address"
+	hintFleetRelieved = "room is being made and others take it: try again later, or start the daemon with a larger waymark serve --quota SIZE"
+	hintFleetFull     = "raise the quota: start the daemon with waymark serve --quota SIZE"
+)
+
+func explainServer(err error) *Error {
+	var down *statedir.NotRunningError
+	var locked *natsd.LockedError
+	var full *natsd.DiskFullError
+	switch {
+	case errors.As(err, &locked):
+		holder := "another process"
+		if locked.PID != 0 {
+			holder = fmt.Sprintf("process %d", locked.PID)
+		}
+		return &Error{
+			Code: Conflict,
+			What: fmt.Sprintf("state directory %s is in use by %s", locked.Dir, holder),
+			Hint: "stop that process, or " + hintStateDir,
+		}
+	case errors.As(err, &down):
+		return &Error{
+			Code: Unavailable,
+			What: fmt.Sprintf("no waymark server is running in %s: %s", down.Dir, down.Reason),
+			Hint: hintServe + ", or name another server with --nats or --context",
+			Own:  true,
+		}
+	case errors.Is(err, natsd.ErrPortInUse):
+		what, _, _ := strings.Cut(err.Error(), ": stop what listens there")
+		return &Error{Code: Unavailable, What: what, Hint: "stop what listens there, or choose another port: waymark serve --port 0 takes a free one", Own: true}
+	case errors.As(err, &full):
+		return &Error{Code: Unavailable, Hint: MakeRoom(full.Dir, full.Total)}
+	case errors.Is(err, statedir.ErrUnusable):
+		return &Error{Code: General, Hint: hintStateDir}
+	case errors.Is(err, natsd.ErrInvalidConfig):
+		return &Error{Code: Usage, Hint: "see: waymark serve --help"}
+	}
+	return nil
+}
+
+func explainConnection(err error) *Error {
+	switch {
+	case errors.Is(err, natsconn.ErrSettings), errors.Is(err, natsconn.ErrUnknownContext):
+		return &Error{Code: Usage, Hint: "see: waymark help, section Which server"}
+	case errors.Is(err, natsconn.ErrNoServer):
+		return &Error{Code: Unavailable, Hint: hintServe, Own: true}
+	case errors.Is(err, natsconn.ErrRefused), errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, nats.ErrAuthorization):
+		return &Error{Code: Refused, Hint: hintCredentials}
+	case errors.Is(err, nats.ErrConnectionClosed):
+		return &Error{Code: Unavailable, Hint: "the server ended the connection for good, as it does when the key was taken out of its configuration: " +
+			"start the daemon again, with a key that the server and the fleet know: waymark fleet keys", Own: true}
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return &Error{Code: Unavailable, Hint: "name the file with the CA certificates that the server's certificate is signed by: --tls-ca FILE, or NATS_CA in the environment"}
+	case errors.As(err, new(x509.HostnameError)):
+		return &Error{Code: Unavailable, Hint: "use a name or an address that the server's certificate has, with --nats"}
+	case errors.Is(err, natsconn.ErrUnreachable):
+		return &Error{Code: Unavailable, Hint: "check the address and that the server runs; a local one: waymark serve"}
+	}
+	return nil
+}
+
+// deniedHint names the roles that may do what the server does not permit.
+func deniedHint(e *permissions.Error) string {
+	var roles []string
+	if e.Publish {
+		for _, role := range access.MayPublish(e.Subject) {
+			roles = append(roles, string(role))
+		}
+	}
+	if len(roles) == 0 {
+		return e.Hint()
+	}
+	return "use the credentials of the fleet and of a role that may: " + strings.Join(roles, ", ") +
+		" (waymark fleet add wrote a NATS context for each); docs/security.md says which role may what"
+}
+
+// ExplainService words what the daemon answered.
+func ExplainService(err error) *Error {
+	var service *schema.ServiceError
+	if !errors.As(err, &service) {
+		return nil
+	}
+	f := &Error{What: service.Message, Hint: service.Hint}
+	switch service.Code {
+	case schema.CodeBadRequest, schema.CodeTooLarge, schema.CodeInvalidAnswer:
+		f.Code = Usage
+	case schema.CodeForbidden:
+		f.Code = Refused
+	case schema.CodeNotFound, schema.CodeUnknownFleet, schema.CodeUnknownInterrupt, schema.CodeUnknownHandoff,
+		schema.CodePointNotFound, schema.CodePointPurged, schema.CodeErased:
+		f.Code = NotFound
+	case schema.CodeConflict, schema.CodeRunEnded, schema.CodeWrongAgent, schema.CodeNotInDoubt, schema.CodeHandoffTaken, schema.CodeQuarantined,
+		schema.CodePointAmbiguous, schema.CodeNeeded:
+		f.Code = Conflict
+	case schema.CodeOverloaded, schema.CodeUnavailable:
+		f.Code = Unavailable
+	case schema.CodeDamaged:
+		f.Code = Damaged
+	case schema.CodeStorageFull:
+		f.Code = Full
+	default:
+		f.Code = General
+	}
+	// The daemon's hints speak of requests; at a prompt the next step is a command.
+	switch service.Code {
+	case schema.CodeUnavailable:
+		f.Hint, f.Own = "try again; if it stays so, see what is wrong: waymark doctor", true
+	case schema.CodeNotFound:
+		f.Hint, f.Own = "list the runs with: waymark runs ls", true
+	case schema.CodeRunEnded:
+		f.Hint, f.Own = "see how it ended: waymark runs get RUN; to go on with it all the same: waymark recover RUN --executor NAME --reason reopen", true
+	default:
+	}
+	return f
+}
+
+// explainInput words names outside the grammar and broken stored data.
+func explainInput(err error) *Error {
+	var name *schema.NameError
+	switch {
+	case errors.As(err, &name):
+		return &Error{Code: Usage, What: name.Error(), Hint: "ids look like: fix-login-2026-01-31", Err: err}
+	case errors.Is(err, schema.ErrCorrupt), errors.Is(err, schema.ErrFormat):
+		return &Error{Code: Damaged}
+	}
+	return nil
+}
+
+// NotRegular refuses a pipe or a device, which has no end, or none that comes, and which cannot be read twice.
+func NotRegular(file string) error {
+	return New(Usage, "copy what it gives into a file, and import that", "%s is no regular file", file)
+}
