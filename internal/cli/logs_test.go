@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,13 +20,14 @@ func TestMessagesThatThePageOnObservabilityNamesAreLogged(t *testing.T) {
 	require.Greater(t, len(rows), 5)
 	var code strings.Builder
 	for _, dir := range []string{"consumer", filepath.Join("internal", "cli")} {
-		files, err := filepath.Glob(filepath.Join("..", "..", dir, "*.go"))
-		require.NoError(t, err)
-		for _, name := range files {
+		require.NoError(t, filepath.WalkDir(filepath.Join("..", "..", dir), func(name string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(name) != ".go" {
+				return err
+			}
 			text, err := os.ReadFile(name)
-			require.NoError(t, err)
 			code.Write(text)
-		}
+			return err
+		}))
 	}
 	level := map[string]string{"error": "Error()", "warn": "Warn()"}
 	for _, row := range rows {
