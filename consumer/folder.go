@@ -54,10 +54,8 @@ type FolderStats struct {
 	LivePuts, LiveMended, LiveConflicts atomic.Int64
 	// IndexPuts counts entries put into the index of runs.
 	IndexPuts atomic.Int64
-	// Orphaned runs; Expired waits; RacesLost of either, as another event came first.
-	Orphaned, Expired, RacesLost atomic.Int64
-	// FreshGraces counts the times that the silence timers reset.
-	FreshGraces atomic.Int64
+	// Sweep counts runs orphaned and waits expired.
+	Sweep SweepStats
 	// Notices sent to executors; Quarantined runs announced.
 	Notices, Quarantined atomic.Int64
 	// HolesFilled counts the events that the replica which the folder reads from left out, and the leader had.

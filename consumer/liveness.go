@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -30,6 +31,33 @@ const (
 	sweepPatience = 5 * time.Second
 )
 
+// sweepConfig sets where a sweeper looks for silent executors, and how often. All fields are required.
+type sweepConfig struct {
+	fleet, holder string
+	shard         int
+	roster        *Roster
+	heartbeats    *Heartbeats
+	// silence is how long an executor may be silent, every the pace of the sweeps, and perSecond the most events that they write.
+	silence, every time.Duration
+	perSecond      int
+}
+
+// sweep is what a folder's configuration says of its sweeper.
+func (c *FolderConfig) sweep() sweepConfig {
+	return sweepConfig{
+		fleet: c.Fleet, holder: c.Holder, shard: c.Shard, roster: c.Roster, heartbeats: c.Heartbeats,
+		silence: c.Silence, every: c.SweepEvery, perSecond: c.OrphansPerSecond,
+	}
+}
+
+// SweepStats counts what sweepers did. Every field may be read at any time.
+type SweepStats struct {
+	// Orphaned runs; Expired waits; RacesLost of either, as another event came first.
+	Orphaned, Expired, RacesLost atomic.Int64
+	// FreshGraces counts the times that the silence timers reset.
+	FreshGraces atomic.Int64
+}
+
 // sweeper finds, tick by tick, the runs of a shard whose executor is gone and those whose wait has expired, and says so
 // in their log, behind the last event that is checkpointed. Another event there says that somebody was faster, and that
 // there is nothing to do.
@@ -40,11 +68,11 @@ const (
 //
 // It keeps no timer and no goroutine for a run: a tick goes through the roster once.
 type sweeper struct {
-	cfg   *FolderConfig
+	cfg   sweepConfig
 	keys  *keyring.Ring
 	js    jetstream.JetStream
 	shard *kvstore.Shard
-	stats *FolderStats
+	stats *SweepStats
 	now   func() time.Time
 	log   zerolog.Logger
 	pace  *rate.Limiter
@@ -71,7 +99,7 @@ func (s *reignState) keepAlive(ctx context.Context) error {
 	if s.cfg.Roster == nil || s.cfg.Heartbeats == nil {
 		return nil
 	}
-	w := newSweeper(&s.cfg, s.keys, s.js, s.shard, &s.stats, s.now, s.log)
+	w := newSweeper(s.cfg.sweep(), s.keys, s.js, s.shard, &s.stats.Sweep, s.now, s.log)
 	w.ready, w.wonder, w.parked = s.caughtUpWithLog, s.suspects.add, s.parked.has
 	var group errgroup.Group
 	// Beside the sweeps: one that waits for a slow disk is no sign that the daemon was stopped.
@@ -104,10 +132,10 @@ func (s *reignState) everyTick(ctx context.Context, do func()) {
 	}
 }
 
-func newSweeper(cfg *FolderConfig, keys *keyring.Ring, js jetstream.JetStream, shard *kvstore.Shard, stats *FolderStats, now func() time.Time, log zerolog.Logger) *sweeper {
+func newSweeper(cfg sweepConfig, keys *keyring.Ring, js jetstream.JetStream, shard *kvstore.Shard, stats *SweepStats, now func() time.Time, log zerolog.Logger) *sweeper {
 	return &sweeper{
 		cfg: cfg, keys: keys, js: js, shard: shard, stats: stats, now: now, log: log,
-		pace:   rate.NewLimiter(rate.Limit(cfg.OrphansPerSecond), sweepsAtOnce),
+		pace:   rate.NewLimiter(rate.Limit(cfg.perSecond), sweepsAtOnce),
 		served: (&serverClock{js: js, shard: shard}).now,
 		ready:  func() bool { return true }, wonder: func(string) {}, parked: func(string) bool { return false },
 	}
@@ -119,7 +147,7 @@ func (w *sweeper) beat() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.now()
-	late := !w.beaten.IsZero() && now.Sub(w.beaten) > lateTicks*w.cfg.SweepEvery
+	late := !w.beaten.IsZero() && now.Sub(w.beaten) > lateTicks*w.cfg.every
 	w.beaten = now
 	if late {
 		w.regrace(now, "the daemon was stopped or slow")
@@ -156,7 +184,7 @@ func (w *sweeper) since(l *instanceLife) time.Time {
 func (w *sweeper) regrace(now time.Time, why string) {
 	w.grace, w.heardSince = now, now
 	w.stats.FreshGraces.Add(1)
-	w.log.Info().Str(logkey.Reason, why).Dur("silence", w.cfg.Silence).Msg("silence timers reset")
+	w.log.Info().Str(logkey.Reason, why).Dur("silence", w.cfg.silence).Msg("silence timers reset")
 }
 
 // sweep is one tick.
@@ -164,8 +192,8 @@ func (w *sweeper) sweep(ctx context.Context) error {
 	if !w.beat() {
 		return nil
 	}
-	steady, heard := w.cfg.Heartbeats.Steady()
-	if !heard || !w.ready() || !w.cfg.Roster.syncedShard(w.cfg.Shard) {
+	steady, heard := w.cfg.heartbeats.Steady()
+	if !heard || !w.ready() || !w.cfg.roster.syncedShard(w.cfg.shard) {
 		return nil
 	}
 	w.graceFrom(steady)
@@ -176,7 +204,7 @@ func (w *sweeper) sweep(ctx context.Context) error {
 		served, unknown = w.served(ctx)
 	}
 	waits := false
-	due := w.cfg.Roster.due(w.cfg.Shard, w.perTick(), func(e *rosterEntry) bool {
+	due := w.cfg.roster.due(w.cfg.shard, w.perTick(), func(e *rosterEntry) bool {
 		waits = waits || !e.expires.IsZero()
 		return (w.gone(e) || expired(e, served)) && !w.parked(e.live.Run)
 	})
@@ -189,7 +217,7 @@ func (w *sweeper) sweep(ctx context.Context) error {
 			break
 		}
 		// Waiting took time, in which the executor may have come back, or the daemon have been stopped.
-		if !w.beat() || !w.cfg.Roster.stands(e) {
+		if !w.beat() || !w.cfg.roster.stands(e) {
 			continue
 		}
 		gone := w.gone(e)
@@ -208,7 +236,7 @@ func (w *sweeper) sweep(ctx context.Context) error {
 
 // perTick is how many runs one tick may write to.
 func (w *sweeper) perTick() int {
-	return max(int(float64(w.cfg.OrphansPerSecond)*w.cfg.SweepEvery.Seconds()), 1)
+	return max(int(float64(w.cfg.perSecond)*w.cfg.every.Seconds()), 1)
 }
 
 // attended reports whether the run needs an executor. One that waits costs nothing, whoever is gone.
@@ -222,7 +250,7 @@ func (w *sweeper) gone(e *rosterEntry) bool {
 		return false
 	}
 	now := w.now()
-	l, seen := w.cfg.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
+	l, seen := w.cfg.heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.silence)
 	if seen && !l.left.IsZero() && (e.live.Instance != "" || e.changed.Before(l.left)) {
 		// It does nothing more. A process that names no instance may be a new one by now, if the run came after it.
 		return true
@@ -240,13 +268,13 @@ func (w *sweeper) gone(e *rosterEntry) bool {
 	if seen {
 		since = later(since, l.seen)
 	}
-	return now.Sub(since) >= l.silence(w.cfg.Silence)
+	return now.Sub(since) >= l.silence(w.cfg.silence)
 }
 
 // heard reports whether the run's executor was heard of within its silence, and neither leaves nor gave the run up.
 func (w *sweeper) heard(e *rosterEntry) bool {
-	l, seen := w.cfg.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
-	return seen && l.left.IsZero() && !l.gaveUp(e.live.Run, e.live.Epoch) && w.now().Sub(l.seen) < l.silence(w.cfg.Silence)
+	l, seen := w.cfg.heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.silence)
+	return seen && l.left.IsZero() && !l.gaveUp(e.live.Run, e.live.Epoch) && w.now().Sub(l.seen) < l.silence(w.cfg.silence)
 }
 
 func later(a, b time.Time) time.Time {
@@ -266,7 +294,7 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now, ser
 	run := e.live.Run
 	asked := w.now()
 	c, _, err := w.shard.Checkpoints.GetFresh(ctx, run)
-	if err == nil && gone && (w.now().Sub(asked) > lateTicks*w.cfg.SweepEvery || w.heard(e)) {
+	if err == nil && gone && (w.now().Sub(asked) > lateTicks*w.cfg.every || w.heard(e)) {
 		// A server that was stopped answers before it brings the heartbeats that waited for it, too. The next tick tells.
 		return nil
 	}
@@ -290,7 +318,7 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now, ser
 		if served.IsZero() || expires.IsZero() || expires.After(served) {
 			continue
 		}
-		data := &schema.RunInputData{InterruptID: o.InterruptID, Status: schema.InputExpired, By: w.cfg.Holder}
+		data := &schema.RunInputData{InterruptID: o.InterruptID, Status: schema.InputExpired, By: w.cfg.holder}
 		if at, digest, err = w.publish(ctx, c, data, at, digest); err != nil || at == 0 {
 			return err
 		}
@@ -313,7 +341,7 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now, ser
 // orphaned is the data of run.orphaned.
 func (w *sweeper) orphaned(e *rosterEntry, now time.Time) *schema.RunOrphanedData {
 	data := &schema.RunOrphanedData{Executor: e.live.Executor, Instance: e.live.Instance}
-	l, seen := w.cfg.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
+	l, seen := w.cfg.heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.silence)
 	since := later(e.changed, w.since(&l))
 	if seen {
 		data.LastSeen = schema.FormatTime(l.seen)
@@ -326,7 +354,7 @@ func (w *sweeper) orphaned(e *rosterEntry, now time.Time) *schema.RunOrphanedDat
 // publish stores a control event behind the run's last event, at which the run has a digest, and returns its place and the run's digest
 // there, or 0 when another came first.
 func (w *sweeper) publish(ctx context.Context, c *schema.Checkpoint, data schema.Data, last schema.StreamSequence, digest string) (schema.StreamSequence, string, error) {
-	e, err := schema.NewControl(w.cfg.Fleet, w.cfg.Holder, c.Run, c.Epoch, rand.Text(), data, w.now())
+	e, err := schema.NewControl(w.cfg.fleet, w.cfg.holder, c.Run, c.Epoch, rand.Text(), data, w.now())
 	if err != nil {
 		return 0, "", fmt.Errorf("%s of run %s: %w", data.EventName(), c.Run, err)
 	}

@@ -100,7 +100,7 @@ func (w *lifeWorld) run(f func(context.Context) error) func() {
 // newSweeper is what a folder begins its reign with, with the defaults.
 func (w *lifeWorld) newSweeper() *sweeper {
 	cfg := FolderConfig{Fleet: "default", Holder: "daemon-1", Roster: w.roster, Heartbeats: w.hb}.withDefaults()
-	s := newSweeper(&cfg, w.folder.keys, w.js, w.shard, new(FolderStats), w.clock.Now, zerolog.Nop())
+	s := newSweeper(cfg.sweep(), w.folder.keys, w.js, w.shard, new(SweepStats), w.clock.Now, zerolog.Nop())
 	s.served = func(context.Context) (time.Time, error) { return w.begun.Add(w.clock.Now().Sub(noon)), nil }
 	return s
 }

@@ -400,7 +400,7 @@ func TestOrphansArePaced(t *testing.T) {
 	for _, r := range runs {
 		r.folded()
 	}
-	w.cfg.OrphansPerSecond = 5
+	w.cfg.perSecond = 5
 	w.pass(11, nil)
 	require.Equal(t, int64(5), w.stats.Orphaned.Load())
 	for _, r := range runs {
@@ -546,7 +546,7 @@ func BenchmarkSweepOf10000LiveRuns(b *testing.B) {
 	}
 	r.sync(0)
 	cfg := FolderConfig{Fleet: "default", Holder: "daemon-1", Roster: r, Heartbeats: h}.withDefaults()
-	w := newSweeper(&cfg, keyless(), nil, nil, new(FolderStats), c.Now, noLog)
+	w := newSweeper(cfg.sweep(), keyless(), nil, nil, new(SweepStats), c.Now, noLog)
 	b.ReportAllocs()
 	for b.Loop() {
 		require.NoError(b, w.sweep(b.Context()))
