@@ -27,12 +27,12 @@ const (
 // restart. It reads them from the leader every two seconds, and at once when it is told on schema.SettingsSubject or
 // somebody must know; it costs no consumer. When the number of shards was changed it tells everybody.
 type Settings struct {
-	fleet   string
-	fleets  *kvstore.Fleets
-	nc      *nats.Conn
-	now     func() time.Time
-	log     zerolog.Logger
-	apply   func(schema.FleetSettings) error
+	fleet  string
+	fleets *kvstore.Fleets
+	nc     *nats.Conn
+	now    func() time.Time
+	log    zerolog.Logger
+	apply  func(schema.FleetSettings) error
 
 	// turn is held by who reads.
 	turn chan struct{}
