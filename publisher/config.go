@@ -38,10 +38,6 @@ const (
 	// batchFrom is the number of events from which they are published as one atomic batch. On one replica a smaller batch takes longer
 	// than its events one after the other: the server stages each batch in files of its own.
 	batchFrom = 16
-	// servicePatience is how long a request waits for a daemon to appear.
-	servicePatience = 2 * time.Second
-	// replyPatience is the longest silence within an answer of several replies.
-	replyPatience = 10 * time.Second
 )
 
 // Config says who the executor is and how it publishes. Executor is required.

@@ -145,7 +145,7 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 			if !errors.Is(err, errAgain) {
 				return err
 			}
-			if learn(err); caller.Err() != nil || !wait.wait(ctx) {
+			if learn(err); caller.Err() != nil || !wait.Wait(ctx) {
 				return r.expired(caller, it, lastErr)
 			}
 			continue
@@ -223,11 +223,11 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 		case eventlog.InFlight, eventlog.Contended:
 			// Over in the time of one replication; waiting longer only loses the next race, too.
 			lastErr = a.Err
-			wait.next = min(wait.next, conflictBackoff)
+			wait.Next = min(wait.Next, conflictBackoff)
 		default:
 			lastErr = a.Err
 		}
-		if caller.Err() != nil || !wait.wait(ctx) {
+		if caller.Err() != nil || !wait.Wait(ctx) {
 			return r.expired(caller, it, lastErr)
 		}
 	}
@@ -412,7 +412,7 @@ func (r *Run) catchUp(ctx context.Context, upTo schema.StreamSequence, items []*
 		case seen || upTo == 0:
 			return nil
 		}
-		if !wait.wait(ctx) {
+		if !wait.Wait(ctx) {
 			return fmt.Errorf("%w: message %d of run %s was not shown: %w", errAgain, upTo, r.id, errors.Join(err, context.Cause(ctx)))
 		}
 	}

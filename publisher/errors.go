@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -31,14 +32,14 @@ var (
 	// ErrUnresolved is returned when no answer came before the deadline: the event may be durable or not. Only
 	// the same event may follow: repeat the call, or call [Run.Resolve]; or resume the run. A request that changes
 	// something may have had its effect then; its error wraps ErrUnavailable, too.
-	ErrUnresolved = errors.New("no answer: it is not known whether the event was stored")
+	ErrUnresolved = fleetclient.ErrUnresolved
 	// ErrUnavailable is returned when the event or request could not be delivered before the deadline. Without
 	// ErrUnresolved it certainly has no effect; of several events of one call those before it may be durable. Try again
 	// later.
-	ErrUnavailable = errors.New("not available")
+	ErrUnavailable = fleetclient.ErrUnavailable
 	// ErrNotPermitted is returned when the server refuses the credentials, or what they may not do. Nothing was stored. The
 	// message names the subject and the next step: other credentials, or the inbox prefix of their role.
-	ErrNotPermitted = errors.New("not permitted")
+	ErrNotPermitted = fleetclient.ErrNotPermitted
 	// ErrRejected is returned for an event that the fold would refuse; see [RejectedError]. It was not published.
 	ErrRejected = errors.New("event is not lawful here")
 	// ErrCancelRequested is returned when a request to cancel the run was found while new work was being
@@ -68,9 +69,9 @@ var (
 	// ErrIncomplete is returned when events of the run are known to be missing; see [IncompleteError].
 	ErrIncomplete = errors.New("run is incomplete")
 	// ErrNoService is returned when no daemon answers for the fleet. Start one with: waymark serve.
-	ErrNoService = errors.New("no waymark daemon answers")
+	ErrNoService = fleetclient.ErrNoService
 	// ErrBadAnswer is returned for an answer of the daemon that this version does not understand.
-	ErrBadAnswer = errors.New("unexpected answer of the daemon")
+	ErrBadAnswer = fleetclient.ErrBadAnswer
 	// ErrPointNotFound is returned for a point that the run's history does not have.
 	ErrPointNotFound = errors.New("the run has no such point")
 	// ErrPointAmbiguous is returned for a point that the run's history has more than once: a sequence that several

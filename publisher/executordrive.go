@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -146,7 +147,7 @@ func (e *Executor) finish(d *drive, on trigger, cause error) {
 // what became of the run, and the work's error or that of publishing.
 func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, error) {
 	r := d.run
-	wait := &backoff{next: e.fleet.cfg.Backoff, most: mostFinishPause}
+	wait := &pause.Backoff{Next: e.fleet.cfg.Backoff, Most: mostFinishPause}
 	begun := time.Now()
 	for {
 		err := r.mend(e.finishing)
@@ -180,7 +181,7 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 		case time.Since(begun) > e.spec.Patience:
 			return e.leave(r, errors.Join(cause, err))
 		}
-		if errors.Is(err, ErrStopped) || !wait.wait(e.finishing) {
+		if errors.Is(err, ErrStopped) || !wait.Wait(e.finishing) {
 			return e.leave(r, errors.Join(cause, err))
 		}
 	}

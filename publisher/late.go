@@ -59,7 +59,7 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 				err = a.Err // the next reading tells
 			}
 		}
-		if !wait.wait(ctx) {
+		if !wait.Wait(ctx) {
 			return errors.Join(context.Cause(ctx), err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -70,7 +71,7 @@ func (r *Run) followUp(at schema.StreamSequence) {
 
 // lookUntil looks until what was noticed was seen.
 func (r *Run) lookUntil(ctx context.Context) {
-	wait := &backoff{next: lookPatience, most: 4 * lookPatience}
+	wait := &pause.Backoff{Next: lookPatience, Most: 4 * lookPatience}
 	for try := 0; ; {
 		r.mu.Lock()
 		if r.again {
@@ -89,7 +90,7 @@ func (r *Run) lookUntil(ctx context.Context) {
 			return
 		}
 		r.mu.Unlock()
-		if err != nil && !wait.wait(ctx) {
+		if err != nil && !wait.Wait(ctx) {
 			continue // the fleet is closed
 		}
 	}

@@ -152,7 +152,7 @@ func (f *Fleet) reserve(ctx context.Context, home schema.Names, run string, shar
 				return 0, fmt.Errorf("start of run %s: %w: it is in shard %d", run, ErrRunExists, home.Shard)
 			}
 		}
-		if !wait.wait(ctx) {
+		if !wait.Wait(ctx) {
 			return 0, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, errors.Join(a.Err, err, context.Cause(ctx)))
 		}
 	}

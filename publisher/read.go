@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -176,17 +177,17 @@ func (f *Fleet) events(ctx context.Context, run, at string, yield func(schema.Re
 	request := &schema.GetRequest{View: schema.ViewEvents, At: at}
 	var reply *schema.GetReply
 	tries := 0
-	err := f.ask(ctx, schema.VerbGet, run, request, func() *replies {
+	err := f.service().Ask(ctx, schema.VerbGet, run, request, func() *fleetclient.Replies {
 		if tries++; tries > 1 {
 			restart()
 		}
-		return &replies{
-			answer: func(body []byte) error {
+		return &fleetclient.Replies{
+			Answer: func(body []byte) error {
 				reply = new(schema.GetReply)
-				return decodeAnswer(body, reply)
+				return fleetclient.Decode(body, reply)
 			},
-			again: restart,
-			piece: func(kind string, frames []byte) error { return readPiece(kind, frames, yield) },
+			Again: restart,
+			Piece: func(kind string, frames []byte) error { return readPiece(kind, frames, yield) },
 		}
 	})
 	if own, ok := errors.AsType[*yieldError](err); ok {

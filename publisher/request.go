@@ -2,130 +2,27 @@ package publisher
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strconv"
-	"sync"
-	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/nats-io/nats.go"
-
-	"github.com/waymarkio/waymark/internal/jsapi"
+	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// repliesUnpacked bounds the replies that were unpacked and wait to be consumed: at most 8 MiB, mostly less than 1 MiB.
-const repliesUnpacked = 2
-
-// repliesHeld is the number of replies that wait to be consumed. It is above what the flow control's window lets the
-// daemon send in pieces of a kilobyte.
-const repliesHeld = schema.FlowWindow / 1024
-
-// maxBroken is the number of answers that may break off before the request fails.
-const maxBroken = 4
-
-// replies puts the numbered replies to one request together.
-type replies struct {
-	// next is the number of the reply that must come; answered says that the answer has come.
-	next     int
-	answered bool
-	// answer takes the answer, piece what content comes before and behind it: the frames of records, or a kind that was
-	// not asked for. again forgets all pieces before it.
-	answer func(body []byte) error
-	piece  func(kind string, frames []byte) error
-	again  func()
+// service is the client of the fleet's recovery service.
+func (f *Fleet) service() *fleetclient.Client {
+	return &fleetclient.Client{
+		Conn: f.nc, Fleet: f.cfg.Fleet, Timeout: f.cfg.RequestTimeout, Backoff: f.cfg.Backoff, MaxBackoff: f.cfg.MaxBackoff,
+		Refusals: f.denied, Translate: translate,
+	}
 }
 
-// reply is one reply as it came. The frames of a segment are unpacked already, or err says why they are not.
-type reply struct {
-	*nats.Msg
-	frames []byte
-	err    error
-}
-
-// unpack makes a reply ready to be taken: what can be done of it while another one is taken.
-func unpack(m *nats.Msg) reply {
-	r := reply{Msg: m, frames: m.Data}
-	if m.Header.Get(schema.HeaderKind) == schema.KindSegment && m.Header.Get(schema.HeaderErrorCode) == "" {
-		_, r.frames, r.err = schema.DecodeSegment(m.Data)
-	}
-	return r
-}
-
-// take consumes one reply. done says that it was the last.
-func (a *replies) take(m reply) (done bool, err error) {
-	if err := errorOf(m.Msg); err != nil {
-		return true, err
-	}
-	text, kind := m.Header.Get(schema.HeaderReply), m.Header.Get(schema.HeaderKind)
-	if text == "" && kind == "" && a.next == 1 {
-		// A daemon may leave out the numbers where there is one reply only.
-		return true, a.answer(m.Data)
-	}
-	number, err := strconv.Atoi(text)
-	switch {
-	case err != nil:
-		return true, fmt.Errorf("%w: reply number %.20q", ErrBadAnswer, text)
-	case number < a.next:
-		return false, nil // sent twice
-	case number > a.next:
-		return true, fmt.Errorf("%w: reply %d came instead of %d", errBroken, number, a.next)
-	case a.answered && (kind == schema.KindAnswer || kind == schema.KindAgain), !a.answered && kind == schema.KindEnd:
-		return true, fmt.Errorf("%w: reply %d is of kind %.20q", ErrBadAnswer, number, kind)
-	}
-	a.next++
-	switch kind {
-	case schema.KindEnd:
-		return true, nil
-	case schema.KindAnswer:
-		a.answered = true
-		return false, a.answer(m.Data)
-	case schema.KindAgain:
-		a.again()
-		return false, nil
-	}
-	if m.err != nil {
-		return true, fmt.Errorf("%w: %w", ErrBadAnswer, m.err)
-	}
-	return false, a.piece(kind, m.frames)
-}
-
-// errBroken: the answer broke off or has a hole. The request may be sent again.
-var errBroken = errors.New("the answer broke off")
-
-// retriable is a service error that another try may mend.
-type retriable struct{ err error }
-
-func (e *retriable) Error() string { return e.err.Error() }
-func (e *retriable) Unwrap() error { return e.err }
-
-// errorOf returns the error that a reply carries, or nil.
-func errorOf(m *nats.Msg) error {
-	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		return &retriable{ErrNoService}
-	}
-	code := m.Header.Get(schema.HeaderErrorCode)
-	if code == "" {
-		return nil
-	}
-	e := new(schema.ServiceError)
-	if err := json.Unmarshal(m.Data, e); err != nil || e.Code == "" {
-		text := m.Header.Get(schema.HeaderError)
-		if code == "503" || code == "429" {
-			return &retriable{fmt.Errorf("%w: %s", ErrUnavailable, text)}
-		}
-		return fmt.Errorf("%w: error %s: %s", ErrBadAnswer, code, text)
-	}
+// translate puts the error of this package in front of the daemon's.
+func translate(e *schema.ServiceError) error {
 	if e.Code == schema.CodeInvalidAnswer {
 		return invalidAnswer(e)
 	}
 	if kind := kindOf(e.Code); kind != nil {
-		err := fmt.Errorf("%w: %w", kind, e)
-		if e.Code == schema.CodeUnavailable || e.Code == schema.CodeOverloaded {
-			return &retriable{err}
-		}
-		return err
+		return fmt.Errorf("%w: %w", kind, e)
 	}
 	return e
 }
@@ -143,8 +40,6 @@ func kindOf(code schema.Code) error {
 		return ErrWrongAgent
 	case schema.CodeConflict:
 		return ErrConflict
-	case schema.CodeUnavailable, schema.CodeOverloaded:
-		return ErrUnavailable
 	case schema.CodeDamaged:
 		return ErrIncomplete
 	case schema.CodeStorageFull:
@@ -174,158 +69,7 @@ func kindOf(code schema.Code) error {
 	}
 }
 
-// ask sends a request until it has a whole answer. begin is called before each try and makes what consumes it. When a
-// request that changes something was sent, [ErrUnavailable] comes with [ErrUnresolved].
-func (f *Fleet) ask(ctx context.Context, verb, run string, request any, begin func() *replies) error {
-	sent := false
-	err := f.askUntil(ctx, verb, run, request, begin, &sent)
-	if sent && schema.Changes(verb) && errors.Is(err, ErrUnavailable) {
-		return fmt.Errorf("%w: %w", ErrUnresolved, err)
-	}
-	return err
-}
-
-// askUntil is ask; sent becomes true when a try was sent.
-func (f *Fleet) askUntil(ctx context.Context, verb, run string, request any, begin func() *replies, sent *bool) error {
-	body, err := json.Marshal(request)
-	if err != nil {
-		return fmt.Errorf("%s: %w", verb, err)
-	}
-	started, broken := time.Now(), 0
-	wait := f.backoff()
-	for {
-		err := f.try(ctx, schema.ServiceSubject(verb, f.cfg.Fleet, run), body, begin(), sent)
-		if err == nil {
-			return nil
-		}
-		what := verb
-		if run != "" {
-			what += " of run " + run
-		}
-		err = fmt.Errorf("%s: %w", what, err)
-		var again *retriable
-		waited := time.Since(started)
-		switch {
-		case ctx.Err() != nil:
-			return err
-		case errors.Is(err, ErrNoService):
-			if waited > servicePatience {
-				return fmt.Errorf("%w for fleet %s: start one with: waymark serve", err, f.cfg.Fleet)
-			}
-		case errors.Is(err, errBroken):
-			// It had begun: its deadline is one of progress, not of time.
-			if broken++; broken >= maxBroken {
-				return fmt.Errorf("%w: %w", ErrUnavailable, err)
-			}
-		case !errors.As(err, &again), waited > f.cfg.RequestTimeout:
-			return err
-		}
-		if !wait.wait(ctx) {
-			return err
-		}
-	}
-}
-
-// try sends a request once and consumes its answer. sent becomes true once it may have left this process.
-func (f *Fleet) try(ctx context.Context, subject string, body []byte, a *replies, sent *bool) error {
-	room := make(chan *nats.Msg, repliesHeld)
-	inbox := f.nc.NewRespInbox()
-	refusals := f.denied.Tail()
-	sub, err := f.nc.ChanSubscribe(inbox, room)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // a closed connection has no subscription to end
-	// An answer that was on its way when the connection broke never comes: ask again at once.
-	lost := f.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
-	defer f.nc.RemoveStatusListener(lost)
-	if err := f.nc.PublishRequest(subject, inbox, body); err != nil {
-		_, unsent := errors.AsType[*jsapi.UnsentError](jsapi.Unsent(err))
-		*sent = *sent || !unsent
-		return &retriable{fmt.Errorf("%w: %w", ErrUnavailable, err)}
-	}
-	*sent = true
-	unpacked := make(chan reply, repliesUnpacked)
-	left := make(chan struct{})
-	var unpacker sync.WaitGroup
-	defer unpacker.Wait()
-	defer close(left)
-	unpacker.Go(func() {
-		for {
-			select {
-			case m := <-room:
-				select {
-				case unpacked <- unpack(m):
-				case <-left:
-					return
-				}
-			case <-left:
-				return
-			}
-		}
-	})
-	a.next = 1
-	patience := min(replyPatience, f.cfg.RequestTimeout)
-	timer := time.NewTimer(f.cfg.RequestTimeout)
-	defer timer.Stop()
-	for {
-		select {
-		case m := <-unpacked:
-			done, err := a.take(m)
-			if done || err != nil {
-				return err
-			}
-			if m.Reply != "" {
-				// The daemon may send more now. If this is lost the answer stops, and the request is sent again.
-				if err := schema.CheckReply(m.Reply); err != nil {
-					return fmt.Errorf("reply %d: %w", a.next-1, err)
-				}
-				if err := f.nc.Publish(m.Reply, nil); err != nil {
-					return fmt.Errorf("%w: %w", errBroken, err)
-				}
-			}
-			timer.Reset(patience)
-		case <-refusals.Heard():
-			if err := f.refusedBy(refusals.Take(), subject, inbox); err != nil {
-				return err
-			}
-		case <-lost:
-			if a.next == 1 {
-				return &retriable{fmt.Errorf("%w: the connection was lost before the daemon answered", ErrUnavailable)}
-			}
-			return fmt.Errorf("%w: the connection was lost after reply %d", errBroken, a.next-1)
-		case <-timer.C:
-			if a.next == 1 {
-				return &retriable{fmt.Errorf("%w: no answer of the daemon in %s", ErrUnavailable, f.cfg.RequestTimeout)}
-			}
-			return fmt.Errorf("%w: nothing after reply %d for %s", errBroken, a.next-1, patience)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// askOne is ask for an answer of one reply.
+// askOne asks the service for an answer of one reply.
 func askOne[T any](ctx context.Context, f *Fleet, verb, run string, request any) (*T, error) {
-	var out *T
-	err := f.ask(ctx, verb, run, request, func() *replies {
-		return &replies{
-			answer: func(body []byte) error {
-				out = new(T)
-				return decodeAnswer(body, out)
-			},
-			again: func() {},
-			piece: func(kind string, _ []byte) error {
-				return fmt.Errorf("%w: a reply of kind %.20q was not asked for", ErrBadAnswer, kind)
-			},
-		}
-	})
-	return out, err
-}
-
-func decodeAnswer(body []byte, out any) error {
-	if err := json.Unmarshal(body, out); err != nil {
-		return fmt.Errorf("%w: %w", ErrBadAnswer, err)
-	}
-	return nil
+	return fleetclient.One[T](ctx, f.service(), verb, run, request)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -62,16 +63,16 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	var read *assembly
 	var reply *schema.RecoverReply
 	ask := func(superseded []schema.Superseded) error {
-		err := f.ask(ctx, schema.VerbRecover, run, request, func() *replies {
+		err := f.service().Ask(ctx, schema.VerbRecover, run, request, func() *fleetclient.Replies {
 			begin := func() { read = newAssembly(f, run, superseded) }
 			begin()
-			return &replies{
-				answer: func(body []byte) error {
+			return &fleetclient.Replies{
+				Answer: func(body []byte) error {
 					reply = new(schema.RecoverReply)
-					return decodeAnswer(body, reply)
+					return fleetclient.Decode(body, reply)
 				},
-				again: begin,
-				piece: func(kind string, frames []byte) error {
+				Again: begin,
+				Piece: func(kind string, frames []byte) error {
 					return readPiece(kind, frames, func(rec schema.Record) error { return read.take(ctx, rec) })
 				},
 			}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/waymarkio/waymark/internal/pause"
 )
 
 // roomEvery is how often the streams that runs wait for are looked at, for all of those runs together.
@@ -34,7 +36,7 @@ type roomWait struct {
 	// began is when the event was refused first, progress when room was made last or the wait began.
 	began, progress time.Time
 	relieved        bool
-	pause           *backoff
+	pause           *pause.Backoff
 }
 
 // lookForRoom asks how full a stream is, unless that was asked a moment ago.
@@ -101,7 +103,7 @@ func (f *Fleet) awaitRoom(ctx context.Context, w *roomWait, stream string, cause
 	both, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(f.life, func() { cancel(context.Cause(f.life)) })() //nolint:contextcheck // the life of the fleet ends the wait, too
-	if !w.pause.wait(both) {
+	if !w.pause.Wait(both) {
 		return fmt.Errorf("%w: %w", full(), context.Cause(both))
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/pause"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -55,8 +53,8 @@ func (f *Fleet) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	for err != nil {
 		select {
 		case <-refusals.Heard():
-			if e := f.refusedBy(refusals.Take(), m.Subject, inbox); e != nil {
-				return nil, e
+			if e := refusals.Take(); e.Of(m.Subject, inbox) {
+				return nil, fmt.Errorf("%w: %w", ErrNotPermitted, e)
 			}
 		default:
 			if errors.Is(err, nats.ErrConnectionClosed) {
@@ -68,27 +66,8 @@ func (f *Fleet) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	return resp, nil
 }
 
-// refusedBy returns the refusal as the error of a request on subject that is answered below inbox, nil when it is of
-// something else.
-func (*Fleet) refusedBy(e *permissions.Error, subject, inbox string) error {
-	if e.Publish && e.Subject == subject || !e.Publish && strings.HasPrefix(e.Subject, inbox) {
-		return fmt.Errorf("%w: %w", ErrNotPermitted, e)
-	}
-	return nil
-}
-
-// backoff waits between tries, with jitter, longer each time.
-type backoff struct {
-	next, most time.Duration
-}
-
-func (f *Fleet) backoff() *backoff { return &backoff{next: f.cfg.Backoff, most: f.cfg.MaxBackoff} }
-
-// wait returns false when ctx ends first.
-func (b *backoff) wait(ctx context.Context) bool {
-	d := b.next/2 + rand.N(b.next/2+1) //nolint:gosec // jitter
-	b.next = min(2*b.next, b.most)
-	return pause.For(ctx, d) == nil
+func (f *Fleet) backoff() *pause.Backoff {
+	return &pause.Backoff{Next: f.cfg.Backoff, Most: f.cfg.MaxBackoff}
 }
 
 // insist does something again while what it needs is unavailable, as long as ctx lasts; most bounds each try.
@@ -98,7 +77,7 @@ func (f *Fleet) insist(ctx context.Context, most time.Duration, do func(try cont
 		try, cancel := context.WithTimeout(ctx, most)
 		err := do(try)
 		cancel()
-		if err == nil || !errors.Is(err, ErrUnavailable) || !wait.wait(ctx) {
+		if err == nil || !errors.Is(err, ErrUnavailable) || !wait.Wait(ctx) {
 			return err
 		}
 	}

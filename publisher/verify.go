@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -64,7 +65,7 @@ func (r *Run) verify(ctx context.Context, subject string, request *schema.Verify
 	asked, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// A tool that is just starting gets a few chances, the last of them well before the end: a try that is cut short says nothing.
-	wait := &backoff{next: timeout / 50, most: timeout / 8}
+	wait := &pause.Backoff{Next: timeout / 50, Most: timeout / 8}
 	lastTry := time.Now().Add(timeout - timeout/4)
 	for {
 		m, err := r.fleet.nc.RequestWithContext(asked, subject, body)
@@ -76,7 +77,7 @@ func (r *Run) verify(ctx context.Context, subject string, request *schema.Verify
 		case errors.Is(err, nats.ErrMaxPayload):
 			return nil, &unverified{fmt.Sprintf("the question has %d bytes, more than the server takes", len(body))}
 		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrReconnectBufExceeded):
-			if time.Now().Before(lastTry) && wait.wait(asked) {
+			if time.Now().Before(lastTry) && wait.Wait(asked) {
 				continue
 			}
 			if ctx.Err() != nil {

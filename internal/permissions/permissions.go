@@ -41,6 +41,11 @@ func (e *Error) Hint() string {
 	return "use the credentials of the fleet and of a role that may; docs/security.md says which may what"
 }
 
+// Of reports whether a request on subject that is answered below inbox was refused, or its answer.
+func (e *Error) Of(subject, inbox string) bool {
+	return e.Publish && e.Subject == subject || !e.Publish && strings.HasPrefix(e.Subject, inbox)
+}
+
 // Unwrap is nats.go's error.
 func (e *Error) Unwrap() error { return e.err }
 

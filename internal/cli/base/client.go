@@ -18,6 +18,7 @@ import (
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/prompt"
+	"github.com/waymarkio/waymark/internal/fleetclient"
 	"github.com/waymarkio/waymark/internal/natsconn"
 	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/publisher"
@@ -125,8 +126,8 @@ func (c *Client) Ask(ctx context.Context, verb, run string, request, reply any) 
 	default:
 		return fmt.Errorf("asking the daemon to %s: %w", verb, err)
 	}
-	if code := answer.Header.Get(schema.HeaderErrorCode); code != "" {
-		return c.aboutRun(run, serviceError(answer))
+	if err := fleetclient.ErrorOf(answer); err != nil {
+		return c.aboutRun(run, err)
 	}
 	if err := json.Unmarshal(answer.Data, reply); err != nil {
 		return fmt.Errorf("answer to %s: %w: %w", verb, publisher.ErrBadAnswer, err)
@@ -226,15 +227,6 @@ func (c *Client) serveWords() string {
 	default:
 		return "serve"
 	}
-}
-
-// serviceError is the error that a reply carries.
-func serviceError(answer *nats.Msg) error {
-	e := new(schema.ServiceError)
-	if err := json.Unmarshal(answer.Data, e); err != nil || e.Code == "" {
-		return fmt.Errorf("the daemon failed: %s (%s)", answer.Header.Get(schema.HeaderError), answer.Header.Get(schema.HeaderErrorCode))
-	}
-	return e
 }
 
 // aboutRun gives a refusal the next step at a prompt, with the run in it, so that it can be pasted.
