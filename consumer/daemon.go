@@ -28,6 +28,8 @@ type Config struct {
 	// Fold is where the shards are folded, best on a connection of its own: a slow reader of one does not delay the other. Nil answers
 	// requests only: another replica writes checkpoints and detects dead executors.
 	Fold jetstream.JetStream
+	// Settings of the fleet, as whoever provisioned it just read them; nil: they are read.
+	Settings *schema.FleetSettings
 	// Alone: no other process folds the fleet, so that its shards are not shared. Default false.
 	Alone bool
 	// MaxClaims is the number of claims in a row without progress after which a run is quarantined. Default schema.DefaultMaxClaims; a
@@ -95,10 +97,14 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	settings, _, err := kvstore.NewFleets(cfg.Service).Get(ctx, cfg.Fleet)
-	if err != nil {
-		return nil, err
+	if cfg.Settings == nil {
+		settings, _, err := kvstore.NewFleets(cfg.Service).Get(ctx, cfg.Fleet)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Settings = &settings
 	}
+	settings := *cfg.Settings
 	d := &Daemon{cfg: cfg, now: now, log: log}
 	if err := d.openReaders(settings); err != nil {
 		return nil, err
@@ -111,6 +117,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	requests.Generations, requests.Refresh = settings.Generations, d.settings.Refresh
 	requests.Retention = func() schema.RetentionPolicy { return d.settings.Current().Retention }
 	requests.Folder = d.folder
+	var err error
 	if d.service, err = NewService(requests, nc, cfg.Service, d.read, d.roster, now, log); err != nil {
 		return nil, err
 	}

@@ -67,6 +67,22 @@ func TestDaemon_ShardsAreAdded_FoldsThem(t *testing.T) {
 	require.False(t, d.Folders()[0].Leads())
 }
 
+// Who provisioned the fleet has read its settings: a leader that is away since then ends no start.
+func TestDaemon_SettingsAreGiven_AreNotReadAgain(t *testing.T) {
+	t.Parallel()
+	js := natstest.Start(t).JetStream(t)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20}))
+	settings, _, err := kvstore.NewFleets(js).Get(t.Context(), "default")
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(t.Context(), "KV_"+schema.FleetBucket))
+	cfg := consumer.Config{Fleet: "default", Name: "daemon", Service: js}
+	_, err = consumer.New(t.Context(), cfg, time.Now, natstest.Logger(t))
+	require.ErrorIs(t, err, kvstore.ErrStreamMissing)
+	cfg.Settings = &settings
+	_, err = consumer.New(t.Context(), cfg, time.Now, natstest.Logger(t))
+	require.NoError(t, err)
+}
+
 func TestDaemon_ConnectionIsClosed_RunFails(t *testing.T) {
 	t.Parallel()
 	server := natstest.Start(t)

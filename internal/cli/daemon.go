@@ -102,7 +102,7 @@ func (c serveCmd) start(ctx context.Context, a *base.App, registry prometheus.Re
 	if err != nil {
 		return nil, err
 	}
-	if config.Service = js; !c.NoFold {
+	if config.Service, config.Settings = js, &settings; !c.NoFold {
 		config.Fold = fold
 	}
 	if d.waymark, err = consumer.New(ctx, config, a.Now, log); err != nil {
