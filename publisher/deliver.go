@@ -81,7 +81,7 @@ func (r *Run) deliverBatch(ctx context.Context, items []*item) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.fleet.cfg.TryTimeout)
 	defer cancel()
 	sent := time.Now()
-	a := r.fleet.appendBatch(ctx, msgs, r.last)
+	a := r.fleet.sender.AppendBatch(ctx, msgs, r.last)
 	if a.Outcome != eventlog.Stored {
 		// None of them can be stored without the first.
 		items[0].sent = a.Outcome == eventlog.Unanswered || a.Outcome == eventlog.AnswerDenied
@@ -151,7 +151,7 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 			continue
 		}
 		sent := time.Now()
-		a := r.fleet.append(ctx, r.message(it), r.last)
+		a := r.fleet.sender.Append(ctx, r.message(it), r.last)
 		switch a.Outcome {
 		case eventlog.Stored:
 			if a.Duplicate {

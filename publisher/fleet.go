@@ -19,6 +19,7 @@ import (
 	"github.com/waymarkio/waymark/internal/jsapi"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/permissions"
+	"github.com/waymarkio/waymark/publisher/internal/send"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -40,6 +41,7 @@ type Fleet struct {
 	redactor *redactor
 	// denied hears what the server does not permit.
 	denied *permissions.Watch
+	sender send.Sender
 
 	blobMu sync.Mutex
 	blobs  *blob.Store
@@ -115,6 +117,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 	} else {
 		f.denied = permissions.Of(f.nc)
 	}
+	f.sender = send.Sender{Conn: f.nc, Refusals: f.denied, TryTimeout: f.cfg.TryTimeout}
 	if prefix := f.nc.Opts.InboxPrefix; prefix != "" && schema.CheckReply(prefix+".x") != nil {
 		err := configError("CustomInboxPrefix", fmt.Sprintf("%.120q", prefix), "use one that begins with "+schema.InboxPrefix+"_: the daemon answers no other")
 		return nil, errors.Join(err, f.closeConn(ctx))

@@ -50,7 +50,7 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 			if v := probe.Apply(schema.ExecutorsOnly, &rec); v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
 				return nil // nobody asks any more, or an earlier try is in the log
 			}
-			switch a := r.fleet.append(ctx, r.message(it), last); a.Outcome {
+			switch a := r.fleet.sender.Append(ctx, r.message(it), last); a.Outcome {
 			case eventlog.Stored:
 				return nil
 			case eventlog.Full, eventlog.Oversized, eventlog.Refused, eventlog.Denied, eventlog.AnswerDenied:

@@ -127,7 +127,7 @@ func (f *Fleet) reserve(ctx context.Context, home schema.Names, run string, shar
 	var room roomWait
 	for {
 		m := &nats.Msg{Subject: home.EventSubject(run), Header: maps.Clone(header), Data: body}
-		a := f.append(ctx, m, 0)
+		a := f.sender.Append(ctx, m, 0)
 		switch a.Outcome {
 		case eventlog.Stored:
 			return shard, nil

@@ -1,0 +1,77 @@
+package send
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/failpoint"
+	"github.com/waymarkio/waymark/internal/fleetclient"
+	"github.com/waymarkio/waymark/internal/jsapi"
+	"github.com/waymarkio/waymark/internal/permissions"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Sender appends events to logs over one connection.
+type Sender struct {
+	Conn *nats.Conn
+	// Refusals hears what the server does not permit on the connection.
+	Refusals *permissions.Watch
+	// TryTimeout bounds the wait for one answer.
+	TryTimeout time.Duration
+}
+
+// Append stores a message behind the run's last one, and waits for the answer of this one try.
+func (s *Sender) Append(ctx context.Context, m *nats.Msg, last schema.StreamSequence) eventlog.Appended {
+	return eventlog.Append(ctx, s.requestAck, m, last)
+}
+
+// AppendBatch is Append of several messages as one atomic batch.
+func (s *Sender) AppendBatch(ctx context.Context, msgs []*nats.Msg, last schema.StreamSequence) eventlog.Appended {
+	return eventlog.AppendBatch(ctx, s.Conn, s.request, msgs, last)
+}
+
+func (s *Sender) requestAck(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	if err := failpoint.Hit(ctx, failpoint.BeforePublish); err != nil {
+		return nil, err
+	}
+	answer, err := s.request(ctx, m)
+	if err == nil {
+		err = failpoint.Hit(ctx, failpoint.AfterPublish)
+	}
+	return answer, err
+}
+
+// request publishes the message and returns the answer to this one try, at the latest after the try timeout.
+func (s *Sender) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	try, cancel := context.WithTimeout(ctx, s.TryTimeout)
+	defer cancel()
+	inbox := s.Conn.Opts.InboxPrefix
+	if inbox == "" {
+		inbox = strings.TrimSuffix(nats.InboxPrefix, ".")
+	}
+	if s.Conn.IsClosed() {
+		return nil, &jsapi.UnsentError{Err: nats.ErrConnectionClosed}
+	}
+	refusals := s.Refusals.Tail()
+	resp, err := s.Conn.RequestMsgWithContext(try, m)
+	for err != nil {
+		select {
+		case <-refusals.Heard():
+			if e := refusals.Take(); e.Of(m.Subject, inbox) {
+				return nil, fmt.Errorf("%w: %w", fleetclient.ErrNotPermitted, e)
+			}
+		default:
+			if errors.Is(err, nats.ErrConnectionClosed) {
+				return nil, err // closed while the answer was waited for: the message may be stored
+			}
+			return nil, jsapi.Unsent(err)
+		}
+	}
+	return resp, nil
+}

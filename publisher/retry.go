@@ -1,0 +1,26 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waymarkio/waymark/internal/pause"
+)
+
+func (f *Fleet) backoff() *pause.Backoff {
+	return &pause.Backoff{Next: f.cfg.Backoff, Most: f.cfg.MaxBackoff}
+}
+
+// insist does something again while what it needs is unavailable, as long as ctx lasts; most bounds each try.
+func (f *Fleet) insist(ctx context.Context, most time.Duration, do func(try context.Context) error) error {
+	wait := f.backoff()
+	for {
+		try, cancel := context.WithTimeout(ctx, most)
+		err := do(try)
+		cancel()
+		if err == nil || !errors.Is(err, ErrUnavailable) || !wait.Wait(ctx) {
+			return err
+		}
+	}
+}
