@@ -17,7 +17,7 @@ const (
 	DefaultPublishTimeout = 10 * time.Second
 	DefaultTryTimeout     = 2 * time.Second
 	DefaultRequestTimeout = 30 * time.Second
-	DefaultVerifyTimeout  = 10 * time.Second
+	defaultVerifyTimeout  = 10 * time.Second
 	DefaultFullPatience   = 30 * time.Second
 	DefaultFullTimeout    = 2 * time.Minute
 	DefaultBackoff        = 2 * time.Millisecond
@@ -26,7 +26,7 @@ const (
 	DefaultWindowEvents   = 64
 	DefaultWindowBytes    = 1 << 20
 	DefaultMaxBlob        = 64 << 20
-	DefaultHeartbeat      = schema.DefaultHeartbeatMS * time.Millisecond
+	defaultHeartbeat      = schema.DefaultHeartbeatMS * time.Millisecond
 )
 
 const (
@@ -119,13 +119,13 @@ func (c Config) withDefaults() Config {
 		c.Fleet = os.Getenv("WAYMARK_FLEET")
 	}
 	c.Fleet = cmp.Or(c.Fleet, schema.DefaultFleet)
-	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
+	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
 	c.TryTimeout = cmp.Or(c.TryTimeout, DefaultTryTimeout)
 	c.FullPatience = cmp.Or(c.FullPatience, DefaultFullPatience)
 	c.FullTimeout = cmp.Or(c.FullTimeout, DefaultFullTimeout)
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
-	c.VerifyTimeout = cmp.Or(c.VerifyTimeout, DefaultVerifyTimeout)
+	c.VerifyTimeout = cmp.Or(c.VerifyTimeout, defaultVerifyTimeout)
 	c.Backoff = cmp.Or(c.Backoff, DefaultBackoff)
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, max(DefaultMaxBackoff, c.Backoff))
 	c.InlineLimit = cmp.Or(c.InlineLimit, DefaultInlineLimit)

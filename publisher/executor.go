@@ -14,9 +14,9 @@ import (
 
 // Defaults of [ExecutorSpec].
 const (
-	DefaultCapacity = 100
-	DefaultGrace    = 10 * time.Second
-	DefaultPatience = time.Minute
+	defaultCapacity = 100
+	defaultGrace    = 10 * time.Second
+	defaultPatience = time.Minute
 )
 
 // Work does what is left to do of a run, from wherever its record ends: turns that ended are not repeated, phases that
@@ -104,13 +104,13 @@ type drive struct {
 func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 	spec.Agents, spec.Labels = maps.Clone(spec.Agents), maps.Clone(spec.Labels)
 	if spec.Capacity == 0 {
-		spec.Capacity = DefaultCapacity
+		spec.Capacity = defaultCapacity
 	}
 	if spec.Grace == 0 {
-		spec.Grace = DefaultGrace
+		spec.Grace = defaultGrace
 	}
 	if spec.Patience == 0 {
-		spec.Patience = DefaultPatience
+		spec.Patience = defaultPatience
 	}
 	if len(spec.Agents) == 0 {
 		return nil, configError("Agents", "empty", "name at least one agent and what makes its work")

@@ -140,8 +140,8 @@ func (r *Run) headOnly() bool {
 
 // Shares of the context window at which a [Budget] warns, and at which it says to hand the work off.
 const (
-	DefaultBudgetWarn    = 0.8
-	DefaultBudgetHandoff = 0.95
+	defaultBudgetWarn    = 0.8
+	defaultBudgetHandoff = 0.95
 )
 
 // Budget watches how full the model's context is.
@@ -168,7 +168,7 @@ const (
 
 // Of returns the level of a context of so many tokens. It returns [ErrConfig] for a budget out of range.
 func (b Budget) Of(tokens int64) (BudgetLevel, error) {
-	b.Warn, b.Handoff = cmp.Or(b.Warn, DefaultBudgetWarn), cmp.Or(b.Handoff, DefaultBudgetHandoff)
+	b.Warn, b.Handoff = cmp.Or(b.Warn, defaultBudgetWarn), cmp.Or(b.Handoff, defaultBudgetHandoff)
 	switch {
 	case b.Window <= 0:
 		return "", configError("Window", b.Window, "give the size of the model's context in tokens")
