@@ -103,7 +103,7 @@ func (r *Run) deliverOne(ctx context.Context, items []*item) error {
 	if ctx.Err() != nil {
 		return r.expired(ctx, items[0], nil)
 	}
-	var room roomWait
+	var room quotaWait
 	for {
 		err := r.deliverWithin(ctx, items)
 		refused, ok := err.(*refusedFull) //nolint:errorlint // it is never wrapped
@@ -111,7 +111,7 @@ func (r *Run) deliverOne(ctx context.Context, items []*item) error {
 			return err
 		}
 		// Not stored by this try, and in doubt still if an earlier one had no answer.
-		if err := r.fleet.awaitRoom(ctx, &room, r.names.EventStream(), refused.answer); err != nil {
+		if err := r.fleet.quotas.await(ctx, &room, r.names.EventStream(), refused.answer); err != nil {
 			return err
 		}
 	}
@@ -132,7 +132,7 @@ func (r *Run) deliverWithin(ctx context.Context, items []*item) error {
 	// moment, for the other users of the handle would have to wait for its resolution.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.fleet.cfg.PublishTimeout)
 	defer cancel()
-	wait := r.fleet.backoff()
+	wait := r.fleet.cfg.pause()
 	var lastErr error
 	learn := func(err error) {
 		// A try that the deadline ended says less than the one before, unless it is a sign of a regressed log.
@@ -382,7 +382,7 @@ func (r *Run) recheck(items []*item) error {
 
 // catchUp folds what stands behind the last message known, until the one at upTo was seen.
 func (r *Run) catchUp(ctx context.Context, upTo schema.StreamSequence, items []*item) error {
-	wait := r.fleet.backoff()
+	wait := r.fleet.cfg.pause()
 	for {
 		seen := false
 		from, fromID := r.last, r.lastID

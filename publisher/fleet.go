@@ -35,8 +35,8 @@ type Fleet struct {
 	placing     atomic.Pointer[placing]
 	placingTurn chan struct{}
 	// keys are those that the fleet's control events are checked by.
-	keys  *keyring.Ring
-	rooms rooms
+	keys   *keyring.Ring
+	quotas quotas
 	// redactor is nil when nothing is taken out of events.
 	redactor *redactor
 	// denied hears what the server does not permit.
@@ -177,6 +177,7 @@ func (f *Fleet) lookup(ctx context.Context) (err error) {
 	if f.js, err = jetstream.New(f.nc); err != nil {
 		return fmt.Errorf("JetStream: %w", err)
 	}
+	f.quotas.cfg, f.quotas.js, f.quotas.life = &f.cfg, f.js, f.life
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
 	defer cancel()
 	ctx, done := f.denied.Context(ctx, "")

@@ -33,7 +33,7 @@ func (r *Run) offerLate(ctx context.Context, d *draft) error {
 	head, last, writer := r.head.Clone(), r.last, r.writer
 	r.mu.Unlock()
 	it := d.seal(&writer, writer.Last+1)
-	wait := r.fleet.backoff()
+	wait := r.fleet.cfg.pause()
 	for {
 		err := eventlog.Read(ctx, r.fleet.js, r.names, r.id, last+1, func(rec schema.Record) error {
 			keys, err := r.fleet.keys.Keys(ctx)

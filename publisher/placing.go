@@ -123,8 +123,8 @@ func (f *Fleet) reserve(ctx context.Context, home schema.Names, run string, shar
 	header, body := e.Encode()
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.PublishTimeout)
 	defer cancel()
-	wait := f.backoff()
-	var room roomWait
+	wait := f.cfg.pause()
+	var room quotaWait
 	for {
 		m := &nats.Msg{Subject: home.EventSubject(run), Header: maps.Clone(header), Data: body}
 		a := f.sender.Append(ctx, m, 0)
@@ -132,7 +132,7 @@ func (f *Fleet) reserve(ctx context.Context, home schema.Names, run string, shar
 		case eventlog.Stored:
 			return shard, nil
 		case eventlog.Full:
-			if err := f.awaitRoom(ctx, &room, home.EventStream(), a.Err); err != nil {
+			if err := f.quotas.await(ctx, &room, home.EventStream(), a.Err); err != nil {
 				return 0, err
 			}
 			continue

@@ -8,13 +8,12 @@ import (
 	"github.com/waymarkio/waymark/internal/pause"
 )
 
-func (f *Fleet) backoff() *pause.Backoff {
-	return &pause.Backoff{Next: f.cfg.Backoff, Most: f.cfg.MaxBackoff}
-}
+// pause returns the waits between tries.
+func (c *Config) pause() *pause.Backoff { return &pause.Backoff{Next: c.Backoff, Most: c.MaxBackoff} }
 
 // insist does something again while what it needs is unavailable, as long as ctx lasts; most bounds each try.
 func (f *Fleet) insist(ctx context.Context, most time.Duration, do func(try context.Context) error) error {
-	wait := f.backoff()
+	wait := f.cfg.pause()
 	for {
 		try, cancel := context.WithTimeout(ctx, most)
 		err := do(try)

@@ -31,8 +31,8 @@ func TestPatienceWithAFullFleetIsCountedFromTheLastRoomMade(t *testing.T) {
 		require.NoError(t, err)
 	}
 	refused := errors.New("full")
-	var w roomWait
-	try := func() error { return f.awaitRoom(t.Context(), &w, names.EventStream(), refused) }
+	var w quotaWait
+	try := func() error { return f.quotas.await(t.Context(), &w, names.EventStream(), refused) }
 	require.NoError(t, try())
 	publish()
 	publish()
@@ -49,7 +49,7 @@ func TestPatienceWithAFullFleetIsCountedFromTheLastRoomMade(t *testing.T) {
 	require.Eventually(t, func() bool { return try() == nil && w.relieved }, time.Minute, time.Millisecond)
 	require.Greater(t, w.progress.Sub(before), 59*time.Minute)
 
-	f.rooms.streams[names.EventStream()].freed = time.Time{}
+	f.quotas.streams[names.EventStream()].freed = time.Time{}
 	w.progress = w.progress.Add(-time.Hour)
 	var full *FullError
 	require.ErrorAs(t, try(), &full)
@@ -73,15 +73,15 @@ func TestRoomThatWasMadeBeforeTheFirstAnswerIsNobodysProgress(t *testing.T) {
 	f, err := Connect(t.Context(), Config{Conn: nc, Executor: "exec-1"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, f.Close(t.Context())) }()
-	require.Zero(t, f.lookForRoom(t.Context(), "LATER", 0).freed, "there is no such stream")
+	require.Zero(t, f.quotas.look(t.Context(), "LATER", 0).freed, "there is no such stream")
 	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "LATER", Subjects: []string{"later"}, MaxMsgs: 1})
 	require.NoError(t, err)
 	for range 3 {
 		_, err = js.Publish(t.Context(), "later", []byte("x"))
 		require.NoError(t, err)
 	}
-	require.Zero(t, f.lookForRoom(t.Context(), "LATER", 0).freed, "taken out before anybody waited")
+	require.Zero(t, f.quotas.look(t.Context(), "LATER", 0).freed, "taken out before anybody waited")
 	_, err = js.Publish(t.Context(), "later", []byte("x"))
 	require.NoError(t, err)
-	require.NotZero(t, f.lookForRoom(t.Context(), "LATER", 0).freed)
+	require.NotZero(t, f.quotas.look(t.Context(), "LATER", 0).freed)
 }
