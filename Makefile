@@ -30,7 +30,7 @@ CHECK_FULL := deploycheck asyncapi cross fuzz gobench chaos-check short-race-res
 
 # The core, whose tests "make check" runs under the race detector. It makes tests three times slower: "make check-full" has it for the others,
 # the commands and the embedded server among them.
-RACED := ./consumer/... ./publisher/... ./kvstore/... $(addprefix ./internal/,backup blob denied keyring natsconn eventlog spans)
+RACED := ./consumer/... ./publisher/... ./kvstore/... $(addprefix ./internal/,backup blob eventlog fleetclient jsapi keyring natsconn permissions spans)
 
 # FULL=1 runs the whole of what "make check-full" samples.
 FULL ?=

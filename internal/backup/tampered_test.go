@@ -90,7 +90,6 @@ func TestRestore_TamperedBackup_NothingIsWritten(t *testing.T) {
 		"settings' format":  {manifest: setting("format", 2)},
 		"provisioned":       {manifest: setting("provisioned_shards", 200)},
 		"settings' default": {manifest: setting("checkpoints_per_run", 0)},
-		"opening":           {manifest: setting("opening", true)},
 		"settings' quota":   {manifest: setting("quota_bytes", 1<<30)},
 	} {
 		t.Run(name, func(t *testing.T) {
