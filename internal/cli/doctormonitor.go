@@ -53,6 +53,9 @@ func (d *doctor) syncs(ms float64, settings *schema.FleetSettings) {
 	how := "the servers sync the messages of all executors together"
 	if settings.Replicas == 1 {
 		how = "the messages of one shard are synced one after the other, those of several at once; new runs are spread over " + output.Plural(shards, "shard")
+		if first := settings.Mapped(); first < shards {
+			how += ", those of programs without the SDK over the first " + output.Plural(first, "shard")
+		}
 	}
 	switch {
 	case ms == 0:

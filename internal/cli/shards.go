@@ -143,12 +143,12 @@ type shardsSetCmd struct {
 
 // Help is the text below the flags.
 func (shardsSetCmd) Help() string {
-	return `Daemons, executors and waymark events take the change up while they run. For about a minute it is under way: each run that ` +
-		`begins elsewhere than before costs one more message, and no other change is taken. Fewer shards are a change like any other: the ` +
-		`shards that are left out keep their runs and are folded on.
+	return `Daemons, executors and waymark events take the change up while they run. From then on each run that begins elsewhere than the ` +
+		`fleet's first number of shards would put it costs one more message. Fewer shards are a change like any other: the shards that are ` +
+		`left out keep their runs and are folded on.
 
-A fleet can have had ` + strconv.Itoa(kvstore.MaxGenerations) + ` numbers of shards; going back to one of them makes none more. Each costs the start of a run one ` +
-		`question, and a program without the SDK must know where its runs began: see docs/scaling.md.
+A fleet can have had ` + strconv.Itoa(kvstore.MaxGenerations) + ` numbers of shards; going back to one of them makes none more. Each costs the lookup of a run ` +
+		`one question, and a program without the SDK must know where its runs began: see docs/scaling.md.
 
 Examples:
   waymark shards set 4
