@@ -19,6 +19,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 )
 
 // natsServer is the official program nats-server: the same library by the same calls.
@@ -41,30 +43,6 @@ func natsServer() {
 
 // pathLimit bounds all steps of the page together.
 const pathLimit = 8 * time.Minute
-
-// threePorts returns the first of three ports in a row that are free.
-func threePorts(t *testing.T) int {
-	t.Helper()
-	for range 1000 {
-		first := freePorts(t, 1)[0]
-		if first+2 > 1<<16-1 {
-			continue
-		}
-		free := true
-		for port := first; port < first+3; port++ {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-			if free = err == nil; !free {
-				break
-			}
-			require.NoError(t, l.Close())
-		}
-		if free {
-			return first
-		}
-	}
-	require.Fail(t, "there are no three free ports in a row")
-	return 0
-}
 
 // readmeBlocks are the README's commands, block by block, without those that it says are not run.
 func readmeBlocks(t *testing.T) (blocks []string) {
@@ -121,7 +99,7 @@ func TestReadme_AllBlocks_PastedTwice(t *testing.T) {
 	for _, part := range []string{"deploy", "internal"} {
 		require.NoError(t, os.Symlink(filepath.Join(root, part), filepath.Join(clone, part)))
 	}
-	client, route, monitor, http := threePorts(t), threePorts(t), threePorts(t), threePorts(t)
+	client, route, monitor, http := natstest.FreePorts(t, 3)[0], natstest.FreePorts(t, 3)[0], natstest.FreePorts(t, 3)[0], natstest.FreePorts(t, 3)[0]
 	swap := func(old, text string) {
 		require.Contains(t, steps, old)
 		steps = strings.ReplaceAll(steps, old, text)
@@ -156,6 +134,15 @@ kill -9 `, monitor, http))
 	}
 
 	t.Cleanup(func() { // what a failure has left
+		if t.Failed() {
+			logs, err := filepath.Glob(filepath.Join(clone, "rehearsal", "*.log"))
+			require.NoError(t, err)
+			for _, file := range logs {
+				b, err := os.ReadFile(file)
+				require.NoError(t, err)
+				t.Logf("%s ends with: %s", filepath.Base(file), b[max(0, len(b)-2000):])
+			}
+		}
 		files, err := filepath.Glob(filepath.Join(clone, "rehearsal", "*.pid"))
 		require.NoError(t, err)
 		for _, file := range append(files, filepath.Join(clone, "first.pid")) {

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 )
 
 // securedWait bounds each wait of the tests on the shipped configuration.
@@ -135,20 +136,6 @@ type secured struct {
 	printed lockedBuffer
 }
 
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	ports := make([]int, n)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close() //nolint:errcheck // of a test
-		addr, ok := l.Addr().(*net.TCPAddr)
-		require.True(t, ok)
-		ports[i] = addr.Port
-	}
-	return ports
-}
-
 const storeKey = "test-only-5f1d3c0b9a"
 
 // startSecured starts the three servers of deploy/nats/three-nodes with the fleets named, which the command adds.
@@ -158,7 +145,7 @@ func startSecured(t *testing.T, fleets ...string) *secured {
 	s.fleets = filepath.Join(s.dir, "fleets")
 	s.ca = newAuthority(t, s.dir)
 	s.ca.server(t, "server", time.Now().Add(time.Hour))
-	free := freePorts(t, 9)
+	free := natstest.FreePorts(t, 9)
 	copy(s.ports[:], free[:3])
 	copy(s.routes[:], free[3:6])
 	copy(s.monitors[:], free[6:])

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -36,7 +37,7 @@ func startKeyed(t *testing.T, flags ...string) *keyed {
 	t.Helper()
 	k := &keyed{secured: &secured{dir: t.TempDir(), logs: new(serverLog)}, people: make(map[string]fleetPerson)}
 	k.fleets = filepath.Join(k.dir, "fleets")
-	k.addr = fmt.Sprintf("nats://127.0.0.1:%d", freePorts(t, 1)[0])
+	k.addr = fmt.Sprintf("nats://127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
 	var added fleetAdded
 	args := append([]string{"--json", "fleet", "add", keyedFleet, "--dir", k.fleets, "--offline", "--quota", "64MiB", "--nats", k.addr}, flags...)
 	require.NoError(t, json.Unmarshal([]byte(k.waymark(t, 0, args...)), &added))

@@ -26,6 +26,7 @@ import (
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/internal/harness/checker"
 	"github.com/waymarkio/waymark/internal/harness/mutant"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/harness/nemesis"
 	"github.com/waymarkio/waymark/internal/natsd"
 	"github.com/waymarkio/waymark/internal/statedir"
@@ -219,8 +220,8 @@ func (w *world) read() (*checker.History, error) {
 func (w *world) startServers() {
 	w.tb.Helper()
 	n := w.scale.servers
-	routePorts := freePorts(w.tb, n)
-	w.ports = freePorts(w.tb, n)
+	routePorts := natstest.FreePorts(w.tb, n)
+	w.ports = natstest.FreePorts(w.tb, n)
 	w.user, w.password = "nemesis", "nemesis"
 	w.routes = make([][]*nemesis.Proxy, n)
 	for i := range n {
