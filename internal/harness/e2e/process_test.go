@@ -139,7 +139,7 @@ func (w *world) serve(tb testing.TB, flags ...string) {
 	tb.Helper()
 	w.starts++
 	w.flags = flags
-	args := append([]string{"demo-child", "--json", "serve", "--embedded", "--http", "off", "--quota", "2GiB"}, flags...)
+	args := append([]string{"demo-child", "--json", "serve", "--embedded", "--http", "off", "--quota", "1GiB"}, flags...)
 	cmd := exec.CommandContext(context.Background(), binary, args...)
 	cmd.Env = environment("WAYMARK_STATE_DIR=" + w.state())
 	w.server = startChild(tb, "daemon", cmd)

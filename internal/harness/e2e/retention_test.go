@@ -28,12 +28,16 @@ func decoded[T any](tb testing.TB, out []byte) T {
 // erased counts the receipts that are stored.
 func erased(tb testing.TB, js jetstream.JetStream) int {
 	tb.Helper()
+	settings, _, err := kvstore.NewFleets(js).Get(tb.Context(), "default")
+	if err != nil {
+		return 0 // the server is being started
+	}
 	receipts := 0
-	for shard := range kvstore.LoneShards {
+	for shard := range settings.Shards() {
 		bucket := schema.NamesOf("default", shard).SegmentBucket()
 		stream, err := js.Stream(tb.Context(), "KV_"+bucket)
 		if err != nil {
-			return 0 // the server is being started
+			return 0
 		}
 		info, err := stream.Info(tb.Context(), jetstream.WithSubjectFilter("$KV."+bucket+"."+schema.ErasedKeyPrefix+"*"))
 		if err != nil {
