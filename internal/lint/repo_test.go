@@ -68,7 +68,7 @@ func walk(t *testing.T, visit func(path string)) {
 		}
 		if entry.IsDir() {
 			switch entry.Name() {
-			case ".git", ".bin", "node_modules", "testdata":
+			case ".git", ".bin", "bench-report", "node_modules", "testdata":
 				return fs.SkipDir
 			}
 			return nil
