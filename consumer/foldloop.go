@@ -293,13 +293,13 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival, seen time.T
 	}
 	if s.cfg.Settings != nil {
 		// The client knew settings that were stored before it published, so that a reading after seen has them.
-		home, err := s.cfg.Settings.Home(ctx, id, s.names.Shard, seen)
+		shard, err := s.cfg.Settings.ShardOf(ctx, id, s.names.Shard, seen)
 		if err != nil {
 			return err
 		}
-		if home != s.names.Shard {
+		if shard != s.names.Shard {
 			b.last = a.prepared.Position()
-			s.reject(b, a, &a.Record, schema.ReasonWrongShard, fmt.Sprintf("run %s belongs to shard %d: publish its events on %s", id, home, schema.NamesOf(s.names.Fleet, home).EventSubject(id)))
+			s.reject(b, a, &a.Record, schema.ReasonWrongShard, fmt.Sprintf("run %s belongs to shard %d: publish its events on %s", id, shard, schema.NamesOf(s.names.Fleet, shard).EventSubject(id)))
 			return nil
 		}
 	}

@@ -96,10 +96,10 @@ func (s *Settings) Refresh(ctx context.Context, after time.Time) error {
 	return nil
 }
 
-// Home returns the shard that a run belongs to: the one given, if the run begins there by the current number of shards or by an earlier
-// one; else the one in which it begins now. Before it names another shard it reads the settings again, unless the latest
+// ShardOf returns the shard that a run belongs to: the one given, if the run begins there by the current number of shards or by an
+// earlier one; else the one in which it begins now. Before it names another shard it reads the settings again, unless the latest
 // reading began after seen.
-func (s *Settings) Home(ctx context.Context, run string, shard int, seen time.Time) (int, error) {
+func (s *Settings) ShardOf(ctx context.Context, run string, shard int, seen time.Time) (int, error) {
 	if current := s.Current(); current.Holds(run, shard) {
 		return shard, nil
 	}

@@ -76,7 +76,7 @@ func TrustPlacing(f *Fleet) {
 
 // KnowShards makes the fleet take these for its numbers of shards, until it reads the settings.
 func KnowShards(f *Fleet, generations ...int) {
-	f.placing.Store(&placing{generations: generations, read: time.Now().Add(time.Hour)})
+	f.placing.Store(&placing{FleetSettings: schema.FleetSettings{Generations: generations}, read: time.Now().Add(time.Hour)})
 }
 
 // RedactValue is what a redaction makes of a value that is not Waymark's own.

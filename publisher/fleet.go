@@ -361,9 +361,7 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 	if err := f.appear(); err != nil {
 		return nil, fmt.Errorf("start of run %s: %w", spec.ID, err)
 	}
-	return f.begin(ctx, spec.ID, func(ctx context.Context, names schema.Names) (*Run, error) {
-		return f.startIn(ctx, names, spec)
-	})
+	return f.begin(ctx, spec)
 }
 
 // startIn starts a run in a shard.

@@ -5,11 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
@@ -18,27 +14,19 @@ import (
 // placingFresh is for how long runs are begun by one reading of the fleet's settings: a new number of shards is taken up that soon.
 const placingFresh = 3 * time.Second
 
-// placing is where the fleet's runs are, as its settings said. It is never changed: another takes its place.
+// placing is one reading of the fleet's settings. It is never changed: another takes its place.
 type placing struct {
-	// generations are the numbers of shards that runs were spread over, oldest first.
-	generations []int
+	schema.FleetSettings
 	// read is when the reading began; zero when it is known to be outdated.
 	read time.Time
 }
 
 // shard is where a run begins, unless a mark says otherwise.
-func (p *placing) shard(run string) int {
-	return schema.ShardOf(run, p.generations[len(p.generations)-1])
-}
+func (p *placing) shard(run string) int { return schema.ShardsOf(run, p.Generations)[0] }
 
-// home is the shard in which the first number of shards puts a run. It is the same for everybody for ever, as that number never changes:
-// who begins a run elsewhere first leaves a mark there.
-func (p *placing) home(run string) int { return schema.ShardOf(run, p.generations[0]) }
-
-// holds reports whether a number of shards puts a run into a shard.
-func (p *placing) holds(run string, shard int) bool {
-	return slices.Contains(schema.ShardsOf(run, p.generations), shard)
-}
+// home is the shard in which the first number of shards puts a run. That number never changes, so all executors know the same home. An
+// executor that begins the run in another shard first leaves a mark in the home.
+func (p *placing) home(run string) int { return schema.ShardOf(run, p.Mapped()) }
 
 // placed returns a reading of the settings that is fresh enough to begin a run by. However many ask, one reads.
 func (f *Fleet) placed(ctx context.Context) (*placing, error) {
@@ -81,7 +69,7 @@ func (f *Fleet) readPlacing(ctx context.Context) (*placing, error) {
 	if err := f.keys.Set(settings.Keys, read); err != nil {
 		return nil, err
 	}
-	p := &placing{generations: settings.Generations, read: read}
+	p := &placing{FleetSettings: *settings, read: read}
 	f.placing.Store(p)
 	return p, nil
 }
@@ -94,39 +82,31 @@ func (f *Fleet) outdated() {
 	f.placing.CompareAndSwap(p, &old) // or another reading came just now
 }
 
-// look asks the leader of a run's home for what begins the run: an event of it, or a mark of the shard in which it begins.
-func (f *Fleet) look(ctx context.Context, names schema.Names, run string) (found bool, mark *schema.Placed, err error) {
-	rec, there, err := eventlog.Next(ctx, f.js, names, run, 1)
+// look asks the leader of a run's home what the home has of it: a mark that names the run's shard, or an event of the run.
+func (f *Fleet) look(ctx context.Context, home schema.Names, run string) (mark *schema.Placed, found bool, err error) {
+	rec, found, err := eventlog.Next(ctx, f.js, home, run, 1)
 	if err != nil {
-		return false, nil, fmt.Errorf("looking run %s up: %w: %w", run, ErrUnavailable, err)
+		return nil, false, fmt.Errorf("looking run %s up: %w: %w", run, ErrUnavailable, err)
 	}
-	if !there {
-		return false, nil, nil
+	if placed, ok := schema.PlacedOfRecord(&rec); ok {
+		return &placed, false, nil
 	}
-	e, err := schema.Decode(rec.Header, rec.Body)
-	if err != nil {
-		return true, nil, nil //nolint:nilerr // what cannot be read is of the run, too
-	}
-	if placed, ok := schema.PlacedOf(e); ok {
-		return true, &placed, nil
-	}
-	return true, nil, nil
+	return nil, found, nil
 }
 
-// reserve leaves a mark in a run's home which says that the run begins in another shard, by compare-and-set on nothing. Whoever
-// begins the run by whatever settings meets it there. It returns the shard of the mark that is there first, or [ErrRunExists].
+// reserve leaves a mark in a run's home that names the shard where the run begins, by compare-and-set on an empty subject. It returns
+// the shard of the first mark there, which may be another executor's, or [ErrRunExists].
 func (f *Fleet) reserve(ctx context.Context, home schema.Names, run string, shard int) (int, error) {
 	e, err := schema.NewPlaced(f.cfg.Fleet, f.cfg.Executor, run, rand.Text(), schema.Placed{Shard: shard}, f.cfg.Now())
 	if err != nil {
 		return 0, fmt.Errorf("mark of run %s: %w", run, err)
 	}
-	header, body := e.Encode()
+	m := eventlog.Message(home, e)
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.PublishTimeout)
 	defer cancel()
 	wait := f.cfg.pause()
 	var room quotaWait
 	for {
-		m := &nats.Msg{Subject: home.EventSubject(run), Header: maps.Clone(header), Data: body}
 		a := f.sender.Append(ctx, m, 0)
 		switch a.Outcome {
 		case eventlog.Stored:
@@ -143,9 +123,9 @@ func (f *Fleet) reserve(ctx context.Context, home schema.Names, run string, shar
 				return 0, fmt.Errorf("run %s: publishing %s: %w: %w", run, e.ID, ErrUnavailable, a.Err)
 			}
 		case eventlog.Outdated, eventlog.Unanswered, eventlog.InFlight, eventlog.Contended:
-			var found bool
 			var mark *schema.Placed
-			switch found, mark, err = f.look(ctx, home, run); {
+			var found bool
+			switch mark, found, err = f.look(ctx, home, run); {
 			case mark != nil:
 				return mark.Shard, nil
 			case found:
@@ -165,16 +145,17 @@ func (e *movedError) Error() string {
 	return fmt.Sprintf("a mark says that it begins in shard %d", e.shard)
 }
 
-// begin starts a run in the shard that the settings name, or in the one that a mark in the run's home names: the first mark counts,
-// however old the settings are by which it, or this start, was made.
-func (f *Fleet) begin(ctx context.Context, run string, start func(context.Context, schema.Names) (*Run, error)) (*Run, error) {
+// begin starts a run in the shard that the settings name, or in the one that a mark in the run's home names. The first mark counts,
+// however old the settings are that its executor, or this one, knows.
+func (f *Fleet) begin(ctx context.Context, spec RunSpec) (*Run, error) {
+	run := spec.ID
 	p, err := f.placed(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("start of run %s: %w", run, err)
 	}
 	home, shard := schema.NamesOf(f.cfg.Fleet, p.home(run)), p.shard(run)
 	if shard == home.Shard {
-		r, err := start(ctx, home)
+		r, err := f.startIn(ctx, home, spec)
 		moved, ok := errors.AsType[*movedError](err)
 		if !ok {
 			return r, err
@@ -183,18 +164,18 @@ func (f *Fleet) begin(ctx context.Context, run string, start func(context.Contex
 	} else if shard, err = f.reserve(ctx, home, run, shard); err != nil {
 		return nil, err
 	}
-	if !p.holds(run, shard) {
+	if !p.Holds(run, shard) {
 		// The mark is of a newer number of shards.
 		f.outdated()
 		if p, err = f.placed(ctx); err != nil {
 			return nil, fmt.Errorf("start of run %s: %w", run, err)
 		}
-		if !p.holds(run, shard) {
+		if !p.Holds(run, shard) {
 			return nil, fmt.Errorf("start of run %s: %w: a mark in shard %d names shard %d for it, where no number of shards puts it: choose another id",
 				run, ErrRunExists, home.Shard, shard)
 		}
 	}
-	r, err := start(ctx, schema.NamesOf(f.cfg.Fleet, shard))
+	r, err := f.startIn(ctx, schema.NamesOf(f.cfg.Fleet, shard), spec)
 	if moved, ok := errors.AsType[*movedError](err); ok {
 		return nil, fmt.Errorf("start of run %s: %w: two marks name its shard, and one shard %d: choose another id", run, ErrRunExists, moved.shard)
 	}

@@ -7,11 +7,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Placed says in which shard a run begins that does not begin in its home, the shard where the fleet's first number of shards puts it.
-// Whoever begins such a run first leaves this mark on the run's subject in its home, by compare-and-set on an empty subject, as a
-// first event is stored. That number never changes, so everybody who begins the run meets there, whatever settings each knows: the
-// first mark counts, and the run is begun in the shard that it names. It is no event of the run, and is never folded. It stays for
-// as long as the log, also after the run was removed: the id is not used again.
+// Placed is a mark that names the shard of a run which does not begin in its home. The home is the shard where the fleet's first
+// number of shards puts the run. Before an executor begins such a run, it leaves this mark on the run's subject in the home, by
+// compare-and-set on an empty subject, as a first event is stored. The first number of shards never changes, so all executors that
+// begin the run write to the same subject, whatever settings they know. The first mark counts: the run begins in the shard that it
+// names. A mark is no event of the run and is never folded. It stays as long as the log, also after the run was removed, because a
+// run id is not used again.
 type Placed struct {
 	// Shard in which the run is begun.
 	Shard int            `json:"shard"`
@@ -33,6 +34,15 @@ func NewPlaced(fleet, executor, run, nonce string, p Placed, at time.Time) (*Eve
 		DataContentType: ContentTypeJSON,
 		Data:            body,
 	}, nil
+}
+
+// PlacedOfRecord is [PlacedOf] of a record's event; false also for a record that is no event.
+func PlacedOfRecord(rec *Record) (Placed, bool) {
+	e, err := Decode(rec.Header, rec.Body)
+	if err != nil {
+		return Placed{}, false
+	}
+	return PlacedOf(e)
 }
 
 // PlacedOf returns what a mark says; false for every other event. A mark that cannot be read names no shard, -1.

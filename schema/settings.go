@@ -39,8 +39,8 @@ type FleetSettings struct {
 func (s *FleetSettings) Shards() int { return slices.Max(s.Generations) }
 
 // Mapped is the number of shards by which a server maps [MappedSubject] to the shard of a run: the first that the fleet had. A plain
-// client goes on with its run under that subject, however often the number changes. The shard that it gives is the run's home: who begins
-// the run in another one first leaves a mark there ([Placed]).
+// client goes on with its run under that subject, however often the number changes. The shard that it gives is the run's home:
+// an executor that begins the run in another shard first leaves a mark there ([Placed]).
 func (s *FleetSettings) Mapped() int { return s.Generations[0] }
 
 // Holds reports whether a shard is one of the [ShardsOf] a run.

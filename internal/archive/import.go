@@ -190,8 +190,8 @@ func (im *importer) findBase(ctx context.Context, b *schema.BaseRef) error {
 	return err
 }
 
-// place finds the shard that has the run, or where it is to begin: in its home, where everybody who begins it meets it, or where a mark
-// that is there already says.
+// place finds the shard that has the run. A run that is in no shard is imported into its home, where every executor looks that begins
+// it, or into the shard that a mark there names.
 func (im *importer) place(ctx context.Context, p *plan) error {
 	home := schema.ShardOf(p.is.Run, im.settings.Mapped())
 	begins := home
@@ -204,7 +204,7 @@ func (im *importer) place(ctx context.Context, p *plan) error {
 		if !there {
 			continue
 		}
-		if mark, ok := markOf(&rec); ok {
+		if mark, ok := schema.PlacedOfRecord(&rec); ok {
 			if i == home && im.settings.Holds(p.is.Run, mark.Shard) {
 				begins = mark.Shard
 			}
@@ -215,15 +215,6 @@ func (im *importer) place(ctx context.Context, p *plan) error {
 	}
 	p.names = schema.NamesOf(im.to.Fleet, begins)
 	return nil
-}
-
-// markOf returns what a record says if it is a mark.
-func markOf(rec *schema.Record) (schema.Placed, bool) {
-	e, err := schema.Decode(rec.Header, rec.Body)
-	if err != nil {
-		return schema.Placed{}, false
-	}
-	return schema.PlacedOf(e)
 }
 
 // compare compares a run that is there with that of the archive.
