@@ -108,7 +108,7 @@ func (c fleetAddCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	if !c.Offline {
 		if files != nil {
-			a.Conn = base.Connection{Context: done.Contexts[access.Daemon]}
+			a.Conn = natsconn.Flags{Context: done.Contexts[access.Daemon]}
 		}
 		a.Fleet = c.Name
 		if err := c.provision(ctx, a, &done, files); err != nil {

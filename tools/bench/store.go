@@ -33,20 +33,10 @@ type storeCmd struct {
 
 // serverFlags name the server and the fleet, as those of waymark do.
 type serverFlags struct {
-	StateDir string        `placeholder:"DIR" env:"WAYMARK_STATE_DIR" help:"State directory of the local server (default: one of this user's own)."`
-	NATS     string        `name:"nats" placeholder:"URL" help:"Address of the NATS server (NATS_URL)."`
-	Context  string        `placeholder:"NAME" help:"NATS context, by name or path (NATS_CONTEXT)."`
-	Creds    string        `placeholder:"FILE" help:"Credentials file (NATS_CREDS)."`
-	User     string        `placeholder:"NAME" help:"User (NATS_USER)."`
-	Password string        `placeholder:"TEXT" help:"Password; better set in the environment (NATS_PASSWORD)."`
-	NKey     string        `name:"nkey" placeholder:"FILE" help:"File with an NKey seed (NATS_NKEY)."`
-	Token    string        `placeholder:"TEXT" help:"Token; better set in the environment (NATS_TOKEN)."`
-	TLSCA    string        `name:"tls-ca" placeholder:"FILE" help:"CA certificates (NATS_CA)."`
-	TLSCert  string        `name:"tls-cert" placeholder:"FILE" help:"Client certificate (NATS_CERT)."`
-	TLSKey   string        `name:"tls-key" placeholder:"FILE" help:"Key of the client certificate (NATS_KEY)."`
-	Inbox    string        `name:"inbox-prefix" placeholder:"TEXT" help:"Beginning of the subjects for answers, where the server permits no others (NATS_INBOX_PREFIX). A context has its own."`
-	Fleet    string        `default:"default" placeholder:"NAME" env:"WAYMARK_FLEET" help:"Fleet (default: default)."`
-	Timeout  time.Duration `default:"30s" placeholder:"TIME" env:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (default: 30s)."`
+	StateDir string         `placeholder:"DIR" env:"WAYMARK_STATE_DIR" help:"State directory of the local server (default: one of this user's own)."`
+	Conn     natsconn.Flags `embed:""`
+	Fleet    string         `default:"default" placeholder:"NAME" env:"WAYMARK_FLEET" help:"Fleet (default: default)."`
+	Timeout  time.Duration  `default:"30s" placeholder:"TIME" env:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (default: 30s)."`
 }
 
 // connect finds the server as the commands of waymark do. closed is closed once the connection is.
@@ -57,10 +47,7 @@ func (f *serverFlags) connect(ctx context.Context) (nc *nats.Conn, closed <-chan
 			return nil, nil, err
 		}
 	}
-	target, err := natsconn.Config{Flags: natsconn.Settings{
-		URL: f.NATS, Context: f.Context, Creds: f.Creds, User: f.User, Password: f.Password,
-		NKey: f.NKey, Token: f.Token, CA: f.TLSCA, Cert: f.TLSCert, Key: f.TLSKey, InboxPrefix: f.Inbox,
-	}, Getenv: os.Getenv, StateDir: dir}.Resolve(ctx)
+	target, err := natsconn.Config{Flags: f.Conn.Settings(), Getenv: os.Getenv, StateDir: dir}.Resolve(ctx)
 	if errors.Is(err, natsconn.ErrNoServer) {
 		return nil, nil, &failure{err, exitFailure, "start one with: waymark serve"}
 	}

@@ -33,35 +33,12 @@ type App struct {
 
 // Flags are the flags that every command has. A variable in the tag environ is read when the flag is not given.
 type Flags struct {
-	StateDir string        `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user's own)."`
-	Conn     Connection    `embed:"" group:"server"`
-	Fleet    string        `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
-	Timeout  time.Duration `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
-	JSON     bool          `name:"json" group:"output" help:"Print JSON, for programs."`
-	Quiet    bool          `short:"q" group:"output" help:"Print no progress and no summary."`
-}
-
-// Connection are the flags that name a server other than the local one.
-type Connection struct {
-	NATS     string `name:"nats" placeholder:"URL" help:"Address of the NATS server (NATS_URL)."`
-	Context  string `placeholder:"NAME" help:"NATS context, by name or path (NATS_CONTEXT)."`
-	Creds    string `placeholder:"FILE" help:"Credentials file (NATS_CREDS)."`
-	User     string `placeholder:"NAME" help:"User (NATS_USER)."`
-	Password string `placeholder:"TEXT" help:"Password; better set in the environment (NATS_PASSWORD)."`
-	NKey     string `name:"nkey" placeholder:"FILE" help:"File with an NKey seed (NATS_NKEY)."`
-	Token    string `placeholder:"TEXT" help:"Token; better set in the environment (NATS_TOKEN)."`
-	TLSCA    string `name:"tls-ca" placeholder:"FILE" help:"CA certificates (NATS_CA)."`
-	TLSCert  string `name:"tls-cert" placeholder:"FILE" help:"Client certificate (NATS_CERT)."`
-	TLSKey   string `name:"tls-key" placeholder:"FILE" help:"Key of the client certificate (NATS_KEY)."`
-	Inbox    string `name:"inbox-prefix" placeholder:"TEXT" help:"Beginning of the subjects for answers, such as _INBOX_operator, where the server permits no others (NATS_INBOX_PREFIX). A context has its own."`
-}
-
-// Settings are the flags as the connection takes them.
-func (f Connection) Settings() natsconn.Settings {
-	return natsconn.Settings{
-		URL: f.NATS, Context: f.Context, Creds: f.Creds, User: f.User, Password: f.Password,
-		NKey: f.NKey, Token: f.Token, CA: f.TLSCA, Cert: f.TLSCert, Key: f.TLSKey, InboxPrefix: f.Inbox,
-	}
+	StateDir string         `placeholder:"DIR" group:"server" environ:"WAYMARK_STATE_DIR" help:"State directory of the local server (WAYMARK_STATE_DIR; default: one of this user's own)."`
+	Conn     natsconn.Flags `embed:"" group:"server"`
+	Fleet    string         `default:"default" placeholder:"NAME" group:"server" environ:"WAYMARK_FLEET" help:"Fleet (WAYMARK_FLEET; default: default)."`
+	Timeout  time.Duration  `default:"30s" placeholder:"TIME" group:"server" environ:"WAYMARK_TIMEOUT" help:"Longest wait for one answer (WAYMARK_TIMEOUT; default: 30s)."`
+	JSON     bool           `name:"json" group:"output" help:"Print JSON, for programs."`
+	Quiet    bool           `short:"q" group:"output" help:"Print no progress and no summary."`
 }
 
 // LocalKey is the key that --nkey or --creds names for a server that this program starts itself, as that server is told of it, and the
