@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -23,9 +23,8 @@ func startCluster(tb testing.TB) *nats.Conn {
 	tb.Helper()
 	const size = 3
 	routes := make([]string, size)
-	ports := make([]int, size)
+	ports := natstest.FreePorts(tb, size)
 	for i := range ports {
-		ports[i] = freePort(tb)
 		routes[i] = fmt.Sprintf("nats://127.0.0.1:%d", ports[i])
 	}
 	servers := make([]*server.Server, size)
@@ -54,16 +53,6 @@ func startCluster(tb testing.TB) *nats.Conn {
 		return false
 	}, time.Minute, 20*time.Millisecond, "the cluster has no leader")
 	return nc
-}
-
-func freePort(tb testing.TB) int {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(tb, err)
-	defer func() { require.NoError(tb, l.Close()) }()
-	addr, ok := l.Addr().(*net.TCPAddr)
-	require.True(tb, ok)
-	return addr.Port
 }
 
 func TestOnAClusterOfThree(t *testing.T) {

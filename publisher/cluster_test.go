@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
 	"github.com/waymarkio/waymark/schema"
@@ -28,15 +28,9 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	const size = 3
-	routes, ports := "", make([]int, size)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		addr, ok := l.Addr().(*net.TCPAddr)
-		require.True(t, ok)
-		ports[i] = addr.Port
-		routes += fmt.Sprintf(",nats://127.0.0.1:%d", ports[i])
-		require.NoError(t, l.Close())
+	routes, ports := "", natstest.FreePorts(t, size)
+	for _, port := range ports {
+		routes += fmt.Sprintf(",nats://127.0.0.1:%d", port)
 	}
 	c := &cluster{world: &world{tb: t, names: schema.NamesOf("default", 0)}}
 	urls := ""

@@ -2,7 +2,6 @@ package access_test
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -66,15 +66,9 @@ func startFleet(t *testing.T, fleet string, shards, nodes int) *fleetServer {
 	}
 	text, err := account.Config()
 	require.NoError(t, err)
-	ports, held := make([]string, nodes), []net.Listener{}
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		ports[i] = l.Addr().String()
-		held = append(held, l)
-	}
-	for _, l := range held {
-		require.NoError(t, l.Close())
+	ports := make([]string, nodes)
+	for i, port := range natstest.FreePorts(t, nodes) {
+		ports[i] = fmt.Sprintf("127.0.0.1:%d", port)
 	}
 	for i := range nodes {
 		dir := t.TempDir()

@@ -2,7 +2,6 @@ package backup_test
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/backup"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 )
 
@@ -19,14 +19,9 @@ import (
 func onCluster(tb testing.TB) *world {
 	tb.Helper()
 	const size = 3
-	ports, routes := make([]int, size), make([]string, size)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(tb, err)
-		addr, ok := l.Addr().(*net.TCPAddr)
-		require.True(tb, ok)
-		require.NoError(tb, l.Close())
-		ports[i], routes[i] = addr.Port, fmt.Sprintf("nats://127.0.0.1:%d", addr.Port)
+	ports, routes := natstest.FreePorts(tb, size), make([]string, size)
+	for i, port := range ports {
+		routes[i] = fmt.Sprintf("nats://127.0.0.1:%d", port)
 	}
 	servers := make([]*server.Server, size)
 	for i := range servers {

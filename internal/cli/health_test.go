@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"regexp"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 )
 
@@ -28,13 +28,7 @@ func startTrio(t *testing.T) *trio {
 	t.Helper()
 	c := &trio{t: t}
 	var routes []string
-	for i := range c.opts {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		addr, ok := listener.Addr().(*net.TCPAddr)
-		require.True(t, ok)
-		port := addr.Port
-		require.NoError(t, listener.Close())
+	for i, port := range natstest.FreePorts(t, len(c.opts)) {
 		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", port))
 		c.opts[i] = server.Options{
 			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,

@@ -114,15 +114,7 @@ func TestServerListensOnLoopbackOnly(t *testing.T) {
 func TestNodesOfAClusterFindEachOther(t *testing.T) {
 	t.Parallel()
 	var servers [3]*natsd.Server
-	cluster := natsd.Cluster{Name: "c", Ports: make([]int, len(servers)), User: "u", Password: "p"}
-	for i := range servers {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		addr, ok := l.Addr().(*net.TCPAddr)
-		require.True(t, ok)
-		cluster.Ports[i] = addr.Port
-		require.NoError(t, l.Close())
-	}
+	cluster := natsd.Cluster{Name: "c", Ports: natstest.FreePorts(t, len(servers)), User: "u", Password: "p"}
 	for i := range servers {
 		node := cluster
 		node.Node = i
