@@ -28,7 +28,7 @@ type Config struct {
 	// Fold is where the shards are folded, best on a connection of its own: a slow reader of one does not delay the other. Nil answers
 	// requests only: another replica writes checkpoints and detects dead executors.
 	Fold jetstream.JetStream
-	// Settings of the fleet, as whoever provisioned it just read them; nil: they are read.
+	// Settings of the fleet that the caller has just read; nil means that New reads them.
 	Settings *schema.FleetSettings
 	// Alone: no other process folds the fleet, so that its shards are not shared. Default false.
 	Alone bool

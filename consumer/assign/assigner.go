@@ -21,14 +21,14 @@ const (
 	// announceEvery is how often a replica says that it is there.
 	announceEvery = time.Second
 	// goneAfter is the silence after which a replica counts as gone: three announcements, well below the time to live of
-	// a lease, so that the others know who is next when a lease runs out.
+	// a lease, so that the others know the next replica when a lease runs out.
 	goneAfter = 3 * announceEvery
 	// settling is how long a replica that came must stay before shards are handed over to it, and how long an assignment
 	// must stand.
 	settling = 2 * time.Second
 	// handOverGap is the least time between two hand-overs of a replica: one shard after the other.
 	handOverGap = 250 * time.Millisecond
-	// handOverAgain is how long a shard is kept by who had to take it back because its replica did not fold it.
+	// handOverAgain is how long a replica keeps a shard that it took because the assigned replica did not fold it.
 	handOverAgain = time.Minute
 	// maxPeers bounds the replicas that are known; more are not counted.
 	maxPeers = 64
@@ -38,16 +38,16 @@ const (
 	maxPresence = 256 << 10
 )
 
-// Assigner says which of the replicas of a daemon is to fold which shard of a fleet. Each says once a second over core NATS that it is
-// there, and each computes by itself who is to fold what; see assign. It only says who should ask for a lease first, and
-// who should give one up: that a shard is folded once goes by lease and compare-and-set alone, and who hears nobody
-// folds whatever is free.
+// Assigner tells which replica of a daemon should fold which shard of a fleet. Each replica announces itself once a second over core
+// NATS, and computes the assignment by itself; see assign. The assignment decides only which replica asks for a lease first, and which
+// one gives its lease up. Lease and compare-and-set alone make sure that a shard is folded once. A replica that hears no other folds
+// every shard that is free.
 //
 //	a replica comes ──settled──▶ others hand shards over: commit, release, tell ──▶ it takes them at once
-//	a replica stops: release, tell ──▶ those who are next take them at once
-//	a replica is killed ──silence──▶ it is not counted ──lease runs out──▶ those who are next take them
+//	a replica stops: release, tell ──▶ the next replicas take them at once
+//	a replica is killed ──silence──▶ it is not counted ──lease runs out──▶ the next replicas take them
 //	a replica is paused for less than the lease ──▶ nothing moves
-//	who is next does not take a shard ──one more time to live──▶ anybody does, and keeps it for a while
+//	the next replica does not take a shard ──one more time to live──▶ any replica does, and keeps it for a while
 //
 // Announcements also name the executors that a replica saw alive by their events alone, so that an executor that never
 // heartbeats is alive for the folders of all its runs.
@@ -247,7 +247,7 @@ func (a *Assigner) settled(p *peer, now time.Time) bool {
 	return now.Sub(p.first) >= settling || p.first.Sub(a.began) < settling
 }
 
-// assign computes who is to fold what, if the replicas that count changed. Under a.mu.
+// assign computes the assignment anew if the replicas that count changed. Under a.mu.
 func (a *Assigner) assign() {
 	now, counted := a.now(), []string{a.id}
 	for id, p := range a.peers {
