@@ -313,8 +313,43 @@ func TestACleanupGoesByTheServersClock(t *testing.T) {
 		require.NoError(t, json.Unmarshal(a.first, &reply))
 		return reply
 	}
-	require.Eventually(t, func() bool { return !ask().Incomplete }, time.Minute, 50*time.Millisecond)
 	require.Empty(t, ask().Items)
+}
+
+func TestService_CleanupInANewFleet_WaitsForTheIndex(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	w.storeRun(1, schema.Head{Fleet: "default", Run: "run-1", Status: "running", Epoch: 1, Position: schema.Position{Stream: 1, ID: "x"}})
+	answered := make(chan error, 1)
+	go func() {
+		_, err := w.ask(schema.VerbCleanup, "", schema.CleanupRequest{DryRun: true, Policy: &schema.RetentionPolicy{CompletedSeconds: 1}})
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		require.Fail(t, "answered without an index", "%v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	w.folded(1)
+	require.NoError(t, <-answered)
+}
+
+func TestService_IndexIsNotBuilt_CleanupIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newServiceWorld(t)
+	x := w.writer("run-1")
+	x.start()
+	w.stop()
+	js := newJS(t, w.server.Conn(t))
+	svc, err := newService(t, serviceConfig{Fleet: "default", Name: "service-2", Timeout: 2 * time.Second}, js, w.shards, time.Now)
+	require.NoError(t, err)
+	w.start(svc)
+	_, err = w.ask(schema.VerbCleanup, "", schema.CleanupRequest{DryRun: true, Policy: &schema.RetentionPolicy{CompletedSeconds: 1}})
+	refused, ok := errors.AsType[*schema.ServiceError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, schema.CodeUnavailable, refused.Code)
+	require.Equal(t, "the index of the runs of shard 0 is being built", refused.Message)
+	require.NotEmpty(t, refused.Hint)
 }
 
 func TestACleanupRemovesWhatItsPlanSaidAndNothingElse(t *testing.T) {

@@ -48,6 +48,8 @@ type routing struct {
 	reader *reader.Reader
 	// refresh is [ServiceConfig.Refresh].
 	refresh func(ctx context.Context, after time.Time) error
+	// timeout is [ServiceConfig.Timeout].
+	timeout time.Duration
 	folded  foldedSince
 	current atomic.Pointer[routes]
 
@@ -58,7 +60,7 @@ type routing struct {
 }
 
 func newRouting(cfg *ServiceConfig, js jetstream.JetStream, keys *keyring.Ring, stats *reader.Stats, now func() time.Time, log zerolog.Logger) *routing {
-	rt := &routing{fleet: cfg.Fleet, actor: cfg.Name, js: js, now: now, log: log, stats: stats, refresh: cfg.Refresh}
+	rt := &routing{fleet: cfg.Fleet, actor: cfg.Name, js: js, now: now, log: log, stats: stats, refresh: cfg.Refresh, timeout: cfg.Timeout}
 	rt.reader = reader.New(js, cfg.Fleet, keys, rt.of, stats, log)
 	rt.current.Store(new(routes))
 	return rt

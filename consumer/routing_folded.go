@@ -77,6 +77,23 @@ func (rt *routing) awaitFolded(ctx context.Context, src *reader.Source, upTo sch
 	}
 }
 
+// awaitIndexed waits until the index of a shard's runs is complete. In a new fleet that takes a moment, and behind an upgrade or damage as
+// long as the shard is folded: then a request is refused in time for its answer.
+func (rt *routing) awaitIndexed(ctx context.Context, src *reader.Source) error {
+	patience, cancel := context.WithTimeout(ctx, rt.timeout/4) // a cleanup needs the rest
+	defer cancel()
+	for {
+		state, _, err := src.Store.Checkpoints.IndexState(ctx)
+		if err != nil || state.Complete {
+			return err
+		}
+		if pause.For(patience, foldLook) != nil {
+			return schema.Fail(schema.CodeUnavailable, "Ask again when waymark runs ls says no longer that runs may be missing.",
+				"the index of the runs of shard %d is being built", src.Store.Names.Shard)
+		}
+	}
+}
+
 // foldedUpTo reports whether a shard is folded up to a place in its log.
 func foldedUpTo(ctx context.Context, js jetstream.JetStream, src *reader.Source, upTo schema.StreamSequence) (bool, error) {
 	mark, _, err := src.Store.Checkpoints.Watermark(ctx)

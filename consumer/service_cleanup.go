@@ -176,7 +176,7 @@ func (s *Service) cleanupPage(ctx context.Context, req *schema.CleanupRequest, w
 		}
 	}
 	from := place.Before
-	page, at, err := s.cleanupRuns(ctx, src, &place, req, reply)
+	page, at, err := s.cleanupRuns(ctx, src, &place, req)
 	if err != nil {
 		return err
 	}
@@ -219,13 +219,11 @@ func (s *Service) noLater(ctx context.Context, src *reader.Source, at time.Time)
 }
 
 // cleanupRuns reads the runs of a page that may be removed, from the index of ended runs, and moves the place on.
-func (s *Service) cleanupRuns(ctx context.Context, src *reader.Source, place *cleanupPlace, req *schema.CleanupRequest, reply *schema.CleanupReply) ([]retention.Run, map[string]schema.Position, error) {
+func (s *Service) cleanupRuns(ctx context.Context, src *reader.Source, place *cleanupPlace, req *schema.CleanupRequest) ([]retention.Run, map[string]schema.Position, error) {
 	cps := src.Store.Checkpoints
-	state, _, err := cps.IndexState(ctx)
-	if err != nil {
+	if err := s.routing.awaitIndexed(ctx, src); err != nil {
 		return nil, nil, err
 	}
-	reply.Incomplete = !state.Complete
 	statuses := req.Status
 	if len(statuses) == 0 {
 		statuses = endingStatuses

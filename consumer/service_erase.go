@@ -136,13 +136,8 @@ func (s *Service) unneeded(ctx context.Context, run string) error {
 func (s *Service) forksOf(ctx context.Context, run string) ([]string, error) {
 	var forks []string
 	for _, src := range s.routing.shards() {
-		state, _, err := src.Store.Checkpoints.IndexState(ctx)
-		if err != nil {
+		if err := s.routing.awaitIndexed(ctx, src); err != nil {
 			return nil, err
-		}
-		if !state.Complete {
-			return nil, schema.Fail(schema.CodeUnavailable, "Ask again when waymark runs ls says no longer that runs may be missing.",
-				"which forks stand on run %s is not known: the index of runs is being built", run)
 		}
 		children, err := src.Store.Checkpoints.Children(ctx, run)
 		if err != nil {

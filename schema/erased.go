@@ -292,8 +292,6 @@ type CleanupReply struct {
 	Next string `json:"next,omitzero"`
 	// Pending counts the runs of the fleet whose removal was ordered and is not finished.
 	Pending int64 `json:"pending"`
-	// Incomplete: the index that runs are found by is still being built, and some may not have been looked at.
-	Incomplete bool `json:"incomplete,omitzero"`
 }
 
 // EraseRequest asks for the removal of a run for good.

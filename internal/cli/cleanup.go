@@ -175,9 +175,6 @@ func (c cleanupCmd) pages(ctx context.Context, cl *base.Client, by string, repor
 			return failure.New(failure.Usage, "name an age with --max-age, such as 30d, or give the fleet a policy: "+cl.Prompt.Command("fleet retention --completed 30d --failed 7d"),
 				"the policy of fleet %s keeps all runs that are asked for", cl.Fleet)
 		}
-		if reply.Incomplete {
-			return failure.New(failure.Unavailable, "ask again when waymark runs ls says no longer that runs may be missing", "the index of the fleet's runs is being built")
-		}
 		report.Policy = reply.Policy
 		report.Pending = reply.Pending
 		report.Add(reply.Items)
