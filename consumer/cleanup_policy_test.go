@@ -33,6 +33,7 @@ func TestCleanup_PolicyWasReplacedUnheard_GoesByTheNewOne(t *testing.T) {
 			return nil
 		}
 	})
+	w.folded(1)
 	a, err := w.ask(schema.VerbCleanup, "", schema.CleanupRequest{DryRun: true})
 	require.NoError(t, err)
 	require.Equal(t, schema.RetentionPolicy{FailedSeconds: 7}, decodeAs[schema.CleanupReply](t, a.first).Policy)
