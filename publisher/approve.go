@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,71 +44,67 @@ const DeniedType = schema.DeniedType
 
 // decide brings an open call that is not in doubt one step nearer to its run. done: there is nothing left to decide,
 // and the tool may run. An error is the caller's.
-func (t *Turn) decide(ctx context.Context, key schema.CallKey, v callView, call ToolCall) (done bool, err error) {
-	r := t.run
-	policy := r.fleet.cfg.Policy
+func (c *callRunner) decide(ctx context.Context) (done bool, err error) {
 	noContent := func() error {
-		return fmt.Errorf("approval of call %s in turn %d of run %s: %w: start or resume the run with its content", key.ToolCallID, key.Turn, r.id, ErrNoContent)
+		return fmt.Errorf("approval of call %s in turn %d of run %s: %w: start or resume the run with its content",
+			c.key.ToolCallID, c.key.Turn, c.run.id, ErrNoContent)
 	}
-	switch {
-	case v.call == nil && (v.approving || v.open.Decision != ""):
+	switch policy := c.run.fleet.cfg.Policy; {
+	case c.call == nil && (c.approving || c.open.Decision != ""):
 		return false, noContent()
-	case v.decision == nil && policy == nil:
-	case v.decision == nil && v.stage == running:
+	case c.decision == nil && policy == nil:
+	case c.decision == nil && c.stage == running:
 		// It has run already, when no policy was there to ask.
-	case v.decision == nil:
-		if v.call == nil {
+	case c.decision == nil:
+		if c.call == nil {
 			return false, noContent()
 		}
-		call.Occurrence = key.Occurrence
-		d, err := policy(ctx, r, call)
+		d, err := policy(ctx, c.run, c.occurrence())
 		if err != nil {
-			return false, fmt.Errorf("policy for call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
+			return false, fmt.Errorf("policy for call %s in turn %d of run %s: %w", c.key.ToolCallID, c.key.Turn, c.run.id, err)
 		}
-		return false, r.recordDecision(ctx, key, call, d)
-	case v.decision.Decision == schema.DecisionAsk:
-		return false, r.askPerson(ctx, key, v, call)
-	case v.decision.Decision == schema.DecisionDeny:
-		return false, r.deny(ctx, key, v.decision)
+		return false, c.recordDecision(ctx, d)
+	case c.decision.Decision == schema.DecisionAsk:
+		return false, c.askPerson(ctx)
+	case c.decision.Decision == schema.DecisionDeny:
+		return false, c.deny(ctx)
 	}
-	if v.stage == 0 && !v.open.Replay.Rerunnable() {
+	if c.stage == 0 && !c.open.Replay.Rerunnable() {
 		// Open in this epoch, and yet not by this handle: a repeated takeover with the same request id.
-		return false, r.held(v.open, "")
+		return false, c.run.held(c.open, "")
 	}
 	return true, nil
 }
 
-// recordDecision records what a policy decided.
-func (r *Run) recordDecision(ctx context.Context, key schema.CallKey, call ToolCall, d Decision) error {
-	data := &schema.ToolDecidedData{
-		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Decision: d.Decision, Policy: d.Policy, Reason: d.Reason, By: r.fleet.cfg.Executor,
-	}
-	switch d.Decision {
-	case schema.DecisionAllow:
-		return r.allow(ctx, key, data)
-	case schema.DecisionAsk:
-		r.question(key, call, d)
-		return r.publishNow(ctx, draft{data: data, turn: key.Turn})
-	case schema.DecisionDeny:
-		return r.publishNow(ctx, draft{data: data, turn: key.Turn})
-	default:
-		return fmt.Errorf("policy %.80q for call %s in turn %d of run %s: %w", d.Policy, key.ToolCallID, key.Turn, r.id,
-			configError("Decision", fmt.Sprintf("%.40q", d.Decision), "use allow, deny or ask"))
-	}
+// occurrence is the call as its caller asked for it, with the occurrence that was found.
+func (c *callRunner) occurrence() ToolCall {
+	call := c.asked
+	call.Occurrence = c.key.Occurrence
+	return call
 }
 
-// allow records a permission. This handle may then run the call.
-func (r *Run) allow(ctx context.Context, key schema.CallKey, data *schema.ToolDecidedData) error {
-	data.ToolCallID, data.Occurrence = key.ToolCallID, key.Occurrence
-	if err := r.publishNow(ctx, draft{data: data, turn: key.Turn}); err != nil {
-		return err
+// recordDecision records what a policy decided.
+func (c *callRunner) recordDecision(ctx context.Context, d Decision) error {
+	switch d.Decision {
+	case schema.DecisionAsk:
+		c.question(d)
+	case schema.DecisionAllow, schema.DecisionDeny:
+	default:
+		return fmt.Errorf("policy %.80q for call %s in turn %d of run %s: %w", d.Policy, c.key.ToolCallID, c.key.Turn, c.run.id,
+			configError("Decision", fmt.Sprintf("%.40q", d.Decision), "use allow, deny or ask"))
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.calls.stage[key] != running {
-		r.calls.stage[key] = ready
+	return c.publishDecision(ctx, &schema.ToolDecidedData{
+		ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, Decision: d.Decision, Policy: d.Policy, Reason: d.Reason, By: c.run.fleet.cfg.Executor,
+	})
+}
+
+// publishDecision records a decision. After a permission this handle may run the call.
+func (c *callRunner) publishDecision(ctx context.Context, data *schema.ToolDecidedData) error {
+	err := c.run.publishNow(ctx, draft{data: data, turn: c.key.Turn})
+	if err == nil && data.Decision == schema.DecisionAllow {
+		c.run.calls.allow(c.key)
 	}
-	return nil
+	return err
 }
 
 // approvalID is the id of the question about a call: the same whoever asks it.
@@ -119,20 +116,14 @@ func approvalID(key schema.CallKey) string {
 	return id
 }
 
-// question is what a person is asked about a call. Within a handle it stays the same, so that repeating the call repeats
-// the event.
-func (r *Run) question(key schema.CallKey, call ToolCall, d Decision) *schema.RunWaitingData {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if w := r.calls.questions[key]; w != nil {
-		return w
-	}
+// question is what a person is asked about the call.
+func (c *callRunner) question(d Decision) *schema.RunWaitingData {
 	w := &schema.RunWaitingData{
-		InterruptID: approvalID(key), Reason: schema.WaitToolApproval, ToolCallID: key.ToolCallID, Occurrence: key.Occurrence,
+		InterruptID: approvalID(c.key), Reason: schema.WaitToolApproval, ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence,
 		Message: d.Message, ResponseSchema: d.ResponseSchema,
 	}
 	if w.Message == "" {
-		w.Message = fmt.Sprintf("May the tool %s be called?", call.Name)
+		w.Message = fmt.Sprintf("May the tool %s be called?", c.asked.Name)
 		if d.Reason != "" {
 			w.Message += " " + d.Reason
 		}
@@ -141,20 +132,14 @@ func (r *Run) question(key schema.CallKey, call ToolCall, d Decision) *schema.Ru
 		w.ResponseSchema = jsontext.Value(ApprovalSchema)
 	}
 	if d.Expires > 0 {
-		w.ExpiresAt = schema.FormatTime(r.fleet.cfg.Now().Add(d.Expires))
+		w.ExpiresAt = schema.FormatTime(c.run.fleet.cfg.Now().Add(d.Expires))
 	}
-	r.calls.questions[key] = w
-	return w
-}
-
-func (r *Run) hasQuestion(key schema.CallKey) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.calls.questions[key] != nil
+	return c.run.calls.ask(c.key, w)
 }
 
 // askPerson waits for a person's answer about a call, asking first if the question was lost, and records it.
-func (r *Run) askPerson(ctx context.Context, key schema.CallKey, v callView, call ToolCall) error {
+func (c *callRunner) askPerson(ctx context.Context) error {
+	r, key := c.run, c.key
 	id, asked := approvalID(key), false
 	r.View(func(s *schema.State) {
 		for i := range s.Waits {
@@ -168,14 +153,13 @@ func (r *Run) askPerson(ctx context.Context, key schema.CallKey, v callView, cal
 	if !asked {
 		// The question follows its decision. Where the executor died between the two, the policy only finds the words
 		// again: what it decided stands.
-		d := Decision{Decision: schema.DecisionAsk, Policy: v.decision.Policy, Reason: v.decision.Reason}
-		call.Occurrence = key.Occurrence
-		if policy := r.fleet.cfg.Policy; policy != nil && !r.hasQuestion(key) {
-			if again, err := policy(ctx, r, call); err == nil && again.Decision == schema.DecisionAsk {
+		d := Decision{Decision: schema.DecisionAsk, Policy: c.decision.Policy, Reason: c.decision.Reason}
+		if policy := r.fleet.cfg.Policy; policy != nil && r.calls.question(key) == nil {
+			if again, err := policy(ctx, r, c.occurrence()); err == nil && again.Decision == schema.DecisionAsk {
 				d = again
 			}
 		}
-		if err := r.publishNow(ctx, draft{data: r.question(key, call, d), turn: key.Turn}); err != nil {
+		if err := r.publishNow(ctx, draft{data: c.question(d), turn: key.Turn}); err != nil {
 			return err
 		}
 	}
@@ -184,15 +168,13 @@ func (r *Run) askPerson(ctx context.Context, key schema.CallKey, v callView, cal
 		return fmt.Errorf("approval of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
 	}
 	data := &schema.ToolDecidedData{
-		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Policy: v.decision.Policy, By: input.By,
+		ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Policy: c.decision.Policy, By: input.By,
 	}
 	if schema.IsProven(input.By) {
 		data.By = r.fleet.cfg.Executor // an executor proves nobody: the approver is in run.input
 	}
-	if data.Decision, data.Reason = approvalOf(&input); data.Decision == schema.DecisionAllow {
-		return r.allow(ctx, key, data)
-	}
-	return r.publishNow(ctx, draft{data: data, turn: key.Turn})
+	data.Decision, data.Reason = approvalOf(&input)
+	return c.publishDecision(ctx, data)
 }
 
 // approvalOf reads a person's answer. Whatever is no plain permission is a denial.
@@ -225,10 +207,7 @@ func approvalOf(input *schema.RunInputData) (decision, reason string) {
 }
 
 // deny closes a call that was denied. The model sees the reason as the tool's failure.
-func (r *Run) deny(ctx context.Context, key schema.CallKey, d *schema.StateDecision) error {
-	reason := d.Reason
-	if reason == "" {
-		reason = "the call was not allowed"
-	}
-	return r.fail(ctx, key, schema.Error{Type: DeniedType, Message: reason, Code: d.Policy})
+func (c *callRunner) deny(ctx context.Context) error {
+	reason := cmp.Or(c.decision.Reason, "the call was not allowed")
+	return c.fail(ctx, schema.Error{Type: DeniedType, Message: reason, Code: c.decision.Policy})
 }

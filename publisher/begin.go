@@ -31,25 +31,24 @@ const (
 // The tool must not run after an error: [ErrFenced] after another takeover, [*HeldError] for a call in doubt, and for one that
 // [Turn.Tool] of this handle ran without an outcome, [ErrConflict] for a call with a recorded outcome.
 func (t *Turn) Begin(ctx context.Context, key schema.CallKey) error {
-	r := t.run
-	events := 0
+	c := callRunner{run: t.run, key: key}
 	for {
-		if err := r.settled(ctx); err != nil {
+		if err := c.run.settled(ctx); err != nil {
 			return err
 		}
-		v := r.viewCall(key)
+		c.look()
 		switch {
-		case v.known && v.open == nil:
+		case c.known && c.open == nil:
 			return fmt.Errorf("beginning call %s in turn %d of run %s: %w: its outcome is recorded; ask the model for a new call to run the tool again",
-				key.ToolCallID, key.Turn, r.id, ErrConflict)
-		case v.open == nil: // not recorded yet: the proof of the epoch is all there is
-		case v.open.InDoubt, v.outcome != nil, (v.stage == running || v.stage == 0) && !v.open.Replay.Rerunnable():
-			if err := r.hold(ctx, key, v.open, ""); err != nil {
+				key.ToolCallID, key.Turn, c.run.id, ErrConflict)
+		case c.open == nil: // not recorded yet: the proof of the epoch is all there is
+		case c.open.InDoubt, c.outcome != nil, (c.stage == running || c.stage == 0) && !c.open.Replay.Rerunnable():
+			if err := c.hold(ctx, ""); err != nil {
 				return err
 			}
 			continue // an outcome or a settlement may have arrived during the wait
 		}
-		again, err := r.mayBegin(ctx, key, &v, true, &events)
+		again, err := c.mayBegin(ctx, true)
 		if err != nil || !again {
 			return err
 		}
@@ -73,9 +72,9 @@ func proofDraft(key schema.CallKey) draft {
 	}}
 }
 
-func (r *Run) tooSlow(key schema.CallKey) error {
+func (c *callRunner) tooSlow() error {
 	return fmt.Errorf("beginning call %s in turn %d of run %s: %w: no acknowledgement of %d events came within %s; see: waymark doctor",
-		key.ToolCallID, key.Turn, r.id, ErrUnavailable, beginTries, r.fleet.proofAge)
+		c.key.ToolCallID, c.key.Turn, c.run.id, ErrUnavailable, beginTries, c.run.fleet.proofAge)
 }
 
 // proven reports whether the epoch was the run's own a moment ago. A duplicate acknowledgement, and an event that was found in
@@ -90,51 +89,50 @@ func (r *Run) proven() (bool, error) {
 	return !r.stood.IsZero() && time.Since(r.stood) < r.fleet.proofAge && time.Now().Round(0).Sub(r.stood.Round(0)) < r.fleet.proofAge, nil
 }
 
-// mayBegin brings a decided call to where its tool may run now. guarded: the tool needs
-// a proof of the epoch; events counts those published for it. again: the call may have changed, and is to be looked up once more.
-func (r *Run) mayBegin(ctx context.Context, key schema.CallKey, v *callView, guarded bool, events *int) (again bool, err error) {
+// mayBegin brings a decided call to where its tool may run now. guarded: the tool needs a proof of the epoch. again: the call may have
+// changed, and is to be looked up once more.
+func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, err error) {
 	if guarded {
-		if again, err = r.outwait(ctx, key); again || err != nil {
+		if again, err = c.outwait(ctx); again || err != nil {
 			return again, err
 		}
 	}
-	if v.open != nil && v.open.Requested && guarded {
+	if c.open != nil && c.open.Requested && guarded {
 		// To others it counts as not begun until then.
-		err := r.publishNow(ctx, beginDraft(v.open, v.stricter))
+		err := c.run.publishNow(ctx, beginDraft(c.open, c.stricter))
 		if rejected, ok := errors.AsType[*RejectedError](err); ok && rejected.Reason == schema.ReasonCallOpen {
 			err = nil // another goroutine of this handle was faster
 		}
 		return true, err
 	}
-	proven, err := r.proven()
+	proven, err := c.run.proven()
 	if err != nil || proven || !guarded {
 		return false, err
 	}
-	if *events == beginTries {
-		return false, r.tooSlow(key)
+	if c.proofs == beginTries {
+		return false, c.tooSlow()
 	}
-	*events++
-	if err := r.publishNow(ctx, proofDraft(key)); err != nil {
-		return false, fmt.Errorf("beginning call %s in turn %d: %w", key.ToolCallID, key.Turn, err)
+	c.proofs++
+	if err := c.run.publishNow(ctx, proofDraft(c.key)); err != nil {
+		return false, fmt.Errorf("beginning call %s in turn %d: %w", c.key.ToolCallID, c.key.Turn, err)
 	}
 	return true, nil
 }
 
 // outwait waits until the executor from whom this handle took the run over can no longer begin the call by a proof of its own
 // epoch. Between a takeover and a person's word that is mostly over.
-func (r *Run) outwait(ctx context.Context, key schema.CallKey) (waited bool, err error) {
-	r.mu.Lock()
-	old, left := r.calls.old[key], time.Until(r.taken.Add(r.fleet.outwait))
-	r.mu.Unlock()
-	if !old || left <= 0 {
+func (c *callRunner) outwait(ctx context.Context) (waited bool, err error) {
+	fleet := c.run.fleet
+	left := c.run.calls.left(c.key, fleet.outwait)
+	if left <= 0 {
 		return false, nil
 	}
 	both, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(r.fleet.life, func() { cancel(ErrStopped) })() //nolint:contextcheck // the life of the fleet ends the wait, too
+	defer context.AfterFunc(fleet.life, func() { cancel(ErrStopped) })() //nolint:contextcheck // the life of the fleet ends the wait, too
 	if pause.For(both, left) == nil {
 		return true, nil
 	}
 	return false, fmt.Errorf("call %s in turn %d of run %s: waiting until the executor before can no longer begin it: %w",
-		key.ToolCallID, key.Turn, r.id, context.Cause(both))
+		c.key.ToolCallID, c.key.Turn, c.run.id, context.Cause(both))
 }

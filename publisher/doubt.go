@@ -12,64 +12,66 @@ import (
 
 // settleDoubt settles a call in doubt as its record and its policy say. What is to be done with the call is decided
 // anew afterwards, by what is recorded then.
-func (t *Turn) settleDoubt(ctx context.Context, key schema.CallKey, v callView, call ToolCall) error {
-	r := t.run
-	settled := schema.ToolSettledData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, How: schema.SettledRerun, By: r.fleet.cfg.Executor}
+func (c *callRunner) settleDoubt(ctx context.Context) error {
+	settled := schema.ToolSettledData{
+		ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, How: schema.SettledRerun, By: c.run.fleet.cfg.Executor,
+	}
 	switch {
-	case v.open.Late:
+	case c.open.Late:
 		settled.How = schema.SettledAdopted
-	case v.decision != nil && v.decision.Decision == schema.DecisionDeny:
-		return r.deny(ctx, key, v.decision)
-	case v.open.Replay.Rerunnable():
-	case v.open.Replay == schema.ReplayVerify:
-		reply, err := r.askTool(ctx, key, v, call)
+	case c.decision != nil && c.decision.Decision == schema.DecisionDeny:
+		return c.deny(ctx)
+	case c.open.Replay.Rerunnable():
+	case c.open.Replay == schema.ReplayVerify:
+		reply, err := c.askTool(ctx)
 		if unknown, ok := errors.AsType[*unverified](err); ok {
-			return r.hold(ctx, key, v.open, unknown.why)
+			return c.hold(ctx, unknown.why)
 		}
 		if err != nil {
-			return fmt.Errorf("verifying call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
+			return fmt.Errorf("verifying call %s in turn %d of run %s: %w", c.key.ToolCallID, c.key.Turn, c.run.id, err)
 		}
 		if reply.Outcome == schema.VerifyDone {
 			settled.How, settled.Result, settled.IsError = schema.SettledVerified, reply.Result, reply.IsError
 		}
 	default:
-		return r.hold(ctx, key, v.open, "")
+		return c.hold(ctx, "")
 	}
-	err := r.settle(ctx, key, &settled)
+	err := c.settle(ctx, &settled)
 	rejected, ok := errors.AsType[*RejectedError](err)
 	if ok && rejected.Reason == schema.ReasonInvalidData && settled.How == schema.SettledVerified {
-		return r.held(v.open, "the tool's answer cannot be recorded: "+rejected.Detail)
+		return c.run.held(c.open, "the tool's answer cannot be recorded: "+rejected.Detail)
 	}
 	return err
 }
 
 // askTool asks the verify subject that was recorded with the call. A handle that keeps only the head knows what its
 // caller says.
-func (r *Run) askTool(ctx context.Context, key schema.CallKey, v callView, call ToolCall) (*schema.VerifyReply, error) {
+func (c *callRunner) askTool(ctx context.Context) (*schema.VerifyReply, error) {
+	fleet := c.run.fleet
 	request := &schema.VerifyRequest{
-		Fleet: r.fleet.cfg.Fleet, Run: r.id, CallKey: key, Name: call.Name, Arguments: call.Arguments,
-		IdempotencyKey: r.idempotencyKey(v, call), Epoch: r.Epoch(),
+		Fleet: fleet.cfg.Fleet, Run: c.run.id, CallKey: c.key, Name: c.asked.Name, Arguments: c.asked.Arguments,
+		IdempotencyKey: c.idempotencyKey(), Epoch: c.run.Epoch(),
 	}
-	subject := call.VerifySubject
-	if v.call != nil {
-		subject = cmp.Or(v.call.VerifySubject, subject) // its policy may be stricter now than it was recorded
+	subject := c.asked.VerifySubject
+	if c.call != nil {
+		subject = cmp.Or(c.call.VerifySubject, subject) // its policy may be stricter now than it was recorded
 		var err error
-		if request.Arguments, err = r.field(ctx, v.call, "/arguments", v.call.Arguments); err != nil {
+		if request.Arguments, err = fleet.field(ctx, c.call.Refs, "/arguments", c.call.Arguments); err != nil {
 			return nil, err
 		}
 	}
-	return r.verify(ctx, subject, request)
+	return verify(ctx, fleet.nc, fleet.cfg.VerifyTimeout, subject, request)
 }
 
 // idempotencyKey is the recorded key, else the call's own, else the one that its place gives.
-func (r *Run) idempotencyKey(v callView, call ToolCall) string {
+func (c *callRunner) idempotencyKey() string {
 	switch {
-	case v.call != nil && v.call.IdempotencyKey != "":
-		return v.call.IdempotencyKey
-	case v.call == nil && call.IdempotencyKey != "":
-		return call.IdempotencyKey
+	case c.call != nil && c.call.IdempotencyKey != "":
+		return c.call.IdempotencyKey
+	case c.call == nil && c.asked.IdempotencyKey != "":
+		return c.asked.IdempotencyKey
 	default:
-		return v.open.IdempotencyKey(r.id)
+		return c.open.IdempotencyKey(c.run.id)
 	}
 }
 
@@ -78,8 +80,8 @@ var errOutdated = errors.New("the call changed meanwhile")
 
 // settle publishes a settlement. When the call changed meanwhile nothing is settled, and that is no error: it is to be
 // decided anew.
-func (r *Run) settle(ctx context.Context, key schema.CallKey, settled *schema.ToolSettledData) error {
-	err := r.publishNow(ctx, draft{data: settled, turn: key.Turn})
+func (c *callRunner) settle(ctx context.Context, settled *schema.ToolSettledData) error {
+	err := c.run.publishNow(ctx, draft{data: settled, turn: c.key.Turn})
 	if rejected, ok := errors.AsType[*RejectedError](err); ok && (rejected.Reason == schema.ReasonNotInDoubt || rejected.Reason == schema.ReasonUnknownCall) {
 		return nil
 	}
@@ -109,13 +111,10 @@ func outdates(v schema.Verdict, items []*item) bool {
 // outcome; then it is in doubt for the next executor. Work that leaves out a call that a person wants run again is wrong.
 func (r *Run) leftInDoubt() error {
 	head := r.planned()
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for i := range head.OpenCalls {
 		c := &head.OpenCalls[i]
-		begun := r.calls.stage[c.CallKey] == running && r.calls.outcomes[c.CallKey] == nil
 		switch {
-		case (c.InDoubt && !c.Late || begun) && (!c.Replay.Rerunnable() || c.Held):
+		case (c.InDoubt && !c.Late || r.calls.begun(c.CallKey)) && (!c.Replay.Rerunnable() || c.Held):
 			return r.held(c, "")
 		case c.Again:
 			return fmt.Errorf("run %s: %w: a person settled call %s of turn %d as rerun, and the work ended without it: run each open call with Turn.Tool", r.id, ErrConflict, c.ToolCallID, c.Turn)
@@ -126,11 +125,11 @@ func (r *Run) leftInDoubt() error {
 
 // hold returns a [*HeldError] once the executor before can no longer begin the call: a person who looks at that word looks at what stays.
 // It returns nil when it waited: a late result may have come.
-func (r *Run) hold(ctx context.Context, key schema.CallKey, c *schema.OpenCall, why string) error {
-	if waited, err := r.outwait(ctx, key); waited || err != nil {
+func (c *callRunner) hold(ctx context.Context, why string) error {
+	if waited, err := c.outwait(ctx); waited || err != nil {
 		return err
 	}
-	return r.held(c, why)
+	return c.run.held(c.open, why)
 }
 
 // held says how an open call that must not be run again is settled. why is what its tool answered, if it was asked.

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/fleetclient"
@@ -126,24 +125,7 @@ func (r *Run) takeUp(reply *schema.RecoverReply) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last, r.lastID = reply.LastStream, r.head.Position.ID
-	r.taken = time.Now()
-	if r.state != nil && r.head.TurnOpen {
-		for i := range r.state.Calls {
-			// A start of the turn abandoned it, and not a person: the model may use the id again.
-			if c := &r.state.Calls[i]; c.Turn == r.head.Turn && c.Outcome == schema.OutcomeAbandoned && len(c.Settlements) == 0 {
-				r.calls.asked[c.CallKey] = true
-			}
-		}
-	}
-	for i := range r.head.OpenCalls {
-		c := &r.head.OpenCalls[i]
-		r.calls.old[c.CallKey] = true
-		if c.Requested && r.state != nil {
-			if call := r.state.Call(c.CallKey); call != nil && len(call.Settlements) == 0 {
-				delete(r.calls.old, c.CallKey) // never begun
-			}
-		}
-	}
+	r.calls.takeOver(r.head, r.state)
 	r.keep()
 	if r.head.CancelRequested {
 		r.haltWith(r.cancelError())

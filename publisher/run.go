@@ -40,8 +40,6 @@ type Run struct {
 	// stood is when the try was sent by which the server acknowledged the latest event as a new one: the epoch was this
 	// handle's then. Zero if it is not known of the latest event.
 	stood time.Time
-	// taken is when this handle had heard that it took the run over.
-	taken time.Time
 	// connections that had been opened when the log was last seen to have that message; see steady.
 	connections uint64
 	// shorter is since when a replicated stream says that the log is shorter than it was; only for who delivers.
@@ -71,7 +69,7 @@ type Run struct {
 	halt     context.Context //nolint:containedctx // the life of the handle itself
 	haltWith context.CancelCauseFunc
 
-	calls callBook
+	calls *callBook
 }
 
 func newRun(f *Fleet, names schema.Names, id string) *Run {
@@ -80,10 +78,9 @@ func newRun(f *Fleet, names schema.Names, id string) *Run {
 		state:  schema.NewState(f.cfg.Fleet, id),
 		writer: schema.Writer{Fleet: f.cfg.Fleet, Run: id, Executor: f.cfg.Executor},
 
-		connections: f.nc.Stats().Reconnects,
+		connections: f.nc.Stats().Reconnects, calls: newCallBook(),
 	}
 	r.head = &r.state.Head
-	r.calls.reset()
 	r.halt, r.haltWith = context.WithCancelCause(context.Background())
 	return r
 }

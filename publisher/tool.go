@@ -76,125 +76,141 @@ func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResul
 	if err := r.settled(ctx); err != nil {
 		return ToolResult{}, err
 	}
-	r.mu.Lock()
 	key, ok := r.calls.reserve(t.number, call.ID, call.Occurrence)
-	r.mu.Unlock()
 	if !ok {
 		return ToolResult{}, fmt.Errorf("%s: %w: call %s, occurrence %d, is being run by this handle", t, ErrConflict, call.ID, key.Occurrence)
 	}
-	defer func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.calls.reserved, key)
-	}()
-	result, err := t.tool(ctx, key, call, run)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	// An outcome that was not returned yet will be asked for again.
-	if r.calls.outcomes[key] == nil && (err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)) {
-		r.calls.asked[key] = true
-	}
+	ended := false
+	defer func() { r.calls.release(key, ended) }()
+	c := callRunner{run: r, key: key, asked: call, tool: run}
+	result, err := c.drive(ctx, t)
+	ended = err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)
 	return result, err
 }
 
-func (t *Turn) tool(ctx context.Context, key schema.CallKey, call ToolCall, run ToolFunc) (ToolResult, error) {
-	r := t.run
-	events := 0
+// callRunner brings one call to its outcome, as far as its record allows. Each step publishes at most one thing; then the call is looked
+// up again, and what is recorded decides the next one.
+type callRunner struct {
+	run *Run
+	key schema.CallKey
+	// asked is the call as its caller has it, tool what runs it, nil for none.
+	asked ToolCall
+	tool  ToolFunc
+	// callView is what the last look found.
+	callView
+	// proofs counts the events that were published for a proof of the epoch.
+	proofs int
+}
+
+// look looks the call up.
+func (c *callRunner) look() { c.callView = c.run.viewCall(c.key) }
+
+// drive takes step after step, in a turn that the first of them may open.
+func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) {
 	for {
-		v := r.viewCall(key)
-		if !v.known {
-			if call.Replay == schema.ReplayVerify {
-				if err := checkVerifySubject(call.VerifySubject); err != nil {
-					return ToolResult{}, fmt.Errorf("call %s in %s: %w", call.ID, t, err)
-				}
-			}
-			record := call.draft(t.number)
-			if d, ok := record.data.(*schema.ToolCalledData); ok {
-				d.Requested = r.fleet.cfg.Policy != nil // it is decided about before it begins
-				if key.Occurrence > 1 {
-					d.Occurrence = key.Occurrence // so that it begins no other
-				}
-			}
-			if _, err := t.publish(ctx, record); err != nil {
+		c.look()
+		if !c.known {
+			if err := c.record(ctx, turn); err != nil {
 				return ToolResult{}, err
-			}
-			if err := r.Flush(ctx); err != nil {
-				return ToolResult{}, err
-			}
-			if v = r.viewCall(key); v.open == nil {
-				return ToolResult{}, fmt.Errorf("%s: %w: call %s was recorded as another occurrence than %d", t, ErrConflict, call.ID, key.Occurrence)
 			}
 			continue
 		}
-		if err := r.compare(ctx, key, &v, call); err != nil {
+		if err := c.compare(ctx); err != nil {
 			return ToolResult{}, err
 		}
-		if v.open != nil {
+		if c.open != nil {
 			// Of the recorded policy and the one that the tool has now the stricter one counts. By the recorded one an executor of an
 			// earlier epoch may have run the call without a begin.
-			may := v.open.MayHaveRun(r.Epoch())
-			if policy := schema.Stricter(v.open.Replay, call.Replay); call.Replay != "" && policy != v.open.Replay {
-				v.open.Replay, v.stricter = policy, &call
+			may := c.open.MayHaveRun(c.run.Epoch())
+			if policy := schema.Stricter(c.open.Replay, c.asked.Replay); c.asked.Replay != "" && policy != c.open.Replay {
+				c.open.Replay, c.stricter = policy, &c.asked
 			}
-			v.open.InDoubt = v.open.InDoubt || may && !v.open.Replay.Rerunnable()
+			c.open.InDoubt = c.open.InDoubt || may && !c.open.Replay.Rerunnable()
 		}
 		switch {
-		case v.outcome != nil:
-			return r.publishOutcome(ctx, key, v.outcome)
-		case v.open == nil:
-			return r.recorded(ctx, key, v)
-		case v.open.InDoubt:
-			if err := t.settleDoubt(ctx, key, v, call); err != nil {
+		case c.outcome != nil:
+			return c.publishOutcome(ctx, c.outcome)
+		case c.open == nil:
+			return c.recorded(ctx)
+		case c.open.InDoubt:
+			if err := c.settleDoubt(ctx); err != nil {
 				return ToolResult{}, err
 			}
 			continue // decided anew with what is recorded now
-		case v.stage == running && !v.open.Replay.Rerunnable():
+		case c.stage == running && !c.open.Replay.Rerunnable():
 			// This handle ran it and did not learn the outcome.
-			return ToolResult{}, r.held(v.open, "")
+			return ToolResult{}, c.run.held(c.open, "")
 		}
-		if run == nil && v.open.Requested {
+		if c.tool == nil && c.open.Requested {
 			// Nothing is to be allowed. A call that was begun is decided about first: it may have run.
-			return ToolResult{}, r.unknownTool(ctx, key, call.Name)
+			return ToolResult{}, c.unknownTool(ctx)
 		}
-		may, err := t.decide(ctx, key, v, call)
+		may, err := c.decide(ctx)
 		if err != nil {
 			return ToolResult{}, err
 		}
 		if !may {
 			continue
 		}
-		if run == nil {
-			return ToolResult{}, r.unknownTool(ctx, key, call.Name)
+		if c.tool == nil {
+			return ToolResult{}, c.unknownTool(ctx)
 		}
-		again, err := r.mayBegin(ctx, key, &v, !v.open.Replay.Rerunnable(), &events)
+		again, err := c.mayBegin(ctx, !c.open.Replay.Rerunnable())
 		if err != nil {
 			return ToolResult{}, err
 		}
 		if !again {
-			return r.invoke(ctx, key, v, call, run)
+			return c.invoke(ctx)
 		}
 	}
 }
 
+// record publishes that the call was made.
+func (c *callRunner) record(ctx context.Context, turn *Turn) error {
+	if c.asked.Replay == schema.ReplayVerify {
+		if err := checkVerifySubject(c.asked.VerifySubject); err != nil {
+			return fmt.Errorf("call %s in %s: %w", c.asked.ID, turn, err)
+		}
+	}
+	record := c.asked.draft(turn.number)
+	if d, ok := record.data.(*schema.ToolCalledData); ok {
+		d.Requested = c.run.fleet.cfg.Policy != nil // it is decided about before it begins
+		if c.key.Occurrence > 1 {
+			d.Occurrence = c.key.Occurrence // so that it begins no other
+		}
+	}
+	if _, err := turn.publish(ctx, record); err != nil {
+		return err
+	}
+	if err := c.run.Flush(ctx); err != nil {
+		return err
+	}
+	if c.run.viewCall(c.key).open == nil {
+		return fmt.Errorf("%s: %w: call %s was recorded as another occurrence than %d", turn, ErrConflict, c.asked.ID, c.key.Occurrence)
+	}
+	return nil
+}
+
 // invoke runs the tool and publishes what became of it.
-func (r *Run) invoke(ctx context.Context, key schema.CallKey, v callView, call ToolCall, run ToolFunc) (ToolResult, error) {
-	inv := Invocation{Key: key, IdempotencyKey: r.idempotencyKey(v, call), Epoch: r.Epoch()}
+func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
+	r, key := c.run, c.key
+	inv := Invocation{Key: key, IdempotencyKey: c.idempotencyKey(), Epoch: r.Epoch()}
 	earlier := 0
-	if v.call != nil {
-		for _, how := range v.call.Settlements {
+	if c.call != nil {
+		for _, how := range c.call.Settlements {
 			if how == schema.SettledRerun {
 				earlier++
 			}
 		}
 	}
-	inv.Attempt = r.begin(key, earlier)
-	inv.Name, inv.Arguments = call.Name, v.arguments
+	inv.Attempt = r.calls.begin(key, earlier)
+	inv.Name, inv.Arguments = c.asked.Name, c.arguments
 	begun := r.fleet.cfg.Now()
-	result, err := protect(ctx, run, inv)
+	result, err := protect(ctx, c.tool, inv)
 	took := r.fleet.cfg.Now().Sub(begun)
 	if err != nil && ctx.Err() != nil {
 		// Whether the tool had its effect is not known: an outcome must not be invented.
-		return result, fmt.Errorf("tool %s of run %s, call %s: %w", call.Name, r.id, key.ToolCallID, err)
+		return result, fmt.Errorf("tool %s of run %s, call %s: %w", c.asked.Name, r.id, key.ToolCallID, err)
 	}
 	o := &outcome{result: result}
 	if err != nil {
@@ -208,29 +224,27 @@ func (r *Run) invoke(ctx context.Context, key schema.CallKey, v callView, call T
 		if o.result.Duration == 0 {
 			o.result.Duration = took
 		}
-		o.draft = r.returned(key, o.result)
+		o.draft = returnedDraft(key, o.result)
 	}
-	r.mu.Lock()
-	r.calls.outcomes[key] = o
-	r.mu.Unlock()
-	return r.publishOutcome(ctx, key, o)
+	r.calls.ran(key, o)
+	return c.publishOutcome(ctx, o)
 }
 
 // UnknownToolType is the error type of a call for which the executor has no tool, in tool.failed and [ToolError].
 const UnknownToolType = "unknown_tool"
 
 // unknownTool closes a call for which there is no tool. The model sees that as the tool's failure.
-func (r *Run) unknownTool(ctx context.Context, key schema.CallKey, name string) error {
-	return r.fail(ctx, key, schema.Error{Type: UnknownToolType, Message: fmt.Sprintf("there is no tool %.80q", name)})
+func (c *callRunner) unknownTool(ctx context.Context) error {
+	return c.fail(ctx, schema.Error{Type: UnknownToolType, Message: fmt.Sprintf("there is no tool %.80q", c.asked.Name)})
 }
 
 // fail closes a call whose tool does not run.
-func (r *Run) fail(ctx context.Context, key schema.CallKey, failure schema.Error) error {
-	data := &schema.ToolFailedData{ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Error: failure}
-	if err := r.publishNow(ctx, draft{data: data, turn: key.Turn}); err != nil {
+func (c *callRunner) fail(ctx context.Context, failure schema.Error) error {
+	data := &schema.ToolFailedData{ToolCallID: c.key.ToolCallID, Occurrence: c.key.Occurrence, Error: failure}
+	if err := c.run.publishNow(ctx, draft{data: data, turn: c.key.Turn}); err != nil {
 		return err
 	}
-	return &ToolError{Key: key, Failure: failure}
+	return &ToolError{Key: c.key, Failure: failure}
 }
 
 // outcome is what became of a tool that ran, until it is durable and Tool has returned it.
@@ -242,15 +256,13 @@ type outcome struct {
 
 // publishOutcome returns what became of a tool, and publishes it if it is not durable yet. The tool has run: that is recorded even if the
 // caller's context has ended.
-func (r *Run) publishOutcome(ctx context.Context, key schema.CallKey, o *outcome) (ToolResult, error) {
-	if r.viewCall(key).open != nil {
-		if err := r.publishNow(context.WithoutCancel(ctx), o.draft); err != nil {
-			return o.result, errors.Join(o.err, fmt.Errorf("outcome of call %s in turn %d: %w", key.ToolCallID, key.Turn, err))
+func (c *callRunner) publishOutcome(ctx context.Context, o *outcome) (ToolResult, error) {
+	if c.run.viewCall(c.key).open != nil {
+		if err := c.run.publishNow(context.WithoutCancel(ctx), o.draft); err != nil {
+			return o.result, errors.Join(o.err, fmt.Errorf("outcome of call %s in turn %d: %w", c.key.ToolCallID, c.key.Turn, err))
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.calls.outcomes, key)
+	c.run.calls.returned(c.key)
 	return o.result, o.err
 }
 
@@ -297,33 +309,28 @@ func failureOf(err error) schema.Error {
 }
 
 // recorded returns the outcome of a closed call.
-func (r *Run) recorded(ctx context.Context, key schema.CallKey, v callView) (ToolResult, error) {
-	c := v.call
-	if c == nil {
-		return ToolResult{}, fmt.Errorf("result of call %s in turn %d of run %s: %w; resume with the content", key.ToolCallID, key.Turn, r.id, ErrNoContent)
+func (c *callRunner) recorded(ctx context.Context) (ToolResult, error) {
+	key, call := c.key, c.call
+	if call == nil {
+		return ToolResult{}, fmt.Errorf("result of call %s in turn %d of run %s: %w; resume with the content", key.ToolCallID, key.Turn, c.run.id, ErrNoContent)
 	}
-	switch c.Outcome {
+	switch call.Outcome {
 	case schema.OutcomeFailed:
 		e := &ToolError{Key: key, Replayed: true}
-		if c.Error != nil {
-			e.Failure = *c.Error
+		if call.Error != nil {
+			e.Failure = *call.Error
 		}
 		return ToolResult{Recorded: true}, e
 	case schema.OutcomeAbandoned:
-		return ToolResult{Result: c.Result, IsError: c.IsError, Recorded: true},
-			fmt.Errorf("call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, ErrAbandoned)
+		return ToolResult{Result: call.Result, IsError: call.IsError, Recorded: true},
+			fmt.Errorf("call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, c.run.id, ErrAbandoned)
 	default:
-		result, err := r.field(ctx, c, "/result", c.Result)
+		result, err := c.run.fleet.field(ctx, call.Refs, "/result", call.Result)
 		if err != nil {
-			err = fmt.Errorf("result of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
+			err = fmt.Errorf("result of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, c.run.id, err)
 		}
-		return ToolResult{Result: result, IsError: c.IsError, Source: c.ResultSource, Recorded: true}, err
+		return ToolResult{Result: result, IsError: call.IsError, Source: call.ResultSource, Recorded: true}, err
 	}
-}
-
-// field returns a field of a call, loading it if it is in the blob store.
-func (r *Run) field(ctx context.Context, c *schema.Call, path string, inline jsontext.Value) (jsontext.Value, error) {
-	return r.fleet.field(ctx, c.Refs, path, inline)
 }
 
 // field returns a field that may be in the blob store. An encrypted one is no content for anybody without the key.
@@ -340,32 +347,33 @@ func (f *Fleet) field(ctx context.Context, refs []schema.Ref, path string, inlin
 }
 
 // compare checks that what is asked is what was recorded.
-func (r *Run) compare(ctx context.Context, key schema.CallKey, v *callView, call ToolCall) error {
-	call = *readable(call) // as an answer records it
+func (c *callRunner) compare(ctx context.Context) error {
+	r, key := c.run, c.key
+	call := *readable(c.asked) // as an answer records it
 	asked, err := r.fleet.redactor.value(call.Arguments)
 	if err != nil {
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
 	}
-	v.arguments = call.Arguments
+	c.arguments = call.Arguments
 	diverged := &DivergedError{Key: key, Asked: CallContent{call.Name, string(asked)}}
-	if v.call == nil {
+	if c.call == nil {
 		// Only the head is kept: it has the name, shortened.
-		if v.open != nil && v.open.Name != call.Name && len(call.Name) <= len(v.open.Name) {
-			diverged.Recorded = CallContent{Name: v.open.Name}
+		if c.open != nil && c.open.Name != call.Name && len(call.Name) <= len(c.open.Name) {
+			diverged.Recorded = CallContent{Name: c.open.Name}
 			return fmt.Errorf("run %s: %w", r.id, diverged)
 		}
 		return nil
 	}
-	recorded, err := r.field(ctx, v.call, "/arguments", v.call.Arguments)
+	recorded, err := r.fleet.field(ctx, c.call.Refs, "/arguments", c.call.Arguments)
 	if err != nil {
 		return fmt.Errorf("arguments of call %s in turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, err)
 	}
-	if v.call.Name == call.Name && schema.SameJSON(recorded, asked) {
+	if c.call.Name == call.Name && schema.SameJSON(recorded, asked) {
 		if schema.SameJSON(asked, call.Arguments) { // else the redaction took away what the tool needs
-			v.arguments = recorded
+			c.arguments = recorded
 		}
 		return nil
 	}
-	diverged.Recorded = CallContent{v.call.Name, string(recorded)}
+	diverged.Recorded = CallContent{c.call.Name, string(recorded)}
 	return fmt.Errorf("run %s: %w", r.id, diverged)
 }

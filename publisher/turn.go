@@ -292,11 +292,11 @@ type ToolResult struct {
 
 // Return publishes the result of a call.
 func (t *Turn) Return(ctx context.Context, key schema.CallKey, result ToolResult) error {
-	_, err := t.run.publish(ctx, t.run.returned(key, result))
+	_, err := t.run.publish(ctx, returnedDraft(key, result))
 	return err
 }
 
-func (r *Run) returned(key schema.CallKey, result ToolResult) draft {
+func returnedDraft(key schema.CallKey, result ToolResult) draft {
 	return draft{
 		data: &schema.ToolReturnedData{
 			ToolCallID: key.ToolCallID, Occurrence: key.Occurrence, Result: result.Result, IsError: result.IsError,

@@ -49,7 +49,7 @@ type unverified struct{ why string }
 func (e *unverified) Error() string { return e.why }
 
 // verify asks the tool what became of a call. The error is an [*unverified] when the tool could not tell.
-func (r *Run) verify(ctx context.Context, subject string, request *schema.VerifyRequest) (*schema.VerifyReply, error) {
+func verify(ctx context.Context, nc *nats.Conn, timeout time.Duration, subject string, request *schema.VerifyRequest) (*schema.VerifyReply, error) {
 	// A tool of today knows nothing of a call that was made outside of the fleet, under another key or none: its "not done" would be wrong.
 	if subject == schema.VerifyTranscript {
 		return nil, &unverified{"it is of a transcript that has no result of it; once the transcript has one, import it again"}
@@ -61,14 +61,13 @@ func (r *Run) verify(ctx context.Context, subject string, request *schema.Verify
 	if err != nil {
 		return nil, fmt.Errorf("question about call %s: %w", request.ToolCallID, err)
 	}
-	timeout := r.fleet.cfg.VerifyTimeout
 	asked, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// A tool that is just starting gets a few chances, the last of them well before the end: a try that is cut short says nothing.
 	wait := &pause.Backoff{Next: timeout / 50, Most: timeout / 8}
 	lastTry := time.Now().Add(timeout - timeout/4)
 	for {
-		m, err := r.fleet.nc.RequestWithContext(asked, subject, body)
+		m, err := nc.RequestWithContext(asked, subject, body)
 		switch {
 		case err == nil:
 			return readVerify(m)
