@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -89,26 +90,26 @@ type FolderConfig struct {
 
 // withDefaults returns the configuration with every default filled in.
 func (c FolderConfig) withDefaults() FolderConfig {
-	set(&c.BatchEvents, 1024)
-	set(&c.BatchBytes, 8<<20)
-	set(&c.Linger, 20*time.Millisecond)
-	set(&c.SealBytes, 256<<10)
-	set(&c.SealEvents, 256)
-	set(&c.SealMaxBytes, 448<<10)
-	set(&c.SealMaxEvents, 1024)
-	set(&c.IdleSealAfter, time.Hour)
-	set(&c.IdleSealBytes, 16<<10)
-	set(&c.CachedRuns, 8192)
-	set(&c.TailMemory, 32<<20)
-	set(&c.LeaseTTL, 5*time.Second)
-	set(&c.ReconcileEvery, 5*time.Second)
-	set(&c.SafeAfter, 5*time.Minute)
-	set(&c.OrderPatience, time.Minute)
-	set(&c.PurgeAfter, DefaultPurgeAfter)
-	set(&c.Silence, schema.DefaultSilenceMS*time.Millisecond)
-	set(&c.SweepEvery, time.Second)
-	set(&c.OrphansPerSecond, 200)
-	set(&c.MaxClaims, schema.DefaultMaxClaims)
+	c.BatchEvents = cmp.Or(c.BatchEvents, 1024)
+	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)
+	c.Linger = cmp.Or(c.Linger, 20*time.Millisecond)
+	c.SealBytes = cmp.Or(c.SealBytes, 256<<10)
+	c.SealEvents = cmp.Or(c.SealEvents, 256)
+	c.SealMaxBytes = cmp.Or(c.SealMaxBytes, 448<<10)
+	c.SealMaxEvents = cmp.Or(c.SealMaxEvents, 1024)
+	c.IdleSealAfter = cmp.Or(c.IdleSealAfter, time.Hour)
+	c.IdleSealBytes = cmp.Or(c.IdleSealBytes, 16<<10)
+	c.CachedRuns = cmp.Or(c.CachedRuns, 8192)
+	c.TailMemory = cmp.Or(c.TailMemory, 32<<20)
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, 5*time.Second)
+	c.ReconcileEvery = cmp.Or(c.ReconcileEvery, 5*time.Second)
+	c.SafeAfter = cmp.Or(c.SafeAfter, 5*time.Minute)
+	c.OrderPatience = cmp.Or(c.OrderPatience, time.Minute)
+	c.PurgeAfter = cmp.Or(c.PurgeAfter, DefaultPurgeAfter)
+	c.Silence = cmp.Or(c.Silence, schema.DefaultSilenceMS*time.Millisecond)
+	c.SweepEvery = cmp.Or(c.SweepEvery, time.Second)
+	c.OrphansPerSecond = cmp.Or(c.OrphansPerSecond, 200)
+	c.MaxClaims = cmp.Or(c.MaxClaims, schema.DefaultMaxClaims)
 	return c
 }
 

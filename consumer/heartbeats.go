@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -244,7 +245,7 @@ func (h *Heartbeats) executor(m *nats.Msg) error {
 		return fmt.Errorf("%w: interval_ms is %d, use 1 to %d", errHeartbeat, b.IntervalMS, maxInterval.Milliseconds())
 	}
 	interval := time.Duration(b.IntervalMS) * time.Millisecond
-	set(&interval, schema.DefaultHeartbeatMS*time.Millisecond)
+	interval = cmp.Or(interval, schema.DefaultHeartbeatMS*time.Millisecond)
 	if len(b.GivenUp) > schema.MaxGivenUp {
 		return fmt.Errorf("%w: %d runs are given up, at most %d", errHeartbeat, len(b.GivenUp), schema.MaxGivenUp)
 	}
@@ -288,7 +289,7 @@ func (h *Heartbeats) agent(m *nats.Msg) error {
 		return fmt.Errorf("%w: interval_s is %g, use up to %g", errHeartbeat, b.IntervalS, maxInterval.Seconds())
 	}
 	interval := time.Duration(b.IntervalS * float64(time.Second))
-	set(&interval, agentInterval)
+	interval = cmp.Or(interval, agentInterval)
 	h.beat(b.InstanceID, "", interval, false)
 	return nil
 }

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -29,7 +30,7 @@ type Retainer struct {
 // NewRetainer returns the retainer of a service's fleet; leads says whether this daemon folds a shard. every is the
 // pace, 0 means [DefaultRetainEvery].
 func NewRetainer(svc *Service, leads func(shard int) bool, every time.Duration, log zerolog.Logger) *Retainer {
-	set(&every, DefaultRetainEvery)
+	every = cmp.Or(every, DefaultRetainEvery)
 	return &Retainer{svc: svc, leads: leads, every: every, log: log.With().Str(logkey.Fleet, svc.cfg.Fleet).Logger()}
 }
 

@@ -116,7 +116,7 @@ func (w *ClaimWant) matches(l *schema.Live) bool {
 // The cost is that of the claimable runs, not of the live ones.
 func (r *Roster) Claimable(now time.Time, want ClaimWant) (candidates []schema.Live, total int) {
 	var own, others []schema.Live
-	set(&want.MaxClaims, r.maxClaims)
+	want.MaxClaims = cmp.Or(want.MaxClaims, r.maxClaims)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, e := range r.claimable {

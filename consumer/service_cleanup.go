@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -128,7 +129,7 @@ func (s *Service) checkCleanup(ctx context.Context, req *schema.CleanupRequest) 
 	if req.Limit < 0 || req.Limit > schema.MaxList {
 		return policy, badField("/limit", fmt.Errorf("limit %d is not between 0 and %d", req.Limit, schema.MaxList))
 	}
-	set(&req.Limit, schema.DefaultList)
+	req.Limit = cmp.Or(req.Limit, schema.DefaultList)
 	for _, status := range req.Status {
 		if !slices.Contains(endingStatuses, status) {
 			return policy, badField("/status", fmt.Errorf("status %.40q is none of completed, failed, cancelled: only what has ended is removed", status))

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -72,28 +73,20 @@ type ServiceConfig struct {
 
 // withDefaults returns the configuration with every default filled in.
 func (c ServiceConfig) withDefaults() ServiceConfig {
-	set(&c.Version, "0.0.0")
-	set(&c.Workers, 64)
-	set(&c.Queue, 1024)
-	set(&c.QueueBytes, 16<<20)
-	set(&c.Streams, max(c.Workers/2, 1))
-	set(&c.StateBudget, 64<<20)
-	set(&c.Timeout, 10*time.Second)
-	set(&c.AckTimeout, 30*time.Second)
-	set(&c.StreamTimeout, 15*time.Minute)
-	set(&c.ClaimRate, DefaultClaimRate)
-	set(&c.ClaimBurst, DefaultClaimBurst)
-	set(&c.MaxClaims, schema.DefaultMaxClaims)
-	set(&c.Grace, 10*time.Second)
+	c.Version = cmp.Or(c.Version, "0.0.0")
+	c.Workers = cmp.Or(c.Workers, 64)
+	c.Queue = cmp.Or(c.Queue, 1024)
+	c.QueueBytes = cmp.Or(c.QueueBytes, 16<<20)
+	c.Streams = cmp.Or(c.Streams, max(c.Workers/2, 1))
+	c.StateBudget = cmp.Or(c.StateBudget, 64<<20)
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.AckTimeout = cmp.Or(c.AckTimeout, 30*time.Second)
+	c.StreamTimeout = cmp.Or(c.StreamTimeout, 15*time.Minute)
+	c.ClaimRate = cmp.Or(c.ClaimRate, DefaultClaimRate)
+	c.ClaimBurst = cmp.Or(c.ClaimBurst, DefaultClaimBurst)
+	c.MaxClaims = cmp.Or(c.MaxClaims, schema.DefaultMaxClaims)
+	c.Grace = cmp.Or(c.Grace, 10*time.Second)
 	return c
-}
-
-// set gives a field that is zero its default.
-func set[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Validate names the first field that cannot be used, with its value. The error matches [ErrConfig].

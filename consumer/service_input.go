@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,7 +67,7 @@ func (s *Service) input(ctx context.Context, t *task) error {
 
 // checkInput validates a request and fills in its defaults.
 func checkInput(req *schema.InputRequest) error {
-	set(&req.Status, schema.InputResolved)
+	req.Status = cmp.Or(req.Status, schema.InputResolved)
 	switch {
 	case req.InterruptID == "":
 		return badField("/interrupt_id", errors.New("is required"))

@@ -230,7 +230,7 @@ func (l *listLine) passed(p *listPlace) {
 func (s *Service) newListing(req *schema.ListRequest) (*listing, error) {
 	l := &listing{svc: s, req: req, shards: s.routing.shards()}
 	l.newest = make([]schema.Revision, len(l.shards))
-	set(&req.Limit, schema.DefaultList)
+	req.Limit = cmp.Or(req.Limit, schema.DefaultList)
 	if req.Limit < 1 || req.Limit > schema.MaxList {
 		return nil, badField("/limit", fmt.Errorf("limit is %d, use 1 to %d", req.Limit, schema.MaxList))
 	}

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,7 +96,7 @@ func (s *Service) settle(ctx context.Context, t *task) error {
 	if req.ToolCallID == "" {
 		return badField("/tool_call_id", errors.New("is required"))
 	}
-	set(&req.Occurrence, 1)
+	req.Occurrence = cmp.Or(req.Occurrence, 1)
 	data := &schema.ToolSettledData{ToolCallID: req.ToolCallID, How: req.How, Result: req.Result, IsError: req.IsError, By: who.by, Claimed: who.claimed}
 	if _, err := schema.MarshalData(data); err != nil {
 		if wrong, ok := errors.AsType[*schema.DataError](err); ok {
