@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer/assign"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -74,10 +75,10 @@ type Daemon struct {
 	log zerolog.Logger
 
 	settings *Settings
-	roster   *Roster
+	liveRuns *liveness.LiveRuns
 	service  *Service
 	// heartbeats and retainer are nil in a daemon that does not fold, and assigner also in one that is alone.
-	heartbeats *Heartbeats
+	heartbeats *liveness.Heartbeats
 	assigner   *assign.Assigner
 	retainer   *Retainer
 	// doubted counts the shards that have not made good for an unclean start.
@@ -111,20 +112,20 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	}
 	nc := cfg.Service.Conn()
 	d.settings = NewSettings(settings, nc, cfg.Service, now, log, d.grow)
-	d.roster = NewRoster(d.read, cfg.MaxClaims, now, log)
+	d.liveRuns = liveness.NewLiveRuns(d.read, cfg.MaxClaims, now, log)
 	requests := cfg.Requests
 	requests.Fleet, requests.Name, requests.MaxClaims = cfg.Fleet, cfg.Name, cfg.MaxClaims
 	requests.Generations, requests.Refresh = settings.Generations, d.settings.Refresh
 	requests.Retention = func() schema.RetentionPolicy { return d.settings.Current().Retention }
 	requests.Folder = d.folder
 	var err error
-	if d.service, err = NewService(requests, nc, cfg.Service, d.read, d.roster, now, log); err != nil {
+	if d.service, err = NewService(requests, nc, cfg.Service, d.read, d.liveRuns, now, log); err != nil {
 		return nil, err
 	}
 	if cfg.Fold == nil {
 		return d, nil
 	}
-	d.heartbeats = NewHeartbeats(cfg.Fleet, cfg.Fold.Conn(), now, log)
+	d.heartbeats = liveness.NewHeartbeats(cfg.Fleet, cfg.Fold.Conn(), now, log)
 	d.retainer = NewRetainer(d.service, d.leads, cfg.RetainEvery, log)
 	if !cfg.Alone {
 		d.assigner = assign.New(cfg.Fleet, cfg.Name, settings.Shards(), cfg.Fold.Conn(), d.heartbeats, now, log)
@@ -137,7 +138,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 // failed. It may be called once.
 func (d *Daemon) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	parts := []func(context.Context) error{d.service.Run, d.roster.Run, d.settings.Run}
+	parts := []func(context.Context) error{d.service.Run, d.liveRuns.Run, d.settings.Run}
 	if d.heartbeats != nil {
 		parts = append(parts, d.heartbeats.Run, d.retainer.Run)
 	}
@@ -162,11 +163,11 @@ func (d *Daemon) Service() *Service { return d.service }
 // Settings are the fleet's, as the daemon follows them.
 func (d *Daemon) Settings() *Settings { return d.settings }
 
-// Roster are the fleet's live runs.
-func (d *Daemon) Roster() *Roster { return d.roster }
+// LiveRuns are the fleet's live runs.
+func (d *Daemon) LiveRuns() *liveness.LiveRuns { return d.liveRuns }
 
 // Heartbeats are those that the daemon hears; nil when it does not fold.
-func (d *Daemon) Heartbeats() *Heartbeats { return d.heartbeats }
+func (d *Daemon) Heartbeats() *liveness.Heartbeats { return d.heartbeats }
 
 // Assigner shares the shards with other replicas; nil when the daemon does not fold, or is alone.
 func (d *Daemon) Assigner() *assign.Assigner { return d.assigner }
@@ -206,7 +207,7 @@ func (d *Daemon) grow(settings schema.FleetSettings) error {
 		return err
 	}
 	added := d.read[had:]
-	d.roster.Grow(added...)
+	d.liveRuns.Grow(added...)
 	if err := d.service.Place(settings.Generations, added...); err != nil {
 		return err
 	}
@@ -274,7 +275,7 @@ func (d *Daemon) openFolders(settings schema.FleetSettings, unclean bool) error 
 func (d *Daemon) folderConfig(shard int, unclean bool) FolderConfig {
 	c := d.cfg.Folder
 	c.Fleet, c.Shard, c.Holder, c.MaxClaims = d.cfg.Fleet, shard, d.cfg.Name, d.cfg.MaxClaims
-	c.Settings, c.Roster, c.Heartbeats, c.Assigner = d.settings, d.roster, d.heartbeats, d.assigner
+	c.Settings, c.LiveRuns, c.Heartbeats, c.Assigner = d.settings, d.liveRuns, d.heartbeats, d.assigner
 	c.UncleanStart, c.AfterUnclean = unclean, d.madeGood
 	if c.Reprovision == nil {
 		c.Reprovision = func(ctx context.Context) error {

@@ -18,26 +18,25 @@ func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
 		"nothing": func(*testing.T, *lifeWorld, *lifeRun) {},
 		"its live entry is deleted": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
 			t.Helper()
-			kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+			kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 			require.NoError(t, err)
 			require.NoError(t, kv.Delete(t.Context(), schema.LiveKeyPrefix+"r1"))
 		},
 		"its live entry is purged, unheard": func(t *testing.T, w *lifeWorld, r *lifeRun) {
 			t.Helper()
-			require.NoError(t, w.shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "r1", Revision: r.entry().Revision}))
-			w.roster.begin(0) // the index is read anew from time to time
-			w.roster.sync(0)
+			require.NoError(t, w.Shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "r1", Revision: r.entry().Revision}))
+			w.watchAgain()
 		},
 		"its checkpoint is junk": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
 			t.Helper()
-			kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+			kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 			require.NoError(t, err)
 			_, err = kv.PutString(t.Context(), "r1", "junk")
 			require.NoError(t, err)
 		},
 		"its checkpoint is deleted": func(t *testing.T, w *lifeWorld, _ *lifeRun) {
 			t.Helper()
-			kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+			kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 			require.NoError(t, err)
 			require.NoError(t, kv.Delete(t.Context(), "r1"))
 		},
@@ -59,8 +58,8 @@ func TestARunWhoseRecordsSomebodyDamagedIsOrphanedAllTheSame(t *testing.T) {
 					w.stop = w.fold(cfg)
 				}
 				require.Eventually(t, func() bool {
-					w.clock.Forward(10 * time.Millisecond)
-					c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "r1")
+					w.Clock.Forward(10 * time.Millisecond)
+					c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "r1")
 					return err == nil && c.Status == schema.StatusOrphaned
 				}, time.Minute, 10*time.Millisecond)
 				require.Eventually(t, func() bool {

@@ -7,8 +7,6 @@
 //   - [Folder]: one shard's fold loop. It reads the events in order, seals segments, puts checkpoints and the watermark.
 //   - [Service]: recovery and queries over NATS request-reply: recover, get, list, history, settle, claim, input, cancel,
 //     handoff, fleet. It reads, and writes nothing but control events and barriers.
-//   - [Roster]: the runs that have not ended, in memory, from a watch of the live index; claims are answered from it.
-//   - [Heartbeats]: when each executor was last seen alive.
 //
 // Folder and service meet in the buckets only. The service does not wait for a folder: a checkpoint of any age, or none,
 // is where it starts to fold from.
@@ -38,23 +36,6 @@
 //	 │      prove by barrier           │
 //	 └─────────┴───────────────────────┘
 //
-// # Who is gone
-//
-// A folder that leads its shard, has caught up with the log and hears the heartbeats goes through the roster once a
-// second, without a timer or goroutine for a run. A run that is running, or waiting and to be cancelled, needs signs of
-// life of its executor: of the instance that it names, or of any if it names none. A heartbeat is one. An accepted event is a
-// sign of life only for an instance that does not sign its heartbeats. After the fleet's silence (10 s), or three of the
-// executor's intervals if that is longer, or at once when it says that it leaves, the run is orphaned, and a wait that has
-// expired is answered as such:
-//
-//	running ──silence──▶ read its checkpoint ──▶ run.orphaned, CAS on the event there ──▶ claimable
-//	                                                   └── another event came first: it is alive
-//
-// All silence timers reset after a change of the folder, a reconnect, lost heartbeats, and when the daemon itself was
-// stopped, which a late tick tells. A daemon that does not fold (serve --no-fold) has a roster and
-// answers claims; it orphans nobody. An executor that never heartbeats is known by its events alone, and only to the
-// daemon that folds their shard: on a fleet of several shards, heartbeat.
-//
 // # The live index
 //
 // An entry for each run that has not ended, or whose hand-off is on offer, in the checkpoint bucket. The folder puts it before
@@ -74,7 +55,7 @@
 // Beside the live index there are two more, in the same bucket, so that a list or a tree reads its own runs and not all of
 // them. A run that is not live has a key by its place in the log, its agent and its status, and each run one below every run
 // that it came of (schema.EndedKey, schema.ChildKeys). The folder puts them before the checkpoint that they are of; a run
-// is at every moment in the live index or among the ended ones, or both. A list reads the live ones from the roster, the
+// is at every moment in the live index or among the ended ones, or both. A list reads the live ones from memory, the
 // ended ones from the index in volumes of the log, from the newest down, and then the checkpoints of its own page, which
 // decide: what an index says too much is not listed. A bucket without index is filled once, and lists say so.
 //

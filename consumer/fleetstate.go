@@ -118,7 +118,7 @@ func (s *Service) State(ctx context.Context) *schema.FleetReply {
 		shards[i].Parked = shards[i].Parked[:min(room, len(shards[i].Parked))]
 		room -= len(shards[i].Parked)
 	}
-	runs := s.roster.Counts()
+	runs := s.liveRuns.Counts()
 	reply := &schema.FleetReply{
 		Fleet: s.cfg.Fleet, Replica: s.cfg.Name, At: schema.FormatTime(at), Shards: shards, Proven: s.cfg.Proof != nil,
 		Runs:     schema.FleetRuns{Live: runs.Live, Claimable: runs.Claimable, Quarantined: runs.Quarantined},

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -94,8 +95,8 @@ func TestARunWithAnOlderCheckpointIsOrphanedAllTheSame(t *testing.T) {
 	w := newFoldWorld(t)
 	x := w.olderCheckpoint()
 	nc := w.server.Conn(t)
-	roster := consumer.NewRoster([]*kvstore.Shard{w.shard}, 0, time.Now, natstest.Logger(t))
-	heartbeats := consumer.NewHeartbeats("default", nc, time.Now, natstest.Logger(t))
+	roster := liveness.NewLiveRuns([]*kvstore.Shard{w.shard}, 0, time.Now, natstest.Logger(t))
+	heartbeats := liveness.NewHeartbeats("default", nc, time.Now, natstest.Logger(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	var group errgroup.Group
 	group.Go(func() error { return roster.Run(ctx) })
@@ -104,7 +105,7 @@ func TestARunWithAnOlderCheckpointIsOrphanedAllTheSame(t *testing.T) {
 		cancel()
 		require.NoError(t, group.Wait())
 	}()
-	_, stop := w.fold(consumer.FolderConfig{Holder: "folder-3", Roster: roster, Heartbeats: heartbeats, Silence: 3 * time.Second})
+	_, stop := w.fold(consumer.FolderConfig{Holder: "folder-3", LiveRuns: roster, Heartbeats: heartbeats, Silence: 3 * time.Second})
 	defer stop()
 	c := w.await("orphaned", func(c *schema.Checkpoint) bool { return c.Status == schema.StatusOrphaned })
 	require.Equal(t, len(x.acked)+1, int(c.Counts.Events))

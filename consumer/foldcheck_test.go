@@ -12,6 +12,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 )
 
@@ -21,7 +22,7 @@ func TestFolder_StaleAnswersOfReplicatedLog_RegressedOnlyAfterTrust(t *testing.T
 	x := w.writer("run-1")
 	x.start()
 	x.turnOf(100)
-	clock := consumer.NewHandClock(time.Now())
+	clock := fleettest.NewHandClock(time.Now())
 	var stale, answers atomic.Int64 // answers yet to come that are stale, and all that were given
 	info := "$JS.API.STREAM.INFO." + w.names.EventStream()
 	f := w.foldThrough(consumer.FolderConfig{Holder: "folder-1", ReconcileEvery: 5 * time.Millisecond}, clock.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {

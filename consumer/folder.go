@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/purge"
 	"github.com/waymarkio/waymark/consumer/retention"
 	"github.com/waymarkio/waymark/internal/eventlog"
@@ -55,7 +56,7 @@ type FolderStats struct {
 	// IndexPuts counts entries put into the index of runs.
 	IndexPuts atomic.Int64
 	// Sweep counts runs orphaned and waits expired.
-	Sweep SweepStats
+	Sweep liveness.SweepStats
 	// Notices sent to executors; Quarantined runs announced.
 	Notices, Quarantined atomic.Int64
 	// HolesFilled counts the events that the replica which the folder reads from left out, and the leader had.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waymarkio/waymark/consumer/assign"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -60,10 +61,10 @@ type FolderConfig struct {
 	// AfterUnclean is called once everything that the unclean start put in doubt was folded again, so that the
 	// next start may be a clean one. May be nil.
 	AfterUnclean func()
-	// Roster and Heartbeats of the fleet, which all folders of a daemon share. Without both no run is orphaned and no wait
+	// LiveRuns and Heartbeats of the fleet, which all folders of a daemon share. Without both no run is orphaned and no wait
 	// expires.
-	Roster     *Roster
-	Heartbeats *Heartbeats
+	LiveRuns   *liveness.LiveRuns
+	Heartbeats *liveness.Heartbeats
 	// Settings of the fleet, which say in which shards a run may be. Nil means that the shard takes any run.
 	Settings *Settings
 	// Assigner says whether the shard is this replica's to fold; nil means that it has no others.
@@ -156,6 +157,11 @@ func (c FolderConfig) Validate() error {
 		return fmt.Errorf("folder: SealMaxBytes is %d, at most %d: a segment that does not compress must fit", c.SealMaxBytes, schema.MaxSegment-(32<<10))
 	}
 	return nil
+}
+
+// sweeper is what the configuration says of the shard's sweeper.
+func (c *FolderConfig) sweeper() liveness.SweeperConfig {
+	return liveness.SweeperConfig{Fleet: c.Fleet, Holder: c.Holder, Shard: c.Shard, Silence: c.Silence, Every: c.SweepEvery, PerSecond: c.OrphansPerSecond}
 }
 
 // purges reports whether sealed events are ever purged.

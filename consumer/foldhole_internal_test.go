@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -19,62 +20,62 @@ type logged struct {
 }
 
 func (w *lifeWorld) logged(run string) *logged {
-	w.tb.Helper()
-	r := &logged{&lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: run, Executor: "executor-1", Epoch: 1}}, schema.NewHead("default", run)}
+	w.TB.Helper()
+	r := &logged{w.unwritten(run), schema.NewHead("default", run)}
 	r.write(true, &schema.RunStartedData{Agent: "agent-1", Executor: "executor-1"})
 	return r
 }
 
 func (r *logged) write(compared bool, data schema.Data) {
-	r.w.tb.Helper()
-	e, err := r.out.Event(data, 0, r.w.clock.Now(), 0)
-	require.NoError(r.w.tb, err)
-	require.NoError(r.w.tb, r.out.Commit(e))
+	r.w.TB.Helper()
+	e, err := r.Out.Event(data, 0, r.w.Clock.Now(), 0)
+	require.NoError(r.w.TB, err)
+	require.NoError(r.w.TB, r.Out.Commit(e))
 	r.put(compared, e)
 }
 
 func (r *logged) put(compared bool, e *schema.Event) {
-	r.w.tb.Helper()
+	r.w.TB.Helper()
 	header, body := e.Encode()
 	opts := []jetstream.PublishOpt{jetstream.WithMsgID(e.ID)}
 	if compared {
-		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(uint64(r.last)))
+		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(uint64(r.Last)))
 	}
-	ack, err := r.w.js.PublishMsg(r.w.tb.Context(), &nats.Msg{Subject: r.w.names.EventSubject(r.out.Run), Header: header, Data: body}, opts...)
-	require.NoError(r.w.tb, err)
-	r.last = schema.StreamSequence(ack.Sequence)
-	rec := schema.NewRecord(r.last, header, body)
+	ack, err := r.w.JS.PublishMsg(r.w.TB.Context(), &nats.Msg{Subject: r.w.Names.EventSubject(r.Out.Run), Header: header, Data: body}, opts...)
+	require.NoError(r.w.TB, err)
+	r.Last = schema.StreamSequence(ack.Sequence)
+	rec := schema.NewRecord(r.Last, header, body)
 	r.model.Apply(schema.NoKeys, &rec)
 }
 
 // reign is that of a folder that reads what the test brings it.
 func (w *lifeWorld) reign() *reignState {
-	w.tb.Helper()
-	folder, err := NewFolder(w.config(), w.nc, w.js, w.shard, w.clock.Now, noLog)
-	require.NoError(w.tb, err)
-	lease, err := kvstore.NewLease(w.js, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.names), Holder: "reading"})
-	require.NoError(w.tb, err)
-	s, err := folder.begin(w.tb.Context(), lease)
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	folder, err := NewFolder(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
+	require.NoError(w.TB, err)
+	lease, err := kvstore.NewLease(w.JS, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.Names), Holder: "reading"})
+	require.NoError(w.TB, err)
+	s, err := folder.begin(w.TB.Context(), lease)
+	require.NoError(w.TB, err)
 	return s
 }
 
 // skipping folds the run's log into a paused reign as a consumer of a damaged replica would bring it: without some of its messages.
 func (r *logged) skipping(s *reignState, left ...int) *batch {
-	r.w.tb.Helper()
-	reader, err := eventlog.Follow(r.w.tb.Context(), r.w.nc, r.w.js, r.w.names, eventlog.FollowFrom{Run: r.out.Run})
-	require.NoError(r.w.tb, err)
-	defer reader.Close(r.w.tb.Context(), r.w.js)
-	b := &batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
+	r.w.TB.Helper()
+	reader, err := eventlog.Follow(r.w.TB.Context(), r.w.NC, r.w.JS, r.w.Names, eventlog.FollowFrom{Run: r.Out.Run})
+	require.NoError(r.w.TB, err)
+	defer reader.Close(r.w.TB.Context(), r.w.JS)
+	b := &batch{touched: make(map[string]*run), signs: make(map[assign.Seen]struct{})}
 	for i, n := 0, int(reader.Pending()); i < n; i++ {
-		got, err := reader.Next(r.w.tb.Context())
-		require.NoError(r.w.tb, err)
+		got, err := reader.Next(r.w.TB.Context())
+		require.NoError(r.w.TB, err)
 		if len(left) > 0 && left[0] == i {
 			left = left[1:]
 			continue
 		}
-		a := &arrival{Arrived: got, run: r.out.Run, size: got.Record.Size(), prepared: schema.Prepare(schema.NoKeys, &got.Record)}
-		require.NoError(r.w.tb, s.take(r.w.tb.Context(), b, a, s.now()))
+		a := &arrival{Arrived: got, run: r.Out.Run, size: got.Record.Size(), prepared: schema.Prepare(schema.NoKeys, &got.Record)}
+		require.NoError(r.w.TB, s.take(r.w.TB.Context(), b, a, s.now()))
 	}
 	return b
 }
@@ -98,7 +99,7 @@ func TestWhatAReplicaLeavesOutIsFoldedFromTheLeader(t *testing.T) {
 			r := w.logged("run-1")
 			r.write(c.compared, &schema.CheckpointMarkedData{Name: "here"})
 			r.write(c.compared, &schema.CheckpointMarkedData{Name: "here"})
-			e, err := schema.NewControl("default", "service-1", "run-1", 1, "n1", &schema.RunCancelRequestedData{By: "alice"}, w.clock.Now())
+			e, err := schema.NewControl("default", "service-1", "run-1", 1, "n1", &schema.RunCancelRequestedData{By: "alice"}, w.Clock.Now())
 			require.NoError(t, err)
 			r.put(true, e)
 			for range 3 {
@@ -122,7 +123,7 @@ func TestAHoleThatTheLeaderConfirmsIsSaid(t *testing.T) {
 	w := newLifeWorld(t)
 	w.stop()
 	r := w.logged("run-1")
-	r.out.Last++ // never published
+	r.Out.Last++ // never published
 	for range 3 {
 		r.write(false, &schema.CheckpointMarkedData{Name: "behind"})
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -15,9 +16,9 @@ import (
 
 // ended are the entries of the index of ended runs, whichever run they are of.
 func (w *lifeWorld) ended() []string {
-	w.tb.Helper()
-	page, err := w.shard.Checkpoints.Ended(w.tb.Context(), kvstore.EndedQuery{Before: 1 << 20, Limit: 100})
-	require.NoError(w.tb, err)
+	w.TB.Helper()
+	page, err := w.Shard.Checkpoints.Ended(w.TB.Context(), kvstore.EndedQuery{Before: 1 << 20, Limit: 100})
+	require.NoError(w.TB, err)
 	keys := []string{}
 	for i := range page.Runs {
 		keys = append(keys, schema.EndedKey(&schema.Head{
@@ -29,7 +30,7 @@ func (w *lifeWorld) ended() []string {
 
 // key is what ended has of a run that is as its checkpoint says.
 func (r *lifeRun) key() string {
-	h := r.checkpoint().Head
+	h := r.Checkpoint().Head
 	return schema.EndedKey(&h) + fmt.Sprintf("@%d", h.Position.Stream)
 }
 
@@ -38,17 +39,17 @@ func TestARunIsListedAsEndedFromItsEndUntilItComesBack(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	require.Empty(t, w.ended())
-	r.own(&schema.RunEndedData{Status: "completed"})
+	r.Own(&schema.RunEndedData{Status: "completed"})
 	require.Equal(t, []string{r.key()}, w.ended())
-	r.control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
+	r.Control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
 	require.Empty(t, w.ended())
-	r.own(&schema.RunEndedData{Status: "cancelled"})
+	r.Own(&schema.RunEndedData{Status: "cancelled"})
 	require.Equal(t, []string{r.key()}, w.ended())
 	other := w.begin("run-2", "executor-1", "i1")
-	other.own(&schema.HandoffOfferedData{HandoffID: "h1", Kind: "transfer", Reason: "task_complete", NextAgent: "agent-2"})
-	other.own(&schema.RunEndedData{Status: "completed"})
+	other.Own(&schema.HandoffOfferedData{HandoffID: "h1", Kind: "transfer", Reason: "task_complete", NextAgent: "agent-2"})
+	other.Own(&schema.RunEndedData{Status: "completed"})
 	require.Equal(t, []string{r.key()}, w.ended(), "a run with a hand-off on offer is in the live index instead")
-	other.control(&schema.HandoffDeclinedData{HandoffID: "h1", By: "me"})
+	other.Control(&schema.HandoffDeclinedData{HandoffID: "h1", By: "me"})
 	require.Equal(t, []string{other.key(), r.key()}, w.ended())
 }
 
@@ -57,22 +58,22 @@ func TestARunIsListedAsEndedFromItsEndUntilItComesBack(t *testing.T) {
 func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 	t.Parallel()
 	changes := map[string]func(*lifeRun){
-		"end": func(r *lifeRun) { r.publish(&schema.RunEndedData{Status: "completed"}) },
+		"end": func(r *lifeRun) { r.Publish(&schema.RunEndedData{Status: "completed"}) },
 		"reopen": func(r *lifeRun) {
-			r.own(&schema.RunEndedData{Status: "completed"})
+			r.Own(&schema.RunEndedData{Status: "completed"})
 			r.w.stop()
-			c := r.checkpoint()
-			e, err := schema.NewControl("default", "service-1", r.out.Run, 2, "n1", &schema.RunResumedData{
+			c := r.Checkpoint()
+			e, err := schema.NewControl("default", "service-1", r.Out.Run, 2, "n1", &schema.RunResumedData{
 				Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1",
 				From: schema.From{Epoch: c.Epoch, Sequence: c.Sequence, Digest: c.Digest},
-			}, r.w.clock.Now())
-			require.NoError(r.w.tb, err)
-			r.send(e)
+			}, r.w.Clock.Now())
+			require.NoError(r.w.TB, err)
+			r.Send(e)
 		},
 		"written to after its end": func(r *lifeRun) {
-			r.own(&schema.RunEndedData{Status: "completed"})
+			r.Own(&schema.RunEndedData{Status: "completed"})
 			r.w.stop()
-			r.publish(&schema.TurnStartedData{Turn: 1})
+			r.Publish(&schema.TurnStartedData{Turn: 1})
 		},
 	}
 	for name, change := range changes {
@@ -85,18 +86,18 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 					w.stop()
 				}
 				change(r)
-				was := r.checkpoint()
+				was := r.Checkpoint()
 
 				lease, err := w.folder.acquire(t.Context())
 				require.NoError(t, err)
 				s, err := w.folder.begin(t.Context(), lease)
 				require.NoError(t, err)
-				rec, found, err := eventlog.Next(t.Context(), w.js, w.names, "run-1", was.Position.Stream+1)
+				rec, found, err := eventlog.Next(t.Context(), w.JS, w.Names, "run-1", was.Position.Stream+1)
 				require.NoError(t, err)
 				require.True(t, found)
-				b := batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
+				b := batch{touched: make(map[string]*run), signs: make(map[assign.Seen]struct{})}
 				require.NoError(t, s.take(t.Context(), &b, &arrival{
-					Arrived: eventlog.Arrived{Subject: w.names.EventSubject("run-1"), Record: rec}, run: "run-1", size: rec.Size(), prepared: schema.Prepare(schema.NoKeys, &rec),
+					Arrived: eventlog.Arrived{Subject: w.Names.EventSubject("run-1"), Record: rec}, run: "run-1", size: rec.Size(), prepared: schema.Prepare(schema.NoKeys, &rec),
 				}, s.now()))
 				x := b.touched["run-1"]
 				require.NotNil(t, x)
@@ -112,7 +113,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 					func() (err error) {
 						erase, err = s.endLive(t.Context(), []*run{x})
 						if err == nil {
-							_, err = w.shard.Checkpoints.Put(t.Context(), x.checkpoint(s.incarnation), x.revision)
+							_, err = w.Shard.Checkpoints.Put(t.Context(), x.checkpoint(s.incarnation), x.revision)
 						}
 						return err
 					},
@@ -120,15 +121,15 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				}[:done] {
 					require.NoError(t, step())
 				}
-				e, err := w.shard.Checkpoints.LiveOf(t.Context(), "run-1")
+				e, err := w.Shard.Checkpoints.LiveOf(t.Context(), "run-1")
 				require.True(t, err == nil && e.Live != nil || len(w.ended()) > 0, "it is in one of the indexes")
 
 				require.NoError(t, lease.Release(t.Context()))
 				cfg := w.config()
 				cfg.SweepEvery, cfg.Silence = time.Millisecond, 3*time.Hour
 				w.stop = w.fold(cfg)
-				r.settled(func(c *schema.Checkpoint) bool { return c.Position.Stream >= r.last })
-				if r.checkpoint().Live() {
+				r.Settled(func(c *schema.Checkpoint) bool { return c.Position.Stream >= r.Last })
+				if r.Checkpoint().Live() {
 					require.Eventually(t, func() bool { return len(w.ended()) == 0 }, time.Minute, 10*time.Millisecond)
 				} else {
 					require.Eventually(t, func() bool { return slices.Equal([]string{r.key()}, w.ended()) }, time.Minute, 10*time.Millisecond)
@@ -147,20 +148,20 @@ func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 			t.Parallel()
 			w := newLifeWorld(t)
 			r := w.begin("run-1", "executor-1", "i1")
-			r.own(&schema.RunEndedData{Status: "completed"})
+			r.Own(&schema.RunEndedData{Status: "completed"})
 			s := w.paused()
 			x := r.fetch(s)
 			require.NotEmpty(t, x.index.ended)
 			if known {
-				revisions, err := w.shard.Checkpoints.IndexRevisions(t.Context(), x.index.ended)
+				revisions, err := w.Shard.Checkpoints.IndexRevisions(t.Context(), x.index.ended)
 				require.NoError(t, err)
 				x.index.rev = revisions[0]
 			}
-			r.control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
+			r.Control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
 			x = r.fetch(s)
 			require.True(t, x.head.Live())
-			r.own(&schema.RunEndedData{Status: "completed"})
-			require.Equal(t, x.index.ended, indexedOf(&r.checkpoint().Head).ended, "under the same key")
+			r.Own(&schema.RunEndedData{Status: "completed"})
+			require.Equal(t, x.index.ended, indexedOf(&r.Checkpoint().Head).ended, "under the same key")
 			if err := s.putIndex(t.Context(), []*run{x}); !known {
 				require.ErrorIs(t, err, errYield)
 			}
@@ -172,18 +173,18 @@ func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 			r := w.begin("run-1", "executor-1", "i1")
 			s := w.paused()
 			if known {
-				r.own(&schema.RunEndedData{Status: "completed"})
+				r.Own(&schema.RunEndedData{Status: "completed"})
 			}
 			r.fetch(s)
-			r.own(&schema.RunEndedData{Status: "completed"})
+			r.Own(&schema.RunEndedData{Status: "completed"})
 			x := r.fetch(s)
 			if known {
-				revisions, err := w.shard.Checkpoints.IndexRevisions(t.Context(), x.index.ended)
+				revisions, err := w.Shard.Checkpoints.IndexRevisions(t.Context(), x.index.ended)
 				require.NoError(t, err)
 				x.index.rev = revisions[0]
 			}
-			r.control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
-			r.own(&schema.RunEndedData{Status: "completed"})
+			r.Control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
+			r.Own(&schema.RunEndedData{Status: "completed"})
 			require.Equal(t, []string{r.key()}, w.ended())
 			require.ErrorIs(t, s.putIndex(t.Context(), []*run{x}), errYield)
 			require.Equal(t, []string{r.key()}, w.ended())
@@ -194,12 +195,12 @@ func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 		w := newLifeWorld(t)
 		w.begin("run-0", "executor-1", "i1")
 		s := w.paused()
-		latest, err := w.shard.Checkpoints.Latest(t.Context())
+		latest, err := w.Shard.Checkpoints.Latest(t.Context())
 		require.NoError(t, err)
 		r := w.begin("run-1", "executor-1", "i1")
-		r.own(&schema.RunEndedData{Status: "completed"})
+		r.Own(&schema.RunEndedData{Status: "completed"})
 		require.ErrorIs(t, s.clearIndex(t.Context()), errYield)
-		require.NoError(t, w.shard.Checkpoints.ClearIndex(t.Context(), latest))
+		require.NoError(t, w.Shard.Checkpoints.ClearIndex(t.Context(), latest))
 		require.Equal(t, []string{r.key()}, w.ended())
 	})
 }
@@ -209,26 +210,26 @@ func TestARunThatIsFoldedAnewLeavesNoEntryOfBefore(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
-	r.own(&schema.RunEndedData{Status: "completed"})
-	c := r.checkpoint()
+	r.Own(&schema.RunEndedData{Status: "completed"})
+	c := r.Checkpoint()
 	require.Len(t, w.ended(), 1)
 	w.stop()
-	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 	require.NoError(t, err)
 	_, err = kv.PutString(t.Context(), "run-1", "junk")
 	require.NoError(t, err)
 	e, err := schema.NewControl("default", "service-1", "run-1", 2, "n1", &schema.RunResumedData{
 		Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1",
 		From: schema.From{Epoch: c.Epoch, Sequence: c.Sequence, Digest: c.Digest},
-	}, w.clock.Now())
+	}, w.Clock.Now())
 	require.NoError(t, err)
-	r.send(e)
+	r.Send(e)
 	w.stop = w.fold(w.config())
 	require.Eventually(t, func() bool {
-		c, _, err := w.shard.Checkpoints.GetFresh(t.Context(), "run-1")
-		return err == nil && c.Position.Stream == r.last
+		c, _, err := w.Shard.Checkpoints.GetFresh(t.Context(), "run-1")
+		return err == nil && c.Position.Stream == r.Last
 	}, time.Minute, 10*time.Millisecond)
-	require.True(t, r.checkpoint().Live())
+	require.True(t, r.Checkpoint().Live())
 	require.Empty(t, w.ended())
 
 	w.stop()
@@ -245,9 +246,9 @@ func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
-	r.own(&schema.RunEndedData{Status: "completed"})
+	r.Own(&schema.RunEndedData{Status: "completed"})
 	w.stop()
-	cps := w.shard.Checkpoints
+	cps := w.Shard.Checkpoints
 	_, rev, err := cps.IndexState(t.Context())
 	require.NoError(t, err)
 	latest, err := cps.Latest(t.Context())
@@ -257,7 +258,7 @@ func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
 	require.NoError(t, err)
 	mark, markRev, err := cps.Watermark(t.Context())
 	require.NoError(t, err)
-	first, found, err := eventlog.Next(t.Context(), w.js, w.names, "run-1", 1)
+	first, found, err := eventlog.Next(t.Context(), w.JS, w.Names, "run-1", 1)
 	require.NoError(t, err)
 	require.True(t, found)
 	begun := schema.Prepare(schema.NoKeys, &first)
@@ -277,20 +278,20 @@ func TestAnIndexBegunAnewHasEveryRunInTheEndWhoeverFolds(t *testing.T) {
 func TestWhatARunCameOfFindsIt(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
-	r := &lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-1", Epoch: 1}}
-	r.own(&schema.RunStartedData{
+	r := w.unwritten("run-1")
+	r.Own(&schema.RunStartedData{
 		Agent: "agent-1", Executor: "executor-1", Instance: "i1", Parent: &schema.Parent{Run: "above"}, ResumedFrom: "before",
 	})
 	puts := w.folder.stats.IndexPuts.Load()
-	r.own(&schema.TurnStartedData{Turn: 1})
+	r.Own(&schema.TurnStartedData{Turn: 1})
 	require.Equal(t, puts, w.folder.stats.IndexPuts.Load(), "it is named once")
-	r.own(&schema.RunEndedData{Status: "completed"})
+	r.Own(&schema.RunEndedData{Status: "completed"})
 	for _, of := range []string{"above", "before"} {
-		runs, err := w.shard.Checkpoints.Children(t.Context(), of)
+		runs, err := w.Shard.Checkpoints.Children(t.Context(), of)
 		require.NoError(t, err)
 		require.Equal(t, []string{"run-1"}, runs)
 	}
-	runs, err := w.shard.Checkpoints.Children(t.Context(), "run-1")
+	runs, err := w.Shard.Checkpoints.Children(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.Empty(t, runs)
 }

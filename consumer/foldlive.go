@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -75,7 +76,7 @@ func (s *reignState) putLive(ctx context.Context, runs []*run) error {
 
 // missing reports whether the index has lost the entry of a run that this reign put none of.
 func (s *reignState) missing(r *run) bool {
-	return r.liveRev == 0 && s.cfg.Roster != nil && s.cfg.Roster.lacks(s.cfg.Shard, r.id)
+	return r.liveRev == 0 && s.cfg.LiveRuns != nil && s.cfg.LiveRuns.Lacks(s.cfg.Shard, r.id)
 }
 
 // endLive returns the entries that are to be erased once the checkpoints of the runs are put. Revisions that are not
@@ -358,13 +359,13 @@ func (s *reignState) keepLive(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if s.cfg.Roster != nil {
-			for _, run := range s.cfg.Roster.unreadable(s.cfg.Shard) {
+		if s.cfg.LiveRuns != nil {
+			for _, run := range s.cfg.LiveRuns.Unreadable(s.cfg.Shard) {
 				s.suspects.add(run)
 			}
 		}
-		if s.cfg.Roster != nil && s.caughtUpWithLog() {
-			for _, run := range s.cfg.Roster.takeVanished(s.cfg.Shard) {
+		if s.cfg.LiveRuns != nil && s.caughtUpWithLog() {
+			for _, run := range s.cfg.LiveRuns.TakeVanished(s.cfg.Shard) {
 				select {
 				case s.vanished <- run:
 				case <-ctx.Done():
@@ -383,4 +384,12 @@ func (s *reignState) keepLive(ctx context.Context) error {
 		}
 		checked = s.now()
 	}
+}
+
+// sweeper looks for the shard's silent executors while the reign lasts.
+func (s *reignState) sweeper() *liveness.Sweeper {
+	return liveness.NewSweeper(s.cfg.sweeper(), liveness.Deps{
+		JS: s.js, Shard: s.shard, Keys: s.keys, LiveRuns: s.cfg.LiveRuns, Heartbeats: s.cfg.Heartbeats, Stats: &s.stats.Sweep,
+		Ready: s.caughtUpWithLog, Suspect: s.suspects.add, Parked: s.parked.has, Now: s.now, Log: s.log,
+	})
 }

@@ -9,26 +9,28 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/eventlog"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // entry is the run's entry as stored.
 func (r *lifeRun) entry() kvstore.LiveEntry {
-	r.w.tb.Helper()
-	e, err := r.w.shard.Checkpoints.LiveOf(r.w.tb.Context(), r.out.Run)
-	require.NoError(r.w.tb, err)
+	r.w.TB.Helper()
+	e, err := r.w.Shard.Checkpoints.LiveOf(r.w.TB.Context(), r.Out.Run)
+	require.NoError(r.w.TB, err)
 	return e
 }
 
 // erased waits until nothing is left of the run's entry.
 func (r *lifeRun) erased() {
-	r.w.tb.Helper()
-	require.Eventually(r.w.tb, func() bool {
-		r.w.clock.Forward(liveMarkAge)
-		_, err := r.w.shard.Checkpoints.LiveOf(r.w.tb.Context(), r.out.Run)
-		_, known := r.w.roster.Get(r.out.Run)
+	r.w.TB.Helper()
+	require.Eventually(r.w.TB, func() bool {
+		r.w.Clock.Forward(liveMarkAge)
+		_, err := r.w.Shard.Checkpoints.LiveOf(r.w.TB.Context(), r.Out.Run)
+		_, known := r.w.roster.Get(r.Out.Run)
 		return err != nil && !known
 	}, time.Minute, time.Millisecond)
 }
@@ -39,24 +41,24 @@ func TestTheLiveIndexSaysWhatTheHeadSays(t *testing.T) {
 	r := w.begin("run-1", "executor-1", "i1")
 	began := r.entry()
 	require.Equal(t, "i1", began.Live.Instance)
-	r.own(&schema.TurnStartedData{Turn: 1})
-	r.own(&schema.TurnEndedData{Turn: 1})
+	r.Own(&schema.TurnStartedData{Turn: 1})
+	r.Own(&schema.TurnEndedData{Turn: 1})
 	require.Equal(t, began, r.entry(), "it is put when it changes, and not with every event")
-	r.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input", ExpiresAt: "2027-01-01T00:00:00Z"})
+	r.Own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input", ExpiresAt: "2027-01-01T00:00:00Z"})
 	waits := r.entry()
 	require.Greater(t, waits.Revision, began.Revision)
-	head := r.checkpoint()
+	head := r.Checkpoint()
 	require.Len(t, head.Interrupts, 1)
 	require.NotEmpty(t, head.Interrupts[0].ExpiresAt)
 	require.Equal(t, head.Interrupts[0].ExpiresAt, waits.Live.ExpiresAt)
-	r.own(&schema.RunEndedData{Status: "completed"})
+	r.Own(&schema.RunEndedData{Status: "completed"})
 	_, known := w.roster.Get("run-1")
 	require.False(t, known)
 	mark := r.entry()
 	require.Nil(t, mark.Live)
 	require.NoError(t, mark.Err)
 	r.erased()
-	r.control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
+	r.Control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
 	again := r.entry()
 	require.Greater(t, again.Revision, mark.Revision)
 	require.Equal(t, "executor-2", again.Live.Executor)
@@ -66,12 +68,12 @@ func TestARunWithAHandOffOnOfferStaysInTheIndexAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
-	r.own(&schema.HandoffOfferedData{HandoffID: "h1", Kind: "transfer", Reason: "task_complete", NextAgent: "agent-2"})
-	r.own(&schema.RunEndedData{Status: "completed"})
+	r.Own(&schema.HandoffOfferedData{HandoffID: "h1", Kind: "transfer", Reason: "task_complete", NextAgent: "agent-2"})
+	r.Own(&schema.RunEndedData{Status: "completed"})
 	l, known := w.roster.Get("run-1")
 	require.True(t, known)
 	require.Equal(t, []string{"agent-2"}, l.Offers)
-	r.control(&schema.HandoffDeclinedData{HandoffID: "h1", By: "me"})
+	r.Control(&schema.HandoffDeclinedData{HandoffID: "h1", By: "me"})
 	r.erased()
 }
 
@@ -79,12 +81,12 @@ func TestARunThatBeginsAndEndsInOneBatchLeavesNoEntry(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	w.stop()
-	r := &lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: "run-1", Executor: "executor-1", Epoch: 1}}
-	r.publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1"})
-	r.publish(&schema.RunEndedData{Status: "completed"})
+	r := w.unwritten("run-1")
+	r.Publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1"})
+	r.Publish(&schema.RunEndedData{Status: "completed"})
 	w.stop = w.fold(w.config())
-	r.folded()
-	_, err := w.shard.Checkpoints.LiveOf(t.Context(), "run-1")
+	r.Folded()
+	_, err := w.Shard.Checkpoints.LiveOf(t.Context(), "run-1")
 	require.ErrorIs(t, err, kvstore.ErrNotFound)
 	require.Zero(t, w.folder.stats.LivePuts.Load())
 }
@@ -95,7 +97,7 @@ func TestARunOfAnEarlierReignIsTakenOutWhenItEnds(t *testing.T) {
 	r := w.begin("run-1", "executor-1", "i1")
 	w.stop()
 	w.stop = w.fold(w.config())
-	r.own(&schema.RunEndedData{Status: "completed"})
+	r.Own(&schema.RunEndedData{Status: "completed"})
 	r.erased()
 	require.Zero(t, w.folder.stats.LivePuts.Load())
 }
@@ -103,7 +105,7 @@ func TestARunOfAnEarlierReignIsTakenOutWhenItEnds(t *testing.T) {
 func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
-	kv, err := w.js.KeyValue(t.Context(), w.names.CheckpointBucket())
+	kv, err := w.JS.KeyValue(t.Context(), w.Names.CheckpointBucket())
 	require.NoError(t, err)
 	put := func(run, value string) {
 		t.Helper()
@@ -113,8 +115,8 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	good, junk, older, wrong := w.begin("good", "e1", "i1"), w.begin("junk", "e1", "i1"), w.begin("older", "e1", "i1"), w.begin("wrong", "e1", "i1")
 	newer, ended, left, missing := w.begin("newer", "e1", "i1"), w.begin("ended", "e1", "i1"), w.begin("left", "e1", "i1"), w.begin("missing", "e1", "i1")
 	before := ended.entry()
-	ended.own(&schema.RunEndedData{Status: "completed"})
-	left.own(&schema.RunEndedData{Status: "completed"})
+	ended.Own(&schema.RunEndedData{Status: "completed"})
+	left.Own(&schema.RunEndedData{Status: "completed"})
 	w.stop()
 	kept := good.entry()
 	put("junk", "junk")
@@ -132,33 +134,33 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	value, err = json.Marshal(&other)
 	require.NoError(t, err)
 	put("nobody", string(value))
-	require.NoError(t, w.shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "missing", Revision: missing.entry().Revision}))
+	require.NoError(t, w.Shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "missing", Revision: missing.entry().Revision}))
 	// A watch does not hear of a purge, as nobody but a folder does it to a mark.
 	again := w.begin2(t)
 
 	cfg := w.config()
-	cfg.Roster, cfg.SweepEvery = again, time.Millisecond
+	cfg.LiveRuns, cfg.SweepEvery = again, time.Millisecond
 	w.stop = w.fold(cfg)
 	for _, r := range []*lifeRun{junk, older, wrong} {
-		r.folded()
+		r.Folded()
 		e := r.entry()
-		require.Equal(t, "e1", e.Live.Executor, r.out.Run)
+		require.Equal(t, "e1", e.Live.Executor, r.Out.Run)
 		require.Equal(t, schema.StatusRunning, e.Live.Status)
 	}
 	w.roster = again
-	missing.own(&schema.TurnStartedData{Turn: 1})
+	missing.Own(&schema.TurnStartedData{Turn: 1})
 	require.Equal(t, "e1", missing.entry().Live.Executor, "its next event puts it anew")
 	require.Eventually(t, func() bool { return w.folder.stats.LiveMended.Load() == 5 }, time.Minute, time.Millisecond)
-	for _, r := range []*lifeRun{ended, left, {w: w, out: schema.Writer{Run: "nobody"}}} {
+	for _, r := range []*lifeRun{ended, left, w.unwritten("nobody")} {
 		r.erased()
 	}
 	require.Equal(t, kept, good.entry())
 	require.ErrorIs(t, newer.entry().Err, schema.ErrFormat, "a later version knows better")
-	require.Equal(t, RosterCounts{Live: 5}, again.Counts())
+	require.Equal(t, liveness.Counts{Live: 5}, again.Counts())
 	// While the folder folds, an entry that cannot be read does not wait for the next check.
 	put("good", "junk")
 	require.Eventually(t, func() bool { return w.folder.stats.LiveMended.Load() == 6 }, time.Minute, time.Millisecond)
-	good.folded()
+	good.Folded()
 	require.Equal(t, kept.Live, good.entry().Live)
 }
 
@@ -195,36 +197,36 @@ func TestSuspects_DuplicateAdds_TakenOnce(t *testing.T) {
 }
 
 // begin2 is another roster, as another daemon has.
-func (w *lifeWorld) begin2(tb testing.TB) *Roster {
+func (w *lifeWorld) begin2(tb testing.TB) *liveness.LiveRuns {
 	tb.Helper()
-	r := NewRoster([]*kvstore.Shard{w.shard}, 0, w.clock.Now, noLog)
-	w.run(r.Run)
+	r := liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, w.Clock.Now, noLog)
+	w.Go(r.Run)
 	require.Eventually(tb, r.Synced, time.Minute, time.Millisecond)
 	return r
 }
 
 // paused is a reign of a folder that was stopped by the system, after it had folded what the log has. The lease is another's.
 func (w *lifeWorld) paused() *reignState {
-	w.tb.Helper()
-	require.Eventually(w.tb, func() bool {
-		_, _, err := w.shard.Checkpoints.Watermark(w.tb.Context())
+	w.TB.Helper()
+	require.Eventually(w.TB, func() bool {
+		_, _, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
 		return err == nil
 	}, time.Minute, 10*time.Millisecond, "the reign that is there has begun")
-	folder, err := NewFolder(w.config(), w.nc, w.js, w.shard, w.clock.Now, noLog)
-	require.NoError(w.tb, err)
-	lease, err := kvstore.NewLease(w.js, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.names), Holder: "paused"})
-	require.NoError(w.tb, err)
-	s, err := folder.begin(w.tb.Context(), lease)
-	require.NoError(w.tb, err)
+	folder, err := NewFolder(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
+	require.NoError(w.TB, err)
+	lease, err := kvstore.NewLease(w.JS, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.Names), Holder: "paused"})
+	require.NoError(w.TB, err)
+	s, err := folder.begin(w.TB.Context(), lease)
+	require.NoError(w.TB, err)
 	return s
 }
 
 // fetch folds what the log has of the run after its checkpoint into the paused reign.
 func (r *lifeRun) fetch(s *reignState) *run {
-	r.w.tb.Helper()
-	got, err := s.load(r.w.tb.Context(), r.out.Run, &eventlog.Arrived{})
-	require.NoError(r.w.tb, err)
-	require.NoError(r.w.tb, eventlog.Read(r.w.tb.Context(), r.w.js, r.w.names, r.out.Run, got.head.Position.Stream+1, func(rec schema.Record) error {
+	r.w.TB.Helper()
+	got, err := s.load(r.w.TB.Context(), r.Out.Run, &eventlog.Arrived{})
+	require.NoError(r.w.TB, err)
+	require.NoError(r.w.TB, eventlog.Read(r.w.TB.Context(), r.w.JS, r.w.Names, r.Out.Run, got.head.Position.Stream+1, func(rec schema.Record) error {
 		p := schema.Prepare(schema.NoKeys, &rec)
 		got.take(&p, rec.Size(), &s.cfg)
 		return nil
@@ -237,20 +239,20 @@ func TestAFolderPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.stop()
-	r.publish(&schema.RunEndedData{Status: "completed"})
+	r.Publish(&schema.RunEndedData{Status: "completed"})
 	old := w.paused()
 	ended := r.fetch(old)
 	entries, err := old.endLive(t.Context(), []*run{ended})
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
 	c := ended.checkpoint(old.incarnation)
-	for _, res := range w.shard.Checkpoints.PutBatch(t.Context(), []kvstore.Item{{Checkpoint: c, Revision: ended.revision}}) {
+	for _, res := range w.Shard.Checkpoints.PutBatch(t.Context(), []kvstore.Item{{Checkpoint: c, Revision: ended.revision}}) {
 		require.NoError(t, res.Err)
 	}
 
 	// The folder stands still here; another one takes the shard over, and the run is reopened.
 	w.stop = w.fold(w.config())
-	r.control(&schema.RunResumedData{Executor: "executor-2", Reason: "reopen", RequestID: "q1"})
+	r.Control(&schema.RunResumedData{Executor: "executor-2", Reason: "reopen", RequestID: "q1"})
 	stands := r.entry()
 
 	require.NoError(t, old.eraseLive(t.Context(), entries))
@@ -270,11 +272,11 @@ func TestAFolderPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
 	got := r.fetch(old)
 	got.live = nil // the reign put it itself
 	require.NoError(t, old.putLive(t.Context(), []*run{got}))
-	r.publish(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
+	r.Publish(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
 	got = r.fetch(old)
 
 	w.stop = w.fold(w.config())
-	r.own(&schema.RunEndedData{Status: "completed"})
+	r.Own(&schema.RunEndedData{Status: "completed"})
 
 	require.ErrorIs(t, old.putLive(t.Context(), []*run{got}), errYield)
 	_, known := w.roster.Get("run-1")
@@ -287,43 +289,43 @@ func TestTheRosterIsThatOfTheBucketThatIsThere(t *testing.T) {
 	w.stop()
 	cfg := w.config()
 	cfg.Reprovision = func(ctx context.Context) error {
-		return kvstore.Provision(ctx, w.js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20})
+		return kvstore.Provision(ctx, w.JS, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20})
 	}
 	w.stop = w.fold(cfg)
 	r := w.begin("run-1", "executor-1", "i1")
-	stale := orphan("stale", "executor-1", 5)
-	_, err := w.shard.Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: stale})
+	stale := fleettest.Orphan("stale", "executor-1", 5)
+	_, err := w.Shard.Checkpoints.PutLive(t.Context(), kvstore.LivePut{Live: stale})
 	require.NoError(t, err)
 	known := func(run string) func() bool {
 		return func() bool { _, ok := w.roster.Get(run); return ok && w.roster.Synced() }
 	}
 	require.Eventually(t, known("stale"), time.Minute, time.Millisecond)
 
-	w.tick = 10 * time.Millisecond
-	w.server.Restart(t)
+	w.Tick = 10 * time.Millisecond
+	w.Server.Restart(t)
 	s := w.begin("run-2", "executor-1", "i1")
 	require.True(t, known("stale")())
 
-	require.NoError(t, w.js.DeleteStream(t.Context(), "KV_"+w.names.CheckpointBucket()))
+	require.NoError(t, w.JS.DeleteStream(t.Context(), "KV_"+w.Names.CheckpointBucket()))
 	require.Eventually(t, func() bool {
-		w.clock.Forward(w.tick)
+		w.Clock.Forward(w.Tick)
 		return !known("stale")() && known("run-1")() && known("run-2")()
 	}, time.Minute, time.Millisecond)
-	_, total := w.roster.Claimable(w.clock.Now(), ClaimWant{})
+	_, total := w.roster.Claimable(w.Clock.Now(), liveness.Want{})
 	require.Zero(t, total)
-	r.own(&schema.RunEndedData{Status: "completed"})
-	s.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
-	require.Equal(t, RosterCounts{Live: 1}, w.roster.Counts())
+	r.Own(&schema.RunEndedData{Status: "completed"})
+	s.Own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
+	require.Equal(t, liveness.Counts{Live: 1}, w.roster.Counts())
 }
 
 // listenTo collects what comes on a subject.
 func (w *lifeWorld) listenTo(subject string) chan *nats.Msg {
-	w.tb.Helper()
+	w.TB.Helper()
 	msgs := make(chan *nats.Msg, 64)
-	sub, err := w.nc.ChanSubscribe(subject, msgs)
-	require.NoError(w.tb, err)
-	require.NoError(w.tb, w.nc.Flush())
-	w.tb.Cleanup(func() { _ = sub.Unsubscribe() })
+	sub, err := w.NC.ChanSubscribe(subject, msgs)
+	require.NoError(w.TB, err)
+	require.NoError(w.TB, w.NC.Flush())
+	w.TB.Cleanup(func() { _ = sub.Unsubscribe() })
 	return msgs
 }
 
@@ -343,14 +345,14 @@ func TestExecutorsAreToldWhatOthersWroteIntoTheirRuns(t *testing.T) {
 	w := newLifeWorld(t)
 	msgs := w.listenTo(schema.NoticeSubject("default", "*"))
 	r := w.begin("run-1", "executor-1", "i1")
-	r.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
-	r.control(&schema.RunCancelRequestedData{By: "me"})
-	r.control(&schema.RunInputData{InterruptID: "q1", By: "me"})
-	r.control(&schema.RunInputData{InterruptID: "q1", By: "me"}) // refused: nobody is told
-	r.control(&schema.RunResumedData{Executor: "executor-2", Reason: "request", RequestID: "q1"})
-	r.control(&schema.RunOrphanedData{Executor: "executor-2"})
+	r.Own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
+	r.Control(&schema.RunCancelRequestedData{By: "me"})
+	r.Control(&schema.RunInputData{InterruptID: "q1", By: "me"})
+	r.Control(&schema.RunInputData{InterruptID: "q1", By: "me"}) // refused: nobody is told
+	r.Control(&schema.RunResumedData{Executor: "executor-2", Reason: "request", RequestID: "q1"})
+	r.Control(&schema.RunOrphanedData{Executor: "executor-2"})
 	require.Eventually(t, func() bool { return w.folder.stats.Notices.Load() == 5 }, time.Minute, time.Millisecond)
-	require.NoError(t, w.nc.Publish(schema.NoticeSubject("default", "end"), nil))
+	require.NoError(t, w.NC.Publish(schema.NoticeSubject("default", "end"), nil))
 	for _, want := range []struct{ executor, name string }{
 		{"executor-1", schema.RunCancelRequested},
 		{"executor-1", schema.RunInput},
@@ -375,20 +377,20 @@ func TestAQuarantineIsAnnouncedOnce(t *testing.T) {
 	w := newLifeWorld(t)
 	msgs := w.listenTo(schema.ObservedSubject("default", schema.RunQuarantined, "*"))
 	r := w.begin("run-1", "executor-1", "i1")
-	r.own(&schema.TurnStartedData{Turn: 4})
-	r.own(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayHold})
-	r.own(&schema.ErrorRaisedData{Error: schema.Error{Type: "net", Message: "no route to bank"}})
+	r.Own(&schema.TurnStartedData{Turn: 4})
+	r.Own(&schema.ToolCalledData{ToolCallID: "c1", Name: "pay", Replay: schema.ReplayHold})
+	r.Own(&schema.ErrorRaisedData{Error: schema.Error{Type: "net", Message: "no route to bank"}})
 	claim := func(reason, request string) {
 		t.Helper()
-		r.control(&schema.RunResumedData{Executor: "executor-1", Reason: reason, RequestID: request})
-		r.control(&schema.RunOrphanedData{Executor: "executor-1"})
+		r.Control(&schema.RunResumedData{Executor: "executor-1", Reason: reason, RequestID: request})
+		r.Control(&schema.RunOrphanedData{Executor: "executor-1"})
 	}
 	claim("claim", "q1")
 	claim("claim", "q2")
-	r.control(&schema.RunResumedData{Executor: "executor-1", Reason: "claim", RequestID: "q3"})
+	r.Control(&schema.RunResumedData{Executor: "executor-1", Reason: "claim", RequestID: "q3"})
 	require.Empty(t, msgs)
 	require.Zero(t, w.folder.stats.Quarantined.Load(), "the third claim has a chance")
-	r.control(&schema.RunOrphanedData{Executor: "executor-1"})
+	r.Control(&schema.RunOrphanedData{Executor: "executor-1"})
 	m := next(t, msgs)
 	e, err := schema.Decode(m.Header, m.Data)
 	require.NoError(t, err)
@@ -398,17 +400,17 @@ func TestAQuarantineIsAnnouncedOnce(t *testing.T) {
 	require.NoError(t, json.Unmarshal(e.Data, &data))
 	require.Equal(t, "3 claims in a row made no progress; the run is orphaned within turn 4, 1 open calls: "+
 		"pay (c1, held for a person); the last error: no route to bank", data.Reason)
-	require.Equal(t, RosterCounts{Live: 1, Quarantined: 1}, w.roster.Counts())
+	require.Equal(t, liveness.Counts{Live: 1, Quarantined: 1}, w.roster.Counts())
 
 	w.stop()
 	w.stop = w.fold(w.config())
-	r.control(&schema.RunOrphanedData{Executor: "executor-1"}) // once more: it changes nothing
+	r.Control(&schema.RunOrphanedData{Executor: "executor-1"}) // once more: it changes nothing
 	require.Eventually(t, func() bool { return w.folder.stats.Notices.Load() == 1 }, time.Minute, time.Millisecond)
 	require.Zero(t, w.folder.stats.Quarantined.Load(), "another folder does not say it again")
 	claim("request", "q4")
 	claim("claim", "q5")
 	claim("claim", "q6")
-	require.Equal(t, RosterCounts{Live: 1, Claimable: 1}, w.roster.Counts(), "who asks by name begins anew")
+	require.Equal(t, liveness.Counts{Live: 1, Claimable: 1}, w.roster.Counts(), "who asks by name begins anew")
 	claim("claim", "q7")
 	next(t, msgs)
 	require.Equal(t, int64(1), w.folder.stats.Quarantined.Load())

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/kvstore"
@@ -31,7 +32,12 @@ func (s *reignState) loop(ctx context.Context) error {
 	group.Go(func() error { return in.run(ctx) })
 	group.Go(func() error { return s.fold(ctx, in.lots) })
 	group.Go(func() error { return s.keepLive(ctx) })
-	group.Go(func() error { return s.keepAlive(ctx) })
+	if s.cfg.LiveRuns != nil && s.cfg.Heartbeats != nil {
+		group.Go(func() error {
+			s.sweeper().Run(ctx)
+			return nil
+		})
+	}
 	group.Go(func() error { return yields(s.purger.Run(ctx, s.caughtUpWithLog)) })
 	group.Go(func() error { return s.remover.Run(ctx) })
 	err = group.Wait()
@@ -58,7 +64,7 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 		if err := s.keepParked(ctx); err != nil {
 			return err
 		}
-		b := batch{touched: make(map[string]*run), signs: make(map[sign]struct{})}
+		b := batch{touched: make(map[string]*run), signs: make(map[assign.Seen]struct{})}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -237,7 +243,7 @@ type batch struct {
 	dropped       droppedLetters
 	accepted      []accepted
 	// signs of life of executors, and notices to them.
-	signs   map[sign]struct{}
+	signs   map[assign.Seen]struct{}
 	notices []notice
 	// erased are runs that were removed, of which something may be left; late those of them to which something came since.
 	erased, late []string
@@ -397,7 +403,7 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 		return err
 	}
 	if s.cfg.Heartbeats != nil {
-		s.cfg.Heartbeats.signs(b.signs)
+		s.cfg.Heartbeats.Signs(b.signs)
 	}
 	if err := s.putLetters(ctx, b); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
+	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -30,7 +31,7 @@ func (b *batch) heed(r *run, had string, v *schema.Verdict) {
 	}
 	if !e.IsControl() {
 		if r.head.Executor != "" {
-			b.signs[sign{r.head.Executor, r.head.Instance}] = struct{}{}
+			b.signs[assign.Seen{Executor: r.head.Executor, Instance: r.head.Instance}] = struct{}{}
 		}
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -83,7 +84,7 @@ func TestPark_CheckpointTooLarge_ShardGoesOn(t *testing.T) {
 
 func TestPark_Retried_FoldedWhole(t *testing.T) {
 	t.Parallel()
-	clock := consumer.NewHandClock(time.Now())
+	clock := fleettest.NewHandClock(time.Now())
 	w := newFoldWorld(t)
 	w.limit("KV_"+w.names.CheckpointBucket(), 3<<10)
 	cfg := hasty()

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/internal/pause"
@@ -51,23 +52,23 @@ type Service struct {
 	now      func() time.Time
 	reader   *reader.Reader
 	// keys are those that the fleet's control events are signed and checked by.
-	keys    *keyring.Ring
-	routing *routing
-	roster  *Roster
-	budget  *semaphore.Weighted
-	streams *semaphore.Weighted
-	answers *semaphore.Weighted
-	claims  *claims
-	lookout *lookout
-	ready   chan struct{}
+	keys     *keyring.Ring
+	routing  *routing
+	liveRuns *liveness.LiveRuns
+	budget   *semaphore.Weighted
+	streams  *semaphore.Weighted
+	answers  *semaphore.Weighted
+	claims   *claims
+	lookout  *lookout
+	ready    chan struct{}
 
 	writer *controlWriter
 	queue  *requestQueue
 }
 
 // NewService returns the service of a fleet's shards, which are in the order of their numbers. Call Run to start it; the
-// shards stay the caller's to close, and the roster of the same shards the caller's to run.
-func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Shard, roster *Roster,
+// shards stay the caller's to close, and the live runs of the same shards the caller's to run.
+func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards []*kvstore.Shard, live *liveness.LiveRuns,
 	now func() time.Time, log zerolog.Logger,
 ) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
@@ -79,7 +80,7 @@ func NewService(cfg ServiceConfig, nc *nats.Conn, js jetstream.JetStream, shards
 	}
 	log = log.With().Str(logkey.Fleet, cfg.Fleet).Logger()
 	s := &Service{
-		cfg: cfg, nc: nc, js: js, log: log, stats: newServiceStats(), now: now, roster: roster,
+		cfg: cfg, nc: nc, js: js, log: log, stats: newServiceStats(), now: now, liveRuns: live,
 		budget: semaphore.NewWeighted(cfg.StateBudget), streams: semaphore.NewWeighted(int64(cfg.Streams)),
 		answers: semaphore.NewWeighted(answersAtOnce), claims: newClaims(&cfg, now), ready: make(chan struct{}), queue: newRequestQueue(&cfg),
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer/internal/control"
 	"github.com/waymarkio/waymark/consumer/internal/logkey"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/pause"
 	"github.com/waymarkio/waymark/schema"
@@ -27,7 +28,7 @@ const (
 	claimIdle = time.Second
 	// claimQueue is the longest that somebody is told to wait because of the rate.
 	claimQueue = 30 * time.Second
-	// hiddenTaken is how long the roster leaves out a run that was taken, until its entry says so; hiddenLost one that
+	// hiddenTaken is how long a run is not given that was taken, until its entry says so; hiddenLost one that
 	// somebody else was found to have, and hiddenBroken one that could not be read.
 	hiddenTaken  = 30 * time.Second
 	hiddenLost   = time.Second
@@ -54,13 +55,16 @@ type claims struct {
 	// reserved runs are being taken by one of them.
 	reserved map[string]bool
 	// known are the requests that are in hand or were given a run, and aged those that were, oldest first.
-	known map[takeoverKey]*claim
+	known map[claimKey]*claim
 	aged  []*claim
 }
 
+// claimKey names a claim: its executor, and its request.
+type claimKey struct{ executor, request string }
+
 // claim is one request and its repeats.
 type claim struct {
-	key takeoverKey
+	key claimKey
 	// done is closed when the try in hand has ended.
 	done chan struct{}
 	// What follows belongs to the try in hand, and after it to nobody.
@@ -75,13 +79,13 @@ type claim struct {
 func newClaims(cfg *ServiceConfig, now func() time.Time) *claims {
 	return &claims{
 		now: now, step: time.Duration(float64(time.Second) / cfg.ClaimRate), limit: rate.NewLimiter(rate.Limit(cfg.ClaimRate), cfg.ClaimBurst),
-		reserved: make(map[string]bool), known: make(map[takeoverKey]*claim),
+		reserved: make(map[string]bool), known: make(map[claimKey]*claim),
 	}
 }
 
 // enter returns the request's claim when it is the caller's to serve, and otherwise what it was given, after waiting for
 // the try in hand.
-func (c *claims) enter(ctx context.Context, key takeoverKey) (*claim, *schema.ClaimReply, error) {
+func (c *claims) enter(ctx context.Context, key claimKey) (*claim, *schema.ClaimReply, error) {
 	for {
 		c.mu.Lock()
 		q := c.known[key]
@@ -205,7 +209,7 @@ func (s *Service) claim(ctx context.Context, t *task) error {
 	if err := checkClaim(&req); err != nil {
 		return err
 	}
-	q, given, err := s.claims.enter(ctx, takeoverKey{req.Executor, req.RequestID})
+	q, given, err := s.claims.enter(ctx, claimKey{req.Executor, req.RequestID})
 	if err != nil {
 		return err
 	}
@@ -253,9 +257,9 @@ func checkClaim(req *schema.ClaimRequest) error {
 
 // give finds a run for a claim and takes it over.
 func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) (*schema.ClaimReply, error) {
-	want := ClaimWant{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, MaxClaims: s.cfg.MaxClaims}
-	if l, ok := s.roster.takenBy(req.Executor, req.RequestID); ok {
-		_, total := s.roster.Claimable(s.now(), want)
+	want := liveness.Want{Executor: req.Executor, Agents: req.Agents, Labels: req.Labels, MaxClaims: s.cfg.MaxClaims}
+	if l, ok := s.liveRuns.TakenBy(req.Executor, req.RequestID); ok {
+		_, total := s.liveRuns.Claimable(s.now(), want)
 		s.stats.ClaimsRepeated.Add(1)
 		return &schema.ClaimReply{Run: l.Run, Epoch: l.Epoch, Claimable: total + 1}, nil
 	}
@@ -272,7 +276,7 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 	total := 0
 	for range maxClaimTries {
 		var candidates []schema.Live
-		candidates, total = s.roster.Claimable(s.now(), want)
+		candidates, total = s.liveRuns.Claimable(s.now(), want)
 		run, ok := s.claims.reserve(req, candidates)
 		if !ok && total == 0 {
 			s.stats.ClaimsEmpty.Add(1)
@@ -294,7 +298,7 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 		case err != nil:
 			hide = hiddenBroken
 		}
-		s.roster.Hide(run, s.now().Add(hide))
+		s.liveRuns.Hide(run, s.now().Add(hide))
 		s.claims.release(run)
 		switch {
 		case err == nil && epoch != 0:
@@ -311,8 +315,8 @@ func (s *Service) give(ctx context.Context, req *schema.ClaimRequest, q *claim) 
 }
 
 // given is the answer with a run, and says whether there is more.
-func (s *Service) given(run string, epoch schema.Epoch, req *schema.ClaimRequest, want ClaimWant) *schema.ClaimReply {
-	_, more := s.roster.Claimable(s.now(), want)
+func (s *Service) given(run string, epoch schema.Epoch, req *schema.ClaimRequest, want liveness.Want) *schema.ClaimReply {
+	_, more := s.liveRuns.Claimable(s.now(), want)
 	s.stats.ClaimsGiven.Add(1)
 	s.log.Info().Str(logkey.Run, run).Uint32("epoch", uint32(epoch)).Str("executor", req.Executor).Int("left", more).Msg("run claimed")
 	reply := &schema.ClaimReply{Run: run, Epoch: epoch, Claimable: more + 1}

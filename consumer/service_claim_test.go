@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -31,7 +33,7 @@ func (w *serviceWorld) orphan(id, executor string, ago int, change ...func(*sche
 	head := x.model()
 	live := schema.LiveOf(&head)
 	live.Since = schema.FormatTime(time.Unix(1_700_000_000-int64(ago), 0))
-	w.roster.Feed(live)
+	w.feed(w.roster, live)
 	return x
 }
 
@@ -39,7 +41,28 @@ func (w *serviceWorld) orphan(id, executor string, ago int, change ...func(*sche
 func (w *serviceWorld) told(run string) {
 	w.tb.Helper()
 	got, _ := w.get(run, schema.ViewHead)
-	w.roster.Feed(schema.LiveOf(&got.Head))
+	w.feed(w.roster, schema.LiveOf(&got.Head))
+}
+
+// feed puts a run into the live index, and waits until a replica's roster says so, which is watched from then on.
+func (w *serviceWorld) feed(roster *liveness.LiveRuns, l schema.Live) {
+	w.tb.Helper()
+	if !w.watched[roster] {
+		w.watched[roster] = true
+		ctx, cancel := context.WithCancel(w.tb.Context())
+		done := make(chan error, 1)
+		go func() { done <- roster.Run(ctx) }()
+		w.tb.Cleanup(func() {
+			cancel()
+			require.NoError(w.tb, <-done)
+		})
+	}
+	_, err := w.shard.Checkpoints.PutLive(w.tb.Context(), kvstore.LivePut{Live: l})
+	require.NoError(w.tb, err)
+	require.Eventually(w.tb, func() bool {
+		known, ok := roster.Get(l.Run)
+		return ok && known.Same(&l)
+	}, time.Minute, time.Millisecond)
 }
 
 func claimFor(executor string) schema.ClaimRequest {
@@ -159,7 +182,7 @@ func TestAClaimRepeatedAtAnotherReplicaIsGivenTheSameRun(t *testing.T) {
 				head := w.headAt(run, 6)
 				live := schema.LiveOf(&head)
 				live.Since = schema.FormatTime(time.Unix(1_700_000_000-int64(100-i), 0))
-				w.roster.Feed(live)
+				w.feed(w.roster, live)
 			}
 			if told {
 				w.told(first.Run)
@@ -215,7 +238,7 @@ func TestRacingClaimsGiveEachRunOnce(t *testing.T) {
 	for i := range runs {
 		x := w.orphan(fmt.Sprintf("run-%02d", i), "executor-1", 100-i)
 		head := x.model()
-		first.Feed(schema.LiveOf(&head))
+		w.feed(first, schema.LiveOf(&head))
 	}
 	var mu sync.Mutex
 	given := map[string]string{}
@@ -265,7 +288,7 @@ func TestARunThatIsNotClaimableAfterAllIsPassedOver(t *testing.T) {
 	gone.Run = "gone"
 	live := schema.LiveOf(&gone)
 	live.Since = schema.FormatTime(time.Unix(0, 0))
-	w.roster.Feed(live)
+	w.feed(w.roster, live)
 	w.recover("taken", takeover("executor-3", "req-1"))
 	back.publish(&schema.TurnStartedData{Turn: back.turn + 1}, back.turn+1)
 	x, _ := w.recover("ended", takeover("executor-3", "req-2"))
@@ -323,9 +346,9 @@ func TestClaimsAboveTheRateAreToldToComeOneByOne(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.stop()
-	clock := consumer.NewHandClock(time.Unix(1_700_000_000, 0))
+	clock := fleettest.NewHandClock(time.Unix(1_700_000_000, 0))
 	log := natstest.Logger(t)
-	w.roster = consumer.NewRoster(w.shards, 0, clock.Now, log)
+	w.roster = liveness.NewLiveRuns(w.shards, 0, clock.Now, log)
 	nc := w.server.Conn(t)
 	svc, err := consumer.NewService(serviceConfig{Fleet: "default", Name: "service-1", ClaimRate: 10, ClaimBurst: 3, Timeout: testTimeout}, nc, newJS(t, nc), w.shards, w.roster, clock.Now, log)
 	require.NoError(t, err)
@@ -432,7 +455,7 @@ func TestClaimsFollowTheLiveIndex(t *testing.T) {
 	claimable := func(want int) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			_, total := w.roster.Claimable(time.Now(), consumer.ClaimWant{Executor: "x"})
+			_, total := w.roster.Claimable(time.Now(), liveness.Want{Executor: "x"})
 			return w.roster.Synced() && total == want
 		}, time.Minute, 5*time.Millisecond)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -25,10 +26,12 @@ import (
 type serviceWorld struct {
 	*foldWorld
 	svc    *consumer.Service
-	roster *consumer.Roster
+	roster *liveness.LiveRuns
 	shards []*kvstore.Shard
-	client *nats.Conn
-	stop   func()
+	// watched are the rosters that follow the live index; see feed.
+	watched map[*liveness.LiveRuns]bool
+	client  *nats.Conn
+	stop    func()
 }
 
 // testTimeout is a service's: as patient as the tests themselves, which may share a slow machine with many others.
@@ -40,7 +43,7 @@ type setup func(*kvstore.FleetConfig, *consumer.ServiceConfig)
 func newServiceWorld(tb testing.TB, changes ...setup) *serviceWorld {
 	tb.Helper()
 	server := natstest.Start(tb)
-	w := &serviceWorld{foldWorld: &foldWorld{
+	w := &serviceWorld{watched: make(map[*liveness.LiveRuns]bool), foldWorld: &foldWorld{
 		tb: tb, server: server, nc: server.Conn(tb), fleet: kvstore.FleetConfig{Fleet: "default", QuotaBytes: 256 << 20},
 		names: schema.NamesOf("default", 0), heard: make(chan *schema.Checkpoint, 1<<14),
 	}}
@@ -90,7 +93,7 @@ func (w *serviceWorld) serve(settings schema.FleetSettings, cfg consumer.Service
 		cfg.Name = "service-1"
 	}
 	log := loggerOf(w.tb)
-	w.roster = consumer.NewRoster(shards, 0, time.Now, log)
+	w.roster = liveness.NewLiveRuns(shards, 0, time.Now, log)
 	svc, err := consumer.NewService(cfg, nc, js, shards, w.roster, time.Now, log)
 	require.NoError(w.tb, err)
 	return svc, w.start(svc)
@@ -101,7 +104,7 @@ func newService(tb testing.TB, cfg serviceConfig, js jetstream.JetStream, shards
 	tb.Helper()
 	log := natstest.Logger(tb)
 	cfg.Timeout = cmp.Or(cfg.Timeout, testTimeout)
-	return consumer.NewService(cfg, js.Conn(), js, shards, consumer.NewRoster(shards, 0, now, log), now, log)
+	return consumer.NewService(cfg, js.Conn(), js, shards, liveness.NewLiveRuns(shards, 0, now, log), now, log)
 }
 
 // start runs a service and returns the function that stops it and waits for its end.

@@ -321,7 +321,7 @@ func (l *listing) wantsEnded() bool {
 // placeShards notes what a replica must have to be believed, and at the beginning of a list the parts of it.
 func (l *listing) placeShards(ctx context.Context) error {
 	for i, src := range l.shards {
-		l.newest[i] = l.svc.roster.seen(i)
+		l.newest[i] = l.svc.liveRuns.Revision(i)
 		if !l.wantsEnded() {
 			continue
 		}

@@ -297,7 +297,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 		cancel()
 		require.NoError(t, <-rostered)
 	})
-	folder, stop := w.fold(consumer.FolderConfig{Roster: w.roster, Linger: time.Millisecond})
+	folder, stop := w.fold(consumer.FolderConfig{LiveRuns: w.roster, Linger: time.Millisecond})
 	defer stop()
 	var open []*writer
 	for i := range runs {

@@ -110,15 +110,15 @@ func (l *listing) top(shard int) schema.StreamSequence {
 	return 0
 }
 
-// offerLive offers the runs that live: from memory, or from the live index itself while the roster is not in.
+// offerLive offers the runs that live: from memory, or from the live index itself while that is not in memory.
 func (l *listing) offerLive(ctx context.Context, offer func(candidate)) error {
-	if l.svc.roster.live(func(shard int, e *schema.Live, started time.Time) {
+	if l.svc.liveRuns.Each(func(shard int, e *schema.Live, started time.Time) {
 		// A shard that came this moment has no run that the list must have.
 		if shard < len(l.shards) && l.matchesLive(e, started) {
 			offer(candidate{run: e.Run, shard: shard, started: nanos(started), line: schema.SummaryOfLive(e)})
 		}
 	}) {
-		l.incomplete = l.incomplete || l.svc.roster.Counts().Unreadable > 0
+		l.incomplete = l.incomplete || l.svc.liveRuns.Counts().Unreadable > 0
 		return nil
 	}
 	for i, src := range l.shards {
@@ -317,4 +317,10 @@ func (l *listing) merge(pages []kvstore.EndedPage, limit int) []endedRun {
 			return merged
 		}
 	}
+}
+
+// parseTime returns the zero time for what is none.
+func parseTime(s string) time.Time {
+	t, _ := time.Parse(time.RFC3339Nano, s)
+	return t
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/reader"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/keyring"
 	"github.com/waymarkio/waymark/kvstore"
@@ -39,10 +40,10 @@ func (s *aheadStream) CachedInfo() *jetstream.StreamInfo { return s.info }
 // time so that it does, the first event that the fold refuses ends the request.
 func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 	t.Parallel()
-	w := newLifeWorld(t, keyed(t))
+	w := newLifeWorld(t, fleettest.Keyed(t))
 	w.begin("run-1", "executor-1", "i1")
-	nc := w.server.Conn(t)
-	keyed(t)(nc)
+	nc := w.Server.Conn(t)
+	fleettest.Keyed(t)(nc)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	_, err = kvstore.NewFleets(js).AddKey(t.Context(), "default", nc.Opts.Nkey)
@@ -55,7 +56,7 @@ func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 		cfg := ServiceConfig{Fleet: "default", Name: "daemon-2", Generations: settings.Generations}
 		s, err := NewService(cfg, nc, js, []*kvstore.Shard{shard}, w.roster, time.Now, natstest.Logger(t))
 		require.NoError(t, err)
-		defer w.run(s.Run)()
+		defer w.Go(s.Run)()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		_, err = s.writer.write(ctx, "run-1", "", sender{by: "alice"}, func(context.Context, *reader.Snapshot) (decision, error) {
@@ -69,7 +70,7 @@ func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 		require.NoError(t, ctx.Err())
 	}
 	events := func() uint64 {
-		stream, err := js.Stream(t.Context(), w.names.EventStream())
+		stream, err := js.Stream(t.Context(), w.Names.EventStream())
 		require.NoError(t, err)
 		return stream.CachedInfo().State.LastSeq
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 )
 
@@ -33,7 +34,7 @@ func (w *world) daemon() {
 }
 
 // startDaemon runs the daemon of the fleet "default" until ctx ends. It returns once requests are answered; wait waits for the end.
-func startDaemon(ctx context.Context, js jetstream.JetStream, log zerolog.Logger) (heartbeats *consumer.Heartbeats, wait func() error, err error) {
+func startDaemon(ctx context.Context, js jetstream.JetStream, log zerolog.Logger) (heartbeats *liveness.Heartbeats, wait func() error, err error) {
 	daemon, err := consumer.New(ctx, consumer.Config{
 		Fleet: "default", Name: "daemon", Service: js, Fold: js, Alone: true,
 		Requests: consumer.ServiceConfig{ClaimRate: 1000, ClaimBurst: 1000},

@@ -94,7 +94,7 @@ func (d *daemon) mendsItself() bool {
 
 // takeLocks takes and gives back what requests and scrapes take.
 func (d *daemon) takeLocks() {
-	d.waymark.Roster().Counts()
+	d.waymark.LiveRuns().Counts()
 	d.waymark.Settings().Current()
 	if heartbeats := d.waymark.Heartbeats(); heartbeats != nil {
 		heartbeats.Alive(folderSilence)

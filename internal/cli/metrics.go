@@ -11,6 +11,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/assign"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/cli/base"
 )
 
@@ -39,7 +40,7 @@ func gaugeOf(name, help string, labels prometheus.Labels, value func() float64) 
 
 // registerDaemon adds what all shards share.
 func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Daemon, silence time.Duration) {
-	registerRoster(registry, fleet, d.Roster())
+	registerLiveRuns(registry, fleet, d.LiveRuns())
 	registerSettings(registry, fleet, d.Settings())
 	registerService(registry, fleet, d.Service())
 	registerFleet(registry, fleet, d.Service())
@@ -108,18 +109,18 @@ func registerFolder(registry prometheus.Registerer, fleet string, shard int, f *
 	)
 }
 
-// registerRoster adds what is known of the fleet's live runs.
-func registerRoster(registry prometheus.Registerer, fleet string, r *consumer.Roster) {
+// registerLiveRuns adds what is known of the fleet's live runs.
+func registerLiveRuns(registry prometheus.Registerer, fleet string, r *liveness.LiveRuns) {
 	labels := prometheus.Labels{"fleet": fleet}
 	for _, g := range []struct {
 		name, help string
-		of         func(consumer.RosterCounts) int
+		of         func(liveness.Counts) int
 	}{
-		{"live", "Runs that have not ended, or have a hand-off on offer.", func(c consumer.RosterCounts) int { return c.Live }},
-		{"claimable", "Runs that an executor can be given.", func(c consumer.RosterCounts) int { return c.Claimable }},
-		{"quarantined", "Runs that nobody is given before somebody asks for them by name.", func(c consumer.RosterCounts) int { return c.Quarantined }},
-		{"in_two_shards", "Runs that were begun in two shards, which must not be: see the log.", func(c consumer.RosterCounts) int { return c.Twice }},
-		{"unreadable", "Entries of the live index that cannot be read and are being mended.", func(c consumer.RosterCounts) int { return c.Unreadable }},
+		{"live", "Runs that have not ended, or have a hand-off on offer.", func(c liveness.Counts) int { return c.Live }},
+		{"claimable", "Runs that an executor can be given.", func(c liveness.Counts) int { return c.Claimable }},
+		{"quarantined", "Runs that nobody is given before somebody asks for them by name.", func(c liveness.Counts) int { return c.Quarantined }},
+		{"in_two_shards", "Runs that were begun in two shards, which must not be: see the log.", func(c liveness.Counts) int { return c.Twice }},
+		{"unreadable", "Entries of the live index that cannot be read and are being mended.", func(c liveness.Counts) int { return c.Unreadable }},
 	} {
 		registry.MustRegister(gaugeOf("waymark_runs_"+g.name, g.help, labels, func() float64 { return float64(g.of(r.Counts())) }))
 	}
@@ -149,7 +150,7 @@ func registerAssigner(registry prometheus.Registerer, fleet string, r *assign.As
 }
 
 // registerHeartbeats adds what is heard of executors.
-func registerHeartbeats(registry prometheus.Registerer, fleet string, h *consumer.Heartbeats, silence time.Duration) {
+func registerHeartbeats(registry prometheus.Registerer, fleet string, h *liveness.Heartbeats, silence time.Duration) {
 	labels := prometheus.Labels{"fleet": fleet}
 	s := h.Stats()
 	registry.MustRegister(

@@ -1,4 +1,4 @@
-package consumer
+package liveness
 
 import (
 	"crypto/ed25519"
@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer/assign"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -69,12 +70,12 @@ func TestHeartbeats_OfAnotherProcess_ChangeNothing(t *testing.T) {
 			forged++
 		}
 		// A run that is begun in the name of the dead process, and goes on.
-		w.hb.signs(map[sign]struct{}{{"executor-1", dead}: {}})
+		w.hb.Signs(map[assign.Seen]struct{}{{Executor: "executor-1", Instance: dead}: {}})
 	})
 	require.Equal(t, 7*25, forged)
-	lost.becomes(schema.StatusOrphaned)
-	require.Equal(t, schema.StatusRunning, kept.checkpoint().Status)
-	require.Equal(t, int64(1), w.stats.Orphaned.Load())
+	lost.Becomes(schema.StatusOrphaned)
+	require.Equal(t, schema.StatusRunning, kept.Checkpoint().Status)
+	require.Equal(t, int64(1), w.deps.Stats.Orphaned.Load())
 }
 
 // A process says by itself that it leaves and what it gives up, and what it signs counts.
@@ -87,11 +88,11 @@ func TestHeartbeats_SignedByTheirInstance_Count(t *testing.T) {
 		Executor: "executor-1", Instance: instance, Beat: 1, GivenUp: []schema.GivenUp{{Run: "run-1", Epoch: 1}},
 	})))
 	w.pass(1, nil)
-	given.becomes(schema.StatusOrphaned)
-	require.Equal(t, schema.StatusRunning, left.checkpoint().Status)
+	given.Becomes(schema.StatusOrphaned)
+	require.Equal(t, schema.StatusRunning, left.Checkpoint().Status)
 	require.NoError(t, w.hb.executor(signedBeat(t, key, schema.Heartbeat{Executor: "executor-1", Instance: instance, Beat: 2, Leaving: true})))
 	w.pass(1, nil)
-	left.becomes(schema.StatusOrphaned)
+	left.Becomes(schema.StatusOrphaned)
 }
 
 // The table of instances is bounded. Who fills it with made-up names must not have a live executor forgotten and its runs orphaned.

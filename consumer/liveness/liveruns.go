@@ -1,4 +1,4 @@
-package consumer
+package liveness
 
 import (
 	"cmp"
@@ -14,33 +14,33 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// MaxCandidates bounds the runs that [Roster.Claimable] returns: as many as a claim may lose races for.
+// MaxCandidates bounds the runs that [LiveRuns.Claimable] returns: as many as a claim may lose races for.
 const MaxCandidates = 32
 
 // maxVanished bounds the runs of a shard that are remembered because their entry is gone. The shard's folder looks at
 // them every tick; a daemon that does not fold it keeps the first.
 const maxVanished = 1 << 12
 
-// Roster is what a daemon knows of the runs of a fleet that have not ended: the live index of all its shards, in
+// LiveRuns is what a daemon knows of the runs of a fleet that have not ended: the live index of all its shards, in
 // memory. Folders find the runs whose executor is gone in it, and the service the runs that can be claimed. It is fed by
 // a watch of each shard's live index and lags behind it by as much as a message takes; nothing is decided by it
 // alone, as whoever acts on an entry does so by compare-and-set on the run's log.
 //
 // It costs about one KiB a run. All methods may be called at any time from any goroutine.
-type Roster struct {
+type LiveRuns struct {
 	maxClaims int
 	now       func() time.Time
 	log       zerolog.Logger
 
 	mu     sync.RWMutex
 	stores []*kvstore.Shard
-	shards []rosterShard
-	// follow begins to follow a shard while the roster runs; nil while it does not.
+	shards []shardRuns
+	// follow begins to follow a shard while the index is watched; nil while it does not.
 	follow func(shard int, store *kvstore.Shard)
 	// claimable runs, quarantined ones included, the longest claimable first.
-	claimable []*rosterEntry
+	claimable []*entry
 	// taken finds the run of a takeover by its request.
-	taken map[takeoverKey]*rosterEntry
+	taken map[takeoverKey]*entry
 	// twins are runs that have an entry in two shards.
 	twins map[string]struct{}
 }
@@ -48,9 +48,9 @@ type Roster struct {
 // takeoverKey names a takeover: who asked for it, and by which request.
 type takeoverKey struct{ executor, request string }
 
-// rosterShard is the part of one shard.
-type rosterShard struct {
-	runs map[string]*rosterEntry
+// shardRuns is the part of one shard.
+type shardRuns struct {
+	runs map[string]*entry
 	// broken are the runs whose entry cannot be read, at the revision it has.
 	broken map[string]schema.Revision
 	// vanished are runs that had an entry and have none: because they have ended, or because another hand took it.
@@ -59,12 +59,12 @@ type rosterShard struct {
 	synced bool
 	// round counts the watches; an entry that a new one did not bring is gone.
 	round uint64
-	// seen is the last revision of the bucket that a change of an entry had.
+	// Revision is the last revision of the bucket that a change of an entry had.
 	seen schema.Revision
 }
 
-// rosterEntry is one run. Everything but hidden and round is never changed: another entry takes its place.
-type rosterEntry struct {
+// entry is one run. Everything but hidden and round is never changed: another entry takes its place.
+type entry struct {
 	live     schema.Live
 	revision schema.Revision
 	shard    int
@@ -78,27 +78,27 @@ type rosterEntry struct {
 	round  uint64
 }
 
-// NewRoster returns an empty roster of a fleet's shards, which are in the order of their numbers. Call Run to fill it.
-// maxClaims as in [schema.Live.Quarantined]; it is what [Roster.Counts] goes by. now is the daemon's clock.
-func NewRoster(shards []*kvstore.Shard, maxClaims int, now func() time.Time, log zerolog.Logger) *Roster {
-	r := &Roster{maxClaims: maxClaims, now: now, log: log, taken: make(map[takeoverKey]*rosterEntry), twins: make(map[string]struct{})}
+// NewLiveRuns returns an empty table of the live runs of a fleet's shards, which are in the order of their numbers. Call Run to fill it.
+// maxClaims as in [schema.Live.Quarantined]; it is what [LiveRuns.Counts] goes by. now is the daemon's clock.
+func NewLiveRuns(shards []*kvstore.Shard, maxClaims int, now func() time.Time, log zerolog.Logger) *LiveRuns {
+	r := &LiveRuns{maxClaims: maxClaims, now: now, log: log, taken: make(map[takeoverKey]*entry), twins: make(map[string]struct{})}
 	r.Grow(shards...)
 	return r
 }
 
-// ClaimWant says which runs an executor can be given.
-type ClaimWant struct {
+// Want says which runs an executor can be given.
+type Want struct {
 	// Executor that claims: runs that were its own come first.
 	Executor string
 	// Agents whose runs it can go on with; empty means all.
 	Agents []string
 	// Labels must all be there with these values.
 	Labels map[string]string
-	// MaxClaims after which a run is quarantined, as in [schema.Live.Quarantined]; 0 means the roster's own.
+	// MaxClaims after which a run is quarantined, as in [schema.Live.Quarantined]; 0 means that of [NewLiveRuns].
 	MaxClaims int
 }
 
-func (w *ClaimWant) matches(l *schema.Live) bool {
+func (w *Want) matches(l *schema.Live) bool {
 	if l.Quarantined(w.MaxClaims) || len(w.Agents) > 0 && !slices.Contains(w.Agents, l.Agent) {
 		return false
 	}
@@ -114,7 +114,7 @@ func (w *ClaimWant) matches(l *schema.Live) bool {
 // first, then the one that has been claimable for longest. Runs that were hidden until after now are left out.
 //
 // The cost is that of the claimable runs, not of the live ones.
-func (r *Roster) Claimable(now time.Time, want ClaimWant) (candidates []schema.Live, total int) {
+func (r *LiveRuns) Claimable(now time.Time, want Want) (candidates []schema.Live, total int) {
 	var own, others []schema.Live
 	want.MaxClaims = cmp.Or(want.MaxClaims, r.maxClaims)
 	r.mu.RLock()
@@ -135,9 +135,9 @@ func (r *Roster) Claimable(now time.Time, want ClaimWant) (candidates []schema.L
 	return candidates[:min(len(candidates), MaxCandidates)], total
 }
 
-// Hide leaves a run out of [Roster.Claimable] until then, or until its entry changes: somebody is about to take it, or
+// Hide leaves a run out of [LiveRuns.Claimable] until then, or until its entry changes: somebody is about to take it, or
 // has found it taken.
-func (r *Roster) Hide(run string, until time.Time) {
+func (r *LiveRuns) Hide(run string, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.find(run); e != nil {
@@ -146,7 +146,7 @@ func (r *Roster) Hide(run string, until time.Time) {
 }
 
 // Get returns a run's entry; false when the run has ended, is unknown, or its entry cannot be read.
-func (r *Roster) Get(run string) (schema.Live, bool) {
+func (r *LiveRuns) Get(run string) (schema.Live, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if e := r.find(run); e != nil {
@@ -155,7 +155,7 @@ func (r *Roster) Get(run string) (schema.Live, bool) {
 	return schema.Live{}, false
 }
 
-func (r *Roster) find(run string) *rosterEntry {
+func (r *LiveRuns) find(run string) *entry {
 	for i := range r.shards {
 		if e, ok := r.shards[i].runs[run]; ok {
 			return e
@@ -166,7 +166,7 @@ func (r *Roster) find(run string) *rosterEntry {
 
 // Synced reports whether the live index of every shard is in, and none of their watches is broken. Without that an
 // answer may leave out runs.
-func (r *Roster) Synced() bool {
+func (r *LiveRuns) Synced() bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for i := range r.shards {
@@ -177,16 +177,16 @@ func (r *Roster) Synced() bool {
 	return true
 }
 
-// RosterCounts says how many runs are live, and how many of those claimable and quarantined: nobody is given one of
+// Counts says how many runs are live, and how many of those claimable and quarantined: nobody is given one of
 // those before somebody asks for it by name. Unreadable entries are being mended by the shard's folder.
 // Twice are runs that were begun in two shards, which must not be.
-type RosterCounts struct{ Live, Claimable, Quarantined, Unreadable, Twice int }
+type Counts struct{ Live, Claimable, Quarantined, Unreadable, Twice int }
 
 // Counts counts the runs.
-func (r *Roster) Counts() RosterCounts {
+func (r *LiveRuns) Counts() Counts {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	c := RosterCounts{Twice: len(r.twins)}
+	c := Counts{Twice: len(r.twins)}
 	for i := range r.shards {
 		c.Live += len(r.shards[i].runs)
 		c.Unreadable += len(r.shards[i].broken)
@@ -201,8 +201,8 @@ func (r *Roster) Counts() RosterCounts {
 	return c
 }
 
-// lacks reports whether the shard's live index, as far as it is known to be complete, has no entry of the run.
-func (r *Roster) lacks(shard int, run string) bool {
+// Lacks reports whether the shard's live index, as far as it is known to be complete, has no entry of the run.
+func (r *LiveRuns) Lacks(shard int, run string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	s := &r.shards[shard]
@@ -211,10 +211,10 @@ func (r *Roster) lacks(shard int, run string) bool {
 }
 
 // due returns up to limit entries of a shard that a run's folder has something to do for.
-func (r *Roster) due(shard, limit int, is func(*rosterEntry) bool) []*rosterEntry {
+func (r *LiveRuns) due(shard, limit int, is func(*entry) bool) []*entry {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	var due []*rosterEntry
+	var due []*entry
 	for _, e := range r.shards[shard].runs {
 		if is(e) {
 			if due = append(due, e); len(due) == limit {
@@ -226,27 +226,27 @@ func (r *Roster) due(shard, limit int, is func(*rosterEntry) bool) []*rosterEntr
 }
 
 // stands reports whether an entry is still that of its run.
-func (r *Roster) stands(e *rosterEntry) bool {
+func (r *LiveRuns) stands(e *entry) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.shards[e.shard].runs[e.live.Run] == e
 }
 
-// unreadable returns the runs of a shard whose entry cannot be read.
-func (r *Roster) unreadable(shard int) []string {
+// Unreadable returns the runs of a shard whose entry cannot be read.
+func (r *LiveRuns) Unreadable(shard int) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.Collect(maps.Keys(r.shards[shard].broken))
 }
 
-func (s *rosterShard) vanish(run string) {
+func (s *shardRuns) vanish(run string) {
 	if len(s.vanished) < maxVanished {
 		s.vanished[run] = struct{}{}
 	}
 }
 
-// takeVanished returns, once each, the runs of a shard whose entry is gone.
-func (r *Roster) takeVanished(shard int) []string {
+// TakeVanished returns, once each, the runs of a shard whose entry is gone.
+func (r *LiveRuns) TakeVanished(shard int) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.shards[shard]
@@ -255,7 +255,7 @@ func (r *Roster) takeVanished(shard int) []string {
 	return runs
 }
 
-func (r *Roster) syncedShard(shard int) bool {
+func (r *LiveRuns) syncedShard(shard int) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.shards[shard].synced
@@ -263,7 +263,7 @@ func (r *Roster) syncedShard(shard int) bool {
 
 // begin is called when a watch of a shard begins, and sync when it has brought everything that was there: what it did
 // not bring is gone.
-func (r *Roster) begin(shard int) {
+func (r *LiveRuns) begin(shard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shards[shard].round++
@@ -271,11 +271,11 @@ func (r *Roster) begin(shard int) {
 	clear(r.shards[shard].broken)
 }
 
-func (r *Roster) sync(shard int) {
+func (r *LiveRuns) sync(shard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.shards[shard]
-	var kept []*rosterEntry
+	var kept []*entry
 	for run, e := range s.runs {
 		if e.round != s.round {
 			delete(s.runs, run)
@@ -294,14 +294,14 @@ func (r *Roster) sync(shard int) {
 }
 
 // unsync is called when a watch broke. What is known stays, as the best that is known.
-func (r *Roster) unsync(shard int) {
+func (r *LiveRuns) unsync(shard int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shards[shard].synced = false
 }
 
 // apply takes one change of a shard's live index.
-func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
+func (r *LiveRuns) apply(shard int, c *kvstore.LiveEntry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.shards[shard]
@@ -331,7 +331,7 @@ func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
 		return
 	}
 	delete(s.vanished, c.Run)
-	e := &rosterEntry{
+	e := &entry{
 		live: *c.Live, revision: c.Revision, shard: shard, changed: r.now(), round: s.round,
 		since: parseTime(c.Live.Since), expires: parseTime(c.Live.ExpiresAt), started: parseTime(c.Live.StartedAt),
 	}
@@ -352,8 +352,8 @@ func (r *Roster) apply(shard int, c *kvstore.LiveEntry) {
 	}
 }
 
-// takenBy returns the run whose current epoch an executor's request opened.
-func (r *Roster) takenBy(executor, request string) (schema.Live, bool) {
+// TakenBy returns the run whose current epoch an executor's request opened.
+func (r *LiveRuns) TakenBy(executor, request string) (schema.Live, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if e := r.taken[takeoverKey{executor, request}]; e != nil {
@@ -363,20 +363,20 @@ func (r *Roster) takenBy(executor, request string) (schema.Live, bool) {
 }
 
 // forget takes an entry's takeover out, unless another run's entry took its place.
-func (r *Roster) forget(e *rosterEntry) {
+func (r *LiveRuns) forget(e *entry) {
 	key := takeoverKey{e.live.Executor, e.live.RequestID}
 	if r.taken[key] == e {
 		delete(r.taken, key)
 	}
 }
 
-func (r *Roster) unclaimable(e *rosterEntry) {
+func (r *LiveRuns) unclaimable(e *entry) {
 	if at, ok := slices.BinarySearchFunc(r.claimable, e, byAge); ok {
 		r.claimable = slices.Delete(r.claimable, at, at+1)
 	}
 }
 
-func byAge(a, b *rosterEntry) int {
+func byAge(a, b *entry) int {
 	if c := a.since.Compare(b.since); c != 0 {
 		return c
 	}
@@ -385,16 +385,13 @@ func byAge(a, b *rosterEntry) int {
 
 // parseTime returns the zero time for what is none.
 func parseTime(s string) time.Time {
-	t, err := time.Parse(time.RFC3339Nano, s)
-	if err != nil {
-		return time.Time{}
-	}
+	t, _ := time.Parse(time.RFC3339Nano, s)
 	return t
 }
 
-// live calls yield for every run, and reports whether that were all there are: not before the live index of every shard is
-// in. yield must not call the roster.
-func (r *Roster) live(yield func(shard int, l *schema.Live, started time.Time)) bool {
+// Each calls yield for every run, and reports whether that were all there are: not before the live index of every shard is
+// in. yield must not call r.
+func (r *LiveRuns) Each(yield func(shard int, l *schema.Live, started time.Time)) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for i := range r.shards {
@@ -410,8 +407,8 @@ func (r *Roster) live(yield func(shard int, l *schema.Live, started time.Time)) 
 	return true
 }
 
-// seen is the last revision of a shard's bucket that the roster has heard of.
-func (r *Roster) seen(shard int) schema.Revision {
+// Revision is the last revision of a shard's bucket that was heard of.
+func (r *LiveRuns) Revision(shard int) schema.Revision {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if shard >= len(r.shards) {

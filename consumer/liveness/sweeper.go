@@ -1,4 +1,4 @@
-package consumer
+package liveness
 
 import (
 	"cmp"
@@ -31,23 +31,35 @@ const (
 	sweepPatience = 5 * time.Second
 )
 
-// sweepConfig sets where a sweeper looks for silent executors, and how often. All fields are required.
-type sweepConfig struct {
-	fleet, holder string
-	shard         int
-	roster        *Roster
-	heartbeats    *Heartbeats
-	// silence is how long an executor may be silent, every the pace of the sweeps, and perSecond the most events that they write.
-	silence, every time.Duration
-	perSecond      int
+// SweeperConfig sets where a sweeper looks for silent executors, and how often. All fields are required.
+type SweeperConfig struct {
+	Fleet string
+	// Holder names the daemon replica in the events that it writes.
+	Holder string
+	Shard  int
+	// Silence is how long an executor may be silent, Every the pace of the sweeps, and PerSecond the most events that they write.
+	Silence, Every time.Duration
+	PerSecond      int
 }
 
-// sweep is what a folder's configuration says of its sweeper.
-func (c *FolderConfig) sweep() sweepConfig {
-	return sweepConfig{
-		fleet: c.Fleet, holder: c.Holder, shard: c.Shard, roster: c.Roster, heartbeats: c.Heartbeats,
-		silence: c.Silence, every: c.SweepEvery, perSecond: c.OrphansPerSecond,
-	}
+// Deps are what a sweeper works with. All fields are required.
+type Deps struct {
+	JS         jetstream.JetStream
+	Shard      *kvstore.Shard
+	Keys       *keyring.Ring
+	LiveRuns   *LiveRuns
+	Heartbeats *Heartbeats
+	Stats      *SweepStats
+	// Ready reports whether the shard is folded up to the end of the log.
+	Ready func() bool
+	// Suspect is told of a run whose entry or checkpoint may be wrong.
+	Suspect func(run string)
+	// Parked reports whether the fold leaves a run where it stands: its checkpoint is not that of its last event, so that nothing is
+	// written behind it.
+	Parked func(run string) bool
+	// Now is the daemon's clock.
+	Now func() time.Time
+	Log zerolog.Logger
 }
 
 // SweepStats counts what sweepers did. Every field may be read at any time.
@@ -58,30 +70,21 @@ type SweepStats struct {
 	FreshGraces atomic.Int64
 }
 
-// sweeper finds, tick by tick, the runs of a shard whose executor is gone and those whose wait has expired, and says so
+// Sweeper finds, tick by tick, the runs of a shard whose executor is gone and those whose wait has expired, and says so
 // in their log, behind the last event that is checkpointed. Another event there says that somebody was faster, and that
 // there is nothing to do.
 //
-//	not ready ──caught up, roster in, heartbeats heard──▶ in grace ──silence──▶ sweeping
+//	not ready ──caught up, index in, heartbeats heard──▶ in grace ──silence──▶ sweeping
 //	                                                        ▲                    │
 //	                                                        └──late tick, reconnect┘
 //
-// It keeps no timer and no goroutine for a run: a tick goes through the roster once.
-type sweeper struct {
-	cfg   sweepConfig
-	keys  *keyring.Ring
-	js    jetstream.JetStream
-	shard *kvstore.Shard
-	stats *SweepStats
-	now   func() time.Time
-	log   zerolog.Logger
-	pace  *rate.Limiter
+// It keeps no timer and no goroutine for a run: a tick goes through the live runs once.
+type Sweeper struct {
+	cfg  SweeperConfig
+	deps Deps
+	pace *rate.Limiter
 	// served is the time by the server's clock, which waits expire by.
 	served func(context.Context) (time.Time, error)
-	ready  func() bool
-	wonder func(run string)
-	// parked runs are written to by nobody: their checkpoint is not their last event's.
-	parked func(run string) bool
 
 	mu sync.Mutex
 	// grace is since when the silence of executors counts that are known by their events, which only a folder sees; zero
@@ -94,33 +97,34 @@ type sweeper struct {
 	waits bool
 }
 
-// keepAlive sweeps while the reign lasts.
-func (s *reignState) keepAlive(ctx context.Context) error {
-	if s.cfg.Roster == nil || s.cfg.Heartbeats == nil {
-		return nil
+// NewSweeper returns a sweeper of a shard. Call Run to start it.
+func NewSweeper(cfg SweeperConfig, deps Deps) *Sweeper {
+	return &Sweeper{
+		cfg: cfg, deps: deps, pace: rate.NewLimiter(rate.Limit(cfg.PerSecond), sweepsAtOnce),
+		served: (&serverClock{js: deps.JS, shard: deps.Shard}).now,
 	}
-	w := newSweeper(s.cfg.sweep(), s.keys, s.js, s.shard, &s.stats.Sweep, s.now, s.log)
-	w.ready, w.wonder, w.parked = s.caughtUpWithLog, s.suspects.add, s.parked.has
-	var group errgroup.Group
-	// Beside the sweeps: one that waits for a slow disk is no sign that the daemon was stopped.
-	group.Go(func() error {
-		s.everyTick(ctx, func() { w.beat() })
-		return nil
-	})
-	group.Go(func() error {
-		s.everyTick(ctx, func() {
-			if err := w.sweep(ctx); err != nil && ctx.Err() == nil {
-				// The next tick tries again, and who loses the lease stops.
-				w.log.Warn().Err(err).Msg("sweep interrupted, trying again")
-			}
-		})
-		return nil
-	})
-	return group.Wait()
 }
 
-func (s *reignState) everyTick(ctx context.Context, do func()) {
-	tick := time.NewTicker(s.cfg.SweepEvery)
+// Run sweeps until ctx ends.
+func (w *Sweeper) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	// Beside the sweeps: one that waits for a slow disk is no sign that the daemon was stopped.
+	group.Go(func() {
+		w.everyTick(ctx, func() { w.beat() })
+	})
+	group.Go(func() {
+		w.everyTick(ctx, func() {
+			if err := w.sweep(ctx); err != nil && ctx.Err() == nil {
+				// The next tick tries again, and who loses the lease stops.
+				w.deps.Log.Warn().Err(err).Msg("sweep interrupted, trying again")
+			}
+		})
+	})
+	group.Wait()
+}
+
+func (w *Sweeper) everyTick(ctx context.Context, do func()) {
+	tick := time.NewTicker(w.cfg.Every)
 	defer tick.Stop()
 	for {
 		select {
@@ -132,22 +136,13 @@ func (s *reignState) everyTick(ctx context.Context, do func()) {
 	}
 }
 
-func newSweeper(cfg sweepConfig, keys *keyring.Ring, js jetstream.JetStream, shard *kvstore.Shard, stats *SweepStats, now func() time.Time, log zerolog.Logger) *sweeper {
-	return &sweeper{
-		cfg: cfg, keys: keys, js: js, shard: shard, stats: stats, now: now, log: log,
-		pace:   rate.NewLimiter(rate.Limit(cfg.perSecond), sweepsAtOnce),
-		served: (&serverClock{js: js, shard: shard}).now,
-		ready:  func() bool { return true }, wonder: func(string) {}, parked: func(string) bool { return false },
-	}
-}
-
 // beat notes that the daemon runs. It reports false when it did not for some ticks: what executors said meanwhile may not
 // have been read yet, so that the silence timers reset.
-func (w *sweeper) beat() bool {
+func (w *Sweeper) beat() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := w.now()
-	late := !w.beaten.IsZero() && now.Sub(w.beaten) > lateTicks*w.cfg.every
+	now := w.deps.Now()
+	late := !w.beaten.IsZero() && now.Sub(w.beaten) > lateTicks*w.cfg.Every
 	w.beaten = now
 	if late {
 		w.regrace(now, "the daemon was stopped or slow")
@@ -156,11 +151,11 @@ func (w *sweeper) beat() bool {
 }
 
 // graceFrom brings the grace up to date with what is known of the heartbeats.
-func (w *sweeper) graceFrom(steady time.Time) {
+func (w *Sweeper) graceFrom(steady time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.grace.IsZero() {
-		w.regrace(w.now(), "this folder begins; who heartbeats was heard before")
+		w.regrace(w.deps.Now(), "this folder begins; who heartbeats was heard before")
 		w.heardSince = steady
 	}
 	if steady.After(w.grace) {
@@ -171,7 +166,7 @@ func (w *sweeper) graceFrom(steady time.Time) {
 
 // since is since when the silence of an executor counts. The begin of the fold does not reset the timer
 // of an executor that heartbeats and that this daemon heard before.
-func (w *sweeper) since(l *instanceLife) time.Time {
+func (w *Sweeper) since(l *instanceLife) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if l.unheard() {
@@ -181,19 +176,19 @@ func (w *sweeper) since(l *instanceLife) time.Time {
 }
 
 // regrace is called under w.mu.
-func (w *sweeper) regrace(now time.Time, why string) {
+func (w *Sweeper) regrace(now time.Time, why string) {
 	w.grace, w.heardSince = now, now
-	w.stats.FreshGraces.Add(1)
-	w.log.Info().Str(logkey.Reason, why).Dur("silence", w.cfg.silence).Msg("silence timers reset")
+	w.deps.Stats.FreshGraces.Add(1)
+	w.deps.Log.Info().Str(logkey.Reason, why).Dur("silence", w.cfg.Silence).Msg("silence timers reset")
 }
 
 // sweep is one tick.
-func (w *sweeper) sweep(ctx context.Context) error {
+func (w *Sweeper) sweep(ctx context.Context) error {
 	if !w.beat() {
 		return nil
 	}
-	steady, heard := w.cfg.heartbeats.Steady()
-	if !heard || !w.ready() || !w.cfg.roster.syncedShard(w.cfg.shard) {
+	steady, heard := w.deps.Heartbeats.Steady()
+	if !heard || !w.deps.Ready() || !w.deps.LiveRuns.syncedShard(w.cfg.Shard) {
 		return nil
 	}
 	w.graceFrom(steady)
@@ -204,9 +199,9 @@ func (w *sweeper) sweep(ctx context.Context) error {
 		served, unknown = w.served(ctx)
 	}
 	waits := false
-	due := w.cfg.roster.due(w.cfg.shard, w.perTick(), func(e *rosterEntry) bool {
+	due := w.deps.LiveRuns.due(w.cfg.Shard, w.perTick(), func(e *entry) bool {
 		waits = waits || !e.expires.IsZero()
-		return (w.gone(e) || expired(e, served)) && !w.parked(e.live.Run)
+		return (w.gone(e) || expired(e, served)) && !w.deps.Parked(e.live.Run)
 	})
 	w.waits = waits
 	var group errgroup.Group
@@ -217,14 +212,14 @@ func (w *sweeper) sweep(ctx context.Context) error {
 			break
 		}
 		// Waiting took time, in which the executor may have come back, or the daemon have been stopped.
-		if !w.beat() || !w.cfg.roster.stands(e) {
+		if !w.beat() || !w.deps.LiveRuns.stands(e) {
 			continue
 		}
 		gone := w.gone(e)
 		if !gone && !expired(e, served) {
 			continue
 		}
-		now := w.now()
+		now := w.deps.Now()
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, sweepPatience)
 			defer cancel()
@@ -235,8 +230,8 @@ func (w *sweeper) sweep(ctx context.Context) error {
 }
 
 // perTick is how many runs one tick may write to.
-func (w *sweeper) perTick() int {
-	return max(int(float64(w.cfg.perSecond)*w.cfg.every.Seconds()), 1)
+func (w *Sweeper) perTick() int {
+	return max(int(float64(w.cfg.PerSecond)*w.cfg.Every.Seconds()), 1)
 }
 
 // attended reports whether the run needs an executor. One that waits costs nothing, whoever is gone.
@@ -245,12 +240,12 @@ func attended(l *schema.Live) bool {
 }
 
 // gone reports whether the run needs an executor and its own is silent for too long, or has left.
-func (w *sweeper) gone(e *rosterEntry) bool {
+func (w *Sweeper) gone(e *entry) bool {
 	if !attended(&e.live) || e.live.Executor == "" {
 		return false
 	}
-	now := w.now()
-	l, seen := w.cfg.heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.silence)
+	now := w.deps.Now()
+	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
 	if seen && !l.left.IsZero() && (e.live.Instance != "" || e.changed.Before(l.left)) {
 		// It does nothing more. A process that names no instance may be a new one by now, if the run came after it.
 		return true
@@ -268,13 +263,13 @@ func (w *sweeper) gone(e *rosterEntry) bool {
 	if seen {
 		since = later(since, l.seen)
 	}
-	return now.Sub(since) >= l.silence(w.cfg.silence)
+	return now.Sub(since) >= l.silence(w.cfg.Silence)
 }
 
 // heard reports whether the run's executor was heard of within its silence, and neither leaves nor gave the run up.
-func (w *sweeper) heard(e *rosterEntry) bool {
-	l, seen := w.cfg.heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.silence)
-	return seen && l.left.IsZero() && !l.gaveUp(e.live.Run, e.live.Epoch) && w.now().Sub(l.seen) < l.silence(w.cfg.silence)
+func (w *Sweeper) heard(e *entry) bool {
+	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
+	return seen && l.left.IsZero() && !l.gaveUp(e.live.Run, e.live.Epoch) && w.deps.Now().Sub(l.seen) < l.silence(w.cfg.Silence)
 }
 
 func later(a, b time.Time) time.Time {
@@ -285,22 +280,22 @@ func later(a, b time.Time) time.Time {
 }
 
 // expired reports whether a wait of the run is over at a time of the server's clock; zero is no time.
-func expired(e *rosterEntry, served time.Time) bool {
+func expired(e *entry, served time.Time) bool {
 	return !served.IsZero() && !e.expires.IsZero() && !e.expires.After(served)
 }
 
 // write says in the run's log that its executor is gone, or which of its waits have expired by the server's clock.
-func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now, served time.Time) error {
+func (w *Sweeper) write(ctx context.Context, e *entry, gone bool, now, served time.Time) error {
 	run := e.live.Run
-	asked := w.now()
-	c, _, err := w.shard.Checkpoints.GetFresh(ctx, run)
-	if err == nil && gone && (w.now().Sub(asked) > lateTicks*w.cfg.every || w.heard(e)) {
+	asked := w.deps.Now()
+	c, _, err := w.deps.Shard.Checkpoints.GetFresh(ctx, run)
+	if err == nil && gone && (w.deps.Now().Sub(asked) > lateTicks*w.cfg.Every || w.heard(e)) {
 		// A server that was stopped answers before it brings the heartbeats that waited for it, too. The next tick tells.
 		return nil
 	}
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound), errors.Is(err, kvstore.ErrCorrupt), errors.Is(err, schema.ErrFormat):
-		w.wonder(run)
+		w.deps.Suspect(run)
 		return nil
 	case err != nil:
 		return err
@@ -308,7 +303,7 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now, ser
 	l := schema.LiveOf(&c.Head)
 	if !c.Live() || !l.Same(&e.live) {
 		// The checkpoint comes a moment after its entry. If that is not it, the entry is wrong.
-		w.wonder(run)
+		w.deps.Suspect(run)
 		return nil
 	}
 	at, digest := c.Position.Stream, c.Digest
@@ -318,12 +313,12 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now, ser
 		if served.IsZero() || expires.IsZero() || expires.After(served) {
 			continue
 		}
-		data := &schema.RunInputData{InterruptID: o.InterruptID, Status: schema.InputExpired, By: w.cfg.holder}
+		data := &schema.RunInputData{InterruptID: o.InterruptID, Status: schema.InputExpired, By: w.cfg.Holder}
 		if at, digest, err = w.publish(ctx, c, data, at, digest); err != nil || at == 0 {
 			return err
 		}
-		w.stats.Expired.Add(1)
-		w.log.Info().Str(logkey.Run, run).Str("interrupt", o.InterruptID).Msg("wait expired")
+		w.deps.Stats.Expired.Add(1)
+		w.deps.Log.Info().Str(logkey.Run, run).Str("interrupt", o.InterruptID).Msg("wait expired")
 	}
 	if !gone {
 		return nil
@@ -332,16 +327,16 @@ func (w *sweeper) write(ctx context.Context, e *rosterEntry, gone bool, now, ser
 	if at, _, err = w.publish(ctx, c, data, at, digest); err != nil || at == 0 {
 		return err
 	}
-	w.stats.Orphaned.Add(1)
-	w.log.Info().Str(logkey.Run, run).Str("executor", data.Executor).Str("instance", data.Instance).
+	w.deps.Stats.Orphaned.Add(1)
+	w.deps.Log.Info().Str(logkey.Run, run).Str("executor", data.Executor).Str("instance", data.Instance).
 		Str("last_seen", data.LastSeen).Msg("run orphaned: its executor is gone")
 	return nil
 }
 
 // orphaned is the data of run.orphaned.
-func (w *sweeper) orphaned(e *rosterEntry, now time.Time) *schema.RunOrphanedData {
+func (w *Sweeper) orphaned(e *entry, now time.Time) *schema.RunOrphanedData {
 	data := &schema.RunOrphanedData{Executor: e.live.Executor, Instance: e.live.Instance}
-	l, seen := w.cfg.heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.silence)
+	l, seen := w.deps.Heartbeats.last(e.live.Executor, e.live.Instance, w.cfg.Silence)
 	since := later(e.changed, w.since(&l))
 	if seen {
 		data.LastSeen = schema.FormatTime(l.seen)
@@ -353,19 +348,19 @@ func (w *sweeper) orphaned(e *rosterEntry, now time.Time) *schema.RunOrphanedDat
 
 // publish stores a control event behind the run's last event, at which the run has a digest, and returns its place and the run's digest
 // there, or 0 when another came first.
-func (w *sweeper) publish(ctx context.Context, c *schema.Checkpoint, data schema.Data, last schema.StreamSequence, digest string) (schema.StreamSequence, string, error) {
-	e, err := schema.NewControl(w.cfg.fleet, w.cfg.holder, c.Run, c.Epoch, rand.Text(), data, w.now())
+func (w *Sweeper) publish(ctx context.Context, c *schema.Checkpoint, data schema.Data, last schema.StreamSequence, digest string) (schema.StreamSequence, string, error) {
+	e, err := schema.NewControl(w.cfg.Fleet, w.cfg.Holder, c.Run, c.Epoch, rand.Text(), data, w.deps.Now())
 	if err != nil {
 		return 0, "", fmt.Errorf("%s of run %s: %w", data.EventName(), c.Run, err)
 	}
-	if err := w.keys.Sign(ctx, e, digest); err != nil {
+	if err := w.deps.Keys.Sign(ctx, e, digest); err != nil {
 		return 0, "", fmt.Errorf("%s of run %s: %w", data.EventName(), c.Run, err)
 	}
-	at, err := control.Publish(ctx, w.js, w.shard, e, last)
+	at, err := control.Publish(ctx, w.deps.JS, w.deps.Shard, e, last)
 	if errors.Is(err, control.ErrRefused) {
-		w.stats.RacesLost.Add(1)
-		w.wonder(c.Run) // unless its checkpoint is older than what was folded, which would refuse it for ever
-		w.log.Debug().Str(logkey.Run, c.Run).Str("event", data.EventName()).Msg("another event came first")
+		w.deps.Stats.RacesLost.Add(1)
+		w.deps.Suspect(c.Run) // unless its checkpoint is older than what was folded, which would refuse it for ever
+		w.deps.Log.Debug().Str(logkey.Run, c.Run).Str("event", data.EventName()).Msg("another event came first")
 		return 0, "", nil
 	}
 	return at, schema.DigestAfter(digest, e), err

@@ -1,4 +1,4 @@
-package consumer
+package liveness
 
 import (
 	"cmp"
@@ -79,7 +79,7 @@ type Heartbeats struct {
 	// awake is when Run was last seen to run, by the machine's clock; zero while it does not.
 	awake time.Time
 	// unheard are executors that were seen by their events and not by heartbeats, for other replicas to know.
-	unheard map[sign]struct{}
+	unheard map[assign.Seen]struct{}
 }
 
 // instanceLife is what is known of one instance of an executor. The instance of who names none is "".
@@ -112,7 +112,7 @@ func (l *instanceLife) gaveUp(run string, epoch schema.Epoch) bool {
 func NewHeartbeats(fleet string, nc *nats.Conn, now func() time.Time, log zerolog.Logger) *Heartbeats {
 	return &Heartbeats{
 		fleet: fleet, nc: nc, now: now, log: log.With().Str(logkey.Fleet, fleet).Logger(),
-		executors: make(map[string]map[string]*list.Element), recent: list.New(), unheard: make(map[sign]struct{}),
+		executors: make(map[string]map[string]*list.Element), recent: list.New(), unheard: make(map[assign.Seen]struct{}),
 	}
 }
 
@@ -341,22 +341,18 @@ func (h *Heartbeats) forgetGone() {
 	}
 }
 
-// sign is a sign of life of an executor. It does not take back that the instance leaves: what is folded now
-// may have been published before.
-type sign struct{ executor, instance string }
-
-// signs notes signs of life.
-func (h *Heartbeats) signs(of map[sign]struct{}) {
+// Signs notes signs of life. They do not take back that an instance leaves: what is folded now may have been published before.
+func (h *Heartbeats) Signs(of map[assign.Seen]struct{}) {
 	if len(of) == 0 {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for s := range of {
-		if _, signs := schema.InstanceKey(s.instance); signs {
+		if _, signs := schema.InstanceKey(s.Instance); signs {
 			continue // any executor of the fleet can begin a run in its name: its heartbeats are proven, and count alone
 		}
-		l := h.touch(s.executor, s.instance)
+		l := h.touch(s.Executor, s.Instance)
 		if l.unheard() && len(h.unheard) < maxUnheard {
 			h.unheard[s] = struct{}{}
 		}
@@ -373,7 +369,7 @@ func (h *Heartbeats) TakeUnheard() []assign.Seen {
 		if len(list) == assign.MaxSeen {
 			break
 		}
-		list = append(list, assign.Seen{Executor: s.executor, Instance: s.instance})
+		list = append(list, s)
 		delete(h.unheard, s)
 	}
 	return list

@@ -1,4 +1,4 @@
-package consumer
+package liveness
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -26,9 +27,9 @@ func TestARunThatItsExecutorGivesUpIsOrphaned(t *testing.T) {
 	w.hb.beat("executor-1", "i1", beat, false)
 	require.NoError(t, w.hb.giveUp("executor-1", "i1", []schema.GivenUp{{Run: "run-1", Epoch: 1}}))
 	w.pass(1, nil)
-	given.becomes(schema.StatusOrphaned)
-	require.Equal(t, schema.StatusRunning, kept.checkpoint().Status)
-	require.Equal(t, int64(1), w.stats.Orphaned.Load())
+	given.Becomes(schema.StatusOrphaned)
+	require.Equal(t, schema.StatusRunning, kept.Checkpoint().Status)
+	require.Equal(t, int64(1), w.deps.Stats.Orphaned.Load())
 }
 
 func TestAHeartbeatThatGivesUpTooManyIsRefused(t *testing.T) {
@@ -47,7 +48,7 @@ func TestAHeartbeatThatGivesUpTooManyIsRefused(t *testing.T) {
 // the life of its executor.
 func TestHeartbeats_GivenUpRunsOfAllInstances_AreBounded(t *testing.T) {
 	t.Parallel()
-	now := noon
+	now := fleettest.Noon
 	hb := NewHeartbeats("default", nil, func() time.Time { return now }, zerolog.Nop())
 	give := func(executor, instance string, runs int) *instanceLife {
 		b := schema.Heartbeat{Executor: executor, Instance: instance, GivenUp: make([]schema.GivenUp, runs)}
@@ -64,11 +65,11 @@ func TestHeartbeats_GivenUpRunsOfAllInstances_AreBounded(t *testing.T) {
 		give("flood", fmt.Sprintf("i%d", i), schema.MaxGivenUp)
 	}
 	give("flood", "last", schema.MaxGivenUp-1)
-	require.Zero(t, hb.stats.Refused.Load())
+	require.Zero(t, hb.Stats().Refused.Load())
 
 	now = now.Add(time.Second)
 	more := give("honest", "i1", 2)
-	require.EqualValues(t, 1, hb.stats.Refused.Load())
+	require.EqualValues(t, 1, hb.Stats().Refused.Load())
 	require.Equal(t, now, more.seen, "it is a sign of life")
 	require.Equal(t, honest.givenUp, more.givenUp, "what it gave up before stays so")
 	err := hb.giveUp("honest", "i1", make([]schema.GivenUp, 2))
@@ -78,7 +79,7 @@ func TestHeartbeats_GivenUpRunsOfAllInstances_AreBounded(t *testing.T) {
 	give("flood", "i0", 0)
 	require.Len(t, give("honest", "i1", 2).givenUp, 2, "there is room again")
 	give("flood", "i0", schema.MaxGivenUp-1)
-	require.EqualValues(t, 1, hb.stats.Refused.Load())
+	require.EqualValues(t, 1, hb.Stats().Refused.Load())
 	now = now.Add(surelyGone)
 	require.Len(t, give("honest", "i1", schema.MaxGivenUp).givenUp, schema.MaxGivenUp, "instances that are gone take no room")
 	require.Equal(t, schema.MaxGivenUp, hb.givenUp)

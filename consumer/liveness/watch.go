@@ -1,4 +1,4 @@
-package consumer
+package liveness
 
 import (
 	"context"
@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	// rosterAnew is how often the live index is read anew although nothing is known to be wrong: a watch that fell far
+	// watchAnew is how often the live index is read anew although nothing is known to be wrong: a watch that fell far
 	// behind may have missed that an entry was erased.
-	rosterAnew = 5 * time.Minute
-	// rosterWait and rosterMaxWait are how long a broken watch is not begun again.
-	rosterWait    = 50 * time.Millisecond
-	rosterMaxWait = 2 * time.Second
-	// rosterPatience bounds the beginning of a watch: a request that a reconnect swallowed is not answered.
-	rosterPatience = 2 * time.Second
+	watchAnew = 5 * time.Minute
+	// watchWait and watchMaxWait are how long a broken watch is not begun again.
+	watchWait    = 50 * time.Millisecond
+	watchMaxWait = 2 * time.Second
+	// watchPatience bounds the beginning of a watch: a request that a reconnect swallowed is not answered.
+	watchPatience = 2 * time.Second
 )
 
 // errAnew ends a watch that is to be begun again.
 var errAnew = errors.New("it is time to read the index anew")
 
-// Grow adds shards, in the order of their numbers, to those that the roster has. It may be called while the roster runs,
+// Grow adds shards, in the order of their numbers, to those that are known. It may be called while Run runs,
 // which is not synced until their index is in.
-func (r *Roster) Grow(added ...*kvstore.Shard) {
+func (r *LiveRuns) Grow(added ...*kvstore.Shard) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, store := range added {
 		i := len(r.shards)
-		r.shards = append(r.shards, rosterShard{
-			runs: make(map[string]*rosterEntry), broken: make(map[string]schema.Revision), vanished: make(map[string]struct{}),
+		r.shards = append(r.shards, shardRuns{
+			runs: make(map[string]*entry), broken: make(map[string]schema.Revision), vanished: make(map[string]struct{}),
 		})
 		r.stores = append(r.stores, store)
 		if r.follow != nil {
@@ -44,9 +44,9 @@ func (r *Roster) Grow(added ...*kvstore.Shard) {
 	}
 }
 
-// Run keeps the roster up to date until ctx ends; it returns nil then. A watch that breaks is begun again, and brings
+// Run keeps the live runs up to date until ctx ends; it returns nil then. A watch that breaks is begun again, and brings
 // everything once more.
-func (r *Roster) Run(ctx context.Context) error {
+func (r *LiveRuns) Run(ctx context.Context) error {
 	var group errgroup.Group
 	r.followWith(func(i int, store *kvstore.Shard) {
 		group.Go(func() error {
@@ -60,7 +60,7 @@ func (r *Roster) Run(ctx context.Context) error {
 }
 
 // followWith begins to follow the shards, those that come later included, or ends that with nil.
-func (r *Roster) followWith(follow func(int, *kvstore.Shard)) {
+func (r *LiveRuns) followWith(follow func(int, *kvstore.Shard)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.follow = follow; follow != nil {
@@ -70,8 +70,8 @@ func (r *Roster) followWith(follow func(int, *kvstore.Shard)) {
 	}
 }
 
-func (r *Roster) keepWatching(ctx context.Context, i int, store *kvstore.Shard) {
-	wait := rosterWait
+func (r *LiveRuns) keepWatching(ctx context.Context, i int, store *kvstore.Shard) {
+	wait := watchWait
 	for ctx.Err() == nil {
 		began := r.now()
 		err := r.watch(ctx, i, store.Checkpoints)
@@ -79,25 +79,25 @@ func (r *Roster) keepWatching(ctx context.Context, i int, store *kvstore.Shard) 
 			continue
 		}
 		r.unsync(i)
-		if r.now().Sub(began) > rosterMaxWait {
-			wait = rosterWait
+		if r.now().Sub(began) > watchMaxWait {
+			wait = watchWait
 		}
 		r.log.Warn().Err(err).Str(logkey.Fleet, store.Names.Fleet).Int(logkey.Shard, i).Msg("live index not watched, trying again")
 		_ = pause.For(ctx, wait) // the loop ends with ctx, too
-		wait = min(2*wait, rosterMaxWait)
+		wait = min(2*wait, watchMaxWait)
 	}
 }
 
 // watch follows the live index of one shard.
-func (r *Roster) watch(ctx context.Context, shard int, cps *kvstore.Checkpoints) error {
-	begin, cancelBegin := context.WithTimeout(ctx, rosterPatience)
+func (r *LiveRuns) watch(ctx context.Context, shard int, cps *kvstore.Checkpoints) error {
+	begin, cancelBegin := context.WithTimeout(ctx, watchPatience)
 	defer cancelBegin()
 	w, err := cps.WatchLive(begin)
 	if err != nil {
 		return err
 	}
 	defer w.Close(ctx)
-	anew, cancel := context.WithTimeoutCause(ctx, rosterAnew, errAnew)
+	anew, cancel := context.WithTimeoutCause(ctx, watchAnew, errAnew)
 	defer cancel()
 	r.begin(shard)
 	for {
@@ -117,7 +117,7 @@ func (r *Roster) watch(ctx context.Context, shard int, cps *kvstore.Checkpoints)
 
 // suspectTwins looks for a run, whose entry has just come, in the other shards: it was begun twice. That cannot come from
 // executors whose settings are read as they must be, and is an alarm. Under r.mu.
-func (r *Roster) suspectTwins(e *rosterEntry) {
+func (r *LiveRuns) suspectTwins(e *entry) {
 	for i := range r.shards {
 		other := r.shards[i].runs[e.live.Run]
 		if i == e.shard || other == nil {
@@ -135,7 +135,7 @@ func (r *Roster) suspectTwins(e *rosterEntry) {
 }
 
 // parted forgets that a run is in two shards once it is not. Under r.mu, after an entry of it went.
-func (r *Roster) parted(run string) {
+func (r *LiveRuns) parted(run string) {
 	if _, ok := r.twins[run]; !ok {
 		return
 	}

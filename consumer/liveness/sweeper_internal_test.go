@@ -1,4 +1,4 @@
-package consumer
+package liveness
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer/assign"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -25,17 +26,17 @@ func TestTheRunOfASilentExecutorIsOrphaned(t *testing.T) {
 	w.pass(9, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
-	c := r.becomes(schema.StatusOrphaned)
-	require.Equal(t, int64(1), w.stats.Orphaned.Load())
-	data := lastData[schema.RunOrphanedData](r)
+	c := r.Becomes(schema.StatusOrphaned)
+	require.Equal(t, int64(1), w.deps.Stats.Orphaned.Load())
+	data := fleettest.LastData[schema.RunOrphanedData](r.Run)
 	require.Equal(t, "executor-1", data.Executor)
 	require.Equal(t, "i1", data.Instance)
-	require.Equal(t, schema.FormatTime(noon), data.LastSeen)
+	require.Equal(t, schema.FormatTime(fleettest.Noon), data.LastSeen)
 	require.Equal(t, int64(3), data.Missed)
 	w.pass(30, nil)
-	require.Equal(t, c.Position, r.checkpoint().Position, "once is enough")
-	require.Equal(t, int64(1), w.stats.Orphaned.Load())
-	got, _ := w.roster.Claimable(w.clock.Now(), ClaimWant{Executor: "x"})
+	require.Equal(t, c.Position, r.Checkpoint().Position, "once is enough")
+	require.Equal(t, int64(1), w.deps.Stats.Orphaned.Load())
+	got, _ := w.live.Claimable(w.Clock.Now(), Want{Executor: "x"})
 	require.Equal(t, []string{"run-1"}, runsOf(got))
 }
 
@@ -51,7 +52,7 @@ func TestAHeartbeatKeepsAliveWithoutEvents(t *testing.T) {
 	})
 	r.stays(schema.StatusRunning)
 	w.pass(12, nil)
-	r.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
 }
 
 func TestEventsKeepAliveWithoutHeartbeats(t *testing.T) {
@@ -61,13 +62,13 @@ func TestEventsKeepAliveWithoutHeartbeats(t *testing.T) {
 	idle := w.begin("run-2", "executor-1", "i1")
 	for range 6 {
 		w.pass(9, nil)
-		r.own(&schema.ErrorRaisedData{Error: schema.Error{Type: "x", Message: "y"}})
+		r.Own(&schema.ErrorRaisedData{Error: schema.Error{Type: "x", Message: "y"}})
 	}
 	r.stays(schema.StatusRunning)
 	idle.stays(schema.StatusRunning)
 	w.pass(11, nil)
-	r.becomes(schema.StatusOrphaned)
-	idle.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
+	idle.Becomes(schema.StatusOrphaned)
 }
 
 func TestAnotherInstanceDoesNotKeepAlive(t *testing.T) {
@@ -76,23 +77,23 @@ func TestAnotherInstanceDoesNotKeepAlive(t *testing.T) {
 	named := w.begin("run-1", "executor-1", "i1")
 	plain := w.begin("run-2", "executor-1", "")
 	w.pass(20, func() { w.hb.beat("executor-1", "i2", beat, false) })
-	named.becomes(schema.StatusOrphaned)
-	require.Equal(t, int64(1), w.stats.Orphaned.Load())
-	require.Equal(t, schema.StatusRunning, plain.checkpoint().Status, "a run that names no instance lives under any")
+	named.Becomes(schema.StatusOrphaned)
+	require.Equal(t, int64(1), w.deps.Stats.Orphaned.Load())
+	require.Equal(t, schema.StatusRunning, plain.Checkpoint().Status, "a run that names no instance lives under any")
 	w.pass(11, nil)
-	plain.becomes(schema.StatusOrphaned)
+	plain.Becomes(schema.StatusOrphaned)
 }
 
 func TestControlEventsAreNoSignOfLife(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
-	r.control(&schema.RunCancelRequestedData{By: "me"})
+	r.Control(&schema.RunCancelRequestedData{By: "me"})
 	for range 3 {
 		w.pass(4, nil)
-		r.control(&schema.RunCancelRequestedData{By: "me"}) // once more: it changes nothing in the entry
+		r.Control(&schema.RunCancelRequestedData{By: "me"}) // once more: it changes nothing in the entry
 	}
-	r.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
 }
 
 func TestAnExecutorThatLeavesIsGoneAtOnce(t *testing.T) {
@@ -105,70 +106,72 @@ func TestAnExecutorThatLeavesIsGoneAtOnce(t *testing.T) {
 	w.pass(1, nil)
 	w.hb.beat("executor-1", "i1", beat, true)
 	w.hb.beat("executor-2", "", beat, true)
-	w.hb.signs(map[sign]struct{}{{"executor-1", "i1"}: {}, {"executor-2", ""}: {}}) // of events that were on their way
+	w.hb.Signs(map[assign.Seen]struct{}{{Executor: "executor-1", Instance: "i1"}: {}, {Executor: "executor-2"}: {}}) // of events that were on their way
 	w.pass(1, nil)
-	first.becomes(schema.StatusOrphaned)
-	second.becomes(schema.StatusOrphaned)
+	first.Becomes(schema.StatusOrphaned)
+	second.Becomes(schema.StatusOrphaned)
 	// What the log brings of an instance later is not of its future.
 	late := w.begin("run-3", "executor-1", "i1")
 	w.pass(1, nil)
-	late.becomes(schema.StatusOrphaned)
+	late.Becomes(schema.StatusOrphaned)
 	// A process without an instance may have come back under the name.
-	second.control(&schema.RunResumedData{Executor: "executor-2", Reason: "claim", RequestID: "q1"})
+	second.Control(&schema.RunResumedData{Executor: "executor-2", Reason: "claim", RequestID: "q1"})
 	w.pass(10, nil)
-	require.Equal(t, schema.StatusRunning, second.checkpoint().Status)
+	require.Equal(t, schema.StatusRunning, second.Checkpoint().Status)
 	w.pass(1, nil)
-	second.becomes(schema.StatusOrphaned)
+	second.Becomes(schema.StatusOrphaned)
 }
 
 func TestAWaitingRunNeedsNoExecutorUntilItIsAnswered(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
-	r.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
+	r.Own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
 	w.pass(100, nil)
 	r.stays(schema.StatusWaiting)
-	r.control(&schema.RunInputData{InterruptID: "q1", By: "me"})
+	r.Control(&schema.RunInputData{InterruptID: "q1", By: "me"})
 	w.pass(9, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(2, nil)
-	r.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
 }
 
 func TestAWaitingRunThatIsToBeCancelledNeedsAnExecutor(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
-	r.own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
+	r.Own(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
 	w.pass(20, nil)
-	r.control(&schema.RunCancelRequestedData{By: "me"})
+	r.Control(&schema.RunCancelRequestedData{By: "me"})
 	w.pass(11, nil)
-	r.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
 }
 
 func TestAWaitExpires(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
-	at := func(minutes int) string { return schema.FormatTime(noon.Add(time.Duration(minutes) * time.Minute)) }
+	at := func(minutes int) string {
+		return schema.FormatTime(fleettest.Noon.Add(time.Duration(minutes) * time.Minute))
+	}
 	r := w.begin("run-1", "executor-1", "i1")
-	r.own(&schema.RunWaitingData{InterruptID: "early-1", Reason: "human_input", ExpiresAt: at(30)})
-	r.own(&schema.RunWaitingData{InterruptID: "early-2", Reason: "human_input", ExpiresAt: at(30)})
-	r.own(&schema.RunWaitingData{InterruptID: "late", Reason: "human_input", ExpiresAt: at(60)})
-	r.own(&schema.RunWaitingData{InterruptID: "never", Reason: "human_input"})
+	r.Own(&schema.RunWaitingData{InterruptID: "early-1", Reason: "human_input", ExpiresAt: at(30)})
+	r.Own(&schema.RunWaitingData{InterruptID: "early-2", Reason: "human_input", ExpiresAt: at(30)})
+	r.Own(&schema.RunWaitingData{InterruptID: "late", Reason: "human_input", ExpiresAt: at(60)})
+	r.Own(&schema.RunWaitingData{InterruptID: "never", Reason: "human_input"})
 	w.skip(28 * time.Minute)
 	r.stays(schema.StatusWaiting)
 	w.skip(4 * time.Minute)
-	r.settled(func(c *schema.Checkpoint) bool { return len(c.Interrupts) == 2 })
-	data := lastData[schema.RunInputData](r)
+	r.Settled(func(c *schema.Checkpoint) bool { return len(c.Interrupts) == 2 })
+	data := fleettest.LastData[schema.RunInputData](r.Run)
 	require.Equal(t, "early-2", data.InterruptID)
 	require.Equal(t, "expired", data.Status)
 	require.Equal(t, "daemon-1", data.By)
 	w.skip(30 * time.Minute)
-	c := r.settled(func(c *schema.Checkpoint) bool { return len(c.Interrupts) == 1 })
+	c := r.Settled(func(c *schema.Checkpoint) bool { return len(c.Interrupts) == 1 })
 	require.Equal(t, "never", c.Interrupts[0].InterruptID)
 	require.Equal(t, schema.StatusWaiting, c.Status)
-	require.Equal(t, int64(3), w.stats.Expired.Load())
-	require.Zero(t, w.stats.Orphaned.Load())
+	require.Equal(t, int64(3), w.deps.Stats.Expired.Load())
+	require.Zero(t, w.deps.Stats.Orphaned.Load())
 }
 
 // The executor's clock and the daemon's may be hours apart from the server's: a wait lasts as long as its executor said, from the moment
@@ -185,20 +188,20 @@ func TestSweeper_WrongClocks_WaitsLastTheirTime(t *testing.T) {
 			t.Parallel()
 			w := newLifeWorld(t)
 			r := w.begin("run-1", "executor-1", "i1")
-			asked := noon.Add(clocks.executor)
-			r.publishAt(&schema.RunWaitingData{
+			asked := fleettest.Noon.Add(clocks.executor)
+			r.PublishAt(&schema.RunWaitingData{
 				InterruptID: "q1", Reason: "human_input", ExpiresAt: schema.FormatTime(asked.Add(30 * time.Minute)),
 			}, asked)
-			r.folded()
-			expires := parseTime(r.checkpoint().Interrupts[0].ExpiresAt)
+			r.Folded()
+			expires := parseTime(r.Checkpoint().Interrupts[0].ExpiresAt)
 			require.WithinDuration(t, w.begun.Add(30*time.Minute), expires, time.Minute, "by the server's clock")
 			w.begun = w.begun.Add(-clocks.daemon) // the daemon's clock is noon, the server's is not
-			w.clock.Forward(clocks.daemon)
+			w.Clock.Forward(clocks.daemon)
 			w.skip(28 * time.Minute)
 			r.stays(schema.StatusWaiting)
 			w.skip(4 * time.Minute)
-			r.settled(func(c *schema.Checkpoint) bool { return len(c.Interrupts) == 0 })
-			require.Equal(t, int64(1), w.stats.Expired.Load())
+			r.Settled(func(c *schema.Checkpoint) bool { return len(c.Interrupts) == 0 })
+			require.Equal(t, int64(1), w.deps.Stats.Expired.Load())
 		})
 	}
 }
@@ -206,7 +209,7 @@ func TestSweeper_WrongClocks_WaitsLastTheirTime(t *testing.T) {
 func TestServerClock_TellsTheServersTime(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t) // its own clock is of another year
-	clock := &serverClock{js: w.js, shard: w.shard}
+	clock := &serverClock{js: w.JS, shard: w.Shard}
 	for range 2 { // asked, then measured
 		at, err := clock.now(t.Context())
 		require.NoError(t, err)
@@ -217,7 +220,7 @@ func TestServerClock_TellsTheServersTime(t *testing.T) {
 	at, err := clock.now(t.Context())
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), at, time.Minute, "asked once more")
-	clock = &serverClock{js: w.js, shard: &kvstore.Shard{Names: schema.NamesOf("none", 0)}}
+	clock = &serverClock{js: w.JS, shard: &kvstore.Shard{Names: schema.NamesOf("none", 0)}}
 	_, err = clock.now(t.Context())
 	require.ErrorContains(t, err, "waits do not expire meanwhile")
 }
@@ -227,12 +230,12 @@ func TestAnAnswerIsNoSignOfLifeOfTheExecutor(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.hb.beat("executor-1", "i1", beat, false)
-	r.own(&schema.RunWaitingData{InterruptID: "ask", Reason: "human_input"})
+	r.Own(&schema.RunWaitingData{InterruptID: "ask", Reason: "human_input"})
 	w.pass(60, nil)
 	r.stays(schema.StatusWaiting)
-	r.control(&schema.RunInputData{InterruptID: "ask", By: "anna"})
+	r.Control(&schema.RunInputData{InterruptID: "ask", By: "anna"})
 	w.pass(1, nil)
-	r.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
 }
 
 func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
@@ -242,18 +245,18 @@ func TestAnExecutorThatComesBackBeforeItsRunIsOrphanedGoesOn(t *testing.T) {
 	w.pass(10, nil)
 	// The event is in the log, and the folder has not come to it.
 	w.stop()
-	r.publish(&schema.TurnStartedData{Turn: 1})
-	last := r.last
+	r.Publish(&schema.TurnStartedData{Turn: 1})
+	last := r.Last
 	w.pass(1, nil)
-	require.Equal(t, int64(1), w.stats.RacesLost.Load())
-	require.Zero(t, w.stats.Orphaned.Load())
-	w.fold(w.config())
-	r.folded()
-	c := r.checkpoint()
+	require.Equal(t, int64(1), w.deps.Stats.RacesLost.Load())
+	require.Zero(t, w.deps.Stats.Orphaned.Load())
+	w.fold()
+	r.Folded()
+	c := r.Checkpoint()
 	require.Equal(t, last, c.Position.Stream, "nothing was written behind it")
 	require.Equal(t, schema.StatusRunning, c.Status)
 	w.pass(9, nil)
-	require.Equal(t, int64(1), w.stats.RacesLost.Load(), "its event is a sign of life")
+	require.Equal(t, int64(1), w.deps.Stats.RacesLost.Load(), "its event is a sign of life")
 }
 
 func TestAnotherFolderTakesAHeartbeatForWhatItIs(t *testing.T) {
@@ -263,10 +266,10 @@ func TestAnotherFolderTakesAHeartbeatForWhatItIs(t *testing.T) {
 	w.pass(3, nil)
 	w.hb.beat("executor-1", "i1", beat, false)
 	w.pass(9, nil)
-	w.sweeper = w.newSweeper() // its daemon has heard the heartbeats all along
+	w.Sweeper = w.newSweeper() // its daemon has heard the heartbeats all along
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
-	require.Equal(t, schema.FormatTime(noon.Add(3*time.Second)), lastData[schema.RunOrphanedData](r).LastSeen)
+	require.Equal(t, schema.FormatTime(fleettest.Noon.Add(3*time.Second)), fleettest.LastData[schema.RunOrphanedData](r.Run).LastSeen)
 }
 
 func TestAnExecutorWhoseHeartbeatsStayAwayHasTheWholeSilenceWithAnotherFolder(t *testing.T) {
@@ -276,33 +279,33 @@ func TestAnExecutorWhoseHeartbeatsStayAwayHasTheWholeSilenceWithAnotherFolder(t 
 	r := w.begin("run-1", "executor-1", "i1")
 	for range 3 {
 		w.pass(9, nil)
-		r.own(&schema.ErrorRaisedData{Error: schema.Error{Type: "x", Message: "y"}})
+		r.Own(&schema.ErrorRaisedData{Error: schema.Error{Type: "x", Message: "y"}})
 	}
 	w.pass(9, nil)
-	w.sweeper = w.newSweeper() // it does not know what the other folder has seen last
+	w.Sweeper = w.newSweeper() // it does not know what the other folder has seen last
 	w.pass(10, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
-	r.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
 }
 
 func TestWhoIsKnownByEventsIsAliveForEveryReplica(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
-	other := NewHeartbeats("default", w.nc, w.clock.Now, zerolog.Nop())
-	silent, steady := sign{"silent", "i1"}, sign{"steady", "i1"}
+	other := NewHeartbeats("default", w.NC, w.Clock.Now, zerolog.Nop())
+	silent, steady := assign.Seen{Executor: "silent", Instance: "i1"}, assign.Seen{Executor: "steady", Instance: "i1"}
 	for _, h := range []*Heartbeats{w.hb, other} {
 		h.beat("steady", "i1", beat, false)
 	}
-	w.clock.Forward(time.Second)
-	other.signs(map[sign]struct{}{silent: {}, steady: {}})
+	w.Clock.Forward(time.Second)
+	other.Signs(map[assign.Seen]struct{}{silent: {}, steady: {}})
 	told := other.TakeUnheard()
 	require.Equal(t, []assign.Seen{{Executor: "silent", Instance: "i1"}}, told, "who heartbeats is heard by all")
 	require.Empty(t, other.TakeUnheard(), "once is enough")
 	w.hb.HeardElsewhere(append(told, assign.Seen{Executor: "no name"}))
 	l, seen := w.hb.last("silent", "i1", time.Minute)
 	require.True(t, seen)
-	require.Equal(t, w.clock.Now(), l.seen)
+	require.Equal(t, w.Clock.Now(), l.seen)
 	require.Empty(t, w.hb.TakeUnheard(), "what was heard from others is not told again")
 	_, seen = w.hb.last("no name", "", time.Minute)
 	require.False(t, seen)
@@ -312,14 +315,14 @@ func TestAFolderThatBeginsGivesWhoIsKnownByEventsTheWholeSilence(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
-	w.clock.Forward(time.Hour)
+	w.Clock.Forward(time.Hour)
 	w.pass(10, nil)
 	r.stays(schema.StatusRunning)
-	w.sweeper = w.newSweeper() // another folder
+	w.Sweeper = w.newSweeper() // another folder
 	w.pass(10, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
-	r.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
 }
 
 func TestADaemonThatWasStoppedGivesEverybodyTheWholeSilence(t *testing.T) {
@@ -327,13 +330,13 @@ func TestADaemonThatWasStoppedGivesEverybodyTheWholeSilence(t *testing.T) {
 	w := newLifeWorld(t)
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(9, nil)
-	w.clock.Forward(time.Minute)
+	w.Clock.Forward(time.Minute)
 	require.NoError(t, w.sweep(t.Context()))
 	w.pass(9, nil)
 	r.stays(schema.StatusRunning)
-	require.Equal(t, int64(2), w.stats.FreshGraces.Load())
+	require.Equal(t, int64(2), w.deps.Stats.FreshGraces.Load())
 	w.pass(1, nil)
-	r.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
 }
 
 func TestASlowSweepIsNoSignThatTheDaemonWasStopped(t *testing.T) {
@@ -342,14 +345,14 @@ func TestASlowSweepIsNoSignThatTheDaemonWasStopped(t *testing.T) {
 	r := w.begin("run-1", "executor-1", "i1")
 	w.pass(1, nil)
 	for range 8 { // a sweep waits for the disk meanwhile
-		w.clock.Forward(time.Second)
+		w.Clock.Forward(time.Second)
 		require.True(t, w.beat())
 	}
 	w.pass(1, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
-	r.becomes(schema.StatusOrphaned)
-	require.Equal(t, int64(1), w.stats.FreshGraces.Load())
+	r.Becomes(schema.StatusOrphaned)
+	require.Equal(t, int64(1), w.deps.Stats.FreshGraces.Load())
 }
 
 func TestNobodyIsGoneWhileNobodyListensOrTheFolderIsBehind(t *testing.T) {
@@ -360,20 +363,20 @@ func TestNobodyIsGoneWhileNobodyListensOrTheFolderIsBehind(t *testing.T) {
 	w.hb.setSteady(nil, time.Time{})
 	w.pass(60, nil)
 	r.stays(schema.StatusRunning)
-	w.hb.setSteady(nil, w.clock.Now()) // the connection is back
+	w.hb.setSteady(nil, w.Clock.Now()) // the connection is back
 	w.pass(9, nil)
 	r.stays(schema.StatusRunning)
 	behind := true
-	w.ready = func() bool { return !behind }
+	w.deps.Ready = func() bool { return !behind }
 	w.pass(60, nil)
 	r.stays(schema.StatusRunning)
-	w.roster.unsync(0)
+	w.live.unsync(0)
 	behind = false
 	w.pass(2, nil)
 	r.stays(schema.StatusRunning)
-	w.roster.sync(0)
+	w.live.sync(0)
 	w.pass(1, nil)
-	r.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
 }
 
 func TestAnExecutorWithASlowPaceHasThreeOfItsIntervals(t *testing.T) {
@@ -384,8 +387,8 @@ func TestAnExecutorWithASlowPaceHasThreeOfItsIntervals(t *testing.T) {
 	w.pass(59, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil)
-	r.becomes(schema.StatusOrphaned)
-	require.Equal(t, int64(3), lastData[schema.RunOrphanedData](r).Missed)
+	r.Becomes(schema.StatusOrphaned)
+	require.Equal(t, int64(3), fleettest.LastData[schema.RunOrphanedData](r.Run).Missed)
 }
 
 func TestOrphansArePaced(t *testing.T) {
@@ -393,45 +396,45 @@ func TestOrphansArePaced(t *testing.T) {
 	w := newLifeWorld(t)
 	var runs []*lifeRun
 	for i := range 12 {
-		r := &lifeRun{w: w, out: schema.Writer{Fleet: "default", Run: fmt.Sprintf("run-%02d", i), Executor: "executor-1", Epoch: 1}}
-		r.publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", Instance: "i1"})
+		r := w.unwritten(fmt.Sprintf("run-%02d", i))
+		r.Publish(&schema.RunStartedData{Agent: "agent-1", Executor: "executor-1", Instance: "i1"})
 		runs = append(runs, r)
 	}
 	for _, r := range runs {
-		r.folded()
+		r.Folded()
 	}
-	w.cfg.perSecond = 5
+	w.cfg.PerSecond = 5
 	w.pass(11, nil)
-	require.Equal(t, int64(5), w.stats.Orphaned.Load())
+	require.Equal(t, int64(5), w.deps.Stats.Orphaned.Load())
 	for _, r := range runs {
-		if c := r.checkpoint(); c.Position.Stream == r.last {
+		if c := r.Checkpoint(); c.Position.Stream == r.Last {
 			continue
 		}
-		r.becomes(schema.StatusOrphaned)
+		r.Becomes(schema.StatusOrphaned)
 	}
-	require.Eventually(t, func() bool { return w.roster.Counts().Claimable == 5 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return w.live.Counts().Claimable == 5 }, time.Minute, time.Millisecond)
 	w.pass(2, func() {
-		want := min(w.stats.Orphaned.Load(), 12)
-		require.Eventually(t, func() bool { return int64(w.roster.Counts().Claimable) == want }, time.Minute, time.Millisecond)
+		want := min(w.deps.Stats.Orphaned.Load(), 12)
+		require.Eventually(t, func() bool { return int64(w.live.Counts().Claimable) == want }, time.Minute, time.Millisecond)
 	})
 	for _, r := range runs {
-		r.becomes(schema.StatusOrphaned)
+		r.Becomes(schema.StatusOrphaned)
 	}
-	require.Equal(t, int64(12), w.stats.Orphaned.Load())
+	require.Equal(t, int64(12), w.deps.Stats.Orphaned.Load())
 }
 
 // heard waits until so many heartbeats were taken, lawful or not.
 func (w *lifeWorld) heard(n int64) {
-	w.tb.Helper()
-	require.Eventually(w.tb, func() bool { return w.hb.stats.Received.Load()+w.hb.stats.Refused.Load() >= n }, time.Minute, time.Millisecond)
+	w.TB.Helper()
+	require.Eventually(w.TB, func() bool { return w.hb.Stats().Received.Load()+w.hb.Stats().Refused.Load() >= n }, time.Minute, time.Millisecond)
 }
 
 func (w *lifeWorld) listen() {
-	w.tb.Helper()
+	w.TB.Helper()
 	w.hb.setSteady(nil, time.Time{})
-	w.run(w.hb.Run)
-	require.Eventually(w.tb, func() bool { _, ok := w.hb.Steady(); return ok }, time.Minute, time.Millisecond)
-	require.NoError(w.tb, w.nc.Flush())
+	w.Go(w.hb.Run)
+	require.Eventually(w.TB, func() bool { _, ok := w.hb.Steady(); return ok }, time.Minute, time.Millisecond)
+	require.NoError(w.TB, w.NC.Flush())
 }
 
 func TestHeartbeatsOfTheSynadiaAgentProtocolCount(t *testing.T) {
@@ -441,7 +444,7 @@ func TestHeartbeatsOfTheSynadiaAgentProtocolCount(t *testing.T) {
 	r := w.begin("run-1", "VYbb7aZ0Zf0o2Fh4iU1sdp", "")
 	n := int64(0)
 	say := func() {
-		require.NoError(t, w.nc.Publish("agents.hb.coder.me.s1",
+		require.NoError(t, w.NC.Publish("agents.hb.coder.me.s1",
 			[]byte(`{"agent":"coder","owner":"me","session":"s1","instance_id":"VYbb7aZ0Zf0o2Fh4iU1sdp","ts":"2026-01-02T12:00:00Z","interval_s":4.5}`)))
 		n++
 		w.heard(n)
@@ -451,7 +454,7 @@ func TestHeartbeatsOfTheSynadiaAgentProtocolCount(t *testing.T) {
 	w.pass(13, nil)
 	r.stays(schema.StatusRunning)
 	w.pass(1, nil) // three intervals and a half
-	r.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
 }
 
 func TestWhatIsNoHeartbeatIsCountedAndSaysNothing(t *testing.T) {
@@ -474,18 +477,18 @@ func TestWhatIsNoHeartbeatIsCountedAndSaysNothing(t *testing.T) {
 	}
 	w.pass(10, func() {
 		for i := range garbage {
-			require.NoError(t, w.nc.PublishMsg(&garbage[i]))
+			require.NoError(t, w.NC.PublishMsg(&garbage[i]))
 		}
 	})
 	w.heard(int64(10 * len(garbage)))
-	require.Equal(t, int64(10*len(garbage)), w.hb.stats.Refused.Load())
+	require.Equal(t, int64(10*len(garbage)), w.hb.Stats().Refused.Load())
 	w.pass(1, nil)
-	r.becomes(schema.StatusOrphaned)
+	r.Becomes(schema.StatusOrphaned)
 	body, err := json.Marshal(&schema.Heartbeat{Executor: "executor-1", Instance: "i1"})
 	require.NoError(t, err)
-	require.NoError(t, w.nc.Publish(schema.HeartbeatSubject("default", "executor-1"), body))
+	require.NoError(t, w.NC.Publish(schema.HeartbeatSubject("default", "executor-1"), body))
 	w.heard(int64(10*len(garbage)) + 1)
-	require.Equal(t, int64(1), w.hb.stats.Received.Load())
+	require.Equal(t, int64(1), w.hb.Stats().Received.Load())
 	require.Equal(t, 1, w.hb.Alive(10*time.Second))
 }
 
@@ -494,22 +497,22 @@ func TestAReconnectGivesEverybodyTheWholeSilence(t *testing.T) {
 	w := newLifeWorld(t)
 	w.listen()
 	before, _ := w.hb.Steady()
-	w.clock.Forward(time.Second)
-	w.server.Restart(t)
+	w.Clock.Forward(time.Second)
+	w.Server.Restart(t)
 	require.Eventually(t, func() bool {
 		since, ok := w.hb.Steady()
 		return ok && since.After(before)
 	}, time.Minute, time.Millisecond)
-	require.NoError(t, w.nc.Flush())
+	require.NoError(t, w.NC.Flush())
 	body, err := json.Marshal(&schema.Heartbeat{Executor: "executor-1"})
 	require.NoError(t, err)
-	require.NoError(t, w.nc.Publish(schema.HeartbeatSubject("default", "executor-1"), body))
+	require.NoError(t, w.NC.Publish(schema.HeartbeatSubject("default", "executor-1"), body))
 	w.heard(1)
 }
 
 func TestWhatIsRememberedOfExecutorsIsBounded(t *testing.T) {
 	t.Parallel()
-	c := NewHandClock(noon)
+	c := fleettest.NewHandClock(fleettest.Noon)
 	h := NewHeartbeats("default", nil, c.Now, noLog)
 	for i := range maxInstances + 100 {
 		c.Forward(time.Microsecond)
@@ -533,20 +536,19 @@ func TestWhatIsRememberedOfExecutorsIsBounded(t *testing.T) {
 }
 
 func BenchmarkSweepOf10000LiveRuns(b *testing.B) {
-	c := NewHandClock(noon)
+	c := fleettest.NewHandClock(fleettest.Noon)
 	h := NewHeartbeats("default", nil, c.Now, noLog)
-	h.setSteady(nil, noon)
-	r := NewRoster(make([]*kvstore.Shard, 1), 3, c.Now, noLog)
+	h.setSteady(nil, fleettest.Noon)
+	r := NewLiveRuns(make([]*kvstore.Shard, 1), 3, c.Now, noLog)
 	r.begin(0)
 	for i := range 10_000 {
-		l := orphan(fmt.Sprintf("run-%05d", i), fmt.Sprintf("executor-%03d", i%100), 5)
+		l := fleettest.Orphan(fmt.Sprintf("run-%05d", i), fmt.Sprintf("executor-%03d", i%100), 5)
 		l.Status, l.Instance = schema.StatusRunning, "i1"
 		r.apply(0, &kvstore.LiveEntry{Run: l.Run, Live: &l, Revision: schema.Revision(i + 1)}) //nolint:gosec // small
 		h.beat(l.Executor, l.Instance, beat, false)
 	}
 	r.sync(0)
-	cfg := FolderConfig{Fleet: "default", Holder: "daemon-1", Roster: r, Heartbeats: h}.withDefaults()
-	w := newSweeper(cfg.sweep(), keyless(), nil, nil, new(SweepStats), c.Now, noLog)
+	w := newSweeper(Deps{Keys: keyless(), LiveRuns: r, Heartbeats: h, Now: c.Now})
 	b.ReportAllocs()
 	for b.Loop() {
 		require.NoError(b, w.sweep(b.Context()))
@@ -556,20 +558,20 @@ func BenchmarkSweepOf10000LiveRuns(b *testing.B) {
 func BenchmarkClaimableAmong10000LiveRuns(b *testing.B) {
 	for _, orphans := range []int{100, 10_000} {
 		b.Run(fmt.Sprintf("%d claimable", orphans), func(b *testing.B) {
-			r := NewRoster(make([]*kvstore.Shard, 1), 3, func() time.Time { return noon }, noLog)
+			r := NewLiveRuns(make([]*kvstore.Shard, 1), 3, func() time.Time { return fleettest.Noon }, noLog)
 			r.begin(0)
 			for i := range 10_000 {
-				l := orphan(fmt.Sprintf("run-%05d", i), fmt.Sprintf("executor-%03d", i%100), i)
+				l := fleettest.Orphan(fmt.Sprintf("run-%05d", i), fmt.Sprintf("executor-%03d", i%100), i)
 				if i >= orphans {
 					l.Status = schema.StatusRunning
 				}
 				r.apply(0, &kvstore.LiveEntry{Run: l.Run, Live: &l, Revision: schema.Revision(i + 1)}) //nolint:gosec // small
 			}
 			r.sync(0)
-			want := ClaimWant{Executor: "executor-007", Agents: []string{"agent-1"}, Labels: map[string]string{"team": "a"}}
+			want := Want{Executor: "executor-007", Agents: []string{"agent-1"}, Labels: map[string]string{"team": "a"}}
 			b.ReportAllocs()
 			for b.Loop() {
-				got, total := r.Claimable(noon, want)
+				got, total := r.Claimable(fleettest.Noon, want)
 				require.Len(b, got, MaxCandidates)
 				require.Equal(b, orphans, total)
 			}

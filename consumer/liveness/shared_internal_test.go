@@ -1,4 +1,4 @@
-package consumer
+package liveness
 
 import (
 	"fmt"
@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
 )
 
 // TestManyProcessesMayShareAName is a deployment of many replicas whose configuration names them all alike.
 func TestManyProcessesMayShareAName(t *testing.T) {
 	t.Parallel()
-	c := NewHandClock(noon)
+	c := fleettest.NewHandClock(fleettest.Noon)
 	h := NewHeartbeats("default", nil, c.Now, noLog)
 	const replicas = 3 * maxOwnInstances
 	for range 3 {

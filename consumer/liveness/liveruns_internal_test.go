@@ -1,0 +1,161 @@
+package liveness
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+var noLog = zerolog.Nop()
+
+// tableOf has one shard with these entries, which nothing feeds.
+func tableOf(tb testing.TB, entries ...schema.Live) *LiveRuns {
+	tb.Helper()
+	r := NewLiveRuns(make([]*kvstore.Shard, 1), 3, func() time.Time { return fleettest.Noon }, zerolog.Nop())
+	r.begin(0)
+	for i := range entries {
+		r.apply(0, &kvstore.LiveEntry{Run: entries[i].Run, Live: &entries[i], Revision: schema.Revision(i + 1)})
+	}
+	r.sync(0)
+	return r
+}
+
+func runsOf(entries []schema.Live) []string {
+	var runs []string
+	for i := range entries {
+		runs = append(runs, entries[i].Run)
+	}
+	return runs
+}
+
+func TestClaimableRunsAreOnesOwnAndThenTheOldest(t *testing.T) {
+	t.Parallel()
+	running := fleettest.Orphan("running", "me", 900)
+	running.Status = schema.StatusRunning
+	stuck := fleettest.Orphan("stuck", "me", 800)
+	stuck.Stalled = 3
+	other := fleettest.Orphan("other-agent", "x", 700)
+	other.Agent = "agent-2"
+	unlabelled := fleettest.Orphan("unlabelled", "x", 600)
+	unlabelled.Labels = nil
+	r := tableOf(t, fleettest.Orphan("young", "x", 10), fleettest.Orphan("old", "x", 100), fleettest.Orphan("mine-young", "me", 5), fleettest.Orphan("mine-old", "me", 50),
+		running, stuck, other, unlabelled)
+	require.True(t, r.Synced())
+
+	got, total := r.Claimable(fleettest.Noon, Want{Executor: "me", Agents: []string{"agent-1"}, Labels: map[string]string{"team": "a"}})
+	require.Equal(t, []string{"mine-old", "mine-young", "old", "young"}, runsOf(got))
+	require.Equal(t, 4, total)
+	got, total = r.Claimable(fleettest.Noon, Want{Executor: "nobody"})
+	require.Equal(t, []string{"other-agent", "unlabelled", "old", "mine-old", "young", "mine-young"}, runsOf(got))
+	require.Equal(t, 6, total)
+	_, total = r.Claimable(fleettest.Noon, Want{Executor: "me", MaxClaims: -1})
+	require.Equal(t, 7, total, "without a limit nothing is quarantined")
+	require.Equal(t, Counts{Live: 8, Claimable: 6, Quarantined: 1}, r.Counts())
+}
+
+func TestARunLeavesTheClaimableOnesWithItsEntry(t *testing.T) {
+	t.Parallel()
+	r := tableOf(t, fleettest.Orphan("run-1", "x", 10), fleettest.Orphan("run-2", "x", 20))
+	taken := fleettest.Orphan("run-2", "y", 0)
+	taken.Status = schema.StatusRunning
+	r.apply(0, &kvstore.LiveEntry{Run: "run-2", Live: &taken, Revision: 7})
+	got, _ := r.Claimable(fleettest.Noon, Want{})
+	require.Equal(t, []string{"run-1"}, runsOf(got))
+	l, ok := r.Get("run-2")
+	require.True(t, ok)
+	require.Equal(t, schema.StatusRunning, l.Status)
+	r.apply(0, &kvstore.LiveEntry{Run: "run-1", Revision: 8})
+	_, total := r.Claimable(fleettest.Noon, Want{})
+	require.Zero(t, total)
+	_, ok = r.Get("run-1")
+	require.False(t, ok)
+	r.apply(0, &kvstore.LiveEntry{Run: "run-2", Revision: 9, Err: kvstore.ErrCorrupt})
+	require.Equal(t, Counts{Unreadable: 1}, r.Counts())
+}
+
+func TestAHiddenRunComesBackInTimeOrWithItsNextEntry(t *testing.T) {
+	t.Parallel()
+	r := tableOf(t, fleettest.Orphan("run-1", "x", 10), fleettest.Orphan("run-2", "x", 5))
+	r.Hide("run-1", fleettest.Noon.Add(time.Second))
+	r.Hide("run-2", fleettest.Noon.Add(time.Hour))
+	r.Hide("unknown", fleettest.Noon)
+	_, total := r.Claimable(fleettest.Noon, Want{})
+	require.Zero(t, total)
+	got, _ := r.Claimable(fleettest.Noon.Add(time.Second), Want{})
+	require.Equal(t, []string{"run-1"}, runsOf(got))
+	again := fleettest.Orphan("run-2", "x", 0)
+	r.apply(0, &kvstore.LiveEntry{Run: "run-2", Live: &again, Revision: 9})
+	got, _ = r.Claimable(fleettest.Noon.Add(time.Second), Want{})
+	require.Equal(t, []string{"run-1", "run-2"}, runsOf(got))
+}
+
+func TestANewWatchLeavesNothingStaleBehind(t *testing.T) {
+	t.Parallel()
+	r := tableOf(t, fleettest.Orphan("run-1", "x", 10), fleettest.Orphan("run-2", "x", 20), fleettest.Orphan("run-3", "x", 30))
+	r.unsync(0)
+	require.False(t, r.Synced())
+	_, total := r.Claimable(fleettest.Noon, Want{})
+	require.Equal(t, 3, total, "what is known stays while the watch is down")
+	r.begin(0)
+	same, again := fleettest.Orphan("run-1", "x", 10), fleettest.Orphan("run-2", "x", 20)
+	again.Epoch = 2
+	r.apply(0, &kvstore.LiveEntry{Run: "run-1", Live: &same, Revision: 1})
+	r.apply(0, &kvstore.LiveEntry{Run: "run-2", Live: &again, Revision: 2}) // a bucket made anew counts from 1
+	r.sync(0)
+	require.True(t, r.Synced())
+	got, total := r.Claimable(fleettest.Noon, Want{})
+	require.Equal(t, []string{"run-2", "run-1"}, runsOf(got))
+	require.Equal(t, schema.Epoch(2), got[0].Epoch)
+	require.Equal(t, 2, total)
+}
+
+func TestCandidatesAreBoundedAndTheirCountIsNot(t *testing.T) {
+	t.Parallel()
+	var entries []schema.Live
+	for i := range 100 {
+		entries = append(entries, fleettest.Orphan(fmt.Sprintf("run-%03d", i), "x", 100-i))
+	}
+	for i := range 40 {
+		entries = append(entries, fleettest.Orphan(fmt.Sprintf("mine-%03d", i), "me", 40-i))
+	}
+	got, total := tableOf(t, entries...).Claimable(fleettest.Noon, Want{Executor: "me"})
+	require.Len(t, got, MaxCandidates)
+	require.Equal(t, 140, total)
+	require.Equal(t, "mine-000", got[0].Run)
+	require.Equal(t, "mine-031", got[31].Run)
+}
+
+func TestATakeoverIsFoundByItsRequestWhileItsEpochLasts(t *testing.T) {
+	t.Parallel()
+	taken := func(run, request string, epoch schema.Epoch) schema.Live {
+		l := fleettest.Orphan(run, "me", 10)
+		l.Status, l.RequestID, l.Epoch = schema.StatusRunning, request, epoch
+		return l
+	}
+	r := tableOf(t, taken("run-1", "req-1", 2), taken("run-2", "req-2", 2), taken("run-3", "req-3", 2))
+	found := func(request string) string {
+		l, _ := r.TakenBy("me", request)
+		return l.Run
+	}
+	require.Equal(t, "run-1", found("req-1"))
+	_, ok := r.TakenBy("you", "req-1")
+	require.False(t, ok)
+	next := taken("run-1", "req-9", 3)
+	r.apply(0, &kvstore.LiveEntry{Run: "run-1", Live: &next, Revision: 9})
+	require.Empty(t, found("req-1"), "another took it over since")
+	require.Equal(t, "run-1", found("req-9"))
+	r.apply(0, &kvstore.LiveEntry{Run: "run-2", Revision: 10})
+	require.Empty(t, found("req-2"), "it has ended")
+	r.begin(0)
+	r.apply(0, &kvstore.LiveEntry{Run: "run-1", Live: &next, Revision: 9})
+	r.sync(0)
+	require.Empty(t, found("req-3"), "the new watch did not bring it")
+	require.Equal(t, "run-1", found("req-9"))
+}

@@ -1,0 +1,40 @@
+package liveness
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// TestNobodyIsGoneBecauseTheServerWasStopped is a server that was paused for longer than the silence: when it goes on, it may answer
+// the folder before it brings the heartbeats that wait in it.
+func TestNobodyIsGoneBecauseTheServerWasStopped(t *testing.T) {
+	t.Parallel()
+	w := newLifeWorld(t)
+	r := w.begin("r1", "e1", "i1")
+	w.pass(1, nil)
+	w.Clock.Forward(time.Minute)
+	due := w.live.due(0, 1, func(*entry) bool { return true })
+	require.Len(t, due, 1)
+
+	now := w.deps.Now
+	w.deps.Now = func() time.Time {
+		w.Clock.Forward(4 * time.Second) // each answer takes so long
+		return now()
+	}
+	require.NoError(t, w.write(t.Context(), due[0], true, w.Clock.Now(), time.Time{}))
+	w.deps.Now = now
+	require.Zero(t, w.deps.Stats.Orphaned.Load())
+
+	// And one that is heard of between the look at the clock and the answer has come back.
+	w.hb.beat("e1", "i1", beat, false)
+	require.NoError(t, w.write(t.Context(), due[0], true, w.Clock.Now(), time.Time{}))
+	require.Zero(t, w.deps.Stats.Orphaned.Load())
+
+	w.Clock.Forward(time.Minute)
+	require.NoError(t, w.write(t.Context(), due[0], true, w.Clock.Now(), time.Time{}))
+	r.Settled(func(c *schema.Checkpoint) bool { return c.Status == schema.StatusOrphaned })
+}

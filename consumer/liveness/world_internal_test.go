@@ -1,0 +1,129 @@
+package liveness
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Folder folds the fleet of a test. The package's own tests cannot import one, so that the tests outside it say how to make it.
+type Folder interface {
+	Leads() bool
+	Run(ctx context.Context) error
+}
+
+// NewFolder makes a folder that leaves the sweeps to the test.
+var NewFolder func(w *fleettest.World, live *LiveRuns, heartbeats *Heartbeats) (Folder, error)
+
+// lifeWorld is a fleet whose folder folds in real time, and whose sweeps and clock are the test's own.
+type lifeWorld struct {
+	*fleettest.World
+	// begun is the server's time when the clock was at noon.
+	begun time.Time
+	live  *LiveRuns
+	hb    *Heartbeats
+	stop  func()
+	*Sweeper
+}
+
+func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
+	tb.Helper()
+	w := &lifeWorld{World: fleettest.New(tb, change...), begun: time.Now()}
+	log := natstest.Logger(tb)
+	w.live = NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, w.Clock.Now, log)
+	w.Live = w.live
+	w.hb = NewHeartbeats("default", w.NC, w.Clock.Now, log)
+	w.hb.setSteady(nil, w.Clock.Now())
+	w.Go(w.live.Run)
+	w.fold()
+	w.Sweeper = w.newSweeper()
+	require.Eventually(tb, w.live.Synced, time.Minute, time.Millisecond)
+	return w
+}
+
+// fold runs a folder.
+func (w *lifeWorld) fold() {
+	w.TB.Helper()
+	f, err := NewFolder(w.World, w.live, w.hb)
+	require.NoError(w.TB, err)
+	w.stop = w.Go(f.Run)
+	require.Eventually(w.TB, f.Leads, time.Minute, time.Millisecond)
+}
+
+// newSweeper is what a folder begins its term with, with the defaults.
+func (w *lifeWorld) newSweeper() *Sweeper {
+	keys, err := kvstore.NewKeyring(w.JS, "default")
+	require.NoError(w.TB, err)
+	s := newSweeper(Deps{JS: w.JS, Shard: w.Shard, Keys: keys, LiveRuns: w.live, Heartbeats: w.hb, Now: w.Clock.Now})
+	s.served = func(context.Context) (time.Time, error) { return w.begun.Add(w.Clock.Now().Sub(fleettest.Noon)), nil }
+	return s
+}
+
+// newSweeper has the defaults, and a shard that is folded and has no parked runs.
+func newSweeper(deps Deps) *Sweeper {
+	deps.Stats, deps.Log = new(SweepStats), zerolog.Nop()
+	deps.Ready, deps.Suspect, deps.Parked = func() bool { return true }, func(string) {}, func(string) bool { return false }
+	return NewSweeper(SweeperConfig{
+		Fleet: "default", Holder: "daemon-1", Silence: schema.DefaultSilenceMS * time.Millisecond, Every: time.Second, PerSecond: 200,
+	}, deps)
+}
+
+// skip lets time go by at once, with a sweep that notices it and two that go by it.
+func (w *lifeWorld) skip(d time.Duration) {
+	w.TB.Helper()
+	w.Clock.Forward(d)
+	require.NoError(w.TB, w.sweep(w.TB.Context()))
+	w.pass(2, nil)
+}
+
+// pass lets so many seconds go by, with a sweep each, and calls each every second.
+func (w *lifeWorld) pass(seconds int, each func()) {
+	w.TB.Helper()
+	for range seconds {
+		w.Clock.Forward(time.Second)
+		if each != nil {
+			each()
+		}
+		require.NoError(w.TB, w.sweep(w.TB.Context()))
+	}
+}
+
+// lifeRun is a run that the test writes.
+type lifeRun struct {
+	*fleettest.Run
+	w *lifeWorld
+}
+
+// begin starts a run.
+func (w *lifeWorld) begin(run, executor, instance string) *lifeRun {
+	w.TB.Helper()
+	return &lifeRun{w.Begin(run, executor, instance), w}
+}
+
+// unwritten is a run of which nothing is in the log.
+func (w *lifeWorld) unwritten(run string) *lifeRun {
+	return &lifeRun{w.Unwritten(run, "executor-1"), w}
+}
+
+// stays is for a run that nothing was published for.
+func (r *lifeRun) stays(status schema.Status) {
+	r.w.TB.Helper()
+	stats := r.w.deps.Stats
+	require.Zero(r.w.TB, stats.Orphaned.Load()+stats.Expired.Load()+stats.RacesLost.Load())
+	require.Equal(r.w.TB, status, r.Checkpoint().Status)
+}
+
+// keyless is the ring of a fleet without keys.
+func keyless() *keyring.Ring {
+	return keyring.New("default", func(context.Context) ([]schema.FleetKey, error) { return nil, nil }, nil, nil)
+}

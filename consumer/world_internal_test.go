@@ -1,0 +1,82 @@
+package consumer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/consumer/liveness"
+	"github.com/waymarkio/waymark/internal/harness/fleettest"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/kvstore"
+)
+
+var noLog = zerolog.Nop()
+
+// lifeWorld is a fleet whose folder folds in real time, by a clock that is the test's own.
+type lifeWorld struct {
+	*fleettest.World
+	roster *liveness.LiveRuns
+	hb     *liveness.Heartbeats
+	folder *Folder
+	// unwatch ends the watch of the live index, and stop the folder.
+	unwatch, stop func()
+}
+
+func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
+	tb.Helper()
+	w := &lifeWorld{World: fleettest.New(tb, change...)}
+	log := natstest.Logger(tb)
+	w.roster = liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, w.Clock.Now, log)
+	w.Live = w.roster
+	w.hb = liveness.NewHeartbeats("default", w.NC, w.Clock.Now, log)
+	w.Go(w.hb.Run)
+	w.unwatch = w.Go(w.roster.Run)
+	w.stop = w.fold(w.config())
+	require.Eventually(tb, func() bool { return w.roster.Synced() && w.folder.Leads() }, time.Minute, time.Millisecond)
+	return w
+}
+
+// config is that of a folder which does not sweep.
+func (w *lifeWorld) config() FolderConfig {
+	return FolderConfig{
+		Fleet: "default", Holder: "daemon-1", LeaseTTL: time.Second, ReconcileEvery: 20 * time.Millisecond,
+		LiveRuns: w.roster, Heartbeats: w.hb, SweepEvery: time.Hour, Silence: 3 * time.Hour,
+	}
+}
+
+// fold runs a folder and returns the function that stops it.
+func (w *lifeWorld) fold(cfg FolderConfig) func() {
+	w.TB.Helper()
+	var err error
+	w.folder, err = NewFolder(cfg, w.NC, w.JS, w.Shard, w.Clock.Now, natstest.Logger(w.TB))
+	require.NoError(w.TB, err)
+	return w.Go(w.folder.Run)
+}
+
+// watchAgain has the live index read anew, as happens from time to time.
+func (w *lifeWorld) watchAgain() {
+	w.TB.Helper()
+	w.unwatch()
+	w.unwatch = w.Go(w.roster.Run)
+}
+
+// lifeRun is a run that the test writes.
+type lifeRun struct {
+	*fleettest.Run
+	w *lifeWorld
+}
+
+// begin starts a run.
+func (w *lifeWorld) begin(run, executor, instance string) *lifeRun {
+	w.TB.Helper()
+	return &lifeRun{w.Begin(run, executor, instance), w}
+}
+
+// unwritten is a run of which nothing is in the log.
+func (w *lifeWorld) unwritten(run string) *lifeRun {
+	return &lifeRun{w.Unwritten(run, "executor-1"), w}
+}
