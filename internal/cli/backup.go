@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
-	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/backup"
@@ -44,17 +43,9 @@ type trustFlags struct {
 
 func (f trustFlags) trust() (backup.Trust, error) {
 	if f.VerifyWith != "" && !nkeys.IsValidPublicKey(f.VerifyWith) {
-		return backup.Trust{}, notPublic("--verify-with", f.VerifyWith, "name the public key of the seed that signed the backup (A… or U…), shown by: nk -inkey SEEDFILE -pubout")
+		return backup.Trust{}, base.NotPublic("--verify-with", f.VerifyWith, "name the public key of the seed that signed the backup (A… or U…), shown by: nk -inkey SEEDFILE -pubout")
 	}
 	return backup.Trust{Key: f.VerifyWith, MaxBytes: int64(f.MaxSize)}, nil
-}
-
-// notPublic refuses what was given in place of a public key, without a letter of it: it may be a seed.
-func notPublic(where, given, hint string) error {
-	if failure.SeedLike.MatchString(given) {
-		return failure.New(failure.Usage, "make a new one if others could see it; "+hint, "%s: that is a secret seed, not a public key; it was not printed", where)
-	}
-	return failure.New(failure.Usage, hint, "%s is not a public key; it was not printed", where)
 }
 
 // readSeed reads the key pair whose seed is in a file.
@@ -206,7 +197,7 @@ func (c backupVerifyCmd) rehearse(ctx context.Context, a *base.App, m *backup.Ma
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	return withServer(ctx, natsd.Config{StateDir: dir, Sync: natsd.SyncInterval}, func(nc *nats.Conn) error {
+	return base.WithServer(ctx, natsd.Config{StateDir: dir, Sync: natsd.SyncInterval}, func(nc *nats.Conn) error {
 		js, err := jetstream.New(nc)
 		if err != nil {
 			return err
@@ -220,28 +211,6 @@ func (c backupVerifyCmd) rehearse(ctx context.Context, a *base.App, m *backup.Ma
 		}
 		return verifyCmd{}.all(ctx, a, js, settings, total)
 	})
-}
-
-// withServer runs an embedded server while use is at work.
-func withServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) error, opts ...nats.Option) (err error) {
-	start, cancel := context.WithTimeout(ctx, base.StartTimeout)
-	defer cancel()
-	server, err := natsd.Start(start, config, zerolog.Nop())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	closed := make(chan struct{})
-	opts = append([]nats.Option{nats.Name("waymark cli"), nats.ClosedHandler(func(*nats.Conn) { close(closed) })}, opts...)
-	nc, err := server.Connect(opts...)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		nc.Close()
-		<-closed
-	}()
-	return use(nc)
 }
 
 type restoreCmd struct {
@@ -296,7 +265,7 @@ func (c restoreCmd) Run(ctx context.Context, a *base.App) error {
 	case errors.As(err, &down), errors.Is(err, natsconn.ErrNoServer):
 		var dir string
 		if dir, err = a.StateDirectory(); err == nil {
-			err = withServer(ctx, natsd.Config{StateDir: dir}, use)
+			err = base.WithServer(ctx, natsd.Config{StateDir: dir}, use)
 		}
 	}
 	if err != nil {

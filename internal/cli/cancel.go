@@ -60,7 +60,7 @@ func (c cancelCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, answer)
 	}
-	if err := output.Fields(a.Stdout, output.PastLabel("requested", answer.Already), "that run "+c.Run_+" ends", byLabel(answer.By), answer.By, "status", headStatus(h, reply.Quarantined),
+	if err := output.Fields(a.Stdout, output.PastLabel("requested", answer.Already), "that run "+c.Run_+" ends", output.ByLabel(answer.By), answer.By, "status", headStatus(h, reply.Quarantined),
 		"event", answer.EventID, "position", output.Number(answer.Stream)); err != nil || a.Quiet {
 		return err
 	}
@@ -75,14 +75,6 @@ func (c cancelCmd) Run(ctx context.Context, a *base.App) error {
 	}
 	_, err = fmt.Fprintln(a.Stderr, output.Printable(next))
 	return err
-}
-
-// byLabel is the label of a control event's By.
-func byLabel(by string) string {
-	if schema.IsProven(by) {
-		return "by"
-	}
-	return "claimed by"
 }
 
 type releaseCmd struct {

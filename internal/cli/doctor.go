@@ -191,7 +191,7 @@ func older(have, want string) bool {
 
 // credentials checks that not just anybody may do what this command does.
 func (d *doctor) credentials() {
-	local := isLoopback(d.cl.NATS.ConnectedAddr())
+	local := base.IsLoopback(d.cl.NATS.ConnectedAddr())
 	switch {
 	case !d.cl.NATS.AuthRequired() && !local:
 		d.add("credentials", checkFailed, "configure accounts with credentials on the server", "%s lets in anybody who can reach it", d.cl.Target.Address())

@@ -191,7 +191,7 @@ func printReceipt(a *base.App, r *schema.Erasure, already bool) error {
 		removed, freed = partsText(r.Removed), output.Bytes(r.Removed.Bytes())
 	}
 	return output.Fields(a.Stdout, output.PastLabel("erased", already), "run "+r.Run, "was", string(r.Status), "events", output.Number(r.Events), "digest", r.Digest,
-		byLabel(r.By), r.By, "reason", r.Reason, "asked", output.LocalTime(r.AskedAt), "done", output.LocalTime(r.RemovedAt), "removed", removed, "at least", freed, "receipt", r.ID)
+		output.ByLabel(r.By), r.By, "reason", r.Reason, "asked", output.LocalTime(r.AskedAt), "done", output.LocalTime(r.RemovedAt), "removed", removed, "at least", freed, "receipt", r.ID)
 }
 
 // check asks what is left of the run of a receipt.
@@ -226,7 +226,7 @@ func (c eraseCmd) check(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		err = output.Document(a.Stdout, checked)
 	} else if reply.Done && checked.Left.None() {
-		err = output.Fields(a.Stdout, "checked", "nothing is left of run "+receipt.Run, "erased", output.LocalTime(receipt.RemovedAt), byLabel(receipt.By), receipt.By, "receipt", receipt.ID)
+		err = output.Fields(a.Stdout, "checked", "nothing is left of run "+receipt.Run, "erased", output.LocalTime(receipt.RemovedAt), output.ByLabel(receipt.By), receipt.By, "receipt", receipt.ID)
 	}
 	if err == nil && (!reply.Done || !checked.Left.None()) {
 		err = failure.New(failure.Damaged, "the daemon removes it: check again in a moment", "something is left of run %s: %s", receipt.Run, partsText(&checked.Left))

@@ -472,11 +472,6 @@ func newEventLine(stream schema.StreamSequence, e *schema.Event) eventLine {
 // decisionRoom is what a line keeps for a decision behind the name of its sender, in columns.
 const decisionRoom = 24
 
-// inColumn is an id in a column of a line whose table has no end: of that width, within reason, or wider, for an id is not cut.
-func inColumn(id string, width int) string {
-	return text.Pad(output.Printable(id), min(max(width, 12), schema.MaxName), ' ')
-}
-
 // placeText is the event's epoch with its sequence, or with what stands in its place.
 func placeText(e *schema.Event) string {
 	switch {
@@ -498,9 +493,9 @@ func (c eventsCmd) print(a *base.App, stream schema.StreamSequence, e *schema.Ev
 	}
 	run := ""
 	if c.Run_ == "" {
-		run = inColumn(e.Subject, 20+(output.WidthOf(a.Stdout)-output.PipeWidth)/4) + "  "
+		run = output.InColumn(e.Subject, 20+(output.WidthOf(a.Stdout)-output.PipeWidth)/4) + "  "
 	}
-	head := fmt.Sprintf("%-12s  %7d  %s%-7s  %-16s  ", clock(e.Time), stream, run, placeText(e), output.Printable(name))
+	head := fmt.Sprintf("%-12s  %7d  %s%-7s  %-16s  ", output.Clock(e.Time), stream, run, placeText(e), output.Printable(name))
 	if doubt != "" {
 		_, err := fmt.Fprintln(a.Stdout, head+output.Printable(doubt))
 		return err

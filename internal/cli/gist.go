@@ -21,7 +21,7 @@ func sender(e *schema.Event) string {
 		return ""
 	}
 	by, claimed := schema.DecidedBy(data)
-	return byText(shortBy(by), claimed)
+	return output.ByText(shortBy(by), claimed)
 }
 
 // shortKey is how much of a public key tells the keys of a fleet apart.
@@ -148,12 +148,4 @@ func messagesText(messages []schema.Message) string {
 		list = append(list, said)
 	}
 	return strings.Join(list, "; ")
-}
-
-// byText is the sender of a control event, with the claimed name.
-func byText(by, claimed string) string {
-	if claimed == "" {
-		return by
-	}
-	return by + " (claims: " + claimed + ")"
 }

@@ -68,7 +68,7 @@ func (c handoffLsCmd) print(a *base.App, s *schema.State) error {
 	offered := ""
 	for i := range s.Handoffs {
 		o := &s.Handoffs[i]
-		row := []string{o.HandoffID, o.Status, "", "", "", byText(o.By, o.Claimed), o.ChildRun, "", o.Reason}
+		row := []string{o.HandoffID, o.Status, "", "", "", output.ByText(o.By, o.Claimed), o.ChildRun, "", o.Reason}
 		if d := o.Offered; d != nil {
 			row[2], row[3], row[4] = d.Kind, d.Reason, d.NextAgent
 			if row[2] == "" {
@@ -190,7 +190,7 @@ func (d *handoffDone) print(a *base.App, past string) error {
 	if a.JSON {
 		return output.Document(a.Stdout, d)
 	}
-	return output.Fields(a.Stdout, output.PastLabel(past, d.Already), fmt.Sprintf("hand-off %s of run %s", d.HandoffID, d.Run), byLabel(d.By), d.By, "child run", d.ChildRun,
+	return output.Fields(a.Stdout, output.PastLabel(past, d.Already), fmt.Sprintf("hand-off %s of run %s", d.HandoffID, d.Run), output.ByLabel(d.By), d.By, "child run", d.ChildRun,
 		"offer hash", d.OfferHash, "reason", d.Reason, "event", d.EventID, "position", output.Number(d.Stream))
 }
 

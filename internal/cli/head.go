@@ -247,7 +247,7 @@ func untilText(at string) string {
 func printHandoffs(a *base.App, handoffs []schema.OpenHandoff) error {
 	rows := make([][]string, len(handoffs))
 	for i, o := range handoffs {
-		rows[i] = []string{o.HandoffID, o.Status, o.Kind, o.Reason, o.NextAgent, byText(o.By, o.Claimed), o.ChildRun, output.Ago(o.Since, a.Now())}
+		rows[i] = []string{o.HandoffID, o.Status, o.Kind, o.Reason, o.NextAgent, output.ByText(o.By, o.Claimed), o.ChildRun, output.Ago(o.Since, a.Now())}
 	}
 	return printBelow(a, handoffColumns(), rows)
 }
@@ -318,4 +318,16 @@ func rejectedText(c schema.Counts) string {
 		}
 	}
 	return strings.Join(list, ", ")
+}
+
+// tokensText shows what a run used.
+func tokensText(u schema.Usage) string {
+	if u.IsZero() {
+		return ""
+	}
+	t := fmt.Sprintf("%d in, %d out", u.InputTokens, u.OutputTokens)
+	if u.CacheReadInputTokens > 0 {
+		t += fmt.Sprintf(", %d from cache", u.CacheReadInputTokens)
+	}
+	return t
 }

@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/cli/base"
 )
 
 // guard keeps pages of the web from reading health and metrics through a browser on this machine. What has no login is meant for
 // programs: a page of another origin is refused, and on a loopback address so is a name that somebody made resolve to it.
 func (h *healthServer) guard(log zerolog.Logger) {
 	log = log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
-	next, local := h.server.Handler, isLoopback(h.listener.Addr().String())
+	next, local := h.server.Handler, base.IsLoopback(h.listener.Addr().String())
 	h.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
@@ -32,12 +34,6 @@ func (h *healthServer) guard(log zerolog.Logger) {
 		log.Warn().Str("host", r.Host).Str("origin", r.Header.Get("Origin")).Str("path", r.URL.Path).Str("remote", r.RemoteAddr).Msg("http request refused")
 		answer(w, http.StatusForbidden, why)
 	})
-}
-
-// isLoopback reports whether only this machine reaches an address, ADDRESS:PORT.
-func isLoopback(addr string) bool {
-	at, err := netip.ParseAddrPort(addr)
-	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
 // localName reports whether a Host header names this machine in a way that no name server decides. Programs that send none are

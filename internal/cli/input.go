@@ -256,7 +256,7 @@ func (c inputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *s
 		return output.Document(a.Stdout, answer)
 	}
 	if err := output.Fields(a.Stdout, output.PastLabel("answered", answer.Already), fmt.Sprintf("%s of run %s", w.InterruptID, h.Run), "status", answer.Status,
-		"answer", string(payload), byLabel(answer.By), answer.By, "event", answer.EventID, "position", output.Number(answer.Stream)); err != nil {
+		"answer", string(payload), output.ByLabel(answer.By), answer.By, "event", answer.EventID, "position", output.Number(answer.Stream)); err != nil {
 		return err
 	}
 	if a.Quiet {

@@ -50,6 +50,6 @@ func (c markCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, answer)
 	}
-	return output.Fields(a.Stdout, output.PastLabel("marked", answer.Already), "run "+c.Run_+" as "+c.Name, byLabel(answer.By), answer.By, "position", output.Number(answer.Stream),
+	return output.Fields(a.Stdout, output.PastLabel("marked", answer.Already), "run "+c.Run_+" as "+c.Name, output.ByLabel(answer.By), answer.By, "position", output.Number(answer.Stream),
 		"restore it with", a.Prompt.Command("recover "+c.Run_+" --at "+schema.ShellWord(point)))
 }

@@ -26,15 +26,3 @@ func printStructured(a *base.App, e *schema.Event) error {
 	_, err = a.Stdout.Write(append(v, '\n'))
 	return err
 }
-
-// tokensText shows what a run used.
-func tokensText(u schema.Usage) string {
-	if u.IsZero() {
-		return ""
-	}
-	t := fmt.Sprintf("%d in, %d out", u.InputTokens, u.OutputTokens)
-	if u.CacheReadInputTokens > 0 {
-		t += fmt.Sprintf(", %d from cache", u.CacheReadInputTokens)
-	}
-	return t
-}

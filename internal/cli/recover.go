@@ -194,6 +194,6 @@ func (c settleCmd) Run(ctx context.Context, a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, reply)
 	}
-	return output.Fields(a.Stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", c.Call, c.Turn, c.How), byLabel(reply.By), reply.By,
+	return output.Fields(a.Stdout, "settled", fmt.Sprintf("call %s of turn %d as %s", c.Call, c.Turn, c.How), output.ByLabel(reply.By), reply.By,
 		"event", reply.EventID, "position", output.Number(reply.Stream))
 }

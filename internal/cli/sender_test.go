@@ -15,6 +15,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/publisher"
@@ -161,7 +162,7 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 	input := inputOf(ctx, t, f, "r1", "q1")
 	require.Equal(t, k.by("ann"), input.By)
 	require.Equal(t, "bob", input.Claimed)
-	require.Equal(t, k.by("ann")+" (claims: bob)", byText(input.By, input.Claimed))
+	require.Equal(t, k.by("ann")+" (claims: bob)", output.ByText(input.By, input.Claimed))
 
 	// The key is part of a repeated request: with another key it is a new one, and the question has its answer already.
 	wait(ctx, t, r, "q2")

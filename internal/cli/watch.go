@@ -142,20 +142,11 @@ func (w *watcher) print(h *schema.Head) error {
 	if !w.titled {
 		w.titled = true
 		if _, err := fmt.Fprintf(w.app.Stdout, "%-12s  %s  %-12s  %5s  %5s  %6s  %4s  %7s\n",
-			"TIME", inColumn("RUN", width), "STATUS", "EPOCH", "TURN", "CALLS", "OPEN", "EVENTS"); err != nil {
+			"TIME", output.InColumn("RUN", width), "STATUS", "EPOCH", "TURN", "CALLS", "OPEN", "EVENTS"); err != nil {
 			return err
 		}
 	}
 	_, err := fmt.Fprintf(w.app.Stdout, "%-12s  %s  %-12s  %5d  %5d  %6d  %4d  %7d\n",
-		clock(h.UpdatedAt), inColumn(h.Run, width), output.Printable(string(h.Status)), h.Epoch, h.Turn, h.Counts.ToolCalls, len(h.OpenCalls), h.Counts.Events)
+		output.Clock(h.UpdatedAt), output.InColumn(h.Run, width), output.Printable(string(h.Status)), h.Epoch, h.Turn, h.Counts.ToolCalls, len(h.OpenCalls), h.Counts.Events)
 	return err
-}
-
-// clock is the local time of day of an event's time.
-func clock(at string) string {
-	t, err := time.Parse(time.RFC3339Nano, at)
-	if err != nil {
-		return ""
-	}
-	return t.Local().Format("15:04:05.000")
 }

@@ -2,5 +2,6 @@
 //
 // # What it owns
 //
-// [App], [Flags], [Client], sizes and numbers as flags, the log, and the versions. It knows no command.
+// [App], [Flags], [Client], sizes and numbers as flags, an embedded server for the time of one command, the log, and the versions. It
+// knows no command.
 package base

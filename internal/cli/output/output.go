@@ -413,3 +413,17 @@ func Words(list ...string) string {
 
 // Position is a place in the log with its event.
 func Position(p schema.Position) string { return fmt.Sprintf("%d (%s)", p.Stream, p.ID) }
+
+// Clock is the local time of day of an event's time.
+func Clock(at string) string {
+	t, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil {
+		return ""
+	}
+	return t.Local().Format("15:04:05.000")
+}
+
+// InColumn is an id in a column of a line whose table has no end: of that width, within reason, or wider, for an id is not cut.
+func InColumn(id string, width int) string {
+	return text.Pad(Printable(id), min(max(width, 12), schema.MaxName), ' ')
+}

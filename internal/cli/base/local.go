@@ -1,0 +1,49 @@
+package base
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/natsd"
+)
+
+// WithServer runs an embedded server while use is at work.
+func WithServer(ctx context.Context, config natsd.Config, use func(*nats.Conn) error, opts ...nats.Option) (err error) {
+	start, cancel := context.WithTimeout(ctx, StartTimeout)
+	defer cancel()
+	server, err := natsd.Start(start, config, zerolog.Nop())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	closed := make(chan struct{})
+	opts = append([]nats.Option{nats.Name("waymark cli"), nats.ClosedHandler(func(*nats.Conn) { close(closed) })}, opts...)
+	nc, err := server.Connect(opts...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		nc.Close()
+		<-closed
+	}()
+	return use(nc)
+}
+
+// IsLoopback reports whether only this machine reaches an address, ADDRESS:PORT.
+func IsLoopback(addr string) bool {
+	at, err := netip.ParseAddrPort(addr)
+	return err == nil && at.Addr().Unmap().IsLoopback()
+}
+
+// NotPublic refuses what was given in place of a public key, without a letter of it: it may be a seed.
+func NotPublic(where, given, hint string) error {
+	if failure.SeedLike.MatchString(given) {
+		return failure.New(failure.Usage, "make a new one if others could see it; "+hint, "%s: that is a secret seed, not a public key; it was not printed", where)
+	}
+	return failure.New(failure.Usage, hint, "%s is not a public key; it was not printed", where)
+}
