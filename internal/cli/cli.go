@@ -4,6 +4,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/serve"
 )
 
 // cli is the whole grammar. A variable in the tag environ is read when the flag is not given. Commands with the tag serverless
@@ -14,7 +15,7 @@ type cli struct {
 
 	base.Flags
 
-	Serve    serveCmd   `cmd:"" help:"Run the daemon, with a NATS server of its own unless one is named."`
+	Serve    serve.Cmd  `cmd:"" help:"Run the daemon, with a NATS server of its own unless one is named."`
 	Import   importCmd  `cmd:"" help:"Replay transcripts as runs."`
 	Export   exportCmd  `cmd:"" help:"Write a run as a transcript, or its events."`
 	Runs     runsCmd    `cmd:"" help:"List, show and watch runs."`

@@ -1,4 +1,4 @@
-// Package cli is the command line of waymark: the daemon and the operator's commands.
+// Package cli is the command line of waymark: the grammar of all commands, and what runs the one that a command line names.
 //
 // # What it owns
 //
@@ -16,9 +16,4 @@
 //
 // The exit code says what kind of failure it was; see [failure.Codes]. Ctrl-C ends every command in order, a
 // second one at once. A reader that goes away (| head) ends a command without an error.
-//
-// # A serving process
-//
-//	parse ▶ embedded server or join ▶ provision ▶ service, folder, http ▶ ready line ▶ wait
-//	      signal ▶ not ready ▶ stop taking work ▶ finish work in hand (--grace) ▶ close in reverse
 package cli

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/harness/natstest"
-	"github.com/waymarkio/waymark/kvstore"
 )
 
 // trio are three servers of one cluster in this process, each of which can be stopped and started again.
@@ -126,41 +124,4 @@ func TestADaemonThatHasNoQuorumIsNotReadyAndIsAgainByItself(t *testing.T) {
 	code, _ = ask(t, url+"/healthz")
 	require.Equal(t, http.StatusOK, code)
 	c.start(0)
-}
-
-func TestWhatARestartWouldMendIsNotAlive(t *testing.T) {
-	t.Parallel()
-	d, _ := aDaemon(t)
-	now := time.Now()
-	require.Empty(t, d.liveness(t.Context(), now))
-	require.Len(t, d.waymark.Folders(), kvstore.LoneShards)
-	stats := d.waymark.Folders()[0].Stats()
-	stats.Beat.Store(now.Add(-folderSilence + time.Minute).UnixNano())
-	require.Empty(t, d.liveness(t.Context(), now))
-	stats.Beat.Store(now.Add(-folderSilence - time.Minute).UnixNano())
-	list := d.liveness(t.Context(), now)
-	require.Len(t, list, 1)
-	require.Equal(t, "folder of shard 0", list[0].part)
-	require.Contains(t, troubles("not alive", list), "not alive\nfolder of shard 0: has been at one thing since ")
-	require.Contains(t, list[0].next, "restart the daemon")
-	stats.Beat.Store(0)
-
-	// Whoever holds a lock for ever is noticed, and only one look waits for it.
-	release := make(chan struct{})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.True(t, d.locks.held(ctx, func() { <-release }))
-	list = d.liveness(ctx, now)
-	require.Equal(t, "locks", list[len(list)-1].part)
-	require.True(t, d.locks.held(t.Context(), func() { t.Error("a second look waits") }))
-	close(release)
-	require.Eventually(t, func() bool { return !d.locks.busy.Load() }, time.Minute, time.Millisecond)
-	require.Empty(t, d.liveness(t.Context(), now))
-
-	require.NoError(t, d.server.Close())
-	list = d.liveness(t.Context(), now)
-	require.Len(t, list, 1)
-	require.Equal(t, "nats server", list[0].part)
-	list = d.readiness(t.Context(), now)
-	require.GreaterOrEqual(t, len(list), 1)
 }

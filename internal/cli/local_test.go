@@ -18,6 +18,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/cli/serve"
 )
 
 // listening are the addresses on which this process listens, by its own files: Linux only.
@@ -65,7 +67,7 @@ func listening(t *testing.T) []string {
 
 // It looks at all that this process listens on, so no other test runs beside it.
 func TestADefaultStartIsForItsUserOnThisMachine(t *testing.T) {
-	host, _, err := net.SplitHostPort(defaultHTTP)
+	host, _, err := net.SplitHostPort(serve.DefaultHTTP)
 	require.NoError(t, err)
 	require.True(t, net.ParseIP(host).IsLoopback())
 	dir := t.TempDir()

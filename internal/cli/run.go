@@ -16,6 +16,7 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/cli/serve"
 	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -109,7 +110,7 @@ func newParser(c *cli, getenv func(string) string, stdout, stderr io.Writer) (*k
 			{Key: "output", Title: "Output:"},
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: false, WrapUpperBound: 100}),
-		kong.Vars{"http": defaultHTTP},
+		kong.Vars{"http": serve.DefaultHTTP},
 	)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/serve"
 	"github.com/waymarkio/waymark/internal/statedir"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/publisher"
@@ -23,7 +24,7 @@ import (
 
 // startServe runs serve in this process on a directory of its own, and returns a connection that was made with
 // nothing but what the directory says.
-func startServe(t *testing.T, args ...string) (*nats.Conn, ready) {
+func startServe(t *testing.T, args ...string) (*nats.Conn, serve.Ready) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
 	getenv := func(name string) string {
@@ -35,7 +36,7 @@ func startServe(t *testing.T, args ...string) (*nats.Conn, ready) {
 		code, stderr := stop()
 		require.Equal(t, int(failure.OK), code, stderr)
 	})
-	var r ready
+	var r serve.Ready
 	require.NoError(t, json.Unmarshal([]byte(line), &r))
 	end, err := statedir.Discover(t.Context(), dir)
 	require.NoError(t, err)

@@ -7,6 +7,6 @@
 // its go.mod. "make deploycheck" runs it, and so does "make check-full".
 //
 // It owns no code that is shipped. What the NATS server and systemd read is tried by the tests in deploy, with the server
-// that Waymark embeds; that alerts and dashboard name metrics which exist, by those of internal/cli. No reader of Grafana's is to be had
+// that Waymark embeds; that alerts and dashboard name metrics which exist, by those of internal/cli/serve. No reader of Grafana's is to be had
 // as a Go module; its page is decoded strictly into the members that Grafana 12 documents, and its expressions are parsed.
 package deploycheck

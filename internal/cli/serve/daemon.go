@@ -1,4 +1,4 @@
-package cli
+package serve
 
 import (
 	"context"
@@ -58,7 +58,7 @@ func (d *daemon) refused(e *permissions.Error) {
 }
 
 // start opens everything in order; each thing opened is added to open.
-func (c serveCmd) start(ctx context.Context, a *base.App, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*daemon, error) {
+func (c Cmd) start(ctx context.Context, a *base.App, registry prometheus.Registerer, open *closers, log zerolog.Logger) (*daemon, error) {
 	d := new(daemon)
 	d.refuse.Store(&a.Refuse)
 	defer d.refuse.Store(nil)
@@ -113,7 +113,7 @@ func (c serveCmd) start(ctx context.Context, a *base.App, registry prometheus.Re
 }
 
 // config is what the flags say of the daemon's work, without its connections.
-func (c serveCmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log zerolog.Logger) (consumer.Config, error) {
+func (c Cmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log zerolog.Logger) (consumer.Config, error) {
 	signer, err := keyring.SignerOf(d.conns[0])
 	if err != nil {
 		return consumer.Config{}, err
@@ -138,7 +138,7 @@ func (c serveCmd) config(a *base.App, d *daemon, registry prometheus.Registerer,
 }
 
 // openServer starts the embedded server, or finds the one to join.
-func (c serveCmd) openServer(ctx context.Context, a *base.App, d *daemon, open *closers, log zerolog.Logger) error {
+func (c Cmd) openServer(ctx context.Context, a *base.App, d *daemon, open *closers, log zerolog.Logger) error {
 	stateDir, stateErr := a.StateDirectory()
 	if !c.Embedded {
 		target, named, err := natsconn.Config{Flags: a.Conn.Settings(), Getenv: a.Getenv}.Explicit()
@@ -255,7 +255,7 @@ const provisionTry = 10 * time.Second
 
 // provision makes sure that everything the fleet needs is there, and tries again while the servers are not: daemons and servers may
 // be started at the same time, in any order.
-func (c serveCmd) provision(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
+func (c Cmd) provision(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
 	ctx, cancel := context.WithTimeout(ctx, base.StartTimeout)
 	defer cancel()
 	again := time.NewTicker(time.Second)
@@ -277,7 +277,7 @@ func (c serveCmd) provision(ctx context.Context, a *base.App, d *daemon, js jets
 }
 
 // provisionOnce provisions, and returns the fleet's settings as stored. What no flag names stays as it was.
-func (c serveCmd) provisionOnce(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
+func (c Cmd) provisionOnce(ctx context.Context, a *base.App, d *daemon, js jetstream.JetStream, log zerolog.Logger) (schema.FleetSettings, error) {
 	fleets := kvstore.NewFleets(js)
 	config := kvstore.FleetConfig{Fleet: a.Fleet}
 	change := kvstore.Provision
@@ -391,8 +391,8 @@ func (d *daemon) run(ctx context.Context, group *errgroup.Group, log zerolog.Log
 	}
 }
 
-func (d *daemon) ready(c serveCmd, a *base.App) ready {
-	r := ready{Fleet: a.Fleet, Name: c.Name, Folding: !c.NoFold, URL: d.target.Address(), Context: d.target.Context}
+func (d *daemon) ready(c Cmd, a *base.App) Ready {
+	r := Ready{Fleet: a.Fleet, Name: c.Name, Folding: !c.NoFold, URL: d.target.Address(), Context: d.target.Context}
 	if d.server != nil {
 		end := d.server.Endpoint()
 		r.URL, r.Context, r.Embedded = end.URL, end.Context, true

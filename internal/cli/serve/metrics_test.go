@@ -1,15 +1,18 @@
-package cli
+package serve
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/rs/zerolog"
@@ -17,6 +20,8 @@ import (
 
 	"github.com/waymarkio/waymark/internal/cli/base"
 )
+
+var update = flag.Bool("update", false, "write docs/metrics.md anew")
 
 // aRegistry is that of a daemon of one shard, put together and not started.
 func aRegistry(t *testing.T) *prometheus.Registry {
@@ -28,12 +33,16 @@ func aRegistry(t *testing.T) *prometheus.Registry {
 // aDaemon is one of one shard, put together and not started.
 func aDaemon(t *testing.T, flags ...string) (*daemon, *prometheus.Registry) {
 	t.Helper()
-	grammar := new(cli)
+	var grammar struct {
+		base.Flags
+		Serve Cmd `cmd:""`
+	}
 	a := &base.App{
 		Flags: &grammar.Flags, Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, Now: time.Now,
 		Getenv: func(string) string { return "" },
 	}
-	parser, err := newParser(grammar, a.Getenv, io.Discard, io.Discard)
+	parser, err := kong.New(&grammar, kong.Vars{"http": DefaultHTTP},
+		kong.TypeMapper(reflect.TypeFor[base.QuotaSize](), kong.MapperFunc(base.DecodeQuotaSize)))
 	require.NoError(t, err)
 	_, err = parser.Parse(append([]string{"serve", "--state-dir", t.TempDir(), "--name", "daemon-1"}, flags...))
 	require.NoError(t, err)
@@ -65,21 +74,21 @@ func metricsDoc(t *testing.T, registry *prometheus.Registry) string {
 			}
 		}
 		slices.Sort(labels)
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), cell(f.GetHelp()))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), strings.ReplaceAll(f.GetHelp(), "|", `\|`))
 	}
 	return b.String()
 }
 
 func TestTheTableOfMetricsIsThatOfTheDaemon(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join("..", "..", "docs", "metrics.md")
+	file := filepath.Join("..", "..", "..", "docs", "metrics.md")
 	want := metricsDoc(t, aRegistry(t))
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // documentation is for everybody
 	}
 	have, err := os.ReadFile(file)
-	require.NoError(t, err, "write it with: go test ./internal/cli -run Metrics -update")
-	require.Equal(t, want, strings.ReplaceAll(string(have), "\r\n", "\n"), "write it with: go test ./internal/cli -run Metrics -update")
+	require.NoError(t, err, "write it with: go test ./internal/cli/serve -run Metrics -update")
+	require.Equal(t, want, strings.ReplaceAll(string(have), "\r\n", "\n"), "write it with: go test ./internal/cli/serve -run Metrics -update")
 }
 
 func TestMetricsOfAFleetAreNamedAsTheyShouldBe(t *testing.T) {
@@ -101,7 +110,8 @@ func TestMetricsOfAFleetAreNamedAsTheyShouldBe(t *testing.T) {
 const metricsIntro = `# Metrics
 
 Written by a test from what a daemon shows on ` + "`/metrics`" + `; change the program, then run
-` + "`go test ./internal/cli -run Metrics -update`" + `. What Go itself and the process show (` + "`go_…`, `process_…`" + `) is left out.
+` + "`go test ./internal/cli/serve -run Metrics -update`" + `. What Go itself and the process show (` + "`go_…`, `process_…`" + `)
+is left out.
 
 | names | of what | in a fleet of several daemons |
 |---|---|---|

@@ -1,4 +1,4 @@
-package cli
+package serve
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 // checkSigner makes sure that a daemon can sign what its fleet wants signed, and waits until its key has taken effect. Of a fleet without
 // keys it says so.
-func (c serveCmd) checkSigner(ctx context.Context, a *base.App, js jetstream.JetStream, log zerolog.Logger) error {
+func (c Cmd) checkSigner(ctx context.Context, a *base.App, js jetstream.JetStream, log zerolog.Logger) error {
 	ring, err := kvstore.NewKeyring(js, a.Fleet)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package cli
+package serve
 
 import (
 	"os"
@@ -25,7 +25,7 @@ func TestAlertsAndDashboardNameMetricsThatTheDaemonShows(t *testing.T) {
 		}
 	}
 	for _, name := range []string{filepath.Join("prometheus", "alerts.yaml"), filepath.Join("grafana", "waymark.json")} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", name))
+		text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", name))
 		require.NoError(t, err)
 		named := regexp.MustCompile(`\bwaymark_[a-z_]+`).FindAllString(string(text), -1)
 		require.Greater(t, len(named), 15, name)

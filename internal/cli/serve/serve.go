@@ -1,4 +1,4 @@
-package cli
+package serve
 
 import (
 	"context"
@@ -22,7 +22,8 @@ import (
 // leastSilence is the shortest --silence: one heartbeat.
 const leastSilence = schema.DefaultHeartbeatMS * time.Millisecond
 
-type serveCmd struct {
+// Cmd is waymark serve.
+type Cmd struct {
 	HTTP        string         `default:"${http}" placeholder:"ADDR" environ:"WAYMARK_HTTP" help:"Where health and metrics are served (WAYMARK_HTTP; default: ${http}). Port 0 takes a free one, off serves none."`
 	Port        int            `placeholder:"PORT" environ:"WAYMARK_PORT" help:"Port of the embedded NATS server on 127.0.0.1 (WAYMARK_PORT; default: that of the last start, else a free one)."`
 	Embedded    bool           `help:"Run the embedded server even if the environment names another one."`
@@ -41,8 +42,8 @@ type serveCmd struct {
 	LogFormat   string         `default:"auto" enum:"auto,console,json" placeholder:"FORMAT" environ:"WAYMARK_LOG_FORMAT" help:"auto, console or json (WAYMARK_LOG_FORMAT; default: auto)."`
 }
 
-// ready is the line that says that work is taken.
-type ready struct {
+// Ready is the line that says that work is taken.
+type Ready struct {
 	URL      string `json:"url"`
 	Context  string `json:"context,omitzero"`
 	HTTP     string `json:"http,omitzero"`
@@ -53,7 +54,7 @@ type ready struct {
 }
 
 // String is one line of keys and values.
-func (r ready) String() string {
+func (r Ready) String() string {
 	s := "waymark is ready: url=" + r.URL
 	if r.Context != "" {
 		s += " context=" + quoted(r.Context)
@@ -73,7 +74,7 @@ func quoted(path string) string {
 }
 
 // Validate is called by kong.
-func (c serveCmd) Validate() error {
+func (c Cmd) Validate() error {
 	switch {
 	case c.Port < 0 || c.Port > 65535:
 		return fmt.Errorf("--port %d: use 1 to 65535, or 0 for the port of the last start", c.Port)
@@ -107,7 +108,7 @@ func (p *purgeTime) UnmarshalText(text []byte) error {
 }
 
 // Run serves until ctx ends. A stop that was asked for is no failure.
-func (c serveCmd) Run(ctx context.Context, a *base.App) (err error) {
+func (c Cmd) Run(ctx context.Context, a *base.App) (err error) {
 	if err := schema.CheckName("fleet", a.Fleet); err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func (c serveCmd) Run(ctx context.Context, a *base.App) (err error) {
 }
 
 // once serves until ctx ends, something fails, or the embedded server must be started anew.
-func (c serveCmd) once(ctx context.Context, a *base.App, address *string, log zerolog.Logger) (err error) {
+func (c Cmd) once(ctx context.Context, a *base.App, address *string, log zerolog.Logger) (err error) {
 	var open closers
 	defer func() {
 		if closeErr := open.close(ctx); closeErr != nil {
@@ -188,7 +189,7 @@ func (c serveCmd) once(ctx context.Context, a *base.App, address *string, log ze
 }
 
 // stateInUse says that another daemon has the state directory in use: then the port that it listens on is the lesser trouble.
-func (c serveCmd) stateInUse(a *base.App) error {
+func (c Cmd) stateInUse(a *base.App) error {
 	if _, named, err := (natsconn.Config{Flags: a.Conn.Settings(), Getenv: a.Getenv}).Explicit(); err != nil || named && !c.Embedded {
 		return nil //nolint:nilerr // the server named is another one
 	}
@@ -200,7 +201,7 @@ func (c serveCmd) stateInUse(a *base.App) error {
 }
 
 // serve runs everything until ctx ends or something fails.
-func (c serveCmd) serve(ctx context.Context, a *base.App, d *daemon, health *healthServer, log zerolog.Logger) error {
+func (c Cmd) serve(ctx context.Context, a *base.App, d *daemon, health *healthServer, log zerolog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	d.run(ctx, group, log)
 	if health != nil {
@@ -230,7 +231,7 @@ func (c serveCmd) serve(ctx context.Context, a *base.App, d *daemon, health *hea
 	return group.Wait()
 }
 
-func printReady(a *base.App, r ready) error {
+func printReady(a *base.App, r Ready) error {
 	if a.JSON {
 		return output.Line(a.Stdout, r)
 	}

@@ -1,4 +1,4 @@
-package cli
+package serve
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/waymarkio/waymark/internal/cli/failure"
 )
 
-// defaultHTTP is where health and metrics are served.
-const defaultHTTP = "127.0.0.1:9477"
+// DefaultHTTP is where health and metrics are served.
+const DefaultHTTP = "127.0.0.1:9477"
 
 // maxScrapes bounds the scrapes answered at once.
 const maxScrapes = 4
