@@ -46,7 +46,11 @@ func TestOutput_FleetWithOperators_IsWholeWhereItIsPasted(t *testing.T) {
 	restore := pasted(t, k.person(t, "ann", 0, "mark", "r-mail", "m1"), "restore it with")
 	requireHas(t, k.waymark(t, 0, restore...), "mark:m1")
 
-	var history runHistory
+	var history struct {
+		Points []struct {
+			Point string `json:"point"`
+		} `json:"points"`
+	}
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "ann", 0, "--json", "runs", "history", "r-mail")), &history))
 	table := k.person(t, "ann", 0, "runs", "history", "r-mail")
 	require.Regexp(t, `(?m)^event:r-mail\.\d+\.c\.`, table)

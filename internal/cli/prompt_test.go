@@ -90,28 +90,6 @@ func TestACommandThatIsShownMeansTheSameWhenAShellHasReadIt(t *testing.T) {
 	}
 }
 
-func TestTheStepsOfARunAreTakenOnItsServer(t *testing.T) {
-	t.Parallel()
-	h := &schema.Head{
-		Run: "r", Status: schema.StatusWaiting,
-		Interrupts: []schema.OpenInterrupt{
-			{InterruptID: "may-i", Reason: schema.WaitToolApproval, Turn: 1, ToolCallID: "c1"},
-			{InterruptID: "colour", Reason: schema.WaitHumanInput},
-			{InterruptID: "doubt", Reason: schema.WaitToolInDoubt, Turn: 1, ToolCallID: "c2"},
-		},
-		OpenCalls: []schema.OpenCall{{CallKey: schema.CallKey{Turn: 1, ToolCallID: "c2", Occurrence: 1}, InDoubt: true, Held: true}},
-		Handoffs:  []schema.OpenHandoff{{HandoffID: "half", Status: schema.HandoffStatusOffered}},
-	}
-	p := prompt.Prompt{Flags: "--nats a "}
-	commands := 0
-	list := append(steps(p, h, true), verifySteps(p, h, &schema.PlanCall{CallKey: h.OpenCalls[0].CallKey, VerifySubject: "v"})...)
-	for _, step := range list {
-		commands += strings.Count(step, "waymark --nats a ")
-		require.NotContains(t, strings.ReplaceAll(step, "waymark --nats a ", ""), "waymark ", step)
-	}
-	require.Equal(t, 13, commands)
-}
-
 func TestAFailedCommandIsFollowedByOneForTheSameServer(t *testing.T) {
 	t.Parallel()
 	var stderr strings.Builder

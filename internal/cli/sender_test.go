@@ -156,7 +156,7 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 
 	// An operator uses the name of another operator.
 	wait(ctx, t, r, "q1")
-	var told answered
+	var told schema.ControlReply
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "ann", 0, "--json", "input", "r1", "q1", "--text", "yes", "--by", "bob")), &told))
 	require.Equal(t, k.by("ann"), told.By, "the command tells what the log says")
 	input := inputOf(ctx, t, f, "r1", "q1")
@@ -167,12 +167,12 @@ func TestControlEvents_FleetWithKeys_NameTheVerifiedKey(t *testing.T) {
 	// The key is part of a repeated request: with another key it is a new one, and the question has its answer already.
 	wait(ctx, t, r, "q2")
 	same := []string{"--json", "input", "r1", "q2", "--text", "yes", "--by", "carol", "--request-id", "x1"}
-	var first, again answered
+	var first, again schema.ControlReply
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "ann", 0, same...)), &first))
 	require.NoError(t, json.Unmarshal([]byte(k.person(t, "ann", 0, same...)), &again))
 	require.True(t, again.Already)
 	again.Already = false
-	require.Equal(t, first.ControlReply, again.ControlReply)
+	require.Equal(t, first, again)
 	k.person(t, "bob", int(failure.NotFound), same...)
 
 	// A client writes the server's header itself, and sends no name.

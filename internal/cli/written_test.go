@@ -275,12 +275,6 @@ func TestRunsGet_RefusedEvents_AreMarkedWithTheNextStep(t *testing.T) {
 	require.Contains(t, said, "2.c      run.resumed")
 }
 
-func TestRejectedText_OneOfEach_IsSingular(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, "1 dead letter, 1 fenced, 1 forked, 1 duplicate, 1 gap", rejectedText(schema.Counts{DeadLetters: 1, Fenced: 1, Forked: 1, Duplicates: 1, Gaps: 1}))
-	require.Equal(t, "2 dead letters, 3 gaps", rejectedText(schema.Counts{DeadLetters: 2, Gaps: 3}))
-}
-
 // Cipher text is not shown as if it were text, and a person can answer a question whose schema only the executor can read.
 func TestEncryptedFields_ViewsInputAndExport_NameTheKey(t *testing.T) {
 	t.Parallel()

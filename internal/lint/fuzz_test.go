@@ -90,7 +90,7 @@ var fuzzed = map[string]string{
 	"publisher.Fleet.settings":              "- the server's own answer; what is stored there is read by kvstore.decodeSettings, too",
 	"internal/cli/base.Client.Ask":          "- the daemon's answer, read into plain fields that are shown",
 	"internal/cli/base.Client.servedFleets": "- the answer of a daemon, read into plain fields; names of fleets are checked before they are shown",
-	"internal/cli.answerProblems":           "- the daemon's answer, read into plain fields that are shown",
+	"internal/cli/runs.answerProblems":      "- the daemon's answer, read into plain fields that are shown",
 	"publisher.Fleet.handoff":               "- the daemon's answer, read into plain fields that are shown",
 	"publisher.Fleet.noticed":               "- a hint of three plain fields: what it names is looked up in the log",
 	"publisher.answerVerify":                "- an executor's question, read into plain fields and handed to the tool",

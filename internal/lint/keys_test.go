@@ -13,7 +13,7 @@ import (
 // keylessFolds are the files that may fold by schema.NoKeys, and why. Whatever else folds asks for its fleet's keys: a reader without them
 // takes forged control events for genuine, or disagrees with the daemon.
 var keylessFolds = map[string]string{
-	"internal/cli/otel.go":                    "a file of events does not say when the server stored them",
+	"internal/cli/events/otel.go":             "a file of events does not say when the server stored them",
 	"internal/archive/read.go":                "an archive of a fleet without keys",
 	"internal/conform/recording.go":           "a recording does not say when the server stored its events",
 	"internal/harness/loadgen/check.go":       "events that are made of numbers, and no control events among them",

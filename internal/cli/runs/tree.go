@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -22,13 +22,14 @@ const (
 	treeReaders = 8
 )
 
-type treeCmd struct {
+// TreeCmd is waymark tree.
+type TreeCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
 	Depth int    `default:"8" placeholder:"N" help:"Levels shown below the run and below each run above it (default: 8); 0 shows only the way up."`
 }
 
 // Help is the text below the flags.
-func (treeCmd) Help() string {
+func (TreeCmd) Help() string {
 	return `The way up to the root, and what came of each run on it: children that a call started, runs that continue it, ` +
 		`hand-offs with their status. A run is shown once, below the run whose work it carries on, or else below its ` +
 		`parent. The run asked for is marked with an arrow. Which runs belong to the tree comes from checkpoints, which may be a ` +
@@ -82,7 +83,7 @@ type treeReply struct {
 }
 
 // Run shows the family of a run.
-func (c treeCmd) Run(ctx context.Context, a *base.App) error {
+func (c TreeCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Depth < 0 {
 		return failure.New(failure.Usage, "use 0 for the way up alone", "--depth %d is below 0", c.Depth)
 	}

@@ -1,4 +1,4 @@
-package cli
+package events
 
 import (
 	"context"
@@ -25,7 +25,8 @@ import (
 // eventsPending bounds the events that were read and not printed yet, per shard.
 const eventsPending = 512
 
-type eventsCmd struct {
+// Cmd is waymark events.
+type Cmd struct {
 	Run_     string        `arg:"" name:"run" optional:"" help:"Run id; all runs of the fleet when left out."`
 	All      bool          `xor:"from" help:"Begin with the run's first event, or of all runs with the oldest in the log, which those that were moved to segments have left."`
 	Since    time.Duration `xor:"from" placeholder:"TIME" help:"Begin so long ago, such as 10m."`
@@ -38,7 +39,7 @@ type eventsCmd struct {
 }
 
 // Help is the text below the flags.
-func (eventsCmd) Help() string {
+func (Cmd) Help() string {
 	return `The columns are the time, the position in the log, the run unless one is named, the event's epoch and sequence, the event, and ` +
 		`what it says. A c in place of the sequence is a control event, of the daemon or a person; a - is an executor's event without a ` +
 		`sequence. In a fleet with keys a control event that none of them signed is shown as refused. An executor's event that names a ` +
@@ -52,8 +53,8 @@ Examples:
   waymark events --since 10m --json`
 }
 
-// eventLine is an event as JSON.
-type eventLine struct {
+// Line is an event as JSON.
+type Line struct {
 	Stream   schema.StreamSequence `json:"stream_sequence,omitzero"`
 	ID       string                `json:"id"`
 	Type     string                `json:"type"`
@@ -79,7 +80,7 @@ type eventLine struct {
 }
 
 // Run follows events until Ctrl-C.
-func (c eventsCmd) Run(ctx context.Context, a *base.App) error {
+func (c Cmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Accepted && (c.All || c.Since != 0 || c.NoFollow):
 		return failure.New(failure.Usage, "leave out --accepted to read the log", "--accepted is live only")
@@ -118,7 +119,7 @@ func (c eventsCmd) Run(ctx context.Context, a *base.App) error {
 const lookPatience = 2 * time.Second
 
 // sayMissing says that a run which is waited for is not there.
-func (c eventsCmd) sayMissing(ctx context.Context, a *base.App, cl *base.Client) error {
+func (c Cmd) sayMissing(ctx context.Context, a *base.App, cl *base.Client) error {
 	if c.Run_ == "" || c.NoFollow && c.All || a.Quiet {
 		return nil
 	}
@@ -138,7 +139,7 @@ func (c eventsCmd) sayMissing(ctx context.Context, a *base.App, cl *base.Client)
 }
 
 // log prints what the log has, and says of what is forged that it is.
-func (c eventsCmd) log(ctx context.Context, a *base.App, cl *base.Client) error {
+func (c Cmd) log(ctx context.Context, a *base.App, cl *base.Client) error {
 	js, err := jetstream.New(cl.NATS)
 	if err != nil {
 		return fmt.Errorf("jetstream: %w", err)
@@ -151,7 +152,7 @@ func (c eventsCmd) log(ctx context.Context, a *base.App, cl *base.Client) error 
 		if err != nil {
 			return err
 		}
-		return c.show(a, m.Record, m.Subject, judgedByKeys(&m.Record, keys))
+		return c.Show(a, m.Record, m.Subject, judgedByKeys(&m.Record, keys))
 	}, nil)
 	switch {
 	case err != nil || !c.NoFollow || read > 0:
@@ -166,7 +167,7 @@ func (c eventsCmd) log(ctx context.Context, a *base.App, cl *base.Client) error 
 }
 
 // observe prints what the folder announces.
-func (c eventsCmd) observe(ctx context.Context, a *base.App, cl *base.Client) error {
+func (c Cmd) observe(ctx context.Context, a *base.App, cl *base.Client) error {
 	run := "*"
 	if c.Run_ != "" {
 		run = c.Run_
@@ -182,7 +183,7 @@ func (c eventsCmd) observe(ctx context.Context, a *base.App, cl *base.Client) er
 		case <-ctx.Done():
 			return nil
 		case m := <-arriving:
-			if err := c.show(a, schema.NewRecord(0, m.Header, m.Data), m.Subject, judged{}); err != nil {
+			if err := c.Show(a, schema.NewRecord(0, m.Header, m.Data), m.Subject, Judged{}); err != nil {
 				return err
 			}
 		}
@@ -194,7 +195,7 @@ const idleEvery = 250 * time.Millisecond
 
 // follow reads the event streams of the shards in question. idle is called now and then while nothing comes; nil is nothing.
 // Both are called by one goroutine.
-func (c eventsCmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arrived) error, idle func() error) error {
+func (c Cmd) follow(ctx context.Context, cl *base.Client, take func(eventlog.Arrived) error, idle func() error) error {
 	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
@@ -273,7 +274,7 @@ func consume(records <-chan eventlog.Arrived, take func(eventlog.Arrived) error,
 const settingsEvery = 2 * time.Second
 
 // followSettings hands the fleet's settings over every few seconds until ctx ends.
-func (eventsCmd) followSettings(ctx context.Context, js jetstream.JetStream, fleet string, take func(schema.FleetSettings)) error {
+func (Cmd) followSettings(ctx context.Context, js jetstream.JetStream, fleet string, take func(schema.FleetSettings)) error {
 	tick := time.NewTicker(settingsEvery)
 	defer tick.Stop()
 	for {
@@ -290,7 +291,7 @@ func (eventsCmd) followSettings(ctx context.Context, js jetstream.JetStream, fle
 }
 
 // shards are those that can hold the events asked for.
-func (c eventsCmd) shards(settings schema.FleetSettings) []int {
+func (c Cmd) shards(settings schema.FleetSettings) []int {
 	if c.Run_ != "" && !c.everyShard {
 		return schema.ShardsOf(c.Run_, settings.Generations)
 	}
@@ -302,7 +303,7 @@ func (c eventsCmd) shards(settings schema.FleetSettings) []int {
 }
 
 // from is where the reading of a shard begins.
-func (c eventsCmd) from() eventlog.FollowFrom {
+func (c Cmd) from() eventlog.FollowFrom {
 	from := eventlog.FollowFrom{Run: c.Run_, New: !c.All}
 	if c.Since > 0 && !c.All {
 		from.Since = time.Now().Add(-c.Since)
@@ -311,7 +312,7 @@ func (c eventsCmd) from() eventlog.FollowFrom {
 }
 
 // sealed hands over the events of the run that were moved to segments, and returns where they end.
-func (c eventsCmd) sealed(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, shard int, out chan<- eventlog.Arrived) (schema.StreamSequence, error) {
+func (c Cmd) sealed(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, shard int, out chan<- eventlog.Arrived) (schema.StreamSequence, error) {
 	store, err := kvstore.OpenShard(js, settings, shard, "waymark")
 	if err != nil {
 		return 0, err
@@ -348,7 +349,7 @@ func (c eventsCmd) sealed(ctx context.Context, js jetstream.JetStream, settings 
 }
 
 // read hands over the events of one shard in order. A reading that broke off goes on behind what was shown.
-func (c eventsCmd) read(ctx context.Context, js jetstream.JetStream, names schema.Names, from eventlog.FollowFrom, out chan<- eventlog.Arrived) error {
+func (c Cmd) read(ctx context.Context, js jetstream.JetStream, names schema.Names, from eventlog.FollowFrom, out chan<- eventlog.Arrived) error {
 	for {
 		done, err := c.readOn(ctx, js, names, &from, out)
 		if done || ctx.Err() != nil || !errors.Is(err, eventlog.ErrBroken) {
@@ -364,7 +365,7 @@ func (c eventsCmd) read(ctx context.Context, js jetstream.JetStream, names schem
 const readAgainAfter = 250 * time.Millisecond
 
 // readOn reads until something breaks. done says that nothing more is to come. It makes no consumer: an observer may not.
-func (c eventsCmd) readOn(ctx context.Context, js jetstream.JetStream, names schema.Names, from *eventlog.FollowFrom, out chan<- eventlog.Arrived) (done bool, err error) {
+func (c Cmd) readOn(ctx context.Context, js jetstream.JetStream, names schema.Names, from *eventlog.FollowFrom, out chan<- eventlog.Arrived) (done bool, err error) {
 	scanner, err := eventlog.Scan(ctx, js, names, *from)
 	if err != nil {
 		return false, err
@@ -393,24 +394,24 @@ func (c eventsCmd) readOn(ctx context.Context, js jetstream.JetStream, names sch
 	}
 }
 
-// judged says what counts of an event; the zero value is an accepted one.
-type judged struct {
+// Judged says what counts of an event; the zero value is an accepted one.
+type Judged struct {
 	refused                         string
 	duplicate, unsigned, leftBehind bool
 }
 
 // judgedByKeys is what an event and the fleet's keys say, without the fold.
-func judgedByKeys(r *schema.Record, keys *schema.Keys) judged {
+func judgedByKeys(r *schema.Record, keys *schema.Keys) Judged {
 	e, err := decodeRecord(r)
 	if err != nil || !keys.Any() {
-		return judged{}
+		return Judged{}
 	}
-	return judged{refused: keys.Refuses(e, r.Stored), unsigned: keys.Concern(r) && !keys.Signed(e, r.Stored)}
+	return Judged{refused: keys.Refuses(e, r.Stored), unsigned: keys.Concern(r) && !keys.Signed(e, r.Stored)}
 }
 
-// judgedByFold is what the fold made of an event.
-func judgedByFold(v schema.Verdict, leftBehind bool) judged {
-	j := judged{duplicate: v.Kind == schema.Duplicate, leftBehind: leftBehind}
+// JudgedByFold is what the fold made of an event.
+func JudgedByFold(v schema.Verdict, leftBehind bool) Judged {
+	j := Judged{duplicate: v.Kind == schema.Duplicate, leftBehind: leftBehind}
 	if v.Kind == schema.Rejected {
 		j.refused = output.Words(string(v.Reason), v.Detail)
 	}
@@ -418,7 +419,7 @@ func judgedByFold(v schema.Verdict, leftBehind bool) judged {
 }
 
 // doubt stands in front of what the event says, or in place of it.
-func (j *judged) doubt(e *schema.Event) string {
+func (j *Judged) doubt(e *schema.Event) string {
 	switch {
 	case j.refused != "":
 		return "refused: " + j.refused
@@ -432,12 +433,12 @@ func (j *judged) doubt(e *schema.Event) string {
 	return ""
 }
 
-// show writes one event. The daemon's barriers, and marks that a run is elsewhere, are none of a run's.
-func (c eventsCmd) show(a *base.App, r schema.Record, subject string, j judged) error {
+// Show writes one event. The daemon's barriers, and marks that a run is elsewhere, are none of a run's.
+func (c Cmd) Show(a *base.App, r schema.Record, subject string, j Judged) error {
 	e, err := decodeRecord(&r)
 	if err != nil {
 		if a.JSON {
-			return output.Line(a.Stdout, eventLine{Stream: r.Stream, Run: subject, Problem: err.Error()})
+			return output.Line(a.Stdout, Line{Stream: r.Stream, Run: subject, Problem: err.Error()})
 		}
 		_, err = fmt.Fprintf(a.Stdout, "%-12s  %8d  %s: %s\n", "", r.Stream, output.Printable(subject), output.Printable(err.Error()))
 		return err
@@ -449,15 +450,16 @@ func (c eventsCmd) show(a *base.App, r schema.Record, subject string, j judged) 
 	case a.JSON && c.Raw:
 		return printStructured(a, e)
 	case a.JSON:
-		l := newEventLine(r.Stream, e)
+		l := LineOf(r.Stream, e)
 		l.Refused, l.Unsigned, l.Duplicate, l.LeftBehind = j.refused, j.unsigned, j.duplicate, j.leftBehind
 		return output.Line(a.Stdout, l)
 	}
-	return c.print(a, r.Stream, e, j.doubt(e))
+	return c.Print(a, r.Stream, e, j.doubt(e))
 }
 
-func newEventLine(stream schema.StreamSequence, e *schema.Event) eventLine {
-	l := eventLine{
+// LineOf is an event as one line of JSON has it.
+func LineOf(stream schema.StreamSequence, e *schema.Event) Line {
+	l := Line{
 		Stream: stream, ID: e.ID, Type: e.Type, Source: e.Source, Run: e.Subject, Time: e.Time, Epoch: e.Epoch,
 		Sequence: e.Sequence, Turn: e.Turn, DataRef: e.DataRef,
 	}
@@ -485,8 +487,8 @@ func placeText(e *schema.Event) string {
 	return "-"
 }
 
-// print writes an event as a line of a table. A doubt about it stands in place of what it says, and is not cut.
-func (c eventsCmd) print(a *base.App, stream schema.StreamSequence, e *schema.Event, doubt string) error {
+// Print writes an event as a line of a table. A doubt about it stands in place of what it says, and is not cut.
+func (c Cmd) Print(a *base.App, stream schema.StreamSequence, e *schema.Event, doubt string) error {
 	name := e.Name()
 	if name == "" {
 		name = e.Type

@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -15,7 +15,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type handoffCmd struct {
+// HandoffCmd is waymark handoff.
+type HandoffCmd struct {
 	Ls      handoffLsCmd      `cmd:"" aliases:"list" help:"List the hand-offs of a run, those that are over included."`
 	Accept  handoffAcceptCmd  `cmd:"" help:"Accept a hand-off for a run that will carry the work on. It starts nothing."`
 	Decline handoffDeclineCmd `cmd:"" help:"Decline a hand-off, with a reason."`

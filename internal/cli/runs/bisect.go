@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/events"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/history"
@@ -13,13 +14,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type bisectCmd struct {
+// BisectCmd is waymark bisect.
+type BisectCmd struct {
 	Run_      string `arg:"" name:"run" help:"Run id."`
 	Predicate string `arg:"" help:"Expression over event and run."`
 }
 
 // Help is the text below the flags.
-func (bisectCmd) Help() string {
+func (BisectCmd) Help() string {
 	return `The run's events are gone through from the first, and the first one after which the expression is true is shown, with the points ` +
 		`before and behind it. The expression language is that of expr-lang.org, without the functions that make text or copy lists. It knows two values: event, with name, id, source, time, ` +
 		`epoch, sequence, turn and data; and run, the run's head after the event as waymark runs get --json shows it. Where an expression ` +
@@ -36,17 +38,17 @@ type bisected struct {
 	Run       string `json:"run"`
 	Predicate string `json:"predicate"`
 	// Point is behind the event, and Before behind the one before it; empty for the run's first.
-	Point  string    `json:"point"`
-	Before string    `json:"before,omitzero"`
-	Events int64     `json:"events"`
-	Event  eventLine `json:"event"`
+	Point  string      `json:"point"`
+	Before string      `json:"before,omitzero"`
+	Events int64       `json:"events"`
+	Event  events.Line `json:"event"`
 }
 
 // errFound ends the search.
 var errFound = errors.New("found")
 
 // Run looks for the first event after which a predicate holds.
-func (c bisectCmd) Run(ctx context.Context, a *base.App) error {
+func (c BisectCmd) Run(ctx context.Context, a *base.App) error {
 	predicate, err := history.CompilePredicate(c.Predicate)
 	if err != nil {
 		return failure.New(failure.Usage, "the language is described at https://expr-lang.org/docs/language-definition", "%s", err)
@@ -89,7 +91,7 @@ func (c bisectCmd) Run(ctx context.Context, a *base.App) error {
 				return nil
 			}
 			event, found.Point = v.Event, point
-			found.Event = newEventLine(rec.Stream, v.Event)
+			found.Event = events.LineOf(rec.Stream, v.Event)
 			return errFound
 		})
 		if errors.Is(err, errFound) {
@@ -109,8 +111,8 @@ func (c bisectCmd) Run(ctx context.Context, a *base.App) error {
 	case a.JSON:
 		return output.Document(a.Stdout, found)
 	}
-	table := eventsCmd{Run_: c.Run_}
-	if err := table.print(a, found.Event.Stream, event, ""); err != nil {
+	table := events.Cmd{Run_: c.Run_}
+	if err := table.Print(a, found.Event.Stream, event, ""); err != nil {
 		return err
 	}
 	before := ""

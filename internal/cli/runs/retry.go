@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -9,12 +9,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type retryCmd struct {
+// RetryCmd is waymark retry.
+type RetryCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 }
 
 // Help is the text below the flags.
-func (retryCmd) Help() string {
+func (RetryCmd) Help() string {
 	return `A run is parked when its checkpoint cannot be stored or read, because it is damaged or of a newer version. Its events are kept, ` +
 		`and a recovery returns all of them. The daemon tries again by itself, at first after 30 seconds, later once an hour; this makes ` +
 		`it try at once, when the cause is fixed. A try that fails counts: the daemon waits longer before its next one. waymark doctor ` +
@@ -25,7 +26,7 @@ Example:
 }
 
 // Run has the daemon fold a parked run again.
-func (c retryCmd) Run(ctx context.Context, a *base.App) error {
+func (c RetryCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err

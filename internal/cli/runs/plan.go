@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -14,13 +14,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type planCmd struct {
+// PlanCmd is waymark plan.
+type PlanCmd struct {
 	Run_   string `arg:"" name:"run" help:"Run id."`
 	Reused bool   `help:"List the calls whose recorded outcome is reused, too."`
 }
 
 // Help is the text below the flags.
-func (planCmd) Help() string {
+func (PlanCmd) Help() string {
 	return `Nothing is written: the plan is made from the record alone. It says from which point the next executor goes on, what becomes of each call ` +
 		`whose outcome is not recorded, which turn and phases are done again, and what need not be done again. A held call is shown with the ` +
 		`command that settles it. An executor's own approval policy, asked when a call is about to run, is not foreseen.
@@ -31,7 +32,7 @@ Examples:
 }
 
 // Run shows what the next executor of a run would do.
-func (c planCmd) Run(ctx context.Context, a *base.App) error {
+func (c PlanCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
@@ -65,7 +66,7 @@ var turnTexts = map[string]string{
 	schema.TurnNext:     "begins: no turn is open",
 }
 
-func (c planCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
+func (c PlanCmd) print(a *base.App, s *schema.State, p *schema.Plan) error {
 	h := &s.Head
 	next := nextTexts[p.Next]
 	if p.Quarantined {

@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -12,14 +12,15 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type cancelCmd struct {
+// CancelCmd is waymark cancel.
+type CancelCmd struct {
 	Run_   string `arg:"" name:"run" help:"Run id."`
 	Reason string `placeholder:"TEXT" help:"Why, for the record."`
 	By     string `placeholder:"NAME" environ:"WAYMARK_OPERATOR" help:"Your name, recorded as a claim (WAYMARK_OPERATOR; default: waymark-cli)."`
 }
 
 // Help is the text below the flags.
-func (cancelCmd) Help() string {
+func (CancelCmd) Help() string {
 	return `The run's executor is told at once and winds the run up: the run is cancelled when it has said so. A run without an ` +
 		`executor is claimed for it, also one that waits.
 
@@ -37,7 +38,7 @@ type cancelled struct {
 }
 
 // Run asks the run's executor to stop.
-func (c cancelCmd) Run(ctx context.Context, a *base.App) error {
+func (c CancelCmd) Run(ctx context.Context, a *base.App) error {
 	by, err := base.Sender(c.By)
 	if err != nil {
 		return err
@@ -77,13 +78,14 @@ func (c cancelCmd) Run(ctx context.Context, a *base.App) error {
 	return err
 }
 
-type releaseCmd struct {
+// ReleaseCmd is waymark release.
+type ReleaseCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
 	Force bool   `help:"Release it although it has an executor, which is fenced and loses what it has not recorded."`
 }
 
 // Help is the text below the flags.
-func (releaseCmd) Help() string {
+func (ReleaseCmd) Help() string {
 	return `A run whose claims made no progress is quarantined: nobody is given it any more. This takes the run over and lets go of it ` +
 		`at once, which ends the quarantine, so that the executors of the fleet may claim it as if for the first time. Calls ` +
 		`that have begun become in doubt and are settled by their policy, as with every takeover. Look at the run before: what ` +
@@ -109,7 +111,7 @@ type released struct {
 }
 
 // Run takes a run over and lets go of it, so that the fleet may claim it.
-func (c releaseCmd) Run(ctx context.Context, a *base.App) error {
+func (c ReleaseCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err
@@ -145,7 +147,7 @@ func (c releaseCmd) Run(ctx context.Context, a *base.App) error {
 
 // release takes the run over by request, which ends a quarantine, and lets go of it. Were this process killed between the
 // two, the fleet would find the run without an executor.
-func (c releaseCmd) release(ctx context.Context, cl *base.Client, answer released) (released, error) {
+func (c ReleaseCmd) release(ctx context.Context, cl *base.Client, answer released) (released, error) {
 	err := cl.WithPublisher(ctx, base.Operator, func(fleet *publisher.Fleet) error {
 		run, err := fleet.Resume(ctx, c.Run_, publisher.ResumeSpec{HeadOnly: true, AllowGaps: true})
 		if err != nil {
@@ -161,7 +163,7 @@ func (c releaseCmd) release(ctx context.Context, cl *base.Client, answer release
 	return answer, err
 }
 
-func (c releaseCmd) print(a *base.App, before *schema.GetReply, answer released) error {
+func (c ReleaseCmd) print(a *base.App, before *schema.GetReply, answer released) error {
 	what := "the run can be claimed"
 	switch {
 	case answer.Status == schema.StatusWaiting && answer.Released:

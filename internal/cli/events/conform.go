@@ -1,4 +1,4 @@
-package cli
+package events
 
 import (
 	"bufio"
@@ -25,7 +25,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type conformCmd struct {
+// ConformCmd is waymark conform.
+type ConformCmd struct {
 	Files    []string      `arg:"" name:"file" optional:"" help:"Recordings to judge, - for standard input; without any the fleet is watched."`
 	Run_     string        `name:"run" placeholder:"RUN" help:"Judge one run, from its first event on."`
 	All      bool          `help:"Begin with the oldest events in the log instead of with what comes."`
@@ -39,7 +40,7 @@ type conformCmd struct {
 }
 
 // Help is the text below the flags.
-func (conformCmd) Help() string {
+func (ConformCmd) Help() string {
 	return `An executor, in any language, is judged by what it writes: each rule that it breaks is named with the event, the field, what was ` +
 		`expected there, what was found, and what to do. docs/events.md explains the rules, docs/conformance.md how to write an executor. ` +
 		`A watched fleet is judged from the first event of each run on, as an observer; where the login may also hear what is published, heartbeats ` +
@@ -53,7 +54,7 @@ Examples:
 }
 
 // Run judges recordings, or watches the fleet.
-func (c conformCmd) Run(ctx context.Context, a *base.App) error {
+func (c ConformCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Rules:
 		return c.list(a)
@@ -92,7 +93,7 @@ func (c conformCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // read judges recordings.
-func (c conformCmd) read(a *base.App, checker *conform.Checker) error {
+func (c ConformCmd) read(a *base.App, checker *conform.Checker) error {
 	for _, name := range c.Files {
 		if err := readRecording(a, checker, name); err != nil {
 			if errors.Is(err, conform.ErrRecording) {
@@ -125,7 +126,7 @@ func readRecording(a *base.App, checker *conform.Checker, name string) error {
 
 // conformWatch judges a fleet while it works.
 type conformWatch struct {
-	conformCmd
+	ConformCmd
 	a        *base.App
 	cl       *base.Client
 	checker  *conform.Checker
@@ -135,8 +136,8 @@ type conformWatch struct {
 	shown    int
 }
 
-func (c conformCmd) watch(ctx context.Context, a *base.App, checker *conform.Checker) (err error) {
-	w := &conformWatch{conformCmd: c, a: a, checker: checker}
+func (c ConformCmd) watch(ctx context.Context, a *base.App, checker *conform.Checker) (err error) {
+	w := &conformWatch{ConformCmd: c, a: a, checker: checker}
 	if c.Record != "" {
 		file, err2 := os.OpenFile(c.Record, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if errors.Is(err2, os.ErrExist) {
@@ -223,7 +224,7 @@ func (w *conformWatch) follow(ctx context.Context) error {
 	if !w.NoFollow { // true from here on: the server knows the subscriptions
 		w.say("watching fleet %s: end with Ctrl-C\n", w.cl.Fleet)
 	}
-	follow := eventsCmd{Run_: w.Run_, All: w.All || w.Run_ != "", NoFollow: w.NoFollow, everyShard: true}
+	follow := Cmd{Run_: w.Run_, All: w.All || w.Run_ != "", NoFollow: w.NoFollow, everyShard: true}
 	return follow.follow(ctx, w.cl, func(m eventlog.Arrived) error {
 		if err := w.hear(published); err != nil {
 			return err
@@ -315,7 +316,7 @@ func (w *conformWatch) take(ctx context.Context, m eventlog.Arrived, home string
 
 // history judges what a run has written before a message of it.
 func (w *conformWatch) history(ctx context.Context, run string, before eventlog.Arrived) error {
-	reader := eventsCmd{Run_: run, All: true, NoFollow: true}
+	reader := Cmd{Run_: run, All: true, NoFollow: true}
 	errReached := errors.New("reached")
 	err := reader.follow(ctx, w.cl, func(m eventlog.Arrived) error {
 		if m.Subject == before.Subject && m.Record.Stream >= before.Record.Stream {
@@ -336,8 +337,8 @@ func (w *conformWatch) say(format string, args ...any) {
 	}
 }
 
-// show prints the findings that were not shown yet.
-func (conformCmd) show(a *base.App, checker *conform.Checker, shown *int) error {
+// Show prints the findings that were not shown yet.
+func (ConformCmd) show(a *base.App, checker *conform.Checker, shown *int) error {
 	findings := checker.Findings()
 	if a.JSON {
 		*shown = len(findings)
@@ -362,7 +363,7 @@ func (conformCmd) show(a *base.App, checker *conform.Checker, shown *int) error 
 }
 
 // conclude prints the report, and fails when it must.
-func (c conformCmd) conclude(a *base.App, checker *conform.Checker) error {
+func (c ConformCmd) conclude(a *base.App, checker *conform.Checker) error {
 	report := checker.Report()
 	if c.Strict && report.Should > 0 {
 		report.Passed = false
@@ -396,7 +397,7 @@ func (c conformCmd) conclude(a *base.App, checker *conform.Checker) error {
 		output.Plural(report.Must+report.Should, "time"), report.Must, report.Should, output.Plural(missing, "expected scenario"))
 }
 
-func (conformCmd) summary(w io.Writer, r *conform.Report) error {
+func (ConformCmd) summary(w io.Writer, r *conform.Report) error {
 	for _, o := range r.Scenarios {
 		state, detail := "passed", "in run "+o.Run
 		if !o.Passed {
@@ -425,7 +426,7 @@ func (conformCmd) summary(w io.Writer, r *conform.Report) error {
 	return nil
 }
 
-func (conformCmd) list(a *base.App) error {
+func (ConformCmd) list(a *base.App) error {
 	if a.JSON {
 		return output.Document(a.Stdout, conform.Rules())
 	}
@@ -437,7 +438,7 @@ func (conformCmd) list(a *base.App) error {
 	return nil
 }
 
-func (conformCmd) scenes(a *base.App) error {
+func (ConformCmd) scenes(a *base.App) error {
 	scenarios := conform.Scenarios()
 	if a.JSON {
 		type scene struct {

@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -16,7 +16,8 @@ import (
 // forkInterrupt is what a fork that is held waits for.
 const forkInterrupt = "fork"
 
-type forkCmd struct {
+// ForkCmd is waymark fork.
+type ForkCmd struct {
 	Run_     string `arg:"" name:"run" help:"Run id."`
 	At       string `default:"end" placeholder:"POINT" help:"Where the fork begins: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end (default: end)."`
 	As       string `placeholder:"ID" help:"Id of the new run (default: made from the run's)."`
@@ -26,7 +27,7 @@ type forkCmd struct {
 }
 
 // Help is the text below the flags.
-func (forkCmd) Help() string {
+func (ForkCmd) Help() string {
 	return `The new run has the messages, calls and results, phases and questions that the run had at the point, and goes on from there. ` +
 		`It is one event, whatever the run's length, and nothing of the run is ever written by it. Calls that had begun at the point, ` +
 		`and hold or verify calls that the run began later or may still begin, are in doubt in the fork. Without --executor and --hold the fleet's executors may claim it at once.
@@ -44,7 +45,7 @@ type forkedRun struct {
 }
 
 // Run forks a run.
-func (c forkCmd) Run(ctx context.Context, a *base.App) error {
+func (c ForkCmd) Run(ctx context.Context, a *base.App) error {
 	point, err := parsePoint("--at", c.At)
 	if err != nil {
 		return err
@@ -96,7 +97,7 @@ func (c forkCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // taken gives the refusal of a used id the next step. An erased run has nothing to show.
-func (c forkCmd) taken(ctx context.Context, cl *base.Client, err error) error {
+func (c ForkCmd) taken(ctx context.Context, cl *base.Client, err error) error {
 	hint := "show it with: " + cl.Prompt.Command("runs get "+c.As) + "; or choose another id with --as"
 	_, getErr := cl.Get(ctx, c.As)
 	service, answered := errors.AsType[*schema.ServiceError](getErr)
@@ -107,7 +108,7 @@ func (c forkCmd) taken(ctx context.Context, cl *base.Client, err error) error {
 }
 
 // fork begins the new run and leaves it, to those who may claim it or until it is answered.
-func (c forkCmd) fork(ctx context.Context, fleet *publisher.Fleet, point schema.Point) error {
+func (c ForkCmd) fork(ctx context.Context, fleet *publisher.Fleet, point schema.Point) error {
 	run, err := fleet.Fork(ctx, publisher.ForkSpec{ID: c.As, Run: c.Run_, At: point, Agent: c.Agent, HeadOnly: true})
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -9,7 +9,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type markCmd struct {
+// MarkCmd is waymark mark.
+type MarkCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 	Name string `arg:"" help:"Name of the point."`
 	Move bool   `help:"Take the name from the point that has it."`
@@ -17,7 +18,7 @@ type markCmd struct {
 }
 
 // Help is the text below the flags.
-func (markCmd) Help() string {
+func (MarkCmd) Help() string {
 	return `The run goes on as it was. The point is restored with waymark recover RUN --at mark:NAME, whatever is written behind it.
 
 Example:
@@ -32,7 +33,7 @@ type marked struct {
 }
 
 // Run pins the point where a run stands.
-func (c markCmd) Run(ctx context.Context, a *base.App) error {
+func (c MarkCmd) Run(ctx context.Context, a *base.App) error {
 	by, err := base.Sender(c.By)
 	if err != nil {
 		return err

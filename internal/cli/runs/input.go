@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"bytes"
@@ -26,7 +26,8 @@ import (
 // maxAnswer bounds an answer that is read from a file or standard input, in bytes.
 const maxAnswer = 1 << 20
 
-type inputCmd struct {
+// InputCmd is waymark input.
+type InputCmd struct {
 	Run_      string  `arg:"" name:"run" help:"Run id."`
 	Interrupt string  `arg:"" optional:"" help:"Id of what is answered; may be left out when the run waits for one thing."`
 	JSONValue *string `name:"json-value" xor:"answer" placeholder:"JSON" help:"The answer, as JSON."`
@@ -41,7 +42,7 @@ type inputCmd struct {
 }
 
 // Help is the text below the flags.
-func (inputCmd) Help() string {
+func (InputCmd) Help() string {
 	return `Without an answer, on the command line or on standard input, it shows what the run asks and the JSON Schema that an answer ` +
 		`must satisfy. The answer wakes the run's executor; a run without one can be claimed then.
 
@@ -98,7 +99,7 @@ type answered struct {
 }
 
 // Run answers a run that waits, or shows what it asks.
-func (c inputCmd) Run(ctx context.Context, a *base.App) error {
+func (c InputCmd) Run(ctx context.Context, a *base.App) error {
 	payload, err := c.payload(a)
 	if err != nil {
 		return err
@@ -127,7 +128,7 @@ func (c inputCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // payload is the answer that was given; nil when there is none.
-func (c inputCmd) payload(a *base.App) (jsontext.Value, error) {
+func (c InputCmd) payload(a *base.App) (jsontext.Value, error) {
 	given := c.JSONValue != nil || c.Text != nil || c.File != "" || c.Allow || c.Deny
 	switch {
 	case c.Status != schema.InputResolved && given:
@@ -166,7 +167,7 @@ func (c inputCmd) payload(a *base.App) (jsontext.Value, error) {
 }
 
 // decision answers an approval as the SDK's schema of approvals asks.
-func (c inputCmd) decision() (jsontext.Value, error) {
+func (c InputCmd) decision() (jsontext.Value, error) {
 	d := struct {
 		Decision string `json:"decision"`
 		Reason   string `json:"reason,omitzero"`
@@ -197,7 +198,7 @@ func readAnswer(r io.Reader, name string, promised bool) (jsontext.Value, error)
 }
 
 // choose finds what is answered: what was named, or the only thing that the run waits for.
-func (c inputCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenInterrupt, error) {
+func (c InputCmd) choose(p prompt.Prompt, h *schema.Head) (*schema.OpenInterrupt, error) {
 	i := slices.IndexFunc(h.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == c.Interrupt })
 	if c.Interrupt == "" && len(h.Interrupts) == 1 {
 		i = 0
@@ -235,7 +236,7 @@ func waitNames(h *schema.Head) string {
 	return strings.Join(names, ", ")
 }
 
-func (c inputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *schema.Head, w *schema.OpenInterrupt, payload jsontext.Value) error {
+func (c InputCmd) answer(ctx context.Context, a *base.App, cl *base.Client, h *schema.Head, w *schema.OpenInterrupt, payload jsontext.Value) error {
 	answer := answered{
 		Run: h.Run, InterruptID: w.InterruptID, Status: c.Status, Payload: payload, RequestID: c.RequestID,
 		Remaining: len(h.Interrupts),
@@ -310,10 +311,10 @@ func answerProblems(e *schema.ServiceError) string {
 }
 
 // show prints what the run asks: the one thing that was named, or all.
-func (c inputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *schema.Head) error {
+func (c InputCmd) show(ctx context.Context, a *base.App, cl *base.Client, h *schema.Head) error {
 	waits := h.Interrupts
 	if c.Interrupt != "" || len(waits) == 0 {
-		w, err := inputCmd{Interrupt: c.Interrupt}.choose(a.Prompt, h)
+		w, err := InputCmd{Interrupt: c.Interrupt}.choose(a.Prompt, h)
 		if err != nil {
 			return err
 		}

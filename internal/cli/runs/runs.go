@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -15,7 +15,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type runsCmd struct {
+// Cmd is waymark runs.
+type Cmd struct {
 	Ls      runsLsCmd      `cmd:"" aliases:"list" help:"List runs."`
 	Get     runsGetCmd     `cmd:"" help:"Show a run, with every event acknowledged so far."`
 	Watch   runsWatchCmd   `cmd:"" help:"Show each checkpoint of a run or of all runs as it is made."`

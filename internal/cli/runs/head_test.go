@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"bytes"
@@ -105,4 +105,10 @@ func TestAStepThatIsPastedAsItStandsDecidesOnlyWhatItsLineSays(t *testing.T) {
 	for _, step := range list {
 		require.NotContains(t, step, "|", "a shell would run what stands before it")
 	}
+}
+
+func TestRejectedText_OneOfEach_IsSingular(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "1 dead letter, 1 fenced, 1 forked, 1 duplicate, 1 gap", rejectedText(schema.Counts{DeadLetters: 1, Fenced: 1, Forked: 1, Duplicates: 1, Gaps: 1}))
+	require.Equal(t, "2 dead letters, 3 gaps", rejectedText(schema.Counts{DeadLetters: 2, Gaps: 3}))
 }

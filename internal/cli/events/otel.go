@@ -1,4 +1,4 @@
-package cli
+package events
 
 import (
 	"context"
@@ -22,7 +22,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type otelCmd struct {
+// OtelCmd is waymark otel.
+type OtelCmd struct {
 	Run_      string   `arg:"" name:"run" optional:"" help:"Run id: export what has ended of it, and stop. Without it all runs are followed."`
 	File      string   `placeholder:"FILE" help:"Export the events of a file, as waymark export --format cloudevents writes it, and stop. No server is asked."`
 	All       bool     `help:"Begin with the oldest event that is kept, when there is no position yet, instead of with what comes now."`
@@ -37,7 +38,7 @@ type otelCmd struct {
 }
 
 // Help is the text below the flags.
-func (otelCmd) Help() string {
+func (OtelCmd) Help() string {
 	return `A run is a trace; its epochs, turns, model calls and tool calls are spans, named as the GenAI conventions say, and sent when they ` +
 		`have ended. Trace and span ids follow from run and events: what is exported twice has the same ids. A position is kept only after ` +
 		`the collector took everything before it, so that it can be stopped at any time. A collector that is away is waited for. The rights of an observer are enough.
@@ -65,7 +66,7 @@ const hintCollector = "see that the collector runs and that --endpoint names its
 const singlePatience = 20 * time.Second
 
 // Run exports until Ctrl-C, or what was named.
-func (c otelCmd) Run(ctx context.Context, a *base.App) error {
+func (c OtelCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Run_ != "" && c.File != "":
 		return failure.New(failure.Usage, "name one of them", "a run and --file are two sources")
@@ -106,7 +107,7 @@ func (c otelCmd) Run(ctx context.Context, a *base.App) error {
 	})
 }
 
-func (c otelCmd) exporter(a *base.App, client spans.Client, log zerolog.Logger) *spans.Exporter {
+func (c OtelCmd) exporter(a *base.App, client spans.Client, log zerolog.Logger) *spans.Exporter {
 	config := spans.ExporterConfig{
 		Service: c.Service, Version: base.Versions().Waymark, Fleet: a.Fleet,
 		Hint: hintCollector,
@@ -117,7 +118,7 @@ func (c otelCmd) exporter(a *base.App, client spans.Client, log zerolog.Logger) 
 	return spans.NewExporter(client, config, log)
 }
 
-func (c otelCmd) options() spans.Options { return spans.Options{Content: c.Content, Labels: c.Label} }
+func (c OtelCmd) options() spans.Options { return spans.Options{Content: c.Content, Labels: c.Label} }
 
 // collectorError gives an export that failed its next step.
 func collectorError(err error) error {
@@ -131,7 +132,7 @@ func collectorError(err error) error {
 }
 
 // single exports one run.
-func (c otelCmd) single(ctx context.Context, a *base.App, fleet *publisher.Fleet, exporter *spans.Exporter) error {
+func (c OtelCmd) single(ctx context.Context, a *base.App, fleet *publisher.Fleet, exporter *spans.Exporter) error {
 	one := spans.NewSingle(a.Fleet, c.options(), fleet.Keys, exporter.Export)
 	err := fleet.Events(ctx, c.Run_, func(rec schema.Record) error { return one.Take(ctx, c.Run_, &rec) })
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
@@ -141,7 +142,7 @@ func (c otelCmd) single(ctx context.Context, a *base.App, fleet *publisher.Fleet
 }
 
 // finish sends the rest and says what was done.
-func (c otelCmd) finish(ctx context.Context, a *base.App, one *spans.Single, exporter *spans.Exporter) error {
+func (c OtelCmd) finish(ctx context.Context, a *base.App, one *spans.Single, exporter *spans.Exporter) error {
 	if err := one.Finish(ctx); err != nil {
 		return collectorError(err)
 	}
@@ -166,7 +167,7 @@ func (c otelCmd) finish(ctx context.Context, a *base.App, one *spans.Single, exp
 }
 
 // follow exports all runs of the fleet.
-func (c otelCmd) follow(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Fleet, exporter *spans.Exporter, log zerolog.Logger) error {
+func (c OtelCmd) follow(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Fleet, exporter *spans.Exporter, log zerolog.Logger) error {
 	js, settings, err := cl.Settings(ctx)
 	if err != nil {
 		return err
@@ -224,8 +225,8 @@ func (c otelCmd) follow(ctx context.Context, a *base.App, cl *base.Client, fleet
 }
 
 // grow follows shards that are added, from their beginning: it is all news.
-func (c otelCmd) grow(ctx context.Context, js jetstream.JetStream, fleet string, shards int, feed func(int, bool)) error {
-	return eventsCmd{}.followSettings(ctx, js, fleet, func(settings schema.FleetSettings) {
+func (c OtelCmd) grow(ctx context.Context, js jetstream.JetStream, fleet string, shards int, feed func(int, bool)) error {
+	return Cmd{}.followSettings(ctx, js, fleet, func(settings schema.FleetSettings) {
 		for ; shards < settings.Shards(); shards++ {
 			feed(shards, true)
 		}
@@ -257,7 +258,7 @@ func historyOf(fleet *publisher.Fleet) func(context.Context, string, func(schema
 }
 
 // file exports what a file holds.
-func (c otelCmd) file(ctx context.Context, a *base.App, exporter *spans.Exporter) error {
+func (c OtelCmd) file(ctx context.Context, a *base.App, exporter *spans.Exporter) error {
 	// The file does not say when the server stored its events, so that their signatures cannot be judged.
 	unchecked := func(context.Context) (*schema.Keys, error) { return schema.NoKeys, nil }
 	one := spans.NewSingle(a.Fleet, c.options(), unchecked, exporter.Export)

@@ -1,4 +1,4 @@
-package cli
+package events
 
 import (
 	"fmt"
@@ -58,7 +58,7 @@ func gist(e *schema.Event) string {
 	case *schema.RunEndedData:
 		return output.Words(d.Status, d.Summary)
 	case *schema.TurnStartedData:
-		return output.Words(fmt.Sprintf("turn %d", d.Turn), messagesText(d.Messages))
+		return output.Words(fmt.Sprintf("turn %d", d.Turn), MessagesText(d.Messages))
 	case *schema.TurnAnsweredData:
 		names := make([]string, len(d.Calls))
 		for i := range d.Calls {
@@ -69,11 +69,11 @@ func gist(e *schema.Event) string {
 		if len(answer.Parts) == 0 {
 			answer.Role = ""
 		}
-		return output.Words(fmt.Sprintf("turn %d", d.Turn), messagesText([]schema.Message{answer}), strings.Join(names, ", "))
+		return output.Words(fmt.Sprintf("turn %d", d.Turn), MessagesText([]schema.Message{answer}), strings.Join(names, ", "))
 	case *schema.TurnEndedData:
-		return output.Words(fmt.Sprintf("turn %d", d.Turn), messagesText(d.Messages))
+		return output.Words(fmt.Sprintf("turn %d", d.Turn), MessagesText(d.Messages))
 	case *schema.MessageAddedData:
-		return messagesText([]schema.Message{d.Message})
+		return MessagesText([]schema.Message{d.Message})
 	case *schema.ToolCalledData:
 		return output.Words(d.ToolCallID, d.Name, string(d.Arguments))
 	case *schema.ToolReturnedData:
@@ -123,8 +123,8 @@ func gist(e *schema.Event) string {
 // maxParts bounds the parts of a message that are worth a look on one line.
 const maxParts = 8
 
-// messagesText is the role and the beginning of messages.
-func messagesText(messages []schema.Message) string {
+// MessagesText is the role and the beginning of messages.
+func MessagesText(messages []schema.Message) string {
 	var list []string
 	for _, m := range messages {
 		shown := []string{}

@@ -1,18 +1,21 @@
-package cli
+package runs
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/internal/harness/natstest"
+	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -109,7 +112,7 @@ func TestATreeIsDrawnWithinItsWidth(t *testing.T) {
 	require.NoError(t, printTree(a, &reply))
 	require.NotContains(t, stdout.String(), "…")
 	stdout.Reset()
-	a.Stdout = output.NewPage(&stdout, env("COLUMNS", "80"))
+	a.Stdout = output.NewPage(&stdout, func(string) string { return "80" })
 	require.NoError(t, printTree(a, &reply))
 	require.Regexp(t, `└─ r59 +running`, stdout.String(), "its id is whole")
 }
@@ -127,9 +130,18 @@ func TestAHandOffThatAnotherTookIsNotTheRunsOwn(t *testing.T) {
 func TestATreeIsBounded(t *testing.T) {
 	t.Parallel()
 	const limit = 40
-	nc, _ := startServe(t)
-	js, err := jetstream.New(nc)
+	server := natstest.Start(t)
+	nc, js := server.Conn(t), server.JetStream(t)
+	require.NoError(t, kvstore.Provision(t.Context(), js, kvstore.FleetConfig{Fleet: schema.DefaultFleet}))
+	daemon, err := consumer.New(t.Context(), consumer.Config{Fleet: schema.DefaultFleet, Name: "daemon", Service: js, Fold: js, Alone: true}, time.Now, natstest.Logger(t))
 	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	stopped := make(chan error, 1)
+	go func() { stopped <- daemon.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-stopped)
+	})
 	started := 0
 	start := func(run string, d schema.RunStartedData) {
 		started++
@@ -138,7 +150,7 @@ func TestATreeIsBounded(t *testing.T) {
 		e, err := w.Event(&d, 0, time.Now(), 0)
 		require.NoError(t, err)
 		header, body := e.Encode()
-		_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.MappedSubject(schema.DefaultFleet, run), Header: header, Data: body})
+		_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: schema.NamesOf(schema.DefaultFleet, 0).EventSubject(run), Header: header, Data: body})
 		require.NoError(t, err)
 	}
 	start("root", schema.RunStartedData{})
@@ -152,12 +164,12 @@ func TestATreeIsBounded(t *testing.T) {
 		start(child, schema.RunStartedData{Parent: &schema.Parent{Run: "a-top"}, ResumedFrom: "a-top"})
 		start(child+"-next", schema.RunStartedData{Handoff: &schema.HandoffSource{Run: child, HandoffID: "half", OfferHash: strings.Repeat("0", 64)}})
 	}
-	cl := &base.Client{NATS: nc, Fleet: schema.DefaultFleet, Wait: startLimit}
+	cl := &base.Client{NATS: nc, Fleet: schema.DefaultFleet, Wait: time.Minute}
 	require.Eventually(t, func() bool {
 		runs := 0
 		err := (&tree{client: cl}).list(t.Context(), schema.ListRequest{}, func(*schema.RunSummary) bool { runs++; return true })
 		return err == nil && runs == started
-	}, startLimit, 50*time.Millisecond, "a checkpoint of each run")
+	}, time.Minute, 50*time.Millisecond, "a checkpoint of each run")
 
 	wide := &tree{client: cl, limit: limit, nodes: map[string]*treeNode{}}
 	require.NoError(t, wide.gather(t.Context(), "a-top", 8))

@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/waymarkio/waymark/internal/cli/base"
+	"github.com/waymarkio/waymark/internal/cli/events"
 	"github.com/waymarkio/waymark/internal/cli/failure"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/encrypted"
@@ -86,7 +87,7 @@ func printState(a *base.App, s *schema.State) error {
 	for i, m := range s.Messages {
 		content := encrypted.Value(m.Message, m.Refs)
 		content.Role = ""
-		messages[i] = []string{output.Number(i + 1), output.Number(m.Turn), m.Role, messagesText([]schema.Message{content})}
+		messages[i] = []string{output.Number(i + 1), output.Number(m.Turn), m.Role, events.MessagesText([]schema.Message{content})}
 	}
 	if err := output.Table(a.Stdout, []output.Column{
 		{Title: "message", Right: true}, {Title: "turn", Right: true}, {Title: "role"}, {Title: "content", Shrinks: true},
@@ -162,6 +163,6 @@ func foldedEvents(ctx context.Context, a *base.App, fleet *publisher.Fleet, run 
 		}
 		v := head.Apply(keys, &rec)
 		behind := v.Kind != schema.Skipped && last.LeftBehind(head.Records)
-		return eventsCmd{Run_: run}.show(a, rec, run, judgedByFold(v, behind))
+		return events.Cmd{Run_: run}.Show(a, rec, run, events.JudgedByFold(v, behind))
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -15,13 +15,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type diffCmd struct {
+// DiffCmd is waymark diff.
+type DiffCmd struct {
 	Left  string `arg:"" help:"Run id, or RUN@POINT for the run as it was at a point."`
 	Right string `arg:"" help:"The other one."`
 }
 
 // Help is the text below the flags.
-func (diffCmd) Help() string {
+func (DiffCmd) Help() string {
 	return `The tool calls of both are compared one by one: name, arguments, and what came of it. JSON is compared by value. The first ` +
 		`difference is shown with both sides. Ids, times and executors do not matter, so a run can be compared with its fork, or with ` +
 		`another run of the same task. The exit code is 9 when they differ.
@@ -72,7 +73,7 @@ type difference struct {
 }
 
 // Run compares two runs, or two points.
-func (c diffCmd) Run(ctx context.Context, a *base.App) error {
+func (c DiffCmd) Run(ctx context.Context, a *base.App) error {
 	left, err := parseSide(c.Left)
 	if err != nil {
 		return err

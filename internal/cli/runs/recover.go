@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -13,7 +13,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type recoverCmd struct {
+// RecoverCmd is waymark recover.
+type RecoverCmd struct {
 	Run_      string `arg:"" name:"run" help:"Run id."`
 	Executor  string `placeholder:"NAME" help:"Executor that takes the run over. Whoever drives it now is fenced."`
 	At        string `placeholder:"POINT" xor:"point" help:"Show the run as it was at a point, and take nothing over: seq:N, seq:EPOCH.N, turn:N, step:N, checkpoint:REVISION, mark:NAME, event:ID, record:N or end."`
@@ -25,7 +26,7 @@ type recoverCmd struct {
 }
 
 // Help is the text below the flags.
-func (recoverCmd) Help() string {
+func (RecoverCmd) Help() string {
 	return `With --at or --resume-step nothing is written: the run is shown exactly as it was there, and goes on as it is. waymark runs ` +
 		`history lists the points.
 
@@ -48,7 +49,7 @@ type recovery struct {
 
 // Run takes a run over and shows where to go on. The state is read after the takeover, so that nothing of the
 // older executor can follow it.
-func (c recoverCmd) Run(ctx context.Context, a *base.App) error {
+func (c RecoverCmd) Run(ctx context.Context, a *base.App) error {
 	at, past, err := c.point()
 	switch {
 	case err != nil:
@@ -95,7 +96,7 @@ func (c recoverCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // point is the point that was asked for; past says that there is one.
-func (c recoverCmd) point() (at schema.Point, past bool, err error) {
+func (c RecoverCmd) point() (at schema.Point, past bool, err error) {
 	text := c.At
 	switch {
 	case c.Step != nil && *c.Step < 1:
@@ -109,7 +110,7 @@ func (c recoverCmd) point() (at schema.Point, past bool, err error) {
 	return at, true, err
 }
 
-func (c recoverCmd) show(ctx context.Context, a *base.App, cl *base.Client, answer *recovery) error {
+func (c RecoverCmd) show(ctx context.Context, a *base.App, cl *base.Client, answer *recovery) error {
 	switch c.View {
 	case schema.ViewState:
 		return showState(ctx, a, cl, c.Run_)
@@ -134,7 +135,8 @@ func (c recoverCmd) show(ctx context.Context, a *base.App, cl *base.Client, answ
 	return printSteps(a, &answer.Head, false)
 }
 
-type settleCmd struct {
+// SettleCmd is waymark settle.
+type SettleCmd struct {
 	Run_       string        `arg:"" name:"run" help:"Run id."`
 	Turn       int32         `arg:"" help:"Turn of the call."`
 	Call       string        `arg:"" help:"Tool call id."`
@@ -146,7 +148,7 @@ type settleCmd struct {
 }
 
 // Help is the text below the flags.
-func (settleCmd) Help() string {
+func (SettleCmd) Help() string {
 	return `The calls in doubt of a run are listed by waymark runs get, and what becomes of each without you by waymark plan. The open calls ` +
 		`of a run that has ended are settled, too, except as rerun: the run has no executor, and cleanup keeps it until then.
 
@@ -156,7 +158,7 @@ Examples:
 }
 
 // Run settles a call in doubt.
-func (c settleCmd) Run(ctx context.Context, a *base.App) error {
+func (c SettleCmd) Run(ctx context.Context, a *base.App) error {
 	request := schema.SettleRequest{
 		CallKey: schema.CallKey{Turn: c.Turn, ToolCallID: c.Call, Occurrence: int(c.Occurrence)},
 		How:     schema.Settlement(c.How), By: c.By,

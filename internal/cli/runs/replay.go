@@ -1,4 +1,4 @@
-package cli
+package runs
 
 import (
 	"context"
@@ -15,7 +15,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type replayCmd struct {
+// ReplayCmd is waymark replay.
+type ReplayCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 	At   string `default:"end" placeholder:"POINT" help:"Up to a point of the run (default: end)."`
 	Save string `placeholder:"FILE" xor:"file" help:"Write the calls to a new file, for --expect."`
@@ -24,7 +25,7 @@ type replayCmd struct {
 }
 
 // Help is the text below the flags.
-func (replayCmd) Help() string {
+func (ReplayCmd) Help() string {
 	return `The run is read anew twice, as a recovery reads it: from its events by this program, and folded by the daemon. Both must come to the ` +
 		`same state, and the calls of that state must be those that the events record, in their order, with their arguments and outcomes. ` +
 		`Events that a rewind left behind are not compared. ` +
@@ -47,7 +48,7 @@ type replayed struct {
 }
 
 // Run reads a run anew and compares its calls.
-func (c replayCmd) Run(ctx context.Context, a *base.App) error {
+func (c ReplayCmd) Run(ctx context.Context, a *base.App) error {
 	point, err := parsePoint("--at", c.At)
 	if err != nil {
 		return err
@@ -202,7 +203,7 @@ func saveGolden(path string, g *history.Golden) error {
 	return errors.Join(err, f.Close())
 }
 
-func (c replayCmd) print(a *base.App, r *replayed) error {
+func (c ReplayCmd) print(a *base.App, r *replayed) error {
 	if a.JSON {
 		return output.Document(a.Stdout, r)
 	}

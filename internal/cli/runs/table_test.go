@@ -1,0 +1,44 @@
+package runs
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waymarkio/waymark/internal/cli/output"
+	"github.com/waymarkio/waymark/schema"
+)
+
+func TestPlanTexts_RequestedCallAndNoTurn_AreCounted(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "1 make, 1 hold", notReusedText(&schema.Plan{Calls: []schema.PlanCall{{Action: schema.CallHold}, {Action: schema.CallMake}}}))
+	require.Equal(t, "2 calls", savedText(&schema.Saved{Calls: 2}))
+	require.Equal(t, "1 model answer, 7 tokens (3 in, 4 out)", savedText(&schema.Saved{Turns: 1, Tokens: 7, Usage: schema.Usage{InputTokens: 3, OutputTokens: 4}}))
+}
+
+func TestPrintTable_Terminal_CutsProseAndDropsColumnsAndKeepsIDs(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", schema.MaxName)
+	runs := []schema.RunSummary{
+		{Run: long, Agent: long, Status: schema.StatusInterrupted, Gapped: true, InDoubt: 12, Epoch: 1 << 31, Turn: 1 << 30, Events: 1 << 60, ToolCalls: 1 << 60},
+		{Run: "short", Status: schema.StatusRunning},
+		{Run: "wide-界界界界界", Agent: strings.Repeat("界", 60), Status: schema.StatusRunning, UpdatedAt: "2026-01-02T03:04:05Z"},
+	}
+	for _, width := range []string{"40", "80", "100", "200", ""} {
+		var b bytes.Buffer
+		require.NoError(t, printRuns(output.NewPage(&b, func(string) string { return width }), runs, time.Unix(0, 0)))
+		lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+		require.Len(t, lines, 4)
+		require.Contains(t, lines[1], long+"  ")
+		require.Contains(t, lines[1], "gapped, 12 in doubt")
+		require.Contains(t, lines[2], "short")
+		require.NotContains(t, b.String(), "…")
+		require.Equal(t, width == "", strings.Contains(lines[0], "AGENT"), "a pipe gets all columns: %s", lines[0])
+		for _, l := range lines {
+			require.Equal(t, strings.TrimRight(l, " "), l)
+		}
+	}
+}
