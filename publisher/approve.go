@@ -102,7 +102,7 @@ func (c *callRunner) recordDecision(ctx context.Context, d Decision) error {
 func (c *callRunner) publishDecision(ctx context.Context, data *schema.ToolDecidedData) error {
 	err := c.run.publishNow(ctx, draft{data: data, turn: c.key.Turn})
 	if err == nil && data.Decision == schema.DecisionAllow {
-		c.run.calls.allow(c.key)
+		c.run.ledger.calls.allow(c.key)
 	}
 	return err
 }
@@ -134,7 +134,7 @@ func (c *callRunner) question(d Decision) *schema.RunWaitingData {
 	if d.Expires > 0 {
 		w.ExpiresAt = schema.FormatTime(c.run.fleet.cfg.Now().Add(d.Expires))
 	}
-	return c.run.calls.ask(c.key, w)
+	return c.run.ledger.calls.ask(c.key, w)
 }
 
 // askPerson waits for a person's answer about a call, asking first if the question was lost, and records it.
@@ -154,7 +154,7 @@ func (c *callRunner) askPerson(ctx context.Context) error {
 		// The question follows its decision. Where the executor died between the two, the policy only finds the words
 		// again: what it decided stands.
 		d := Decision{Decision: schema.DecisionAsk, Policy: c.decision.Policy, Reason: c.decision.Reason}
-		if policy := r.fleet.cfg.Policy; policy != nil && r.calls.question(key) == nil {
+		if policy := r.fleet.cfg.Policy; policy != nil && r.ledger.calls.question(key) == nil {
 			if again, err := policy(ctx, r, c.occurrence()); err == nil && again.Decision == schema.DecisionAsk {
 				d = again
 			}

@@ -77,18 +77,6 @@ func (c *callRunner) tooSlow() error {
 		c.key.ToolCallID, c.key.Turn, c.run.id, ErrUnavailable, beginTries, c.run.fleet.proofAge)
 }
 
-// proven reports whether the epoch was the run's own a moment ago. A duplicate acknowledgement, and an event that was found in
-// the log, prove that the event is stored, and not that no other executor has taken the run over since.
-func (r *Run) proven() (bool, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.dead != nil {
-		return false, r.dead
-	}
-	// A machine that was asleep shows it on the clock of the wall only.
-	return !r.stood.IsZero() && time.Since(r.stood) < r.fleet.proofAge && time.Now().Round(0).Sub(r.stood.Round(0)) < r.fleet.proofAge, nil
-}
-
 // mayBegin brings a decided call to where its tool may run now. guarded: the tool needs a proof of the epoch. again: the call may have
 // changed, and is to be looked up once more.
 func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, err error) {
@@ -105,7 +93,7 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 		}
 		return true, err
 	}
-	proven, err := c.run.proven()
+	proven, err := c.run.ledger.proven(c.run.fleet.proofAge)
 	if err != nil || proven || !guarded {
 		return false, err
 	}
@@ -123,7 +111,7 @@ func (c *callRunner) mayBegin(ctx context.Context, guarded bool) (again bool, er
 // epoch. Between a takeover and a person's word that is mostly over.
 func (c *callRunner) outwait(ctx context.Context) (waited bool, err error) {
 	fleet := c.run.fleet
-	left := c.run.calls.left(c.key, fleet.outwait)
+	left := c.run.ledger.calls.left(c.key, fleet.outwait)
 	if left <= 0 {
 		return false, nil
 	}

@@ -262,8 +262,8 @@ func (b *callBook) view(head *schema.Head, state *schema.State, key schema.CallK
 	b.mu.Lock()
 	v := callView{stage: b.stage[key], outcome: b.outcomes[key]}
 	b.mu.Unlock()
-	if i := slices.IndexFunc(head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key }); i >= 0 {
-		open := head.OpenCalls[i]
+	if c := openCall(head, key); c != nil {
+		open := *c
 		v.known, v.open = true, &open
 		if v.stage == 0 && open.Requested && (!open.Replay.Rerunnable() || open.Epoch < head.Epoch) {
 			v.stage = ready // not begun in this epoch: only this executor may begin it
@@ -290,11 +290,4 @@ func (b *callBook) view(head *schema.Head, state *schema.State, key schema.CallK
 		v.decision = nil // a person's rerun took it back
 	}
 	return v
-}
-
-// viewCall looks a call up.
-func (r *Run) viewCall(key schema.CallKey) callView {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.calls.view(r.head, r.state, key)
 }

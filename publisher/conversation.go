@@ -23,7 +23,7 @@ func (r *Run) Conversation(ctx context.Context) ([]schema.Message, error) {
 // Task returns the task that the run was started with, also if it is in the blob store; empty if there is none. Its errors are those of
 // [Run.Conversation].
 func (r *Run) Task(ctx context.Context) (string, error) {
-	if r.headOnly() {
+	if r.ledger.headOnly() {
 		return "", fmt.Errorf("task of run %s: %w", r.id, ErrNoContent)
 	}
 	one := new(schema.State)
@@ -41,7 +41,7 @@ func (r *Run) Task(ctx context.Context) (string, error) {
 // has an outcome is among them: Tool returns the outcome. Its errors are those of [Run.Conversation].
 func (t *Turn) Calls(ctx context.Context) ([]ToolCall, error) {
 	r := t.run
-	if r.headOnly() {
+	if r.ledger.headOnly() {
 		return nil, fmt.Errorf("calls of %s: %w", t, ErrNoContent)
 	}
 	own := new(schema.State)
@@ -81,7 +81,7 @@ func refsOf(refs []schema.Ref, paths ...string) (of []schema.Ref) {
 
 // loaded is [Run.State] with its large fields loaded.
 func (r *Run) loaded(ctx context.Context) (*schema.State, error) {
-	if r.headOnly() {
+	if r.ledger.headOnly() {
 		return nil, ErrNoContent
 	}
 	state := r.State()

@@ -91,30 +91,15 @@ func (c *callRunner) settle(ctx context.Context, settled *schema.ToolSettledData
 	return err
 }
 
-// outdates reports whether evidence that arrived before items are published takes the ground from one of them: a call
-// whose result is known now must not be run again.
-func outdates(v schema.Verdict, items []*item) bool {
-	if v.Kind != schema.Evidence || v.Call.ToolCallID == "" {
-		return false
-	}
-	for _, it := range items {
-		d, ok := it.data.(*schema.ToolSettledData)
-		if ok && it.stream == 0 && d.How == schema.SettledRerun && it.verdict.Call == v.Call {
-			return true
-		}
-	}
-	return false
-}
-
 // leftInDoubt returns a [*HeldError] for a call of which nobody knows what became of it and that must not be run again,
 // if there is one: the run must not be completed over it. It is in doubt, or this handle began it and did not learn its
 // outcome; then it is in doubt for the next executor. Work that leaves out a call that a person wants run again is wrong.
 func (r *Run) leftInDoubt() error {
-	head := r.planned()
+	head := r.ledger.planned()
 	for i := range head.OpenCalls {
 		c := &head.OpenCalls[i]
 		switch {
-		case (c.InDoubt && !c.Late || r.calls.begun(c.CallKey)) && (!c.Replay.Rerunnable() || c.Held):
+		case (c.InDoubt && !c.Late || r.ledger.calls.begun(c.CallKey)) && (!c.Replay.Rerunnable() || c.Held):
 			return r.held(c, "")
 		case c.Again:
 			return fmt.Errorf("run %s: %w: a person settled call %s of turn %d as rerun, and the work ended without it: run each open call with Turn.Tool", r.id, ErrConflict, c.ToolCallID, c.Turn)

@@ -239,9 +239,7 @@ func (e *Executor) take(run *Run) bool {
 	if e.over {
 		return false
 	}
-	run.mu.Lock()
-	run.driver = d
-	run.mu.Unlock()
+	run.driver.Store(d)
 	e.driven[d] = struct{}{}
 	if e.serving {
 		go e.drive(d)

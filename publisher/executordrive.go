@@ -69,10 +69,7 @@ func (e *Executor) work(ctx context.Context, run *Run, begun *bool) (err error) 
 // classify says what the return of work means. The run's own state goes before what the work says of it.
 func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error) trigger {
 	r := d.run
-	r.mu.Lock()
-	mine, dead, cancelled := r.driver == d, r.dead != nil, r.head.CancelRequested
-	status, unattended := r.head.Status, r.head.Unattended
-	r.mu.Unlock()
+	mine, dead, head := r.driver.Load() == d, r.ledger.ended() != nil, r.Head()
 	cause := context.Cause(ctx)
 	var panicked *panicError
 	held, isHeld := errors.AsType[*HeldError](err)
@@ -81,11 +78,11 @@ func (e *Executor) classify(ctx context.Context, d *drive, begun bool, err error
 		return handleAdopted
 	case dead:
 		return handleEnded
-	case status.Terminal():
+	case head.Status.Terminal():
 		return workEnded
-	case status == schema.StatusInterrupted, unattended == schema.StatusInterrupted:
+	case head.Status == schema.StatusInterrupted, head.Unattended == schema.StatusInterrupted:
 		return workLetGo
-	case cancelled && (errors.Is(cause, ErrCancelRequested) || errors.Is(err, ErrCancelRequested)):
+	case head.CancelRequested && (errors.Is(cause, ErrCancelRequested) || errors.Is(err, ErrCancelRequested)):
 		return runCancelled
 	case err == nil && !errors.Is(cause, ErrShutdown) && !errors.Is(cause, ErrStopped):
 		return workDone
@@ -122,11 +119,7 @@ func (e *Executor) finish(d *drive, on trigger, cause error) {
 	default:
 		log.Debug().Str("run", d.run.id).Str("outcome", string(outcome)).Msg("executor is done with the run")
 	}
-	d.run.mu.Lock()
-	if d.run.driver == d {
-		d.run.driver = nil
-	}
-	d.run.mu.Unlock()
+	d.run.driver.CompareAndSwap(d, nil)
 	e.mu.Lock()
 	delete(e.driven, d)
 	if outcome == OutcomeLeft {
@@ -161,13 +154,11 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 			err = e.publishTransition(d, t, cause)
 		}
 		// The run may end, be taken over and be adopted until its end is durable.
-		r.mu.Lock()
-		status, dead, gone, mine := r.head.Status, r.dead, r.gone, r.driver == d
-		r.mu.Unlock()
+		mine, status, dead := r.driver.Load() == d, r.Head().Status, r.ledger.ended()
 		switch {
 		case !mine:
 			return OutcomeHandedOver, cause
-		case dead != nil && !gone:
+		case dead != nil && !r.ledger.wentAway():
 			return OutcomeDropped, errors.Join(cause, dead)
 		case status.Terminal():
 			return Outcome(status), cause
@@ -189,21 +180,19 @@ func (e *Executor) publishFinish(d *drive, on trigger, cause error) (Outcome, er
 
 // leave ends the handle of a run of which nothing could be said in its log, and so gives the run up.
 func (e *Executor) leave(r *Run, err error) (Outcome, error) {
-	r.letGo(letGoError(r, err))
+	r.ledger.letGo(letGoError(r, err))
 	return OutcomeLeft, err
 }
 
 // publishTransition publishes what the table asks for, unless an earlier try has.
 func (e *Executor) publishTransition(d *drive, t transition, cause error) error {
 	r, ctx := d.run, e.finishing
-	r.mu.Lock()
-	mine, status, unattended := r.driver == d, r.head.Status, r.head.Unattended
-	r.mu.Unlock()
+	head := r.Head()
 	switch {
-	case !mine, status.Terminal():
+	case r.driver.Load() != d, head.Status.Terminal():
 		return nil
-	case status == schema.StatusInterrupted, unattended == schema.StatusInterrupted:
-		r.letGo(letGoError(r, cause))
+	case head.Status == schema.StatusInterrupted, head.Unattended == schema.StatusInterrupted:
+		r.ledger.letGo(letGoError(r, cause))
 		return nil
 	}
 	if held, ok := errors.AsType[*HeldError](cause); ok && t.wait {
@@ -260,11 +249,11 @@ var errPipeline = errors.New("queued events are not in the log")
 // mend brings a handle, in whatever condition its work left it, to where it can say how the run stands: it leaves the
 // pipelined mode, and finds out what became of events without an answer.
 func (r *Run) mend(ctx context.Context) error {
-	if err := r.enter(ctx); err != nil {
+	if err := r.slot.enter(ctx); err != nil {
 		return err
 	}
 	err := r.stopPipeline(ctx)
-	r.leave()
+	r.slot.leave()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errPipeline, err)
 	}

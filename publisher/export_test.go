@@ -31,9 +31,9 @@ const Outwait = beginWithin + beginGrace
 
 // AgeProof makes the proof of the run's epoch older.
 func AgeProof(r *Run, d time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.stood = r.stood.Add(-d)
+	r.ledger.mu.Lock()
+	defer r.ledger.mu.Unlock()
+	r.ledger.stood = r.ledger.stood.Add(-d)
 }
 
 // SetClaimRetry sets how soon a claimed run that could not be taken in hand is tried again first. Call it before the
@@ -86,7 +86,7 @@ func RedactValue(r *Redaction, in []byte) ([]byte, error) { return newRedactor(r
 func DistrustPlacing(f *Fleet) { f.outdated() }
 
 // Die ends a handle with an error, as what is found in its log does.
-func Die(r *Run, err error) error { return r.die(err) }
+func Die(r *Run, err error) error { return r.ledger.die(err) }
 
 // ConnOf is a fleet's connection.
 func ConnOf(f *Fleet) *nats.Conn { return f.nc }

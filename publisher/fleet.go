@@ -367,14 +367,11 @@ func (f *Fleet) Start(ctx context.Context, spec RunSpec) (*Run, error) {
 // startIn starts a run in a shard.
 func (f *Fleet) startIn(ctx context.Context, names schema.Names, spec RunSpec) (*Run, error) {
 	r := newRun(f, names, spec.ID)
-	r.onControl, r.starting = spec.OnControl, true
-	if spec.baseState != nil {
-		r.state.Graft(snapshot(spec.baseState))
-	}
+	r.ledger.onControl = spec.OnControl
+	r.ledger.start(spec.baseState)
 	if spec.HeadOnly {
-		r.keepHead()
+		r.ledger.keepHead()
 	}
-	r.writer.Epoch = 1
 	data := &schema.RunStartedData{
 		Agent: spec.Agent, Executor: f.cfg.Executor, Instance: f.cfg.Instance, Task: spec.Task, ThreadID: spec.ThreadID, Model: spec.Model,
 		ModelTier: spec.ModelTier, Provider: spec.Provider, Labels: spec.Labels, Parent: spec.Parent,

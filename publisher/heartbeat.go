@@ -59,63 +59,26 @@ func (h *hand) size() int {
 	return len(h.runs)
 }
 
-// keep takes the run in hand or lets it go, as its own events say. A run that the log goes on giving to this process after its handle
-// ended is given up: the process lives, and its heartbeats would keep the run from every other executor. Under Run.mu.
-func (r *Run) keep() {
-	attended := !r.head.Status.Terminal() && !r.head.Status.Claimable() && r.head.Unattended == ""
-	held := r.dead == nil && attended
-	if held == r.inHand {
-		return
+// holder takes a handle's run in hand and lets it go. A run that the log goes on giving to this process after its handle
+// ended is given up: the process lives, and its heartbeats would keep the run from every other executor.
+func (f *Fleet) holder(r *Run) func(in, attended bool, epoch schema.Epoch) {
+	return func(in, attended bool, epoch schema.Epoch) {
+		if in {
+			f.hand.take(r)
+			f.found(r.id, epoch)
+			return
+		}
+		f.hand.letGo(r)
+		if attended && len(f.hand.of(r.id)) == 0 {
+			f.abandon(schema.GivenUp{Run: r.id, Epoch: epoch})
+		}
 	}
-	if r.inHand = held; held {
-		r.fleet.hand.take(r)
-		r.fleet.found(r.id, r.writer.Epoch)
-		return
-	}
-	r.fleet.hand.letGo(r)
-	if attended && len(r.fleet.hand.of(r.id)) == 0 {
-		r.fleet.abandon(schema.GivenUp{Run: r.id, Epoch: r.writer.Epoch})
-	}
-}
-
-// ended ends the handle, unless it has ended, and returns why it did. Under Run.mu.
-func (r *Run) ended(err error) error {
-	if r.dead == nil {
-		r.dead = err
-		r.haltWith(err)
-		r.keep()
-		r.wake()
-	}
-	return r.dead
-}
-
-// letGo ends the handle because its own executor has done with the run, so that nothing of this process follows what it
-// said last. What a tool did nevertheless may still be handed in; see late.
-func (r *Run) letGo(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.gone = r.gone || r.dead == nil
-	_ = r.ended(err) // or ended before: what it is then, it stays
-}
-
-func (r *Run) wentAway() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.gone
 }
 
 // publishLast publishes a run's interruption and lets it go. The pipelined mode must have been left.
 func (r *Run) publishLast(ctx context.Context, last error, d draft) error {
 	_, err := r.publishAnd(ctx, last, d)
 	return err
-}
-
-// wake lets everybody look again who waits for the run. Under Run.mu.
-func (r *Run) wake() {
-	if r.changed != nil {
-		close(r.changed)
-		r.changed = nil
-	}
 }
 
 // appear begins heartbeats, and listens for notices: from now on this process is an executor, and no mere reader.
@@ -251,7 +214,7 @@ func (f *Fleet) heartbeat(leaving bool) bool {
 func (r *Run) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, with := context.WithCancelCause(parent)
 	stops := make([]func() bool, 0, 2)
-	for _, of := range []context.Context{r.halt, r.fleet.life} {
+	for _, of := range []context.Context{r.ledger.halt, r.fleet.life} {
 		if of.Err() != nil {
 			with(context.Cause(of))
 			continue
@@ -265,6 +228,3 @@ func (r *Run) Context(parent context.Context) (ctx context.Context, cancel conte
 		with(context.Canceled)
 	}
 }
-
-// cancelError is the reason to stop that an operator gave.
-func (r *Run) cancelError() error { return fmt.Errorf("run %s: %w", r.id, ErrCancelRequested) }

@@ -3,6 +3,7 @@ package publisher
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -28,7 +29,7 @@ func (r *Run) CompletePhase(ctx context.Context, name string, index int64, outpu
 // that is completed already is skipped, and its recorded output returned; one that was interrupted runs from its own
 // start. When work fails the phase stays open and the error is returned.
 func (r *Run) Phase(ctx context.Context, name string, work func(context.Context) (output any, err error)) (jsontext.Value, error) {
-	if r.phaseCompleted(name) {
+	if slices.Contains(r.ledger.planned().CompletedPhases, name) {
 		return r.phaseOutput(ctx, name)
 	}
 	if err := r.StartPhase(ctx, name, 0); err != nil {
@@ -53,18 +54,15 @@ func (r *Run) phaseOutput(ctx context.Context, name string) (jsontext.Value, err
 	}
 	var output jsontext.Value
 	var refs []schema.Ref
-	r.mu.Lock()
-	content := r.state != nil
-	if content {
-		for i := range r.state.Phases {
-			if p := &r.state.Phases[i]; p.Phase == name {
+	r.View(func(s *schema.State) {
+		for i := range s.Phases {
+			if p := &s.Phases[i]; p.Phase == name {
 				output, refs = p.Output, p.Refs
 			}
 		}
-	}
-	r.mu.Unlock()
+	})
 	err := ErrNoContent
-	if content {
+	if !r.ledger.headOnly() {
 		output, err = r.fleet.field(ctx, refs, "/output", output)
 	}
 	if err != nil {
@@ -81,13 +79,13 @@ func (r *Run) Compact(ctx context.Context, d schema.ContextCompactedData) error 
 
 // Artifact publishes artifact.added. Content above the inline limit goes to the blob store.
 func (r *Run) Artifact(ctx context.Context, d schema.ArtifactAddedData) error {
-	_, err := r.publish(ctx, draft{data: &d, turn: r.openTurnNumber()})
+	_, err := r.publish(ctx, draft{data: &d, turn: r.ledger.openTurn()})
 	return err
 }
 
 // Error publishes error.raised: an error that did not end the run. scope is run, turn or tool; empty means run.
 func (r *Run) Error(ctx context.Context, e schema.Error, scope string) error {
-	turn := r.openTurnNumber()
+	turn := r.ledger.openTurn()
 	_, err := r.publish(ctx, draft{data: &schema.ErrorRaisedData{Error: e, Scope: scope, Turn: turn}, turn: turn})
 	return err
 }
@@ -132,17 +130,17 @@ func (r *Run) Input(ctx context.Context, interruptID string) (input schema.RunIn
 	if err := r.Sync(ctx); err != nil {
 		return input, false, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state == nil {
+	if r.ledger.headOnly() {
 		return input, false, fmt.Errorf("input %s of run %s: %w", interruptID, r.id, ErrNoContent)
 	}
-	for i := len(r.state.Waits) - 1; i >= 0; i-- {
-		if w := &r.state.Waits[i]; w.InterruptID == interruptID && w.Input != nil {
-			return *w.Input, true, nil
+	r.View(func(s *schema.State) {
+		for i := range slices.Backward(s.Waits) {
+			if w := &s.Waits[i]; !ok && w.InterruptID == interruptID && w.Input != nil {
+				input, ok = *w.Input, true
+			}
 		}
-	}
-	return input, false, nil
+	})
+	return input, ok, nil
 }
 
 // Interrupt publishes run.interrupted: this executor stops cleanly and leaves the run to another at once. reason is
@@ -182,14 +180,4 @@ func (r *Run) End(ctx context.Context, end RunEnd) error {
 		Status: string(end.Status), Output: end.Output, Summary: end.Summary, CompletedBy: end.CompletedBy,
 		Error: end.Error, Usage: end.Usage, Source: end.Source,
 	}, at: end.Time})
-}
-
-// openTurnNumber is the number of the open turn, 0 outside turns.
-func (r *Run) openTurnNumber() int32 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if head := r.ahead(); head.TurnOpen {
-		return head.Turn
-	}
-	return 0
 }

@@ -105,10 +105,10 @@ func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) err
 	if err := r.settled(ctx); err != nil {
 		return err
 	}
-	v := r.viewCall(call)
+	v := r.ledger.call(call)
 	wrong := ""
 	switch {
-	case v.call == nil && r.headOnly():
+	case v.call == nil && r.ledger.headOnly():
 		return fmt.Errorf("completion of run %s: %w: the call's outcome is not known", r.id, ErrNoContent)
 	case v.call == nil:
 		wrong = "was not recorded"
@@ -130,12 +130,6 @@ func (r *Run) Complete(ctx context.Context, call schema.CallKey, end RunEnd) err
 	}
 	end.CompletedBy = call.ToolCallID
 	return r.End(ctx, end)
-}
-
-func (r *Run) headOnly() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.state == nil
 }
 
 // Shares of the context window at which a [Budget] warns, and at which it says to hand the work off.
@@ -192,7 +186,7 @@ func (b Budget) Of(tokens int64) (BudgetLevel, error) {
 // Input tokens count cached ones, as the OpenTelemetry conventions say. Where they are fewer than the cached ones they
 // cannot, and the cached ones are added.
 func (b Budget) Check(r *Run) (BudgetLevel, int64, error) {
-	if r.headOnly() {
+	if r.ledger.headOnly() {
 		return "", 0, fmt.Errorf("context budget of run %s: %w", r.id, ErrNoContent)
 	}
 	var tokens int64

@@ -3,6 +3,7 @@ package publisher
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -32,8 +33,8 @@ func (f *Fleet) noticed(m *nats.Msg) {
 	}
 	met := false
 	for _, r := range f.hand.of(n.Run) {
-		r.followUp(n.Position.Stream)
-		met = met || r.met(n.Position.Stream)
+		f.followUp(r, n.Position.Stream)
+		met = met || r.ledger.met(n.Position.Stream)
 	}
 	if n.Name == schema.RunResumed && !met {
 		f.mayStray(n.Run)
@@ -41,78 +42,100 @@ func (f *Fleet) noticed(m *nats.Msg) {
 }
 
 // met reports whether the handle has folded the run up to a place, and goes on.
-func (r *Run) met(at schema.StreamSequence) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.dead == nil && at <= r.last
+func (l *ledger) met(at schema.StreamSequence) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dead == nil && at <= l.last
 }
 
-// followUp looks at the run in the background, until everything up to at was seen; notices that come meanwhile are
+// follower looks at a run in the background, until everything up to where notices point was seen. Notices that come meanwhile are
 // followed up by the same look.
-func (r *Run) followUp(at schema.StreamSequence) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.dead != nil || at != 0 && at <= r.last {
-		return // it was met by publishing
-	}
-	r.noticed = max(r.noticed, at)
-	if r.again = true; r.looking {
-		return
-	}
-	f := r.fleet
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.stopped {
-		return
-	}
-	r.looking = true
-	f.background.Go(func() { r.lookUntil(f.life) })
+type follower struct {
+	// look folds what others wrote, up to a place; ended says that the handle has ended.
+	look  func(ctx context.Context, upTo schema.StreamSequence) error
+	ended func() bool
+
+	mu sync.Mutex
+	// looking: a notice is being followed up; again says that another came, noticed is the furthest place named.
+	looking, again bool
+	noticed        schema.StreamSequence
 }
 
-// lookUntil looks until what was noticed was seen.
-func (r *Run) lookUntil(ctx context.Context) {
+// notice notes a place. It reports whether the caller must begin to look.
+func (w *follower) notice(at schema.StreamSequence) (begin bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.noticed = max(w.noticed, at)
+	w.again = true
+	begin = !w.looking
+	w.looking = true
+	return begin
+}
+
+// next returns the place to look up to, and whether a notice came since it was asked last.
+func (w *follower) next() (upTo schema.StreamSequence, again bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	upTo, again = w.noticed, w.again
+	w.again = false
+	return upTo, again
+}
+
+// rest ends the looking, unless another notice came.
+func (w *follower) rest() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.again {
+		return false
+	}
+	w.looking, w.noticed = false, 0
+	return true
+}
+
+// lookUntil looks until what was noticed was seen, and returns why it was not.
+func (w *follower) lookUntil(ctx context.Context) error {
 	wait := &pause.Backoff{Next: lookPatience, Most: 4 * lookPatience}
 	for try := 0; ; {
-		r.mu.Lock()
-		if r.again {
-			r.again, try = false, 0
+		upTo, again := w.next()
+		if again {
+			try = 0
 		}
-		r.mu.Unlock()
-		err := r.look(ctx)
+		err := w.look(ctx, upTo)
 		try++
-		r.mu.Lock()
-		if !r.again && (err == nil || r.dead != nil || try == lookTries || ctx.Err() != nil) {
-			r.looking, r.noticed = false, 0
-			r.mu.Unlock()
-			if err != nil && ctx.Err() == nil {
-				r.fleet.cfg.Logger.Debug().Err(err).Str("run", r.id).Msg("what a notice names is not seen")
-			}
-			return
+		if (err == nil || w.ended() || try == lookTries || ctx.Err() != nil) && w.rest() {
+			return err
 		}
-		r.mu.Unlock()
 		if err != nil && !wait.Wait(ctx) {
 			continue // the fleet is closed
 		}
 	}
 }
 
-// look folds what others wrote, up to what was noticed. A pipeline meets it as it sends; what comes behind all that it
-// has sent is looked for once it is idle, which holding the turnstile makes it.
-func (r *Run) look(ctx context.Context) error {
-	if err := r.enter(ctx); err != nil {
+// followUp looks at the run in the background, unless it was met by publishing.
+func (f *Fleet) followUp(r *Run, at schema.StreamSequence) {
+	if r.ledger.ended() != nil || at != 0 && r.ledger.met(at) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped || !r.follower.notice(at) {
+		return
+	}
+	f.background.Go(func() {
+		if err := r.follower.lookUntil(f.life); err != nil && f.life.Err() == nil {
+			f.cfg.Logger.Debug().Err(err).Str("run", r.id).Msg("what a notice names is not seen")
+		}
+	})
+}
+
+// look folds what others wrote, up to a place. A pipeline meets it as it sends; what comes behind all that it
+// has sent is looked for once it is idle, which holding the slot makes it.
+func (r *Run) look(ctx context.Context, upTo schema.StreamSequence) error {
+	if err := r.slot.enter(ctx); err != nil {
 		return err
 	}
-	defer r.leave()
-	r.mu.Lock()
-	for p := r.pipe; p != nil && !p.idle() && r.errLocked() == nil; {
-		if err := r.await(ctx, p); err != nil {
-			r.mu.Unlock()
-			return err
-		}
-	}
-	err, upTo := r.errLocked(), max(r.noticed, r.last)
-	r.mu.Unlock()
-	if err != nil {
+	defer r.slot.leave()
+	if err := r.Flush(ctx); err != nil {
 		return err
 	}
 	select {
@@ -123,7 +146,8 @@ func (r *Run) look(ctx context.Context) error {
 	defer func() { <-r.fleet.looks }()
 	ctx, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
-	if err := r.catchUp(ctx, upTo, nil); err != nil && !errors.Is(err, ErrCancelRequested) {
+	last, _ := r.ledger.end()
+	if err := r.appender.catchUp(ctx, max(upTo, last), nil); err != nil && !errors.Is(err, ErrCancelRequested) {
 		return err
 	}
 	return nil

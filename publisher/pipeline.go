@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
@@ -20,12 +21,18 @@ type Window struct {
 // queuedWindows bounds what waits to be sent, in windows.
 const queuedWindows = 4
 
-// pipeline is the queue of a run in pipelined mode. Under Run.mu, but for what is said otherwise.
+// pipeline is the queue of a run in pipelined mode, and the goroutine that sends what is in it. It knows sealed events and nothing of
+// their run.
 type pipeline struct {
+	run string
+	// send makes a window of events durable.
+	send func(ctx context.Context, window []*item) error
+	// cancel ends the sender's waits at once; done is closed when it has ended.
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu     sync.Mutex
 	window Window
-	// head and writer are after what is queued.
-	head   schema.Head
-	writer schema.Writer
 	queue  []*item
 	bytes  int
 	// busy: the sender has taken events that are not durable yet.
@@ -36,155 +43,133 @@ type pipeline struct {
 	stopping bool
 	// changed is closed and made anew whenever any of the above changes.
 	changed chan struct{}
-	// cancel ends the sender's waits at once; done is closed when it has ended.
-	cancel context.CancelFunc
-	done   chan struct{}
 }
 
-// idle: the sender waits, and will go on waiting for as long as the run's turnstile is held.
-func (p *pipeline) idle() bool { return len(p.queue) == 0 && !p.busy }
+// startPipeline begins to send.
+func startPipeline(run string, window Window, send func(context.Context, []*item) error) *pipeline {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &pipeline{run: run, send: send, window: window, changed: make(chan struct{}), cancel: cancel, done: make(chan struct{})}
+	go p.pump(ctx)
+	return p
+}
 
 func (p *pipeline) notify() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// Pipelined switches the run to pipelined mode: events are queued and sent in the background, a window of them as
-// one atomic batch (fewer than 16 one after the other), one under way at a time. Nothing is
-// durable before [Run.Flush] returned nil. The first failure stays: all that follows is refused with it, and what was
-// queued behind it is not published.
-//
-// The mode is for imports and for work that is repeatable from its last flush. [Turn.Tool] flushes by itself. Call
-// [Run.Synchronous] to leave the mode; Close of the fleet does so, too.
-func (r *Run) Pipelined(window Window) error {
-	window.Events = cmp.Or(window.Events, DefaultWindowEvents)
-	window.Bytes = cmp.Or(window.Bytes, DefaultWindowBytes)
-	if window.Events < 1 || window.Events > eventlog.MaxBatch {
-		return configError("Window.Events", window.Events, fmt.Sprintf("use 1 to %d", eventlog.MaxBatch))
-	}
-	if window.Bytes < 1 {
-		return configError("Window.Bytes", window.Bytes, "use a number of bytes above 0")
-	}
-	r.turnstile <- struct{}{}
-	defer r.leave()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.errLocked(); err != nil {
-		return err
-	}
-	if r.pipe != nil {
-		r.pipe.window = window
-		return nil
-	}
-	f := r.fleet
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.stopped {
-		return fmt.Errorf("run %s: %w", r.id, ErrStopped)
-	}
-	r.pending = nil
-	ctx, cancel := context.WithCancel(context.Background())
-	p := &pipeline{
-		window: window, head: r.head.Clone(), writer: r.writer, changed: make(chan struct{}), cancel: cancel, done: make(chan struct{}),
-	}
-	r.pipe = p
-	f.pipelines[r] = struct{}{}
-	go r.pump(ctx, p)
-	return nil
-}
-
-// enqueue seals drafts behind what is queued. Its caller holds the turnstile.
-func (r *Run) enqueue(ctx context.Context, drafts []draft) ([]schema.Verdict, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p := r.pipe
-	for {
-		if err := r.errLocked(); err != nil {
-			return nil, err
-		}
-		if len(p.queue) == 0 || len(p.queue) < queuedWindows*p.window.Events && p.bytes < queuedWindows*p.window.Bytes {
-			break
-		}
-		if err := r.await(ctx, p); err != nil {
-			return nil, err
-		}
-	}
-	all, err := opened(drafts, &p.head)
-	if err != nil {
-		return nil, err
-	}
-	items, next, err := r.seal(all, &p.head, &p.writer)
-	if err != nil {
-		return nil, err
-	}
-	p.head = *next
-	for _, it := range items {
-		it.next = nil // the plan goes on with it
-		if err := p.writer.Commit(it.event); err != nil {
-			return nil, fmt.Errorf("run %s: %w", r.id, err)
-		}
-		p.bytes += it.size
-	}
-	p.queue = append(p.queue, items...)
-	p.notify()
-	return verdicts(items[len(items)-len(drafts):]), nil
-}
-
-// await waits for a change of the pipeline, giving up Run.mu meanwhile.
-func (r *Run) await(ctx context.Context, p *pipeline) error {
+// await waits for a change, giving up mu meanwhile.
+func (p *pipeline) await(ctx context.Context) error {
 	changed := p.changed
-	r.mu.Unlock()
-	defer r.mu.Lock()
+	p.mu.Unlock()
+	defer p.mu.Lock()
 	select {
 	case <-changed:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("run %s: waiting for queued events: %w", r.id, context.Cause(ctx))
+		return fmt.Errorf("run %s: waiting for queued events: %w", p.run, context.Cause(ctx))
 	}
 }
 
+// resize changes the window.
+func (p *pipeline) resize(window Window) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.window = window
+}
+
+func (p *pipeline) failure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// idle: the sender waits, and will go on waiting as long as nothing is added.
+func (p *pipeline) idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.queue) == 0 && !p.busy
+}
+
+// room waits until there is room for more events.
+func (p *pipeline) room(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		if p.err != nil {
+			return p.err
+		}
+		if len(p.queue) == 0 || len(p.queue) < queuedWindows*p.window.Events && p.bytes < queuedWindows*p.window.Bytes {
+			return nil
+		}
+		if err := p.await(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// add queues events. What is added while the sender ends is not sent.
+func (p *pipeline) add(items []*item) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.err != nil:
+		return p.err
+	case p.stopping:
+		return fmt.Errorf("run %s: %w", p.run, ErrStopped)
+	}
+	for _, it := range items {
+		p.bytes += it.size
+	}
+	p.queue = append(p.queue, items...)
+	p.notify()
+	return nil
+}
+
+// flush waits until everything queued is durable, or the pipeline has failed.
+func (p *pipeline) flush(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.err == nil && (len(p.queue) > 0 || p.busy) {
+		if err := p.await(ctx); err != nil {
+			return err
+		}
+	}
+	return p.err
+}
+
 // pump sends what is queued, until it is told to stop or fails.
-func (r *Run) pump(ctx context.Context, p *pipeline) {
+func (p *pipeline) pump(ctx context.Context) {
 	defer close(p.done)
 	for {
-		window := r.nextWindow(ctx, p)
+		window := p.next(ctx)
 		if window == nil {
 			return
 		}
-		err := r.deliver(ctx, window)
-		r.mu.Lock()
+		err := p.send(ctx, window)
+		p.mu.Lock()
 		p.busy = false
 		if err == nil {
-			err = refusedOf(r.id, window)
+			err = refusedOf(p.run, window)
 		}
 		if err != nil {
 			p.err = err
 			p.queue = nil
 		}
 		p.notify()
-		r.mu.Unlock()
+		p.mu.Unlock()
 		if err != nil {
 			return
 		}
 	}
 }
 
-// refusedOf reports an event that was stored and that the fold refused after all, because a control event came between
-// its planning and its place in the log.
-func refusedOf(run string, items []*item) error {
-	for _, it := range items {
-		if it.verdict.Kind == schema.Rejected {
-			return fmt.Errorf("run %s: event %s was stored behind an event of another and does not count: %w", run, it.event.ID, rejectedError(it))
-		}
-	}
-	return nil
-}
-
-func (r *Run) nextWindow(ctx context.Context, p *pipeline) []*item {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// next waits for events and returns a window of them, nil when the sender is to end.
+func (p *pipeline) next(ctx context.Context) []*item {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for len(p.queue) == 0 {
-		if p.stopping || r.await(ctx, p) != nil {
+		if p.stopping || p.await(ctx) != nil {
 			return nil
 		}
 	}
@@ -206,80 +191,140 @@ func (r *Run) nextWindow(ctx context.Context, p *pipeline) []*item {
 	return window
 }
 
-func (r *Run) isPipelined() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.pipe != nil
+// stop ends the sender once the queue is empty, or at once when ctx ends. It returns why events were not sent.
+func (p *pipeline) stop(ctx context.Context) error {
+	p.mu.Lock()
+	p.stopping = true
+	p.notify()
+	p.mu.Unlock()
+	var err error
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		err = fmt.Errorf("run %s: stopped with events queued: %w", p.run, context.Cause(ctx))
+	}
+	p.cancel()
+	<-p.done
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil && len(p.queue) > 0 {
+		p.err = err
+	}
+	return p.err
+}
+
+// refusedOf reports an event that was stored and that the fold refused after all, because a control event came between
+// its planning and its place in the log.
+func refusedOf(run string, items []*item) error {
+	for _, it := range items {
+		if it.verdict.Kind == schema.Rejected {
+			return fmt.Errorf("run %s: event %s was stored behind an event of another and does not count: %w", run, it.event.ID, rejectedError(it))
+		}
+	}
+	return nil
+}
+
+// Pipelined switches the run to pipelined mode: events are queued and sent in the background, a window of them as
+// one atomic batch (fewer than 16 one after the other), one under way at a time. Nothing is
+// durable before [Run.Flush] returned nil. The first failure stays: all that follows is refused with it, and what was
+// queued behind it is not published.
+//
+// The mode is for imports and for work that is repeatable from its last flush. [Turn.Tool] flushes by itself. Call
+// [Run.Synchronous] to leave the mode; Close of the fleet does so, too.
+func (r *Run) Pipelined(window Window) error {
+	window.Events = cmp.Or(window.Events, DefaultWindowEvents)
+	window.Bytes = cmp.Or(window.Bytes, DefaultWindowBytes)
+	if window.Events < 1 || window.Events > eventlog.MaxBatch {
+		return configError("Window.Events", window.Events, fmt.Sprintf("use 1 to %d", eventlog.MaxBatch))
+	}
+	if window.Bytes < 1 {
+		return configError("Window.Bytes", window.Bytes, "use a number of bytes above 0")
+	}
+	r.slot.held <- struct{}{}
+	defer r.slot.leave()
+	if err := r.Err(); err != nil {
+		return err
+	}
+	if p := r.pipe.Load(); p != nil {
+		p.resize(window)
+		return nil
+	}
+	f := r.fleet
+	r.ledger.beginPlan()
+	f.mu.Lock()
+	stopped := f.stopped
+	if !stopped {
+		r.pipe.Store(startPipeline(r.id, window, r.appender.deliver))
+		f.pipelines[r] = struct{}{}
+	}
+	f.mu.Unlock()
+	if stopped {
+		r.ledger.endPlan()
+		return fmt.Errorf("run %s: %w", r.id, ErrStopped)
+	}
+	return nil
+}
+
+// enqueue seals drafts behind what is queued. Its caller holds the slot.
+func (r *Run) enqueue(ctx context.Context, p *pipeline, drafts []draft) ([]schema.Verdict, error) {
+	if err := r.ledger.err(); err != nil {
+		return nil, err
+	}
+	if err := p.room(ctx); err != nil {
+		return nil, err
+	}
+	items, err := r.ledger.sealPlanned(drafts)
+	if err != nil {
+		return nil, err
+	}
+	planned := verdicts(items[len(items)-len(drafts):]) // the items are the sender's, once they are queued
+	return planned, p.add(items)
 }
 
 // Flush waits until everything queued is durable. It returns the error that stopped the pipeline, or of ctx: then
 // the events are still being sent. In synchronous mode there is nothing to wait for.
 func (r *Run) Flush(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p := r.pipe
-	for p != nil && p.err == nil && (len(p.queue) > 0 || p.busy) {
-		if err := r.await(ctx, p); err != nil {
-			return err
+	if p := r.pipe.Load(); p != nil {
+		if err := p.flush(ctx); err != nil {
+			return cmp.Or(r.ledger.err(), err)
 		}
 	}
-	return r.errLocked()
+	return r.ledger.err()
 }
 
 // Synchronous flushes and leaves the pipelined mode. On an error of the pipeline it is left, too, and the error
 // returned; the handle's last durable event is then what Head says.
 func (r *Run) Synchronous(ctx context.Context) error {
-	if err := r.enter(ctx); err != nil {
+	if err := r.slot.enter(ctx); err != nil {
 		return err
 	}
-	defer r.leave()
+	defer r.slot.leave()
 	return r.stopPipeline(ctx)
 }
 
-// stopPipeline ends the sender once the queue is empty, or at once when ctx ends.
+// stopPipeline leaves the pipelined mode, if the run is in it.
 func (r *Run) stopPipeline(ctx context.Context) error {
-	r.mu.Lock()
-	p := r.pipe
+	p := r.pipe.Load()
 	if p == nil {
-		defer r.mu.Unlock()
-		return r.dead
+		return r.ledger.ended()
 	}
-	p.stopping = true
-	p.notify()
-	r.mu.Unlock()
-	var err error
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		err = fmt.Errorf("run %s: stopped with events queued: %w", r.id, context.Cause(ctx))
-	}
-	p.cancel()
-	<-p.done
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if p.err == nil && len(p.queue) > 0 {
-		p.err = err
-	}
-	if r.pipe == p {
-		r.pipe = nil
+	err := p.stop(ctx)
+	if r.pipe.CompareAndSwap(p, nil) {
+		r.ledger.endPlan()
 		r.fleet.mu.Lock()
+		defer r.fleet.mu.Unlock()
 		delete(r.fleet.pipelines, r)
-		r.fleet.mu.Unlock()
 	}
-	return p.err
+	return err
 }
 
 // settled is Flush for a call that goes on with the handle's state: in synchronous mode that may be unresolved, because
 // repeating what is unresolved is what mends it.
 func (r *Run) settled(ctx context.Context) error {
-	r.mu.Lock()
-	piped := r.pipe != nil
-	dead := r.dead
-	r.mu.Unlock()
-	if piped {
+	if r.pipe.Load() != nil {
 		return r.Flush(ctx)
 	}
-	return dead
+	return r.ledger.ended()
 }
 
 // publishNow publishes drafts and waits until they are durable, in either mode.

@@ -101,62 +101,39 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 		state.Head = reply.Head
 	}
 	r := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), run)
-	r.state, r.head, r.onControl = state, &state.Head, spec.OnControl
-	if err := r.takeUp(reply); err != nil {
+	r.ledger.onControl = spec.OnControl
+	if err := r.ledger.takeUp(state, reply); err != nil {
 		return nil, err
 	}
 	if spec.HeadOnly {
-		r.keepHead()
+		r.ledger.keepHead()
 	}
 	return r, nil
 }
 
-// takeUp sets the handle to where the takeover stands.
-func (r *Run) takeUp(reply *schema.RecoverReply) error {
-	if reply.Epoch == 0 || reply.NextSequence == 0 || reply.LastStream == 0 {
-		return fmt.Errorf("resume of run %s: %w: epoch %d, next sequence %d, last stream sequence %d", r.id, ErrBadAnswer,
-			reply.Epoch, reply.NextSequence, reply.LastStream)
-	}
-	if r.head.Epoch != reply.Epoch || r.head.Sequence != reply.NextSequence-1 || r.head.Position.Stream != reply.LastStream {
-		return fmt.Errorf("resume of run %s: %w: it says epoch %d, next sequence %d, last stream sequence %d; the events say %d, %d, %d", r.id,
-			ErrBadAnswer, reply.Epoch, reply.NextSequence, reply.LastStream, r.head.Epoch, r.head.Sequence+1, r.head.Position.Stream)
-	}
-	r.writer.Epoch, r.writer.Last = reply.Epoch, reply.NextSequence-1
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.last, r.lastID = reply.LastStream, r.head.Position.ID
-	r.calls.takeOver(r.head, r.state)
-	r.keep()
-	if r.head.CancelRequested {
-		r.haltWith(r.cancelError())
-		r.untold = true
-	}
-	return nil
-}
-
 // rebuild reads the run anew from the daemon, because the log no longer shows the message that the handle knows: the
 // janitor purges what is sealed once others have written behind it. It returns errAgain when the leader still has it.
-func (r *Run) rebuild(ctx context.Context, items []*item) error {
-	rec, found, err := eventlog.Next(ctx, r.fleet.js, r.names, r.id, r.last)
+func (a *appender) rebuild(ctx context.Context, items []*item) error {
+	before, beforeID := a.ledger.end()
+	rec, found, err := eventlog.Next(ctx, a.js, a.names, a.run, before)
 	if err != nil {
 		return errors.Join(errAgain, err)
 	}
-	if found && rec.Stream == r.last {
+	if found && rec.Stream == before {
 		return errAgain // an older replica answered
 	}
-	gone := fmt.Errorf("run %s: %w: %s at stream sequence %d was acknowledged", r.id, ErrLogRegressed, r.lastID, r.last)
-	before := r.last
+	gone := fmt.Errorf("run %s: %w: %s at stream sequence %d was acknowledged", a.run, ErrLogRegressed, beforeID, before)
 	var behind []schema.Record
 	seen := false
-	err = r.fleet.Events(ctx, r.id, func(rec schema.Record) error {
+	err = a.events(ctx, a.run, func(rec schema.Record) error {
 		switch {
 		case rec.Stream == before:
-			if seen = schema.PositionOf(&rec).ID == r.lastID; !seen {
-				return r.die(gone)
+			if seen = schema.PositionOf(&rec).ID == beforeID; !seen {
+				return a.ledger.die(gone)
 			}
 		case rec.Stream > before:
 			if behind = append(behind, rec); len(behind) > maxBehind {
-				return r.die(fmt.Errorf("run %s: %w: more than %d messages were written behind this handle", r.id, ErrFenced, maxBehind))
+				return a.ledger.die(fmt.Errorf("run %s: %w: more than %d messages were written behind this handle", a.run, ErrFenced, maxBehind))
 			}
 		}
 		return nil
@@ -165,12 +142,12 @@ func (r *Run) rebuild(ctx context.Context, items []*item) error {
 	case errors.Is(err, ErrLogRegressed), errors.Is(err, ErrFenced):
 		return err
 	case errors.Is(err, ErrIncomplete), err == nil && !seen:
-		return r.die(errors.Join(gone, err))
+		return a.ledger.die(errors.Join(gone, err))
 	case err != nil:
 		return errors.Join(errAgain, err)
 	}
 	for i := range behind {
-		if err := r.meet(ctx, &behind[i], items); err != nil {
+		if err := a.meet(ctx, &behind[i], items); err != nil {
 			return err
 		}
 	}

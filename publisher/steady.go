@@ -15,21 +15,22 @@ import (
 // exchanged without the connection being lost, so that nothing is asked otherwise.
 //
 // It returns ErrLogRegressed, which ends the handle, and errAgain when nobody answered.
-func (r *Run) steady(ctx context.Context) error {
-	connections := r.fleet.nc.Stats().Reconnects
-	if r.last == 0 || connections == r.connections {
+func (a *appender) steady(ctx context.Context) error {
+	connections := a.nc.Stats().Reconnects
+	last, lastID := a.ledger.end()
+	if last == 0 || connections == a.connections {
 		return nil
 	}
-	rec, found, err := eventlog.Next(ctx, r.fleet.js, r.names, r.id, r.last)
+	rec, found, err := eventlog.Next(ctx, a.js, a.names, a.run, last)
 	if err != nil {
 		return errors.Join(errAgain, err)
 	}
 	// When it is not there any more the server refuses what follows, and why is found out then.
-	if found && rec.Stream == r.last {
-		if got := schema.PositionOf(&rec).ID; got != r.lastID {
-			return r.die(fmt.Errorf("run %s: %w: stream sequence %d had %s and now has %s", r.id, ErrLogRegressed, r.last, r.lastID, got))
+	if found && rec.Stream == last {
+		if got := schema.PositionOf(&rec).ID; got != lastID {
+			return a.ledger.die(fmt.Errorf("run %s: %w: stream sequence %d had %s and now has %s", a.run, ErrLogRegressed, last, lastID, got))
 		}
 	}
-	r.connections = connections
+	a.connections = connections
 	return nil
 }

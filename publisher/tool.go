@@ -76,12 +76,12 @@ func (t *Turn) Tool(ctx context.Context, call ToolCall, run ToolFunc) (ToolResul
 	if err := r.settled(ctx); err != nil {
 		return ToolResult{}, err
 	}
-	key, ok := r.calls.reserve(t.number, call.ID, call.Occurrence)
+	key, ok := r.ledger.calls.reserve(t.number, call.ID, call.Occurrence)
 	if !ok {
 		return ToolResult{}, fmt.Errorf("%s: %w: call %s, occurrence %d, is being run by this handle", t, ErrConflict, call.ID, key.Occurrence)
 	}
 	ended := false
-	defer func() { r.calls.release(key, ended) }()
+	defer func() { r.ledger.calls.release(key, ended) }()
 	c := callRunner{run: r, key: key, asked: call, tool: run}
 	result, err := c.drive(ctx, t)
 	ended = err == nil || errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned)
@@ -103,7 +103,7 @@ type callRunner struct {
 }
 
 // look looks the call up.
-func (c *callRunner) look() { c.callView = c.run.viewCall(c.key) }
+func (c *callRunner) look() { c.callView = c.run.ledger.call(c.key) }
 
 // drive takes step after step, in a turn that the first of them may open.
 func (c *callRunner) drive(ctx context.Context, turn *Turn) (ToolResult, error) {
@@ -185,7 +185,7 @@ func (c *callRunner) record(ctx context.Context, turn *Turn) error {
 	if err := c.run.Flush(ctx); err != nil {
 		return err
 	}
-	if c.run.viewCall(c.key).open == nil {
+	if c.run.ledger.call(c.key).open == nil {
 		return fmt.Errorf("%s: %w: call %s was recorded as another occurrence than %d", turn, ErrConflict, c.asked.ID, c.key.Occurrence)
 	}
 	return nil
@@ -203,7 +203,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 			}
 		}
 	}
-	inv.Attempt = r.calls.begin(key, earlier)
+	inv.Attempt = r.ledger.calls.begin(key, earlier)
 	inv.Name, inv.Arguments = c.asked.Name, c.arguments
 	begun := r.fleet.cfg.Now()
 	result, err := protect(ctx, c.tool, inv)
@@ -226,7 +226,7 @@ func (c *callRunner) invoke(ctx context.Context) (ToolResult, error) {
 		}
 		o.draft = returnedDraft(key, o.result)
 	}
-	r.calls.ran(key, o)
+	r.ledger.calls.ran(key, o)
 	return c.publishOutcome(ctx, o)
 }
 
@@ -257,12 +257,12 @@ type outcome struct {
 // publishOutcome returns what became of a tool, and publishes it if it is not durable yet. The tool has run: that is recorded even if the
 // caller's context has ended.
 func (c *callRunner) publishOutcome(ctx context.Context, o *outcome) (ToolResult, error) {
-	if c.run.viewCall(c.key).open != nil {
+	if c.run.ledger.call(c.key).open != nil {
 		if err := c.run.publishNow(context.WithoutCancel(ctx), o.draft); err != nil {
 			return o.result, errors.Join(o.err, fmt.Errorf("outcome of call %s in turn %d: %w", c.key.ToolCallID, c.key.Turn, err))
 		}
 	}
-	c.run.calls.returned(c.key)
+	c.run.ledger.calls.returned(c.key)
 	return o.result, o.err
 }
 

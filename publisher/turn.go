@@ -46,12 +46,16 @@ type TurnSpec struct {
 // the turn's answer opens it, and any other first event has a turn.started before it. Until then OpenTurn returns nil, and a second
 // StartTurn returns the same number.
 func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
-	last := r.planned().Turn
+	last := r.ledger.planned().Turn
 	if spec.Number == 0 {
 		spec.Number = last + 1
 	}
 	if spec.Number > last && len(spec.Messages) == 0 && spec.Purpose != schema.PurposeRecovery && spec.Time.IsZero() {
-		if err := r.checkLive(); err != nil {
+		err := r.Err()
+		if err == nil {
+			err = r.ledger.checkLive() // before the caller pays for a model call
+		}
+		if err != nil {
 			return nil, fmt.Errorf("turn %d: %w", spec.Number, err)
 		}
 		return &Turn{run: r, number: spec.Number}, nil
@@ -63,24 +67,10 @@ func (r *Run) StartTurn(ctx context.Context, spec TurnSpec) (*Turn, error) {
 	return &Turn{run: r, number: spec.Number}, nil
 }
 
-// checkLive returns the error that ended the handle, or, once, [ErrCancelRequested]: before the caller pays for a model call.
-func (r *Run) checkLive() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.errLocked(); err != nil {
-		return err
-	}
-	if r.untold && r.head.CancelRequested {
-		r.untold = false
-		return r.cancelError()
-	}
-	return nil
-}
-
 // OpenTurn returns the turn that has not ended, as a resumed run may have one; nil if there is none. Go on with it
 // where its recorded messages and calls end, or start it again with StartTurn and its number.
 func (r *Run) OpenTurn() *Turn {
-	head := r.planned()
+	head := r.ledger.planned()
 	if !head.TurnOpen {
 		return nil
 	}
@@ -184,9 +174,7 @@ func (t *Turn) Answer(ctx context.Context, answer Answer) ([]schema.CallKey, err
 	for i := range answer.Calls {
 		data.Calls = append(data.Calls, readable(answer.Calls[i]).requested())
 	}
-	t.run.mu.Lock()
-	room := t.run.head.CallRoom(t.number, data.Calls)
-	t.run.mu.Unlock()
+	room := t.run.ledger.callRoom(t.number, data.Calls)
 	for i := room; i < len(data.Calls); i++ {
 		if c := &data.Calls[i]; c.Error == nil {
 			c.Error = &schema.Error{Type: TooManyCallsType, Message: "the run has no room for more calls of this answer"}
@@ -260,7 +248,7 @@ func (t *Turn) Call(ctx context.Context, calls ...ToolCall) ([]schema.CallKey, e
 	}
 	keys := keysOf(verdicts)
 	guarded := slices.IndexFunc(calls, func(c ToolCall) bool { return !c.Replay.Rerunnable() })
-	if guarded < 0 || t.run.isPipelined() {
+	if guarded < 0 || t.run.pipe.Load() != nil {
 		return keys, nil
 	}
 	return keys, t.Begin(ctx, keys[guarded])
@@ -335,7 +323,7 @@ type TurnEnd struct {
 // End ends the turn early: requested calls that have not begun are abandoned. An answered turn ends with the last outcome of its calls,
 // and need not be ended. Its usage belongs to the answer, and is refused here.
 func (t *Turn) End(ctx context.Context, end TurnEnd) error {
-	if head := t.run.planned(); head.Turn == t.number && head.TurnAnswered {
+	if head := t.run.ledger.planned(); head.Turn == t.number && head.TurnAnswered {
 		if end.Usage != nil {
 			return fmt.Errorf("ending %s: %w: the turn is answered; pass Usage to Turn.Answer", t, ErrConflict)
 		}
@@ -346,28 +334,6 @@ func (t *Turn) End(ctx context.Context, end TurnEnd) error {
 	data := &schema.TurnEndedData{Turn: t.number, Messages: end.Messages, Usage: end.Usage, Error: end.Error}
 	_, err := t.publish(ctx, draft{data: data, turn: t.number, at: end.Time})
 	return err
-}
-
-// ahead is the head after what is queued, which in synchronous mode is the head. Under r.mu.
-func (r *Run) ahead() *schema.Head {
-	if r.pipe != nil {
-		return &r.pipe.head
-	}
-	return r.head
-}
-
-// planned is a copy of the head after what is queued.
-func (r *Run) planned() schema.Head {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.ahead().Clone()
-}
-
-// phaseCompleted reports whether a phase is completed.
-func (r *Run) phaseCompleted(name string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Contains(r.ahead().CompletedPhases, name)
 }
 
 func (t *Turn) String() string { return fmt.Sprintf("turn %d of run %s", t.number, t.run.id) }

@@ -98,10 +98,11 @@ func (r *Run) Ask(ctx context.Context, d schema.RunWaitingData) (schema.RunInput
 	if err := r.settled(ctx); err != nil {
 		return schema.RunInputData{}, err
 	}
-	r.mu.Lock()
-	_, state := r.inputLocked(d.InterruptID)
-	content := r.state != nil
-	r.mu.Unlock()
+	l := r.ledger
+	l.mu.Lock()
+	_, state := l.fold.input(d.InterruptID)
+	content := l.fold.state != nil
+	l.mu.Unlock()
 	if !content {
 		return schema.RunInputData{}, fmt.Errorf("question %s of run %s: %w", d.InterruptID, r.id, ErrNoContent)
 	}
@@ -124,10 +125,10 @@ func (r *Run) AwaitInput(ctx context.Context, interruptID string) (schema.RunInp
 
 func (r *Run) awaitInput(ctx context.Context, id string) (schema.RunInputData, error) {
 	var input schema.RunInputData
-	err := r.awaitThat(ctx, "the answer to "+id, func() (bool, error) {
-		found, state := r.inputLocked(id)
+	err := r.awaitThat(ctx, "the answer to "+id, func(fold *localFold) (bool, error) {
+		found, state := fold.input(id)
 		switch {
-		case r.state == nil:
+		case fold.state == nil:
 			return false, fmt.Errorf("answer to %s of run %s: %w", id, r.id, ErrNoContent)
 		case state == inputUnknown:
 			return false, fmt.Errorf("run %s: %w: %.80q", r.id, ErrUnknownInterrupt, id)
@@ -159,29 +160,6 @@ func (r *Run) answer(ctx context.Context, input schema.RunInputData) (schema.Run
 	return input, nil
 }
 
-type inputState int
-
-const (
-	inputUnknown inputState = iota
-	inputOpen
-	inputGiven
-)
-
-// inputLocked looks for a question and its answer. Under Run.mu.
-func (r *Run) inputLocked(id string) (schema.RunInputData, inputState) {
-	if slices.ContainsFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool { return o.InterruptID == id }) {
-		return schema.RunInputData{}, inputOpen
-	}
-	if r.state != nil {
-		for i := range slices.Backward(r.state.Waits) {
-			if w := &r.state.Waits[i]; w.InterruptID == id && w.Input != nil {
-				return *w.Input, inputGiven
-			}
-		}
-	}
-	return schema.RunInputData{}, inputUnknown
-}
-
 // digestOf is the SHA-256 of a text, as 64 hexadecimal digits.
 func digestOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
@@ -204,36 +182,28 @@ func (r *Run) AwaitSettled(ctx context.Context, key schema.CallKey) error {
 	case err != nil:
 		return err
 	}
-	return r.awaitThat(ctx, fmt.Sprintf("the settlement of call %.80q of turn %d", key.ToolCallID, key.Turn), func() (bool, error) {
-		return !r.inDoubtLocked(key), nil
+	return r.awaitThat(ctx, fmt.Sprintf("the settlement of call %.80q of turn %d", key.ToolCallID, key.Turn), func(fold *localFold) (bool, error) {
+		return !fold.inDoubt(key), nil
 	})
-}
-
-func (r *Run) inDoubtLocked(key schema.CallKey) bool {
-	return slices.ContainsFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key && c.InDoubt })
 }
 
 // publishHeld says once that the run waits for the settlement of a call. It returns [ErrNotInDoubt] when there is
 // nothing to wait for.
 func (r *Run) publishHeld(ctx context.Context, key schema.CallKey, why string) error {
-	r.mu.Lock()
-	open, call := r.inDoubtLocked(key), ""
-	waits := slices.ContainsFunc(r.head.Interrupts, func(o schema.OpenInterrupt) bool {
+	head := r.Head()
+	waits := slices.ContainsFunc(head.Interrupts, func(o schema.OpenInterrupt) bool {
 		return o.Reason == schema.WaitToolInDoubt && o.CallKey() == key
 	})
-	if i := slices.IndexFunc(r.head.OpenCalls, func(c schema.OpenCall) bool { return c.CallKey == key }); i >= 0 {
-		call = r.head.OpenCalls[i].Name
-	}
-	r.mu.Unlock()
+	open := openCall(&head, key)
 	switch {
-	case !open:
+	case open == nil || !open.InDoubt:
 		return fmt.Errorf("call %.80q of turn %d of run %s: %w", key.ToolCallID, key.Turn, r.id, ErrNotInDoubt)
 	case waits:
 		return nil
 	}
 	data := &schema.RunWaitingData{
 		InterruptID: heldInterrupt(key), Reason: schema.WaitToolInDoubt, ToolCallID: key.ToolCallID, Occurrence: key.Occurrence,
-		Message: fmt.Sprintf("What became of call %.80s of tool %.80s in turn %d?", key.ToolCallID, call, key.Turn),
+		Message: fmt.Sprintf("What became of call %.80s of tool %.80s in turn %d?", key.ToolCallID, open.Name, key.Turn),
 	}
 	if why != "" {
 		data.Message += " " + strings.ToValidUTF8(why, "\uFFFD")
@@ -255,33 +225,22 @@ func heldInterrupt(key schema.CallKey) string {
 	return id
 }
 
-// awaitThat waits until done, which is called under Run.mu whenever the run changed, says so or fails.
-func (r *Run) awaitThat(ctx context.Context, what string, done func() (bool, error)) error {
+// awaitThat waits until done, which is called under the ledger's lock whenever the run changed, says so or fails.
+func (r *Run) awaitThat(ctx context.Context, what string, done func(*localFold) (bool, error)) error {
 	pause := func() time.Duration {
 		most := r.fleet.waitPoll
 		return most - rand.N(most/4+1) //nolint:gosec // jitter
 	}
 	poll := time.NewTimer(pause())
 	defer poll.Stop()
-	r.mu.Lock()
-	detached := r.driver != nil && r.driver.executor.spec.WaitDetached
-	cancelled := r.head.CancelRequested
-	r.mu.Unlock()
+	driver := r.driver.Load()
+	detached := driver != nil && driver.executor.spec.WaitDetached
+	cancelled := r.Head().CancelRequested
 	for {
-		r.mu.Lock()
-		ok, err := done()
-		if err == nil && !ok {
-			err = r.dead
+		ok, changed, err := r.ledger.check(done)
+		if err == nil && !ok && !cancelled && r.CancelRequested() {
+			err = fmt.Errorf("waiting for %s: %w", what, r.ledger.cancelError())
 		}
-		if err == nil && !ok && !cancelled && r.head.CancelRequested {
-			r.untold = false
-			err = fmt.Errorf("waiting for %s: %w", what, r.cancelError())
-		}
-		if r.changed == nil {
-			r.changed = make(chan struct{})
-		}
-		changed := r.changed
-		r.mu.Unlock()
 		switch {
 		case ok || err != nil:
 			return err

@@ -22,7 +22,7 @@ var keylessFolds = map[string]string{
 }
 
 // executorsFolds are the files that may fold by schema.ExecutorsOnly: what an executor publishes itself.
-var executorsFolds = []string{"publisher/late.go", "publisher/run.go"}
+var executorsFolds = []string{"publisher/late.go", "publisher/fold.go"}
 
 // keylessFold looks for folds that do not go by the keys of the fleet.
 func keylessFold(f file) []string {
@@ -90,7 +90,7 @@ func TestKeylessFold_EachWay_IsFound(t *testing.T) {
 		{"consumer/a.go", head + "func f(r *schema.Record) { schema.Prepare(nil, r) }", "Prepare by no keys"},
 		{"consumer/a.go", head + "func f(h *schema.Head, k *schema.Keys, r *schema.Record) { h.Apply(k, r) }", ""},
 		{"consumer/a_test.go", head + "var k = schema.NoKeys", ""},
-		{"publisher/run.go", head + "var k = schema.ExecutorsOnly", ""},
+		{"publisher/fold.go", head + "var k = schema.ExecutorsOnly", ""},
 		{"tools/bench/internal/bench/verify.go", head + "var k = schema.NoKeys", ""},
 	} {
 		findings := strings.Join(keylessFold(parseFile(t, test.path, test.source)), "\n")

@@ -1,0 +1,539 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ledger is what a handle knows of its run: what the durable events add up to, where the run stands in the log, the events without an
+// answer, and what ended the handle. It does no I/O: the appender tells it what the log has, and everybody may ask.
+type ledger struct {
+	run   string
+	calls *callBook
+	// onControl is [RunSpec].OnControl.
+	onControl func(*schema.Event, schema.Data)
+	// held is called, under mu, when the run comes into the hand of this handle and when it leaves it. attended: the log
+	// goes on giving it to this process.
+	held func(in, attended bool, epoch schema.Epoch)
+	// halt ends, with the reason as its cause, when work on the run should end.
+	halt     context.Context //nolint:containedctx // the life of the handle itself
+	haltWith context.CancelCauseFunc
+
+	mu   sync.Mutex
+	fold localFold
+	// writer is after the last durable event; last and lastID are the run's last message, of whomever.
+	writer schema.Writer
+	last   schema.StreamSequence
+	lastID string
+	// stood is when the try was sent by which the server acknowledged the latest event as a new one: the epoch was this
+	// handle's then. Zero if it is not known of the latest event.
+	stood time.Time
+	// starting: run.started is not durable yet.
+	starting bool
+	// plan is what comes after the durable events in pipelined mode, nil in synchronous mode.
+	plan *plan
+	// pending are the events of a call that did not come to its end; unknown says that one of them may be stored.
+	pending []*item
+	unknown bool
+	// dead is the error that ended the handle; gone says that it was its own executor's doing.
+	dead error
+	gone bool
+	// untold: a request to cancel was folded, and no call has said so yet.
+	untold bool
+	// inHand is what held was told last.
+	inHand bool
+	// changed is closed when something of the run changed that somebody may wait for; nil when nobody does.
+	changed chan struct{}
+}
+
+// plan is where the run will stand once all that is queued is durable.
+type plan struct {
+	head   schema.Head
+	writer schema.Writer
+}
+
+func newLedger(writer schema.Writer) *ledger {
+	l := &ledger{
+		run: writer.Run, calls: newCallBook(), fold: newFold(writer.Fleet, writer.Run), writer: writer,
+		held: func(bool, bool, schema.Epoch) {},
+	}
+	l.halt, l.haltWith = context.WithCancelCause(context.Background())
+	return l
+}
+
+// start sets the ledger to before the first event of a run; base is the state of the run that it is forked from, nil for none.
+func (l *ledger) start(base *schema.State) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.starting, l.writer.Epoch = true, 1
+	if base != nil {
+		l.fold.state.Graft(snapshot(base))
+	}
+}
+
+// takeUp sets the ledger to where a takeover stands.
+func (l *ledger) takeUp(state *schema.State, reply *schema.RecoverReply) error {
+	if reply.Epoch == 0 || reply.NextSequence == 0 || reply.LastStream == 0 {
+		return fmt.Errorf("resume of run %s: %w: epoch %d, next sequence %d, last stream sequence %d", l.run, ErrBadAnswer,
+			reply.Epoch, reply.NextSequence, reply.LastStream)
+	}
+	head := &state.Head
+	if head.Epoch != reply.Epoch || head.Sequence != reply.NextSequence-1 || head.Position.Stream != reply.LastStream {
+		return fmt.Errorf("resume of run %s: %w: it says epoch %d, next sequence %d, last stream sequence %d; the events say %d, %d, %d", l.run,
+			ErrBadAnswer, reply.Epoch, reply.NextSequence, reply.LastStream, head.Epoch, head.Sequence+1, head.Position.Stream)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fold.state, l.fold.head = state, head
+	l.writer.Epoch, l.writer.Last = reply.Epoch, reply.NextSequence-1
+	l.last, l.lastID = reply.LastStream, head.Position.ID
+	l.calls.takeOver(head, state)
+	l.keep()
+	if head.CancelRequested {
+		l.haltWith(l.cancelError())
+		l.untold = true
+	}
+	return nil
+}
+
+// end is the run's last message that is known.
+func (l *ledger) end() (schema.StreamSequence, string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last, l.lastID
+}
+
+// standing is where the run stands, for an event that is not published by way of the ledger.
+func (l *ledger) standing() (schema.Head, schema.StreamSequence, schema.Writer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fold.head.Clone(), l.last, l.writer
+}
+
+// keepHead drops the content, for a handle that keeps only the head.
+func (l *ledger) keepHead() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fold.keepHead()
+}
+
+// headOnly reports whether the handle keeps only the head.
+func (l *ledger) headOnly() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fold.state == nil
+}
+
+// isStarting reports whether run.started is not durable yet.
+func (l *ledger) isStarting() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.starting
+}
+
+// ended returns the error that ended the handle, or nil.
+func (l *ledger) ended() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dead
+}
+
+// err returns the error that ended the handle, or [ErrUnresolved], or nil.
+func (l *ledger) err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.errLocked()
+}
+
+func (l *ledger) errLocked() error {
+	switch {
+	case l.dead != nil:
+		return l.dead
+	case l.unknown:
+		return l.unresolved()
+	}
+	return nil
+}
+
+func (l *ledger) unresolved() error {
+	return fmt.Errorf("%w: event %s of run %s; repeat the call, call Resolve, or resume the run", ErrUnresolved, l.pending[0].event.ID, l.run)
+}
+
+// cancelError is the reason to stop that an operator gave.
+func (l *ledger) cancelError() error { return fmt.Errorf("run %s: %w", l.run, ErrCancelRequested) }
+
+// checkLive returns what stands against work, and a request to cancel once.
+func (l *ledger) checkLive() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.errLocked(); err != nil {
+		return err
+	}
+	if l.untold && l.fold.head.CancelRequested {
+		l.untold = false
+		return l.cancelError()
+	}
+	return nil
+}
+
+// proven reports whether the epoch was the run's own at most age ago. A duplicate acknowledgement, and an event that was found in
+// the log, prove that the event is stored, and not that no other executor has taken the run over since.
+func (l *ledger) proven(age time.Duration) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead != nil {
+		return false, l.dead
+	}
+	// A machine that was asleep shows it on the clock of the wall only.
+	return !l.stood.IsZero() && time.Since(l.stood) < age && time.Now().Round(0).Sub(l.stood.Round(0)) < age, nil
+}
+
+// ahead is the head after what is queued, which in synchronous mode is the head. Under mu.
+func (l *ledger) ahead() *schema.Head {
+	if l.plan != nil {
+		return &l.plan.head
+	}
+	return l.fold.head
+}
+
+// planned is a copy of the head after what is queued.
+func (l *ledger) planned() schema.Head {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ahead().Clone()
+}
+
+// callRoom is how many of the calls the turn has room for.
+func (l *ledger) callRoom(turn int32, calls []schema.RequestedCall) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fold.head.CallRoom(turn, calls)
+}
+
+// openTurn is the number of the turn that is open after what is queued, 0 outside turns.
+func (l *ledger) openTurn() int32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if head := l.ahead(); head.TurnOpen {
+		return head.Turn
+	}
+	return 0
+}
+
+// resumeOrSeal returns the pending events if the drafts are the same, else newly sealed ones.
+func (l *ledger) resumeOrSeal(drafts []draft) ([]*item, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead != nil {
+		return nil, l.dead
+	}
+	drafts, err := opened(drafts, l.fold.head)
+	if err != nil {
+		return nil, err
+	}
+	if l.pending != nil {
+		unsure := slices.DeleteFunc(slices.Clone(l.pending), func(it *item) bool { return it.stream != 0 })
+		if sameEvents(l.pending, drafts) || sameEvents(unsure, drafts) {
+			return l.pending, nil
+		}
+		if l.unknown {
+			return nil, l.unresolved()
+		}
+		l.pending = nil
+	}
+	items, _, err := l.fold.seal(drafts, l.fold.head, &l.writer)
+	if err == nil && l.untold && l.fold.head.CancelRequested && beginsWork(items) {
+		// It was folded between two publishes. Work must not begin behind it before the executor knows.
+		l.untold = false
+		return nil, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
+	}
+	return items, err
+}
+
+// beginPlan begins the pipelined mode: from now on events are sealed by sealPlanned, behind those that are queued.
+func (l *ledger) beginPlan() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pending = nil
+	l.plan = &plan{head: l.fold.head.Clone(), writer: l.writer}
+}
+
+// endPlan ends the pipelined mode.
+func (l *ledger) endPlan() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.plan = nil
+}
+
+// sealPlanned seals drafts behind what is queued.
+func (l *ledger) sealPlanned(drafts []draft) ([]*item, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.errLocked(); err != nil {
+		return nil, err
+	}
+	p := l.plan
+	all, err := opened(drafts, &p.head)
+	if err != nil {
+		return nil, err
+	}
+	items, next, err := l.fold.seal(all, &p.head, &p.writer)
+	if err != nil {
+		return nil, err
+	}
+	p.head = *next
+	for _, it := range items {
+		it.next = nil // the plan goes on with it
+		if err := p.writer.Commit(it.event); err != nil {
+			return nil, fmt.Errorf("run %s: %w", l.run, err)
+		}
+	}
+	return items, nil
+}
+
+// durable folds an event that is in the log at stream. sent is when the try was sent that the server acknowledged as new; it is zero
+// where an event is only found in the log, which does not prove the epoch.
+func (l *ledger) durable(it *item, stream schema.StreamSequence, sent time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.durableLocked(it, stream, sent)
+}
+
+func (l *ledger) durableLocked(it *item, stream schema.StreamSequence, sent time.Time) {
+	it.stream, l.stood = stream, sent
+	it.verdict = l.fold.take(it, stream)
+	if err := l.writer.Commit(it.event); err != nil {
+		// Items are sealed behind the writer and committed in order: this cannot come.
+		_ = l.dieLocked(fmt.Errorf("run %s: %w: %w", l.run, ErrForked, err))
+	}
+	l.last, l.lastID = max(l.last, stream), it.event.ID
+	l.starting = false
+	l.calls.note(it.verdict, false)
+	l.keep()
+	l.wake()
+}
+
+// acknowledged is durable for an event that is delivered: it returns what ended the handle by it. What ended it before came later in
+// the log, and the next call is told of it.
+func (l *ledger) acknowledged(it *item, stream schema.StreamSequence, sent time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.dead
+	l.durableLocked(it, stream, sent)
+	if before != nil {
+		return nil
+	}
+	return l.dead
+}
+
+// delivered notes what became of a delivery, and returns its error. On one that leaves the handle usable, the events are kept as
+// pending, so that the same call goes on where it broke off.
+func (l *ledger) delivered(items []*item, err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pending, l.unknown = nil, false
+	if err == nil || l.dead != nil {
+		return err
+	}
+	for _, it := range items {
+		l.unknown = l.unknown || it.sent && it.stream == 0
+	}
+	switch {
+	case errors.Is(err, ErrUnresolved):
+	case errors.Is(err, ErrRejected), errors.Is(err, ErrCancelRequested), errors.Is(err, ErrPayloadTooLarge), errors.Is(err, errOutdated):
+		l.unknown = false
+		return err // certainly not stored, and not lawful as it is
+	}
+	l.pending = items
+	if l.unknown && !errors.Is(err, ErrUnresolved) {
+		err = fmt.Errorf("%w: event %s of run %s: %w", ErrUnresolved, items[0].event.ID, l.run, err)
+	}
+	return err
+}
+
+// unresolvedItems are the events of a call that had no answer, nil when there are none.
+func (l *ledger) unresolvedItems() ([]*item, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead != nil || !l.unknown {
+		return nil, l.dead
+	}
+	return l.pending, nil
+}
+
+// resolved says whether the first of items can be sent again after the log was read, from before on: done when it was found there.
+func (l *ledger) resolved(items []*item, before schema.StreamSequence, read error) (done bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case items[0].stream != 0:
+		// It is durable, whatever was met behind it: that it is fenced by now, the next call is told.
+		return true, nil
+	case read != nil:
+		return false, read
+	case l.dead != nil:
+		return false, l.dead
+	}
+	if l.last == before {
+		return false, errAgain // the server's answer was about a message that is gone again
+	}
+	return false, l.fold.recheck(items)
+}
+
+// meet folds one message behind the last one known, whoever wrote it; items are the events that this handle is delivering.
+func (l *ledger) meet(keys *schema.Keys, rec *schema.Record, items []*item) error {
+	control, err := l.meetLocked(keys, rec, items)
+	if control != nil && l.onControl != nil {
+		l.onControl(control.Event, control.Data)
+	}
+	return err
+}
+
+// meetLocked returns the verdict of a control event.
+func (l *ledger) meetLocked(keys *schema.Keys, rec *schema.Record, items []*item) (control *schema.Verdict, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if rec.Stream <= l.last {
+		return nil, nil
+	}
+	e, err := schema.Decode(rec.Header, rec.Body)
+	if err != nil {
+		e = nil
+	}
+	if mark, ok := schema.PlacedOf(e); ok {
+		if l.starting {
+			return nil, fmt.Errorf("start of run %s: %w", l.run, &movedError{mark.Shard})
+		}
+		l.fold.apply(keys, rec)
+		l.last, l.lastID = rec.Stream, schema.RecordID(rec, e)
+		return nil, nil
+	}
+	if schema.ErasedMark(e) {
+		if l.starting {
+			return nil, l.dieLocked(fmt.Errorf("start of run %s: %w: %w: choose another id", l.run, ErrRunExists, ErrRunErased))
+		}
+		return nil, l.dieLocked(fmt.Errorf("run %s: %w: stop working on it", l.run, ErrRunErased))
+	}
+	// The same start, by an executor of the same name at the same time, is another's all the same unless this handle
+	// sent it before.
+	if l.starting && (e == nil || len(items) == 0 || e.ID != items[0].event.ID || !items[0].sent) {
+		return nil, l.dieLocked(fmt.Errorf("start of run %s: %w: resume it, or choose another id", l.run, ErrRunExists))
+	}
+	if e != nil {
+		for _, it := range items {
+			if it.stream == 0 && e.ID == it.event.ID && e.Sequence == l.writer.Last+1 {
+				l.durableLocked(it, rec.Stream, time.Time{})
+				return nil, nil
+			}
+		}
+		switch {
+		case e.Epoch > l.writer.Epoch && !l.fold.forged(keys, rec):
+			return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s holds epoch %d, this handle has %d: stop working on the run", l.run, ErrFenced, holder(e), e.Epoch, l.writer.Epoch))
+		case e.Epoch == l.writer.Epoch && e.Sequence > l.writer.Last:
+			return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s at stream sequence %d is not of this handle", l.run, ErrForked, e.ID, rec.Stream))
+		}
+	}
+	v := l.fold.apply(keys, rec)
+	l.last, l.lastID = rec.Stream, schema.RecordID(rec, e)
+	if v.Kind == schema.Rejected && v.Reason == schema.ReasonForked && e.Epoch == l.writer.Epoch {
+		return nil, l.dieLocked(fmt.Errorf("run %s: %w: %s at stream sequence %d: %s", l.run, ErrForked, e.ID, rec.Stream, v.Detail))
+	}
+	if l.plan == nil && outdates(v, items) {
+		return nil, fmt.Errorf("run %s: %w: the late result of call %s of turn %d came first", l.run, errOutdated, v.Call.ToolCallID, v.Call.Turn)
+	}
+	if v.Kind != schema.Applied {
+		return nil, nil
+	}
+	l.calls.note(v, true)
+	if l.plan != nil {
+		unplaced := *rec
+		unplaced.Stream = 0 // the plan has no places
+		l.plan.head.Apply(keys, &unplaced)
+	}
+	l.wake()
+	// Work that has not begun must not begin behind a request to stop. The next try may: then the executor knows.
+	if _, cancel := v.Data.(*schema.RunCancelRequestedData); cancel && l.fold.head.CancelRequested {
+		l.haltWith(l.cancelError())
+		if l.untold = l.plan == nil; l.untold && len(items) > 0 && beginsWork(items) {
+			l.untold = false
+			return &v, fmt.Errorf("%w: %s was not published", l.cancelError(), items[0].event.Name())
+		}
+	}
+	return &v, nil
+}
+
+// keep tells whether the handle has the run in hand, as its own events say. Under mu.
+func (l *ledger) keep() {
+	attended := l.fold.attended()
+	if held := l.dead == nil && attended; held != l.inHand {
+		l.inHand = held
+		l.held(held, attended, l.writer.Epoch)
+	}
+}
+
+// die ends the handle, unless it has ended, and returns why it did.
+func (l *ledger) die(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dieLocked(err)
+}
+
+func (l *ledger) dieLocked(err error) error {
+	if l.dead == nil {
+		l.dead = err
+		l.haltWith(err)
+		l.keep()
+		l.wake()
+	}
+	return l.dead
+}
+
+// letGo ends the handle because its own executor has done with the run, so that nothing of this process follows what it
+// said last. What a tool did nevertheless may still be handed in; see late.
+func (l *ledger) letGo(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gone = l.gone || l.dead == nil
+	_ = l.dieLocked(err) // or ended before: what it is then, it stays
+}
+
+func (l *ledger) wentAway() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gone
+}
+
+// wake lets everybody look again who waits for the run. Under mu.
+func (l *ledger) wake() {
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+}
+
+// check asks done about the fold. Where it says no, changed is closed once there is a reason to ask again, unless the handle has ended:
+// that is the error then.
+func (l *ledger) check(done func(*localFold) (bool, error)) (ok bool, changed <-chan struct{}, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ok, err = done(&l.fold); !ok && err == nil {
+		err = l.dead
+	}
+	if l.changed == nil {
+		l.changed = make(chan struct{})
+	}
+	return ok, l.changed, err
+}
+
+// call looks a call up.
+func (l *ledger) call(key schema.CallKey) callView {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls.view(l.fold.head, l.fold.state, key)
+}
