@@ -26,9 +26,11 @@ type Work func(ctx context.Context, run *Run) error
 
 // ExecutorSpec says which runs an executor drives, and how.
 type ExecutorSpec struct {
-	// Agents that it can be, each with what makes the work on one run of it. Required. An error, or a panic, leaves the
-	// run to others and counts as a claim without progress.
+	// Agents that it can be, each with what makes the work on one run of it. An error, or a panic, leaves the
+	// run to others and counts as a claim without progress. Required, or Loops.
 	Agents map[string]func(ctx context.Context, run *Run) (Work, error)
+	// Loops are agents that are a model and its tools. Their names differ from those of Agents.
+	Loops map[string]Loop
 	// Labels that runs must have, with these values, to be claimed.
 	Labels map[string]string
 	// Capacity is the number of runs in hand at which no more are claimed; 0 means 100, a negative number that none is
@@ -112,8 +114,11 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 	if spec.Patience == 0 {
 		spec.Patience = defaultPatience
 	}
-	if len(spec.Agents) == 0 {
-		return nil, configError("Agents", "empty", "name at least one agent and what makes its work")
+	if len(spec.Agents)+len(spec.Loops) == 0 {
+		return nil, configError("Agents", "empty", "name at least one agent and what makes its work, or a loop in Loops")
+	}
+	if err := spec.addLoops(); err != nil {
+		return nil, err
 	}
 	for agent, factory := range spec.Agents {
 		if err := schema.CheckName("agent", agent); err != nil {
@@ -133,6 +138,26 @@ func (f *Fleet) NewExecutor(spec ExecutorSpec) (*Executor, error) {
 	e.working, e.shut = context.WithCancelCause(context.Background())
 	e.finishing, e.giveUp = context.WithCancel(context.Background())
 	return e, nil
+}
+
+// addLoops makes agents of the loops.
+func (s *ExecutorSpec) addLoops() error {
+	if len(s.Loops) > 0 && s.HeadOnly {
+		return configError("HeadOnly", true, "leave it out: a loop needs the content of its runs")
+	}
+	if s.Agents == nil {
+		s.Agents = make(map[string]func(context.Context, *Run) (Work, error), len(s.Loops))
+	}
+	for agent, loop := range s.Loops {
+		if s.Agents[agent] != nil {
+			return configError("Loops", agent, "name it in Agents or in Loops")
+		}
+		if err := loop.Validate(); err != nil {
+			return fmt.Errorf("agent %s: %w", agent, err)
+		}
+		s.Agents[agent] = func(context.Context, *Run) (Work, error) { return loop.Work, nil }
+	}
+	return nil
 }
 
 // Start begins a run, as [Fleet.Start] does, and drives it. Before Serve it waits for Serve to begin. After

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -20,6 +21,16 @@ func FuzzAnswers(f *testing.F) {
 	f.Add(uint8(2), "", "", "", []byte(`{"decision":"allow","reason":"r"}`))
 	f.Add(uint8(3), "", "", "", []byte(`"text"`))
 	f.Add(uint8(4), "", "", "", []byte(`{"a":{"b":["xxxxxxxxxxxxxxxx",1]},"password":"p"}`))
+	f.Add(uint8(5), "", "", "", []byte(`{"at":1,"in":["a"],"deep":{"b":true}}`))
+	f.Add(uint8(5), "", "", "", []byte(`"{\"at\":1.0}"`))
+	tool := NewTool("look", "", Pure, func(_ context.Context, in struct {
+		At   int             `json:"at"`
+		In   []string        `json:"in,omitempty"`
+		Deep map[string]bool `json:"deep,omitzero"`
+	},
+	) (int, error) {
+		return in.At, nil
+	})
 	redactor := newRedactor(&Redaction{Fields: []string{"password"}})
 	f.Fuzz(func(t *testing.T, kind uint8, number, replyKind, code string, body []byte) {
 		m := nats.NewMsg("_INBOX.x")
@@ -29,7 +40,7 @@ func FuzzAnswers(f *testing.F) {
 			}
 		}
 		m.Data = body
-		switch kind % 5 {
+		switch kind % 6 {
 		case 0:
 			if e, ok := fleetclient.ErrorOf(m).(*schema.ServiceError); ok { //nolint:errorlint // it is not wrapped
 				require.Error(t, translate(e))
@@ -54,6 +65,11 @@ func FuzzAnswers(f *testing.F) {
 				if err := target.set(body); err != nil {
 					target.remove()
 				}
+			}
+		case 5:
+			if tool.check(body) == nil {
+				_, err := tool.Run(t.Context(), Invocation{Arguments: body})
+				require.NoError(t, err, "arguments that were accepted are not read")
 			}
 		case 4:
 			if !jsontext.Value(body).IsValid() {

@@ -200,7 +200,10 @@ func readable(c ToolCall) *ToolCall {
 			c.Error = &schema.Error{Type: UnknownToolType, Message: "the model gave a tool name that cannot be recorded"}
 		}
 	}
-	if len(c.Arguments) == 0 || c.Arguments.IsValid() {
+	if len(c.Arguments) == 0 {
+		c.Arguments = nil // empty text is no JSON
+	}
+	if c.Arguments == nil || c.Arguments.IsValid() {
 		return &c
 	}
 	if text, err := json.Marshal(strings.ToValidUTF8(string(c.Arguments), "\uFFFD")); err == nil {

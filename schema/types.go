@@ -401,6 +401,15 @@ type PhaseCompletedData struct {
 	Extra  jsontext.Value `json:",embed"`
 }
 
+// Limits that a run may reach.
+const (
+	LimitTurns   = "turns"
+	LimitTokens  = "tokens"
+	LimitTime    = "time"
+	LimitContext = "context"
+	LimitBudget  = "budget"
+)
+
 // LimitReachedData says that a budget ran out.
 type LimitReachedData struct {
 	// Limit is turns, tokens, time, context or budget.

@@ -286,7 +286,7 @@ func Validate(data Data) error {
 		v.required("/phase", d.Phase)
 		v.refs(d.Refs)
 	case *LimitReachedData:
-		v.oneOf("/limit", d.Limit, "turns", "tokens", "time", "context", "budget")
+		v.oneOf("/limit", d.Limit, LimitTurns, LimitTokens, LimitTime, LimitContext, LimitBudget)
 	case *StateSetData:
 		v.required("/key", d.Key)
 		if len(d.Value) == 0 && !slices.ContainsFunc(d.Refs, func(r Ref) bool { return r.Path == "/value" }) {

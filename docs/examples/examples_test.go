@@ -38,7 +38,7 @@ func newWorld(tb testing.TB) *world {
 	require.NoError(tb, err)
 	require.NoError(tb, kvstore.Provision(tb.Context(), js, kvstore.FleetConfig{Fleet: "default", QuotaBytes: 64 << 20, Shards: kvstore.LoneShards}))
 	require.NoError(tb, w.server.NATSD().Map(schema.EventMapping("default", kvstore.LoneShards)))
-	daemon, err := consumer.New(tb.Context(), consumer.Config{Fleet: "default", Name: "daemon", Service: js}, time.Now, natstest.Logger(tb))
+	daemon, err := consumer.New(tb.Context(), consumer.Config{Fleet: "default", Name: "daemon", Service: js, Fold: js, Alone: true}, time.Now, natstest.Logger(tb))
 	require.NoError(tb, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -10,7 +10,7 @@ import (
 // snippet: limits
 
 // Bounded is work that may take so many turns. What the model learned is not lost when they run out: one more turn sums up.
-func Bounded(most int32, turn func(context.Context, *publisher.Run) (done bool, err error), sumUp Model) publisher.Work {
+func Bounded(most int32, turn func(context.Context, *publisher.Run) (done bool, err error), sumUp func(ctx context.Context, conversation []schema.Message) (publisher.Answer, error)) publisher.Work {
 	return func(ctx context.Context, run *publisher.Run) error {
 		for {
 			if head := run.Head(); head.Limit != "" || head.Turn >= most && !head.TurnOpen {

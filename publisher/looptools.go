@@ -1,0 +1,104 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// called is what became of a call: its result, or the error that the model is shown.
+type called struct {
+	ToolResult
+	err error
+}
+
+// runCalls runs the calls of an answer in their order. Those that follow each other and may run beside others do so.
+func (l *looping) runCalls(ctx context.Context, turn *Turn, calls []ToolCall) ([]called, error) {
+	results := make([]called, len(calls))
+	for from := 0; from < len(calls); {
+		to := from + 1
+		for to < len(calls) && l.beside(calls[from].Name) && l.beside(calls[to].Name) {
+			to++
+		}
+		var group errgroup.Group
+		group.SetLimit(l.Parallel)
+		for i := from; i < to; i++ {
+			group.Go(func() error {
+				result, err := l.call(ctx, turn, calls[i])
+				results[i] = called{result, err}
+				if errors.Is(err, ErrToolFailed) || errors.Is(err, ErrAbandoned) {
+					return nil // the model reads it
+				}
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return nil, err
+		}
+		from = to
+	}
+	return results, nil
+}
+
+// beside reports whether calls of a tool may run beside others.
+func (l *looping) beside(name string) bool {
+	t := l.tools[name]
+	return t != nil && (t.Replay == schema.ReplayPure || t.Concurrent)
+}
+
+// call runs one call.
+func (l *looping) call(ctx context.Context, turn *Turn, call ToolCall) (ToolResult, error) {
+	t := l.tools[call.Name]
+	if t == nil {
+		return turn.Tool(ctx, call, nil)
+	}
+	timeout := t.Timeout
+	if timeout == 0 {
+		timeout = l.ToolTimeout
+	}
+	recorded := call.Replay
+	call.Replay, call.VerifySubject = t.Replay, t.VerifySubject // the stricter of it and the recorded policy counts
+	if schema.Stricter(recorded, t.Replay).Rerunnable() {
+		return turn.Tool(ctx, call, l.retried(t.Run, timeout))
+	}
+	return l.once(ctx, turn, call, t.Run, timeout)
+}
+
+// retried runs a tool that may run again, as long as its errors may pass by themselves.
+func (l *looping) retried(run ToolFunc, timeout time.Duration) ToolFunc {
+	return func(ctx context.Context, inv Invocation) (ToolResult, error) {
+		wait := &pause.Backoff{Next: toolPause, Most: mostTryPause}
+		for try := 1; ; try++ {
+			result, err := within(ctx, timeout, run, inv)
+			if err == nil || try >= l.ToolTries || !failureOf(err).Retryable || !wait.Wait(ctx) {
+				return result, err
+			}
+			inv.Attempt++
+		}
+	}
+}
+
+// once runs a tool that must not run again. Whether it had its effect when its time was over nobody knows: then the call is held, for a
+// person to settle.
+func (l *looping) once(ctx context.Context, turn *Turn, call ToolCall, run ToolFunc, timeout time.Duration) (ToolResult, error) {
+	if timeout <= 0 {
+		return turn.Tool(ctx, call, run)
+	}
+	bounded, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	result, err := turn.Tool(bounded, call, func(ctx context.Context, inv Invocation) (ToolResult, error) {
+		// Not earlier: an approval may take days.
+		timer := time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) })
+		defer timer.Stop()
+		return run(ctx, inv)
+	})
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil && !errors.Is(err, ErrToolFailed) && !errors.Is(err, ErrAbandoned) {
+		return turn.Tool(ctx, call, run) // returns that it is held
+	}
+	return result, err
+}

@@ -1,0 +1,214 @@
+package publisher
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/waymarkio/waymark/schema"
+)
+
+// Policies of tools: what may be done with a call of which nobody knows whether it had its effect. See docs/executors.md.
+const (
+	// Pure tools change nothing, and are run again.
+	Pure = schema.ReplayPure
+	// Idempotent tools have one effect for each idempotency key, and are run again with the same key.
+	Idempotent = schema.ReplayIdempotent
+	// Verify tools are asked, on a subject, what became of the call.
+	Verify = schema.ReplayVerify
+	// Hold tools are left to a person.
+	Hold = schema.ReplayHold
+)
+
+// InvalidArgumentsType is the error type of a call whose arguments do not satisfy the schema of its tool, in tool.failed and [ToolError].
+const InvalidArgumentsType = "invalid_arguments"
+
+// Tool is a tool of a [Loop].
+type Tool struct {
+	// Name by which the model calls it, unique in the loop. Required.
+	Name string
+	// Description tells the model what the tool does and when to call it.
+	Description string
+	// Parameters is the JSON Schema of the arguments, an object, as the model is shown it. [NewTool] makes it; arguments that do not satisfy
+	// it are a failed call. Empty means that the arguments are not checked.
+	Parameters jsontext.Value
+	// Replay is the policy of its calls; empty means hold.
+	Replay schema.Replay
+	// VerifySubject is asked about a call in doubt. Required for the policy verify, and only there.
+	VerifySubject string
+	// SideEffect says in words what a call changes, for the person who approves it.
+	SideEffect string
+	// Timeout bounds one run of the tool; 0 means Loop.ToolTimeout. A tool heeds it by its context. A call of the policies hold and
+	// verify that exceeds it is held: whether it had its effect is not known.
+	Timeout time.Duration
+	// Concurrent: calls of the tool may run beside other calls of the same answer. Those of pure tools may always.
+	Concurrent bool
+	// Run runs the tool. Required.
+	Run ToolFunc
+
+	// arguments checks arguments, if the tool has Parameters; decode reads them as Run does, if NewTool made it.
+	arguments *jsonschema.Resolved
+	decode    func(arguments jsontext.Value) error
+	// err is why the tool could not be made.
+	err error
+}
+
+// NewTool makes a tool of a function. The JSON Schema of its arguments is made from In, a struct or a map with strings as keys: by the
+// names and options of its json tags, with the text of a jsonschema tag as the description of a field. A field without omitempty or
+// omitzero is required. The result is Out, written as JSON.
+//
+// In its context the function finds the call ([InvocationOf]). A type of which no schema can be made is an error of [Loop.Validate].
+func NewTool[In, Out any](name, description string, replay schema.Replay, run func(ctx context.Context, in In) (Out, error)) Tool {
+	t := Tool{Name: name, Description: description, Replay: replay}
+	t.Parameters, t.arguments, t.err = parameters[In]()
+	if run == nil {
+		return t
+	}
+	// What satisfies the schema need not fit into the type: 1.0, or a number of more than 64 bits.
+	t.decode = func(arguments jsontext.Value) error { return json.Unmarshal(plainArguments(arguments), new(In)) }
+	t.Run = func(ctx context.Context, inv Invocation) (ToolResult, error) {
+		var in In
+		if err := json.Unmarshal(plainArguments(inv.Arguments), &in); err != nil {
+			return ToolResult{}, &markedError{error: err, kind: InvalidArgumentsType}
+		}
+		out, err := run(context.WithValue(ctx, invocationKey{}, inv), in)
+		if err != nil {
+			return ToolResult{}, err
+		}
+		return Result(out)
+	}
+	return t
+}
+
+// parameters makes the schema of a type.
+func parameters[In any]() (jsontext.Value, *jsonschema.Resolved, error) {
+	made, err := jsonschema.For[In](nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	if made.Type != "object" {
+		return nil, nil, fmt.Errorf("arguments of type %T are no JSON object", *new(In))
+	}
+	resolved, err := made.Resolve(nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := made.MarshalJSON()
+	return text, resolved, err
+}
+
+func (t *Tool) prepare() error {
+	switch {
+	case t.Name == "" || recordable(t.Name) != t.Name:
+		return configError("Loop.Tools", fmt.Sprintf("name %.80q", t.Name), "give each tool a name without control characters")
+	case t.err != nil:
+		return fmt.Errorf("%w: tool %s: %w", ErrConfig, t.Name, t.err)
+	case t.Run == nil:
+		return configError("Loop.Tools", t.Name+" without Run", "give the function that runs it")
+	case t.Timeout < 0:
+		return configError("Loop.Tools", fmt.Sprintf("%s with the timeout %s", t.Name, t.Timeout), "use 0 or more")
+	}
+	switch t.Replay {
+	case "", Pure, Idempotent, Hold:
+		if t.VerifySubject != "" {
+			return configError("Loop.Tools", t.Name+" with a VerifySubject", "leave it out, or use the policy verify")
+		}
+	case Verify:
+		if err := checkVerifySubject(t.VerifySubject); err != nil {
+			return fmt.Errorf("tool %s: %w", t.Name, err)
+		}
+	default:
+		return configError("Loop.Tools", fmt.Sprintf("%s with the policy %.40q", t.Name, t.Replay), "use pure, idempotent, verify or hold")
+	}
+	if len(t.Parameters) > 0 && t.arguments == nil {
+		given := new(jsonschema.Schema)
+		err := given.UnmarshalJSON(t.Parameters)
+		if err == nil {
+			t.arguments, err = given.Resolve(nil)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: tool %s: Parameters: %w", ErrConfig, t.Name, err)
+		}
+	}
+	return nil
+}
+
+// check returns why the arguments do not satisfy the tool's schema, in words for the model.
+func (t *Tool) check(arguments jsontext.Value) error {
+	if t.arguments == nil {
+		return nil
+	}
+	var value any
+	if err := json.Unmarshal(plainArguments(arguments), &value); err != nil {
+		return fmt.Errorf("the arguments are not JSON: %w", err)
+	}
+	if err := t.arguments.Validate(value); err != nil {
+		return fmt.Errorf("the arguments do not satisfy the schema of %s: %w", t.Name, err)
+	}
+	if t.decode == nil {
+		return nil
+	}
+	return t.decode(arguments)
+}
+
+// plainArguments returns the arguments as JSON: some providers give them as a string that holds it, or none.
+func plainArguments(arguments jsontext.Value) jsontext.Value {
+	var text string
+	if arguments.Kind() == '"' && json.Unmarshal(arguments, &text) == nil {
+		arguments = jsontext.Value(text)
+	}
+	if len(bytes.TrimSpace(arguments)) == 0 {
+		return jsontext.Value("{}")
+	}
+	return arguments
+}
+
+type invocationKey struct{}
+
+// InvocationOf returns the call that a function of [NewTool] runs for, with the idempotency key to hand on. It is empty in any other
+// context.
+func InvocationOf(ctx context.Context) Invocation {
+	inv, _ := ctx.Value(invocationKey{}).(Invocation)
+	return inv
+}
+
+// markedError is an error of a tool or model that says what may be done about it.
+type markedError struct {
+	error
+	kind                 string
+	retryable, permanent bool
+}
+
+func (e *markedError) Unwrap() error { return e.error }
+
+// ToolFailure is what is recorded of the error.
+func (e *markedError) ToolFailure() schema.Error {
+	return schema.Error{Type: e.kind, Message: e.Error(), Retryable: e.retryable}
+}
+
+// Retryable marks an error of a tool that may pass by itself: a [Loop] runs a pure or idempotent tool again after it. nil stays nil.
+func Retryable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &markedError{error: err, kind: "error", retryable: true}
+}
+
+// Permanent marks an error of a [Model] that stays, as for a key that the provider refuses: the model is not asked again. nil stays nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &markedError{error: err, kind: "error", permanent: true}
+}
+
+func isPermanent(err error) bool {
+	marked, ok := errors.AsType[*markedError](err)
+	return ok && marked.permanent
+}
