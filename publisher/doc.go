@@ -10,7 +10,7 @@
 //	  ├── Get, Head, Events, List,     ├── Ask, AwaitInput, AwaitSettled, Context
 //	  │   History, Plan                ├── Task, Conversation
 //	  │                                └── End, Interrupt
-//	  └── Input, Cancel, Settle
+//	  └── Submit, Result, Input, Cancel, Settle
 //
 // # Promises
 //

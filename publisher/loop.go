@@ -71,8 +71,9 @@ type Loop struct {
 	// is told to call it, three times in a row; then the run fails. Empty means that an answer without a call ends the run.
 	Complete string
 
-	// MaxTurns is the number of turns after which the run has reached its limit, MaxTokens that of the input and output tokens of all
-	// turns together, MaxTime the time since the start of the run, waiting included. They are looked at before each turn. 0 means none.
+	// MaxTurns is the number of turns after which the run has reached its limit, or that of RunSpec if it is less; MaxTokens the number of
+	// input and output tokens of all turns together, MaxTime the time since the start of the run, waiting included. They are looked at
+	// before each turn. 0 means none.
 	MaxTurns  int32
 	MaxTokens int64
 	MaxTime   time.Duration
@@ -229,8 +230,12 @@ func (l *looping) idle() (n int) {
 // reached returns the limit that the run has reached; its Kind is empty if there is none. It compacts the conversation where it must.
 func (l *looping) reached(ctx context.Context) (Limit, error) {
 	head := l.run.Head()
-	if l.MaxTurns > 0 && head.Turn >= l.MaxTurns && !head.TurnOpen {
-		return Limit{Kind: schema.LimitTurns, Value: head.Turn, Maximum: l.MaxTurns}, nil
+	most := l.MaxTurns
+	if most == 0 || head.MaxTurns > 0 && head.MaxTurns < most {
+		most = head.MaxTurns
+	}
+	if most > 0 && head.Turn >= most && !head.TurnOpen {
+		return Limit{Kind: schema.LimitTurns, Value: head.Turn, Maximum: most}, nil
 	}
 	var used int64
 	l.run.View(func(s *schema.State) {

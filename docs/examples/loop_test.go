@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
@@ -51,18 +50,13 @@ func TestReview_FromItsTaskToItsVerdict(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- examples.Review(ctx, f, model, c) }()
-	run, err := f.Start(t.Context(), publisher.RunSpec{ID: "r1", Agent: "reviewer", Task: "Review change 7."})
+	require.NoError(t, f.Submit(t.Context(), publisher.RunSpec{ID: "r1", Agent: "reviewer", Task: "Review change 7."}))
+	result, err := f.Result(t.Context(), "r1")
 	require.NoError(t, err)
-	require.NoError(t, run.Interrupt(t.Context(), schema.InterruptedPreempted))
-	require.Eventually(t, func() bool {
-		head, err := f.Head(t.Context(), "r1")
-		return err == nil && head.Status == schema.StatusCompleted
-	}, patience, 20*time.Millisecond)
 	stop()
 	require.NoError(t, <-served)
-	state, err := f.Get(t.Context(), "r1")
-	require.NoError(t, err)
-	require.JSONEq(t, `{"approved":false,"reason":"It does nothing."}`, string(state.Ended.Output))
-	require.Equal(t, "d", state.Head.CompletedBy)
+	require.Equal(t, schema.StatusCompleted, result.Status)
+	require.JSONEq(t, `{"approved":false,"reason":"It does nothing."}`, string(result.Output))
+	require.Equal(t, "d", result.CompletedBy)
 	require.Equal(t, map[string]string{"r1.2.c.1": "Where is main?"}, c.comments)
 }

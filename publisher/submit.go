@@ -1,0 +1,116 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/waymarkio/waymark/internal/pause"
+	"github.com/waymarkio/waymark/schema"
+)
+
+const (
+	// firstResultLook and mostResultLook are the pauses between looks whether a run has ended.
+	firstResultLook = 50 * time.Millisecond
+	mostResultLook  = time.Second
+)
+
+// Submit starts a run for others to work on: an executor of its agent claims it, usually within a second. The caller's id makes it one
+// run: submitting it again, after [ErrUnresolved], [ErrUnavailable] or a crash, changes nothing and returns nil, also when the run has
+// begun or ended since.
+//
+// It returns [ErrConflict] for an id whose run has another agent, task or thread, [ErrRunErased] for one whose run was removed, and the errors
+// of [Fleet.Start].
+func (f *Fleet) Submit(ctx context.Context, spec RunSpec) error {
+	run, err := f.Start(ctx, spec)
+	if errors.Is(err, ErrRunExists) {
+		return f.submitted(ctx, spec, err)
+	}
+	if err != nil {
+		return err
+	}
+	return run.Interrupt(ctx, schema.InterruptedPreempted)
+}
+
+// submitted reports whether a run that is there is the one that is submitted again.
+func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error {
+	state, err := f.Get(ctx, spec.ID)
+	switch {
+	case errors.Is(err, ErrRunNotFound):
+		return exists
+	case err != nil:
+		return fmt.Errorf("run %s is there: %w", spec.ID, err)
+	}
+	if err := f.Hydrate(ctx, state); err != nil {
+		return fmt.Errorf("run %s is there: %w", spec.ID, err)
+	}
+	agent := spec.Agent
+	if agent == "" {
+		agent = f.cfg.Agent
+	}
+	if s := state.Started; s == nil || s.Agent != agent || s.Task != spec.Task || s.ThreadID != spec.ThreadID {
+		return fmt.Errorf("run %s is there with another agent, task or thread: %w; submit under another id", spec.ID, ErrConflict)
+	}
+	if h := &state.Head; len(f.hand.of(spec.ID)) > 0 || h.Counts.Events > 1 || h.Executor != f.cfg.Executor || h.Instance != f.cfg.Instance {
+		return nil // it is in hand, or will be found orphaned
+	}
+	// An earlier call of this process did not hear that it had started the run, which nobody else would take for as long as it lives.
+	run, err := f.resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: agent, HeadOnly: true})
+	if err != nil {
+		return err
+	}
+	return run.Interrupt(ctx, schema.InterruptedPreempted)
+}
+
+// RunResult is what a run came to.
+type RunResult struct {
+	// Status is completed, failed or cancelled.
+	Status schema.Status
+	// Output as JSON; Summary in words.
+	Output  jsontext.Value
+	Summary string
+	// CompletedBy is the call of the completion tool; empty if the run ended otherwise.
+	CompletedBy string
+	// Limit that the run had reached; empty if none.
+	Limit string
+	// Error that ended the run; nil means none.
+	Error *schema.Error
+}
+
+// Result waits until a run has ended, and returns what it came to. A run that waits for a person or that is quarantined has not ended: ctx
+// bounds the waiting. It returns [ErrRunNotFound], [ErrRunErased], and [ErrIncomplete] for a run of which events are missing. While no
+// daemon answers it waits.
+func (f *Fleet) Result(ctx context.Context, run string) (*RunResult, error) {
+	wait := &pause.Backoff{Next: firstResultLook, Most: mostResultLook}
+	for {
+		head, err := f.Head(ctx, run)
+		switch {
+		case err == nil && head.Status.Terminal():
+			return f.result(ctx, run)
+		case err != nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNoService):
+			return nil, err
+		}
+		if !wait.Wait(ctx) {
+			return nil, errors.Join(fmt.Errorf("result of run %s: %w", run, context.Cause(ctx)), err)
+		}
+	}
+}
+
+func (f *Fleet) result(ctx context.Context, run string) (*RunResult, error) {
+	state, err := f.Get(ctx, run)
+	if err == nil {
+		err = f.Hydrate(ctx, state)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("result of run %s: %w", run, err)
+	}
+	h, ended := &state.Head, state.Ended
+	result := &RunResult{Status: h.Status, Summary: h.Summary, CompletedBy: h.CompletedBy, Limit: h.Limit}
+	if ended != nil {
+		result.Output, result.Summary, result.Error = ended.Output, ended.Summary, ended.Error
+	}
+	return result, nil
+}
