@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/harness/referencefold"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -85,7 +85,7 @@ func TestOneRunOfAHundredWithAllThatCanBeWrongDisturbsNoOther(t *testing.T) {
 	}
 	t.Parallel()
 	w := newServiceWorld(t)
-	folder, _ := w.fold(consumer.FolderConfig{})
+	folder, _ := w.fold(fold.Config{})
 	bad := w.aRun("bad", 1, 10)
 	var others []*writer
 	for i := range 99 {
@@ -172,7 +172,7 @@ func TestEventsInAnotherOrderAreAGapThatIsNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newServiceWorld(t)
-			w.fold(consumer.FolderConfig{})
+			w.fold(fold.Config{})
 			for _, i := range order {
 				w.publishRaw("run-1", events[i].Header, events[i].Body)
 			}

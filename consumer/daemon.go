@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer/assign"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -36,14 +37,14 @@ type Config struct {
 	// MaxClaims is the number of claims in a row without progress after which a run is quarantined. Default schema.DefaultMaxClaims; a
 	// negative number is never.
 	MaxClaims int
-	// Requests and Folder tune the service and the fold of each shard. The daemon sets what names the fleet, the replica and the shard,
+	// Requests and Worker tune the service and the fold of each shard. The daemon sets what names the fleet, the replica and the shard,
 	// MaxClaims, and the parts that they share.
 	Requests ServiceConfig
-	Folder   FolderConfig
+	Worker   fold.Config
 	// RetainEvery is the pace at which ended runs are held against the fleet's policy. Default [DefaultRetainEvery].
 	RetainEvery time.Duration
 	// Opened is called for each shard that the daemon folds, before it does; also for one that is added later. May be nil.
-	Opened func(shard int, f *Folder)
+	Opened func(shard int, f *fold.Worker)
 	// Changed is called with changed settings of the fleet before they are applied. May be nil.
 	Changed func(schema.FleetSettings)
 }
@@ -85,11 +86,11 @@ type Daemon struct {
 	doubted atomic.Int64
 
 	mu sync.Mutex
-	// read are the shards that the service reads, and open those that the folders write to.
+	// read are the shards that the service reads, and open those that the workers write to.
 	read, open []*kvstore.Shard
-	folders    []*Folder
-	// run runs a folder; nil until the daemon runs.
-	run func(*Folder)
+	workers    []*fold.Worker
+	// run runs a worker; nil until the daemon runs.
+	run func(*fold.Worker)
 }
 
 // New returns a daemon of a provisioned fleet, whose settings it reads. Call Run to start it. The connections stay the caller's to
@@ -117,7 +118,12 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 	requests.Fleet, requests.Name, requests.MaxClaims = cfg.Fleet, cfg.Name, cfg.MaxClaims
 	requests.Generations, requests.Refresh = settings.Generations, d.settings.Refresh
 	requests.Retention = func() schema.RetentionPolicy { return d.settings.Current().Retention }
-	requests.Folder = d.folder
+	requests.Folder = func(shard int) Folder {
+		if w := d.worker(shard); w != nil {
+			return w
+		}
+		return nil
+	}
 	var err error
 	if d.service, err = NewService(requests, nc, cfg.Service, d.read, d.liveRuns, now, log); err != nil {
 		return nil, err
@@ -131,7 +137,7 @@ func New(ctx context.Context, cfg Config, now func() time.Time, log zerolog.Logg
 		d.assigner = assign.New(cfg.Fleet, cfg.Name, settings.Shards(), cfg.Fold.Conn(), d.heartbeats, now, log)
 	}
 	d.doubted.Store(int64(settings.Shards()))
-	return d, d.openFolders(settings, cfg.Folder.UncleanStart)
+	return d, d.openWorkers(settings, cfg.Worker.UncleanStart)
 }
 
 // Run works until ctx ends, then lets requests in hand finish within the grace, and returns nil. It returns an error when a part
@@ -148,7 +154,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })
 	}
-	d.runFolders(func(f *Folder) {
+	d.runWorkers(func(f *fold.Worker) {
 		group.Go(func() error { return f.Run(ctx) })
 	})
 	return group.Wait()
@@ -172,26 +178,26 @@ func (d *Daemon) Heartbeats() *liveness.Heartbeats { return d.heartbeats }
 // Assigner shares the shards with other replicas; nil when the daemon does not fold, or is alone.
 func (d *Daemon) Assigner() *assign.Assigner { return d.assigner }
 
-// Folders of the shards, in the order of their numbers; empty when it does not fold.
-func (d *Daemon) Folders() []*Folder {
+// Workers of the shards, in the order of their numbers; empty when it does not fold.
+func (d *Daemon) Workers() []*fold.Worker {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.folders)
+	return slices.Clone(d.workers)
 }
 
-// folder returns the folder of a shard, nil for none.
-func (d *Daemon) folder(shard int) *Folder {
+// worker returns the worker of a shard, nil for none.
+func (d *Daemon) worker(shard int) *fold.Worker {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if shard >= len(d.folders) {
+	if shard >= len(d.workers) {
 		return nil
 	}
-	return d.folders[shard]
+	return d.workers[shard]
 }
 
 // leads reports whether this daemon holds the lease of a shard.
 func (d *Daemon) leads(shard int) bool {
-	f := d.folder(shard)
+	f := d.worker(shard)
 	return f != nil && f.Leads()
 }
 
@@ -218,7 +224,7 @@ func (d *Daemon) grow(settings schema.FleetSettings) error {
 		d.assigner.Grow(settings.Shards())
 	}
 	// What was not there when the server started was not lost with it.
-	return d.openFolders(settings, false)
+	return d.openWorkers(settings, false)
 }
 
 // openReaders opens the shards that are not open yet for the service, and tells the others of the settings.
@@ -247,8 +253,8 @@ func (d *Daemon) openShards(js jetstream.JetStream, settings schema.FleetSetting
 	return added, nil
 }
 
-// openFolders makes the folders of the shards that have none, and tells the others of the settings.
-func (d *Daemon) openFolders(settings schema.FleetSettings, unclean bool) error {
+// openWorkers makes the workers of the shards that have none, and tells the others of the settings.
+func (d *Daemon) openWorkers(settings schema.FleetSettings, unclean bool) error {
 	for _, shard := range d.open {
 		shard.Update(settings)
 	}
@@ -257,14 +263,14 @@ func (d *Daemon) openFolders(settings schema.FleetSettings, unclean bool) error 
 		return err
 	}
 	for _, shard := range added {
-		f, err := NewFolder(d.folderConfig(len(d.open), unclean), d.cfg.Fold.Conn(), d.cfg.Fold, shard, d.now, d.log)
+		f, err := fold.New(d.workerConfig(len(d.open), unclean), d.cfg.Fold.Conn(), d.cfg.Fold, shard, d.now, d.log)
 		if err != nil {
 			return err
 		}
 		if d.cfg.Opened != nil {
 			d.cfg.Opened(len(d.open), f)
 		}
-		d.open, d.folders = append(d.open, shard), append(d.folders, f)
+		d.open, d.workers = append(d.open, shard), append(d.workers, f)
 		if d.run != nil {
 			d.run(f)
 		}
@@ -272,10 +278,10 @@ func (d *Daemon) openFolders(settings schema.FleetSettings, unclean bool) error 
 	return nil
 }
 
-func (d *Daemon) folderConfig(shard int, unclean bool) FolderConfig {
-	c := d.cfg.Folder
+func (d *Daemon) workerConfig(shard int, unclean bool) fold.Config {
+	c := d.cfg.Worker
 	c.Fleet, c.Shard, c.Holder, c.MaxClaims = d.cfg.Fleet, shard, d.cfg.Name, d.cfg.MaxClaims
-	c.Settings, c.LiveRuns, c.Heartbeats, c.Assigner = d.settings, d.liveRuns, d.heartbeats, d.assigner
+	c.ShardOf, c.LiveRuns, c.Heartbeats, c.Assigner = d.settings.ShardOf, d.liveRuns, d.heartbeats, d.assigner
 	c.UncleanStart, c.AfterUnclean = unclean, d.madeGood
 	if c.Reprovision == nil {
 		c.Reprovision = func(ctx context.Context) error {
@@ -288,17 +294,17 @@ func (d *Daemon) folderConfig(shard int, unclean bool) FolderConfig {
 
 // madeGood is called once by each shard that was there at an unclean start.
 func (d *Daemon) madeGood() {
-	if d.doubted.Add(-1) == 0 && d.cfg.Folder.AfterUnclean != nil {
-		d.cfg.Folder.AfterUnclean()
+	if d.doubted.Add(-1) == 0 && d.cfg.Worker.AfterUnclean != nil {
+		d.cfg.Worker.AfterUnclean()
 	}
 }
 
-// runFolders runs the folders, those that come later included.
-func (d *Daemon) runFolders(run func(*Folder)) {
+// runWorkers runs the workers, those that come later included.
+func (d *Daemon) runWorkers(run func(*fold.Worker)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.run = run
-	for _, f := range d.folders {
+	for _, f := range d.workers {
 		run(f)
 	}
 }

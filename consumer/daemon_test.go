@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -44,12 +45,12 @@ func TestDaemon_ShardsAreAdded_FoldsThem(t *testing.T) {
 	opened, changed := make(chan int, 2), make(chan int, 8)
 	d, err := consumer.New(t.Context(), consumer.Config{
 		Fleet: "default", Name: "daemon", Service: js, Fold: js, Alone: true,
-		Opened:  func(shard int, _ *consumer.Folder) { opened <- shard },
+		Opened:  func(shard int, _ *fold.Worker) { opened <- shard },
 		Changed: func(s schema.FleetSettings) { changed <- s.Shards() },
 	}, time.Now, natstest.Logger(t))
 	require.NoError(t, err)
 	require.Zero(t, <-opened)
-	require.False(t, d.Folders()[0].Leads(), "it does not run yet")
+	require.False(t, d.Workers()[0].Leads(), "it does not run yet")
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx) }()
@@ -59,12 +60,12 @@ func TestDaemon_ShardsAreAdded_FoldsThem(t *testing.T) {
 	require.Equal(t, 2, <-changed)
 	require.Equal(t, 1, <-opened)
 	require.Eventually(t, func() bool {
-		folders := d.Folders()
+		folders := d.Workers()
 		return folders[0].Leads() && folders[1].Leads()
 	}, time.Minute, time.Millisecond)
 	stop()
 	require.NoError(t, <-done)
-	require.False(t, d.Folders()[0].Leads())
+	require.False(t, d.Workers()[0].Leads())
 }
 
 // Who provisioned the fleet has read its settings: a leader that is away since then ends no start.

@@ -9,13 +9,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // awaitFolded waits until a folder has committed everything up to a place.
-func awaitFolded(t *testing.T, f *consumer.Folder, at uint64) {
+func awaitFolded(t *testing.T, f *fold.Worker, at uint64) {
 	t.Helper()
 	require.Eventually(t, func() bool { return f.Stats().Position.Load() >= at }, time.Minute, time.Millisecond)
 }
@@ -40,7 +40,7 @@ func TestFold_DeadLetters_InFlightTogetherAndBeforeTheWatermark(t *testing.T) {
 	_, err := w.nc.ChanSubscribe(schema.DeadLetterSubjects("default"), puts) // in the place of the stream
 	require.NoError(t, err)
 	require.NoError(t, w.nc.Flush())
-	f, _ := w.fold(consumer.FolderConfig{})
+	f, _ := w.fold(fold.Config{})
 	// batch takes the letters of one try, none of which is answered before the last one came.
 	batch := func() (all []*nats.Msg) {
 		for range n {
@@ -79,15 +79,15 @@ func TestFold_DeadLetters_InFlightTogetherAndBeforeTheWatermark(t *testing.T) {
 func TestFold_FloodOfGarbage_FilesWhatItsRunMayAndCountsTheRest(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	const n = consumer.LetterBurst/(4<<10) + 500
+	const n = fold.LetterBurst/(4<<10) + 500
 	w.garbage("flood", n)
 	w.garbage("run-1", 1)
-	f, _ := w.fold(consumer.FolderConfig{})
+	f, _ := w.fold(fold.Config{})
 	awaitFolded(t, f, n+1)
 	filed, dropped := f.Stats().DeadLetters.Load(), f.Stats().DeadLettersDropped.Load()
 	require.EqualValues(t, n+1, filed+dropped)
 	require.GreaterOrEqual(t, dropped, int64(400), "some are allowed by the time that passed")
-	require.GreaterOrEqual(t, filed, int64(consumer.LetterBurst/(4<<10)))
+	require.GreaterOrEqual(t, filed, int64(fold.LetterBurst/(4<<10)))
 	dead, err := kvstore.NewDeadLetters(w.js, "default")
 	require.NoError(t, err)
 	list, _, err := dead.List(t.Context(), kvstore.LetterFilter{Run: "run-1"}, 0, 10)
@@ -103,7 +103,7 @@ func TestFold_DeadLetterTooLarge_ShardGoesOn(t *testing.T) {
 	w.limit(schema.DeadLetterStream("default"), 2<<10)
 	_, err := w.js.Publish(t.Context(), w.names.EventSubject("run-1"), make([]byte, 4<<10))
 	require.NoError(t, err)
-	f, _ := w.fold(consumer.FolderConfig{})
+	f, _ := w.fold(fold.Config{})
 	awaitFolded(t, f, 1)
 	dead, err := kvstore.NewDeadLetters(w.js, "default")
 	require.NoError(t, err)

@@ -4,7 +4,6 @@
 // # What it owns
 //
 //   - [Daemon]: one replica, put together from all the parts below. A program that embeds Waymark needs nothing else.
-//   - [Folder]: one shard's fold loop. It reads the events in order, seals segments, puts checkpoints and the watermark.
 //   - [Service]: recovery and queries over NATS request-reply: recover, get, list, history, settle, claim, input, cancel,
 //     handoff, fleet. It reads, and writes nothing but control events and barriers.
 //
@@ -35,29 +34,6 @@
 //	 │         ▼ or refusal           │
 //	 │      prove by barrier           │
 //	 └─────────┴───────────────────────┘
-//
-// # The live index
-//
-// An entry for each run that has not ended, or whose hand-off is on offer, in the checkpoint bucket. The folder puts it before
-// the run's first checkpoint and when it changes, and erases it after the last one, at the revision it knew before that:
-// a folder that was paused in between cannot erase a run that came back to life. What a crash left between the steps, or
-// another hand wrote, is mended from the checkpoints when a reign begins and every ten minutes, and an entry
-// that cannot be read at once.
-//
-// # What is purged
-//
-// A folder's purger (package purge) purges what was sealed, ten minutes later, or at once when the log is nearly full. It never deletes what
-// it has not just proven to be in segments that the run's checkpoint counts, byte for byte, as the leaders show them;
-// a run's last event stays. See docs/decisions/0021.
-//
-// # The index of runs
-//
-// Beside the live index there are two more, in the same bucket, so that a list or a tree reads its own runs and not all of
-// them. A run that is not live has a key by its place in the log, its agent and its status, and each run one below every run
-// that it came of (schema.EndedKey, schema.ChildKeys). The folder puts them before the checkpoint that they are of; a run
-// is at every moment in the live index or among the ended ones, or both. A list reads the live ones from memory, the
-// ended ones from the index in volumes of the log, from the newest down, and then the checkpoints of its own page, which
-// decide: what an index says too much is not listed. A bucket without index is filled once, and lists say so.
 //
 // # On failure
 //

@@ -13,14 +13,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // eraseSoon is a folder that looks soon at what settles.
-func eraseSoon() consumer.FolderConfig {
+func eraseSoon() fold.Config {
 	cfg := hasty()
 	cfg.SafeAfter = 50 * time.Millisecond
 	return cfg

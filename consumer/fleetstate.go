@@ -136,10 +136,10 @@ func (s *Service) durableMS(shards int) float64 {
 	if s.cfg.Folder == nil {
 		return 0
 	}
-	least := int64(0)
+	least := time.Duration(0)
 	for shard := range shards {
 		if f := s.cfg.Folder(shard); f != nil {
-			if took := f.Stats().LeaseRenewal.Load(); took > 0 && (least == 0 || took < least) {
+			if took := f.LeaseRenewal(); took > 0 && (least == 0 || took < least) {
 				least = took
 			}
 		}

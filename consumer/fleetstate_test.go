@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -53,7 +54,7 @@ func TestWhatWaitsIsToldOfAShardThatNobodyFolds(t *testing.T) {
 	w.get("run-1", schema.ViewHead) // its barrier is no event that waits
 	require.EqualValues(t, len(x.acked), look().Waiting)
 
-	_, stop := w.fold(consumer.FolderConfig{})
+	_, stop := w.fold(fold.Config{})
 	w.told("run-1")
 	require.Eventually(t, func() bool { return look().Waiting == 0 }, time.Minute, time.Millisecond)
 	s = look()

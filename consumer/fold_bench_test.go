@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -52,7 +52,7 @@ func BenchmarkFoldCatchingUp(b *testing.B) {
 		ack := <-last.Ok()
 		raw := time.Since(began)
 		began = time.Now()
-		f, stop := w.fold(consumer.FolderConfig{})
+		f, stop := w.fold(fold.Config{})
 		require.Eventually(b, func() bool { return f.Stats().Position.Load() >= ack.Sequence }, time.Minute, time.Millisecond)
 		fold := time.Since(began)
 		stop()

@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -26,7 +26,7 @@ func TestMessagesThatLookLikeTheServersOwnWordsBlockNobody(t *testing.T) {
 		t.Run(header.Get("Status")+" "+header.Get("Description"), func(t *testing.T) {
 			t.Parallel()
 			w := newFoldWorld(t)
-			folder, _ := w.fold(consumer.FolderConfig{})
+			folder, _ := w.fold(fold.Config{})
 			x := w.writer("run-1")
 			x.start()
 			_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-poison"), Header: header})
@@ -41,7 +41,7 @@ func TestMessagesThatLookLikeTheServersOwnWordsBlockNobody(t *testing.T) {
 func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextFolder(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	folder, stop := w.fold(consumer.FolderConfig{})
+	folder, stop := w.fold(fold.Config{})
 	ack, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Data: []byte("garbage")})
 	require.NoError(t, err)
 	// Behind the garbage, so that it is not what the next folder begins with.
@@ -50,7 +50,7 @@ func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextFolder(t *testing.T) {
 	require.Eventually(t, func() bool { return folder.Stats().Position.Load() >= ack2.Sequence }, time.Minute, time.Millisecond)
 	stop()
 
-	folder, _ = w.fold(consumer.FolderConfig{Holder: "folder-2", SealBytes: 1 << 10})
+	folder, _ = w.fold(fold.Config{Holder: "folder-2", SealBytes: 1 << 10})
 	x := w.writer("run-1")
 	x.last = ack.Sequence
 	x.acked = append(x.acked, schema.NewRecord(schema.StreamSequence(ack.Sequence), nil, []byte("garbage")))
@@ -65,7 +65,7 @@ func TestARunThatGarbageCameBeforeIsCountedWholeByTheNextFolder(t *testing.T) {
 func TestALogMadeAnewIsFoldedBehindTheSegmentsOfTheOld(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	cfg := consumer.FolderConfig{SealBytes: 1 << 10}
+	cfg := fold.Config{SealBytes: 1 << 10}
 	_, stop := w.fold(cfg)
 	x := w.writer("run-1")
 	x.start()
@@ -114,7 +114,7 @@ func TestACheckpointAheadOfALogThatLostItsEndHidesNothing(t *testing.T) {
 	c.Position = schema.Position{Stream: at + 100, ID: "run-1.1.9.00000000"}
 	_, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
 	require.NoError(t, err)
-	folder, _ := w.fold(consumer.FolderConfig{Holder: "folder-2"})
+	folder, _ := w.fold(fold.Config{Holder: "folder-2"})
 	at = x.turnOf(10)
 	c = w.await("the next turn", func(c *schema.Checkpoint) bool { return c.Position.Stream == at })
 	require.Equal(t, x.model(), c.Head)
@@ -126,7 +126,7 @@ func TestASegmentThatAnotherFolderCountedIsNeverReplaced(t *testing.T) {
 	w := newFoldWorld(t)
 	x, _, _ := w.foldedTurn(2000)
 	// The other folder sealed what had waited long enough: another range than a tail of this size ends with.
-	idle := consumer.FolderConfig{Holder: "folder-2", IdleSealBytes: 1, IdleSealAfter: time.Nanosecond}
+	idle := fold.Config{Holder: "folder-2", IdleSealBytes: 1, IdleSealAfter: time.Nanosecond}
 	_, stop := w.fold(idle)
 	at := x.turnOf(10)
 	w.await("sealed", func(c *schema.Checkpoint) bool { return c.Segments.Last.Stream >= at })
@@ -144,7 +144,7 @@ func TestASegmentThatAnotherFolderCountedIsNeverReplaced(t *testing.T) {
 	c.Segments = schema.SegmentIndex{}
 	_, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
 	require.NoError(t, err)
-	_, _ = w.fold(consumer.FolderConfig{Holder: "folder-3", SealBytes: 1 << 10})
+	_, _ = w.fold(fold.Config{Holder: "folder-3", SealBytes: 1 << 10})
 	at = x.turnOf(2000)
 	c = w.await("sealed again", func(c *schema.Checkpoint) bool { return c.Segments.Last.Stream >= at })
 	require.Equal(t, x.model(), c.Head)
@@ -159,7 +159,7 @@ func TestASegmentThatAnotherFolderCountedIsNeverReplaced(t *testing.T) {
 func TestACheckpointBucketOfAShardWithoutRunsComesBack(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	f, _ := w.fold(consumer.FolderConfig{})
+	f, _ := w.fold(fold.Config{})
 	// It has nothing left to put there.
 	settled := func() bool {
 		state, _, err := w.shard.Checkpoints.IndexState(t.Context())
@@ -186,7 +186,7 @@ func TestSafeWatermark_PutByAnotherFolder_IsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	safe := kvstore.NewSafeWatermarks(w.js)
-	f, _ := w.fold(consumer.FolderConfig{SafeAfter: 10 * time.Millisecond, ReconcileEvery: 10 * time.Millisecond})
+	f, _ := w.fold(fold.Config{SafeAfter: 10 * time.Millisecond, ReconcileEvery: 10 * time.Millisecond})
 	awaitSafe := func(at schema.StreamSequence) (mark kvstore.Watermark, rev schema.Revision) {
 		require.Eventually(t, func() (ok bool) {
 			var err error

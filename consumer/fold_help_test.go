@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
@@ -89,7 +89,7 @@ func loggerOf(tb testing.TB) zerolog.Logger {
 }
 
 // fold starts a folder and returns it with the function that stops it and waits for its end.
-func (w *foldWorld) fold(cfg consumer.FolderConfig) (*consumer.Folder, func()) {
+func (w *foldWorld) fold(cfg fold.Config) (*fold.Worker, func()) {
 	w.tb.Helper()
 	cfg.Fleet = "default"
 	if cfg.Holder == "" {
@@ -101,13 +101,13 @@ func (w *foldWorld) fold(cfg consumer.FolderConfig) (*consumer.Folder, func()) {
 	cfg.LeaseTTL = time.Second
 	cfg.Reprovision = func(ctx context.Context) error { return kvstore.Provision(ctx, w.js, w.fleet) }
 	nc := w.server.Conn(w.tb)
-	f, err := consumer.NewFolder(cfg, nc, newJS(w.tb, nc), w.open(cfg.Holder), time.Now, loggerOf(w.tb))
+	f, err := fold.New(cfg, nc, newJS(w.tb, nc), w.open(cfg.Holder), time.Now, loggerOf(w.tb))
 	require.NoError(w.tb, err)
 	return f, w.run(f)
 }
 
 // run runs a folder and returns the function that stops it and waits for its end.
-func (w *foldWorld) run(f *consumer.Folder) func() {
+func (w *foldWorld) run(f *fold.Worker) func() {
 	w.tb.Helper()
 	ctx, cancel := context.WithCancel(w.tb.Context())
 	done := make(chan error, 1)
@@ -121,9 +121,9 @@ func (w *foldWorld) run(f *consumer.Folder) func() {
 }
 
 // foldedTurn is run-1 with one turn, whose tool returned payload characters, folded up to at by a folder that has stopped.
-func (w *foldWorld) foldedTurn(payload int) (x *writer, at schema.StreamSequence, f *consumer.Folder) {
+func (w *foldWorld) foldedTurn(payload int) (x *writer, at schema.StreamSequence, f *fold.Worker) {
 	w.tb.Helper()
-	f, stop := w.fold(consumer.FolderConfig{})
+	f, stop := w.fold(fold.Config{})
 	x = w.writer("run-1")
 	x.start()
 	at = x.turnOf(payload)

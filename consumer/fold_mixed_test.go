@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -97,7 +97,7 @@ func TestAllFoldsOfAMixedLogAreOne(t *testing.T) {
 			for i := range 3 {
 				runs = append(runs, &mixed{writer: w.writer(fmt.Sprintf("run-%d", i)), rng: rng})
 			}
-			cfg := consumer.FolderConfig{SealBytes: 1 << 10, SealEvents: 12, BatchEvents: 5, CachedRuns: 1}
+			cfg := fold.Config{SealBytes: 1 << 10, SealEvents: 12, BatchEvents: 5, CachedRuns: 1}
 			_, stop := w.fold(cfg)
 			for n := range 150 {
 				runs[rng.IntN(len(runs))].step(w, n)

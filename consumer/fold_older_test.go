@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
@@ -23,7 +23,7 @@ func (w *foldWorld) olderCheckpoint() *writer {
 	x, _, _ := w.foldedTurn(10)
 	older, _, err := w.shard.Checkpoints.GetFresh(w.tb.Context(), "run-1")
 	require.NoError(w.tb, err)
-	_, stop := w.fold(consumer.FolderConfig{Holder: "folder-2"})
+	_, stop := w.fold(fold.Config{Holder: "folder-2"})
 	at := x.turnOf(10)
 	w.await("the turn that is lost", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	stop()
@@ -44,7 +44,7 @@ func TestACheckpointOlderThanTheWatermarkHidesNothingOfTheLog(t *testing.T) {
 			w := newFoldWorld(t)
 			x := w.olderCheckpoint()
 			at := schema.StreamSequence(0)
-			folder, _ := w.fold(consumer.FolderConfig{Holder: "folder-3"})
+			folder, _ := w.fold(fold.Config{Holder: "folder-3"})
 			x.turn++
 			e, err := x.run.Event(&schema.TurnStartedData{Turn: x.turn}, x.turn, time.Unix(1_800_000_000, 0), 0)
 			require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	x, at, _ := w.foldedTurn(10)
-	folder, stop := w.fold(consumer.FolderConfig{Holder: "folder-2"})
+	folder, stop := w.fold(fold.Config{Holder: "folder-2"})
 	ack, err := w.js.Publish(t.Context(), w.names.EventSubject("run-2"), []byte("garbage"))
 	require.NoError(t, err)
 	require.EqualValues(t, at+1, ack.Sequence)
@@ -83,7 +83,7 @@ func TestACheckpointOfAnEventThatIsThereNoMoreHidesNothing(t *testing.T) {
 	c.Sequence++
 	_, err = w.shard.Checkpoints.Put(t.Context(), c, rev)
 	require.NoError(t, err)
-	_, _ = w.fold(consumer.FolderConfig{Holder: "folder-3"})
+	_, _ = w.fold(fold.Config{Holder: "folder-3"})
 	at = x.turnOf(10)
 	c = w.await("the next turn", func(c *schema.Checkpoint) bool { return c.Position.Stream == at })
 	require.Equal(t, x.model(), c.Head)
@@ -105,7 +105,7 @@ func TestARunWithAnOlderCheckpointIsOrphanedAllTheSame(t *testing.T) {
 		cancel()
 		require.NoError(t, group.Wait())
 	}()
-	_, stop := w.fold(consumer.FolderConfig{Holder: "folder-3", LiveRuns: roster, Heartbeats: heartbeats, Silence: 3 * time.Second})
+	_, stop := w.fold(fold.Config{Holder: "folder-3", LiveRuns: roster, Heartbeats: heartbeats, Silence: 3 * time.Second})
 	defer stop()
 	c := w.await("orphaned", func(c *schema.Checkpoint) bool { return c.Status == schema.StatusOrphaned })
 	require.Equal(t, len(x.acked)+1, int(c.Counts.Events))

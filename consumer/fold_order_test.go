@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -35,7 +35,7 @@ func (w *foldWorld) subjects(stream string, subjects ...string) {
 func TestTheWatermarkNeverPassesACheckpointThatWasNotStored(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	f, stop := w.fold(consumer.FolderConfig{})
+	f, stop := w.fold(fold.Config{})
 	x := w.writer("run-1")
 	x.start()
 	at := x.turnOf(10)
@@ -51,7 +51,7 @@ func TestTheWatermarkNeverPassesACheckpointThatWasNotStored(t *testing.T) {
 	require.Empty(t, mark.Parked, "it is no fault of the run")
 	stop()
 	w.subjects("KV_"+w.names.CheckpointBucket(), "$KV."+w.names.CheckpointBucket()+".>")
-	w.fold(consumer.FolderConfig{})
+	w.fold(fold.Config{})
 	c := w.await("second turn", func(c *schema.Checkpoint) bool { return c.Position.Stream >= later })
 	require.Equal(t, x.model(), c.Head)
 }
@@ -60,7 +60,7 @@ func TestASegmentIsCountedOnlyOnceItIsStored(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	w.limit("KV_"+w.names.SegmentBucket(), 100)
-	f, _ := w.fold(consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
+	f, _ := w.fold(fold.Config{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
 	x := w.writer("run-1")
 	x.start()
 	var at schema.StreamSequence
@@ -80,7 +80,7 @@ func TestATailThatWasNeverSealedIsSealedByTheNextFolder(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
 	w.limit("KV_"+w.names.SegmentBucket(), 100)
-	cfg := consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10}
+	cfg := fold.Config{SealBytes: 2 << 10, SealMaxBytes: 4 << 10}
 	_, stop := w.fold(cfg)
 	x := w.writer("run-1")
 	x.start()

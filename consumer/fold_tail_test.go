@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -33,7 +33,7 @@ func TestSegmentsAreTheSameFromMemoryAndFromTheLog(t *testing.T) {
 		for _, x := range writers {
 			at = x.publish(&schema.RunEndedData{Status: "completed"}, 0)
 		}
-		f, stop := w.fold(consumer.FolderConfig{SealBytes: 8 << 10, SealMaxBytes: 12 << 10, BatchEvents: 40, TailMemory: room})
+		f, stop := w.fold(fold.Config{SealBytes: 8 << 10, SealMaxBytes: 12 << 10, BatchEvents: 40, TailMemory: room})
 		w.await("all", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 		stop()
 		for _, x := range writers {

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -21,7 +21,7 @@ import (
 func TestAFolderChecksPointsWhatTheModelFolds(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	_, stop := w.fold(consumer.FolderConfig{})
+	_, stop := w.fold(fold.Config{})
 	var writers []*writer
 	for i := range 5 {
 		x := w.writer(fmt.Sprintf("run-%d", i))
@@ -59,7 +59,7 @@ func TestAFolderGoesOnWhereTheOtherStopped(t *testing.T) {
 	x := w.writer("run-1")
 	x.start()
 	for i := range 6 {
-		f, stop := w.fold(consumer.FolderConfig{Holder: fmt.Sprintf("folder-%d", i), SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
+		f, stop := w.fold(fold.Config{Holder: fmt.Sprintf("folder-%d", i), SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
 		var at schema.StreamSequence
 		for range 3 {
 			at = x.turnOf(1000)
@@ -80,7 +80,7 @@ func TestAFolderGoesOnWhereTheOtherStopped(t *testing.T) {
 func TestSegmentsThatDoNotCompressStayBelowTheirSize(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	w.fold(consumer.FolderConfig{})
+	w.fold(fold.Config{})
 	x := w.writer("run-1")
 	x.start()
 	for range 4 {
@@ -103,7 +103,7 @@ func TestSegmentsThatDoNotCompressStayBelowTheirSize(t *testing.T) {
 func TestAnEventOfTheLargestSizeIsSealed(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	folder, _ := w.fold(consumer.FolderConfig{})
+	folder, _ := w.fold(fold.Config{})
 	x := w.writer("run-1")
 	x.start()
 	e := &schema.Event{
@@ -128,7 +128,7 @@ func TestAnEventOfTheLargestSizeIsSealed(t *testing.T) {
 func TestALostCheckpointBucketComesBackFromTheLog(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	_, _ = w.fold(consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
+	_, _ = w.fold(fold.Config{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
 	x, y := w.writer("run-x"), w.writer("run-y")
 	x.start()
 	y.start()
@@ -156,7 +156,7 @@ func TestALostCheckpointBucketComesBackFromTheLog(t *testing.T) {
 func TestACorruptCheckpointIsFoldedAnew(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	_, stop := w.fold(consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
+	_, stop := w.fold(fold.Config{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
 	x := w.writer("run-1")
 	x.start()
 	x.turnOf(3000)
@@ -167,7 +167,7 @@ func TestACorruptCheckpointIsFoldedAnew(t *testing.T) {
 	require.NoError(t, err)
 	_, err = kv.PutString(t.Context(), "run-1", `{"format":1,"run":"run-1","sum":"tampered"}`)
 	require.NoError(t, err)
-	f, _ := w.fold(consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
+	f, _ := w.fold(fold.Config{SealBytes: 2 << 10, SealMaxBytes: 4 << 10})
 	at = x.turnOf(100)
 	c := w.await("a third", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	require.Equal(t, x.model(), c.Head)
@@ -178,7 +178,7 @@ func TestACorruptCheckpointIsFoldedAnew(t *testing.T) {
 func TestAnUncountedSegmentIsAdopted(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	cfg := consumer.FolderConfig{SealBytes: 2 << 10, SealMaxBytes: 4 << 10}
+	cfg := fold.Config{SealBytes: 2 << 10, SealMaxBytes: 4 << 10}
 	_, stop := w.fold(cfg)
 	x := w.writer("run-1")
 	x.start()
@@ -212,8 +212,8 @@ func TestAnUncountedSegmentIsAdopted(t *testing.T) {
 func TestTwoFoldersNeverCorruptARun(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	a, stopA := w.fold(consumer.FolderConfig{Holder: "folder-a"})
-	b, _ := w.fold(consumer.FolderConfig{Holder: "folder-b"})
+	a, stopA := w.fold(fold.Config{Holder: "folder-a"})
+	b, _ := w.fold(fold.Config{Holder: "folder-b"})
 	x := w.writer("run-1")
 	x.start()
 	at := x.turnOf(100)
@@ -236,7 +236,7 @@ func TestTwoFoldersNeverCorruptARun(t *testing.T) {
 func TestRejectedEventsBecomeDeadLettersAndBlockNobody(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	w.fold(consumer.FolderConfig{})
+	w.fold(fold.Config{})
 	x := w.writer("run-1")
 	x.start()
 	_, err := w.js.PublishMsg(t.Context(), &nats.Msg{Subject: w.names.EventSubject("run-1"), Data: []byte("garbage")})
@@ -270,7 +270,7 @@ func TestAcceptedEventsAreObservedInOrder(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = sub.Unsubscribe() }()
 	require.NoError(t, w.nc.Flush())
-	w.fold(consumer.FolderConfig{})
+	w.fold(fold.Config{})
 	x := w.writer("run-1")
 	x.start()
 	x.turnOf(10)
@@ -297,7 +297,7 @@ func TestEachCallOfAnAnswerIsObservedOnce(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = sub.Unsubscribe() }()
 	require.NoError(t, w.nc.Flush())
-	w.fold(consumer.FolderConfig{})
+	w.fold(fold.Config{})
 	x := w.writer("run-1")
 	x.start()
 	ref := schema.Ref{Path: "/calls/1/arguments", DataRef: schema.DataRef("run-1", strings.Repeat("0", 64)), Size: 300_000}
@@ -358,7 +358,7 @@ func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
 	}
 	_, err = w.js.Publish(t.Context(), w.names.EventSubject("run-1"), []byte("another one"))
 	require.NoError(t, err)
-	w.fold(consumer.FolderConfig{})
+	w.fold(fold.Config{})
 	c := w.await("folded anew", func(c *schema.Checkpoint) bool { return c.Sequence == 3 && c.Counts.DeadLetters == 1 })
 	require.Equal(t, schema.StreamSequence(4), c.Position.Stream)
 }
@@ -368,7 +368,7 @@ func TestALogThatWentBackIsFoldedAnew(t *testing.T) {
 func TestALogThatWentBackTogetherWithItsWatermarkIsNoticed(t *testing.T) {
 	t.Parallel()
 	w := newFoldWorld(t)
-	f, _ := w.fold(consumer.FolderConfig{})
+	f, _ := w.fold(fold.Config{})
 	x := w.writer("run-1")
 	x.start()
 	at := x.turnOf(10)
@@ -405,7 +405,7 @@ func TestAWatermarkThatTheLogContradictsIsNotTrusted(t *testing.T) {
 	mark.Position.ID = "run-1.1.5.00000000"
 	_, err = w.shard.Checkpoints.PutWatermark(t.Context(), mark, rev)
 	require.NoError(t, err)
-	f, _ := w.fold(consumer.FolderConfig{})
+	f, _ := w.fold(fold.Config{})
 	at := x.turnOf(10)
 	c := w.await("folded anew", func(c *schema.Checkpoint) bool { return c.Position.Stream >= at })
 	require.Equal(t, x.model(), c.Head)

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
@@ -25,7 +25,7 @@ func TestFolder_StaleAnswersOfReplicatedLog_RegressedOnlyAfterTrust(t *testing.T
 	clock := fleettest.NewHandClock(time.Now())
 	var stale, answers atomic.Int64 // answers yet to come that are stale, and all that were given
 	info := "$JS.API.STREAM.INFO." + w.names.EventStream()
-	f := w.foldThrough(consumer.FolderConfig{Holder: "folder-1", ReconcileEvery: 5 * time.Millisecond}, clock.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
+	f := w.foldThrough(fold.Config{Holder: "folder-1", ReconcileEvery: 5 * time.Millisecond}, clock.Now, func(nc *nats.Conn, m *nats.Msg, subject string) {
 		if subject != info {
 			natstest.Forward(nc, m, subject)
 			return

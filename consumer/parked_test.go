@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
@@ -21,7 +21,7 @@ import (
 )
 
 // parkWorld has a run whose checkpoint does not fit the bucket, which holds checkpoints of small runs only.
-func parkWorld(t *testing.T, cfg consumer.FolderConfig) (w *foldWorld, large *writer, f *consumer.Folder, stop func()) {
+func parkWorld(t *testing.T, cfg fold.Config) (w *foldWorld, large *writer, f *fold.Worker, stop func()) {
 	t.Helper()
 	w = newFoldWorld(t)
 	w.limit("KV_"+w.names.CheckpointBucket(), 3<<10)
@@ -53,7 +53,7 @@ func (w *foldWorld) awaitPassed(at uint64) {
 
 func TestPark_CheckpointTooLarge_ShardGoesOn(t *testing.T) {
 	t.Parallel()
-	w, large, f, stop := parkWorld(t, consumer.FolderConfig{})
+	w, large, f, stop := parkWorld(t, fold.Config{})
 	small := w.writer("small")
 	small.start()
 	at := small.turnOf(100)
@@ -69,7 +69,7 @@ func TestPark_CheckpointTooLarge_ShardGoesOn(t *testing.T) {
 
 	// The next replica knows of it, and skips it as long as it rests.
 	stop()
-	next, stop := w.fold(consumer.FolderConfig{Holder: "folder-2"})
+	next, stop := w.fold(fold.Config{Holder: "folder-2"})
 	large.publish(&schema.PhaseCompletedData{Phase: "more"}, 0)
 	at = small.turnOf(100)
 	w.awaitPassed(uint64(at))
@@ -122,7 +122,7 @@ func TestPark_LaterCheckpointFormat_ShardGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	_, err = kv.Put(t.Context(), "run-1", laterCheckpoint(t))
 	require.NoError(t, err)
-	f, _ := w.fold(consumer.FolderConfig{})
+	f, _ := w.fold(fold.Config{})
 	y := w.writer("run-2")
 	y.start()
 	at := y.turnOf(100)
@@ -153,7 +153,7 @@ func TestPark_RunAskedFor_RecoveredWholeAndNamed(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.limit("KV_"+w.names.CheckpointBucket(), 3<<10)
-	w.fold(consumer.FolderConfig{})
+	w.fold(fold.Config{})
 	x := w.writer("large")
 	x.start()
 	for i := range 12 {
@@ -178,7 +178,7 @@ func TestPark_UncleanStart_LaterTriesAreKept(t *testing.T) {
 	w := newFoldWorld(t)
 	x := w.writer("run-1")
 	x.start()
-	_, stop := w.fold(consumer.FolderConfig{})
+	_, stop := w.fold(fold.Config{})
 	x.turnOf(100)
 	w.awaitPassed(x.last)
 	stop()
@@ -203,7 +203,7 @@ func TestPark_UncleanStart_LaterTriesAreKept(t *testing.T) {
 	_, err = w.shard.Checkpoints.PutWatermark(t.Context(), mark, rev)
 	require.NoError(t, err)
 
-	w.fold(consumer.FolderConfig{Holder: "folder-2", UncleanStart: true})
+	w.fold(fold.Config{Holder: "folder-2", UncleanStart: true})
 	x.turnOf(100)
 	w.awaitPassed(x.last)
 	require.Equal(t, []schema.ParkedRun{late}, w.parked())

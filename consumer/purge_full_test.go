@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -49,7 +50,7 @@ func TestAFleetTakesManyTimesItsQuotaWhileItsDaemonPurges(t *testing.T) {
 	const quota, runs, turns, payload = kvstore.MinQuotaBytes, 100, 6, 100_000
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *consumer.ServiceConfig) { f.QuotaBytes = quota })
 	// Nobody waits an hour for it, and the tails alone are more than the quota.
-	f, _ := w.fold(consumer.FolderConfig{PurgeAfter: time.Hour, Synced: true, SweepEvery: 20 * time.Millisecond, Silence: time.Minute})
+	f, _ := w.fold(fold.Config{PurgeAfter: time.Hour, Synced: true, SweepEvery: 20 * time.Millisecond, Silence: time.Minute})
 	writers := make([]*writer, runs)
 	for i := range writers {
 		writers[i] = w.writer(fmt.Sprintf("run-%d", i))
@@ -105,7 +106,7 @@ func TestAFullLogWaitsForTwoSyncIntervalsOfAServerThatDoesNotSync(t *testing.T) 
 	t.Parallel()
 	const quota = kvstore.MinQuotaBytes
 	w := newServiceWorld(t, func(f *kvstore.FleetConfig, _ *consumer.ServiceConfig) { f.QuotaBytes = quota })
-	f, _ := w.fold(consumer.FolderConfig{SweepEvery: 20 * time.Millisecond, Silence: time.Minute})
+	f, _ := w.fold(fold.Config{SweepEvery: 20 * time.Millisecond, Silence: time.Minute})
 	x := w.writer("run-1")
 	x.start()
 	for range 32 {

@@ -13,14 +13,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // tappedFold starts a folder all of whose requests go through a tap, and returns it with the function that stops it.
-func (w *foldWorld) tappedFold(cfg consumer.FolderConfig, d *tap) (*consumer.Folder, func()) {
+func (w *foldWorld) tappedFold(cfg fold.Config, d *tap) (*fold.Worker, func()) {
 	w.tb.Helper()
 	cfg.Fleet, cfg.LeaseTTL, cfg.ReconcileEvery = "default", cmp.Or(cfg.LeaseTTL, time.Second), 20*time.Millisecond
 	nc := w.server.Conn(w.tb, nats.SetCustomDialer(d), nats.MaxReconnects(0))
@@ -29,7 +29,7 @@ func (w *foldWorld) tappedFold(cfg consumer.FolderConfig, d *tap) (*consumer.Fol
 	require.NoError(w.tb, err)
 	shard, err := kvstore.OpenShard(js, settings, 0, cfg.Holder)
 	require.NoError(w.tb, err)
-	f, err := consumer.NewFolder(cfg, nc, js, shard, time.Now, natstest.Logger(w.tb))
+	f, err := fold.New(cfg, nc, js, shard, time.Now, natstest.Logger(w.tb))
 	require.NoError(w.tb, err)
 	ctx, cancel := context.WithCancel(w.tb.Context())
 	done := make(chan error, 1)
@@ -157,7 +157,7 @@ func TestAFolderThatWasPausedAtAnyStepHarmsNothing(t *testing.T) {
 				}
 				x.publish(&schema.RunEndedData{Status: "completed"}, 0)
 				w.requireWhole(x, w.awaitPurged(x))
-				for _, one := range []*consumer.Folder{older, f} {
+				for _, one := range []*fold.Worker{older, f} {
 					require.Zero(t, one.Stats().Purge.ProofsFailed.Load())
 					require.Zero(t, one.Stats().Regressions.Load())
 				}

@@ -7,14 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // hasty is a folder that seals early and purges at once.
-func hasty() consumer.FolderConfig {
-	return consumer.FolderConfig{
+func hasty() fold.Config {
+	return fold.Config{
 		SealBytes: 2 << 10, SealMaxBytes: 8 << 10, SealEvents: 8, SealMaxEvents: 32,
 		PurgeAfter: 20 * time.Millisecond, Synced: true, SweepEvery: 5 * time.Millisecond, Silence: time.Minute,
 	}
@@ -151,7 +151,7 @@ func TestTheNextFolderPurgesWhatTheLastOneSealed(t *testing.T) {
 
 func TestAPurgeAfterThatAPowerCutCouldOutliveIsRefused(t *testing.T) {
 	t.Parallel()
-	cfg := consumer.FolderConfig{Fleet: "default", Holder: "folder-1", PurgeAfter: time.Minute}
+	cfg := fold.Config{Fleet: "default", Holder: "folder-1", PurgeAfter: time.Minute}
 	require.ErrorContains(t, cfg.Validate(), "PurgeAfter is 1m0s, at least SafeAfter, 5m0s")
 	cfg.Synced = true
 	require.NoError(t, cfg.Validate())

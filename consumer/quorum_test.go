@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -52,7 +53,7 @@ func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *te
 	_, of = coverage()
 	require.Zero(t, of, "all of it waits")
 
-	f, stop := w.fold(consumer.FolderConfig{})
+	f, stop := w.fold(fold.Config{})
 	require.Eventually(t, func() bool { s, _ := coverage(); return s.Waiting == 0 && s.Totals.Events > 0 }, time.Minute, time.Millisecond)
 	stop()
 	s, of := coverage()
@@ -75,7 +76,7 @@ func TestBoundariesAreCountedWhenTheyAreAcceptedAndWhenTheyAreCheckpointed(t *te
 	s, of = coverage()
 	require.InDelta(t, float64(boundaries)/float64(boundaries+4), of, 1e-9)
 	require.EqualValues(t, 4, s.Waiting)
-	_, stop = w.fold(consumer.FolderConfig{})
+	_, stop = w.fold(fold.Config{})
 	require.Eventually(t, func() bool {
 		s, of := coverage()
 		return s.Waiting == 0 && of == 1 && s.Totals.Boundaries == boundaries+4
@@ -89,7 +90,7 @@ func TestListsAndHistoriesAreRefusedWhileNoWriteIsAcknowledged(t *testing.T) {
 	l := newServiceWorld(t)
 	l.replicated(consumer.ServiceConfig{Timeout: time.Second}, nil)
 	x := l.aRun("run-1", 1, 10)
-	_, stop := l.fold(consumer.FolderConfig{})
+	_, stop := l.fold(fold.Config{})
 	l.awaitFolded(x.acked[len(x.acked)-1].Stream)
 	stop()
 	running := schema.ListRequest{Status: []schema.Status{schema.StatusRunning}}

@@ -9,14 +9,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // foldThrough starts a folder whose requests to the JetStream API a test sees first, as natstest.Between has it.
-func (w *foldWorld) foldThrough(cfg consumer.FolderConfig, now func() time.Time, seen func(nc *nats.Conn, m *nats.Msg, subject string)) *consumer.Folder {
+func (w *foldWorld) foldThrough(cfg fold.Config, now func() time.Time, seen func(nc *nats.Conn, m *nats.Msg, subject string)) *fold.Worker {
 	w.tb.Helper()
 	cfg.Fleet, cfg.LeaseTTL = "default", time.Second
 	if cfg.ReconcileEvery == 0 {
@@ -28,7 +28,7 @@ func (w *foldWorld) foldThrough(cfg consumer.FolderConfig, now func() time.Time,
 	require.NoError(w.tb, err)
 	shard, err := kvstore.OpenShard(js, settings, 0, cfg.Holder)
 	require.NoError(w.tb, err)
-	f, err := consumer.NewFolder(cfg, nc, js, shard, now, natstest.Logger(w.tb))
+	f, err := fold.New(cfg, nc, js, shard, now, natstest.Logger(w.tb))
 	require.NoError(w.tb, err)
 	w.run(f)
 	return f

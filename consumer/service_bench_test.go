@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -20,7 +21,7 @@ func benchWorld(b *testing.B, n, payload int, sealed bool) (*serviceWorld, *writ
 	w := newServiceWorld(b, func(f *kvstore.FleetConfig, _ *consumer.ServiceConfig) { f.QuotaBytes = 2 << 30 })
 	x := w.long("run-1", n, payload)
 	if sealed {
-		_, stop := w.fold(consumer.FolderConfig{})
+		_, stop := w.fold(fold.Config{})
 		w.awaitSealed(x, n-n/10-1024)
 		require.Eventually(b, func() bool {
 			c, _, err := w.shard.Checkpoints.GetFresh(b.Context(), "run-1")

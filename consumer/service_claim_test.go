@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
@@ -444,7 +445,7 @@ func TestAClaimWithoutAnAnswerIsFinishedByItsRepeat(t *testing.T) {
 func TestClaimsFollowTheLiveIndex(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	w.fold(consumer.FolderConfig{})
+	w.fold(fold.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.roster.Run(ctx) }()

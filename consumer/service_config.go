@@ -37,8 +37,8 @@ type ServiceConfig struct {
 	// Proof returns the sender of a request, as schema.ProvenBy. It is called for verbs that change something, and its error refuses the
 	// request. Nil if the NATS server proves no senders: By of control events is then the name in the request.
 	Proof func(verb string, m *nats.Msg) (by string, err error)
-	// Folder returns this process's folder of a shard, nil for none. Nil stands for a replica that does not fold.
-	Folder func(shard int) *Folder
+	// Folder returns what folds a shard in this process, nil for none. Nil stands for a replica that does not fold.
+	Folder func(shard int) Folder
 	// Retention returns the fleet's policy for ended runs. Nil keeps all of them.
 	Retention func() schema.RetentionPolicy
 	// Workers is the number of requests answered at the same time. Default 64.
@@ -69,6 +69,18 @@ type ServiceConfig struct {
 	MaxClaims int
 	// Grace is how long requests in hand may take when the service stops. Default 10 s.
 	Grace time.Duration
+}
+
+// Folder is what a service asks of the fold worker of a shard in its own process.
+type Folder interface {
+	// Folds reports whether it folds the shard now, and no other process does.
+	Folds() bool
+	// Parked reports whether it leaves a run where it stands.
+	Parked(run string) bool
+	// Retry has it fold a parked run now. It returns how the run is parked afterwards, nil when it is not.
+	Retry(ctx context.Context, run string) (*schema.ParkedRun, error)
+	// LeaseRenewal is how long the last renewal of the shard's lease took; 0 before the first.
+	LeaseRenewal() time.Duration
 }
 
 // withDefaults returns the configuration with every default filled in.

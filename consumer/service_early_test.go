@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/eventlog"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
@@ -237,7 +238,7 @@ const longEvents = 200
 func (w *serviceWorld) aLongRun() *writer {
 	w.tb.Helper()
 	x := w.long("run-1", longEvents, 64<<10)
-	_, stop := w.fold(consumer.FolderConfig{})
+	_, stop := w.fold(fold.Config{})
 	w.awaitSealed(x, 150)
 	stop()
 	rec, found, err := eventlog.Last(w.tb.Context(), w.js, w.names, "run-1")

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/schema"
 )
 
@@ -18,7 +18,7 @@ import (
 func (w *serviceWorld) held(x *writer) (release func()) {
 	w.tb.Helper()
 	reached, goOn := make(chan struct{}), make(chan struct{})
-	var folder atomic.Pointer[consumer.Folder]
+	var folder atomic.Pointer[fold.Worker]
 	d := &tap{prefixes: []string{"$KV." + w.names.SegmentBucket() + ".", "$KV." + w.names.CheckpointBucket() + "."}}
 	events, reach := int64(len(x.acked)), sync.OnceFunc(func() { close(reached) })
 	d.set(func(string) {
@@ -27,7 +27,7 @@ func (w *serviceWorld) held(x *writer) (release func()) {
 			<-goOn
 		}
 	})
-	f, _ := w.tappedFold(consumer.FolderConfig{Holder: "folder-1", LeaseTTL: time.Minute}, d)
+	f, _ := w.tappedFold(fold.Config{Holder: "folder-1", LeaseTTL: time.Minute}, d)
 	folder.Store(f)
 	release = sync.OnceFunc(func() { close(goOn) })
 	w.tb.Cleanup(release) // a folder that cannot send cannot stop
@@ -119,7 +119,7 @@ func TestATakeoverOfALogWithAHoleNeedsNoFolder(t *testing.T) {
 	reply, _ := w.recover("run-1", takeover("executor-2", "req-1"))
 	require.EqualValues(t, 2, reply.Epoch)
 	require.False(t, reply.Complete)
-	w.fold(consumer.FolderConfig{})
+	w.fold(fold.Config{})
 	w.goesOn(x, reply, "executor-2")
 }
 
@@ -179,7 +179,7 @@ func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 		require.Equal(t, want[0].At, v.Findings[0].Event)
 	}
 	named()
-	_, stop := w.fold(consumer.FolderConfig{SealEvents: 4, PurgeAfter: -1})
+	_, stop := w.fold(fold.Config{SealEvents: 4, PurgeAfter: -1})
 	require.Equal(t, want, w.stored("run-1", at).Gaps)
 	named()
 	// The checkpoint is derived: segments and log say the same without it.
@@ -191,6 +191,6 @@ func TestAControlEventThatTheLogLostIsNamed(t *testing.T) {
 	require.Equal(t, want, reply.Gaps)
 	require.Equal(t, want, w.goesOn(x, reply, "executor-2").Gaps)
 	stop()
-	w.fold(consumer.FolderConfig{Holder: "folder-2"})
+	w.fold(fold.Config{Holder: "folder-2"})
 	require.Equal(t, want, w.stored("run-1", x.turnOf(10)).Gaps)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
@@ -358,8 +359,8 @@ func (w *serviceWorld) checkpointAt(x *writer, n int, index schema.SegmentIndex)
 type serviceConfig = consumer.ServiceConfig
 
 // smallSeals makes a folder seal early.
-func smallSeals() consumer.FolderConfig {
-	return consumer.FolderConfig{SealBytes: 16 << 10, SealEvents: 16, SealMaxBytes: 64 << 10, SealMaxEvents: 64}
+func smallSeals() fold.Config {
+	return fold.Config{SealBytes: 16 << 10, SealEvents: 16, SealMaxBytes: 64 << 10, SealMaxEvents: 64}
 }
 
 // requireOneWon wants one of those who raced to have come first, and the others to have been refused with the code.

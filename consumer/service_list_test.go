@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -297,7 +297,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 		cancel()
 		require.NoError(t, <-rostered)
 	})
-	folder, stop := w.fold(consumer.FolderConfig{LiveRuns: w.roster, Linger: time.Millisecond})
+	folder, stop := w.fold(fold.Config{LiveRuns: w.roster, Linger: time.Millisecond})
 	defer stop()
 	var open []*writer
 	for i := range runs {
@@ -353,7 +353,7 @@ func TestAListHasEveryRunOnceWhileRunsEnd(t *testing.T) {
 func TestRunsAreListedByTheirAge(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
-	folder, stop := w.fold(consumer.FolderConfig{})
+	folder, stop := w.fold(fold.Config{})
 	defer stop()
 	first, second, third := w.writer("first"), w.writer("second"), w.writer("third")
 	first.start()
@@ -392,7 +392,7 @@ func TestList_LateDaemonClock_UntilHolds(t *testing.T) {
 	t.Parallel()
 	w := newServiceWorld(t)
 	w.stop()
-	folder, stop := w.fold(consumer.FolderConfig{})
+	folder, stop := w.fold(fold.Config{})
 	defer stop()
 	x := w.writer("ended")
 	x.start()
@@ -416,7 +416,7 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 	}
 	t.Parallel()
 	w := newServiceWorld(t)
-	folder, stop := w.fold(consumer.FolderConfig{})
+	folder, stop := w.fold(fold.Config{})
 	var last *writer
 	want := []string{}
 	for i := range 700 {
@@ -442,7 +442,7 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 	require.True(t, reply.Incomplete)
 	require.Empty(t, reply.Runs)
 
-	_, stop = w.fold(consumer.FolderConfig{})
+	_, stop = w.fold(fold.Config{})
 	defer stop()
 	require.Eventually(t, func() bool { return !w.page(schema.ListRequest{}).Incomplete }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, want, w.list(schema.ListRequest{}))
@@ -451,7 +451,7 @@ func TestIndex_Lost_IsFilledAnew(t *testing.T) {
 
 	// A lost bucket comes back whole.
 	require.NoError(t, w.js.DeleteKeyValue(t.Context(), w.names.CheckpointBucket()))
-	_, stop = w.fold(consumer.FolderConfig{})
+	_, stop = w.fold(fold.Config{})
 	defer stop()
 	require.Eventually(t, func() bool {
 		a, err := w.ask(schema.VerbList, "", schema.ListRequest{})

@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -290,7 +290,7 @@ func TestWhatALogLostIsToldAlsoWhenItWasFoldedAnew(t *testing.T) {
 		}
 	}
 	told(15)
-	w.fold(consumer.FolderConfig{})
+	w.fold(fold.Config{})
 	anew := func(event string) *schema.Checkpoint {
 		t.Helper()
 		var c *schema.Checkpoint

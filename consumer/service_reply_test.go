@@ -10,16 +10,16 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/schema"
 )
 
 // The daemon publishes its answers with its own permissions: in an account that it shares with readers, a reader could have it purge the log.
 func TestService_ReplySubjectIsNoInbox_NothingIsPublishedThere(t *testing.T) {
 	t.Parallel()
-	var folder atomic.Pointer[consumer.Folder]
+	var folder atomic.Pointer[fold.Worker]
 	w := newServiceWorld(t, foldedBy(&folder))
-	f, _ := w.fold(consumer.FolderConfig{})
+	f, _ := w.fold(fold.Config{})
 	folder.Store(f)
 	x := w.writer("run-1")
 	x.start()

@@ -16,25 +16,18 @@ import (
 func (s *Service) retry(ctx context.Context, t *task) error {
 	sources := s.routing.of(t.run)
 	for _, src := range sources {
-		p := s.parkedHere(src)
-		if p == nil || p.as(t.run) == nil {
+		f := s.foldsHere(src)
+		if f == nil || !f.Parked(t.run) {
 			continue
 		}
 		s.log.Info().Str(logkey.Run, t.run).Str("by", t.proven).Msg("parked run is folded again, as was asked for")
-		done := make(chan *schema.ParkedRun, 1)
-		select {
-		case p.retries <- retryOrder{run: t.run, done: done}:
-		case <-ctx.Done():
-			return errNotRetried(t.run)
+		parked, err := f.Retry(ctx, t.run)
+		if err != nil {
+			return schema.Fail(schema.CodeUnavailable, "Ask again, or look at waymark doctor.", "run %s was not folded in time", t.run)
 		}
-		select {
-		case parked := <-done:
-			return t.whole(schema.RetryReply{Run: t.run, Tried: true, Parked: parked})
-		case <-ctx.Done():
-			return errNotRetried(t.run)
-		}
+		return t.whole(schema.RetryReply{Run: t.run, Tried: true, Parked: parked})
 	}
-	if s.parkedHere(sources[0]) == nil {
+	if s.foldsHere(sources[0]) == nil {
 		return nil // one replica says that there is nothing to do
 	}
 	for _, src := range sources {
@@ -52,23 +45,19 @@ func (s *Service) retry(ctx context.Context, t *task) error {
 	return t.whole(schema.RetryReply{Run: t.run})
 }
 
-func errNotRetried(run string) error {
-	return schema.Fail(schema.CodeUnavailable, "Ask again, or look at waymark doctor.", "run %s was not folded in time", run)
-}
-
 // folds reports whether this process folds a shard that can hold the run.
 func (s *Service) folds(run string) bool {
-	return slices.ContainsFunc(s.routing.of(run), func(src *reader.Source) bool { return s.parkedHere(src) != nil })
+	return slices.ContainsFunc(s.routing.of(run), func(src *reader.Source) bool { return s.foldsHere(src) != nil })
 }
 
-// parkedHere has the parked runs of a shard that this process folds; nil for another shard.
-func (s *Service) parkedHere(src *reader.Source) *parking {
+// foldsHere is what folds a shard in this process; nil while none does.
+func (s *Service) foldsHere(src *reader.Source) Folder {
 	if s.cfg.Folder == nil {
 		return nil
 	}
 	f := s.cfg.Folder(src.Store.Names.Shard)
-	if f == nil {
+	if f == nil || !f.Folds() {
 		return nil
 	}
-	return f.parkedNow.Load()
+	return f
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -23,21 +24,26 @@ func (w *serviceWorld) retry(run string) schema.RetryReply {
 }
 
 // foldedBy lets a service know the folder of its only shard, which may begin later.
-func foldedBy(f *atomic.Pointer[consumer.Folder]) setup {
+func foldedBy(f *atomic.Pointer[fold.Worker]) setup {
 	return func(_ *kvstore.FleetConfig, c *serviceConfig) {
-		c.Folder = func(int) *consumer.Folder { return f.Load() }
+		c.Folder = func(int) consumer.Folder {
+			if w := f.Load(); w != nil {
+				return w
+			}
+			return nil
+		}
 	}
 }
 
 func TestRetry_ParkedRun_FolderReportsOutcome(t *testing.T) {
 	t.Parallel()
-	var folder atomic.Pointer[consumer.Folder]
+	var folder atomic.Pointer[fold.Worker]
 	w := newServiceWorld(t, foldedBy(&folder))
 	settings, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
 	require.NoError(t, err)
 	w.serve(settings, consumer.ServiceConfig{Name: "service-2"}) // it does not fold
 	w.limit("KV_"+w.names.CheckpointBucket(), 3<<10)
-	f, stop := w.fold(consumer.FolderConfig{})
+	f, stop := w.fold(fold.Config{})
 	folder.Store(f)
 	x := w.writer("large")
 	x.start()

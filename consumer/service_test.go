@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
 )
@@ -235,7 +236,7 @@ func TestSlowClientHoldsTheAnswerAndLittleMemory(t *testing.T) {
 			const events, payload = 640, 64 << 10
 			x := w.long("run-1", events, payload)
 			if sealed {
-				_, stop := w.fold(consumer.FolderConfig{})
+				_, stop := w.fold(fold.Config{})
 				w.awaitSealed(x, events/2)
 				stop()
 			}
@@ -516,9 +517,9 @@ func TestRequestsWithoutAReplySubjectChangeNothing(t *testing.T) {
 }
 
 func FuzzRequests(f *testing.F) {
-	var folder atomic.Pointer[consumer.Folder] // retry is answered by it
+	var folder atomic.Pointer[fold.Worker] // retry is answered by it
 	w := newServiceWorld(f, func(_ *kvstore.FleetConfig, c *serviceConfig) { c.Timeout = 2 * time.Second }, foldedBy(&folder))
-	folding, _ := w.fold(consumer.FolderConfig{})
+	folding, _ := w.fold(fold.Config{})
 	folder.Store(folding)
 	x := w.aRun("run-1", 1, 10)
 	x.wait("w1", yesOrNo)

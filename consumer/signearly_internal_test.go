@@ -8,6 +8,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waymarkio/waymark/consumer/fold"
+	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/consumer/reader"
 	"github.com/waymarkio/waymark/internal/harness/fleettest"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
@@ -40,8 +42,14 @@ func (s *aheadStream) CachedInfo() *jetstream.StreamInfo { return s.info }
 // time so that it does, the first event that the fold refuses ends the request.
 func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 	t.Parallel()
-	w := newLifeWorld(t, fleettest.Keyed(t))
-	w.begin("run-1", "executor-1", "i1")
+	w := fleettest.New(t, fleettest.Keyed(t))
+	live := liveness.NewLiveRuns([]*kvstore.Shard{w.Shard}, 0, w.Clock.Now, natstest.Logger(t))
+	w.Live = live
+	w.Go(live.Run)
+	folder, err := fold.New(fold.Config{Fleet: "default", Holder: "daemon-1", LeaseTTL: time.Second}, w.NC, w.JS, w.Shard, w.Clock.Now, natstest.Logger(t))
+	require.NoError(t, err)
+	w.Go(folder.Run)
+	w.Begin("run-1", "executor-1", "i1")
 	nc := w.Server.Conn(t)
 	fleettest.Keyed(t)(nc)
 	js, err := jetstream.New(nc)
@@ -54,7 +62,7 @@ func TestService_KeyNotInEffect_TellsAndWritesNothingMore(t *testing.T) {
 		shard, err := kvstore.OpenShard(js, settings, 0, "daemon-2")
 		require.NoError(t, err)
 		cfg := ServiceConfig{Fleet: "default", Name: "daemon-2", Generations: settings.Generations}
-		s, err := NewService(cfg, nc, js, []*kvstore.Shard{shard}, w.roster, time.Now, natstest.Logger(t))
+		s, err := NewService(cfg, nc, js, []*kvstore.Shard{shard}, live, time.Now, natstest.Logger(t))
 		require.NoError(t, err)
 		defer w.Go(s.Run)()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
 	"github.com/waymarkio/waymark/schema"
@@ -32,7 +33,7 @@ func TestFold_RunOfAnotherShard_IsRefusedWithItsSubject(t *testing.T) {
 	current, _, err := kvstore.NewFleets(w.js).Get(t.Context(), "default")
 	require.NoError(t, err)
 	settings := consumer.NewSettings(current, w.nc, w.js, time.Now, natstest.Logger(t), func(schema.FleetSettings) error { return nil })
-	f, _ := w.fold(consumer.FolderConfig{Settings: settings})
+	f, _ := w.fold(fold.Config{ShardOf: settings.ShardOf})
 	folds := func(run string) {
 		at := w.writer(run).start()
 		w.await(run, func(c *schema.Checkpoint) bool { return c.Run == run && c.Position.Stream == at })

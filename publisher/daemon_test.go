@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 )
@@ -38,7 +39,7 @@ func startDaemon(ctx context.Context, js jetstream.JetStream, log zerolog.Logger
 	daemon, err := consumer.New(ctx, consumer.Config{
 		Fleet: "default", Name: "daemon", Service: js, Fold: js, Alone: true,
 		Requests: consumer.ServiceConfig{ClaimRate: 1000, ClaimBurst: 1000},
-		Folder:   consumer.FolderConfig{SweepEvery: 50 * time.Millisecond},
+		Worker:   fold.Config{SweepEvery: 50 * time.Millisecond},
 	}, time.Now, log)
 	if err != nil {
 		return nil, nil, err

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/purge"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/kvstore"
@@ -47,7 +48,7 @@ func newWorld(t *testing.T, events ...schema.Data) *world {
 		require.NoError(t, run.Commit(e))
 	}
 	d, err := consumer.New(t.Context(), consumer.Config{
-		Fleet: "default", Name: "daemon", Service: w.js, Fold: w.js, Alone: true, Folder: consumer.FolderConfig{PurgeAfter: -1},
+		Fleet: "default", Name: "daemon", Service: w.js, Fold: w.js, Alone: true, Worker: fold.Config{PurgeAfter: -1},
 	}, time.Now, natstest.Logger(t))
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())

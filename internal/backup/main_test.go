@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/verify"
 	"github.com/waymarkio/waymark/internal/backup"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
@@ -80,7 +81,7 @@ func (w *world) fold() (stop func()) {
 	ctx, cancel := context.WithCancel(w.tb.Context())
 	daemon, err := consumer.New(ctx, consumer.Config{
 		Fleet: fleet, Name: "daemon-1", Service: w.js, Fold: w.js, Alone: true,
-		Folder: consumer.FolderConfig{
+		Worker: fold.Config{
 			SealBytes: 8 << 10, SealEvents: 12, PurgeAfter: time.Millisecond, Synced: true,
 			ReconcileEvery: 20 * time.Millisecond, LeaseTTL: time.Second, SafeAfter: time.Second, Silence: time.Hour,
 		},

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	answers "github.com/waymarkio/waymark/internal/answerschema"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/natsd"
@@ -47,8 +48,8 @@ func limitRows() [][3]string {
 		{"log of a shard (quota)", size(kvstore.DefaultQuotaBytes), "`serve --quota`; half of a smaller disk; full: publishing waits, then `ErrFleetFull`, nothing is dropped"},
 		{"reserve above it, for the daemon's own events", size(kvstore.DefaultReserveBytes), "takeovers and reads work on a full fleet"},
 		{"checkpoints kept per run", fmt.Sprintf("%d (1 to %d)", kvstore.DefaultCheckpointsPerRun, kvstore.MaxCheckpointsPerRun), "`serve --checkpoints`; the last one of a run that has ended, once it is purged"},
-		{"events in the log after they were sealed", span(consumer.DefaultPurgeAfter) + " to 25m", "`serve --purge-after`; at once when the log is three quarters full"},
-		{"dead letters of one run", size(consumer.LetterBurst) + ", then " + size(consumer.LetterRate) + " a second", "counted in `waymark_fold_dead_letters_dropped_total`; the event stays in the log"},
+		{"events in the log after they were sealed", span(fold.DefaultPurgeAfter) + " to 25m", "`serve --purge-after`; at once when the log is three quarters full"},
+		{"dead letters of one run", size(fold.LetterBurst) + ", then " + size(fold.LetterRate) + " a second", "counted in `waymark_fold_dead_letters_dropped_total`; the event stays in the log"},
 		{"shards", fmt.Sprintf("%d on the embedded server, 1 on a joined one (to %d)", kvstore.LoneShards, kvstore.MaxShards), "`serve --shards`; fewer on a small disk"},
 		{"Deadlines of the SDK", "", ""},
 		{"one event or batch, retries included", span(publisher.DefaultPublishTimeout), "then `ErrUnresolved` or `ErrUnavailable`"},

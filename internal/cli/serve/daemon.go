@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/base"
 	"github.com/waymarkio/waymark/internal/cli/failure"
@@ -121,14 +122,14 @@ func (c Cmd) config(a *base.App, d *daemon, registry prometheus.Registerer, log 
 	config := consumer.Config{
 		Fleet: a.Fleet, Name: c.Name, Alone: d.server != nil, MaxClaims: c.MaxClaims,
 		Requests: consumer.ServiceConfig{Version: base.ServiceVersion(), Grace: c.Grace, Proof: d.proof},
-		Folder:   consumer.FolderConfig{Silence: c.Silence, PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced},
-		Opened:   func(shard int, f *consumer.Folder) { registerFolder(registry, a.Fleet, shard, f) },
+		Worker:   fold.Config{Silence: c.Silence, PurgeAfter: time.Duration(c.PurgeAfter), Synced: c.Synced},
+		Opened:   func(shard int, f *fold.Worker) { registerFolder(registry, a.Fleet, shard, f) },
 		Changed:  func(settings schema.FleetSettings) { sayUnsigned(a, signer, settings, log) },
 	}
 	if d.server != nil {
-		config.Folder.LeaseTTL, config.Folder.Synced = embeddedLease, true
-		config.Folder.UncleanStart = d.server.UncleanStart()
-		config.Folder.AfterUnclean = func() {
+		config.Worker.LeaseTTL, config.Worker.Synced = embeddedLease, true
+		config.Worker.UncleanStart = d.server.UncleanStart()
+		config.Worker.AfterUnclean = func() {
 			if err := d.server.ClearUnclean(); err != nil {
 				log.Warn().Err(err).Msg("the unclean stop stays on record: the next start folds from the safe watermark once more")
 			}

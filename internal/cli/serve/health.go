@@ -74,7 +74,7 @@ func (d *daemon) liveness(ctx context.Context, now time.Time) []trouble {
 		list = append(list, trouble{"locks", fmt.Sprintf("held for longer than %s", lockPatience), restart})
 		return list
 	}
-	for shard, folder := range d.waymark.Folders() {
+	for shard, folder := range d.waymark.Workers() {
 		beat := folder.Stats().Beat.Load()
 		if at := time.Unix(0, beat); beat != 0 && now.Sub(at) > folderSilence {
 			list = append(list, trouble{fmt.Sprintf("folder of shard %d", shard), "has been at one thing since " + at.UTC().Format(time.RFC3339), restart})
@@ -99,7 +99,7 @@ func (d *daemon) takeLocks() {
 	if heartbeats := d.waymark.Heartbeats(); heartbeats != nil {
 		heartbeats.Alive(folderSilence)
 	}
-	d.waymark.Folders()
+	d.waymark.Workers()
 }
 
 // readiness is whether requests are worth sending here: the connections are up, and each shard's log takes writes.

@@ -58,7 +58,7 @@ func TestNoLabelGrowsWithWhatOthersChoose(t *testing.T) {
 	case <-time.After(time.Minute):
 		require.Fail(t, "the service is not ready")
 	}
-	require.Eventually(t, func() bool { return d.waymark.Folders()[0].Leads() }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return d.waymark.Workers()[0].Leads() }, time.Minute, time.Millisecond)
 	before := series(t, registry)
 
 	nc := d.conns[0]
@@ -91,7 +91,7 @@ func TestNoLabelGrowsWithWhatOthersChoose(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		require.Fail(t, "the events were not acknowledged")
 	}
-	stats := d.waymark.Folders()[0].Stats()
+	stats := d.waymark.Workers()[0].Stats()
 	require.Eventually(t, func() bool { return stats.Events.Load() >= runs && d.waymark.Service().Stats().Gets.Load() >= runs }, 2*time.Minute, 10*time.Millisecond)
 	require.Positive(t, stats.DeadLetters.Load(), "some of them are no runs")
 	require.Greater(t, stats.Applied.Load(), int64(runs/2))

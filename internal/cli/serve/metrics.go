@@ -11,6 +11,7 @@ import (
 
 	"github.com/waymarkio/waymark/consumer"
 	"github.com/waymarkio/waymark/consumer/assign"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/consumer/liveness"
 	"github.com/waymarkio/waymark/internal/cli/base"
 )
@@ -53,7 +54,7 @@ func registerDaemon(registry prometheus.Registerer, fleet string, d *consumer.Da
 }
 
 // registerFolder adds a folder's counters, labelled with fleet and shard.
-func registerFolder(registry prometheus.Registerer, fleet string, shard int, f *consumer.Folder) {
+func registerFolder(registry prometheus.Registerer, fleet string, shard int, f *fold.Worker) {
 	s := f.Stats()
 	labels := prometheus.Labels{"fleet": fleet, "shard": strconv.Itoa(shard)}
 	for _, c := range []struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 	"github.com/waymarkio/waymark/internal/failpoint"
 	"github.com/waymarkio/waymark/kvstore"
 )
@@ -90,7 +91,7 @@ func (w *world) startDaemon() error {
 	cfg := consumer.Config{
 		Fleet: fleetName, Name: d.name, Service: serviceJS, Fold: foldJS, Alone: true,
 		Requests: consumer.ServiceConfig{Workers: 4, Timeout: serviceTimeout, Grace: 50 * time.Millisecond},
-		Folder: consumer.FolderConfig{
+		Worker: fold.Config{
 			BatchEvents: w.plan.batch, Linger: time.Millisecond, SealBytes: 8 << 10, SealEvents: w.plan.seal,
 			SealMaxBytes: 64 << 10, SealMaxEvents: 2 * w.plan.seal, LeaseTTL: time.Second, ReconcileEvery: 10 * time.Millisecond,
 			SweepEvery: 5 * time.Millisecond, PurgeAfter: time.Millisecond, Synced: true, CachedRuns: 2, SafeAfter: 10 * time.Millisecond,
@@ -104,10 +105,10 @@ func (w *world) startDaemon() error {
 		},
 	}
 	if !w.plan.purges {
-		cfg.Folder.PurgeAfter = -1
+		cfg.Worker.PurgeAfter = -1
 	}
 	if w.plan.claims {
-		cfg.Folder.Silence = silent
+		cfg.Worker.Silence = silent
 	}
 	if d.waymark, err = consumer.New(w.ctx, cfg, time.Now, logger()); err != nil {
 		return err
@@ -248,7 +249,7 @@ func (w *world) alive() []*daemon {
 // leader is a daemon that folds, or nil.
 func (w *world) leader() *daemon {
 	for _, d := range w.alive() {
-		for _, folder := range d.waymark.Folders() {
+		for _, folder := range d.waymark.Workers() {
 			if folder.Leads() && !d.held.Load() {
 				return d
 			}

@@ -85,7 +85,7 @@ func runPlan(parent context.Context, p *plan) (out *outcome, err error) {
 		out.stale = w.replicas.shown.Load()
 	}
 	for _, d := range w.alive() {
-		for _, folder := range d.waymark.Folders() {
+		for _, folder := range d.waymark.Workers() {
 			out.sealed += folder.Stats().Segments.Load()
 			out.purged += folder.Stats().Purge.Purges.Load()
 		}
@@ -235,7 +235,7 @@ func (w *world) goOn() error {
 	before := d.points.Load()
 	d.letGo()
 	err := w.eventually(d.name+" does what it stood before, or gives up", func() error {
-		for _, folder := range d.waymark.Folders() {
+		for _, folder := range d.waymark.Workers() {
 			if folder.Leads() && d.points.Load() == before {
 				return errors.New("it is not there yet")
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/waymarkio/waymark/consumer"
+	"github.com/waymarkio/waymark/consumer/fold"
 )
 
 // daemonSilence is how long executors of a measurement may be silent: nothing is to be orphaned because a machine is
@@ -78,7 +79,7 @@ func startDaemon(ctx context.Context, cfg daemonConfig, connect connector, log z
 	}
 	config := consumer.Config{
 		Fleet: cfg.Fleet, Name: cfg.Name, Alone: !cfg.Shared,
-		Folder: consumer.FolderConfig{
+		Worker: fold.Config{
 			Silence: silence, LeaseTTL: time.Duration(cfg.LeaseMS) * time.Millisecond, PurgeAfter: time.Duration(cfg.PurgeMS) * time.Millisecond, Synced: cfg.Synced,
 		},
 	}
@@ -119,7 +120,7 @@ func (d *daemon) connect(connect connector, name string) (jetstream.JetStream, e
 // counts are what its folders did so far.
 func (d *daemon) counts() foldCounts {
 	var c foldCounts
-	for _, f := range d.waymark.Folders() {
+	for _, f := range d.waymark.Workers() {
 		s := f.Stats()
 		c.add(foldCounts{
 			Events: s.Events.Load(), Checkpoints: s.Checkpoints.Load(), Batches: s.Batches.Load(),

@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"container/list"
@@ -23,8 +23,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// FolderStats counts what a folder did since it was made. Every field may be read at any time.
-type FolderStats struct {
+// Stats counts what a worker did since it was made. Every field may be read at any time.
+type Stats struct {
 	// Events folded, accepted or not, without replays; Replayed are those seen once more.
 	Events, Replayed atomic.Int64
 	// Applied events, and duplicates.
@@ -48,7 +48,7 @@ type FolderStats struct {
 	SealsRefused atomic.Int64
 	// Purge counts what was taken out of the log.
 	Purge purge.Stats
-	// Failures that ended a reign, the two below included.
+	// Failures that ended a term, the two below included.
 	Failures atomic.Int64
 	// LivePuts counts entries put into the live index, LiveMended those that were wrong, and LiveConflicts those that
 	// stayed because they were put anew before they were erased.
@@ -59,9 +59,9 @@ type FolderStats struct {
 	Sweep liveness.SweepStats
 	// Notices sent to executors; Quarantined runs announced.
 	Notices, Quarantined atomic.Int64
-	// HolesFilled counts the events that the replica which the folder reads from left out, and the leader had.
-	HolesFilled atomic.Int64
-	// Batches committed; Conflicts lost to another folder; Regressions of the log; Rebuilds of a run.
+	// GapsFilled counts the events that the replica which the worker reads from left out, and the leader had.
+	GapsFilled atomic.Int64
+	// Batches committed; Conflicts lost to another worker; Regressions of the log; Rebuilds of a run.
 	Batches, Conflicts, Regressions, Rebuilds atomic.Int64
 	// Position is the stream sequence of the last batch committed.
 	Position atomic.Uint64
@@ -69,12 +69,12 @@ type FolderStats struct {
 	HandedOver atomic.Int64
 	// Boundaries accepted, and those of them that a checkpoint was put behind.
 	Boundaries, Covered atomic.Int64
-	// Beat is when the folder last began something new, folding or standing by, in nanoseconds since 1970; 0 before it runs.
+	// Beat is when the worker last began something new, folding or standing by, in nanoseconds since 1970; 0 before it runs.
 	Beat atomic.Int64
 }
 
-// Folder folds one shard: it reads the shard's events in order, and turns them into checkpoints and segments. Many
-// replicas may run a Folder for the same shard; the lease lets one work, and should two ever work at once, the CAS of
+// Worker folds one shard: it reads the shard's events in order, and turns them into checkpoints and segments. Many
+// replicas may run a Worker for the same shard; the lease lets one work, and should two ever work at once, the CAS of
 // every checkpoint and of the watermark lets one win.
 //
 //	standing by ──lease──▶ reading _.fold ──▶ folding ──error, conflict, lease lost──▶ standing by
@@ -83,8 +83,8 @@ type FolderStats struct {
 //	                                          rebuilding
 //
 // On failure nothing is lost: the log has every event, and the watermark says from where to fold again.
-type Folder struct {
-	cfg   FolderConfig
+type Worker struct {
+	cfg   Config
 	nc    *nats.Conn
 	js    jetstream.JetStream
 	shard *kvstore.Shard
@@ -94,24 +94,24 @@ type Folder struct {
 	safe  *kvstore.SafeWatermarks
 	names schema.Names
 	log   zerolog.Logger
-	stats FolderStats
+	stats Stats
 	now   func() time.Time
-	// fromStart: the next reign folds the log from its beginning, as it went back. It is of Run's goroutine.
+	// fromStart: the next term folds the log from its beginning, as it went back. It is of Run's goroutine.
 	fromStart bool
 	// unclean: not all that an unclean start put in doubt was folded again. It is of the goroutine that folds.
 	unclean bool
-	// leading: the folder holds the shard's lease, as far as it knows.
+	// leading: the worker holds the shard's lease, as far as it knows.
 	leading atomic.Bool
-	// folded is the last watermark that this folder put; see checkFolded.
+	// folded is the last watermark that this worker put; see checkFolded.
 	folded kvstore.Watermark
-	// parkedNow has the runs that the reign leaves where they stand; nil between two reigns.
+	// parkedNow has the runs that the term leaves where they stand; nil between two terms.
 	parkedNow atomic.Pointer[parking]
 	// shorter judges the signs that the log does not reach what was folded.
 	shorter eventlog.Shorter
 }
 
-// NewFolder returns a folder of a provisioned shard. Call Run to start it.
-func NewFolder(cfg FolderConfig, nc *nats.Conn, js jetstream.JetStream, shard *kvstore.Shard, now func() time.Time, log zerolog.Logger) (*Folder, error) {
+// New returns a worker of a provisioned shard. Call Run to start it.
+func New(cfg Config, nc *nats.Conn, js jetstream.JetStream, shard *kvstore.Shard, now func() time.Time, log zerolog.Logger) (*Worker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func NewFolder(cfg FolderConfig, nc *nats.Conn, js jetstream.JetStream, shard *k
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	return &Folder{
+	return &Worker{
 		cfg: cfg, keys: keys, nc: nc, js: js, shard: shard, dead: dead, safe: kvstore.NewSafeWatermarks(js),
 		names: schema.NamesOf(cfg.Fleet, cfg.Shard), now: now, unclean: cfg.UncleanStart,
 		log: log.With().Str(logkey.Fleet, cfg.Fleet).Int(logkey.Shard, cfg.Shard).Logger(),
@@ -132,7 +132,7 @@ func NewFolder(cfg FolderConfig, nc *nats.Conn, js jetstream.JetStream, shard *k
 }
 
 // awaitKeys returns the fleet's keys, and waits while they cannot be read: a term that ended for it would begin again with the same wait.
-func (f *Folder) awaitKeys(ctx context.Context) (*schema.Keys, error) {
+func (f *Worker) awaitKeys(ctx context.Context) (*schema.Keys, error) {
 	for {
 		keys, err := f.keys.Keys(ctx)
 		if err == nil || !errors.Is(err, keyring.ErrRead) || ctx.Err() != nil {
@@ -145,43 +145,78 @@ func (f *Folder) awaitKeys(ctx context.Context) (*schema.Keys, error) {
 	}
 }
 
-// Stats returns the folder's counters.
-func (f *Folder) Stats() *FolderStats { return &f.stats }
+// Stats returns the worker's counters.
+func (f *Worker) Stats() *Stats { return &f.stats }
 
-// Leads reports whether the folder holds the shard's lease, as far as it knows.
-func (f *Folder) Leads() bool { return f.leading.Load() }
+// Leads reports whether the worker holds the shard's lease, as far as it knows.
+func (f *Worker) Leads() bool { return f.leading.Load() }
 
-// beat notes that the folder goes on.
-func (f *Folder) beat() { f.stats.Beat.Store(f.now().UnixNano()) }
+// LeaseRenewal is how long the last renewal of the shard's lease took; 0 before the first.
+func (f *Worker) LeaseRenewal() time.Duration { return time.Duration(f.stats.LeaseRenewal.Load()) }
+
+// Folds reports whether the worker folds the shard now.
+func (f *Worker) Folds() bool { return f.parkedNow.Load() != nil }
+
+// Parked reports whether the worker leaves a run where it stands.
+func (f *Worker) Parked(run string) bool {
+	p := f.parkedNow.Load()
+	return p != nil && p.as(run) != nil
+}
+
+// errIdle says that the worker does not fold the shard.
+var errIdle = errors.New("the shard is not folded here")
+
+// Retry folds a parked run at once. It returns how the run is parked afterwards, nil when it is not.
+func (f *Worker) Retry(ctx context.Context, run string) (*schema.ParkedRun, error) {
+	p := f.parkedNow.Load()
+	if p == nil {
+		return nil, errIdle
+	}
+	done := make(chan *schema.ParkedRun, 1)
+	select {
+	case p.retries <- retryOrder{run: run, done: done}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	select {
+	case parked := <-done:
+		return parked, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// beat notes that the worker goes on.
+func (f *Worker) beat() { f.stats.Beat.Store(f.now().UnixNano()) }
 
 var (
-	// errRegressed ends a reign: the log is not the one that the checkpoints are of.
+	// errRegressed ends a term: the log is not the one that the checkpoints are of.
 	errRegressed = errors.New("the log went back: its sequences are re-used or its end is gone")
-	// errYield ends a reign: another folder has won.
-	errYield = errors.New("another folder won")
-	// errHandOver ends a reign: another replica should have the shard.
-	errHandOver = errors.New("the shard is handed over")
+	// errSuperseded ends a term: another worker has won.
+	errSuperseded = errors.New("another folder won")
+	// errRebalanced ends a term: another replica should have the shard.
+	errRebalanced = errors.New("the shard is handed over")
 )
 
-// Run folds until ctx ends. Failures of the server are waited out and logged, never returned: a folder that gives up
+// Run folds until ctx ends. Failures of the server are waited out and logged, never returned: a worker that gives up
 // would leave its shard without checkpoints for good. It returns nil after a clean stop.
-func (f *Folder) Run(ctx context.Context) error {
+func (f *Worker) Run(ctx context.Context) error {
 	const first, most = 100 * time.Millisecond, 5 * time.Second
 	wait := first
 	for ctx.Err() == nil {
 		f.beat()
 		began := f.now()
-		err := f.reign(ctx)
+		err := f.lead(ctx)
 		if stopped := ctx.Err() != nil; stopped {
-			return nil //nolint:nilerr // the reign ended because it was told to
+			return nil //nolint:nilerr // the term ended because it was told to
 		}
-		if errors.Is(err, errHandOver) {
+		if errors.Is(err, errRebalanced) {
 			f.stats.HandedOver.Add(1)
 			continue
 		}
 		f.stats.Failures.Add(1)
 		switch {
-		case errors.Is(err, errYield):
+		case errors.Is(err, errSuperseded):
 			f.stats.Conflicts.Add(1)
 			f.log.Warn().Err(err).Msg("another folder won, standing by")
 		case errors.Is(err, errRegressed):
@@ -200,8 +235,8 @@ func (f *Folder) Run(ctx context.Context) error {
 	return nil
 }
 
-// reign is one time of holding the lease: read the position, fold from there, until something fails.
-func (f *Folder) reign(ctx context.Context) error {
+// lead is one term, a time of holding the lease: read the position, fold from there, until something fails.
+func (f *Worker) lead(ctx context.Context) error {
 	lease, err := f.acquire(ctx)
 	if err != nil {
 		return err
@@ -230,7 +265,7 @@ func (f *Folder) reign(ctx context.Context) error {
 }
 
 // work folds until something fails, or ctx ends.
-func (f *Folder) work(ctx context.Context, lease *kvstore.Lease) error {
+func (f *Worker) work(ctx context.Context, lease *kvstore.Lease) error {
 	s, err := f.begin(ctx, lease)
 	if err != nil {
 		return err
@@ -242,15 +277,15 @@ func (f *Folder) work(ctx context.Context, lease *kvstore.Lease) error {
 	return s.loop(ctx)
 }
 
-// reignState is what one reign keeps in memory. Dropped with it, so that nothing stale survives a lost lease.
-type reignState struct {
-	*Folder
-	// lease that the reign holds, or has lost.
+// term is what one term keeps in memory. Dropped with it, so that nothing stale survives a lost lease.
+type term struct {
+	*Worker
+	// lease that the term holds, or has lost.
 	lease       *kvstore.Lease
 	incarnation string
 	mark        kvstore.Watermark
 	markRev     schema.Revision
-	// safeRev is the revision of the safe watermark, as the reign found or put it.
+	// safeRev is the revision of the safe watermark, as the term found or put it.
 	safeRev schema.Revision
 	pace    pace
 	// rebuild: checkpoints are not trusted, or the bucket was lost; runs are folded anew from segments and log.
@@ -289,13 +324,13 @@ type reignState struct {
 	dropped droppedLetters
 	// parked runs are left where they stand.
 	parked parking
-	// totals adds up what the reign folds to what was folded before it.
+	// totals adds up what the term folds to what was folded before it.
 	totals totals
 }
 
 // begin reads the watermark and decides from where to fold.
-func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease) (*reignState, error) {
-	s := &reignState{Folder: f, lease: lease, runs: make(map[string]*list.Element), recent: list.New(), suspects: newSuspects(), vanished: make(chan string)}
+func (f *Worker) begin(ctx context.Context, lease *kvstore.Lease) (*term, error) {
+	s := &term{Worker: f, lease: lease, runs: make(map[string]*list.Element), recent: list.New(), suspects: newSuspects(), vanished: make(chan string)}
 	s.room.limit = f.cfg.TailMemory
 	var err error
 	if s.incarnation, err = f.shard.Incarnation(ctx); err != nil {
@@ -371,25 +406,25 @@ func (f *Folder) begin(ctx context.Context, lease *kvstore.Lease) (*reignState, 
 		Folded: func() schema.StreamSequence { return schema.StreamSequence(s.committed.Load()) },
 		Erased: func(run string) { s.remover.Add(run) },
 	}, s.incarnation, f.unclean)
-	return s, yields(err)
+	return s, supersededOr(err)
 }
 
 // setCommitted notes that all up to the watermark is folded and stored.
-func (s *reignState) setCommitted() {
+func (s *term) setCommitted() {
 	at := uint64(s.mark.Position.Stream)
 	s.committed.Store(at)
 	s.stats.Position.Store(at)
 }
 
-// yields says of the purger's error that another folder won, if it does.
-func yields(err error) error {
+// supersededOr says of the purger's error that another worker won, if it does.
+func supersededOr(err error) error {
 	if errors.Is(err, purge.ErrSuperseded) {
-		return fmt.Errorf("%w: %w", errYield, err)
+		return fmt.Errorf("%w: %w", errSuperseded, err)
 	}
 	return err
 }
 
-func (f *Folder) acquire(ctx context.Context) (*kvstore.Lease, error) {
+func (f *Worker) acquire(ctx context.Context) (*kvstore.Lease, error) {
 	lease, err := kvstore.NewLease(f.js, kvstore.LeaseConfig{Name: kvstore.FoldLease(f.names), Holder: f.cfg.Holder, TTL: f.cfg.LeaseTTL})
 	if err != nil {
 		return nil, err
@@ -415,13 +450,13 @@ func (f *Folder) acquire(ctx context.Context) (*kvstore.Lease, error) {
 }
 
 // keepLease renews the lease until ctx ends; before that it returns why the shard must not be folded on.
-func (f *Folder) keepLease(ctx context.Context, lease *kvstore.Lease) error {
+func (f *Worker) keepLease(ctx context.Context, lease *kvstore.Lease) error {
 	tick := time.NewTicker(f.cfg.LeaseTTL / leaseBeats)
 	defer tick.Stop()
 	// The first renewal comes at once: it tells what a durable write costs here.
 	for n := 0; ; n++ {
 		if f.cfg.Assigner.HandOver(f.cfg.Shard) {
-			return errHandOver
+			return errRebalanced
 		}
 		if n%(leaseBeats/leaseRenewals) == 0 {
 			began := time.Now()
@@ -432,7 +467,7 @@ func (f *Folder) keepLease(ctx context.Context, lease *kvstore.Lease) error {
 			case ctx.Err() != nil:
 				return nil
 			case errors.Is(err, kvstore.ErrLeaseLost):
-				return fmt.Errorf("%w: %w", errYield, err)
+				return fmt.Errorf("%w: %w", errSuperseded, err)
 			case err != nil && !lease.Valid(f.now()):
 				// The work is fenced by CAS in any case; stopping spares both sides the conflicts.
 				return fmt.Errorf("lease not renewed for %s: %w", f.cfg.LeaseTTL, err)
@@ -455,8 +490,8 @@ const (
 	releasePatience = 2 * time.Second
 )
 
-// giveBack releases the lease, so that the next folder need not wait it out, and tells it.
-func (f *Folder) giveBack(ctx context.Context, lease *kvstore.Lease) {
+// giveBack releases the lease, so that the next worker need not wait it out, and tells it.
+func (f *Worker) giveBack(ctx context.Context, lease *kvstore.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releasePatience)
 	defer cancel()
 	switch err := lease.Release(ctx); {

@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"cmp"
@@ -25,7 +25,7 @@ const (
 	letterRuns = 1024
 )
 
-// letterQuota says which dead letters are stored. It is the folding goroutine's, and forgotten with the reign: what a batch was granted that
+// letterQuota says which dead letters are stored. It is the folding goroutine's, and forgotten with the term: what a batch was granted that
 // was not committed is granted again.
 type letterQuota struct {
 	runs   map[string]*letterBucket
@@ -103,7 +103,7 @@ func (d *droppedLetters) add(n int64, run string) {
 }
 
 // reject makes a dead letter of an event, or counts it where its run has had its share of them.
-func (s *reignState) reject(b *batch, a *arrival, rec *schema.Record, reason schema.Reason, detail string) {
+func (s *term) reject(b *batch, a *message, rec *schema.Record, reason schema.Reason, detail string) {
 	size := len(rec.Body)
 	for name, values := range rec.Header {
 		for _, v := range values {
@@ -122,7 +122,7 @@ func (s *reignState) reject(b *batch, a *arrival, rec *schema.Record, reason sch
 }
 
 // putLetters stores the dead letters of a batch, all in flight together. Its size never makes a letter stop the shard.
-func (s *reignState) putLetters(ctx context.Context, b *batch) error {
+func (s *term) putLetters(ctx context.Context, b *batch) error {
 	if len(b.dead) == 0 {
 		return nil
 	}
@@ -146,13 +146,13 @@ func (s *reignState) putLetters(ctx context.Context, b *batch) error {
 }
 
 // countDropped counts what a batch, once it is committed, has left out.
-func (s *reignState) countDropped(b *batch) {
+func (s *term) countDropped(b *batch) {
 	s.stats.DeadLettersDropped.Add(b.dropped.n)
 	s.dropped.add(b.dropped.n, b.dropped.run)
 }
 
 // sayDropped logs what was left out since it was last said.
-func (s *reignState) sayDropped() {
+func (s *term) sayDropped() {
 	if s.dropped.n == 0 {
 		return
 	}

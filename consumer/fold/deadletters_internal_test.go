@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"bytes"
@@ -55,7 +55,7 @@ func TestLetterQuota_ManyRuns_ShareOneBeyondTheTable(t *testing.T) {
 func TestDroppedLetters_Tick_LogsTheirNumberOnce(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	s := &reignState{Folder: &Folder{log: zerolog.New(&out)}}
+	s := &term{Worker: &Worker{log: zerolog.New(&out)}}
 	s.sayDropped()
 	require.Zero(t, out.Len())
 	for range 3 {

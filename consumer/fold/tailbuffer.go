@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"math/bits"
@@ -20,7 +20,7 @@ const (
 // framePools hold buffers that are not in use, by size.
 var framePools [maxFrames + 1]sync.Pool
 
-// frameRoom bounds what the frames of all tails of a reign take. Sealing gives back from several goroutines.
+// frameRoom bounds what the frames of all tails of a term take. Sealing gives back from several goroutines.
 type frameRoom struct {
 	limit int64
 	used  atomic.Int64
@@ -37,16 +37,16 @@ func (m *frameRoom) take(n int64) bool {
 // frames are the records behind a cut as they will stand in the next segment, up to the latest or, in a [cut], to its
 // end: sealing them needs no second reading of the log. They are there if there was room for them from the first one
 // on; if not, the log has them.
-type frames struct {
+type tailbuffer struct {
 	room *frameRoom
 	// parts hold whole frames each; without any nothing is kept.
 	parts []*[]byte
 }
 
-func (f *frames) kept() bool { return len(f.parts) > 0 }
+func (f *tailbuffer) kept() bool { return len(f.parts) > 0 }
 
 // add appends a record. begins says that it is the first of the tail; of a tail whose beginning is not kept nothing is.
-func (f *frames) add(rec *schema.Record, size int, begins bool) {
+func (f *tailbuffer) add(rec *schema.Record, size int, begins bool) {
 	if f.room == nil || !begins && !f.kept() {
 		return
 	}
@@ -59,7 +59,7 @@ func (f *frames) add(rec *schema.Record, size int, begins bool) {
 }
 
 // appendTo appends all frames to b.
-func (f *frames) appendTo(b []byte) []byte {
+func (f *tailbuffer) appendTo(b []byte) []byte {
 	for _, part := range f.parts {
 		b = append(b, *part...)
 	}
@@ -76,7 +76,7 @@ func frameOverhead(rec *schema.Record) int {
 }
 
 // grow makes room for n more bytes at the end of the last part and reports whether there is.
-func (f *frames) grow(n int) bool {
+func (f *tailbuffer) grow(n int) bool {
 	if i := len(f.parts) - 1; i >= 0 && len(*f.parts[i])+n <= cap(*f.parts[i]) {
 		return true
 	}
@@ -95,7 +95,7 @@ func (f *frames) grow(n int) bool {
 }
 
 // drop gives the memory back.
-func (f *frames) drop() {
+func (f *tailbuffer) drop() {
 	for _, part := range f.parts {
 		size := cap(*part)
 		f.room.used.Add(-int64(size))
@@ -106,7 +106,7 @@ func (f *frames) drop() {
 }
 
 // hand returns the frames and keeps none; the records that come begin a new tail.
-func (f *frames) hand() frames {
+func (f *tailbuffer) hand() tailbuffer {
 	h := *f
 	f.parts = nil
 	return h

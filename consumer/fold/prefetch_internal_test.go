@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"context"
@@ -18,14 +18,14 @@ func TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
 	cancel()
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
-	s := &reignState{Folder: &Folder{cfg: FolderConfig{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
-	barrier := func(pending uint64) *lot {
-		l := &lot{ready: make(chan struct{})}
-		l.arrivals = []arrival{{Arrived: eventlog.Arrived{Pending: pending}, run: schema.BarrierRun}}
+	s := &term{Worker: &Worker{cfg: Config{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
+	barrier := func(pending uint64) *chunk {
+		l := &chunk{ready: make(chan struct{})}
+		l.messages = []message{{Arrived: eventlog.Arrived{Pending: pending}, run: schema.BarrierRun}}
 		return l
 	}
 	for range 200 {
-		in := make(chan *lot, 2)
+		in := make(chan *chunk, 2)
 		first, second := barrier(1), barrier(2)
 		close(second.ready)
 		in <- first
@@ -36,15 +36,15 @@ func TestAFolderToldToStopFoldsNothingBehindALotThatItLeftOut(t *testing.T) {
 	}
 }
 
-// TestAFolderToldToStopTakesNoFurtherBatch: the lot that a batch left out is in front of it.
+// TestAFolderToldToStopTakesNoFurtherBatch: the chunk that a batch left out is in front of it.
 func TestAFolderToldToStopTakesNoFurtherBatch(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s := &reignState{Folder: &Folder{cfg: FolderConfig{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
+	s := &term{Worker: &Worker{cfg: Config{Fleet: "default", Holder: "folder-1"}.withDefaults()}}
 	for range 200 {
-		in := make(chan *lot, 1)
-		l := &lot{ready: make(chan struct{}), arrivals: []arrival{{Arrived: eventlog.Arrived{Pending: 7}, run: schema.BarrierRun}}}
+		in := make(chan *chunk, 1)
+		l := &chunk{ready: make(chan struct{}), messages: []message{{Arrived: eventlog.Arrived{Pending: 7}, run: schema.BarrierRun}}}
 		close(l.ready)
 		in <- l
 		require.NoError(t, s.fold(ctx, in))
@@ -69,13 +69,13 @@ func TestABatchIsLargerFarBehindTheLogAndBoundedInBytes(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			linger := time.NewTimer(time.Hour)
 			defer linger.Stop()
-			cfg := FolderConfig{Fleet: "default", Holder: "folder-1", BatchEvents: 10, BatchBytes: 2000, Linger: time.Hour}
-			s := &reignState{Folder: &Folder{cfg: cfg.withDefaults(), now: time.Now}}
-			in := make(chan *lot, 50)
+			cfg := Config{Fleet: "default", Holder: "folder-1", BatchEvents: 10, BatchBytes: 2000, Linger: time.Hour}
+			s := &term{Worker: &Worker{cfg: cfg.withDefaults(), now: time.Now}}
+			in := make(chan *chunk, 50)
 			for range cap(in) {
-				a := arrival{Arrived: eventlog.Arrived{Pending: c.pending}, run: "no run", size: c.size}
+				a := message{Arrived: eventlog.Arrived{Pending: c.pending}, run: "no run", size: c.size}
 				a.prepared = schema.Prepare(schema.NoKeys, &a.Record)
-				l := &lot{ready: make(chan struct{}), arrivals: []arrival{a}}
+				l := &chunk{ready: make(chan struct{}), messages: []message{a}}
 				close(l.ready)
 				in <- l
 			}

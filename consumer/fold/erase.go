@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // publish events could forge a mark, and does nothing with it: the records are the daemon's own.
 //
 // The checkpoint that says so is put with the batch; what there is of the run is taken out behind that, see package retention.
-func (s *reignState) erase(ctx context.Context, b *batch, r *run, mark *schema.Event) error {
+func (s *term) erase(ctx context.Context, b *batch, r *run, mark *schema.Event) error {
 	was := r.head.Status
 	record, err := s.erasure(ctx, r.id, mark.ID)
 	if record == nil || err != nil {
@@ -29,7 +29,7 @@ func (s *reignState) erase(ctx context.Context, b *batch, r *run, mark *schema.E
 }
 
 // erasure returns the record of a run's removal that a mark belongs to, nil for none.
-func (s *reignState) erasure(ctx context.Context, run, mark string) (*schema.Erasure, error) {
+func (s *term) erasure(ctx context.Context, run, mark string) (*schema.Erasure, error) {
 	record, _, done, err := s.shard.Erasures.Get(ctx, run)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
@@ -44,7 +44,7 @@ func (s *reignState) erasure(ctx context.Context, run, mark string) (*schema.Era
 }
 
 // eraseRefolded looks for the removal of a run that was folded anew, from a log that has a mark.
-func (s *reignState) eraseRefolded(ctx context.Context, r *run) error {
+func (s *term) eraseRefolded(ctx context.Context, r *run) error {
 	if r.mark == "" {
 		return nil
 	}
@@ -59,7 +59,7 @@ func (s *reignState) eraseRefolded(ctx context.Context, r *run) error {
 
 // lookErased looks at a run whose checkpoint and the records of its removal may not agree: the fold passed the mark when the order was
 // not decided yet, or the checkpoint says that the run was removed and nobody ordered that.
-func (s *reignState) lookErased(ctx context.Context, id string) error {
+func (s *term) lookErased(ctx context.Context, id string) error {
 	record, _, done, err := s.shard.Erasures.Get(ctx, id)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return err
@@ -100,7 +100,7 @@ func (s *reignState) lookErased(ctx context.Context, id string) error {
 }
 
 // disown folds a run anew whose checkpoint says that it was removed, when there is no record of that: a checkpoint alone removes nothing.
-func (s *reignState) disown(ctx context.Context, id string) error {
+func (s *term) disown(ctx context.Context, id string) error {
 	c, _, err := s.shard.Checkpoints.GetFresh(ctx, id)
 	if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrCorrupt) || err == nil && c.Status != schema.StatusErased {
 		return nil
@@ -112,7 +112,7 @@ func (s *reignState) disown(ctx context.Context, id string) error {
 }
 
 // unordered reports whether a checkpoint says that its run was removed, and there is no record of that.
-func (s *reignState) unordered(ctx context.Context, c *schema.Checkpoint) (bool, error) {
+func (s *term) unordered(ctx context.Context, c *schema.Checkpoint) (bool, error) {
 	if c.Status != schema.StatusErased {
 		return false, nil
 	}
@@ -124,7 +124,7 @@ func (s *reignState) unordered(ctx context.Context, c *schema.Checkpoint) (bool,
 }
 
 // unsettle notes durably that runs which were removed have got something since. Behind the watermark nobody would come by it.
-func (s *reignState) unsettle(ctx context.Context, b *batch) error {
+func (s *term) unsettle(ctx context.Context, b *batch) error {
 	slices.Sort(b.late)
 	for _, run := range slices.Compact(b.late) {
 		if _, err := s.spare(run, s.shard.Erasures.Unsettle(ctx, run, schema.FormatTime(s.now()))); err != nil {

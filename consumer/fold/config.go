@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"cmp"
@@ -14,8 +14,8 @@ import (
 // DefaultPurgeAfter is how long events stay in the log after they were sealed.
 const DefaultPurgeAfter = 10 * time.Minute
 
-// FolderConfig sets how a shard is folded. The zero value of every field but the names means its default.
-type FolderConfig struct {
+// Config sets how a shard is folded. The zero value of every field but the names means its default.
+type Config struct {
 	// Fleet and Shard to fold. Fleet is required; shards count from 0.
 	Fleet string
 	Shard int
@@ -46,9 +46,9 @@ type FolderConfig struct {
 	// TailMemory bounds, in bytes, the memory for what waits to be sealed; what finds no room there is read from the log
 	// once more. Default 32 MiB; negative keeps nothing.
 	TailMemory int64
-	// LeaseTTL is how long a folder that fell silent keeps its shard. Default 5 s; at least 1 s.
+	// LeaseTTL is how long a worker that fell silent keeps its shard. Default 5 s; at least 1 s.
 	LeaseTTL time.Duration
-	// ReconcileEvery is the pace at which an idle folder compares its position with the log, seals idle tails and
+	// ReconcileEvery is the pace at which an idle worker compares its position with the log, seals idle tails and
 	// moves the safe watermark. Default 5 s.
 	ReconcileEvery time.Duration
 	// SafeAfter is the age of the safe watermark: two sync intervals of the server. Default 5 minutes.
@@ -61,12 +61,13 @@ type FolderConfig struct {
 	// AfterUnclean is called once everything that the unclean start put in doubt was folded again, so that the
 	// next start may be a clean one. May be nil.
 	AfterUnclean func()
-	// LiveRuns and Heartbeats of the fleet, which all folders of a daemon share. Without both no run is orphaned and no wait
+	// LiveRuns and Heartbeats of the fleet, which all workers of a daemon share. Without both no run is orphaned and no wait
 	// expires.
 	LiveRuns   *liveness.LiveRuns
 	Heartbeats *liveness.Heartbeats
-	// Settings of the fleet, which say in which shards a run may be. Nil means that the shard takes any run.
-	Settings *Settings
+	// ShardOf returns the shard that a run belongs to: the one given, if it may be there by the fleet's settings. It reads those again
+	// unless that was begun after seen. Nil means that the shard takes any run.
+	ShardOf func(ctx context.Context, run string, shard int, seen time.Time) (int, error)
 	// Assigner says whether the shard is this replica's to fold; nil means that it has no others.
 	Assigner *assign.Assigner
 	// Silence is how long an executor may be silent before its runs are orphaned; three of its own intervals if that is
@@ -90,7 +91,7 @@ type FolderConfig struct {
 }
 
 // withDefaults returns the configuration with every default filled in.
-func (c FolderConfig) withDefaults() FolderConfig {
+func (c Config) withDefaults() Config {
 	c.BatchEvents = cmp.Or(c.BatchEvents, 1024)
 	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)
 	c.Linger = cmp.Or(c.Linger, 20*time.Millisecond)
@@ -115,7 +116,7 @@ func (c FolderConfig) withDefaults() FolderConfig {
 }
 
 // Validate names the first field that cannot be used, with its value.
-func (c FolderConfig) Validate() error {
+func (c Config) Validate() error {
 	c = c.withDefaults()
 	if err := schema.CheckName("fleet", c.Fleet); err != nil {
 		return err
@@ -160,16 +161,16 @@ func (c FolderConfig) Validate() error {
 }
 
 // sweeper is what the configuration says of the shard's sweeper.
-func (c *FolderConfig) sweeper() liveness.SweeperConfig {
+func (c *Config) sweeper() liveness.SweeperConfig {
 	return liveness.SweeperConfig{Fleet: c.Fleet, Holder: c.Holder, Shard: c.Shard, Silence: c.Silence, Every: c.SweepEvery, PerSecond: c.OrphansPerSecond}
 }
 
 // purges reports whether sealed events are ever purged.
-func (c *FolderConfig) purges() bool { return c.PurgeAfter > 0 }
+func (c *Config) purges() bool { return c.PurgeAfter > 0 }
 
 // leastGrace is how long sealed events stay even in a full log: two sync intervals of a server that may lose what it
 // acknowledged.
-func (c *FolderConfig) leastGrace() time.Duration {
+func (c *Config) leastGrace() time.Duration {
 	if c.Synced {
 		return 0
 	}

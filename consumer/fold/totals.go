@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"github.com/waymarkio/waymark/internal/eventlog"
@@ -7,20 +7,20 @@ import (
 )
 
 // measure counts an event that was folded.
-func (s *FolderStats) measure(a *eventlog.Arrived) {
+func (s *Stats) measure(a *eventlog.Arrived) {
 	s.Events.Add(1)
 	s.PayloadBytes.Add(int64(len(a.Record.Body)))
 	s.LogBytes.Add(int64(a.Stored))
 }
 
 // measurePut counts a checkpoint that was put.
-func (s *FolderStats) measurePut(bytes int) {
+func (s *Stats) measurePut(bytes int) {
 	s.Checkpoints.Add(1)
 	s.CheckpointBytes.Add(int64(bytes))
 }
 
 // totals are the counters that go into the watermark, as they are now.
-func (s *FolderStats) totals() schema.FoldTotals {
+func (s *Stats) totals() schema.FoldTotals {
 	return schema.FoldTotals{
 		Events: s.Events.Load(), PayloadBytes: s.PayloadBytes.Load(), LogBytes: s.LogBytes.Load(),
 		SegmentBytes: s.SegmentBytes.Load(), CheckpointBytes: s.CheckpointBytes.Load(),
@@ -29,11 +29,11 @@ func (s *FolderStats) totals() schema.FoldTotals {
 	}
 }
 
-// totals adds what one reign counts to what the watermark that it began at says. What a reign counted and did not get
+// totals adds what one term counts to what the watermark that it began at says. What a term counted and did not get
 // into a watermark is folded again by the next one, and counted there.
 type totals struct{ before, began schema.FoldTotals }
 
-// begin sets where a reign begins: the watermark it reads on from, and the counters of the process.
+// begin sets where a term begins: the watermark it reads on from, and the counters of the process.
 func (t *totals) begin(mark *kvstore.Watermark, now schema.FoldTotals) {
 	t.before, t.began = mark.Totals, now
 }

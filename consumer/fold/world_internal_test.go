@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"testing"
@@ -16,13 +16,13 @@ import (
 
 var noLog = zerolog.Nop()
 
-// lifeWorld is a fleet whose folder folds in real time, by a clock that is the test's own.
+// lifeWorld is a fleet whose worker folds in real time, by a clock that is the test's own.
 type lifeWorld struct {
 	*fleettest.World
 	roster *liveness.LiveRuns
 	hb     *liveness.Heartbeats
-	folder *Folder
-	// unwatch ends the watch of the live index, and stop the folder.
+	folder *Worker
+	// unwatch ends the watch of the live index, and stop the worker.
 	unwatch, stop func()
 }
 
@@ -40,19 +40,19 @@ func newLifeWorld(tb testing.TB, change ...func(*nats.Conn)) *lifeWorld {
 	return w
 }
 
-// config is that of a folder which does not sweep.
-func (w *lifeWorld) config() FolderConfig {
-	return FolderConfig{
+// config is that of a worker which does not sweep.
+func (w *lifeWorld) config() Config {
+	return Config{
 		Fleet: "default", Holder: "daemon-1", LeaseTTL: time.Second, ReconcileEvery: 20 * time.Millisecond,
 		LiveRuns: w.roster, Heartbeats: w.hb, SweepEvery: time.Hour, Silence: 3 * time.Hour,
 	}
 }
 
-// fold runs a folder and returns the function that stops it.
-func (w *lifeWorld) fold(cfg FolderConfig) func() {
+// fold runs a worker and returns the function that stops it.
+func (w *lifeWorld) fold(cfg Config) func() {
 	w.TB.Helper()
 	var err error
-	w.folder, err = NewFolder(cfg, w.NC, w.JS, w.Shard, w.Clock.Now, natstest.Logger(w.TB))
+	w.folder, err = New(cfg, w.NC, w.JS, w.Shard, w.Clock.Now, natstest.Logger(w.TB))
 	require.NoError(w.TB, err)
 	return w.Go(w.folder.Run)
 }

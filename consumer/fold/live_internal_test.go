@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"context"
@@ -135,7 +135,7 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	require.NoError(t, err)
 	put("nobody", string(value))
 	require.NoError(t, w.Shard.Checkpoints.PurgeLive(t.Context(), kvstore.LiveAt{Run: "missing", Revision: missing.entry().Revision}))
-	// A watch does not hear of a purge, as nobody but a folder does it to a mark.
+	// A watch does not hear of a purge, as nobody but a worker does it to a mark.
 	again := w.begin2(t)
 
 	cfg := w.config()
@@ -157,7 +157,7 @@ func TestWhatACrashOrAnotherHandLeftInTheIndexIsMended(t *testing.T) {
 	require.Equal(t, kept, good.entry())
 	require.ErrorIs(t, newer.entry().Err, schema.ErrFormat, "a later version knows better")
 	require.Equal(t, liveness.Counts{Live: 5}, again.Counts())
-	// While the folder folds, an entry that cannot be read does not wait for the next check.
+	// While the worker folds, an entry that cannot be read does not wait for the next check.
 	put("good", "junk")
 	require.Eventually(t, func() bool { return w.folder.stats.LiveMended.Load() == 6 }, time.Minute, time.Millisecond)
 	good.Folded()
@@ -205,14 +205,14 @@ func (w *lifeWorld) begin2(tb testing.TB) *liveness.LiveRuns {
 	return r
 }
 
-// paused is a reign of a folder that was stopped by the system, after it had folded what the log has. The lease is another's.
-func (w *lifeWorld) paused() *reignState {
+// paused is a term of a worker that was stopped by the system, after it had folded what the log has. The lease is another's.
+func (w *lifeWorld) paused() *term {
 	w.TB.Helper()
 	require.Eventually(w.TB, func() bool {
 		_, _, err := w.Shard.Checkpoints.Watermark(w.TB.Context())
 		return err == nil
 	}, time.Minute, 10*time.Millisecond, "the reign that is there has begun")
-	folder, err := NewFolder(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
+	folder, err := New(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
 	require.NoError(w.TB, err)
 	lease, err := kvstore.NewLease(w.JS, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.Names), Holder: "paused"})
 	require.NoError(w.TB, err)
@@ -221,8 +221,8 @@ func (w *lifeWorld) paused() *reignState {
 	return s
 }
 
-// fetch folds what the log has of the run after its checkpoint into the paused reign.
-func (r *lifeRun) fetch(s *reignState) *run {
+// fetch folds what the log has of the run after its checkpoint into the paused term.
+func (r *lifeRun) fetch(s *term) *run {
 	r.w.TB.Helper()
 	got, err := s.load(r.w.TB.Context(), r.Out.Run, &eventlog.Arrived{})
 	require.NoError(r.w.TB, err)
@@ -250,7 +250,7 @@ func TestAFolderPausedBeforeAnEraseLeavesTheRunThatWasReopened(t *testing.T) {
 		require.NoError(t, res.Err)
 	}
 
-	// The folder stands still here; another one takes the shard over, and the run is reopened.
+	// The worker stands still here; another one takes the shard over, and the run is reopened.
 	w.stop = w.fold(w.config())
 	r.Control(&schema.RunResumedData{Executor: "executor-2", Reason: "reopen", RequestID: "q1"})
 	stands := r.entry()
@@ -270,7 +270,7 @@ func TestAFolderPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
 	w.stop()
 	old := w.paused()
 	got := r.fetch(old)
-	got.live = nil // the reign put it itself
+	got.live = nil // the term put it itself
 	require.NoError(t, old.putLive(t.Context(), []*run{got}))
 	r.Publish(&schema.RunWaitingData{InterruptID: "q1", Reason: "human_input"})
 	got = r.fetch(old)
@@ -278,7 +278,7 @@ func TestAFolderPausedBeforeAPutDoesNotPutWhatIsOver(t *testing.T) {
 	w.stop = w.fold(w.config())
 	r.Own(&schema.RunEndedData{Status: "completed"})
 
-	require.ErrorIs(t, old.putLive(t.Context(), []*run{got}), errYield)
+	require.ErrorIs(t, old.putLive(t.Context(), []*run{got}), errSuperseded)
 	_, known := w.roster.Get("run-1")
 	require.False(t, known)
 }

@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// logged is a run that is written behind the folder's back, by compare-and-set or without.
+// logged is a run that is written behind the worker's back, by compare-and-set or without.
 type logged struct {
 	*lifeRun
 	model schema.Head
@@ -48,10 +48,10 @@ func (r *logged) put(compared bool, e *schema.Event) {
 	r.model.Apply(schema.NoKeys, &rec)
 }
 
-// reign is that of a folder that reads what the test brings it.
-func (w *lifeWorld) reign() *reignState {
+// term is one of a worker that reads what the test brings it.
+func (w *lifeWorld) term() *term {
 	w.TB.Helper()
-	folder, err := NewFolder(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
+	folder, err := New(w.config(), w.NC, w.JS, w.Shard, w.Clock.Now, noLog)
 	require.NoError(w.TB, err)
 	lease, err := kvstore.NewLease(w.JS, kvstore.LeaseConfig{Name: kvstore.FoldLease(w.Names), Holder: "reading"})
 	require.NoError(w.TB, err)
@@ -60,8 +60,8 @@ func (w *lifeWorld) reign() *reignState {
 	return s
 }
 
-// skipping folds the run's log into a paused reign as a consumer of a damaged replica would bring it: without some of its messages.
-func (r *logged) skipping(s *reignState, left ...int) *batch {
+// skipping folds the run's log into a paused term as a consumer of a damaged replica would bring it: without some of its messages.
+func (r *logged) skipping(s *term, left ...int) *batch {
 	r.w.TB.Helper()
 	reader, err := eventlog.Follow(r.w.TB.Context(), r.w.NC, r.w.JS, r.w.Names, eventlog.FollowFrom{Run: r.Out.Run})
 	require.NoError(r.w.TB, err)
@@ -74,7 +74,7 @@ func (r *logged) skipping(s *reignState, left ...int) *batch {
 			left = left[1:]
 			continue
 		}
-		a := &arrival{Arrived: got, run: r.Out.Run, size: got.Record.Size(), prepared: schema.Prepare(schema.NoKeys, &got.Record)}
+		a := &message{Arrived: got, run: r.Out.Run, size: got.Record.Size(), prepared: schema.Prepare(schema.NoKeys, &got.Record)}
 		require.NoError(r.w.TB, s.take(r.w.TB.Context(), b, a, s.now()))
 	}
 	return b
@@ -105,19 +105,19 @@ func TestWhatAReplicaLeavesOutIsFoldedFromTheLeader(t *testing.T) {
 			for range 3 {
 				r.write(c.compared, &schema.CheckpointMarkedData{Name: "there"})
 			}
-			s := w.reign()
+			s := w.term()
 			b := r.skipping(s, c.left...)
 			got := b.touched["run-1"]
 			require.Equal(t, r.model, got.head)
 			require.True(t, got.head.Complete())
 			require.Empty(t, b.dead)
-			require.EqualValues(t, len(c.left), s.stats.HolesFilled.Load())
+			require.EqualValues(t, len(c.left), s.stats.GapsFilled.Load())
 			require.EqualValues(t, 7, got.tailEvents)
 		})
 	}
 }
 
-// What the leader has not either is a hole, and no reason to leave out what is behind it.
+// What the leader has not either is a gap, and no reason to leave out what is behind it.
 func TestAHoleThatTheLeaderConfirmsIsSaid(t *testing.T) {
 	t.Parallel()
 	w := newLifeWorld(t)
@@ -127,12 +127,12 @@ func TestAHoleThatTheLeaderConfirmsIsSaid(t *testing.T) {
 	for range 3 {
 		r.write(false, &schema.CheckpointMarkedData{Name: "behind"})
 	}
-	s := w.reign()
+	s := w.term()
 	b := r.skipping(s)
 	got := b.touched["run-1"]
 	require.Equal(t, r.model, got.head)
 	require.EqualValues(t, 1, got.head.Counts.Gaps)
 	require.Len(t, b.dead, 3)
-	require.Zero(t, s.stats.HolesFilled.Load())
-	require.Equal(t, standsAt(&got.head), got.confirmed, "it is not asked for again")
+	require.Zero(t, s.stats.GapsFilled.Load())
+	require.Equal(t, gapAt(&got.head), got.confirmed, "it is not asked for again")
 }

@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// reconcile is what an idle folder does from time to time: it compares its position with the log, so that it never
+// reconcile is what an idle worker does from time to time: it compares its position with the log, so that it never
 // waits beyond the end of a log that went back; seals tails that nothing was added to; puts a
 // lifted quota back; moves the safe watermark.
-func (s *reignState) reconcile(ctx context.Context) error {
+func (s *term) reconcile(ctx context.Context) error {
 	s.settleDoubt()
 	if s.mark.Position.Stream > 0 {
 		err := s.checkPosition(ctx)
@@ -44,7 +44,7 @@ func (s *reignState) reconcile(ctx context.Context) error {
 }
 
 // checkBucket notices a checkpoint bucket that was deleted or made anew while nothing had to be put.
-func (s *reignState) checkBucket(ctx context.Context) error {
+func (s *term) checkBucket(ctx context.Context) error {
 	_, rev, err := s.shard.Checkpoints.Watermark(ctx)
 	if errors.Is(err, kvstore.ErrNotFound) && s.mark.Position.Stream == 0 {
 		return nil // nothing was folded yet, and the bucket is there
@@ -53,7 +53,7 @@ func (s *reignState) checkBucket(ctx context.Context) error {
 		return fmt.Errorf("watermark: %w", err)
 	}
 	if rev != s.markRev {
-		return fmt.Errorf("%w: the watermark is at revision %d, this folder put %d", errYield, rev, s.markRev)
+		return fmt.Errorf("%w: the watermark is at revision %d, this folder put %d", errSuperseded, rev, s.markRev)
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func (s *reignState) checkBucket(ctx context.Context) error {
 const tailIdle = 30 * time.Second
 
 // sealIdle seals what has waited long enough and is large enough to be worth a segment.
-func (s *reignState) sealIdle(ctx context.Context) error {
+func (s *term) sealIdle(ctx context.Context) error {
 	now := s.now()
 	idle := make(map[string]*run)
 	s.cached(func(r *run) bool {
@@ -99,7 +99,7 @@ type aging struct {
 // moveSafe keeps the watermark of two sync intervals ago in a bucket that is synced: whatever a power cut took back of
 // the checkpoints, what stood there before that is on disk. A shard that is always busy has one entry a tick on its
 // way: SafeAfter divided by ReconcileEvery, a few dozen.
-func (s *reignState) moveSafe(ctx context.Context) error {
+func (s *term) moveSafe(ctx context.Context) error {
 	now := s.now()
 	if n := len(s.aging); n == 0 || s.aging[n-1].mark.Position != s.mark.Position || !slices.Equal(s.aging[n-1].mark.Parked, s.mark.Parked) {
 		s.aging = append(s.aging, aging{s.mark, now})
@@ -113,7 +113,7 @@ func (s *reignState) moveSafe(ctx context.Context) error {
 	if due < 0 || s.aging[due].mark.Incarnation == "" {
 		return nil
 	}
-	// The revision is the one that this reign began with, or put: a folder that stood still must not put over the next one's.
+	// The revision is the one that this term began with, or put: a worker that stood still must not put over the next one's.
 	rev, err := s.safe.Put(ctx, s.names, s.aging[due].mark, s.safeRev)
 	if err != nil {
 		return s.lost(err)
@@ -125,7 +125,7 @@ func (s *reignState) moveSafe(ctx context.Context) error {
 
 // stands reports whether the log has the event of a checkpoint that is ahead of what is being read, as it is after a
 // crash. If not, sequences were freed by damage, and what is read there now must not be taken for what was folded.
-func (s *reignState) stands(ctx context.Context, id string, at schema.Position) (bool, error) {
+func (s *term) stands(ctx context.Context, id string, at schema.Position) (bool, error) {
 	rec, found, err := eventlog.Next(ctx, s.js, s.names, id, at.Stream)
 	return found && schema.PositionOf(&rec) == at, err
 }
@@ -133,7 +133,7 @@ func (s *reignState) stands(ctx context.Context, id string, at schema.Position) 
 // adjoins reports whether a run is at its checkpoint until something comes of it at a place. A crash of the server can take puts
 // of an asynchronous bucket back and not the watermark behind them: then the log has what is between, or segments have, if
 // it was purged. Or the log went back, and what the checkpoint is at is there no more.
-func (s *reignState) adjoins(ctx context.Context, c *schema.Checkpoint, next schema.StreamSequence) (bool, error) {
+func (s *term) adjoins(ctx context.Context, c *schema.Checkpoint, next schema.StreamSequence) (bool, error) {
 	if c.Status != schema.StatusErased {
 		rec, found, err := eventlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream)
 		if err != nil || !found || schema.PositionOf(&rec) != c.Position {
@@ -149,7 +149,7 @@ func (s *reignState) adjoins(ctx context.Context, c *schema.Checkpoint, next sch
 }
 
 // older reports whether a readable checkpoint of a run that is not in memory misses what was folded of it, for which see adjoins.
-func (s *reignState) older(ctx context.Context, c *schema.Checkpoint) (bool, error) {
+func (s *term) older(ctx context.Context, c *schema.Checkpoint) (bool, error) {
 	rec, found, err := eventlog.Next(ctx, s.js, s.names, c.Run, c.Position.Stream+1)
 	return found && rec.Stream <= s.mark.Position.Stream, err
 }

@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"testing"
@@ -15,7 +15,7 @@ func TestFramesAreWholeOrNotKeptAndWithinTheirRoom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		room := &frameRoom{limit: rapid.Int64Range(0, 96<<10).Draw(t, "limit")}
 		type tail struct {
-			frames
+			tailbuffer
 			events int
 			want   []byte
 		}
@@ -34,7 +34,7 @@ func TestFramesAreWholeOrNotKeptAndWithinTheirRoom(t *testing.T) {
 			switch rapid.IntRange(0, 9).Draw(t, "step") {
 			case 0:
 				if f.events > 0 {
-					handed = append(handed, tail{frames: f.hand(), want: f.want})
+					handed = append(handed, tail{tailbuffer: f.hand(), want: f.want})
 					f.events, f.want = 0, nil
 				}
 			case 1:
@@ -71,7 +71,7 @@ func TestFramesAreWholeOrNotKeptAndWithinTheirRoom(t *testing.T) {
 
 func TestATailThatNeverFitsIsNotKept(t *testing.T) {
 	t.Parallel()
-	f := frames{room: &frameRoom{limit: 64 << 20}}
+	f := tailbuffer{room: &frameRoom{limit: 64 << 20}}
 	rec := schema.Record{Body: make([]byte, 9<<20)}
 	f.add(&rec, rec.Size(), true)
 	require.False(t, f.kept())

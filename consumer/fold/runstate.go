@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"slices"
@@ -8,7 +8,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// run is what the folder keeps of one run: its head, where its checkpoint stands, and how the tail will be cut.
+// run is what the worker keeps of one run: its head, where its checkpoint stands, and how the tail will be cut.
 // Only the fold loop touches it.
 type run struct {
 	id   string
@@ -21,7 +21,7 @@ type run struct {
 	// tailFirst is the position of its first record; unknown for a tail that was begun before the run was loaded.
 	tailFirst schema.Position
 	// tail has its frames, if they are kept.
-	tail frames
+	tail tailbuffer
 	// cuts are the ends of segments to come, in order; see [run.observe].
 	cuts []cut
 	// uncut: the tail was loaded too large to know its cuts; the run must be folded anew before it is sealed.
@@ -30,7 +30,7 @@ type run struct {
 	lost []schema.Gap
 	// revision of the checkpoint, 0 before the first.
 	revision schema.Revision
-	// live is the run's entry of the live index, nil when it should have none; liveRev is its revision, 0 when this reign
+	// live is the run's entry of the live index, nil when it should have none; liveRev is its revision, 0 when this term
 	// did not put it.
 	live    *schema.Live
 	liveRev schema.Revision
@@ -48,7 +48,7 @@ type run struct {
 	// freed the sequences behind it, and others may stand there now.
 	sealed map[schema.StreamSequence]string
 	// confirmed is where the leader last said that it has not what is missing, either.
-	confirmed standstill
+	confirmed gapKey
 	// mark is the id of the latest mark that the run was removed, forged or not; "" for none that was seen.
 	mark string
 	// touched is when an event last came, for sealing idle tails.
@@ -59,7 +59,7 @@ type run struct {
 type cut struct {
 	// first and frames of the segment, if they are kept.
 	first  schema.Position
-	frames frames
+	frames tailbuffer
 	last   schema.Position
 	digest string
 	events int64
@@ -68,7 +68,7 @@ type cut struct {
 
 // take applies a record of a size and marks where the tail is to be cut. The cuts depend on nothing but the records, so
 // that after a crash the same segments are made again.
-func (r *run) take(p *schema.Prepared, bytes int, cfg *FolderConfig) schema.Verdict {
+func (r *run) take(p *schema.Prepared, bytes int, cfg *Config) schema.Verdict {
 	rec := p.Record
 	if rec.Stream <= r.segments.Last.Stream && r.segments.Last.Stream <= r.head.Position.Stream && r.sealed != nil {
 		if id, ok := r.sealed[rec.Stream]; ok && id == p.Position().ID {

@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"cmp"
@@ -20,17 +20,17 @@ import (
 )
 
 // loop reads the log from the watermark, inclusive, and folds it batch by batch.
-func (s *reignState) loop(ctx context.Context) error {
+func (s *term) loop(ctx context.Context) error {
 	reader, err := eventlog.Follow(ctx, s.nc, s.js, s.names, eventlog.FollowFrom{Stream: s.mark.Position.Stream})
 	if err != nil {
 		return err
 	}
 	defer reader.Close(ctx, s.js)
 	s.behind.Store(reader.Pending())
-	in := newIntake(reader, s.names, s.cfg.BatchEvents, s.awaitKeys)
+	in := newPrefetcher(reader, s.names, s.cfg.BatchEvents, s.awaitKeys)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return in.run(ctx) })
-	group.Go(func() error { return s.fold(ctx, in.lots) })
+	group.Go(func() error { return s.fold(ctx, in.chunks) })
 	group.Go(func() error { return s.keepLive(ctx) })
 	if s.cfg.LiveRuns != nil && s.cfg.Heartbeats != nil {
 		group.Go(func() error {
@@ -38,7 +38,7 @@ func (s *reignState) loop(ctx context.Context) error {
 			return nil
 		})
 	}
-	group.Go(func() error { return yields(s.purger.Run(ctx, s.caughtUpWithLog)) })
+	group.Go(func() error { return supersededOr(s.purger.Run(ctx, s.caughtUpWithLog)) })
 	group.Go(func() error { return s.remover.Run(ctx) })
 	err = group.Wait()
 	if err == nil && ctx.Err() == nil {
@@ -48,14 +48,14 @@ func (s *reignState) loop(ctx context.Context) error {
 }
 
 // fold gathers batches and commits them. A batch is what is there now, up to a count, a size, and a linger.
-func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
+func (s *term) fold(ctx context.Context, in <-chan *chunk) error {
 	tick := time.NewTicker(s.cfg.ReconcileEvery)
 	defer tick.Stop()
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
 	quiet := false
 	defer s.sayDropped()
-	// Who is told to stop may have left a lot out, and takes nothing more: what comes next is behind it.
+	// Who is told to stop may have left a chunk out, and takes nothing more: what comes next is behind it.
 	for ctx.Err() == nil {
 		s.beat()
 		if err := s.indexFolded(ctx); err != nil {
@@ -116,7 +116,7 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 			if !ok {
 				return nil
 			}
-			if told, err := s.takeLot(ctx, &b, l); err != nil || told {
+			if told, err := s.takeChunk(ctx, &b, l); err != nil || told {
 				return err
 			}
 		}
@@ -134,9 +134,9 @@ func (s *reignState) fold(ctx context.Context, in <-chan *lot) error {
 	return nil
 }
 
-// Bounds on how a folder paces its commits.
+// Bounds on how a worker paces its commits.
 const (
-	// pacedLinger is how many times as long as a commit a batch gathers: puts take a fifth of the time of a busy folder,
+	// pacedLinger is how many times as long as a commit a batch gathers: puts take a fifth of the time of a busy worker,
 	// and the server has the rest for those who publish.
 	pacedLinger = 4
 	// lingerPerPut bounds that by what was put: a short batch that took long met a slow disk, which waiting does not help.
@@ -175,12 +175,12 @@ const (
 )
 
 // farBehind reports whether there is more than another batch behind this one.
-func (s *reignState) farBehind(b *batch) bool {
+func (s *term) farBehind(b *batch) bool {
 	return b.behind > uint64(s.cfg.BatchEvents) //nolint:gosec // at least 1
 }
 
 // full reports whether a batch takes nothing more. Its bytes are bounded however far it is behind.
-func (s *reignState) full(b *batch) bool {
+func (s *term) full(b *batch) bool {
 	most := s.cfg.BatchEvents
 	if s.farBehind(b) {
 		most *= farBehindEvents
@@ -190,7 +190,7 @@ func (s *reignState) full(b *batch) bool {
 
 // gather fills a batch that has its first message. Who is behind the log takes larger batches for as long: each costs one
 // put of every run in it.
-func (s *reignState) gather(ctx context.Context, b *batch, in <-chan *lot, linger *time.Timer) error {
+func (s *term) gather(ctx context.Context, b *batch, in <-chan *chunk, linger *time.Timer) error {
 	linger.Reset(max(s.cfg.Linger, s.pace.linger()))
 	late := false
 	for !s.full(b) && (!late || b.behind > 0) {
@@ -199,7 +199,7 @@ func (s *reignState) gather(ctx context.Context, b *batch, in <-chan *lot, linge
 			if !ok {
 				return nil
 			}
-			if told, err := s.takeLot(ctx, b, l); err != nil || told {
+			if told, err := s.takeChunk(ctx, b, l); err != nil || told {
 				return err
 			}
 		case <-linger.C:
@@ -220,13 +220,13 @@ func (s *reignState) gather(ctx context.Context, b *batch, in <-chan *lot, linge
 }
 
 // caughtUpWithLog reports whether everything but the last batch or so of the log is folded.
-func (s *reignState) caughtUpWithLog() bool { return s.behind.Load() <= uint64(s.cfg.BatchEvents) } //nolint:gosec // at least 1
+func (s *term) caughtUpWithLog() bool { return s.behind.Load() <= uint64(s.cfg.BatchEvents) } //nolint:gosec // at least 1
 
-// commitGrace is how long a batch in hand may take once the folder is told to stop.
+// commitGrace is how long a batch in hand may take once the worker is told to stop.
 const commitGrace = 5 * time.Second
 
-// finish commits a batch even if the folder is told to stop meanwhile: half a batch would be folded twice for nothing.
-func (s *reignState) finish(ctx context.Context, b *batch) error {
+// finish commits a batch even if the worker is told to stop meanwhile: half a batch would be folded twice for nothing.
+func (s *term) finish(ctx context.Context, b *batch) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(commitGrace, cancel) })
@@ -261,9 +261,9 @@ type accepted struct {
 	calls  []schema.CallKey
 }
 
-// takeLot folds a lot into the batch once it is prepared. Who is told to stop meanwhile has left it out, and must not fold
+// takeChunk folds a chunk into the batch once it is prepared. Who is told to stop meanwhile has left it out, and must not fold
 // what is behind it.
-func (s *reignState) takeLot(ctx context.Context, b *batch, l *lot) (told bool, err error) {
+func (s *term) takeChunk(ctx context.Context, b *batch, l *chunk) (told bool, err error) {
 	select {
 	case <-l.ready:
 	case <-ctx.Done():
@@ -273,8 +273,8 @@ func (s *reignState) takeLot(ctx context.Context, b *batch, l *lot) (told bool, 
 		return false, err
 	}
 	seen := s.now()
-	for i := range l.arrivals {
-		if err := s.take(ctx, b, &l.arrivals[i], seen); err != nil {
+	for i := range l.messages {
+		if err := s.take(ctx, b, &l.messages[i], seen); err != nil {
 			return false, err
 		}
 	}
@@ -282,7 +282,7 @@ func (s *reignState) takeLot(ctx context.Context, b *batch, l *lot) (told bool, 
 }
 
 // take folds one message, which had come by the time seen, into the batch.
-func (s *reignState) take(ctx context.Context, b *batch, a *arrival, seen time.Time) error {
+func (s *term) take(ctx context.Context, b *batch, a *message, seen time.Time) error {
 	id := a.run
 	b.behind = a.Pending
 	s.passed = a.Record.Stream
@@ -297,9 +297,9 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival, seen time.T
 		s.reject(b, a, &a.Record, schema.ReasonInvalidAttribute, fmt.Sprintf("the subject's last token %.80q is no run id", id))
 		return nil
 	}
-	if s.cfg.Settings != nil {
+	if s.cfg.ShardOf != nil {
 		// The client knew settings that were stored before it published, so that a reading after seen has them.
-		shard, err := s.cfg.Settings.ShardOf(ctx, id, s.names.Shard, seen)
+		shard, err := s.cfg.ShardOf(ctx, id, s.names.Shard, seen)
 		if err != nil {
 			return err
 		}
@@ -326,7 +326,7 @@ func (s *reignState) take(ctx context.Context, b *batch, a *arrival, seen time.T
 }
 
 // takeRun folds a message of a run, with what is missing before it, into the batch.
-func (s *reignState) takeRun(ctx context.Context, b *batch, a *arrival) error {
+func (s *term) takeRun(ctx context.Context, b *batch, a *message) error {
 	id := a.run
 	r, err := s.load(ctx, id, &a.Arrived)
 	if err != nil {
@@ -335,14 +335,14 @@ func (s *reignState) takeRun(ctx context.Context, b *batch, a *arrival) error {
 	if err := s.follow(ctx, r, a); err != nil {
 		return fmt.Errorf("run %s at %d: %w", id, a.Record.Stream, err)
 	}
-	if err := s.fillHole(ctx, r, a, func(missed *arrival) error { return s.takeOf(ctx, b, r, missed) }); err != nil {
+	if err := s.fillGap(ctx, r, a, func(missed *message) error { return s.takeOf(ctx, b, r, missed) }); err != nil {
 		return err
 	}
 	return s.takeOf(ctx, b, r, a)
 }
 
 // takeOf folds a message of a run into the batch.
-func (s *reignState) takeOf(ctx context.Context, b *batch, r *run, a *arrival) error {
+func (s *term) takeOf(ctx context.Context, b *batch, r *run, a *message) error {
 	id, had := r.id, r.head.Executor
 	v := r.take(&a.prepared, a.size, &s.cfg)
 	switch v.Kind {
@@ -395,7 +395,7 @@ const sealsAtOnce = 16
 
 // commit stores a batch in the order that makes a crash between any two steps harmless: dead letters, segments,
 // checkpoints, watermark, and only then the announcements.
-func (s *reignState) commit(ctx context.Context, b *batch) error {
+func (s *term) commit(ctx context.Context, b *batch) error {
 	if b.events == 0 || b.last.Stream == 0 {
 		return nil
 	}
@@ -468,7 +468,7 @@ func (s *reignState) commit(ctx context.Context, b *batch) error {
 }
 
 // putCheckpoints puts the checkpoints of runs.
-func (s *reignState) putCheckpoints(ctx context.Context, runs []*run) error {
+func (s *term) putCheckpoints(ctx context.Context, runs []*run) error {
 	items := make([]kvstore.Item, len(runs))
 	for i, r := range runs {
 		items[i] = kvstore.Item{Checkpoint: r.checkpoint(s.incarnation), Revision: r.revision}
@@ -490,7 +490,7 @@ func (s *reignState) putCheckpoints(ctx context.Context, runs []*run) error {
 }
 
 // pass puts the watermark behind a batch whose checkpoints are put.
-func (s *reignState) pass(ctx context.Context, b *batch) error {
+func (s *term) pass(ctx context.Context, b *batch) error {
 	if b.last.Stream <= s.mark.Position.Stream && !s.parked.changed {
 		return nil
 	}
@@ -502,7 +502,7 @@ func (s *reignState) pass(ctx context.Context, b *batch) error {
 }
 
 // putMark puts the watermark, with the runs that are parked: from then on it hides none of them.
-func (s *reignState) putMark(ctx context.Context, at schema.Position) error {
+func (s *term) putMark(ctx context.Context, at schema.Position) error {
 	next := s.mark
 	next.Position, next.Folder, next.Updated = at, s.cfg.Holder, schema.FormatTime(s.now())
 	next.Totals = s.totals.with(s.stats.totals())
@@ -516,9 +516,9 @@ func (s *reignState) putMark(ctx context.Context, at schema.Position) error {
 }
 
 // settleDoubt says once that everything an unclean start put in doubt was folded again.
-func (s *reignState) settleDoubt() {
+func (s *term) settleDoubt() {
 	if !s.unclean || s.mark.Position.Stream < s.doubted {
-		return // a reign that fails before leaves the doubt to the next one
+		return // a term that fails before leaves the doubt to the next one
 	}
 	s.unclean = false
 	if s.cfg.AfterUnclean != nil {
@@ -527,16 +527,16 @@ func (s *reignState) settleDoubt() {
 }
 
 // lost turns a conflict into yielding: somebody else folds this shard and has won.
-func (s *reignState) lost(err error) error {
+func (s *term) lost(err error) error {
 	if errors.Is(err, kvstore.ErrConflict) {
-		return fmt.Errorf("%w: %w", errYield, err)
+		return fmt.Errorf("%w: %w", errSuperseded, err)
 	}
 	return err
 }
 
 // store puts the checkpoints of the runs that moved, all at once, each with CAS on its own key. Runs whose entries or checkpoint cannot be
 // put because of their own state are parked, and taken out of touched.
-func (s *reignState) store(ctx context.Context, touched map[string]*run) error {
+func (s *term) store(ctx context.Context, touched map[string]*run) error {
 	var runs []*run
 	for _, r := range touched {
 		// A run of which nothing was accepted has no checkpoint: garbage on a subject makes no run.

@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 type indexed struct {
 	ended string
 	at    schema.StreamSequence
-	// rev is the revision of the entry, 0 when this reign did not put it.
+	// rev is the revision of the entry, 0 when this term did not put it.
 	rev      schema.Revision
 	children []string
 	// unsure: perhaps it does not hold them, and they are put whatever this says.
@@ -33,7 +33,7 @@ func indexedOf(h *schema.Head) indexed {
 // putIndex brings the index of runs up to what the heads say, before their checkpoints are put: what a run needs there
 // first, and then what it has there no more. A crash between leaves a name too many, which differs from its checkpoint, or
 // is put once more; a run is at every moment in the live index, or among the ended ones, or both.
-func (s *reignState) putIndex(ctx context.Context, runs []*run) error {
+func (s *term) putIndex(ctx context.Context, runs []*run) error {
 	var puts []kvstore.IndexPut
 	var gone []kvstore.IndexAt
 	next := make([]indexed, len(runs))
@@ -70,10 +70,10 @@ func (s *reignState) putIndex(ctx context.Context, runs []*run) error {
 }
 
 // putEntries puts entries into the index of runs and returns their revisions by key. What stands where nothing was
-// expected, or another revision, was left by a crash or an earlier reign, and is replaced; or it is of another
-// folder, which took the shard while this one was paused. The lease tells: it was taken before anything else was done. It is
+// expected, or another revision, was left by a crash or an earlier term, and is replaced; or it is of another
+// worker, which took the shard while this one was paused. The lease tells: it was taken before anything else was done. It is
 // looked at behind the revisions, so that what is put after that look is in the way of compare-and-set.
-func (s *reignState) putEntries(ctx context.Context, puts []kvstore.IndexPut) (map[string]schema.Revision, error) {
+func (s *term) putEntries(ctx context.Context, puts []kvstore.IndexPut) (map[string]schema.Revision, error) {
 	cps := s.shard.Checkpoints
 	revisions := make(map[string]schema.Revision, len(puts))
 	var again []kvstore.IndexPut
@@ -111,7 +111,7 @@ func (s *reignState) putEntries(ctx context.Context, puts []kvstore.IndexPut) (m
 }
 
 // takeEntries takes entries out of the index of runs, as they were before anybody else can have taken the shard.
-func (s *reignState) takeEntries(ctx context.Context, entries []kvstore.IndexAt) error {
+func (s *term) takeEntries(ctx context.Context, entries []kvstore.IndexAt) error {
 	var keys []string
 	for _, e := range entries {
 		if e.Revision == 0 {
@@ -136,10 +136,10 @@ func (s *reignState) takeEntries(ctx context.Context, entries []kvstore.IndexAt)
 }
 
 // leads makes sure that nobody else has taken the shard up to now.
-func (s *reignState) leads(ctx context.Context) error {
+func (s *term) leads(ctx context.Context) error {
 	err := s.lease.Stands(ctx)
 	if errors.Is(err, kvstore.ErrLeaseLost) {
-		return fmt.Errorf("%w: %w", errYield, err)
+		return fmt.Errorf("%w: %w", errSuperseded, err)
 	}
 	return err
 }
@@ -165,7 +165,7 @@ func appendIndexPuts(puts []kvstore.IndexPut, h *schema.Head, has *indexed) []kv
 }
 
 // beginIndex reads how far the index of runs is, and begins one where there is none.
-func (s *reignState) beginIndex(ctx context.Context) error {
+func (s *term) beginIndex(ctx context.Context) error {
 	var err error
 	switch {
 	case s.distrust:
@@ -186,7 +186,7 @@ func (s *reignState) beginIndex(ctx context.Context) error {
 }
 
 // clearIndex takes everything out of the index that was there before anybody else can have taken the shard.
-func (s *reignState) clearIndex(ctx context.Context) error {
+func (s *term) clearIndex(ctx context.Context) error {
 	latest, err := s.shard.Checkpoints.Latest(ctx)
 	if err != nil {
 		return err
@@ -197,7 +197,7 @@ func (s *reignState) clearIndex(ctx context.Context) error {
 	return s.shard.Checkpoints.ClearIndex(ctx, latest)
 }
 
-func (s *reignState) keepIndexState(ctx context.Context, st kvstore.IndexState) error {
+func (s *term) keepIndexState(ctx context.Context, st kvstore.IndexState) error {
 	rev, err := s.shard.Checkpoints.PutIndexState(ctx, st, s.indexRev)
 	if err != nil {
 		return s.lost(err)
@@ -208,7 +208,7 @@ func (s *reignState) keepIndexState(ctx context.Context, st kvstore.IndexState) 
 
 // indexFolded is called between batches. An index that is filled by folding is complete when the fold has come to where the
 // log ended when it began.
-func (s *reignState) indexFolded(ctx context.Context) error {
+func (s *term) indexFolded(ctx context.Context) error {
 	if !s.index.Folding || s.passed < s.indexUpTo && s.behind.Load() > 0 {
 		return nil
 	}
@@ -223,7 +223,7 @@ func (s *reignState) indexFolded(ctx context.Context) error {
 }
 
 // completeIndex says that the index has every run.
-func (s *reignState) completeIndex(ctx context.Context) error {
+func (s *term) completeIndex(ctx context.Context) error {
 	if err := s.keepIndexState(ctx, kvstore.IndexState{Complete: true}); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"fmt"
@@ -53,8 +53,8 @@ func TestARunIsListedAsEndedFromItsEndUntilItComesBack(t *testing.T) {
 	require.Equal(t, []string{other.key(), r.key()}, w.ended())
 }
 
-// A folder stores a run's new state in steps. Wherever it stops, the run is in the live index or among the ended ones, and
-// the next folder makes of both what the checkpoint says.
+// A worker stores a run's new state in steps. Wherever it stops, the run is in the live index or among the ended ones, and
+// the next worker makes of both what the checkpoint says.
 func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 	t.Parallel()
 	changes := map[string]func(*lifeRun){
@@ -96,7 +96,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 				require.NoError(t, err)
 				require.True(t, found)
 				b := batch{touched: make(map[string]*run), signs: make(map[assign.Seen]struct{})}
-				require.NoError(t, s.take(t.Context(), &b, &arrival{
+				require.NoError(t, s.take(t.Context(), &b, &message{
 					Arrived: eventlog.Arrived{Subject: w.Names.EventSubject("run-1"), Record: rec}, run: "run-1", size: rec.Size(), prepared: schema.Prepare(schema.NoKeys, &rec),
 				}, s.now()))
 				x := b.touched["run-1"]
@@ -139,7 +139,7 @@ func TestACrashBetweenTwoStepsLosesNoRunFromTheIndexes(t *testing.T) {
 	}
 }
 
-// A folder that was paused between two steps goes on with what it knew: the shard is another's by then, and the run has ended
+// A worker that was paused between two steps goes on with what it knew: the shard is another's by then, and the run has ended
 // under the same key once more.
 func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 	t.Parallel()
@@ -163,7 +163,7 @@ func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 			r.Own(&schema.RunEndedData{Status: "completed"})
 			require.Equal(t, x.index.ended, indexedOf(&r.Checkpoint().Head).ended, "under the same key")
 			if err := s.putIndex(t.Context(), []*run{x}); !known {
-				require.ErrorIs(t, err, errYield)
+				require.ErrorIs(t, err, errSuperseded)
 			}
 			require.Equal(t, []string{r.key()}, w.ended())
 		})
@@ -186,7 +186,7 @@ func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 			r.Control(&schema.RunResumedData{Executor: "executor-2", Instance: "i2", Reason: "reopen", RequestID: "q1"})
 			r.Own(&schema.RunEndedData{Status: "completed"})
 			require.Equal(t, []string{r.key()}, w.ended())
-			require.ErrorIs(t, s.putIndex(t.Context(), []*run{x}), errYield)
+			require.ErrorIs(t, s.putIndex(t.Context(), []*run{x}), errSuperseded)
 			require.Equal(t, []string{r.key()}, w.ended())
 		})
 	}
@@ -199,7 +199,7 @@ func TestAPausedFolderLeavesTheEntriesThatAnotherHasPut(t *testing.T) {
 		require.NoError(t, err)
 		r := w.begin("run-1", "executor-1", "i1")
 		r.Own(&schema.RunEndedData{Status: "completed"})
-		require.ErrorIs(t, s.clearIndex(t.Context()), errYield)
+		require.ErrorIs(t, s.clearIndex(t.Context()), errSuperseded)
 		require.NoError(t, w.Shard.Checkpoints.ClearIndex(t.Context(), latest))
 		require.Equal(t, []string{r.key()}, w.ended())
 	})

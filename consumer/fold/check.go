@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 // checkPosition compares the watermark with the log: what stands there must be what was folded, and the log must not
 // end before it.
-func (s *reignState) checkPosition(ctx context.Context) error {
+func (s *term) checkPosition(ctx context.Context) error {
 	return s.checkLog(ctx, s.mark.Position)
 }
 
@@ -21,7 +21,7 @@ func (s *reignState) checkPosition(ctx context.Context) error {
 var errSeemsShorter = errors.New("the log seems to have gone back; a leader that is isolated may say so")
 
 // checkLog compares a position that was folded with the log. A log that ends before it is believed as eventlog.Shorter has it.
-func (s *reignState) checkLog(ctx context.Context, at schema.Position) error {
+func (s *term) checkLog(ctx context.Context, at schema.Position) error {
 	stream, err := s.js.Stream(ctx, s.names.EventStream())
 	if err != nil {
 		return fmt.Errorf("event stream %s: %w", s.names.EventStream(), err)
@@ -49,10 +49,10 @@ func (s *reignState) checkLog(ctx context.Context, at schema.Position) error {
 	return nil
 }
 
-// checkFolded compares the log with what this folder itself has folded before, when the watermark is behind that. A server that was put
+// checkFolded compares the log with what this worker itself has folded before, when the watermark is behind that. A server that was put
 // back to an older copy of its store has older checkpoints, too, and nothing there says that anything is missing. A watermark that went
 // back alone is lawful: a bucket that is not written through loses its end.
-func (s *reignState) checkFolded(ctx context.Context) error {
+func (s *term) checkFolded(ctx context.Context) error {
 	if s.rebuild {
 		s.shorter.Reaches()
 		return nil

@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"context"
@@ -28,7 +28,7 @@ const (
 // ownFault reports whether an error is caused by one run's stored state: its checkpoint exceeds a message, or this version cannot read or
 // write it. All other errors, unknown ones included, stop the shard.
 func ownFault(err error) bool {
-	if errors.Is(err, errYield) || errors.Is(err, errRegressed) || errors.Is(err, context.Canceled) {
+	if errors.Is(err, errSuperseded) || errors.Is(err, errRegressed) || errors.Is(err, context.Canceled) {
 		return false
 	}
 	return errors.Is(err, kvstore.ErrTooLarge) || errors.Is(err, kvstore.ErrCorrupt) || errors.Is(err, schema.ErrFormat)
@@ -177,7 +177,7 @@ func (p *parking) list() []schema.ParkedRun {
 }
 
 // spare parks a run that failed because of its own state, and reports that; other errors are returned.
-func (s *reignState) spare(id string, err error) (parked bool, _ error) {
+func (s *term) spare(id string, err error) (parked bool, _ error) {
 	if err == nil || !ownFault(err) {
 		return false, err
 	}
@@ -202,7 +202,7 @@ func (s *reignState) spare(id string, err error) (parked bool, _ error) {
 }
 
 // spareOf runs do for many runs at once, or, when it fails for the sake of one, for each. It returns those that are not parked.
-func (s *reignState) spareOf(ctx context.Context, runs []*run, do func(context.Context, []*run) error) ([]*run, error) {
+func (s *term) spareOf(ctx context.Context, runs []*run, do func(context.Context, []*run) error) ([]*run, error) {
 	err := do(ctx, runs)
 	if err == nil || !ownFault(err) {
 		return runs, err
@@ -221,7 +221,7 @@ func (s *reignState) spareOf(ctx context.Context, runs []*run, do func(context.C
 }
 
 // keepParked puts the watermark when what it says of parked runs has changed between two batches.
-func (s *reignState) keepParked(ctx context.Context) error {
+func (s *term) keepParked(ctx context.Context) error {
 	if !s.parked.changed {
 		return nil
 	}
@@ -229,7 +229,7 @@ func (s *reignState) keepParked(ctx context.Context) error {
 }
 
 // retryParked folds one parked run whose rest is over.
-func (s *reignState) retryParked(ctx context.Context) error {
+func (s *term) retryParked(ctx context.Context) error {
 	id := s.parked.due(s.now())
 	if id == "" {
 		return nil
@@ -238,7 +238,7 @@ func (s *reignState) retryParked(ctx context.Context) error {
 }
 
 // retryRun folds a parked run: up to where the shard is folded, from its segments and the log.
-func (s *reignState) retryRun(ctx context.Context, id string) error {
+func (s *term) retryRun(ctx context.Context, id string) error {
 	s.parked.try(id, s.now())
 	at := max(s.passed, s.mark.Position.Stream) + 1
 	r, err := s.load(ctx, id, &eventlog.Arrived{Record: schema.Record{Stream: at}})
@@ -250,7 +250,7 @@ func (s *reignState) retryRun(ctx context.Context, id string) error {
 }
 
 // retryOrdered folds a run that is still parked. The order is answered once the watermark says what came of it.
-func (s *reignState) retryOrdered(ctx context.Context, order retryOrder) error {
+func (s *term) retryOrdered(ctx context.Context, order retryOrder) error {
 	if s.parked.has(order.run) {
 		if err := s.retryRun(ctx, order.run); err != nil {
 			return err
@@ -264,7 +264,7 @@ func (s *reignState) retryOrdered(ctx context.Context, order retryOrder) error {
 }
 
 // unpark says that a run which was tried is folded as others are.
-func (s *reignState) unpark(id string) {
+func (s *term) unpark(id string) {
 	if s.parked.folded(id) {
 		s.log.Info().Str(logkey.Run, id).Msg("parked run is folded again")
 	}

@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"cmp"
@@ -46,7 +46,7 @@ func (b *batch) heed(r *run, had string, v *schema.Verdict) {
 }
 
 // notify tells executors of what others wrote into their runs: at most once, as who is told reads the log anyway.
-func (s *reignState) notify(notices []notice) {
+func (s *term) notify(notices []notice) {
 	for i := range notices {
 		body, err := json.Marshal(&notices[i].Notice)
 		if err == nil {
@@ -75,7 +75,7 @@ type quarantined struct {
 
 // quarantine announces the runs that nobody is given any more: once each time that a run becomes claimable after too
 // many claims without progress. Nothing of it is in the log; the head says the same.
-func (s *reignState) quarantine(touched map[string]*run) {
+func (s *term) quarantine(touched map[string]*run) {
 	for _, r := range touched {
 		was := r.quarantined
 		r.quarantined = r.head.Quarantined(s.cfg.MaxClaims)
@@ -150,7 +150,7 @@ func quarantineReason(h *schema.Head) string {
 // announce says on the observed subjects what was accepted: in order, at most once. Who must not miss anything
 // consumes the event stream. Each call is told once, as tool.called: those of an answer behind it, whether they are begun by
 // an event of their own or not.
-func (s *reignState) announce(events []accepted) {
+func (s *term) announce(events []accepted) {
 	for i := range events {
 		a := &events[i]
 		name := a.e.Name()

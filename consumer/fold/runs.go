@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"container/list"
@@ -13,7 +13,7 @@ import (
 )
 
 // load returns the run from memory, from its checkpoint, or folded anew when the checkpoint cannot be trusted.
-func (s *reignState) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, error) {
+func (s *term) load(ctx context.Context, id string, a *eventlog.Arrived) (*run, error) {
 	if el, ok := s.runs[id]; ok {
 		s.recent.MoveToFront(el)
 		r, ok := el.Value.(*run)
@@ -22,7 +22,7 @@ func (s *reignState) load(ctx context.Context, id string, a *eventlog.Arrived) (
 		}
 		return r, nil
 	}
-	r := &run{id: id, head: schema.NewHead(s.cfg.Fleet, id), tail: frames{room: &s.room}}
+	r := &run{id: id, head: schema.NewHead(s.cfg.Fleet, id), tail: tailbuffer{room: &s.room}}
 	c, rev, err := s.shard.Checkpoints.GetFresh(ctx, id)
 	r.revision = rev
 	trusted := err == nil && !s.distrust && c.Incarnation == s.incarnation
@@ -48,7 +48,7 @@ func (s *reignState) load(ctx context.Context, id string, a *eventlog.Arrived) (
 		r.head, r.segments, r.lost = c.Head, c.Segments, c.Lost
 		r.enter()
 		if s.index.Folding {
-			// The index was begun anew, perhaps by a reign that trusted nothing and got no further than this event: that a run
+			// The index was begun anew, perhaps by a term that trusted nothing and got no further than this event: that a run
 			// has a checkpoint does not say that the index has the run.
 			r.index.unsure, r.dirty = true, true
 		}
@@ -92,7 +92,7 @@ func (s *reignState) load(ctx context.Context, id string, a *eventlog.Arrived) (
 }
 
 // evict keeps the number of runs in memory bounded; a run that comes again is read from its checkpoint.
-func (s *reignState) evict() {
+func (s *term) evict() {
 	for el := s.recent.Back(); el != nil && s.recent.Len() > s.cfg.CachedRuns; {
 		prev := el.Prev()
 		if r, ok := el.Value.(*run); ok && !r.dirty {
@@ -105,7 +105,7 @@ func (s *reignState) evict() {
 }
 
 // cached calls yield for every run in memory.
-func (s *reignState) cached(yield func(*run) bool) {
+func (s *term) cached(yield func(*run) bool) {
 	var next *list.Element
 	for el := s.recent.Front(); el != nil; el = next {
 		next = el.Next()

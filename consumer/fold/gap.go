@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"context"
@@ -9,17 +9,17 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// standstill is where a run's fold stands before events that the leader, too, has not.
-type standstill struct {
+// gapKey is where a run's fold stands before events that the leader, too, has not.
+type gapKey struct {
 	epoch    schema.Epoch
 	sequence schema.Sequence
 }
 
-func standsAt(h *schema.Head) standstill { return standstill{h.Epoch, h.Sequence} }
+func gapAt(h *schema.Head) gapKey { return gapKey{h.Epoch, h.Sequence} }
 
 // skips reports whether something of the run is missing before a message: the server compared it with a later one than was
 // folded last, or its sequence is not the next. An event without sequence that was not compared tells nothing.
-func (r *run) skips(a *arrival) bool {
+func (r *run) skips(a *message) bool {
 	h := &r.head
 	if a.Record.Stream <= h.Position.Stream || h.Status == schema.StatusErased || a.First {
 		return false
@@ -28,15 +28,15 @@ func (r *run) skips(a *arrival) bool {
 		return a.Record.Behind > h.Position.Stream
 	}
 	e := a.prepared.Event
-	if e == nil || e.Sequence == 0 || r.confirmed == standsAt(h) {
+	if e == nil || e.Sequence == 0 || r.confirmed == gapAt(h) {
 		return false
 	}
 	return e.Epoch > h.Epoch || e.Epoch == h.Epoch && e.Sequence > h.Sequence+1
 }
 
-// fillHole folds what of a run is missing before a message. A consumer is served by one replica, and one whose copy is damaged
-// leaves messages out in silence; the others have them. What the leader has not either is a hole, and the fold says so.
-func (s *reignState) fillHole(ctx context.Context, r *run, a *arrival, fold func(*arrival) error) error {
+// fillGap folds what of a run is missing before a message. A consumer is served by one replica, and one whose copy is damaged
+// leaves messages out in silence; the others have them. What the leader has not either is a gap, and the fold says so.
+func (s *term) fillGap(ctx context.Context, r *run, a *message, fold func(*message) error) error {
 	for r.skips(a) {
 		after := r.head.Position.Stream
 		next, found, err := eventlog.Next(ctx, s.js, s.names, r.id, after+1)
@@ -44,13 +44,13 @@ func (s *reignState) fillHole(ctx context.Context, r *run, a *arrival, fold func
 			return fmt.Errorf("run %s: what is between %d and %d: %w", r.id, after, a.Record.Stream, err)
 		}
 		if !found || next.Stream >= a.Record.Stream {
-			r.confirmed = standsAt(&r.head)
+			r.confirmed = gapAt(&r.head)
 			return nil
 		}
-		s.stats.HolesFilled.Add(1)
+		s.stats.GapsFilled.Add(1)
 		s.log.Error().Str(logkey.Run, r.id).Uint64("after", uint64(after)).Uint64("at", uint64(next.Stream)).
 			Msg("a replica of the log does not have an event that its leader has")
-		missed := &arrival{Arrived: eventlog.Arrived{Subject: a.Subject, Record: next, Pending: a.Pending}, run: r.id, size: next.Size()}
+		missed := &message{Arrived: eventlog.Arrived{Subject: a.Subject, Record: next, Pending: a.Pending}, run: r.id, size: next.Size()}
 		keys, err := s.keys.Keys(ctx)
 		if err != nil {
 			return err
@@ -65,7 +65,7 @@ func (s *reignState) fillHole(ctx context.Context, r *run, a *arrival, fold func
 
 // follow folds a run anew whose end the log has lost: the server compared a message with an earlier one than was folded last, and that
 // is there no more. Whoever reads the run now does not know of it; what was lost the checkpoint names.
-func (s *reignState) follow(ctx context.Context, r *run, a *arrival) error {
+func (s *term) follow(ctx context.Context, r *run, a *message) error {
 	h := &r.head
 	if a.Record.Behind == 0 || a.Record.Behind >= h.Position.Stream || a.Record.Stream <= h.Position.Stream || h.Status == schema.StatusErased {
 		return nil
@@ -85,17 +85,17 @@ func (s *reignState) follow(ctx context.Context, r *run, a *arrival) error {
 }
 
 // observe folds a record of a run that is folded anew, and what is missing before it.
-func (s *reignState) observe(ctx context.Context, r *run, rec *schema.Record) error {
+func (s *term) observe(ctx context.Context, r *run, rec *schema.Record) error {
 	keys, err := s.keys.Keys(ctx)
 	if err != nil {
 		return err
 	}
-	a := &arrival{Arrived: eventlog.Arrived{Record: *rec}, run: r.id, size: rec.Size(), prepared: schema.Prepare(keys, rec)}
-	take := func(a *arrival) error {
+	a := &message{Arrived: eventlog.Arrived{Record: *rec}, run: r.id, size: rec.Size(), prepared: schema.Prepare(keys, rec)}
+	take := func(a *message) error {
 		r.take(&a.prepared, a.size, &s.cfg)
 		return nil
 	}
-	if err := s.fillHole(ctx, r, a, take); err != nil {
+	if err := s.fillGap(ctx, r, a, take); err != nil {
 		return err
 	}
 	return take(a)

@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 
 // seal turns the cut part of a run's tail into segments. A bucket that is full or fails stops sealing and never
 // folding: the cuts stay and are tried again with the next batch.
-func (s *reignState) seal(ctx context.Context, r *run) error {
+func (s *term) seal(ctx context.Context, r *run) error {
 	if r.uncut {
 		if err := s.refold(ctx, r, r.head.Position.Stream+1); err != nil {
 			return fmt.Errorf("run %s: fold anew to seal: %w", r.id, err)
@@ -30,7 +30,7 @@ func (s *reignState) seal(ctx context.Context, r *run) error {
 	}
 	err := s.sealCuts(ctx, r)
 	if errors.Is(err, errTailChanged) {
-		// Another folder may have sealed it, and the purger purged it.
+		// Another worker may have sealed it, and the purger purged it.
 		switch beyond, berr := s.sealedBeyond(ctx, r.id, r.segments.Count); {
 		case berr != nil:
 			return fmt.Errorf("run %s: %w", r.id, berr)
@@ -50,7 +50,7 @@ func (s *reignState) seal(ctx context.Context, r *run) error {
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(err, errYield):
+	case errors.Is(err, errSuperseded):
 		return err
 	case errors.Is(err, errTailChanged):
 		return fmt.Errorf("%w: run %s: %w", errRegressed, r.id, err)
@@ -67,7 +67,7 @@ var errTailChanged = errors.New("the log's tail is not what was folded")
 var rawSegments = sync.Pool{New: func() any { return new([]byte) }}
 
 // sealCuts stores a segment for each cut.
-func (s *reignState) sealCuts(ctx context.Context, r *run) error {
+func (s *term) sealCuts(ctx context.Context, r *run) error {
 	for len(r.cuts) > 0 {
 		k := &r.cuts[0]
 		if !k.frames.kept() {
@@ -92,7 +92,7 @@ func (s *reignState) sealCuts(ctx context.Context, r *run) error {
 
 // sealFromLog reads what is not kept of the tail from the log, where it lies safely, and stores a segment for each cut up
 // to one whose frames are kept.
-func (s *reignState) sealFromLog(ctx context.Context, r *run) error {
+func (s *term) sealFromLog(ctx context.Context, r *run) error {
 	var raw []byte
 	var first schema.Position
 	events := int64(0)
@@ -133,7 +133,7 @@ func (s *reignState) sealFromLog(ctx context.Context, r *run) error {
 
 // sealedBeyond reports whether there are segments of a run behind the first n: then what is known of the run is older
 // than what may be purged.
-func (s *reignState) sealedBeyond(ctx context.Context, run string, n int) (bool, error) {
+func (s *term) sealedBeyond(ctx context.Context, run string, n int) (bool, error) {
 	_, err := s.shard.Segments.GetFresh(ctx, run, n+1)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return false, nil
@@ -142,7 +142,7 @@ func (s *reignState) sealedBeyond(ctx context.Context, run string, n int) (bool,
 }
 
 // storeSegment stores one segment and counts it in.
-func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Position, k *cut, frames []byte) error {
+func (s *term) storeSegment(ctx context.Context, r *run, first schema.Position, k *cut, frames []byte) error {
 	info := schema.SegmentInfo{
 		Fleet: s.cfg.Fleet, Run: r.id, Number: r.segments.Count + 1, Events: int(k.events), First: first, Last: k.last,
 		DigestBefore: r.segments.Digest, DigestAfter: k.digest,
@@ -157,7 +157,7 @@ func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Posi
 		}
 	}
 	if err := s.purger.Sealing(ctx, r.id, first.Stream, k.last.Stream, k.bytes); err != nil {
-		return yields(err)
+		return supersededOr(err)
 	}
 	err = s.createSegment(ctx, r, info, stored)
 	if err == nil {
@@ -175,7 +175,7 @@ func (s *reignState) storeSegment(ctx context.Context, r *run, first schema.Posi
 }
 
 // createSegment stores a segment, or adopts the one that is there.
-func (s *reignState) createSegment(ctx context.Context, r *run, info schema.SegmentInfo, stored []byte) error {
+func (s *term) createSegment(ctx context.Context, r *run, info schema.SegmentInfo, stored []byte) error {
 	if err := failpoint.Hit(ctx, failpoint.BeforeSegmentPut); err != nil {
 		return err
 	}
@@ -189,12 +189,12 @@ func (s *reignState) createSegment(ctx context.Context, r *run, info schema.Segm
 // errRecut says that another range is sealed already than the one that was about to be.
 var errRecut = errors.New("another range is sealed already")
 
-// adopt deals with a segment that nobody counted so far, or that another folder counted meanwhile. What continues the
+// adopt deals with a segment that nobody counted so far, or that another worker counted meanwhile. What continues the
 // run is taken as it is, whatever its range: it may be counted, and what it holds may be purged. Only what cannot be
 // used is replaced, by what the log has; one that is whole and does not continue the run, only while the log has all of it.
-// The replacement names the revision that was examined: a folder that stood still meanwhile must not replace what the next
+// The replacement names the revision that was examined: a worker that stood still meanwhile must not replace what the next
 // one has put, counted, and purged the log by.
-func (s *reignState) adopt(ctx context.Context, r *run, want schema.SegmentInfo, stored []byte) error {
+func (s *term) adopt(ctx context.Context, r *run, want schema.SegmentInfo, stored []byte) error {
 	existing, rev, err := s.shard.Segments.Examine(ctx, r.id, want.Number)
 	if err != nil {
 		return err
@@ -225,7 +225,7 @@ var errOnlyCopy = errors.New("the segment has events that the log has no more, a
 
 // keepsNext refuses to store a segment of a run that was folded anew where the next one is there already and continues
 // another: the one in between was lost, and what follows it may be the only copy of its events.
-func (s *reignState) keepsNext(ctx context.Context, run string, next int, digest string) error {
+func (s *term) keepsNext(ctx context.Context, run string, next int, digest string) error {
 	stored, err := s.shard.Segments.GetFresh(ctx, run, next)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil
@@ -241,7 +241,7 @@ func (s *reignState) keepsNext(ctx context.Context, run string, next int, digest
 
 // stillInLog reports with [errOnlyCopy] that a whole segment of a run has an event that is not in the log as it was. Of one
 // that is damaged nothing is lost.
-func (s *reignState) stillInLog(ctx context.Context, run string, number int, stored []byte) error {
+func (s *term) stillInLog(ctx context.Context, run string, number int, stored []byte) error {
 	info, frames, err := schema.DecodeSegment(stored)
 	if err != nil || info.Fleet != s.cfg.Fleet || info.Run != run || info.Number != number {
 		return nil //nolint:nilerr // it cannot be used by anybody
@@ -277,7 +277,7 @@ func (s *reignState) stillInLog(ctx context.Context, run string, number int, sto
 
 // refold makes a run's head anew from its segments and the log, up to the record before stream until. It is for a
 // checkpoint that is missing, corrupt or of another log.
-func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
+func (s *term) refold(ctx context.Context, r *run, until schema.StreamSequence) error {
 	s.stats.Rebuilds.Add(1)
 	fresh := &run{id: r.id, head: schema.NewHead(s.cfg.Fleet, r.id), revision: r.revision, live: r.live, liveRev: r.liveRev, index: r.index, quarantined: r.quarantined, dirty: true, touched: r.touched, lost: r.lost, refolded: true}
 	fresh.tail.room = r.tail.room
@@ -310,7 +310,7 @@ func (s *reignState) refold(ctx context.Context, r *run, until schema.StreamSequ
 
 // refoldLog folds what the log has of a run before stream until. Any server may answer, and it may be behind; the
 // leader tells whether that was all, for a hole here would be folded into the checkpoint.
-func (s *reignState) refoldLog(ctx context.Context, fresh *run, until schema.StreamSequence) error {
+func (s *term) refoldLog(ctx context.Context, fresh *run, until schema.StreamSequence) error {
 	from := schema.StreamSequence(1)
 	for {
 		next, found, err := eventlog.Next(ctx, s.js, s.names, fresh.id, from)
@@ -339,7 +339,7 @@ func (s *reignState) refoldLog(ctx context.Context, fresh *run, until schema.Str
 
 // sealPressed seals the largest tails in memory that are worth a segment, for so many bytes. What is sealed of them is
 // purged next.
-func (s *reignState) sealPressed(ctx context.Context, need int64) error {
+func (s *term) sealPressed(ctx context.Context, need int64) error {
 	var tails []*run
 	s.cached(func(r *run) bool {
 		if r.tailBytes >= s.cfg.IdleSealBytes || len(r.cuts) > 0 {

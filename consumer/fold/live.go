@@ -1,4 +1,4 @@
-package consumer
+package fold
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const (
 	// maxLiveMarks bounds those that wait.
 	liveMarkAge  = 10 * time.Second
 	maxLiveMarks = 1 << 16
-	// liveCheckEvery is the pace at which the whole index is compared with the checkpoints, beside the start of a reign.
+	// liveCheckEvery is the pace at which the whole index is compared with the checkpoints, beside the start of a term.
 	liveCheckEvery = 10 * time.Minute
 	// liveCheckPage is the number of checkpoints in memory for it.
 	liveCheckPage = 512
@@ -49,7 +49,7 @@ func (r *run) enter() {
 // putLive puts the entries of the runs that begin to live, or whose entry changed. It comes before their checkpoints,
 // so that a crash between leaves one entry too many and never one too few. A run that comes back to life has had no
 // entry, and gets one with a new revision.
-func (s *reignState) putLive(ctx context.Context, runs []*run) error {
+func (s *term) putLive(ctx context.Context, runs []*run) error {
 	var puts []kvstore.LivePut
 	var of []*run
 	for _, r := range runs {
@@ -60,7 +60,7 @@ func (s *reignState) putLive(ctx context.Context, runs []*run) error {
 		if r.live != nil && r.live.Same(&l) && !s.missing(r) {
 			continue
 		}
-		// What this reign did not put itself it puts over; what it put must still be there.
+		// What this term did not put itself it puts over; what it put must still be there.
 		puts = append(puts, kvstore.LivePut{Live: l, Revision: r.liveRev})
 		of = append(of, r)
 	}
@@ -74,15 +74,15 @@ func (s *reignState) putLive(ctx context.Context, runs []*run) error {
 	return s.lost(err)
 }
 
-// missing reports whether the index has lost the entry of a run that this reign put none of.
-func (s *reignState) missing(r *run) bool {
+// missing reports whether the index has lost the entry of a run that this term put none of.
+func (s *term) missing(r *run) bool {
 	return r.liveRev == 0 && s.cfg.LiveRuns != nil && s.cfg.LiveRuns.Lacks(s.cfg.Shard, r.id)
 }
 
 // endLive returns the entries that are to be erased once the checkpoints of the runs are put. Revisions that are not
 // known are read now, before: an entry that somebody puts after the checkpoint, because the run came back to life, has
 // a later one.
-func (s *reignState) endLive(ctx context.Context, runs []*run) ([]kvstore.LiveAt, error) {
+func (s *term) endLive(ctx context.Context, runs []*run) ([]kvstore.LiveAt, error) {
 	var ended []*run
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(liveReads)
@@ -121,11 +121,11 @@ func (s *reignState) endLive(ctx context.Context, runs []*run) ([]kvstore.LiveAt
 }
 
 // eraseLive erases the entries of runs that have ended.
-func (s *reignState) eraseLive(ctx context.Context, entries []kvstore.LiveAt) error {
+func (s *term) eraseLive(ctx context.Context, entries []kvstore.LiveAt) error {
 	for i, res := range s.shard.Checkpoints.EraseLive(ctx, entries...) {
 		switch {
 		case errors.Is(res.Err, kvstore.ErrConflict):
-			// Somebody put it anew. If that was no folder, who compares the index with the checkpoints mends it.
+			// Somebody put it anew. If that was no worker, who compares the index with the checkpoints mends it.
 			s.stats.LiveConflicts.Add(1)
 			s.log.Info().Err(res.Err).Str(logkey.Run, entries[i].Run).Msg("live entry stays, it was put anew")
 		case res.Err != nil:
@@ -138,12 +138,12 @@ func (s *reignState) eraseLive(ctx context.Context, entries []kvstore.LiveAt) er
 }
 
 // leaveMark remembers the mark of an erased entry until it is old enough to be purged.
-func (s *reignState) leaveMark(run string, rev schema.Revision) {
+func (s *term) leaveMark(run string, rev schema.Revision) {
 	s.marks = append(s.marks, liveMark{kvstore.LiveAt{Run: run, Revision: rev}, s.now()})
 }
 
 // purgeMarks takes old marks away.
-func (s *reignState) purgeMarks(ctx context.Context) error {
+func (s *term) purgeMarks(ctx context.Context) error {
 	now, n := s.now(), 0
 	for n < len(s.marks) && (now.Sub(s.marks[n].at) >= liveMarkAge || len(s.marks)-n > maxLiveMarks) {
 		n++
@@ -202,7 +202,7 @@ func (s *suspects) signal() {
 // mend makes a run's entry what its checkpoint says, and its checkpoint what the log says if that is gone or cannot be
 // read: a run whose executor is dead has no next event that would. Only the goroutine that folds may, or an entry that
 // was put before its checkpoint would be taken for a wrong one.
-func (s *reignState) mend(ctx context.Context, id string) error {
+func (s *term) mend(ctx context.Context, id string) error {
 	if s.parked.has(id) {
 		return nil // its next try makes both
 	}
@@ -210,7 +210,7 @@ func (s *reignState) mend(ctx context.Context, id string) error {
 	return err
 }
 
-func (s *reignState) mendRun(ctx context.Context, id string) error {
+func (s *term) mendRun(ctx context.Context, id string) error {
 	cps := s.shard.Checkpoints
 	cached := s.inMemory(id)
 	e, err := cps.LiveOf(ctx, id)
@@ -271,7 +271,7 @@ func (s *reignState) mendRun(ctx context.Context, id string) error {
 				return err
 			}
 		case e.Revision != 0:
-			s.leaveMark(id, e.Revision) // left by a folder that did not come to purge it
+			s.leaveMark(id, e.Revision) // left by a worker that did not come to purge it
 			return nil
 		default:
 			return nil
@@ -283,7 +283,7 @@ func (s *reignState) mendRun(ctx context.Context, id string) error {
 }
 
 // inMemory returns a run that is in memory, or nil.
-func (s *reignState) inMemory(id string) *run {
+func (s *term) inMemory(id string) *run {
 	el, ok := s.runs[id]
 	if !ok {
 		return nil
@@ -293,7 +293,7 @@ func (s *reignState) inMemory(id string) *run {
 }
 
 // restore folds a run anew whose checkpoint is gone or cannot be read, and puts it.
-func (s *reignState) restore(ctx context.Context, id string) (*run, error) {
+func (s *term) restore(ctx context.Context, id string) (*run, error) {
 	if r := s.inMemory(id); r != nil {
 		r.forget()
 		s.recent.Remove(s.runs[id])
@@ -310,7 +310,7 @@ func (s *reignState) restore(ctx context.Context, id string) (*run, error) {
 
 // checkLive compares the live index with the checkpoints of the live runs, and not with those of all runs: entries are
 // put before the first checkpoint, so that none is missing that this would have to find.
-func (s *reignState) checkLive(ctx context.Context) error {
+func (s *term) checkLive(ctx context.Context) error {
 	cps := s.shard.Checkpoints
 	entries := make(map[string]*schema.Live)
 	err := cps.Live(ctx, func(e kvstore.LiveEntry) bool {
@@ -347,9 +347,9 @@ func (s *reignState) checkLive(ctx context.Context) error {
 	return nil
 }
 
-// keepLive compares the index with the checkpoints when a reign has caught up with the log, and from time to time: what a
+// keepLive compares the index with the checkpoints when a term has caught up with the log, and from time to time: what a
 // crash left between two puts, or another hand wrote, is mended.
-func (s *reignState) keepLive(ctx context.Context) error {
+func (s *term) keepLive(ctx context.Context) error {
 	tick := time.NewTicker(s.cfg.SweepEvery)
 	defer tick.Stop()
 	var checked time.Time
@@ -386,8 +386,8 @@ func (s *reignState) keepLive(ctx context.Context) error {
 	}
 }
 
-// sweeper looks for the shard's silent executors while the reign lasts.
-func (s *reignState) sweeper() *liveness.Sweeper {
+// sweeper looks for the shard's silent executors while the term lasts.
+func (s *term) sweeper() *liveness.Sweeper {
 	return liveness.NewSweeper(s.cfg.sweeper(), liveness.Deps{
 		JS: s.js, Shard: s.shard, Keys: s.keys, LiveRuns: s.cfg.LiveRuns, Heartbeats: s.cfg.Heartbeats, Stats: &s.stats.Sweep,
 		Ready: s.caughtUpWithLog, Suspect: s.suspects.add, Parked: s.parked.has, Now: s.now, Log: s.log,
