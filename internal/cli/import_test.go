@@ -238,27 +238,17 @@ func TestImport_Output_PluralsAndJSON(t *testing.T) {
 	out := w.run(failure.OK, "import", session)
 	requireHas(t, out, "1 line is no message")
 	require.NotRegexp(t, `\b1 (turns|lines|calls|runs|files|places)\b`, out)
-	var done importedRun
+	var done struct {
+		Fate   string        `json:"fate"`
+		Status schema.Status `json:"status"`
+		Events int           `json:"events"`
+		Before int           `json:"events_before"`
+	}
 	line, _, _ := strings.Cut(w.run(failure.OK, "import", "--json", session), "\n")
 	require.NoError(t, json.Unmarshal([]byte(line), &done))
-	require.Equal(t, fateThere, done.Fate)
+	require.Equal(t, "already there", done.Fate)
 	require.Equal(t, done.Events, done.Before)
 	require.Equal(t, schema.StatusCompleted, done.Status)
-}
-
-func TestFindTranscripts_SameNames_AreToldApart(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	var files []string
-	for _, name := range []string{"x/a/task.traj", "y/a/task.traj", "b/task.traj", "b/task.json", "c/single.traj"} {
-		files = append(files, filepath.Join(dir, filepath.FromSlash(name)))
-	}
-	f := &found{files: files}
-	f.tellApart()
-	require.Equal(t, map[string]string{
-		files[0]: "x-a-task", files[1]: "y-a-task", files[2]: "task-traj", files[3]: "task-json",
-	}, f.names)
-	require.Len(t, f.notes, 1)
 }
 
 // --run-id is refused for several files and for several conversations in one file. The hint names a command that is taken there.

@@ -122,7 +122,9 @@ func TestRestore_FleetWithKeys_IsServedByALocalServerWithItsKey(t *testing.T) {
 	requireHas(t, local(int(failure.Refused), "serve", "--http", "off", "--nkey", file), "fleet keys add "+added)
 	requireHas(t, local(0, "fleet", "keys", "add", added), added)
 	require.Equal(t, 2, strings.Count(local(0, "--nkey", file, "fleet", "keys", "add"), "\nU"), "the same key by its file")
-	var keys keysView
+	var keys struct {
+		Keys []schema.FleetKey `json:"keys"`
+	}
 	require.NoError(t, json.Unmarshal([]byte(local(0, "--json", "fleet", "keys")), &keys))
 	require.Len(t, keys.Keys, 2)
 	requireHas(t, local(0, "fleet", "keys", "retire", added), added)

@@ -113,7 +113,4 @@ func TestHint_CommandNamesARun_TheIDStandsInIt(t *testing.T) {
 	var said strings.Builder
 	failure.Report(t.Context(), publisher.ErrRunEnded, prompt.Prompt{Flags: "--fleet f ", Run: "r-1"}, &said)
 	require.Contains(t, said.String(), "hint: see how it ended: waymark --fleet f runs get r-1")
-	im := &importer{app: &base.App{Prompt: prompt.Prompt{Flags: "--fleet f "}}}
-	require.Equal(t, "see who holds the run: waymark --fleet f runs get r-1",
-		im.explained(t.Context(), notImported{publisher.ErrFenced, importedRun{Run: "r-1", File: "a"}}).Advice(im.app.Prompt))
 }

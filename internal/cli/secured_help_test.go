@@ -21,6 +21,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waymarkio/waymark/internal/access"
@@ -230,7 +231,11 @@ func (s *secured) context(fleet string, role access.Role) string {
 // public is the public key of a role's shared user.
 func (s *secured) public(t *testing.T, fleet string, role access.Role) string {
 	t.Helper()
-	key, err := ensureKey(filepath.Join(s.fleets, fleet+"-"+string(role)+".nk"))
+	seed, err := os.ReadFile(filepath.Join(s.fleets, fleet+"-"+string(role)+".nk"))
+	require.NoError(t, err)
+	pair, err := nkeys.FromSeed(bytes.TrimSpace(seed))
+	require.NoError(t, err)
+	key, err := pair.PublicKey()
 	require.NoError(t, err)
 	return key
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waymarkio/waymark/internal/access"
 	"github.com/waymarkio/waymark/internal/cli/failure"
+	"github.com/waymarkio/waymark/internal/cli/fleet"
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/internal/harness/natstest"
 	"github.com/waymarkio/waymark/internal/statedir"
@@ -28,7 +29,7 @@ type keyed struct {
 	srv  *server.Server
 	addr string
 	// people are the operators with keys of their own.
-	people map[string]fleetPerson
+	people map[string]fleet.Person
 }
 
 const keyedFleet = "payments"
@@ -36,10 +37,10 @@ const keyedFleet = "payments"
 // startKeyed starts a server for a fleet that is added with these flags.
 func startKeyed(t *testing.T, flags ...string) *keyed {
 	t.Helper()
-	k := &keyed{secured: &secured{dir: t.TempDir(), logs: new(serverLog)}, people: make(map[string]fleetPerson)}
+	k := &keyed{secured: &secured{dir: t.TempDir(), logs: new(serverLog)}, people: make(map[string]fleet.Person)}
 	k.fleets = filepath.Join(k.dir, "fleets")
 	k.addr = fmt.Sprintf("nats://127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
-	var added fleetAdded
+	var added fleet.Added
 	args := append([]string{"--json", "fleet", "add", keyedFleet, "--dir", k.fleets, "--offline", "--quota", "64MiB", "--nats", k.addr}, flags...)
 	require.NoError(t, json.Unmarshal([]byte(k.waymark(t, 0, args...)), &added))
 	for _, p := range added.Operators {
@@ -296,7 +297,7 @@ func TestSeparateDuties_Asker_CannotApprove(t *testing.T) {
 	}
 
 	// The rule stays until the flag reverts it.
-	var again fleetAdded
+	var again fleet.Added
 	require.NoError(t, json.Unmarshal([]byte(k.waymark(t, 0, "--json", "fleet", "add", keyedFleet, "--dir", k.fleets, "--offline")), &again))
 	require.Equal(t, "separate", again.Duties)
 	require.False(t, again.Written)
@@ -436,7 +437,7 @@ func TestFleetAdd_KeysOfOperators_AreTheirFiles(t *testing.T) {
 	t.Parallel()
 	s := &secured{dir: t.TempDir()}
 	s.fleets = filepath.Join(s.dir, "fleets")
-	add := func(fleet string, flags ...string) (added fleetAdded) {
+	add := func(fleet string, flags ...string) (added fleet.Added) {
 		args := append([]string{"--json", "fleet", "add", fleet, "--dir", s.fleets, "--offline", "--nats", "nats://127.0.0.1:1"}, flags...)
 		require.NoError(t, json.Unmarshal([]byte(s.waymark(t, 0, args...)), &added))
 		return added
@@ -470,7 +471,7 @@ func TestFleetAdd_KeysOfOperators_AreTheirFiles(t *testing.T) {
 	}
 	require.FileExists(t, file("payments-operator.ann.json"))
 	require.Empty(t, add(keyedFleet).Removed)
-	require.Equal(t, []fleetPerson{ann}, left.Operators)
+	require.Equal(t, []fleet.Person{ann}, left.Operators)
 	require.NotContains(t, left.Contexts, access.Operator)
 	require.NotContains(t, config(keyedFleet), shared)
 	require.NotContains(t, config(keyedFleet), bob.Key)

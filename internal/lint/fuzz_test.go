@@ -30,8 +30,8 @@ var fuzzed = map[string]string{
 	"schema.named":                          "schema.FuzzApply",
 	"schema.SameJSON":                       "schema.FuzzSameJSON",
 	"kvstore.DecodeErasure":                 "kvstore.FuzzStored",
-	"internal/cli.eraseCmd.check":           "- a receipt, read into plain fields; what is left of the run is asked of the daemon",
-	"internal/cli.forksIn":                  "- the daemon's answer, read into plain fields that are shown",
+	"internal/cli/storage.EraseCmd.check":   "- a receipt, read into plain fields; what is left of the run is asked of the daemon",
+	"internal/cli/storage.forksIn":          "- the daemon's answer, read into plain fields that are shown",
 	"consumer.parseCleanupPlace":            "consumer.FuzzRequests",
 	"internal/spans.Positions.read":         "- this user's own file, with the user's own rights",
 	"kvstore.Blob.judge":                    "kvstore.FuzzStored",
@@ -89,7 +89,7 @@ var fuzzed = map[string]string{
 	"internal/backup.taker.rewrite":         "- the NATS server's own answer, read into plain fields",
 	"internal/statedir.serverID":            "- the NATS server's own answer, read into plain fields",
 	"internal/jsapi.Decode":                 "- the NATS server's own answer, read into plain fields",
-	"internal/cli.monitored":                "- the NATS server's own answer, read into plain fields",
+	"internal/cli/fleet.monitored":          "- the NATS server's own answer, read into plain fields",
 	"publisher.Fleet.settings":              "- the server's own answer; what is stored there is read by kvstore.decodeSettings, too",
 	"internal/cli/base.Client.Ask":          "- the daemon's answer, read into plain fields that are shown",
 	"internal/cli/base.Client.servedFleets": "- the answer of a daemon, read into plain fields; names of fleets are checked before they are shown",
@@ -99,7 +99,7 @@ var fuzzed = map[string]string{
 	"publisher.answerVerify":                "- an executor's question, read into plain fields and handed to the tool",
 	"internal/statedir.ReadJSON":            "- this user's own file, with the user's own rights",
 	"internal/natsconn.contextURL":          "- this user's own file, with the user's own rights",
-	"internal/cli.fleetAddCmd.write":        "- this user's own file, with the user's own rights",
+	"internal/cli/fleet.addCmd.write":       "- this user's own file, with the user's own rights",
 	"consumer/verify.differing":             "- both sides were written by this function",
 }
 

@@ -6,11 +6,13 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/waymarkio/waymark/internal/cli/output"
 	"github.com/waymarkio/waymark/kvstore"
+	"github.com/waymarkio/waymark/schema"
 )
 
 // ByteSize is a number of bytes: 1048576, 64KiB, 10GiB, 1GB. 0 means the default of whatever it bounds.
@@ -92,4 +94,17 @@ func DecodeQuotaSize(ctx *kong.DecodeContext, target reflect.Value) error {
 		return fmt.Errorf("%s is too small: use %dMiB or more", output.Bytes(n), kvstore.MinQuotaBytes>>20)
 	}
 	return nil
+}
+
+// ParseDays reads a Go duration, or a whole number of days up to the longest retention.
+func ParseDays(s string) (time.Duration, error) {
+	days, ok := strings.CutSuffix(s, "d")
+	if !ok {
+		return time.ParseDuration(s)
+	}
+	n, err := strconv.Atoi(days)
+	if err != nil || n > schema.MaxRetentionSeconds/86400 {
+		return 0, fmt.Errorf("%q is not a number of days", days)
+	}
+	return time.Duration(n) * 24 * time.Hour, nil
 }

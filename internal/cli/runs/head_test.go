@@ -43,7 +43,7 @@ func TestAHeadShowsWhoAttendsToTheRun(t *testing.T) {
 
 func TestOnlyQuarantinedRunsAreListedWhenTheyAreAskedFor(t *testing.T) {
 	t.Parallel()
-	c := runsLsCmd{Status: []schema.Status{quarantined}}
+	c := lsCmd{Status: []schema.Status{quarantined}}
 	require.Equal(t, []schema.Status{schema.StatusInterrupted, schema.StatusOrphaned}, c.asked())
 	require.True(t, c.unwanted(schema.RunSummary{Status: schema.StatusOrphaned}))
 	require.False(t, c.unwanted(schema.RunSummary{Status: schema.StatusOrphaned, Quarantined: true}))
@@ -51,8 +51,8 @@ func TestOnlyQuarantinedRunsAreListedWhenTheyAreAskedFor(t *testing.T) {
 	require.Equal(t, []schema.Status{schema.StatusOrphaned, schema.StatusRunning, schema.StatusInterrupted}, c.asked())
 	require.False(t, c.unwanted(schema.RunSummary{Status: schema.StatusOrphaned}))
 	require.True(t, c.unwanted(schema.RunSummary{Status: schema.StatusInterrupted}))
-	require.Nil(t, runsLsCmd{}.asked())
-	require.False(t, runsLsCmd{}.unwanted(schema.RunSummary{Status: schema.StatusInterrupted}))
+	require.Nil(t, lsCmd{}.asked())
+	require.False(t, lsCmd{}.unwanted(schema.RunSummary{Status: schema.StatusInterrupted}))
 }
 
 func TestACommandThatIsShownCanBePastedIntoAShell(t *testing.T) {

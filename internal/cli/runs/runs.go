@@ -17,10 +17,10 @@ import (
 
 // Cmd is waymark runs.
 type Cmd struct {
-	Ls      runsLsCmd      `cmd:"" aliases:"list" help:"List runs."`
-	Get     runsGetCmd     `cmd:"" help:"Show a run, with every event acknowledged so far."`
-	Watch   runsWatchCmd   `cmd:"" help:"Show each checkpoint of a run or of all runs as it is made."`
-	History runsHistoryCmd `cmd:"" help:"List the points at which a run can be restored."`
+	Ls      lsCmd      `cmd:"" aliases:"list" help:"List runs."`
+	Get     getCmd     `cmd:"" help:"Show a run, with every event acknowledged so far."`
+	Watch   watchCmd   `cmd:"" help:"Show each checkpoint of a run or of all runs as it is made."`
+	History historyCmd `cmd:"" help:"List the points at which a run can be restored."`
 }
 
 // statuses are all that a run can have.
@@ -35,7 +35,7 @@ const (
 	held        schema.Status = "held"
 )
 
-type runsLsCmd struct {
+type lsCmd struct {
 	Status []schema.Status   `sep:"," placeholder:"STATUS" help:"Only runs of these: running, waiting, interrupted, orphaned, completed, failed, cancelled; quarantined: claimed again and again without progress; or held: a person must settle a call of it, ended runs included."`
 	Agent  string            `placeholder:"NAME" help:"Only runs of this agent."`
 	Parent string            `placeholder:"RUN" help:"Only children of this run."`
@@ -48,7 +48,7 @@ type runsLsCmd struct {
 }
 
 // Help is the text below the flags.
-func (runsLsCmd) Help() string {
+func (lsCmd) Help() string {
 	return `Runs that wait for a person are those of --status waiting,quarantined,held. Runs that have not ended come first, the one that was started last at the top; below them those that have, the one that ended ` +
 		`last at the top. With --parent the list is in the order of run ids. A list is of checkpoints: it may be a moment old. ` +
 		`When a run ended is when the server stored its last event; when one was started is what its executor said.
@@ -59,7 +59,7 @@ Examples:
 }
 
 // Run lists runs. A list is of checkpoints: it may be a moment old.
-func (c runsLsCmd) Run(ctx context.Context, a *base.App) error {
+func (c lsCmd) Run(ctx context.Context, a *base.App) error {
 	for _, s := range c.Status {
 		if !slices.Contains(statuses, s) && s != quarantined && s != held {
 			known := make([]string, len(statuses))
@@ -156,7 +156,7 @@ func moment(flag, text string, now time.Time) (string, error) {
 
 // asked are the statuses that the daemon is asked for: only what can be claimed can be quarantined, and a run of any status can have a
 // held call.
-func (c runsLsCmd) asked() []schema.Status {
+func (c lsCmd) asked() []schema.Status {
 	if slices.Contains(c.Status, held) {
 		return nil
 	}
@@ -178,7 +178,7 @@ func (c runsLsCmd) asked() []schema.Status {
 }
 
 // unwanted reports whether a run came only because it could have been quarantined, or could have a held call.
-func (c runsLsCmd) unwanted(r schema.RunSummary) bool {
+func (c lsCmd) unwanted(r schema.RunSummary) bool {
 	return len(c.Status) > 0 && !slices.Contains(c.Status, r.Status) &&
 		(!r.Quarantined || !slices.Contains(c.Status, quarantined)) && (r.Held == 0 || !slices.Contains(c.Status, held))
 }
@@ -206,13 +206,13 @@ func printRuns(w io.Writer, runs []schema.RunSummary, now time.Time) error {
 	return output.Table(w, columns, rows)
 }
 
-type runsGetCmd struct {
+type getCmd struct {
 	Run_ string `arg:"" name:"run" help:"Run id."`
 	View string `default:"head" enum:"head,state,events" help:"head: where the run stands; state: its messages and calls; events: all of its events."`
 }
 
 // Run shows a run.
-func (c runsGetCmd) Run(ctx context.Context, a *base.App) error {
+func (c getCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err

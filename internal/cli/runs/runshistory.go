@@ -13,13 +13,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type runsHistoryCmd struct {
+type historyCmd struct {
 	Run_  string `arg:"" name:"run" help:"Run id."`
 	Limit int    `default:"50" placeholder:"N" help:"At most so many points, the newest (default: 50); 0 lists all."`
 }
 
 // Help is the text below the flags.
-func (runsHistoryCmd) Help() string {
+func (historyCmd) Help() string {
 	return `A point is what waymark recover --at takes. Every boundary of a run is one as long as its events are kept; those with a revision ` +
 		`have a checkpoint of their own, too, which checkpoint:REVISION names. The columns are as after the event of their line. ` +
 		`A point that a rewind left behind says so, and its record's number names it: the run may use turns and steps of its numbers again.
@@ -60,7 +60,7 @@ type runHistory struct {
 }
 
 // Run lists the points of a run, newest first. Of a run that misses events it lists what is there, and fails.
-func (c runsHistoryCmd) Run(ctx context.Context, a *base.App) error {
+func (c historyCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Limit < 0 {
 		return failure.New(failure.Usage, "use 0 for all", "--limit %d is below 0", c.Limit)
 	}
@@ -87,7 +87,7 @@ func (c runsHistoryCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // collect reads the run's boundaries, and keeps the newest.
-func (c runsHistoryCmd) collect(ctx context.Context, fleet *publisher.Fleet, history *runHistory) error {
+func (c historyCmd) collect(ctx context.Context, fleet *publisher.Fleet, history *runHistory) error {
 	head := schema.NewHead("", c.Run_)
 	last := schema.StreamSequence(0)
 	return fleet.Events(ctx, c.Run_, func(rec schema.Record) error {

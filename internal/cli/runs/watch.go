@@ -23,14 +23,14 @@ const (
 	watchLook = 5 * time.Second
 )
 
-type runsWatchCmd struct {
+type watchCmd struct {
 	Run_     string `arg:"" name:"run" optional:"" help:"Run id; all runs of the fleet when left out."`
 	UntilEnd bool   `help:"Stop when the run has ended."`
 }
 
 // Run shows checkpoints until Ctrl-C. They come from the republished copies of the checkpoint bucket: at most
 // once, and not after the fact.
-func (c runsWatchCmd) Run(ctx context.Context, a *base.App) error {
+func (c watchCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Run_ == "" && c.UntilEnd {
 		return failure.New(failure.Usage, "name a run: "+a.Prompt.Command("runs watch RUN --until-end"), "--until-end is of one run")
 	}

@@ -1,4 +1,4 @@
-package cli
+package storage
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -32,7 +31,8 @@ const (
 // endedStatuses are those that a cleanup may remove.
 var endedStatuses = []schema.Status{schema.StatusCompleted, schema.StatusFailed, schema.StatusCancelled}
 
-type cleanupCmd struct {
+// CleanupCmd is waymark cleanup.
+type CleanupCmd struct {
 	MaxAge   *age            `placeholder:"TIME" help:"Remove runs that ended longer ago than this, such as 30d or 36h, instead of by the fleet's policy; 0d removes all ended runs but those that --grace keeps."`
 	Grace    age             `default:"10m" placeholder:"TIME" help:"Keep what anything was added to within this time, whatever its age (default: 10m)."`
 	Status   []schema.Status `placeholder:"STATUS,..." help:"Only runs that are completed, failed or cancelled; may be given several times."`
@@ -43,7 +43,7 @@ type cleanupCmd struct {
 }
 
 // Help is the text below the flags.
-func (cleanupCmd) Help() string {
+func (CleanupCmd) Help() string {
 	return `Without an age the fleet's own policy is gone by, which waymark fleet retention sets and the daemon applies by itself. Whatever the ` +
 		`age, a run stays that has not ended, waits, has a call or hand-off pending, has a pinned point, or that a kept fork stands on. The plan of ` +
 		`a dry run is the one that is carried out. Ctrl-C ends it between two pages: what was done is said, and the next cleanup goes on. Runs ` +
@@ -56,7 +56,7 @@ Examples:
 }
 
 // Validate is called by kong.
-func (c cleanupCmd) Validate() error {
+func (c CleanupCmd) Validate() error {
 	if grace := time.Duration(c.Grace); grace < time.Second {
 		return fmt.Errorf("--grace %s: use 1s or more", grace)
 	}
@@ -68,7 +68,7 @@ type age time.Duration
 
 // UnmarshalText reads a time with days, of 0 or more.
 func (t *age) UnmarshalText(text []byte) error {
-	d, err := parseDays(string(text))
+	d, err := base.ParseDays(string(text))
 	if err != nil || d < 0 {
 		return fmt.Errorf("%.40q is no such time: use one such as 30d, 36h or 0d", text)
 	}
@@ -76,21 +76,8 @@ func (t *age) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// parseDays reads a Go duration, or a whole number of days up to the longest retention.
-func parseDays(s string) (time.Duration, error) {
-	days, ok := strings.CutSuffix(s, "d")
-	if !ok {
-		return time.ParseDuration(s)
-	}
-	n, err := strconv.Atoi(days)
-	if err != nil || n > schema.MaxRetentionSeconds/86400 {
-		return 0, fmt.Errorf("%q is not a number of days", days)
-	}
-	return time.Duration(n) * 24 * time.Hour, nil
-}
-
 // policyText is the policy for people. The shortest age that the daemon takes, a second, is none.
-func (c cleanupCmd) policyText(p *schema.RetentionPolicy) string {
+func (c CleanupCmd) policyText(p *schema.RetentionPolicy) string {
 	if c.MaxAge != nil && *c.MaxAge == 0 {
 		return "ended runs of any age are removed"
 	}
@@ -98,7 +85,7 @@ func (c cleanupCmd) policyText(p *schema.RetentionPolicy) string {
 }
 
 // policy is the one that the flags ask for, nil for the fleet's own.
-func (c cleanupCmd) policy() *schema.RetentionPolicy {
+func (c CleanupCmd) policy() *schema.RetentionPolicy {
 	if c.MaxAge == nil {
 		return nil
 	}
@@ -109,7 +96,7 @@ func (c cleanupCmd) policy() *schema.RetentionPolicy {
 }
 
 // Run removes page by page, and reports.
-func (c cleanupCmd) Run(ctx context.Context, a *base.App) error {
+func (c CleanupCmd) Run(ctx context.Context, a *base.App) error {
 	for _, status := range c.Status {
 		if !slices.Contains(endedStatuses, status) {
 			return failure.New(failure.Usage, "use completed, failed or cancelled, or several: --status completed,failed", "--status %q: only ended runs are removed", status)
@@ -161,7 +148,7 @@ func (c cleanupCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // pages asks for one page after the other.
-func (c cleanupCmd) pages(ctx context.Context, cl *base.Client, by string, report *retention.Report) error {
+func (c CleanupCmd) pages(ctx context.Context, cl *base.Client, by string, report *retention.Report) error {
 	req := schema.CleanupRequest{Policy: c.policy(), Status: c.Status, DryRun: c.DryRun, By: by, Limit: cleanupPage}
 	for {
 		if ctx.Err() != nil {
@@ -185,7 +172,7 @@ func (c cleanupCmd) pages(ctx context.Context, cl *base.Client, by string, repor
 }
 
 // await waits until the daemon has removed what was ordered, as long as it gets on.
-func (c cleanupCmd) await(ctx context.Context, cl *base.Client, report *retention.Report) error {
+func (c CleanupCmd) await(ctx context.Context, cl *base.Client, report *retention.Report) error {
 	moved := time.Now()
 	for report.Pending > 0 {
 		var reply schema.CleanupReply
@@ -207,7 +194,7 @@ func (c cleanupCmd) await(ctx context.Context, cl *base.Client, report *retentio
 }
 
 // verify verifies the runs that are left.
-func (c cleanupCmd) verify(ctx context.Context, a *base.App, cl *base.Client, report *retention.Report) error {
+func (c CleanupCmd) verify(ctx context.Context, a *base.App, cl *base.Client, report *retention.Report) error {
 	if c.NoVerify || report.Removed == 0 {
 		report.NotVerified = "nothing was removed"
 		if c.NoVerify {
@@ -218,7 +205,7 @@ func (c cleanupCmd) verify(ctx context.Context, a *base.App, cl *base.Client, re
 	js, settings, err := cl.Settings(ctx)
 	total := verified{Verified: []*verify.Result{}}
 	if err == nil {
-		err = verifyCmd{All: true}.all(ctx, a, js, settings, &total)
+		err = VerifyCmd{All: true}.all(ctx, a, js, settings, &total)
 	}
 	if _, refused := errors.AsType[*permissions.Error](err); refused {
 		report.NotVerified = "these credentials may not read the streams"
@@ -238,12 +225,12 @@ func (c cleanupCmd) verify(ctx context.Context, a *base.App, cl *base.Client, re
 }
 
 // write writes the report where it was asked for.
-func (c cleanupCmd) write(a *base.App, file *newFile, report *retention.Report) error {
+func (c CleanupCmd) write(a *base.App, file *newFile, report *retention.Report) error {
 	return errors.Join(c.writeReport(file, report), c.show(a, report))
 }
 
 // show prints the report.
-func (c cleanupCmd) show(a *base.App, report *retention.Report) error {
+func (c CleanupCmd) show(a *base.App, report *retention.Report) error {
 	if a.JSON {
 		return output.Document(a.Stdout, report)
 	}
@@ -261,7 +248,7 @@ func (c cleanupCmd) show(a *base.App, report *retention.Report) error {
 }
 
 // writeReport writes the report's file. A removal cannot be undone, so a failure says how many runs are removed.
-func (c cleanupCmd) writeReport(file *newFile, report *retention.Report) error {
+func (c CleanupCmd) writeReport(file *newFile, report *retention.Report) error {
 	err := file.write(func(w io.Writer) error {
 		if strings.HasSuffix(c.Report, ".md") {
 			return report.Markdown(w)
@@ -302,7 +289,7 @@ func removedRuns(n int64) string {
 	return output.Plural(n, "run") + " " + output.InNumber(n, "is", "are")
 }
 
-func (c cleanupCmd) print(a *base.App, report *retention.Report) error {
+func (c CleanupCmd) print(a *base.App, report *retention.Report) error {
 	removed := "removed"
 	if report.DryRun {
 		removed = "to be removed"

@@ -1,4 +1,4 @@
-package cli
+package fleet
 
 import (
 	"context"
@@ -36,12 +36,13 @@ const (
 	lagWarn = 10 * time.Second
 )
 
-type doctorCmd struct {
+// DoctorCmd is waymark doctor.
+type DoctorCmd struct {
 	Monitor string `placeholder:"URL" help:"Monitoring address of the NATS server, such as http://127.0.0.1:8222: without it the sync interval of a server that is not Waymark's own cannot be seen."`
 }
 
 // Help is the text below the flags.
-func (doctorCmd) Help() string {
+func (DoctorCmd) Help() string {
 	return `Checked are the server's version and limits, whether what it acknowledges is on disk, the flags of every stream and bucket, room ` +
 		`in quotas and on the disk, consumers, clocks, credentials, replicas, when the fleet was backed up, whether each log takes writes, who folds each shard, how far behind the fold ` +
 		`is, and what was rejected. What is not right comes with what to do. Nothing is changed. The exit code is 1 when a check fails; warnings alone are 0.
@@ -90,7 +91,7 @@ func (d *doctor) add(name, result, do, format string, args ...any) {
 }
 
 // Run looks at everything.
-func (c doctorCmd) Run(ctx context.Context, a *base.App) error {
+func (c DoctorCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package cli
+package fleet
 
 import (
 	"context"
@@ -12,17 +12,18 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type fleetCmd struct {
-	Show      fleetShowCmd      `cmd:"" default:"1" help:"Show how the fleet is. What fleet does when nothing else is asked."`
-	Retention fleetRetentionCmd `cmd:"" help:"Show or set how long the daemon keeps runs after their end."`
-	Keys      fleetKeysCmd      `cmd:"" help:"List, add or retire the keys by which daemons sign control events."`
-	Add       fleetAddCmd       `cmd:"" help:"Make a fleet, or change one: keys, accounts and permissions for a server that several fleets share, streams and buckets."`
+// Cmd is waymark fleet.
+type Cmd struct {
+	Show      showCmd      `cmd:"" default:"1" help:"Show how the fleet is. What fleet does when nothing else is asked."`
+	Retention retentionCmd `cmd:"" help:"Show or set how long the daemon keeps runs after their end."`
+	Keys      keysCmd      `cmd:"" help:"List, add or retire the keys by which daemons sign control events."`
+	Add       addCmd       `cmd:"" help:"Make a fleet, or change one: keys, accounts and permissions for a server that several fleets share, streams and buckets."`
 }
 
-type fleetShowCmd struct{}
+type showCmd struct{}
 
 // Help is the text below the flags.
-func (fleetShowCmd) Help() string {
+func (showCmd) Help() string {
 	return `One replica of the daemon answers, and looks at the streams and buckets themselves: it tells of shards that nobody folds, too.
 What waits is accepted and safe, and recovery has it; it is only not in a checkpoint yet. Amplification is the number of bytes stored for
 each byte of payload. Recoveries are those of the replica that answered; its metrics and those of the others have them all.
@@ -33,7 +34,7 @@ Examples:
 }
 
 // Run shows how the fleet is. A shard that could not be looked at is an error, after what is known was shown.
-func (c fleetShowCmd) Run(ctx context.Context, a *base.App) error {
+func (c showCmd) Run(ctx context.Context, a *base.App) error {
 	cl, err := a.Connect(ctx)
 	if err != nil {
 		return err

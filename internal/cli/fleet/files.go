@@ -1,4 +1,4 @@
-package cli
+package fleet
 
 import (
 	"bytes"
@@ -51,7 +51,7 @@ const (
 )
 
 // write makes the fleet's files, or what is missing of them.
-func (c fleetAddCmd) write(a *base.App, done *fleetAdded) (*fleetFiles, error) {
+func (c addCmd) write(a *base.App, done *Added) (*fleetFiles, error) {
 	dir, err := filepath.Abs(c.Dir)
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (c fleetAddCmd) write(a *base.App, done *fleetAdded) (*fleetFiles, error) {
 }
 
 // operators makes the missing keys of operators: those of the flag, and those with a file. stale are the contexts whose key file is gone.
-func (c fleetAddCmd) operators(dir string, f *fleetFiles, account *access.Account) (people []fleetPerson, stale []string, err error) {
+func (c addCmd) operators(dir string, f *fleetFiles, account *access.Account) (people []Person, stale []string, err error) {
 	// Names have no dot, so no other fleet has files with this prefix.
 	before := c.Name + "-" + string(access.Operator) + "."
 	names := slices.Clone(c.Operators)
@@ -162,7 +162,7 @@ func (c fleetAddCmd) operators(dir string, f *fleetFiles, account *access.Accoun
 			account.Owners = make(map[string]string)
 		}
 		account.Keys[access.Operator], account.Owners[key] = append(account.Keys[access.Operator], key), name
-		people = append(people, fleetPerson{Name: name, Key: key, Context: base + ".json"})
+		people = append(people, Person{Name: name, Key: key, Context: base + ".json"})
 	}
 	return people, stale, nil
 }
@@ -185,7 +185,7 @@ func (f *fleetFiles) user(base string, role access.Role, who string) (string, er
 }
 
 // merge puts what flags and environment name into f.
-func (c fleetAddCmd) merge(a *base.App, f *fleetFiles) error {
+func (c addCmd) merge(a *base.App, f *fleetFiles) error {
 	conn := a.Conn
 	if conn.NATS == "" {
 		conn.NATS = a.Getenv("NATS_URL")

@@ -1,4 +1,4 @@
-package cli
+package transfer
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 )
 
 // archive writes the runs to an archive.
-func (c exportCmd) archive(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Fleet) error {
+func (c ExportCmd) archive(ctx context.Context, a *base.App, cl *base.Client, fleet *publisher.Fleet) error {
 	var m *archive.Manifest
 	js, err := jetstream.New(cl.NATS)
 	if err != nil {
@@ -66,7 +66,7 @@ func (c exportCmd) archive(ctx context.Context, a *base.App, cl *base.Client, fl
 }
 
 // archive imports the runs of an archive.
-func (c importCmd) archive(ctx context.Context, a *base.App) error {
+func (c ImportCmd) archive(ctx context.Context, a *base.App) error {
 	info, err := os.Stat(c.Archive)
 	if err == nil && !info.Mode().IsRegular() {
 		return failure.NotRegular(c.Archive)
@@ -127,7 +127,7 @@ func (c importCmd) archive(ctx context.Context, a *base.App) error {
 }
 
 // confirm asks the daemon for a run that was imported: its digest must be that of the archive.
-func (c importCmd) confirm(ctx context.Context, fleet *publisher.Fleet, r archive.Imported) error {
+func (c ImportCmd) confirm(ctx context.Context, fleet *publisher.Fleet, r archive.Imported) error {
 	if r.Since > 0 || c.Live {
 		return nil // it has gone on, or may have
 	}

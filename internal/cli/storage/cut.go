@@ -1,4 +1,4 @@
-package cli
+package storage
 
 import (
 	"context"
@@ -16,12 +16,13 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type cutCmd struct {
+// CutCmd is waymark cut.
+type CutCmd struct {
 	At string `required:"" placeholder:"POINT" help:"A time (RFC 3339, such as 2026-01-31T12:00:00Z, or how long ago, such as 90m), a place of the log of a fleet with one shard (8124), or one of each shard (0=8124,1=7990)."`
 }
 
 // Help is the text below the flags.
-func (cutCmd) Help() string {
+func (CutCmd) Help() string {
 	return `Each run is shown with its last boundary up to there, as the point that recover --at, fork --at and diff take. Within a shard the cut ` +
 		`is one place of the log: what is behind it does not count, in any run. By a time, what the server had stored before that time counts, and shards ` +
 		`agree as far as their servers' clocks do. Runs that were erased since are not in the cut. Nothing is written. The ` +
@@ -45,7 +46,7 @@ type cutRun struct {
 }
 
 // parse reads the flag.
-func (c cutCmd) parse(now time.Time) (config backup.CutConfig, err error) {
+func (c CutCmd) parse(now time.Time) (config backup.CutConfig, err error) {
 	if at, err := time.Parse(time.RFC3339Nano, c.At); err == nil {
 		config.Time = at
 		return config, nil
@@ -72,7 +73,7 @@ func (c cutCmd) parse(now time.Time) (config backup.CutConfig, err error) {
 }
 
 // Run shows the cut.
-func (c cutCmd) Run(ctx context.Context, a *base.App) error {
+func (c CutCmd) Run(ctx context.Context, a *base.App) error {
 	config, err := c.parse(a.Now())
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package cli
+package fleet
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type fleetAddCmd struct {
+type addCmd struct {
 	Name        string         `arg:"" help:"Name of the fleet."`
 	Dir         string         `placeholder:"DIR" help:"Directory for the fleet's keys, NATS contexts and its part of the server's configuration. Without it only streams and buckets are made, on a server without accounts."`
 	Offline     bool           `help:"Write the files and connect to nothing."`
@@ -39,7 +39,7 @@ type fleetAddCmd struct {
 }
 
 // Help is the text below the flags.
-func (fleetAddCmd) Help() string {
+func (addCmd) Help() string {
 	return `With --dir it writes, unless they are there: a key for each role (NAME-daemon.nk and so on, readable by you alone), a NATS ` +
 		`context for each (NAME-daemon.json), with --operator a key for each person in place of one for all operators (NAME-operator.PERSON.nk), and fleet-NAME.conf, which the server's configuration includes. It prints what to do next. ` +
 		`Then it connects as the fleet's daemon and makes streams and buckets, so it is run a second time when the servers know the fleet. ` +
@@ -53,8 +53,8 @@ Examples:
   waymark fleet add payments                       on the local server, which has no accounts`
 }
 
-// fleetAdded is the outcome as JSON.
-type fleetAdded struct {
+// Added is the outcome as JSON.
+type Added struct {
 	Fleet string `json:"fleet"`
 	// Config is the part of the server's configuration; Written says that it was changed now.
 	Config  string `json:"config,omitzero"`
@@ -66,7 +66,7 @@ type fleetAdded struct {
 	// Duties are joint or separate.
 	Duties string `json:"duties,omitzero"`
 	// Operators with a key of their own, in the order of their names.
-	Operators []fleetPerson `json:"operators,omitzero"`
+	Operators []Person `json:"operators,omitzero"`
 	// Removed are contexts of operators whose key file is gone.
 	Removed     []string `json:"removed,omitzero"`
 	Provisioned bool     `json:"provisioned"`
@@ -76,8 +76,8 @@ type fleetAdded struct {
 	KeyMissing string `json:"key_missing,omitzero"`
 }
 
-// fleetPerson is an operator with a key of its own.
-type fleetPerson struct {
+// Person is an operator with a key of its own.
+type Person struct {
 	Name string `json:"name"`
 	// Key is the public key, as in control events.
 	Key     string `json:"key"`
@@ -85,7 +85,7 @@ type fleetPerson struct {
 }
 
 // Run adds a fleet, or changes one.
-func (c fleetAddCmd) Run(ctx context.Context, a *base.App) error {
+func (c addCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Offline && c.Dir == "":
 		return failure.New(failure.Usage, "name the directory with --dir", "--offline writes files only")
@@ -95,7 +95,7 @@ func (c fleetAddCmd) Run(ctx context.Context, a *base.App) error {
 	if err := schema.CheckName("fleet", c.Name); err != nil {
 		return err
 	}
-	done := fleetAdded{Fleet: c.Name, Shards: max(int(c.Shards), 1)}
+	done := Added{Fleet: c.Name, Shards: max(int(c.Shards), 1)}
 	var files *fleetFiles
 	if c.Dir != "" {
 		var err error
@@ -122,7 +122,7 @@ func (c fleetAddCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // provision makes the fleet's streams and buckets.
-func (c fleetAddCmd) provision(ctx context.Context, a *base.App, done *fleetAdded, files *fleetFiles) error {
+func (c addCmd) provision(ctx context.Context, a *base.App, done *Added, files *fleetFiles) error {
 	cl, err := a.Connect(ctx)
 	if files != nil && errors.Is(err, natsconn.ErrRefused) {
 		return &failure.Error{
@@ -179,7 +179,7 @@ func (c fleetAddCmd) provision(ctx context.Context, a *base.App, done *fleetAdde
 }
 
 // change puts what flags name into a fleet's configuration.
-func (c fleetAddCmd) change(config *kvstore.FleetConfig) {
+func (c addCmd) change(config *kvstore.FleetConfig) {
 	for to, from := range map[*int]int{&config.Shards: int(c.Shards), &config.Replicas: int(c.Replicas), &config.CheckpointsPerRun: int(c.Checkpoints)} {
 		if from != 0 {
 			*to = from
@@ -191,7 +191,7 @@ func (c fleetAddCmd) change(config *kvstore.FleetConfig) {
 }
 
 // afterwards says what makes the server know the fleet.
-func (c fleetAddCmd) afterwards(done *fleetAdded) []string {
+func (c addCmd) afterwards(done *Added) []string {
 	again := fmt.Sprintf("then run again: waymark fleet add %s --dir %s", c.Name, schema.ShellWord(c.Dir))
 	if done.Included != "" {
 		return []string{"start or reload the servers: nats-server --signal reload", again}
@@ -204,7 +204,7 @@ func (c fleetAddCmd) afterwards(done *fleetAdded) []string {
 	}
 }
 
-func (c fleetAddCmd) print(a *base.App, done *fleetAdded) error {
+func (c addCmd) print(a *base.App, done *Added) error {
 	fields := []string{"fleet", c.Name}
 	if done.Provisioned {
 		quota := "unlimited"

@@ -1,4 +1,4 @@
-package cli
+package transfer
 
 import (
 	"context"
@@ -19,7 +19,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type importCmd struct {
+// ImportCmd is waymark import.
+type ImportCmd struct {
 	File     []string `arg:"" optional:"" help:"Transcripts: files, directories with all that is below them, or patterns such as runs/*.jsonl."`
 	Format   string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent" placeholder:"FORMAT" help:"auto, openai-chat, claude-code or swe-agent (default: auto)."`
 	RunID    string   `name:"run-id" placeholder:"ID" help:"Run id, for a file with one run (default: from the conversation or the file's name)."`
@@ -38,7 +39,7 @@ type importCmd struct {
 }
 
 // Help is the text below the flags.
-func (importCmd) Help() string {
+func (ImportCmd) Help() string {
 	return `A transcript can be imported again at any time: what a run has is compared with it, and only what is new is added; a run that has ` +
 		`ended is reopened for that. Where the two differ nothing is written to the run, and the first difference is said (exit code 5). A run ` +
 		`that another executor has, or that a person cancelled, is left alone. When all is there already, nothing is done, and that is a success. In a directory files that ` +
@@ -124,7 +125,7 @@ type importedFile struct {
 
 // Run imports the files. One that cannot be read, or a run that is there already, does not keep the others from
 // being imported; a server that fails does.
-func (c importCmd) Run(ctx context.Context, a *base.App) error {
+func (c ImportCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Archive != "" && (len(c.File) > 0 || c.RunID != "" || c.Agent != "" || c.Format != "auto"):
 		return failure.New(failure.Usage, "import transcripts and archives one after the other", "--archive is given beside transcripts or their flags")

@@ -1,4 +1,4 @@
-package cli
+package storage
 
 import (
 	"context"
@@ -25,7 +25,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type backupCmd struct {
+// BackupCmd is waymark backup.
+type BackupCmd struct {
 	Take   backupTakeCmd   `cmd:"" default:"withargs" help:"Back a fleet up into a new directory, while it goes on. What backup does with a directory."`
 	Verify backupVerifyCmd `cmd:"" serverless:"" help:"Check a backup: every file, and with --runs every run in it."`
 }
@@ -180,7 +181,7 @@ func (c backupVerifyCmd) Run(ctx context.Context, a *base.App) error {
 	if err := c.rehearse(ctx, a, m, trust, &total); err != nil {
 		return err
 	}
-	whole := verifyCmd{All: true}
+	whole := VerifyCmd{All: true}
 	if err := whole.print(a, &total); err != nil {
 		return err
 	}
@@ -209,11 +210,12 @@ func (c backupVerifyCmd) rehearse(ctx context.Context, a *base.App, m *backup.Ma
 		if err != nil {
 			return err
 		}
-		return verifyCmd{}.all(ctx, a, js, settings, total)
+		return VerifyCmd{}.all(ctx, a, js, settings, total)
 	})
 }
 
-type restoreCmd struct {
+// RestoreCmd is waymark restore.
+type RestoreCmd struct {
 	trustFlags
 	Dir      string        `arg:"" help:"Directory of the backup."`
 	Replicas base.Positive `placeholder:"N" help:"Copies of every stream (default: as many as it had)."`
@@ -221,7 +223,7 @@ type restoreCmd struct {
 }
 
 // Help is the text below the flags.
-func (restoreCmd) Help() string {
+func (RestoreCmd) Help() string {
 	return `The server must not have the fleet, and no daemon may serve it meanwhile: a fleet is never merged with another. The whole backup is checked ` +
 		`before anything is written. A restore that broke off is repeated with the same command and goes on. Without a server that is named or ` +
 		`runs in the state directory, one is started there for the time of the restore; waymark serve goes on with it.
@@ -232,7 +234,7 @@ Examples:
 }
 
 // Run restores the fleet of a backup.
-func (c restoreCmd) Run(ctx context.Context, a *base.App) error {
+func (c RestoreCmd) Run(ctx context.Context, a *base.App) error {
 	trust, err := c.trust()
 	if err != nil {
 		return err

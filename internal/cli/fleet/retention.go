@@ -1,4 +1,4 @@
-package cli
+package fleet
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type fleetRetentionCmd struct {
+type retentionCmd struct {
 	Completed *keepTime `placeholder:"TIME" help:"How long completed runs are kept after their last event, such as 30d or 12h, or forever."`
 	Failed    *keepTime `placeholder:"TIME" help:"The same for failed runs."`
 	Cancelled *keepTime `placeholder:"TIME" help:"The same for cancelled runs."`
@@ -22,7 +22,7 @@ type fleetRetentionCmd struct {
 }
 
 // Help is the text below the flags.
-func (fleetRetentionCmd) Help() string {
+func (retentionCmd) Help() string {
 	return `Without flags the policy is shown. The daemon goes by it once an hour, with the plan that waymark cleanup --dry-run shows. A fleet ` +
 		`keeps everything until it is given a policy; what no flag names stays as it is. Proposed are ` +
 		strconv.Itoa(int(schema.DefaultRetainCompleted/(24*time.Hour))) + ` days for completed runs and ` + strconv.Itoa(int(schema.DefaultRetainFailed/(24*time.Hour))) + ` for failed ones.
@@ -43,7 +43,7 @@ func (k *keepTime) UnmarshalText(text []byte) error {
 		*k = 0
 		return nil
 	}
-	d, err := parseDays(s)
+	d, err := base.ParseDays(s)
 	if err != nil || d < time.Second {
 		return fmt.Errorf("%.40q is not a time: use one such as 30d or 12h, or forever", s)
 	}
@@ -58,7 +58,7 @@ type retentionView struct {
 }
 
 // Run shows or sets the policy.
-func (c fleetRetentionCmd) Run(ctx context.Context, a *base.App) error {
+func (c retentionCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Off && (c.Completed != nil || c.Failed != nil || c.Cancelled != nil || c.Grace != nil) {
 		return failure.New(failure.Usage, "leave out --off, or the times", "--off goes alone")
 	}

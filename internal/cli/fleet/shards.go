@@ -1,4 +1,4 @@
-package cli
+package fleet
 
 import (
 	"context"
@@ -18,7 +18,8 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type shardsCmd struct {
+// ShardsCmd is waymark shards.
+type ShardsCmd struct {
 	Ls  shardsLsCmd  `cmd:"" default:"1" aliases:"list" help:"Show the shards of the fleet: who folds them, how far, and how full they are. What shards does when nothing else is asked."`
 	Set shardsSetCmd `cmd:"" help:"Spread new runs over another number of shards. Runs stay where they began."`
 }

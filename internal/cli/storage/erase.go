@@ -1,4 +1,4 @@
-package cli
+package storage
 
 import (
 	"context"
@@ -20,7 +20,8 @@ import (
 // eraseTries bounds how deep forks of forks are removed.
 const eraseTries = schema.MaxBases
 
-type eraseCmd struct {
+// EraseCmd is waymark erase.
+type EraseCmd struct {
 	Run_    string `arg:"" name:"run" optional:"" help:"Run id; or --check."`
 	Force   bool   `help:"Remove it although it is live or pinned, or has a call or hand-off pending. Its executor is fenced."`
 	Forks   bool   `help:"Remove the forks that stand on it, and theirs, before it."`
@@ -31,7 +32,7 @@ type eraseCmd struct {
 }
 
 // Help is the text below the flags.
-func (eraseCmd) Help() string {
+func (EraseCmd) Help() string {
 	return `All that is stored of the run goes: events, segments, checkpoints, large payloads, dead letters, its places in lists. A mark with the ` +
 		`run's id stays, so that the id is never used again, and the receipt, which has nothing of what the run said. A run that another was ` +
 		`forked from stays as long as the fork does, whatever is asked; one that is live, pinned or has something pending needs --force.
@@ -42,7 +43,7 @@ Examples:
 }
 
 // Validate is called by kong.
-func (c eraseCmd) Validate() error {
+func (c EraseCmd) Validate() error {
 	switch {
 	case c.Check != "" && (c.Run_ != "" || c.Force || c.Forks || c.Receipt != ""):
 		return errors.New("--check goes alone: the receipt names the run")
@@ -62,7 +63,7 @@ type checkedReceipt struct {
 }
 
 // Run removes a run, or checks a receipt.
-func (c eraseCmd) Run(ctx context.Context, a *base.App) error {
+func (c EraseCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Check != "" {
 		return c.check(ctx, a)
 	}
@@ -88,7 +89,7 @@ func (c eraseCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // show prints the receipt.
-func (c eraseCmd) show(a *base.App, receipt *schema.Erasure, already bool) error {
+func (c EraseCmd) show(a *base.App, receipt *schema.Erasure, already bool) error {
 	if a.JSON {
 		return output.Document(a.Stdout, receipt)
 	}
@@ -96,7 +97,7 @@ func (c eraseCmd) show(a *base.App, receipt *schema.Erasure, already bool) error
 }
 
 // erase removes a run, and asks until that is done.
-func (c eraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, by string, deep int) (receipt *schema.Erasure, already bool, err error) {
+func (c EraseCmd) erase(ctx context.Context, a *base.App, cl *base.Client, run, by string, deep int) (receipt *schema.Erasure, already bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cl.Wait)
 	defer cancel()
 	for first := true; ; first = false {
@@ -146,7 +147,7 @@ func forksIn(err error) []string {
 }
 
 // refused gives a refusal the next step at a prompt.
-func (c eraseCmd) refused(cl *base.Client, run string, forks []string, err error) error {
+func (c EraseCmd) refused(cl *base.Client, run string, forks []string, err error) error {
 	told, ok := errors.AsType[*schema.ServiceError](err)
 	if !ok || told.Code != schema.CodeNeeded {
 		return err
@@ -159,7 +160,7 @@ func (c eraseCmd) refused(cl *base.Client, run string, forks []string, err error
 }
 
 // again is the command that asks for the receipt of a removed run.
-func (c eraseCmd) again(p prompt.Prompt, run string) string {
+func (c EraseCmd) again(p prompt.Prompt, run string) string {
 	words := "erase " + run
 	if c.Receipt != "" && run == c.Run_ {
 		words += " --receipt " + schema.ShellWord(c.Receipt)
@@ -168,7 +169,7 @@ func (c eraseCmd) again(p prompt.Prompt, run string) string {
 }
 
 // writeReceipt writes the receipt. The removal cannot be undone, so a failure says that the run is erased.
-func (c eraseCmd) writeReceipt(p prompt.Prompt, file *newFile, receipt *schema.Erasure) error {
+func (c EraseCmd) writeReceipt(p prompt.Prompt, file *newFile, receipt *schema.Erasure) error {
 	err := file.write(func(w io.Writer) error { return output.Document(w, receipt) })
 	if err == nil {
 		return nil
@@ -195,7 +196,7 @@ func printReceipt(a *base.App, r *schema.Erasure, already bool) error {
 }
 
 // check asks what is left of the run of a receipt.
-func (c eraseCmd) check(ctx context.Context, a *base.App) error {
+func (c EraseCmd) check(ctx context.Context, a *base.App) error {
 	text, err := os.ReadFile(c.Check)
 	if err != nil {
 		return failure.New(failure.NotFound, "write one with: waymark erase RUN --receipt FILE", "receipt %s cannot be read: %s", c.Check, err)

@@ -1,4 +1,4 @@
-package cli
+package storage
 
 import (
 	"context"
@@ -17,13 +17,14 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type verifyCmd struct {
+// VerifyCmd is waymark verify.
+type VerifyCmd struct {
 	Run_ string `arg:"" name:"run" optional:"" help:"Run id; or --all."`
 	All  bool   `help:"Verify all runs of the fleet."`
 }
 
 // Help is the text below the flags.
-func (verifyCmd) Help() string {
+func (VerifyCmd) Help() string {
 	return `The run is folded anew from its segments and the log, and everything that is stored of it is compared with that: the sums, links, ` +
 		`counts and digests of segments, and every checkpoint that is kept. Each thing that is wrong is named with ` +
 		`the first bad event, and with what a recovery uses instead. Nothing is written, and no daemon is needed. The exit code is 6 when ` +
@@ -43,7 +44,7 @@ type verified struct {
 }
 
 // Run verifies one run or all.
-func (c verifyCmd) Run(ctx context.Context, a *base.App) error {
+func (c VerifyCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Run_ == "" && !c.All:
 		return failure.New(failure.Usage, "name a run, or add --all", "neither a run nor --all is given")
@@ -90,7 +91,7 @@ func (t *verified) add(v *verify.Result, list bool) {
 }
 
 // one verifies a run in the shard that has it.
-func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
+func (c VerifyCmd) one(ctx context.Context, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
 	var removed error
 	for _, i := range schema.ShardsOf(c.Run_, settings.Generations) {
 		shard, err := kvstore.OpenShard(js, settings, i, base.Operator)
@@ -123,7 +124,7 @@ func (c verifyCmd) one(ctx context.Context, js jetstream.JetStream, settings sch
 }
 
 // all verifies the runs of all shards: those that the log has, and those that have a checkpoint.
-func (c verifyCmd) all(ctx context.Context, a *base.App, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
+func (c VerifyCmd) all(ctx context.Context, a *base.App, js jetstream.JetStream, settings schema.FleetSettings, total *verified) error {
 	for i := range settings.Shards() {
 		shard, err := kvstore.OpenShard(js, settings, i, base.Operator)
 		if err != nil {
@@ -204,7 +205,7 @@ func runsOf(ctx context.Context, js jetstream.JetStream, shard *kvstore.Shard) (
 	return slices.Compact(runs), ctx.Err()
 }
 
-func (c verifyCmd) print(a *base.App, total *verified) error {
+func (c VerifyCmd) print(a *base.App, total *verified) error {
 	if a.JSON {
 		return output.Document(a.Stdout, total)
 	}

@@ -1,4 +1,4 @@
-package cli
+package fleet
 
 import (
 	"context"
@@ -20,16 +20,16 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-type fleetKeysCmd struct {
-	Ls     fleetKeysLsCmd     `cmd:"" default:"1" help:"List the keys. What fleet keys does when nothing else is asked."`
-	Add    fleetKeysAddCmd    `cmd:"" help:"Add a daemon's signing key. It takes effect after one minute."`
-	Retire fleetKeysRetireCmd `cmd:"" help:"End a key's time, a minute from now. What it signed before stays valid."`
+type keysCmd struct {
+	Ls     keysLsCmd     `cmd:"" default:"1" help:"List the keys. What fleet keys does when nothing else is asked."`
+	Add    keysAddCmd    `cmd:"" help:"Add a daemon's signing key. It takes effect after one minute."`
+	Retire keysRetireCmd `cmd:"" help:"End a key's time, a minute from now. What it signed before stays valid."`
 }
 
-type fleetKeysLsCmd struct{}
+type keysLsCmd struct{}
 
 // Help is the text below the flags.
-func (fleetKeysLsCmd) Help() string {
+func (keysLsCmd) Help() string {
 	return `In a fleet with keys, control events (takeovers, answers, settlements of a person, cancellations, hand-offs, marks) count only when one of ` +
 		`the fleet's daemons signed them. A fleet without keys checks nothing. A new fleet has the key of the connection that makes it, if that is an ` +
 		`NKey or a credentials file.
@@ -39,12 +39,12 @@ Examples:
   waymark fleet keys ls --json`
 }
 
-type fleetKeysAddCmd struct {
+type keysAddCmd struct {
 	Key string `arg:"" optional:"" help:"Public key of a daemon (U…); without it the key of this connection."`
 }
 
 // Help is the text below the flags.
-func (fleetKeysAddCmd) Help() string {
+func (keysAddCmd) Help() string {
 	return `Connect with the daemon's context; no other key may write the settings. A daemon whose key was added starts to work once the key signs.
 
 Examples:
@@ -52,12 +52,12 @@ Examples:
   waymark --context fleets/payments-daemon.json --fleet payments fleet keys add UBZPLLSXOQATZQKVNY5F4UVXDDQSHTEP5NW3ZVTXZB67OFPIIIDQ3A5P`
 }
 
-type fleetKeysRetireCmd struct {
+type keysRetireCmd struct {
 	Key string `arg:"" help:"Public key (U…) that waymark fleet keys lists."`
 }
 
 // Help is the text below the flags.
-func (fleetKeysRetireCmd) Help() string {
+func (keysRetireCmd) Help() string {
 	return `Start every daemon with another key first: one whose key is retired signs no more, and answers no request that needs it. The last key of a ` +
 		`fleet cannot be retired.
 
@@ -72,14 +72,14 @@ type keysView struct {
 }
 
 // Run lists the keys.
-func (c fleetKeysLsCmd) Run(ctx context.Context, a *base.App) error {
+func (c keysLsCmd) Run(ctx context.Context, a *base.App) error {
 	return withFleets(ctx, a, func(context.Context, *base.Client, *kvstore.Fleets) (schema.FleetSettings, error) {
 		return schema.FleetSettings{}, nil
 	})
 }
 
 // Run adds a key.
-func (c fleetKeysAddCmd) Run(ctx context.Context, a *base.App) error {
+func (c keysAddCmd) Run(ctx context.Context, a *base.App) error {
 	if c.Key != "" && !nkeys.IsValidPublicUserKey(c.Key) {
 		return base.NotPublic("the key to add", c.Key, hintPublicUser)
 	}
@@ -101,7 +101,7 @@ func (c fleetKeysAddCmd) Run(ctx context.Context, a *base.App) error {
 }
 
 // Run retires a key.
-func (c fleetKeysRetireCmd) Run(ctx context.Context, a *base.App) error {
+func (c keysRetireCmd) Run(ctx context.Context, a *base.App) error {
 	if !nkeys.IsValidPublicUserKey(c.Key) {
 		return base.NotPublic("the key to retire", c.Key, hintPublicUser)
 	}

@@ -1,4 +1,4 @@
-package cli
+package transfer
 
 import (
 	"bufio"
@@ -22,7 +22,8 @@ import (
 // formatCloudEvents is the export of the events themselves.
 const formatCloudEvents = "cloudevents"
 
-type exportCmd struct {
+// ExportCmd is waymark export.
+type ExportCmd struct {
 	Run_   []string `arg:"" name:"run" help:"Run id; several only with --archive."`
 	Format string   `default:"auto" enum:"auto,openai-chat,claude-code,swe-agent,cloudevents" placeholder:"FORMAT" help:"openai-chat, claude-code, swe-agent, cloudevents (one structured event a line), or auto: the format it was imported from, else openai-chat (default: auto)."`
 	Output string   `short:"o" placeholder:"FILE" help:"Write to a new file instead of standard output."`
@@ -33,7 +34,7 @@ type exportCmd struct {
 }
 
 // Help is the text below the flags.
-func (exportCmd) Help() string {
+func (ExportCmd) Help() string {
 	return `Examples:
   waymark export fix-login -o fix-login.json
   waymark export fix-login --format cloudevents | jq .type
@@ -41,7 +42,7 @@ func (exportCmd) Help() string {
 }
 
 // Run writes a run. A file appears only when it is whole.
-func (c exportCmd) Run(ctx context.Context, a *base.App) error {
+func (c ExportCmd) Run(ctx context.Context, a *base.App) error {
 	switch {
 	case c.Archive == "" && len(c.Run_) != 1:
 		return failure.New(failure.Usage, "export one run at a time, or all into one file with --archive FILE", "%d runs are named", len(c.Run_))
@@ -78,7 +79,7 @@ func (c exportCmd) Run(ctx context.Context, a *base.App) error {
 
 // replaceable refuses a file that cannot be written, before any server is asked. The file is put in its place by a rename, which would
 // replace a pipe or a device instead of writing to it.
-func (c exportCmd) replaceable(file string) error {
+func (c ExportCmd) replaceable(file string) error {
 	if file == "" {
 		return nil
 	}
@@ -95,7 +96,7 @@ func (c exportCmd) replaceable(file string) error {
 }
 
 // write exports to w. Of a run that misses events it writes what is there, and fails.
-func (c exportCmd) write(ctx context.Context, a *base.App, fleet *publisher.Fleet, out io.Writer) error {
+func (c ExportCmd) write(ctx context.Context, a *base.App, fleet *publisher.Fleet, out io.Writer) error {
 	w := bufio.NewWriterSize(out, 64<<10)
 	var missing error
 	var err error
@@ -110,7 +111,7 @@ func (c exportCmd) write(ctx context.Context, a *base.App, fleet *publisher.Flee
 	return errors.Join(w.Flush(), missing)
 }
 
-func (c exportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
+func (c ExportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
 	state, missing, err := base.StateOf(ctx, fleet, c.Run_[0])
 	if err != nil {
 		return nil, err
@@ -131,7 +132,7 @@ func (c exportCmd) transcript(ctx context.Context, fleet *publisher.Fleet, w io.
 }
 
 // events streams: a run of any size goes through.
-func (c exportCmd) events(ctx context.Context, a *base.App, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
+func (c ExportCmd) events(ctx context.Context, a *base.App, fleet *publisher.Fleet, w io.Writer) (missing, err error) {
 	head, err := fleet.Head(ctx, c.Run_[0])
 	if err != nil && !errors.Is(err, publisher.ErrIncomplete) {
 		return nil, err
