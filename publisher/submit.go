@@ -32,12 +32,21 @@ func (f *Fleet) Submit(ctx context.Context, spec RunSpec) error {
 	if err != nil {
 		return err
 	}
-	return run.Interrupt(ctx, schema.InterruptedPreempted)
+	return run.handIn(ctx)
+}
+
+// handIn lets a run go for others to claim. Another call that does the same, and an executor that has the run already, are no error.
+func (r *Run) handIn(ctx context.Context) error {
+	err := r.Interrupt(ctx, schema.InterruptedPreempted)
+	if errors.Is(err, ErrFenced) || errors.Is(err, ErrForked) {
+		return nil
+	}
+	return err
 }
 
 // submitted reports whether a run that is there is the one that is submitted again.
 func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error {
-	state, err := f.Get(ctx, spec.ID)
+	state, reply, err := f.stateAt(ctx, spec.ID, "", 0)
 	switch {
 	case errors.Is(err, ErrRunNotFound):
 		return exists
@@ -54,15 +63,17 @@ func (f *Fleet) submitted(ctx context.Context, spec RunSpec, exists error) error
 	if s := state.Started; s == nil || s.Agent != agent || s.Task != spec.Task || s.ThreadID != spec.ThreadID {
 		return fmt.Errorf("run %s is there with another agent, task or thread: %w; submit under another id", spec.ID, ErrConflict)
 	}
-	if h := &state.Head; len(f.hand.of(spec.ID)) > 0 || h.Counts.Events > 1 || h.Executor != f.cfg.Executor || h.Instance != f.cfg.Instance {
+	h := &state.Head
+	if len(f.hand.of(spec.ID)) > 0 || h.Counts.Events > 1 || h.Executor != f.cfg.Executor || h.Instance != f.cfg.Instance {
 		return nil // it is in hand, or will be found orphaned
 	}
-	// An earlier call of this process did not hear that it had started the run, which nobody else would take for as long as it lives.
-	run, err := f.resume(ctx, spec.ID, ResumeSpec{Reason: schema.TakeoverRestart, Agent: agent, HeadOnly: true})
-	if err != nil {
+	// An earlier call did not come to hand it in, and nobody else would take it for as long as this process lives. Whoever did so since is
+	// met by the compare-and-set: nothing is taken over.
+	run := newRun(f, schema.NamesOf(f.cfg.Fleet, reply.Shard), spec.ID)
+	if err := run.ledger.takeUp(state, &schema.RecoverReply{Epoch: h.Epoch, NextSequence: h.Sequence + 1, LastStream: h.Position.Stream}); err != nil {
 		return err
 	}
-	return run.Interrupt(ctx, schema.InterruptedPreempted)
+	return run.handIn(ctx)
 }
 
 // RunResult is what a run came to.

@@ -23,6 +23,7 @@ type cli struct {
 	Serve    serve.Cmd          `cmd:"" help:"Run the daemon, with a NATS server of its own unless one is named."`
 	Import   transfer.ImportCmd `cmd:"" help:"Replay transcripts as runs."`
 	Export   transfer.ExportCmd `cmd:"" help:"Write a run as a transcript, or its events."`
+	Start    runs.StartCmd      `cmd:"" help:"Hand in a run, for an executor of its agent to work on."`
 	Runs     runs.Cmd           `cmd:"" help:"List, show and watch runs."`
 	Recover  runs.RecoverCmd    `cmd:"" help:"Take a run over: raise its epoch and show where to go on."`
 	Settle   runs.SettleCmd     `cmd:"" help:"Decide what became of a tool call in doubt."`

@@ -266,7 +266,7 @@ func TestSeparateDuties_Asker_CannotApprove(t *testing.T) {
 	_, err = ann.AcceptHandoff(ctx, offer, publisher.RunSpec{})
 	require.ErrorIs(t, err, publisher.ErrNotPermitted)
 	for _, args := range [][]string{
-		{"recover", "r1", "--executor", "ann"}, {"release", "r1", "--force"}, {"fork", "r1", "--at", "end"}, {"handoff", "decline", "r1", "--reason", "no"},
+		{"start", "coder", "--id", "r2"}, {"recover", "r1", "--executor", "ann"}, {"release", "r1", "--force"}, {"fork", "r1", "--at", "end"}, {"handoff", "decline", "r1", "--reason", "no"},
 	} {
 		text := k.person(t, "ann", int(failure.Refused), args...)
 		requireHas(t, text, "does not permit")
@@ -274,6 +274,8 @@ func TestSeparateDuties_Asker_CannotApprove(t *testing.T) {
 	}
 	_, err = f.Head(ctx, "r2")
 	require.ErrorIs(t, err, publisher.ErrRunNotFound)
+
+	k.as(t, keyedFleet, access.Executor, 0, "start", "coder", "--id", "r3")
 
 	// Each of two operators approves, and keeps the other rights.
 	requireHas(t, k.person(t, "ann", 0, "input", "r1"), "q2")
