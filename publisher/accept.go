@@ -68,8 +68,8 @@ func (e *HandoffTakenError) Unwrap() []error {
 
 // Offers returns the open hand-offs of a run, oldest first: offered ones, and accepted ones that nobody closed. For a run
 // that misses events it returns what there is and an [*IncompleteError].
-func (f *Fleet) Offers(ctx context.Context, run string) ([]Offer, error) {
-	s, err := f.Get(ctx, run)
+func (r *Reader) Offers(ctx context.Context, run string) ([]Offer, error) {
+	s, err := r.Get(ctx, run)
 	if s == nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func childID(run, handoff string) string {
 // offer where they are empty; the agent is the offer's next one, or for a continuation the run's own. The words of the
 // offer are in offer.Data; put them before the child's model.
 //
-// An offer that [Fleet.Offers] shows as accepted is gone on with in the name of who took it, for one that died before it
+// An offer that [Reader.Offers] shows as accepted is gone on with in the name of who took it, for one that died before it
 // started the child. Whoever starts the child first has it, also among the instances of one executor's name; see
 // [Config]. A child that another instance began and left (it is orphaned or interrupted) is gone on with. The child of an
 // instance that died is orphaned after its silence, 10 seconds by default: until then it counts as driven.
@@ -231,7 +231,7 @@ func (f *Fleet) endHandoff(ctx context.Context, offer Offer, action, by, reason 
 
 // handoff asks the daemon to write into the log of the run that offers.
 func (f *Fleet) handoff(ctx context.Context, run string, request *schema.HandoffRequest) error {
-	_, err := askOne[schema.ControlReply](ctx, f, schema.VerbHandoff, run, request)
+	_, err := askOne[schema.ControlReply](ctx, f.Reader, schema.VerbHandoff, run, request)
 	if !errors.Is(err, ErrHandoffTaken) {
 		return err
 	}

@@ -288,25 +288,25 @@ func largestMember(value jsontext.Value) (name string, largest jsontext.Value) {
 	return name, largest
 }
 
-func (f *Fleet) blobStore(ctx context.Context) (*blob.Store, error) {
-	f.blobMu.Lock()
-	defer f.blobMu.Unlock()
-	if f.blobs != nil {
-		return f.blobs, nil
+func (r *Reader) blobStore(ctx context.Context) (*blob.Store, error) {
+	r.blobMu.Lock()
+	defer r.blobMu.Unlock()
+	if r.blobs != nil {
+		return r.blobs, nil
 	}
-	store, err := blob.Open(ctx, f.js, schema.BlobBucket(f.cfg.Fleet))
+	store, err := blob.Open(ctx, r.js, schema.BlobBucket(r.opts.Fleet))
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		return nil, f.noBlobs()
+		return nil, r.noBlobs()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	f.blobs = store
+	r.blobs = store
 	return store, nil
 }
 
-func (f *Fleet) noBlobs() error {
-	return fmt.Errorf("%w: fleet %s has no object store %s for large fields", ErrNotProvisioned, f.cfg.Fleet, schema.BlobBucket(f.cfg.Fleet))
+func (r *Reader) noBlobs() error {
+	return fmt.Errorf("%w: fleet %s has no object store %s for large fields", ErrNotProvisioned, r.opts.Fleet, schema.BlobBucket(r.opts.Fleet))
 }
 
 // putBlob stores text under its content's name and returns the reference. It must be durable before the event that
@@ -348,27 +348,27 @@ func (f *Fleet) storeBlob(ctx context.Context, run, digest string, text []byte) 
 
 // Blob loads what a dataref names, at most Config.MaxBlob bytes, and checks its SHA-256. No other scheme than
 // waymark-blob is followed. It returns [ErrBlob].
-func (f *Fleet) Blob(ctx context.Context, dataref string) ([]byte, error) {
+func (r *Reader) Blob(ctx context.Context, dataref string) ([]byte, error) {
 	run, digest, err := schema.ParseDataRef(dataref)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBlob, err)
 	}
 	name := schema.BlobName(run, digest)
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.opts.RequestTimeout)
 	defer cancel()
-	ctx, done := f.denied.Context(ctx, schema.BlobBucket(f.cfg.Fleet))
+	ctx, done := r.denied.Context(ctx, schema.BlobBucket(r.opts.Fleet))
 	defer done()
 	var content []byte
-	store, err := f.blobStore(ctx)
+	store, err := r.blobStore(ctx)
 	if err == nil {
-		content, err = store.Load(ctx, run, digest, f.cfg.MaxBlob)
+		content, err = store.Load(ctx, run, digest, r.opts.MaxBlob)
 	}
 	err = permitted(ctx, err)
 	switch {
 	case errors.Is(err, ErrNotProvisioned):
 		return nil, err
 	case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, f.noBlobs()
+		return nil, r.noBlobs()
 	case errors.Is(err, blob.ErrTooLarge):
 		return nil, fmt.Errorf("%w: %s: %w; raise MaxBlob", ErrBlob, name, err)
 	case err != nil:
@@ -379,8 +379,8 @@ func (f *Fleet) Blob(ctx context.Context, dataref string) ([]byte, error) {
 
 // Hydrate loads the large fields of a state that are in the blob store, in place, and removes their refs. The refs of encrypted fields
 // stay, without the dataref. Each content is checked against its name; the sum of all is bounded by eight times Config.MaxBlob.
-func (f *Fleet) Hydrate(ctx context.Context, s *schema.State) error {
-	h := hydrator{fleet: f, ctx: ctx, left: maxHydrate * f.cfg.MaxBlob}
+func (r *Reader) Hydrate(ctx context.Context, s *schema.State) error {
+	h := hydrator{reader: r, ctx: ctx, left: maxHydrate * r.opts.MaxBlob}
 	for i := range s.Messages {
 		m := &s.Messages[i]
 		if len(m.Refs) > 0 {
@@ -442,11 +442,24 @@ func (f *Fleet) Hydrate(ctx context.Context, s *schema.State) error {
 	return h.err
 }
 
+// field returns a field that may be in the blob store. An encrypted one is no content for anybody without the key.
+func (r *Reader) field(ctx context.Context, refs []schema.Ref, path string, inline jsontext.Value) (jsontext.Value, error) {
+	i := slices.IndexFunc(refs, func(ref schema.Ref) bool { return ref.Path == path })
+	switch {
+	case i < 0 || len(inline) > 0 && refs[i].KeyID == "":
+		return inline, nil
+	case refs[i].KeyID != "":
+		return nil, fmt.Errorf("%w with key %s", ErrEncrypted, refs[i].KeyID)
+	}
+	b, err := r.Blob(ctx, refs[i].DataRef)
+	return b, err
+}
+
 type hydrator struct {
-	fleet *Fleet
-	ctx   context.Context //nolint:containedctx // lives as long as one call of Hydrate
-	left  int64
-	err   error
+	reader *Reader
+	ctx    context.Context //nolint:containedctx // lives as long as one call of Hydrate
+	left   int64
+	err    error
 }
 
 func (h *hydrator) fill(refs *[]schema.Ref, fields ...field) {
@@ -457,10 +470,10 @@ func (h *hydrator) fill(refs *[]schema.Ref, fields ...field) {
 			rest = append(rest, ref)
 			continue
 		}
-		content, err := h.fleet.Blob(h.ctx, ref.DataRef)
+		content, err := h.reader.Blob(h.ctx, ref.DataRef)
 		h.left -= int64(len(content))
 		if err == nil && h.left < 0 {
-			err = fmt.Errorf("%w: the state's large fields pass %d bytes together; raise MaxBlob", ErrBlob, maxHydrate*h.fleet.cfg.MaxBlob)
+			err = fmt.Errorf("%w: the state's large fields pass %d bytes together; raise MaxBlob", ErrBlob, maxHydrate*h.reader.opts.MaxBlob)
 		}
 		if err == nil {
 			if bad := fields[i].set(content); bad != nil {

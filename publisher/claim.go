@@ -78,7 +78,7 @@ func (f *Fleet) claimOnce(ctx context.Context, spec ClaimSpec, pendingOnly bool)
 
 func (f *Fleet) claim(ctx context.Context, c *claim, spec *ClaimSpec) (*Run, error) {
 	if c.run == "" {
-		reply, err := askOne[schema.ClaimReply](ctx, f, schema.VerbClaim, "", &schema.ClaimRequest{
+		reply, err := askOne[schema.ClaimReply](ctx, f.Reader, schema.VerbClaim, "", &schema.ClaimRequest{
 			Executor: f.cfg.Executor, Instance: f.cfg.Instance, RequestID: c.id, Agents: spec.Agents, Labels: spec.Labels,
 		})
 		if err != nil {

@@ -3,7 +3,6 @@ package publisher
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -114,22 +113,24 @@ type Config struct {
 	Logger *zerolog.Logger
 }
 
-func (c Config) withDefaults() Config {
-	if c.Fleet == "" && c.Conn == nil && c.URL == "" {
-		c.Fleet = os.Getenv("WAYMARK_FLEET")
+// reader is what a reader needs of it.
+func (c Config) reader() ReaderConfig {
+	return ReaderConfig{
+		URL: c.URL, Options: c.Options, Conn: c.Conn, Fleet: c.Fleet, RequestTimeout: c.RequestTimeout, Backoff: c.Backoff,
+		MaxBackoff: c.MaxBackoff, MaxBlob: c.MaxBlob,
 	}
-	c.Fleet = cmp.Or(c.Fleet, schema.DefaultFleet)
+}
+
+func (c Config) withDefaults() Config {
+	r := c.reader().withDefaults()
+	c.Fleet, c.RequestTimeout, c.Backoff, c.MaxBackoff, c.MaxBlob = r.Fleet, r.RequestTimeout, r.Backoff, r.MaxBackoff, r.MaxBlob
 	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
 	c.TryTimeout = cmp.Or(c.TryTimeout, DefaultTryTimeout)
 	c.FullPatience = cmp.Or(c.FullPatience, DefaultFullPatience)
 	c.FullTimeout = cmp.Or(c.FullTimeout, DefaultFullTimeout)
-	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
 	c.VerifyTimeout = cmp.Or(c.VerifyTimeout, defaultVerifyTimeout)
-	c.Backoff = cmp.Or(c.Backoff, DefaultBackoff)
-	c.MaxBackoff = cmp.Or(c.MaxBackoff, max(DefaultMaxBackoff, c.Backoff))
 	c.InlineLimit = cmp.Or(c.InlineLimit, DefaultInlineLimit)
-	c.MaxBlob = cmp.Or(c.MaxBlob, DefaultMaxBlob)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -149,7 +150,7 @@ func (c Config) Validate() error {
 		return nil
 	}
 	c = c.withDefaults()
-	if err := name("Fleet", c.Fleet); err != nil {
+	if err := c.reader().Validate(); err != nil {
 		return err
 	}
 	if err := name("Executor", c.Executor); err != nil {
@@ -168,28 +169,16 @@ func (c Config) Validate() error {
 	switch {
 	case c.Heartbeat > 0 && c.Heartbeat < time.Millisecond:
 		return configError("Heartbeat", c.Heartbeat, "use at least a millisecond, or a negative duration for none")
-	case c.URL != "" && c.Conn != nil:
-		return configError("URL", c.URL, "leave it empty when a Conn is given")
-	case c.Conn != nil && len(c.Options) > 0:
-		return configError("Options", len(c.Options), "they are for dialling; leave them out when a Conn is given")
 	case c.PublishTimeout < 0:
 		return configError("PublishTimeout", c.PublishTimeout, "use a duration above 0")
 	case c.TryTimeout < 0:
 		return configError("TryTimeout", c.TryTimeout, "use a duration above 0")
 	case c.FullTimeout < 0:
 		return configError("FullTimeout", c.FullTimeout, "use a duration above 0; a negative FullPatience is for not waiting")
-	case c.RequestTimeout < 0:
-		return configError("RequestTimeout", c.RequestTimeout, "use a duration above 0")
 	case c.VerifyTimeout < 0:
 		return configError("VerifyTimeout", c.VerifyTimeout, "use a duration above 0")
-	case c.Backoff < 0:
-		return configError("Backoff", c.Backoff, "use a duration above 0")
-	case c.MaxBackoff < c.Backoff:
-		return configError("MaxBackoff", c.MaxBackoff, "use a duration of at least Backoff")
 	case c.InlineLimit < 1<<10 || c.InlineLimit > DefaultInlineLimit:
 		return configError("InlineLimit", c.InlineLimit, fmt.Sprintf("use 1024 to %d bytes", DefaultInlineLimit))
-	case c.MaxBlob < 0:
-		return configError("MaxBlob", c.MaxBlob, "use a number of bytes above 0")
 	}
 	if c.Redaction != nil {
 		if err := c.Redaction.validate(); err != nil {

@@ -89,8 +89,8 @@ func (r *Run) loaded(ctx context.Context) (*schema.State, error) {
 }
 
 // load loads the large fields of a state, and refuses cipher text in what a model or a tool is given.
-func (f *Fleet) load(ctx context.Context, s *schema.State) error {
-	if err := f.Hydrate(ctx, s); err != nil {
+func (r *Reader) load(ctx context.Context, s *schema.State) error {
+	if err := r.Hydrate(ctx, s); err != nil {
 		return err
 	}
 	check := func(what string, refs []schema.Ref) error {

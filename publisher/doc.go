@@ -101,7 +101,7 @@
 // call that is recorded as pure or idempotent, and hold or verify to the caller, is in doubt behind a takeover, begun or not.
 // Proof of the epoch is that the latest event was acknowledged as a new one, to a try that was sent at most 2 s ago.
 //
-// [Fleet.Plan] says the same in advance. [ServeVerify] is the tool's side of verify.
+// [Reader.Plan] says the same in advance. [ServeVerify] is the tool's side of verify.
 //
 // # Hand-offs
 //
@@ -122,5 +122,5 @@
 // # Large fields
 //
 // A result, argument, output or part above 256 KiB goes to the fleet's object store, named by its content, before its
-// event is published; the event carries the reference. [Fleet.Hydrate] and [Fleet.Blob] load and verify.
+// event is published; the event carries the reference. [Reader.Hydrate] and [Reader.Blob] load and verify.
 package publisher

@@ -11,9 +11,9 @@ import (
 )
 
 // server is the one that the configuration names, else the one that a command of this user finds.
-func server(ctx context.Context, cfg *Config) (natsconn.Target, error) {
-	if cfg.URL != "" {
-		target, err := natsconn.To(cfg.URL, "Config.URL")
+func server(ctx context.Context, url string) (natsconn.Target, error) {
+	if url != "" {
+		target, err := natsconn.To(url, "Config.URL")
 		return target, connectError(err, target)
 	}
 	dir, noDir := statedir.Default(os.Getenv)
@@ -97,11 +97,4 @@ func lookupError(err error) error {
 		return fmt.Errorf("%w; use the SDK version of the fleet's daemon (waymark version)", err)
 	}
 	return err
-}
-
-// notProvisioned names what the fleet lacks, the server and the next step.
-func (f *Fleet) notProvisioned(missing string) error {
-	return fmt.Errorf("%w: fleet %s has no %s on %s; start its daemon there (waymark serve --fleet %s), or restore its backup; "+
-		"for another fleet set Config.Fleet, or WAYMARK_FLEET where Config names no server",
-		ErrNotProvisioned, f.cfg.Fleet, missing, f.nc.ConnectedUrlRedacted(), f.cfg.Fleet)
 }

@@ -5,46 +5,30 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waymarkio/waymark/internal/blob"
-	"github.com/waymarkio/waymark/internal/jsapi"
-	"github.com/waymarkio/waymark/internal/keyring"
-	"github.com/waymarkio/waymark/internal/permissions"
 	"github.com/waymarkio/waymark/publisher/internal/send"
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Fleet is a connection to one fleet: it starts, resumes and reads runs. It may be used from several
-// goroutines.
+// Fleet is an executor's connection to one fleet: it starts, resumes and claims runs, and reads them as its [Reader]. It may be used
+// from several goroutines.
 type Fleet struct {
+	*Reader
+
 	cfg Config
-	nc  *nats.Conn
-	js  jetstream.JetStream
-	// closed is closed once the connection is; nil when the connection is the caller's.
-	closed chan struct{}
 	// placing is the latest reading of where runs are; who holds placingTurn makes the next one.
 	placing     atomic.Pointer[placing]
 	placingTurn chan struct{}
-	// keys are those that the fleet's control events are checked by.
-	keys   *keyring.Ring
-	quotas quotas
+	quotas      quotas
 	// redactor is nil when nothing is taken out of events.
 	redactor *redactor
-	// denied hears what the server does not permit.
-	denied *permissions.Watch
-	sender send.Sender
-
-	blobMu sync.Mutex
-	blobs  *blob.Store
+	sender   send.Sender
 
 	// life ends, with ErrStopped as its cause, when the fleet is closed.
 	life context.Context //nolint:containedctx // the life of the handle itself
@@ -86,9 +70,6 @@ type Fleet struct {
 	strays     strays
 }
 
-// A server that is gone is looked for as long as it takes; the client by itself would end after sixty tries.
-const reconnectWait = 250 * time.Millisecond
-
 // Connect finds the server (see [Config]), or takes the connection given, and looks the fleet up. It returns [ErrConfig],
 // [ErrNotProvisioned], [ErrNotPermitted] or [ErrUnavailable]. Close the fleet when you are done.
 func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
@@ -96,7 +77,7 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		return nil, err
 	}
 	f := &Fleet{
-		cfg: cfg.withDefaults(), nc: cfg.Conn, pipelines: make(map[*Run]struct{}),
+		cfg: cfg.withDefaults(), pipelines: make(map[*Run]struct{}),
 		placingTurn: make(chan struct{}, 1), news: make(chan struct{}, 1), looks: make(chan struct{}, maxLooks), waitPoll: waitPoll, outwait: beginWithin + beginGrace, proofAge: beginWithin, claimRetry: claimRetry, hand: hand{runs: make(map[string][]*Run)},
 	}
 	if f.cfg.Instance == "" && f.cfg.Heartbeat > 0 {
@@ -106,159 +87,25 @@ func Connect(ctx context.Context, cfg Config) (*Fleet, error) {
 		}
 		f.cfg.Instance, f.instanceKey = schema.InstanceOf(public), private
 	}
-	f.keys = keyring.New(f.cfg.Fleet, f.readKeys, nil, nil)
 	f.strays = newStrays(&cfg, &f.cfg)
 	f.redactor = newRedactor(cfg.Redaction)
 	f.life, f.end = context.WithCancelCause(context.Background())
-	if f.nc == nil {
-		if err := f.dial(ctx); err != nil {
-			return nil, err
-		}
-	} else {
-		f.denied = permissions.Of(f.nc)
-	}
-	f.sender = send.Sender{Conn: f.nc, Refusals: f.denied, TryTimeout: f.cfg.TryTimeout}
-	if prefix := f.nc.Opts.InboxPrefix; prefix != "" && schema.CheckReply(prefix+".x") != nil {
-		err := configError("CustomInboxPrefix", fmt.Sprintf("%.120q", prefix), "use one that begins with "+schema.InboxPrefix+"_: the daemon answers no other")
-		return nil, errors.Join(err, f.closeConn(ctx))
-	}
-	if err := f.lookup(ctx); err != nil {
-		return nil, errors.Join(err, f.closeConn(ctx))
-	}
-	return f, nil
-}
-
-// dial finds the server and connects to it. ctx bounds this connection, not those that are made later, when it breaks.
-func (f *Fleet) dial(ctx context.Context) error {
-	target, err := server(ctx, &f.cfg)
-	if err != nil {
-		return err
-	}
-	f.closed = make(chan struct{})
-	f.denied = permissions.New()
-	dialing, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
-	defer stop()
-	// The caller's options count for more than these.
-	opts := append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait)}, f.cfg.Options...)
-	opts = append(opts, nats.ReconnectBufSize(-1), func(o *nats.Options) error {
-		before := o.ClosedCB
-		o.ClosedCB = func(nc *nats.Conn) {
-			if before != nil {
-				before(nc)
-			}
-			end(nil)
-			close(f.closed)
-		}
-		o.AsyncErrorCB = f.denied.Handler(o.AsyncErrorCB)
-		if o.Name == "" {
-			o.Name = "waymark " + f.cfg.Executor
-		}
-		return nil
-	})
-	if f.nc, err = target.Connect(dialing, opts...); err != nil {
-		end(nil)
-		return connectError(err, target)
-	}
-	return nil
-}
-
-// permitted puts a refusal that ended ctx in place of what came of it; ctx is of permissions.Watch.Context.
-func permitted(ctx context.Context, err error) error {
-	cause := permissions.Cause(ctx, err)
-	if e, ok := errors.AsType[*permissions.Error](cause); ok {
-		return fmt.Errorf("%w: %w", ErrNotPermitted, e)
-	}
-	return err
-}
-
-// lookup reads the fleet's shards and checks that its event stream is there.
-func (f *Fleet) lookup(ctx context.Context) (err error) {
-	if f.js, err = jetstream.New(f.nc); err != nil {
-		return fmt.Errorf("JetStream: %w", err)
-	}
-	f.quotas.cfg, f.quotas.js, f.quotas.life = &f.cfg, f.js, f.life
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.RequestTimeout)
-	defer cancel()
-	ctx, done := f.denied.Context(ctx, "")
-	defer done()
-	return lookupError(permitted(ctx, f.lookupPermitted(ctx)))
-}
-
-// copies is how many replicas a log has. An operator may give it more than it had when this fleet was connected, and a leader of them that
-// is cut off answers with less than the others have.
-func (f *Fleet) copies(ctx context.Context, names schema.Names) (int, error) {
-	info, err := f.js.Stream(ctx, names.EventStream())
-	if err != nil {
-		return 0, fmt.Errorf("replicas of %s: %w: %w", names.EventStream(), ErrUnavailable, err)
-	}
-	return max(info.CachedInfo().Config.Replicas, 1), nil
-}
-
-func (f *Fleet) lookupPermitted(ctx context.Context) error {
-	// Another fleet's credentials reach settings that lack this fleet: the server then refuses the stream.
-	_, missing := f.readPlacing(ctx)
-	if missing != nil && !errors.Is(missing, ErrNotProvisioned) {
-		return missing
-	}
-	_, err := f.js.Stream(ctx, schema.NamesOf(f.cfg.Fleet, 0).EventStream())
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return f.notProvisioned("stream " + schema.NamesOf(f.cfg.Fleet, 0).EventStream())
-	case err != nil:
-		return fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
-	}
-	return missing
-}
-
-// settings reads the fleet's settings from their leader. It returns [ErrNotProvisioned] for a fleet whose settings are not stored: how many
-// shards it has, and whether control events are signed, nothing else tells.
-func (f *Fleet) settings(ctx context.Context) (*schema.FleetSettings, error) {
-	m, err := jsapi.Get(ctx, f.js, "KV_"+schema.FleetBucket, jsapi.GetRequest{LastFor: "$KV." + schema.FleetBucket + "." + f.cfg.Fleet})
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrMsgNotFound):
-		return nil, f.notProvisioned("settings in bucket " + schema.FleetBucket)
-	case errors.Is(err, jsapi.ErrAnswer):
-		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrBadAnswer, err)
-	case err != nil:
-		return nil, fmt.Errorf("looking fleet %s up: %w: %w", f.cfg.Fleet, ErrUnavailable, err)
-	case len(m.Data) == 0: // deleted
-		return nil, f.notProvisioned("settings in bucket " + schema.FleetBucket)
-	}
-	s := new(schema.FleetSettings)
-	if err := json.Unmarshal(m.Data, s); err != nil {
-		return nil, fmt.Errorf("settings of fleet %s: %w: %w", f.cfg.Fleet, ErrBadAnswer, err)
-	}
-	if len(s.Generations) == 0 || slices.Min(s.Generations) < 1 {
-		return nil, fmt.Errorf("settings of fleet %s: %w: generations are %v", f.cfg.Fleet, ErrBadAnswer, s.Generations)
-	}
-	return s, nil
-}
-
-// readKeys reads the fleet's keys from its settings.
-func (f *Fleet) readKeys(ctx context.Context) ([]schema.FleetKey, error) {
-	s, err := f.settings(ctx)
+	reader, p, err := openReader(ctx, f.cfg.reader(), f.cfg.Executor)
 	if err != nil {
 		return nil, err
 	}
-	return s.Keys, nil
+	f.Reader = reader
+	f.placing.Store(p)
+	f.quotas = quotas{cfg: &f.cfg, js: f.js, life: f.life}
+	f.sender = send.Sender{Conn: f.nc, Refusals: f.denied, TryTimeout: f.cfg.TryTimeout}
+	return f, nil
 }
-
-// Keys returns the keys that the fleet's control events are checked by, as they were read at most schema.KeysFresh ago: for who folds
-// records of [Fleet.Events]. Ask for them once a record is there.
-func (f *Fleet) Keys(ctx context.Context) (*schema.Keys, error) { return f.keys.Keys(ctx) }
-
-// Name of the fleet.
-func (f *Fleet) Name() string { return f.cfg.Fleet }
 
 // Executor is the name that this process writes as.
 func (f *Fleet) Executor() string { return f.cfg.Executor }
 
 // Instance tells this start of the process from others under its name; see [Config]. Empty for none.
 func (f *Fleet) Instance() string { return f.cfg.Instance }
-
-// Conn is the connection, for what this package does not wrap.
-func (f *Fleet) Conn() *nats.Conn { return f.nc }
 
 // Close sends what pipelined runs still hold, waits for it until ctx ends, says that the executor leaves, and closes
 // the connection if Connect dialled it. Runs are not ended by it, and what is left in hand is orphaned at once: say how
@@ -281,24 +128,7 @@ func (f *Fleet) Close(ctx context.Context) error {
 		errs = append(errs, r.stopPipeline(ctx))
 	}
 	errs = append(errs, f.depart())
-	return errors.Join(append(errs, f.closeConn(ctx))...)
-}
-
-func (f *Fleet) closeConn(ctx context.Context) error {
-	if f.closed == nil {
-		return nil
-	}
-	if err := f.nc.Drain(); err != nil {
-		f.nc.Close()
-	}
-	select {
-	case <-f.closed:
-		return nil
-	case <-ctx.Done():
-		f.nc.Close()
-		<-f.closed
-		return fmt.Errorf("closing fleet %s: %w", f.cfg.Fleet, context.Cause(ctx))
-	}
+	return errors.Join(append(errs, f.Reader.Close(ctx))...)
 }
 
 func (f *Fleet) isStopped() bool {

@@ -36,7 +36,7 @@ type ForkSpec struct {
 // A run whose removal is ordered cannot be forked. Fork looks at the base once more behind its own first event, so that no fork
 // is left without it: then the fork is cancelled, and the error is [ErrRunErased].
 //
-// It returns the errors of [Fleet.GetAt] for the point, [ErrIncomplete] for a run that misses events before it, [ErrConfig] for
+// It returns the errors of [Reader.GetAt] for the point, [ErrIncomplete] for a run that misses events before it, [ErrConfig] for
 // a run that stands on schema.MaxBases others already, and those of [Fleet.Start].
 func (f *Fleet) Fork(ctx context.Context, spec ForkSpec) (*Run, error) {
 	if err := checkRun(spec.Run); err != nil {
@@ -93,16 +93,16 @@ var errTooManyBases = fmt.Errorf("it is a fork of a fork, more than %d times", s
 // assembly folds the records of one answer to a run's state. Those of a fork are held until the content of its base is
 // there.
 type assembly struct {
-	fleet *Fleet
-	state *schema.State
-	at    place
-	base  *schema.Base
-	held  []schema.Record
-	begun bool
+	reader *Reader
+	state  *schema.State
+	at     place
+	base   *schema.Base
+	held   []schema.Record
+	begun  bool
 }
 
-func newAssembly(f *Fleet, run string, superseded []schema.Superseded) *assembly {
-	a := &assembly{fleet: f, state: schema.NewState(f.cfg.Fleet, run)}
+func newAssembly(r *Reader, run string, superseded []schema.Superseded) *assembly {
+	a := &assembly{reader: r, state: schema.NewState(r.opts.Fleet, run)}
 	a.state.Expect(superseded)
 	return a
 }
@@ -116,7 +116,7 @@ func (a *assembly) take(ctx context.Context, rec schema.Record) error {
 		a.held = append(a.held, rec)
 		return nil
 	}
-	keys, err := a.fleet.keys.Keys(ctx)
+	keys, err := a.reader.keys.Keys(ctx)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (a *assembly) finish(ctx context.Context, forks int) error {
 	if forks == schema.MaxBases {
 		return fmt.Errorf("run %s: %w: %w", run, ErrIncomplete, errTooManyBases)
 	}
-	state, _, err := a.fleet.stateAt(ctx, base.Run, base.Place().String(), forks+1)
+	state, _, err := a.reader.stateAt(ctx, base.Run, base.Place().String(), forks+1)
 	if err != nil {
 		return fmt.Errorf("run %s is a fork of run %s: %w", run, base.Run, err)
 	}
@@ -144,7 +144,7 @@ func (a *assembly) finish(ctx context.Context, forks int) error {
 	a.state.Graft(state)
 	held := a.held
 	a.base, a.held = nil, nil
-	keys, err := a.fleet.keys.Keys(ctx)
+	keys, err := a.reader.keys.Keys(ctx)
 	if err != nil {
 		return err
 	}

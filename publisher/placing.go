@@ -56,22 +56,10 @@ func (f *Fleet) insistOnPlacing(ctx context.Context) (*placing, error) {
 		p, err = f.readPlacing(try)
 		return err
 	})
+	if err == nil {
+		f.placing.Store(p)
+	}
 	return p, err
-}
-
-// readPlacing reads the settings from their leader.
-func (f *Fleet) readPlacing(ctx context.Context) (*placing, error) {
-	read := time.Now()
-	settings, err := f.settings(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.keys.Set(settings.Keys, read); err != nil {
-		return nil, err
-	}
-	p := &placing{FleetSettings: *settings, read: read}
-	f.placing.Store(p)
-	return p, nil
 }
 
 // outdated makes the next start read the settings anew.

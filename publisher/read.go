@@ -12,24 +12,24 @@ import (
 )
 
 // Head reads a run's compact state without taking it over. It contains every event acknowledged before the call.
-func (f *Fleet) Head(ctx context.Context, run string) (schema.Head, error) {
+func (r *Reader) Head(ctx context.Context, run string) (schema.Head, error) {
 	if err := checkRun(run); err != nil {
 		return schema.Head{}, err
 	}
-	reply, err := askOne[schema.GetReply](ctx, f, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewHead})
+	reply, err := askOne[schema.GetReply](ctx, r, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewHead})
 	if err != nil {
 		return schema.Head{}, err
 	}
 	return reply.Head, nil
 }
 
-// HeadAt is [Fleet.Head] of a run as it was at a point of its history. Beside the errors of Head it returns
+// HeadAt is [Reader.Head] of a run as it was at a point of its history. Beside the errors of Head it returns
 // [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
-func (f *Fleet) HeadAt(ctx context.Context, run string, point schema.Point) (schema.Head, error) {
+func (r *Reader) HeadAt(ctx context.Context, run string, point schema.Point) (schema.Head, error) {
 	if err := checkRun(run); err != nil {
 		return schema.Head{}, err
 	}
-	reply, err := askOne[schema.GetReply](ctx, f, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewHead, At: point.String()})
+	reply, err := askOne[schema.GetReply](ctx, r, schema.VerbGet, run, &schema.GetRequest{View: schema.ViewHead, At: point.String()})
 	if err != nil {
 		return schema.Head{}, err
 	}
@@ -44,16 +44,16 @@ func checkRun(run string) error {
 }
 
 // Get reads a run with its content without taking it over. It contains every event acknowledged before the call;
-// large fields are references, see [Fleet.Hydrate]. For a run that misses events it returns the state as far as it
+// large fields are references, see [Reader.Hydrate]. For a run that misses events it returns the state as far as it
 // goes and an [*IncompleteError].
-func (f *Fleet) Get(ctx context.Context, run string) (*schema.State, error) {
-	return f.GetAt(ctx, run, schema.Point{})
+func (r *Reader) Get(ctx context.Context, run string) (*schema.State, error) {
+	return r.GetAt(ctx, run, schema.Point{})
 }
 
-// GetAt is [Fleet.Get] of a run as it was at a point of its history: all that its events up to there add up to, and nothing
+// GetAt is [Reader.Get] of a run as it was at a point of its history: all that its events up to there add up to, and nothing
 // of what came behind. Beside the errors of Get it returns [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
-func (f *Fleet) GetAt(ctx context.Context, run string, point schema.Point) (*schema.State, error) {
-	s, _, err := f.stateAt(ctx, run, atOf(point), 0)
+func (r *Reader) GetAt(ctx context.Context, run string, point schema.Point) (*schema.State, error) {
+	s, _, err := r.stateAt(ctx, run, atOf(point), 0)
 	return s, err
 }
 
@@ -66,12 +66,12 @@ func atOf(point schema.Point) string {
 }
 
 // stateAt reads a run at a point; forks counts the forks of it that were read already.
-func (f *Fleet) stateAt(ctx context.Context, run, at string, forks int) (*schema.State, *schema.GetReply, error) {
+func (r *Reader) stateAt(ctx context.Context, run, at string, forks int) (*schema.State, *schema.GetReply, error) {
 	var a *assembly
 	read := func(superseded []schema.Superseded) (*schema.GetReply, error) {
-		begin := func() { a = newAssembly(f, run, superseded) }
+		begin := func() { a = newAssembly(r, run, superseded) }
 		begin()
-		reply, err := f.events(ctx, run, at, func(rec schema.Record) error { return a.take(ctx, rec) }, begin)
+		reply, err := r.events(ctx, run, at, func(rec schema.Record) error { return a.take(ctx, rec) }, begin)
 		if err != nil {
 			return nil, err
 		}
@@ -94,19 +94,19 @@ func (f *Fleet) stateAt(ctx context.Context, run, at string, forks int) (*schema
 // Records come as they arrive, before it is known that they are all: until Events has returned nil they are the
 // beginning of the run at best. Damage that is found meanwhile can make them another run's than the one that is left;
 // that is an [*IncompleteError], too.
-func (f *Fleet) Events(ctx context.Context, run string, yield func(schema.Record) error) error {
-	return f.EventsAt(ctx, run, schema.Point{}, yield)
+func (r *Reader) Events(ctx context.Context, run string, yield func(schema.Record) error) error {
+	return r.EventsAt(ctx, run, schema.Point{}, yield)
 }
 
-// EventsAt is [Fleet.Events] up to a point of the run's history. Beside the errors of Events it returns
+// EventsAt is [Reader.Events] up to a point of the run's history. Beside the errors of Events it returns
 // [ErrPointNotFound], [ErrPointAmbiguous] and [ErrPointPurged].
-func (f *Fleet) EventsAt(ctx context.Context, run string, point schema.Point, yield func(schema.Record) error) error {
-	head := schema.NewHead(f.cfg.Fleet, run)
+func (r *Reader) EventsAt(ctx context.Context, run string, point schema.Point, yield func(schema.Record) error) error {
+	head := schema.NewHead(r.opts.Fleet, run)
 	var at place
 	// passed counts the records of this answer, shown those that yield saw; digest is what they folded to.
 	passed, shown, digest := 0, 0, ""
-	reply, err := f.events(ctx, run, atOf(point), func(rec schema.Record) error {
-		keys, err := f.keys.Keys(ctx)
+	reply, err := r.events(ctx, run, atOf(point), func(rec schema.Record) error {
+		keys, err := r.keys.Keys(ctx)
 		if err != nil {
 			return err
 		}
@@ -127,7 +127,7 @@ func (f *Fleet) EventsAt(ctx context.Context, run string, point schema.Point, yi
 			return nil
 		}
 		return yield(rec)
-	}, func() { head, at, passed = schema.NewHead(f.cfg.Fleet, run), place{}, 0 })
+	}, func() { head, at, passed = schema.NewHead(r.opts.Fleet, run), place{}, 0 })
 	if err != nil {
 		return err
 	}
@@ -170,14 +170,14 @@ func (e *yieldError) Error() string { return e.err.Error() }
 
 // events streams a run's records. restart is called when they come again from the first: when an answer broke off and is
 // asked for again, or takes back what it had sent.
-func (f *Fleet) events(ctx context.Context, run, at string, yield func(schema.Record) error, restart func()) (*schema.GetReply, error) {
+func (r *Reader) events(ctx context.Context, run, at string, yield func(schema.Record) error, restart func()) (*schema.GetReply, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
 	}
 	request := &schema.GetRequest{View: schema.ViewEvents, At: at}
 	var reply *schema.GetReply
 	tries := 0
-	err := f.service().Ask(ctx, schema.VerbGet, run, request, func() *fleetclient.Replies {
+	err := r.service().Ask(ctx, schema.VerbGet, run, request, func() *fleetclient.Replies {
 		if tries++; tries > 1 {
 			restart()
 		}
@@ -218,16 +218,16 @@ func readPiece(kind string, frames []byte, yield func(schema.Record) error) erro
 
 // List returns a page of the fleet's runs by their checkpoints. It may be a moment behind the log. A daemon that is cut off from the
 // majority of its servers does not answer with what it had: the error is [ErrUnavailable] then.
-func (f *Fleet) List(ctx context.Context, request schema.ListRequest) (*schema.ListReply, error) {
-	return askOne[schema.ListReply](ctx, f, schema.VerbList, "", &request)
+func (r *Reader) List(ctx context.Context, request schema.ListRequest) (*schema.ListReply, error) {
+	return askOne[schema.ListReply](ctx, r, schema.VerbList, "", &request)
 }
 
-// History returns the checkpoints kept of a run, newest first. Like [Fleet.List] it may be a moment behind the log.
-func (f *Fleet) History(ctx context.Context, run string) (*schema.HistoryReply, error) {
+// History returns the checkpoints kept of a run, newest first. Like [Reader.List] it may be a moment behind the log.
+func (r *Reader) History(ctx context.Context, run string) (*schema.HistoryReply, error) {
 	if err := checkRun(run); err != nil {
 		return nil, err
 	}
-	return askOne[schema.HistoryReply](ctx, f, schema.VerbHistory, run, struct{}{})
+	return askOne[schema.HistoryReply](ctx, r, schema.VerbHistory, run, struct{}{})
 }
 
 // Settle settles a call in doubt by an operator's word. Tries within one call are one request. It returns [ErrNotInDoubt]
@@ -239,5 +239,5 @@ func (f *Fleet) Settle(ctx context.Context, run string, request schema.SettleReq
 	if request.RequestID == "" {
 		request.RequestID = rand.Text()
 	}
-	return askOne[schema.SettleReply](ctx, f, schema.VerbSettle, run, &request)
+	return askOne[schema.SettleReply](ctx, f.Reader, schema.VerbSettle, run, &request)
 }

@@ -8,14 +8,6 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// service is the client of the fleet's recovery service.
-func (f *Fleet) service() *fleetclient.Client {
-	return &fleetclient.Client{
-		Conn: f.nc, Fleet: f.cfg.Fleet, Timeout: f.cfg.RequestTimeout, Backoff: f.cfg.Backoff, MaxBackoff: f.cfg.MaxBackoff,
-		Refusals: f.denied, Translate: translate,
-	}
-}
-
 // translate puts the error of this package in front of the daemon's.
 func translate(e *schema.ServiceError) error {
 	if e.Code == schema.CodeInvalidAnswer {
@@ -70,6 +62,6 @@ func kindOf(code schema.Code) error {
 }
 
 // askOne asks the service for an answer of one reply.
-func askOne[T any](ctx context.Context, f *Fleet, verb, run string, request any) (*T, error) {
-	return fleetclient.One[T](ctx, f.service(), verb, run, request)
+func askOne[T any](ctx context.Context, r *Reader, verb, run string, request any) (*T, error) {
+	return fleetclient.One[T](ctx, r.service(), verb, run, request)
 }

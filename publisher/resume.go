@@ -63,7 +63,7 @@ func (f *Fleet) resume(ctx context.Context, run string, spec ResumeSpec) (*Run, 
 	var reply *schema.RecoverReply
 	ask := func(superseded []schema.Superseded) error {
 		err := f.service().Ask(ctx, schema.VerbRecover, run, request, func() *fleetclient.Replies {
-			begin := func() { read = newAssembly(f, run, superseded) }
+			begin := func() { read = newAssembly(f.Reader, run, superseded) }
 			begin()
 			return &fleetclient.Replies{
 				Answer: func(body []byte) error {

@@ -57,7 +57,7 @@ func (r *Run) Head() schema.Head {
 }
 
 // State returns a snapshot of the run after the last durable event; large fields are references, see
-// [Fleet.Hydrate]. On a handle that keeps only the head the content is missing. The cost grows with the run: for a
+// [Reader.Hydrate]. On a handle that keeps only the head the content is missing. The cost grows with the run: for a
 // look at one thing use [Run.View].
 func (r *Run) State() *schema.State {
 	r.ledger.mu.Lock()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -331,19 +330,6 @@ func (c *callRunner) recorded(ctx context.Context) (ToolResult, error) {
 		}
 		return ToolResult{Result: result, IsError: call.IsError, Source: call.ResultSource, Recorded: true}, err
 	}
-}
-
-// field returns a field that may be in the blob store. An encrypted one is no content for anybody without the key.
-func (f *Fleet) field(ctx context.Context, refs []schema.Ref, path string, inline jsontext.Value) (jsontext.Value, error) {
-	i := slices.IndexFunc(refs, func(ref schema.Ref) bool { return ref.Path == path })
-	switch {
-	case i < 0 || len(inline) > 0 && refs[i].KeyID == "":
-		return inline, nil
-	case refs[i].KeyID != "":
-		return nil, fmt.Errorf("%w with key %s", ErrEncrypted, refs[i].KeyID)
-	}
-	b, err := f.Blob(ctx, refs[i].DataRef)
-	return b, err
 }
 
 // compare checks that what is asked is what was recorded.

@@ -52,7 +52,7 @@ func (f *Fleet) Input(ctx context.Context, run string, in Input) error {
 	if request.RequestID == "" {
 		request.RequestID = cryptorand.Text()
 	}
-	_, err := askOne[schema.ControlReply](ctx, f, schema.VerbInput, run, request)
+	_, err := askOne[schema.ControlReply](ctx, f.Reader, schema.VerbInput, run, request)
 	return err
 }
 
@@ -66,7 +66,7 @@ func (f *Fleet) Cancel(ctx context.Context, run, by, reason string) error {
 	if by == "" {
 		by = f.cfg.Executor
 	}
-	_, err := askOne[schema.ControlReply](ctx, f, schema.VerbCancel, run, &schema.CancelRequest{By: by, Reason: reason, RequestID: cryptorand.Text()})
+	_, err := askOne[schema.ControlReply](ctx, f.Reader, schema.VerbCancel, run, &schema.CancelRequest{By: by, Reason: reason, RequestID: cryptorand.Text()})
 	return err
 }
 
@@ -80,7 +80,7 @@ func (f *Fleet) Mark(ctx context.Context, run, name, by string, move bool) (*sch
 	if by == "" {
 		by = f.cfg.Executor
 	}
-	return askOne[schema.ControlReply](ctx, f, schema.VerbMark, run, &schema.MarkRequest{Name: name, By: by, Move: move, RequestID: cryptorand.Text()})
+	return askOne[schema.ControlReply](ctx, f.Reader, schema.VerbMark, run, &schema.MarkRequest{Name: name, By: by, Move: move, RequestID: cryptorand.Text()})
 }
 
 // Ask publishes run.waiting and waits for the answer. The question is asked once: when it is open already, as on a run

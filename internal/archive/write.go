@@ -18,7 +18,7 @@ import (
 	"github.com/waymarkio/waymark/schema"
 )
 
-// Source is where runs are read: a [publisher.Fleet].
+// Source is where runs are read: a [publisher.Reader].
 type Source interface {
 	// Events calls yield for each of a run's records, in order.
 	Events(ctx context.Context, run string, yield func(schema.Record) error) error

@@ -31,7 +31,7 @@ func keylessFold(f file) []string {
 	}
 	var findings []string
 	found := func(node ast.Node, what string) {
-		findings = append(findings, fmt.Sprintf("%s:%d: %s: fold by the fleet's keys (keyring.Ring.Keys, publisher.Fleet.Keys, kvstore.ReadKeys), see decision 52",
+		findings = append(findings, fmt.Sprintf("%s:%d: %s: fold by the fleet's keys (keyring.Ring.Keys, publisher.Reader.Keys, kvstore.ReadKeys), see decision 52",
 			f.path, f.line(node.Pos()), what))
 	}
 	named := func(expr ast.Expr, name string) bool {

@@ -33,7 +33,7 @@ type FeedConfig struct {
 	Names schema.Names
 	// JetStream reads the log by direct gets: an observer's rights are enough.
 	JetStream jetstream.JetStream
-	// History calls yield for all records of a run, those in segments included; see publisher.Fleet.Events. Its error wraps
+	// History calls yield for all records of a run, those in segments included; see publisher.Reader.Events. Its error wraps
 	// [ErrNoRun] for a run that is not there, and [ErrIncomplete] when some of its events are lost.
 	History func(ctx context.Context, run string, yield func(schema.Record) error) error
 	// Keys returns those that the fleet's control events are checked by, once an event is there. Required.

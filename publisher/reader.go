@@ -1,0 +1,302 @@
+package publisher
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waymarkio/waymark/internal/blob"
+	"github.com/waymarkio/waymark/internal/fleetclient"
+	"github.com/waymarkio/waymark/internal/jsapi"
+	"github.com/waymarkio/waymark/internal/keyring"
+	"github.com/waymarkio/waymark/internal/permissions"
+	"github.com/waymarkio/waymark/schema"
+)
+
+// ReaderConfig says which fleet is read, and where it is. All of it is optional; [Config] has the same fields.
+type ReaderConfig struct {
+	// URL of the NATS servers, separated by commas; empty means that the server is found as [Config] says.
+	URL string
+	// Options for dialling.
+	Options []nats.Option
+	// Conn is a connection to use instead of dialling. It is not closed by Close.
+	Conn *nats.Conn
+	// Fleet to read; empty means [schema.DefaultFleet], or the fleet that WAYMARK_FLEET names where the server is found by itself.
+	Fleet string
+	// RequestTimeout is the deadline of a request to the daemon up to its first reply; 0 means 30 seconds.
+	RequestTimeout time.Duration
+	// Backoff is the first wait between tries, with jitter, doubled up to MaxBackoff; 0 means 2 ms.
+	Backoff time.Duration
+	// MaxBackoff is the longest wait between tries; 0 means 500 ms.
+	MaxBackoff time.Duration
+	// MaxBlob bounds a blob that is loaded, in bytes; 0 means 64 MiB.
+	MaxBlob int64
+}
+
+func (c ReaderConfig) withDefaults() ReaderConfig {
+	if c.Fleet == "" && c.Conn == nil && c.URL == "" {
+		c.Fleet = os.Getenv("WAYMARK_FLEET")
+	}
+	c.Fleet = cmp.Or(c.Fleet, schema.DefaultFleet)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
+	c.Backoff = cmp.Or(c.Backoff, DefaultBackoff)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, max(DefaultMaxBackoff, c.Backoff))
+	c.MaxBlob = cmp.Or(c.MaxBlob, DefaultMaxBlob)
+	return c
+}
+
+// Validate reports the first field that is out of range. The error wraps [ErrConfig].
+func (c ReaderConfig) Validate() error {
+	c = c.withDefaults()
+	if err := schema.CheckName("Fleet", c.Fleet); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	switch {
+	case c.URL != "" && c.Conn != nil:
+		return configError("URL", c.URL, "leave it empty when a Conn is given")
+	case c.Conn != nil && len(c.Options) > 0:
+		return configError("Options", len(c.Options), "they are for dialling; leave them out when a Conn is given")
+	case c.RequestTimeout < 0:
+		return configError("RequestTimeout", c.RequestTimeout, "use a duration above 0")
+	case c.Backoff < 0:
+		return configError("Backoff", c.Backoff, "use a duration above 0")
+	case c.MaxBackoff < c.Backoff:
+		return configError("MaxBackoff", c.MaxBackoff, "use a duration of at least Backoff")
+	case c.MaxBlob < 0:
+		return configError("MaxBlob", c.MaxBlob, "use a number of bytes above 0")
+	}
+	return nil
+}
+
+// Reader reads the runs of one fleet. It is no executor: it has no name, sends no heartbeats and drives no run. It may be used from
+// several goroutines.
+type Reader struct {
+	opts ReaderConfig
+	nc   *nats.Conn
+	js   jetstream.JetStream
+	// closed is closed once the connection is; nil when the connection is the caller's.
+	closed chan struct{}
+	// keys are those that the fleet's control events are checked by.
+	keys *keyring.Ring
+	// denied hears what the server does not permit.
+	denied *permissions.Watch
+
+	blobMu sync.Mutex
+	blobs  *blob.Store
+}
+
+// A server that is gone is looked for as long as it takes; the client by itself would end after sixty tries.
+const reconnectWait = 250 * time.Millisecond
+
+// NewReader finds the server, or takes the connection given, and looks the fleet up. It returns [ErrConfig], [ErrNotProvisioned],
+// [ErrNotPermitted] or [ErrUnavailable]. Close the reader when you are done.
+func NewReader(ctx context.Context, cfg ReaderConfig) (*Reader, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	r, _, err := openReader(ctx, cfg.withDefaults(), "reader")
+	return r, err
+}
+
+// openReader returns the settings of the fleet, too. A connection that it makes has that name.
+func openReader(ctx context.Context, opts ReaderConfig, name string) (*Reader, *placing, error) {
+	r := &Reader{opts: opts, nc: opts.Conn}
+	r.keys = keyring.New(opts.Fleet, r.readKeys, nil, nil)
+	if r.nc == nil {
+		if err := r.dial(ctx, name); err != nil {
+			return nil, nil, err
+		}
+	} else {
+		r.denied = permissions.Of(r.nc)
+	}
+	if prefix := r.nc.Opts.InboxPrefix; prefix != "" && schema.CheckReply(prefix+".x") != nil {
+		err := configError("CustomInboxPrefix", fmt.Sprintf("%.120q", prefix), "use one that begins with "+schema.InboxPrefix+"_: the daemon answers no other")
+		return nil, nil, errors.Join(err, r.Close(ctx))
+	}
+	p, err := r.lookup(ctx)
+	if err != nil {
+		return nil, nil, errors.Join(err, r.Close(ctx))
+	}
+	return r, p, nil
+}
+
+// dial finds the server and connects to it. ctx bounds this connection, not those that are made later, when it breaks.
+func (r *Reader) dial(ctx context.Context, name string) error {
+	target, err := server(ctx, r.opts.URL)
+	if err != nil {
+		return err
+	}
+	r.closed = make(chan struct{})
+	r.denied = permissions.New()
+	dialing, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
+	defer stop()
+	// The caller's options count for more than these.
+	opts := append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait)}, r.opts.Options...)
+	opts = append(opts, nats.ReconnectBufSize(-1), func(o *nats.Options) error {
+		before := o.ClosedCB
+		o.ClosedCB = func(nc *nats.Conn) {
+			if before != nil {
+				before(nc)
+			}
+			end(nil)
+			close(r.closed)
+		}
+		o.AsyncErrorCB = r.denied.Handler(o.AsyncErrorCB)
+		if o.Name == "" {
+			o.Name = "waymark " + name
+		}
+		return nil
+	})
+	if r.nc, err = target.Connect(dialing, opts...); err != nil {
+		end(nil)
+		return connectError(err, target)
+	}
+	return nil
+}
+
+// permitted puts a refusal that ended ctx in place of what came of it; ctx is of permissions.Watch.Context.
+func permitted(ctx context.Context, err error) error {
+	cause := permissions.Cause(ctx, err)
+	if e, ok := errors.AsType[*permissions.Error](cause); ok {
+		return fmt.Errorf("%w: %w", ErrNotPermitted, e)
+	}
+	return err
+}
+
+// lookup reads the fleet's settings and checks that its event stream is there.
+func (r *Reader) lookup(ctx context.Context) (p *placing, err error) {
+	if r.js, err = jetstream.New(r.nc); err != nil {
+		return nil, fmt.Errorf("JetStream: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.opts.RequestTimeout)
+	defer cancel()
+	ctx, done := r.denied.Context(ctx, "")
+	defer done()
+	p, err = r.lookupPermitted(ctx)
+	return p, lookupError(permitted(ctx, err))
+}
+
+func (r *Reader) lookupPermitted(ctx context.Context) (*placing, error) {
+	// Another fleet's credentials reach settings that lack this fleet: the server then refuses the stream.
+	p, missing := r.readPlacing(ctx)
+	if missing != nil && !errors.Is(missing, ErrNotProvisioned) {
+		return nil, missing
+	}
+	_, err := r.js.Stream(ctx, schema.NamesOf(r.opts.Fleet, 0).EventStream())
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil, r.notProvisioned("stream " + schema.NamesOf(r.opts.Fleet, 0).EventStream())
+	case err != nil:
+		return nil, fmt.Errorf("looking fleet %s up: %w: %w", r.opts.Fleet, ErrUnavailable, err)
+	}
+	return p, missing
+}
+
+// settings reads the fleet's settings from their leader. It returns [ErrNotProvisioned] for a fleet whose settings are not stored: how many
+// shards it has, and whether control events are signed, nothing else tells.
+func (r *Reader) settings(ctx context.Context) (*schema.FleetSettings, error) {
+	m, err := jsapi.Get(ctx, r.js, "KV_"+schema.FleetBucket, jsapi.GetRequest{LastFor: "$KV." + schema.FleetBucket + "." + r.opts.Fleet})
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrMsgNotFound):
+		return nil, r.notProvisioned("settings in bucket " + schema.FleetBucket)
+	case errors.Is(err, jsapi.ErrAnswer):
+		return nil, fmt.Errorf("settings of fleet %s: %w: %w", r.opts.Fleet, ErrBadAnswer, err)
+	case err != nil:
+		return nil, fmt.Errorf("looking fleet %s up: %w: %w", r.opts.Fleet, ErrUnavailable, err)
+	case len(m.Data) == 0: // deleted
+		return nil, r.notProvisioned("settings in bucket " + schema.FleetBucket)
+	}
+	s := new(schema.FleetSettings)
+	if err := json.Unmarshal(m.Data, s); err != nil {
+		return nil, fmt.Errorf("settings of fleet %s: %w: %w", r.opts.Fleet, ErrBadAnswer, err)
+	}
+	if len(s.Generations) == 0 || slices.Min(s.Generations) < 1 {
+		return nil, fmt.Errorf("settings of fleet %s: %w: generations are %v", r.opts.Fleet, ErrBadAnswer, s.Generations)
+	}
+	return s, nil
+}
+
+// readKeys reads the fleet's keys from its settings.
+func (r *Reader) readKeys(ctx context.Context) ([]schema.FleetKey, error) {
+	s, err := r.settings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Keys, nil
+}
+
+// readPlacing reads the settings from their leader, and the keys in them.
+func (r *Reader) readPlacing(ctx context.Context) (*placing, error) {
+	read := time.Now()
+	settings, err := r.settings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.keys.Set(settings.Keys, read); err != nil {
+		return nil, err
+	}
+	return &placing{FleetSettings: *settings, read: read}, nil
+}
+
+// notProvisioned names what the fleet lacks, the server and the next step.
+func (r *Reader) notProvisioned(missing string) error {
+	return fmt.Errorf("%w: fleet %s has no %s on %s; start its daemon there (waymark serve --fleet %s), or restore its backup; "+
+		"for another fleet set Config.Fleet, or WAYMARK_FLEET where Config names no server",
+		ErrNotProvisioned, r.opts.Fleet, missing, r.nc.ConnectedUrlRedacted(), r.opts.Fleet)
+}
+
+// copies is how many replicas a log has. An operator may give it more than it had when this fleet was connected, and a leader of them that
+// is cut off answers with less than the others have.
+func (r *Reader) copies(ctx context.Context, names schema.Names) (int, error) {
+	info, err := r.js.Stream(ctx, names.EventStream())
+	if err != nil {
+		return 0, fmt.Errorf("replicas of %s: %w: %w", names.EventStream(), ErrUnavailable, err)
+	}
+	return max(info.CachedInfo().Config.Replicas, 1), nil
+}
+
+// service is the client of the fleet's recovery service.
+func (r *Reader) service() *fleetclient.Client {
+	return &fleetclient.Client{
+		Conn: r.nc, Fleet: r.opts.Fleet, Timeout: r.opts.RequestTimeout, Backoff: r.opts.Backoff, MaxBackoff: r.opts.MaxBackoff,
+		Refusals: r.denied, Translate: translate,
+	}
+}
+
+// Keys returns the keys that the fleet's control events are checked by, as they were read at most schema.KeysFresh ago: for who folds
+// records of [Reader.Events]. Ask for them once a record is there.
+func (r *Reader) Keys(ctx context.Context) (*schema.Keys, error) { return r.keys.Keys(ctx) }
+
+// Name of the fleet.
+func (r *Reader) Name() string { return r.opts.Fleet }
+
+// Conn is the connection, for what this package does not wrap.
+func (r *Reader) Conn() *nats.Conn { return r.nc }
+
+// Close closes the connection, if NewReader dialled it.
+func (r *Reader) Close(ctx context.Context) error {
+	if r.closed == nil {
+		return nil
+	}
+	if err := r.nc.Drain(); err != nil {
+		r.nc.Close()
+	}
+	select {
+	case <-r.closed:
+		return nil
+	case <-ctx.Done():
+		r.nc.Close()
+		<-r.closed
+		return fmt.Errorf("closing fleet %s: %w", r.opts.Fleet, context.Cause(ctx))
+	}
+}
